@@ -1,0 +1,141 @@
+// Package backend is the line between the tensor engine and a device.
+//
+// It lies below autograd: a backend knows buffers, streams and kernels; it
+// does not know gradients, scopes or modules. The interface is a GPU's from the
+// start: buffers are opaque, kernels are launched on streams and may run later,
+// and the host sees device memory through explicit copies alone.
+//
+// Two backends prove it: backend/cpu runs kernels at once, backend/deferred runs
+// them on another goroutine in an address space of its own. backendtest.Run is
+// the conformance suite that every backend passes.
+package backend
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// MaxDims is the largest number of dimensions of a View.
+const MaxDims = 6
+
+// Buffer is a piece of device memory, aligned to at least 64 bytes. Only the
+// backend that made it can look inside.
+type Buffer interface {
+	// Bytes is the size that was asked for.
+	Bytes() int
+}
+
+// Backend is one device.
+type Backend interface {
+	// Name identifies the device in messages, "cpu" or "cuda:0".
+	Name() string
+	// Alloc returns a buffer of n bytes, n ≥ 0, with undefined contents. The error
+	// says how much was asked for and how much is in use.
+	Alloc(n int) (Buffer, error)
+	// Free gives the buffer back once all work that was launched before the call
+	// has used it. Freeing twice panics.
+	Free(Buffer)
+	// NewStream returns an independent queue of work.
+	NewStream() Stream
+	// Stats returns the memory in use, for profiles and tests.
+	Stats() Stats
+	// Close waits for all work and gives everything back.
+	Close() error
+}
+
+// Stream runs work in the order in which it was given. A Stream is used by one
+// goroutine at a time. Faults of a kernel (an index out of range, a dtype that an
+// op has no kernel for) appear as a *Fault panic on the caller, at once or at the
+// next call that waits.
+type Stream interface {
+	// Launch queues a kernel. The call is read before Launch returns, so the
+	// caller may reuse it; the buffers it names must stay alive (Free waits).
+	Launch(*Call)
+	// Write copies host bytes into dst at a byte offset; src may be reused on return.
+	Write(dst Buffer, offset int, src []byte)
+	// Read waits for all earlier work of the stream and copies device bytes out.
+	Read(dst []byte, src Buffer, offset int)
+	// Record marks a point in the stream.
+	Record() Event
+	// Wait makes later work of this stream start after e.
+	Wait(e Event)
+	// Sync waits for all earlier work of the stream.
+	Sync()
+}
+
+// Event is a point in a stream that another stream or the host can wait for.
+type Event interface {
+	// Sync waits until the work before the event is done.
+	Sync()
+	// Done reports whether it is.
+	Done() bool
+}
+
+// Stats counts a device's memory in bytes.
+type Stats struct {
+	InUse    int64 // given out by Alloc and not yet freed
+	Peak     int64 // the largest InUse so far
+	Reserved int64 // taken from the system, including what is cached for reuse
+	Allocs   int64 // number of Alloc calls
+}
+
+// View is a strided window into a buffer. Offset and strides count elements; a
+// stride of 0 repeats (broadcasting) and is never written through.
+type View struct {
+	Buf    Buffer
+	DType  dtype.DType
+	Offset int
+	NDim   int
+	Shape  [MaxDims]int
+	Stride [MaxDims]int
+}
+
+// Numel is the number of elements that the view shows; 1 for zero dimensions.
+func (v *View) Numel() int {
+	n := 1
+	for _, s := range v.Shape[:v.NDim] {
+		n *= s
+	}
+	return n
+}
+
+// Contiguous reports whether the elements lie in row-major order without gaps.
+func (v *View) Contiguous() bool {
+	want := 1
+	for d := v.NDim - 1; d >= 0; d-- {
+		if v.Shape[d] == 0 {
+			return true
+		}
+		if v.Shape[d] != 1 {
+			if v.Stride[d] != want {
+				return false
+			}
+			want *= v.Shape[d]
+		}
+	}
+	return true
+}
+
+// Call is one kernel launch: an op, its operands and its scalar attributes, laid
+// out without pointers of its own so that a launch makes no garbage. What each
+// operand and attribute means stands at the op.
+type Call struct {
+	Op     Op
+	NOut   int
+	NIn    int
+	Out    [3]View
+	In     [7]View
+	Ints   [8]int
+	Floats [8]float64
+	Key    uint64 // random stream, see internal/rng
+}
+
+// Fault is the panic value of a kernel that cannot do what it was asked to.
+type Fault struct {
+	Backend string
+	Op      Op
+	Msg     string
+}
+
+func (f *Fault) Error() string { return fmt.Sprintf("%s: %s: %s", f.Backend, f.Op, f.Msg) }

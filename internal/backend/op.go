@@ -1,0 +1,173 @@
+package backend
+
+import "fmt"
+
+// Op names a kernel. The comments are the contract: operand order, shapes,
+// dtypes, attributes. Unless an op says otherwise,
+//
+//   - elementwise operands all have the shape of Out[0] (strides 0 where broadcast),
+//     may be strided in any way, and Out[0] may be the same view as an input;
+//   - all floating-point operands have one dtype. Float32 and float64 compute in
+//     their own type; BFloat16 and Float16 compute in float32 and round once at the end;
+//   - sums accumulate in an order that depends on the shape alone, never on the number
+//     of workers; float32 sums accumulate in float64;
+//   - a "row kernel" works along the last dim; its operands are contiguous;
+//   - empty operands (a dim of size 0) are valid: nothing is written, sums give 0.
+type Op uint16
+
+const (
+	OpInvalid Op = iota
+
+	// Data movement.
+
+	OpCopy   // Out0 = In0, converted to Out0's dtype (any pair; float→int truncates toward zero, x≠0 → true). Any strides on both sides.
+	OpFill   // Out0 = Floats[0] for floating dtypes, Ints[0] for the others (bool: ≠ 0).
+	OpArange // Out0[i] = Floats[0] + i·Floats[1] (float) or Ints[0] + i·Ints[1] (int); 1-D.
+
+	// Elementwise, one input, floating dtypes (Neg, Abs also int32 and int64).
+
+	OpNeg
+	OpAbs
+	OpExp
+	OpLog
+	OpSqrt
+	OpRsqrt
+	OpSin
+	OpCos
+	OpTanh
+	OpSigmoid
+	OpErf
+	OpReLU
+	OpGELU      // x·Φ(x), by erf
+	OpGELUTanh  // ½x(1+tanh(√(2/π)(x+0.044715x³)))
+	OpSiLU      // x·σ(x)
+	OpNot       // bool
+	OpAffine    // x·Floats[0] + Floats[1]; int32 and int64: x·Ints[0] + Ints[1]
+	OpPowScalar // x^Floats[0]
+
+	// Gradients of the above: In0 = the saved tensor, In1 = dy, Out0 = dx.
+
+	OpTanhGrad     // In0 = y: dy·(1−y²)
+	OpSigmoidGrad  // In0 = y: dy·y(1−y)
+	OpReLUGrad     // In0 = y: dy where y > 0, else 0
+	OpGELUGrad     // In0 = x
+	OpGELUTanhGrad // In0 = x
+	OpSiLUGrad     // In0 = x
+
+	// Elementwise, two inputs. Arithmetic: all floats, int32, int64, uint8 (Div, Pow: floats).
+
+	OpAdd
+	OpSub
+	OpMul
+	OpDiv
+	OpPow
+	OpMaximum // NaN if either is NaN
+	OpMinimum
+	OpAxpby // Floats[0]·In0 + Floats[1]·In1; floats
+	OpEq    // comparisons: operands of one dtype (any), Out0 bool
+	OpNe
+	OpLt
+	OpLe
+	OpGt
+	OpGe
+	OpAnd // bool
+	OpOr  // bool
+
+	OpWhere // Out0 = In0 (bool) ? In1 : In2; any dtype
+
+	// Reductions. Out0 has In0's number of dims, with size 1 where a dim is reduced. In0 may be strided.
+
+	OpSum    // floats, int32, int64
+	OpMax    // floats, int32, int64; NaN wins; an empty reduced dim is a fault
+	OpMin    // likewise
+	OpArgMax // Out0 int64: index along the one reduced dim Ints[0] of the first maximum (NaN wins)
+	OpSumSq  // In0 contiguous float, flattened; Out0 float64 [ceil(n/4096)]: sum of squares of each 4096-element block, in float64
+
+	// Row kernels.
+
+	OpSoftmax        // In0 x, Out0 y
+	OpSoftmaxGrad    // In0 y, In1 dy, Out0 dx = y·(dy − Σ y·dy)
+	OpLogSoftmax     // In0 x, Out0 y
+	OpLogSoftmaxGrad // In0 y, In1 dy, Out0 dx = dy − exp(y)·Σ dy
+	// OpCrossEntropy: In0 logits [N,V], In1 targets [N] int32 or int64; Out0 loss [N], Out1 log-sum-exp [N], both in float32
+	// (float64 for float64 logits). A target equal to Ints[0] (ignore index) gives loss 0; any other outside [0,V) is a fault.
+	OpCrossEntropy
+	// OpCrossEntropyGrad: In0 logits, In1 targets, In2 log-sum-exp [N], In3 dloss [N] (dtype of log-sum-exp; may have stride 0);
+	// Out0 dlogits = (softmax − onehot)·dloss, 0 in ignored rows.
+	OpCrossEntropyGrad
+	// OpLayerNorm: In0 x [N,C], In1 weight [C], In2 bias [C] (NIn is 1 without affine, 2 without bias); Floats[0] = eps; Out0 y,
+	// Out1 mean [N], Out2 1/σ [N] (float32, or float64 for float64 x). Ba et al. 2016.
+	OpLayerNorm
+	OpLayerNormGrad // In0 x, In1 mean, In2 rstd, In3 dy, In4 weight (absent without affine: NIn 4); Out0 dx
+	// OpLayerNormParamGrad: In0 x, In1 mean, In2 rstd, In3 dy; Out0 dweight [C], Out1 dbias [C] (NOut 1: weight only). Rows are summed in
+	// fixed blocks of 64, the blocks in order.
+	OpLayerNormParamGrad
+	OpRMSNorm          // In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, Out1 1/rms [N]. Zhang & Sennrich 2019.
+	OpRMSNormGrad      // In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx
+	OpRMSNormParamGrad // In0 x, In1 rrms, In2 dy; Out0 dweight [C]
+
+	// Indexing. Indices are int32 or int64, contiguous; one out of range is a fault that names it.
+
+	OpEmbedding     // In0 table [V,C], In1 ids [N]; Out0 [N,C]
+	OpEmbeddingGrad // In0 ids [N], In1 dy [N,C]; Out0 dtable [V,C], overwritten: the rows of one id are added in order of N
+	OpGather        // In0 x, In1 index (shape of Out0), dim Ints[0]: as torch.gather; In0 strided
+	OpScatterAdd    // Out0 (contiguous) += In0 src at In1 index along dim Ints[0]: as torch.scatter_add; src has index's shape; adds in index order
+
+	// Products.
+
+	// OpMatMul: In0 [B…,M,K] · In1 [B…,K,N] → Out0 [B…,M,N]; equal numbers of dims ≥ 2, batch dims of Out0's size (stride 0 where
+	// broadcast), inputs strided in any way, Out0 contiguous in its last two dims. Ints[0] = 1 adds to Out0 instead of overwriting. Floats.
+	OpMatMul
+	// OpAttention: scaled dot-product attention, softmax(scale·QKᵀ + mask)V. In0 q [B,H,Tq,D], In1 k [B,Hkv,Tk,D], In2 v [B,Hkv,Tk,Dv], H a
+	// multiple of Hkv (grouped queries: query head h uses head h/(H/Hkv)); In3 mask, bool [B,H,Tq,Tk] with strides 0 where broadcast, true = attend (NIn 3: none). q, k, v
+	// strided with stride 1 in the last dim. Floats[0] = scale, Floats[1] = dropout probability. Ints: [0] causal (key j is seen by query i if
+	// koff+j ≤ qoff+i), [1] qoff, [2] koff, [3] stream position of sample 0 (dropout; element = index in [H,Tq,Tk] of the sample).
+	// Out0 [B,H,Tq,Dv] strided with stride 1 in the last dim, Out1 log-sum-exp [B,H,Tq] (float32, float64 for float64), contiguous: before dropout; −Inf where no key is seen, and then
+	// the output row is 0.
+	OpAttention
+	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 delta [B,H,Tq] (dtype of lse) = Σ dout·out − dlse over the last dim, In6 mask
+	// (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: contiguous, overwritten; the query heads of a group are added in order.
+	OpAttentionGrad
+
+	// Random numbers, see internal/rng. Element e of sample s (first dim; 0-D counts as one sample) is drawn at (Key, Ints[0]+s, e).
+
+	OpDropout // In0 x contiguous; Out0 = x/(1−p) where the uniform draw u ≥ p, else 0; p = Floats[0]; Ints[0] = stream position of sample 0
+	OpUniform // Out0 = Floats[0] + u·(Floats[1]−Floats[0]); element index over the whole tensor (one sample), position Ints[0]
+	OpNormal  // Out0 = Floats[0] + z·Floats[1]; likewise
+
+	// Optimizers: contiguous, flat, in place.
+
+	// OpAdamMoments: In0 g; Out0 m = β₁m+(1−β₁)g, Out1 v = β₂v+(1−β₂)g², Out2 u = (m/c₁)/(√(v/c₂)+ε). Floats: β₁, β₂, ε, c₁ = 1−β₁ᵗ, c₂ = 1−β₂ᵗ.
+	// Kingma & Ba 2015.
+	OpAdamMoments
+
+	NumOps
+)
+
+var opNames = [NumOps]string{
+	OpInvalid: "invalid",
+	OpCopy:    "copy", OpFill: "fill", OpArange: "arange",
+	OpNeg: "neg", OpAbs: "abs", OpExp: "exp", OpLog: "log", OpSqrt: "sqrt", OpRsqrt: "rsqrt", OpSin: "sin", OpCos: "cos",
+	OpTanh: "tanh", OpSigmoid: "sigmoid", OpErf: "erf", OpReLU: "relu", OpGELU: "gelu", OpGELUTanh: "gelu_tanh", OpSiLU: "silu",
+	OpNot: "not", OpAffine: "affine", OpPowScalar: "pow_scalar",
+	OpTanhGrad: "tanh_grad", OpSigmoidGrad: "sigmoid_grad", OpReLUGrad: "relu_grad", OpGELUGrad: "gelu_grad",
+	OpGELUTanhGrad: "gelu_tanh_grad", OpSiLUGrad: "silu_grad",
+	OpAdd: "add", OpSub: "sub", OpMul: "mul", OpDiv: "div", OpPow: "pow", OpMaximum: "maximum", OpMinimum: "minimum", OpAxpby: "axpby",
+	OpEq: "eq", OpNe: "ne", OpLt: "lt", OpLe: "le", OpGt: "gt", OpGe: "ge", OpAnd: "and", OpOr: "or", OpWhere: "where",
+	OpSum: "sum", OpMax: "max", OpMin: "min", OpArgMax: "argmax", OpSumSq: "sum_sq",
+	OpSoftmax: "softmax", OpSoftmaxGrad: "softmax_grad", OpLogSoftmax: "log_softmax", OpLogSoftmaxGrad: "log_softmax_grad",
+	OpCrossEntropy: "cross_entropy", OpCrossEntropyGrad: "cross_entropy_grad",
+	OpLayerNorm: "layer_norm", OpLayerNormGrad: "layer_norm_grad", OpLayerNormParamGrad: "layer_norm_param_grad",
+	OpRMSNorm: "rms_norm", OpRMSNormGrad: "rms_norm_grad", OpRMSNormParamGrad: "rms_norm_param_grad",
+	OpEmbedding: "embedding", OpEmbeddingGrad: "embedding_grad", OpGather: "gather", OpScatterAdd: "scatter_add",
+	OpMatMul: "matmul", OpAttention: "attention", OpAttentionGrad: "attention_grad",
+	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpAdamMoments: "adam_moments",
+}
+
+// String returns the kernel's name in lower case.
+func (o Op) String() string {
+	if o < NumOps && opNames[o] != "" {
+		return opNames[o]
+	}
+	return fmt.Sprintf("op(%d)", uint16(o))
+}
