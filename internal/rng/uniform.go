@@ -1,0 +1,102 @@
+package rng
+
+import (
+	"fmt"
+	"math"
+)
+
+// Uint32At gives the 32 random bits of one element.
+func Uint32At(key, position, element uint64) uint32 {
+	return At(key, position, element/4)[element%4]
+}
+
+// Uint64At gives the 64 random bits of one element.
+func Uint64At(key, position, element uint64) uint64 {
+	return At(key, position, element/2).Uint64(int(element % 2))
+}
+
+// Float32At gives the uniform number in [0, 1) of one element, a multiple of 2⁻²⁴.
+func Float32At(key, position, element uint64) float32 {
+	return Unit32(Uint32At(key, position, element))
+}
+
+// Float64At gives the uniform number in [0, 1) of one element, a multiple of 2⁻⁵³.
+func Float64At(key, position, element uint64) float64 {
+	return Unit64(Uint64At(key, position, element))
+}
+
+// Unit32 maps random bits to [0, 1): the upper 24 bits times 2⁻²⁴.
+func Unit32(x uint32) float32 { return float32(x>>8) * 0x1p-24 }
+
+// Unit64 maps random bits to [0, 1): the upper 53 bits times 2⁻⁵³.
+func Unit64(x uint64) float64 { return float64(x>>11) * 0x1p-53 }
+
+// FillUint32 sets dst[i] to Uint32At(key, position, first+i).
+func FillUint32(dst []uint32, key, position, first uint64) {
+	each4(len(dst), key, position, first,
+		func(i int, b *Block) { copy(dst[i:i+4:i+4], b[:]) },
+		func(i int, b *Block, lane int) { dst[i] = b[lane] })
+}
+
+// FillFloat32 sets dst[i] to Float32At(key, position, first+i).
+func FillFloat32(dst []float32, key, position, first uint64) {
+	each4(len(dst), key, position, first,
+		func(i int, b *Block) {
+			d := dst[i : i+4 : i+4]
+			d[0], d[1], d[2], d[3] = Unit32(b[0]), Unit32(b[1]), Unit32(b[2]), Unit32(b[3])
+		},
+		func(i int, b *Block, lane int) { dst[i] = Unit32(b[lane]) })
+}
+
+// FillFloat64 sets dst[i] to Float64At(key, position, first+i).
+func FillFloat64(dst []float64, key, position, first uint64) {
+	for i := 0; i < len(dst); {
+		element := first + uint64(i)
+		b := At(key, position, element/2)
+		for half := int(element % 2); half < 2 && i < len(dst); half++ {
+			dst[i] = Unit64(b.Uint64(half))
+			i++
+		}
+	}
+}
+
+// KeepThreshold gives the integer t for which an element is kept by dropout with probability p exactly if its upper 24 random bits, Uint32At(…)>>8, are at
+// least t: the same as Float32At(…) ≥ p without a conversion. It panics if p is outside [0, 1].
+func KeepThreshold(p float64) uint32 {
+	if !(p >= 0 && p <= 1) {
+		panic(fmt.Sprintf("rng: dropout probability is %v, want 0 to 1", p))
+	}
+	return uint32(math.Ceil(p * (1 << 24)))
+}
+
+// FillKeep draws a dropout mask: dst[i] is true (the element is kept) exactly if Float32At(key, position, first+i) ≥ p, which has probability
+// 1−p to within 2⁻²⁴. position is the sample's place in the training stream, first+i the element within the sample. p = 0 keeps all, p = 1
+// nothing. It panics if p is outside [0, 1].
+func FillKeep(dst []bool, p float64, key, position, first uint64) {
+	t := KeepThreshold(p)
+	each4(len(dst), key, position, first,
+		func(i int, b *Block) {
+			d := dst[i : i+4 : i+4]
+			d[0], d[1], d[2], d[3] = b[0]>>8 >= t, b[1]>>8 >= t, b[2]>>8 >= t, b[3]>>8 >= t
+		},
+		func(i int, b *Block, lane int) { dst[i] = b[lane]>>8 >= t })
+}
+
+// each4 walks the elements first … first+n−1 of a stream with four elements per block: whole is called with the index of the first of four elements
+// that lie in one block, part for single elements of the blocks cut by either end.
+func each4(n int, key, position, first uint64, whole func(i int, b *Block), part func(i int, b *Block, lane int)) {
+	i := 0
+	for i < n {
+		element := first + uint64(i)
+		b := At(key, position, element/4)
+		if element%4 == 0 && n-i >= 4 {
+			whole(i, &b)
+			i += 4
+			continue
+		}
+		for lane := int(element % 4); lane < 4 && i < n; lane++ {
+			part(i, &b, lane)
+			i++
+		}
+	}
+}
