@@ -1,0 +1,30 @@
+//go:build !noasm
+
+package kernels
+
+import "golang.org/x/sys/cpu"
+
+var compiled = []Variant{Generic, AVX2, AVX512}
+
+// missing consults cpuid through x/sys/cpu, which also checks that the operating system saves the wide registers.
+func missing(v Variant) []string {
+	type feature struct {
+		name    string
+		present bool
+	}
+	var needed []feature
+	switch v {
+	case AVX2:
+		needed = []feature{{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}}
+	case AVX512:
+		needed = []feature{{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}, {"AVX512F", cpu.X86.HasAVX512F},
+			{"AVX512BW", cpu.X86.HasAVX512BW}, {"AVX512DQ", cpu.X86.HasAVX512DQ}, {"AVX512VL", cpu.X86.HasAVX512VL}}
+	}
+	var lacking []string
+	for _, f := range needed {
+		if !f.present {
+			lacking = append(lacking, f.name)
+		}
+	}
+	return lacking
+}

@@ -1,0 +1,14 @@
+//go:build !amd64 || noasm
+
+package kernels
+
+import "fmt"
+
+var compiled = []Variant{Generic}
+
+func missing(v Variant) []string {
+	if v == Generic {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s kernels in this build", v)}
+}

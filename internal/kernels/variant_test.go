@@ -1,0 +1,88 @@
+package kernels
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestParseInvertsString(t *testing.T) {
+	for v := Generic; v < numVariants; v++ {
+		got, err := Parse(v.String())
+		require.NoError(t, err)
+		require.Equal(t, v, got)
+	}
+	_, err := Parse("sse2")
+	require.EqualError(t, err, `kernels: unknown variant "sse2", want one of generic, avx2, avx512`)
+	require.Equal(t, "variant(9)", Variant(9).String())
+}
+
+func TestAvailableIsOrderedAndStartsWithGeneric(t *testing.T) {
+	list := Available()
+	require.Equal(t, Generic, list[0])
+	require.IsIncreasing(t, list)
+	require.Subset(t, Compiled(), list)
+	for _, v := range list {
+		require.Empty(t, Missing(v))
+	}
+}
+
+func TestChoose(t *testing.T) {
+	best, err := choose("")
+	require.NoError(t, err)
+	list := Available()
+	require.Equal(t, list[len(list)-1], best)
+	for _, v := range list {
+		got, err := choose(v.String())
+		require.NoError(t, err)
+		require.Equal(t, v, got)
+	}
+	_, err = choose("AVX2")
+	require.EqualError(t, err, `LOCKSTEP_KERNELS=AVX2: kernels: unknown variant "AVX2", want one of generic, avx2, avx512`)
+}
+
+func TestUnavailableVariantIsAnError(t *testing.T) {
+	saved := compiled
+	defer func() { compiled = saved }()
+	compiled = []Variant{Generic}
+	_, err := choose("avx512")
+	require.EqualError(t, err, "LOCKSTEP_KERNELS=avx512: kernels: variant avx512 is not available: it is not part of this build (available: generic)")
+	_, err = Force(AVX2)
+	require.ErrorContains(t, err, "variant avx2 is not available")
+}
+
+func TestForceAndRestore(t *testing.T) {
+	before := Active()
+	for _, v := range Available() {
+		restore, err := Force(v)
+		require.NoError(t, err)
+		require.Equal(t, v, Active())
+		restore()
+		require.Equal(t, before, Active())
+	}
+}
+
+// TestEnvironment runs this test binary again with the variable set, since it is read once.
+func TestEnvironment(t *testing.T) {
+	if os.Getenv("KERNELS_TEST_CHILD") != "" {
+		if err := Init(); err != nil {
+			require.PanicsWithError(t, err.Error(), func() { Active() })
+			_, _ = os.Stdout.WriteString("error: " + err.Error())
+			return
+		}
+		_, _ = os.Stdout.WriteString("active: " + Active().String())
+		return
+	}
+	for env, want := range map[string]string{
+		"generic": "active: generic",
+		"fast":    `error: LOCKSTEP_KERNELS=fast: kernels: unknown variant "fast", want one of generic, avx2, avx512`,
+	} {
+		child := exec.Command(os.Args[0], "-test.run=^TestEnvironment$")
+		child.Env = append(os.Environ(), "KERNELS_TEST_CHILD=1", EnvVar+"="+env)
+		out, err := child.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), want)
+	}
+}
