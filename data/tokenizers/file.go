@@ -1,0 +1,355 @@
+package tokenizers
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+	"strings"
+)
+
+// file is tokenizer.json, version 1.0, of HuggingFace's tokenizers library.
+type file struct {
+	Version       string          `json:"version"`
+	Truncation    json.RawMessage `json:"truncation"`
+	Padding       json.RawMessage `json:"padding"`
+	AddedTokens   []fileAdded     `json:"added_tokens"`
+	Normalizer    json.RawMessage `json:"normalizer"`
+	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
+	PostProcessor json.RawMessage `json:"post_processor"`
+	Decoder       json.RawMessage `json:"decoder"`
+	Model         json.RawMessage `json:"model"`
+}
+
+type fileAdded struct {
+	ID         int64  `json:"id"`
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
+	Normalized bool   `json:"normalized"`
+	Special    bool   `json:"special"`
+}
+
+// fileByteLevel is the ByteLevel component, which occurs as pre-tokenizer, decoder and
+// post-processor; missing keys have their default, true.
+type fileByteLevel struct {
+	Type           string `json:"type"`
+	AddPrefixSpace bool   `json:"add_prefix_space"`
+	TrimOffsets    bool   `json:"trim_offsets"`
+	UseRegex       bool   `json:"use_regex"`
+}
+
+type fileModel struct {
+	Type                    string          `json:"type"`
+	Dropout                 *float64        `json:"dropout"`
+	UnkToken                *string         `json:"unk_token"`
+	ContinuingSubwordPrefix *string         `json:"continuing_subword_prefix"`
+	EndOfWordSuffix         *string         `json:"end_of_word_suffix"`
+	FuseUnk                 bool            `json:"fuse_unk"`
+	ByteFallback            bool            `json:"byte_fallback"`
+	IgnoreMerges            bool            `json:"ignore_merges"`
+	Vocab                   json.RawMessage `json:"vocab"`
+	Merges                  []fileMerge     `json:"merges"`
+}
+
+// fileMerge is ["a", "b"], or "a b" in older files.
+type fileMerge [2]string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (m *fileMerge) UnmarshalJSON(data []byte) error {
+	var line string
+	if json.Unmarshal(data, &line) == nil {
+		left, right, ok := strings.Cut(line, " ")
+		if !ok || strings.Contains(right, " ") {
+			return fmt.Errorf("merge %q is not two tokens with a space between", line)
+		}
+		*m = fileMerge{left, right}
+		return nil
+	}
+	var list []string
+	if err := json.Unmarshal(data, &list); err != nil || len(list) != 2 {
+		return fmt.Errorf("merge %s is not a list of two tokens", data)
+	}
+	*m = fileMerge{list[0], list[1]}
+	return nil
+}
+
+// Load reads HuggingFace's tokenizer.json. The error names the path and what is wrong
+// with the file; see Read.
+func Load(path string) (*BPE, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizers: %w", err)
+	}
+	t, err := parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%w (in %s)", err, path)
+	}
+	return t, nil
+}
+
+// Read reads a tokenizer in the format of HuggingFace's tokenizer.json, version 1.0: a
+// BPE model, the ByteLevel pre-tokenizer with its regular expression and without a prefix
+// space, the ByteLevel decoder, and added tokens. A component or setting that this
+// package does not have, or a key that it does not know, is an error that names it.
+func Read(r io.Reader) (*BPE, error) {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizers: reading tokenizer.json: %w", err)
+	}
+	return parse(data)
+}
+
+func parse(data []byte) (*BPE, error) {
+	f := file{Version: "1.0"}
+	if err := strict(data, &f); err != nil {
+		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
+	}
+	if err := f.check(); err != nil {
+		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
+	}
+	var m fileModel
+	m.Type = "BPE" // older files leave it out
+	if err := strict(f.Model, &m); err != nil {
+		return nil, fmt.Errorf("tokenizers: tokenizer.json: model: %w", err)
+	}
+	if err := m.check(); err != nil {
+		return nil, fmt.Errorf("tokenizers: tokenizer.json: model: %w", err)
+	}
+	vocab, ids, err := parseVocab(m.Vocab)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizers: tokenizer.json: vocab: %w", err)
+	}
+	merges := make([]pair, len(m.Merges))
+	for rank, tokens := range m.Merges {
+		left, okLeft := ids[tokens[0]]
+		right, okRight := ids[tokens[1]]
+		if !okLeft || !okRight {
+			return nil, fmt.Errorf("tokenizers: tokenizer.json: merge %d (%q %q) is of tokens that the vocabulary lacks", rank, tokens[0], tokens[1])
+		}
+		merges[rank] = makePair(left, right)
+	}
+	added, err := f.added()
+	if err != nil {
+		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
+	}
+	return newBPE(vocab, merges, added)
+}
+
+// strict decodes JSON and refuses unknown keys and trailing data.
+func strict(data []byte, to any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		if errors.Is(err, io.EOF) {
+			return errors.New("the JSON is empty")
+		}
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is more after the end of the JSON object")
+	}
+	return nil
+}
+
+func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
+
+// check refuses the components that are not supported.
+func (f *file) check() error {
+	if f.Version != "1.0" {
+		return fmt.Errorf("version is %q, want \"1.0\"", f.Version)
+	}
+	for _, part := range []struct {
+		name string
+		raw  json.RawMessage
+	}{{"truncation", f.Truncation}, {"padding", f.Padding}, {"normalizer", f.Normalizer}} {
+		if !isNull(part.raw) {
+			return fmt.Errorf("%s is set, which is not supported; want null", part.name)
+		}
+	}
+	pre, err := byteLevel("pre_tokenizer", f.PreTokenizer)
+	if err != nil {
+		return err
+	}
+	if pre.AddPrefixSpace || !pre.UseRegex {
+		return fmt.Errorf("pre_tokenizer has add_prefix_space %t and use_regex %t, want false and true", pre.AddPrefixSpace, pre.UseRegex)
+	}
+	if isNull(f.Model) {
+		return errors.New("model is missing, want BPE")
+	}
+	if _, err := byteLevel("decoder", f.Decoder); err != nil {
+		return err
+	}
+	if !isNull(f.PostProcessor) { // ByteLevel here moves offsets only
+		_, err = byteLevel("post_processor", f.PostProcessor)
+	}
+	return err
+}
+
+func byteLevel(name string, raw json.RawMessage) (fileByteLevel, error) {
+	b := fileByteLevel{AddPrefixSpace: true, TrimOffsets: true, UseRegex: true}
+	if isNull(raw) {
+		return b, fmt.Errorf("%s is missing, want ByteLevel", name)
+	}
+	var kind struct {
+		Type string `json:"type"`
+	}
+	if err := json.Unmarshal(raw, &kind); err != nil {
+		return b, fmt.Errorf("%s: %w", name, err)
+	}
+	if kind.Type != "ByteLevel" {
+		return b, fmt.Errorf("%s is %q, which is not supported; want ByteLevel", name, kind.Type)
+	}
+	if err := strict(raw, &b); err != nil {
+		return b, fmt.Errorf("%s: %w", name, err)
+	}
+	return b, nil
+}
+
+// check refuses the settings that would change the encoding. The unknown token is
+// never needed, since every byte has a token.
+func (m *fileModel) check() error {
+	notEmpty := func(s *string) bool { return s != nil && *s != "" }
+	switch {
+	case m.Type != "BPE":
+		return fmt.Errorf("type is %q, which is not supported; want BPE", m.Type)
+	case m.Dropout != nil && *m.Dropout != 0:
+		return fmt.Errorf("dropout is %g, which is not supported; want null", *m.Dropout)
+	case notEmpty(m.ContinuingSubwordPrefix):
+		return fmt.Errorf("continuing_subword_prefix is %q, which is not supported; want none", *m.ContinuingSubwordPrefix)
+	case notEmpty(m.EndOfWordSuffix):
+		return fmt.Errorf("end_of_word_suffix is %q, which is not supported; want none", *m.EndOfWordSuffix)
+	case m.ByteFallback:
+		return errors.New("byte_fallback is true, which is not supported; want false")
+	case m.IgnoreMerges:
+		return errors.New("ignore_merges is true, which is not supported; want false")
+	}
+	return nil
+}
+
+// parseVocab reads the object {token: id} into a list by id and its inverse.
+func parseVocab(raw json.RawMessage) ([]string, map[string]int32, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := d.Token(); err != nil || start != json.Delim('{') {
+		return nil, nil, errors.New("it is not an object of tokens and their ids")
+	}
+	ids := map[string]int32{}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, nil, err
+		}
+		token := key.(string) // the keys of an object are strings, or Token fails
+		var id int64
+		if err := d.Decode(&id); err != nil {
+			return nil, nil, fmt.Errorf("token %q: %w", token, err)
+		}
+		if _, ok := ids[token]; ok {
+			return nil, nil, fmt.Errorf("token %q is given twice", token)
+		}
+		if id < 0 || id > math.MaxInt32 {
+			return nil, nil, fmt.Errorf("token %q has id %d, want 0 or more", token, id)
+		}
+		ids[token] = int32(id)
+	}
+	vocab := make([]string, len(ids))
+	taken := make([]bool, len(ids))
+	for token, id := range ids {
+		if int(id) >= len(ids) || taken[id] {
+			return nil, nil, fmt.Errorf("token %q has id %d; %d tokens must have the ids 0 to %d, each once", token, id, len(ids), len(ids)-1)
+		}
+		vocab[id], taken[id] = token, true
+	}
+	return vocab, ids, nil
+}
+
+// added checks the added tokens and sorts them by id.
+func (f *file) added() ([]AddedToken, error) {
+	var added []AddedToken
+	for _, a := range f.AddedTokens {
+		if a.SingleWord || a.LStrip || a.RStrip {
+			return nil, fmt.Errorf("added token %q has single_word %t, lstrip %t, rstrip %t; only false is supported",
+				a.Content, a.SingleWord, a.LStrip, a.RStrip)
+		}
+		if a.ID < 0 || a.ID > math.MaxInt32 {
+			return nil, fmt.Errorf("added token %q has id %d, want 0 or more", a.Content, a.ID)
+		}
+		added = append(added, AddedToken{ID: int32(a.ID), Content: a.Content, Special: a.Special, Normalized: a.Normalized})
+	}
+	slices.SortStableFunc(added, func(a, b AddedToken) int { return cmp.Compare(a.ID, b.ID) })
+	return added, nil
+}
+
+// Save writes HuggingFace's tokenizer.json to path. It replaces the file in place:
+// a checkpoint, which must be all or nothing, writes into a folder of its own first.
+func (t *BPE) Save(path string) error {
+	var b bytes.Buffer
+	if _, err := t.WriteTo(&b); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, b.Bytes(), 0o666); err != nil {
+		return fmt.Errorf("tokenizers: %w", err)
+	}
+	return nil
+}
+
+// WriteTo writes the tokenizer in the format of tokenizer.json, which Python's
+// tokenizers and transformers load, and which Read reads back. The same tokenizer gives
+// the same bytes.
+func (t *BPE) WriteTo(w io.Writer) (int64, error) {
+	null := json.RawMessage("null")
+	level := fileByteLevel{Type: "ByteLevel", TrimOffsets: true, UseRegex: true}
+	f := file{
+		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: []fileAdded{},
+		PreTokenizer: encodeJSON(level), PostProcessor: encodeJSON(level), Decoder: encodeJSON(level),
+	}
+	for _, a := range t.added {
+		f.AddedTokens = append(f.AddedTokens, fileAdded{ID: int64(a.ID), Content: a.Content, Normalized: a.Normalized, Special: a.Special})
+	}
+	m := fileModel{Type: "BPE", Vocab: t.vocabJSON(), Merges: []fileMerge{}}
+	for _, p := range t.merges {
+		m.Merges = append(m.Merges, fileMerge{t.spelled[p.left()], t.spelled[p.right()]})
+	}
+	f.Model = encodeJSON(m)
+	var out bytes.Buffer
+	if err := json.Indent(&out, encodeJSON(f), "", "  "); err != nil {
+		return 0, fmt.Errorf("tokenizers: writing tokenizer.json: %w", err)
+	}
+	n, err := w.Write(out.Bytes())
+	if err != nil {
+		err = fmt.Errorf("tokenizers: writing tokenizer.json: %w", err)
+	}
+	return int64(n), err
+}
+
+// vocabJSON lists the model's vocabulary by id, which a Go map cannot.
+func (t *BPE) vocabJSON() json.RawMessage {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for id, token := range t.spelled[:t.vocab] {
+		if id > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%s:%d", encodeJSON(token), id)
+	}
+	b.WriteByte('}')
+	return b.Bytes()
+}
+
+// encodeJSON is json.Marshal without HTML escapes; the values given to it always have
+// an encoding.
+func encodeJSON(v any) json.RawMessage {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(fmt.Sprintf("tokenizers: encoding %T: %v", v, err))
+	}
+	return bytes.TrimSpace(b.Bytes())
+}

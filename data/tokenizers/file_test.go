@@ -1,0 +1,195 @@
+package tokenizers
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// written is a small tokenizer's file as a tree that a test can break.
+func written(t testing.TB) map[string]any {
+	var b bytes.Buffer
+	_, err := trainOn(t, 270, source(t)...).WriteTo(&b)
+	require.NoError(t, err)
+	var tree map[string]any
+	require.NoError(t, json.Unmarshal(b.Bytes(), &tree))
+	return tree
+}
+
+func read(t testing.TB, tree any) (*BPE, error) {
+	data, err := json.Marshal(tree)
+	require.NoError(t, err)
+	return Read(bytes.NewReader(data))
+}
+
+func TestSaveAndLoad(t *testing.T) {
+	bpe := trainOn(t, 600, source(t)...)
+	path := filepath.Join(t.TempDir(), "tokenizer.json")
+	require.NoError(t, bpe.Save(path))
+	back, err := Load(path)
+	require.NoError(t, err)
+	text := strings.Join(source(t), endOfText)
+	require.Equal(t, bpe.Encode(text), back.Encode(text))
+	require.Equal(t, bpe.AddedTokens(), back.AddedTokens())
+
+	again := filepath.Join(t.TempDir(), "again.json")
+	require.NoError(t, back.Save(again))
+	first, err := os.ReadFile(path)
+	require.NoError(t, err)
+	second, err := os.ReadFile(again)
+	require.NoError(t, err)
+	require.Equal(t, string(first), string(second))
+
+	_, err = Load(filepath.Join(t.TempDir(), "absent.json"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Error(t, bpe.Save(filepath.Join(t.TempDir(), "no", "such", "folder")))
+}
+
+// TestReadGPT2Layout reads the layout of GPT-2's own file: no model type, merges as
+// lines, no use_regex, and an end-of-text token after the vocabulary.
+func TestReadGPT2Layout(t *testing.T) {
+	tree := written(t)
+	model := tree["model"].(map[string]any)
+	delete(model, "type")
+	model["continuing_subword_prefix"], model["end_of_word_suffix"] = "", ""
+	model["unk_token"] = endOfText
+	delete(model, "ignore_merges")
+	delete(model, "byte_fallback")
+	var lines []any
+	for _, m := range model["merges"].([]any) {
+		lines = append(lines, m.([]any)[0].(string)+" "+m.([]any)[1].(string))
+	}
+	model["merges"] = lines
+	tree["pre_tokenizer"] = map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true}
+	tree["post_processor"] = map[string]any{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false}
+	tree["added_tokens"] = append(tree["added_tokens"].([]any),
+		map[string]any{"id": 270, "content": "<extra>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": true, "special": false})
+
+	bpe, err := read(t, tree)
+	require.NoError(t, err)
+	require.Equal(t, 271, bpe.VocabSize())
+	require.Equal(t, []int32{0, 270, 0}, bpe.Encode("<|endoftext|><extra><|endoftext|>"))
+	want, err := read(t, written(t))
+	require.NoError(t, err)
+	require.Equal(t, want.Encode("func it's(err error)"), bpe.Encode("func it's(err error)"))
+
+	var b bytes.Buffer
+	_, err = bpe.WriteTo(&b)
+	require.NoError(t, err)
+	back, err := Read(&b)
+	require.NoError(t, err)
+	require.Equal(t, bpe.AddedTokens(), back.AddedTokens())
+	require.Equal(t, 271, back.VocabSize())
+}
+
+func TestReadRefuses(t *testing.T) {
+	component := func(kind string) map[string]any { return map[string]any{"type": kind} }
+	level := func(prefix, regex bool) map[string]any {
+		return map[string]any{"type": "ByteLevel", "add_prefix_space": prefix, "use_regex": regex}
+	}
+	added := func(change string, value any) []any {
+		a := map[string]any{"id": 0, "content": endOfText, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}
+		a[change] = value
+		return []any{a}
+	}
+	reachable := added("content", "Ġ")
+	reachable[0].(map[string]any)["id"] = written(t)["model"].(map[string]any)["vocab"].(map[string]any)["Ġ"]
+	merge := func(a, b string) []any { return []any{[]any{a, b}} }
+	for _, c := range []struct {
+		part, key string // part "" is the top level
+		value     any
+		want      string
+	}{
+		{"", "version", "2.0", `version is "2.0", want "1.0"`},
+		{"", "normalizer", component("NFC"), "normalizer is set"},
+		{"", "truncation", map[string]any{"max_length": 5}, "truncation is set"},
+		{"", "padding", map[string]any{"direction": "Right"}, "padding is set"},
+		{"", "pre_tokenizer", nil, "pre_tokenizer is missing"},
+		{"", "pre_tokenizer", component("Whitespace"), `pre_tokenizer is "Whitespace"`},
+		{"", "pre_tokenizer", component("Sequence"), `pre_tokenizer is "Sequence"`},
+		{"", "pre_tokenizer", level(true, true), "add_prefix_space true"},
+		{"", "pre_tokenizer", level(false, false), "use_regex false"},
+		{"", "decoder", component("WordPiece"), `decoder is "WordPiece"`},
+		{"", "decoder", nil, "decoder is missing"},
+		{"", "post_processor", component("TemplateProcessing"), `post_processor is "TemplateProcessing"`},
+		{"", "surprise", 1, `unknown field "surprise"`},
+		{"", "added_tokens", added("lstrip", true), "lstrip true"},
+		{"", "added_tokens", added("single_word", true), "single_word true"},
+		{"", "added_tokens", added("id", 7), `has id 7, but the vocabulary gives it 0`},
+		{"", "added_tokens", added("id", -7), `has id -7`},
+		{"", "added_tokens", added("content", "new"), `want 270, the next free one`},
+		{"", "added_tokens", added("content", ""), "is empty"},
+		{"", "added_tokens", append(added("id", 0), added("id", 0)...), "ascending"},
+		{"", "model", nil, "model is missing"},
+		{"", "added_tokens", reachable, "which merges make too"},
+		{"model", "type", "WordPiece", `type is "WordPiece"`},
+		{"model", "dropout", 0.1, "dropout is 0.1"},
+		{"model", "continuing_subword_prefix", "##", "continuing_subword_prefix"},
+		{"model", "end_of_word_suffix", "</w>", "end_of_word_suffix"},
+		{"model", "byte_fallback", true, "byte_fallback"},
+		{"model", "ignore_merges", true, "ignore_merges"},
+		{"model", "surprise", 1, `unknown field "surprise"`},
+		{"model", "vocab", []any{}, "not an object"},
+		{"model", "vocab", map[string]any{"a": 0, "b": 0}, "each once"},
+		{"model", "vocab", map[string]any{"a": 1}, "each once"},
+		{"model", "vocab", map[string]any{"a": -1}, "id -1"},
+		{"model", "vocab", map[string]any{"a": 1e12}, "id 1000000000000"},
+		{"model", "vocab", map[string]any{"a": "x"}, `token "a"`},
+		{"model", "merges", merge("zz", "q"), "tokens that the vocabulary lacks"},
+		{"model", "merges", merge("§", "§"), `makes "§§", which the vocabulary lacks`},
+		{"model", "merges", []any{"a b c"}, "not two tokens"},
+		{"model", "merges", []any{7}, "not a list of two tokens"},
+	} {
+		tree := written(t)
+		if c.part == "" {
+			tree[c.key] = c.value
+		} else {
+			tree[c.part].(map[string]any)[c.key] = c.value
+		}
+		_, err := read(t, tree)
+		require.ErrorContains(t, err, c.want, "%s %s = %v", c.part, c.key, c.value)
+	}
+}
+
+func TestReadRefusesBrokenFiles(t *testing.T) {
+	var b bytes.Buffer
+	_, err := trainOn(t, 260, "aaa bbb aaa").WriteTo(&b)
+	require.NoError(t, err)
+	file := b.String()
+	for want, broken := range map[string]string{
+		"the JSON is empty":                file[:0],
+		"unexpected EOF":                   file[:len(file)/2],
+		"there is more after the end":      file + "{}",
+		`token "Ġ" is given twice`:         strings.Replace(file, `"Ġ": `, `"Ġ": 0, "Ġ": `, 1),
+		"has no token \"ÿ\" for byte 0xFF": strings.Replace(file, `"ÿ"`, `"日"`, 1),
+		"appears twice":                    strings.Replace(file, `"merges": [`, `"merges": [["a","a"],["a","a"],`, 1),
+	} {
+		_, err := Read(strings.NewReader(broken))
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// FuzzRead: whatever Read accepts is a tokenizer whose round trip is exact.
+func FuzzRead(f *testing.F) {
+	var b bytes.Buffer
+	_, err := trainOn(f, 260, "aaa bbb aaa").WriteTo(&b)
+	require.NoError(f, err)
+	f.Add(b.Bytes())
+	f.Add(b.Bytes()[:b.Len()/3])
+	f.Add([]byte(`{"model":{"vocab":{"a":0},"merges":[]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		bpe, err := Read(bytes.NewReader(data))
+		if err != nil {
+			return
+		}
+		const text = "aaa bbb \xff it's"
+		back, err := bpe.Decode(bpe.Encode(text))
+		require.NoError(t, err)
+		require.Equal(t, text, back)
+	})
+}
