@@ -1,0 +1,35 @@
+package vfs
+
+import (
+	"io/fs"
+	"os"
+)
+
+// OS is the operating system's file system. SyncDir does nothing on Windows, which has
+// no such call and journals its metadata in order.
+var OS FS = osFS{}
+
+type osFS struct{}
+
+func (osFS) Create(name string) (File, error) {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return nil, err // not a *os.File in an interface: that would not be nil
+	}
+	return f, nil
+}
+
+func (osFS) Open(name string) (File, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (osFS) Mkdir(name string) error                    { return os.Mkdir(name, 0o755) }
+func (osFS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
+func (osFS) Stat(name string) (fs.FileInfo, error)      { return os.Stat(name) }
+func (osFS) Rename(oldname, newname string) error       { return os.Rename(oldname, newname) }
+func (osFS) Remove(name string) error                   { return os.Remove(name) }
+func (osFS) SyncDir(name string) error                  { return syncDir(name) }

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package vfs
+
+func syncDir(string) error { return nil }

@@ -1,0 +1,150 @@
+package vfs_test
+
+import (
+	"io"
+	"io/fs"
+	"path/filepath"
+	"testing"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/stretchr/testify/require"
+)
+
+// conform runs f on the real file system and on Mem, which must not be told apart.
+func conform(t *testing.T, f func(t *testing.T, fsys vfs.FS, dir string)) {
+	t.Run("os", func(t *testing.T) { f(t, vfs.OS, t.TempDir()) })
+	t.Run("mem", func(t *testing.T) {
+		fsys := vfs.NewMem()
+		dir := filepath.FromSlash("/a/b")
+		require.NoError(t, vfs.MkdirAll(fsys, dir))
+		f(t, fsys, dir)
+	})
+}
+
+func names(t *testing.T, fsys vfs.FS, dir string) []string {
+	t.Helper()
+	entries, err := fsys.ReadDir(dir)
+	require.NoError(t, err)
+	list := []string{}
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list
+}
+
+func content(t *testing.T, fsys vfs.FS, name string) string {
+	t.Helper()
+	data, err := vfs.ReadFile(fsys, name, 1<<20)
+	require.NoError(t, err)
+	return string(data)
+}
+
+func TestFilesAreWrittenAndRead(t *testing.T) {
+	conform(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		name := filepath.Join(dir, "x")
+		require.NoError(t, vfs.WriteFile(fsys, name, []byte("hello world")))
+		require.NoError(t, vfs.WriteFile(fsys, name, []byte("hello")), "an existing file is truncated")
+		require.Equal(t, "hello", content(t, fsys, name))
+
+		info, err := fsys.Stat(name)
+		require.NoError(t, err)
+		require.False(t, info.IsDir())
+		require.EqualValues(t, 5, info.Size())
+		require.Equal(t, "x", info.Name())
+
+		f, err := fsys.Open(name)
+		require.NoError(t, err)
+		p := make([]byte, 3)
+		n, err := f.ReadAt(p, 1)
+		require.NoError(t, err)
+		require.Equal(t, "ell", string(p[:n]))
+		n, err = f.ReadAt(p, 3)
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, "lo", string(p[:n]))
+		_, err = f.ReadAt(p, 5)
+		require.ErrorIs(t, err, io.EOF)
+		_, err = f.ReadAt(p, -1)
+		require.Error(t, err)
+		all, err := io.ReadAll(f)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(all))
+		_, err = f.Write([]byte("x"))
+		require.Error(t, err)
+		info, err = f.Stat()
+		require.NoError(t, err)
+		require.EqualValues(t, 5, info.Size())
+		require.NoError(t, f.Close())
+		require.ErrorIs(t, f.Close(), fs.ErrClosed)
+
+		_, err = vfs.ReadFile(fsys, name, 4)
+		require.ErrorContains(t, err, "too large")
+		_, err = vfs.ReadFile(fsys, name, 5)
+		require.NoError(t, err)
+	})
+}
+
+func TestMissingAndExistingNames(t *testing.T) {
+	conform(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		no, file, sub := filepath.Join(dir, "no"), filepath.Join(dir, "file"), filepath.Join(dir, "sub")
+		require.NoError(t, vfs.WriteFile(fsys, file, nil))
+		require.NoError(t, fsys.Mkdir(sub))
+
+		_, err := fsys.Open(no)
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		_, err = fsys.Stat(no)
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		_, err = fsys.ReadDir(no)
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		_, err = fsys.ReadDir(file)
+		require.Error(t, err)
+		require.ErrorIs(t, fsys.Remove(no), fs.ErrNotExist)
+		require.ErrorIs(t, fsys.Rename(no, file), fs.ErrNotExist)
+		require.ErrorIs(t, fsys.Mkdir(sub), fs.ErrExist)
+		require.ErrorIs(t, fsys.Mkdir(filepath.Join(no, "x")), fs.ErrNotExist)
+		_, err = fsys.Create(filepath.Join(no, "x"))
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		_, err = fsys.Create(filepath.Join(file, "x"))
+		require.Error(t, err)
+		_, err = fsys.Create(sub)
+		require.Error(t, err)
+	})
+}
+
+func TestRename(t *testing.T) {
+	conform(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		path := func(s string) string { return filepath.Join(dir, filepath.FromSlash(s)) }
+		require.NoError(t, vfs.WriteFile(fsys, path("a"), []byte("a")))
+		require.NoError(t, vfs.WriteFile(fsys, path("b"), []byte("b")))
+		require.NoError(t, fsys.Rename(path("a"), path("b")), "a file replaces a file")
+		require.Equal(t, "a", content(t, fsys, path("b")))
+
+		require.NoError(t, fsys.Mkdir(path("d")))
+		require.NoError(t, fsys.Rename(path("b"), path("d/b")), "from one folder to another")
+		require.NoError(t, fsys.Rename(path("d"), path("e")), "a folder takes its files along")
+		require.Equal(t, []string{"e"}, names(t, fsys, dir))
+		require.Equal(t, "a", content(t, fsys, path("e/b")))
+
+		require.NoError(t, fsys.Mkdir(path("f")))
+		require.Error(t, fsys.Rename(path("e"), path("f")), "an existing folder is never replaced")
+		require.NoError(t, vfs.WriteFile(fsys, path("g"), nil))
+		require.Error(t, fsys.Rename(path("e"), path("g")))
+		require.Error(t, fsys.Rename(path("g"), path("e")))
+		require.Equal(t, []string{"e", "f", "g"}, names(t, fsys, dir))
+	})
+}
+
+func TestRemoveAndRemoveAll(t *testing.T) {
+	conform(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		path := func(s string) string { return filepath.Join(dir, filepath.FromSlash(s)) }
+		require.NoError(t, vfs.MkdirAll(fsys, path("d/e/f")))
+		require.NoError(t, vfs.MkdirAll(fsys, path("d/e/f")))
+		require.NoError(t, vfs.WriteFile(fsys, path("d/e/x"), nil))
+		require.NoError(t, vfs.WriteFile(fsys, path("d/y"), nil))
+		require.Error(t, vfs.MkdirAll(fsys, path("d/y")), "a file is in the way")
+		require.Error(t, fsys.Remove(path("d")), "not empty")
+		require.NoError(t, vfs.RemoveAll(fsys, path("d")))
+		require.NoError(t, vfs.RemoveAll(fsys, path("d")), "gone already")
+		require.Empty(t, names(t, fsys, dir))
+		require.NoError(t, fsys.SyncDir(dir))
+	})
+}
