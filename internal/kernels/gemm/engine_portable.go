@@ -1,0 +1,6 @@
+//go:build !amd64 || noasm
+
+package gemm
+
+// engine32 returns the engine for single precision: this build has only the generic one.
+func engine32() *engine[float32] { return &generic32 }

@@ -1,0 +1,68 @@
+// Package gemm multiplies matrices: C = A·B or C += A·B for float32 and float64, with operands strided in any way.
+//
+// The algorithm is that of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008) in BLIS's
+// arrangement (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", ACM TOMS 41(3), 2015): panels of A and B
+// are packed so that a small register-blocked kernel reads them in sequence. Packing takes any strides, so transposed operands need no copy.
+//
+// What an element of C becomes depends on its row of A, its column of B, its old value and the kernel variant, on nothing else: k is summed in ascending
+// order within blocks of kc, and the blocks are added in ascending order. So neither the number of workers, nor the tile that an element falls
+// into, nor the other rows of a batch change its bits; the AVX2 and AVX-512 variants agree with each other, and the generic one differs from
+// them only by not fusing multiplication and addition. NaN and infinities propagate as the sum of products does it.
+//
+// It is NOT a BLAS: no alpha and beta, no triangular or symmetric forms, no half precision.
+package gemm
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// Float32 computes C = A·B, or C += A·B if accumulate is set, where A is [m, k], B is [k, n] and C is [m, n].
+//
+// Element (i, p) of A is a[i·ars + p·acs], element (p, j) of B is b[p·brs + j·bcs], element (i, j) of C is c[i·ldc + j]. Strides count
+// elements; those of A and B may be any number ≥ 0 (0 repeats a row or column), and ldc must be at least n. So a transposed operand
+// is one whose strides are swapped. With k = 0 the product is zero; with m = 0 or n = 0 nothing happens. C must not overlap A or B.
+//
+// The work is spread over the workers of p; nil means the caller alone. The bits of the result do not depend on p. Once the scratch
+// memory for packing has grown to the largest size in use (at most about 8 MiB per concurrent call), a call allocates nothing.
+// It panics if a size is negative or a slice too short for its matrix.
+func Float32(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
+	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
+	multiply(p, engine32(), problem[float32]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate})
+}
+
+// Float64 is [Float32] in double precision. It is portable Go under every variant: float64 serves gradient checks and references, not training.
+func Float64(p *parallel.Pool, m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int, accumulate bool) {
+	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
+	multiply(p, engine64(), problem[float64]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate})
+}
+
+// check panics unless the arguments describe three matrices that lie within their slices.
+func check(m, n, k, lenA, ars, acs, lenB, brs, bcs, lenC, ldc int) {
+	if m < 0 || n < 0 || k < 0 {
+		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d, want none negative", m, n, k))
+	}
+	if m == 0 || n == 0 {
+		return
+	}
+	if ldc < n {
+		panic(fmt.Sprintf("gemm: row stride of C is %d, want at least n=%d", ldc, n))
+	}
+	checkExtent("A", m, k, lenA, ars, acs)
+	checkExtent("B", k, n, lenB, brs, bcs)
+	checkExtent("C", m, n, lenC, ldc, 1)
+}
+
+func checkExtent(name string, rows, cols, length, rowStride, colStride int) {
+	if rows == 0 || cols == 0 {
+		return
+	}
+	if rowStride < 0 || colStride < 0 {
+		panic(fmt.Sprintf("gemm: strides of %s are %d and %d, want none negative", name, rowStride, colStride))
+	}
+	if need := (rows-1)*rowStride + (cols-1)*colStride + 1; length < need {
+		panic(fmt.Sprintf("gemm: %s has %d elements, want at least %d for %d×%d with strides %d and %d",
+			name, length, need, rows, cols, rowStride, colStride))
+	}
+}

@@ -1,0 +1,73 @@
+package gemm
+
+import "unsafe"
+
+// genericTiling is the portable kernel's: small tiles, since Go keeps only a few accumulators in registers.
+var genericTiling = tiling{mr: 4, nr: 4, tm: 64, tn: 128, mb: 512, nb: 512, kb: 2 * kc, skinny: 4}
+
+var (
+	generic32 = engine[float32]{genericTiling, microGeneric[float32], packGeneric[float32]}
+	generic64 = engine[float64]{genericTiling, microGeneric[float64], packGeneric[float64]}
+)
+
+// engine64 returns the engine for double precision.
+func engine64() *engine[float64] { return &generic64 }
+
+// microGeneric is engine.micro in portable Go for tiles of at most 4×4, and the oracle of the others. Multiplication and addition are rounded
+// one by one on every architecture: the conversion of a product to its own type forbids fusing.
+func microGeneric[T element](rows, k int, a, b *T, bstride int, c *T, cstride int, add bool) {
+	panelA := unsafe.Slice(a, k*rows)
+	rowsB := unsafe.Slice(b, (k-1)*bstride+4)
+	tile := unsafe.Slice(c, (rows-1)*cstride+4)
+	i := 0
+	for ; i+2 <= rows; i += 2 {
+		dot2x4(panelA[i:], rows, k, rowsB, bstride, tile[i*cstride:], cstride, add)
+	}
+	if i < rows {
+		dot1x4(panelA[i:], rows, k, rowsB, bstride, tile[i*cstride:], add)
+	}
+}
+
+// dot2x4 computes two rows of a tile: 8 sums are what fits into registers on amd64 beside the operands.
+func dot2x4[T element](a []T, rows, k int, b []T, bstride int, c []T, cstride int, add bool) {
+	var s00, s01, s02, s03, s10, s11, s12, s13 T
+	for p := range k {
+		x := a[p*rows : p*rows+2 : p*rows+2]
+		y := b[p*bstride : p*bstride+4 : p*bstride+4]
+		x0, x1 := x[0], x[1]
+		y0, y1, y2, y3 := y[0], y[1], y[2], y[3]
+		s00 += T(x0 * y0)
+		s01 += T(x0 * y1)
+		s02 += T(x0 * y2)
+		s03 += T(x0 * y3)
+		s10 += T(x1 * y0)
+		s11 += T(x1 * y1)
+		s12 += T(x1 * y2)
+		s13 += T(x1 * y3)
+	}
+	store4(c, s00, s01, s02, s03, add)
+	store4(c[cstride:], s10, s11, s12, s13, add)
+}
+
+// dot1x4 computes one row of a tile.
+func dot1x4[T element](a []T, rows, k int, b []T, bstride int, c []T, add bool) {
+	var s0, s1, s2, s3 T
+	for p := range k {
+		x := a[p*rows]
+		y := b[p*bstride : p*bstride+4 : p*bstride+4]
+		s0 += T(x * y[0])
+		s1 += T(x * y[1])
+		s2 += T(x * y[2])
+		s3 += T(x * y[3])
+	}
+	store4(c, s0, s1, s2, s3, add)
+}
+
+func store4[T element](c []T, s0, s1, s2, s3 T, add bool) {
+	c = c[:4:4]
+	if add {
+		c[0], c[1], c[2], c[3] = c[0]+s0, c[1]+s1, c[2]+s2, c[3]+s3
+		return
+	}
+	c[0], c[1], c[2], c[3] = s0, s1, s2, s3
+}

@@ -1,0 +1,248 @@
+package gemm
+
+import (
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// serialFlops is the number of floating-point operations, a dozen microseconds' worth, below which a product is not spread over workers.
+const serialFlops = 1 << 20
+
+// job is a product under way together with its scratch memory. Jobs are used again and their loop bodies are made once, so that a
+// product allocates nothing.
+type job[T element] struct {
+	*engine[T]
+	problem[T]
+
+	packedA, packedB []T   // [kc block][panel][k within block][lane]
+	edges            [][]T // per worker: a panel of B (kc × nr), then a tile of C (mr × nr)
+
+	i0, i1, j0, j1, k0, k1 int // the part of the product that is packed now
+	tileRows, tileCols     int
+	freshA, freshB         bool // whether A and B must still be packed for that part
+
+	packBody, tileBody, skinnyBody func(worker, lo, hi int)
+}
+
+// jobs is a free list of one element type. Unlike a sync.Pool it survives garbage collections.
+type jobs[T element] struct {
+	mu   sync.Mutex
+	free []*job[T]
+}
+
+var (
+	jobs32 jobs[float32]
+	jobs64 jobs[float64]
+)
+
+// jobsOf returns the free list for T.
+func jobsOf[T element]() *jobs[T] {
+	var list any = &jobs32
+	if l, ok := list.(*jobs[T]); ok {
+		return l
+	}
+	list = &jobs64
+	return list.(*jobs[T])
+}
+
+func (l *jobs[T]) take() *job[T] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if last := len(l.free) - 1; last >= 0 {
+		j := l.free[last]
+		l.free = l.free[:last]
+		return j
+	}
+	j := new(job[T])
+	j.packBody, j.tileBody, j.skinnyBody = j.packPanels, j.computeTiles, j.computeSkinny
+	return j
+}
+
+func (l *jobs[T]) put(j *job[T]) {
+	j.problem = problem[T]{} // the caller's memory must not be kept alive
+	l.mu.Lock()
+	l.free = append(l.free, j)
+	l.mu.Unlock()
+}
+
+// multiply carries out one product.
+func multiply[T element](p *parallel.Pool, e *engine[T], q problem[T]) {
+	if q.m == 0 || q.n == 0 {
+		return
+	}
+	if q.k == 0 {
+		if !q.accumulate {
+			q.zero()
+		}
+		return
+	}
+	if 2*float64(q.m)*float64(q.n)*float64(q.k) < serialFlops {
+		p = nil
+	}
+	list := jobsOf[T]()
+	j := list.take()
+	j.engine = e
+	j.reserveEdges(p.Workers())
+	if q.n <= e.skinny && q.m > q.n {
+		q = q.transposed()
+	}
+	j.problem = q
+	if q.m <= e.skinny {
+		j.runSkinny(p)
+	} else {
+		j.runBlocked(p)
+	}
+	list.put(j)
+}
+
+// reserveEdges makes room for the workers' own scratch.
+func (j *job[T]) reserveEdges(workers int) {
+	need := (kc + j.mr) * j.nr
+	for len(j.edges) < workers {
+		j.edges = append(j.edges, nil)
+	}
+	for w := range workers {
+		j.edges[w] = grown(j.edges[w], need)
+	}
+}
+
+// grown returns s with at least n elements; its contents are lost if it must grow.
+func grown[T element](s []T, n int) []T {
+	if len(s) < n {
+		return make([]T, n)
+	}
+	return s
+}
+
+// runBlocked packs A and B part by part and computes the tiles of C for each part.
+func (j *job[T]) runBlocked(p *parallel.Pool) {
+	kb := min(j.k, j.kb)
+	j.packedA = grown(j.packedA, min(j.m, j.mb)*kb)
+	j.packedB = grown(j.packedB, ceilDiv(min(j.n, j.nb), j.nr)*j.nr*kb)
+	for j.j0 = 0; j.j0 < j.n; j.j0 += j.nb {
+		j.j1 = min(j.j0+j.nb, j.n)
+		for j.k0 = 0; j.k0 < j.k; j.k0 += j.kb {
+			j.k1 = min(j.k0+j.kb, j.k)
+			j.freshB = true
+			for j.i0 = 0; j.i0 < j.m; j.i0 += j.mb {
+				j.i1 = min(j.i0+j.mb, j.m)
+				j.freshA = j.j0 == 0 || j.m > j.mb || j.k > j.kb
+				j.runPart(p)
+				j.freshB = false
+			}
+		}
+	}
+}
+
+// runPart packs what is fresh, then computes rows [i0, i1) × columns [j0, j1) over products [k0, k1).
+func (j *job[T]) runPart(p *parallel.Pool) {
+	panels := 0
+	if j.freshA {
+		panels += ceilDiv(j.i1-j.i0, j.mr)
+	}
+	if j.freshB {
+		panels += ceilDiv(j.j1-j.j0, j.nr)
+	}
+	p.ForWorkers(panels, 1, j.packBody)
+
+	j.tileRows, j.tileCols = j.tileSize(j.i1-j.i0, j.j1-j.j0, j.k1-j.k0)
+	p.ForWorkers(ceilDiv(j.i1-j.i0, j.tileRows)*ceilDiv(j.j1-j.j0, j.tileCols), 1, j.tileBody)
+}
+
+// tileSize cuts tiles smaller than tm × tn where a part would otherwise have too few of them to keep many workers busy to the end.
+func (t *tiling) tileSize(m, n, k int) (rows, cols int) {
+	const wanted = 32        // tiles
+	const smallest = 1 << 21 // flops
+	rows, cols = t.tm, t.tn
+	for ceilDiv(m, rows)*ceilDiv(n, cols) < wanted && 2*min(rows, m)*min(cols, n)*k > smallest {
+		switch {
+		case min(cols, n) > 2*min(rows, m) && cols > t.nr:
+			cols = ceilDiv(cols/2, t.nr) * t.nr
+		case rows > t.mr:
+			rows = ceilDiv(rows/2, t.mr) * t.mr
+		default:
+			return rows, cols
+		}
+	}
+	return rows, cols
+}
+
+// packPanels packs panels [lo, hi), those of A before those of B.
+func (j *job[T]) packPanels(_, lo, hi int) {
+	panelsA := 0
+	if j.freshA {
+		panelsA = ceilDiv(j.i1-j.i0, j.mr)
+	}
+	for panel := lo; panel < hi; panel++ {
+		if panel < panelsA {
+			i := j.i0 + panel*j.mr
+			rows := min(j.mr, j.i1-i)
+			for k0 := j.k0; k0 < j.k1; k0 += kc {
+				k := min(kc, j.k1-k0)
+				dst := j.packedA[(k0-j.k0)*(j.i1-j.i0)+(i-j.i0)*k:]
+				j.pack(dst, rows, rows, k, j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
+			}
+			continue
+		}
+		col := j.j0 + (panel-panelsA)*j.nr
+		width := ceilDiv(j.j1-j.j0, j.nr) * j.nr
+		for k0 := j.k0; k0 < j.k1; k0 += kc {
+			k := min(kc, j.k1-k0)
+			dst := j.packedB[(k0-j.k0)*width+(col-j.j0)*k:]
+			j.pack(dst, j.nr, min(j.nr, j.j1-col), k, j.b[k0*j.brs+col*j.bcs:], j.bcs, j.brs)
+		}
+	}
+}
+
+// computeTiles computes tiles [lo, hi) of the packed part; tiles that are neighbours in a column share B's block.
+func (j *job[T]) computeTiles(worker, lo, hi int) {
+	down := ceilDiv(j.i1-j.i0, j.tileRows)
+	for tile := lo; tile < hi; tile++ {
+		i0 := j.i0 + tile%down*j.tileRows
+		j0 := j.j0 + tile/down*j.tileCols
+		j.computeTile(worker, i0, min(i0+j.tileRows, j.i1), j0, min(j0+j.tileCols, j.j1))
+	}
+}
+
+// computeTile computes rows [i0, i1) × columns [j0, j1) of C over the packed products.
+func (j *job[T]) computeTile(worker, i0, i1, j0, j1 int) {
+	width := ceilDiv(j.j1-j.j0, j.nr) * j.nr
+	for k0 := j.k0; k0 < j.k1; k0 += kc {
+		k := min(kc, j.k1-k0)
+		add := j.accumulate || k0 > 0
+		blockA := j.packedA[(k0-j.k0)*(j.i1-j.i0):]
+		blockB := j.packedB[(k0-j.k0)*width:]
+		for i := i0; i < i1; i += j.mr {
+			rows := min(j.mr, i1-i)
+			panelA := &blockA[(i-j.i0)*k]
+			for col := j0; col < j1; col += j.nr {
+				panelB := &blockB[(col-j.j0)*k]
+				if cols := j1 - col; cols < j.nr {
+					j.edge(worker, rows, cols, k, panelA, panelB, j.nr, i, col, add)
+					continue
+				}
+				j.micro(rows, k, panelA, panelB, j.nr, &j.c[i*j.crs+col], j.crs, add)
+			}
+		}
+	}
+}
+
+// edge computes a tile that C does not hold as a whole or not in rows: the kernel writes to scratch, from where the cols columns that exist go to C.
+func (j *job[T]) edge(worker, rows, cols, k int, a, b *T, bstride, i, col int, add bool) {
+	tile := j.edges[worker][kc*j.nr:]
+	j.micro(rows, k, a, b, bstride, &tile[0], j.nr, false)
+	for r := range rows {
+		from := tile[r*j.nr : r*j.nr+cols]
+		to := j.c[(i+r)*j.crs+col*j.ccs:]
+		if add {
+			for x, v := range from {
+				to[x*j.ccs] += v
+			}
+			continue
+		}
+		for x, v := range from {
+			to[x*j.ccs] = v
+		}
+	}
+}
