@@ -1,0 +1,228 @@
+package samplers
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Layout says how the training stream is cut into micro-batches and windows, and which part of each window is this rank's. The package
+// documentation defines the terms.
+type Layout struct {
+	BatchSize         int  // b, samples per micro-batch
+	DropLast          bool // leave out an epoch's ragged last micro-batch
+	AccumulationSteps int  // micro-batches per rank and window
+	WorldSize         int  // N, ranks
+	Rank              int  // 0 ≤ Rank < N
+}
+
+// Leaves gives M, the number of micro-batches in a full window: AccumulationSteps × WorldSize.
+func (l Layout) Leaves() int64 { return int64(l.AccumulationSteps) * int64(l.WorldSize) }
+
+// Validate reports every fault of the layout, each with its value and what was wanted.
+func (l Layout) Validate() error {
+	var faults []error
+	for _, f := range []struct {
+		name  string
+		value int
+	}{{"batch size", l.BatchSize}, {"accumulation steps", l.AccumulationSteps}, {"world size", l.WorldSize}} {
+		if f.value < 1 {
+			faults = append(faults, fmt.Errorf("samplers: %s is %d, want at least 1", f.name, f.value))
+		}
+	}
+	if l.Rank < 0 || l.WorldSize >= 1 && l.Rank >= l.WorldSize {
+		faults = append(faults, fmt.Errorf("samplers: rank is %d, want 0 to %d", l.Rank, l.WorldSize-1))
+	}
+	return errors.Join(faults...)
+}
+
+// MicroBatch is one leaf of a window: the samples of one forward and backward pass.
+type MicroBatch struct {
+	Leaf     int     // its number in the window, 0 … M−1
+	Position int64   // the position of its first sample in the training stream; the others follow
+	Indices  []int64 // dataset indices, 1 … b of them
+}
+
+// Window is the data of one optimizer step as one rank sees it.
+type Window struct {
+	Epoch       int64        // from 0
+	Number      int64        // of the window in its epoch, from 0; after a seek off the grid, from the place sought
+	Position    int64        // of its first sample in the training stream
+	Leaves      int          // micro-batches over all ranks, 1 … M
+	Samples     int64        // samples over all ranks
+	Own         []MicroBatch // this rank's leaves in ascending order; empty if the epoch's tail did not reach it
+	LastOfEpoch bool
+}
+
+// State is the place of a stream in global terms, for a checkpoint: it says nothing of ranks, batch sizes or accumulation.
+type State struct {
+	Seed     uint64 `json:"seed"`        // of the sampler; 0 if it has none
+	Epoch    int64  `json:"epoch"`       // the epoch of Position
+	Position int64  `json:"position"`    // samples of the training stream that are done with
+	Samples  int64  `json:"num_samples"` // samples used per epoch
+}
+
+// Stream gives one rank's part of the training stream, window by window, epoch after epoch without end. It is not safe for concurrent use.
+type Stream struct {
+	batch  *Batch
+	layout Layout
+	epoch  int64
+	base   int64 // samples of the epoch that lie before its window 0: 0 but after a seek off the grid
+	window int64 // the window that comes next
+}
+
+// NewStream gives the stream of s at position 0. An error tells what is wrong with the layout.
+func NewStream(s Sampler, layout Layout) (*Stream, error) {
+	if err := layout.Validate(); err != nil {
+		return nil, err
+	}
+	b, err := NewBatch(s, layout.BatchSize, layout.DropLast)
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{batch: b, layout: layout}, nil
+}
+
+// Layout gives the layout that the stream was made with.
+func (s *Stream) Layout() Layout { return s.layout }
+
+// MicroBatches gives L, the number of micro-batches per epoch over all ranks.
+func (s *Stream) MicroBatches() int64 { return s.batch.Len() }
+
+// Samples gives S, the number of samples per epoch.
+func (s *Stream) Samples() int64 { return s.batch.Samples() }
+
+// Next gives the next window. Every rank gets every window, also those of which it owns nothing, since it takes part in their reductions. It gives false if epochs
+// are empty, and otherwise always true.
+func (s *Stream) Next() (Window, bool) {
+	if s.MicroBatches() == 0 {
+		return Window{}, false
+	}
+	s.settle()
+	first, leaves, total := s.span()
+	w := Window{
+		Epoch:       s.epoch,
+		Number:      s.window,
+		Position:    s.position(first),
+		Leaves:      int(leaves),
+		Samples:     min(s.base+(first+leaves)*s.batch.size, s.Samples()) - s.base - first*s.batch.size,
+		LastOfEpoch: first+leaves == total,
+	}
+	perRank := int64(s.layout.AccumulationSteps)
+	for leaf := int64(s.layout.Rank) * perRank; leaf < min(int64(s.layout.Rank+1)*perRank, leaves); leaf++ {
+		w.Own = append(w.Own, s.microBatch(first, leaf))
+	}
+	s.window++
+	return w, true
+}
+
+// Position gives the position of the next window's first sample: the number of samples done with if every window given so far is.
+func (s *Stream) Position() int64 {
+	if s.MicroBatches() == 0 {
+		return 0
+	}
+	s.settle()
+	return s.position(s.window * s.layout.Leaves())
+}
+
+// State gives the place of the next window.
+func (s *Stream) State() State {
+	p := s.Position()
+	return State{Seed: s.seed(), Epoch: s.epoch, Position: p, Samples: s.Samples()}
+}
+
+// Restore goes to a saved place, in O(1). The stream goes on exactly as the saved one would have, on any world size, as long as the batch size and the number of
+// leaves per window are the same. It is an error if the state was not taken of this order: another seed or another number of samples.
+func (s *Stream) Restore(st State) error {
+	switch {
+	case st.Seed != s.seed():
+		return fmt.Errorf("samplers: the state was saved under seed %d, the sampler has seed %d", st.Seed, s.seed())
+	case st.Samples != s.Samples():
+		return fmt.Errorf("samplers: the state was saved with %d samples per epoch, there are %d", st.Samples, s.Samples())
+	case st.Position < 0 || st.Samples == 0 && st.Position > 0:
+		return fmt.Errorf("samplers: the state's position is %d with %d samples per epoch", st.Position, st.Samples)
+	case st.Samples > 0 && st.Epoch != st.Position/st.Samples:
+		return fmt.Errorf("samplers: the state's position %d with %d samples per epoch is not in epoch %d", st.Position, st.Samples, st.Epoch)
+	}
+	return s.SeekSample(st.Position)
+}
+
+// SeekStep goes to where the first steps windows have been given, in O(1).
+func (s *Stream) SeekStep(steps int64) error {
+	if err := checkSeek("step", steps); err != nil {
+		return err
+	}
+	perEpoch := UpdatesPerEpoch(s.MicroBatches(), s.layout.Leaves())
+	s.epoch, s.base, s.window = steps/perEpoch, 0, steps%perEpoch
+	return nil
+}
+
+// SeekMicroBatch goes to micro-batch number n of the training stream, counted over all ranks and epochs, in O(1): it is leaf 0 of the next window (see
+// SeekSample).
+func (s *Stream) SeekMicroBatch(n int64) error {
+	if err := checkSeek("micro-batch", n); err != nil {
+		return err
+	}
+	perEpoch := s.MicroBatches()
+	if perEpoch == 0 {
+		return nil
+	}
+	return s.SeekSample(n/perEpoch*s.Samples() + n%perEpoch*s.batch.size)
+}
+
+// SeekSample goes to a position of the training stream, in O(1). The sample there is the first of the next window. If no window of the grid begins there
+// (batch size or window changed since the position was saved), the rest of that epoch is cut into micro-batches and windows anew from
+// there on, and later epochs are as ever.
+func (s *Stream) SeekSample(position int64) error {
+	if err := checkSeek("position", position); err != nil {
+		return err
+	}
+	if s.Samples() == 0 {
+		return nil
+	}
+	offset := position % s.Samples()
+	perWindow := s.layout.Leaves() * s.batch.size
+	s.epoch, s.base, s.window = position/s.Samples(), 0, offset/perWindow
+	if offset%perWindow != 0 {
+		s.base, s.window = offset, 0
+	}
+	return nil
+}
+
+// settle moves on to the next epoch if the present one is used up.
+func (s *Stream) settle() {
+	for s.window*s.layout.Leaves() >= s.batch.count(s.Samples()-s.base) {
+		s.epoch, s.base, s.window = s.epoch+1, 0, 0
+	}
+}
+
+// span gives the next window's first micro-batch, counted from base, how many it has, and how many the epoch has from base on.
+func (s *Stream) span() (first, leaves, total int64) {
+	total = s.batch.count(s.Samples() - s.base)
+	first = s.window * s.layout.Leaves()
+	return first, min(s.layout.Leaves(), total-first), total
+}
+
+// position gives the position of the first sample of micro-batch j of the present epoch, counted from base.
+func (s *Stream) position(j int64) int64 {
+	return s.epoch*s.Samples() + s.base + j*s.batch.size
+}
+
+func (s *Stream) microBatch(first, leaf int64) MicroBatch {
+	begin := s.base + (first+leaf)*s.batch.size
+	n := min(s.batch.size, s.Samples()-begin)
+	return MicroBatch{Leaf: int(leaf), Position: s.position(first + leaf), Indices: s.batch.indices(s.epoch, begin, n)}
+}
+
+func (s *Stream) seed() uint64 {
+	if seeder, ok := s.batch.sampler.(Seeder); ok {
+		return seeder.Seed()
+	}
+	return 0
+}
+
+func checkSeek(what string, n int64) error {
+	if n < 0 {
+		return fmt.Errorf("samplers: %s to seek is %d, want 0 or more", what, n)
+	}
+	return nil
+}
