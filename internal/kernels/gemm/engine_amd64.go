@@ -2,5 +2,80 @@
 
 package gemm
 
-// engine32 returns the engine for single precision.
-func engine32() *engine[float32] { return &generic32 }
+import (
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+)
+
+//go:generate sh -c "cd _asm && go run . -dir .."
+
+// kernel computes a tile of a fixed number of rows.
+type kernel func(k int, a, b *float32, bstride int, c *float32, cstride int, add bool)
+
+// The kernels by number of rows.
+var (
+	kernelsAVX2   = [...]kernel{nil, microAVX2x1, microAVX2x2, microAVX2x3, microAVX2x4, microAVX2x5, microAVX2x6}
+	kernelsAVX512 = [...]kernel{nil, microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5, microAVX512x6,
+		microAVX512x7, microAVX512x8, microAVX512x9, microAVX512x10, microAVX512x11, microAVX512x12}
+)
+
+var (
+	avx2 = engine[float32]{
+		tiling: tiling{mr: 6, nr: 16, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 12},
+		micro:  microAVX2,
+		pack:   packTransposing,
+	}
+	avx512 = engine[float32]{
+		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 12},
+		micro:  microAVX512,
+		pack:   packTransposing,
+	}
+)
+
+// engine32 returns the engine of the active variant for single precision.
+func engine32() *engine[float32] {
+	switch kernels.Active() {
+	case kernels.AVX512:
+		return &avx512
+	case kernels.AVX2:
+		return &avx2
+	default:
+		return &generic32
+	}
+}
+
+func microAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, add bool) {
+	kernelsAVX2[rows](k, a, b, bstride, c, cstride, add)
+}
+
+func microAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, add bool) {
+	kernelsAVX512[rows](k, a, b, bstride, c, cstride, add)
+}
+
+// packTransposing is packGeneric with vector instructions for lanes that are contiguous along k.
+func packTransposing(dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
+	blocks := k / 4
+	if kStride != 1 || laneStride == 1 || lanes < 4 || blocks == 0 {
+		packGeneric(dst, width, lanes, k, src, laneStride, kStride)
+		return
+	}
+	_, _ = dst[k*width-1], src[(lanes-1)*laneStride+k-1]
+	lane := 0
+	for ; lane+8 <= lanes; lane += 8 {
+		transpose8(blocks, &src[lane*laneStride], laneStride, &dst[lane], width)
+	}
+	for lane < lanes {
+		lane = min(lane, lanes-4) // the last group may overlap the one before: it writes the same values
+		transpose4(blocks, &src[lane*laneStride], laneStride, &dst[lane], width)
+		lane += 4
+	}
+	for p := 4 * blocks; p < k; p++ {
+		for i := range lanes {
+			dst[p*width+i] = src[i*laneStride+p]
+		}
+	}
+	if lanes < width {
+		for p := range k {
+			clear(dst[p*width+lanes : (p+1)*width])
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// unroll is the number of products per turn of the main loop.
+const unroll = 2
+
+// family is the set of kernels for one vector width. The largest tile is mr rows by vectors vector registers.
+type family struct {
+	name    string
+	lanes   int // float32 per vector
+	mr      int
+	vectors int
+}
+
+var (
+	// 24 accumulators, 2 vectors of B and a broadcast element of A: 27 of 32 registers.
+	avx512 = family{name: "AVX512", lanes: 16, mr: 12, vectors: 2}
+	// 12 accumulators, 2 vectors of B and 2 broadcast elements of A: all 16 registers.
+	avx2 = family{name: "AVX2", lanes: 8, mr: 6, vectors: 2}
+)
+
+func (f family) bytes() int { return 4 * f.lanes }
+
+// register returns a fresh vector register of the family's width.
+func (f family) register(c *build.Context) reg.VecVirtual {
+	if f.lanes == 16 {
+		return c.ZMM()
+	}
+	return c.YMM()
+}
+
+// zero clears a vector register.
+func (f family) zero(c *build.Context, v reg.VecVirtual) {
+	if f.lanes == 16 {
+		c.VPXORD(v, v, v)
+		return
+	}
+	c.VXORPS(v, v, v)
+}
+
+// pointers walk through the operands of one kernel; strides are in bytes.
+type pointers struct {
+	k, a, b, bstride, cc, cstride reg.GPVirtual
+}
+
+// micro emits the kernel for a tile of rows rows: engine.micro without its first parameter.
+func micro(c *build.Context, f family, rows int) {
+	name := fmt.Sprintf("micro%sx%d", f.name, rows)
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.", name, rows, f.vectors*f.lanes),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].", rows))
+	c.Pragma("noescape")
+	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, add bool)")
+
+	p := pointers{k: c.GP64(), a: c.GP64(), b: c.GP64(), bstride: c.GP64(), cc: c.GP64(), cstride: c.GP64()}
+	c.Load(c.Param("k"), p.k)
+	c.Load(c.Param("a"), p.a)
+	c.Load(c.Param("b"), p.b)
+	c.Load(c.Param("bstride"), p.bstride)
+	c.Load(c.Param("c"), p.cc)
+	c.Load(c.Param("cstride"), p.cstride)
+	c.SHLQ(operand.Imm(2), p.bstride)
+	c.SHLQ(operand.Imm(2), p.cstride)
+
+	sums := make([][]reg.VecVirtual, rows)
+	row := c.GP64()
+	c.MOVQ(p.cc, row)
+	for i := range sums {
+		c.PREFETCHT0(operand.Mem{Base: row})
+		c.PREFETCHT0(operand.Mem{Base: row, Disp: 4*f.vectors*f.lanes - 4})
+		if i+1 < rows {
+			c.ADDQ(p.cstride, row)
+		}
+		sums[i] = make([]reg.VecVirtual, f.vectors)
+		for v := range sums[i] {
+			sums[i][v] = f.register(c)
+			f.zero(c, sums[i][v])
+		}
+	}
+	products(c, f, p, sums)
+	store(c, f, p, sums)
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// products emits the loops over k.
+func products(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
+	c.CMPQ(p.k, operand.Imm(unroll))
+	c.JL(operand.LabelRef("tail"))
+	c.Label("loop")
+	for range unroll {
+		product(c, f, p, sums)
+	}
+	c.SUBQ(operand.Imm(unroll), p.k)
+	c.CMPQ(p.k, operand.Imm(unroll))
+	c.JGE(operand.LabelRef("loop"))
+	c.Label("tail")
+	c.TESTQ(p.k, p.k)
+	c.JE(operand.LabelRef("store"))
+	c.Label("single")
+	product(c, f, p, sums)
+	c.DECQ(p.k)
+	c.JNE(operand.LabelRef("single"))
+}
+
+// product emits the addition of one column of A times one row of B, and moves on to the next.
+func product(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
+	b := make([]reg.VecVirtual, f.vectors)
+	for v := range b {
+		b[v] = f.register(c)
+		c.VMOVUPS(operand.Mem{Base: p.b, Disp: v * f.bytes()}, b[v])
+	}
+	for i := range sums {
+		x := f.register(c)
+		c.VBROADCASTSS(operand.Mem{Base: p.a, Disp: 4 * i}, x)
+		for v := range b {
+			c.VFMADD231PS(b[v], x, sums[i][v])
+		}
+	}
+	c.ADDQ(operand.Imm(uint64(4*len(sums))), p.a)
+	c.ADDQ(p.bstride, p.b)
+}
+
+// store emits the two ways of writing the sums to C.
+func store(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
+	c.Label("store")
+	add := c.GP8()
+	c.Load(c.Param("add"), add)
+	c.TESTB(add, add)
+	c.JE(operand.LabelRef("overwrite"))
+	for _, row := range sums {
+		for v, sum := range row {
+			c.VADDPS(operand.Mem{Base: p.cc, Disp: v * f.bytes()}, sum, sum)
+			c.VMOVUPS(sum, operand.Mem{Base: p.cc, Disp: v * f.bytes()})
+		}
+		c.ADDQ(p.cstride, p.cc)
+	}
+	c.VZEROUPPER()
+	c.RET()
+	c.Label("overwrite")
+	for _, row := range sums {
+		for v, sum := range row {
+			c.VMOVUPS(sum, operand.Mem{Base: p.cc, Disp: v * f.bytes()})
+		}
+		c.ADDQ(p.cstride, p.cc)
+	}
+}
