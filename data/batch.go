@@ -1,0 +1,34 @@
+package data
+
+import "github.com/lockstep-ml/lockstep/tensor"
+
+// Names under which batches carry their tensors, as transformers spells them.
+const (
+	InputIDs      = "input_ids"      // token ids [B,T], int32 or int64
+	AttentionMask = "attention_mask" // [B,T], 1 where a token is real, 0 where it is padding
+	Labels        = "labels"         // what the model is to predict
+	Inputs        = "inputs"         // features of models that do not read tokens
+)
+
+// Batch is one micro-batch. It lives outside every memory scope, until Free.
+type Batch struct {
+	Tensors map[string]*tensor.Tensor
+	// Count is the number of loss terms: what the loss sum of this batch is divided by,
+	// together with those of the other micro-batches of the step. For a causal language
+	// model it is the number of labels, after the shift, that are not ignored.
+	Count int64
+	// Size is the number of samples.
+	Size int
+	// Position is the place of the first sample in the training stream, counted over
+	// epochs; what dropout draws depends on it.
+	Position int64
+	// Indices are the samples' indices in the dataset.
+	Indices []int64
+}
+
+// Free gives back the memory of all tensors.
+func (b *Batch) Free() {
+	for _, t := range b.Tensors {
+		t.Free()
+	}
+}
