@@ -307,8 +307,10 @@ func (t *BPE) WriteTo(w io.Writer) (int64, error) {
 	level := fileByteLevel{Type: "ByteLevel", TrimOffsets: true, UseRegex: true}
 	f := file{
 		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: []fileAdded{},
-		PreTokenizer: encodeJSON(level), PostProcessor: encodeJSON(level), Decoder: encodeJSON(level),
+		PreTokenizer: encodeJSON(level), PostProcessor: encodeJSON(level),
 	}
+	level.AddPrefixSpace = true // means nothing to a decoder; HuggingFace's has it
+	f.Decoder = encodeJSON(level)
 	for _, a := range t.added {
 		f.AddedTokens = append(f.AddedTokens, fileAdded{ID: int64(a.ID), Content: a.Content, Normalized: a.Normalized, Special: a.Special})
 	}
