@@ -1,0 +1,302 @@
+"""Makes ops.safetensors and ops.json: PyTorch's results for the composite ops.
+
+For a case named C the tensors are C/in/NAME, C/out/NAME, C/weight/NAME (the cotangent of each differentiable
+output: the gradients are those of the sum over outputs of sum(out * weight)) and C/grad/NAME (one for each
+differentiable input, which the manifest lists). Attributes that are no tensors are in the manifest.
+"""
+
+import math
+import pathlib
+import sys
+
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "parity"))
+import golden  # noqa: E402
+
+OUT = golden.start(__file__, __doc__)
+
+tensors = {}
+manifest = []
+generator = torch.Generator().manual_seed(20240229)
+
+
+def randn(*shape, scale=1.0, shift=0.0):
+    return torch.randn(shape, generator=generator, dtype=torch.float64) * scale + shift
+
+
+def randint(high, *shape):
+    return torch.randint(high, shape, generator=generator)
+
+
+def case(name, op, fn, inputs, grads, attrs=None, float64=False):
+    """Runs fn(**inputs) -> {name: output} in float32 (from float64 draws, rounded), and in float64 too if asked."""
+    inputs = {k: v.float() if v.is_floating_point() else v for k, v in inputs.items()}
+    weights = {}
+    for dtype in [torch.float32] + ([torch.float64] if float64 else []):
+        full = name + ("/float64" if dtype == torch.float64 else "/float32")
+        given = {k: v.to(dtype, copy=True) if v.is_floating_point() else v for k, v in inputs.items()}
+        for k in grads:
+            given[k].requires_grad_()
+        outs = fn(**given)
+        total = torch.zeros((), dtype=dtype)
+        for k, out in outs.items():
+            tensors[f"{full}/out/{k}"] = out
+            if grads and out.requires_grad:
+                if k not in weights:
+                    weights[k] = randn(*out.shape).float()
+                # An infinite output (a log-sum-exp over no key) has no gradient: its cotangent is 0.
+                w = weights[k].to(dtype).masked_fill(~torch.isfinite(out.detach()), 0)
+                tensors[f"{full}/weight/{k}"] = w
+                total = total + (torch.where(w != 0, out, 0) * w).sum()
+        for k, v in given.items():
+            tensors[f"{full}/in/{k}"] = v
+        if grads:
+            for k, g in zip(grads, torch.autograd.grad(total, [given[k] for k in grads])):
+                tensors[f"{full}/grad/{k}"] = g
+        manifest.append(
+            {"name": full, "op": op, "dtype": str(dtype).removeprefix("torch."), "in": list(given), "out": list(outs), "grad": list(grads), "attrs": attrs or {}}
+        )
+
+
+def unary(name, op, fn, shape, float64=False, attrs=None, scale=2.0):
+    case(name, op, lambda x: {"y": fn(x)}, {"x": randn(*shape, scale=scale)}, ["x"], attrs, float64)
+
+
+# Softmax and log-softmax, along the last and along an inner dim, and with values far apart.
+unary("softmax_last", "softmax", lambda x: F.softmax(x, -1), (3, 5, 17), True, {"dim": -1})
+unary("softmax_dim1", "softmax", lambda x: F.softmax(x, 1), (3, 7, 5), attrs={"dim": 1})
+unary("softmax_wide", "softmax", lambda x: F.softmax(x, -1), (2, 131), attrs={"dim": -1}, scale=30)
+unary("log_softmax_last", "log_softmax", lambda x: F.log_softmax(x, -1), (3, 5, 17), True, {"dim": -1})
+unary("log_softmax_dim0", "log_softmax", lambda x: F.log_softmax(x, 0), (9, 4), attrs={"dim": 0})
+unary("log_softmax_wide", "log_softmax", lambda x: F.log_softmax(x, -1), (2, 131), attrs={"dim": -1}, scale=30)
+
+# Activations.
+unary("gelu", "gelu", F.gelu, (5, 33), True)
+unary("gelu_tanh", "gelu_tanh", lambda x: F.gelu(x, approximate="tanh"), (5, 33), True)
+unary("silu", "silu", F.silu, (5, 33), True)
+edges = torch.tensor([0.0, -0.0, 1e-20, -1e-20, 1e-4, -1e-4, 3, -3, 6, -6, 10, -10, 40, -40, 88, -88, 200, -200], dtype=torch.float64)
+for op, fn in [("gelu", F.gelu), ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh")), ("silu", F.silu)]:
+    case(op + "_edges", op, lambda x, fn=fn: {"y": fn(x)}, {"x": edges}, ["x"])
+
+# Cross entropy with ignored rows: the loss of each row, their sum and their mean over the rows that count.
+IGNORE = -100
+
+
+def cross_entropy(logits, targets):
+    rows = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none")
+    return {"rows": rows}
+
+
+targets = randint(19, 11)
+targets[[2, 3, 8]] = IGNORE
+logits = randn(11, 19, scale=3)
+case("cross_entropy_rows", "cross_entropy", cross_entropy, {"logits": logits, "targets": targets}, ["logits"], {"ignore_index": IGNORE, "reduction": "none"}, True)
+for reduction in ["sum", "mean"]:
+    case(
+        "cross_entropy_" + reduction,
+        "cross_entropy",
+        lambda logits, targets: {"loss": F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction=reduction)},
+        {"logits": logits, "targets": targets},
+        ["logits"],
+        {"ignore_index": IGNORE, "reduction": reduction},
+        True,
+    )
+case(
+    "cross_entropy_ignored_all",
+    "cross_entropy",
+    lambda logits, targets: {"loss": F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum")},
+    {"logits": randn(3, 5), "targets": torch.full((3,), IGNORE)},
+    ["logits"],
+    {"ignore_index": IGNORE, "reduction": "sum"},
+)
+case(
+    "cross_entropy_wide",
+    "cross_entropy",
+    lambda logits, targets: {"loss": F.cross_entropy(logits, targets, ignore_index=-1, reduction="sum")},
+    {"logits": randn(4, 211, scale=40), "targets": torch.tensor([0, -1, 210, 77])},
+    ["logits"],
+    {"ignore_index": -1, "reduction": "sum"},
+)
+
+# Normalisation. A shift of 100 shows whether the variance is computed stably.
+for name, shape, shift, eps in [("", (3, 5, 24), 0, 1e-5), ("_shifted", (4, 131), 100, 1e-5), ("_one", (3, 1), 0, 1e-12)]:
+    c = shape[-1]
+    affine = {"x": randn(*shape, shift=shift), "weight": randn(c, scale=0.5, shift=1), "bias": randn(c)}
+    case(
+        "layer_norm" + name,
+        "layer_norm",
+        lambda x, weight, bias: {"y": F.layer_norm(x, (c,), weight, bias, eps)},
+        affine,
+        ["x", "weight", "bias"],
+        {"eps": eps},
+        True,
+    )
+    case(
+        "rms_norm" + name,
+        "rms_norm",
+        lambda x, weight: {"y": F.rms_norm(x, (c,), weight, eps)},
+        {k: affine[k] for k in ["x", "weight"]},
+        ["x", "weight"],
+        {"eps": eps},
+        True,
+    )
+case("layer_norm_plain", "layer_norm", lambda x: {"y": F.layer_norm(x, (24,), None, None, 1e-5)}, {"x": randn(3, 24)}, ["x"], {"eps": 1e-5})
+case("layer_norm_no_bias", "layer_norm", lambda x, weight: {"y": F.layer_norm(x, (24,), weight, None, 1e-5)}, {"x": randn(3, 24), "weight": randn(24)}, ["x", "weight"], {"eps": 1e-5})
+case("rms_norm_plain", "rms_norm", lambda x: {"y": F.rms_norm(x, (24,), None, 1e-6)}, {"x": randn(3, 24)}, ["x"], {"eps": 1e-6})
+
+# Indexing with repeated indices.
+ids = torch.tensor([[3, 3, 0], [7, 3, 6], [0, 7, 3]])
+case("embedding", "embedding", lambda table, ids: {"y": F.embedding(ids, table)}, {"table": randn(9, 5), "ids": ids}, ["table"], float64=True)
+for dim in [0, 1, 2]:
+    shape = [4, 3, 5]
+    index_shape = [3, 2, 4]
+    index_shape[dim] = 6
+    index = randint(shape[dim], *index_shape)
+    case(f"gather_dim{dim}", "gather", lambda x, index: {"y": torch.gather(x, dim, index)}, {"x": randn(*shape), "index": index}, ["x"], {"dim": dim})
+    case(
+        f"scatter_add_dim{dim}",
+        "scatter_add",
+        lambda x, index, src: {"y": torch.scatter_add(x, dim, index, src)},
+        {"x": randn(*shape), "index": index, "src": randn(*index_shape)},
+        ["x", "src"],
+        {"dim": dim},
+        dim == 1,
+    )
+
+
+# Attention: PyTorch's op, and the same by hand, which also gives the log-sum-exp and takes offsets.
+def attention_by_hand(q, k, v, mask=None, causal=False, scale=None, query_offset=0, key_offset=0):
+    """Query i sees key j if key_offset+j <= query_offset+i (causal) and the mask is true. A query that sees nothing
+    has output 0 and log-sum-exp -inf."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
+    scores = q @ k.transpose(-1, -2) * (scale if scale is not None else 1 / math.sqrt(q.shape[-1]))
+    seen = torch.ones(scores.shape, dtype=torch.bool)
+    if causal:
+        i = torch.arange(q.shape[2])[:, None] + query_offset
+        j = torch.arange(k.shape[2])[None, :] + key_offset
+        seen = seen & (j <= i)
+    if mask is not None:
+        seen = seen & mask
+    some = seen.any(-1)
+    # Rows that see nothing are computed unmasked and replaced, so that no NaN enters the gradient.
+    scores = scores.masked_fill(~(seen | ~some[..., None]), -math.inf)
+    lse = torch.logsumexp(scores, -1)
+    out = torch.exp(scores - lse[..., None]) @ v
+    return {"out": torch.where(some[..., None], out, 0), "lse": torch.where(some, lse, -math.inf)}
+
+
+def attention_case(name, b, h, hkv, tq, tk, d, dv, mask=None, float64=False, lse=True, **attrs):
+    causal, scale = attrs.get("causal", False), attrs.get("scale")
+    offsets = attrs.get("query_offset", 0) or attrs.get("key_offset", 0)
+    # PyTorch aligns causal masks at the top left; with offsets, or rows that see nothing, only the hand computation applies.
+    aligned = not offsets and (mask is None or (not causal and bool(mask.any(-1).all())))
+
+    def fn(q, k, v, mask=None):
+        hand = attention_by_hand(q, k, v, mask, causal, scale, attrs.get("query_offset", 0), attrs.get("key_offset", 0))
+        if aligned:
+            real = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=h != hkv)
+            torch.testing.assert_close(hand["out"], real, rtol=1e-4, atol=1e-5)
+            hand["out"] = real
+        return hand if lse else {"out": hand["out"]}
+
+    given = {"q": randn(b, h, tq, d, scale=1.5), "k": randn(b, hkv, tk, d, scale=1.5), "v": randn(b, hkv, tk, dv)}
+    if mask is not None:
+        given["mask"] = mask
+    values = {"causal": causal, "scale": scale if scale is not None else 1 / math.sqrt(d), "query_offset": 0, "key_offset": 0, **attrs}
+    case("attention_" + name, "attention", fn, given, ["q", "k", "v"], {**values, "from_torch": aligned}, float64)
+
+
+attention_case("full", 2, 3, 3, 7, 9, 8, 8, float64=True)
+attention_case("causal", 2, 3, 3, 9, 9, 8, 8, float64=True, causal=True)
+attention_case("causal_out_only", 1, 2, 2, 13, 13, 6, 6, lse=False, causal=True)
+attention_case("causal_long", 1, 1, 1, 67, 67, 16, 16, causal=True)
+attention_case("causal_wide", 1, 2, 2, 5, 9, 8, 8, causal=True)
+attention_case("value_dim", 1, 2, 2, 5, 6, 4, 7)
+attention_case("scale", 1, 2, 2, 5, 6, 4, 4, scale=0.3)
+attention_case("single", 1, 1, 1, 1, 1, 1, 1)
+attention_case("grouped", 2, 6, 2, 5, 7, 4, 4, float64=True)
+attention_case("grouped_causal", 1, 4, 1, 6, 6, 4, 4, causal=True)
+mask = torch.rand((2, 3, 6, 8), generator=generator) < 0.6
+mask[..., 0] = True
+attention_case("mask", 2, 3, 3, 6, 8, 4, 4, mask=mask, float64=True)
+padding = torch.ones((2, 1, 1, 8), dtype=torch.bool)
+padding[0, ..., 5:] = False
+attention_case("mask_padding", 2, 3, 3, 6, 8, 4, 4, mask=padding)
+attention_case("mask_padding_causal", 2, 2, 2, 8, 8, 4, 4, mask=padding, causal=True)
+empty = mask.clone()
+empty[0, 1, 2] = False
+empty[1, :, 5] = False
+attention_case("mask_empty_rows", 2, 3, 3, 6, 8, 4, 4, mask=empty, float64=True)
+attention_case("offset_cached", 1, 2, 2, 3, 8, 4, 4, causal=True, query_offset=5)
+attention_case("offset_one_query", 1, 2, 1, 1, 8, 4, 4, causal=True, query_offset=7)
+attention_case("offset_key", 1, 2, 2, 6, 6, 4, 4, causal=True, key_offset=3)
+attention_case("offset_both", 1, 2, 2, 5, 6, 4, 4, float64=True, causal=True, query_offset=4, key_offset=6)
+attention_case("offset_none_seen", 1, 2, 2, 3, 4, 4, 4, causal=True, key_offset=9)
+
+# Products.
+for name, a, b in [
+    ("plain", (5, 7), (7, 3)),
+    ("batched", (2, 3, 5, 7), (2, 3, 7, 4)),
+    ("broadcast", (2, 1, 5, 7), (3, 7, 4)),
+    ("broadcast_left", (5, 7), (3, 7, 4)),
+    ("broadcast_right", (2, 3, 5, 7), (7, 4)),
+    ("vector_like", (1, 33), (33, 1)),
+    ("blocked", (37, 65), (65, 41)),
+]:
+    case("matmul_" + name, "matmul", lambda x, y: {"z": x @ y}, {"x": randn(*a), "y": randn(*b)}, ["x", "y"], float64=name == "broadcast")
+linear = {"x": randn(2, 5, 7), "weight": randn(4, 7), "bias": randn(4)}
+case("linear", "linear", lambda x, weight, bias: {"y": F.linear(x, weight, bias)}, linear, ["x", "weight", "bias"], float64=True)
+case("linear_no_bias", "linear", lambda x, weight: {"y": F.linear(x, weight)}, {k: linear[k] for k in ["x", "weight"]}, ["x", "weight"])
+# GPT-2's Conv1D: a linear layer whose weight is stored as [in, out].
+case(
+    "conv1d",
+    "conv1d",
+    lambda x, weight, bias: {"y": torch.addmm(bias, x.view(-1, x.shape[-1]), weight).view(*x.shape[:-1], -1)},
+    {"x": randn(2, 5, 7), "weight": randn(7, 6), "bias": randn(6)},
+    ["x", "weight", "bias"],
+    float64=True,
+)
+
+# Concat and slice.
+for dim in [0, 1, -1]:
+    shapes = [[2, 3, 4] for _ in range(3)]
+    for n, shape in enumerate(shapes):
+        shape[dim] = n + 1
+    case(
+        f"concat_dim{dim}".replace("-1", "_last"),
+        "concat",
+        lambda x0, x1, x2: {"y": torch.cat([x0, x1, x2], dim)},
+        {f"x{n}": randn(*shape) for n, shape in enumerate(shapes)},
+        ["x0", "x1", "x2"],
+        {"dim": dim},
+    )
+    case(f"slice_dim{dim}".replace("-1", "_last"), "slice", lambda x: {"y": x.narrow(dim, 1, 3)}, {"x": randn(5, 6, 7)}, ["x"], {"dim": dim, "start": 1, "end": 4})
+
+# Reductions and the elementwise pairs that broadcast.
+unary("mean_dims", "mean", lambda x: x.mean((0, 2)), (3, 4, 5), attrs={"dims": [0, 2], "keep": False})
+unary("sum_keep", "sum", lambda x: x.sum((1,), keepdim=True), (3, 4, 5), attrs={"dims": [1], "keep": True})
+for op, fn in [("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("div", torch.div)]:
+    case(f"{op}_broadcast", op, lambda x, y: {"z": fn(x, y)}, {"x": randn(3, 1, 5), "y": randn(4, 1, scale=0.5, shift=2)}, ["x", "y"])
+case(
+    "masked_fill",
+    "masked_fill",
+    lambda x, mask: {"y": x.masked_fill(mask, -2.5)},
+    {"x": randn(3, 4, 5), "mask": torch.rand((4, 1), generator=generator) < 0.5},
+    ["x"],
+    {"value": -2.5},
+)
+case(
+    "where",
+    "where",
+    lambda cond, x, y: {"z": torch.where(cond, x, y)},
+    {"cond": torch.rand((3, 1, 5), generator=generator) < 0.5, "x": randn(4, 1), "y": randn(3, 4, 5)},
+    ["x", "y"],
+)
+
+for name, t in tensors.items():
+    assert not t.isnan().any(), name
+golden.save_tensors(OUT / "ops.safetensors", tensors, golden.versions())
+golden.save_json(OUT / "ops.json", {"made_by": golden.versions(), "cases": manifest})
