@@ -37,6 +37,7 @@ def save_tensors(path, tensors, made_by):
 
     plain = {name: t.detach().clone().contiguous() for name, t in tensors.items()}
     save_file(plain, path, metadata={"made_by": json.dumps(made_by)})
+    path.chmod(0o644)
     print(f"{path}: {len(plain)} tensors, {path.stat().st_size} bytes")
 
 
