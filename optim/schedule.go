@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -187,20 +188,17 @@ func (s *scheduleSpec) finish() error {
 }
 
 func asFloat(v any) (f float64, ok bool) {
-	switch v := v.(type) {
-	case float64:
-		return v, true
-	case float32:
-		return float64(v), true
-	case int:
-		return float64(v), true
-	case int32:
-		return float64(v), true
-	case int64:
-		return float64(v), true
-	case interface{ Float64() (float64, error) }: // json.Number
-		f, err := v.Float64()
+	if n, ok := v.(interface{ Float64() (float64, error) }); ok { // json.Number
+		f, err := n.Float64()
 		return f, err == nil
+	}
+	switch r := reflect.ValueOf(v); {
+	case r.CanFloat():
+		return r.Float(), true
+	case r.CanInt():
+		return float64(r.Int()), true
+	case r.CanUint():
+		return float64(r.Uint()), true
 	}
 	return 0, false
 }
