@@ -1,0 +1,84 @@
+package args
+
+import (
+	"slices"
+	"strings"
+)
+
+// Checked is implemented by settings that know what is wrong with them. Loader
+// calls Check after the fields' choices were checked.
+type Checked interface {
+	Check(c *Checker)
+}
+
+// Checker collects faults: at most one per key, so that a value that is wrong by
+// itself is not blamed again by rules that join it with others.
+type Checker struct {
+	faults []Fault
+	bad    map[string]bool
+	origin func(key string) string
+}
+
+// Require records a fault of key, whose value is value, unless ok. want completes
+// the phrase "want …". It reports whether the key is free of faults.
+func (c *Checker) Require(ok bool, key string, value any, want string) bool {
+	if c.bad[key] {
+		return false
+	}
+	if ok {
+		return true
+	}
+	fault := Fault{Key: key, Value: quote(value), Want: want}
+	if strings.HasSuffix(key, "token") {
+		fault.Value = "<" + strings.ToUpper(key) + ">"
+	}
+	if c.origin != nil {
+		fault.Origin = c.origin(key)
+	}
+	c.add(fault)
+	return false
+}
+
+// OK reports whether none of the keys has a fault yet. Rules that join keys ask
+// first.
+func (c *Checker) OK(keys ...string) bool {
+	return !slices.ContainsFunc(keys, func(k string) bool { return c.bad[k] })
+}
+
+// Err is nil, or an *Error with every fault.
+func (c *Checker) Err() error { return asError(c.faults) }
+
+func (c *Checker) add(f Fault) {
+	if c.bad == nil {
+		c.bad = map[string]bool{}
+	}
+	c.bad[f.Key] = true
+	c.faults = append(c.faults, f)
+}
+
+// check applies the choices of every field, then each struct's own rules.
+func (c *Checker) check(s *schema, structs []any) {
+	for _, f := range s.fields {
+		if f.choices == nil {
+			continue
+		}
+		v := f.of(structs)
+		if text := f.text(v); !slices.Contains(f.choices, text) {
+			c.Require(false, f.key, text, "one of "+strings.Join(f.choices, ", ")+hint(text, f.choices))
+		}
+	}
+	for _, v := range structs {
+		if checked, ok := v.(Checked); ok {
+			checked.Check(c)
+		}
+	}
+}
+
+// hint names the choice that was likely meant, if the list is long.
+func hint(text string, choices []string) string {
+	n := nearest(text, choices)
+	if n == "" || len(choices) < 5 {
+		return ""
+	}
+	return "; did you mean " + n + "?"
+}

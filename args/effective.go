@@ -1,0 +1,172 @@
+package args
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+)
+
+// ResolveSteps turns a setting of steps into a number of steps: a ratio in (0, 1)
+// is that part of total, rounded up as HuggingFace does (⌈total × ratio⌉ of the
+// float64 product), other values are whole steps already.
+func ResolveSteps(value float64, total int) int {
+	if value > 0 && value < 1 {
+		return int(math.Ceil(float64(total) * value))
+	}
+	return int(value)
+}
+
+// NumWarmupSteps is the length of the warm-up in a training of total steps.
+func (a *TrainingArguments) NumWarmupSteps(total int) int { return ResolveSteps(a.WarmupSteps, total) }
+
+// LoggingInterval is the number of steps between logs in a training of total
+// steps; it counts with LoggingStrategy steps only.
+func (a *TrainingArguments) LoggingInterval(total int) int {
+	return ResolveSteps(a.LoggingSteps, total)
+}
+
+// EvalInterval is the number of steps between evaluations in a training of total
+// steps; it counts with EvalStrategy steps only.
+func (a *TrainingArguments) EvalInterval(total int) int {
+	return ResolveSteps(a.evalStepsOrLogging(), total)
+}
+
+// SaveInterval is the number of steps between checkpoints in a training of total
+// steps; it counts with SaveStrategy steps only.
+func (a *TrainingArguments) SaveInterval(total int) int { return ResolveSteps(a.SaveSteps, total) }
+
+func (a *TrainingArguments) evalStepsOrLogging() float64 {
+	if a.EvalSteps == nil {
+		return a.LoggingSteps
+	}
+	return *a.EvalSteps
+}
+
+// EvaluationWanted reports whether do_eval is set, or implied by an eval_strategy.
+func (a *TrainingArguments) EvaluationWanted() bool {
+	return a.DoEval || a.EvalStrategy != StrategyNo
+}
+
+// BestMetric is the log key of the metric that tells the best checkpoint, with
+// eval_ before it, or "" if none is watched.
+func (a *TrainingArguments) BestMetric() string {
+	name := a.MetricForBestModel
+	if name == "" {
+		if !a.LoadBestModelAtEnd {
+			return ""
+		}
+		name = "loss"
+	}
+	return "eval_" + strings.TrimPrefix(name, "eval_")
+}
+
+// BestIsGreater is the direction of BestMetric.
+func (a *TrainingArguments) BestIsGreater() bool {
+	if a.GreaterIsBetter != nil {
+		return *a.GreaterIsBetter
+	}
+	return !strings.HasSuffix(a.BestMetric(), "loss")
+}
+
+// levelCritical is above slog's levels, as Python's critical is above its error.
+const levelCritical = slog.LevelError + 4
+
+// SlogLevel is LogLevel for slog; set is false for passive, which leaves the
+// logger alone.
+func (a *TrainingArguments) SlogLevel() (level slog.Level, set bool) {
+	switch a.LogLevel {
+	case LogLevelDebug:
+		return slog.LevelDebug, true
+	case LogLevelInfo:
+		return slog.LevelInfo, true
+	case LogLevelWarning:
+		return slog.LevelWarn, true
+	case LogLevelError:
+		return slog.LevelError, true
+	case LogLevelCritical:
+		return levelCritical, true
+	}
+	return slog.LevelInfo, false
+}
+
+// ProgressDisabled reports whether plain lines replace the progress bar: as
+// DisableTQDM says, else if LogLevel is above warning.
+func (a *TrainingArguments) ProgressDisabled() bool {
+	if a.DisableTQDM != nil {
+		return *a.DisableTQDM
+	}
+	level, set := a.SlogLevel()
+	return set && level > slog.LevelWarn
+}
+
+// Reporters is ReportTo expanded over the names of the reporters that the program
+// has: nothing for none, every one for all. An unknown name is an *Error.
+func (a *TrainingArguments) Reporters(available ...string) ([]string, error) {
+	out, want := reporters(a.ReportTo, append([]string{}, available...))
+	var c Checker
+	c.Require(want == "", "report_to", a.ReportTo, want)
+	return out, c.Err()
+}
+
+// ResumePath says where to go on from: last asks for the newest checkpoint of
+// OutputDir, path is a checkpoint's folder; neither starts anew. To resume from a
+// folder of the name last, write ./last.
+func (a *TrainingArguments) ResumePath() (path string, last bool) {
+	switch a.ResumeFromCheckpoint {
+	case "", "false", "False":
+		return "", false
+	case "last", "true", "True":
+		return "", true
+	}
+	return a.ResumeFromCheckpoint, false
+}
+
+// SamplerSeed is the seed of the order of samples.
+func (a *TrainingArguments) SamplerSeed() uint64 {
+	if a.DataSeed != nil {
+		return *a.DataSeed
+	}
+	return a.Seed
+}
+
+// PrefetchBatches is the number of batches that each worker reads ahead; 0
+// without workers.
+func (a *TrainingArguments) PrefetchBatches() int {
+	switch {
+	case a.DataloaderNumWorkers == 0:
+		return 0
+	case a.DataloaderPrefetchFactor != nil:
+		return *a.DataloaderPrefetchFactor
+	}
+	return 2
+}
+
+// AccumulationSteps is the number of micro-batches of each of ranks ranks that
+// make one optimizer step: GradientAccumulationSteps, or what
+// GlobalTrainBatchSize leaves. It is an *Error if that does not divide, or
+// contradicts a GradientAccumulationSteps above 1.
+func (a *TrainingArguments) AccumulationSteps(ranks int) (int, error) {
+	if a.GlobalTrainBatchSize == 0 {
+		return a.GradientAccumulationSteps, nil
+	}
+	var c Checker
+	share := a.PerDeviceTrainBatchSize * ranks
+	ok := c.Require(share > 0 && a.GlobalTrainBatchSize%share == 0, "global_train_batch_size", a.GlobalTrainBatchSize,
+		fmt.Sprintf("a multiple of per_device_train_batch_size × ranks (%d × %d)", a.PerDeviceTrainBatchSize, ranks))
+	if !ok {
+		return 0, c.Err()
+	}
+	steps := a.GlobalTrainBatchSize / share
+	given := a.GradientAccumulationSteps
+	c.Require(given == 1 || given == steps, "gradient_accumulation_steps", given,
+		fmt.Sprintf("%d, which global_train_batch_size %d leaves to each of %d ranks; or 1, and it is derived", steps, a.GlobalTrainBatchSize, ranks))
+	return steps, c.Err()
+}
+
+// TotalTrainBatchSize is the number of samples of one optimizer step over all of
+// ranks ranks; the error is AccumulationSteps'.
+func (a *TrainingArguments) TotalTrainBatchSize(ranks int) (int, error) {
+	steps, err := a.AccumulationSteps(ranks)
+	return a.PerDeviceTrainBatchSize * steps * ranks, err
+}

@@ -1,0 +1,318 @@
+package args
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/posflag"
+	"github.com/knadh/koanf/providers/rawbytes"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+)
+
+// EnvPrefix starts the name of every environment variable that is a setting.
+const EnvPrefix = "LOCKSTEP_"
+
+// ErrHelp is returned by Loader.Parse, unwrapped and alone, when --help or -h is
+// given. The program then shows Loader.Usage.
+var ErrHelp = pflag.ErrHelp
+
+// builtin is what every program can be given besides its own settings.
+type builtin struct {
+	Config []string `json:"config" path:"true" usage:"JSON or YAML file of settings; a later one beats an earlier one"`
+}
+
+const configKey = "config"
+
+// Loader fills a list of structs from flags, environment and files.
+type Loader struct {
+	// AllowArgs lets words that are no flags pass; they are the FlagSet's Args.
+	// Otherwise they are faults.
+	AllowArgs bool
+	// Environ is the environment; nil stands for os.Environ.
+	Environ func() []string
+	// ReadFile reads a config file; nil stands for os.ReadFile.
+	ReadFile func(path string) ([]byte, error)
+
+	flags    *pflag.FlagSet
+	structs  []any
+	schema   *schema
+	cells    map[string]*cell
+	reserved []string
+}
+
+// Bind registers the settings of structs (pointers, with their defaults in them)
+// as flags of fs, and --config. fs may have flags of its own; they are parsed
+// with the others. A struct that is no settings struct, and a key or flag defined
+// twice, is the programmer's mistake and panics.
+func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
+	all := slices.Concat(structs, []any{&builtin{}})
+	l := &Loader{flags: fs, structs: all, schema: newSchema(all...), cells: map[string]*cell{}}
+	for _, f := range l.schema.fields {
+		l.cells[f.key] = register(fs, f, f.masked(f.of(all)))
+	}
+	return l
+}
+
+// ReserveEnv names variables that start with EnvPrefix and are no settings, so
+// that Parse does not refuse them; LOCKSTEP_X_* stands for all that start so.
+func (l *Loader) ReserveEnv(names ...string) { l.reserved = append(l.reserved, names...) }
+
+// Parse reads argv (without the program's name), the environment and the config
+// files into the structs, and checks the result: the choices of every field, and
+// each struct that is Checked. The structs are changed only if there is no fault;
+// otherwise the error is an *Error with all faults, or ErrHelp. A FlagSet is
+// parsed once.
+func (l *Loader) Parse(argv []string) (*Resolved, error) {
+	line := l.scan(argv)
+	if line.help {
+		return nil, ErrHelp
+	}
+	m := &merge{loader: l, ko: koanf.New("."), origins: map[string]string{}}
+	m.checker.origin = func(key string) string { return m.origins[key] }
+	line.parse(l.flags)
+	m.checker.faults = line.faults
+	m.files()
+	m.environment()
+	m.flags()
+	return m.finish()
+}
+
+// merge is one Parse under way: koanf holds the canonical values by key, and
+// every source is loaded over the ones it beats.
+type merge struct {
+	loader  *Loader
+	ko      *koanf.Koanf
+	origins map[string]string
+	checker Checker
+}
+
+func (m *merge) fault(f Fault) { m.checker.faults = append(m.checker.faults, f) }
+
+// load merges one source. Whole values replace whole values: lists and objects
+// of two sources are never mixed.
+func (m *merge) load(p koanf.Provider, parser koanf.Parser, origin func(key string) string) error {
+	return m.ko.Load(p, parser, koanf.WithMergeFunc(func(src, dest map[string]any) error {
+		for _, key := range sortedKeys(src) {
+			m.set(dest, key, src[key], origin(key))
+		}
+		return nil
+	}))
+}
+
+func (m *merge) set(dest map[string]any, key string, raw any, origin string) {
+	f := m.loader.schema.byKey[key]
+	fromFile := strings.HasPrefix(origin, "file ")
+	if f == nil || fromFile && key == configKey {
+		m.fault(Fault{Key: key, Origin: strings.TrimPrefix(origin, "file "), Problem: "unknown key",
+			Want: didYouMean(key, "", m.loader.keys(), "--help lists the keys")})
+		return
+	}
+	canonical, want := f.decode(raw)
+	if want != "" {
+		fault := Fault{Key: key, Value: quote(raw), Origin: origin, Want: want}
+		if f.secret() {
+			fault.Value = f.mask()
+		}
+		m.checker.add(fault)
+		return
+	}
+	dest[key], m.origins[key] = canonical, origin
+}
+
+// keys lists what a file or variable may set.
+func (l *Loader) keys() []string {
+	var keys []string
+	for _, f := range l.schema.fields {
+		if f.key != configKey {
+			keys = append(keys, f.key)
+		}
+	}
+	return keys
+}
+
+// files loads the files that --config names, or else LOCKSTEP_CONFIG.
+func (m *merge) files() {
+	f := m.loader.schema.byKey[configKey]
+	var raw any
+	if c := m.loader.cells[configKey]; c.texts != nil {
+		raw = c.texts
+	} else if text, ok := m.loader.lookupEnv(EnvPrefix + strings.ToUpper(configKey)); ok {
+		raw = text
+	}
+	paths, _ := f.decode(raw)
+	if paths == nil {
+		return
+	}
+	for _, path := range paths.([]string) {
+		m.file(path)
+	}
+}
+
+func (m *merge) file(path string) {
+	readFile := m.loader.ReadFile
+	if readFile == nil {
+		readFile = os.ReadFile
+	}
+	d, err := newDocument(path)
+	var data []byte
+	if err == nil {
+		data, err = readFile(path)
+	}
+	if err == nil {
+		origin := "file " + path
+		err = m.load(rawbytes.Provider(data), d, func(string) string { return origin })
+	}
+	if err != nil {
+		m.fault(Fault{Problem: "cannot read config file", Key: path, Want: reason(err)})
+		return
+	}
+	for _, key := range d.duplicates {
+		m.fault(Fault{Problem: "duplicate key", Key: key, Origin: path, Want: "want it once"})
+	}
+}
+
+// reason is the error without the path, which the fault has named.
+func reason(err error) string {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return strings.Join(strings.Fields(err.Error()), " ")
+}
+
+func (m *merge) environment() {
+	l := m.loader
+	provider := env.Provider("", env.Opt{Prefix: EnvPrefix, EnvironFunc: l.environ,
+		TransformFunc: func(name, value string) (string, any) {
+			key := strings.ToLower(strings.TrimPrefix(name, EnvPrefix))
+			switch {
+			case l.isReserved(name):
+				return "", nil
+			case l.schema.byKey[key] == nil || envName(key) != name:
+				m.fault(Fault{Problem: "unknown variable", Key: name,
+					Want: l.envHint(key)})
+				return "", nil
+			}
+			return key, value
+		}})
+	m.mustLoad(provider, func(key string) string { return "env " + envName(key) })
+}
+
+func (m *merge) flags() {
+	provider := posflag.ProviderWithFlag(m.loader.flags, ".", nil, func(f *pflag.Flag) (string, any) {
+		v, ours := f.Value.(*flagValue)
+		if !ours || v.cell.last != f.Name {
+			return "", nil
+		}
+		return v.cell.field.key, slices.Clone(v.cell.texts)
+	})
+	m.mustLoad(provider, func(key string) string { return "flag --" + m.loader.cells[key].last })
+}
+
+// mustLoad loads a source that has nothing to fail with.
+func (m *merge) mustLoad(p koanf.Provider, origin func(key string) string) {
+	if err := m.load(p, nil, origin); err != nil {
+		m.fault(Fault{Problem: err.Error()})
+	}
+}
+
+// finish checks copies of the structs with the merged values in them, and puts
+// them in place if nothing is wrong.
+func (m *merge) finish() (*Resolved, error) {
+	l := m.loader
+	copies := make([]any, len(l.structs))
+	for i, s := range l.structs {
+		c := reflect.New(reflect.TypeOf(s).Elem())
+		c.Elem().Set(reflect.ValueOf(s).Elem())
+		copies[i] = c.Interface()
+	}
+	for key, v := range m.ko.Raw() {
+		l.schema.byKey[key].assign(copies, v)
+	}
+	m.checker.check(l.schema, copies)
+	if err := m.checker.Err(); err != nil {
+		return nil, err
+	}
+	for i, s := range l.structs {
+		reflect.ValueOf(s).Elem().Set(reflect.ValueOf(copies[i]).Elem())
+	}
+	return &Resolved{schema: l.schema, structs: l.structs, origins: m.origins}, nil
+}
+
+func envName(key string) string { return EnvPrefix + strings.ToUpper(key) }
+
+func (l *Loader) envHint(key string) string {
+	near := renamed[key]
+	if l.schema.byKey[near] == nil {
+		near = nearest(key, sortedKeys(l.schema.byKey))
+	}
+	if near != "" {
+		return "did you mean " + envName(near) + "?"
+	}
+	return "--help lists the settings, whose variables are " + EnvPrefix + " and the name"
+}
+
+// environ is the environment in the order of names, so that faults are too.
+func (l *Loader) environ() []string {
+	if l.Environ == nil {
+		return slices.Sorted(slices.Values(os.Environ()))
+	}
+	return slices.Sorted(slices.Values(l.Environ()))
+}
+
+func (l *Loader) lookupEnv(name string) (string, bool) {
+	for _, e := range l.environ() {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+func (l *Loader) isReserved(name string) bool {
+	return slices.ContainsFunc(l.reserved, func(r string) bool {
+		if prefix, ok := strings.CutSuffix(r, "*"); ok {
+			return strings.HasPrefix(name, prefix)
+		}
+		return name == r
+	})
+}
+
+// Usage is the text of --help: the settings struct by struct, then the program's
+// other flags.
+func (l *Loader) Usage() string {
+	groups := make([]*pflag.FlagSet, len(l.structs)+1)
+	for i := range groups {
+		groups[i] = pflag.NewFlagSet("", pflag.ContinueOnError)
+		groups[i].SortFlags = false
+	}
+	for _, f := range l.schema.fields {
+		groups[f.owner].AddFlag(l.flags.Lookup(f.key))
+	}
+	l.flags.VisitAll(func(f *pflag.Flag) {
+		if _, ours := f.Value.(*flagValue); !ours {
+			groups[len(groups)-1].AddFlag(f)
+		}
+	})
+	var b strings.Builder
+	for i, g := range groups {
+		if !g.HasFlags() {
+			continue
+		}
+		title := "Other flags"
+		if i < len(l.structs)-1 {
+			title = reflect.TypeOf(l.structs[i]).Elem().Name()
+		}
+		fmt.Fprintf(&b, "%s:\n%s\n", title, g.FlagUsagesWrapped(usageColumns))
+	}
+	fmt.Fprintf(&b, "A flag beats its variable (%sLEARNING_RATE), which beats --config files. Switches that are on have a --no_ form.\n", EnvPrefix)
+	return b.String()
+}
+
+const usageColumns = 110

@@ -1,0 +1,54 @@
+package args
+
+import (
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Resolved is the outcome of Loader.Parse: every setting with its value and
+// where that came from.
+type Resolved struct {
+	schema  *schema
+	structs []any
+	origins map[string]string
+}
+
+// Origin says where a setting's value came from: "flag --x", "env LOCKSTEP_X",
+// "file x.yaml", or "" for a default.
+func (r *Resolved) Origin(key string) string { return r.origins[key] }
+
+// Table lists key, value and origin ("default" for a default) of every setting,
+// in the order of the structs' fields. Values of keys that end in token are
+// masked. Values are the structs' present ones.
+func (r *Resolved) Table() [][3]string {
+	rows := make([][3]string, 0, len(r.schema.fields))
+	for _, f := range r.schema.fields {
+		origin := r.origins[f.key]
+		if f.key == configKey && origin == "" {
+			continue
+		}
+		if origin == "" {
+			origin = "default"
+		}
+		rows = append(rows, [3]string{f.key, f.masked(f.of(r.structs)), origin})
+	}
+	return rows
+}
+
+// WriteTable writes Table in aligned columns.
+func (r *Resolved) WriteTable(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	clean := strings.NewReplacer("\t", " ", "\n", " ", "\r", " ")
+	for _, row := range r.Table() {
+		line := clean.Replace(row[0]+"\x00"+row[1]+"\x00"+row[2]) + "\n"
+		if _, err := io.WriteString(tw, strings.ReplaceAll(line, "\x00", "\t")); err != nil {
+			return err
+		}
+	}
+	return tw.Flush()
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

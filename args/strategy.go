@@ -1,0 +1,105 @@
+package args
+
+import "strings"
+
+// Strategy says when something recurring happens: logging, evaluation, saving.
+type Strategy string
+
+// The strategies.
+const (
+	StrategyNo    Strategy = "no"
+	StrategySteps Strategy = "steps" // every so many optimizer steps
+	StrategyEpoch Strategy = "epoch" // at the end of each epoch
+	StrategyBest  Strategy = "best"  // when the watched metric improves; saving only
+)
+
+// Optim names an optimizer.
+type Optim string
+
+// The optimizers. OptimAdamW and OptimAdamWFused are the same AdamW: HuggingFace
+// tells two implementations apart, of which Lockstep has one.
+const (
+	OptimAdamW      Optim = "adamw_torch"       // Loshchilov and Hutter 2019: decoupled weight decay
+	OptimAdamWFused Optim = "adamw_torch_fused" // HuggingFace's default; the same as OptimAdamW
+	OptimAdam       Optim = "adam"              // Kingma and Ba 2015: weight decay joins the gradient
+	OptimSGD        Optim = "sgd"               // with momentum, dampening and nesterov in optim_args
+)
+
+// SchedulerType names a learning-rate schedule.
+type SchedulerType string
+
+// The schedules, with HuggingFace's names and formulas.
+const (
+	SchedulerConstant              SchedulerType = "constant"
+	SchedulerConstantWithWarmup    SchedulerType = "constant_with_warmup"
+	SchedulerLinear                SchedulerType = "linear"
+	SchedulerCosine                SchedulerType = "cosine"
+	SchedulerCosineWithRestarts    SchedulerType = "cosine_with_restarts"
+	SchedulerPolynomial            SchedulerType = "polynomial"
+	SchedulerInverseSqrt           SchedulerType = "inverse_sqrt"
+	SchedulerCosineWithMinLR       SchedulerType = "cosine_with_min_lr"
+	SchedulerCosineWarmupWithMinLR SchedulerType = "cosine_warmup_with_min_lr"
+	SchedulerWarmupStableDecay     SchedulerType = "warmup_stable_decay"
+)
+
+// NonfiniteLoss says what a training run does about a loss or a gradient norm
+// that is NaN or infinite. Under every policy it is counted and shown, and the
+// weights are not updated by it.
+type NonfiniteLoss string
+
+// The policies.
+const (
+	NonfiniteSkip  NonfiniteLoss = "skip"  // leave that step's update out and go on
+	NonfiniteStop  NonfiniteLoss = "stop"  // end the training as if it were finished, weights as before that step
+	NonfiniteRaise NonfiniteLoss = "raise" // return an error from Train
+)
+
+// TokensSeen says which input tokens are counted.
+type TokensSeen string
+
+// What is counted.
+const (
+	TokensSeenNo  TokensSeen = "no"
+	TokensSeenAll TokensSeen = "all" // every token of every batch, padding too
+)
+
+// UnmarshalText accepts HuggingFace's booleans too: true is all, false is no.
+func (t *TokensSeen) UnmarshalText(text []byte) error {
+	switch strings.ToLower(string(text)) {
+	case "true":
+		*t = TokensSeenAll
+	case "false":
+		*t = TokensSeenNo
+	default:
+		*t = TokensSeen(text)
+	}
+	return nil
+}
+
+// LogLevel is the level of the program's log messages.
+type LogLevel string
+
+// The levels. LogLevelPassive leaves the logger as the program made it.
+const (
+	LogLevelPassive  LogLevel = "passive"
+	LogLevelDebug    LogLevel = "debug"
+	LogLevelInfo     LogLevel = "info"
+	LogLevelWarning  LogLevel = "warning"
+	LogLevelError    LogLevel = "error"
+	LogLevelCritical LogLevel = "critical"
+)
+
+// Sampling says in which order training samples are visited.
+type Sampling string
+
+// The orders.
+const (
+	SamplingRandom     Sampling = "random"     // another permutation every epoch, from seed and epoch
+	SamplingSequential Sampling = "sequential" // as the dataset has them
+)
+
+// The special values of report_to. Every other value names a reporter.
+const (
+	ReportNone = "none"
+	ReportAll  = "all"
+)

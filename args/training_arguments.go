@@ -1,0 +1,187 @@
+package args
+
+// TrainingArguments is every setting of a training run. Steps are optimizer
+// steps throughout, never micro-batches. Default gives the defaults; Validate
+// says what is wrong. The zero value is not usable. Fields that may be unset are
+// pointers: a.EvalSteps = new(50.0).
+type TrainingArguments struct {
+	// OutputDir is the folder of checkpoints, results and the final model. It is
+	// made when first written to.
+	OutputDir string `json:"output_dir" path:"true" usage:"folder for checkpoints, results and the final model"`
+	// DoTrain asks a program to train. The trainer itself does not read it.
+	DoTrain bool `json:"do_train" usage:"train (read by programs, not by the trainer)"`
+	// DoEval asks a program to evaluate. See EvaluationWanted.
+	DoEval bool `json:"do_eval" usage:"evaluate (read by programs, not by the trainer)"`
+	// DoPredict asks a program to predict. The trainer itself does not read it.
+	DoPredict bool `json:"do_predict" usage:"predict (read by programs, not by the trainer)"`
+
+	// PerDeviceTrainBatchSize is the number of samples in one micro-batch of one rank.
+	PerDeviceTrainBatchSize int `json:"per_device_train_batch_size" resume:"fixed" usage:"training samples per micro-batch and rank"`
+	// PerDeviceEvalBatchSize is the number of samples in one batch of one rank in
+	// evaluation and prediction.
+	PerDeviceEvalBatchSize int `json:"per_device_eval_batch_size" usage:"samples per batch and rank in evaluation and prediction"`
+	// GradientAccumulationSteps is the number of micro-batches of one rank whose
+	// gradients make one optimizer step.
+	GradientAccumulationSteps int `json:"gradient_accumulation_steps" resume:"fixed" usage:"micro-batches per optimizer step and rank"`
+	// GlobalTrainBatchSize is the number of samples of one optimizer step over all
+	// ranks. 0 derives it: batch size × accumulation × ranks. Otherwise it is kept
+	// on any number of ranks and the accumulation is derived, which must divide.
+	GlobalTrainBatchSize int `json:"global_train_batch_size" resume:"fixed" usage:"samples per optimizer step over all ranks, from which gradient accumulation is derived; 0 derives it instead"`
+	// NumTrainEpochs is the number of passes over the training data; a fraction
+	// ends within a pass. MaxSteps overrides it.
+	NumTrainEpochs float64 `json:"num_train_epochs" resume:"fixed" usage:"passes over the training data; fractions allowed"`
+	// MaxSteps is the number of optimizer steps; the data are repeated as often as
+	// needed. -1 leaves the length to NumTrainEpochs.
+	MaxSteps int `json:"max_steps" resume:"fixed" usage:"optimizer steps, overriding num_train_epochs; -1 for none"`
+	// MaxTrainSeconds stops the training after so many seconds of it. 0 is no limit.
+	MaxTrainSeconds float64 `json:"max_train_seconds" usage:"stop after so many seconds of training; 0 for no limit"`
+
+	// LearningRate is the highest learning rate of the schedule.
+	LearningRate float64 `json:"learning_rate" resume:"fixed" usage:"highest learning rate of the schedule"`
+	// WeightDecay is the decay of the parameters that nn.DecayNames lists.
+	WeightDecay float64 `json:"weight_decay" resume:"fixed" usage:"weight decay, of parameters that are neither biases nor norms"`
+	// AdamBeta1 is the decay rate of Adam's first moment, in [0, 1).
+	AdamBeta1 float64 `json:"adam_beta1" resume:"fixed" usage:"decay rate of Adam's first moment"`
+	// AdamBeta2 is the decay rate of Adam's second moment, in [0, 1).
+	AdamBeta2 float64 `json:"adam_beta2" resume:"fixed" usage:"decay rate of Adam's second moment"`
+	// AdamEpsilon is added to the root of Adam's second moment.
+	AdamEpsilon float64 `json:"adam_epsilon" resume:"fixed" usage:"term that keeps Adam's division stable"`
+	// MaxGradNorm is the global L2 norm to which gradients are clipped. 0 clips
+	// nothing; the norm is measured and logged all the same.
+	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"global L2 norm to clip gradients to; 0 for no clipping"`
+	// Optim is the optimizer. The default, adamw_torch_fused, is HuggingFace's name
+	// for AdamW.
+	Optim Optim `json:"optim" resume:"fixed" choices:"adamw_torch,adamw_torch_fused,adam,sgd" usage:"optimizer"`
+	// OptimArgs holds the optimizer's own settings as k=v,k=v. See OptimOptions.
+	OptimArgs string `json:"optim_args" resume:"fixed" usage:"the optimizer's own settings, k=v,k=v (sgd: momentum, dampening, nesterov)"`
+	// LRSchedulerType is the learning-rate schedule.
+	LRSchedulerType SchedulerType `json:"lr_scheduler_type" resume:"fixed" choices:"constant,constant_with_warmup,linear,cosine,cosine_with_restarts,polynomial,inverse_sqrt,cosine_with_min_lr,cosine_warmup_with_min_lr,warmup_stable_decay" usage:"learning-rate schedule"`
+	// LRSchedulerKwargs holds the schedule's own settings: numbers and texts. See
+	// SchedulerNumber and SchedulerText.
+	LRSchedulerKwargs map[string]any `json:"lr_scheduler_kwargs" resume:"fixed" usage:"the schedule's own settings, a JSON object"`
+	// WarmupSteps is the length of the warm-up: a whole number of steps, or a ratio
+	// of all steps in (0, 1). See NumWarmupSteps.
+	WarmupSteps float64 `json:"warmup_steps" resume:"fixed" usage:"warm-up steps, or a ratio of all steps below 1"`
+	// GradientCheckpointing recomputes activations in the backward pass instead of
+	// keeping them: less memory, more time, the same bits.
+	GradientCheckpointing bool `json:"gradient_checkpointing" usage:"recompute activations in the backward pass instead of keeping them"`
+	// NonfiniteLoss is the policy for a loss or gradient norm that is NaN or infinite.
+	NonfiniteLoss NonfiniteLoss `json:"nonfinite_loss" choices:"skip,stop,raise" usage:"what a NaN or infinite loss or gradient norm does; it never reaches the weights"`
+
+	// LoggingStrategy says when training figures are logged.
+	LoggingStrategy Strategy `json:"logging_strategy" choices:"no,steps,epoch" usage:"when to log training figures"`
+	// LoggingSteps is the interval of strategy steps: a whole number of steps, or a
+	// ratio of all steps in (0, 1).
+	LoggingSteps float64 `json:"logging_steps" usage:"steps between logs, or a ratio of all steps below 1"`
+	// LoggingFirstStep logs step 1 as well.
+	LoggingFirstStep bool `json:"logging_first_step" usage:"log step 1 as well"`
+	// IncludeNumInputTokensSeen counts the tokens of the model's main input.
+	IncludeNumInputTokensSeen TokensSeen `json:"include_num_input_tokens_seen" choices:"no,all" usage:"count and log input tokens"`
+	// LogLevel is the level of log messages.
+	LogLevel LogLevel `json:"log_level" choices:"passive,debug,info,warning,error,critical" usage:"level of log messages; passive leaves the logger alone"`
+	// DisableTQDM replaces the progress bar by plain lines. nil decides by LogLevel,
+	// see ProgressDisabled.
+	DisableTQDM *bool `json:"disable_tqdm" usage:"plain lines instead of a progress bar; none decides by log_level"`
+	// ReportTo names the reporters of training figures; none and all stand alone.
+	ReportTo []string `json:"report_to" split:"," usage:"reporters of training figures, or none, or all"`
+	// RunName is the run's name in reporters. Empty: they choose.
+	RunName string `json:"run_name" usage:"name of the run in reporters"`
+
+	// EvalStrategy says when to evaluate during training.
+	EvalStrategy Strategy `json:"eval_strategy" choices:"no,steps,epoch" usage:"when to evaluate during training"`
+	// EvalSteps is the interval of strategy steps: a whole number of steps, or a
+	// ratio of all steps in (0, 1). nil is LoggingSteps.
+	EvalSteps *float64 `json:"eval_steps" usage:"steps between evaluations, or a ratio of all steps below 1; none for logging_steps"`
+	// EvalDelay is the number of steps or epochs, by EvalStrategy, before the first
+	// evaluation.
+	EvalDelay float64 `json:"eval_delay" usage:"steps or epochs (by eval_strategy) before the first evaluation"`
+	// EvalOnStart evaluates before the first step too.
+	EvalOnStart bool `json:"eval_on_start" usage:"evaluate before the first step too"`
+	// PredictionLossOnly keeps only the loss in evaluation and prediction.
+	PredictionLossOnly bool `json:"prediction_loss_only" usage:"keep only the loss in evaluation and prediction"`
+	// LoadBestModelAtEnd loads the best checkpoint's weights when training ends.
+	LoadBestModelAtEnd bool `json:"load_best_model_at_end" usage:"load the best checkpoint when training ends"`
+	// MetricForBestModel is the metric that tells the best checkpoint, with or
+	// without eval_ before it. Empty is none, or loss with LoadBestModelAtEnd.
+	MetricForBestModel string `json:"metric_for_best_model" usage:"metric that tells the best checkpoint (loss, when load_best_model_at_end needs one)"`
+	// GreaterIsBetter is the metric's direction. nil: better is less for names that
+	// end in loss, else greater.
+	GreaterIsBetter *bool `json:"greater_is_better" usage:"direction of metric_for_best_model; none decides by the name"`
+
+	// SaveStrategy says when to write checkpoints.
+	SaveStrategy Strategy `json:"save_strategy" choices:"no,steps,epoch,best" usage:"when to write checkpoints"`
+	// SaveSteps is the interval of strategy steps: a whole number of steps, or a
+	// ratio of all steps in (0, 1).
+	SaveSteps float64 `json:"save_steps" usage:"steps between checkpoints, or a ratio of all steps below 1"`
+	// SaveTotalLimit is the number of checkpoints kept, the newest and the best
+	// among them. nil keeps all.
+	SaveTotalLimit *int `json:"save_total_limit" usage:"checkpoints to keep, the newest and the best among them; none for all"`
+	// SaveOnlyModel leaves out what only a resume needs.
+	SaveOnlyModel bool `json:"save_only_model" usage:"checkpoints without what a resume needs"`
+	// SaveOnInterrupt writes a checkpoint when Ctrl-C or SIGTERM ends the training.
+	SaveOnInterrupt bool `json:"save_on_interrupt" usage:"write a checkpoint when interrupted"`
+	// ResumeFromCheckpoint says where to go on from: "last" or "true" (the newest
+	// checkpoint of OutputDir) or a checkpoint's folder. Empty or "false" starts anew.
+	ResumeFromCheckpoint string `json:"resume_from_checkpoint" path:"true" usage:"go on from a checkpoint: last, or its folder"`
+
+	// Seed is the seed of all random streams.
+	Seed uint64 `json:"seed" resume:"fixed" usage:"seed of all random streams"`
+	// DataSeed is the seed of the order of samples. nil is Seed.
+	DataSeed *uint64 `json:"data_seed" resume:"fixed" usage:"seed of the order of samples; none for seed"`
+	// DeterministicRanks is the largest number of ranks up to which results have
+	// the same bits on any number of them: a power of two. Each doubling costs a
+	// fixed regrouping of sums, hence other bits.
+	DeterministicRanks int `json:"deterministic_ranks" resume:"fixed" usage:"ranks up to which any number of them gives the same bits; a power of two"`
+	// DataloaderDropLast leaves out an epoch's last training batch if it is not full.
+	// Evaluation always sees every sample.
+	DataloaderDropLast bool `json:"dataloader_drop_last" resume:"fixed" usage:"leave out an epoch's last training batch if not full"`
+	// DataloaderNumWorkers is the number of goroutines that read ahead. 0 reads in
+	// the training goroutine. The order of batches does not depend on it.
+	DataloaderNumWorkers int `json:"dataloader_num_workers" usage:"goroutines that read batches ahead; 0 reads in the training loop"`
+	// DataloaderPrefetchFactor is the number of batches that each worker reads
+	// ahead. nil is 2; it needs workers.
+	DataloaderPrefetchFactor *int `json:"dataloader_prefetch_factor" usage:"batches that each worker reads ahead; none for 2"`
+	// TrainSamplingStrategy is the order of training samples.
+	TrainSamplingStrategy Sampling `json:"train_sampling_strategy" resume:"fixed" choices:"random,sequential" usage:"order of training samples"`
+}
+
+// defaultOutputDir is HuggingFace's folder for runs that name none.
+const defaultOutputDir = "trainer_output"
+
+// Default returns HuggingFace's defaults (transformers 5) for a run that writes
+// to outputDir; an empty one is trainer_output, and a leading ~ is the home
+// folder. Settings that HuggingFace lacks are neutral, but for nonfinite_loss:
+// stop.
+func Default(outputDir string) *TrainingArguments {
+	if outputDir == "" {
+		outputDir = defaultOutputDir
+	}
+	return &TrainingArguments{
+		OutputDir:                 expandHome(outputDir),
+		PerDeviceTrainBatchSize:   8,
+		PerDeviceEvalBatchSize:    8,
+		GradientAccumulationSteps: 1,
+		NumTrainEpochs:            3,
+		MaxSteps:                  -1,
+		LearningRate:              5e-5,
+		AdamBeta1:                 0.9,
+		AdamBeta2:                 0.999,
+		AdamEpsilon:               1e-8,
+		MaxGradNorm:               1,
+		Optim:                     OptimAdamWFused,
+		LRSchedulerType:           SchedulerLinear,
+		NonfiniteLoss:             NonfiniteStop,
+		LoggingStrategy:           StrategySteps,
+		LoggingSteps:              500,
+		IncludeNumInputTokensSeen: TokensSeenNo,
+		LogLevel:                  LogLevelPassive,
+		ReportTo:                  []string{ReportNone},
+		EvalStrategy:              StrategyNo,
+		SaveStrategy:              StrategySteps,
+		SaveSteps:                 500,
+		SaveOnInterrupt:           true,
+		Seed:                      42,
+		DeterministicRanks:        8,
+		TrainSamplingStrategy:     SamplingRandom,
+	}
+}

@@ -1,0 +1,190 @@
+package args
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Validate returns nil or an *Error with every fault that can be told without
+// the model, the data and the number of ranks.
+func (a *TrainingArguments) Validate() error {
+	var c Checker
+	structs := []any{a}
+	c.check(newSchema(structs...), structs)
+	return c.Err()
+}
+
+// Check records the faults of the values and of their combinations; those of
+// the enumerations are recorded before it by Validate and Loader.
+func (a *TrainingArguments) Check(c *Checker) {
+	a.checkLength(c)
+	a.checkOptimizer(c)
+	a.checkSchedule(c)
+	a.checkIntervals(c)
+	a.checkBest(c)
+	a.checkSaving(c)
+	a.checkReporting(c)
+	a.checkData(c)
+}
+
+func (a *TrainingArguments) checkLength(c *Checker) {
+	c.Require(a.OutputDir != "", "output_dir", a.OutputDir, "a folder")
+	atLeast(c, "per_device_train_batch_size", a.PerDeviceTrainBatchSize, 1)
+	atLeast(c, "per_device_eval_batch_size", a.PerDeviceEvalBatchSize, 1)
+	atLeast(c, "gradient_accumulation_steps", a.GradientAccumulationSteps, 1)
+	c.Require(finite(a.NumTrainEpochs) && a.NumTrainEpochs > 0, "num_train_epochs", a.NumTrainEpochs, "a finite number > 0")
+	c.Require(a.MaxSteps == -1 || a.MaxSteps >= 1, "max_steps", a.MaxSteps, "a number of steps ≥ 1, or -1 to go by num_train_epochs")
+	nonNegative(c, "max_train_seconds", a.MaxTrainSeconds)
+	a.checkGlobalBatch(c)
+}
+
+func (a *TrainingArguments) checkGlobalBatch(c *Checker) {
+	if !atLeast(c, "global_train_batch_size", a.GlobalTrainBatchSize, 0) || a.GlobalTrainBatchSize == 0 ||
+		!c.OK("per_device_train_batch_size", "gradient_accumulation_steps") {
+		return
+	}
+	batch := a.PerDeviceTrainBatchSize
+	c.Require(a.GlobalTrainBatchSize%batch == 0, "global_train_batch_size", a.GlobalTrainBatchSize,
+		fmt.Sprintf("a multiple of per_device_train_batch_size (%d)", batch))
+	if gas := a.GradientAccumulationSteps; gas != 1 {
+		c.Require(a.GlobalTrainBatchSize/batch%gas == 0, "global_train_batch_size", a.GlobalTrainBatchSize,
+			fmt.Sprintf("a multiple of per_device_train_batch_size × gradient_accumulation_steps (%d × %d); or leave the latter at 1, and it is derived", batch, gas))
+	}
+}
+
+func (a *TrainingArguments) checkOptimizer(c *Checker) {
+	nonNegative(c, "learning_rate", a.LearningRate)
+	nonNegative(c, "weight_decay", a.WeightDecay)
+	c.Require(a.AdamBeta1 >= 0 && a.AdamBeta1 < 1, "adam_beta1", a.AdamBeta1, "a number in [0, 1)")
+	c.Require(a.AdamBeta2 >= 0 && a.AdamBeta2 < 1, "adam_beta2", a.AdamBeta2, "a number in [0, 1)")
+	nonNegative(c, "adam_epsilon", a.AdamEpsilon)
+	nonNegative(c, "max_grad_norm", a.MaxGradNorm)
+	if c.OK("optim") {
+		_, want := parseOptimArgs(a.Optim, a.OptimArgs)
+		c.Require(want == "", "optim_args", a.OptimArgs, want)
+	}
+}
+
+func (a *TrainingArguments) checkSchedule(c *Checker) {
+	checkSteps(c, "warmup_steps", a.WarmupSteps)
+	if !c.OK("lr_scheduler_type") {
+		return
+	}
+	if a.LRSchedulerType == SchedulerConstant {
+		c.Require(a.WarmupSteps == 0, "warmup_steps", a.WarmupSteps, "0 with lr_scheduler_type constant; constant_with_warmup has a warm-up")
+	}
+	want := a.scheduleFault(c.OK("learning_rate"))
+	c.Require(want == "", "lr_scheduler_kwargs", a.LRSchedulerKwargs, want)
+}
+
+func (a *TrainingArguments) checkIntervals(c *Checker) {
+	checkSteps(c, "logging_steps", a.LoggingSteps)
+	checkSteps(c, "save_steps", a.SaveSteps)
+	nonNegative(c, "eval_delay", a.EvalDelay)
+	const positive = "a whole number of steps ≥ 1, or a ratio of all steps in (0, 1), with strategy steps"
+	c.Require(a.LoggingStrategy != StrategySteps || a.LoggingSteps != 0, "logging_steps", a.LoggingSteps, positive)
+	c.Require(a.SaveStrategy != StrategySteps || a.SaveSteps != 0, "save_steps", a.SaveSteps, positive)
+	if a.EvalSteps != nil {
+		checkSteps(c, "eval_steps", *a.EvalSteps)
+		c.Require(a.EvalStrategy != StrategySteps || *a.EvalSteps != 0, "eval_steps", *a.EvalSteps, positive)
+	} else if c.OK("logging_steps") {
+		c.Require(a.EvalStrategy != StrategySteps || a.LoggingSteps != 0, "eval_steps", nil, positive+", since logging_steps is 0 too")
+	}
+}
+
+// checkBest holds HuggingFace's rules: the best checkpoint must have been written
+// when it was evaluated.
+func (a *TrainingArguments) checkBest(c *Checker) {
+	if !c.OK("eval_strategy", "save_strategy") {
+		return
+	}
+	if a.SaveStrategy == StrategyBest {
+		c.Require(a.EvalStrategy != StrategyNo, "save_strategy", a.SaveStrategy, "another strategy, or an eval_strategy other than no")
+		c.Require(a.MetricForBestModel != "" || a.LoadBestModelAtEnd, "metric_for_best_model", a.MetricForBestModel, "a metric for save_strategy best, such as loss")
+	}
+	if !a.LoadBestModelAtEnd || a.SaveStrategy == StrategyBest {
+		return
+	}
+	const key = "load_best_model_at_end"
+	c.Require(a.EvalStrategy != StrategyNo, key, true, "false, or an eval_strategy other than no")
+	c.Require(a.EvalStrategy == a.SaveStrategy, key, true,
+		fmt.Sprintf("false, or save_strategy (%s) equal to eval_strategy (%s), or save_strategy best", a.SaveStrategy, a.EvalStrategy))
+	if a.EvalStrategy == StrategySteps && c.OK(key, "eval_steps", "save_steps", "logging_steps") {
+		a.checkAligned(c)
+	}
+}
+
+// checkAligned compares ratios after ×10⁶, as HuggingFace does, so that 0.3 is a
+// multiple of 0.1.
+func (a *TrainingArguments) checkAligned(c *Checker) {
+	save, eval := a.SaveSteps, a.evalStepsOrLogging()
+	if (save < 1) != (eval < 1) {
+		c.Require(false, "save_steps", save,
+			fmt.Sprintf("a whole number or a ratio as eval_steps (%g) is, with load_best_model_at_end: one cannot be held against the other", eval))
+		return
+	}
+	if save < 1 {
+		save, eval = math.Round(save*1e6), math.Round(eval*1e6)
+	}
+	c.Require(eval > 0 && math.Mod(save, eval) == 0, "save_steps", a.SaveSteps,
+		fmt.Sprintf("a multiple of eval_steps (%g) with load_best_model_at_end", a.evalStepsOrLogging()))
+}
+
+func (a *TrainingArguments) checkSaving(c *Checker) {
+	if a.SaveTotalLimit != nil {
+		c.Require(*a.SaveTotalLimit >= 1, "save_total_limit", *a.SaveTotalLimit, "a number ≥ 1, or none to keep all checkpoints")
+	}
+	n := a.DeterministicRanks
+	c.Require(n >= 1 && n&(n-1) == 0, "deterministic_ranks", n, "a power of two: 1, 2, 4, 8, …")
+}
+
+func (a *TrainingArguments) checkReporting(c *Checker) {
+	_, want := reporters(a.ReportTo, nil)
+	c.Require(want == "", "report_to", a.ReportTo, want)
+}
+
+func (a *TrainingArguments) checkData(c *Checker) {
+	atLeast(c, "dataloader_num_workers", a.DataloaderNumWorkers, 0)
+	if p := a.DataloaderPrefetchFactor; p != nil {
+		c.Require(*p >= 1, "dataloader_prefetch_factor", *p, "a number ≥ 1, or none")
+		if c.OK("dataloader_num_workers") {
+			c.Require(a.DataloaderNumWorkers > 0, "dataloader_prefetch_factor", *p, "none, or dataloader_num_workers ≥ 1")
+		}
+	}
+}
+
+func atLeast(c *Checker, key string, v, least int) bool {
+	return c.Require(v >= least, key, v, fmt.Sprintf("a whole number ≥ %d", least))
+}
+
+func nonNegative(c *Checker, key string, v float64) bool {
+	return c.Require(finite(v) && v >= 0, key, v, "a finite number ≥ 0")
+}
+
+func checkSteps(c *Checker, key string, v float64) bool {
+	ok := v >= 0 && v <= maxExact && (v < 1 || v == math.Trunc(v))
+	return c.Require(ok, key, v, "a whole number of steps, or a ratio of all steps in (0, 1)")
+}
+
+// reporters expands report_to over the available names (nil: any name will do).
+func reporters(names, available []string) (out []string, want string) {
+	if len(names) == 0 || len(names) == 1 && names[0] == ReportNone {
+		return nil, ""
+	}
+	if len(names) == 1 && names[0] == ReportAll {
+		return slices.Clone(available), ""
+	}
+	for i, n := range names {
+		switch {
+		case n == ReportNone || n == ReportAll:
+			return nil, n + " alone, or names without it"
+		case n == "" || slices.Contains(names[:i], n):
+			return nil, "names of reporters, each once"
+		case available != nil && !slices.Contains(available, n):
+			return nil, fmt.Sprintf("none, all, or names out of %s%s", strings.Join(available, ", "), hint(n, available))
+		}
+	}
+	return slices.Clone(names), ""
+}
