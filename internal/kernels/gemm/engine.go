@@ -49,6 +49,9 @@ func (q *problem[T]) transposed() problem[T] {
 	return problem[T]{q.n, q.m, q.k, q.b, q.bcs, q.brs, q.a, q.acs, q.ars, q.c, q.ccs, q.crs, q.accumulate}
 }
 
+// flops returns the number of multiplications and additions.
+func (q *problem[T]) flops() float64 { return 2 * float64(q.m) * float64(q.n) * float64(q.k) }
+
 // zero sets C to zero.
 func (q *problem[T]) zero() {
 	for i := range q.m {

@@ -68,6 +68,14 @@ func (l *jobs[T]) put(j *job[T]) {
 
 // multiply carries out one product.
 func multiply[T element](p *parallel.Pool, e *engine[T], q problem[T]) {
+	list := jobsOf[T]()
+	j := list.take()
+	j.run(p, e, q)
+	list.put(j)
+}
+
+// run carries out one product with this job's memory.
+func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	if q.m == 0 || q.n == 0 {
 		return
 	}
@@ -77,23 +85,19 @@ func multiply[T element](p *parallel.Pool, e *engine[T], q problem[T]) {
 		}
 		return
 	}
-	if 2*float64(q.m)*float64(q.n)*float64(q.k) < serialFlops {
+	if q.flops() < serialFlops {
 		p = nil
 	}
-	list := jobsOf[T]()
-	j := list.take()
-	j.engine = e
-	j.reserveEdges(p.Workers())
 	if q.n <= e.skinny && q.m > q.n {
 		q = q.transposed()
 	}
-	j.problem = q
+	j.engine, j.problem = e, q
+	j.reserveEdges(p.Workers())
 	if q.m <= e.skinny {
 		j.runSkinny(p)
 	} else {
 		j.runBlocked(p)
 	}
-	list.put(j)
 }
 
 // reserveEdges makes room for the workers' own scratch.
