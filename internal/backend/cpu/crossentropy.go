@@ -1,0 +1,105 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// indices reads a contiguous view of int32 or int64.
+type indices struct {
+	i32 []int32
+	i64 []int64
+}
+
+func indicesOf(v *backend.View) indices {
+	if v.DType == dtype.Int32 {
+		return indices{i32: slice[int32](v)}
+	}
+	return indices{i64: slice[int64](v)}
+}
+
+func (x *indices) at(i int) int {
+	if x.i32 != nil {
+		return int(x.i32[i])
+	}
+	return int(x.i64[i])
+}
+
+// wantIndices faults unless the view holds n contiguous integers in [0, limit), or equal to skip if that is wanted.
+func (d *Device) wantIndices(c *backend.Call, v *backend.View, n, limit int, skipping bool, skip int) {
+	if v.DType != dtype.Int32 && v.DType != dtype.Int64 || v.Numel() != n || !v.Contiguous() {
+		d.fault(c, "indices are %s of shape %v, want %d contiguous int32 or int64", v.DType, v.Shape[:v.NDim], n)
+	}
+	x := indicesOf(v)
+	for i := range n {
+		if k := x.at(i); (k < 0 || k >= limit) && !(skipping && k == skip) {
+			d.fault(c, "index %d at element %d is out of range [0, %d)", k, i, limit)
+		}
+	}
+}
+
+func checkCrossEntropy(d *Device, c *backend.Call) {
+	rows, cols := rowShape(&c.In[0])
+	d.wantRows(c, &c.In[0], "input", 0)
+	d.wantIndices(c, &c.In[1], rows, cols, true, c.Ints[0])
+	d.wantVector(c, &c.Out[0], c.In[0].DType, rows, "loss")
+	if c.NOut > 1 {
+		d.wantVector(c, &c.Out[1], c.In[0].DType, rows, "log-sum-exp")
+	}
+}
+
+func crossEntropyRows[T float](t *task, _ *lane, lo, hi int) {
+	cols, ignore := t.n[0], t.c.Ints[0]
+	targets := indicesOf(&t.c.In[1])
+	loss := slice[T](&t.c.Out[0])
+	var lses []T
+	if t.c.NOut > 1 {
+		lses = slice[T](&t.c.Out[1])
+	}
+	for i := lo; i < hi; i++ {
+		x := row[T](&t.c.In[0], i, cols)
+		m := maxOf(x)
+		lse := float64(m) + math.Log(expSum(x, m))
+		if lses != nil {
+			lses[i] = T(lse)
+		}
+		loss[i] = 0
+		if k := targets.at(i); k != ignore {
+			loss[i] = T(lse - float64(x[k]))
+		}
+	}
+}
+
+func checkCrossEntropyGrad(d *Device, c *backend.Call) {
+	rows, cols := rowShape(&c.In[0])
+	d.wantRows(c, &c.In[0], "input", 0)
+	d.wantRows(c, &c.Out[0], "output", 0)
+	d.wantIndices(c, &c.In[1], rows, cols, true, c.Ints[0])
+	d.wantVector(c, &c.In[2], c.In[0].DType, rows, "log-sum-exp")
+	if v := &c.In[3]; v.DType != c.In[0].DType || v.Numel() != rows || v.NDim > 1 {
+		d.fault(c, "dloss is %s of shape %v, want [%d] of %s", v.DType, v.Shape[:v.NDim], rows, c.In[0].DType)
+	}
+}
+
+func crossEntropyGradRows[T float](t *task, _ *lane, lo, hi int) {
+	cols, ignore := t.n[0], t.c.Ints[0]
+	targets, lse := indicesOf(&t.c.In[1]), slice[T](&t.c.In[2])
+	dloss := &t.c.In[3]
+	for i := lo; i < hi; i++ {
+		x, dx := row[T](&t.c.In[0], i, cols), row[T](&t.c.Out[0], i, cols)
+		k := targets.at(i)
+		if k == ignore {
+			clear(dx)
+			continue
+		}
+		g := *(*T)(at(dloss, dloss.Offset+i*dloss.Stride[0]))
+		expRow(dx, x, float64(lse[i]), 1)
+		p := dx[k]
+		for j := range dx {
+			dx[j] *= g
+		}
+		dx[k] = (p - 1) * g
+	}
+}

@@ -1,0 +1,97 @@
+// Package cpu is the backend that runs kernels on the processor: Launch returns when the work is done.
+//
+// Every kernel is a row of the table in table.go, over a few loop drivers: elementwise (nest.go, elementwise.go), row by row (rows.go), reductions
+// (reduce.go). Half types have no kernels of their own: Launch widens them to float32, runs the float32 kernel and rounds once (half.go).
+// Work is divided by shape alone, never by the number of workers, so that results do not depend on it; a launch makes no garbage.
+//
+// The package is not a tensor library: shapes are checked only as far as needed to stay inside the buffers, broadcasting and type promotion
+// are the caller's.
+package cpu
+
+import (
+	"sync"
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// Device is the processor: an allocator and a number of workers. It is safe for concurrent use by several streams.
+type Device struct {
+	pool *parallel.Pool
+	mem  memory
+
+	mu    sync.Mutex
+	tasks []*task
+	lanes []*lane
+	calls []*widened
+}
+
+// New returns a device whose kernels use up to the given number of workers; 0 stands for GOMAXPROCS.
+func New(workers int) *Device {
+	d := &Device{pool: parallel.New(workers)}
+	d.mem.name = d.Name()
+	d.mem.large = make(map[unsafe.Pointer][]byte)
+	return d
+}
+
+// Default returns the device that a process shares, with GOMAXPROCS workers.
+var Default = sync.OnceValue(func() *Device { return New(0) })
+
+// Name is "cpu".
+func (d *Device) Name() string { return "cpu" }
+
+// Workers is the number of goroutines that a kernel may use.
+func (d *Device) Workers() int { return d.pool.Workers() }
+
+// Alloc returns n bytes of memory with undefined contents, aligned to 64 bytes.
+func (d *Device) Alloc(n int) (backend.Buffer, error) {
+	b, err := d.mem.alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Free gives the buffer back. Freeing twice panics.
+func (d *Device) Free(b backend.Buffer) { d.mem.release(d.own(b)) }
+
+// SetPoison makes Free fill memory with bytes 0xFF, NaN in every floating dtype, so that a use after free shows.
+func (d *Device) SetPoison(on bool) {
+	d.mem.mu.Lock()
+	defer d.mem.mu.Unlock()
+	d.mem.poison = on
+}
+
+// Trim returns cached free blocks of a mebibyte or more to the system.
+func (d *Device) Trim() {
+	d.mem.mu.Lock()
+	defer d.mem.mu.Unlock()
+	d.mem.trim(0)
+}
+
+// Stats returns the memory in use.
+func (d *Device) Stats() backend.Stats {
+	d.mem.mu.Lock()
+	defer d.mem.mu.Unlock()
+	return d.mem.stats
+}
+
+// Close gives all memory back to the system, including that of buffers that were not freed; the device must not be used afterwards.
+func (d *Device) Close() error {
+	d.pool.Close()
+	d.mu.Lock()
+	d.tasks, d.lanes, d.calls = nil, nil, nil
+	d.mu.Unlock()
+	d.mem.close()
+	return nil
+}
+
+// own is the buffer behind the interface; one of another device is misuse.
+func (d *Device) own(b backend.Buffer) *buffer {
+	own, ok := b.(*buffer)
+	if !ok || own.owner != &d.mem {
+		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: "a buffer of another device"})
+	}
+	return own
+}

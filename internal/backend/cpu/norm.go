@@ -1,0 +1,295 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// normRows is the number of rows per partial sum of a parameter's gradient.
+const normRows = 64
+
+// checkNorm looks at x [N,C], the operands of its shape and the statistics [N].
+func checkNorm(d *Device, c *backend.Call, same, stats []*backend.View) {
+	rows, cols := rowShape(&c.In[0])
+	d.wantRows(c, &c.In[0], "input", 0)
+	for _, v := range same {
+		d.wantVector(c, v, c.In[0].DType, rows*cols, "operand of x's shape")
+	}
+	for _, v := range stats {
+		d.wantVector(c, v, c.In[0].DType, rows, "statistic")
+	}
+}
+
+func checkLayerNorm(d *Device, c *backend.Call) {
+	if c.NOut < 3 {
+		d.fault(c, "%d outputs, want y, mean and 1/σ", c.NOut)
+	}
+	checkNorm(d, c, []*backend.View{&c.Out[0]}, []*backend.View{&c.Out[1], &c.Out[2]})
+	d.checkParams(c, 1)
+}
+
+// checkParams looks at the parameters [C] among the inputs from first on.
+func (d *Device) checkParams(c *backend.Call, first int) {
+	_, cols := rowShape(&c.In[0])
+	for i := first; i < c.NIn; i++ {
+		d.wantVector(c, &c.In[i], c.In[0].DType, cols, "parameter")
+	}
+}
+
+func checkLayerNormGrad(d *Device, c *backend.Call) {
+	checkNorm(d, c, []*backend.View{&c.In[3], &c.Out[0]}, []*backend.View{&c.In[1], &c.In[2]})
+	d.checkParams(c, 4)
+}
+
+func checkRMSNorm(d *Device, c *backend.Call) {
+	if c.NOut < 2 {
+		d.fault(c, "%d outputs, want y and 1/rms", c.NOut)
+	}
+	checkNorm(d, c, []*backend.View{&c.Out[0]}, []*backend.View{&c.Out[1]})
+	d.checkParams(c, 1)
+}
+
+func checkRMSNormGrad(d *Device, c *backend.Call) {
+	checkNorm(d, c, []*backend.View{&c.In[2], &c.Out[0]}, []*backend.View{&c.In[1]})
+	d.checkParams(c, 3)
+}
+
+// param is input i as a vector, nil if the call has fewer inputs.
+func param[T float](c *backend.Call, i int) []T {
+	if i >= c.NIn {
+		return nil
+	}
+	return slice[T](&c.In[i])
+}
+
+func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
+	c, cols := t.c, t.n[0]
+	weight, bias := param[T](c, 1), param[T](c, 2)
+	mean, rstd := slice[T](&c.Out[1]), slice[T](&c.Out[2])
+	for i := lo; i < hi; i++ {
+		x, y := row[T](&c.In[0], i, cols), row[T](&c.Out[0], i, cols)
+		mu := sumOf(x) / float64(cols)
+		r := 1 / math.Sqrt(deviations(x, mu)/float64(cols)+c.Floats[0])
+		m, s := T(mu), T(r)
+		mean[i], rstd[i] = m, s
+		y = y[:len(x)]
+		switch {
+		case bias != nil:
+			w, b := weight[:len(x)], bias[:len(x)]
+			for j := range x {
+				y[j] = T((x[j]-m)*s*w[j]) + b[j]
+			}
+		case weight != nil:
+			w := weight[:len(x)]
+			for j := range x {
+				y[j] = (x[j] - m) * s * w[j]
+			}
+		default:
+			for j := range x {
+				y[j] = (x[j] - m) * s
+			}
+		}
+	}
+}
+
+// deviations is Σ(x−m)² in float64, with four accumulators.
+func deviations[T float](x []T, m float64) float64 {
+	var a, b, c, d float64
+	for ; len(x) >= 4; x = x[4:] {
+		x0, x1, x2, x3 := float64(x[0])-m, float64(x[1])-m, float64(x[2])-m, float64(x[3])-m
+		a += float64(x0 * x0)
+		b += float64(x1 * x1)
+		c += float64(x2 * x2)
+		d += float64(x3 * x3)
+	}
+	for _, v := range x {
+		e := float64(v) - m
+		a += float64(e * e)
+	}
+	return (a + b) + (c + d)
+}
+
+func layerNormGradRows[T float](t *task, _ *lane, lo, hi int) {
+	c, cols := t.c, t.n[0]
+	mean, rstd, weight := slice[T](&c.In[1]), slice[T](&c.In[2]), param[T](c, 4)
+	for i := lo; i < hi; i++ {
+		x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols), row[T](&c.Out[0], i, cols)
+		dy, dx = dy[:len(x)], dx[:len(x)]
+		m, s := mean[i], rstd[i]
+		var sum, inner float64 // Σ dy·w and Σ dy·w·x̂
+		if weight == nil {
+			for j := range x {
+				g := float64(dy[j])
+				sum += g
+				inner += float64(g * float64((x[j]-m)*s))
+			}
+		} else {
+			w := weight[:len(x)]
+			for j := range x {
+				g := float64(dy[j] * w[j])
+				sum += g
+				inner += float64(g * float64((x[j]-m)*s))
+			}
+		}
+		a, b := T(sum/float64(cols)), T(inner/float64(cols))
+		if weight == nil {
+			for j := range x {
+				dx[j] = s * (dy[j] - a - T((x[j]-m)*s*b))
+			}
+			continue
+		}
+		w := weight[:len(x)]
+		for j := range x {
+			dx[j] = s * (T(dy[j]*w[j]) - a - T((x[j]-m)*s*b))
+		}
+	}
+}
+
+func rmsNormRows[T float](t *task, _ *lane, lo, hi int) {
+	c, cols := t.c, t.n[0]
+	weight, rrms := param[T](c, 1), slice[T](&c.Out[1])
+	for i := lo; i < hi; i++ {
+		x, y := row[T](&c.In[0], i, cols), row[T](&c.Out[0], i, cols)
+		s := T(1 / math.Sqrt(sumSquares(x)/float64(cols)+c.Floats[0]))
+		rrms[i] = s
+		y = y[:len(x)]
+		if weight == nil {
+			for j := range x {
+				y[j] = x[j] * s
+			}
+			continue
+		}
+		w := weight[:len(x)]
+		for j := range x {
+			y[j] = x[j] * s * w[j]
+		}
+	}
+}
+
+func rmsNormGradRows[T float](t *task, _ *lane, lo, hi int) {
+	c, cols := t.c, t.n[0]
+	rrms, weight := slice[T](&c.In[1]), param[T](c, 3)
+	for i := lo; i < hi; i++ {
+		x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols), row[T](&c.Out[0], i, cols)
+		dy, dx = dy[:len(x)], dx[:len(x)]
+		s := rrms[i]
+		if weight == nil {
+			b := T(dot(x, dy) / float64(cols) * float64(s) * float64(s))
+			for j := range x {
+				dx[j] = s * (dy[j] - T(x[j]*b))
+			}
+			continue
+		}
+		w := weight[:len(x)]
+		var inner float64
+		for j := range x {
+			inner += float64(float64(dy[j]*w[j]) * float64(x[j]))
+		}
+		b := T(inner / float64(cols) * float64(s) * float64(s))
+		for j := range x {
+			dx[j] = s * (T(dy[j]*w[j]) - T(x[j]*b))
+		}
+	}
+}
+
+// paramGrad is the kernel of a parameter gradient: partial sums over blocks of 64 rows, in float64, then the blocks in order. dy is the last input.
+func paramGrad(ins int, f32, f64 body) kernel {
+	return kernel{outs: 1, ins: ins, run: func(d *Device, c *backend.Call) {
+		rows, cols := rowShape(&c.In[0])
+		d.wantRows(c, &c.In[0], "input", 0)
+		for i := 1; i < ins-1; i++ {
+			d.wantVector(c, &c.In[i], c.In[0].DType, rows, "statistic")
+		}
+		d.wantVector(c, &c.In[ins-1], c.In[0].DType, rows*cols, "dy")
+		for i := range c.NOut {
+			d.wantVector(c, &c.Out[i], c.In[0].DType, cols, "gradient")
+		}
+		t := d.begin(c)
+		defer t.end()
+		blocks := (rows + normRows - 1) / normRows
+		t.n[0], t.n[1], t.n[2] = cols, rows, blocks
+		t.parts = d.scratch(8 * c.NOut * blocks * cols)
+		grain := max(1, elementGrain/normRows/max(1, cols))
+		switch c.In[0].DType {
+		case dtype.Float32:
+			t.do(blocks, grain, f32)
+			t.do(cols, elementGrain, addNormParts[float32])
+		case dtype.Float64:
+			t.do(blocks, grain, f64)
+			t.do(cols, elementGrain, addNormParts[float64])
+		default:
+			d.fault(c, "no kernel for %s", c.In[0].DType)
+		}
+	}}
+}
+
+// normPart is the scratch row of an output's partial sums over a block of rows.
+func (t *task) normPart(out, block int) []float64 {
+	cols := t.n[0]
+	p := unsafe.Slice((*float64)(t.parts.ptr), t.parts.n/8)
+	return p[(out*t.n[2]+block)*cols:][:cols]
+}
+
+func layerNormParts[T float](t *task, _ *lane, lo, hi int) {
+	c, cols := t.c, t.n[0]
+	mean, rstd := slice[T](&c.In[1]), slice[T](&c.In[2])
+	for u := lo; u < hi; u++ {
+		dw := t.normPart(0, u)
+		clear(dw)
+		var db []float64
+		if c.NOut > 1 {
+			db = t.normPart(1, u)
+			clear(db)
+		}
+		for i := u * normRows; i < min((u+1)*normRows, t.n[1]); i++ {
+			x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols)
+			m, s := mean[i], rstd[i]
+			x, dy = x[:len(dw)], dy[:len(dw)]
+			if db == nil {
+				for j := range dw {
+					dw[j] += float64(dy[j] * (x[j] - m) * s)
+				}
+				continue
+			}
+			db = db[:len(dw)]
+			for j := range dw {
+				g := dy[j]
+				dw[j] += float64(g * (x[j] - m) * s)
+				db[j] += float64(g)
+			}
+		}
+	}
+}
+
+func rmsNormParts[T float](t *task, _ *lane, lo, hi int) {
+	c, cols := t.c, t.n[0]
+	rrms := slice[T](&c.In[1])
+	for u := lo; u < hi; u++ {
+		dw := t.normPart(0, u)
+		clear(dw)
+		for i := u * normRows; i < min((u+1)*normRows, t.n[1]); i++ {
+			x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols)
+			s := rrms[i]
+			x, dy = x[:len(dw)], dy[:len(dw)]
+			for j := range dw {
+				dw[j] += float64(dy[j] * x[j] * s)
+			}
+		}
+	}
+}
+
+func addNormParts[T float](t *task, _ *lane, lo, hi int) {
+	for k := range t.c.NOut {
+		out := slice[T](&t.c.Out[k])
+		for j := lo; j < hi; j++ {
+			var s float64
+			for b := range t.n[2] {
+				s += t.normPart(k, b)[j]
+			}
+			out[j] = T(s)
+		}
+	}
+}

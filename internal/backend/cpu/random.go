@@ -1,0 +1,168 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/rng"
+)
+
+// randomBlock is the number of elements drawn at a time.
+const randomBlock = 1024
+
+// flat is the kernel body of contiguous operands of one size, by dtype.
+func (d *Device) flat(c *backend.Call, ins int, f32, f64 body) {
+	t := d.begin(c)
+	defer t.end()
+	n := c.Out[0].Numel()
+	for i := range ins {
+		d.wantVector(c, &c.In[i], c.Out[0].DType, n, "input")
+	}
+	for i := range c.NOut {
+		d.wantVector(c, &c.Out[i], c.Out[0].DType, n, "output")
+	}
+	switch c.Out[0].DType {
+	case dtype.Float32:
+		t.do(n, elementGrain, f32)
+	case dtype.Float64:
+		t.do(n, elementGrain, f64)
+	default:
+		d.fault(c, "no kernel for %s", c.Out[0].DType)
+	}
+}
+
+func dropoutKernel(d *Device, c *backend.Call) {
+	if p := c.Floats[0]; !(p >= 0 && p <= 1) {
+		d.fault(c, "probability %v, want 0 to 1", p)
+	}
+	d.flat(c, 1, dropoutElements[float32], dropoutElements[float64])
+}
+
+func dropoutElements[T float](t *task, l *lane, lo, hi int) {
+	c := t.c
+	x, out := slice[T](&c.In[0]), slice[T](&c.Out[0])
+	p := c.Floats[0]
+	scale := keepScale[T](p)
+	sample := len(out)
+	if c.Out[0].NDim > 0 {
+		sample /= c.Out[0].Shape[0]
+	}
+	l.reserve(randomBlock)
+	keep := carve[bool](l, randomBlock)
+	for i := lo; i < hi; {
+		s := i / sample
+		n := min(randomBlock, hi-i, (s+1)*sample-i)
+		drawKeep(keep[:n], rng.KeepThreshold(p), c.Key, uint64(c.Ints[0]+s), uint64(i-s*sample))
+		applyKeep(out[i:i+n], x[i:i+n], keep[:n], scale)
+		i += n
+	}
+}
+
+// keepScale is 1/(1−p), what is kept is multiplied by; 0 if nothing is kept.
+func keepScale[T float](p float64) T {
+	if p >= 1 {
+		return 0
+	}
+	return T(1 / (1 - p))
+}
+
+// drawKeep is rng.FillKeep for a threshold, four elements per block of random bits.
+func drawKeep(keep []bool, threshold uint32, key, position, first uint64) {
+	for len(keep) > 0 {
+		b := rng.At(key, position, first/4)
+		if lane := int(first % 4); lane != 0 || len(keep) < 4 {
+			n := min(4-lane, len(keep))
+			for i := range n {
+				keep[i] = b[lane+i]>>8 >= threshold
+			}
+			keep, first = keep[n:], first+uint64(n)
+			continue
+		}
+		keep[0], keep[1] = b[0]>>8 >= threshold, b[1]>>8 >= threshold
+		keep[2], keep[3] = b[2]>>8 >= threshold, b[3]>>8 >= threshold
+		keep, first = keep[4:], first+4
+	}
+}
+
+// applyKeep sets out = x·scale where keep is set, else 0, without branches.
+func applyKeep[T float](out, x []T, keep []bool, scale T) {
+	x, keep = x[:len(out)], keep[:len(out)]
+	if unsafe.Sizeof(scale) == 4 {
+		bits := cast[uint32](out)
+		for i := range out {
+			bits[i] = math.Float32bits(float32(x[i]*scale)) & -uint32(truth(keep[i]))
+		}
+		return
+	}
+	bits := cast[uint64](out)
+	for i := range out {
+		bits[i] = math.Float64bits(float64(x[i]*scale)) & -uint64(truth(keep[i]))
+	}
+}
+
+func uniformKernel(d *Device, c *backend.Call) {
+	d.flat(c, 0, uniform32, uniform64)
+}
+
+func uniform32(t *task, _ *lane, lo, hi int) {
+	out := slice[float32](&t.c.Out[0])[lo:hi]
+	rng.FillFloat32(out, t.c.Key, uint64(t.c.Ints[0]), uint64(lo))
+	a, b := float32(t.c.Floats[0]), float32(t.c.Floats[1]-t.c.Floats[0])
+	for i := range out {
+		out[i] = a + float32(out[i]*b)
+	}
+}
+
+func uniform64(t *task, _ *lane, lo, hi int) {
+	out := slice[float64](&t.c.Out[0])[lo:hi]
+	rng.FillFloat64(out, t.c.Key, uint64(t.c.Ints[0]), uint64(lo))
+	a, b := t.c.Floats[0], t.c.Floats[1]-t.c.Floats[0]
+	for i := range out {
+		out[i] = a + float64(out[i]*b)
+	}
+}
+
+func normalKernel(d *Device, c *backend.Call) {
+	d.flat(c, 0, normal32, normal64)
+}
+
+func normal32(t *task, _ *lane, lo, hi int) {
+	out := slice[float32](&t.c.Out[0])[lo:hi]
+	rng.FillNormal32(out, t.c.Key, uint64(t.c.Ints[0]), uint64(lo))
+	mean, std := float32(t.c.Floats[0]), float32(t.c.Floats[1])
+	for i := range out {
+		out[i] = mean + float32(out[i]*std)
+	}
+}
+
+func normal64(t *task, _ *lane, lo, hi int) {
+	out := slice[float64](&t.c.Out[0])[lo:hi]
+	rng.FillNormal64(out, t.c.Key, uint64(t.c.Ints[0]), uint64(lo))
+	mean, std := t.c.Floats[0], t.c.Floats[1]
+	for i := range out {
+		out[i] = mean + float64(out[i]*std)
+	}
+}
+
+func adamKernel(d *Device, c *backend.Call) {
+	d.flat(c, 1, adamElements[float32], adamElements[float64])
+}
+
+func adamElements[T float](t *task, _ *lane, lo, hi int) {
+	c := t.c
+	b1, b2, eps := T(c.Floats[0]), T(c.Floats[1]), T(c.Floats[2])
+	a1, a2 := T(1-c.Floats[0]), T(1-c.Floats[1])
+	c1, c2 := T(c.Floats[3]), T(c.Floats[4])
+	g := slice[T](&c.In[0])[lo:hi]
+	m, v, u := slice[T](&c.Out[0])[lo:hi], slice[T](&c.Out[1])[lo:hi], slice[T](&c.Out[2])[lo:hi]
+	m, v, u = m[:len(g)], v[:len(g)], u[:len(g)]
+	for i := range g {
+		x := g[i]
+		mi := T(b1*m[i]) + T(a1*x)
+		vi := T(b2*v[i]) + T(a2*T(x*x))
+		m[i], v[i] = mi, vi
+		u[i] = (mi / c1) / (T(math.Sqrt(float64(vi/c2))) + eps)
+	}
+}

@@ -1,0 +1,105 @@
+package cpu
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// stream runs everything on its caller, so that order is the caller's order and there is never anything to wait for.
+type stream struct{ d *Device }
+
+// NewStream returns a stream. Its calls return when the work is done.
+func (d *Device) NewStream() backend.Stream { return &stream{d} }
+
+// Launch runs the kernel.
+func (s *stream) Launch(c *backend.Call) {
+	d := s.d
+	if c.Op >= backend.NumOps || kernels[c.Op].run == nil {
+		d.fault(c, "no kernel")
+	}
+	half := false
+	for i := range c.NOut {
+		d.checkView(c, &c.Out[i], "output", i)
+		half = half || c.Out[i].DType.IsHalf()
+	}
+	for i := range c.NIn {
+		d.checkView(c, &c.In[i], "input", i)
+		half = half || c.In[i].DType.IsHalf()
+	}
+	k := &kernels[c.Op]
+	if c.NOut != 0 && c.NOut < k.outs || c.NOut == 0 || c.NIn < k.ins {
+		d.fault(c, "%d outputs and %d inputs, want at least %d and %d", c.NOut, c.NIn, k.outs, k.ins)
+	}
+	if half && !k.raw {
+		d.launchWidened(k, c)
+		return
+	}
+	k.run(d, c)
+}
+
+// checkView faults on a view that leaves its buffer, since the memory is not the Go heap and nothing else would notice.
+func (d *Device) checkView(c *backend.Call, v *backend.View, what string, i int) {
+	b, ok := v.Buf.(*buffer)
+	if !ok || b.owner != &d.mem {
+		d.fault(c, "%s %d: a buffer of another device", what, i)
+	}
+	if !b.live {
+		d.fault(c, "%s %d: a buffer that was freed", what, i)
+	}
+	hi := v.Offset
+	for k := range v.NDim {
+		n := v.Shape[k]
+		if n <= 0 {
+			if n < 0 {
+				d.fault(c, "%s %d: negative size in shape %v", what, i, v.Shape[:v.NDim])
+			}
+			return // empty: touches nothing
+		}
+		if v.Stride[k] < 0 {
+			d.fault(c, "%s %d: negative stride in %v", what, i, v.Stride[:v.NDim])
+		}
+		hi += (n - 1) * v.Stride[k]
+	}
+	if size := v.DType.Size(); size == 0 || v.Offset < 0 || (hi+1)*size > b.n {
+		d.fault(c, "%s %d: elements %d to %d of %s reach outside a buffer of %d bytes", what, i, v.Offset, hi, v.DType, b.n)
+	}
+}
+
+// Write copies host bytes into dst.
+func (s *stream) Write(dst backend.Buffer, offset int, src []byte) {
+	copy(s.d.span(dst, offset, len(src)), src)
+}
+
+// Read copies device bytes out.
+func (s *stream) Read(dst []byte, src backend.Buffer, offset int) {
+	copy(dst, s.d.span(src, offset, len(dst)))
+}
+
+func (d *Device) span(b backend.Buffer, offset, n int) []byte {
+	own := d.own(b)
+	if !own.live || offset < 0 || offset+n > own.n {
+		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpCopy,
+			Msg: fmt.Sprintf("bytes %d to %d of a buffer of %d bytes (in use: %t)", offset, offset+n, own.n, own.live)})
+	}
+	return own.bytes()[offset : offset+n]
+}
+
+// Record returns an event that is done.
+func (s *stream) Record() backend.Event { return done{} }
+
+// Wait does nothing: the work before any event of this device is done.
+func (s *stream) Wait(backend.Event) {}
+
+// Sync does nothing.
+func (s *stream) Sync() {}
+
+type done struct{}
+
+func (done) Sync()      {}
+func (done) Done() bool { return true }
+
+// fault stops a launch.
+func (d *Device) fault(c *backend.Call, format string, args ...any) {
+	panic(&backend.Fault{Backend: d.Name(), Op: c.Op, Msg: fmt.Sprintf(format, args...)})
+}

@@ -1,0 +1,105 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// kernel is a row of the table.
+type kernel struct {
+	run       func(*Device, *backend.Call)
+	outs, ins int  // at least so many operands
+	raw       bool // takes half operands as they are: it moves bytes or converts
+	updates   bool // reads its outputs, too
+}
+
+// kernels is the table of all ops. A dtype that an op has no function for is a fault.
+var kernels [backend.NumOps]kernel
+
+// The table is filled here and not in a literal, since kernels launch kernels.
+func init() {
+	kernels = [backend.NumOps]kernel{
+		backend.OpCopy:   {copyKernel, 1, 1, true, false},
+		backend.OpFill:   {fillKernel, 1, 0, false, false},
+		backend.OpArange: {arangeKernel, 1, 0, false, false},
+
+		backend.OpNeg:       pointwise(1, blocks{f32: negBlock[float32], f64: negBlock[float64], i32: negBlock[int32], i64: negBlock[int64]}),
+		backend.OpAbs:       pointwise(1, blocks{f32: absFloatBlock[float32], f64: absFloatBlock[float64], i32: absIntBlock[int32], i64: absIntBlock[int64]}),
+		backend.OpExp:       pointwise(1, blocks{f32: expBlock32, f64: mapBlock[float64](math.Exp)}),
+		backend.OpLog:       pointwise(1, blocks{f32: mapBlock[float32](math.Log), f64: mapBlock[float64](math.Log)}),
+		backend.OpSqrt:      pointwise(1, blocks{f32: sqrtBlock[float32], f64: sqrtBlock[float64]}),
+		backend.OpRsqrt:     pointwise(1, blocks{f32: rsqrtBlock[float32], f64: rsqrtBlock[float64]}),
+		backend.OpSin:       pointwise(1, blocks{f32: mapBlock[float32](math.Sin), f64: mapBlock[float64](math.Sin)}),
+		backend.OpCos:       pointwise(1, blocks{f32: mapBlock[float32](math.Cos), f64: mapBlock[float64](math.Cos)}),
+		backend.OpTanh:      pointwise(1, blocks{f32: tanhBlock32, f64: mapBlock[float64](math.Tanh)}),
+		backend.OpSigmoid:   pointwise(1, blocks{f32: sigmoidBlock32, f64: mapBlock[float64](sigmoid64)}),
+		backend.OpErf:       pointwise(1, blocks{f32: erfBlock32, f64: mapBlock[float64](math.Erf)}),
+		backend.OpReLU:      pointwise(1, blocks{f32: reluBlock[float32], f64: reluBlock[float64]}),
+		backend.OpGELU:      pointwise(1, blocks{f32: geluBlock32, f64: mapBlock[float64](gelu64)}),
+		backend.OpGELUTanh:  pointwise(1, blocks{f32: geluTanhBlock32, f64: mapBlock[float64](geluTanh64)}),
+		backend.OpSiLU:      pointwise(1, blocks{f32: siluBlock32, f64: mapBlock[float64](silu64)}),
+		backend.OpNot:       pointwise(1, blocks{boolean: notBlock}),
+		backend.OpAffine:    pointwise(1, blocks{f32: affineFloatBlock[float32], f64: affineFloatBlock[float64], i32: affineIntBlock[int32], i64: affineIntBlock[int64]}),
+		backend.OpPowScalar: pointwise(1, blocks{f32: powScalarBlock[float32], f64: powScalarBlock[float64]}),
+
+		backend.OpTanhGrad:     pointwise(2, blocks{f32: tanhGradBlock[float32], f64: tanhGradBlock[float64]}),
+		backend.OpSigmoidGrad:  pointwise(2, blocks{f32: sigmoidGradBlock[float32], f64: sigmoidGradBlock[float64]}),
+		backend.OpReLUGrad:     pointwise(2, blocks{f32: reluGradBlock[float32], f64: reluGradBlock[float64]}),
+		backend.OpGELUGrad:     pointwise(2, blocks{f32: geluGradBlock32, f64: mapGradBlock(geluSlope64)}),
+		backend.OpGELUTanhGrad: pointwise(2, blocks{f32: geluTanhGradBlock32, f64: mapGradBlock(geluTanhSlope64)}),
+		backend.OpSiLUGrad:     pointwise(2, blocks{f32: siluGradBlock32, f64: mapGradBlock(siluSlope64)}),
+
+		backend.OpAdd:     pointwise(2, blocks{addBlock[float32], addBlock[float64], addBlock[int32], addBlock[int64], addBlock[uint8], nil}),
+		backend.OpSub:     pointwise(2, blocks{subBlock[float32], subBlock[float64], subBlock[int32], subBlock[int64], subBlock[uint8], nil}),
+		backend.OpMul:     pointwise(2, blocks{mulBlock[float32], mulBlock[float64], mulBlock[int32], mulBlock[int64], mulBlock[uint8], nil}),
+		backend.OpDiv:     pointwise(2, blocks{f32: divBlock[float32], f64: divBlock[float64]}),
+		backend.OpPow:     pointwise(2, blocks{f32: powBlock[float32], f64: powBlock[float64]}),
+		backend.OpMaximum: pointwise(2, blocks{maximumBlock[float32], maximumBlock[float64], maximumBlock[int32], maximumBlock[int64], maximumBlock[uint8], nil}),
+		backend.OpMinimum: pointwise(2, blocks{minimumBlock[float32], minimumBlock[float64], minimumBlock[int32], minimumBlock[int64], minimumBlock[uint8], nil}),
+		backend.OpAxpby:   pointwise(2, blocks{f32: axpbyBlock[float32], f64: axpbyBlock[float64]}),
+		backend.OpEq:      comparison(blocks{eqBlock[float32], eqBlock[float64], eqBlock[int32], eqBlock[int64], eqBlock[uint8], eqBlock[uint8]}),
+		backend.OpNe:      comparison(blocks{neBlock[float32], neBlock[float64], neBlock[int32], neBlock[int64], neBlock[uint8], neBlock[uint8]}),
+		backend.OpLt:      comparison(blocks{ltBlock[float32], ltBlock[float64], ltBlock[int32], ltBlock[int64], ltBlock[uint8], ltBlock[uint8]}),
+		backend.OpLe:      comparison(blocks{leBlock[float32], leBlock[float64], leBlock[int32], leBlock[int64], leBlock[uint8], leBlock[uint8]}),
+		backend.OpGt:      comparison(blocks{gtBlock[float32], gtBlock[float64], gtBlock[int32], gtBlock[int64], gtBlock[uint8], gtBlock[uint8]}),
+		backend.OpGe:      comparison(blocks{geBlock[float32], geBlock[float64], geBlock[int32], geBlock[int64], geBlock[uint8], geBlock[uint8]}),
+		backend.OpAnd:     pointwise(2, blocks{boolean: andBlock}),
+		backend.OpOr:      pointwise(2, blocks{boolean: orBlock}),
+		backend.OpWhere:   {where, 1, 3, true, false},
+
+		backend.OpSum:    {sumKernel, 1, 1, false, false},
+		backend.OpMax:    extremum(extremes{maxBody[float32], maxBody[float64], maxBody[int32], maxBody[int64]}),
+		backend.OpMin:    extremum(extremes{minBody[float32], minBody[float64], minBody[int32], minBody[int64]}),
+		backend.OpArgMax: {argMaxKernel, 1, 1, false, false},
+		backend.OpSumSq:  {sumSqKernel, 1, 1, false, false},
+
+		backend.OpSoftmax:            rowwise(1, nil, softmaxRows[float32], softmaxRows[float64]),
+		backend.OpSoftmaxGrad:        rowwise(2, nil, softmaxGradRows[float32], softmaxGradRows[float64]),
+		backend.OpLogSoftmax:         rowwise(1, nil, logSoftmaxRows[float32], logSoftmaxRows[float64]),
+		backend.OpLogSoftmaxGrad:     rowwise(2, nil, logSoftmaxGradRows[float32], logSoftmaxGradRows[float64]),
+		backend.OpCrossEntropy:       rowwise(2, checkCrossEntropy, crossEntropyRows[float32], crossEntropyRows[float64]),
+		backend.OpCrossEntropyGrad:   rowwise(4, checkCrossEntropyGrad, crossEntropyGradRows[float32], crossEntropyGradRows[float64]),
+		backend.OpLayerNorm:          rowwise(1, checkLayerNorm, layerNormRows[float32], layerNormRows[float64]),
+		backend.OpLayerNormGrad:      rowwise(4, checkLayerNormGrad, layerNormGradRows[float32], layerNormGradRows[float64]),
+		backend.OpLayerNormParamGrad: paramGrad(4, layerNormParts[float32], layerNormParts[float64]),
+		backend.OpRMSNorm:            rowwise(1, checkRMSNorm, rmsNormRows[float32], rmsNormRows[float64]),
+		backend.OpRMSNormGrad:        rowwise(3, checkRMSNormGrad, rmsNormGradRows[float32], rmsNormGradRows[float64]),
+		backend.OpRMSNormParamGrad:   paramGrad(3, rmsNormParts[float32], rmsNormParts[float64]),
+
+		backend.OpEmbedding:     {embeddingKernel, 1, 2, true, false},
+		backend.OpEmbeddingGrad: {embeddingGradKernel, 1, 2, false, false},
+		backend.OpGather:        {gatherKernel, 1, 2, true, false},
+		backend.OpScatterAdd:    {scatterAddKernel, 1, 2, false, true},
+
+		backend.OpMatMul:        {matMulKernel, 1, 2, false, false},
+		backend.OpAttention:     {attentionKernel, 2, 3, false, false},
+		backend.OpAttentionGrad: {attentionGradKernel, 3, 6, false, false},
+
+		backend.OpDropout: {dropoutKernel, 1, 1, false, false},
+		backend.OpUniform: {uniformKernel, 1, 0, false, false},
+		backend.OpNormal:  {normalKernel, 1, 0, false, false},
+
+		backend.OpAdamMoments: {adamKernel, 3, 1, false, true},
+	}
+}

@@ -1,0 +1,151 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// task is one launch that is running: what its workers share. Tasks are reused, with the method value that a pool needs, so that a launch makes no
+// garbage.
+type task struct {
+	d    *Device
+	c    *backend.Call
+	body body
+	run  func(lo, hi int) // t.chunk, bound once
+
+	reduction reduction
+	product   product
+	attention attention
+	nest      nest
+	block     block
+	parts     *buffer // partial results of a reduction
+	n         [8]int  // the kernel's own numbers
+}
+
+// body is the part of a kernel that does units lo ≤ i < hi of the work. Bodies are plain functions, not closures.
+type body func(t *task, l *lane, lo, hi int)
+
+// lane is what one worker needs for itself: operand pointers for a block function and scratch memory.
+type lane struct {
+	d    *Device
+	p    [4]unsafe.Pointer
+	runs [4]unsafe.Pointer
+	mem  *buffer // scratch
+	used int
+}
+
+func (d *Device) begin(c *backend.Call) *task {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var t *task
+	if n := len(d.tasks); n > 0 {
+		t, d.tasks = d.tasks[n-1], d.tasks[:n-1]
+	} else {
+		t = &task{d: d}
+		t.run = t.chunk
+	}
+	t.c = c
+	return t
+}
+
+func (t *task) end() {
+	d := t.d
+	if t.parts != nil {
+		d.mem.release(t.parts)
+		t.parts = nil
+	}
+	t.c, t.body, t.block = nil, nil, nil
+	d.mu.Lock()
+	d.tasks = append(d.tasks, t)
+	d.mu.Unlock()
+}
+
+// do runs the body over units 0 ≤ i < n in chunks of grain, on the workers and the caller.
+func (t *task) do(n, grain int, f body) {
+	if n <= 0 {
+		return
+	}
+	t.body = f
+	t.d.pool.ForChunks(n, grain, t.run)
+}
+
+func (t *task) chunk(lo, hi int) {
+	l := t.d.lane()
+	t.body(t, l, lo, hi)
+	t.d.putLane(l)
+}
+
+func (d *Device) lane() *lane {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.lanes); n > 0 {
+		l := d.lanes[n-1]
+		d.lanes = d.lanes[:n-1]
+		return l
+	}
+	return &lane{d: d}
+}
+
+func (d *Device) putLane(l *lane) {
+	l.p = [4]unsafe.Pointer{}
+	d.mu.Lock()
+	d.lanes = append(d.lanes, l)
+	d.mu.Unlock()
+}
+
+// reserve makes room for n bytes of scratch and forgets what was carved before. Scratch stays with the lane.
+func (l *lane) reserve(n int) {
+	l.used = 0
+	if l.mem != nil && l.mem.n >= n {
+		return
+	}
+	if l.mem != nil {
+		l.d.mem.release(l.mem)
+		l.mem = nil
+	}
+	l.mem = l.d.scratch(n)
+}
+
+// carve takes n elements of the scratch that reserve made room for.
+func carve[T any](l *lane, n int) []T {
+	size := n * int(unsafe.Sizeof(*new(T)))
+	if l.used+size > l.mem.n {
+		panic("cpu: a kernel carves more scratch than it reserved")
+	}
+	p := unsafe.Add(l.mem.ptr, l.used)
+	l.used += carved(size)
+	return unsafe.Slice((*T)(p), n)
+}
+
+// carved is the room that carving n bytes takes.
+func carved(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
+
+// scratch allocates memory that a kernel needs for itself; without it the launch faults.
+func (d *Device) scratch(n int) *buffer {
+	b, err := d.mem.alloc(n)
+	if err != nil {
+		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: err.Error()})
+	}
+	return b
+}
+
+// float is a dtype with kernels of its own: the half types are widened before.
+type float interface{ ~float32 | ~float64 }
+
+// slice is the elements of a contiguous view.
+func slice[T any](v *backend.View) []T {
+	return unsafe.Slice((*T)(at(v, v.Offset)), v.Numel())
+}
+
+// from is the elements of a view's buffer from an element on, to the buffer's end.
+func from[T any](v *backend.View, element int) []T {
+	b := v.Buf.(*buffer)
+	size := int(unsafe.Sizeof(*new(T)))
+	return unsafe.Slice((*T)(b.ptr), b.n/size)[element:]
+}
+
+// at is the address of an element of the view's buffer.
+func at(v *backend.View, element int) unsafe.Pointer {
+	return unsafe.Add(v.Buf.(*buffer).ptr, element*v.DType.Size())
+}
