@@ -1,0 +1,132 @@
+package tensor
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// AttentionOptions are the attributes of Attention. The zero value attends from every
+// query to every key.
+type AttentionOptions struct {
+	// Scale multiplies the scores; 0 stands for 1/√D.
+	Scale float64
+	// Causal lets query i see key j only if KeyOffset+j ≤ QueryOffset+i. The offsets
+	// are the positions of the first query and key in their sequence: a KV cache has
+	// QueryOffset = number of cached keys.
+	Causal                 bool
+	QueryOffset, KeyOffset int
+	// Mask is Bool, broadcasts to [B,H,Tq,Tk], and is true where a query may see a key.
+	Mask *Tensor
+	// Dropout is the probability with which attention weights are zeroed.
+	Dropout float64
+}
+
+// Attention is scaled dot-product attention, softmax(scale·QKᵀ)V, as one op (Vaswani et
+// al. 2017; computed as in FlashAttention, Dao et al. 2022). q is [B,H,Tq,D], k [B,Hkv,Tk,D],
+// v [B,Hkv,Tk,Dv]; H must be a multiple of Hkv, and consecutive query heads share a key
+// head (grouped queries). It returns out [B,H,Tq,Dv], whose memory is ordered [B,Tq,H,Dv] so that
+// merging the heads is free, and the log-sum-exp of the scores [B,H,Tq], by which partial
+// results over parts of the keys can be merged; both are differentiable. A query that
+// sees no key has output 0 and log-sum-exp −Inf.
+func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor) {
+	const name = "Attention"
+	c.checkAttention(q, k, v, opt)
+	q, k, v = c.dense(q), c.dense(k), c.dense(v)
+	b, h, tq, tk, dv := q.shape[0], q.shape[1], q.shape[2], k.shape[2], v.shape[3]
+	mask := opt.Mask
+	if mask != nil {
+		view := mask.broadcastView([]int{b, h, tq, tk})
+		m := mask.alias()
+		m.ndim, m.shape, m.stride = view.NDim, view.Shape, view.Stride
+		mask = m
+	}
+	a := c.attentionAttrs(q, opt)
+	out = swap12(c.empty(name, q.dtype, b, tq, h, dv))
+	lse = c.empty(name, statDType(q), b, h, tq)
+	c.launchMulti(backend.OpAttention, &a, []*Tensor{out, lse}, q, k, v, mask)
+	outT, lseT := out, lse
+	c.record(name, []*Tensor{out, lse}, []*Tensor{q, k, v}, []*Tensor{q, k, v, out, lse, mask}, func(bk *Back) {
+		dout := bk.Grad(0)
+		if dout == nil {
+			dout = Zeros(bk.Ctx, outT.dtype, outT.Shape()...)
+		}
+		dout = bk.dense(dout)
+		prod := Mul(bk.Ctx, Cast(bk.Ctx, dout, lseT.dtype), Cast(bk.Ctx, Detach(outT), lseT.dtype))
+		delta := Sum(bk.Ctx, prod, []int{-1}, false)
+		if g := bk.Grad(1); g != nil {
+			delta = Sub(bk.Ctx, delta, g)
+		}
+		dq, dk, dv := bk.emptyLike(name, q), bk.emptyLike(name, k), bk.emptyLike(name, v)
+		bk.launchMulti(backend.OpAttentionGrad, &a, []*Tensor{dq, dk, dv}, q, k, v, lseT, dout, delta, mask)
+		bk.Set(0, dq)
+		bk.Set(1, dk)
+		bk.Set(2, dv)
+	})
+	return out, lse
+}
+
+func (c *Ctx) attentionAttrs(q *Tensor, opt AttentionOptions) attrs {
+	if opt.Scale == 0 {
+		opt.Scale = 1 / math.Sqrt(float64(q.shape[3]))
+	}
+	a := floats(opt.Scale, opt.Dropout)
+	if opt.Causal {
+		a.ints[0] = 1
+	}
+	a.ints[1], a.ints[2], a.ints[3] = opt.QueryOffset, opt.KeyOffset, int(c.pos)
+	if opt.Dropout > 0 {
+		a.key = c.nextKey("attention")
+	}
+	return a
+}
+
+// dense makes the last dim of x have stride 1, copying only if it must.
+func (c *Ctx) dense(x *Tensor) *Tensor {
+	if x.stride[x.ndim-1] == 1 || x.shape[x.ndim-1] <= 1 && x.IsContiguous() {
+		return x
+	}
+	return Contiguous(c, x)
+}
+
+func swap12(x *Tensor) *Tensor {
+	y := x.alias()
+	y.shape[1], y.shape[2] = x.shape[2], x.shape[1]
+	y.stride[1], y.stride[2] = x.stride[2], x.stride[1]
+	return y
+}
+
+func (c *Ctx) checkAttention(q, k, v *Tensor, opt AttentionOptions) {
+	const name = "Attention"
+	ins := []*Tensor{q, k, v}
+	for _, t := range ins {
+		t.check(c, name)
+		if t.ndim != 4 {
+			c.fail(name, ins, "want operands of 4 dims [B H T D]")
+		}
+	}
+	c.wantFloat(name, ins...)
+	c.sameDType(name, ins...)
+	switch {
+	case k.shape[0] != q.shape[0] || v.shape[0] != q.shape[0]:
+		c.fail(name, ins, "batch sizes differ")
+	case k.shape[1] != v.shape[1] || k.shape[1] == 0 || q.shape[1]%k.shape[1] != 0:
+		c.fail(name, ins, "want as many value heads as key heads, and query heads a multiple of them")
+	case k.shape[3] != q.shape[3] || k.shape[2] != v.shape[2]:
+		c.fail(name, ins, "want equal head sizes of q and k, and equal lengths of k and v")
+	case opt.Dropout < 0 || opt.Dropout >= 1:
+		c.fail(name, ins, "dropout %g: want a probability in [0, 1)", opt.Dropout)
+	}
+	if m := opt.Mask; m != nil {
+		m.check(c, name)
+		shape := []int{q.shape[0], q.shape[1], q.shape[2], k.shape[2]}
+		ok := m.dtype == Bool && m.ndim <= 4
+		for d := 0; ok && d < m.ndim; d++ {
+			s := m.shape[d]
+			ok = s == 1 || s == shape[4-m.ndim+d]
+		}
+		if !ok {
+			c.fail(name, []*Tensor{q, k, v, m}, "want a bool mask that broadcasts to %v", shape)
+		}
+	}
+}

@@ -1,0 +1,402 @@
+package tensor
+
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// Node is one recorded op in the autograd graph.
+type Node struct {
+	op       string
+	path     string
+	seq      uint64 // age; inputs are older than outputs
+	in       []edge
+	nOut     int
+	saved    []savedRef
+	backward func(b *Back)
+
+	// State of the Backward that is under way.
+	run    *run
+	wanted bool
+	grads  []*Tensor
+	sole   []bool // grads[i] belongs to this Backward alone and may be added to in place
+}
+
+// edge leads to what a node's input came from: another node, or a leaf; neither for
+// inputs that need no gradient.
+type edge struct {
+	node *Node
+	out  int
+	leaf *Tensor
+}
+
+type savedRef struct {
+	t   *Tensor
+	ver uint32
+}
+
+// Back is what an op's gradient function works with. It reads the output gradients
+// with Grad and hands in the input gradients with Set.
+type Back struct {
+	*Ctx
+	node *Node
+	in   []*Tensor
+}
+
+// Grad is the gradient of output i, or nil if none flows there.
+func (b *Back) Grad(i int) *Tensor { return b.node.grads[i] }
+
+// Need reports whether the gradient of input i is wanted.
+func (b *Back) Need(i int) bool { return b.node.in[i].wantedIn(b.node.run) }
+
+// Set hands in the gradient of input i; nil means zero.
+func (b *Back) Set(i int, g *Tensor) { b.in[i] = g }
+
+// record makes outs the outputs of a new graph node if gradients are on and an input
+// takes part. saved are the tensors that backward reads: they stay alive until it ran,
+// and a write to one of them in between is an error.
+func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Back)) {
+	if !c.grad || !slices.ContainsFunc(ins, (*Tensor).takesPart) {
+		return
+	}
+	n := &Node{op: op, path: c.path, seq: nodeSeq.Add(1), backward: backward}
+	n.in = make([]edge, len(ins))
+	for i, t := range ins {
+		switch {
+		case t == nil:
+		case t.node != nil:
+			n.in[i] = edge{node: t.node, out: t.out}
+		case t.leaf != nil:
+			n.in[i] = edge{leaf: t}
+		}
+	}
+	n.nOut = len(outs)
+	for i, t := range outs {
+		t.node, t.out = n, i
+	}
+	if len(saved) > 0 {
+		n.saved = make([]savedRef, 0, len(saved))
+		for _, t := range saved {
+			if t != nil {
+				t.st.retain()
+				n.saved = append(n.saved, savedRef{t, t.st.ver})
+			}
+		}
+	}
+	if c.scope != nil {
+		c.scope.nodes = append(c.scope.nodes, n)
+	}
+}
+
+func (t *Tensor) takesPart() bool { return t != nil && (t.leaf != nil || t.node != nil) }
+
+// drop gives up what the node saved; it can then not be run again.
+func (n *Node) drop() {
+	for _, s := range n.saved {
+		if s.t.st.buf != nil && s.t.gen == s.t.st.gen {
+			s.t.st.release()
+		}
+	}
+	n.saved, n.backward = nil, nil
+}
+
+// BackwardOption changes what Backward does.
+type BackwardOption func(*run)
+
+// RetainGraph keeps the graph and what it saved, so that Backward can run again, for
+// other roots or another wrt.
+func RetainGraph() BackwardOption { return func(r *run) { r.retain = true } }
+
+// run is one Backward under way.
+type run struct {
+	c       *Ctx
+	retain  bool
+	wrt     []*Tensor
+	results []*Tensor
+	leaves  map[*Tensor]int // pending contributions of each wanted leaf
+	sums    map[*Tensor]*pending
+	order   []*Node
+}
+
+// pending is the gradient of a leaf or of a wrt tensor as it is put together.
+type pending struct {
+	g       *Tensor
+	sole    bool // g belongs to this Backward alone
+	adopted bool
+}
+
+// Backward computes the gradients of Σᵢ ⟨grads[i], roots[i]⟩. A nil grads, or a nil
+// entry, stands for ones (the root must then have one element).
+//
+// With a nil wrt the gradient of every leaf that is reached is accumulated in it (see
+// Grad and OnGrad), and the result is nil. With wrt, which may name leaves and results
+// of ops, nothing is accumulated and no hook runs: the gradients are returned in wrt's
+// order, nil where none flows, and only what leads to wrt is computed. So input and
+// weight gradients can be asked for apart (with RetainGraph for all but the last).
+//
+// The graph is walked from the youngest op to the oldest: the order of additions
+// depends on the program alone.
+func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Tensor {
+	r := &run{c: c.NoGrad(), wrt: wrt, leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
+	for _, o := range opts {
+		o(r)
+	}
+	r.collect(roots)
+	r.seed(roots, grads)
+	for _, n := range r.order {
+		r.visit(n)
+	}
+	if wrt == nil {
+		return nil
+	}
+	out := make([]*Tensor, len(wrt))
+	for i, t := range wrt {
+		if p := r.sums[t]; p != nil {
+			out[i] = r.adopt(p)
+		}
+	}
+	return out
+}
+
+// adopt hands a finished gradient to the scope of Backward's caller.
+func (r *run) adopt(p *pending) *Tensor {
+	switch {
+	case p.adopted:
+	case p.sole:
+		p.g.st.give(r.c.scope)
+	default: // it may be a view of something that goes away
+		view := p.g
+		p.g = r.c.emptyLike("Backward", view)
+		r.c.launch(backend.OpCopy, p.g, view)
+		view.st.release()
+	}
+	p.adopted = true
+	return p.g
+}
+
+// collect finds the nodes to run, youngest first, and counts what each leaf awaits.
+func (r *run) collect(roots []*Tensor) {
+	seen := map[*Node]bool{}
+	var stack []*Node
+	push := func(n *Node) {
+		if n != nil && !seen[n] {
+			seen[n] = true
+			stack = append(stack, n)
+		}
+	}
+	for _, t := range roots {
+		t.check(r.c, "Backward")
+		if !t.takesPart() {
+			r.c.fail("Backward", roots, "a root does not require grad: nothing that was recorded leads to it")
+		}
+		push(t.node)
+	}
+	var all []*Node
+	for len(stack) > 0 {
+		n := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		all = append(all, n)
+		for _, e := range n.in {
+			push(e.node)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Node) int { return int(int64(a.seq - b.seq)) })
+	for _, n := range all { // oldest first: wanted flows from inputs to outputs
+		n.run, n.wanted = r, false
+		n.grads, n.sole = make([]*Tensor, n.nOut), make([]bool, n.nOut)
+		for _, e := range n.in {
+			if e.wantedIn(r) {
+				n.wanted = true
+			}
+		}
+		if n.wanted {
+			r.order = append(r.order, n)
+			for _, e := range n.in {
+				if e.leaf != nil && e.wantedIn(r) {
+					r.leaves[e.leaf]++
+				}
+			}
+		}
+	}
+	slices.Reverse(r.order)
+}
+
+// wantedIn reports whether the run needs the gradient that flows along e.
+func (e edge) wantedIn(r *run) bool {
+	switch {
+	case e.leaf != nil:
+		return r.wrt == nil || slices.Contains(r.wrt, e.leaf)
+	case e.node != nil:
+		return e.node.run == r && e.node.wanted || r.wantsOutput(e.node, e.out)
+	}
+	return false
+}
+
+// wantsOutput reports whether wrt names output out of n.
+func (r *run) wantsOutput(n *Node, out int) bool {
+	for _, t := range r.wrt {
+		if t.node == n && t.out == out {
+			return true
+		}
+	}
+	return false
+}
+
+// seed delivers the gradients of the roots.
+func (r *run) seed(roots, grads []*Tensor) {
+	c := r.c.enter()
+	defer c.leave(nil)
+	for i, t := range roots {
+		var g *Tensor
+		if i < len(grads) {
+			g = grads[i]
+		}
+		if g == nil {
+			if t.Numel() != 1 {
+				r.c.fail("Backward", []*Tensor{t}, "a root of %d elements needs a gradient: want one of its shape", t.Numel())
+			}
+			g = Full(c, t.dtype, 1, t.Shape()...)
+		} else if g.check(r.c, "Backward"); g.dtype != t.dtype || !slices.Equal(g.Shape(), t.Shape()) {
+			r.c.fail("Backward", []*Tensor{t, g}, "gradient and root differ in shape or dtype")
+		}
+		e := edge{node: t.node, out: t.out}
+		if t.node == nil {
+			e = edge{leaf: t}
+			if e.wantedIn(r) {
+				r.leaves[t]++
+			}
+		}
+		if e.wantedIn(r) {
+			r.deliver(c, e, g, false)
+		}
+	}
+}
+
+// visit runs the gradient function of n and delivers what it computed.
+func (r *run) visit(n *Node) {
+	if !slices.ContainsFunc(n.grads, func(g *Tensor) bool { return g != nil }) {
+		r.settle(n)
+		return
+	}
+	if n.backward == nil {
+		r.c.fail("Backward", nil, "the graph of %s was used by an earlier Backward: pass RetainGraph() to that one", n.op)
+	}
+	for _, s := range n.saved {
+		if s.t.st.ver != s.ver {
+			r.c.fail("Backward", []*Tensor{s.t}, "a tensor that %s saved for its gradient was changed in place since", n.op)
+		}
+	}
+	c := r.c.enter()
+	c.path = n.path
+	b := &Back{Ctx: c, node: n, in: make([]*Tensor, len(n.in))}
+	n.backward(b)
+	for i, g := range b.in {
+		if g != nil && n.in[i].wantedIn(r) {
+			r.deliver(c, n.in[i], g, b.fresh(i))
+		}
+	}
+	c.leave(nil)
+	r.settle(n)
+}
+
+// settle gives up n's output gradients and saved tensors and announces the leaves
+// that n was the last to contribute to.
+func (r *run) settle(n *Node) {
+	for i, g := range n.grads {
+		if g != nil {
+			g.st.release()
+			n.grads[i] = nil
+		}
+	}
+	if !r.retain {
+		n.drop()
+	}
+	for _, e := range n.in {
+		if e.leaf != nil && e.wantedIn(r) {
+			r.contributed(e.leaf)
+		}
+	}
+	n.run = nil
+}
+
+// contributed counts one contribution to a leaf; after the last one the gradient is
+// complete, is added to the leaf's and announced.
+func (r *run) contributed(t *Tensor) {
+	if r.leaves[t]--; r.leaves[t] > 0 || r.wrt != nil {
+		return
+	}
+	p := r.sums[t]
+	if p == nil {
+		return
+	}
+	t.accumulate(r.c, p.g)
+	p.g.st.release()
+	delete(r.sums, t)
+	for _, hook := range t.leaf.hooks {
+		if hook != nil {
+			hook(r.c, t)
+		}
+	}
+}
+
+// fresh reports whether the gradient of input i was made by this node for that input
+// alone, so that more may be added to it in place.
+func (b *Back) fresh(i int) bool {
+	g := b.in[i]
+	if g.st.owner != b.scope || !g.IsContiguous() {
+		return false
+	}
+	for j, o := range b.in {
+		if j != i && o != nil && o.st == g.st {
+			return false
+		}
+	}
+	return true
+}
+
+// deliver adds g to the gradient that flows along e. c's scope is left soon after.
+func (r *run) deliver(c *Ctx, e edge, g *Tensor, fresh bool) {
+	if e.leaf != nil {
+		r.addTo(c, e.leaf, g, fresh)
+		return
+	}
+	for _, t := range r.wrt {
+		if t.node == e.node && t.out == e.out {
+			r.addTo(c, t, g, false)
+			fresh = false
+		}
+	}
+	if e.node.run == r && e.node.wanted {
+		n, i := e.node, e.out
+		n.grads[i], n.sole[i] = add(c, n.grads[i], n.sole[i], g, fresh)
+	}
+}
+
+func (r *run) addTo(c *Ctx, t *Tensor, g *Tensor, fresh bool) {
+	p := r.sums[t]
+	if p == nil {
+		p = &pending{}
+		r.sums[t] = p
+	}
+	p.g, p.sole = add(c, p.g, p.sole, g, fresh)
+}
+
+// add returns sum + g, held by one reference, and whether it is nobody else's. The
+// first gradient is kept as it is, since it may be a view of another; the second makes
+// a sum of our own, more are added to that in place.
+func add(c *Ctx, sum *Tensor, sole bool, g *Tensor, fresh bool) (*Tensor, bool) {
+	switch {
+	case sum == nil:
+		g.st.retain()
+		return g, fresh
+	case sole:
+		c.launch(backend.OpAdd, sum, sum, g)
+		return sum, true
+	}
+	total := c.emptyLike("Backward", sum)
+	c.launch(backend.OpAdd, total, sum, g)
+	total.st.retain()
+	sum.st.release()
+	return total, true
+}

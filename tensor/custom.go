@@ -1,0 +1,98 @@
+package tensor
+
+// CustomOp is a differentiable function that users write themselves.
+type CustomOp struct {
+	// Name appears in errors and profiles.
+	Name string
+	// Forward computes the outputs, with ops that are not recorded, and lists the
+	// tensors that Backward will read.
+	Forward func(c *Ctx, in []*Tensor) (out, saved []*Tensor)
+	// Backward returns the gradient of each input, given those of the outputs (nil
+	// where none flows). Gradients that need says are not wanted may be nil.
+	Backward func(c *Ctx, saved, grads []*Tensor, need []bool) []*Tensor
+}
+
+// Custom applies a user's op.
+func Custom(c *Ctx, op CustomOp, in ...*Tensor) []*Tensor {
+	for _, t := range in {
+		t.check(c, op.Name)
+	}
+	out, saved := op.Forward(c.NoGrad(), in)
+	for i, t := range out {
+		if t.takesPart() || containsTensor(in, t) {
+			out[i] = t.alias() // an input passed through
+		}
+	}
+	c.record(op.Name, out, in, saved, func(b *Back) {
+		need := make([]bool, len(in))
+		for i := range need {
+			need[i] = b.Need(i)
+		}
+		grads := op.Backward(b.Ctx, saved, b.node.grads, need)
+		if len(grads) != len(in) {
+			b.fail(op.Name, in, "Backward returned %d gradients: want %d, one for each input", len(grads), len(in))
+		}
+		for i, g := range grads {
+			if g != nil && g.Numel() != in[i].Numel() {
+				b.fail(op.Name, []*Tensor{in[i], g}, "the gradient of input %d does not have its shape", i)
+			}
+			b.Set(i, g)
+		}
+	})
+	return out
+}
+
+func containsTensor(list []*Tensor, t *Tensor) bool {
+	for _, x := range list {
+		if x == t {
+			return true
+		}
+	}
+	return false
+}
+
+// Checkpoint runs f without keeping what its gradient needs, and runs it again during
+// Backward (gradient checkpointing, Chen et al. 2016). params are the leaves that f
+// uses beside its inputs. Random ops in f draw the same numbers both times.
+func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in, params []*Tensor) []*Tensor {
+	again, drawn := *c, *c.draws // before f draws
+	out := c.NoGrad().Scope(func(c *Ctx) []*Tensor { return f(c, in) })
+	if !c.grad {
+		return out
+	}
+	for i, t := range out {
+		out[i] = t.alias()
+	}
+	ins := append(append([]*Tensor(nil), in...), params...)
+	c.record(name, out, ins, in, func(b *Back) {
+		redo := again
+		redo.grad, redo.scope, redo.draws = true, b.scope, new(uint64)
+		*redo.draws = drawn
+		args, wrt, at := make([]*Tensor, len(in)), []*Tensor(nil), []int(nil)
+		for i, t := range ins {
+			if i < len(in) {
+				t = t.alias()
+				args[i] = t
+			}
+			if t != nil && b.Need(i) {
+				if i < len(in) {
+					t.SetRequiresGrad(true)
+				}
+				wrt, at = append(wrt, t), append(at, i)
+			}
+		}
+		var roots, grads []*Tensor
+		for i, y := range f(&redo, args) {
+			if b.Grad(i) != nil && y.takesPart() {
+				roots, grads = append(roots, y), append(grads, b.Grad(i))
+			}
+		}
+		if len(roots) == 0 {
+			return
+		}
+		for j, g := range Backward(&redo, roots, grads, wrt) {
+			b.Set(at[j], g)
+		}
+	})
+	return out
+}

@@ -1,0 +1,75 @@
+package tensor
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
+)
+
+// Device is where tensors live and kernels run.
+type Device struct{ be backend.Backend }
+
+// NewDevice wraps a backend. Users call CPU, NewCPU or OpenDevice instead.
+func NewDevice(be backend.Backend) *Device { return &Device{be: be} }
+
+var defaultCPU = sync.OnceValue(func() *Device { return NewDevice(cpu.Default()) })
+
+// CPU returns the process's CPU device, which uses as many workers as GOMAXPROCS.
+func CPU() *Device { return defaultCPU() }
+
+// NewCPU returns a CPU device with its own worker pool and memory. Results do not
+// depend on the number of workers, bit for bit.
+func NewCPU(workers int) *Device { return NewDevice(cpu.New(workers)) }
+
+// Name is the backend's name, as "cpu".
+func (d *Device) Name() string { return d.be.Name() }
+
+// MemStats returns the device memory in use, in bytes.
+func (d *Device) MemStats() backend.Stats { return d.be.Stats() }
+
+// Close gives back everything that the device holds; its tensors must not be used again.
+func (d *Device) Close() error { return d.be.Close() }
+
+var registry struct {
+	sync.Mutex
+	open map[string]func() (*Device, error)
+}
+
+// RegisterDevice makes a kind of device known to OpenDevice. Packages such as
+// tensor/cuda call it from init, so that a blank import suffices. Registering a
+// name twice panics.
+func RegisterDevice(name string, open func() (*Device, error)) {
+	registry.Lock()
+	defer registry.Unlock()
+	if registry.open == nil {
+		registry.open = map[string]func() (*Device, error){}
+	}
+	if _, dup := registry.open[name]; dup || name == "cpu" {
+		panic(fmt.Sprintf("tensor: device %q registered twice", name))
+	}
+	registry.open[name] = open
+}
+
+// OpenDevice returns the device of the given name: "cpu", or one that a package
+// registered. The error lists what is built in.
+func OpenDevice(name string) (*Device, error) {
+	if name == "cpu" {
+		return CPU(), nil
+	}
+	registry.Lock()
+	open := registry.open[name]
+	names := []string{"cpu"}
+	for n := range registry.open {
+		names = append(names, n)
+	}
+	registry.Unlock()
+	if open == nil {
+		sort.Strings(names)
+		return nil, fmt.Errorf("tensor: no device %q is built in: want one of %s", name, strings.Join(names, ", "))
+	}
+	return open()
+}

@@ -1,0 +1,371 @@
+package tensor
+
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// unaryGrad says how a unary op's gradient is computed.
+type unaryGrad struct {
+	op   backend.Op // two-input kernel (saved, dy) → dx
+	useY bool       // saved is the output rather than the input
+}
+
+// unary runs an elementwise op on floats whose gradient is one kernel.
+func unary(c *Ctx, name string, op backend.Op, x *Tensor, g unaryGrad) *Tensor {
+	x.check(c, name)
+	c.wantFloat(name, x)
+	y := c.emptyLike(name, x)
+	c.elementwise(op, &attrs{}, y, x)
+	saved := x
+	if g.useY {
+		saved = y
+	}
+	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{saved}, func(b *Back) {
+		dx := b.emptyLike(name, b.Grad(0))
+		b.elementwise(g.op, &attrs{}, dx, saved, b.Grad(0))
+		b.Set(0, dx)
+	})
+	return y
+}
+
+// unaryWith runs an elementwise op whose gradient is written with other ops: back
+// returns dx from x, y and dy.
+func unaryWith(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, back func(c *Ctx, x, y, dy *Tensor) *Tensor) *Tensor {
+	x.check(c, name)
+	y := c.emptyLike(name, x)
+	c.elementwise(op, a, y, x)
+	if x.dtype.IsFloat() {
+		c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{x, y}, func(b *Back) { b.Set(0, back(b.Ctx, x, y, b.Grad(0))) })
+	}
+	return y
+}
+
+// Tanh is the hyperbolic tangent.
+func Tanh(c *Ctx, x *Tensor) *Tensor {
+	return unary(c, "Tanh", backend.OpTanh, x, unaryGrad{backend.OpTanhGrad, true})
+}
+
+// Sigmoid is 1/(1+e⁻ˣ).
+func Sigmoid(c *Ctx, x *Tensor) *Tensor {
+	return unary(c, "Sigmoid", backend.OpSigmoid, x, unaryGrad{backend.OpSigmoidGrad, true})
+}
+
+// ReLU is max(x, 0); its gradient at 0 is 0.
+func ReLU(c *Ctx, x *Tensor) *Tensor {
+	return unary(c, "ReLU", backend.OpReLU, x, unaryGrad{backend.OpReLUGrad, true})
+}
+
+// GELU is x·Φ(x), with the normal distribution function exactly (Hendrycks & Gimpel 2016).
+func GELU(c *Ctx, x *Tensor) *Tensor {
+	return unary(c, "GELU", backend.OpGELU, x, unaryGrad{backend.OpGELUGrad, false})
+}
+
+// GELUTanh is GPT-2's approximation, ½x(1 + tanh(√(2/π)(x + 0.044715x³))).
+func GELUTanh(c *Ctx, x *Tensor) *Tensor {
+	return unary(c, "GELUTanh", backend.OpGELUTanh, x, unaryGrad{backend.OpGELUTanhGrad, false})
+}
+
+// SiLU is x·σ(x), also called swish.
+func SiLU(c *Ctx, x *Tensor) *Tensor {
+	return unary(c, "SiLU", backend.OpSiLU, x, unaryGrad{backend.OpSiLUGrad, false})
+}
+
+// Exp is eˣ.
+func Exp(c *Ctx, x *Tensor) *Tensor {
+	return unary(c, "Exp", backend.OpExp, x, unaryGrad{backend.OpMul, true})
+}
+
+// Log is the natural logarithm.
+func Log(c *Ctx, x *Tensor) *Tensor {
+	c.wantFloat("Log", x)
+	return unaryWith(c, "Log", backend.OpLog, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor { return Div(c, dy, x) })
+}
+
+// Sqrt is the square root; its gradient at 0 is infinite.
+func Sqrt(c *Ctx, x *Tensor) *Tensor {
+	c.wantFloat("Sqrt", x)
+	return unaryWith(c, "Sqrt", backend.OpSqrt, &attrs{}, x, func(c *Ctx, _, y, dy *Tensor) *Tensor {
+		return Affine(c, Div(c, dy, y), 0.5, 0)
+	})
+}
+
+// Rsqrt is 1/√x.
+func Rsqrt(c *Ctx, x *Tensor) *Tensor {
+	c.wantFloat("Rsqrt", x)
+	return unaryWith(c, "Rsqrt", backend.OpRsqrt, &attrs{}, x, func(c *Ctx, _, y, dy *Tensor) *Tensor {
+		return Affine(c, Mul(c, dy, Mul(c, y, Mul(c, y, y))), -0.5, 0)
+	})
+}
+
+// Sin is the sine of x radians.
+func Sin(c *Ctx, x *Tensor) *Tensor {
+	c.wantFloat("Sin", x)
+	return unaryWith(c, "Sin", backend.OpSin, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor { return Mul(c, dy, Cos(c, x)) })
+}
+
+// Cos is the cosine of x radians.
+func Cos(c *Ctx, x *Tensor) *Tensor {
+	c.wantFloat("Cos", x)
+	return unaryWith(c, "Cos", backend.OpCos, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor {
+		return Neg(c, Mul(c, dy, Sin(c, x)))
+	})
+}
+
+// Erf is the error function.
+func Erf(c *Ctx, x *Tensor) *Tensor {
+	c.wantFloat("Erf", x)
+	const twoOverRootPi = 1.12837916709551257390
+	return unaryWith(c, "Erf", backend.OpErf, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor {
+		return Affine(c, Mul(c, dy, Exp(c, Neg(c, Mul(c, x, x)))), twoOverRootPi, 0)
+	})
+}
+
+// Neg is −x, for floats and signed integers.
+func Neg(c *Ctx, x *Tensor) *Tensor {
+	c.wantSigned("Neg", x)
+	return unaryWith(c, "Neg", backend.OpNeg, &attrs{}, x, func(c *Ctx, _, _, dy *Tensor) *Tensor { return Neg(c, dy) })
+}
+
+// Abs is |x|, for floats and signed integers; its gradient at 0 is 0.
+func Abs(c *Ctx, x *Tensor) *Tensor {
+	c.wantSigned("Abs", x)
+	return unaryWith(c, "Abs", backend.OpAbs, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor {
+		zero := Scalar(c, x.dtype, 0)
+		return Where(c, Gt(c, x, zero), dy, Where(c, Lt(c, x, zero), Neg(c, dy), zero))
+	})
+}
+
+func (c *Ctx) wantSigned(op string, x *Tensor) {
+	x.check(c, op)
+	if x.dtype == Bool || x.dtype == Uint8 {
+		c.fail(op, []*Tensor{x}, "want a floating-point or signed integer dtype")
+	}
+}
+
+// Affine is scale·x + shift with host numbers, for floats and signed integers (whose
+// scale and shift are truncated to integers).
+func Affine(c *Ctx, x *Tensor, scale, shift float64) *Tensor {
+	c.wantSigned("Affine", x)
+	a := floats(scale, shift)
+	a.ints[0], a.ints[1] = int(scale), int(shift)
+	return unaryWith(c, "Affine", backend.OpAffine, &a, x, func(c *Ctx, _, _, dy *Tensor) *Tensor { return Affine(c, dy, scale, 0) })
+}
+
+// PowScalar is x raised to a host number.
+func PowScalar(c *Ctx, x *Tensor, p float64) *Tensor {
+	c.wantFloat("PowScalar", x)
+	a := floats(p)
+	return unaryWith(c, "PowScalar", backend.OpPowScalar, &a, x, func(c *Ctx, x, _, dy *Tensor) *Tensor {
+		return Affine(c, Mul(c, dy, PowScalar(c, x, p-1)), p, 0)
+	})
+}
+
+// Not is the logical negation of a Bool tensor.
+func Not(c *Ctx, x *Tensor) *Tensor {
+	x.check(c, "Not")
+	c.wantBool("Not", x)
+	return unaryWith(c, "Not", backend.OpNot, &attrs{}, x, nil)
+}
+
+func (c *Ctx) wantBool(op string, xs ...*Tensor) {
+	for _, x := range xs {
+		if x.dtype != Bool {
+			c.fail(op, xs, "want bool operands")
+		}
+	}
+}
+
+// binary runs an elementwise op with broadcasting; back returns the gradients in the
+// broadcast shape, nil where need is false.
+func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType, back func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor)) *Tensor {
+	x.check(c, name)
+	y.check(c, name)
+	c.sameDType(name, x, y)
+	z := c.empty(name, out, c.broadcast(name, x, y)...)
+	c.elementwise(op, &attrs{}, z, x, y)
+	if back != nil && x.dtype.IsFloat() {
+		saved := binarySaves(op, x, y, z)
+		xs, ys := x.Shape(), y.Shape()
+		c.record(name, []*Tensor{z}, []*Tensor{x, y}, saved, func(b *Back) {
+			dx, dy := back(b.Ctx, x, y, z, b.Grad(0), [2]bool{b.Need(0), b.Need(1)})
+			if dx != nil {
+				b.Set(0, b.sumTo(dx, xs))
+			}
+			if dy != nil {
+				b.Set(1, b.sumTo(dy, ys))
+			}
+		})
+	}
+	return z
+}
+
+// binarySaves lists what the gradient of a binary op reads.
+func binarySaves(op backend.Op, x, y, z *Tensor) []*Tensor {
+	switch op {
+	case backend.OpAdd, backend.OpSub:
+		return nil
+	case backend.OpDiv:
+		return []*Tensor{y, z}
+	case backend.OpPow:
+		return []*Tensor{x, y, z}
+	}
+	return []*Tensor{x, y}
+}
+
+// Add is x + y with broadcasting, for all dtypes but Bool.
+func Add(c *Ctx, x, y *Tensor) *Tensor {
+	c.wantNumber("Add", x, y)
+	return binary(c, "Add", backend.OpAdd, x, y, x.dtype, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) { return dz, dz })
+}
+
+// Sub is x − y with broadcasting.
+func Sub(c *Ctx, x, y *Tensor) *Tensor {
+	c.wantNumber("Sub", x, y)
+	return binary(c, "Sub", backend.OpSub, x, y, x.dtype, func(c *Ctx, _, _, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+		if need[1] {
+			dy = Neg(c, dz)
+		}
+		return dz, dy
+	})
+}
+
+// Mul is the elementwise product with broadcasting.
+func Mul(c *Ctx, x, y *Tensor) *Tensor {
+	c.wantNumber("Mul", x, y)
+	return binary(c, "Mul", backend.OpMul, x, y, x.dtype, func(c *Ctx, x, y, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+		if need[0] {
+			dx = Mul(c, dz, y)
+		}
+		if need[1] {
+			dy = Mul(c, dz, x)
+		}
+		return dx, dy
+	})
+}
+
+// Div is the elementwise quotient of floats, with broadcasting.
+func Div(c *Ctx, x, y *Tensor) *Tensor {
+	c.wantFloat("Div", x, y)
+	return binary(c, "Div", backend.OpDiv, x, y, x.dtype, func(c *Ctx, _, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+		q := Div(c, dz, y)
+		if need[1] {
+			dy = Neg(c, Mul(c, q, z))
+		}
+		return q, dy
+	})
+}
+
+// Pow is x raised to y elementwise, with broadcasting. The gradient with respect to y
+// is xʸ·ln x, and 0 where x is 0.
+func Pow(c *Ctx, x, y *Tensor) *Tensor {
+	c.wantFloat("Pow", x, y)
+	return binary(c, "Pow", backend.OpPow, x, y, x.dtype, func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+		if need[0] {
+			dx = Mul(c, dz, Mul(c, y, Pow(c, x, Affine(c, y, 1, -1))))
+		}
+		if need[1] {
+			zero := Scalar(c, x.dtype, 0)
+			dy = Where(c, Eq(c, x, zero), zero, Mul(c, dz, Mul(c, z, Log(c, x))))
+		}
+		return dx, dy
+	})
+}
+
+// Maximum is the elementwise maximum, NaN where either is NaN; on a tie the gradient
+// goes half to each.
+func Maximum(c *Ctx, x, y *Tensor) *Tensor {
+	return extremum(c, "Maximum", backend.OpMaximum, Gt, x, y)
+}
+
+// Minimum is the elementwise minimum, with Maximum's rules.
+func Minimum(c *Ctx, x, y *Tensor) *Tensor {
+	return extremum(c, "Minimum", backend.OpMinimum, Lt, x, y)
+}
+
+func extremum(c *Ctx, name string, op backend.Op, wins func(*Ctx, *Tensor, *Tensor) *Tensor, x, y *Tensor) *Tensor {
+	c.wantNumber(name, x, y)
+	return binary(c, name, op, x, y, x.dtype, func(c *Ctx, x, y, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+		tie := Where(c, Eq(c, x, y), Affine(c, dz, 0.5, 0), Scalar(c, dz.dtype, 0))
+		if need[0] {
+			dx = Where(c, wins(c, x, y), dz, tie)
+		}
+		if need[1] {
+			dy = Where(c, wins(c, y, x), dz, tie)
+		}
+		return dx, dy
+	})
+}
+
+func (c *Ctx) wantNumber(op string, xs ...*Tensor) {
+	for _, x := range xs {
+		x.check(c, op)
+		if x.dtype == Bool {
+			c.fail(op, xs, "want numbers, have bool: convert with Cast")
+		}
+	}
+}
+
+// Eq is a Bool tensor: x == y, with broadcasting. So are Ne, Lt, Le, Gt and Ge.
+func Eq(c *Ctx, x, y *Tensor) *Tensor { return binary(c, "Eq", backend.OpEq, x, y, Bool, nil) }
+
+// Ne is x ≠ y.
+func Ne(c *Ctx, x, y *Tensor) *Tensor { return binary(c, "Ne", backend.OpNe, x, y, Bool, nil) }
+
+// Lt is x < y.
+func Lt(c *Ctx, x, y *Tensor) *Tensor { return binary(c, "Lt", backend.OpLt, x, y, Bool, nil) }
+
+// Le is x ≤ y.
+func Le(c *Ctx, x, y *Tensor) *Tensor { return binary(c, "Le", backend.OpLe, x, y, Bool, nil) }
+
+// Gt is x > y.
+func Gt(c *Ctx, x, y *Tensor) *Tensor { return binary(c, "Gt", backend.OpGt, x, y, Bool, nil) }
+
+// Ge is x ≥ y.
+func Ge(c *Ctx, x, y *Tensor) *Tensor { return binary(c, "Ge", backend.OpGe, x, y, Bool, nil) }
+
+// And is the logical conjunction of Bool tensors, with broadcasting.
+func And(c *Ctx, x, y *Tensor) *Tensor {
+	c.wantBool("And", x, y)
+	return binary(c, "And", backend.OpAnd, x, y, Bool, nil)
+}
+
+// Or is the logical disjunction of Bool tensors, with broadcasting.
+func Or(c *Ctx, x, y *Tensor) *Tensor {
+	c.wantBool("Or", x, y)
+	return binary(c, "Or", backend.OpOr, x, y, Bool, nil)
+}
+
+// Where takes x where cond is true and y elsewhere; all three broadcast.
+func Where(c *Ctx, cond, x, y *Tensor) *Tensor {
+	ins := []*Tensor{cond, x, y}
+	for _, t := range ins {
+		t.check(c, "Where")
+	}
+	c.sameDType("Where", x, y)
+	if cond.dtype != Bool {
+		c.fail("Where", ins, "the condition must be bool")
+	}
+	z := c.empty("Where", x.dtype, c.broadcast("Where", cond, x, y)...)
+	c.elementwise(backend.OpWhere, &attrs{}, z, cond, x, y)
+	if x.dtype.IsFloat() {
+		xs, ys := slices.Clone(x.Shape()), slices.Clone(y.Shape())
+		c.record("Where", []*Tensor{z}, []*Tensor{x, y}, []*Tensor{cond}, func(b *Back) {
+			zero := Scalar(b.Ctx, x.dtype, 0)
+			if b.Need(0) {
+				b.Set(0, b.sumTo(Where(b.Ctx, cond, b.Grad(0), zero), xs))
+			}
+			if b.Need(1) {
+				b.Set(1, b.sumTo(Where(b.Ctx, cond, zero, b.Grad(0)), ys))
+			}
+		})
+	}
+	return z
+}
+
+// MaskedFill replaces x by the host number v where mask is true; mask broadcasts.
+func MaskedFill(c *Ctx, x, mask *Tensor, v float64) *Tensor {
+	x.check(c, "MaskedFill")
+	return Where(c, mask, Scalar(c, x.dtype, v), x)
+}

@@ -1,0 +1,76 @@
+package tensor
+
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// wantWritable checks the target of a write in place.
+func (c *Ctx) wantWritable(op string, dst *Tensor, ins ...*Tensor) {
+	dst.check(c, op)
+	if c.grad && dst.takesPart() {
+		c.fail(op, []*Tensor{dst}, "cannot write in place to a tensor that takes part in autograd: use NoGrad or Detach")
+	}
+	for _, t := range ins {
+		t.check(c, op)
+		if !slices.Equal(t.Shape(), dst.Shape()) {
+			c.fail(op, append([]*Tensor{dst}, ins...), "want operands of one shape")
+		}
+	}
+	dst.st.ver++
+}
+
+// CopyInto overwrites dst with src, converting dtypes.
+func CopyInto(c *Ctx, dst, src *Tensor) {
+	c.wantWritable("CopyInto", dst, src)
+	c.launch(backend.OpCopy, dst, src)
+}
+
+// FillInto overwrites every element of dst with v.
+func FillInto(c *Ctx, dst *Tensor, v float64) {
+	c.wantWritable("FillInto", dst)
+	c.fill(dst, v)
+}
+
+// AxpbyInto overwrites dst with a·x + b·y; dst may be x or y.
+func AxpbyInto(c *Ctx, dst *Tensor, a float64, x *Tensor, b float64, y *Tensor) {
+	c.wantWritable("AxpbyInto", dst, x, y)
+	c.sameDType("AxpbyInto", dst, x, y)
+	c.wantFloat("AxpbyInto", dst)
+	at := floats(a, b)
+	c.launchAttrs(backend.OpAxpby, &at, dst, x, y)
+}
+
+// AddInto adds x to dst.
+func AddInto(c *Ctx, dst, x *Tensor) {
+	c.wantWritable("AddInto", dst, x)
+	c.sameDType("AddInto", dst, x)
+	c.launch(backend.OpAdd, dst, dst, x)
+}
+
+// ScaleInto multiplies dst by a host number.
+func ScaleInto(c *Ctx, dst *Tensor, a float64) {
+	c.wantWritable("ScaleInto", dst)
+	c.wantFloat("ScaleInto", dst)
+	at := floats(a)
+	c.launchAttrs(backend.OpAffine, &at, dst, dst)
+}
+
+// AdamMoments updates Adam's moments in place from the gradient g,
+// m = β₁m+(1−β₁)g and v = β₂v+(1−β₂)g², and overwrites u with the direction
+// (m/(1−β₁ᵗ))/(√(v/(1−β₂ᵗ))+ε) of step t ≥ 1 (Kingma & Ba 2015). All are contiguous.
+func AdamMoments(c *Ctx, m, v, u, g *Tensor, beta1, beta2, eps float64, correction1, correction2 float64) {
+	for _, t := range []*Tensor{m, v, u} {
+		c.wantWritable("AdamMoments", t, g)
+	}
+	ts := []*Tensor{m, v, u, g}
+	c.sameDType("AdamMoments", ts...)
+	for _, t := range ts {
+		if !t.IsContiguous() {
+			c.fail("AdamMoments", ts, "want contiguous operands")
+		}
+	}
+	a := floats(beta1, beta2, eps, correction1, correction2)
+	c.launchMulti(backend.OpAdamMoments, &a, []*Tensor{m, v, u}, g)
+}

@@ -1,0 +1,87 @@
+package tensor
+
+import "github.com/lockstep-ml/lockstep/internal/backend"
+
+// leaf is what a tensor has that gradients end at.
+type leaf struct {
+	grad   *Tensor // buffer of the gradient, contiguous, outside every scope
+	filled bool    // grad holds a gradient (else its next write overwrites)
+	hooks  []func(c *Ctx, t *Tensor)
+}
+
+// SetRequiresGrad makes t a leaf whose gradient Backward accumulates, or ends that.
+// Only floating-point tensors that no recorded op made can be leaves. It returns t.
+func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
+	switch {
+	case !on:
+		t.leaf = nil
+	case !t.dtype.IsFloat():
+		panic(&Error{Op: "SetRequiresGrad", Inputs: []string{describe(t)}, Msg: "only floating-point tensors have gradients"})
+	case t.node != nil:
+		panic(&Error{Op: "SetRequiresGrad", Inputs: []string{describe(t)}, Msg: "the tensor is the result of " + t.node.op + ": Detach it first"})
+	case t.leaf == nil:
+		t.leaf = &leaf{}
+	}
+	return t
+}
+
+// RequiresGrad reports whether t is a leaf or the result of a recorded op.
+func (t *Tensor) RequiresGrad() bool { return t.leaf != nil || t.node != nil }
+
+// IsLeaf reports whether SetRequiresGrad(true) was called on t.
+func (t *Tensor) IsLeaf() bool { return t.leaf != nil }
+
+// Grad is the gradient that Backward accumulated in a leaf, contiguous, of t's dtype
+// and shape; nil if there is none since ZeroGrad.
+func (t *Tensor) Grad() *Tensor {
+	if t.leaf == nil || !t.leaf.filled {
+		return nil
+	}
+	return t.leaf.grad
+}
+
+// ZeroGrad forgets the gradient. Its memory stays for the next one, whose first
+// contribution overwrites.
+func (t *Tensor) ZeroGrad() {
+	if t.leaf != nil {
+		t.leaf.filled = false
+	}
+}
+
+// SwapGrad makes g the buffer that the next gradient is accumulated in and returns the
+// one so far; either may be nil. filled says whether g already holds a gradient to add
+// to. Accumulation in several stages (a tree over micro-batches) is built on it.
+func (t *Tensor) SwapGrad(g *Tensor, filled bool) *Tensor {
+	old := t.leaf.grad
+	t.leaf.grad, t.leaf.filled = g, filled && g != nil
+	return old
+}
+
+// OnGrad registers hook to be called during Backward as soon as the gradient of the
+// leaf t is complete for that Backward. Hooks run in the order in which gradients get
+// ready and must not block. The returned function removes the hook.
+func (t *Tensor) OnGrad(hook func(c *Ctx, t *Tensor)) (remove func()) {
+	if t.leaf == nil {
+		panic(&Error{Op: "OnGrad", Inputs: []string{describe(t)}, Msg: "not a leaf: call SetRequiresGrad(true) first"})
+	}
+	l, i := t.leaf, len(t.leaf.hooks)
+	l.hooks = append(l.hooks, hook)
+	return func() { l.hooks[i] = nil }
+}
+
+// accumulate adds g to the leaf's gradient; the first write after ZeroGrad overwrites.
+func (t *Tensor) accumulate(c *Ctx, g *Tensor) {
+	l := t.leaf
+	if l.grad == nil || l.grad.st.buf == nil {
+		free := *c
+		free.scope = nil
+		l.grad, l.filled = free.empty("Backward", t.dtype, t.Shape()...), false
+	}
+	if l.filled {
+		c.launch(backend.OpAdd, l.grad, l.grad, g)
+	} else {
+		c.launch(backend.OpCopy, l.grad, g)
+	}
+	l.grad.st.ver++
+	l.filled = true
+}

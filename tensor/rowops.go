@@ -1,0 +1,173 @@
+package tensor
+
+import (
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// lastDim moves dim d to the end, runs f on a contiguous tensor, and moves it back.
+func lastDim(c *Ctx, name string, x *Tensor, d int, f func(c *Ctx, x *Tensor) *Tensor) *Tensor {
+	x.check(c, name)
+	c.wantFloat(name, x)
+	d = x.dimIndex(c, name, d)
+	switch {
+	case x.ndim == 0:
+		return Reshape(c, f(c, Reshape(c, x, 1)))
+	case d == x.ndim-1:
+		return f(c, Contiguous(c, x))
+	}
+	return Transpose(c, f(c, Contiguous(c, Transpose(c, x, d, -1))), d, -1)
+}
+
+// Softmax is eˣ/Σeˣ along dim d.
+func Softmax(c *Ctx, x *Tensor, d int) *Tensor {
+	return lastDim(c, "Softmax", x, d, func(c *Ctx, x *Tensor) *Tensor {
+		return rowOp(c, "Softmax", backend.OpSoftmax, backend.OpSoftmaxGrad, x)
+	})
+}
+
+// LogSoftmax is x − log Σeˣ along dim d.
+func LogSoftmax(c *Ctx, x *Tensor, d int) *Tensor {
+	return lastDim(c, "LogSoftmax", x, d, func(c *Ctx, x *Tensor) *Tensor {
+		return rowOp(c, "LogSoftmax", backend.OpLogSoftmax, backend.OpLogSoftmaxGrad, x)
+	})
+}
+
+// rowOp runs a row kernel whose gradient kernel takes (y, dy).
+func rowOp(c *Ctx, name string, op, grad backend.Op, x *Tensor) *Tensor {
+	y := c.emptyLike(name, x)
+	c.launch(op, y, x)
+	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{y}, func(b *Back) {
+		dx := b.emptyLike(name, y)
+		b.launch(grad, dx, y, b.materialize(name, b.Grad(0)))
+		b.Set(0, dx)
+	})
+	return y
+}
+
+// statDType is the dtype in which row statistics of x are kept.
+func statDType(x *Tensor) DType {
+	if x.dtype == Float64 {
+		return Float64
+	}
+	return Float32
+}
+
+// CrossEntropy is −log softmax(logits)[target] for each row of logits [N,V] and targets
+// [N] (int32 or int64): the losses [N], in float32 (float64 for float64 logits), 0 where
+// the target is ignoreIndex. A target outside [0,V) is a fault. Dividing the sum by the
+// number of rows that count is the caller's: means of means are wrong.
+func CrossEntropy(c *Ctx, logits, targets *Tensor, ignoreIndex int) *Tensor {
+	ins := []*Tensor{logits, targets}
+	logits.check(c, "CrossEntropy")
+	targets.check(c, "CrossEntropy")
+	c.wantFloat("CrossEntropy", logits)
+	if logits.ndim != 2 || targets.ndim != 1 || targets.shape[0] != logits.shape[0] {
+		c.fail("CrossEntropy", ins, "want logits [N V] and targets [N]")
+	}
+	c.wantIndex("CrossEntropy", targets)
+	x, ids := Contiguous(c, logits), c.materialize("CrossEntropy", targets)
+	loss := c.empty("CrossEntropy", statDType(x), x.shape[0])
+	lse := c.emptyLike("CrossEntropy", loss)
+	a := ints(ignoreIndex)
+	c.launchMulti(backend.OpCrossEntropy, &a, []*Tensor{loss, lse}, x, ids)
+	c.record("CrossEntropy", []*Tensor{loss}, []*Tensor{x}, []*Tensor{x, ids, lse}, func(b *Back) {
+		dx := b.emptyLike("CrossEntropy", x)
+		b.launchAttrs(backend.OpCrossEntropyGrad, &a, dx, x, ids, lse, b.Grad(0))
+		b.Set(0, dx)
+	})
+	return loss
+}
+
+func (c *Ctx) wantIndex(op string, t *Tensor) {
+	t.check(c, op)
+	if t.dtype != Int32 && t.dtype != Int64 {
+		c.fail(op, []*Tensor{t}, "indices must be int32 or int64")
+	}
+}
+
+// wantAffine checks an optional weight or bias of a norm over the last dim of x.
+func (c *Ctx) wantAffine(op string, x, p *Tensor) {
+	if p == nil {
+		return
+	}
+	p.check(c, op)
+	c.sameDType(op, x, p)
+	if p.ndim != 1 || p.shape[0] != x.Size(-1) || !p.IsContiguous() {
+		c.fail(op, []*Tensor{x, p}, "want a contiguous parameter of shape [%d]", x.Size(-1))
+	}
+}
+
+// normRows prepares the operand of a norm: a contiguous matrix of rows.
+func (c *Ctx) normRows(op string, x *Tensor) (in, rows *Tensor) {
+	x.check(c, op)
+	c.wantFloat(op, x)
+	if x.ndim == 0 {
+		c.fail(op, []*Tensor{x}, "want at least one dim")
+	}
+	in = Contiguous(c, x)
+	return in, c.rows(op, in, x.Size(-1))
+}
+
+// LayerNorm normalises the last dim to mean 0 and variance 1, then scales by weight and
+// shifts by bias, both of shape [C] or nil (Ba et al. 2016). The variance is the biased
+// one; eps is added to it.
+func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
+	const name = "LayerNorm"
+	in, rows := c.normRows(name, x)
+	c.wantAffine(name, x, weight)
+	c.wantAffine(name, x, bias)
+	if weight == nil && bias != nil {
+		c.fail(name, []*Tensor{x, bias}, "a bias needs a weight")
+	}
+	n, width := rows.shape[0], rows.shape[1]
+	y := c.emptyLike(name, rows)
+	mean, rstd := c.empty(name, statDType(x), n), c.empty(name, statDType(x), n)
+	a := floats(eps)
+	c.launchMulti(backend.OpLayerNorm, &a, []*Tensor{y, mean, rstd}, rows, weight, bias)
+	out := y.reshaped(x.Shape())
+	c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, []*Tensor{rows, mean, rstd, weight}, func(b *Back) {
+		g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
+		if b.Need(0) {
+			dx := b.emptyLike(name, rows)
+			b.launchMulti(backend.OpLayerNormGrad, &a, []*Tensor{dx}, rows, mean, rstd, g, weight)
+			b.Set(0, dx.reshaped(in.Shape()))
+		}
+		if b.Need(1) || b.Need(2) {
+			outs := []*Tensor{b.empty(name, x.dtype, width)}
+			if bias != nil {
+				outs = append(outs, b.empty(name, x.dtype, width))
+				b.Set(2, outs[1])
+			}
+			b.launchMulti(backend.OpLayerNormParamGrad, &a, outs, rows, mean, rstd, g)
+			b.Set(1, outs[0])
+		}
+	})
+	return out
+}
+
+// RMSNorm divides the last dim by its root mean square, √(mean x² + eps), and scales by
+// weight [C] or nil (Zhang & Sennrich 2019).
+func RMSNorm(c *Ctx, x, weight *Tensor, eps float64) *Tensor {
+	const name = "RMSNorm"
+	in, rows := c.normRows(name, x)
+	c.wantAffine(name, x, weight)
+	y := c.emptyLike(name, rows)
+	rrms := c.empty(name, statDType(x), rows.shape[0])
+	a := floats(eps)
+	c.launchMulti(backend.OpRMSNorm, &a, []*Tensor{y, rrms}, rows, weight)
+	out := y.reshaped(x.Shape())
+	c.record(name, []*Tensor{out}, []*Tensor{in, weight}, []*Tensor{rows, rrms, weight}, func(b *Back) {
+		g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
+		if b.Need(0) {
+			dx := b.emptyLike(name, rows)
+			b.launchMulti(backend.OpRMSNormGrad, &a, []*Tensor{dx}, rows, rrms, g, weight)
+			b.Set(0, dx.reshaped(in.Shape()))
+		}
+		if b.Need(1) {
+			dw := b.empty(name, x.dtype, rows.shape[1])
+			b.launch(backend.OpRMSNormParamGrad, dw, rows, rrms, g)
+			b.Set(1, dw)
+		}
+	})
+	return out
+}

@@ -1,0 +1,63 @@
+package tensor
+
+// scope owns the storages that are made while it is the innermost one.
+type scope struct {
+	parent *scope
+	own    []*storage
+	nodes  []*Node // graph nodes recorded inside; they go with the outermost scope
+}
+
+// Scope runs body with a memory scope of its own. When body returns, everything that
+// was allocated inside is freed, but the tensors that body returns (they move to the
+// enclosing scope), those passed to Keep, and those that the autograd graph saved:
+// these go when Backward has used them, or with the outermost scope. Use one scope
+// per micro-batch. A panic in body frees as well.
+func (c *Ctx) Scope(body func(c *Ctx) []*Tensor) []*Tensor {
+	in := c.enter()
+	var out []*Tensor
+	defer func() { in.leave(out) }()
+	out = body(in)
+	return out
+}
+
+// enter returns c with a new innermost scope; leave must follow.
+func (c *Ctx) enter() *Ctx {
+	d := *c
+	d.scope = &scope{parent: c.scope}
+	return &d
+}
+
+// leave ends the scope that enter began; out moves to the enclosing scope.
+func (c *Ctx) leave(out []*Tensor) {
+	s := c.scope
+	for _, t := range out {
+		if t != nil && t.st.owner == s {
+			t.st.give(s.parent)
+		}
+	}
+	for _, st := range s.own {
+		if st.owner == s {
+			st.owner = nil
+			st.release()
+		}
+	}
+	s.own = nil
+	if s.parent != nil {
+		s.parent.nodes = append(s.parent.nodes, s.nodes...)
+	} else {
+		for _, n := range s.nodes {
+			n.drop()
+		}
+	}
+	s.nodes = nil
+}
+
+// Keep lets t outlive its scope; it then lives until Free or until the garbage
+// collector finds it unused. It returns t.
+func (c *Ctx) Keep(t *Tensor) *Tensor {
+	t.check(c, "Keep")
+	if t.st.owner != nil {
+		t.st.give(nil)
+	}
+	return t
+}
