@@ -1,0 +1,165 @@
+package nn
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Cloner is implemented by modules that copy themselves.
+type Cloner interface {
+	// CloneModule returns a module of the same type with parameters of its own on dev.
+	CloneModule(dev *tensor.Device) (Module, error)
+}
+
+// Clone copies a module and its parameters onto dev, for a rank that is a goroutine.
+// Parameters that were tied stay tied. A module is copied by its Cloner, else field by
+// field; a func, chan or unexported pointer field cannot be and is an error that names
+// it.
+func Clone[M Module](m M, dev *tensor.Device) (M, error) {
+	var zero M
+	cl := &cloner{c: tensor.NewCtx(dev).NoGrad(), dev: dev, seen: map[any]reflect.Value{}}
+	v, err := cl.value(reflect.ValueOf(m), fmt.Sprintf("%T", m))
+	if err != nil {
+		return zero, err
+	}
+	return v.Interface().(M), nil
+}
+
+type cloner struct {
+	c    *tensor.Ctx
+	dev  *tensor.Device
+	seen map[any]reflect.Value // pointer → its copy
+}
+
+func (cl *cloner) value(v reflect.Value, path string) (reflect.Value, error) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		return cl.pointer(v, path)
+	case reflect.Interface:
+		if v.IsNil() {
+			return v, nil
+		}
+		e, err := cl.value(v.Elem(), path)
+		if err != nil {
+			return v, err
+		}
+		out := reflect.New(v.Type()).Elem()
+		out.Set(e)
+		return out, nil
+	case reflect.Slice:
+		if v.IsNil() {
+			return v, nil
+		}
+		out := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		return out, cl.elements(v, out, path)
+	case reflect.Array:
+		out := reflect.New(v.Type()).Elem()
+		return out, cl.elements(v, out, path)
+	case reflect.Map:
+		return cl.mapping(v, path)
+	case reflect.Struct:
+		out := reflect.New(v.Type()).Elem()
+		return out, cl.fields(v, out, path)
+	case reflect.Func, reflect.Chan, reflect.UnsafePointer:
+		if !v.IsNil() {
+			return v, cl.refuse(path, v.Type())
+		}
+	}
+	return v, nil
+}
+
+func (cl *cloner) refuse(path string, t reflect.Type) error {
+	return fmt.Errorf("nn.Clone: %s: a %s cannot be copied: implement nn.Cloner, or build each rank's model with trainer.WithModelInit", path, t)
+}
+
+func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
+	if v.IsNil() {
+		return v, nil
+	}
+	if done, ok := cl.seen[v.Interface()]; ok {
+		return done, nil
+	}
+	switch p := v.Interface().(type) {
+	case *Parameter:
+		out := reflect.ValueOf(&Parameter{Tensor: cl.tensor(p.Tensor)})
+		cl.seen[v.Interface()] = out
+		return out, nil
+	case *tensor.Tensor:
+		out := reflect.ValueOf(cl.tensor(p))
+		cl.seen[v.Interface()] = out
+		return out, nil
+	case Cloner:
+		m, err := p.CloneModule(cl.dev)
+		out := reflect.ValueOf(m)
+		if err == nil && out.Type() != v.Type() {
+			err = fmt.Errorf("nn.Clone: %s: CloneModule returned a %T, want a %T", path, m, p)
+		}
+		cl.seen[v.Interface()] = out
+		return out, err
+	}
+	out := reflect.New(v.Type().Elem())
+	cl.seen[v.Interface()] = out
+	if v.Elem().Kind() == reflect.Struct {
+		return out, cl.fields(v.Elem(), out.Elem(), path)
+	}
+	e, err := cl.value(v.Elem(), path)
+	if err == nil {
+		out.Elem().Set(e)
+	}
+	return out, err
+}
+
+// tensor copies values and the wish for gradients, not gradients or hooks.
+func (cl *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
+	if t == nil {
+		return nil
+	}
+	host := tensor.ReadBytes(tensor.NewCtx(t.Device()).NoGrad(), t)
+	return tensor.FromBytes(cl.c, host, t.DType(), t.Shape()...).SetRequiresGrad(t.IsLeaf())
+}
+
+func (cl *cloner) fields(v, out reflect.Value, path string) error {
+	for i := range v.NumField() {
+		f, fv := v.Type().Field(i), v.Field(i)
+		if !f.IsExported() {
+			if !fv.IsZero() { // reflection cannot copy it, and dropping it would change the model silently
+				return fmt.Errorf("nn.Clone: %s.%s: an unexported field with a value cannot be copied: export it, implement nn.Cloner, or build each rank's model with trainer.WithModelInit", path, f.Name)
+			}
+			continue
+		}
+		c, err := cl.value(fv, path+"."+f.Name)
+		if err != nil {
+			return err
+		}
+		out.Field(i).Set(c)
+	}
+	return nil
+}
+
+func (cl *cloner) elements(v, out reflect.Value, path string) error {
+	for i := range v.Len() {
+		e, err := cl.value(v.Index(i), fmt.Sprintf("%s[%d]", path, i))
+		if err != nil {
+			return err
+		}
+		out.Index(i).Set(e)
+	}
+	return nil
+}
+
+func (cl *cloner) mapping(v reflect.Value, path string) (reflect.Value, error) {
+	if v.IsNil() {
+		return v, nil
+	}
+	out := reflect.MakeMapWithSize(v.Type(), v.Len())
+	for it := v.MapRange(); it.Next(); {
+		e, err := cl.value(it.Value(), fmt.Sprintf("%s[%v]", path, it.Key()))
+		if err != nil {
+			return out, err
+		}
+		out.SetMapIndex(it.Key(), e)
+	}
+	return out, nil
+}

@@ -1,0 +1,109 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Linear is y = x·Wᵀ + b with W [out, in] and b [out], as torch.nn.Linear.
+type Linear struct {
+	Weight *Parameter `nn:"weight"`
+	Bias   *Parameter `nn:"bias"` // nil: none
+}
+
+// NewLinear makes a Linear with torch.nn.Linear's initialisation, U(±1/√in).
+func NewLinear(in *Init, inFeatures, outFeatures int, bias bool) *Linear {
+	l := &Linear{Weight: in.KaimingUniform("weight", outFeatures, inFeatures)}
+	if bias {
+		l.Bias = in.Uniform("bias", 1/math.Sqrt(float64(inFeatures)), outFeatures)
+	}
+	return l
+}
+
+// Forward maps x [..., in] to [..., out].
+func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor { return Unit1(c, l, l.forward, x) }
+
+func (l *Linear) forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return tensor.AddMM(c.Ctx, l.Bias.tensor(), x, tensor.Transpose(c.Ctx, l.Weight.Tensor, 0, 1))
+}
+
+// tensor is the parameter's tensor, nil for a nil parameter.
+func (p *Parameter) tensor() *tensor.Tensor {
+	if p == nil {
+		return nil
+	}
+	return p.Tensor
+}
+
+// Embedding looks up rows of Weight [V, C] by id.
+type Embedding struct {
+	Weight *Parameter `nn:"weight"`
+}
+
+// NewEmbedding makes a table of n rows drawn from N(0, std²).
+func NewEmbedding(in *Init, n, dim int, std float64) *Embedding {
+	return &Embedding{Weight: in.Normal("weight", std, n, dim)}
+}
+
+// Forward maps ids of any shape to ids' shape with C appended.
+func (e *Embedding) Forward(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, e, func(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
+		return tensor.Embedding(c.Ctx, e.Weight.Tensor, ids)
+	}, ids)
+}
+
+// LayerNorm normalises the last dim (Ba et al. 2016).
+type LayerNorm struct {
+	Weight *Parameter `nn:"weight"`
+	Bias   *Parameter `nn:"bias"`
+	Eps    float64
+}
+
+// NewLayerNorm makes a LayerNorm over a last dim of the given size.
+func NewLayerNorm(in *Init, dim int, eps float64) *LayerNorm {
+	return &LayerNorm{Weight: in.Full("weight", 1, dim), Bias: in.Full("bias", 0, dim), Eps: eps}
+}
+
+func (*LayerNorm) normalization() {}
+
+// Forward keeps x's shape.
+func (l *LayerNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.LayerNorm(c.Ctx, x, l.Weight.tensor(), l.Bias.tensor(), l.Eps)
+	}, x)
+}
+
+// RMSNorm divides the last dim by its root mean square (Zhang & Sennrich 2019).
+type RMSNorm struct {
+	Weight *Parameter `nn:"weight"`
+	Eps    float64
+}
+
+// NewRMSNorm makes an RMSNorm over a last dim of the given size.
+func NewRMSNorm(in *Init, dim int, eps float64) *RMSNorm {
+	return &RMSNorm{Weight: in.Full("weight", 1, dim), Eps: eps}
+}
+
+func (*RMSNorm) normalization() {}
+
+// Forward keeps x's shape.
+func (l *RMSNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.RMSNorm(c.Ctx, x, l.Weight.tensor(), l.Eps)
+	}, x)
+}
+
+// Dropout zeroes elements with probability P while training. Dim 0 of its input must
+// count samples.
+type Dropout struct{ P float64 }
+
+// Forward keeps x's shape.
+func (d *Dropout) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, d, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		if !c.Training {
+			return x
+		}
+		return tensor.Dropout(c.Ctx, x, d.P)
+	}, x)
+}

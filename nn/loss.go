@@ -1,0 +1,30 @@
+package nn
+
+import "github.com/lockstep-ml/lockstep/tensor"
+
+// IgnoreIndex marks labels that do not count, as in PyTorch and transformers.
+const IgnoreIndex = -100
+
+// CrossEntropySum is the sum over all labels but IgnoreIndex of −log softmax(logits)[label],
+// for logits [..., V] and labels [...]. Divide it by the number of labels that count
+// over the whole optimizer step, never by batch.
+func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
+	rows := tensor.Reshape(c.Ctx, logits, -1, logits.Size(-1))
+	losses := tensor.CrossEntropy(c.Ctx, rows, tensor.Reshape(c.Ctx, labels, -1), IgnoreIndex)
+	return tensor.Sum(c.Ctx, losses, nil, false)
+}
+
+// CausalLMLossSum is the CrossEntropySum of predicting each next token: logits [B,T,V] at
+// position t are compared with labels [B,T] at t+1. The labels are shifted rather than
+// the logits, which would be a copy of the largest tensor of the model.
+func CausalLMLossSum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
+	next := tensor.Slice(c.Ctx, labels, 1, min(1, labels.Size(1)), labels.Size(1))
+	none := tensor.Full(c.Ctx, labels.DType(), IgnoreIndex, labels.Size(0), labels.Size(1)-next.Size(1))
+	return CrossEntropySum(c, logits, tensor.Concat(c.Ctx, 1, next, none))
+}
+
+// MSESum is the sum of squared differences.
+func MSESum(c *Ctx, x, target *tensor.Tensor) *tensor.Tensor {
+	d := tensor.Sub(c.Ctx, x, target)
+	return tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, d, d), nil, false)
+}

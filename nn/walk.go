@@ -1,0 +1,177 @@
+package nn
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Module is a pointer to a struct whose exported fields hold parameters and modules.
+type Module any
+
+// Parameter is a tensor that training changes. Two modules may share one Parameter
+// (weight tying); it then counts once, under the first path.
+type Parameter struct {
+	*tensor.Tensor
+}
+
+// NewParameter makes t a trainable parameter.
+func NewParameter(t *tensor.Tensor) *Parameter {
+	return &Parameter{Tensor: t.SetRequiresGrad(true)}
+}
+
+// Named is a parameter with its dotted path.
+type Named struct {
+	Name string
+	*Parameter
+}
+
+// Tree is what walking a module found: its parameters and modules, by path. It is
+// computed once and handed to NewCtx.
+type Tree struct {
+	params  []Named
+	aliases map[string]string // path of a tied parameter → the path it counts under
+	modules []namedModule
+	paths   map[Module]string
+	hooks   map[Module]*Hooks
+	own     map[Module][]*tensor.Tensor
+}
+
+type namedModule struct {
+	name   string
+	module Module
+}
+
+// Walk finds all parameters and modules under m, in the order of the fields. It panics
+// with a clear text if m is not a pointer to a struct.
+func Walk(m Module) *Tree {
+	t := &Tree{aliases: map[string]string{}, paths: map[Module]string{}, hooks: map[Module]*Hooks{}, own: map[Module][]*tensor.Tensor{}}
+	v := reflect.ValueOf(m)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
+		panic(&tensor.Error{Op: "nn.Walk", Msg: fmt.Sprintf("a module must be a non-nil pointer to a struct, not %T", m)})
+	}
+	t.module(v, "", map[*Parameter]string{})
+	return t
+}
+
+func (t *Tree) module(v reflect.Value, path string, seen map[*Parameter]string) {
+	m := v.Interface()
+	if _, again := t.paths[m]; again {
+		return
+	}
+	t.paths[m] = path
+	t.modules = append(t.modules, namedModule{path, m})
+	s := v.Elem()
+	for i := range s.NumField() {
+		f := s.Type().Field(i)
+		if !f.IsExported() {
+			continue
+		}
+		name := path
+		if !f.Anonymous || f.Tag.Get("nn") != "" {
+			name = join(path, fieldName(f))
+		}
+		t.value(s.Field(i), name, seen)
+	}
+}
+
+// value follows a field: a parameter, a module, a slice or an interface of them.
+func (t *Tree) value(v reflect.Value, path string, seen map[*Parameter]string) {
+	switch v.Kind() {
+	case reflect.Interface:
+		if !v.IsNil() {
+			t.value(v.Elem(), path, seen)
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			t.value(v.Index(i), join(path, strconv.Itoa(i)), seen)
+		}
+	case reflect.Pointer:
+		if v.IsNil() || v.Elem().Kind() != reflect.Struct {
+			return
+		}
+		if p, ok := v.Interface().(*Parameter); ok {
+			if first, tied := seen[p]; tied {
+				t.aliases[path] = first
+				return
+			}
+			seen[p] = path
+			t.params = append(t.params, Named{path, p})
+			return
+		}
+		t.module(v, path, seen)
+	}
+}
+
+func fieldName(f reflect.StructField) string {
+	if tag := f.Tag.Get("nn"); tag != "" {
+		return tag
+	}
+	return strings.ToLower(f.Name)
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// Parameters lists the parameters in registration order, tied ones once.
+func (t *Tree) Parameters() []Named { return t.params }
+
+// Aliases maps the path of each further use of a tied parameter to the path that the
+// parameter counts under.
+func (t *Tree) Aliases() map[string]string { return t.aliases }
+
+// Modules calls f for each module in the order of the walk, parents first.
+func (t *Tree) Modules(f func(path string, m Module)) {
+	for _, n := range t.modules {
+		f(n.name, n.module)
+	}
+}
+
+// SetHooks attaches hooks to a module of the tree; nil removes them.
+func (t *Tree) SetHooks(m Module, h *Hooks) {
+	if h == nil {
+		delete(t.hooks, m)
+		return
+	}
+	t.hooks[m] = h
+}
+
+// path is m's path; a module outside the tree goes by its type.
+func (t *Tree) path(m Module) string {
+	if p, ok := t.paths[m]; ok {
+		return p
+	}
+	return strings.TrimPrefix(fmt.Sprintf("%T", m), "*")
+}
+
+// tensors lists the parameters under m.
+func (t *Tree) tensors(m Module) []*tensor.Tensor {
+	if ts, ok := t.own[m]; ok {
+		return ts
+	}
+	var ts []*tensor.Tensor
+	for _, p := range Walk(m).params {
+		ts = append(ts, p.Tensor)
+	}
+	t.own[m] = ts
+	return ts
+}
+
+// NamedParameters lists the parameters of m in registration order, tied ones once.
+func NamedParameters(m Module) []Named { return Walk(m).Parameters() }
+
+// NumParameters counts the elements of all parameters of m, tied ones once.
+func NumParameters(m Module) int {
+	n := 0
+	for _, p := range NamedParameters(m) {
+		n += p.Numel()
+	}
+	return n
+}
