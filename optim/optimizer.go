@@ -1,0 +1,192 @@
+package optim
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Param is a parameter as the optimizer sees it: a leaf tensor with a name that is
+// unique in the model.
+type Param struct {
+	Name string
+	*tensor.Tensor
+}
+
+// Group is a set of parameters with common hyper-parameters.
+type Group struct {
+	Params []Param
+	// LR is the learning rate of the next step; a schedule changes it.
+	LR float64
+	// WeightDecay is the decay coefficient, coupled or decoupled as the optimizer says.
+	WeightDecay float64
+}
+
+// Transform is one link of an optimizer's chain.
+type Transform interface {
+	// State names the tensors of the parameter's shape that the transform keeps, as
+	// "exp_avg"; they start as zeros.
+	State() []string
+	// Apply replaces the update of one parameter, which begins as its gradient. It may
+	// change update and the state in place, and p for what is not an update.
+	Apply(c *tensor.Ctx, p Param, g *Group, s *Slot, update *tensor.Tensor)
+}
+
+// Slot is what an optimizer remembers of one parameter.
+type Slot struct {
+	// Step counts the steps that changed the parameter, this one included.
+	Step int64
+	// Tensors are the state by name.
+	Tensors map[string]*tensor.Tensor
+}
+
+// Optimizer is a chain of transforms over groups of parameters.
+type Optimizer struct {
+	name   string
+	groups []*Group
+	chain  []Transform
+	slots  map[string]*Slot
+	keep   *tensor.Ctx
+}
+
+// New makes an optimizer of a user's own chain. name identifies it in checkpoints. It
+// panics if two parameters share a name.
+func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
+	o := &Optimizer{name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad()}
+	for _, g := range groups {
+		for _, p := range g.Params {
+			if o.slots[p.Name] != nil {
+				panic(&tensor.Error{Op: "optim.New", Msg: fmt.Sprintf("parameter %q is named twice", p.Name)})
+			}
+			o.slots[p.Name] = o.newSlot(p)
+		}
+	}
+	return o
+}
+
+func (o *Optimizer) newSlot(p Param) *Slot {
+	s := &Slot{Tensors: map[string]*tensor.Tensor{}}
+	for _, t := range o.chain {
+		for _, name := range t.State() {
+			s.Tensors[name] = tensor.ZerosLike(o.keep, p.Tensor)
+		}
+	}
+	return s
+}
+
+// Name is the optimizer's name, as "adamw".
+func (o *Optimizer) Name() string { return o.name }
+
+// Groups are the parameter groups; their learning rates may be set between steps.
+func (o *Optimizer) Groups() []*Group { return o.groups }
+
+// Params lists all parameters, group by group.
+func (o *Optimizer) Params() []Param {
+	var ps []Param
+	for _, g := range o.groups {
+		ps = append(ps, g.Params...)
+	}
+	return ps
+}
+
+// Step updates every parameter that has a gradient: the chain turns the gradient into an
+// update u, and p ← p − lr·u. Gradients are left as they are.
+func (o *Optimizer) Step(c *tensor.Ctx) {
+	c = c.NoGrad()
+	for _, g := range o.groups {
+		for _, p := range g.Params {
+			if grad := p.Grad(); grad != nil {
+				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					o.update(c, p, g, grad)
+					return nil
+				})
+			}
+		}
+	}
+}
+
+func (o *Optimizer) update(c *tensor.Ctx, p Param, g *Group, grad *tensor.Tensor) {
+	s := o.slots[p.Name]
+	s.Step++
+	u := tensor.Clone(c, grad)
+	for _, t := range o.chain {
+		t.Apply(c, p, g, s, u)
+	}
+	tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -g.LR, u)
+}
+
+// ZeroGrad forgets all gradients.
+func (o *Optimizer) ZeroGrad() {
+	for _, g := range o.groups {
+		for _, p := range g.Params {
+			p.ZeroGrad()
+		}
+	}
+}
+
+// State is an optimizer's memory in the form in which it is saved.
+type State struct {
+	Name    string                    // of the optimizer
+	Steps   map[string]int64          // by parameter
+	Tensors map[string]*tensor.Tensor // by "parameter.state", as "h.0.weight.exp_avg"
+}
+
+// State returns what a checkpoint must hold. The tensors are the optimizer's own.
+func (o *Optimizer) State() State {
+	st := State{Name: o.name, Steps: map[string]int64{}, Tensors: map[string]*tensor.Tensor{}}
+	for name, s := range o.slots {
+		st.Steps[name] = s.Step
+		for k, t := range s.Tensors {
+			st.Tensors[name+"."+k] = t
+		}
+	}
+	return st
+}
+
+// LoadState copies a saved state in. The error lists everything that does not fit.
+func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
+	var bad []string
+	if st.Name != o.name {
+		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", st.Name, o.name))
+	}
+	mine := o.State()
+	for _, k := range sortedKeys(mine.Tensors) {
+		t, saved := mine.Tensors[k], st.Tensors[k]
+		if saved == nil {
+			bad = append(bad, fmt.Sprintf("%s is missing", k))
+		} else if fmt.Sprint(saved.Shape(), saved.DType()) != fmt.Sprint(t.Shape(), t.DType()) {
+			bad = append(bad, fmt.Sprintf("%s is %v %v, want %v %v", k, saved.DType(), saved.Shape(), t.DType(), t.Shape()))
+		}
+	}
+	for _, k := range sortedKeys(st.Tensors) {
+		if mine.Tensors[k] == nil {
+			bad = append(bad, fmt.Sprintf("%s is not known", k))
+		}
+	}
+	for _, k := range sortedKeys(mine.Steps) {
+		if _, ok := st.Steps[k]; !ok {
+			bad = append(bad, fmt.Sprintf("the step count of %s is missing", k))
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("optim: the saved state does not fit: %s", strings.Join(bad, "; "))
+	}
+	for k, t := range mine.Tensors {
+		tensor.CopyInto(c.NoGrad(), t, st.Tensors[k])
+	}
+	for name, s := range o.slots {
+		s.Step = st.Steps[name]
+	}
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
