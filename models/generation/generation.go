@@ -1,0 +1,168 @@
+// Package generation continues token sequences with a language model: greedily, or by
+// sampling with temperature, top-k and top-p.
+//
+// It works on token ids; text is the tokenizer's business.
+package generation
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/rng"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Options say how the next token is chosen. The zero value is greedy and generates
+// nothing: set MaxNewTokens.
+type Options struct {
+	MaxNewTokens int
+	// Temperature divides the logits; 0 chooses the likeliest token.
+	Temperature float64
+	// TopK keeps the k likeliest tokens; 0 keeps all (Fan et al. 2018).
+	TopK int
+	// TopP keeps the smallest set of likeliest tokens whose probability reaches p; 0 or 1
+	// keeps all (Holtzman et al. 2020).
+	TopP float64
+	// EOS ends the text; negative means that no token does.
+	EOS int
+	// Seed of the draws.
+	Seed uint64
+	// OnToken, if set, is called with each new token as it comes.
+	OnToken func(id int)
+}
+
+// Validate reports all faults at once.
+func (o Options) Validate() error {
+	var bad []string
+	if o.MaxNewTokens < 0 {
+		bad = append(bad, fmt.Sprintf("max_new_tokens = %d: want at least 0", o.MaxNewTokens))
+	}
+	if o.Temperature < 0 || math.IsNaN(o.Temperature) || math.IsInf(o.Temperature, 0) {
+		bad = append(bad, fmt.Sprintf("temperature = %g: want a number ≥ 0", o.Temperature))
+	}
+	if o.TopK < 0 {
+		bad = append(bad, fmt.Sprintf("top_k = %d: want at least 0", o.TopK))
+	}
+	if !(o.TopP >= 0 && o.TopP <= 1) {
+		bad = append(bad, fmt.Sprintf("top_p = %g: want a probability in [0, 1]", o.TopP))
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("generation: %s", strings.Join(bad, "; "))
+	}
+	return nil
+}
+
+// Generate continues prompt and returns the new tokens, the ending EOS included. When the
+// model's context is full it goes on from the last half of it. A canceled context ends
+// it with what was generated and the context's error.
+func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, opt Options) ([]int, error) {
+	if err := opt.Validate(); err != nil {
+		return nil, err
+	}
+	if len(prompt) == 0 {
+		return nil, fmt.Errorf("generation: the prompt is empty: want at least one token")
+	}
+	var out []int
+	err := tensor.Try(func() {
+		c = c.With(c.NoGrad())
+		c.Training = false
+		cache := m.NewCache(c, 1)
+		defer cache.Free()
+		all := slices.Clone(prompt)
+		feed := all
+		draws := rng.NewStream(rng.Key(opt.Seed, "generation", 0))
+		for len(out) < opt.MaxNewTokens && ctx.Err() == nil {
+			if cache.Len()+len(feed) > cache.Cap() {
+				cache.Reset()
+				feed = all[max(0, len(all)-max(1, cache.Cap()/2)):]
+			}
+			id := choose(next(c, m, feed, cache), opt, draws)
+			out, all = append(out, id), append(all, id)
+			feed = all[len(all)-1:]
+			if opt.OnToken != nil {
+				opt.OnToken(id)
+			}
+			if id == opt.EOS {
+				return
+			}
+		}
+	})
+	if err == nil {
+		err = ctx.Err()
+	}
+	return out, err
+}
+
+// next returns the logits of the token that follows ids.
+func next(c *nn.Ctx, m models.Generator, ids []int, cache models.Cache) []float32 {
+	in := make([]int32, len(ids))
+	for i, id := range ids {
+		in[i] = int32(id)
+	}
+	var logits []float32
+	c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+		y := m.Next(c, tensor.FromSlice(c.Ctx, in, 1, len(in)), cache)
+		logits = tensor.ToSlice[float32](c.Ctx, tensor.Cast(c.Ctx, y, tensor.Float32))
+		return nil
+	})
+	return logits
+}
+
+// choose picks a token from logits.
+func choose(logits []float32, opt Options, draws *rng.Stream) int {
+	if opt.Temperature == 0 {
+		return argmax(logits)
+	}
+	order := make([]int, len(logits))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case logits[a] > logits[b]:
+			return -1
+		case logits[a] < logits[b]:
+			return 1
+		}
+		return 0
+	})
+	if opt.TopK > 0 {
+		order = order[:min(opt.TopK, len(order))]
+	}
+	p, total := make([]float64, len(order)), 0.0
+	for i, id := range order {
+		p[i] = math.Exp((float64(logits[id]) - float64(logits[order[0]])) / opt.Temperature)
+		total += p[i]
+	}
+	if opt.TopP > 0 && opt.TopP < 1 {
+		sum := 0.0
+		for i := range p {
+			if sum += p[i]; sum >= opt.TopP*total {
+				order, total = order[:i+1], sum
+				break
+			}
+		}
+	}
+	u := draws.Float64() * total
+	for i, id := range order {
+		if u -= p[i]; u < 0 {
+			return id
+		}
+	}
+	return order[len(order)-1]
+}
+
+func argmax(x []float32) int {
+	best := 0
+	for i, v := range x {
+		if v > x[best] {
+			best = i
+		}
+	}
+	return best
+}

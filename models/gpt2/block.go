@@ -1,0 +1,129 @@
+package gpt2
+
+import (
+	"strconv"
+
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func itoa(i int) string { return strconv.Itoa(i) }
+
+// Block is one pre-norm transformer layer.
+type Block struct {
+	LN1  *nn.LayerNorm `nn:"ln_1"`
+	Attn *Attention    `nn:"attn"`
+	LN2  *nn.LayerNorm `nn:"ln_2"`
+	MLP  *MLP          `nn:"mlp"`
+}
+
+func newBlock(in *nn.Init, cfg Config) *Block {
+	return &Block{
+		LN1: nn.NewLayerNorm(in.Sub("ln_1"), cfg.NEmbd, cfg.LayerNormEpsilon), Attn: newAttention(in.Sub("attn"), cfg),
+		LN2: nn.NewLayerNorm(in.Sub("ln_2"), cfg.NEmbd, cfg.LayerNormEpsilon), MLP: newMLP(in.Sub("mlp"), cfg),
+	}
+}
+
+// Forward keeps x's shape [B,T,C]. keys is the mask of visible keys, kv the layer's cache;
+// both may be nil.
+func (b *Block) Forward(c *nn.Ctx, x, keys *tensor.Tensor, kv *layerCache) *tensor.Tensor {
+	return nn.Unit1(c, b, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		x = tensor.Add(c.Ctx, x, b.Attn.Forward(c, b.LN1.Forward(c, x), keys, kv))
+		return tensor.Add(c.Ctx, x, b.MLP.Forward(c, b.LN2.Forward(c, x)))
+	}, x)
+}
+
+// Attention is causal self-attention with one projection for queries, keys and values.
+type Attention struct {
+	CAttn *Conv1D     `nn:"c_attn"`
+	CProj *Conv1D     `nn:"c_proj"`
+	Drop  *nn.Dropout `nn:"resid_dropout"`
+
+	Heads  int
+	Scaled bool
+	PDrop  float64
+}
+
+func newAttention(in *nn.Init, cfg Config) *Attention {
+	return &Attention{
+		CAttn: newConv1D(in.Sub("c_attn"), cfg.NEmbd, 3*cfg.NEmbd, cfg.InitializerRange),
+		CProj: newConv1D(in.Sub("c_proj"), cfg.NEmbd, cfg.NEmbd, residualStd(cfg)),
+		Drop:  &nn.Dropout{P: cfg.ResidPdrop},
+		Heads: cfg.NHead, Scaled: cfg.ScaleAttnWeights, PDrop: cfg.AttnPdrop,
+	}
+}
+
+// Forward keeps x's shape.
+func (a *Attention) Forward(c *nn.Ctx, x, keys *tensor.Tensor, kv *layerCache) *tensor.Tensor {
+	return nn.Unit1(c, a, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		w := x.Size(2)
+		qkv := tensor.Split(c.Ctx, a.CAttn.Forward(c, x), 2, w, w, w)
+		for i := range qkv {
+			qkv[i] = nn.SplitHeads(c, qkv[i], a.Heads)
+		}
+		opt := tensor.AttentionOptions{Causal: true, Mask: keys}
+		if !a.Scaled {
+			opt.Scale = 1
+		}
+		if c.Training {
+			opt.Dropout = a.PDrop
+		}
+		k, v := qkv[1], qkv[2]
+		if kv != nil {
+			opt.QueryOffset = kv.cache.length
+			k, v = kv.extend(c, k, v)
+		}
+		y, _ := tensor.Attention(c.Ctx, qkv[0], k, v, opt)
+		return a.Drop.Forward(c, a.CProj.Forward(c, nn.MergeHeads(c, y)))
+	}, x)
+}
+
+// MLP is the feed-forward part.
+type MLP struct {
+	CFC   *Conv1D     `nn:"c_fc"`
+	CProj *Conv1D     `nn:"c_proj"`
+	Drop  *nn.Dropout `nn:"dropout"`
+
+	Activation string
+}
+
+func newMLP(in *nn.Init, cfg Config) *MLP {
+	return &MLP{
+		CFC:   newConv1D(in.Sub("c_fc"), cfg.NEmbd, cfg.inner(), cfg.InitializerRange),
+		CProj: newConv1D(in.Sub("c_proj"), cfg.inner(), cfg.NEmbd, residualStd(cfg)),
+		Drop:  &nn.Dropout{P: cfg.ResidPdrop}, Activation: cfg.ActivationFunction,
+	}
+}
+
+// activations are the functions that config.json may name.
+var activations = map[string]func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor{
+	"gelu_new": tensor.GELUTanh,
+	"gelu":     tensor.GELU,
+	"relu":     tensor.ReLU,
+	"silu":     tensor.SiLU,
+}
+
+// Forward keeps x's shape.
+func (m *MLP) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		h := activations[m.Activation](c.Ctx, m.CFC.Forward(c, x))
+		return m.Drop.Forward(c, m.CProj.Forward(c, h))
+	}, x)
+}
+
+// Conv1D is a linear layer whose weight is [in, out], as GPT-2's checkpoints have it.
+type Conv1D struct {
+	Weight *nn.Parameter `nn:"weight"`
+	Bias   *nn.Parameter `nn:"bias"`
+}
+
+func newConv1D(in *nn.Init, nin, nout int, std float64) *Conv1D {
+	return &Conv1D{Weight: in.Normal("weight", std, nin, nout), Bias: in.Full("bias", 0, nout)}
+}
+
+// Forward maps x [..., in] to [..., out].
+func (l *Conv1D) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return nn.Unit1(c, l, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.AddMM(c.Ctx, l.Bias.Tensor, x, l.Weight.Tensor)
+	}, x)
+}

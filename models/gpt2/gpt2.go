@@ -1,0 +1,158 @@
+// Package gpt2 is the GPT-2 decoder (Radford et al. 2019) with the parameter names and
+// config.json of transformers' GPT2LMHeadModel, so that weights go both ways.
+//
+// It registers itself with models under "gpt2". Tokenizing is data/tokenizers', sampling
+// text models/generation's work.
+package gpt2
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func init() {
+	models.Register("gpt2", func(in *nn.Init, config []byte) (models.Configured, error) {
+		cfg, err := ParseConfig(config)
+		if err != nil {
+			return nil, err
+		}
+		return New(in, cfg)
+	})
+}
+
+// Model is GPT-2 with a language-model head.
+type Model struct {
+	Transformer *Transformer  `nn:"transformer"`
+	LMHead      *nn.Embedding `nn:"lm_head"` // [V,C]; shares wte's Parameter when tied
+
+	Cfg Config
+}
+
+// Transformer is the stack without the head.
+type Transformer struct {
+	WTE  *nn.Embedding `nn:"wte"`
+	WPE  *nn.Embedding `nn:"wpe"`
+	Drop *nn.Dropout   `nn:"drop"`
+	H    []*Block      `nn:"h"`
+	LNF  *nn.LayerNorm `nn:"ln_f"`
+}
+
+// New makes a model with GPT-2's initialisation: N(0, initializer_range²), the projections
+// into the residual stream scaled by 1/√(2·n_layer), biases 0.
+func New(in *nn.Init, cfg Config) (*Model, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	t, std := in.Sub("transformer"), cfg.InitializerRange
+	tr := &Transformer{
+		WTE:  nn.NewEmbedding(t.Sub("wte"), cfg.VocabSize, cfg.NEmbd, std),
+		WPE:  nn.NewEmbedding(t.Sub("wpe"), cfg.NPositions, cfg.NEmbd, std),
+		Drop: &nn.Dropout{P: cfg.EmbdPdrop},
+		LNF:  nn.NewLayerNorm(t.Sub("ln_f"), cfg.NEmbd, cfg.LayerNormEpsilon),
+	}
+	for i := range cfg.NLayer {
+		tr.H = append(tr.H, newBlock(t.Sub("h").Sub(itoa(i)), cfg))
+	}
+	m := &Model{Transformer: tr, Cfg: cfg}
+	if cfg.TieWordEmbeddings {
+		m.LMHead = &nn.Embedding{Weight: tr.WTE.Weight}
+	} else {
+		m.LMHead = nn.NewEmbedding(in.Sub("lm_head"), cfg.VocabSize, cfg.NEmbd, std)
+	}
+	return m, nil
+}
+
+// ModelType is "gpt2".
+func (m *Model) ModelType() string { return "gpt2" }
+
+// Config marshals to a config.json that transformers reads.
+func (m *Model) Config() any {
+	return struct {
+		Architectures []string `json:"architectures"`
+		ModelType     string   `json:"model_type"`
+		NCtx          int      `json:"n_ctx"`
+		TorchDType    string   `json:"torch_dtype"`
+		Config
+	}{[]string{"GPT2LMHeadModel"}, "gpt2", m.Cfg.NPositions, m.Transformer.WTE.Weight.DType().String(), m.Cfg}
+}
+
+// RecomputeUnits are the blocks.
+func (m *Model) RecomputeUnits() []nn.Module {
+	units := make([]nn.Module, len(m.Transformer.H))
+	for i, b := range m.Transformer.H {
+		units[i] = b
+	}
+	return units
+}
+
+// FLOPsPerToken counts 6 per weight of the matrix products and attention's 12·L·t·C (Chowdhery
+// et al. 2022, appendix B).
+func (m *Model) FLOPsPerToken(t int) float64 {
+	n := nn.NumParameters(m) - m.Transformer.WPE.Weight.Numel()
+	if !m.Cfg.TieWordEmbeddings {
+		n -= m.Transformer.WTE.Weight.Numel()
+	}
+	return 6*float64(n) + 12*float64(m.Cfg.NLayer)*float64(t)*float64(m.Cfg.NEmbd)
+}
+
+// Forward reads input_ids [B,T], attention_mask (optional) and labels (optional; shifted
+// inside, −100 is ignored).
+func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
+	labels := b.Tensors[data.Labels]
+	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+		logits := m.logits(c, m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil))
+		if labels == nil {
+			return []*tensor.Tensor{logits}
+		}
+		return []*tensor.Tensor{logits, nn.CausalLMLossSum(c, logits, labels)}
+	}, b.Tensors[data.InputIDs])
+	if labels == nil {
+		return models.Output{Logits: out[0]}
+	}
+	return models.Output{Logits: out[0], Loss: out[1]}
+}
+
+// logits applies the head to hidden states [B,T,C].
+func (m *Model) logits(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
+	return nn.Unit1(c, m.LMHead, func(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
+		return tensor.AddMM(c.Ctx, nil, h, tensor.Transpose(c.Ctx, m.LMHead.Weight.Tensor, 0, 1))
+	}, h)
+}
+
+// forward maps ids [B,T] to hidden states [B,T,C]. With a cache, ids continue what the
+// cache holds.
+func (t *Transformer) forward(c *nn.Ctx, ids, mask *tensor.Tensor, cache *Cache) *tensor.Tensor {
+	return nn.Unit1(c, t, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
+		past := 0
+		if cache != nil {
+			past = cache.length
+		}
+		pos := tensor.Arange(c.Ctx, tensor.Int32, float64(past), 1, ids.Size(1))
+		x := tensor.Add(c.Ctx, t.WTE.Forward(c, ids), t.WPE.Forward(c, pos))
+		x = t.Drop.Forward(c, x)
+		keys := keyMask(c, mask)
+		for i, b := range t.H {
+			x = b.Forward(c, x, keys, cache.layer(i))
+		}
+		if cache != nil {
+			cache.length += ids.Size(1)
+		}
+		return t.LNF.Forward(c, x)
+	}, ids)
+}
+
+// keyMask turns an attention_mask [B,T] into the mask [B,1,1,T] of the keys that may be
+// seen; nil stays nil.
+func keyMask(c *nn.Ctx, mask *tensor.Tensor) *tensor.Tensor {
+	if mask == nil {
+		return nil
+	}
+	return tensor.Reshape(c.Ctx, tensor.Cast(c.Ctx, mask, tensor.Bool), mask.Size(0), 1, 1, mask.Size(1))
+}
+
+// residualStd is the deviation of projections that end in the residual stream.
+func residualStd(cfg Config) float64 { return cfg.InitializerRange / math.Sqrt(2*float64(cfg.NLayer)) }

@@ -1,0 +1,128 @@
+// Package mlp is the multilayer perceptron for vectors of features: the smallest model
+// of the registry, for regression and for first steps.
+//
+// It registers itself with models under "mlp".
+package mlp
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func init() {
+	models.Register("mlp", func(in *nn.Init, config []byte) (models.Configured, error) {
+		var cfg Config
+		if err := json.Unmarshal(config, &cfg); err != nil {
+			return nil, fmt.Errorf("mlp: config.json: %w", err)
+		}
+		return New(in, cfg)
+	})
+}
+
+// Config describes an MLP.
+type Config struct {
+	// Sizes are the widths from input to output, at least two; [1, 1] is a line.
+	Sizes []int `json:"sizes"`
+	// Activation stands between the layers: relu, gelu, silu or tanh. Empty means relu.
+	Activation string `json:"activation,omitempty"`
+	// Loss is mse (labels are float vectors) or cross_entropy (labels are classes).
+	// Empty means mse.
+	Loss string `json:"loss,omitempty"`
+}
+
+var activations = map[string]func(*tensor.Ctx, *tensor.Tensor) *tensor.Tensor{
+	"": tensor.ReLU, "relu": tensor.ReLU, "gelu": tensor.GELU, "silu": tensor.SiLU, "tanh": tensor.Tanh,
+}
+
+// Validate reports all faults of the configuration at once.
+func (c Config) Validate() error {
+	var bad []string
+	if len(c.Sizes) < 2 {
+		bad = append(bad, fmt.Sprintf("sizes = %v: want at least input and output", c.Sizes))
+	}
+	for _, s := range c.Sizes {
+		if s < 1 {
+			bad = append(bad, fmt.Sprintf("sizes = %v: want positive widths", c.Sizes))
+			break
+		}
+	}
+	if activations[c.Activation] == nil {
+		bad = append(bad, fmt.Sprintf("activation = %q: want relu, gelu, silu or tanh", c.Activation))
+	}
+	if c.Loss != "" && c.Loss != "mse" && c.Loss != "cross_entropy" {
+		bad = append(bad, fmt.Sprintf("loss = %q: want mse or cross_entropy", c.Loss))
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("mlp: config: %s", strings.Join(bad, "; "))
+	}
+	return nil
+}
+
+// Model is a stack of linear layers.
+type Model struct {
+	Layers []*nn.Linear `nn:"layers"`
+	Cfg    Config
+}
+
+// New makes an MLP with torch.nn.Linear's initialisation.
+func New(in *nn.Init, cfg Config) (*Model, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	m := &Model{Cfg: cfg}
+	for i := range len(cfg.Sizes) - 1 {
+		layer := in.Sub("layers").Sub(fmt.Sprint(i))
+		m.Layers = append(m.Layers, nn.NewLinear(layer, cfg.Sizes[i], cfg.Sizes[i+1], true))
+	}
+	return m, nil
+}
+
+// ModelType is "mlp".
+func (m *Model) ModelType() string { return "mlp" }
+
+// Config marshals to config.json.
+func (m *Model) Config() any {
+	return struct {
+		ModelType string `json:"model_type"`
+		Config
+	}{"mlp", m.Cfg}
+}
+
+// Forward reads inputs [B, sizes[0]] and labels: float [B, sizes[last]] for mse, integer
+// [B] for cross_entropy. The loss terms are samples: mse is averaged over the outputs.
+func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
+	var out models.Output
+	res := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+		x := in[0]
+		for i, l := range m.Layers {
+			if i > 0 {
+				x = activations[m.Cfg.Activation](c.Ctx, x)
+			}
+			x = l.Forward(c, x)
+		}
+		return m.loss(c, x, b.Tensors[data.Labels])
+	}, b.Tensors[data.Inputs])
+	out.Logits = res[0]
+	if len(res) > 1 {
+		out.Loss = res[1]
+	}
+	return out
+}
+
+// loss appends the loss to the predictions if there are labels.
+func (m *Model) loss(c *nn.Ctx, y, labels *tensor.Tensor) []*tensor.Tensor {
+	switch {
+	case labels == nil:
+		return []*tensor.Tensor{y}
+	case m.Cfg.Loss == "cross_entropy":
+		return []*tensor.Tensor{y, nn.CrossEntropySum(c, y, labels)}
+	}
+	labels = tensor.Reshape(c.Ctx, labels, y.Shape()...)
+	return []*tensor.Tensor{y, tensor.Affine(c.Ctx, nn.MSESum(c, y, labels), 1/float64(y.Size(1)), 0)}
+}

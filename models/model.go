@@ -1,0 +1,54 @@
+// Package models says what a model must offer to be trained, and keeps the registry
+// by which saved folders find their architecture.
+//
+// Architectures live in packages of their own and register themselves under the
+// model_type of their config.json; import them blank to make LoadPretrained know
+// them. The package does not train and does not generate: see trainer and
+// models/generation.
+package models
+
+import (
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Model is what the trainer trains: a module with a Forward from batch to loss.
+type Model interface {
+	// Forward computes the loss of b if it has labels, and the predictions. It must
+	// not keep the batch's tensors.
+	Forward(c *nn.Ctx, b *data.Batch) Output
+}
+
+// Output is what a forward pass returns.
+type Output struct {
+	// Loss is the SUM of the batch's loss terms, a single element; b.Count says how many
+	// there are. Who computes a mean over several batches divides once, by the sum of
+	// the counts. Nil if the batch has no labels.
+	Loss *tensor.Tensor
+	// Logits are the predictions, before any softmax. Dim 0 counts samples.
+	Logits *tensor.Tensor
+}
+
+// Configured is implemented by models that can be saved with a config.json and
+// loaded back by LoadPretrained.
+type Configured interface {
+	Model
+	// ModelType is the key of the registry, as "gpt2".
+	ModelType() string
+	// Config marshals to the fields of config.json.
+	Config() any
+}
+
+// Recomputable is implemented by models that support gradient checkpointing.
+type Recomputable interface {
+	// RecomputeUnits lists the modules to run again during backward, as a rule the blocks.
+	RecomputeUnits() []nn.Module
+}
+
+// TokenFLOPs is implemented by models that know their cost.
+type TokenFLOPs interface {
+	// FLOPsPerToken is the floating-point operations of a forward and a backward pass
+	// per token of context length t.
+	FLOPsPerToken(t int) float64
+}

@@ -1,0 +1,82 @@
+package models
+
+import (
+	"encoding/json"
+	"fmt"
+	"sort"
+	"strings"
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Factory makes a model of one architecture from its config.json.
+type Factory func(in *nn.Init, config []byte) (Configured, error)
+
+var registry struct {
+	sync.Mutex
+	factories map[string]Factory
+}
+
+// Register makes an architecture known under its model_type. Packages call it from
+// init. Registering a model_type twice panics.
+func Register(modelType string, f Factory) {
+	registry.Lock()
+	defer registry.Unlock()
+	if registry.factories == nil {
+		registry.factories = map[string]Factory{}
+	}
+	if _, dup := registry.factories[modelType]; dup {
+		panic(fmt.Sprintf("models: model_type %q registered twice", modelType))
+	}
+	registry.factories[modelType] = f
+}
+
+// Types lists the model_types that are built in.
+func Types() []string {
+	registry.Lock()
+	defer registry.Unlock()
+	var names []string
+	for n := range registry.factories {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// FromConfig makes a model with fresh weights from the text of a config.json.
+func FromConfig(in *nn.Init, config []byte) (Configured, error) {
+	var head struct {
+		ModelType string `json:"model_type"`
+	}
+	if err := json.Unmarshal(config, &head); err != nil {
+		return nil, fmt.Errorf("models: config.json: %w", err)
+	}
+	registry.Lock()
+	f := registry.factories[head.ModelType]
+	registry.Unlock()
+	if f == nil {
+		return nil, fmt.Errorf("models: config.json: model_type %q is not built in: want one of %s (import the model's package to register it)",
+			head.ModelType, strings.Join(Types(), ", "))
+	}
+	return f(in, config)
+}
+
+// Cache is a model's memory of the tokens seen so far during generation.
+type Cache interface {
+	Len() int // tokens held
+	Cap() int // tokens there is room for
+	Reset()
+	Free()
+}
+
+// Generator is implemented by models that can continue a text token by token.
+type Generator interface {
+	Model
+	// NewCache makes room for batch sequences; it lives until Free.
+	NewCache(c *nn.Ctx, batch int) Cache
+	// Next feeds ids [B,T] that continue the cache and returns logits [B,V] of the token
+	// after the last one.
+	Next(c *nn.Ctx, ids *tensor.Tensor, cache Cache) *tensor.Tensor
+}
