@@ -1,0 +1,242 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+)
+
+// Reader gives access to the arrays of one file. It holds the header alone; arrays are
+// read when asked for, whole or in part. It is safe for concurrent use if its file is.
+type Reader struct {
+	name   string
+	src    io.ReaderAt
+	closer io.Closer // nil if the caller owns src
+	data   int64     // where the arrays begin
+	header *header
+	byName map[string]int
+}
+
+// NewReader reads and checks the header of a file of size bytes; name stands in errors.
+func NewReader(src io.ReaderAt, size int64, name string) (*Reader, error) {
+	r := &Reader{name: name, src: src}
+	if err := r.readHeader(size); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	r.byName = make(map[string]int, len(r.header.entries))
+	for i, e := range r.header.entries {
+		r.byName[e.Name] = i
+	}
+	return r, nil
+}
+
+// Open opens the named file. The caller closes the Reader.
+func Open(fsys vfs.FS, name string) (*Reader, error) {
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	r, err := NewReader(f, info.Size(), name)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	r.closer = f
+	return r, nil
+}
+
+// Close closes the file that Open opened.
+func (r *Reader) Close() error {
+	if r.closer == nil {
+		return nil
+	}
+	return r.closer.Close()
+}
+
+func (r *Reader) readHeader(size int64) error {
+	if size < 8 {
+		return fmt.Errorf("file has %d bytes: want at least the 8 of the header's length", size)
+	}
+	var prefix [8]byte
+	if err := readFull(r.src, prefix[:], 0); err != nil {
+		return err
+	}
+	n := binary.LittleEndian.Uint64(prefix[:])
+	switch {
+	case n > maxHeader:
+		return fmt.Errorf("header of %d bytes: want at most %d (is this a safetensors file?)", n, maxHeader)
+	case int64(n) > size-8:
+		return fmt.Errorf("file is truncated: header of %d bytes in a file of %d", n, size)
+	}
+	text := make([]byte, n)
+	if err := readFull(r.src, text, 8); err != nil {
+		return err
+	}
+	h, err := parseHeader(text)
+	if err != nil {
+		return err
+	}
+	r.header, r.data = h, 8+int64(n)
+	switch have, want := size-r.data, h.dataSize(); {
+	case have < want:
+		return fmt.Errorf("file is truncated: it has %d bytes of tensors, its header describes %d", have, want)
+	case have > want:
+		return fmt.Errorf("file has %d bytes behind its last tensor", have-want)
+	}
+	return nil
+}
+
+// readFull fills p from offset off.
+func readFull(src io.ReaderAt, p []byte, off int64) error {
+	n, err := src.ReadAt(p, off)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// Entries lists the arrays in the order of their bytes.
+func (r *Reader) Entries() []Entry { return slices.Clone(r.header.entries) }
+
+// Metadata is a copy of the free-form strings of the header, as {"format": "pt"}.
+func (r *Reader) Metadata() map[string]string { return maps.Clone(r.header.metadata) }
+
+// Lookup finds an array by name.
+func (r *Reader) Lookup(name string) (Entry, bool) {
+	i, ok := r.byName[name]
+	if !ok {
+		return Entry{}, false
+	}
+	return r.header.entries[i], true
+}
+
+func (r *Reader) lookup(name string) (Entry, error) {
+	e, ok := r.Lookup(name)
+	if !ok {
+		return e, fmt.Errorf("%s: no tensor %q", r.name, name)
+	}
+	return e, nil
+}
+
+// Section is the bytes of an array, to be streamed.
+func (r *Reader) Section(name string) (*io.SectionReader, error) {
+	e, err := r.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	return io.NewSectionReader(r.src, r.data+e.Begin, e.Bytes()), nil
+}
+
+// ReadTensor returns the bytes of an array.
+func (r *Reader) ReadTensor(name string) ([]byte, error) {
+	e, err := r.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	if e.Bytes() > math.MaxInt {
+		return nil, fmt.Errorf("%s: tensor %q has %d bytes, too many for this machine", r.name, name, e.Bytes())
+	}
+	p := make([]byte, e.Bytes())
+	if err := readFull(r.src, p, r.data+e.Begin); err != nil {
+		return nil, fmt.Errorf("%s: tensor %q: %w", r.name, name, err)
+	}
+	return p, nil
+}
+
+// Range is the half-open interval [Start, Stop) of the indices of one dim.
+type Range struct{ Start, Stop int }
+
+// ReadSlice returns the bytes of the part of an array that the ranges select, one for
+// each leading dim; dims without one are taken whole. Only the selected bytes are read,
+// in as few pieces as their layout allows. So a rank reads its shard alone.
+func (r *Reader) ReadSlice(name string, ranges ...Range) ([]byte, error) {
+	e, err := r.lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := r.readSlice(e, ranges)
+	if err != nil {
+		return nil, fmt.Errorf("%s: tensor %q: %w", r.name, name, err)
+	}
+	return p, nil
+}
+
+func (r *Reader) readSlice(e Entry, ranges []Range) ([]byte, error) {
+	el, _ := elementOf(e.Raw)
+	switch {
+	case len(ranges) > len(e.Shape):
+		return nil, fmt.Errorf("%d ranges for shape %v", len(ranges), e.Shape)
+	case el.bits%8 != 0:
+		return nil, fmt.Errorf("no slices of %s", e.Raw)
+	}
+	full := make([]Range, len(e.Shape))
+	total := int(el.bits / 8)
+	for d, size := range e.Shape {
+		full[d] = Range{0, size}
+		if d < len(ranges) {
+			full[d] = ranges[d]
+		}
+		if full[d].Start < 0 || full[d].Stop < full[d].Start || full[d].Stop > size {
+			return nil, fmt.Errorf("range [%d, %d) of dim %d: want one in [0, %d)", full[d].Start, full[d].Stop, d, size)
+		}
+		total *= full[d].Stop - full[d].Start
+	}
+	p := make([]byte, total)
+	if total == 0 {
+		return p, nil
+	}
+	return p, r.gather(p, r.data+e.Begin, e.Shape, full, int64(el.bits/8))
+}
+
+// gather fills p with the box that the ranges cut out of the array at off.
+func (r *Reader) gather(p []byte, off int64, shape []int, ranges []Range, width int64) error {
+	// All dims behind the last cut one are contiguous: run is the bytes of one piece.
+	stride := make([]int64, len(shape))
+	n := width
+	for d := len(shape) - 1; d >= 0; d-- {
+		stride[d] = n
+		n *= int64(shape[d])
+	}
+	inner := len(shape)
+	for inner > 0 && ranges[inner-1] == (Range{0, shape[inner-1]}) {
+		inner--
+	}
+	if inner == 0 {
+		return readFull(r.src, p, off)
+	}
+	inner--
+	run := int64(ranges[inner].Stop-ranges[inner].Start) * stride[inner]
+	index := make([]int, inner)
+	for {
+		at := off + int64(ranges[inner].Start)*stride[inner]
+		for d, i := range index {
+			at += int64(ranges[d].Start+i) * stride[d]
+		}
+		if err := readFull(r.src, p[:run], at); err != nil {
+			return err
+		}
+		p = p[run:]
+		d := inner - 1
+		for ; d >= 0; d-- {
+			if index[d]++; index[d] < ranges[d].Stop-ranges[d].Start {
+				break
+			}
+			index[d] = 0
+		}
+		if d < 0 {
+			return nil
+		}
+	}
+}
