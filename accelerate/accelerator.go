@@ -1,0 +1,162 @@
+package accelerate
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Accelerator runs a training step on whatever there is. It belongs to one goroutine.
+type Accelerator struct {
+	args *args.TrainingArguments
+	dev  *tensor.Device
+	ctx  *tensor.Ctx
+
+	model  nn.Module
+	tree   *nn.Tree
+	units  []nn.Module
+	params []optim.Param
+	opt    *optim.Optimizer
+	sum    *accumulator
+}
+
+// Option changes what New chooses.
+type Option func(*Accelerator)
+
+// WithDevice runs on dev instead of the CPU.
+func WithDevice(dev *tensor.Device) Option { return func(a *Accelerator) { a.dev = dev } }
+
+// New chooses device and ranks for the given arguments.
+func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
+	acc := &Accelerator{args: a}
+	for _, o := range opts {
+		o(acc)
+	}
+	if acc.dev == nil {
+		acc.dev = tensor.CPU()
+	}
+	acc.ctx = tensor.NewCtx(acc.dev)
+	return acc, nil
+}
+
+// Device is where the rank computes.
+func (a *Accelerator) Device() *tensor.Device { return a.dev }
+
+// Ctx is the rank's root tensor context, without a memory scope.
+func (a *Accelerator) Ctx() *tensor.Ctx { return a.ctx }
+
+// WorldSize is the number of ranks.
+func (a *Accelerator) WorldSize() int { return 1 }
+
+// Rank is this rank's number, from 0.
+func (a *Accelerator) Rank() int { return 0 }
+
+// IsMain reports whether this rank logs and saves.
+func (a *Accelerator) IsMain() bool { return a.Rank() == 0 }
+
+// Layout says how the training stream is cut for this rank.
+func (a *Accelerator) Layout() (samplers.Layout, error) {
+	gas, err := a.args.AccumulationSteps(a.WorldSize())
+	if err != nil {
+		return samplers.Layout{}, err
+	}
+	return samplers.Layout{
+		BatchSize: a.args.PerDeviceTrainBatchSize, DropLast: a.args.DataloaderDropLast,
+		AccumulationSteps: gas, WorldSize: a.WorldSize(), Rank: a.Rank(),
+	}, nil
+}
+
+// Stream is this rank's part of the training stream in the order of s.
+func (a *Accelerator) Stream(s samplers.Sampler) (*samplers.Stream, error) {
+	l, err := a.Layout()
+	if err != nil {
+		return nil, err
+	}
+	return samplers.NewStream(s, l)
+}
+
+// Prepare readies a model and its optimizer for training. Nothing is wrapped: the model
+// that the caller holds is the model. units are the modules to recompute in backward, if
+// gradient checkpointing is on.
+func (a *Accelerator) Prepare(model nn.Module, opt *optim.Optimizer, units []nn.Module) error {
+	a.model, a.tree, a.opt = model, nn.Walk(model), opt
+	if a.args.GradientCheckpointing {
+		if len(units) == 0 {
+			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute (models.Recomputable)", model)
+		}
+		a.units = units
+	}
+	a.params = nil
+	for _, p := range a.tree.Parameters() {
+		if p.Device() != a.dev {
+			return fmt.Errorf("accelerate: parameter %s is on %s, want %s", p.Name, p.Device().Name(), a.dev.Name())
+		}
+		if p.IsLeaf() {
+			a.params = append(a.params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+		}
+	}
+	if len(a.params) == 0 {
+		return errors.New("accelerate: the model has no parameter that requires grad: nothing to train")
+	}
+	layout, err := a.Layout()
+	if err != nil {
+		return err
+	}
+	a.sum = newAccumulator(a.ctx.NoGrad(), a.params, int(layout.Leaves()), a.args.DeterministicRanks)
+	return nil
+}
+
+// Tree is the prepared model's parameters and modules.
+func (a *Accelerator) Tree() *nn.Tree { return a.tree }
+
+// Params are the trained parameters in registration order.
+func (a *Accelerator) Params() []optim.Param { return a.params }
+
+// TrainCtx is the context of a training forward pass whose first sample has the given
+// position in the training stream.
+func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
+	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position), a.tree, true)
+	if len(a.units) > 0 {
+		c = c.WithRecompute(a.units)
+	}
+	return c
+}
+
+// EvalCtx is the context of a forward pass without gradients and dropout.
+func (a *Accelerator) EvalCtx() *nn.Ctx { return nn.NewCtx(a.ctx.NoGrad(), a.tree, false) }
+
+// Backward runs one leaf's backward pass: lossSum is the sum of the leaf's loss terms,
+// count the number of terms in the whole window over all ranks, leaf the leaf's number in
+// the window. Gradients of the leaves add up in the design's tree.
+func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, leaf int) {
+	a.sum.begin(leaf)
+	seed := tensor.Full(c.Ctx, lossSum.DType(), 1/float64(max(count, 1)), lossSum.Shape()...)
+	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil)
+}
+
+// Reduce ends a window: the parameters' gradients are then the sums over all its leaves.
+func (a *Accelerator) Reduce() { a.sum.finish() }
+
+// ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures) and
+// returns the norm before.
+func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
+	return optim.ClipGradNorm(a.ctx, a.params, maxNorm)
+}
+
+// Step updates the parameters.
+func (a *Accelerator) Step() { a.opt.Step(a.ctx) }
+
+// ZeroGrad forgets all gradients.
+func (a *Accelerator) ZeroGrad() { a.sum.reset() }
+
+// SumCounts adds up per-rank counts over all ranks.
+func (a *Accelerator) SumCounts(n int64) int64 { return n }
+
+// Agree makes decisions common: each flag is true on every rank if it is true on one.
+// Whatever stops, saves or evaluates must go through it, else one rank waits for others.
+func (a *Accelerator) Agree(flags ...*bool) error { return nil }
