@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // maxExact is 2⁵³: up to it a float64 holds every whole number.
@@ -147,6 +148,9 @@ func decodeFloat(raw any) (any, string) {
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
+// wantUTF8 is asked of every text, since JSON, which keeps them, can hold no other.
+const wantUTF8 = "a text in UTF-8"
+
 func (f *field) decodeString(raw any) (any, string) {
 	var text string
 	switch v := raw.(type) {
@@ -156,6 +160,9 @@ func (f *field) decodeString(raw any) (any, string) {
 		text = strconv.FormatBool(v)
 	default:
 		return nil, "a text (in quotes, if it looks like something else)"
+	}
+	if !utf8.ValidString(text) {
+		return nil, wantUTF8
 	}
 	if f.path {
 		text = expandHome(text)
@@ -189,8 +196,11 @@ func (f *field) decodeList(raw any) (any, string) {
 	default:
 		return nil, want
 	}
-	if f.path {
-		for i, s := range texts {
+	for i, s := range texts {
+		if !utf8.ValidString(s) {
+			return nil, wantUTF8
+		}
+		if f.path {
 			texts[i] = expandHome(s)
 		}
 	}
@@ -226,16 +236,19 @@ func decodeObject(raw any) (any, string) {
 	}
 	out := make(map[string]any, len(m))
 	for k, v := range m {
-		switch v := v.(type) {
-		case string, bool:
-			out[k] = v
-		default:
-			number, bad := decodeFloat(v)
-			if bad != "" {
-				return nil, want
-			}
-			out[k] = number
+		text, isText := v.(string)
+		if !utf8.ValidString(k) || !utf8.ValidString(text) {
+			return nil, wantUTF8
 		}
+		if _, isBool := v.(bool); isBool || isText {
+			out[k] = v
+			continue
+		}
+		number, bad := decodeFloat(v)
+		if bad != "" {
+			return nil, want
+		}
+		out[k] = number
 	}
 	return out, ""
 }

@@ -78,6 +78,9 @@ func asError(faults []Fault) error {
 func nearest(name string, candidates []string) string {
 	best, bestDistance := "", max(2, len(name)/3)+1
 	for _, c := range candidates {
+		if max(len(c)-len(name), len(name)-len(c)) >= bestDistance {
+			continue // the lengths alone are that far apart
+		}
 		if d := editDistance(name, c); d < bestDistance {
 			best, bestDistance = c, d
 		}

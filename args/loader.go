@@ -61,6 +61,7 @@ func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
 
 // ReserveEnv names variables that start with EnvPrefix and are no settings, so
 // that Parse does not refuse them; LOCKSTEP_X_* stands for all that start so.
+// Settings are read all the same.
 func (l *Loader) ReserveEnv(names ...string) { l.reserved = append(l.reserved, names...) }
 
 // Parse reads argv (without the program's name), the environment and the config
@@ -191,12 +192,10 @@ func (m *merge) environment() {
 	provider := env.Provider("", env.Opt{Prefix: EnvPrefix, EnvironFunc: l.environ,
 		TransformFunc: func(name, value string) (string, any) {
 			key := strings.ToLower(strings.TrimPrefix(name, EnvPrefix))
-			switch {
-			case l.isReserved(name):
-				return "", nil
-			case l.schema.byKey[key] == nil || envName(key) != name:
-				m.fault(Fault{Problem: "unknown variable", Key: name,
-					Want: l.envHint(key)})
+			if l.schema.byKey[key] == nil || envName(key) != name {
+				if !l.isReserved(name) {
+					m.fault(Fault{Problem: "unknown variable", Key: name, Want: l.envHint(key)})
+				}
 				return "", nil
 			}
 			return key, value

@@ -302,14 +302,18 @@ func TestHomeFolder(t *testing.T) {
 
 func TestReadsRealFilesAndEnvironment(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c.yml")
-	require.NoError(t, os.WriteFile(path, []byte("seed: 5\n"), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte("seed: 5\nmax_steps: 11\n"), 0o600))
 	t.Setenv("LOCKSTEP_WEIGHT_DECAY", "0.1")
+	t.Setenv("LOCKSTEP_SEED", "6") // the flag beats it
 	a := args.Default("out")
-	resolved, err := args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), a).Parse([]string{"--config", path})
+	loader := args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), a)
+	loader.ReserveEnv("LOCKSTEP_*") // whatever else this process was started with
+	resolved, err := loader.Parse([]string{"--config", path, "--seed=7"})
 	require.NoError(t, err)
-	require.EqualValues(t, 5, a.Seed)
+	require.EqualValues(t, 7, a.Seed)
 	require.Equal(t, 0.1, a.WeightDecay)
-	require.Equal(t, "file "+path, resolved.Origin("seed"))
+	require.Equal(t, 11, a.MaxSteps)
+	require.Equal(t, "file "+path, resolved.Origin("max_steps"))
 }
 
 func TestBindRefusesWhatIsNoSettingsStruct(t *testing.T) {

@@ -1,6 +1,7 @@
 package args
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -41,10 +42,9 @@ func (r *Resolved) Table() [][3]string {
 // WriteTable writes Table in aligned columns.
 func (r *Resolved) WriteTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	clean := strings.NewReplacer("\t", " ", "\n", " ", "\r", " ")
+	clean := strings.NewReplacer("\t", " ", "\n", " ", "\r", " ", "\v", " ", "\f", " ")
 	for _, row := range r.Table() {
-		line := clean.Replace(row[0]+"\x00"+row[1]+"\x00"+row[2]) + "\n"
-		if _, err := io.WriteString(tw, strings.ReplaceAll(line, "\x00", "\t")); err != nil {
+		if _, err := fmt.Fprintf(tw, "%s\t%s\t%s\n", row[0], clean.Replace(row[1]), clean.Replace(row[2])); err != nil {
 			return err
 		}
 	}
