@@ -29,6 +29,10 @@ type builtin struct {
 
 const configKey = "config"
 
+// engineEnv lists the variables that the engine reads by itself and that are no
+// settings of a run: LOCKSTEP_KERNELS forces a variant of the CPU kernels.
+var engineEnv = []string{EnvPrefix + "KERNELS"}
+
 // Loader fills a list of structs from flags, environment and files.
 type Loader struct {
 	// AllowArgs lets words that are no flags pass; they are the FlagSet's Args.
@@ -52,7 +56,7 @@ type Loader struct {
 // twice, is the programmer's mistake and panics.
 func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
 	all := slices.Concat(structs, []any{&builtin{}})
-	l := &Loader{flags: fs, structs: all, schema: newSchema(all...), cells: map[string]*cell{}}
+	l := &Loader{flags: fs, structs: all, schema: newSchema(all...), cells: map[string]*cell{}, reserved: slices.Clone(engineEnv)}
 	for _, f := range l.schema.fields {
 		l.cells[f.key] = register(fs, f, f.masked(f.of(all)))
 	}

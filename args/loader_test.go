@@ -260,7 +260,7 @@ func TestNearestNames(t *testing.T) {
 }
 
 func TestReserveEnvPattern(t *testing.T) {
-	p := newProgram([]string{"LOCKSTEP_JOB_ID=1", "LOCKSTEP_JOB_TOKEN=2"}, nil)
+	p := newProgram([]string{"LOCKSTEP_KERNELS=generic", "LOCKSTEP_JOB_ID=1", "LOCKSTEP_JOB_TOKEN=2"}, nil)
 	p.loader.ReserveEnv("LOCKSTEP_JOB_*")
 	require.NoError(t, p.parse().err)
 }
