@@ -1,3 +1,10 @@
+// Package data brings samples to a training loop: datasets with random access, collators
+// that make a batch of tensors out of samples, a loader that prepares batches ahead on
+// several goroutines, and the token streams and blocks of language models.
+//
+// Which samples come when is decided elsewhere, by samplers; text is read by data/text
+// and tokenized by data/tokenizers. Nothing here knows of ranks, and no sample is ever
+// invented or repeated to fill a batch.
 package data
 
 import "github.com/lockstep-ml/lockstep/tensor"
@@ -24,6 +31,10 @@ type Batch struct {
 	Position int64
 	// Indices are the samples' indices in the dataset.
 	Indices []int64
+	// Leaf is the number of the batch in its optimizer step, over all ranks.
+	Leaf int
+	// Last says that the loader has no batch after this one.
+	Last bool
 }
 
 // Free gives back the memory of all tensors.

@@ -1,0 +1,47 @@
+package data
+
+import (
+	"errors"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// CausalLM returns the Collator of causal language models. Samples are sequences of token
+// ids; shorter ones are padded on the right with the token pad, which no real token
+// attends to, to the longest of the batch. The tensors are input_ids and labels, int64
+// [B,T], with labels equal to input_ids and IgnoreIndex where there is padding, and
+// attention_mask, int64 [B,T], only if there is padding. The model shifts the labels, as
+// transformers' models do: Count is the number of labels, without each sequence's
+// first, that are not IgnoreIndex.
+func CausalLM(pad int32) Collator[[]int32] {
+	return func(c *tensor.Ctx, samples [][]int32) (*Batch, error) {
+		length, terms, padded := 0, 0, false
+		for _, s := range samples {
+			padded = padded || length > 0 && len(s) != length
+			length = max(length, len(s))
+			terms += max(len(s)-1, 0)
+		}
+		if length == 0 {
+			return nil, errors.New("all sequences are empty")
+		}
+		n := len(samples) * length
+		ids, labels, mask := make([]int64, n), make([]int64, n), make([]int64, n)
+		for i, s := range samples {
+			row := i * length
+			for j := range length {
+				ids[row+j], labels[row+j] = int64(pad), IgnoreIndex
+				if j < len(s) {
+					ids[row+j], labels[row+j], mask[row+j] = int64(s[j]), int64(s[j]), 1
+				}
+			}
+		}
+		b := &Batch{Count: int64(terms), Tensors: map[string]*tensor.Tensor{
+			InputIDs: tensor.FromSlice(c, ids, len(samples), length),
+			Labels:   tensor.FromSlice(c, labels, len(samples), length),
+		}}
+		if padded {
+			b.Tensors[AttentionMask] = tensor.FromSlice(c, mask, len(samples), length)
+		}
+		return b, nil
+	}
+}

@@ -1,0 +1,149 @@
+package data
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Dataset is a sized collection of samples with random access. Get is called from
+// several goroutines at once. Its error needs no index: the caller adds it.
+type Dataset[T any] interface {
+	Len() int
+	Get(i int) (T, error)
+}
+
+// Slice is a Dataset in memory.
+type Slice[T any] []T
+
+// Len implements Dataset.
+func (s Slice[T]) Len() int { return len(s) }
+
+// Get implements Dataset.
+func (s Slice[T]) Get(i int) (T, error) {
+	if i < 0 || i >= len(s) {
+		var zero T
+		return zero, fmt.Errorf("data: index %d is outside a dataset of %d", i, len(s))
+	}
+	return s[i], nil
+}
+
+// Collator makes a batch out of samples, at least one. It makes the tensors with c, which
+// belongs to it during the call; several calls with contexts of their own run at the same time. It
+// sets Tensors and Count; the rest of the batch is filled in by the Source and the Loader.
+type Collator[T any] func(c *tensor.Ctx, samples []T) (*Batch, error)
+
+// Source is a dataset with its collator, without the type of the samples: what a training
+// loop draws batches from. NewSource makes one; it is safe for concurrent use with one
+// context per goroutine.
+type Source interface {
+	// Len is the number of samples.
+	Len() int
+	// Batch collates the samples of the given indices. The tensors live until
+	// Batch.Free, whatever the memory scope of c. The error, and a panic in the dataset or
+	// the collator too, is a *SampleError or a *CollateError.
+	Batch(c *tensor.Ctx, indices []int64) (*Batch, error)
+}
+
+// NewSource joins a dataset and its collator.
+func NewSource[T any](dataset Dataset[T], collate Collator[T]) Source {
+	return source[T]{dataset, collate}
+}
+
+type source[T any] struct {
+	dataset Dataset[T]
+	collate Collator[T]
+}
+
+func (s source[T]) Len() int { return s.dataset.Len() }
+
+func (s source[T]) Batch(c *tensor.Ctx, indices []int64) (*Batch, error) {
+	samples := make([]T, len(indices))
+	for i, index := range indices {
+		err := guard(func() (err error) {
+			samples[i], err = s.dataset.Get(int(index))
+			return err
+		})
+		if err != nil {
+			return nil, &SampleError{Index: index, Err: err}
+		}
+	}
+	var batch *Batch
+	err := guard(func() (err error) {
+		batch, err = s.build(c, samples)
+		return err
+	})
+	if err != nil {
+		return nil, &CollateError{Indices: indices, Err: err}
+	}
+	batch.Size, batch.Indices = len(indices), indices
+	return batch, nil
+}
+
+// build runs the collator in a memory scope, which frees what it leaves behind, and
+// takes the batch out of it.
+func (s source[T]) build(c *tensor.Ctx, samples []T) (batch *Batch, err error) {
+	c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		if batch, err = s.collate(c, samples); err != nil {
+			return nil
+		}
+		if batch == nil {
+			err = fmt.Errorf("the collator returned no batch")
+			return nil
+		}
+		for _, t := range batch.Tensors {
+			c.Keep(t)
+		}
+		return nil
+	})
+	return batch, err
+}
+
+// SampleError says which sample could not be read.
+type SampleError struct {
+	Index int64 // in the dataset
+	Err   error // what the dataset returned, or a *PanicError
+}
+
+func (e *SampleError) Error() string { return fmt.Sprintf("data: sample %d: %v", e.Index, e.Err) }
+
+// Unwrap returns the cause.
+func (e *SampleError) Unwrap() error { return e.Err }
+
+// CollateError says which samples could not be made a batch of.
+type CollateError struct {
+	Indices []int64 // in the dataset
+	Err     error   // what the collator returned, or a *PanicError
+}
+
+func (e *CollateError) Error() string {
+	return fmt.Sprintf("data: collating samples %v: %v", e.Indices, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *CollateError) Unwrap() error { return e.Err }
+
+// PanicError is a panic in a dataset or a collator, handed over as an error.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Unwrap returns the panic's value if it is an error, as *tensor.Error is.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// guard calls f and turns a panic into an error.
+func guard(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &PanicError{Value: p, Stack: debug.Stack()}
+		}
+	}()
+	return f()
+}
