@@ -22,12 +22,12 @@ var (
 	avx2 = engine[float32]{
 		tiling: tiling{mr: 6, nr: 16, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 12},
 		micro:  microAVX2,
-		pack:   packTransposing,
+		pack:   packAVX2,
 	}
 	avx512 = engine[float32]{
 		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 12},
 		micro:  microAVX512,
-		pack:   packTransposing,
+		pack:   packAVX512,
 	}
 )
 
@@ -51,7 +51,27 @@ func microAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride in
 	kernelsAVX512[rows](k, a, b, bstride, c, cstride, add)
 }
 
-// packTransposing is packGeneric with vector instructions for lanes that are contiguous along k.
+// packAVX2 is packGeneric with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along k.
+func packAVX2(dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
+	if laneStride == 1 && lanes == 16 && width == 16 && k > 0 {
+		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
+		copyRowsAVX2(k, &src[0], kStride, &dst[0])
+		return
+	}
+	packTransposing(dst, width, lanes, k, src, laneStride, kStride)
+}
+
+// packAVX512 is packAVX2 with wider panels.
+func packAVX512(dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
+	if laneStride == 1 && lanes == 32 && width == 32 && k > 0 {
+		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
+		copyRowsAVX512(k, &src[0], kStride, &dst[0])
+		return
+	}
+	packTransposing(dst, width, lanes, k, src, laneStride, kStride)
+}
+
+// packTransposing is the part for lanes that are contiguous along k; it leaves the rest to packGeneric.
 func packTransposing(dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
 	blocks := k / 4
 	if kStride != 1 || laneStride == 1 || lanes < 4 || blocks == 0 {

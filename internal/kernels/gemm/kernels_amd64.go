@@ -112,6 +112,16 @@ func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride
 //go:noescape
 func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
 
+// copyRowsAVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyRowsAVX512(k int, src *float32, stride int, dst *float32)
+
+// copyRowsAVX2 sets dst[16·p + i] = src[p·stride + i] for i < 16 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyRowsAVX2(k int, src *float32, stride int, dst *float32)
+
 // transpose4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 4·blocks, blocks ≥ 1.
 //
 //go:noescape

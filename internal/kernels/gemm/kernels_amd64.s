@@ -3080,6 +3080,57 @@ overwrite:
 	VZEROUPPER
 	RET
 
+// func copyRowsAVX512(k int, src *float32, stride int, dst *float32)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·copyRowsAVX512(SB), $0-32
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   dst+24(FP), BX
+	SHLQ   $0x02, DX
+	IMUL3Q $0x10, DX, SI
+	ADDQ   CX, SI
+
+loop:
+	PREFETCHT0 (SI)
+	PREFETCHT0 64(SI)
+	VMOVUPS    (CX), Z0
+	VMOVUPS    64(CX), Z1
+	VMOVUPS    Z0, (BX)
+	VMOVUPS    Z1, 64(BX)
+	ADDQ       DX, CX
+	ADDQ       DX, SI
+	ADDQ       $0x80, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
+// func copyRowsAVX2(k int, src *float32, stride int, dst *float32)
+// Requires: AVX, MMX+
+TEXT ·copyRowsAVX2(SB), $0-32
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   dst+24(FP), BX
+	SHLQ   $0x02, DX
+	IMUL3Q $0x10, DX, SI
+	ADDQ   CX, SI
+
+loop:
+	PREFETCHT0 (SI)
+	VMOVUPS    (CX), Y0
+	VMOVUPS    32(CX), Y1
+	VMOVUPS    Y0, (BX)
+	VMOVUPS    Y1, 32(BX)
+	ADDQ       DX, CX
+	ADDQ       DX, SI
+	ADDQ       $0x40, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
 // func transpose4(blocks int, src *float32, stride int, dst *float32, width int)
 // Requires: AVX
 TEXT ·transpose4(SB), $0-40

@@ -11,7 +11,9 @@ func (j *job[T]) runSkinny(p *parallel.Pool) {
 	j.packedA = grown(j.packedA, j.m*j.k)
 	for i := 0; i < j.m; i += j.mr {
 		rows := min(j.mr, j.m-i)
-		j.pack(j.packedA[i*j.k:], rows, rows, j.k, j.a[i*j.ars:], j.ars, j.acs)
+		for k0 := 0; k0 < j.k; k0 += kc {
+			j.pack(j.packedA[i*j.k+k0*rows:], rows, rows, min(kc, j.k-k0), j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
+		}
 	}
 	p.ForWorkers(ceilDiv(j.n, j.nr), skinnyChunk, j.skinnyBody)
 }

@@ -34,6 +34,8 @@ func generate(dir string) error {
 	for rows := 1; rows <= avx2.mr; rows++ {
 		micro(c, avx2, rows)
 	}
+	copyRows(c, avx512)
+	copyRows(c, avx2)
 	transpose4(c)
 	transpose8(c)
 	file, err := c.Result()
