@@ -61,7 +61,7 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	if err != nil {
 		return err
 	}
-	buf := bufio.NewWriterSize(w, 1<<20)
+	buf := bufio.NewWriterSize(w, 64<<10)
 	if _, err := buf.Write(head); err != nil {
 		return err
 	}

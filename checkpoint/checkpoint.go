@@ -1,0 +1,137 @@
+package checkpoint
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+)
+
+// Checkpoint is a checkpoint whose every byte has been verified.
+type Checkpoint struct {
+	Info
+	fsys vfs.FS
+}
+
+// Open verifies the checkpoint in the folder path: its manifest, and size and hash of
+// each file. The error names every damaged file (CorruptError), not only the first.
+func Open(ctx context.Context, path string) (*Checkpoint, error) {
+	return open(ctx, vfs.OS, path)
+}
+
+// Open is the function Open on the store's file system; name is the folder's name in the
+// store, "checkpoint-500".
+func (s *Store) Open(ctx context.Context, name string) (*Checkpoint, error) {
+	return open(ctx, s.fs(), s.path(name))
+}
+
+func open(ctx context.Context, fsys vfs.FS, path string) (*Checkpoint, error) {
+	switch info, err := fsys.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: folder %s does not exist: %w", ErrNone, path, fs.ErrNotExist)
+	case err != nil:
+		return nil, err
+	case !info.IsDir():
+		return nil, fmt.Errorf("%w: %s is a file, want a folder", ErrNone, path)
+	}
+	m, err := readManifest(fsys, path)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, f := range m.Files {
+		err := verify(ctx, fsys, filepath.Join(path, f.Name), f)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return &Checkpoint{Info: Info{Path: path, Manifest: m}, fsys: fsys}, nil
+}
+
+// verify reads the file and compares its hash.
+func verify(ctx context.Context, fsys vfs.FS, path string, f File) (err error) {
+	if err := checkSize(fsys, path, f); err != nil {
+		return err
+	}
+	file, err := fsys.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	h := sha256.New()
+	buf := make([]byte, min(256<<10, f.Size+1))
+	if _, err := io.CopyBuffer(h, onlyReader{ctx, file}, buf); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != f.SHA256 {
+		return corrupt(path, "damaged: its SHA-256 is %s, the manifest says %s", got, f.SHA256)
+	}
+	return nil
+}
+
+// onlyReader reads until ctx is done.
+type onlyReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (o onlyReader) Read(p []byte) (int, error) {
+	if err := o.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return o.r.Read(p)
+}
+
+// Has reports whether the checkpoint has the part.
+func (c *Checkpoint) Has(name string) bool {
+	return slices.ContainsFunc(c.Files, func(f File) bool { return f.Name == name })
+}
+
+// ReadPart returns the contents of a part, verified again. The error matches
+// fs.ErrNotExist if the checkpoint was saved without it.
+func (c *Checkpoint) ReadPart(name string) ([]byte, error) {
+	i := slices.IndexFunc(c.Files, func(f File) bool { return f.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("%s has no %s: %w", c.Path, name, fs.ErrNotExist)
+	}
+	path := filepath.Join(c.Path, name)
+	data, err := vfs.ReadFile(c.fsys, path, c.Files[i].Size)
+	if err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != c.Files[i].SHA256 {
+		return nil, corrupt(path, "changed since the checkpoint was opened")
+	}
+	return data, nil
+}
+
+// ReadJSON decodes a part into v, verified as by ReadPart.
+func (c *Checkpoint) ReadJSON(name string, v any) error {
+	data, err := c.ReadPart(name)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(c.Path, name), err)
+	}
+	return nil
+}
+
+// OpenTensors opens base.safetensors, or the files that its index names. The caller
+// closes the set.
+func (c *Checkpoint) OpenTensors(base string) (*safetensors.Set, error) {
+	return safetensors.OpenSet(c.fsys, c.Path, base)
+}

@@ -1,0 +1,318 @@
+package checkpoint
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+)
+
+// Part is one file of a checkpoint: its name and what writes it. Write is called once.
+type Part struct {
+	Name  string
+	Write func(w io.Writer) error
+}
+
+// BytesPart is a part with the given contents.
+func BytesPart(name string, data []byte) Part {
+	return Part{Name: name, Write: func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}}
+}
+
+// Content is what a checkpoint holds.
+type Content struct {
+	RunID string // names the run in the manifest; resuming keeps it
+	Parts []Part // in the order of writing
+}
+
+func (c Content) check() error {
+	if len(c.Parts) == 0 {
+		return errors.New("no parts: want at least one")
+	}
+	seen := map[string]bool{}
+	for _, p := range c.Parts {
+		if err := checkName(p.Name); err != nil {
+			return err
+		}
+		low := strings.ToLower(p.Name) // file systems of macOS and Windows do not tell case apart
+		if seen[low] {
+			return fmt.Errorf("part %q is given twice", p.Name)
+		}
+		seen[low] = true
+	}
+	return nil
+}
+
+// Save writes the checkpoint checkpoint-<step> and makes LATEST name it, both atomically
+// and durably; step is the number of optimizer steps done. An existing checkpoint of that
+// step is replaced, and can be loaded until the new one can. Leftovers of saves that
+// were cut short are removed.
+//
+// After an error, or when ctx is cancelled before the checkpoint is complete, what was
+// written is removed and the older checkpoints are as they were. The one error that
+// leaves the new checkpoint in place is a failure to make it durable or to write LATEST.
+func (s *Store) Save(ctx context.Context, step int64, content Content) (Info, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if step < 0 {
+		return Info{}, fmt.Errorf("checkpoint of step %d: want a step of at least 0", step)
+	}
+	name := fmt.Sprintf("%s%d", prefix, step)
+	info, err := s.save(ctx, name, step, content)
+	if err != nil {
+		return Info{}, fmt.Errorf("saving %s: %w", s.path(name), err)
+	}
+	return info, nil
+}
+
+func (s *Store) save(ctx context.Context, name string, step int64, content Content) (Info, error) {
+	if err := content.check(); err != nil {
+		return Info{}, err
+	}
+	if err := vfs.MkdirAll(s.fs(), s.dir()); err != nil {
+		return Info{}, err
+	}
+	id, err := s.prepare()
+	if err != nil {
+		return Info{}, err
+	}
+	info := Info{Path: s.path(name), Manifest: Manifest{FormatVersion: FormatVersion, RunID: content.RunID, SaveID: id, Step: step}}
+	aside, err := s.writeAndCommit(ctx, name, &info, content.Parts)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := s.fs().SyncDir(s.dir()); err != nil {
+		return Info{}, fmt.Errorf("the checkpoint is complete, but may not outlive a crash: %w", err)
+	}
+	if err := s.writePointer(info); err != nil {
+		return Info{}, fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", PointerFile, err)
+	}
+	if aside != "" {
+		if err := s.discard(aside); err != nil {
+			s.log().Warn("replaced checkpoint not deleted", "path", s.path(aside), "err", err)
+		}
+	}
+	return info, nil
+}
+
+// prepare puts the folder in order after a save that was cut short, and returns the id of
+// the next save.
+func (s *Store) prepare() (id int64, err error) {
+	l, err := s.list()
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range l.garbage {
+		if err := vfs.RemoveAll(s.fs(), s.path(name)); err != nil {
+			s.log().Warn("leftover of an interrupted save not deleted", "path", s.path(name), "err", err)
+		}
+	}
+	p, err := s.readPointer()
+	if err != nil {
+		s.log().Warn("pointer to the last checkpoint is unreadable and will be replaced", "err", err)
+	}
+	id = p.SaveID
+	for _, name := range l.all() {
+		if m, err := readManifest(s.fs(), s.path(name)); err == nil {
+			id = max(id, m.SaveID)
+		}
+	}
+	for _, name := range l.aside {
+		if err := s.settle(name); err != nil {
+			return 0, err
+		}
+	}
+	return id + 1, nil
+}
+
+// settle ends an interrupted replacement: the folder set aside gets its name back, or is
+// deleted if what took its place is complete.
+func (s *Store) settle(aside string) error {
+	original, _, _ := asideOf(aside)
+	_, err := s.fs().Stat(s.path(original))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s.log().Info("interrupted replacement of a checkpoint undone", "path", s.path(original))
+		if err := s.fs().Rename(s.path(aside), s.path(original)); err != nil {
+			return err
+		}
+		return s.fs().SyncDir(s.dir())
+	case err != nil:
+		return err
+	}
+	if _, err := s.inspect(original); err != nil {
+		s.log().Warn("replaced checkpoint kept: its replacement is damaged", "path", s.path(aside), "err", err)
+		return nil
+	}
+	if err := s.discard(aside); err != nil {
+		s.log().Warn("replaced checkpoint not deleted", "path", s.path(aside), "err", err)
+	}
+	return nil
+}
+
+// writeAndCommit writes the folder under a temporary name and gives it its own. aside is
+// the name that an older checkpoint of the same step has got, "" if there was none.
+func (s *Store) writeAndCommit(ctx context.Context, name string, info *Info, parts []Part) (aside string, err error) {
+	tmp := s.path(fmt.Sprintf("%s%d-%d", writePrefix, info.Step, info.SaveID))
+	if err := s.fs().Mkdir(tmp); err != nil {
+		return "", err
+	}
+	committed := false
+	defer func() { // after a panic of a part, too
+		if committed {
+			return
+		}
+		if rmErr := vfs.RemoveAll(s.fs(), tmp); rmErr != nil {
+			s.log().Warn("unfinished checkpoint not deleted", "path", tmp, "err", rmErr)
+		}
+	}()
+	for _, p := range parts {
+		f, err := s.writePart(ctx, tmp, p)
+		if err != nil {
+			return "", fmt.Errorf("part %s: %w", p.Name, err)
+		}
+		info.Files = append(info.Files, f)
+	}
+	text, err := info.encode()
+	if err != nil {
+		return "", err
+	}
+	if err := vfs.WriteFile(s.fs(), filepath.Join(tmp, ManifestFile), text); err != nil {
+		return "", err
+	}
+	if err := s.fs().SyncDir(tmp); err != nil {
+		return "", err
+	}
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	aside, err = s.commit(tmp, name, info.SaveID)
+	committed = err == nil
+	return aside, err
+}
+
+// commit renames the finished folder to its place, which it empties first.
+func (s *Store) commit(tmp, name string, id int64) (aside string, err error) {
+	path := s.path(name)
+	ours, exists, err := s.occupied(path)
+	switch {
+	case err != nil:
+		return "", err
+	case !exists:
+		return "", s.fs().Rename(tmp, path)
+	case ours:
+		aside = fmt.Sprintf("%s%s-%d", asidePrefix, strings.TrimPrefix(name, prefix), id)
+	default:
+		aside = fmt.Sprintf("%s.replaced-%d", name, id)
+	}
+	if err := s.fs().Rename(path, s.path(aside)); err != nil {
+		return "", err
+	}
+	if err := s.fs().Rename(tmp, path); err != nil {
+		return "", errors.Join(err, s.fs().Rename(s.path(aside), path))
+	}
+	if !ours {
+		// Another program's: it had to get out of the way, but is never deleted.
+		s.log().Warn("what had the checkpoint's name was not a checkpoint of Lockstep and was renamed", "path", path, "to", s.path(aside))
+		return "", nil
+	}
+	return aside, nil
+}
+
+// occupied reports whether path exists, and whether it is a checkpoint of this package,
+// damaged or not.
+func (s *Store) occupied(path string) (ours, exists bool, err error) {
+	info, err := s.fs().Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, false, nil
+	}
+	if err != nil || !info.IsDir() {
+		return false, true, err
+	}
+	_, err = s.fs().Stat(filepath.Join(path, ManifestFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, true, nil
+	}
+	return err == nil, true, err
+}
+
+// writePart writes, hashes and syncs one file.
+func (s *Store) writePart(ctx context.Context, dir string, p Part) (info File, err error) {
+	f, err := s.fs().Create(filepath.Join(dir, p.Name))
+	if err != nil {
+		return File{}, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w := &hashWriter{ctx: ctx, w: f, hash: sha256.New()}
+	buf := bufio.NewWriterSize(w, 64<<10)
+	if err := p.Write(buf); err != nil {
+		return File{}, err
+	}
+	if err := buf.Flush(); err != nil {
+		return File{}, err
+	}
+	if err := f.Sync(); err != nil {
+		return File{}, err
+	}
+	return File{Name: p.Name, Size: w.size, SHA256: hex.EncodeToString(w.hash.Sum(nil))}, nil
+}
+
+// hashWriter hashes and counts what reaches w; it stops when ctx is done.
+type hashWriter struct {
+	ctx  context.Context
+	w    io.Writer
+	hash hash.Hash
+	size int64
+}
+
+func (h *hashWriter) Write(p []byte) (int, error) {
+	if err := h.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := h.w.Write(p)
+	h.hash.Write(p[:n])
+	h.size += int64(n)
+	return n, err
+}
+
+// WriteFiles writes files that belong to no checkpoint (the final model, results) into
+// the store's folder, in the order given, each atomically and durably.
+func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := (Content{Parts: parts}).check(); err != nil {
+		return err
+	}
+	if err := vfs.MkdirAll(s.fs(), s.dir()); err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if err := s.writeFile(ctx, p); err != nil {
+			return fmt.Errorf("writing %s: %w", s.path(p.Name), err)
+		}
+	}
+	return s.fs().SyncDir(s.dir())
+}
+
+func (s *Store) writeFile(ctx context.Context, p Part) error {
+	path, tmp := s.path(p.Name), s.path(filePrefix+p.Name)
+	_, err := s.writePart(ctx, s.dir(), Part{Name: filePrefix + p.Name, Write: p.Write})
+	if err == nil {
+		err = s.fs().Rename(tmp, path)
+	}
+	if err != nil {
+		return errors.Join(err, vfs.RemoveAll(s.fs(), tmp))
+	}
+	return nil
+}
