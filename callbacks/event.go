@@ -1,0 +1,155 @@
+package callbacks
+
+import (
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/nn"
+)
+
+// Kind names an event; the text is HuggingFace's method name without its "on_".
+type Kind string
+
+// The events, in the order in which a run meets them first. There is no push_begin: nothing is uploaded.
+const (
+	InitEnd          Kind = "init_end"           // the trainer is built
+	TrainBegin       Kind = "train_begin"        // before the first epoch; clears Control.ShouldTrainingStop
+	EpochBegin       Kind = "epoch_begin"        // clears Control.ShouldEpochStop
+	StepBegin        Kind = "step_begin"         // before the first micro-batch of a step; clears ShouldLog, ShouldEvaluate, ShouldSave
+	SubstepEnd       Kind = "substep_end"        // after each micro-batch of a step but the last
+	PreOptimizerStep Kind = "pre_optimizer_step" // after clipping, before the optimizer
+	OptimizerStep    Kind = "optimizer_step"     // after the optimizer, before the schedule and the clearing of gradients
+	StepEnd          Kind = "step_end"           // after the step counters moved on
+	Log              Kind = "log"                // a record was written; clears ShouldLog
+	PredictionStep   Kind = "prediction_step"    // after each batch of an evaluation or prediction
+	Evaluate         Kind = "evaluate"           // after an evaluation; clears ShouldEvaluate
+	Save             Kind = "save"               // after a checkpoint; clears ShouldSave
+	EpochEnd         Kind = "epoch_end"          //
+	TrainEnd         Kind = "train_end"          // after the last record, and after the best model was loaded
+	Predict          Kind = "predict"            // after a prediction
+)
+
+// Kinds gives all events in the order of the constants.
+func Kinds() []Kind {
+	return []Kind{InitEnd, TrainBegin, EpochBegin, StepBegin, SubstepEnd, PreOptimizerStep, OptimizerStep, StepEnd, Log, PredictionStep, Evaluate, Save,
+		EpochEnd, TrainEnd, Predict}
+}
+
+// Event is what a callback is given. Args, State and Control are always there, the other fields with the events named.
+type Event struct {
+	Kind    Kind
+	Args    *args.TrainingArguments
+	State   *State
+	Control *Control
+	Model   nn.Module // the model being trained; nil where a program has none
+
+	Step       StepStats          // optimizer_step, step_end: the step just done
+	Record     Record             // log: the record, already the last of State.LogHistory
+	Metrics    map[string]float64 // evaluate, predict: with their prefix, as eval_loss
+	Checkpoint string             // save: the checkpoint's folder
+	Batch      int64              // prediction_step: batches done
+	Batches    int64              // prediction_step: batches in all, or 0 if unknown
+}
+
+// StepStats is what one optimizer step did, over all ranks.
+type StepStats struct {
+	Loss         float64 // mean over the step's loss terms; NaN and infinities as they came
+	GradNorm     float64 // global L2 norm before clipping
+	LearningRate float64 // that the step used
+	Samples      int64
+	Tokens       int64 // input tokens, or 0 where samples have none
+	Skipped      bool  // the optimizer left the parameters alone: loss or gradient were not finite
+}
+
+// Callback has a method for each event. Embed Base to implement only some. An error ends the run: it is reported as an *Error, which names the
+// callback and the event.
+type Callback interface {
+	OnInitEnd(*Event) error
+	OnTrainBegin(*Event) error
+	OnEpochBegin(*Event) error
+	OnStepBegin(*Event) error
+	OnSubstepEnd(*Event) error
+	OnPreOptimizerStep(*Event) error
+	OnOptimizerStep(*Event) error
+	OnStepEnd(*Event) error
+	OnLog(*Event) error
+	OnPredictionStep(*Event) error
+	OnEvaluate(*Event) error
+	OnSave(*Event) error
+	OnEpochEnd(*Event) error
+	OnTrainEnd(*Event) error
+	OnPredict(*Event) error
+}
+
+// EveryRank marks a callback that runs on every rank, not only on rank 0. It must set the same flags on all of them, or leave that to the trainer's
+// agreement.
+type EveryRank interface {
+	EveryRank()
+}
+
+// Named is a callback with a name of its own in errors, logs and saved states; others go by the name of their type.
+type Named interface {
+	CallbackName() string
+}
+
+// Stateful is a callback whose state is saved in checkpoints, as stateful_callbacks of trainer_state.json.
+type Stateful interface {
+	// ExportState gives the state to save. Values must be such as JSON can hold.
+	ExportState() Exported
+	// ImportState takes up a saved state. Numbers come as float64. An error says what is wrong with it.
+	ImportState(Exported) error
+}
+
+// Exported is the state of a callback in HuggingFace's form: the arguments that it was made with, and what has changed since.
+type Exported struct {
+	Args       map[string]any `json:"args"`
+	Attributes map[string]any `json:"attributes"`
+}
+
+// Base does nothing on every event. Callbacks embed it.
+type Base struct{}
+
+var _ Callback = Base{}
+
+// OnInitEnd does nothing.
+func (Base) OnInitEnd(*Event) error { return nil }
+
+// OnTrainBegin does nothing.
+func (Base) OnTrainBegin(*Event) error { return nil }
+
+// OnEpochBegin does nothing.
+func (Base) OnEpochBegin(*Event) error { return nil }
+
+// OnStepBegin does nothing.
+func (Base) OnStepBegin(*Event) error { return nil }
+
+// OnSubstepEnd does nothing.
+func (Base) OnSubstepEnd(*Event) error { return nil }
+
+// OnPreOptimizerStep does nothing.
+func (Base) OnPreOptimizerStep(*Event) error { return nil }
+
+// OnOptimizerStep does nothing.
+func (Base) OnOptimizerStep(*Event) error { return nil }
+
+// OnStepEnd does nothing.
+func (Base) OnStepEnd(*Event) error { return nil }
+
+// OnLog does nothing.
+func (Base) OnLog(*Event) error { return nil }
+
+// OnPredictionStep does nothing.
+func (Base) OnPredictionStep(*Event) error { return nil }
+
+// OnEvaluate does nothing.
+func (Base) OnEvaluate(*Event) error { return nil }
+
+// OnSave does nothing.
+func (Base) OnSave(*Event) error { return nil }
+
+// OnEpochEnd does nothing.
+func (Base) OnEpochEnd(*Event) error { return nil }
+
+// OnTrainEnd does nothing.
+func (Base) OnTrainEnd(*Event) error { return nil }
+
+// OnPredict does nothing.
+func (Base) OnPredict(*Event) error { return nil }

@@ -1,0 +1,126 @@
+package callbacks
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Record is one log record: a flat map of numbers and texts with the keys of HuggingFace's (loss, grad_norm, learning_rate, epoch, step, eval_loss …).
+// In JSON, numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity", and come back as numbers.
+type Record map[string]any
+
+// MarshalJSON writes the record with sorted keys.
+func (r Record) MarshalJSON() ([]byte, error) {
+	out := make(map[string]any, len(r))
+	for key, v := range r {
+		if f, ok := asFloat(v); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+			v = nonfinite(f)
+		}
+		out[key] = v
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON reads a record. Numbers become float64.
+func (r *Record) UnmarshalJSON(data []byte) error {
+	var in map[string]any
+	if err := json.Unmarshal(data, &in); err != nil {
+		return err
+	}
+	for key, v := range in {
+		switch v {
+		case "NaN":
+			in[key] = math.NaN()
+		case "Infinity":
+			in[key] = math.Inf(1)
+		case "-Infinity":
+			in[key] = math.Inf(-1)
+		}
+	}
+	*r = in
+	return nil
+}
+
+// Number gives the number under key, and whether there is one.
+func (r Record) Number(key string) (float64, bool) { return asFloat(r[key]) }
+
+// IsTrain tells whether this is a record of training steps, and not of an evaluation or of the end of a run.
+func (r Record) IsTrain() bool {
+	_, ok := r["loss"]
+	return ok
+}
+
+// Keys gives the keys in the order in which people read them: step, epoch, the loss, the gradient norm and the learning rate, the rest sorted.
+func (r Record) Keys() []string {
+	first := []string{"step", "epoch", "loss", "eval_loss", "train_loss", "grad_norm", "learning_rate"}
+	keys := slices.DeleteFunc(slices.Clone(first), func(k string) bool { _, ok := r[k]; return !ok })
+	for _, k := range slices.Sorted(maps.Keys(r)) {
+		if !slices.Contains(first, k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// String gives the record as one line of "key value" pairs, numbers with five significant digits at most. Texts above 100 bytes are replaced by
+// their length.
+func (r Record) String() string {
+	var b strings.Builder
+	for i, key := range r.Keys() {
+		if i > 0 {
+			b.WriteString("  ")
+		}
+		b.WriteString(key)
+		b.WriteByte(' ')
+		b.WriteString(readable(r[key]))
+	}
+	return b.String()
+}
+
+func readable(v any) string {
+	f, ok := asFloat(v)
+	switch {
+	case ok && f == math.Trunc(f) && math.Abs(f) < 1e15:
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	case ok && math.Abs(f) >= 1e4 && math.Abs(f) < 1e15:
+		return strconv.FormatFloat(f, 'f', 0, 64)
+	case ok:
+		return strconv.FormatFloat(f, 'g', 5, 64)
+	}
+	text := fmt.Sprint(v)
+	if len(text) > 100 {
+		return fmt.Sprintf("(%d bytes)", len(text))
+	}
+	return strings.ReplaceAll(text, "\n", " ")
+}
+
+func nonfinite(f float64) string {
+	switch {
+	case math.IsInf(f, 1):
+		return "Infinity"
+	case math.IsInf(f, -1):
+		return "-Infinity"
+	}
+	return "NaN"
+}
+
+func asFloat(v any) (float64, bool) {
+	switch v := v.(type) {
+	case float64:
+		return v, true
+	case float32:
+		return float64(v), true
+	case int:
+		return float64(v), true
+	case int64:
+		return float64(v), true
+	case uint64:
+		return float64(v), true
+	}
+	return 0, false
+}

@@ -1,0 +1,107 @@
+package callbacks
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+
+	"github.com/lockstep-ml/lockstep/args"
+)
+
+// State is where a run is: HuggingFace's TrainerState, and the content of trainer_state.json. Steps are optimizer steps.
+type State struct {
+	Epoch              float64 `json:"epoch"`       // epochs done, with the fraction of the present one
+	GlobalStep         int64   `json:"global_step"` // steps done
+	MaxSteps           int64   `json:"max_steps"`   // steps of the whole run
+	LoggingSteps       int64   `json:"logging_steps"`
+	EvalSteps          int64   `json:"eval_steps"`
+	SaveSteps          int64   `json:"save_steps"`
+	TrainBatchSize     int     `json:"train_batch_size"` // samples per micro-batch
+	NumTrainEpochs     int64   `json:"num_train_epochs"` // epochs begun in the whole run
+	NumInputTokensSeen int64   `json:"num_input_tokens_seen"`
+	TotalFLOPs         float64 `json:"total_flos"`
+
+	LogHistory []Record `json:"log_history"`
+
+	BestMetric          *float64 `json:"best_metric"` // nil before the first evaluation that counts
+	BestGlobalStep      *int64   `json:"best_global_step"`
+	BestModelCheckpoint *string  `json:"best_model_checkpoint"`
+
+	IsLocalProcessZero bool           `json:"is_local_process_zero"`
+	IsWorldProcessZero bool           `json:"is_world_process_zero"`
+	IsHyperParamSearch bool           `json:"is_hyper_param_search"`
+	TrialName          *string        `json:"trial_name"`
+	TrialParams        map[string]any `json:"trial_params"`
+	StatefulCallbacks  map[string]any `json:"stateful_callbacks"` // see Handler.ExportStates
+}
+
+// NewState gives the state of a run of maxSteps steps before its first, on rank 0, with the intervals of logging, evaluation and saving that the arguments resolve to.
+func NewState(a *args.TrainingArguments, maxSteps int64) *State {
+	return &State{
+		MaxSteps:           maxSteps,
+		LoggingSteps:       int64(a.LoggingInterval(int(maxSteps))),
+		EvalSteps:          int64(a.EvalInterval(int(maxSteps))),
+		SaveSteps:          int64(a.SaveInterval(int(maxSteps))),
+		TrainBatchSize:     a.PerDeviceTrainBatchSize,
+		LogHistory:         []Record{},
+		IsLocalProcessZero: true,
+		IsWorldProcessZero: true,
+		StatefulCallbacks:  map[string]any{},
+	}
+}
+
+// Improves tells whether value is a new best: better than BestMetric by any amount, or the first. Numbers that are not finite never are.
+func (s *State) Improves(value float64, greaterIsBetter bool) bool {
+	return finite(value) && (s.BestMetric == nil || better(value, *s.BestMetric, greaterIsBetter))
+}
+
+func finite(value float64) bool { return !math.IsNaN(value) && !math.IsInf(value, 0) }
+
+func better(value, than float64, greaterIsBetter bool) bool {
+	if greaterIsBetter {
+		return value > than
+	}
+	return value < than
+}
+
+// SetBest records value, measured at the present step, as the best.
+func (s *State) SetBest(value float64) {
+	step := s.GlobalStep
+	s.BestMetric, s.BestGlobalStep = &value, &step
+}
+
+// JSON gives trainer_state.json as HuggingFace writes it: an indent of two, keys sorted.
+func (s *State) JSON() ([]byte, error) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("callbacks: writing the trainer's state: %w", err)
+	}
+	var keys map[string]json.RawMessage // whose keys are written sorted
+	if err := json.Unmarshal(text, &keys); err != nil {
+		return nil, fmt.Errorf("callbacks: writing the trainer's state: %w", err)
+	}
+	if text, err = json.MarshalIndent(keys, "", "  "); err != nil {
+		return nil, fmt.Errorf("callbacks: writing the trainer's state: %w", err)
+	}
+	return append(text, '\n'), nil
+}
+
+// StateFromJSON reads trainer_state.json. An error says where it is not what it should be.
+func StateFromJSON(text []byte) (*State, error) {
+	s := &State{}
+	if err := json.Unmarshal(text, s); err != nil {
+		return nil, fmt.Errorf("callbacks: reading the trainer's state: %w", err)
+	}
+	for name, n := range map[string]int64{"global_step": s.GlobalStep, "max_steps": s.MaxSteps} {
+		if n < 0 {
+			return nil, fmt.Errorf("callbacks: reading the trainer's state: %s is %d, want 0 or more", name, n)
+		}
+	}
+	if s.LogHistory == nil {
+		s.LogHistory = []Record{}
+	}
+	if s.StatefulCallbacks == nil {
+		s.StatefulCallbacks = map[string]any{}
+	}
+	return s, nil
+}
