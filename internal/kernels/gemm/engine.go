@@ -18,8 +18,10 @@ type tiling struct {
 	tm, tn int
 	// mb × kb of A and kb × nb of B are packed at once, shared by all workers through the last-level cache. kb is a multiple of kc.
 	mb, nb, kb int
-	// skinny is the largest m for which B is not packed ahead: each of its elements is used by so few rows that packing would not pay.
+	// skinny is the largest m for which B is not packed ahead: its elements are used by so few rows that packing all of it would not pay.
 	skinny int
+	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be padding.
+	narrow int
 }
 
 // engine is a kernel variant for one element type.

@@ -20,12 +20,12 @@ var (
 
 var (
 	avx2 = engine[float32]{
-		tiling: tiling{mr: 6, nr: 16, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 12},
+		tiling: tiling{mr: 6, nr: 16, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 96, narrow: 12},
 		micro:  microAVX2,
 		pack:   packAVX2,
 	}
 	avx512 = engine[float32]{
-		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 12},
+		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 96, narrow: 24},
 		micro:  microAVX512,
 		pack:   packAVX512,
 	}

@@ -88,12 +88,12 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	if q.flops() < serialFlops {
 		p = nil
 	}
-	if q.n <= e.skinny && q.m > q.n {
+	if q.n <= e.narrow && q.m > q.n && q.n*q.k <= e.mb*e.kb {
 		q = q.transposed()
 	}
 	j.engine, j.problem = e, q
 	j.reserveEdges(p.Workers())
-	if q.m <= e.skinny {
+	if q.m <= e.skinny && q.m*q.k <= e.mb*e.kb {
 		j.runSkinny(p)
 	} else {
 		j.runBlocked(p)

@@ -2,10 +2,7 @@ package gemm
 
 import "github.com/lockstep-ml/lockstep/internal/parallel"
 
-// skinnyChunk is the number of B's panels in one task.
-const skinnyChunk = 4
-
-// runSkinny computes a product whose few rows make it a matter of reading B once: A is packed as a whole, and B's panels are used where they
+// runSkinny computes a product whose few rows make it a matter of reading B: A is packed as a whole, and B's panels are used where they
 // lie if their rows are contiguous, else packed one at a time into the worker's first-level cache.
 func (j *job[T]) runSkinny(p *parallel.Pool) {
 	j.packedA = grown(j.packedA, j.m*j.k)
@@ -15,14 +12,18 @@ func (j *job[T]) runSkinny(p *parallel.Pool) {
 			j.pack(j.packedA[i*j.k+k0*rows:], rows, rows, min(kc, j.k-k0), j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
 		}
 	}
-	p.ForWorkers(ceilDiv(j.n, j.nr), skinnyChunk, j.skinnyBody)
+	chunk := 4 // panels per task: neighbours share pages
+	if 2*j.m*j.nr*j.k >= serialFlops {
+		chunk = 1
+	}
+	p.ForWorkers(ceilDiv(j.n, j.nr), chunk, j.skinnyBody)
 }
 
 // computeSkinny computes all rows of C for panels [lo, hi) of B.
 func (j *job[T]) computeSkinny(worker, lo, hi int) {
 	for col := lo * j.nr; col < min(hi*j.nr, j.n); col += j.nr {
 		cols := min(j.nr, j.n-col)
-		inPlace := j.bcs == 1 && cols == j.nr && j.m <= j.mr
+		inPlace := j.bcs == 1 && cols == j.nr
 		for k0 := 0; k0 < j.k; k0 += kc {
 			k := min(kc, j.k-k0)
 			src, stride := j.b[k0*j.brs+col*j.bcs:], j.brs
