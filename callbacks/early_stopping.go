@@ -16,6 +16,7 @@ type EarlyStopping struct {
 	Patience  int     // evaluations; 0 means 1
 	Threshold float64 // 0 or more, in units of the metric
 
+	warned   bool
 	failures int
 	best     *float64 // what State.BestMetric is where the arguments watch a metric
 }
@@ -49,7 +50,10 @@ func (s *EarlyStopping) OnEvaluate(e *Event) error {
 	}
 	value, ok := e.Metrics[name]
 	if !ok {
-		slog.Warn("early stopping is off: the evaluation has no such metric", "metric", name)
+		if !s.warned {
+			slog.Warn("early stopping is off: the evaluation has no such metric", "metric", name)
+		}
+		s.warned = true
 		return nil
 	}
 	if best == nil || better(value, *best, greater) && math.Abs(value-*best) > s.Threshold {

@@ -18,15 +18,19 @@ type Progress struct {
 
 	lines       Printer
 	train, eval *progressbar.ProgressBar
-	pace        meter  // of the present display
-	run         meter  // of this run, evaluations and checkpoints included
-	rates       string // as last shown
+	pace        meter     // of the present display
+	run         meter     // of this run, evaluations and checkpoints included
+	rates       string    // as last shown
+	drawn       time.Time // when the bar was drawn last
 }
+
+// refresh is the least time between two drawings of a bar.
+const refresh = 100 * time.Millisecond
 
 // OnTrainBegin starts the bar, at the step where the run begins.
 func (p *Progress) OnTrainBegin(e *Event) error {
 	p.lines.W = p.W
-	p.train = nil
+	p.train, p.drawn = nil, time.Time{}
 	if remaining := e.State.MaxSteps - e.State.GlobalStep; remaining > 0 {
 		p.train = p.bar(e.State.MaxSteps, progressbar.OptionShowDescriptionAtLineEnd())
 		_ = p.train.Set64(e.State.GlobalStep) // a bar that cannot be drawn does not concern the run
@@ -43,7 +47,6 @@ func (p *Progress) bar(length int64, more ...progressbar.Option) *progressbar.Pr
 		progressbar.OptionSetWidth(20),
 		progressbar.OptionSetElapsedTime(false),
 		progressbar.OptionSetPredictTime(false),
-		progressbar.OptionThrottle(100 * time.Millisecond),
 	}
 	return progressbar.NewOptions64(length, append(options, more...)...)
 }
@@ -59,8 +62,11 @@ func (p *Progress) OnStepEnd(e *Event) error {
 		p.rates = p.pace.text()
 		p.pace.clear()
 	}
-	p.train.Describe(p.description(e))
-	_ = p.train.Set64(min(e.State.GlobalStep, e.State.MaxSteps))
+	if now := p.run.clock(); now.Sub(p.drawn) >= refresh || e.State.GlobalStep >= e.State.MaxSteps {
+		p.drawn = now
+		p.train.Describe(p.description(e))
+		_ = p.train.Set64(min(e.State.GlobalStep, e.State.MaxSteps))
+	}
 	return nil
 }
 
@@ -101,7 +107,7 @@ func (p *Progress) OnPredictionStep(e *Event) error {
 	}
 	if p.eval == nil {
 		p.hide()
-		p.eval = p.bar(e.Batches, progressbar.OptionSetDescription("evaluating"), progressbar.OptionClearOnFinish())
+		p.eval = p.bar(e.Batches, progressbar.OptionSetDescription("evaluating"), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(refresh))
 	}
 	_ = p.eval.Set64(min(e.Batch, e.Batches))
 	return nil
