@@ -62,6 +62,15 @@ func scenarios() []scenario {
 	}
 }
 
+// list is the names in the folder, none if it does not exist.
+func list(m *vfs.Mem) (names []string) {
+	entries, _ := m.ReadDir("out")
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
 // check requires that the folder can be loaded and saved into.
 func (sc scenario) check(t *testing.T, m *vfs.Mem, done error, when string) {
 	t.Helper()
@@ -76,6 +85,12 @@ func (sc scenario) check(t *testing.T, m *vfs.Mem, done error, when string) {
 		require.Empty(t, sc.older, "%s: %v", when, err)
 	default:
 		require.Contains(t, append(slices.Clone(sc.older), sc.newer), whole(t, ck), when)
+	}
+	for _, name := range list(m) {
+		if strings.HasPrefix(name, "checkpoint-") {
+			_, err := s.Open(ctx, name)
+			require.NoError(t, err, "%s: what has a checkpoint's name is one", when)
+		}
 	}
 	save(t, s, state{20, "after"})
 	require.Equal(t, state{20, "after"}, latest(t, s), when)
@@ -134,6 +149,18 @@ func TestFullDiskLeavesOlderCheckpointsAlone(t *testing.T) {
 		require.Equal(t, "LATEST checkpoint-5", names(t, m, "out"), "the temporary folder is gone at once")
 		require.Equal(t, state{5, "old"}, latest(t, quiet(m, "out")))
 	}
+}
+
+func TestFailedReplacementIsUndoneAtOnce(t *testing.T) {
+	m := vfs.NewMem()
+	save(t, quiet(m, "out"), state{5, "old"})
+	inject, _ := errorfs.Nth(2, func(k errorfs.Kind) bool { return k == errorfs.Rename }, errorfs.ErrIO)
+	_, err := quiet(errorfs.Wrap(m, inject), "out").Save(ctx, 5, state{5, "new"}.content())
+	require.ErrorIs(t, err, errorfs.ErrIO)
+	require.Equal(t, []string{"LATEST", "checkpoint-5"}, list(m))
+	ck, err := quiet(m, "out").Open(ctx, "checkpoint-5")
+	require.NoError(t, err)
+	require.Equal(t, state{5, "old"}, whole(t, ck))
 }
 
 func TestCrashAfterEachOperation(t *testing.T) {
