@@ -205,7 +205,7 @@ func TestLargeShapes(t *testing.T) {
 	pool := parallel.New(2)
 	defer pool.Close()
 	for i, s := range [][3]int{{1100, 20, 300}, {20, 1100, 300}, {13, 50, 2100}, {13, 50, 2100}, {300, 1, 2100}, {1, 1500, 700},
-		{1, 1500, 700}, {1060, 13, 1030}, {13, 1060, 1030}, {1060, 1030, 3}} {
+		{1, 1500, 700}, {1060, 13, 1030}, {13, 1060, 1030}, {1060, 1030, 3}, {100, 30, 1030}} {
 		transB := i%2 == 0
 		x := newExample[float32](7, s[0], s[1], s[2], !transB, transB, 1, transB)
 		t.Run(x.String(), func(t *testing.T) {

@@ -88,7 +88,7 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	if q.flops() < serialFlops {
 		p = nil
 	}
-	if q.n <= e.narrow && q.m > q.n && q.n*q.k <= e.mb*e.kb {
+	if q.n <= e.narrow && q.m > q.n {
 		q = q.transposed()
 	}
 	j.engine, j.problem = e, q
@@ -222,8 +222,8 @@ func (j *job[T]) computeTile(worker, i0, i1, j0, j1 int) {
 			panelA := &blockA[(i-j.i0)*k]
 			for col := j0; col < j1; col += j.nr {
 				panelB := &blockB[(col-j.j0)*k]
-				if cols := j1 - col; cols < j.nr {
-					j.edge(worker, rows, cols, k, panelA, panelB, j.nr, i, col, add)
+				if cols := j1 - col; cols < j.nr || j.ccs != 1 {
+					j.edge(worker, rows, min(cols, j.nr), k, panelA, panelB, j.nr, i, col, add)
 					continue
 				}
 				j.micro(rows, k, panelA, panelB, j.nr, &j.c[i*j.crs+col], j.crs, add)

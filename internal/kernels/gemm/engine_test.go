@@ -1,0 +1,82 @@
+package gemm
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// drawTiling cuts as small as possible, so that small matrices cross the blocks of every level, on every path.
+func drawTiling(t *rapid.T, mr, nr int) tiling {
+	times := func(name string, unit, most int) int { return unit * rapid.IntRange(1, most).Draw(t, name) }
+	return tiling{
+		mr: mr, nr: nr,
+		tm: times("tm", mr, 3), tn: times("tn", nr, 3),
+		mb: times("mb", mr, 5), nb: times("nb", nr, 5), kb: times("kb", kc, 2),
+		skinny: rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "skinny"),
+		narrow: rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "narrow"),
+	}
+}
+
+// requireTilingDoesNotMatter compares the bits under a drawn tiling with those under the engine's own.
+func requireTilingDoesNotMatter[T element](t *rapid.T, p *parallel.Pool, e *engine[T], x *example[T]) {
+	other := *e
+	other.tiling = drawTiling(t, e.mr, e.nr)
+	with := func(e *engine[T]) function[T] {
+		return func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) {
+			multiply(p, e, problem[T]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate})
+		}
+	}
+	requireSameBits(t, x.run(t, with(e), nil), x.run(t, with(&other), p), x.String())
+}
+
+func TestTilingDoesNotMatter(t *testing.T) {
+	pool := parallel.New(3)
+	defer pool.Close()
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		rapid.Check(t, func(t *rapid.T) { requireTilingDoesNotMatter(t, pool, engine32(), drawExample[float32](t)) })
+	})
+	t.Run("float64", func(t *testing.T) {
+		rapid.Check(t, func(t *rapid.T) { requireTilingDoesNotMatter(t, pool, engine64(), drawExample[float64](t)) })
+	})
+}
+
+// TestOrderOfSummation computes the documented sums step by step: blocks of kc products in ascending order, each product rounded on its own by the
+// generic kernel and fused by the others. It would notice a compiler that fuses the generic kernel's operations.
+func TestOrderOfSummation(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
+		step := func(sum, a, b float32) float32 {
+			return math.Float32frombits(math.Float32bits(a*b)) + sum // through an integer, so that nothing can fuse
+		}
+		if v != kernels.Generic {
+			// The product of two float32 is exact in float64. That the sum is rounded twice matters once in 2²⁹ times, not for these operands.
+			step = func(sum, a, b float32) float32 { return float32(float64(a)*float64(b) + float64(sum)) }
+		}
+		for _, accumulate := range []bool{false, true} {
+			x := newExample[float32](11, 13, 37, 2*kc+88, false, true, 0, accumulate)
+			want := make([]float32, len(x.c))
+			for i := range x.m {
+				for j := range x.n {
+					total, started := x.c[i*x.ldc+j], accumulate
+					for k0 := 0; k0 < x.k; k0 += kc {
+						var sum float32
+						for p := k0; p < min(k0+kc, x.k); p++ {
+							sum = step(sum, x.a[i*x.ars+p*x.acs], x.b[p*x.brs+j*x.bcs])
+						}
+						if started {
+							sum += total
+						}
+						total, started = sum, true
+					}
+					want[i*x.ldc+j] = total
+				}
+			}
+			requireSameBits(t, want, x.run(t, Float32, nil), x.String())
+		}
+	})
+}
