@@ -106,7 +106,9 @@ func choose(env string) (Variant, error) {
 }
 
 // initial is the choice made from the environment at first use.
-var initial = sync.OnceValues(func() (Variant, error) { return choose(os.Getenv(EnvVar)) })
+var initial = sync.OnceValues(fromEnvironment)
+
+func fromEnvironment() (Variant, error) { return choose(os.Getenv(EnvVar)) }
 
 // forced is 0, or 1 + the variant set by Force.
 var forced atomic.Uint32

@@ -1,8 +1,7 @@
 package kernels
 
 import (
-	"os"
-	"os/exec"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,25 +63,19 @@ func TestForceAndRestore(t *testing.T) {
 	}
 }
 
-// TestEnvironment runs this test binary again with the variable set, since it is read once.
 func TestEnvironment(t *testing.T) {
-	if os.Getenv("KERNELS_TEST_CHILD") != "" {
-		if err := Init(); err != nil {
-			require.PanicsWithError(t, err.Error(), func() { Active() })
-			_, _ = os.Stdout.WriteString("error: " + err.Error())
-			return
-		}
-		_, _ = os.Stdout.WriteString("active: " + Active().String())
-		return
+	saved := initial
+	defer func() { initial = saved }()
+	set := func(value string) {
+		t.Setenv(EnvVar, value)
+		initial = sync.OnceValues(fromEnvironment) // as in a process that starts with this value
 	}
-	for env, want := range map[string]string{
-		"generic": "active: generic",
-		"fast":    `error: LOCKSTEP_KERNELS=fast: kernels: unknown variant "fast", want one of generic, avx2, avx512`,
-	} {
-		child := exec.Command(os.Args[0], "-test.run=^TestEnvironment$")
-		child.Env = append(os.Environ(), "KERNELS_TEST_CHILD=1", EnvVar+"="+env)
-		out, err := child.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		require.Contains(t, string(out), want)
-	}
+	set("generic")
+	require.NoError(t, Init())
+	require.Equal(t, Generic, Active())
+
+	set("fast")
+	message := `LOCKSTEP_KERNELS=fast: kernels: unknown variant "fast", want one of generic, avx2, avx512`
+	require.EqualError(t, Init(), message)
+	require.PanicsWithError(t, message, func() { Active() })
 }
