@@ -142,6 +142,15 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 // Reduce ends a window: the parameters' gradients are then the sums over all its leaves.
 func (a *Accelerator) Reduce() { a.sum.finish() }
 
+// ScaleGrads multiplies all gradients by f.
+func (a *Accelerator) ScaleGrads(f float64) {
+	for _, p := range a.params {
+		if g := p.Grad(); g != nil {
+			tensor.ScaleInto(a.ctx.NoGrad(), g, f)
+		}
+	}
+}
+
 // ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures) and
 // returns the norm before.
 func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {

@@ -1,0 +1,57 @@
+package trainer
+
+import (
+	"time"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+)
+
+// logStep writes a record of the steps since the last one; nothing if there were none.
+func (r *run) logStep() error {
+	if r.logged.Steps == 0 {
+		r.control.ShouldLog = false
+		return nil
+	}
+	rec := callbacks.Record{"loss": r.logged.mean(), "grad_norm": r.last.GradNorm, "learning_rate": r.last.LearningRate}
+	if r.progress.Nonfinite > 0 {
+		rec["nonfinite_steps"] = r.progress.Nonfinite
+	}
+	r.logged = lossSum{}
+	return r.record(rec)
+}
+
+// record adds epoch, step and token count to a record, keeps it and shows it to the
+// callbacks.
+func (t *Trainer) record(rec callbacks.Record) error {
+	rec["epoch"], rec["step"] = t.state.Epoch, t.state.GlobalStep
+	if t.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
+		rec["num_input_tokens_seen"] = t.state.NumInputTokensSeen
+	}
+	t.state.LogHistory = append(t.state.LogHistory, rec)
+	e := t.event()
+	e.Record = rec
+	return t.callbacks.Fire(callbacks.Log, e)
+}
+
+// finalRecord is the run's last: figures of the whole run for the loss, of the time since
+// the resume for speeds.
+func (r *run) finalRecord() callbacks.Record {
+	rec := callbacks.Record{}
+	for k, v := range r.result().Metrics {
+		rec[k] = v
+	}
+	return rec
+}
+
+// result sums the run up.
+func (r *run) result() *Result {
+	p := r.progress
+	m := callbacks.SpeedMetrics("train", time.Since(r.started), p.Samples-r.resumedP.Samples, r.state.GlobalStep-r.resumed.GlobalStep, p.Tokens-r.resumedP.Tokens)
+	m["train_loss"] = p.Loss.mean()
+	m["total_flos"] = r.state.TotalFLOPs
+	if p.Nonfinite > 0 {
+		m["nonfinite_steps"] = float64(p.Nonfinite)
+	}
+	return &Result{GlobalStep: r.state.GlobalStep, TrainingLoss: p.Loss.mean(), Metrics: m}
+}

@@ -1,0 +1,177 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// openResume opens the checkpoint to go on from, nil if the run starts anew, and settles
+// the arguments with those it was saved under.
+func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
+	path, last := r.args.ResumePath()
+	if path == "" && !last {
+		return nil, nil
+	}
+	var ck *checkpoint.Checkpoint
+	var err error
+	if last {
+		ck, err = r.store.Latest(ctx)
+	} else {
+		ck, err = checkpoint.Open(ctx, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("trainer: resume_from_checkpoint = %s: %w", r.args.ResumeFromCheckpoint, err)
+	}
+	if !ck.Has(progressFile) {
+		return nil, fmt.Errorf("trainer: %s holds a model only (save_only_model): it cannot be resumed", ck.Path)
+	}
+	return ck, r.settleArgs(ck)
+}
+
+// layoutKeys decide how the training stream is cut and gradients are added. A resumed run
+// keeps them, on whatever number of ranks: else its bits and its samples would differ.
+var layoutKeys = []string{"per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size", "deterministic_ranks"}
+
+// settleArgs compares the arguments with those of the checkpoint. What cuts the training
+// stream is taken from the checkpoint; every other difference that changes numbers is
+// allowed, and said.
+func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
+	text, err := ck.ReadPart(argsFile)
+	if err != nil {
+		return err
+	}
+	old, err := args.FromJSON(text)
+	if err != nil {
+		return fmt.Errorf("trainer: %s: %w", filepath.Join(ck.Path, argsFile), err)
+	}
+	a := r.args.Clone()
+	for _, d := range old.Diff(a) {
+		switch {
+		case slices.Contains(layoutKeys, d.Key):
+			r.log.Warn("resume keeps the checkpoint's value", "key", d.Key, "checkpoint", d.Old, "ignored", d.New)
+		case d.Fixed:
+			r.log.Warn("resume changes the run: it will not end as the uninterrupted one", "key", d.Key, "checkpoint", d.Old, "now", d.New)
+		}
+	}
+	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = old.PerDeviceTrainBatchSize, old.GradientAccumulationSteps
+	a.GlobalTrainBatchSize, a.DeterministicRanks = old.GlobalTrainBatchSize, old.DeterministicRanks
+	*r.args = *a
+	return nil
+}
+
+// restore takes up a checkpoint: weights, optimizer, place in the stream, counters and
+// callbacks.
+func (r *run) restore(ck *checkpoint.Checkpoint) error {
+	if err := loadWeights(ck, r.model); err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
+	if err := r.restoreOptimizer(ck); err != nil {
+		return fmt.Errorf("trainer: %s: %w", ck.Path, err)
+	}
+	var place samplers.State
+	var rng rngState
+	if err := ck.ReadJSON(samplerFile, &place); err != nil {
+		return err
+	}
+	if err := ck.ReadJSON(rngFile, &rng); err != nil {
+		return err
+	}
+	if err := ck.ReadJSON(progressFile, &r.progress); err != nil {
+		return err
+	}
+	if err := r.stream.Restore(place); err != nil {
+		return fmt.Errorf("trainer: %s: the training set or its order is another: %w", ck.Path, err)
+	}
+	text, err := ck.ReadPart(stateFile)
+	if err != nil {
+		return err
+	}
+	saved, err := callbacks.StateFromJSON(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", ck.Path, err)
+	}
+	planned := r.state // what depends on the arguments is theirs
+	saved.MaxSteps, saved.NumTrainEpochs = planned.MaxSteps, planned.NumTrainEpochs
+	saved.LoggingSteps, saved.EvalSteps, saved.SaveSteps = planned.LoggingSteps, planned.EvalSteps, planned.SaveSteps
+	saved.TrainBatchSize = planned.TrainBatchSize
+	r.Trainer.state = saved
+	if err := r.callbacks.ImportStates(saved.StatefulCallbacks, &r.control); err != nil {
+		return fmt.Errorf("%s: %w", ck.Path, err)
+	}
+	r.control = callbacks.Control{}
+	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position", place.Position)
+	return nil
+}
+
+// restoreOptimizer reads the optimizer's state.
+func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint) error {
+	var head optimizerState
+	if err := ck.ReadJSON(optimizerFile, &head); err != nil {
+		return err
+	}
+	st := optim.State{Name: head.Name, Steps: head.Steps, Tensors: map[string]*tensor.Tensor{}}
+	var err error
+	if p := tensor.Try(func() {
+		r.acc.Ctx().NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			var list []checkpoint.Named
+			if list, err = ck.ReadTensors(c, optimizerTensors); err != nil {
+				return nil
+			}
+			for _, n := range list {
+				st.Tensors[n.Name] = n.Tensor
+			}
+			err = r.opt.LoadState(c, st)
+			return nil
+		})
+	}); p != nil {
+		return p
+	}
+	return err
+}
+
+// loadWeights fills m from a checkpoint.
+func loadWeights(ck *checkpoint.Checkpoint, m models.Model) error {
+	set, err := ck.OpenTensors(models.WeightsBase)
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	if err := models.ReadWeights(set, m); err != nil {
+		return fmt.Errorf("%s: %w", ck.Path, err)
+	}
+	return nil
+}
+
+// loadBest loads the best checkpoint's weights if asked to.
+func (r *run) loadBest() error {
+	if !r.args.LoadBestModelAtEnd {
+		return nil
+	}
+	best := r.state.BestModelCheckpoint
+	if best == nil {
+		r.log.Warn("load_best_model_at_end: no checkpoint was saved at the best evaluation: the last weights stay")
+		return nil
+	}
+	ck, err := r.store.Open(context.Background(), filepath.Base(*best))
+	if err != nil {
+		return fmt.Errorf("trainer: load_best_model_at_end: %w", err)
+	}
+	if err := loadWeights(ck, r.model); err != nil {
+		return fmt.Errorf("trainer: load_best_model_at_end: %w", err)
+	}
+	r.log.Info("loaded the best model", "checkpoint", ck.Path, "metric", r.args.BestMetric(), "value", *r.state.BestMetric)
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

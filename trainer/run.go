@@ -1,0 +1,218 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
+)
+
+// run is one Train under way.
+type run struct {
+	*Trainer
+	opt      *optim.Optimizer
+	schedule optim.Schedule
+	steps    samplers.Steps
+	stream   *samplers.Stream // of windows, in step with loader
+	loader   *data.Loader
+	epoch    int64 // under way, from 0
+
+	progress progress
+	logged   lossSum // since the last train record
+	last     callbacks.StepStats
+	started  time.Time
+	resumed  callbacks.State // the counters that this process began with
+	resumedP progress
+}
+
+// progress is what a resume needs beside HuggingFace's trainer state: the parts of figures
+// that are computed at the end.
+type progress struct {
+	RunID     string  `json:"run_id"`
+	Loss      lossSum `json:"loss"`            // over all steps
+	Unlogged  lossSum `json:"unlogged"`        // since the last record of training steps
+	Nonfinite int64   `json:"nonfinite_steps"` // steps left out because of a loss or norm that was not finite
+	Samples   int64   `json:"samples"`
+	Tokens    int64   `json:"tokens"`
+	Seconds   float64 `json:"train_seconds"` // in steps, without evaluations and saves
+}
+
+// lossSum is a loss as sum and count, added in float64 in the order of micro-batches.
+type lossSum struct {
+	Sum   float64 `json:"sum"`
+	Count int64   `json:"count"`
+	Steps int64   `json:"steps"`
+}
+
+func (l *lossSum) add(sum float64, count int64) {
+	l.Sum += sum
+	l.Count += count
+	l.Steps++
+}
+
+// mean is the loss per term, 0 of nothing.
+func (l lossSum) mean() float64 {
+	if l.Count == 0 {
+		return 0
+	}
+	return l.Sum / float64(l.Count)
+}
+
+// begin makes everything that a run needs and, if asked to, takes up a checkpoint.
+func (t *Trainer) begin(ctx context.Context) (*run, error) {
+	if t.train == nil {
+		return nil, errors.New("trainer: there is no training set: want WithTrainData")
+	}
+	r := &run{Trainer: t, progress: progress{RunID: newRunID()}}
+	ck, err := r.openResume(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.plan(); err != nil {
+		return nil, err
+	}
+	if err := r.prepare(); err != nil {
+		return nil, err
+	}
+	t.state = callbacks.NewState(t.args, r.steps.MaxSteps)
+	t.state.NumTrainEpochs = r.steps.Epochs
+	t.control = callbacks.Control{}
+	if ck != nil {
+		if err := r.restore(ck); err != nil {
+			return nil, err
+		}
+	}
+	r.epoch = r.stream.State().Epoch
+	if err := r.openLoader(ctx); err != nil {
+		return nil, err
+	}
+	r.resumed, r.resumedP, r.logged, r.started = *t.state, r.progress, r.progress.Unlogged, time.Now()
+	r.banner()
+	return r, nil
+}
+
+// plan cuts the training stream and counts steps.
+func (r *run) plan() error {
+	n := int64(r.train.Len())
+	if n == 0 {
+		return errors.New("trainer: the training set is empty")
+	}
+	order := samplers.Sampler(samplers.NewSequential(n))
+	if r.args.TrainSamplingStrategy == args.SamplingRandom {
+		order = samplers.NewRandom(n, r.args.SamplerSeed())
+	}
+	var err error
+	if r.stream, err = r.acc.Stream(order); err != nil {
+		return err
+	}
+	if r.stream.MicroBatches() == 0 {
+		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last leaves the rest out: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
+	}
+	r.steps, err = samplers.PlanSteps(r.stream.MicroBatches(), r.stream.Layout().Leaves(), r.args.NumTrainEpochs, int64(r.args.MaxSteps))
+	return err
+}
+
+// prepare makes optimizer and schedule.
+func (r *run) prepare() error {
+	decay := nn.DecayNames(r.model)
+	groups := []*optim.Group{{LR: r.args.LearningRate, WeightDecay: r.args.WeightDecay}, {LR: r.args.LearningRate}}
+	for _, p := range nn.NamedParameters(r.model) {
+		i := 1
+		if decay[p.Name] {
+			i = 0
+		}
+		if p.IsLeaf() {
+			groups[i].Params = append(groups[i].Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+		}
+	}
+	var err error
+	if r.opt, err = r.optimizer(groups); err != nil {
+		return err
+	}
+	total := r.steps.MaxSteps
+	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total, r.args.LearningRate, r.args.LRSchedulerKwargs)
+	if err != nil {
+		return err
+	}
+	var units []nn.Module
+	if m, ok := r.model.(models.Recomputable); ok {
+		units = m.RecomputeUnits()
+	}
+	return r.acc.Prepare(r.model, r.opt, units)
+}
+
+// optimizer makes the optimizer that the arguments name, or the user's.
+func (r *run) optimizer(groups []*optim.Group) (*optim.Optimizer, error) {
+	a, c := r.args, r.acc.Ctx()
+	if r.newOptim != nil {
+		return r.newOptim(c, groups), nil
+	}
+	o, err := a.OptimOptions()
+	if err != nil {
+		return nil, err
+	}
+	switch a.Optimizer() {
+	case args.OptimAdamW:
+		return optim.NewAdamW(c, groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), nil
+	case args.OptimAdam:
+		return optim.NewAdam(c, groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), nil
+	case args.OptimSGD:
+		return optim.NewSGD(c, groups, o.Momentum, o.Dampening, o.Nesterov), nil
+	}
+	return nil, fmt.Errorf("trainer: optim = %q has no implementation", a.Optim)
+}
+
+// openLoader starts loading where the stream stands.
+func (r *run) openLoader(ctx context.Context) error {
+	ahead := *r.stream // the loader runs ahead of the steps on a stream of its own
+	remaining := r.steps.MaxSteps - r.state.GlobalStep
+	var err error
+	r.loader, err = data.NewLoader(context.WithoutCancel(ctx), r.acc.Ctx().NoGrad(), r.train, data.StreamOrder(&ahead, remaining), data.LoaderOptions{
+		Workers: r.args.DataloaderNumWorkers, PrefetchFactor: r.args.PrefetchBatches(),
+	})
+	return err
+}
+
+// seekEpoch goes to the beginning of the epoch if the one before was stopped early.
+func (r *run) seekEpoch(ctx context.Context) error {
+	if r.stream.Position() >= r.epoch*r.stream.Samples() {
+		return nil
+	}
+	if err := r.stream.SeekSample(r.epoch * r.stream.Samples()); err != nil {
+		return err
+	}
+	r.loader.Close()
+	return r.openLoader(ctx)
+}
+
+func (r *run) close() {
+	if r.loader != nil {
+		r.loader.Close()
+	}
+}
+
+// banner logs what is about to run.
+func (r *run) banner() {
+	total, _ := r.args.TotalTrainBatchSize(r.acc.WorldSize())
+	r.log.Info("training", "samples", r.train.Len(), "epochs", r.steps.Epochs, "steps", r.steps.MaxSteps, "from_step", r.state.GlobalStep,
+		"batch", r.args.PerDeviceTrainBatchSize, "total_batch", total, "accumulation", r.stream.Layout().AccumulationSteps,
+		"parameters", nn.NumParameters(r.model), "device", r.acc.Device().Name())
+}
+
+func finite(xs ...float64) bool {
+	for _, x := range xs {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,258 @@
+package trainer
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Names of the parts of a checkpoint beside the model's.
+const (
+	optimizerTensors = "optimizer" // .safetensors
+	optimizerFile    = "optimizer.json"
+	schedulerFile    = "scheduler.json"
+	rngFile          = "rng_state.json"
+	samplerFile      = "sampler.json"
+	progressFile     = "progress.json"
+	stateFile        = "trainer_state.json"
+	argsFile         = "training_args.json"
+)
+
+// optimizerState is optimizer.json; the tensors are in optimizer.safetensors.
+type optimizerState struct {
+	Name  string           `json:"name"`
+	Steps map[string]int64 `json:"steps"`
+}
+
+// schedulerState is scheduler.json. A schedule is a function of the step: what is saved
+// lets a reader check it.
+type schedulerState struct {
+	Type     string  `json:"lr_scheduler_type"`
+	LastStep int64   `json:"last_step"`
+	LastLR   float64 `json:"last_lr"`
+}
+
+// rngState is rng_state.json. Random numbers are counted, not streamed: seed and
+// position say what comes next.
+type rngState struct {
+	Generator string `json:"generator"`
+	Seed      uint64 `json:"seed"`
+	Position  int64  `json:"position"`
+}
+
+func newRunID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// save writes a checkpoint, rotates the old ones and tells the callbacks.
+func (r *run) save(ctx context.Context) error {
+	t := r.Trainer
+	if !t.acc.IsMain() {
+		return t.fire(callbacks.Save)
+	}
+	name := fmt.Sprintf("checkpoint-%d", t.state.GlobalStep)
+	if s := t.state.BestGlobalStep; s != nil && *s == t.state.GlobalStep {
+		t.state.BestModelCheckpoint = &name
+	}
+	parts, err := r.checkpointParts()
+	if err != nil {
+		return err
+	}
+	info, err := t.store.Save(ctx, t.state.GlobalStep, checkpoint.Content{RunID: r.progress.RunID, Parts: parts})
+	if err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
+	if err := r.rotate(); err != nil {
+		return err
+	}
+	e := t.event()
+	e.Checkpoint = info.Path
+	return t.callbacks.Fire(callbacks.Save, e)
+}
+
+// rotate deletes old checkpoints but the best.
+func (r *run) rotate() error {
+	if r.args.SaveTotalLimit == nil {
+		return nil
+	}
+	var keep []string
+	if best := r.state.BestModelCheckpoint; best != nil {
+		keep = append(keep, *best)
+	}
+	if _, err := r.store.Rotate(*r.args.SaveTotalLimit, keep...); err != nil {
+		return fmt.Errorf("trainer: save_total_limit: %w", err)
+	}
+	return nil
+}
+
+// modelParts are the files of a saved model: weights, config and the user's parts.
+func (t *Trainer) modelParts() ([]checkpoint.Part, error) {
+	parts := []checkpoint.Part{{Name: models.WeightsFile, Write: func(w io.Writer) error { return models.WriteWeights(w, t.model) }}}
+	if m, ok := t.model.(models.Configured); ok {
+		text, err := models.ConfigJSON(m)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, checkpoint.BytesPart(models.ConfigFile, text))
+	}
+	return append(parts, t.parts...), nil
+}
+
+// checkpointParts are all files of a checkpoint.
+func (r *run) checkpointParts() ([]checkpoint.Part, error) {
+	parts, err := r.modelParts()
+	if err != nil {
+		return nil, err
+	}
+	r.state.StatefulCallbacks = r.callbacks.ExportStates(&r.control)
+	state, err := r.state.JSON()
+	if err != nil {
+		return nil, err
+	}
+	saved, err := r.args.JSON()
+	if err != nil {
+		return nil, err
+	}
+	parts = append(parts, checkpoint.BytesPart(stateFile, state), checkpoint.BytesPart(argsFile, saved))
+	if r.args.SaveOnlyModel {
+		return parts, nil
+	}
+	r.progress.Unlogged = r.logged
+	opt := r.opt.State()
+	parts = append(parts, checkpoint.Part{Name: optimizerTensors + ".safetensors", Write: func(w io.Writer) error {
+		return checkpoint.SaveTensors(r.acc.Ctx(), w, named(opt.Tensors))
+	}})
+	for name, v := range map[string]any{
+		optimizerFile: optimizerState{opt.Name, opt.Steps},
+		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate()},
+		rngFile:       rngState{"philox4x32-10", r.args.Seed, r.stream.Position()},
+		samplerFile:   r.stream.State(),
+		progressFile:  r.progress,
+	} {
+		text, err := json.MarshalIndent(v, "", "  ")
+		if err != nil {
+			return nil, fmt.Errorf("trainer: %s: %w", name, err)
+		}
+		parts = append(parts, checkpoint.BytesPart(name, append(text, '\n')))
+	}
+	return parts, nil
+}
+
+// named lists tensors in the order of their names.
+func named(ts map[string]*tensor.Tensor) []checkpoint.Named {
+	list := make([]checkpoint.Named, 0, len(ts))
+	for _, name := range sortedKeys(ts) {
+		list = append(list, checkpoint.Named{Name: name, Tensor: ts[name]})
+	}
+	return list
+}
+
+// SaveModel writes weights, config.json and the parts of WithParts into dir, each file
+// atomically; an empty dir is output_dir.
+func (t *Trainer) SaveModel(dir string) error {
+	if t.err != nil {
+		return t.err
+	}
+	if !t.acc.IsMain() {
+		return nil
+	}
+	parts, err := t.modelParts()
+	if err != nil {
+		return err
+	}
+	saved, err := t.args.JSON()
+	if err != nil {
+		return err
+	}
+	return t.storeAt(dir).WriteFiles(context.Background(), append(parts, checkpoint.BytesPart(argsFile, saved)))
+}
+
+// SaveState writes trainer_state.json into output_dir.
+func (t *Trainer) SaveState() error {
+	if t.err != nil {
+		return t.err
+	}
+	text, err := t.state.JSON()
+	if err != nil || !t.acc.IsMain() {
+		return err
+	}
+	return t.store.WriteFiles(context.Background(), []checkpoint.Part{checkpoint.BytesPart(stateFile, text)})
+}
+
+// SaveMetrics writes <split>_results.json into output_dir and adds the metrics to
+// all_results.json, as HuggingFace's save_metrics.
+func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
+	if t.err != nil {
+		return t.err
+	}
+	if !t.acc.IsMain() {
+		return nil
+	}
+	all := callbacks.Record{}
+	if old, err := os.ReadFile(filepath.Join(t.args.OutputDir, "all_results.json")); err == nil {
+		if err := json.Unmarshal(old, &all); err != nil {
+			t.log.Warn("all_results.json is damaged and is written anew", "err", err)
+			all = callbacks.Record{}
+		}
+	}
+	mine := callbacks.Record{}
+	for k, v := range metrics {
+		mine[k] = v
+	}
+	maps.Copy(all, mine)
+	var parts []checkpoint.Part
+	for name, rec := range map[string]callbacks.Record{split + "_results.json": mine, "all_results.json": all} {
+		raw, err := json.Marshal(rec)
+		if err != nil {
+			return fmt.Errorf("trainer: %s: %w", name, err)
+		}
+		var text bytes.Buffer
+		if err := json.Indent(&text, raw, "", "  "); err != nil {
+			return err
+		}
+		text.WriteByte('\n')
+		parts = append(parts, checkpoint.BytesPart(name, text.Bytes()))
+	}
+	return t.store.WriteFiles(context.Background(), parts)
+}
+
+func (t *Trainer) storeAt(dir string) *checkpoint.Store {
+	if dir == "" {
+		return t.store
+	}
+	return &checkpoint.Store{Dir: dir, Log: t.log}
+}
+
+// watchBest keeps the best value of the watched metric.
+func (r *run) watchBest(metrics map[string]float64) error {
+	name := r.args.BestMetric()
+	if name == "" {
+		return nil
+	}
+	v, ok := metrics[name]
+	if !ok {
+		return fmt.Errorf("trainer: metric_for_best_model = %q: the evaluation has no such metric: want one of %v", r.args.MetricForBestModel, sortedKeys(metrics))
+	}
+	if r.state.Improves(v, r.args.BestIsGreater()) {
+		r.state.SetBest(v)
+		if r.args.SaveStrategy == args.StrategyBest {
+			r.control.ShouldSave = true
+		}
+	}
+	return nil
+}

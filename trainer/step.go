@@ -1,0 +1,224 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// step runs one optimizer step and reports whether the epoch has more.
+func (r *run) step() (more bool, err error) {
+	begin := time.Now()
+	w, batches, err := r.window()
+	if err != nil {
+		return false, err
+	}
+	defer freeAll(batches)
+	if err := r.fire(callbacks.StepBegin); err != nil {
+		return false, err
+	}
+	r.acc.Ctx().SetStep(r.state.GlobalStep + 1)
+	stats := callbacks.StepStats{Samples: w.Samples, LearningRate: r.learningRate()}
+	sum, err := r.forwardBackward(batches, &stats)
+	if err != nil {
+		return false, err
+	}
+	if err := r.update(sum, &stats); err != nil {
+		return false, err
+	}
+	r.count(w, sum, &stats, time.Since(begin))
+	e := r.event()
+	e.Step = stats
+	return !w.LastOfEpoch, r.callbacks.Fire(callbacks.StepEnd, e)
+}
+
+// window takes the next window and this rank's batches of it.
+func (r *run) window() (samplers.Window, []*data.Batch, error) {
+	w, _ := r.stream.Next()
+	batches := make([]*data.Batch, 0, len(w.Own))
+	for range w.Own {
+		b, err := r.loader.Next()
+		if err != nil {
+			freeAll(batches)
+			if errors.Is(err, io.EOF) {
+				err = fmt.Errorf("trainer: step %d: the loader ended before the run did", r.state.GlobalStep+1)
+			}
+			return w, nil, err
+		}
+		batches = append(batches, b)
+	}
+	return w, batches, nil
+}
+
+func freeAll(batches []*data.Batch) {
+	for _, b := range batches {
+		b.Free()
+	}
+}
+
+// forwardBackward runs the window's micro-batches. Each is seeded with 1/count of the whole
+// window, so that gradients add up to those of one large batch.
+func (r *run) forwardBackward(batches []*data.Batch, stats *callbacks.StepStats) (lossSum, error) {
+	var count int64
+	for _, b := range batches {
+		count += b.Count
+	}
+	count = r.acc.SumCounts(count)
+	var total lossSum
+	for i, b := range batches {
+		if i > 0 {
+			if err := r.fire(callbacks.SubstepEnd); err != nil {
+				return total, err
+			}
+		}
+		err := r.guard(func() error {
+			sum, n, err := r.microBatch(b, count)
+			total.Sum += sum
+			total.Count += n
+			return err
+		})
+		if err != nil {
+			return total, err
+		}
+		if ids := b.Tensors[data.InputIDs]; ids != nil {
+			stats.Tokens += int64(ids.Numel())
+		}
+	}
+	err := r.guard(func() error {
+		r.acc.Reduce()
+		if total.Count != count && total.Count > 0 { // a loss function that counts in its own way
+			r.acc.ScaleGrads(float64(count) / float64(total.Count))
+		}
+		return nil
+	})
+	return total, err
+}
+
+// microBatch runs forward and backward of one batch and returns its loss.
+func (r *run) microBatch(b *data.Batch, windowCount int64) (sum float64, count int64, err error) {
+	r.acc.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+		var loss *tensor.Tensor
+		if loss, count, err = r.lossOf(c, b); err != nil {
+			return nil
+		}
+		sum = tensor.Item(c.Ctx, loss)
+		r.acc.Backward(c, loss, windowCount, b.Leaf)
+		return nil
+	})
+	return sum, count, err
+}
+
+// lossOf runs the model, and the user's loss function if there is one.
+func (t *Trainer) lossOf(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, int64, error) {
+	out := t.model.Forward(c, b)
+	return t.lossFrom(c, out, b)
+}
+
+func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, int64, error) {
+	loss, count := out.Loss, b.Count
+	if t.loss != nil {
+		loss, count = t.loss(c, out, b)
+	}
+	switch {
+	case loss == nil:
+		return nil, 0, fmt.Errorf("trainer: %T returned no loss: want labels in the batch, or WithLoss", t.model)
+	case loss.Numel() != 1:
+		return nil, 0, fmt.Errorf("trainer: the loss has shape %v: want the sum over the batch, one element", loss.Shape())
+	case count < 0:
+		return nil, 0, fmt.Errorf("trainer: the loss counts %d terms: want at least 0", count)
+	}
+	return loss, count, nil
+}
+
+// update clips and steps the optimizer, unless loss or gradient are not finite.
+func (r *run) update(sum lossSum, stats *callbacks.StepStats) error {
+	err := r.guard(func() error {
+		stats.GradNorm = r.acc.ClipGradNorm(r.args.MaxGradNorm)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	stats.Loss = sum.mean()
+	stats.Skipped = !finite(stats.Loss, stats.GradNorm)
+	e := r.event()
+	e.Step = *stats
+	if err := r.callbacks.Fire(callbacks.PreOptimizerStep, e); err != nil {
+		return err
+	}
+	if stats.Skipped {
+		if err := r.nonfinite(stats); err != nil {
+			return err
+		}
+	} else if err := r.guard(func() error { r.setLearningRate(stats.LearningRate); r.acc.Step(); return nil }); err != nil {
+		return err
+	}
+	if err := r.callbacks.Fire(callbacks.OptimizerStep, e); err != nil {
+		return err
+	}
+	r.acc.ZeroGrad()
+	return nil
+}
+
+// nonfinite counts and shows a step that is left out, and does what nonfinite_loss says.
+func (r *run) nonfinite(stats *callbacks.StepStats) error {
+	r.progress.Nonfinite++
+	step := r.state.GlobalStep + 1
+	r.log.Warn("loss or gradient is not finite: the step is left out", "step", step, "loss", stats.Loss, "grad_norm", stats.GradNorm,
+		"nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
+	switch r.args.NonfiniteLoss {
+	case args.NonfiniteRaise:
+		r.acc.ZeroGrad()
+		return &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm}
+	case args.NonfiniteStop:
+		r.control.ShouldTrainingStop = true
+	}
+	return nil
+}
+
+// learningRate is that of the step to come.
+func (r *run) learningRate() float64 {
+	return r.args.LearningRate * r.schedule.Factor(r.state.GlobalStep)
+}
+
+func (r *run) setLearningRate(lr float64) {
+	for _, g := range r.opt.Groups() {
+		g.LR = lr
+	}
+}
+
+// count moves the counters on.
+func (r *run) count(w samplers.Window, sum lossSum, stats *callbacks.StepStats, spent time.Duration) {
+	s, p := r.state, &r.progress
+	s.GlobalStep++
+	s.Epoch = r.epochAfter(w)
+	p.Loss.add(sum.Sum, sum.Count)
+	r.logged.add(sum.Sum, sum.Count)
+	p.Samples += w.Samples
+	p.Tokens += stats.Tokens
+	p.Seconds += spent.Seconds()
+	r.last = *stats
+	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
+		s.NumInputTokensSeen += stats.Tokens
+	}
+	if m, ok := r.model.(models.TokenFLOPs); ok && len(w.Own) > 0 {
+		s.TotalFLOPs += m.FLOPsPerToken(int(stats.Tokens/max(w.Samples, 1))) * float64(stats.Tokens)
+	}
+}
+
+// epochAfter is the number of epochs done after window w, with the fraction of its epoch's
+// micro-batches.
+func (r *run) epochAfter(w samplers.Window) float64 {
+	b := int64(r.args.PerDeviceTrainBatchSize)
+	done := w.Position - w.Epoch*r.stream.Samples() + w.Samples
+	return float64(w.Epoch) + float64((done+b-1)/b)/float64(r.stream.MicroBatches())
+}

@@ -1,0 +1,175 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Trainer trains, evaluates and saves one model. It belongs to one goroutine.
+type Trainer struct {
+	args  *args.TrainingArguments
+	model models.Model
+	acc   *accelerate.Accelerator
+	store *checkpoint.Store
+	log   *slog.Logger
+
+	train    data.Source
+	evals    []evalSet
+	loss     LossFunc
+	metrics  []Metric
+	parts    []checkpoint.Part
+	user     []callbacks.Callback
+	display  *os.File
+	device   *tensor.Device
+	newOptim OptimizerFunc
+
+	callbacks *callbacks.Handler
+	state     *callbacks.State
+	control   callbacks.Control
+	err       error // of construction; Train returns it
+}
+
+// LossFunc computes a loss in place of the model's own: the SUM of the batch's loss terms
+// and their number.
+type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Tensor, count int64)
+
+// OptimizerFunc makes an optimizer in place of the one that the arguments name. groups are
+// the parameters that decay and those that do not.
+type OptimizerFunc func(c *tensor.Ctx, groups []*optim.Group) *optim.Optimizer
+
+// Option hands the trainer something that is alive: data, callbacks, functions. What is
+// printed, saved and resumed is a field of args.TrainingArguments instead.
+type Option func(*Trainer)
+
+// WithTrainData sets the training set.
+func WithTrainData(src data.Source) Option { return func(t *Trainer) { t.train = src } }
+
+// WithEvalData sets the evaluation set; its metrics are eval_loss and so on.
+func WithEvalData(src data.Source) Option { return WithNamedEvalData("", src) }
+
+// WithNamedEvalData adds one of several evaluation sets; its metrics are
+// eval_<name>_loss and so on.
+func WithNamedEvalData(name string, src data.Source) Option {
+	return func(t *Trainer) { t.evals = append(t.evals, evalSet{name, src}) }
+}
+
+// evalSet is an evaluation set with the name that its metrics carry.
+type evalSet struct {
+	name string
+	src  data.Source
+}
+
+// WithLoss replaces the model's loss.
+func WithLoss(f LossFunc) Option { return func(t *Trainer) { t.loss = f } }
+
+// WithMetrics adds metrics to every evaluation.
+func WithMetrics(m ...Metric) Option {
+	return func(t *Trainer) { t.metrics = append(t.metrics, m...) }
+}
+
+// WithCallbacks adds callbacks; they run after the built-in ones.
+func WithCallbacks(c ...callbacks.Callback) Option {
+	return func(t *Trainer) { t.user = append(t.user, c...) }
+}
+
+// WithOptimizer replaces the optimizer that the arguments name.
+func WithOptimizer(f OptimizerFunc) Option { return func(t *Trainer) { t.newOptim = f } }
+
+// WithParts adds files, as a tokenizer's, to every checkpoint and to the final model.
+func WithParts(p ...checkpoint.Part) Option {
+	return func(t *Trainer) { t.parts = append(t.parts, p...) }
+}
+
+// WithDisplay shows the run on f: a progress bar if it is a terminal, else lines. The
+// default is os.Stderr; nil shows nothing.
+func WithDisplay(f *os.File) Option { return func(t *Trainer) { t.display = f } }
+
+// WithLogger sets the logger; the default is slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(t *Trainer) { t.log = l } }
+
+// WithDevice runs on dev instead of the CPU; the model's parameters must live there.
+func WithDevice(dev *tensor.Device) Option { return func(t *Trainer) { t.device = dev } }
+
+// New builds a trainer. An error of construction waits inside, and Train, Evaluate and
+// the other methods return it, so that New chains: trainer.New(model, a).Train().
+func New(model models.Model, a *args.TrainingArguments, opts ...Option) *Trainer {
+	t := &Trainer{args: a, model: model, display: os.Stderr, log: slog.Default()}
+	for _, o := range opts {
+		o(t)
+	}
+	t.err = t.build()
+	return t
+}
+
+func (t *Trainer) build() error {
+	if t.model == nil || t.args == nil {
+		return errors.New("trainer: New needs a model and arguments")
+	}
+	if err := t.args.Validate(); err != nil {
+		return err
+	}
+	if t.args.EvalStrategy != args.StrategyNo && len(t.evals) == 0 {
+		return fmt.Errorf("trainer: eval_strategy is %s, but there is no evaluation set: want WithEvalData, or eval_strategy no", t.args.EvalStrategy)
+	}
+	if t.args.EvalOnStart && len(t.evals) == 0 {
+		return errors.New("trainer: eval_on_start is set, but there is no evaluation set: want WithEvalData")
+	}
+	var opts []accelerate.Option
+	if t.device != nil {
+		opts = append(opts, accelerate.WithDevice(t.device))
+	}
+	var err error
+	if t.acc, err = accelerate.New(t.args, opts...); err != nil {
+		return err
+	}
+	t.store = &checkpoint.Store{Dir: t.args.OutputDir, Log: t.log}
+	t.state = callbacks.NewState(t.args, 0)
+	if err := t.buildCallbacks(); err != nil {
+		return err
+	}
+	return t.callbacks.Fire(callbacks.InitEnd, t.event())
+}
+
+// buildCallbacks lines up the callbacks in their order.
+func (t *Trainer) buildCallbacks() error {
+	reporters, err := callbacks.NewReporters(t.args)
+	if err != nil {
+		return err
+	}
+	list := []callbacks.Callback{&callbacks.Flow{}, &callbacks.Speed{}, &callbacks.Memory{}}
+	list = append(append(list, reporters...), t.user...)
+	if t.display != nil {
+		list = append(list, callbacks.Display(t.args, t.display))
+	}
+	t.callbacks = callbacks.NewHandler(t.log, t.acc.Rank(), list...)
+	return nil
+}
+
+// event is an Event for the present state.
+func (t *Trainer) event() *callbacks.Event {
+	return &callbacks.Event{Args: t.args, State: t.state, Control: &t.control, Model: t.model}
+}
+
+// fire tells the callbacks about an event that carries nothing but the state.
+func (t *Trainer) fire(k callbacks.Kind) error { return t.callbacks.Fire(k, t.event()) }
+
+// Model is the model being trained.
+func (t *Trainer) Model() models.Model { return t.model }
+
+// State is where the run is. It belongs to the trainer: read it only.
+func (t *Trainer) State() *callbacks.State { return t.state }
+
+// Err is the error of construction, if there was one.
+func (t *Trainer) Err() error { return t.err }
