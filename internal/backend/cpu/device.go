@@ -46,7 +46,7 @@ func (d *Device) Workers() int { return d.pool.Workers() }
 
 // Alloc returns n bytes of memory with undefined contents, aligned to 64 bytes.
 func (d *Device) Alloc(n int) (backend.Buffer, error) {
-	b, err := d.mem.alloc(n)
+	b, err := d.mem.alloc(n, false)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,7 @@ type buffer struct {
 	class int            // index of the size class: its size is the block's capacity
 	owner *memory
 	live  bool
+	own   bool    // the device's own scratch, which Stats does not count as in use
 	next  *buffer // in the free list of the class
 	stamp uint64  // when it was freed, in frees
 }
@@ -65,7 +66,8 @@ func classOf(n int) (class, size int) {
 	return class - 6*classesPer, size // the classes up to 8·64 bytes come before
 }
 
-func (m *memory) alloc(n int) (*buffer, error) {
+// alloc finds or makes a block of at least n bytes; own says that it is scratch of a kernel.
+func (m *memory) alloc(n int, own bool) (*buffer, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("%s: cannot allocate %d bytes", m.name, n)
 	}
@@ -76,7 +78,10 @@ func (m *memory) alloc(n int) (*buffer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: cannot allocate %d bytes (%d in use, %d reserved): %w", m.name, n, m.stats.InUse, m.stats.Reserved, err)
 	}
-	b.n, b.live = n, true
+	b.n, b.live, b.own = n, true, own
+	if own {
+		return b, nil
+	}
 	m.stats.Allocs++
 	m.stats.InUse += int64(n)
 	m.stats.Peak = max(m.stats.Peak, m.stats.InUse)
@@ -160,7 +165,9 @@ func (m *memory) release(b *buffer) {
 		panic(fmt.Sprintf("%s: buffer of %d bytes freed twice", m.name, b.n))
 	}
 	b.live = false
-	m.stats.InUse -= int64(b.n)
+	if !b.own {
+		m.stats.InUse -= int64(b.n)
+	}
 	if m.poison {
 		fillBytes(b.bytes(), poisonByte)
 	}

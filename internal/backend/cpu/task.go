@@ -123,7 +123,7 @@ func carved(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
 
 // scratch allocates memory that a kernel needs for itself; without it the launch faults.
 func (d *Device) scratch(n int) *buffer {
-	b, err := d.mem.alloc(n)
+	b, err := d.mem.alloc(n, true)
 	if err != nil {
 		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: err.Error()})
 	}

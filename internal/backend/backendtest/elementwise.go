@@ -1,0 +1,292 @@
+package backendtest
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// pointwise is an elementwise op and its definition.
+type pointwise struct {
+	op     backend.Op
+	ins    int
+	lo, hi float64 // of the inputs
+	dtypes []dtype.DType
+	f      func(x [3]float64, c *sample, dt dtype.DType) float64
+	floats []float64
+	ints   []int
+	bools  bool // the output is bool
+}
+
+var (
+	signed     = append([]dtype.DType{dtype.Int32, dtype.Int64}, floating...)
+	arithmetic = append([]dtype.DType{dtype.Uint8}, signed...)
+	boolean    = []dtype.DType{dtype.Bool}
+)
+
+func f1(f func(x float64) float64) func([3]float64, *sample, dtype.DType) float64 {
+	return func(x [3]float64, _ *sample, _ dtype.DType) float64 { return f(x[0]) }
+}
+
+func f2(f func(x, y float64) float64) func([3]float64, *sample, dtype.DType) float64 {
+	return func(x [3]float64, _ *sample, _ dtype.DType) float64 { return f(x[0], x[1]) }
+}
+
+func test(f func(x, y float64) bool) func([3]float64, *sample, dtype.DType) float64 {
+	return f2(func(x, y float64) float64 { return truth(f(x, y)) })
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+func cdf(x float64) float64     { return math.Erfc(-x/math.Sqrt2) / 2 }
+
+var gelu = math.Sqrt(2 / math.Pi)
+
+func geluInner(x float64) float64 { return gelu * (x + 0.044715*x*x*x) }
+
+var pointwises = []pointwise{
+	{op: backend.OpNeg, ins: 1, lo: -9, hi: 9, dtypes: signed, f: f1(func(x float64) float64 { return -x })},
+	{op: backend.OpAbs, ins: 1, lo: -9, hi: 9, dtypes: signed, f: f1(math.Abs)},
+	{op: backend.OpExp, ins: 1, lo: -20, hi: 10, dtypes: floating, f: f1(math.Exp)},
+	{op: backend.OpLog, ins: 1, lo: 0.01, hi: 20, dtypes: floating, f: f1(math.Log)},
+	{op: backend.OpSqrt, ins: 1, lo: 0, hi: 20, dtypes: floating, f: f1(math.Sqrt)},
+	{op: backend.OpRsqrt, ins: 1, lo: 0.1, hi: 20, dtypes: floating, f: f1(func(x float64) float64 { return 1 / math.Sqrt(x) })},
+	{op: backend.OpSin, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(math.Sin)},
+	{op: backend.OpCos, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(math.Cos)},
+	{op: backend.OpTanh, ins: 1, lo: -4, hi: 4, dtypes: floating, f: f1(math.Tanh)},
+	{op: backend.OpSigmoid, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(sigmoid)},
+	{op: backend.OpErf, ins: 1, lo: -4, hi: 4, dtypes: floating, f: f1(math.Erf)},
+	{op: backend.OpReLU, ins: 1, lo: -4, hi: 4, dtypes: floating, f: f1(func(x float64) float64 { return math.Max(x, 0) })},
+	{op: backend.OpGELU, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(func(x float64) float64 { return x * cdf(x) })},
+	{op: backend.OpGELUTanh, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(func(x float64) float64 { return x / 2 * (1 + math.Tanh(geluInner(x))) })},
+	{op: backend.OpSiLU, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(func(x float64) float64 { return x * sigmoid(x) })},
+	{op: backend.OpNot, ins: 1, dtypes: boolean, f: f1(func(x float64) float64 { return 1 - x })},
+	{op: backend.OpAffine, ins: 1, lo: -9, hi: 9, dtypes: signed, floats: []float64{-1.5, 0.25}, ints: []int{3, -4},
+		f: func(x [3]float64, s *sample, dt dtype.DType) float64 {
+			if dt.IsInt() {
+				return x[0]*float64(s.ints[0]) + float64(s.ints[1])
+			}
+			return x[0]*s.floats[0] + s.floats[1]
+		}},
+	{op: backend.OpPowScalar, ins: 1, lo: 0, hi: 5, dtypes: floating, floats: []float64{1.7}, f: powScalar},
+	{op: backend.OpPowScalar, ins: 1, lo: -5, hi: 5, dtypes: floating, floats: []float64{2}, f: powScalar},
+	{op: backend.OpPowScalar, ins: 1, lo: -5, hi: 5, dtypes: floating, floats: []float64{3}, f: powScalar},
+
+	{op: backend.OpTanhGrad, ins: 2, lo: -1, hi: 1, dtypes: floating, f: f2(func(y, dy float64) float64 { return dy * (1 - y*y) })},
+	{op: backend.OpSigmoidGrad, ins: 2, lo: 0, hi: 1, dtypes: floating, f: f2(func(y, dy float64) float64 { return dy * y * (1 - y) })},
+	{op: backend.OpReLUGrad, ins: 2, lo: -1, hi: 1, dtypes: floating, f: f2(func(y, dy float64) float64 { return dy * truth(y > 0) })},
+	{op: backend.OpGELUGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, f: f2(func(x, dy float64) float64 {
+		return dy * (cdf(x) + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi))
+	})},
+	{op: backend.OpGELUTanhGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, f: f2(func(x, dy float64) float64 {
+		th := math.Tanh(geluInner(x))
+		return dy * ((1+th)/2 + x/2*(1-th*th)*gelu*(1+3*0.044715*x*x))
+	})},
+	{op: backend.OpSiLUGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, f: f2(func(x, dy float64) float64 {
+		s := sigmoid(x)
+		return dy * (s + x*s*(1-s))
+	})},
+
+	{op: backend.OpAdd, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(func(x, y float64) float64 { return x + y })},
+	{op: backend.OpSub, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: func(x [3]float64, _ *sample, dt dtype.DType) float64 {
+		d := x[0] - x[1]
+		if dt == dtype.Uint8 && d < 0 {
+			d += 256
+		}
+		return d
+	}},
+	{op: backend.OpMul, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(func(x, y float64) float64 { return x * y })},
+	{op: backend.OpDiv, ins: 2, lo: 0.5, hi: 9, dtypes: floating, f: f2(func(x, y float64) float64 { return x / y })},
+	{op: backend.OpPow, ins: 2, lo: 0.1, hi: 3, dtypes: floating, f: f2(math.Pow)},
+	{op: backend.OpMaximum, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(math.Max)},
+	{op: backend.OpMinimum, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(math.Min)},
+	{op: backend.OpAxpby, ins: 2, lo: -9, hi: 9, dtypes: floating, floats: []float64{0.75, -2}, f: func(x [3]float64, s *sample, _ dtype.DType) float64 {
+		return s.floats[0]*x[0] + s.floats[1]*x[1]
+	}},
+	{op: backend.OpEq, ins: 2, lo: 0, hi: 2, dtypes: dtype.All(), bools: true, f: test(func(x, y float64) bool { return x == y })},
+	{op: backend.OpNe, ins: 2, lo: 0, hi: 2, dtypes: dtype.All(), bools: true, f: test(func(x, y float64) bool { return x != y })},
+	{op: backend.OpLt, ins: 2, lo: 0, hi: 2, dtypes: dtype.All(), bools: true, f: test(func(x, y float64) bool { return x < y })},
+	{op: backend.OpLe, ins: 2, lo: 0, hi: 2, dtypes: dtype.All(), bools: true, f: test(func(x, y float64) bool { return x <= y })},
+	{op: backend.OpGt, ins: 2, lo: 0, hi: 2, dtypes: dtype.All(), bools: true, f: test(func(x, y float64) bool { return x > y })},
+	{op: backend.OpGe, ins: 2, lo: 0, hi: 2, dtypes: dtype.All(), bools: true, f: test(func(x, y float64) bool { return x >= y })},
+	{op: backend.OpAnd, ins: 2, dtypes: boolean, f: f2(func(x, y float64) float64 { return x * y })},
+	{op: backend.OpOr, ins: 2, dtypes: boolean, f: f2(math.Max)},
+	{op: backend.OpWhere, ins: 3, lo: -9, hi: 9, dtypes: dtype.All(), f: func(x [3]float64, _ *sample, _ dtype.DType) float64 {
+		if x[0] != 0 {
+			return x[1]
+		}
+		return x[2]
+	}},
+}
+
+func powScalar(x [3]float64, s *sample, _ dtype.DType) float64 { return math.Pow(x[0], s.floats[0]) }
+
+func init() {
+	for _, p := range pointwises {
+		earlier := makers[p.op]
+		makers[p.op] = func(g *gen) {
+			if earlier != nil {
+				earlier(g)
+			}
+			p.samples(g)
+		}
+	}
+	makers[backend.OpCopy] = copySamples
+	makers[backend.OpFill] = fillSamples
+	makers[backend.OpArange] = arangeSamples
+}
+
+// shapes are those of elementwise samples: no dim, size one, empty, more than one block, more than one chunk.
+var shapes = [][]int{{}, {1}, {7}, {3, 5}, {2, 3, 4}, {1, 6, 1}, {4, 0, 3}, {2, 3, 2, 2, 3}, {2, 1100}, {33000}}
+
+// combos are the layouts of inputs, in rotation, and of the output.
+var combos = []struct {
+	ins [3]layout
+	out layout
+}{
+	{[3]layout{rowMajor, rowMajor, rowMajor}, rowMajor},
+	{[3]layout{reversed, rowMajor, gapped}, rowMajor},
+	{[3]layout{gapped, repeatLast, rowMajor}, reversed},
+	{[3]layout{rowMajor, repeatFirst, repeatAll}, rowGapped},
+	{[3]layout{repeatLast, rowGapped, repeatFirst}, gapped},
+	{[3]layout{repeatAll, reversed, repeatLast}, rowMajor},
+}
+
+func (p *pointwise) samples(g *gen) {
+	for _, dt := range p.dtypes {
+		for _, shape := range shapes {
+			for i, l := range combos {
+				if len(shape) == 0 && i > 0 || numel(shape) > 2000 && i%3 != 0 {
+					continue
+				}
+				p.sample(g, dt, shape, l.ins, output(p.outType(dt), l.out, shape...))
+			}
+			if !p.bools && p.op != backend.OpWhere {
+				p.sample(g, dt, shape, [3]layout{rowMajor, rowMajor, rowMajor}, &operand{alias: 1})
+			}
+		}
+	}
+}
+
+func (p *pointwise) outType(dt dtype.DType) dtype.DType {
+	if p.bools {
+		return dtype.Bool
+	}
+	return dt
+}
+
+func (p *pointwise) sample(g *gen, dt dtype.DType, shape []int, ls [3]layout, out *operand) {
+	s := &sample{}
+	copy(s.floats[:], p.floats)
+	copy(s.ints[:], p.ints)
+	for i := range p.ins {
+		in := dt
+		if p.op == backend.OpWhere && i == 0 {
+			in = dtype.Bool
+		}
+		s.ins = append(s.ins, g.random(in, ls[i], p.lo, p.hi, shape...))
+	}
+	if out.alias > 0 {
+		own := *s.ins[out.alias-1]
+		own.alias = out.alias
+		out = &own
+	}
+	s.outs = []*operand{out}
+	want := make([]float64, numel(shape))
+	for i := range want {
+		var x [3]float64
+		for k, in := range s.ins {
+			x[k] = in.at(i)
+		}
+		want[i] = p.f(x, s, dt)
+	}
+	s.want = [][]float64{want}
+	g.add(s, "%s %v %s,%s,%s alias %d", dt, shape, ls[0].name, ls[1].name, ls[2].name, out.alias)
+}
+
+func copySamples(g *gen) {
+	for _, from := range dtype.All() {
+		for _, to := range dtype.All() {
+			for _, shape := range shapes {
+				for i, l := range combos {
+					if len(shape) == 0 && i > 0 || numel(shape) > 2000 && (i%3 != 0 || from != dtype.Float32 && to != dtype.Float32) {
+						continue
+					}
+					lo := -7.0
+					if to == dtype.Uint8 {
+						lo = 0 // what a negative number becomes is not specified
+					}
+					in := g.random(from, l.ins[0], lo, 9, shape...)
+					want := make([]float64, in.numel())
+					for i := range want {
+						want[i] = convert(in.at(i), to)
+					}
+					g.add(&sample{ins: []*operand{in}, outs: []*operand{output(to, l.out, shape...)}, want: [][]float64{want}},
+						"%s to %s %v %s to %s", from, to, shape, l.ins[0].name, l.out.name)
+				}
+			}
+		}
+	}
+}
+
+// convert is the conversion of a value before it is rounded.
+func convert(x float64, to dtype.DType) float64 {
+	switch {
+	case to == dtype.Bool:
+		return truth(x != 0)
+	case to.IsInt():
+		return math.Trunc(x)
+	}
+	return x
+}
+
+func fillSamples(g *gen) {
+	for _, dt := range dtype.All() {
+		for _, shape := range shapes {
+			for _, l := range []layout{rowMajor, reversed, gapped} {
+				value := -2.5
+				switch {
+				case dt == dtype.Bool:
+					value = 1
+				case !dt.IsFloat():
+					value = 77
+				}
+				want := make([]float64, numel(shape))
+				for i := range want {
+					want[i] = value
+				}
+				s := &sample{outs: []*operand{output(dt, l, shape...)}, want: [][]float64{want}}
+				s.floats[0], s.ints[0] = -2.5, 77
+				g.add(s, "%s %v %s", dt, shape, l.name)
+			}
+		}
+	}
+}
+
+func arangeSamples(g *gen) {
+	for _, dt := range dtype.All() {
+		if dt == dtype.Bool {
+			continue
+		}
+		for _, n := range []int{0, 1, 40} {
+			for _, l := range []layout{rowMajor, gapped} {
+				want := make([]float64, n)
+				for i := range want {
+					if want[i] = 2 + float64(i)*0.5; !dt.IsFloat() {
+						want[i] = 3 + float64(i)*2
+					}
+				}
+				s := &sample{outs: []*operand{output(dt, l, n)}, want: [][]float64{want}}
+				s.floats[0], s.floats[1], s.ints[0], s.ints[1] = 2, 0.5, 3, 2
+				g.add(s, "%s %d %s", dt, n, l.name)
+			}
+		}
+	}
+}

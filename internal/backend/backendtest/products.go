@@ -1,0 +1,239 @@
+package backendtest
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/rng"
+)
+
+func init() {
+	makers[backend.OpMatMul] = matMulSamples
+	makers[backend.OpAttention] = attentionSamples
+	makers[backend.OpAttentionGrad] = attentionGradSamples
+}
+
+func matMulSamples(g *gen) {
+	cases := []struct {
+		batch   []int
+		m, k, n int
+		a, b    layout
+	}{
+		{nil, 1, 1, 1, rowMajor, rowMajor},
+		{nil, 3, 4, 5, rowMajor, rowMajor},
+		{nil, 3, 4, 5, reversed, reversed},
+		{nil, 3, 4, 5, gapped, repeatLast},
+		{nil, 0, 4, 5, rowMajor, rowMajor},
+		{nil, 3, 0, 5, rowMajor, rowMajor},
+		{nil, 1, 300, 70, rowMajor, rowMajor},
+		{nil, 65, 130, 33, rowMajor, reversed},
+		{nil, 130, 70, 150, reversed, rowMajor},
+		{[]int{0}, 3, 4, 5, rowMajor, rowMajor},
+		{[]int{1}, 3, 4, 5, rowMajor, rowMajor},
+		{[]int{7}, 3, 4, 5, rowMajor, repeatFirst},
+		{[]int{7}, 3, 4, 5, repeatFirst, rowMajor},
+		{[]int{7}, 6, 4, 5, rowGapped, repeatFirst},
+		{[]int{2, 3}, 9, 17, 8, rowMajor, reversed},
+		{[]int{3, 2}, 9, 17, 8, reversed, gapped},
+		{[]int{2, 1, 3}, 4, 3, 5, gapped, repeatFirst},
+		{[]int{2}, 170, 170, 170, rowMajor, rowMajor},
+	}
+	for _, dt := range floating {
+		for _, c := range cases {
+			for accumulate := range 2 {
+				shape := func(i, j int) []int { return append(append([]int{}, c.batch...), i, j) }
+				a, b := g.random(dt, c.a, -1, 1, shape(c.m, c.k)...), g.random(dt, c.b, -1, 1, shape(c.k, c.n)...)
+				out := output(dt, rowMajor, shape(c.m, c.n)...)
+				want := make([]float64, out.numel())
+				if accumulate == 1 {
+					out = g.random(dt, rowMajor, -1, 1, out.shape...)
+					want = out.values()
+				}
+				x, y := a.values(), b.values()
+				for i := range want {
+					row, j := i/c.n, i%c.n
+					batch := row / c.m
+					for p := range c.k {
+						want[i] += x[row*c.k+p] * y[(batch*c.k+p)*c.n+j]
+					}
+				}
+				s := &sample{ins: []*operand{a, b}, outs: []*operand{out}, want: [][]float64{want}, loose: 16}
+				s.ints[0] = accumulate
+				g.add(s, "%s %v %d×%d×%d %s %s accumulate %d", dt, c.batch, c.m, c.k, c.n, c.a.name, c.b.name, accumulate)
+			}
+		}
+	}
+}
+
+// attentionCase is the setting of one attention.
+type attentionCase struct {
+	b, h, hkv, tq, tk, d, dv int
+	causal                   int
+	qoff, koff               int
+	p                        float64
+	mask                     int // 0 none, 1 full, 2 repeated over heads and queries, 3 hides whole rows
+	lay                      layout
+}
+
+// tokenMajor stores [B,T,H,D] for a shape [B,H,T,D], as a projection leaves it.
+var tokenMajor = layout{"token-major", func(shape []int) ([]int, int, int) {
+	b, h, t, d := shape[0], shape[1], shape[2], shape[3]
+	return []int{t * h * d, d, h * d, 1}, 0, b * h * t * d
+}}
+
+var attentionCases = []attentionCase{
+	{b: 1, h: 1, hkv: 1, tq: 1, tk: 1, d: 1, dv: 1, lay: rowMajor},
+	{b: 2, h: 2, hkv: 2, tq: 5, tk: 7, d: 4, dv: 3, lay: tokenMajor},
+	{b: 2, h: 4, hkv: 2, tq: 6, tk: 6, d: 4, dv: 4, causal: 1, lay: tokenMajor},
+	{b: 1, h: 2, hkv: 1, tq: 70, tk: 70, d: 8, dv: 8, causal: 1, lay: rowMajor},
+	{b: 1, h: 1, hkv: 1, tq: 130, tk: 140, d: 8, dv: 5, p: 0.3, lay: rowMajor},
+	{b: 2, h: 2, hkv: 1, tq: 9, tk: 9, d: 4, dv: 4, p: 0.25, causal: 1, lay: tokenMajor},
+	{b: 1, h: 2, hkv: 2, tq: 3, tk: 8, d: 4, dv: 4, causal: 1, qoff: 5, lay: rowMajor},
+	{b: 1, h: 2, hkv: 2, tq: 6, tk: 6, d: 4, dv: 4, causal: 1, koff: 3, lay: rowMajor}, // the first queries see nothing
+	{b: 2, h: 2, hkv: 2, tq: 5, tk: 6, d: 4, dv: 4, mask: 1, lay: rowMajor},
+	{b: 2, h: 2, hkv: 2, tq: 5, tk: 6, d: 4, dv: 4, mask: 2, p: 0.2, lay: rowMajor},
+	{b: 2, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, mask: 3, causal: 1, lay: rowMajor},
+	{b: 0, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, lay: rowMajor},
+	{b: 1, h: 2, hkv: 1, tq: 0, tk: 6, d: 4, dv: 4, lay: rowMajor},
+	{b: 1, h: 2, hkv: 1, tq: 3, tk: 0, d: 4, dv: 4, lay: rowMajor},
+}
+
+// attentionSetting is the inputs of a case with what the reference derives from them.
+type attentionSetting struct {
+	attentionCase
+	q, k, v, mask *operand
+	scale         float64
+	key           uint64
+	position      int
+	scores        [][]float64 // [B·H·Tq][Tk], −∞ where the key is not seen
+	keep          [][]float64 // dropout: 0 or 1/(1−p)
+}
+
+func (g *gen) attentionSetting(dt dtype.DType, c attentionCase) *attentionSetting {
+	a := &attentionSetting{attentionCase: c, scale: 0.6, key: 99, position: 1 << 33}
+	a.q = g.random(dt, c.lay, -2, 2, c.b, c.h, c.tq, c.d)
+	a.k = g.random(dt, c.lay, -2, 2, c.b, c.hkv, c.tk, c.d)
+	a.v = g.random(dt, c.lay, -2, 2, c.b, c.hkv, c.tk, c.dv)
+	shape := []int{c.b, c.h, c.tq, c.tk}
+	switch c.mask {
+	case 1:
+		a.mask = g.random(dtype.Bool, rowMajor, 0, 1, shape...)
+	case 2:
+		a.mask = g.random(dtype.Bool, repeated("keys", func(k, _ int) bool { return k == 1 || k == 2 }), 0, 1, shape...)
+	case 3:
+		a.mask = newOperand(dtype.Bool, rowMajor, shape, func(i int) float64 { return truth(i/c.tk%2 == 0) })
+	}
+	for r := range c.b * c.h * c.tq {
+		b, h, i := r/c.tq/c.h, r/c.tq%c.h, r%c.tq
+		scores, keep := make([]float64, c.tk), make([]float64, c.tk)
+		for j := range scores {
+			for e := range c.d {
+				scores[j] += a.scale * a.q.at(r*c.d+e) * a.k.at(((b*c.hkv+h/(c.h/c.hkv))*c.tk+j)*c.d+e)
+			}
+			if c.causal == 1 && c.koff+j > c.qoff+i || a.mask != nil && a.mask.at(r*c.tk+j) == 0 {
+				scores[j] = math.Inf(-1)
+			}
+			u := rng.Float32At(a.key, uint64(a.position+b), uint64((h*c.tq+i)*c.tk+j))
+			if float64(u) >= c.p {
+				keep[j] = 1 / (1 - c.p)
+			}
+		}
+		a.scores, a.keep = append(a.scores, scores), append(a.keep, keep)
+	}
+	return a
+}
+
+// value is element (j, e) of the values that row r attends to.
+func (a *attentionSetting) value(x *operand, r, j, e, width int) float64 {
+	return x.at(a.kvRow(r, j)*width + e)
+}
+
+// kvRow is the row of k and v that query row r finds at key j.
+func (a *attentionSetting) kvRow(r, j int) int {
+	b, h := r/a.tq/a.h, r/a.tq%a.h
+	return (b*a.hkv+h/(a.h/a.hkv))*a.tk + j
+}
+
+func (a *attentionSetting) forward() (out, lse []float64) {
+	rows := a.b * a.h * a.tq
+	out, lse = make([]float64, rows*a.dv), make([]float64, rows)
+	for r := range rows {
+		lse[r] = math.Inf(-1)
+		for _, s := range a.scores[r] {
+			if !math.IsInf(s, -1) {
+				lse[r] = logSumExp(a.scores[r])
+			}
+		}
+		for j, s := range a.scores[r] {
+			if math.IsInf(s, -1) {
+				continue
+			}
+			for e := range a.dv {
+				out[r*a.dv+e] += math.Exp(s-lse[r]) * a.keep[r][j] * a.value(a.v, r, j, e, a.dv)
+			}
+		}
+	}
+	return out, lse
+}
+
+func (a *attentionSetting) attributes(s *sample) {
+	s.floats[0], s.floats[1] = a.scale, a.p
+	s.ints[0], s.ints[1], s.ints[2], s.ints[3] = a.causal, a.qoff, a.koff, a.position
+	s.key = a.key
+	if a.mask != nil {
+		s.ins = append(s.ins, a.mask)
+	}
+}
+
+func attentionSamples(g *gen) {
+	for _, dt := range floating {
+		for _, c := range attentionCases {
+			a := g.attentionSetting(dt, c)
+			out, lse := a.forward()
+			s := &sample{ins: []*operand{a.q, a.k, a.v}, want: [][]float64{out, lse}, loose: 8, outs: []*operand{
+				output(dt, c.lay, c.b, c.h, c.tq, c.dv), output(statistic(dt), rowMajor, c.b, c.h, c.tq)}}
+			a.attributes(s)
+			g.add(s, "%s %+v", dt, c)
+		}
+	}
+}
+
+func attentionGradSamples(g *gen) {
+	for _, dt := range floating {
+		for _, c := range attentionCases {
+			a := g.attentionSetting(dt, c)
+			out, lses := a.forward()
+			rows := c.b * c.h * c.tq
+			dout := g.random(dt, c.lay, -1, 1, c.b, c.h, c.tq, c.dv)
+			deltas := make([]float64, rows)
+			for i := range out {
+				deltas[i/c.dv] += dout.at(i)*out[i] - 0.05
+			}
+			stat := []int{c.b, c.h, c.tq}
+			lse, delta := numbers(statistic(dt), stat, lses), numbers(statistic(dt), stat, deltas)
+			dq, dk, dv := make([]float64, a.q.numel()), make([]float64, a.k.numel()), make([]float64, a.v.numel())
+			for r := range rows {
+				for j, s := range a.scores[r] {
+					if math.IsInf(s, -1) {
+						continue
+					}
+					p, dp := math.Exp(s-lse.at(r)), 0.0
+					for e := range c.dv {
+						dp += dout.at(r*c.dv+e) * a.value(a.v, r, j, e, c.dv)
+						dv[a.kvRow(r, j)*c.dv+e] += p * a.keep[r][j] * dout.at(r*c.dv+e)
+					}
+					ds := a.scale * p * (a.keep[r][j]*dp - delta.at(r))
+					for e := range c.d {
+						dq[r*c.d+e] += ds * a.value(a.k, r, j, e, c.d)
+						dk[a.kvRow(r, j)*c.d+e] += ds * a.q.at(r*c.d+e)
+					}
+				}
+			}
+			s := &sample{ins: []*operand{a.q, a.k, a.v, lse, dout, delta}, want: [][]float64{dq, dk, dv}, loose: 16, outs: []*operand{
+				output(dt, rowMajor, a.q.shape...), output(dt, rowMajor, a.k.shape...), output(dt, rowMajor, a.v.shape...)}}
+			a.attributes(s)
+			g.add(s, "%s %+v", dt, c)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package backendtest
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/rng"
+)
+
+func init() {
+	makers[backend.OpDropout] = dropoutSamples
+	makers[backend.OpUniform] = func(g *gen) {
+		drawSamples(g, [2]float64{-1, 3}, rng.Float32At, rng.Float64At, func(u float64) float64 { return -1 + u*4 })
+	}
+	makers[backend.OpNormal] = func(g *gen) {
+		drawSamples(g, [2]float64{0.5, 2}, rng.Normal32At, rng.Normal64At, func(z float64) float64 { return 0.5 + z*2 })
+	}
+	makers[backend.OpAdamMoments] = adamSamples
+}
+
+const position = 5_000_000_000 // beyond 32 bits
+
+func dropoutSamples(g *gen) {
+	for _, dt := range floating {
+		for _, shape := range [][]int{{}, {1}, {0, 3}, {5}, {7, 13}, {3, 2, 5}, {2, 20001}} {
+			for _, p := range []float64{0, 0.3, 1} {
+				x := g.random(dt, rowMajor, -2, 2, shape...)
+				want := make([]float64, x.numel())
+				per := x.numel()
+				if len(shape) > 0 {
+					per = numel(shape[1:])
+				}
+				for i := range want {
+					if float64(rng.Float32At(3, uint64(position+i/per), uint64(i%per))) >= p {
+						want[i] = x.at(i) / (1 - p)
+					}
+				}
+				s := &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...)}, want: [][]float64{want}, key: 3}
+				s.floats[0], s.ints[0] = p, position
+				g.add(s, "%s %v p %v", dt, shape, p)
+			}
+		}
+	}
+}
+
+func drawSamples(g *gen, floats [2]float64, at32 func(key, position, element uint64) float32, at64 func(key, position, element uint64) float64,
+	f func(float64) float64) {
+	for _, dt := range floating {
+		for _, shape := range [][]int{{}, {1}, {0}, {5}, {3, 11}, {2, 20001}} {
+			want := make([]float64, numel(shape))
+			for i := range want {
+				if dt == dtype.Float64 {
+					want[i] = f(at64(3, position, uint64(i)))
+				} else {
+					want[i] = f(float64(at32(3, position, uint64(i))))
+				}
+			}
+			s := &sample{outs: []*operand{output(dt, rowMajor, shape...)}, want: [][]float64{want}, key: 3}
+			s.floats[0], s.floats[1], s.ints[0] = floats[0], floats[1], position
+			g.add(s, "%s %v", dt, shape)
+		}
+	}
+}
+
+func adamSamples(g *gen) {
+	const b1, b2, eps, c1, c2 = 0.9, 0.99, 1e-3, 0.271, 0.0297
+	for _, dt := range floating {
+		for _, n := range []int{0, 1, 37, 40000} {
+			grad := g.random(dt, rowMajor, -1, 1, n)
+			m, v := g.random(dt, rowMajor, -1, 1, n), g.random(dt, rowMajor, 0, 1, n)
+			want := [][]float64{make([]float64, n), make([]float64, n), make([]float64, n)}
+			for i := range n {
+				x := grad.at(i)
+				want[0][i] = b1*m.at(i) + (1-b1)*x
+				want[1][i] = b2*v.at(i) + (1-b2)*x*x
+				want[2][i] = want[0][i] / c1 / (math.Sqrt(want[1][i]/c2) + eps)
+			}
+			s := &sample{ins: []*operand{grad}, outs: []*operand{m, v, output(dt, rowMajor, n)}, want: want, loose: 4}
+			copy(s.floats[:], []float64{b1, b2, eps, c1, c2})
+			g.add(s, "%s %d", dt, n)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+// Package backendtest is the conformance suite that every backend passes.
+//
+// Run launches each op of package backend for every dtype it supports, over contiguous, strided, repeated, empty and size-one operands, and
+// compares with a reference that computes in float64, one element at a time, from the contract in op.go alone. Memory around the outputs must
+// stay untouched. Streams, events, faults and the allocator have tests of their own.
+//
+// It is not a benchmark, and it does not test gradients against finite differences: that is the tensor package's table.
+package backendtest
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// Run tests a backend. open makes a new device; the suite closes it.
+func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
+	device := func(t *testing.T) backend.Backend {
+		b := open(t)
+		t.Cleanup(func() { require.NoError(t, b.Close()) })
+		return b
+	}
+	t.Run("memory", func(t *testing.T) { testMemory(t, device(t)) })
+	t.Run("streams", func(t *testing.T) { testStreams(t, device(t)) })
+	t.Run("faults", func(t *testing.T) { testFaults(t, device(t)) })
+	b := device(t)
+	stream := b.NewStream()
+	for op := backend.OpInvalid + 1; op < backend.NumOps; op++ {
+		t.Run(op.String(), func(t *testing.T) {
+			samples := samplesOf(op)
+			require.NotEmpty(t, samples, "the suite has no case for %s", op)
+			for _, s := range samples {
+				s.check(t, s.run(t, b, stream))
+			}
+		})
+	}
+	require.Zero(t, b.Stats().InUse, "memory that the suite freed is still in use")
+}
+
+// Digest runs every sample of the suite on a device and hashes all outputs, bit for bit. Two devices that must agree have equal digests.
+func Digest(t *testing.T, b backend.Backend) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	stream := b.NewStream()
+	for op := backend.OpInvalid + 1; op < backend.NumOps; op++ {
+		for _, s := range samplesOf(op) {
+			for _, out := range s.run(t, b, stream) {
+				h.Write(out)
+			}
+		}
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// sample is one launch and what must come of it.
+type sample struct {
+	name   string
+	op     backend.Op
+	outs   []*operand
+	ins    []*operand
+	ints   [8]int
+	floats [8]float64
+	key    uint64
+	want   [][]float64 // per output, in row-major order
+	loose  float64     // the tolerance is multiplied by it; 0 stands for 1
+}
+
+// run launches the sample and returns the bytes of the outputs' buffers.
+func (s *sample) run(t *testing.T, b backend.Backend, stream backend.Stream) [][]byte {
+	t.Helper()
+	c := &backend.Call{Op: s.op, NOut: len(s.outs), NIn: len(s.ins), Ints: s.ints, Floats: s.floats, Key: s.key}
+	var bufs []backend.Buffer
+	upload := func(o *operand) backend.Buffer {
+		buf, err := b.Alloc(len(o.bytes))
+		require.NoError(t, err)
+		stream.Write(buf, 0, o.bytes)
+		bufs = append(bufs, buf)
+		return buf
+	}
+	for i, o := range s.ins {
+		c.In[i] = o.view(upload(o))
+	}
+	for i, o := range s.outs {
+		if o.alias > 0 {
+			c.Out[i] = c.In[o.alias-1]
+			continue
+		}
+		c.Out[i] = o.view(upload(o))
+	}
+	stream.Launch(c)
+	results := make([][]byte, len(s.outs))
+	for i, o := range s.outs {
+		results[i] = make([]byte, len(o.bytes))
+		stream.Read(results[i], c.Out[i].Buf, 0)
+	}
+	for _, buf := range bufs {
+		b.Free(buf)
+	}
+	return results
+}
+
+// tolerance is the relative error that an output may have, by dtype: some roundings in the dtype that the op computes in, and one of the output.
+var tolerance = map[dtype.DType]float64{
+	dtype.Float32: 2e-6, dtype.Float64: 1e-12, dtype.BFloat16: 1.0 / (1 << 8), dtype.Float16: 1.0 / (1 << 10),
+}
+
+// check compares the outputs with what is wanted, and the memory around them with what it was.
+func (s *sample) check(t *testing.T, results [][]byte) {
+	t.Helper()
+	for k, o := range s.outs {
+		tol := tolerance[o.dt]
+		if s.loose > 0 {
+			tol *= s.loose
+		}
+		require.Len(t, s.want[k], o.numel(), "%s %s: output %d", s.op, s.name, k)
+		got := results[k]
+		before := slices.Clone(o.bytes)
+		for i, want := range s.want[k] {
+			at, size := o.where(i), o.dt.Size()
+			x := get(got[at:], o.dt)
+			if !near(x, want, tol) {
+				require.Failf(t, "wrong result", "%s %s: output %d, element %v: %v, want %v (to %v)", s.op, s.name, k, unravel(i, o.shape), x, want, tol)
+			}
+			copy(before[at:at+size], got[at:])
+		}
+		require.Equal(t, before, got, "%s %s: output %d: memory outside the view was written", s.op, s.name, k)
+	}
+}
+
+// near compares relatively, near zero absolutely; NaN equals NaN.
+func near(x, want, tol float64) bool {
+	if x == want || x != x && want != want {
+		return true
+	}
+	return math.Abs(x-want) <= tol*max(1, math.Abs(want)) && !math.IsInf(want, 0)
+}
+
+// gen makes operands for the samples of an op. The numbers depend on the op alone.
+type gen struct {
+	op  backend.Op
+	rng *rand.Rand
+	out []*sample
+}
+
+// makers are the sample makers by op.
+var makers = map[backend.Op]func(*gen){}
+
+// samplesOf makes the samples of an op once per process; they are never written to.
+func samplesOf(op backend.Op) []*sample {
+	made.Lock()
+	defer made.Unlock()
+	if f := makers[op]; f != nil && made.samples[op] == nil {
+		g := &gen{op: op, rng: rand.New(rand.NewPCG(uint64(op), 7))}
+		f(g)
+		made.samples[op] = g.out
+	}
+	return made.samples[op]
+}
+
+var made struct {
+	sync.Mutex
+	samples [backend.NumOps][]*sample
+}
+
+// floating lists the dtypes that carry gradients.
+var floating = []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16}
+
+// statistic is the dtype of saved statistics of an op on dt.
+func statistic(dt dtype.DType) dtype.DType {
+	if dt == dtype.Float64 {
+		return dt
+	}
+	return dtype.Float32
+}
+
+// random makes an operand with numbers of [lo, hi]; integers for integer dtypes, 0 and 1 for bool.
+func (g *gen) random(dt dtype.DType, l layout, lo, hi float64, shape ...int) *operand {
+	return newOperand(dt, l, shape, func(int) float64 {
+		switch {
+		case dt == dtype.Bool:
+			return float64(g.rng.IntN(2))
+		case dt == dtype.Uint8:
+			return float64(int(max(0, lo)) + g.rng.IntN(int(hi-max(0, lo))+1))
+		case !dt.IsFloat():
+			return float64(int(lo) + g.rng.IntN(int(hi-lo)+1))
+		}
+		return lo + g.rng.Float64()*(hi-lo)
+	})
+}
+
+// numbers makes a contiguous operand of given numbers.
+func numbers(dt dtype.DType, shape []int, x []float64) *operand {
+	return newOperand(dt, rowMajor, shape, func(i int) float64 { return x[i] })
+}
+
+// output makes an operand of unwritten memory.
+func output(dt dtype.DType, l layout, shape ...int) *operand {
+	o := newOperand(dt, l, shape, func(int) float64 { return 0 })
+	for i := range o.bytes {
+		o.bytes[i] = 0xA5
+	}
+	return o
+}
+
+func (g *gen) add(s *sample, name string, args ...any) {
+	s.op, s.name = g.op, fmt.Sprintf(name, args...)
+	g.out = append(g.out, s)
+}
