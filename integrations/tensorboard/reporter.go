@@ -1,0 +1,173 @@
+package tensorboard
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/integrations/internal/sink"
+)
+
+// LoggingDirVariable is the environment variable that names the folder of the event files.
+const LoggingDirVariable = "TENSORBOARD_LOGGING_DIR"
+
+func init() {
+	callbacks.RegisterReporter("tensorboard", func(a *args.TrainingArguments) (callbacks.Callback, error) {
+		return New(logDir(a.OutputDir, time.Now())), nil
+	})
+}
+
+// logDir gives TENSORBOARD_LOGGING_DIR, or else <outputDir>/runs/<date_host>.
+func logDir(outputDir string, now time.Time) string {
+	if dir := os.Getenv(LoggingDirVariable); dir != "" {
+		return dir
+	}
+	return filepath.Join(outputDir, "runs", now.Format("Jan02_15-04-05")+"_"+hostName())
+}
+
+// Reporter writes the records of a run: the arguments and the model's configuration as texts, each number as a scalar, each text as a text. eval_x becomes
+// eval/x, test_x test/x, anything else train/x. Writing never holds the run up: it happens on another goroutine, and failures are counted and told in the log.
+type Reporter struct {
+	callbacks.Base
+	dir      string
+	training bool
+	sink     *sink.Sink
+	put      func(job func(*Writer) error) // queues a job with the open file
+}
+
+// New gives a reporter that writes to event files in dir, one for each training, evaluation or prediction.
+func New(dir string) *Reporter { return &Reporter{dir: dir} }
+
+// CallbackName gives HuggingFace's name.
+func (*Reporter) CallbackName() string { return "TensorBoardCallback" }
+
+// OnTrainBegin begins a file with the arguments and the configuration of a model that has one.
+func (r *Reporter) OnTrainBegin(e *callbacks.Event) error {
+	_ = r.Close() // of a run that broke off
+	r.training = true
+	r.open()
+	text, err := e.Args.JSON()
+	if err != nil {
+		return fmt.Errorf("writing the arguments: %w", err)
+	}
+	r.text("args", 0, asCode(text))
+	if m, ok := e.Model.(interface{ Config() any }); ok {
+		if text, err = json.MarshalIndent(m.Config(), "", "  "); err != nil {
+			return fmt.Errorf("writing the model's configuration: %w", err)
+		}
+		r.text("model_config", 0, asCode(text))
+	}
+	return nil
+}
+
+// asCode makes Markdown that shows a text as it is.
+func asCode(text []byte) string {
+	return "```json\n" + strings.TrimSuffix(string(text), "\n") + "\n```"
+}
+
+// OnLog writes a record.
+func (r *Reporter) OnLog(e *callbacks.Event) error {
+	if r.sink == nil {
+		r.open()
+	}
+	var step int64
+	if e.State != nil {
+		step = e.State.GlobalStep
+	}
+	var tags []string
+	var values []float64
+	for _, key := range e.Record.Keys() {
+		if key == "step" {
+			continue
+		}
+		if x, ok := e.Record.Number(key); ok {
+			tags, values = append(tags, Tag(key)), append(values, x)
+		} else if text, ok := e.Record[key].(string); ok {
+			r.text(Tag(key), step, text)
+		}
+	}
+	now := time.Now()
+	r.put(func(w *Writer) error { return w.AddScalars(now, step, tags, values) })
+	return nil
+}
+
+// Tag gives the name under which TensorBoard and other trackers show a record's key.
+func Tag(key string) string {
+	for _, split := range []string{"eval", "test"} {
+		if rest, ok := strings.CutPrefix(key, split+"_"); ok {
+			return split + "/" + rest
+		}
+	}
+	return "train/" + key
+}
+
+// OnEvaluate ends the file of an evaluation outside of training.
+func (r *Reporter) OnEvaluate(*callbacks.Event) error { return r.pause() }
+
+// OnPredict ends the file of a prediction.
+func (r *Reporter) OnPredict(*callbacks.Event) error { return r.pause() }
+
+// OnTrainEnd closes the file.
+func (r *Reporter) OnTrainEnd(*callbacks.Event) error { return r.Close() }
+
+// Close writes what waits and closes the file, also when a run broke off. A later record begins another file.
+func (r *Reporter) Close() error {
+	r.training = false
+	return r.pause()
+}
+
+func (r *Reporter) pause() error {
+	if !r.training && r.sink != nil {
+		r.sink.Close()
+		r.sink = nil
+	}
+	return nil
+}
+
+// open starts the goroutine. The file is made by its first job.
+func (r *Reporter) open() {
+	f := &lazyFile{dir: r.dir}
+	r.sink = sink.New(sink.Options{Name: "tensorboard", Flush: f.flush, Close: f.close})
+	r.put = func(job func(*Writer) error) { r.sink.Put(func() error { return f.do(job) }) }
+}
+
+func (r *Reporter) text(tag string, step int64, text string) {
+	now := time.Now()
+	r.put(func(w *Writer) error { return w.AddText(now, step, tag, text) })
+}
+
+// lazyFile is an event file that is made when there is something to write.
+type lazyFile struct {
+	dir string
+	w   *Writer
+}
+
+func (f *lazyFile) do(job func(*Writer) error) error {
+	if f.w == nil {
+		w, err := NewWriter(f.dir)
+		if err != nil {
+			return err
+		}
+		f.w = w
+	}
+	return job(f.w)
+}
+
+func (f *lazyFile) flush() error {
+	if f.w == nil {
+		return nil
+	}
+	return f.w.Flush()
+}
+
+func (f *lazyFile) close() error {
+	if f.w == nil {
+		return nil
+	}
+	return f.w.Close()
+}
