@@ -52,14 +52,20 @@ type Optimizer struct {
 }
 
 // New makes an optimizer of a user's own chain. name identifies it in checkpoints. It
-// panics if two parameters share a name.
+// panics if two parameters share a name, or if a tensor is given twice and would be
+// updated twice in a step.
 func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
 	o := &Optimizer{name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad()}
+	names := map[*tensor.Tensor]string{}
 	for _, g := range groups {
 		for _, p := range g.Params {
 			if o.slots[p.Name] != nil {
 				panic(&tensor.Error{Op: "optim.New", Msg: fmt.Sprintf("parameter %q is named twice", p.Name)})
 			}
+			if first, twice := names[p.Tensor]; twice {
+				panic(&tensor.Error{Op: "optim.New", Msg: fmt.Sprintf("parameters %q and %q are one tensor: want tied parameters once", first, p.Name)})
+			}
+			names[p.Tensor] = p.Name
 			o.slots[p.Name] = o.newSlot(p)
 		}
 	}
@@ -145,7 +151,8 @@ func (o *Optimizer) State() State {
 	return st
 }
 
-// LoadState copies a saved state in. The error lists everything that does not fit.
+// LoadState copies a saved state in. The error lists everything that does not fit, and
+// then nothing was changed.
 func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
 	var bad []string
 	if st.Name != o.name {
@@ -166,8 +173,15 @@ func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
 		}
 	}
 	for _, k := range sortedKeys(mine.Steps) {
-		if _, ok := st.Steps[k]; !ok {
+		if n, ok := st.Steps[k]; !ok {
 			bad = append(bad, fmt.Sprintf("the step count of %s is missing", k))
+		} else if n < 0 {
+			bad = append(bad, fmt.Sprintf("the step count of %s is %d, want 0 or more", k, n))
+		}
+	}
+	for _, k := range sortedKeys(st.Steps) {
+		if _, ok := mine.Steps[k]; !ok {
+			bad = append(bad, fmt.Sprintf("the step count of %s is not known", k))
 		}
 	}
 	if len(bad) > 0 {

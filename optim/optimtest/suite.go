@@ -1,0 +1,308 @@
+// Package optimtest is the suite that every optimizer passes, ours and a user's own chain
+// of transforms: it converges, keeps exact books, survives saving and loading bit for
+// bit, and neither leaks nor litters.
+//
+// It does not compare an optimizer with its paper or with PyTorch: goldens do, beside the
+// optimizer.
+package optimtest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Case is an optimizer under test.
+type Case struct {
+	Name string
+	// New makes the optimizer over the given groups.
+	New func(c *tensor.Ctx, groups []*optim.Group) *optim.Optimizer
+	// LR is a learning rate at which it minimises a quadratic of curvatures 1 to 4 in 300
+	// steps.
+	LR float64
+	// Allocs bounds the Go allocations of a step per parameter.
+	Allocs float64
+}
+
+// Run checks the optimizer in subtests.
+func Run(t *testing.T, k Case) {
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, k Case)
+	}{
+		{"Converges", converges},
+		{"WeightDecayShrinks", decays},
+		{"MissingGradients", missing},
+		{"NoLearningRateNoChange", frozen},
+		{"GradientsStay", gradientsStay},
+		{"SaveAndLoad", saveAndLoad},
+		{"LoadErrors", loadErrors},
+		{"DTypes", dtypes},
+		{"Workers", workers},
+		{"Memory", memory},
+		{"Allocations", allocations},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, k) })
+	}
+}
+
+// shapes are those of the parameters that the suite trains, with a scalar and an empty one.
+var shapes = map[string][]int{"matrix": {3, 5}, "vector": {7}, "scalar": {}, "empty": {0, 3}}
+
+// order is the order of the parameters.
+var order = []string{"matrix", "vector", "scalar", "empty"}
+
+// rig is an optimizer with its parameters, the first in one group, the others in another.
+type rig struct {
+	c      *tensor.Ctx
+	opt    *optim.Optimizer
+	params []optim.Param
+}
+
+func newRig(k Case, dev *tensor.Device, dt tensor.DType, lr, decay float64) *rig {
+	c := tensor.NewCtx(dev)
+	groups := []*optim.Group{{LR: lr, WeightDecay: decay}, {LR: lr}}
+	r := &rig{c: c}
+	for i, name := range order {
+		x := tensor.Normal(c.NoGrad(), tensor.Float32, uint64(i+1), 0, 1, shapes[name]...)
+		p := optim.Param{Name: name, Tensor: tensor.Cast(c.NoGrad(), x, dt).SetRequiresGrad(true)}
+		groups[min(i, 1)].Params = append(groups[min(i, 1)].Params, p)
+		r.params = append(r.params, p)
+	}
+	r.opt = k.New(c, groups)
+	return r
+}
+
+// give sets the gradients that step number n sees: pseudo-random, the same for every rig.
+func (r *rig) give(n int) {
+	for i, p := range r.params {
+		p.SwapGrad(tensor.Normal(r.c.NoGrad(), p.DType(), uint64(1000*n+i), 0, 1, p.Shape()...), true)
+	}
+}
+
+func (r *rig) steps(from, to int) {
+	for n := from; n < to; n++ {
+		r.give(n)
+		r.opt.Step(r.c)
+	}
+}
+
+// bits are the exact values of the parameters.
+func (r *rig) bits() map[string][]byte {
+	out := map[string][]byte{}
+	for _, p := range r.params {
+		out[p.Name] = tensor.ReadBytes(r.c, p.Tensor)
+	}
+	return out
+}
+
+func (r *rig) values(name string) []float64 {
+	for _, p := range r.params {
+		if p.Name == name {
+			return tensor.ToSlice[float64](r.c, tensor.Cast(r.c.NoGrad(), p.Tensor, tensor.Float64))
+		}
+	}
+	return nil
+}
+
+// converges minimises ½Σ aᵢ(xᵢ−1)² with curvatures aᵢ from 1 to 4.
+func converges(t *testing.T, k Case) {
+	c := tensor.NewCtx(tensor.CPU())
+	a := tensor.FromSlice(c, []float32{1, 1.5, 2, 3, 4}, 5)
+	x := tensor.FromSlice(c, []float32{-2, 3, 0, 5, 0.5}, 5).SetRequiresGrad(true)
+	group := &optim.Group{Params: []optim.Param{{Name: "x", Tensor: x}}, LR: k.LR}
+	opt := k.New(c, []*optim.Group{group})
+	const steps = 300
+	for n := range steps {
+		group.LR = k.LR * (1 - float64(n)/steps)
+		opt.ZeroGrad()
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			d := tensor.Affine(c, x, 1, -1)
+			loss := tensor.Sum(c, tensor.Mul(c, a, tensor.Mul(c, d, d)), nil, false)
+			tensor.Backward(c, []*tensor.Tensor{tensor.Affine(c, loss, 0.5, 0)}, nil, nil)
+			return nil
+		})
+		opt.Step(c)
+	}
+	require.InDeltaSlice(t, []float32{1, 1, 1, 1, 1}, tensor.ToSlice[float32](c, x), 1e-2)
+	require.EqualValues(t, steps, opt.State().Steps["x"])
+}
+
+// decays checks that without gradient signal only the group with weight decay shrinks.
+func decays(t *testing.T, k Case) {
+	r := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0.5)
+	before, still := r.values("matrix"), r.bits()["vector"]
+	for range 3 {
+		for _, p := range r.params {
+			p.SwapGrad(tensor.ZerosLike(r.c.NoGrad(), p.Tensor), true)
+		}
+		r.opt.Step(r.c)
+	}
+	for i, x := range r.values("matrix") {
+		require.Less(t, x*x, before[i]*before[i])
+	}
+	require.Equal(t, still, r.bits()["vector"])
+}
+
+// missing leaves parameters without a gradient, and their step counts, alone.
+func missing(t *testing.T, k Case) {
+	r := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0.5)
+	r.steps(0, 2)
+	before := r.bits()
+	r.give(2)
+	for _, p := range r.params {
+		if p.Name == "matrix" {
+			p.ZeroGrad()
+		}
+	}
+	r.opt.Step(r.c)
+	after := r.bits()
+	require.Equal(t, before["matrix"], after["matrix"])
+	require.NotEqual(t, before["vector"], after["vector"])
+	steps := r.opt.State().Steps
+	require.EqualValues(t, 2, steps["matrix"])
+	require.EqualValues(t, 3, steps["vector"])
+	r.opt.ZeroGrad()
+	r.opt.Step(r.c)
+	require.Equal(t, after, r.bits())
+	require.Equal(t, steps, r.opt.State().Steps)
+}
+
+// frozen takes steps at learning rate 0, as a schedule's warm-up does.
+func frozen(t *testing.T, k Case) {
+	r := newRig(k, tensor.CPU(), tensor.Float32, 0, 0.5)
+	before := r.bits()
+	r.steps(0, 3)
+	require.Equal(t, before, r.bits())
+	require.EqualValues(t, 3, r.opt.State().Steps["matrix"])
+}
+
+// gradientsStay checks that a step reads gradients and does not change them.
+func gradientsStay(t *testing.T, k Case) {
+	r := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0.5)
+	r.steps(0, 1)
+	r.give(1)
+	before := tensor.ReadBytes(r.c, r.params[0].Grad())
+	r.opt.Step(r.c)
+	require.Equal(t, before, tensor.ReadBytes(r.c, r.params[0].Grad()))
+}
+
+// saveAndLoad goes on from a saved state in a new optimizer with the same bits.
+func saveAndLoad(t *testing.T, k Case) {
+	whole := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0.01)
+	whole.steps(0, 7)
+
+	first := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0.01)
+	first.steps(0, 3)
+	saved := first.opt.State()
+	require.Equal(t, first.opt.Name(), saved.Name)
+
+	second := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0.01)
+	second.steps(50, 52) // what it remembers must go
+	for i, p := range second.params {
+		tensor.CopyInto(second.c.NoGrad(), p.Tensor, first.params[i].Tensor)
+	}
+	require.NoError(t, second.opt.LoadState(second.c, saved))
+	second.steps(3, 7)
+	require.Equal(t, whole.bits(), second.bits())
+
+	first.steps(3, 7) // the loaded state was a copy
+	require.Equal(t, whole.bits(), first.bits())
+}
+
+// loadErrors hands in states that do not fit; the optimizer must not change.
+func loadErrors(t *testing.T, k Case) {
+	r := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0)
+	r.steps(0, 2)
+	st := r.opt.State()
+	bad := optim.State{Name: "else", Steps: map[string]int64{"matrix": -1, "vector": 5, "scalar": 5, "other": 1}, Tensors: map[string]*tensor.Tensor{
+		"other.state": tensor.Zeros(r.c, tensor.Float32, 1),
+	}}
+	want := []string{fmt.Sprintf("it was saved by optimizer %q, not %q", "else", r.opt.Name()), "other.state is not known",
+		"the step count of matrix is -1, want 0 or more", "the step count of empty is missing", "the step count of other is not known"}
+	for name := range st.Tensors {
+		if name == "vector.exp_avg" {
+			bad.Tensors[name] = tensor.Zeros(r.c, tensor.Float64, 7)
+			want = append(want, "vector.exp_avg is float64 [7], want float32 [7]")
+			continue
+		}
+		want = append(want, name+" is missing")
+	}
+	err := r.opt.LoadState(r.c, bad)
+	require.ErrorContains(t, err, "optim: the saved state does not fit: ")
+	for _, w := range want {
+		require.ErrorContains(t, err, w)
+	}
+	require.Equal(t, map[string]int64{"matrix": 2, "vector": 2, "scalar": 2, "empty": 2}, r.opt.State().Steps)
+}
+
+// dtypes trains parameters of each dtype; state and parameters keep it, and the low
+// precisions follow the high one.
+func dtypes(t *testing.T, k Case) {
+	exact := newRig(k, tensor.CPU(), tensor.Float64, 0.05, 0.01)
+	exact.steps(0, 5)
+	for dt, tolerance := range map[tensor.DType]float64{tensor.Float32: 1e-5, tensor.BFloat16: 0.1, tensor.Float16: 0.02} {
+		r := newRig(k, tensor.CPU(), dt, 0.05, 0.01)
+		for n := range 5 { // the exact gradients, rounded
+			exact.give(n)
+			for i, p := range r.params {
+				p.SwapGrad(tensor.Cast(r.c.NoGrad(), exact.params[i].Grad(), dt), true)
+			}
+			r.opt.Step(r.c)
+		}
+		for name, s := range r.opt.State().Tensors {
+			require.Equal(t, dt, s.DType(), name)
+		}
+		for _, name := range order {
+			require.InDeltaSlice(t, exact.values(name), r.values(name), tolerance, "%v %s", dt, name)
+		}
+	}
+}
+
+// workers gives the same bits on any number of them; the parameter is large enough to be
+// divided.
+func workers(t *testing.T, k Case) {
+	train := func(n int) []byte {
+		dev := tensor.NewCPU(n)
+		defer dev.Close()
+		c := tensor.NewCtx(dev)
+		p := optim.Param{Name: "p", Tensor: tensor.Normal(c.NoGrad(), tensor.Float32, 1, 0, 1, 50_001).SetRequiresGrad(true)}
+		opt := k.New(c, []*optim.Group{{Params: []optim.Param{p}, LR: 0.1, WeightDecay: 0.1}})
+		for i := range 3 {
+			p.SwapGrad(tensor.Normal(c.NoGrad(), tensor.Float32, uint64(i+2), 0, 1, 50_001), true)
+			optim.ClipGradNorm(c, opt.Params(), 0.5)
+			opt.Step(c)
+		}
+		return tensor.ReadBytes(c, p.Tensor)
+	}
+	want := train(1)
+	for _, n := range []int{2, 3, 8} {
+		require.Equal(t, want, train(n), "%d workers", n)
+	}
+}
+
+// memory checks that a step gives back all device memory that it takes.
+func memory(t *testing.T, k Case) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	r := newRig(k, dev, tensor.Float32, 0.1, 0.1)
+	r.give(0)
+	r.opt.Step(r.c)
+	before := dev.MemStats().InUse
+	for range 10 {
+		r.opt.Step(r.c)
+	}
+	require.Equal(t, before, dev.MemStats().InUse)
+}
+
+// allocations bounds the garbage of a step.
+func allocations(t *testing.T, k Case) {
+	r := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0.1)
+	r.give(0)
+	got := testing.AllocsPerRun(20, func() { r.opt.Step(r.c) })
+	require.LessOrEqual(t, got, k.Allocs*float64(len(r.params)), "allocations of a step over %d parameters", len(r.params))
+}
