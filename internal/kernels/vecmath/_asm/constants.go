@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/attr"
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+)
+
+// The numbers are those of the generic kernels, exp.go and tanh.go of package vecmath; their tests would notice a difference.
+const (
+	expHigh = 89
+	expLow  = -104
+	log2e   = 1.4426950408889634
+	ln2High = 0.693359375
+	ln2Low  = -2.12194440e-4
+)
+
+var (
+	expPoly  = []float32{1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1}
+	tanhPoly = []float32{-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1}
+)
+
+const tanhSmall = 0.625
+
+// constants hands out memory operands that hold one number in all 16 lanes.
+type constants struct {
+	context *build.Context
+	known   map[uint32]operand.Mem
+}
+
+func newConstants(c *build.Context) *constants {
+	return &constants{context: c, known: map[uint32]operand.Mem{}}
+}
+
+// bits returns the operand for a 32 bit pattern, and defines it at its first use.
+func (t *constants) bits(pattern uint32) operand.Mem {
+	if m, ok := t.known[pattern]; ok {
+		return m
+	}
+	m := t.context.StaticGlobal(fmt.Sprintf("x%08x", pattern))
+	t.context.DataAttributes(attr.RODATA | attr.NOPTR)
+	for range 16 {
+		t.context.AppendDatum(operand.U32(pattern))
+	}
+	t.known[pattern] = m
+	return m
+}
