@@ -56,7 +56,7 @@ func (d *Device) Alloc(n int) (backend.Buffer, error) {
 // Free gives the buffer back. Freeing twice panics.
 func (d *Device) Free(b backend.Buffer) { d.mem.release(d.own(b)) }
 
-// SetPoison makes Free fill memory with bytes 0xFF, NaN in every floating dtype, so that a use after free shows.
+// SetPoison makes Alloc and Free fill memory with bytes 0xFF, NaN in every floating dtype, so that a use before writing or after freeing shows.
 func (d *Device) SetPoison(on bool) {
 	d.mem.mu.Lock()
 	defer d.mem.mu.Unlock()

@@ -79,6 +79,9 @@ func (m *memory) alloc(n int, own bool) (*buffer, error) {
 		return nil, fmt.Errorf("%s: cannot allocate %d bytes (%d in use, %d reserved): %w", m.name, n, m.stats.InUse, m.stats.Reserved, err)
 	}
 	b.n, b.live, b.own = n, true, own
+	if m.poison {
+		fillBytes(b.bytes(), poisonByte)
+	}
 	if own {
 		return b, nil
 	}

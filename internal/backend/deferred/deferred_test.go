@@ -1,0 +1,74 @@
+package deferred_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/backend/backendtest"
+	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	backendtest.Run(t, func(*testing.T) backend.Backend { return deferred.New(2) })
+}
+
+// vector allocates a float32 vector.
+func vector(t *testing.T, d *deferred.Device, n int) backend.View {
+	b, err := d.Alloc(4 * n)
+	require.NoError(t, err)
+	v := backend.View{Buf: b, DType: dtype.Float32, NDim: 1}
+	v.Shape[0], v.Stride[0] = n, 1
+	return v
+}
+
+func TestMemoryIsPoisoned(t *testing.T) {
+	d := deferred.New(1)
+	defer d.Close()
+	s := d.NewStream()
+	for range 3 {
+		v := vector(t, d, 100)
+		raw := make([]byte, 400)
+		s.Read(raw, v.Buf, 0)
+		for _, b := range raw {
+			require.EqualValues(t, 0xFF, b)
+		}
+		s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [3]backend.View{v}})
+		d.Free(v.Buf)
+	}
+}
+
+// A stream that waits for an event of another one that is held back does nothing meanwhile, its caller goes on, and memory stays until the work is done.
+func TestWorkIsDeferred(t *testing.T) {
+	d := deferred.New(1)
+	defer d.Close()
+	s := d.NewStream()
+	gate := make(gate)
+	x, y := vector(t, d, 100), vector(t, d, 100)
+	s.Wait(gate)
+	s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [3]backend.View{x}, Floats: [8]float64{3}})
+	s.Launch(&backend.Call{Op: backend.OpNeg, NOut: 1, NIn: 1, Out: [3]backend.View{y}, In: [7]backend.View{x}})
+	d.Free(x.Buf)
+	event := s.Record()
+	require.False(t, event.Done())
+	require.EqualValues(t, 400, d.Stats().InUse)
+	require.Panics(t, func() { d.Free(x.Buf) })
+	require.Panics(t, func() { s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [3]backend.View{x}}) }, "a freed operand")
+	close(gate)
+	raw := make([]byte, 4)
+	s.Read(raw, y.Buf, 0)
+	require.Equal(t, math.Float32bits(-3), uint32(raw[0])|uint32(raw[1])<<8|uint32(raw[2])<<16|uint32(raw[3])<<24)
+	require.True(t, event.Done())
+}
+
+// gate is an event that the test opens.
+type gate chan struct{}
+
+func (g gate) Sync()      { <-g }
+func (g gate) Done() bool { return false }

@@ -1,0 +1,152 @@
+// Package deferred is a backend that behaves as a GPU does while it computes with the CPU's kernels.
+//
+// Work is queued and runs later, on a goroutine per stream; only events order the work of different streams. Buffers are handles: the memory
+// behind them is touched by the device's goroutines alone. Memory is filled with NaN patterns when it is given out and when it is freed, and
+// a kernel's fault appears at the next call that waits. Code that takes a shortcut which works on the CPU alone fails here.
+//
+// It is not fast and not meant for training; it is the proof that the engine above does not depend on the CPU's ways.
+package deferred
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
+)
+
+// queueLen is the number of commands that a stream takes before its caller must wait.
+const queueLen = 256
+
+// Device is one simulated device.
+type Device struct {
+	cpu *cpu.Device
+
+	mu      sync.Mutex
+	streams []*stream
+	running sync.WaitGroup
+	closed  bool
+	stats   backend.Stats
+}
+
+// New returns a device whose kernels use up to the given number of workers; 0 stands for GOMAXPROCS.
+func New(workers int) *Device {
+	d := &Device{cpu: cpu.New(workers)}
+	d.cpu.SetPoison(true)
+	return d
+}
+
+// buffer is a handle. What it stands for is the business of the device's goroutines.
+type buffer struct {
+	owner *Device
+	n     int
+	freed bool // guarded by owner.mu
+	mem   backend.Buffer
+}
+
+// Bytes is the size that was asked for.
+func (b *buffer) Bytes() int { return b.n }
+
+// Name is "deferred".
+func (d *Device) Name() string { return "deferred" }
+
+// Alloc returns a handle to n bytes, which hold NaN patterns.
+func (d *Device) Alloc(n int) (backend.Buffer, error) {
+	mem, err := d.cpu.Alloc(n)
+	if err != nil {
+		return nil, fmt.Errorf("deferred: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stats.Allocs++
+	d.stats.InUse += int64(n)
+	d.stats.Peak = max(d.stats.Peak, d.stats.InUse)
+	return &buffer{owner: d, n: n, mem: mem}, nil
+}
+
+// Free invalidates the handle; the memory goes when every stream has done what was launched before. Freeing twice panics.
+func (d *Device) Free(b backend.Buffer) {
+	own := d.own(b)
+	d.mu.Lock()
+	if own.freed {
+		d.mu.Unlock()
+		panic(fmt.Sprintf("deferred: buffer of %d bytes freed twice", own.n))
+	}
+	own.freed = true
+	d.stats.InUse -= int64(own.n)
+	streams := d.streams
+	d.mu.Unlock()
+	if len(streams) == 0 {
+		d.cpu.Free(own.mem)
+		return
+	}
+	var left atomic.Int64
+	left.Store(int64(len(streams)))
+	for _, s := range streams {
+		s.queue <- func() {
+			if left.Add(-1) == 0 {
+				d.cpu.Free(own.mem)
+			}
+		}
+	}
+}
+
+// NewStream starts a queue and the goroutine that works it off.
+func (d *Device) NewStream() backend.Stream {
+	s := &stream{d: d, cpu: d.cpu.NewStream(), queue: make(chan func(), queueLen)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		panic("deferred: new stream on a closed device")
+	}
+	d.streams = append(d.streams[:len(d.streams):len(d.streams)], s)
+	d.running.Go(func() {
+		for f := range s.queue {
+			s.do(f)
+		}
+	})
+	return s
+}
+
+// Stats returns the memory in use.
+func (d *Device) Stats() backend.Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	stats := d.stats
+	stats.Reserved = d.cpu.Stats().Reserved
+	return stats
+}
+
+// Close waits for all work and gives everything back. Faults that nobody waited for are lost.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	streams := d.streams
+	d.streams, d.closed = nil, true
+	d.mu.Unlock()
+	for _, s := range streams {
+		close(s.queue)
+	}
+	d.running.Wait()
+	return d.cpu.Close()
+}
+
+// own is the handle behind the interface; one of another device is misuse.
+func (d *Device) own(b backend.Buffer) *buffer {
+	own, ok := b.(*buffer)
+	if !ok || own.owner != d {
+		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: "a buffer of another device"})
+	}
+	return own
+}
+
+// live is the memory of a handle for work that is being queued; a handle that was freed is misuse.
+func (d *Device) live(op backend.Op, b backend.Buffer) backend.Buffer {
+	own := d.own(b)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if own.freed {
+		panic(&backend.Fault{Backend: d.Name(), Op: op, Msg: fmt.Sprintf("a buffer of %d bytes that was freed", own.n)})
+	}
+	return own.mem
+}

@@ -1,0 +1,91 @@
+package deferred
+
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// stream is a queue of commands and, on the goroutine that works it off, a stream of the CPU.
+type stream struct {
+	d     *Device
+	cpu   backend.Stream
+	queue chan func()
+	fault any // the first panic that no caller has seen; written by the goroutine, read after waiting for it
+}
+
+// do runs a command and keeps its panic for the next caller that waits.
+func (s *stream) do(f func()) {
+	defer func() {
+		v := recover()
+		if fault, ok := v.(*backend.Fault); ok {
+			v = &backend.Fault{Backend: s.d.Name(), Op: fault.Op, Msg: fault.Msg}
+		}
+		if v != nil && s.fault == nil {
+			s.fault = v
+		}
+	}()
+	f()
+}
+
+// Launch queues a copy of the call. Operands that were freed before are found here, everything else when the kernel runs.
+func (s *stream) Launch(c *backend.Call) {
+	call := *c
+	for i := range call.NOut {
+		call.Out[i].Buf = s.d.live(c.Op, c.Out[i].Buf)
+	}
+	for i := range call.NIn {
+		call.In[i].Buf = s.d.live(c.Op, c.In[i].Buf)
+	}
+	s.queue <- func() { s.cpu.Launch(&call) }
+}
+
+// Write queues a copy of the bytes.
+func (s *stream) Write(dst backend.Buffer, offset int, src []byte) {
+	mem, bytes := s.d.live(backend.OpCopy, dst), slices.Clone(src)
+	s.queue <- func() { s.cpu.Write(mem, offset, bytes) }
+}
+
+// Read waits for all earlier work and copies bytes out. It panics with the first fault of that work.
+func (s *stream) Read(dst []byte, src backend.Buffer, offset int) {
+	mem := s.d.live(backend.OpCopy, src)
+	s.queue <- func() { s.cpu.Read(dst, mem, offset) }
+	s.Sync()
+}
+
+// Record returns an event that is done when the work so far is.
+func (s *stream) Record() backend.Event {
+	e := make(event)
+	s.queue <- func() { close(e) }
+	return e
+}
+
+// Wait holds later work of the stream back until the event is done.
+func (s *stream) Wait(e backend.Event) {
+	s.queue <- e.Sync
+}
+
+// Sync waits for all earlier work. It panics with the first fault of that work.
+func (s *stream) Sync() {
+	s.Record().Sync()
+	if fault := s.fault; fault != nil {
+		s.fault = nil
+		panic(fault)
+	}
+}
+
+// event is closed when the work before it is done.
+type event chan struct{}
+
+// Sync waits until the work before the event is done.
+func (e event) Sync() { <-e }
+
+// Done reports whether it is.
+func (e event) Done() bool {
+	select {
+	case <-e:
+		return true
+	default:
+		return false
+	}
+}
