@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// job is one run of the program.
+type job struct {
+	args     *args.TrainingArguments
+	model    *ModelArguments
+	data     *DataArguments
+	sample   *SampleArguments
+	out, err io.Writer
+
+	corpus *corpus
+	tok    *tokenizers.BPE
+	net    models.Configured
+}
+
+// run trains, or only evaluates if that is all that was asked for.
+func (j *job) run(ctx context.Context) error {
+	onlyEval := j.args.DoEval && !j.args.DoTrain
+	if onlyEval && j.model.ModelNameOrPath == "" {
+		return errors.New("--do_eval without --do_train evaluates a saved model: want --model_name_or_path FOLDER")
+	}
+	if err := j.prepare(ctx, !onlyEval); err != nil {
+		return err
+	}
+	train, eval, err := j.corpus.blocks(ctx, j.tok, j.data.BlockSize)
+	if err != nil {
+		return err
+	}
+	opts := []trainer.Option{
+		trainer.WithTrainData(train), trainer.WithEvalData(eval), trainer.WithMetrics(textMetric{size(j.corpus.eval)}),
+		trainer.WithParts(checkpoint.Part{Name: "tokenizer.json", Write: func(w io.Writer) error {
+			_, err := j.tok.WriteTo(w)
+			return err
+		}}),
+	}
+	if f, ok := j.err.(*os.File); ok {
+		opts = append(opts, trainer.WithDisplay(f))
+	}
+	t := trainer.New(j.net, j.args, opts...)
+	if onlyEval {
+		_, err := j.evaluate(ctx, t)
+		return err
+	}
+	fmt.Fprintf(j.out, "training set: %d blocks of %d tokens\n", train.Len(), j.data.BlockSize)
+	return j.train(ctx, t)
+}
+
+// prepare reads the text and gets tokenizer and model.
+func (j *job) prepare(ctx context.Context, training bool) error {
+	took := stopwatch()
+	var err error
+	if j.corpus, err = readCorpus(j.data, training); err != nil {
+		return err
+	}
+	fmt.Fprintf(j.out, "text: %d training documents, %d bytes; %d held out, %d bytes (%s)\n",
+		len(j.corpus.train), size(j.corpus.train), len(j.corpus.eval), size(j.corpus.eval), took())
+	if len(j.corpus.eval) == 0 {
+		return errors.New("there is no evaluation text: want --validation_file")
+	}
+	if j.model.ModelNameOrPath != "" {
+		return j.load(j.model.ModelNameOrPath)
+	}
+	if len(j.corpus.train) == 0 {
+		return errors.New("there is no training text: want --train_file")
+	}
+	return j.create(ctx)
+}
+
+// load takes a saved model with its tokenizer.
+func (j *job) load(dir string) error {
+	var err error
+	if j.net, err = models.LoadPretrained(tensor.CPU(), dir); err != nil {
+		return err
+	}
+	if j.tok, err = tokenizers.Load(filepath.Join(dir, "tokenizer.json")); err != nil {
+		return err
+	}
+	if g, ok := j.net.(*gpt2.Model); ok && j.data.BlockSize > g.Cfg.NPositions {
+		return fmt.Errorf("block_size %d is more than the model's %d positions", j.data.BlockSize, g.Cfg.NPositions)
+	}
+	fmt.Fprintf(j.out, "model: %s from %s, %d parameters\n", j.net.ModelType(), dir, nn.NumParameters(j.net))
+	return nil
+}
+
+// create trains a tokenizer and makes a new model.
+func (j *job) create(ctx context.Context) error {
+	took := stopwatch()
+	var err error
+	if j.tok, err = j.corpus.trainTokenizer(ctx, j.model.VocabSize, newPhase(j.err, "tokenizer")); err != nil {
+		return err
+	}
+	fmt.Fprintf(j.out, "tokenizer: byte-level BPE, %d tokens (%s)\n", j.tok.VocabSize(), took())
+	eot, _ := j.tok.TokenID(endOfText)
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions = j.tok.VocabSize(), j.data.BlockSize
+	cfg.NLayer, cfg.NEmbd, cfg.NHead = j.model.NLayer, j.model.NEmbd, j.model.NHead
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = j.model.Dropout, j.model.Dropout, j.model.Dropout
+	cfg.BosTokenID, cfg.EosTokenID = new(int(eot)), new(int(eot))
+	net, err := gpt2.New(nn.NewInit(tensor.CPU(), j.args.Seed), cfg)
+	if err != nil {
+		return err
+	}
+	j.net = net
+	fmt.Fprintf(j.out, "model: gpt2, %d layers, width %d, %d heads, %d parameters\n", cfg.NLayer, cfg.NEmbd, cfg.NHead, nn.NumParameters(net))
+	return nil
+}
+
+// train trains, writes the results and the final model, evaluates and prints a sample.
+func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
+	baseline := newByteModel(j.corpus.train).natsPerByte(j.corpus.eval)
+	fmt.Fprintf(j.out, "to beat: an order-2 byte model needs %.3f nats per byte\n", baseline)
+	res, err := t.TrainContext(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
+		return err
+	}
+	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f tokens/s; model saved to %s\n", res.GlobalStep, res.Metrics["train_runtime"],
+		res.TrainingLoss, res.Metrics["train_tokens_per_second"], j.args.OutputDir)
+	metrics, err := j.evaluate(ctx, t)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(j.out, "eval: %.3f nats per byte, order-2 byte model %.3f, uniform 5.545\n", metrics["eval_nats_per_byte"], baseline)
+	return j.write(ctx)
+}
+
+// evaluate evaluates and writes the results.
+func (j *job) evaluate(ctx context.Context, t *trainer.Trainer) (map[string]float64, error) {
+	m, err := t.EvaluateContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(j.out, "eval: loss %.4f, perplexity %.2f, %.4f nats per byte over %d bytes\n", m["eval_loss"], m["eval_perplexity"], m["eval_nats_per_byte"],
+		size(j.corpus.eval))
+	m["perplexity"] = m["eval_perplexity"] // HuggingFace's run_clm.py has it under this name
+	return m, t.SaveMetrics("eval", m)
+}
+
+// write prints a sample.
+func (j *job) write(ctx context.Context) error {
+	g, ok := j.net.(models.Generator)
+	if !ok || j.sample.MaxNewTokens == 0 {
+		return nil
+	}
+	eot, _ := j.tok.TokenID(endOfText)
+	prompt := []int{int(eot)}
+	for _, id := range j.tok.Encode(j.sample.Prompt) {
+		prompt = append(prompt, int(id))
+	}
+	fmt.Fprintf(j.out, "sample:\n%s", j.sample.Prompt)
+	var text []byte
+	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), g, prompt, generation.Options{
+		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK, TopP: j.sample.TopP,
+		EOS: int(eot), Seed: j.args.Seed,
+		OnToken: func(id int) {
+			if id != int(eot) {
+				text, _ = j.tok.AppendToken(text[:0], int32(id)) // the model knows no other tokens
+				_, _ = j.out.Write(text)                         // a broken pipe ends the program elsewhere
+			}
+		},
+	})
+	fmt.Fprintln(j.out)
+	return err
+}
