@@ -114,7 +114,7 @@ func (c *Ctx) checkAttention(q, k, v *Tensor, opt AttentionOptions) {
 		c.fail(name, ins, "want as many value heads as key heads, and query heads a multiple of them")
 	case k.shape[3] != q.shape[3] || k.shape[2] != v.shape[2]:
 		c.fail(name, ins, "want equal head sizes of q and k, and equal lengths of k and v")
-	case opt.Dropout < 0 || opt.Dropout >= 1:
+	case !(opt.Dropout >= 0 && opt.Dropout < 1):
 		c.fail(name, ins, "dropout %g: want a probability in [0, 1)", opt.Dropout)
 	}
 	if m := opt.Mask; m != nil {

@@ -17,10 +17,9 @@ type Node struct {
 	backward func(b *Back)
 
 	// State of the Backward that is under way.
-	run    *run
-	wanted bool
-	grads  []*Tensor
-	sole   []bool // grads[i] belongs to this Backward alone and may be added to in place
+	run   *run // the Backward that wants this node's gradient
+	grads []*Tensor
+	sole  []bool // grads[i] belongs to this Backward alone and may be added to in place
 }
 
 // edge leads to what a node's input came from: another node, or a leaf; neither for
@@ -142,6 +141,10 @@ func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Te
 	for _, o := range opts {
 		o(r)
 	}
+	if len(grads) != 0 && len(grads) != len(roots) {
+		c.fail("Backward", roots, "%d gradients for %d roots: want one for each, or none", len(grads), len(roots))
+	}
+	defer r.abandon()
 	r.collect(roots)
 	r.seed(roots, grads)
 	for _, n := range r.order {
@@ -157,6 +160,21 @@ func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Te
 		}
 	}
 	return out
+}
+
+// abandon gives up the gradients that are in flight when Backward panics.
+func (r *run) abandon() {
+	for _, n := range r.order {
+		if n.run == r {
+			n.releaseGrads()
+			n.run = nil
+		}
+	}
+	for _, p := range r.sums {
+		if !p.adopted {
+			p.g.st.release()
+		}
+	}
 }
 
 // adopt hands a finished gradient to the scope of Backward's caller.
@@ -203,20 +221,18 @@ func (r *run) collect(roots []*Tensor) {
 	}
 	slices.SortFunc(all, func(a, b *Node) int { return int(int64(a.seq - b.seq)) })
 	for _, n := range all { // oldest first: wanted flows from inputs to outputs
-		n.run, n.wanted = r, false
-		n.grads, n.sole = make([]*Tensor, n.nOut), make([]bool, n.nOut)
+		n.run = nil
 		for _, e := range n.in {
 			if e.wantedIn(r) {
-				n.wanted = true
-			}
-		}
-		if n.wanted {
-			r.order = append(r.order, n)
-			for _, e := range n.in {
-				if e.leaf != nil && e.wantedIn(r) {
+				n.run = r
+				if e.leaf != nil {
 					r.leaves[e.leaf]++
 				}
 			}
+		}
+		if n.run == r {
+			n.grads, n.sole = make([]*Tensor, n.nOut), make([]bool, n.nOut)
+			r.order = append(r.order, n)
 		}
 	}
 	slices.Reverse(r.order)
@@ -225,10 +241,12 @@ func (r *run) collect(roots []*Tensor) {
 // wantedIn reports whether the run needs the gradient that flows along e.
 func (e edge) wantedIn(r *run) bool {
 	switch {
+	case e.leaf != nil && r.wrt == nil:
+		return e.leaf.leaf != nil // SetRequiresGrad(false) may have been called since
 	case e.leaf != nil:
-		return r.wrt == nil || slices.Contains(r.wrt, e.leaf)
+		return slices.Contains(r.wrt, e.leaf)
 	case e.node != nil:
-		return e.node.run == r && e.node.wanted || r.wantsOutput(e.node, e.out)
+		return e.node.run == r || r.wantsOutput(e.node, e.out)
 	}
 	return false
 }
@@ -243,51 +261,79 @@ func (r *run) wantsOutput(n *Node, out int) bool {
 	return false
 }
 
-// seed delivers the gradients of the roots.
+// seed delivers the gradients of the roots and announces those that are leaves which
+// nothing else leads to.
 func (r *run) seed(roots, grads []*Tensor) {
 	c := r.c.enter()
 	defer c.leave(nil)
+	var leaves []*Tensor
 	for i, t := range roots {
 		var g *Tensor
-		if i < len(grads) {
+		if len(grads) > 0 {
 			g = grads[i]
 		}
-		if g == nil {
-			if t.Numel() != 1 {
-				r.c.fail("Backward", []*Tensor{t}, "a root of %d elements needs a gradient: want one of its shape", t.Numel())
-			}
-			g = Full(c, t.dtype, 1, t.Shape()...)
-		} else if g.check(r.c, "Backward"); g.dtype != t.dtype || !slices.Equal(g.Shape(), t.Shape()) {
-			r.c.fail("Backward", []*Tensor{t, g}, "gradient and root differ in shape or dtype")
-		}
+		g = r.rootGrad(c, t, g)
 		e := edge{node: t.node, out: t.out}
 		if t.node == nil {
 			e = edge{leaf: t}
-			if e.wantedIn(r) {
-				r.leaves[t]++
-			}
 		}
-		if e.wantedIn(r) {
-			r.deliver(c, e, g, false)
+		if !e.wantedIn(r) {
+			continue
 		}
+		if t.node == nil {
+			r.leaves[t]++
+			leaves = append(leaves, t)
+		}
+		r.deliver(c, e, g, false)
+	}
+	for _, t := range leaves {
+		r.contributed(t)
 	}
 }
 
-// visit runs the gradient function of n and delivers what it computed.
-func (r *run) visit(n *Node) {
-	if !slices.ContainsFunc(n.grads, func(g *Tensor) bool { return g != nil }) {
-		r.settle(n)
-		return
+// rootGrad checks the gradient g given for root t; nil stands for one.
+func (r *run) rootGrad(c *Ctx, t, g *Tensor) *Tensor {
+	if g == nil {
+		if t.Numel() != 1 {
+			c.fail("Backward", []*Tensor{t}, "a root of %d elements needs a gradient: want one of its shape", t.Numel())
+		}
+		return Full(c, t.dtype, 1, t.Shape()...)
 	}
+	g.check(c, "Backward")
+	if g.dtype != t.dtype || !slices.Equal(g.Shape(), t.Shape()) {
+		c.fail("Backward", []*Tensor{t, g}, "gradient and root differ in shape or dtype")
+	}
+	return g
+}
+
+// visit runs the gradient function of n if a gradient flows to it.
+func (r *run) visit(n *Node) {
+	if slices.ContainsFunc(n.grads, func(g *Tensor) bool { return g != nil }) {
+		r.checkSaved(n)
+		r.pullBack(n)
+	}
+	r.settle(n)
+}
+
+// checkSaved refuses to run n when what it saved is not there as it was.
+func (r *run) checkSaved(n *Node) {
 	if n.backward == nil {
-		r.c.fail("Backward", nil, "the graph of %s was used by an earlier Backward: pass RetainGraph() to that one", n.op)
+		r.c.fail("Backward", nil, "the graph of %s is gone: an earlier Backward used it (pass RetainGraph() to that one), or its outermost Scope ended", n.op)
 	}
 	for _, s := range n.saved {
+		s.t.check(r.c, "Backward")
 		if s.t.st.ver != s.ver {
 			r.c.fail("Backward", []*Tensor{s.t}, "a tensor that %s saved for its gradient was changed in place since", n.op)
 		}
 	}
+}
+
+// pullBack runs the gradient function of n and delivers what it computed. Graphs that
+// the function itself recorded end with it.
+func (r *run) pullBack(n *Node) {
 	c := r.c.enter()
+	defer c.leave(nil)
+	defer c.scope.dropNodes()
 	c.path = n.path
 	b := &Back{Ctx: c, node: n, in: make([]*Tensor, len(n.in))}
 	n.backward(b)
@@ -296,19 +342,21 @@ func (r *run) visit(n *Node) {
 			r.deliver(c, n.in[i], g, b.fresh(i))
 		}
 	}
-	c.leave(nil)
-	r.settle(n)
 }
 
-// settle gives up n's output gradients and saved tensors and announces the leaves
-// that n was the last to contribute to.
-func (r *run) settle(n *Node) {
+func (n *Node) releaseGrads() {
 	for i, g := range n.grads {
 		if g != nil {
 			g.st.release()
 			n.grads[i] = nil
 		}
 	}
+}
+
+// settle gives up n's output gradients and saved tensors and announces the leaves
+// that n was the last to contribute to.
+func (r *run) settle(n *Node) {
+	n.releaseGrads()
 	if !r.retain {
 		n.drop()
 	}
@@ -331,8 +379,8 @@ func (r *run) contributed(t *Tensor) {
 		return
 	}
 	t.accumulate(r.c, p.g)
-	p.g.st.release()
 	delete(r.sums, t)
+	p.g.st.release()
 	for _, hook := range t.leaf.hooks {
 		if hook != nil {
 			hook(r.c, t)
@@ -365,9 +413,10 @@ func (r *run) deliver(c *Ctx, e edge, g *Tensor, fresh bool) {
 		if t.node == e.node && t.out == e.out {
 			r.addTo(c, t, g, false)
 			fresh = false
+			break // wrt may name it twice
 		}
 	}
-	if e.node.run == r && e.node.wanted {
+	if e.node.run == r {
 		n, i := e.node, e.out
 		n.grads[i], n.sole[i] = add(c, n.grads[i], n.sole[i], g, fresh)
 	}

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"math"
+	"runtime"
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -71,6 +72,7 @@ func (c *Ctx) read(t *Tensor, dst []byte) {
 	defer in.leave(nil)
 	t = in.materialize("ToSlice", t)
 	c.eng.stream.Read(dst, t.st.buf, t.offset*t.dtype.Size())
+	runtime.KeepAlive(t)
 }
 
 // ReadBytes copies t's elements, little-endian and row-major, to the host.
@@ -88,7 +90,7 @@ func WriteBytes(c *Ctx, t *Tensor, data []byte) {
 		c.fail("WriteBytes", []*Tensor{t}, "%d bytes: want %d, into a contiguous tensor", len(data), t.Bytes())
 	}
 	c.eng.stream.Write(t.st.buf, t.offset*t.dtype.Size(), data)
-	t.st.ver++
+	t.st.ver++ // also keeps t alive until here
 }
 
 // FromBytes makes a tensor of little-endian, row-major data.
@@ -110,12 +112,17 @@ func Item(c *Ctx, t *Tensor) float64 {
 	in.launch(backend.OpCopy, d, t)
 	var b [8]byte
 	c.eng.stream.Read(b[:], d.st.buf, 0)
+	runtime.KeepAlive(d)
 	return math.Float64frombits(*(*uint64)(unsafe.Pointer(&b)))
 }
 
 // Full returns a tensor whose elements are all v, converted to dt.
 func Full(c *Ctx, dt DType, v float64, shape ...int) *Tensor {
-	t := c.empty("Full", dt, shape...)
+	return c.full("Full", dt, v, shape)
+}
+
+func (c *Ctx) full(op string, dt DType, v float64, shape []int) *Tensor {
+	t := c.empty(op, dt, shape...)
 	c.fill(t, v)
 	return t
 }
@@ -130,16 +137,19 @@ func (c *Ctx) fill(t *Tensor, v float64) {
 }
 
 // Zeros returns a tensor of zeros.
-func Zeros(c *Ctx, dt DType, shape ...int) *Tensor { return Full(c, dt, 0, shape...) }
+func Zeros(c *Ctx, dt DType, shape ...int) *Tensor { return c.full("Zeros", dt, 0, shape) }
 
 // Ones returns a tensor of ones.
-func Ones(c *Ctx, dt DType, shape ...int) *Tensor { return Full(c, dt, 1, shape...) }
+func Ones(c *Ctx, dt DType, shape ...int) *Tensor { return c.full("Ones", dt, 1, shape) }
 
 // ZerosLike returns zeros of t's shape and dtype.
-func ZerosLike(c *Ctx, t *Tensor) *Tensor { return Full(c, t.dtype, 0, t.Shape()...) }
+func ZerosLike(c *Ctx, t *Tensor) *Tensor {
+	t.check(c, "ZerosLike")
+	return c.full("ZerosLike", t.dtype, 0, t.Shape())
+}
 
 // Scalar returns a 0-D tensor.
-func Scalar(c *Ctx, dt DType, v float64) *Tensor { return Full(c, dt, v) }
+func Scalar(c *Ctx, dt DType, v float64) *Tensor { return c.full("Scalar", dt, v, nil) }
 
 // Arange returns start, start+step, … , n elements of dtype dt, 1-D.
 func Arange(c *Ctx, dt DType, start, step float64, n int) *Tensor {

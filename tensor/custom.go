@@ -1,5 +1,7 @@
 package tensor
 
+import "slices"
+
 // CustomOp is a differentiable function that users write themselves.
 type CustomOp struct {
 	// Name appears in errors and profiles.
@@ -19,7 +21,7 @@ func Custom(c *Ctx, op CustomOp, in ...*Tensor) []*Tensor {
 	}
 	out, saved := op.Forward(c.NoGrad(), in)
 	for i, t := range out {
-		if t.takesPart() || containsTensor(in, t) {
+		if t.takesPart() || slices.Contains(in, t) {
 			out[i] = t.alias() // an input passed through
 		}
 	}
@@ -33,8 +35,8 @@ func Custom(c *Ctx, op CustomOp, in ...*Tensor) []*Tensor {
 			b.fail(op.Name, in, "Backward returned %d gradients: want %d, one for each input", len(grads), len(in))
 		}
 		for i, g := range grads {
-			if g != nil && g.Numel() != in[i].Numel() {
-				b.fail(op.Name, []*Tensor{in[i], g}, "the gradient of input %d does not have its shape", i)
+			if g != nil && (g.dtype != in[i].dtype || !slices.Equal(g.Shape(), in[i].Shape())) {
+				b.fail(op.Name, []*Tensor{in[i], g}, "the gradient of input %d does not have its shape and dtype", i)
 			}
 			b.Set(i, g)
 		}
@@ -42,18 +44,10 @@ func Custom(c *Ctx, op CustomOp, in ...*Tensor) []*Tensor {
 	return out
 }
 
-func containsTensor(list []*Tensor, t *Tensor) bool {
-	for _, x := range list {
-		if x == t {
-			return true
-		}
-	}
-	return false
-}
-
 // Checkpoint runs f without keeping what its gradient needs, and runs it again during
 // Backward (gradient checkpointing, Chen et al. 2016). params are the leaves that f
-// uses beside its inputs. Random ops in f draw the same numbers both times.
+// uses beside its inputs; they and the inputs must not change in between. Random ops in
+// f draw the same numbers both times.
 func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in, params []*Tensor) []*Tensor {
 	again, drawn := *c, *c.draws // before f draws
 	out := c.NoGrad().Scope(func(c *Ctx) []*Tensor { return f(c, in) })
@@ -63,14 +57,19 @@ func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in,
 	for i, t := range out {
 		out[i] = t.alias()
 	}
-	ins := append(append([]*Tensor(nil), in...), params...)
-	c.record(name, out, ins, in, func(b *Back) {
+	ins := slices.Clone(in)
+	for _, p := range params {
+		if !slices.Contains(ins[len(in):], p) { // tied parameters count once
+			ins = append(ins, p)
+		}
+	}
+	c.record(name, out, ins, ins, func(b *Back) {
 		redo := again
 		redo.grad, redo.scope, redo.draws = true, b.scope, new(uint64)
 		*redo.draws = drawn
 		args, wrt, at := make([]*Tensor, len(in)), []*Tensor(nil), []int(nil)
 		for i, t := range ins {
-			if i < len(in) {
+			if i < len(in) && t != nil {
 				t = t.alias()
 				args[i] = t
 			}

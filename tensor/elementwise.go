@@ -30,14 +30,24 @@ func unary(c *Ctx, name string, op backend.Op, x *Tensor, g unaryGrad) *Tensor {
 	return y
 }
 
+// reads says which operand of a unary op its gradient reads.
+type reads int
+
+const (
+	readsNone reads = iota
+	readsX
+	readsY
+)
+
 // unaryWith runs an elementwise op whose gradient is written with other ops: back
-// returns dx from x, y and dy.
-func unaryWith(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, back func(c *Ctx, x, y, dy *Tensor) *Tensor) *Tensor {
+// returns dx from dy and what r names: the input, the output or nil.
+func unaryWith(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, r reads, back func(c *Ctx, saved, dy *Tensor) *Tensor) *Tensor {
 	x.check(c, name)
 	y := c.emptyLike(name, x)
 	c.elementwise(op, a, y, x)
 	if x.dtype.IsFloat() {
-		c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{x, y}, func(b *Back) { b.Set(0, back(b.Ctx, x, y, b.Grad(0))) })
+		saved := [...]*Tensor{readsX: x, readsY: y}[r]
+		c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{saved}, func(b *Back) { b.Set(0, back(b.Ctx, saved, b.Grad(0))) })
 	}
 	return y
 }
@@ -80,13 +90,13 @@ func Exp(c *Ctx, x *Tensor) *Tensor {
 // Log is the natural logarithm.
 func Log(c *Ctx, x *Tensor) *Tensor {
 	c.wantFloat("Log", x)
-	return unaryWith(c, "Log", backend.OpLog, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor { return Div(c, dy, x) })
+	return unaryWith(c, "Log", backend.OpLog, &attrs{}, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor { return Div(c, dy, x) })
 }
 
 // Sqrt is the square root; its gradient at 0 is infinite.
 func Sqrt(c *Ctx, x *Tensor) *Tensor {
 	c.wantFloat("Sqrt", x)
-	return unaryWith(c, "Sqrt", backend.OpSqrt, &attrs{}, x, func(c *Ctx, _, y, dy *Tensor) *Tensor {
+	return unaryWith(c, "Sqrt", backend.OpSqrt, &attrs{}, x, readsY, func(c *Ctx, y, dy *Tensor) *Tensor {
 		return Affine(c, Div(c, dy, y), 0.5, 0)
 	})
 }
@@ -94,7 +104,7 @@ func Sqrt(c *Ctx, x *Tensor) *Tensor {
 // Rsqrt is 1/√x.
 func Rsqrt(c *Ctx, x *Tensor) *Tensor {
 	c.wantFloat("Rsqrt", x)
-	return unaryWith(c, "Rsqrt", backend.OpRsqrt, &attrs{}, x, func(c *Ctx, _, y, dy *Tensor) *Tensor {
+	return unaryWith(c, "Rsqrt", backend.OpRsqrt, &attrs{}, x, readsY, func(c *Ctx, y, dy *Tensor) *Tensor {
 		return Affine(c, Mul(c, dy, Mul(c, y, Mul(c, y, y))), -0.5, 0)
 	})
 }
@@ -102,13 +112,13 @@ func Rsqrt(c *Ctx, x *Tensor) *Tensor {
 // Sin is the sine of x radians.
 func Sin(c *Ctx, x *Tensor) *Tensor {
 	c.wantFloat("Sin", x)
-	return unaryWith(c, "Sin", backend.OpSin, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor { return Mul(c, dy, Cos(c, x)) })
+	return unaryWith(c, "Sin", backend.OpSin, &attrs{}, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor { return Mul(c, dy, Cos(c, x)) })
 }
 
 // Cos is the cosine of x radians.
 func Cos(c *Ctx, x *Tensor) *Tensor {
 	c.wantFloat("Cos", x)
-	return unaryWith(c, "Cos", backend.OpCos, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor {
+	return unaryWith(c, "Cos", backend.OpCos, &attrs{}, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor {
 		return Neg(c, Mul(c, dy, Sin(c, x)))
 	})
 }
@@ -117,7 +127,7 @@ func Cos(c *Ctx, x *Tensor) *Tensor {
 func Erf(c *Ctx, x *Tensor) *Tensor {
 	c.wantFloat("Erf", x)
 	const twoOverRootPi = 1.12837916709551257390
-	return unaryWith(c, "Erf", backend.OpErf, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor {
+	return unaryWith(c, "Erf", backend.OpErf, &attrs{}, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor {
 		return Affine(c, Mul(c, dy, Exp(c, Neg(c, Mul(c, x, x)))), twoOverRootPi, 0)
 	})
 }
@@ -125,13 +135,13 @@ func Erf(c *Ctx, x *Tensor) *Tensor {
 // Neg is −x, for floats and signed integers.
 func Neg(c *Ctx, x *Tensor) *Tensor {
 	c.wantSigned("Neg", x)
-	return unaryWith(c, "Neg", backend.OpNeg, &attrs{}, x, func(c *Ctx, _, _, dy *Tensor) *Tensor { return Neg(c, dy) })
+	return unaryWith(c, "Neg", backend.OpNeg, &attrs{}, x, readsNone, func(c *Ctx, _, dy *Tensor) *Tensor { return Neg(c, dy) })
 }
 
 // Abs is |x|, for floats and signed integers; its gradient at 0 is 0.
 func Abs(c *Ctx, x *Tensor) *Tensor {
 	c.wantSigned("Abs", x)
-	return unaryWith(c, "Abs", backend.OpAbs, &attrs{}, x, func(c *Ctx, x, _, dy *Tensor) *Tensor {
+	return unaryWith(c, "Abs", backend.OpAbs, &attrs{}, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor {
 		zero := Scalar(c, x.dtype, 0)
 		return Where(c, Gt(c, x, zero), dy, Where(c, Lt(c, x, zero), Neg(c, dy), zero))
 	})
@@ -150,14 +160,14 @@ func Affine(c *Ctx, x *Tensor, scale, shift float64) *Tensor {
 	c.wantSigned("Affine", x)
 	a := floats(scale, shift)
 	a.ints[0], a.ints[1] = int(scale), int(shift)
-	return unaryWith(c, "Affine", backend.OpAffine, &a, x, func(c *Ctx, _, _, dy *Tensor) *Tensor { return Affine(c, dy, scale, 0) })
+	return unaryWith(c, "Affine", backend.OpAffine, &a, x, readsNone, func(c *Ctx, _, dy *Tensor) *Tensor { return Affine(c, dy, scale, 0) })
 }
 
 // PowScalar is x raised to a host number.
 func PowScalar(c *Ctx, x *Tensor, p float64) *Tensor {
 	c.wantFloat("PowScalar", x)
 	a := floats(p)
-	return unaryWith(c, "PowScalar", backend.OpPowScalar, &a, x, func(c *Ctx, x, _, dy *Tensor) *Tensor {
+	return unaryWith(c, "PowScalar", backend.OpPowScalar, &a, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor {
 		return Affine(c, Mul(c, dy, PowScalar(c, x, p-1)), p, 0)
 	})
 }
@@ -166,11 +176,12 @@ func PowScalar(c *Ctx, x *Tensor, p float64) *Tensor {
 func Not(c *Ctx, x *Tensor) *Tensor {
 	x.check(c, "Not")
 	c.wantBool("Not", x)
-	return unaryWith(c, "Not", backend.OpNot, &attrs{}, x, nil)
+	return unaryWith(c, "Not", backend.OpNot, &attrs{}, x, readsNone, nil)
 }
 
 func (c *Ctx) wantBool(op string, xs ...*Tensor) {
 	for _, x := range xs {
+		x.check(c, op)
 		if x.dtype != Bool {
 			c.fail(op, xs, "want bool operands")
 		}
@@ -206,7 +217,16 @@ func binarySaves(op backend.Op, x, y, z *Tensor) []*Tensor {
 	switch op {
 	case backend.OpAdd, backend.OpSub:
 		return nil
+	case backend.OpMul:
+		if !x.takesPart() {
+			return []*Tensor{x}
+		} else if !y.takesPart() {
+			return []*Tensor{y}
+		}
 	case backend.OpDiv:
+		if !y.takesPart() {
+			return []*Tensor{y}
+		}
 		return []*Tensor{y, z}
 	case backend.OpPow:
 		return []*Tensor{x, y, z}
@@ -367,5 +387,10 @@ func Where(c *Ctx, cond, x, y *Tensor) *Tensor {
 // MaskedFill replaces x by the host number v where mask is true; mask broadcasts.
 func MaskedFill(c *Ctx, x, mask *Tensor, v float64) *Tensor {
 	x.check(c, "MaskedFill")
+	mask.check(c, "MaskedFill")
+	if mask.dtype != Bool {
+		c.fail("MaskedFill", []*Tensor{x, mask}, "the mask must be bool")
+	}
+	c.broadcast("MaskedFill", x, mask)
 	return Where(c, mask, Scalar(c, x.dtype, v), x)
 }

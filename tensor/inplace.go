@@ -12,6 +12,11 @@ func (c *Ctx) wantWritable(op string, dst *Tensor, ins ...*Tensor) {
 	if c.grad && dst.takesPart() {
 		c.fail(op, []*Tensor{dst}, "cannot write in place to a tensor that takes part in autograd: use NoGrad or Detach")
 	}
+	for d, s := range dst.Strides() {
+		if s == 0 && dst.shape[d] > 1 && dst.Numel() > 0 {
+			c.fail(op, []*Tensor{dst}, "cannot write in place to a broadcast tensor: elements of dim %d share memory", d)
+		}
+	}
 	for _, t := range ins {
 		t.check(c, op)
 		if !slices.Equal(t.Shape(), dst.Shape()) {

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"runtime"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -43,6 +44,16 @@ func (c *Ctx) launchMulti(op backend.Op, a *attrs, outs []*Tensor, ins ...*Tenso
 		}
 	}
 	c.eng.stream.Launch(k)
+	keepAlive(outs)
+	keepAlive(ins)
+}
+
+// keepAlive holds off the garbage collector from the memory of ts until here: the
+// backend sees buffers, and a launch may be the last use of the tensors that own them.
+func keepAlive(ts []*Tensor) {
+	for _, t := range ts {
+		runtime.KeepAlive(t)
+	}
 }
 
 // elementwise runs a kernel whose inputs are broadcast to the shape of out.
@@ -55,6 +66,8 @@ func (c *Ctx) elementwise(op backend.Op, a *attrs, out *Tensor, ins ...*Tensor) 
 		k.In[i] = t.broadcastView(out.Shape())
 	}
 	c.eng.stream.Launch(k)
+	runtime.KeepAlive(out)
+	keepAlive(ins)
 }
 
 // broadcastView shows t in the given shape, which it must broadcast to.
@@ -128,6 +141,7 @@ func (c *Ctx) sameDType(op string, ins ...*Tensor) {
 // wantFloat panics unless t has a floating-point dtype.
 func (c *Ctx) wantFloat(op string, ins ...*Tensor) {
 	for _, t := range ins {
+		t.check(c, op)
 		if !t.dtype.IsFloat() {
 			c.fail(op, ins, "want a floating-point dtype, have %v", t.dtype)
 		}

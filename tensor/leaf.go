@@ -1,6 +1,10 @@
 package tensor
 
-import "github.com/lockstep-ml/lockstep/internal/backend"
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
 
 // leaf is what a tensor has that gradients end at.
 type leaf struct {
@@ -50,8 +54,15 @@ func (t *Tensor) ZeroGrad() {
 
 // SwapGrad makes g the buffer that the next gradient is accumulated in and returns the
 // one so far; either may be nil. filled says whether g already holds a gradient to add
-// to. Accumulation in several stages (a tree over micro-batches) is built on it.
+// to. Accumulation in several stages (a tree over micro-batches) is built on it. g must
+// be contiguous, of t's shape and dtype, and live outside every scope.
 func (t *Tensor) SwapGrad(g *Tensor, filled bool) *Tensor {
+	if t.leaf == nil {
+		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t)}, Msg: "not a leaf: call SetRequiresGrad(true) first"})
+	}
+	if g != nil && (g.dtype != t.dtype || !slices.Equal(g.Shape(), t.Shape()) || !g.IsContiguous()) {
+		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t), describe(g)}, Msg: "want a contiguous buffer of the leaf's shape and dtype"})
+	}
 	old := t.leaf.grad
 	t.leaf.grad, t.leaf.filled = g, filled && g != nil
 	return old

@@ -9,7 +9,7 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 func Dropout(c *Ctx, x *Tensor, p float64) *Tensor {
 	x.check(c, "Dropout")
 	c.wantFloat("Dropout", x)
-	if p < 0 || p >= 1 {
+	if !(p >= 0 && p < 1) {
 		c.fail("Dropout", []*Tensor{x}, "p = %g: want a probability in [0, 1)", p)
 	}
 	if p == 0 {

@@ -78,6 +78,9 @@ func Sum(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 func Mean(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 	x.check(c, "Mean")
 	c.wantFloat("Mean", x)
+	if x.dtype.IsHalf() { // the sum may be larger than the dtype's largest number
+		return Cast(c, Mean(c, Cast(c, x, Float32), dims, keep), x.dtype)
+	}
 	n := 1
 	for _, d := range x.dims(c, "Mean", dims) {
 		n *= x.shape[d]
@@ -124,7 +127,10 @@ func extreme(c *Ctx, name string, op backend.Op, x *Tensor, d int, keep bool) *T
 func ArgMax(c *Ctx, x *Tensor, d int, keep bool) *Tensor {
 	x.check(c, "ArgMax")
 	ds := x.dims(c, "ArgMax", []int{d})
-	if x.ndim == 0 || x.shape[ds[0]] == 0 {
+	if x.ndim == 0 {
+		return Zeros(c, Int64)
+	}
+	if x.shape[ds[0]] == 0 {
 		c.fail("ArgMax", []*Tensor{x}, "dim %d is empty: it has no maximum", d)
 	}
 	y := c.reduce(backend.OpArgMax, "ArgMax", x, ds, Int64)

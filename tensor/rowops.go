@@ -85,16 +85,18 @@ func (c *Ctx) wantIndex(op string, t *Tensor) {
 	}
 }
 
-// wantAffine checks an optional weight or bias of a norm over the last dim of x.
-func (c *Ctx) wantAffine(op string, x, p *Tensor) {
+// affine checks an optional weight or bias of a norm over the last dim of x and makes
+// it contiguous.
+func (c *Ctx) affine(op string, x, p *Tensor) *Tensor {
 	if p == nil {
-		return
+		return nil
 	}
 	p.check(c, op)
 	c.sameDType(op, x, p)
-	if p.ndim != 1 || p.shape[0] != x.Size(-1) || !p.IsContiguous() {
-		c.fail(op, []*Tensor{x, p}, "want a contiguous parameter of shape [%d]", x.Size(-1))
+	if p.ndim != 1 || p.shape[0] != x.Size(-1) {
+		c.fail(op, []*Tensor{x, p}, "want a parameter of shape [%d]", x.Size(-1))
 	}
+	return Contiguous(c, p)
 }
 
 // normRows prepares the operand of a norm: a contiguous matrix of rows.
@@ -114,8 +116,7 @@ func (c *Ctx) normRows(op string, x *Tensor) (in, rows *Tensor) {
 func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 	const name = "LayerNorm"
 	in, rows := c.normRows(name, x)
-	c.wantAffine(name, x, weight)
-	c.wantAffine(name, x, bias)
+	weight, bias = c.affine(name, x, weight), c.affine(name, x, bias)
 	if weight == nil && bias != nil {
 		c.fail(name, []*Tensor{x, bias}, "a bias needs a weight")
 	}
@@ -150,7 +151,7 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 func RMSNorm(c *Ctx, x, weight *Tensor, eps float64) *Tensor {
 	const name = "RMSNorm"
 	in, rows := c.normRows(name, x)
-	c.wantAffine(name, x, weight)
+	weight = c.affine(name, x, weight)
 	y := c.emptyLike(name, rows)
 	rrms := c.empty(name, statDType(x), rows.shape[0])
 	a := floats(eps)

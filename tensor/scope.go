@@ -44,10 +44,15 @@ func (c *Ctx) leave(out []*Tensor) {
 	s.own = nil
 	if s.parent != nil {
 		s.parent.nodes = append(s.parent.nodes, s.nodes...)
-	} else {
-		for _, n := range s.nodes {
-			n.drop()
-		}
+		s.nodes = nil
+	}
+	s.dropNodes()
+}
+
+// dropNodes gives up the graph recorded in the scope, and what it saved.
+func (s *scope) dropNodes() {
+	for _, n := range s.nodes {
+		n.drop()
 	}
 	s.nodes = nil
 }

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -77,6 +78,9 @@ func (c *Ctx) checkShape(op string, dt DType, shape []int) int {
 		if s < 0 {
 			c.fail(op, nil, "shape %v: sizes must not be negative", append([]int(nil), shape...))
 		}
+		if s > 0 && n > math.MaxInt/8/s {
+			c.fail(op, nil, "shape %v holds too many elements", append([]int(nil), shape...))
+		}
 		n *= s
 	}
 	return n
@@ -93,10 +97,13 @@ func (t *Tensor) Dim() int { return t.ndim }
 
 // Size is the size of dim d; negative dims count from the end.
 func (t *Tensor) Size(d int) int {
+	if d < -t.ndim || d >= t.ndim {
+		panic(&Error{Op: "Size", Inputs: []string{describe(t)}, Msg: fmt.Sprintf("dim %d: want one in [%d, %d)", d, -t.ndim, t.ndim)})
+	}
 	if d < 0 {
 		d += t.ndim
 	}
-	return t.shape[:t.ndim][d]
+	return t.shape[d]
 }
 
 // DType is the element type.

@@ -21,6 +21,17 @@ func (t *Tensor) reshaped(shape []int) *Tensor {
 // Detach returns a view of x that takes no part in autograd.
 func Detach(x *Tensor) *Tensor { return x.alias() }
 
+// narrow shows n indices of dim d from start on, outside autograd. An empty view keeps
+// the offset: it would otherwise begin behind the storage's end.
+func (t *Tensor) narrow(d, start, n int) *Tensor {
+	y := t.alias()
+	y.shape[d] = n
+	if y.Numel() > 0 {
+		y.offset += start * t.stride[d]
+	}
+	return y
+}
+
 // materialize returns x if it is contiguous, else a contiguous copy, outside autograd.
 func (c *Ctx) materialize(op string, x *Tensor) *Tensor {
 	if x.IsContiguous() {
@@ -211,10 +222,9 @@ func Transpose(c *Ctx, x *Tensor, d0, d1 int) *Tensor {
 // Expand broadcasts x to shape, a view with stride 0 in the new or enlarged dims.
 func Expand(c *Ctx, x *Tensor, shape ...int) *Tensor {
 	x.check(c, "Expand")
-	ok := len(shape) >= x.ndim && len(shape) <= MaxDims
+	ok := len(shape) >= x.ndim && len(shape) <= MaxDims && !slices.ContainsFunc(shape, negative)
 	for d := 0; ok && d < x.ndim; d++ {
-		s := shape[len(shape)-x.ndim+d]
-		ok = x.shape[d] == s || x.shape[d] == 1 && s >= 0
+		ok = x.shape[d] == shape[len(shape)-x.ndim+d] || x.shape[d] == 1
 	}
 	if !ok {
 		c.fail("Expand", []*Tensor{x}, "does not broadcast to %v", slices.Clone(shape))
@@ -226,6 +236,8 @@ func Expand(c *Ctx, x *Tensor, shape ...int) *Tensor {
 	c.record("Expand", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) { b.Set(0, b.sumTo(b.Grad(0), from)) })
 	return y
 }
+
+func negative(n int) bool { return n < 0 }
 
 // Slice shows the indices start ≤ i < end of dim d; negative bounds count from the
 // end. A view.
@@ -245,13 +257,11 @@ func Slice(c *Ctx, x *Tensor, d, start, end int) *Tensor {
 	if s < 0 || e > n || s > e {
 		c.fail("Slice", []*Tensor{x}, "[%d:%d] of dim %d: want 0 ≤ start ≤ end ≤ %d", start, end, d, n)
 	}
-	y := x.alias()
-	y.offset += s * x.stride[d]
-	y.shape[d] = e - s
+	y := x.narrow(d, s, e-s)
 	from := x.Shape()
 	c.record("Slice", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
 		g := Zeros(b.Ctx, b.Grad(0).dtype, from...)
-		b.launch(backend.OpCopy, Slice(b.Ctx, g, d, s, e), b.Grad(0))
+		b.launch(backend.OpCopy, g.narrow(d, s, e-s), b.Grad(0))
 		b.Set(0, g)
 	})
 	return y
@@ -287,21 +297,19 @@ func Split(c *Ctx, x *Tensor, d int, sizes ...int) []*Tensor {
 	for _, s := range sizes {
 		total += s
 	}
-	if x.ndim == 0 || total != x.shape[d] {
-		c.fail("Split", []*Tensor{x}, "sizes %v add up to %d: want the size of dim %d", slices.Clone(sizes), total, d)
+	if x.ndim == 0 || total != x.shape[d] || slices.ContainsFunc(sizes, negative) {
+		c.fail("Split", []*Tensor{x}, "sizes %v add up to %d: want sizes ≥ 0 that add up to the size of dim %d", slices.Clone(sizes), total, d)
 	}
 	out, at := make([]*Tensor, len(sizes)), 0
 	for i, s := range sizes {
-		out[i] = x.alias()
-		out[i].offset += at * x.stride[d]
-		out[i].shape[d] = s
+		out[i] = x.narrow(d, at, s)
 		at += s
 	}
 	from := x.Shape()
 	c.record("Split", out, []*Tensor{x}, nil, func(b *Back) {
 		g, at := b.empty("Split", x.dtype, from...), 0
 		for i, s := range sizes {
-			part := Slice(b.Ctx, g, d, at, at+s)
+			part := g.narrow(d, at, s)
 			if p := b.Grad(i); p != nil {
 				b.launch(backend.OpCopy, part, p)
 			} else {
@@ -341,17 +349,14 @@ func Concat(c *Ctx, d int, xs ...*Tensor) *Tensor {
 	sizes := make([]int, len(xs))
 	for i, x := range xs {
 		sizes[i] = x.shape[d]
-		part := y.alias()
-		part.offset += at * y.stride[d]
-		part.shape[d] = sizes[i]
-		c.launch(backend.OpCopy, part, x)
+		c.launch(backend.OpCopy, y.narrow(d, at, sizes[i]), x)
 		at += sizes[i]
 	}
 	c.record("Concat", []*Tensor{y}, xs, nil, func(b *Back) {
 		at := 0
 		for i, s := range sizes {
 			if b.Need(i) {
-				b.Set(i, Slice(b.Ctx, b.Grad(0), d, at, at+s))
+				b.Set(i, b.Grad(0).narrow(d, at, s))
 			}
 			at += s
 		}
@@ -363,6 +368,10 @@ func Concat(c *Ctx, d int, xs ...*Tensor) *Tensor {
 func Stack(c *Ctx, d int, xs ...*Tensor) *Tensor {
 	rows := make([]*Tensor, len(xs))
 	for i, x := range xs {
+		x.check(c, "Stack")
+		if !slices.Equal(x.Shape(), xs[0].Shape()) {
+			c.fail("Stack", xs, "want operands of one shape")
+		}
 		rows[i] = Unsqueeze(c, x, d)
 	}
 	return Concat(c, d, rows...)
