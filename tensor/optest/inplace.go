@@ -1,0 +1,96 @@
+package optest
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// inPlace is a sample of an op that writes to its first operand. The suite sees it as a
+// function: it works on a copy, and returns that.
+func inPlace(f func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor)) func(*tensor.Ctx, tensor.DType, []*tensor.Tensor) []*tensor.Tensor {
+	return func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+		c = c.NoGrad()
+		dst := tensor.Clone(c, in[0])
+		f(c, dst, in[1:])
+		return []*tensor.Tensor{dst}
+	}
+}
+
+func inPlaceOps() []Op {
+	row := func(name string, dtypes []tensor.DType, operands int, f func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor), want func(x ...float64) float64) Op {
+		op := Op{Name: name, DTypes: dtypes}
+		for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {13, 5003}} {
+			s := Sample{Name: fmt.Sprint(shape), Apply: inPlace(f), Want: pointwise(want), Large: numel(shape) > 1000}
+			for range operands {
+				s.In = append(s.In, typed(normal, shape...))
+			}
+			op.Samples = append(op.Samples, s)
+		}
+		op.Misuse = []Misuse{
+			{Name: "broadcast target", Want: "float32[2 3]): cannot write in place to a broadcast tensor", Call: func(c *tensor.Ctx) {
+				f(c, tensor.Expand(c, zeros(c, 3), 2, 3), []*tensor.Tensor{zeros(c, 2, 3), zeros(c, 2, 3)}[:operands-1])
+			}},
+			{Name: "leaf", Want: "takes part in autograd", Call: func(c *tensor.Ctx) {
+				f(c, zeros(c, 2).SetRequiresGrad(true), []*tensor.Tensor{zeros(c, 2), zeros(c, 2)}[:operands-1])
+			}},
+		}
+		if operands > 1 {
+			op.Misuse = append(op.Misuse, Misuse{Name: "shapes", Want: "float32[3], float32[2]", Call: func(c *tensor.Ctx) {
+				f(c, zeros(c, 3), []*tensor.Tensor{zeros(c, 2), zeros(c, 2)}[:operands-1])
+			}})
+		}
+		return op
+	}
+	return []Op{
+		row("CopyInto", all, 2, func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor) { tensor.CopyInto(c, dst, in[0]) },
+			func(x ...float64) float64 { return x[1] }),
+		row("FillInto", all, 1, func(c *tensor.Ctx, dst *tensor.Tensor, _ []*tensor.Tensor) { tensor.FillInto(c, dst, 1) },
+			func(...float64) float64 { return 1 }),
+		row("AxpbyInto", floats, 3, func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor) {
+			tensor.AxpbyInto(c, dst, 0.25, in[0], -3, in[1])
+		},
+			func(x ...float64) float64 { return 0.25*x[1] - 3*x[2] }),
+		row("AddInto", numbers, 2, func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor) { tensor.AddInto(c, dst, in[0]) },
+			func(x ...float64) float64 { return x[0] + x[1] }),
+		row("ScaleInto", floats, 1, func(c *tensor.Ctx, dst *tensor.Tensor, _ []*tensor.Tensor) { tensor.ScaleInto(c, dst, -0.75) },
+			func(x ...float64) float64 { return -0.75 * x[0] }),
+		adamRow(),
+	}
+}
+
+func adamRow() Op {
+	const beta1, beta2, eps, step = 0.9, 0.99, 1e-6, 3
+	c1, c2 := 1-math.Pow(beta1, step), 1-math.Pow(beta2, step)
+	op := Op{Name: "AdamMoments", DTypes: floats, Misuse: []Misuse{
+		{Name: "shapes", Want: "float32[2], float32[3]", Call: func(c *tensor.Ctx) {
+			tensor.AdamMoments(c, zeros(c, 2), zeros(c, 2), zeros(c, 2), zeros(c, 3), beta1, beta2, eps, c1, c2)
+		}},
+		{Name: "layout", Want: "contiguous", Call: func(c *tensor.Ctx) {
+			m := zeros(c, 2, 3)
+			tensor.AdamMoments(c, m, m, m, tensor.Transpose(c, zeros(c, 3, 2), 0, 1), beta1, beta2, eps, c1, c2)
+		}},
+	}}
+	apply := func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+		c = c.NoGrad()
+		m, v, u := tensor.Clone(c, in[0]), tensor.Clone(c, in[1]), tensor.ZerosLike(c, in[0])
+		tensor.AdamMoments(c, m, v, u, tensor.Contiguous(c, in[2]), beta1, beta2, eps, c1, c2)
+		return []*tensor.Tensor{m, v, u}
+	}
+	want := func(_ tensor.DType, in []Array) []Array {
+		out := []Array{{Shape: in[0].Shape}, {Shape: in[0].Shape}, {Shape: in[0].Shape}}
+		for i, g := range in[2].V {
+			m, v := beta1*in[0].V[i]+(1-beta1)*g, beta2*in[1].V[i]+(1-beta2)*g*g
+			for k, x := range []float64{m, v, (m / c1) / (math.Sqrt(v/c2) + eps)} {
+				out[k].V = append(out[k].V, x)
+			}
+		}
+		return out
+	}
+	for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {13, 5003}} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), Large: numel(shape) > 1000, Apply: apply, Want: want,
+			In: []Input{typed(normal, shape...), typed(positive, shape...), typed(normal, shape...)}})
+	}
+	return op
+}

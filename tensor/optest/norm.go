@@ -1,0 +1,174 @@
+package optest
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// rowwise applies f to each row along dim d, as an oracle.
+func rowwise(d int, f func(row []float64) []float64) Oracle {
+	return func(_ tensor.DType, in []Array) []Array {
+		x := in[0]
+		out := Array{Shape: x.Shape, V: make([]float64, len(x.V))}
+		if len(x.V) == 0 {
+			return []Array{out}
+		}
+		n, stride := 1, 1
+		if len(x.Shape) > 0 {
+			d := (d + len(x.Shape)) % len(x.Shape)
+			n, stride = x.Shape[d], numel(x.Shape[d+1:])
+		}
+		row := make([]float64, n)
+		for first := range x.V {
+			if first/stride%n != 0 {
+				continue
+			}
+			for i := range row {
+				row[i] = x.V[first+i*stride]
+			}
+			for i, y := range f(row) {
+				out.V[first+i*stride] = y
+			}
+		}
+		return []Array{out}
+	}
+}
+
+func rowOps() []Op {
+	softmax := func(row []float64) []float64 {
+		lse, y := logSumExp(row), make([]float64, len(row))
+		for i, x := range row {
+			y[i] = math.Exp(x - lse)
+		}
+		return y
+	}
+	logSoftmax := func(row []float64) []float64 {
+		lse, y := logSumExp(row), make([]float64, len(row))
+		for i, x := range row {
+			y[i] = x - lse
+		}
+		return y
+	}
+	return []Op{softmaxRow("Softmax", tensor.Softmax, softmax), softmaxRow("LogSoftmax", tensor.LogSoftmax, logSoftmax), crossEntropyRow()}
+}
+
+func softmaxRow(name string, f func(c *tensor.Ctx, x *tensor.Tensor, d int) *tensor.Tensor, want func([]float64) []float64) Op {
+	op := Op{Name: name, DTypes: floats, Misuse: []Misuse{
+		{Name: "dim", Want: "float32[2 3]): dim 2: want one in [-2, 2)", Call: func(c *tensor.Ctx) { f(c, zeros(c, 2, 3), 2) }},
+	}}
+	for _, s := range []struct {
+		shape []int
+		d     int
+	}{{[]int{7}, 0}, {[]int{3, 5}, -1}, {[]int{3, 5}, 0}, {[]int{2, 3, 4}, 1}, {[]int{2, 1}, 1}, {[]int{}, 0}, {[]int{0, 3}, 1}, {[]int{3, 0}, 1}} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s.shape...)}, Want: rowwise(s.d, want),
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, s.d) })})
+	}
+	op.Samples = append(op.Samples,
+		Sample{Name: "far apart", In: []Input{diff(given(900, -900, 3, 0, -1000, 1e4), 2, 3)}, Want: rowwise(1, want), FloatsOnly: true, Rough: true,
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, 1) })},
+		Sample{Name: "large", Large: true, In: []Input{diff(normal, 131, 503)}, Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, 1) })})
+	return op
+}
+
+func crossEntropyRow() Op {
+	op := Op{Name: "CrossEntropy", DTypes: floats, Misuse: []Misuse{
+		{Name: "rows", Want: "float32[2 3], int64[3]): want logits [N V] and targets [N]", Call: func(c *tensor.Ctx) {
+			tensor.CrossEntropy(c, zeros(c, 2, 3), tensor.Zeros(c, tensor.Int64, 3), -100)
+		}},
+		{Name: "target dtype", Want: "int32 or int64", Call: func(c *tensor.Ctx) { tensor.CrossEntropy(c, zeros(c, 2, 3), zeros(c, 2), -100) }},
+		{Name: "target", Fault: true, Want: "3", Call: func(c *tensor.Ctx) {
+			tensor.CrossEntropy(c, zeros(c, 2, 3), tensor.FromSlice(c, []int64{0, 3}, 2), -100)
+		}},
+		{Name: "negative target", Fault: true, Want: "-1", Call: func(c *tensor.Ctx) {
+			tensor.CrossEntropy(c, zeros(c, 2, 3), tensor.FromSlice(c, []int64{-1, 0}, 2), -100)
+		}},
+	}}
+	const ignore = -100
+	f := binary(func(c *tensor.Ctx, x, ids *tensor.Tensor) *tensor.Tensor {
+		return tensor.CrossEntropy(c, x, ids, ignore)
+	})
+	want := func(_ tensor.DType, in []Array) []Array {
+		return []Array{generate(in[1].Shape, func(at []int) float64 {
+			target := int(in[1].at(at...))
+			if target == ignore {
+				return 0
+			}
+			v := in[0].Shape[1]
+			return logSumExp(in[0].V[at[0]*v:(at[0]+1)*v]) - in[0].at(at[0], target)
+		})}
+	}
+	op.Samples = []Sample{
+		{Name: "int64", In: []Input{diff(normal, 4, 5), index64(given(4, ignore, 0, 4), 4)}, Apply: f, Want: want},
+		{Name: "int32", In: []Input{diff(normal, 3, 7), index32(below(7), 3)}, Apply: f, Want: want},
+		{Name: "all ignored", In: []Input{diff(normal, 2, 3), index64(given(ignore, ignore), 2)}, Apply: f, Want: want},
+		{Name: "one class", In: []Input{diff(normal, 2, 1), index64(below(1), 2)}, Apply: f, Want: want},
+		{Name: "no rows", In: []Input{diff(normal, 0, 3), index64(below(3), 0)}, Apply: f, Want: want},
+		{Name: "large", Large: true, In: []Input{diff(normal, 131, 503), index64(below(503), 131)}, Apply: f},
+	}
+	return op
+}
+
+func normOps() []Op {
+	const eps = 1e-3
+	layer := ternary(func(c *tensor.Ctx, x, w, b *tensor.Tensor) *tensor.Tensor { return tensor.LayerNorm(c, x, w, b, eps) })
+	rms := binary(func(c *tensor.Ctx, x, w *tensor.Tensor) *tensor.Tensor { return tensor.RMSNorm(c, x, w, eps) })
+	layerNorm := Op{Name: "LayerNorm", DTypes: floats, Slack: 2, Misuse: []Misuse{
+		{Name: "width", Want: "float32[2 3], float32[2]): want a parameter of shape [3]", Call: func(c *tensor.Ctx) {
+			tensor.LayerNorm(c, zeros(c, 2, 3), zeros(c, 2), nil, eps)
+		}},
+		{Name: "bias alone", Want: "a bias needs a weight", Call: func(c *tensor.Ctx) { tensor.LayerNorm(c, zeros(c, 2, 3), nil, zeros(c, 3), eps) }},
+		{Name: "0-D", Want: "at least one dim", Call: func(c *tensor.Ctx) { tensor.LayerNorm(c, zeros(c), nil, nil, eps) }},
+	}}
+	rmsNorm := Op{Name: "RMSNorm", DTypes: floats, Slack: 2, Misuse: []Misuse{
+		{Name: "width", Want: "float32[2 3], float32[2 3]): want a parameter of shape [3]", Call: func(c *tensor.Ctx) {
+			tensor.RMSNorm(c, zeros(c, 2, 3), zeros(c, 2, 3), eps)
+		}},
+		{Name: "0-D", Want: "at least one dim", Call: func(c *tensor.Ctx) { tensor.RMSNorm(c, zeros(c), nil, eps) }},
+	}}
+	for _, shape := range [][]int{{5}, {3, 7}, {2, 3, 4}, {2, 1}, {0, 3}, {2, 0}, {67, 3}} {
+		w := shape[len(shape)-1]
+		x, weight, bias := diff(normal, shape...), diff(normal, w), diff(normal, w)
+		layerNorm.Samples = append(layerNorm.Samples,
+			Sample{Name: fmt.Sprint(shape), In: []Input{x, weight, bias}, Apply: layer, Want: normOracle(true, eps)},
+			Sample{Name: fmt.Sprint(shape, " no bias"), In: []Input{x, weight, none()}, Apply: layer, Want: normOracle(true, eps)},
+			Sample{Name: fmt.Sprint(shape, " plain"), In: []Input{x, none(), none()}, Apply: layer, Want: normOracle(true, eps)})
+		rmsNorm.Samples = append(rmsNorm.Samples,
+			Sample{Name: fmt.Sprint(shape), In: []Input{x, weight}, Apply: rms, Want: normOracle(false, eps)},
+			Sample{Name: fmt.Sprint(shape, " plain"), In: []Input{x, none()}, Apply: rms, Want: normOracle(false, eps)})
+	}
+	layerNorm.Samples = append(layerNorm.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 301, 211), diff(normal, 211), diff(normal, 211)}, Apply: layer})
+	rmsNorm.Samples = append(rmsNorm.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 301, 211), diff(normal, 211)}, Apply: rms})
+	return []Op{layerNorm, rmsNorm}
+}
+
+// normOracle normalises rows, by mean and deviation or (centred false) by the root mean
+// square, and applies the weight and bias that are there.
+func normOracle(centred bool, eps float64) Oracle {
+	return func(dt tensor.DType, in []Array) []Array {
+		y := rowwise(-1, func(row []float64) []float64 {
+			mean, sq, out := 0.0, 0.0, make([]float64, len(row))
+			if centred {
+				mean = total(row) / float64(len(row))
+			}
+			for _, x := range row {
+				sq += (x - mean) * (x - mean)
+			}
+			for i, x := range row {
+				out[i] = (x - mean) / math.Sqrt(sq/float64(len(row))+eps)
+			}
+			return out
+		})(dt, in)[0]
+		return []Array{generate(y.Shape, func(at []int) float64 {
+			v := y.at(at...)
+			if in[1].V != nil {
+				v *= in[1].at(at...)
+			}
+			if len(in) > 2 && in[2].V != nil {
+				v += in[2].at(at...)
+			}
+			return v
+		})}
+	}
+}

@@ -1,0 +1,115 @@
+package optest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func openCPU(t *testing.T, workers int) *tensor.Device {
+	dev := tensor.NewCPU(workers)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
+}
+
+func TestCPU(t *testing.T) {
+	Run(t, func(t *testing.T) *tensor.Device { return openCPU(t, 2) })
+}
+
+// TestBits: results depend neither on the number of workers, nor on chance, under any
+// variant of the kernels.
+func TestBits(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		others := []*tensor.Device{openCPU(t, 1), openCPU(t, 3)}
+		if !testing.Short() {
+			others = append(others, openCPU(t, 2), openCPU(t, 8))
+		}
+		RunBits(t, openCPU(t, 1), others...)
+	})
+}
+
+// notOps are the exported functions on a *Ctx that have no row, and why.
+var notOps = map[string]string{
+	"FromSlice":  "from host data; tested in package tensor",
+	"FromBytes":  "from host data; tested in package tensor",
+	"ToSlice":    "to host data; every check reads results by it",
+	"ReadBytes":  "to host data; every check reads bits by it",
+	"WriteBytes": "from host data; tested in package tensor",
+	"Item":       "to host data; tested in package tensor",
+	"Backward":   "every gradient check calls it; tested in package tensor",
+	"Custom":     "takes functions; tested in package tensor",
+	"Checkpoint": "takes functions; tested in package tensor",
+}
+
+func TestEveryOpHasOneRow(t *testing.T) {
+	rows := map[string]bool{}
+	for _, op := range Table() {
+		require.False(t, rows[op.Name], "two rows for %s", op.Name)
+		rows[op.Name] = true
+	}
+	onCtx := map[string]bool{}
+	paths, err := filepath.Glob("../*.go")
+	require.NoError(t, err)
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.IsExported() && takesCtx(f.Type) {
+				onCtx[f.Name.Name] = true
+				require.True(t, rows[f.Name.Name] || notOps[f.Name.Name] != "", "%s has no row in the table of ops: add one, see Table", f.Name.Name)
+			}
+		}
+	}
+	require.Greater(t, len(onCtx), 70)
+	for name := range notOps {
+		require.True(t, onCtx[name], "%s is listed as no op, but there is no such function", name)
+		require.False(t, rows[name], "%s is listed as no op and has a row", name)
+	}
+	for name := range rows {
+		require.True(t, onCtx[name], "row %s: there is no such function", name)
+	}
+}
+
+func takesCtx(f *ast.FuncType) bool {
+	if len(f.Params.List) == 0 {
+		return false
+	}
+	star, ok := f.Params.List[0].Type.(*ast.StarExpr)
+	if !ok {
+		return false
+	}
+	name, ok := star.X.(*ast.Ident)
+	return ok && name.Name == "Ctx"
+}
+
+// TestRowsAreComplete: what the suite cannot see missing.
+func TestRowsAreComplete(t *testing.T) {
+	for _, op := range Table() {
+		require.NotEmpty(t, op.Samples, op.Name)
+		require.NotEmpty(t, op.DTypes, op.Name)
+		names, tested, operands, empty := map[string]bool{}, false, false, false
+		for _, s := range op.Samples {
+			require.False(t, names[s.Name], "%s has two samples %q", op.Name, s.Name)
+			names[s.Name] = true
+			tested = tested || s.Want != nil
+			operands = operands || len(s.In) > 0
+			empty = empty || emptySample(s)
+		}
+		require.True(t, tested, "%s has no oracle", op.Name)
+		if operands {
+			require.True(t, empty, "%s has no sample of size 0", op.Name)
+		}
+	}
+}

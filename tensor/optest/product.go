@@ -1,0 +1,203 @@
+package optest
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func products() []Op { return []Op{matMulRow(), addMMRow(), attentionRow()} }
+
+// matmul is the oracle of products of matrices, with broadcast batch dims.
+func matmul(x, y Array) Array {
+	xb, yb := x.Shape[:len(x.Shape)-2], y.Shape[:len(y.Shape)-2]
+	m, k, n := x.Shape[len(xb)], x.Shape[len(xb)+1], y.Shape[len(yb)+1]
+	batch := broadcastShape([]Array{{Shape: xb}, {Shape: yb}})
+	return generate(append(batch, m, n), func(at []int) float64 {
+		s := 0.0
+		xi, yi := slices.Clone(at), slices.Clone(at)
+		for i := range k {
+			xi[len(at)-1], yi[len(at)-2] = i, i
+			s += x.at(xi...) * y.at(yi...)
+		}
+		return s
+	})
+}
+
+func matMulRow() Op {
+	op := Op{Name: "MatMul", DTypes: floats, Slack: 2, Misuse: []Misuse{
+		{Name: "inner", Want: "float32[2 3], float32[2 3]): inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) { tensor.MatMul(c, zeros(c, 2, 3), zeros(c, 2, 3)) }},
+		{Name: "dims", Want: "at least two dims", Call: func(c *tensor.Ctx) { tensor.MatMul(c, zeros(c, 3), zeros(c, 3, 2)) }},
+		{Name: "batch", Want: "do not broadcast", Call: func(c *tensor.Ctx) { tensor.MatMul(c, zeros(c, 2, 3, 3), zeros(c, 4, 3, 3)) }},
+		{Name: "dtypes", Want: "one dtype", Call: func(c *tensor.Ctx) { tensor.MatMul(c, zeros(c, 3, 3), tensor.Zeros(c, tensor.Float64, 3, 3)) }},
+	}}
+	want := func(_ tensor.DType, in []Array) []Array { return []Array{matmul(in[0], in[1])} }
+	for _, s := range [][2][]int{
+		{{3, 4}, {4, 5}}, {{1, 1}, {1, 1}}, {{1, 7}, {7, 1}}, {{5, 1}, {1, 3}}, {{2, 3, 4}, {4, 5}}, {{2, 3, 4}, {2, 4, 2}}, {{3, 4}, {2, 4, 2}}, {{2, 1, 2, 3}, {3, 3, 2}}, {{1, 2, 3}, {2, 3, 2}},
+		{{0, 3}, {3, 2}}, {{3, 0}, {0, 2}}, {{2, 3}, {3, 0}}, {{0, 2, 3}, {3, 2}}, {{0, 2, 3}, {0, 3, 2}}, {{2, 2, 0}, {0, 3}},
+	} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s[0]...), diff(normal, s[1]...)}, Apply: binary(tensor.MatMul), Want: want})
+	}
+	op.Samples = append(op.Samples,
+		Sample{Name: "large", Large: true, In: []Input{diff(normal, 131, 97), diff(normal, 97, 211)}, Apply: binary(tensor.MatMul)},
+		Sample{Name: "large batch", Large: true, In: []Input{diff(normal, 9, 33, 41), diff(normal, 9, 41, 37)}, Apply: binary(tensor.MatMul)},
+		Sample{Name: "large sum", Large: true, In: []Input{diff(normal, 3, 2011), diff(normal, 2011, 5)}, Apply: binary(tensor.MatMul)})
+	return op
+}
+
+func addMMRow() Op {
+	op := Op{Name: "AddMM", DTypes: floats, Slack: 2, Misuse: []Misuse{
+		{Name: "bias", Want: "float32[2 3], float32[3 4], float32[3]): want a bias of shape [4]", Call: func(c *tensor.Ctx) {
+			tensor.AddMM(c, zeros(c, 3), zeros(c, 2, 3), zeros(c, 3, 4))
+		}},
+		{Name: "weight", Want: "want a weight of two dims", Call: func(c *tensor.Ctx) { tensor.AddMM(c, nil, zeros(c, 2, 3), zeros(c, 1, 3, 4)) }},
+		{Name: "inner", Want: "inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) { tensor.AddMM(c, nil, zeros(c, 2, 3), zeros(c, 2, 4)) }},
+	}}
+	f := ternary(tensor.AddMM)
+	linear := ternary(func(c *tensor.Ctx, bias, x, w *tensor.Tensor) *tensor.Tensor {
+		return tensor.AddMM(c, bias, x, tensor.Transpose(c, w, 0, 1))
+	})
+	want := func(_ tensor.DType, in []Array) []Array {
+		bias, x, w := in[0], in[1], in[2]
+		shape := append(slices.Clone(x.Shape[:len(x.Shape)-1]), w.Shape[1])
+		y := matmul(Array{[]int{numel(shape[:len(shape)-1]), w.Shape[0]}, x.V}, w)
+		out := Array{shape, y.V}
+		for i := range out.V {
+			if bias.V != nil {
+				out.V[i] += bias.V[i%w.Shape[1]]
+			}
+		}
+		return []Array{out}
+	}
+	for _, s := range []struct {
+		x []int
+		n int
+	}{{[]int{3, 4}, 5}, {[]int{2, 3, 4}, 2}, {[]int{4}, 3}, {[]int{1, 1}, 1}, {[]int{0, 3}, 2}, {[]int{2, 0}, 3}, {[]int{2, 3}, 0}} {
+		x, w := diff(normal, s.x...), diff(normal, s.x[len(s.x)-1], s.n)
+		op.Samples = append(op.Samples,
+			Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s.n), x, w}, Apply: f, Want: want},
+			Sample{Name: fmt.Sprint(s, " no bias"), In: []Input{none(), x, w}, Apply: f, Want: want},
+			Sample{Name: fmt.Sprint(s, " linear"), In: []Input{diff(normal, s.n), x, diff(normal, s.n, s.x[len(s.x)-1])}, Apply: linear})
+	}
+	op.Samples = append(op.Samples,
+		Sample{Name: "large", Large: true, In: []Input{diff(normal, 211), diff(normal, 3, 131, 97), diff(normal, 97, 211)}, Apply: f},
+		Sample{Name: "large linear", Large: true, In: []Input{diff(normal, 97), diff(normal, 131, 211), diff(normal, 97, 211)}, Apply: linear})
+	return op
+}
+
+// attention is one set of shapes and options; mask is the mask's shape, if there is one.
+type attention struct {
+	name                 string
+	b, h, hkv, tq, tk, d int
+	dv                   int
+	mask                 []int
+	opt                  tensor.AttentionOptions
+	large                bool
+}
+
+func (a attention) sample() Sample {
+	in := []Input{diff(normal, a.b, a.h, a.tq, a.d), diff(normal, a.b, a.hkv, a.tk, a.d), diff(normal, a.b, a.hkv, a.tk, a.dv), none()}
+	if a.mask != nil {
+		in[3] = flags(a.mask...)
+	}
+	s := Sample{Name: a.name, In: in, Large: a.large, Apply: func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+		opt := a.opt
+		opt.Mask = in[3]
+		out, lse := tensor.Attention(c, in[0], in[1], in[2], opt)
+		return []*tensor.Tensor{out, lse}
+	}}
+	if a.opt.Dropout == 0 {
+		s.Want = a.want
+	}
+	return s
+}
+
+// want computes attention score by score.
+func (a attention) want(_ tensor.DType, in []Array) []Array {
+	q, k, v, mask := in[0], in[1], in[2], in[3]
+	group, scale := a.h/a.hkv, a.opt.Scale
+	if scale == 0 {
+		scale = 1 / math.Sqrt(float64(a.d))
+	}
+	scores := func(at []int) []float64 {
+		row := make([]float64, a.tk)
+		for j := range row {
+			for x := range a.d {
+				row[j] += scale * q.at(at[0], at[1], at[2], x) * k.at(at[0], at[1]/group, j, x)
+			}
+			if a.opt.Causal && a.opt.KeyOffset+j > a.opt.QueryOffset+at[2] || mask.V != nil && mask.at(at[0], at[1], at[2], j) == 0 {
+				row[j] = math.Inf(-1)
+			}
+		}
+		return row
+	}
+	lse := generate([]int{a.b, a.h, a.tq}, func(at []int) float64 {
+		if row := scores(at); len(row) > 0 && slices.Max(row) > math.Inf(-1) {
+			return logSumExp(row)
+		}
+		return math.Inf(-1)
+	})
+	out := generate([]int{a.b, a.h, a.tq, a.dv}, func(at []int) float64 {
+		s, l := 0.0, lse.at(at[:3]...)
+		for j, score := range scores(at) {
+			if score > math.Inf(-1) {
+				s += math.Exp(score-l) * v.at(at[0], at[1]/group, j, at[3])
+			}
+		}
+		return s
+	})
+	return []Array{out, lse}
+}
+
+func attentionRow() Op {
+	op := Op{Name: "Attention", DTypes: floats, Slack: 4}
+	causal := tensor.AttentionOptions{Causal: true}
+	for _, a := range []attention{
+		{"full", 2, 2, 2, 3, 5, 4, 3, nil, tensor.AttentionOptions{}, false},
+		{"causal", 1, 2, 2, 4, 4, 3, 3, nil, causal, false},
+		{"grouped", 2, 4, 2, 3, 3, 2, 2, nil, tensor.AttentionOptions{Scale: 0.3}, false},
+		{"grouped causal", 1, 3, 1, 3, 3, 2, 3, nil, causal, false},
+		{"cached", 1, 2, 1, 2, 6, 3, 2, nil, tensor.AttentionOptions{Causal: true, QueryOffset: 4}, false},
+		{"sees nothing", 1, 1, 1, 3, 2, 2, 2, nil, tensor.AttentionOptions{Causal: true, KeyOffset: 1}, false},
+		{"mask", 2, 2, 1, 3, 4, 2, 2, []int{2, 2, 3, 4}, tensor.AttentionOptions{}, false},
+		{"padding", 2, 2, 2, 3, 4, 2, 2, []int{2, 1, 1, 4}, causal, false},
+		{"mask of two dims", 2, 2, 2, 3, 4, 2, 2, []int{3, 4}, tensor.AttentionOptions{}, false},
+		{"one", 1, 1, 1, 1, 1, 1, 1, nil, tensor.AttentionOptions{}, false},
+		{"head of one", 2, 2, 2, 3, 3, 1, 1, nil, causal, false},
+		{"no queries", 1, 2, 2, 0, 3, 2, 2, nil, tensor.AttentionOptions{}, false},
+		{"no keys", 1, 2, 2, 3, 0, 2, 2, nil, tensor.AttentionOptions{}, false},
+		{"no batch", 0, 2, 2, 3, 3, 2, 2, nil, causal, false},
+		{"dropout", 2, 2, 1, 4, 4, 3, 2, nil, tensor.AttentionOptions{Causal: true, Dropout: 0.3}, false},
+		{"large", 3, 4, 2, 131, 131, 16, 24, nil, causal, true},
+		{"large dropout", 2, 4, 4, 67, 97, 16, 16, []int{2, 1, 1, 97}, tensor.AttentionOptions{Dropout: 0.1}, true},
+	} {
+		op.Samples = append(op.Samples, a.sample())
+	}
+	call := func(q, k, v []int, opt func(c *tensor.Ctx) tensor.AttentionOptions) func(c *tensor.Ctx) {
+		return func(c *tensor.Ctx) {
+			o := tensor.AttentionOptions{}
+			if opt != nil {
+				o = opt(c)
+			}
+			tensor.Attention(c, zeros(c, q...), zeros(c, k...), zeros(c, v...), o)
+		}
+	}
+	four := []int{1, 2, 3, 4}
+	op.Misuse = []Misuse{
+		{Name: "dims", Want: "want operands of 4 dims", Call: call([]int{2, 3, 4}, four, four, nil)},
+		{Name: "batch", Want: "batch sizes differ", Call: call([]int{2, 2, 3, 4}, four, four, nil)},
+		{Name: "heads", Want: "query heads a multiple", Call: call([]int{1, 3, 3, 4}, four, four, nil)},
+		{Name: "head size", Want: "float32[1 2 3 5], float32[1 2 3 4], float32[1 2 3 4]): want equal head sizes", Call: call([]int{1, 2, 3, 5}, four, four, nil)},
+		{Name: "lengths", Want: "equal lengths of k and v", Call: call(four, four, []int{1, 2, 4, 4}, nil)},
+		{Name: "dropout", Want: "want a probability", Call: call(four, four, four, func(*tensor.Ctx) tensor.AttentionOptions { return tensor.AttentionOptions{Dropout: 1} })},
+		{Name: "mask", Want: "broadcasts to [1 2 3 3]", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
+			return tensor.AttentionOptions{Mask: tensor.Zeros(c, tensor.Bool, 3, 4)}
+		})},
+		{Name: "mask dtype", Want: "want a bool mask", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
+			return tensor.AttentionOptions{Mask: zeros(c, 3, 3)}
+		})},
+	}
+	return op
+}
