@@ -1,6 +1,8 @@
 package accelerate
 
 import (
+	"fmt"
+
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -14,25 +16,22 @@ import (
 type accumulator struct {
 	c      *tensor.Ctx
 	params []optim.Param
+	leaves int // M
 	q      int
 	group  int // the group that the parameters' gradients belong to; −1 before the first leaf
 	stacks []stack
 }
 
-// stack holds a parameter's finished subtrees, the larger below, and spare buffers.
+// stack holds a parameter's finished subtrees, the larger below, nil where no gradient
+// came, and spare buffers. After group g there is one subtree for each bit that is set in
+// g+1, over as many groups as the bit is worth.
 type stack struct {
-	sums  []subtree
+	sums  []*tensor.Tensor
 	spare []*tensor.Tensor
 }
 
-// subtree is the sum over 2^level groups; nil if no gradient came.
-type subtree struct {
-	level int
-	sum   *tensor.Tensor
-}
-
 func newAccumulator(c *tensor.Ctx, params []optim.Param, leaves, ranks int) *accumulator {
-	return &accumulator{c: c, params: params, q: leaves / groups(leaves, ranks), group: -1, stacks: make([]stack, len(params))}
+	return &accumulator{c: c, params: params, leaves: leaves, q: leaves / groups(leaves, ranks), group: -1, stacks: make([]stack, len(params))}
 }
 
 // groups is E.
@@ -44,11 +43,17 @@ func groups(leaves, ranks int) int {
 	return e
 }
 
-// begin readies the gradients for a leaf's backward pass.
+// begin readies the gradients for a leaf's backward pass. Leaves come in ascending order;
+// those that never come, before, between or behind, are absent from the tree.
 func (a *accumulator) begin(leaf int) {
-	if g := leaf / a.q; g != a.group {
+	group := leaf / a.q
+	if leaf < 0 || leaf >= a.leaves || group < a.group {
+		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
+			"leaf %d: want one in [%d, %d): leaves ascend, and Reduce ends a window", leaf, max(a.group, 0)*a.q, a.leaves)})
+	}
+	for a.group < group {
 		a.carry()
-		a.group = g
+		a.group++
 	}
 }
 
@@ -59,35 +64,31 @@ func (a *accumulator) carry() {
 	}
 	for i, p := range a.params {
 		s := &a.stacks[i]
-		sum := s.take(p)
-		level := 0
-		for ; a.group>>level&1 == 1; level++ {
+		sum := take(p)
+		taken := sum != nil
+		for level := 0; a.group>>level&1 == 1; level++ {
 			sum = s.merge(a.c, sum)
 		}
-		s.sums = append(s.sums, subtree{level, sum})
+		s.sums = append(s.sums, sum)
+		if n := len(s.spare); taken && n > 0 {
+			p.SwapGrad(s.spare[n-1], false)
+			s.spare = s.spare[:n-1]
+		}
 	}
 }
 
-// take removes the gradient from the parameter, nil if there is none, and gives the
-// parameter a spare buffer.
-func (s *stack) take(p optim.Param) *tensor.Tensor {
-	filled := p.Grad() != nil
-	var next *tensor.Tensor
-	if n := len(s.spare); n > 0 {
-		next, s.spare = s.spare[n-1], s.spare[:n-1]
-	}
-	sum := p.SwapGrad(next, false)
-	if !filled && sum != nil {
-		s.spare = append(s.spare, sum)
+// take removes the gradient from the parameter, with its buffer; nil if there is none.
+func take(p optim.Param) *tensor.Tensor {
+	if p.Grad() == nil {
 		return nil
 	}
-	return sum
+	return p.SwapGrad(nil, false)
 }
 
 // merge pops the top subtree and adds sum to it.
 func (s *stack) merge(c *tensor.Ctx, sum *tensor.Tensor) *tensor.Tensor {
 	n := len(s.sums) - 1
-	left := s.sums[n].sum
+	left := s.sums[n]
 	s.sums = s.sums[:n]
 	switch {
 	case left == nil:
@@ -102,7 +103,7 @@ func (s *stack) merge(c *tensor.Ctx, sum *tensor.Tensor) *tensor.Tensor {
 
 // finish merges what is left and makes the totals the parameters' gradients.
 func (a *accumulator) finish() {
-	if a.group == 0 && len(a.stacks) > 0 && len(a.stacks[0].sums) == 0 {
+	if a.group == 0 {
 		a.group = -1 // one group: the gradients lie where they belong
 		return
 	}
@@ -110,16 +111,14 @@ func (a *accumulator) finish() {
 	a.group = -1
 	for i, p := range a.params {
 		s := &a.stacks[i]
-		if len(s.sums) == 0 {
-			continue
-		}
-		n := len(s.sums) - 1
-		total := s.sums[n].sum
-		s.sums = s.sums[:n]
+		var total *tensor.Tensor
 		for len(s.sums) > 0 {
 			total = s.merge(a.c, total)
 		}
-		if old := p.SwapGrad(total, total != nil); old != nil {
+		if total == nil {
+			continue
+		}
+		if old := p.SwapGrad(total, true); old != nil {
 			s.spare = append(s.spare, old)
 		}
 	}
@@ -130,9 +129,9 @@ func (a *accumulator) reset() {
 	a.group = -1
 	for i, p := range a.params {
 		s := &a.stacks[i]
-		for _, t := range s.sums {
-			if t.sum != nil {
-				s.spare = append(s.spare, t.sum)
+		for _, sum := range s.sums {
+			if sum != nil {
+				s.spare = append(s.spare, sum)
 			}
 		}
 		s.sums = s.sums[:0]

@@ -1,0 +1,207 @@
+package accelerate_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// line is a linear layer with dropout before it.
+type line struct {
+	Drop   *nn.Dropout `nn:"drop"`
+	Linear *nn.Linear  `nn:"linear"`
+}
+
+func (m *line) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return m.Linear.Forward(c, m.Drop.Forward(c, x))
+	}, x)
+}
+
+func newLine(dev *tensor.Device) *line {
+	return &line{Drop: &nn.Dropout{P: 0.5}, Linear: nn.NewLinear(nn.NewInit(dev, 1).Sub("linear"), 4, 2, true)}
+}
+
+// prepared is an accelerator that trains a line by SGD at learning rate 1.
+func prepared(t *testing.T, a *args.TrainingArguments) (*accelerate.Accelerator, *line) {
+	acc, err := accelerate.New(a)
+	require.NoError(t, err)
+	m := newLine(acc.Device())
+	group := &optim.Group{LR: 1}
+	for _, p := range nn.NamedParameters(m) {
+		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+	}
+	require.NoError(t, acc.Prepare(m, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0, 0, false), []nn.Module{m}))
+	return acc, m
+}
+
+func TestNewRunsOnTheCPU(t *testing.T) {
+	acc, err := accelerate.New(args.Default(""))
+	require.NoError(t, err)
+	require.Same(t, tensor.CPU(), acc.Device())
+	require.Same(t, acc.Device(), acc.Ctx().Device())
+	require.Equal(t, 1, acc.WorldSize())
+	require.Equal(t, 0, acc.Rank())
+	require.True(t, acc.IsMain())
+	require.EqualValues(t, 17, acc.SumCounts(17))
+	yes, no := true, false
+	require.NoError(t, acc.Agree(&yes, &no))
+	require.True(t, yes)
+	require.False(t, no)
+
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	acc, err = accelerate.New(args.Default(""), accelerate.WithDevice(dev))
+	require.NoError(t, err)
+	require.Same(t, dev, acc.Device())
+}
+
+func TestLayout(t *testing.T) {
+	a := args.Default("")
+	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.DataloaderDropLast = 4, 3, true
+	acc, err := accelerate.New(a)
+	require.NoError(t, err)
+	l, err := acc.Layout()
+	require.NoError(t, err)
+	require.Equal(t, samplers.Layout{BatchSize: 4, DropLast: true, AccumulationSteps: 3, WorldSize: 1}, l)
+
+	s, err := acc.Stream(samplers.NewSequential(30))
+	require.NoError(t, err)
+	w, ok := s.Next()
+	require.True(t, ok)
+	require.Len(t, w.Own, 3)
+	require.Equal(t, []int64{4, 5, 6, 7}, w.Own[1].Indices)
+
+	a.GradientAccumulationSteps, a.GlobalTrainBatchSize = 1, 20 // 5 micro-batches of 4
+	l, err = acc.Layout()
+	require.NoError(t, err)
+	require.Equal(t, 5, l.AccumulationSteps)
+
+	a.GlobalTrainBatchSize = 21
+	_, err = acc.Layout()
+	require.ErrorContains(t, err, "21")
+	_, err = acc.Stream(samplers.NewSequential(30))
+	require.ErrorContains(t, err, "21")
+	require.ErrorContains(t, acc.Prepare(newLine(tensor.CPU()), nil, nil), "21")
+}
+
+func TestPrepareErrors(t *testing.T) {
+	a := args.Default("")
+	acc, err := accelerate.New(a)
+	require.NoError(t, err)
+
+	frozen := newLine(tensor.CPU())
+	frozen.Linear.Weight.SetRequiresGrad(false)
+	require.NoError(t, acc.Prepare(frozen, nil, nil))
+	require.Len(t, acc.Params(), 1)
+	require.Equal(t, "linear.bias", acc.Params()[0].Name)
+	frozen.Linear.Bias.SetRequiresGrad(false)
+	require.EqualError(t, acc.Prepare(frozen, nil, nil), "accelerate: the model has no parameter that requires grad: nothing to train")
+
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	require.ErrorContains(t, acc.Prepare(newLine(dev), nil, nil), "accelerate: parameter linear.weight is on ")
+
+	a.GradientCheckpointing = true
+	require.EqualError(t, acc.Prepare(newLine(tensor.CPU()), nil, nil),
+		"accelerate: gradient_checkpointing is on, but *accelerate_test.line names no units to recompute (models.Recomputable)")
+}
+
+// step runs a window of two leaves with the given sums and counts.
+func step(acc *accelerate.Accelerator, m *line, window int64) float64 {
+	acc.ZeroGrad()
+	for leaf := range 2 {
+		acc.TrainCtx(int64(8 * leaf)).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			x := tensor.Normal(c.Ctx, tensor.Float32, uint64(leaf+1), 0, 1, 8, 4)
+			y := m.Forward(c, x)
+			acc.Backward(c, tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false), window, leaf)
+			return nil
+		})
+	}
+	acc.Reduce()
+	norm := acc.ClipGradNorm(0.1)
+	acc.Step()
+	return norm
+}
+
+func TestStep(t *testing.T) {
+	a := args.Default("")
+	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 8, 2
+	acc, m := prepared(t, a)
+	require.NotNil(t, acc.Tree())
+	before := tensor.ToSlice[float32](acc.Ctx(), m.Linear.Weight.Tensor)
+	norm := step(acc, m, 16)
+	require.Greater(t, norm, 0.1)
+
+	var moved float64
+	for i, w := range tensor.ToSlice[float32](acc.Ctx(), m.Linear.Weight.Tensor) {
+		d := float64(w - before[i])
+		moved += d * d
+	}
+	for _, b := range tensor.ToSlice[float32](acc.Ctx(), m.Linear.Bias.Grad()) {
+		moved += float64(b) * float64(b)
+	}
+	require.InEpsilon(t, 0.01, moved, 1e-3, "SGD at rate 1 moves by the clipped norm")
+
+	// The same window counted as twice the terms has half the gradient.
+	double, again := prepared(t, a)
+	require.InEpsilon(t, norm/2, step(double, again, 32), 1e-6)
+
+	acc.ZeroGrad()
+	require.Nil(t, m.Linear.Weight.Grad())
+	require.Zero(t, acc.ClipGradNorm(1))
+}
+
+// A window without any loss term has gradients of zero, not NaN.
+func TestBackwardWithoutTerms(t *testing.T) {
+	acc, m := prepared(t, args.Default(""))
+	c := acc.TrainCtx(0)
+	loss := tensor.Affine(c.Ctx, tensor.Sum(c.Ctx, m.Linear.Weight.Tensor, nil, false), 0, 0)
+	acc.Backward(c, loss, 0, 0)
+	acc.Reduce()
+	require.Zero(t, acc.ClipGradNorm(1))
+}
+
+// Dropout draws by the position in the training stream, and not at all in evaluation;
+// gradient checkpointing changes no bit.
+func TestContexts(t *testing.T) {
+	acc, m := prepared(t, args.Default(""))
+	x := tensor.Ones(acc.Ctx(), tensor.Float32, 8, 4)
+	run := func(c *nn.Ctx) []float32 { return tensor.ToSlice[float32](c.Ctx, m.Forward(c, x)) }
+	at0 := run(acc.TrainCtx(0))
+	require.Equal(t, at0, run(acc.TrainCtx(0)))
+	at4 := run(acc.TrainCtx(4))
+	require.NotEqual(t, at0, at4)
+	require.Equal(t, at0[4*2:], at4[:4*2], "sample 4 of the stream draws the same in any batch")
+
+	require.True(t, acc.TrainCtx(0).Grad())
+	require.False(t, acc.EvalCtx().Grad())
+	require.Equal(t, run(acc.EvalCtx()), run(acc.EvalCtx()))
+	require.False(t, m.Forward(acc.EvalCtx(), x).RequiresGrad())
+
+	other := args.Default("")
+	other.Seed++
+	acc2, m2 := prepared(t, other)
+	m = m2
+	require.NotEqual(t, at0, run(acc2.TrainCtx(0)))
+}
+
+func TestGradientCheckpointingChangesNoBit(t *testing.T) {
+	weights := func(on bool) []byte {
+		a := args.Default("")
+		a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.GradientCheckpointing = 8, 2, on
+		acc, m := prepared(t, a)
+		for range 3 {
+			step(acc, m, 16)
+		}
+		return tensor.ReadBytes(acc.Ctx(), m.Linear.Weight.Tensor)
+	}
+	require.Equal(t, weights(false), weights(true))
+}
