@@ -1,0 +1,120 @@
+// Generate loads a saved model and writes text.
+//
+//	go run ./examples/generate --model_name_or_path out/clm --prompt "func main() {"
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/generation"
+	_ "github.com/lockstep-ml/lockstep/models/gpt2" // the architectures that it can load
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// GenerationArguments are the program's settings.
+type GenerationArguments struct {
+	ModelNameOrPath string  `json:"model_name_or_path" path:"true" usage:"folder of a saved model with its tokenizer.json"`
+	Prompt          string  `json:"prompt" usage:"what the text begins with; empty lets the model begin"`
+	MaxNewTokens    int     `json:"max_new_tokens" usage:"length of the text in tokens"`
+	Temperature     float64 `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model"`
+	TopK            int     `json:"top_k" usage:"sample from the k likeliest tokens; 0 for all"`
+	TopP            float64 `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; 0 for all"`
+	Seed            uint64  `json:"seed" usage:"seed of the draws"`
+}
+
+// Check reports all faults at once.
+func (g *GenerationArguments) Check(c *args.Checker) {
+	c.Require(g.ModelNameOrPath != "", "model_name_or_path", g.ModelNameOrPath, "the folder of a saved model, as examples/clm writes to its output_dir")
+	c.Require(g.MaxNewTokens >= 1, "max_new_tokens", g.MaxNewTokens, "at least 1")
+	c.Require(g.Temperature >= 0, "temperature", g.Temperature, "at least 0")
+	c.Require(g.TopK >= 0, "top_k", g.TopK, "at least 0")
+	c.Require(g.TopP >= 0 && g.TopP <= 1, "top_p", g.TopP, "a probability in [0, 1]")
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	err := run(ctx, os.Args[1:], os.Stdout)
+	var usage *args.Error
+	switch {
+	case err == nil || errors.Is(err, args.ErrHelp):
+	case errors.Is(err, context.Canceled):
+		os.Exit(130)
+	default:
+		fmt.Fprintln(os.Stderr, "generate:", err)
+		if errors.As(err, &usage) {
+			os.Exit(2)
+		}
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, argv []string, w io.Writer) error {
+	g := &GenerationArguments{Prompt: "// Package ", MaxNewTokens: 200, Temperature: 0.8, TopP: 0.95, Seed: 42}
+	loader := args.Bind(pflag.NewFlagSet("generate", pflag.ContinueOnError), g)
+	if _, err := loader.Parse(argv); err != nil {
+		if errors.Is(err, args.ErrHelp) {
+			fmt.Fprint(w, loader.Usage())
+		}
+		return err
+	}
+	tok, err := tokenizers.Load(filepath.Join(g.ModelNameOrPath, "tokenizer.json"))
+	if err != nil {
+		return err
+	}
+	model, err := models.LoadPretrained(tensor.CPU(), g.ModelNameOrPath)
+	if err != nil {
+		return err
+	}
+	lm, ok := model.(models.Generator)
+	if !ok {
+		return fmt.Errorf("%s is a %s, which does not generate text", g.ModelNameOrPath, model.ModelType())
+	}
+	return g.write(ctx, lm, tok, w)
+}
+
+// write prints the prompt and what follows, token by token.
+func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, tok *tokenizers.BPE, w io.Writer) error {
+	prompt, eos := []int{}, -1
+	if id, ok := tok.TokenID("<|endoftext|>"); ok {
+		prompt, eos = append(prompt, int(id)), int(id)
+	}
+	for _, id := range tok.Encode(g.Prompt) {
+		prompt = append(prompt, int(id))
+	}
+	if _, err := io.WriteString(w, g.Prompt); err != nil {
+		return err
+	}
+	var failed error
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), lm, prompt, generation.Options{
+		MaxNewTokens: g.MaxNewTokens, Temperature: g.Temperature, TopK: g.TopK, TopP: g.TopP, EOS: eos, Seed: g.Seed,
+		OnToken: func(id int) {
+			text, err := tok.AppendToken(nil, int32(id))
+			if id != eos && err == nil {
+				_, err = w.Write(text)
+			}
+			if err != nil {
+				failed = err
+				stop(err)
+			}
+		},
+	})
+	if _, nl := fmt.Fprintln(w); failed == nil {
+		failed = nl
+	}
+	return errors.Join(failed, err)
+}
