@@ -175,10 +175,9 @@ func (r *runner) refused(t *testing.T, op Op, dt tensor.DType) {
 		}
 	}
 	in := s.values(op.Name, dt)
-	c := tensor.NewCtx(r.dev)
 	err := tensor.Try(func() {
-		(&runner{r.dev, c}).run(&s, in, call{dt: dt, noGrad: true})
-		c.Sync()
+		r.run(&s, in, call{dt: dt, noGrad: true})
+		r.c.Sync()
 	})
 	require.Error(t, err, "%s in %s", op.Name, dt)
 }
@@ -191,9 +190,8 @@ func emptySample(s Sample) bool {
 // that is nil, freed or lives on another device.
 func (r *runner) misuse(t *testing.T, op Op) {
 	for _, m := range op.Misuse {
-		c := tensor.NewCtx(r.dev)
 		err := tensor.Try(func() {
-			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { m.Call(c); c.Sync(); return nil })
+			r.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { m.Call(c); c.Sync(); return nil })
 		})
 		require.Error(t, err, "%s: %s", op.Name, m.Name)
 		if !m.Fault {
@@ -249,7 +247,11 @@ func pick(fixed, tested tensor.DType) tensor.DType {
 // devices, bit for bit: with any number of workers, and on every backend of the same
 // kernels.
 func RunBits(t *testing.T, reference *tensor.Device, others ...*tensor.Device) {
-	want := runner{reference, tensor.NewCtx(reference)}
+	ref := runner{reference, tensor.NewCtx(reference)}
+	var runners []runner
+	for _, dev := range others {
+		runners = append(runners, runner{dev, tensor.NewCtx(dev)})
+	}
 	for _, op := range Table() {
 		dt := tensor.Float32
 		if !slices.Contains(op.DTypes, dt) {
@@ -257,13 +259,13 @@ func RunBits(t *testing.T, reference *tensor.Device, others ...*tensor.Device) {
 		}
 		for _, s := range op.Samples {
 			in := s.values(op.Name, dt)
-			ref := want.run(&s, in, call{dt: dt})
-			for i, dev := range others {
-				r := runner{dev, tensor.NewCtx(dev)}
+			want := ref.run(&s, in, call{dt: dt})
+			for i, r := range runners {
 				got := r.run(&s, in, call{dt: dt})
-				if string(ref.raw) != string(got.raw) {
-					requireSame(t, ref, got, bound{}, fmt.Sprintf("%s %s on device %d (%s)", op.Name, s.Name, i, dev.Name()))
-					require.Fail(t, "bits differ", "%s %s on device %d (%s): signs of zeros or NaNs", op.Name, s.Name, i, dev.Name())
+				if string(want.raw) != string(got.raw) {
+					what := fmt.Sprintf("%s %s on device %d (%s)", op.Name, s.Name, i, r.dev.Name())
+					requireSame(t, want, got, bound{}, what)
+					require.Fail(t, "bits differ", "%s: signs of zeros, or NaNs", what)
 				}
 			}
 		}

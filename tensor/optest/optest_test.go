@@ -10,13 +10,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-func openCPU(t *testing.T, workers int) *tensor.Device {
-	dev := tensor.NewCPU(workers)
+func openCPU(t *testing.T, workers int) *tensor.Device { return closed(t, tensor.NewCPU(workers)) }
+
+func openDeferred(t *testing.T, workers int) *tensor.Device {
+	return closed(t, tensor.NewDevice(deferred.New(workers)))
+}
+
+// closed closes the device when the test ends.
+func closed(t *testing.T, dev *tensor.Device) *tensor.Device {
 	t.Cleanup(func() { require.NoError(t, dev.Close()) })
 	return dev
 }
@@ -25,11 +32,15 @@ func TestCPU(t *testing.T) {
 	Run(t, func(t *testing.T) *tensor.Device { return openCPU(t, 2) })
 }
 
-// TestBits: results depend neither on the number of workers, nor on chance, under any
-// variant of the kernels.
+func TestDeferred(t *testing.T) {
+	Run(t, func(t *testing.T) *tensor.Device { return openDeferred(t, 2) })
+}
+
+// TestBits: results depend neither on the number of workers, nor on chance, nor on when
+// kernels run, under any variant of the kernels.
 func TestBits(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		others := []*tensor.Device{openCPU(t, 1), openCPU(t, 3)}
+		others := []*tensor.Device{openCPU(t, 1), openCPU(t, 3), openDeferred(t, 1)}
 		if !testing.Short() {
 			others = append(others, openCPU(t, 2), openCPU(t, 8))
 		}

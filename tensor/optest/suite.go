@@ -16,9 +16,9 @@ import (
 // Run goes through the table on the device that open returns, once for each op.
 func Run(t *testing.T, open func(t *testing.T) *tensor.Device) {
 	dev := open(t)
+	r := runner{dev, tensor.NewCtx(dev)}
 	for _, op := range Table() {
 		t.Run(op.Name, func(t *testing.T) {
-			r := runner{dev, tensor.NewCtx(dev)}
 			before := dev.MemStats().InUse
 			r.oracles(t, op)
 			r.gradients(t, op)
