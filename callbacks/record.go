@@ -68,11 +68,14 @@ func (r Record) Keys() []string {
 }
 
 // String gives the record as one line of "key value" pairs, numbers with five significant digits at most. Texts above 100 bytes are replaced by
-// their length.
+// their length. What is of interest over a whole run rather than at a glance (memory_…, total_flos) is left to the reporters.
 func (r Record) String() string {
 	var b strings.Builder
-	for i, key := range r.Keys() {
-		if i > 0 {
+	for _, key := range r.Keys() {
+		if strings.HasPrefix(key, "memory_") || key == "total_flos" {
+			continue
+		}
+		if b.Len() > 0 {
 			b.WriteString("  ")
 		}
 		b.WriteString(key)
