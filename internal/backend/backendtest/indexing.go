@@ -21,7 +21,7 @@ var (
 )
 
 func embeddingSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, index := range integers {
 			for _, n := range tables {
 				table, ids := g.random(dt, rowMajor, -2, 2, n[0], n[1]), g.random(index, rowMajor, 0, float64(n[0]-1), n[2])
@@ -36,7 +36,7 @@ func embeddingSamples(g *gen) {
 }
 
 func embeddingGradSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, index := range integers {
 			for _, n := range tables {
 				ids, dy := g.random(index, rowMajor, 0, float64(n[0]-1)/2, n[2]), g.random(dt, rowMajor, -2, 2, n[2], n[1])
@@ -63,7 +63,7 @@ var lineCases = []lineCase{
 }
 
 func gatherSamples(g *gen) {
-	for _, dt := range dtype.All() {
+	for _, dt := range g.some(dtype.All()) {
 		for _, index := range integers {
 			for _, c := range lineCases {
 				for _, l := range []layout{rowMajor, reversed, gapped, repeatFirst} {
@@ -85,7 +85,7 @@ func gatherSamples(g *gen) {
 }
 
 func scatterAddSamples(g *gen) {
-	for _, dt := range slices.Concat(floating, integers) {
+	for _, dt := range g.some(slices.Concat(floating, integers)) {
 		for _, index := range integers {
 			for _, c := range lineCases {
 				for _, l := range []layout{rowMajor, reversed, gapped, repeatFirst} {

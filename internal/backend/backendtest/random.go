@@ -22,7 +22,7 @@ func init() {
 const position = 5_000_000_000 // beyond 32 bits
 
 func dropoutSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, shape := range [][]int{{}, {1}, {0, 3}, {5}, {7, 13}, {3, 2, 5}, {2, 20001}} {
 			for _, p := range []float64{0, 0.3, 1} {
 				x := g.random(dt, rowMajor, -2, 2, shape...)
@@ -46,7 +46,7 @@ func dropoutSamples(g *gen) {
 
 func drawSamples(g *gen, floats [2]float64, at32 func(key, position, element uint64) float32, at64 func(key, position, element uint64) float64,
 	f func(float64) float64) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, shape := range [][]int{{}, {1}, {0}, {5}, {3, 11}, {2, 20001}} {
 			want := make([]float64, numel(shape))
 			for i := range want {
@@ -65,7 +65,7 @@ func drawSamples(g *gen, floats [2]float64, at32 func(key, position, element uin
 
 func adamSamples(g *gen) {
 	const b1, b2, eps, c1, c2 = 0.9, 0.99, 1e-3, 0.271, 0.0297
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, n := range []int{0, 1, 37, 40000} {
 			grad := g.random(dt, rowMajor, -1, 1, n)
 			m, v := g.random(dt, rowMajor, -1, 1, n), g.random(dt, rowMajor, 0, 1, n)

@@ -89,7 +89,7 @@ func rowsOf(x []float64, cols int) [][]float64 {
 var rowShapes = [][]int{{7}, {1, 1}, {0, 4}, {4, 0}, {5, 9}, {2, 3, 17}, {70, 130}, {3, 2048}}
 
 func rowSamples(g *gen, ins int, f func(out, x, y []float64)) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, shape := range rowShapes {
 			s := &sample{outs: []*operand{output(dt, rowMajor, shape...)}}
 			for range ins {
@@ -122,7 +122,7 @@ func (g *gen) entropyCase(dt, index dtype.DType, rows, cols int) (logits, target
 var entropyShapes = [][2]int{{0, 3}, {1, 1}, {5, 7}, {40, 300}, {9, 2048}}
 
 func crossEntropySamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, index := range []dtype.DType{dtype.Int32, dtype.Int64} {
 			for _, shape := range entropyShapes {
 				rows, cols := shape[0], shape[1]
@@ -145,7 +145,7 @@ func crossEntropySamples(g *gen) {
 }
 
 func crossEntropyGradSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, index := range []dtype.DType{dtype.Int32, dtype.Int64} {
 			for _, shape := range entropyShapes {
 				for _, l := range []layout{rowMajor, repeatAll} {
@@ -215,7 +215,7 @@ func (g *gen) normInput(dt dtype.DType, shape [2]int, centred bool) (x, mean, rs
 }
 
 func layerNormSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, shape := range normShapes {
 			for params := range 3 {
 				x, mean, rstd := g.normInput(dt, shape, true)
@@ -248,7 +248,7 @@ func layerNormSamples(g *gen) {
 }
 
 func layerNormGradSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, shape := range normShapes {
 			for params := range 2 {
 				x, mean, rstd := g.normInput(dt, shape, true)
@@ -280,7 +280,7 @@ func layerNormGradSamples(g *gen) {
 }
 
 func layerNormParamGradSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, shape := range normShapes {
 			for outs := 1; outs <= 2; outs++ {
 				x, mean, rstd := g.normInput(dt, shape, true)
@@ -302,7 +302,7 @@ func layerNormParamGradSamples(g *gen) {
 }
 
 func rmsNormSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, shape := range normShapes {
 			for params := range 2 {
 				x, _, rstd := g.normInput(dt, shape, false)
@@ -331,7 +331,7 @@ func rmsNormSamples(g *gen) {
 }
 
 func rmsNormGradSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, shape := range normShapes {
 			for params := range 2 {
 				x, _, rstd := g.normInput(dt, shape, false)
@@ -361,7 +361,7 @@ func rmsNormGradSamples(g *gen) {
 }
 
 func rmsNormParamGradSamples(g *gen) {
-	for _, dt := range floating {
+	for _, dt := range g.some(floating) {
 		for _, shape := range normShapes {
 			x, _, rstd := g.normInput(dt, shape, false)
 			dy := g.random(dt, rowMajor, -1, 1, shape[:]...)
