@@ -15,9 +15,9 @@ import (
 
 // dataArguments stands for the settings that an example adds.
 type dataArguments struct {
-	TrainFile []string `json:"train_file" path:"true" usage:"files to train on"`
-	BlockSize int      `json:"block_size" usage:"tokens per sample"`
-	APIToken  string   `json:"api_token" usage:"key of a service"`
+	TrainFile []string    `json:"train_file" path:"true" usage:"files to train on"`
+	BlockSize int         `json:"block_size" usage:"tokens per sample"`
+	APIToken  string      `json:"api_token" usage:"key of a service"`
 	_         int         // fields that are not exported, or tagged so, are no settings
 	Cache     map[int]int `json:"-"`
 }
