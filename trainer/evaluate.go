@@ -22,8 +22,8 @@ type EvalLoss struct {
 	Count int64
 }
 
-// Mean is the loss per term, whatever the batch size.
-func (l EvalLoss) Mean() float64 { return lossSum{Sum: l.Sum, Count: l.Count}.mean() }
+// Mean is the loss per term, whatever the batch size; NaN of nothing.
+func (l EvalLoss) Mean() float64 { return l.Sum / float64(l.Count) }
 
 // Metric computes figures over an evaluation, batch by batch, so that predictions need not
 // be kept. Names in the result get the evaluation's prefix.
@@ -52,11 +52,10 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 	}
 	all := map[string]float64{}
 	for _, set := range t.evals {
-		prefix := "eval_"
-		if set.name != "" {
-			prefix += set.name + "_"
+		if set.src.Len() == 0 {
+			return nil, fmt.Errorf("trainer: evaluation set %q is empty", set.name)
 		}
-		m, err := t.evaluateSet(ctx, set.src, prefix)
+		m, err := t.evaluateSet(ctx, set.src, set.prefix())
 		if err != nil {
 			return nil, err
 		}
@@ -110,10 +109,13 @@ func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*Predict
 	}
 	out := &PredictionOutput{}
 	var err error
-	out.Metrics, err = t.predictionLoop(ctx, src, "test_", func(c *nn.Ctx, o models.Output, b *data.Batch) {
-		if !t.args.PredictionLossOnly && o.Logits != nil {
-			out.Predictions = append(out.Predictions, predictions(c, o.Logits, b)...)
+	out.Metrics, err = t.predictionLoop(ctx, src, "test_", func(c *nn.Ctx, o models.Output, b *data.Batch) error {
+		if t.args.PredictionLossOnly || o.Logits == nil {
+			return nil
 		}
+		p, err := predictions(c, o.Logits, b)
+		out.Predictions = append(out.Predictions, p...)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -124,18 +126,24 @@ func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*Predict
 }
 
 // predictions copies the logits of a batch out, sample by sample.
-func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) []Prediction {
+func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction, error) {
+	if s := logits.Shape(); len(s) == 0 || s[0] != b.Size {
+		return nil, fmt.Errorf("trainer: the logits have shape %v: want dim 0 to be the %d samples of the batch", s, b.Size)
+	}
 	flat := tensor.ToSlice[float32](c.Ctx, tensor.Cast(c.Ctx, logits, tensor.Float32))
 	n := len(flat) / max(b.Size, 1)
 	out := make([]Prediction, b.Size)
 	for i := range out {
 		out[i] = Prediction{Index: b.Indices[i], Shape: logits.Shape()[1:], Logits: flat[i*n : (i+1)*n : (i+1)*n]}
 	}
-	return out
+	return out, nil
 }
 
+// eachFunc takes in a batch's output.
+type eachFunc func(*nn.Ctx, models.Output, *data.Batch) error
+
 // predictionLoop runs the model over src in order, every sample once, without gradients.
-func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix string, each func(*nn.Ctx, models.Output, *data.Batch)) (map[string]float64, error) {
+func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix string, each eachFunc) (map[string]float64, error) {
 	begin := time.Now()
 	batches, err := samplers.NewBatch(samplers.NewSequential(int64(src.Len())), t.args.PerDeviceEvalBatchSize, false)
 	if err != nil {
@@ -177,11 +185,11 @@ func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix st
 }
 
 // predictionStep runs one batch and reports whether it had a loss.
-func (t *Trainer) predictionStep(b *data.Batch, loss *EvalLoss, each func(*nn.Ctx, models.Output, *data.Batch)) (labelled bool, err error) {
+func (t *Trainer) predictionStep(b *data.Batch, loss *EvalLoss, each eachFunc) (labelled bool, err error) {
 	if p := tensor.Try(func() {
 		t.acc.EvalCtx().Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			out := t.model.Forward(c, b)
-			if out.Loss != nil || t.loss != nil {
+			if out.Loss != nil || t.loss != nil && (each == nil || b.Tensors[data.Labels] != nil) {
 				var sum *tensor.Tensor
 				var count int64
 				if sum, count, err = t.lossFrom(c, out, b); err != nil {
@@ -192,7 +200,9 @@ func (t *Trainer) predictionStep(b *data.Batch, loss *EvalLoss, each func(*nn.Ct
 				labelled = true
 			}
 			if each != nil {
-				each(c, out, b)
+				if err = each(c, out, b); err != nil {
+					return nil
+				}
 			}
 			for _, m := range t.metrics {
 				if !t.args.PredictionLossOnly && err == nil {
@@ -221,11 +231,17 @@ func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d tim
 	return out
 }
 
-// evaluate evaluates during training and keeps track of the best.
+// evaluate evaluates during training, until ctx ends, and keeps track of the best.
 func (r *run) evaluate(ctx context.Context) error {
-	metrics, err := r.EvaluateContext(context.WithoutCancel(ctx))
-	if err != nil {
-		return err
+	records := len(r.state.LogHistory)
+	metrics, err := r.EvaluateContext(ctx)
+	switch {
+	case err == nil:
+		return r.watchBest(metrics)
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		r.control.ShouldEvaluate = true // a resume begins with this evaluation
+		r.state.LogHistory = r.state.LogHistory[:records]
+		return r.interrupt(ctx)
 	}
-	return r.watchBest(metrics)
+	return err
 }

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"math"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -48,10 +49,14 @@ func (r *run) finalRecord() callbacks.Record {
 func (r *run) result() *Result {
 	p := r.progress
 	m := callbacks.SpeedMetrics("train", time.Since(r.started), p.Samples-r.resumedP.Samples, r.state.GlobalStep-r.resumed.GlobalStep, p.Tokens-r.resumedP.Tokens)
-	m["train_loss"] = p.Loss.mean()
+	loss := p.Loss.mean()
+	if p.Loss.Count == 0 && p.Nonfinite > 0 {
+		loss = math.NaN()
+	}
+	m["train_loss"] = loss
 	m["total_flos"] = r.state.TotalFLOPs
 	if p.Nonfinite > 0 {
 		m["nonfinite_steps"] = float64(p.Nonfinite)
 	}
-	return &Result{GlobalStep: r.state.GlobalStep, TrainingLoss: p.Loss.mean(), Metrics: m}
+	return &Result{GlobalStep: r.state.GlobalStep, TrainingLoss: loss, Metrics: m}
 }

@@ -178,6 +178,16 @@ const (
 	limitOne = "load_best_limit1"
 )
 
+// resumedAtEpochEnd are runs that go on from a checkpoint of an epoch's last step: the end
+// of that epoch is still to come, and transformers never fires it.
+var resumedAtEpochEnd = []string{"resume8_gas1", "resume16_gas1", "resume4_gas2", "resume3_gas3"}
+
+// withEpochEnd inserts the epoch_end that transformers leaves out.
+func (r goldenRun) withEpochEnd() (events []string, steps []int64) {
+	at := slices.Index(r.Events, string(callbacks.TrainBegin)) + 1
+	return slices.Insert(slices.Clone(r.Events), at, string(callbacks.EpochEnd)), slices.Insert(slices.Clone(r.Steps), at, r.Resume)
+}
+
 func withoutPredictionSteps(events []string, steps []int64) (e []string, s []int64) {
 	for i, name := range events {
 		if name != string(callbacks.PredictionStep) {
@@ -251,6 +261,9 @@ func (g *goldens) check(t *testing.T, run goldenRun) {
 	if run.Name == evalDropsLast {
 		run.Events, run.Steps = withoutPredictionSteps(run.Events, run.Steps)
 		rec.events, rec.steps = withoutPredictionSteps(rec.events, rec.steps)
+	}
+	if slices.Contains(resumedAtEpochEnd, run.Name) {
+		run.Events, run.Steps = run.withEpochEnd()
 	}
 	require.Equal(t, run.Events, rec.events)
 	require.Equal(t, run.Steps, rec.steps)

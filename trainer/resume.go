@@ -28,7 +28,7 @@ func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	if last {
 		ck, err = r.store.Latest(ctx)
 	} else {
-		ck, err = checkpoint.Open(ctx, path)
+		ck, err = r.storeAt(filepath.Dir(path)).Open(ctx, filepath.Base(path))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("trainer: resume_from_checkpoint = %s: %w", r.args.ResumeFromCheckpoint, err)
@@ -36,7 +36,10 @@ func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	if !ck.Has(progressFile) {
 		return nil, fmt.Errorf("trainer: %s holds a model only (save_only_model): it cannot be resumed", ck.Path)
 	}
-	return ck, r.settleArgs(ck)
+	if err := r.settleArgs(ck); err != nil {
+		return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
+	}
+	return ck, nil
 }
 
 // layoutKeys decide how the training stream is cut and gradients are added. A resumed run
@@ -53,7 +56,7 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 	}
 	old, err := args.FromJSON(text)
 	if err != nil {
-		return fmt.Errorf("trainer: %s: %w", filepath.Join(ck.Path, argsFile), err)
+		return fmt.Errorf("%s: %w", argsFile, err)
 	}
 	a := r.args.Clone()
 	for _, d := range old.Diff(a) {
@@ -70,56 +73,82 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// restore takes up a checkpoint: weights, optimizer, place in the stream, counters and
-// callbacks.
+// restore takes up a checkpoint: place in the stream, weights, optimizer, counters and
+// callbacks. What can be refused is refused before anything is changed.
 func (r *run) restore(ck *checkpoint.Checkpoint) error {
+	saved, err := r.restorePlace(ck)
+	if err != nil {
+		return err
+	}
+	var opt optimizerState
+	if err := ck.ReadJSON(optimizerFile, &opt); err != nil {
+		return err
+	}
+	if opt.Name != r.opt.Name() {
+		return fmt.Errorf("it was saved by optimizer %q, this run has %q", opt.Name, r.opt.Name())
+	}
 	if err := loadWeights(ck, r.model); err != nil {
-		return fmt.Errorf("trainer: %w", err)
-	}
-	if err := r.restoreOptimizer(ck); err != nil {
-		return fmt.Errorf("trainer: %s: %w", ck.Path, err)
-	}
-	var place samplers.State
-	var rng rngState
-	if err := ck.ReadJSON(samplerFile, &place); err != nil {
 		return err
 	}
-	if err := ck.ReadJSON(rngFile, &rng); err != nil {
+	if err := r.restoreOptimizer(ck, opt); err != nil {
 		return err
 	}
-	if err := ck.ReadJSON(progressFile, &r.progress); err != nil {
-		return err
-	}
-	if err := r.stream.Restore(place); err != nil {
-		return fmt.Errorf("trainer: %s: the training set or its order is another: %w", ck.Path, err)
-	}
-	text, err := ck.ReadPart(stateFile)
-	if err != nil {
-		return err
-	}
-	saved, err := callbacks.StateFromJSON(text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", ck.Path, err)
-	}
-	planned := r.state // what depends on the arguments is theirs
-	saved.MaxSteps, saved.NumTrainEpochs = planned.MaxSteps, planned.NumTrainEpochs
-	saved.LoggingSteps, saved.EvalSteps, saved.SaveSteps = planned.LoggingSteps, planned.EvalSteps, planned.SaveSteps
-	saved.TrainBatchSize = planned.TrainBatchSize
-	r.Trainer.state = saved
 	if err := r.callbacks.ImportStates(saved.StatefulCallbacks, &r.control); err != nil {
-		return fmt.Errorf("%s: %w", ck.Path, err)
+		return err
 	}
-	r.control = callbacks.Control{}
-	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position", place.Position)
+	r.adopt(saved, ck)
+	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position", r.stream.Position())
 	return nil
 }
 
-// restoreOptimizer reads the optimizer's state.
-func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint) error {
-	var head optimizerState
-	if err := ck.ReadJSON(optimizerFile, &head); err != nil {
-		return err
+// restorePlace reads counters and place, and goes there.
+func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) {
+	var place samplers.State
+	var rng rngState
+	for name, v := range map[string]any{samplerFile: &place, rngFile: &rng, progressFile: &r.progress} {
+		if err := ck.ReadJSON(name, v); err != nil {
+			return nil, err
+		}
 	}
+	if rng.Generator != generator {
+		return nil, fmt.Errorf("%s: the random numbers are of %q, want %q", rngFile, rng.Generator, generator)
+	}
+	if err := r.stream.Restore(place); err != nil {
+		return nil, fmt.Errorf("the training set or its order is another: %w", err)
+	}
+	text, err := ck.ReadPart(stateFile)
+	if err != nil {
+		return nil, err
+	}
+	return callbacks.StateFromJSON(text)
+}
+
+// adopt makes the saved state the run's. What depends on the arguments is theirs.
+func (r *run) adopt(saved *callbacks.State, ck *checkpoint.Checkpoint) {
+	planned := r.state
+	saved.MaxSteps, saved.NumTrainEpochs = planned.MaxSteps, planned.NumTrainEpochs
+	saved.LoggingSteps, saved.EvalSteps, saved.SaveSteps = planned.LoggingSteps, planned.EvalSteps, planned.SaveSteps
+	saved.TrainBatchSize = planned.TrainBatchSize
+	if best, dir := saved.BestModelCheckpoint, filepath.Dir(ck.Path); best != nil && !sameFolder(dir, r.args.OutputDir) {
+		path := filepath.Join(dir, filepath.Base(*best)) // beside the checkpoint, not in output_dir
+		saved.BestModelCheckpoint = &path
+	}
+	r.Trainer.state = saved
+	c := r.control
+	r.owed = owed{evaluate: c.ShouldEvaluate, save: c.ShouldEvaluate && c.ShouldSave}
+	r.owed.epochEnd = !r.progress.EpochEnded && saved.GlobalStep > 0 &&
+		(c.ShouldEpochStop || !r.epochHasSteps() || saved.GlobalStep >= saved.MaxSteps)
+	r.control = callbacks.Control{}
+}
+
+func sameFolder(a, b string) bool {
+	absA, errA := filepath.Abs(a)
+	absB, errB := filepath.Abs(b)
+	return errA == nil && errB == nil && absA == absB
+}
+
+// restoreOptimizer reads the optimizer's state.
+func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) error {
 	st := optim.State{Name: head.Name, Steps: head.Steps, Tensors: map[string]*tensor.Tensor{}}
 	var err error
 	if p := tensor.Try(func() {
@@ -147,10 +176,7 @@ func loadWeights(ck *checkpoint.Checkpoint, m models.Model) error {
 		return err
 	}
 	defer set.Close()
-	if err := models.ReadWeights(set, m); err != nil {
-		return fmt.Errorf("%s: %w", ck.Path, err)
-	}
-	return nil
+	return models.ReadWeights(set, m)
 }
 
 // loadBest loads the best checkpoint's weights if asked to.
@@ -163,12 +189,16 @@ func (r *run) loadBest() error {
 		r.log.Warn("load_best_model_at_end: no checkpoint was saved at the best evaluation: the last weights stay")
 		return nil
 	}
-	ck, err := r.store.Open(context.Background(), filepath.Base(*best))
+	store := r.store
+	if filepath.Base(*best) != *best {
+		store = r.storeAt(filepath.Dir(*best))
+	}
+	ck, err := store.Open(context.Background(), filepath.Base(*best))
 	if err != nil {
 		return fmt.Errorf("trainer: load_best_model_at_end: %w", err)
 	}
 	if err := loadWeights(ck, r.model); err != nil {
-		return fmt.Errorf("trainer: load_best_model_at_end: %w", err)
+		return fmt.Errorf("trainer: load_best_model_at_end: %s: %w", ck.Path, err)
 	}
 	r.log.Info("loaded the best model", "checkpoint", ck.Path, "metric", r.args.BestMetric(), "value", *r.state.BestMetric)
 	return nil

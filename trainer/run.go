@@ -2,9 +2,12 @@ package trainer
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -24,9 +27,10 @@ type run struct {
 	steps    samplers.Steps
 	stream   *samplers.Stream // of windows, in step with loader
 	loader   *data.Loader
-	epoch    int64 // under way, from 0
 
 	progress progress
+	owed     owed
+	savedAt  int64   // the step of the last checkpoint, or that this process began at
 	logged   lossSum // since the last train record
 	last     callbacks.StepStats
 	started  time.Time
@@ -34,27 +38,52 @@ type run struct {
 	resumedP progress
 }
 
+// owed is what a checkpoint was written ahead of, and a resume begins with.
+type owed struct{ evaluate, save, epochEnd bool }
+
 // progress is what a resume needs beside HuggingFace's trainer state: the parts of figures
 // that are computed at the end.
 type progress struct {
 	RunID     string  `json:"run_id"`
-	Loss      lossSum `json:"loss"`            // over all steps
+	Loss      lossSum `json:"loss"`            // over all steps that were not left out
 	Unlogged  lossSum `json:"unlogged"`        // since the last record of training steps
 	Nonfinite int64   `json:"nonfinite_steps"` // steps left out because of a loss or norm that was not finite
 	Samples   int64   `json:"samples"`
 	Tokens    int64   `json:"tokens"`
 	Seconds   float64 `json:"train_seconds"` // in steps, without evaluations and saves
+	// Epoch is the epoch under way, from 0, or to come. It is not the stream's if a callback
+	// ended the one before early.
+	Epoch      int64 `json:"epoch"`
+	EpochEnded bool  `json:"epoch_ended"` // epoch_end was fired after the last step
 }
 
 // lossSum is a loss as sum and count, added in float64 in the order of micro-batches.
 type lossSum struct {
-	Sum   float64 `json:"sum"`
-	Count int64   `json:"count"`
-	Steps int64   `json:"steps"`
+	Sum   number `json:"sum"`
+	Count int64  `json:"count"`
+	Steps int64  `json:"steps"`
+}
+
+// number is a float64 that is a text in JSON where it is not finite.
+type number float64
+
+// MarshalJSON implements json.Marshaler.
+func (n number) MarshalJSON() ([]byte, error) {
+	if x := float64(n); !finite(x) {
+		return json.Marshal(strconv.FormatFloat(x, 'g', -1, 64))
+	}
+	return json.Marshal(float64(n))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *number) UnmarshalJSON(text []byte) error {
+	x, err := strconv.ParseFloat(strings.Trim(string(text), `"`), 64)
+	*n = number(x)
+	return err
 }
 
 func (l *lossSum) add(sum float64, count int64) {
-	l.Sum += sum
+	l.Sum += number(sum)
 	l.Count += count
 	l.Steps++
 }
@@ -64,15 +93,24 @@ func (l lossSum) mean() float64 {
 	if l.Count == 0 {
 		return 0
 	}
-	return l.Sum / float64(l.Count)
+	return float64(l.Sum) / float64(l.Count)
 }
 
 // begin makes everything that a run needs and, if asked to, takes up a checkpoint.
-func (t *Trainer) begin(ctx context.Context) (*run, error) {
+func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 	if t.train == nil {
 		return nil, errors.New("trainer: there is no training set: want WithTrainData")
 	}
-	r := &run{Trainer: t, progress: progress{RunID: newRunID()}}
+	if err := t.checkBest(); err != nil {
+		return nil, err
+	}
+	a, state := t.args.Clone(), t.state
+	defer func() {
+		if err != nil {
+			*t.args, t.state = *a, state
+		}
+	}()
+	r = &run{Trainer: t, progress: progress{RunID: newRunID()}}
 	ck, err := r.openResume(ctx)
 	if err != nil {
 		return nil, err
@@ -88,10 +126,10 @@ func (t *Trainer) begin(ctx context.Context) (*run, error) {
 	t.control = callbacks.Control{}
 	if ck != nil {
 		if err := r.restore(ck); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
 		}
 	}
-	r.epoch = r.stream.State().Epoch
+	r.savedAt = t.state.GlobalStep
 	if err := r.openLoader(ctx); err != nil {
 		return nil, err
 	}
@@ -147,7 +185,11 @@ func (r *run) prepare() error {
 	if m, ok := r.model.(models.Recomputable); ok {
 		units = m.RecomputeUnits()
 	}
-	return r.acc.Prepare(r.model, r.opt, units)
+	if err := r.acc.Prepare(r.model, r.opt, units); err != nil {
+		return err
+	}
+	r.acc.ZeroGrad() // a run that failed, or its caller, may have left gradients
+	return nil
 }
 
 // optimizer makes the optimizer that the arguments name, or the user's.
@@ -184,14 +226,20 @@ func (r *run) openLoader(ctx context.Context) error {
 
 // seekEpoch goes to the beginning of the epoch if the one before was stopped early.
 func (r *run) seekEpoch(ctx context.Context) error {
-	if r.stream.Position() >= r.epoch*r.stream.Samples() {
+	begin := r.progress.Epoch * r.stream.Samples()
+	if r.stream.Position() >= begin {
 		return nil
 	}
-	if err := r.stream.SeekSample(r.epoch * r.stream.Samples()); err != nil {
+	if err := r.stream.SeekSample(begin); err != nil {
 		return err
 	}
 	r.loader.Close()
 	return r.openLoader(ctx)
+}
+
+// epochHasSteps tells whether the epoch under way has steps left.
+func (r *run) epochHasSteps() bool {
+	return r.stream.Position() < (r.progress.Epoch+1)*r.stream.Samples()
 }
 
 func (r *run) close() {

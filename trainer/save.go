@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -11,6 +10,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -47,6 +48,8 @@ type schedulerState struct {
 
 // rngState is rng_state.json. Random numbers are counted, not streamed: seed and
 // position say what comes next.
+const generator = "philox4x32-10"
+
 type rngState struct {
 	Generator string `json:"generator"`
 	Seed      uint64 `json:"seed"`
@@ -77,6 +80,7 @@ func (r *run) save(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
+	r.savedAt = t.state.GlobalStep
 	if err := r.rotate(); err != nil {
 		return err
 	}
@@ -140,7 +144,7 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	for name, v := range map[string]any{
 		optimizerFile: optimizerState{opt.Name, opt.Steps},
 		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate()},
-		rngFile:       rngState{"philox4x32-10", r.args.Seed, r.stream.Position()},
+		rngFile:       rngState{generator, r.args.Seed, r.stream.Position()},
 		samplerFile:   r.stream.State(),
 		progressFile:  r.progress,
 	} {
@@ -216,17 +220,15 @@ func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 	}
 	maps.Copy(all, mine)
 	var parts []checkpoint.Part
-	for name, rec := range map[string]callbacks.Record{split + "_results.json": mine, "all_results.json": all} {
-		raw, err := json.Marshal(rec)
+	for _, file := range []struct {
+		name string
+		rec  callbacks.Record
+	}{{split + "_results.json", mine}, {"all_results.json", all}} {
+		text, err := json.MarshalIndent(file.rec, "", "  ")
 		if err != nil {
-			return fmt.Errorf("trainer: %s: %w", name, err)
+			return fmt.Errorf("trainer: %s: %w", file.name, err)
 		}
-		var text bytes.Buffer
-		if err := json.Indent(&text, raw, "", "  "); err != nil {
-			return err
-		}
-		text.WriteByte('\n')
-		parts = append(parts, checkpoint.BytesPart(name, text.Bytes()))
+		parts = append(parts, checkpoint.BytesPart(file.name, append(text, '\n')))
 	}
 	return t.store.WriteFiles(context.Background(), parts)
 }
@@ -235,7 +237,7 @@ func (t *Trainer) storeAt(dir string) *checkpoint.Store {
 	if dir == "" {
 		return t.store
 	}
-	return &checkpoint.Store{Dir: dir, Log: t.log}
+	return &checkpoint.Store{Dir: dir, FS: t.fsys, Log: t.log}
 }
 
 // watchBest keeps the best value of the watched metric.
@@ -246,7 +248,7 @@ func (r *run) watchBest(metrics map[string]float64) error {
 	}
 	v, ok := metrics[name]
 	if !ok {
-		return fmt.Errorf("trainer: metric_for_best_model = %q: the evaluation has no such metric: want one of %v", r.args.MetricForBestModel, sortedKeys(metrics))
+		return r.noSuchMetric(sortedKeys(metrics))
 	}
 	if r.state.Improves(v, r.args.BestIsGreater()) {
 		r.state.SetBest(v)
@@ -255,4 +257,28 @@ func (r *run) watchBest(metrics map[string]float64) error {
 		}
 	}
 	return nil
+}
+
+// checkBest refuses a metric_for_best_model that no evaluation can have, before training.
+// What metrics of WithMetrics compute is known after the first evaluation only.
+func (t *Trainer) checkBest() error {
+	name := t.args.BestMetric()
+	if name == "" || len(t.evals) == 0 || len(t.metrics) > 0 {
+		return nil
+	}
+	var known []string
+	for _, set := range t.evals {
+		for _, key := range []string{"loss", "runtime", "samples_per_second", "steps_per_second"} {
+			known = append(known, set.prefix()+key)
+		}
+	}
+	if !slices.Contains(known, name) {
+		return t.noSuchMetric(known)
+	}
+	return nil
+}
+
+func (t *Trainer) noSuchMetric(known []string) error {
+	return fmt.Errorf("trainer: metric_for_best_model = %q: the evaluation has no %s: want one of %s",
+		t.args.MetricForBestModel, t.args.BestMetric(), strings.Join(known, ", "))
 }

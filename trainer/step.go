@@ -82,7 +82,7 @@ func (r *run) forwardBackward(batches []*data.Batch, stats *callbacks.StepStats)
 		}
 		err := r.guard(func() error {
 			sum, n, err := r.microBatch(b, count)
-			total.Sum += sum
+			total.Sum += number(sum)
 			total.Count += n
 			return err
 		})
@@ -95,8 +95,8 @@ func (r *run) forwardBackward(batches []*data.Batch, stats *callbacks.StepStats)
 	}
 	err := r.guard(func() error {
 		r.acc.Reduce()
-		if total.Count != count && total.Count > 0 { // a loss function that counts in its own way
-			r.acc.ScaleGrads(float64(count) / float64(total.Count))
+		if own := r.acc.SumCounts(total.Count); own != count && own > 0 { // a loss function that counts in its own way
+			r.acc.ScaleGrads(float64(max(count, 1)) / float64(own))
 		}
 		return nil
 	})
@@ -110,7 +110,10 @@ func (r *run) microBatch(b *data.Batch, windowCount int64) (sum float64, count i
 		if loss, count, err = r.lossOf(c, b); err != nil {
 			return nil
 		}
-		sum = tensor.Item(c.Ctx, loss)
+		if sum = tensor.Item(c.Ctx, loss); count == 0 && sum != 0 {
+			err = fmt.Errorf("trainer: step %d: the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss that counts", r.state.GlobalStep+1, sum)
+			return nil
+		}
 		r.acc.Backward(c, loss, windowCount, b.Leaf)
 		return nil
 	})
@@ -175,12 +178,9 @@ func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	step := r.state.GlobalStep + 1
 	r.log.Warn("loss or gradient is not finite: the step is left out", "step", step, "loss", stats.Loss, "grad_norm", stats.GradNorm,
 		"nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
-	switch r.args.NonfiniteLoss {
-	case args.NonfiniteRaise:
+	if r.args.NonfiniteLoss == args.NonfiniteRaise {
 		r.acc.ZeroGrad()
 		return &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm}
-	case args.NonfiniteStop:
-		r.control.ShouldTrainingStop = true
 	}
 	return nil
 }
@@ -201,8 +201,11 @@ func (r *run) count(w samplers.Window, sum lossSum, stats *callbacks.StepStats, 
 	s, p := r.state, &r.progress
 	s.GlobalStep++
 	s.Epoch = r.epochAfter(w)
-	p.Loss.add(sum.Sum, sum.Count)
-	r.logged.add(sum.Sum, sum.Count)
+	p.EpochEnded = false
+	if !stats.Skipped {
+		p.Loss.add(float64(sum.Sum), sum.Count)
+	}
+	r.logged.add(float64(sum.Sum), sum.Count)
 	p.Samples += w.Samples
 	p.Tokens += stats.Tokens
 	p.Seconds += spent.Seconds()

@@ -13,12 +13,14 @@ import (
 // Result is what a training run came to.
 type Result struct {
 	GlobalStep   int64              // optimizer steps done, those before a resume included
-	TrainingLoss float64            // mean over all loss terms of the run
+	TrainingLoss float64            // mean over the loss terms of all steps that were not left out as not finite
 	Metrics      map[string]float64 // train_loss, train_runtime, train_samples_per_second, …
 }
 
 // ErrInterrupted is returned, wrapped with the context's cause, by a Train whose context
 // ended: the step under way was finished and, with save_on_interrupt, a checkpoint written.
+// An evaluation under way was given up; a resume begins with it. The weights are the last,
+// whatever load_best_model_at_end says.
 var ErrInterrupted = errors.New("trainer: interrupted")
 
 // NonfiniteError is returned under nonfinite_loss raise.
@@ -48,78 +50,110 @@ func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 	defer r.close()
 	err = r.loop(ctx)
 	var end error
-	if err == nil || errors.Is(err, ErrInterrupted) {
-		end = r.end()
+	if interrupted := errors.Is(err, ErrInterrupted); err == nil || interrupted {
+		end = r.end(interrupted)
 	}
 	return r.result(), errors.Join(err, end, t.callbacks.Close())
 }
 
 // loop goes through epochs and steps, and does after each what the callbacks ask for.
 func (r *run) loop(ctx context.Context) error {
-	t := r.Trainer
-	if err := t.fire(callbacks.TrainBegin); err != nil {
+	if err := r.fire(callbacks.TrainBegin); err != nil {
 		return err
 	}
-	if t.args.EvalOnStart && t.state.GlobalStep == 0 {
-		if err := r.evaluate(ctx); err != nil {
-			return err
-		}
+	if err := r.catchUp(ctx); err != nil {
+		return err
 	}
-	for ; r.epoch < r.steps.Epochs && !t.control.ShouldTrainingStop; r.epoch++ {
-		if err := r.seekEpoch(ctx); err != nil {
-			return err
-		}
-		if err := t.fire(callbacks.EpochBegin); err != nil {
-			return err
-		}
-		for more := true; more && !t.control.ShouldEpochStop && !t.control.ShouldTrainingStop; {
-			var err error
-			if more, err = r.step(); err != nil {
-				return err
-			}
-			if err := r.afterStep(ctx); err != nil {
-				return err
-			}
-		}
-		if err := t.fire(callbacks.EpochEnd); err != nil {
-			return err
-		}
-		if err := r.act(ctx); err != nil {
+	for r.progress.Epoch < r.steps.Epochs && !r.control.ShouldTrainingStop {
+		if err := r.runEpoch(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// afterStep does what step_end asked for, and what an interrupt does.
-func (r *run) afterStep(ctx context.Context) error {
-	t := r.Trainer
-	interrupted := ctx.Err() != nil
-	if err := t.acc.Agree(&interrupted); err != nil {
+// catchUp does what comes before the first step: eval_on_start, and what the checkpoint
+// was written ahead of.
+func (r *run) catchUp(ctx context.Context) error {
+	c := &r.control
+	c.ShouldEvaluate = r.owed.evaluate || r.args.EvalOnStart && r.state.GlobalStep == 0
+	c.ShouldSave = r.owed.save
+	if err := r.act(ctx); err != nil {
 		return err
 	}
-	if interrupted {
-		return r.interrupt(ctx)
+	c.ShouldTrainingStop = c.ShouldTrainingStop || r.state.GlobalStep >= r.steps.MaxSteps || r.timeIsUp()
+	if r.owed.epochEnd {
+		return r.endEpoch(ctx, r.epochHasSteps())
 	}
-	r.limitTime()
+	return nil
+}
+
+// runEpoch runs the steps of one epoch, or what is left of them.
+func (r *run) runEpoch(ctx context.Context) error {
+	if err := r.seekEpoch(ctx); err != nil {
+		return err
+	}
+	if err := r.fire(callbacks.EpochBegin); err != nil {
+		return err
+	}
+	more := true
+	for more && !r.control.ShouldEpochStop && !r.control.ShouldTrainingStop {
+		if err := r.checkInterrupt(ctx); err != nil {
+			return err
+		}
+		var err error
+		if more, err = r.step(); err != nil {
+			return err
+		}
+		r.checkEnd()
+		if err := r.act(ctx); err != nil {
+			return err
+		}
+	}
+	return r.endEpoch(ctx, more)
+}
+
+// endEpoch ends the epoch under way; more says that it has steps left. An epoch that the
+// end of the run cuts short goes on if the run is resumed.
+func (r *run) endEpoch(ctx context.Context, more bool) error {
+	if err := r.fire(callbacks.EpochEnd); err != nil {
+		return err
+	}
+	r.progress.EpochEnded = true
+	if !more || !r.control.ShouldTrainingStop {
+		r.progress.Epoch++
+	}
 	return r.act(ctx)
 }
 
-// limitTime ends the run as at max_steps once max_train_seconds are used up.
-func (r *run) limitTime() {
-	t := r.Trainer
-	if limit := t.args.MaxTrainSeconds; limit > 0 && r.progress.Seconds >= limit && t.state.GlobalStep < t.state.MaxSteps && !t.control.ShouldTrainingStop {
-		t.log.Info("max_train_seconds reached", "seconds", limit, "step", t.state.GlobalStep, "max_steps", t.state.MaxSteps)
-		t.control.ShouldTrainingStop = true
-		t.control.ShouldEvaluate = t.control.ShouldEvaluate || t.args.EvalStrategy == args.StrategySteps
-		t.control.ShouldSave = t.control.ShouldSave || t.args.SaveStrategy == args.StrategySteps
+// checkEnd ends the run as at max_steps if a step was not finite under nonfinite_loss
+// stop, or once max_train_seconds are used up.
+func (r *run) checkEnd() {
+	a, s, c := r.args, r.state, &r.control
+	switch {
+	case c.ShouldTrainingStop:
+		return
+	case r.last.Skipped && a.NonfiniteLoss == args.NonfiniteStop:
+		r.log.Warn("nonfinite_loss is stop: the run ends", "step", s.GlobalStep, "max_steps", s.MaxSteps)
+	case r.timeIsUp():
+		r.log.Info("max_train_seconds reached", "seconds", a.MaxTrainSeconds, "step", s.GlobalStep, "max_steps", s.MaxSteps)
+	default:
+		return
 	}
+	c.ShouldTrainingStop = true
+	c.ShouldEvaluate = c.ShouldEvaluate || a.EvalStrategy == args.StrategySteps && float64(s.GlobalStep) >= a.EvalDelay
+	c.ShouldSave = c.ShouldSave || a.SaveStrategy == args.StrategySteps
+}
+
+func (r *run) timeIsUp() bool {
+	limit := r.args.MaxTrainSeconds
+	return limit > 0 && r.progress.Seconds >= limit
 }
 
 // act logs, evaluates and saves as Control says, after the ranks have agreed on it.
 func (r *run) act(ctx context.Context) error {
-	t, c := r.Trainer, &r.Trainer.control
-	if err := t.acc.Agree(&c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog); err != nil {
+	c := &r.control
+	if err := r.acc.Agree(&c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog); err != nil {
 		return err
 	}
 	if c.ShouldLog {
@@ -138,27 +172,36 @@ func (r *run) act(ctx context.Context) error {
 	return nil
 }
 
-// interrupt saves if asked to and ends the run.
+// checkInterrupt ends the run if ctx has ended on any rank.
+func (r *run) checkInterrupt(ctx context.Context) error {
+	interrupted := ctx.Err() != nil
+	if err := r.acc.Agree(&interrupted); err != nil || !interrupted {
+		return err
+	}
+	return r.interrupt(ctx)
+}
+
+// interrupt saves if asked to, unless there is nothing new, and ends the run.
 func (r *run) interrupt(ctx context.Context) error {
-	t := r.Trainer
-	t.control.ShouldTrainingStop = true
-	err := fmt.Errorf("%w after step %d: %w", ErrInterrupted, t.state.GlobalStep, context.Cause(ctx))
-	if t.args.SaveOnInterrupt {
+	r.control.ShouldTrainingStop = true
+	err := fmt.Errorf("%w after step %d: %w", ErrInterrupted, r.state.GlobalStep, context.Cause(ctx))
+	if r.args.SaveOnInterrupt && r.savedAt != r.state.GlobalStep {
 		return errors.Join(err, r.save(context.WithoutCancel(ctx)))
 	}
 	return err
 }
 
 // end writes the final record, loads the best model if asked to, and says goodbye.
-func (r *run) end() error {
-	t := r.Trainer
-	if err := t.record(r.finalRecord()); err != nil {
+func (r *run) end(interrupted bool) error {
+	if err := r.record(r.finalRecord()); err != nil {
 		return err
 	}
-	if err := r.loadBest(); err != nil {
-		return err
+	if !interrupted {
+		if err := r.loadBest(); err != nil {
+			return err
+		}
 	}
-	return t.fire(callbacks.TrainEnd)
+	return r.fire(callbacks.TrainEnd)
 }
 
 // guard turns the engine's panics into errors that name the step.

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -38,7 +40,8 @@ type Trainer struct {
 	callbacks *callbacks.Handler
 	state     *callbacks.State
 	control   callbacks.Control
-	err       error // of construction; Train returns it
+	fsys      vfs.FS // of checkpoints; nil is the operating system's
+	err       error  // of construction; Train returns it
 }
 
 // LossFunc computes a loss in place of the model's own: the SUM of the batch's loss terms
@@ -69,6 +72,14 @@ func WithNamedEvalData(name string, src data.Source) Option {
 type evalSet struct {
 	name string
 	src  data.Source
+}
+
+// prefix is what the set's metrics begin with.
+func (s evalSet) prefix() string {
+	if s.name == "" {
+		return "eval_"
+	}
+	return "eval_" + s.name + "_"
 }
 
 // WithLoss replaces the model's loss.
@@ -120,6 +131,9 @@ func (t *Trainer) build() error {
 	if err := t.args.Validate(); err != nil {
 		return err
 	}
+	if err := t.checkOptions(); err != nil {
+		return err
+	}
 	if t.args.EvalStrategy != args.StrategyNo && len(t.evals) == 0 {
 		return fmt.Errorf("trainer: eval_strategy is %s, but there is no evaluation set: want WithEvalData, or eval_strategy no", t.args.EvalStrategy)
 	}
@@ -134,12 +148,36 @@ func (t *Trainer) build() error {
 	if t.acc, err = accelerate.New(t.args, opts...); err != nil {
 		return err
 	}
-	t.store = &checkpoint.Store{Dir: t.args.OutputDir, Log: t.log}
+	t.store = &checkpoint.Store{Dir: t.args.OutputDir, FS: t.fsys, Log: t.log}
 	t.state = callbacks.NewState(t.args, 0)
 	if err := t.buildCallbacks(); err != nil {
 		return err
 	}
 	return t.callbacks.Fire(callbacks.InitEnd, t.event())
+}
+
+// checkOptions looks for options without content.
+func (t *Trainer) checkOptions() error {
+	if t.log == nil {
+		t.log = slog.Default()
+	}
+	if slices.Contains(t.metrics, nil) {
+		return errors.New("trainer: WithMetrics got a nil metric")
+	}
+	if slices.Contains(t.user, nil) {
+		return errors.New("trainer: WithCallbacks got a nil callback")
+	}
+	names := map[string]bool{}
+	for _, set := range t.evals {
+		if set.src == nil {
+			return fmt.Errorf("trainer: evaluation set %q has no data: want a source", set.name)
+		}
+		if names[set.name] {
+			return fmt.Errorf("trainer: there are two evaluation sets of the name %q: want WithNamedEvalData with different names", set.name)
+		}
+		names[set.name] = true
+	}
+	return nil
 }
 
 // buildCallbacks lines up the callbacks in their order.
