@@ -81,7 +81,8 @@ type Stats struct {
 }
 
 // View is a strided window into a buffer. Offset and strides count elements; a
-// stride of 0 repeats (broadcasting) and is never written through.
+// stride of 0 repeats (broadcasting) and is never written through; strides are
+// never negative.
 type View struct {
 	Buf    Buffer
 	DType  dtype.DType

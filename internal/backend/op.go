@@ -131,7 +131,7 @@ const (
 
 	// Random numbers, see internal/rng. Element e of sample s (first dim; 0-D counts as one sample) is drawn at (Key, Ints[0]+s, e).
 
-	OpDropout // In0 x contiguous; Out0 = x/(1−p) where the uniform draw u ≥ p, else 0; p = Floats[0]; Ints[0] = stream position of sample 0
+	OpDropout // In0 x contiguous; Out0 = x/(1−p) where the uniform draw u ≥ p, else 0 (u is rng.Float32At's for every dtype); p = Floats[0]; Ints[0] = stream position of sample 0
 	OpUniform // Out0 = Floats[0] + u·(Floats[1]−Floats[0]); element index over the whole tensor (one sample), position Ints[0]
 	OpNormal  // Out0 = Floats[0] + z·Floats[1]; likewise
 

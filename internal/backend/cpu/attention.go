@@ -144,8 +144,8 @@ func attentionSoftmax[T float](a *attention, s []T, b, h, i int) (sum, lse float
 	if a.mask != nil {
 		a.hide(b, h, i, seen, func(j int) { s[j] = T(negInf) })
 	}
-	m := float64(maxOf(s))
-	if m == negInf {
+	m := float64(largest(s))
+	if m == negInf && !hasNaN(s) {
 		clear(s)
 		return 0, negInf
 	}
@@ -167,4 +167,13 @@ func (a *attention) hide(b, h, i, n int, f func(j int)) {
 // fillKeep draws the dropout of query i's row: element ((h·Tq)+i)·Tk + j of sample b.
 func (a *attention) fillKeep(keep []bool, c *backend.Call, b, h, i int) {
 	drawKeep(keep, rng.KeepThreshold(a.p), c.Key, uint64(c.Ints[3]+b), uint64((h*a.tq+i)*a.tk))
+}
+
+func hasNaN[T float](s []T) bool {
+	for _, v := range s {
+		if v != v {
+			return true
+		}
+	}
+	return false
 }

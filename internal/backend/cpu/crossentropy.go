@@ -60,7 +60,7 @@ func crossEntropyRows[T float](t *task, _ *lane, lo, hi int) {
 	}
 	for i := lo; i < hi; i++ {
 		x := row[T](&t.c.In[0], i, cols)
-		m := maxOf(x)
+		m := largest(x)
 		lse := float64(m) + math.Log(expSum(x, m))
 		if lses != nil {
 			lses[i] = T(lse)

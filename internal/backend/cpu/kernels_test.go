@@ -45,6 +45,21 @@ func call(op backend.Op, out []backend.View, in []backend.View) *backend.Call {
 func hot(t testing.TB, d *Device) map[string]*backend.Call {
 	x := view(t, d, wave, 1024, 1024)
 	y := view(t, d, zero, 1024, 1024)
+	tiny := view(t, d, wave, 16)
+	turned := x
+	turned.Stride[0], turned.Stride[1] = 1, 1024
+	heads := x // [B,T,H,D] as [B,H,T,D]
+	heads.NDim = 4
+	heads.Shape, heads.Stride = [6]int{8, 8, 512, 32}, [6]int{512 * 256, 32, 256, 1}
+	byHead := y
+	byHead.NDim = 4
+	byHead.Shape, byHead.Stride = [6]int{8, 8, 512, 32}, [6]int{512 * 256, 512 * 32, 32, 1}
+	bias := view(t, d, wave, 1024, 1024)
+	bias.Stride[0] = 0
+	column := bias
+	column.Stride[0], column.Stride[1] = 1, 0
+	half := x
+	half.DType = dtype.BFloat16
 	dy := view(t, d, wave, 1024, 1024)
 	l, lo := view(t, d, wave, 1024, 2048), view(t, d, zero, 1024, 2048)
 	n, no := view(t, d, wave, 1024, 256), view(t, d, zero, 1024, 256)
@@ -53,21 +68,27 @@ func hot(t testing.TB, d *Device) map[string]*backend.Call {
 	mean, rstd := view(t, d, zero, 1024), view(t, d, func(int) float32 { return 1 }, 1024)
 	v := func(v ...backend.View) []backend.View { return v }
 	m := map[string]*backend.Call{
-		"add":       call(backend.OpAdd, v(y), v(x, dy)),
-		"gelu_tanh": call(backend.OpGELUTanh, v(y), v(x)),
-		"gelu_grad": call(backend.OpGELUTanhGrad, v(y), v(x, dy)),
-		"gelu_erf":  call(backend.OpGELU, v(y), v(x)),
-		"exp":       call(backend.OpExp, v(y), v(x)),
-		"tanh":      call(backend.OpTanh, v(y), v(x)),
-		"sum":       call(backend.OpSum, v(view(t, d, zero, 1024, 1)), v(x)),
-		"sum_cols":  call(backend.OpSum, v(view(t, d, zero, 1, 1024)), v(x)),
-		"softmax":   call(backend.OpSoftmax, v(lo), v(l)),
-		"softmax_g": call(backend.OpSoftmaxGrad, v(lo), v(l, l)),
-		"layernorm": call(backend.OpLayerNorm, v(no, mean, rstd), v(n, w, b)),
-		"ln_grad":   call(backend.OpLayerNormGrad, v(no), v(n, mean, rstd, n, w)),
-		"ln_param":  call(backend.OpLayerNormParamGrad, v(dw, db), v(n, mean, rstd, n)),
-		"dropout":   call(backend.OpDropout, v(y), v(x)),
-		"adam":      call(backend.OpAdamMoments, v(view(t, d, zero, 1<<20), view(t, d, zero, 1<<20), view(t, d, zero, 1<<20)), v(view(t, d, wave, 1<<20))),
+		"add_tiny":   call(backend.OpAdd, v(tiny), v(tiny, tiny)),
+		"add_bias":   call(backend.OpAdd, v(y), v(x, bias)),
+		"mul_column": call(backend.OpMul, v(y), v(x, column)),
+		"transpose":  call(backend.OpCopy, v(y), v(turned)),
+		"permute":    call(backend.OpCopy, v(byHead), v(heads)),
+		"widen":      call(backend.OpCopy, v(y), v(half)),
+		"add":        call(backend.OpAdd, v(y), v(x, dy)),
+		"gelu_tanh":  call(backend.OpGELUTanh, v(y), v(x)),
+		"gelu_grad":  call(backend.OpGELUTanhGrad, v(y), v(x, dy)),
+		"gelu_erf":   call(backend.OpGELU, v(y), v(x)),
+		"exp":        call(backend.OpExp, v(y), v(x)),
+		"tanh":       call(backend.OpTanh, v(y), v(x)),
+		"sum":        call(backend.OpSum, v(view(t, d, zero, 1024, 1)), v(x)),
+		"sum_cols":   call(backend.OpSum, v(view(t, d, zero, 1, 1024)), v(x)),
+		"softmax":    call(backend.OpSoftmax, v(lo), v(l)),
+		"softmax_g":  call(backend.OpSoftmaxGrad, v(lo), v(l, l)),
+		"layernorm":  call(backend.OpLayerNorm, v(no, mean, rstd), v(n, w, b)),
+		"ln_grad":    call(backend.OpLayerNormGrad, v(no), v(n, mean, rstd, n, w)),
+		"ln_param":   call(backend.OpLayerNormParamGrad, v(dw, db), v(n, mean, rstd, n)),
+		"dropout":    call(backend.OpDropout, v(y), v(x)),
+		"adam":       call(backend.OpAdamMoments, v(view(t, d, zero, 1<<20), view(t, d, zero, 1<<20), view(t, d, zero, 1<<20)), v(view(t, d, wave, 1<<20))),
 	}
 	m["dropout"].Floats[0] = 0.1
 	m["adam"].Floats = [8]float64{0.9, 0.999, 1e-8, 0.1, 0.001}
@@ -101,6 +122,22 @@ func TestLaunchMakesNoGarbage(t *testing.T) {
 	for name, c := range hot(t, d) {
 		s.Launch(c)
 		require.Zero(t, testing.AllocsPerRun(3, func() { s.Launch(c) }), name)
+	}
+}
+
+// Strided operands and half types go through scratch that is kept.
+func TestIndirectLaunchMakesNoGarbage(t *testing.T) {
+	d := New(2)
+	defer d.Close()
+	s := d.NewStream()
+	x, y := view(t, d, wave, 300, 300), view(t, d, zero, 300, 300)
+	x.Stride[0], x.Stride[1] = 1, 300
+	strided := call(backend.OpAdd, []backend.View{y}, []backend.View{x, x})
+	x.DType, y.DType = dtype.BFloat16, dtype.BFloat16
+	half := call(backend.OpAdd, []backend.View{y}, []backend.View{x, x})
+	for _, c := range []*backend.Call{strided, half} {
+		s.Launch(c)
+		require.Zero(t, testing.AllocsPerRun(3, func() { s.Launch(c) }))
 	}
 }
 

@@ -154,7 +154,7 @@ func adamElements[T float](t *task, _ *lane, lo, hi int) {
 	c := t.c
 	b1, b2, eps := T(c.Floats[0]), T(c.Floats[1]), T(c.Floats[2])
 	a1, a2 := T(1-c.Floats[0]), T(1-c.Floats[1])
-	c1, c2 := T(c.Floats[3]), T(c.Floats[4])
+	r1, r2 := T(1/c.Floats[3]), T(1/c.Floats[4])
 	g := slice[T](&c.In[0])[lo:hi]
 	m, v, u := slice[T](&c.Out[0])[lo:hi], slice[T](&c.Out[1])[lo:hi], slice[T](&c.Out[2])[lo:hi]
 	m, v, u = m[:len(g)], v[:len(g)], u[:len(g)]
@@ -163,6 +163,6 @@ func adamElements[T float](t *task, _ *lane, lo, hi int) {
 		mi := T(b1*m[i]) + T(a1*x)
 		vi := T(b2*v[i]) + T(a2*T(x*x))
 		m[i], v[i] = mi, vi
-		u[i] = (mi / c1) / (T(math.Sqrt(float64(vi/c2))) + eps)
+		u[i] = T(mi*r1) / (T(math.Sqrt(float64(vi*r2))) + eps)
 	}
 }

@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"math"
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -299,5 +298,3 @@ func sumSquares[T float](x []T) float64 {
 	}
 	return (a + b) + (c + d)
 }
-
-var negInf = math.Inf(-1)

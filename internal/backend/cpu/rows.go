@@ -71,21 +71,31 @@ func row[T any](v *backend.View, i, cols int) []T {
 	return unsafe.Slice((*T)(at(v, v.Offset+i*cols)), cols)
 }
 
-// maxOf is the largest element; NaN wins; −∞ of none.
-func maxOf[T float](x []T) T {
-	a, b := T(negInf), T(negInf)
-	for ; len(x) >= 2; x = x[2:] {
-		if x[0] > a || x[0] != x[0] {
-			a = x[0]
+var negInf = math.Inf(-1)
+
+// largest is the largest element; a NaN does not count, and of none it is −∞. What uses it makes the whole row NaN by the sum that follows.
+func largest[T float](x []T) T {
+	a, b, c, d := T(negInf), T(negInf), T(negInf), T(negInf)
+	for ; len(x) >= 4; x = x[4:] {
+		if v := x[0]; v > a {
+			a = v
 		}
-		if x[1] > b || x[1] != x[1] {
-			b = x[1]
+		if v := x[1]; v > b {
+			b = v
+		}
+		if v := x[2]; v > c {
+			c = v
+		}
+		if v := x[3]; v > d {
+			d = v
 		}
 	}
 	for _, v := range x {
-		a = max(a, v)
+		if v > a {
+			a = v
+		}
 	}
-	return max(a, b)
+	return max(a, b, c, d)
 }
 
 // expRow sets dst[i] = e^(scale·(x[i]−m)) and returns the sum of what it computed, in float64, before rounding.
@@ -150,7 +160,7 @@ func softmaxRows[T float](t *task, _ *lane, lo, hi int) {
 	cols := t.n[0]
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&t.c.In[0], i, cols), row[T](&t.c.Out[0], i, cols)
-		scale := T(1 / expRow(y, x, float64(maxOf(x)), 1))
+		scale := T(1 / expRow(y, x, float64(largest(x)), 1))
 		for j := range y {
 			y[j] *= scale
 		}
@@ -199,7 +209,7 @@ func logSoftmaxRows[T float](t *task, _ *lane, lo, hi int) {
 	cols := t.n[0]
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&t.c.In[0], i, cols), row[T](&t.c.Out[0], i, cols)
-		m := maxOf(x)
+		m := largest(x)
 		lse := float64(m) + math.Log(expSum(x, m))
 		y = y[:len(x)]
 		for j := range x {

@@ -28,7 +28,7 @@ func (s *stream) Launch(c *backend.Call) {
 		half = half || c.In[i].DType.IsHalf()
 	}
 	k := &kernels[c.Op]
-	if c.NOut != 0 && c.NOut < k.outs || c.NOut == 0 || c.NIn < k.ins {
+	if c.NOut < k.outs || c.NIn < k.ins {
 		d.fault(c, "%d outputs and %d inputs, want at least %d and %d", c.NOut, c.NIn, k.outs, k.ins)
 	}
 	if half && !k.raw {

@@ -1,0 +1,120 @@
+package cpu
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+func TestSizeClasses(t *testing.T) {
+	last := -1
+	for n := range 1 << 20 {
+		class, size := classOf(n)
+		require.True(t, size >= n && size%alignment == 0, "%d bytes: size %d", n, size)
+		if n > alignment*classesPer {
+			require.LessOrEqual(t, size-n, n/classesPer, "%d bytes: size %d", n, size)
+		}
+		require.True(t, class == last || class > last, "%d bytes: class %d after %d", n, class, last)
+		again, same := classOf(size)
+		require.True(t, again == class && same == size, "%d bytes", n)
+		last = class
+	}
+	class, _ := classOf(1<<62 - 1)
+	require.Less(t, class, numClasses)
+}
+
+func TestAllocation(t *testing.T) {
+	d := New(1)
+	defer d.Close()
+	for _, n := range []int{0, 1, 1000, largeBytes - 1, largeBytes, slabBytes + 1} {
+		b, err := d.Alloc(n)
+		require.NoError(t, err)
+		require.Zero(t, uintptr(b.(*buffer).ptr)%alignment)
+		d.Free(b)
+		require.PanicsWithValue(t, fmt.Sprintf("cpu: buffer of %d bytes freed twice", n), func() { d.Free(b) })
+		again, err := d.Alloc(n)
+		require.NoError(t, err)
+		require.Same(t, b, again, "the block just freed comes first")
+		d.Free(again)
+	}
+	_, err := d.Alloc(1 << 60)
+	require.ErrorContains(t, err, "1152921504606846976 bytes (0 in use")
+	other := New(1)
+	defer other.Close()
+	b, err := other.Alloc(8)
+	require.NoError(t, err)
+	require.Panics(t, func() { d.Free(b) }, "a buffer of another device")
+}
+
+// Large blocks are used again by slightly smaller ones; sizes that come and go do not pile up; Trim gives back what is idle.
+func TestReservedStaysBounded(t *testing.T) {
+	d := New(1)
+	defer d.Close()
+	b, err := d.Alloc(2 << 20)
+	require.NoError(t, err)
+	reserved := d.Stats().Reserved
+	d.Free(b)
+	b, err = d.Alloc(2<<20 - 300_000)
+	require.NoError(t, err)
+	require.Equal(t, reserved, d.Stats().Reserved)
+	d.Free(b)
+	for n := 16 << 20; n < 64<<20; n += 2 << 20 {
+		b, err := d.Alloc(n)
+		require.NoError(t, err)
+		d.Free(b)
+	}
+	peak := d.Stats().Peak
+	require.LessOrEqual(t, d.Stats().Reserved, 2*peak+slackBytes+slabBytes)
+	d.Trim()
+	require.LessOrEqual(t, d.Stats().Reserved, int64(slabBytes))
+}
+
+func TestPoison(t *testing.T) {
+	d := New(1)
+	defer d.Close()
+	d.SetPoison(true)
+	b, err := d.Alloc(100)
+	require.NoError(t, err)
+	ptr := b.(*buffer).ptr
+	require.EqualValues(t, 0xFF, *(*byte)(ptr))
+	d.NewStream().Write(b, 0, make([]byte, 100))
+	d.Free(b)
+	for _, x := range unsafe.Slice((*byte)(ptr), 100) {
+		require.EqualValues(t, 0xFF, x)
+	}
+	c := &backend.Call{Op: backend.OpFill, NOut: 1}
+	c.Out[0].Buf, c.Out[0].DType = b, 1
+	require.PanicsWithError(t, "cpu: fill: output 0: a buffer that was freed", func() { d.NewStream().Launch(c) })
+}
+
+func TestConcurrentAllocation(t *testing.T) {
+	d := New(1)
+	defer d.Close()
+	var wait sync.WaitGroup
+	for g := range 8 {
+		wait.Go(func() {
+			s := d.NewStream()
+			got := make([]byte, 64)
+			for i := range 300 {
+				b, err := d.Alloc(64 * (1 + i%5))
+				if err != nil {
+					panic(err)
+				}
+				want := []byte{byte(g), byte(i)}
+				s.Write(b, 7, want)
+				s.Read(got[:2], b, 7)
+				if got[0] != want[0] || got[1] != want[1] {
+					panic("memory shared by two owners")
+				}
+				d.Free(b)
+			}
+		})
+	}
+	wait.Wait()
+	require.Zero(t, d.Stats().InUse)
+}
