@@ -1,0 +1,30 @@
+// Early_stopping evaluates after every epoch, ends the training when two evaluations in a
+// row bring nothing new, and goes back to the best weights.
+package main
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+func main() {
+	a := args.Default("out/early_stopping")
+	a.LearningRate, a.NumTrainEpochs, a.LRSchedulerType = 0.2, 100, args.SchedulerConstant
+	a.EvalStrategy, a.SaveStrategy = args.StrategyEpoch, args.StrategyEpoch
+	a.LoadBestModelAtEnd, a.MetricForBestModel, a.SaveTotalLimit = true, "loss", new(2)
+
+	model := line.Model()
+	t := trainer.New(model, a, trainer.WithTrainData(line.Train()), trainer.WithEvalData(line.Eval()),
+		trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: 2, Threshold: 1e-4}))
+	if _, err := t.Train(); err != nil {
+		log.Fatal(err)
+	}
+	s := t.State()
+	fmt.Printf("stopped after %.0f of %d epochs; best eval_loss %.4f at step %d: %s\n",
+		s.Epoch, s.NumTrainEpochs, *s.BestMetric, *s.BestGlobalStep, line.String(model))
+}

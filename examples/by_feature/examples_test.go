@@ -1,0 +1,168 @@
+// Package byfeature runs every example of this folder and looks at what it prints.
+package byfeature
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	_ "github.com/lockstep-ml/lockstep/trainer" // what the examples link counts for go test's cache
+)
+
+// result is an example that ran.
+type result struct {
+	dir    string // the working folder
+	stdout string
+	stderr string
+	code   int
+}
+
+// programs is the folder of the built examples.
+func programs(t *testing.T) string {
+	t.Helper()
+	// Reading the sources makes them inputs of the test for go test's cache.
+	sources, err := filepath.Glob("*/main.go")
+	require.NoError(t, err)
+	require.NotEmpty(t, sources)
+	for _, s := range sources {
+		_, err := os.ReadFile(s)
+		require.NoError(t, err)
+	}
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-o", dir, "./...")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return dir
+}
+
+// run runs a program in an empty folder.
+func run(t *testing.T, program string, env []string, argv ...string) result {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		program += ".exe"
+	}
+	r := result{dir: t.TempDir()}
+	cmd := exec.Command(program, argv...)
+	var stdout, stderr bytes.Buffer
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = r.dir, &stdout, &stderr, append(os.Environ(), env...)
+	err := cmd.Run()
+	if _, exited := err.(*exec.ExitError); !exited {
+		require.NoError(t, err)
+	}
+	r.stdout, r.stderr, r.code = stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+	return r
+}
+
+var formula = regexp.MustCompile(`y = (-?[\d.]+)x \+ (-?[\d.]+)`)
+
+// lines are the formulas that the program printed, as pairs of coefficients.
+func (r result) lines(t *testing.T) (ab [][2]float64) {
+	t.Helper()
+	for _, m := range formula.FindAllStringSubmatch(r.stdout, -1) {
+		a, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(t, err)
+		b, err := strconv.ParseFloat(m[2], 64)
+		require.NoError(t, err)
+		ab = append(ab, [2]float64{a, b})
+	}
+	return ab
+}
+
+// requireLearned checks that formula number i is near y = 2x + 3.
+func (r result) requireLearned(t *testing.T, i int) {
+	t.Helper()
+	ab := r.lines(t)
+	require.Greater(t, len(ab), i, r.stdout)
+	require.InDelta(t, 2, ab[i][0], 0.1, r.stdout)
+	require.InDelta(t, 3, ab[i][1], 0.1, r.stdout)
+}
+
+// examples says of each example what its output must show.
+var examples = map[string]func(t *testing.T, program string, r result){
+	"arguments": func(t *testing.T, program string, r result) {
+		r.requireLearned(t, 0)
+		r = run(t, program, []string{"LOCKSTEP_LEARNING_RATE=0.2"}, "--num_samples", "8", "--num_train_epochs=2", "--save_strategy", "no")
+		require.Zero(t, r.code, r.stderr)
+		require.Contains(t, r.stdout, "learning_rate comes from env LOCKSTEP_LEARNING_RATE\n")
+		require.Contains(t, r.stdout, "num_samples comes from flag --num_samples\n")
+		require.Contains(t, r.stdout, "after 2 steps\n")
+		r = run(t, program, nil, "--num_samples=0", "--learning_rat=1")
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.stderr, "num_samples is 0 (flag --num_samples); want a whole number ≥ 1\n")
+		require.Contains(t, r.stderr, "unknown flag --learning_rat; did you mean --learning_rate?\n")
+		require.Contains(t, run(t, program, nil, "--help").stdout, "--num_samples")
+	},
+	"custom_callback": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 0)
+		require.Regexp(t, `(?m)^epoch  1: worst step [1-9]`, r.stdout)
+		require.Regexp(t, `worst step 0\.0[0-4]\d\d\ny = `, r.stdout, "the last epoch is the first that was good enough")
+		require.Len(t, regexp.MustCompile(`worst step 0\.0[0-4]`).FindAllString(r.stdout, -1), 1)
+	},
+	"custom_loss": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 1)
+		require.Greater(t, r.lines(t)[0][1], 4.0, "the squared error is drawn to the wild labels")
+	},
+	"custom_training_loop": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 0)
+		require.Contains(t, r.stdout, "step 80  loss 0.0")
+		require.NoDirExists(t, filepath.Join(r.dir, "out"))
+	},
+	"early_stopping": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 0)
+		require.Regexp(t, `^stopped after \d\d? of 100 epochs; best eval_loss 0\.0\d+ at step \d+: `, r.stdout)
+		infos, err := (&checkpoint.Store{Dir: filepath.Join(r.dir, "out", "early_stopping")}).List()
+		require.NoError(t, err)
+		require.Len(t, infos, 2)
+	},
+	"gradient_accumulation": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 0)
+		ab := r.lines(t)
+		require.Len(t, ab, 2)
+		require.InDeltaSlice(t, ab[0][:], ab[1][:], 0.0011, "formulas have three decimals")
+		require.Regexp(t, `(?m)^4 × 4 samples per step, 80 steps`, r.stdout)
+	},
+	"metrics": func(t *testing.T, _ string, r result) {
+		require.Regexp(t, `^eval_loss 0\.0\d+  eval_rmse 0\.1\d+  eval_max_error 0\.\d+  eval_r2 0\.99\d+\n$`, r.stdout)
+	},
+	"resume": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 0)
+		require.Contains(t, r.stdout, "trainer: interrupted after step 29: context canceled\n")
+		require.Contains(t, r.stdout, "same bits: true\n")
+	},
+}
+
+func TestExamples(t *testing.T) {
+	folders, err := filepath.Glob("*/main.go")
+	require.NoError(t, err)
+	built := programs(t)
+	for _, f := range folders {
+		name := filepath.Dir(f)
+		t.Run(name, func(t *testing.T) {
+			check := examples[name]
+			require.NotNil(t, check, "no test says what the example must show")
+			program := filepath.Join(built, name)
+			r := run(t, program, nil)
+			require.Zero(t, r.code, r.stderr)
+			check(t, program, r)
+		})
+	}
+	require.Len(t, folders, len(examples))
+}
+
+// TestLine: before training the shared model is nowhere near the line.
+func TestLine(t *testing.T) {
+	a, b := line.Coefficients(line.Model())
+	require.Greater(t, max(2-a, 3-b), 1.0)
+	require.Equal(t, line.Samples(8, 1), line.Samples(8, 1))
+	require.NotEqual(t, line.Samples(8, 1), line.Samples(8, 2))
+}
