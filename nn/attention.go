@@ -33,8 +33,13 @@ type MultiheadAttention struct {
 	DropoutP       float64 // of the attention weights, while training
 }
 
-// NewMultiheadAttention makes self-attention over the given width.
+// NewMultiheadAttention makes self-attention over the given width. It panics unless heads
+// divides width and kvHeads divides heads.
 func NewMultiheadAttention(in *Init, width, heads, kvHeads int, bias, causal bool) *MultiheadAttention {
+	if heads < 1 || kvHeads < 1 || width%heads != 0 || heads%kvHeads != 0 {
+		panic(&tensor.Error{Op: "nn.NewMultiheadAttention", Msg: fmt.Sprintf(
+			"width %d, %d heads, %d key heads: want a width that divides into heads, and heads that divide into key heads", width, heads, kvHeads)})
+	}
 	kv := width / heads * kvHeads
 	return &MultiheadAttention{
 		Q: NewLinear(in.Sub("q_proj"), width, width, bias), K: NewLinear(in.Sub("k_proj"), width, kv, bias),

@@ -20,6 +20,9 @@ type Cloner interface {
 func Clone[M Module](m M, dev *tensor.Device) (M, error) {
 	var zero M
 	cl := &cloner{c: tensor.NewCtx(dev).NoGrad(), dev: dev, seen: map[any]reflect.Value{}}
+	if in := reflect.ValueOf(m); in.Kind() != reflect.Pointer || in.IsNil() {
+		return zero, fmt.Errorf("nn.Clone: a module must be a non-nil pointer to a struct, not %T", m)
+	}
 	v, err := cl.value(reflect.ValueOf(m), fmt.Sprintf("%T", m))
 	if err != nil {
 		return zero, err
@@ -83,21 +86,25 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 	}
 	switch p := v.Interface().(type) {
 	case *Parameter:
-		out := reflect.ValueOf(&Parameter{Tensor: cl.tensor(p.Tensor)})
+		t, err := cl.value(reflect.ValueOf(p.Tensor), path) // several Parameters may share one tensor
+		out := reflect.ValueOf(&Parameter{Tensor: t.Interface().(*tensor.Tensor)})
 		cl.seen[v.Interface()] = out
-		return out, nil
+		return out, err
 	case *tensor.Tensor:
 		out := reflect.ValueOf(cl.tensor(p))
 		cl.seen[v.Interface()] = out
 		return out, nil
 	case Cloner:
 		m, err := p.CloneModule(cl.dev)
+		if err != nil {
+			return v, fmt.Errorf("nn.Clone: %s: %w", path, err)
+		}
 		out := reflect.ValueOf(m)
-		if err == nil && out.Type() != v.Type() {
-			err = fmt.Errorf("nn.Clone: %s: CloneModule returned a %T, want a %T", path, m, p)
+		if !out.IsValid() || out.Type() != v.Type() || out.IsNil() {
+			return v, fmt.Errorf("nn.Clone: %s: CloneModule returned %T(%v), want a %T", path, m, m, p)
 		}
 		cl.seen[v.Interface()] = out
-		return out, err
+		return out, nil
 	}
 	out := reflect.New(v.Type().Elem())
 	cl.seen[v.Interface()] = out
@@ -113,9 +120,6 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 
 // tensor copies values and the wish for gradients, not gradients or hooks.
 func (cl *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
-	if t == nil {
-		return nil
-	}
 	host := tensor.ReadBytes(tensor.NewCtx(t.Device()).NoGrad(), t)
 	return tensor.FromBytes(cl.c, host, t.DType(), t.Shape()...).SetRequiresGrad(t.IsLeaf())
 }

@@ -27,7 +27,9 @@ func (c *Ctx) With(t *tensor.Ctx) *Ctx {
 }
 
 // WithRecompute returns a context in which the given modules do not keep what their
-// gradient needs but run forward again during Backward (gradient checkpointing).
+// gradient needs but run forward again during Backward (gradient checkpointing). Gradients
+// keep their bits, as long as what goes into such a module is not used beside it too: the
+// module's uses of an input are then added up before the others.
 func (c *Ctx) WithRecompute(units []Module) *Ctx {
 	d := *c
 	d.recompute = map[Module]bool{}

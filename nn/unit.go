@@ -16,7 +16,8 @@ type Hooks struct {
 // Unit runs the forward function of module m: in a memory scope of its own, under m's
 // path, with m's hooks, and with recomputation if the context asks for it. Inputs
 // that need gradients must be handed in, not captured, for hooks and recomputation to
-// see them.
+// see them. A forward pass that Backward is to follow runs inside a Scope of the caller,
+// one per micro-batch: else the graph ends with the outermost Unit.
 func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor, in ...*tensor.Tensor) []*tensor.Tensor {
 	u := c.unit(m)
 	h := u.tree.hooks[m]

@@ -3,13 +3,13 @@ package nn
 import (
 	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Module is a pointer to a struct whose exported fields hold parameters and modules.
+// Module is a pointer to a struct whose exported fields hold parameters and modules:
+// directly, by value, embedded, in interfaces, slices, arrays, or maps with string keys.
 type Module any
 
 // Parameter is a tensor that training changes. Two modules may share one Parameter
@@ -45,65 +45,24 @@ type namedModule struct {
 	module Module
 }
 
-// Walk finds all parameters and modules under m, in the order of the fields. It panics
-// with a clear text if m is not a pointer to a struct.
+// Walk finds all parameters and modules under m, in the order of the fields (of the keys,
+// for maps). It panics with a clear text if m is not a pointer to a struct, and if a
+// parameter would silently not be trained: one without a tensor or in an unexported
+// field.
 func Walk(m Module) *Tree {
 	t := &Tree{aliases: map[string]string{}, paths: map[Module]string{}, hooks: map[Module]*Hooks{}, own: map[Module][]*tensor.Tensor{}}
 	v := reflect.ValueOf(m)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
-		panic(&tensor.Error{Op: "nn.Walk", Msg: fmt.Sprintf("a module must be a non-nil pointer to a struct, not %T", m)})
+		badModule("a module must be a non-nil pointer to a struct, not %T", m)
 	}
-	t.module(v, "", map[*Parameter]string{})
+	w := walker{Tree: t, seen: map[*Parameter]string{}}
+	w.module(v, "")
+	w.refuseHidden()
 	return t
 }
 
-func (t *Tree) module(v reflect.Value, path string, seen map[*Parameter]string) {
-	m := v.Interface()
-	if _, again := t.paths[m]; again {
-		return
-	}
-	t.paths[m] = path
-	t.modules = append(t.modules, namedModule{path, m})
-	s := v.Elem()
-	for i := range s.NumField() {
-		f := s.Type().Field(i)
-		if !f.IsExported() {
-			continue
-		}
-		name := path
-		if !f.Anonymous || f.Tag.Get("nn") != "" {
-			name = join(path, fieldName(f))
-		}
-		t.value(s.Field(i), name, seen)
-	}
-}
-
-// value follows a field: a parameter, a module, a slice or an interface of them.
-func (t *Tree) value(v reflect.Value, path string, seen map[*Parameter]string) {
-	switch v.Kind() {
-	case reflect.Interface:
-		if !v.IsNil() {
-			t.value(v.Elem(), path, seen)
-		}
-	case reflect.Slice, reflect.Array:
-		for i := range v.Len() {
-			t.value(v.Index(i), join(path, strconv.Itoa(i)), seen)
-		}
-	case reflect.Pointer:
-		if v.IsNil() || v.Elem().Kind() != reflect.Struct {
-			return
-		}
-		if p, ok := v.Interface().(*Parameter); ok {
-			if first, tied := seen[p]; tied {
-				t.aliases[path] = first
-				return
-			}
-			seen[p] = path
-			t.params = append(t.params, Named{path, p})
-			return
-		}
-		t.module(v, path, seen)
-	}
+func badModule(format string, args ...any) {
+	panic(&tensor.Error{Op: "nn.Walk", Msg: fmt.Sprintf(format, args...)})
 }
 
 func fieldName(f reflect.StructField) string {

@@ -1,0 +1,130 @@
+package nn_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// naive composes self-attention out of elementary ops: expanded key heads, explicit scores,
+// a softmax, and a mask of −1e9.
+func naive(c *tensor.Ctx, m *nn.MultiheadAttention, x *tensor.Tensor, mask []bool) *tensor.Tensor {
+	b, t, w := x.Size(0), x.Size(1), x.Size(2)
+	d := w / m.Heads
+	project := func(l *nn.Linear, heads int) *tensor.Tensor {
+		y := tensor.MatMul(c, x, tensor.Transpose(c, l.Weight.Tensor, 0, 1))
+		if l.Bias != nil {
+			y = tensor.Add(c, y, l.Bias.Tensor)
+		}
+		y = tensor.Transpose(c, tensor.Reshape(c, y, b, t, heads, d), 1, 2)
+		if heads == m.Heads {
+			return y
+		}
+		group := m.Heads / heads
+		y = tensor.Expand(c, tensor.Reshape(c, y, b, heads, 1, t, d), b, heads, group, t, d)
+		return tensor.Reshape(c, y, b, m.Heads, t, d)
+	}
+	q, k, v := project(m.Q, m.Heads), project(m.K, m.KVHeads), project(m.V, m.KVHeads)
+	scores := tensor.Affine(c, tensor.MatMul(c, q, tensor.Transpose(c, k, 2, 3)), 1/math.Sqrt(float64(d)), 0)
+	hide := make([]float64, b*t*t)
+	for i := range hide {
+		if bi, qi, ki := i/(t*t), i/t%t, i%t; m.Causal && ki > qi || mask != nil && !mask[bi*t+ki] {
+			hide[i] = -1e9
+		}
+	}
+	scores = tensor.Add(c, scores, tensor.FromSlice(c, hide, b, 1, t, t))
+	y := tensor.MatMul(c, tensor.Softmax(c, scores, -1), v)
+	y = tensor.Reshape(c, tensor.Transpose(c, y, 1, 2), b, t, w)
+	y = tensor.MatMul(c, y, tensor.Transpose(c, m.Out.Weight.Tensor, 0, 1))
+	if m.Out.Bias != nil {
+		y = tensor.Add(c, y, m.Out.Bias.Tensor)
+	}
+	return y
+}
+
+// Attention and its gradients are those of the naive composition, for all, grouped and
+// single key heads.
+func TestMultiheadAttention(t *testing.T) {
+	const batch, length, width, heads = 2, 5, 12, 6
+	for _, kvHeads := range []int{6, 3, 2, 1} {
+		for _, causal := range []bool{false, true} {
+			for _, masked := range []bool{false, true} {
+				t.Run(fmt.Sprintf("kv%d causal=%v mask=%v", kvHeads, causal, masked), func(t *testing.T) {
+					c := env()
+					m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), width, heads, kvHeads, !causal, causal)
+					require.Equal(t, []int{width / heads * kvHeads, width}, m.K.Weight.Shape())
+					x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width).SetRequiresGrad(true)
+					var mask *tensor.Tensor
+					var visible []bool
+					if masked {
+						visible = []bool{true, true, true, false, false, true, false, true, true, true}
+						mask = tensor.FromSlice(c.Ctx, visible, batch, 1, 1, length)
+					}
+					check := func(forward func(c *nn.Ctx) *tensor.Tensor) (out []float64, grads [][]float64) {
+						c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+							y := forward(c)
+							weights := tensor.Normal(c.Ctx, tensor.Float64, 9, 0, 1, batch, length, width)
+							leaves := []*tensor.Tensor{x}
+							for _, p := range nn.NamedParameters(m) {
+								leaves = append(leaves, p.Tensor)
+							}
+							for _, g := range tensor.Backward(c.Ctx, []*tensor.Tensor{y}, []*tensor.Tensor{weights}, leaves) {
+								grads = append(grads, tensor.ToSlice[float64](c.Ctx, g))
+							}
+							out = tensor.ToSlice[float64](c.Ctx, y)
+							return nil
+						})
+						return out, grads
+					}
+					got, gotGrads := check(func(c *nn.Ctx) *tensor.Tensor { return m.Forward(c, x, mask) })
+					want, wantGrads := check(func(c *nn.Ctx) *tensor.Tensor { return naive(c.Ctx, m, x, visible) })
+					require.InDeltaSlice(t, want, got, 1e-12)
+					for i := range wantGrads {
+						require.InDeltaSlice(t, wantGrads[i], gotGrads[i], 1e-11, "gradient %d", i)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestMultiheadAttentionDropout(t *testing.T) {
+	root := tensor.NewCtx(tensor.CPU())
+	m := nn.NewMultiheadAttention(newInit(), 8, 2, 2, true, true)
+	m.DropoutP = 0.5
+	x := tensor.Normal(root, tensor.Float32, 8, 0, 1, 2, 5, 8)
+	run := func(training bool, seed uint64) []byte {
+		return tensor.ReadBytes(root, m.Forward(nn.NewCtx(root.WithRandom(seed, 0), nil, training), x, nil))
+	}
+	require.Equal(t, run(true, 1), run(true, 1))
+	require.NotEqual(t, run(true, 1), run(true, 2))
+	require.NotEqual(t, run(true, 1), run(false, 1))
+	require.Equal(t, run(false, 1), run(false, 2))
+}
+
+func TestAttentionRefuses(t *testing.T) {
+	c := env()
+	for _, k := range [][3]int{{8, 3, 1}, {8, 4, 3}, {8, 0, 1}, {8, 2, 0}} {
+		err := tensor.Try(func() { nn.NewMultiheadAttention(newInit(), k[0], k[1], k[2], true, true) })
+		require.EqualError(t, err, fmt.Sprintf("tensor.nn.NewMultiheadAttention: width %d, %d heads, %d key heads: "+
+			"want a width that divides into heads, and heads that divide into key heads", k[0], k[1], k[2]))
+	}
+	err := tensor.Try(func() { nn.SplitHeads(c, tensor.Zeros(c.Ctx, tensor.Float32, 1, 2, 8), 3) })
+	require.EqualError(t, err, "tensor.nn.SplitHeads: width 8 does not divide into 3 heads")
+}
+
+func TestSplitAndMergeHeads(t *testing.T) {
+	c := env()
+	x := tensor.Arange(c.Ctx, tensor.Float32, 0, 1, 2*3*4)
+	x = tensor.Reshape(c.Ctx, x, 2, 3, 4)
+	h := nn.SplitHeads(c, x, 2)
+	require.Equal(t, []int{2, 2, 3, 2}, h.Shape())
+	require.True(t, h.SharesMemory(x))
+	require.Equal(t, []float32{2, 3, 6, 7, 10, 11}, tensor.ToSlice[float32](c.Ctx, tensor.Select(c.Ctx, tensor.Select(c.Ctx, h, 0, 0), 0, 1)))
+	require.Equal(t, tensor.ToSlice[float32](c.Ctx, x), tensor.ToSlice[float32](c.Ctx, nn.MergeHeads(c, h)))
+}

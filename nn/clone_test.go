@@ -1,0 +1,152 @@
+package nn_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+type cloned struct {
+	Layers []*nn.Linear
+	Tied   *nn.Linear
+	First  [2]*nn.Parameter
+	ByName map[string]*nn.Parameter
+	Any    nn.Module
+	Buffer *tensor.Tensor
+	Size   *int
+	Text   string
+	Values []float64
+	Self   *cloned
+	Nil    *nn.Linear
+	NilAny any
+	Func   func() // nil: nothing to copy
+	Chan   chan int
+	lazy   *int
+}
+
+func newCloned() *cloned {
+	c := tensor.NewCtx(tensor.CPU())
+	a, b := linear(), linear()
+	n := 7
+	m := &cloned{
+		Layers: []*nn.Linear{a, b}, Tied: a, First: [2]*nn.Parameter{b.Weight, vector(2)},
+		ByName: map[string]*nn.Parameter{"bias": b.Bias}, Any: &nn.Dropout{P: 0.25},
+		Buffer: tensor.Arange(c, tensor.Int64, 0, 1, 4), Size: &n, Text: "text", Values: []float64{1, 2},
+	}
+	m.Self = m
+	b.Bias.SetRequiresGrad(false)
+	return m
+}
+
+func TestClone(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	m := newCloned()
+	a := m.Layers[0]
+	a.Weight.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { t.Error("a hook was copied") })
+	a.Weight.SwapGrad(tensor.Ones(tensor.NewCtx(tensor.CPU()), tensor.Float32, 2, 2), true)
+
+	n, err := nn.Clone(m, dev)
+	require.NoError(t, err)
+	require.Equal(t, names(m), names(n))
+	require.Same(t, n, n.Self)
+	require.Same(t, n.Layers[0], n.Tied)
+	require.Same(t, n.Layers[1].Weight, n.First[0])
+	require.Same(t, n.Layers[1].Bias, n.ByName["bias"])
+	require.NotSame(t, m.Layers[0], n.Layers[0])
+	require.NotSame(t, m.Size, n.Size)
+	require.Equal(t, 7, *n.Size)
+	require.Equal(t, "text", n.Text)
+	require.Equal(t, &nn.Dropout{P: 0.25}, n.Any)
+	require.NotSame(t, m.Any, n.Any)
+	n.Values[0] = 9
+	require.Equal(t, 1.0, m.Values[0])
+	require.Nil(t, n.Nil)
+	require.Nil(t, n.NilAny)
+
+	c, d := tensor.NewCtx(tensor.CPU()), tensor.NewCtx(dev)
+	for i, p := range nn.NamedParameters(m) {
+		q := nn.NamedParameters(n)[i]
+		require.Same(t, dev, q.Device())
+		require.Equal(t, tensor.ReadBytes(c, p.Tensor), tensor.ReadBytes(d, q.Tensor), p.Name)
+		require.Equal(t, p.IsLeaf(), q.IsLeaf(), p.Name)
+		require.Nil(t, q.Grad(), p.Name)
+	}
+	require.False(t, n.Layers[1].Bias.IsLeaf(), "what is frozen stays frozen")
+	require.Equal(t, []int64{0, 1, 2, 3}, tensor.ToSlice[int64](d, n.Buffer))
+	tensor.FillInto(d.NoGrad(), n.Layers[0].Weight.Tensor, 0)
+	require.NotEqual(t, tensor.ReadBytes(c, a.Weight.Tensor), tensor.ReadBytes(d, n.Layers[0].Weight.Tensor))
+	tensor.Backward(d, []*tensor.Tensor{tensor.Sum(d, n.Layers[0].Weight.Tensor, nil, false)}, nil, nil)
+}
+
+// Two Parameters over one tensor stay over one tensor.
+func TestCloneSharedTensor(t *testing.T) {
+	w := vector(2)
+	m := &inner{W: w, B: &nn.Parameter{Tensor: w.Tensor}}
+	n, err := nn.Clone(m, tensor.CPU())
+	require.NoError(t, err)
+	require.Same(t, n.W.Tensor, n.B.Tensor)
+	require.NotSame(t, m.W.Tensor, n.W.Tensor)
+}
+
+// stubborn copies itself, or fails to.
+type stubborn struct {
+	W    *nn.Parameter
+	Func func()
+	Give nn.Module
+	Err  error
+}
+
+func (s *stubborn) CloneModule(*tensor.Device) (nn.Module, error) { return s.Give, s.Err }
+
+func TestCloner(t *testing.T) {
+	give := &stubborn{W: vector(1), Func: func() {}}
+	m := &struct{ A, B *stubborn }{A: &stubborn{Func: func() {}, Give: give}}
+	m.B = m.A
+	n, err := nn.Clone(m, tensor.CPU())
+	require.NoError(t, err)
+	require.Same(t, give, n.A)
+	require.Same(t, give, n.B)
+
+	m.A.Err = errors.New("no")
+	_, err = nn.Clone(m, tensor.CPU())
+	require.EqualError(t, err, "nn.Clone: *struct { A *nn_test.stubborn; B *nn_test.stubborn }.A: no")
+	m.A.Err, m.A.Give = nil, &inner{}
+	_, err = nn.Clone(m, tensor.CPU())
+	require.ErrorContains(t, err, ".A: CloneModule returned *nn_test.inner(&{<nil> <nil>}), want a *nn_test.stubborn")
+	m.A.Give = nil
+	_, err = nn.Clone(m, tensor.CPU())
+	require.ErrorContains(t, err, ".A: CloneModule returned <nil>(<nil>), want a *nn_test.stubborn")
+}
+
+func TestCloneRefuses(t *testing.T) {
+	const help = " cannot be copied: implement nn.Cloner, or build each rank's model with trainer.WithModelInit"
+	n := 1
+	for _, k := range []struct {
+		change func(m *cloned)
+		want   string
+	}{
+		{func(m *cloned) { m.Func = func() {} }, "nn.Clone: *nn_test.cloned.Func: a func()" + help},
+		{func(m *cloned) { m.Chan = make(chan int) }, "nn.Clone: *nn_test.cloned.Chan: a chan int" + help},
+		{func(m *cloned) { m.Any = func() {} }, "nn.Clone: *nn_test.cloned.Any: a func()" + help},
+		{func(m *cloned) { m.Self = &cloned{Func: func() {}} }, "nn.Clone: *nn_test.cloned.Self.Func: a func()" + help},
+		{func(m *cloned) { m.NilAny = []any{1, struct{ F func() }{func() {}}} }, "nn.Clone: *nn_test.cloned.NilAny[1].F: a func()" + help},
+		{func(m *cloned) { m.NilAny = map[string]any{"k": func() {}} }, "nn.Clone: *nn_test.cloned.NilAny[k]: a func()" + help},
+		{func(m *cloned) { m.lazy = &n }, "nn.Clone: *nn_test.cloned.lazy: an unexported field with a value cannot be copied: " +
+			"export it, implement nn.Cloner, or build each rank's model with trainer.WithModelInit"},
+	} {
+		m := newCloned()
+		k.change(m)
+		n, err := nn.Clone(m, tensor.CPU())
+		require.EqualError(t, err, k.want)
+		require.Nil(t, n)
+	}
+	_, err := nn.Clone[*inner](nil, tensor.CPU())
+	require.EqualError(t, err, "nn.Clone: a module must be a non-nil pointer to a struct, not *nn_test.inner")
+	_, err = nn.Clone(3, tensor.CPU())
+	require.EqualError(t, err, "nn.Clone: a module must be a non-nil pointer to a struct, not int")
+}

@@ -1,0 +1,72 @@
+package nn_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// nll is −log softmax(row)[label].
+func nll(row []float64, label int) float64 {
+	var sum float64
+	for _, x := range row {
+		sum += math.Exp(x)
+	}
+	return math.Log(sum) - row[label]
+}
+
+func TestCrossEntropySum(t *testing.T) {
+	c := env()
+	rows := []float64{1, 2, 3, 0, 0, 0, -1, 5, 2, 0.5, 0.25, 0}
+	logits := tensor.FromSlice(c.Ctx, rows, 2, 2, 3).SetRequiresGrad(true)
+	labels := tensor.FromSlice(c.Ctx, []int64{2, nn.IgnoreIndex, 0, 1}, 2, 2)
+	loss := nn.CrossEntropySum(c, logits, labels)
+	require.Equal(t, 1, loss.Numel())
+	require.InDelta(t, nll(rows[:3], 2)+nll(rows[6:9], 0)+nll(rows[9:], 1), tensor.Item(c.Ctx, loss), 1e-12)
+
+	tensor.Backward(c.Ctx, []*tensor.Tensor{loss}, nil, nil)
+	g := tensor.ToSlice[float64](c.Ctx, logits.Grad())
+	require.Equal(t, []float64{0, 0, 0}, g[3:6], "an ignored label has no gradient")
+	require.InDelta(t, math.Exp(3)/(math.E+math.Exp(2)+math.Exp(3))-1, g[2], 1e-12)
+
+	none := tensor.Full(c.Ctx, tensor.Int64, nn.IgnoreIndex, 2, 2)
+	require.Zero(t, tensor.Item(c.Ctx, nn.CrossEntropySum(c, logits, none)))
+	require.Error(t, tensor.Try(func() { nn.CrossEntropySum(c, logits, tensor.FromSlice(c.Ctx, []int64{0, 1, 2, 3}, 2, 2)) }), "a label beyond the classes")
+}
+
+// Position t predicts label t+1; the last position and the first label take no part.
+func TestCausalLMLossSum(t *testing.T) {
+	c := env()
+	const vocab, length = 3, 4
+	logits := tensor.Normal(c.Ctx, tensor.Float64, 1, 0, 1, 2, length, vocab).SetRequiresGrad(true)
+	rows := tensor.ToSlice[float64](c.Ctx, logits)
+	row := func(b, t int) []float64 { return rows[(b*length+t)*vocab:][:vocab] }
+	ids := []int64{2, 0, 1, 1, 0, nn.IgnoreIndex, 2, nn.IgnoreIndex}
+	for _, dt := range []tensor.DType{tensor.Int64, tensor.Int32} {
+		labels := tensor.Cast(c.Ctx, tensor.FromSlice(c.Ctx, ids, 2, length), dt)
+		want := nll(row(0, 0), 0) + nll(row(0, 1), 1) + nll(row(0, 2), 1) + nll(row(1, 1), 2)
+		loss := nn.CausalLMLossSum(c, logits, labels)
+		require.InDelta(t, want, tensor.Item(c.Ctx, loss), 1e-12)
+		logits.ZeroGrad()
+		tensor.Backward(c.Ctx, []*tensor.Tensor{loss}, nil, nil)
+		g := tensor.ToSlice[float64](c.Ctx, logits.Grad())
+		for _, at := range []int{3, 4, 6, 7} { // last positions, and those whose next label is ignored
+			require.Equal(t, []float64{0, 0, 0}, g[at*vocab:(at+1)*vocab], "position %d", at)
+		}
+	}
+	one := tensor.Zeros(c.Ctx, tensor.Float32, 2, 1, vocab)
+	require.Zero(t, tensor.Item(c.Ctx, nn.CausalLMLossSum(c, one, tensor.Zeros(c.Ctx, tensor.Int64, 2, 1))), "one token predicts nothing")
+}
+
+func TestMSESum(t *testing.T) {
+	c := env()
+	x := tensor.FromSlice(c.Ctx, []float32{1, 2, 3, 4}, 2, 2).SetRequiresGrad(true)
+	loss := nn.MSESum(c, x, tensor.FromSlice(c.Ctx, []float32{0, 2, 5, 1}, 2, 2))
+	require.EqualValues(t, 1+0+4+9, tensor.Item(c.Ctx, loss))
+	tensor.Backward(c.Ctx, []*tensor.Tensor{loss}, nil, nil)
+	require.Equal(t, []float32{2, 0, -4, 6}, tensor.ToSlice[float32](c.Ctx, x.Grad()))
+}
