@@ -74,5 +74,5 @@ func defaults() (*args.TrainingArguments, *ModelArguments, *DataArguments, *Samp
 	return a,
 		&ModelArguments{NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
 		&DataArguments{BlockSize: 128, MaxEvalBytes: 384 << 10},
-		&SampleArguments{Prompt: "// Package ", MaxNewTokens: 160, Temperature: 0.8, TopP: 0.95}
+		&SampleArguments{Prompt: "// Package", MaxNewTokens: 160, Temperature: 0.8, TopP: 0.95}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -38,6 +39,9 @@ func (j *job) run(ctx context.Context) error {
 	if onlyEval && j.model.ModelNameOrPath == "" {
 		return errors.New("--do_eval without --do_train evaluates a saved model: want --model_name_or_path FOLDER")
 	}
+	if err := requireWritable(j.args.OutputDir); err != nil {
+		return err
+	}
 	if err := j.prepare(ctx, !onlyEval); err != nil {
 		return err
 	}
@@ -62,6 +66,22 @@ func (j *job) run(ctx context.Context) error {
 	}
 	fmt.Fprintf(j.out, "training set: %d blocks of %d tokens\n", train.Len(), j.data.BlockSize)
 	return j.train(ctx, t)
+}
+
+// requireWritable makes the output folder and writes there, so that a run does not learn
+// at its first checkpoint that it cannot.
+func requireWritable(dir string) error {
+	err := os.MkdirAll(dir, 0o777)
+	if err == nil {
+		var f *os.File
+		if f, err = os.CreateTemp(dir, ".writable-*"); err == nil {
+			err = errors.Join(f.Close(), os.Remove(f.Name()))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("output_dir %s: %w; want a folder that can be written to", dir, err)
+	}
+	return nil
 }
 
 // prepare reads the text and gets tokenizer and model.
@@ -128,6 +148,8 @@ func (j *job) create(ctx context.Context) error {
 func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	baseline := newByteModel(j.corpus.train).natsPerByte(j.corpus.eval)
 	fmt.Fprintf(j.out, "to beat: an order-2 byte model needs %.3f nats per byte\n", baseline)
+	j.corpus.train = nil
+	debug.FreeOSMemory() // the text and the counts are done with, and training takes less
 	res, err := t.TrainContext(ctx)
 	if err != nil {
 		return err

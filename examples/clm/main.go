@@ -37,6 +37,7 @@ func main() {
 	// The first Ctrl-C or SIGTERM lets the step finish and saves; the second kills.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
+	ignoreFileSizeSignal()
 	os.Exit(exitCode(run(ctx, os.Args[1:], os.Stdout, os.Stderr), os.Stderr))
 }
 

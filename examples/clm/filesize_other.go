@@ -1,0 +1,6 @@
+//go:build !unix
+
+package main
+
+// ignoreFileSizeSignal does nothing: there is no such limit here.
+func ignoreFileSizeSignal() {}
