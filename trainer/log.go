@@ -14,7 +14,8 @@ func (r *run) logStep() error {
 		r.control.ShouldLog = false
 		return nil
 	}
-	rec := callbacks.Record{"loss": r.logged.mean(), "grad_norm": r.last.GradNorm, "learning_rate": r.last.LearningRate}
+	last := r.progress.LastStep
+	rec := callbacks.Record{"loss": r.logged.mean(), "grad_norm": float64(last.GradNorm), "learning_rate": last.LearningRate}
 	if r.progress.Nonfinite > 0 {
 		rec["nonfinite_steps"] = r.progress.Nonfinite
 	}

@@ -32,7 +32,6 @@ type run struct {
 	owed     owed
 	savedAt  int64   // the step of the last checkpoint, or that this process began at
 	logged   lossSum // since the last train record
-	last     callbacks.StepStats
 	started  time.Time
 	resumed  callbacks.State // the counters that this process began with
 	resumedP progress
@@ -44,17 +43,25 @@ type owed struct{ evaluate, save, epochEnd bool }
 // progress is what a resume needs beside HuggingFace's trainer state: the parts of figures
 // that are computed at the end.
 type progress struct {
-	RunID     string  `json:"run_id"`
-	Loss      lossSum `json:"loss"`            // over all steps that were not left out
-	Unlogged  lossSum `json:"unlogged"`        // since the last record of training steps
-	Nonfinite int64   `json:"nonfinite_steps"` // steps left out because of a loss or norm that was not finite
-	Samples   int64   `json:"samples"`
-	Tokens    int64   `json:"tokens"`
-	Seconds   float64 `json:"train_seconds"` // in steps, without evaluations and saves
+	RunID     string   `json:"run_id"`
+	Loss      lossSum  `json:"loss"`     // over all steps that were not left out
+	Unlogged  lossSum  `json:"unlogged"` // since the last record of training steps
+	LastStep  lastStep `json:"last_step"`
+	Nonfinite int64    `json:"nonfinite_steps"` // steps left out because of a loss or norm that was not finite
+	Samples   int64    `json:"samples"`
+	Tokens    int64    `json:"tokens"`
+	Seconds   float64  `json:"train_seconds"` // in steps, without evaluations and saves
 	// Epoch is the epoch under way, from 0, or to come. It is not the stream's if a callback
 	// ended the one before early.
 	Epoch      int64 `json:"epoch"`
 	EpochEnded bool  `json:"epoch_ended"` // epoch_end was fired after the last step
+}
+
+// lastStep is what a record shows of the last step alone.
+type lastStep struct {
+	GradNorm     number  `json:"grad_norm"`
+	LearningRate float64 `json:"learning_rate"`
+	Skipped      bool    `json:"skipped"`
 }
 
 // lossSum is a loss as sum and count, added in float64 in the order of micro-batches.

@@ -209,7 +209,7 @@ func (r *run) count(w samplers.Window, sum lossSum, stats *callbacks.StepStats, 
 	p.Samples += w.Samples
 	p.Tokens += stats.Tokens
 	p.Seconds += spent.Seconds()
-	r.last = *stats
+	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, stats.Skipped}
 	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		s.NumInputTokensSeen += stats.Tokens
 	}

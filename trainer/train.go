@@ -133,7 +133,7 @@ func (r *run) checkEnd() {
 	switch {
 	case c.ShouldTrainingStop:
 		return
-	case r.last.Skipped && a.NonfiniteLoss == args.NonfiniteStop:
+	case r.progress.LastStep.Skipped && a.NonfiniteLoss == args.NonfiniteStop:
 		r.log.Warn("nonfinite_loss is stop: the run ends", "step", s.GlobalStep, "max_steps", s.MaxSteps)
 	case r.timeIsUp():
 		r.log.Info("max_train_seconds reached", "seconds", a.MaxTrainSeconds, "step", s.GlobalStep, "max_steps", s.MaxSteps)
