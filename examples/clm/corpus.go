@@ -65,12 +65,35 @@ func listFiles(d *DataArguments) (train, eval []string, err error) {
 	if len(eval) == 0 {
 		train, eval, err = holdOut(train)
 	}
+	if err := requireDisjoint(train, eval); err != nil {
+		return nil, nil, err
+	}
+	return train, eval, nil
+}
+
+// requireDisjoint refuses files in both splits, by whatever path they are named.
+func requireDisjoint(train, eval []string) error {
+	trained := make(map[string]bool, len(train))
+	for _, f := range train {
+		trained[canonical(f)] = true
+	}
 	for _, f := range eval {
-		if slices.Contains(train, f) {
-			return nil, nil, fmt.Errorf("%s is both in train_file and in validation_file: what is trained on cannot be held out", f)
+		if trained[canonical(f)] {
+			return fmt.Errorf("%s is both in train_file and in validation_file: what is trained on cannot be held out", f)
 		}
 	}
-	return train, eval, err
+	return nil
+}
+
+// canonical is the one name of a file that has several: absolute, without symbolic links.
+func canonical(file string) string {
+	if abs, err := filepath.Abs(file); err == nil {
+		file = abs
+	}
+	if real, err := filepath.EvalSymlinks(file); err == nil {
+		file = real
+	}
+	return file
 }
 
 func expand(patterns []string) ([]string, error) {

@@ -68,15 +68,14 @@ func (j *job) run(ctx context.Context) error {
 	return j.train(ctx, t)
 }
 
-// requireWritable makes the output folder and writes there, so that a run does not learn
+// requireWritable makes the output folder and a file there, so that a run does not learn
 // at its first checkpoint that it cannot.
 func requireWritable(dir string) error {
+	probe := filepath.Join(dir, ".writable")
 	err := os.MkdirAll(dir, 0o777)
 	if err == nil {
-		var f *os.File
-		if f, err = os.CreateTemp(dir, ".writable-*"); err == nil {
-			err = errors.Join(f.Close(), os.Remove(f.Name()))
-		}
+		err = os.WriteFile(probe, []byte("probe"), 0o666)
+		_ = os.Remove(probe) // another run may have been faster
 	}
 	if err != nil {
 		return fmt.Errorf("output_dir %s: %w; want a folder that can be written to", dir, err)

@@ -36,7 +36,10 @@ const (
 func main() {
 	// The first Ctrl-C or SIGTERM lets the step finish and saves; the second kills.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() {
+		stop()
+		fmt.Fprintln(os.Stderr, "\nstopping after what is under way; interrupt again to stop at once")
+	})
 	ignoreFileSizeSignal()
 	os.Exit(exitCode(run(ctx, os.Args[1:], os.Stdout, os.Stderr), os.Stderr))
 }
