@@ -111,6 +111,8 @@ func savedNames(set *safetensors.Set, m Model) (saved map[string]string, bad []s
 		_, tied := tree.Aliases()[to]
 		switch {
 		case to == "" || tied:
+		case known[to] && saved[to] != "":
+			bad = append(bad, fmt.Sprintf("%s and %s are both %s", saved[to], name, to))
 		case known[to]:
 			saved[to] = name
 		default:

@@ -68,6 +68,7 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 		return nil, fmt.Errorf("generation: the prompt is empty: want at least one token")
 	}
 	var out []int
+	var fault error
 	err := tensor.Try(func() {
 		c = c.With(c.NoGrad())
 		c.Training = false
@@ -81,7 +82,12 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 				cache.Reset()
 				feed = all[max(0, len(all)-max(1, cache.Cap()/2)):]
 			}
-			id := choose(next(c, m, feed, cache), opt, draws)
+			logits := next(c, m, feed, cache)
+			if best := logits[argmax(logits)]; math.IsNaN(float64(best)) || math.IsInf(float64(best), 0) {
+				fault = fmt.Errorf("generation: the largest logit of token %d is %g: the model's weights are not finite", len(all), best)
+				return
+			}
+			id := choose(logits, opt, draws)
 			out, all = append(out, id), append(all, id)
 			feed = all[len(all)-1:]
 			if opt.OnToken != nil {
@@ -92,10 +98,13 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 			}
 		}
 	})
-	if err == nil {
-		err = ctx.Err()
+	switch {
+	case err != nil:
+		return out, err
+	case fault != nil:
+		return out, fault
 	}
-	return out, err
+	return out, ctx.Err()
 }
 
 // next returns the logits of the token that follows ids.
@@ -157,10 +166,11 @@ func choose(logits []float32, opt Options, draws *rng.Stream) int {
 	return order[len(order)-1]
 }
 
+// argmax is the first index of the largest element, or of a NaN.
 func argmax(x []float32) int {
 	best := 0
 	for i, v := range x {
-		if v > x[best] {
+		if v > x[best] || v != v {
 			best = i
 		}
 	}

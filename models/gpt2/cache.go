@@ -1,6 +1,8 @@
 package gpt2
 
 import (
+	"fmt"
+
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -70,7 +72,11 @@ func (l *layerCache) extend(c *nn.Ctx, k, v *tensor.Tensor) (keys, values *tenso
 // the token after the last one. c must not record gradients.
 func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.Tensor {
 	return nn.Unit1(c, m, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		h := m.Transformer.forward(c, ids, nil, cache.(*Cache))
+		own, ok := cache.(*Cache)
+		if !ok {
+			panic(&tensor.Error{Op: "gpt2.Next", Msg: fmt.Sprintf("a cache of type %T: want one that NewCache made", cache), Where: c.Path()})
+		}
+		h := m.Transformer.forward(c, ids, nil, own)
 		return m.logits(c, tensor.Select(c.Ctx, h, 1, -1))
 	}, ids)
 }

@@ -6,6 +6,7 @@
 package gpt2
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/lockstep-ml/lockstep/data"
@@ -127,10 +128,7 @@ func (m *Model) logits(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
 // cache holds.
 func (t *Transformer) forward(c *nn.Ctx, ids, mask *tensor.Tensor, cache *Cache) *tensor.Tensor {
 	return nn.Unit1(c, t, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		past := 0
-		if cache != nil {
-			past = cache.length
-		}
+		past := t.past(c, ids, cache)
 		pos := tensor.Arange(c.Ctx, tensor.Int32, float64(past), 1, ids.Size(1))
 		x := tensor.Add(c.Ctx, t.WTE.Forward(c, ids), t.WPE.Forward(c, pos))
 		x = t.Drop.Forward(c, x)
@@ -143,6 +141,28 @@ func (t *Transformer) forward(c *nn.Ctx, ids, mask *tensor.Tensor, cache *Cache)
 		}
 		return t.LNF.Forward(c, x)
 	}, ids)
+}
+
+// past is the number of tokens in the cache. It refuses ids that are missing, are no [B,T]
+// or have no positions.
+func (t *Transformer) past(c *nn.Ctx, ids *tensor.Tensor, cache *Cache) int {
+	fail := func(format string, args ...any) {
+		panic(&tensor.Error{Op: "gpt2.Forward", Msg: fmt.Sprintf(format, args...), Where: c.Path()})
+	}
+	if ids == nil {
+		fail("the batch has no %s", data.InputIDs)
+	}
+	if ids.Dim() != 2 {
+		fail("input_ids of shape %v: want [batch, tokens]", ids.Shape())
+	}
+	past, limit := 0, t.WPE.Weight.Size(0)
+	if cache != nil {
+		past = cache.length
+	}
+	if past+ids.Size(1) > limit {
+		fail("%d tokens after %d: want at most n_positions = %d in all", ids.Size(1), past, limit)
+	}
+	return past
 }
 
 // keyMask turns an attention_mask [B,T] into the mask [B,1,1,T] of the keys that may be

@@ -98,6 +98,9 @@ func (m *Model) Config() any {
 // [B] for cross_entropy. The loss terms are samples: mse is averaged over the outputs.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	var out models.Output
+	if b.Tensors[data.Inputs] == nil {
+		panic(&tensor.Error{Op: "mlp.Forward", Msg: fmt.Sprintf("the batch has no %s", data.Inputs), Where: c.Path()})
+	}
 	res := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		x := in[0]
 		for i, l := range m.Layers {

@@ -1,0 +1,249 @@
+package generation_test
+
+import (
+	"context"
+	"math"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/generation"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+const tiny = "../gpt2/testdata/tiny"
+
+func ints(t *testing.T, name string) []int {
+	r, err := safetensors.Open(vfs.OS, filepath.Join(tiny, "golden.safetensors"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, r.Close()) }()
+	e, ok := r.Lookup(name)
+	require.True(t, ok, name)
+	raw, err := r.ReadTensor(name)
+	require.NoError(t, err)
+	c := tensor.NewCtx(tensor.CPU())
+	var out []int
+	for _, id := range tensor.ToSlice[int64](c, tensor.FromBytes(c, raw, e.DType, e.Shape...)) {
+		out = append(out, int(id))
+	}
+	return out
+}
+
+func loadTiny(t *testing.T) models.Generator {
+	m, err := models.LoadPretrained(tensor.CPU(), tiny)
+	require.NoError(t, err)
+	return m.(models.Generator)
+}
+
+// training is a context as a trainer has it: gradients on, dropout on.
+func training() *nn.Ctx { return nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, true) }
+
+func generate(t *testing.T, m models.Generator, prompt []int, opt generation.Options) []int {
+	out, err := generation.Generate(context.Background(), training(), m, prompt, opt)
+	require.NoError(t, err)
+	return out
+}
+
+// Greedy decoding writes what transformers' generate writes.
+func TestGreedyGolden(t *testing.T) {
+	prompt, want := ints(t, "prompt"), ints(t, "generated")
+	require.Equal(t, prompt, want[:len(prompt)])
+	var seen []int
+	got := generate(t, loadTiny(t), prompt, generation.Options{
+		MaxNewTokens: len(want) - len(prompt), EOS: -1, OnToken: func(id int) { seen = append(seen, id) },
+	})
+	require.Equal(t, want[len(prompt):], got)
+	require.Equal(t, got, seen)
+}
+
+func TestGreedyEOS(t *testing.T) {
+	prompt, want := ints(t, "prompt"), ints(t, "generated")[5:]
+	eos := want[3]
+	end := slices.Index(want, eos) + 1
+	require.Equal(t, want[:end], generate(t, loadTiny(t), prompt, generation.Options{MaxNewTokens: 12, EOS: eos}))
+	require.Empty(t, generate(t, loadTiny(t), prompt, generation.Options{}))
+}
+
+// table is a model whose next token depends on the last token alone, by a table of logits.
+type table struct {
+	logits [][]float32
+	limit  int
+	fed    [][]int32 // what Next was called with
+	maxLen int       // the most tokens that the cache held
+	freed  bool
+}
+
+type tableCache struct {
+	t      *table
+	length int
+}
+
+func (k *tableCache) Len() int { return k.length }
+func (k *tableCache) Cap() int { return k.t.limit }
+func (k *tableCache) Reset()   { k.length = 0 }
+func (k *tableCache) Free()    { k.t.freed = true }
+
+func (*table) Forward(*nn.Ctx, *data.Batch) models.Output { return models.Output{} }
+
+func (m *table) NewCache(c *nn.Ctx, _ int) models.Cache { return &tableCache{t: m} }
+
+func (m *table) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.Tensor {
+	if c.Grad() || c.Training {
+		panic("generation must neither record nor drop out")
+	}
+	in := tensor.ToSlice[int32](c.Ctx, ids)
+	m.fed = append(m.fed, in)
+	k := cache.(*tableCache)
+	k.length += len(in)
+	m.maxLen = max(m.maxLen, k.length)
+	row := m.logits[int(in[len(in)-1])%len(m.logits)]
+	return tensor.FromSlice(c.Ctx, row, 1, len(row))
+}
+
+// draw counts which tokens come after token 0 in n draws.
+func draw(t *testing.T, logits []float32, n int, opt generation.Options) []float64 {
+	m := &table{logits: [][]float32{logits}, limit: 8}
+	opt.MaxNewTokens, opt.EOS = n, -1
+	p := make([]float64, len(logits))
+	for _, id := range generate(t, m, []int{0}, opt) {
+		p[id] += 1 / float64(n)
+	}
+	require.True(t, m.freed)
+	return p
+}
+
+func softmax(logits []float32, temperature float64) []float64 {
+	p, sum := make([]float64, len(logits)), 0.0
+	for i, x := range logits {
+		p[i] = math.Exp(float64(x) / temperature)
+		sum += p[i]
+	}
+	for i := range p {
+		p[i] /= sum
+	}
+	return p
+}
+
+func TestSampling(t *testing.T) {
+	const n = 4000
+	logits := []float32{1, 3, -2, 2.5, 0}
+	near := func(want, got []float64, what string) {
+		require.InDeltaSlice(t, want, got, 4*0.5/math.Sqrt(n), what)
+		for i := range want {
+			if want[i] == 0 {
+				require.Zero(t, got[i], what)
+			}
+		}
+	}
+	for _, temperature := range []float64{0.5, 1, 3} {
+		near(softmax(logits, temperature), draw(t, logits, n, generation.Options{Temperature: temperature}), "temperature")
+	}
+	p := softmax(logits, 1)
+	two := p[1] + p[3]
+	near([]float64{0, p[1] / two, 0, p[3] / two, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 2}), "top-k")
+	near(p, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 99}), "top-k of more than there are")
+	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 1}), "top-1 is greedy")
+
+	near([]float64{0, p[1] / two, 0, p[3] / two, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopP: p[1] + 0.01}), "top-p keeps the token that crosses p")
+	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopP: 1e-9}), "top-p keeps one at least")
+	near(p, draw(t, logits, n, generation.Options{Temperature: 1, TopP: 1}), "top-p of 1")
+	// Together, top-p works on what top-k left: p[1] is 0.62 of the two.
+	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 2, TopP: 0.6}), "top-k, then top-p")
+
+	near([]float64{0, 1, 0}, draw(t, []float32{-1e30, 5, float32(math.Inf(-1))}, n, generation.Options{Temperature: 1}), "impossible tokens")
+	require.Equal(t, draw(t, logits, n, generation.Options{Temperature: 1, Seed: 1}), draw(t, logits, n, generation.Options{Temperature: 1, Seed: 1}))
+	require.NotEqual(t, draw(t, logits, n, generation.Options{Temperature: 1, Seed: 1}), draw(t, logits, n, generation.Options{Temperature: 1, Seed: 2}))
+	near([]float64{0, 1, 0}, draw(t, []float32{1, 2, 2}, 10, generation.Options{}), "greedy takes the first of equals")
+}
+
+// When the context is full, generation goes on from its last half.
+func TestContextOverflow(t *testing.T) {
+	// Token i is followed by i+1.
+	successor := make([][]float32, 64)
+	for i := range successor {
+		successor[i] = make([]float32, 64)
+		successor[i][(i+1)%64] = 1
+	}
+	for _, limit := range []int{1, 2, 5, 8} {
+		m := &table{logits: successor, limit: limit}
+		out := generate(t, m, []int{3, 4, 5}, generation.Options{MaxNewTokens: 20, EOS: -1})
+		for i, id := range out {
+			require.Equal(t, 6+i, id)
+		}
+		require.Len(t, out, 20)
+		require.LessOrEqual(t, m.maxLen, limit)
+	}
+	m := &table{logits: successor, limit: 8}
+	generate(t, m, []int{1, 2, 3, 4, 5, 6}, generation.Options{MaxNewTokens: 4, EOS: -1})
+	require.Equal(t, [][]int32{{1, 2, 3, 4, 5, 6}, {7}, {8}, {6, 7, 8, 9}}, m.fed)
+	m = &table{logits: successor, limit: 4}
+	generate(t, m, []int{1, 2, 3, 4, 5, 6}, generation.Options{MaxNewTokens: 1, EOS: -1})
+	require.Equal(t, [][]int32{{5, 6}}, m.fed, "a prompt longer than the context")
+
+	// A real model runs over its context too.
+	out := generate(t, loadTiny(t), ints(t, "prompt"), generation.Options{MaxNewTokens: 150, EOS: -1})
+	require.Len(t, out, 150)
+}
+
+func TestCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	m := loadTiny(t)
+	want := generate(t, m, []int{1, 2}, generation.Options{MaxNewTokens: 3, EOS: -1})
+	var got []int
+	out, err := generation.Generate(ctx, training(), m, []int{1, 2}, generation.Options{MaxNewTokens: 50, EOS: -1, OnToken: func(id int) {
+		if got = append(got, id); len(got) == 3 {
+			cancel()
+		}
+	}})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, want, out)
+	out, err = generation.Generate(ctx, training(), m, []int{1}, generation.Options{MaxNewTokens: 5})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Empty(t, out)
+}
+
+func TestGenerateErrors(t *testing.T) {
+	m := loadTiny(t)
+	fail := func(m models.Generator, prompt []int, opt generation.Options) string {
+		_, err := generation.Generate(context.Background(), training(), m, prompt, opt)
+		require.Error(t, err)
+		return err.Error()
+	}
+	require.Equal(t, "generation: the prompt is empty: want at least one token", fail(m, nil, generation.Options{MaxNewTokens: 1}))
+	require.Equal(t, "generation: max_new_tokens = -1: want at least 0; temperature = -1: want a number ≥ 0; top_k = -2: want at least 0; "+
+		"top_p = 1.5: want a probability in [0, 1]", fail(m, []int{1}, generation.Options{MaxNewTokens: -1, Temperature: -1, TopK: -2, TopP: 1.5}))
+	require.Contains(t, fail(m, []int{1}, generation.Options{Temperature: math.NaN(), TopP: math.NaN()}), "temperature = NaN: want a number ≥ 0; top_p = NaN")
+	require.Contains(t, fail(m, []int{1, 211}, generation.Options{MaxNewTokens: 1}), "211", "an id beyond the vocabulary")
+	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
+		broken := &table{logits: [][]float32{{1, float32(bad), 3}}, limit: 8}
+		for _, temperature := range []float64{0, 1} {
+			require.Contains(t, fail(broken, []int{1, 2}, generation.Options{MaxNewTokens: 1, Temperature: temperature}),
+				"generation: the largest logit of token 2 is ")
+		}
+	}
+}
+
+// Generation gives back all device memory, also when it fails.
+func TestMemory(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 17, 8, 8, 2, 2
+	m, err := gpt2.New(nn.NewInit(dev, 1), cfg)
+	require.NoError(t, err)
+	c := nn.NewCtx(tensor.NewCtx(dev), nil, false)
+	before := dev.MemStats().InUse
+	for _, prompt := range [][]int{{1, 2, 3}, {1, 99}} {
+		_, err := generation.Generate(context.Background(), c, m, prompt, generation.Options{MaxNewTokens: 20, EOS: -1})
+		require.Equal(t, prompt[1] == 99, err != nil)
+		require.Equal(t, before, dev.MemStats().InUse)
+	}
+}
