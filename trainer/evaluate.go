@@ -107,6 +107,9 @@ func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*Predict
 	if t.err != nil {
 		return nil, t.err
 	}
+	if src == nil {
+		return nil, errors.New("trainer: Predict has no data: want a source")
+	}
 	out := &PredictionOutput{}
 	var err error
 	out.Metrics, err = t.predictionLoop(ctx, src, "test_", func(c *nn.Ctx, o models.Output, b *data.Batch) error {
@@ -167,7 +170,7 @@ func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix st
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, err)
 		}
 		has, err := t.predictionStep(b, &loss, each)
 		b.Free()
@@ -205,8 +208,12 @@ func (t *Trainer) predictionStep(b *data.Batch, loss *EvalLoss, each eachFunc) (
 				}
 			}
 			for _, m := range t.metrics {
-				if !t.args.PredictionLossOnly && err == nil {
-					err = m.Update(c, out, b)
+				if t.args.PredictionLossOnly {
+					break
+				}
+				if err = m.Update(c, out, b); err != nil {
+					err = fmt.Errorf("trainer: metric %T: %w", m, err)
+					return nil
 				}
 			}
 			return nil

@@ -115,7 +115,7 @@ func TestMetrics(t *testing.T) {
 
 	a.PredictionLossOnly, metric.failAt = false, 2
 	_, err = tr.Evaluate()
-	requireOneError(t, err, "wits' end")
+	requireOneError(t, err, "trainer: metric *trainer_test.collected", "wits' end")
 }
 
 func TestNamedEvaluationSets(t *testing.T) {

@@ -203,7 +203,10 @@ func (r *run) prepare() error {
 func (r *run) optimizer(groups []*optim.Group) (*optim.Optimizer, error) {
 	a, c := r.args, r.acc.Ctx()
 	if r.newOptim != nil {
-		return r.newOptim(c, groups), nil
+		if own := r.newOptim(c, groups); own != nil {
+			return own, nil
+		}
+		return nil, errors.New("trainer: the function of WithOptimizer made no optimizer")
 	}
 	o, err := a.OptimOptions()
 	if err != nil {

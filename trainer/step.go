@@ -50,9 +50,9 @@ func (r *run) window() (samplers.Window, []*data.Batch, error) {
 		if err != nil {
 			freeAll(batches)
 			if errors.Is(err, io.EOF) {
-				err = fmt.Errorf("trainer: step %d: the loader ended before the run did", r.state.GlobalStep+1)
+				err = errors.New("the loader ended before the run did")
 			}
-			return w, nil, err
+			return w, nil, fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
 		}
 		batches = append(batches, b)
 	}
