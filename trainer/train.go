@@ -45,6 +45,9 @@ func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 	}
 	r, err := t.begin(ctx)
 	if err != nil {
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("%w before the first step: %w", ErrInterrupted, context.Cause(ctx))
+		}
 		return nil, errors.Join(err, t.callbacks.Close())
 	}
 	defer r.close()
@@ -76,12 +79,12 @@ func (r *run) loop(ctx context.Context) error {
 // was written ahead of.
 func (r *run) catchUp(ctx context.Context) error {
 	c := &r.control
+	c.ShouldTrainingStop = c.ShouldTrainingStop || r.state.GlobalStep >= r.steps.MaxSteps || r.timeIsUp()
 	c.ShouldEvaluate = r.owed.evaluate || r.args.EvalOnStart && r.state.GlobalStep == 0
 	c.ShouldSave = r.owed.save
 	if err := r.act(ctx); err != nil {
 		return err
 	}
-	c.ShouldTrainingStop = c.ShouldTrainingStop || r.state.GlobalStep >= r.steps.MaxSteps || r.timeIsUp()
 	if r.owed.epochEnd {
 		return r.endEpoch(ctx, r.epochHasSteps())
 	}
