@@ -16,10 +16,12 @@ type CustomOp struct {
 
 // Custom applies a user's op.
 func Custom(c *Ctx, op CustomOp, in ...*Tensor) []*Tensor {
+	in = slices.Clone(in) // the gradient reads it later
 	for _, t := range in {
 		t.check(c, op.Name)
 	}
 	out, saved := op.Forward(c.NoGrad(), in)
+	out = slices.Clone(out) // it may be in
 	for i, t := range out {
 		if t.takesPart() || slices.Contains(in, t) {
 			out[i] = t.alias() // an input passed through
@@ -30,7 +32,7 @@ func Custom(c *Ctx, op CustomOp, in ...*Tensor) []*Tensor {
 		for i := range need {
 			need[i] = b.Need(i)
 		}
-		grads := op.Backward(b.Ctx, saved, b.node.grads, need)
+		grads := op.Backward(b.Ctx, saved, slices.Clone(b.node.grads), need)
 		if len(grads) != len(in) {
 			b.fail(op.Name, in, "Backward returned %d gradients: want %d, one for each input", len(grads), len(in))
 		}
@@ -50,7 +52,7 @@ func Custom(c *Ctx, op CustomOp, in ...*Tensor) []*Tensor {
 // f draw the same numbers both times.
 func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in, params []*Tensor) []*Tensor {
 	again, drawn := *c, *c.draws // before f draws
-	out := c.NoGrad().Scope(func(c *Ctx) []*Tensor { return f(c, in) })
+	out := slices.Clone(c.NoGrad().Scope(func(c *Ctx) []*Tensor { return f(c, in) }))
 	if !c.grad {
 		return out
 	}

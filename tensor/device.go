@@ -11,7 +11,11 @@ import (
 )
 
 // Device is where tensors live and kernels run.
-type Device struct{ be backend.Backend }
+type Device struct {
+	be     backend.Backend
+	mu     sync.RWMutex // held for writing while the backend closes
+	closed bool
+}
 
 // NewDevice wraps a backend. Users call CPU, NewCPU or OpenDevice instead.
 func NewDevice(be backend.Backend) *Device { return &Device{be: be} }
@@ -32,7 +36,21 @@ func (d *Device) Name() string { return d.be.Name() }
 func (d *Device) MemStats() backend.Stats { return d.be.Stats() }
 
 // Close gives back everything that the device holds; its tensors must not be used again.
-func (d *Device) Close() error { return d.be.Close() }
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	return d.be.Close()
+}
+
+// free gives buf back, unless Close did: tensors may be collected later than that.
+func (d *Device) free(buf backend.Buffer) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if !d.closed {
+		d.be.Free(buf)
+	}
+}
 
 var registry struct {
 	sync.Mutex

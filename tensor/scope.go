@@ -4,7 +4,8 @@ package tensor
 type scope struct {
 	parent *scope
 	own    []*storage
-	nodes  []*Node // graph nodes recorded inside; they go with the outermost scope
+	nodes  []*Node     // graph nodes recorded inside; they go with the outermost scope
+	few    [8]*storage // the start of own: most scopes are those of one op's gradient
 }
 
 // Scope runs body with a memory scope of its own. When body returns, everything that
@@ -22,9 +23,13 @@ func (c *Ctx) Scope(body func(c *Ctx) []*Tensor) []*Tensor {
 
 // enter returns c with a new innermost scope; leave must follow.
 func (c *Ctx) enter() *Ctx {
-	d := *c
-	d.scope = &scope{parent: c.scope}
-	return &d
+	in := &struct { // one object for the garbage collector
+		Ctx
+		memory scope
+	}{Ctx: *c, memory: scope{parent: c.scope}}
+	in.memory.own = in.memory.few[:0]
+	in.scope = &in.memory
+	return &in.Ctx
 }
 
 // leave ends the scope that enter began; out moves to the enclosing scope.

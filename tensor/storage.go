@@ -42,11 +42,7 @@ func (s *storage) give(to *scope) {
 		to.own = append(to.own, s)
 		return
 	}
-	type block struct {
-		be  backend.Backend
-		buf backend.Buffer
-	}
-	s.cleanup = runtime.AddCleanup(s, func(b block) { b.be.Free(b.buf) }, block{s.dev.be, s.buf})
+	s.cleanup = runtime.AddCleanup(s, s.dev.free, s.buf)
 }
 
 func (s *storage) retain() { s.refs++ }
@@ -62,7 +58,7 @@ func (s *storage) free() {
 		return
 	}
 	s.cleanup.Stop()
-	s.dev.be.Free(s.buf)
+	s.dev.free(s.buf)
 	s.buf, s.owner = nil, nil
 	s.gen++
 }

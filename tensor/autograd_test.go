@@ -1,0 +1,318 @@
+package tensor_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func TestGradientsAccumulate(t *testing.T) {
+	c := newCtx(t)
+	w := leaf(c, 1, 2, 3)
+	require.Nil(t, w.Grad())
+	backward(c, total(c, tensor.Mul(c, w, w)))
+	require.Equal(t, []float64{2, 4, 6}, gradOf(c, w))
+	buffer := w.Grad()
+	backward(c, total(c, w))
+	require.Equal(t, []float64{3, 5, 7}, gradOf(c, w))
+	w.ZeroGrad()
+	require.Nil(t, w.Grad())
+	backward(c, total(c, w))
+	require.Equal(t, []float64{1, 1, 1}, gradOf(c, w), "the first contribution after ZeroGrad overwrites")
+	require.Same(t, buffer, w.Grad(), "ZeroGrad keeps the buffer")
+}
+
+func TestGradientIsContiguousForStridedLeaves(t *testing.T) {
+	c := newCtx(t)
+	m := tensor.FromSlice(c, []float64{1, 2, 3, 4, 5, 6}, 2, 3)
+	w := tensor.Detach(tensor.Transpose(c, m, 0, 1)).SetRequiresGrad(true)
+	backward(c, total(c, tensor.Mul(c, w, w)))
+	require.True(t, w.Grad().IsContiguous())
+	require.Equal(t, []float64{2, 8, 4, 10, 6, 12}, gradOf(c, w))
+}
+
+func TestSharedSubexpressionsAndDiamonds(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 3)
+	y := tensor.Mul(c, x, x)                                  // x²
+	z := tensor.Add(c, tensor.Mul(c, y, x), y)                // x³ + x²
+	u := tensor.Mul(c, tensor.Sub(c, z, y), tensor.Neg(c, z)) // −x³(x³+x²)
+	backward(c, u)
+	require.Equal(t, []float64{-(6*243 + 5*81)}, gradOf(c, x))
+}
+
+// TestOneBackwardForManyUses: the order of additions is the graph's, youngest op first,
+// and does not depend on maps or schedules.
+func TestOrderIsDeterministic(t *testing.T) {
+	var want []float64
+	for range 20 {
+		c := newCtx(t)
+		x := tensor.Full(c, tensor.Float32, 0.1, 64).SetRequiresGrad(true)
+		sum := tensor.Scalar(c, tensor.Float32, 0)
+		for i := range 20 {
+			sum = tensor.Add(c, sum, total(c, tensor.Affine(c, x, 1/float64(3*i+1), 0)))
+		}
+		backward(c, sum)
+		if want == nil {
+			want = gradOf(c, x)
+		}
+		require.Equal(t, want, gradOf(c, x))
+	}
+}
+
+func TestHooksFireOnceWhenComplete(t *testing.T) {
+	c := newCtx(t)
+	tied, other := leaf(c, 2), leaf(c, 5)
+	var order []string
+	var seen []float64
+	hook := func(name string) func(*tensor.Ctx, *tensor.Tensor) {
+		return func(c *tensor.Ctx, p *tensor.Tensor) {
+			order = append(order, name)
+			seen = append(seen, gradOf(c, p)...)
+		}
+	}
+	remove := tied.OnGrad(hook("tied"))
+	other.OnGrad(hook("other"))
+	loss := func() *tensor.Tensor {
+		y := tensor.Mul(c, tied, tied)                      // the oldest use: complete last
+		return tensor.Mul(c, tensor.Mul(c, y, other), tied) // tied³·other
+	}
+	backward(c, loss())
+	require.Equal(t, []string{"other", "tied"}, order)
+	require.Equal(t, []float64{8, 60}, seen)
+
+	order, seen = nil, nil
+	backward(c, loss())
+	require.Equal(t, []string{"other", "tied"}, order, "once for each Backward")
+	require.Equal(t, []float64{16, 120}, seen, "with what was accumulated")
+
+	remove()
+	order = nil
+	backward(c, loss())
+	require.Equal(t, []string{"other"}, order)
+}
+
+func TestHooksOfUnusedLeavesDoNotFire(t *testing.T) {
+	c := newCtx(t)
+	x, unused := leaf(c, 1), leaf(c, 1)
+	fired := 0
+	unused.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { fired++ })
+	backward(c, x)
+	require.Zero(t, fired)
+	require.Nil(t, unused.Grad())
+}
+
+func TestRootsThatAreLeaves(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 1, 2)
+	fired := 0
+	x.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { fired++ })
+	tensor.Backward(c, []*tensor.Tensor{x}, []*tensor.Tensor{vec(c, 5, 7)}, nil)
+	require.Equal(t, []float64{5, 7}, gradOf(c, x))
+	require.Equal(t, 1, fired)
+
+	tensor.Backward(c, []*tensor.Tensor{x, total(c, x), x}, []*tensor.Tensor{vec(c, 1, 1), nil, vec(c, 2, 2)}, nil)
+	require.Equal(t, []float64{9, 11}, gradOf(c, x), "as a root twice, and below another root")
+	require.Equal(t, 2, fired)
+
+	g := tensor.Backward(c, []*tensor.Tensor{x}, []*tensor.Tensor{vec(c, 3, 4)}, []*tensor.Tensor{x})
+	require.Equal(t, []float64{3, 4}, values(c, g[0]))
+}
+
+func TestSeveralRoots(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 2)
+	y := tensor.Mul(c, x, x)
+	z := tensor.Mul(c, y, x)
+	tensor.Backward(c, []*tensor.Tensor{z, y, z}, []*tensor.Tensor{vec(c, 1), vec(c, 10), vec(c, 100)}, nil)
+	require.Equal(t, []float64{101*12 + 10*4}, gradOf(c, x))
+}
+
+func TestWrt(t *testing.T) {
+	c := newCtx(t)
+	x, w := leaf(c, 2), leaf(c, 3)
+	w.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { t.Error("a hook ran") })
+	h := tensor.Mul(c, x, w) // 6
+	y := tensor.Mul(c, h, h) // 36
+	unrelated := leaf(c, 1)
+	g := tensor.Backward(c, one(y), nil, []*tensor.Tensor{h, x, w, y, unrelated, h}, tensor.RetainGraph())
+	require.Equal(t, []float64{12}, values(c, g[0]))
+	require.Equal(t, []float64{36}, values(c, g[1]))
+	require.Equal(t, []float64{24}, values(c, g[2]))
+	require.Equal(t, []float64{1}, values(c, g[3]), "the root itself")
+	require.Nil(t, g[4])
+	require.Equal(t, []float64{12}, values(c, g[5]), "named twice, computed once")
+	require.Nil(t, x.Grad(), "nothing is accumulated")
+	require.Nil(t, w.Grad())
+
+	backward(c, tensor.Mul(c, tensor.Detach(y), x))
+	require.Equal(t, []float64{36}, gradOf(c, x))
+}
+
+// spy is the identity; its gradient notes that it was computed.
+func spy(c *tensor.Ctx, name string, log *[]string, x *tensor.Tensor) *tensor.Tensor {
+	return tensor.Custom(c, tensor.CustomOp{
+		Name:    name,
+		Forward: func(_ *tensor.Ctx, in []*tensor.Tensor) (out, saved []*tensor.Tensor) { return in, nil },
+		Backward: func(_ *tensor.Ctx, _, grads []*tensor.Tensor, _ []bool) []*tensor.Tensor {
+			*log = append(*log, name)
+			return grads
+		},
+	}, x)[0]
+}
+
+func TestOnlyWhatLeadsToWrtIsComputed(t *testing.T) {
+	c := newCtx(t)
+	x, w := leaf(c, 2), leaf(c, 3)
+	var log []string
+	y := tensor.Mul(c, spy(c, "x", &log, x), spy(c, "w", &log, w))
+	inputs := tensor.Backward(c, one(y), nil, one(x), tensor.RetainGraph())
+	require.Equal(t, []string{"x"}, log)
+	require.Equal(t, []float64{3}, values(c, inputs[0]))
+	weights := tensor.Backward(c, one(y), nil, one(w))
+	require.Equal(t, []string{"x", "w"}, log)
+	require.Equal(t, []float64{2}, values(c, weights[0]))
+}
+
+func TestSecondBackward(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 2)
+	y := tensor.Mul(c, x, x)
+	backward(c, y, tensor.RetainGraph())
+	backward(c, y)
+	require.Equal(t, []float64{8}, gradOf(c, x))
+	e := misuse(t, func() { backward(c, y) })
+	require.Equal(t, "Backward", e.Op)
+	require.Contains(t, e.Msg, "the graph of Mul is gone")
+	require.Contains(t, e.Msg, "RetainGraph")
+}
+
+func TestChangedInPlaceIsDetected(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 2)
+	h := tensor.Affine(c, x, 1, 0)
+	y := tensor.Mul(c, h, h)
+	tensor.ScaleInto(c.NoGrad(), h, 2)
+	e := misuse(t, func() { backward(c, y) })
+	require.Contains(t, e.Msg, "a tensor that Mul saved for its gradient was changed in place since")
+
+	h = tensor.Affine(c, x, 1, 0)
+	y = tensor.Affine(c, h, 3, 0) // its gradient reads nothing
+	tensor.ScaleInto(c.NoGrad(), h, 2)
+	backward(c, y)
+	require.Equal(t, []float64{3}, gradOf(c, x))
+
+	y = tensor.Mul(c, h, x)
+	h.Free()
+	e = misuse(t, func() { backward(c, y) })
+	require.Contains(t, e.Msg, "used after it was freed")
+}
+
+func TestWritesInPlaceToGraphAreRefused(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 2)
+	e := misuse(t, func() { tensor.ScaleInto(c, x, 2) })
+	require.Contains(t, e.Msg, "takes part in autograd")
+	tensor.ScaleInto(c.NoGrad(), x, 2)
+	tensor.ScaleInto(c, tensor.Detach(x), 2)
+	require.Equal(t, []float64{8}, values(c, x))
+}
+
+func TestDetachAndNoGrad(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 3)
+	d := tensor.Detach(x)
+	require.False(t, d.RequiresGrad())
+	require.True(t, d.SharesMemory(x))
+	backward(c, tensor.Mul(c, x, d))
+	require.Equal(t, []float64{3}, gradOf(c, x))
+
+	y := tensor.Mul(c.NoGrad(), x, x)
+	require.False(t, y.RequiresGrad())
+	e := misuse(t, func() { backward(c, y) })
+	require.Contains(t, e.Msg, "does not require grad")
+	require.False(t, c.NoGrad().Grad())
+	require.True(t, tensor.Mul(c.NoGrad().EnableGrad(), x, x).RequiresGrad())
+}
+
+func TestLeaves(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 1)
+	require.True(t, x.IsLeaf())
+	y := tensor.Neg(c, x)
+	require.True(t, y.RequiresGrad())
+	require.False(t, y.IsLeaf())
+	require.Contains(t, misuse(t, func() { y.SetRequiresGrad(true) }).Msg, "result of Neg")
+	require.Contains(t, misuse(t, func() { tensor.Zeros(c, tensor.Int32, 1).SetRequiresGrad(true) }).Msg, "floating-point")
+	require.Contains(t, misuse(t, func() { vec(c, 1).OnGrad(nil) }).Msg, "not a leaf")
+	x.SetRequiresGrad(false)
+	backward(c, y)
+	require.Nil(t, x.Grad(), "no longer a leaf")
+}
+
+func TestBackwardMisuse(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 1, 2)
+	y := tensor.Neg(c, x)
+	require.Contains(t, misuse(t, func() { backward(c, y) }).Msg, "a root of 2 elements needs a gradient")
+	for _, g := range []*tensor.Tensor{vec(c, 1), tensor.Ones(c, tensor.Float32, 2)} {
+		require.Contains(t, misuse(t, func() { tensor.Backward(c, one(y), one(g), nil) }).Msg, "differ in shape or dtype")
+	}
+	require.Contains(t, misuse(t, func() { tensor.Backward(c, []*tensor.Tensor{y, y}, one(vec(c, 1, 1)), nil) }).Msg, "1 gradients for 2 roots")
+	tensor.Backward(c, one(y), one(vec(c, 1, 2)), nil)
+	require.Equal(t, []float64{-1, -2}, gradOf(c, x), "the graph is unharmed")
+}
+
+func TestDeepChain(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 1)
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		y := x
+		for range 10_000 {
+			y = tensor.Affine(c, y, 1, 1)
+		}
+		backward(c, y)
+		return nil
+	})
+	require.Equal(t, []float64{1}, gradOf(c, x))
+}
+
+func TestSwapGrad(t *testing.T) {
+	c := newCtx(t)
+	x := leaf(c, 3)
+	backward(c, x)
+	first := x.SwapGrad(nil, false)
+	require.Equal(t, []float64{1}, values(c, first))
+	require.Nil(t, x.Grad())
+	backward(c, tensor.Affine(c, x, 5, 0))
+	require.Equal(t, []float64{5}, gradOf(c, x))
+	require.Equal(t, []float64{1}, values(c, first), "the buffer that was taken away")
+
+	x.SwapGrad(first, true)
+	backward(c, tensor.Affine(c, x, 7, 0))
+	require.Equal(t, []float64{8}, gradOf(c, x), "added to what the buffer held")
+	require.Same(t, first, x.Grad())
+	x.SwapGrad(first, false)
+	backward(c, tensor.Affine(c, x, 7, 0))
+	require.Equal(t, []float64{7}, gradOf(c, x), "overwritten")
+
+	require.Contains(t, misuse(t, func() { x.SwapGrad(vec(c, 1, 2), true) }).Msg, "want a contiguous buffer")
+	require.Contains(t, misuse(t, func() { vec(c, 1).SwapGrad(nil, false) }).Msg, "not a leaf")
+}
+
+// TestTies: equal extremes share the gradient, so that permuting operands changes nothing.
+func TestTies(t *testing.T) {
+	c := newCtx(t)
+	x, y := leaf(c, 1, 2, 3), leaf(c, 1, 5, 0)
+	backward(c, total(c, tensor.Maximum(c, x, y)))
+	require.Equal(t, []float64{0.5, 0, 1}, gradOf(c, x))
+	require.Equal(t, []float64{0.5, 1, 0}, gradOf(c, y))
+	z := leaf(c, 7, 1, 7, 7)
+	backward(c, tensor.Affine(c, tensor.Max(c, z, 0, false), 3, 0))
+	require.Equal(t, []float64{1, 0, 1, 1}, gradOf(c, z))
+	zero := leaf(c, 0, -0.5)
+	backward(c, total(c, tensor.Add(c, tensor.ReLU(c, zero), tensor.Abs(c, zero))))
+	require.Equal(t, []float64{0, -1}, gradOf(c, zero))
+}
