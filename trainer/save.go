@@ -81,27 +81,25 @@ func (r *run) save(ctx context.Context) error {
 		return fmt.Errorf("trainer: %w", err)
 	}
 	r.savedAt = t.state.GlobalStep
-	if err := r.rotate(); err != nil {
-		return err
-	}
+	r.rotate()
 	e := t.event()
 	e.Checkpoint = info.Path
 	return t.callbacks.Fire(callbacks.Save, e)
 }
 
-// rotate deletes old checkpoints but the best.
-func (r *run) rotate() error {
+// rotate deletes old checkpoints but the best. One that stays because it cannot be deleted
+// is no reason to end a run: the next save tries again.
+func (r *run) rotate() {
 	if r.args.SaveTotalLimit == nil {
-		return nil
+		return
 	}
 	var keep []string
 	if best := r.state.BestModelCheckpoint; best != nil {
 		keep = append(keep, *best)
 	}
 	if _, err := r.store.Rotate(*r.args.SaveTotalLimit, keep...); err != nil {
-		return fmt.Errorf("trainer: save_total_limit: %w", err)
+		r.log.Warn("save_total_limit: old checkpoints could not be deleted", "limit", *r.args.SaveTotalLimit, "err", err)
 	}
-	return nil
 }
 
 // modelParts are the files of a saved model: weights, config and the user's parts.
