@@ -176,3 +176,25 @@ func TestConfigSwitches(t *testing.T) {
 		seen[bits] = name
 	}
 }
+
+// A clone on another device computes the same and shares nothing.
+func TestClone(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	m := newModel(t, tensor.CPU(), smallConfig())
+	n, err := nn.Clone(m, dev)
+	require.NoError(t, err)
+	require.Same(t, n.Transformer.WTE.Weight, n.LMHead.Weight, "tied stay tied")
+	require.Equal(t, m.Cfg, n.Cfg)
+	require.NotSame(t, m.Cfg.EosTokenID, n.Cfg.EosTokenID)
+	logits := func(m *gpt2.Model, dev *tensor.Device) []byte {
+		c := nn.NewCtx(tensor.NewCtx(dev).NoGrad(), nil, false)
+		return tensor.ReadBytes(c.Ctx, m.Forward(c, batch(c.Ctx, tokens(2, 5, 61), 2, false)).Logits)
+	}
+	want := logits(m, tensor.CPU())
+	require.Equal(t, want, logits(n, dev))
+	for _, p := range nn.NamedParameters(m) {
+		tensor.FillInto(tensor.NewCtx(tensor.CPU()).NoGrad(), p.Tensor, 0)
+	}
+	require.Equal(t, want, logits(n, dev))
+}
