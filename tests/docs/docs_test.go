@@ -1,0 +1,279 @@
+// Package docs checks that what the documents say of the code is there: programs, paths,
+// names, the lattice and the dependencies.
+package docs
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const root = "../.."
+
+// documents are the Markdown files that are checked.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*.md", "examples/*/*.md", "tests/*/*.md"} {
+		names, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		for _, name := range names {
+			rel, err := filepath.Rel(root, name)
+			require.NoError(t, err)
+			out[filepath.ToSlash(rel)] = read(t, rel)
+		}
+	}
+	require.NotEmpty(t, out["README.md"])
+	require.NotEmpty(t, out["docs/ARCHITECTURE.md"])
+	return out
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, name))
+	require.NoError(t, err)
+	return strings.ReplaceAll(string(text), "\r\n", "\n")
+}
+
+// TestReadmeProgram: the program in the README is examples/quickstart.
+func TestReadmeProgram(t *testing.T) {
+	_, rest, ok := strings.Cut(read(t, "README.md"), "```go\n")
+	require.True(t, ok)
+	program, _, ok := strings.Cut(rest, "```\n")
+	require.True(t, ok)
+	require.Equal(t, read(t, "examples/quickstart/main.go"), program)
+}
+
+var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
+
+// TestLinks: every relative link leads to a file or folder.
+func TestLinks(t *testing.T) {
+	for name, text := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(m[1], "://") {
+				_, err := os.Stat(filepath.Join(root, filepath.Dir(name), m[1]))
+				require.NoError(t, err, "%s links to %s", name, m[1])
+			}
+		}
+	}
+}
+
+var (
+	fence = regexp.MustCompile("(?ms)^ *```.*?^ *```")
+	span  = regexp.MustCompile("`([^`\n]+)`")
+	aPath = regexp.MustCompile(`^[\w.-]+(/[\w.*-]+)+/?$`)
+	aName = regexp.MustCompile(`^([a-z][a-z0-9]*)\.([A-Z]\w*)(?:\.([A-Z]\w*))?(?:\(.*\))?$`)
+)
+
+// spans are the pieces of code inside the sentences of a document.
+func spans(text string) (out []string) {
+	for _, m := range span.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// TestPaths: a path that begins with one of the repository's folders exists.
+func TestPaths(t *testing.T) {
+	checked := 0
+	for name, text := range documents(t) {
+		for _, s := range spans(text) {
+			top, _, _ := strings.Cut(s, "/")
+			if _, err := os.Stat(filepath.Join(root, top)); err != nil || !aPath.MatchString(s) || top == "out" {
+				continue
+			}
+			found, err := filepath.Glob(filepath.Join(root, s))
+			require.NoError(t, err)
+			require.NotEmpty(t, found, "%s names %s, which does not exist", name, s)
+			checked++
+		}
+	}
+	require.Greater(t, checked, 50)
+}
+
+// exported maps package names to what they export: X, and X.Y for fields and methods. A
+// package name that several folders share stands for all of them.
+func exported(t *testing.T) map[string]map[string]bool {
+	t.Helper()
+	out := map[string]map[string]bool{}
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && p != root && (d.Name() == "testdata" || d.Name()[0] == '.' || d.Name()[0] == '_') {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), p, nil, 0)
+		if err != nil {
+			return err
+		}
+		if out[f.Name.Name] == nil {
+			out[f.Name.Name] = map[string]bool{}
+		}
+		for _, d := range f.Decls {
+			addNames(out[f.Name.Name], d)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return out
+}
+
+func addNames(names map[string]bool, decl ast.Decl) {
+	switch d := decl.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			names[d.Name.Name] = true
+			return
+		}
+		names[receiver(d.Recv.List[0].Type)+"."+d.Name.Name] = true
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			switch s := s.(type) {
+			case *ast.TypeSpec:
+				names[s.Name.Name] = true
+				addMembers(names, s)
+			case *ast.ValueSpec:
+				for _, n := range s.Names {
+					names[n.Name] = true
+				}
+			}
+		}
+	}
+}
+
+func addMembers(names map[string]bool, s *ast.TypeSpec) {
+	var list *ast.FieldList
+	switch t := s.Type.(type) {
+	case *ast.StructType:
+		list = t.Fields
+	case *ast.InterfaceType:
+		list = t.Methods
+	default:
+		return
+	}
+	for _, f := range list.List {
+		for _, n := range f.Names {
+			names[s.Name.Name+"."+n.Name] = true
+		}
+	}
+}
+
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
+}
+
+// TestNames: a name of one of the repository's packages exists in it.
+func TestNames(t *testing.T) {
+	packages, checked := exported(t), 0
+	for name, text := range documents(t) {
+		for _, s := range spans(text) {
+			m := aName.FindStringSubmatch(s)
+			if m == nil || packages[m[1]] == nil {
+				continue
+			}
+			ident := m[2]
+			if m[3] != "" {
+				ident += "." + m[3]
+			}
+			require.True(t, packages[m[1]][ident], "%s names %s, which package %s does not have", name, s, m[1])
+			checked++
+		}
+	}
+	require.Greater(t, checked, 50)
+}
+
+var row = regexp.MustCompile("(?m)^\\| `([a-z]+)` \\| (.*) \\|$")
+
+// TestLattice: the table in ARCHITECTURE.md is the one that tests/arch holds.
+func TestLattice(t *testing.T) {
+	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "tests/arch/lattice_test.go"), nil, 0)
+	require.NoError(t, err)
+	want := map[string][]string{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if !ok || v.Names[0].Name != "lattice" {
+			return true
+		}
+		for _, e := range v.Values[0].(*ast.CompositeLit).Elts {
+			kv := e.(*ast.KeyValueExpr)
+			to := []string{}
+			for _, x := range kv.Value.(*ast.CompositeLit).Elts {
+				to = append(to, value(x))
+			}
+			want[value(kv.Key)] = to
+		}
+		return false
+	})
+	require.NotEmpty(t, want)
+
+	_, section, ok := strings.Cut(read(t, "docs/ARCHITECTURE.md"), "\n## Who may import whom\n")
+	require.True(t, ok)
+	section, _, _ = strings.Cut(section, "\n## ")
+	got := map[string][]string{}
+	for _, m := range row.FindAllStringSubmatch(section, -1) {
+		to := []string{}
+		for _, s := range spans(m[2]) {
+			to = append(to, s)
+		}
+		got[m[1]] = to
+	}
+	for folder := range want {
+		require.ElementsMatch(t, want[folder], got[folder], folder)
+	}
+	require.Len(t, got, len(want))
+}
+
+// value is a string literal's text; a constant stands for "*".
+func value(e ast.Expr) string {
+	lit, ok := e.(*ast.BasicLit)
+	if !ok {
+		return "*"
+	}
+	s, err := strconv.Unquote(lit.Value)
+	if err != nil {
+		return fmt.Sprint(err)
+	}
+	return s
+}
+
+var required = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`)
+
+// TestDependencies: docs/dependencies.md has a line for each direct dependency, and for
+// nothing else.
+func TestDependencies(t *testing.T) {
+	var want []string
+	for _, m := range required.FindAllStringSubmatch(read(t, "go.mod"), -1) {
+		want = append(want, m[1])
+	}
+	require.NotEmpty(t, want)
+	var got []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, "docs/dependencies.md"), -1) {
+		got = append(got, m[1])
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	require.Equal(t, want, got)
+}
