@@ -65,6 +65,7 @@ func newEverything() *everything {
 		Nested: [][]*nn.Parameter{{vector(1)}, {vector(1), vector(1)}},
 		Any:    linear(), Number: &n, Table: map[int]string{1: ""},
 		Buffer: tensor.Zeros(tensor.NewCtx(tensor.CPU()), tensor.Float32, 1),
+		cache:  []*tensor.Tensor{nil}, alone: nil,
 	}
 }
 
