@@ -234,11 +234,7 @@ func TestLattice(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	got := map[string][]string{}
 	for _, m := range row.FindAllStringSubmatch(section, -1) {
-		to := []string{}
-		for _, s := range spans(m[2]) {
-			to = append(to, s)
-		}
-		got[m[1]] = to
+		got[m[1]] = spans(m[2])
 	}
 	for folder := range want {
 		require.ElementsMatch(t, want[folder], got[folder], folder)
