@@ -63,7 +63,9 @@ func listFiles(d *DataArguments) (train, eval []string, err error) {
 		return nil, nil, err
 	}
 	if len(eval) == 0 {
-		train, eval, err = holdOut(train)
+		if train, eval, err = holdOut(train); err != nil {
+			return nil, nil, err
+		}
 	}
 	if err := requireDisjoint(train, eval); err != nil {
 		return nil, nil, err
