@@ -132,6 +132,32 @@ func TestBackwardReleasesWhatWasSaved(t *testing.T) {
 	require.Equal(t, before+bytes, inUse(c), "the leaf's gradient is left")
 }
 
+// TestGradientsWrtBelongToTheCaller: they go with the scope that Backward is called in.
+func TestGradientsWrtBelongToTheCaller(t *testing.T) {
+	c := newCtx(t)
+	x := tensor.Ones(c, tensor.Float64, 4).SetRequiresGrad(true)
+	before := inUse(c)
+	var kept, gone *tensor.Tensor
+	out := c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		y := tensor.Mul(c, x, x)
+		g := tensor.Backward(c, one(y), one(tensor.Expand(c, vec(c, 3), 4)), []*tensor.Tensor{x, y})
+		gone = g[1]
+		return one(g[0])
+	})
+	require.Equal(t, []float64{6, 6, 6, 6}, values(c, out[0]))
+	require.Equal(t, before+32, inUse(c))
+	misuse(t, func() { values(c, gone) })
+	out[0].Free()
+
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		kept = c.Keep(tensor.Backward(c, one(total(c, tensor.Exp(c, x))), nil, one(x))[0])
+		return nil
+	})
+	require.Equal(t, before+32, inUse(c))
+	kept.Free()
+	require.Equal(t, before, inUse(c))
+}
+
 // step is a small forward and backward pass, with everything in one scope.
 func step(c *tensor.Ctx, x *tensor.Tensor, ws []*tensor.Tensor, learn bool) {
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {

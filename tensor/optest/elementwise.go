@@ -16,7 +16,7 @@ func unaryRow(name string, dtypes []tensor.DType, fill Fill, f unaryFunc, want f
 	for _, shape := range [][]int{{}, {1}, {7}, {3, 5}, {2, 1, 3, 2}, {0}, {3, 0, 2}} {
 		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), In: []Input{diff(fill, shape...)}, Apply: unary(f), Want: oracle})
 	}
-	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(fill, 13, 5003)}, Apply: unary(f)})
+	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(fill, 7, 5003)}, Apply: unary(f)})
 	return op
 }
 
@@ -79,7 +79,7 @@ func binaryRow(name string, dtypes []tensor.DType, fillX, fillY Fill, f binaryFu
 	for _, p := range pairs {
 		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(p), In: []Input{diff(fillX, p[0]...), diff(fillY, p[1]...)}, Apply: binary(f), Want: oracle})
 	}
-	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(fillX, 13, 5003), diff(fillY, 5003)}, Apply: binary(f)})
+	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(fillX, 7, 5003), diff(fillY, 5003)}, Apply: binary(f)})
 	op.Misuse = []Misuse{
 		{Name: "shapes", Want: "[2 3], ", Call: func(c *tensor.Ctx) {
 			f(c, tensor.Zeros(c, dtypes[0], 2, 3), tensor.Zeros(c, dtypes[0], 2))
@@ -155,8 +155,8 @@ func logicOps() []Op {
 				return v[0]
 			})})
 	}
-	where.Samples = append(where.Samples, Sample{Name: "large", Large: true, In: []Input{flags(5003), diff(normal, 13, 1), diff(normal, 13, 5003)}, Apply: ternary(tensor.Where)})
-	masked.Samples = append(masked.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 13, 5003), flags(13, 1)}, Apply: binary(fill)})
+	where.Samples = append(where.Samples, Sample{Name: "large", Large: true, In: []Input{flags(5003), diff(normal, 7, 1), diff(normal, 7, 5003)}, Apply: ternary(tensor.Where)})
+	masked.Samples = append(masked.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 7, 5003), flags(7, 1)}, Apply: binary(fill)})
 	return []Op{
 		comparison("Eq", all, tensor.Eq, func(x, y float64) bool { return x == y }),
 		comparison("Ne", all, tensor.Ne, func(x, y float64) bool { return x != y }),

@@ -21,7 +21,7 @@ func inPlace(f func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor)) fun
 func inPlaceOps() []Op {
 	row := func(name string, dtypes []tensor.DType, operands int, f func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor), want func(x ...float64) float64) Op {
 		op := Op{Name: name, DTypes: dtypes}
-		for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {13, 5003}} {
+		for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {7, 5003}} {
 			s := Sample{Name: fmt.Sprint(shape), Apply: inPlace(f), Want: pointwise(want), Large: numel(shape) > 1000}
 			for range operands {
 				s.In = append(s.In, typed(normal, shape...))
@@ -88,7 +88,7 @@ func adamRow() Op {
 		}
 		return out
 	}
-	for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {13, 5003}} {
+	for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {7, 5003}} {
 		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), Large: numel(shape) > 1000, Apply: apply, Want: want,
 			In: []Input{typed(normal, shape...), typed(positive, shape...), typed(normal, shape...)}})
 	}
