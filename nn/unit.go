@@ -16,8 +16,8 @@ type Hooks struct {
 // Unit runs the forward function of module m: in a memory scope of its own, under m's
 // path, with m's hooks, and with recomputation if the context asks for it. Inputs
 // that need gradients must be handed in, not captured, for hooks and recomputation to
-// see them. A forward pass that Backward is to follow runs inside a Scope of the caller,
-// one per micro-batch: else the graph ends with the outermost Unit.
+// see them. Training steps run inside a Scope of the caller, one per micro-batch; a graph that
+// is recorded outside of every Scope has none, and the garbage collector frees it.
 func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor, in ...*tensor.Tensor) []*tensor.Tensor {
 	u := c.unit(m)
 	h := u.tree.hooks[m]
@@ -29,9 +29,12 @@ func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.
 	}
 	run := func(t *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor { return forward(u.With(t), in) }
 	var out []*tensor.Tensor
-	if c.recompute[m] && u.Grad() {
+	switch {
+	case c.recompute[m] && u.Grad():
 		out = tensor.Checkpoint(u.Ctx, u.Path(), run, in, u.tree.tensors(m))
-	} else {
+	case u.Grad() && !u.Scoped(): // a scope of ours would end the graph before Backward
+		out = run(u.Ctx, in)
+	default:
 		out = u.Ctx.Scope(func(t *tensor.Ctx) []*tensor.Tensor { return run(t, in) })
 	}
 	if h != nil && h.PreBackward != nil {

@@ -249,3 +249,11 @@ func TestUnitPanicFrees(t *testing.T) {
 	}))
 	require.Equal(t, before, dev.MemStats().InUse)
 }
+
+func TestAGraphOutsideOfScopesLivesUntilBackward(t *testing.T) {
+	c := tensor.NewCtx(tensor.CPU())
+	l := nn.NewLinear(nn.NewInit(tensor.CPU(), 1), 3, 2, true)
+	y := l.Forward(nn.NewCtx(c, nil, true), tensor.Ones(c, tensor.Float32, 4, 3))
+	tensor.Backward(c, []*tensor.Tensor{tensor.Sum(c, y, nil, false)}, nil, nil)
+	require.Equal(t, []float32{4, 4}, tensor.ToSlice[float32](c, l.Bias.Grad()))
+}

@@ -21,6 +21,9 @@ func (c *Ctx) Scope(body func(c *Ctx) []*Tensor) []*Tensor {
 	return out
 }
 
+// Scoped reports whether a Scope is open.
+func (c *Ctx) Scoped() bool { return c.scope != nil }
+
 // enter returns c with a new innermost scope; leave must follow.
 func (c *Ctx) enter() *Ctx {
 	in := &struct { // one object for the garbage collector

@@ -168,6 +168,9 @@ func (m *memory) release(b *buffer) {
 		panic(fmt.Sprintf("%s: buffer of %d bytes freed twice", m.name, b.n))
 	}
 	b.live = false
+	if b.class == foreign {
+		return
+	}
 	if !b.own {
 		m.stats.InUse -= int64(b.n)
 	}

@@ -1,0 +1,33 @@
+package tensor
+
+import "github.com/lockstep-ml/lockstep/internal/backend"
+
+// FromHost returns a tensor over host memory that the caller owns, aligned to 64 bytes,
+// without a copy; ok is false if the device does not compute in host memory. The memory
+// must outlive the tensor, and the caller synchronises (Ctx.Sync) before touching it.
+func FromHost(c *Ctx, mem []byte, dt DType, shape ...int) (t *Tensor, ok bool) {
+	host, ok := c.eng.dev.be.(backend.HostMemory)
+	if !ok {
+		return nil, false
+	}
+	if n := c.checkShape("FromHost", dt, shape); n*dt.Size() != len(mem) {
+		c.fail("FromHost", nil, "%d bytes do not fill %v%v", len(mem), dt, append([]int(nil), shape...))
+	}
+	s := &storage{dev: c.eng.dev, buf: host.Wrap(mem), refs: 1, op: "FromHost", step: c.eng.step}
+	s.give(c.scope)
+	return newTensor(s, dt, shape), true
+}
+
+// HostBytes shows the memory of a contiguous tensor that lies in host memory, after
+// waiting for the kernels launched so far; ok is false if it lies elsewhere or has gaps.
+// It is valid as long as the tensor.
+func HostBytes(c *Ctx, t *Tensor) (mem []byte, ok bool) {
+	t.check(c, "HostBytes")
+	host, ok := c.eng.dev.be.(backend.HostMemory)
+	if !ok || !t.IsContiguous() {
+		return nil, false
+	}
+	c.Sync()
+	at := t.offset * t.dtype.Size()
+	return host.HostBytes(t.st.buf)[at : at+t.Bytes()], true
+}
