@@ -109,13 +109,12 @@ func RetainGraph() BackwardOption { return func(r *run) { r.retain = true } }
 
 // run is one Backward under way.
 type run struct {
-	c       *Ctx
-	retain  bool
-	wrt     []*Tensor
-	results []*Tensor
-	leaves  map[*Tensor]int // pending contributions of each wanted leaf
-	sums    map[*Tensor]*pending
-	order   []*Node
+	c      *Ctx
+	retain bool
+	wrt    []*Tensor
+	leaves map[*Tensor]int // pending contributions of each wanted leaf
+	sums   map[*Tensor]*pending
+	order  []*Node
 }
 
 // pending is the gradient of a leaf or of a wrt tensor as it is put together.

@@ -219,24 +219,6 @@ func TestWithoutScopeTheCollectorFrees(t *testing.T) {
 	eventually(t, func() bool { return inUse(c) == before })
 }
 
-// TestCollectorWaitsForLaunches: tensors whose last use is an operand of a launch that
-// is queued, or under way, keep their memory.
-func TestCollectorWaitsForLaunches(t *testing.T) {
-	dev := tensor.NewDevice(deferred.New(1))
-	defer func() { require.NoError(t, dev.Close()) }()
-	c := tensor.NewCtx(dev)
-	for i := range 30 {
-		x := tensor.Full(c, tensor.Float64, 1, 100)
-		for range 50 {
-			x = tensor.Affine(c, x, 1, 1)
-		}
-		if i%10 == 0 {
-			eventually(t, func() bool { return true })
-		}
-		require.Equal(t, 51.0, values(c, x)[99])
-	}
-}
-
 func TestTensorsMayOutliveTheirDevice(t *testing.T) {
 	for _, dev := range []*tensor.Device{tensor.NewCPU(1), tensor.NewDevice(deferred.New(1))} {
 		func() {
