@@ -1,0 +1,179 @@
+package dist
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// Finding is what the flight records of one group say together.
+type Finding struct {
+	Group    string   `json:"group"`
+	Kind     string   `json:"kind"`     // "missing", "mismatch", "error" or "none"
+	Seq      uint64   `json:"seq"`      // the call that went wrong, 0 if none did
+	Culprits []int    `json:"culprits"` // ranks that did not come, or that called something else than most
+	Absent   []int    `json:"absent"`   // ranks without a flight file, whose process was killed for instance
+	Errors   []string `json:"errors"`   // that killed the group, each once
+	Text     string   `json:"text"`
+}
+
+// String says it in one sentence.
+func (f Finding) String() string { return f.Text }
+
+// Report is the result of [Diagnose]: a finding for each group, in order of names.
+type Report struct {
+	Records  []FlightRecord `json:"-"`
+	Findings []Finding      `json:"findings"`
+}
+
+// Diagnose reads the flight files in dir (see [Group.DumpFlight]) and finds, for each group, the first collective call that not all ranks finished, who did not come to it
+// and who called something else. It is an error if there is none or one cannot be read.
+func Diagnose(dir string) (*Report, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "flight_*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("dist: flight records: %w", err)
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("dist: no flight_*.json in %s", dir)
+	}
+	report := &Report{}
+	groups := map[string][]FlightRecord{}
+	for _, name := range names {
+		record, err := readFlight(name)
+		if err != nil {
+			return nil, err
+		}
+		report.Records = append(report.Records, record)
+		groups[record.Group] = append(groups[record.Group], record)
+	}
+	for _, records := range groups {
+		report.Findings = append(report.Findings, find(records))
+	}
+	slices.SortFunc(report.Findings, func(a, b Finding) int { return strings.Compare(a.Group, b.Group) })
+	return report, nil
+}
+
+func readFlight(name string) (FlightRecord, error) {
+	var record FlightRecord
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return record, fmt.Errorf("dist: flight record: %w", err)
+	}
+	if err := json.Unmarshal(text, &record); err != nil {
+		return record, fmt.Errorf("dist: flight record %s: %w", name, err)
+	}
+	if record.Version != 1 || record.Size < 1 || record.Rank < 0 || record.Rank >= record.Size {
+		return record, fmt.Errorf("dist: flight record %s: version %d, rank %d of %d: want version 1 and a rank below the size", name, record.Version, record.Rank, record.Size)
+	}
+	for i := range record.Entries {
+		e := &record.Entries[i]
+		if e.DType, err = dtype.Parse(e.DTypeName); err != nil {
+			return record, fmt.Errorf("dist: flight record %s: %w", name, err)
+		}
+	}
+	return record, nil
+}
+
+// find looks at one group's records.
+func find(records []FlightRecord) Finding {
+	slices.SortFunc(records, func(a, b FlightRecord) int { return a.Rank - b.Rank })
+	f := Finding{Group: records[0].Group, Kind: "none", Culprits: []int{}, Absent: []int{}}
+	for r := range records[0].Size {
+		if !slices.ContainsFunc(records, func(x FlightRecord) bool { return x.Rank == r }) {
+			f.Absent = append(f.Absent, r)
+		}
+	}
+	for _, r := range records {
+		if r.Error != "" && !slices.Contains(f.Errors, r.Error) {
+			f.Errors = append(f.Errors, r.Error)
+		}
+	}
+	f.Seq = firstUnfinished(records)
+	f.explain(records)
+	if len(f.Absent) > 0 {
+		f.Text += fmt.Sprintf("; there is no record of %s", rankList(f.Absent))
+	}
+	return f
+}
+
+// firstUnfinished returns the number of the first collective call that some rank began and did not finish, 0 if there is none.
+func firstUnfinished(records []FlightRecord) uint64 {
+	var first uint64
+	for _, r := range records {
+		for _, e := range r.Entries {
+			if !e.Op.PointToPoint() && (e.State == Started || e.State == Failed) && (first == 0 || e.Seq < first) {
+				first = e.Seq
+			}
+		}
+	}
+	return first
+}
+
+// explain sets the kind, the culprits and the text.
+func (f *Finding) explain(records []FlightRecord) {
+	calls := map[string][]int{} // what was called, by whom
+	var came, absent []int
+	for _, r := range records {
+		i := slices.IndexFunc(r.Entries, func(e FlightEntry) bool {
+			return !e.Op.PointToPoint() && e.Seq == f.Seq && e.State != Queued
+		})
+		if i < 0 {
+			absent = append(absent, r.Rank)
+			continue
+		}
+		came = append(came, r.Rank)
+		text := r.Entries[i].Signature.String()
+		calls[text] = append(calls[text], r.Rank)
+	}
+	switch {
+	case f.Seq == 0 && len(f.Errors) == 0:
+		f.Text = fmt.Sprintf("group %q: all recorded calls are finished", f.Group)
+	case len(calls) > 1:
+		f.Kind = "mismatch"
+		f.mismatch(calls)
+	case f.Seq != 0 && len(absent) > 0:
+		f.Kind, f.Culprits = "missing", absent
+		f.Text = fmt.Sprintf("group %q: %s did not come to %s; %s waited", f.Group, rankList(absent), only(calls), rankList(came))
+	case f.Seq != 0 && len(f.Absent) > 0:
+		f.Kind, f.Culprits = "missing", f.Absent
+		f.Text = fmt.Sprintf("group %q: %s did not finish %s", f.Group, rankList(came), only(calls))
+	default:
+		f.Kind = "error"
+		f.Text = fmt.Sprintf("group %q: %s", f.Group, strings.Join(f.Errors, "; "))
+	}
+}
+
+func only(calls map[string][]int) string {
+	for text := range calls {
+		return text
+	}
+	return "a call"
+}
+
+// mismatch names the ranks that are not with the largest party.
+func (f *Finding) mismatch(calls map[string][]int) {
+	texts := make([]string, 0, len(calls))
+	for text := range calls {
+		texts = append(texts, text)
+	}
+	slices.SortFunc(texts, func(a, b string) int {
+		if d := len(calls[b]) - len(calls[a]); d != 0 {
+			return d
+		}
+		return calls[a][0] - calls[b][0]
+	})
+	var parts []string
+	for i, text := range texts {
+		if i > 0 {
+			f.Culprits = append(f.Culprits, calls[text]...)
+		}
+		parts = append(parts, fmt.Sprintf("%s called %s", rankList(calls[text]), text))
+	}
+	slices.Sort(f.Culprits)
+	f.Text = fmt.Sprintf("group %q: the ranks disagree: %s", f.Group, strings.Join(parts, ", "))
+}

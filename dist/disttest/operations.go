@@ -1,0 +1,252 @@
+package disttest
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// arena gives out pieces of ranks' memory: the engine's own, ordinary memory, or one or the other by rank.
+type arena struct {
+	memory [][]byte // by rank; nil: ordinary
+	used   []int
+}
+
+const arenaBytes = 1 << 20
+
+// newArenas returns the three kinds.
+func newArenas(t *testing.T, groups []*dist.Group) map[string]*arena {
+	n := len(groups)
+	all, mixed := &arena{memory: make([][]byte, n), used: make([]int, n)}, &arena{memory: make([][]byte, n), used: make([]int, n)}
+	each(groups, func(g *dist.Group) []byte {
+		m, err := g.Alloc(arenaBytes)
+		if err != nil {
+			return nil
+		}
+		return m.Bytes
+	}, func(r int, b []byte) {
+		require.Len(t, b, arenaBytes, "rank %d: Alloc", r)
+		require.Equal(t, -1, bytes.IndexFunc(b, func(c rune) bool { return c != 0 }), "not zeroed")
+		all.memory[r] = b
+		if r%2 == 0 {
+			mixed.memory[r] = b
+		}
+	})
+	return map[string]*arena{"engine's memory": all, "ordinary memory": {memory: make([][]byte, n), used: make([]int, n)}, "mixed memory": mixed}
+}
+
+func (a *arena) reset() { clear(a.used) }
+
+// place returns a piece at an address that is aligned for every dtype and no more.
+func (a *arena) place(rank, n int) []byte {
+	from := a.used[rank] + 8
+	a.used[rank] = (from + n + 7) &^ 7
+	if a.memory[rank] == nil || from+n > len(a.memory[rank]) {
+		return dist.Aligned(n + 8)[8 : n+8]
+	}
+	return a.memory[rank][from : from+n : from+n]
+}
+
+// bench is one group under test and the memory of the current case.
+type bench struct {
+	t      *testing.T
+	groups []*dist.Group
+	arena  *arena
+	n      int
+	count  int
+	dtype  dtype.DType
+	seed   uint64
+}
+
+func (e Engine) operations(t *testing.T, n int) {
+	groups := e.start(t, n, dist.Options{})
+	arenas := newArenas(t, groups)
+	for kind, a := range arenas {
+		counts := []int{0, 1, 7, 33, 1000}
+		if kind == "mixed memory" {
+			counts = []int{1, 1001}
+		}
+		for _, count := range counts {
+			for _, d := range append([]dtype.DType{dtype.Bool}, DTypes...) {
+				b := &bench{t: t, groups: groups, arena: a, n: n, count: count, dtype: d, seed: uint64(count)<<8 | uint64(d)}
+				b.moves(fmt.Sprintf("%s, %v × %d", kind, d, count))
+				for _, op := range []dist.ReduceOp{dist.Sum, dist.Min, dist.Max, dist.Product} {
+					if d != dtype.Bool || op == dist.Min || op == dist.Max {
+						b.reductions(fmt.Sprintf("%s, %v of %v × %d", kind, op, d, count), op)
+					}
+				}
+			}
+		}
+	}
+	wait(t, issue(groups, func(_ int, g *dist.Group) *dist.Handle { return g.Barrier() }))
+}
+
+func (b *bench) of(list [][]byte, r int) dist.Buffer { return dist.Bytes(list[r], b.dtype) }
+
+func (b *bench) random(blocks int) [][]byte {
+	b.seed++
+	return random(b.arena.place, b.n, blocks*b.count, b.dtype, b.seed)
+}
+
+// same requires equal bytes; it is quicker than require.Equal and shows less.
+func (b *bench) same(want, got []byte, what string, rank int) {
+	b.t.Helper()
+	if !bytes.Equal(want, got) {
+		size := b.dtype.Size()
+		for i := 0; i < len(want); i += size {
+			if !bytes.Equal(want[i:i+size], got[i:i+size]) {
+				require.Failf(b.t, "wrong result", "%s, rank %d of %d: element %d is %x, want %x", what, rank, b.n, i/size, got[i:i+size], want[i:i+size])
+			}
+		}
+	}
+}
+
+// reductions checks all-reduce, reduce and reduce-scatter.
+func (b *bench) reductions(what string, op dist.ReduceOp) {
+	b.t.Helper()
+	b.arena.reset()
+	in := b.random(1)
+	want := Combine(in, b.dtype, op)
+	kept := clone(in)
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.AllReduce(b.of(in, r), op) }))
+	for r := range in {
+		b.same(want, in[r], "all-reduce "+what, r)
+		copy(in[r], kept[r])
+	}
+	root := b.count % b.n
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.Reduce(b.of(in, r), op, root) }))
+	for r := range in {
+		if r == root {
+			b.same(want, in[r], "reduce "+what, r)
+		} else {
+			b.same(kept[r], in[r], "reduce, not the root, "+what, r)
+		}
+	}
+	b.reduceScatter(what, op)
+}
+
+func (b *bench) reduceScatter(what string, op dist.ReduceOp) {
+	b.t.Helper()
+	b.arena.reset()
+	in, out := b.random(b.n), b.random(1)
+	want := Combine(in, b.dtype, op)
+	block := b.count * b.dtype.Size()
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.ReduceScatter(b.of(out, r), b.of(in, r), op) }))
+	for r := range out {
+		b.same(want[r*block:(r+1)*block], out[r], "reduce-scatter "+what, r)
+	}
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { // into its own part of the input
+		return g.ReduceScatter(dist.Bytes(in[r][r*block:(r+1)*block], b.dtype), b.of(in, r), op)
+	}))
+	for r := range in {
+		b.same(want[r*block:(r+1)*block], in[r][r*block:(r+1)*block], "reduce-scatter in place "+what, r)
+	}
+}
+
+// moves checks the operations that only copy.
+func (b *bench) moves(what string) {
+	b.t.Helper()
+	b.arena.reset()
+	block := b.count * b.dtype.Size()
+	root := (b.count + 1) % b.n
+	one, all, to := b.random(1), b.random(b.n), b.random(b.n)
+	row := bytes.Join(one, nil)
+
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.AllGather(b.of(to, r), b.of(one, r)) }))
+	for r := range to {
+		b.same(row, to[r], "all-gather "+what, r)
+		clear(to[r])
+		copy(to[r][r*block:], one[r])
+	}
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle {
+		return g.AllGather(b.of(to, r), dist.Bytes(to[r][r*block:(r+1)*block], b.dtype))
+	}))
+	for r := range to {
+		b.same(row, to[r], "all-gather in place "+what, r)
+		clear(to[r])
+	}
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.Gather(b.of(to, r), b.of(one, r), root) }))
+	b.same(row, to[root], "gather "+what, root)
+
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.AllToAll(b.of(to, r), b.of(all, r)) }))
+	for r := range to {
+		for from := range all {
+			b.same(all[from][r*block:(r+1)*block], to[r][from*block:(from+1)*block], "all-to-all "+what, r)
+		}
+	}
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.Scatter(b.of(one, r), b.of(all, r), root) }))
+	for r := range one {
+		b.same(all[root][r*block:(r+1)*block], one[r], "scatter "+what, r)
+	}
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.Broadcast(b.of(all, r), root) }))
+	for r := range all {
+		b.same(all[root], all[r], "broadcast "+what, r)
+	}
+}
+
+// large goes through more than one chunk of every engine.
+func (e Engine) large(t *testing.T) {
+	const count = 1e6 + 3
+	ranks := []int{2, 3, 4}
+	if testing.Short() {
+		ranks = ranks[1:2]
+	}
+	for _, n := range ranks {
+		groups := e.start(t, n, dist.Options{})
+		for _, d := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
+			for kind, a := range newArenas(t, groups) {
+				if d != dtype.Float32 && (kind != "ordinary memory" || testing.Short()) {
+					continue
+				}
+				if kind == "engine's memory" {
+					each(groups, func(g *dist.Group) *dist.Memory {
+						m, _ := g.Alloc(count*4 + 64)
+						return m
+					}, func(r int, m *dist.Memory) {
+						require.NotNil(t, m)
+						a.memory[r] = m.Bytes
+					})
+				}
+				b := &bench{t: t, groups: groups, arena: a, n: n, count: count, dtype: d, seed: uint64(n)}
+				what := fmt.Sprintf("%s, sum of %v × %d", kind, d, b.count)
+				in := b.random(1)
+				want := Combine(in, d, dist.Sum)
+				wait(t, issue(groups, func(r int, g *dist.Group) *dist.Handle {
+					return g.AllReduce(b.of(in, r), dist.Sum, dist.Label("large"))
+				}))
+				for r := range in {
+					b.same(want, in[r], "all-reduce "+what, r)
+				}
+				b.count = 30_003
+				b.reduceScatter(what, dist.Sum)
+				b.moves(what)
+			}
+		}
+	}
+}
+
+// fastOrder: any order, but the same bits on all ranks, and the exact sum where no order matters.
+func (e Engine) fastOrder(t *testing.T) {
+	for _, n := range []int{2, 5} {
+		groups := e.start(t, n, dist.Options{FastOrder: true})
+		in := make([][]float32, n)
+		for r := range in {
+			in[r] = make([]float32, 70_001)
+			for i := range in[r] {
+				in[r][i] = float32(i * (r + 1))
+			}
+		}
+		wait(t, issue(groups, func(r int, g *dist.Group) *dist.Handle { return g.AllReduce(dist.Of(in[r]), dist.Sum) }))
+		for r := range in {
+			require.Equal(t, in[0], in[r])
+		}
+		require.InEpsilon(t, float32(70_000*n*(n+1)/2), in[0][70_000], 1e-6)
+		require.True(t, issue(groups, func(r int, g *dist.Group) *dist.Handle { return g.AllReduce(dist.Of(in[r]), dist.Sum) })[0].Signature().Fast)
+		wait(t, issue(groups, func(_ int, g *dist.Group) *dist.Handle { return g.Barrier() }))
+	}
+}

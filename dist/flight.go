@@ -1,0 +1,139 @@
+package dist
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// State is how far a call has come.
+type State string
+
+// The states of a call in the flight record.
+const (
+	Queued   State = "queued"
+	Started  State = "started"
+	Finished State = "finished"
+	Failed   State = "failed"
+)
+
+// FlightEntry is one call in the flight record.
+type FlightEntry struct {
+	Signature
+	DTypeName string    `json:"dtype"`
+	State     State     `json:"state"`
+	QueuedAt  time.Time `json:"queued_at"`
+	StartedAt time.Time `json:"started_at,omitzero"`
+	EndedAt   time.Time `json:"ended_at,omitzero"`
+	Error     string    `json:"error,omitempty"`
+}
+
+// FlightRecord is the last calls of one rank in one group, oldest first: the content of a flight file.
+type FlightRecord struct {
+	Version int           `json:"version"` // 1
+	Group   string        `json:"group"`
+	Rank    int           `json:"rank"`
+	Size    int           `json:"size"`
+	Engine  Info          `json:"engine"`
+	Host    string        `json:"host"`
+	PID     int           `json:"pid"`
+	Time    time.Time     `json:"time"`
+	Error   string        `json:"error,omitempty"` // that killed the group
+	Dropped int           `json:"dropped"`         // older calls that are no longer here
+	Entries []FlightEntry `json:"entries"`
+}
+
+// recorder is a ring of the last calls; it never allocates after it is made.
+type recorder struct {
+	mu      sync.Mutex
+	ring    []FlightEntry
+	next    int // calls ever recorded
+	failure string
+}
+
+func newRecorder(size int) *recorder { return &recorder{ring: make([]FlightEntry, size)} }
+
+func (r *recorder) queue(s Signature) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ring[r.next%len(r.ring)] = FlightEntry{Signature: s, DTypeName: s.DType.String(), State: Queued, QueuedAt: time.Now()}
+	r.next++
+	return r.next - 1
+}
+
+// at returns the entry, nil if newer calls have taken its place.
+func (r *recorder) at(entry int) *FlightEntry {
+	if entry < r.next-len(r.ring) {
+		return nil
+	}
+	return &r.ring[entry%len(r.ring)]
+}
+
+func (r *recorder) start(entry int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.at(entry); e != nil {
+		e.State, e.StartedAt = Started, time.Now()
+	}
+}
+
+func (r *recorder) finish(entry int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.at(entry)
+	switch {
+	case e == nil:
+	case err == nil:
+		e.State, e.EndedAt = Finished, time.Now()
+	case e.State == Started:
+		e.State, e.EndedAt, e.Error = Failed, time.Now(), err.Error()
+	}
+}
+
+func (r *recorder) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failure = err.Error()
+}
+
+func (r *recorder) entries() (list []FlightEntry, dropped int, failure string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	dropped = max(0, r.next-len(r.ring))
+	for i := dropped; i < r.next; i++ {
+		list = append(list, r.ring[i%len(r.ring)])
+	}
+	return list, dropped, r.failure
+}
+
+// Flight returns this rank's flight record: the last calls and their states.
+func (g *Group) Flight() FlightRecord {
+	f := FlightRecord{Version: 1, Group: g.Name(), Rank: g.Rank(), Size: g.Size(), Engine: g.Describe(), PID: os.Getpid(), Time: time.Now()}
+	f.Host, _ = os.Hostname() // a record without a host's name is still a record
+	f.Entries, f.Dropped, f.Error = g.flight.entries()
+	return f
+}
+
+// DumpFlight writes this rank's flight record into dir, which it makes if need be, and returns the file's path. See [Diagnose].
+func (g *Group) DumpFlight(dir string) (string, error) {
+	text, err := json.MarshalIndent(g.Flight(), "", " ")
+	if err != nil {
+		return "", fmt.Errorf("dist: flight record: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("dist: flight record: %w", err)
+	}
+	name := filepath.Join(dir, fmt.Sprintf("flight_%s_rank%d.json", strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(g.Name()), g.Rank()))
+	temporary := name + ".tmp" // ranks that are goroutines and a reader may look at the folder now
+	if err := os.WriteFile(temporary, text, 0o644); err != nil {
+		return "", fmt.Errorf("dist: flight record: %w", err)
+	}
+	if err := os.Rename(temporary, name); err != nil {
+		return "", fmt.Errorf("dist: flight record: %w", err)
+	}
+	return name, nil
+}

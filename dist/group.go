@@ -1,0 +1,271 @@
+package dist
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// DefaultTimeout is the deadline of a call where nothing else is said: ddp_timeout's default in HuggingFace's TrainingArguments.
+const DefaultTimeout = 30 * time.Minute
+
+// Options are what a group is made with. All ranks must give the same, FlightDir and Log excepted.
+type Options struct {
+	Name       string        // "" is "world"
+	Timeout    time.Duration // of each call; 0 is DefaultTimeout
+	FastOrder  bool          // reductions may combine in any order: bits then differ between engines and numbers of ranks, never between ranks
+	FlightSize int           // calls that the flight recorder keeps; 0 is 1024
+	FlightDir  string        // folder that the flight record is written to when the group fails; "" writes none
+	Log        *slog.Logger  // nil: slog.Default()
+}
+
+func (o Options) withDefaults() Options {
+	if o.Name == "" {
+		o.Name = "world"
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = DefaultTimeout
+	}
+	if o.FlightSize <= 0 {
+		o.FlightSize = 1024
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o
+}
+
+// Group is one rank's part in a set of ranks that work together. Its methods may be called from several goroutines, as long as all ranks issue
+// collective calls in the same order; messages between two ranks are ordered for themselves. After the first error the group is dead: every later call returns
+// that error, on every rank. Close it in any case.
+type Group struct {
+	engine Engine
+	opts   Options
+	flight *recorder
+
+	collective *lane
+
+	mu       sync.Mutex // guards what follows
+	messages map[stream]*lane
+	subs     int // sub-groups made, on all ranks alike
+	err      error
+	closed   bool // by this rank: nothing new begins
+	left     bool // what other ranks do is no longer this rank's business
+
+	dead chan struct{}
+}
+
+// stream is the messages to or from one rank.
+type stream struct {
+	peer int
+	op   Op
+}
+
+// New returns a group over an engine. It is for engines; users call local.New, shm.Join and their like.
+func New(e Engine, opts Options) *Group {
+	opts = opts.withDefaults()
+	g := &Group{engine: e, opts: opts, messages: map[stream]*lane{}, dead: make(chan struct{})}
+	g.flight = newRecorder(opts.FlightSize)
+	g.collective = newLane(g.execute)
+	e.OnFailure(g.fail)
+	return g
+}
+
+// Name returns the group's name: "world", or a sub-group's path below it.
+func (g *Group) Name() string { return g.opts.Name }
+
+// Rank returns this rank's number, in [0, Size).
+func (g *Group) Rank() int { return g.engine.Rank() }
+
+// Size returns the number of ranks.
+func (g *Group) Size() int { return g.engine.Size() }
+
+// Describe names the engine and the path that its bytes take.
+func (g *Group) Describe() Info { return g.engine.Describe() }
+
+// Dead is closed when the group has failed; Err then says why.
+func (g *Group) Dead() <-chan struct{} { return g.dead }
+
+// Err returns the error that killed the group, ErrClosed after Close, or nil.
+func (g *Group) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err == nil && g.closed {
+		return ErrClosed
+	}
+	return g.err
+}
+
+// Alloc returns n zeroed bytes, aligned to 64, that the engine reduces where they lie: in shared memory for dist/shm, ordinary memory elsewhere. All ranks call it
+// with the same n, in the same order relative to other collective calls, and it waits for those before it.
+func (g *Group) Alloc(n int) (*Memory, error) {
+	if n < 0 {
+		return nil, g.reject(fmt.Errorf("dist: Alloc of %d bytes", n))
+	}
+	if err := g.agree("alloc", fmt.Sprint(n)); err != nil {
+		return nil, err
+	}
+	m, err := g.engine.Alloc(n)
+	if err != nil {
+		return nil, g.reject(fmt.Errorf("dist: alloc of %d bytes: %w", n, err))
+	}
+	return m, nil
+}
+
+// Sub returns the sub-group of the given ranks of g, in the given order; ranks of g that are not members get nil. All ranks of g call it with the same arguments, in
+// the same order relative to other collective calls, and it waits for those before it. A sub-group fails alone, unless a rank is lost.
+func (g *Group) Sub(name string, members []int) (*Group, error) {
+	for i, r := range members {
+		if r < 0 || r >= g.Size() || slices.Contains(members[:i], r) {
+			return nil, g.reject(fmt.Errorf("dist: sub-group %q of ranks %v, want distinct ranks in [0, %d)", name, members, g.Size()))
+		}
+	}
+	if len(members) == 0 || name == "" {
+		return nil, g.reject(fmt.Errorf("dist: sub-group %q of ranks %v, want a name and at least one rank", name, members))
+	}
+	if err := g.agree("sub-group "+name, fmt.Sprint(members)); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	g.subs++
+	opts := g.opts
+	opts.Name = fmt.Sprintf("%s/%s", g.opts.Name, name)
+	unique := fmt.Sprintf("%s#%d", opts.Name, g.subs)
+	g.mu.Unlock()
+	e, err := g.engine.Split(unique, members)
+	if err != nil {
+		return nil, g.reject(fmt.Errorf("dist: sub-group %q: %w", name, err))
+	}
+	if e == nil {
+		return nil, nil
+	}
+	return New(e, opts), nil
+}
+
+// agree is a barrier that fails on all ranks if they differ in what they are about to do.
+func (g *Group) agree(what, how string) error {
+	h := g.Barrier(Label(what), Layout(Hash(how)))
+	<-h.done
+	return h.err
+}
+
+// Abort kills the group on every rank: calls that run and all later ones return an *AbortError that names this rank and err.
+func (g *Group) Abort(err error) {
+	if err == nil {
+		err = errors.New("no reason given")
+	}
+	g.fail(&AbortError{Group: g.opts.Name, Rank: g.Rank(), Message: err.Error(), cause: err})
+}
+
+// reject kills the group for a mistake of this rank, for which the others would wait, and returns the error that later calls will.
+func (g *Group) reject(err error) error {
+	g.fail(&AbortError{Group: g.opts.Name, Rank: g.Rank(), Message: err.Error(), cause: err})
+	return g.Err()
+}
+
+// fail makes err the group's error, if it is the first, and tells the other ranks.
+func (g *Group) fail(err error) {
+	g.mu.Lock()
+	if g.err != nil || g.left {
+		g.mu.Unlock()
+		return
+	}
+	g.err = err
+	close(g.dead)
+	g.mu.Unlock()
+	g.engine.Abort(err)
+	g.flight.fail(err)
+	if g.opts.FlightDir == "" {
+		return
+	}
+	if _, e := g.DumpFlight(g.opts.FlightDir); e != nil {
+		g.opts.Log.Error("dist: the flight record could not be written", "group", g.opts.Name, "rank", g.Rank(), "error", e)
+	}
+}
+
+// Close lets the calls that were issued finish (each has its deadline), then leaves the group. Waiting for a rank that has left is a *RankLostError.
+func (g *Group) Close() error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return nil
+	}
+	g.closed = true
+	lanes := []*lane{g.collective}
+	for _, l := range g.messages {
+		lanes = append(lanes, l)
+	}
+	g.mu.Unlock()
+	for _, l := range lanes {
+		l.close()
+	}
+	g.mu.Lock()
+	g.left = true
+	g.mu.Unlock()
+	return g.engine.Close()
+}
+
+// execute runs one call on a lane's goroutine.
+func (g *Group) execute(h *Handle) {
+	g.mu.Lock()
+	err := g.err
+	g.mu.Unlock()
+	if err == nil {
+		h.call.Deadline = time.Now().Add(h.call.Timeout)
+		g.flight.start(h.entry)
+		if err = g.engine.Run(&h.call); err != nil {
+			g.fail(err)
+			err = g.Err() // the first error, whoever found it
+		}
+	}
+	g.flight.finish(h.entry, err)
+	h.finish(err)
+}
+
+// submit gives a call its number and its place in a lane.
+func (g *Group) submit(c Call, options []CallOption) *Handle {
+	h := &Handle{done: make(chan struct{}), call: c}
+	h.call.Group, h.call.Timeout, h.call.Fast = g.opts.Name, g.opts.Timeout, g.opts.FastOrder && c.Op.Reduces()
+	for _, o := range options {
+		h.call.apply(o)
+	}
+	if l := g.laneFor(&h.call); l == nil || !l.push(h, g.flight) {
+		h.finish(ErrClosed)
+	}
+	return h
+}
+
+func (c *Call) apply(o CallOption) {
+	if o.label != "" {
+		c.Label = o.label
+		if len(o.label) > MaxLabel {
+			c.Layout ^= Hash(o.label)
+		}
+	}
+	if o.layout != 0 {
+		c.Layout ^= o.layout
+	}
+	if o.timeout > 0 {
+		c.Timeout = o.timeout
+	}
+}
+
+// laneFor returns the lane of a call, nil if the group is closed.
+func (g *Group) laneFor(c *Call) *lane {
+	if !c.Op.PointToPoint() {
+		return g.collective
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return nil
+	}
+	key := stream{peer: c.Root, op: c.Op}
+	if g.messages[key] == nil {
+		g.messages[key] = newLane(g.execute)
+	}
+	return g.messages[key]
+}

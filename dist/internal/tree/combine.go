@@ -1,0 +1,95 @@
+package tree
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// combine sets dst[i] = op(a[i], b[i]); dst may be a or b.
+func combine(dst, a, b []byte, d dtype.DType, op dist.ReduceOp) {
+	switch d {
+	case dtype.Float32:
+		if op == dist.Sum {
+			add(of[float32](dst), of[float32](a), of[float32](b))
+			return
+		}
+		number(of[float32](dst), of[float32](a), of[float32](b), op)
+	case dtype.Float64:
+		number(of[float64](dst), of[float64](a), of[float64](b), op)
+	case dtype.Int32:
+		number(of[int32](dst), of[int32](a), of[int32](b), op)
+	case dtype.Int64:
+		number(of[int64](dst), of[int64](a), of[int64](b), op)
+	case dtype.Uint8, dtype.Bool:
+		number(dst, a, b, op)
+	default:
+		panic(fmt.Sprintf("tree: no accumulator of dtype %v", d))
+	}
+}
+
+func number[T float32 | float64 | int32 | int64 | uint8](dst, a, b []T, op dist.ReduceOp) {
+	a, b = a[:len(dst)], b[:len(dst)]
+	switch op {
+	case dist.Sum:
+		for i := range dst {
+			dst[i] = a[i] + b[i]
+		}
+	case dist.Min:
+		for i := range dst {
+			dst[i] = min(a[i], b[i])
+		}
+	case dist.Max:
+		for i := range dst {
+			dst[i] = max(a[i], b[i])
+		}
+	case dist.Product:
+		for i := range dst {
+			dst[i] = a[i] * b[i]
+		}
+	}
+}
+
+func add(dst, a, b []float32) {
+	a, b = a[:len(dst)], b[:len(dst)]
+	for i := range dst {
+		dst[i] = a[i] + b[i]
+	}
+}
+
+func addBoth(a, b []float32) {
+	b = b[:len(a)]
+	for i := range a {
+		s := a[i] + b[i]
+		a[i], b[i] = s, s
+	}
+}
+
+func widenBF16(dst []float32, src []dtype.BF16) {
+	dst = dst[:len(src)]
+	for i, h := range src {
+		dst[i] = h.Float32()
+	}
+}
+
+func widenF16(dst []float32, src []dtype.F16) {
+	dst = dst[:len(src)]
+	for i, h := range src {
+		dst[i] = h.Float32()
+	}
+}
+
+func narrowBF16(dst []dtype.BF16, src []float32) {
+	dst = dst[:len(src)]
+	for i, f := range src {
+		dst[i] = dtype.ToBF16(f)
+	}
+}
+
+func narrowF16(dst []dtype.F16, src []float32) {
+	dst = dst[:len(src)]
+	for i, f := range src {
+		dst[i] = dtype.ToF16(f)
+	}
+}

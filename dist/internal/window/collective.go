@@ -1,0 +1,214 @@
+package window
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/internal/tree"
+)
+
+const (
+	line    = 64        // bytes; shares of a buffer end at its multiples, so that ranks do not write to one cache line
+	stretch = 128 << 10 // bytes combined before they are copied to the other ranks' buffers: they are still in the cache
+)
+
+// collective carries out a call of all ranks.
+func (e *Engine) collective(c *dist.Call) error {
+	half := int(c.Seq & 1)
+	own := e.fabric.Slot(e.rank)
+	c.Encode(own.heads[half][:])
+	own.boxes[half] = Box{}
+	visible := !gives(c, e.rank) || e.fabric.Publish(&own.boxes[half], c.In)
+	if err := e.barrier(c); err != nil {
+		return err
+	}
+	for r := range e.heads {
+		e.heads[r] = e.fabric.Slot(r).heads[half][:dist.SignatureBytes]
+	}
+	if err := dist.Compare(c.Group, e.heads); err != nil {
+		return err
+	}
+	if c.Op == dist.Barrier || c.Count == 0 {
+		return nil
+	}
+	t, err := e.transfer(c, half, visible)
+	if err != nil {
+		return err
+	}
+	return t.run()
+}
+
+// gives reports whether the others read something from rank.
+func gives(c *dist.Call, rank int) bool {
+	switch c.Op {
+	case dist.Broadcast, dist.Scatter:
+		return rank == c.Root
+	case dist.Barrier:
+		return false
+	}
+	return true
+}
+
+// transfer is one call whose signatures have been compared.
+type transfer struct {
+	e       *Engine
+	c       *dist.Call
+	size    int  // bytes of one element
+	blocks  int  // of the input
+	visible bool // the others read c.In itself
+	chunk   int  // elements of a block that go at a time
+	staging bool // some rank's buffer goes through its stage
+}
+
+// transfer looks up where the ranks' buffers lie.
+func (e *Engine) transfer(c *dist.Call, half int, visible bool) (*transfer, error) {
+	t := &transfer{e: e, c: c, size: c.DType.Size(), blocks: 1, visible: visible, chunk: c.Count}
+	if c.Op == dist.ReduceScatter || c.Op == dist.Scatter || c.Op == dist.AllToAll {
+		t.blocks = e.size
+	}
+	for r := range e.size {
+		e.views[r] = nil
+		if !gives(c, r) {
+			continue
+		}
+		box := &e.fabric.Slot(r).boxes[half]
+		if r == e.rank && visible {
+			e.views[r] = c.In
+			continue
+		}
+		if box.Segment == 0 {
+			t.staging = true
+			continue
+		}
+		view, err := e.fabric.View(r, box, t.blocks*c.Count*t.size)
+		if err != nil {
+			return nil, fmt.Errorf("dist: %v: rank %d: %w", c.Signature, r, err)
+		}
+		e.views[r] = view
+	}
+	if t.staging {
+		half := len(e.fabric.Stage(e.rank)) / 2
+		t.chunk = half / (t.blocks * t.size) &^ (line - 1)
+		if t.chunk == 0 {
+			return nil, fmt.Errorf("dist: %v: a stage of %d bytes is too small for %d ranks", c.Signature, half, e.size)
+		}
+	}
+	return t, nil
+}
+
+// run moves the data, chunk by chunk if it must.
+func (t *transfer) run() error {
+	if t.staging {
+		t.copyIn(0, 0)
+		if err := t.e.barrier(t.c); err != nil {
+			return err
+		}
+	}
+	for lo, k := 0, 0; lo < t.c.Count; lo, k = lo+t.chunk, k+1 {
+		hi := min(lo+t.chunk, t.c.Count)
+		t.take(lo, hi, k&1)
+		if t.staging && hi < t.c.Count {
+			t.copyIn(hi, (k+1)&1)
+		}
+		if err := t.e.barrier(t.c); err != nil {
+			return err
+		}
+		t.copyOut(lo, hi, k&1)
+	}
+	return nil
+}
+
+// part returns elements [lo, hi) of a block of rank's input, as the others see them.
+func (t *transfer) part(rank, block, lo, hi, half int) []byte {
+	if view := t.e.views[rank]; view != nil {
+		return view[(block*t.c.Count+lo)*t.size : (block*t.c.Count+hi)*t.size]
+	}
+	stage := t.e.fabric.Stage(rank)
+	stage = stage[half*len(stage)/2:]
+	return stage[block*(hi-lo)*t.size : (block+1)*(hi-lo)*t.size]
+}
+
+// copyIn puts the chunk that begins at lo into this rank's stage, if the others cannot see the buffer.
+func (t *transfer) copyIn(lo, half int) {
+	if t.visible || !gives(t.c, t.e.rank) {
+		return
+	}
+	hi := min(lo+t.chunk, t.c.Count)
+	for b := range t.blocks {
+		copy(t.part(t.e.rank, b, lo, hi, half), t.c.In[(b*t.c.Count+lo)*t.size:(b*t.c.Count+hi)*t.size])
+	}
+}
+
+// copyOut fetches a result that was written into this rank's stage.
+func (t *transfer) copyOut(lo, hi, half int) {
+	if t.visible || t.c.Op != dist.AllReduce && (t.c.Op != dist.Reduce || t.c.Root != t.e.rank) {
+		return
+	}
+	copy(t.c.Out[lo*t.size:hi*t.size], t.part(t.e.rank, 0, lo, hi, half))
+}
+
+// take does this rank's part of a chunk.
+func (t *transfer) take(lo, hi, half int) {
+	c, me := t.c, t.e.rank
+	out := func(block int) []byte { return c.Out[(block*c.Count+lo)*t.size : (block*c.Count+hi)*t.size] }
+	switch c.Op {
+	case dist.AllReduce, dist.Reduce:
+		t.reduceShare(lo, hi, half)
+	case dist.ReduceScatter:
+		for r := range t.e.inputs {
+			t.e.inputs[r] = t.part(r, me, lo, hi, half)
+		}
+		t.e.combiner.Combine(out(0), t.e.inputs, c.DType, c.Reduce, c.Fast)
+	case dist.Broadcast, dist.Scatter:
+		if c.Op == dist.Scatter {
+			copy(out(0), t.part(c.Root, me, lo, hi, half))
+		} else if me != c.Root {
+			copy(out(0), t.part(c.Root, 0, lo, hi, half))
+		}
+	case dist.AllGather, dist.Gather:
+		if c.Op == dist.Gather && me != c.Root {
+			return
+		}
+		for r := range t.e.size {
+			if from := t.part(r, 0, lo, hi, half); &out(r)[0] != &from[0] { // in place, others read it now
+				copy(out(r), from)
+			}
+		}
+	case dist.AllToAll:
+		for r := range t.e.size {
+			copy(out(r), t.part(r, me, lo, hi, half))
+		}
+	}
+}
+
+// reduceShare combines this rank's share of a chunk and writes it where it belongs: into all buffers, or the root's.
+func (t *transfer) reduceShare(lo, hi, half int) {
+	e := t.e
+	from, to := Share(hi-lo, e.size, e.rank, line)
+	step := stretch / t.size
+	for at := from; at < to; at += step {
+		end := min(at+step, to)
+		for r := range e.inputs {
+			e.inputs[r] = t.part(r, 0, lo, hi, half)[at*t.size : end*t.size]
+		}
+		if t.c.Op == dist.Reduce {
+			e.combiner.Combine(e.inputs[t.c.Root], e.inputs, t.c.DType, t.c.Reduce, t.c.Fast)
+			continue
+		}
+		if e.size == 2 && tree.Exchange(e.inputs[0], e.inputs[1], t.c.DType, t.c.Reduce) {
+			continue
+		}
+		e.combiner.Combine(e.inputs[e.rank], e.inputs, t.c.DType, t.c.Reduce, t.c.Fast)
+		for r := range e.inputs {
+			if r != e.rank {
+				copy(e.inputs[r], e.inputs[e.rank])
+			}
+		}
+	}
+}
+
+// Share returns the k-th of n parts of count elements, cut at multiples of unit.
+func Share(count, n, k, unit int) (lo, hi int) {
+	units := (count + unit - 1) / unit
+	return min(units*k/n*unit, count), min(units*(k+1)/n*unit, count)
+}
