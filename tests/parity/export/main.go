@@ -1,0 +1,159 @@
+// Export writes what a saved GPT-2 computes and how its tokenizer cuts a text, for the
+// scripts of tests/parity to compare with transformers and tokenizers:
+//
+//	go run ./tests/parity/export out/clm /tmp/parity
+//	VENV/bin/python tests/parity/check_gpt2.py out/clm --ids /tmp/parity/ids.json --logits /tmp/parity/logits.safetensors
+//	VENV/bin/python tests/parity/check_tokenizer.py out/clm/tokenizer.json /tmp/parity/lines.json /tmp/parity/lines.txt
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func main() {
+	flags := pflag.NewFlagSet("export", pflag.ExitOnError)
+	from := flags.String("lines", "", "text to cut, line by line; empty takes Go source and lines in many scripts")
+	n := flags.Int("n", 10_000, "number of lines, if there is no --lines")
+	rows := flags.Int("rows", 4, "rows of tokens to compute logits of")
+	_ = flags.Parse(os.Args[1:]) // it exits
+	if flags.NArg() != 2 {
+		fmt.Fprintln(os.Stderr, "export: want the folder of a saved model and the folder to write to")
+		os.Exit(2)
+	}
+	if err := export(flags.Arg(0), flags.Arg(1), *from, *n, *rows); err != nil {
+		fmt.Fprintln(os.Stderr, "export:", err)
+		os.Exit(1)
+	}
+}
+
+// export writes ids.json, logits.safetensors, lines.txt and lines.json into out.
+func export(dir, out, from string, n, rows int) error {
+	lines, err := readLines(from, n)
+	if err != nil {
+		return err
+	}
+	tok, err := tokenizers.Load(filepath.Join(dir, "tokenizer.json"))
+	if err != nil {
+		return err
+	}
+	model, err := models.LoadPretrained(tensor.CPU(), dir)
+	if err != nil {
+		return err
+	}
+	m, ok := model.(*gpt2.Model)
+	if !ok {
+		return fmt.Errorf("%s holds a %s, want a gpt2", dir, model.ModelType())
+	}
+	ids, err := cut(tok.Encode(strings.Join(lines, "\n")), rows, m.Cfg.NPositions)
+	if err != nil {
+		return err
+	}
+	cuts, err := cutLines(tok, lines)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o777); err != nil {
+		return err
+	}
+	var logits bytes.Buffer
+	return errors.Join(
+		writeLogits(&logits, m, ids),
+		os.WriteFile(filepath.Join(out, "logits.safetensors"), logits.Bytes(), 0o666),
+		writeJSON(filepath.Join(out, "ids.json"), ids),
+		os.WriteFile(filepath.Join(out, "lines.txt"), []byte(strings.Join(lines, "\n")+"\n"), 0o666),
+		writeJSON(filepath.Join(out, "lines.json"), cuts),
+	)
+}
+
+// cut takes rows of one length from the beginning of a stream.
+func cut(stream []int32, rows, length int) ([][]int32, error) {
+	if len(stream) < rows*length {
+		return nil, fmt.Errorf("the text has %d tokens, want %d rows of %d", len(stream), rows, length)
+	}
+	ids := make([][]int32, rows)
+	for i := range ids {
+		ids[i] = stream[i*length : (i+1)*length]
+	}
+	return ids, nil
+}
+
+// writeLogits writes the logits [rows, length, vocabulary] of ids in the safetensors format.
+func writeLogits(w *bytes.Buffer, m *gpt2.Model, ids [][]int32) error {
+	c := tensor.NewCtx(tensor.CPU()).NoGrad()
+	var flat []int64
+	for _, row := range ids {
+		for _, id := range row {
+			flat = append(flat, int64(id))
+		}
+	}
+	var err error
+	if p := tensor.Try(func() {
+		in := tensor.FromSlice(c, flat, len(ids), len(ids[0]))
+		out := m.Forward(nn.NewCtx(c, nil, false), &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: in}, Size: len(ids)})
+		err = checkpoint.SaveTensors(c, w, []checkpoint.Named{{Name: "logits", Tensor: out.Logits}})
+	}); p != nil {
+		return p
+	}
+	return err
+}
+
+// cutLine is how a line is cut: token ids, and the pieces within which tokens are merged.
+type cutLine struct {
+	IDs    []int32  `json:"ids"`
+	Splits []string `json:"splits"`
+}
+
+// cutLines encodes every line. A tokenizer shows its tokens and not the pieces, so those are
+// taken from a second one: trained on these lines until no pair is left to merge, it has each
+// piece as one token.
+func cutLines(tok *tokenizers.BPE, lines []string) ([]cutLine, error) {
+	texts := func(yield func(string, error) bool) {
+		for _, l := range lines {
+			if !yield(l, nil) {
+				return
+			}
+		}
+	}
+	whole, err := tokenizers.Train(context.Background(), texts, tokenizers.TrainOptions{VocabSize: 1 << 20})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]cutLine, len(lines))
+	for i, line := range lines {
+		out[i].IDs = append([]int32{}, tok.Encode(line)...) // an empty list, not null
+		out[i].Splits = []string{}
+		for _, id := range whole.EncodeOrdinary(line) {
+			piece, err := whole.AppendToken(nil, id)
+			if err != nil {
+				return nil, err
+			}
+			out[i].Splits = append(out[i].Splits, string(piece))
+		}
+	}
+	return out, nil
+}
+
+func writeJSON(name string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(name, append(text, '\n'), 0o666)
+}
