@@ -1,0 +1,18 @@
+package env
+
+// horovodLauncher is horovodrun.
+var horovodLauncher = launcher{
+	kind: Horovod,
+	sign: func(l Lookup) (string, string) { return has(l, "HOROVOD_RANK", "HOROVOD_SIZE"), "" },
+	read: func(r *reader) {
+		r.need(fieldRank, &r.e.Rank, "HOROVOD_RANK")
+		r.need(fieldWorldSize, &r.e.WorldSize, "HOROVOD_SIZE")
+		r.need(fieldLocalRank, &r.e.LocalRank, "HOROVOD_LOCAL_RANK")
+		r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, "HOROVOD_LOCAL_SIZE")
+		r.number(fieldNodeRank, &r.e.NodeRank, "HOROVOD_CROSS_RANK")
+		r.number(fieldNodes, &r.e.Nodes, "HOROVOD_CROSS_SIZE")
+		r.hosts()
+		// HOROVOD_GLOO_RENDEZVOUS_ADDR is the launcher's host, not rank 0's.
+		r.master("pass it to all ranks (horovodrun hands its own environment on)")
+	},
+}

@@ -1,0 +1,6 @@
+//go:build !linux && !darwin
+
+package env
+
+// machineMemory is not known on this system.
+func machineMemory() uint64 { return 0 }

@@ -1,0 +1,115 @@
+package env
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// maxHosts bounds what one expression may stand for, so that a typing error costs no memory.
+const maxHosts = 1 << 20
+
+// ExpandHostList expands Slurm's short form of a list of hosts: "n[08-10,12]-ib,login" is
+// n08-ib, n09-ib, n10-ib, n12-ib, login. A name may have several brackets; the last varies
+// fastest, and the width of a range's first number is kept. At most 1048576 hosts.
+func ExpandHostList(text string) ([]string, error) {
+	parts, err := splitOutside(text)
+	if err != nil {
+		return nil, fmt.Errorf("host list %q: %w", text, err)
+	}
+	var hosts []string
+	for _, p := range parts {
+		expanded, err := expandHost(p)
+		if err == nil && len(hosts)+len(expanded) > maxHosts {
+			err = fmt.Errorf("it stands for more than %d hosts", maxHosts)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("host list %q: %w", text, err)
+		}
+		hosts = append(hosts, expanded...)
+	}
+	return hosts, nil
+}
+
+// splitOutside cuts at the commas that are in no bracket.
+func splitOutside(text string) ([]string, error) {
+	var parts []string
+	depth, start := 0, 0
+	for i, c := range text {
+		switch c {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		case ',':
+			if depth == 0 {
+				parts = append(parts, text[start:i])
+				start = i + 1
+			}
+		}
+		if depth < 0 || depth > 1 {
+			return nil, errors.New("brackets do not match")
+		}
+	}
+	if depth != 0 {
+		return nil, errors.New("brackets do not match")
+	}
+	parts = append(parts, text[start:])
+	for _, p := range parts {
+		if strings.TrimSpace(p) == "" {
+			return nil, errors.New("a name is empty")
+		}
+	}
+	return parts, nil
+}
+
+// expandHost expands the brackets of one name, from left to right.
+func expandHost(name string) ([]string, error) {
+	hosts := []string{""}
+	for name != "" {
+		head, rest, bracket := strings.Cut(name, "[")
+		body, tail, _ := strings.Cut(rest, "]")
+		numbers := []string{""}
+		if bracket {
+			var err error
+			if numbers, err = expandRanges(body); err != nil {
+				return nil, err
+			}
+		}
+		if len(hosts)*len(numbers) > maxHosts {
+			return nil, fmt.Errorf("it stands for more than %d hosts", maxHosts)
+		}
+		next := make([]string, 0, len(hosts)*len(numbers))
+		for _, h := range hosts {
+			for _, n := range numbers {
+				next = append(next, h+head+n)
+			}
+		}
+		hosts, name = next, tail
+	}
+	return hosts, nil
+}
+
+// expandRanges expands the inside of a bracket: "08-10,12".
+func expandRanges(text string) ([]string, error) {
+	var numbers []string
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		lo, errLo := strconv.ParseUint(first, 10, 32)
+		hi, errHi := strconv.ParseUint(last, 10, 32)
+		if errLo != nil || errHi != nil || hi < lo {
+			return nil, fmt.Errorf("[%s] is no range; want a form such as [01-04,7]", text)
+		}
+		if hi-lo >= maxHosts-uint64(len(numbers)) {
+			return nil, fmt.Errorf("it stands for more than %d hosts", maxHosts)
+		}
+		for n := lo; n <= hi; n++ {
+			numbers = append(numbers, fmt.Sprintf("%0*d", len(first), n))
+		}
+	}
+	return numbers, nil
+}

@@ -1,0 +1,110 @@
+package env
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// What lockstep launch gives its workers beyond torchrun's variables. None of them is a
+// setting of a run.
+const (
+	// VarLaunchID is the launch's random number; every process of the launch inherits it.
+	VarLaunchID = "LOCKSTEP_LAUNCH_ID"
+	// VarListenerFD is, on rank 0 alone, the descriptor of a TCP socket that already
+	// listens at MASTER_ADDR and MASTER_PORT: nobody can take the port in between.
+	VarListenerFD = "LOCKSTEP_LAUNCH_LISTENER_FD"
+	// VarJobToken is the secret that the job's ranks prove to each other.
+	VarJobToken = "LOCKSTEP_JOB_TOKEN"
+	// VarJobTokenFile names a file with the secret, for ranks on several hosts.
+	VarJobTokenFile = "LOCKSTEP_JOB_TOKEN_FILE"
+)
+
+var lockstepLauncher = launcher{
+	kind:  Lockstep,
+	sign:  func(l Lookup) (string, string) { return has(l, VarLaunchID), "" },
+	read:  readLockstep,
+	inner: func(Lookup) bool { return true },
+}
+
+func readLockstep(r *reader) {
+	r.need(fieldRank, &r.e.Rank, varRank)
+	r.need(fieldWorldSize, &r.e.WorldSize, varWorldSize)
+	r.need(fieldLocalRank, &r.e.LocalRank, varLocalRank)
+	r.need(fieldLocalWorldSize, &r.e.LocalWorldSize, varLocalWorldSize)
+	r.need(fieldNodeRank, &r.e.NodeRank, "GROUP_RANK")
+	r.need(fieldNodes, &r.e.Nodes, "GROUP_WORLD_SIZE")
+	if !r.text(fieldMasterAddr, &r.e.MasterAddr, varMasterAddr) {
+		r.missing(fieldMasterAddr, varMasterAddr)
+	}
+	r.need(fieldMasterPort, &r.e.MasterPort, varMasterPort)
+	r.text(fieldJobID, &r.e.JobID, VarLaunchID)
+	r.restarts()
+}
+
+// ErrNoToken is JobToken's error in an environment without a token.
+var ErrNoToken = errors.New("no job token: set " + VarJobToken + ", or " + VarJobTokenFile + " to a file that only its owner can read")
+
+// JobToken is the secret that the ranks of the job prove to each other: LOCKSTEP_JOB_TOKEN,
+// else the text of the file that LOCKSTEP_JOB_TOKEN_FILE names. The error is ErrNoToken,
+// or says that the file cannot be read, is empty or can be read by others.
+func (e *Environment) JobToken() (string, error) { return Token(e.lookup) }
+
+// Token is JobToken for a process whose place is not known, such as a launcher.
+func Token(lookup Lookup) (string, error) {
+	if t := get(lookup, VarJobToken); t != "" {
+		return t, nil
+	}
+	path := get(lookup, VarJobTokenFile)
+	if path == "" {
+		return "", ErrNoToken
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", VarJobTokenFile, err)
+	}
+	if exposed(info.Mode()) {
+		return "", fmt.Errorf("%s: %s has mode %v, so that others can read the secret; want 0600", VarJobTokenFile, path, info.Mode().Perm())
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", VarJobTokenFile, err)
+	}
+	t := strings.TrimSpace(string(text))
+	if t == "" {
+		return "", fmt.Errorf("%s: %s is empty; want a random text", VarJobTokenFile, path)
+	}
+	return t, nil
+}
+
+// exposed reports whether others than the owner can read a file. Windows has no such bits.
+func exposed(m fs.FileMode) bool { return runtime.GOOS != "windows" && m.Perm()&0o077 != 0 }
+
+// MasterListener is the socket that the launcher has opened for rank 0 at MasterAddr and
+// MasterPort. It is nil, without an error, on other ranks and under launchers that open
+// none: rank 0 then listens there itself. It can be taken once.
+func (e *Environment) MasterListener() (net.Listener, error) {
+	text := get(e.lookup, VarListenerFD)
+	if text == "" {
+		return nil, nil
+	}
+	fd, err := strconv.Atoi(text)
+	if err != nil || fd < 3 {
+		return nil, fmt.Errorf("%s is %q; want a descriptor from 3", VarListenerFD, text)
+	}
+	f := os.NewFile(uintptr(fd), "master listener")
+	if f == nil {
+		return nil, fmt.Errorf("%s is %d, which is not open", VarListenerFD, fd)
+	}
+	defer f.Close() // FileListener works on a duplicate
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s is %d: %w", VarListenerFD, fd, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,20 @@
+package env
+
+import "strconv"
+
+// readNone is a process that nobody placed: the only rank of its job. Variables that only a
+// launcher sets are refused, since the launcher's others must have got lost.
+func readNone(r *reader) {
+	const rule = "no launcher"
+	r.set(fieldRank, &r.e.Rank, 0, rule)
+	r.set(fieldWorldSize, &r.e.WorldSize, 1, rule)
+	r.alone(rule)
+	r.hosts()
+	if n := get(r.lookup, varWorldSize); n != "" && n != "1" {
+		r.fault("%s is %s, but no %s is set: set both, or neither", varWorldSize, n, varRank)
+	}
+	if n := get(r.lookup, varLocalRank); n != "" && n != "0" {
+		r.fault("%s is %s, but no %s is set: set %s, %s, %s, %s and %s, or none of them",
+			varLocalRank, strconv.Quote(n), varRank, varRank, varWorldSize, varLocalRank, varMasterAddr, varMasterPort)
+	}
+}
