@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,6 +18,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	_ "github.com/lockstep-ml/lockstep/models/mlp"
+	_ "github.com/lockstep-ml/lockstep/trainer"
 )
 
 const root = "../.."
@@ -53,6 +57,22 @@ func TestReadmeProgram(t *testing.T) {
 	program, _, ok := strings.Cut(rest, "```\n")
 	require.True(t, ok)
 	require.Equal(t, read(t, "examples/quickstart/main.go"), program)
+}
+
+// TestReadmeOutput: the program prints what the README shows.
+func TestReadmeOutput(t *testing.T) {
+	read(t, "examples/quickstart/main.go") // an input of this test for go test's cache, as are the packages imported above
+	program := filepath.Join(t.TempDir(), "quickstart.exe")
+	build := exec.Command("go", "build", "-o", program, "./examples/quickstart")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	run := exec.Command(program)
+	run.Dir = t.TempDir()
+	out, err = run.Output()
+	require.NoError(t, err)
+	require.Regexp(t, `^y = 1\.9\dx \+ 2\.9\d after 160 steps`, string(out))
+	require.Contains(t, read(t, "README.md"), "\n    "+string(out))
 }
 
 var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
