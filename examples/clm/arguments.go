@@ -63,7 +63,7 @@ func (s *SampleArguments) Check(c *args.Checker) {
 // defaults are what a run without flags does: two minutes at most on two cores.
 func defaults() (*args.TrainingArguments, *ModelArguments, *DataArguments, *SampleArguments) {
 	a := args.Default("out/clm")
-	a.PerDeviceTrainBatchSize, a.PerDeviceEvalBatchSize = 8, 16
+	a.PerDeviceTrainBatchSize, a.PerDeviceEvalBatchSize = 8, 8 // an evaluation takes no more memory than a step
 	a.MaxSteps, a.MaxTrainSeconds = 800, 115
 	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 3e-3, 0.1, 0.98
 	a.LRSchedulerType, a.WarmupSteps = args.SchedulerCosine, 50
