@@ -1,21 +1,31 @@
 package accelerate
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Accelerator runs a training step on whatever there is. It belongs to one goroutine.
+// Accelerator runs a training step on whatever there is. It belongs to one goroutine. Its
+// methods that take a context are collective: all ranks call them in one order, and an
+// error on one rank is an error on all.
 type Accelerator struct {
-	args *args.TrainingArguments
-	dev  *tensor.Device
-	ctx  *tensor.Ctx
+	args  *args.TrainingArguments
+	log   *slog.Logger
+	dev   *tensor.Device
+	ctx   *tensor.Ctx
+	rank  int
+	world int         // number of ranks
+	group *dist.Group // nil: this rank is alone, or not connected
 
 	model  nn.Module
 	tree   *nn.Tree
@@ -23,6 +33,9 @@ type Accelerator struct {
 	params []optim.Param
 	opt    *optim.Optimizer
 	sum    *accumulator
+	ddp    *ddp.Reducer
+	unhook []func()
+	last   bool // the backward under way is the last of this rank's leaves in the window
 }
 
 // Option changes what New chooses.
@@ -31,9 +44,17 @@ type Option func(*Accelerator)
 // WithDevice runs on dev instead of the CPU.
 func WithDevice(dev *tensor.Device) Option { return func(a *Accelerator) { a.dev = dev } }
 
-// New chooses device and ranks for the given arguments.
+// WithGroup makes the accelerator one rank of g, which it closes in the end.
+func WithGroup(g *dist.Group) Option {
+	return func(a *Accelerator) { a.group, a.rank, a.world = g, g.Rank(), g.Size() }
+}
+
+// WithLogger sets the logger; the default is slog.Default().
+func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l } }
+
+// New chooses the device for the given arguments. Without WithGroup the rank is alone.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
-	acc := &Accelerator{args: a}
+	acc := &Accelerator{args: a, log: slog.Default(), world: 1}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -51,10 +72,10 @@ func (a *Accelerator) Device() *tensor.Device { return a.dev }
 func (a *Accelerator) Ctx() *tensor.Ctx { return a.ctx }
 
 // WorldSize is the number of ranks.
-func (a *Accelerator) WorldSize() int { return 1 }
+func (a *Accelerator) WorldSize() int { return a.world }
 
 // Rank is this rank's number, from 0.
-func (a *Accelerator) Rank() int { return 0 }
+func (a *Accelerator) Rank() int { return a.rank }
 
 // IsMain reports whether this rank logs and saves.
 func (a *Accelerator) IsMain() bool { return a.Rank() == 0 }
@@ -82,8 +103,13 @@ func (a *Accelerator) Stream(s samplers.Sampler) (*samplers.Stream, error) {
 
 // Prepare readies a model and its optimizer for training. Nothing is wrapped: the model
 // that the caller holds is the model. units are the modules to recompute in backward, if
-// gradient checkpointing is on.
-func (a *Accelerator) Prepare(model nn.Module, opt *optim.Optimizer, units []nn.Module) error {
+// gradient checkpointing is on. With several ranks it checks that all have the same
+// arguments, kernels and parameters, gives every rank rank 0's values, and sets up the
+// exchange of gradients.
+func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.Optimizer, units []nn.Module) error {
+	if err := a.release(); err != nil {
+		return err
+	}
 	a.model, a.tree, a.opt = model, nn.Walk(model), opt
 	if a.args.GradientCheckpointing {
 		if len(units) == 0 {
@@ -108,7 +134,13 @@ func (a *Accelerator) Prepare(model nn.Module, opt *optim.Optimizer, units []nn.
 		return err
 	}
 	a.sum = newAccumulator(a.ctx.NoGrad(), a.params, int(layout.Leaves()), a.args.DeterministicRanks)
-	return nil
+	switch {
+	case a.world == 1:
+		return nil
+	case a.group == nil:
+		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.rank, a.world)
+	}
+	return a.join(ctx)
 }
 
 // Tree is the prepared model's parameters and modules.
@@ -132,15 +164,27 @@ func (a *Accelerator) EvalCtx() *nn.Ctx { return nn.NewCtx(a.ctx.NoGrad(), a.tre
 
 // Backward runs one leaf's backward pass: lossSum is the sum of the leaf's loss terms,
 // count the number of terms in the whole window over all ranks, leaf the leaf's number in
-// the window. Gradients of the leaves add up in the design's tree.
-func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, leaf int) {
+// the window, last whether it is this rank's last there. Gradients of the leaves add up in
+// the design's tree; during the last leaf's pass they are sent off as they get complete.
+func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, leaf int, last bool) {
 	a.sum.begin(leaf)
+	a.last = last
 	seed := tensor.Full(c.Ctx, lossSum.DType(), 1/float64(max(count, 1)), lossSum.Shape()...)
 	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil)
+	a.last = false
 }
 
-// Reduce ends a window: the parameters' gradients are then the sums over all its leaves.
-func (a *Accelerator) Reduce() { a.sum.finish() }
+// Reduce ends a window: the parameters' gradients are then the sums over all its leaves, on
+// every rank.
+func (a *Accelerator) Reduce(ctx context.Context) error {
+	if err := tensor.Try(a.sum.finish); err != nil {
+		return err
+	}
+	if a.ddp == nil {
+		return nil
+	}
+	return a.ddp.Finish(ctx)
+}
 
 // ScaleGrads multiplies all gradients by f.
 func (a *Accelerator) ScaleGrads(f float64) {
@@ -160,12 +204,5 @@ func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 // Step updates the parameters.
 func (a *Accelerator) Step() { a.opt.Step(a.ctx) }
 
-// ZeroGrad forgets all gradients.
+// ZeroGrad forgets all gradients and readies the next window.
 func (a *Accelerator) ZeroGrad() { a.sum.reset() }
-
-// SumCounts adds up per-rank counts over all ranks.
-func (a *Accelerator) SumCounts(n int64) int64 { return n }
-
-// Agree makes decisions common: each flag is true on every rank if it is true on one.
-// Whatever stops, saves or evaluates must go through it, else one rank waits for others.
-func (a *Accelerator) Agree(flags ...*bool) error { return nil }

@@ -38,7 +38,7 @@ func prepared(t *testing.T, a *args.TrainingArguments) (*accelerate.Accelerator,
 	for _, p := range nn.NamedParameters(m) {
 		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
 	}
-	require.NoError(t, acc.Prepare(m, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0, 0, false), []nn.Module{m}))
+	require.NoError(t, acc.Prepare(t.Context(), m, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0, 0, false), []nn.Module{m}))
 	return acc, m
 }
 
@@ -50,9 +50,11 @@ func TestNewRunsOnTheCPU(t *testing.T) {
 	require.Equal(t, 1, acc.WorldSize())
 	require.Equal(t, 0, acc.Rank())
 	require.True(t, acc.IsMain())
-	require.EqualValues(t, 17, acc.SumCounts(17))
+	n, err := acc.SumCounts(t.Context(), 17)
+	require.NoError(t, err)
+	require.EqualValues(t, 17, n)
 	yes, no := true, false
-	require.NoError(t, acc.Agree(&yes, &no))
+	require.NoError(t, acc.Agree(t.Context(), &yes, &no))
 	require.True(t, yes)
 	require.False(t, no)
 
@@ -89,7 +91,7 @@ func TestLayout(t *testing.T) {
 	require.ErrorContains(t, err, "21")
 	_, err = acc.Stream(samplers.NewSequential(30))
 	require.ErrorContains(t, err, "21")
-	require.ErrorContains(t, acc.Prepare(newLine(tensor.CPU()), nil, nil), "21")
+	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil, nil), "21")
 }
 
 func TestPrepareErrors(t *testing.T) {
@@ -99,33 +101,33 @@ func TestPrepareErrors(t *testing.T) {
 
 	frozen := newLine(tensor.CPU())
 	frozen.Linear.Weight.SetRequiresGrad(false)
-	require.NoError(t, acc.Prepare(frozen, nil, nil))
+	require.NoError(t, acc.Prepare(t.Context(), frozen, nil, nil))
 	require.Len(t, acc.Params(), 1)
 	require.Equal(t, "linear.bias", acc.Params()[0].Name)
 	frozen.Linear.Bias.SetRequiresGrad(false)
-	require.EqualError(t, acc.Prepare(frozen, nil, nil), "accelerate: the model has no parameter that requires grad: nothing to train")
+	require.EqualError(t, acc.Prepare(t.Context(), frozen, nil, nil), "accelerate: the model has no parameter that requires grad: nothing to train")
 
 	dev := tensor.NewCPU(1)
 	defer dev.Close()
-	require.ErrorContains(t, acc.Prepare(newLine(dev), nil, nil), "accelerate: parameter linear.weight is on ")
+	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(dev), nil, nil), "accelerate: parameter linear.weight is on ")
 
 	a.GradientCheckpointing = true
-	require.EqualError(t, acc.Prepare(newLine(tensor.CPU()), nil, nil),
+	require.EqualError(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil, nil),
 		"accelerate: gradient_checkpointing is on, but *accelerate_test.line names no units to recompute (models.Recomputable)")
 }
 
 // step runs a window of two leaves with the given sums and counts.
-func step(acc *accelerate.Accelerator, m *line, window int64) float64 {
+func step(t *testing.T, acc *accelerate.Accelerator, m *line, window int64) float64 {
 	acc.ZeroGrad()
 	for leaf := range 2 {
 		acc.TrainCtx(int64(8 * leaf)).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			x := tensor.Normal(c.Ctx, tensor.Float32, uint64(leaf+1), 0, 1, 8, 4)
 			y := m.Forward(c, x)
-			acc.Backward(c, tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false), window, leaf)
+			acc.Backward(c, tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false), window, leaf, false)
 			return nil
 		})
 	}
-	acc.Reduce()
+	require.NoError(t, acc.Reduce(t.Context()))
 	norm := acc.ClipGradNorm(0.1)
 	acc.Step()
 	return norm
@@ -137,7 +139,7 @@ func TestStep(t *testing.T) {
 	acc, m := prepared(t, a)
 	require.NotNil(t, acc.Tree())
 	before := tensor.ToSlice[float32](acc.Ctx(), m.Linear.Weight.Tensor)
-	norm := step(acc, m, 16)
+	norm := step(t, acc, m, 16)
 	require.Greater(t, norm, 0.1)
 
 	var moved float64
@@ -152,7 +154,7 @@ func TestStep(t *testing.T) {
 
 	// The same window counted as twice the terms has half the gradient.
 	double, again := prepared(t, a)
-	require.InEpsilon(t, norm/2, step(double, again, 32), 1e-6)
+	require.InEpsilon(t, norm/2, step(t, double, again, 32), 1e-6)
 
 	acc.ZeroGrad()
 	require.Nil(t, m.Linear.Weight.Grad())
@@ -164,8 +166,8 @@ func TestBackwardWithoutTerms(t *testing.T) {
 	acc, m := prepared(t, args.Default(""))
 	c := acc.TrainCtx(0)
 	loss := tensor.Affine(c.Ctx, tensor.Sum(c.Ctx, m.Linear.Weight.Tensor, nil, false), 0, 0)
-	acc.Backward(c, loss, 0, 0)
-	acc.Reduce()
+	acc.Backward(c, loss, 0, 0, false)
+	require.NoError(t, acc.Reduce(t.Context()))
 	require.Zero(t, acc.ClipGradNorm(1))
 }
 
@@ -199,7 +201,7 @@ func TestGradientCheckpointingChangesNoBit(t *testing.T) {
 		a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.GradientCheckpointing = 8, 2, on
 		acc, m := prepared(t, a)
 		for range 3 {
-			step(acc, m, 16)
+			step(t, acc, m, 16)
 		}
 		return tensor.ReadBytes(acc.Ctx(), m.Linear.Weight.Tensor)
 	}

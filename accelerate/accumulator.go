@@ -28,6 +28,7 @@ type accumulator struct {
 type stack struct {
 	sums  []*tensor.Tensor
 	spare []*tensor.Tensor
+	done  bool // the total is the parameter's gradient
 }
 
 func newAccumulator(c *tensor.Ctx, params []optim.Param, leaves, ranks int) *accumulator {
@@ -57,23 +58,29 @@ func (a *accumulator) begin(leaf int) {
 	}
 }
 
-// carry puts the finished group onto the stacks and merges equal subtrees.
+// carry puts the finished group onto the stacks.
 func (a *accumulator) carry() {
 	if a.group < 0 {
 		return
 	}
-	for i, p := range a.params {
-		s := &a.stacks[i]
-		sum := take(p)
-		taken := sum != nil
-		for level := 0; a.group>>level&1 == 1; level++ {
-			sum = s.merge(a.c, sum)
-		}
-		s.sums = append(s.sums, sum)
-		if n := len(s.spare); taken && n > 0 {
-			p.SwapGrad(s.spare[n-1], false)
-			s.spare = s.spare[:n-1]
-		}
+	for i := range a.params {
+		a.carryParam(i)
+	}
+}
+
+// carryParam puts a parameter's finished group onto its stack, merges equal subtrees, and
+// gives the parameter a spare buffer for the next group.
+func (a *accumulator) carryParam(i int) {
+	p, s := a.params[i], &a.stacks[i]
+	sum := take(p)
+	taken := sum != nil
+	for level := 0; a.group>>level&1 == 1; level++ {
+		sum = s.merge(a.c, sum)
+	}
+	s.sums = append(s.sums, sum)
+	if n := len(s.spare); taken && n > 0 {
+		p.SwapGrad(s.spare[n-1], false)
+		s.spare = s.spare[:n-1]
 	}
 }
 
@@ -101,26 +108,43 @@ func (s *stack) merge(c *tensor.Ctx, sum *tensor.Tensor) *tensor.Tensor {
 	return left
 }
 
-// finish merges what is left and makes the totals the parameters' gradients.
-func (a *accumulator) finish() {
-	if a.group == 0 {
-		a.group = -1 // one group: the gradients lie where they belong
+// finishParam makes the total of a parameter its gradient. It may be called during the
+// last leaf's backward pass, when the parameter's gradient of that leaf is complete.
+func (a *accumulator) finishParam(i int) {
+	s := &a.stacks[i]
+	if s.done {
 		return
 	}
-	a.carry()
+	s.done = true
+	if a.group <= 0 {
+		return // one group: the gradient lies where it belongs
+	}
+	a.carryParam(i)
+	var total *tensor.Tensor
+	for len(s.sums) > 0 {
+		total = s.merge(a.c, total)
+	}
+	if total == nil {
+		return
+	}
+	if old := a.params[i].SwapGrad(total, true); old != nil {
+		s.spare = append(s.spare, old)
+	}
+}
+
+// finish makes the totals the parameters' gradients and ends the window.
+func (a *accumulator) finish() {
+	for i := range a.params {
+		a.finishParam(i)
+		a.stacks[i].done = false
+	}
 	a.group = -1
-	for i, p := range a.params {
-		s := &a.stacks[i]
-		var total *tensor.Tensor
-		for len(s.sums) > 0 {
-			total = s.merge(a.c, total)
-		}
-		if total == nil {
-			continue
-		}
-		if old := p.SwapGrad(total, true); old != nil {
-			s.spare = append(s.spare, old)
-		}
+}
+
+// forgetSpares drops the buffers that wait for use.
+func (a *accumulator) forgetSpares() {
+	for i := range a.stacks {
+		a.stacks[i].spare = nil
 	}
 }
 
@@ -134,7 +158,7 @@ func (a *accumulator) reset() {
 				s.spare = append(s.spare, sum)
 			}
 		}
-		s.sums = s.sums[:0]
+		s.sums, s.done = s.sums[:0], false
 		p.ZeroGrad()
 	}
 }

@@ -59,7 +59,7 @@ func trainRagged(t *testing.T, batch int, seedCount func(leaf, window int64) int
 		}
 		g.Params = append(g.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
 	}
-	require.NoError(t, acc.Prepare(m, optim.NewAdamW(acc.Ctx(), groups, 0.9, 0.999, 1e-8), nil))
+	require.NoError(t, acc.Prepare(t.Context(), m, optim.NewAdamW(acc.Ctx(), groups, 0.9, 0.999, 1e-8), nil))
 	collate := data.CausalLM(0)
 	for s := range equivalenceSteps {
 		var leaves []*data.Batch
@@ -77,11 +77,11 @@ func trainRagged(t *testing.T, batch int, seedCount func(leaf, window int64) int
 		acc.ZeroGrad()
 		for l, b := range leaves {
 			acc.TrainCtx(0).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-				acc.Backward(c, m.Forward(c, b).Loss, seedCount(b.Count, count), l)
+				acc.Backward(c, m.Forward(c, b).Loss, seedCount(b.Count, count), l, false)
 				return nil
 			})
 		}
-		acc.Reduce()
+		require.NoError(t, acc.Reduce(t.Context()))
 		acc.ClipGradNorm(1)
 		acc.Step()
 	}

@@ -124,6 +124,16 @@ type TrainingArguments struct {
 	// checkpoint of OutputDir) or a checkpoint's folder. Empty or "false" starts anew.
 	ResumeFromCheckpoint string `json:"resume_from_checkpoint" path:"true" usage:"go on from a checkpoint: last, or its folder"`
 
+	// NumReplicas is the number of ranks that run as goroutines of this process.
+	NumReplicas int `json:"num_replicas" usage:"ranks that run as goroutines of this process"`
+	// DDPTimeout is the deadline of each collective call, in seconds.
+	DDPTimeout int `json:"ddp_timeout" usage:"seconds that a rank waits for the others in a collective call"`
+	// DDPBucketCapMB is the size of a gradient bucket in MiB. 0 is 25.
+	DDPBucketCapMB int `json:"ddp_bucket_cap_mb" usage:"size of a gradient bucket in MiB; 0 for 25"`
+	// DDPRequireEqualInit makes it an error if the ranks' parameters differ at the
+	// start. Otherwise they take rank 0's values, and a log line counts them.
+	DDPRequireEqualInit bool `json:"ddp_require_equal_init" usage:"refuse ranks whose parameters differ at the start, instead of giving them rank 0's"`
+
 	// Seed is the seed of all random streams.
 	Seed uint64 `json:"seed" resume:"fixed" usage:"seed of all random streams"`
 	// DataSeed is the seed of the order of samples. nil is Seed.
@@ -180,6 +190,8 @@ func Default(outputDir string) *TrainingArguments {
 		SaveStrategy:              StrategySteps,
 		SaveSteps:                 500,
 		SaveOnInterrupt:           true,
+		NumReplicas:               1,
+		DDPTimeout:                1800,
 		Seed:                      42,
 		DeterministicRanks:        8,
 		TrainSamplingStrategy:     SamplingRandom,

@@ -136,6 +136,9 @@ func (a *TrainingArguments) checkSaving(c *Checker) {
 	if a.SaveTotalLimit != nil {
 		c.Require(*a.SaveTotalLimit >= 1, "save_total_limit", *a.SaveTotalLimit, "a number ≥ 1, or none to keep all checkpoints")
 	}
+	c.Require(a.NumReplicas >= 1 && a.NumReplicas <= 1024, "num_replicas", a.NumReplicas, "1 to 1024")
+	c.Require(a.DDPTimeout >= 1, "ddp_timeout", a.DDPTimeout, "at least 1 second")
+	c.Require(a.DDPBucketCapMB >= 0, "ddp_bucket_cap_mb", a.DDPBucketCapMB, "a number ≥ 0")
 	n := a.DeterministicRanks
 	c.Require(n >= 1 && n&(n-1) == 0, "deterministic_ranks", n, "a power of two: 1, 2, 4, 8, …")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -12,8 +11,6 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/samplers"
-	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // EvalLoss is the loss of an evaluation: float64 sum and count over all batches in order.
@@ -50,6 +47,28 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 	if len(t.evals) == 0 {
 		return nil, errors.New("trainer: there is no evaluation set: want WithEvalData")
 	}
+	var out map[string]float64
+	err := t.every(func(rank *Trainer) error {
+		m, err := rank.evaluateAlone(ctx)
+		if rank == t {
+			out = m
+		}
+		return err
+	})
+	return out, err
+}
+
+// evaluateAlone evaluates apart from a training run: the ranks first take rank 0's
+// parameters, which the caller may have changed.
+func (t *Trainer) evaluateAlone(ctx context.Context) (map[string]float64, error) {
+	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
+		return nil, err
+	}
+	return t.evaluateRank(ctx)
+}
+
+// evaluateRank is this rank's part of an evaluation; the result is the same on every rank.
+func (t *Trainer) evaluateRank(ctx context.Context) (map[string]float64, error) {
 	all := map[string]float64{}
 	for _, set := range t.evals {
 		if set.src.Len() == 0 {
@@ -84,146 +103,6 @@ func (t *Trainer) evaluateSet(ctx context.Context, src data.Source, prefix strin
 	return metrics, t.callbacks.Fire(callbacks.Evaluate, e)
 }
 
-// Prediction is the model's output for one sample.
-type Prediction struct {
-	Index  int64     // of the sample in the dataset
-	Shape  []int     // of the logits of this sample
-	Logits []float32 // row-major
-}
-
-// PredictionOutput is what Predict returns, samples in the dataset's order.
-type PredictionOutput struct {
-	Predictions []Prediction // empty under prediction_loss_only
-	Metrics     map[string]float64
-}
-
-// Predict runs the model over src. If its batches have labels, the metrics have test_loss.
-func (t *Trainer) Predict(src data.Source) (*PredictionOutput, error) {
-	return t.PredictContext(context.Background(), src)
-}
-
-// PredictContext is Predict until ctx ends.
-func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*PredictionOutput, error) {
-	if t.err != nil {
-		return nil, t.err
-	}
-	if src == nil {
-		return nil, errors.New("trainer: Predict has no data: want a source")
-	}
-	out := &PredictionOutput{}
-	var err error
-	out.Metrics, err = t.predictionLoop(ctx, src, "test_", func(c *nn.Ctx, o models.Output, b *data.Batch) error {
-		if t.args.PredictionLossOnly || o.Logits == nil {
-			return nil
-		}
-		p, err := predictions(c, o.Logits, b)
-		out.Predictions = append(out.Predictions, p...)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	e := t.event()
-	e.Metrics = out.Metrics
-	return out, t.callbacks.Fire(callbacks.Predict, e)
-}
-
-// predictions copies the logits of a batch out, sample by sample.
-func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction, error) {
-	if s := logits.Shape(); len(s) == 0 || s[0] != b.Size {
-		return nil, fmt.Errorf("trainer: the logits have shape %v: want dim 0 to be the %d samples of the batch", s, b.Size)
-	}
-	flat := tensor.ToSlice[float32](c.Ctx, tensor.Cast(c.Ctx, logits, tensor.Float32))
-	n := len(flat) / max(b.Size, 1)
-	out := make([]Prediction, b.Size)
-	for i := range out {
-		out[i] = Prediction{Index: b.Indices[i], Shape: logits.Shape()[1:], Logits: flat[i*n : (i+1)*n : (i+1)*n]}
-	}
-	return out, nil
-}
-
-// eachFunc takes in a batch's output.
-type eachFunc func(*nn.Ctx, models.Output, *data.Batch) error
-
-// predictionLoop runs the model over src in order, every sample once, without gradients.
-func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix string, each eachFunc) (map[string]float64, error) {
-	begin := time.Now()
-	batches, err := samplers.NewBatch(samplers.NewSequential(int64(src.Len())), t.args.PerDeviceEvalBatchSize, false)
-	if err != nil {
-		return nil, err
-	}
-	loader, err := data.NewLoader(ctx, t.acc.Ctx().NoGrad(), src, data.EpochOrder(batches, 0), data.LoaderOptions{
-		Workers: t.args.DataloaderNumWorkers, PrefetchFactor: t.args.PrefetchBatches(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer loader.Close()
-	for _, m := range t.metrics {
-		m.Reset()
-	}
-	var loss EvalLoss
-	labelled := false
-	for n := int64(1); ; n++ {
-		b, err := loader.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, err)
-		}
-		has, err := t.predictionStep(b, &loss, each)
-		b.Free()
-		if err != nil {
-			return nil, err
-		}
-		labelled = labelled || has
-		e := t.event()
-		e.Batch, e.Batches = n, batches.Len()
-		if err := t.callbacks.Fire(callbacks.PredictionStep, e); err != nil {
-			return nil, err
-		}
-	}
-	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), int64(src.Len()), batches.Len()), nil
-}
-
-// predictionStep runs one batch and reports whether it had a loss.
-func (t *Trainer) predictionStep(b *data.Batch, loss *EvalLoss, each eachFunc) (labelled bool, err error) {
-	if p := tensor.Try(func() {
-		t.acc.EvalCtx().Scope(func(c *nn.Ctx) []*tensor.Tensor {
-			out := t.model.Forward(c, b)
-			if out.Loss != nil || t.loss != nil && (each == nil || b.Tensors[data.Labels] != nil) {
-				var sum *tensor.Tensor
-				var count int64
-				if sum, count, err = t.lossFrom(c, out, b); err != nil {
-					return nil
-				}
-				loss.Sum += tensor.Item(c.Ctx, sum)
-				loss.Count += count
-				labelled = true
-			}
-			if each != nil {
-				if err = each(c, out, b); err != nil {
-					return nil
-				}
-			}
-			for _, m := range t.metrics {
-				if t.args.PredictionLossOnly {
-					break
-				}
-				if err = m.Update(c, out, b); err != nil {
-					err = fmt.Errorf("trainer: metric %T: %w", m, err)
-					return nil
-				}
-			}
-			return nil
-		})
-	}); p != nil {
-		return labelled, fmt.Errorf("trainer: evaluation after step %d, rank %d: %w", t.state.GlobalStep, t.acc.Rank(), p)
-	}
-	return labelled, err
-}
-
 // evalMetrics puts an evaluation's figures together, all with the prefix.
 func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d time.Duration, samples, steps int64) map[string]float64 {
 	out := callbacks.SpeedMetrics(strings.TrimSuffix(prefix, "_"), d, samples, steps, 0)
@@ -241,11 +120,11 @@ func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d tim
 // evaluate evaluates during training, until ctx ends, and keeps track of the best.
 func (r *run) evaluate(ctx context.Context) error {
 	records := len(r.state.LogHistory)
-	metrics, err := r.EvaluateContext(ctx)
+	metrics, err := r.evaluateRank(ctx)
 	switch {
 	case err == nil:
 		return r.watchBest(metrics)
-	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+	case errors.Is(err, errOtherInterrupted), ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		r.control.ShouldEvaluate = true // a resume begins with this evaluation
 		r.state.LogHistory = r.state.LogHistory[:records]
 		return r.interrupt(ctx)

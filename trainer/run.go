@@ -22,6 +22,7 @@ import (
 // run is one Train under way.
 type run struct {
 	*Trainer
+	ctx      context.Context // of collective calls: an interrupt does not cut them short, their deadline is ddp_timeout
 	opt      *optim.Optimizer
 	schedule optim.Schedule
 	steps    samplers.Steps
@@ -117,7 +118,7 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 			*t.args, t.state = *a, state
 		}
 	}()
-	r = &run{Trainer: t, progress: progress{RunID: newRunID()}}
+	r = &run{Trainer: t, ctx: context.WithoutCancel(ctx), progress: progress{RunID: newRunID()}}
 	ck, err := r.openResume(ctx)
 	if err != nil {
 		return nil, err
@@ -192,7 +193,7 @@ func (r *run) prepare() error {
 	if m, ok := r.model.(models.Recomputable); ok {
 		units = m.RecomputeUnits()
 	}
-	if err := r.acc.Prepare(r.model, r.opt, units); err != nil {
+	if err := r.acc.Prepare(r.ctx, r.model, r.opt, units); err != nil {
 		return err
 	}
 	r.acc.ZeroGrad() // a run that failed, or its caller, may have left gradients

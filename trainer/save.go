@@ -65,12 +65,13 @@ func newRunID() string {
 // save writes a checkpoint, rotates the old ones and tells the callbacks.
 func (r *run) save(ctx context.Context) error {
 	t := r.Trainer
-	if !t.acc.IsMain() {
-		return t.fire(callbacks.Save)
-	}
 	name := fmt.Sprintf("checkpoint-%d", t.state.GlobalStep)
 	if s := t.state.BestGlobalStep; s != nil && *s == t.state.GlobalStep {
 		t.state.BestModelCheckpoint = &name
+	}
+	if !t.acc.IsMain() {
+		r.savedAt = t.state.GlobalStep
+		return t.fire(callbacks.Save)
 	}
 	parts, err := r.checkpointParts()
 	if err != nil {

@@ -72,39 +72,75 @@ func (r *run) forwardBackward(batches []*data.Batch, stats *callbacks.StepStats)
 	for _, b := range batches {
 		count += b.Count
 	}
-	count = r.acc.SumCounts(count)
-	var total lossSum
+	count, err := r.acc.SumCounts(r.ctx, count)
+	if err != nil {
+		return lossSum{}, err
+	}
+	shared := newWindowLoss(r.stream.Layout())
 	for i, b := range batches {
 		if i > 0 {
 			if err := r.fire(callbacks.SubstepEnd); err != nil {
-				return total, err
+				return lossSum{}, err
 			}
 		}
 		err := r.guard(func() error {
-			sum, n, err := r.microBatch(b, count)
-			total.Sum += number(sum)
-			total.Count += n
+			sum, n, err := r.microBatch(b, count, i == len(batches)-1)
+			shared.set(b.Leaf, sum, n)
 			return err
 		})
 		if err != nil {
-			return total, err
+			return lossSum{}, err
 		}
 		if ids := b.Tensors[data.InputIDs]; ids != nil {
-			stats.Tokens += int64(ids.Numel())
+			shared.addTokens(ids.Numel())
 		}
 	}
-	err := r.guard(func() error {
-		r.acc.Reduce()
-		if own := r.acc.SumCounts(total.Count); own != count && own > 0 { // a loss function that counts in its own way
-			r.acc.ScaleGrads(float64(max(count, 1)) / float64(own))
+	return r.reduce(shared, count, stats)
+}
+
+// reduce sums gradients, losses and counts over all ranks.
+func (r *run) reduce(shared windowLoss, count int64, stats *callbacks.StepStats) (total lossSum, err error) {
+	err = r.guard(func() error {
+		if err := r.acc.Reduce(r.ctx); err != nil {
+			return err
+		}
+		if err := r.acc.SumFloats(r.ctx, shared, "losses of a step"); err != nil {
+			return err
+		}
+		total, stats.Tokens = shared.total(), shared.tokens()
+		if total.Count != count && total.Count > 0 { // a loss function that counts in its own way
+			r.acc.ScaleGrads(float64(max(count, 1)) / float64(total.Count))
 		}
 		return nil
 	})
 	return total, err
 }
 
+// windowLoss is what the ranks tell each other of a window: for each leaf its loss sum and
+// count, and the number of tokens. A rank fills in its own leaves and leaves zeros elsewhere.
+type windowLoss []float64
+
+func newWindowLoss(l samplers.Layout) windowLoss { return make(windowLoss, 2*l.Leaves()+1) }
+
+func (w windowLoss) set(leaf int, sum float64, count int64) {
+	w[2*leaf], w[2*leaf+1] = sum, float64(count)
+}
+
+func (w windowLoss) addTokens(n int) { w[len(w)-1] += float64(n) }
+
+func (w windowLoss) tokens() int64 { return int64(w[len(w)-1]) }
+
+// total adds the leaves up in their order, so that its bits do not depend on the ranks.
+func (w windowLoss) total() (l lossSum) {
+	for i := 0; i+1 < len(w); i += 2 {
+		l.Sum += number(w[i])
+		l.Count += int64(w[i+1])
+	}
+	return l
+}
+
 // microBatch runs forward and backward of one batch and returns its loss.
-func (r *run) microBatch(b *data.Batch, windowCount int64) (sum float64, count int64, err error) {
+func (r *run) microBatch(b *data.Batch, windowCount int64, last bool) (sum float64, count int64, err error) {
 	r.acc.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 		var loss *tensor.Tensor
 		if loss, count, err = r.lossOf(c, b); err != nil {
@@ -114,7 +150,7 @@ func (r *run) microBatch(b *data.Batch, windowCount int64) (sum float64, count i
 			err = fmt.Errorf("trainer: step %d: the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss that counts", r.state.GlobalStep+1, sum)
 			return nil
 		}
-		r.acc.Backward(c, loss, windowCount, b.Leaf)
+		r.acc.Backward(c, loss, windowCount, b.Leaf, last)
 		return nil
 	})
 	return sum, count, err

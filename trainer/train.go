@@ -43,6 +43,19 @@ func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
+	var res *Result
+	err := t.every(func(rank *Trainer) error {
+		out, err := rank.trainRank(ctx)
+		if rank == t {
+			res = out
+		}
+		return err
+	})
+	return res, err
+}
+
+// trainRank is TrainContext on one rank.
+func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 	r, err := t.begin(ctx)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -104,6 +117,9 @@ func (r *run) runEpoch(ctx context.Context) error {
 		if err := r.checkInterrupt(ctx); err != nil {
 			return err
 		}
+		if err := r.acc.BeginWindow(r.ctx); err != nil {
+			return err
+		}
 		var err error
 		if more, err = r.step(); err != nil {
 			return err
@@ -156,7 +172,7 @@ func (r *run) timeIsUp() bool {
 // act logs, evaluates and saves as Control says, after the ranks have agreed on it.
 func (r *run) act(ctx context.Context) error {
 	c := &r.control
-	if err := r.acc.Agree(&c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog); err != nil {
+	if err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog); err != nil {
 		return err
 	}
 	if c.ShouldLog {
@@ -178,7 +194,7 @@ func (r *run) act(ctx context.Context) error {
 // checkInterrupt ends the run if ctx has ended on any rank.
 func (r *run) checkInterrupt(ctx context.Context) error {
 	interrupted := ctx.Err() != nil
-	if err := r.acc.Agree(&interrupted); err != nil || !interrupted {
+	if err := r.acc.Agree(r.ctx, &interrupted); err != nil || !interrupted {
 		return err
 	}
 	return r.interrupt(ctx)
@@ -187,11 +203,19 @@ func (r *run) checkInterrupt(ctx context.Context) error {
 // interrupt saves if asked to, unless there is nothing new, and ends the run.
 func (r *run) interrupt(ctx context.Context) error {
 	r.control.ShouldTrainingStop = true
-	err := fmt.Errorf("%w after step %d: %w", ErrInterrupted, r.state.GlobalStep, context.Cause(ctx))
+	err := fmt.Errorf("%w after step %d: %w", ErrInterrupted, r.state.GlobalStep, causeOf(ctx))
 	if r.args.SaveOnInterrupt && r.savedAt != r.state.GlobalStep {
 		return errors.Join(err, r.save(context.WithoutCancel(ctx)))
 	}
 	return err
+}
+
+// causeOf is why ctx ended, or that another rank's did.
+func causeOf(ctx context.Context) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return errOtherInterrupted
 }
 
 // end writes the final record, loads the best model if asked to, and says goodbye.

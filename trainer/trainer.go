@@ -37,6 +37,8 @@ type Trainer struct {
 	device   *tensor.Device
 	newOptim OptimizerFunc
 
+	newModel  func() (models.Model, error)
+	replicas  []*Trainer // the other ranks of this process; empty on them
 	callbacks *callbacks.Handler
 	state     *callbacks.State
 	control   callbacks.Control
@@ -107,6 +109,10 @@ func WithParts(p ...checkpoint.Part) Option {
 // default is os.Stderr; nil shows nothing.
 func WithDisplay(f *os.File) Option { return func(t *Trainer) { t.display = f } }
 
+// WithModelInit makes the model of each further rank in this process (num_replicas), for
+// models that nn.Clone cannot copy. Their values become those of the first rank.
+func WithModelInit(f func() (models.Model, error)) Option { return func(t *Trainer) { t.newModel = f } }
+
 // WithLogger sets the logger; the default is slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(t *Trainer) { t.log = l } }
 
@@ -140,14 +146,14 @@ func (t *Trainer) build() error {
 	if t.args.EvalOnStart && len(t.evals) == 0 {
 		return errors.New("trainer: eval_on_start is set, but there is no evaluation set: want WithEvalData")
 	}
-	var opts []accelerate.Option
-	if t.device != nil {
-		opts = append(opts, accelerate.WithDevice(t.device))
-	}
-	var err error
-	if t.acc, err = accelerate.New(t.args, opts...); err != nil {
+	if err := t.buildRanks(); err != nil {
 		return err
 	}
+	return t.every(func(t *Trainer) error { return t.buildRank() })
+}
+
+// buildRank makes what each rank has of its own.
+func (t *Trainer) buildRank() error {
 	t.store = &checkpoint.Store{Dir: t.args.OutputDir, FS: t.fsys, Log: t.log}
 	t.state = callbacks.NewState(t.args, 0)
 	if err := t.buildCallbacks(); err != nil {

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -113,7 +114,7 @@ func prepare(acc *accelerate.Accelerator, a *args.TrainingArguments) (*gpt2.Mode
 		}
 		g.Params = append(g.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
 	}
-	return m, acc.Prepare(m, optim.NewAdamW(acc.Ctx(), groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), m.RecomputeUnits())
+	return m, acc.Prepare(context.Background(), m, optim.NewAdamW(acc.Ctx(), groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), m.RecomputeUnits())
 }
 
 // train takes one step on fresh tokens, of which small ids are the more frequent, and returns the mean loss.
@@ -136,10 +137,12 @@ func train(acc *accelerate.Accelerator, m *gpt2.Model, o options, tokens *rng.St
 		acc.TrainCtx(int64(step * o.batch)).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			out := m.Forward(c, b)
 			loss = tensor.Item(c.Ctx, out.Loss) / float64(b.Count)
-			acc.Backward(c, out.Loss, b.Count, 0)
+			acc.Backward(c, out.Loss, b.Count, 0, true)
 			return nil
 		})
-		acc.Reduce()
+		if err = acc.Reduce(context.Background()); err != nil {
+			return
+		}
 		acc.ClipGradNorm(1)
 		acc.Step()
 	})

@@ -27,10 +27,18 @@ func newBlock(in *nn.Init, cfg Config) *Block {
 // Forward keeps x's shape [B,T,C]. keys is the mask of visible keys, kv the layer's cache;
 // both may be nil.
 func (b *Block) Forward(c *nn.Ctx, x, keys *tensor.Tensor, kv *layerCache) *tensor.Tensor {
-	return nn.Unit1(c, b, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+	in := []*tensor.Tensor{x}
+	if keys != nil { // handed in, so that it lives until the block is recomputed
+		in = append(in, keys)
+	}
+	return nn.Unit(c, b, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+		x, keys := in[0], (*tensor.Tensor)(nil)
+		if len(in) > 1 {
+			keys = in[1]
+		}
 		x = tensor.Add(c.Ctx, x, b.Attn.Forward(c, b.LN1.Forward(c, x), keys, kv))
-		return tensor.Add(c.Ctx, x, b.MLP.Forward(c, b.LN2.Forward(c, x)))
-	}, x)
+		return []*tensor.Tensor{tensor.Add(c.Ctx, x, b.MLP.Forward(c, b.LN2.Forward(c, x)))}
+	}, in...)[0]
 }
 
 // Attention is causal self-attention with one projection for queries, keys and values.

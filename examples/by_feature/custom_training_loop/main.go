@@ -26,6 +26,7 @@ func main() {
 }
 
 func train() error {
+	ctx := context.Background()
 	a := args.Default("out/custom_training_loop")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 4, 2
 	acc, err := accelerate.New(a)
@@ -39,7 +40,7 @@ func train() error {
 		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
 	}
 	opt := optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8)
-	if err := acc.Prepare(model, opt, nil); err != nil {
+	if err := acc.Prepare(ctx, model, opt, nil); err != nil {
 		return err
 	}
 	stream, err := acc.Stream(samplers.NewRandom(int64(train.Len()), a.Seed))
@@ -47,7 +48,7 @@ func train() error {
 		return err
 	}
 	ahead := *stream // the loader reads on a stream of its own
-	loader, err := data.NewLoader(context.Background(), acc.Ctx().NoGrad(), train, data.StreamOrder(&ahead, steps), data.LoaderOptions{})
+	loader, err := data.NewLoader(ctx, acc.Ctx().NoGrad(), train, data.StreamOrder(&ahead, steps), data.LoaderOptions{})
 	if err != nil {
 		return err
 	}
@@ -56,20 +57,22 @@ func train() error {
 	for step := range steps {
 		window, _ := stream.Next() // the micro-batches of one optimizer step
 		loss := 0.0
-		for range window.Own {
+		for i := range window.Own {
 			b, err := loader.Next()
 			if err != nil {
 				return err
 			}
 			acc.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 				sum := model.Forward(c, b).Loss
-				acc.Backward(c, sum, window.Samples, b.Leaf) // one loss term per sample
+				acc.Backward(c, sum, window.Samples, b.Leaf, i == len(window.Own)-1) // one loss term per sample
 				loss += tensor.Item(c.Ctx, sum) / float64(window.Samples)
 				return nil
 			})
 			b.Free()
 		}
-		acc.Reduce()
+		if err := acc.Reduce(ctx); err != nil {
+			return err
+		}
 		norm := acc.ClipGradNorm(1)
 		acc.Step()
 		acc.ZeroGrad()

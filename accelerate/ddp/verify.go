@@ -1,0 +1,74 @@
+package ddp
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Verify checks that all ranks have the same parameters, by name, shape and dtype, and
+// gives every rank rank 0's values. It returns how many parameters differed in value
+// here. The error, on every rank alike, names the first parameter that does not agree and
+// both sides. It is collective.
+func Verify(ctx context.Context, c *tensor.Ctx, g *dist.Group, params []optim.Param) (differed int, err error) {
+	mine := make([]string, len(params))
+	for i, p := range params {
+		mine[i] = fmt.Sprintf("%s %v%v", p.Name, p.DType(), p.Shape())
+	}
+	all, err := dist.AllGatherObject(ctx, g, mine)
+	if err != nil {
+		return 0, fmt.Errorf("ddp: comparing parameters: %w", err)
+	}
+	for rank, theirs := range all {
+		if diff := difference(all[0], theirs); diff != "" {
+			return 0, fmt.Errorf("ddp: the models of ranks 0 and %d differ: %s", rank, diff)
+		}
+	}
+	for _, p := range params {
+		changed, err := adopt(ctx, c.NoGrad(), g, p)
+		if err != nil {
+			return differed, fmt.Errorf("ddp: broadcasting %s: %w", p.Name, err)
+		}
+		if changed {
+			differed++
+		}
+	}
+	return differed, nil
+}
+
+// difference describes the first place in which two lists of parameters differ.
+func difference(a, b []string) string {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("parameter %d is %s on rank 0 and %s there", i, a[i], b[i])
+		}
+	}
+	switch {
+	case len(a) > len(b):
+		return fmt.Sprintf("rank 0 has %d parameters, the other %d: it lacks %s", len(a), len(b), a[len(b)])
+	case len(a) < len(b):
+		return fmt.Sprintf("rank 0 has %d parameters, the other %d: it has %s besides", len(a), len(b), b[len(a)])
+	}
+	return ""
+}
+
+// adopt overwrites p with rank 0's values and reports whether that changed a bit.
+func adopt(ctx context.Context, c *tensor.Ctx, g *dist.Group, p optim.Param) (changed bool, err error) {
+	var before []byte
+	if err := tensor.Try(func() { before = tensor.ReadBytes(c, p.Tensor) }); err != nil {
+		return false, err
+	}
+	after := dist.Aligned(len(before))
+	copy(after, before)
+	if err := g.Broadcast(dist.Bytes(after, p.DType()), 0, dist.Label(p.Name)).Wait(ctx); err != nil {
+		return false, err
+	}
+	if bytes.Equal(before, after) {
+		return false, nil
+	}
+	return true, tensor.Try(func() { tensor.WriteBytes(c, p.Tensor, after) })
+}

@@ -1,0 +1,269 @@
+package accelerate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Replicas returns the accelerators of n ranks that are goroutines of this process, in
+// rank order. They share the device: its workers help whichever rank has work. Connect
+// readies them for work together.
+func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
+	ranks := make([]*Accelerator, n)
+	for r := range ranks {
+		var err error
+		if ranks[r], err = New(a, opts...); err != nil {
+			return nil, err
+		}
+		ranks[r].rank, ranks[r].world = r, n
+	}
+	return ranks, nil
+}
+
+// Connect joins the ranks that Replicas returned in a group, for one piece of work; each
+// rank's Close ends its part. A group that failed is replaced by connecting again.
+func Connect(ranks []*Accelerator) {
+	groups := local.New(len(ranks), dist.Options{Timeout: time.Duration(ranks[0].args.DDPTimeout) * time.Second, Log: ranks[0].log})
+	for r, g := range groups {
+		ranks[r].group = g
+	}
+}
+
+// fingerprint is what all ranks must have in common before they train together.
+type fingerprint struct {
+	Args    json.RawMessage `json:"args"`
+	Kernels string          `json:"kernels"`
+}
+
+// join makes this rank part of the job: see Prepare.
+func (a *Accelerator) join(ctx context.Context) error {
+	if err := a.compare(ctx); err != nil {
+		return err
+	}
+	differed, err := ddp.Verify(ctx, a.ctx, a.group, a.params)
+	if err != nil {
+		return err
+	}
+	if err := a.reportDiffering(ctx, differed); err != nil {
+		return err
+	}
+	a.ddp, err = ddp.New(a.ctx, a.group, a.params, ddp.Options{BucketBytes: a.args.DDPBucketCapMB << 20})
+	if err != nil {
+		return err
+	}
+	for i, p := range a.params {
+		a.unhook = append(a.unhook, p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
+			if a.last {
+				a.sum.finishParam(i)
+				a.ddp.Ready(i)
+			}
+		}))
+	}
+	return nil
+}
+
+// compare checks that all ranks run with the same settings and kernels: with others, bits
+// would differ silently.
+func (a *Accelerator) compare(ctx context.Context) error {
+	text, err := a.args.JSON()
+	if err != nil {
+		return err
+	}
+	all, err := dist.AllGatherObject(ctx, a.group, fingerprint{text, kernels.Active().String()})
+	if err != nil {
+		return fmt.Errorf("accelerate: comparing the ranks' settings: %w", err)
+	}
+	for rank, f := range all {
+		if f.Kernels != all[0].Kernels {
+			return fmt.Errorf("accelerate: rank 0 computes with %s kernels, rank %d with %s: set %s alike", all[0].Kernels, rank, f.Kernels, kernels.EnvVar)
+		}
+		if err := sameArgs(all[0].Args, f.Args, rank); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameArgs names the first setting that matters and differs.
+func sameArgs(zero, other json.RawMessage, rank int) error {
+	a, err := args.FromJSON(zero)
+	if err != nil {
+		return err
+	}
+	b, err := args.FromJSON(other)
+	if err != nil {
+		return err
+	}
+	for _, d := range a.Diff(b) {
+		if d.Fixed {
+			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want one value on all ranks", d.Key, d.Old, d.New, rank)
+		}
+	}
+	return nil
+}
+
+// reportDiffering says how many parameters had to be overwritten with rank 0's values, and
+// makes that an error under ddp_require_equal_init.
+func (a *Accelerator) reportDiffering(ctx context.Context, differed int) error {
+	all, err := dist.AllGatherObject(ctx, a.group, differed)
+	if err != nil {
+		return err
+	}
+	for rank, n := range all {
+		if n == 0 {
+			continue
+		}
+		if a.args.DDPRequireEqualInit {
+			return fmt.Errorf("accelerate: ddp_require_equal_init: %d of %d parameters of rank %d differed from rank 0's", n, len(a.params), rank)
+		}
+		if a.IsMain() {
+			a.log.Info("parameters took rank 0's values", "rank", rank, "differed", n, "of", len(a.params))
+		}
+	}
+	return nil
+}
+
+// BeginWindow readies the exchange for the next window. It is collective: call it on every
+// rank before each window.
+func (a *Accelerator) BeginWindow(ctx context.Context) error {
+	if a.ddp == nil {
+		return nil
+	}
+	rebuilt, err := a.ddp.Rebuild(ctx)
+	if rebuilt {
+		a.sum.forgetSpares() // views of the buckets that were
+	}
+	return err
+}
+
+// SumCounts adds up per-rank counts over all ranks.
+func (a *Accelerator) SumCounts(ctx context.Context, n int64) (int64, error) {
+	if a.group == nil {
+		return n, nil
+	}
+	v := []int64{n}
+	err := a.group.AllReduce(dist.Of(v), dist.Sum, dist.Label("loss terms")).Wait(ctx)
+	return v[0], err
+}
+
+// SumFloats adds up vectors over all ranks, element by element. Where all ranks but one
+// have zeros the sum is that rank's value, bit for bit: so ranks share figures that are
+// then added in one order.
+func (a *Accelerator) SumFloats(ctx context.Context, v []float64, what string) error {
+	if a.group == nil {
+		return nil
+	}
+	return a.group.AllReduce(dist.Of(v), dist.Sum, dist.Label(what)).Wait(ctx)
+}
+
+// GatherBytes returns what each rank gave, in rank order, on every rank.
+func (a *Accelerator) GatherBytes(ctx context.Context, mine []byte) ([][]byte, error) {
+	if a.group == nil {
+		return [][]byte{mine}, nil
+	}
+	sizes := make([]int64, a.WorldSize())
+	if err := a.group.AllGather(dist.Of(sizes), dist.Of([]int64{int64(len(mine))}), dist.Label("sizes")).Wait(ctx); err != nil {
+		return nil, err
+	}
+	longest := int64(0)
+	for _, n := range sizes {
+		longest = max(longest, n)
+	}
+	in, out := make([]byte, longest), make([]byte, longest*int64(len(sizes)))
+	copy(in, mine)
+	if err := a.group.AllGather(dist.Of(out), dist.Of(in), dist.Label("gathered bytes")).Wait(ctx); err != nil {
+		return nil, err
+	}
+	parts := make([][]byte, len(sizes))
+	for r, n := range sizes {
+		parts[r] = out[int64(r)*longest:][:n:n]
+	}
+	return parts, nil
+}
+
+// SyncParameters gives every rank rank 0's values of m's parameters.
+func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
+	if a.group == nil {
+		return nil
+	}
+	var params []optim.Param
+	for _, p := range nn.NamedParameters(m) {
+		params = append(params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+	}
+	_, err := ddp.Verify(ctx, a.ctx, a.group, params)
+	return err
+}
+
+// Agree makes decisions common: each flag is true on every rank if it is true on one.
+// Whatever stops, saves or evaluates must go through it, else one rank waits for others.
+func (a *Accelerator) Agree(ctx context.Context, flags ...*bool) error {
+	if a.group == nil {
+		return nil
+	}
+	v := make([]uint8, len(flags))
+	for i, f := range flags {
+		if *f {
+			v[i] = 1
+		}
+	}
+	if err := a.group.AllReduce(dist.Of(v), dist.Max, dist.Label("control")).Wait(ctx); err != nil {
+		return err
+	}
+	for i, f := range flags {
+		*f = v[i] == 1
+	}
+	return nil
+}
+
+// Barrier waits until all ranks have come to it.
+func (a *Accelerator) Barrier(ctx context.Context) error {
+	if a.group == nil {
+		return nil
+	}
+	return a.group.Barrier().Wait(ctx)
+}
+
+// Abort tells the other ranks that this one gave up, and why: they get an error instead of
+// waiting.
+func (a *Accelerator) Abort(err error) {
+	if a.group != nil {
+		a.group.Abort(err)
+	}
+}
+
+// release takes the gradients out of the exchange.
+func (a *Accelerator) release() error {
+	for _, f := range a.unhook {
+		f()
+	}
+	a.unhook = nil
+	if a.ddp == nil {
+		return nil
+	}
+	r := a.ddp
+	a.ddp = nil
+	return r.Close()
+}
+
+// Close ends the rank's part in its group. It does not wait for the others. Further work
+// together needs another group.
+func (a *Accelerator) Close() error {
+	if a.group == nil {
+		return nil
+	}
+	err := errors.Join(a.group.Close(), a.release())
+	a.group = nil
+	return err
+}

@@ -1,0 +1,232 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Prediction is the model's output for one sample.
+type Prediction struct {
+	Index  int64     // of the sample in the dataset
+	Shape  []int     // of the logits of this sample
+	Logits []float32 // row-major
+}
+
+// PredictionOutput is what Predict returns, samples in the dataset's order.
+type PredictionOutput struct {
+	Predictions []Prediction // empty under prediction_loss_only
+	Metrics     map[string]float64
+}
+
+// Predict runs the model over src. If its batches have labels, the metrics have test_loss.
+func (t *Trainer) Predict(src data.Source) (*PredictionOutput, error) {
+	return t.PredictContext(context.Background(), src)
+}
+
+// PredictContext is Predict until ctx ends.
+func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*PredictionOutput, error) {
+	if t.err != nil {
+		return nil, t.err
+	}
+	if src == nil {
+		return nil, errors.New("trainer: Predict has no data: want a source")
+	}
+	var out *PredictionOutput
+	err := t.every(func(rank *Trainer) error {
+		p, err := rank.predictRank(ctx, src)
+		if rank == t {
+			out = p
+		}
+		return err
+	})
+	return out, err
+}
+
+// predictRank is this rank's part of a prediction; the result is the same on every rank.
+func (t *Trainer) predictRank(ctx context.Context, src data.Source) (*PredictionOutput, error) {
+	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
+		return nil, err
+	}
+	out := &PredictionOutput{}
+	var err error
+	out.Metrics, err = t.predictionLoop(ctx, src, "test_", func(c *nn.Ctx, o models.Output, b *data.Batch) error {
+		if t.args.PredictionLossOnly || o.Logits == nil {
+			return nil
+		}
+		p, err := predictions(c, o.Logits, b)
+		out.Predictions = append(out.Predictions, p...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if out.Predictions, err = t.gatherPredictions(context.WithoutCancel(ctx), out.Predictions); err != nil {
+		return nil, err
+	}
+	e := t.event()
+	e.Metrics = out.Metrics
+	return out, t.callbacks.Fire(callbacks.Predict, e)
+}
+
+// predictions copies the logits of a batch out, sample by sample.
+func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction, error) {
+	if s := logits.Shape(); len(s) == 0 || s[0] != b.Size {
+		return nil, fmt.Errorf("trainer: the logits have shape %v: want dim 0 to be the %d samples of the batch", s, b.Size)
+	}
+	flat := tensor.ToSlice[float32](c.Ctx, tensor.Cast(c.Ctx, logits, tensor.Float32))
+	n := len(flat) / max(b.Size, 1)
+	out := make([]Prediction, b.Size)
+	for i := range out {
+		out[i] = Prediction{Index: b.Indices[i], Shape: logits.Shape()[1:], Logits: flat[i*n : (i+1)*n : (i+1)*n]}
+	}
+	return out, nil
+}
+
+// eachFunc takes in a batch's output.
+type eachFunc func(*nn.Ctx, models.Output, *data.Batch) error
+
+// predictionLoop runs the model over src, every sample once, without gradients. The
+// batches are dealt out to the ranks in turn; the loss is added up in their order.
+func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix string, each eachFunc) (map[string]float64, error) {
+	begin := time.Now()
+	batches, err := samplers.NewBatch(samplers.NewSequential(int64(src.Len())), t.args.PerDeviceEvalBatchSize, false)
+	if err != nil {
+		return nil, err
+	}
+	order := &dealtOrder{order: data.EpochOrder(batches, 0), rank: t.acc.Rank(), ranks: t.acc.WorldSize()}
+	loader, err := data.NewLoader(ctx, t.acc.Ctx().NoGrad(), src, order, data.LoaderOptions{
+		Workers: t.args.DataloaderNumWorkers, PrefetchFactor: t.args.PrefetchBatches(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer loader.Close()
+	for _, m := range t.metrics {
+		m.Reset()
+	}
+	shared := make(evalShare, 2*batches.Len()+1)
+	if err := t.predictBatches(ctx, loader, shared, batches.Len(), each); err != nil {
+		return nil, err
+	}
+	if err := t.acc.SumFloats(context.WithoutCancel(ctx), shared, "losses of an evaluation"); err != nil {
+		return nil, err
+	}
+	if err := t.mergeMetrics(context.WithoutCancel(ctx)); err != nil {
+		return nil, err
+	}
+	loss, labelled := shared.total()
+	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), int64(src.Len()), batches.Len()), nil
+}
+
+// predictBatches runs this rank's batches. If ctx ends on one rank, all stop.
+func (t *Trainer) predictBatches(ctx context.Context, loader *data.Loader, shared evalShare, total int64, each eachFunc) error {
+	var interrupted bool
+	for n := int64(1); ; n++ {
+		b, err := loader.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+			interrupted = true
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, err)
+		}
+		err = t.predictionStep(b, shared, each)
+		b.Free()
+		if err != nil {
+			return err
+		}
+		e := t.event()
+		e.Batch, e.Batches = min(n*int64(t.acc.WorldSize()), total), total
+		if err := t.callbacks.Fire(callbacks.PredictionStep, e); err != nil {
+			return err
+		}
+	}
+	if err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted); err != nil || !interrupted {
+		return err
+	}
+	return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, causeOf(ctx))
+}
+
+// dealtOrder gives every ranks-th batch of an order, beginning with the rank-th.
+type dealtOrder struct {
+	order       data.Order
+	rank, ranks int
+	next        int
+}
+
+// Next implements data.Order.
+func (o *dealtOrder) Next() (samplers.MicroBatch, bool) {
+	for {
+		m, ok := o.order.Next()
+		mine := o.next%o.ranks == o.rank
+		o.next++
+		if !ok || mine {
+			return m, ok
+		}
+	}
+}
+
+// evalShare is what the ranks tell each other of an evaluation: for each batch its loss sum
+// and count, and at the end whether there was a loss. A rank fills in its own batches.
+type evalShare []float64
+
+func (s evalShare) set(batch int64, sum float64, count int64) {
+	s[2*batch], s[2*batch+1], s[len(s)-1] = sum, float64(count), 1
+}
+
+// total adds the batches up in their order, so that its bits do not depend on the ranks.
+func (s evalShare) total() (loss EvalLoss, labelled bool) {
+	for i := 0; i+1 < len(s); i += 2 {
+		loss.Sum += s[i]
+		loss.Count += int64(s[i+1])
+	}
+	return loss, s[len(s)-1] > 0
+}
+
+// predictionStep runs one batch and shares its loss, if it has one.
+func (t *Trainer) predictionStep(b *data.Batch, shared evalShare, each eachFunc) (err error) {
+	if p := tensor.Try(func() {
+		t.acc.EvalCtx().Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			out := t.model.Forward(c, b)
+			if out.Loss != nil || t.loss != nil && (each == nil || b.Tensors[data.Labels] != nil) {
+				var sum *tensor.Tensor
+				var count int64
+				if sum, count, err = t.lossFrom(c, out, b); err != nil {
+					return nil
+				}
+				shared.set(b.Position/int64(t.args.PerDeviceEvalBatchSize), tensor.Item(c.Ctx, sum), count)
+			}
+			if each != nil {
+				if err = each(c, out, b); err != nil {
+					return nil
+				}
+			}
+			for _, m := range t.metrics {
+				if t.args.PredictionLossOnly {
+					break
+				}
+				if err = m.Update(c, out, b); err != nil {
+					err = fmt.Errorf("trainer: metric %T: %w", m, err)
+					return nil
+				}
+			}
+			return nil
+		})
+	}); p != nil {
+		return fmt.Errorf("trainer: evaluation after step %d, rank %d: %w", t.state.GlobalStep, t.acc.Rank(), p)
+	}
+	return err
+}

@@ -1,0 +1,282 @@
+package trainer
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+)
+
+// errOtherInterrupted is why a rank stops whose own context has not ended.
+var errOtherInterrupted = errors.New("trainer: another rank was interrupted")
+
+// buildRanks makes the accelerator, and the trainers of the other ranks that run in this
+// process (num_replicas): the same arguments and data, a model and a state of their own.
+func (t *Trainer) buildRanks() error {
+	opts := []accelerate.Option{accelerate.WithLogger(t.log)}
+	if t.device != nil {
+		opts = append(opts, accelerate.WithDevice(t.device))
+	}
+	if t.args.NumReplicas == 1 {
+		var err error
+		t.acc, err = accelerate.New(t.args, opts...)
+		return err
+	}
+	ranks, err := accelerate.Replicas(t.args, t.args.NumReplicas, opts...)
+	if err != nil {
+		return err
+	}
+	t.acc = ranks[0]
+	for _, acc := range ranks[1:] {
+		replica := *t
+		replica.acc, replica.replicas, replica.display = acc, nil, nil
+		replica.args = t.args.Clone()
+		replica.user = slices.DeleteFunc(slices.Clone(t.user), func(c callbacks.Callback) bool {
+			_, every := c.(callbacks.EveryRank)
+			return !every
+		})
+		replica.log = slog.New(quietHandler{t.log.Handler()}).With("rank", acc.Rank())
+		if replica.model, err = t.cloneModel(acc); err != nil {
+			return err
+		}
+		t.replicas = append(t.replicas, &replica)
+	}
+	return t.checkMetrics()
+}
+
+// cloneModel makes the model of another rank.
+func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) {
+	if t.newModel != nil {
+		m, err := t.newModel()
+		if err != nil {
+			return nil, fmt.Errorf("trainer: WithModelInit, rank %d: %w", acc.Rank(), err)
+		}
+		return m, nil
+	}
+	return nn.Clone(t.model, acc.Device())
+}
+
+// quietHandler lets warnings and errors of further ranks through, not what rank 0 says
+// already.
+type quietHandler struct{ slog.Handler }
+
+// Enabled implements slog.Handler.
+func (h quietHandler) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
+}
+
+// WithAttrs implements slog.Handler.
+func (h quietHandler) WithAttrs(a []slog.Attr) slog.Handler {
+	return quietHandler{h.Handler.WithAttrs(a)}
+}
+
+// WithGroup implements slog.Handler.
+func (h quietHandler) WithGroup(name string) slog.Handler {
+	return quietHandler{h.Handler.WithGroup(name)}
+}
+
+// every calls f for each rank of this process, each on a goroutine of its own, and returns
+// when all have ended. A rank that fails aborts the others, which would wait for it; its
+// error is the result, before those that only tell of it.
+func (t *Trainer) every(f func(rank *Trainer) error) error {
+	if len(t.replicas) == 0 {
+		err := f(t)
+		if err != nil && !errors.Is(err, ErrInterrupted) {
+			t.acc.Abort(err)
+		}
+		return err
+	}
+	ranks := append([]*Trainer{t}, t.replicas...)
+	accs := make([]*accelerate.Accelerator, len(ranks))
+	for i, rank := range ranks {
+		accs[i] = rank.acc
+	}
+	accelerate.Connect(accs)
+	errs, panics := make([]error, len(ranks)), make([]any, len(ranks))
+	var all sync.WaitGroup
+	for i, rank := range ranks {
+		all.Go(func() {
+			returned := false
+			defer func() {
+				if !returned {
+					panics[i] = recover()
+					rank.acc.Abort(fmt.Errorf("panic: %v", panics[i]))
+				}
+				errs[i] = errors.Join(errs[i], rank.acc.Close())
+			}()
+			errs[i] = f(rank)
+			returned = true
+			if err := errs[i]; err != nil && !errors.Is(err, ErrInterrupted) {
+				rank.acc.Abort(err)
+			}
+		})
+	}
+	all.Wait()
+	for _, p := range panics {
+		if p != nil {
+			panic(p)
+		}
+	}
+	return rootCause(errs)
+}
+
+// rootCause is the first error that is a rank's own, else the first.
+func rootCause(errs []error) error {
+	var first error
+	for rank, err := range errs {
+		var abort *dist.AbortError
+		if err != nil && (!errors.As(err, &abort) || abort.Rank == rank) {
+			return err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// MergeableMetric is a Metric for several ranks: each rank's part, which Updates on some of
+// the batches left, is exported and all of them, in rank order, are put together on each.
+type MergeableMetric interface {
+	Metric
+	// ExportPart returns what Update has gathered.
+	ExportPart() ([]byte, error)
+	// MergeParts replaces what was gathered by the parts of all ranks.
+	MergeParts(parts [][]byte) error
+}
+
+// MetricRanks is implemented by metrics that are made anew for each further rank.
+type MetricRanks interface {
+	// ForRank returns a metric of the same kind that has gathered nothing.
+	ForRank() Metric
+}
+
+// LossMetric is a Metric of the loss alone, on any number of ranks.
+type LossMetric func(loss EvalLoss) map[string]float64
+
+// Reset has nothing to forget.
+func (LossMetric) Reset() {}
+
+// Update has nothing to gather.
+func (LossMetric) Update(*nn.Ctx, models.Output, *data.Batch) error { return nil }
+
+// Compute calls the function.
+func (m LossMetric) Compute(loss EvalLoss) map[string]float64 { return m(loss) }
+
+// checkMetrics gives each further rank metrics of its own, and refuses those that several
+// ranks cannot share.
+func (t *Trainer) checkMetrics() error {
+	for _, rank := range t.replicas {
+		rank.metrics = nil
+		for _, m := range t.metrics {
+			if _, ok := m.(LossMetric); ok {
+				rank.metrics = append(rank.metrics, m)
+				continue
+			}
+			per, ok := m.(MetricRanks)
+			if _, merges := m.(MergeableMetric); !ok || !merges {
+				return fmt.Errorf("trainer: metric %T cannot be computed on %d ranks: want a LossMetric, or MergeableMetric and MetricRanks", m, t.acc.WorldSize())
+			}
+			rank.metrics = append(rank.metrics, per.ForRank())
+		}
+	}
+	return nil
+}
+
+// mergeMetrics puts the ranks' parts of each metric together.
+func (t *Trainer) mergeMetrics(ctx context.Context) error {
+	if t.acc.WorldSize() == 1 || t.args.PredictionLossOnly {
+		return nil
+	}
+	for _, m := range t.metrics {
+		merges, ok := m.(MergeableMetric)
+		if !ok {
+			continue
+		}
+		part, err := merges.ExportPart()
+		if err != nil {
+			return fmt.Errorf("trainer: metric %T: %w", m, err)
+		}
+		parts, err := t.acc.GatherBytes(ctx, part)
+		if err != nil {
+			return err
+		}
+		if err := merges.MergeParts(parts); err != nil {
+			return fmt.Errorf("trainer: metric %T: %w", m, err)
+		}
+	}
+	return nil
+}
+
+// gatherPredictions brings the predictions of all ranks together, in the dataset's order.
+func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]Prediction, error) {
+	if t.acc.WorldSize() == 1 {
+		return mine, nil
+	}
+	parts, err := t.acc.GatherBytes(ctx, encodePredictions(mine))
+	if err != nil {
+		return nil, err
+	}
+	var all []Prediction
+	for rank, part := range parts {
+		p, err := decodePredictions(part)
+		if err != nil {
+			return nil, fmt.Errorf("trainer: predictions of rank %d: %w", rank, err)
+		}
+		all = append(all, p...)
+	}
+	slices.SortStableFunc(all, func(a, b Prediction) int { return int(a.Index - b.Index) })
+	return all, nil
+}
+
+// encodePredictions writes index, number of dims, dims and logits of each prediction,
+// little-endian.
+func encodePredictions(list []Prediction) []byte {
+	var b bytes.Buffer
+	for _, p := range list {
+		head := []int64{p.Index, int64(len(p.Shape))}
+		for _, s := range p.Shape {
+			head = append(head, int64(s))
+		}
+		_ = binary.Write(&b, binary.LittleEndian, head) // a buffer takes everything
+		_ = binary.Write(&b, binary.LittleEndian, p.Logits)
+	}
+	return b.Bytes()
+}
+
+func decodePredictions(raw []byte) ([]Prediction, error) {
+	r := bytes.NewReader(raw)
+	var list []Prediction
+	for r.Len() > 0 {
+		var head [2]int64
+		if err := binary.Read(r, binary.LittleEndian, &head); err != nil {
+			return nil, err
+		}
+		shape := make([]int64, head[1])
+		if err := binary.Read(r, binary.LittleEndian, shape); err != nil {
+			return nil, err
+		}
+		p, n := Prediction{Index: head[0]}, 1
+		for _, s := range shape {
+			p.Shape = append(p.Shape, int(s))
+			n *= int(s)
+		}
+		p.Logits = make([]float32, n)
+		if err := binary.Read(r, binary.LittleEndian, p.Logits); err != nil {
+			return nil, err
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}

@@ -1,0 +1,233 @@
+package trainer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// raggedTexts are n sequences of 2 to 7 tokens.
+func raggedTexts(n int) data.Source {
+	r := rand.New(rand.NewPCG(4, 2))
+	list := make(data.Slice[[]int32], n)
+	for i := range list {
+		list[i] = make([]int32, 2+r.IntN(6))
+		for j := range list[i] {
+			list[i][j] = r.Int32N(vocabulary)
+		}
+	}
+	return data.NewSource(list, data.CausalLM(0))
+}
+
+// rankArgs is a run whose optimizer steps have 8 micro-batches of 2, on any number of
+// ranks: ragged lengths, a tail of 3 samples in each epoch, clipping.
+func rankArgs(ranks int) *args.TrainingArguments {
+	a := args.Default(out)
+	a.PerDeviceTrainBatchSize, a.PerDeviceEvalBatchSize, a.GlobalTrainBatchSize, a.NumReplicas = 2, 2, 16, ranks
+	a.NumTrainEpochs, a.LearningRate, a.MaxGradNorm, a.LoggingSteps = 2, 1e-2, 0.5, 1
+	a.EvalStrategy, a.EvalSteps, a.SaveSteps = args.StrategySteps, new(2.0), 2
+	a.DDPTimeout = 20
+	return a
+}
+
+// rankRun is what a run on several ranks leaves.
+type rankRun struct {
+	weights map[string][]byte
+	history []callbacks.Record
+	disk    *vfs.Mem
+}
+
+func trainOnRanks(t *testing.T, ranks int, set ...func(*args.TrainingArguments)) rankRun {
+	t.Helper()
+	return trainOnRanksFrom(t, vfs.NewMem(), ranks, set...)
+}
+
+func trainOnRanksFrom(t *testing.T, disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) rankRun {
+	t.Helper()
+	m := newGPT2(t, 0.2)
+	a := rankArgs(ranks)
+	for _, f := range set {
+		f(a)
+	}
+	tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)))
+	_, err := tr.Train()
+	require.NoError(t, err)
+	return rankRun{weights(m), untimed(tr.State().LogHistory), disk}
+}
+
+// untimed are the records without what depends on the clock or the process.
+func untimed(history []callbacks.Record) []callbacks.Record {
+	var list []callbacks.Record
+	for _, rec := range history {
+		kept := callbacks.Record{}
+		for _, key := range []string{"loss", "grad_norm", "learning_rate", "epoch", "step", "eval_loss", "train_loss"} {
+			if v, ok := rec[key]; ok {
+				kept[key] = v
+			}
+		}
+		list = append(list, kept)
+	}
+	return list
+}
+
+func TestSameBitsOnAnyNumberOfRanks(t *testing.T) {
+	one := trainOnRanks(t, 1)
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent()) // after the device has started its workers
+	require.NotEmpty(t, one.history)
+	for _, ranks := range []int{2, 4, 8} {
+		many := trainOnRanks(t, ranks)
+		require.Equal(t, one.history, many.history, "%d ranks", ranks)
+		require.Equal(t, one.weights, many.weights, "%d ranks", ranks)
+	}
+	small := trainOnRanks(t, 4, func(a *args.TrainingArguments) { a.GradientCheckpointing, a.DataloaderNumWorkers = true, 2 })
+	require.Equal(t, one.weights, small.weights, "recomputation and loader workers")
+}
+
+// The control of the test above: sums in another grouping have other bits, so the equality
+// is the rule's doing.
+func TestAnotherOrderOfSumsHasOtherBits(t *testing.T) {
+	one := trainOnRanks(t, 1)
+	sequential := trainOnRanks(t, 1, func(a *args.TrainingArguments) { a.DeterministicRanks = 1 })
+	require.NotEqual(t, one.weights, sequential.weights)
+}
+
+func TestResumeOnAnotherNumberOfRanks(t *testing.T) {
+	whole := trainOnRanks(t, 4)
+	for _, ranks := range []int{1, 2, 8} {
+		fork := whole.disk.CrashClone(nil)
+		other := trainOnRanksFrom(t, fork, ranks, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-2" })
+		require.Equal(t, whole.weights, other.weights, "4 ranks, then %d", ranks)
+	}
+}
+
+// Three ranks do not divide eight groups: one run is like the other, but not like one rank's.
+func TestThreeRanksAreDeterministicAmongThemselves(t *testing.T) {
+	set := func(a *args.TrainingArguments) {
+		a.GlobalTrainBatchSize, a.EvalStrategy, a.SaveStrategy = 12, args.StrategyNo, args.StrategyNo
+	}
+	require.Equal(t, trainOnRanks(t, 3, set).weights, trainOnRanks(t, 3, set).weights)
+}
+
+// The field's worked example: f = w·x, squared error, w = 1, rate 0.1, four samples on two
+// ranks. Averaging the ranks' gradient sums gives w = 4.0; the mean over the samples, what
+// one process computes, gives 2.5.
+func TestWorkedExample(t *testing.T) {
+	var samples data.Slice[goldenPoint]
+	for i := range 4 {
+		samples = append(samples, goldenPoint{float32(i + 1), float32(2 * (i + 1))})
+	}
+	for _, ranks := range []int{1, 2, 4} {
+		c := tensor.NewCtx(tensor.CPU())
+		m := newLine(1, 0)
+		m.B.SetRequiresGrad(false)
+		a := args.Default(out)
+		a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas = 1, 4, ranks
+		a.MaxSteps, a.LearningRate, a.Optim, a.MaxGradNorm = 1, 0.1, args.OptimSGD, 0
+		a.LRSchedulerType, a.SaveStrategy = args.SchedulerConstant, args.StrategyNo
+		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(data.NewSource(samples, data.Stack[goldenPoint]))).Train()
+		require.NoError(t, err)
+		require.InDelta(t, 2.5, tensor.Item(c, m.A.Tensor), 1e-6, "%d ranks", ranks)
+	}
+}
+
+func TestPredictAndEvaluateOnRanks(t *testing.T) {
+	src := raggedEqual(11)
+	var want *trainer.PredictionOutput
+	for _, ranks := range []int{1, 2, 4} {
+		m := newGPT2(t, 0)
+		tr := newTrainer(vfs.NewMem(), m, rankArgs(ranks), trainer.WithTrainData(src), trainer.WithEvalData(src),
+			trainer.WithMetrics(trainer.LossMetric(func(l trainer.EvalLoss) map[string]float64 { return map[string]float64{"terms": float64(l.Count)} })))
+		got, err := tr.Predict(src)
+		require.NoError(t, err)
+		require.Len(t, got.Predictions, 11)
+		metrics, err := tr.Evaluate()
+		require.NoError(t, err)
+		require.EqualValues(t, 66, metrics["eval_terms"])
+		if want == nil {
+			want = got
+		}
+		require.Equal(t, want.Predictions, got.Predictions, "%d ranks", ranks)
+		require.Equal(t, want.Metrics["test_loss"], got.Metrics["test_loss"])
+		require.Equal(t, want.Metrics["test_loss"], metrics["eval_loss"])
+	}
+}
+
+// raggedEqual are n sequences of 6 tokens.
+func raggedEqual(n int) data.Source { return texts(n) }
+
+// A rank that fails ends all of them, with its own error.
+func TestARankThatFailsEndsTheRun(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	boom := errors.New("sample 7 is gone")
+	src := &failingSource{Source: raggedTexts(51), after: 20, err: boom}
+	m := newGPT2(t, 0)
+	_, err := newTrainer(vfs.NewMem(), m, rankArgs(4), trainer.WithTrainData(src), trainer.WithEvalData(raggedTexts(4))).Train()
+	require.ErrorIs(t, err, boom)
+	var abort *dist.AbortError
+	require.False(t, errors.As(err, &abort) && abort.Rank < 0, "the cause, not its echo")
+}
+
+// failingSource fails every batch that holds one sample.
+type failingSource struct {
+	data.Source
+	after int64
+	err   error
+}
+
+func (s *failingSource) Batch(c *tensor.Ctx, indices []int64) (*data.Batch, error) {
+	for _, i := range indices {
+		if i == s.after {
+			return nil, fmt.Errorf("index %d: %w", i, s.err)
+		}
+	}
+	return s.Source.Batch(c, indices)
+}
+
+func TestInterruptOnRanks(t *testing.T) {
+	whole := trainOnRanks(t, 2)
+	disk := vfs.NewMem()
+	ctx, cancel := context.WithCancel(context.Background())
+	stop := on(callbacks.StepEnd, func(e *callbacks.Event) error {
+		if e.State.GlobalStep == 3 {
+			cancel()
+		}
+		return nil
+	})
+	m := newGPT2(t, 0.2)
+	_, err := newTrainer(disk, m, rankArgs(2), trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)), stop).TrainContext(ctx)
+	require.ErrorIs(t, err, trainer.ErrInterrupted)
+	again := trainOnRanksFrom(t, disk, 4, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" })
+	require.Equal(t, whole.weights, again.weights)
+}
+
+func TestModelsThatDifferAcrossRanks(t *testing.T) {
+	other := func() (models.Model, error) { return newMLP(t, 1, 3, 1), nil }
+	a := lineArgs(func(a *args.TrainingArguments) { a.NumReplicas, a.DDPTimeout = 2, 20 })
+	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 2, 1), a, trainer.WithTrainData(data.NewSource(points(64), data.Stack[point])), trainer.WithModelInit(other)).Train()
+	require.ErrorContains(t, err, "layers.0.weight")
+	require.ErrorContains(t, err, "ranks 0 and 1 differ")
+
+	differs := func() (models.Model, error) {
+		m := newMLP(t, 1, 2, 1)
+		tensor.FillInto(tensor.NewCtx(tensor.CPU()).NoGrad(), nn.NamedParameters(m)[0].Tensor, 9)
+		return m, nil
+	}
+	a.DDPRequireEqualInit = true
+	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 2, 1), a, trainer.WithTrainData(data.NewSource(points(64), data.Stack[point])), trainer.WithModelInit(differs)).Train()
+	require.ErrorContains(t, err, "ddp_require_equal_init: 1 of 4 parameters of rank 1")
+}
