@@ -4,22 +4,402 @@
 
 package vecmath
 
-// expAVX2 sets dst[i] = e^(src[i]-shift) for i < 8·blocks, blocks ≥ 1.
+// expAVX2: dst[i] = factor·e^(scale·(src[i]-shift)) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expAVX2(blocks int, dst *float32, src *float32, shift float32)
+func expAVX2(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 
-// tanhAVX2 sets dst[i] = tanh(src[i]) for i < 8·blocks, blocks ≥ 1.
+// expSumAVX2: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func tanhAVX2(blocks int, dst *float32, src *float32)
+func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
 
-// expAVX512 sets dst[i] = e^(src[i]-shift) for i < 16·blocks, blocks ≥ 1.
+// sumExpAVX2: sum[i%16] += e^(src[i]-shift) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expAVX512(blocks int, dst *float32, src *float32, shift float32)
+func sumExpAVX2(n int, src *float32, sum *float64, shift float32)
 
-// tanhAVX512 sets dst[i] = tanh(src[i]) for i < 16·blocks, blocks ≥ 1.
+// logSoftmaxGradAVX2: dst[i] = dy[i] - sum·e^y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func tanhAVX512(blocks int, dst *float32, src *float32)
+func logSoftmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
+
+// tanhAVX2: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func tanhAVX2(n int, dst *float32, src *float32)
+
+// sigmoidAVX2: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func sigmoidAVX2(n int, dst *float32, src *float32)
+
+// siluAVX2: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func siluAVX2(n int, dst *float32, src *float32)
+
+// siluGradAVX2: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func siluGradAVX2(n int, dst *float32, x *float32, dy *float32)
+
+// geluTanhAVX2: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhAVX2(n int, dst *float32, src *float32)
+
+// geluTanhGradAVX2: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhGradAVX2(n int, dst *float32, x *float32, dy *float32)
+
+// geluAVX2: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluAVX2(n int, dst *float32, src *float32)
+
+// geluGradAVX2: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluGradAVX2(n int, dst *float32, x *float32, dy *float32)
+
+// addAVX2: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func addAVX2(n int, dst *float32, x *float32, y *float32)
+
+// subAVX2: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func subAVX2(n int, dst *float32, x *float32, y *float32)
+
+// mulAVX2: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func mulAVX2(n int, dst *float32, x *float32, y *float32)
+
+// divAVX2: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func divAVX2(n int, dst *float32, x *float32, y *float32)
+
+// axpbyAVX2: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func axpbyAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+
+// affineAVX2: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func affineAVX2(n int, dst *float32, x *float32, a float32, b float32)
+
+// scaleAVX2: dst[i] = a·x[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scaleAVX2(n int, dst *float32, x *float32, a float32)
+
+// reluAVX2: dst[i] = max(x[i], 0) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func reluAVX2(n int, dst *float32, x *float32)
+
+// reluGradAVX2: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func reluGradAVX2(n int, dst *float32, y *float32, dy *float32)
+
+// softmaxGradAVX2: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func softmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
+
+// scoreGradAVX2: dst[i] = (y[i]·(dy[i]-delta))·a for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scoreGradAVX2(n int, dst *float32, y *float32, dy *float32, delta float32, a float32)
+
+// subWideAVX2: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func subWideAVX2(n int, dst *float32, x *float32, c float64)
+
+// sumAVX2: sum[i%16] += x[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func sumAVX2(n int, x *float32, sum *float64)
+
+// dotAVX2: sum[i%16] += x[i]·y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func dotAVX2(n int, x *float32, y *float32, sum *float64)
+
+// deviationsAVX2: sum[i%16] += (x[i]-m)² for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func deviationsAVX2(n int, x *float32, sum *float64, m float64)
+
+// maxAVX2: most[i%16] = max(most[i%16], x[i]), NaN not counting for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func maxAVX2(n int, x *float32, most *float32)
+
+// addWideAVX2: sums[i] += x[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func addWideAVX2(n int, sums *float64, x *float32)
+
+// normalizeAVX2: dst[i] = (x[i]-m)·s for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeAVX2(n int, dst *float32, x *float32, m float32, s float32)
+
+// normalizeScaleAVX2: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeScaleAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+
+// normalizeAffineAVX2: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeAffineAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+
+// normSumsAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normSumsAVX2(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+
+// normGradAVX2: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normGradAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+
+// normScaleGradAVX2: dw[i] += dy[i]·(x[i]-m)·s for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normScaleGradAVX2(n int, dw *float64, x *float32, dy *float32, m float32, s float32)
+
+// normAffineGradAVX2: dw[i] += dy[i]·(x[i]-m)·s, db[i] += dy[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normAffineGradAVX2(n int, dw *float64, db *float64, x *float32, dy *float32, m float32, s float32)
+
+// adamMomentsAVX2: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func adamMomentsAVX2(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32)
+
+// adamWAVX2: as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func adamWAVX2(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
+
+// widenBF16AVX2: dst[i] = the bfloat16 src[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func widenBF16AVX2(n int, dst *float32, src *uint16)
+
+// roundBF16AVX2: dst[i] = src[i] rounded to bfloat16, ties to even for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func roundBF16AVX2(n int, dst *uint16, src *float32)
+
+// expAVX512: dst[i] = factor·e^(scale·(src[i]-shift)) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func expAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
+
+// expSumAVX512: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
+
+// sumExpAVX512: sum[i%16] += e^(src[i]-shift) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func sumExpAVX512(n int, src *float32, sum *float64, shift float32)
+
+// logSoftmaxGradAVX512: dst[i] = dy[i] - sum·e^y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func logSoftmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
+
+// tanhAVX512: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func tanhAVX512(n int, dst *float32, src *float32)
+
+// sigmoidAVX512: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func sigmoidAVX512(n int, dst *float32, src *float32)
+
+// siluAVX512: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func siluAVX512(n int, dst *float32, src *float32)
+
+// siluGradAVX512: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func siluGradAVX512(n int, dst *float32, x *float32, dy *float32)
+
+// geluTanhAVX512: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhAVX512(n int, dst *float32, src *float32)
+
+// geluTanhGradAVX512: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhGradAVX512(n int, dst *float32, x *float32, dy *float32)
+
+// geluAVX512: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluAVX512(n int, dst *float32, src *float32)
+
+// geluGradAVX512: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluGradAVX512(n int, dst *float32, x *float32, dy *float32)
+
+// addAVX512: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func addAVX512(n int, dst *float32, x *float32, y *float32)
+
+// subAVX512: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func subAVX512(n int, dst *float32, x *float32, y *float32)
+
+// mulAVX512: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func mulAVX512(n int, dst *float32, x *float32, y *float32)
+
+// divAVX512: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func divAVX512(n int, dst *float32, x *float32, y *float32)
+
+// axpbyAVX512: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func axpbyAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+
+// affineAVX512: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func affineAVX512(n int, dst *float32, x *float32, a float32, b float32)
+
+// scaleAVX512: dst[i] = a·x[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scaleAVX512(n int, dst *float32, x *float32, a float32)
+
+// reluAVX512: dst[i] = max(x[i], 0) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func reluAVX512(n int, dst *float32, x *float32)
+
+// reluGradAVX512: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func reluGradAVX512(n int, dst *float32, y *float32, dy *float32)
+
+// softmaxGradAVX512: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func softmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
+
+// scoreGradAVX512: dst[i] = (y[i]·(dy[i]-delta))·a for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scoreGradAVX512(n int, dst *float32, y *float32, dy *float32, delta float32, a float32)
+
+// subWideAVX512: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func subWideAVX512(n int, dst *float32, x *float32, c float64)
+
+// sumAVX512: sum[i%16] += x[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func sumAVX512(n int, x *float32, sum *float64)
+
+// dotAVX512: sum[i%16] += x[i]·y[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func dotAVX512(n int, x *float32, y *float32, sum *float64)
+
+// deviationsAVX512: sum[i%16] += (x[i]-m)² for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func deviationsAVX512(n int, x *float32, sum *float64, m float64)
+
+// maxAVX512: most[i%16] = max(most[i%16], x[i]), NaN not counting for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func maxAVX512(n int, x *float32, most *float32)
+
+// addWideAVX512: sums[i] += x[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func addWideAVX512(n int, sums *float64, x *float32)
+
+// normalizeAVX512: dst[i] = (x[i]-m)·s for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeAVX512(n int, dst *float32, x *float32, m float32, s float32)
+
+// normalizeScaleAVX512: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeScaleAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+
+// normalizeAffineAVX512: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeAffineAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+
+// normSumsAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normSumsAVX512(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+
+// normGradAVX512: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normGradAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+
+// normScaleGradAVX512: dw[i] += dy[i]·(x[i]-m)·s for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normScaleGradAVX512(n int, dw *float64, x *float32, dy *float32, m float32, s float32)
+
+// normAffineGradAVX512: dw[i] += dy[i]·(x[i]-m)·s, db[i] += dy[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normAffineGradAVX512(n int, dw *float64, db *float64, x *float32, dy *float32, m float32, s float32)
+
+// adamMomentsAVX512: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func adamMomentsAVX512(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32)
+
+// adamWAVX512: as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func adamWAVX512(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
+
+// widenBF16AVX512: dst[i] = the bfloat16 src[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func widenBF16AVX512(n int, dst *float32, src *uint16)
+
+// roundBF16AVX512: dst[i] = src[i] rounded to bfloat16, ties to even for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func roundBF16AVX512(n int, dst *uint16, src *float32)

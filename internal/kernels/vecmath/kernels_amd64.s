@@ -4,48 +4,81 @@
 
 #include "textflag.h"
 
-// func expAVX2(blocks int, dst *float32, src *float32, shift float32)
+// func expAVX2(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·expAVX2(SB), $0-28
-	MOVQ         blocks+0(FP), AX
+TEXT ·expAVX2(SB), $0-36
+	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
 	VBROADCASTSS shift+24(FP), Y0
-	VMOVUPS      x42b20000<>+0(SB), Y1
-	VMOVUPS      xc2d00000<>+0(SB), Y2
+	VBROADCASTSS scale+28(FP), Y1
+	VBROADCASTSS factor+32(FP), Y2
+	VMOVUPS      x42b20000<>+0(SB), Y3
+	VMOVUPS      xc2d00000<>+0(SB), Y4
+	XORQ         BX, BX
 
 loop:
-	VMOVUPS      (DX), Y3
-	VSUBPS       Y0, Y3, Y3
-	VMINPS       Y3, Y1, Y3
-	VMAXPS       Y3, Y2, Y3
-	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
-	VROUNDPS     $0x08, Y4, Y4
-	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
-	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
-	VMOVUPS      x39506967<>+0(SB), Y5
-	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
-	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
-	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
-	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
-	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
-	VMULPS       Y3, Y3, Y6
-	VFMADD213PS  Y3, Y6, Y5
-	VADDPS       x3f800000<>+0(SB), Y5, Y5
-	VCVTPS2DQ    Y4, Y4
-	VPSRAD       $0x01, Y4, Y3
-	VPSUBD       Y3, Y4, Y4
-	VPADDD       x0000007f<>+0(SB), Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y3, Y5, Y5
-	VPADDD       x0000007f<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VMULPS       Y4, Y5, Y5
-	VMOVUPS      Y5, (CX)
-	ADDQ         $0x20, DX
-	ADDQ         $0x20, CX
-	DECQ         AX
-	JNE          loop
+	VMOVUPS      (DX)(BX*4), Y5
+	VSUBPS       Y0, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VMINPS       Y5, Y3, Y5
+	VMAXPS       Y5, Y4, Y5
+	VMULPS       x3fb8aa3b<>+0(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS x3f318000<>+0(SB), Y6, Y5
+	VFNMADD231PS xb95e8083<>+0(SB), Y6, Y5
+	VMOVUPS      x39506967<>+0(SB), Y7
+	VFMADD213PS  x3ab743ce<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c088908<>+0(SB), Y5, Y7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f000000<>+0(SB), Y5, Y7
+	VMULPS       Y5, Y5, Y8
+	VFMADD213PS  Y5, Y8, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VMOVUPS      Y7, (CX)(BX*4)
+	VMOVUPS      32(DX)(BX*4), Y5
+	VSUBPS       Y0, Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VMINPS       Y5, Y3, Y5
+	VMAXPS       Y5, Y4, Y5
+	VMULPS       x3fb8aa3b<>+0(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS x3f318000<>+0(SB), Y6, Y5
+	VFNMADD231PS xb95e8083<>+0(SB), Y6, Y5
+	VMOVUPS      x39506967<>+0(SB), Y7
+	VFMADD213PS  x3ab743ce<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c088908<>+0(SB), Y5, Y7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f000000<>+0(SB), Y5, Y7
+	VMULPS       Y5, Y5, Y8
+	VFMADD213PS  Y5, Y8, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y2, Y7, Y7
+	VMOVUPS      Y7, 32(CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
 	VZEROUPPER
 	RET
 
@@ -283,68 +316,388 @@ DATA x0000007f<>+56(SB)/4, $0x0000007f
 DATA x0000007f<>+60(SB)/4, $0x0000007f
 GLOBL x0000007f<>(SB), RODATA|NOPTR, $64
 
-// func tanhAVX2(blocks int, dst *float32, src *float32)
+// func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·expSumAVX2(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         sum+24(FP), BX
+	VBROADCASTSS shift+32(FP), Y0
+	VBROADCASTSS scale+36(FP), Y1
+	VMOVUPS      x42b20000<>+0(SB), Y2
+	VMOVUPS      xc2d00000<>+0(SB), Y3
+	VMOVUPD      (BX), Y4
+	VMOVUPD      32(BX), Y5
+	VMOVUPD      64(BX), Y6
+	VMOVUPD      96(BX), Y7
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y8
+	VSUBPS       Y0, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VMINPS       Y8, Y2, Y8
+	VMAXPS       Y8, Y3, Y8
+	VMULPS       x3fb8aa3b<>+0(SB), Y8, Y9
+	VROUNDPS     $0x08, Y9, Y9
+	VFNMADD231PS x3f318000<>+0(SB), Y9, Y8
+	VFNMADD231PS xb95e8083<>+0(SB), Y9, Y8
+	VMOVUPS      x39506967<>+0(SB), Y10
+	VFMADD213PS  x3ab743ce<>+0(SB), Y8, Y10
+	VFMADD213PS  x3c088908<>+0(SB), Y8, Y10
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y8, Y10
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y8, Y10
+	VFMADD213PS  x3f000000<>+0(SB), Y8, Y10
+	VMULPS       Y8, Y8, Y11
+	VFMADD213PS  Y8, Y11, Y10
+	VADDPS       x3f800000<>+0(SB), Y10, Y10
+	VCVTPS2DQ    Y9, Y9
+	VPSRAD       $0x01, Y9, Y8
+	VPSUBD       Y8, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y9, Y10, Y10
+	VMOVUPS      Y10, (CX)(SI*4)
+	VEXTRACTF128 $0x01, Y10, X8
+	VCVTPS2PD    X10, Y9
+	VCVTPS2PD    X8, Y8
+	VADDPD       Y9, Y4, Y4
+	VADDPD       Y8, Y5, Y5
+	VMOVUPS      32(DX)(SI*4), Y8
+	VSUBPS       Y0, Y8, Y8
+	VMULPS       Y1, Y8, Y8
+	VMINPS       Y8, Y2, Y8
+	VMAXPS       Y8, Y3, Y8
+	VMULPS       x3fb8aa3b<>+0(SB), Y8, Y9
+	VROUNDPS     $0x08, Y9, Y9
+	VFNMADD231PS x3f318000<>+0(SB), Y9, Y8
+	VFNMADD231PS xb95e8083<>+0(SB), Y9, Y8
+	VMOVUPS      x39506967<>+0(SB), Y10
+	VFMADD213PS  x3ab743ce<>+0(SB), Y8, Y10
+	VFMADD213PS  x3c088908<>+0(SB), Y8, Y10
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y8, Y10
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y8, Y10
+	VFMADD213PS  x3f000000<>+0(SB), Y8, Y10
+	VMULPS       Y8, Y8, Y11
+	VFMADD213PS  Y8, Y11, Y10
+	VADDPS       x3f800000<>+0(SB), Y10, Y10
+	VCVTPS2DQ    Y9, Y9
+	VPSRAD       $0x01, Y9, Y8
+	VPSUBD       Y8, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y9, Y10, Y10
+	VMOVUPS      Y10, 32(CX)(SI*4)
+	VEXTRACTF128 $0x01, Y10, X8
+	VCVTPS2PD    X10, Y9
+	VCVTPS2PD    X8, Y8
+	VADDPD       Y9, Y6, Y6
+	VADDPD       Y8, Y7, Y7
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VMOVUPD      Y4, (BX)
+	VMOVUPD      Y5, 32(BX)
+	VMOVUPD      Y6, 64(BX)
+	VMOVUPD      Y7, 96(BX)
+	VZEROUPPER
+	RET
+
+// func sumExpAVX2(n int, src *float32, sum *float64, shift float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·sumExpAVX2(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         sum+16(FP), DX
+	VBROADCASTSS shift+24(FP), Y0
+	VMOVUPS      x42b20000<>+0(SB), Y1
+	VMOVUPS      xc2d00000<>+0(SB), Y2
+	VMOVUPD      (DX), Y3
+	VMOVUPD      32(DX), Y4
+	VMOVUPD      64(DX), Y5
+	VMOVUPD      96(DX), Y6
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS      (CX)(BX*4), Y7
+	VSUBPS       Y0, Y7, Y7
+	VMINPS       Y7, Y1, Y7
+	VMAXPS       Y7, Y2, Y7
+	VMULPS       x3fb8aa3b<>+0(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS x3f318000<>+0(SB), Y8, Y7
+	VFNMADD231PS xb95e8083<>+0(SB), Y8, Y7
+	VMOVUPS      x39506967<>+0(SB), Y9
+	VFMADD213PS  x3ab743ce<>+0(SB), Y7, Y9
+	VFMADD213PS  x3c088908<>+0(SB), Y7, Y9
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y7, Y9
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y7, Y9
+	VFMADD213PS  x3f000000<>+0(SB), Y7, Y9
+	VMULPS       Y7, Y7, Y10
+	VFMADD213PS  Y7, Y10, Y9
+	VADDPS       x3f800000<>+0(SB), Y9, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VEXTRACTF128 $0x01, Y9, X7
+	VCVTPS2PD    X9, Y8
+	VCVTPS2PD    X7, Y7
+	VADDPD       Y8, Y3, Y3
+	VADDPD       Y7, Y4, Y4
+	VMOVUPS      32(CX)(BX*4), Y7
+	VSUBPS       Y0, Y7, Y7
+	VMINPS       Y7, Y1, Y7
+	VMAXPS       Y7, Y2, Y7
+	VMULPS       x3fb8aa3b<>+0(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS x3f318000<>+0(SB), Y8, Y7
+	VFNMADD231PS xb95e8083<>+0(SB), Y8, Y7
+	VMOVUPS      x39506967<>+0(SB), Y9
+	VFMADD213PS  x3ab743ce<>+0(SB), Y7, Y9
+	VFMADD213PS  x3c088908<>+0(SB), Y7, Y9
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y7, Y9
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y7, Y9
+	VFMADD213PS  x3f000000<>+0(SB), Y7, Y9
+	VMULPS       Y7, Y7, Y10
+	VFMADD213PS  Y7, Y10, Y9
+	VADDPS       x3f800000<>+0(SB), Y9, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VEXTRACTF128 $0x01, Y9, X7
+	VCVTPS2PD    X9, Y8
+	VCVTPS2PD    X7, Y7
+	VADDPD       Y8, Y5, Y5
+	VADDPD       Y7, Y6, Y6
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VMOVUPD      Y3, (DX)
+	VMOVUPD      Y4, 32(DX)
+	VMOVUPD      Y5, 64(DX)
+	VMOVUPD      Y6, 96(DX)
+	VZEROUPPER
+	RET
+
+// func logSoftmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·logSoftmaxGradAVX2(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS sum+32(FP), Y0
+	VMOVUPS      x42b20000<>+0(SB), Y1
+	VMOVUPS      xc2d00000<>+0(SB), Y2
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y3
+	VMINPS       Y3, Y1, Y3
+	VMAXPS       Y3, Y2, Y3
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VMULPS       Y3, Y3, Y6
+	VFMADD213PS  Y3, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVUPS      (BX)(SI*4), Y3
+	VFNMADD231PS Y0, Y5, Y3
+	VMOVUPS      Y3, (CX)(SI*4)
+	VMOVUPS      32(DX)(SI*4), Y3
+	VMINPS       Y3, Y1, Y3
+	VMAXPS       Y3, Y2, Y3
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VMULPS       Y3, Y3, Y6
+	VFMADD213PS  Y3, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVUPS      32(BX)(SI*4), Y3
+	VFNMADD231PS Y0, Y5, Y3
+	VMOVUPS      Y3, 32(CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func tanhAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·tanhAVX2(SB), $0-24
-	MOVQ    blocks+0(FP), AX
+	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    src+16(FP), DX
 	VMOVUPS x42b20000<>+0(SB), Y0
 	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x3f200000<>+0(SB), Y2
+	XORQ    BX, BX
 
 loop:
-	VMOVUPS      (DX), Y2
-	VPAND        x7fffffff<>+0(SB), Y2, Y3
-	VADDPS       Y3, Y3, Y4
-	VMINPS       Y4, Y0, Y4
-	VMAXPS       Y4, Y1, Y4
-	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
-	VROUNDPS     $0x08, Y5, Y5
-	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
-	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
-	VMOVUPS      x39506967<>+0(SB), Y6
-	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
-	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
-	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
-	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
-	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
-	VMULPS       Y4, Y4, Y7
-	VFMADD213PS  Y4, Y7, Y6
-	VADDPS       x3f800000<>+0(SB), Y6, Y6
-	VCVTPS2DQ    Y5, Y5
-	VPSRAD       $0x01, Y5, Y4
-	VPSUBD       Y4, Y5, Y5
-	VPADDD       x0000007f<>+0(SB), Y4, Y4
-	VPSLLD       $0x17, Y4, Y4
-	VMULPS       Y4, Y6, Y6
+	VMOVUPS      (DX)(BX*4), Y3
+	VPAND        x7fffffff<>+0(SB), Y3, Y4
+	VADDPS       Y4, Y4, Y5
+	VMINPS       Y5, Y0, Y5
+	VMAXPS       Y5, Y1, Y5
+	VMULPS       x3fb8aa3b<>+0(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS x3f318000<>+0(SB), Y6, Y5
+	VFNMADD231PS xb95e8083<>+0(SB), Y6, Y5
+	VMOVUPS      x39506967<>+0(SB), Y7
+	VFMADD213PS  x3ab743ce<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c088908<>+0(SB), Y5, Y7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f000000<>+0(SB), Y5, Y7
+	VMULPS       Y5, Y5, Y8
+	VFMADD213PS  Y5, Y8, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
 	VPADDD       x0000007f<>+0(SB), Y5, Y5
 	VPSLLD       $0x17, Y5, Y5
-	VMULPS       Y5, Y6, Y6
-	VADDPS       x3f800000<>+0(SB), Y6, Y6
-	VMOVUPS      x40000000<>+0(SB), Y4
-	VMOVUPS      x3f800000<>+0(SB), Y5
-	VDIVPS       Y6, Y4, Y4
-	VSUBPS       Y4, Y5, Y5
-	VMULPS       Y2, Y2, Y4
-	VMOVUPS      xbbbaf0ea<>+0(SB), Y6
-	VFMADD213PS  x3ca9134e<>+0(SB), Y4, Y6
-	VFMADD213PS  xbd5c1e2d<>+0(SB), Y4, Y6
-	VFMADD213PS  x3e088393<>+0(SB), Y4, Y6
-	VFMADD213PS  xbeaaaa99<>+0(SB), Y4, Y6
-	VMULPS       Y4, Y6, Y6
-	VFMADD213PS  Y2, Y2, Y6
-	VMOVUPS      x3f200000<>+0(SB), Y4
-	VCMPPS       $0x01, Y4, Y3, Y3
-	VBLENDVPS    Y3, Y6, Y5, Y5
-	VPAND        x80000000<>+0(SB), Y2, Y2
-	VPOR         Y2, Y5, Y5
-	VMOVUPS      Y5, (CX)
-	ADDQ         $0x20, DX
-	ADDQ         $0x20, CX
-	DECQ         AX
-	JNE          loop
+	VMULPS       Y5, Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VMOVUPS      x40000000<>+0(SB), Y5
+	VMOVUPS      x3f800000<>+0(SB), Y6
+	VDIVPS       Y7, Y5, Y5
+	VSUBPS       Y5, Y6, Y6
+	VMULPS       Y3, Y3, Y5
+	VMOVUPS      xbbbaf0ea<>+0(SB), Y7
+	VFMADD213PS  x3ca9134e<>+0(SB), Y5, Y7
+	VFMADD213PS  xbd5c1e2d<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e088393<>+0(SB), Y5, Y7
+	VFMADD213PS  xbeaaaa99<>+0(SB), Y5, Y7
+	VMULPS       Y5, Y7, Y7
+	VFMADD213PS  Y3, Y3, Y7
+	VCMPPS       $0x01, Y2, Y4, Y4
+	VBLENDVPS    Y4, Y7, Y6, Y6
+	VPAND        x80000000<>+0(SB), Y3, Y3
+	VPOR         Y3, Y6, Y6
+	VMOVUPS      Y6, (CX)(BX*4)
+	VMOVUPS      32(DX)(BX*4), Y3
+	VPAND        x7fffffff<>+0(SB), Y3, Y4
+	VADDPS       Y4, Y4, Y5
+	VMINPS       Y5, Y0, Y5
+	VMAXPS       Y5, Y1, Y5
+	VMULPS       x3fb8aa3b<>+0(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS x3f318000<>+0(SB), Y6, Y5
+	VFNMADD231PS xb95e8083<>+0(SB), Y6, Y5
+	VMOVUPS      x39506967<>+0(SB), Y7
+	VFMADD213PS  x3ab743ce<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c088908<>+0(SB), Y5, Y7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f000000<>+0(SB), Y5, Y7
+	VMULPS       Y5, Y5, Y8
+	VFMADD213PS  Y5, Y8, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VMOVUPS      x40000000<>+0(SB), Y5
+	VMOVUPS      x3f800000<>+0(SB), Y6
+	VDIVPS       Y7, Y5, Y5
+	VSUBPS       Y5, Y6, Y6
+	VMULPS       Y3, Y3, Y5
+	VMOVUPS      xbbbaf0ea<>+0(SB), Y7
+	VFMADD213PS  x3ca9134e<>+0(SB), Y5, Y7
+	VFMADD213PS  xbd5c1e2d<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e088393<>+0(SB), Y5, Y7
+	VFMADD213PS  xbeaaaa99<>+0(SB), Y5, Y7
+	VMULPS       Y5, Y7, Y7
+	VFMADD213PS  Y3, Y3, Y7
+	VCMPPS       $0x01, Y2, Y4, Y4
+	VBLENDVPS    Y4, Y7, Y6, Y6
+	VPAND        x80000000<>+0(SB), Y3, Y3
+	VPOR         Y3, Y6, Y6
+	VMOVUPS      Y6, 32(CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
 	VZEROUPPER
 	RET
+
+DATA x3f200000<>+0(SB)/4, $0x3f200000
+DATA x3f200000<>+4(SB)/4, $0x3f200000
+DATA x3f200000<>+8(SB)/4, $0x3f200000
+DATA x3f200000<>+12(SB)/4, $0x3f200000
+DATA x3f200000<>+16(SB)/4, $0x3f200000
+DATA x3f200000<>+20(SB)/4, $0x3f200000
+DATA x3f200000<>+24(SB)/4, $0x3f200000
+DATA x3f200000<>+28(SB)/4, $0x3f200000
+DATA x3f200000<>+32(SB)/4, $0x3f200000
+DATA x3f200000<>+36(SB)/4, $0x3f200000
+DATA x3f200000<>+40(SB)/4, $0x3f200000
+DATA x3f200000<>+44(SB)/4, $0x3f200000
+DATA x3f200000<>+48(SB)/4, $0x3f200000
+DATA x3f200000<>+52(SB)/4, $0x3f200000
+DATA x3f200000<>+56(SB)/4, $0x3f200000
+DATA x3f200000<>+60(SB)/4, $0x3f200000
+GLOBL x3f200000<>(SB), RODATA|NOPTR, $64
 
 DATA x7fffffff<>+0(SB)/4, $0x7fffffff
 DATA x7fffffff<>+4(SB)/4, $0x7fffffff
@@ -472,24 +825,6 @@ DATA xbeaaaa99<>+56(SB)/4, $0xbeaaaa99
 DATA xbeaaaa99<>+60(SB)/4, $0xbeaaaa99
 GLOBL xbeaaaa99<>(SB), RODATA|NOPTR, $64
 
-DATA x3f200000<>+0(SB)/4, $0x3f200000
-DATA x3f200000<>+4(SB)/4, $0x3f200000
-DATA x3f200000<>+8(SB)/4, $0x3f200000
-DATA x3f200000<>+12(SB)/4, $0x3f200000
-DATA x3f200000<>+16(SB)/4, $0x3f200000
-DATA x3f200000<>+20(SB)/4, $0x3f200000
-DATA x3f200000<>+24(SB)/4, $0x3f200000
-DATA x3f200000<>+28(SB)/4, $0x3f200000
-DATA x3f200000<>+32(SB)/4, $0x3f200000
-DATA x3f200000<>+36(SB)/4, $0x3f200000
-DATA x3f200000<>+40(SB)/4, $0x3f200000
-DATA x3f200000<>+44(SB)/4, $0x3f200000
-DATA x3f200000<>+48(SB)/4, $0x3f200000
-DATA x3f200000<>+52(SB)/4, $0x3f200000
-DATA x3f200000<>+56(SB)/4, $0x3f200000
-DATA x3f200000<>+60(SB)/4, $0x3f200000
-GLOBL x3f200000<>(SB), RODATA|NOPTR, $64
-
 DATA x80000000<>+0(SB)/4, $0x80000000
 DATA x80000000<>+4(SB)/4, $0x80000000
 DATA x80000000<>+8(SB)/4, $0x80000000
@@ -508,19 +843,2201 @@ DATA x80000000<>+56(SB)/4, $0x80000000
 DATA x80000000<>+60(SB)/4, $0x80000000
 GLOBL x80000000<>(SB), RODATA|NOPTR, $64
 
-// func expAVX512(blocks int, dst *float32, src *float32, shift float32)
+// func sigmoidAVX2(n int, dst *float32, src *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·sigmoidAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x3f800000<>+0(SB), Y2
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y3
+	VPXOR        x80000000<>+0(SB), Y3, Y3
+	VMINPS       Y3, Y0, Y3
+	VMAXPS       Y3, Y1, Y3
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VMULPS       Y3, Y3, Y6
+	VFMADD213PS  Y3, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VDIVPS       Y3, Y2, Y3
+	VMOVUPS      Y3, (CX)(BX*4)
+	VMOVUPS      32(DX)(BX*4), Y3
+	VPXOR        x80000000<>+0(SB), Y3, Y3
+	VMINPS       Y3, Y0, Y3
+	VMAXPS       Y3, Y1, Y3
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VMULPS       Y3, Y3, Y6
+	VFMADD213PS  Y3, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VDIVPS       Y3, Y2, Y3
+	VMOVUPS      Y3, 32(CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func siluAVX2(n int, dst *float32, src *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·siluAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y2
+	VPXOR        x80000000<>+0(SB), Y2, Y3
+	VMINPS       Y3, Y0, Y3
+	VMAXPS       Y3, Y1, Y3
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VMULPS       Y3, Y3, Y6
+	VFMADD213PS  Y3, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VDIVPS       Y3, Y2, Y3
+	VMOVUPS      Y3, (CX)(BX*4)
+	VMOVUPS      32(DX)(BX*4), Y2
+	VPXOR        x80000000<>+0(SB), Y2, Y3
+	VMINPS       Y3, Y0, Y3
+	VMAXPS       Y3, Y1, Y3
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VMULPS       Y3, Y3, Y6
+	VFMADD213PS  Y3, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VDIVPS       Y3, Y2, Y3
+	VMOVUPS      Y3, 32(CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func siluGradAVX2(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·siluGradAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x3f800000<>+0(SB), Y2
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y3
+	VPXOR        x80000000<>+0(SB), Y3, Y4
+	VMINPS       Y4, Y0, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VADDPS       x3f800000<>+0(SB), Y6, Y4
+	VDIVPS       Y4, Y2, Y4
+	VSUBPS       Y4, Y2, Y5
+	VFMADD213PS  Y2, Y3, Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       (BX)(SI*4), Y5, Y5
+	VMOVUPS      Y5, (CX)(SI*4)
+	VMOVUPS      32(DX)(SI*4), Y3
+	VPXOR        x80000000<>+0(SB), Y3, Y4
+	VMINPS       Y4, Y0, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VADDPS       x3f800000<>+0(SB), Y6, Y4
+	VDIVPS       Y4, Y2, Y4
+	VSUBPS       Y4, Y2, Y5
+	VFMADD213PS  Y2, Y3, Y5
+	VMULPS       Y4, Y5, Y5
+	VMULPS       32(BX)(SI*4), Y5, Y5
+	VMOVUPS      Y5, 32(CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func geluTanhAVX2(n int, dst *float32, src *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluTanhAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y2
+	VMULPS       Y2, Y2, Y3
+	VMOVUPS      xbd922279<>+0(SB), Y4
+	VFMADD213PS  xbfcc422a<>+0(SB), Y3, Y4
+	VMULPS       Y2, Y4, Y4
+	VMINPS       Y4, Y0, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VFNMADD231PS x3f318000<>+0(SB), Y3, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y3, Y4
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y5
+	VMULPS       Y4, Y4, Y6
+	VFMADD213PS  Y4, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y3, Y3
+	VPSRAD       $0x01, Y3, Y4
+	VPSUBD       Y4, Y3, Y3
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VDIVPS       Y3, Y2, Y3
+	VMOVUPS      Y3, (CX)(BX*4)
+	VMOVUPS      32(DX)(BX*4), Y2
+	VMULPS       Y2, Y2, Y3
+	VMOVUPS      xbd922279<>+0(SB), Y4
+	VFMADD213PS  xbfcc422a<>+0(SB), Y3, Y4
+	VMULPS       Y2, Y4, Y4
+	VMINPS       Y4, Y0, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y3
+	VROUNDPS     $0x08, Y3, Y3
+	VFNMADD231PS x3f318000<>+0(SB), Y3, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y3, Y4
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y5
+	VMULPS       Y4, Y4, Y6
+	VFMADD213PS  Y4, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y3, Y3
+	VPSRAD       $0x01, Y3, Y4
+	VPSUBD       Y4, Y3, Y3
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VDIVPS       Y3, Y2, Y3
+	VMOVUPS      Y3, 32(CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+DATA xbd922279<>+0(SB)/4, $0xbd922279
+DATA xbd922279<>+4(SB)/4, $0xbd922279
+DATA xbd922279<>+8(SB)/4, $0xbd922279
+DATA xbd922279<>+12(SB)/4, $0xbd922279
+DATA xbd922279<>+16(SB)/4, $0xbd922279
+DATA xbd922279<>+20(SB)/4, $0xbd922279
+DATA xbd922279<>+24(SB)/4, $0xbd922279
+DATA xbd922279<>+28(SB)/4, $0xbd922279
+DATA xbd922279<>+32(SB)/4, $0xbd922279
+DATA xbd922279<>+36(SB)/4, $0xbd922279
+DATA xbd922279<>+40(SB)/4, $0xbd922279
+DATA xbd922279<>+44(SB)/4, $0xbd922279
+DATA xbd922279<>+48(SB)/4, $0xbd922279
+DATA xbd922279<>+52(SB)/4, $0xbd922279
+DATA xbd922279<>+56(SB)/4, $0xbd922279
+DATA xbd922279<>+60(SB)/4, $0xbd922279
+GLOBL xbd922279<>(SB), RODATA|NOPTR, $64
+
+DATA xbfcc422a<>+0(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+4(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+8(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+12(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+16(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+20(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+24(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+28(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+32(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+36(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+40(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+44(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+48(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+52(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+56(SB)/4, $0xbfcc422a
+DATA xbfcc422a<>+60(SB)/4, $0xbfcc422a
+GLOBL xbfcc422a<>(SB), RODATA|NOPTR, $64
+
+// func geluTanhGradAVX2(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluTanhGradAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x41180000<>+0(SB), Y2
+	VMOVUPS xc1180000<>+0(SB), Y3
+	VMOVUPS x3f800000<>+0(SB), Y4
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y5
+	VMINPS       Y5, Y2, Y5
+	VMAXPS       Y5, Y3, Y5
+	VMULPS       Y5, Y5, Y6
+	VMOVUPS      xbd922279<>+0(SB), Y7
+	VFMADD213PS  xbfcc422a<>+0(SB), Y6, Y7
+	VMULPS       Y5, Y7, Y7
+	VMINPS       Y7, Y0, Y7
+	VMAXPS       Y7, Y1, Y7
+	VMULPS       x3fb8aa3b<>+0(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS x3f318000<>+0(SB), Y8, Y7
+	VFNMADD231PS xb95e8083<>+0(SB), Y8, Y7
+	VMOVUPS      x39506967<>+0(SB), Y9
+	VFMADD213PS  x3ab743ce<>+0(SB), Y7, Y9
+	VFMADD213PS  x3c088908<>+0(SB), Y7, Y9
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y7, Y9
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y7, Y9
+	VFMADD213PS  x3f000000<>+0(SB), Y7, Y9
+	VMULPS       Y7, Y7, Y10
+	VFMADD213PS  Y7, Y10, Y9
+	VADDPS       x3f800000<>+0(SB), Y9, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VADDPS       x3f800000<>+0(SB), Y9, Y7
+	VDIVPS       Y7, Y4, Y7
+	VMOVUPS      x3e5b33b6<>+0(SB), Y8
+	VFMADD213PS  x3fcc422a<>+0(SB), Y6, Y8
+	VMULPS       Y7, Y9, Y9
+	VMULPS       Y7, Y9, Y9
+	VMULPS       Y5, Y9, Y9
+	VFMADD213PS  Y7, Y9, Y8
+	VMULPS       (BX)(SI*4), Y8, Y8
+	VMOVUPS      Y8, (CX)(SI*4)
+	VMOVUPS      32(DX)(SI*4), Y5
+	VMINPS       Y5, Y2, Y5
+	VMAXPS       Y5, Y3, Y5
+	VMULPS       Y5, Y5, Y6
+	VMOVUPS      xbd922279<>+0(SB), Y7
+	VFMADD213PS  xbfcc422a<>+0(SB), Y6, Y7
+	VMULPS       Y5, Y7, Y7
+	VMINPS       Y7, Y0, Y7
+	VMAXPS       Y7, Y1, Y7
+	VMULPS       x3fb8aa3b<>+0(SB), Y7, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS x3f318000<>+0(SB), Y8, Y7
+	VFNMADD231PS xb95e8083<>+0(SB), Y8, Y7
+	VMOVUPS      x39506967<>+0(SB), Y9
+	VFMADD213PS  x3ab743ce<>+0(SB), Y7, Y9
+	VFMADD213PS  x3c088908<>+0(SB), Y7, Y9
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y7, Y9
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y7, Y9
+	VFMADD213PS  x3f000000<>+0(SB), Y7, Y9
+	VMULPS       Y7, Y7, Y10
+	VFMADD213PS  Y7, Y10, Y9
+	VADDPS       x3f800000<>+0(SB), Y9, Y9
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y7
+	VPSUBD       Y7, Y8, Y8
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y7, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y9, Y9
+	VADDPS       x3f800000<>+0(SB), Y9, Y7
+	VDIVPS       Y7, Y4, Y7
+	VMOVUPS      x3e5b33b6<>+0(SB), Y8
+	VFMADD213PS  x3fcc422a<>+0(SB), Y6, Y8
+	VMULPS       Y7, Y9, Y9
+	VMULPS       Y7, Y9, Y9
+	VMULPS       Y5, Y9, Y9
+	VFMADD213PS  Y7, Y9, Y8
+	VMULPS       32(BX)(SI*4), Y8, Y8
+	VMOVUPS      Y8, 32(CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+DATA x41180000<>+0(SB)/4, $0x41180000
+DATA x41180000<>+4(SB)/4, $0x41180000
+DATA x41180000<>+8(SB)/4, $0x41180000
+DATA x41180000<>+12(SB)/4, $0x41180000
+DATA x41180000<>+16(SB)/4, $0x41180000
+DATA x41180000<>+20(SB)/4, $0x41180000
+DATA x41180000<>+24(SB)/4, $0x41180000
+DATA x41180000<>+28(SB)/4, $0x41180000
+DATA x41180000<>+32(SB)/4, $0x41180000
+DATA x41180000<>+36(SB)/4, $0x41180000
+DATA x41180000<>+40(SB)/4, $0x41180000
+DATA x41180000<>+44(SB)/4, $0x41180000
+DATA x41180000<>+48(SB)/4, $0x41180000
+DATA x41180000<>+52(SB)/4, $0x41180000
+DATA x41180000<>+56(SB)/4, $0x41180000
+DATA x41180000<>+60(SB)/4, $0x41180000
+GLOBL x41180000<>(SB), RODATA|NOPTR, $64
+
+DATA xc1180000<>+0(SB)/4, $0xc1180000
+DATA xc1180000<>+4(SB)/4, $0xc1180000
+DATA xc1180000<>+8(SB)/4, $0xc1180000
+DATA xc1180000<>+12(SB)/4, $0xc1180000
+DATA xc1180000<>+16(SB)/4, $0xc1180000
+DATA xc1180000<>+20(SB)/4, $0xc1180000
+DATA xc1180000<>+24(SB)/4, $0xc1180000
+DATA xc1180000<>+28(SB)/4, $0xc1180000
+DATA xc1180000<>+32(SB)/4, $0xc1180000
+DATA xc1180000<>+36(SB)/4, $0xc1180000
+DATA xc1180000<>+40(SB)/4, $0xc1180000
+DATA xc1180000<>+44(SB)/4, $0xc1180000
+DATA xc1180000<>+48(SB)/4, $0xc1180000
+DATA xc1180000<>+52(SB)/4, $0xc1180000
+DATA xc1180000<>+56(SB)/4, $0xc1180000
+DATA xc1180000<>+60(SB)/4, $0xc1180000
+GLOBL xc1180000<>(SB), RODATA|NOPTR, $64
+
+DATA x3e5b33b6<>+0(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+4(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+8(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+12(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+16(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+20(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+24(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+28(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+32(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+36(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+40(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+44(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+48(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+52(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+56(SB)/4, $0x3e5b33b6
+DATA x3e5b33b6<>+60(SB)/4, $0x3e5b33b6
+GLOBL x3e5b33b6<>(SB), RODATA|NOPTR, $64
+
+DATA x3fcc422a<>+0(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+4(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+8(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+12(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+16(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+20(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+24(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+28(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+32(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+36(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+40(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+44(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+48(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+52(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+56(SB)/4, $0x3fcc422a
+DATA x3fcc422a<>+60(SB)/4, $0x3fcc422a
+GLOBL x3fcc422a<>(SB), RODATA|NOPTR, $64
+
+// func geluAVX2(n int, dst *float32, src *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x40000000<>+0(SB), Y2
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y3
+	VMULPS       xbf000000<>+0(SB), Y3, Y4
+	VMULPS       Y3, Y4, Y4
+	VMINPS       Y4, Y0, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VPAND        x7fffffff<>+0(SB), Y3, Y4
+	VFMADD132PS  x3f3504f3<>+0(SB), Y2, Y4
+	VDIVPS       Y4, Y2, Y4
+	VADDPS       Y4, Y4, Y5
+	VSUBPS       x3f800000<>+0(SB), Y5, Y5
+	VMOVUPS      x3830d63e<>+0(SB), Y7
+	VFMADD213PS  xb81984f7<>+0(SB), Y5, Y7
+	VFMADD213PS  xb99cf678<>+0(SB), Y5, Y7
+	VFMADD213PS  x39e1cb9d<>+0(SB), Y5, Y7
+	VFMADD213PS  x3ac86e00<>+0(SB), Y5, Y7
+	VFMADD213PS  xbb549018<>+0(SB), Y5, Y7
+	VFMADD213PS  xbc302797<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c95459c<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e0f16e2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3eafe9c2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f02c339<>+0(SB), Y5, Y7
+	VMULPS       Y4, Y7, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       x3f000000<>+0(SB), Y7, Y7
+	VMOVUPS      x3f800000<>+0(SB), Y4
+	VSUBPS       Y7, Y4, Y4
+	VBLENDVPS    Y3, Y7, Y4, Y4
+	VMULPS       Y3, Y4, Y4
+	VMOVUPS      Y4, (CX)(BX*4)
+	VMOVUPS      32(DX)(BX*4), Y3
+	VMULPS       xbf000000<>+0(SB), Y3, Y4
+	VMULPS       Y3, Y4, Y4
+	VMINPS       Y4, Y0, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VPAND        x7fffffff<>+0(SB), Y3, Y4
+	VFMADD132PS  x3f3504f3<>+0(SB), Y2, Y4
+	VDIVPS       Y4, Y2, Y4
+	VADDPS       Y4, Y4, Y5
+	VSUBPS       x3f800000<>+0(SB), Y5, Y5
+	VMOVUPS      x3830d63e<>+0(SB), Y7
+	VFMADD213PS  xb81984f7<>+0(SB), Y5, Y7
+	VFMADD213PS  xb99cf678<>+0(SB), Y5, Y7
+	VFMADD213PS  x39e1cb9d<>+0(SB), Y5, Y7
+	VFMADD213PS  x3ac86e00<>+0(SB), Y5, Y7
+	VFMADD213PS  xbb549018<>+0(SB), Y5, Y7
+	VFMADD213PS  xbc302797<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c95459c<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e0f16e2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3eafe9c2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f02c339<>+0(SB), Y5, Y7
+	VMULPS       Y4, Y7, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       x3f000000<>+0(SB), Y7, Y7
+	VMOVUPS      x3f800000<>+0(SB), Y4
+	VSUBPS       Y7, Y4, Y4
+	VBLENDVPS    Y3, Y7, Y4, Y4
+	VMULPS       Y3, Y4, Y4
+	VMOVUPS      Y4, 32(CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+DATA xbf000000<>+0(SB)/4, $0xbf000000
+DATA xbf000000<>+4(SB)/4, $0xbf000000
+DATA xbf000000<>+8(SB)/4, $0xbf000000
+DATA xbf000000<>+12(SB)/4, $0xbf000000
+DATA xbf000000<>+16(SB)/4, $0xbf000000
+DATA xbf000000<>+20(SB)/4, $0xbf000000
+DATA xbf000000<>+24(SB)/4, $0xbf000000
+DATA xbf000000<>+28(SB)/4, $0xbf000000
+DATA xbf000000<>+32(SB)/4, $0xbf000000
+DATA xbf000000<>+36(SB)/4, $0xbf000000
+DATA xbf000000<>+40(SB)/4, $0xbf000000
+DATA xbf000000<>+44(SB)/4, $0xbf000000
+DATA xbf000000<>+48(SB)/4, $0xbf000000
+DATA xbf000000<>+52(SB)/4, $0xbf000000
+DATA xbf000000<>+56(SB)/4, $0xbf000000
+DATA xbf000000<>+60(SB)/4, $0xbf000000
+GLOBL xbf000000<>(SB), RODATA|NOPTR, $64
+
+DATA x3f3504f3<>+0(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+4(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+8(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+12(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+16(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+20(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+24(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+28(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+32(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+36(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+40(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+44(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+48(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+52(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+56(SB)/4, $0x3f3504f3
+DATA x3f3504f3<>+60(SB)/4, $0x3f3504f3
+GLOBL x3f3504f3<>(SB), RODATA|NOPTR, $64
+
+DATA x3830d63e<>+0(SB)/4, $0x3830d63e
+DATA x3830d63e<>+4(SB)/4, $0x3830d63e
+DATA x3830d63e<>+8(SB)/4, $0x3830d63e
+DATA x3830d63e<>+12(SB)/4, $0x3830d63e
+DATA x3830d63e<>+16(SB)/4, $0x3830d63e
+DATA x3830d63e<>+20(SB)/4, $0x3830d63e
+DATA x3830d63e<>+24(SB)/4, $0x3830d63e
+DATA x3830d63e<>+28(SB)/4, $0x3830d63e
+DATA x3830d63e<>+32(SB)/4, $0x3830d63e
+DATA x3830d63e<>+36(SB)/4, $0x3830d63e
+DATA x3830d63e<>+40(SB)/4, $0x3830d63e
+DATA x3830d63e<>+44(SB)/4, $0x3830d63e
+DATA x3830d63e<>+48(SB)/4, $0x3830d63e
+DATA x3830d63e<>+52(SB)/4, $0x3830d63e
+DATA x3830d63e<>+56(SB)/4, $0x3830d63e
+DATA x3830d63e<>+60(SB)/4, $0x3830d63e
+GLOBL x3830d63e<>(SB), RODATA|NOPTR, $64
+
+DATA xb81984f7<>+0(SB)/4, $0xb81984f7
+DATA xb81984f7<>+4(SB)/4, $0xb81984f7
+DATA xb81984f7<>+8(SB)/4, $0xb81984f7
+DATA xb81984f7<>+12(SB)/4, $0xb81984f7
+DATA xb81984f7<>+16(SB)/4, $0xb81984f7
+DATA xb81984f7<>+20(SB)/4, $0xb81984f7
+DATA xb81984f7<>+24(SB)/4, $0xb81984f7
+DATA xb81984f7<>+28(SB)/4, $0xb81984f7
+DATA xb81984f7<>+32(SB)/4, $0xb81984f7
+DATA xb81984f7<>+36(SB)/4, $0xb81984f7
+DATA xb81984f7<>+40(SB)/4, $0xb81984f7
+DATA xb81984f7<>+44(SB)/4, $0xb81984f7
+DATA xb81984f7<>+48(SB)/4, $0xb81984f7
+DATA xb81984f7<>+52(SB)/4, $0xb81984f7
+DATA xb81984f7<>+56(SB)/4, $0xb81984f7
+DATA xb81984f7<>+60(SB)/4, $0xb81984f7
+GLOBL xb81984f7<>(SB), RODATA|NOPTR, $64
+
+DATA xb99cf678<>+0(SB)/4, $0xb99cf678
+DATA xb99cf678<>+4(SB)/4, $0xb99cf678
+DATA xb99cf678<>+8(SB)/4, $0xb99cf678
+DATA xb99cf678<>+12(SB)/4, $0xb99cf678
+DATA xb99cf678<>+16(SB)/4, $0xb99cf678
+DATA xb99cf678<>+20(SB)/4, $0xb99cf678
+DATA xb99cf678<>+24(SB)/4, $0xb99cf678
+DATA xb99cf678<>+28(SB)/4, $0xb99cf678
+DATA xb99cf678<>+32(SB)/4, $0xb99cf678
+DATA xb99cf678<>+36(SB)/4, $0xb99cf678
+DATA xb99cf678<>+40(SB)/4, $0xb99cf678
+DATA xb99cf678<>+44(SB)/4, $0xb99cf678
+DATA xb99cf678<>+48(SB)/4, $0xb99cf678
+DATA xb99cf678<>+52(SB)/4, $0xb99cf678
+DATA xb99cf678<>+56(SB)/4, $0xb99cf678
+DATA xb99cf678<>+60(SB)/4, $0xb99cf678
+GLOBL xb99cf678<>(SB), RODATA|NOPTR, $64
+
+DATA x39e1cb9d<>+0(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+4(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+8(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+12(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+16(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+20(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+24(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+28(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+32(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+36(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+40(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+44(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+48(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+52(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+56(SB)/4, $0x39e1cb9d
+DATA x39e1cb9d<>+60(SB)/4, $0x39e1cb9d
+GLOBL x39e1cb9d<>(SB), RODATA|NOPTR, $64
+
+DATA x3ac86e00<>+0(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+4(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+8(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+12(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+16(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+20(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+24(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+28(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+32(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+36(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+40(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+44(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+48(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+52(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+56(SB)/4, $0x3ac86e00
+DATA x3ac86e00<>+60(SB)/4, $0x3ac86e00
+GLOBL x3ac86e00<>(SB), RODATA|NOPTR, $64
+
+DATA xbb549018<>+0(SB)/4, $0xbb549018
+DATA xbb549018<>+4(SB)/4, $0xbb549018
+DATA xbb549018<>+8(SB)/4, $0xbb549018
+DATA xbb549018<>+12(SB)/4, $0xbb549018
+DATA xbb549018<>+16(SB)/4, $0xbb549018
+DATA xbb549018<>+20(SB)/4, $0xbb549018
+DATA xbb549018<>+24(SB)/4, $0xbb549018
+DATA xbb549018<>+28(SB)/4, $0xbb549018
+DATA xbb549018<>+32(SB)/4, $0xbb549018
+DATA xbb549018<>+36(SB)/4, $0xbb549018
+DATA xbb549018<>+40(SB)/4, $0xbb549018
+DATA xbb549018<>+44(SB)/4, $0xbb549018
+DATA xbb549018<>+48(SB)/4, $0xbb549018
+DATA xbb549018<>+52(SB)/4, $0xbb549018
+DATA xbb549018<>+56(SB)/4, $0xbb549018
+DATA xbb549018<>+60(SB)/4, $0xbb549018
+GLOBL xbb549018<>(SB), RODATA|NOPTR, $64
+
+DATA xbc302797<>+0(SB)/4, $0xbc302797
+DATA xbc302797<>+4(SB)/4, $0xbc302797
+DATA xbc302797<>+8(SB)/4, $0xbc302797
+DATA xbc302797<>+12(SB)/4, $0xbc302797
+DATA xbc302797<>+16(SB)/4, $0xbc302797
+DATA xbc302797<>+20(SB)/4, $0xbc302797
+DATA xbc302797<>+24(SB)/4, $0xbc302797
+DATA xbc302797<>+28(SB)/4, $0xbc302797
+DATA xbc302797<>+32(SB)/4, $0xbc302797
+DATA xbc302797<>+36(SB)/4, $0xbc302797
+DATA xbc302797<>+40(SB)/4, $0xbc302797
+DATA xbc302797<>+44(SB)/4, $0xbc302797
+DATA xbc302797<>+48(SB)/4, $0xbc302797
+DATA xbc302797<>+52(SB)/4, $0xbc302797
+DATA xbc302797<>+56(SB)/4, $0xbc302797
+DATA xbc302797<>+60(SB)/4, $0xbc302797
+GLOBL xbc302797<>(SB), RODATA|NOPTR, $64
+
+DATA x3c95459c<>+0(SB)/4, $0x3c95459c
+DATA x3c95459c<>+4(SB)/4, $0x3c95459c
+DATA x3c95459c<>+8(SB)/4, $0x3c95459c
+DATA x3c95459c<>+12(SB)/4, $0x3c95459c
+DATA x3c95459c<>+16(SB)/4, $0x3c95459c
+DATA x3c95459c<>+20(SB)/4, $0x3c95459c
+DATA x3c95459c<>+24(SB)/4, $0x3c95459c
+DATA x3c95459c<>+28(SB)/4, $0x3c95459c
+DATA x3c95459c<>+32(SB)/4, $0x3c95459c
+DATA x3c95459c<>+36(SB)/4, $0x3c95459c
+DATA x3c95459c<>+40(SB)/4, $0x3c95459c
+DATA x3c95459c<>+44(SB)/4, $0x3c95459c
+DATA x3c95459c<>+48(SB)/4, $0x3c95459c
+DATA x3c95459c<>+52(SB)/4, $0x3c95459c
+DATA x3c95459c<>+56(SB)/4, $0x3c95459c
+DATA x3c95459c<>+60(SB)/4, $0x3c95459c
+GLOBL x3c95459c<>(SB), RODATA|NOPTR, $64
+
+DATA x3e0f16e2<>+0(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+4(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+8(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+12(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+16(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+20(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+24(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+28(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+32(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+36(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+40(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+44(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+48(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+52(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+56(SB)/4, $0x3e0f16e2
+DATA x3e0f16e2<>+60(SB)/4, $0x3e0f16e2
+GLOBL x3e0f16e2<>(SB), RODATA|NOPTR, $64
+
+DATA x3eafe9c2<>+0(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+4(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+8(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+12(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+16(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+20(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+24(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+28(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+32(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+36(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+40(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+44(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+48(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+52(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+56(SB)/4, $0x3eafe9c2
+DATA x3eafe9c2<>+60(SB)/4, $0x3eafe9c2
+GLOBL x3eafe9c2<>(SB), RODATA|NOPTR, $64
+
+DATA x3f02c339<>+0(SB)/4, $0x3f02c339
+DATA x3f02c339<>+4(SB)/4, $0x3f02c339
+DATA x3f02c339<>+8(SB)/4, $0x3f02c339
+DATA x3f02c339<>+12(SB)/4, $0x3f02c339
+DATA x3f02c339<>+16(SB)/4, $0x3f02c339
+DATA x3f02c339<>+20(SB)/4, $0x3f02c339
+DATA x3f02c339<>+24(SB)/4, $0x3f02c339
+DATA x3f02c339<>+28(SB)/4, $0x3f02c339
+DATA x3f02c339<>+32(SB)/4, $0x3f02c339
+DATA x3f02c339<>+36(SB)/4, $0x3f02c339
+DATA x3f02c339<>+40(SB)/4, $0x3f02c339
+DATA x3f02c339<>+44(SB)/4, $0x3f02c339
+DATA x3f02c339<>+48(SB)/4, $0x3f02c339
+DATA x3f02c339<>+52(SB)/4, $0x3f02c339
+DATA x3f02c339<>+56(SB)/4, $0x3f02c339
+DATA x3f02c339<>+60(SB)/4, $0x3f02c339
+GLOBL x3f02c339<>(SB), RODATA|NOPTR, $64
+
+// func geluGradAVX2(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluGradAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x40000000<>+0(SB), Y2
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y3
+	VMULPS       xbf000000<>+0(SB), Y3, Y4
+	VMULPS       Y3, Y4, Y4
+	VMINPS       Y4, Y0, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VPAND        x7fffffff<>+0(SB), Y3, Y4
+	VFMADD132PS  x3f3504f3<>+0(SB), Y2, Y4
+	VDIVPS       Y4, Y2, Y4
+	VADDPS       Y4, Y4, Y5
+	VSUBPS       x3f800000<>+0(SB), Y5, Y5
+	VMOVUPS      x3830d63e<>+0(SB), Y7
+	VFMADD213PS  xb81984f7<>+0(SB), Y5, Y7
+	VFMADD213PS  xb99cf678<>+0(SB), Y5, Y7
+	VFMADD213PS  x39e1cb9d<>+0(SB), Y5, Y7
+	VFMADD213PS  x3ac86e00<>+0(SB), Y5, Y7
+	VFMADD213PS  xbb549018<>+0(SB), Y5, Y7
+	VFMADD213PS  xbc302797<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c95459c<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e0f16e2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3eafe9c2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f02c339<>+0(SB), Y5, Y7
+	VMULPS       Y4, Y7, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       x3f000000<>+0(SB), Y7, Y7
+	VMOVUPS      x3f800000<>+0(SB), Y4
+	VSUBPS       Y7, Y4, Y4
+	VBLENDVPS    Y3, Y7, Y4, Y4
+	VMULPS       x3ecc422a<>+0(SB), Y6, Y6
+	VFMADD231PS  Y3, Y6, Y4
+	VMULPS       (BX)(SI*4), Y4, Y4
+	VMOVUPS      Y4, (CX)(SI*4)
+	VMOVUPS      32(DX)(SI*4), Y3
+	VMULPS       xbf000000<>+0(SB), Y3, Y4
+	VMULPS       Y3, Y4, Y4
+	VMINPS       Y4, Y0, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VMULPS       Y4, Y4, Y7
+	VFMADD213PS  Y4, Y7, Y6
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y6, Y6
+	VPAND        x7fffffff<>+0(SB), Y3, Y4
+	VFMADD132PS  x3f3504f3<>+0(SB), Y2, Y4
+	VDIVPS       Y4, Y2, Y4
+	VADDPS       Y4, Y4, Y5
+	VSUBPS       x3f800000<>+0(SB), Y5, Y5
+	VMOVUPS      x3830d63e<>+0(SB), Y7
+	VFMADD213PS  xb81984f7<>+0(SB), Y5, Y7
+	VFMADD213PS  xb99cf678<>+0(SB), Y5, Y7
+	VFMADD213PS  x39e1cb9d<>+0(SB), Y5, Y7
+	VFMADD213PS  x3ac86e00<>+0(SB), Y5, Y7
+	VFMADD213PS  xbb549018<>+0(SB), Y5, Y7
+	VFMADD213PS  xbc302797<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c95459c<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e0f16e2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3eafe9c2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f02c339<>+0(SB), Y5, Y7
+	VMULPS       Y4, Y7, Y7
+	VMULPS       Y6, Y7, Y7
+	VMULPS       x3f000000<>+0(SB), Y7, Y7
+	VMOVUPS      x3f800000<>+0(SB), Y4
+	VSUBPS       Y7, Y4, Y4
+	VBLENDVPS    Y3, Y7, Y4, Y4
+	VMULPS       x3ecc422a<>+0(SB), Y6, Y6
+	VFMADD231PS  Y3, Y6, Y4
+	VMULPS       32(BX)(SI*4), Y4, Y4
+	VMOVUPS      Y4, 32(CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+DATA x3ecc422a<>+0(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+4(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+8(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+12(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+16(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+20(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+24(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+28(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+32(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+36(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+40(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+44(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+48(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+52(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+56(SB)/4, $0x3ecc422a
+DATA x3ecc422a<>+60(SB)/4, $0x3ecc422a
+GLOBL x3ecc422a<>(SB), RODATA|NOPTR, $64
+
+// func addAVX2(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX
+TEXT ·addAVX2(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Y0
+	VADDPS  (BX)(SI*4), Y0, Y0
+	VMOVUPS Y0, (CX)(SI*4)
+	VMOVUPS 32(DX)(SI*4), Y0
+	VADDPS  32(BX)(SI*4), Y0, Y0
+	VMOVUPS Y0, 32(CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func subAVX2(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX
+TEXT ·subAVX2(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Y0
+	VSUBPS  (BX)(SI*4), Y0, Y0
+	VMOVUPS Y0, (CX)(SI*4)
+	VMOVUPS 32(DX)(SI*4), Y0
+	VSUBPS  32(BX)(SI*4), Y0, Y0
+	VMOVUPS Y0, 32(CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func mulAVX2(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX
+TEXT ·mulAVX2(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Y0
+	VMULPS  (BX)(SI*4), Y0, Y0
+	VMOVUPS Y0, (CX)(SI*4)
+	VMOVUPS 32(DX)(SI*4), Y0
+	VMULPS  32(BX)(SI*4), Y0, Y0
+	VMOVUPS Y0, 32(CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func divAVX2(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX
+TEXT ·divAVX2(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Y0
+	VDIVPS  (BX)(SI*4), Y0, Y0
+	VMOVUPS Y0, (CX)(SI*4)
+	VMOVUPS 32(DX)(SI*4), Y0
+	VDIVPS  32(BX)(SI*4), Y0, Y0
+	VMOVUPS Y0, 32(CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func axpbyAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+// Requires: AVX
+TEXT ·axpbyAVX2(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         y+24(FP), BX
+	VBROADCASTSS a+32(FP), Y0
+	VBROADCASTSS b+36(FP), Y1
+	XORQ         SI, SI
+
+loop:
+	VMULPS  (DX)(SI*4), Y0, Y2
+	VMULPS  (BX)(SI*4), Y1, Y3
+	VADDPS  Y3, Y2, Y2
+	VMOVUPS Y2, (CX)(SI*4)
+	VMULPS  32(DX)(SI*4), Y0, Y2
+	VMULPS  32(BX)(SI*4), Y1, Y3
+	VADDPS  Y3, Y2, Y2
+	VMOVUPS Y2, 32(CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func affineAVX2(n int, dst *float32, x *float32, a float32, b float32)
+// Requires: AVX
+TEXT ·affineAVX2(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS a+24(FP), Y0
+	VBROADCASTSS b+28(FP), Y1
+	XORQ         BX, BX
+
+loop:
+	VMULPS  (DX)(BX*4), Y0, Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, (CX)(BX*4)
+	VMULPS  32(DX)(BX*4), Y0, Y2
+	VADDPS  Y1, Y2, Y2
+	VMOVUPS Y2, 32(CX)(BX*4)
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func scaleAVX2(n int, dst *float32, x *float32, a float32)
+// Requires: AVX
+TEXT ·scaleAVX2(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS a+24(FP), Y0
+	XORQ         BX, BX
+
+loop:
+	VMULPS  (DX)(BX*4), Y0, Y1
+	VMOVUPS Y1, (CX)(BX*4)
+	VMULPS  32(DX)(BX*4), Y0, Y1
+	VMOVUPS Y1, 32(CX)(BX*4)
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func reluAVX2(n int, dst *float32, x *float32)
+// Requires: AVX
+TEXT ·reluAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	VMOVUPS x00000000<>+0(SB), Y0
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS (DX)(BX*4), Y1
+	VMAXPS  Y1, Y0, Y1
+	VMOVUPS Y1, (CX)(BX*4)
+	VMOVUPS 32(DX)(BX*4), Y1
+	VMAXPS  Y1, Y0, Y1
+	VMOVUPS Y1, 32(CX)(BX*4)
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+DATA x00000000<>+0(SB)/4, $0x00000000
+DATA x00000000<>+4(SB)/4, $0x00000000
+DATA x00000000<>+8(SB)/4, $0x00000000
+DATA x00000000<>+12(SB)/4, $0x00000000
+DATA x00000000<>+16(SB)/4, $0x00000000
+DATA x00000000<>+20(SB)/4, $0x00000000
+DATA x00000000<>+24(SB)/4, $0x00000000
+DATA x00000000<>+28(SB)/4, $0x00000000
+DATA x00000000<>+32(SB)/4, $0x00000000
+DATA x00000000<>+36(SB)/4, $0x00000000
+DATA x00000000<>+40(SB)/4, $0x00000000
+DATA x00000000<>+44(SB)/4, $0x00000000
+DATA x00000000<>+48(SB)/4, $0x00000000
+DATA x00000000<>+52(SB)/4, $0x00000000
+DATA x00000000<>+56(SB)/4, $0x00000000
+DATA x00000000<>+60(SB)/4, $0x00000000
+GLOBL x00000000<>(SB), RODATA|NOPTR, $64
+
+// func reluGradAVX2(n int, dst *float32, y *float32, dy *float32)
+// Requires: AVX
+TEXT ·reluGradAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    y+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x00000000<>+0(SB), Y0
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Y1
+	VMOVUPS (BX)(SI*4), Y2
+	VCMPPS  $0x0e, Y0, Y1, Y1
+	VANDPS  Y1, Y2, Y2
+	VMOVUPS Y2, (CX)(SI*4)
+	VMOVUPS 32(DX)(SI*4), Y1
+	VMOVUPS 32(BX)(SI*4), Y2
+	VCMPPS  $0x0e, Y0, Y1, Y1
+	VANDPS  Y1, Y2, Y2
+	VMOVUPS Y2, 32(CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func softmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
+// Requires: AVX
+TEXT ·softmaxGradAVX2(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS dot+32(FP), Y0
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS (BX)(SI*4), Y1
+	VSUBPS  Y0, Y1, Y1
+	VMULPS  (DX)(SI*4), Y1, Y1
+	VMOVUPS Y1, (CX)(SI*4)
+	VMOVUPS 32(BX)(SI*4), Y1
+	VSUBPS  Y0, Y1, Y1
+	VMULPS  32(DX)(SI*4), Y1, Y1
+	VMOVUPS Y1, 32(CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func scoreGradAVX2(n int, dst *float32, y *float32, dy *float32, delta float32, a float32)
+// Requires: AVX
+TEXT ·scoreGradAVX2(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS delta+32(FP), Y0
+	VBROADCASTSS a+36(FP), Y1
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS (BX)(SI*4), Y2
+	VSUBPS  Y0, Y2, Y2
+	VMULPS  (DX)(SI*4), Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMOVUPS Y2, (CX)(SI*4)
+	VMOVUPS 32(BX)(SI*4), Y2
+	VSUBPS  Y0, Y2, Y2
+	VMULPS  32(DX)(SI*4), Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMOVUPS Y2, 32(CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func subWideAVX2(n int, dst *float32, x *float32, c float64)
+// Requires: AVX
+TEXT ·subWideAVX2(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSD c+24(FP), Y0
+	XORQ         BX, BX
+
+loop:
+	VCVTPS2PD   (DX)(BX*4), Y1
+	VCVTPS2PD   16(DX)(BX*4), Y2
+	VSUBPD      Y0, Y1, Y1
+	VSUBPD      Y0, Y2, Y2
+	VCVTPD2PSY  Y1, X3
+	VCVTPD2PSY  Y2, X1
+	VINSERTF128 $0x01, X1, Y3, Y1
+	VMOVUPS     Y1, (CX)(BX*4)
+	VCVTPS2PD   32(DX)(BX*4), Y1
+	VCVTPS2PD   48(DX)(BX*4), Y2
+	VSUBPD      Y0, Y1, Y1
+	VSUBPD      Y0, Y2, Y2
+	VCVTPD2PSY  Y1, X3
+	VCVTPD2PSY  Y2, X1
+	VINSERTF128 $0x01, X1, Y3, Y1
+	VMOVUPS     Y1, 32(CX)(BX*4)
+	ADDQ        $0x10, BX
+	CMPQ        BX, AX
+	JL          loop
+	VZEROUPPER
+	RET
+
+// func sumAVX2(n int, x *float32, sum *float64)
+// Requires: AVX
+TEXT ·sumAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    sum+16(FP), DX
+	VMOVUPD (DX), Y0
+	VMOVUPD 32(DX), Y1
+	VMOVUPD 64(DX), Y2
+	VMOVUPD 96(DX), Y3
+	XORQ    BX, BX
+
+loop:
+	VCVTPS2PD (CX)(BX*4), Y4
+	VCVTPS2PD 16(CX)(BX*4), Y5
+	VADDPD    Y4, Y0, Y0
+	VADDPD    Y5, Y1, Y1
+	VCVTPS2PD 32(CX)(BX*4), Y4
+	VCVTPS2PD 48(CX)(BX*4), Y5
+	VADDPD    Y4, Y2, Y2
+	VADDPD    Y5, Y3, Y3
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
+	VMOVUPD   Y0, (DX)
+	VMOVUPD   Y1, 32(DX)
+	VMOVUPD   Y2, 64(DX)
+	VMOVUPD   Y3, 96(DX)
+	VZEROUPPER
+	RET
+
+// func dotAVX2(n int, x *float32, y *float32, sum *float64)
+// Requires: AVX, FMA3
+TEXT ·dotAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    y+16(FP), DX
+	MOVQ    sum+24(FP), BX
+	VMOVUPD (BX), Y0
+	VMOVUPD 32(BX), Y1
+	VMOVUPD 64(BX), Y2
+	VMOVUPD 96(BX), Y3
+	XORQ    SI, SI
+
+loop:
+	VCVTPS2PD   (CX)(SI*4), Y4
+	VCVTPS2PD   16(CX)(SI*4), Y5
+	VCVTPS2PD   (DX)(SI*4), Y6
+	VCVTPS2PD   16(DX)(SI*4), Y7
+	VFMADD231PD Y4, Y6, Y0
+	VFMADD231PD Y5, Y7, Y1
+	VCVTPS2PD   32(CX)(SI*4), Y4
+	VCVTPS2PD   48(CX)(SI*4), Y5
+	VCVTPS2PD   32(DX)(SI*4), Y6
+	VCVTPS2PD   48(DX)(SI*4), Y7
+	VFMADD231PD Y4, Y6, Y2
+	VFMADD231PD Y5, Y7, Y3
+	ADDQ        $0x10, SI
+	CMPQ        SI, AX
+	JL          loop
+	VMOVUPD     Y0, (BX)
+	VMOVUPD     Y1, 32(BX)
+	VMOVUPD     Y2, 64(BX)
+	VMOVUPD     Y3, 96(BX)
+	VZEROUPPER
+	RET
+
+// func deviationsAVX2(n int, x *float32, sum *float64, m float64)
+// Requires: AVX
+TEXT ·deviationsAVX2(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         sum+16(FP), DX
+	VMOVUPD      (DX), Y0
+	VMOVUPD      32(DX), Y1
+	VMOVUPD      64(DX), Y2
+	VMOVUPD      96(DX), Y3
+	VBROADCASTSD m+24(FP), Y4
+	XORQ         BX, BX
+
+loop:
+	VCVTPS2PD (CX)(BX*4), Y5
+	VCVTPS2PD 16(CX)(BX*4), Y6
+	VSUBPD    Y4, Y5, Y5
+	VMULPD    Y5, Y5, Y5
+	VSUBPD    Y4, Y6, Y6
+	VMULPD    Y6, Y6, Y6
+	VADDPD    Y5, Y0, Y0
+	VADDPD    Y6, Y1, Y1
+	VCVTPS2PD 32(CX)(BX*4), Y5
+	VCVTPS2PD 48(CX)(BX*4), Y6
+	VSUBPD    Y4, Y5, Y5
+	VMULPD    Y5, Y5, Y5
+	VSUBPD    Y4, Y6, Y6
+	VMULPD    Y6, Y6, Y6
+	VADDPD    Y5, Y2, Y2
+	VADDPD    Y6, Y3, Y3
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
+	VMOVUPD   Y0, (DX)
+	VMOVUPD   Y1, 32(DX)
+	VMOVUPD   Y2, 64(DX)
+	VMOVUPD   Y3, 96(DX)
+	VZEROUPPER
+	RET
+
+// func maxAVX2(n int, x *float32, most *float32)
+// Requires: AVX
+TEXT ·maxAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    most+16(FP), DX
+	VMOVUPS (DX), Y0
+	VMOVUPS 32(DX), Y1
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS (CX)(BX*4), Y2
+	VMAXPS  Y0, Y2, Y0
+	VMOVUPS 32(CX)(BX*4), Y2
+	VMAXPS  Y1, Y2, Y1
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VZEROUPPER
+	RET
+
+// func addWideAVX2(n int, sums *float64, x *float32)
+// Requires: AVX
+TEXT ·addWideAVX2(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ sums+8(FP), CX
+	MOVQ x+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VCVTPS2PD (DX)(BX*4), Y0
+	VCVTPS2PD 16(DX)(BX*4), Y1
+	VADDPD    (CX)(BX*8), Y0, Y0
+	VMOVUPD   Y0, (CX)(BX*8)
+	VADDPD    32(CX)(BX*8), Y1, Y1
+	VMOVUPD   Y1, 32(CX)(BX*8)
+	VCVTPS2PD 32(DX)(BX*4), Y0
+	VCVTPS2PD 48(DX)(BX*4), Y1
+	VADDPD    64(CX)(BX*8), Y0, Y0
+	VMOVUPD   Y0, 64(CX)(BX*8)
+	VADDPD    96(CX)(BX*8), Y1, Y1
+	VMOVUPD   Y1, 96(CX)(BX*8)
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func normalizeAVX2(n int, dst *float32, x *float32, m float32, s float32)
+// Requires: AVX
+TEXT ·normalizeAVX2(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS m+24(FP), Y0
+	VBROADCASTSS s+28(FP), Y1
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS (DX)(BX*4), Y2
+	VSUBPS  Y0, Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMOVUPS Y2, (CX)(BX*4)
+	VMOVUPS 32(DX)(BX*4), Y2
+	VSUBPS  Y0, Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMOVUPS Y2, 32(CX)(BX*4)
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func normalizeScaleAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+// Requires: AVX
+TEXT ·normalizeScaleAVX2(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	VBROADCASTSS m+32(FP), Y0
+	VBROADCASTSS s+36(FP), Y1
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Y2
+	VSUBPS  Y0, Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMULPS  (BX)(SI*4), Y2, Y2
+	VMOVUPS Y2, (CX)(SI*4)
+	VMOVUPS 32(DX)(SI*4), Y2
+	VSUBPS  Y0, Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMULPS  32(BX)(SI*4), Y2, Y2
+	VMOVUPS Y2, 32(CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func normalizeAffineAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+// Requires: AVX
+TEXT ·normalizeAffineAVX2(SB), $0-48
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         b+32(FP), SI
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS s+44(FP), Y1
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS (DX)(DI*4), Y2
+	VSUBPS  Y0, Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMULPS  (BX)(DI*4), Y2, Y2
+	VADDPS  (SI)(DI*4), Y2, Y2
+	VMOVUPS Y2, (CX)(DI*4)
+	VMOVUPS 32(DX)(DI*4), Y2
+	VSUBPS  Y0, Y2, Y2
+	VMULPS  Y1, Y2, Y2
+	VMULPS  32(BX)(DI*4), Y2, Y2
+	VADDPS  32(SI)(DI*4), Y2, Y2
+	VMOVUPS Y2, 32(CX)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func normSumsAVX2(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+// Requires: AVX, FMA3
+TEXT ·normSumsAVX2(SB), $0-56
+	MOVQ         n+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         dy+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         sum+32(FP), SI
+	MOVQ         inner+40(FP), DI
+	VBROADCASTSS m+48(FP), Y0
+	VBROADCASTSS s+52(FP), Y1
+	VMOVUPD      (SI), Y2
+	VMOVUPD      32(SI), Y3
+	VMOVUPD      64(SI), Y4
+	VMOVUPD      96(SI), Y5
+	VMOVUPD      (DI), Y6
+	VMOVUPD      32(DI), Y7
+	VMOVUPD      64(DI), Y8
+	VMOVUPD      96(DI), Y9
+	XORQ         R8, R8
+
+loop:
+	VMOVUPS      (DX)(R8*4), Y10
+	VMULPS       (BX)(R8*4), Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y2, Y2
+	VADDPD       Y11, Y3, Y3
+	VMOVUPS      (CX)(R8*4), Y12
+	VSUBPS       Y0, Y12, Y12
+	VMULPS       Y1, Y12, Y12
+	VEXTRACTF128 $0x01, Y12, X13
+	VCVTPS2PD    X12, Y12
+	VCVTPS2PD    X13, Y13
+	VFMADD231PD  Y10, Y12, Y6
+	VFMADD231PD  Y11, Y13, Y7
+	VMOVUPS      32(DX)(R8*4), Y10
+	VMULPS       32(BX)(R8*4), Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y4, Y4
+	VADDPD       Y11, Y5, Y5
+	VMOVUPS      32(CX)(R8*4), Y12
+	VSUBPS       Y0, Y12, Y12
+	VMULPS       Y1, Y12, Y12
+	VEXTRACTF128 $0x01, Y12, X13
+	VCVTPS2PD    X12, Y12
+	VCVTPS2PD    X13, Y13
+	VFMADD231PD  Y10, Y12, Y8
+	VFMADD231PD  Y11, Y13, Y9
+	ADDQ         $0x10, R8
+	CMPQ         R8, AX
+	JL           loop
+	VMOVUPD      Y2, (SI)
+	VMOVUPD      Y3, 32(SI)
+	VMOVUPD      Y4, 64(SI)
+	VMOVUPD      Y5, 96(SI)
+	VMOVUPD      Y6, (DI)
+	VMOVUPD      Y7, 32(DI)
+	VMOVUPD      Y8, 64(DI)
+	VMOVUPD      Y9, 96(DI)
+	VZEROUPPER
+	RET
+
+// func normGradAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+// Requires: AVX
+TEXT ·normGradAVX2(SB), $0-60
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	MOVQ         w+32(FP), SI
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS s+44(FP), Y1
+	VBROADCASTSS a+48(FP), Y2
+	VBROADCASTSS b+52(FP), Y3
+	VBROADCASTSS f+56(FP), Y4
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS (BX)(DI*4), Y5
+	VMULPS  (SI)(DI*4), Y5, Y5
+	VSUBPS  Y2, Y5, Y5
+	VMOVUPS (DX)(DI*4), Y6
+	VSUBPS  Y0, Y6, Y6
+	VMULPS  Y1, Y6, Y6
+	VMULPS  Y3, Y6, Y6
+	VSUBPS  Y6, Y5, Y5
+	VMULPS  Y4, Y5, Y5
+	VMOVUPS Y5, (CX)(DI*4)
+	VMOVUPS 32(BX)(DI*4), Y5
+	VMULPS  32(SI)(DI*4), Y5, Y5
+	VSUBPS  Y2, Y5, Y5
+	VMOVUPS 32(DX)(DI*4), Y6
+	VSUBPS  Y0, Y6, Y6
+	VMULPS  Y1, Y6, Y6
+	VMULPS  Y3, Y6, Y6
+	VSUBPS  Y6, Y5, Y5
+	VMULPS  Y4, Y5, Y5
+	VMOVUPS Y5, 32(CX)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func normScaleGradAVX2(n int, dw *float64, x *float32, dy *float32, m float32, s float32)
+// Requires: AVX
+TEXT ·normScaleGradAVX2(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dw+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS m+32(FP), Y0
+	VBROADCASTSS s+36(FP), Y1
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS      (BX)(SI*4), Y2
+	VMOVUPS      (DX)(SI*4), Y3
+	VSUBPS       Y0, Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X2
+	VCVTPS2PD    X3, Y3
+	VCVTPS2PD    X2, Y2
+	VADDPD       (CX)(SI*8), Y3, Y3
+	VMOVUPD      Y3, (CX)(SI*8)
+	VADDPD       32(CX)(SI*8), Y2, Y2
+	VMOVUPD      Y2, 32(CX)(SI*8)
+	VMOVUPS      32(BX)(SI*4), Y2
+	VMOVUPS      32(DX)(SI*4), Y3
+	VSUBPS       Y0, Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X2
+	VCVTPS2PD    X3, Y3
+	VCVTPS2PD    X2, Y2
+	VADDPD       64(CX)(SI*8), Y3, Y3
+	VMOVUPD      Y3, 64(CX)(SI*8)
+	VADDPD       96(CX)(SI*8), Y2, Y2
+	VMOVUPD      Y2, 96(CX)(SI*8)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func normAffineGradAVX2(n int, dw *float64, db *float64, x *float32, dy *float32, m float32, s float32)
+// Requires: AVX
+TEXT ·normAffineGradAVX2(SB), $0-48
+	MOVQ         n+0(FP), AX
+	MOVQ         dw+8(FP), CX
+	MOVQ         db+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         dy+32(FP), SI
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS s+44(FP), Y1
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS      (SI)(DI*4), Y2
+	VMOVUPS      (BX)(DI*4), Y3
+	VSUBPS       Y0, Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X4
+	VCVTPS2PD    X3, Y3
+	VCVTPS2PD    X4, Y4
+	VADDPD       (CX)(DI*8), Y3, Y3
+	VMOVUPD      Y3, (CX)(DI*8)
+	VADDPD       32(CX)(DI*8), Y4, Y4
+	VMOVUPD      Y4, 32(CX)(DI*8)
+	VEXTRACTF128 $0x01, Y2, X3
+	VCVTPS2PD    X2, Y2
+	VCVTPS2PD    X3, Y3
+	VADDPD       (DX)(DI*8), Y2, Y2
+	VMOVUPD      Y2, (DX)(DI*8)
+	VADDPD       32(DX)(DI*8), Y3, Y3
+	VMOVUPD      Y3, 32(DX)(DI*8)
+	VMOVUPS      32(SI)(DI*4), Y2
+	VMOVUPS      32(BX)(DI*4), Y3
+	VSUBPS       Y0, Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X4
+	VCVTPS2PD    X3, Y3
+	VCVTPS2PD    X4, Y4
+	VADDPD       64(CX)(DI*8), Y3, Y3
+	VMOVUPD      Y3, 64(CX)(DI*8)
+	VADDPD       96(CX)(DI*8), Y4, Y4
+	VMOVUPD      Y4, 96(CX)(DI*8)
+	VEXTRACTF128 $0x01, Y2, X3
+	VCVTPS2PD    X2, Y2
+	VCVTPS2PD    X3, Y3
+	VADDPD       64(DX)(DI*8), Y2, Y2
+	VMOVUPD      Y2, 64(DX)(DI*8)
+	VADDPD       96(DX)(DI*8), Y3, Y3
+	VMOVUPD      Y3, 96(DX)(DI*8)
+	ADDQ         $0x10, DI
+	CMPQ         DI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func adamMomentsAVX2(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32)
+// Requires: AVX
+TEXT ·adamMomentsAVX2(SB), $0-68
+	MOVQ         n+0(FP), AX
+	MOVQ         m+8(FP), CX
+	MOVQ         v+16(FP), DX
+	MOVQ         u+24(FP), BX
+	MOVQ         grad+32(FP), SI
+	VBROADCASTSS b1+40(FP), Y0
+	VBROADCASTSS a1+44(FP), Y1
+	VBROADCASTSS b2+48(FP), Y2
+	VBROADCASTSS a2+52(FP), Y3
+	VBROADCASTSS r1+56(FP), Y4
+	VBROADCASTSS r2+60(FP), Y5
+	VBROADCASTSS eps+64(FP), Y6
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS (SI)(DI*4), Y7
+	VMULPS  Y7, Y7, Y8
+	VMULPS  Y3, Y8, Y8
+	VMULPS  (CX)(DI*4), Y0, Y9
+	VMULPS  (DX)(DI*4), Y2, Y10
+	VMULPS  Y1, Y7, Y7
+	VADDPS  Y7, Y9, Y9
+	VADDPS  Y8, Y10, Y10
+	VMOVUPS Y9, (CX)(DI*4)
+	VMOVUPS Y10, (DX)(DI*4)
+	VMULPS  Y4, Y9, Y9
+	VMULPS  Y5, Y10, Y10
+	VSQRTPS Y10, Y10
+	VADDPS  Y6, Y10, Y10
+	VDIVPS  Y10, Y9, Y9
+	VMOVUPS Y9, (BX)(DI*4)
+	VMOVUPS 32(SI)(DI*4), Y7
+	VMULPS  Y7, Y7, Y8
+	VMULPS  Y3, Y8, Y8
+	VMULPS  32(CX)(DI*4), Y0, Y9
+	VMULPS  32(DX)(DI*4), Y2, Y10
+	VMULPS  Y1, Y7, Y7
+	VADDPS  Y7, Y9, Y9
+	VADDPS  Y8, Y10, Y10
+	VMOVUPS Y9, 32(CX)(DI*4)
+	VMOVUPS Y10, 32(DX)(DI*4)
+	VMULPS  Y4, Y9, Y9
+	VMULPS  Y5, Y10, Y10
+	VSQRTPS Y10, Y10
+	VADDPS  Y6, Y10, Y10
+	VDIVPS  Y10, Y9, Y9
+	VMOVUPS Y9, 32(BX)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func adamWAVX2(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
+// Requires: AVX
+TEXT ·adamWAVX2(SB), $0-80
+	MOVQ         n+0(FP), AX
+	MOVQ         p+8(FP), CX
+	MOVQ         m+16(FP), DX
+	MOVQ         v+24(FP), BX
+	MOVQ         grad+32(FP), SI
+	VBROADCASTSS b1+40(FP), Y0
+	VBROADCASTSS a1+44(FP), Y1
+	VBROADCASTSS b2+48(FP), Y2
+	VBROADCASTSS a2+52(FP), Y3
+	VBROADCASTSS r1+56(FP), Y4
+	VBROADCASTSS r2+60(FP), Y5
+	VBROADCASTSS eps+64(FP), Y6
+	VBROADCASTSS clip+68(FP), Y7
+	VBROADCASTSS keep+72(FP), Y8
+	VBROADCASTSS rate+76(FP), Y9
+	VMOVUPS      x00000000<>+0(SB), Y10
+	XORQ         DI, DI
+
+loop:
+	VMULPS  (SI)(DI*4), Y7, Y11
+	VADDPS  Y10, Y11, Y11
+	VMULPS  Y11, Y11, Y12
+	VMULPS  Y3, Y12, Y12
+	VMULPS  (DX)(DI*4), Y0, Y13
+	VMULPS  (BX)(DI*4), Y2, Y14
+	VMULPS  Y1, Y11, Y11
+	VADDPS  Y11, Y13, Y13
+	VADDPS  Y12, Y14, Y14
+	VMOVUPS Y13, (DX)(DI*4)
+	VMOVUPS Y14, (BX)(DI*4)
+	VMULPS  Y4, Y13, Y13
+	VMULPS  Y5, Y14, Y14
+	VSQRTPS Y14, Y14
+	VADDPS  Y6, Y14, Y14
+	VDIVPS  Y14, Y13, Y13
+	VMULPS  Y9, Y13, Y13
+	VMULPS  (CX)(DI*4), Y8, Y11
+	VADDPS  Y10, Y11, Y11
+	VADDPS  Y13, Y11, Y11
+	VMOVUPS Y11, (CX)(DI*4)
+	VMULPS  32(SI)(DI*4), Y7, Y11
+	VADDPS  Y10, Y11, Y11
+	VMULPS  Y11, Y11, Y12
+	VMULPS  Y3, Y12, Y12
+	VMULPS  32(DX)(DI*4), Y0, Y13
+	VMULPS  32(BX)(DI*4), Y2, Y14
+	VMULPS  Y1, Y11, Y11
+	VADDPS  Y11, Y13, Y13
+	VADDPS  Y12, Y14, Y14
+	VMOVUPS Y13, 32(DX)(DI*4)
+	VMOVUPS Y14, 32(BX)(DI*4)
+	VMULPS  Y4, Y13, Y13
+	VMULPS  Y5, Y14, Y14
+	VSQRTPS Y14, Y14
+	VADDPS  Y6, Y14, Y14
+	VDIVPS  Y14, Y13, Y13
+	VMULPS  Y9, Y13, Y13
+	VMULPS  32(CX)(DI*4), Y8, Y11
+	VADDPS  Y10, Y11, Y11
+	VADDPS  Y13, Y11, Y11
+	VMOVUPS Y11, 32(CX)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func widenBF16AVX2(n int, dst *float32, src *uint16)
+// Requires: AVX, AVX2
+TEXT ·widenBF16AVX2(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VPMOVZXWD (DX)(BX*2), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVUPS   Y0, (CX)(BX*4)
+	VPMOVZXWD 16(DX)(BX*2), Y0
+	VPSLLD    $0x10, Y0, Y0
+	VMOVUPS   Y0, 32(CX)(BX*4)
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func roundBF16AVX2(n int, dst *uint16, src *float32)
+// Requires: AVX, AVX2
+TEXT ·roundBF16AVX2(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y0
+	VPSRLD       $0x10, Y0, Y1
+	VPAND        x00000001<>+0(SB), Y1, Y2
+	VPOR         x00000040<>+0(SB), Y1, Y1
+	VPADDD       Y0, Y2, Y2
+	VPADDD       x00007fff<>+0(SB), Y2, Y2
+	VPSRLD       $0x10, Y2, Y2
+	VCMPPS       $0x03, Y0, Y0, Y0
+	VBLENDVPS    Y0, Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X0
+	VPACKUSDW    X0, X2, X0
+	VMOVDQU      X0, (CX)(BX*2)
+	VMOVUPS      32(DX)(BX*4), Y0
+	VPSRLD       $0x10, Y0, Y1
+	VPAND        x00000001<>+0(SB), Y1, Y2
+	VPOR         x00000040<>+0(SB), Y1, Y1
+	VPADDD       Y0, Y2, Y2
+	VPADDD       x00007fff<>+0(SB), Y2, Y2
+	VPSRLD       $0x10, Y2, Y2
+	VCMPPS       $0x03, Y0, Y0, Y0
+	VBLENDVPS    Y0, Y1, Y2, Y2
+	VEXTRACTI128 $0x01, Y2, X0
+	VPACKUSDW    X0, X2, X0
+	VMOVDQU      X0, 16(CX)(BX*2)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+DATA x00000001<>+0(SB)/4, $0x00000001
+DATA x00000001<>+4(SB)/4, $0x00000001
+DATA x00000001<>+8(SB)/4, $0x00000001
+DATA x00000001<>+12(SB)/4, $0x00000001
+DATA x00000001<>+16(SB)/4, $0x00000001
+DATA x00000001<>+20(SB)/4, $0x00000001
+DATA x00000001<>+24(SB)/4, $0x00000001
+DATA x00000001<>+28(SB)/4, $0x00000001
+DATA x00000001<>+32(SB)/4, $0x00000001
+DATA x00000001<>+36(SB)/4, $0x00000001
+DATA x00000001<>+40(SB)/4, $0x00000001
+DATA x00000001<>+44(SB)/4, $0x00000001
+DATA x00000001<>+48(SB)/4, $0x00000001
+DATA x00000001<>+52(SB)/4, $0x00000001
+DATA x00000001<>+56(SB)/4, $0x00000001
+DATA x00000001<>+60(SB)/4, $0x00000001
+GLOBL x00000001<>(SB), RODATA|NOPTR, $64
+
+DATA x00000040<>+0(SB)/4, $0x00000040
+DATA x00000040<>+4(SB)/4, $0x00000040
+DATA x00000040<>+8(SB)/4, $0x00000040
+DATA x00000040<>+12(SB)/4, $0x00000040
+DATA x00000040<>+16(SB)/4, $0x00000040
+DATA x00000040<>+20(SB)/4, $0x00000040
+DATA x00000040<>+24(SB)/4, $0x00000040
+DATA x00000040<>+28(SB)/4, $0x00000040
+DATA x00000040<>+32(SB)/4, $0x00000040
+DATA x00000040<>+36(SB)/4, $0x00000040
+DATA x00000040<>+40(SB)/4, $0x00000040
+DATA x00000040<>+44(SB)/4, $0x00000040
+DATA x00000040<>+48(SB)/4, $0x00000040
+DATA x00000040<>+52(SB)/4, $0x00000040
+DATA x00000040<>+56(SB)/4, $0x00000040
+DATA x00000040<>+60(SB)/4, $0x00000040
+GLOBL x00000040<>(SB), RODATA|NOPTR, $64
+
+DATA x00007fff<>+0(SB)/4, $0x00007fff
+DATA x00007fff<>+4(SB)/4, $0x00007fff
+DATA x00007fff<>+8(SB)/4, $0x00007fff
+DATA x00007fff<>+12(SB)/4, $0x00007fff
+DATA x00007fff<>+16(SB)/4, $0x00007fff
+DATA x00007fff<>+20(SB)/4, $0x00007fff
+DATA x00007fff<>+24(SB)/4, $0x00007fff
+DATA x00007fff<>+28(SB)/4, $0x00007fff
+DATA x00007fff<>+32(SB)/4, $0x00007fff
+DATA x00007fff<>+36(SB)/4, $0x00007fff
+DATA x00007fff<>+40(SB)/4, $0x00007fff
+DATA x00007fff<>+44(SB)/4, $0x00007fff
+DATA x00007fff<>+48(SB)/4, $0x00007fff
+DATA x00007fff<>+52(SB)/4, $0x00007fff
+DATA x00007fff<>+56(SB)/4, $0x00007fff
+DATA x00007fff<>+60(SB)/4, $0x00007fff
+GLOBL x00007fff<>(SB), RODATA|NOPTR, $64
+
+// func expAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 // Requires: AVX, AVX512F
-TEXT ·expAVX512(SB), $0-28
-	MOVQ         blocks+0(FP), AX
+TEXT ·expAVX512(SB), $0-36
+	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
 	VBROADCASTSS shift+24(FP), Z0
-	VMOVUPS      x42b20000<>+0(SB), Z1
-	VMOVUPS      xc2d00000<>+0(SB), Z2
+	VBROADCASTSS scale+28(FP), Z1
+	VBROADCASTSS factor+32(FP), Z2
+	VMOVUPS      x42b20000<>+0(SB), Z3
+	VMOVUPS      xc2d00000<>+0(SB), Z4
+	XORQ         BX, BX
 
 loop:
-	VMOVUPS      (DX), Z3
-	VSUBPS       Z0, Z3, Z3
+	VMOVUPS      (DX)(BX*4), Z5
+	VSUBPS       Z0, Z5, Z5
+	VMULPS       Z1, Z5, Z5
+	VMINPS       Z5, Z3, Z5
+	VMAXPS       Z5, Z4, Z5
+	VMULPS       x3fb8aa3b<>+0(SB), Z5, Z6
+	VRNDSCALEPS  $0x08, Z6, Z6
+	VFNMADD231PS x3f318000<>+0(SB), Z6, Z5
+	VFNMADD231PS xb95e8083<>+0(SB), Z6, Z5
+	VMOVUPS      x39506967<>+0(SB), Z7
+	VFMADD213PS  x3ab743ce<>+0(SB), Z5, Z7
+	VFMADD213PS  x3c088908<>+0(SB), Z5, Z7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z5, Z7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z5, Z7
+	VFMADD213PS  x3f000000<>+0(SB), Z5, Z7
+	VMULPS       Z5, Z5, Z8
+	VFMADD213PS  Z5, Z8, Z7
+	VADDPS       x3f800000<>+0(SB), Z7, Z7
+	VCVTPS2DQ    Z6, Z6
+	VPSRAD       $0x01, Z6, Z5
+	VPSUBD       Z5, Z6, Z6
+	VPADDD       x0000007f<>+0(SB), Z5, Z5
+	VPSLLD       $0x17, Z5, Z5
+	VMULPS       Z5, Z7, Z7
+	VPADDD       x0000007f<>+0(SB), Z6, Z6
+	VPSLLD       $0x17, Z6, Z6
+	VMULPS       Z6, Z7, Z7
+	VMULPS       Z2, Z7, Z7
+	VMOVUPS      Z7, (CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
+// Requires: AVX, AVX512F
+TEXT ·expSumAVX512(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         src+16(FP), DX
+	MOVQ         sum+24(FP), BX
+	VBROADCASTSS shift+32(FP), Z0
+	VBROADCASTSS scale+36(FP), Z1
+	VMOVUPS      x42b20000<>+0(SB), Z2
+	VMOVUPS      xc2d00000<>+0(SB), Z3
+	VMOVUPD      (BX), Z4
+	VMOVUPD      64(BX), Z5
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS       (DX)(SI*4), Z6
+	VSUBPS        Z0, Z6, Z6
+	VMULPS        Z1, Z6, Z6
+	VMINPS        Z6, Z2, Z6
+	VMAXPS        Z6, Z3, Z6
+	VMULPS        x3fb8aa3b<>+0(SB), Z6, Z7
+	VRNDSCALEPS   $0x08, Z7, Z7
+	VFNMADD231PS  x3f318000<>+0(SB), Z7, Z6
+	VFNMADD231PS  xb95e8083<>+0(SB), Z7, Z6
+	VMOVUPS       x39506967<>+0(SB), Z8
+	VFMADD213PS   x3ab743ce<>+0(SB), Z6, Z8
+	VFMADD213PS   x3c088908<>+0(SB), Z6, Z8
+	VFMADD213PS   x3d2aa9c1<>+0(SB), Z6, Z8
+	VFMADD213PS   x3e2aaaaa<>+0(SB), Z6, Z8
+	VFMADD213PS   x3f000000<>+0(SB), Z6, Z8
+	VMULPS        Z6, Z6, Z9
+	VFMADD213PS   Z6, Z9, Z8
+	VADDPS        x3f800000<>+0(SB), Z8, Z8
+	VCVTPS2DQ     Z7, Z7
+	VPSRAD        $0x01, Z7, Z6
+	VPSUBD        Z6, Z7, Z7
+	VPADDD        x0000007f<>+0(SB), Z6, Z6
+	VPSLLD        $0x17, Z6, Z6
+	VMULPS        Z6, Z8, Z8
+	VPADDD        x0000007f<>+0(SB), Z7, Z7
+	VPSLLD        $0x17, Z7, Z7
+	VMULPS        Z7, Z8, Z8
+	VMOVUPS       Z8, (CX)(SI*4)
+	VEXTRACTF64X4 $0x01, Z8, Y6
+	VCVTPS2PD     Y8, Z7
+	VCVTPS2PD     Y6, Z6
+	VADDPD        Z7, Z4, Z4
+	VADDPD        Z6, Z5, Z5
+	ADDQ          $0x10, SI
+	CMPQ          SI, AX
+	JL            loop
+	VMOVUPD       Z4, (BX)
+	VMOVUPD       Z5, 64(BX)
+	VZEROUPPER
+	RET
+
+// func sumExpAVX512(n int, src *float32, sum *float64, shift float32)
+// Requires: AVX, AVX512F
+TEXT ·sumExpAVX512(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         sum+16(FP), DX
+	VBROADCASTSS shift+24(FP), Z0
+	VMOVUPS      x42b20000<>+0(SB), Z1
+	VMOVUPS      xc2d00000<>+0(SB), Z2
+	VMOVUPD      (DX), Z3
+	VMOVUPD      64(DX), Z4
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS       (CX)(BX*4), Z5
+	VSUBPS        Z0, Z5, Z5
+	VMINPS        Z5, Z1, Z5
+	VMAXPS        Z5, Z2, Z5
+	VMULPS        x3fb8aa3b<>+0(SB), Z5, Z6
+	VRNDSCALEPS   $0x08, Z6, Z6
+	VFNMADD231PS  x3f318000<>+0(SB), Z6, Z5
+	VFNMADD231PS  xb95e8083<>+0(SB), Z6, Z5
+	VMOVUPS       x39506967<>+0(SB), Z7
+	VFMADD213PS   x3ab743ce<>+0(SB), Z5, Z7
+	VFMADD213PS   x3c088908<>+0(SB), Z5, Z7
+	VFMADD213PS   x3d2aa9c1<>+0(SB), Z5, Z7
+	VFMADD213PS   x3e2aaaaa<>+0(SB), Z5, Z7
+	VFMADD213PS   x3f000000<>+0(SB), Z5, Z7
+	VMULPS        Z5, Z5, Z8
+	VFMADD213PS   Z5, Z8, Z7
+	VADDPS        x3f800000<>+0(SB), Z7, Z7
+	VCVTPS2DQ     Z6, Z6
+	VPSRAD        $0x01, Z6, Z5
+	VPSUBD        Z5, Z6, Z6
+	VPADDD        x0000007f<>+0(SB), Z5, Z5
+	VPSLLD        $0x17, Z5, Z5
+	VMULPS        Z5, Z7, Z7
+	VPADDD        x0000007f<>+0(SB), Z6, Z6
+	VPSLLD        $0x17, Z6, Z6
+	VMULPS        Z6, Z7, Z7
+	VEXTRACTF64X4 $0x01, Z7, Y5
+	VCVTPS2PD     Y7, Z6
+	VCVTPS2PD     Y5, Z5
+	VADDPD        Z6, Z3, Z3
+	VADDPD        Z5, Z4, Z4
+	ADDQ          $0x10, BX
+	CMPQ          BX, AX
+	JL            loop
+	VMOVUPD       Z3, (DX)
+	VMOVUPD       Z4, 64(DX)
+	VZEROUPPER
+	RET
+
+// func logSoftmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
+// Requires: AVX, AVX512F
+TEXT ·logSoftmaxGradAVX512(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS sum+32(FP), Z0
+	VMOVUPS      x42b20000<>+0(SB), Z1
+	VMOVUPS      xc2d00000<>+0(SB), Z2
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Z3
 	VMINPS       Z3, Z1, Z3
 	VMAXPS       Z3, Z2, Z3
 	VMULPS       x3fb8aa3b<>+0(SB), Z3, Z4
@@ -545,27 +3062,186 @@ loop:
 	VPADDD       x0000007f<>+0(SB), Z4, Z4
 	VPSLLD       $0x17, Z4, Z4
 	VMULPS       Z4, Z5, Z5
-	VMOVUPS      Z5, (CX)
-	ADDQ         $0x40, DX
-	ADDQ         $0x40, CX
-	DECQ         AX
-	JNE          loop
+	VMOVUPS      (BX)(SI*4), Z3
+	VFNMADD231PS Z0, Z5, Z3
+	VMOVUPS      Z3, (CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
 	VZEROUPPER
 	RET
 
-// func tanhAVX512(blocks int, dst *float32, src *float32)
+// func tanhAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512F
 TEXT ·tanhAVX512(SB), $0-24
-	MOVQ    blocks+0(FP), AX
+	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    src+16(FP), DX
 	VMOVUPS x42b20000<>+0(SB), Z0
 	VMOVUPS xc2d00000<>+0(SB), Z1
+	VMOVUPS x3f200000<>+0(SB), Z2
+	XORQ    BX, BX
 
 loop:
-	VMOVUPS      (DX), Z2
-	VPANDD       x7fffffff<>+0(SB), Z2, Z3
-	VADDPS       Z3, Z3, Z4
+	VMOVUPS      (DX)(BX*4), Z3
+	VPANDD       x7fffffff<>+0(SB), Z3, Z4
+	VADDPS       Z4, Z4, Z5
+	VMINPS       Z5, Z0, Z5
+	VMAXPS       Z5, Z1, Z5
+	VMULPS       x3fb8aa3b<>+0(SB), Z5, Z6
+	VRNDSCALEPS  $0x08, Z6, Z6
+	VFNMADD231PS x3f318000<>+0(SB), Z6, Z5
+	VFNMADD231PS xb95e8083<>+0(SB), Z6, Z5
+	VMOVUPS      x39506967<>+0(SB), Z7
+	VFMADD213PS  x3ab743ce<>+0(SB), Z5, Z7
+	VFMADD213PS  x3c088908<>+0(SB), Z5, Z7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z5, Z7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z5, Z7
+	VFMADD213PS  x3f000000<>+0(SB), Z5, Z7
+	VMULPS       Z5, Z5, Z8
+	VFMADD213PS  Z5, Z8, Z7
+	VADDPS       x3f800000<>+0(SB), Z7, Z7
+	VCVTPS2DQ    Z6, Z6
+	VPSRAD       $0x01, Z6, Z5
+	VPSUBD       Z5, Z6, Z6
+	VPADDD       x0000007f<>+0(SB), Z5, Z5
+	VPSLLD       $0x17, Z5, Z5
+	VMULPS       Z5, Z7, Z7
+	VPADDD       x0000007f<>+0(SB), Z6, Z6
+	VPSLLD       $0x17, Z6, Z6
+	VMULPS       Z6, Z7, Z7
+	VADDPS       x3f800000<>+0(SB), Z7, Z7
+	VMOVUPS      x40000000<>+0(SB), Z5
+	VMOVUPS      x3f800000<>+0(SB), Z6
+	VDIVPS       Z7, Z5, Z5
+	VSUBPS       Z5, Z6, Z6
+	VMULPS       Z3, Z3, Z5
+	VMOVUPS      xbbbaf0ea<>+0(SB), Z7
+	VFMADD213PS  x3ca9134e<>+0(SB), Z5, Z7
+	VFMADD213PS  xbd5c1e2d<>+0(SB), Z5, Z7
+	VFMADD213PS  x3e088393<>+0(SB), Z5, Z7
+	VFMADD213PS  xbeaaaa99<>+0(SB), Z5, Z7
+	VMULPS       Z5, Z7, Z7
+	VFMADD213PS  Z3, Z3, Z7
+	VCMPPS       $0x01, Z2, Z4, K1
+	VBLENDMPS    Z7, Z6, K1, Z6
+	VPANDD       x80000000<>+0(SB), Z3, Z3
+	VPORD        Z3, Z6, Z6
+	VMOVUPS      Z6, (CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func sigmoidAVX512(n int, dst *float32, src *float32)
+// Requires: AVX, AVX512F
+TEXT ·sigmoidAVX512(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Z0
+	VMOVUPS xc2d00000<>+0(SB), Z1
+	VMOVUPS x3f800000<>+0(SB), Z2
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Z3
+	VPXORD       x80000000<>+0(SB), Z3, Z3
+	VMINPS       Z3, Z0, Z3
+	VMAXPS       Z3, Z1, Z3
+	VMULPS       x3fb8aa3b<>+0(SB), Z3, Z4
+	VRNDSCALEPS  $0x08, Z4, Z4
+	VFNMADD231PS x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS xb95e8083<>+0(SB), Z4, Z3
+	VMOVUPS      x39506967<>+0(SB), Z5
+	VFMADD213PS  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS  x3f000000<>+0(SB), Z3, Z5
+	VMULPS       Z3, Z3, Z6
+	VFMADD213PS  Z3, Z6, Z5
+	VADDPS       x3f800000<>+0(SB), Z5, Z5
+	VCVTPS2DQ    Z4, Z4
+	VPSRAD       $0x01, Z4, Z3
+	VPSUBD       Z3, Z4, Z4
+	VPADDD       x0000007f<>+0(SB), Z3, Z3
+	VPSLLD       $0x17, Z3, Z3
+	VMULPS       Z3, Z5, Z5
+	VPADDD       x0000007f<>+0(SB), Z4, Z4
+	VPSLLD       $0x17, Z4, Z4
+	VMULPS       Z4, Z5, Z5
+	VADDPS       x3f800000<>+0(SB), Z5, Z3
+	VDIVPS       Z3, Z2, Z3
+	VMOVUPS      Z3, (CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func siluAVX512(n int, dst *float32, src *float32)
+// Requires: AVX, AVX512F
+TEXT ·siluAVX512(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Z0
+	VMOVUPS xc2d00000<>+0(SB), Z1
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Z2
+	VPXORD       x80000000<>+0(SB), Z2, Z3
+	VMINPS       Z3, Z0, Z3
+	VMAXPS       Z3, Z1, Z3
+	VMULPS       x3fb8aa3b<>+0(SB), Z3, Z4
+	VRNDSCALEPS  $0x08, Z4, Z4
+	VFNMADD231PS x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS xb95e8083<>+0(SB), Z4, Z3
+	VMOVUPS      x39506967<>+0(SB), Z5
+	VFMADD213PS  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS  x3f000000<>+0(SB), Z3, Z5
+	VMULPS       Z3, Z3, Z6
+	VFMADD213PS  Z3, Z6, Z5
+	VADDPS       x3f800000<>+0(SB), Z5, Z5
+	VCVTPS2DQ    Z4, Z4
+	VPSRAD       $0x01, Z4, Z3
+	VPSUBD       Z3, Z4, Z4
+	VPADDD       x0000007f<>+0(SB), Z3, Z3
+	VPSLLD       $0x17, Z3, Z3
+	VMULPS       Z3, Z5, Z5
+	VPADDD       x0000007f<>+0(SB), Z4, Z4
+	VPSLLD       $0x17, Z4, Z4
+	VMULPS       Z4, Z5, Z5
+	VADDPS       x3f800000<>+0(SB), Z5, Z3
+	VDIVPS       Z3, Z2, Z3
+	VMOVUPS      Z3, (CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func siluGradAVX512(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX512F
+TEXT ·siluGradAVX512(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Z0
+	VMOVUPS xc2d00000<>+0(SB), Z1
+	VMOVUPS x3f800000<>+0(SB), Z2
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Z3
+	VPXORD       x80000000<>+0(SB), Z3, Z4
 	VMINPS       Z4, Z0, Z4
 	VMAXPS       Z4, Z1, Z4
 	VMULPS       x3fb8aa3b<>+0(SB), Z4, Z5
@@ -590,28 +3266,975 @@ loop:
 	VPADDD       x0000007f<>+0(SB), Z5, Z5
 	VPSLLD       $0x17, Z5, Z5
 	VMULPS       Z5, Z6, Z6
+	VADDPS       x3f800000<>+0(SB), Z6, Z4
+	VDIVPS       Z4, Z2, Z4
+	VSUBPS       Z4, Z2, Z5
+	VFMADD213PS  Z2, Z3, Z5
+	VMULPS       Z4, Z5, Z5
+	VMULPS       (BX)(SI*4), Z5, Z5
+	VMOVUPS      Z5, (CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func geluTanhAVX512(n int, dst *float32, src *float32)
+// Requires: AVX, AVX512F
+TEXT ·geluTanhAVX512(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Z0
+	VMOVUPS xc2d00000<>+0(SB), Z1
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Z2
+	VMULPS       Z2, Z2, Z3
+	VMOVUPS      xbd922279<>+0(SB), Z4
+	VFMADD213PS  xbfcc422a<>+0(SB), Z3, Z4
+	VMULPS       Z2, Z4, Z4
+	VMINPS       Z4, Z0, Z4
+	VMAXPS       Z4, Z1, Z4
+	VMULPS       x3fb8aa3b<>+0(SB), Z4, Z3
+	VRNDSCALEPS  $0x08, Z3, Z3
+	VFNMADD231PS x3f318000<>+0(SB), Z3, Z4
+	VFNMADD231PS xb95e8083<>+0(SB), Z3, Z4
+	VMOVUPS      x39506967<>+0(SB), Z5
+	VFMADD213PS  x3ab743ce<>+0(SB), Z4, Z5
+	VFMADD213PS  x3c088908<>+0(SB), Z4, Z5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z4, Z5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z4, Z5
+	VFMADD213PS  x3f000000<>+0(SB), Z4, Z5
+	VMULPS       Z4, Z4, Z6
+	VFMADD213PS  Z4, Z6, Z5
+	VADDPS       x3f800000<>+0(SB), Z5, Z5
+	VCVTPS2DQ    Z3, Z3
+	VPSRAD       $0x01, Z3, Z4
+	VPSUBD       Z4, Z3, Z3
+	VPADDD       x0000007f<>+0(SB), Z4, Z4
+	VPSLLD       $0x17, Z4, Z4
+	VMULPS       Z4, Z5, Z5
+	VPADDD       x0000007f<>+0(SB), Z3, Z3
+	VPSLLD       $0x17, Z3, Z3
+	VMULPS       Z3, Z5, Z5
+	VADDPS       x3f800000<>+0(SB), Z5, Z3
+	VDIVPS       Z3, Z2, Z3
+	VMOVUPS      Z3, (CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func geluTanhGradAVX512(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX512F
+TEXT ·geluTanhGradAVX512(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Z0
+	VMOVUPS xc2d00000<>+0(SB), Z1
+	VMOVUPS x41180000<>+0(SB), Z2
+	VMOVUPS xc1180000<>+0(SB), Z3
+	VMOVUPS x3f800000<>+0(SB), Z4
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Z5
+	VMINPS       Z5, Z2, Z5
+	VMAXPS       Z5, Z3, Z5
+	VMULPS       Z5, Z5, Z6
+	VMOVUPS      xbd922279<>+0(SB), Z7
+	VFMADD213PS  xbfcc422a<>+0(SB), Z6, Z7
+	VMULPS       Z5, Z7, Z7
+	VMINPS       Z7, Z0, Z7
+	VMAXPS       Z7, Z1, Z7
+	VMULPS       x3fb8aa3b<>+0(SB), Z7, Z8
+	VRNDSCALEPS  $0x08, Z8, Z8
+	VFNMADD231PS x3f318000<>+0(SB), Z8, Z7
+	VFNMADD231PS xb95e8083<>+0(SB), Z8, Z7
+	VMOVUPS      x39506967<>+0(SB), Z9
+	VFMADD213PS  x3ab743ce<>+0(SB), Z7, Z9
+	VFMADD213PS  x3c088908<>+0(SB), Z7, Z9
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z7, Z9
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z7, Z9
+	VFMADD213PS  x3f000000<>+0(SB), Z7, Z9
+	VMULPS       Z7, Z7, Z10
+	VFMADD213PS  Z7, Z10, Z9
+	VADDPS       x3f800000<>+0(SB), Z9, Z9
+	VCVTPS2DQ    Z8, Z8
+	VPSRAD       $0x01, Z8, Z7
+	VPSUBD       Z7, Z8, Z8
+	VPADDD       x0000007f<>+0(SB), Z7, Z7
+	VPSLLD       $0x17, Z7, Z7
+	VMULPS       Z7, Z9, Z9
+	VPADDD       x0000007f<>+0(SB), Z8, Z8
+	VPSLLD       $0x17, Z8, Z8
+	VMULPS       Z8, Z9, Z9
+	VADDPS       x3f800000<>+0(SB), Z9, Z7
+	VDIVPS       Z7, Z4, Z7
+	VMOVUPS      x3e5b33b6<>+0(SB), Z8
+	VFMADD213PS  x3fcc422a<>+0(SB), Z6, Z8
+	VMULPS       Z7, Z9, Z9
+	VMULPS       Z7, Z9, Z9
+	VMULPS       Z5, Z9, Z9
+	VFMADD213PS  Z7, Z9, Z8
+	VMULPS       (BX)(SI*4), Z8, Z8
+	VMOVUPS      Z8, (CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func geluAVX512(n int, dst *float32, src *float32)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·geluAVX512(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Z0
+	VMOVUPS xc2d00000<>+0(SB), Z1
+	VMOVUPS x40000000<>+0(SB), Z2
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Z3
+	VMULPS       xbf000000<>+0(SB), Z3, Z4
+	VMULPS       Z3, Z4, Z4
+	VMINPS       Z4, Z0, Z4
+	VMAXPS       Z4, Z1, Z4
+	VMULPS       x3fb8aa3b<>+0(SB), Z4, Z5
+	VRNDSCALEPS  $0x08, Z5, Z5
+	VFNMADD231PS x3f318000<>+0(SB), Z5, Z4
+	VFNMADD231PS xb95e8083<>+0(SB), Z5, Z4
+	VMOVUPS      x39506967<>+0(SB), Z6
+	VFMADD213PS  x3ab743ce<>+0(SB), Z4, Z6
+	VFMADD213PS  x3c088908<>+0(SB), Z4, Z6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z4, Z6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z4, Z6
+	VFMADD213PS  x3f000000<>+0(SB), Z4, Z6
+	VMULPS       Z4, Z4, Z7
+	VFMADD213PS  Z4, Z7, Z6
 	VADDPS       x3f800000<>+0(SB), Z6, Z6
-	VMOVUPS      x40000000<>+0(SB), Z4
-	VMOVUPS      x3f800000<>+0(SB), Z5
-	VDIVPS       Z6, Z4, Z4
-	VSUBPS       Z4, Z5, Z5
-	VMULPS       Z2, Z2, Z4
-	VMOVUPS      xbbbaf0ea<>+0(SB), Z6
-	VFMADD213PS  x3ca9134e<>+0(SB), Z4, Z6
-	VFMADD213PS  xbd5c1e2d<>+0(SB), Z4, Z6
-	VFMADD213PS  x3e088393<>+0(SB), Z4, Z6
-	VFMADD213PS  xbeaaaa99<>+0(SB), Z4, Z6
+	VCVTPS2DQ    Z5, Z5
+	VPSRAD       $0x01, Z5, Z4
+	VPSUBD       Z4, Z5, Z5
+	VPADDD       x0000007f<>+0(SB), Z4, Z4
+	VPSLLD       $0x17, Z4, Z4
 	VMULPS       Z4, Z6, Z6
-	VFMADD213PS  Z2, Z2, Z6
-	VMOVUPS      x3f200000<>+0(SB), Z4
-	VCMPPS       $0x01, Z4, Z3, K1
-	VBLENDMPS    Z6, Z5, K1, Z5
-	VPANDD       x80000000<>+0(SB), Z2, Z2
-	VPORD        Z2, Z5, Z5
-	VMOVUPS      Z5, (CX)
-	ADDQ         $0x40, DX
-	ADDQ         $0x40, CX
-	DECQ         AX
-	JNE          loop
+	VPADDD       x0000007f<>+0(SB), Z5, Z5
+	VPSLLD       $0x17, Z5, Z5
+	VMULPS       Z5, Z6, Z6
+	VPANDD       x7fffffff<>+0(SB), Z3, Z4
+	VFMADD132PS  x3f3504f3<>+0(SB), Z2, Z4
+	VDIVPS       Z4, Z2, Z4
+	VADDPS       Z4, Z4, Z5
+	VSUBPS       x3f800000<>+0(SB), Z5, Z5
+	VMOVUPS      x3830d63e<>+0(SB), Z7
+	VFMADD213PS  xb81984f7<>+0(SB), Z5, Z7
+	VFMADD213PS  xb99cf678<>+0(SB), Z5, Z7
+	VFMADD213PS  x39e1cb9d<>+0(SB), Z5, Z7
+	VFMADD213PS  x3ac86e00<>+0(SB), Z5, Z7
+	VFMADD213PS  xbb549018<>+0(SB), Z5, Z7
+	VFMADD213PS  xbc302797<>+0(SB), Z5, Z7
+	VFMADD213PS  x3c95459c<>+0(SB), Z5, Z7
+	VFMADD213PS  x3e0f16e2<>+0(SB), Z5, Z7
+	VFMADD213PS  x3eafe9c2<>+0(SB), Z5, Z7
+	VFMADD213PS  x3f02c339<>+0(SB), Z5, Z7
+	VMULPS       Z4, Z7, Z7
+	VMULPS       Z6, Z7, Z7
+	VMULPS       x3f000000<>+0(SB), Z7, Z7
+	VMOVUPS      x3f800000<>+0(SB), Z4
+	VSUBPS       Z7, Z4, Z4
+	VPMOVD2M     Z3, K1
+	VBLENDMPS    Z7, Z4, K1, Z8
+	VMULPS       Z3, Z8, Z8
+	VMOVUPS      Z8, (CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func geluGradAVX512(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·geluGradAVX512(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Z0
+	VMOVUPS xc2d00000<>+0(SB), Z1
+	VMOVUPS x40000000<>+0(SB), Z2
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Z3
+	VMULPS       xbf000000<>+0(SB), Z3, Z4
+	VMULPS       Z3, Z4, Z4
+	VMINPS       Z4, Z0, Z4
+	VMAXPS       Z4, Z1, Z4
+	VMULPS       x3fb8aa3b<>+0(SB), Z4, Z5
+	VRNDSCALEPS  $0x08, Z5, Z5
+	VFNMADD231PS x3f318000<>+0(SB), Z5, Z4
+	VFNMADD231PS xb95e8083<>+0(SB), Z5, Z4
+	VMOVUPS      x39506967<>+0(SB), Z6
+	VFMADD213PS  x3ab743ce<>+0(SB), Z4, Z6
+	VFMADD213PS  x3c088908<>+0(SB), Z4, Z6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z4, Z6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z4, Z6
+	VFMADD213PS  x3f000000<>+0(SB), Z4, Z6
+	VMULPS       Z4, Z4, Z7
+	VFMADD213PS  Z4, Z7, Z6
+	VADDPS       x3f800000<>+0(SB), Z6, Z6
+	VCVTPS2DQ    Z5, Z5
+	VPSRAD       $0x01, Z5, Z4
+	VPSUBD       Z4, Z5, Z5
+	VPADDD       x0000007f<>+0(SB), Z4, Z4
+	VPSLLD       $0x17, Z4, Z4
+	VMULPS       Z4, Z6, Z6
+	VPADDD       x0000007f<>+0(SB), Z5, Z5
+	VPSLLD       $0x17, Z5, Z5
+	VMULPS       Z5, Z6, Z6
+	VPANDD       x7fffffff<>+0(SB), Z3, Z4
+	VFMADD132PS  x3f3504f3<>+0(SB), Z2, Z4
+	VDIVPS       Z4, Z2, Z4
+	VADDPS       Z4, Z4, Z5
+	VSUBPS       x3f800000<>+0(SB), Z5, Z5
+	VMOVUPS      x3830d63e<>+0(SB), Z7
+	VFMADD213PS  xb81984f7<>+0(SB), Z5, Z7
+	VFMADD213PS  xb99cf678<>+0(SB), Z5, Z7
+	VFMADD213PS  x39e1cb9d<>+0(SB), Z5, Z7
+	VFMADD213PS  x3ac86e00<>+0(SB), Z5, Z7
+	VFMADD213PS  xbb549018<>+0(SB), Z5, Z7
+	VFMADD213PS  xbc302797<>+0(SB), Z5, Z7
+	VFMADD213PS  x3c95459c<>+0(SB), Z5, Z7
+	VFMADD213PS  x3e0f16e2<>+0(SB), Z5, Z7
+	VFMADD213PS  x3eafe9c2<>+0(SB), Z5, Z7
+	VFMADD213PS  x3f02c339<>+0(SB), Z5, Z7
+	VMULPS       Z4, Z7, Z7
+	VMULPS       Z6, Z7, Z7
+	VMULPS       x3f000000<>+0(SB), Z7, Z7
+	VMOVUPS      x3f800000<>+0(SB), Z4
+	VSUBPS       Z7, Z4, Z4
+	VPMOVD2M     Z3, K1
+	VBLENDMPS    Z7, Z4, K1, Z8
+	VMULPS       x3ecc422a<>+0(SB), Z6, Z6
+	VFMADD231PS  Z3, Z6, Z8
+	VMULPS       (BX)(SI*4), Z8, Z8
+	VMOVUPS      Z8, (CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func addAVX512(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX, AVX512F
+TEXT ·addAVX512(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Z0
+	VADDPS  (BX)(SI*4), Z0, Z0
+	VMOVUPS Z0, (CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func subAVX512(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX, AVX512F
+TEXT ·subAVX512(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Z0
+	VSUBPS  (BX)(SI*4), Z0, Z0
+	VMOVUPS Z0, (CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func mulAVX512(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX, AVX512F
+TEXT ·mulAVX512(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Z0
+	VMULPS  (BX)(SI*4), Z0, Z0
+	VMOVUPS Z0, (CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func divAVX512(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX, AVX512F
+TEXT ·divAVX512(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Z0
+	VDIVPS  (BX)(SI*4), Z0, Z0
+	VMOVUPS Z0, (CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func axpbyAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+// Requires: AVX, AVX512F
+TEXT ·axpbyAVX512(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         y+24(FP), BX
+	VBROADCASTSS a+32(FP), Z0
+	VBROADCASTSS b+36(FP), Z1
+	XORQ         SI, SI
+
+loop:
+	VMULPS  (DX)(SI*4), Z0, Z2
+	VMULPS  (BX)(SI*4), Z1, Z3
+	VADDPS  Z3, Z2, Z2
+	VMOVUPS Z2, (CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func affineAVX512(n int, dst *float32, x *float32, a float32, b float32)
+// Requires: AVX, AVX512F
+TEXT ·affineAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS a+24(FP), Z0
+	VBROADCASTSS b+28(FP), Z1
+	XORQ         BX, BX
+
+loop:
+	VMULPS  (DX)(BX*4), Z0, Z2
+	VADDPS  Z1, Z2, Z2
+	VMOVUPS Z2, (CX)(BX*4)
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func scaleAVX512(n int, dst *float32, x *float32, a float32)
+// Requires: AVX, AVX512F
+TEXT ·scaleAVX512(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS a+24(FP), Z0
+	XORQ         BX, BX
+
+loop:
+	VMULPS  (DX)(BX*4), Z0, Z1
+	VMOVUPS Z1, (CX)(BX*4)
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func reluAVX512(n int, dst *float32, x *float32)
+// Requires: AVX, AVX512F
+TEXT ·reluAVX512(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	VMOVUPS x00000000<>+0(SB), Z0
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS (DX)(BX*4), Z1
+	VMAXPS  Z1, Z0, Z1
+	VMOVUPS Z1, (CX)(BX*4)
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func reluGradAVX512(n int, dst *float32, y *float32, dy *float32)
+// Requires: AVX, AVX512F
+TEXT ·reluGradAVX512(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    y+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x00000000<>+0(SB), Z0
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS   (DX)(SI*4), Z1
+	VMOVUPS   (BX)(SI*4), Z2
+	VCMPPS    $0x0e, Z0, Z1, K1
+	VMOVAPS.Z Z2, K1, Z2
+	VMOVUPS   Z2, (CX)(SI*4)
+	ADDQ      $0x10, SI
+	CMPQ      SI, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func softmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
+// Requires: AVX, AVX512F
+TEXT ·softmaxGradAVX512(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS dot+32(FP), Z0
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS (BX)(SI*4), Z1
+	VSUBPS  Z0, Z1, Z1
+	VMULPS  (DX)(SI*4), Z1, Z1
+	VMOVUPS Z1, (CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func scoreGradAVX512(n int, dst *float32, y *float32, dy *float32, delta float32, a float32)
+// Requires: AVX, AVX512F
+TEXT ·scoreGradAVX512(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS delta+32(FP), Z0
+	VBROADCASTSS a+36(FP), Z1
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS (BX)(SI*4), Z2
+	VSUBPS  Z0, Z2, Z2
+	VMULPS  (DX)(SI*4), Z2, Z2
+	VMULPS  Z1, Z2, Z2
+	VMOVUPS Z2, (CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func subWideAVX512(n int, dst *float32, x *float32, c float64)
+// Requires: AVX, AVX512F
+TEXT ·subWideAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSD c+24(FP), Z0
+	XORQ         BX, BX
+
+loop:
+	VCVTPS2PD    (DX)(BX*4), Z1
+	VCVTPS2PD    32(DX)(BX*4), Z2
+	VSUBPD       Z0, Z1, Z1
+	VSUBPD       Z0, Z2, Z2
+	VCVTPD2PS    Z1, Y3
+	VCVTPD2PS    Z2, Y1
+	VINSERTF64X4 $0x01, Y1, Z3, Z1
+	VMOVUPS      Z1, (CX)(BX*4)
+	ADDQ         $0x10, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func sumAVX512(n int, x *float32, sum *float64)
+// Requires: AVX, AVX512F
+TEXT ·sumAVX512(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    sum+16(FP), DX
+	VMOVUPD (DX), Z0
+	VMOVUPD 64(DX), Z1
+	XORQ    BX, BX
+
+loop:
+	VCVTPS2PD (CX)(BX*4), Z2
+	VCVTPS2PD 32(CX)(BX*4), Z3
+	VADDPD    Z2, Z0, Z0
+	VADDPD    Z3, Z1, Z1
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
+	VMOVUPD   Z0, (DX)
+	VMOVUPD   Z1, 64(DX)
+	VZEROUPPER
+	RET
+
+// func dotAVX512(n int, x *float32, y *float32, sum *float64)
+// Requires: AVX, AVX512F
+TEXT ·dotAVX512(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    y+16(FP), DX
+	MOVQ    sum+24(FP), BX
+	VMOVUPD (BX), Z0
+	VMOVUPD 64(BX), Z1
+	XORQ    SI, SI
+
+loop:
+	VCVTPS2PD   (CX)(SI*4), Z2
+	VCVTPS2PD   32(CX)(SI*4), Z3
+	VCVTPS2PD   (DX)(SI*4), Z4
+	VCVTPS2PD   32(DX)(SI*4), Z5
+	VFMADD231PD Z2, Z4, Z0
+	VFMADD231PD Z3, Z5, Z1
+	ADDQ        $0x10, SI
+	CMPQ        SI, AX
+	JL          loop
+	VMOVUPD     Z0, (BX)
+	VMOVUPD     Z1, 64(BX)
+	VZEROUPPER
+	RET
+
+// func deviationsAVX512(n int, x *float32, sum *float64, m float64)
+// Requires: AVX, AVX512F
+TEXT ·deviationsAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         sum+16(FP), DX
+	VMOVUPD      (DX), Z0
+	VMOVUPD      64(DX), Z1
+	VBROADCASTSD m+24(FP), Z2
+	XORQ         BX, BX
+
+loop:
+	VCVTPS2PD (CX)(BX*4), Z3
+	VCVTPS2PD 32(CX)(BX*4), Z4
+	VSUBPD    Z2, Z3, Z3
+	VMULPD    Z3, Z3, Z3
+	VSUBPD    Z2, Z4, Z4
+	VMULPD    Z4, Z4, Z4
+	VADDPD    Z3, Z0, Z0
+	VADDPD    Z4, Z1, Z1
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
+	VMOVUPD   Z0, (DX)
+	VMOVUPD   Z1, 64(DX)
+	VZEROUPPER
+	RET
+
+// func maxAVX512(n int, x *float32, most *float32)
+// Requires: AVX, AVX512F
+TEXT ·maxAVX512(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    x+8(FP), CX
+	MOVQ    most+16(FP), DX
+	VMOVUPS (DX), Z0
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS (CX)(BX*4), Z1
+	VMAXPS  Z0, Z1, Z0
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VMOVUPS Z0, (DX)
+	VZEROUPPER
+	RET
+
+// func addWideAVX512(n int, sums *float64, x *float32)
+// Requires: AVX, AVX512F
+TEXT ·addWideAVX512(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ sums+8(FP), CX
+	MOVQ x+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VCVTPS2PD (DX)(BX*4), Z0
+	VCVTPS2PD 32(DX)(BX*4), Z1
+	VADDPD    (CX)(BX*8), Z0, Z0
+	VMOVUPD   Z0, (CX)(BX*8)
+	VADDPD    64(CX)(BX*8), Z1, Z1
+	VMOVUPD   Z1, 64(CX)(BX*8)
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func normalizeAVX512(n int, dst *float32, x *float32, m float32, s float32)
+// Requires: AVX, AVX512F
+TEXT ·normalizeAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS m+24(FP), Z0
+	VBROADCASTSS s+28(FP), Z1
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS (DX)(BX*4), Z2
+	VSUBPS  Z0, Z2, Z2
+	VMULPS  Z1, Z2, Z2
+	VMOVUPS Z2, (CX)(BX*4)
+	ADDQ    $0x10, BX
+	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func normalizeScaleAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+// Requires: AVX, AVX512F
+TEXT ·normalizeScaleAVX512(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	VBROADCASTSS m+32(FP), Z0
+	VBROADCASTSS s+36(FP), Z1
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS (DX)(SI*4), Z2
+	VSUBPS  Z0, Z2, Z2
+	VMULPS  Z1, Z2, Z2
+	VMULPS  (BX)(SI*4), Z2, Z2
+	VMOVUPS Z2, (CX)(SI*4)
+	ADDQ    $0x10, SI
+	CMPQ    SI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func normalizeAffineAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+// Requires: AVX, AVX512F
+TEXT ·normalizeAffineAVX512(SB), $0-48
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         b+32(FP), SI
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS s+44(FP), Z1
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS (DX)(DI*4), Z2
+	VSUBPS  Z0, Z2, Z2
+	VMULPS  Z1, Z2, Z2
+	VMULPS  (BX)(DI*4), Z2, Z2
+	VADDPS  (SI)(DI*4), Z2, Z2
+	VMOVUPS Z2, (CX)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func normSumsAVX512(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+// Requires: AVX, AVX512F
+TEXT ·normSumsAVX512(SB), $0-56
+	MOVQ         n+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         dy+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         sum+32(FP), SI
+	MOVQ         inner+40(FP), DI
+	VBROADCASTSS m+48(FP), Z0
+	VBROADCASTSS s+52(FP), Z1
+	VMOVUPD      (SI), Z2
+	VMOVUPD      64(SI), Z3
+	VMOVUPD      (DI), Z4
+	VMOVUPD      64(DI), Z5
+	XORQ         R8, R8
+
+loop:
+	VMOVUPS       (DX)(R8*4), Z6
+	VMULPS        (BX)(R8*4), Z6, Z6
+	VEXTRACTF64X4 $0x01, Z6, Y7
+	VCVTPS2PD     Y6, Z6
+	VCVTPS2PD     Y7, Z7
+	VADDPD        Z6, Z2, Z2
+	VADDPD        Z7, Z3, Z3
+	VMOVUPS       (CX)(R8*4), Z8
+	VSUBPS        Z0, Z8, Z8
+	VMULPS        Z1, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y9
+	VCVTPS2PD     Y8, Z8
+	VCVTPS2PD     Y9, Z9
+	VFMADD231PD   Z6, Z8, Z4
+	VFMADD231PD   Z7, Z9, Z5
+	ADDQ          $0x10, R8
+	CMPQ          R8, AX
+	JL            loop
+	VMOVUPD       Z2, (SI)
+	VMOVUPD       Z3, 64(SI)
+	VMOVUPD       Z4, (DI)
+	VMOVUPD       Z5, 64(DI)
+	VZEROUPPER
+	RET
+
+// func normGradAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+// Requires: AVX, AVX512F
+TEXT ·normGradAVX512(SB), $0-60
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	MOVQ         w+32(FP), SI
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS s+44(FP), Z1
+	VBROADCASTSS a+48(FP), Z2
+	VBROADCASTSS b+52(FP), Z3
+	VBROADCASTSS f+56(FP), Z4
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS (BX)(DI*4), Z5
+	VMULPS  (SI)(DI*4), Z5, Z5
+	VSUBPS  Z2, Z5, Z5
+	VMOVUPS (DX)(DI*4), Z6
+	VSUBPS  Z0, Z6, Z6
+	VMULPS  Z1, Z6, Z6
+	VMULPS  Z3, Z6, Z6
+	VSUBPS  Z6, Z5, Z5
+	VMULPS  Z4, Z5, Z5
+	VMOVUPS Z5, (CX)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func normScaleGradAVX512(n int, dw *float64, x *float32, dy *float32, m float32, s float32)
+// Requires: AVX, AVX512F
+TEXT ·normScaleGradAVX512(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dw+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS m+32(FP), Z0
+	VBROADCASTSS s+36(FP), Z1
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS       (BX)(SI*4), Z2
+	VMOVUPS       (DX)(SI*4), Z3
+	VSUBPS        Z0, Z3, Z3
+	VMULPS        Z2, Z3, Z3
+	VMULPS        Z1, Z3, Z3
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VCVTPS2PD     Y3, Z3
+	VCVTPS2PD     Y2, Z2
+	VADDPD        (CX)(SI*8), Z3, Z3
+	VMOVUPD       Z3, (CX)(SI*8)
+	VADDPD        64(CX)(SI*8), Z2, Z2
+	VMOVUPD       Z2, 64(CX)(SI*8)
+	ADDQ          $0x10, SI
+	CMPQ          SI, AX
+	JL            loop
+	VZEROUPPER
+	RET
+
+// func normAffineGradAVX512(n int, dw *float64, db *float64, x *float32, dy *float32, m float32, s float32)
+// Requires: AVX, AVX512F
+TEXT ·normAffineGradAVX512(SB), $0-48
+	MOVQ         n+0(FP), AX
+	MOVQ         dw+8(FP), CX
+	MOVQ         db+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         dy+32(FP), SI
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS s+44(FP), Z1
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS       (SI)(DI*4), Z2
+	VMOVUPS       (BX)(DI*4), Z3
+	VSUBPS        Z0, Z3, Z3
+	VMULPS        Z2, Z3, Z3
+	VMULPS        Z1, Z3, Z3
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VCVTPS2PD     Y3, Z3
+	VCVTPS2PD     Y4, Z4
+	VADDPD        (CX)(DI*8), Z3, Z3
+	VMOVUPD       Z3, (CX)(DI*8)
+	VADDPD        64(CX)(DI*8), Z4, Z4
+	VMOVUPD       Z4, 64(CX)(DI*8)
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VCVTPS2PD     Y2, Z2
+	VCVTPS2PD     Y3, Z3
+	VADDPD        (DX)(DI*8), Z2, Z2
+	VMOVUPD       Z2, (DX)(DI*8)
+	VADDPD        64(DX)(DI*8), Z3, Z3
+	VMOVUPD       Z3, 64(DX)(DI*8)
+	ADDQ          $0x10, DI
+	CMPQ          DI, AX
+	JL            loop
+	VZEROUPPER
+	RET
+
+// func adamMomentsAVX512(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32)
+// Requires: AVX, AVX512F
+TEXT ·adamMomentsAVX512(SB), $0-68
+	MOVQ         n+0(FP), AX
+	MOVQ         m+8(FP), CX
+	MOVQ         v+16(FP), DX
+	MOVQ         u+24(FP), BX
+	MOVQ         grad+32(FP), SI
+	VBROADCASTSS b1+40(FP), Z0
+	VBROADCASTSS a1+44(FP), Z1
+	VBROADCASTSS b2+48(FP), Z2
+	VBROADCASTSS a2+52(FP), Z3
+	VBROADCASTSS r1+56(FP), Z4
+	VBROADCASTSS r2+60(FP), Z5
+	VBROADCASTSS eps+64(FP), Z6
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS (SI)(DI*4), Z7
+	VMULPS  Z7, Z7, Z8
+	VMULPS  Z3, Z8, Z8
+	VMULPS  (CX)(DI*4), Z0, Z9
+	VMULPS  (DX)(DI*4), Z2, Z10
+	VMULPS  Z1, Z7, Z7
+	VADDPS  Z7, Z9, Z9
+	VADDPS  Z8, Z10, Z10
+	VMOVUPS Z9, (CX)(DI*4)
+	VMOVUPS Z10, (DX)(DI*4)
+	VMULPS  Z4, Z9, Z9
+	VMULPS  Z5, Z10, Z10
+	VSQRTPS Z10, Z10
+	VADDPS  Z6, Z10, Z10
+	VDIVPS  Z10, Z9, Z9
+	VMOVUPS Z9, (BX)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func adamWAVX512(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
+// Requires: AVX, AVX512F
+TEXT ·adamWAVX512(SB), $0-80
+	MOVQ         n+0(FP), AX
+	MOVQ         p+8(FP), CX
+	MOVQ         m+16(FP), DX
+	MOVQ         v+24(FP), BX
+	MOVQ         grad+32(FP), SI
+	VBROADCASTSS b1+40(FP), Z0
+	VBROADCASTSS a1+44(FP), Z1
+	VBROADCASTSS b2+48(FP), Z2
+	VBROADCASTSS a2+52(FP), Z3
+	VBROADCASTSS r1+56(FP), Z4
+	VBROADCASTSS r2+60(FP), Z5
+	VBROADCASTSS eps+64(FP), Z6
+	VBROADCASTSS clip+68(FP), Z7
+	VBROADCASTSS keep+72(FP), Z8
+	VBROADCASTSS rate+76(FP), Z9
+	VMOVUPS      x00000000<>+0(SB), Z10
+	XORQ         DI, DI
+
+loop:
+	VMULPS  (SI)(DI*4), Z7, Z11
+	VADDPS  Z10, Z11, Z11
+	VMULPS  Z11, Z11, Z12
+	VMULPS  Z3, Z12, Z12
+	VMULPS  (DX)(DI*4), Z0, Z13
+	VMULPS  (BX)(DI*4), Z2, Z14
+	VMULPS  Z1, Z11, Z11
+	VADDPS  Z11, Z13, Z13
+	VADDPS  Z12, Z14, Z14
+	VMOVUPS Z13, (DX)(DI*4)
+	VMOVUPS Z14, (BX)(DI*4)
+	VMULPS  Z4, Z13, Z13
+	VMULPS  Z5, Z14, Z14
+	VSQRTPS Z14, Z14
+	VADDPS  Z6, Z14, Z14
+	VDIVPS  Z14, Z13, Z13
+	VMULPS  Z9, Z13, Z13
+	VMULPS  (CX)(DI*4), Z8, Z11
+	VADDPS  Z10, Z11, Z11
+	VADDPS  Z13, Z11, Z11
+	VMOVUPS Z11, (CX)(DI*4)
+	ADDQ    $0x10, DI
+	CMPQ    DI, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func widenBF16AVX512(n int, dst *float32, src *uint16)
+// Requires: AVX, AVX512F
+TEXT ·widenBF16AVX512(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VPMOVZXWD (DX)(BX*2), Z0
+	VPSLLD    $0x10, Z0, Z0
+	VMOVUPS   Z0, (CX)(BX*4)
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func roundBF16AVX512(n int, dst *uint16, src *float32)
+// Requires: AVX, AVX512F
+TEXT ·roundBF16AVX512(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VMOVUPS   (DX)(BX*4), Z0
+	VPSRLD    $0x10, Z0, Z1
+	VPANDD    x00000001<>+0(SB), Z1, Z2
+	VPORD     x00000040<>+0(SB), Z1, Z1
+	VPADDD    Z0, Z2, Z2
+	VPADDD    x00007fff<>+0(SB), Z2, Z2
+	VPSRLD    $0x10, Z2, Z2
+	VCMPPS    $0x03, Z0, Z0, K1
+	VPBLENDMD Z1, Z2, K1, Z2
+	VPMOVDW   Z2, (CX)(BX*2)
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
 	VZEROUPPER
 	RET

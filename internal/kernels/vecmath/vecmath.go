@@ -1,30 +1,47 @@
-// Package vecmath applies exponential functions to float32 slices: what softmax, GELU, SiLU and the losses spend their time on.
+// Package vecmath works on float32 slices: arithmetic, exponentials and activations, sums and norms, Adam's step, bfloat16. These are the inner loops
+// of the streaming kernels; which loops they make is the backend's business.
 //
-// Each element's result depends on that element (and the variant of the kernels) alone, wherever it stands in the slice. AVX2 and AVX-512 give the
-// same bits; the generic version differs from them only by not fusing multiplication and addition.
+// An element's result depends on the operands of that element (and the variant of the kernels) alone, wherever it stands in a slice. Sums are kept in float64: element i is added
+// to accumulator i mod 16, and the accumulators are added as a tree. So the bits depend on the length alone.
 //
-// It is NOT a mathematics library: float64 code calls package math, and reductions belong to the operations that need them.
+// AVX2 and AVX-512 give the same bits everywhere. The generic version, portable Go that is compiled everywhere, gives them too, except in functions with an
+// exponential, where the others fuse multiplication and addition.
+//
+// It is NOT a mathematics library: float64 code calls package math. And it knows nothing of tensors: no strides, no broadcasting, no workers.
 package vecmath
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
 
-// Exp sets dst[i] = e^(src[i]-shift), with an error below 2 units in the last place of the result for shift 0 (a shift adds the rounding of the
-// difference). Results below the smallest subnormal are 0, those beyond the largest float32 are +Inf, and NaN stays NaN. dst may be src; else
-// they must not overlap. It panics if the lengths differ.
-func Exp(dst, src []float32, shift float32) {
-	checkLengths(dst, src)
-	expActive(dst, src, shift)
-}
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+)
 
-// Tanh sets dst[i] = tanh(src[i]), with an error below 3 units in the last place; the sign of zero and NaN are kept. dst may be src; else they
-// must not overlap. It panics if the lengths differ.
-func Tanh(dst, src []float32) {
-	checkLengths(dst, src)
-	tanhActive(dst, src)
-}
+//go:generate sh -c "cd _asm && go run . -dir .."
 
-func checkLengths(dst, src []float32) {
-	if len(dst) != len(src) {
-		panic(fmt.Sprintf("vecmath: dst has %d elements, want %d as src has", len(dst), len(src)))
+const (
+	// lanes is the number of elements in a block, and of accumulators in a sum.
+	lanes = 16
+	// stretch is the number of elements per call of an assembly function, which cannot be preempted: some ten microseconds.
+	stretch = 8192
+)
+
+// checkLengths panics unless all slices are as long as dst.
+func checkLengths(dst int, others ...int) {
+	for _, n := range others {
+		if n != dst {
+			panic(fmt.Sprintf("vecmath: operands have %d and %d elements, want equally many", dst, n))
+		}
 	}
 }
+
+// element is the address of element i of an array.
+func element[T any](p *T, i int) *T {
+	return (*T)(unsafe.Add(unsafe.Pointer(p), i*int(unsafe.Sizeof(*p))))
+}
+
+// first is the address of a slice's first element; nil if it has none.
+func first[T any](s []T) *T { return unsafe.SliceData(s) }
+
+// vectors reports whether the assembly runs. Where it rounds differently, the rest of a vector must go through it too.
+func vectors() bool { return kernels.Active() != kernels.Generic }

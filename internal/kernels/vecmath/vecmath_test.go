@@ -158,8 +158,8 @@ func TestVectorVariantsAgree(t *testing.T) {
 }
 
 func TestMisuseAndGarbage(t *testing.T) {
-	require.PanicsWithValue(t, "vecmath: dst has 2 elements, want 3 as src has", func() { Exp(make([]float32, 2), make([]float32, 3), 0) })
-	require.PanicsWithValue(t, "vecmath: dst has 4 elements, want 3 as src has", func() { Tanh(make([]float32, 4), make([]float32, 3)) })
+	require.PanicsWithValue(t, "vecmath: operands have 2 and 3 elements, want equally many", func() { Exp(make([]float32, 2), make([]float32, 3), 0) })
+	require.PanicsWithValue(t, "vecmath: operands have 4 and 3 elements, want equally many", func() { Tanh(make([]float32, 4), make([]float32, 3)) })
 	x := make([]float32, 100)
 	each(t, func(t *testing.T, f function) {
 		require.Zero(t, testing.AllocsPerRun(10, func() { f.run(x, x) }))

@@ -2,27 +2,38 @@ package main
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
 )
 
-// The numbers are those of the generic kernels, exp.go and tanh.go of package vecmath; their tests would notice a difference.
+// The numbers are those of the generic kernels in package vecmath; their tests would notice a difference.
 const (
 	expHigh = 89
 	expLow  = -104
 	log2e   = 1.4426950408889634
 	ln2High = 0.693359375
 	ln2Low  = -2.12194440e-4
+
+	tanhSmall = 0.625
+
+	geluA     = 1.59576912160573071175978423973752747390343452465714
+	geluB     = geluA * 0.044715
+	geluFlat  = 9.5
+	halfRoot2 = 0.70710678118654752440
+	density0  = 0.39894228040143267794
 )
 
 var (
 	expPoly  = []float32{1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1}
 	tanhPoly = []float32{-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1}
+	erfcPoly = []float32{4.2161197231393996e-05, -3.6601876943933578e-05, -0.00029938271215598886, 0.00043067048843442703, 0.0015291571608313959,
+		-0.0032434519180944226, -0.010751626186604314, 0.018221669428383245, 0.13973573352193064, 0.34358031871096567, 0.51079135691594502}
 )
 
-const tanhSmall = 0.625
+func bitsOf(x float32) uint32 { return math.Float32bits(x) }
 
 // constants hands out memory operands that hold one number in all 16 lanes.
 type constants struct {

@@ -24,15 +24,22 @@ func main() {
 	}
 }
 
-// generate writes kernels_amd64.s and kernels_amd64.go to dir.
+// generate writes the assembly, its declarations and the two dispatchers to dir.
 func generate(dir string) error {
 	c := build.NewContext()
 	c.ConstraintExpr("!noasm")
 	table := newConstants(c)
+	var emitted []kernel
 	for _, lanes := range []int{8, 16} {
 		g := &generator{Context: c, constants: table, lanes: lanes}
-		g.exp()
-		g.tanh()
+		g.exponentials()
+		g.activations()
+		g.arithmetic()
+		g.sums()
+		g.norms()
+		g.optimizers()
+		g.halves()
+		emitted = g.emitted
 	}
 	file, err := c.Result()
 	if err != nil {
@@ -41,15 +48,20 @@ func generate(dir string) error {
 	if err := pass.Compile.Execute(file); err != nil {
 		return err
 	}
+	files := map[string][]byte{}
 	config := printer.Config{Name: "internal/kernels/vecmath/_asm", Pkg: "vecmath"}
 	for name, p := range map[string]printer.Printer{
 		"kernels_amd64.s":  printer.NewGoAsm(config),
 		"kernels_amd64.go": printer.NewStubs(config),
 	} {
-		text, err := p.Print(file)
-		if err != nil {
+		if files[name], err = p.Print(file); err != nil {
 			return err
 		}
+	}
+	if files["dispatch_amd64.go"], files["dispatch_portable.go"], err = dispatchers(emitted); err != nil {
+		return err
+	}
+	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			return err
 		}

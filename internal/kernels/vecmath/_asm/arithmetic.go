@@ -1,0 +1,152 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// arithmetic emits kernels that round as the generic ones do: nothing is fused but exact products.
+func (g *generator) arithmetic() {
+	binary := func(name, sign string, op func(ops ...operand.Op)) {
+		g.kernel(name, "dst[i] = x[i] "+sign+" y[i]", streams("dst", "x", "y"), func(l *loop) (step, end func()) {
+			return func() {
+				x := l.load("x")
+				op(l.at("y", 0), x, x)
+				l.store(x, "dst")
+			}, nil
+		})
+	}
+	binary("add", "+", g.VADDPS)
+	binary("sub", "-", g.VSUBPS)
+	binary("mul", "·", g.VMULPS)
+	binary("div", "/", g.VDIVPS)
+	g.kernel("axpby", "dst[i] = a·x[i] + b·y[i]", params(streams("dst", "x", "y"), scalars("a", "b")), func(l *loop) (step, end func()) {
+		a, b := l.scalar("a"), l.scalar("b")
+		return func() {
+			x, y := l.times(a, "x"), l.times(b, "y")
+			l.VADDPS(y, x, x)
+			l.store(x, "dst")
+		}, nil
+	})
+	g.kernel("affine", "dst[i] = a·x[i] + b", params(streams("dst", "x"), scalars("a", "b")), func(l *loop) (step, end func()) {
+		a, b := l.scalar("a"), l.scalar("b")
+		return func() {
+			x := l.times(a, "x")
+			l.VADDPS(b, x, x)
+			l.store(x, "dst")
+		}, nil
+	})
+	g.kernel("scale", "dst[i] = a·x[i]", params(streams("dst", "x"), scalars("a")), func(l *loop) (step, end func()) {
+		a := l.scalar("a")
+		return func() { l.store(l.times(a, "x"), "dst") }, nil
+	})
+	g.kernel("relu", "dst[i] = max(x[i], 0)", streams("dst", "x"), func(l *loop) (step, end func()) {
+		zero := l.constant(0)
+		return func() {
+			x := l.load("x")
+			l.VMAXPS(x, zero, x)
+			l.store(x, "dst")
+		}, nil
+	})
+	g.kernel("reluGrad", "dst[i] = dy[i] where y[i] > 0, else 0", streams("dst", "y", "dy"), func(l *loop) (step, end func()) {
+		zero := l.constant(0)
+		return func() {
+			y, dy := l.load("y"), l.load("dy")
+			const greater = operand.U8(14)
+			if l.wide() {
+				mask := l.K()
+				l.VCMPPS(greater, zero, y, mask)
+				l.VMOVAPS_Z(dy, mask, dy)
+			} else {
+				l.VCMPPS(greater, zero, y, y)
+				l.VANDPS(y, dy, dy)
+			}
+			l.store(dy, "dst")
+		}, nil
+	})
+	g.kernel("softmaxGrad", "dst[i] = y[i]·(dy[i]-dot)", params(streams("dst", "y", "dy"), scalars("dot")), func(l *loop) (step, end func()) {
+		dot := l.scalar("dot")
+		return func() {
+			x := l.load("dy")
+			l.VSUBPS(dot, x, x)
+			l.VMULPS(l.at("y", 0), x, x)
+			l.store(x, "dst")
+		}, nil
+	})
+	g.kernel("scoreGrad", "dst[i] = (y[i]·(dy[i]-delta))·a", params(streams("dst", "y", "dy"), scalars("delta", "a")), func(l *loop) (step, end func()) {
+		delta, a := l.scalar("delta"), l.scalar("a")
+		return func() {
+			x := l.load("dy")
+			l.VSUBPS(delta, x, x)
+			l.VMULPS(l.at("y", 0), x, x)
+			l.VMULPS(a, x, x)
+			l.store(x, "dst")
+		}, nil
+	})
+	g.kernel("subWide", "dst[i] = float32(float64(x[i]) - c)", params(streams("dst", "x"), typed(scalar, "float64", "c")), func(l *loop) (step, end func()) {
+		c := l.scalar("c")
+		return func() {
+			x := l.loadWide("x")
+			for h := range x {
+				l.VSUBPD(c, x[h], x[h])
+			}
+			l.store(l.narrowed(x), "dst")
+		}, nil
+	})
+}
+
+// times emits a·name[i].
+func (l *loop) times(a reg.VecVirtual, name string) reg.VecVirtual {
+	x := l.register()
+	l.VMULPS(l.at(name, 0), a, x)
+	return x
+}
+
+// sums emits reductions in float64, and what adds rows to float64 rows.
+func (g *generator) sums() {
+	g.kernel("sum", "sum[i%16] += x[i]", params(streams("x"), sums("sum")), func(l *loop) (step, end func()) {
+		sum := l.accumulate("sum")
+		return func() { sum.add(l.loadWide("x")) }, sum.store
+	})
+	g.kernel("dot", "sum[i%16] += x[i]·y[i]", params(streams("x", "y"), sums("sum")), func(l *loop) (step, end func()) {
+		sum := l.accumulate("sum")
+		return func() { sum.addProduct(l.loadWide("x"), l.loadWide("y")) }, sum.store
+	})
+	g.kernel("deviations", "sum[i%16] += (x[i]-m)²", params(streams("x"), sums("sum"), typed(scalar, "float64", "m")), func(l *loop) (step, end func()) {
+		sum, m := l.accumulate("sum"), l.scalar("m")
+		return func() {
+			x := l.loadWide("x")
+			for h := range x {
+				l.VSUBPD(m, x[h], x[h])
+				l.VMULPD(x[h], x[h], x[h])
+			}
+			sum.add(x)
+		}, sum.store
+	})
+	g.kernel("max", "most[i%16] = max(most[i%16], x[i]), NaN not counting", params(streams("x"), typed(fixed, "float32", "most")), func(l *loop) (step, end func()) {
+		var most []reg.VecVirtual
+		for p := range block / l.lanes {
+			most = append(most, l.register())
+			l.VMOVUPS(operand.Mem{Base: l.pointers["most"], Disp: 4 * p * l.lanes}, most[p])
+		}
+		return func() {
+				x := l.load("x")
+				l.VMAXPS(most[l.part], x, most[l.part])
+			}, func() {
+				for p, v := range most {
+					l.VMOVUPS(v, operand.Mem{Base: l.pointers["most"], Disp: 4 * p * l.lanes})
+				}
+			}
+	})
+	g.kernel("addWide", "sums[i] += x[i]", params(typed(stream, "float64", "sums"), streams("x")), func(l *loop) (step, end func()) {
+		return func() { l.addTo("sums", l.loadWide("x")) }, nil
+	})
+}
+
+// addTo adds float64 numbers to the part's elements of a float64 stream.
+func (l *loop) addTo(name string, d doubles) {
+	for h := range d {
+		l.VADDPD(l.at(name, h*l.lanes/2), d[h], d[h])
+		l.VMOVUPD(d[h], l.at(name, h*l.lanes/2))
+	}
+}

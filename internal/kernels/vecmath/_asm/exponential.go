@@ -1,0 +1,283 @@
+package main
+
+import (
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// nearest is the immediate of VROUNDPS and VRNDSCALEPS that rounds to the nearest integer without raising flags.
+const nearest = operand.U8(8)
+
+// limits are the registers with the range of exponential.
+type limits struct{ high, low reg.VecVirtual }
+
+func (g *generator) limits() limits { return limits{g.constant(expHigh), g.constant(expLow)} }
+
+// clamp emits low ≤ x ≤ high in place. A NaN survives, since VMINPS and VMAXPS return their first operand in Go's order if any is NaN.
+func (g *generator) clamp(x reg.VecVirtual, l limits) {
+	g.VMINPS(x, l.high, x)
+	g.VMAXPS(x, l.low, x)
+}
+
+// exponential emits e^x; x is overwritten.
+func (g *generator) exponential(x reg.VecVirtual, l limits) reg.VecVirtual {
+	g.clamp(x, l)
+	n := g.register()
+	g.VMULPS(g.number(log2e), x, n)
+	if g.wide() {
+		g.VRNDSCALEPS(nearest, n, n)
+	} else {
+		g.VROUNDPS(nearest, n, n)
+	}
+	g.VFNMADD231PS(g.number(ln2High), n, x)
+	g.VFNMADD231PS(g.number(ln2Low), n, x)
+	y := g.polynomial(expPoly, x)
+	square := g.register()
+	g.VMULPS(x, x, square)
+	g.VFMADD213PS(x, square, y)
+	g.VADDPS(g.number(1), y, y)
+	g.VCVTPS2DQ(n, n)
+	half := g.register()
+	g.VPSRAD(operand.Imm(1), n, half)
+	g.VPSUBD(half, n, n)
+	for _, exponent := range []reg.VecVirtual{half, n} { // 2ⁿ in two steps: it may exceed the range of float32 at both ends
+		g.VPADDD(g.bits(127), exponent, exponent)
+		g.VPSLLD(operand.Imm(23), exponent, exponent)
+		g.VMULPS(exponent, y, y)
+	}
+	return y
+}
+
+// polynomial emits Horner's rule, the coefficient of the highest power first.
+func (g *generator) polynomial(coefficients []float32, x reg.VecVirtual) reg.VecVirtual {
+	y := g.constant(coefficients[0])
+	for _, c := range coefficients[1:] {
+		g.VFMADD213PS(g.number(c), x, y)
+	}
+	return y
+}
+
+// shifted emits (src-shift)·scale.
+func (l *loop) shifted(shift, scale reg.VecVirtual) reg.VecVirtual {
+	x := l.load("src")
+	l.VSUBPS(shift, x, x)
+	l.VMULPS(scale, x, x)
+	return x
+}
+
+func (g *generator) exponentials() {
+	g.kernel("exp", "dst[i] = factor·e^(scale·(src[i]-shift))", params(streams("dst", "src"), scalars("shift", "scale", "factor")),
+		func(l *loop) (step, end func()) {
+			shift, scale, factor, lim := l.scalar("shift"), l.scalar("scale"), l.scalar("factor"), l.limits()
+			return func() {
+				y := l.exponential(l.shifted(shift, scale), lim)
+				l.VMULPS(factor, y, y)
+				l.store(y, "dst")
+			}, nil
+		})
+	g.kernel("expSum", "dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i]", params(streams("dst", "src"), sums("sum"), scalars("shift", "scale")),
+		func(l *loop) (step, end func()) {
+			shift, scale, lim, sum := l.scalar("shift"), l.scalar("scale"), l.limits(), l.accumulate("sum")
+			return func() {
+				y := l.exponential(l.shifted(shift, scale), lim)
+				l.store(y, "dst")
+				sum.add(l.widened(y))
+			}, sum.store
+		})
+	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift)", params(streams("src"), sums("sum"), scalars("shift")),
+		func(l *loop) (step, end func()) {
+			shift, lim, sum := l.scalar("shift"), l.limits(), l.accumulate("sum")
+			return func() {
+				x := l.load("src")
+				l.VSUBPS(shift, x, x)
+				sum.add(l.widened(l.exponential(x, lim)))
+			}, sum.store
+		})
+	g.kernel("logSoftmaxGrad", "dst[i] = dy[i] - sum·e^y[i]", params(streams("dst", "y", "dy"), scalars("sum")),
+		func(l *loop) (step, end func()) {
+			sum, lim := l.scalar("sum"), l.limits()
+			return func() {
+				e := l.exponential(l.load("y"), lim)
+				dy := l.load("dy")
+				l.VFNMADD231PS(sum, e, dy)
+				l.store(dy, "dst")
+			}, nil
+		})
+	g.tanh()
+}
+
+// tanh emits the hyperbolic tangent: a polynomial near zero, else 1 - 2/(e^2|x|+1) with the sign of x.
+func (g *generator) tanh() {
+	g.kernel("tanh", "dst[i] = tanh(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+		lim, limit := l.limits(), l.constant(tanhSmall)
+		return func() {
+			x := l.load("src")
+			size := l.and(0x7fffffff, x)
+			twice := l.register()
+			l.VADDPS(size, size, twice)
+			e := l.exponential(twice, lim)
+			l.VADDPS(l.number(1), e, e)
+			quotient, large := l.constant(2), l.constant(1)
+			l.VDIVPS(e, quotient, quotient)
+			l.VSUBPS(quotient, large, large)
+
+			square := l.register()
+			l.VMULPS(x, x, square)
+			small := l.polynomial(tanhPoly, square)
+			l.VMULPS(square, small, small)
+			l.VFMADD213PS(x, x, small) // small·x + x
+
+			if l.wide() {
+				mask := l.K()
+				l.VCMPPS(operand.Imm(1), limit, size, mask) // size < limit
+				l.VBLENDMPS(small, large, mask, large)
+			} else {
+				mask := l.YMM()
+				l.VCMPPS(operand.Imm(1), limit, size, mask)
+				l.VBLENDVPS(mask, small, large, large)
+			}
+			sign := l.and(0x80000000, x)
+			if l.wide() {
+				l.VPORD(sign, large, large)
+			} else {
+				l.VPOR(sign, large, large)
+			}
+			l.store(large, "dst")
+		}, nil
+	})
+}
+
+// quotient emits y/(1+e).
+func (g *generator) quotient(y, e reg.VecVirtual) reg.VecVirtual {
+	q := g.register()
+	g.VADDPS(g.number(1), e, q)
+	g.VDIVPS(q, y, q)
+	return q
+}
+
+// negative emits -x.
+func (g *generator) negative(x reg.VecVirtual) reg.VecVirtual {
+	y := g.register()
+	if g.wide() {
+		g.VPXORD(g.bits(0x80000000), x, y)
+	} else {
+		g.VPXOR(g.bits(0x80000000), x, y)
+	}
+	return y
+}
+
+func (g *generator) activations() {
+	g.kernel("sigmoid", "dst[i] = 1/(1+e^-src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+		lim, one := l.limits(), l.constant(1)
+		return func() {
+			l.store(l.quotient(one, l.exponential(l.negative(l.load("src")), lim)), "dst")
+		}, nil
+	})
+	g.kernel("silu", "dst[i] = src[i]/(1+e^-src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+		lim := l.limits()
+		return func() {
+			x := l.load("src")
+			l.store(l.quotient(x, l.exponential(l.negative(x), lim)), "dst")
+		}, nil
+	})
+	g.kernel("siluGrad", "dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i])", streams("dst", "x", "dy"), func(l *loop) (step, end func()) {
+		lim, one := l.limits(), l.constant(1)
+		return func() {
+			x := l.load("x")
+			s := l.quotient(one, l.exponential(l.negative(x), lim))
+			slope := l.register()
+			l.VSUBPS(s, one, slope)
+			l.VFMADD213PS(one, x, slope) // slope·x + 1
+			l.VMULPS(s, slope, slope)
+			l.VMULPS(l.at("dy", 0), slope, slope)
+			l.store(slope, "dst")
+		}, nil
+	})
+	g.kernel("geluTanh", "dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)", streams("dst", "src"), func(l *loop) (step, end func()) {
+		lim := l.limits()
+		return func() {
+			x := l.load("src")
+			u := l.geluArgument(x, l.squareOf(x))
+			l.store(l.quotient(x, l.exponential(u, lim)), "dst")
+		}, nil
+	})
+	g.kernel("geluTanhGrad", "dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)", streams("dst", "x", "dy"),
+		func(l *loop) (step, end func()) {
+			lim, flat, one := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1)
+			return func() {
+				x := l.load("x")
+				l.clamp(x, flat)
+				square := l.squareOf(x)
+				e := l.exponential(l.geluArgument(x, square), lim)
+				s := l.quotient(one, e)
+				slope := l.constant(3 * geluB)
+				l.VFMADD213PS(l.number(geluA), square, slope)
+				l.VMULPS(s, e, e) // 1-s
+				l.VMULPS(s, e, e)
+				l.VMULPS(x, e, e)
+				l.VFMADD213PS(s, e, slope) // slope·e + s
+				l.VMULPS(l.at("dy", 0), slope, slope)
+				l.store(slope, "dst")
+			}, nil
+		})
+	g.kernel("gelu", "dst[i] = src[i]·Φ(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+		lim, two := l.limits(), l.constant(2)
+		return func() {
+			x := l.load("src")
+			cdf := l.normalCDF(x, l.normalExponential(x, lim), two)
+			l.VMULPS(x, cdf, cdf)
+			l.store(cdf, "dst")
+		}, nil
+	})
+	g.kernel("geluGrad", "dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))", streams("dst", "x", "dy"), func(l *loop) (step, end func()) {
+		lim, two := l.limits(), l.constant(2)
+		return func() {
+			x := l.load("x")
+			e := l.normalExponential(x, lim)
+			cdf := l.normalCDF(x, e, two)
+			l.VMULPS(l.number(density0), e, e)
+			l.VFMADD231PS(x, e, cdf)
+			l.VMULPS(l.at("dy", 0), cdf, cdf)
+			l.store(cdf, "dst")
+		}, nil
+	})
+}
+
+func (g *generator) squareOf(x reg.VecVirtual) reg.VecVirtual {
+	y := g.register()
+	g.VMULPS(x, x, y)
+	return y
+}
+
+// geluArgument emits -x(a+b·square).
+func (g *generator) geluArgument(x, square reg.VecVirtual) reg.VecVirtual {
+	u := g.constant(-geluB)
+	g.VFMADD213PS(g.number(-geluA), square, u)
+	g.VMULPS(x, u, u)
+	return u
+}
+
+// normalExponential emits e^(-x²/2).
+func (g *generator) normalExponential(x reg.VecVirtual, l limits) reg.VecVirtual {
+	y := g.register()
+	g.VMULPS(g.number(-0.5), x, y)
+	g.VMULPS(x, y, y)
+	return g.exponential(y, l)
+}
+
+// normalCDF emits Φ(x) from e = e^(-x²/2), by erfc's polynomial in 2t-1, t = 2/(2+|x|/√2).
+func (g *generator) normalCDF(x, e, two reg.VecVirtual) reg.VecVirtual {
+	t := g.and(0x7fffffff, x)
+	g.VFMADD132PS(g.number(halfRoot2), two, t) // t·√½ + 2
+	g.VDIVPS(t, two, t)
+	s := g.register()
+	g.VADDPS(t, t, s)
+	g.VSUBPS(g.number(1), s, s)
+	tail := g.polynomial(erfcPoly, s)
+	g.VMULPS(t, tail, tail)
+	g.VMULPS(e, tail, tail)
+	g.VMULPS(g.number(0.5), tail, tail)
+	rest := g.constant(1)
+	g.VSUBPS(tail, rest, rest)
+	return g.bySign(x, tail, rest)
+}

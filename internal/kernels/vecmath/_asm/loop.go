@@ -1,0 +1,305 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// block is the number of elements that a kernel does per turn of its loop under either vector width. Sums have as many accumulators, so that
+// both widths add in the same order.
+const block = 16
+
+// param is a parameter of a kernel after n, the number of elements.
+type param struct {
+	name string
+	typ  string // float32, float64 or uint16
+	kind kind
+}
+
+type kind int
+
+const (
+	stream kind = iota // pointer to n elements
+	fixed              // pointer to what is not walked: the accumulators of a sum
+	scalar
+)
+
+// streams are pointers to n float32 each.
+func streams(names ...string) []param { return typed(stream, "float32", names...) }
+
+// scalars are float32 numbers.
+func scalars(names ...string) []param { return typed(scalar, "float32", names...) }
+
+// sums are pointers to 16 float64 accumulators each.
+func sums(names ...string) []param { return typed(fixed, "float64", names...) }
+
+func typed(k kind, typ string, names ...string) []param {
+	var list []param
+	for _, name := range names {
+		list = append(list, param{name, typ, k})
+	}
+	return list
+}
+
+func params(lists ...[]param) []param {
+	var all []param
+	for _, l := range lists {
+		all = append(all, l...)
+	}
+	return all
+}
+
+func (p param) bytes() int { return map[string]int{"float32": 4, "float64": 8, "uint16": 2}[p.typ] }
+
+// declaration is the parameter as Go writes it.
+func (p param) declaration() string {
+	if p.kind == scalar {
+		return p.name + " " + p.typ
+	}
+	return p.name + " *" + p.typ
+}
+
+// kernel is what the dispatcher must know of a kernel; both widths have the same.
+type kernel struct {
+	name    string
+	formula string
+	params  []param
+}
+
+// declarations lists n and the parameters as Go writes them.
+func (k kernel) declarations() string {
+	list := []string{"n int"}
+	for _, p := range k.params {
+		list = append(list, p.declaration())
+	}
+	return strings.Join(list, ", ")
+}
+
+// generator emits the kernels for one vector width: 8 lanes are AVX2, 16 are AVX-512.
+type generator struct {
+	*build.Context
+	*constants
+	lanes   int
+	emitted []kernel
+}
+
+func (g *generator) wide() bool { return g.lanes == 16 }
+
+func (g *generator) suffix() string {
+	if g.wide() {
+		return "AVX512"
+	}
+	return "AVX2"
+}
+
+// loop is the kernel that is being emitted.
+type loop struct {
+	*generator
+	known    map[string]param
+	pointers map[string]reg.GPVirtual
+	index    reg.GPVirtual
+	part     int // of the block: 0, or 0 and 1 where a vector holds half of it
+}
+
+// kernel emits a loop over n elements, n a positive multiple of 16. body loads what stays in registers and returns what is emitted per part
+// of a block, and at the end (may be nil).
+func (g *generator) kernel(name, formula string, ps []param, body func(l *loop) (step, end func())) {
+	k := kernel{name, formula, ps}
+	g.emitted = append(g.emitted, k)
+	g.Function(name + g.suffix())
+	g.Doc(fmt.Sprintf("%s%s: %s for i < n, n a positive multiple of %d.", name, g.suffix(), formula, block))
+	g.Pragma("noescape")
+	g.SignatureExpr("func(" + k.declarations() + ")")
+	l := &loop{generator: g, known: map[string]param{}, pointers: map[string]reg.GPVirtual{}}
+	n := g.GP64()
+	g.Load(g.Param("n"), n)
+	for _, p := range ps {
+		l.known[p.name] = p
+		if p.kind != scalar {
+			l.pointers[p.name] = g.GP64()
+			g.Load(g.Param(p.name), l.pointers[p.name])
+		}
+	}
+	step, end := body(l)
+	l.index = g.GP64()
+	g.XORQ(l.index, l.index)
+	g.Label("loop")
+	for l.part = range block / g.lanes {
+		step()
+	}
+	g.ADDQ(operand.Imm(block), l.index)
+	g.CMPQ(l.index, n)
+	g.JL(operand.LabelRef("loop"))
+	if end != nil {
+		end()
+	}
+	g.VZEROUPPER()
+	g.RET()
+}
+
+// register returns a fresh vector register.
+func (g *generator) register() reg.VecVirtual {
+	if g.wide() {
+		return g.ZMM()
+	}
+	return g.YMM()
+}
+
+// at is the place of the part's elements in a stream, from an element of the part on.
+func (l *loop) at(name string, element int) operand.Mem {
+	p := l.known[name]
+	return operand.Mem{Base: l.pointers[name], Index: l.index, Scale: uint8(p.bytes()), Disp: p.bytes() * (l.lanes*l.part + element)}
+}
+
+// load returns a register with the part's elements of a float32 stream.
+func (l *loop) load(name string) reg.VecVirtual {
+	v := l.register()
+	l.VMOVUPS(l.at(name, 0), v)
+	return v
+}
+
+// store writes the part's elements of a float32 stream.
+func (l *loop) store(v reg.VecVirtual, name string) { l.VMOVUPS(v, l.at(name, 0)) }
+
+// scalar returns a register with a parameter in each lane.
+func (l *loop) scalar(name string) reg.VecVirtual {
+	v := l.register()
+	argument, err := l.Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	if l.known[name].typ == "float64" {
+		l.VBROADCASTSD(argument.Addr, v)
+	} else {
+		l.VBROADCASTSS(argument.Addr, v)
+	}
+	return v
+}
+
+// number returns the memory operand with x in each lane.
+func (g *generator) number(x float32) operand.Mem { return g.bits(bitsOf(x)) }
+
+// constant returns a register with x in each lane.
+func (g *generator) constant(x float32) reg.VecVirtual {
+	v := g.register()
+	g.VMOVUPS(g.number(x), v)
+	return v
+}
+
+// and emits a bitwise and with a pattern.
+func (g *generator) and(pattern uint32, x reg.VecVirtual) reg.VecVirtual {
+	y := g.register()
+	if g.wide() {
+		g.VPANDD(g.bits(pattern), x, y)
+	} else {
+		g.VPAND(g.bits(pattern), x, y)
+	}
+	return y
+}
+
+// bySign emits the choice of negative where the sign bit of x is set, else of positive.
+func (g *generator) bySign(x, negative, positive reg.VecVirtual) reg.VecVirtual {
+	y := g.register()
+	if g.wide() {
+		mask := g.K()
+		g.VPMOVD2M(x, mask)
+		g.VBLENDMPS(negative, positive, mask, y)
+	} else {
+		g.VBLENDVPS(x, negative, positive, y)
+	}
+	return y
+}
+
+// doubles are the halves of a vector as float64.
+type doubles [2]reg.VecVirtual
+
+// widened converts a vector to float64, exactly.
+func (g *generator) widened(v reg.VecVirtual) doubles {
+	d := doubles{g.register(), g.register()}
+	if g.wide() {
+		upper := g.YMM()
+		g.VEXTRACTF64X4(operand.Imm(1), v, upper)
+		g.VCVTPS2PD(v.AsY(), d[0])
+		g.VCVTPS2PD(upper, d[1])
+		return d
+	}
+	upper := g.XMM()
+	g.VEXTRACTF128(operand.Imm(1), v, upper)
+	g.VCVTPS2PD(v.AsX(), d[0])
+	g.VCVTPS2PD(upper, d[1])
+	return d
+}
+
+// wide loads the part's elements of a float32 stream as float64.
+func (l *loop) loadWide(name string) doubles {
+	d := doubles{l.register(), l.register()}
+	for h := range d {
+		l.VCVTPS2PD(l.at(name, h*l.lanes/2), d[h])
+	}
+	return d
+}
+
+// narrowed rounds float64 halves to one vector of float32.
+func (g *generator) narrowed(d doubles) reg.VecVirtual {
+	v := g.register()
+	if g.wide() {
+		lower, upper := g.YMM(), g.YMM()
+		g.VCVTPD2PS(d[0], lower)
+		g.VCVTPD2PS(d[1], upper)
+		g.VINSERTF64X4(operand.Imm(1), upper, lower.AsZ(), v)
+		return v
+	}
+	lower, upper := g.XMM(), g.XMM()
+	g.VCVTPD2PSY(d[0], lower)
+	g.VCVTPD2PSY(d[1], upper)
+	g.VINSERTF128(operand.Imm(1), upper, lower.AsY(), v)
+	return v
+}
+
+// accumulators are 16 float64 sums; element i of a stream goes to number i mod 16.
+type accumulators struct {
+	*loop
+	name  string
+	parts []doubles
+}
+
+// accumulate loads the sums at a fixed parameter.
+func (l *loop) accumulate(name string) *accumulators {
+	a := &accumulators{loop: l, name: name}
+	for range block / l.lanes {
+		a.parts = append(a.parts, doubles{l.register(), l.register()})
+	}
+	a.each(func(v reg.VecVirtual, m operand.Mem) { l.VMOVUPD(m, v) })
+	return a
+}
+
+func (a *accumulators) each(f func(v reg.VecVirtual, m operand.Mem)) {
+	for p, halves := range a.parts {
+		for h, v := range halves {
+			f(v, operand.Mem{Base: a.pointers[a.name], Disp: 8 * (p*a.lanes + h*a.lanes/2)})
+		}
+	}
+}
+
+// add adds the part's numbers.
+func (a *accumulators) add(d doubles) {
+	for h := range d {
+		a.VADDPD(d[h], a.parts[a.part][h], a.parts[a.part][h])
+	}
+}
+
+// addProduct adds the part's products. A product of two converted float32 is exact, so fusing rounds as adding does.
+func (a *accumulators) addProduct(x, y doubles) {
+	for h := range x {
+		a.VFMADD231PD(x[h], y[h], a.parts[a.part][h])
+	}
+}
+
+// store writes the sums back.
+func (a *accumulators) store() {
+	a.each(func(v reg.VecVirtual, m operand.Mem) { a.VMOVUPD(v, m) })
+}

@@ -1,0 +1,119 @@
+package vecmath
+
+// Every product below is converted to float32, which keeps compilers from fusing it with an addition: all variants give the same bits.
+
+// Add sets dst[i] = x[i] + y[i]. dst may be x or y, here and below; else operands must not overlap. Lengths that differ are a panic.
+func Add(dst, x, y []float32) {
+	checkLengths(len(dst), len(x), len(y))
+	done := addVector(len(dst), first(dst), first(x), first(y))
+	for i := done; i < len(dst); i++ {
+		dst[i] = x[i] + y[i]
+	}
+}
+
+// Sub sets dst[i] = x[i] - y[i].
+func Sub(dst, x, y []float32) {
+	checkLengths(len(dst), len(x), len(y))
+	done := subVector(len(dst), first(dst), first(x), first(y))
+	for i := done; i < len(dst); i++ {
+		dst[i] = x[i] - y[i]
+	}
+}
+
+// Mul sets dst[i] = x[i]·y[i].
+func Mul(dst, x, y []float32) {
+	checkLengths(len(dst), len(x), len(y))
+	done := mulVector(len(dst), first(dst), first(x), first(y))
+	for i := done; i < len(dst); i++ {
+		dst[i] = x[i] * y[i]
+	}
+}
+
+// Div sets dst[i] = x[i]/y[i].
+func Div(dst, x, y []float32) {
+	checkLengths(len(dst), len(x), len(y))
+	done := divVector(len(dst), first(dst), first(x), first(y))
+	for i := done; i < len(dst); i++ {
+		dst[i] = x[i] / y[i]
+	}
+}
+
+// Axpby sets dst[i] = a·x[i] + b·y[i].
+func Axpby(dst []float32, a float32, x []float32, b float32, y []float32) {
+	checkLengths(len(dst), len(x), len(y))
+	done := axpbyVector(len(dst), first(dst), first(x), first(y), a, b)
+	for i := done; i < len(dst); i++ {
+		dst[i] = float32(a*x[i]) + float32(b*y[i])
+	}
+}
+
+// Affine sets dst[i] = a·x[i] + b.
+func Affine(dst, x []float32, a, b float32) {
+	checkLengths(len(dst), len(x))
+	done := affineVector(len(dst), first(dst), first(x), a, b)
+	for i := done; i < len(dst); i++ {
+		dst[i] = float32(a*x[i]) + b
+	}
+}
+
+// Scale sets dst[i] = a·x[i].
+func Scale(dst, x []float32, a float32) {
+	checkLengths(len(dst), len(x))
+	done := scaleVector(len(dst), first(dst), first(x), a)
+	for i := done; i < len(dst); i++ {
+		dst[i] = a * x[i]
+	}
+}
+
+// ReLU sets dst[i] = x[i], or 0 where x[i] < 0. NaN stays NaN.
+func ReLU(dst, x []float32) {
+	checkLengths(len(dst), len(x))
+	done := reluVector(len(dst), first(dst), first(x))
+	for i := done; i < len(dst); i++ {
+		v := x[i]
+		if v < 0 {
+			v = 0
+		}
+		dst[i] = v
+	}
+}
+
+// ReLUGrad sets dst[i] = dy[i] where y[i] > 0, else 0.
+func ReLUGrad(dst, y, dy []float32) {
+	checkLengths(len(dst), len(y), len(dy))
+	done := reluGradVector(len(dst), first(dst), first(y), first(dy))
+	for i := done; i < len(dst); i++ {
+		var v float32
+		if y[i] > 0 {
+			v = dy[i]
+		}
+		dst[i] = v
+	}
+}
+
+// SoftmaxGrad sets dst[i] = y[i]·(dy[i]-dot).
+func SoftmaxGrad(dst, y, dy []float32, dot float32) {
+	checkLengths(len(dst), len(y), len(dy))
+	done := softmaxGradVector(len(dst), first(dst), first(y), first(dy), dot)
+	for i := done; i < len(dst); i++ {
+		dst[i] = y[i] * (dy[i] - dot)
+	}
+}
+
+// ScoreGrad sets dst[i] = a·(y[i]·(dy[i]-delta)), the gradient of attention's scores.
+func ScoreGrad(dst, y, dy []float32, delta, a float32) {
+	checkLengths(len(dst), len(y), len(dy))
+	done := scoreGradVector(len(dst), first(dst), first(y), first(dy), delta, a)
+	for i := done; i < len(dst); i++ {
+		dst[i] = y[i] * (dy[i] - delta) * a
+	}
+}
+
+// SubWide sets dst[i] = x[i] - c, computed in float64 and rounded once.
+func SubWide(dst, x []float32, c float64) {
+	checkLengths(len(dst), len(x))
+	done := subWideVector(len(dst), first(dst), first(x), c)
+	for i := done; i < len(dst); i++ {
+		dst[i] = float32(float64(x[i]) - c)
+	}
+}

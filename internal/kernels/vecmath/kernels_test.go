@@ -1,0 +1,308 @@
+package vecmath
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
+)
+
+// arrays are operands of one length, filled at random; a kernel may write to any of them.
+type arrays struct {
+	a, b, c, d, e, f []float32
+	v, w             []float64
+	h                []dtype.BF16
+	sum, inner       float64
+	most             float32
+}
+
+func newArrays(n int, seed uint64) *arrays {
+	r := rand.New(rand.NewPCG(seed, 1))
+	fill := func(lo, hi float32) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = lo + (hi-lo)*r.Float32()
+		}
+		return x
+	}
+	x := &arrays{a: fill(-3, 3), b: fill(-3, 3), c: fill(-3, 3), d: fill(0, 3), e: fill(-3, 3), f: fill(-1e-3, 1e3),
+		v: make([]float64, n), w: make([]float64, n), h: make([]dtype.BF16, n)}
+	for i := range n {
+		x.v[i], x.w[i], x.h[i] = r.Float64(), r.Float64(), dtype.BF16(r.Uint32())
+	}
+	return x
+}
+
+// bits is everything there is to compare.
+func (x *arrays) bits() []uint64 {
+	var all []uint64
+	for _, s := range [][]float32{x.a, x.b, x.c, x.d, x.e, x.f} {
+		for _, v := range s {
+			all = append(all, uint64(math.Float32bits(v)))
+		}
+	}
+	for i := range x.v {
+		all = append(all, math.Float64bits(x.v[i]), math.Float64bits(x.w[i]), uint64(x.h[i]))
+	}
+	return append(all, math.Float64bits(x.sum), math.Float64bits(x.inner), uint64(math.Float32bits(x.most)))
+}
+
+// specials puts what is not an ordinary number in some places of a.
+func (x *arrays) specials() *arrays {
+	for i := range x.a {
+		switch i % 23 {
+		case 3:
+			x.a[i] = float32(math.NaN())
+		case 7:
+			x.a[i] = float32(math.Copysign(0, -1))
+		case 11:
+			x.a[i] = float32(math.Inf(1))
+		case 13:
+			x.a[i] = float32(math.Inf(-1))
+		case 17:
+			x.a[i] = 1e-42
+		}
+	}
+	return x
+}
+
+// exact are the kernels whose bits all variants share.
+var exact = map[string]func(x *arrays){
+	"Add":            func(x *arrays) { Add(x.b, x.a, x.c) },
+	"Sub":            func(x *arrays) { Sub(x.b, x.a, x.c) },
+	"Mul":            func(x *arrays) { Mul(x.b, x.a, x.c) },
+	"Div":            func(x *arrays) { Div(x.b, x.a, x.c) },
+	"Axpby":          func(x *arrays) { Axpby(x.b, 0.3, x.a, -1.7, x.c) },
+	"Affine":         func(x *arrays) { Affine(x.b, x.a, 0.3, -1.7) },
+	"Scale":          func(x *arrays) { Scale(x.a, x.a, 0.3) },
+	"ReLU":           func(x *arrays) { ReLU(x.b, x.a) },
+	"ReLUGrad":       func(x *arrays) { ReLUGrad(x.b, x.a, x.c) },
+	"SoftmaxGrad":    func(x *arrays) { SoftmaxGrad(x.b, x.a, x.c, 0.7) },
+	"ScoreGrad":      func(x *arrays) { ScoreGrad(x.b, x.a, x.c, 0.7, 0.3) },
+	"SubWide":        func(x *arrays) { SubWide(x.b, x.a, 0.123456789) },
+	"Sum":            func(x *arrays) { x.sum = Sum(x.b) },
+	"Dot":            func(x *arrays) { x.sum = Dot(x.b, x.c) },
+	"Deviations":     func(x *arrays) { x.sum = Deviations(x.b, 0.123456789) },
+	"Max":            func(x *arrays) { x.most = Max(x.a) },
+	"AddWide":        func(x *arrays) { AddWide(x.v, x.a) },
+	"Normalize":      func(x *arrays) { Normalize(x.b, x.a, nil, nil, 0.1, 1.3) },
+	"NormalizeScale": func(x *arrays) { Normalize(x.b, x.a, x.c, nil, 0.1, 1.3) },
+	"NormalizeBoth":  func(x *arrays) { Normalize(x.b, x.a, x.c, x.d, 0.1, 1.3) },
+	"NormSums":       func(x *arrays) { x.sum, x.inner = NormSums(x.b, x.c, x.d, 0.1, 1.3) },
+	"NormGrad":       func(x *arrays) { NormGrad(x.b, x.a, x.c, x.d, 0.1, 1.3, 0.2, 0.7, 1.1) },
+	"NormParamGrad":  func(x *arrays) { NormParamGrad(x.v, x.w, x.a, x.b, 0.1, 1.3) },
+	"NormScaleGrad":  func(x *arrays) { NormParamGrad(x.v, nil, x.a, x.b, 0.1, 1.3) },
+	"AdamMoments":    func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Moments(x.c, x.d, x.a, x.a) },
+	"AdamStep":       func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01) },
+	"WidenBF16":      func(x *arrays) { WidenBF16(x.b, x.h) },
+	"RoundBF16":      func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
+}
+
+// fused are the kernels with an exponential, whose generic version rounds differently.
+var fused = map[string]func(x *arrays){
+	"ExpScaled":      func(x *arrays) { ExpScaled(x.b, x.a, 0.5, 1.5, 0.3) },
+	"ExpSum":         func(x *arrays) { x.sum = ExpSum(x.b, x.a, 3, 0.7) },
+	"ExpSumNegative": func(x *arrays) { x.sum = ExpSum(x.b, x.a, 3, -0.7) },
+	"SumExp":         func(x *arrays) { x.sum = SumExp(x.a, 3) },
+	"LogSoftmaxGrad": func(x *arrays) { LogSoftmaxGrad(x.b, x.a, x.c, 0.4) },
+	"Sigmoid":        func(x *arrays) { Sigmoid(x.b, x.a) },
+	"SiLU":           func(x *arrays) { SiLU(x.b, x.a) },
+	"SiLUGrad":       func(x *arrays) { SiLUGrad(x.b, x.a, x.c) },
+	"GELUTanh":       func(x *arrays) { GELUTanh(x.b, x.a) },
+	"GELUTanhGrad":   func(x *arrays) { GELUTanhGrad(x.b, x.a, x.c) },
+	"GELU":           func(x *arrays) { GELU(x.b, x.a) },
+	"GELUGrad":       func(x *arrays) { GELUGrad(x.b, x.a, x.c) },
+}
+
+// under runs f on equal operands under a variant and returns all bits.
+func under(t *testing.T, v kernels.Variant, n int, special bool, f func(x *arrays)) []uint64 {
+	restore, err := kernels.Force(v)
+	require.NoError(t, err)
+	defer restore()
+	x := newArrays(n, uint64(n))
+	if special {
+		x.specials()
+	}
+	f(x)
+	return x.bits()
+}
+
+// lengths have empty, partial, whole and several blocks, and more than one stretch.
+var lengths = []int{0, 1, 2, 15, 16, 17, 31, 48, 63, 100, stretch + lanes + 5}
+
+func TestVariantsAgreeBitByBit(t *testing.T) {
+	for name, f := range exact {
+		for _, v := range kernels.Available() {
+			for _, n := range lengths {
+				for _, special := range []bool{false, true} {
+					require.Equal(t, under(t, kernels.Generic, n, special, f), under(t, v, n, special, f), "%s %s of %d", name, v, n)
+				}
+			}
+		}
+	}
+	for name, f := range fused {
+		vectors := kernels.Available()[1:]
+		for _, v := range vectors {
+			for _, n := range lengths {
+				require.Equal(t, under(t, vectors[0], n, true, f), under(t, v, n, true, f), "%s %s of %d", name, v, n)
+			}
+		}
+	}
+}
+
+func sigmoid64(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
+// pointwise are the definitions of the fused kernels that work on single elements: b from a and c.
+var pointwise = map[string]func(a, c float64) float64{
+	"ExpScaled":      func(a, _ float64) float64 { return 0.3 * math.Exp(1.5*(a-0.5)) },
+	"ExpSum":         func(a, _ float64) float64 { return math.Exp(0.7 * (a - 3)) },
+	"ExpSumNegative": func(a, _ float64) float64 { return math.Exp(-0.7 * (a - 3)) },
+	"LogSoftmaxGrad": func(a, c float64) float64 { return c - 0.4*math.Exp(a) },
+	"Sigmoid":        func(a, _ float64) float64 { return sigmoid64(a) },
+	"SiLU":           func(a, _ float64) float64 { return a * sigmoid64(a) },
+	"SiLUGrad":       func(a, c float64) float64 { s := sigmoid64(a); return c * s * (1 + a*(1-s)) },
+	"GELUTanh":       func(a, _ float64) float64 { return a * sigmoid64(a*(geluA+geluB*a*a)) },
+	"GELUTanhGrad": func(a, c float64) float64 {
+		s := sigmoid64(a * (geluA + geluB*a*a))
+		return c * (s + a*s*(1-s)*(geluA+3*geluB*a*a))
+	},
+	"GELU": func(a, _ float64) float64 { return a * math.Erfc(-a/math.Sqrt2) / 2 },
+	"GELUGrad": func(a, c float64) float64 {
+		return c * (math.Erfc(-a/math.Sqrt2)/2 + a*math.Exp(-a*a/2)/math.Sqrt(2*math.Pi))
+	},
+}
+
+// TestFusedKernels compares with float64 over a wide range, and with the kernel's own results for single elements.
+func TestFusedKernels(t *testing.T) {
+	const n = 4000 + 7
+	for name, f := range fused {
+		want, elementwise := pointwise[name]
+		kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+			x := newArrays(n, 5)
+			for i := range x.a {
+				x.a[i] *= 5 // -15 … 15
+			}
+			a, c := append([]float32(nil), x.a...), append([]float32(nil), x.c...)
+			f(x)
+			var sum float64
+			for i := range a {
+				if !elementwise {
+					continue
+				}
+				exact := want(float64(a[i]), float64(c[i]))
+				require.InDelta(t, exact, x.b[i], 1.5e-6*max(1, math.Abs(exact)), "%s(%v, %v)", name, a[i], c[i])
+				sum += float64(x.b[i])
+				one := &arrays{a: a[i : i+1], b: make([]float32, 1), c: c[i : i+1]}
+				f(one)
+				require.Equal(t, math.Float32bits(one.b[0]), math.Float32bits(x.b[i]), "%s: element %d depends on its place", name, i)
+			}
+			if x.sum != 0 && elementwise {
+				require.InEpsilon(t, sum, x.sum, 1e-14, name)
+			}
+		})
+	}
+}
+
+func TestSums(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		for _, n := range lengths {
+			x := newArrays(n, 3)
+			var sum, dot, deviations, exps float64
+			most := negInf
+			for i, a := range x.a {
+				sum += float64(a)
+				dot += float64(a) * float64(x.b[i])
+				deviations += (float64(a) - 0.25) * (float64(a) - 0.25)
+				exps += math.Exp(float64(a) - 1)
+				most = max(most, a)
+			}
+			require.InDelta(t, sum, Sum(x.a), 1e-9)
+			require.InDelta(t, dot, Dot(x.a, x.b), 1e-9)
+			require.InDelta(t, deviations, Deviations(x.a, 0.25), 1e-9)
+			require.InDelta(t, exps, SumExp(x.a, 1), 1e-6*exps)
+			require.Equal(t, most, Max(x.a))
+			var pieces [lanes]float64
+			cut := n / 2 / lanes * lanes
+			SumLanes(&pieces, x.a[:cut])
+			SumLanes(&pieces, x.a[cut:])
+			total := accumulators(pieces)
+			require.Equal(t, Sum(x.a), total.total(), "a sum in pieces")
+		}
+		nan := float32(math.NaN())
+		require.Equal(t, float32(2), Max([]float32{nan, 2, nan}))
+		require.Equal(t, negInf, Max([]float32{nan}))
+		require.Equal(t, negInf, Max(nil))
+	})
+}
+
+// TestAdamStepIsItsPasses holds that the one pass has the bits of the passes that it replaces.
+func TestAdamStepIsItsPasses(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		x, y := newArrays(101, 9), newArrays(101, 9)
+		a := NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01)
+		a.Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01)
+		Affine(y.a, y.a, 0.7, 0)
+		a.Moments(y.c, y.d, y.e, y.a)
+		Affine(y.b, y.b, 0.999, 0)
+		Axpby(y.b, 1, y.b, -0.01, y.e)
+		require.Equal(t, y.b, x.b)
+		require.Equal(t, y.c, x.c)
+		require.Equal(t, y.d, x.d)
+	})
+}
+
+// TestExtremeActivations: what is far out has the limits of the function, not a NaN.
+func TestExtremeActivations(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		for _, big := range []float32{20, 100, 1e10, 1e30, math.MaxFloat32} {
+			for name, f := range map[string]func(dst, x []float32){"SiLU": SiLU, "GELU": GELU, "GELUTanh": GELUTanh} {
+				x := []float32{big, -big}
+				f(x, x)
+				require.Equal(t, big, x[0], "%s(%v)", name, big)
+				require.InDelta(t, 0, x[1], 5e-8, "%s(%v)", name, -big)
+			}
+			for name, f := range map[string]func(dst, x, dy []float32){"SiLUGrad": SiLUGrad, "GELUGrad": GELUGrad, "GELUTanhGrad": GELUTanhGrad} {
+				x := []float32{big, -big}
+				f(x, x, []float32{1, 1})
+				require.InDelta(t, 1, x[0], 1e-7, "%s(%v)", name, big)
+				require.InDelta(t, 0, x[1], 5e-8, "%s(%v)", name, -big)
+			}
+		}
+	})
+}
+
+func TestKernelsMakeNoGarbage(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		x := newArrays(100, 1)
+		for _, table := range []map[string]func(x *arrays){exact, fused} {
+			for name, f := range table {
+				require.Zero(t, testing.AllocsPerRun(3, func() { f(x) }), name)
+			}
+		}
+	})
+}
+
+func BenchmarkKernels(b *testing.B) {
+	for _, table := range []map[string]func(x *arrays){exact, fused} {
+		for name, f := range table {
+			for _, v := range kernels.Available() {
+				b.Run(fmt.Sprint(name, "/", v), func(b *testing.B) {
+					restore, err := kernels.Force(v)
+					require.NoError(b, err)
+					defer restore()
+					x := newArrays(4096, 1)
+					b.SetBytes(4 * 4096)
+					for b.Loop() {
+						f(x)
+					}
+				})
+			}
+		}
+	}
+}
