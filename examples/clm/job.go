@@ -50,7 +50,7 @@ func (j *job) run(ctx context.Context) error {
 		return err
 	}
 	opts := []trainer.Option{
-		trainer.WithTrainData(train), trainer.WithEvalData(eval), trainer.WithMetrics(textMetric{size(j.corpus.eval)}),
+		trainer.WithTrainData(train), trainer.WithEvalData(eval), trainer.WithMetrics(textMetric(size(j.corpus.eval))),
 		trainer.WithParts(checkpoint.Part{Name: "tokenizer.json", Write: func(w io.Writer) error {
 			_, err := j.tok.WriteTo(w)
 			return err
