@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -41,6 +42,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "\nstopping after what is under way; interrupt again to stop at once")
 	})
 	ignoreFileSizeSignal()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(25) // tensors live off the Go heap: headroom for garbage would only grow the process
+	}
 	os.Exit(exitCode(run(ctx, os.Args[1:], os.Stdout, os.Stderr), os.Stderr))
 }
 

@@ -62,7 +62,7 @@ func main() {
 }
 
 func run(ctx context.Context, argv []string, w io.Writer) error {
-	g := &GenerationArguments{Prompt: "// Package ", MaxNewTokens: 200, Temperature: 0.8, TopP: 0.95, Seed: 42}
+	g := &GenerationArguments{Prompt: "// Package", MaxNewTokens: 200, Temperature: 0.8, TopP: 0.95, Seed: 42}
 	loader := args.Bind(pflag.NewFlagSet("generate", pflag.ContinueOnError), g)
 	if _, err := loader.Parse(argv); err != nil {
 		if errors.Is(err, args.ErrHelp) {
