@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // The constants of GELU's tanh form (Hendrycks & Gimpel 2016): ½x(1+tanh(u)) = x·σ(2u), 2u = geluA·x + geluB·x³.
@@ -13,49 +14,31 @@ const (
 	geluB = geluA * 0.044715
 )
 
-// Float32 loops: one pass, computed in float64 with the fast functions of exp32.go.
+// Float32 loops: package vecmath's, and erf, computed in float64.
+
+// vector1 is the block function of a function with one input.
+func vector1(f func(dst, x []float32)) block {
+	return func(_ *backend.Call, p *[4]unsafe.Pointer, n int) { f(operands1[float32](p, n)) }
+}
+
+// vector2 is the block function of a function with two inputs, as a gradient of x and dy.
+func vector2(f func(dst, x, y []float32)) block {
+	return func(_ *backend.Call, p *[4]unsafe.Pointer, n int) { f(operands2[float32](p, n)) }
+}
 
 func expBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
 	out, x := operands1[float32](p, n)
-	x = x[:len(out)]
-	for i := range out {
-		out[i] = float32(exp(float64(x[i])))
-	}
+	vecmath.Exp(out, x, 0)
 }
 
-func tanhBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
+func axpbyBlock32(c *backend.Call, p *[4]unsafe.Pointer, n int) {
+	out, x, y := operands2[float32](p, n)
+	vecmath.Axpby(out, float32(c.Floats[0]), x, float32(c.Floats[1]), y)
+}
+
+func affineBlock32(c *backend.Call, p *[4]unsafe.Pointer, n int) {
 	out, x := operands1[float32](p, n)
-	x = x[:len(out)]
-	for i := range out {
-		out[i] = float32(tanh(float64(x[i])))
-	}
-}
-
-func sigmoidBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
-	out, x := operands1[float32](p, n)
-	x = x[:len(out)]
-	for i := range out {
-		out[i] = float32(1 / (1 + exp(-float64(x[i]))))
-	}
-}
-
-func siluBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
-	out, x := operands1[float32](p, n)
-	x = x[:len(out)]
-	for i := range out {
-		v := float64(x[i])
-		out[i] = float32(v / (1 + exp(-v)))
-	}
-}
-
-func siluGradBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
-	out, x, dy := operands2[float32](p, n)
-	x, dy = x[:len(out)], dy[:len(out)]
-	for i := range out {
-		v := float64(x[i])
-		s := 1 / (1 + exp(-v))
-		out[i] = float32(float64(dy[i]) * (s * (1 + v*(1-s))))
-	}
+	vecmath.Affine(out, x, float32(c.Floats[0]), float32(c.Floats[1]))
 }
 
 func erfBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
@@ -63,46 +46,6 @@ func erfBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
 	x = x[:len(out)]
 	for i := range out {
 		out[i] = float32(erf(float64(x[i])))
-	}
-}
-
-func geluBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
-	out, x := operands1[float32](p, n)
-	x = x[:len(out)]
-	for i := range out {
-		v := float64(x[i])
-		cdf, _ := normalCDF(v)
-		out[i] = float32(v * cdf)
-	}
-}
-
-func geluGradBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
-	out, x, dy := operands2[float32](p, n)
-	x, dy = x[:len(out)], dy[:len(out)]
-	for i := range out {
-		v := float64(x[i])
-		cdf, density := normalCDF(v)
-		out[i] = float32(float64(dy[i]) * (cdf + v*density))
-	}
-}
-
-func geluTanhBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
-	out, x := operands1[float32](p, n)
-	x = x[:len(out)]
-	for i := range out {
-		v := float64(x[i])
-		out[i] = float32(v / (1 + exp(-v*(geluA+geluB*v*v))))
-	}
-}
-
-func geluTanhGradBlock32(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
-	out, x, dy := operands2[float32](p, n)
-	x, dy = x[:len(out)], dy[:len(out)]
-	for i := range out {
-		v := float64(x[i])
-		z := v * v
-		s := 1 / (1 + exp(-v*(geluA+geluB*z)))
-		out[i] = float32(float64(dy[i]) * (s + v*s*(1-s)*(geluA+3*geluB*z)))
 	}
 }
 

@@ -121,10 +121,8 @@ func attentionTiles[T float](t *task, l *lane, lo, hi int) {
 		}
 		multiply(nil, i1-i0, a.dv, n, scores, n, 1, v, vs, 1, out, os, false)
 		for i := range i1 - i0 {
-			o, f := out[i*os:][:a.dv], inverse[i]
-			for j := range o {
-				o[j] *= f
-			}
+			o := out[i*os:][:a.dv]
+			scaleLine(o, o, inverse[i])
 		}
 	}
 }
@@ -144,13 +142,13 @@ func attentionSoftmax[T float](a *attention, s []T, b, h, i int) (sum, lse float
 	if a.mask != nil {
 		a.hide(b, h, i, seen, func(j int) { s[j] = T(negInf) })
 	}
-	m := float64(largest(s))
-	if m == negInf && !hasNaN(s) {
+	m := largest(s)
+	if float64(m) == negInf && !hasNaN(s) {
 		clear(s)
 		return 0, negInf
 	}
-	sum = expRow(s, s, m, scale)
-	return sum, m*scale + math.Log(sum)
+	sum = expSumLine(s, s, m, T(scale))
+	return sum, float64(m)*scale + math.Log(sum)
 }
 
 // hide calls f for the keys among the first n that the mask hides from query i.

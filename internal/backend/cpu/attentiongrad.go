@@ -97,11 +97,7 @@ func attentionGradTile[T float](t *task, b, kv, h, i0 int, probs, grads []T, kee
 		if a.p > 0 {
 			applyKeep(g, g, keep[i*n:][:n], keepScale[T](a.p))
 		}
-		d := delta[i]
-		p = p[:len(g)]
-		for j := range g {
-			g[j] = p[j] * (g[j] - d) * scale
-		}
+		scoreGradLine(g, p, delta[i], scale)
 	}
 	multiply(nil, m, a.d, n, grads, n, 1, k, ks, 1, dq, a.d, false)
 	multiply(nil, n, a.d, m, grads, 1, n, q, qs, 1, dk, a.d, true)
@@ -117,7 +113,7 @@ func attentionProbs[T float](a *attention, s []T, lse float64, b, h, i int) {
 	clear(s[seen:])
 	s = s[:seen]
 	if a.scale != 0 {
-		expRow(s, s, lse/a.scale, a.scale)
+		expLine(s, s, T(lse/a.scale), T(a.scale), 1)
 	} else {
 		p := T(math.Exp(-lse))
 		for j := range s {

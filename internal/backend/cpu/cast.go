@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // copyKernel copies and converts. Equal dtypes are moved by size.
@@ -46,6 +47,7 @@ var casts = func() (t [dtype.Bool + 1][dtype.Bool + 1]block) {
 	castsFromHalf(&t, dtype.Float16, func(x uint16) float32 { return dtype.F16(x).Float32() })
 	t[dtype.Float32][dtype.BFloat16] = widenBF16
 	t[dtype.Float32][dtype.Float16] = widenF16
+	t[dtype.BFloat16][dtype.Float32] = roundBF16
 	return t
 }()
 
@@ -142,11 +144,11 @@ func toF16[S number](_ *backend.Call, p *[4]unsafe.Pointer, n int) {
 }
 
 func widenBF16(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
-	out, x := unsafe.Slice((*float32)(p[0]), n), unsafe.Slice((*dtype.BF16)(p[1]), n)
-	x = x[:len(out)]
-	for i := range out {
-		out[i] = x[i].Float32()
-	}
+	vecmath.WidenBF16(unsafe.Slice((*float32)(p[0]), n), unsafe.Slice((*dtype.BF16)(p[1]), n))
+}
+
+func roundBF16(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
+	vecmath.RoundBF16(unsafe.Slice((*dtype.BF16)(p[0]), n), unsafe.Slice((*float32)(p[1]), n))
 }
 
 func widenF16(_ *backend.Call, p *[4]unsafe.Pointer, n int) {

@@ -95,11 +95,9 @@ func crossEntropyGradRows[T float](t *task, _ *lane, lo, hi int) {
 			continue
 		}
 		g := *(*T)(at(dloss, dloss.Offset+i*dloss.Stride[0]))
-		expRow(dx, x, float64(lse[i]), 1)
-		p := dx[k]
-		for j := range dx {
-			dx[j] *= g
-		}
-		dx[k] = (p - 1) * g
+		expLine(dx, x, lse[i], 1, g)
+		p := dx[k : k+1]
+		expLine(p, x[k:k+1], lse[i], 1, 1)
+		p[0] = (p[0] - 1) * g
 	}
 }

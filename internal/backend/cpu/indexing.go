@@ -85,10 +85,7 @@ func embeddingGradRows[T float](t *task, l *lane, lo, hi int) {
 		default:
 			clear(sum)
 			for _, i := range places {
-				dy := row[T](&t.c.In[1], i, cols)[:len(sum)]
-				for j := range sum {
-					sum[j] += float64(dy[j])
-				}
+				addLine(sum, row[T](&t.c.In[1], i, cols))
 			}
 			for j := range out {
 				out[j] = T(sum[j])

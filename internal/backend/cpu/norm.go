@@ -75,76 +75,31 @@ func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
 		r := 1 / math.Sqrt(deviations(x, mu)/float64(cols)+c.Floats[0])
 		m, s := T(mu), T(r)
 		mean[i], rstd[i] = m, s
-		y = y[:len(x)]
-		switch {
-		case bias != nil:
-			w, b := weight[:len(x)], bias[:len(x)]
-			for j := range x {
-				y[j] = T((x[j]-m)*s*w[j]) + b[j]
-			}
-		case weight != nil:
-			w := weight[:len(x)]
-			for j := range x {
-				y[j] = (x[j] - m) * s * w[j]
-			}
-		default:
-			for j := range x {
-				y[j] = (x[j] - m) * s
-			}
-		}
+		normalizeLine(y, x, weight, bias, m, s)
 	}
 }
 
-// deviations is Σ(x−m)² in float64, with four accumulators.
-func deviations[T float](x []T, m float64) float64 {
-	var a, b, c, d float64
-	for ; len(x) >= 4; x = x[4:] {
-		x0, x1, x2, x3 := float64(x[0])-m, float64(x[1])-m, float64(x[2])-m, float64(x[3])-m
-		a += float64(x0 * x0)
-		b += float64(x1 * x1)
-		c += float64(x2 * x2)
-		d += float64(x3 * x3)
+// paramOrOnes is input i as a vector; where the call has none, ones, a product with which changes nothing.
+func paramOrOnes[T float](t *task, l *lane, i int) []T {
+	if w := param[T](t.c, i); w != nil {
+		return w
 	}
-	for _, v := range x {
-		e := float64(v) - m
-		a += float64(e * e)
+	l.reserve(t.n[0] * int(unsafe.Sizeof(*new(T))))
+	ones := carve[T](l, t.n[0])
+	for j := range ones {
+		ones[j] = 1
 	}
-	return (a + b) + (c + d)
+	return ones
 }
 
-func layerNormGradRows[T float](t *task, _ *lane, lo, hi int) {
+func layerNormGradRows[T float](t *task, l *lane, lo, hi int) {
 	c, cols := t.c, t.n[0]
-	mean, rstd, weight := slice[T](&c.In[1]), slice[T](&c.In[2]), param[T](c, 4)
+	mean, rstd, weight := slice[T](&c.In[1]), slice[T](&c.In[2]), paramOrOnes[T](t, l, 4)
 	for i := lo; i < hi; i++ {
 		x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols), row[T](&c.Out[0], i, cols)
-		dy, dx = dy[:len(x)], dx[:len(x)]
 		m, s := mean[i], rstd[i]
-		var sum, inner float64 // Σ dy·w and Σ dy·w·x̂
-		if weight == nil {
-			for j := range x {
-				g := float64(dy[j])
-				sum += g
-				inner += float64(g * float64((x[j]-m)*s))
-			}
-		} else {
-			w := weight[:len(x)]
-			for j := range x {
-				g := float64(dy[j] * w[j])
-				sum += g
-				inner += float64(g * float64((x[j]-m)*s))
-			}
-		}
-		a, b := T(sum/float64(cols)), T(inner/float64(cols))
-		if weight == nil {
-			for j := range x {
-				dx[j] = s * (dy[j] - a - T((x[j]-m)*s*b))
-			}
-			continue
-		}
-		w := weight[:len(x)]
-		for j := range x {
-			dx[j] = s * (T(dy[j]*w[j]) - a - T((x[j]-m)*s*b))
-		}
+		sum, inner := normSumsLine(x, dy, weight, m, s) // Σ dy·w and Σ dy·w·x̂
+		normGradLine(dx, x, dy, weight, m, s, T(sum/float64(cols)), T(inner/float64(cols)), s)
 	}
 }
 
@@ -155,43 +110,18 @@ func rmsNormRows[T float](t *task, _ *lane, lo, hi int) {
 		x, y := row[T](&c.In[0], i, cols), row[T](&c.Out[0], i, cols)
 		s := T(1 / math.Sqrt(sumSquares(x)/float64(cols)+c.Floats[0]))
 		rrms[i] = s
-		y = y[:len(x)]
-		if weight == nil {
-			for j := range x {
-				y[j] = x[j] * s
-			}
-			continue
-		}
-		w := weight[:len(x)]
-		for j := range x {
-			y[j] = x[j] * s * w[j]
-		}
+		normalizeLine(y, x, weight, nil, 0, s)
 	}
 }
 
-func rmsNormGradRows[T float](t *task, _ *lane, lo, hi int) {
+func rmsNormGradRows[T float](t *task, l *lane, lo, hi int) {
 	c, cols := t.c, t.n[0]
-	rrms, weight := slice[T](&c.In[1]), param[T](c, 3)
+	rrms, weight := slice[T](&c.In[1]), paramOrOnes[T](t, l, 3)
 	for i := lo; i < hi; i++ {
 		x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols), row[T](&c.Out[0], i, cols)
-		dy, dx = dy[:len(x)], dx[:len(x)]
 		s := rrms[i]
-		if weight == nil {
-			b := T(dot(x, dy) / float64(cols) * float64(s) * float64(s))
-			for j := range x {
-				dx[j] = s * (dy[j] - T(x[j]*b))
-			}
-			continue
-		}
-		w := weight[:len(x)]
-		var inner float64
-		for j := range x {
-			inner += float64(float64(dy[j]*w[j]) * float64(x[j]))
-		}
-		b := T(inner / float64(cols) * float64(s) * float64(s))
-		for j := range x {
-			dx[j] = s * (T(dy[j]*w[j]) - T(x[j]*b))
-		}
+		_, inner := normSumsLine(x, dy, weight, 0, 1)
+		normGradLine(dx, x, dy, weight, 0, 1, 0, T(inner/float64(cols)*float64(s)*float64(s)), s)
 	}
 }
 
@@ -246,20 +176,7 @@ func layerNormParts[T float](t *task, _ *lane, lo, hi int) {
 		}
 		for i := u * normRows; i < min((u+1)*normRows, t.n[1]); i++ {
 			x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols)
-			m, s := mean[i], rstd[i]
-			x, dy = x[:len(dw)], dy[:len(dw)]
-			if db == nil {
-				for j := range dw {
-					dw[j] += float64(dy[j] * (x[j] - m) * s)
-				}
-				continue
-			}
-			db = db[:len(dw)]
-			for j := range dw {
-				g := dy[j]
-				dw[j] += float64(g * (x[j] - m) * s)
-				db[j] += float64(g)
-			}
+			normParamLine(dw, db, x, dy, mean[i], rstd[i])
 		}
 	}
 }
@@ -272,11 +189,7 @@ func rmsNormParts[T float](t *task, _ *lane, lo, hi int) {
 		clear(dw)
 		for i := u * normRows; i < min((u+1)*normRows, t.n[1]); i++ {
 			x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols)
-			s := rrms[i]
-			x, dy = x[:len(dw)], dy[:len(dw)]
-			for j := range dw {
-				dw[j] += float64(dy[j] * x[j] * s)
-			}
+			normParamLine(dw, nil, x, dy, 0, rrms[i])
 		}
 	}
 }

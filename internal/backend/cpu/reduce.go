@@ -5,11 +5,13 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // The pieces of a sum. They are part of its order of additions, and so of its bits.
 const (
-	sumPart    = 16384 // elements per partial sum along the last dim
+	sumPart    = 16384 // elements per partial sum along the last dim, a multiple of sumLanes
+	sumLanes   = 16    // accumulators of a partial sum along the last dim
 	sumRows    = 1024  // rows per partial sum where columns are summed side by side
 	sumColumns = 256   // columns side by side; these do not touch each other
 	sumSqBlock = 4096  // elements per output of OpSumSq
@@ -19,7 +21,7 @@ const (
 type accumulator interface{ float64 | int64 }
 
 // sumKernel adds in an order that follows from the shape alone. If the last dim goes, an output is the sum of partial sums of 16384
-// elements, which have four accumulators each; else columns are summed side by side, in parts of 1024 rows. Parts are added in order.
+// elements, which have sixteen accumulators each; else columns are summed side by side, in parts of 1024 rows. Parts are added in order.
 func sumKernel(d *Device, c *backend.Call) {
 	t := d.begin(c)
 	defer t.end()
@@ -64,18 +66,18 @@ func partials[A accumulator](t *task) []A {
 	return unsafe.Slice((*A)(t.parts.ptr), t.parts.n/8)
 }
 
-// sumAlong makes partial sums lo to hi, where the last dim is summed. Element i of an output goes to accumulator i mod 4 of its part.
+// sumAlong makes partial sums lo to hi, where the last dim is summed. Element i of an output goes to accumulator i mod 16 of its part.
 func sumAlong[T number, A accumulator](t *task, _ *lane, lo, hi int) {
 	r, parts := &t.reduction, partials[A](t)
 	v := &t.c.In[0]
 	for u := lo; u < hi; u++ {
 		base := v.Offset + r.kept.offset(u%r.outputs)
 		first := u / r.outputs * r.part
-		var acc [4]A
+		var acc [sumLanes]A
 		r.gone.each(first, min(first+r.part, r.total), func(i, offset, n, stride int) {
 			x := from[T](v, base+offset)
-			for ; n > 0 && i&3 != 0; n-- {
-				acc[i&3] += A(x[0])
+			for ; n > 0 && i%sumLanes != 0; n-- {
+				acc[i%sumLanes] += A(x[0])
 				i++
 				if n > 1 {
 					x = x[stride:]
@@ -83,34 +85,35 @@ func sumAlong[T number, A accumulator](t *task, _ *lane, lo, hi int) {
 			}
 			addLanes(&acc, x, n, stride)
 		})
-		parts[u] = (acc[0] + acc[1]) + (acc[2] + acc[3])
+		parts[u] = total(&acc)
 	}
 }
 
-func addLanes[T number, A accumulator](acc *[4]A, x []T, n, stride int) {
-	a, b, c, d := acc[0], acc[1], acc[2], acc[3]
-	i := 0
-	if stride == 1 {
-		x = x[:n]
-		for ; i+4 <= len(x); i += 4 {
-			y := x[i : i+4 : i+4]
-			a += A(y[0])
-			b += A(y[1])
-			c += A(y[2])
-			d += A(y[3])
-		}
-	} else {
-		for ; i+4 <= n; i += 4 {
-			a += A(x[i*stride])
-			b += A(x[(i+1)*stride])
-			c += A(x[(i+2)*stride])
-			d += A(x[(i+3)*stride])
+// total adds the accumulators at a distance of 8, 4, 2 and 1.
+func total[A accumulator](acc *[sumLanes]A) A {
+	for d := sumLanes / 2; d > 0; d /= 2 {
+		for i := range d {
+			acc[i] += acc[i+d]
 		}
 	}
-	*acc = [4]A{a, b, c, d}
-	for k := 0; i < n; i, k = i+1, k+1 {
-		acc[k] += A(x[i*stride])
+	return acc[0]
+}
+
+// addLanes adds element i of n to accumulator i mod 16.
+func addLanes[T number, A accumulator](acc *[sumLanes]A, x []T, n, stride int) {
+	if stride == 1 && isFloat32[T]() { // A is float64
+		vecmath.SumLanes((*[sumLanes]float64)(cast[float64](acc[:])), cast[float32](x[:n]))
+		return
 	}
+	for i := range n {
+		acc[i%sumLanes] += A(x[i*stride])
+	}
+}
+
+// isFloat32 tells float32 from int32, which has its size.
+func isFloat32[T number]() bool {
+	_, ok := any(*new(T)).(float32)
+	return ok
 }
 
 // sumAcross makes units lo to hi of the partial sums where the last dim stays: a unit is up to 256 columns of one part.
@@ -131,6 +134,10 @@ func sumAcross[T number, A accumulator](t *task, l *lane, lo, hi int) {
 		r.gone.each(first, min(first+r.part, r.total), func(_, offset, count, stride int) {
 			for j := range count {
 				x := from[T](v, base+offset+j*stride)
+				if step == 1 && isFloat32[T]() {
+					vecmath.AddWide(cast[float64](acc), cast[float32](x[:len(acc)]))
+					continue
+				}
 				if step == 1 {
 					x = x[:len(acc)]
 					for i := range acc {
@@ -281,20 +288,4 @@ func sumSqBody[T float](t *task, _ *lane, lo, hi int) {
 	for u := lo; u < hi; u++ {
 		out[u] = sumSquares(x[u*sumSqBlock : min((u+1)*sumSqBlock, len(x))])
 	}
-}
-
-// sumSquares has four accumulators.
-func sumSquares[T float](x []T) float64 {
-	var a, b, c, d float64
-	for ; len(x) >= 4; x = x[4:] {
-		x0, x1, x2, x3 := float64(x[0]), float64(x[1]), float64(x[2]), float64(x[3])
-		a += float64(x0 * x0)
-		b += float64(x1 * x1)
-		c += float64(x2 * x2)
-		d += float64(x3 * x3)
-	}
-	for _, v := range x {
-		a += float64(float64(v) * float64(v))
-	}
-	return (a + b) + (c + d)
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // kernel is a row of the table.
@@ -32,32 +33,32 @@ func init() {
 		backend.OpRsqrt:     pointwise(1, blocks{f32: rsqrtBlock[float32], f64: rsqrtBlock[float64]}),
 		backend.OpSin:       pointwise(1, blocks{f32: mapBlock[float32](math.Sin), f64: mapBlock[float64](math.Sin)}),
 		backend.OpCos:       pointwise(1, blocks{f32: mapBlock[float32](math.Cos), f64: mapBlock[float64](math.Cos)}),
-		backend.OpTanh:      pointwise(1, blocks{f32: tanhBlock32, f64: mapBlock[float64](math.Tanh)}),
-		backend.OpSigmoid:   pointwise(1, blocks{f32: sigmoidBlock32, f64: mapBlock[float64](sigmoid64)}),
+		backend.OpTanh:      pointwise(1, blocks{f32: vector1(vecmath.Tanh), f64: mapBlock[float64](math.Tanh)}),
+		backend.OpSigmoid:   pointwise(1, blocks{f32: vector1(vecmath.Sigmoid), f64: mapBlock[float64](sigmoid64)}),
 		backend.OpErf:       pointwise(1, blocks{f32: erfBlock32, f64: mapBlock[float64](math.Erf)}),
-		backend.OpReLU:      pointwise(1, blocks{f32: reluBlock[float32], f64: reluBlock[float64]}),
-		backend.OpGELU:      pointwise(1, blocks{f32: geluBlock32, f64: mapBlock[float64](gelu64)}),
-		backend.OpGELUTanh:  pointwise(1, blocks{f32: geluTanhBlock32, f64: mapBlock[float64](geluTanh64)}),
-		backend.OpSiLU:      pointwise(1, blocks{f32: siluBlock32, f64: mapBlock[float64](silu64)}),
+		backend.OpReLU:      pointwise(1, blocks{f32: vector1(vecmath.ReLU), f64: reluBlock[float64]}),
+		backend.OpGELU:      pointwise(1, blocks{f32: vector1(vecmath.GELU), f64: mapBlock[float64](gelu64)}),
+		backend.OpGELUTanh:  pointwise(1, blocks{f32: vector1(vecmath.GELUTanh), f64: mapBlock[float64](geluTanh64)}),
+		backend.OpSiLU:      pointwise(1, blocks{f32: vector1(vecmath.SiLU), f64: mapBlock[float64](silu64)}),
 		backend.OpNot:       pointwise(1, blocks{boolean: notBlock}),
-		backend.OpAffine:    pointwise(1, blocks{f32: affineFloatBlock[float32], f64: affineFloatBlock[float64], i32: affineIntBlock[int32], i64: affineIntBlock[int64]}),
+		backend.OpAffine:    pointwise(1, blocks{f32: affineBlock32, f64: affineFloatBlock[float64], i32: affineIntBlock[int32], i64: affineIntBlock[int64]}),
 		backend.OpPowScalar: pointwise(1, blocks{f32: powScalarBlock[float32], f64: powScalarBlock[float64]}),
 
 		backend.OpTanhGrad:     pointwise(2, blocks{f32: tanhGradBlock[float32], f64: tanhGradBlock[float64]}),
 		backend.OpSigmoidGrad:  pointwise(2, blocks{f32: sigmoidGradBlock[float32], f64: sigmoidGradBlock[float64]}),
-		backend.OpReLUGrad:     pointwise(2, blocks{f32: reluGradBlock[float32], f64: reluGradBlock[float64]}),
-		backend.OpGELUGrad:     pointwise(2, blocks{f32: geluGradBlock32, f64: mapGradBlock(geluSlope64)}),
-		backend.OpGELUTanhGrad: pointwise(2, blocks{f32: geluTanhGradBlock32, f64: mapGradBlock(geluTanhSlope64)}),
-		backend.OpSiLUGrad:     pointwise(2, blocks{f32: siluGradBlock32, f64: mapGradBlock(siluSlope64)}),
+		backend.OpReLUGrad:     pointwise(2, blocks{f32: vector2(vecmath.ReLUGrad), f64: reluGradBlock[float64]}),
+		backend.OpGELUGrad:     pointwise(2, blocks{f32: vector2(vecmath.GELUGrad), f64: mapGradBlock(geluSlope64)}),
+		backend.OpGELUTanhGrad: pointwise(2, blocks{f32: vector2(vecmath.GELUTanhGrad), f64: mapGradBlock(geluTanhSlope64)}),
+		backend.OpSiLUGrad:     pointwise(2, blocks{f32: vector2(vecmath.SiLUGrad), f64: mapGradBlock(siluSlope64)}),
 
-		backend.OpAdd:     pointwise(2, blocks{addBlock[float32], addBlock[float64], addBlock[int32], addBlock[int64], addBlock[uint8], nil}),
-		backend.OpSub:     pointwise(2, blocks{subBlock[float32], subBlock[float64], subBlock[int32], subBlock[int64], subBlock[uint8], nil}),
-		backend.OpMul:     pointwise(2, blocks{mulBlock[float32], mulBlock[float64], mulBlock[int32], mulBlock[int64], mulBlock[uint8], nil}),
-		backend.OpDiv:     pointwise(2, blocks{f32: divBlock[float32], f64: divBlock[float64]}),
+		backend.OpAdd:     pointwise(2, blocks{vector2(vecmath.Add), addBlock[float64], addBlock[int32], addBlock[int64], addBlock[uint8], nil}),
+		backend.OpSub:     pointwise(2, blocks{vector2(vecmath.Sub), subBlock[float64], subBlock[int32], subBlock[int64], subBlock[uint8], nil}),
+		backend.OpMul:     pointwise(2, blocks{vector2(vecmath.Mul), mulBlock[float64], mulBlock[int32], mulBlock[int64], mulBlock[uint8], nil}),
+		backend.OpDiv:     pointwise(2, blocks{f32: vector2(vecmath.Div), f64: divBlock[float64]}),
 		backend.OpPow:     pointwise(2, blocks{f32: powBlock[float32], f64: powBlock[float64]}),
 		backend.OpMaximum: pointwise(2, blocks{maximumBlock[float32], maximumBlock[float64], maximumBlock[int32], maximumBlock[int64], maximumBlock[uint8], nil}),
 		backend.OpMinimum: pointwise(2, blocks{minimumBlock[float32], minimumBlock[float64], minimumBlock[int32], minimumBlock[int64], minimumBlock[uint8], nil}),
-		backend.OpAxpby:   pointwise(2, blocks{f32: axpbyBlock[float32], f64: axpbyBlock[float64]}),
+		backend.OpAxpby:   pointwise(2, blocks{f32: axpbyBlock32, f64: axpbyBlock[float64]}),
 		backend.OpEq:      comparison(blocks{eqBlock[float32], eqBlock[float64], eqBlock[int32], eqBlock[int64], eqBlock[uint8], eqBlock[uint8]}),
 		backend.OpNe:      comparison(blocks{neBlock[float32], neBlock[float64], neBlock[int32], neBlock[int64], neBlock[uint8], neBlock[uint8]}),
 		backend.OpLt:      comparison(blocks{ltBlock[float32], ltBlock[float64], ltBlock[int32], ltBlock[int64], ltBlock[uint8], ltBlock[uint8]}),

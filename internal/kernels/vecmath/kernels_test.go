@@ -134,12 +134,18 @@ func under(t *testing.T, v kernels.Variant, n int, special bool, f func(x *array
 }
 
 // lengths have empty, partial, whole and several blocks, and more than one stretch.
-var lengths = []int{0, 1, 2, 15, 16, 17, 31, 48, 63, 100, stretch + lanes + 5}
+func lengths() []int {
+	list := []int{0, 1, 2, 15, 16, 17, 31, 48, 63, 100}
+	if !testing.Short() { // which is the race detector's run: slow, and blind to assembly
+		list = append(list, stretch+lanes+5)
+	}
+	return list
+}
 
 func TestVariantsAgreeBitByBit(t *testing.T) {
 	for name, f := range exact {
 		for _, v := range kernels.Available() {
-			for _, n := range lengths {
+			for _, n := range lengths() {
 				for _, special := range []bool{false, true} {
 					require.Equal(t, under(t, kernels.Generic, n, special, f), under(t, v, n, special, f), "%s %s of %d", name, v, n)
 				}
@@ -149,7 +155,7 @@ func TestVariantsAgreeBitByBit(t *testing.T) {
 	for name, f := range fused {
 		vectors := kernels.Available()[1:]
 		for _, v := range vectors {
-			for _, n := range lengths {
+			for _, n := range lengths() {
 				require.Equal(t, under(t, vectors[0], n, true, f), under(t, v, n, true, f), "%s %s of %d", name, v, n)
 			}
 		}
@@ -180,7 +186,10 @@ var pointwise = map[string]func(a, c float64) float64{
 
 // TestFusedKernels compares with float64 over a wide range, and with the kernel's own results for single elements.
 func TestFusedKernels(t *testing.T) {
-	const n = 4000 + 7
+	n := 4000 + 7
+	if testing.Short() {
+		n = 200 + 7
+	}
 	for name, f := range fused {
 		want, elementwise := pointwise[name]
 		kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
@@ -211,7 +220,7 @@ func TestFusedKernels(t *testing.T) {
 
 func TestSums(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		for _, n := range lengths {
+		for _, n := range lengths() {
 			x := newArrays(n, 3)
 			var sum, dot, deviations, exps float64
 			most := negInf

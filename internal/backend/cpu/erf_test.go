@@ -18,7 +18,6 @@ func ulps(got float32, want float64) float64 {
 }
 
 func TestFloat32FunctionsAreAccurate(t *testing.T) {
-	normal := func(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }
 	cases := []struct {
 		name   string
 		lo, hi float64
@@ -27,13 +26,8 @@ func TestFloat32FunctionsAreAccurate(t *testing.T) {
 		ulps   float64
 	}{
 		{"exp", -105, 89, exp, math.Exp, 0.6},
-		{"tanh", -12, 12, tanh, math.Tanh, 0.6},
-		{"tanh near zero", -0.2, 0.2, tanh, math.Tanh, 0.6},
 		{"erf", -5, 5, erf, math.Erf, 1},
 		{"erf near zero", -0.6, 0.6, erf, math.Erf, 1},
-		{"normal distribution", -12, 12, func(x float64) float64 { p, _ := normalCDF(x); return p }, normal, 1},
-		{"normal density", -12, 12, func(x float64) float64 { _, p := normalCDF(x); return p },
-			func(x float64) float64 { return math.Exp(-x*x/2) / math.Sqrt(2*math.Pi) }, 0.6},
 	}
 	const steps = 200_000
 	for _, c := range cases {
@@ -55,15 +49,10 @@ func TestFloat32FunctionsOnSpecialValues(t *testing.T) {
 	require.Equal(t, f(inf), f(exp(89)))
 	require.Equal(t, f(0), f(exp(-inf)))
 	require.Equal(t, f(1), f(exp(0)))
-	require.Equal(t, f(1), f(tanh(inf)))
-	require.Equal(t, f(-1), f(tanh(-inf)))
 	require.Equal(t, f(1), f(erf(100)))
 	require.Equal(t, f(-1), f(erf(-100)))
-	require.Equal(t, math.Float32bits(f(math.Copysign(0, -1))), math.Float32bits(f(tanh(math.Copysign(0, -1)))))
 	require.Equal(t, math.Float32bits(f(math.Copysign(0, -1))), math.Float32bits(f(erf(math.Copysign(0, -1)))))
-	for name, g := range map[string]func(float64) float64{"exp": exp, "tanh": tanh, "erf": erf} {
+	for name, g := range map[string]func(float64) float64{"exp": exp, "erf": erf} {
 		require.True(t, math.IsNaN(g(nan)), name)
 	}
-	cdf, density := normalCDF(nan)
-	require.True(t, math.IsNaN(cdf) && math.IsNaN(density))
 }

@@ -2,7 +2,7 @@ package cpu
 
 import "math"
 
-// Fast functions for float32 kernels. They compute in float64, where a short polynomial already has more digits than float32 keeps, and the caller
+// The error function for float32 kernels. It is computed in float64, where short polynomials already have more digits than float32 keeps, and the caller
 // rounds once: errors stay near half a unit in the last place, and there are no cancellations to guard against.
 
 const (
@@ -40,15 +40,6 @@ func exp(x float64) float64 {
 	return math.Float64frombits(expTable[n%expSteps]+n<<47) * (1 + r*(expStep+r*(expC2+r*expC3)))
 }
 
-// tanh is accurate to float32: near zero by its series, since 1−2/(e²ˣ+1) loses digits there.
-func tanh(x float64) float64 {
-	if x < 0.1 && x > -0.1 {
-		z := x * x
-		return x * (1 + z*(-1./3+z*(2./15+z*(-17./315))))
-	}
-	return 1 - 2/(exp(2*x)+1)
-}
-
 // erfcScaled is erfc(x)·exp(x²) for x ≥ 0 with a relative error below 2e-8: t = 2/(2+x) maps the half line to (0, 1], and the rest is
 // smooth enough for a polynomial of degree 10 in 2t−1 (the Chebyshev series of erfcScaled(x)/t, cut off).
 func erfcScaled(x float64) float64 {
@@ -71,14 +62,4 @@ func erf(x float64) float64 {
 	default:
 		return erfcScaled(-x)*exp(-z) - 1
 	}
-}
-
-// normalCDF gives Φ(x) = erfc(−x/√2)/2 and φ(x), the distribution function and density of the normal distribution, which share an exponential.
-func normalCDF(x float64) (cdf, density float64) {
-	e := exp(-x * x / 2)
-	tail := erfcScaled(math.Abs(x)*(1/math.Sqrt2)) * e / 2
-	if x > 0 {
-		tail = 1 - tail
-	}
-	return tail, e * (1 / (math.Sqrt2 * sqrtPi))
 }

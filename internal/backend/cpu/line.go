@@ -1,0 +1,247 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
+)
+
+// The inner loops of the row kernels over contiguous elements: by package vecmath in float32, by plain loops in float64.
+
+// single reports whether T is float32. It is a constant wherever T is known.
+func single[T float]() bool { return unsafe.Sizeof(*new(T)) == 4 }
+
+// cast is the same slice under the name of its own element type, for a generic function that has looked at the size.
+func cast[D, S any](s []S) []D {
+	return unsafe.Slice((*D)(unsafe.Pointer(unsafe.SliceData(s))), len(s))
+}
+
+var negInf = math.Inf(-1)
+
+// largest is the largest element; a NaN does not count, and of none it is −∞. What uses it makes the whole row NaN by the sum that follows.
+func largest[T float](x []T) T {
+	if single[T]() {
+		return T(vecmath.Max(cast[float32](x)))
+	}
+	most := T(negInf)
+	for _, v := range x {
+		if v > most {
+			most = v
+		}
+	}
+	return most
+}
+
+// sumOf is the sum in float64, with sixteen accumulators.
+func sumOf[T float](x []T) float64 {
+	if single[T]() {
+		return vecmath.Sum(cast[float32](x))
+	}
+	var acc [sumLanes]float64
+	addLanes(&acc, x, len(x), 1)
+	return total(&acc)
+}
+
+// dot is the inner product in float64.
+func dot[T float](x, y []T) float64 {
+	if single[T]() {
+		return vecmath.Dot(cast[float32](x), cast[float32](y))
+	}
+	var a, b, c, d float64
+	y = y[:len(x)]
+	i := 0
+	for ; i+4 <= len(x); i += 4 {
+		u, v := x[i:i+4:i+4], y[i:i+4:i+4]
+		a += float64(float64(u[0]) * float64(v[0]))
+		b += float64(float64(u[1]) * float64(v[1]))
+		c += float64(float64(u[2]) * float64(v[2]))
+		d += float64(float64(u[3]) * float64(v[3]))
+	}
+	for ; i < len(x); i++ {
+		a += float64(float64(x[i]) * float64(y[i]))
+	}
+	return (a + b) + (c + d)
+}
+
+// sumSquares is dot(x, x).
+func sumSquares[T float](x []T) float64 { return dot(x, x) }
+
+// deviations is Σ(x−m)² in float64.
+func deviations[T float](x []T, m float64) float64 {
+	if single[T]() {
+		return vecmath.Deviations(cast[float32](x), m)
+	}
+	var a, b float64
+	for ; len(x) >= 2; x = x[2:] {
+		x0, x1 := float64(x[0])-m, float64(x[1])-m
+		a += float64(x0 * x0)
+		b += float64(x1 * x1)
+	}
+	for _, v := range x {
+		e := float64(v) - m
+		a += float64(e * e)
+	}
+	return a + b
+}
+
+// expLine sets dst[i] = factor·e^(scale·(x[i]−m)).
+func expLine[T float](dst, x []T, m, scale, factor T) {
+	if single[T]() {
+		vecmath.ExpScaled(cast[float32](dst), cast[float32](x), float32(m), float32(scale), float32(factor))
+		return
+	}
+	for i, v := range x {
+		dst[i] = T(math.Exp(float64((v-m)*scale))) * factor
+	}
+}
+
+// expSumLine sets dst[i] = e^(scale·(x[i]−m)) and returns the sum in float64.
+func expSumLine[T float](dst, x []T, m, scale T) float64 {
+	if single[T]() {
+		return vecmath.ExpSum(cast[float32](dst), cast[float32](x), float32(m), float32(scale))
+	}
+	var sum float64
+	for i, v := range x {
+		e := math.Exp(float64((v - m) * scale))
+		dst[i] = T(e)
+		sum += e
+	}
+	return sum
+}
+
+// expSum is the sum of e^(x[i]−m).
+func expSum[T float](x []T, m T) float64 {
+	if single[T]() {
+		return vecmath.SumExp(cast[float32](x), float32(m))
+	}
+	var sum float64
+	for _, v := range x {
+		sum += math.Exp(float64(v - m))
+	}
+	return sum
+}
+
+// scaleLine sets dst[i] = a·x[i].
+func scaleLine[T float](dst, x []T, a T) {
+	if single[T]() {
+		vecmath.Scale(cast[float32](dst), cast[float32](x), float32(a))
+		return
+	}
+	for i, v := range x {
+		dst[i] = a * v
+	}
+}
+
+// subLine sets dst[i] = x[i]−c, rounded once.
+func subLine[T float](dst, x []T, c float64) {
+	if single[T]() {
+		vecmath.SubWide(cast[float32](dst), cast[float32](x), c)
+		return
+	}
+	for i, v := range x {
+		dst[i] = T(float64(v) - c)
+	}
+}
+
+// softmaxGradLine sets dx[i] = y[i]·(dy[i]−dot).
+func softmaxGradLine[T float](dx, y, dy []T, dot T) {
+	if single[T]() {
+		vecmath.SoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(dot))
+		return
+	}
+	for i, v := range y {
+		dx[i] = v * (dy[i] - dot)
+	}
+}
+
+// scoreGradLine sets g[i] = p[i]·(g[i]−delta)·scale.
+func scoreGradLine[T float](g, p []T, delta, scale T) {
+	if single[T]() {
+		vecmath.ScoreGrad(cast[float32](g), cast[float32](p), cast[float32](g), float32(delta), float32(scale))
+		return
+	}
+	for i, v := range p {
+		g[i] = v * (g[i] - delta) * scale
+	}
+}
+
+// logSoftmaxGradLine sets dx[i] = dy[i] − e^y[i]·sum.
+func logSoftmaxGradLine[T float](dx, y, dy []T, sum T) {
+	if single[T]() {
+		vecmath.LogSoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(sum))
+		return
+	}
+	for i, v := range y {
+		dx[i] = dy[i] - T(math.Exp(float64(v)))*sum
+	}
+}
+
+// normalizeLine sets y[i] = (x[i]−m)·s·w[i] + b[i]; b, or w and b, may be nil.
+func normalizeLine[T float](y, x, w, b []T, m, s T) {
+	switch {
+	case single[T]():
+		vecmath.Normalize(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b), float32(m), float32(s))
+	case b != nil:
+		for i, v := range x {
+			y[i] = T((v-m)*s*w[i]) + b[i]
+		}
+	case w != nil:
+		for i, v := range x {
+			y[i] = (v - m) * s * w[i]
+		}
+	default:
+		for i, v := range x {
+			y[i] = (v - m) * s
+		}
+	}
+}
+
+// normSumsLine is, with d = dy[i]·w[i], the sums of d and of d·(x[i]−m)·s.
+func normSumsLine[T float](x, dy, w []T, m, s T) (sum, inner float64) {
+	if single[T]() {
+		return vecmath.NormSums(cast[float32](x), cast[float32](dy), cast[float32](w), float32(m), float32(s))
+	}
+	for i, v := range x {
+		d := float64(dy[i] * w[i])
+		sum += d
+		inner += float64(d * float64((v-m)*s))
+	}
+	return sum, inner
+}
+
+// normGradLine sets dx[i] = f·(dy[i]·w[i] − a − (x[i]−m)·s·b).
+func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T) {
+	if single[T]() {
+		vecmath.NormGrad(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m), float32(s), float32(a), float32(b), float32(f))
+		return
+	}
+	for i, v := range x {
+		dx[i] = f * (T(dy[i]*w[i]) - a - T((v-m)*s*b))
+	}
+}
+
+// normParamLine adds dy[i]·(x[i]−m)·s to dw[i], and dy[i] to db[i] unless db is nil.
+func normParamLine[T float](dw, db []float64, x, dy []T, m, s T) {
+	if single[T]() {
+		vecmath.NormParamGrad(dw, db, cast[float32](x), cast[float32](dy), float32(m), float32(s))
+		return
+	}
+	for i, v := range x {
+		dw[i] += float64(dy[i] * (v - m) * s)
+	}
+	if db != nil {
+		addLine(db, dy)
+	}
+}
+
+// addLine adds x[i] to sums[i].
+func addLine[T float](sums []float64, x []T) {
+	if single[T]() {
+		vecmath.AddWide(sums, cast[float32](x))
+		return
+	}
+	for i, v := range x {
+		sums[i] += float64(v)
+	}
+}
