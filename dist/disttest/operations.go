@@ -23,21 +23,30 @@ const arenaBytes = 1 << 20
 func newArenas(t *testing.T, groups []*dist.Group) map[string]*arena {
 	n := len(groups)
 	all, mixed := &arena{memory: make([][]byte, n), used: make([]int, n)}, &arena{memory: make([][]byte, n), used: make([]int, n)}
-	each(groups, func(g *dist.Group) []byte {
-		m, err := g.Alloc(arenaBytes)
-		if err != nil {
-			return nil
-		}
-		return m.Bytes
-	}, func(r int, b []byte) {
-		require.Len(t, b, arenaBytes, "rank %d: Alloc", r)
-		require.Equal(t, -1, bytes.IndexFunc(b, func(c rune) bool { return c != 0 }), "not zeroed")
+	for r, b := range alloc(t, groups, arenaBytes) {
+		require.True(t, bytes.Equal(b, make([]byte, arenaBytes)), "not zeroed")
 		all.memory[r] = b
 		if r%2 == 0 {
 			mixed.memory[r] = b
 		}
-	})
+	}
 	return map[string]*arena{"engine's memory": all, "ordinary memory": {memory: make([][]byte, n), used: make([]int, n)}, "mixed memory": mixed}
+}
+
+// alloc returns memory of the groups' engines, which is freed when they are closed.
+func alloc(t *testing.T, groups []*dist.Group, n int) [][]byte {
+	list := make([][]byte, len(groups))
+	each(groups, func(g *dist.Group) func() {
+		m, err := g.Alloc(n)
+		if err != nil {
+			return func() { require.NoError(t, err) }
+		}
+		return func() {
+			list[g.Rank()] = m.Bytes
+			t.Cleanup(func() { require.NoError(t, m.Free()) })
+		}
+	}, func(r int, result func()) { result() })
+	return list
 }
 
 func (a *arena) reset() { clear(a.used) }
@@ -68,7 +77,10 @@ func (e Engine) operations(t *testing.T, n int) {
 	arenas := newArenas(t, groups)
 	for kind, a := range arenas {
 		counts := []int{0, 1, 7, 33, 1000}
-		if kind == "mixed memory" {
+		switch {
+		case testing.Short():
+			counts = []int{0, 33, 1001}
+		case kind == "mixed memory":
 			counts = []int{1, 1001}
 		}
 		for _, count := range counts {
@@ -204,13 +216,7 @@ func (e Engine) large(t *testing.T) {
 					continue
 				}
 				if kind == "engine's memory" {
-					each(groups, func(g *dist.Group) *dist.Memory {
-						m, _ := g.Alloc(count*4 + 64)
-						return m
-					}, func(r int, m *dist.Memory) {
-						require.NotNil(t, m)
-						a.memory[r] = m.Bytes
-					})
+					a.memory = alloc(t, groups, count*4+64)
 				}
 				b := &bench{t: t, groups: groups, arena: a, n: n, count: count, dtype: d, seed: uint64(n)}
 				what := fmt.Sprintf("%s, sum of %v × %d", kind, d, b.count)

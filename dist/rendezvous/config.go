@@ -1,0 +1,91 @@
+package rendezvous
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The environment variables that [FromEnv] reads, beside RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+const (
+	EnvToken     = "LOCKSTEP_JOB_TOKEN"      // the token itself
+	EnvTokenFile = "LOCKSTEP_JOB_TOKEN_FILE" // a file that holds it
+	EnvStore     = "LOCKSTEP_STORE"          // "external": the launcher serves the store, not rank 0
+	EnvHost      = "LOCKSTEP_HOST_ID"        // what tells hosts apart; processes with the same one try to share memory
+	EnvListen    = "LOCKSTEP_LISTEN"         // local address for the connections of other ranks
+)
+
+// DefaultTimeout is how long ranks wait for each other to come, torchrun's join_timeout.
+const DefaultTimeout = 10 * time.Minute
+
+// Config says which job this process belongs to and which rank it is.
+type Config struct {
+	Rank     int
+	World    int
+	Address  string        // HOST:PORT of the store
+	Token    []byte        // what all processes of the job know and nobody else; at least MinToken bytes
+	External bool          // the store is served by another process; otherwise rank 0 serves it
+	Server   *Server       // a store that this process serves already; rank 0 uses it instead of a new one and does not close it
+	Listen   string        // IP address for connections from other ranks; "": loopback if the store is there, else the interface that leads to the store
+	HostID   string        // "": found out
+	Timeout  time.Duration // for all ranks to come; 0 is DefaultTimeout
+}
+
+// NewToken returns a random job token of 32 hexadecimal characters.
+func NewToken() []byte {
+	b := make([]byte, 16)
+	_, _ = rand.Read(b) // never fails: crypto/rand ends the process instead
+	return []byte(hex.EncodeToString(b))
+}
+
+// FromEnv reads the configuration from the variables that launchers set.
+func FromEnv() (Config, error) { return fromEnv(os.Getenv) }
+
+func fromEnv(getenv func(string) string) (Config, error) {
+	c := Config{External: getenv(EnvStore) == "external", HostID: getenv(EnvHost), Listen: getenv(EnvListen)}
+	for _, v := range []struct {
+		name string
+		to   *int
+	}{{"RANK", &c.Rank}, {"WORLD_SIZE", &c.World}} {
+		n, err := strconv.Atoi(getenv(v.name))
+		if err != nil {
+			return c, fmt.Errorf("rendezvous: %s=%q, want a number: is this process started by a launcher?", v.name, getenv(v.name))
+		}
+		*v.to = n
+	}
+	host, port := getenv("MASTER_ADDR"), getenv("MASTER_PORT")
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return c, fmt.Errorf("rendezvous: MASTER_PORT=%q, want a port in [1, 65535]", port)
+	}
+	c.Address = net.JoinHostPort(host, port)
+	c.Token = []byte(getenv(EnvToken))
+	if name := getenv(EnvTokenFile); name != "" {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return c, fmt.Errorf("rendezvous: %s: %w", EnvTokenFile, err)
+		}
+		c.Token = []byte(strings.TrimSpace(string(text)))
+	}
+	return c, c.check()
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.World < 1 || c.Rank < 0 || c.Rank >= c.World:
+		return fmt.Errorf("rendezvous: rank %d of %d, want a rank in [0, world size)", c.Rank, c.World)
+	case len(c.Token) < MinToken:
+		return fmt.Errorf("rendezvous: job token of %d bytes, want at least %d: set %s or %s to the same random text for all ranks", len(c.Token), MinToken, EnvToken, EnvTokenFile)
+	}
+	if _, _, err := net.SplitHostPort(c.Address); err != nil && c.Server == nil {
+		return fmt.Errorf("rendezvous: store address %q, want HOST:PORT: %w", c.Address, err)
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package rendezvous
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/dist/internal/wire"
+)
+
+// Job is this process among the others of its job: who they are, the store, and a control connection to each. Engines register their groups with it.
+type Job struct {
+	Config
+	Peers []Peer // by rank
+	Store *Store
+
+	server   *Server // if this process started it
+	listener *wire.Listener
+	links    []*link // by rank; nil for this one
+
+	mu      sync.Mutex
+	groups  map[string]*membership
+	early   map[string][]early // what came for groups that this process has not made yet
+	lost    []departure        // by rank
+	waiting map[wire.Hello]chan net.Conn
+	holds   int
+	closed  bool
+	readers sync.WaitGroup
+}
+
+// Join waits for all processes of the job and connects to them. It returns a clear error if the token is wrong, if two processes claim one rank or disagree on the
+// number of ranks or on the kernels' variant, or if some do not come in time. The job is closed by as many calls of Release as there were of Hold, plus Close.
+func Join(ctx context.Context, c Config) (*Job, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if c.Timeout <= 0 {
+		c.Timeout = DefaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	j := &Job{
+		Config: c, links: make([]*link, c.World), lost: make([]departure, c.World), groups: map[string]*membership{}, early: map[string][]early{},
+		waiting: map[wire.Hello]chan net.Conn{}, holds: 1,
+	}
+	if err := j.join(ctx); err != nil {
+		j.shutdown()
+		return nil, err
+	}
+	return j, nil
+}
+
+func (j *Job) join(ctx context.Context) error {
+	if err := j.openStore(ctx); err != nil {
+		return err
+	}
+	host := j.Listen
+	if host == "" {
+		host = j.Store.conn.LocalAddr().(*net.TCPAddr).IP.String()
+	}
+	var err error
+	if j.listener, err = wire.Listen(net.JoinHostPort(host, "0"), j.Token, j.arrived); err != nil {
+		return fmt.Errorf("rendezvous: rank %d cannot listen: %w", j.Rank, err)
+	}
+	if err := j.meet(ctx, self(j.Config, j.listener.Addr().String())); err != nil {
+		return err
+	}
+	for r := range j.World {
+		if r == j.Rank {
+			continue
+		}
+		conn, err := j.Connect(ctx, "control", r)
+		if err != nil {
+			return err
+		}
+		j.links[r] = &link{conn: conn}
+	}
+	for r, l := range j.links {
+		if l != nil {
+			j.readers.Go(func() { j.read(r, l) })
+		}
+	}
+	return nil
+}
+
+// openStore serves the store, if it is this process's part, and connects to it.
+func (j *Job) openStore(ctx context.Context) error {
+	if j.Rank == 0 && j.Server == nil && !j.External {
+		s, err := Serve(j.Address, j.Token)
+		if err != nil {
+			return err
+		}
+		j.server, j.Server = s, s
+	}
+	if j.Server != nil {
+		j.Address = j.Server.Addr().String()
+	}
+	var err error
+	j.Store, err = Dial(ctx, j.Address, j.Token, j.Rank)
+	return err
+}
+
+// meet exchanges what the ranks know of themselves.
+func (j *Job) meet(ctx context.Context, me Peer) error {
+	text, err := json.Marshal(me)
+	if err != nil {
+		return fmt.Errorf("rendezvous: %w", err)
+	}
+	all, err := j.Store.Exchange(ctx, "peers", j.Rank, j.World, text)
+	if err != nil {
+		return j.explain(err)
+	}
+	j.Peers = make([]Peer, j.World)
+	for r := range all {
+		if err := json.Unmarshal(all[r], &j.Peers[r]); err != nil {
+			return fmt.Errorf("rendezvous: rank %d introduced itself badly: %w", r, err)
+		}
+		if a, b := j.Peers[0], j.Peers[r]; a.Kernels != b.Kernels {
+			return fmt.Errorf("rendezvous: rank 0 (%s) computes with %s kernels, rank %d (%s) with %s: their bits would differ; set LOCKSTEP_KERNELS to the same variant for all ranks",
+				a.Host, a.Kernels, r, b.Host, b.Kernels)
+		}
+	}
+	return nil
+}
+
+// explain adds, on the rank that serves the store, how many strangers were refused: a rank with a wrong token is one of them.
+func (j *Job) explain(err error) error {
+	if j.Server != nil && j.Server.Refused() > 0 {
+		return fmt.Errorf("%w (%d connections were refused: they did not know the job token)", err, j.Server.Refused())
+	}
+	return err
+}
+
+// OneHost reports whether all processes can share memory, as far as they know.
+func (j *Job) OneHost() bool {
+	for _, p := range j.Peers {
+		if p.HostID != j.Peers[0].HostID {
+			return false
+		}
+	}
+	return true
+}
+
+// Connect returns a connection of the given kind between this process and rank's: the higher rank dials. Both call it.
+func (j *Job) Connect(ctx context.Context, kind string, rank int) (net.Conn, error) {
+	if rank > j.Rank {
+		return j.accept(ctx, wire.Hello{Kind: kind, Rank: rank})
+	}
+	dialer := net.Dialer{Timeout: wire.Patience, KeepAliveConfig: keepAlive}
+	peer := j.Peers[rank]
+	c, err := dialer.DialContext(ctx, "tcp", peer.Address)
+	if err == nil {
+		if err = wire.Greet(c, j.Token, wire.Hello{Kind: kind, Rank: j.Rank}); err == nil {
+			return prepare(c), nil
+		}
+		_ = c.Close()
+	}
+	return nil, fmt.Errorf("rendezvous: rank %d cannot reach rank %d (process %d on %s) at %s: %w", j.Rank, rank, peer.PID, peer.Host, peer.Address, err)
+}
+
+// accept waits for a connection that another rank dials.
+func (j *Job) accept(ctx context.Context, h wire.Hello) (net.Conn, error) {
+	defer func() {
+		j.mu.Lock()
+		delete(j.waiting, h)
+		j.mu.Unlock()
+	}()
+	select {
+	case c := <-j.place(h):
+		return prepare(c), nil
+	case <-ctx.Done():
+		p := j.Peers[h.Rank]
+		return nil, fmt.Errorf("rendezvous: rank %d (process %d on %s) did not connect to rank %d: %w", h.Rank, p.PID, p.Host, j.Rank, context.Cause(ctx))
+	}
+}
+
+// place returns the channel through which an expected connection comes.
+func (j *Job) place(h wire.Hello) chan net.Conn {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.waiting[h] == nil {
+		j.waiting[h] = make(chan net.Conn, 1)
+	}
+	return j.waiting[h]
+}
+
+// arrived puts a connection where it is, or will be, expected.
+func (j *Job) arrived(c net.Conn, h wire.Hello) {
+	select {
+	case j.place(h) <- c:
+	default: // a second one of that kind
+		_ = c.Close()
+	}
+}
+
+// prepare sets what all connections between ranks have: no delay for small messages, and a limit to how long a silent host is waited for.
+func prepare(c net.Conn) net.Conn {
+	tcp := c.(*net.TCPConn)
+	_ = tcp.SetNoDelay(true)
+	_ = tcp.SetKeepAliveConfig(keepAlive)
+	limitSilence(tcp)
+	return c
+}
+
+// Hold keeps the job open until one more Release.
+func (j *Job) Hold() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.holds++
+}
+
+// Release undoes a Hold. The last one says good-bye to the other ranks and closes all connections.
+func (j *Job) Release() error {
+	j.mu.Lock()
+	j.holds--
+	last := j.holds == 0
+	j.mu.Unlock()
+	if last {
+		return j.shutdown()
+	}
+	return nil
+}
+
+// Close is the Release that belongs to Join.
+func (j *Job) Close() error { return j.Release() }
+
+func (j *Job) shutdown() error {
+	j.mu.Lock()
+	j.closed = true
+	j.mu.Unlock()
+	for _, l := range j.links {
+		if l != nil {
+			_ = l.send(notice{Kind: "bye"}) // one that is gone needs no good-bye
+			_ = l.conn.Close()
+		}
+	}
+	j.readers.Wait()
+	var errs []error
+	if j.Store != nil {
+		errs = append(errs, j.Store.Close())
+	}
+	if j.listener != nil {
+		errs = append(errs, j.listener.Close())
+	}
+	for _, c := range j.waiting { // nobody else is left to touch it
+		select {
+		case conn := <-c:
+			_ = conn.Close()
+		default:
+		}
+	}
+	if j.server != nil {
+		errs = append(errs, j.server.Close())
+	}
+	return ignoreClosed(errors.Join(errs...))
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,186 @@
+package rendezvous
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/internal/wire"
+)
+
+// link is the control connection to one other process.
+type link struct {
+	mu   sync.Mutex
+	conn net.Conn
+}
+
+// notice is a message on a link.
+type notice struct {
+	Kind  string `json:"kind"` // "abort" or "leave" a group; "bye": the process leaves the job in good order
+	Group string `json:"group,omitempty"`
+	Error []byte `json:"error,omitempty"` // dist.EncodeError
+}
+
+func (l *link) send(n notice) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_ = l.conn.SetWriteDeadline(time.Now().Add(time.Second)) // a process that does not read its notices must not hold this one up
+	return wire.Write(l.conn, n, wire.MaxFrame)
+}
+
+// Listener is what an engine is told about one group; the ranks are the group's. Functions may be called from several goroutines, and before Register returns.
+type Listener struct {
+	Fail func(err error)                         // another rank aborted, or is lost
+	Gone func(rank int, why *dist.RankLostError) // a rank has closed the group in good order
+}
+
+// membership is a group that this process is in.
+type membership struct {
+	members  []int // ranks of the job, by rank of the group
+	listener Listener
+}
+
+// departure is the end of a process, as seen from here.
+type departure struct {
+	why    string
+	polite bool // it said good-bye: only waiting for it is an error
+}
+
+type early struct {
+	from int
+	notice
+}
+
+// Register tells the listener of everything that concerns the group of the given members from now on, and of what came before.
+func (j *Job) Register(group string, members []int, l Listener) {
+	m := &membership{members: members, listener: l}
+	j.mu.Lock()
+	j.groups[group] = m
+	before := j.early[group]
+	delete(j.early, group)
+	var lost []int
+	for _, r := range members {
+		if j.lost[r].why != "" {
+			lost = append(lost, r)
+		}
+	}
+	j.mu.Unlock()
+	for _, e := range before {
+		m.tell(group, e.from, e.notice)
+	}
+	for _, r := range lost {
+		j.tellLost(group, m, r)
+	}
+}
+
+// Unregister ends what Register began and tells the other members that this rank has left the group.
+func (j *Job) Unregister(group string) {
+	j.mu.Lock()
+	m := j.groups[group]
+	delete(j.groups, group)
+	j.mu.Unlock()
+	if m != nil {
+		j.post(m.members, notice{Kind: "leave", Group: group})
+	}
+}
+
+// Abort tells the other members of a group why this rank, its rank in the group, gives it up.
+func (j *Job) Abort(group string, rank int, err error) {
+	j.mu.Lock()
+	m := j.groups[group]
+	j.mu.Unlock()
+	if m != nil {
+		j.post(m.members, notice{Kind: "abort", Group: group, Error: dist.EncodeError(err, group, rank)})
+	}
+}
+
+func (j *Job) post(members []int, n notice) {
+	for _, r := range members {
+		if l := j.links[r]; l != nil {
+			_ = l.send(n) // its end is noticed by the reader
+		}
+	}
+}
+
+// read takes notices from one process until it ends.
+func (j *Job) read(rank int, l *link) {
+	for {
+		var n notice
+		if err := wire.Read(l.conn, &n, wire.MaxFrame); err != nil {
+			j.ended(rank, departure{why: "its process ended or its host is out of reach"})
+			return
+		}
+		if n.Kind == "bye" {
+			j.ended(rank, departure{why: "it left the job", polite: true})
+			return
+		}
+		j.mu.Lock()
+		m := j.groups[n.Group]
+		if m == nil && len(j.early[n.Group]) < 2*j.World {
+			j.early[n.Group] = append(j.early[n.Group], early{from: rank, notice: n})
+		}
+		j.mu.Unlock()
+		if m != nil {
+			m.tell(n.Group, rank, n)
+		}
+	}
+}
+
+// tell hands a notice on to an engine.
+func (m *membership) tell(group string, from int, n notice) {
+	rank := m.rankOf(from)
+	if rank < 0 {
+		return
+	}
+	switch n.Kind {
+	case "abort":
+		m.listener.Fail(dist.DecodeError(n.Error, group, rank))
+	case "leave":
+		m.listener.Gone(rank, &dist.RankLostError{Group: group, Rank: rank, Cause: "it closed the group"})
+	}
+}
+
+func (m *membership) rankOf(jobRank int) int {
+	for i, r := range m.members {
+		if r == jobRank {
+			return i
+		}
+	}
+	return -1
+}
+
+// ended notes that a process is gone and tells all groups that it is a member of.
+func (j *Job) ended(rank int, d departure) {
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return
+	}
+	j.lost[rank] = d
+	groups := map[string]*membership{}
+	for name, m := range j.groups {
+		groups[name] = m
+	}
+	j.mu.Unlock()
+	for name, m := range groups {
+		j.tellLost(name, m, rank)
+	}
+}
+
+// tellLost tells one group of the end of a process: those that ended without a word take the group with them.
+func (j *Job) tellLost(group string, m *membership, jobRank int) {
+	rank := m.rankOf(jobRank)
+	if rank < 0 {
+		return
+	}
+	j.mu.Lock()
+	d := j.lost[jobRank]
+	j.mu.Unlock()
+	lost := &dist.RankLostError{Group: group, Rank: rank, Host: j.Peers[jobRank].Host, PID: j.Peers[jobRank].PID, Cause: d.why}
+	if d.polite {
+		m.listener.Gone(rank, lost)
+	} else {
+		m.listener.Fail(lost)
+	}
+}

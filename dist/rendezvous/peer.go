@@ -1,0 +1,48 @@
+package rendezvous
+
+import (
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+)
+
+// Peer is what the processes of a job know of each other.
+type Peer struct {
+	Rank    int    `json:"rank"`
+	Host    string `json:"host"`    // name, for people
+	HostID  string `json:"host_id"` // equal for processes that can share memory
+	PID     int    `json:"pid"`
+	Address string `json:"address"` // where it listens
+	Kernels string `json:"kernels"` // variant of the CPU kernels: ranks that differ would not compute the same bits
+}
+
+func self(c Config, address string) Peer {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	id := c.HostID
+	if id == "" {
+		id = hostID(host)
+	}
+	return Peer{Rank: c.Rank, Host: host, HostID: id, PID: os.Getpid(), Address: address, Kernels: kernels.Active().String()}
+}
+
+// hostID tells apart what cannot share memory: hosts by their boot, and containers by their process namespace, through which segments are opened.
+func hostID(name string) string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return name
+	}
+	namespace, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		namespace = "pid:unknown"
+	}
+	return strings.TrimSpace(string(boot)) + "/" + namespace
+}
+
+// keepAlive finds out about hosts that are gone and links that are cut within some ten seconds. A stopped process is still answered for by its kernel.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}

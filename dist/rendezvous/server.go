@@ -1,0 +1,284 @@
+package rendezvous
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/dist/internal/wire"
+)
+
+// Server is the store: a map from keys to small values that the processes of a job read and write. It is served by rank 0, or by the launcher,
+// whose store outlives a rank.
+type Server struct {
+	listener *wire.Listener
+
+	mu        sync.Mutex
+	values    map[string][]byte
+	counters  map[string]int64
+	exchanges map[string]*exchange
+	conns     map[net.Conn]struct{}
+	changed   chan struct{} // closed and replaced at each change of values
+	closed    bool
+}
+
+// requestsAtOnce is how many requests of one client may wait; further ones are not read.
+const requestsAtOnce = 256
+
+// exchange is a meeting of n ranks at one key.
+type exchange struct {
+	n      int
+	values map[int][]byte
+	done   chan struct{}
+	err    string
+}
+
+// request is what a client asks; exactly one answer with the same number follows, in any order.
+type request struct {
+	ID      uint64        `json:"id"`
+	Op      string        `json:"op"` // set, get, add, delete, exchange, bye
+	Key     string        `json:"key"`
+	Value   []byte        `json:"value,omitempty"`
+	Delta   int64         `json:"delta,omitempty"`
+	Rank    int           `json:"rank,omitempty"`
+	N       int           `json:"n,omitempty"`
+	Timeout time.Duration `json:"timeout,omitempty"`
+}
+
+type response struct {
+	ID     uint64   `json:"id"`
+	Value  []byte   `json:"value,omitempty"`
+	Values [][]byte `json:"values,omitempty"`
+	Count  int64    `json:"count,omitempty"`
+	Error  string   `json:"error,omitempty"`
+}
+
+// Serve starts a store on address (HOST:PORT, port 0 for a free one) for those who know the token.
+func Serve(address string, token []byte) (*Server, error) {
+	if len(token) < MinToken {
+		return nil, fmt.Errorf("rendezvous: job token of %d bytes, want at least %d", len(token), MinToken)
+	}
+	s := &Server{
+		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{},
+		conns: map[net.Conn]struct{}{}, changed: make(chan struct{}),
+	}
+	var err error
+	if s.listener, err = wire.Listen(address, token, s.serve); err != nil {
+		return nil, fmt.Errorf("rendezvous: the store cannot listen: %w", err)
+	}
+	return s, nil
+}
+
+// Addr returns the host and port that the store listens on.
+func (s *Server) Addr() *net.TCPAddr { return s.listener.Addr() }
+
+// Refused returns the number of connections that did not know the token.
+func (s *Server) Refused() int { return s.listener.Refused() }
+
+// Close ends the store; requests that wait fail.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	for key := range s.exchanges {
+		s.fail(key, "the store was closed")
+	}
+	s.notify()
+	s.mu.Unlock()
+	return s.listener.Close()
+}
+
+// notify wakes those who wait for a value. The lock is held.
+func (s *Server) notify() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// serve answers one client until it leaves. One that leaves without a word has died, and whoever waits to meet it is told.
+func (s *Server) serve(c net.Conn, h wire.Hello) {
+	defer c.Close()
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
+	polite := s.answer(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	if !polite && !s.closed {
+		for key := range s.exchanges {
+			s.fail(key, fmt.Sprintf("rank %d (%v) went away", h.Rank, c.RemoteAddr()))
+		}
+	}
+}
+
+// answer handles the requests of one client, each on a goroutine of its own, for many of them wait. It returns when the client is gone and all have ended.
+func (s *Server) answer(c net.Conn) (polite bool) {
+	var running sync.WaitGroup
+	var writing sync.Mutex
+	gone := make(chan struct{})
+	defer running.Wait()
+	defer close(gone)
+	places := make(chan struct{}, requestsAtOnce)
+	for {
+		var r request
+		if err := wire.Read(c, &r, wire.MaxFrame); err != nil {
+			return false
+		}
+		if r.Op == "bye" {
+			return true
+		}
+		places <- struct{}{}
+		running.Go(func() {
+			defer func() { <-places }()
+			a := s.handle(r, gone)
+			a.ID = r.ID
+			writing.Lock()
+			defer writing.Unlock()
+			_ = c.SetWriteDeadline(time.Now().Add(wire.Patience))
+			if err := wire.Write(c, a, wire.MaxFrame); err != nil {
+				_ = c.Close() // ends the reading
+			}
+		})
+	}
+}
+
+func (s *Server) handle(r request, gone <-chan struct{}) response {
+	switch r.Op {
+	case "set":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.values[r.Key] = r.Value
+		s.notify()
+		return response{}
+	case "delete":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.values, r.Key)
+		delete(s.counters, r.Key)
+		return response{}
+	case "add":
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.counters[r.Key] += r.Delta
+		return response{Count: s.counters[r.Key]}
+	case "get":
+		return s.get(r, gone)
+	case "exchange":
+		return s.exchange(r, gone)
+	}
+	return response{Error: fmt.Sprintf("unknown operation %q", r.Op)}
+}
+
+// get waits for a value.
+func (s *Server) get(r request, gone <-chan struct{}) response {
+	timer := time.NewTimer(r.Timeout)
+	defer timer.Stop()
+	for {
+		s.mu.Lock()
+		value, ok := s.values[r.Key]
+		changed, closed := s.changed, s.closed
+		s.mu.Unlock()
+		switch {
+		case ok:
+			return response{Value: value}
+		case closed:
+			return response{Error: "the store was closed"}
+		}
+		select {
+		case <-changed:
+		case <-gone:
+			return response{Error: "gone"}
+		case <-timer.C:
+			return response{Error: fmt.Sprintf("no value for %q within %v", r.Key, r.Timeout)}
+		}
+	}
+}
+
+// exchange waits until n ranks have brought their values, and returns them all.
+func (s *Server) exchange(r request, gone <-chan struct{}) response {
+	x, err := s.bring(r)
+	if err != "" {
+		return response{Error: err}
+	}
+	timer := time.NewTimer(r.Timeout)
+	defer timer.Stop()
+	select {
+	case <-x.done:
+	case <-gone:
+	case <-timer.C:
+		s.mu.Lock()
+		if s.exchanges[r.Key] == x {
+			s.fail(r.Key, fmt.Sprintf("ranks %s did not come within %v", x.missing(), r.Timeout))
+		}
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x.err != "" {
+		return response{Error: x.err}
+	}
+	all := make([][]byte, x.n)
+	for rank, v := range x.values {
+		all[rank] = v
+	}
+	return response{Values: all}
+}
+
+// bring adds one rank's value to an exchange, and completes it with the last one.
+func (s *Server) bring(r request) (*exchange, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.exchanges[r.Key]
+	if x == nil {
+		x = &exchange{n: r.N, values: map[int][]byte{}, done: make(chan struct{})}
+		s.exchanges[r.Key] = x
+	}
+	var fault string
+	switch _, twice := x.values[r.Rank]; {
+	case s.closed:
+		fault = "the store was closed"
+	case r.N != x.n:
+		fault = fmt.Sprintf("rank %d believes in %d ranks, another one in %d", r.Rank, r.N, x.n)
+	case r.Rank < 0 || r.Rank >= x.n:
+		fault = fmt.Sprintf("rank %d of %d, want one in [0, %d)", r.Rank, x.n, x.n)
+	case twice:
+		fault = fmt.Sprintf("two processes came as rank %d", r.Rank)
+	}
+	if fault != "" {
+		s.fail(r.Key, fault)
+		return nil, fault
+	}
+	x.values[r.Rank] = r.Value
+	if len(x.values) == x.n {
+		close(x.done)
+		delete(s.exchanges, r.Key)
+	}
+	return x, ""
+}
+
+// fail ends an exchange for all who wait in it. The lock is held.
+func (s *Server) fail(key, why string) {
+	x := s.exchanges[key]
+	x.err = why
+	close(x.done)
+	delete(s.exchanges, key)
+}
+
+func (x *exchange) missing() string {
+	var list []string
+	for r := range x.n {
+		if _, ok := x.values[r]; !ok {
+			list = append(list, fmt.Sprint(r))
+		}
+	}
+	return strings.Join(slices.Compact(list), ", ")
+}

@@ -1,0 +1,21 @@
+//go:build !unix
+
+package shm
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+)
+
+var errMissing = errors.New("dist/shm: not available on this operating system: use tcp, or goroutine ranks")
+
+// Join returns an error: there is no shared memory engine for this operating system.
+func Join(context.Context, rendezvous.Config, dist.Options) (*dist.Group, error) {
+	return nil, errMissing
+}
+
+// New returns an error: there is no shared memory engine for this operating system.
+func New(*rendezvous.Job, dist.Options) (*dist.Group, error) { return nil, errMissing }
