@@ -140,6 +140,10 @@ const (
 	// OpAdamMoments: In0 g; Out0 m = β₁m+(1−β₁)g, Out1 v = β₂v+(1−β₂)g², Out2 u = (m/c₁)/(√(v/c₂)+ε). Floats: β₁, β₂, ε, c₁ = 1−β₁ᵗ, c₂ = 1−β₂ᵗ.
 	// Kingma & Ba 2015.
 	OpAdamMoments
+	// OpAdamW: In0 g; Out0 p, Out1 m, Out2 v: OpAdamMoments of the gradient Floats[7]·g, then p = (1 − lr·decay)·p − lr·u, in one pass. Floats as there,
+	// then [5] lr, [6] decay. In float32 and float64 the bits are those of OpAffine, OpAdamMoments, OpAffine and OpAxpby one after the other.
+	// Loshchilov & Hutter 2019.
+	OpAdamW
 
 	NumOps
 )
@@ -161,7 +165,7 @@ var opNames = [NumOps]string{
 	OpRMSNorm: "rms_norm", OpRMSNormGrad: "rms_norm_grad", OpRMSNormParamGrad: "rms_norm_param_grad",
 	OpEmbedding: "embedding", OpEmbeddingGrad: "embedding_grad", OpGather: "gather", OpScatterAdd: "scatter_add",
 	OpMatMul: "matmul", OpAttention: "attention", OpAttentionGrad: "attention_grad",
-	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpAdamMoments: "adam_moments",
+	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpAdamMoments: "adam_moments", OpAdamW: "adamw",
 }
 
 // String returns the kernel's name in lower case.

@@ -17,6 +17,7 @@ func init() {
 		drawSamples(g, [2]float64{0.5, 2}, rng.Normal32At, rng.Normal64At, func(z float64) float64 { return 0.5 + z*2 })
 	}
 	makers[backend.OpAdamMoments] = adamSamples
+	makers[backend.OpAdamW] = adamWSamples
 }
 
 const position = 5_000_000_000 // beyond 32 bits
@@ -78,6 +79,26 @@ func adamSamples(g *gen) {
 			}
 			s := &sample{ins: []*operand{grad}, outs: []*operand{m, v, output(dt, rowMajor, n)}, want: want, loose: 4}
 			copy(s.floats[:], []float64{b1, b2, eps, c1, c2})
+			g.add(s, "%s %d", dt, n)
+		}
+	}
+}
+
+func adamWSamples(g *gen) {
+	const b1, b2, eps, c1, c2, lr, decay, scale = 0.9, 0.99, 1e-3, 0.271, 0.0297, 0.05, 0.4, 0.7
+	for _, dt := range g.some(floating) {
+		for _, n := range []int{0, 1, 37, 40000} {
+			grad, p := g.random(dt, rowMajor, -1, 1, n), g.random(dt, rowMajor, -1, 1, n)
+			m, v := g.random(dt, rowMajor, -1, 1, n), g.random(dt, rowMajor, 0, 1, n)
+			want := [][]float64{make([]float64, n), make([]float64, n), make([]float64, n)}
+			for i := range n {
+				x := scale * grad.at(i)
+				want[1][i] = b1*m.at(i) + (1-b1)*x
+				want[2][i] = b2*v.at(i) + (1-b2)*x*x
+				want[0][i] = (1-lr*decay)*p.at(i) - lr*want[1][i]/c1/(math.Sqrt(want[2][i]/c2)+eps)
+			}
+			s := &sample{ins: []*operand{grad}, outs: []*operand{p, m, v}, want: want, loose: 4}
+			copy(s.floats[:], []float64{b1, b2, eps, c1, c2, lr, decay, scale})
 			g.add(s, "%s %d", dt, n)
 		}
 	}

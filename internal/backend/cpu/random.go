@@ -6,7 +6,6 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
-	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
@@ -144,28 +143,5 @@ func normal64(t *task, _ *lane, lo, hi int) {
 	mean, std := t.c.Floats[0], t.c.Floats[1]
 	for i := range out {
 		out[i] = mean + float64(out[i]*std)
-	}
-}
-
-func adamKernel(d *Device, c *backend.Call) {
-	d.flat(c, 1, adamElements32, adamElements64)
-}
-
-func adamElements32(t *task, _ *lane, lo, hi int) {
-	c := t.c
-	vecmath.NewAdam(c.Floats[0], c.Floats[1], c.Floats[2], c.Floats[3], c.Floats[4]).Moments(
-		slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[2])[lo:hi], slice[float32](&c.In[0])[lo:hi])
-}
-
-func adamElements64(t *task, _ *lane, lo, hi int) {
-	c := t.c
-	b1, b2, eps := c.Floats[0], c.Floats[1], c.Floats[2]
-	r1, r2 := 1/c.Floats[3], 1/c.Floats[4]
-	g := slice[float64](&c.In[0])[lo:hi]
-	m, v, u := slice[float64](&c.Out[0])[lo:hi], slice[float64](&c.Out[1])[lo:hi], slice[float64](&c.Out[2])[lo:hi]
-	for i, x := range g {
-		m[i] = float64(b1*m[i]) + float64((1-b1)*x)
-		v[i] = float64(b2*v[i]) + float64((1-b2)*float64(x*x))
-		u[i] = float64(m[i]*r1) / (math.Sqrt(v[i]*r2) + eps)
 	}
 }

@@ -102,5 +102,6 @@ func init() {
 		backend.OpNormal:  {normalKernel, 1, 0, false, false},
 
 		backend.OpAdamMoments: {adamKernel, 3, 1, false, true},
+		backend.OpAdamW:       {adamWKernel, 3, 1, false, true},
 	}
 }
