@@ -79,3 +79,29 @@ func AdamMoments(c *Ctx, m, v, u, g *Tensor, beta1, beta2, eps float64, correcti
 	a := floats(beta1, beta2, eps, correction1, correction2)
 	c.launchMulti(backend.OpAdamMoments, &a, []*Tensor{m, v, u}, g)
 }
+
+// AdamWStep holds the numbers of one step t ≥ 1 of AdamW.
+type AdamWStep struct {
+	Beta1, Beta2, Eps        float64
+	Correction1, Correction2 float64 // 1−β₁ᵗ and 1−β₂ᵗ
+	LR, WeightDecay          float64
+	GradScale                float64 // multiplies the gradient; 1 for none
+}
+
+// AdamW updates the parameter p and Adam's moments m and v in place from the gradient GradScale·g, in one pass: m and v as in
+// [AdamMoments], then p ← (1 − LR·WeightDecay)·p − LR·u with its direction u (Loshchilov & Hutter 2019). In float32 and float64 the bits are
+// those of the single operations. All are contiguous.
+func AdamW(c *Ctx, p, m, v, g *Tensor, s AdamWStep) {
+	for _, t := range []*Tensor{p, m, v} {
+		c.wantWritable("AdamW", t, g)
+	}
+	ts := []*Tensor{p, m, v, g}
+	c.sameDType("AdamW", ts...)
+	for _, t := range ts {
+		if !t.IsContiguous() {
+			c.fail("AdamW", ts, "want contiguous operands")
+		}
+	}
+	a := floats(s.Beta1, s.Beta2, s.Eps, s.Correction1, s.Correction2, s.LR, s.WeightDecay, s.GradScale)
+	c.launchMulti(backend.OpAdamW, &a, []*Tensor{p, m, v}, g)
+}

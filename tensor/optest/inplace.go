@@ -57,6 +57,7 @@ func inPlaceOps() []Op {
 		row("ScaleInto", floats, 1, func(c *tensor.Ctx, dst *tensor.Tensor, _ []*tensor.Tensor) { tensor.ScaleInto(c, dst, -0.75) },
 			func(x ...float64) float64 { return -0.75 * x[0] }),
 		adamRow(),
+		adamWRow(),
 	}
 }
 
@@ -91,6 +92,46 @@ func adamRow() Op {
 	for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {7, 5003}} {
 		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), Large: numel(shape) > 1000, Apply: apply, Want: want,
 			In: []Input{typed(normal, shape...), typed(positive, shape...), typed(normal, shape...)}})
+	}
+	return op
+}
+
+func adamWRow() Op {
+	step := tensor.AdamWStep{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6, Correction1: 1 - math.Pow(0.9, 3), Correction2: 1 - math.Pow(0.99, 3),
+		LR: 0.01, WeightDecay: 0.3, GradScale: 0.6}
+	op := Op{Name: "AdamW", DTypes: floats, Misuse: []Misuse{
+		{Name: "shapes", Want: "float32[2], float32[3]", Call: func(c *tensor.Ctx) {
+			tensor.AdamW(c, zeros(c, 2), zeros(c, 2), zeros(c, 2), zeros(c, 3), step)
+		}},
+		{Name: "layout", Want: "contiguous", Call: func(c *tensor.Ctx) {
+			m := zeros(c, 2, 3)
+			tensor.AdamW(c, m, m, m, tensor.Transpose(c, zeros(c, 3, 2), 0, 1), step)
+		}},
+		{Name: "leaf", Want: "takes part in autograd", Call: func(c *tensor.Ctx) {
+			tensor.AdamW(c, zeros(c, 2).SetRequiresGrad(true), zeros(c, 2), zeros(c, 2), zeros(c, 2), step)
+		}},
+	}}
+	apply := func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+		c = c.NoGrad()
+		p, m, v := tensor.Clone(c, in[0]), tensor.Clone(c, in[1]), tensor.Clone(c, in[2])
+		tensor.AdamW(c, p, m, v, tensor.Contiguous(c, in[3]), step)
+		return []*tensor.Tensor{p, m, v}
+	}
+	want := func(_ tensor.DType, in []Array) []Array {
+		out := []Array{{Shape: in[0].Shape}, {Shape: in[0].Shape}, {Shape: in[0].Shape}}
+		for i, g := range in[3].V {
+			g *= step.GradScale
+			m, v := step.Beta1*in[1].V[i]+(1-step.Beta1)*g, step.Beta2*in[2].V[i]+(1-step.Beta2)*g*g
+			u := m / step.Correction1 / (math.Sqrt(v/step.Correction2) + step.Eps)
+			for k, x := range []float64{(1-step.LR*step.WeightDecay)*in[0].V[i] - step.LR*u, m, v} {
+				out[k].V = append(out[k].V, x)
+			}
+		}
+		return out
+	}
+	for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {13, 5003}} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), Large: numel(shape) > 1000, Apply: apply, Want: want,
+			In: []Input{typed(normal, shape...), typed(normal, shape...), typed(positive, shape...), typed(normal, shape...)}})
 	}
 	return op
 }
