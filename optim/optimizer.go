@@ -116,6 +116,10 @@ func (o *Optimizer) Step(c *tensor.Ctx) {
 func (o *Optimizer) update(c *tensor.Ctx, p Param, g *Group, grad *tensor.Tensor) {
 	s := o.slots[p.Name]
 	s.Step++
+	if adam, ok := o.fusible(p, grad); ok {
+		adam.step(c, p, g, s, grad)
+		return
+	}
 	u := tensor.Clone(c, grad)
 	for _, t := range o.chain {
 		t.Apply(c, p, g, s, u)
