@@ -43,7 +43,7 @@ func readLockstep(r *reader) {
 		r.missing(fieldMasterAddr, varMasterAddr)
 	}
 	r.need(fieldMasterPort, &r.e.MasterPort, varMasterPort)
-	r.text(fieldJobID, &r.e.JobID, VarLaunchID)
+	r.text(fieldJobID, &r.e.JobID, varRunID)
 	r.restarts()
 }
 

@@ -1,0 +1,185 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// secondSignal is when another signal counts as a second one: wrappers that forward Ctrl-C
+// to a child that the terminal has already told must not count twice.
+const secondSignal = 300 * time.Millisecond
+
+// attempt is one start of the whole group.
+type attempt struct {
+	run    *run
+	number int
+	oom    oomKills
+
+	workers []*worker
+	ended   chan *worker
+	alive   int
+
+	settle, grace stopwatch
+	failed        bool
+	interrupted   *InterruptedError
+	told          time.Time // when the first signal was forwarded
+}
+
+// attempt starts the group once and waits for its end.
+func (r *run) attempt(number int) error {
+	a := &attempt{run: r, number: number, ended: make(chan *worker, r.config.ProcsPerNode), oom: readOOMKills(os.DirFS("/"))}
+	defer a.settle.stop()
+	defer a.grace.stop()
+	if err := a.start(); err != nil {
+		a.signal(syscall.SIGKILL)
+		a.drain()
+		return err
+	}
+	a.watch()
+	if n := sweep(r.id); n > 0 {
+		r.config.Logger.Warn("killed processes that ranks had started and left in sessions of their own", "count", n)
+	}
+	switch {
+	case a.interrupted == nil:
+		return a.verdict()
+	case a.failed:
+		return errors.Join(a.verdict(), a.interruption())
+	}
+	return a.interruption()
+}
+
+// interruption is the interrupt, with who had to be killed.
+func (a *attempt) interruption() error {
+	for _, w := range a.workers {
+		if w.killed {
+			a.interrupted.Killed = append(a.interrupted.Killed, w.rank)
+		}
+	}
+	return a.interrupted
+}
+
+// start starts all ranks of this host.
+func (a *attempt) start() error {
+	port, listener, err := a.port()
+	if err != nil {
+		return err
+	}
+	if listener != nil {
+		defer listener.Close() // rank 0 has its own descriptor
+	}
+	for local := range a.run.config.ProcsPerNode {
+		w, err := a.run.newWorker(a.number, local, port)
+		if err != nil {
+			return err
+		}
+		var inherit []*os.File
+		if local == 0 && listener != nil {
+			inherit = append(inherit, listener)
+		}
+		if err := w.start(inherit, a.ended); err != nil {
+			return err
+		}
+		a.workers = append(a.workers, w)
+		a.alive++
+	}
+	return nil
+}
+
+// port is where rank 0 is met. With port 0 the socket that listens there is opened here, so
+// that it is nobody else's when rank 0 gets to use it.
+func (a *attempt) port() (int, *os.File, error) {
+	c := &a.run.config
+	if c.MasterPort != 0 || c.NodeRank != 0 {
+		return c.MasterPort, nil, nil
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(c.MasterAddr, "0"))
+	if err != nil {
+		return 0, nil, fmt.Errorf("launch: master_addr %s: %w", c.MasterAddr, err)
+	}
+	tcp := l.(*net.TCPListener) // net.Listen("tcp") gives no other
+	f, err := tcp.File()
+	if err = errors.Join(err, tcp.Close()); err != nil {
+		return 0, nil, fmt.Errorf("launch: master port: %w", err)
+	}
+	return tcp.Addr().(*net.TCPAddr).Port, f, nil
+}
+
+// watch waits until every rank has ended, and sees to it that they do once one has failed
+// or a signal has come.
+func (a *attempt) watch() {
+	in := &a.run.signals
+	for a.alive > 0 {
+		select {
+		case w := <-a.ended:
+			a.note(w)
+		case <-a.settle.c:
+			a.settle.c = nil
+			a.signal(syscall.SIGTERM)
+			a.grace.start(a.run.config.Grace)
+		case <-a.grace.c:
+			a.grace.c = nil
+			a.kill()
+		case s := <-in.in:
+			a.interrupt(s, nil)
+		case <-in.done:
+			in.done = nil
+			a.interrupt(syscall.SIGTERM, context.Cause(in.ctx))
+		}
+	}
+}
+
+// note takes down a rank's end.
+func (a *attempt) note(w *worker) {
+	a.alive--
+	if w.failed() && !a.failed && a.interrupted == nil {
+		a.failed = true
+		a.settle.start(a.run.config.Settle)
+	}
+}
+
+// interrupt forwards a signal; a second one ends the patience.
+func (a *attempt) interrupt(s os.Signal, cause error) {
+	sig, ok := s.(syscall.Signal)
+	if !ok {
+		return
+	}
+	if a.interrupted != nil {
+		if time.Since(a.told) >= secondSignal {
+			a.kill()
+		}
+		return
+	}
+	a.interrupted, a.told = &InterruptedError{Signal: sig, Cause: cause}, time.Now()
+	a.settle.c = nil
+	a.signal(sig)
+	a.grace.start(a.run.config.Grace)
+}
+
+// signal sends to the group of every rank that lives.
+func (a *attempt) signal(sig syscall.Signal) {
+	for _, w := range a.workers {
+		w.signal(sig)
+	}
+}
+
+// kill ends every rank that lives.
+func (a *attempt) kill() {
+	for _, w := range a.workers {
+		if w.signal(syscall.SIGKILL) {
+			w.killed = true
+			a.run.config.Logger.Warn("a rank did not end in time and was killed", "rank", w.rank, "pid", w.pid())
+		}
+	}
+}
+
+// drain waits for ranks that have been killed.
+func (a *attempt) drain() {
+	for ; a.alive > 0; a.alive-- {
+		<-a.ended
+	}
+}

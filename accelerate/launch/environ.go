@@ -1,0 +1,69 @@
+package launch
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
+)
+
+const (
+	varErrorFile  = "TORCHELASTIC_ERROR_FILE"
+	varGoThreads  = "GOMAXPROCS"
+	varOMPThreads = "OMP_NUM_THREADS"
+)
+
+// listenerFD is the number of the first inherited descriptor after the standard streams.
+const listenerFD = 3
+
+// environ is the environment of one rank.
+func (r *run) environ(attempt, localRank, port int, errorFile string) []string {
+	c := &r.config
+	rank := c.NodeRank*c.ProcsPerNode + localRank
+	set := map[string]string{
+		"RANK": strconv.Itoa(rank), "WORLD_SIZE": strconv.Itoa(c.WorldSize()),
+		"LOCAL_RANK": strconv.Itoa(localRank), "LOCAL_WORLD_SIZE": strconv.Itoa(c.ProcsPerNode),
+		"GROUP_RANK": strconv.Itoa(c.NodeRank), "GROUP_WORLD_SIZE": strconv.Itoa(c.Nodes),
+		"ROLE_NAME": c.Role, "ROLE_RANK": strconv.Itoa(rank), "ROLE_WORLD_SIZE": strconv.Itoa(c.WorldSize()),
+		"MASTER_ADDR": c.MasterAddr, "MASTER_PORT": strconv.Itoa(port),
+		"TORCHELASTIC_RESTART_COUNT": strconv.Itoa(attempt), "TORCHELASTIC_MAX_RESTARTS": strconv.Itoa(c.MaxRestarts),
+		"TORCHELASTIC_RUN_ID": c.RunID, "TORCHELASTIC_USE_AGENT_STORE": "False",
+		varErrorFile:    errorFile,
+		env.VarLaunchID: r.id, env.VarJobToken: c.Token,
+	}
+	threads := strconv.Itoa(max(1, c.Cores/c.ProcsPerNode))
+	for _, name := range []string{varGoThreads, varOMPThreads} {
+		if lookup(c.Env, name) == "" {
+			set[name] = threads
+		}
+	}
+	if rank == 0 && c.MasterPort == 0 {
+		set[env.VarListenerFD] = strconv.Itoa(listenerFD)
+	}
+	return override(c.Env, set, env.VarListenerFD)
+}
+
+// override replaces variables and drops others.
+func override(base []string, set map[string]string, drop ...string) []string {
+	out := slices.DeleteFunc(slices.Clone(base), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		_, replaced := set[name]
+		return replaced || slices.Contains(drop, name)
+	})
+	for name, value := range set {
+		out = append(out, name+"="+value)
+	}
+	slices.Sort(out[len(out)-len(set):])
+	return out
+}
+
+// lookup finds a variable; the last one of a name counts.
+func lookup(environ []string, name string) string {
+	for _, entry := range slices.Backward(environ) {
+		if n, value, _ := strings.Cut(entry, "="); n == name {
+			return value
+		}
+	}
+	return ""
+}

@@ -1,0 +1,92 @@
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
+)
+
+// errorFile is the JSON that torchrun's workers leave (torch.distributed.elastic's
+// error_handler): readers of one read the other.
+type errorFile struct {
+	Message errorMessage `json:"message"`
+}
+
+type errorMessage struct {
+	Message string    `json:"message"`
+	Extra   errorInfo `json:"extraInfo"`
+	// ErrorCode is the exit code, added by the launcher.
+	ErrorCode int `json:"errorCode,omitempty"`
+}
+
+type errorInfo struct {
+	Stack     string `json:"py_callstack"`
+	Timestamp string `json:"timestamp"` // seconds since 1970
+	// Blames are the ranks on whose failure this one followed. torchrun has no such key.
+	Blames []int `json:"blames,omitempty"`
+}
+
+// RecordError leaves err for the launcher in the file that TORCHELASTIC_ERROR_FILE names,
+// as torchrun's workers do; without that variable it does nothing. A rank calls it once,
+// before it exits with a code other than 0. blames are the ranks whose loss or silence is
+// the reason, if others are: the launcher then reports one of those as the root cause.
+func RecordError(lookup env.Lookup, err error, blames ...int) error {
+	path, _ := lookup(varErrorFile)
+	if path == "" || err == nil {
+		return nil
+	}
+	return writeErrorFile(path, errorFile{Message: errorMessage{
+		Message: err.Error(),
+		Extra:   errorInfo{Stack: string(debug.Stack()), Timestamp: seconds(time.Now()), Blames: blames},
+	}})
+}
+
+func seconds(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
+
+// writeErrorFile replaces path in one step, so that nobody reads half of it.
+func writeErrorFile(path string, f errorFile) error {
+	text, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("launch: error file: %w", err)
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(path), ".error-*")
+	if err != nil {
+		return fmt.Errorf("launch: error file: %w", err)
+	}
+	_, err = temporary.Write(text)
+	err = errors.Join(err, temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), path)
+	}
+	if err != nil {
+		os.Remove(temporary.Name()) // the error before counts
+		return fmt.Errorf("launch: error file: %w", err)
+	}
+	return nil
+}
+
+// readErrorFile reads a rank's error file. torchrun's older form has a text as message.
+// ok is false if there is none that can be read.
+func readErrorFile(path string) (f errorFile, ok bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return f, false
+	}
+	if json.Unmarshal(text, &f) == nil {
+		return f, true
+	}
+	var old struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(text, &old) != nil {
+		return errorFile{}, false
+	}
+	return errorFile{Message: errorMessage{Message: old.Message}}, true
+}

@@ -1,0 +1,128 @@
+package launch
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
+)
+
+// attributes gives a rank a process group, and a parent's death signal: the kernel kills
+// the rank when the thread that has started it ends, and that is Run's.
+func attributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// awaitExit waits until a child has ended and leaves it unreaped, so that its number is not
+// given to another process. It reports whether that was possible.
+func awaitExit(pid int) bool {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil
+		}
+	}
+}
+
+// groupAlive reports whether a process of the group runs. Those that have ended and wait to
+// be reaped, in a container perhaps for ever, do not count.
+func groupAlive(pgid int) bool {
+	if errors.Is(syscall.Kill(-pgid, 0), syscall.ESRCH) {
+		return false
+	}
+	for _, pid := range processIDs() {
+		if state, group, ok := processStat(pid); ok && group == pgid && state != 'Z' && state != 'X' {
+			return true
+		}
+	}
+	return false
+}
+
+// processIDs lists the processes that this one can see.
+func processIDs() []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// processStat reads state and process group. The name before them, in parentheses, may
+// itself contain some.
+func processStat(pid int) (state byte, group int, ok bool) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0, 0, false
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 3 {
+		return 0, 0, false
+	}
+	group, err = strconv.Atoi(fields[2])
+	return fields[0][0], group, err == nil
+}
+
+// sweep kills every process that was started with the launch's number in its environment,
+// wherever it has gone, and returns how many there were.
+func sweep(id string) int {
+	marker := []byte(env.VarLaunchID + "=" + id)
+	killed := 0
+	for _, pid := range processIDs() {
+		if !marked(pid, marker) {
+			continue
+		}
+		fd, err := unix.PidfdOpen(pid, 0) // from here on the number cannot come to mean another
+		if err != nil {
+			if errors.Is(err, unix.ENOSYS) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+				killed++
+			}
+			continue
+		}
+		if marked(pid, marker) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
+			awaitPidfd(fd)
+			killed++
+		}
+		unix.Close(fd) // opened above; nothing was written
+	}
+	return killed
+}
+
+// awaitPidfd waits, for a second at most, until the process has ended.
+func awaitPidfd(fd int) {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(p, 1000); !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// marked reports whether a process was started with the variable.
+func marked(pid int, marker []byte) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+	if err != nil {
+		return false
+	}
+	for entry := range bytes.SplitSeq(text, []byte{0}) {
+		if bytes.Equal(entry, marker) {
+			return true
+		}
+	}
+	return false
+}
+
+// peakMemory is the most memory that an ended process held at once, in bytes.
+func peakMemory(state *os.ProcessState) int64 { return resident(state) << 10 }

@@ -1,0 +1,24 @@
+//go:build !unix
+
+package launch
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+)
+
+// unsupported says that ranks cannot be started as processes here.
+func unsupported() error {
+	return fmt.Errorf("launch: not supported on %s yet, which has no process groups; use ranks in one process (--num_replicas)", runtime.GOOS)
+}
+
+func attributes() *syscall.SysProcAttr      { return nil }
+func guardAttributes() *syscall.SysProcAttr { return nil }
+func signalGroup(int, syscall.Signal) error { return unsupported() }
+func awaitExit(int) bool                    { return false }
+func groupAlive(int) bool                   { return false }
+func sweep(string) int                      { return 0 }
+func signalName(sig syscall.Signal) string  { return sig.String() }
+func peakMemory(*os.ProcessState) int64     { return 0 }

@@ -1,0 +1,199 @@
+package launch
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"time"
+)
+
+// run is one call of Run.
+type run struct {
+	config  Config
+	program string // found in PATH
+	id      string // random; every process of the run inherits it
+	dir     string // log files and error files
+	keepDir bool
+	console console
+	guard   *guard
+	signals inbox
+}
+
+// Run starts the ranks of this host and waits until all have ended. It returns nil if all
+// ended with exit code 0, after restarts or without; a *FailureError with the root cause if
+// one failed for good; an *InterruptedError if a signal or the end of ctx (which counts as
+// SIGTERM) ended the job; or what kept the ranks from being started. ExitCode turns each
+// into an exit code. When Run returns, no process that it or a rank has started is left,
+// but for those that shed their environment on purpose.
+func Run(ctx context.Context, c Config) error {
+	if err := unsupported(); err != nil {
+		return err
+	}
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	r := &run{config: c.withDefaults(), id: random(8)}
+	r.signals = inbox{ctx: ctx, done: ctx.Done(), in: r.config.Signals}
+	if err := r.prepare(); err != nil {
+		return err
+	}
+	// On Linux a rank is killed when the thread that has started it ends: see attributes.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := r.attempts()
+	return errors.Join(err, r.cleanUp())
+}
+
+func random(bytes int) string {
+	b := make([]byte, bytes)
+	rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// prepare finds the program, and makes what the configuration leaves to the launcher.
+func (r *run) prepare() error {
+	c := &r.config
+	program, err := exec.LookPath(c.Program)
+	if err != nil {
+		return fmt.Errorf("launch: program: %w", err)
+	}
+	// A relative path is meant from here, whatever the ranks' working directory is.
+	if r.program, err = filepath.Abs(program); err != nil {
+		return fmt.Errorf("launch: program: %w", err)
+	}
+	if c.Token == "" {
+		c.Token = random(32)
+	}
+	switch {
+	case c.RunID == "" && c.Nodes > 1:
+		c.RunID = "none" // torchrun's default: all hosts have the same
+	case c.RunID == "":
+		c.RunID = r.id
+	}
+	if err := r.makeDir(); err != nil {
+		return err
+	}
+	if len(c.Guard) > 0 {
+		if r.guard, err = startGuard(c.Guard, r.id, c.Env); err != nil {
+			return errors.Join(err, r.cleanUp())
+		}
+	}
+	return nil
+}
+
+// makeDir makes the run's folder, which holds the error files if nothing else.
+func (r *run) makeDir() error {
+	c := &r.config
+	parent := c.LogDir
+	if parent != "" {
+		if err := os.MkdirAll(parent, 0o755); err != nil {
+			return fmt.Errorf("launch: log_dir: %w", err)
+		}
+	}
+	r.keepDir = parent != "" || c.Redirects.any() || c.Tee.any()
+	dir, err := os.MkdirTemp(parent, c.RunID+"_")
+	if err == nil {
+		r.dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("launch: log folder: %w", err)
+	}
+	if r.keepDir {
+		c.Logger.Info("the ranks' logs", "folder", r.dir)
+	}
+	return nil
+}
+
+// rankDir makes and names a rank's folder in an attempt.
+func (r *run) rankDir(attempt, localRank int) (string, error) {
+	dir := filepath.Join(r.dir, "attempt_"+strconv.Itoa(attempt), strconv.Itoa(localRank))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("launch: log folder: %w", err)
+	}
+	return dir, nil
+}
+
+// cleanUp removes what only the run itself needed.
+func (r *run) cleanUp() error {
+	if r.guard != nil {
+		if err := r.guard.release(); err != nil { // the job did without it
+			r.config.Logger.Warn("the guard did not end well", "error", err)
+		}
+	}
+	if r.keepDir {
+		return nil
+	}
+	if err := os.RemoveAll(r.dir); err != nil {
+		return fmt.Errorf("launch: temporary folder: %w", err)
+	}
+	return nil
+}
+
+// attempts starts the group until it ends well, is interrupted, or has failed too often.
+func (r *run) attempts() error {
+	for n := 0; ; n++ {
+		err := r.attempt(n)
+		var failure *FailureError
+		var interrupted *InterruptedError
+		if !errors.As(err, &failure) {
+			return err
+		}
+		if n == r.config.MaxRestarts || errors.As(err, &interrupted) {
+			r.passOn(failure)
+			return err
+		}
+		r.config.Logger.Warn("a rank failed; all are started again", "attempt", n, "max_restarts", r.config.MaxRestarts,
+			"rank", failure.Root.Rank, "cause", failure.Root.how(), "message", failure.Root.Message)
+	}
+}
+
+// passOn copies the root cause into the launcher's own error file, if the launcher runs
+// under another one.
+func (r *run) passOn(failure *FailureError) {
+	path := lookup(r.config.Env, varErrorFile)
+	if path == "" {
+		return
+	}
+	f, ok := readErrorFile(failure.Root.ErrorFile)
+	if !ok {
+		return
+	}
+	f.Message.ErrorCode = failure.Root.code()
+	if err := writeErrorFile(path, f); err != nil {
+		r.config.Logger.Warn("the root cause could not be passed on", "error", err)
+	}
+}
+
+// inbox is where interrupts come from.
+type inbox struct {
+	ctx  context.Context
+	done <-chan struct{} // nil once seen
+	in   <-chan os.Signal
+}
+
+// stopwatch is a timer that may not run.
+type stopwatch struct {
+	c     <-chan time.Time
+	timer *time.Timer
+}
+
+// start lets it run from now, unless it does already.
+func (s *stopwatch) start(d time.Duration) {
+	if s.timer == nil {
+		s.timer = time.NewTimer(d)
+		s.c = s.timer.C
+	}
+}
+
+func (s *stopwatch) stop() {
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
