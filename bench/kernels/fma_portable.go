@@ -1,0 +1,8 @@
+//go:build !amd64 || noasm
+
+package main
+
+import "github.com/lockstep-ml/lockstep/internal/kernels"
+
+// fmaTurns does nothing: portable Go has no fused multiply-add on vectors.
+func fmaTurns(kernels.Variant, int) float64 { return 0 }

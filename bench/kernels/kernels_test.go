@@ -1,0 +1,35 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkRows runs our side of every row on one worker.
+func BenchmarkRows(b *testing.B) {
+	for _, r := range rows() {
+		b.Run(r.name, func(b *testing.B) {
+			run, end := r.open(1)
+			defer end()
+			for b.Loop() {
+				run()
+			}
+		})
+	}
+}
+
+func TestMedian(t *testing.T) {
+	require.Equal(t, 2.0, median([]float64{3, 1, 2}))
+	require.Equal(t, 2.5, median([]float64{4, 1, 2, 3}))
+}
+
+// TestRowsHaveNames: a RATIO line names its row without spaces, and no two alike.
+func TestRowsHaveNames(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range rows() {
+		require.Regexp(t, `^[a-z0-9_]+$`, r.name)
+		require.False(t, seen[r.name], r.name)
+		seen[r.name] = true
+	}
+}
