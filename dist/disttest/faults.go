@@ -114,14 +114,18 @@ func (e Engine) root(t *testing.T) {
 // messageMismatch: the two partners disagree, and the third rank learns it in its barrier.
 func (e Engine) messageMismatch(t *testing.T) {
 	groups := e.start(t, 3, dist.Options{})
-	errs := failures(t, []*dist.Handle{
-		groups[0].Send(dist.Of(make([]float32, 5)), 1, dist.Label("activation")),
-		groups[1].Recv(dist.Of(make([]float32, 6)), 0, dist.Label("activation")),
-		groups[2].Barrier(),
-	})
-	for _, err := range errs {
-		require.ErrorContains(t, err, `rank 0 called send #1 "activation" (float32 × 5, to rank 1), rank 1 called recv #1 "activation" (float32 × 6, from rank 0)`)
+	sent := groups[0].Send(dist.Of(make([]float32, 5)), 1, dist.Label("activation")) // it may end before the receiver looks
+	failures(t, []*dist.Handle{groups[1].Recv(dist.Of(make([]float32, 6)), 0, dist.Label("activation")), groups[2].Barrier()})
+	for r, g := range groups {
+		select {
+		case <-g.Dead():
+		case <-time.After(soon):
+			require.Fail(t, "too late", "rank %d lives", r)
+		}
+		require.EqualError(t, g.Err(), `dist: group "world": the ranks disagree: rank 0 called send #1 "activation" (float32 × 5, to rank 1), `+
+			`rank 1 called recv #1 "activation" (float32 × 6, from rank 0)`)
 	}
+	<-sent.Done()
 }
 
 // arguments that are wrong on one rank are an error on all, since the others wait for it.

@@ -1,3 +1,5 @@
+//go:build unix
+
 package disttest
 
 import (
@@ -209,6 +211,18 @@ func (p *Proc) Await(t *testing.T, kind string, d time.Duration) string {
 // PID returns the number of the process.
 func (p *Proc) PID() int { return p.cmd.Process.Pid }
 
+// Kill sends SIGKILL.
+func (p *Proc) Kill(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Kill())
+}
+
+// Stop sends SIGSTOP.
+func (p *Proc) Stop(t *testing.T) {
+	t.Helper()
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+}
+
 // Said returns the text of the last line of the given kind that was read.
 func (p *Proc) Said(kind string) string { return p.seen[kind] }
 
@@ -240,7 +254,7 @@ func kill(t *testing.T, env func(rank int) []string) {
 	for _, p := range procs {
 		p.Await(t, "ready", 30*time.Second)
 	}
-	require.NoError(t, procs[2].cmd.Process.Signal(syscall.SIGKILL))
+	procs[2].Kill(t)
 	for r, p := range procs {
 		if r == 2 {
 			continue
@@ -260,7 +274,7 @@ func stop(t *testing.T, env func(rank int) []string) {
 	for _, p := range procs {
 		p.Await(t, "ready", 30*time.Second)
 	}
-	require.NoError(t, procs[1].cmd.Process.Signal(syscall.SIGSTOP))
+	procs[1].Stop(t)
 	for _, r := range []int{0, 2} {
 		procs[r].Await(t, "error", 5*time.Second)
 		require.Equal(t, "[1]", procs[r].Await(t, "missing", time.Second), "rank %d: %s", r, procs[r].Said("error"))

@@ -27,6 +27,10 @@ type Job struct {
 	lost    []departure        // by rank
 	waiting map[wire.Hello]chan net.Conn
 	holds   int
+
+	probes    map[uint64]*probe
+	lastProbe uint64
+
 	closed  bool
 	readers sync.WaitGroup
 }
@@ -44,7 +48,7 @@ func Join(ctx context.Context, c Config) (*Job, error) {
 	defer cancel()
 	j := &Job{
 		Config: c, links: make([]*link, c.World), lost: make([]departure, c.World), groups: map[string]*membership{}, early: map[string][]early{},
-		waiting: map[wire.Hello]chan net.Conn{}, holds: 1,
+		waiting: map[wire.Hello]chan net.Conn{}, holds: 1, probes: map[uint64]*probe{},
 	}
 	if err := j.join(ctx); err != nil {
 		j.shutdown()

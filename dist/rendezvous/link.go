@@ -17,9 +17,11 @@ type link struct {
 
 // notice is a message on a link.
 type notice struct {
-	Kind  string `json:"kind"` // "abort" or "leave" a group; "bye": the process leaves the job in good order
+	Kind  string `json:"kind"` // "abort" or "leave" a group; "probe" its progress; "bye": the process leaves the job in good order
 	Group string `json:"group,omitempty"`
 	Error []byte `json:"error,omitempty"` // dist.EncodeError
+	ID    uint64 `json:"id,omitempty"`    // of a probe and its "answer"
+	Seq   uint64 `json:"seq,omitempty"`   // the progress
 }
 
 func (l *link) send(n notice) error {
@@ -33,6 +35,7 @@ func (l *link) send(n notice) error {
 type Listener struct {
 	Fail func(err error)                         // another rank aborted, or is lost
 	Gone func(rank int, why *dist.RankLostError) // a rank has closed the group in good order
+	At   func() uint64                           // answers a probe: the number of the last call begun; may be nil
 }
 
 // membership is a group that this process is in.
@@ -115,6 +118,10 @@ func (j *Job) read(rank int, l *link) {
 			j.ended(rank, departure{why: "it left the job", polite: true})
 			return
 		}
+		if n.Kind == "probe" || n.Kind == "answer" {
+			j.probed(rank, l, n)
+			continue
+		}
 		j.mu.Lock()
 		m := j.groups[n.Group]
 		if m == nil && len(j.early[n.Group]) < 2*j.World {
@@ -182,5 +189,69 @@ func (j *Job) tellLost(group string, m *membership, jobRank int) {
 		m.listener.Gone(rank, lost)
 	} else {
 		m.listener.Fail(lost)
+	}
+}
+
+// probe is a question that some ranks have yet to answer.
+type probe struct {
+	seqs    map[int]uint64 // by rank of the job
+	waiting int
+	done    chan struct{}
+}
+
+// Probe asks the processes of the other members of a group how far they are, and returns the answers that come within d, by rank of the group. Those that stand still do not answer.
+func (j *Job) Probe(group string, members []int, d time.Duration) map[int]uint64 {
+	p := &probe{seqs: map[int]uint64{}, done: make(chan struct{})}
+	j.mu.Lock()
+	j.lastProbe++
+	id := j.lastProbe
+	j.probes[id] = p
+	for _, r := range members {
+		if j.links[r] != nil {
+			p.waiting++
+		}
+	}
+	j.mu.Unlock()
+	j.post(members, notice{Kind: "probe", Group: group, ID: id})
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.probes, id)
+	answers := map[int]uint64{}
+	for i, r := range members {
+		if seq, ok := p.seqs[r]; ok {
+			answers[i] = seq
+		}
+	}
+	return answers
+}
+
+// probed answers a probe, or takes an answer.
+func (j *Job) probed(rank int, l *link, n notice) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if n.Kind == "probe" {
+		reply := notice{Kind: "answer", ID: n.ID}
+		if m := j.groups[n.Group]; m != nil && m.listener.At != nil {
+			reply.Seq = m.listener.At()
+		}
+		go func() { _ = l.send(reply) }() // its end is noticed by the reader, which must not wait for a full connection
+		return
+	}
+	p := j.probes[n.ID]
+	if p == nil {
+		return
+	}
+	if _, twice := p.seqs[rank]; twice {
+		return
+	}
+	p.seqs[rank] = n.Seq
+	if p.waiting--; p.waiting == 0 {
+		close(p.done)
 	}
 }

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -58,17 +59,23 @@ type response struct {
 
 // Serve starts a store on address (HOST:PORT, port 0 for a free one) for those who know the token.
 func Serve(address string, token []byte) (*Server, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("rendezvous: the store cannot listen: %w", err)
+	}
+	return ServeOn(l, token)
+}
+
+// ServeOn is Serve on a TCP socket that listens already, as a launcher hands it to rank 0. It takes the socket over, also on error.
+func ServeOn(l net.Listener, token []byte) (*Server, error) {
 	if len(token) < MinToken {
-		return nil, fmt.Errorf("rendezvous: job token of %d bytes, want at least %d", len(token), MinToken)
+		return nil, errors.Join(fmt.Errorf("rendezvous: job token of %d bytes, want at least %d", len(token), MinToken), l.Close())
 	}
 	s := &Server{
 		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{},
 		conns: map[net.Conn]struct{}{}, changed: make(chan struct{}),
 	}
-	var err error
-	if s.listener, err = wire.Listen(address, token, s.serve); err != nil {
-		return nil, fmt.Errorf("rendezvous: the store cannot listen: %w", err)
-	}
+	s.listener = wire.ListenOn(l, token, s.serve)
 	return s, nil
 }
 

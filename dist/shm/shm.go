@@ -24,6 +24,15 @@ func Join(ctx context.Context, c rendezvous.Config, opts dist.Options) (*dist.Gr
 	return g, err
 }
 
+// NewEngine returns the engine of some processes of a job that share a host, for dist/tcp, which uses it inside each host. All members call it.
+func NewEngine(job *rendezvous.Job, group string, members []int) (*window.Engine, error) {
+	f, err := newFabric(job, group, members, job.Timeout, preferred)
+	if err != nil {
+		return nil, err
+	}
+	return window.New(f), nil
+}
+
 // New returns the group of all processes of a job, which it holds open until it is closed. All of them call it.
 func New(job *rendezvous.Job, opts dist.Options) (*dist.Group, error) {
 	return newGroup(job, opts, preferred)

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/internal/window"
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
@@ -19,3 +20,6 @@ func Join(context.Context, rendezvous.Config, dist.Options) (*dist.Group, error)
 
 // New returns an error: there is no shared memory engine for this operating system.
 func New(*rendezvous.Job, dist.Options) (*dist.Group, error) { return nil, errMissing }
+
+// NewEngine returns an error: there is no shared memory engine for this operating system.
+func NewEngine(*rendezvous.Job, string, []int) (*window.Engine, error) { return nil, errMissing }

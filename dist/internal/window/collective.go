@@ -14,7 +14,8 @@ const (
 
 // collective carries out a call of all ranks.
 func (e *Engine) collective(c *dist.Call) error {
-	half := int(c.Seq & 1)
+	e.calls++
+	half := int(e.calls & 1)
 	own := e.fabric.Slot(e.rank)
 	c.Encode(own.heads[half][:])
 	own.boxes[half] = Box{}
@@ -86,7 +87,7 @@ func (e *Engine) transfer(c *dist.Call, half int, visible bool) (*transfer, erro
 		}
 		e.views[r] = view
 	}
-	if t.staging {
+	if t.staging || t.bridged() { // a bridge wants the same chunks on both sides, wherever the buffers lie
 		half := len(e.fabric.Stage(e.rank)) / 2
 		t.chunk = half / (t.blocks * t.size) &^ (line - 1)
 		if t.chunk == 0 {
@@ -95,6 +96,8 @@ func (e *Engine) transfer(c *dist.Call, half int, visible bool) (*transfer, erro
 	}
 	return t, nil
 }
+
+func (t *transfer) bridged() bool { return t.e.bridge != nil && t.c.Op == dist.AllReduce }
 
 // run moves the data, chunk by chunk if it must.
 func (t *transfer) run() error {
@@ -106,7 +109,9 @@ func (t *transfer) run() error {
 	}
 	for lo, k := 0, 0; lo < t.c.Count; lo, k = lo+t.chunk, k+1 {
 		hi := min(lo+t.chunk, t.c.Count)
-		t.take(lo, hi, k&1)
+		if err := t.take(lo, hi, k&1); err != nil {
+			return err
+		}
 		if t.staging && hi < t.c.Count {
 			t.copyIn(hi, (k+1)&1)
 		}
@@ -148,11 +153,14 @@ func (t *transfer) copyOut(lo, hi, half int) {
 }
 
 // take does this rank's part of a chunk.
-func (t *transfer) take(lo, hi, half int) {
+func (t *transfer) take(lo, hi, half int) error {
 	c, me := t.c, t.e.rank
 	out := func(block int) []byte { return c.Out[(block*c.Count+lo)*t.size : (block*c.Count+hi)*t.size] }
 	switch c.Op {
 	case dist.AllReduce, dist.Reduce:
+		if t.bridged() {
+			return t.bridgeShare(lo, hi, half)
+		}
 		t.reduceShare(lo, hi, half)
 	case dist.ReduceScatter:
 		for r := range t.e.inputs {
@@ -167,7 +175,7 @@ func (t *transfer) take(lo, hi, half int) {
 		}
 	case dist.AllGather, dist.Gather:
 		if c.Op == dist.Gather && me != c.Root {
-			return
+			return nil
 		}
 		for r := range t.e.size {
 			if from := t.part(r, 0, lo, hi, half); &out(r)[0] != &from[0] { // in place, others read it now
@@ -179,6 +187,7 @@ func (t *transfer) take(lo, hi, half int) {
 			copy(out(r), t.part(r, me, lo, hi, half))
 		}
 	}
+	return nil
 }
 
 // reduceShare combines this rank's share of a chunk and writes it where it belongs: into all buffers, or the root's.
@@ -205,6 +214,31 @@ func (t *transfer) reduceShare(lo, hi, half int) {
 			}
 		}
 	}
+}
+
+// bridgeShare is reduceShare with other groups: what crosses the bridge is not rounded yet.
+func (t *transfer) bridgeShare(lo, hi, half int) error {
+	e, c := t.e, t.c
+	from, to := Share(hi-lo, e.size, e.rank, line)
+	for r := range e.inputs {
+		e.inputs[r] = t.part(r, 0, lo, hi, half)[from*t.size : to*t.size]
+	}
+	acc := tree.Accumulator(c.DType)
+	need := (to - from) * acc.Size()
+	if len(e.partial) < need {
+		e.partial = dist.Aligned(need)
+	}
+	partial := e.partial[:need]
+	if need > 0 {
+		e.combiner.Partial(partial, e.inputs, c.DType, c.Reduce, c.Fast)
+		if err := e.bridge(c, partial, acc); err != nil {
+			return err
+		}
+	}
+	for _, in := range e.inputs {
+		tree.Finish(in, partial, c.DType)
+	}
+	return nil
 }
 
 // Share returns the k-th of n parts of count elements, cut at multiples of unit.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/internal/tree"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // Waiting goes from looking to yielding to sleeping, since ranks often arrive together and cores may be fewer than ranks.
@@ -31,11 +32,15 @@ type Engine struct {
 	rank   int
 	size   int
 
-	epoch    uint32 // barriers passed; of the collective goroutine
+	calls    uint32 // begun; like what follows, of the goroutine of collective calls
+	epoch    uint32 // barriers passed
 	combiner tree.Combiner
 	views    [][]byte
 	inputs   [][]byte
 	heads    [][]byte
+
+	bridge  Bridge
+	partial []byte
 
 	sent, received []uint32 // pieces, by partner; each of one goroutine
 
@@ -46,6 +51,12 @@ type Engine struct {
 	onFail   func(error)
 	notified bool
 }
+
+// Bridge combines this rank's share of a reduction, in place, with the shares that ranks of the same number hold in other groups.
+type Bridge func(c *dist.Call, partial []byte, d dtype.DType) error
+
+// SetBridge makes every all-reduce one over several groups of equal size: each share crosses the bridge before it is written into the buffers. It comes before the first call.
+func (e *Engine) SetBridge(b Bridge) { e.bridge = b }
 
 // New returns the engine over f.
 func New(f Fabric) *Engine {

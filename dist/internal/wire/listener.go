@@ -29,10 +29,15 @@ func Listen(address string, token []byte, serve func(net.Conn, Hello)) (*Listene
 	if err != nil {
 		return nil, err
 	}
+	return ListenOn(nl, token, serve), nil
+}
+
+// ListenOn is Listen on a TCP socket that listens already, which it takes over.
+func ListenOn(nl net.Listener, token []byte, serve func(net.Conn, Hello)) *Listener {
 	l := &Listener{listener: nl, token: token, serve: serve, open: map[net.Conn]struct{}{}}
 	l.handled.Add(1)
 	go l.accept()
-	return l, nil
+	return l
 }
 
 // Addr returns the address that the listener is bound to.

@@ -1,0 +1,158 @@
+package tcp
+
+import (
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/dist"
+)
+
+// chunkBytes is how much of a rank's share goes at a time, so that adding overlaps sending.
+const chunkBytes = 512 << 10
+
+// collective carries out a call of all ranks: signatures first, in both directions, with the bytes behind them.
+func (e *Engine) collective(c *dist.Call) error {
+	c.Encode(e.head)
+	e.heads[e.rank] = append(e.heads[e.rank][:0], e.head...)
+	for _, p := range e.peers {
+		if p != nil {
+			p.out.push(e.head)
+		}
+	}
+	err := e.meet(c)
+	switch {
+	case err != nil || c.Op == dist.Barrier || c.Count == 0:
+	case c.Op == dist.AllReduce && e.inner != nil:
+		err = e.inner.run(c)
+	default:
+		x := &exchange{e: e, c: c, size: c.DType.Size()}
+		err = x.run()
+	}
+	if err != nil {
+		return err
+	}
+	for r, p := range e.peers { // the buffers, and the head, are free when all is sent
+		if p != nil {
+			if err := p.out.flush(); err != nil {
+				return e.explain(c, r, err, []int{r})
+			}
+		}
+	}
+	return nil
+}
+
+// meet reads and compares the signatures of all ranks.
+func (e *Engine) meet(c *dist.Call) error {
+	for r, p := range e.peers {
+		if p == nil {
+			continue
+		}
+		if _, err := io.ReadFull(p.data, e.heads[r]); err != nil {
+			var missing []int
+			if errors.Is(err, os.ErrDeadlineExceeded) && e.failure.Load() == nil {
+				missing = e.late(r)
+			}
+			return e.explain(c, r, err, missing)
+		}
+	}
+	return dist.Compare(c.Group, e.heads)
+}
+
+// late lists, after the deadline, the ranks from first on whose signature is not there.
+func (e *Engine) late(first int) []int {
+	missing := []int{first}
+	for r := first + 1; r < len(e.peers); r++ {
+		if p := e.peers[r]; p != nil {
+			_ = p.data.SetReadDeadline(time.Now().Add(2 * time.Millisecond)) // an error shows in the read
+			if _, err := io.ReadFull(p.data, e.heads[r]); err != nil {
+				missing = append(missing, r)
+			}
+		}
+	}
+	return missing
+}
+
+// exchange is one call whose signatures have been compared.
+type exchange struct {
+	e    *Engine
+	c    *dist.Call
+	size int
+}
+
+func (x *exchange) run() error {
+	c, me := x.c, x.e.rank
+	block := c.Count * x.size
+	part := func(b []byte) func(int) []byte {
+		return func(r int) []byte { return b[r*block : (r+1)*block] }
+	}
+	all := func(b []byte) func(int) []byte { return func(int) []byte { return b } }
+	switch c.Op {
+	case dist.AllReduce, dist.Reduce:
+		return x.reduce()
+	case dist.ReduceScatter:
+		return x.reduceScatter()
+	case dist.AllGather:
+		return x.move(all(c.In), part(c.Out))
+	case dist.AllToAll:
+		return x.move(part(c.In), part(c.Out))
+	case dist.Broadcast, dist.Scatter:
+		give := all(c.In)
+		if c.Op == dist.Scatter {
+			give = part(c.In)
+		}
+		if me != c.Root {
+			return x.read(c.Root, c.Out)
+		}
+		x.give(give)
+	case dist.Gather:
+		if me == c.Root {
+			return x.take(all(c.In), part(c.Out))
+		}
+		x.e.peers[c.Root].out.push(c.In)
+	}
+	return nil
+}
+
+// read fills b from one rank.
+func (x *exchange) read(rank int, b []byte) error {
+	if _, err := io.ReadFull(x.e.peers[rank].data, b); err != nil {
+		return x.e.explain(x.c, rank, err, []int{rank})
+	}
+	return nil
+}
+
+// give queues for every other rank what it is to have; for this rank itself it copies, if there is a place.
+func (x *exchange) give(what func(rank int) []byte) {
+	for r, p := range x.e.peers {
+		switch {
+		case p != nil:
+			p.out.push(what(r))
+		case x.c.Op == dist.Scatter:
+			copy(x.c.Out, what(r))
+		}
+	}
+}
+
+// take reads from every other rank, and copies from this one.
+func (x *exchange) take(what, where func(rank int) []byte) error {
+	for r, p := range x.e.peers {
+		if p == nil {
+			if from, to := what(r), where(r); &from[0] != &to[0] {
+				copy(to, from)
+			}
+			continue
+		}
+		if err := x.read(r, where(r)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// move gives to all and takes from all.
+func (x *exchange) move(what, where func(rank int) []byte) error {
+	x.give(what)
+	return x.take(what, where)
+}

@@ -1,0 +1,13 @@
+//go:build unix
+
+package tcp
+
+import (
+	"testing"
+
+	"github.com/lockstep-ml/lockstep/dist/disttest"
+)
+
+func TestMain(m *testing.M) { disttest.Main(m, Join) }
+
+func TestConformanceOfProcesses(t *testing.T) { disttest.RunProcesses(t, "flat", nil) }

@@ -1,0 +1,130 @@
+package tcp
+
+import (
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/internal/window"
+)
+
+// reduceScatter sends each rank its block and combines what comes for this one, chunk by chunk.
+func (x *exchange) reduceScatter() error {
+	c, e := x.c, x.e
+	block := c.Count * x.size
+	for lo := 0; lo < block; lo += chunkBytes { // the streams are cut alike on all ranks
+		hi := min(lo+chunkBytes, block)
+		for r, p := range e.peers {
+			if p != nil {
+				p.out.push(c.In[r*block+lo : r*block+hi])
+			}
+		}
+	}
+	for lo := 0; lo < block; lo += chunkBytes {
+		hi := min(lo+chunkBytes, block)
+		if err := x.collect(c.In[e.rank*block+lo:e.rank*block+hi], hi-lo); err != nil {
+			return err
+		}
+		e.combiner.Combine(c.Out[lo:hi], e.inputs, c.DType, c.Reduce, c.Fast)
+	}
+	return nil
+}
+
+// collect reads n bytes from every other rank, and lists them beside this rank's own.
+func (x *exchange) collect(own []byte, n int) error {
+	e := x.e
+	if need := n * len(e.peers); len(e.scratch) < need {
+		e.scratch = dist.Aligned(need)
+	}
+	for r, p := range e.peers {
+		if p == nil {
+			e.inputs[r] = own
+			continue
+		}
+		e.inputs[r] = e.scratch[r*n : (r+1)*n]
+		if err := x.read(r, e.inputs[r]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reduce is all-reduce and reduce: every rank combines its share of each chunk and sends the result to all, or to the root. Two chunks are on their way at any time;
+// on each connection follow one another the slices of chunks 0 and 1, the result of 0, the slices of 2, the result of 1, and so on.
+func (x *exchange) reduce() error {
+	chunk := chunkBytes / x.size * len(x.e.peers)
+	n := (x.c.Count + chunk - 1) / chunk
+	sent := make([][]int, n) // by chunk and rank: the number of the slice in its writer
+	scatter := func(k int) {
+		if k >= n {
+			return
+		}
+		sent[k] = make([]int, len(x.e.peers))
+		for r, p := range x.e.peers {
+			if p != nil {
+				sent[k][r] = p.out.push(x.share(k, chunk, r))
+			}
+		}
+	}
+	scatter(0)
+	scatter(1)
+	for k := range n + 1 {
+		if k < n {
+			if err := x.combine(k, chunk); err != nil {
+				return err
+			}
+			scatter(k + 2)
+		}
+		if k > 0 {
+			if err := x.results(k-1, chunk, sent[k-1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// share returns rank's part of a chunk of this rank's buffer.
+func (x *exchange) share(k, chunk, rank int) []byte {
+	lo := k * chunk
+	hi := min(lo+chunk, x.c.Count)
+	from, to := window.Share(hi-lo, len(x.e.peers), rank, 16)
+	return x.c.In[(lo+from)*x.size : (lo+to)*x.size]
+}
+
+// combine adds this rank's share of a chunk and sends the result on.
+func (x *exchange) combine(k, chunk int) error {
+	c, e := x.c, x.e
+	own := x.share(k, chunk, e.rank)
+	if err := x.collect(own, len(own)); err != nil {
+		return err
+	}
+	result := own
+	if c.Op == dist.Reduce && e.rank != c.Root {
+		result = make([]byte, len(own)) // the buffer keeps what it held
+	}
+	e.combiner.Combine(result, e.inputs, c.DType, c.Reduce, c.Fast)
+	for r, p := range e.peers {
+		if p != nil && (c.Op == dist.AllReduce || r == c.Root) {
+			p.out.push(result)
+		}
+	}
+	return nil
+}
+
+// results reads the other ranks' shares of a chunk into the buffer. A share's place was sent to that very rank, which has combined it: it is
+// free, and the writer knows it.
+func (x *exchange) results(k, chunk int, sent []int) error {
+	if x.c.Op == dist.Reduce && x.e.rank != x.c.Root {
+		return nil
+	}
+	for r, p := range x.e.peers {
+		if p == nil {
+			continue
+		}
+		if err := p.out.wait(sent[r]); err != nil {
+			return x.e.explain(x.c, r, err, []int{r})
+		}
+		if err := x.read(r, x.share(k, chunk, r)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
