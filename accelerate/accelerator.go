@@ -27,6 +27,8 @@ type Accelerator struct {
 	world int         // number of ranks
 	group *dist.Group // nil: this rank is alone, or not connected
 
+	processes *processes // nil: the other ranks, if there are any, are goroutines
+
 	model  nn.Module
 	tree   *nn.Tree
 	units  []nn.Module
@@ -52,7 +54,8 @@ func WithGroup(g *dist.Group) Option {
 // WithLogger sets the logger; the default is slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l } }
 
-// New chooses the device for the given arguments. Without WithGroup the rank is alone.
+// New chooses the device for the given arguments and finds the process's place among those
+// that a launcher started with it, see Open. WithGroup makes it a rank of a group instead.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 	acc := &Accelerator{args: a, log: slog.Default(), world: 1}
 	for _, o := range opts {
@@ -62,7 +65,10 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 		acc.dev = tensor.CPU()
 	}
 	acc.ctx = tensor.NewCtx(acc.dev)
-	return acc, nil
+	if acc.group != nil {
+		return acc, nil
+	}
+	return acc, acc.detect()
 }
 
 // Device is where the rank computes.

@@ -27,6 +27,9 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 		if ranks[r], err = New(a, opts...); err != nil {
 			return nil, err
 		}
+		if ranks[r].processes != nil {
+			return nil, fmt.Errorf("accelerate: this process is rank %d of %d already: want ranks as goroutines or as processes, not both", ranks[r].rank, ranks[r].world)
+		}
 		ranks[r].rank, ranks[r].world = r, n
 	}
 	return ranks, nil
@@ -265,5 +268,8 @@ func (a *Accelerator) Close() error {
 	}
 	err := errors.Join(a.group.Close(), a.release())
 	a.group = nil
+	if a.processes != nil {
+		err = errors.Join(err, a.processes.close())
+	}
 	return err
 }

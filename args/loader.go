@@ -30,8 +30,12 @@ type builtin struct {
 const configKey = "config"
 
 // engineEnv lists the variables that the engine reads by itself and that are no
-// settings of a run: LOCKSTEP_KERNELS forces a variant of the CPU kernels.
-var engineEnv = []string{EnvPrefix + "KERNELS"}
+// settings of a run: LOCKSTEP_KERNELS forces a variant of the CPU kernels, the others say
+// which job a process is a rank of.
+var engineEnv = []string{
+	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE", EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN",
+	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR",
+}
 
 // Loader fills a list of structs from flags, environment and files.
 type Loader struct {

@@ -54,6 +54,18 @@ const (
 	NonfiniteRaise NonfiniteLoss = "raise" // return an error from Train
 )
 
+// Backend names the engine of collective calls between processes.
+type Backend string
+
+// The engines that are built in. NCCL and MPI register themselves by packages of their own,
+// which do not exist yet.
+const (
+	BackendAuto Backend = "auto" // shared memory on one host, else TCP
+	BackendGloo Backend = "gloo" // PyTorch's name for the CPU's engine: the same as auto
+	BackendSHM  Backend = "shm"  // processes of one host
+	BackendTCP  Backend = "tcp"  // processes of any hosts
+)
+
 // TokensSeen says which input tokens are counted.
 type TokensSeen string
 

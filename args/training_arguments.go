@@ -126,6 +126,8 @@ type TrainingArguments struct {
 
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"ranks that run as goroutines of this process"`
+	// DDPBackend is the engine that connects ranks which are processes.
+	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp" usage:"engine that connects ranks which are processes; auto and gloo take shared memory on one host, else tcp"`
 	// DDPTimeout is the deadline of each collective call, in seconds.
 	DDPTimeout int `json:"ddp_timeout" usage:"seconds that a rank waits for the others in a collective call"`
 	// DDPBucketCapMB is the size of a gradient bucket in MiB. 0 is 25.
@@ -191,6 +193,7 @@ func Default(outputDir string) *TrainingArguments {
 		SaveSteps:                 500,
 		SaveOnInterrupt:           true,
 		NumReplicas:               1,
+		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,
 		Seed:                      42,
 		DeterministicRanks:        8,

@@ -91,7 +91,10 @@ func (h quietHandler) WithGroup(name string) slog.Handler {
 // error is the result, before those that only tell of it.
 func (t *Trainer) every(f func(rank *Trainer) error) error {
 	if len(t.replicas) == 0 {
-		err := f(t)
+		err := t.acc.Open(context.Background())
+		if err == nil {
+			err = f(t)
+		}
 		if err != nil && !errors.Is(err, ErrInterrupted) {
 			t.acc.Abort(err)
 		}

@@ -215,5 +215,17 @@ func (t *Trainer) Model() models.Model { return t.model }
 // State is where the run is. It belongs to the trainer: read it only.
 func (t *Trainer) State() *callbacks.State { return t.state }
 
+// IsMain reports whether this process has rank 0, the one that logs and saves.
+func (t *Trainer) IsMain() bool { return t.err == nil && t.acc.IsMain() }
+
+// Close leaves the job of several processes that Train, Evaluate or Predict joined. Call it
+// when no rank has work left; a process that is alone need not.
+func (t *Trainer) Close() error {
+	if t.acc == nil {
+		return nil
+	}
+	return t.acc.Close()
+}
+
 // Err is the error of construction, if there was one.
 func (t *Trainer) Err() error { return t.err }

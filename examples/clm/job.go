@@ -60,6 +60,7 @@ func (j *job) run(ctx context.Context) error {
 		opts = append(opts, trainer.WithDisplay(f))
 	}
 	t := trainer.New(j.net, j.args, opts...)
+	defer t.Close() // what went wrong before is the error to report
 	if onlyEval {
 		_, err := j.evaluate(ctx, t)
 		return err
@@ -163,6 +164,9 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 		return err
 	}
 	fmt.Fprintf(j.out, "eval: %.3f nats per byte, order-2 byte model %.3f, uniform 5.545\n", metrics["eval_nats_per_byte"], baseline)
+	if !t.IsMain() {
+		return nil
+	}
 	return j.write(ctx)
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
@@ -83,6 +84,9 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 		level = slog.LevelWarn
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})))
+	if place, err := env.Detect(os.LookupEnv); err == nil && place.Rank > 0 {
+		stdout = io.Discard // rank 0 speaks for all
+	}
 	fmt.Fprintln(stdout, "arguments that are not defaults:")
 	if err := writeOrigins(stdout, resolved); err != nil {
 		return err
