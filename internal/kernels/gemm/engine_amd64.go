@@ -58,6 +58,11 @@ func packAVX2(dst []float32, width, lanes, k int, src []float32, laneStride, kSt
 		copyRowsAVX2(k, &src[0], kStride, &dst[0])
 		return
 	}
+	if laneStride == 1 && lanes == 6 && width == 6 && k > 0 {
+		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
+		copyTall6(k, &src[0], kStride, &dst[0])
+		return
+	}
 	packTransposing(dst, width, lanes, k, src, laneStride, kStride)
 }
 
@@ -66,6 +71,11 @@ func packAVX512(dst []float32, width, lanes, k int, src []float32, laneStride, k
 	if laneStride == 1 && lanes == 32 && width == 32 && k > 0 {
 		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
 		copyRowsAVX512(k, &src[0], kStride, &dst[0])
+		return
+	}
+	if laneStride == 1 && lanes == 12 && width == 12 && k > 0 {
+		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
+		copyTall12(k, &src[0], kStride, &dst[0])
 		return
 	}
 	packTransposing(dst, width, lanes, k, src, laneStride, kStride)

@@ -122,6 +122,16 @@ func copyRowsAVX512(k int, src *float32, stride int, dst *float32)
 //go:noescape
 func copyRowsAVX2(k int, src *float32, stride int, dst *float32)
 
+// copyTall12 sets dst[12·p + i] = src[p·stride + i] for i < 12 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyTall12(k int, src *float32, stride int, dst *float32)
+
+// copyTall6 sets dst[6·p + i] = src[p·stride + i] for i < 6 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyTall6(k int, src *float32, stride int, dst *float32)
+
 // transpose4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 4·blocks, blocks ≥ 1.
 //
 //go:noescape

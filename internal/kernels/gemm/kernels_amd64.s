@@ -3131,6 +3131,56 @@ loop:
 	VZEROUPPER
 	RET
 
+// func copyTall12(k int, src *float32, stride int, dst *float32)
+// Requires: AVX, MMX+
+TEXT ·copyTall12(SB), $0-32
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   dst+24(FP), BX
+	SHLQ   $0x02, DX
+	IMUL3Q $0x10, DX, SI
+	ADDQ   CX, SI
+
+loop:
+	PREFETCHT0 (SI)
+	VMOVUPS    (CX), Y0
+	VMOVUPS    32(CX), X1
+	VMOVUPS    Y0, (BX)
+	VMOVUPS    X1, 32(BX)
+	ADDQ       DX, CX
+	ADDQ       DX, SI
+	ADDQ       $0x30, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
+// func copyTall6(k int, src *float32, stride int, dst *float32)
+// Requires: AVX, MMX+
+TEXT ·copyTall6(SB), $0-32
+	MOVQ   k+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   dst+24(FP), BX
+	SHLQ   $0x02, DX
+	IMUL3Q $0x10, DX, SI
+	ADDQ   CX, SI
+
+loop:
+	PREFETCHT0 (SI)
+	VMOVUPS    (CX), X0
+	VMOVSD     16(CX), X1
+	VMOVUPS    X0, (BX)
+	VMOVSD     X1, 16(BX)
+	ADDQ       DX, CX
+	ADDQ       DX, SI
+	ADDQ       $0x18, BX
+	DECQ       AX
+	JNE        loop
+	VZEROUPPER
+	RET
+
 // func transpose4(blocks int, src *float32, stride int, dst *float32, width int)
 // Requires: AVX
 TEXT ·transpose4(SB), $0-40

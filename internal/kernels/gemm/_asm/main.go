@@ -36,6 +36,8 @@ func generate(dir string) error {
 	}
 	copyRows(c, avx512)
 	copyRows(c, avx2)
+	copyTall(c, avx512.mr)
+	copyTall(c, avx2.mr)
 	transpose4(c)
 	transpose8(c)
 	file, err := c.Result()
