@@ -71,6 +71,9 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 	return acc, acc.detect()
 }
 
+// Args are the rank's arguments: for the further ranks of Replicas, copies.
+func (a *Accelerator) Args() *args.TrainingArguments { return a.args }
+
 // Device is where the rank computes.
 func (a *Accelerator) Device() *tensor.Device { return a.dev }
 

@@ -23,6 +23,9 @@ import (
 func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
 	ranks := make([]*Accelerator, n)
 	for r := range ranks {
+		if r > 0 { // a resume changes arguments, on each rank its own
+			a = a.Clone()
+		}
 		var err error
 		if ranks[r], err = New(a, opts...); err != nil {
 			return nil, err

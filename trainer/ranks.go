@@ -41,7 +41,7 @@ func (t *Trainer) buildRanks() error {
 	for _, acc := range ranks[1:] {
 		replica := *t
 		replica.acc, replica.replicas, replica.display = acc, nil, nil
-		replica.args = t.args.Clone()
+		replica.args = acc.Args()
 		replica.user = slices.DeleteFunc(slices.Clone(t.user), func(c callbacks.Callback) bool {
 			_, every := c.(callbacks.EveryRank)
 			return !every

@@ -115,6 +115,27 @@ func TestResumeOnAnotherNumberOfRanks(t *testing.T) {
 	}
 }
 
+// Without global_train_batch_size the step's size is the checkpoint's all the same.
+func TestResumeKeepsTheStepOnAnotherNumberOfRanks(t *testing.T) {
+	local := func(gas int) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) { a.GlobalTrainBatchSize, a.GradientAccumulationSteps = 0, gas }
+	}
+	whole := trainOnRanks(t, 4, local(2))
+	for _, ranks := range []int{1, 2, 8} {
+		fork := whole.disk.CrashClone(nil)
+		other := trainOnRanksFrom(t, fork, ranks, local(2), func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-2" })
+		require.Equal(t, whole.weights, other.weights, "4 ranks, then %d", ranks)
+		again := trainOnRanksFrom(t, fork, 4, local(2), func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-4" })
+		require.Equal(t, whole.weights, again.weights, "then 4 again")
+	}
+	m := newGPT2(t, 0.2)
+	a := rankArgs(3)
+	local(2)(a)
+	a.ResumeFromCheckpoint = out + "/checkpoint-2"
+	_, err := newTrainer(whole.disk.CrashClone(nil), m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13))).Train()
+	require.ErrorContains(t, err, "a step of the run has 8 micro-batches, which 3 ranks cannot share evenly")
+}
+
 // Three ranks do not divide eight groups: one run is like the other, but not like one rank's.
 func TestThreeRanksAreDeterministicAmongThemselves(t *testing.T) {
 	set := func(a *args.TrainingArguments) {

@@ -69,7 +69,31 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 	}
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = old.PerDeviceTrainBatchSize, old.GradientAccumulationSteps
 	a.GlobalTrainBatchSize, a.DeterministicRanks = old.GlobalTrainBatchSize, old.DeterministicRanks
+	if err := r.keepLeaves(ck, a); err != nil {
+		return err
+	}
 	*r.args = *a
+	return nil
+}
+
+// keepLeaves keeps the number of micro-batches of an optimizer step on another number of
+// ranks: each rank then accumulates more or fewer of them.
+func (r *run) keepLeaves(ck *checkpoint.Checkpoint, a *args.TrainingArguments) error {
+	var saved progress
+	if err := ck.ReadJSON(progressFile, &saved); err != nil {
+		return err
+	}
+	world := r.acc.WorldSize()
+	perRank, err := a.AccumulationSteps(world)
+	if err == nil && (saved.Leaves == 0 || int64(perRank*world) == saved.Leaves) {
+		return nil
+	}
+	a.GlobalTrainBatchSize, a.GradientAccumulationSteps = a.PerDeviceTrainBatchSize*int(saved.Leaves), 1
+	perRank, err = a.AccumulationSteps(world)
+	if err != nil {
+		return fmt.Errorf("a step of the run has %d micro-batches, which %d ranks cannot share evenly: %w", saved.Leaves, world, err)
+	}
+	r.log.Warn("resume keeps the step's micro-batches on another number of ranks", "micro_batches", saved.Leaves, "ranks", world, "accumulation", perRank)
 	return nil
 }
 
