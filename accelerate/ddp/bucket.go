@@ -2,8 +2,10 @@ package ddp
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -17,10 +19,10 @@ type bucket struct {
 	dtype  tensor.DType
 	offset int // in bytes, in the reducer's memory
 	bytes  int
-	layout uint64 // hash of names, shapes and places: equal on all ranks or an error
+	layout uint64 // hash of names, shapes and dtypes in their order: equal on all ranks or an error
 
 	pending int // gradients that are not complete
-	handle  *dist.Handle
+	wait    func(context.Context) error
 }
 
 // alignment of a gradient in its bucket, in bytes: kernels like it.
@@ -28,49 +30,56 @@ const alignment = 64
 
 func align(n int) int { return (n + alignment - 1) / alignment * alignment }
 
-// plan cuts parameters, in the given order, into buckets: the first of at most first bytes, so
-// that communication begins early, the others of at most limit bytes (a larger parameter has
-// one of its own). A bucket holds one dtype.
+// plan cuts parameters, in the order in which their gradients become complete, into
+// buckets. A bucket holds one dtype. The first of each dtype is closed once it holds first
+// bytes, so that communication begins early; a parameter that would make a bucket larger
+// than limit opens the next one, so that only a parameter that is larger by itself makes a
+// larger bucket. Buckets come in the order in which they become complete.
 func plan(params []optim.Param, order []int, first, limit int) []*bucket {
-	var done []*bucket
-	open := map[tensor.DType]*bucket{}
-	for _, i := range order {
+	var list []*bucket
+	open, opened := map[tensor.DType]*bucket{}, map[tensor.DType]int{}
+	last := map[*bucket]int{} // position in the order of a bucket's last parameter
+	for at, i := range order {
 		p := params[i]
 		size := align(p.Bytes())
 		b := open[p.DType()]
-		if b != nil && b.bytes+size > limit {
-			b = nil
-		}
-		if b == nil {
+		if b == nil || b.bytes+size > limit {
 			b = &bucket{dtype: p.DType()}
-			done = append(done, b)
+			list = append(list, b)
 			open[p.DType()] = b
+			opened[p.DType()]++
 		}
 		b.params = append(b.params, i)
 		b.bytes += size
-		if len(done) == 1 && b.bytes >= first {
-			delete(open, b.dtype)
+		last[b] = at
+		if opened[p.DType()] == 1 && b.bytes >= first {
+			delete(open, p.DType())
 		}
 	}
-	at := 0
-	for n, b := range done {
-		b.offset, b.label = at, fmt.Sprintf("bucket %d (%s)", n, describe(params, b.params))
-		at += b.bytes
-		text := ""
-		for _, i := range b.params {
-			text += fmt.Sprintf("%s %v %v;", params[i].Name, params[i].DType(), params[i].Shape())
-		}
-		b.layout = dist.Hash(text)
+	slices.SortFunc(list, func(x, y *bucket) int { return cmp.Compare(last[x], last[y]) })
+	offset := 0
+	for n, b := range list {
+		b.offset, b.label, b.layout = offset, fmt.Sprintf("bucket %d (%s)", n, between(params, b.params)), layout(params, b.params)
+		offset += b.bytes
 	}
-	return done
+	return list
 }
 
-// describe names a bucket's parameters in a few words.
-func describe(params []optim.Param, list []int) string {
+// between names a bucket's parameters in a few words.
+func between(params []optim.Param, list []int) string {
 	if len(list) == 1 {
 		return params[list[0]].Name
 	}
 	return fmt.Sprintf("%s … %s", params[list[0]].Name, params[list[len(list)-1]].Name)
+}
+
+// layout is a hash of the parameters in their order.
+func layout(params []optim.Param, list []int) uint64 {
+	var text strings.Builder
+	for _, i := range list {
+		fmt.Fprintf(&text, "%s;", describe(params[i]))
+	}
+	return dist.Hash(text.String())
 }
 
 // reversed is the order in which gradients are expected before one backward was seen:
@@ -85,15 +94,13 @@ func reversed(n int) []int {
 
 // checkOrder refuses what is no permutation of n.
 func checkOrder(order []int, n int) error {
-	sorted := slices.Clone(order)
-	slices.SortFunc(sorted, cmp.Compare[int])
-	for i, v := range sorted {
+	if len(order) != n {
+		return fmt.Errorf("ddp: order of %d parameters, want %d", len(order), n)
+	}
+	for i, v := range slices.Sorted(slices.Values(order)) {
 		if i != v {
 			return fmt.Errorf("ddp: order %v of parameters is no permutation of %d", order, n)
 		}
-	}
-	if len(order) != n {
-		return fmt.Errorf("ddp: order of %d parameters, want %d", len(order), n)
 	}
 	return nil
 }

@@ -8,6 +8,9 @@
 // order change a bit. Gradients are summed, never averaged: the loss was divided by the
 // count of the whole step.
 //
+// A Hook may replace a bucket's sum: BF16Compress halves the bytes and gives up the promise
+// of the same bits on any number of ranks.
+//
 // The package does not know where gradients come from: accelerate tells it which are
-// complete.
+// complete. It does not cut models or optimizer state into shards.
 package ddp

@@ -16,10 +16,14 @@ const (
 	BucketBytes      = 25 << 20
 )
 
-// Options are the settings of a Reducer; all ranks must give the same.
+// Options are the settings of a Reducer; all ranks must give the same, Trace excepted.
 type Options struct {
 	// BucketBytes is the size of a bucket but the first; 0 is 25 MiB.
 	BucketBytes int
+	// Hook replaces the sum of a bucket; nil is AllReduce.
+	Hook Hook
+	// Trace, if not nil, is told of each step's buckets, on the goroutine that calls Finish.
+	Trace func(Span)
 }
 
 // Reducer sums the gradients of a step over the ranks of a group. It belongs to one
@@ -30,18 +34,22 @@ type Reducer struct {
 	group  *dist.Group
 	params []optim.Param
 	limit  int
+	hook   Hook
+	trace  func(Span)
 
 	memory  *dist.Memory
 	buckets []*bucket
 	place   []int            // of each parameter: its bucket
+	offsets []int            // of each parameter: where its gradient lies in the memory, in bytes
 	views   []*tensor.Tensor // of each parameter: its gradient's place
 	host    bool             // buckets lie in host memory and need no copy
 
-	ready    []bool
-	used     []uint8 // whether a parameter had a gradient here, after Finish on any rank
-	arrivals []int   // order of announcements in the first step
-	next     int     // first bucket that is not sent yet
-	rebuilt  bool
+	ready     []bool
+	used      []uint8 // whether a parameter had a gradient here, after Finish on any rank
+	next      int     // first bucket that is not sent yet
+	twice     error   // a gradient that was announced a second time
+	announced int     // gradients of the step that Ready announced
+	order     []int   // order in which gradients became complete in the last step; nil once the buckets are rebuilt
 }
 
 // New makes a reducer for parameters that are the same on all ranks (see Verify), and
@@ -50,9 +58,14 @@ func New(c *tensor.Ctx, g *dist.Group, params []optim.Param, o Options) (*Reduce
 	if o.BucketBytes <= 0 {
 		o.BucketBytes = BucketBytes
 	}
+	if o.Hook == nil {
+		o.Hook = AllReduce
+	}
+	n := len(params)
 	r := &Reducer{
-		c: c.NoGrad(), group: g, params: params, limit: o.BucketBytes, place: make([]int, len(params)), views: make([]*tensor.Tensor, len(params)),
-		ready: make([]bool, len(params)), used: make([]uint8, len(params)),
+		c: c.NoGrad(), group: g, params: params, limit: o.BucketBytes, hook: o.Hook, trace: o.Trace,
+		place: make([]int, n), offsets: make([]int, n), views: make([]*tensor.Tensor, n),
+		ready: make([]bool, n), used: make([]uint8, n), order: make([]int, 0, n),
 	}
 	total := 0
 	for _, p := range params {
@@ -62,17 +75,18 @@ func New(c *tensor.Ctx, g *dist.Group, params []optim.Param, o Options) (*Reduce
 	if r.memory, err = g.Alloc(total); err != nil {
 		return nil, fmt.Errorf("ddp: memory for gradients: %w", err)
 	}
-	return r, tensor.Try(func() { r.build(reversed(len(params))) })
+	return r, tensor.Try(func() { r.build(reversed(n)) })
 }
 
 // build cuts the memory into buckets in the given order and points the gradients there.
 func (r *Reducer) build(order []int) {
+	clear(r.memory.Bytes) // the padding is summed too
 	r.buckets = plan(r.params, order, min(FirstBucketBytes, r.limit), r.limit)
 	for n, b := range r.buckets {
 		at := b.offset
 		for _, i := range b.params {
 			p := r.params[i]
-			r.place[i], r.views[i] = n, r.view(at, p)
+			r.place[i], r.offsets[i], r.views[i] = n, at, r.view(at, p)
 			p.SwapGrad(r.views[i], false)
 			at += align(p.Bytes())
 		}
@@ -94,21 +108,35 @@ func (r *Reducer) view(at int, p optim.Param) *tensor.Tensor {
 func (r *Reducer) begin() {
 	clear(r.ready)
 	clear(r.used)
-	r.next = 0
+	r.next, r.announced, r.twice = 0, 0, nil
 	for _, b := range r.buckets {
-		b.pending, b.handle = len(b.params), nil
+		b.pending, b.wait = len(b.params), nil
 	}
 }
 
+// View is the place of parameter i's gradient, void after a Rebuild that did something.
+func (r *Reducer) View(i int) *tensor.Tensor { return r.views[i] }
+
 // Ready announces that the gradient of parameter i is complete for this step, or that it
-// has none here. When a bucket is complete and all before it are sent, it is sent.
+// has none here. When a bucket is complete and all before it are sent, it is sent: nothing may
+// be added to the gradient until Finish. Announced twice, a parameter makes Finish fail.
 func (r *Reducer) Ready(i int) {
 	if r.ready[i] {
+		r.twice = fmt.Errorf("ddp: the gradient of %s was announced twice in one step, the second time after it may have been sent", r.params[i].Name)
 		return
 	}
+	if r.announced == 0 && r.order != nil {
+		r.order = r.order[:0]
+	}
+	r.announced++
+	r.announce(i)
+}
+
+// announce is Ready for a gradient that was not announced yet.
+func (r *Reducer) announce(i int) {
 	r.ready[i] = true
-	if !r.rebuilt {
-		r.arrivals = append(r.arrivals, i)
+	if r.order != nil && len(r.order) < len(r.params) {
+		r.order = append(r.order, i)
 	}
 	p, v := r.params[i], r.views[i]
 	switch g := p.Grad(); {
@@ -123,75 +151,80 @@ func (r *Reducer) Ready(i int) {
 	}
 	r.buckets[r.place[i]].pending--
 	for r.next < len(r.buckets) && r.buckets[r.next].pending == 0 {
-		r.send(r.buckets[r.next])
+		r.send(r.next)
 		r.next++
 	}
 }
 
-// send begins the sum of a bucket.
-func (r *Reducer) send(b *bucket) {
+// send begins the exchange of a bucket.
+func (r *Reducer) send(n int) {
+	b := r.buckets[n]
 	if !r.host {
-		at := b.offset
 		for _, i := range b.params {
-			copy(r.memory.Bytes[at:], tensor.ReadBytes(r.c, r.views[i]))
-			at += align(r.params[i].Bytes())
+			copy(r.memory.Bytes[r.offsets[i]:], tensor.ReadBytes(r.c, r.views[i]))
 		}
 	}
 	r.c.Sync()
-	b.handle = r.group.AllReduce(dist.Bytes(r.memory.Bytes[b.offset:b.offset+b.bytes], b.dtype), dist.Sum, dist.Label(b.label), dist.Layout(b.layout))
+	b.wait = r.hook.Begin(r.group, Bucket{n, b.label, b.dtype, r.memory.Bytes[b.offset : b.offset+b.bytes : b.offset+b.bytes], b.layout})
 }
 
 // Finish announces all gradients that were not, waits until every bucket is summed, and
 // leaves the sums in the parameters' gradients, on every rank alike. A parameter that had
-// a gradient on no rank has none afterwards.
+// a gradient on no rank has none afterwards. It is collective. After an error the group is
+// of no more use.
 func (r *Reducer) Finish(ctx context.Context) error {
-	for i := range r.params {
-		r.Ready(i)
+	if r.twice != nil {
+		return r.twice
+	}
+	for i, ready := range r.ready {
+		if !ready {
+			r.announce(i)
+		}
 	}
 	usage := r.group.AllReduce(dist.Of(r.used), dist.Max, dist.Label("parameters in use"))
 	for _, b := range r.buckets {
-		if err := b.handle.Wait(ctx); err != nil {
+		if err := b.wait(ctx); err != nil {
 			return fmt.Errorf("ddp: %s: %w", b.label, err)
 		}
 	}
 	if err := usage.Wait(ctx); err != nil {
 		return fmt.Errorf("ddp: %w", err)
 	}
+	r.report()
 	for i, p := range r.params {
+		v := r.views[i]
 		if !r.host && r.used[i] == 1 {
-			b := r.buckets[r.place[i]]
-			at := b.offset
-			for _, k := range b.params {
-				if k == i {
-					break
-				}
-				at += align(r.params[k].Bytes())
-			}
-			tensor.WriteBytes(r.c, r.views[i], r.memory.Bytes[at:at+p.Bytes()])
+			tensor.WriteBytes(r.c, v, r.memory.Bytes[r.offsets[i]:r.offsets[i]+p.Bytes()])
 		}
-		p.SwapGrad(r.views[i], r.used[i] == 1)
+		p.SwapGrad(v, r.used[i] == 1)
+	}
+	if r.announced == 0 && r.order != nil { // nothing was learnt about the order
+		r.order = r.order[:0]
 	}
 	r.begin()
 	return nil
 }
 
 // Rebuild cuts the buckets anew, once, in the order in which rank 0's gradients became
-// complete in the first step, so that sums begin as early as they can. It is collective and
-// must be called between steps, when no gradient is held; it reports whether it did, and
-// views of the buckets so far are then void.
+// complete in the last step, so that sums begin as early as they can. It is collective and
+// must be called between steps, when no gradient is wanted any more; it reports whether it
+// did, and views of the buckets so far are then void. Before the first step, and as long as
+// rank 0 had no gradient, it does nothing.
 func (r *Reducer) Rebuild(ctx context.Context) (rebuilt bool, err error) {
-	if r.rebuilt || len(r.arrivals) != len(r.params) {
+	if r.order == nil {
 		return false, nil
 	}
-	r.rebuilt = true
-	order := r.arrivals
-	r.arrivals = nil
+	order := r.order
 	if err := dist.BroadcastObject(ctx, r.group, &order, 0); err != nil {
 		return false, fmt.Errorf("ddp: order of buckets: %w", err)
+	}
+	if len(order) == 0 && len(r.params) > 0 {
+		return false, nil
 	}
 	if err := checkOrder(order, len(r.params)); err != nil {
 		return false, err
 	}
+	r.order = nil
 	return true, tensor.Try(func() { r.build(order) })
 }
 
@@ -201,7 +234,7 @@ func (r *Reducer) Close() error {
 	for _, p := range r.params {
 		p.SwapGrad(nil, false)
 	}
-	r.views = nil
+	clear(r.views)
 	return r.memory.Free()
 }
 

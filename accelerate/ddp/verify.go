@@ -10,21 +10,30 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Verify checks that all ranks have the same parameters, by name, shape and dtype, and
-// gives every rank rank 0's values. It returns how many parameters differed in value
-// here. The error, on every rank alike, names the first parameter that does not agree and
-// both sides. It is collective.
+// describe is what ranks must agree on about a parameter.
+func describe(p optim.Param) string {
+	frozen := ""
+	if !p.IsLeaf() {
+		frozen = " (frozen)"
+	}
+	return fmt.Sprintf("%s %v%v%s", p.Name, p.DType(), p.Shape(), frozen)
+}
+
+// Verify checks that all ranks have the same parameters, by name, shape, dtype and whether
+// they are trained, and gives every rank rank 0's values. It returns how many parameters
+// differed in value here. The error, on every rank alike, names the first parameter that
+// does not agree and both sides. It is collective.
 func Verify(ctx context.Context, c *tensor.Ctx, g *dist.Group, params []optim.Param) (differed int, err error) {
 	mine := make([]string, len(params))
 	for i, p := range params {
-		mine[i] = fmt.Sprintf("%s %v%v", p.Name, p.DType(), p.Shape())
+		mine[i] = describe(p)
 	}
 	all, err := dist.AllGatherObject(ctx, g, mine)
 	if err != nil {
 		return 0, fmt.Errorf("ddp: comparing parameters: %w", err)
 	}
 	for rank, theirs := range all {
-		if diff := difference(all[0], theirs); diff != "" {
+		if diff := difference(all[0], theirs, rank); diff != "" {
 			return 0, fmt.Errorf("ddp: the models of ranks 0 and %d differ: %s", rank, diff)
 		}
 	}
@@ -40,18 +49,19 @@ func Verify(ctx context.Context, c *tensor.Ctx, g *dist.Group, params []optim.Pa
 	return differed, nil
 }
 
-// difference describes the first place in which two lists of parameters differ.
-func difference(a, b []string) string {
-	for i := range min(len(a), len(b)) {
-		if a[i] != b[i] {
-			return fmt.Sprintf("parameter %d is %s on rank 0 and %s there", i, a[i], b[i])
+// difference describes the first place in which rank 0's list of parameters and another's
+// differ.
+func difference(zero, other []string, rank int) string {
+	for i := range min(len(zero), len(other)) {
+		if zero[i] != other[i] {
+			return fmt.Sprintf("parameter %d is %s on rank 0 and %s on rank %d", i, zero[i], other[i], rank)
 		}
 	}
-	switch {
-	case len(a) > len(b):
-		return fmt.Sprintf("rank 0 has %d parameters, the other %d: it lacks %s", len(a), len(b), a[len(b)])
-	case len(a) < len(b):
-		return fmt.Sprintf("rank 0 has %d parameters, the other %d: it has %s besides", len(a), len(b), b[len(a)])
+	switch n, m := len(zero), len(other); {
+	case n > m:
+		return fmt.Sprintf("%d parameters on rank 0 and %d on rank %d, which lacks %s", n, m, rank, zero[m])
+	case n < m:
+		return fmt.Sprintf("%d parameters on rank 0 and %d on rank %d, which has %s besides", n, m, rank, other[n])
 	}
 	return ""
 }

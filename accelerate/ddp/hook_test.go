@@ -1,0 +1,165 @@
+package ddp
+
+import (
+	"context"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/disttest"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func TestHookByName(t *testing.T) {
+	for name, want := range map[string]Hook{"no": AllReduce, "bf16": BF16Compress} {
+		h, err := HookByName(name)
+		require.NoError(t, err)
+		require.Equal(t, want, h)
+		require.Equal(t, name, h.Name())
+		require.Equal(t, name != "no", h.Lossy())
+	}
+	_, err := HookByName("fp8")
+	require.EqualError(t, err, `ddp: no communication hook is called "fp8": want no or bf16`)
+}
+
+// Compression works where the numbers lie, in pieces of any number.
+func TestCompressInPlace(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{1, 2, 16, 2047, 2048, 2049, 4096, 10000} {
+		mem := dist.Aligned(4 * n)
+		wide := dist.View[float32](dist.NewMemory(mem, nil))
+		half := dist.View[dtype.BF16](dist.NewMemory(mem[:2*n], nil))
+		var rounded []dtype.BF16
+		var want []float32
+		for i := range wide {
+			wide[i] = float32(r.NormFloat64())
+			h := dtype.ToBF16(wide[i])
+			rounded, want = append(rounded, h), append(want, h.Float32())
+		}
+		compress(half, wide)
+		require.Equal(t, rounded, half)
+		expand(wide, half)
+		require.Equal(t, want, wide)
+	}
+}
+
+// compressed is what BF16Compress makes of the ranks' float32 gradients, by its definition.
+func compressed(grads [][]byte) []byte {
+	var inputs [][]byte
+	for _, g := range grads {
+		var half []byte
+		for at := 0; at < len(g); at += 4 {
+			x := math.Float32frombits(binary.LittleEndian.Uint32(g[at:]))
+			half = binary.LittleEndian.AppendUint16(half, uint16(dtype.ToBF16(x)))
+		}
+		inputs = append(inputs, half)
+	}
+	var out []byte
+	for sum := disttest.Combine(inputs, tensor.BFloat16, dist.Sum); len(sum) > 0; sum = sum[2:] {
+		x := dtype.BF16(binary.LittleEndian.Uint16(sum)).Float32()
+		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(x))
+	}
+	return out
+}
+
+// float32 gradients travel as bfloat16, in half the bytes; others as they are.
+func TestBF16Compress(t *testing.T) {
+	for _, n := range []int{2, 3, 4} {
+		onRanks(t, n, func(g *dist.Group) error {
+			c := tensor.NewCtx(tensor.CPU())
+			params := newParams(c)
+			r, err := New(c, g, params, Options{BucketBytes: 700, Hook: BF16Compress})
+			require.NoError(t, err)
+			for step := range 3 {
+				if _, err := r.Rebuild(t.Context()); err != nil {
+					return err
+				}
+				for i, p := range params {
+					p.ZeroGrad()
+					give(c, p, gradient(step, g.Rank(), i))
+					r.Ready(i)
+				}
+				require.NoError(t, r.Finish(t.Context()))
+				for i, p := range params {
+					sum := want(step, i, n, always)
+					if shapes[i].dtype == tensor.Float32 {
+						var grads [][]byte
+						for rank := range n {
+							grads = append(grads, gradient(step, rank, i))
+						}
+						exact := sum
+						sum = compressed(grads)
+						if len(sum) > 100 {
+							require.NotEqual(t, exact, sum, "it is lossy")
+						}
+					}
+					require.Len(t, tensor.ReadBytes(c, p.Grad()), len(sum))
+					require.Equal(t, string(sum), string(tensor.ReadBytes(c, p.Grad())), p.Name)
+				}
+			}
+			bytes := map[string]int{}
+			for _, e := range g.Flight().Entries {
+				if e.Op == dist.AllReduce && e.Label != "parameters in use" {
+					bytes[e.DTypeName]++
+				}
+			}
+			require.NotContains(t, bytes, "float32")
+			require.Contains(t, bytes, "bfloat16")
+			require.Contains(t, bytes, "float64")
+			return nil
+		})
+	}
+}
+
+// doubling is a hook of a user's: twice the sum, and a record of what it was given.
+type doubling struct{ seen []Bucket }
+
+func (*doubling) Name() string { return "doubling" }
+
+func (*doubling) Lossy() bool { return true }
+
+func (d *doubling) Begin(g *dist.Group, b Bucket) func(context.Context) error {
+	d.seen = append(d.seen, b)
+	wait := AllReduce.Begin(g, b)
+	return func(ctx context.Context) error {
+		if err := wait(ctx); err != nil {
+			return err
+		}
+		for at := 0; at < len(b.Data); at += 4 {
+			x := math.Float32frombits(binary.LittleEndian.Uint32(b.Data[at:]))
+			binary.LittleEndian.PutUint32(b.Data[at:], math.Float32bits(2*x))
+		}
+		return nil
+	}
+}
+
+func TestUsersHook(t *testing.T) {
+	onRanks(t, 2, func(g *dist.Group) error {
+		c := tensor.NewCtx(tensor.CPU())
+		params := sized(3, 20)
+		h := &doubling{}
+		r, err := New(c, g, params, Options{BucketBytes: 64, Hook: h})
+		require.NoError(t, err)
+		for _, p := range params {
+			p.SwapGrad(p.SwapGrad(nil, false), true)
+			tensor.FillInto(c, p.Grad(), float64(g.Rank()+1))
+		}
+		require.NoError(t, r.Finish(t.Context()))
+		require.Equal(t, []float32{6, 6, 6}, tensor.ToSlice[float32](c, params[0].Grad()))
+		require.Len(t, h.seen, 2)
+		for i, b := range h.seen {
+			require.Equal(t, i, b.Index)
+			require.Equal(t, tensor.Float32, b.DType)
+			require.Equal(t, []int{128, 64}[i], len(b.Data))
+			require.Equal(t, len(b.Data)/4, b.Buffer().Len())
+			require.NotZero(t, b.Layout)
+		}
+		require.Equal(t, "bucket 0 (p1)", h.seen[0].Label)
+		return nil
+	})
+}

@@ -1,0 +1,34 @@
+package ddp
+
+import (
+	"time"
+
+	"github.com/lockstep-ml/lockstep/dist"
+)
+
+// Span is when a bucket of one step was exchanged, as the group's flight record tells it.
+type Span struct {
+	Bucket  int
+	Label   string
+	Bytes   int
+	Queued  time.Time // its last gradient was complete
+	Started time.Time // calls before it had ended
+	Ended   time.Time // the result was there
+}
+
+// report tells the tracer of the step's buckets. A hook whose calls do not carry the bucket's
+// label, or more calls than the flight record holds, leave buckets out.
+func (r *Reducer) report() {
+	if r.trace == nil {
+		return
+	}
+	calls := map[string]dist.FlightEntry{}
+	for _, e := range r.group.Flight().Entries {
+		calls[e.Label] = e // the youngest
+	}
+	for n, b := range r.buckets {
+		if e, ok := calls[b.label]; ok {
+			r.trace(Span{n, b.label, b.bytes, e.QueuedAt, e.StartedAt, e.EndedAt})
+		}
+	}
+}
