@@ -99,6 +99,12 @@ func play(part string, a []string) int {
 		time.Sleep(time.Minute)
 	case "meet":
 		return meet()
+	case "place":
+		e, err := env.Detect(os.LookupEnv)
+		if err != nil {
+			return 97
+		}
+		fmt.Printf("%d/%d %d/%d %d/%d\n", e.Rank, e.WorldSize, e.LocalRank, e.LocalWorldSize, e.NodeRank, e.Nodes)
 	case "launcher":
 		return launcher(a)
 	case "guard":

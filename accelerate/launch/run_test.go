@@ -291,3 +291,20 @@ func TestRefusesToStart(t *testing.T) {
 	b.MasterAddr = "203.0.113.1" // documentation's addresses are nobody's
 	require.ErrorContains(t, b.run(t), "launch: master_addr 203.0.113.1: ")
 }
+
+// Two launchers are two hosts of one job.
+func TestTwoNodes(t *testing.T) {
+	nodes := make([]*bench, 2)
+	errs := make(chan error, len(nodes))
+	for n := range nodes {
+		b := newBench(t, 2, "place")
+		b.Nodes, b.NodeRank, b.MasterAddr, b.MasterPort, b.Token = 2, n, "127.0.0.1", 4242, "secret"
+		nodes[n] = b
+		go func() { errs <- Run(context.Background(), b.Config) }()
+	}
+	require.NoError(t, <-errs)
+	require.NoError(t, <-errs)
+	for n, want := range [][]string{{"[0] 0/4 0/2 0/2", "[1] 1/4 1/2 0/2"}, {"[2] 2/4 0/2 1/2", "[3] 3/4 1/2 1/2"}} {
+		require.ElementsMatch(t, want, strings.Split(strings.TrimSpace(nodes[n].out.String()), "\n"))
+	}
+}

@@ -187,3 +187,20 @@ func TestLauncherKilled(t *testing.T) {
 		})
 	}
 }
+
+// Wherever in its start a launcher is interrupted, it leaves nothing.
+func TestCtrlCWhileStarting(t *testing.T) {
+	rounds := 40
+	if testing.Short() {
+		rounds = 10
+	}
+	for i := range rounds {
+		l := startLauncher(t, 20*time.Second, []string{"alone", "guard"}[i%2], 3, 0, "hang")
+		time.Sleep(time.Duration(i*50/rounds) * time.Millisecond)
+		require.NoError(t, l.cmd.Process.Signal(os.Interrupt))
+		code, _, took := l.end(t)
+		require.Contains(t, []int{130, -1}, code, "-1 before it listens to signals: %s", l.stderr.String())
+		require.Less(t, took, 15*time.Second)
+		requireNothingLeft(t, l.mark)
+	}
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+)
+
+const envUsage = `usage: lockstep env [FLAGS]
+
+Shows the place in a distributed job that a program started here would take, and the
+variable that each value comes from; then what the machine offers. The exit code is 1 if
+the environment is set by half or contradicts itself.
+
+`
+
+// report is what lockstep env shows.
+type report struct {
+	Build       build            `json:"build"`
+	Kernels     kernelReport     `json:"kernels"`
+	Host        env.Host         `json:"host"`
+	Environment *env.Environment `json:"environment"`
+	Error       string           `json:"error,omitempty"` // why there is no environment
+}
+
+type kernelReport struct {
+	Active    string   `json:"active"`
+	Available []string `json:"available"`
+	Error     string   `json:"error,omitempty"`
+}
+
+// env shows the environment.
+func (p *program) env(argv []string) int {
+	fs := pflag.NewFlagSet("env", pflag.ContinueOnError)
+	asJSON := fs.Bool("json", false, "print JSON")
+	if code, done := p.parse(fs, argv, envUsage); done {
+		return code
+	}
+	if code, done := p.noWords(fs); done {
+		return code
+	}
+	r := p.look()
+	if *asJSON {
+		encoder := json.NewEncoder(p.stdout)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(r); err != nil {
+			fmt.Fprintln(p.stderr, "lockstep: env:", err)
+			return exitError
+		}
+	} else {
+		p.show(r)
+	}
+	if r.Error != "" || r.Kernels.Error != "" {
+		return exitError
+	}
+	return exitOK
+}
+
+func (p *program) look() *report {
+	r := &report{Build: readBuild(), Host: env.ReadHost(p.lookup)}
+	for _, v := range kernels.Available() {
+		r.Kernels.Available = append(r.Kernels.Available, v.String())
+	}
+	if err := kernels.Init(); err != nil {
+		r.Kernels.Error = err.Error()
+	} else {
+		r.Kernels.Active = kernels.Active().String()
+	}
+	e, err := env.Detect(p.lookup)
+	if err != nil {
+		r.Error = err.Error()
+	}
+	r.Environment = e
+	return r
+}
+
+// show prints the report as a table.
+func (p *program) show(r *report) {
+	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "lockstep\t%s\n", r.Build.Version)
+	fmt.Fprintf(w, "go\t%s\t%s\n", r.Build.Go, r.Build.Platform)
+	if r.Kernels.Error != "" {
+		fmt.Fprintf(w, "kernels\terror\t%s\n", r.Kernels.Error)
+	} else {
+		fmt.Fprintf(w, "kernels\t%s\tavailable: %s; %s chooses\n", r.Kernels.Active, strings.Join(r.Kernels.Available, ", "), kernels.EnvVar)
+	}
+	fmt.Fprintf(w, "cores\t%d\t%s\n", r.Host.Cores, r.Host.CoresSource)
+	if r.Host.Memory > 0 {
+		fmt.Fprintf(w, "memory\t%.1f GiB\t%s\n", float64(r.Host.Memory)/(1<<30), r.Host.MemorySource)
+	} else {
+		fmt.Fprintf(w, "memory\tunknown\n")
+	}
+	if r.Environment != nil {
+		for _, f := range r.Environment.Findings {
+			fmt.Fprintf(w, "%s\t%s\t%s\n", f.Field, f.Value, f.Source)
+		}
+	}
+	w.Flush() // as writes to stdout elsewhere, without a way to report failure
+	if r.Environment != nil {
+		for _, n := range r.Environment.Notes {
+			fmt.Fprintln(p.stdout, "note:", n)
+		}
+	}
+	if r.Error != "" {
+		fmt.Fprintln(p.stderr, "lockstep: env:", r.Error)
+	}
+}

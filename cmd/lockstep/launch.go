@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/accelerate/launch"
+)
+
+const launchUsage = `usage: lockstep launch [FLAGS] [--] PROGRAM [ARGUMENTS]
+
+Starts PROGRAM as nproc_per_node ranks on this host, with torchrun's environment. If one
+fails, all are ended, and started again max_restarts times. Ctrl-C and SIGTERM reach all
+ranks; who has not ended after the grace time is killed; a second Ctrl-C kills at once. The
+exit code is that of the rank that failed first, 128 + n for signal n.
+
+For several hosts start it on each, with the same nnodes, nproc_per_node, master_addr and
+master_port, another node_rank, and the same secret in LOCKSTEP_JOB_TOKEN (or in a file that
+only its owner can read, named by LOCKSTEP_JOB_TOKEN_FILE).
+
+Flags are torchrun's, and may be written with - or _. PET_<FLAG> in the environment sets a
+flag that is not given.
+
+`
+
+// guardCommand is what launch starts beside the ranks.
+const guardCommand = "launch-guard"
+
+// guard ends the ranks of a launcher that was killed.
+func (p *program) guard([]string) int {
+	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	if _, err := launch.Guard(p.stdin); err != nil {
+		fmt.Fprintln(p.stderr, "lockstep:", err)
+		return exitError
+	}
+	return exitOK
+}
+
+// launch starts ranks.
+func (p *program) launch(argv []string) int {
+	var f launchFlags
+	fs := f.flagSet()
+	if code, done := p.parse(fs, argv, launchUsage); done {
+		return code
+	}
+	if err := fromEnvironment(fs, p.lookup); err != nil {
+		return p.usageError("launch: %v", err)
+	}
+	c, err := f.config(fs, p.lookup)
+	if err == nil {
+		err = c.Validate()
+	}
+	if err != nil {
+		return p.usageError("%v", err)
+	}
+	c.Stdout, c.Stderr = p.stdout, p.stderr
+	c.Logger = slog.New(slog.NewTextHandler(p.stderr, nil))
+	if self, err := os.Executable(); err == nil {
+		c.Guard = []string{self, guardCommand}
+	} else {
+		c.Logger.Warn("no guard: what ranks have started may outlive a launcher that is killed", "error", err)
+	}
+	signals := make(chan os.Signal, 4)
+	if catch := f.caught(); len(catch) > 0 {
+		signal.Notify(signals, catch...)
+		defer signal.Stop(signals)
+	}
+	c.Signals = signals
+	if err := launch.Run(context.Background(), *c); err != nil {
+		fmt.Fprintln(p.stderr, "lockstep", err)
+		return launch.ExitCode(err)
+	}
+	return exitOK
+}
+
+// fromEnvironment sets the flags that are not given from torchrun's PET_ variables.
+func fromEnvironment(fs *pflag.FlagSet, lookup env.Lookup) error {
+	var faults []error
+	fs.VisitAll(func(f *pflag.Flag) {
+		name := "PET_" + strings.ToUpper(f.Name)
+		value, ok := lookup(name)
+		if !ok || value == "" || f.Changed {
+			return
+		}
+		if err := fs.Set(f.Name, value); err != nil {
+			faults = append(faults, fmt.Errorf("%s is %q: %w", name, value, errors.Unwrap(err)))
+		}
+	})
+	return errors.Join(faults...)
+}
+
+// signalNames are those that a launcher may forward.
+var signalNames = map[string]syscall.Signal{
+	"SIGINT": syscall.SIGINT, "SIGTERM": syscall.SIGTERM, "SIGHUP": syscall.SIGHUP, "SIGQUIT": syscall.SIGQUIT,
+}
+
+// caught are the signals to forward, but for those that whoever started this process has
+// it ignore: nohup does so with SIGHUP, a shell with SIGINT for what runs in the background.
+func (f *launchFlags) caught() []os.Signal {
+	var list []os.Signal
+	for _, name := range f.signals {
+		if s := signalNames[name]; !signal.Ignored(s) && !slices.Contains(list, os.Signal(s)) {
+			list = append(list, s)
+		}
+	}
+	return list
+}

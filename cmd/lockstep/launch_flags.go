@@ -1,0 +1,198 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/accelerate/launch"
+)
+
+// launchFlags are torchrun's flags, and what is ours.
+type launchFlags struct {
+	nproc, nodes     string
+	nodeRank         int
+	masterAddr       string
+	masterPort       int
+	standalone       bool
+	backend          string
+	endpoint         string
+	id               string
+	maxRestarts      int
+	monitor          seconds
+	role             string
+	logDir           string
+	redirects, tee   string
+	localRanksFilter []int
+	grace, settle    seconds
+	signals          []string
+	noPython         bool
+}
+
+func (f *launchFlags) flagSet() *pflag.FlagSet {
+	f.monitor, f.grace, f.settle = seconds(launch.DefaultMonitorInterval), seconds(launch.DefaultGrace), seconds(launch.DefaultSettle)
+	fs := pflag.NewFlagSet("launch", pflag.ContinueOnError)
+	fs.SetInterspersed(false) // what follows PROGRAM is its own
+	fs.StringVar(&f.nproc, "nproc_per_node", "1", "ranks on each host: a number, or auto for one on each core")
+	fs.StringVar(&f.nodes, "nnodes", "1", "hosts")
+	fs.IntVar(&f.nodeRank, "node_rank", 0, "this host's number, from 0")
+	fs.StringVar(&f.masterAddr, "master_addr", "", "host of rank 0 (default 127.0.0.1 on a single host)")
+	fs.IntVar(&f.masterPort, "master_port", 0, fmt.Sprintf("TCP port of rank 0; 0 takes a free one on a single host, %d on several", env.DefaultMasterPort))
+	fs.BoolVar(&f.standalone, "standalone", false, "a single host and a free port, whatever else is set for rank 0")
+	fs.StringVar(&f.backend, "rdzv_backend", "static", "static; c10d is accepted on a single host")
+	fs.StringVar(&f.endpoint, "rdzv_endpoint", "", "HOST[:PORT], another way to say master_addr and master_port")
+	fs.StringVar(&f.id, "rdzv_id", "", "name of the job")
+	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how often failed ranks are all started again")
+	fs.Var(&f.monitor, "monitor_interval", "how often killed process groups are looked at until they are empty; ends are noticed at once")
+	fs.StringVar(&f.role, "role", launch.DefaultRole, "torchrun's ROLE_NAME")
+	fs.StringVar(&f.logDir, "log_dir", "", "keep attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json} in a new folder below this one")
+	fs.StringVarP(&f.redirects, "redirects", "r", "0", "streams that go to log files alone: 0 none, 1 stdout, 2 stderr, 3 both, or for local ranks 0:3,1:1")
+	fs.StringVarP(&f.tee, "tee", "t", "0", "streams that go to log files and to the console")
+	fs.IntSliceVar(&f.localRanksFilter, "local_ranks_filter", nil, "local ranks whose output is shown (default all)")
+	fs.Var(&f.grace, "grace_period", "time between a signal and SIGKILL")
+	fs.Var(&f.settle, "settle_time", "time that the others have after a failure to report it before they get SIGTERM")
+	fs.StringSliceVar(&f.signals, "signals_to_handle", []string{"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"}, "signals that are forwarded and end the job")
+	fs.BoolVar(&f.noPython, "no_python", false, "accepted: PROGRAM is always started as it is")
+	return fs
+}
+
+// config makes the launch of the flags; it collects all faults.
+func (f *launchFlags) config(fs *pflag.FlagSet, lookup env.Lookup) (*launch.Config, error) {
+	var faults []error
+	note := func(err error) {
+		if err != nil {
+			faults = append(faults, fmt.Errorf("launch: %w", err))
+		}
+	}
+	c := &launch.Config{
+		NodeRank: f.nodeRank, MaxRestarts: f.maxRestarts, RunID: f.id, Role: f.role, LogDir: f.logDir, ShowRanks: f.localRanksFilter,
+		Grace: time.Duration(f.grace), Settle: time.Duration(f.settle), MonitorInterval: time.Duration(f.monitor),
+		Cores: env.ReadHost(lookup).Cores,
+	}
+	if words := fs.Args(); len(words) > 0 {
+		c.Program, c.Args = words[0], words[1:]
+	}
+	var err error
+	c.ProcsPerNode, err = f.procs(c.Cores)
+	note(err)
+	c.Nodes, err = f.nodeCount()
+	note(err)
+	note(f.master(fs, c))
+	c.Redirects, err = launch.ParseStreams(f.redirects)
+	note(prefixed("redirects", err))
+	c.Tee, err = launch.ParseStreams(f.tee)
+	note(prefixed("tee", err))
+	for _, s := range f.signals {
+		if _, ok := signalNames[s]; !ok {
+			note(fmt.Errorf("signals_to_handle has %q; want some of SIGTERM, SIGINT, SIGHUP, SIGQUIT", s))
+		}
+	}
+	c.Token, err = env.Token(lookup)
+	if !errors.Is(err, env.ErrNoToken) {
+		note(err)
+	}
+	return c, errors.Join(faults...)
+}
+
+func prefixed(flag string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", flag, err)
+}
+
+// procs is the number of ranks on this host.
+func (f *launchFlags) procs(cores int) (int, error) {
+	switch f.nproc {
+	case "auto", "cpu":
+		return cores, nil
+	case "gpu", "xpu":
+		return 0, fmt.Errorf("nproc_per_node is %s, and this build runs on CPUs alone; want a number or auto", f.nproc)
+	}
+	n, err := strconv.Atoi(f.nproc)
+	if err != nil {
+		return 0, fmt.Errorf("nproc_per_node is %q; want a number or auto", f.nproc)
+	}
+	return n, nil
+}
+
+// nodeCount reads torchrun's MIN:MAX if both are the same: the number of hosts is fixed.
+func (f *launchFlags) nodeCount() (int, error) {
+	low, high, isRange := strings.Cut(f.nodes, ":")
+	n, err := strconv.Atoi(low)
+	if err != nil || isRange && high != low {
+		return 0, fmt.Errorf("nnodes is %q; want a number: jobs do not grow or shrink while they run", f.nodes)
+	}
+	return n, nil
+}
+
+// master decides where rank 0 is met.
+func (f *launchFlags) master(fs *pflag.FlagSet, c *launch.Config) error {
+	if !slices.Contains([]string{"static", "c10d"}, f.backend) || f.backend == "c10d" && c.Nodes > 1 {
+		return fmt.Errorf("rdzv_backend is %q; want static, with node_rank, master_addr and master_port", f.backend)
+	}
+	if f.standalone {
+		if c.Nodes > 1 {
+			return fmt.Errorf("standalone is for a single host, and nnodes is %d", c.Nodes)
+		}
+		return nil
+	}
+	c.MasterAddr, c.MasterPort = f.masterAddr, f.masterPort
+	if f.endpoint != "" && !fs.Changed("master_addr") {
+		host, port, err := endpoint(f.endpoint)
+		if err != nil {
+			return err
+		}
+		c.MasterAddr = host
+		if port != 0 && !fs.Changed("master_port") {
+			c.MasterPort = port
+		}
+	}
+	if c.Nodes > 1 && c.MasterPort == 0 {
+		c.MasterPort = env.DefaultMasterPort
+	}
+	return nil
+}
+
+// endpoint reads HOST[:PORT].
+func endpoint(text string) (host string, port int, err error) {
+	host, number, err := net.SplitHostPort(text)
+	if err != nil {
+		return text, 0, nil // no port
+	}
+	port, err = strconv.Atoi(number)
+	if err != nil || host == "" {
+		return "", 0, fmt.Errorf("rdzv_endpoint is %q; want HOST[:PORT]", text)
+	}
+	return host, port, nil
+}
+
+// seconds is a duration that torchrun writes as a plain number of seconds.
+type seconds time.Duration
+
+// String is the duration in Go's form.
+func (s *seconds) String() string { return time.Duration(*s).String() }
+
+// Type is what the help text calls the value.
+func (*seconds) Type() string { return "seconds" }
+
+// Set reads "0.5" and "500ms".
+func (s *seconds) Set(text string) error {
+	if n, err := strconv.ParseFloat(text, 64); err == nil && n > 0 && n < 1e9 {
+		*s = seconds(n * float64(time.Second))
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is no time; want seconds above 0, or a form such as 500ms", text)
+	}
+	*s = seconds(d)
+	return nil
+}

@@ -1,0 +1,87 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// lockstep is the program in a process of its own.
+func lockstep(t *testing.T, argv ...string) (cmd *exec.Cmd, stderr *bytes.Buffer) {
+	t.Helper()
+	stderr = &bytes.Buffer{}
+	cmd = exec.Command(os.Args[0], argv...)
+	cmd.Env = append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0", "TMPDIR="+t.TempDir())
+	cmd.Stderr = stderr
+	return cmd, stderr
+}
+
+func TestLaunch(t *testing.T) {
+	cmd, stderr := lockstep(t, "launch", "--nproc-per-node=2", "--", os.Args[0], "rank", "place")
+	cmd.Env = append(cmd.Env, "GOMAXPROCS=4")
+	out, err := cmd.Output()
+	require.NoError(t, err, stderr)
+	require.ElementsMatch(t, []string{"[0] lockstep launch 0 2 4", "[1] lockstep launch 1 2 4"}, strings.Split(strings.TrimSpace(string(out)), "\n"))
+	require.Empty(t, stderr.String())
+}
+
+func TestLaunchFails(t *testing.T) {
+	cmd, stderr := lockstep(t, "launch", "--nproc-per-node=2", "--settle-time=0.05", os.Args[0], "rank", "fail")
+	err := cmd.Run()
+	require.ErrorAs(t, err, new(*exec.ExitError))
+	require.Equal(t, 7, cmd.ProcessState.ExitCode())
+	require.Regexp(t, `^lockstep launch: rank 1 failed first: exit code 7\n`, stderr.String())
+}
+
+func TestLaunchInterrupted(t *testing.T) {
+	cmd, stderr := lockstep(t, "launch", os.Args[0], "rank", "wait")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "[0] ready\n", line)
+	require.NoError(t, cmd.Process.Signal(os.Interrupt))
+	_, err = io.Copy(io.Discard, out)
+	require.NoError(t, err)
+	require.ErrorAs(t, cmd.Wait(), new(*exec.ExitError))
+	require.Equal(t, 130, cmd.ProcessState.ExitCode())
+	require.Equal(t, "lockstep launch: interrupted by SIGINT\n", stderr.String())
+}
+
+// Under nohup a hangup ends nothing.
+func TestIgnoredSignalsStayIgnored(t *testing.T) {
+	shell, err := exec.LookPath("sh")
+	require.NoError(t, err)
+	cmd, stderr := lockstep(t)
+	cmd.Path, cmd.Args = shell, []string{"sh", "-c", `trap "" HUP; exec "$0" launch "$0" rank wait`, os.Args[0]}
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	_, err = bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	_, err = io.Copy(io.Discard, out)
+	require.NoError(t, err)
+	require.ErrorAs(t, cmd.Wait(), new(*exec.ExitError))
+	require.Equal(t, 128+15, cmd.ProcessState.ExitCode())
+	require.Equal(t, "lockstep launch: interrupted by SIGTERM\n", stderr.String())
+}
+
+func TestGuardRefusesNonsense(t *testing.T) {
+	cmd, stderr := lockstep(t, "launch-guard")
+	cmd.Stdin = strings.NewReader("kill everything\n")
+	require.ErrorAs(t, cmd.Run(), new(*exec.ExitError))
+	require.Equal(t, exitError, cmd.ProcessState.ExitCode())
+	require.Equal(t, "lockstep: launch: guard: \"kill everything\" is no order; want add or remove with a process group\n", stderr.String())
+}

@@ -1,0 +1,156 @@
+// Command lockstep starts distributed jobs and tells what it finds on a machine.
+//
+//	lockstep launch --nproc_per_node 4 -- ./train --learning_rate 1e-3
+//	lockstep env
+//	lockstep help launch
+//
+// It is NOT a training program: those are made from the packages, as the examples are. What
+// its commands do lives in packages too; here are flags, texts and exit codes.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
+)
+
+// Exit codes, as shells expect them. launch has its ranks' codes beside these.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+func main() {
+	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv}
+	os.Exit(p.run(os.Args[1:]))
+}
+
+// program is what a command may touch.
+type program struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	lookup         env.Lookup
+}
+
+// command is one word after lockstep.
+type command struct {
+	name    string
+	summary string // one line; "" hides the command
+	// run gets the words after the name and returns the exit code.
+	run func(p *program, argv []string) int
+}
+
+// commands are shown in this order.
+func commands() []command {
+	return []command{
+		{"launch", "start a program as many ranks on this host, and watch over them", (*program).launch},
+		{"env", "show this process's place in a job, why, and what the machine offers", (*program).env},
+		{"version", "show the version", (*program).version},
+		{"help", "show this text, or a command's", (*program).help},
+		{guardCommand, "", (*program).guard},
+	}
+}
+
+func find(name string) (command, bool) {
+	for _, c := range commands() {
+		if c.name == name {
+			return c, true
+		}
+	}
+	return command{}, false
+}
+
+// run dispatches.
+func (p *program) run(argv []string) int {
+	if len(argv) == 0 {
+		p.usage(p.stderr)
+		return exitUsage
+	}
+	switch argv[0] {
+	case "-h", "--help":
+		return p.help(nil)
+	case "--version":
+		return p.version(nil)
+	}
+	c, ok := find(argv[0])
+	if !ok {
+		return p.unknownCommand(argv[0])
+	}
+	return c.run(p, argv[1:])
+}
+
+// help shows the commands, or one's own help.
+func (p *program) help(argv []string) int {
+	if len(argv) == 0 || argv[0] == "help" {
+		p.usage(p.stdout)
+		return exitOK
+	}
+	c, ok := find(argv[0])
+	if !ok {
+		return p.unknownCommand(argv[0])
+	}
+	return c.run(p, []string{"--help"})
+}
+
+func (p *program) usage(w io.Writer) {
+	fmt.Fprint(w, "usage: lockstep COMMAND [FLAGS]\n\n")
+	for _, c := range commands() {
+		if c.summary != "" {
+			fmt.Fprintf(w, "  %-9s %s\n", c.name, c.summary)
+		}
+	}
+	fmt.Fprint(w, "\nlockstep help COMMAND shows a command's flags.\n")
+}
+
+func (p *program) unknownCommand(name string) int {
+	var names []string
+	for _, c := range commands() {
+		if c.summary != "" {
+			names = append(names, c.name)
+		}
+	}
+	return p.usageError("unknown command %q; %s", name, suggest(name, "", names, "lockstep help shows the commands"))
+}
+
+// usageError says what is wrong with the command line.
+func (p *program) usageError(format string, a ...any) int {
+	fmt.Fprintf(p.stderr, "lockstep: "+format+"\n", a...)
+	return exitUsage
+}
+
+// parse reads flags. done says that there is nothing left to do but to exit with code.
+func (p *program) parse(fs *pflag.FlagSet, argv []string, usage string) (code int, done bool) {
+	fs.SetOutput(io.Discard)
+	fs.SetNormalizeFunc(underscores)
+	fs.SortFlags = false
+	err := fs.Parse(argv)
+	var unknown *pflag.NotExistError
+	switch {
+	case err == nil:
+		return 0, false
+	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprint(p.stdout, usage, fs.FlagUsages())
+		return exitOK, true
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
+		var names []string
+		fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		name := unknown.GetSpecifiedName()
+		return p.usageError("%s: unknown flag --%s; %s", fs.Name(), name,
+			suggest(string(underscores(nil, name)), "--", names, "lockstep help "+fs.Name()+" shows the flags")), true
+	}
+	return p.usageError("%s: %v", fs.Name(), err), true
+}
+
+// noWords refuses words after a command that takes none.
+func (p *program) noWords(fs *pflag.FlagSet) (code int, done bool) {
+	if fs.NArg() == 0 {
+		return 0, false
+	}
+	return p.usageError("%s: unexpected word %q", fs.Name(), fs.Arg(0)), true
+}
