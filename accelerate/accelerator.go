@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -27,7 +28,8 @@ type Accelerator struct {
 	world int         // number of ranks
 	group *dist.Group // nil: this rank is alone, or not connected
 
-	processes *processes // nil: the other ranks, if there are any, are goroutines
+	place     *env.Environment // what the launcher says; nil with WithGroup
+	processes *processes       // nil: the other ranks, if there are any, are goroutines
 
 	model  nn.Module
 	tree   *nn.Tree

@@ -30,6 +30,7 @@ func (a *Accelerator) detect() error {
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
+	a.place = e
 	if !e.Distributed() {
 		return nil
 	}
@@ -38,6 +39,19 @@ func (a *Accelerator) detect() error {
 	}
 	a.processes, a.rank, a.world = &processes{env: e}, e.Rank, e.WorldSize
 	return nil
+}
+
+// Job names the job that a launcher started this process for, "" if there is none;
+// restarted says that the launcher has started it again after a failure.
+func (a *Accelerator) Job() (id string, restarted bool) {
+	if a.place == nil {
+		return "", false
+	}
+	id = os.Getenv(env.VarLaunchID) // unlike a job's name, no other launch has it
+	if id == "" {
+		id = a.place.JobID
+	}
+	return id, a.place.RestartCount > 0
 }
 
 // Open joins the other processes of the job, if the process was started by a launcher as

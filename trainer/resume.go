@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -20,14 +21,16 @@ import (
 // the arguments with those it was saved under.
 func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	path, last := r.args.ResumePath()
-	if path == "" && !last {
+	ck, err := r.ownCheckpoint(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case ck != nil: // a restart goes on from where it was
+	case path == "" && !last:
 		return nil, nil
-	}
-	var ck *checkpoint.Checkpoint
-	var err error
-	if last {
+	case last:
 		ck, err = r.store.Latest(ctx)
-	} else {
+	default:
 		ck, err = r.storeAt(filepath.Dir(path)).Open(ctx, filepath.Base(path))
 	}
 	if err != nil {
@@ -38,6 +41,33 @@ func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	}
 	if err := r.settleArgs(ck); err != nil {
 		return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
+	}
+	return ck, nil
+}
+
+// ownCheckpoint is the newest checkpoint that this very job wrote before its launcher
+// restarted it; nil if it has not been restarted, or had written none.
+func (r *run) ownCheckpoint(ctx context.Context) (*checkpoint.Checkpoint, error) {
+	job, restarted := r.acc.Job()
+	if !restarted || job == "" {
+		return nil, nil
+	}
+	ck, err := r.store.Latest(ctx)
+	if errors.Is(err, checkpoint.ErrNone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("trainer: restart of job %s: %w", job, err)
+	}
+	var saved progress
+	if !ck.Has(progressFile) {
+		return nil, nil
+	}
+	if err := ck.ReadJSON(progressFile, &saved); err != nil {
+		return nil, err
+	}
+	if saved.Job != job {
+		return nil, nil
 	}
 	return ck, nil
 }

@@ -45,6 +45,7 @@ type owed struct{ evaluate, save, epochEnd bool }
 // that are computed at the end.
 type progress struct {
 	RunID     string   `json:"run_id"`
+	Job       string   `json:"job"`      // of the launcher, "" without one: a restart goes on from its own checkpoints
 	Leaves    int64    `json:"leaves"`   // micro-batches of an optimizer step, over all ranks
 	Loss      lossSum  `json:"loss"`     // over all steps that were not left out
 	Unlogged  lossSum  `json:"unlogged"` // since the last record of training steps

@@ -135,6 +135,7 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	if r.args.SaveOnlyModel {
 		return parts, nil
 	}
+	r.progress.Job, _ = r.acc.Job()
 	r.progress.Unlogged, r.progress.Leaves = r.logged, r.stream.Layout().Leaves()
 	opt := r.opt.State()
 	parts = append(parts, checkpoint.Part{Name: optimizerTensors + ".safetensors", Write: func(w io.Writer) error {
