@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
@@ -40,6 +42,13 @@ type Accelerator struct {
 	ddp    *ddp.Reducer
 	unhook []func()
 	last   bool // the backward under way is the last of this rank's leaves in the window
+	sealed bool // the last was: gradients are on their way
+	noSync int  // nested calls of NoSync
+
+	hook    ddp.Hook   // nil: what ddp_comm_hook says
+	trace   func(Span) // nil: nobody watches
+	forward time.Time  // when the context of a forward pass was last made, if somebody watches
+	kernels string     // the variant, which ranks compare
 }
 
 // Option changes what New chooses.
@@ -56,10 +65,14 @@ func WithGroup(g *dist.Group) Option {
 // WithLogger sets the logger; the default is slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l } }
 
+// WithCommHook sets what happens to gradients between ranks, in place of ddp_comm_hook. All
+// ranks give the same.
+func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
+
 // New chooses the device for the given arguments and finds the process's place among those
 // that a launcher started with it, see Open. WithGroup makes it a rank of a group instead.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
-	acc := &Accelerator{args: a, log: slog.Default(), world: 1}
+	acc := &Accelerator{args: a, log: slog.Default(), world: 1, kernels: kernels.Active().String()}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -163,6 +176,9 @@ func (a *Accelerator) Params() []optim.Param { return a.params }
 // TrainCtx is the context of a training forward pass whose first sample has the given
 // position in the training stream.
 func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
+	if a.trace != nil {
+		a.forward = time.Now()
+	}
 	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position), a.tree, true)
 	if len(a.units) > 0 {
 		c = c.WithRecompute(a.units)
@@ -176,23 +192,38 @@ func (a *Accelerator) EvalCtx() *nn.Ctx { return nn.NewCtx(a.ctx.NoGrad(), a.tre
 // Backward runs one leaf's backward pass: lossSum is the sum of the leaf's loss terms,
 // count the number of terms in the whole window over all ranks, leaf the leaf's number in
 // the window, last whether it is this rank's last there. Gradients of the leaves add up in
-// the design's tree; during the last leaf's pass they are sent off as they get complete.
+// the design's tree; during the last leaf's pass they are sent off as they get complete,
+// unless NoSync forbids it.
 func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, leaf int, last bool) {
+	if a.sealed {
+		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
+			"leaf %d comes after the rank's last of the window: want last in one backward pass alone, and Reduce behind it", leaf)})
+	}
 	a.sum.begin(leaf)
-	a.last = last
+	a.last = last && a.noSync == 0
+	defer func() { a.last, a.sealed = false, a.last }()
+	if a.trace != nil {
+		defer a.traceBackward(leaf, time.Now())
+	}
 	seed := tensor.Full(c.Ctx, lossSum.DType(), 1/float64(max(count, 1)), lossSum.Shape()...)
 	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil)
-	a.last = false
 }
 
 // Reduce ends a window: the parameters' gradients are then the sums over all its leaves, on
 // every rank.
 func (a *Accelerator) Reduce(ctx context.Context) error {
+	if a.noSync > 0 {
+		return errors.New("accelerate: Reduce inside NoSync: want it behind, where the gradients are exchanged")
+	}
 	if err := tensor.Try(a.sum.finish); err != nil {
 		return err
 	}
+	a.sealed = false
 	if a.ddp == nil {
 		return nil
+	}
+	if a.trace != nil {
+		defer a.traceReduce(time.Now())
 	}
 	return a.ddp.Finish(ctx)
 }
@@ -215,5 +246,9 @@ func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 // Step updates the parameters.
 func (a *Accelerator) Step() { a.opt.Step(a.ctx) }
 
-// ZeroGrad forgets all gradients and readies the next window.
-func (a *Accelerator) ZeroGrad() { a.sum.reset() }
+// ZeroGrad forgets all gradients and readies the next window. A window whose last backward
+// pass ran must be ended by Reduce first: its gradients are on their way.
+func (a *Accelerator) ZeroGrad() {
+	a.sum.reset()
+	a.sealed = false
+}

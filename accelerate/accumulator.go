@@ -20,6 +20,7 @@ type accumulator struct {
 	q      int
 	group  int // the group that the parameters' gradients belong to; −1 before the first leaf
 	stacks []stack
+	home   []*tensor.Tensor // where gradients are exchanged, per parameter: totals lie there; nil if they are not
 }
 
 // stack holds a parameter's finished subtrees, the larger below, nil where no gradient
@@ -104,7 +105,7 @@ func (s *stack) merge(c *tensor.Ctx, sum *tensor.Tensor) *tensor.Tensor {
 		return left
 	}
 	tensor.AddInto(c, left, sum)
-	s.spare = append(s.spare, sum)
+	s.spare = append(s.spare, sum) // never a gradient's home, which holds the first of the sums
 	return left
 }
 
@@ -141,10 +142,13 @@ func (a *accumulator) finish() {
 	a.group = -1
 }
 
-// forgetSpares drops the buffers that wait for use.
-func (a *accumulator) forgetSpares() {
+// settle makes home the places in which gradients are exchanged, in place of earlier ones,
+// and forgets all gradients. The parameters' buffers are there already.
+func (a *accumulator) settle(home []*tensor.Tensor) {
+	a.group, a.home = -1, home
 	for i := range a.stacks {
-		a.stacks[i].spare = nil
+		s := &a.stacks[i]
+		s.sums, s.done = nil, false
 	}
 }
 
@@ -154,11 +158,19 @@ func (a *accumulator) reset() {
 	for i, p := range a.params {
 		s := &a.stacks[i]
 		for _, sum := range s.sums {
-			if sum != nil {
-				s.spare = append(s.spare, sum)
-			}
+			a.recycle(i, sum)
 		}
 		s.sums, s.done = s.sums[:0], false
 		p.ZeroGrad()
+		if a.home != nil {
+			a.recycle(i, p.SwapGrad(a.home[i], false))
+		}
+	}
+}
+
+// recycle keeps a buffer of parameter i for later, unless it has its place.
+func (a *accumulator) recycle(i int, buffer *tensor.Tensor) {
+	if buffer != nil && (a.home == nil || buffer != a.home[i]) {
+		a.stacks[i].spare = append(a.stacks[i].spare, buffer)
 	}
 }

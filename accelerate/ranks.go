@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
@@ -51,24 +52,38 @@ func Connect(ranks []*Accelerator) {
 type fingerprint struct {
 	Args    json.RawMessage `json:"args"`
 	Kernels string          `json:"kernels"`
+	Hook    string          `json:"hook"`
 }
+
+// shared are the settings that ranks must share although a run may be resumed with others:
+// their calls depend on them.
+var shared = []string{"ddp_bucket_cap_mb", "ddp_require_equal_init", "load_best_model_at_end", "per_device_eval_batch_size", "prediction_loss_only"}
 
 // join makes this rank part of the job: see Prepare.
 func (a *Accelerator) join(ctx context.Context) error {
-	if err := a.compare(ctx); err != nil {
-		return err
-	}
-	differed, err := ddp.Verify(ctx, a.ctx, a.group, a.params)
+	hook, err := a.commHook()
 	if err != nil {
 		return err
 	}
-	if err := a.reportDiffering(ctx, differed); err != nil {
+	if err := a.compare(ctx, hook); err != nil {
 		return err
 	}
-	a.ddp, err = ddp.New(a.ctx, a.group, a.params, ddp.Options{BucketBytes: a.args.DDPBucketCapMB << 20})
+	all := a.named() // those that are not trained too
+	differed, err := ddp.Verify(ctx, a.ctx, a.group, all)
 	if err != nil {
 		return err
 	}
+	if err := a.reportDiffering(ctx, differed, len(all)); err != nil {
+		return err
+	}
+	if hook.Lossy() && a.IsMain() {
+		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook", hook.Name())
+	}
+	a.ddp, err = ddp.New(a.ctx, a.group, a.params, ddp.Options{BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.traceBuckets()})
+	if err != nil {
+		return err
+	}
+	a.sum.settle(a.ddp.Views())
 	for i, p := range a.params {
 		a.unhook = append(a.unhook, p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
 			if a.last {
@@ -80,20 +95,44 @@ func (a *Accelerator) join(ctx context.Context) error {
 	return nil
 }
 
+// named are all parameters of the model.
+func (a *Accelerator) named() []optim.Param {
+	var list []optim.Param
+	for _, p := range a.tree.Parameters() {
+		list = append(list, optim.Param{Name: p.Name, Tensor: p.Tensor})
+	}
+	return list
+}
+
+// commHook is what happens to gradients between ranks.
+func (a *Accelerator) commHook() (ddp.Hook, error) {
+	if a.hook != nil {
+		return a.hook, nil
+	}
+	h, err := ddp.HookByName(string(a.args.DDPCommHook))
+	if err != nil {
+		return nil, fmt.Errorf("accelerate: ddp_comm_hook: %w", err)
+	}
+	return h, nil
+}
+
 // compare checks that all ranks run with the same settings and kernels: with others, bits
 // would differ silently.
-func (a *Accelerator) compare(ctx context.Context) error {
+func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
 	text, err := a.args.JSON()
 	if err != nil {
 		return err
 	}
-	all, err := dist.AllGatherObject(ctx, a.group, fingerprint{text, kernels.Active().String()})
+	all, err := dist.AllGatherObject(ctx, a.group, fingerprint{text, a.kernels, hook.Name()})
 	if err != nil {
 		return fmt.Errorf("accelerate: comparing the ranks' settings: %w", err)
 	}
 	for rank, f := range all {
 		if f.Kernels != all[0].Kernels {
 			return fmt.Errorf("accelerate: rank 0 computes with %s kernels, rank %d with %s: set %s alike", all[0].Kernels, rank, f.Kernels, kernels.EnvVar)
+		}
+		if f.Hook != all[0].Hook {
+			return fmt.Errorf("accelerate: the communication hook is %s on rank 0 and %s on rank %d: want one on all ranks", all[0].Hook, f.Hook, rank)
 		}
 		if err := sameArgs(all[0].Args, f.Args, rank); err != nil {
 			return err
@@ -113,7 +152,7 @@ func sameArgs(zero, other json.RawMessage, rank int) error {
 		return err
 	}
 	for _, d := range a.Diff(b) {
-		if d.Fixed {
+		if d.Fixed || slices.Contains(shared, d.Key) {
 			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want one value on all ranks", d.Key, d.Old, d.New, rank)
 		}
 	}
@@ -122,7 +161,7 @@ func sameArgs(zero, other json.RawMessage, rank int) error {
 
 // reportDiffering says how many parameters had to be overwritten with rank 0's values, and
 // makes that an error under ddp_require_equal_init.
-func (a *Accelerator) reportDiffering(ctx context.Context, differed int) error {
+func (a *Accelerator) reportDiffering(ctx context.Context, differed, of int) error {
 	all, err := dist.AllGatherObject(ctx, a.group, differed)
 	if err != nil {
 		return err
@@ -132,10 +171,10 @@ func (a *Accelerator) reportDiffering(ctx context.Context, differed int) error {
 			continue
 		}
 		if a.args.DDPRequireEqualInit {
-			return fmt.Errorf("accelerate: ddp_require_equal_init: %d of %d parameters of rank %d differed from rank 0's", n, len(a.params), rank)
+			return fmt.Errorf("accelerate: ddp_require_equal_init: %d of %d parameters of rank %d differed from rank 0's", n, of, rank)
 		}
 		if a.IsMain() {
-			a.log.Info("parameters took rank 0's values", "rank", rank, "differed", n, "of", len(a.params))
+			a.log.Info("parameters took rank 0's values", "rank", rank, "differed", n, "of", of)
 		}
 	}
 	return nil
@@ -149,7 +188,7 @@ func (a *Accelerator) BeginWindow(ctx context.Context) error {
 	}
 	rebuilt, err := a.ddp.Rebuild(ctx)
 	if rebuilt {
-		a.sum.forgetSpares() // views of the buckets that were
+		a.sum.settle(a.ddp.Views())
 	}
 	return err
 }

@@ -66,6 +66,15 @@ const (
 	BackendTCP  Backend = "tcp"  // processes of any hosts
 )
 
+// CommHook names what happens to gradients on their way between ranks.
+type CommHook string
+
+// The communication hooks, with HuggingFace accelerate's names.
+const (
+	CommHookNo   CommHook = "no"   // the exact sum, with the same bits on any number of ranks
+	CommHookBF16 CommHook = "bf16" // rounded to bfloat16 for the way
+)
+
 // TokensSeen says which input tokens are counted.
 type TokensSeen string
 

@@ -132,6 +132,9 @@ type TrainingArguments struct {
 	DDPTimeout int `json:"ddp_timeout" usage:"seconds that a rank waits for the others in a collective call"`
 	// DDPBucketCapMB is the size of a gradient bucket in MiB. 0 is 25.
 	DDPBucketCapMB int `json:"ddp_bucket_cap_mb" usage:"size of a gradient bucket in MiB; 0 for 25"`
+	// DDPCommHook is what happens to gradients on their way between ranks. bf16 halves the
+	// bytes, rounds, and gives up the same bits on any number of ranks.
+	DDPCommHook CommHook `json:"ddp_comm_hook" resume:"fixed" choices:"no,bf16" usage:"compression of gradients between ranks: no, or bf16 (half the bytes; lossy)"`
 	// DDPRequireEqualInit makes it an error if the ranks' parameters differ at the
 	// start. Otherwise they take rank 0's values, and a log line counts them.
 	DDPRequireEqualInit bool `json:"ddp_require_equal_init" usage:"refuse ranks whose parameters differ at the start, instead of giving them rank 0's"`
@@ -195,6 +198,7 @@ func Default(outputDir string) *TrainingArguments {
 		NumReplicas:               1,
 		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,
+		DDPCommHook:               CommHookNo,
 		Seed:                      42,
 		DeterministicRanks:        8,
 		TrainSamplingStrategy:     SamplingRandom,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -114,8 +115,9 @@ func (r *Reducer) begin() {
 	}
 }
 
-// View is the place of parameter i's gradient, void after a Rebuild that did something.
-func (r *Reducer) View(i int) *tensor.Tensor { return r.views[i] }
+// Views are the places of the parameters' gradients. They are void after a Rebuild that did
+// something, and belong to the reducer.
+func (r *Reducer) Views() []*tensor.Tensor { return slices.Clone(r.views) }
 
 // Ready announces that the gradient of parameter i is complete for this step, or that it
 // has none here. When a bucket is complete and all before it are sent, it is sent: nothing may

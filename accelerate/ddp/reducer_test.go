@@ -246,7 +246,7 @@ func TestGradientsAreViews(t *testing.T) {
 		for i, p := range params {
 			require.Zero(t, r.offsets[i]%alignment)
 			give(c, p, gradient(1, g.Rank(), i))
-			require.Same(t, r.View(i), p.Grad())
+			require.Same(t, r.views[i], p.Grad())
 			mem, ok := tensor.HostBytes(c, p.Grad())
 			require.True(t, ok)
 			require.Equal(t, mem, r.memory.Bytes[r.offsets[i]:r.offsets[i]+p.Bytes()])
@@ -256,7 +256,7 @@ func TestGradientsAreViews(t *testing.T) {
 		}
 		require.NoError(t, r.Finish(t.Context()))
 		for i, p := range params {
-			require.Same(t, r.View(i), p.Grad())
+			require.Same(t, r.views[i], p.Grad())
 		}
 		require.NoError(t, g.Barrier().Wait(t.Context()))
 		require.NoError(t, r.Close())
@@ -277,11 +277,11 @@ func TestForeignGradientsAreCopied(t *testing.T) {
 		for i, p := range params {
 			p.SwapGrad(nil, false)
 			give(c, p, gradient(1, g.Rank(), i))
-			require.NotSame(t, r.View(i), p.Grad())
+			require.NotSame(t, r.views[i], p.Grad())
 		}
 		require.NoError(t, r.Finish(t.Context()))
 		check(t, c, params, 1, 2, always)
-		require.Same(t, r.View(0), params[0].Grad())
+		require.Same(t, r.views[0], params[0].Grad())
 		return nil
 	})
 }
