@@ -2,6 +2,21 @@ package samplers
 
 import "fmt"
 
+// Batches is the list of batches of each epoch, before it is shared out to ranks: a *Batch, a *BatchList, or an order of the user's own, say by
+// buckets. The batches' sizes are the same in every epoch. All methods are pure and safe for concurrent use.
+type Batches interface {
+	// Len gives the number of batches per epoch, L.
+	Len() int64
+	// First gives the number of samples before batch j, 0 ≤ j ≤ L; of L, all of the epoch's.
+	First(j int64) int64
+	// Size gives the number of samples of every batch but perhaps the last, which may have fewer; 0 if sizes vary.
+	Size() int
+	// DropLast tells whether what is left over after the whole batches, and after whole rounds of the ranks, is left out.
+	DropLast() bool
+	// At gives the dataset indices of batch j, 0 ≤ j < L, of an epoch, in a slice of its own.
+	At(epoch, j int64) []int64
+}
+
 // Batch cuts a sampler's epochs into micro-batches of consecutive samples.
 type Batch struct {
 	sampler  Sampler
@@ -28,6 +43,26 @@ func (b *Batch) Samples() int64 {
 	}
 	return b.sampler.Len()
 }
+
+// First gives the number of samples before batch j, 0 ≤ j ≤ Len().
+func (b *Batch) First(j int64) int64 {
+	if j < 0 || j > b.Len() {
+		panic(fmt.Sprintf("samplers: begin of batch %d of an epoch of %d", j, b.Len()))
+	}
+	return min(j*b.size, b.Samples())
+}
+
+// Size gives the number of samples in a whole batch.
+func (b *Batch) Size() int { return int(b.size) }
+
+// DropLast tells whether an epoch's ragged last batch is left out.
+func (b *Batch) DropLast() bool { return b.dropLast }
+
+// Seed gives the sampler's seed, 0 if it has none.
+func (b *Batch) Seed() uint64 { return seedOf(b.sampler) }
+
+// Fingerprint gives the sampler's fingerprint, 0 if it has none.
+func (b *Batch) Fingerprint() uint64 { return fingerprintOf(b.sampler) }
 
 // At gives the dataset indices of batch j, 0 ≤ j < Len(), of an epoch, in a slice of its own.
 func (b *Batch) At(epoch, j int64) []int64 {

@@ -14,8 +14,31 @@
 // same window. Windows do not cross epochs: an epoch has max(⌈L/M⌉, 1) steps, and its last window may have fewer leaves, of which rank r owns those
 // of its range that exist: possibly none. Nothing is repeated to fill up.
 //
+// # HuggingFace's sharding rules
+//
+// A Stream sees every sample of an epoch once on any number of ranks, and its bits do not depend on that number. The rules of torch and HuggingFace
+// exist beside it for programs that move here and want the indices that they had; they make no such promise. (The permutations are this package's,
+// not torch's.)
+//
+//	here                          there                            samples at an epoch's end that do not divide evenly
+//	Distributed                   DistributedSampler               repeated from the epoch's head, or left out with drop-last
+//	LengthGrouped                 LengthGroupedSampler             none: an order, of which every sample is seen once
+//	NewDistributedLengthGrouped   DistributedLengthGroupedSampler  as Distributed
+//	BatchShard                    BatchSamplerShard                with EvenBatches repeated; left out with drop-last; otherwise fewer on some ranks
+//	IterableShard, Blocks         IterableDatasetShard,            repeated from the first block, or left out with drop-last
+//	                              ShardSampler
+//	SkipFirst                     skip_first_batches               reads nothing; the epoch stays what it was
+//
+// A rule that repeats samples is for training alone: a metric over repeated samples is wrong unless they are cut off again. Evaluation and prediction
+// in Lockstep use none of these rules, see every sample exactly once, in the order of the dataset, and never leave one out; not with drop-last
+// either, nor with length grouping.
+//
+// All rules give and take places in global terms (State, IterableState), so that another number of ranks can go on: nothing of the rest of the epoch
+// is lost (but what drop-last leaves out), and nothing seen twice but to complete its last round.
+//
 // # What it is not
 //
-// The package moves indices, not data: it reads no dataset, starts no goroutine and holds no memory that grows with n. Everything is a
-// function of (seed, position), so seeking costs O(1).
+// The package moves indices, not data: it reads no dataset (ShardItems passes on what it is given), starts no goroutine and holds no memory that
+// grows with n, but for the lengths and the list that a LengthGrouped and a BatchList are made of. Everything is a function of (seed, position), so
+// seeking costs O(1).
 package samplers

@@ -53,14 +53,6 @@ type Window struct {
 	LastOfEpoch bool
 }
 
-// State is the place of a stream in global terms, for a checkpoint: it says nothing of ranks, batch sizes or accumulation.
-type State struct {
-	Seed     uint64 `json:"seed"`        // of the sampler; 0 if it has none
-	Epoch    int64  `json:"epoch"`       // the epoch of Position
-	Position int64  `json:"position"`    // samples of the training stream that are done with
-	Samples  int64  `json:"num_samples"` // samples used per epoch
-}
-
 // Stream gives one rank's part of the training stream, window by window, epoch after epoch without end. It is not safe for concurrent use.
 type Stream struct {
 	batch  *Batch
@@ -91,8 +83,8 @@ func (s *Stream) MicroBatches() int64 { return s.batch.Len() }
 // Samples gives S, the number of samples per epoch.
 func (s *Stream) Samples() int64 { return s.batch.Samples() }
 
-// Next gives the next window. Every rank gets every window, also those of which it owns nothing, since it takes part in their reductions. It gives false if epochs
-// are empty, and otherwise always true.
+// Next gives the next window. Every rank gets every window, also those of which it owns nothing, since it takes part in their reductions. It gives
+// false if epochs are empty, and otherwise always true.
 func (s *Stream) Next() (Window, bool) {
 	if s.MicroBatches() == 0 {
 		return Window{}, false
@@ -127,21 +119,17 @@ func (s *Stream) Position() int64 {
 // State gives the place of the next window.
 func (s *Stream) State() State {
 	p := s.Position()
-	return State{Seed: s.seed(), Epoch: s.epoch, Position: p, Samples: s.Samples()}
+	st := stateAt(s.batch.sampler, s.epoch, 0, s.Samples())
+	st.Epoch, st.Position = s.epoch, p
+	return st
 }
 
-// Restore goes to a saved place, in O(1). The stream goes on exactly as the saved one would have, on any world size, as long as the batch size and the number of
-// leaves per window are the same. It is an error if the state was not taken of this order: another seed or another number of samples.
+// Restore goes to a saved place, in O(1). The stream goes on exactly as the saved one would have, on any world size, as long as the batch size and
+// the number of leaves per window are the same. It is an error if the state was not taken of this order: another seed, number of samples or
+// fingerprint.
 func (s *Stream) Restore(st State) error {
-	switch {
-	case st.Seed != s.seed():
-		return fmt.Errorf("samplers: the state was saved under seed %d, the sampler has seed %d", st.Seed, s.seed())
-	case st.Samples != s.Samples():
-		return fmt.Errorf("samplers: the state was saved with %d samples per epoch, there are %d", st.Samples, s.Samples())
-	case st.Position < 0 || st.Samples == 0 && st.Position > 0:
-		return fmt.Errorf("samplers: the state's position is %d with %d samples per epoch", st.Position, st.Samples)
-	case st.Samples > 0 && st.Epoch != st.Position/st.Samples:
-		return fmt.Errorf("samplers: the state's position %d with %d samples per epoch is not in epoch %d", st.Position, st.Samples, st.Epoch)
+	if err := st.check(stateAt(s.batch.sampler, 0, 0, s.Samples())); err != nil {
+		return err
 	}
 	return s.SeekSample(st.Position)
 }
@@ -156,8 +144,8 @@ func (s *Stream) SeekStep(steps int64) error {
 	return nil
 }
 
-// SeekMicroBatch goes to micro-batch number n of the training stream, counted over all ranks and epochs, in O(1): it is leaf 0 of the next window (see
-// SeekSample).
+// SeekMicroBatch goes to micro-batch number n of the training stream, counted over all ranks and epochs, in O(1): it is leaf 0 of the next window
+// (see SeekSample).
 func (s *Stream) SeekMicroBatch(n int64) error {
 	if err := checkSeek("micro-batch", n); err != nil {
 		return err
@@ -169,9 +157,9 @@ func (s *Stream) SeekMicroBatch(n int64) error {
 	return s.SeekSample(n/perEpoch*s.Samples() + n%perEpoch*s.batch.size)
 }
 
-// SeekSample goes to a position of the training stream, in O(1). The sample there is the first of the next window. If no window of the grid begins there
-// (batch size or window changed since the position was saved), the rest of that epoch is cut into micro-batches and windows anew from
-// there on, and later epochs are as ever.
+// SeekSample goes to a position of the training stream, in O(1). The sample there is the first of the next window. If no window of the grid begins
+// there (batch size or window changed since the position was saved), the rest of that epoch is cut into micro-batches and windows anew from there on,
+// and later epochs are as ever.
 func (s *Stream) SeekSample(position int64) error {
 	if err := checkSeek("position", position); err != nil {
 		return err
@@ -211,13 +199,6 @@ func (s *Stream) microBatch(first, leaf int64) MicroBatch {
 	begin := s.base + (first+leaf)*s.batch.size
 	n := min(s.batch.size, s.Samples()-begin)
 	return MicroBatch{Leaf: int(leaf), Position: s.position(first + leaf), Indices: s.batch.indices(s.epoch, begin, n)}
-}
-
-func (s *Stream) seed() uint64 {
-	if seeder, ok := s.batch.sampler.(Seeder); ok {
-		return seeder.Seed()
-	}
-	return 0
 }
 
 func checkSeek(what string, n int64) error {

@@ -1,0 +1,214 @@
+package samplers
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+)
+
+// BatchShardOptions are accelerate's settings of the same names. Beware that accelerate's EvenBatches is true unless told.
+type BatchShardOptions struct {
+	// SplitBatches cuts every batch into W slices, one per rank. Otherwise the ranks take whole batches in turn: batch i is rank i mod W's.
+	SplitBatches bool
+	// EvenBatches gives all ranks the same number of batches of the same size: the last round is completed with samples from the epoch's head, which are
+	// then seen twice. Otherwise the last batch may be smaller on some ranks, or missing. It has no effect on batches with DropLast.
+	EvenBatches bool
+}
+
+// BatchShard shares the batches of an epoch out to W ranks by the rules of accelerate's BatchSamplerShard. Every batch is a function of (epoch,
+// number).
+//
+// With EvenBatches and without DropLast samples are repeated: the head that they are taken from is the epoch's first W batches, or the first batch
+// with SplitBatches, and is gone through again if it is too short. Batches of varying size are completed with whole batches from the head. With
+// DropLast an incomplete last round of the ranks is not seen in that epoch.
+type BatchShard struct {
+	batches Batches
+	shard   Shard
+	BatchShardOptions
+	size int64 // of the whole batches given to this rank; 0 if they vary
+	done int64 // batches of the epoch that are left out at the front
+}
+
+// NewBatchShard gives a rank's part of the batches. It is an error if the shard is at fault, or SplitBatches is set and W does not divide the batch
+// size.
+func NewBatchShard(batches Batches, shard Shard, o BatchShardOptions) (*BatchShard, error) {
+	if err := shard.Validate(); err != nil {
+		return nil, err
+	}
+	s := &BatchShard{batches: batches, shard: shard, BatchShardOptions: o, size: int64(batches.Size())}
+	if o.SplitBatches {
+		if s.size == 0 {
+			return nil, fmt.Errorf("samplers: split_batches with batches of varying size, want one size that is a multiple of the world size %d", shard.WorldSize)
+		}
+		if s.size%shard.world() != 0 {
+			return nil, fmt.Errorf("samplers: split_batches with a batch size of %d, want a multiple of the world size %d", s.size, shard.WorldSize)
+		}
+		s.size /= shard.world()
+	}
+	return s, nil
+}
+
+// Len gives the number of batches of this rank per epoch: ⌈L/W⌉ with EvenBatches and ⌊L/W⌋ with DropLast, on all ranks; L with SplitBatches; exact
+// for this rank in all cases.
+func (s *BatchShard) Len() int64 {
+	rest, w := s.batches.Len()-s.done, s.shard.world()
+	switch {
+	case s.SplitBatches:
+		if ragged := s.ragged(); rest > 0 && !s.EvenBatches && ragged > 0 && ragged <= s.size*s.shard.rank() {
+			return rest - 1
+		}
+		return rest
+	case s.batches.DropLast():
+		return rest / w
+	case s.EvenBatches:
+		return ceilDiv(rest, w)
+	}
+	return rest/w + max(0, min(1, rest%w-s.shard.rank()))
+}
+
+// At gives the dataset indices of this rank's batch j, 0 ≤ j < Len(), of an epoch, in a slice of its own.
+func (s *BatchShard) At(epoch, j int64) []int64 { return s.MicroBatch(epoch, j).Indices }
+
+// MicroBatch gives this rank's batch j, 0 ≤ j < Len(), of an epoch with its position in the training stream. Repeated samples run on past the epoch's
+// end. Leaf is 0: these rules know of no windows.
+func (s *BatchShard) MicroBatch(epoch, j int64) MicroBatch {
+	if epoch < 0 || j < 0 || j >= s.Len() {
+		panic(fmt.Sprintf("samplers: batch %d of epoch %d, want a batch in [0, %d) and an epoch of 0 or more", j, epoch, s.Len()))
+	}
+	give := s.whole
+	if s.SplitBatches {
+		give = s.slice
+	}
+	m := give(epoch, j)
+	m.Position += epoch * s.batches.First(s.batches.Len())
+	return m
+}
+
+// whole gives batch j of the rank where ranks take batches in turn.
+func (s *BatchShard) whole(epoch, j int64) MicroBatch {
+	l := s.batches.Len()
+	i := s.done + j*s.shard.world() + s.shard.rank()
+	var m MicroBatch
+	if i < l {
+		m = MicroBatch{Position: s.batches.First(i), Indices: s.batches.At(epoch, i)}
+	}
+	switch missing := s.size - int64(len(m.Indices)); {
+	case i < l && (s.size == 0 || missing == 0 || !s.EvenBatches):
+		return m
+	case s.size == 0:
+		again := i - l
+		return MicroBatch{Position: s.batches.First(l)*(1+again/l) + s.batches.First(again%l), Indices: s.batches.At(epoch, again%l)}
+	case i < l:
+		m.Indices = s.complete(epoch, m.Indices, 0, missing, min(s.shard.world(), l))
+		return m
+	}
+	from := (i - l) * s.size
+	if ragged := s.ragged(); ragged > 0 {
+		from += s.size - ragged
+	}
+	return MicroBatch{Position: s.batches.First(l) + from, Indices: s.complete(epoch, nil, from, s.size, min(s.shard.world(), l))}
+}
+
+// slice gives the rank's slice of batch j.
+func (s *BatchShard) slice(epoch, j int64) MicroBatch {
+	i := s.done + j
+	begin := s.size * s.shard.rank()
+	batch := s.batches.At(epoch, i)
+	if missing := int64(s.batches.Size() - len(batch)); missing > 0 && s.EvenBatches {
+		batch = s.complete(epoch, batch, 0, missing, 1)
+	}
+	end := min(begin+s.size, int64(len(batch)))
+	return MicroBatch{Position: s.batches.First(i) + begin, Indices: slices.Clip(batch[begin:end])}
+}
+
+// complete appends samples from … from+n−1 of an epoch's head, which is its first batches and begins anew when it ends.
+func (s *BatchShard) complete(epoch int64, indices []int64, from, n, batches int64) []int64 {
+	head, size := s.batches.First(batches), int64(s.batches.Size())
+	var batch []int64
+	for k, have := from, int64(-1); k < from+n; k++ {
+		at := k % head
+		if at/size != have {
+			have = at / size
+			batch = s.batches.At(epoch, have)
+		}
+		indices = append(indices, batch[at%size])
+	}
+	return indices
+}
+
+// ragged gives the size of the epoch's last batch if it is not whole, else 0.
+func (s *BatchShard) ragged() int64 {
+	l := s.batches.Len()
+	if l == 0 {
+		return 0
+	}
+	if last := s.batches.First(l) - s.batches.First(l-1); last < int64(s.batches.Size()) {
+		return last
+	}
+	return 0
+}
+
+// SkipFirst gives this rank's part of what is left of an epoch after done batches of it, counted over all ranks and before they are shared out, in
+// O(1): accelerate's skip_first_batches. It is for the epoch under way alone: later epochs are s's. With done a multiple of W (any number with
+// SplitBatches) these are s's batches from there on, repeated samples included; other values (left by another number of ranks) share the rest out
+// anew. It is an error if done is outside [0, L].
+func (s *BatchShard) SkipFirst(done int64) (*BatchShard, error) {
+	if err := checkSkip("batches", done, s.batches.Len()-s.done); err != nil {
+		return nil, err
+	}
+	rest := *s
+	rest.done += done
+	return &rest, nil
+}
+
+// StateAt gives the place after each rank has seen own batches of an epoch (those that it has), in global terms: Resume takes it on any number of
+// ranks. All ranks give the same. It panics if own is negative.
+func (s *BatchShard) StateAt(epoch, own int64) State {
+	mustIndex(epoch, own, own+1)
+	l, each := s.batches.Len(), s.shard.world()
+	if s.SplitBatches {
+		each = 1
+	}
+	next := min(s.done+own*each, l)
+	if s.batches.DropLast() && l-next < each {
+		next = l
+	}
+	return stateAt(s.batches, epoch, s.batches.First(next), s.batches.First(l))
+}
+
+// Resume gives the epoch that a saved place is in and this rank's part of what is left of it, in O(log L). It is an error if the state was taken of
+// another order, or no batch begins there since the batch size has changed. s must be of whole epochs.
+func (s *BatchShard) Resume(st State) (epoch int64, rest *BatchShard, err error) {
+	l := s.batches.Len()
+	n := s.batches.First(l)
+	if err := st.check(stateAt(s.batches, 0, 0, n)); err != nil {
+		return 0, nil, err
+	}
+	samples := st.Position - st.Epoch*n
+	done := int64(sort.Search(int(l), func(j int) bool { return s.batches.First(int64(j)) >= samples }))
+	if s.batches.First(done) != samples {
+		return 0, nil, fmt.Errorf("samplers: the state was saved %d samples into its epoch, where no batch begins: batch sizes differ", samples)
+	}
+	rest, err = s.SkipFirst(done)
+	return st.Epoch, rest, err
+}
+
+// Epoch gives this rank's batches of one epoch in their order, as a loader takes them. It is not safe for concurrent use.
+func (s *BatchShard) Epoch(epoch int64) *BatchShardEpoch {
+	return &BatchShardEpoch{shard: s, epoch: epoch}
+}
+
+// BatchShardEpoch goes through the batches of one epoch.
+type BatchShardEpoch struct {
+	shard       *BatchShard
+	epoch, next int64
+}
+
+// Next gives the next batch, and false after the last.
+func (e *BatchShardEpoch) Next() (MicroBatch, bool) {
+	if e.next >= e.shard.Len() {
+		return MicroBatch{}, false
+	}
+	e.next++
+	return e.shard.MicroBatch(e.epoch, e.next-1), true
+}
