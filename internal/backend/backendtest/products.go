@@ -75,7 +75,7 @@ type attentionCase struct {
 	causal                   int
 	qoff, koff               int
 	p                        float64
-	mask                     int // 0 none, 1 full, 2 repeated over heads and queries, 3 hides whole rows
+	mask                     int // 0 none, 1 full, 2 repeated over heads and queries, 3 hides whole rows, 4 all but the last keys
 	lay                      layout
 }
 
@@ -97,6 +97,8 @@ var attentionCases = []attentionCase{
 	{b: 2, h: 2, hkv: 2, tq: 5, tk: 6, d: 4, dv: 4, mask: 1, lay: rowMajor},
 	{b: 2, h: 2, hkv: 2, tq: 5, tk: 6, d: 4, dv: 4, mask: 2, p: 0.2, lay: rowMajor},
 	{b: 2, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, mask: 3, causal: 1, lay: rowMajor},
+	{b: 1, h: 2, hkv: 1, tq: 5, tk: 1100, d: 4, dv: 4, causal: 1, qoff: 1090, p: 0.2, lay: tokenMajor}, // many keys
+	{b: 1, h: 1, hkv: 1, tq: 3, tk: 1100, d: 4, dv: 4, mask: 4, lay: rowMajor},
 	{b: 0, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 0, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 3, tk: 0, d: 4, dv: 4, lay: rowMajor},
@@ -124,6 +126,8 @@ func (g *gen) attentionSetting(dt dtype.DType, c attentionCase) *attentionSettin
 		a.mask = g.random(dtype.Bool, rowMajor, 0, 1, shape...)
 	case 2:
 		a.mask = g.random(dtype.Bool, repeated("keys", func(k, _ int) bool { return k == 1 || k == 2 }), 0, 1, shape...)
+	case 4:
+		a.mask = newOperand(dtype.Bool, rowMajor, shape, func(i int) float64 { return truth(i%c.tk > c.tk-50*(i/c.tk+1)) })
 	case 3:
 		a.mask = newOperand(dtype.Bool, rowMajor, shape, func(i int) float64 { return truth(i/c.tk%2 == 0) })
 	}

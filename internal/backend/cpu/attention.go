@@ -9,8 +9,12 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
-// attentionRows is the number of queries whose scores are held at once, so that memory is linear in the number of keys.
-const attentionRows = 64
+// Scores are computed in tiles, so that they stay in the second-level cache and memory does not grow with their number.
+const (
+	attentionRows = 96  // queries at most: eight panels of the matrix product's kernel
+	attentionKeys = 512 // keys at most in the forward pass
+	gradientKeys  = 256 // keys at most in the backward pass, which has two matrices of scores
+)
 
 // attention is the geometry of an attention launch.
 type attention struct {
@@ -20,7 +24,7 @@ type attention struct {
 	scale, p                             float64
 	causal                               bool
 	shift                                int // query i sees keys j ≤ i+shift
-	tiles                                int
+	rows, tiles                          int // queries per tile, tiles of queries
 }
 
 func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
@@ -31,7 +35,9 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	}
 	a.batch, a.heads, a.tq, a.d = q.Shape[0], q.Shape[1], q.Shape[2], q.Shape[3]
 	a.kvHeads, a.tk, a.dv = k.Shape[1], k.Shape[2], v.Shape[3]
-	a.tiles = (a.tq + attentionRows - 1) / attentionRows
+	a.tiles = max(1, (a.tq+attentionRows-1)/attentionRows)
+	a.rows = min(attentionRows, ((a.tq+a.tiles-1)/a.tiles+11)/12*12) // about equal, whole panels
+	a.tiles = (a.tq + a.rows - 1) / max(1, a.rows)
 	if k.Shape[0] != a.batch || v.Shape[0] != a.batch || v.Shape[1] != a.kvHeads || v.Shape[2] != a.tk || k.Shape[3] != a.d ||
 		a.kvHeads < 1 && a.heads > 0 || a.kvHeads > 0 && a.heads%a.kvHeads != 0 {
 		d.fault(c, "q, k, v of shapes %v, %v, %v do not fit", q.Shape[:4], k.Shape[:4], v.Shape[:4])
@@ -91,70 +97,107 @@ func attentionKernel(d *Device, c *backend.Call) {
 func attentionTiles[T float](t *task, l *lane, lo, hi int) {
 	a := &t.attention
 	size := int(unsafe.Sizeof(*new(T)))
-	l.reserve(carved(attentionRows*a.tk*size) + carved(a.tk))
-	scores, keep := carve[T](l, attentionRows*a.tk), carve[bool](l, a.tk)
-	lse := slice[T](&t.c.Out[1])
+	keys := min(attentionKeys, a.tk)
+	l.reserve(carved(attentionRows*keys*size) + carved(keys))
+	scores, keep := carve[T](l, attentionRows*keys), carve[bool](l, keys)
 	for u := lo; u < hi; u++ {
-		b, h, i0 := u/a.tiles/a.heads, u/a.tiles%a.heads, u%a.tiles*attentionRows
-		i1 := min(i0+attentionRows, a.tq)
-		n := a.limit(i1 - 1) // keys that some query of the tile sees
-		q, qs := head[T](a.q, b, h, i0)
-		k, ks := head[T](a.k, b, h/(a.heads/a.kvHeads), 0)
-		v, vs := head[T](a.v, b, h/(a.heads/a.kvHeads), 0)
-		out, os := head[T](&t.c.Out[0], b, h, i0)
-		if i1-i0 == 1 {
-			os = a.dv // a single row has any stride
+		attentionTile(t, u/a.tiles/a.heads, u/a.tiles%a.heads, u%a.tiles*a.rows, scores, keep)
+	}
+}
+
+// attentionTile computes the queries from i0 on of one head, over tiles of keys. After each, a row holds Σ e^(scale·(s−m))·v with m the largest score so far
+// (Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018); it is divided by the sum of the exponentials at the end.
+func attentionTile[T float](t *task, b, h, i0 int, scores []T, keep []bool) {
+	a := &t.attention
+	i1 := min(i0+a.rows, a.tq)
+	m, seen, kv := i1-i0, a.limit(i1-1), h/(a.heads/a.kvHeads)
+	q, qs := head[T](a.q, b, h, i0)
+	out, os := head[T](&t.c.Out[0], b, h, i0)
+	if m == 1 {
+		os = a.dv // a single row has any stride
+	}
+	var rows [attentionRows]softmaxRow
+	for i := range m {
+		rows[i].most = negInf
+	}
+	for j0 := 0; j0 == 0 || j0 < seen; j0 += attentionKeys {
+		n := min(attentionKeys, seen-j0)
+		if n == 0 { // no key is seen
+			multiply(nil, m, a.dv, 0, scores, 1, 1, scores, 1, 1, out, os, false)
+			break
 		}
-		multiply(nil, i1-i0, n, a.d, q, qs, 1, k, 1, ks, scores, n, false)
-		var inverse [attentionRows]T
-		for i := i0; i < i1; i++ {
-			s := scores[(i-i0)*n:][:n]
-			sum, logSum := attentionSoftmax(a, s, b, h, i)
-			lse[(b*a.heads+h)*a.tq+i] = T(logSum)
-			if sum != 0 {
-				inverse[i-i0] = T(1 / sum)
+		k, ks := head[T](a.k, b, kv, j0)
+		v, vs := head[T](a.v, b, kv, j0)
+		multiply(nil, m, n, a.d, q, qs, 1, k, 1, ks, scores, n, false)
+		for i := range m {
+			s := scores[i*n:][:n]
+			if f := expScores(a, &rows[i], s, b, h, i0+i, j0); f != 1 {
+				o := out[i*os:][:a.dv]
+				scaleLine(o, o, T(f))
 			}
 			if a.p > 0 {
-				a.fillKeep(keep[:n], t.c, b, h, i)
+				a.fillKeep(keep[:n], t.c, b, h, i0+i, j0)
 				applyKeep(s, s, keep[:n], keepScale[T](a.p))
 			}
 		}
-		multiply(nil, i1-i0, a.dv, n, scores, n, 1, v, vs, 1, out, os, false)
-		for i := range i1 - i0 {
-			o := out[i*os:][:a.dv]
-			scaleLine(o, o, inverse[i])
+		multiply(nil, m, a.dv, n, scores, n, 1, v, vs, 1, out, os, j0 > 0)
+	}
+	lse := slice[T](&t.c.Out[1])[(b*a.heads+h)*a.tq+i0:]
+	for i := range m {
+		r, o := &rows[i], out[i*os:][:a.dv]
+		lse[i] = T(r.most*a.exponent() + math.Log(r.sum)) // −∞ where no key is seen
+		inverse := T(0)
+		if r.sum != 0 {
+			inverse = T(1 / r.sum)
 		}
+		scaleLine(o, o, inverse)
 	}
 }
 
-// attentionSoftmax turns the products q·k of query i into e^(scale·s − max), 0 where the key is not seen, and returns their sum and the row's log-sum-exp.
-func attentionSoftmax[T float](a *attention, s []T, b, h, i int) (sum, lse float64) {
-	seen := a.limit(i)
+// softmaxRow is what is known of a query after some keys: the largest product and the sum of e^(scale·(product−most)).
+type softmaxRow struct{ most, sum float64 }
+
+// exponent is what products are multiplied by in the exponential. A scale that is not positive is multiplied in before, so that the largest product
+// is the largest score.
+func (a *attention) exponent() float64 {
+	if a.scale <= 0 {
+		return 1
+	}
+	return a.scale
+}
+
+// expScores turns the products q·k of query i and the keys from j0 on into e^(scale·(product−most)), 0 where the key is not seen, adds them to the
+// row's sum, and returns what earlier results are to be multiplied by as most grows.
+func expScores[T float](a *attention, r *softmaxRow, s []T, b, h, i, j0 int) (factor float64) {
+	seen := max(0, min(a.limit(i)-j0, len(s)))
 	clear(s[seen:])
 	s = s[:seen]
-	scale := a.scale
-	if scale <= 0 { // else the largest product is the largest score
-		for j := range s {
-			s[j] *= T(scale)
-		}
-		scale = 1
+	if a.scale <= 0 {
+		scaleLine(s, s, T(a.scale))
 	}
 	if a.mask != nil {
-		a.hide(b, h, i, seen, func(j int) { s[j] = T(negInf) })
+		a.hide(b, h, i, j0, seen, func(j int) { s[j] = T(negInf) })
 	}
-	m := largest(s)
-	if float64(m) == negInf && !hasNaN(s) {
+	most, scale := float64(largest(s)), a.exponent()
+	if most == negInf && !hasNaN(s) {
 		clear(s)
-		return 0, negInf
+		return 1
 	}
-	sum = expSumLine(s, s, m, T(scale))
-	return sum, float64(m)*scale + math.Log(sum)
+	factor = 1
+	if most > r.most {
+		if r.sum != 0 {
+			factor = math.Exp((r.most - most) * scale)
+		}
+		r.most = most
+	}
+	r.sum = r.sum*factor + expSumLine(s, s, T(r.most), T(scale))
+	return factor
 }
 
-// hide calls f for the keys among the first n that the mask hides from query i.
-func (a *attention) hide(b, h, i, n int, f func(j int)) {
+// hide calls f for the keys among n from j0 on that the mask hides from query i; f's argument counts from j0.
+func (a *attention) hide(b, h, i, j0, n int, f func(j int)) {
 	m := a.mask
-	p := at(m, m.Offset+b*m.Stride[0]+h*m.Stride[1]+i*m.Stride[2])
+	p := at(m, m.Offset+b*m.Stride[0]+h*m.Stride[1]+i*m.Stride[2]+j0*m.Stride[3])
 	for j := range n {
 		if *(*uint8)(unsafe.Add(p, j*m.Stride[3])) == 0 {
 			f(j)
@@ -162,9 +205,9 @@ func (a *attention) hide(b, h, i, n int, f func(j int)) {
 	}
 }
 
-// fillKeep draws the dropout of query i's row: element ((h·Tq)+i)·Tk + j of sample b.
-func (a *attention) fillKeep(keep []bool, c *backend.Call, b, h, i int) {
-	drawKeep(keep, rng.KeepThreshold(a.p), c.Key, uint64(c.Ints[3]+b), uint64((h*a.tq+i)*a.tk))
+// fillKeep draws the dropout of query i and the keys from j0 on: element ((h·Tq)+i)·Tk + j of sample b.
+func (a *attention) fillKeep(keep []bool, c *backend.Call, b, h, i, j0 int) {
+	drawKeep(keep, rng.KeepThreshold(a.p), c.Key, uint64(c.Ints[3]+b), uint64((h*a.tq+i)*a.tk+j0))
 }
 
 func hasNaN[T float](s []T) bool {

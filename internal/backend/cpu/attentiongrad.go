@@ -42,74 +42,89 @@ func attentionGradKernel(d *Device, c *backend.Call) {
 func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	a, c := &t.attention, t.c
 	size := int(unsafe.Sizeof(*new(T)))
-	room := attentionRows * a.tk
+	room := attentionRows * min(gradientKeys, a.tk)
 	l.reserve(2*carved(room*size) + carved(room))
-	probs, grads, keep := carve[T](l, room), carve[T](l, room), carve[bool](l, room)
+	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), keep: carve[bool](l, room)}
 	group := a.heads / a.kvHeads
 	for u := lo; u < hi; u++ {
-		b, kv := u/a.kvHeads, u%a.kvHeads
-		dk, dv := row[T](&c.Out[1], u, a.tk*a.d), row[T](&c.Out[2], u, a.tk*a.dv)
-		clear(dk)
-		clear(dv)
-		for h := kv * group; h < (kv+1)*group; h++ {
-			for i0 := 0; i0 < a.tq; i0 += attentionRows {
-				attentionGradTile(t, b, kv, h, i0, probs, grads, keep, dk, dv)
+		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
+		g.dk, g.dv = row[T](&c.Out[1], u, a.tk*a.d), row[T](&c.Out[2], u, a.tk*a.dv)
+		clear(g.dk)
+		clear(g.dv)
+		for g.h = g.kv * group; g.h < (g.kv+1)*group; g.h++ {
+			for g.i0 = 0; g.i0 < a.tq; g.i0 += a.rows {
+				g.rows(t)
 			}
 		}
 	}
 }
 
-// attentionGradTile adds what one tile of queries of head h contributes to dk and dv, and writes its dq.
-func attentionGradTile[T float](t *task, b, kv, h, i0 int, probs, grads []T, keep []bool, dk, dv []T) {
-	a, c := &t.attention, t.c
-	i1 := min(i0+attentionRows, a.tq)
-	m, n := i1-i0, a.limit(i1-1)
-	first := (b*a.heads+h)*a.tq + i0
-	dq := slice[T](&c.Out[0])[first*a.d:][:m*a.d]
-	if n == 0 {
-		clear(dq)
-		return
+// gradTile is a tile of the backward pass: queries from i0 on of head h, and its scratch.
+type gradTile[T float] struct {
+	b, kv, h, i0 int
+	probs, grads []T
+	keep         []bool
+	dk, dv       []T // of the key head
+}
+
+// rows adds what the tile's queries contribute to dk and dv, over tiles of keys in order, and writes their dq.
+func (g *gradTile[T]) rows(t *task) {
+	a := &t.attention
+	i1 := min(g.i0+a.rows, a.tq)
+	seen := a.limit(i1 - 1)
+	if seen == 0 {
+		clear(slice[T](&t.c.Out[0])[((g.b*a.heads+g.h)*a.tq+g.i0)*a.d:][:(i1-g.i0)*a.d])
 	}
-	q, qs := head[T](a.q, b, h, i0)
-	k, ks := head[T](a.k, b, kv, 0)
-	v, vs := head[T](a.v, b, kv, 0)
-	dout, dos := head[T](&c.In[4], b, h, i0)
+	for j0 := 0; j0 < seen; j0 += gradientKeys {
+		g.tile(t, i1-g.i0, j0, min(gradientKeys, seen-j0))
+	}
+}
+
+// tile adds what m queries and the n keys from j0 on contribute to all gradients.
+func (g *gradTile[T]) tile(t *task, m, j0, n int) {
+	a, c := &t.attention, t.c
+	first := (g.b*a.heads+g.h)*a.tq + g.i0
+	dq := slice[T](&c.Out[0])[first*a.d:][:m*a.d]
+	dk, dv := g.dk[j0*a.d:], g.dv[j0*a.dv:]
+	q, qs := head[T](a.q, g.b, g.h, g.i0)
+	k, ks := head[T](a.k, g.b, g.kv, j0)
+	v, vs := head[T](a.v, g.b, g.kv, j0)
+	dout, dos := head[T](&c.In[4], g.b, g.h, g.i0)
 	lse, delta := slice[T](&c.In[3])[first:][:m], slice[T](&c.In[5])[first:][:m]
 
-	multiply(nil, m, n, a.d, q, qs, 1, k, 1, ks, probs, n, false)
+	multiply(nil, m, n, a.d, q, qs, 1, k, 1, ks, g.probs, n, false)
 	for i := range m {
-		attentionProbs(a, probs[i*n:][:n], float64(lse[i]), b, h, i0+i)
+		attentionProbs(a, g.probs[i*n:][:n], float64(lse[i]), g.b, g.h, g.i0+i, j0)
 	}
-	dropped := probs
+	dropped := g.probs
 	if a.p > 0 {
-		dropped = grads // P∘Z; free until dO Vᵀ is computed
+		dropped = g.grads // P∘Z; free until dO Vᵀ is computed
 		for i := range m {
-			z := keep[i*n:][:n]
-			a.fillKeep(z, c, b, h, i0+i)
-			applyKeep(dropped[i*n:][:n], probs[i*n:][:n], z, keepScale[T](a.p))
+			z := g.keep[i*n:][:n]
+			a.fillKeep(z, c, g.b, g.h, g.i0+i, j0)
+			applyKeep(dropped[i*n:][:n], g.probs[i*n:][:n], z, keepScale[T](a.p))
 		}
 	}
 	multiply(nil, n, a.dv, m, dropped, 1, n, dout, dos, 1, dv, a.dv, true)
-	multiply(nil, m, n, a.dv, dout, dos, 1, v, 1, vs, grads, n, false)
-	scale := T(a.scale)
+	multiply(nil, m, n, a.dv, dout, dos, 1, v, 1, vs, g.grads, n, false)
 	for i := range m {
-		p, g := probs[i*n:][:n], grads[i*n:][:n]
+		d := g.grads[i*n:][:n]
 		if a.p > 0 {
-			applyKeep(g, g, keep[i*n:][:n], keepScale[T](a.p))
+			applyKeep(d, d, g.keep[i*n:][:n], keepScale[T](a.p))
 		}
-		scoreGradLine(g, p, delta[i], scale)
+		scoreGradLine(d, g.probs[i*n:][:n], delta[i], T(a.scale))
 	}
-	multiply(nil, m, a.d, n, grads, n, 1, k, ks, 1, dq, a.d, false)
-	multiply(nil, n, a.d, m, grads, 1, n, q, qs, 1, dk, a.d, true)
+	multiply(nil, m, a.d, n, g.grads, n, 1, k, ks, 1, dq, a.d, j0 > 0)
+	multiply(nil, n, a.d, m, g.grads, 1, n, q, qs, 1, dk, a.d, true)
 }
 
-// attentionProbs turns the products q·k of query i into probabilities, 0 where the key is not seen.
-func attentionProbs[T float](a *attention, s []T, lse float64, b, h, i int) {
+// attentionProbs turns the products q·k of query i and the keys from j0 on into probabilities, 0 where the key is not seen.
+func attentionProbs[T float](a *attention, s []T, lse float64, b, h, i, j0 int) {
 	if lse == negInf {
 		clear(s)
 		return
 	}
-	seen := a.limit(i)
+	seen := max(0, min(a.limit(i)-j0, len(s)))
 	clear(s[seen:])
 	s = s[:seen]
 	if a.scale != 0 {
@@ -121,6 +136,6 @@ func attentionProbs[T float](a *attention, s []T, lse float64, b, h, i int) {
 		}
 	}
 	if a.mask != nil {
-		a.hide(b, h, i, seen, func(j int) { s[j] = 0 })
+		a.hide(b, h, i, j0, seen, func(j int) { s[j] = 0 })
 	}
 }
