@@ -30,7 +30,7 @@ func unusual() *args.TrainingArguments {
 		SaveStrategy: args.StrategySteps, SaveSteps: 20, SaveTotalLimit: new(2), SaveOnlyModel: true, ResumeFromCheckpoint: "last",
 		NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5, DDPCommHook: args.CommHookBF16, DDPRequireEqualInit: true,
 		Seed: math.MaxUint64, DataSeed: new(uint64(1<<63 + 1)), DeterministicRanks: 4,
-		DataloaderDropLast: true, DataloaderNumWorkers: 2, DataloaderPrefetchFactor: new(3), TrainSamplingStrategy: args.SamplingSequential,
+		DataloaderDropLast: true, DataloaderNumWorkers: 2, DataloaderPrefetchFactor: new(3), TrainSamplingStrategy: args.SamplingGroupByLength, LengthColumnName: "rows",
 	}
 	return a
 }

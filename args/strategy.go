@@ -117,6 +117,10 @@ type Sampling string
 const (
 	SamplingRandom     Sampling = "random"     // another permutation every epoch, from seed and epoch
 	SamplingSequential Sampling = "sequential" // as the dataset has them
+
+	// SamplingGroupByLength puts samples of similar length into one optimizer step, in another order every epoch, the
+	// longest sample first. Evaluation and prediction keep the dataset's order.
+	SamplingGroupByLength Sampling = "group_by_length"
 )
 
 // The special values of report_to. Every other value names a reporter.

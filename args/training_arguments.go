@@ -157,7 +157,10 @@ type TrainingArguments struct {
 	// ahead. nil is 2; it needs workers.
 	DataloaderPrefetchFactor *int `json:"dataloader_prefetch_factor" usage:"batches that each worker reads ahead; none for 2"`
 	// TrainSamplingStrategy is the order of training samples.
-	TrainSamplingStrategy Sampling `json:"train_sampling_strategy" resume:"fixed" choices:"random,sequential" usage:"order of training samples"`
+	TrainSamplingStrategy Sampling `json:"train_sampling_strategy" resume:"fixed" choices:"random,sequential,group_by_length" usage:"order of training samples"`
+	// LengthColumnName is where group_by_length finds the lengths of samples (data.Lengths);
+	// without such a column they are the numbers of input tokens.
+	LengthColumnName string `json:"length_column_name" resume:"fixed" usage:"column of sample lengths, for group_by_length; counted if there is none"`
 }
 
 // defaultOutputDir is HuggingFace's folder for runs that name none.
@@ -202,5 +205,6 @@ func Default(outputDir string) *TrainingArguments {
 		Seed:                      42,
 		DeterministicRanks:        8,
 		TrainSamplingStrategy:     SamplingRandom,
+		LengthColumnName:          "length",
 	}
 }

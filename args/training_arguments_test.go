@@ -187,7 +187,7 @@ func TestValidate(t *testing.T) {
 		{"workers", func(a *arguments) { a.DataloaderNumWorkers = -1 }, "dataloader_num_workers: ≥ 0"},
 		{"prefetch without workers", func(a *arguments) { a.DataloaderPrefetchFactor = new(2) }, "dataloader_prefetch_factor: dataloader_num_workers ≥ 1"},
 		{"prefetch 0", func(a *arguments) { a.DataloaderNumWorkers, a.DataloaderPrefetchFactor = 1, new(0) }, "dataloader_prefetch_factor: ≥ 1"},
-		{"sampling", func(a *arguments) { a.TrainSamplingStrategy = "group_by_length" }, "train_sampling_strategy: one of random, sequential"},
+		{"sampling", func(a *arguments) { a.TrainSamplingStrategy = "by_length" }, "train_sampling_strategy: one of random, sequential, group_by_length"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := args.Default("out")

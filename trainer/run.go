@@ -154,11 +154,10 @@ func (r *run) plan() error {
 	if n == 0 {
 		return errors.New("trainer: the training set is empty")
 	}
-	order := samplers.Sampler(samplers.NewSequential(n))
-	if r.args.TrainSamplingStrategy == args.SamplingRandom {
-		order = samplers.NewRandom(n, r.args.SamplerSeed())
+	order, err := r.order(n)
+	if err != nil {
+		return err
 	}
-	var err error
 	if r.stream, err = r.acc.Stream(order); err != nil {
 		return err
 	}
@@ -167,6 +166,26 @@ func (r *run) plan() error {
 	}
 	r.steps, err = samplers.PlanSteps(r.stream.MicroBatches(), r.stream.Layout().Leaves(), r.args.NumTrainEpochs, int64(r.args.MaxSteps))
 	return err
+}
+
+// order makes the order of n training samples. Lengths are grouped by whole optimizer steps over all ranks,
+// whose number the order therefore does not depend on.
+func (r *run) order(n int64) (samplers.Sampler, error) {
+	switch r.args.TrainSamplingStrategy {
+	case args.SamplingRandom:
+		return samplers.NewRandom(n, r.args.SamplerSeed()), nil
+	case args.SamplingGroupByLength:
+		layout, err := r.acc.Layout()
+		if err != nil {
+			return nil, err
+		}
+		lengths, err := data.Lengths(r.train, r.args.LengthColumnName)
+		if err != nil {
+			return nil, fmt.Errorf("trainer: train_sampling_strategy %s: %w", args.SamplingGroupByLength, err)
+		}
+		return samplers.NewLengthGrouped(lengths, layout.BatchSize*int(layout.Leaves()), r.args.SamplerSeed())
+	}
+	return samplers.NewSequential(n), nil
 }
 
 // prepare makes optimizer and schedule.
