@@ -28,18 +28,20 @@ func Normal64At(key, position, element uint64) float64 {
 
 // FillNormal32 sets dst[i] to Normal32At(key, position, first+i).
 func FillNormal32(dst []float32, key, position, first uint64) {
-	each4(len(dst), key, position, first,
-		func(i int, b *Block) {
-			d := dst[i : i+4 : i+4]
-			d[0], d[1] = normals32(b[0], b[1])
-			d[2], d[3] = normals32(b[2], b[3])
-		},
-		func(i int, b *Block, lane int) {
-			even, odd := normals32(b[lane&^1], b[lane|1])
-			if dst[i] = even; lane%2 == 1 {
-				dst[i] = odd
-			}
-		})
+	var bits [piece]uint32
+	for len(dst) > 0 {
+		if first%4 != 0 || len(dst) < 4 { // part of a block
+			dst[0] = Normal32At(key, position, first)
+			dst, first = dst[1:], first+1
+			continue
+		}
+		n := min(piece, len(dst)&^3)
+		FillUint32(bits[:n], key, position, first)
+		for i := 0; i < n; i += 2 {
+			dst[i], dst[i+1] = normals32(bits[i], bits[i+1])
+		}
+		dst, first = dst[n:], first+uint64(n)
+	}
 }
 
 // FillNormal64 sets dst[i] to Normal64At(key, position, first+i).

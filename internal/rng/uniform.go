@@ -3,6 +3,9 @@ package rng
 import (
 	"fmt"
 	"math"
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // Uint32At gives the 32 random bits of one element.
@@ -33,19 +36,26 @@ func Unit64(x uint64) float64 { return float64(x>>11) * 0x1p-53 }
 
 // FillUint32 sets dst[i] to Uint32At(key, position, first+i).
 func FillUint32(dst []uint32, key, position, first uint64) {
-	each4(len(dst), key, position, first,
-		func(i int, b *Block) { copy(dst[i:i+4:i+4], b[:]) },
-		func(i int, b *Block, lane int) { dst[i] = b[lane] })
+	for len(dst) > 0 && first%4 != 0 { // a block that begins before
+		dst[0] = Uint32At(key, position, first)
+		dst, first = dst[1:], first+1
+	}
+	blocks := unsafe.Slice((*[4]uint32)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/4)
+	for i := vecmath.PhiloxBlocks(blocks, key, position, first/4); i < len(blocks); i++ {
+		blocks[i] = At(key, position, first/4+uint64(i))
+	}
+	for i := len(blocks) * 4; i < len(dst); i++ {
+		dst[i] = Uint32At(key, position, first+uint64(i))
+	}
 }
 
 // FillFloat32 sets dst[i] to Float32At(key, position, first+i).
 func FillFloat32(dst []float32, key, position, first uint64) {
-	each4(len(dst), key, position, first,
-		func(i int, b *Block) {
-			d := dst[i : i+4 : i+4]
-			d[0], d[1], d[2], d[3] = Unit32(b[0]), Unit32(b[1]), Unit32(b[2]), Unit32(b[3])
-		},
-		func(i int, b *Block, lane int) { dst[i] = Unit32(b[lane]) })
+	bits := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst))
+	FillUint32(bits, key, position, first)
+	for i, x := range bits {
+		dst[i] = Unit32(x)
+	}
 }
 
 // FillFloat64 sets dst[i] to Float64At(key, position, first+i).
@@ -74,29 +84,16 @@ func KeepThreshold(p float64) uint32 {
 // nothing. It panics if p is outside [0, 1].
 func FillKeep(dst []bool, p float64, key, position, first uint64) {
 	t := KeepThreshold(p)
-	each4(len(dst), key, position, first,
-		func(i int, b *Block) {
-			d := dst[i : i+4 : i+4]
-			d[0], d[1], d[2], d[3] = b[0]>>8 >= t, b[1]>>8 >= t, b[2]>>8 >= t, b[3]>>8 >= t
-		},
-		func(i int, b *Block, lane int) { dst[i] = b[lane]>>8 >= t })
-}
-
-// each4 walks the elements first … first+n−1 of a stream with four elements per block: whole is called with the index of the first of four elements
-// that lie in one block, part for single elements of the blocks cut by either end.
-func each4(n int, key, position, first uint64, whole func(i int, b *Block), part func(i int, b *Block, lane int)) {
-	i := 0
-	for i < n {
-		element := first + uint64(i)
-		b := At(key, position, element/4)
-		if element%4 == 0 && n-i >= 4 {
-			whole(i, &b)
-			i += 4
-			continue
+	var bits [piece]uint32
+	for len(dst) > 0 {
+		n := min(piece, len(dst))
+		FillUint32(bits[:n], key, position, first)
+		for i, x := range bits[:n] {
+			dst[i] = x>>8 >= t
 		}
-		for lane := int(element % 4); lane < 4 && i < n; lane++ {
-			part(i, &b, lane)
-			i++
-		}
+		dst, first = dst[n:], first+uint64(n)
 	}
 }
+
+// piece is the number of elements whose bits are held at a time, where they are not drawn into the result itself.
+const piece = 256

@@ -765,3 +765,41 @@ func roundBF16Vector(n int, dst *uint16, src *float32) int {
 	}
 	return n
 }
+
+// philoxVector: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³²
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func philoxVector(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		if variant == kernels.AVX512 {
+			philoxAVX512(count, element(dst, done), c0, c1, c2, c3, k0, k1)
+		} else {
+			philoxAVX2(count, element(dst, done), c0, c1, c2, c3, k0, k1)
+		}
+	}
+	return n
+}
+
+// keepVector: dst[i] = scale·x[i] where bits[i]>>8 > below, else 0
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func keepVector(n int, dst *float32, x *float32, bits *uint32, below uint32, scale float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		if variant == kernels.AVX512 {
+			keepAVX512(count, element(dst, done), element(x, done), element(bits, done), below, scale)
+		} else {
+			keepAVX2(count, element(dst, done), element(x, done), element(bits, done), below, scale)
+		}
+	}
+	return n
+}

@@ -139,3 +139,11 @@ func widenBF16Vector(_ int, _ *float32, _ *uint16) int { return 0 }
 
 // roundBF16Vector does nothing.
 func roundBF16Vector(_ int, _ *uint16, _ *float32) int { return 0 }
+
+// philoxVector does nothing.
+func philoxVector(_ int, _ *[4]uint32, _ uint32, _ uint32, _ uint32, _ uint32, _ uint32, _ uint32) int {
+	return 0
+}
+
+// keepVector does nothing.
+func keepVector(_ int, _ *float32, _ *float32, _ *uint32, _ uint32, _ float32) int { return 0 }

@@ -204,6 +204,16 @@ func widenBF16AVX2(n int, dst *float32, src *uint16)
 //go:noescape
 func roundBF16AVX2(n int, dst *uint16, src *float32)
 
+// philoxAVX2: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³² for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func philoxAVX2(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32)
+
+// keepAVX2: dst[i] = scale·x[i] where bits[i]>>8 > below, else 0 for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func keepAVX2(n int, dst *float32, x *float32, bits *uint32, below uint32, scale float32)
+
 // expAVX512: dst[i] = factor·e^(scale·(src[i]-shift)) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -403,3 +413,13 @@ func widenBF16AVX512(n int, dst *float32, src *uint16)
 //
 //go:noescape
 func roundBF16AVX512(n int, dst *uint16, src *float32)
+
+// philoxAVX512: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³² for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func philoxAVX512(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32)
+
+// keepAVX512: dst[i] = scale·x[i] where bits[i]>>8 > below, else 0 for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func keepAVX512(n int, dst *float32, x *float32, bits *uint32, below uint32, scale float32)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -100,8 +101,18 @@ var exact = map[string]func(x *arrays){
 	"NormScaleGrad":  func(x *arrays) { NormParamGrad(x.v, nil, x.a, x.b, 0.1, 1.3) },
 	"AdamMoments":    func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Moments(x.c, x.d, x.a, x.a) },
 	"AdamStep":       func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01) },
+	"Keep":           func(x *arrays) { Keep(x.b, x.a, randomBits(x.f), 1<<23, 1.7) },
 	"WidenBF16":      func(x *arrays) { WidenBF16(x.b, x.h) },
 	"RoundBF16":      func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
+}
+
+// randomBits are the bits of a slice, mixed.
+func randomBits(x []float32) []uint32 {
+	bits := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
+	for i := range bits {
+		bits[i] *= 0x9E3779B1
+	}
+	return bits
 }
 
 // fused are the kernels with an exponential, whose generic version rounds differently.

@@ -16,7 +16,7 @@ const block = 16
 // param is a parameter of a kernel after n, the number of elements.
 type param struct {
 	name string
-	typ  string // float32, float64 or uint16
+	typ  string // float32, float64, uint16, uint32 or [4]uint32
 	kind kind
 }
 
@@ -53,7 +53,9 @@ func params(lists ...[]param) []param {
 	return all
 }
 
-func (p param) bytes() int { return map[string]int{"float32": 4, "float64": 8, "uint16": 2}[p.typ] }
+func (p param) bytes() int {
+	return map[string]int{"float32": 4, "float64": 8, "uint16": 2, "uint32": 4}[p.typ]
+}
 
 // declaration is the parameter as Go writes it.
 func (p param) declaration() string {
@@ -174,7 +176,7 @@ func (l *loop) scalar(name string) reg.VecVirtual {
 	}
 	if l.known[name].typ == "float64" {
 		l.VBROADCASTSD(argument.Addr, v)
-	} else {
+	} else { // of 32 bits, whatever they mean
 		l.VBROADCASTSS(argument.Addr, v)
 	}
 	return v

@@ -39,6 +39,7 @@ func generate(dir string) error {
 		g.norms()
 		g.optimizers()
 		g.halves()
+		g.philox()
 		emitted = g.emitted
 	}
 	file, err := c.Result()
