@@ -98,16 +98,16 @@ func attentionTiles[T float](t *task, l *lane, lo, hi int) {
 	a := &t.attention
 	size := int(unsafe.Sizeof(*new(T)))
 	keys := min(attentionKeys, a.tk)
-	l.reserve(carved(attentionRows*keys*size) + carved(keys))
-	scores, keep := carve[T](l, attentionRows*keys), carve[bool](l, keys)
+	l.reserve(carved(attentionRows*keys*size) + carved(4*keys))
+	scores, bits := carve[T](l, attentionRows*keys), carve[uint32](l, keys)
 	for u := lo; u < hi; u++ {
-		attentionTile(t, u/a.tiles/a.heads, u/a.tiles%a.heads, u%a.tiles*a.rows, scores, keep)
+		attentionTile(t, u/a.tiles/a.heads, u/a.tiles%a.heads, u%a.tiles*a.rows, scores, bits)
 	}
 }
 
 // attentionTile computes the queries from i0 on of one head, over tiles of keys. After each, a row holds Σ e^(scale·(s−m))·v with m the largest score so far
 // (Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018); it is divided by the sum of the exponentials at the end.
-func attentionTile[T float](t *task, b, h, i0 int, scores []T, keep []bool) {
+func attentionTile[T float](t *task, b, h, i0 int, scores []T, bits []uint32) {
 	a := &t.attention
 	i1 := min(i0+a.rows, a.tq)
 	m, seen, kv := i1-i0, a.limit(i1-1), h/(a.heads/a.kvHeads)
@@ -136,8 +136,8 @@ func attentionTile[T float](t *task, b, h, i0 int, scores []T, keep []bool) {
 				scaleLine(o, o, T(f))
 			}
 			if a.p > 0 {
-				a.fillKeep(keep[:n], t.c, b, h, i0+i, j0)
-				applyKeep(s, s, keep[:n], keepScale[T](a.p))
+				a.draw(bits[:n], t.c, b, h, i0+i, j0)
+				keepLine(s, s, bits[:n], rng.KeepThreshold(a.p), keepScale[T](a.p))
 			}
 		}
 		multiply(nil, m, a.dv, n, scores, n, 1, v, vs, 1, out, os, j0 > 0)
@@ -205,9 +205,9 @@ func (a *attention) hide(b, h, i, j0, n int, f func(j int)) {
 	}
 }
 
-// fillKeep draws the dropout of query i and the keys from j0 on: element ((h·Tq)+i)·Tk + j of sample b.
-func (a *attention) fillKeep(keep []bool, c *backend.Call, b, h, i, j0 int) {
-	drawKeep(keep, rng.KeepThreshold(a.p), c.Key, uint64(c.Ints[3]+b), uint64((h*a.tq+i)*a.tk+j0))
+// draw draws the random bits of query i and the keys from j0 on: element ((h·Tq)+i)·Tk + j of sample b.
+func (a *attention) draw(bits []uint32, c *backend.Call, b, h, i, j0 int) {
+	rng.FillUint32(bits, c.Key, uint64(c.Ints[3]+b), uint64((h*a.tq+i)*a.tk+j0))
 }
 
 func hasNaN[T float](s []T) bool {

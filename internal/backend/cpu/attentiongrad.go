@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
 func attentionGradKernel(d *Device, c *backend.Call) {
@@ -43,8 +44,8 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	a, c := &t.attention, t.c
 	size := int(unsafe.Sizeof(*new(T)))
 	room := attentionRows * min(gradientKeys, a.tk)
-	l.reserve(2*carved(room*size) + carved(room))
-	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), keep: carve[bool](l, room)}
+	l.reserve(2*carved(room*size) + carved(4*room))
+	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), bits: carve[uint32](l, room)}
 	group := a.heads / a.kvHeads
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
@@ -63,8 +64,8 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 type gradTile[T float] struct {
 	b, kv, h, i0 int
 	probs, grads []T
-	keep         []bool
-	dk, dv       []T // of the key head
+	bits         []uint32 // dropout's
+	dk, dv       []T      // of the key head
 }
 
 // rows adds what the tile's queries contribute to dk and dv, over tiles of keys in order, and writes their dq.
@@ -100,9 +101,9 @@ func (g *gradTile[T]) tile(t *task, m, j0, n int) {
 	if a.p > 0 {
 		dropped = g.grads // P∘Z; free until dO Vᵀ is computed
 		for i := range m {
-			z := g.keep[i*n:][:n]
-			a.fillKeep(z, c, g.b, g.h, g.i0+i, j0)
-			applyKeep(dropped[i*n:][:n], g.probs[i*n:][:n], z, keepScale[T](a.p))
+			z := g.bits[i*n:][:n]
+			a.draw(z, c, g.b, g.h, g.i0+i, j0)
+			keepLine(dropped[i*n:][:n], g.probs[i*n:][:n], z, rng.KeepThreshold(a.p), keepScale[T](a.p))
 		}
 	}
 	multiply(nil, n, a.dv, m, dropped, 1, n, dout, dos, 1, dv, a.dv, true)
@@ -110,7 +111,7 @@ func (g *gradTile[T]) tile(t *task, m, j0, n int) {
 	for i := range m {
 		d := g.grads[i*n:][:n]
 		if a.p > 0 {
-			applyKeep(d, d, g.keep[i*n:][:n], keepScale[T](a.p))
+			keepLine(d, d, g.bits[i*n:][:n], rng.KeepThreshold(a.p), keepScale[T](a.p))
 		}
 		scoreGradLine(d, g.probs[i*n:][:n], delta[i], T(a.scale))
 	}

@@ -245,3 +245,18 @@ func addLine[T float](sums []float64, x []T) {
 		sums[i] += float64(v)
 	}
 }
+
+// keepLine sets dst[i] = scale·x[i] where the random bits keep element i (see rng.KeepThreshold), else 0.
+func keepLine[T float](dst, x []T, bits []uint32, threshold uint32, scale T) {
+	if single[T]() {
+		vecmath.Keep(cast[float32](dst), cast[float32](x), bits, threshold, float32(scale))
+		return
+	}
+	for i, v := range x {
+		v *= scale
+		if bits[i]>>8 < threshold {
+			v = 0
+		}
+		dst[i] = v
+	}
+}

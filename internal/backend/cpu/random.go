@@ -1,9 +1,6 @@
 package cpu
 
 import (
-	"math"
-	"unsafe"
-
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/rng"
@@ -49,13 +46,13 @@ func dropoutElements[T float](t *task, l *lane, lo, hi int) {
 	if c.Out[0].NDim > 0 {
 		sample /= c.Out[0].Shape[0]
 	}
-	l.reserve(randomBlock)
-	keep := carve[bool](l, randomBlock)
+	l.reserve(carved(4 * randomBlock))
+	bits := carve[uint32](l, randomBlock)
 	for i := lo; i < hi; {
 		s := i / sample
 		n := min(randomBlock, hi-i, (s+1)*sample-i)
-		drawKeep(keep[:n], rng.KeepThreshold(p), c.Key, uint64(c.Ints[0]+s), uint64(i-s*sample))
-		applyKeep(out[i:i+n], x[i:i+n], keep[:n], scale)
+		rng.FillUint32(bits[:n], c.Key, uint64(c.Ints[0]+s), uint64(i-s*sample))
+		keepLine(out[i:i+n], x[i:i+n], bits[:n], rng.KeepThreshold(p), scale)
 		i += n
 	}
 }
@@ -66,40 +63,6 @@ func keepScale[T float](p float64) T {
 		return 0
 	}
 	return T(1 / (1 - p))
-}
-
-// drawKeep is rng.FillKeep for a threshold, four elements per block of random bits.
-func drawKeep(keep []bool, threshold uint32, key, position, first uint64) {
-	for len(keep) > 0 {
-		b := rng.At(key, position, first/4)
-		if lane := int(first % 4); lane != 0 || len(keep) < 4 {
-			n := min(4-lane, len(keep))
-			for i := range n {
-				keep[i] = b[lane+i]>>8 >= threshold
-			}
-			keep, first = keep[n:], first+uint64(n)
-			continue
-		}
-		keep[0], keep[1] = b[0]>>8 >= threshold, b[1]>>8 >= threshold
-		keep[2], keep[3] = b[2]>>8 >= threshold, b[3]>>8 >= threshold
-		keep, first = keep[4:], first+4
-	}
-}
-
-// applyKeep sets out = x·scale where keep is set, else 0, without branches.
-func applyKeep[T float](out, x []T, keep []bool, scale T) {
-	x, keep = x[:len(out)], keep[:len(out)]
-	if unsafe.Sizeof(scale) == 4 {
-		bits := cast[uint32](out)
-		for i := range out {
-			bits[i] = math.Float32bits(float32(x[i]*scale)) & -uint32(truth(keep[i]))
-		}
-		return
-	}
-	bits := cast[uint64](out)
-	for i := range out {
-		bits[i] = math.Float64bits(float64(x[i]*scale)) & -uint64(truth(keep[i]))
-	}
 }
 
 func uniformKernel(d *Device, c *backend.Call) {
