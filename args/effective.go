@@ -74,8 +74,15 @@ const levelCritical = slog.LevelError + 4
 
 // SlogLevel is LogLevel for slog; set is false for passive, which leaves the
 // logger alone.
-func (a *TrainingArguments) SlogLevel() (level slog.Level, set bool) {
-	switch a.LogLevel {
+func (a *TrainingArguments) SlogLevel() (level slog.Level, set bool) { return a.LogLevel.slog() }
+
+// SlogLevelReplica is LogLevelReplica for slog; set is false for passive.
+func (a *TrainingArguments) SlogLevelReplica() (level slog.Level, set bool) {
+	return a.LogLevelReplica.slog()
+}
+
+func (l LogLevel) slog() (level slog.Level, set bool) {
+	switch l {
 	case LogLevelDebug:
 		return slog.LevelDebug, true
 	case LogLevelInfo:

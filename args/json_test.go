@@ -23,7 +23,7 @@ func unusual() *args.TrainingArguments {
 		LRSchedulerType: args.SchedulerCosineWithMinLR, LRSchedulerKwargs: map[string]any{"min_lr": 1e-5, "num_cycles": 1.0},
 		WarmupSteps: 0.25, GradientCheckpointing: true, NonfiniteLoss: args.NonfiniteRaise,
 		LoggingStrategy: args.StrategyEpoch, LoggingSteps: 0.125, LoggingFirstStep: true,
-		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, DisableTQDM: new(false),
+		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, LogLevelReplica: args.LogLevelInfo, DisableTQDM: new(false),
 		ReportTo: []string{"jsonl", "tensorboard"}, RunName: "täst \"x\"",
 		EvalStrategy: args.StrategySteps, EvalSteps: new(10.0), EvalDelay: 3, EvalOnStart: true, PredictionLossOnly: true,
 		LoadBestModelAtEnd: true, MetricForBestModel: "accuracy", GreaterIsBetter: new(true),

@@ -30,7 +30,9 @@ func (t *Trainer) buildRanks() error {
 	}
 	if t.args.NumReplicas == 1 {
 		var err error
-		t.acc, err = accelerate.New(t.args, opts...)
+		if t.acc, err = accelerate.New(t.args, opts...); err == nil && !t.acc.IsMain() {
+			t.log = t.replicaLogger(t.acc.Rank())
+		}
 		return err
 	}
 	ranks, err := accelerate.Replicas(t.args, t.args.NumReplicas, opts...)
@@ -46,7 +48,7 @@ func (t *Trainer) buildRanks() error {
 			_, every := c.(callbacks.EveryRank)
 			return !every
 		})
-		replica.log = slog.New(quietHandler{t.log.Handler()}).With("rank", acc.Rank())
+		replica.log = t.replicaLogger(acc.Rank())
 		if replica.model, err = t.cloneModel(acc); err != nil {
 			return err
 		}
@@ -67,23 +69,35 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 	return nn.Clone(t.model, acc.Device())
 }
 
-// quietHandler lets warnings and errors of further ranks through, not what rank 0 says
-// already.
-type quietHandler struct{ slog.Handler }
+// replicaLogger is the logger of a rank other than 0: what log_level_replica lets through
+// of what rank 0 does not say already.
+func (t *Trainer) replicaLogger(rank int) *slog.Logger {
+	h := t.log.Handler()
+	if level, set := t.args.SlogLevelReplica(); set {
+		h = levelHandler{h, level}
+	}
+	return slog.New(h).With("rank", rank)
+}
+
+// levelHandler lets records from a level on through.
+type levelHandler struct {
+	slog.Handler
+	level slog.Level
+}
 
 // Enabled implements slog.Handler.
-func (h quietHandler) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
+func (h levelHandler) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= h.level && h.Handler.Enabled(ctx, l)
 }
 
 // WithAttrs implements slog.Handler.
-func (h quietHandler) WithAttrs(a []slog.Attr) slog.Handler {
-	return quietHandler{h.Handler.WithAttrs(a)}
+func (h levelHandler) WithAttrs(a []slog.Attr) slog.Handler {
+	return levelHandler{h.Handler.WithAttrs(a), h.level}
 }
 
 // WithGroup implements slog.Handler.
-func (h quietHandler) WithGroup(name string) slog.Handler {
-	return quietHandler{h.Handler.WithGroup(name)}
+func (h levelHandler) WithGroup(name string) slog.Handler {
+	return levelHandler{h.Handler.WithGroup(name), h.level}
 }
 
 // every calls f for each rank of this process, each on a goroutine of its own, and returns
