@@ -1,0 +1,177 @@
+package accelerate_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Samples that fill up batches are there once, in the order of their indices, on any number
+// of ranks, also where a rank has none.
+func TestGatherForMetrics(t *testing.T) {
+	rowsOf := func(c *tensor.Ctx, indices []int64) *tensor.Tensor {
+		var v []float32
+		for _, i := range indices {
+			v = append(v, float32(i), -float32(i)/3)
+		}
+		return tensor.FromSlice(c.NoGrad(), v, len(indices), 1, 2)
+	}
+	for ranks, indices := range map[int][][]int64{
+		1: {{3, 1, 2, 0, 4, 3}},
+		3: {{0, 1, 2}, {3, 4, 0}, nil}, // the last batch was filled up from the front
+		4: {nil, {4, 2}, {0, 4, 4}, {3, 1}},
+	} {
+		errs := job(t, accelerators(t, ranks, func(_ int, a *args.TrainingArguments) { a.GlobalTrainBatchSize = 0 }), func(acc *accelerate.Accelerator) error {
+			mine := indices[acc.Rank()]
+			var rows *tensor.Tensor
+			if len(mine) > 0 {
+				rows = rowsOf(acc.Ctx(), mine)
+			}
+			all, order, err := acc.GatherForMetrics(t.Context(), mine, rows)
+			if err != nil {
+				return err
+			}
+			require.Equal(t, []int64{0, 1, 2, 3, 4}, order)
+			require.Equal(t, []int{5, 1, 2}, all.Shape())
+			require.Equal(t, tensor.ReadBytes(acc.Ctx(), rowsOf(acc.Ctx(), order)), tensor.ReadBytes(acc.Ctx(), all))
+			all, order, err = acc.GatherForMetrics(t.Context(), nil, nil)
+			require.Nil(t, all)
+			require.Nil(t, order)
+			return err
+		})
+		for _, err := range errs {
+			require.NoError(t, err)
+		}
+	}
+}
+
+func TestGatherForMetricsKeepsDTypes(t *testing.T) {
+	for _, dt := range dtype.All() {
+		errs := job(t, accelerators(t, 2, nil), func(acc *accelerate.Accelerator) error {
+			one := tensor.Full(acc.Ctx().NoGrad(), dt, 1, 1)
+			all, _, err := acc.GatherForMetrics(t.Context(), []int64{int64(acc.Rank())}, one)
+			require.NoError(t, err)
+			require.Equal(t, dt, all.DType())
+			mem := tensor.ReadBytes(acc.Ctx(), one)
+			require.Equal(t, append(mem, mem...), tensor.ReadBytes(acc.Ctx(), all))
+			return nil
+		})
+		require.Equal(t, []error{nil, nil}, errs)
+	}
+}
+
+func TestGatherForMetricsFaults(t *testing.T) {
+	gather := func(indices []int64, shape ...int) func(acc *accelerate.Accelerator) error {
+		return func(acc *accelerate.Accelerator) error {
+			_, _, err := acc.GatherForMetrics(t.Context(), indices, tensor.Ones(acc.Ctx().NoGrad(), tensor.Float32, shape...))
+			return err
+		}
+	}
+	for want, one := range map[string]func(acc *accelerate.Accelerator) error{
+		"accelerate: gathering rows of float32[2] and, from rank 1, of float32[3]: want one shape and dtype": gather([]int64{7}, 1, 3),
+		"accelerate: gathering 2 indices with a tensor of shape [1 2]: want one row (dim 0) for each index":  gather([]int64{7, 8}, 1, 2),
+		"accelerate: gathering 1 indices with a tensor of shape []: want one row (dim 0) for each index":     gather([]int64{7}),
+	} {
+		errs := job(t, accelerators(t, 2, nil), func(acc *accelerate.Accelerator) error {
+			if acc.Rank() == 1 {
+				return one(acc)
+			}
+			return gather([]int64{1}, 1, 2)(acc)
+		})
+		for _, err := range errs {
+			require.ErrorContains(t, err, want)
+		}
+	}
+}
+
+func TestGatherObjects(t *testing.T) {
+	errs := job(t, accelerators(t, 2, nil), func(acc *accelerate.Accelerator) error {
+		all, err := accelerate.GatherObjects(t.Context(), acc, map[string]int{"rank": acc.Rank()})
+		require.Equal(t, []map[string]int{{"rank": 0}, {"rank": 1}}, all)
+		return err
+	})
+	require.Equal(t, []error{nil, nil}, errs)
+	acc, err := accelerate.New(args.Default(""))
+	require.NoError(t, err)
+	all, err := accelerate.GatherObjects(t.Context(), acc, "alone")
+	require.NoError(t, err)
+	require.Equal(t, []string{"alone"}, all)
+}
+
+// The first ranks get one more where the list does not divide; padding repeats the last.
+func TestSplitBetweenProcesses(t *testing.T) {
+	split := func(n, ranks int, pad bool) (parts [][]int) {
+		list := make([]int, n)
+		for i := range list {
+			list[i] = i
+		}
+		accs, err := accelerate.Replicas(args.Default(""), ranks)
+		require.NoError(t, err)
+		for _, acc := range accs {
+			parts = append(parts, accelerate.SplitBetweenProcesses(acc, list, pad))
+		}
+		return parts
+	}
+	require.Equal(t, [][]int{{0, 1, 2}, {3, 4}, {5, 6}}, split(7, 3, false))
+	require.Equal(t, [][]int{{0, 1, 2}, {3, 4, 6}, {5, 6, 6}}, split(7, 3, true))
+	require.Equal(t, [][]int{{0, 1}, {2, 3}, {4, 5}}, split(6, 3, true))
+	require.Equal(t, [][]int{{0}, {1}, {}}, split(2, 3, false))
+	require.Equal(t, [][]int{{0}, {1}, {1}}, split(2, 3, true))
+	require.Equal(t, [][]int{{}, {}}, split(0, 2, true))
+	require.Equal(t, [][]int{{0, 1, 2}}, split(3, 1, true))
+}
+
+// Rank 0 goes first; where it fails nobody else tries.
+func TestMainProcessFirst(t *testing.T) {
+	for _, failing := range []int{-1, 0, 2} {
+		var mu sync.Mutex
+		var order []int
+		gone := errors.New("the disk is full")
+		errs := job(t, accelerators(t, 4, nil), func(acc *accelerate.Accelerator) error {
+			return acc.MainProcessFirst(t.Context(), func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, acc.Rank())
+				if acc.Rank() == failing {
+					return gone
+				}
+				return nil
+			})
+		})
+		require.Equal(t, 0, order[0])
+		for rank, err := range errs {
+			switch {
+			case rank == failing:
+				require.ErrorIs(t, err, gone)
+			case failing == 0:
+				require.EqualError(t, err, "accelerate: on rank 0, which is first: the disk is full")
+			default:
+				require.NoError(t, err)
+			}
+		}
+		require.Len(t, order, map[int]int{-1: 4, 0: 1, 2: 4}[failing])
+	}
+	acc, err := accelerate.New(args.Default(""))
+	require.NoError(t, err)
+	require.EqualError(t, acc.MainProcessFirst(t.Context(), func() error { return fmt.Errorf("alone") }), "alone")
+}
+
+func TestPrint(t *testing.T) {
+	var out bytes.Buffer
+	accs, err := accelerate.Replicas(args.Default(""), 3)
+	require.NoError(t, err)
+	for _, acc := range accs {
+		_, err := acc.Print(&out, "rank", acc.Rank(), "of", acc.WorldSize())
+		require.NoError(t, err)
+	}
+	require.Equal(t, "rank 0 of 3\n", out.String())
+}

@@ -1,0 +1,109 @@
+package accelerate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/dist"
+)
+
+// Run calls body on every rank of this process: num_replicas goroutines, or the one rank
+// that the process is in a launcher's job. It is how a training loop of one's own runs on
+// any number of ranks. Each rank makes its model itself, in body. See RunRanks.
+func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelerator) error, opts ...Option) error {
+	if a.NumReplicas > 1 {
+		ranks, err := Replicas(a, a.NumReplicas, opts...)
+		if err != nil {
+			return err
+		}
+		return RunRanks(ctx, ranks, body)
+	}
+	acc, err := New(a, opts...)
+	if err != nil {
+		return err
+	}
+	return RunRanks(ctx, []*Accelerator{acc}, body)
+}
+
+// RunRanks connects the ranks, calls body for each on a goroutine of its own, and returns
+// when all have ended. A rank whose body returns an error or panics aborts the others, which
+// would wait for it; its own error is the result, before errors that only tell of it. A panic
+// is raised again on the caller. The ranks are closed.
+func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelerator) error) error {
+	if len(ranks) == 1 {
+		acc := ranks[0]
+		if err := acc.Open(ctx); err != nil {
+			return err
+		}
+		return acc.run(body, nil)
+	}
+	Connect(ranks)
+	errs, panics := make([]error, len(ranks)), make([]any, len(ranks))
+	var all sync.WaitGroup
+	for i, acc := range ranks {
+		all.Go(func() { errs[i] = acc.run(body, &panics[i]) })
+	}
+	all.Wait()
+	for _, p := range panics {
+		if p != nil {
+			panic(p)
+		}
+	}
+	return rootCause(errs)
+}
+
+// errGoexit is the error of a rank whose body ended its goroutine by runtime.Goexit, as
+// testing.T.FailNow does.
+var errGoexit = errors.New("accelerate: the rank's goroutine ended")
+
+// run calls body, tells the others if it fails, and closes the rank. A panic is kept in
+// panicked, or goes on if that is nil.
+func (a *Accelerator) run(body func(acc *Accelerator) error, panicked *any) (err error) {
+	returned := false
+	defer func() {
+		var p any
+		if !returned {
+			err = errGoexit
+			if p = recover(); p != nil {
+				err = fmt.Errorf("panic: %v", p)
+			}
+		}
+		if err != nil {
+			a.Abort(err)
+		}
+		if e := a.Close(); e != nil {
+			err = errors.Join(err, e)
+		}
+		switch {
+		case panicked != nil:
+			*panicked = p
+		case p != nil:
+			panic(p)
+		}
+	}()
+	err = body(a)
+	returned = true
+	return err
+}
+
+// rootCause is the first error that is a rank's own, else the first.
+func rootCause(errs []error) error {
+	var first error
+	for rank, err := range errs {
+		if err == nil {
+			continue
+		}
+		var abort *dist.AbortError
+		var lost *dist.RankLostError
+		if !errors.As(err, &lost) && (!errors.As(err, &abort) || abort.Rank == rank) {
+			return err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}
