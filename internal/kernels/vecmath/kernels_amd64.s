@@ -3484,15 +3484,7 @@ loop:
 	VMULPS       Z5, Z5, Z8
 	VFMADD213PS  Z5, Z8, Z7
 	VADDPS       x3f800000<>+0(SB), Z7, Z7
-	VCVTPS2DQ    Z6, Z6
-	VPSRAD       $0x01, Z6, Z5
-	VPSUBD       Z5, Z6, Z6
-	VPADDD       x0000007f<>+0(SB), Z5, Z5
-	VPSLLD       $0x17, Z5, Z5
-	VMULPS       Z5, Z7, Z7
-	VPADDD       x0000007f<>+0(SB), Z6, Z6
-	VPSLLD       $0x17, Z6, Z6
-	VMULPS       Z6, Z7, Z7
+	VSCALEFPS    Z6, Z7, Z7
 	VMULPS       Z2, Z7, Z7
 	VMOVUPS      Z7, (CX)(BX*4)
 	ADDQ         $0x10, BX
@@ -3535,15 +3527,7 @@ loop:
 	VMULPS        Z6, Z6, Z9
 	VFMADD213PS   Z6, Z9, Z8
 	VADDPS        x3f800000<>+0(SB), Z8, Z8
-	VCVTPS2DQ     Z7, Z7
-	VPSRAD        $0x01, Z7, Z6
-	VPSUBD        Z6, Z7, Z7
-	VPADDD        x0000007f<>+0(SB), Z6, Z6
-	VPSLLD        $0x17, Z6, Z6
-	VMULPS        Z6, Z8, Z8
-	VPADDD        x0000007f<>+0(SB), Z7, Z7
-	VPSLLD        $0x17, Z7, Z7
-	VMULPS        Z7, Z8, Z8
+	VSCALEFPS     Z7, Z8, Z8
 	VMOVUPS       Z8, (CX)(SI*4)
 	VEXTRACTF64X4 $0x01, Z8, Y6
 	VCVTPS2PD     Y8, Z7
@@ -3589,15 +3573,7 @@ loop:
 	VMULPS        Z5, Z5, Z8
 	VFMADD213PS   Z5, Z8, Z7
 	VADDPS        x3f800000<>+0(SB), Z7, Z7
-	VCVTPS2DQ     Z6, Z6
-	VPSRAD        $0x01, Z6, Z5
-	VPSUBD        Z5, Z6, Z6
-	VPADDD        x0000007f<>+0(SB), Z5, Z5
-	VPSLLD        $0x17, Z5, Z5
-	VMULPS        Z5, Z7, Z7
-	VPADDD        x0000007f<>+0(SB), Z6, Z6
-	VPSLLD        $0x17, Z6, Z6
-	VMULPS        Z6, Z7, Z7
+	VSCALEFPS     Z6, Z7, Z7
 	VEXTRACTF64X4 $0x01, Z7, Y5
 	VCVTPS2PD     Y7, Z6
 	VCVTPS2PD     Y5, Z5
@@ -3640,15 +3616,7 @@ loop:
 	VMULPS       Z3, Z3, Z6
 	VFMADD213PS  Z3, Z6, Z5
 	VADDPS       x3f800000<>+0(SB), Z5, Z5
-	VCVTPS2DQ    Z4, Z4
-	VPSRAD       $0x01, Z4, Z3
-	VPSUBD       Z3, Z4, Z4
-	VPADDD       x0000007f<>+0(SB), Z3, Z3
-	VPSLLD       $0x17, Z3, Z3
-	VMULPS       Z3, Z5, Z5
-	VPADDD       x0000007f<>+0(SB), Z4, Z4
-	VPSLLD       $0x17, Z4, Z4
-	VMULPS       Z4, Z5, Z5
+	VSCALEFPS    Z4, Z5, Z5
 	VMOVUPS      (BX)(SI*4), Z3
 	VFNMADD231PS Z0, Z5, Z3
 	VMOVUPS      Z3, (CX)(SI*4)
@@ -3688,15 +3656,7 @@ loop:
 	VMULPS       Z5, Z5, Z8
 	VFMADD213PS  Z5, Z8, Z7
 	VADDPS       x3f800000<>+0(SB), Z7, Z7
-	VCVTPS2DQ    Z6, Z6
-	VPSRAD       $0x01, Z6, Z5
-	VPSUBD       Z5, Z6, Z6
-	VPADDD       x0000007f<>+0(SB), Z5, Z5
-	VPSLLD       $0x17, Z5, Z5
-	VMULPS       Z5, Z7, Z7
-	VPADDD       x0000007f<>+0(SB), Z6, Z6
-	VPSLLD       $0x17, Z6, Z6
-	VMULPS       Z6, Z7, Z7
+	VSCALEFPS    Z6, Z7, Z7
 	VADDPS       x3f800000<>+0(SB), Z7, Z7
 	VMOVUPS      x40000000<>+0(SB), Z5
 	VMOVUPS      x3f800000<>+0(SB), Z6
@@ -3750,15 +3710,7 @@ loop:
 	VMULPS       Z3, Z3, Z6
 	VFMADD213PS  Z3, Z6, Z5
 	VADDPS       x3f800000<>+0(SB), Z5, Z5
-	VCVTPS2DQ    Z4, Z4
-	VPSRAD       $0x01, Z4, Z3
-	VPSUBD       Z3, Z4, Z4
-	VPADDD       x0000007f<>+0(SB), Z3, Z3
-	VPSLLD       $0x17, Z3, Z3
-	VMULPS       Z3, Z5, Z5
-	VPADDD       x0000007f<>+0(SB), Z4, Z4
-	VPSLLD       $0x17, Z4, Z4
-	VMULPS       Z4, Z5, Z5
+	VSCALEFPS    Z4, Z5, Z5
 	VADDPS       x3f800000<>+0(SB), Z5, Z3
 	VDIVPS       Z3, Z2, Z3
 	VMOVUPS      Z3, (CX)(BX*4)
@@ -3796,15 +3748,7 @@ loop:
 	VMULPS       Z3, Z3, Z6
 	VFMADD213PS  Z3, Z6, Z5
 	VADDPS       x3f800000<>+0(SB), Z5, Z5
-	VCVTPS2DQ    Z4, Z4
-	VPSRAD       $0x01, Z4, Z3
-	VPSUBD       Z3, Z4, Z4
-	VPADDD       x0000007f<>+0(SB), Z3, Z3
-	VPSLLD       $0x17, Z3, Z3
-	VMULPS       Z3, Z5, Z5
-	VPADDD       x0000007f<>+0(SB), Z4, Z4
-	VPSLLD       $0x17, Z4, Z4
-	VMULPS       Z4, Z5, Z5
+	VSCALEFPS    Z4, Z5, Z5
 	VADDPS       x3f800000<>+0(SB), Z5, Z3
 	VDIVPS       Z3, Z2, Z3
 	VMOVUPS      Z3, (CX)(BX*4)
@@ -3844,15 +3788,7 @@ loop:
 	VMULPS       Z4, Z4, Z7
 	VFMADD213PS  Z4, Z7, Z6
 	VADDPS       x3f800000<>+0(SB), Z6, Z6
-	VCVTPS2DQ    Z5, Z5
-	VPSRAD       $0x01, Z5, Z4
-	VPSUBD       Z4, Z5, Z5
-	VPADDD       x0000007f<>+0(SB), Z4, Z4
-	VPSLLD       $0x17, Z4, Z4
-	VMULPS       Z4, Z6, Z6
-	VPADDD       x0000007f<>+0(SB), Z5, Z5
-	VPSLLD       $0x17, Z5, Z5
-	VMULPS       Z5, Z6, Z6
+	VSCALEFPS    Z5, Z6, Z6
 	VADDPS       x3f800000<>+0(SB), Z6, Z4
 	VDIVPS       Z4, Z2, Z4
 	VSUBPS       Z4, Z2, Z5
@@ -3897,15 +3833,7 @@ loop:
 	VMULPS       Z4, Z4, Z6
 	VFMADD213PS  Z4, Z6, Z5
 	VADDPS       x3f800000<>+0(SB), Z5, Z5
-	VCVTPS2DQ    Z3, Z3
-	VPSRAD       $0x01, Z3, Z4
-	VPSUBD       Z4, Z3, Z3
-	VPADDD       x0000007f<>+0(SB), Z4, Z4
-	VPSLLD       $0x17, Z4, Z4
-	VMULPS       Z4, Z5, Z5
-	VPADDD       x0000007f<>+0(SB), Z3, Z3
-	VPSLLD       $0x17, Z3, Z3
-	VMULPS       Z3, Z5, Z5
+	VSCALEFPS    Z3, Z5, Z5
 	VADDPS       x3f800000<>+0(SB), Z5, Z3
 	VDIVPS       Z3, Z2, Z3
 	VMOVUPS      Z3, (CX)(BX*4)
@@ -3952,15 +3880,7 @@ loop:
 	VMULPS       Z7, Z7, Z10
 	VFMADD213PS  Z7, Z10, Z9
 	VADDPS       x3f800000<>+0(SB), Z9, Z9
-	VCVTPS2DQ    Z8, Z8
-	VPSRAD       $0x01, Z8, Z7
-	VPSUBD       Z7, Z8, Z8
-	VPADDD       x0000007f<>+0(SB), Z7, Z7
-	VPSLLD       $0x17, Z7, Z7
-	VMULPS       Z7, Z9, Z9
-	VPADDD       x0000007f<>+0(SB), Z8, Z8
-	VPSLLD       $0x17, Z8, Z8
-	VMULPS       Z8, Z9, Z9
+	VSCALEFPS    Z8, Z9, Z9
 	VADDPS       x3f800000<>+0(SB), Z9, Z7
 	VDIVPS       Z7, Z4, Z7
 	VMOVUPS      x3e5b33b6<>+0(SB), Z8
@@ -4007,15 +3927,7 @@ loop:
 	VMULPS       Z4, Z4, Z7
 	VFMADD213PS  Z4, Z7, Z6
 	VADDPS       x3f800000<>+0(SB), Z6, Z6
-	VCVTPS2DQ    Z5, Z5
-	VPSRAD       $0x01, Z5, Z4
-	VPSUBD       Z4, Z5, Z5
-	VPADDD       x0000007f<>+0(SB), Z4, Z4
-	VPSLLD       $0x17, Z4, Z4
-	VMULPS       Z4, Z6, Z6
-	VPADDD       x0000007f<>+0(SB), Z5, Z5
-	VPSLLD       $0x17, Z5, Z5
-	VMULPS       Z5, Z6, Z6
+	VSCALEFPS    Z5, Z6, Z6
 	VPANDD       x7fffffff<>+0(SB), Z3, Z4
 	VFMADD132PS  x3f3504f3<>+0(SB), Z2, Z4
 	VDIVPS       Z4, Z2, Z4
@@ -4078,15 +3990,7 @@ loop:
 	VMULPS       Z4, Z4, Z7
 	VFMADD213PS  Z4, Z7, Z6
 	VADDPS       x3f800000<>+0(SB), Z6, Z6
-	VCVTPS2DQ    Z5, Z5
-	VPSRAD       $0x01, Z5, Z4
-	VPSUBD       Z4, Z5, Z5
-	VPADDD       x0000007f<>+0(SB), Z4, Z4
-	VPSLLD       $0x17, Z4, Z4
-	VMULPS       Z4, Z6, Z6
-	VPADDD       x0000007f<>+0(SB), Z5, Z5
-	VPSLLD       $0x17, Z5, Z5
-	VMULPS       Z5, Z6, Z6
+	VSCALEFPS    Z5, Z6, Z6
 	VPANDD       x7fffffff<>+0(SB), Z3, Z4
 	VFMADD132PS  x3f3504f3<>+0(SB), Z2, Z4
 	VDIVPS       Z4, Z2, Z4

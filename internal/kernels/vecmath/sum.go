@@ -1,5 +1,7 @@
 package vecmath
 
+import "math"
+
 // accumulators are what a sum is kept in.
 type accumulators [lanes]float64
 
@@ -53,20 +55,28 @@ func Deviations(x []float32, m float64) float64 {
 // Max returns the largest element, −Inf if there is none. A NaN does not count.
 func Max(x []float32) float32 {
 	most := infinities
-	done := maxVector(len(x), first(x), &most[0])
-	for i := done; i < len(x); i++ {
-		if x[i] > most[i%lanes] {
-			most[i%lanes] = x[i]
-		}
-	}
-	for d := lanes / 2; d > 0; d /= 2 {
-		for i := range d {
-			if most[i+d] > most[i] {
-				most[i] = most[i+d]
+	if x = x[maxVector(len(x), first(x), &most[0]):]; len(x) > 0 {
+		rest := infinities
+		copy(rest[:], x)
+		if maxVector(lanes, &rest[0], &most[0]) == 0 {
+			for i, v := range x {
+				if v > most[i%lanes] {
+					most[i%lanes] = v
+				}
 			}
 		}
 	}
-	return most[0]
+	key := orderKey(most[0])
+	for _, v := range most[1:] {
+		key = max(key, orderKey(v)) // of integers, which takes no branch
+	}
+	return math.Float32frombits(uint32(key ^ key>>31&math.MaxInt32))
+}
+
+// orderKey is an integer that is ordered as the float is; +0 lies above −0. It is its own inverse.
+func orderKey(x float32) int32 {
+	bits := int32(math.Float32bits(x))
+	return bits ^ bits>>31&math.MaxInt32
 }
 
 // AddWide adds x[i] to sums[i].

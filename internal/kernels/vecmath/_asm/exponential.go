@@ -36,6 +36,10 @@ func (g *generator) exponential(x reg.VecVirtual, l limits) reg.VecVirtual {
 	g.VMULPS(x, x, square)
 	g.VFMADD213PS(x, square, y)
 	g.VADDPS(g.number(1), y, y)
+	if g.wide() {
+		g.VSCALEFPS(n, y, y) // rounds once, as below
+		return y
+	}
 	g.VCVTPS2DQ(n, n)
 	half := g.register()
 	g.VPSRAD(operand.Imm(1), n, half)
