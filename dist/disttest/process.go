@@ -34,7 +34,8 @@ type Join func(ctx context.Context, c rendezvous.Config, opts dist.Options) (*di
 func Main(m *testing.M, join Join) {
 	name := os.Getenv(envScenario)
 	if name == "" {
-		os.Exit(m.Run())
+		m.Run() // whose code the process ends with when TestMain returns
+		return
 	}
 	if err := play(name, join); err != nil {
 		say("error", err.Error())
@@ -48,7 +49,6 @@ func Main(m *testing.M, join Join) {
 		}
 	}
 	say("end", "")
-	os.Exit(0)
 }
 
 func say(what, text string) {
