@@ -273,6 +273,7 @@ func TestLeftChildren(t *testing.T) {
 			pid, err := strconv.Atoi(m[1])
 			require.NoError(t, err)
 			require.Eventually(t, func() bool { return !running(pid) }, 10*time.Second, 5*time.Millisecond)
+			require.Equal(t, kind == "own", strings.Contains(b.log.String(), "in sessions of their own"), b.log.String())
 		})
 	}
 }

@@ -188,6 +188,19 @@ func TestLauncherKilled(t *testing.T) {
 	}
 }
 
+// The guard kills the groups it knows of, by their numbers.
+func TestGuardKills(t *testing.T) {
+	child := exec.Command(os.Args[0], "ignore")
+	child.Env = append(os.Environ(), role+"=1")
+	child.SysProcAttr = guardAttributes()
+	require.NoError(t, child.Start())
+	killed, err := Guard(strings.NewReader(fmt.Sprintf("add %d\n", child.Process.Pid)))
+	require.NoError(t, err)
+	require.Equal(t, 1, killed)
+	require.Error(t, child.Wait())
+	require.Equal(t, syscall.SIGKILL, child.ProcessState.Sys().(syscall.WaitStatus).Signal())
+}
+
 // Wherever in its start a launcher is interrupted, it leaves nothing.
 func TestCtrlCWhileStarting(t *testing.T) {
 	rounds := 40
