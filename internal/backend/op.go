@@ -145,6 +145,19 @@ const (
 	// Loshchilov & Hutter 2019.
 	OpAdamW
 
+	// Images: contiguous, channels before rows and columns. A window is moved over the last two dims of x [N,C,H,W]: its element (a,b) at place (i,j)
+	// is x's element (i·sh − ph + a·dh, j·sw − pw + b·dw), or padding where x has none. Ints: [0] sh, [1] sw > 0 (stride), [2] ph, [3] pw ≥ 0 (padding),
+	// [4] dh, [5] dw > 0 (dilation).
+
+	// OpIm2Col: In0 x [N,C,H,W] → Out0 [N,C,KH,KW,OH,OW], what each window sees; 0 for padding. Floats.
+	OpIm2Col
+	// OpCol2Im: its gradient. In0 [N,C,KH,KW,OH,OW] → Out0 x [N,C,H,W], overwritten: the elements that a pixel went to are added in the order of (a,b).
+	OpCol2Im
+	// OpMaxPool: In0 x [N,C,H,W], H and W > 0 → Out0 [N,C,OH,OW], Out1 int64 of the same shape: maximum of each window and its place y·W + x, the first
+	// one's; NaN wins. Ints[4], [5]: the window's size KH, KW (no dilation); padding is not seen and at most half of it; OH = (H + 2·ph − KH)/sh + 1,
+	// OW likewise. Floats.
+	OpMaxPool
+
 	NumOps
 )
 
@@ -166,6 +179,7 @@ var opNames = [NumOps]string{
 	OpEmbedding: "embedding", OpEmbeddingGrad: "embedding_grad", OpGather: "gather", OpScatterAdd: "scatter_add",
 	OpMatMul: "matmul", OpAttention: "attention", OpAttentionGrad: "attention_grad",
 	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpAdamMoments: "adam_moments", OpAdamW: "adamw",
+	OpIm2Col: "im2col", OpCol2Im: "col2im", OpMaxPool: "max_pool",
 }
 
 // String returns the kernel's name in lower case.

@@ -103,5 +103,9 @@ func init() {
 
 		backend.OpAdamMoments: {adamKernel, 3, 1, false, true},
 		backend.OpAdamW:       {adamWKernel, 3, 1, false, true},
+
+		backend.OpIm2Col:  {im2ColKernel, 1, 1, false, false},
+		backend.OpCol2Im:  {col2ImKernel, 1, 1, false, false},
+		backend.OpMaxPool: {maxPoolKernel, 2, 1, false, false},
 	}
 }

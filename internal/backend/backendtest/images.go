@@ -1,0 +1,125 @@
+package backendtest
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+func init() {
+	makers[backend.OpIm2Col] = func(g *gen) { windowSamples(g, false) }
+	makers[backend.OpCol2Im] = func(g *gen) { windowSamples(g, true) }
+	makers[backend.OpMaxPool] = maxPoolSamples
+}
+
+// windowCase is an image and a window that moves over it; the pairs are for rows and columns.
+type windowCase struct {
+	n, c                    int
+	size, window            [2]int
+	stride, padding, spread [2]int
+}
+
+// places is the number of places of the window along rows or columns.
+func (w windowCase) places(k int) int {
+	return (w.size[k]+2*w.padding[k]-w.spread[k]*(w.window[k]-1)-1)/w.stride[k] + 1
+}
+
+// pixel is the place in the plane that element at of the window sees from a place, false for padding.
+func (w windowCase) pixel(place, at [2]int) (int, bool) {
+	var xy [2]int
+	for k := range xy {
+		xy[k] = place[k]*w.stride[k] - w.padding[k] + at[k]*w.spread[k]
+		if xy[k] < 0 || xy[k] >= w.size[k] {
+			return 0, false
+		}
+	}
+	return xy[0]*w.size[1] + xy[1], true
+}
+
+var windowCases = []windowCase{
+	{1, 1, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}, [2]int{0, 0}, [2]int{1, 1}},
+	{2, 3, [2]int{5, 6}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}},
+	{1, 2, [2]int{7, 5}, [2]int{3, 2}, [2]int{2, 3}, [2]int{1, 0}, [2]int{1, 1}},
+	{2, 1, [2]int{9, 8}, [2]int{2, 3}, [2]int{2, 1}, [2]int{2, 4}, [2]int{3, 2}},
+	{1, 1, [2]int{3, 2}, [2]int{2, 4}, [2]int{3, 2}, [2]int{4, 5}, [2]int{1, 3}}, // some elements of the window see padding alone
+	{1, 2, [2]int{4, 4}, [2]int{1, 1}, [2]int{2, 2}, [2]int{0, 0}, [2]int{1, 1}},
+	{0, 2, [2]int{4, 4}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}},
+	{2, 0, [2]int{4, 4}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}},
+	{1, 1, [2]int{0, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}},
+	{3, 5, [2]int{33, 29}, [2]int{7, 7}, [2]int{2, 2}, [2]int{3, 3}, [2]int{1, 1}},
+}
+
+func windowSamples(g *gen, gradient bool) {
+	for _, dt := range g.some(floating) {
+		for _, w := range windowCases {
+			image, cols := []int{w.n, w.c, w.size[0], w.size[1]}, []int{w.n, w.c, w.window[0], w.window[1], w.places(0), w.places(1)}
+			s := &sample{ints: [8]int{w.stride[0], w.stride[1], w.padding[0], w.padding[1], w.spread[0], w.spread[1]}}
+			from, to := image, cols
+			if gradient {
+				from, to = cols, image
+			}
+			in, want := g.random(dt, rowMajor, -1, 1, from...), make([]float64, numel(to))
+			for i := range numel(cols) {
+				at := unravel(i, cols)
+				pixel, seen := w.pixel([2]int{at[4], at[5]}, [2]int{at[2], at[3]})
+				pixel += (at[0]*w.c + at[1]) * w.size[0] * w.size[1]
+				switch {
+				case !seen:
+				case gradient:
+					want[pixel] += in.at(i)
+				default:
+					want[i] = in.at(pixel)
+				}
+			}
+			s.ins, s.outs, s.want, s.loose = []*operand{in}, []*operand{output(dt, rowMajor, to...)}, [][]float64{want}, 4
+			g.add(s, "%s %+v", dt, w)
+		}
+	}
+}
+
+func maxPoolSamples(g *gen) {
+	for _, dt := range g.some(floating) {
+		for _, w := range []windowCase{
+			{1, 1, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}, [2]int{0, 0}, [2]int{1, 1}},
+			{2, 3, [2]int{4, 6}, [2]int{2, 2}, [2]int{2, 2}, [2]int{0, 0}, [2]int{1, 1}},
+			{2, 2, [2]int{7, 5}, [2]int{3, 3}, [2]int{2, 2}, [2]int{1, 1}, [2]int{1, 1}},
+			{1, 1, [2]int{1, 3}, [2]int{2, 4}, [2]int{1, 3}, [2]int{1, 2}, [2]int{1, 1}},
+			{0, 2, [2]int{4, 4}, [2]int{2, 2}, [2]int{2, 2}, [2]int{0, 0}, [2]int{1, 1}},
+			{3, 7, [2]int{30, 31}, [2]int{3, 5}, [2]int{2, 1}, [2]int{1, 2}, [2]int{1, 1}},
+		} {
+			for _, special := range []float64{0, math.NaN(), math.Inf(-1)} {
+				g.add(maxPoolSample(g, dt, w, special), "%s %+v with %v", dt, w, special)
+			}
+		}
+	}
+}
+
+// maxPoolSample has few different numbers, so that maxima meet, and the special one at some places.
+func maxPoolSample(g *gen, dt dtype.DType, w windowCase, special float64) *sample {
+	x := newOperand(dt, rowMajor, []int{w.n, w.c, w.size[0], w.size[1]}, func(int) float64 {
+		if v := g.rng.IntN(8); v > 0 {
+			return float64(v)
+		}
+		return special
+	})
+	shape := []int{w.n, w.c, w.places(0), w.places(1)}
+	y, index := make([]float64, numel(shape)), make([]float64, numel(shape))
+	for i := range y {
+		at := unravel(i, shape)
+		best := -1
+		for k := range w.window[0] * w.window[1] {
+			pixel, seen := w.pixel([2]int{at[2], at[3]}, [2]int{k / w.window[1], k % w.window[1]})
+			if !seen {
+				continue
+			}
+			v := x.at((at[0]*w.c+at[1])*w.size[0]*w.size[1] + pixel)
+			if best < 0 || v > y[i] || math.IsNaN(v) && !math.IsNaN(y[i]) {
+				best, y[i] = pixel, v
+			}
+		}
+		index[i] = float64(best)
+	}
+	return &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...), output(dtype.Int64, rowMajor, shape...)}, want: [][]float64{y, index},
+		ints: [8]int{w.stride[0], w.stride[1], w.padding[0], w.padding[1], w.window[0], w.window[1]}}
+}

@@ -1,0 +1,193 @@
+package cpu
+
+import (
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// window is how the window of an image op moves over planes of h × w pixels: kh × kw elements at each of oh × ow places.
+type window struct {
+	planes                 int
+	h, w, kh, kw, oh, ow   int
+	sh, sw, ph, pw, dh, dw int
+}
+
+// windowOf lays out OpIm2Col or OpCol2Im; Launch has checked the views, check the rest.
+func windowOf(c *backend.Call, image, cols *backend.View) window {
+	s, k := &image.Shape, &cols.Shape
+	return window{planes: s[0] * s[1], h: s[2], w: s[3], kh: k[2], kw: k[3], oh: k[4], ow: k[5],
+		sh: c.Ints[0], sw: c.Ints[1], ph: c.Ints[2], pw: c.Ints[3], dh: c.Ints[4], dw: c.Ints[5]}
+}
+
+// wantWindow faults unless the operands of OpIm2Col or OpCol2Im fit.
+func (d *Device) wantWindow(c *backend.Call, image, cols *backend.View) {
+	d.wantRows(c, &c.In[0], "input", 0)
+	d.wantRows(c, &c.Out[0], "output", 0)
+	if image.NDim != 4 || cols.NDim != 6 || image.Shape[0] != cols.Shape[0] || image.Shape[1] != cols.Shape[1] {
+		d.fault(c, "image of shape %v, windows of shape %v", image.Shape[:image.NDim], cols.Shape[:cols.NDim])
+	}
+	if c.Ints[0] < 1 || c.Ints[1] < 1 || c.Ints[2] < 0 || c.Ints[3] < 0 || c.Ints[4] < 1 || c.Ints[5] < 1 {
+		d.fault(c, "stride, padding, dilation %v", c.Ints[:6])
+	}
+}
+
+// inside is the range of places j < places whose pixel j·stride + offset lies in 0 ≤ pixel < size.
+func inside(places, size, stride, offset int) (lo, hi int) {
+	if offset < 0 {
+		lo = (stride - 1 - offset) / stride
+	}
+	if size > offset {
+		hi = (size - offset + stride - 1) / stride
+	}
+	hi = min(hi, places)
+	return min(lo, hi), hi
+}
+
+func im2ColKernel(d *Device, c *backend.Call) {
+	d.wantWindow(c, &c.In[0], &c.Out[0])
+	t := d.begin(c)
+	defer t.end()
+	g := windowOf(c, &c.In[0], &c.Out[0])
+	units, grain := g.planes*g.kh*g.kw, max(1, elementGrain/max(1, g.oh*g.ow))
+	switch c.In[0].DType {
+	case dtype.Float32:
+		t.do(units, grain, im2ColUnits[float32])
+	case dtype.Float64:
+		t.do(units, grain, im2ColUnits[float64])
+	default:
+		d.fault(c, "no kernel for %s", c.In[0].DType)
+	}
+}
+
+// im2ColUnits copies what one element of the window sees of one plane, for each unit.
+func im2ColUnits[T float](t *task, _ *lane, lo, hi int) {
+	g := windowOf(t.c, &t.c.In[0], &t.c.Out[0])
+	for u := lo; u < hi; u++ {
+		a, b := u/g.kw%g.kh, u%g.kw
+		x, y := row[T](&t.c.In[0], u/(g.kw*g.kh), g.h*g.w), row[T](&t.c.Out[0], u, g.oh*g.ow)
+		left := b*g.dw - g.pw
+		first, last := inside(g.ow, g.w, g.sw, left)
+		for i := range g.oh {
+			line, at := y[i*g.ow:][:g.ow], i*g.sh-g.ph+a*g.dh
+			if at < 0 || at >= g.h || first == last {
+				clear(line)
+				continue
+			}
+			clear(line[:first])
+			clear(line[last:])
+			from := x[at*g.w+first*g.sw+left:]
+			line = line[first:last]
+			if g.sw == 1 {
+				copy(line, from)
+				continue
+			}
+			for j := range line {
+				line[j] = from[j*g.sw]
+			}
+		}
+	}
+}
+
+func col2ImKernel(d *Device, c *backend.Call) {
+	d.wantWindow(c, &c.Out[0], &c.In[0])
+	t := d.begin(c)
+	defer t.end()
+	g := windowOf(c, &c.Out[0], &c.In[0])
+	grain := max(1, elementGrain/max(1, g.kh*g.kw*g.oh*g.ow))
+	switch c.In[0].DType {
+	case dtype.Float32:
+		t.do(g.planes, grain, col2ImPlanes[float32])
+	case dtype.Float64:
+		t.do(g.planes, grain, col2ImPlanes[float64])
+	default:
+		d.fault(c, "no kernel for %s", c.In[0].DType)
+	}
+}
+
+// col2ImPlanes adds up one line of pixels after the other, in float64.
+func col2ImPlanes[T float](t *task, l *lane, lo, hi int) {
+	g := windowOf(t.c, &t.c.Out[0], &t.c.In[0])
+	l.reserve(8 * g.w)
+	sums := carve[float64](l, g.w)
+	for p := lo; p < hi; p++ {
+		cols, x := row[T](&t.c.In[0], p, g.kh*g.kw*g.oh*g.ow), row[T](&t.c.Out[0], p, g.h*g.w)
+		for at := range g.h {
+			clear(sums)
+			for a := range g.kh {
+				if i := at + g.ph - a*g.dh; i >= 0 && i%g.sh == 0 && i/g.sh < g.oh {
+					addWindowLine(&g, sums, cols, a, i/g.sh)
+				}
+			}
+			for j, s := range sums {
+				x[at*g.w+j] = T(s)
+			}
+		}
+	}
+}
+
+// addWindowLine adds line a of the windows in line i of the places to the pixels that it saw.
+func addWindowLine[T float](g *window, sums []float64, cols []T, a, i int) {
+	for b := range g.kw {
+		left := b*g.dw - g.pw
+		first, last := inside(g.ow, g.w, g.sw, left)
+		line := cols[((a*g.kw+b)*g.oh+i)*g.ow:][first:last]
+		if len(line) == 0 {
+			continue
+		}
+		to := sums[first*g.sw+left:]
+		if g.sw == 1 {
+			addLine(to[:len(line)], line)
+			continue
+		}
+		for j, v := range line {
+			to[j*g.sw] += float64(v)
+		}
+	}
+}
+
+func maxPoolKernel(d *Device, c *backend.Call) {
+	x, y, index := &c.In[0], &c.Out[0], &c.Out[1]
+	d.wantRows(c, x, "input", 0)
+	d.wantRows(c, y, "output", 0)
+	fits := x.NDim == 4 && y.NDim == 4 && x.Shape[0] == y.Shape[0] && x.Shape[1] == y.Shape[1]
+	for k := range 2 {
+		s, p, n := c.Ints[k], c.Ints[2+k], c.Ints[4+k]
+		fits = fits && s > 0 && p >= 0 && 2*p <= n && x.Shape[2+k] > 0 && x.Shape[2+k]+2*p >= n && y.Shape[2+k] == (x.Shape[2+k]+2*p-n)/s+1
+	}
+	if !fits {
+		d.fault(c, "input of shape %v, output of shape %v, stride, padding, window %v", x.Shape[:x.NDim], y.Shape[:y.NDim], c.Ints[:6])
+	}
+	d.wantVector(c, index, dtype.Int64, y.Numel(), "index")
+	t := d.begin(c)
+	defer t.end()
+	planes, grain := x.Shape[0]*x.Shape[1], max(1, elementGrain/4/max(1, y.Shape[2]*y.Shape[3]*c.Ints[4]*c.Ints[5]))
+	switch x.DType {
+	case dtype.Float32:
+		t.do(planes, grain, maxPoolPlanes[float32])
+	case dtype.Float64:
+		t.do(planes, grain, maxPoolPlanes[float64])
+	default:
+		d.fault(c, "no kernel for %s", x.DType)
+	}
+}
+
+func maxPoolPlanes[T float](t *task, _ *lane, lo, hi int) {
+	c := t.c
+	h, w, oh, ow := c.In[0].Shape[2], c.In[0].Shape[3], c.Out[0].Shape[2], c.Out[0].Shape[3]
+	for p := lo; p < hi; p++ {
+		x, y, index := row[T](&c.In[0], p, h*w), row[T](&c.Out[0], p, oh*ow), row[int64](&c.Out[1], p, oh*ow)
+		for i := range y {
+			top, left := i/ow*c.Ints[0]-c.Ints[2], i%ow*c.Ints[1]-c.Ints[3]
+			first, last := max(left, 0), min(left+c.Ints[5], w)
+			best := max(top, 0)*w + first
+			for line := max(top, 0); line < min(top+c.Ints[4], h); line++ {
+				for at := line*w + first; at < line*w+last; at++ {
+					if v := x[at]; v > x[best] || v != v && x[best] == x[best] {
+						best = at
+					}
+				}
+			}
+			y[i], index[i] = x[best], int64(best)
+		}
+	}
+}
