@@ -21,6 +21,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
@@ -46,7 +47,11 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(25) // tensors live off the Go heap: headroom for garbage would only grow the process
 	}
-	os.Exit(exitCode(run(ctx, os.Args[1:], os.Stdout, os.Stderr), os.Stderr))
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	if err != nil {
+		_ = accelerate.RecordError(err) // for a launcher; the error itself is printed all the same
+	}
+	os.Exit(exitCode(err, os.Stderr))
 }
 
 // exitCode says what went wrong and what the process ends with.

@@ -1,0 +1,32 @@
+package accelerate
+
+import (
+	"errors"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/accelerate/launch"
+	"github.com/lockstep-ml/lockstep/dist"
+)
+
+// RecordError tells the launcher, if there is one, why this process is about to end: with
+// err, and with the ranks that err blames, so that the launcher reports the cause rather
+// than what followed from it. Programs call it before they exit after an error, as
+// PyTorch's record decorator does.
+func RecordError(err error) error { return launch.RecordError(os.LookupEnv, err, blamed(err)...) }
+
+// blamed lists the ranks that an error is about.
+func blamed(err error) []int {
+	var lost *dist.RankLostError
+	if errors.As(err, &lost) {
+		return []int{lost.Rank}
+	}
+	var late *dist.TimeoutError
+	if errors.As(err, &late) {
+		return late.Missing
+	}
+	var abort *dist.AbortError
+	if errors.As(err, &abort) {
+		return []int{abort.Rank}
+	}
+	return nil
+}
