@@ -114,7 +114,9 @@ var examples = map[string]func(t *testing.T, program string, r result){
 	},
 	"custom_training_loop": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
-		require.Contains(t, r.stdout, "step 80  loss 0.0")
+		require.Regexp(t, `(?m)^step 80  loss 0\.0`, r.stdout)
+		require.Contains(t, r.stdout, " on 2 ranks\n")
+		require.Len(t, r.lines(t), 1, "rank 0 alone prints")
 		require.NoDirExists(t, filepath.Join(r.dir, "out"))
 	},
 	"early_stopping": func(t *testing.T, _ string, r result) {
@@ -123,6 +125,12 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		infos, err := (&checkpoint.Store{Dir: filepath.Join(r.dir, "out", "early_stopping")}).List()
 		require.NoError(t, err)
 		require.Len(t, infos, 2)
+	},
+	"goroutine_ranks": func(t *testing.T, _ string, r result) {
+		for i := range 4 {
+			r.requireLearned(t, i)
+		}
+		require.Len(t, regexp.MustCompile(`(?m)^[1248] ranks, 80 steps: .*; same bits as on 1: true$`).FindAllString(r.stdout, -1), 4, r.stdout)
 	},
 	"gradient_accumulation": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
@@ -134,10 +142,24 @@ var examples = map[string]func(t *testing.T, program string, r result){
 	"metrics": func(t *testing.T, _ string, r result) {
 		require.Regexp(t, `^eval_loss 0\.0\d+  eval_rmse 0\.1\d+  eval_max_error 0\.\d+  eval_r2 0\.99\d+\n$`, r.stdout)
 	},
+	"no_sync": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 0)
+		require.Contains(t, r.stdout, "each rank: 320 backward passes, 80 exchanges\n")
+	},
 	"resume": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
 		require.Contains(t, r.stdout, "trainer: interrupted after step 29: context canceled\n")
 		require.Contains(t, r.stdout, "same bits: true\n")
+	},
+	"resume_on_other_ranks": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 1)
+		require.Contains(t, r.stdout, "4 ranks: trainer: interrupted after step 13: ")
+		require.Contains(t, r.stdout, "2 ranks: trainer: interrupted after step 45: ")
+		require.Contains(t, r.stdout, "same bits: true\n")
+	},
+	"uneven_inputs": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 0)
+		require.Contains(t, r.stdout, "batches of the ranks [13 5 8]: 13 steps, 99 samples\n")
 	},
 }
 

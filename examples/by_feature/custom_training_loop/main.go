@@ -1,11 +1,14 @@
-// Custom_training_loop is the trainer's loop by hand: the accelerator chooses where it
-// runs, cuts the stream of samples and adds the gradients up; the program does the rest.
+// Custom_training_loop is the trainer's loop by hand, on two ranks that are goroutines: the
+// accelerator chooses where it runs, cuts the stream of samples, adds the gradients up and
+// exchanges them; the program does the rest. Under a launcher, with num_replicas 1, the same
+// loop runs on ranks that are processes.
 package main
 
 import (
 	"context"
 	"fmt"
 	"log"
+	"os"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
@@ -20,20 +23,16 @@ import (
 const steps = 80
 
 func main() {
-	if err := train(); err != nil {
+	a := args.Default("out/custom_training_loop")
+	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas = 4, 8, 2
+	if err := accelerate.Run(context.Background(), a, train); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func train() error {
+// train is the loop of one rank.
+func train(acc *accelerate.Accelerator) error {
 	ctx := context.Background()
-	a := args.Default("out/custom_training_loop")
-	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = 4, 2
-	acc, err := accelerate.New(a)
-	if err != nil {
-		return err
-	}
-
 	model, train := line.Model(), line.Train()
 	group := &optim.Group{LR: 0.1}
 	for _, p := range nn.NamedParameters(model) {
@@ -43,7 +42,7 @@ func train() error {
 	if err := acc.Prepare(ctx, model, opt, nil); err != nil {
 		return err
 	}
-	stream, err := acc.Stream(samplers.NewRandom(int64(train.Len()), a.Seed))
+	stream, err := acc.Stream(samplers.NewRandom(int64(train.Len()), acc.Args().Seed))
 	if err != nil {
 		return err
 	}
@@ -55,31 +54,28 @@ func train() error {
 	defer loader.Close()
 
 	for step := range steps {
-		window, _ := stream.Next() // the micro-batches of one optimizer step
-		loss := 0.0
-		for i := range window.Own {
-			b, err := loader.Next()
-			if err != nil {
+		window, _ := stream.Next() // this rank's micro-batches of one optimizer step
+		batches := make([]*data.Batch, len(window.Own))
+		for i := range batches {
+			if batches[i], err = loader.Next(); err != nil {
 				return err
 			}
-			acc.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-				sum := model.Forward(c, b).Loss
-				acc.Backward(c, sum, window.Samples, b.Leaf, i == len(window.Own)-1) // one loss term per sample
-				loss += tensor.Item(c.Ctx, sum) / float64(window.Samples)
-				return nil
-			})
-			b.Free()
 		}
-		if err := acc.Reduce(ctx); err != nil {
+		loss, err := acc.Accumulate(ctx, batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+			return model.Forward(c, b).Loss
+		})
+		if err != nil {
 			return err
 		}
 		norm := acc.ClipGradNorm(1)
 		acc.Step()
-		acc.ZeroGrad()
+		for _, b := range batches {
+			b.Free()
+		}
 		if (step+1)%20 == 0 {
-			fmt.Printf("step %d  loss %.4f  grad_norm %.3f\n", step+1, loss, norm)
+			acc.Print(os.Stdout, fmt.Sprintf("step %d  loss %.4f  grad_norm %.3f", step+1, loss.Mean(), norm))
 		}
 	}
-	fmt.Println(line.String(model))
+	acc.Print(os.Stdout, line.String(model), "on", acc.WorldSize(), "ranks")
 	return nil
 }

@@ -1,0 +1,95 @@
+// No_sync accumulates the gradients of four micro-batches on each of two ranks and exchanges
+// them once, in the last one's backward pass: the others run under NoSync. (Accumulate does
+// that by itself; here each pass is the program's own.) A tracer counts the exchanges.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+const (
+	steps        = 80
+	accumulation = 4
+	batchSize    = 2
+)
+
+func main() {
+	a := args.Default("out/no_sync")
+	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.NumReplicas = batchSize, accumulation, 2
+	passes, exchanges := make([]int, 2), make([]int, 2)
+	count := accelerate.WithTracer(func(s accelerate.Span) {
+		switch s.Name {
+		case "backward":
+			passes[s.Rank]++
+		case "bucket":
+			exchanges[s.Rank]++
+		}
+	})
+	if err := accelerate.Run(context.Background(), a, train, count); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("each rank: %d backward passes, %d exchanges\n", passes[0], exchanges[0])
+}
+
+func train(acc *accelerate.Accelerator) error {
+	ctx := context.Background()
+	model, samples := line.Model(), line.Train()
+	group := &optim.Group{LR: 0.1}
+	for _, p := range nn.NamedParameters(model) {
+		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+	}
+	if err := acc.Prepare(ctx, model, optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8), nil); err != nil {
+		return err
+	}
+	for range steps {
+		if err := acc.BeginWindow(ctx); err != nil {
+			return err
+		}
+		for i := range accumulation {
+			leaf := acc.Rank()*accumulation + i // its number in the step, over all ranks
+			pass := func() error { return backward(acc, model, samples, leaf) }
+			if i < accumulation-1 {
+				if err := acc.NoSync(pass); err != nil {
+					return err
+				}
+			} else if err := pass(); err != nil {
+				return err
+			}
+		}
+		if err := acc.Reduce(ctx); err != nil {
+			return err
+		}
+		acc.Step()
+		acc.ZeroGrad()
+	}
+	acc.Print(os.Stdout, line.String(model))
+	return nil
+}
+
+// backward is one pass over the two samples that belong to a leaf: the 16 of a step are
+// always the same ones.
+func backward(acc *accelerate.Accelerator, model models.Model, samples data.Source, leaf int) error {
+	b, err := samples.Batch(acc.Ctx().NoGrad(), []int64{int64(2 * leaf), int64(2*leaf + 1)})
+	if err != nil {
+		return err
+	}
+	defer b.Free()
+	acc.TrainCtx(int64(2 * leaf)).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+		// The loss is a sum; its mean is over the samples of the whole step, on all ranks.
+		acc.Backward(c, model.Forward(c, b).Loss, int64(acc.WorldSize()*accumulation*batchSize), leaf, true)
+		return nil
+	})
+	return nil
+}
