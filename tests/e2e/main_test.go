@@ -5,17 +5,17 @@ package e2e
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
 
 	// What the program is made of: without these the go command would take a test's old
 	// result although the program has changed.
@@ -45,59 +45,13 @@ func TestMain(m *testing.M) {
 }
 
 // program builds examples/clm, once, without cgo.
-var program = sync.OnceValues(func() (string, error) {
-	sources, err := filepath.Glob(root + "/examples/clm/*.go")
-	if err != nil {
-		return "", err
-	}
-	for _, s := range sources { // the go command sees what a test reads, not what a build in a test does
-		if _, err := os.ReadFile(s); err != nil {
-			return "", err
-		}
-	}
-	name := filepath.Join(scratch, "clm")
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
-	cmd := exec.Command("go", "build", "-o", name, "./examples/clm")
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building examples/clm: %w\n%s", err, out)
-	}
-	return name, nil
-})
+var program = sync.OnceValues(func() (string, error) { return clmtest.Build(root, "examples/clm", scratch) })
 
 // corpus is a folder with 60 text files, together some 240 KB of sentences without sense.
 var corpus = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(scratch, "corpus")
-	if err := os.Mkdir(dir, 0o777); err != nil {
-		return "", err
-	}
-	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 60 {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("text%02d.txt", i)), []byte(english(r, 4000)), 0o666); err != nil {
-			return "", err
-		}
-	}
-	return dir, nil
+	return dir, clmtest.WriteCorpus(dir, 60, 4000)
 })
-
-// english makes n bytes and a little of sentences.
-func english(r *rand.Rand, n int) string {
-	nouns := strings.Fields("river stone morning garden letter winter bridge window teacher city mountain story road summer house child sea market horse lamp")
-	verbs := strings.Fields("finds carries remembers crosses watches builds follows hears opens leaves paints teaches answers holds")
-	adjectives := strings.Fields("old quiet bright narrow green heavy distant gentle empty strange warm broken")
-	pick := func(words []string) string { return words[r.IntN(len(words))] }
-	var b strings.Builder
-	for b.Len() < n {
-		fmt.Fprintf(&b, "The %s %s %s a %s", pick(adjectives), pick(nouns), pick(verbs), pick(nouns))
-		if r.IntN(2) == 0 {
-			fmt.Fprintf(&b, ", and the %s %s it", pick(nouns), pick(verbs))
-		}
-		b.WriteString([]string{". ", "! ", ".\n", ".\n\n"}[r.IntN(4)])
-	}
-	return b.String()
-}
 
 // result is what a process left behind.
 type result struct {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
 )
 
 // parts are the files of a checkpoint.
@@ -110,7 +111,7 @@ func TestEvaluate(t *testing.T) {
 		random[i] = byte(r.Uint32())
 	}
 	require.NoError(t, os.WriteFile(noise, random, 0o666))
-	require.NoError(t, os.WriteFile(text, []byte(english(r, 64<<10)), 0o666))
+	require.NoError(t, os.WriteFile(text, []byte(clmtest.English(r, 64<<10)), 0o666))
 
 	nats := map[string]float64{}
 	for _, file := range []string{noise, text} {

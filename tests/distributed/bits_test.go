@@ -1,0 +1,126 @@
+//go:build unix
+
+package distributed
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/callbacks"
+)
+
+// TestSameBits wants the weights, the optimizer and the logged figures of one process from
+// every number of ranks and every engine, and others where gradients are added in another
+// order.
+func TestSameBits(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	one := filepath.Join(dir, "one")
+	r := succeed(t, plain(tiny(one)))
+	requireTelling(t, one, r.stdout.String())
+	for name, line := range map[string][]string{
+		"2 goroutines":    plain(tiny(dir+"/2 goroutines", "--num_replicas", "2")),
+		"4 goroutines":    plain(tiny(dir+"/4 goroutines", "--num_replicas", "4")),
+		"2 processes shm": launched(2, tiny(dir+"/2 processes shm", "--log_level", "info")),
+		"4 processes shm": launched(4, tiny(dir+"/4 processes shm", "--log_level", "info", "--ddp_backend", "shm")),
+		"2 processes tcp": launched(2, tiny(dir+"/2 processes tcp", "--log_level", "info", "--ddp_backend", "tcp")),
+		"4 processes tcp": launched(4, tiny(dir+"/4 processes tcp", "--log_level", "info", "--ddp_backend", "tcp")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := succeed(t, line)
+			if m := regexp.MustCompile(`processes (\w+)$`).FindStringSubmatch(name); m != nil {
+				require.Contains(t, p.stderr.String(), "engine="+m[1])
+			}
+			requireSameEnd(t, one, filepath.Join(dir, name), 24)
+		})
+	}
+	control := filepath.Join(dir, "sequential")
+	succeed(t, plain(tiny(control, "--deterministic_ranks", "1")))
+	require.False(t, bytes.Equal(read(t, one, "model.safetensors"), read(t, control, "model.safetensors")), "the order of additions must matter")
+}
+
+// requireTelling checks that a run has what makes equal bits hard: an epoch's tail, tied
+// weights, clipping.
+func requireTelling(t testing.TB, out, stdout string) {
+	t.Helper()
+	m := regexp.MustCompile(`training set: (\d+) blocks`).FindStringSubmatch(stdout)
+	require.NotNil(t, m, "%s", stdout)
+	blocks, err := strconv.Atoi(m[1])
+	require.NoError(t, err)
+	require.NotZero(t, blocks%2, "the tail must not fill a rank's batch")
+	require.Less(t, blocks, 24*8, "there must be an epoch's tail")
+	require.Contains(t, stdout, "23392 parameters\n", "the output layer must be the embedding")
+	clipped := 0
+	for _, r := range records(t, out) {
+		if norm, ok := r.Number("grad_norm"); ok && norm > 0.5 {
+			clipped++
+		}
+	}
+	require.Positive(t, clipped)
+}
+
+func read(t testing.TB, elem ...string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(elem...))
+	require.NoError(t, err)
+	return b
+}
+
+// records reads a run's log.
+func records(t testing.TB, out string) []callbacks.Record {
+	t.Helper()
+	var list []callbacks.Record
+	for line := range bytes.Lines(read(t, out, "log.jsonl")) {
+		var r callbacks.Record
+		require.NoError(t, json.Unmarshal(line, &r), "%s", line)
+		list = append(list, r)
+	}
+	return list
+}
+
+// figures are what a run logged, but for speeds and memory. What was logged twice, before
+// and after a restart, is the same and counts once.
+func figures(t testing.TB, out string) []string {
+	t.Helper()
+	var list []string
+	seen := map[string]bool{}
+	for _, r := range records(t, out) {
+		line := ""
+		for _, key := range []string{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_nats_per_byte"} {
+			if v, ok := r.Number(key); ok {
+				line += fmt.Sprintf("%s=%v ", key, v)
+			}
+		}
+		if !seen[line] {
+			seen[line] = true
+			list = append(list, line)
+		}
+	}
+	require.NotEmpty(t, list)
+	return list
+}
+
+// requireSameWeights checks that two runs of so many steps end with the same weights and the
+// same optimizer, bit for bit.
+func requireSameWeights(t testing.TB, want, got string, steps int) {
+	t.Helper()
+	last := fmt.Sprintf("checkpoint-%d", steps)
+	for _, file := range []string{"model.safetensors", last + "/model.safetensors", last + "/optimizer.safetensors", last + "/scheduler.json", last + "/sampler.json"} {
+		require.True(t, bytes.Equal(read(t, want, file), read(t, got, file)), "%s of %s is not that of %s", file, got, want)
+	}
+}
+
+// requireSameEnd is requireSameWeights for runs that also logged the same figures.
+func requireSameEnd(t testing.TB, want, got string, steps int) {
+	t.Helper()
+	requireSameWeights(t, want, got, steps)
+	require.Equal(t, figures(t, want), figures(t, got))
+}

@@ -1,0 +1,238 @@
+package distributed
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// limit is how long losing a rank may take to be noticed, by the ranks and the launcher.
+const limit = 2 * time.Second
+
+// environs are the environments of the living processes that p has started, and its own.
+func (p *process) environs() map[int][]string {
+	p.t.Helper()
+	entries, err := os.ReadDir("/proc")
+	require.NoError(p.t, err)
+	found := map[int][]string{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if err != nil || !bytes.Contains(text, []byte(p.marker)) { // it has ended meanwhile
+			continue
+		}
+		found[pid] = strings.Split(string(text), "\x00")
+	}
+	return found
+}
+
+// ranks are the processes of the ranks that were started in the given attempt, by rank.
+func (p *process) ranks(attempt int) map[int]int {
+	p.t.Helper()
+	pids := map[int]int{}
+	for pid, environ := range p.environs() {
+		rank := variable(environ, "RANK")
+		if rank == "" || variable(environ, "TORCHELASTIC_RESTART_COUNT") != fmt.Sprint(attempt) {
+			continue
+		}
+		n, err := strconv.Atoi(rank)
+		require.NoError(p.t, err)
+		pids[n] = pid
+	}
+	return pids
+}
+
+// variable is one of an environment's, of which the last of a name counts.
+func variable(environ []string, name string) (value string) {
+	for _, e := range environ {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
+// newest is the step of a run's newest checkpoint, 0 if there is none.
+func newest(t testing.TB, out string) int {
+	t.Helper()
+	folders, err := filepath.Glob(filepath.Join(out, "checkpoint-*"))
+	require.NoError(t, err)
+	last := 0
+	for _, f := range folders {
+		step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(f), "checkpoint-"))
+		require.NoError(t, err)
+		last = max(last, step)
+	}
+	return last
+}
+
+// TestKilledRanksAreRestarted kills a random rank at three random moments and wants the end
+// of a run that nobody disturbed, which has one process.
+func TestKilledRanksAreRestarted(t *testing.T) {
+	t.Parallel()
+	const steps = 300
+	dir := t.TempDir()
+	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "10", "--eval_steps", "50", "--save_total_limit", "3"}
+	whole := filepath.Join(dir, "whole")
+	succeed(t, plain(tiny(whole, flags...)))
+	for _, backend := range []string{"shm", "tcp"} {
+		t.Run(backend, func(t *testing.T) {
+			out := filepath.Join(dir, backend)
+			p := start(t, launched(4, tiny(out, append(flags, "--ddp_backend", backend)...), "--max_restarts", "3"))
+			r := rand.New(rand.NewPCG(7, uint64(len(backend))))
+			for kill := range 3 {
+				before := newest(t, out)
+				var pids map[int]int
+				p.await("all ranks to run", func() bool { pids = p.ranks(kill); return len(pids) == 4 })
+				p.await("another checkpoint", func() bool { return newest(t, out) > before })
+				time.Sleep(time.Duration(r.IntN(30_000)) * time.Microsecond)
+				require.NoError(t, syscall.Kill(pids[r.IntN(4)], syscall.SIGKILL), "the run must still be under way")
+			}
+			p.wait()
+			require.Equal(t, 0, p.code(), "%s", p.stderr)
+			require.Equal(t, 3, strings.Count(p.stderr.String(), "all are started again"), "%s", p.stderr)
+			require.Equal(t, 3, strings.Count(p.stderr.String(), `cause="killed by SIGKILL"`), "the root cause is the rank that was killed\n%s", p.stderr)
+			requireNoTrace(t, p.stderr.String())
+			requireSameEnd(t, whole, out, steps)
+			p.requireNothingLeft()
+		})
+	}
+}
+
+// long are the flags of a run that will not end by itself.
+func long(out string, more ...string) []string {
+	return tiny(out, append([]string{"--max_steps", "1000000", "--eval_strategy", "no", "--save_strategy", "no"}, more...)...)
+}
+
+// TestKilledRankUnderLauncher wants one root cause, and survivors that name the rank.
+func TestKilledRankUnderLauncher(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"shm", "tcp"} {
+		t.Run(backend, func(t *testing.T) {
+			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend)))
+			p.awaitPrinted("step 5 ")
+			struck := p.strike(2, syscall.SIGKILL)
+			p.wait()
+			t.Logf("the launcher ended %v after the kill", p.endedAt.Sub(struck))
+			require.Less(t, p.endedAt.Sub(struck), 2*limit)
+			require.Equal(t, 128+int(syscall.SIGKILL), p.code())
+			text := p.stderr.String()
+			require.Equal(t, 1, strings.Count(text, "failed first"), "%s", text)
+			require.Contains(t, text, "rank 2 failed first: killed by SIGKILL")
+			require.Regexp(t, `then: rank 0 exit code 1, rank 1 exit code 1, rank 3 exit code 1`, text)
+			for _, rank := range []int{0, 1, 3} {
+				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*rank 2 \(process %d on .*\) is lost`, rank, reported(text)), text)
+			}
+			requireNoTrace(t, text)
+			p.requireNothingLeft()
+		})
+	}
+}
+
+// reported is the process that the launcher's report names.
+func reported(text string) int {
+	m := regexp.MustCompile(`failed first: .*\n  process (\d+),`).FindStringSubmatch(text)
+	if m == nil {
+		return -1
+	}
+	pid, _ := strconv.Atoi(m[1]) // digits
+	return pid
+}
+
+// strike sends a signal to a rank of the first attempt.
+func (p *process) strike(rank int, s syscall.Signal) time.Time {
+	p.t.Helper()
+	pid, ok := p.ranks(0)[rank]
+	require.True(p.t, ok, "rank %d runs", rank)
+	at := time.Now()
+	require.NoError(p.t, syscall.Kill(pid, s))
+	return at
+}
+
+// TestKilledRankWithoutLauncher has nobody but the ranks themselves to notice.
+func TestKilledRankWithoutLauncher(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"shm", "tcp"} {
+		t.Run(backend, func(t *testing.T) {
+			out := t.TempDir()
+			ranks := startRanks(t, 4, func(int) ([]string, []string) { return long(out, "--ddp_backend", backend), nil })
+			ranks[0].awaitPrinted("step 5 ")
+			struck := time.Now()
+			ranks[2].signal(syscall.SIGKILL)
+			for r, p := range ranks {
+				p.wait()
+				if r == 2 {
+					continue
+				}
+				t.Logf("rank %d ended %v after the kill", r, p.endedAt.Sub(struck))
+				require.Less(t, p.endedAt.Sub(struck), limit, "rank %d", r)
+				require.Equal(t, 1, p.code(), "rank %d", r)
+				require.Regexp(t, fmt.Sprintf(`(?m)^clm: .*rank 2 \(process %d on .*\) is lost`, ranks[2].cmd.Process.Pid), p.stderr.String())
+				requireNoTrace(t, p.stderr.String())
+			}
+		})
+	}
+}
+
+// TestStoppedRank wants the deadline's error, which names the rank that stands still.
+func TestStoppedRank(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"shm", "tcp"} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend, "--ddp_timeout", "3"), "--grace_period", "0.5"))
+			p.awaitPrinted("step 5 ")
+			struck := p.strike(1, syscall.SIGSTOP)
+			p.wait()
+			t.Logf("the launcher ended %v after the stop", p.endedAt.Sub(struck))
+			require.Greater(t, p.endedAt.Sub(struck), 2*time.Second)
+			require.Less(t, p.endedAt.Sub(struck), 8*time.Second)
+			require.Equal(t, 1, p.code())
+			text := p.stderr.String()
+			require.Equal(t, 1, strings.Count(text, "failed first"), "%s", text)
+			for _, rank := range []int{0, 2, 3} {
+				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*timed out after 3s on rank \d: rank 1 did not arrive`, rank), text)
+			}
+			requireNoTrace(t, text)
+			p.requireNothingLeft()
+		})
+	}
+}
+
+// TestResumeOnOtherRanks goes from 4 ranks to 2 and back.
+func TestResumeOnOtherRanks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	folder := func(name, seed string, step int) string {
+		out := filepath.Join(dir, name)
+		checkpoint := fmt.Sprintf("checkpoint-%d", step)
+		require.NoError(t, os.CopyFS(filepath.Join(out, checkpoint), os.DirFS(filepath.Join(seed, checkpoint))))
+		return out
+	}
+	whole := filepath.Join(dir, "whole")
+	succeed(t, launched(4, tiny(whole)))
+	two := folder("two", whole, 8)
+	succeed(t, launched(2, tiny(two, "--resume_from_checkpoint", "last")))
+	requireSameWeights(t, whole, two, 24)
+	four := folder("four", two, 16)
+	succeed(t, launched(4, tiny(four, "--resume_from_checkpoint", "last")))
+	requireSameWeights(t, whole, four, 24)
+	for out, from := range map[string]int{two: 8, four: 16} {
+		all := figures(t, whole)
+		require.Subset(t, all, figures(t, out))
+		require.NotContains(t, strings.Join(figures(t, out), "\n"), fmt.Sprintf("step=%d ", from), "it goes on from there")
+	}
+}

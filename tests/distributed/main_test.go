@@ -1,0 +1,90 @@
+//go:build unix
+
+package distributed
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
+
+	// What the programs are made of: without these the go command would take a test's old
+	// result although a program has changed.
+	_ "github.com/lockstep-ml/lockstep/accelerate/launch"
+	_ "github.com/lockstep-ml/lockstep/data/tokenizers"
+	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
+	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
+	_ "github.com/lockstep-ml/lockstep/models/generation"
+	_ "github.com/lockstep-ml/lockstep/models/gpt2"
+	_ "github.com/lockstep-ml/lockstep/trainer"
+)
+
+const root = "../.."
+
+// The programs and the texts, made once.
+var clm, lockstep, corpus, heldOut string
+
+func TestMain(m *testing.M) {
+	code := 1
+	scratch, err := os.MkdirTemp("", "lockstep-distributed-*")
+	if err == nil {
+		if err = prepare(scratch); err == nil {
+			code = m.Run()
+		}
+		err = errors.Join(err, os.RemoveAll(scratch))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = cmp.Or(code, 1)
+	}
+	os.Exit(code)
+}
+
+func prepare(scratch string) error {
+	var err error
+	if clm, err = clmtest.Build(root, "examples/clm", scratch); err != nil {
+		return err
+	}
+	if lockstep, err = clmtest.Build(root, "cmd/lockstep", scratch); err != nil {
+		return err
+	}
+	corpus, heldOut = filepath.Join(scratch, "corpus"), filepath.Join(scratch, "heldout")
+	return errors.Join(clmtest.WriteCorpus(corpus, 8, 1000), clmtest.WriteCorpus(heldOut, 2, 500))
+}
+
+// tiny are the flags of a run of milliseconds a step: dropout, tied weights, clipping that
+// is always active, and 8 samples a step, which no epoch's number of samples is a multiple
+// of. Later flags beat earlier ones.
+func tiny(out string, more ...string) []string {
+	return append([]string{
+		"--train_file", corpus, "--validation_file", heldOut, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300",
+		"--block_size", "32", "--dropout", "0.1", "--max_grad_norm", "0.5", "--per_device_train_batch_size", "2", "--global_train_batch_size", "8",
+		"--max_steps", "24", "--warmup_steps", "2", "--logging_steps", "1", "--eval_steps", "10", "--save_steps", "8", "--save_total_limit", "none",
+		"--max_new_tokens", "0", "--report_to", "jsonl",
+	}, more...)
+}
+
+// launched is the command line of lockstep launch for clm on n ranks. flags are the
+// launcher's.
+func launched(n int, argv []string, flags ...string) []string {
+	line := append([]string{lockstep, "launch", "--nproc_per_node", fmt.Sprint(n)}, flags...)
+	return append(append(line, "--", clm), argv...)
+}
+
+// plain is the command line of clm without a launcher.
+func plain(argv []string) []string { return append([]string{clm}, argv...) }
+
+// succeed runs a command line and wants no failure.
+func succeed(t testing.TB, line []string, env ...string) *process {
+	t.Helper()
+	p := start(t, line, env...)
+	p.wait()
+	require.Equal(t, 0, p.code(), "%s", p.stderr)
+	return p
+}

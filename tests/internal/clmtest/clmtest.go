@@ -1,0 +1,71 @@
+// Package clmtest makes what tests that run examples/clm as its users do start from: the
+// built programs and a text to train on. It runs nothing but the go command and judges
+// nothing.
+package clmtest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// Build builds the main package in the folder pkg of the repository, such as
+// "examples/clm", without cgo, into the folder dir, and returns the program's path. root is
+// the repository's folder as seen from the test. The error holds what the compiler said.
+func Build(root, pkg, dir string) (string, error) {
+	sources, err := filepath.Glob(filepath.Join(root, pkg, "*.go"))
+	if err != nil {
+		return "", err
+	}
+	for _, s := range sources { // the go command sees what a test reads, not what a build in a test does
+		if _, err := os.ReadFile(s); err != nil {
+			return "", err
+		}
+	}
+	name := filepath.Join(dir, filepath.Base(pkg))
+	if runtime.GOOS == "windows" {
+		name += ".exe"
+	}
+	cmd := exec.Command("go", "build", "-o", name, "./"+pkg)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w\n%s", pkg, err, out)
+	}
+	return name, nil
+}
+
+// WriteCorpus makes the folder dir with so many text files of about size bytes each, the
+// same at every call.
+func WriteCorpus(dir string, files, size int) error {
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		return err
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("text%02d.txt", i)), []byte(English(r, size)), 0o666); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// English makes n bytes and a little of sentences without sense.
+func English(r *rand.Rand, n int) string {
+	nouns := strings.Fields("river stone morning garden letter winter bridge window teacher city mountain story road summer house child sea market horse lamp")
+	verbs := strings.Fields("finds carries remembers crosses watches builds follows hears opens leaves paints teaches answers holds")
+	adjectives := strings.Fields("old quiet bright narrow green heavy distant gentle empty strange warm broken")
+	pick := func(words []string) string { return words[r.IntN(len(words))] }
+	var b strings.Builder
+	for b.Len() < n {
+		fmt.Fprintf(&b, "The %s %s %s a %s", pick(adjectives), pick(nouns), pick(verbs), pick(nouns))
+		if r.IntN(2) == 0 {
+			fmt.Fprintf(&b, ", and the %s %s it", pick(nouns), pick(verbs))
+		}
+		b.WriteString([]string{". ", "! ", ".\n", ".\n\n"}[r.IntN(4)])
+	}
+	return b.String()
+}
