@@ -10,7 +10,7 @@ import (
 )
 
 // chunkBytes is how much of a rank's share goes at a time, so that adding overlaps sending.
-const chunkBytes = 512 << 10
+const chunkBytes = 256 << 10
 
 // collective carries out a call of all ranks: signatures first, in both directions, with the bytes behind them.
 func (e *Engine) collective(c *dist.Call) error {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // combine sets dst[i] = op(a[i], b[i]); dst may be a or b.
@@ -12,7 +13,7 @@ func combine(dst, a, b []byte, d dtype.DType, op dist.ReduceOp) {
 	switch d {
 	case dtype.Float32:
 		if op == dist.Sum {
-			add(of[float32](dst), of[float32](a), of[float32](b))
+			vecmath.Add(of[float32](dst), of[float32](a), of[float32](b))
 			return
 		}
 		number(of[float32](dst), of[float32](a), of[float32](b), op)
@@ -51,39 +52,10 @@ func number[T float32 | float64 | int32 | int64 | uint8](dst, a, b []T, op dist.
 	}
 }
 
-func add(dst, a, b []float32) {
-	a, b = a[:len(dst)], b[:len(dst)]
-	for i := range dst {
-		dst[i] = a[i] + b[i]
-	}
-}
-
-func addBoth(a, b []float32) {
-	b = b[:len(a)]
-	for i := range a {
-		s := a[i] + b[i]
-		a[i], b[i] = s, s
-	}
-}
-
-func widenBF16(dst []float32, src []dtype.BF16) {
-	dst = dst[:len(src)]
-	for i, h := range src {
-		dst[i] = h.Float32()
-	}
-}
-
 func widenF16(dst []float32, src []dtype.F16) {
 	dst = dst[:len(src)]
 	for i, h := range src {
 		dst[i] = h.Float32()
-	}
-}
-
-func narrowBF16(dst []dtype.BF16, src []float32) {
-	dst = dst[:len(src)]
-	for i, f := range src {
-		dst[i] = dtype.ToBF16(f)
 	}
 }
 

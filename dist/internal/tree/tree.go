@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // blockBytes is the size of one input's part that is combined at a time, so that a tree's partial results stay in the nearest caches.
@@ -49,7 +50,7 @@ func (c *Combiner) Partial(dst []byte, inputs [][]byte, d dtype.DType, op dist.R
 func Finish(dst, partial []byte, d dtype.DType) {
 	switch d {
 	case dtype.BFloat16:
-		narrowBF16(of[dtype.BF16](dst), of[float32](partial))
+		vecmath.RoundBF16(of[dtype.BF16](dst), of[float32](partial))
 	case dtype.Float16:
 		narrowF16(of[dtype.F16](dst), of[float32](partial))
 	default:
@@ -113,7 +114,7 @@ func (b *block) leaf(i, at int) []byte {
 	}
 	wide := b.level(at)
 	if b.dtype == dtype.BFloat16 {
-		widenBF16(of[float32](wide), of[dtype.BF16](in))
+		vecmath.WidenBF16(of[float32](wide), of[dtype.BF16](in))
 	} else {
 		widenF16(of[float32](wide), of[dtype.F16](in))
 	}
@@ -155,15 +156,6 @@ func (b *block) combine(out []byte, fast bool) []byte {
 
 // last reports whether a subtree of so many ranks is the whole tree: only then may the output, which may be an input, be written.
 func (b *block) last(ranks int) bool { return ranks == len(b.inputs) }
-
-// Exchange combines the two buffers into both of them, in one pass. It is Combine for two ranks in place.
-func Exchange(a, b []byte, d dtype.DType, op dist.ReduceOp) bool {
-	if d != dtype.Float32 || op != dist.Sum || len(a) != len(b) {
-		return false
-	}
-	addBoth(of[float32](a), of[float32](b))
-	return true
-}
 
 // of returns the bytes as elements of T.
 func of[T any](b []byte) []T {

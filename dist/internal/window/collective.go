@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	line    = 64        // bytes; shares of a buffer end at its multiples, so that ranks do not write to one cache line
-	stretch = 128 << 10 // bytes combined before they are copied to the other ranks' buffers: they are still in the cache
+	line    = 64       // bytes; shares of a buffer end at its multiples, so that ranks do not write to one cache line
+	stretch = 16 << 10 // bytes combined before they are copied to the other ranks' buffers: they are still in the nearest cache
 )
 
 // collective carries out a call of all ranks.
@@ -202,9 +202,6 @@ func (t *transfer) reduceShare(lo, hi, half int) {
 		}
 		if t.c.Op == dist.Reduce {
 			e.combiner.Combine(e.inputs[t.c.Root], e.inputs, t.c.DType, t.c.Reduce, t.c.Fast)
-			continue
-		}
-		if e.size == 2 && tree.Exchange(e.inputs[0], e.inputs[1], t.c.DType, t.c.Reduce) {
 			continue
 		}
 		e.combiner.Combine(e.inputs[e.rank], e.inputs, t.c.DType, t.c.Reduce, t.c.Fast)

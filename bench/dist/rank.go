@@ -1,0 +1,91 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/dist/shm"
+	"github.com/lockstep-ml/lockstep/dist/tcp"
+)
+
+const warmUps = 5
+
+// rank is one process of dist's own contenders: "shm" reduces in the engine's memory, as gradient buckets do; "shm-heap" and "tcp" in ordinary memory.
+func rank() error {
+	config, err := rendezvous.FromEnv()
+	if err != nil {
+		return err
+	}
+	size, err := strconv.Atoi(os.Getenv("BENCH_BYTES"))
+	if err != nil {
+		return err
+	}
+	iterations, err := strconv.Atoi(os.Getenv("BENCH_ITERATIONS"))
+	if err != nil {
+		return err
+	}
+	name, join := os.Getenv(envRank), shm.Join
+	if name == "tcp" {
+		join = tcp.Join
+	}
+	g, err := join(context.Background(), config, dist.Options{Timeout: time.Minute})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	memory, err := g.Alloc(size)
+	if err != nil {
+		return err
+	}
+	data := dist.View[float32](memory)
+	if name == "shm-heap" {
+		data = make([]float32, len(data))
+	}
+	got, err := timeAllReduce(g, data, iterations)
+	if err != nil {
+		return err
+	}
+	if g.Rank() == 0 {
+		return json.NewEncoder(os.Stdout).Encode(got)
+	}
+	return nil
+}
+
+// timeAllReduce checks the sum once, then times sums of zeros, each after a barrier.
+func timeAllReduce(g *dist.Group, data []float32, iterations int) (result, error) {
+	ctx := context.Background()
+	for i := range data {
+		data[i] = float32(g.Rank()+1) * float32(i%1000)
+	}
+	if err := g.AllReduce(dist.Of(data), dist.Sum).Wait(ctx); err != nil {
+		return result{}, err
+	}
+	for i, x := range data {
+		if want := float32(g.Size()*(g.Size()+1)/2) * float32(i%1000); x != want {
+			return result{}, fmt.Errorf("element %d is %v, want %v", i, x, want)
+		}
+	}
+	clear(data)
+	got := result{Path: g.Describe().Path}
+	for i := range warmUps + iterations {
+		if err := g.Barrier().Wait(ctx); err != nil {
+			return result{}, err
+		}
+		start := time.Now()
+		if err := g.AllReduce(dist.Of(data), dist.Sum).Wait(ctx); err != nil {
+			return result{}, err
+		}
+		if i >= warmUps {
+			got.Seconds = append(got.Seconds, time.Since(start).Seconds())
+		}
+	}
+	return got, nil
+}

@@ -1,0 +1,173 @@
+package dist_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+func TestErrorsTravel(t *testing.T) {
+	for _, err := range []error{
+		&dist.MismatchError{Group: "world", A: dist.Side{Rank: 0, Call: "barrier #1"}, B: dist.Side{Rank: 3, Call: "all-reduce #1"}},
+		&dist.RankLostError{Group: "world", Rank: 2, Host: "node7", PID: 123, Cause: "its process ended", Call: "barrier #4"},
+		&dist.TimeoutError{Group: "world/dp", Reporter: 1, Op: dist.AllReduce, Seq: 5, Label: "bucket 0", Call: "all-reduce #5", After: time.Second, Missing: []int{2, 3}},
+		&dist.AbortError{Group: "world", Rank: 1, Message: "out of memory"},
+	} {
+		got := dist.DecodeError(dist.EncodeError(err, "world", 1), "world", 1)
+		require.Equal(t, err, got)
+		require.Equal(t, err.Error(), got.Error())
+	}
+	require.EqualError(t, dist.DecodeError(dist.EncodeError(errors.New("plain"), "g", 4), "g", 4), `dist: group "g": rank 4 aborted: plain`)
+	require.ErrorContains(t, dist.DecodeError([]byte("no json"), "g", 4), "rank 4 aborted: an unreadable error")
+	require.EqualError(t, dist.DecodeError([]byte("{}"), "g", 4), `dist: group "g": rank 4 aborted: no reason given`)
+}
+
+func TestErrorTexts(t *testing.T) {
+	require.EqualError(t, &dist.RankLostError{Group: "world", Rank: 2, Host: "node7", PID: 123, Cause: "its process ended", Call: "barrier #4"},
+		`dist: group "world": rank 2 (process 123 on node7) is lost: its process ended (during barrier #4)`)
+	require.EqualError(t, &dist.TimeoutError{Group: "world", Reporter: 1, Call: `all-reduce #5 "bucket 0" (sum of float32 × 10)`, After: time.Second, Missing: []int{2, 3}},
+		`dist: group "world": all-reduce #5 "bucket 0" (sum of float32 × 10) timed out after 1s on rank 1: ranks 2, 3 did not arrive`)
+}
+
+func signature(label string) dist.Signature {
+	return dist.Signature{Seq: 7, Op: dist.ReduceScatter, Reduce: dist.Max, DType: dtype.BFloat16, Count: 1 << 40, Root: 0, Fast: true, Layout: 9, Label: label}
+}
+
+func TestSignatureTravels(t *testing.T) {
+	var b [dist.SignatureBytes]byte
+	s := signature("bucket 3")
+	s.Encode(b[:])
+	got, err := dist.DecodeSignature(b[:])
+	require.NoError(t, err)
+	require.Equal(t, s, got)
+	require.Equal(t, `reduce-scatter #7 "bucket 3" (max of bfloat16 × 1099511627776, layout 00000009, fast order)`, got.String())
+	long := signature(strings.Repeat("x", 500))
+	long.Encode(b[:])
+	got, err = dist.DecodeSignature(b[:])
+	require.NoError(t, err)
+	require.Len(t, got.Label, dist.MaxLabel)
+	_, err = dist.DecodeSignature(make([]byte, dist.SignatureBytes))
+	require.ErrorContains(t, err, "not a signature")
+}
+
+func FuzzDecodeSignature(f *testing.F) {
+	var b [dist.SignatureBytes]byte
+	s := signature("bucket")
+	s.Encode(b[:])
+	f.Add(b[:])
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, err := dist.DecodeSignature(raw)
+		if err != nil {
+			return
+		}
+		again := make([]byte, dist.SignatureBytes)
+		got.Encode(again)
+		back, err := dist.DecodeSignature(again)
+		require.NoError(t, err)
+		require.Equal(t, got, back)
+	})
+}
+
+// Labels longer than what travels are still compared whole.
+func TestLongLabelsDiffer(t *testing.T) {
+	groups := local.New(2, dist.Options{Timeout: time.Minute})
+	long := strings.Repeat("x", 300)
+	a, b := groups[0].Barrier(dist.Label(long+"a")), groups[1].Barrier(dist.Label(long+"b"))
+	var mismatch *dist.MismatchError
+	require.ErrorAs(t, a.Wait(t.Context()), &mismatch)
+	require.ErrorAs(t, b.Wait(t.Context()), &mismatch)
+	for _, g := range groups {
+		require.NoError(t, g.Close())
+	}
+}
+
+func TestBuffers(t *testing.T) {
+	b := dist.Of([]dtype.BF16{1, 2, 3})
+	require.Equal(t, dtype.BFloat16, b.DType())
+	require.Equal(t, 3, b.Len())
+	require.Equal(t, 0, dist.Of[float64](nil).Len())
+	require.Equal(t, 2, dist.Bytes(make([]byte, 16), dtype.Float64).Len())
+	m := dist.NewMemory(dist.Aligned(64), nil)
+	v := dist.View[int32](m)
+	require.Len(t, v, 16)
+	v[1] = 5
+	require.Equal(t, byte(5), m.Bytes[4])
+	require.NoError(t, m.Free())
+	require.NoError(t, m.Free())
+}
+
+// A wait that is given up leaves the call on its way.
+func TestWaitEndsWithItsContext(t *testing.T) {
+	groups := local.New(2, dist.Options{Timeout: time.Minute})
+	h := groups[0].Barrier()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, h.Wait(ctx), context.Canceled)
+	require.NoError(t, dist.WaitAll(t.Context(), nil, groups[1].Barrier(), h))
+	for _, g := range groups {
+		require.NoError(t, g.Close())
+	}
+}
+
+// Diagnose names who called something else, and who left no record.
+func TestDiagnose(t *testing.T) {
+	dir := t.TempDir()
+	groups := local.New(4, dist.Options{Timeout: time.Minute, FlightDir: dir})
+	var handles []*dist.Handle
+	for r, g := range groups {
+		label := "bucket 1"
+		if r == 2 {
+			label = "bucket 2"
+		}
+		handles = append(handles, g.AllReduce(dist.Of(make([]float32, 4)), dist.Sum, dist.Label(label)))
+	}
+	require.Error(t, dist.WaitAll(t.Context(), handles...))
+	for _, g := range groups {
+		<-g.Dead()
+		require.NoError(t, g.Close())
+	}
+	require.NoError(t, os.Remove(filepath.Join(dir, "flight_world_rank3.json")))
+	report, err := dist.Diagnose(dir)
+	require.NoError(t, err)
+	require.Len(t, report.Findings, 1)
+	f := report.Findings[0]
+	require.Equal(t, "mismatch", f.Kind)
+	require.Equal(t, []int{2}, f.Culprits)
+	require.Equal(t, []int{3}, f.Absent)
+	require.Equal(t, `group "world": the ranks disagree: ranks 0, 1 called all-reduce #1 "bucket 1" (sum of float32 × 4), rank 2 called `+
+		`all-reduce #1 "bucket 2" (sum of float32 × 4); there is no record of rank 3`, f.String())
+}
+
+func TestDiagnoseRefusesWhatIsNoRecord(t *testing.T) {
+	dir := t.TempDir()
+	_, err := dist.Diagnose(dir)
+	require.ErrorContains(t, err, "no flight_*.json in")
+	name := filepath.Join(dir, "flight_world_rank0.json")
+	for text, want := range map[string]string{
+		"{":                                    "unexpected end of JSON",
+		`{"version": 2, "rank": 0, "size": 1}`: "version 2, rank 0 of 1: want version 1",
+		`{"version": 1, "rank": 0, "size": 1, "entries": [{"op": "conquer"}]}`:                                `unknown operation "conquer"`,
+		`{"version": 1, "rank": 0, "size": 1, "entries": [{"op": "send", "reduce": "sum", "dtype": "int3"}]}`: `unknown dtype "int3"`,
+	} {
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		_, err := dist.Diagnose(dir)
+		require.ErrorContains(t, err, want)
+	}
+	good, err := json.Marshal(dist.FlightRecord{Version: 1, Group: "world", Size: 1})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(name, good, 0o600))
+	report, err := dist.Diagnose(dir)
+	require.NoError(t, err)
+	require.Equal(t, `group "world": all recorded calls are finished`, report.Findings[0].String())
+}

@@ -1,0 +1,122 @@
+// Package fake is an engine that moves nothing: every call ends at once and leaves the buffers as they are, while counts, bytes and times are kept. It lets one process
+// play any rank of a group of any size: to plan, to count the traffic of a strategy, to measure a step without communication.
+//
+// It is NOT a group of one rank that happens to be right: results are wrong by design unless all ranks would hold the same zeros.
+package fake
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/dist"
+)
+
+// Totals is what has been asked of an engine, for one kind of call.
+type Totals struct {
+	Calls int
+	// Bytes is what this rank would send with dist/tcp's flat algorithms: 2(n-1)/n of the buffer for an all-reduce (rounded down), and so on.
+	Bytes int64
+	// Last is when the last call ran.
+	Last time.Time
+}
+
+// Engine implements [dist.Engine]. Its sub-groups count into it as well.
+type Engine struct {
+	rank, size int
+	totals     *totals
+}
+
+type totals struct {
+	mu   sync.Mutex
+	byOp map[dist.Op]Totals
+}
+
+// New returns the group of rank among size ranks and its engine. It panics if rank is not in [0, size).
+func New(rank, size int, opts dist.Options) (*dist.Group, *Engine) {
+	if rank < 0 || rank >= size {
+		panic(fmt.Sprintf("fake: rank %d of %d, want a rank in [0, size)", rank, size))
+	}
+	e := &Engine{rank: rank, size: size, totals: &totals{byOp: map[dist.Op]Totals{}}}
+	return dist.New(e, opts), e
+}
+
+// Totals returns what has been asked so far, by kind of call.
+func (e *Engine) Totals() map[dist.Op]Totals {
+	e.totals.mu.Lock()
+	defer e.totals.mu.Unlock()
+	return maps.Clone(e.totals.byOp)
+}
+
+// Run counts a call.
+func (e *Engine) Run(c *dist.Call) error {
+	e.totals.mu.Lock()
+	defer e.totals.mu.Unlock()
+	t := e.totals.byOp[c.Op]
+	t.Calls++
+	t.Bytes += e.sent(c)
+	t.Last = time.Now()
+	e.totals.byOp[c.Op] = t
+	return nil
+}
+
+// sent returns the bytes that this rank would send.
+func (e *Engine) sent(c *dist.Call) int64 {
+	block, n := int64(c.Count*c.DType.Size()), int64(e.size)
+	switch c.Op {
+	case dist.AllReduce:
+		return 2 * (n - 1) * block / n
+	case dist.Reduce:
+		if e.rank == c.Root {
+			return (n - 1) * block / n
+		}
+		return block // its slices to all, and its combined slice to the root
+	case dist.ReduceScatter, dist.AllGather, dist.AllToAll:
+		return (n - 1) * block
+	case dist.Broadcast, dist.Scatter:
+		if e.rank == c.Root {
+			return (n - 1) * block
+		}
+	case dist.Gather:
+		if e.rank != c.Root {
+			return block
+		}
+	case dist.Send:
+		return block
+	}
+	return 0
+}
+
+// Rank returns the rank that is played.
+func (e *Engine) Rank() int { return e.rank }
+
+// Size returns the number of ranks that are pretended.
+func (e *Engine) Size() int { return e.size }
+
+// Describe says that nothing is moved.
+func (e *Engine) Describe() dist.Info {
+	return dist.Info{Name: "fake", Path: fmt.Sprintf("counts only: rank %d of %d", e.rank, e.size)}
+}
+
+// Alloc returns ordinary memory.
+func (e *Engine) Alloc(n int) (*dist.Memory, error) { return dist.NewMemory(dist.Aligned(n), nil), nil }
+
+// Split pretends a sub-group.
+func (e *Engine) Split(_ string, members []int) (dist.Engine, error) {
+	rank := slices.Index(members, e.rank)
+	if rank < 0 {
+		return nil, nil
+	}
+	return &Engine{rank: rank, size: len(members), totals: e.totals}, nil
+}
+
+// OnFailure does nothing: no other rank can fail.
+func (e *Engine) OnFailure(func(error)) {}
+
+// Abort does nothing: there is nobody to tell.
+func (e *Engine) Abort(error) {}
+
+// Close does nothing.
+func (e *Engine) Close() error { return nil }

@@ -1,0 +1,261 @@
+package rendezvous_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/disttest"
+	"github.com/lockstep-ml/lockstep/dist/internal/wire"
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// join runs Join for each configuration at once.
+func join(configs ...rendezvous.Config) ([]*rendezvous.Job, []error) {
+	jobs, errs, done := make([]*rendezvous.Job, len(configs)), make([]error, len(configs)), make(chan struct{})
+	for i, c := range configs {
+		go func() {
+			jobs[i], errs[i] = rendezvous.Join(context.Background(), c)
+			done <- struct{}{}
+		}()
+	}
+	for range configs {
+		<-done
+	}
+	return jobs, errs
+}
+
+func closeAll(t *testing.T, jobs []*rendezvous.Job) {
+	done := make(chan error)
+	for _, j := range jobs {
+		go func() { done <- j.Close() }()
+	}
+	for range jobs {
+		require.NoError(t, <-done)
+	}
+}
+
+func configs(n int, address string, token []byte) []rendezvous.Config {
+	list := make([]rendezvous.Config, n)
+	for r := range list {
+		list[r] = rendezvous.Config{Rank: r, World: n, Address: address, Token: token, Timeout: 5 * time.Second}
+	}
+	return list
+}
+
+func address(t *testing.T) string { return "127.0.0.1:" + disttest.FreePort(t) }
+
+func TestJoin(t *testing.T) {
+	jobs, errs := join(configs(4, address(t), disttest.Token)...)
+	require.Equal(t, make([]error, 4), errs)
+	for r, j := range jobs {
+		require.Equal(t, r, j.Rank)
+		require.Len(t, j.Peers, 4)
+		require.True(t, j.OneHost())
+		require.Equal(t, os.Getpid(), j.Peers[3].PID)
+		host, _, err := net.SplitHostPort(j.Peers[r].Address)
+		require.NoError(t, err)
+		require.Equal(t, "127.0.0.1", host, "bound to the loopback interface unless told")
+	}
+	closeAll(t, jobs)
+}
+
+// Two jobs with one address: the second one's ranks are told that it is not theirs, the first goes on.
+func TestTwoJobsNeverMeet(t *testing.T) {
+	where := address(t)
+	first := configs(2, where, rendezvous.NewToken())
+	second := configs(2, where, rendezvous.NewToken())
+	done := make(chan struct{})
+	var jobs []*rendezvous.Job
+	var errs []error
+	go func() {
+		jobs, errs = join(first[0])
+		close(done)
+	}()
+	require.Eventually(t, func() bool { // rank 0 of the first job listens
+		c, err := net.Dial("tcp", where)
+		return err == nil && c.Close() == nil
+	}, 5*time.Second, time.Millisecond)
+	_, refused := join(second...)
+	require.ErrorContains(t, refused[0], "address already in use")
+	require.ErrorIs(t, refused[1], wire.ErrToken)
+	require.ErrorContains(t, refused[1], "rank 1: the store at "+where+" belongs to another job")
+	other, err := join(first[1])
+	require.NoError(t, err[0])
+	<-done
+	require.NoError(t, errs[0])
+	closeAll(t, append(jobs, other...))
+}
+
+// Garbage on the store's port is refused and disturbs nobody.
+func TestPortScanner(t *testing.T) {
+	server, err := rendezvous.Serve("127.0.0.1:0", disttest.Token)
+	require.NoError(t, err)
+	for range 10 {
+		c, err := net.Dial("tcp", server.Addr().String())
+		require.NoError(t, err)
+		_, err = c.Write(bytes.Repeat([]byte("\xde\xad\xbe\xef"), 500))
+		require.NoError(t, err)
+		defer c.Close()
+	}
+	list := configs(3, server.Addr().String(), disttest.Token)
+	list[0].Server = server
+	jobs, errs := join(list...)
+	require.Equal(t, make([]error, 3), errs)
+	require.Eventually(t, func() bool { return server.Refused() == 10 }, 5*time.Second, time.Millisecond)
+	closeAll(t, jobs)
+	require.NoError(t, server.Close())
+}
+
+func TestRanksThatDisagree(t *testing.T) {
+	for want, change := range map[string]func([]rendezvous.Config){
+		"two processes came as rank 1": func(c []rendezvous.Config) { c[2].Rank = 1 },
+		"another one in":               func(c []rendezvous.Config) { c[1].World = 4 },
+	} {
+		list := configs(3, address(t), disttest.Token)
+		change(list)
+		_, errs := join(list...)
+		told := 0
+		for _, err := range errs {
+			require.Error(t, err)
+			if bytes.Contains([]byte(err.Error()), []byte(want)) {
+				told++
+			}
+		}
+		require.GreaterOrEqual(t, told, 2, "%s: %v", want, errs)
+	}
+}
+
+func TestRankThatDoesNotCome(t *testing.T) {
+	list := configs(4, address(t), disttest.Token)
+	for r := range list {
+		list[r].Timeout = 500 * time.Millisecond
+	}
+	_, errs := join(list[0], list[2])
+	for _, err := range errs {
+		require.ErrorContains(t, err, "ranks 1, 3 did not come within")
+	}
+}
+
+// A rank that dies while the others wait to meet it is an error at once.
+func TestRankThatDiesDuringTheRendezvous(t *testing.T) {
+	list := configs(3, address(t), disttest.Token)
+	list[0].Timeout, list[1].Timeout = time.Minute, time.Minute
+	go func() {
+		c, err := net.Dial("tcp", list[0].Address)
+		for ; err != nil; c, err = net.Dial("tcp", list[0].Address) {
+			time.Sleep(time.Millisecond)
+		}
+		if wire.Greet(c, disttest.Token, wire.Hello{Kind: "store", Rank: 2}) == nil {
+			time.Sleep(200 * time.Millisecond)
+		}
+		_ = c.Close()
+	}()
+	_, errs := join(list[0], list[1])
+	for _, err := range errs {
+		require.ErrorContains(t, err, "rank 2 (127.0.0.1:")
+		require.ErrorContains(t, err, "went away")
+	}
+}
+
+func TestStore(t *testing.T) {
+	server, err := rendezvous.Serve("127.0.0.1:0", disttest.Token)
+	require.NoError(t, err)
+	ctx := t.Context()
+	a, err := rendezvous.Dial(ctx, server.Addr().String(), disttest.Token, 0)
+	require.NoError(t, err)
+	b, err := rendezvous.Dial(ctx, server.Addr().String(), disttest.Token, 1)
+	require.NoError(t, err)
+
+	got := make(chan string)
+	go func() {
+		v, err := b.Get(ctx, "late")
+		got <- fmt.Sprint(string(v), err)
+	}()
+	n, err := b.Add(ctx, "counter", 5) // while another request of the same client waits
+	require.NoError(t, err)
+	require.EqualValues(t, 5, n)
+	n, err = a.Add(ctx, "counter", -2)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, n)
+	require.NoError(t, a.Set(ctx, "late", []byte("value")))
+	require.Equal(t, "value<nil>", <-got)
+	require.NoError(t, a.Delete(ctx, "late"))
+
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	_, err = a.Get(short, "late")
+	require.ErrorContains(t, err, `rendezvous: get late: no value for "late" within`)
+	stopped, stop := context.WithCancelCause(ctx)
+	stop(errors.New("interrupted"))
+	_, err = a.Get(stopped, "late")
+	require.EqualError(t, err, "rendezvous: get late: interrupted")
+
+	waits := make(chan error)
+	go func() {
+		_, err := b.Get(ctx, "never")
+		waits <- err
+	}()
+	require.NoError(t, server.Close())
+	require.Error(t, <-waits)
+	_ = a.Close()
+	_ = b.Close()
+	_, err = a.Add(ctx, "counter", 1)
+	require.ErrorContains(t, err, "the store is gone")
+}
+
+func TestTokens(t *testing.T) {
+	a, b := rendezvous.NewToken(), rendezvous.NewToken()
+	require.NotEqual(t, a, b)
+	require.Len(t, a, 32)
+	_, err := rendezvous.Serve("127.0.0.1:0", []byte("short"))
+	require.EqualError(t, err, "rendezvous: job token of 5 bytes, want at least 16")
+}
+
+func TestFromEnv(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("a token with a line's end\n"), 0o600))
+	for _, v := range []string{"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", rendezvous.EnvToken, rendezvous.EnvTokenFile, rendezvous.EnvStore} {
+		t.Setenv(v, "")
+	}
+	_, err := rendezvous.FromEnv()
+	require.EqualError(t, err, `rendezvous: RANK="", want a number: is this process started by a launcher?`)
+	t.Setenv("RANK", "3")
+	t.Setenv("WORLD_SIZE", "3")
+	t.Setenv("MASTER_PORT", "70000")
+	_, err = rendezvous.FromEnv()
+	require.EqualError(t, err, `rendezvous: MASTER_PORT="70000", want a port in [1, 65535]`)
+	t.Setenv("MASTER_PORT", "29500")
+	t.Setenv(rendezvous.EnvTokenFile, file)
+	_, err = rendezvous.FromEnv()
+	require.EqualError(t, err, "rendezvous: rank 3 of 3, want a rank in [0, world size)")
+	t.Setenv("RANK", "2")
+	t.Setenv(rendezvous.EnvStore, "external")
+	c, err := rendezvous.FromEnv()
+	require.NoError(t, err)
+	require.Equal(t, rendezvous.Config{Rank: 2, World: 3, Address: "127.0.0.1:29500", Token: []byte("a token with a line's end"), External: true}, c)
+}
+
+// Notices for a group that a rank has not made yet wait for it.
+func TestEarlyNotices(t *testing.T) {
+	jobs, errs := join(configs(2, address(t), disttest.Token)...)
+	require.Equal(t, make([]error, 2), errs)
+	jobs[0].Register("late group", []int{1, 0}, rendezvous.Listener{Fail: func(error) {}, Gone: func(int, *dist.RankLostError) {}})
+	jobs[0].Abort("late group", 1, errors.New("too early"))
+	failed := make(chan error, 1)
+	jobs[1].Register("late group", []int{1, 0}, rendezvous.Listener{Fail: func(err error) { failed <- err }, Gone: func(int, *dist.RankLostError) {}})
+	require.EqualError(t, <-failed, `dist: group "late group": rank 1 aborted: too early`)
+	closeAll(t, jobs)
+}
