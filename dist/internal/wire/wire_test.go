@@ -39,7 +39,7 @@ func FuzzRead(f *testing.F) {
 }
 
 // shake runs both sides of a handshake.
-func shake(t *testing.T, dial, listen []byte) (client, server error, said Hello) {
+func shake(t *testing.T, dial, listen []byte) (said Hello, client, server error) {
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
@@ -55,16 +55,16 @@ func shake(t *testing.T, dial, listen []byte) (client, server error, said Hello)
 	if server != nil {
 		require.NoError(t, b.Close())
 	}
-	return <-done, server, said
+	return said, <-done, server
 }
 
 func TestHandshake(t *testing.T) {
-	client, server, said := shake(t, token, token)
+	said, client, server := shake(t, token, token)
 	require.NoError(t, client)
 	require.NoError(t, server)
 	require.Equal(t, Hello{Kind: "control", Rank: 7}, said)
 
-	client, server, _ = shake(t, []byte("another"), token)
+	_, client, server = shake(t, []byte("another"), token)
 	require.ErrorIs(t, client, ErrToken)
 	require.ErrorIs(t, server, ErrToken)
 }
