@@ -31,6 +31,11 @@ type goldenCase struct {
 		Scale           float64
 		QueryOffset     int `json:"query_offset"`
 		KeyOffset       int `json:"key_offset"`
+		Kernel          [2]int
+		Stride          [2]int
+		Padding         [2]int
+		Dilation        [2]int
+		Groups          int
 	}
 }
 
@@ -90,6 +95,19 @@ var goldenOps = map[string]func(c *tensor.Ctx, k *goldenCase, in map[string]*ten
 		return one(tensor.AddMM(c, in["bias"], in["x"], in["weight"]))
 	},
 	"cross_entropy": goldenCrossEntropy,
+	"conv2d": func(c *tensor.Ctx, k *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
+		a := k.Attrs
+		return one(tensor.Conv2D(c, in["x"], in["weight"], in["bias"], tensor.Conv2DOptions{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups}))
+	},
+	"max_pool2d": goldenUnary(func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.MaxPool2D(c, x, tensor.Pool2DOptions{Kernel: k.Attrs.Kernel, Stride: k.Attrs.Stride, Padding: k.Attrs.Padding})
+	}),
+	"avg_pool2d": goldenUnary(func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.AvgPool2D(c, x, tensor.Pool2DOptions{Kernel: k.Attrs.Kernel, Stride: k.Attrs.Stride, Padding: k.Attrs.Padding})
+	}),
+	"global_avg_pool2d": goldenUnary(func(c *tensor.Ctx, _ *goldenCase, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.GlobalAvgPool2D(c, x)
+	}),
 	"attention": func(c *tensor.Ctx, k *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
 		out, lse := tensor.Attention(c, in["q"], in["k"], in["v"], tensor.AttentionOptions{Scale: k.Attrs.Scale, Causal: k.Attrs.Causal,
 			QueryOffset: k.Attrs.QueryOffset, KeyOffset: k.Attrs.KeyOffset, Mask: in["mask"]})

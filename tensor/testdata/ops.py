@@ -305,6 +305,38 @@ case(
     ["x", "y"],
 )
 
+# Convolutions and pooling.
+for name, x, weight, bias, attrs in [
+    ("padded", (2, 3, 7, 6), (4, 3, 3, 3), True, {"padding": (1, 1)}),
+    ("strided", (2, 3, 9, 8), (5, 3, 3, 2), False, {"stride": (2, 3), "padding": (1, 0)}),
+    ("dilated", (1, 2, 9, 10), (3, 2, 3, 3), True, {"dilation": (2, 3), "padding": (2, 1)}),
+    ("grouped", (2, 6, 5, 5), (4, 3, 3, 3), True, {"groups": 2, "padding": (1, 1)}),
+    ("depthwise", (2, 4, 6, 6), (8, 1, 3, 3), False, {"groups": 4, "stride": (2, 2), "padding": (1, 1)}),
+    ("pointwise", (3, 5, 4, 4), (7, 5, 1, 1), True, {}),
+    ("stem", (1, 3, 33, 32), (8, 3, 7, 7), False, {"stride": (2, 2), "padding": (3, 3)}),
+]:
+    given = {"x": randn(*x), "weight": randn(*weight, scale=0.3)}
+    if bias:
+        given["bias"] = randn(weight[0])
+    case(
+        "conv2d_" + name,
+        "conv2d",
+        lambda x, weight, bias=None: {"y": F.conv2d(x, weight, bias, **attrs)},
+        given,
+        list(given),
+        {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, **attrs},
+        float64=True,
+    )
+for name, x, attrs in [
+    ("halved", (2, 3, 6, 8), {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}),
+    ("padded", (2, 2, 7, 9), {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}),
+    ("overlapping", (1, 2, 6, 7), {"kernel": (3, 2), "stride": (1, 2), "padding": (1, 0)}),
+]:
+    k, s, p = attrs["kernel"], attrs["stride"], attrs["padding"]
+    unary("max_pool2d_" + name, "max_pool2d", lambda x: F.max_pool2d(x, k, s, p), x, True, attrs)
+    unary("avg_pool2d_" + name, "avg_pool2d", lambda x: F.avg_pool2d(x, k, s, p), x, True, attrs)
+unary("global_avg_pool2d", "global_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, 1), (2, 3, 5, 7), True)
+
 for name, t in tensors.items():
     assert not t.isnan().any(), name
 golden.save_tensors(OUT / "ops.safetensors", tensors, golden.versions())
