@@ -28,7 +28,7 @@ func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelera
 	return RunRanks(ctx, []*Accelerator{acc}, body)
 }
 
-// RunRanks connects the ranks, calls body for each on a goroutine of its own, and returns
+// RunRanks connects the ranks, unless they are (WithGroup), calls body for each on a goroutine of its own, and returns
 // when all have ended. A rank whose body returns an error or panics aborts the others, which
 // would wait for it; its own error is the result, before errors that only tell of it. A panic
 // is raised again on the caller. The ranks are closed.
@@ -40,7 +40,9 @@ func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelera
 		}
 		return acc.run(body, nil)
 	}
-	Connect(ranks)
+	if ranks[0].group == nil {
+		Connect(ranks)
+	}
 	errs, panics := make([]error, len(ranks)), make([]any, len(ranks))
 	var all sync.WaitGroup
 	for i, acc := range ranks {

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"html"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+)
+
+// recorder keeps the spans of each rank's last step.
+type recorder struct {
+	mu   sync.Mutex
+	last []accelerate.Span
+}
+
+// begin forgets the rank's step before.
+func (r *recorder) begin(rank int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = slices.DeleteFunc(r.last, func(s accelerate.Span) bool { return s.Rank == rank })
+}
+
+func (r *recorder) add(s accelerate.Span) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = append(r.last, s)
+}
+
+// overlap is how much of rank 0's bucket exchange lies within its backward passes, and how
+// much there is in all.
+func overlap(spans []accelerate.Span) (hidden, total time.Duration) {
+	for _, s := range spans {
+		if s.Rank != 0 || s.Name != "bucket" {
+			continue
+		}
+		total += s.End.Sub(s.Start)
+		for _, b := range spans {
+			if b.Rank == 0 && b.Name == "backward" {
+				hidden += max(0, earlier(s.End, b.End).Sub(later(s.Start, b.Start)))
+			}
+		}
+	}
+	return hidden, total
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// The picture's measures, in pixels.
+const (
+	leftMargin = 120
+	plotWidth  = 960
+	laneHeight = 26
+	laneGap    = 8
+	topMargin  = 40
+)
+
+var colours = map[string]string{"forward": "#7fb77e", "backward": "#5b8fc9", "bucket": "#e39b4b", "wait": "#c9c9c9"}
+
+// draw makes an SVG of one step: for each rank a lane of its own work and one of the buckets
+// that are exchanged beside it. A line before a bucket is the time from its last gradient to
+// the exchange.
+func draw(spans []accelerate.Span) string {
+	if len(spans) == 0 {
+		return `<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>`
+	}
+	begin, end, ranks := spans[0].Start, spans[0].End, 0
+	for _, s := range spans {
+		begin, end, ranks = earlier(begin, s.Start), later(end, s.End), max(ranks, s.Rank+1)
+	}
+	x := func(t time.Time) float64 {
+		return leftMargin + plotWidth*t.Sub(begin).Seconds()/max(end.Sub(begin).Seconds(), 1e-9)
+	}
+	height := topMargin + ranks*2*(laneHeight+laneGap) + 40
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n", leftMargin+plotWidth+20, height)
+	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="%d" y="20" font-size="14">one training step on %d ranks, %.1f ms</text>`+"\n",
+		leftMargin, ranks, end.Sub(begin).Seconds()*1e3)
+	for rank := range ranks {
+		for lane, name := range []string{"compute", "buckets"} {
+			fmt.Fprintf(&b, `<text x="8" y="%d">rank %d %s</text>`+"\n", laneTop(rank, lane)+17, rank, name)
+		}
+	}
+	for _, s := range spans {
+		drawSpan(&b, s, x)
+	}
+	drawAxis(&b, begin, end, x, height-30)
+	b.WriteString("</svg>\n")
+	return b.String()
+}
+
+func laneTop(rank, lane int) int { return topMargin + (2*rank+lane)*(laneHeight+laneGap) }
+
+func drawSpan(b *strings.Builder, s accelerate.Span, x func(time.Time) float64) {
+	lane, label := 0, s.Name
+	if s.Name == "bucket" {
+		lane = 1
+		label, _, _ = strings.Cut(strings.TrimPrefix(s.Detail, "bucket "), " ")
+		y := laneTop(s.Rank, lane) + laneHeight/2
+		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#b06a1c"/>`+"\n", x(s.Queued), y, x(s.Start), y)
+	}
+	width := max(x(s.End)-x(s.Start), 1)
+	fmt.Fprintf(b, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"><title>%s</title></rect>`+"\n",
+		s.Name, x(s.Start), laneTop(s.Rank, lane), width, laneHeight, colours[s.Name],
+		html.EscapeString(fmt.Sprintf("%s %s: %.2f ms, %d bytes", s.Name, s.Detail, s.End.Sub(s.Start).Seconds()*1e3, s.Bytes)))
+	if width > float64(7*len(label)) {
+		fmt.Fprintf(b, `<text x="%.1f" y="%d">%s</text>`+"\n", x(s.Start)+3, laneTop(s.Rank, lane)+17, label)
+	}
+}
+
+// drawAxis marks tenths of the step.
+func drawAxis(b *strings.Builder, begin, end time.Time, x func(time.Time) float64, y int) {
+	for i := range 11 {
+		t := begin.Add(end.Sub(begin) * time.Duration(i) / 10)
+		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#888"/><text x="%.1f" y="%d" text-anchor="middle">%.0f ms</text>`+"\n",
+			x(t), y, x(t), y+5, x(t), y+18, t.Sub(begin).Seconds()*1e3)
+	}
+}
