@@ -557,6 +557,25 @@ func addWideVector(n int, sums *float64, x *float32) int {
 	return n
 }
 
+// addWide4Vector: sums[i] = (((sums[i] + x0[i]) + x1[i]) + x2[i]) + x3[i]
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func addWide4Vector(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		if variant == kernels.AVX512 {
+			addWide4AVX512(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done))
+		} else {
+			addWide4AVX2(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done))
+		}
+	}
+	return n
+}
+
 // normalizeVector: dst[i] = (x[i]-m)·s
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func normalizeVector(n int, dst *float32, x *float32, m float32, s float32) int {

@@ -91,6 +91,9 @@ func maxVector(_ int, _ *float32, _ *float32) int { return 0 }
 // addWideVector does nothing.
 func addWideVector(_ int, _ *float64, _ *float32) int { return 0 }
 
+// addWide4Vector does nothing.
+func addWide4Vector(_ int, _ *float64, _ *float32, _ *float32, _ *float32, _ *float32) int { return 0 }
+
 // normalizeVector does nothing.
 func normalizeVector(_ int, _ *float32, _ *float32, _ float32, _ float32) int { return 0 }
 

@@ -149,6 +149,11 @@ func maxAVX2(n int, x *float32, most *float32)
 //go:noescape
 func addWideAVX2(n int, sums *float64, x *float32)
 
+// addWide4AVX2: sums[i] = (((sums[i] + x0[i]) + x1[i]) + x2[i]) + x3[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func addWide4AVX2(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32)
+
 // normalizeAVX2: dst[i] = (x[i]-m)·s for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -358,6 +363,11 @@ func maxAVX512(n int, x *float32, most *float32)
 //
 //go:noescape
 func addWideAVX512(n int, sums *float64, x *float32)
+
+// addWide4AVX512: sums[i] = (((sums[i] + x0[i]) + x1[i]) + x2[i]) + x3[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func addWide4AVX512(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32)
 
 // normalizeAVX512: dst[i] = (x[i]-m)·s for i < n, n a positive multiple of 16.
 //

@@ -2334,6 +2334,64 @@ loop:
 	VZEROUPPER
 	RET
 
+// func addWide4AVX2(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32)
+// Requires: AVX
+TEXT ·addWide4AVX2(SB), $0-48
+	MOVQ n+0(FP), AX
+	MOVQ sums+8(FP), CX
+	MOVQ x0+16(FP), DX
+	MOVQ x1+24(FP), BX
+	MOVQ x2+32(FP), SI
+	MOVQ x3+40(FP), DI
+	XORQ R8, R8
+
+loop:
+	VMOVUPD   (CX)(R8*8), Y0
+	VCVTPS2PD (DX)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD (BX)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD (SI)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD (DI)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VMOVUPD   Y0, (CX)(R8*8)
+	VMOVUPD   32(CX)(R8*8), Y0
+	VCVTPS2PD 16(DX)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD 16(BX)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD 16(SI)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD 16(DI)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VMOVUPD   Y0, 32(CX)(R8*8)
+	VMOVUPD   64(CX)(R8*8), Y0
+	VCVTPS2PD 32(DX)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD 32(BX)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD 32(SI)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD 32(DI)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VMOVUPD   Y0, 64(CX)(R8*8)
+	VMOVUPD   96(CX)(R8*8), Y0
+	VCVTPS2PD 48(DX)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD 48(BX)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD 48(SI)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VCVTPS2PD 48(DI)(R8*4), Y1
+	VADDPD    Y1, Y0, Y0
+	VMOVUPD   Y0, 96(CX)(R8*8)
+	ADDQ      $0x10, R8
+	CMPQ      R8, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
 // func normalizeAVX2(n int, dst *float32, x *float32, m float32, s float32)
 // Requires: AVX
 TEXT ·normalizeAVX2(SB), $0-32
@@ -4382,6 +4440,44 @@ loop:
 	VMOVUPD   Z1, 64(CX)(BX*8)
 	ADDQ      $0x10, BX
 	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func addWide4AVX512(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32)
+// Requires: AVX, AVX512F
+TEXT ·addWide4AVX512(SB), $0-48
+	MOVQ n+0(FP), AX
+	MOVQ sums+8(FP), CX
+	MOVQ x0+16(FP), DX
+	MOVQ x1+24(FP), BX
+	MOVQ x2+32(FP), SI
+	MOVQ x3+40(FP), DI
+	XORQ R8, R8
+
+loop:
+	VMOVUPD   (CX)(R8*8), Z0
+	VCVTPS2PD (DX)(R8*4), Z1
+	VADDPD    Z1, Z0, Z0
+	VCVTPS2PD (BX)(R8*4), Z1
+	VADDPD    Z1, Z0, Z0
+	VCVTPS2PD (SI)(R8*4), Z1
+	VADDPD    Z1, Z0, Z0
+	VCVTPS2PD (DI)(R8*4), Z1
+	VADDPD    Z1, Z0, Z0
+	VMOVUPD   Z0, (CX)(R8*8)
+	VMOVUPD   64(CX)(R8*8), Z0
+	VCVTPS2PD 32(DX)(R8*4), Z1
+	VADDPD    Z1, Z0, Z0
+	VCVTPS2PD 32(BX)(R8*4), Z1
+	VADDPD    Z1, Z0, Z0
+	VCVTPS2PD 32(SI)(R8*4), Z1
+	VADDPD    Z1, Z0, Z0
+	VCVTPS2PD 32(DI)(R8*4), Z1
+	VADDPD    Z1, Z0, Z0
+	VMOVUPD   Z0, 64(CX)(R8*8)
+	ADDQ      $0x10, R8
+	CMPQ      R8, AX
 	JL        loop
 	VZEROUPPER
 	RET

@@ -92,6 +92,7 @@ var exact = map[string]func(x *arrays){
 	"Deviations":     func(x *arrays) { x.sum = Deviations(x.b, 0.123456789) },
 	"Max":            func(x *arrays) { x.most = Max(x.a) },
 	"AddWide":        func(x *arrays) { AddWide(x.v, x.a) },
+	"AddWideRows":    func(x *arrays) { n := len(x.a) / 11; AddWideRows(x.v[:n], x.a, min(n, 1)*7, n+n/2) },
 	"Normalize":      func(x *arrays) { Normalize(x.b, x.a, nil, nil, 0.1, 1.3) },
 	"NormalizeScale": func(x *arrays) { Normalize(x.b, x.a, x.c, nil, 0.1, 1.3) },
 	"NormalizeBoth":  func(x *arrays) { Normalize(x.b, x.a, x.c, x.d, 0.1, 1.3) },
@@ -254,6 +255,9 @@ func TestSums(t *testing.T) {
 			total := accumulators(pieces)
 			require.Equal(t, Sum(x.a), total.total(), "a sum in pieces")
 		}
+		sums, rows := []float64{1, 2}, []float32{1, 2, 9, 3, 4, 9, 5, 6, 9, 7, 8, 9, 9, 10}
+		AddWideRows(sums, rows, 5, 3)
+		require.Equal(t, []float64{1 + 25, 2 + 30}, sums)
 		nan := float32(math.NaN())
 		require.Equal(t, float32(2), Max([]float32{nan, 2, nan}))
 		require.Equal(t, negInf, Max([]float32{nan}))

@@ -87,3 +87,21 @@ func AddWide(sums []float64, x []float32) {
 		sums[i] += float64(x[i])
 	}
 }
+
+// AddWideRows adds rows of x, stride elements apart and as long as sums, to sums one after the other.
+func AddWideRows(sums []float64, x []float32, rows, stride int) {
+	n := len(sums)
+	for ; rows >= 4; rows -= 4 {
+		x0, x1, x2, x3 := x[:n], x[stride:stride+n], x[2*stride:2*stride+n], x[3*stride:3*stride+n]
+		done := addWide4Vector(n, first(sums), first(x0), first(x1), first(x2), first(x3))
+		for i := done; i < n; i++ {
+			sums[i] = (((sums[i] + float64(x0[i])) + float64(x1[i])) + float64(x2[i])) + float64(x3[i])
+		}
+		if rows > 4 {
+			x = x[4*stride:]
+		}
+	}
+	for r := range rows {
+		AddWide(sums, x[r*stride:r*stride+n])
+	}
+}

@@ -141,6 +141,21 @@ func (g *generator) sums() {
 	g.kernel("addWide", "sums[i] += x[i]", params(typed(stream, "float64", "sums"), streams("x")), func(l *loop) (step, end func()) {
 		return func() { l.addTo("sums", l.loadWide("x")) }, nil
 	})
+	rows := streams("x0", "x1", "x2", "x3")
+	g.kernel("addWide4", "sums[i] = (((sums[i] + x0[i]) + x1[i]) + x2[i]) + x3[i]", params(typed(stream, "float64", "sums"), rows), func(l *loop) (step, end func()) {
+		return func() {
+			for h := range 2 {
+				sum := l.register()
+				l.VMOVUPD(l.at("sums", h*l.lanes/2), sum)
+				for _, row := range rows {
+					x := l.register()
+					l.VCVTPS2PD(l.at(row.name, h*l.lanes/2), x)
+					l.VADDPD(x, sum, sum)
+				}
+				l.VMOVUPD(sum, l.at("sums", h*l.lanes/2))
+			}
+		}, nil
+	})
 }
 
 // addTo adds float64 numbers to the part's elements of a float64 stream.
