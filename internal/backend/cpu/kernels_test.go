@@ -115,13 +115,23 @@ func hot(t testing.TB, d *Device) map[string]*backend.Call {
 	return m
 }
 
+// steadyAllocs is the number of allocations of f once it has none, or after some tries: scratch memory is made when a worker first takes part,
+// which on a busy machine may be late.
+func steadyAllocs(f func()) float64 {
+	f()
+	allocs := testing.AllocsPerRun(3, f)
+	for tries := 0; allocs > 0 && tries < 20; tries++ {
+		allocs = testing.AllocsPerRun(3, f)
+	}
+	return allocs
+}
+
 func TestLaunchMakesNoGarbage(t *testing.T) {
 	d := New(2)
 	defer d.Close()
 	s := d.NewStream()
 	for name, c := range hot(t, d) {
-		s.Launch(c)
-		require.Zero(t, testing.AllocsPerRun(3, func() { s.Launch(c) }), name)
+		require.Zero(t, steadyAllocs(func() { s.Launch(c) }), name)
 	}
 }
 
@@ -136,8 +146,7 @@ func TestIndirectLaunchMakesNoGarbage(t *testing.T) {
 	x.DType, y.DType = dtype.BFloat16, dtype.BFloat16
 	half := call(backend.OpAdd, []backend.View{y}, []backend.View{x, x})
 	for _, c := range []*backend.Call{strided, half} {
-		s.Launch(c)
-		require.Zero(t, testing.AllocsPerRun(3, func() { s.Launch(c) }))
+		require.Zero(t, steadyAllocs(func() { s.Launch(c) }))
 	}
 }
 

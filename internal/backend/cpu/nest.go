@@ -78,8 +78,17 @@ func elementwise(t *task, l *lane, lo, hi int) {
 		index[d] = rest % n.shape[d]
 		rest /= n.shape[d]
 	}
+	direct := true
+	for k := range n.ops {
+		direct = direct && n.stride[k][last] == n.size[k]
+	}
+	fresh := true // the index has moved by more than one run
 	for pos := lo; pos < hi; {
 		for k := range n.ops {
+			if !fresh {
+				l.runs[k] = unsafe.Add(l.runs[k], n.stride[k][last-1])
+				continue
+			}
 			offset := 0
 			for d := range n.nd {
 				offset += index[d] * n.stride[k][d]
@@ -87,12 +96,19 @@ func elementwise(t *task, l *lane, lo, hi int) {
 			l.runs[k] = unsafe.Add(n.base[k], offset)
 		}
 		count := min(length-index[last], hi-pos)
-		t.runBlocks(l, count)
+		if direct {
+			l.p = l.runs
+			t.block(t.c, &l.p, count)
+		} else {
+			t.runBlocks(l, count)
+		}
 		pos += count
+		fresh = index[last] != 0
 		index[last] += count
 		for d := last; d > 0 && index[d] == n.shape[d]; d-- {
 			index[d] = 0
 			index[d-1]++
+			fresh = fresh || d < last
 		}
 	}
 }
@@ -102,11 +118,7 @@ func elementwise(t *task, l *lane, lo, hi int) {
 func (t *task) runBlocks(l *lane, count int) {
 	n := &t.nest
 	last := n.nd - 1
-	direct := true
-	for k := range n.ops {
-		direct = direct && (n.stride[k][last] == n.size[k] || count == 1)
-	}
-	if direct {
+	if count == 1 {
 		l.p = l.runs
 		t.block(t.c, &l.p, count)
 		return

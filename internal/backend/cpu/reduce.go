@@ -132,12 +132,12 @@ func sumAcross[T number, A accumulator](t *task, l *lane, lo, hi int) {
 		base := v.Offset + r.kept.offset(row%rowsPer*width+col)
 		first := row / rowsPer * r.part
 		r.gone.each(first, min(first+r.part, r.total), func(_, offset, count, stride int) {
+			if step == 1 && count > 0 && isFloat32[T]() {
+				vecmath.AddWideRows(cast[float64](acc), cast[float32](from[T](v, base+offset)), count, stride)
+				return
+			}
 			for j := range count {
 				x := from[T](v, base+offset+j*stride)
-				if step == 1 && isFloat32[T]() {
-					vecmath.AddWide(cast[float64](acc), cast[float32](x[:len(acc)]))
-					continue
-				}
 				if step == 1 {
 					x = x[:len(acc)]
 					for i := range acc {
