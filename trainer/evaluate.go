@@ -48,7 +48,7 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 		return nil, errors.New("trainer: there is no evaluation set: want WithEvalData")
 	}
 	var out map[string]float64
-	err := t.every(func(rank *Trainer) error {
+	err := t.every(ctx, func(rank *Trainer) error {
 		m, err := rank.evaluateAlone(ctx)
 		if rank == t {
 			out = m

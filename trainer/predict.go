@@ -42,7 +42,7 @@ func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*Predict
 		return nil, errors.New("trainer: Predict has no data: want a source")
 	}
 	var out *PredictionOutput
-	err := t.every(func(rank *Trainer) error {
+	err := t.every(ctx, func(rank *Trainer) error {
 		p, err := rank.predictRank(ctx, src)
 		if rank == t {
 			out = p

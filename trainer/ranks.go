@@ -102,12 +102,16 @@ func (h levelHandler) WithGroup(name string) slog.Handler {
 
 // every calls f for each rank of this process, each on a goroutine of its own, and returns
 // when all have ended. A rank that fails aborts the others, which would wait for it; its
-// error is the result, before those that only tell of it.
-func (t *Trainer) every(f func(rank *Trainer) error) error {
+// error is the result, before those that only tell of it. ctx ends the waiting for other
+// processes, no more.
+func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error {
 	if len(t.replicas) == 0 {
-		err := t.acc.Open(context.Background())
-		if err == nil {
+		err := t.acc.Open(ctx)
+		switch {
+		case err == nil:
 			err = f(t)
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w while it waited for the other ranks: %w", ErrInterrupted, err)
 		}
 		if err != nil && !errors.Is(err, ErrInterrupted) {
 			t.acc.Abort(err)

@@ -44,7 +44,7 @@ func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 		return nil, t.err
 	}
 	var res *Result
-	err := t.every(func(rank *Trainer) error {
+	err := t.every(ctx, func(rank *Trainer) error {
 		out, err := rank.trainRank(ctx)
 		if rank == t {
 			res = out

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -149,7 +150,13 @@ func (t *Trainer) build() error {
 	if err := t.buildRanks(); err != nil {
 		return err
 	}
-	return t.every(func(t *Trainer) error { return t.buildRank() })
+	if len(t.replicas) > 0 {
+		return t.every(context.Background(), func(t *Trainer) error { return t.buildRank() })
+	}
+	if err := t.buildRank(); err != nil { // other processes must not wait for this one
+		return t.every(context.Background(), func(*Trainer) error { return err })
+	}
+	return nil
 }
 
 // buildRank makes what each rank has of its own.

@@ -25,6 +25,7 @@ type Job struct {
 	groups  map[string]*membership
 	early   map[string][]early // what came for groups that this process has not made yet
 	lost    []departure        // by rank
+	gone    []chan struct{}    // by rank; closed when lost is set
 	waiting map[wire.Hello]chan net.Conn
 	holds   int
 
@@ -47,8 +48,11 @@ func Join(ctx context.Context, c Config) (*Job, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	j := &Job{
-		Config: c, links: make([]*link, c.World), lost: make([]departure, c.World), groups: map[string]*membership{}, early: map[string][]early{},
+		Config: c, links: make([]*link, c.World), lost: make([]departure, c.World), gone: make([]chan struct{}, c.World), groups: map[string]*membership{}, early: map[string][]early{},
 		waiting: map[wire.Hello]chan net.Conn{}, holds: 1, probes: map[uint64]*probe{},
+	}
+	for r := range j.gone {
+		j.gone[r] = make(chan struct{})
 	}
 	if err := j.join(ctx); err != nil {
 		j.shutdown()
@@ -165,7 +169,7 @@ func (j *Job) Connect(ctx context.Context, kind string, rank int) (net.Conn, err
 	return nil, fmt.Errorf("rendezvous: rank %d cannot reach rank %d (process %d on %s) at %s: %w", j.Rank, rank, peer.PID, peer.Host, peer.Address, err)
 }
 
-// accept waits for a connection that another rank dials.
+// accept waits for a connection that another rank dials, until that rank is gone.
 func (j *Job) accept(ctx context.Context, h wire.Hello) (net.Conn, error) {
 	defer func() {
 		j.mu.Lock()
@@ -175,6 +179,11 @@ func (j *Job) accept(ctx context.Context, h wire.Hello) (net.Conn, error) {
 	select {
 	case c := <-j.place(h):
 		return prepare(c), nil
+	case <-j.gone[h.Rank]:
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		p := j.Peers[h.Rank]
+		return nil, fmt.Errorf("rendezvous: rank %d (process %d on %s) did not connect to rank %d: %s", h.Rank, p.PID, p.Host, j.Rank, j.lost[h.Rank].why)
 	case <-ctx.Done():
 		p := j.Peers[h.Rank]
 		return nil, fmt.Errorf("rendezvous: rank %d (process %d on %s) did not connect to rank %d: %w", h.Rank, p.PID, p.Host, j.Rank, context.Cause(ctx))

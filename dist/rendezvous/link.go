@@ -165,6 +165,7 @@ func (j *Job) ended(rank int, d departure) {
 		return
 	}
 	j.lost[rank] = d
+	close(j.gone[rank])
 	groups := map[string]*membership{}
 	for name, m := range j.groups {
 		groups[name] = m
