@@ -1,0 +1,134 @@
+package distributed
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/checkpoint"
+)
+
+// TestInterruptedLauncher sends Ctrl-C at random moments, during the start too, and wants
+// exit code 130 and nothing left: no process, no file, no port. 100 times, 20 with -short.
+func TestInterruptedLauncher(t *testing.T) {
+	t.Parallel()
+	times := 50
+	if testing.Short() {
+		times = 10
+	}
+	for name, save := range map[string]bool{"saving": true, "not saving": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(8, uint64(len(name))))
+			longest, stepped := time.Duration(0), ""
+			for i := range times {
+				out := filepath.Join(t.TempDir(), "out")
+				took := interrupt(t, r, out, i, save)
+				longest = max(longest, took)
+				if requireSaved(t, out, save) {
+					stepped = out
+				}
+			}
+			t.Logf("the longest took %v", longest)
+			require.Equal(t, save, stepped != "", "some interrupts came during training")
+			if save {
+				requireResumes(t, stepped)
+			}
+		})
+	}
+}
+
+// interrupt starts a job and interrupts it: every fourth time it is within the first
+// moments, else after some steps. It returns how long the end took.
+func interrupt(t *testing.T, r *rand.Rand, out string, i int, save bool) time.Duration {
+	t.Helper()
+	backend := []string{"shm", "tcp"}[i/2%2]
+	argv := tiny(out, "--max_steps", "1000000", "--eval_strategy", "no", "--save_steps", "1000000", "--ddp_backend", backend,
+		"--save_on_interrupt="+strconv.FormatBool(save))
+	p := start(t, launched(2, argv))
+	port := 0
+	if i%4 == 3 {
+		time.Sleep(time.Duration(r.IntN(150_000)) * time.Microsecond)
+		port = p.port()
+	} else {
+		p.awaitPrinted(fmt.Sprintf("step %d ", 1+r.IntN(8)))
+		port = p.port()
+		require.NotZero(t, port)
+		time.Sleep(time.Duration(r.IntN(3_000)) * time.Microsecond)
+	}
+	at := time.Now()
+	p.signal(syscall.SIGINT)
+	p.wait()
+	took := p.endedAt.Sub(at)
+	text := p.stderr.String()
+	require.Equal(t, 130, p.code(), "%s", text)
+	require.Less(t, took, 3*time.Second, "%s", text)
+	require.NotContains(t, text, "failed first", "an interrupt is no failure")
+	requireNoTrace(t, text)
+	p.requireNothingLeft()
+	if port != 0 {
+		requireFree(t, port)
+	}
+	return took
+}
+
+// latest opens the checkpoint that a resume would take, every hash verified; nil if there
+// is none.
+func latest(t testing.TB, out string) *checkpoint.Checkpoint {
+	t.Helper()
+	s := &checkpoint.Store{Dir: out, Log: slog.New(slog.DiscardHandler)}
+	c, err := s.Latest(context.Background())
+	if err != nil {
+		require.ErrorIs(t, err, checkpoint.ErrNone)
+		return nil
+	}
+	return c
+}
+
+// requireSaved checks that an interrupted run has a checkpoint only if it was to save one,
+// and nothing by half; it reports whether there is one.
+func requireSaved(t testing.TB, out string, save bool) bool {
+	t.Helper()
+	partial, err := filepath.Glob(filepath.Join(out, ".tmp-*"))
+	require.NoError(t, err)
+	require.Empty(t, partial)
+	if c := latest(t, out); c != nil {
+		require.True(t, save, "%s was not wanted", c.Path)
+		require.Positive(t, c.Step)
+		return true
+	}
+	if save {
+		require.NotContains(t, logged(out), `"loss":`, "it had made steps, and saved none")
+	}
+	return false
+}
+
+// logged is a run's log, "" if it had none yet.
+func logged(out string) string {
+	text, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// requireResumes checks that an interrupted job goes on where it was.
+func requireResumes(t *testing.T, out string) {
+	t.Helper()
+	step := latest(t, out).Step
+	end := int(step) + 5
+	p := succeed(t, launched(2, tiny(out, "--max_steps", strconv.Itoa(end), "--eval_strategy", "no", "--resume_from_checkpoint", "last")))
+	require.NotContains(t, p.stderr.String(), fmt.Sprintf("] step %d ", step))
+	require.Contains(t, p.stderr.String(), fmt.Sprintf("] step %d ", step+1))
+	require.True(t, strings.HasSuffix(latest(t, out).Path, fmt.Sprintf("checkpoint-%d", end)))
+}
