@@ -1,0 +1,50 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Conv2D moves kernels over images, as torch.nn.Conv2d: Weight [out, in/groups, rows,
+// columns], Bias [out].
+type Conv2D struct {
+	Weight  *Parameter `nn:"weight"`
+	Bias    *Parameter `nn:"bias"` // nil: none
+	Options tensor.Conv2DOptions
+}
+
+// NewConv2D makes a Conv2D with kernels of the given rows and columns and
+// torch.nn.Conv2d's initialisation, U(±1/√(in/groups·rows·columns)).
+func NewConv2D(in *Init, inChannels, outChannels int, kernel [2]int, bias bool, opt tensor.Conv2DOptions) *Conv2D {
+	depth := inChannels / max(opt.Groups, 1)
+	bound := 1 / math.Sqrt(float64(depth*kernel[0]*kernel[1]))
+	l := &Conv2D{Weight: in.Uniform("weight", bound, outChannels, depth, kernel[0], kernel[1]), Options: opt}
+	if bias {
+		l.Bias = in.Uniform("bias", bound, outChannels)
+	}
+	return l
+}
+
+// Forward maps images x [N, in, H, W] to [N, out, OH, OW]; see tensor.Conv2D.
+func (l *Conv2D) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.Conv2D(c.Ctx, x, l.Weight.tensor(), l.Bias.tensor(), l.Options)
+	}, x)
+}
+
+// MaxPool2D takes the maximum of each window, as torch.nn.MaxPool2d.
+type MaxPool2D struct{ Options tensor.Pool2DOptions }
+
+// Forward maps images x [N, C, H, W] to [N, C, OH, OW]; see tensor.MaxPool2D.
+func (l *MaxPool2D) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.MaxPool2D(c.Ctx, x, l.Options) }, x)
+}
+
+// AvgPool2D takes the mean of each window, as torch.nn.AvgPool2d.
+type AvgPool2D struct{ Options tensor.Pool2DOptions }
+
+// Forward maps images x [N, C, H, W] to [N, C, OH, OW]; see tensor.AvgPool2D.
+func (l *AvgPool2D) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.AvgPool2D(c.Ctx, x, l.Options) }, x)
+}
