@@ -16,7 +16,9 @@ func copyKernel(d *Device, c *backend.Call) {
 	t := d.begin(c)
 	t.block = f
 	t.nest.set(&c.Out[0], &c.In[0])
-	t.do(t.nest.numel(), elementGrain, elementwise)
+	if !t.transpose(c) {
+		t.do(t.nest.numel(), elementGrain, elementwise)
+	}
 	t.end()
 }
 
