@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
@@ -32,36 +33,22 @@ const elements = 16 << 20
 
 // rows are all comparisons.
 func rows() []row {
-	const mib64 = 4 * elements
-	list := []row{
-		pointwise("layer_norm", 2*mib64, 4*mib64, []int{16384, 1024}, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+	all := slices.Concat(
+		pointwise("layer_norm", []int{16384, 1024}, 2, 4, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
 			return tensor.LayerNorm(c, x, parameter(c, 1024), parameter(c, 1024), 1e-5)
 		}),
-		pointwise("softmax", 2*mib64, 4*mib64, []int{16384, 1024}, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Softmax(c, x, -1) }),
-		pointwise("gelu", 2*mib64, 4*mib64, []int{elements}, tensor.GELU),
-		pointwise("gelu_tanh", 2*mib64, 4*mib64, []int{elements}, tensor.GELUTanh),
-		pointwise("cross_entropy", mib64, 3*mib64, []int{8192, 2048}, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		pointwise("softmax", []int{16384, 1024}, 2, 4, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Softmax(c, x, -1) }),
+		pointwise("gelu", []int{elements}, 2, 4, tensor.GELU),
+		pointwise("gelu_tanh", []int{elements}, 2, 4, tensor.GELUTanh),
+		pointwise("cross_entropy", []int{8192, 2048}, 1, 3, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
 			ids := make([]int64, 8192)
 			for i := range ids {
 				ids[i] = int64(i * 7919 % 2048)
 			}
 			return tensor.CrossEntropy(c, x, tensor.FromSlice(c, ids, 8192), -100)
 		}),
-	}
-	var all []row
-	for _, r := range list {
-		backward := r
-		backward.name += "_fwdbwd"
-		backward.bytes = r.flops
-		forward := r
-		forward.name += "_fwd"
-		forward.flops, backward.flops = 0, 0
-		open := r.open
-		forward.open = func(threads int) (run, end func()) { return open(threads) }
-		backward.open = func(threads int) (run, end func()) { return open(-threads) }
-		all = append(all, forward, backward)
-	}
-	all = append(all, row{name: "adamw", bytes: 7 * mib64, open: adamW})
+		[]row{{name: "adamw", bytes: 7 * 4 * elements, open: adamW}},
+	)
 	for _, t := range []int{256, 1024} {
 		all = append(all, attention(t, true), attention(t, false))
 	}
@@ -90,26 +77,32 @@ func parameter(c *tensor.Ctx, n int) *tensor.Tensor {
 	return tensor.Full(c, tensor.Float32, 1, n).SetRequiresGrad(true)
 }
 
-// pointwise is a function of one large operand, forward (threads > 0) or forward and backward. Its flops are the bytes of the latter.
-func pointwise(name string, forward, both float64, shape []int, f func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor) row {
-	return row{name: name, bytes: forward, flops: both, open: func(threads int) (run, end func()) {
-		dev := tensor.NewCPU(max(threads, -threads))
-		c := tensor.NewCtx(dev)
+// pointwise is a function of 16 Mi elements in two rows: forward, and forward and backward. passes and both count how often so many elements must at least be
+// read or written.
+func pointwise(name string, shape []int, passes, both float64, f func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor) []row {
+	forward := func(threads int) (run, end func()) {
+		dev := tensor.NewCPU(threads)
+		c := tensor.NewCtx(dev).NoGrad()
 		x := filled(c, shape...)
-		end = func() { dev.Close() }
-		if threads > 0 {
-			return func() { c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor { f(c, x); return nil }) }, end
-		}
-		x.SetRequiresGrad(true)
-		seed := tensor.Full(c.NoGrad(), tensor.Float32, 1, f(c.NoGrad(), x).Shape()...)
+		return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { f(c, x); return nil }) }, func() { dev.Close() }
+	}
+	backward := func(threads int) (run, end func()) {
+		dev := tensor.NewCPU(threads)
+		c := tensor.NewCtx(dev)
+		x := filled(c, shape...).SetRequiresGrad(true)
+		seed := tensor.Full(c, tensor.Float32, 1, f(c.NoGrad(), x).Shape()...)
 		return func() {
 			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 				tensor.Backward(c, []*tensor.Tensor{f(c, x)}, []*tensor.Tensor{seed}, nil)
 				return nil
 			})
 			x.ZeroGrad()
-		}, end
-	}}
+		}, func() { dev.Close() }
+	}
+	return []row{
+		{name: name + "_fwd", bytes: 4 * elements * passes, open: forward},
+		{name: name + "_fwdbwd", bytes: 4 * elements * both, open: backward},
+	}
 }
 
 func adamW(threads int) (run, end func()) {
