@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -224,7 +223,7 @@ func (s *Server) exchange(r request, gone <-chan struct{}) response {
 	case <-timer.C:
 		s.mu.Lock()
 		if s.exchanges[r.Key] == x {
-			s.fail(r.Key, fmt.Sprintf("ranks %s did not come within %v", x.missing(), r.Timeout))
+			s.fail(r.Key, fmt.Sprintf("%s did not come within %v", x.missing(), r.Timeout))
 		}
 		s.mu.Unlock()
 	}
@@ -280,6 +279,7 @@ func (s *Server) fail(key, why string) {
 	delete(s.exchanges, key)
 }
 
+// missing names the ranks that have not come.
 func (x *exchange) missing() string {
 	var list []string
 	for r := range x.n {
@@ -287,5 +287,8 @@ func (x *exchange) missing() string {
 			list = append(list, fmt.Sprint(r))
 		}
 	}
-	return strings.Join(slices.Compact(list), ", ")
+	if len(list) == 1 {
+		return "rank " + list[0]
+	}
+	return "ranks " + strings.Join(list, ", ")
 }
