@@ -1,0 +1,157 @@
+package docs
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	_ "github.com/lockstep-ml/lockstep/accelerate/launch" // what the programs link counts for go test's cache
+	_ "github.com/lockstep-ml/lockstep/models/gpt2"
+)
+
+// block is a fenced block of a document.
+type block struct {
+	kind  string // what stands behind the fence: sh, text, yaml NAME
+	lines []string
+}
+
+var fenced = regexp.MustCompile("(?ms)^```([a-z][^\n]*)\n(.*?)^```$")
+
+func blocks(text string) (list []block) {
+	for _, m := range fenced.FindAllStringSubmatch(text, -1) {
+		list = append(list, block{m[1], strings.Split(strings.TrimSuffix(m[2], "\n"), "\n")})
+	}
+	return list
+}
+
+// guide is a working folder in which a guide's commands run as they would at the root of
+// the repository, with programs that are built once.
+type guide struct {
+	dir, bin string
+	built    map[string]string
+	output   string // of the commands since the last text block
+}
+
+func newGuide(t *testing.T) *guide {
+	g := &guide{dir: t.TempDir(), bin: t.TempDir(), built: map[string]string{}}
+	docs, err := filepath.Abs(filepath.Join(root, "docs"))
+	require.NoError(t, err)
+	require.NoError(t, os.CopyFS(filepath.Join(g.dir, "docs"), os.DirFS(docs)))
+	g.build(t, "./cmd/lockstep", filepath.Join(g.dir, "out", "bin", "lockstep"))
+	return g
+}
+
+// build builds a program of the repository to a file.
+func (g *guide) build(t *testing.T, pkg, to string) {
+	sources, err := filepath.Glob(filepath.Join(root, pkg, "*.go")) // inputs of this test for go test's cache
+	require.NoError(t, err)
+	require.NotEmpty(t, sources, pkg)
+	for _, s := range sources {
+		_, err := os.ReadFile(s)
+		require.NoError(t, err)
+	}
+	cmd := exec.Command("go", "build", "-o", to, pkg)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// command turns a line of the guide into a command; nil if it is done already.
+func (g *guide) command(t *testing.T, line string) *exec.Cmd {
+	words := strings.Fields(line)
+	switch {
+	case len(words) >= 3 && words[0] == "go" && words[1] == "run":
+		program := g.built[words[2]]
+		if program == "" {
+			program = filepath.Join(g.bin, filepath.Base(words[2])+".exe")
+			g.build(t, words[2], program)
+			g.built[words[2]] = program
+		}
+		words = append([]string{program}, words[3:]...)
+	case len(words) == 5 && words[0] == "go" && words[1] == "build" && words[2] == "-o":
+		g.build(t, words[4], filepath.Join(g.dir, words[3]))
+		return nil
+	case len(words) == 3 && words[0] == "cmp":
+		x, err := os.ReadFile(filepath.Join(g.dir, words[1]))
+		require.NoError(t, err)
+		y, err := os.ReadFile(filepath.Join(g.dir, words[2]))
+		require.NoError(t, err)
+		require.NotEmpty(t, x)
+		require.True(t, bytes.Equal(x, y), line)
+		return nil
+	default:
+		require.Fail(t, "what does this command do?", line)
+	}
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Dir, cmd.Env = g.dir, append(os.Environ(), "LOCKSTEP_JOB_TOKEN=0123456789abcdef0123456789abcdef")
+	return cmd
+}
+
+// run runs the lines of a block one after the other, or at once.
+func (g *guide) run(t *testing.T, lines []string, together bool) {
+	outputs, errs := make([][]byte, len(lines)), make([]error, len(lines))
+	var all sync.WaitGroup
+	for i, line := range lines {
+		cmd := g.command(t, line)
+		if cmd == nil {
+			continue
+		}
+		all.Go(func() { outputs[i], errs[i] = cmd.CombinedOutput() })
+		if !together {
+			all.Wait()
+		}
+	}
+	all.Wait()
+	for i, line := range lines {
+		require.NoError(t, errs[i], "%s\n%s", line, outputs[i])
+		g.output += string(outputs[i])
+	}
+}
+
+// TestFromOneCoreToMany runs the guide: files are written, commands succeed and print what
+// is shown, and files that it says are equal are.
+func TestFromOneCoreToMany(t *testing.T) {
+	g := newGuide(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+	require.NoError(t, listener.Close())
+	commands := 0
+	for _, b := range blocks(read(t, "docs/from-one-core-to-many.md")) {
+		kind, name, _ := strings.Cut(b.kind, " ")
+		text := strings.Join(b.lines, "\n")
+		switch {
+		case kind == "yaml":
+			require.NoError(t, os.WriteFile(filepath.Join(g.dir, name), []byte(text), 0o644))
+		case kind == "sh" && name == "hosts" && runtime.GOOS != "windows":
+			g.run(t, strings.Split(strings.NewReplacer("10.0.0.1", "127.0.0.1", "29500", port).Replace(text), "\n"), true)
+			g.run(t, []string{"cmp out/one/model.safetensors out/hosts/model.safetensors"}, false)
+			commands += len(b.lines)
+		case kind == "sh":
+			g.run(t, b.lines, false)
+			commands += len(b.lines)
+		case kind == "text":
+			for _, line := range b.lines {
+				want := strings.ReplaceAll(regexp.QuoteMeta(line), "…", ".*")
+				require.Regexp(t, "(?m)^"+want, g.output)
+			}
+			g.output = ""
+		default:
+			require.Fail(t, "a block of no known kind", b.kind)
+		}
+	}
+	require.Greater(t, commands, 15)
+	svg, err := os.ReadFile(filepath.Join(g.dir, "out", "step.svg"))
+	require.NoError(t, err)
+	require.Contains(t, string(svg), `class="bucket"`)
+}
