@@ -83,12 +83,12 @@ func newest(t testing.TB, out string) int {
 // of a run that nobody disturbed, which has one process.
 func TestKilledRanksAreRestarted(t *testing.T) {
 	t.Parallel()
-	const steps = 300
+	const steps = 200
 	dir := t.TempDir()
-	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "10", "--eval_steps", "50", "--save_total_limit", "3"}
+	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50", "--save_total_limit", "3"}
 	whole := filepath.Join(dir, "whole")
 	succeed(t, plain(tiny(whole, flags...)))
-	for _, backend := range []string{"shm", "tcp"} {
+	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			out := filepath.Join(dir, backend)
 			p := start(t, launched(4, tiny(out, append(flags, "--ddp_backend", backend)...), "--max_restarts", "3"))
@@ -109,6 +109,48 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 			requireSameEnd(t, whole, out, steps)
 			p.requireNothingLeft()
 		})
+	}
+}
+
+// backends are those that processes of one host can have; with -short, the one that they do
+// have unless they ask for another.
+func backends() []string {
+	if testing.Short() {
+		return []string{"shm"}
+	}
+	return []string{"shm", "tcp"}
+}
+
+// TestKilledAtTheStart kills a random rank before it has made a step, often before it has
+// met the others, and wants the others to give up and the next start to be undisturbed.
+func TestKilledAtTheStart(t *testing.T) {
+	t.Parallel()
+	times := 8
+	if testing.Short() {
+		times = 3
+	}
+	dir := t.TempDir()
+	whole := filepath.Join(dir, "whole")
+	succeed(t, plain(tiny(whole)))
+	r := rand.New(rand.NewPCG(9, 10))
+	for i := range times {
+		out := filepath.Join(dir, strconv.Itoa(i))
+		p := start(t, launched(4, tiny(out, "--ddp_backend", []string{"shm", "tcp"}[i%2]), "--max_restarts", "1", "--settle_time", "0.3"))
+		victim := r.IntN(4)
+		pid := 0
+		p.await("a rank", func() bool { pid = p.ranks(0)[victim]; return pid != 0 })
+		time.Sleep(time.Duration(r.IntN(60_000)) * time.Microsecond)
+		began := time.Now()
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		p.wait()
+		text := p.stderr.String()
+		require.Equal(t, 0, p.code(), "%s", text)
+		require.Equal(t, 1, strings.Count(text, "all are started again"), "%s", text)
+		require.Contains(t, text, fmt.Sprintf(`rank=%d cause="killed by SIGKILL"`, victim))
+		require.Less(t, p.endedAt.Sub(began), 10*time.Second, "the others gave up at once\n%s", text)
+		requireNoTrace(t, text)
+		requireSameEnd(t, whole, out, 24)
+		p.requireNothingLeft()
 	}
 }
 
@@ -190,7 +232,7 @@ func TestKilledRankWithoutLauncher(t *testing.T) {
 // TestStoppedRank wants the deadline's error, which names the rank that stands still.
 func TestStoppedRank(t *testing.T) {
 	t.Parallel()
-	for _, backend := range []string{"shm", "tcp"} {
+	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend, "--ddp_timeout", "3"), "--grace_period", "0.5"))

@@ -1,0 +1,140 @@
+package distributed
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// soon is how long a mistake may take to be told.
+const soon = 5 * time.Second
+
+// TestWrongToken wants the rank that has it refused at once, and the others to say who is
+// missing when their patience ends.
+func TestWrongToken(t *testing.T) {
+	t.Parallel()
+	out := t.TempDir()
+	began := time.Now()
+	ranks := startRanks(t, 4, func(rank int) (argv, env []string) {
+		if rank == 1 {
+			env = append(env, "LOCKSTEP_JOB_TOKEN=a token of quite another job")
+		}
+		return tiny(out, "--ddp_timeout", "3"), env
+	})
+	wants := []string{"connections were refused: they did not know the job token", "belongs to another job", "rank 1", "rank 1"}
+	for r, p := range ranks {
+		p.wait()
+		t.Logf("rank %d: %s", r, firstError(p))
+		require.Less(t, p.endedAt.Sub(began), soon)
+		require.Equal(t, 1, p.code(), "rank %d: %s", r, p.stderr)
+		require.Contains(t, p.stderr.String(), wants[r])
+		requireNoTrace(t, p.stderr.String())
+	}
+}
+
+// firstError is the line by which a rank says why it failed.
+func firstError(p *process) string {
+	for line := range strings.Lines(p.stderr.String()) {
+		if strings.HasPrefix(line, "clm: ") {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// TestDifferentArguments wants every rank to name the argument, both values and both ranks.
+func TestDifferentArguments(t *testing.T) {
+	t.Parallel()
+	out := t.TempDir()
+	began := time.Now()
+	ranks := startRanks(t, 4, func(rank int) (argv, env []string) {
+		return tiny(out, "--learning_rate", []string{"0.003", "0.003", "0.03", "0.003"}[rank]), nil
+	})
+	for r, p := range ranks {
+		p.wait()
+		t.Logf("rank %d: %s", r, firstError(p))
+		require.Less(t, p.endedAt.Sub(began), soon)
+		require.Equal(t, 1, p.code(), "rank %d: %s", r, p.stderr)
+		require.Contains(t, p.stderr.String(), "learning_rate is 0.003 on rank 0 and 0.03 on rank 2")
+		requireNoTrace(t, p.stderr.String())
+	}
+}
+
+// TestDifferentShapes has a model on one rank that is another's in name only.
+func TestDifferentShapes(t *testing.T) {
+	t.Parallel()
+	out := t.TempDir()
+	began := time.Now()
+	ranks := startRanks(t, 4, func(rank int) (argv, env []string) {
+		return tiny(out, "--n_embd", []string{"32", "64", "32", "32"}[rank]), nil
+	})
+	for r, p := range ranks {
+		p.wait()
+		t.Logf("rank %d: %s", r, firstError(p))
+		require.Less(t, p.endedAt.Sub(began), soon)
+		require.Equal(t, 1, p.code(), "rank %d: %s", r, p.stderr)
+		require.Contains(t, p.stderr.String(), "rank 1")
+		require.Contains(t, p.stderr.String(), "transformer.")
+		requireNoTrace(t, p.stderr.String())
+	}
+}
+
+// TestStranger writes all sorts of things to the port where the ranks meet, from before
+// they do until they are done, and wants the run to end as if nobody had.
+func TestStranger(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	flags := []string{"--max_steps", "120", "--save_steps", "120"}
+	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
+	succeed(t, plain(tiny(whole, flags...)))
+	p := start(t, launched(2, tiny(out, append(flags, "--ddp_backend", "tcp")...)))
+	port := 0
+	p.await("a port", func() bool { port = p.port(); return port != 0 })
+	connected := disturb(t, p, port)
+	require.Equal(t, 0, p.code(), "%s", p.stderr)
+	t.Logf("%d connections of the stranger", connected)
+	require.Greater(t, connected, 20)
+	requireSameEnd(t, whole, out, 120)
+	p.requireNothingLeft()
+	requireFree(t, port)
+}
+
+// disturb connects to a port again and again until the process ends, and counts how often
+// it could.
+func disturb(t testing.TB, p *process, port int) int {
+	t.Helper()
+	noise := make([]byte, 64<<10)
+	_, err := rand.Read(noise)
+	require.NoError(t, err)
+	messages := [][]byte{
+		nil, noise, []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), {0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3},
+		binary.BigEndian.AppendUint32(nil, 1<<31-1), binary.LittleEndian.AppendUint32(nil, 1<<31-1), bytes.Repeat([]byte{'{'}, 4096), {0},
+	}
+	connected := 0
+	for i := 0; ; i++ {
+		select {
+		case <-p.ended:
+			return connected
+		case <-time.After(2 * time.Millisecond):
+		}
+		c, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), time.Second)
+		if err != nil {
+			continue // it listens no more
+		}
+		connected++
+		_, _ = c.Write(messages[i%len(messages)]) // it may hang up
+		if i%3 == 0 {                             // the others wait for an answer until the end
+			require.NoError(t, c.Close())
+			continue
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+}
