@@ -299,6 +299,7 @@ func (a *Accelerator) release() error {
 	}
 	r := a.ddp
 	a.ddp = nil
+	a.sum.settle(nil) // the buckets go
 	return r.Close()
 }
 

@@ -159,6 +159,24 @@ func TestBrokenOffWindow(t *testing.T) {
 	require.Equal(t, run(false), run(true))
 }
 
+// Nothing points into the buckets once a rank is closed: their memory may be gone.
+func TestCloseTakesGradientsOutOfTheBuckets(t *testing.T) {
+	errs := job(t, accelerators(t, 2, nil), func(acc *accelerate.Accelerator) error {
+		if _, _, err := train(t, acc, 2, everywhere, nowhere); err != nil {
+			return err
+		}
+		if err := acc.Close(); err != nil {
+			return err
+		}
+		acc.ZeroGrad()
+		for _, p := range acc.Params() {
+			require.Nil(t, p.SwapGrad(nil, false), p.Name)
+		}
+		return nil
+	})
+	require.Equal(t, []error{nil, nil}, errs)
+}
+
 // Ranks with unequal numbers of batches: Join takes all of them to the end of the longest;
 // every batch counts once.
 func TestJoin(t *testing.T) {
