@@ -23,7 +23,7 @@ type Conv2DOptions struct {
 // result is [N,O,OH,OW] with OH = ⌊(H + 2·padding − dilation·(KH−1) − 1)/stride⌋ + 1 and OW
 // likewise. It is computed as a matrix product over unfolded windows, some samples at a
 // time (Chellapilla et al. 2006); the gradient unfolds again and keeps none. The
-// weight's gradient is added up sample by sample, in order. Half dtypes compute in float32.
+// weight's gradient is added up block by block, in order. Half dtypes compute in float32.
 // A kernel that is larger than the padded image is refused.
 func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	const name = "Conv2D"
@@ -81,7 +81,7 @@ func (s *sliding) attrs() attrs {
 	return ints(s.stride[0], s.stride[1], s.padding[0], s.padding[1], s.dilation[0], s.dilation[1])
 }
 
-// convolution is the geometry of one Conv2D, seen as products of weight [groups,O/groups,depth] and windows [N,groups,depth,area].
+// convolution is the geometry of one Conv2D, seen as products of weight [groups,O/groups,depth] and windows [groups,depth,N·area].
 type convolution struct {
 	sliding
 	n, c, o, groups int
@@ -123,56 +123,69 @@ func (c *Ctx) convolution(x, weight, bias *Tensor, opt Conv2DOptions) *convoluti
 	return g
 }
 
-// direct reports whether the windows are the image itself.
-func (g *convolution) direct() bool {
-	one := [2]int{1, 1}
-	return g.kernel == one && g.stride == one && g.padding == [2]int{}
+// workspace is the memory in which a convolution works on a block of samples.
+type workspace struct {
+	c       *Ctx
+	block   int     // samples
+	cols    *Tensor // windows, as [C,KH,KW,samples,OH,OW]: one matrix for all samples
+	results *Tensor // results or their gradients, as [O,samples,OH·OW]
 }
 
-// windows makes room for the unfolded windows of a block of samples, and says how many those are: it depends on the shape alone.
-func (g *convolution) windows(c *Ctx, dt DType) (cols *Tensor, block int) {
-	block = min(g.n, max(1, convBlock/max(1, g.groups*g.depth*g.area*dt.Size())))
-	return c.empty("Conv2D", dt, block, g.c, g.kernel[0], g.kernel[1], g.places[0], g.places[1]), block
+// blocks calls f for each block of n samples from first on. Blocks depend on the shape alone.
+func (g *convolution) blocks(c *Ctx, dt DType, f func(w *workspace, first, n int)) {
+	w := &workspace{c: c, block: min(g.n, max(1, convBlock/max(1, g.groups*g.depth*g.area*dt.Size())))}
+	w.cols = c.empty("Conv2D", dt, g.groups*g.depth*g.area*w.block)
+	w.results = c.empty("Conv2D", dt, g.o*g.area*w.block)
+	defer w.cols.Free()
+	defer w.results.Free()
+	for first := 0; first < g.n; first += w.block {
+		f(w, first, min(w.block, g.n-first))
+	}
 }
 
-// unfold calls f for each block of samples, from first on, with their windows [samples,groups,depth,area].
-func (g *convolution) unfold(c *Ctx, x *Tensor, f func(first, samples int, cols *Tensor)) {
-	if g.direct() {
-		f(0, g.n, x.reshaped([]int{g.n, g.groups, g.depth, g.area}))
+// windows shows the windows of n samples as the backend wants them, [n,C,KH,KW,OH,OW], and as matrices [groups,depth,n·area].
+func (g *convolution) windows(w *workspace, n int) (cols, matrices *Tensor) {
+	cols = w.cols.reshaped([]int{g.c, g.kernel[0], g.kernel[1], n, g.places[0], g.places[1]})
+	s := cols.stride
+	cols.shape = [MaxDims]int{n, g.c, g.kernel[0], g.kernel[1], g.places[0], g.places[1]}
+	cols.stride = [MaxDims]int{s[3], s[0], s[1], s[2], s[4], s[5]}
+	return cols, w.cols.reshaped([]int{g.groups, g.depth, n * g.area})
+}
+
+// matrices shows the results of n samples as [groups,O/groups,n·area].
+func (g *convolution) matrices(w *workspace, n int) *Tensor {
+	return w.results.reshaped([]int{g.groups, g.o / g.groups, n * g.area})
+}
+
+// kernels shows the weight as matrices [groups,O/groups,depth].
+func (g *convolution) kernels(weight *Tensor) *Tensor {
+	return weight.reshaped([]int{g.groups, g.o / g.groups, g.depth})
+}
+
+// exchange copies the results of n samples between y [N,O,OH,OW], from sample first on, and the workspace.
+func (g *convolution) exchange(w *workspace, y *Tensor, first, n int, toY bool) {
+	image := y.narrow(0, first, n).reshaped([]int{n, g.o, g.area})
+	image.shape[0], image.shape[1], image.stride[0], image.stride[1] = g.o, n, image.stride[1], image.stride[0]
+	room := w.results.reshaped([]int{g.o, n, g.area})
+	if toY {
+		w.c.launch(backend.OpCopy, image, room)
 		return
 	}
-	cols, block := g.windows(c, x.dtype)
-	defer cols.Free()
-	a := g.attrs()
-	for first := 0; first < g.n; first += block {
-		n := min(block, g.n-first)
-		part := cols.narrow(0, 0, n)
-		c.launchAttrs(backend.OpIm2Col, &a, part, x.narrow(0, first, n))
-		f(first, n, part.reshaped([]int{n, g.groups, g.depth, g.area}))
-	}
-}
-
-// results shows a tensor of the result's shape as [N,groups,O/groups,area], from a sample on.
-func (g *convolution) results(y *Tensor, first, samples int) *Tensor {
-	return y.narrow(0, first, samples).reshaped([]int{samples, g.groups, g.o / g.groups, g.area})
-}
-
-// kernels shows the weight as [samples,groups,O/groups,depth], the same for each sample.
-func (g *convolution) kernels(weight *Tensor, samples int) *Tensor {
-	w := weight.reshaped([]int{1, g.groups, g.o / g.groups, g.depth})
-	w.shape[0], w.stride[0] = samples, 0
-	return w
+	w.c.launch(backend.OpCopy, room, image)
 }
 
 func (g *convolution) forward(c *Ctx, x, weight, bias *Tensor) *Tensor {
 	y := c.empty("Conv2D", x.dtype, g.n, g.o, g.places[0], g.places[1])
-	a := attrs{}
-	if bias != nil {
-		c.elementwise(backend.OpCopy, &attrs{}, y, bias.reshaped([]int{g.o, 1, 1}))
-		a.ints[0] = 1
-	}
-	g.unfold(c, x, func(first, n int, cols *Tensor) {
-		c.launchAttrs(backend.OpMatMul, &a, g.results(y, first, n), g.kernels(weight, n), cols)
+	a, slide := attrs{}, g.attrs()
+	g.blocks(c, x.dtype, func(w *workspace, first, n int) {
+		cols, matrices := g.windows(w, n)
+		c.launchAttrs(backend.OpIm2Col, &slide, cols, x.narrow(0, first, n))
+		if bias != nil {
+			c.elementwise(backend.OpCopy, &attrs{}, w.results.reshaped([]int{g.o, n * g.area}), bias.reshaped([]int{g.o, 1}))
+			a.ints[0] = 1
+		}
+		c.launchAttrs(backend.OpMatMul, &a, g.matrices(w, n), g.kernels(weight), matrices)
+		g.exchange(w, y, first, n, true)
 	})
 	return y
 }
@@ -180,35 +193,29 @@ func (g *convolution) forward(c *Ctx, x, weight, bias *Tensor) *Tensor {
 // inputGrad is the gradient of the images: each window's is Wᵀ·dY, and is folded back.
 func (g *convolution) inputGrad(c *Ctx, dy, weight *Tensor) *Tensor {
 	dx := c.empty("Conv2D", dy.dtype, g.n, g.c, g.size[0], g.size[1])
-	if g.direct() {
-		c.launch(backend.OpMatMul, dx.reshaped([]int{g.n, g.groups, g.depth, g.area}), swapLast(g.kernels(weight, g.n)), g.results(dy, 0, g.n))
-		return dx
-	}
-	cols, block := g.windows(c, dy.dtype)
-	defer cols.Free()
-	a := g.attrs()
-	for first := 0; first < g.n; first += block {
-		n := min(block, g.n-first)
-		part := cols.narrow(0, 0, n)
-		c.launch(backend.OpMatMul, part.reshaped([]int{n, g.groups, g.depth, g.area}), swapLast(g.kernels(weight, n)), g.results(dy, first, n))
-		c.launchAttrs(backend.OpCol2Im, &a, dx.narrow(0, first, n), part)
-	}
+	slide := g.attrs()
+	g.blocks(c, dy.dtype, func(w *workspace, first, n int) {
+		cols, matrices := g.windows(w, n)
+		g.exchange(w, dy, first, n, false)
+		c.launch(backend.OpMatMul, matrices, swapLast(g.kernels(weight)), g.matrices(w, n))
+		c.launchAttrs(backend.OpCol2Im, &slide, dx.narrow(0, first, n), cols)
+	})
 	return dx
 }
 
-// weightGrad is Σ dY·windowsᵀ over the samples, [groups,O/groups,depth].
+// weightGrad is dY·windowsᵀ over all samples, block by block.
 func (g *convolution) weightGrad(c *Ctx, dy, x *Tensor) *Tensor {
 	if g.n == 0 {
 		return Zeros(c, dy.dtype, g.groups, g.o/g.groups, g.depth)
 	}
 	dw := c.empty("Conv2D", dy.dtype, g.groups, g.o/g.groups, g.depth)
-	sum := dw.reshaped([]int{1, g.groups, g.o / g.groups, g.depth})
-	a := attrs{}
-	g.unfold(c, x, func(first, n int, cols *Tensor) {
-		for i := range n {
-			c.launchAttrs(backend.OpMatMul, &a, sum, g.results(dy, first+i, 1), swapLast(cols.narrow(0, i, 1)))
-			a.ints[0] = 1 // the first overwrites, the others add
-		}
+	a, slide := attrs{}, g.attrs()
+	g.blocks(c, x.dtype, func(w *workspace, first, n int) {
+		cols, matrices := g.windows(w, n)
+		c.launchAttrs(backend.OpIm2Col, &slide, cols, x.narrow(0, first, n))
+		g.exchange(w, dy, first, n, false)
+		c.launchAttrs(backend.OpMatMul, &a, dw, g.matrices(w, n), swapLast(matrices))
+		a.ints[0] = 1 // the first block overwrites, the others add
 	})
 	return dw
 }

@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"unsafe"
+
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
@@ -21,14 +23,22 @@ func windowOf(c *backend.Call, image, cols *backend.View) window {
 
 // wantWindow faults unless the operands of OpIm2Col or OpCol2Im fit.
 func (d *Device) wantWindow(c *backend.Call, image, cols *backend.View) {
-	d.wantRows(c, &c.In[0], "input", 0)
-	d.wantRows(c, &c.Out[0], "output", 0)
-	if image.NDim != 4 || cols.NDim != 6 || image.Shape[0] != cols.Shape[0] || image.Shape[1] != cols.Shape[1] {
-		d.fault(c, "image of shape %v, windows of shape %v", image.Shape[:image.NDim], cols.Shape[:cols.NDim])
+	if image.DType != cols.DType || image.NDim != 4 || cols.NDim != 6 || image.Shape[0] != cols.Shape[0] || image.Shape[1] != cols.Shape[1] {
+		d.fault(c, "image of %s and shape %v, windows of %s and shape %v", image.DType, image.Shape[:image.NDim], cols.DType, cols.Shape[:cols.NDim])
+	}
+	if !image.Contiguous() || cols.Shape[5] > 1 && cols.Stride[5] != 1 || cols.Shape[4] > 1 && cols.Stride[4] != cols.Shape[5] {
+		d.fault(c, "image of strides %v, windows of strides %v: want them contiguous, the windows in the last two dims", image.Stride[:4], cols.Stride[:6])
 	}
 	if c.Ints[0] < 1 || c.Ints[1] < 1 || c.Ints[2] < 0 || c.Ints[3] < 0 || c.Ints[4] < 1 || c.Ints[5] < 1 {
 		d.fault(c, "stride, padding, dilation %v", c.Ints[:6])
 	}
+}
+
+// placesOf is what element (a,b) of the window sees of a plane: a matrix of places.
+func placesOf[T float](g *window, cols *backend.View, plane, a, b int) []T {
+	n, ch := plane/cols.Shape[1], plane%cols.Shape[1]
+	first := cols.Offset + n*cols.Stride[0] + ch*cols.Stride[1] + a*cols.Stride[2] + b*cols.Stride[3]
+	return unsafe.Slice((*T)(at(cols, first)), g.oh*g.ow)
 }
 
 // inside is the range of places j < places whose pixel j·stride + offset lies in 0 ≤ pixel < size.
@@ -64,26 +74,43 @@ func im2ColUnits[T float](t *task, _ *lane, lo, hi int) {
 	g := windowOf(t.c, &t.c.In[0], &t.c.Out[0])
 	for u := lo; u < hi; u++ {
 		a, b := u/g.kw%g.kh, u%g.kw
-		x, y := row[T](&t.c.In[0], u/(g.kw*g.kh), g.h*g.w), row[T](&t.c.Out[0], u, g.oh*g.ow)
-		left := b*g.dw - g.pw
-		first, last := inside(g.ow, g.w, g.sw, left)
-		for i := range g.oh {
-			line, at := y[i*g.ow:][:g.ow], i*g.sh-g.ph+a*g.dh
-			if at < 0 || at >= g.h || first == last {
-				clear(line)
-				continue
-			}
-			clear(line[:first])
-			clear(line[last:])
-			from := x[at*g.w+first*g.sw+left:]
-			line = line[first:last]
-			if g.sw == 1 {
-				copy(line, from)
-				continue
-			}
+		plane := u / (g.kw * g.kh)
+		x, y := row[T](&t.c.In[0], plane, g.h*g.w), placesOf[T](&g, &t.c.Out[0], plane, a, b)
+		seePlaces(&g, y, x, a, b)
+	}
+}
+
+// seePlaces sets y to what element (a,b) of the window sees of the plane x.
+func seePlaces[T float](g *window, y, x []T, a, b int) {
+	left, top := b*g.dw-g.pw, a*g.dh-g.ph
+	first, last := inside(g.ow, g.w, g.sw, left)
+	above, below := inside(g.oh, g.h, g.sh, top)
+	if first == last || above == below {
+		clear(y)
+		return
+	}
+	clear(y[:above*g.ow])
+	clear(y[below*g.ow:])
+	y, x = y[above*g.ow:below*g.ow], x[(above*g.sh+top)*g.w+first*g.sw+left:]
+	if g.sw == 1 && g.sh == 1 && g.ow == g.w { // the plane, moved; what wrapped around is overwritten below
+		copy(y[first:len(y)-(g.ow-last)], x)
+	}
+	for i := range below - above {
+		line, from := y[i*g.ow:][:g.ow], x[i*g.sh*g.w:]
+		for j := range first {
+			line[j] = 0
+		}
+		for j := last; j < g.ow; j++ {
+			line[j] = 0
+		}
+		line = line[first:last]
+		switch {
+		case g.sw > 1:
 			for j := range line {
 				line[j] = from[j*g.sw]
 			}
+		case g.sh > 1 || g.ow != g.w:
+			copy(line, from)
 		}
 	}
 }
@@ -104,43 +131,49 @@ func col2ImKernel(d *Device, c *backend.Call) {
 	}
 }
 
-// col2ImPlanes adds up one line of pixels after the other, in float64.
+// col2ImPlanes adds up one plane after the other in float64, an element of the window at a time.
 func col2ImPlanes[T float](t *task, l *lane, lo, hi int) {
 	g := windowOf(t.c, &t.c.Out[0], &t.c.In[0])
-	l.reserve(8 * g.w)
-	sums := carve[float64](l, g.w)
+	l.reserve(8 * g.h * g.w)
+	sums := carve[float64](l, g.h*g.w)
 	for p := lo; p < hi; p++ {
-		cols, x := row[T](&t.c.In[0], p, g.kh*g.kw*g.oh*g.ow), row[T](&t.c.Out[0], p, g.h*g.w)
-		for at := range g.h {
-			clear(sums)
-			for a := range g.kh {
-				if i := at + g.ph - a*g.dh; i >= 0 && i%g.sh == 0 && i/g.sh < g.oh {
-					addWindowLine(&g, sums, cols, a, i/g.sh)
-				}
+		clear(sums)
+		for a := range g.kh {
+			for b := range g.kw {
+				addPlaces(&g, sums, placesOf[T](&g, &t.c.In[0], p, a, b), a, b)
 			}
-			for j, s := range sums {
-				x[at*g.w+j] = T(s)
-			}
+		}
+		for i, x := 0, row[T](&t.c.Out[0], p, g.h*g.w); i < len(x); i++ {
+			x[i] = T(sums[i])
 		}
 	}
 }
 
-// addWindowLine adds line a of the windows in line i of the places to the pixels that it saw.
-func addWindowLine[T float](g *window, sums []float64, cols []T, a, i int) {
-	for b := range g.kw {
-		left := b*g.dw - g.pw
-		first, last := inside(g.ow, g.w, g.sw, left)
-		line := cols[((a*g.kw+b)*g.oh+i)*g.ow:][first:last]
-		if len(line) == 0 {
-			continue
-		}
-		to := sums[first*g.sw+left:]
-		if g.sw == 1 {
+// shortLine is the length below which a loop is faster than a call of a vector kernel.
+const shortLine = 24
+
+// addPlaces adds what element (a,b) of the window sees to the pixels that it sees.
+func addPlaces[T float](g *window, sums []float64, places []T, a, b int) {
+	left, top := b*g.dw-g.pw, a*g.dh-g.ph
+	first, last := inside(g.ow, g.w, g.sw, left)
+	above, below := inside(g.oh, g.h, g.sh, top)
+	if first == last {
+		return
+	}
+	for i := above; i < below; i++ {
+		line, to := places[i*g.ow:][first:last], sums[(i*g.sh+top)*g.w+first*g.sw+left:]
+		switch {
+		case g.sw > 1:
+			for j, v := range line {
+				to[j*g.sw] += float64(v)
+			}
+		case len(line) < shortLine:
+			to = to[:len(line)]
+			for j, v := range line {
+				to[j] += float64(v)
+			}
+		default:
 			addLine(to[:len(line)], line)
-			continue
-		}
-		for j, v := range line {
-			to[j*g.sw] += float64(v)
 		}
 	}
 }
