@@ -40,11 +40,14 @@ func FillUint32(dst []uint32, key, position, first uint64) {
 		dst[0] = Uint32At(key, position, first)
 		dst, first = dst[1:], first+1
 	}
-	blocks := unsafe.Slice((*[4]uint32)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst)/4)
-	for i := vecmath.PhiloxBlocks(blocks, key, position, first/4); i < len(blocks); i++ {
-		blocks[i] = At(key, position, first/4+uint64(i))
+	whole := len(dst) / 4 * 4
+	if whole > 0 {
+		blocks := unsafe.Slice((*[4]uint32)(unsafe.Pointer(unsafe.SliceData(dst))), whole/4)
+		for i := vecmath.PhiloxBlocks(blocks, key, position, first/4); i < len(blocks); i++ {
+			blocks[i] = At(key, position, first/4+uint64(i))
+		}
 	}
-	for i := len(blocks) * 4; i < len(dst); i++ {
+	for i := whole; i < len(dst); i++ {
 		dst[i] = Uint32At(key, position, first+uint64(i))
 	}
 }
