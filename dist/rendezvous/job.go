@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
 )
@@ -73,6 +75,8 @@ func (j *Job) join(ctx context.Context) error {
 	if j.listener, err = wire.Listen(net.JoinHostPort(host, "0"), j.Token, j.arrived); err != nil {
 		return fmt.Errorf("rendezvous: rank %d cannot listen: %w", j.Rank, err)
 	}
+	watched, stop := j.watch(ctx)
+	defer stop()
 	if err := j.meet(ctx, self(j.Config, j.listener.Addr().String())); err != nil {
 		return err
 	}
@@ -80,7 +84,7 @@ func (j *Job) join(ctx context.Context) error {
 		if r == j.Rank {
 			continue
 		}
-		conn, err := j.Connect(ctx, "control", r)
+		conn, err := j.Connect(watched, "control", r)
 		if err != nil {
 			return err
 		}
@@ -109,6 +113,59 @@ func (j *Job) openStore(ctx context.Context) error {
 	var err error
 	j.Store, err = Dial(ctx, j.Address, j.Token, j.Rank)
 	return err
+}
+
+// watch returns a context that ends, beside the reasons of ctx, when a process that has come dies. Until there are control connections only the store can tell: it fails
+// the exchanges under way, and this one waits for one process more than there are.
+func (j *Job) watch(ctx context.Context) (context.Context, func()) {
+	watched, cancel := context.WithCancelCause(ctx)
+	// Who does not come in time is for others to say.
+	patient, stop := context.WithTimeout(context.WithoutCancel(ctx), j.Timeout+wire.Patience)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		_, err := j.Store.Exchange(patient, fmt.Sprintf("deaths/%d", j.World), j.Rank, j.World+1, nil)
+		cancel(err)
+	})
+	return watched, func() {
+		stop()
+		watching.Wait()
+	}
+}
+
+// lastWords is how long an answer may be under way after one of those who were asked has left.
+const lastWords = time.Second
+
+// Exchange is [Store.Exchange] among some ranks of the job, this one among them, with their values in the order of members. It also fails, within a second or two, when
+// one of them is gone, before the exchange has begun or since.
+func (j *Job) Exchange(ctx context.Context, key string, members []int, value []byte) ([][]byte, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, r := range members {
+		if r == j.Rank {
+			continue
+		}
+		go func() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-j.gone[r]:
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(lastWords):
+				cancel(j.departed(r))
+			}
+		}()
+	}
+	return j.Store.Exchange(ctx, key, slices.Index(members, j.Rank), len(members), value)
+}
+
+// departed says that a rank is gone, and why.
+func (j *Job) departed(rank int) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	p := j.Peers[rank]
+	return fmt.Errorf("rank %d (process %d on %s) is lost: %s", rank, p.PID, p.Host, j.lost[rank].why)
 }
 
 // meet exchanges what the ranks know of themselves.
@@ -180,10 +237,7 @@ func (j *Job) accept(ctx context.Context, h wire.Hello) (net.Conn, error) {
 	case c := <-j.place(h):
 		return prepare(c), nil
 	case <-j.gone[h.Rank]:
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		p := j.Peers[h.Rank]
-		return nil, fmt.Errorf("rendezvous: rank %d (process %d on %s) did not connect to rank %d: %s", h.Rank, p.PID, p.Host, j.Rank, j.lost[h.Rank].why)
+		return nil, fmt.Errorf("rendezvous: no connection to rank %d: %w", j.Rank, j.departed(h.Rank))
 	case <-ctx.Done():
 		p := j.Peers[h.Rank]
 		return nil, fmt.Errorf("rendezvous: rank %d (process %d on %s) did not connect to rank %d: %w", h.Rank, p.PID, p.Host, j.Rank, context.Cause(ctx))

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/disttest"
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -168,6 +169,32 @@ func TestRankThatDiesDuringTheRendezvous(t *testing.T) {
 		require.ErrorContains(t, err, "rank 2 (127.0.0.1:")
 		require.ErrorContains(t, err, "went away")
 	}
+}
+
+// A rank that dies after it has introduced itself, and before it has connected to the others, is an error as well.
+func TestRankThatDiesBeforeItConnects(t *testing.T) {
+	list := configs(2, address(t), disttest.Token)
+	server, err := rendezvous.Serve(list[0].Address, disttest.Token)
+	require.NoError(t, err)
+	defer server.Close()
+	list[0].Server = server
+	dying, err := net.Dial("tcp", list[0].Address)
+	require.NoError(t, err)
+	require.NoError(t, wire.Greet(dying, disttest.Token, wire.Hello{Kind: "store", Rank: 1}))
+	me := fmt.Appendf(nil, `{"rank":1,"host":"elsewhere","pid":7,"address":"127.0.0.1:1","kernels":%q}`, kernels.Active())
+	require.NoError(t, wire.Write(dying, map[string]any{"id": 1, "op": "exchange", "key": "peers", "value": me, "rank": 1, "n": 2, "timeout": time.Minute}, wire.MaxFrame))
+	go func() {
+		var answer map[string]any
+		_ = wire.Read(dying, &answer, wire.MaxFrame) // all are there
+		time.Sleep(50 * time.Millisecond)
+		_ = dying.Close()
+	}()
+	list[0].Timeout = time.Minute
+	began := time.Now()
+	_, err = rendezvous.Join(t.Context(), list[0])
+	require.ErrorContains(t, err, "rank 1 (process 7 on elsewhere) did not connect to rank 0")
+	require.ErrorContains(t, err, "went away")
+	require.Less(t, time.Since(began), 30*time.Second, "it did not wait for the deadline")
 }
 
 func TestStore(t *testing.T) {

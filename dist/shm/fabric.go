@@ -141,7 +141,7 @@ func (f *fabric) exchange(mine []byte) ([][]byte, error) {
 	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
 	defer cancel()
-	return f.job.Store.Exchange(ctx, key, f.rank, len(f.members), mine)
+	return f.job.Exchange(ctx, key, f.members, mine)
 }
 
 func (f *fabric) Rank() int { return f.rank }

@@ -97,7 +97,7 @@ func (e *Engine) agree(mine error) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), e.job.Timeout)
 	defer cancel()
-	all, err := e.job.Store.Exchange(ctx, e.group+"/inner", e.rank, len(e.members), text)
+	all, err := e.job.Exchange(ctx, e.group+"/inner", e.members, text)
 	if err != nil {
 		return false, err
 	}
