@@ -235,7 +235,7 @@ func TestStoppedRank(t *testing.T) {
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend, "--ddp_timeout", "3"), "--grace_period", "0.5"))
+			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend, "--ddp_timeout", "3"), "--settle_time", "0.5", "--grace_period", "0.5"))
 			p.awaitPrinted("step 5 ")
 			struck := p.strike(1, syscall.SIGSTOP)
 			p.wait()

@@ -27,7 +27,7 @@ func TestWrongToken(t *testing.T) {
 		if rank == 1 {
 			env = append(env, "LOCKSTEP_JOB_TOKEN=a token of quite another job")
 		}
-		return tiny(out, "--ddp_timeout", "3"), env
+		return tiny(out, "--ddp_timeout", "2"), env
 	})
 	wants := []string{"connections were refused: they did not know the job token", "belongs to another job", "rank 1", "rank 1"}
 	for r, p := range ranks {
