@@ -47,10 +47,21 @@ func (r *run) attempt(number int) error {
 	switch {
 	case a.interrupted == nil:
 		return a.verdict()
-	case a.failed:
+	case a.failed && !a.onlyInterrupted():
 		return errors.Join(a.verdict(), a.interruption())
 	}
 	return a.interruption()
+}
+
+// onlyInterrupted reports whether what failed was ended by the interrupting signal itself: a
+// terminal sends it to ranks, too, that are not in process groups of their own yet.
+func (a *attempt) onlyInterrupted() bool {
+	for _, w := range a.workers {
+		if w.failed() && w.unprompted && (!w.status.Signaled() || w.status.Signal() != a.interrupted.Signal) {
+			return false
+		}
+	}
+	return true
 }
 
 // interruption is the interrupt, with who had to be killed.
