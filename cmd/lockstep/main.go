@@ -51,6 +51,7 @@ func commands() []command {
 	return []command{
 		{"launch", "start a program as many ranks on this host, and watch over them", (*program).launch},
 		{"env", "show this process's place in a job, why, and what the machine offers", (*program).env},
+		{"debug", "name the culprit in the flight records of a failed job", (*program).debug},
 		{"version", "show the version", (*program).version},
 		{"help", "show this text, or a command's", (*program).help},
 		{guardCommand, "", (*program).guard},
