@@ -23,7 +23,11 @@ type Server struct {
 	conns     map[net.Conn]struct{}
 	changed   chan struct{} // closed and replaced at each change of values
 	closed    bool
+	busy      int // requests whose answers have not left
 }
+
+// lastAnswers is how long Close waits for answers to leave.
+const lastAnswers = time.Second
 
 // requestsAtOnce is how many requests of one client may wait; further ones are not read.
 const requestsAtOnce = 256
@@ -88,15 +92,27 @@ func (s *Server) Refused() int { return s.listener.Refused() }
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
-	for c := range s.conns {
-		_ = c.Close()
-	}
 	for key := range s.exchanges {
 		s.fail(key, "the store was closed")
 	}
 	s.notify()
+	// Those who wait have their answer now; let it leave before the connections end, so that they hear why.
+	for begun := time.Now(); s.busy > 0 && time.Since(begun) < lastAnswers; {
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		s.mu.Lock()
+	}
+	for c := range s.conns {
+		_ = c.Close()
+	}
 	s.mu.Unlock()
 	return s.listener.Close()
+}
+
+func (s *Server) count(requests int) {
+	s.mu.Lock()
+	s.busy += requests
+	s.mu.Unlock()
 }
 
 // notify wakes those who wait for a value. The lock is held.
@@ -143,8 +159,10 @@ func (s *Server) answer(c net.Conn) (polite bool) {
 			return true
 		}
 		places <- struct{}{}
+		s.count(1)
 		running.Go(func() {
 			defer func() { <-places }()
+			defer s.count(-1)
 			a := s.handle(r, gone)
 			a.ID = r.ID
 			writing.Lock()
