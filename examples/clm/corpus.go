@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/data"
@@ -105,13 +106,16 @@ func expand(patterns []string) ([]string, error) {
 	return text.Expand(patterns...)
 }
 
-// holdOut takes one file in twenty out of the training files, at least one.
+// holdOut takes one file in twenty out of the training files, at least one: by the hash of
+// the path relative to the folder that all files share, so that it matters neither where the
+// files lie nor from where they are named.
 func holdOut(files []string) (train, eval []string, err error) {
 	if len(files) < 2 {
 		return nil, nil, errors.New("one training file and no validation_file: want --validation_file, or at least two training files, of which one is held out")
 	}
+	root := commonFolder(files)
 	for _, f := range files {
-		if text.HeldOut(filepath.ToSlash(f), 20) {
+		if text.HeldOut(filepath.ToSlash(strings.TrimPrefix(canonical(f), root)), 20) {
 			eval = append(eval, f)
 		} else {
 			train = append(train, f)
@@ -124,6 +128,19 @@ func holdOut(files []string) (train, eval []string, err error) {
 		train, eval = files[1:], files[:1]
 	}
 	return train, eval, nil
+}
+
+// commonFolder is the deepest folder that all files lie below, with its last separator.
+func commonFolder(files []string) string {
+	const separator = string(filepath.Separator)
+	common := canonical(files[0])
+	for _, f := range files {
+		dir := filepath.Dir(canonical(f)) + separator
+		for !strings.HasPrefix(dir, common) {
+			common = common[:strings.LastIndex(strings.TrimSuffix(common, separator), separator)+1]
+		}
+	}
+	return common
 }
 
 // limitBytes keeps files of together at least n bytes, chosen by the hash of their names

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -56,6 +57,38 @@ func TestUsersFilesSplit(t *testing.T) {
 	}
 	_, _, err := listFiles(&DataArguments{TrainFile: []string{folder(t, "a")}})
 	require.ErrorContains(t, err, "want --validation_file, or at least two training files")
+}
+
+// The split is of the files' names below the folder that they share, wherever it lies and
+// however it is named.
+func TestUsersFilesSplitAnywhere(t *testing.T) {
+	var names []string
+	for i := range 60 {
+		names = append(names, fmt.Sprintf("file%d", i))
+	}
+	split := func(path string) (held []string) {
+		_, eval, err := listFiles(&DataArguments{TrainFile: []string{path}})
+		require.NoError(t, err)
+		for _, f := range eval {
+			held = append(held, filepath.Base(f))
+		}
+		return held
+	}
+	dir := folder(t, names...)
+	want := split(dir)
+	require.Greater(t, len(want), 1)
+	require.Equal(t, want, split(folder(t, names...)))
+	t.Chdir(dir)
+	require.Equal(t, want, split("."))
+	require.Equal(t, want, split(filepath.Join(dir, "file*")))
+}
+
+func TestCommonFolder(t *testing.T) {
+	root := filepath.VolumeName(t.TempDir()) + string(filepath.Separator)
+	path := func(names ...string) string { return root + filepath.Join(names...) }
+	require.Equal(t, path("none", "a")+string(filepath.Separator), commonFolder([]string{path("none", "a", "x"), path("none", "a", "b", "y")}))
+	require.Equal(t, path("none")+string(filepath.Separator), commonFolder([]string{path("none", "ab", "x"), path("none", "a", "y")}))
+	require.Equal(t, root, commonFolder([]string{path("none", "x"), path("other")}))
 }
 
 func TestFilesOfBothSplitsAreRefused(t *testing.T) {

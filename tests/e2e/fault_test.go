@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -192,9 +193,11 @@ func TestDamagedCheckpoint(t *testing.T) {
 // TestCheckpointOfAnotherRun refuses a checkpoint that does not fit the data or the model.
 func TestCheckpointOfAnotherRun(t *testing.T) {
 	whole := t.TempDir()
-	succeed(t, tiny(t, whole, "--max_steps", "2", "--max_new_tokens", "0")...)
+	heldOut := write(t, "held_out.txt", strings.Repeat("Text that no run is trained on. ", 20))
+	succeed(t, tiny(t, whole, "--validation_file", heldOut, "--max_steps", "2", "--max_new_tokens", "0")...)
 	resume := func(more ...string) result {
-		return clm(t, tiny(t, t.TempDir(), append(more, "--max_steps", "4", "--resume_from_checkpoint", filepath.Join(whole, "checkpoint-2"))...)...)
+		return clm(t, tiny(t, t.TempDir(), append(more, "--validation_file", heldOut, "--max_steps", "4",
+			"--resume_from_checkpoint", filepath.Join(whole, "checkpoint-2"))...)...)
 	}
 	requireOneError(t, resume("--n_embd", "64"), 1, "transformer.wte.weight", "checkpoint-2")
 	requireOneError(t, resume("--block_size", "16"), 1, "checkpoint-2")
