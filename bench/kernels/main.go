@@ -1,4 +1,4 @@
-// Kernels compares streaming kernels, attention, GPT-2's projections and a training step with PyTorch on the CPU.
+// Kernels compares streaming kernels, attention, matrix products and a training step with PyTorch on the CPU.
 //
 // Both sides run the same rows, in turns, since a machine's speed drifts: ours, theirs, ours, theirs …; a row's value is the median over the
 // rounds of theirs divided by ours, above 1 where Lockstep is faster. The peer is peer.py under the Python that the environment variable PYTHON names.

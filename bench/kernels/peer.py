@@ -75,7 +75,22 @@ def attention(t, causal):
     return run
 
 
-def product(inner, outer, tokens):
+def product(m, n, k, trans_a, trans_b):
+    x = filled(k, m).T if trans_a else filled(m, k)
+    y = filled(n, k).T if trans_b else filled(k, n)
+
+    def run():
+        with torch.no_grad():
+            torch.mm(x, y)
+
+    return run
+
+
+def projection(inner, outer, tokens, gradient=""):
+    if gradient == "dx":
+        return product(tokens, inner, outer, False, True)
+    if gradient == "dw":
+        return product(inner, outer, tokens, True, False)
     x, w, b = filled(tokens, inner), filled(inner, outer), filled(outer)
 
     def run():
@@ -83,6 +98,25 @@ def product(inner, outer, tokens):
             torch.addmm(b, x, w)
 
     return run
+
+
+def head(inner, outer, tokens, gradient=""):
+    if gradient == "dx":
+        return product(tokens, inner, outer, False, False)
+    if gradient == "dw":
+        return product(outer, inner, tokens, True, False)
+    return product(tokens, outer, inner, False, True)
+
+
+def convolution(outer, depth, places, gradient=""):
+    if gradient == "dx":
+        return product(depth, places, outer, True, False)
+    if gradient == "dw":
+        return product(outer, depth, places, False, True)
+    return product(outer, places, depth, False, False)
+
+
+PRODUCTS = {"matmul": projection, "head": head, "conv": convolution}
 
 
 class Block(torch.nn.Module):
@@ -136,8 +170,10 @@ def open_row(name):
     kind, *rest = name.split("_")
     if kind == "attention":
         return attention(int(rest[0]), rest[1] == "causal")
-    if kind == "matmul":
-        return product(*map(int, rest[0].split("x")), int(rest[1]))
+    if kind in PRODUCTS:
+        return PRODUCTS[kind](*map(int, rest[0].split("x")), int(rest[1]), *rest[2:])
+    if kind == "square":
+        return product(*3 * [int(rest[0])], False, False)
     return {"adamw": adamw, "step": step}[name]()
 
 

@@ -52,11 +52,7 @@ func rows() []row {
 	for _, t := range []int{256, 1024} {
 		all = append(all, attention(t, true), attention(t, false))
 	}
-	for _, w := range [][2]int{{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}} {
-		for _, tokens := range []int{1, 8, 128, 1024} {
-			all = append(all, product(tokens, w[0], w[1]))
-		}
-	}
+	all = append(all, productRows()...)
 	return append(all, step())
 }
 
@@ -139,16 +135,6 @@ func attention(t int, causal bool) row {
 				x.ZeroGrad()
 			}
 		}, func() { dev.Close() }
-	}}
-}
-
-// product is a projection of GPT-2 small.
-func product(tokens, in, out int) row {
-	return row{name: fmt.Sprintf("matmul_%dx%d_%d", in, out, tokens), flops: 2 * float64(tokens*in*out), open: func(threads int) (run, end func()) {
-		dev := tensor.NewCPU(threads)
-		c := tensor.NewCtx(dev).NoGrad()
-		x, w, b := filled(c, tokens, in), filled(c, in, out), filled(c, out)
-		return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { tensor.AddMM(c, b, x, w); return nil }) }, func() { dev.Close() }
 	}}
 }
 

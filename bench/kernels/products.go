@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// productRows are the matrix products of training: GPT-2 small's projections and head, ResNet-18's convolutions as products over unfolded windows, and squares.
+func productRows() []row {
+	var all []row
+	for _, w := range [][2]int{{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}} {
+		for _, tokens := range []int{1, 8, 128, 1024, 4096} {
+			all = append(all, projection(tokens, w[0], w[1])...)
+		}
+	}
+	for _, tokens := range []int{1, 8, 128, 1024, 4096} {
+		all = append(all, head(tokens, 768, 50257)...)
+	}
+	// Output channels, input channels × kernel, and places, of as many images as Conv2D takes at once.
+	for _, w := range [][3]int{{64, 147, 2 * 112 * 112}, {64, 576, 2 * 56 * 56}, {128, 1152, 4 * 28 * 28}, {256, 2304, 9 * 14 * 14}, {512, 4608, 18 * 7 * 7}, {128, 64, 28 * 28}} {
+		all = append(all, convolution(w[0], w[1], w[2])...)
+	}
+	for _, n := range []int{512, 1024, 2048} {
+		all = append(all, product(fmt.Sprintf("square_%d", n), n, n, n, false, false))
+	}
+	return all
+}
+
+// projection is x·w + b with a weight [in, out], and its gradients.
+func projection(tokens, in, out int) []row {
+	name := fmt.Sprintf("matmul_%dx%d_%d", in, out, tokens)
+	forward := row{name: name, flops: 2 * float64(tokens*in*out), open: func(threads int) (run, end func()) {
+		dev := tensor.NewCPU(threads)
+		c := tensor.NewCtx(dev).NoGrad()
+		x, w, b := filled(c, tokens, in), filled(c, in, out), filled(c, out)
+		return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { tensor.AddMM(c, b, x, w); return nil }) }, func() { dev.Close() }
+	}}
+	return []row{forward, product(name+"_dx", tokens, in, out, false, true), product(name+"_dw", in, out, tokens, true, false)}
+}
+
+// head is x·wᵀ with a weight [out, in], an embedding's table, and its gradients.
+func head(tokens, in, out int) []row {
+	name := fmt.Sprintf("head_%dx%d_%d", in, out, tokens)
+	return []row{
+		product(name, tokens, out, in, false, true),
+		product(name+"_dx", tokens, in, out, false, false),
+		product(name+"_dw", out, in, tokens, true, false),
+	}
+}
+
+// convolution is the product of a convolution's weight [out, depth] with its windows [depth, places], and its gradients.
+func convolution(out, depth, places int) []row {
+	name := fmt.Sprintf("conv_%dx%d_%d", out, depth, places)
+	return []row{
+		product(name, out, places, depth, false, false),
+		product(name+"_dx", depth, places, out, true, false),
+		product(name+"_dw", out, depth, places, false, true),
+	}
+}
+
+// product is [m,k]·[k,n] of operands that are stored as they are, or transposed.
+func product(name string, m, n, k int, transA, transB bool) row {
+	return row{name: name, flops: 2 * float64(m) * float64(n) * float64(k), open: func(threads int) (run, end func()) {
+		dev := tensor.NewCPU(threads)
+		c := tensor.NewCtx(dev).NoGrad()
+		matrix := func(rows, cols int, transposed bool) *tensor.Tensor {
+			if transposed {
+				return tensor.Transpose(c, filled(c, cols, rows), 0, 1)
+			}
+			return filled(c, rows, cols)
+		}
+		x, y := matrix(m, k, transA), matrix(k, n, transB)
+		return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { tensor.MatMul(c, x, y); return nil }) }, func() { dev.Close() }
+	}}
+}
