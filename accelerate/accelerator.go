@@ -206,7 +206,22 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 		defer a.traceBackward(leaf, time.Now())
 	}
 	seed := tensor.Full(c.Ctx, lossSum.DType(), 1/float64(max(count, 1)), lossSum.Shape()...)
-	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil)
+	var opts []tensor.BackwardOption
+	if a.last && a.ddp != nil {
+		opts = append(opts, tensor.Reaching(a.announceUnused))
+	}
+	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil, opts...)
+}
+
+// announceUnused sends off what the last backward pass of a window will not add to, so that
+// no bucket waits for it until the end.
+func (a *Accelerator) announceUnused(reached func(leaf *tensor.Tensor) bool) {
+	for i, p := range a.params {
+		if !reached(p.Tensor) {
+			a.sum.finishParam(i)
+			a.ddp.Ready(i)
+		}
+	}
 }
 
 // Reduce ends a window: the parameters' gradients are then the sums over all its leaves, on

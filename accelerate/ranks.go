@@ -57,7 +57,7 @@ type fingerprint struct {
 
 // shared are the settings that ranks must share although a run may be resumed with others:
 // their calls depend on them.
-var shared = []string{"ddp_bucket_cap_mb", "ddp_require_equal_init", "load_best_model_at_end", "per_device_eval_batch_size", "prediction_loss_only"}
+var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph", "load_best_model_at_end", "per_device_eval_batch_size", "prediction_loss_only"}
 
 // join makes this rank part of the job: see Prepare.
 func (a *Accelerator) join(ctx context.Context) error {
@@ -79,7 +79,10 @@ func (a *Accelerator) join(ctx context.Context) error {
 	if hook.Lossy() && a.IsMain() {
 		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook", hook.Name())
 	}
-	a.ddp, err = ddp.New(a.ctx, a.group, a.params, ddp.Options{BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.traceBuckets()})
+	a.ddp, err = ddp.New(a.ctx, a.group, a.params, ddp.Options{
+		BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.traceBuckets(),
+		RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
+	})
 	if err != nil {
 		return err
 	}

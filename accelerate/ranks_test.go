@@ -420,3 +420,97 @@ func TestUnusedParameter(t *testing.T) {
 		})
 	}
 }
+
+// The bucket of a layer that no batch uses does not wait for the end of the backward pass.
+func TestUnusedParameterHoldsNothingBack(t *testing.T) {
+	var mu sync.Mutex
+	var spans []accelerate.Span
+	tracer := accelerate.WithTracer(func(s accelerate.Span) {
+		mu.Lock()
+		defer mu.Unlock()
+		spans = append(spans, s)
+	})
+	errs := job(t, accelerators(t, 2, nil, tracer), func(acc *accelerate.Accelerator) error {
+		_, _, err := train(t, acc, 1, everywhere, nowhere)
+		return err
+	})
+	require.Equal(t, make([]error, 2), errs)
+	for rank := range 2 {
+		var backward, bucket accelerate.Span
+		for _, s := range spans {
+			switch {
+			case s.Rank == rank && s.Name == "backward":
+				backward = s // the last
+			case s.Rank == rank && s.Name == "bucket":
+				bucket = s
+			}
+		}
+		require.False(t, bucket.Queued.After(backward.End), "all gradients lie in one bucket, sent in the pass")
+	}
+}
+
+// Without ddp_find_unused_parameters a layer that a rank's batches do not use is an error on
+// every rank; a rank without batches takes no part and is none.
+func TestUnusedParameterIsRefused(t *testing.T) {
+	refuse := func(_ int, a *args.TrainingArguments) { a.DDPFindUnusedParameters = false }
+	for name, c := range map[string]struct {
+		here, uses func(place int) bool
+		fails      bool
+	}{
+		"on one rank": {everywhere, func(place int) bool { return place >= 2 }, true},
+		"on all":      {everywhere, nowhere, true},
+		"idle rank":   {func(place int) bool { return place >= 4 }, everywhere, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			errs := job(t, accelerators(t, 4, refuse), func(acc *accelerate.Accelerator) error {
+				_, _, err := train(t, acc, 1, c.here, c.uses)
+				return err
+			})
+			for _, err := range errs {
+				if !c.fails {
+					require.NoError(t, err)
+					continue
+				}
+				require.ErrorContains(t, err, "2 of 6 parameters had no gradient in a step: extra.weight, extra.bias: want a loss that uses every parameter, or ddp_find_unused_parameters on")
+			}
+		})
+	}
+}
+
+// A static graph changes no bit, and a broken promise is an error on every rank.
+func TestStaticGraph(t *testing.T) {
+	static := func(on bool) func(int, *args.TrainingArguments) {
+		return func(_ int, a *args.TrainingArguments) { a.DDPStaticGraph = on }
+	}
+	const steps = 3
+	half := func(place int) bool { return place%8 >= 4 }          // rank 1's batches alone use it
+	tail := func(place int) bool { return place < 8*(steps-1)+4 } // rank 1 has none in the last step
+	end := map[bool][]map[string]string{}
+	for _, on := range []bool{false, true} {
+		end[on] = make([]map[string]string, 2)
+		errs := job(t, accelerators(t, 2, static(on)), func(acc *accelerate.Accelerator) (err error) {
+			end[on][acc.Rank()], _, err = train(t, acc, steps, everywhere, half)
+			return err
+		})
+		require.Equal(t, make([]error, 2), errs)
+	}
+	require.Equal(t, end[false], end[true])
+
+	errs := job(t, accelerators(t, 2, static(true)), func(acc *accelerate.Accelerator) error {
+		_, _, err := train(t, acc, steps, tail, everywhere)
+		return err
+	})
+	require.Equal(t, make([]error, 2), errs, "a rank without batches breaks no promise")
+
+	for want, uses := range map[string]func(place int) bool{
+		"has a gradient and had none": func(place int) bool { return place >= 12 },
+		"has no gradient and had one": func(place int) bool { return place < 12 },
+	} {
+		errs := job(t, accelerators(t, 2, static(true)), func(acc *accelerate.Accelerator) error {
+			_, _, err := train(t, acc, steps, everywhere, uses)
+			return err
+		})
+		require.ErrorContains(t, errs[1], "parameter extra.weight "+want+" in the first step")
+		require.Error(t, errs[0])
+	}
+}

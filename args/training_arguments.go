@@ -137,6 +137,12 @@ type TrainingArguments struct {
 	// DDPCommHook is what happens to gradients on their way between ranks. bf16 halves the
 	// bytes, rounds, and gives up the same bits on any number of ranks.
 	DDPCommHook CommHook `json:"ddp_comm_hook" resume:"fixed" choices:"no,bf16" usage:"compression of gradients between ranks: no, or bf16 (half the bytes; lossy)"`
+	// DDPFindUnusedParameters allows steps in which a parameter takes no part: it costs
+	// nothing. Without it such a step is an error that names the parameter.
+	DDPFindUnusedParameters bool `json:"ddp_find_unused_parameters" usage:"allow parameters that take no part in a step; an error without"`
+	// DDPStaticGraph promises that every step uses the same parameters as the first,
+	// and saves the ranks a small exchange. It is an error if the promise does not hold.
+	DDPStaticGraph bool `json:"ddp_static_graph" usage:"all steps use the parameters that the first one uses; saves an exchange"`
 	// DDPRequireEqualInit makes it an error if the ranks' parameters differ at the
 	// start. Otherwise they take rank 0's values, and a log line counts them.
 	DDPRequireEqualInit bool `json:"ddp_require_equal_init" usage:"refuse ranks whose parameters differ at the start, instead of giving them rank 0's"`
@@ -204,6 +210,7 @@ func Default(outputDir string) *TrainingArguments {
 		NumReplicas:               1,
 		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,
+		DDPFindUnusedParameters:   true,
 		DDPCommHook:               CommHookNo,
 		Seed:                      42,
 		DeterministicRanks:        8,

@@ -107,14 +107,22 @@ type BackwardOption func(*run)
 // other roots or another wrt.
 func RetainGraph() BackwardOption { return func(r *run) { r.retain = true } }
 
+// Reaching calls f once, before the first gradient is computed, with a function that
+// reports whether a leaf is among those that the graph leads to. No gradient comes to any
+// other leaf; to a leaf that is, one may still fail to come.
+func Reaching(f func(reached func(leaf *Tensor) bool)) BackwardOption {
+	return func(r *run) { r.reaching = f }
+}
+
 // run is one Backward under way.
 type run struct {
-	c      *Ctx
-	retain bool
-	wrt    []*Tensor
-	leaves map[*Tensor]int // pending contributions of each wanted leaf
-	sums   map[*Tensor]*pending
-	order  []*Node
+	c        *Ctx
+	retain   bool
+	reaching func(reached func(leaf *Tensor) bool)
+	wrt      []*Tensor
+	leaves   map[*Tensor]int // pending contributions of each wanted leaf
+	sums     map[*Tensor]*pending
+	order    []*Node
 }
 
 // pending is the gradient of a leaf or of a wrt tensor as it is put together.
@@ -145,6 +153,9 @@ func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Te
 	}
 	defer r.abandon()
 	r.collect(roots)
+	if r.reaching != nil {
+		r.reaching(func(leaf *Tensor) bool { return r.leaves[leaf] > 0 || slices.Contains(roots, leaf) })
+	}
 	r.seed(roots, grads)
 	for _, n := range r.order {
 		r.visit(n)

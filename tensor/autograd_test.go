@@ -104,6 +104,22 @@ func TestHooksOfUnusedLeavesDoNotFire(t *testing.T) {
 	require.Nil(t, unused.Grad())
 }
 
+func TestReaching(t *testing.T) {
+	c := newCtx(t)
+	x, y, root := leaf(c, 1), leaf(c, 2), leaf(c, 3)
+	calls := 0
+	option := tensor.Reaching(func(reached func(*tensor.Tensor) bool) {
+		calls++
+		require.Nil(t, x.Grad(), "before the first gradient")
+		require.True(t, reached(x))
+		require.False(t, reached(y))
+		require.True(t, reached(root))
+	})
+	tensor.Backward(c, []*tensor.Tensor{tensor.Neg(c, x), root}, nil, nil, option)
+	require.Equal(t, 1, calls)
+	require.Nil(t, y.Grad())
+}
+
 func TestRootsThatAreLeaves(t *testing.T) {
 	c := newCtx(t)
 	x := leaf(c, 1, 2)

@@ -23,6 +23,13 @@ type Options struct {
 	BucketBytes int
 	// Hook replaces the sum of a bucket; nil is AllReduce.
 	Hook Hook
+	// RequireUsed makes it an error if a rank that took part in a step has a parameter
+	// without a gradient.
+	RequireUsed bool
+	// StaticGraph is a promise that a rank's gradients come to the same parameters in all
+	// steps it takes part in. Which are in use anywhere is then agreed in the first step
+	// alone.
+	StaticGraph bool
 	// Trace, if not nil, is told of each step's buckets, on the goroutine that calls Finish.
 	Trace func(Span)
 }
@@ -46,11 +53,11 @@ type Reducer struct {
 	host    bool             // buckets lie in host memory and need no copy
 
 	ready     []bool
-	used      []uint8 // whether a parameter had a gradient here, after Finish on any rank
-	next      int     // first bucket that is not sent yet
-	twice     error   // a gradient that was announced a second time
-	announced int     // gradients of the step that Ready announced
-	order     []int   // order in which gradients became complete in the last step; nil once the buckets are rebuilt
+	usage     *usage
+	next      int   // first bucket that is not sent yet
+	twice     error // a gradient that was announced a second time
+	announced int   // gradients of the step that Ready announced
+	order     []int // order in which gradients became complete in the last step; nil once the buckets are rebuilt
 }
 
 // New makes a reducer for parameters that are the same on all ranks (see Verify), and
@@ -66,7 +73,7 @@ func New(c *tensor.Ctx, g *dist.Group, params []optim.Param, o Options) (*Reduce
 	r := &Reducer{
 		c: c.NoGrad(), group: g, params: params, limit: o.BucketBytes, hook: o.Hook, trace: o.Trace,
 		place: make([]int, n), offsets: make([]int, n), views: make([]*tensor.Tensor, n),
-		ready: make([]bool, n), used: make([]uint8, n), order: make([]int, 0, n),
+		ready: make([]bool, n), usage: newUsage(params, o), order: make([]int, 0, n),
 	}
 	total := 0
 	for _, p := range params {
@@ -108,7 +115,7 @@ func (r *Reducer) view(at int, p optim.Param) *tensor.Tensor {
 // begin readies the next step.
 func (r *Reducer) begin() {
 	clear(r.ready)
-	clear(r.used)
+	clear(r.usage.here)
 	r.next, r.announced, r.twice = 0, 0, nil
 	for _, b := range r.buckets {
 		b.pending, b.wait = len(b.params), nil
@@ -145,7 +152,7 @@ func (r *Reducer) announce(i int) {
 	case g == nil: // −0 changes no sum
 		tensor.FillInto(r.c, v, math.Copysign(0, -1))
 	default:
-		r.used[i] = 1
+		r.usage.here[i] = true
 		if g != v {
 			tensor.CopyInto(r.c, v, g)
 			p.SwapGrad(v, true)
@@ -183,22 +190,24 @@ func (r *Reducer) Finish(ctx context.Context) error {
 			r.announce(i)
 		}
 	}
-	usage := r.group.AllReduce(dist.Of(r.used), dist.Max, dist.Label("parameters in use"))
+	if err := r.usage.send(r.group, r.announced > 0); err != nil {
+		return err
+	}
 	for _, b := range r.buckets {
 		if err := b.wait(ctx); err != nil {
 			return fmt.Errorf("ddp: %s: %w", b.label, err)
 		}
 	}
-	if err := usage.Wait(ctx); err != nil {
-		return fmt.Errorf("ddp: %w", err)
+	if err := r.usage.agree(ctx); err != nil {
+		return err
 	}
 	r.report()
 	for i, p := range r.params {
 		v := r.views[i]
-		if !r.host && r.used[i] == 1 {
+		if !r.host && r.usage.all[i] {
 			tensor.WriteBytes(r.c, v, r.memory.Bytes[r.offsets[i]:r.offsets[i]+p.Bytes()])
 		}
-		p.SwapGrad(v, r.used[i] == 1)
+		p.SwapGrad(v, r.usage.all[i])
 	}
 	if r.announced == 0 && r.order != nil { // nothing was learnt about the order
 		r.order = r.order[:0]
