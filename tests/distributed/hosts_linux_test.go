@@ -14,36 +14,40 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hosts are two network namespaces with a link between them, each with a name of its own.
+// hosts are two network namespaces, each with a name of its own, and between them a third
+// one with the relay.
 type hosts struct {
 	t      testing.TB
 	names  [2]string
+	wire   string
 	prefix string // of what is made
+	relay  *relay
 }
 
-// newHosts makes two; the test is skipped where that cannot be done.
-func newHosts(t testing.TB, number int) *hosts {
+// newHosts makes two whose frames take so long; the test is skipped where that cannot be
+// done.
+func newHosts(t testing.TB, number int, delay time.Duration) *hosts {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("two hosts are two network namespaces, which only root can make")
+		t.Skip("two hosts are network namespaces, which only root can make")
 	}
-	for _, tool := range []string{"ip", "unshare", "hostname"} {
+	for _, tool := range []string{"ip", "tc", "unshare", "hostname"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("two hosts are made with %s: %v", tool, err)
+			t.Skipf("two hosts are made with %s: %v (.ci/run tools installs it)", tool, err)
 		}
 	}
 	h := &hosts{t: t, prefix: fmt.Sprintf("ls%d%d", os.Getpid()%100000, number)}
-	h.names = [2]string{h.prefix + "alpha", h.prefix + "beta"}
+	h.names, h.wire = [2]string{h.prefix + "alpha", h.prefix + "beta"}, h.prefix+"wire"
 	t.Cleanup(func() {
-		for _, n := range h.names {
+		for _, n := range append(h.names[:], h.wire) {
 			_ = exec.Command("ip", "netns", "del", n).Run() // there may be none
 		}
 	})
-	for _, line := range []string{
-		"netns add " + h.names[0],
-		"netns add " + h.names[1],
-		fmt.Sprintf("link add %s netns %s type veth peer name %s netns %s", h.link(0), h.names[0], h.link(1), h.names[1]),
-	} {
+	lines := []string{"netns add " + h.wire}
+	for i, n := range h.names {
+		lines = append(lines, "netns add "+n, fmt.Sprintf("link add %s netns %s type veth peer name %s netns %s", h.link(i), n, h.link(i), h.wire))
+	}
+	for _, line := range lines {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
 			t.Skipf("no network namespaces can be made here: ip %s: %v: %s", line, err, out)
 		}
@@ -52,8 +56,31 @@ func newHosts(t testing.TB, number int) *hosts {
 		h.ip("-n %s addr add %s/24 dev %s", n, address(i), h.link(i))
 		h.ip("-n %s link set %s up", n, h.link(i))
 		h.ip("-n %s link set lo up", n)
+		h.ip("-n %s link set %s up", h.wire, h.link(i))
 	}
+	h.relay = newRelay(t, h.wire, [2]string{h.link(0), h.link(1)}, delay)
 	return h
+}
+
+// limit makes both hosts send no faster than rate, in tc's terms.
+func (h *hosts) limit(rate string) {
+	h.t.Helper()
+	for i, n := range h.names {
+		out, err := exec.Command("ip", "netns", "exec", n, "tc", "qdisc", "add", "dev", h.link(i), "root", "tbf", "rate", rate, "burst", "16kb", "latency", "1s").CombinedOutput()
+		require.NoError(h.t, err, "%s", out)
+	}
+}
+
+// held is how often a host's frames had to wait for the rate.
+func (h *hosts) held(i int) int {
+	h.t.Helper()
+	out, err := exec.Command("ip", "netns", "exec", h.names[i], "tc", "-s", "qdisc", "show", "dev", h.link(i)).CombinedOutput()
+	require.NoError(h.t, err, "%s", out)
+	m := regexp.MustCompile(`overlimits (\d+)`).FindSubmatch(out)
+	require.NotNil(h.t, m, "%s", out)
+	n, err := strconv.Atoi(string(m[1]))
+	require.NoError(h.t, err)
+	return n
 }
 
 func (h *hosts) link(i int) string { return fmt.Sprintf("%s%c", h.prefix, 'a'+i) }
@@ -78,58 +105,69 @@ func (h *hosts) start(argv func(host int) []string) (launchers [2]*process) {
 	return launchers
 }
 
-// sent is the number of bytes that a host has sent over the link.
-func (h *hosts) sent(i int) int {
-	h.t.Helper()
-	out, err := exec.Command("ip", "netns", "exec", h.names[i], "cat", "/sys/class/net/"+h.link(i)+"/statistics/tx_bytes").CombinedOutput()
-	require.NoError(h.t, err, "%s", out)
-	n, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	require.NoError(h.t, err)
-	return n
-}
-
 // TestTwoHosts wants the bits of one process from 2 × 2 ranks that reduce inside hosts
-// first.
+// first, and no byte on the link that the formula does not count: over a wire that is as
+// fast as can be, and over one of 100 Mbit/s and 5 ms each way.
 func TestTwoHosts(t *testing.T) {
 	t.Parallel()
-	h := newHosts(t, 0)
 	dir := t.TempDir()
-	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
+	whole := filepath.Join(dir, "whole")
 	succeed(t, plain(tiny(whole)))
-	launchers := h.start(func(int) []string { return tiny(out, "--log_level", "info") })
-	for i, p := range launchers {
-		p.wait()
-		require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
-	}
-	require.Regexp(t, `engine=tcp path="hierarchical: shared memory of 2 processes on each of 2 hosts`, launchers[0].stderr.String())
-	// A host sends 2(h−1)/h of the gradients in each step, which is all of them once for two
-	// hosts, and a little to begin with and to agree. Flat it would be twice as much.
-	const gradients = 24 * 23392 * 4
-	for i := range h.names {
-		sent := h.sent(i)
-		t.Logf("host %d sent %d bytes over the link, %.3f of the gradients", i, sent, float64(sent)/gradients)
-		require.Greater(t, sent, gradients)
-		require.Less(t, sent, gradients*3/2)
-	}
-	requireSameEnd(t, whole, out, 24)
-	for _, p := range launchers {
-		p.requireNothingLeft()
+	for i, wire := range []struct {
+		name  string
+		rate  string
+		delay time.Duration
+	}{{"fast", "", 0}, {"slow", "100mbit", 5 * time.Millisecond}} {
+		t.Run(wire.name, func(t *testing.T) {
+			h := newHosts(t, i, wire.delay)
+			if wire.rate != "" {
+				h.limit(wire.rate)
+			}
+			out := filepath.Join(dir, wire.name)
+			launchers := h.start(func(int) []string { return tiny(out, "--log_level", "info") })
+			for host, p := range launchers {
+				p.wait()
+				require.Equal(t, 0, p.code(), "host %d: %s", host, p.stderr)
+				require.Equal(t, wire.rate != "", h.held(host) > 0, "the rate is what holds frames back")
+			}
+			require.Regexp(t, `engine=tcp path="hierarchical: shared memory of 2 processes on each of 2 hosts`, launchers[0].stderr.String())
+			h.requireGradients()
+			requireSameEnd(t, whole, out, 24)
+			for _, p := range launchers {
+				p.requireNothingLeft()
+			}
+		})
 	}
 }
 
-// TestCutLink cuts the only link and wants every rank to name a rank and the host on the
-// other side.
+// requireGradients checks what the 24 steps of a tiny run have sent from host to host.
+func (h *hosts) requireGradients() {
+	h.t.Helper()
+	calls, sent := h.relay.requireFormula(h.t)
+	reduced := 0
+	for _, c := range calls {
+		if strings.HasPrefix(c.Label, "bucket") {
+			reduced += c.Count * c.DType.Size()
+		}
+	}
+	const gradients = 24 * 23392 * 4
+	require.Equal(h.t, gradients, reduced, "each step reduces each gradient once")
+	for i := range h.names {
+		h.t.Logf("host %d sent %d bytes in %d calls, %.3f of the gradients", i, sent[i], len(calls), float64(sent[i])/gradients)
+		require.Less(h.t, sent[i], gradients*3/2, "flat, the gradients alone would be twice as much")
+	}
+}
+
+// TestCutLink cuts the only wire and wants every rank to name, soon, a rank and the host on
+// the other side.
 func TestCutLink(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it takes the kernels ten seconds to give up a silent link")
-	}
-	h := newHosts(t, 1)
+	h := newHosts(t, 2, 0)
 	out := t.TempDir()
 	launchers := h.start(func(int) []string { return long(out) })
 	launchers[0].awaitPrinted("step 5 ")
 	cut := time.Now()
-	h.ip("-n %s link set %s down", h.names[0], h.link(0))
+	h.relay.cut.Store(true)
 	for i, p := range launchers {
 		p.wait()
 		text := p.stderr.String()
