@@ -92,6 +92,9 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 		Address: net.JoinHostPort(p.env.MasterAddr, strconv.Itoa(p.env.MasterPort)),
 		HostID:  os.Getenv(rendezvous.EnvHost), Listen: os.Getenv(rendezvous.EnvListen), External: os.Getenv(rendezvous.EnvStore) == "external",
 	}
+	if c.Silence, err = rendezvous.ParseSilence(os.Getenv(rendezvous.EnvSilence)); err != nil {
+		return c, err
+	}
 	l, err := p.env.MasterListener()
 	if err != nil || l == nil {
 		return c, err

@@ -33,7 +33,7 @@ const configKey = "config"
 // settings of a run: LOCKSTEP_KERNELS forces a variant of the CPU kernels, the others say
 // which job a process is a rank of.
 var engineEnv = []string{
-	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE", EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN",
+	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE", EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE",
 	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR",
 }
 

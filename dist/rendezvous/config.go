@@ -18,10 +18,14 @@ const (
 	EnvStore     = "LOCKSTEP_STORE"          // "external": the launcher serves the store, not rank 0
 	EnvHost      = "LOCKSTEP_HOST_ID"        // what tells hosts apart; processes with the same one try to share memory
 	EnvListen    = "LOCKSTEP_LISTEN"         // local address for the connections of other ranks
+	EnvSilence   = "LOCKSTEP_SILENCE"        // after how long a silent host is lost, such as 30s
 )
 
 // DefaultTimeout is how long ranks wait for each other to come, torchrun's join_timeout.
 const DefaultTimeout = 10 * time.Minute
+
+// DefaultSilence is how long another host may be silent, its kernel included, before its ranks are lost.
+const DefaultSilence = 4 * time.Second
 
 // Config says which job this process belongs to and which rank it is.
 type Config struct {
@@ -34,6 +38,7 @@ type Config struct {
 	Listen   string        // IP address for connections from other ranks; "": loopback if the store is there, else the interface that leads to the store
 	HostID   string        // "": found out
 	Timeout  time.Duration // for all ranks to come; 0 is DefaultTimeout
+	Silence  time.Duration // of another host, after which its ranks are lost; 0 is DefaultSilence
 }
 
 // NewToken returns a random job token of 32 hexadecimal characters.
@@ -66,6 +71,10 @@ func fromEnv(getenv func(string) string) (Config, error) {
 		return c, fmt.Errorf("rendezvous: MASTER_PORT=%q, want a port in [1, 65535]", port)
 	}
 	c.Address = net.JoinHostPort(host, port)
+	var err error
+	if c.Silence, err = ParseSilence(getenv(EnvSilence)); err != nil {
+		return c, err
+	}
 	c.Token = []byte(getenv(EnvToken))
 	if name := getenv(EnvTokenFile); name != "" {
 		text, err := os.ReadFile(name)
@@ -75,6 +84,18 @@ func fromEnv(getenv func(string) string) (Config, error) {
 		c.Token = []byte(strings.TrimSpace(string(text)))
 	}
 	return c, c.check()
+}
+
+// ParseSilence returns the duration that a value of [EnvSilence] means; "" is the default.
+func ParseSilence(text string) (time.Duration, error) {
+	if text == "" {
+		return DefaultSilence, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Second {
+		return 0, fmt.Errorf("rendezvous: %s=%q, want a duration of at least a second, such as 30s", EnvSilence, text)
+	}
+	return d, nil
 }
 
 func (c *Config) check() error {

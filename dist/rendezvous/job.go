@@ -47,6 +47,9 @@ func Join(ctx context.Context, c Config) (*Job, error) {
 	if c.Timeout <= 0 {
 		c.Timeout = DefaultTimeout
 	}
+	if c.Silence <= 0 {
+		c.Silence = DefaultSilence
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	j := &Job{
@@ -88,6 +91,7 @@ func (j *Job) join(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		listenFor(conn, j.Silence)
 		j.links[r] = &link{conn: conn}
 	}
 	for r, l := range j.links {
@@ -111,7 +115,9 @@ func (j *Job) openStore(ctx context.Context) error {
 		j.Address = j.Server.Addr().String()
 	}
 	var err error
-	j.Store, err = Dial(ctx, j.Address, j.Token, j.Rank)
+	if j.Store, err = Dial(ctx, j.Address, j.Token, j.Rank); err == nil {
+		listenFor(j.Store.conn, j.Silence)
+	}
 	return err
 }
 
@@ -214,12 +220,12 @@ func (j *Job) Connect(ctx context.Context, kind string, rank int) (net.Conn, err
 	if rank > j.Rank {
 		return j.accept(ctx, wire.Hello{Kind: kind, Rank: rank})
 	}
-	dialer := net.Dialer{Timeout: wire.Patience, KeepAliveConfig: keepAlive}
+	dialer := net.Dialer{Timeout: wire.Patience}
 	peer := j.Peers[rank]
 	c, err := dialer.DialContext(ctx, "tcp", peer.Address)
 	if err == nil {
 		if err = wire.Greet(c, j.Token, wire.Hello{Kind: kind, Rank: j.Rank}); err == nil {
-			return prepare(c), nil
+			return c, nil
 		}
 		_ = c.Close()
 	}
@@ -235,7 +241,7 @@ func (j *Job) accept(ctx context.Context, h wire.Hello) (net.Conn, error) {
 	}()
 	select {
 	case c := <-j.place(h):
-		return prepare(c), nil
+		return c, nil
 	case <-j.gone[h.Rank]:
 		return nil, fmt.Errorf("rendezvous: no connection to rank %d: %w", j.Rank, j.departed(h.Rank))
 	case <-ctx.Done():
@@ -261,15 +267,6 @@ func (j *Job) arrived(c net.Conn, h wire.Hello) {
 	default: // a second one of that kind
 		_ = c.Close()
 	}
-}
-
-// prepare sets what all connections between ranks have: no delay for small messages, and a limit to how long a silent host is waited for.
-func prepare(c net.Conn) net.Conn {
-	tcp := c.(*net.TCPConn)
-	_ = tcp.SetNoDelay(true)
-	_ = tcp.SetKeepAliveConfig(keepAlive)
-	limitSilence(tcp)
-	return c
 }
 
 // Hold keeps the job open until one more Release.

@@ -44,5 +44,11 @@ func hostID(name string) string {
 	return strings.TrimSpace(string(boot)) + "/" + namespace
 }
 
-// keepAlive finds out about hosts that are gone and links that are cut within some ten seconds. A stopped process is still answered for by its kernel.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interval: 2 * time.Second, Count: 3}
+// listenFor makes a connection end when nothing has come from the other host for so long: it is gone, or the link to it is cut. A stopped process is still answered for
+// by its kernel.
+func listenFor(c net.Conn, silence time.Duration) {
+	tcp := c.(*net.TCPConn)
+	pause := max(silence/4, time.Second) // the unit of some systems
+	_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: pause, Interval: pause, Count: 3})
+	limitUnacknowledged(tcp, silence)
+}

@@ -254,7 +254,7 @@ func TestTokens(t *testing.T) {
 func TestFromEnv(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("a token with a line's end\n"), 0o600))
-	for _, v := range []string{"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", rendezvous.EnvToken, rendezvous.EnvTokenFile, rendezvous.EnvStore} {
+	for _, v := range []string{"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", rendezvous.EnvToken, rendezvous.EnvTokenFile, rendezvous.EnvStore, rendezvous.EnvSilence} {
 		t.Setenv(v, "")
 	}
 	_, err := rendezvous.FromEnv()
@@ -265,6 +265,10 @@ func TestFromEnv(t *testing.T) {
 	_, err = rendezvous.FromEnv()
 	require.EqualError(t, err, `rendezvous: MASTER_PORT="70000", want a port in [1, 65535]`)
 	t.Setenv("MASTER_PORT", "29500")
+	t.Setenv(rendezvous.EnvSilence, "30")
+	_, err = rendezvous.FromEnv()
+	require.EqualError(t, err, `rendezvous: LOCKSTEP_SILENCE="30", want a duration of at least a second, such as 30s`)
+	t.Setenv(rendezvous.EnvSilence, "30s")
 	t.Setenv(rendezvous.EnvTokenFile, file)
 	_, err = rendezvous.FromEnv()
 	require.EqualError(t, err, "rendezvous: rank 3 of 3, want a rank in [0, world size)")
@@ -272,7 +276,7 @@ func TestFromEnv(t *testing.T) {
 	t.Setenv(rendezvous.EnvStore, "external")
 	c, err := rendezvous.FromEnv()
 	require.NoError(t, err)
-	require.Equal(t, rendezvous.Config{Rank: 2, World: 3, Address: "127.0.0.1:29500", Token: []byte("a token with a line's end"), External: true}, c)
+	require.Equal(t, rendezvous.Config{Rank: 2, World: 3, Address: "127.0.0.1:29500", Token: []byte("a token with a line's end"), External: true, Silence: 30 * time.Second}, c)
 }
 
 // Notices for a group that a rank has not made yet wait for it.

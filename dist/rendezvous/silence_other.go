@@ -2,7 +2,10 @@
 
 package rendezvous
 
-import "net"
+import (
+	"net"
+	"time"
+)
 
-// limitSilence does nothing: keep-alive alone watches the other host.
-func limitSilence(*net.TCPConn) {}
+// limitUnacknowledged does nothing: keep-alive alone watches the other host.
+func limitUnacknowledged(*net.TCPConn, time.Duration) {}

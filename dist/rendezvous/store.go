@@ -29,7 +29,7 @@ type Store struct {
 // Dial connects to the store at address and proves knowledge of the token. It tries again while nobody listens or the name is unknown, for processes start in any order and
 // name services lag, until ctx ends. A wrong token is an error at once.
 func Dial(ctx context.Context, address string, token []byte, rank int) (*Store, error) {
-	dialer := net.Dialer{Timeout: wire.Patience, KeepAliveConfig: keepAlive}
+	dialer := net.Dialer{Timeout: wire.Patience}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		c, err := dialer.DialContext(ctx, "tcp", address)
 		if err == nil {
