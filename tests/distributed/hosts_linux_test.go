@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
 // hosts are two network namespaces, each with a name of its own, and between them a third
@@ -94,13 +96,13 @@ func (h *hosts) ip(format string, a ...any) {
 }
 
 // start starts a launcher with two ranks on each host.
-func (h *hosts) start(argv func(host int) []string) (launchers [2]*process) {
+func (h *hosts) start(argv func(host int) []string, env ...string) (launchers [2]*process) {
 	h.t.Helper()
 	for i, name := range h.names {
 		line := []string{"ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", `hostname "$0" && exec "$@"`, name}
 		line = append(line, launched(2, argv(i), "--nnodes", "2", "--node_rank", fmt.Sprint(i), "--master_addr", address(0), "--master_port", "29617",
 			"--settle_time", "5", "--grace_period", "1")...)
-		launchers[i] = start(h.t, line, "LOCKSTEP_HOST_ID="+name, "LOCKSTEP_JOB_TOKEN=a token that both hosts of the test know")
+		launchers[i] = start(h.t, line, append(env, "LOCKSTEP_HOST_ID="+name, "LOCKSTEP_JOB_TOKEN=a token that both hosts of the test know")...)
 	}
 	return launchers
 }
@@ -164,7 +166,11 @@ func TestCutLink(t *testing.T) {
 	t.Parallel()
 	h := newHosts(t, 2, 0)
 	out := t.TempDir()
-	launchers := h.start(func(int) []string { return long(out) })
+	silence, env := rendezvous.DefaultSilence, []string{}
+	if testing.Short() {
+		silence, env = time.Second, []string{rendezvous.EnvSilence + "=1s"}
+	}
+	launchers := h.start(func(int) []string { return long(out) }, env...)
 	launchers[0].awaitPrinted("step 5 ")
 	cut := time.Now()
 	h.relay.cut.Store(true)
@@ -172,7 +178,7 @@ func TestCutLink(t *testing.T) {
 		p.wait()
 		text := p.stderr.String()
 		t.Logf("host %d ended %v after the cut", i, p.endedAt.Sub(cut))
-		require.Less(t, p.endedAt.Sub(cut), 20*time.Second)
+		require.Less(t, p.endedAt.Sub(cut), silence+limit)
 		require.Equal(t, 1, p.code(), "%s", text)
 		for _, rank := range []int{2 * i, 2*i + 1} {
 			m := regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] clm: .*`, rank)).FindString(text)
