@@ -128,8 +128,8 @@ func (a *Accelerator) Stream(s samplers.Sampler) (*samplers.Stream, error) {
 // Prepare readies a model and its optimizer for training. Nothing is wrapped: the model
 // that the caller holds is the model. units are the modules to recompute in backward, if
 // gradient checkpointing is on. With several ranks it checks that all have the same
-// arguments, kernels and parameters, gives every rank rank 0's values, and sets up the
-// exchange of gradients.
+// arguments, kernels and parameters, gives every rank rank 0's values, buffers' too, and sets up
+// the exchange of gradients.
 func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.Optimizer, units []nn.Module) error {
 	if err := a.release(); err != nil {
 		return err
@@ -141,11 +141,13 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 		}
 		a.units = units
 	}
-	a.params = nil
-	for _, p := range a.tree.Parameters() {
+	for _, p := range a.tree.State() {
 		if p.Device() != a.dev {
 			return fmt.Errorf("accelerate: parameter %s is on %s, want %s", p.Name, p.Device().Name(), a.dev.Name())
 		}
+	}
+	a.params = nil
+	for _, p := range a.tree.Parameters() {
 		if p.IsLeaf() {
 			a.params = append(a.params, optim.Param{Name: p.Name, Tensor: p.Tensor})
 		}

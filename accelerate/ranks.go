@@ -68,7 +68,7 @@ func (a *Accelerator) join(ctx context.Context) error {
 	if err := a.compare(ctx, hook); err != nil {
 		return err
 	}
-	all := a.named() // those that are not trained too
+	all := named(a.tree) // those that are not trained too
 	differed, err := ddp.Verify(ctx, a.ctx, a.group, all)
 	if err != nil {
 		return err
@@ -98,10 +98,10 @@ func (a *Accelerator) join(ctx context.Context) error {
 	return nil
 }
 
-// named are all parameters of the model.
-func (a *Accelerator) named() []optim.Param {
+// named are all parameters and buffers of a model.
+func named(t *nn.Tree) []optim.Param {
 	var list []optim.Param
-	for _, p := range a.tree.Parameters() {
+	for _, p := range t.State() {
 		list = append(list, optim.Param{Name: p.Name, Tensor: p.Tensor})
 	}
 	return list
@@ -241,16 +241,12 @@ func (a *Accelerator) GatherBytes(ctx context.Context, mine []byte) ([][]byte, e
 	return parts, nil
 }
 
-// SyncParameters gives every rank rank 0's values of m's parameters.
+// SyncParameters gives every rank rank 0's values of m's parameters and buffers.
 func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 	if a.group == nil {
 		return nil
 	}
-	var params []optim.Param
-	for _, p := range nn.NamedParameters(m) {
-		params = append(params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	_, err := ddp.Verify(ctx, a.ctx, a.group, params)
+	_, err := ddp.Verify(ctx, a.ctx, a.group, named(nn.Walk(m)))
 	return err
 }
 

@@ -39,11 +39,11 @@ func ConfigJSON(m Configured) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// WriteWeights writes all parameters, tied ones once, as a safetensors file that
+// WriteWeights writes all parameters, tied ones once, and buffers as a safetensors file that
 // transformers loads. Each is read from the device when its turn comes.
 func WriteWeights(w io.Writer, m Model) error {
 	var ts []safetensors.Tensor
-	for _, p := range nn.NamedParameters(m) {
+	for _, p := range nn.Walk(m).State() {
 		ts = append(ts, safetensors.Tensor{Name: p.Name, DType: p.DType(), Shape: p.Shape(), Write: func(w io.Writer) error {
 			var data []byte
 			if err := tensor.Try(func() { data = tensor.ReadBytes(tensor.NewCtx(p.Device()).NoGrad(), p.Tensor) }); err != nil {
@@ -56,19 +56,20 @@ func WriteWeights(w io.Writer, m Model) error {
 	return safetensors.Write(w, ts, safetensors.PyTorchMetadata())
 }
 
-// ReadWeights fills the parameters of m from a saved set, converting dtypes. Every
-// parameter must be there, in its shape, and nothing else: the error lists all
+// ReadWeights fills the parameters and buffers of m from a saved set, converting
+// floating-point dtypes. Every one must be there, in its shape, and nothing else: the error lists all
 // that is missing, unexpected or of another shape, and then nothing was changed.
 func ReadWeights(set *safetensors.Set, m Model) error {
-	saved, bad := savedNames(set, m)
-	params := nn.NamedParameters(m)
-	for _, p := range params {
+	tree := nn.Walk(m)
+	saved, bad := savedNames(set, m, tree)
+	state := tree.State()
+	for _, p := range state {
 		name, ok := saved[p.Name]
 		if !ok {
 			bad = append(bad, fmt.Sprintf("%s is missing", p.Name))
 			continue
 		}
-		if _, e, _ := set.Lookup(name); !slices.Equal(e.Shape, p.Shape()) || !e.DType.IsFloat() {
+		if _, e, _ := set.Lookup(name); !slices.Equal(e.Shape, p.Shape()) || e.DType != p.DType() && !(e.DType.IsFloat() && p.DType().IsFloat()) {
 			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", name, e.Raw, e.Shape, p.DType(), p.Shape()))
 		}
 	}
@@ -79,7 +80,7 @@ func ReadWeights(set *safetensors.Set, m Model) error {
 		}
 		return fmt.Errorf("models: the saved weights do not fit %T: %s", m, strings.Join(bad, "; "))
 	}
-	for _, p := range params {
+	for _, p := range state {
 		r, e, _ := set.Lookup(saved[p.Name])
 		data, err := r.ReadTensor(e.Name)
 		if err != nil {
@@ -94,13 +95,12 @@ func ReadWeights(set *safetensors.Set, m Model) error {
 	return nil
 }
 
-// savedNames maps parameter names to saved names, and lists saved arrays that no
-// parameter takes.
-func savedNames(set *safetensors.Set, m Model) (saved map[string]string, bad []string) {
+// savedNames maps the names of parameters and buffers to saved names, and lists saved arrays that
+// none takes.
+func savedNames(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]string, bad []string) {
 	saved = map[string]string{}
-	tree := nn.Walk(m)
 	known := map[string]bool{}
-	for _, p := range tree.Parameters() {
+	for _, p := range tree.State() {
 		known[p.Name] = true
 	}
 	for _, name := range set.Names() {

@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Module is a pointer to a struct whose exported fields hold parameters and modules:
+// Module is a pointer to a struct whose exported fields hold parameters, buffers and modules:
 // directly, by value, embedded, in interfaces, slices, arrays, or maps with string keys.
 type Module any
 
@@ -29,10 +29,27 @@ type Named struct {
 	*Parameter
 }
 
-// Tree is what walking a module found: its parameters and modules, by path. It is
-// computed once and handed to NewCtx.
+// Buffer is a tensor that belongs to a module's state but is not trained, as running
+// statistics are: it is saved, loaded and cloned with the parameters, and no optimizer
+// changes it. A module writes to it only in Track, so that ranks stay alike.
+type Buffer struct {
+	*tensor.Tensor
+}
+
+// NewBuffer makes t a buffer.
+func NewBuffer(t *tensor.Tensor) *Buffer { return &Buffer{Tensor: t} }
+
+// NamedTensor is a parameter's or a buffer's tensor with its dotted path.
+type NamedTensor struct {
+	Name string
+	*tensor.Tensor
+}
+
+// Tree is what walking a module found: its parameters, buffers and modules, by path. It
+// is computed once and handed to NewCtx.
 type Tree struct {
 	params  []Named
+	buffers []NamedTensor
 	aliases map[string]string // path of a tied parameter → the path it counts under
 	modules []namedModule
 	paths   map[Module]string
@@ -45,9 +62,9 @@ type namedModule struct {
 	module Module
 }
 
-// Walk finds all parameters and modules under m, in the order of the fields (of the keys,
+// Walk finds all parameters, buffers and modules under m, in the order of the fields (of the keys,
 // for maps). It panics with a clear text if m is not a pointer to a struct, and if a
-// parameter would silently not be trained: one without a tensor or in an unexported
+// parameter or buffer would silently be left out: one without a tensor or in an unexported
 // field.
 func Walk(m Module) *Tree {
 	t := &Tree{aliases: map[string]string{}, paths: map[Module]string{}, hooks: map[Module]*Hooks{}, own: map[Module][]*tensor.Tensor{}}
@@ -55,7 +72,7 @@ func Walk(m Module) *Tree {
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
 		badModule("a module must be a non-nil pointer to a struct, not %T", m)
 	}
-	w := walker{Tree: t, seen: map[*Parameter]string{}}
+	w := walker{Tree: t, seen: map[any]string{}}
 	w.module(v, "")
 	w.refuseHidden()
 	return t
@@ -82,8 +99,20 @@ func join(path, name string) string {
 // Parameters lists the parameters in registration order, tied ones once.
 func (t *Tree) Parameters() []Named { return t.params }
 
-// Aliases maps the path of each further use of a tied parameter to the path that the
-// parameter counts under.
+// Buffers lists the buffers in registration order, shared ones once.
+func (t *Tree) Buffers() []NamedTensor { return t.buffers }
+
+// State lists what makes up a saved model: the parameters, then the buffers.
+func (t *Tree) State() []NamedTensor {
+	list := make([]NamedTensor, 0, len(t.params)+len(t.buffers))
+	for _, p := range t.params {
+		list = append(list, NamedTensor{p.Name, p.Tensor})
+	}
+	return append(list, t.buffers...)
+}
+
+// Aliases maps the path of each further use of a tied parameter, or of a shared buffer, to
+// the path that it counts under.
 func (t *Tree) Aliases() map[string]string { return t.aliases }
 
 // Modules calls f for each module in the order of the walk, parents first.

@@ -107,6 +107,38 @@ func TestWalkTied(t *testing.T) {
 	require.Equal(t, 5, nn.NumParameters(m))
 }
 
+// count is a buffer of n int64 zeros.
+func count(n int) *nn.Buffer {
+	return nn.NewBuffer(tensor.Zeros(tensor.NewCtx(tensor.CPU()), tensor.Int64, n))
+}
+
+// Buffers have paths as parameters have, and are none.
+func TestWalkBuffers(t *testing.T) {
+	shared := count(2)
+	type norm struct {
+		W    *nn.Parameter `nn:"w"`
+		Mean *nn.Buffer    `nn:"running_mean"`
+		None *nn.Buffer
+	}
+	m := &struct {
+		Norms []*norm `nn:"norms"`
+		Last  norm    `nn:"last"`
+		*nn.Buffer
+	}{[]*norm{{W: vector(1), Mean: shared}, {Mean: count(3)}}, norm{Mean: shared}, count(1)}
+	tree := nn.Walk(m)
+	require.Equal(t, []string{"norms.0.w"}, names(m))
+	require.Equal(t, []nn.NamedTensor{{"norms.0.running_mean", shared.Tensor}, {"norms.1.running_mean", m.Norms[1].Mean.Tensor}, {"buffer", m.Buffer.Tensor}}, tree.Buffers())
+	require.Equal(t, map[string]string{"last.running_mean": "norms.0.running_mean"}, tree.Aliases())
+	require.Equal(t, append([]nn.NamedTensor{{"norms.0.w", m.Norms[0].W.Tensor}}, tree.Buffers()...), tree.State())
+	require.Equal(t, 1, nn.NumParameters(m))
+
+	other, err := nn.Clone(m, tensor.CPU())
+	require.NoError(t, err)
+	require.Same(t, other.Norms[0].Mean, other.Last.Mean, "shared buffers stay shared")
+	tensor.FillInto(tensor.NewCtx(tensor.CPU()), shared.Tensor, 7)
+	require.Equal(t, []int64{0, 0}, tensor.ToSlice[int64](tensor.NewCtx(tensor.CPU()), other.Norms[0].Mean.Tensor))
+}
+
 // A module that points back to its parent does not send the walk in circles.
 func TestWalkCycle(t *testing.T) {
 	type node struct {
@@ -134,9 +166,12 @@ func TestWalkRefuses(t *testing.T) {
 		{(*inner)(nil), "a module must be a non-nil pointer to a struct, not *nn_test.inner"},
 		{nil, "a module must be a non-nil pointer to a struct, not <nil>"},
 		{new(int), "a module must be a non-nil pointer to a struct, not *int"},
-		{&secret{Up: up, down: linear()}, "nn_test.secret.down holds parameters but is unexported, so that they would not be trained: export the field"},
+		{&secret{Up: up, down: linear()}, "nn_test.secret.down holds parameters or buffers but is unexported, so that they would be neither trained nor saved: export the field"},
 		{&struct{ ws []*nn.Parameter }{[]*nn.Parameter{vector(1)}},
-			"struct { ws []*nn.Parameter }.ws holds parameters but is unexported, so that they would not be trained: export the field"},
+			"struct { ws []*nn.Parameter }.ws holds parameters or buffers but is unexported, so that they would be neither trained nor saved: export the field"},
+		{&struct{ mean *nn.Buffer }{count(1)},
+			"struct { mean *nn.Buffer }.mean holds parameters or buffers but is unexported, so that they would be neither trained nor saved: export the field"},
+		{&struct{ Mean *nn.Buffer }{&nn.Buffer{}}, "buffer mean has no tensor: make it with NewBuffer, or leave the field nil"},
 		{&inner{W: &nn.Parameter{}}, "parameter w has no tensor: make it with NewParameter, or leave the field nil"},
 		{&struct{ M map[int]*inner }{map[int]*inner{1: {}}}, "m is a map[int]*nn_test.inner: want string keys, which name the parameters"},
 		{&struct{ M map[string]inner }{map[string]inner{"a": {}}}, "m.a is a nn_test.inner by value, whose parameters have no address: store a pointer"},

@@ -12,11 +12,11 @@ import (
 // walker fills a Tree.
 type walker struct {
 	*Tree
-	seen   map[*Parameter]string // parameter → its first path
+	seen   map[any]string // parameter or buffer → its first path
 	hidden []hidden
 }
 
-// hidden is an unexported field that can hold parameters.
+// hidden is an unexported field that can hold parameters or buffers.
 type hidden struct {
 	field string
 	value reflect.Value
@@ -24,6 +24,7 @@ type hidden struct {
 
 var (
 	parameterType = reflect.TypeFor[Parameter]()
+	bufferType    = reflect.TypeFor[Buffer]()
 	tensorType    = reflect.TypeFor[tensor.Tensor]()
 )
 
@@ -42,7 +43,7 @@ func (w *walker) fields(s reflect.Value, path string) {
 	for i := range s.NumField() {
 		f, v := s.Type().Field(i), s.Field(i)
 		name := path
-		if !f.Anonymous || f.Tag.Get("nn") != "" || indirect(f.Type) == parameterType {
+		if !f.Anonymous || f.Tag.Get("nn") != "" || isState(indirect(f.Type)) {
 			name = join(path, fieldName(f))
 		}
 		switch {
@@ -52,13 +53,13 @@ func (w *walker) fields(s reflect.Value, path string) {
 			if v = reflect.Indirect(v); v.IsValid() {
 				w.fields(v, path)
 			}
-		case !v.IsZero() && holdsParameters(f.Type, map[reflect.Type]bool{}):
+		case !v.IsZero() && holdsState(f.Type, map[reflect.Type]bool{}):
 			w.hidden = append(w.hidden, hidden{fmt.Sprintf("%s.%s", s.Type(), f.Name), v})
 		}
 	}
 }
 
-// value follows a field: a parameter, a module, or several.
+// value follows a field: a parameter, a buffer, a module, or several.
 func (w *walker) value(v reflect.Value, path string) {
 	switch v.Kind() {
 	case reflect.Interface:
@@ -85,25 +86,34 @@ func (w *walker) value(v reflect.Value, path string) {
 	}
 }
 
-// pointer records a parameter or a module.
+// pointer records a parameter, a buffer or a module.
 func (w *walker) pointer(v reflect.Value, path string) {
-	p, ok := v.Interface().(*Parameter)
-	switch first, tied := w.seen[p]; {
-	case !ok:
-		w.module(v, path)
-	case tied:
+	m := v.Interface()
+	if first, tied := w.seen[m]; tied {
 		w.aliases[path] = first
-	case p.Tensor == nil:
-		badModule("parameter %s has no tensor: make it with NewParameter, or leave the field nil", path)
-	default:
+		return
+	}
+	switch p := m.(type) {
+	case *Parameter:
+		if p.Tensor == nil {
+			badModule("parameter %s has no tensor: make it with NewParameter, or leave the field nil", path)
+		}
 		w.seen[p] = path
 		w.params = append(w.params, Named{path, p})
+	case *Buffer:
+		if p.Tensor == nil {
+			badModule("buffer %s has no tensor: make it with NewBuffer, or leave the field nil", path)
+		}
+		w.seen[p] = path
+		w.buffers = append(w.buffers, NamedTensor{path, p.Tensor})
+	default:
+		w.module(v, path)
 	}
 }
 
 func (w *walker) mapping(v reflect.Value, path string) {
 	if v.Type().Key().Kind() != reflect.String {
-		if holdsParameters(v.Type().Elem(), map[reflect.Type]bool{}) {
+		if holdsState(v.Type().Elem(), map[reflect.Type]bool{}) {
 			badModule("%s is a %s: want string keys, which name the parameters", path, v.Type())
 		}
 		return
@@ -115,7 +125,7 @@ func (w *walker) mapping(v reflect.Value, path string) {
 	}
 }
 
-// refuseHidden panics for an unexported field that holds parameters, unless it points to
+// refuseHidden panics for an unexported field that holds parameters or buffers, unless it points to
 // something that was found elsewhere.
 func (w *walker) refuseHidden() {
 	if len(w.hidden) == 0 {
@@ -130,24 +140,27 @@ func (w *walker) refuseHidden() {
 	}
 	for _, h := range w.hidden {
 		if h.value.Kind() != reflect.Pointer || !found[h.value.Pointer()] {
-			badModule("%s holds parameters but is unexported, so that they would not be trained: export the field", h.field)
+			badModule("%s holds parameters or buffers but is unexported, so that they would be neither trained nor saved: export the field", h.field)
 		}
 	}
 }
 
 // isModule reports whether a struct that lies in a field by value is a module: it has a
-// Forward or holds parameters.
+// Forward, or holds parameters or buffers.
 func isModule(t reflect.Type) bool {
 	if _, ok := reflect.PointerTo(t).MethodByName("Forward"); ok {
 		return true
 	}
-	return holdsParameters(t, map[reflect.Type]bool{})
+	return holdsState(t, map[reflect.Type]bool{})
 }
 
-// holdsParameters reports whether values of type t can hold parameters, as far as types
-// tell: what an interface holds is not seen.
-func holdsParameters(t reflect.Type, visited map[reflect.Type]bool) bool {
-	if t == parameterType {
+// isState reports whether t is that of a parameter or a buffer.
+func isState(t reflect.Type) bool { return t == parameterType || t == bufferType }
+
+// holdsState reports whether values of type t can hold parameters or buffers, as far as
+// types tell: what an interface holds is not seen.
+func holdsState(t reflect.Type, visited map[reflect.Type]bool) bool {
+	if isState(t) {
 		return true
 	}
 	if visited[t] || t == tensorType {
@@ -156,10 +169,10 @@ func holdsParameters(t reflect.Type, visited map[reflect.Type]bool) bool {
 	visited[t] = true
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
-		return holdsParameters(t.Elem(), visited)
+		return holdsState(t.Elem(), visited)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if holdsParameters(t.Field(i).Type, visited) {
+			if holdsState(t.Field(i).Type, visited) {
 				return true
 			}
 		}
