@@ -106,6 +106,14 @@ const (
 	OpRMSNormGrad      // In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx
 	OpRMSNormParamGrad // In0 x, In1 rrms, In2 dy; Out0 dweight [C]
 
+	// Batch norm (Ioffe & Szegedy 2015) works on the channels, dim 1, of contiguous x [N,C,L]; statistics are [C], in float32 (float64 for float64 x).
+
+	OpBatchStats // In0 x; Out0 mean, Out1 biased variance; 0 of nothing
+	OpBatchNorm  // In0 x, In1 mean, In2 variance, In3 weight [C], In4 bias [C] (NIn 3: neither); Floats[0] = eps; Out0 y = (x − mean)/√(variance + eps)·weight + bias
+	// OpBatchNormGrad: In0 x, In1 mean, In2 variance, In3 dy, In4 weight (NIn 4: none); Floats[0] = eps; Out0 dx, Out1 dweight [C], Out2 dbias [C]. With Ints[0] = 1
+	// mean and variance are constants, else they are x's.
+	OpBatchNormGrad
+
 	// Indexing. Indices are int32 or int64, contiguous; one out of range is a fault that names it.
 
 	OpEmbedding     // In0 table [V,C], In1 ids [N]; Out0 [N,C]
@@ -176,6 +184,7 @@ var opNames = [NumOps]string{
 	OpCrossEntropy: "cross_entropy", OpCrossEntropyGrad: "cross_entropy_grad",
 	OpLayerNorm: "layer_norm", OpLayerNormGrad: "layer_norm_grad", OpLayerNormParamGrad: "layer_norm_param_grad",
 	OpRMSNorm: "rms_norm", OpRMSNormGrad: "rms_norm_grad", OpRMSNormParamGrad: "rms_norm_param_grad",
+	OpBatchStats: "batch_stats", OpBatchNorm: "batch_norm", OpBatchNormGrad: "batch_norm_grad",
 	OpEmbedding: "embedding", OpEmbeddingGrad: "embedding_grad", OpGather: "gather", OpScatterAdd: "scatter_add",
 	OpMatMul: "matmul", OpAttention: "attention", OpAttentionGrad: "attention_grad",
 	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpAdamMoments: "adam_moments", OpAdamW: "adamw",

@@ -88,6 +88,10 @@ func init() {
 		backend.OpRMSNormGrad:        rowwise(3, checkRMSNormGrad, rmsNormGradRows[float32], rmsNormGradRows[float64]),
 		backend.OpRMSNormParamGrad:   paramGrad(3, rmsNormParts[float32], rmsNormParts[float64]),
 
+		backend.OpBatchStats:    batchwise(2, 1, nil, nil, batchStatsChannels[float32], batchStatsChannels[float64]),
+		backend.OpBatchNorm:     batchwise(1, 3, []int{0}, nil, batchNormChannels[float32], batchNormChannels[float64]),
+		backend.OpBatchNormGrad: batchwise(3, 4, []int{0}, []int{3}, batchNormGradChannels[float32], batchNormGradChannels[float64]),
+
 		backend.OpEmbedding:     {embeddingKernel, 1, 2, true, false},
 		backend.OpEmbeddingGrad: {embeddingGradKernel, 1, 2, false, false},
 		backend.OpGather:        {gatherKernel, 1, 2, true, false},
