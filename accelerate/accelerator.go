@@ -39,6 +39,7 @@ type Accelerator struct {
 	params []optim.Param
 	opt    *optim.Optimizer
 	sum    *accumulator
+	stats  *statistics // nil: the model tracks none
 	ddp    *ddp.Reducer
 	unhook []func()
 	last   bool // the backward under way is the last of this rank's leaves in the window
@@ -160,6 +161,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 		return err
 	}
 	a.sum = newAccumulator(a.ctx.NoGrad(), a.params, int(layout.Leaves()), a.args.DeterministicRanks)
+	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
 	switch {
 	case a.world == 1:
 		return nil
@@ -185,6 +187,9 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 	if len(a.units) > 0 {
 		c = c.WithRecompute(a.units)
 	}
+	if a.stats != nil {
+		c = c.WithObserver(a.stats)
+	}
 	return c
 }
 
@@ -202,6 +207,9 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 			"leaf %d comes after the rank's last of the window: want last in one backward pass alone, and Reduce behind it", leaf)})
 	}
 	a.sum.begin(leaf)
+	if a.stats != nil {
+		a.stats.own(leaf)
+	}
 	a.last = last && a.noSync == 0
 	defer func() { a.last, a.sealed = false, a.last }()
 	if a.trace != nil {
@@ -227,7 +235,7 @@ func (a *Accelerator) announceUnused(reached func(leaf *tensor.Tensor) bool) {
 }
 
 // Reduce ends a window: the parameters' gradients are then the sums over all its leaves, on
-// every rank.
+// every rank, and each knows the batch statistics of all leaves.
 func (a *Accelerator) Reduce(ctx context.Context) error {
 	if a.noSync > 0 {
 		return errors.New("accelerate: Reduce inside NoSync: want it behind, where the gradients are exchanged")
@@ -236,9 +244,19 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 		return err
 	}
 	a.sealed = false
-	if a.ddp == nil {
-		return nil
+	if a.ddp != nil {
+		if err := a.finishBuckets(ctx); err != nil {
+			return err
+		}
 	}
+	if a.stats != nil {
+		return a.stats.exchange(ctx, a)
+	}
+	return nil
+}
+
+// finishBuckets waits for the exchange of gradients.
+func (a *Accelerator) finishBuckets(ctx context.Context) error {
 	if a.trace != nil {
 		defer a.traceReduce(time.Now())
 	}
@@ -260,12 +278,21 @@ func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 	return optim.ClipGradNorm(a.ctx, a.params, maxNorm)
 }
 
-// Step updates the parameters.
-func (a *Accelerator) Step() { a.opt.Step(a.ctx) }
+// Step updates the parameters, and moves running statistics, as batch norm's, by each of the
+// window's leaves in their order. A step that is left out leaves both as they were.
+func (a *Accelerator) Step() {
+	a.opt.Step(a.ctx)
+	if a.stats != nil {
+		a.stats.track()
+	}
+}
 
-// ZeroGrad forgets all gradients and readies the next window. A window whose last backward
+// ZeroGrad forgets all gradients and batch statistics and readies the next window. A window whose last backward
 // pass ran must be ended by Reduce first: its gradients are on their way.
 func (a *Accelerator) ZeroGrad() {
 	a.sum.reset()
 	a.sealed = false
+	if a.stats != nil {
+		a.stats.forget(0)
+	}
 }

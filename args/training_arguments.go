@@ -137,6 +137,10 @@ type TrainingArguments struct {
 	// DDPCommHook is what happens to gradients on their way between ranks. bf16 halves the
 	// bytes, rounds, and gives up the same bits on any number of ranks.
 	DDPCommHook CommHook `json:"ddp_comm_hook" resume:"fixed" choices:"no,bf16" usage:"compression of gradients between ranks: no, or bf16 (half the bytes; lossy)"`
+	// DDPBroadcastBuffers keeps buffers, as batch norm's running statistics, the same on all
+	// ranks: they move by the micro-batches of all, in their order. Without it each rank's
+	// move by its own alone, and rank 0's are saved. All begin with rank 0's either way.
+	DDPBroadcastBuffers bool `json:"ddp_broadcast_buffers" resume:"fixed" usage:"running statistics follow the micro-batches of all ranks; each rank's its own without"`
 	// DDPFindUnusedParameters allows steps in which a parameter takes no part: it costs
 	// nothing. Without it such a step is an error that names the parameter.
 	DDPFindUnusedParameters bool `json:"ddp_find_unused_parameters" usage:"allow parameters that take no part in a step; an error without"`
@@ -210,6 +214,7 @@ func Default(outputDir string) *TrainingArguments {
 		NumReplicas:               1,
 		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,
+		DDPBroadcastBuffers:       true,
 		DDPFindUnusedParameters:   true,
 		DDPCommHook:               CommHookNo,
 		Seed:                      42,

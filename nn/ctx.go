@@ -6,11 +6,14 @@ import "github.com/lockstep-ml/lockstep/tensor"
 // Like the tensor context it is derived, never changed, and belongs to one goroutine.
 type Ctx struct {
 	*tensor.Ctx
-	// Training is true while training: dropout is active.
+	// Training is true while training: dropout is active, and batch norms take the
+	// statistics of the batch.
 	Training bool
 
 	tree      *Tree
 	recompute map[Module]bool
+	observer  Observer
+	again     bool // a forward pass is being run again for its gradient
 }
 
 // NewCtx returns a context for running modules. tree is Walk(model), so that it is not

@@ -42,6 +42,11 @@ func (in *Init) Full(name string, v float64, shape ...int) *Parameter {
 	return NewParameter(tensor.Full(in.c, in.dtype, v, shape...))
 }
 
+// Buffer makes a buffer of the given dtype whose elements are all v.
+func (in *Init) Buffer(dt tensor.DType, v float64, shape ...int) *Buffer {
+	return NewBuffer(tensor.Full(in.c, dt, v, shape...))
+}
+
 // Normal draws from the normal distribution of mean 0 and standard deviation std.
 func (in *Init) Normal(name string, std float64, shape ...int) *Parameter {
 	return NewParameter(tensor.Normal(in.c, in.dtype, in.key(name), 0, std, shape...))

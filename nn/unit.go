@@ -31,7 +31,13 @@ func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.
 	var out []*tensor.Tensor
 	switch {
 	case c.recompute[m] && u.Grad():
-		out = tensor.Checkpoint(u.Ctx, u.Path(), run, in, u.tree.tensors(m))
+		runs := 0
+		out = tensor.Checkpoint(u.Ctx, u.Path(), func(t *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+			d := u.With(t)
+			d.again = d.again || runs > 0
+			runs++
+			return forward(d, in)
+		}, in, u.tree.tensors(m))
 	case u.Grad() && !u.Scoped(): // a scope of ours would end the graph before Backward
 		out = run(u.Ctx, in)
 	default:

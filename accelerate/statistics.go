@@ -1,0 +1,228 @@
+package accelerate
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// statistics gathers what modules report during a window's forward passes, as batch norms
+// do, and moves their buffers at the end of the step: in the order of the leaves over
+// all ranks, so that the buffers do not depend on who computed which leaf. It implements
+// nn.Observer.
+type statistics struct {
+	c       *tensor.Ctx
+	modules []nn.Tracker
+	number  map[nn.Tracker]int
+	reports []report
+	unowned int // reports from here on wait for their leaf's number
+	spare   [][][]*tensor.Tensor
+
+	exchanged bool         // the ranks have told each other, and all are their reports
+	all       []sentReport // in the order of the leaves
+	sent      []byte
+}
+
+// report is what one forward pass of a module told.
+type report struct {
+	leaf, module int
+	stats        []*tensor.Tensor
+}
+
+// newStatistics is nil for a model that tracks nothing.
+func newStatistics(c *tensor.Ctx, t *nn.Tree) *statistics {
+	s := &statistics{c: c, modules: t.Trackers(), number: map[nn.Tracker]int{}}
+	for i, m := range s.modules {
+		s.number[m] = i
+	}
+	if len(s.modules) == 0 {
+		return nil
+	}
+	s.spare = make([][][]*tensor.Tensor, len(s.modules))
+	return s
+}
+
+// Observe copies a report.
+func (s *statistics) Observe(m nn.Tracker, stats []*tensor.Tensor) {
+	i, ok := s.number[m]
+	if !ok {
+		panic(&tensor.Error{Op: "accelerate.Observe", Msg: fmt.Sprintf("a %T that is not part of the prepared model reports statistics", m)})
+	}
+	room := s.room(i, stats)
+	for k, t := range stats {
+		tensor.CopyInto(s.c, room[k], t)
+	}
+	s.reports = append(s.reports, report{-1, i, room})
+}
+
+// room is memory for a report of a module, outside every scope.
+func (s *statistics) room(module int, like []*tensor.Tensor) []*tensor.Tensor {
+	if n := len(s.spare[module]); n > 0 {
+		room := s.spare[module][n-1]
+		s.spare[module] = s.spare[module][:n-1]
+		return room
+	}
+	room := make([]*tensor.Tensor, len(like))
+	for k, t := range like {
+		room[k] = tensor.Zeros(s.c, t.DType(), t.Shape()...)
+	}
+	return room
+}
+
+// own says which leaf the forward passes since the last call belong to.
+func (s *statistics) own(leaf int) {
+	for i := s.unowned; i < len(s.reports); i++ {
+		s.reports[i].leaf = leaf
+	}
+	s.unowned = len(s.reports)
+}
+
+// forget drops the reports from number first on.
+func (s *statistics) forget(first int) {
+	for _, r := range s.reports[first:] {
+		s.spare[r.module] = append(s.spare[r.module], r.stats)
+	}
+	clear(s.reports[first:])
+	s.reports = s.reports[:first]
+	s.unowned = min(s.unowned, first)
+	s.exchanged = false
+}
+
+// exchange tells the other ranks what was reported here, and hears what they did. Forward
+// passes without a backward pass do not count.
+func (s *statistics) exchange(ctx context.Context, a *Accelerator) error {
+	s.forget(s.unowned)
+	if a.group == nil || !a.args.DDPBroadcastBuffers {
+		return nil
+	}
+	parts, err := a.GatherBytes(ctx, s.encode())
+	if err != nil {
+		return fmt.Errorf("accelerate: exchanging batch statistics: %w", err)
+	}
+	s.all = s.all[:0]
+	for rank, part := range parts {
+		if s.all, err = decodeReports(s.all, part, len(s.modules)); err != nil {
+			return fmt.Errorf("accelerate: batch statistics of rank %d: %w", rank, err)
+		}
+	}
+	slices.SortStableFunc(s.all, func(a, b sentReport) int { return cmp.Compare(a.leaf, b.leaf) })
+	s.exchanged = true
+	return nil
+}
+
+// track moves the buffers, and ends the window.
+func (s *statistics) track() {
+	if s.exchanged {
+		for _, r := range s.all {
+			s.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+				s.modules[r.module].Track(c, r.upload(c))
+				return nil
+			})
+		}
+	} else {
+		for _, r := range s.reports {
+			s.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+				s.modules[r.module].Track(c, r.stats)
+				return nil
+			})
+		}
+	}
+	s.forget(0)
+}
+
+// sentReport is a report as ranks tell each other.
+type sentReport struct {
+	leaf, module int
+	stats        []sentTensor
+}
+
+type sentTensor struct {
+	dtype tensor.DType
+	shape []int
+	data  []byte
+}
+
+// upload makes the report's tensors.
+func (r *sentReport) upload(c *tensor.Ctx) []*tensor.Tensor {
+	stats := make([]*tensor.Tensor, len(r.stats))
+	for i, t := range r.stats {
+		stats[i] = tensor.FromBytes(c, t.data, t.dtype, t.shape...)
+	}
+	return stats
+}
+
+// encode writes for each report its leaf, module and number of tensors, and for each tensor
+// dtype, number of dims, dims, number of bytes and the bytes.
+func (s *statistics) encode() []byte {
+	s.sent = s.sent[:0]
+	put := func(v int) { s.sent = binary.AppendUvarint(s.sent, uint64(v)) }
+	for _, r := range s.reports {
+		put(r.leaf)
+		put(r.module)
+		put(len(r.stats))
+		for _, t := range r.stats {
+			raw := tensor.ReadBytes(s.c, t)
+			put(int(t.DType()))
+			put(len(t.Shape()))
+			for _, d := range t.Shape() {
+				put(d)
+			}
+			put(len(raw))
+			s.sent = append(s.sent, raw...)
+		}
+	}
+	return s.sent
+}
+
+// decodeReports appends the reports of a rank to list.
+func decodeReports(list []sentReport, part []byte, modules int) ([]sentReport, error) {
+	r := &reportReader{rest: part}
+	for len(r.rest) > 0 && r.err == nil {
+		report := sentReport{leaf: r.number(math.MaxInt32), module: r.number(modules - 1)}
+		report.stats = make([]sentTensor, r.number(tensor.MaxDims))
+		for i := range report.stats {
+			t := sentTensor{dtype: tensor.DType(r.number(math.MaxUint8)), shape: make([]int, r.number(tensor.MaxDims))}
+			for d := range t.shape {
+				t.shape[d] = r.number(math.MaxInt32)
+			}
+			t.data = r.bytes(r.number(len(r.rest)))
+			report.stats[i] = t
+		}
+		list = append(list, report)
+	}
+	return list, r.err
+}
+
+// reportReader reads what encode wrote; after an error it gives zeros.
+type reportReader struct {
+	rest []byte
+	err  error
+}
+
+// number reads one that is at most the given one.
+func (r *reportReader) number(most int) int {
+	v, n := binary.Uvarint(r.rest)
+	if r.err == nil && (n <= 0 || v > uint64(most)) {
+		r.err = fmt.Errorf("%d where at most %d was to be, %d bytes before the end", v, most, len(r.rest))
+	}
+	if r.err != nil {
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return int(v)
+}
+
+func (r *reportReader) bytes(n int) []byte {
+	if n > len(r.rest) {
+		n, r.err = 0, fmt.Errorf("%d bytes where %d were to be", len(r.rest), n)
+	}
+	b := r.rest[:n:n]
+	r.rest = r.rest[n:]
+	return b
+}
