@@ -34,22 +34,22 @@ const elements = 16 << 20
 // rows are all comparisons.
 func rows() []row {
 	all := slices.Concat(
-		pointwise("layer_norm", []int{16384, 1024}, 2, 4, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
-			return tensor.LayerNorm(c, x, parameter(c, 1024), parameter(c, 1024), 1e-5)
+		pointwise("layer_norm", []int{16384, 1024}, 2, 5, 2, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
+			return tensor.LayerNorm(c, x[0], x[1], x[2], 1e-5)
 		}),
-		pointwise("softmax", []int{16384, 1024}, 2, 4, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Softmax(c, x, -1) }),
-		pointwise("gelu", []int{elements}, 2, 4, tensor.GELU),
-		pointwise("gelu_tanh", []int{elements}, 2, 4, tensor.GELUTanh),
-		pointwise("cross_entropy", []int{8192, 2048}, 1, 3, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		pointwise("softmax", []int{16384, 1024}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.Softmax(c, x[0], -1) }),
+		pointwise("gelu", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x[0]) }),
+		pointwise("gelu_tanh", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.GELUTanh(c, x[0]) }),
+		pointwise("cross_entropy", []int{8192, 2048}, 1, 3, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
 			ids := make([]int64, 8192)
 			for i := range ids {
 				ids[i] = int64(i * 7919 % 2048)
 			}
-			return tensor.CrossEntropy(c, x, tensor.FromSlice(c, ids, 8192), -100)
+			return tensor.CrossEntropy(c, x[0], tensor.FromSlice(c, ids, 8192), -100)
 		}),
 		[]row{{name: "adamw", bytes: 7 * 4 * elements, open: adamW}},
 	)
-	for _, t := range []int{256, 1024} {
+	for _, t := range []int{256, 1024, 4096} {
 		all = append(all, attention(t, true), attention(t, false))
 	}
 	all = append(all, productRows()...)
@@ -69,36 +69,41 @@ func filled(c *tensor.Ctx, shape ...int) *tensor.Tensor {
 	return tensor.FromSlice(c, x, shape...)
 }
 
-func parameter(c *tensor.Ctx, n int) *tensor.Tensor {
-	return tensor.Full(c, tensor.Float32, 1, n).SetRequiresGrad(true)
-}
-
-// pointwise is a function of 16 Mi elements in two rows: forward, and forward and backward. passes and both count how often so many elements must at least be
-// read or written.
-func pointwise(name string, shape []int, passes, both float64, f func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor) []row {
+// pointwise is a function of 16 Mi elements in four rows: forward, and forward and backward, both against the peer as people call it, where each result is
+// new memory, and against its forms that write to memory given (out). passes and both count how often so many elements must at least be read or written. f gets the operand and so many parameters of its width; gradients are handed back, as PyTorch's leaves take over the first.
+func pointwise(name string, shape []int, passes, both float64, params int, f func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor) []row {
+	operands := func(c *tensor.Ctx) []*tensor.Tensor {
+		x := []*tensor.Tensor{filled(c, shape...).SetRequiresGrad(true)}
+		for range params {
+			x = append(x, tensor.Full(c, tensor.Float32, 1, shape[len(shape)-1]).SetRequiresGrad(true))
+		}
+		return x
+	}
 	forward := func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev).NoGrad()
-		x := filled(c, shape...)
+		x := operands(c)
 		return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { f(c, x); return nil }) }, func() { dev.Close() }
 	}
 	backward := func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev)
-		x := filled(c, shape...).SetRequiresGrad(true)
+		x := operands(c)
 		seed := tensor.Full(c, tensor.Float32, 1, f(c.NoGrad(), x).Shape()...)
 		return func() {
 			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-				tensor.Backward(c, []*tensor.Tensor{f(c, x)}, []*tensor.Tensor{seed}, nil)
+				tensor.Backward(c, []*tensor.Tensor{f(c, x)}, []*tensor.Tensor{seed}, x)
 				return nil
 			})
-			x.ZeroGrad()
 		}, func() { dev.Close() }
 	}
-	return []row{
-		{name: name + "_fwd", bytes: 4 * elements * passes, open: forward},
-		{name: name + "_fwdbwd", bytes: 4 * elements * both, open: backward},
+	var list []row
+	for _, against := range []string{"", "_out"} {
+		list = append(list,
+			row{name: name + "_fwd" + against, bytes: 4 * elements * passes, open: forward},
+			row{name: name + "_fwdbwd" + against, bytes: 4 * elements * both, open: backward})
 	}
+	return list
 }
 
 func adamW(threads int) (run, end func()) {
@@ -128,12 +133,9 @@ func attention(t int, causal bool) row {
 		return func() {
 			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 				y, _ := tensor.Attention(c, qkv[0], qkv[1], qkv[2], tensor.AttentionOptions{Causal: causal})
-				tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{seed}, nil)
+				tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{seed}, qkv[:])
 				return nil
 			})
-			for _, x := range qkv {
-				x.ZeroGrad()
-			}
 		}, func() { dev.Close() }
 	}}
 }
