@@ -2,11 +2,33 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
+
+// printCeilings measures what the machine can do on so many threads, by the variants of the kernels that it runs.
+func printCeilings(threads int) error {
+	active := kernels.Active()
+	for _, v := range kernels.Available() {
+		restore, err := kernels.Force(v)
+		if err != nil {
+			return err
+		}
+		if speed := fmaSpeed(threads); speed > 0 {
+			fmt.Printf("CEILING fma_%s %d %.1f GFLOP/s\n", v, threads, speed/1e9)
+		}
+		restore()
+	}
+	if kernels.Active() != active {
+		return fmt.Errorf("kernels %s after measuring, want %s", kernels.Active(), active)
+	}
+	fmt.Printf("CEILING copy %d %.1f GB/s\n", threads, copySpeed(threads)/1e9)
+	fmt.Printf("CEILING triad %d %.1f GB/s\n", threads, triadSpeed(threads)/1e9)
+	return nil
+}
 
 // onThreads is the time in which f runs on so many threads at once.
 func onThreads(threads int, f func(thread int)) float64 {
@@ -35,6 +57,30 @@ func copySpeed(threads int) float64 {
 	for range 3 {
 		s := onThreads(threads, func(i int) { copy(dst[i*n:(i+1)*n], src[i*n:]) })
 		best = max(best, 2*float64(n*threads)/s)
+	}
+	return best
+}
+
+// triad are the operands of triadSpeed.
+var triad = sync.OnceValue(func() (t [3][]float32) {
+	for i := range t {
+		t[i] = make([]float32, 32<<20)
+		for j := range t[i] {
+			t[i][j] = float32(i)
+		}
+	}
+	return t
+})
+
+// triadSpeed is the speed of a = b + 3c over 128 MiB each, in bytes read and written per second (STREAM's count: what a line of a costs to be fetched before
+// it is written is not in it): the best of three.
+func triadSpeed(threads int) float64 {
+	a, b, c := triad()[0], triad()[1], triad()[2]
+	n := len(a) / threads
+	best := 0.0
+	for range 3 {
+		s := onThreads(threads, func(i int) { triadTurn(a[i*n:(i+1)*n], b[i*n:(i+1)*n], c[i*n:(i+1)*n]) })
+		best = max(best, 3*4*float64(n*threads)/s)
 	}
 	return best
 }

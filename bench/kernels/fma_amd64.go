@@ -26,3 +26,21 @@ func fmaTurns(v kernels.Variant, turns int) float64 {
 	}
 	return 0
 }
+
+// triadAVX2 stores b + 3c in a, each of n elements, a positive multiple of 32.
+//
+//go:noescape
+func triadAVX2(a, b, c *float32, n int)
+
+// triadTurn stores b + 3c in a.
+func triadTurn(a, b, c []float32) {
+	n := 0
+	if kernels.Active() != kernels.Generic {
+		if n = len(a) &^ 31; n > 0 {
+			triadAVX2(&a[0], &b[0], &c[0], n)
+		}
+	}
+	for i := n; i < len(a); i++ {
+		a[i] = b[i] + 3*c[i]
+	}
+}

@@ -33,3 +33,15 @@ func TestRowsHaveNames(t *testing.T) {
 		seen[r.name] = true
 	}
 }
+
+// TestTriad: the assembly computes what its measure says, on lengths that are no multiple of its turn.
+func TestTriad(t *testing.T) {
+	for _, n := range []int{0, 1, 31, 32, 100} {
+		a, b, c, want := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+		for i := range n {
+			b[i], c[i], want[i] = float32(i), float32(i*i), float32(i+3*i*i)
+		}
+		triadTurn(a, b, c)
+		require.Equal(t, want, a)
+	}
+}

@@ -1,18 +1,21 @@
-"""The PyTorch side of bench/kernels: reads a row's name per line, answers with the median seconds of one run.
+"""The PyTorch side of bench/kernels: reads a row's name per line, answers with the median seconds of one run. An empty line frees what the last row holds.
 
-Usage: peer.py THREADS SECONDS_PER_TURN, started by the benchmark with the thread settings of OpenMP and MKL in its environment.
+Usage: peer.py THREADS SECONDS_PER_TURN MODE, started by the benchmark with the settings of OpenMP, MKL and malloc in its environment. Modes: eager, as
+people call it; installed, the same without settings; out, with outputs allocated beforehand where PyTorch has such a form; compile, torch.compile.
 """
 
-import ctypes
+import gc
 import sys
 import time
 
 import torch
 import torch.nn.functional as F
 
-THREADS, TURN = int(sys.argv[1]), float(sys.argv[2])
+THREADS, TURN, MODE = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(THREADS)
 ELEMENTS = 16 << 20
+OUT = MODE == "out"
+aten = torch.ops.aten
 
 
 def filled(*shape):
@@ -59,56 +62,60 @@ POINTWISE = {
 }
 
 
-def unallocating(name):
-    """A row without allocation: the out= forms, which PyTorch's functions have beneath torch.nn.functional. Layer norm has none; malloc is told to keep what
-    is freed instead, so that its memory is not new either."""
-    base, backward = name.rsplit("_", 1)[0], name.endswith("bwd")
-    shape, _, extra = POINTWISE[base]
-    x, more, aten = filled(*shape), [t.detach() for t in extra()], torch.ops.aten
-    y, dx = torch.empty_like(x), torch.empty_like(x)
-    if base == "layer_norm":
-        keep_freed_memory()
-        dy = torch.ones_like(x)
+def softmax_out(x, dy):
+    y, g = torch.empty_like(x), torch.empty_like(x)
 
-        def run():
-            _, mean, rstd = aten.native_layer_norm(x, (1024,), *more, 1e-5)
-            if backward:
-                aten.native_layer_norm_backward(dy, x, (1024,), mean, rstd, *more, [True, True, True])
+    def forward():
+        torch.softmax(x, -1, out=y)
 
-    elif base == "cross_entropy":
-        loss, total, dy = torch.empty(shape[0]), torch.empty(()), torch.ones(shape[0])
-        dlog = torch.empty_like(x)
+    return forward, lambda: aten._softmax_backward_data.out(dy, y, -1, torch.float32, grad_input=g)
 
-        def run():
-            aten._log_softmax.out(x, 1, False, out=y)
-            aten.nll_loss_forward.output(y, more[0], None, 0, -100, output=loss, total_weight=total)
-            if backward:
-                aten.nll_loss_backward.grad_input(dy, y, more[0], None, 0, -100, total, grad_input=dlog)
-                aten._log_softmax_backward_data.out(dlog, y, 1, x.dtype, out=dx)
 
-    elif base == "softmax":
-        dy = torch.ones_like(x)
+def gelu_out(approximate):
+    def make(x, dy):
+        y, g = torch.empty_like(x), torch.empty_like(x)
 
-        def run():
-            aten._softmax.out(x, -1, False, out=y)
-            if backward:
-                aten._softmax_backward_data.out(dy, y, -1, x.dtype, grad_input=dx)
+        def forward():
+            aten.gelu.out(x, approximate=approximate, out=y)
 
-    else:
-        dy, form = torch.ones_like(x), "tanh" if base == "gelu_tanh" else "none"
+        return forward, lambda: aten.gelu_backward.grad_input(dy, x, approximate=approximate, grad_input=g)
 
-        def run():
-            aten.gelu.out(x, approximate=form, out=y)
-            if backward:
-                aten.gelu_backward.grad_input(dy, x, approximate=form, grad_input=dx)
+    return make
+
+
+def cross_entropy_out(x, dy):
+    (t,) = targets()
+    logs, g, gx = (torch.empty_like(x) for _ in range(3))
+    y, weight = torch.empty(len(t)), torch.empty(())
+
+    def forward():
+        aten._log_softmax.out(x, -1, False, out=logs)
+        aten.nll_loss_forward.output(logs, t, None, 0, -100, output=y, total_weight=weight)
+
+    def backward():
+        aten.nll_loss_backward.grad_input(dy, logs, t, None, 0, -100, weight, grad_input=g)
+        aten._log_softmax_backward_data.out(g, logs, -1, torch.float32, out=gx)
+
+    return forward, backward
+
+
+# Layer norm's out= form computes elsewhere and copies: with memory that is used again the plain form is the faster.
+OUT_FORMS = {"softmax": softmax_out, "gelu": gelu_out("none"), "gelu_tanh": gelu_out("tanh"), "cross_entropy": cross_entropy_out}
+
+
+def preallocated(name, backward):
+    shape, f, extra = POINTWISE[name]
+    x = filled(*shape)
+    with torch.no_grad():
+        dy = torch.ones_like(f(x, *extra()))
+    first, second = OUT_FORMS[name](x, dy)
+
+    def run():
+        first()
+        if backward:
+            second()
 
     return run
-
-
-def keep_freed_memory():
-    libc = ctypes.CDLL(None)
-    libc.mallopt(-4, 0)  # M_MMAP_MAX: all from the heap
-    libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: which keeps it
 
 
 def adamw():
@@ -132,9 +139,11 @@ def product(m, n, k, trans_a, trans_b):
     x = filled(k, m).T if trans_a else filled(m, k)
     y = filled(n, k).T if trans_b else filled(k, n)
 
+    z = torch.empty(m, n) if OUT else None
+
     def run():
         with torch.no_grad():
-            torch.mm(x, y)
+            torch.mm(x, y, out=z)
 
     return run
 
@@ -145,10 +154,11 @@ def projection(inner, outer, tokens, gradient=""):
     if gradient == "dw":
         return product(inner, outer, tokens, True, False)
     x, w, b = filled(tokens, inner), filled(inner, outer), filled(outer)
+    y = torch.empty(tokens, outer) if OUT else None
 
     def run():
         with torch.no_grad():
-            torch.addmm(b, x, w)
+            torch.addmm(b, x, w, out=y)
 
     return run
 
@@ -201,26 +211,34 @@ class GPT(torch.nn.Module):
         return self.ln_f(self.blocks(x)) @ self.wte.weight.T
 
 
-def step():
-    m = GPT(4, 256, 8, 2048, 128)
+def step(layers, width, heads, vocab, positions, batch, block):
+    m = GPT(layers, width, heads, vocab, positions)
     opt = torch.optim.AdamW(m.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-    ids = (torch.arange(8 * 128) * 7919 % 2048).reshape(8, 128)
+    ids = (torch.arange(batch * block) * 7919 % vocab).reshape(batch, block)
+
+    def loss_of(ids):
+        return F.cross_entropy(m(ids)[:, :-1].reshape(-1, vocab), ids[:, 1:].reshape(-1))
+
+    if MODE == "compile":
+        loss_of = torch.compile(loss_of)
 
     def run():
         opt.zero_grad(set_to_none=True)
-        logits = m(ids)[:, :-1].reshape(-1, 2048)
-        F.cross_entropy(logits, ids[:, 1:].reshape(-1)).backward()
+        loss_of(ids).backward()
         torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)
         opt.step()
 
     return run
 
 
+STEPS = {"step": (4, 256, 8, 2048, 128, 8, 128), "gpt2_124m": (12, 768, 12, 50257, 1024, 2, 512)}
+
+
 def open_row(name):
-    if name.endswith("_out"):
-        return unallocating(name.removesuffix("_out"))
     for base, (shape, f, extra) in POINTWISE.items():
         if name in (base + "_fwd", base + "_fwdbwd"):
+            if OUT and base in OUT_FORMS:
+                return preallocated(base, name.endswith("bwd"))
             return pointwise(shape, f, name.endswith("bwd"), extra)
     kind, *rest = name.split("_")
     if kind == "attention":
@@ -229,7 +247,9 @@ def open_row(name):
         return PRODUCTS[kind](*map(int, rest[0].split("x")), int(rest[1]), *rest[2:])
     if kind == "square":
         return product(*3 * [int(rest[0])], False, False)
-    return {"adamw": adamw, "step": step}[name]()
+    if name in STEPS:
+        return step(*STEPS[name])
+    return {"adamw": adamw}[name]()
 
 
 def timed(run):
@@ -244,12 +264,13 @@ def timed(run):
 
 def main():
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}", flush=True)
-    current, run = None, None
+    current, run = "", None
     for line in sys.stdin:
         if line.strip() != current:
             current, run = line.strip(), None
-            run = open_row(current)
-        print(timed(run), flush=True)
+            gc.collect()
+            run = open_row(current) if current else None
+        print(timed(run) if run else 0, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -22,15 +24,39 @@ func productRows() []row {
 		all = append(all, convolution(w[0], w[1], w[2])...)
 	}
 	for _, n := range []int{512, 1024, 2048} {
-		all = append(all, product(fmt.Sprintf("square_%d", n), n, n, n, false, false))
+		r := product(fmt.Sprintf("square_%d", n), n, n, n, false, false)
+		r.against, r.ofCeiling, r.long = []side{blas, openblas}, true, false
+		all = append(all, r)
+		if n == 1024 && slices.Contains(kernels.Available(), kernels.AVX2) {
+			all = append(all, under(r, kernels.AVX2))
+		}
 	}
 	return all
+}
+
+// longProduct is the number of operations from which on a product is left out of a quick run.
+const longProduct = 6e9
+
+// under is a row with a variant of the kernels forced, without a peer: what counts is the share of the variant's own peak.
+func under(r row, v kernels.Variant) row {
+	open := r.open
+	r.name, r.against = fmt.Sprintf("%s_%s", r.name, v), []side{}
+	r.open = func(threads int) (run, end func()) {
+		restore, err := kernels.Force(v)
+		if err != nil {
+			panic(err)
+		}
+		run, done := open(threads)
+		return run, func() { done(); restore() }
+	}
+	return r
 }
 
 // projection is x·w + b with a weight [in, out], and its gradients.
 func projection(tokens, in, out int) []row {
 	name := fmt.Sprintf("matmul_%dx%d_%d", in, out, tokens)
-	forward := row{name: name, flops: 2 * float64(tokens*in*out), open: func(threads int) (run, end func()) {
+	flops := 2 * float64(tokens*in*out)
+	forward := row{name: name, flops: flops, against: []side{blas}, long: flops > longProduct, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev).NoGrad()
 		x, w, b := filled(c, tokens, in), filled(c, in, out), filled(c, out)
@@ -61,7 +87,8 @@ func convolution(out, depth, places int) []row {
 
 // product is [m,k]·[k,n] of operands that are stored as they are, or transposed.
 func product(name string, m, n, k int, transA, transB bool) row {
-	return row{name: name, flops: 2 * float64(m) * float64(n) * float64(k), open: func(threads int) (run, end func()) {
+	flops := 2 * float64(m) * float64(n) * float64(k)
+	return row{name: name, flops: flops, against: []side{blas}, long: flops > longProduct, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev).NoGrad()
 		matrix := func(rows, cols int, transposed bool) *tensor.Tensor {

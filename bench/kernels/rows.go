@@ -2,12 +2,8 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
-	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/models/gpt2"
-	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -19,14 +15,41 @@ type row struct {
 	flops float64
 	// open prepares the operands on a device with so many workers; run is what is timed.
 	open func(threads int) (run, end func())
+	// against are the other sides, each with a ratio of its own; nil is PyTorch as people call it.
+	against []side
+	// ofCeiling makes a ratio of the share of the ceiling too: the FMA peak if flops count, else copying's speed.
+	ofCeiling bool
+	long      bool // left out of a quick run
+}
+
+// ceiling is the suffix of the share's row.
+func (r row) ceiling() string {
+	if r.flops > 0 {
+		return "_peak"
+	}
+	return "_copy"
+}
+
+// share is what part of the ceiling, as it is now, a time means; 0 if the row has none.
+func (r row) share(seconds float64, threads int) float64 {
+	switch {
+	case !r.ofCeiling:
+		return 0
+	case r.flops == 0:
+		return r.bytes / seconds / copySpeed(threads)
+	}
+	if peak := fmaSpeed(threads); peak > 0 {
+		return r.flops / seconds / peak
+	}
+	return 0
 }
 
 // rate says what a time means for the row.
 func (r row) rate(seconds float64) string {
 	if r.flops > 0 {
-		return fmt.Sprintf("%6.1f GFLOP/s", r.flops/seconds/1e9)
+		return fmt.Sprintf("%.1f GFLOP/s", r.flops/seconds/1e9)
 	}
-	return fmt.Sprintf("%6.1f GB/s", r.bytes/seconds/1e9)
+	return fmt.Sprintf("%.1f GB/s", r.bytes/seconds/1e9)
 }
 
 const elements = 16 << 20
@@ -47,13 +70,13 @@ func rows() []row {
 			}
 			return tensor.CrossEntropy(c, x[0], tensor.FromSlice(c, ids, 8192), -100)
 		}),
-		[]row{{name: "adamw", bytes: 7 * 4 * elements, open: adamW}},
+		[]row{{name: "adamw", bytes: 7 * 4 * elements, open: adamW, against: []side{eager, reused}, ofCeiling: true}},
 	)
 	for _, t := range []int{256, 1024, 4096} {
 		all = append(all, attention(t, true), attention(t, false))
 	}
 	all = append(all, productRows()...)
-	return append(all, step())
+	return append(all, steps()...)
 }
 
 // filled is a tensor of small numbers.
@@ -69,8 +92,8 @@ func filled(c *tensor.Ctx, shape ...int) *tensor.Tensor {
 	return tensor.FromSlice(c, x, shape...)
 }
 
-// pointwise is a function of 16 Mi elements in four rows: forward, and forward and backward, both against the peer as people call it, where each result is
-// new memory, and against its forms that write to memory given (out). passes and both count how often so many elements must at least be read or written. f gets the operand and so many parameters of its width; gradients are handed back, as PyTorch's leaves take over the first.
+// pointwise is a function of 16 Mi elements in two rows: forward, and forward and backward. passes and both count how often so many elements must at least be
+// read or written. f gets the operand and so many parameters of its width; gradients are handed back, as PyTorch's leaves take over the first.
 func pointwise(name string, shape []int, passes, both float64, params int, f func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor) []row {
 	operands := func(c *tensor.Ctx) []*tensor.Tensor {
 		x := []*tensor.Tensor{filled(c, shape...).SetRequiresGrad(true)}
@@ -97,13 +120,11 @@ func pointwise(name string, shape []int, passes, both float64, params int, f fun
 			})
 		}, func() { dev.Close() }
 	}
-	var list []row
-	for _, against := range []string{"", "_out"} {
-		list = append(list,
-			row{name: name + "_fwd" + against, bytes: 4 * elements * passes, open: forward},
-			row{name: name + "_fwdbwd" + against, bytes: 4 * elements * both, open: backward})
+	sides := []side{eager, reused}
+	return []row{
+		{name: name + "_fwd", bytes: 4 * elements * passes, open: forward, against: sides, ofCeiling: true},
+		{name: name + "_fwdbwd", bytes: 4 * elements * both, open: backward, against: sides, ofCeiling: true},
 	}
-	return list
 }
 
 func adamW(threads int) (run, end func()) {
@@ -122,7 +143,7 @@ func attention(t int, causal bool) row {
 		flops /= 2
 	}
 	name := map[bool]string{true: "causal", false: "full"}[causal]
-	return row{name: fmt.Sprintf("attention_%d_%s", t, name), flops: flops, open: func(threads int) (run, end func()) {
+	return row{name: fmt.Sprintf("attention_%d_%s", t, name), flops: flops, against: []side{blas}, long: t > 1024, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev)
 		var qkv [3]*tensor.Tensor
@@ -136,47 +157,6 @@ func attention(t int, causal bool) row {
 				tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{seed}, qkv[:])
 				return nil
 			})
-		}, func() { dev.Close() }
-	}}
-}
-
-// step is a training step: 4 layers, width 256, 8 heads, vocabulary 2048, batch 8×128, clipping and AdamW.
-func step() row {
-	const layers, width, vocab, batch, block = 4, 256, 2048, 8, 128
-	params := layers*12*width*width + vocab*width
-	flops := float64(batch*block) * (6*float64(params) + 12*layers*width*block)
-	return row{name: "step", flops: flops, open: func(threads int) (run, end func()) {
-		dev := tensor.NewCPU(threads)
-		cfg := gpt2.DefaultConfig()
-		cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = layers, width, 8, vocab, block
-		cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = 0, 0, 0
-		m, err := gpt2.New(nn.NewInit(dev, 1), cfg)
-		if err != nil {
-			panic(err)
-		}
-		c, tree := tensor.NewCtx(dev), nn.Walk(m)
-		var ps []optim.Param
-		for _, p := range tree.Parameters() {
-			ps = append(ps, optim.Param{Name: p.Name, Tensor: p.Tensor})
-		}
-		opt := optim.NewAdamW(c, []*optim.Group{{Params: ps, LR: 1e-4, WeightDecay: 0.01}}, 0.9, 0.999, 1e-8)
-		ids := make([]int32, batch*block)
-		for i := range ids {
-			ids[i] = int32(i * 7919 % vocab)
-		}
-		t := tensor.FromSlice(c, ids, batch, block)
-		b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Count: batch * (block - 1), Size: batch}
-		return func() {
-			opt.ZeroGrad()
-			nn.NewCtx(c, tree, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-				seed := tensor.Full(c.Ctx, tensor.Float32, 1/float64(b.Count))
-				tensor.Backward(c.Ctx, []*tensor.Tensor{m.Forward(c, b).Loss}, []*tensor.Tensor{seed}, nil)
-				return nil
-			})
-			if norm := optim.ClipGradNorm(c, opt.Params(), 1); math.IsNaN(norm) {
-				panic("the gradient is not a number")
-			}
-			opt.Step(c)
 		}, func() { dev.Close() }
 	}}
 }
