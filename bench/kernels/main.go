@@ -64,7 +64,7 @@ func (b *bench) compare(threads int) error {
 	peers := peers{dir: b.dir, threads: threads, turn: b.turn}
 	defer peers.close()
 	for _, r := range rows() {
-		if !b.wanted.MatchString(r.name) || b.quick && r.long {
+		if b.quick && r.long || !b.keep(&r) {
 			continue
 		}
 		if err := b.row(r, threads, &peers); err != nil {
@@ -74,16 +74,22 @@ func (b *bench) compare(threads int) error {
 	return nil
 }
 
+// keep takes out of a row the ratios that are not wanted, and says whether any is left.
+func (b *bench) keep(r *row) bool {
+	if r.against == nil {
+		r.against = []side{eager}
+	}
+	r.against = slices.DeleteFunc(slices.Clone(r.against), func(s side) bool { return !b.wanted.MatchString(r.name + s.suffix) })
+	r.ofCeiling = r.ofCeiling && b.wanted.MatchString(r.name+r.ceiling())
+	return len(r.against) > 0 || r.ofCeiling
+}
+
 // row measures one row against each of its sides in turn.
 func (b *bench) row(r row, threads int, peers *peers) error {
 	run, end := r.open(threads)
 	defer end()
-	sides := r.against
-	if sides == nil {
-		sides = []side{eager}
-	}
 	var all, shares []float64
-	for _, s := range sides {
+	for _, s := range r.against {
 		p, err := peers.get(s)
 		if err != nil {
 			fmt.Printf("# no row %s: %v\n", r.name+s.suffix, err)
