@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist"
@@ -42,6 +43,12 @@ type Listener struct {
 type membership struct {
 	members  []int // ranks of the job, by rank of the group
 	listener Listener
+	failure  atomic.Pointer[error] // the first that another rank told of, or was
+}
+
+func (m *membership) fail(err error) {
+	m.failure.CompareAndSwap(nil, &err)
+	m.listener.Fail(err)
 }
 
 // departure is the end of a process, as seen from here.
@@ -77,15 +84,20 @@ func (j *Job) Register(group string, members []int, l Listener) {
 	}
 }
 
-// Unregister ends what Register began and tells the other members that this rank has left the group.
+// Unregister ends what Register began and tells the other members that this rank has left the group. If it leaves because of a failure, it says which: some of the others may
+// not know of it yet, and would take this rank for the first that was lost.
 func (j *Job) Unregister(group string) {
 	j.mu.Lock()
 	m := j.groups[group]
 	delete(j.groups, group)
 	j.mu.Unlock()
-	if m != nil {
-		j.post(m.members, notice{Kind: "leave", Group: group})
+	if m == nil {
+		return
 	}
+	if err := m.failure.Load(); err != nil {
+		j.post(m.members, notice{Kind: "abort", Group: group, Error: dist.EncodeError(*err, group, m.rankOf(j.Rank))})
+	}
+	j.post(m.members, notice{Kind: "leave", Group: group})
 }
 
 // Abort tells the other members of a group why this rank, its rank in the group, gives it up.
@@ -142,7 +154,7 @@ func (m *membership) tell(group string, from int, n notice) {
 	}
 	switch n.Kind {
 	case "abort":
-		m.listener.Fail(dist.DecodeError(n.Error, group, rank))
+		m.fail(dist.DecodeError(n.Error, group, rank))
 	case "leave":
 		m.listener.Gone(rank, &dist.RankLostError{Group: group, Rank: rank, Cause: "it closed the group"})
 	}
@@ -189,7 +201,7 @@ func (j *Job) tellLost(group string, m *membership, jobRank int) {
 	if d.polite {
 		m.listener.Gone(rank, lost)
 	} else {
-		m.listener.Fail(lost)
+		m.fail(lost)
 	}
 }
 

@@ -279,6 +279,26 @@ func TestFromEnv(t *testing.T) {
 	require.Equal(t, rendezvous.Config{Rank: 2, World: 3, Address: "127.0.0.1:29500", Token: []byte("a token with a line's end"), External: true, Silence: 30 * time.Second}, c)
 }
 
+// A rank that leaves because another one failed says so: who has not noticed yet must not take it for the first.
+func TestLeavingAfterAFailureNamesIt(t *testing.T) {
+	jobs, errs := join(configs(3, address(t), disttest.Token)...)
+	require.Equal(t, make([]error, 3), errs)
+	listen := func(j *rendezvous.Job, members []int) (failed chan error) {
+		failed = make(chan error, 4)
+		j.Register("group", members, rendezvous.Listener{Fail: func(err error) { failed <- err }, Gone: func(r int, _ *dist.RankLostError) { failed <- fmt.Errorf("rank %d has left", r) }})
+		return failed
+	}
+	middle, last := listen(jobs[1], []int{0, 1, 2}), listen(jobs[2], []int{2, 1}) // the last one hears of the middle one alone
+	listen(jobs[0], []int{0, 1})
+	jobs[0].Abort("group", 0, errors.New("out of memory"))
+	const first = `dist: group "group": rank 0 aborted: out of memory`
+	require.EqualError(t, <-middle, first)
+	jobs[1].Unregister("group")
+	require.EqualError(t, <-last, first)
+	require.EqualError(t, <-last, "rank 1 has left")
+	closeAll(t, jobs)
+}
+
 // Notices for a group that a rank has not made yet wait for it.
 func TestEarlyNotices(t *testing.T) {
 	jobs, errs := join(configs(2, address(t), disttest.Token)...)
