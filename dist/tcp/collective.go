@@ -24,7 +24,7 @@ func (e *Engine) collective(c *dist.Call) error {
 	err := e.meet(c)
 	switch {
 	case err != nil || c.Op == dist.Barrier || c.Count == 0:
-	case c.Op == dist.AllReduce && e.inner != nil:
+	case e.inner != nil && hierarchical(c.Op):
 		err = e.inner.run(c)
 	default:
 		x := &exchange{e: e, c: c, size: c.DType.Size()}

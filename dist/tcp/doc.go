@@ -5,5 +5,8 @@
 // Every connection begins with the job's handshake (see dist/rendezvous). A call's signature goes ahead of its bytes, whose number both sides know from
 // it: nothing that is received decides how much is read.
 //
+// Where hosts have equal numbers of ranks, a power of two, one after another, all-reduce, reduce-scatter, all-gather and broadcast have two levels: shared memory inside a
+// host, and between hosts connections over which no byte goes twice.
+//
 // It is NOT encrypted. Processes of one host are better served by dist/shm.
 package tcp

@@ -13,9 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// inner is the second level of a hierarchical all-reduce: every rank combines its share of the buffer inside its host, then with the ranks of the same
-// number on the other hosts (its rail), and writes the result into all buffers of its host. Each host sends 2(h-1)/h of the buffer, for h hosts,
-// however many ranks it has.
+// inner is the second level of a hierarchical operation: every rank does its share of it inside its host, in shared memory, and with the ranks of the same
+// number on the other hosts (its rail). No byte goes twice from one host to another: for h hosts each sends 2(h-1)/h of an all-reduce's buffer, however many ranks it has.
 //
 // The tree over ranks is kept because hosts hold aligned blocks of 2ᵏ consecutive ranks: a block is a subtree, and the tree over hosts is the rest.
 type inner struct {
@@ -68,7 +67,7 @@ func (e *Engine) descend(group string) error {
 	}
 	var err error
 	if in.local, err = shm.NewEngine(e.job, fmt.Sprintf("%s/host%d", group, e.rank/size), local); err == nil {
-		in.local.SetBridge(in.cross)
+		in.local.SetBridge(in.cross, e.rank/size, len(e.members)/size)
 	}
 	all, err := e.agree(err)
 	if err != nil {
@@ -110,13 +109,26 @@ func (e *Engine) agree(mine error) (bool, error) {
 	return true, nil
 }
 
-// run is an all-reduce whose signatures have been compared.
+// hierarchical reports whether an operation has a form for two levels. The others go from rank to rank.
+func hierarchical(op dist.Op) bool {
+	return op == dist.AllReduce || op == dist.ReduceScatter || op == dist.AllGather || op == dist.Broadcast
+}
+
+// run is a call whose signatures have been compared.
 func (in *inner) run(c *dist.Call) error {
 	in.rail.limit(c.Deadline)
 	if err := in.e.failure.Load(); err != nil {
 		return *err
 	}
-	err := in.local.Run(c)
+	if c.Op == dist.AllGather {
+		return in.allGather(c)
+	}
+	return in.inside(c, c)
+}
+
+// inside carries out sub, which is c or a part of it, among the ranks of this host.
+func (in *inner) inside(c, sub *dist.Call) error {
+	err := in.local.Run(sub)
 	if failure := in.e.failure.Load(); err != nil && failure != nil {
 		return *failure
 	}
@@ -124,16 +136,20 @@ func (in *inner) run(c *dist.Call) error {
 }
 
 // cross is the bridge between hosts.
-func (in *inner) cross(c *dist.Call, partial []byte, d dtype.DType) error {
+func (in *inner) cross(c *dist.Call, give, take []byte, d dtype.DType) error {
 	sub := *c
-	sub.DType, sub.Count = d, len(partial)/d.Size()
-	sub.In, sub.Out = partial, partial
+	sub.DType, sub.Count, sub.Root = d, len(take)/d.Size(), c.Root/in.local.Size()
+	sub.In, sub.Out = give, take
 	x := &exchange{e: in.rail, c: &sub, size: d.Size()}
-	err := x.reduce()
+	return in.outside(&sub, c, x.run())
+}
+
+// outside ends an exchange over the rail, sub, that is a part of c: it waits for what is to be sent, and says what an error means.
+func (in *inner) outside(sub, c *dist.Call, err error) error {
 	for r, p := range in.rail.peers {
 		if p != nil && err == nil {
 			if e := p.out.flush(); e != nil {
-				err = in.rail.explain(&sub, r, e, []int{r})
+				err = in.rail.explain(sub, r, e, []int{r})
 			}
 		}
 	}
@@ -144,6 +160,38 @@ func (in *inner) cross(c *dist.Call, partial []byte, d dtype.DType) error {
 		in.e.Abort(err) // before the ranks of this host, which wait for this one, give it another name
 	}
 	return err
+}
+
+// allGather sends this rank's block over its rail. What comes from another host, one block for each rank of this one, they show each other; meanwhile the next is on its way.
+func (in *inner) allGather(c *dist.Call) error {
+	size := c.Count * c.DType.Size()
+	block := func(rank int) []byte { return c.Out[rank*size : (rank+1)*size] }
+	own := block(in.e.rank)
+	if &own[0] != &c.In[0] {
+		copy(own, c.In)
+	}
+	x := &exchange{e: in.rail, c: c, size: c.DType.Size()}
+	for _, p := range in.rail.peers {
+		if p != nil {
+			p.out.push(own)
+		}
+	}
+	hosts, perHost := in.rail.Size(), in.local.Size()
+	for i := range hosts {
+		host := (in.rail.rank + i) % hosts
+		theirs := block(in.across[host])
+		if i > 0 {
+			if err := x.read(host, theirs); err != nil {
+				return in.outside(c, c, err)
+			}
+		}
+		sub := *c
+		sub.In, sub.Out = theirs, c.Out[host*perHost*size:(host+1)*perHost*size]
+		if err := in.inside(c, &sub); err != nil {
+			return err
+		}
+	}
+	return in.outside(c, c, nil)
 }
 
 // renumber gives an error of a part of the group the ranks and the name of the whole.

@@ -64,11 +64,11 @@ func newHosts(t testing.TB, number int, delay time.Duration) *hosts {
 	return h
 }
 
-// limit makes both hosts send no faster than rate, in tc's terms.
+// limit makes both hosts send no faster than rate, in tc's terms, not even a second frame at once.
 func (h *hosts) limit(rate string) {
 	h.t.Helper()
 	for i, n := range h.names {
-		out, err := exec.Command("ip", "netns", "exec", n, "tc", "qdisc", "add", "dev", h.link(i), "root", "tbf", "rate", rate, "burst", "16kb", "latency", "1s").CombinedOutput()
+		out, err := exec.Command("ip", "netns", "exec", n, "tc", "qdisc", "add", "dev", h.link(i), "root", "tbf", "rate", rate, "burst", "2kb", "latency", "1s").CombinedOutput()
 		require.NoError(h.t, err, "%s", out)
 	}
 }

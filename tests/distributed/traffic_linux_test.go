@@ -129,16 +129,22 @@ func signatures(t testing.TB, b []byte, from, to int) []dist.Signature {
 	return list
 }
 
-// flat is what one rank sends to another in an operation that does not go over the rails.
+// flat is what one rank sends to another behind a signature: nothing, if the operation goes
+// over the rails.
 func flat(t testing.TB, s dist.Signature, from, to int) int {
 	t.Helper()
 	block := s.Count * s.DType.Size()
 	switch s.Op {
-	case dist.Barrier, dist.AllReduce:
+	case dist.Barrier, dist.AllReduce, dist.ReduceScatter, dist.AllGather, dist.Broadcast:
 		return 0
-	case dist.AllGather, dist.ReduceScatter, dist.AllToAll:
+	case dist.AllToAll:
 		return block
-	case dist.Broadcast:
+	case dist.Gather:
+		if to == s.Root {
+			return block
+		}
+		return 0
+	case dist.Scatter:
 		if from == s.Root {
 			return block
 		}
@@ -148,14 +154,21 @@ func flat(t testing.TB, s dist.Signature, from, to int) int {
 	return 0
 }
 
-// between is what one of two hosts sends to the other over its rails.
+// between is what one of two hosts of two ranks sends to the other over its rails.
 func between(s dist.Signature, host int) int {
-	size := s.DType.Size()
-	if s.DType == dtype.BFloat16 || s.DType == dtype.Float16 {
-		size = 4 // what is not rounded yet
+	bytes := s.Count * s.DType.Size()
+	if s.Op.Reduces() && (s.DType == dtype.BFloat16 || s.DType == dtype.Float16) {
+		bytes *= 2 // what is not rounded yet
 	}
-	if s.Op == dist.AllReduce {
-		return s.Count * size
+	switch s.Op {
+	case dist.AllReduce:
+		return bytes
+	case dist.ReduceScatter, dist.AllGather:
+		return 2 * bytes // a block for each rank, or of each
+	case dist.Broadcast:
+		if s.Root/2 == host {
+			return bytes
+		}
 	}
 	return 0
 }

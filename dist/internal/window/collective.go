@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/internal/tree"
 )
 
 const (
@@ -19,7 +18,7 @@ func (e *Engine) collective(c *dist.Call) error {
 	own := e.fabric.Slot(e.rank)
 	c.Encode(own.heads[half][:])
 	own.boxes[half] = Box{}
-	visible := !gives(c, e.rank) || e.fabric.Publish(&own.boxes[half], c.In)
+	visible := !e.gives(c, e.rank) || e.fabric.Publish(&own.boxes[half], c.In)
 	if err := e.barrier(c); err != nil {
 		return err
 	}
@@ -39,16 +38,18 @@ func (e *Engine) collective(c *dist.Call) error {
 	return t.run()
 }
 
-// gives reports whether the others read something from rank.
-func gives(c *dist.Call, rank int) bool {
+// gives reports whether the others need to see rank's buffer.
+func (e *Engine) gives(c *dist.Call, rank int) bool {
 	switch c.Op {
 	case dist.Broadcast, dist.Scatter:
-		return rank == c.Root
+		return e.isRoot(c, rank) || e.bridged(c) // they write there what came over the bridge
 	case dist.Barrier:
 		return false
 	}
 	return true
 }
+
+func (e *Engine) isRoot(c *dist.Call, rank int) bool { return e.first+rank == c.Root }
 
 // transfer is one call whose signatures have been compared.
 type transfer struct {
@@ -67,9 +68,12 @@ func (e *Engine) transfer(c *dist.Call, half int, visible bool) (*transfer, erro
 	if c.Op == dist.ReduceScatter || c.Op == dist.Scatter || c.Op == dist.AllToAll {
 		t.blocks = e.size
 	}
+	if c.Op == dist.ReduceScatter {
+		t.blocks *= e.groups
+	}
 	for r := range e.size {
 		e.views[r] = nil
-		if !gives(c, r) {
+		if !e.gives(c, r) {
 			continue
 		}
 		box := &e.fabric.Slot(r).boxes[half]
@@ -87,17 +91,15 @@ func (e *Engine) transfer(c *dist.Call, half int, visible bool) (*transfer, erro
 		}
 		e.views[r] = view
 	}
-	if t.staging || t.bridged() { // a bridge wants the same chunks on both sides, wherever the buffers lie
+	if t.staging || e.bridged(c) { // a bridge wants the same chunks on both sides, wherever the buffers lie
 		half := len(e.fabric.Stage(e.rank)) / 2
 		t.chunk = half / (t.blocks * t.size) &^ (line - 1)
 		if t.chunk == 0 {
-			return nil, fmt.Errorf("dist: %v: a stage of %d bytes is too small for %d ranks", c.Signature, half, e.size)
+			return nil, fmt.Errorf("dist: %v: a stage of %d bytes is too small for %d ranks", c.Signature, half, e.size*e.groups)
 		}
 	}
 	return t, nil
 }
-
-func (t *transfer) bridged() bool { return t.e.bridge != nil && t.c.Op == dist.AllReduce }
 
 // run moves the data, chunk by chunk if it must.
 func (t *transfer) run() error {
@@ -135,7 +137,7 @@ func (t *transfer) part(rank, block, lo, hi, half int) []byte {
 
 // copyIn puts the chunk that begins at lo into this rank's stage, if the others cannot see the buffer.
 func (t *transfer) copyIn(lo, half int) {
-	if t.visible || !gives(t.c, t.e.rank) {
+	if t.visible || !t.e.gives(t.c, t.e.rank) || t.c.Op == dist.Broadcast && !t.e.isRoot(t.c, t.e.rank) {
 		return
 	}
 	hi := min(lo+t.chunk, t.c.Count)
@@ -146,21 +148,37 @@ func (t *transfer) copyIn(lo, half int) {
 
 // copyOut fetches a result that was written into this rank's stage.
 func (t *transfer) copyOut(lo, hi, half int) {
-	if t.visible || t.c.Op != dist.AllReduce && (t.c.Op != dist.Reduce || t.c.Root != t.e.rank) {
-		return
+	if !t.visible && t.written() {
+		copy(t.c.Out[lo*t.size:hi*t.size], t.part(t.e.rank, 0, lo, hi, half))
 	}
-	copy(t.c.Out[lo*t.size:hi*t.size], t.part(t.e.rank, 0, lo, hi, half))
+}
+
+// written reports whether all ranks write the result into this one's buffer.
+func (t *transfer) written() bool {
+	switch t.c.Op {
+	case dist.AllReduce:
+		return true
+	case dist.Reduce:
+		return t.e.isRoot(t.c, t.e.rank)
+	case dist.Broadcast:
+		return t.e.bridged(t.c) && !t.e.isRoot(t.c, t.e.rank)
+	}
+	return false
 }
 
 // take does this rank's part of a chunk.
 func (t *transfer) take(lo, hi, half int) error {
 	c, me := t.c, t.e.rank
 	out := func(block int) []byte { return c.Out[(block*c.Count+lo)*t.size : (block*c.Count+hi)*t.size] }
+	switch {
+	case !t.e.bridged(c):
+	case c.Op == dist.ReduceScatter:
+		return t.bridgeBlocks(out(0), lo, hi, half)
+	default:
+		return t.bridgeShare(lo, hi, half)
+	}
 	switch c.Op {
 	case dist.AllReduce, dist.Reduce:
-		if t.bridged() {
-			return t.bridgeShare(lo, hi, half)
-		}
 		t.reduceShare(lo, hi, half)
 	case dist.ReduceScatter:
 		for r := range t.e.inputs {
@@ -211,31 +229,6 @@ func (t *transfer) reduceShare(lo, hi, half int) {
 			}
 		}
 	}
-}
-
-// bridgeShare is reduceShare with other groups: what crosses the bridge is not rounded yet.
-func (t *transfer) bridgeShare(lo, hi, half int) error {
-	e, c := t.e, t.c
-	from, to := Share(hi-lo, e.size, e.rank, line)
-	for r := range e.inputs {
-		e.inputs[r] = t.part(r, 0, lo, hi, half)[from*t.size : to*t.size]
-	}
-	acc := tree.Accumulator(c.DType)
-	need := (to - from) * acc.Size()
-	if len(e.partial) < need {
-		e.partial = dist.Aligned(need)
-	}
-	partial := e.partial[:need]
-	if need > 0 {
-		e.combiner.Partial(partial, e.inputs, c.DType, c.Reduce, c.Fast)
-		if err := e.bridge(c, partial, acc); err != nil {
-			return err
-		}
-	}
-	for _, in := range e.inputs {
-		tree.Finish(in, partial, c.DType)
-	}
-	return nil
 }
 
 // Share returns the k-th of n parts of count elements, cut at multiples of unit.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/internal/tree"
-	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // Waiting goes from looking to yielding to sleeping, since ranks often arrive together and cores may be fewer than ranks.
@@ -40,6 +39,8 @@ type Engine struct {
 	heads    [][]byte
 
 	bridge  Bridge
+	groups  int // that the bridge joins
+	first   int // number of this group's rank 0 among the ranks of all
 	partial []byte
 
 	sent, received []uint32 // pieces, by partner; each of one goroutine
@@ -52,17 +53,11 @@ type Engine struct {
 	notified bool
 }
 
-// Bridge combines this rank's share of a reduction, in place, with the shares that ranks of the same number hold in other groups.
-type Bridge func(c *dist.Call, partial []byte, d dtype.DType) error
-
-// SetBridge makes every all-reduce one over several groups of equal size: each share crosses the bridge before it is written into the buffers. It comes before the first call.
-func (e *Engine) SetBridge(b Bridge) { e.bridge = b }
-
 // New returns the engine over f.
 func New(f Fabric) *Engine {
 	n := f.Size()
 	e := &Engine{
-		fabric: f, rank: f.Rank(), size: n,
+		fabric: f, rank: f.Rank(), size: n, groups: 1,
 		views: make([][]byte, n), inputs: make([][]byte, n), heads: make([][]byte, n),
 		sent: make([]uint32, n), received: make([]uint32, n), gone: make([]atomic.Pointer[dist.RankLostError], n),
 	}

@@ -1,0 +1,95 @@
+package window
+
+import (
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/internal/tree"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+)
+
+// Bridge carries out this rank's part of a call, of dtype d, with the ranks of the same number in the other groups. For an all-reduce in and out are its share of the
+// combined buffer, for a broadcast its share of the root's, the same memory; for a reduce-scatter in is one block for each group and out this group's place in it.
+type Bridge func(c *dist.Call, in, out []byte, d dtype.DType) error
+
+// SetBridge makes every all-reduce, reduce-scatter and broadcast one over several groups of equal size, of which this is the given one; their roots and blocks are numbered over
+// all groups. It comes before the first call.
+func (e *Engine) SetBridge(b Bridge, group, groups int) {
+	e.bridge, e.groups, e.first = b, groups, group*e.size
+}
+
+// bridged reports whether a call is one over several groups.
+func (e *Engine) bridged(c *dist.Call) bool {
+	return e.bridge != nil && (c.Op == dist.AllReduce || c.Op == dist.ReduceScatter || c.Op == dist.Broadcast)
+}
+
+// room returns memory for n bytes of partial results.
+func (e *Engine) room(n int) []byte {
+	if len(e.partial) < n {
+		e.partial = dist.Aligned(n)
+	}
+	return e.partial[:n]
+}
+
+// bridgeShare takes this rank's share of a chunk, combined or the root's, over the bridge and writes it into all buffers. What crosses is not rounded yet.
+func (t *transfer) bridgeShare(lo, hi, half int) error {
+	e, c := t.e, t.c
+	from, to := Share(hi-lo, e.size, e.rank, line)
+	if from == to {
+		return nil // on this side as on the others
+	}
+	for r := range e.inputs {
+		e.inputs[r] = t.part(r, 0, lo, hi, half)[from*t.size : to*t.size]
+	}
+	if c.Op == dist.Broadcast {
+		return t.bridgeBroadcast((to - from) * t.size)
+	}
+	acc := tree.Accumulator(c.DType)
+	partial := e.room((to - from) * acc.Size())
+	e.combiner.Partial(partial, e.inputs, c.DType, c.Reduce, c.Fast)
+	if err := e.bridge(c, partial, partial, acc); err != nil {
+		return err
+	}
+	for _, in := range e.inputs {
+		tree.Finish(in, partial, c.DType)
+	}
+	return nil
+}
+
+// bridgeBroadcast is bridgeShare for n bytes that need no combining: the root's, where it is in this group.
+func (t *transfer) bridgeBroadcast(n int) error {
+	e, c := t.e, t.c
+	share := e.room(n)
+	for r, in := range e.inputs {
+		if e.isRoot(c, r) {
+			share = in
+		}
+	}
+	if err := e.bridge(c, share, share, c.DType); err != nil {
+		return err
+	}
+	for r, in := range e.inputs {
+		if !e.isRoot(c, r) {
+			copy(in, share)
+		}
+	}
+	return nil
+}
+
+// bridgeBlocks combines, for each group, the block of the rank there that has this one's number, and takes them over the bridge.
+func (t *transfer) bridgeBlocks(out []byte, lo, hi, half int) error {
+	e, c := t.e, t.c
+	acc := tree.Accumulator(c.DType)
+	n := (hi - lo) * acc.Size()
+	partial := e.room(e.groups * n)
+	for g := range e.groups {
+		for r := range e.inputs {
+			e.inputs[r] = t.part(r, g*e.size+e.rank, lo, hi, half)
+		}
+		e.combiner.Partial(partial[g*n:(g+1)*n], e.inputs, c.DType, c.Reduce, c.Fast)
+	}
+	own := partial[e.first/e.size*n:][:n]
+	if err := e.bridge(c, partial, own, acc); err != nil {
+		return err
+	}
+	tree.Finish(out, own, c.DType)
+	return nil
+}
