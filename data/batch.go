@@ -15,6 +15,7 @@ const (
 	AttentionMask = "attention_mask" // [B,T], 1 where a token is real, 0 where it is padding
 	Labels        = "labels"         // what the model is to predict
 	Inputs        = "inputs"         // features of models that do not read tokens
+	PixelValues   = "pixel_values"   // images [B,C,H,W]
 )
 
 // Batch is one micro-batch. It lives outside every memory scope, until Free.

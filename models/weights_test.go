@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/models/resnet"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -44,7 +45,7 @@ func save(t *testing.T, m models.Configured) string {
 
 func weights(m nn.Module) map[string][]byte {
 	out := map[string][]byte{}
-	for _, p := range nn.NamedParameters(m) {
+	for _, p := range nn.Walk(m).State() {
 		out[p.Name] = tensor.ReadBytes(tensor.NewCtx(p.Device()), p.Tensor)
 	}
 	return out
@@ -53,8 +54,15 @@ func weights(m nn.Module) map[string][]byte {
 func TestWeightsRoundTrip(t *testing.T) {
 	line, err := mlp.New(nn.NewInit(tensor.CPU(), 3), mlp.Config{Sizes: []int{2, 5, 1}, Activation: "tanh", Loss: "mse"})
 	require.NoError(t, err)
+	cfg := resnet.ResNet18("cat", "dog")
+	cfg.HiddenSizes, cfg.Depths = []int{4, 8}, []int{1, 1}
+	residual, err := resnet.New(nn.NewInit(tensor.CPU(), 3), cfg)
+	require.NoError(t, err)
+	for i, b := range nn.Walk(residual).Buffers() {
+		tensor.FillInto(tensor.NewCtx(tensor.CPU()), b.Tensor, float64(i))
+	}
 	for _, m := range []models.Configured{
-		smallGPT2(t, 3, nil), smallGPT2(t, 4, func(c *gpt2.Config) { c.TieWordEmbeddings = false }), line,
+		smallGPT2(t, 3, nil), smallGPT2(t, 4, func(c *gpt2.Config) { c.TieWordEmbeddings = false }), line, residual,
 	} {
 		dir := save(t, m)
 		got, err := models.LoadPretrained(tensor.CPU(), dir)
@@ -187,8 +195,8 @@ func TestLoadPretrainedErrors(t *testing.T) {
 	config := filepath.Join(dir, models.ConfigFile)
 	for _, k := range []struct{ text, want string }{
 		{"{", dir + ": models: config.json: unexpected end of JSON input"},
-		{`{"model_type": "bort"}`, dir + `: models: config.json: model_type "bort" is not built in: want one of gpt2, mlp (import the model's package to register it)`},
-		{`{}`, dir + `: models: config.json: model_type "" is not built in: want one of gpt2, mlp (import the model's package to register it)`},
+		{`{"model_type": "bort"}`, dir + `: models: config.json: model_type "bort" is not built in: want one of gpt2, mlp, resnet (import the model's package to register it)`},
+		{`{}`, dir + `: models: config.json: model_type "" is not built in: want one of gpt2, mlp, resnet (import the model's package to register it)`},
 		{`{"model_type": "mlp", "sizes": [1]}`, dir + ": mlp: config: sizes = [1]: want at least input and output"},
 		{`{"model_type": "mlp", "sizes": "wide"}`, dir + ": mlp: config.json: json: cannot unmarshal string into Go struct field Config.sizes of type []int"},
 	} {
@@ -209,6 +217,6 @@ func TestLoadPretrainedErrors(t *testing.T) {
 }
 
 func TestRegistry(t *testing.T) {
-	require.Equal(t, []string{"gpt2", "mlp"}, models.Types())
+	require.Equal(t, []string{"gpt2", "mlp", "resnet"}, models.Types())
 	require.PanicsWithValue(t, `models: model_type "mlp" registered twice`, func() { models.Register("mlp", nil) })
 }

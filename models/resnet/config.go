@@ -1,0 +1,122 @@
+package resnet
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// The kinds of residual layers.
+const (
+	Basic      = "basic"      // two 3×3 convolutions, as in ResNet-18 and 34
+	Bottleneck = "bottleneck" // 1×1, 3×3 and 1×1, as in ResNet-50 and deeper
+)
+
+// Config holds the fields of transformers' ResNetConfig that change what is computed,
+// under the same JSON names and defaults.
+type Config struct {
+	NumChannels            int    `json:"num_channels"`
+	EmbeddingSize          int    `json:"embedding_size"` // channels behind the first convolution
+	HiddenSizes            []int  `json:"hidden_sizes"`   // channels of each stage
+	Depths                 []int  `json:"depths"`         // layers of each stage
+	LayerType              string `json:"layer_type"`
+	HiddenAct              string `json:"hidden_act"` // of the first convolution, and behind each sum
+	DownsampleInFirstStage bool   `json:"downsample_in_first_stage"`
+	DownsampleInBottleneck bool   `json:"downsample_in_bottleneck"` // by its first convolution instead of its second
+	// ID2Label names the classes, "0" and so on.
+	ID2Label map[string]string `json:"id2label"`
+}
+
+// DefaultConfig is ResNet-50 (He et al. 2016) with two classes, transformers' default.
+func DefaultConfig() Config {
+	return Config{
+		NumChannels: 3, EmbeddingSize: 64, HiddenSizes: []int{256, 512, 1024, 2048}, Depths: []int{3, 4, 6, 3},
+		LayerType: Bottleneck, HiddenAct: "relu", ID2Label: Labels("LABEL_0", "LABEL_1"),
+	}
+}
+
+// ResNet18 is the configuration of ResNet-18 (He et al. 2016) for the given classes.
+func ResNet18(classes ...string) Config {
+	cfg := DefaultConfig()
+	cfg.LayerType, cfg.HiddenSizes, cfg.Depths = Basic, []int{64, 128, 256, 512}, []int{2, 2, 2, 2}
+	cfg.ID2Label = Labels(classes...)
+	return cfg
+}
+
+// Labels numbers the names of classes, for Config.ID2Label.
+func Labels(names ...string) map[string]string {
+	m := make(map[string]string, len(names))
+	for i, name := range names {
+		m[strconv.Itoa(i)] = name
+	}
+	return m
+}
+
+// ParseConfig reads a config.json. Fields that are missing keep their defaults; num_labels
+// stands for names of classes that are missing. A head that is no classifier is an error.
+func ParseConfig(raw []byte) (Config, error) {
+	cfg := DefaultConfig()
+	more := struct {
+		*Config
+		ID2Label    map[string]string `json:"id2label"` // in place of the default's, not beside it
+		NumLabels   *int              `json:"num_labels"`
+		ProblemType *string           `json:"problem_type"`
+	}{Config: &cfg}
+	if err := json.Unmarshal(raw, &more); err != nil {
+		return cfg, fmt.Errorf("resnet: config.json: %w", err)
+	}
+	switch {
+	case more.ID2Label != nil:
+		cfg.ID2Label = more.ID2Label
+	case more.NumLabels != nil && *more.NumLabels >= 0 && *more.NumLabels < 1<<20:
+		names := make([]string, *more.NumLabels)
+		for i := range names {
+			names[i] = fmt.Sprintf("LABEL_%d", i)
+		}
+		cfg.ID2Label = Labels(names...)
+	}
+	if p := more.ProblemType; p != nil && *p != "single_label_classification" {
+		return cfg, fmt.Errorf("resnet: config.json: problem_type = %q is not supported: want single_label_classification", *p)
+	}
+	return cfg, cfg.Validate()
+}
+
+var activations = map[string]func(*tensor.Ctx, *tensor.Tensor) *tensor.Tensor{
+	"relu": tensor.ReLU, "gelu": tensor.GELU, "silu": tensor.SiLU, "tanh": tensor.Tanh,
+}
+
+// reduction is how many times fewer channels a bottleneck's 3×3 convolution has.
+const reduction = 4
+
+// Validate reports all fields that no model can have, at once.
+func (c Config) Validate() error {
+	var bad []string
+	want := func(ok bool, format string, args ...any) {
+		if !ok {
+			bad = append(bad, fmt.Sprintf(format, args...))
+		}
+	}
+	want(c.NumChannels > 0, "num_channels = %d: want at least 1", c.NumChannels)
+	want(c.EmbeddingSize > 0, "embedding_size = %d: want at least 1", c.EmbeddingSize)
+	want(c.LayerType == Basic || c.LayerType == Bottleneck, "layer_type = %q: want basic or bottleneck", c.LayerType)
+	want(len(c.HiddenSizes) > 0 && len(c.HiddenSizes) == len(c.Depths), "hidden_sizes = %v, depths = %v: want one of each for each stage", c.HiddenSizes, c.Depths)
+	for _, n := range c.HiddenSizes {
+		want(n > 0 && (c.LayerType != Bottleneck || n%reduction == 0), "hidden_sizes has %d: want a positive number of channels, of a bottleneck a multiple of %d", n, reduction)
+	}
+	for _, n := range c.Depths {
+		want(n > 0, "depths has %d: want at least 1", n)
+	}
+	want(activations[c.HiddenAct] != nil, "hidden_act = %q: want relu, gelu, silu or tanh", c.HiddenAct)
+	want(len(c.ID2Label) > 1, "id2label names %d classes: want at least 2", len(c.ID2Label))
+	for i := range len(c.ID2Label) {
+		_, ok := c.ID2Label[strconv.Itoa(i)]
+		want(ok, "id2label has no %q: want the classes numbered from 0", strconv.Itoa(i))
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("resnet: config: %s", strings.Join(bad, "; "))
+	}
+	return nil
+}
