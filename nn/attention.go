@@ -30,6 +30,7 @@ type MultiheadAttention struct {
 
 	Heads, KVHeads int
 	Causal         bool
+	Window         int     // keys at positions less than so far apart are seen; 0: all
 	DropoutP       float64 // of the attention weights, while training
 }
 
@@ -52,7 +53,7 @@ func NewMultiheadAttention(in *Init, width, heads, kvHeads int, bias, causal boo
 // and is true where attention is allowed.
 func (m *MultiheadAttention) Forward(c *Ctx, x, mask *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, m, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		opt := tensor.AttentionOptions{Causal: m.Causal, Mask: mask}
+		opt := tensor.AttentionOptions{Causal: m.Causal, Window: m.Window, Mask: mask}
 		if c.Training {
 			opt.Dropout = m.DropoutP
 		}

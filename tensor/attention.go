@@ -16,7 +16,12 @@ type AttentionOptions struct {
 	// QueryOffset = number of cached keys.
 	Causal                 bool
 	QueryOffset, KeyOffset int
+	// Window, if above 0, lets a query see only keys at positions less than Window from
+	// its own: with Causal the last Window ones (Mistral's sliding window), else as many
+	// on both sides. What lies outside costs nothing.
+	Window int
 	// Mask is Bool, broadcasts to [B,H,Tq,Tk], and is true where a query may see a key.
+	// Padding is a mask [B,1,1,Tk]: keys that it hides at the ends cost nothing.
 	Mask *Tensor
 	// Dropout is the probability with which attention weights are zeroed.
 	Dropout float64
@@ -75,6 +80,7 @@ func (c *Ctx) attentionAttrs(q *Tensor, opt AttentionOptions) attrs {
 		a.ints[0] = 1
 	}
 	a.ints[1], a.ints[2], a.ints[3] = opt.QueryOffset, opt.KeyOffset, int(c.pos)
+	a.ints[4] = opt.Window
 	if opt.Dropout > 0 {
 		a.key = c.nextKey("attention")
 	}
@@ -114,6 +120,8 @@ func (c *Ctx) checkAttention(q, k, v *Tensor, opt AttentionOptions) {
 		c.fail(name, ins, "want as many value heads as key heads, and query heads a multiple of them")
 	case k.shape[3] != q.shape[3] || k.shape[2] != v.shape[2]:
 		c.fail(name, ins, "want equal head sizes of q and k, and equal lengths of k and v")
+	case opt.Window < 0:
+		c.fail(name, ins, "window %d: want a number of keys, or 0 for all", opt.Window)
 	case !(opt.Dropout >= 0 && opt.Dropout < 1):
 		c.fail(name, ins, "dropout %g: want a probability in [0, 1)", opt.Dropout)
 	}

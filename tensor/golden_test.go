@@ -110,7 +110,7 @@ var goldenOps = map[string]func(c *tensor.Ctx, k *goldenCase, in map[string]*ten
 	}),
 	"attention": func(c *tensor.Ctx, k *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
 		out, lse := tensor.Attention(c, in["q"], in["k"], in["v"], tensor.AttentionOptions{Scale: k.Attrs.Scale, Causal: k.Attrs.Causal,
-			QueryOffset: k.Attrs.QueryOffset, KeyOffset: k.Attrs.KeyOffset, Mask: in["mask"]})
+			QueryOffset: k.Attrs.QueryOffset, KeyOffset: k.Attrs.KeyOffset, Window: k.Attrs.Window, Mask: in["mask"]})
 		return []*tensor.Tensor{out, lse}[:len(k.Out)]
 	},
 }

@@ -127,7 +127,8 @@ func (a attention) want(_ tensor.DType, in []Array) []Array {
 			for x := range a.d {
 				row[j] += scale * q.at(at[0], at[1], at[2], x) * k.at(at[0], at[1]/group, j, x)
 			}
-			if a.opt.Causal && a.opt.KeyOffset+j > a.opt.QueryOffset+at[2] || mask.V != nil && mask.at(at[0], at[1], at[2], j) == 0 {
+			apart := a.opt.QueryOffset + at[2] - a.opt.KeyOffset - j
+			if a.opt.Causal && apart < 0 || a.opt.Window > 0 && max(apart, -apart) >= a.opt.Window || mask.V != nil && mask.at(at[0], at[1], at[2], j) == 0 {
 				row[j] = math.Inf(-1)
 			}
 		}
@@ -164,6 +165,12 @@ func attentionRow() Op {
 		{"mask", 2, 2, 1, 3, 4, 2, 2, []int{2, 2, 3, 4}, tensor.AttentionOptions{}, false},
 		{"padding", 2, 2, 2, 3, 4, 2, 2, []int{2, 1, 1, 4}, causal, false},
 		{"mask of two dims", 2, 2, 2, 3, 4, 2, 2, []int{3, 4}, tensor.AttentionOptions{}, false},
+		{"window", 1, 2, 1, 6, 6, 3, 2, nil, tensor.AttentionOptions{Causal: true, Window: 3}, false},
+		{"window on both sides", 2, 2, 2, 5, 7, 2, 2, nil, tensor.AttentionOptions{Window: 2, KeyOffset: 1}, false},
+		{"window of a cache", 1, 2, 2, 2, 7, 2, 2, nil, tensor.AttentionOptions{Causal: true, QueryOffset: 5, Window: 4}, false},
+		{"window and padding", 2, 2, 1, 4, 4, 2, 2, []int{2, 1, 1, 4}, tensor.AttentionOptions{Causal: true, Window: 2}, false},
+		{"window past the keys", 1, 1, 1, 3, 2, 2, 2, nil, tensor.AttentionOptions{QueryOffset: 2, Window: 2}, false},
+		{"window and dropout", 1, 2, 1, 5, 5, 2, 2, nil, tensor.AttentionOptions{Causal: true, Window: 3, Dropout: 0.3}, false},
 		{"one", 1, 1, 1, 1, 1, 1, 1, nil, tensor.AttentionOptions{}, false},
 		{"head of one", 2, 2, 2, 3, 3, 1, 1, nil, causal, false},
 		{"no queries", 1, 2, 2, 0, 3, 2, 2, nil, tensor.AttentionOptions{}, false},
@@ -171,6 +178,7 @@ func attentionRow() Op {
 		{"no batch", 0, 2, 2, 3, 3, 2, 2, nil, causal, false},
 		{"dropout", 2, 2, 1, 4, 4, 3, 2, nil, tensor.AttentionOptions{Causal: true, Dropout: 0.3}, false},
 		{"large", 2, 4, 2, 97, 97, 16, 24, nil, causal, true},
+		{"large window", 1, 4, 2, 131, 131, 16, 16, nil, tensor.AttentionOptions{Causal: true, Window: 50}, true},
 		{"large dropout", 2, 2, 2, 67, 97, 16, 16, []int{2, 1, 1, 97}, tensor.AttentionOptions{Dropout: 0.1}, true},
 	} {
 		op.Samples = append(op.Samples, a.sample())
@@ -192,6 +200,7 @@ func attentionRow() Op {
 		{Name: "head size", Want: "float32[1 2 3 5], float32[1 2 3 4], float32[1 2 3 4]): want equal head sizes", Call: call([]int{1, 2, 3, 5}, four, four, nil)},
 		{Name: "lengths", Want: "equal lengths of k and v", Call: call(four, four, []int{1, 2, 4, 4}, nil)},
 		{Name: "dropout", Want: "want a probability", Call: call(four, four, four, func(*tensor.Ctx) tensor.AttentionOptions { return tensor.AttentionOptions{Dropout: 1} })},
+		{Name: "window", Want: "window -1: want a number of keys", Call: call(four, four, four, func(*tensor.Ctx) tensor.AttentionOptions { return tensor.AttentionOptions{Window: -1} })},
 		{Name: "mask", Want: "broadcasts to [1 2 3 3]", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
 			return tensor.AttentionOptions{Mask: tensor.Zeros(c, tensor.Bool, 3, 4)}
 		})},

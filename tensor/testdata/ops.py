@@ -176,17 +176,19 @@ for dim in [0, 1, 2]:
 
 
 # Attention: PyTorch's op, and the same by hand, which also gives the log-sum-exp and takes offsets.
-def attention_by_hand(q, k, v, mask=None, causal=False, scale=None, query_offset=0, key_offset=0):
-    """Query i sees key j if key_offset+j <= query_offset+i (causal) and the mask is true. A query that sees nothing
-    has output 0 and log-sum-exp -inf."""
+def attention_by_hand(q, k, v, mask=None, causal=False, scale=None, query_offset=0, key_offset=0, window=0):
+    """Query i sees key j if key_offset+j <= query_offset+i (causal), their positions are less than window apart and the
+    mask is true. A query that sees nothing has output 0 and log-sum-exp -inf."""
     group = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
     scores = q @ k.transpose(-1, -2) * (scale if scale is not None else 1 / math.sqrt(q.shape[-1]))
     seen = torch.ones(scores.shape, dtype=torch.bool)
+    i = torch.arange(q.shape[2])[:, None] + query_offset
+    j = torch.arange(k.shape[2])[None, :] + key_offset
     if causal:
-        i = torch.arange(q.shape[2])[:, None] + query_offset
-        j = torch.arange(k.shape[2])[None, :] + key_offset
         seen = seen & (j <= i)
+    if window:
+        seen = seen & ((i - j).abs() < window)
     if mask is not None:
         seen = seen & mask
     some = seen.any(-1)
@@ -200,11 +202,12 @@ def attention_by_hand(q, k, v, mask=None, causal=False, scale=None, query_offset
 def attention_case(name, b, h, hkv, tq, tk, d, dv, mask=None, float64=False, lse=True, **attrs):
     causal, scale = attrs.get("causal", False), attrs.get("scale")
     offsets = attrs.get("query_offset", 0) or attrs.get("key_offset", 0)
-    # PyTorch aligns causal masks at the top left; with offsets, or rows that see nothing, only the hand computation applies.
-    aligned = not offsets and (mask is None or (not causal and bool(mask.any(-1).all())))
+    window = attrs.get("window", 0)
+    # PyTorch aligns causal masks at the top left and knows windows as masks only; with offsets, or rows that see nothing, only the hand computation applies.
+    aligned = not offsets and not window and (mask is None or (not causal and bool(mask.any(-1).all())))
 
     def fn(q, k, v, mask=None):
-        hand = attention_by_hand(q, k, v, mask, causal, scale, attrs.get("query_offset", 0), attrs.get("key_offset", 0))
+        hand = attention_by_hand(q, k, v, mask, causal, scale, attrs.get("query_offset", 0), attrs.get("key_offset", 0), window)
         if aligned:
             real = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=h != hkv)
             torch.testing.assert_close(hand["out"], real, rtol=1e-4, atol=1e-5)

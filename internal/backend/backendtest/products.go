@@ -74,8 +74,9 @@ type attentionCase struct {
 	b, h, hkv, tq, tk, d, dv int
 	causal                   int
 	qoff, koff               int
+	window                   int
 	p                        float64
-	mask                     int // 0 none, 1 full, 2 repeated over heads and queries, 3 hides whole rows, 4 all but the last keys
+	mask                     int // 0 none, 1 full, 2 of keys, 3 hides whole rows, 4 all but the last keys, 5 of keys: pads both ends, 6 of queries, 7 columns first
 	lay                      layout
 }
 
@@ -84,6 +85,9 @@ var tokenMajor = layout{"token-major", func(shape []int) ([]int, int, int) {
 	b, h, t, d := shape[0], shape[1], shape[2], shape[3]
 	return []int{t * h * d, d, h * d, 1}, 0, b * h * t * d
 }}
+
+// ofKeys stores a mask that is the same for all heads and queries.
+var ofKeys = repeated("keys", func(k, _ int) bool { return k == 1 || k == 2 })
 
 var attentionCases = []attentionCase{
 	{b: 1, h: 1, hkv: 1, tq: 1, tk: 1, d: 1, dv: 1, lay: rowMajor},
@@ -99,6 +103,16 @@ var attentionCases = []attentionCase{
 	{b: 2, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, mask: 3, causal: 1, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 5, tk: 1100, d: 4, dv: 4, causal: 1, qoff: 1090, p: 0.2, lay: tokenMajor}, // many keys
 	{b: 1, h: 1, hkv: 1, tq: 3, tk: 1100, d: 4, dv: 4, mask: 4, lay: rowMajor},
+	{b: 3, h: 2, hkv: 1, tq: 70, tk: 90, d: 4, dv: 4, mask: 5, p: 0.2, lay: tokenMajor},
+	{b: 3, h: 1, hkv: 1, tq: 90, tk: 90, d: 4, dv: 4, mask: 5, causal: 1, window: 20, lay: rowMajor},
+	{b: 1, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, mask: 6, lay: rowMajor},
+	{b: 1, h: 2, hkv: 1, tq: 5, tk: 37, d: 4, dv: 4, mask: 7, causal: 1, qoff: 32, lay: rowMajor},
+	{b: 1, h: 2, hkv: 1, tq: 9, tk: 9, d: 4, dv: 4, window: 1, lay: rowMajor},
+	{b: 1, h: 2, hkv: 1, tq: 9, tk: 11, d: 4, dv: 4, window: 3, qoff: 4, koff: 2, p: 0.2, lay: rowMajor},
+	{b: 1, h: 2, hkv: 1, tq: 130, tk: 130, d: 4, dv: 4, window: 40, causal: 1, lay: tokenMajor},
+	{b: 1, h: 1, hkv: 1, tq: 3, tk: 1100, d: 4, dv: 4, window: 600, causal: 1, qoff: 1097, lay: rowMajor},
+	{b: 1, h: 1, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, window: 2, qoff: 4, lay: rowMajor}, // the last queries are past all keys
+	{b: 1, h: 1, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, window: 1 << 62, causal: 1, lay: rowMajor},
 	{b: 0, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 0, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 3, tk: 0, d: 4, dv: 4, lay: rowMajor},
@@ -125,7 +139,16 @@ func (g *gen) attentionSetting(dt dtype.DType, c attentionCase) *attentionSettin
 	case 1:
 		a.mask = g.random(dtype.Bool, rowMajor, 0, 1, shape...)
 	case 2:
-		a.mask = g.random(dtype.Bool, repeated("keys", func(k, _ int) bool { return k == 1 || k == 2 }), 0, 1, shape...)
+		a.mask = g.random(dtype.Bool, ofKeys, 0, 1, shape...)
+	case 5:
+		a.mask = newOperand(dtype.Bool, ofKeys, shape, func(i int) float64 {
+			sample, j := i/c.tk/c.tq/c.h, i%c.tk
+			return truth(j >= 3*sample && j < c.tk-40*sample)
+		})
+	case 6:
+		a.mask = g.random(dtype.Bool, repeated("queries", func(k, _ int) bool { return k == 3 }), 0, 1, shape...)
+	case 7:
+		a.mask = g.random(dtype.Bool, reversed, 0, 1, shape...)
 	case 4:
 		a.mask = newOperand(dtype.Bool, rowMajor, shape, func(i int) float64 { return truth(i%c.tk > c.tk-50*(i/c.tk+1)) })
 	case 3:
@@ -138,7 +161,8 @@ func (g *gen) attentionSetting(dt dtype.DType, c attentionCase) *attentionSettin
 			for e := range c.d {
 				scores[j] += a.scale * a.q.at(r*c.d+e) * a.k.at(((b*c.hkv+h/(c.h/c.hkv))*c.tk+j)*c.d+e)
 			}
-			if c.causal == 1 && c.koff+j > c.qoff+i || a.mask != nil && a.mask.at(r*c.tk+j) == 0 {
+			apart := c.qoff + i - c.koff - j
+			if c.causal == 1 && apart < 0 || c.window > 0 && max(apart, -apart) >= c.window || a.mask != nil && a.mask.at(r*c.tk+j) == 0 {
 				scores[j] = math.Inf(-1)
 			}
 			u := rng.Float32At(a.key, uint64(a.position+b), uint64((h*c.tq+i)*c.tk+j))
@@ -187,7 +211,7 @@ func (a *attentionSetting) forward() (out, lse []float64) {
 func (a *attentionSetting) attributes(s *sample) {
 	s.floats[0], s.floats[1] = a.scale, a.p
 	s.ints[0], s.ints[1], s.ints[2], s.ints[3] = a.causal, a.qoff, a.koff, a.position
-	s.key = a.key
+	s.ints[4], s.key = a.window, a.key
 	if a.mask != nil {
 		s.ins = append(s.ins, a.mask)
 	}

@@ -23,7 +23,8 @@ type attention struct {
 	mask                                 *backend.View // nil: none
 	scale, p                             float64
 	causal                               bool
-	shift                                int // query i sees keys j ≤ i+shift
+	shift                                int // key i+shift has query i's position: causal queries see no later one
+	window                               int // keys of positions less than window apart are seen; 0: all
 	rows, tiles                          int // queries per tile, tiles of queries
 }
 
@@ -35,6 +36,11 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	}
 	a.batch, a.heads, a.tq, a.d = q.Shape[0], q.Shape[1], q.Shape[2], q.Shape[3]
 	a.kvHeads, a.tk, a.dv = k.Shape[1], k.Shape[2], v.Shape[3]
+	if w := c.Ints[4]; w < 0 {
+		d.fault(c, "window %d, want none negative", w)
+	} else if w < a.tq+a.tk+max(a.shift, -a.shift) { // else it hides nothing
+		a.window = w
+	}
 	a.tiles = max(1, (a.tq+attentionRows-1)/attentionRows)
 	a.rows = min(attentionRows, ((a.tq+a.tiles-1)/a.tiles+11)/12*12) // about equal, whole panels
 	a.tiles = (a.tq + a.rows - 1) / max(1, a.rows)
@@ -59,12 +65,60 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	}
 }
 
-// limit is the number of keys that query i may see.
-func (a *attention) limit(i int) int {
-	if !a.causal {
-		return a.tk
+// keys are the keys from ≤ j < to that query i may see, but for the mask; neither bound falls as i grows.
+func (a *attention) keys(i int) (from, to int) {
+	own := i + a.shift
+	to = a.tk
+	if a.window > 0 {
+		from, to = own-a.window+1, min(to, own+a.window)
 	}
-	return max(0, min(a.tk, i+a.shift+1))
+	if a.causal {
+		to = min(to, own+1)
+	}
+	to = max(0, to)
+	return min(max(0, from), to), to
+}
+
+// span is the part of the keys that a tile of queries needs: what some query sees, without the keys at both ends that a mask of keys (the same for all
+// queries, as padding is) hides. masked says whether the mask hides any other.
+func (a *attention) span(b, h, i0, i1 int) (from, to int, masked bool) {
+	from, _ = a.keys(i0)
+	_, to = a.keys(i1 - 1)
+	if a.mask == nil || from == to {
+		return from, to, false
+	}
+	if a.mask.Stride[2] != 0 && i1-i0 > 1 {
+		return from, to, true
+	}
+	seen := func(j int) bool { return *a.maskAt(b, h, i0, j) != 0 }
+	for from < to && !seen(from) {
+		from++
+	}
+	for from < to && !seen(to-1) {
+		to--
+	}
+	for j := from; j < to && !masked; j++ {
+		masked = !seen(j)
+	}
+	return from, to, masked
+}
+
+// maskAt is the mask of query i and key j.
+func (a *attention) maskAt(b, h, i, j int) *uint8 {
+	m := a.mask
+	return (*uint8)(at(m, m.Offset+b*m.Stride[0]+h*m.Stride[1]+i*m.Stride[2]+j*m.Stride[3]))
+}
+
+// maskRow is the mask of query i and the n keys from j on, where it lies if it lies together, else in room.
+func (a *attention) maskRow(room []uint8, b, h, i, j, n int) []uint8 {
+	p, stride := a.maskAt(b, h, i, j), a.mask.Stride[3]
+	if stride == 1 {
+		return unsafe.Slice(p, n)
+	}
+	for k := range n {
+		room[k] = *(*uint8)(unsafe.Add(unsafe.Pointer(p), k*stride))
+	}
+	return room[:n]
 }
 
 // head is the matrix of one sample and head: its elements from row i on, and the distance of its rows.
@@ -98,53 +152,48 @@ func attentionTiles[T float](t *task, l *lane, lo, hi int) {
 	a := &t.attention
 	size := int(unsafe.Sizeof(*new(T)))
 	keys := min(attentionKeys, a.tk)
-	l.reserve(carved(attentionRows*keys*size) + carved(4*keys))
-	scores, bits := carve[T](l, attentionRows*keys), carve[uint32](l, keys)
+	l.reserve(carved(attentionRows*keys*size) + carved(4*keys) + carved(keys))
+	w := attentionTile[T]{scores: carve[T](l, attentionRows*keys), bits: carve[uint32](l, keys), seen: carve[uint8](l, keys)}
 	for u := lo; u < hi; u++ {
-		attentionTile(t, u/a.tiles/a.heads, u/a.tiles%a.heads, u%a.tiles*a.rows, scores, bits)
+		w.b, w.h, w.i0 = u/a.tiles/a.heads, u/a.tiles%a.heads, u%a.tiles*a.rows
+		w.compute(t)
 	}
 }
 
-// attentionTile computes the queries from i0 on of one head, over tiles of keys. After each, a row holds Σ e^(scale·(s−m))·v with m the largest score so far
-// (Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018); it is divided by the sum of the exponentials at the end.
-func attentionTile[T float](t *task, b, h, i0 int, scores []T, bits []uint32) {
+// attentionTile is a tile of the forward pass: queries from i0 on of head h, and its scratch.
+type attentionTile[T float] struct {
+	b, h, i0 int
+	masked   bool
+	scores   []T
+	bits     []uint32 // dropout's
+	seen     []uint8  // the mask's
+	rows     [attentionRows]softmaxRow
+}
+
+// compute goes over tiles of keys. After each, a row holds Σ e^(scale·(s−m))·v with m the largest score so far (Milakov & Gimelshein, "Online normalizer
+// calculation for softmax", 2018); it is divided by the sum of the exponentials at the end.
+func (w *attentionTile[T]) compute(t *task) {
 	a := &t.attention
-	i1 := min(i0+a.rows, a.tq)
-	m, seen, kv := i1-i0, a.limit(i1-1), h/(a.heads/a.kvHeads)
-	q, qs := head[T](a.q, b, h, i0)
-	out, os := head[T](&t.c.Out[0], b, h, i0)
+	i1 := min(w.i0+a.rows, a.tq)
+	m := i1 - w.i0
+	out, os := head[T](&t.c.Out[0], w.b, w.h, w.i0)
 	if m == 1 {
 		os = a.dv // a single row has any stride
 	}
-	var rows [attentionRows]softmaxRow
 	for i := range m {
-		rows[i].most = negInf
+		w.rows[i] = softmaxRow{most: negInf}
 	}
-	for j0 := 0; j0 == 0 || j0 < seen; j0 += attentionKeys {
-		n := min(attentionKeys, seen-j0)
-		if n == 0 { // no key is seen
-			multiply(nil, m, a.dv, 0, scores, 1, 1, scores, 1, 1, out, os, false)
-			break
-		}
-		k, ks := head[T](a.k, b, kv, j0)
-		v, vs := head[T](a.v, b, kv, j0)
-		multiply(nil, m, n, a.d, q, qs, 1, k, 1, ks, scores, n, false)
-		for i := range m {
-			s := scores[i*n:][:n]
-			if f := expScores(a, &rows[i], s, b, h, i0+i, j0); f != 1 {
-				o := out[i*os:][:a.dv]
-				scaleLine(o, o, T(f))
-			}
-			if a.p > 0 {
-				a.draw(bits[:n], t.c, b, h, i0+i, j0)
-				keepLine(s, s, bits[:n], rng.KeepThreshold(a.p), keepScale[T](a.p))
-			}
-		}
-		multiply(nil, m, a.dv, n, scores, n, 1, v, vs, 1, out, os, j0 > 0)
+	from, to, masked := a.span(w.b, w.h, w.i0, i1)
+	w.masked = masked
+	if from == to { // no key is seen
+		multiply(nil, m, a.dv, 0, w.scores, 1, 1, w.scores, 1, 1, out, os, false)
 	}
-	lse := slice[T](&t.c.Out[1])[(b*a.heads+h)*a.tq+i0:]
+	for j0 := from; j0 < to; j0 += attentionKeys {
+		w.add(t, m, j0, min(attentionKeys, to-j0), out, os, j0 > from)
+	}
+	lse := slice[T](&t.c.Out[1])[(w.b*a.heads+w.h)*a.tq+w.i0:]
 	for i := range m {
-		r, o := &rows[i], out[i*os:][:a.dv]
+		r, o := &w.rows[i], out[i*os:][:a.dv]
 		lse[i] = T(r.most*a.exponent() + math.Log(r.sum)) // −∞ where no key is seen
 		inverse := T(0)
 		if r.sum != 0 {
@@ -152,6 +201,28 @@ func attentionTile[T float](t *task, b, h, i0 int, scores []T, bits []uint32) {
 		}
 		scaleLine(o, o, inverse)
 	}
+}
+
+// add adds what the n keys from j0 on contribute to m queries' rows of out.
+func (w *attentionTile[T]) add(t *task, m, j0, n int, out []T, os int, more bool) {
+	a := &t.attention
+	kv := w.h / (a.heads / a.kvHeads)
+	q, qs := head[T](a.q, w.b, w.h, w.i0)
+	k, ks := head[T](a.k, w.b, kv, j0)
+	v, vs := head[T](a.v, w.b, kv, j0)
+	multiply(nil, m, n, a.d, q, qs, 1, k, 1, ks, w.scores, n, false)
+	for i := range m {
+		s := w.scores[i*n:][:n]
+		if f := w.exponentials(a, i, s, j0); f != 1 {
+			o := out[i*os:][:a.dv]
+			scaleLine(o, o, T(f))
+		}
+		if a.p > 0 {
+			a.draw(w.bits[:n], t.c, w.b, w.h, w.i0+i, j0)
+			keepLine(s, s, w.bits[:n], rng.KeepThreshold(a.p), keepScale[T](a.p))
+		}
+	}
+	multiply(nil, m, a.dv, n, w.scores, n, 1, v, vs, 1, out, os, more)
 }
 
 // softmaxRow is what is known of a query after some keys: the largest product and the sum of e^(scale·(product−most)).
@@ -166,17 +237,19 @@ func (a *attention) exponent() float64 {
 	return a.scale
 }
 
-// expScores turns the products q·k of query i and the keys from j0 on into e^(scale·(product−most)), 0 where the key is not seen, adds them to the
-// row's sum, and returns what earlier results are to be multiplied by as most grows.
-func expScores[T float](a *attention, r *softmaxRow, s []T, b, h, i, j0 int) (factor float64) {
-	seen := max(0, min(a.limit(i)-j0, len(s)))
-	clear(s[seen:])
-	s = s[:seen]
+// exponentials turns the products q·k of the tile's query i and the keys from j0 on into e^(scale·(product−most)), 0 where the key is not seen, adds them to
+// the row's sum, and returns what earlier results are to be multiplied by as most grows.
+func (w *attentionTile[T]) exponentials(a *attention, i int, s []T, j0 int) (factor float64) {
+	r := &w.rows[i]
+	from, to := a.keysWithin(w.i0+i, j0, len(s))
+	clear(s[:from])
+	clear(s[to:])
+	s = s[from:to]
 	if a.scale <= 0 {
 		scaleLine(s, s, T(a.scale))
 	}
-	if a.mask != nil {
-		a.hide(b, h, i, j0, seen, func(j int) { s[j] = T(negInf) })
+	if w.masked {
+		hideLine(s, a.maskRow(w.seen, w.b, w.h, w.i0+i, j0+from, len(s)), T(negInf))
 	}
 	most, scale := float64(largest(s)), a.exponent()
 	if most == negInf && !hasNaN(s) {
@@ -194,15 +267,11 @@ func expScores[T float](a *attention, r *softmaxRow, s []T, b, h, i, j0 int) (fa
 	return factor
 }
 
-// hide calls f for the keys among n from j0 on that the mask hides from query i; f's argument counts from j0.
-func (a *attention) hide(b, h, i, j0, n int, f func(j int)) {
-	m := a.mask
-	p := at(m, m.Offset+b*m.Stride[0]+h*m.Stride[1]+i*m.Stride[2]+j0*m.Stride[3])
-	for j := range n {
-		if *(*uint8)(unsafe.Add(p, j*m.Stride[3])) == 0 {
-			f(j)
-		}
-	}
+// keysWithin are the keys that query i sees among the n from j0 on, counted from there.
+func (a *attention) keysWithin(i, j0, n int) (from, to int) {
+	from, to = a.keys(i)
+	to = max(0, min(to-j0, n))
+	return min(max(0, from-j0), to), to
 }
 
 // draw draws the random bits of query i and the keys from j0 on: element ((h·Tq)+i)·Tk + j of sample b.

@@ -44,8 +44,8 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	a, c := &t.attention, t.c
 	size := int(unsafe.Sizeof(*new(T)))
 	room := attentionRows * min(gradientKeys, a.tk)
-	l.reserve(2*carved(room*size) + carved(4*room))
-	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), bits: carve[uint32](l, room)}
+	l.reserve(2*carved(room*size) + carved(4*room) + carved(gradientKeys))
+	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), bits: carve[uint32](l, room), seen: carve[uint8](l, gradientKeys)}
 	group := a.heads / a.kvHeads
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
@@ -63,8 +63,10 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 // gradTile is a tile of the backward pass: queries from i0 on of head h, and its scratch.
 type gradTile[T float] struct {
 	b, kv, h, i0 int
+	masked       bool
 	probs, grads []T
 	bits         []uint32 // dropout's
+	seen         []uint8  // the mask's
 	dk, dv       []T      // of the key head
 }
 
@@ -72,17 +74,18 @@ type gradTile[T float] struct {
 func (g *gradTile[T]) rows(t *task) {
 	a := &t.attention
 	i1 := min(g.i0+a.rows, a.tq)
-	seen := a.limit(i1 - 1)
-	if seen == 0 {
+	from, to, masked := a.span(g.b, g.h, g.i0, i1)
+	g.masked = masked
+	if from == to {
 		clear(slice[T](&t.c.Out[0])[((g.b*a.heads+g.h)*a.tq+g.i0)*a.d:][:(i1-g.i0)*a.d])
 	}
-	for j0 := 0; j0 < seen; j0 += gradientKeys {
-		g.tile(t, i1-g.i0, j0, min(gradientKeys, seen-j0))
+	for j0 := from; j0 < to; j0 += gradientKeys {
+		g.tile(t, i1-g.i0, j0, min(gradientKeys, to-j0), j0 > from)
 	}
 }
 
-// tile adds what m queries and the n keys from j0 on contribute to all gradients.
-func (g *gradTile[T]) tile(t *task, m, j0, n int) {
+// tile adds what m queries and the n keys from j0 on contribute to all gradients; to dq only if there is more in it already.
+func (g *gradTile[T]) tile(t *task, m, j0, n int, more bool) {
 	a, c := &t.attention, t.c
 	first := (g.b*a.heads+g.h)*a.tq + g.i0
 	dq := slice[T](&c.Out[0])[first*a.d:][:m*a.d]
@@ -95,7 +98,7 @@ func (g *gradTile[T]) tile(t *task, m, j0, n int) {
 
 	multiply(nil, m, n, a.d, q, qs, 1, k, 1, ks, g.probs, n, false)
 	for i := range m {
-		attentionProbs(a, g.probs[i*n:][:n], float64(lse[i]), g.b, g.h, g.i0+i, j0)
+		g.probabilities(a, g.probs[i*n:][:n], float64(lse[i]), g.i0+i, j0)
 	}
 	dropped := g.probs
 	if a.p > 0 {
@@ -115,19 +118,20 @@ func (g *gradTile[T]) tile(t *task, m, j0, n int) {
 		}
 		scoreGradLine(d, g.probs[i*n:][:n], delta[i], T(a.scale))
 	}
-	multiply(nil, m, a.d, n, g.grads, n, 1, k, ks, 1, dq, a.d, j0 > 0)
+	multiply(nil, m, a.d, n, g.grads, n, 1, k, ks, 1, dq, a.d, more)
 	multiply(nil, n, a.d, m, g.grads, 1, n, q, qs, 1, dk, a.d, true)
 }
 
-// attentionProbs turns the products q·k of query i and the keys from j0 on into probabilities, 0 where the key is not seen.
-func attentionProbs[T float](a *attention, s []T, lse float64, b, h, i, j0 int) {
+// probabilities turns the products q·k of query i and the keys from j0 on into probabilities, 0 where the key is not seen.
+func (g *gradTile[T]) probabilities(a *attention, s []T, lse float64, i, j0 int) {
 	if lse == negInf {
 		clear(s)
 		return
 	}
-	seen := max(0, min(a.limit(i)-j0, len(s)))
-	clear(s[seen:])
-	s = s[:seen]
+	from, to := a.keysWithin(i, j0, len(s))
+	clear(s[:from])
+	clear(s[to:])
+	s = s[from:to]
 	if a.scale != 0 {
 		expLine(s, s, T(lse/a.scale), T(a.scale), 1)
 	} else {
@@ -136,7 +140,7 @@ func attentionProbs[T float](a *attention, s []T, lse float64, b, h, i, j0 int) 
 			s[j] = p
 		}
 	}
-	if a.mask != nil {
-		a.hide(b, h, i, j0, seen, func(j int) { s[j] = 0 })
+	if g.masked {
+		hideLine(s, a.maskRow(g.seen, g.b, g.h, i, j0+from, len(s)), 0)
 	}
 }

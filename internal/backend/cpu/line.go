@@ -260,3 +260,16 @@ func keepLine[T float](dst, x []T, bits []uint32, threshold uint32, scale T) {
 		dst[i] = v
 	}
 }
+
+// hideLine sets dst[i] to the value where mask[i] is 0.
+func hideLine[T float](dst []T, mask []uint8, value T) {
+	if single[T]() {
+		vecmath.Hide(cast[float32](dst), mask, float32(value))
+		return
+	}
+	for i, m := range mask {
+		if m == 0 {
+			dst[i] = value
+		}
+	}
+}

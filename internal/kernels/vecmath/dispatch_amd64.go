@@ -822,3 +822,22 @@ func keepVector(n int, dst *float32, x *float32, bits *uint32, below uint32, sca
 	}
 	return n
 }
+
+// hideVector: dst[i] = value where mask[i] is 0
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func hideVector(n int, dst *float32, mask *uint8, value float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		if variant == kernels.AVX512 {
+			hideAVX512(count, element(dst, done), element(mask, done), value)
+		} else {
+			hideAVX2(count, element(dst, done), element(mask, done), value)
+		}
+	}
+	return n
+}

@@ -150,3 +150,6 @@ func philoxVector(_ int, _ *[4]uint32, _ uint32, _ uint32, _ uint32, _ uint32, _
 
 // keepVector does nothing.
 func keepVector(_ int, _ *float32, _ *float32, _ *uint32, _ uint32, _ float32) int { return 0 }
+
+// hideVector does nothing.
+func hideVector(_ int, _ *float32, _ *uint8, _ float32) int { return 0 }

@@ -219,6 +219,11 @@ func philoxAVX2(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uint3
 //go:noescape
 func keepAVX2(n int, dst *float32, x *float32, bits *uint32, below uint32, scale float32)
 
+// hideAVX2: dst[i] = value where mask[i] is 0 for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func hideAVX2(n int, dst *float32, mask *uint8, value float32)
+
 // expAVX512: dst[i] = factor·e^(scale·(src[i]-shift)) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -433,3 +438,8 @@ func philoxAVX512(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uin
 //
 //go:noescape
 func keepAVX512(n int, dst *float32, x *float32, bits *uint32, below uint32, scale float32)
+
+// hideAVX512: dst[i] = value where mask[i] is 0 for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func hideAVX512(n int, dst *float32, mask *uint8, value float32)

@@ -3510,6 +3510,33 @@ loop:
 	VZEROUPPER
 	RET
 
+// func hideAVX2(n int, dst *float32, mask *uint8, value float32)
+// Requires: AVX, AVX2
+TEXT ·hideAVX2(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         mask+16(FP), DX
+	VBROADCASTSS value+24(FP), Y0
+	VMOVUPS      x00000000<>+0(SB), Y1
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS   (CX)(BX*4), Y2
+	VPMOVZXBD (DX)(BX*1), Y3
+	VPCMPEQD  Y1, Y3, Y3
+	VBLENDVPS Y3, Y0, Y2, Y2
+	VMOVUPS   Y2, (CX)(BX*4)
+	VMOVUPS   32(CX)(BX*4), Y2
+	VPMOVZXBD 8(DX)(BX*1), Y3
+	VPCMPEQD  Y1, Y3, Y3
+	VBLENDVPS Y3, Y0, Y2, Y2
+	VMOVUPS   Y2, 32(CX)(BX*4)
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
 // func expAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 // Requires: AVX, AVX512F
 TEXT ·expAVX512(SB), $0-36
@@ -5103,6 +5130,28 @@ loop:
 	VMOVUPS   Z2, (CX)(SI*4)
 	ADDQ      $0x10, SI
 	CMPQ      SI, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func hideAVX512(n int, dst *float32, mask *uint8, value float32)
+// Requires: AVX, AVX512F
+TEXT ·hideAVX512(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         mask+16(FP), DX
+	VBROADCASTSS value+24(FP), Z0
+	VMOVUPS      x00000000<>+0(SB), Z1
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS   (CX)(BX*4), Z1
+	VPMOVZXBD (DX)(BX*1), Z2
+	VPTESTNMD Z2, Z2, K1
+	VBLENDMPS Z0, Z1, K1, Z1
+	VMOVUPS   Z1, (CX)(BX*4)
+	ADDQ      $0x10, BX
+	CMPQ      BX, AX
 	JL        loop
 	VZEROUPPER
 	RET

@@ -103,6 +103,7 @@ var exact = map[string]func(x *arrays){
 	"AdamMoments":    func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Moments(x.c, x.d, x.a, x.a) },
 	"AdamStep":       func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01) },
 	"Keep":           func(x *arrays) { Keep(x.b, x.a, randomBits(x.f), 1<<23, 1.7) },
+	"Hide":           func(x *arrays) { Hide(x.a, someBytes(x.f), -1.7) },
 	"WidenBF16":      func(x *arrays) { WidenBF16(x.b, x.h) },
 	"RoundBF16":      func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
 }
@@ -114,6 +115,15 @@ func randomBits(x []float32) []uint32 {
 		bits[i] *= 0x9E3779B1
 	}
 	return bits
+}
+
+// someBytes are as many bytes as x has elements, a third of them 0.
+func someBytes(x []float32) []uint8 {
+	mask := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
+	for i := range mask {
+		mask[i] = uint8(i % 3 * 100)
+	}
+	return mask
 }
 
 // fused are the kernels with an exponential, whose generic version rounds differently.

@@ -33,3 +33,14 @@ func Keep(dst, x []float32, bits []uint32, threshold uint32, scale float32) {
 		dst[i] = v
 	}
 }
+
+// Hide sets dst[i] to the value where mask[i] is 0.
+func Hide(dst []float32, mask []uint8, value float32) {
+	checkLengths(len(dst), len(mask))
+	done := hideVector(len(dst), first(dst), first(mask), value)
+	for i := done; i < len(dst); i++ {
+		if mask[i] == 0 {
+			dst[i] = value
+		}
+	}
+}

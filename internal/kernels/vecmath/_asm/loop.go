@@ -16,7 +16,7 @@ const block = 16
 // param is a parameter of a kernel after n, the number of elements.
 type param struct {
 	name string
-	typ  string // float32, float64, uint16, uint32 or [4]uint32
+	typ  string // float32, float64, uint8, uint16, uint32 or [4]uint32
 	kind kind
 }
 
@@ -54,7 +54,7 @@ func params(lists ...[]param) []param {
 }
 
 func (p param) bytes() int {
-	return map[string]int{"float32": 4, "float64": 8, "uint16": 2, "uint32": 4}[p.typ]
+	return map[string]int{"float32": 4, "float64": 8, "uint8": 1, "uint16": 2, "uint32": 4}[p.typ]
 }
 
 // declaration is the parameter as Go writes it.

@@ -78,6 +78,22 @@ func (g *generator) philox() {
 				l.store(x, "dst")
 			}, nil
 		})
+	g.kernel("hide", "dst[i] = value where mask[i] is 0", params(streams("dst"), typed(stream, "uint8", "mask"), scalars("value")), func(l *loop) (step, end func()) {
+		value, zero := l.scalar("value"), l.constant(0)
+		return func() {
+			x, mask := l.load("dst"), l.register()
+			l.VPMOVZXBD(l.at("mask", 0), mask)
+			if l.wide() {
+				hidden := l.K()
+				l.VPTESTNMD(mask, mask, hidden)
+				l.VBLENDMPS(value, x, hidden, x)
+			} else {
+				l.VPCMPEQD(zero, mask, mask)
+				l.VBLENDVPS(mask, value, x, x)
+			}
+			l.store(x, "dst")
+		}, nil
+	})
 }
 
 func (g *generator) copied(x reg.VecVirtual) reg.VecVirtual {
