@@ -93,6 +93,22 @@ func TestMultiheadAttention(t *testing.T) {
 	}
 }
 
+// TestMultiheadAttentionWindow: a window as long as the sequence changes nothing, one of a single key leaves each position itself.
+func TestMultiheadAttentionWindow(t *testing.T) {
+	c := env()
+	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), 8, 2, 1, true, true)
+	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, 2, 5, 8)
+	run := func(window int) []float64 {
+		m.Window = window
+		return tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nil))
+	}
+	require.Equal(t, run(0), run(5))
+	require.NotEqual(t, run(0), run(4))
+	v := m.V.Forward(c, x)
+	itself := tensor.ToSlice[float64](c.Ctx, m.Out.Forward(c, tensor.Concat(c.Ctx, 2, v, v)))
+	require.InDeltaSlice(t, itself, run(1), 1e-12)
+}
+
 func TestMultiheadAttentionDropout(t *testing.T) {
 	root := tensor.NewCtx(tensor.CPU())
 	m := nn.NewMultiheadAttention(newInit(), 8, 2, 2, true, true)

@@ -31,6 +31,7 @@ type goldenCase struct {
 		Scale           float64
 		QueryOffset     int `json:"query_offset"`
 		KeyOffset       int `json:"key_offset"`
+		Window          int
 		Kernel          [2]int
 		Stride          [2]int
 		Padding         [2]int

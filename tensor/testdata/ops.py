@@ -203,13 +203,17 @@ def attention_case(name, b, h, hkv, tq, tk, d, dv, mask=None, float64=False, lse
     causal, scale = attrs.get("causal", False), attrs.get("scale")
     offsets = attrs.get("query_offset", 0) or attrs.get("key_offset", 0)
     window = attrs.get("window", 0)
-    # PyTorch aligns causal masks at the top left and knows windows as masks only; with offsets, or rows that see nothing, only the hand computation applies.
-    aligned = not offsets and not window and (mask is None or (not causal and bool(mask.any(-1).all())))
+    # PyTorch aligns causal masks at the top left; with offsets, or rows that see nothing, only the hand computation applies.
+    aligned = not offsets and (mask is None or (not causal and bool(mask.any(-1).all())))
 
     def fn(q, k, v, mask=None):
         hand = attention_by_hand(q, k, v, mask, causal, scale, attrs.get("query_offset", 0), attrs.get("key_offset", 0), window)
         if aligned:
-            real = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=h != hkv)
+            bias = mask
+            if window:  # PyTorch knows a window as a mask
+                apart = torch.arange(tq)[:, None] - torch.arange(tk)
+                bias = (apart.abs() < window) & ((apart >= 0) | (not causal))
+            real = F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal and not window, scale=scale, enable_gqa=h != hkv)
             torch.testing.assert_close(hand["out"], real, rtol=1e-4, atol=1e-5)
             hand["out"] = real
         return hand if lse else {"out": hand["out"]}
@@ -339,6 +343,12 @@ for name, x, attrs in [
     unary("max_pool2d_" + name, "max_pool2d", lambda x: F.max_pool2d(x, k, s, p), x, True, attrs)
     unary("avg_pool2d_" + name, "avg_pool2d", lambda x: F.avg_pool2d(x, k, s, p), x, True, attrs)
 unary("global_avg_pool2d", "global_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, 1), (2, 3, 5, 7), True)
+
+# Attention in a sliding window.
+attention_case("window_causal", 2, 4, 2, 11, 11, 4, 4, float64=True, causal=True, window=4)
+attention_case("window_both_sides", 1, 2, 2, 9, 11, 4, 6, window=3)
+attention_case("window_long", 1, 2, 1, 131, 131, 16, 16, causal=True, window=33)
+attention_case("window_cached", 1, 2, 2, 3, 12, 4, 4, causal=True, query_offset=9, window=5)
 
 for name, t in tensors.items():
     assert not t.isnan().any(), name
