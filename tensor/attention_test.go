@@ -1,0 +1,59 @@
+package tensor_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// TestPaddingIsNotRead: keys that a padding mask hides at the ends, or that lie outside the window of all queries, take part in nothing: what stands there may
+// be anything, NaN too, and the gradient there is 0.
+func TestPaddingIsNotRead(t *testing.T) {
+	c := tensor.NewCtx(tensor.CPU())
+	const keys, d = 40, 4
+	for name, visible := range map[string]func(j int) bool{
+		"right": func(j int) bool { return j < 23 },
+		"left":  func(j int) bool { return j >= 17 },
+		"both":  func(j int) bool { return j >= 5 && j < 9 },
+	} {
+		for _, windowed := range []bool{false, true} {
+			opt := tensor.AttentionOptions{}
+			mask, x := make([]bool, keys), make([]float32, keys*d)
+			first, last := keys, 0
+			for j := range mask {
+				mask[j] = visible(j)
+				if mask[j] {
+					first, last = min(first, j), j
+				}
+				for e := range d {
+					x[j*d+e] = float32((j*d+e)%7) / 7
+					if !mask[j] {
+						x[j*d+e] = float32(math.NaN())
+					}
+				}
+			}
+			if windowed { // of a query in the middle of what is visible
+				opt.QueryOffset, opt.Window = (first+last)/2, (last-first)/2+1
+			} else {
+				opt.Mask = tensor.FromSlice(c, mask, 1, 1, 1, keys)
+			}
+			q := tensor.Full(c, tensor.Float32, 0.5, 1, 1, 1, d).SetRequiresGrad(true)
+			kv := tensor.FromSlice(c, x, 1, 1, keys, d).SetRequiresGrad(true)
+			out, _ := tensor.Attention(c, q, kv, kv, opt)
+			grads := tensor.Backward(c, []*tensor.Tensor{total(c, out)}, nil, []*tensor.Tensor{q, kv})
+			for _, y := range []*tensor.Tensor{out, grads[0], grads[1]} {
+				for _, v := range tensor.ToSlice[float32](c, y) {
+					require.False(t, math.IsNaN(float64(v)), "%s, windowed %v", name, windowed)
+				}
+			}
+			for j, v := range tensor.ToSlice[float32](c, grads[1]) {
+				if !mask[j/d] {
+					require.Zero(t, v)
+				}
+			}
+		}
+	}
+}
