@@ -1,60 +1,79 @@
-// Ddp measures what data parallelism costs: training steps of a GPT-2 of any size, with one
-// core for each rank, on one rank, on ranks that know nothing of each other, and on ranks that
-// are goroutines and exchange their gradients. Rounds of the three take turns, and medians are
-// compared. It can draw one step as SVG: forward and backward passes, and the exchange of each
+//go:build unix
+
+// Ddp measures what data parallelism costs: training steps of a GPT-2 of any size, in rounds
+// in which every contender runs once, so that medians and ratios are of one time. Processes
+// are pinned to a core each (by taskset, on Linux). The contenders:
+//
+//	one          one process alone
+//	apart        processes that know nothing of each other, at the same time
+//	shm, tcp     processes that are ranks of one job, over the engine of that name
+//	goroutines   ranks that are goroutines of one process, on the same cores
+//	torch-one, torch-apart, torch-ddp
+//	             the same with PyTorch (peer/ddp.py under $PYTHON), whose ranks use gloo
+//
+// It feeds the figures into a scaling model (model.go), compares its prediction with what was
+// measured, and draws one step as SVG: forward and backward passes, and the exchange of each
 // bucket, which lies under the backward pass.
 //
-//	go run ./bench/ddp --ranks 2 --svg step.svg
+//	PYTHON=venv/bin/python go run ./bench/ddp --ranks 2 --svg step.svg
 package main
 
 import (
-	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"os"
 	"slices"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-
-	"github.com/lockstep-ml/lockstep/accelerate"
-	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/dist/local"
-	"github.com/lockstep-ml/lockstep/models/gpt2"
-	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/optim"
-	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// bench is what is measured.
+// settings are what is measured; workers get them as JSON.
+type settings struct {
+	Layers, Width, Heads, Vocabulary int
+	Batch, Block                     int
+	Ranks                            int
+	Steps                            int
+	BucketMB                         int
+	Hook                             string
+	Rank                             int    // of a worker
+	Contender                        string // that a worker belongs to
+}
+
+// bench is a comparison.
 type bench struct {
-	model         gpt2.Config
-	batch, block  int
-	ranks         int
-	steps, rounds int
-	bucketMB      int
-	hook          string
-	svg           string
+	settings
+	rounds     int
+	contenders []string
+	cores      []int
+	svg        string
 }
 
 func main() {
-	b := bench{model: gpt2.DefaultConfig()}
-	pflag.IntVar(&b.model.NLayer, "n_layer", 4, "layers")
-	pflag.IntVar(&b.model.NEmbd, "n_embd", 256, "width")
-	pflag.IntVar(&b.model.NHead, "n_head", 4, "heads")
-	pflag.IntVar(&b.model.VocabSize, "vocab_size", 4096, "tokens of the vocabulary")
-	pflag.IntVar(&b.batch, "batch", 4, "samples per step and rank")
-	pflag.IntVar(&b.block, "block", 128, "tokens per sample")
-	pflag.IntVar(&b.ranks, "ranks", 2, "ranks")
-	pflag.IntVar(&b.steps, "steps", 10, "timed steps of a round, after 2 others")
+	if text := os.Getenv(envWorker); text != "" {
+		if err := work(text, os.Stdin, os.Stdout); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	var b bench
+	pflag.IntVar(&b.Layers, "n_layer", 4, "layers")
+	pflag.IntVar(&b.Width, "n_embd", 256, "width")
+	pflag.IntVar(&b.Heads, "n_head", 4, "heads")
+	pflag.IntVar(&b.Vocabulary, "vocab_size", 4096, "tokens of the vocabulary")
+	pflag.IntVar(&b.Batch, "batch", 8, "samples per step and rank")
+	pflag.IntVar(&b.Block, "block", 128, "tokens per sample")
+	pflag.IntVar(&b.Ranks, "ranks", 2, "ranks")
+	pflag.IntVar(&b.Steps, "steps", 10, "timed steps of a round, after 3 others")
 	pflag.IntVar(&b.rounds, "rounds", 3, "rounds")
-	pflag.IntVar(&b.bucketMB, "ddp_bucket_cap_mb", 4, "size of a bucket in MiB")
-	pflag.StringVar(&b.hook, "ddp_comm_hook", "no", "no, or bf16")
+	pflag.IntVar(&b.BucketMB, "ddp_bucket_cap_mb", 4, "size of a bucket in MiB")
+	pflag.StringVar(&b.Hook, "ddp_comm_hook", "no", "no, or bf16")
+	pflag.StringSliceVar(&b.contenders, "contenders", known, "who runs, in this order")
+	pflag.IntSliceVar(&b.cores, "cores", nil, "a core for each rank (default: the first that this process may use)")
 	pflag.StringVar(&b.svg, "svg", "", "draw a step here")
 	pflag.Parse()
 	if err := b.run(os.Stdout); err != nil {
@@ -62,137 +81,166 @@ func main() {
 	}
 }
 
+// measured is what one contender did in all rounds.
+type measured struct {
+	throughput []float64 // tokens per second of each round, over all ranks
+	last       []report  // of the last round, by rank
+	steps      []float64 // rank 0's median step of each round, in seconds
+}
+
 // run measures and prints.
 func (b *bench) run(w io.Writer) error {
-	b.model.NPositions = b.block
-	b.model.ResidPdrop, b.model.EmbdPdrop, b.model.AttnPdrop = 0, 0, 0
-	var alone, apart, together []float64 // tokens per second of each round, over all ranks
-	var median time.Duration
-	var last []accelerate.Span
+	free := allowedCores()
+	for i := len(b.cores); i < b.Ranks; i++ {
+		b.cores = append(b.cores, free[i%len(free)])
+	}
+	present := b.present(w)
+	all := map[string]*measured{}
 	for range b.rounds {
-		one, err := b.round(1, false, nil)
-		if err != nil {
-			return err
+		for _, name := range present {
+			reports, err := b.round(name)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			m := all[name]
+			if m == nil {
+				m = &measured{}
+				all[name] = m
+			}
+			sum := 0.0
+			for _, r := range reports {
+				sum += float64(b.Batch*b.Block) / median(r.Seconds)
+			}
+			m.throughput, m.steps, m.last = append(m.throughput, sum), append(m.steps, median(reports[0].Seconds)), reports
 		}
-		many, err := b.round(b.ranks, false, nil)
-		if err != nil {
-			return err
-		}
-		var rec recorder
-		ddp, err := b.round(b.ranks, true, &rec)
-		if err != nil {
-			return err
-		}
-		alone, apart, together = append(alone, b.throughput(one)), append(apart, b.throughput(many)), append(together, b.throughput(ddp))
-		median, last = one[0], rec.last
 	}
-	x, y, z := middle(alone), middle(apart), middle(together)
-	fmt.Fprintf(w, "a step on one rank takes %.0f ms\n", median.Seconds()*1e3)
-	if median < 100*time.Millisecond {
-		fmt.Fprintln(w, "that is below 100 ms: take a larger model or batch")
+	b.print(w, present, all)
+	spans := timeline(all)
+	if hidden, total := overlap(spans); total > 0 {
+		fmt.Fprintf(w, "%.0f %% of %.1f ms of bucket exchange lie under the backward pass\n", 100*hidden.Seconds()/total.Seconds(), total.Seconds()*1e3)
 	}
-	fmt.Fprintf(w, "%-34s %10.0f tokens/s\n", "one rank", x)
-	fmt.Fprintf(w, "%-34s %10.0f tokens/s  %.2f × one rank\n", fmt.Sprintf("%d ranks that know nothing", b.ranks), y, y/x)
-	fmt.Fprintf(w, "%-34s %10.0f tokens/s  %.2f × one rank  %.3f of ranks that know nothing\n", fmt.Sprintf("%d goroutine ranks", b.ranks), z, z/x, z/y)
-	hidden, total := overlap(last)
-	fmt.Fprintf(w, "%.0f %% of %.1f ms of bucket exchange lie under the backward pass\n", 100*hidden.Seconds()/max(total.Seconds(), 1e-9), total.Seconds()*1e3)
+	if err := b.predict(w, all); err != nil {
+		return err
+	}
 	if b.svg == "" {
 		return nil
 	}
-	return os.WriteFile(b.svg, []byte(draw(last)), 0o644)
+	return os.WriteFile(b.svg, []byte(draw(spans)), 0o644)
 }
 
-// throughput is the sum of the ranks' tokens per second, by their median steps.
-func (b *bench) throughput(medians []time.Duration) (sum float64) {
-	for _, d := range medians {
-		sum += float64(b.batch*b.block) / d.Seconds()
+// present are the contenders that can run here; what is missing is said.
+func (b *bench) present(w io.Writer) []string {
+	var list []string
+	torch := error(nil)
+	if slices.ContainsFunc(b.contenders, isTorch) {
+		torch = checkTorch()
 	}
-	return sum
-}
-
-// round runs steps on n ranks with a core each and returns each rank's median step.
-func (b *bench) round(n int, connected bool, rec *recorder) ([]time.Duration, error) {
-	medians, errs := make([]time.Duration, n), make([]error, n)
-	groups := make([]*dist.Group, n)
-	if connected {
-		groups = local.New(n, dist.Options{Timeout: time.Minute})
-	}
-	var all sync.WaitGroup
-	for rank, g := range groups {
-		all.Go(func() { medians[rank], errs[rank] = b.rank(rank, g, rec) })
-	}
-	all.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
+	for _, name := range b.contenders {
+		switch {
+		case !slices.Contains(known, name):
+			fmt.Fprintf(w, "%s is missing: unknown contender, want some of %s\n", name, strings.Join(known, ","))
+		case isTorch(name) && torch != nil:
+			fmt.Fprintf(w, "%s is missing: %v\n", name, torch)
+		default:
+			list = append(list, name)
 		}
 	}
-	return medians, nil
+	return list
 }
 
-// rank runs one rank's steps; g is nil if it knows nothing of others.
-func (b *bench) rank(rank int, g *dist.Group, rec *recorder) (median time.Duration, err error) {
-	dev := tensor.NewCPU(1)
-	defer dev.Close()
-	a := args.Default("")
-	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.DDPCommHook = b.batch, b.bucketMB, args.CommHook(b.hook)
-	opts := []accelerate.Option{accelerate.WithDevice(dev), accelerate.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))}
-	if g != nil {
-		opts = append(opts, accelerate.WithGroup(g), accelerate.WithTracer(rec.add))
+// timeline are the spans of the ranks' last step: of processes if they ran, else of goroutines.
+func timeline(all map[string]*measured) []span {
+	for _, name := range []string{"shm", "tcp", "goroutines"} {
+		if m := all[name]; m != nil {
+			var spans []span
+			for _, r := range m.last {
+				spans = append(spans, r.Spans...)
+			}
+			return spans
+		}
 	}
-	acc, err := accelerate.New(a, opts...)
-	if err != nil {
-		return 0, err
-	}
-	err = accelerate.RunRanks(context.Background(), []*accelerate.Accelerator{acc}, func(acc *accelerate.Accelerator) error {
-		median, err = b.train(acc, rank, rec)
-		return err
-	})
-	return median, err
+	return nil
 }
 
-// train runs the steps.
-func (b *bench) train(acc *accelerate.Accelerator, rank int, rec *recorder) (time.Duration, error) {
-	ctx := context.Background()
-	m, err := gpt2.New(nn.NewInit(acc.Device(), 1), b.model)
-	if err != nil {
-		return 0, err
-	}
-	group := &optim.Group{LR: 1e-4, WeightDecay: 0.01}
-	for _, p := range nn.NamedParameters(m) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	if err := acc.Prepare(ctx, m, optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8), nil); err != nil {
-		return 0, err
-	}
-	ids := make([]int32, b.batch*b.block)
-	for i := range ids {
-		ids[i] = int32((i + rank) * 7919 % m.Cfg.VocabSize)
-	}
-	t := tensor.FromSlice(acc.Ctx().NoGrad(), ids, b.batch, b.block)
-	batch := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Count: int64(b.batch * (b.block - 1)), Size: b.batch}
-	times := make([]time.Duration, 0, b.steps)
-	for step := range 2 + b.steps {
-		if rec != nil {
-			rec.begin(rank)
-		}
-		start := time.Now()
-		_, err := acc.Accumulate(ctx, []*data.Batch{batch}, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor { return m.Forward(c, b).Loss })
-		if err != nil {
-			return 0, err
-		}
-		acc.ClipGradNorm(1)
-		acc.Step()
-		acc.Ctx().Sync()
-		if step >= 2 {
-			times = append(times, time.Since(start))
+// print writes the table: throughput, and ratios taken round by round.
+func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
+	if one := all["one"]; one != nil {
+		ms := median(one.steps) * 1e3
+		fmt.Fprintf(w, "a step of %d × %d tokens on one rank takes %.0f ms\n", b.Batch, b.Block, ms)
+		if ms < 100 {
+			fmt.Fprintln(w, "that is below 100 ms: take a larger model or batch")
 		}
 	}
-	slices.Sort(times)
-	return times[len(times)/2], acc.Barrier(ctx)
+	for _, name := range present {
+		m := all[name]
+		one, apart := all["one"], all["apart"]
+		if isTorch(name) {
+			one, apart = all["torch-one"], all["torch-apart"]
+		}
+		line := fmt.Sprintf("%-12s %10.0f tokens/s", name, median(m.throughput))
+		if one != nil && m != one {
+			line += fmt.Sprintf("  %.2f × one", median(ratios(m.throughput, one.throughput)))
+		}
+		if apart != nil && m != apart && m != one {
+			line += fmt.Sprintf("  %.3f × apart", median(ratios(m.throughput, apart.throughput)))
+		}
+		if other := all[strings.Replace(name, "torch-", "", 1)]; isTorch(name) && other != nil {
+			line += fmt.Sprintf("  (Lockstep %.2f × that)", median(ratios(other.throughput, m.throughput)))
+		}
+		line += fmt.Sprintf("  %.0f ms of CPU per step and rank", median(cpu(m.last))*1e3)
+		fmt.Fprintln(w, line)
+	}
+	fmt.Fprintf(w, "published, PyTorch DDP on 2, 4, 8 GPUs: %.2f, %.1f, %.1f × one\n", published[2], published[4], published[8])
 }
 
-func middle(list []float64) float64 {
+func cpu(reports []report) []float64 {
+	list := make([]float64, len(reports))
+	for i, r := range reports {
+		list[i] = r.CPU
+	}
+	return list
+}
+
+// ratios are a[i]/b[i].
+func ratios(a, b []float64) []float64 {
+	list := make([]float64, min(len(a), len(b)))
+	for i := range list {
+		list[i] = a[i] / b[i]
+	}
+	return list
+}
+
+func median(list []float64) float64 {
+	if len(list) == 0 {
+		return 0
+	}
 	list = slices.Sorted(slices.Values(list))
-	return list[len(list)/2]
+	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
+}
+
+// report is what a worker prints at its end.
+type report struct {
+	Seconds []float64 // of each timed step
+	CPU     float64   // seconds of CPU per timed step
+	Spans   []span    `json:",omitempty"` // of the last step
+	Fit     *fit      `json:",omitempty"` // of the engine, from rank 0
+}
+
+// span is a piece of a step; see accelerate.Span.
+type span struct {
+	Rank               int
+	Name, Detail       string
+	Bytes              int
+	Queued, Start, End time.Time
+}
+
+func parseReport(text []byte) (report, error) {
+	var r report
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("a worker wrote %q: %w", text, err)
+	}
+	if len(r.Seconds) == 0 {
+		return r, errors.New("a worker timed no step")
+	}
+	return r, nil
 }

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -5,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"log"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,25 +17,64 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
-	"github.com/lockstep-ml/lockstep/models/gpt2"
 )
 
-// A small run prints its three figures and draws its last step.
+// TestMain is the workers' program too: the comparison starts this binary again.
+func TestMain(m *testing.M) {
+	if text := os.Getenv(envWorker); text != "" {
+		if err := work(text, os.Stdin, os.Stdout); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// small is a comparison that takes no time.
+func small(contenders ...string) *bench {
+	return &bench{settings: settings{Layers: 2, Width: 192, Heads: 2, Vocabulary: 500, Batch: 1, Block: 8, Ranks: 2, Steps: 2, BucketMB: 1, Hook: "no"}, rounds: 2, contenders: contenders}
+}
+
+// A small run prints a line for each contender and the model's, and draws its last step.
 func TestRun(t *testing.T) {
-	b := bench{model: gpt2.DefaultConfig(), batch: 1, block: 8, ranks: 2, steps: 2, rounds: 1, bucketMB: 1, hook: "no", svg: filepath.Join(t.TempDir(), "step.svg")}
-	b.model.NLayer, b.model.NEmbd, b.model.NHead, b.model.VocabSize = 2, 192, 2, 500
+	b := small("one", "apart", "shm", "tcp", "goroutines", "unheard-of")
+	b.svg = filepath.Join(t.TempDir(), "step.svg")
 	var out bytes.Buffer
 	require.NoError(t, b.run(&out))
-	require.Regexp(t, `(?m)^one rank +\d+ tokens/s$`, out.String())
-	require.Regexp(t, `(?m)^2 ranks that know nothing +\d+ tokens/s  [\d.]+ × one rank$`, out.String())
-	require.Regexp(t, `(?m)^2 goroutine ranks +\d+ tokens/s  [\d.]+ × one rank  [\d.]+ of ranks that know nothing$`, out.String())
-	require.Regexp(t, `(?m)^\d+ % of [\d.]+ ms of bucket exchange lie under the backward pass$`, out.String())
+	for _, line := range []string{
+		`unheard-of is missing: unknown contender, want some of one,apart,.*`,
+		`one +\d+ tokens/s  \d+ ms of CPU per step and rank`,
+		`apart +\d+ tokens/s  [\d.]+ × one  \d+ ms of CPU per step and rank`,
+		`\d+ % of [\d.]+ ms of bucket exchange lie under the backward pass`,
+	} {
+		require.Regexp(t, "(?m)^"+line+"$", out.String())
+	}
+	for _, name := range []string{"shm", "tcp", "goroutines"} {
+		require.Regexp(t, "(?m)^"+name+` +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  \d+ ms of CPU per step and rank$`, out.String())
+		require.Regexp(t, "(?m)^model of "+name+`: \d+ buckets, [\d.]+ MB a step, .* 2 ranks [\d.]+ × one \(published 1.85\), measured [\d.]+: error [+-][\d.]+ %; 4 ranks .* 8 ranks .*$`, out.String())
+	}
 	svg, err := os.ReadFile(b.svg)
 	require.NoError(t, err)
 	requireXML(t, string(svg))
 	for _, class := range []string{"forward", "backward", "wait", "bucket"} {
 		require.GreaterOrEqual(t, strings.Count(string(svg), `class="`+class+`"`), 2, "on both ranks")
 	}
+}
+
+// A worker that fails ends the comparison with what it said, and no other is left.
+func TestWorkerThatFails(t *testing.T) {
+	b := small("shm")
+	b.Hook = "zip"
+	require.ErrorContains(t, b.run(io.Discard), `no communication hook is called "zip"`)
+}
+
+// The model adds the exchange to the step, and more ranks wait for the slowest.
+func TestModel(t *testing.T) {
+	f := fit{Latency: 1e-3, Bandwidth: 1e9}
+	require.InDelta(t, 2e-3+1e-3, f.cost(2, 1e6), 1e-12)
+	require.InDelta(t, 14e-3+1.75e-3, f.cost(8, 1e6), 1e-12)
+	require.InDelta(t, (1+2*3e-3)*1.004, f.step(2, 1, []int{1e6, 1e6}), 1e-12)
+	require.Equal(t, 1.0, f.step(1, 1, nil))
 }
 
 func requireXML(t *testing.T, text string) {
@@ -48,17 +90,17 @@ func requireXML(t *testing.T, text string) {
 
 func TestOverlap(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(100, 0).Add(time.Duration(ms) * time.Millisecond) }
-	span := func(rank int, name string, from, to int) accelerate.Span {
-		return accelerate.Span{Rank: rank, Name: name, Detail: "bucket 0 (a & <b>)", Queued: at(from), Start: at(from), End: at(to)}
+	between := func(rank int, name string, from, to int) span {
+		return span{Rank: rank, Name: name, Detail: "bucket 0 (a & <b>)", Queued: at(from), Start: at(from), End: at(to)}
 	}
-	spans := []accelerate.Span{span(0, "forward", 0, 10), span(0, "backward", 10, 30), span(0, "bucket", 15, 20), span(0, "bucket", 25, 34), span(0, "wait", 30, 34), span(1, "bucket", 0, 34)}
+	spans := []span{between(0, "forward", 0, 10), between(0, "backward", 10, 30), between(0, "bucket", 15, 20), between(0, "bucket", 25, 34), between(0, "wait", 30, 34), between(1, "bucket", 0, 34)}
 	hidden, total := overlap(spans)
 	require.Equal(t, 10*time.Millisecond, hidden)
 	require.Equal(t, 14*time.Millisecond, total)
 	requireXML(t, draw(spans))
 	requireXML(t, draw(nil))
 	require.Contains(t, draw(spans), "one training step on 2 ranks, 34.0 ms")
-	require.Equal(t, 2.0, middle([]float64{3, 1, 2}))
+	require.Equal(t, 2.0, median([]float64{3, 1, 2}))
 }
 
 // The recorder keeps a step per rank.
@@ -71,4 +113,5 @@ func TestRecorder(t *testing.T) {
 		}
 	}
 	require.Len(t, r.last, 2)
+	require.Len(t, r.of(1), 1)
 }

@@ -1,38 +1,17 @@
+//go:build unix
+
 package main
 
 import (
 	"fmt"
 	"html"
-	"slices"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/lockstep-ml/lockstep/accelerate"
 )
-
-// recorder keeps the spans of each rank's last step.
-type recorder struct {
-	mu   sync.Mutex
-	last []accelerate.Span
-}
-
-// begin forgets the rank's step before.
-func (r *recorder) begin(rank int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last = slices.DeleteFunc(r.last, func(s accelerate.Span) bool { return s.Rank == rank })
-}
-
-func (r *recorder) add(s accelerate.Span) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last = append(r.last, s)
-}
 
 // overlap is how much of rank 0's bucket exchange lies within its backward passes, and how
 // much there is in all.
-func overlap(spans []accelerate.Span) (hidden, total time.Duration) {
+func overlap(spans []span) (hidden, total time.Duration) {
 	for _, s := range spans {
 		if s.Rank != 0 || s.Name != "bucket" {
 			continue
@@ -75,7 +54,7 @@ var colours = map[string]string{"forward": "#7fb77e", "backward": "#5b8fc9", "bu
 // draw makes an SVG of one step: for each rank a lane of its own work and one of the buckets
 // that are exchanged beside it. A line before a bucket is the time from its last gradient to
 // the exchange.
-func draw(spans []accelerate.Span) string {
+func draw(spans []span) string {
 	if len(spans) == 0 {
 		return `<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>`
 	}
@@ -106,7 +85,7 @@ func draw(spans []accelerate.Span) string {
 
 func laneTop(rank, lane int) int { return topMargin + (2*rank+lane)*(laneHeight+laneGap) }
 
-func drawSpan(b *strings.Builder, s accelerate.Span, x func(time.Time) float64) {
+func drawSpan(b *strings.Builder, s span, x func(time.Time) float64) {
 	lane, label := 0, s.Name
 	if s.Name == "bucket" {
 		lane = 1

@@ -1,0 +1,60 @@
+"""The PyTorch side of bench/ddp: training steps of the same GPT-2 on one thread, alone or as a rank of DistributedDataParallel over gloo.
+
+Settings come in BENCH_DDP_WORKER as JSON; "ready" is printed after warming up, a line is awaited, and a report in JSON is printed at the end.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+WARM_UPS = 3
+s = json.loads(os.environ["BENCH_DDP_WORKER"])
+torch.set_num_threads(1)
+torch.manual_seed(1)
+ddp = s["Contender"] == "torch-ddp"
+config = GPT2Config(n_layer=s["Layers"], n_embd=s["Width"], n_head=s["Heads"], vocab_size=s["Vocabulary"], n_positions=s["Block"], resid_pdrop=0, embd_pdrop=0,
+                    attn_pdrop=0, use_cache=False)
+model = GPT2LMHeadModel(config)  # its attention is scaled_dot_product_attention
+trained = model
+if ddp:
+    torch.distributed.init_process_group("gloo")
+    trained = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=s["BucketMB"], gradient_as_bucket_view=True)
+    if s["Hook"] == "bf16":
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+        trained.register_comm_hook(None, bf16_compress_hook)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+ids = ((torch.arange(s["Batch"] * s["Block"]) + s["Rank"]) * 7919 % s["Vocabulary"]).reshape(s["Batch"], s["Block"])
+
+
+def step():
+    trained(input_ids=ids, labels=ids).loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=not ddp)
+
+
+def cpu():
+    u = resource.getrusage(resource.RUSAGE_SELF)
+    return u.ru_utime + u.ru_stime
+
+
+for _ in range(WARM_UPS):
+    step()
+print("ready", flush=True)
+sys.stdin.readline()
+if ddp:
+    torch.distributed.barrier()
+seconds, used = [], cpu()
+for _ in range(s["Steps"]):
+    start = time.perf_counter()
+    step()
+    seconds.append(time.perf_counter() - start)
+print(json.dumps({"Seconds": seconds, "CPU": (cpu() - used) / s["Steps"]}), flush=True)
+if ddp:
+    torch.distributed.destroy_process_group()

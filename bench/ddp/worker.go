@@ -1,0 +1,226 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// warmUps are the steps before the timed ones: buckets are rebuilt after the first.
+const warmUps = 3
+
+// work is a worker's life: it trains as its settings say, waits for a line once it has warmed
+// up, and prints a report for each of its ranks.
+func work(text string, in io.Reader, out io.Writer) error {
+	var s settings
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return err
+	}
+	a := args.Default("")
+	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.DDPCommHook, a.DDPTimeout = s.Batch, s.BucketMB, args.CommHook(s.Hook), 60
+	ranks := 1
+	switch s.Contender {
+	case "shm", "tcp":
+		a.DDPBackend = args.Backend(s.Contender)
+	case "goroutines":
+		a.NumReplicas, ranks = s.Ranks, s.Ranks
+	}
+	hook, err := ddp.HookByName(s.Hook)
+	if err != nil {
+		return err
+	}
+	j := &job{settings: s, hook: &groups{Hook: hook}, in: bufio.NewReader(in), out: out, reports: make([]report, ranks)}
+	if connected(s.Contender) {
+		j.first = s.Rank
+	}
+	opts := []accelerate.Option{accelerate.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))), accelerate.WithTracer(j.rec.add), accelerate.WithCommHook(j.hook)}
+	if ranks == 1 {
+		dev := tensor.NewCPU(1)
+		defer dev.Close()
+		opts = append(opts, accelerate.WithDevice(dev))
+	}
+	if err := accelerate.Run(context.Background(), a, j.train, opts...); err != nil {
+		return err
+	}
+	enc := json.NewEncoder(out)
+	for _, r := range j.reports {
+		if err := enc.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// job is what a worker's ranks share.
+type job struct {
+	settings
+	rec     recorder
+	hook    *groups
+	in      *bufio.Reader
+	out     io.Writer
+	reports []report
+	first   int // the rank of reports[0]
+}
+
+// train runs one rank's steps.
+func (j *job) train(acc *accelerate.Accelerator) error {
+	ctx := context.Background()
+	t, err := newTraining(acc, j.settings)
+	if err != nil {
+		return err
+	}
+	for range warmUps {
+		if err := t.step(ctx); err != nil {
+			return err
+		}
+	}
+	if acc.Rank() == j.first {
+		if err := j.await(); err != nil {
+			return err
+		}
+	}
+	if err := acc.Barrier(ctx); err != nil {
+		return err
+	}
+	r := &j.reports[acc.Rank()-j.first]
+	used := cpuSeconds()
+	for range j.Steps {
+		j.rec.begin(acc.Rank())
+		start := time.Now()
+		if err := t.step(ctx); err != nil {
+			return err
+		}
+		r.Seconds = append(r.Seconds, time.Since(start).Seconds())
+	}
+	r.CPU = (cpuSeconds() - used) / float64(j.Steps*len(j.reports))
+	r.Spans = j.rec.of(acc.Rank())
+	if acc.WorldSize() == 1 {
+		return nil
+	}
+	f, err := measure(ctx, acc, j.hook.of(acc.Rank()), t.bytes())
+	if acc.Rank() == 0 {
+		r.Fit = f
+	}
+	return err
+}
+
+// await says that the worker has warmed up, and waits for its turn.
+func (j *job) await() error {
+	if _, err := io.WriteString(j.out, "ready\n"); err != nil {
+		return err
+	}
+	_, err := j.in.ReadString('\n')
+	return err
+}
+
+// cpuSeconds is the processor time that the process has used.
+func cpuSeconds() float64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
+}
+
+// training is a model with its optimizer and one made-up batch.
+type training struct {
+	acc   *accelerate.Accelerator
+	m     *gpt2.Model
+	batch *data.Batch
+}
+
+func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
+	cfg := gpt2.DefaultConfig()
+	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = s.Layers, s.Width, s.Heads, s.Vocabulary, s.Block
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = 0, 0, 0
+	m, err := gpt2.New(nn.NewInit(acc.Device(), 1), cfg)
+	if err != nil {
+		return nil, err
+	}
+	group := &optim.Group{LR: 1e-4, WeightDecay: 0.01}
+	for _, p := range nn.NamedParameters(m) {
+		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+	}
+	if err := acc.Prepare(context.Background(), m, optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8), nil); err != nil {
+		return nil, err
+	}
+	ids := make([]int32, s.Batch*s.Block)
+	for i := range ids {
+		ids[i] = int32((i + acc.Rank()) * 7919 % s.Vocabulary)
+	}
+	t := tensor.FromSlice(acc.Ctx().NoGrad(), ids, s.Batch, s.Block)
+	return &training{acc, m, &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Count: int64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
+}
+
+// step is one optimizer step, to its end on the device.
+func (t *training) step(ctx context.Context) error {
+	_, err := t.acc.Accumulate(ctx, []*data.Batch{t.batch}, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor { return t.m.Forward(c, b).Loss })
+	if err != nil {
+		return err
+	}
+	t.acc.ClipGradNorm(1)
+	t.acc.Step()
+	t.acc.Ctx().Sync()
+	return nil
+}
+
+// bytes is the size of all gradients.
+func (t *training) bytes() (n int) {
+	for _, p := range t.acc.Params() {
+		n += p.Bytes()
+	}
+	return n
+}
+
+// recorder keeps the spans of each rank's last step.
+type recorder struct {
+	mu   sync.Mutex
+	last []span
+}
+
+// begin forgets the rank's step before.
+func (r *recorder) begin(rank int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept := r.last[:0]
+	for _, s := range r.last {
+		if s.Rank != rank {
+			kept = append(kept, s)
+		}
+	}
+	r.last = kept
+}
+
+func (r *recorder) add(s accelerate.Span) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = append(r.last, span(s))
+}
+
+// of returns a rank's spans.
+func (r *recorder) of(rank int) (list []span) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.last {
+		if s.Rank == rank {
+			list = append(list, s)
+		}
+	}
+	return list
+}
