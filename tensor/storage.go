@@ -64,3 +64,18 @@ func (s *storage) free() {
 }
 
 func (s *storage) origin() string { return fmt.Sprintf("made by %s in step %d", s.op, s.step) }
+
+// orphan ends the owner's hold on a storage that something else refers to. The garbage collector frees it if that is forgotten.
+func (s *storage) orphan() {
+	if s.owner != nil {
+		s.give(nil)
+	}
+	s.release()
+}
+
+// adopt makes scope the owner of an orphan.
+func (s *storage) adopt(scope *scope) {
+	s.cleanup.Stop()
+	s.retain()
+	s.give(scope)
+}

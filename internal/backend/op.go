@@ -90,7 +90,8 @@ const (
 	OpLogSoftmax     // In0 x, Out0 y
 	OpLogSoftmaxGrad // In0 y, In1 dy, Out0 dx = dy − exp(y)·Σ dy
 	// OpCrossEntropy: In0 logits [N,V], In1 targets [N] int32 or int64; Out0 loss [N], Out1 log-sum-exp [N], both in float32
-	// (float64 for float64 logits). A target equal to Ints[0] (ignore index) gives loss 0; any other outside [0,V) is a fault.
+	// (float64 for float64 logits). A target equal to Ints[0] (ignore index) gives loss 0; any other outside [0,V) is a fault. Out2 (NOut 2: none)
+	// softmax − onehot, 0 in ignored rows; it may be In0.
 	OpCrossEntropy
 	// OpCrossEntropyGrad: In0 logits, In1 targets, In2 log-sum-exp [N], In3 dloss [N] (dtype of log-sum-exp; may have stride 0);
 	// Out0 dlogits = (softmax − onehot)·dloss, 0 in ignored rows.

@@ -51,7 +51,7 @@ func rowOps() []Op {
 		}
 		return y
 	}
-	return []Op{softmaxRow("Softmax", tensor.Softmax, softmax), softmaxRow("LogSoftmax", tensor.LogSoftmax, logSoftmax), crossEntropyRow()}
+	return []Op{softmaxRow("Softmax", tensor.Softmax, softmax), softmaxRow("LogSoftmax", tensor.LogSoftmax, logSoftmax), crossEntropyRow(), linearCrossEntropyRow()}
 }
 
 func softmaxRow(name string, f func(c *tensor.Ctx, x *tensor.Tensor, d int) *tensor.Tensor, want func([]float64) []float64) Op {
@@ -107,6 +107,65 @@ func crossEntropyRow() Op {
 		{Name: "no rows", In: []Input{diff(normal, 0, 3), index64(below(3), 0)}, Apply: f, Want: want},
 		{Name: "large", Large: true, In: []Input{diff(normal, 131, 503), index64(below(503), 131)}, Apply: f},
 	}
+	return op
+}
+
+func linearCrossEntropyRow() Op {
+	const ignore = -100
+	op := Op{Name: "LinearCrossEntropy", DTypes: floats, Slack: 4, Misuse: []Misuse{
+		{Name: "shapes", Want: "float32[2 3], float32[5 4], int64[2]): want x [N K], weight [V K] and targets [N]", Call: func(c *tensor.Ctx) {
+			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 4), nil, tensor.Zeros(c, tensor.Int64, 2), ignore)
+		}},
+		{Name: "bias", Want: "want a bias of shape [5]", Call: func(c *tensor.Ctx) {
+			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), zeros(c, 3), tensor.Zeros(c, tensor.Int64, 2), ignore)
+		}},
+		{Name: "target dtype", Want: "int32 or int64", Call: func(c *tensor.Ctx) {
+			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, zeros(c, 2), ignore)
+		}},
+		{Name: "dtypes", Want: "one dtype", Call: func(c *tensor.Ctx) {
+			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), tensor.Zeros(c, tensor.Float64, 5, 3), nil, tensor.Zeros(c, tensor.Int64, 2), ignore)
+		}},
+		{Name: "target", Fault: true, Want: "5", Call: func(c *tensor.Ctx) {
+			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, tensor.FromSlice(c, []int64{0, 5}, 2), ignore)
+		}},
+	}}
+	apply := func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+		return []*tensor.Tensor{tensor.LinearCrossEntropy(c, in[0], in[1], in[2], in[3], ignore)}
+	}
+	want := func(_ tensor.DType, in []Array) []Array {
+		x, w, bias, sum := in[0], in[1], in[2], 0.0
+		for i, target := range in[3].V {
+			if int(target) == ignore {
+				continue
+			}
+			row := make([]float64, w.Shape[0])
+			for j := range row {
+				for k := range x.Shape[1] {
+					row[j] += x.at(i, k) * w.at(j, k)
+				}
+				if bias.V != nil {
+					row[j] += bias.V[j]
+				}
+			}
+			sum += logSumExp(row) - row[int(target)]
+		}
+		return []Array{{Shape: []int{}, V: []float64{sum}}}
+	}
+	sample := func(name string, n, k, v int, ids Input) {
+		x, w := diff(normal, n, k), diff(normal, v, k)
+		large := n*k*v > 10_000
+		op.Samples = append(op.Samples,
+			Sample{Name: name, In: []Input{x, w, none(), ids}, Apply: apply, Want: want, Large: large},
+			Sample{Name: name + " bias", In: []Input{x, w, diff(normal, v), ids}, Apply: apply, Want: want, Large: large})
+	}
+	sample("int64", 4, 3, 5, index64(given(4, ignore, 0, 4), 4))
+	sample("int32", 3, 2, 7, index32(below(7), 3))
+	sample("all ignored", 2, 2, 3, index64(given(ignore, ignore), 2))
+	sample("one class", 2, 2, 1, index64(below(1), 2))
+	sample("no rows", 0, 2, 3, index64(below(3), 0))
+	sample("no columns", 2, 0, 3, index64(below(3), 2))
+	sample("large", 131, 37, 503, index64(below(503), 131))
+	sample("chunks", 300, 2, 70_000, index64(below(70_000), 300))
 	return op
 }
 

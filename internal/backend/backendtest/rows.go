@@ -127,18 +127,27 @@ func crossEntropySamples(g *gen) {
 			for _, shape := range entropyShapes {
 				rows, cols := shape[0], shape[1]
 				logits, targets := g.entropyCase(dt, index, rows, cols)
-				loss, lse := make([]float64, rows), make([]float64, rows)
+				loss, lse, slope := make([]float64, rows), make([]float64, rows), make([]float64, rows*cols)
+				slopes := rowsOf(slope, cols)
 				for i, x := range rowsOf(logits.values(), cols) {
 					lse[i] = logSumExp(x)
 					if k := int(targets.at(i)); k != -100 {
 						loss[i] = lse[i] - x[k]
+						softmax(slopes[i], x)
+						slopes[i][k]--
 					}
 				}
-				stat := statistic(dt)
-				s := &sample{ins: []*operand{logits, targets}, outs: []*operand{output(stat, rowMajor, rows), output(stat, rowMajor, rows)},
-					want: [][]float64{loss, lse}, loose: 2}
-				s.ints[0] = -100
-				g.add(s, "%s %s %v", dt, index, shape)
+				stat, inPlace := statistic(dt), *logits
+				inPlace.alias = 1
+				for n, out := range []*operand{nil, output(dt, rowMajor, rows, cols), &inPlace} {
+					s := &sample{ins: []*operand{logits, targets}, outs: []*operand{output(stat, rowMajor, rows), output(stat, rowMajor, rows)},
+						want: [][]float64{loss, lse}, loose: 2}
+					if out != nil {
+						s.outs, s.want = append(s.outs, out), append(s.want, slope)
+					}
+					s.ints[0] = -100
+					g.add(s, "%s %s %v slope %d", dt, index, shape, n)
+				}
 			}
 		}
 	}

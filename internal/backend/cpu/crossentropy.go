@@ -48,6 +48,9 @@ func checkCrossEntropy(d *Device, c *backend.Call) {
 	if c.NOut > 1 {
 		d.wantVector(c, &c.Out[1], c.In[0].DType, rows, "log-sum-exp")
 	}
+	if c.NOut > 2 {
+		d.wantRows(c, &c.Out[2], "output", 2)
+	}
 }
 
 func crossEntropyRows[T float](t *task, _ *lane, lo, hi int) {
@@ -59,17 +62,39 @@ func crossEntropyRows[T float](t *task, _ *lane, lo, hi int) {
 		lses = slice[T](&t.c.Out[1])
 	}
 	for i := lo; i < hi; i++ {
-		x := row[T](&t.c.In[0], i, cols)
-		m := largest(x)
-		lse := float64(m) + math.Log(expSum(x, m))
+		x, k := row[T](&t.c.In[0], i, cols), targets.at(i)
+		var target T
+		if k != ignore {
+			target = x[k] // the slope may overwrite it
+		}
+		m, sum := largest(x), 0.0
+		if t.c.NOut > 2 {
+			sum = crossEntropySlope(row[T](&t.c.Out[2], i, cols), x, m, k, k == ignore)
+		} else {
+			sum = expSum(x, m)
+		}
+		lse := float64(m) + math.Log(sum)
 		if lses != nil {
 			lses[i] = T(lse)
 		}
 		loss[i] = 0
-		if k := targets.at(i); k != ignore {
-			loss[i] = T(lse - float64(x[k]))
+		if k != ignore {
+			loss[i] = T(lse - float64(target))
 		}
 	}
+}
+
+// crossEntropySlope sets dx = softmax(x) − onehot(k), or 0 in an ignored row, and returns Σ e^(x−m). m is the largest of x, which may be dx.
+func crossEntropySlope[T float](dx, x []T, m T, k int, ignored bool) float64 {
+	if ignored {
+		sum := expSum(x, m)
+		clear(dx)
+		return sum
+	}
+	sum := expSumLine(dx, x, m, 1)
+	scaleLine(dx, dx, T(1/sum))
+	dx[k]--
+	return sum
 }
 
 func checkCrossEntropyGrad(d *Device, c *backend.Call) {

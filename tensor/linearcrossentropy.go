@@ -1,0 +1,165 @@
+package tensor
+
+import "github.com/lockstep-ml/lockstep/internal/backend"
+
+// The logits of LinearCrossEntropy exist for so many rows at a time as fit into headBytes, a multiple of headRows. A product sums 256 rows
+// at a time in registers: in pieces of as many, the weight's gradient has the bits of a sum over all rows at once.
+const (
+	headRows  = 256
+	headBytes = 128 << 20
+)
+
+// LinearCrossEntropy is the cross entropy of a linear layer's outputs, summed over all rows: Σᵢ CrossEntropy(x·weightᵀ + bias, targets)ᵢ for x
+// [N,K], weight [V,K], bias [V] (nil: none) and targets [N] (int32 or int64; ignoreIndex does not count). The result is a scalar, in float32 (float64
+// for float64 operands), with the bits of the separate ops. A target outside [0,V) is a fault.
+//
+// The outputs [N,V], of a language model the largest tensors of a step, never exist as a whole: rows are taken in chunks, and each chunk's part of
+// the gradients is computed with its loss and scaled by the gradient of the sum when that is known. So backward has no matrix product left, and
+// between the two passes the gradients of x and weight are alive instead of outputs. The idea is that of Hsu et al. 2024, "Liger Kernel".
+func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *Tensor {
+	h := newHead(c, x, weight, bias, targets, ignoreIndex)
+	n := h.x.shape[0]
+	losses, lse := c.empty(h.op, h.stat, n), c.empty(h.op, h.stat, n)
+	h.prepareGrads(c)
+	in := c.enter() // for the outputs
+	defer in.leave(nil)
+	in.grad = false
+	v := weight.shape[0]
+	rows := max(1, headBytes/max(1, v*x.dtype.Size()*headRows)) * headRows
+	z := in.empty(h.op, x.dtype, min(n, rows), v)
+	for lo := 0; lo < n; lo += rows {
+		m := min(rows, n-lo)
+		h.chunk(in, lo, z.narrow(0, 0, m), losses.narrow(0, lo, m), lse.narrow(0, lo, m))
+	}
+	total := c.reduce(backend.OpSum, h.op, losses, []int{0}, h.stat).reshaped(nil)
+	h.record(c, total)
+	return total
+}
+
+// head is one LinearCrossEntropy: operands, and the gradients of the sum that are wanted, nil where not. Those of weight and bias add up
+// over the chunks in stat, that of x has x's dtype.
+type head struct {
+	op                       string
+	x, weight, bias, targets *Tensor
+	ignore                   attrs
+	stat                     DType
+	ins                      []*Tensor
+	dx, dw, db               *Tensor
+}
+
+func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
+	const op = "LinearCrossEntropy"
+	ins := []*Tensor{x, weight, bias}
+	shown := []*Tensor{x, weight, targets}
+	c.wantFloat(op, x, weight)
+	c.wantIndex(op, targets)
+	c.sameDType(op, x, weight)
+	if x.ndim != 2 || weight.ndim != 2 || targets.ndim != 1 || x.shape[1] != weight.shape[1] || x.shape[0] != targets.shape[0] {
+		c.fail(op, shown, "want x [N K], weight [V K] and targets [N]")
+	}
+	if bias != nil {
+		bias.check(c, op)
+		c.sameDType(op, x, bias)
+		if bias.ndim != 1 || bias.shape[0] != weight.shape[0] {
+			c.fail(op, []*Tensor{weight, bias}, "want a bias of shape [%d]", weight.shape[0])
+		}
+	}
+	x = Contiguous(c, x)
+	ins[0] = x
+	return &head{op: op, x: x, weight: weight, bias: bias, targets: c.materialize(op, targets), ignore: ints(ignoreIndex), stat: statDType(x), ins: ins}
+}
+
+// prepareGrads allocates the gradients that backward will want.
+func (h *head) prepareGrads(c *Ctx) {
+	wanted := func(t *Tensor, dt DType) *Tensor {
+		if !c.grad || !t.takesPart() {
+			return nil
+		}
+		g := c.empty(h.op, dt, t.Shape()...)
+		if h.x.shape[0] == 0 {
+			c.fill(g, 0)
+		}
+		return g
+	}
+	h.dx, h.dw, h.db = wanted(h.x, h.x.dtype), wanted(h.weight, h.stat), wanted(h.bias, h.stat)
+}
+
+// chunk computes the losses of the rows from lo on, and adds their part of the gradients. z is memory for their outputs.
+func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
+	c = c.enter()
+	defer c.leave(nil)
+	m := z.shape[0]
+	x, targets := h.x.narrow(0, lo, m), h.targets.narrow(0, lo, m)
+	product := attrs{}
+	if h.bias != nil {
+		c.elementwise(backend.OpCopy, &attrs{}, z, h.bias)
+		product = ints(1)
+	}
+	c.launchAttrs(backend.OpMatMul, &product, z, x, swapLast(h.weight))
+	if h.dx == nil && h.dw == nil && h.db == nil {
+		c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses}, z, targets)
+		return
+	}
+	c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses, lse, z}, z, targets) // z is its own gradient from here on
+	if h.dx != nil {
+		c.launch(backend.OpMatMul, h.dx.narrow(0, lo, m), z, h.weight)
+	}
+	wide := c.convert(h.op, z, h.stat)
+	if h.dw != nil {
+		add := ints(min(lo, 1))
+		c.launchAttrs(backend.OpMatMul, &add, h.dw, swapLast(wide), c.convert(h.op, x, h.stat))
+	}
+	if h.db != nil {
+		part := c.reduce(backend.OpSum, h.op, wide, []int{0}, h.stat).reshaped(h.db.Shape())
+		if lo == 0 {
+			c.launch(backend.OpCopy, h.db, part)
+		} else {
+			c.launch(backend.OpAdd, h.db, h.db, part)
+		}
+	}
+}
+
+// convert is x in another dtype, outside autograd.
+func (c *Ctx) convert(op string, x *Tensor, dt DType) *Tensor {
+	if x.dtype == dt {
+		return x
+	}
+	y := c.empty(op, dt, x.Shape()...)
+	c.launch(backend.OpCopy, y, x)
+	return y
+}
+
+// record makes total the result. Its node holds the gradients, which no scope owns, until it is run or dropped.
+func (h *head) record(c *Ctx, total *Tensor) {
+	grads := []*Tensor{h.dx, h.dw, h.db}
+	dt := h.x.dtype
+	c.record(h.op, []*Tensor{total}, h.ins, grads, func(b *Back) {
+		for i, g := range grads {
+			if g != nil && b.Need(i) {
+				b.Set(i, b.convert(h.op, b.scaled(h.op, g), dt))
+			}
+		}
+	})
+	for _, g := range grads {
+		if g != nil {
+			g.st.orphan()
+		}
+	}
+}
+
+// scaled is the saved gradient g times that of output 0: in the same memory, which passes to the gradient's scope, unless the graph is
+// retained.
+func (b *Back) scaled(op string, g *Tensor) *Tensor {
+	seed := b.Grad(0)
+	from := b.convert(op, g, seed.dtype)
+	y := from
+	switch {
+	case from != g: // a copy already
+	case b.node.run.retain:
+		y = b.emptyLike(op, g)
+	default:
+		g.st.adopt(b.scope)
+	}
+	b.elementwise(backend.OpMul, &attrs{}, y, from, seed)
+	return y
+}
