@@ -26,7 +26,8 @@ type Output struct {
 	// there are. Who computes a mean over several batches divides once, by the sum of
 	// the counts. Nil if the batch has no labels.
 	Loss *tensor.Tensor
-	// Logits are the predictions, before any softmax. Dim 0 counts samples.
+	// Logits are the predictions, before any softmax. Dim 0 counts samples. Nil if the model left them out because the context
+	// says that the loss is all that counts (nn.Ctx.LossOnly).
 	Logits *tensor.Tensor
 }
 

@@ -9,6 +9,8 @@ type Ctx struct {
 	// Training is true while training: dropout is active, and batch norms take the
 	// statistics of the batch.
 	Training bool
+	// LossOnly is true if nobody looks at anything but the loss: a model may then leave out its logits.
+	LossOnly bool
 
 	tree      *Tree
 	recompute map[Module]bool
@@ -26,6 +28,14 @@ func NewCtx(c *tensor.Ctx, tree *Tree, training bool) *Ctx {
 func (c *Ctx) With(t *tensor.Ctx) *Ctx {
 	d := *c
 	d.Ctx = t
+	return &d
+}
+
+// WithLossOnly returns a context in which models may leave out what is not the loss, such as a language model's logits (see
+// LinearCrossEntropySum). A model that makes use of it needs less memory; its loss has the same bits, its gradients other roundings.
+func (c *Ctx) WithLossOnly() *Ctx {
+	d := *c
+	d.LossOnly = true
 	return &d
 }
 

@@ -14,13 +14,25 @@ func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 	return tensor.Sum(c.Ctx, losses, nil, false)
 }
 
+// LinearCrossEntropySum is the CrossEntropySum of the logits h·weightᵀ + bias for h [..., C], weight [V, C] and bias [V] (nil: none). The logits never
+// exist as a whole: see tensor.LinearCrossEntropy.
+func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, labels *tensor.Tensor) *tensor.Tensor {
+	rows := tensor.Reshape(c.Ctx, h, -1, h.Size(-1))
+	return tensor.LinearCrossEntropy(c.Ctx, rows, weight.tensor(), bias.tensor(), tensor.Reshape(c.Ctx, labels, -1), IgnoreIndex)
+}
+
 // CausalLMLossSum is the CrossEntropySum of predicting each next token: logits [B,T,V] at
-// position t are compared with labels [B,T] at t+1. The labels are shifted rather than
-// the logits, which would be a copy of the largest tensor of the model.
+// position t are compared with labels [B,T] at t+1.
 func CausalLMLossSum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
+	return CrossEntropySum(c, logits, NextTokens(c, labels))
+}
+
+// NextTokens shifts labels [B,T] by one, so that position t has what comes at t+1; the last has IgnoreIndex. The labels are shifted rather than the logits,
+// which would be a copy of the largest tensor of the model.
+func NextTokens(c *Ctx, labels *tensor.Tensor) *tensor.Tensor {
 	next := tensor.Slice(c.Ctx, labels, 1, min(1, labels.Size(1)), labels.Size(1))
 	none := tensor.Full(c.Ctx, labels.DType(), IgnoreIndex, labels.Size(0), labels.Size(1)-next.Size(1))
-	return CrossEntropySum(c, logits, tensor.Concat(c.Ctx, 1, next, none))
+	return tensor.Concat(c.Ctx, 1, next, none)
 }
 
 // MSESum is the sum of squared differences.

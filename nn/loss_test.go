@@ -70,3 +70,24 @@ func TestMSESum(t *testing.T) {
 	tensor.Backward(c.Ctx, []*tensor.Tensor{loss}, nil, nil)
 	require.Equal(t, []float32{2, 0, -4, 6}, tensor.ToSlice[float32](c.Ctx, x.Grad()))
 }
+
+// The fused loss has the bits of the two steps, and close gradients.
+func TestLinearCrossEntropySum(t *testing.T) {
+	dev := tensor.CPU()
+	in := nn.NewInit(dev, 3)
+	weight, bias := in.Normal("w", 1, 11, 4), in.Normal("b", 1, 11)
+	c := nn.NewCtx(tensor.NewCtx(dev), nil, true)
+	h := tensor.Normal(c.NoGrad(), tensor.Float32, 5, 0, 1, 2, 3, 4).SetRequiresGrad(true)
+	labels := tensor.FromSlice(c.Ctx, []int64{10, 0, nn.IgnoreIndex, 3, 3, 7}, 2, 3)
+	leaves := []*tensor.Tensor{h, weight.Tensor, bias.Tensor}
+	apart := nn.CrossEntropySum(c, tensor.AddMM(c.Ctx, bias.Tensor, h, tensor.Transpose(c.Ctx, weight.Tensor, 0, 1)), labels)
+	want := tensor.Backward(c.Ctx, []*tensor.Tensor{apart}, nil, leaves)
+	fused := nn.LinearCrossEntropySum(c, h, weight, bias, labels)
+	require.Equal(t, tensor.Item(c.Ctx, apart), tensor.Item(c.Ctx, fused))
+	for range 2 { // a retained graph gives them again
+		got := tensor.Backward(c.Ctx, []*tensor.Tensor{fused}, nil, leaves, tensor.RetainGraph())
+		for i := range want {
+			require.InDeltaSlice(t, tensor.ToSlice[float32](c.Ctx, want[i]), tensor.ToSlice[float32](c.Ctx, got[i]), 1e-6)
+		}
+	}
+}

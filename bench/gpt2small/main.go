@@ -2,7 +2,7 @@
 // step and the peak of resident memory: a measure of the whole engine at a size that people know.
 //
 // It is NOT a training run: the tokens carry no information but their frequencies.
-// Usage: gpt2small [--steps 5] [--batch 1] [--seq 256] [--gradient_checkpointing]
+// Usage: gpt2small [--steps 5] [--batch 1] [--seq 256] [--gradient_checkpointing] [--logits]
 package main
 
 import (
@@ -30,6 +30,7 @@ import (
 type options struct {
 	steps, batch, seq int
 	checkpointing     bool
+	logits            bool
 }
 
 func main() {
@@ -51,6 +52,7 @@ func parse(argv []string) (options, error) {
 	fs.IntVar(&o.batch, "batch", 1, "sequences per step")
 	fs.IntVar(&o.seq, "seq", 256, "tokens per sequence")
 	fs.BoolVar(&o.checkpointing, "gradient_checkpointing", false, "recompute activations in the backward pass")
+	fs.BoolVar(&o.logits, "logits", false, "compute the logits as a whole, as where a metric asks for them")
 	if err := fs.Parse(argv); err != nil {
 		return o, err
 	}
@@ -135,6 +137,9 @@ func train(acc *accelerate.Accelerator, m *gpt2.Model, o options, tokens *rng.St
 	err = tensor.Try(func() {
 		acc.ZeroGrad()
 		acc.TrainCtx(int64(step * o.batch)).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			if !o.logits {
+				c = c.WithLossOnly()
+			}
 			out := m.Forward(c, b)
 			loss = tensor.Item(c.Ctx, out.Loss) / float64(b.Count)
 			acc.Backward(c, out.Loss, b.Count, 0, true)

@@ -101,20 +101,35 @@ func (m *Model) FLOPsPerToken(t int) float64 {
 }
 
 // Forward reads input_ids [B,T], attention_mask (optional) and labels (optional; shifted
-// inside, −100 is ignored).
+// inside, −100 is ignored). With labels under LossOnly it computes no logits.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	labels := b.Tensors[data.Labels]
+	alone := labels != nil && c.LossOnly
 	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
-		logits := m.logits(c, m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil))
+		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)
+		if alone {
+			return []*tensor.Tensor{m.loss(c, h, labels)}
+		}
+		logits := m.logits(c, h)
 		if labels == nil {
 			return []*tensor.Tensor{logits}
 		}
 		return []*tensor.Tensor{logits, nn.CausalLMLossSum(c, logits, labels)}
 	}, b.Tensors[data.InputIDs])
-	if labels == nil {
+	switch {
+	case labels == nil:
 		return models.Output{Logits: out[0]}
+	case alone:
+		return models.Output{Loss: out[0]}
 	}
 	return models.Output{Logits: out[0], Loss: out[1]}
+}
+
+// loss is the loss of hidden states [B,T,C] without their logits.
+func (m *Model) loss(c *nn.Ctx, h, labels *tensor.Tensor) *tensor.Tensor {
+	return nn.Unit1(c, m.LMHead, func(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
+		return nn.LinearCrossEntropySum(c, h, m.LMHead.Weight, nil, nn.NextTokens(c, labels))
+	}, h)
 }
 
 // logits applies the head to hidden states [B,T,C].

@@ -26,6 +26,7 @@ type rig struct {
 	step int64
 
 	recompute bool
+	logits    bool // compute the logits as a whole, too
 }
 
 func newRig(t testing.TB, dev *tensor.Device, cfg gpt2.Config, rows, length int) *rig {
@@ -44,6 +45,9 @@ func (r *rig) train() (loss float64) {
 	c := nn.NewCtx(r.c.WithRandom(3, r.step*int64(r.rows)), r.tree, true)
 	if r.recompute {
 		c = c.WithRecompute(r.m.RecomputeUnits())
+	}
+	if !r.logits {
+		c = c.WithLossOnly()
 	}
 	r.step++
 	r.opt.ZeroGrad()
@@ -100,6 +104,58 @@ func TestStepBits(t *testing.T) {
 		require.Equal(t, want, digest(t, 2, 2, true), "gradient checkpointing")
 		require.NotEqual(t, want, digest(t, 1, 1, false))
 	})
+}
+
+// Without logits the loss has the same bits; the gradients have other roundings, tied or not.
+func TestLossOnly(t *testing.T) {
+	for _, tied := range []bool{true, false} {
+		grads := func(logits bool) (float64, map[string][]float32, *gpt2.Model) {
+			cfg := stepConfig()
+			cfg.TieWordEmbeddings = tied
+			r := newRig(t, tensor.CPU(), cfg, 3, 48)
+			r.logits = logits
+			hooks := map[string]int{}
+			for _, p := range r.tree.Parameters() {
+				p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { hooks[p.Name]++ })
+			}
+			loss := r.train()
+			out := map[string][]float32{}
+			for _, p := range r.tree.Parameters() {
+				out[p.Name] = tensor.ToSlice[float32](r.c, p.Grad())
+				require.Equal(t, 1, hooks[p.Name], p.Name)
+			}
+			return loss, out, r.m
+		}
+		wantLoss, want, _ := grads(true)
+		loss, got, m := grads(false)
+		require.Equal(t, wantLoss, loss)
+		for name, g := range want {
+			require.InDeltaSlice(t, g, got[name], 1e-6, name)
+		}
+		c := evaluation().WithLossOnly()
+		ids := tokens(2, 5, 61)
+		out := m.Forward(c, batch(c.Ctx, ids, 2, true))
+		require.Nil(t, out.Logits)
+		require.Equal(t, tensor.ReadBytes(c.Ctx, m.Forward(evaluation(), batch(c.Ctx, ids, 2, true)).Loss), tensor.ReadBytes(c.Ctx, out.Loss))
+		require.NotNil(t, m.Forward(c, batch(c.Ctx, ids, 2, false)).Logits, "without labels the logits are all there is")
+	}
+}
+
+// A step without logits needs less memory where they are larger than the head's gradient.
+func TestLossOnlyMemory(t *testing.T) {
+	peak := func(logits bool) int64 {
+		dev := tensor.NewCPU(1)
+		defer dev.Close()
+		cfg := smallConfig()
+		cfg.VocabSize, cfg.NPositions = 60_000, 1024
+		r := newRig(t, dev, cfg, 1, 1024)
+		r.logits = logits
+		r.train()
+		return dev.MemStats().Peak - dev.MemStats().InUse
+	}
+	with, without := peak(true), peak(false)
+	t.Logf("peak beyond weights, gradients and optimizer state: %d MiB with logits, %d MiB without", with>>20, without>>20)
+	require.Less(t, without, with/2)
 }
 
 // A model learns one batch by heart.
