@@ -331,3 +331,47 @@ func TestEarlyStoppingEndsTheRun(t *testing.T) {
 	require.Equal(t, *tr.State().BestMetric, end["eval_loss"], "the best weights are loaded")
 	require.Equal(t, fmt.Sprintf("checkpoint-%d", *tr.State().BestGlobalStep), *tr.State().BestModelCheckpoint)
 }
+
+// Logits are there for whoever asks for them: a loss function, a metric, a prediction.
+func TestLogitsAreComputedWhereAskedFor(t *testing.T) {
+	seen := map[string]int{}
+	look := func(who string) func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, int64) {
+		return func(_ *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+			require.NotNil(t, out.Logits, who)
+			seen[who]++
+			return out.Loss, b.Count
+		}
+	}
+	a := lineArgs(func(a *args.TrainingArguments) { a.MaxSteps, a.EvalStrategy = 2, args.StrategyEpoch })
+	m := newGPT2(t, 0)
+	_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(texts(16)), trainer.WithEvalData(texts(8)), trainer.WithLoss(look("loss"))).Train()
+	require.NoError(t, err)
+	metric := &logitsMetric{}
+	tr := newTrainer(vfs.NewMem(), m, lineArgs(func(*args.TrainingArguments) {}), trainer.WithEvalData(texts(8)), trainer.WithMetrics(metric))
+	withMetric, err := tr.Evaluate()
+	require.NoError(t, err)
+	require.Positive(t, metric.batches)
+	require.Positive(t, seen["loss"])
+	tr = newTrainer(vfs.NewMem(), m, lineArgs(func(*args.TrainingArguments) {}), trainer.WithEvalData(texts(8)))
+	without, err := tr.Evaluate()
+	require.NoError(t, err)
+	require.Equal(t, withMetric["eval_loss"], without["eval_loss"], "the same bits without logits")
+	p, err := tr.Predict(texts(3))
+	require.NoError(t, err)
+	require.Len(t, p.Predictions, 3)
+}
+
+// logitsMetric fails without logits.
+type logitsMetric struct{ batches int }
+
+func (m *logitsMetric) Reset() { m.batches = 0 }
+
+func (m *logitsMetric) Update(_ *nn.Ctx, out models.Output, _ *data.Batch) error {
+	if out.Logits == nil {
+		return errors.New("there are no logits")
+	}
+	m.batches++
+	return nil
+}
+
+func (*logitsMetric) Compute(trainer.EvalLoss) map[string]float64 { return nil }

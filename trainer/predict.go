@@ -198,8 +198,12 @@ func (s evalShare) total() (loss EvalLoss, labelled bool) {
 
 // predictionStep runs one batch and shares its loss, if it has one.
 func (t *Trainer) predictionStep(b *data.Batch, shared evalShare, each eachFunc) (err error) {
+	eval := t.acc.EvalCtx()
+	if each == nil && t.loss == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly) {
+		eval = eval.WithLossOnly()
+	}
 	if p := tensor.Try(func() {
-		t.acc.EvalCtx().Scope(func(c *nn.Ctx) []*tensor.Tensor {
+		eval.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			out := t.model.Forward(c, b)
 			if out.Loss != nil || t.loss != nil && (each == nil || b.Tensors[data.Labels] != nil) {
 				var sum *tensor.Tensor

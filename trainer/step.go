@@ -141,7 +141,11 @@ func (w windowLoss) total() (l lossSum) {
 
 // microBatch runs forward and backward of one batch and returns its loss.
 func (r *run) microBatch(b *data.Batch, windowCount int64, last bool) (sum float64, count int64, err error) {
-	r.acc.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+	train := r.acc.TrainCtx(b.Position)
+	if r.loss == nil {
+		train = train.WithLossOnly()
+	}
+	train.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 		var loss *tensor.Tensor
 		if loss, count, err = r.lossOf(c, b); err != nil {
 			return nil
