@@ -3,6 +3,8 @@ package disttest
 import (
 	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,14 +19,21 @@ type arena struct {
 	used   []int
 }
 
-const arenaBytes = 1 << 20
+// arenaBytes is room for the small cases, or with the large ones.
+func arenaBytes() int {
+	if testing.Short() {
+		return 1 << 20
+	}
+	return 3*8*(largeCount+8) + 1<<10 // three buffers of the largest dtype
+}
 
 // newArenas returns the three kinds.
 func newArenas(t *testing.T, groups []*dist.Group) map[string]*arena {
 	n := len(groups)
 	all, mixed := &arena{memory: make([][]byte, n), used: make([]int, n)}, &arena{memory: make([][]byte, n), used: make([]int, n)}
-	for r, b := range alloc(t, groups, arenaBytes) {
-		require.True(t, bytes.Equal(b, make([]byte, arenaBytes)), "not zeroed")
+	zeros := make([]byte, arenaBytes())
+	for r, b := range alloc(t, groups, len(zeros)) {
+		require.True(t, bytes.Equal(b, zeros), "not zeroed")
 		all.memory[r] = b
 		if r%2 == 0 {
 			mixed.memory[r] = b
@@ -75,6 +84,12 @@ type bench struct {
 func (e Engine) operations(t *testing.T, n int) {
 	groups := e.start(t, n, dist.Options{})
 	arenas := newArenas(t, groups)
+	switch {
+	case !testing.Short():
+		large(t, groups, arenas, append([]dtype.DType{dtype.Bool}, DTypes...), []dist.ReduceOp{dist.Sum, dist.Min, dist.Max, dist.Product})
+	case n == 4:
+		large(t, groups, arenas, []dtype.DType{dtype.Float32, dtype.BFloat16}, []dist.ReduceOp{dist.Sum})
+	}
 	for kind, a := range arenas {
 		counts := []int{0, 1, 7, 33, 1000}
 		switch {
@@ -121,6 +136,13 @@ func (b *bench) same(want, got []byte, what string, rank int) {
 // reductions checks all-reduce, reduce and reduce-scatter.
 func (b *bench) reductions(what string, op dist.ReduceOp) {
 	b.t.Helper()
+	b.allReduce(what, op)
+	b.reduceScatter(what, op)
+}
+
+// allReduce checks all-reduce and reduce.
+func (b *bench) allReduce(what string, op dist.ReduceOp) {
+	b.t.Helper()
 	b.arena.reset()
 	in := b.random(1)
 	want := Combine(in, b.dtype, op)
@@ -139,7 +161,6 @@ func (b *bench) reductions(what string, op dist.ReduceOp) {
 			b.same(kept[r], in[r], "reduce, not the root, "+what, r)
 		}
 	}
-	b.reduceScatter(what, op)
 }
 
 func (b *bench) reduceScatter(what string, op dist.ReduceOp) {
@@ -201,38 +222,28 @@ func (b *bench) moves(what string) {
 	}
 }
 
-// large goes through more than one chunk of every engine.
-func (e Engine) large(t *testing.T) {
-	const count = 1e6 + 3
-	ranks := []int{2, 3, 4}
-	if testing.Short() {
-		ranks = ranks[1:2]
-	}
-	for _, n := range ranks {
-		groups := e.start(t, n, dist.Options{})
-		for _, d := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
-			for kind, a := range newArenas(t, groups) {
-				if d != dtype.Float32 && (kind != "ordinary memory" || testing.Short()) {
-					continue
-				}
-				if kind == "engine's memory" {
-					a.memory = alloc(t, groups, count*4+64)
-				}
-				b := &bench{t: t, groups: groups, arena: a, n: n, count: count, dtype: d, seed: uint64(n)}
-				what := fmt.Sprintf("%s, sum of %v × %d", kind, d, b.count)
-				in := b.random(1)
-				want := Combine(in, d, dist.Sum)
-				wait(t, issue(groups, func(r int, g *dist.Group) *dist.Handle {
-					return g.AllReduce(b.of(in, r), dist.Sum, dist.Label("large"))
-				}))
-				for r := range in {
-					b.same(want, in[r], "all-reduce "+what, r)
-				}
-				b.count = 30_003
-				b.reduceScatter(what, dist.Sum)
-				b.moves(what)
+// largeCount is the number of elements of a buffer that goes through many chunks of every engine, and fills none to the end.
+const largeCount = 1e6 + 3
+
+// large checks all operations on such buffers, or, where a buffer has a block for each rank, on blocks that make up as much. Each dtype has another kind
+// of memory, and with another number of ranks each kind has other dtypes.
+func large(t *testing.T, groups []*dist.Group, arenas map[string]*arena, dtypes []dtype.DType, ops []dist.ReduceOp) {
+	n := len(groups)
+	kinds := slices.Sorted(maps.Keys(arenas))
+	for i, d := range dtypes {
+		kind := kinds[(i+n)%len(kinds)]
+		b := &bench{t: t, groups: groups, arena: arenas[kind], n: n, dtype: d, seed: uint64(n)<<8 | uint64(d)}
+		for _, op := range ops {
+			if d == dtype.Bool && op != dist.Min && op != dist.Max {
+				continue
 			}
+			what := fmt.Sprintf("large, %s, %v of %v", kind, op, d)
+			b.count = largeCount
+			b.allReduce(what, op)
+			b.count = (largeCount + n - 1) / n
+			b.reduceScatter(what, op)
 		}
+		b.moves(fmt.Sprintf("large, %s, %v", kind, d))
 	}
 }
 

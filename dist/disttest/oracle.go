@@ -2,8 +2,10 @@ package disttest
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -12,104 +14,140 @@ import (
 // Combine is the specification of a reduction, computed serially: per element, partners at distance 1, 2, 4, …; one without a partner is carried up. inputs are the
 // ranks' buffers in rank order.
 func Combine(inputs [][]byte, d dtype.DType, op dist.ReduceOp) []byte {
-	count := len(inputs[0]) / d.Size()
-	out := make([]byte, len(inputs[0]))
-	values := make([]value, len(inputs))
-	for i := range count {
-		for r, in := range inputs {
-			values[r] = decode(in[i*d.Size():], d)
-		}
-		for distance := 1; distance < len(values); distance *= 2 {
-			for r := 0; r+distance < len(values); r += 2 * distance {
-				values[r] = values[r].combine(values[r+distance], d, op)
-			}
-		}
-		encode(out[i*d.Size():], values[0], d)
-	}
-	return out
-}
-
-// value is one element: float32 for the types that are added in it, float64, or an integer.
-type value struct {
-	single  float32
-	double  float64
-	integer int64
-}
-
-func decode(b []byte, d dtype.DType) value {
-	le := binary.LittleEndian
+	same := func(b []byte) []byte { return append(dist.Aligned(len(b))[:0], b...) }
 	switch d {
 	case dtype.Float32:
-		return value{single: math.Float32frombits(le.Uint32(b))}
-	case dtype.BFloat16:
-		return value{single: dtype.BF16(le.Uint16(b)).Float32()}
-	case dtype.Float16:
-		return value{single: dtype.F16(le.Uint16(b)).Float32()}
+		return serial[float32](inputs, op, same, same)
 	case dtype.Float64:
-		return value{double: math.Float64frombits(le.Uint64(b))}
+		return serial[float64](inputs, op, same, same)
+	case dtype.BFloat16:
+		return serial[float32](inputs, op, widen(dtype.BF16.Float32), narrow(dtype.ToBF16))
+	case dtype.Float16:
+		return serial[float32](inputs, op, widen(dtype.F16.Float32), narrow(dtype.ToF16))
 	case dtype.Int32:
-		return value{integer: int64(int32(le.Uint32(b)))}
+		return serial[int32](inputs, op, same, same)
 	case dtype.Int64:
-		return value{integer: int64(le.Uint64(b))}
+		return serial[int64](inputs, op, same, same)
+	case dtype.Uint8, dtype.Bool:
+		return serial[uint8](inputs, op, same, same)
 	}
-	return value{integer: int64(b[0])}
+	panic(fmt.Sprintf("disttest: no oracle for %v", d))
 }
 
-func encode(b []byte, v value, d dtype.DType) {
-	le := binary.LittleEndian
-	switch d {
-	case dtype.Float32:
-		le.PutUint32(b, math.Float32bits(v.single))
-	case dtype.BFloat16:
-		le.PutUint16(b, uint16(dtype.ToBF16(v.single)))
-	case dtype.Float16:
-		le.PutUint16(b, uint16(dtype.ToF16(v.single)))
-	case dtype.Float64:
-		le.PutUint64(b, math.Float64bits(v.double))
-	case dtype.Int32:
-		le.PutUint32(b, uint32(v.integer))
-	case dtype.Int64:
-		le.PutUint64(b, uint64(v.integer))
-	default:
-		b[0] = byte(v.integer)
-	}
+// number is a type that values are combined in.
+type number interface {
+	float32 | float64 | int32 | int64 | uint8
 }
 
-func (v value) combine(w value, d dtype.DType, op dist.ReduceOp) value {
-	var to value
+// serial combines in type T; into makes a copy of that type, from turns the result back.
+func serial[T number](inputs [][]byte, op dist.ReduceOp, into, from func([]byte) []byte) []byte {
+	rows := make([][]T, len(inputs))
+	for r, in := range inputs {
+		rows[r] = elements[T](into(in))
+	}
+	for distance := 1; distance < len(rows); distance *= 2 {
+		for r := 0; r+distance < len(rows); r += 2 * distance {
+			combine(rows[r], rows[r+distance], op)
+		}
+	}
+	return from(raw(rows[0]))
+}
+
+// combine sets a to its combination with b.
+func combine[T number](a, b []T, op dist.ReduceOp) {
 	switch op {
 	case dist.Sum:
-		to = value{v.single + w.single, v.double + w.double, v.integer + w.integer}
+		for i := range a {
+			a[i] += b[i]
+		}
 	case dist.Product:
-		to = value{v.single * w.single, v.double * w.double, v.integer * w.integer}
+		for i := range a {
+			a[i] *= b[i]
+		}
 	case dist.Min:
-		to = value{min(v.single, w.single), min(v.double, w.double), min(v.integer, w.integer)}
+		for i := range a {
+			a[i] = min(a[i], b[i])
+		}
 	case dist.Max:
-		to = value{max(v.single, w.single), max(v.double, w.double), max(v.integer, w.integer)}
+		for i := range a {
+			a[i] = max(a[i], b[i])
+		}
 	}
-	switch d { // integers wrap around at their own width
-	case dtype.Int32:
-		to.integer = int64(int32(to.integer))
-	case dtype.Uint8, dtype.Bool:
-		to.integer = int64(uint8(to.integer))
+}
+
+func widen[H any](value func(H) float32) func([]byte) []byte {
+	return func(b []byte) []byte {
+		halves := elements[H](b)
+		wide := make([]float32, len(halves))
+		for i, h := range halves {
+			wide[i] = value(h)
+		}
+		return raw(wide)
 	}
-	return to
+}
+
+func narrow[H any](round func(float32) H) func([]byte) []byte {
+	return func(b []byte) []byte {
+		wide := elements[float32](b)
+		halves := make([]H, len(wide))
+		for i, v := range wide {
+			halves[i] = round(v)
+		}
+		return raw(halves)
+	}
+}
+
+func elements[T any](b []byte) []T {
+	var zero T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(zero)))
+}
+
+func raw[T any](s []T) []byte {
+	var zero T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(zero)))
 }
 
 var magnitudes = [...]float64{1e-4, 1e-3, 1e-2, 1e-1, 1, 1e1, 1e2}
 
+// period is after how many elements those of fill come again: a prime, so that no chunk of an engine is like another.
+const period = 10_007
+
 // fill writes random elements over many magnitudes, so that the order of additions shows; a zero of each sign is among them, NaN and infinity are not.
 func fill(b []byte, d dtype.DType, rng *rand.Rand) {
-	for i := 0; i < len(b); i += d.Size() {
+	size := d.Size()
+	first := min(len(b), period*size)
+	for i := 0; i < first; i += size {
 		sign := float64(1 - 2*rng.IntN(2))
 		x := sign * (1 + rng.Float64()) * magnitudes[rng.IntN(len(magnitudes))]
 		if rng.IntN(50) == 0 {
 			x = math.Copysign(0, sign)
 		}
-		v := value{single: float32(x), double: x, integer: int64(rng.Uint64())}
-		if d == dtype.Bool {
-			v.integer &= 1
-		}
-		encode(b[i:], v, d)
+		set(b[i:], d, x, rng.Uint64())
+	}
+	for done := first; done > 0 && done < len(b); done *= 2 {
+		copy(b[done:], b[:done])
+	}
+}
+
+// set writes one element: x, or the bits of an integer.
+func set(b []byte, d dtype.DType, x float64, bits uint64) {
+	ne := binary.NativeEndian
+	switch d {
+	case dtype.Float32:
+		ne.PutUint32(b, math.Float32bits(float32(x)))
+	case dtype.BFloat16:
+		ne.PutUint16(b, uint16(dtype.ToBF16(float32(x))))
+	case dtype.Float16:
+		ne.PutUint16(b, uint16(dtype.ToF16(float32(x))))
+	case dtype.Float64:
+		ne.PutUint64(b, math.Float64bits(x))
+	case dtype.Int32:
+		ne.PutUint32(b, uint32(bits))
+	case dtype.Int64:
+		ne.PutUint64(b, bits)
+	case dtype.Bool:
+		b[0] = byte(bits & 1)
+	default:
+		b[0] = byte(bits)
 	}
 }

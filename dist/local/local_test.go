@@ -15,7 +15,8 @@ import (
 func TestConformance(t *testing.T) {
 	disttest.Run(t, disttest.Engine{
 		Name: "local", Path: "memory of one process",
-		Start: func(_ *testing.T, n int, opts dist.Options) []*dist.Group { return local.New(n, opts) },
+		Start:     func(_ *testing.T, n int, opts dist.Options) []*dist.Group { return local.New(n, opts) },
+		Leftovers: disttest.Leftovers,
 	})
 }
 
