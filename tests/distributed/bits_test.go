@@ -94,7 +94,7 @@ func figures(t testing.TB, out string) []string {
 	seen := map[string]bool{}
 	for _, r := range records(t, out) {
 		line := ""
-		for _, key := range []string{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_nats_per_byte"} {
+		for _, key := range []string{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_nats_per_byte", "eval_accuracy"} {
 			if v, ok := r.Number(key); ok {
 				line += fmt.Sprintf("%s=%v ", key, v)
 			}

@@ -1,4 +1,4 @@
-// Package distributed holds no code but tests: they start examples/clm on several ranks, as
+// Package distributed holds no code but tests: they start examples/clm and examples/vision on several ranks, as
 // goroutines, under lockstep launch and as plain processes with torchrun's variables, and
 // kill, stop, interrupt and disturb them. They compare what is on the disk bit for bit, read
 // what is printed, and look for what is left behind. What only the packages themselves can

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/data/images/imagestest"
 	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
 
 	// What the programs are made of: without these the go command would take a test's old
@@ -22,13 +23,14 @@ import (
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
 	_ "github.com/lockstep-ml/lockstep/models/generation"
 	_ "github.com/lockstep-ml/lockstep/models/gpt2"
+	_ "github.com/lockstep-ml/lockstep/models/resnet"
 	_ "github.com/lockstep-ml/lockstep/trainer"
 )
 
 const root = "../.."
 
 // The programs and the texts, made once.
-var clm, lockstep, corpus, heldOut string
+var clm, vision, lockstep, corpus, heldOut, pictures string
 
 func TestMain(m *testing.M) {
 	code := 1
@@ -51,11 +53,15 @@ func prepare(scratch string) error {
 	if clm, err = clmtest.Build(root, "examples/clm", scratch); err != nil {
 		return err
 	}
+	if vision, err = clmtest.Build(root, "examples/vision", scratch); err != nil {
+		return err
+	}
 	if lockstep, err = clmtest.Build(root, "cmd/lockstep", scratch); err != nil {
 		return err
 	}
 	corpus, heldOut = filepath.Join(scratch, "corpus"), filepath.Join(scratch, "heldout")
-	return errors.Join(clmtest.WriteCorpus(corpus, 8, 1000), clmtest.WriteCorpus(heldOut, 2, 500))
+	pictures = filepath.Join(scratch, "pictures")
+	return errors.Join(clmtest.WriteCorpus(corpus, 8, 1000), clmtest.WriteCorpus(heldOut, 2, 500), imagestest.WriteIDX(pictures, 101, 30))
 }
 
 // tiny are the flags of a run of milliseconds a step: dropout, tied weights, clipping that

@@ -1,0 +1,95 @@
+// Package images reads labelled images and makes batches of them, pixel_values and labels.
+//
+// It reads IDX files, the format of MNIST and its successors, plain or compressed by
+// gzip. It does not decode photographs and does not augment.
+package images
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// IDX is an array of bytes from an IDX file.
+type IDX struct {
+	Shape []int
+	Data  []uint8 // row-major
+}
+
+// The head of an IDX file: two zeros, the type of the elements, the number of dims; then the
+// dims, big-endian. See the page of the MNIST database (LeCun, Cortes, Burges 1998).
+const (
+	idxUint8   = 0x08
+	idxMaxDims = 4
+)
+
+// ReadIDX reads an IDX file of unsigned bytes, decompressing it if it is gzip's. A file that
+// is of another kind, or shorter or longer than its head says, is an error that says so.
+func ReadIDX(name string) (*IDX, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	defer f.Close()
+	x, err := decodeIDX(f)
+	if err != nil {
+		return nil, fmt.Errorf("images: %s: %w", name, err)
+	}
+	return x, nil
+}
+
+func decodeIDX(r io.Reader) (*IDX, error) {
+	in := bufio.NewReader(r)
+	if magic, err := in.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		z, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, err
+		}
+		in = bufio.NewReader(z)
+	}
+	var head [4]byte
+	if _, err := io.ReadFull(in, head[:]); err != nil {
+		return nil, tooShort(err, "no IDX head")
+	}
+	if head[0] != 0 || head[1] != 0 || head[2] != idxUint8 || head[3] == 0 || head[3] > idxMaxDims {
+		return nil, fmt.Errorf("the file begins with % x: want 00 00 08 and 1 to %d dims, an IDX file of unsigned bytes", head, idxMaxDims)
+	}
+	dims := make([]uint32, head[3])
+	if err := binary.Read(in, binary.BigEndian, dims); err != nil {
+		return nil, tooShort(err, "no IDX head")
+	}
+	x, size := &IDX{}, int64(1)
+	for _, d := range dims {
+		if d > 0 && size > (1<<40)/int64(d) {
+			return nil, fmt.Errorf("the head says %d: want at most 2^40 bytes", dims)
+		}
+		x.Shape, size = append(x.Shape, int(d)), size*int64(d)
+	}
+	var err error
+	if x.Data, err = io.ReadAll(io.LimitReader(in, size+1)); err != nil { // grows with what is there, whatever the head says
+		return nil, err
+	}
+	if int64(len(x.Data)) != size {
+		return nil, fmt.Errorf("the head says %v, %d bytes, but %s", x.Shape, size, found(int64(len(x.Data)), size))
+	}
+	return x, nil
+}
+
+func found(n, want int64) string {
+	if n > want {
+		return "there are more"
+	}
+	return fmt.Sprintf("there are %d", n)
+}
+
+// tooShort is what the end of a file means where a head was to be.
+func tooShort(err error, what string) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the file is too short: %s", what)
+	}
+	return err
+}
