@@ -30,8 +30,18 @@ type engine[T element] struct {
 	// micro computes a tile of rows ≤ mr by nr: C = A·B, or C += A·B if add is set, over k ≤ kc products. A is packed k × rows; row p of B is at
 	// b[p·bstride], row i of C at c[i·cstride].
 	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, add bool)
+	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here column j at b[j·bstride].
+	stream, dots direct[T]
 	// pack is packGeneric or something faster that does the same.
 	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
+}
+
+// direct is a family of kernels for few rows, which read B where it lies. The zero value has none.
+type direct[T element] struct {
+	widths []int // by number of rows: how many columns a kernel computes at once; a divisor of nr or a multiple of it or of its half
+	whole  int   // what k must be a multiple of
+	// compute computes a tile of rows by blocks·widths[rows]; the rest is as for engine.micro.
+	compute func(rows, k int, a, b *T, bstride int, c *T, cstride, blocks int, add bool)
 }
 
 // problem is one product as the caller described it, but for ccs: element (i, j) of C is c[i·crs + j·ccs], so that it can be transposed.

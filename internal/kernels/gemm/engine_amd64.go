@@ -11,22 +11,37 @@ import (
 // kernel computes a tile of a fixed number of rows.
 type kernel func(k int, a, b *float32, bstride int, c *float32, cstride int, add bool)
 
+// directKernel is direct.compute for a fixed number of rows.
+type directKernel func(k int, a, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
 // The kernels by number of rows.
 var (
 	kernelsAVX2   = [...]kernel{nil, microAVX2x1, microAVX2x2, microAVX2x3, microAVX2x4, microAVX2x5, microAVX2x6}
 	kernelsAVX512 = [...]kernel{nil, microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5, microAVX512x6,
 		microAVX512x7, microAVX512x8, microAVX512x9, microAVX512x10, microAVX512x11, microAVX512x12}
+
+	streamsAVX2   = [...]directKernel{nil, streamAVX2x1, streamAVX2x2, streamAVX2x3, streamAVX2x4}
+	streamsAVX512 = [...]directKernel{nil, streamAVX512x1, streamAVX512x2, streamAVX512x3, streamAVX512x4,
+		streamAVX512x5, streamAVX512x6, streamAVX512x7, streamAVX512x8}
+
+	dottersAVX2   = [...]directKernel{nil, dotsAVX2x1, dotsAVX2x2, dotsAVX2x3, dotsAVX2x4, dotsAVX2x5}
+	dottersAVX512 = [...]directKernel{nil, dotsAVX512x1, dotsAVX512x2, dotsAVX512x3, dotsAVX512x4, dotsAVX512x5, dotsAVX512x6,
+		dotsAVX512x7, dotsAVX512x8, dotsAVX512x9, dotsAVX512x10, dotsAVX512x11, dotsAVX512x12}
 )
 
 var (
 	avx2 = engine[float32]{
 		tiling: tiling{mr: 6, nr: 16, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 96, narrow: 12},
 		micro:  microAVX2,
+		stream: direct[float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
+		dots:   direct[float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
 		pack:   packAVX2,
 	}
 	avx512 = engine[float32]{
 		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 96, narrow: 24},
 		micro:  microAVX512,
+		stream: direct[float32]{[]int{0, 128, 128, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
+		dots:   direct[float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
 		pack:   packAVX512,
 	}
 )
@@ -49,6 +64,22 @@ func microAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int,
 
 func microAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, add bool) {
 	kernelsAVX512[rows](k, a, b, bstride, c, cstride, add)
+}
+
+func streamAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride, blocks int, add bool) {
+	streamsAVX2[rows](k, a, b, bstride, c, cstride, blocks, add)
+}
+
+func streamAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride, blocks int, add bool) {
+	streamsAVX512[rows](k, a, b, bstride, c, cstride, blocks, add)
+}
+
+func dotsAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride, blocks int, add bool) {
+	dottersAVX2[rows](k, a, b, bstride, c, cstride, blocks, add)
+}
+
+func dotsAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride, blocks int, add bool) {
+	dottersAVX512[rows](k, a, b, bstride, c, cstride, blocks, add)
 }
 
 // packAVX2 is packGeneric with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along k.

@@ -23,15 +23,17 @@ func drawTiling(t *rapid.T, mr, nr int) tiling {
 	}
 }
 
+// with is multiply with an engine.
+func with[T element](e *engine[T]) function[T] {
+	return func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) {
+		multiply(p, e, problem[T]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate})
+	}
+}
+
 // requireTilingDoesNotMatter compares the bits under a drawn tiling with those under the engine's own.
 func requireTilingDoesNotMatter[T element](t *rapid.T, p *parallel.Pool, e *engine[T], x *example[T]) {
 	other := *e
 	other.tiling = drawTiling(t, e.mr, e.nr)
-	with := func(e *engine[T]) function[T] {
-		return func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) {
-			multiply(p, e, problem[T]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate})
-		}
-	}
 	requireSameBits(t, x.run(t, with(e), nil), x.run(t, with(&other), p), x.String())
 }
 
@@ -43,6 +45,36 @@ func TestTilingDoesNotMatter(t *testing.T) {
 	})
 	t.Run("float64", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) { requireTilingDoesNotMatter(t, pool, engine64(), drawExample[float64](t)) })
+	})
+}
+
+// TestReadingInPlaceDoesNotMatter compares the kernels that read B where it lies, and the product of one summand, with those that pack: by number of
+// rows, for whole and cut blocks, of B and of its transpose, and for a C that is written row by row or column by column.
+func TestReadingInPlaceDoesNotMatter(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		packing := *engine32()
+		packing.stream, packing.dots = direct[float32]{}, direct[float32]{}
+		for m := 1; m <= 14; m++ {
+			for _, n := range []int{15, 32, 97, 300} {
+				for i, k := range []int{1, 16, 40, kc + 32, kc + 7} {
+					for trans := range 4 {
+						x := newExample[float32](uint64(m*n*k), m, n, k, trans&1 == 0, trans&2 == 0, i%2, (m+i)%2 == 0)
+						want := x.run(t, with(&packing), nil)
+						requireSameBits(t, want, x.run(t, Float32, nil), x.String())
+						y := newExample[float32](uint64(m*n*k), n, m, k, trans&1 == 0, trans&2 == 0, i%2, (m+i)%2 == 0)
+						requireSameBits(t, y.run(t, with(&packing), nil), y.run(t, Float32, nil), y.String())
+					}
+				}
+			}
+		}
+		for _, n := range []int{33, 128, 300} {
+			for _, accumulate := range []bool{false, true} {
+				x := newExample[float32](1, 101, n, 1, true, false, 1, accumulate)
+				requireSameBits(t, x.run(t, with(&packing), nil), x.run(t, Float32, nil), x.String())
+				x.a[3], x.b[5] = 0, float32(math.Copysign(0, -1))
+				requireSameBits(t, x.run(t, with(&packing), nil), x.run(t, Float32, nil), x.String())
+			}
+		}
 	})
 }
 

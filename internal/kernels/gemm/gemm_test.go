@@ -216,7 +216,7 @@ func TestLargeShapes(t *testing.T) {
 }
 
 func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
-	shapes := [][3]int{{130, 200, 600}, {5, 900, 700}, {700, 3, 500}, {300, 70, 100}, {64, 64, 64}}
+	shapes := [][3]int{{130, 200, 600}, {1, 900, 700}, {5, 900, 700}, {700, 3, 500}, {300, 70, 100}, {64, 64, 64}, {1200, 500, 1}}
 	var pools []*parallel.Pool
 	for _, workers := range []int{1, 2, 3, 8} {
 		p := parallel.New(workers)
@@ -371,7 +371,7 @@ func TestNoGarbagePerCall(t *testing.T) {
 	pool := parallel.New(2)
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		for _, s := range [][3]int{{100, 130, 300}, {3, 500, 500}, {500, 3, 500}} {
+		for _, s := range [][3]int{{100, 130, 300}, {3, 500, 500}, {500, 3, 500}, {800, 900, 1}} {
 			x := newExample[float32](1, s[0], s[1], s[2], false, true, 0, false)
 			require.Zero(t, testing.AllocsPerRun(20, func() {
 				Float32(pool, x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.brs, x.bcs, x.c, x.ldc, false)

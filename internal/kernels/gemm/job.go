@@ -22,7 +22,7 @@ type job[T element] struct {
 	tileRows, tileCols     int
 	freshA, freshB         bool // whether A and B must still be packed for that part
 
-	packBody, tileBody, skinnyBody func(worker, lo, hi int)
+	packBody, tileBody, skinnyBody, outerBody func(worker, lo, hi int)
 }
 
 // jobs is a free list of one element type. Unlike a sync.Pool it survives garbage collections.
@@ -55,7 +55,7 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.packBody, j.tileBody, j.skinnyBody = j.packPanels, j.computeTiles, j.computeSkinny
+	j.packBody, j.tileBody, j.skinnyBody, j.outerBody = j.packPanels, j.computeTiles, j.computeSkinny, j.computeOuter
 	return j
 }
 
@@ -93,9 +93,12 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	}
 	j.engine, j.problem = e, q
 	j.reserveEdges(p.Workers())
-	if q.m <= e.skinny && q.m*q.k <= e.mb*e.kb {
+	switch {
+	case q.m <= e.skinny && q.m*q.k <= e.mb*e.kb:
 		j.runSkinny(p)
-	} else {
+	case q.k == 1 && j.streams(1):
+		j.runOuter(p)
+	default:
 		j.runBlocked(p)
 	}
 }
@@ -236,6 +239,11 @@ func (j *job[T]) computeTile(worker, i0, i1, j0, j1 int) {
 func (j *job[T]) edge(worker, rows, cols, k int, a, b *T, bstride, i, col int, add bool) {
 	tile := j.edges[worker][kc*j.nr:]
 	j.micro(rows, k, a, b, bstride, &tile[0], j.nr, false)
+	j.scatter(tile, rows, cols, i, col, add)
+}
+
+// scatter writes the rows of a tile to C from (i, col) on, or adds them.
+func (j *job[T]) scatter(tile []T, rows, cols, i, col int, add bool) {
 	for r := range rows {
 		from := tile[r*j.nr : r*j.nr+cols]
 		to := j.c[(i+r)*j.crs+col*j.ccs:]

@@ -112,6 +112,180 @@ func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride
 //go:noescape
 func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
 
+// streamAVX512x1 computes 1×(128·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX512x2 computes 2×(128·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX512x3 computes 3×(128·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX512x4 computes 4×(96·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX512x5 computes 5×(64·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX512x6 computes 6×(64·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX512x7 computes 7×(48·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX512x8 computes 8×(48·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[6·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x7 computes 7×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[7·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x8 computes 8×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[8·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x9 computes 9×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[9·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x10 computes 10×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[10·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x11 computes 11×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[11·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX512x12 computes 12×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[12·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX2x2 computes 2×(48·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX2x3 computes 3×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// streamAVX2x4 computes 4×(24·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func streamAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX2x1 computes 1×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX2x3 computes 3×(8·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX2x4 computes 4×(8·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// dotsAVX2x5 computes 5×(8·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func dotsAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
 // copyRowsAVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1.
 //
 //go:noescape

@@ -2,51 +2,103 @@ package gemm
 
 import "github.com/lockstep-ml/lockstep/internal/parallel"
 
-// runSkinny computes a product whose few rows make it a matter of reading B: A is packed as a whole, and B's panels are used where they
-// lie if their rows are contiguous, else packed one at a time into the worker's first-level cache.
+// runSkinny computes a product whose few rows make it a matter of reading B: A is packed as a whole, and B is read where it lies if there is
+// a kernel for that, else its panels are packed one at a time into the worker's first-level cache.
 func (j *job[T]) runSkinny(p *parallel.Pool) {
 	j.packedA = grown(j.packedA, j.m*j.k)
 	for i := 0; i < j.m; i += j.mr {
-		rows := min(j.mr, j.m-i)
-		for k0 := 0; k0 < j.k; k0 += kc {
-			j.pack(j.packedA[i*j.k+k0*rows:], rows, rows, min(kc, j.k-k0), j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
-		}
+		j.packRows(j.packedA[i*j.k:], i, min(j.mr, j.m-i))
 	}
 	chunk := 4 // panels per task: neighbours share pages
-	if 2*j.m*j.nr*j.k >= serialFlops {
+	switch {
+	case j.streams(j.m):
+		chunk = wholePanels(j.stream.widths[j.m], j.nr)
+	case 2*j.m*j.nr*j.k >= serialFlops:
 		chunk = 1
 	}
 	p.ForWorkers(ceilDiv(j.n, j.nr), chunk, j.skinnyBody)
 }
 
+// wholePanels returns the smallest number of panels that a kernel of such a width computes with nothing left over.
+func wholePanels(width, nr int) int {
+	n := 1
+	for n*nr%width != 0 {
+		n++
+	}
+	return n
+}
+
+// packRows packs rows [i, i+rows) of A, block by block of k: the block from k0 on begins at dst[k0·rows].
+func (j *job[T]) packRows(dst []T, i, rows int) {
+	for k0 := 0; k0 < j.k; k0 += kc {
+		j.pack(dst[k0*rows:], rows, rows, min(kc, j.k-k0), j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
+	}
+}
+
+// streams reports whether engine.stream can compute so many rows of the product.
+func (j *job[T]) streams(rows int) bool {
+	return rows < len(j.stream.widths) && j.bcs == 1 && j.ccs == 1
+}
+
 // computeSkinny computes all rows of C for panels [lo, hi) of B.
 func (j *job[T]) computeSkinny(worker, lo, hi int) {
-	for col := lo * j.nr; col < min(hi*j.nr, j.n); col += j.nr {
-		cols := min(j.nr, j.n-col)
-		inPlace := j.bcs == 1 && cols == j.nr
+	col, end := lo*j.nr, min(hi*j.nr, j.n)
+	if j.streams(j.m) {
+		col = j.streamRows(0, j.m, j.packedA, col, end)
+	}
+	for ; col < end; col += j.nr {
 		for k0 := 0; k0 < j.k; k0 += kc {
-			k := min(kc, j.k-k0)
-			src, stride := j.b[k0*j.brs+col*j.bcs:], j.brs
-			if !inPlace {
-				packed := j.edges[worker][:kc*j.nr]
-				j.pack(packed, j.nr, cols, k, src, j.bcs, j.brs)
-				src, stride = packed, j.nr
-			}
-			j.skinnyPanel(worker, col, cols, k0, k, &src[0], stride)
+			j.skinnyPanel(worker, col, min(j.nr, end-col), k0)
 		}
 	}
 }
 
-// skinnyPanel adds products [k0, k0+k) of one panel of B to all rows of C.
-func (j *job[T]) skinnyPanel(worker, col, cols, k0, k int, b *T, bstride int) {
+// streamRows computes rows [i, i+rows) of C, whose part of A is packed in a, for as many whole blocks of the columns from col on as there are before end. It
+// returns the first column that is left.
+func (j *job[T]) streamRows(i, rows int, a []T, col, end int) int {
+	blocks := (end - col) / j.stream.widths[rows]
+	if blocks == 0 {
+		return col
+	}
+	for k0 := 0; k0 < j.k; k0 += kc {
+		j.stream.compute(rows, min(kc, j.k-k0), &a[k0*rows], &j.b[k0*j.brs+col], j.brs, &j.c[i*j.crs+col], j.crs, blocks, j.accumulate || k0 > 0)
+	}
+	return col + blocks*j.stream.widths[rows]
+}
+
+// skinnyPanel adds the block of products from k0 on of one panel of B to all rows of C.
+func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
+	k := min(kc, j.k-k0)
+	b, stride := j.b[k0*j.brs+col*j.bcs:], j.brs
+	if j.m < len(j.dots.widths) && j.brs == 1 && cols == j.nr && k%j.dots.whole == 0 {
+		j.dotsPanel(worker, col, k0, k, &b[0])
+		return
+	}
+	if j.bcs != 1 || cols < j.nr {
+		packed := j.edges[worker][:kc*j.nr]
+		j.pack(packed, j.nr, cols, k, b, j.bcs, j.brs)
+		b, stride = packed, j.nr
+	}
 	add := j.accumulate || k0 > 0
 	for i := 0; i < j.m; i += j.mr {
 		rows := min(j.mr, j.m-i)
 		a := &j.packedA[i*j.k+k0*rows]
 		if j.ccs != 1 || cols < j.nr {
-			j.edge(worker, rows, cols, k, a, b, bstride, i, col, add)
+			j.edge(worker, rows, cols, k, a, &b[0], stride, i, col, add)
 			continue
 		}
-		j.micro(rows, k, a, b, bstride, &j.c[i*j.crs+col], j.crs, add)
+		j.micro(rows, k, a, &b[0], stride, &j.c[i*j.crs+col], j.crs, add)
 	}
+}
+
+// dotsPanel is skinnyPanel with engine.dots.
+func (j *job[T]) dotsPanel(worker, col, k0, k int, b *T) {
+	a, add, blocks := &j.packedA[k0*j.m], j.accumulate || k0 > 0, j.nr/j.dots.widths[j.m]
+	if j.ccs == 1 {
+		j.dots.compute(j.m, k, a, b, j.bcs, &j.c[col], j.crs, blocks, add)
+		return
+	}
+	tile := j.edges[worker][kc*j.nr:]
+	j.dots.compute(j.m, k, a, b, j.bcs, &tile[0], j.nr, blocks, false)
+	j.scatter(tile, j.m, j.nr, 0, col, add)
 }

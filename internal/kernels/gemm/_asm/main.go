@@ -34,6 +34,14 @@ func generate(dir string) error {
 	for rows := 1; rows <= avx2.mr; rows++ {
 		micro(c, avx2, rows)
 	}
+	for _, f := range []family{avx512, avx2} {
+		for rows := 1; rows < len(streamVectors(f)); rows++ {
+			stream(c, f, rows)
+		}
+		for rows := 1; rows < len(dotsVectors(f)); rows++ {
+			dots(c, f, rows)
+		}
+	}
 	copyRows(c, avx512)
 	copyRows(c, avx2)
 	copyTall(c, avx512.mr)

@@ -50,15 +50,8 @@ type pointers struct {
 	k, a, b, bstride, cc, cstride reg.GPVirtual
 }
 
-// micro emits the kernel for a tile of rows rows: engine.micro without its first parameter.
-func micro(c *build.Context, f family, rows int) {
-	name := fmt.Sprintf("micro%sx%d", f.name, rows)
-	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.", name, rows, f.vectors*f.lanes),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].", rows))
-	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, add bool)")
-
+// newPointers emits the reading of a kernel's parameters.
+func newPointers(c *build.Context) pointers {
 	p := pointers{k: c.GP64(), a: c.GP64(), b: c.GP64(), bstride: c.GP64(), cc: c.GP64(), cstride: c.GP64()}
 	c.Load(c.Param("k"), p.k)
 	c.Load(c.Param("a"), p.a)
@@ -68,22 +61,42 @@ func micro(c *build.Context, f family, rows int) {
 	c.Load(c.Param("cstride"), p.cstride)
 	c.SHLQ(operand.Imm(2), p.bstride)
 	c.SHLQ(operand.Imm(2), p.cstride)
+	return p
+}
 
+// zeros emits the clearing of a register for each vector of a tile.
+func zeros(c *build.Context, f family, rows, vectors int) [][]reg.VecVirtual {
 	sums := make([][]reg.VecVirtual, rows)
-	row := c.GP64()
-	c.MOVQ(p.cc, row)
 	for i := range sums {
-		c.PREFETCHT0(operand.Mem{Base: row})
-		c.PREFETCHT0(operand.Mem{Base: row, Disp: 4*f.vectors*f.lanes - 4})
-		if i+1 < rows {
-			c.ADDQ(p.cstride, row)
-		}
-		sums[i] = make([]reg.VecVirtual, f.vectors)
+		sums[i] = make([]reg.VecVirtual, vectors)
 		for v := range sums[i] {
 			sums[i][v] = f.register(c)
 			f.zero(c, sums[i][v])
 		}
 	}
+	return sums
+}
+
+// micro emits the kernel for a tile of rows rows: engine.micro without its first parameter.
+func micro(c *build.Context, f family, rows int) {
+	name := fmt.Sprintf("micro%sx%d", f.name, rows)
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.", name, rows, f.vectors*f.lanes),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].", rows))
+	c.Pragma("noescape")
+	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, add bool)")
+
+	p := newPointers(c)
+	row := c.GP64()
+	c.MOVQ(p.cc, row)
+	for i := range rows {
+		c.PREFETCHT0(operand.Mem{Base: row})
+		c.PREFETCHT0(operand.Mem{Base: row, Disp: 4*f.vectors*f.lanes - 4})
+		if i+1 < rows {
+			c.ADDQ(p.cstride, row)
+		}
+	}
+	sums := zeros(c, f, rows, f.vectors)
 	products(c, f, p, sums)
 	store(c, f, p, sums)
 	c.VZEROUPPER()
@@ -135,20 +148,23 @@ func store(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 	c.Load(c.Param("add"), add)
 	c.TESTB(add, add)
 	c.JE(operand.LabelRef("overwrite"))
-	for _, row := range sums {
-		for v, sum := range row {
-			c.VADDPS(operand.Mem{Base: p.cc, Disp: v * f.bytes()}, sum, sum)
-			c.VMOVUPS(sum, operand.Mem{Base: p.cc, Disp: v * f.bytes()})
-		}
-		c.ADDQ(p.cstride, p.cc)
-	}
+	writeRows(c, f, p.cc, p.cstride, sums, true)
 	c.VZEROUPPER()
 	c.RET()
 	c.Label("overwrite")
-	for _, row := range sums {
-		for v, sum := range row {
-			c.VMOVUPS(sum, operand.Mem{Base: p.cc, Disp: v * f.bytes()})
+	writeRows(c, f, p.cc, p.cstride, sums, false)
+}
+
+// writeRows emits the writing of the sums to rows of C from row on, which it moves, or their addition to them.
+func writeRows(c *build.Context, f family, row, stride reg.GPVirtual, sums [][]reg.VecVirtual, add bool) {
+	for _, sum := range sums {
+		for v, x := range sum {
+			at := operand.Mem{Base: row, Disp: v * f.bytes()}
+			if add {
+				c.VADDPS(at, x, x)
+			}
+			c.VMOVUPS(x, at)
 		}
-		c.ADDQ(p.cstride, p.cc)
+		c.ADDQ(stride, row)
 	}
 }

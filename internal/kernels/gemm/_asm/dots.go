@@ -1,0 +1,182 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// dotsAhead is how many bytes ahead in each row a dots kernel asks for memory.
+const dotsAhead = 192
+
+// dotsVectors is the width, in vectors, of the dots kernel for so many rows: what the registers hold beside a square.
+func dotsVectors(f family) []int {
+	if f.lanes == 16 {
+		return []int{0, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1}
+	}
+	return []int{0, 2, 2, 1, 1, 1}
+}
+
+// dots emits the kernel for a B whose columns are contiguous: squares of it are transposed in registers, so that each lane sums one
+// column in the order of k, as all kernels do.
+func dots(c *build.Context, f family, rows int) {
+	vectors := dotsVectors(f)[rows]
+	name := fmt.Sprintf("dots%sx%d", f.name, rows)
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ %d products, a multiple of %d; blocks ≥ 1.", name, rows, vectors*f.lanes, f.lanes, f.lanes),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].", rows))
+	c.Pragma("noescape")
+	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)")
+	p := newPointers(c)
+	blocks, multiples := c.GP64(), newMultiples(c, p.bstride)
+	c.Load(c.Param("blocks"), blocks)
+
+	c.Label("block")
+	k, a := c.GP64(), c.GP64() // read again for each block: the columns need the registers
+	c.Load(c.Param("k"), k)
+	c.Load(c.Param("a"), a)
+	columns := multiples.columns(c, f, p.b, vectors)
+	sums := zeros(c, f, rows, vectors)
+	c.Label("loop")
+	for v := range vectors {
+		for n, x := range transposed(c, f, columns.load(c, v)) {
+			for i := range rows {
+				f.multiplyAdd(c, operand.Mem{Base: a, Disp: 4 * (n*rows + i)}, x, sums[i][v])
+			}
+		}
+	}
+	columns.advance(c)
+	c.ADDQ(operand.U32(4*rows*f.lanes), a)
+	c.SUBQ(operand.Imm(uint64(f.lanes)), k)
+	c.JNE(operand.LabelRef("loop"))
+	storeBlock(c, f, p, sums)
+	for range vectors * f.lanes / 8 {
+		c.LEAQ(operand.Mem{Base: p.b, Index: p.bstride, Scale: 8}, p.b)
+	}
+	c.DECQ(blocks)
+	c.JNE(operand.LabelRef("block"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// multiplyAdd emits sum += x·a, with one element a of A.
+func (f family) multiplyAdd(c *build.Context, a operand.Mem, x, sum reg.VecVirtual) {
+	if f.lanes == 16 {
+		c.VFMADD231PS_BCST(a, x, sum)
+		return
+	}
+	y := f.register(c)
+	c.VBROADCASTSS(a, y)
+	c.VFMADD231PS(y, x, sum)
+}
+
+// multiples are 1, 3, 5 and 7 times the distance of two columns, in bytes.
+type multiples [8]reg.GPVirtual
+
+func newMultiples(c *build.Context, stride reg.GPVirtual) *multiples {
+	m := &multiples{1: stride}
+	for _, n := range []int{3, 5, 7} {
+		m[n] = c.GP64()
+		c.IMUL3Q(operand.Imm(uint64(n)), stride, m[n])
+	}
+	return m
+}
+
+// columns walk down the columns of a panel of B, eight from each base on.
+type columns struct {
+	*multiples
+	f    family
+	base []reg.GPVirtual
+}
+
+// columns emits the start at the columns from b on.
+func (m *multiples) columns(c *build.Context, f family, b reg.GPVirtual, vectors int) *columns {
+	w := &columns{multiples: m, f: f}
+	for i := range vectors * f.lanes / 8 {
+		next := c.GP64()
+		if i == 0 {
+			c.MOVQ(b, next)
+		} else {
+			c.LEAQ(operand.Mem{Base: w.base[i-1], Index: m[1], Scale: 8}, next)
+		}
+		w.base = append(w.base, next)
+	}
+	return w
+}
+
+// at returns the address of column j of the panel.
+func (w *columns) at(j int) operand.Mem {
+	base := w.base[j/8]
+	switch j %= 8; j {
+	case 0:
+		return operand.Mem{Base: base}
+	case 2, 4:
+		return operand.Mem{Base: base, Index: w.multiples[1], Scale: uint8(j)}
+	case 6:
+		return operand.Mem{Base: base, Index: w.multiples[3], Scale: 2}
+	default:
+		return operand.Mem{Base: base, Index: w.multiples[j], Scale: 1}
+	}
+}
+
+// load emits the reading of a square of the panel: a vector from each of the columns of vector v.
+func (w *columns) load(c *build.Context, v int) []reg.VecVirtual {
+	square := make([]reg.VecVirtual, w.f.lanes)
+	for i := range square {
+		from := w.at(v*w.f.lanes + i)
+		square[i] = w.f.register(c)
+		c.VMOVUPS(from, square[i])
+		from.Disp = dotsAhead
+		c.PREFETCHT0(from)
+	}
+	return square
+}
+
+func (w *columns) advance(c *build.Context) {
+	for _, b := range w.base {
+		c.ADDQ(operand.Imm(uint64(w.f.bytes())), b)
+	}
+}
+
+// transposed emits the transposition of a square of registers.
+func transposed(c *build.Context, f family, x []reg.VecVirtual) []reg.VecVirtual {
+	fresh := func() reg.VecVirtual { return f.register(c) }
+	for i := 0; i < len(x); i += 4 { // 4×4 within each 128 bit
+		low01, high01, low23, high23 := fresh(), fresh(), fresh(), fresh()
+		c.VUNPCKLPS(x[i+1], x[i], low01)
+		c.VUNPCKHPS(x[i+1], x[i], high01)
+		c.VUNPCKLPS(x[i+3], x[i+2], low23)
+		c.VUNPCKHPS(x[i+3], x[i+2], high23)
+		for j := range 4 {
+			x[i+j] = fresh()
+		}
+		c.VUNPCKLPD(low23, low01, x[i])
+		c.VUNPCKHPD(low23, low01, x[i+1])
+		c.VUNPCKLPD(high23, high01, x[i+2])
+		c.VUNPCKHPD(high23, high01, x[i+3])
+	}
+	y := make([]reg.VecVirtual, len(x))
+	for j := range 4 { // then the 128 bits themselves: y[4·l+j] is part l of all x[4·q+j]
+		if f.lanes == 8 {
+			y[j], y[4+j] = fresh(), fresh()
+			c.VPERM2F128(operand.Imm(0x20), x[4+j], x[j], y[j])
+			c.VPERM2F128(operand.Imm(0x31), x[4+j], x[j], y[4+j])
+			continue
+		}
+		even01, odd01, even23, odd23 := fresh(), fresh(), fresh(), fresh()
+		c.VSHUFF32X4(operand.Imm(0x88), x[4+j], x[j], even01)
+		c.VSHUFF32X4(operand.Imm(0xdd), x[4+j], x[j], odd01)
+		c.VSHUFF32X4(operand.Imm(0x88), x[12+j], x[8+j], even23)
+		c.VSHUFF32X4(operand.Imm(0xdd), x[12+j], x[8+j], odd23)
+		for l := range 4 {
+			y[4*l+j] = fresh()
+		}
+		c.VSHUFF32X4(operand.Imm(0x88), even23, even01, y[j])
+		c.VSHUFF32X4(operand.Imm(0x88), odd23, odd01, y[4+j])
+		c.VSHUFF32X4(operand.Imm(0xdd), even23, even01, y[8+j])
+		c.VSHUFF32X4(operand.Imm(0xdd), odd23, odd01, y[12+j])
+	}
+	return y
+}
