@@ -82,6 +82,28 @@ func SiLU(c *Ctx, x *Tensor) *Tensor {
 	return unary(c, "SiLU", backend.OpSiLU, x, unaryGrad{backend.OpSiLUGrad, false})
 }
 
+// SwiGLU is SiLU(gate)·up, the gate of LLaMA's feed-forward part (Shazeer, "GLU Variants
+// Improve Transformer", 2020), in one pass. Both have one shape and dtype.
+func SwiGLU(c *Ctx, gate, up *Tensor) *Tensor {
+	const name = "SwiGLU"
+	ins := []*Tensor{gate, up}
+	c.wantFloat(name, ins...)
+	c.sameDType(name, ins...)
+	if !slices.Equal(gate.Shape(), up.Shape()) {
+		c.fail(name, ins, "want operands of one shape")
+	}
+	y := c.emptyLike(name, gate)
+	c.launch(backend.OpSwiGLU, y, gate, up)
+	c.record(name, []*Tensor{y}, ins, ins, func(b *Back) {
+		x, u, dy := b.materialize(name, gate), b.materialize(name, up), b.materialize(name, b.Grad(0))
+		dx, du := b.emptyLike(name, x), b.emptyLike(name, x)
+		b.launchMulti(backend.OpSwiGLUGrad, &attrs{}, []*Tensor{dx, du}, x, u, dy)
+		b.Set(0, dx)
+		b.Set(1, du)
+	})
+	return y
+}
+
 // Exp is eˣ.
 func Exp(c *Ctx, x *Tensor) *Tensor {
 	return unary(c, "Exp", backend.OpExp, x, unaryGrad{backend.OpMul, true})

@@ -109,6 +109,12 @@ var goldenOps = map[string]func(c *tensor.Ctx, k *goldenCase, in map[string]*ten
 	"global_avg_pool2d": goldenUnary(func(c *tensor.Ctx, _ *goldenCase, x *tensor.Tensor) *tensor.Tensor {
 		return tensor.GlobalAvgPool2D(c, x)
 	}),
+	"swiglu": func(c *tensor.Ctx, _ *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
+		return one(tensor.SwiGLU(c, in["gate"], in["up"]))
+	},
+	"rope": func(c *tensor.Ctx, _ *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
+		return one(tensor.RoPE(c, in["x"], in["cos"], in["sin"]))
+	},
 	"attention": func(c *tensor.Ctx, k *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
 		out, lse := tensor.Attention(c, in["q"], in["k"], in["v"], tensor.AttentionOptions{Scale: k.Attrs.Scale, Causal: k.Attrs.Causal,
 			QueryOffset: k.Attrs.QueryOffset, KeyOffset: k.Attrs.KeyOffset, Window: k.Attrs.Window, Mask: in["mask"]})

@@ -73,6 +73,9 @@ const (
 	OpAnd // bool
 	OpOr  // bool
 
+	OpSwiGLU     // In0·σ(In0)·In1; floats. Shazeer 2020
+	OpSwiGLUGrad // In0 gate, In1 up, In2 dy, Out0 dgate, Out1 dup; contiguous, of one size
+
 	OpWhere // Out0 = In0 (bool) ? In1 : In2; any dtype
 
 	// Reductions. Out0 has In0's number of dims, with size 1 where a dim is reduced. In0 may be strided.
@@ -139,6 +142,11 @@ const (
 	// (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: contiguous, overwritten; the query heads of a group are added in order.
 	OpAttentionGrad
 
+	// OpRoPE turns pairs of elements by angles: In0 x [B,H,T,D], In1 cos and In2 sin [B,T,R] with 2R ≤ D (stride 0 where broadcast) → Out0 y [B,H,T,D]: for e < R
+	// y[e] = x[e]·cos[e] − x[R+e]·sin[e] and y[R+e] = x[R+e]·cos[e] + x[e]·sin[e]; elements from 2R on are copied. All strided with stride 1 in the last dim.
+	// Ints[0] = 1 turns back (−sin), which is the gradient. In1 and In2 may be float32 where x is of a half type. Su et al. 2021.
+	OpRoPE
+
 	// Random numbers, see internal/rng. Element e of sample s (first dim; 0-D counts as one sample) is drawn at (Key, Ints[0]+s, e).
 
 	OpDropout // In0 x contiguous; Out0 = x/(1−p) where the uniform draw u ≥ p, else 0 (u is rng.Float32At's for every dtype); p = Floats[0]; Ints[0] = stream position of sample 0
@@ -181,6 +189,7 @@ var opNames = [NumOps]string{
 	OpGELUTanhGrad: "gelu_tanh_grad", OpSiLUGrad: "silu_grad",
 	OpAdd: "add", OpSub: "sub", OpMul: "mul", OpDiv: "div", OpPow: "pow", OpMaximum: "maximum", OpMinimum: "minimum", OpAxpby: "axpby",
 	OpEq: "eq", OpNe: "ne", OpLt: "lt", OpLe: "le", OpGt: "gt", OpGe: "ge", OpAnd: "and", OpOr: "or", OpWhere: "where",
+	OpSwiGLU: "swiglu", OpSwiGLUGrad: "swiglu_grad", OpRoPE: "rope",
 	OpSum: "sum", OpMax: "max", OpMin: "min", OpArgMax: "argmax", OpSumSq: "sum_sq",
 	OpSoftmax: "softmax", OpSoftmaxGrad: "softmax_grad", OpLogSoftmax: "log_softmax", OpLogSoftmaxGrad: "log_softmax_grad",
 	OpCrossEntropy: "cross_entropy", OpCrossEntropyGrad: "cross_entropy_grad",

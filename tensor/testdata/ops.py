@@ -350,6 +350,30 @@ attention_case("window_both_sides", 1, 2, 2, 9, 11, 4, 6, window=3)
 attention_case("window_long", 1, 2, 1, 131, 131, 16, 16, causal=True, window=33)
 attention_case("window_cached", 1, 2, 2, 3, 12, 4, 4, causal=True, query_offset=9, window=5)
 
+
+# LLaMA's gate, and its rotary embedding, by transformers' formula: the halves of a head are turned, with tables of twice the width.
+case("swiglu", "swiglu", lambda gate, up: {"y": F.silu(gate) * up}, {"gate": randn(5, 33, scale=3), "up": randn(5, 33)}, ["gate", "up"], float64=True)
+
+
+def rotate_half(x):
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+def rope_case(name, b, h, t, d, rotated, theta=10000.0):
+    angles = torch.arange(t, dtype=torch.float64)[:, None] * theta ** -(torch.arange(0, rotated, 2, dtype=torch.float64) / rotated)
+
+    def fn(x, cos, sin):
+        cos, sin = (torch.cat((table, table), -1) for table in (cos, sin))
+        turned, rest = x[..., :rotated], x[..., rotated:]
+        return {"y": torch.cat((turned * cos + rotate_half(turned) * sin, rest), -1)}
+
+    case("rope_" + name, "rope", fn, {"x": randn(b, h, t, d), "cos": angles.cos(), "sin": angles.sin()}, ["x"], float64=True)
+
+
+rope_case("whole", 2, 3, 7, 8, 8)
+rope_case("partial", 1, 2, 5, 12, 6, theta=500000.0)
+
 for name, t in tensors.items():
     assert not t.isnan().any(), name
 golden.save_tensors(OUT / "ops.safetensors", tensors, golden.versions())

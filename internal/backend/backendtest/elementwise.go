@@ -96,6 +96,7 @@ var pointwises = []pointwise{
 		return dy * (s + x*s*(1-s))
 	})},
 
+	{op: backend.OpSwiGLU, ins: 2, lo: -8, hi: 8, dtypes: floating, f: f2(func(x, y float64) float64 { return x * sigmoid(x) * y })},
 	{op: backend.OpAdd, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(func(x, y float64) float64 { return x + y })},
 	{op: backend.OpSub, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: func(x [3]float64, _ *sample, dt dtype.DType) float64 {
 		d := x[0] - x[1]

@@ -70,6 +70,30 @@ func mapGradBlock(f func(float64) float64) block {
 	}
 }
 
+func swigluBlock64(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
+	out, gate, up := operands2[float64](p, n)
+	for i := range out {
+		out[i] = silu64(gate[i]) * up[i]
+	}
+}
+
+func swigluGradKernel(d *Device, c *backend.Call) { d.flat(c, 3, swigluGrad32, swigluGrad64) }
+
+func swigluGrad32(t *task, _ *lane, lo, hi int) {
+	c := t.c
+	vecmath.SwiGLUGrad(slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi],
+		slice[float32](&c.In[0])[lo:hi], slice[float32](&c.In[1])[lo:hi], slice[float32](&c.In[2])[lo:hi])
+}
+
+func swigluGrad64(t *task, _ *lane, lo, hi int) {
+	c := t.c
+	gate, up, dy := slice[float64](&c.In[0]), slice[float64](&c.In[1]), slice[float64](&c.In[2])
+	dgate, dup := slice[float64](&c.Out[0]), slice[float64](&c.Out[1])
+	for i := lo; i < hi; i++ {
+		dgate[i], dup[i] = dy[i]*up[i]*siluSlope64(gate[i]), dy[i]*silu64(gate[i])
+	}
+}
+
 func sigmoid64(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 func silu64(x float64) float64    { return x / (1 + math.Exp(-x)) }
 func gelu64(x float64) float64    { return x * math.Erfc(-x/math.Sqrt2) / 2 }

@@ -273,3 +273,15 @@ func hideLine[T float](dst []T, mask []uint8, value T) {
 		}
 	}
 }
+
+// rotateLine sets a[i] = x[i]·cos[i] − y[i]·sin[i]·sign and b[i] = y[i]·cos[i] + x[i]·sin[i]·sign.
+func rotateLine[T float](a, b, x, y, cos, sin []T, sign T) {
+	if single[T]() {
+		vecmath.Rotate(cast[float32](a), cast[float32](b), cast[float32](x), cast[float32](y), cast[float32](cos), cast[float32](sin), float32(sign))
+		return
+	}
+	for i, c := range cos {
+		u, v, s := x[i], y[i], sin[i]*sign
+		a[i], b[i] = T(u*c)-T(v*s), T(v*c)+T(u*s)
+	}
+}

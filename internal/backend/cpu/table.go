@@ -69,6 +69,10 @@ func init() {
 		backend.OpOr:      pointwise(2, blocks{boolean: orBlock}),
 		backend.OpWhere:   {where, 1, 3, true, false},
 
+		backend.OpSwiGLU:     pointwise(2, blocks{f32: vector2(vecmath.SwiGLU), f64: swigluBlock64}),
+		backend.OpSwiGLUGrad: {swigluGradKernel, 2, 3, false, false},
+		backend.OpRoPE:       {ropeKernel, 1, 3, false, false},
+
 		backend.OpSum:    {sumKernel, 1, 1, false, false},
 		backend.OpMax:    extremum(extremes{maxBody[float32], maxBody[float64], maxBody[int32], maxBody[int64]}),
 		backend.OpMin:    extremum(extremes{minBody[float32], minBody[float64], minBody[int32], minBody[int64]}),

@@ -71,6 +71,50 @@ func SiLUGrad(dst, x, dy []float32) {
 	copy(dst, a[:])
 }
 
+// SwiGLU sets dst[i] = gate[i]·σ(gate[i])·up[i] (Shazeer, "GLU Variants Improve Transformer", 2020). dst may be gate or up.
+func SwiGLU(dst, gate, up []float32) {
+	checkLengths(len(dst), len(gate), len(up))
+	done := swigluVector(len(dst), first(dst), first(gate), first(up))
+	if dst, gate, up = dst[done:], gate[done:], up[done:]; len(dst) == 0 {
+		return
+	}
+	if !vectors() {
+		for i, x := range gate {
+			dst[i] = x / (1 + exp(-x)) * up[i]
+		}
+		return
+	}
+	var a, b [lanes]float32
+	copy(a[:], gate)
+	copy(b[:], up)
+	swigluVector(lanes, &a[0], &a[0], &b[0])
+	copy(dst, a[:])
+}
+
+// SwiGLUGrad sets dgate and dup to dy times the derivatives of SwiGLU by gate and up. They may be any of gate, up and dy.
+func SwiGLUGrad(dgate, dup, gate, up, dy []float32) {
+	checkLengths(len(dy), len(dgate), len(dup), len(gate), len(up))
+	done := swigluGradVector(len(dy), first(dgate), first(dup), first(gate), first(up), first(dy))
+	if dgate, dup, gate, up, dy = dgate[done:], dup[done:], gate[done:], up[done:], dy[done:]; len(dy) == 0 {
+		return
+	}
+	if !vectors() {
+		for i, x := range gate {
+			s, d, u := 1/(1+exp(-x)), dy[i], up[i]
+			dgate[i] = d * u * (s * (float32(x*(1-s)) + 1))
+			dup[i] = d * float32(s*x)
+		}
+		return
+	}
+	var a, b, c [lanes]float32
+	copy(a[:], gate)
+	copy(b[:], up)
+	copy(c[:], dy)
+	swigluGradVector(lanes, &a[0], &b[0], &a[0], &b[0], &c[0])
+	copy(dgate, a[:])
+	copy(dup, b[:])
+}
+
 // GELUTanh sets dst[i] to GELU of src[i] in its tanh form. dst may be src.
 func GELUTanh(dst, src []float32) {
 	checkLengths(len(dst), len(src))

@@ -117,3 +117,14 @@ func SubWide(dst, x []float32, c float64) {
 		dst[i] = float32(float64(x[i]) - c)
 	}
 }
+
+// Rotate turns the pairs (x[i], y[i]) by angles: a[i] = x[i]·cos[i] - y[i]·sin[i] and b[i] = y[i]·cos[i] + x[i]·sin[i], with sin multiplied by sign (1, or -1
+// to turn back). a and b may be x and y.
+func Rotate(a, b, x, y, cos, sin []float32, sign float32) {
+	checkLengths(len(a), len(b), len(x), len(y), len(cos), len(sin))
+	done := rotateVector(len(a), first(a), first(b), first(x), first(y), first(cos), first(sin), sign)
+	for i := done; i < len(a); i++ {
+		u, v, c, s := x[i], y[i], cos[i], sign*sin[i]
+		a[i], b[i] = float32(u*c)-float32(v*s), float32(v*c)+float32(u*s)
+	}
+}

@@ -158,6 +158,44 @@ func siluGradVector(n int, dst *float32, x *float32, dy *float32) int {
 	return n
 }
 
+// swigluVector: dst[i] = gate[i]/(1+e^-gate[i])·up[i]
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func swigluVector(n int, dst *float32, gate *float32, up *float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		if variant == kernels.AVX512 {
+			swigluAVX512(count, element(dst, done), element(gate, done), element(up, done))
+		} else {
+			swigluAVX2(count, element(dst, done), element(gate, done), element(up, done))
+		}
+	}
+	return n
+}
+
+// swigluGradVector: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func swigluGradVector(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		if variant == kernels.AVX512 {
+			swigluGradAVX512(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done), element(dy, done))
+		} else {
+			swigluGradAVX2(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done), element(dy, done))
+		}
+	}
+	return n
+}
+
 // geluTanhVector: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func geluTanhVector(n int, dst *float32, src *float32) int {
@@ -362,6 +400,25 @@ func scaleVector(n int, dst *float32, x *float32, a float32) int {
 			scaleAVX512(count, element(dst, done), element(x, done), a)
 		} else {
 			scaleAVX2(count, element(dst, done), element(x, done), a)
+		}
+	}
+	return n
+}
+
+// rotateVector: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i])
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func rotateVector(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		if variant == kernels.AVX512 {
+			rotateAVX512(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos, done), element(sin, done), sign)
+		} else {
+			rotateAVX2(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos, done), element(sin, done), sign)
 		}
 	}
 	return n

@@ -28,6 +28,14 @@ func siluVector(_ int, _ *float32, _ *float32) int { return 0 }
 // siluGradVector does nothing.
 func siluGradVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
 
+// swigluVector does nothing.
+func swigluVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+
+// swigluGradVector does nothing.
+func swigluGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32) int {
+	return 0
+}
+
 // geluTanhVector does nothing.
 func geluTanhVector(_ int, _ *float32, _ *float32) int { return 0 }
 
@@ -60,6 +68,11 @@ func affineVector(_ int, _ *float32, _ *float32, _ float32, _ float32) int { ret
 
 // scaleVector does nothing.
 func scaleVector(_ int, _ *float32, _ *float32, _ float32) int { return 0 }
+
+// rotateVector does nothing.
+func rotateVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ float32) int {
+	return 0
+}
 
 // reluVector does nothing.
 func reluVector(_ int, _ *float32, _ *float32) int { return 0 }

@@ -44,6 +44,16 @@ func siluAVX2(n int, dst *float32, src *float32)
 //go:noescape
 func siluGradAVX2(n int, dst *float32, x *float32, dy *float32)
 
+// swigluAVX2: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func swigluAVX2(n int, dst *float32, gate *float32, up *float32)
+
+// swigluGradAVX2: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func swigluGradAVX2(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32)
+
 // geluTanhAVX2: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -98,6 +108,11 @@ func affineAVX2(n int, dst *float32, x *float32, a float32, b float32)
 //
 //go:noescape
 func scaleAVX2(n int, dst *float32, x *float32, a float32)
+
+// rotateAVX2: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func rotateAVX2(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32)
 
 // reluAVX2: dst[i] = max(x[i], 0) for i < n, n a positive multiple of 16.
 //
@@ -264,6 +279,16 @@ func siluAVX512(n int, dst *float32, src *float32)
 //go:noescape
 func siluGradAVX512(n int, dst *float32, x *float32, dy *float32)
 
+// swigluAVX512: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func swigluAVX512(n int, dst *float32, gate *float32, up *float32)
+
+// swigluGradAVX512: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func swigluGradAVX512(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32)
+
 // geluTanhAVX512: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -318,6 +343,11 @@ func affineAVX512(n int, dst *float32, x *float32, a float32, b float32)
 //
 //go:noescape
 func scaleAVX512(n int, dst *float32, x *float32, a float32)
+
+// rotateAVX512: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func rotateAVX512(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32)
 
 // reluAVX512: dst[i] = max(x[i], 0) for i < n, n a positive multiple of 16.
 //

@@ -1079,6 +1079,181 @@ loop:
 	VZEROUPPER
 	RET
 
+// func swigluAVX2(n int, dst *float32, gate *float32, up *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·swigluAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    gate+16(FP), DX
+	MOVQ    up+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y2
+	VPXOR        x80000000<>+0(SB), Y2, Y3
+	VMINPS       Y3, Y0, Y3
+	VMAXPS       Y3, Y1, Y3
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VMULPS       Y3, Y3, Y6
+	VFMADD213PS  Y3, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VDIVPS       Y3, Y2, Y3
+	VMULPS       (BX)(SI*4), Y3, Y3
+	VMOVUPS      Y3, (CX)(SI*4)
+	VMOVUPS      32(DX)(SI*4), Y2
+	VPXOR        x80000000<>+0(SB), Y2, Y3
+	VMINPS       Y3, Y0, Y3
+	VMAXPS       Y3, Y1, Y3
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VROUNDPS     $0x08, Y4, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VMULPS       Y3, Y3, Y6
+	VFMADD213PS  Y3, Y6, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VDIVPS       Y3, Y2, Y3
+	VMULPS       32(BX)(SI*4), Y3, Y3
+	VMOVUPS      Y3, 32(CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func swigluGradAVX2(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·swigluGradAVX2(SB), $0-48
+	MOVQ    n+0(FP), AX
+	MOVQ    dgate+8(FP), CX
+	MOVQ    dup+16(FP), DX
+	MOVQ    gate+24(FP), BX
+	MOVQ    up+32(FP), SI
+	MOVQ    dy+40(FP), DI
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x3f800000<>+0(SB), Y2
+	XORQ    R8, R8
+
+loop:
+	VMOVUPS      (BX)(R8*4), Y3
+	VMOVUPS      (DI)(R8*4), Y4
+	VPXOR        x80000000<>+0(SB), Y3, Y5
+	VMINPS       Y5, Y0, Y5
+	VMAXPS       Y5, Y1, Y5
+	VMULPS       x3fb8aa3b<>+0(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS x3f318000<>+0(SB), Y6, Y5
+	VFNMADD231PS xb95e8083<>+0(SB), Y6, Y5
+	VMOVUPS      x39506967<>+0(SB), Y7
+	VFMADD213PS  x3ab743ce<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c088908<>+0(SB), Y5, Y7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f000000<>+0(SB), Y5, Y7
+	VMULPS       Y5, Y5, Y8
+	VFMADD213PS  Y5, Y8, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y6
+	VDIVPS       Y6, Y2, Y6
+	VSUBPS       Y6, Y2, Y5
+	VFMADD213PS  Y2, Y3, Y5
+	VMULPS       Y6, Y5, Y5
+	VMULPS       Y3, Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VMULPS       (SI)(R8*4), Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVUPS      Y5, (CX)(R8*4)
+	VMOVUPS      Y6, (DX)(R8*4)
+	VMOVUPS      32(BX)(R8*4), Y3
+	VMOVUPS      32(DI)(R8*4), Y4
+	VPXOR        x80000000<>+0(SB), Y3, Y5
+	VMINPS       Y5, Y0, Y5
+	VMAXPS       Y5, Y1, Y5
+	VMULPS       x3fb8aa3b<>+0(SB), Y5, Y6
+	VROUNDPS     $0x08, Y6, Y6
+	VFNMADD231PS x3f318000<>+0(SB), Y6, Y5
+	VFNMADD231PS xb95e8083<>+0(SB), Y6, Y5
+	VMOVUPS      x39506967<>+0(SB), Y7
+	VFMADD213PS  x3ab743ce<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c088908<>+0(SB), Y5, Y7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f000000<>+0(SB), Y5, Y7
+	VMULPS       Y5, Y5, Y8
+	VFMADD213PS  Y5, Y8, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y6, Y6
+	VPSRAD       $0x01, Y6, Y5
+	VPSUBD       Y5, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VADDPS       x3f800000<>+0(SB), Y7, Y6
+	VDIVPS       Y6, Y2, Y6
+	VSUBPS       Y6, Y2, Y5
+	VFMADD213PS  Y2, Y3, Y5
+	VMULPS       Y6, Y5, Y5
+	VMULPS       Y3, Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VMULPS       32(SI)(R8*4), Y4, Y4
+	VMULPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 32(CX)(R8*4)
+	VMOVUPS      Y6, 32(DX)(R8*4)
+	ADDQ         $0x10, R8
+	CMPQ         R8, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func geluTanhAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·geluTanhAVX2(SB), $0-24
@@ -2021,6 +2196,50 @@ loop:
 	VMOVUPS Y1, 32(CX)(BX*4)
 	ADDQ    $0x10, BX
 	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func rotateAVX2(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32)
+// Requires: AVX
+TEXT ·rotateAVX2(SB), $0-60
+	MOVQ         n+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         y+32(FP), SI
+	MOVQ         cos+40(FP), DI
+	MOVQ         sin+48(FP), R8
+	VBROADCASTSS sign+56(FP), Y0
+	XORQ         R9, R9
+
+loop:
+	VMOVUPS (BX)(R9*4), Y1
+	VMOVUPS (SI)(R9*4), Y2
+	VMOVUPS (DI)(R9*4), Y3
+	VMULPS  (R8)(R9*4), Y0, Y4
+	VMULPS  Y3, Y1, Y5
+	VMULPS  Y3, Y2, Y3
+	VMULPS  Y4, Y1, Y1
+	VMULPS  Y4, Y2, Y2
+	VSUBPS  Y2, Y5, Y5
+	VADDPS  Y1, Y3, Y3
+	VMOVUPS Y5, (CX)(R9*4)
+	VMOVUPS Y3, (DX)(R9*4)
+	VMOVUPS 32(BX)(R9*4), Y1
+	VMOVUPS 32(SI)(R9*4), Y2
+	VMOVUPS 32(DI)(R9*4), Y3
+	VMULPS  32(R8)(R9*4), Y0, Y4
+	VMULPS  Y3, Y1, Y5
+	VMULPS  Y3, Y2, Y3
+	VMULPS  Y4, Y1, Y1
+	VMULPS  Y4, Y2, Y2
+	VSUBPS  Y2, Y5, Y5
+	VADDPS  Y1, Y3, Y3
+	VMOVUPS Y5, 32(CX)(R9*4)
+	VMOVUPS Y3, 32(DX)(R9*4)
+	ADDQ    $0x10, R9
+	CMPQ    R9, AX
 	JL      loop
 	VZEROUPPER
 	RET
@@ -3887,6 +4106,97 @@ loop:
 	VZEROUPPER
 	RET
 
+// func swigluAVX512(n int, dst *float32, gate *float32, up *float32)
+// Requires: AVX, AVX512F
+TEXT ·swigluAVX512(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    gate+16(FP), DX
+	MOVQ    up+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Z0
+	VMOVUPS xc2d00000<>+0(SB), Z1
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Z2
+	VPXORD       x80000000<>+0(SB), Z2, Z3
+	VMINPS       Z3, Z0, Z3
+	VMAXPS       Z3, Z1, Z3
+	VMULPS       x3fb8aa3b<>+0(SB), Z3, Z4
+	VRNDSCALEPS  $0x08, Z4, Z4
+	VFNMADD231PS x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS xb95e8083<>+0(SB), Z4, Z3
+	VMOVUPS      x39506967<>+0(SB), Z5
+	VFMADD213PS  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS  x3f000000<>+0(SB), Z3, Z5
+	VMULPS       Z3, Z3, Z6
+	VFMADD213PS  Z3, Z6, Z5
+	VADDPS       x3f800000<>+0(SB), Z5, Z5
+	VSCALEFPS    Z4, Z5, Z5
+	VADDPS       x3f800000<>+0(SB), Z5, Z3
+	VDIVPS       Z3, Z2, Z3
+	VMULPS       (BX)(SI*4), Z3, Z3
+	VMOVUPS      Z3, (CX)(SI*4)
+	ADDQ         $0x10, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func swigluGradAVX512(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32)
+// Requires: AVX, AVX512F
+TEXT ·swigluGradAVX512(SB), $0-48
+	MOVQ    n+0(FP), AX
+	MOVQ    dgate+8(FP), CX
+	MOVQ    dup+16(FP), DX
+	MOVQ    gate+24(FP), BX
+	MOVQ    up+32(FP), SI
+	MOVQ    dy+40(FP), DI
+	VMOVUPS x42b20000<>+0(SB), Z0
+	VMOVUPS xc2d00000<>+0(SB), Z1
+	VMOVUPS x3f800000<>+0(SB), Z2
+	XORQ    R8, R8
+
+loop:
+	VMOVUPS      (BX)(R8*4), Z3
+	VMOVUPS      (DI)(R8*4), Z4
+	VPXORD       x80000000<>+0(SB), Z3, Z5
+	VMINPS       Z5, Z0, Z5
+	VMAXPS       Z5, Z1, Z5
+	VMULPS       x3fb8aa3b<>+0(SB), Z5, Z6
+	VRNDSCALEPS  $0x08, Z6, Z6
+	VFNMADD231PS x3f318000<>+0(SB), Z6, Z5
+	VFNMADD231PS xb95e8083<>+0(SB), Z6, Z5
+	VMOVUPS      x39506967<>+0(SB), Z7
+	VFMADD213PS  x3ab743ce<>+0(SB), Z5, Z7
+	VFMADD213PS  x3c088908<>+0(SB), Z5, Z7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Z5, Z7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Z5, Z7
+	VFMADD213PS  x3f000000<>+0(SB), Z5, Z7
+	VMULPS       Z5, Z5, Z8
+	VFMADD213PS  Z5, Z8, Z7
+	VADDPS       x3f800000<>+0(SB), Z7, Z7
+	VSCALEFPS    Z6, Z7, Z7
+	VADDPS       x3f800000<>+0(SB), Z7, Z6
+	VDIVPS       Z6, Z2, Z6
+	VSUBPS       Z6, Z2, Z5
+	VFMADD213PS  Z2, Z3, Z5
+	VMULPS       Z6, Z5, Z5
+	VMULPS       Z3, Z6, Z6
+	VMULPS       Z4, Z6, Z6
+	VMULPS       (SI)(R8*4), Z4, Z4
+	VMULPS       Z4, Z5, Z5
+	VMOVUPS      Z5, (CX)(R8*4)
+	VMOVUPS      Z6, (DX)(R8*4)
+	ADDQ         $0x10, R8
+	CMPQ         R8, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func geluTanhAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512F
 TEXT ·geluTanhAVX512(SB), $0-24
@@ -4241,6 +4551,38 @@ loop:
 	VMOVUPS Z1, (CX)(BX*4)
 	ADDQ    $0x10, BX
 	CMPQ    BX, AX
+	JL      loop
+	VZEROUPPER
+	RET
+
+// func rotateAVX512(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32)
+// Requires: AVX, AVX512F
+TEXT ·rotateAVX512(SB), $0-60
+	MOVQ         n+0(FP), AX
+	MOVQ         a+8(FP), CX
+	MOVQ         b+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         y+32(FP), SI
+	MOVQ         cos+40(FP), DI
+	MOVQ         sin+48(FP), R8
+	VBROADCASTSS sign+56(FP), Z0
+	XORQ         R9, R9
+
+loop:
+	VMOVUPS (BX)(R9*4), Z1
+	VMOVUPS (SI)(R9*4), Z2
+	VMOVUPS (DI)(R9*4), Z3
+	VMULPS  (R8)(R9*4), Z0, Z4
+	VMULPS  Z3, Z1, Z5
+	VMULPS  Z3, Z2, Z3
+	VMULPS  Z4, Z1, Z1
+	VMULPS  Z4, Z2, Z2
+	VSUBPS  Z2, Z5, Z5
+	VADDPS  Z1, Z3, Z3
+	VMOVUPS Z5, (CX)(R9*4)
+	VMOVUPS Z3, (DX)(R9*4)
+	ADDQ    $0x10, R9
+	CMPQ    R9, AX
 	JL      loop
 	VZEROUPPER
 	RET

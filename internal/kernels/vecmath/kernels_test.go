@@ -82,6 +82,7 @@ var exact = map[string]func(x *arrays){
 	"Axpby":          func(x *arrays) { Axpby(x.b, 0.3, x.a, -1.7, x.c) },
 	"Affine":         func(x *arrays) { Affine(x.b, x.a, 0.3, -1.7) },
 	"Scale":          func(x *arrays) { Scale(x.a, x.a, 0.3) },
+	"Rotate":         func(x *arrays) { Rotate(x.a, x.b, x.a, x.b, x.c, x.d, -1) },
 	"ReLU":           func(x *arrays) { ReLU(x.b, x.a) },
 	"ReLUGrad":       func(x *arrays) { ReLUGrad(x.b, x.a, x.c) },
 	"SoftmaxGrad":    func(x *arrays) { SoftmaxGrad(x.b, x.a, x.c, 0.7) },
@@ -136,6 +137,8 @@ var fused = map[string]func(x *arrays){
 	"Sigmoid":        func(x *arrays) { Sigmoid(x.b, x.a) },
 	"SiLU":           func(x *arrays) { SiLU(x.b, x.a) },
 	"SiLUGrad":       func(x *arrays) { SiLUGrad(x.b, x.a, x.c) },
+	"SwiGLU":         func(x *arrays) { SwiGLU(x.b, x.a, x.c) },
+	"SwiGLUGrad":     func(x *arrays) { SwiGLUGrad(x.b, x.c, x.a, x.c, x.c) },
 	"GELUTanh":       func(x *arrays) { GELUTanh(x.b, x.a) },
 	"GELUTanhGrad":   func(x *arrays) { GELUTanhGrad(x.b, x.a, x.c) },
 	"GELU":           func(x *arrays) { GELU(x.b, x.a) },
@@ -195,6 +198,8 @@ var pointwise = map[string]func(a, c float64) float64{
 	"Sigmoid":        func(a, _ float64) float64 { return sigmoid64(a) },
 	"SiLU":           func(a, _ float64) float64 { return a * sigmoid64(a) },
 	"SiLUGrad":       func(a, c float64) float64 { s := sigmoid64(a); return c * s * (1 + a*(1-s)) },
+	"SwiGLU":         func(a, c float64) float64 { return a * sigmoid64(a) * c },
+	"SwiGLUGrad":     func(a, c float64) float64 { s := sigmoid64(a); return c * c * s * (1 + a*(1-s)) },
 	"GELUTanh":       func(a, _ float64) float64 { return a * sigmoid64(a*(geluA+geluB*a*a)) },
 	"GELUTanhGrad": func(a, c float64) float64 {
 		s := sigmoid64(a * (geluA + geluB*a*a))

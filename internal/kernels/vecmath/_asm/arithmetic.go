@@ -40,6 +40,22 @@ func (g *generator) arithmetic() {
 		a := l.scalar("a")
 		return func() { l.store(l.times(a, "x"), "dst") }, nil
 	})
+	g.kernel("rotate", "a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i])",
+		params(streams("a", "b", "x", "y", "cos", "sin"), scalars("sign")), func(l *loop) (step, end func()) {
+			sign := l.scalar("sign")
+			return func() {
+				x, y, cos, sin := l.load("x"), l.load("y"), l.load("cos"), l.times(sign, "sin")
+				a, b := l.register(), l.register()
+				l.VMULPS(cos, x, a)
+				l.VMULPS(cos, y, b)
+				l.VMULPS(sin, x, x)
+				l.VMULPS(sin, y, y)
+				l.VSUBPS(y, a, a)
+				l.VADDPS(x, b, b)
+				l.store(a, "a")
+				l.store(b, "b")
+			}, nil
+		})
 	g.kernel("relu", "dst[i] = max(x[i], 0)", streams("dst", "x"), func(l *loop) (step, end func()) {
 		zero := l.constant(0)
 		return func() {

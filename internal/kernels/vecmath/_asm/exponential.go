@@ -197,6 +197,32 @@ func (g *generator) activations() {
 			l.store(slope, "dst")
 		}, nil
 	})
+	g.kernel("swiglu", "dst[i] = gate[i]/(1+e^-gate[i])·up[i]", streams("dst", "gate", "up"), func(l *loop) (step, end func()) {
+		lim := l.limits()
+		return func() {
+			x := l.load("gate")
+			y := l.quotient(x, l.exponential(l.negative(x), lim))
+			l.VMULPS(l.at("up", 0), y, y)
+			l.store(y, "dst")
+		}, nil
+	})
+	g.kernel("swigluGrad", "s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s",
+		streams("dgate", "dup", "gate", "up", "dy"), func(l *loop) (step, end func()) {
+			lim, one := l.limits(), l.constant(1)
+			return func() {
+				x, dy, slope := l.load("gate"), l.load("dy"), l.register()
+				s := l.quotient(one, l.exponential(l.negative(x), lim))
+				l.VSUBPS(s, one, slope)
+				l.VFMADD213PS(one, x, slope) // slope·x + 1
+				l.VMULPS(s, slope, slope)
+				l.VMULPS(x, s, s)
+				l.VMULPS(dy, s, s)
+				l.VMULPS(l.at("up", 0), dy, dy)
+				l.VMULPS(dy, slope, slope)
+				l.store(slope, "dgate")
+				l.store(s, "dup")
+			}, nil
+		})
 	g.kernel("geluTanh", "dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)", streams("dst", "src"), func(l *loop) (step, end func()) {
 		lim := l.limits()
 		return func() {
