@@ -81,6 +81,9 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 		acc.dev = tensor.CPU()
 	}
 	acc.ctx = tensor.NewCtx(acc.dev)
+	if err := acc.checkBackend(); err != nil {
+		return nil, err
+	}
 	if acc.group != nil {
 		return acc, nil
 	}

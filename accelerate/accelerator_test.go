@@ -1,6 +1,7 @@
 package accelerate_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,6 +64,17 @@ func TestNewRunsOnTheCPU(t *testing.T) {
 	acc, err = accelerate.New(args.Default(""), accelerate.WithDevice(dev))
 	require.NoError(t, err)
 	require.Same(t, dev, acc.Device())
+}
+
+// An engine that the program does not have is refused at once, with what to do.
+func TestBackendThatIsNotBuiltIn(t *testing.T) {
+	for _, name := range []args.Backend{args.BackendNCCL, args.BackendMPI} {
+		a := args.Default("")
+		a.DDPBackend = name
+		require.NoError(t, a.Validate())
+		_, err := accelerate.New(a)
+		require.ErrorContains(t, err, fmt.Sprintf(`accelerate: ddp_backend: no engine %q is built into this program (none is): a program builds one in by a blank import`, name))
+	}
 }
 
 func TestLayout(t *testing.T) {

@@ -106,7 +106,8 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 
 // engine makes the group over what ddp_backend names.
 func (a *Accelerator) engine(job *rendezvous.Job) (*dist.Group, error) {
-	opts := dist.Options{Timeout: time.Duration(a.args.DDPTimeout) * time.Second, Log: a.log, FlightDir: os.Getenv("LOCKSTEP_FLIGHT_DIR")}
+	opts := a.groupOptions()
+	opts.FlightDir = os.Getenv("LOCKSTEP_FLIGHT_DIR")
 	backend := a.args.DDPBackend
 	if backend == args.BackendAuto || backend == args.BackendGloo {
 		backend = args.BackendTCP
@@ -120,7 +121,28 @@ func (a *Accelerator) engine(job *rendezvous.Job) (*dist.Group, error) {
 	case args.BackendTCP:
 		return tcp.New(job, opts)
 	}
-	return nil, fmt.Errorf("ddp_backend = %s cannot connect processes: want auto, shm or tcp", a.args.DDPBackend)
+	f, err := rendezvous.Engine(string(backend))
+	if err != nil {
+		return nil, err
+	}
+	return f(job, opts)
+}
+
+// groupOptions are what the arguments say of any group.
+func (a *Accelerator) groupOptions() dist.Options {
+	return dist.Options{Timeout: time.Duration(a.args.DDPTimeout) * time.Second, Log: a.log, FastOrder: a.args.DDPReductionOrder == args.OrderFast}
+}
+
+// checkBackend refuses an engine that the program does not have, before any work is done.
+func (a *Accelerator) checkBackend() error {
+	switch a.args.DDPBackend {
+	case args.BackendAuto, args.BackendGloo, args.BackendSHM, args.BackendTCP:
+		return nil
+	}
+	if _, err := rendezvous.Engine(string(a.args.DDPBackend)); err != nil {
+		return fmt.Errorf("accelerate: ddp_backend: %w", err)
+	}
+	return nil
 }
 
 // close leaves the job.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
@@ -42,7 +41,7 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 // Connect joins the ranks that Replicas returned in a group, for one piece of work; each
 // rank's Close ends its part. A group that failed is replaced by connecting again.
 func Connect(ranks []*Accelerator) {
-	groups := local.New(len(ranks), dist.Options{Timeout: time.Duration(ranks[0].args.DDPTimeout) * time.Second, Log: ranks[0].log})
+	groups := local.New(len(ranks), ranks[0].groupOptions())
 	for r, g := range groups {
 		ranks[r].group = g
 	}
@@ -75,6 +74,9 @@ func (a *Accelerator) join(ctx context.Context) error {
 	}
 	if err := a.reportDiffering(ctx, differed, len(all)); err != nil {
 		return err
+	}
+	if a.args.DDPReductionOrder == args.OrderFast && a.IsMain() {
+		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order", a.args.DDPReductionOrder)
 	}
 	if hook.Lossy() && a.IsMain() {
 		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook", hook.Name())

@@ -1,6 +1,8 @@
 package accelerate_test
 
 import (
+	"bytes"
+	"log/slog"
 	"sync"
 	"testing"
 
@@ -49,6 +51,30 @@ func TestAccumulateHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 	defer dev.Close()
 	w, _ := run(2, accelerate.WithDevice(dev))
 	require.Equal(t, want, w)
+}
+
+// ddp_reduction_order fast gives other bits than the tree, the same on all ranks, and says so.
+func TestReductionOrder(t *testing.T) {
+	run := func(order args.ReductionOrder) (map[string]string, string) {
+		a := rankArgs(8)
+		a.DDPReductionOrder = order
+		var log bytes.Buffer
+		out := make([]map[string]string, 8)
+		err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) (err error) {
+			out[acc.Rank()], _, err = train(t, acc, 3, everywhere, everywhere)
+			return err
+		}, accelerate.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		for _, other := range out {
+			require.Equal(t, out[0], other)
+		}
+		return out[0], log.String()
+	}
+	tree, quietly := run(args.OrderTree)
+	fast, said := run(args.OrderFast)
+	require.NotEqual(t, tree, fast)
+	require.NotContains(t, quietly, "added in any order")
+	require.Contains(t, said, "gradients are added in any order: results depend on the number of ranks")
 }
 
 // NoSync exchanges nothing, also not in a pass that says it is the last, and changes no sum.

@@ -57,13 +57,24 @@ const (
 // Backend names the engine of collective calls between processes.
 type Backend string
 
-// The engines that are built in. NCCL and MPI register themselves by packages of their own,
-// which do not exist yet.
+// The engines. The last two are not part of Lockstep: they are those of a package that a
+// program imports, which registers them (rendezvous.RegisterEngine).
 const (
 	BackendAuto Backend = "auto" // shared memory on one host, else TCP
 	BackendGloo Backend = "gloo" // PyTorch's name for the CPU's engine: the same as auto
 	BackendSHM  Backend = "shm"  // processes of one host
 	BackendTCP  Backend = "tcp"  // processes of any hosts
+	BackendNCCL Backend = "nccl" // GPUs
+	BackendMPI  Backend = "mpi"  // CPU clusters
+)
+
+// ReductionOrder names the order in which ranks' gradients are added.
+type ReductionOrder string
+
+// The orders.
+const (
+	OrderTree ReductionOrder = "tree" // the same bits on any number of ranks
+	OrderFast ReductionOrder = "fast" // whatever is fastest for the engine
 )
 
 // CommHook names what happens to gradients on their way between ranks.

@@ -129,7 +129,7 @@ type TrainingArguments struct {
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"ranks that run as goroutines of this process"`
 	// DDPBackend is the engine that connects ranks which are processes.
-	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp" usage:"engine that connects ranks which are processes; auto and gloo take shared memory on one host, else tcp"`
+	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks which are processes; auto and gloo take shared memory on one host, else tcp; nccl and mpi if the program has them"`
 	// DDPTimeout is the deadline of each collective call, in seconds.
 	DDPTimeout int `json:"ddp_timeout" usage:"seconds that a rank waits for the others in a collective call"`
 	// DDPBucketCapMB is the size of a gradient bucket in MiB. 0 is 25.
@@ -141,6 +141,9 @@ type TrainingArguments struct {
 	// ranks: they move by the micro-batches of all, in their order. Without it each rank's
 	// move by its own alone, and rank 0's are saved. All begin with rank 0's either way.
 	DDPBroadcastBuffers bool `json:"ddp_broadcast_buffers" resume:"fixed" usage:"running statistics follow the micro-batches of all ranks; each rank's its own without"`
+	// DDPReductionOrder is the order in which ranks' gradients are added. "fast" gives up
+	// the same bits on any number of ranks.
+	DDPReductionOrder ReductionOrder `json:"ddp_reduction_order" resume:"fixed" choices:"tree,fast" usage:"order in which gradients of ranks are added: tree (same bits on any number of ranks), or fast"`
 	// DDPFindUnusedParameters allows steps in which a parameter takes no part: it costs
 	// nothing. Without it such a step is an error that names the parameter.
 	DDPFindUnusedParameters bool `json:"ddp_find_unused_parameters" usage:"allow parameters that take no part in a step; an error without"`
@@ -215,6 +218,7 @@ func Default(outputDir string) *TrainingArguments {
 		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,
 		DDPBroadcastBuffers:       true,
+		DDPReductionOrder:         OrderTree,
 		DDPFindUnusedParameters:   true,
 		DDPCommHook:               CommHookNo,
 		Seed:                      42,

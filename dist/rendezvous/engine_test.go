@@ -1,0 +1,25 @@
+package rendezvous
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/dist"
+)
+
+func TestRegisterEngine(t *testing.T) {
+	_, err := Engine("abacus")
+	require.ErrorContains(t, err, `no engine "abacus" is built into this program (none is)`)
+	t.Cleanup(func() { delete(engines.new, "slide-rule") })
+	broken := errors.New("broken")
+	RegisterEngine("slide-rule", func(*Job, dist.Options) (*dist.Group, error) { return nil, broken })
+	f, err := Engine("slide-rule")
+	require.NoError(t, err)
+	_, err = f(nil, dist.Options{})
+	require.ErrorIs(t, err, broken)
+	_, err = Engine("abacus")
+	require.ErrorContains(t, err, "registered: slide-rule")
+	require.PanicsWithValue(t, `rendezvous: engine "slide-rule" is registered twice`, func() { RegisterEngine("slide-rule", f) })
+}
