@@ -21,7 +21,7 @@ if [ -z "${PYTHON:-}" ]; then
         say "a virtual environment with PyTorch in $cache/venv: this takes minutes"
         python3 -m venv "$cache/venv"
     fi
-    "$PYTHON" -c 'import torch' 2>/dev/null || "$PYTHON" -m pip install --quiet torch --index-url https://download.pytorch.org/whl/cpu >&2 ||
+    "$PYTHON" -c 'import torch' 2>/dev/null || "$PYTHON" -m pip install --quiet --retries 0 torch --index-url https://download.pytorch.org/whl/cpu >&2 ||
         "$PYTHON" -m pip install --quiet torch >&2
     "$PYTHON" -c 'import transformers, accelerate, scipy_openblas32' 2>/dev/null ||
         "$PYTHON" -m pip install --quiet transformers accelerate numpy scipy-openblas32 >&2

@@ -39,6 +39,7 @@ func main() {
 	pflag.DurationVar(&b.turn, "turn", 300*time.Millisecond, "time of one turn, at least one run")
 	pflag.StringVar(&b.dir, "dir", "bench/kernels", "the folder that holds peer.py")
 	pflag.BoolVar(&b.quick, "quick", false, "leave out rows that take long")
+	peak := pflag.String("peak", "", "run one row three times and print the peak of resident memory, for a process of its own")
 	pflag.Parse()
 	if err := kernels.Init(); err != nil {
 		log.Fatal(err)
@@ -48,6 +49,12 @@ func main() {
 		log.Fatal(err)
 	}
 	for _, n := range *threads {
+		if *peak != "" {
+			if err := printPeak(*peak, n); err != nil {
+				log.Fatal(err)
+			}
+			continue
+		}
 		if err := b.compare(n); err != nil {
 			log.Fatal(err)
 		}
@@ -69,6 +76,11 @@ func (b *bench) compare(threads int) error {
 		}
 		if err := b.row(r, threads, &peers); err != nil {
 			return fmt.Errorf("row %s: %w", r.name, err)
+		}
+	}
+	for _, row := range peakRows {
+		if err := b.memory(row, threads, &peers); err != nil {
+			return fmt.Errorf("memory of row %s: %w", row, err)
 		}
 	}
 	return nil

@@ -1,4 +1,5 @@
-"""The PyTorch side of bench/kernels: reads a row's name per line, answers with the median seconds of one run. An empty line frees what the last row holds.
+"""The PyTorch side of bench/kernels: reads a row's name per line, answers with the median seconds of one run. An empty line frees what the last row holds;
+peak_memory answers with the peak of resident memory.
 
 Usage: peer.py THREADS SECONDS_PER_TURN MODE, started by the benchmark with the settings of OpenMP, MKL and malloc in its environment. Modes: eager, as
 people call it; installed, the same without settings; out, with outputs allocated beforehand where PyTorch has such a form; compile, torch.compile.
@@ -262,10 +263,19 @@ def timed(run):
     return (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
 
 
+def peak_memory():
+    """The peak of resident memory in bytes."""
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM:"))
+
+
 def main():
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}", flush=True)
     current, run = "", None
     for line in sys.stdin:
+        if line.strip() == "peak_memory":
+            print(peak_memory(), flush=True)
+            continue
         if line.strip() != current:
             current, run = line.strip(), None
             gc.collect()
