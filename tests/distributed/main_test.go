@@ -5,6 +5,7 @@ package distributed
 import (
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,9 +33,21 @@ const root = "../.."
 // The programs and the texts, made once.
 var clm, vision, lockstep, corpus, heldOut, pictures string
 
+// atOnce is how many tests run at once unless -parallel says so: they wait more than they
+// compute.
+const atOnce = "6"
+
 func TestMain(m *testing.M) {
 	code := 1
-	scratch, err := os.MkdirTemp("", "lockstep-distributed-*")
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	var err error
+	if !chosen {
+		err = flag.Set("test.parallel", atOnce)
+	}
+	scratch, e := os.MkdirTemp("", "lockstep-distributed-*")
+	err = errors.Join(err, e)
 	if err == nil {
 		if err = prepare(scratch); err == nil {
 			code = m.Run()
