@@ -36,6 +36,7 @@ func TestConformanceOfHierarchy(t *testing.T) {
 }
 
 func TestHierarchyOfProcesses(t *testing.T) {
+	t.Parallel()
 	host := func(rank int) []string { return []string{rendezvous.EnvHost + "=" + fmt.Sprint("host ", rank/2)} }
 	for r, p := range disttest.Processes(t, 4, "sums", host) {
 		p.Await(t, "end", 30*time.Second)
@@ -67,6 +68,7 @@ func TestPlacement(t *testing.T) {
 
 // Ranks wait for each other in a chain, rank 0 for 2 and 2 for 3: all of them name the one that stands still.
 func TestHierarchyNamesTheRankThatStandsStill(t *testing.T) {
+	t.Parallel()
 	procs := disttest.Processes(t, 4, "stop", func(rank int) []string { return []string{rendezvous.EnvHost + "=" + fmt.Sprint("host ", rank/2)} })
 	for _, p := range procs {
 		p.Await(t, "ready", 30*time.Second)

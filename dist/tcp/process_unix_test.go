@@ -10,4 +10,7 @@ import (
 
 func TestMain(m *testing.M) { disttest.Main(m, Join) }
 
-func TestConformanceOfProcesses(t *testing.T) { disttest.RunProcesses(t, "flat", nil) }
+func TestConformanceOfProcesses(t *testing.T) {
+	t.Parallel()
+	disttest.RunProcesses(t, "flat", nil)
+}

@@ -45,6 +45,7 @@ func TestConformance(t *testing.T) {
 
 // A message may lie in the connection for longer than a host may be silent: its receiver has other things to do, and its kernel answers.
 func TestMessageWaitsForItsReceiver(t *testing.T) {
+	t.Parallel()
 	const silence = time.Second
 	groups := startWith(t, 2, dist.Options{}, func(c *rendezvous.Config) { c.HostID, c.Silence = fmt.Sprint("host ", c.Rank), silence })
 	sent, got := make([]int64, 4<<20), make([]int64, 4<<20) // more than connections hold

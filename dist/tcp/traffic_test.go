@@ -76,6 +76,7 @@ func hierarchy(t *testing.T, hosts, perHost int) (groups []*dist.Group, sent []a
 
 // What hosts send to each other, to the byte: the table of docs/from-one-core-to-many.md.
 func TestBytesBetweenHosts(t *testing.T) {
+	t.Parallel()
 	for _, shape := range [][2]int{{2, 2}, {3, 2}, {4, 2}, {2, 4}} {
 		m, r := shape[0], shape[1]
 		t.Run(fmt.Sprintf("%d hosts of %d ranks", m, r), func(t *testing.T) {

@@ -26,25 +26,42 @@ func TestSameBits(t *testing.T) {
 	one := filepath.Join(dir, "one")
 	r := succeed(t, plain(tiny(one)))
 	requireTelling(t, one, r.stdout.String())
-	for name, line := range map[string][]string{
-		"2 goroutines":    plain(tiny(dir+"/2 goroutines", "--num_replicas", "2")),
-		"4 goroutines":    plain(tiny(dir+"/4 goroutines", "--num_replicas", "4")),
-		"2 processes shm": launched(2, tiny(dir+"/2 processes shm", "--log_level", "info")),
-		"4 processes shm": launched(4, tiny(dir+"/4 processes shm", "--log_level", "info", "--ddp_backend", "shm")),
-		"2 processes tcp": launched(2, tiny(dir+"/2 processes tcp", "--log_level", "info", "--ddp_backend", "tcp")),
-		"4 processes tcp": launched(4, tiny(dir+"/4 processes tcp", "--log_level", "info", "--ddp_backend", "tcp")),
-	} {
-		t.Run(name, func(t *testing.T) {
-			p := succeed(t, line)
-			if m := regexp.MustCompile(`processes (\w+)$`).FindStringSubmatch(name); m != nil {
-				require.Contains(t, p.stderr.String(), "engine="+m[1])
-			}
-			requireSameEnd(t, one, filepath.Join(dir, name), 24)
-		})
+	for _, ranks := range []int{2, 4} {
+		requireSameBits(t, one, ranks)
 	}
 	control := filepath.Join(dir, "sequential")
 	succeed(t, plain(tiny(control, "--deterministic_ranks", "1")))
 	require.False(t, bytes.Equal(read(t, one, "model.safetensors"), read(t, control, "model.safetensors")), "the order of additions must matter")
+}
+
+// TestSameBitsOnEightRanks has a micro-batch for each of eight ranks in a step.
+func TestSameBitsOnEightRanks(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("24 processes")
+	}
+	one, flags := filepath.Join(t.TempDir(), "one"), []string{"--global_train_batch_size", "16"}
+	r := succeed(t, plain(tiny(one, flags...)))
+	requireTelling(t, one, r.stdout.String())
+	requireSameBits(t, one, 8, flags...)
+}
+
+// requireSameBits compares a run with those on so many ranks of every kind.
+func requireSameBits(t *testing.T, one string, ranks int, flags ...string) {
+	t.Helper()
+	for _, kind := range []string{"goroutines", "shm", "tcp"} {
+		t.Run(fmt.Sprintf("%d ranks %s", ranks, kind), func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			argv := tiny(out, append(flags, "--log_level", "info")...)
+			if kind == "goroutines" {
+				succeed(t, plain(append(argv, "--num_replicas", strconv.Itoa(ranks))))
+			} else {
+				p := succeed(t, launched(ranks, append(argv, "--ddp_backend", kind)))
+				require.Contains(t, p.stderr.String(), "engine="+kind)
+			}
+			requireSameEnd(t, one, out, 24)
+		})
+	}
 }
 
 // requireTelling checks that a run has what makes equal bits hard: an epoch's tail, tied
