@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 )
@@ -123,48 +121,18 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 	for i, rank := range ranks {
 		accs[i] = rank.acc
 	}
-	accelerate.Connect(accs)
-	errs, panics := make([]error, len(ranks)), make([]any, len(ranks))
-	var all sync.WaitGroup
-	for i, rank := range ranks {
-		all.Go(func() {
-			returned := false
-			defer func() {
-				if !returned {
-					panics[i] = recover()
-					rank.acc.Abort(fmt.Errorf("panic: %v", panics[i]))
-				}
-				errs[i] = errors.Join(errs[i], rank.acc.Close())
-			}()
-			errs[i] = f(rank)
-			returned = true
-			if err := errs[i]; err != nil && !errors.Is(err, ErrInterrupted) {
-				rank.acc.Abort(err)
-			}
-		})
-	}
-	all.Wait()
-	for _, p := range panics {
-		if p != nil {
-			panic(p)
+	interrupted := make([]error, len(ranks)) // what ranks agreed upon is no failure of one, which would abort the others
+	err := accelerate.RunRanks(ctx, accs, func(acc *accelerate.Accelerator) error {
+		err := f(ranks[acc.Rank()])
+		if errors.Is(err, ErrInterrupted) {
+			interrupted[acc.Rank()], err = err, nil
 		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	return rootCause(errs)
-}
-
-// rootCause is the first error that is a rank's own, else the first.
-func rootCause(errs []error) error {
-	var first error
-	for rank, err := range errs {
-		var abort *dist.AbortError
-		if err != nil && (!errors.As(err, &abort) || abort.Rank == rank) {
-			return err
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return first
+	return interrupted[0]
 }
 
 // MergeableMetric is a Metric for several ranks: each rank's part, which Updates on some of
