@@ -6,7 +6,10 @@ import (
 )
 
 // Normalization is implemented by modules whose parameters never decay.
-type Normalization interface{ normalization() }
+type Normalization interface {
+	// Normalizes does nothing: having it is what counts.
+	Normalizes()
+}
 
 var noDecay = regexp.MustCompile(`bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)`)
 

@@ -65,7 +65,7 @@ func NewLayerNorm(in *Init, dim int, eps float64) *LayerNorm {
 	return &LayerNorm{Weight: in.Full("weight", 1, dim), Bias: in.Full("bias", 0, dim), Eps: eps}
 }
 
-func (*LayerNorm) normalization() {}
+func (*LayerNorm) Normalizes() {}
 
 // Forward keeps x's shape.
 func (l *LayerNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
@@ -85,7 +85,7 @@ func NewRMSNorm(in *Init, dim int, eps float64) *RMSNorm {
 	return &RMSNorm{Weight: in.Full("weight", 1, dim), Eps: eps}
 }
 
-func (*RMSNorm) normalization() {}
+func (*RMSNorm) Normalizes() {}
 
 // Forward keeps x's shape.
 func (l *RMSNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {

@@ -197,7 +197,7 @@ func (j *job) write(ctx context.Context) error {
 	var text []byte
 	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), g, prompt, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK, TopP: j.sample.TopP,
-		EOS: int(eot), Seed: j.args.Seed,
+		EOS: []int{int(eot)}, Seed: j.args.Seed,
 		OnToken: func(id int) {
 			if id != int(eot) {
 				text, _ = j.tok.AppendToken(text[:0], int32(id)) // the model knows no other tokens

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -87,9 +88,9 @@ func run(ctx context.Context, argv []string, w io.Writer) error {
 
 // write prints the prompt and what follows, token by token.
 func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, tok *tokenizers.BPE, w io.Writer) error {
-	prompt, eos := []int{}, -1
+	var prompt, eos []int
 	if id, ok := tok.TokenID("<|endoftext|>"); ok {
-		prompt, eos = append(prompt, int(id)), int(id)
+		prompt, eos = append(prompt, int(id)), append(eos, int(id))
 	}
 	for _, id := range tok.Encode(g.Prompt) {
 		prompt = append(prompt, int(id))
@@ -104,7 +105,7 @@ func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, to
 		MaxNewTokens: g.MaxNewTokens, Temperature: g.Temperature, TopK: g.TopK, TopP: g.TopP, EOS: eos, Seed: g.Seed,
 		OnToken: func(id int) {
 			text, err := tok.AppendToken(nil, int32(id))
-			if id != eos && err == nil {
+			if !slices.Contains(eos, id) && err == nil {
 				_, err = w.Write(text)
 			}
 			if err != nil {

@@ -28,8 +28,8 @@ type Options struct {
 	// TopP keeps the smallest set of likeliest tokens whose probability reaches p; 0 or 1
 	// keeps all (Holtzman et al. 2020).
 	TopP float64
-	// EOS ends the text; negative means that no token does.
-	EOS int
+	// EOS are the tokens that end the text.
+	EOS []int
 	// Seed of the draws.
 	Seed uint64
 	// OnToken, if set, is called with each new token as it comes.
@@ -93,7 +93,7 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 			if opt.OnToken != nil {
 				opt.OnToken(id)
 			}
-			if id == opt.EOS {
+			if slices.Contains(opt.EOS, id) {
 				return
 			}
 		}

@@ -58,7 +58,7 @@ func TestGreedyGolden(t *testing.T) {
 	require.Equal(t, prompt, want[:len(prompt)])
 	var seen []int
 	got := generate(t, loadTiny(t), prompt, generation.Options{
-		MaxNewTokens: len(want) - len(prompt), EOS: -1, OnToken: func(id int) { seen = append(seen, id) },
+		MaxNewTokens: len(want) - len(prompt), OnToken: func(id int) { seen = append(seen, id) },
 	})
 	require.Equal(t, want[len(prompt):], got)
 	require.Equal(t, got, seen)
@@ -68,7 +68,7 @@ func TestGreedyEOS(t *testing.T) {
 	prompt, want := ints(t, "prompt"), ints(t, "generated")[5:]
 	eos := want[3]
 	end := slices.Index(want, eos) + 1
-	require.Equal(t, want[:end], generate(t, loadTiny(t), prompt, generation.Options{MaxNewTokens: 12, EOS: eos}))
+	require.Equal(t, want[:end], generate(t, loadTiny(t), prompt, generation.Options{MaxNewTokens: 12, EOS: []int{eos}}))
 	require.Empty(t, generate(t, loadTiny(t), prompt, generation.Options{}))
 }
 
@@ -111,7 +111,7 @@ func (m *table) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.
 // draw counts which tokens come after token 0 in n draws.
 func draw(t *testing.T, logits []float32, n int, opt generation.Options) []float64 {
 	m := &table{logits: [][]float32{logits}, limit: 8}
-	opt.MaxNewTokens, opt.EOS = n, -1
+	opt.MaxNewTokens = n
 	p := make([]float64, len(logits))
 	for _, id := range generate(t, m, []int{0}, opt) {
 		p[id] += 1 / float64(n)
@@ -174,7 +174,7 @@ func TestContextOverflow(t *testing.T) {
 	}
 	for _, limit := range []int{1, 2, 5, 8} {
 		m := &table{logits: successor, limit: limit}
-		out := generate(t, m, []int{3, 4, 5}, generation.Options{MaxNewTokens: 20, EOS: -1})
+		out := generate(t, m, []int{3, 4, 5}, generation.Options{MaxNewTokens: 20})
 		for i, id := range out {
 			require.Equal(t, 6+i, id)
 		}
@@ -182,23 +182,23 @@ func TestContextOverflow(t *testing.T) {
 		require.LessOrEqual(t, m.maxLen, limit)
 	}
 	m := &table{logits: successor, limit: 8}
-	generate(t, m, []int{1, 2, 3, 4, 5, 6}, generation.Options{MaxNewTokens: 4, EOS: -1})
+	generate(t, m, []int{1, 2, 3, 4, 5, 6}, generation.Options{MaxNewTokens: 4})
 	require.Equal(t, [][]int32{{1, 2, 3, 4, 5, 6}, {7}, {8}, {6, 7, 8, 9}}, m.fed)
 	m = &table{logits: successor, limit: 4}
-	generate(t, m, []int{1, 2, 3, 4, 5, 6}, generation.Options{MaxNewTokens: 1, EOS: -1})
+	generate(t, m, []int{1, 2, 3, 4, 5, 6}, generation.Options{MaxNewTokens: 1})
 	require.Equal(t, [][]int32{{5, 6}}, m.fed, "a prompt longer than the context")
 
 	// A real model runs over its context too.
-	out := generate(t, loadTiny(t), ints(t, "prompt"), generation.Options{MaxNewTokens: 150, EOS: -1})
+	out := generate(t, loadTiny(t), ints(t, "prompt"), generation.Options{MaxNewTokens: 150})
 	require.Len(t, out, 150)
 }
 
 func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := loadTiny(t)
-	want := generate(t, m, []int{1, 2}, generation.Options{MaxNewTokens: 3, EOS: -1})
+	want := generate(t, m, []int{1, 2}, generation.Options{MaxNewTokens: 3})
 	var got []int
-	out, err := generation.Generate(ctx, training(), m, []int{1, 2}, generation.Options{MaxNewTokens: 50, EOS: -1, OnToken: func(id int) {
+	out, err := generation.Generate(ctx, training(), m, []int{1, 2}, generation.Options{MaxNewTokens: 50, OnToken: func(id int) {
 		if got = append(got, id); len(got) == 3 {
 			cancel()
 		}
@@ -242,7 +242,7 @@ func TestMemory(t *testing.T) {
 	c := nn.NewCtx(tensor.NewCtx(dev), nil, false)
 	before := dev.MemStats().InUse
 	for _, prompt := range [][]int{{1, 2, 3}, {1, 99}} {
-		_, err := generation.Generate(context.Background(), c, m, prompt, generation.Options{MaxNewTokens: 20, EOS: -1})
+		_, err := generation.Generate(context.Background(), c, m, prompt, generation.Options{MaxNewTokens: 20})
 		require.Equal(t, prompt[1] == 99, err != nil)
 		require.Equal(t, before, dev.MemStats().InUse)
 	}
