@@ -3,6 +3,7 @@ package byfeature
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,9 +14,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	_ "github.com/lockstep-ml/lockstep/accelerate/launch" // what the programs link counts for go test's cache
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
-	_ "github.com/lockstep-ml/lockstep/trainer" // what the examples link counts for go test's cache
+	_ "github.com/lockstep-ml/lockstep/trainer"
 )
 
 // result is an example that ran.
@@ -38,7 +40,7 @@ func programs(t *testing.T) string {
 		require.NoError(t, err)
 	}
 	dir := t.TempDir()
-	build := exec.Command("go", "build", "-o", dir, "./...")
+	build := exec.Command("go", "build", "-o", dir, "./...", "../../cmd/lockstep")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -138,6 +140,23 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Len(t, ab, 2)
 		require.InDeltaSlice(t, ab[0][:], ab[1][:], 0.0011, "formulas have three decimals")
 		require.Regexp(t, `(?m)^4 × 4 samples per step, 80 steps`, r.stdout)
+	},
+	"launch": func(t *testing.T, program string, alone result) {
+		alone.requireLearned(t, 0)
+		require.Regexp(t, `^rank 0 of 1, process \d+: 80 steps`, alone.stdout)
+		launcher := filepath.Join(filepath.Dir(program), "lockstep")
+		r := run(t, launcher, nil, "launch", "--nproc_per_node", "2", "--", program)
+		require.Zero(t, r.code, r.stderr)
+		for i := range 2 {
+			r.requireLearned(t, i)
+			require.Len(t, regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] rank %d of 2, process \d+: 80 steps`, i, i)).FindAllString(r.stdout, -1), 1, r.stdout)
+		}
+		weights := func(r result) []byte {
+			b, err := os.ReadFile(filepath.Join(r.dir, "out", "launch", "model.safetensors"))
+			require.NoError(t, err)
+			return b
+		}
+		require.True(t, bytes.Equal(weights(alone), weights(r)), "the same bits")
 	},
 	"metrics": func(t *testing.T, _ string, r result) {
 		require.Regexp(t, `^eval_loss 0\.0\d+  eval_rmse 0\.1\d+  eval_max_error 0\.\d+  eval_r2 0\.99\d+\n$`, r.stdout)

@@ -1,0 +1,39 @@
+// Launch trains on as many ranks as processes were started for it: by lockstep launch, by
+// torchrun, mpirun or srun. There is nothing in it but that every rank says its place; the
+// trainer finds it by itself. Alone, it is one rank, and ends with the same bits.
+//
+//	go build -o out/bin/launch ./examples/by_feature/launch
+//	go run ./cmd/lockstep launch --nproc_per_node 2 -- out/bin/launch
+package main
+
+import (
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+func main() {
+	place, err := env.Detect(os.LookupEnv)
+	if err != nil {
+		log.Fatal(err)
+	}
+	a := args.Default("out/launch")
+	a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.1, 20, args.StrategyNo
+	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize = 2, 16
+
+	model := line.Model()
+	t := trainer.New(model, a, trainer.WithTrainData(line.Train()))
+	res, err := t.Train()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("rank %d of %d, process %d: %d steps, %s\n", place.Rank, place.WorldSize, os.Getpid(), res.GlobalStep, line.String(model))
+	if err := t.SaveModel(""); err != nil { // rank 0 does
+		log.Fatal(err)
+	}
+}
