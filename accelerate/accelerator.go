@@ -108,6 +108,11 @@ func (a *Accelerator) Rank() int { return a.rank }
 // IsMain reports whether this rank logs and saves.
 func (a *Accelerator) IsMain() bool { return a.Rank() == 0 }
 
+// IsLocalMain reports whether this rank is the first of those on its host.
+func (a *Accelerator) IsLocalMain() bool {
+	return a.IsMain() || a.processes != nil && a.processes.env.LocalRank == 0
+}
+
 // Layout says how the training stream is cut for this rank.
 func (a *Accelerator) Layout() (samplers.Layout, error) {
 	gas, err := a.args.AccumulationSteps(a.WorldSize())

@@ -79,8 +79,10 @@ type TrainingArguments struct {
 	IncludeNumInputTokensSeen TokensSeen `json:"include_num_input_tokens_seen" choices:"no,all" usage:"count and log input tokens"`
 	// LogLevel is the level of log messages.
 	LogLevel LogLevel `json:"log_level" choices:"passive,debug,info,warning,error,critical" usage:"level of log messages; passive leaves the logger alone"`
-	// LogLevelReplica is the level of the messages of ranks other than 0.
-	LogLevelReplica LogLevel `json:"log_level_replica" choices:"passive,debug,info,warning,error,critical" usage:"level of log messages of ranks other than 0; passive leaves the logger alone"`
+	// LogLevelReplica is the level of the messages of the other ranks.
+	LogLevelReplica LogLevel `json:"log_level_replica" choices:"passive,debug,info,warning,error,critical" usage:"level of log messages of the other ranks; passive leaves the logger alone"`
+	// LogOnEachNode makes the first rank of each host log at LogLevel, not rank 0 alone.
+	LogOnEachNode bool `json:"log_on_each_node" usage:"the first rank of each host logs at log_level, not rank 0 alone"`
 	// DisableTQDM replaces the progress bar by plain lines. nil decides by LogLevel,
 	// see ProgressDisabled.
 	DisableTQDM *bool `json:"disable_tqdm" usage:"plain lines instead of a progress bar; none decides by log_level"`
@@ -209,6 +211,7 @@ func Default(outputDir string) *TrainingArguments {
 		IncludeNumInputTokensSeen: TokensSeenNo,
 		LogLevel:                  LogLevelPassive,
 		LogLevelReplica:           LogLevelWarning,
+		LogOnEachNode:             true,
 		ReportTo:                  []string{ReportNone},
 		EvalStrategy:              StrategyNo,
 		SaveStrategy:              StrategySteps,

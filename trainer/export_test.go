@@ -1,6 +1,13 @@
 package trainer
 
-import "github.com/lockstep-ml/lockstep/internal/vfs"
+import (
+	"log/slog"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+)
+
+// Logger is what this rank logs to.
+func (t *Trainer) Logger() *slog.Logger { return t.log }
 
 // WithFileSystem keeps checkpoints on another file system.
 func WithFileSystem(fsys vfs.FS) Option { return func(t *Trainer) { t.fsys = fsys } }

@@ -29,7 +29,7 @@ func (t *Trainer) buildRanks() error {
 	if t.args.NumReplicas == 1 {
 		var err error
 		if t.acc, err = accelerate.New(t.args, opts...); err == nil && !t.acc.IsMain() {
-			t.log = t.replicaLogger(t.acc.Rank())
+			t.log = t.replicaLogger(t.acc)
 		}
 		return err
 	}
@@ -46,7 +46,7 @@ func (t *Trainer) buildRanks() error {
 			_, every := c.(callbacks.EveryRank)
 			return !every
 		})
-		replica.log = t.replicaLogger(acc.Rank())
+		replica.log = t.replicaLogger(acc)
 		if replica.model, err = t.cloneModel(acc); err != nil {
 			return err
 		}
@@ -68,13 +68,14 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 }
 
 // replicaLogger is the logger of a rank other than 0: what log_level_replica lets through
-// of what rank 0 does not say already.
-func (t *Trainer) replicaLogger(rank int) *slog.Logger {
+// of what rank 0 does not say already. The first rank of another host is no replica in that
+// respect, unless log_on_each_node is off.
+func (t *Trainer) replicaLogger(acc *accelerate.Accelerator) *slog.Logger {
 	h := t.log.Handler()
-	if level, set := t.args.SlogLevelReplica(); set {
+	if level, set := t.args.SlogLevelReplica(); set && !(t.args.LogOnEachNode && acc.IsLocalMain()) {
 		h = levelHandler{h, level}
 	}
-	return slog.New(h).With("rank", rank)
+	return slog.New(h).With("rank", acc.Rank())
 }
 
 // levelHandler lets records from a level on through.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 
@@ -251,4 +252,22 @@ func TestModelsThatDifferAcrossRanks(t *testing.T) {
 	a.DDPRequireEqualInit = true
 	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 2, 1), a, trainer.WithTrainData(data.NewSource(points(64), data.Stack[point])), trainer.WithModelInit(differs)).Train()
 	require.ErrorContains(t, err, "ddp_require_equal_init: 1 of 4 parameters of rank 1")
+}
+
+// On two hosts of two ranks: the first rank of each logs like rank 0, if it is to.
+func TestLogOnEachNode(t *testing.T) {
+	for name, value := range map[string]string{"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"} {
+		t.Setenv(name, value)
+	}
+	for each, want := range map[bool][]bool{true: {true, false, true, false}, false: {true, false, false, false}} {
+		for rank, info := range want {
+			t.Setenv("RANK", fmt.Sprint(rank))
+			t.Setenv("LOCAL_RANK", fmt.Sprint(rank%2))
+			a := args.Default(out)
+			a.LogOnEachNode = each
+			log := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(8)))).Logger()
+			require.Equal(t, info, log.Enabled(t.Context(), slog.LevelInfo), "rank %d, log_on_each_node %t", rank, each)
+			require.True(t, log.Enabled(t.Context(), slog.LevelWarn))
+		}
+	}
 }
