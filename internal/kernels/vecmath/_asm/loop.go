@@ -87,6 +87,7 @@ type generator struct {
 	*constants
 	lanes   int
 	emitted []kernel
+	flight  int // vectors whose instructions a turn of the loop takes in turns; 0: none
 }
 
 func (g *generator) wide() bool { return g.lanes == 16 }
@@ -104,7 +105,7 @@ type loop struct {
 	known    map[string]param
 	pointers map[string]reg.GPVirtual
 	index    reg.GPVirtual
-	part     int // of the block: 0, or 0 and 1 where a vector holds half of it
+	part     int // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
 }
 
 // kernel emits a loop over n elements, n a positive multiple of 16. body loads what stays in registers and returns what is emitted per part
@@ -127,20 +128,50 @@ func (g *generator) kernel(name, formula string, ps []param, body func(l *loop) 
 		}
 	}
 	step, end := body(l)
-	l.index = g.GP64()
-	g.XORQ(l.index, l.index)
-	g.Label("loop")
-	for l.part = range block / g.lanes {
-		step()
-	}
-	g.ADDQ(operand.Imm(block), l.index)
-	g.CMPQ(l.index, n)
-	g.JL(operand.LabelRef("loop"))
+	l.walk(n, step)
 	if end != nil {
 		end()
 	}
 	g.VZEROUPPER()
 	g.RET()
+}
+
+// walk emits the loop: turns over as many blocks as the flight has, then over single ones.
+func (l *loop) walk(n reg.GPVirtual, step func()) {
+	l.index = l.GP64()
+	l.XORQ(l.index, l.index)
+	if blocks := l.flight * l.lanes / block; blocks > 1 {
+		last := l.GP64() // index of the last turn with whole blocks
+		l.MOVQ(n, last)
+		l.SUBQ(operand.U32(blocks*block), last)
+		l.JL(operand.LabelRef("rest"))
+		l.turn("flight", blocks, step)
+		l.CMPQ(l.index, last)
+		l.JLE(operand.LabelRef("flight"))
+		l.Label("rest")
+		l.CMPQ(l.index, n)
+		l.JGE(operand.LabelRef("end"))
+	}
+	l.turn("loop", 1, step)
+	l.CMPQ(l.index, n)
+	l.JL(operand.LabelRef("loop"))
+	l.Label("end")
+}
+
+// turn emits a turn of the loop over so many blocks. What it emits for each vector is taken in turns afterwards (see interleave), since the chains of dependent
+// instructions are longer than what a processor looks ahead.
+func (l *loop) turn(label string, blocks int, step func()) {
+	l.Label(label)
+	for l.part = range blocks * block / l.lanes {
+		if l.flight > 0 {
+			l.Comment(partMark)
+		}
+		step()
+	}
+	if l.flight > 0 {
+		l.Comment(endMark)
+	}
+	l.ADDQ(operand.U32(blocks*block), l.index)
 }
 
 // register returns a fresh vector register.
@@ -287,17 +318,20 @@ func (a *accumulators) each(f func(v reg.VecVirtual, m operand.Mem)) {
 	}
 }
 
+// current are the accumulators of the part.
+func (a *accumulators) current() doubles { return a.parts[a.part%len(a.parts)] }
+
 // add adds the part's numbers.
 func (a *accumulators) add(d doubles) {
 	for h := range d {
-		a.VADDPD(d[h], a.parts[a.part][h], a.parts[a.part][h])
+		a.VADDPD(d[h], a.current()[h], a.current()[h])
 	}
 }
 
 // addProduct adds the part's products. A product of two converted float32 is exact, so fusing rounds as adding does.
 func (a *accumulators) addProduct(x, y doubles) {
 	for h := range x {
-		a.VFMADD231PD(x[h], y[h], a.parts[a.part][h])
+		a.VFMADD231PD(x[h], y[h], a.current()[h])
 	}
 }
 

@@ -32,8 +32,10 @@ func generate(dir string) error {
 	var emitted []kernel
 	for _, lanes := range []int{8, 16} {
 		g := &generator{Context: c, constants: table, lanes: lanes}
+		g.flight = lanes / 4 // as many as the registers hold
 		g.exponentials()
 		g.activations()
+		g.flight = 0
 		g.arithmetic()
 		g.sums()
 		g.norms()
@@ -46,6 +48,8 @@ func generate(dir string) error {
 	if err != nil {
 		return err
 	}
+	interleave(file)
+	broadcast(file)
 	if err := pass.Compile.Execute(file); err != nil {
 		return err
 	}
