@@ -120,6 +120,33 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// losing is an engine that loses a rank as soon as a call runs.
+type losing struct {
+	dist.Engine
+	failed  func(error)
+	aborted chan error
+}
+
+func (l *losing) Rank() int               { return 0 }
+func (l *losing) Size() int               { return 2 }
+func (l *losing) OnFailure(f func(error)) { l.failed = f }
+func (l *losing) Abort(err error)         { l.aborted <- err }
+func (l *losing) Close() error            { return nil }
+func (l *losing) Run(*dist.Call) error {
+	lost := &dist.RankLostError{Group: "the engine's name for it", Rank: 1, Cause: "its process ended"}
+	l.failed(lost) // from the connection that ended
+	return lost
+}
+
+// A lost rank is named together with the call that it was missed in, by the name that the group has.
+func TestLostRankNamesTheCall(t *testing.T) {
+	g := dist.New(&losing{aborted: make(chan error, 1)}, dist.Options{})
+	err := g.AllReduce(dist.Of([]float32{1}), dist.Sum, dist.Label("bucket 3")).Wait(context.Background())
+	require.EqualError(t, err, `dist: group "world": rank 1 is lost: its process ended (during all-reduce #1 "bucket 3" (sum of float32 × 1))`)
+	require.Equal(t, err, g.Err())
+	require.NoError(t, g.Close())
+}
+
 // Diagnose names who called something else, and who left no record.
 func TestDiagnose(t *testing.T) {
 	dir := t.TempDir()

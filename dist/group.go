@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -47,6 +48,7 @@ type Group struct {
 	flight *recorder
 
 	collective *lane
+	running    atomic.Pointer[Handle] // in that lane
 
 	mu       sync.Mutex // guards what follows
 	messages map[stream]*lane
@@ -168,6 +170,7 @@ func (g *Group) reject(err error) error {
 
 // fail makes err the group's error, if it is the first, and tells the other ranks.
 func (g *Group) fail(err error) {
+	err = g.named(err)
 	g.mu.Lock()
 	if g.err != nil || g.left {
 		g.mu.Unlock()
@@ -184,6 +187,20 @@ func (g *Group) fail(err error) {
 	if _, e := g.DumpFlight(g.opts.FlightDir); e != nil {
 		g.opts.Log.Error("dist: the flight record could not be written", "group", g.opts.Name, "rank", g.Rank(), "error", e)
 	}
+}
+
+// named gives the error of a lost rank the group's name, which engines need not know, and the call that the loss ended.
+func (g *Group) named(err error) error {
+	lost, ok := err.(*RankLostError)
+	if !ok {
+		return err
+	}
+	named := *lost
+	named.Group = g.opts.Name
+	if h := g.running.Load(); h != nil && named.Call == "" {
+		named.Call = h.call.Signature.String()
+	}
+	return &named
 }
 
 // Close lets the calls that were issued finish (each has its deadline), then leaves the group. Waiting for a rank that has left is a *RankLostError.
@@ -216,6 +233,10 @@ func (g *Group) execute(h *Handle) {
 	if err == nil {
 		h.call.Deadline = time.Now().Add(h.call.Timeout)
 		g.flight.start(h.entry)
+		if !h.call.Op.PointToPoint() {
+			g.running.Store(h)
+			defer g.running.Store(nil)
+		}
 		if err = g.engine.Run(&h.call); err != nil {
 			g.fail(err)
 			err = g.Err() // the first error, whoever found it

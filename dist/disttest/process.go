@@ -261,6 +261,7 @@ func kill(t *testing.T, env func(rank int) []string) {
 		}
 		p.Await(t, "error", 2*time.Second)
 		require.Equal(t, fmt.Sprint(2, " ", procs[2].PID()), p.Await(t, "lost", 2*time.Second), "rank %d: %s", r, p.Said("error"))
+		require.Contains(t, p.Said("error"), `dist: group "world": rank 2 (process `)
 		p.Await(t, "end", 5*time.Second)
 	}
 	for _, name := range Leftovers(t) {
