@@ -28,6 +28,7 @@ type engine struct {
 	stream backend.Stream
 	call   backend.Call // scratch; backends read it before Launch returns
 	step   int64
+	tracer *tracer // nil: nobody watches
 }
 
 // nodeSeq orders graph nodes by age across all contexts of the process.

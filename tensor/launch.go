@@ -43,7 +43,7 @@ func (c *Ctx) launchMulti(op backend.Op, a *attrs, outs []*Tensor, ins ...*Tenso
 			k.NIn++
 		}
 	}
-	c.eng.stream.Launch(k)
+	c.submit(k)
 	keepAlive(outs)
 	keepAlive(ins)
 }
@@ -65,7 +65,7 @@ func (c *Ctx) elementwise(op backend.Op, a *attrs, out *Tensor, ins ...*Tensor) 
 	for i, t := range ins {
 		k.In[i] = t.broadcastView(out.Shape())
 	}
-	c.eng.stream.Launch(k)
+	c.submit(k)
 	runtime.KeepAlive(out)
 	keepAlive(ins)
 }

@@ -104,7 +104,7 @@ func (c *Ctx) matmul(op string, x, y *Tensor) *Tensor {
 	kc.Out[0] = z.view()
 	kc.In[0] = x.broadcastView(append(slices.Clone(batch), m, k))
 	kc.In[1] = y.broadcastView(append(batch, k, n))
-	c.eng.stream.Launch(kc)
+	c.submit(kc)
 	keepAlive([]*Tensor{x, y, z})
 	return z
 }

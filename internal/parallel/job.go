@@ -1,8 +1,10 @@
 package parallel
 
 import (
+	"context"
 	"errors"
 	"math"
+	"runtime/pprof"
 	"sync"
 	"sync/atomic"
 )
@@ -18,7 +20,8 @@ type job struct {
 	indexed func(worker, lo, hi int)
 	n       int64
 	chunk   int64
-	asked   []*worker // the workers that were offered this job, known to the caller alone
+	labels  *context.Context // that workers carry; nil: none
+	asked   []*worker        // the workers that were offered this job, known to the caller alone
 
 	_       [64]byte     // next is written by all workers: a cache line of its own
 	next    atomic.Int64 // the first index that has not been handed out
@@ -74,6 +77,10 @@ func (j *job) assist() {
 			j.stop()
 		}
 	}()
+	if j.labels != nil {
+		pprof.SetGoroutineLabels(*j.labels)
+		defer pprof.SetGoroutineLabels(context.Background())
+	}
 	j.work(int(j.joined.Add(1)))
 	completed = true
 }

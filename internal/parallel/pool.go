@@ -12,6 +12,7 @@
 package parallel
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync"
@@ -25,6 +26,7 @@ type Pool struct {
 	size    int       // workers including the caller
 	workers []*worker // the size-1 persistent goroutines
 
+	labels  atomic.Pointer[context.Context] // of loops that begin; nil: none
 	started atomic.Bool
 	closed  atomic.Bool
 	mu      sync.Mutex // guards free, and starting against closing
@@ -98,6 +100,17 @@ func (p *Pool) ForWorkers(n, chunk int, body func(worker, lo, hi int)) {
 	p.run(j, n, chunk)
 }
 
+// SetLabels gives workers the pprof labels of ctx while they work on loops that begin from now on; nil ends it. The caller of a loop keeps its own.
+func (p *Pool) SetLabels(ctx context.Context) {
+	switch {
+	case p == nil:
+	case ctx == nil:
+		p.labels.Store(nil)
+	default:
+		p.labels.Store(&ctx)
+	}
+}
+
 // Close ends the pool's goroutines and returns when they have ended; bodies that are running finish first. Later calls run serially on
 // their caller. Close may be called twice, but not from inside a body.
 func (p *Pool) Close() {
@@ -149,7 +162,7 @@ func (p *Pool) job() *job {
 
 // recycle puts a job back that no worker can reach any more.
 func (p *Pool) recycle(j *job) {
-	j.each, j.span, j.indexed, j.failure = nil, nil, nil, nil
+	j.each, j.span, j.indexed, j.failure, j.labels = nil, nil, nil, nil, nil
 	j.asked = j.asked[:0]
 	p.mu.Lock()
 	p.free = append(p.free, j)
@@ -161,7 +174,7 @@ func (p *Pool) run(j *job, n, chunk int) {
 	if !p.started.Load() {
 		p.start()
 	}
-	j.n, j.chunk = int64(n), int64(chunk)
+	j.n, j.chunk, j.labels = int64(n), int64(chunk), p.labels.Load()
 	j.next.Store(0)
 	j.joined.Store(0)
 	j.pending.Store(1)

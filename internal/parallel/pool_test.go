@@ -1,9 +1,12 @@
 package parallel_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/pprof"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -270,4 +273,28 @@ func BenchmarkFor(b *testing.B) {
 			}
 		})
 	}
+}
+
+// Workers carry the labels of a loop while they work on it.
+func TestLabels(t *testing.T) {
+	p := parallel.New(4)
+	defer p.Close()
+	labels := func() string {
+		var text bytes.Buffer
+		var once sync.Once
+		var all sync.WaitGroup
+		all.Add(4)
+		p.For(4, func(int) {
+			all.Done()
+			all.Wait() // all four are at work
+			once.Do(func() { require.NoError(t, pprof.Lookup("goroutine").WriteTo(&text, 1)) })
+		})
+		return text.String()
+	}
+	require.NotContains(t, labels(), `"op":"matmul"`)
+	p.SetLabels(pprof.WithLabels(context.Background(), pprof.Labels("op", "matmul")))
+	require.Contains(t, labels(), `"op":"matmul"`)
+	p.SetLabels(nil)
+	require.NotContains(t, labels(), `"op":"matmul"`)
+	(*parallel.Pool)(nil).SetLabels(context.Background())
 }

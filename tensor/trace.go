@@ -1,0 +1,78 @@
+package tensor
+
+import (
+	"context"
+	"runtime/pprof"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// KernelSpan is one kernel that ran, for a profile.
+type KernelSpan struct {
+	Name  string // of the kernel, as "matmul"; the gradient of an op is a kernel or several of other names
+	Path  string // of the module in whose forward or backward pass it ran, "" outside of any
+	Shape [MaxDims]int
+	Dims  int // of the first output, which Shape is of
+	Start time.Time
+	End   time.Time
+	// FLOPs are the floating-point operations of matrix products, attention included, and 0 for other kernels. Bytes are those of the operands' elements,
+	// each read or written once.
+	FLOPs, Bytes float64
+}
+
+// labelled is a backend whose workers can carry labels for CPU profiles.
+type labelled interface {
+	SetLabels(ctx context.Context)
+}
+
+// tracer watches an engine's kernels.
+type tracer struct {
+	f      func(KernelSpan)
+	ctx    context.Context
+	labels [backend.NumOps]context.Context // ctx with the kernel's label
+}
+
+// Trace tells f of every kernel that c, what c was derived from and what derives from either launch from now on, on the launching goroutine; a nil f ends it.
+// Each kernel is waited for before the next is launched, so that its time is its own. While a kernel runs, the goroutines that work on it carry the
+// pprof label op beside the labels of ctx, which the caller's goroutine gets back afterwards. Where nobody traces, a launch costs nothing more than a
+// comparison.
+func (c *Ctx) Trace(ctx context.Context, f func(KernelSpan)) {
+	if f == nil {
+		c.eng.tracer = nil
+		return
+	}
+	t := &tracer{f: f, ctx: ctx}
+	for op := range t.labels {
+		t.labels[op] = pprof.WithLabels(ctx, pprof.Labels("op", backend.Op(op).String()))
+	}
+	c.eng.tracer = t
+}
+
+// submit launches k on the stream, under the tracer's eyes if there is one.
+func (c *Ctx) submit(k *backend.Call) {
+	if c.eng.tracer != nil {
+		c.traced(c.eng.tracer, k)
+		return
+	}
+	c.eng.stream.Launch(k)
+}
+
+func (c *Ctx) traced(t *tracer, k *backend.Call) {
+	span := KernelSpan{Name: k.Op.String(), Path: c.path, Shape: k.Out[0].Shape, Dims: k.Out[0].NDim}
+	span.FLOPs, span.Bytes = k.Cost()
+	pprof.SetGoroutineLabels(t.labels[k.Op])
+	workers, ok := c.eng.dev.be.(labelled)
+	if ok {
+		workers.SetLabels(t.labels[k.Op])
+	}
+	span.Start = time.Now()
+	c.eng.stream.Launch(k)
+	c.eng.stream.Sync()
+	span.End = time.Now()
+	if ok {
+		workers.SetLabels(nil)
+	}
+	pprof.SetGoroutineLabels(t.ctx)
+	t.f(span)
+}
