@@ -48,6 +48,7 @@ type Accelerator struct {
 
 	hook    ddp.Hook   // nil: what ddp_comm_hook says
 	trace   func(Span) // nil: nobody watches
+	traced  time.Time  // when the last call of the group ended that trace was told of
 	forward time.Time  // when the context of a forward pass was last made, if somebody watches
 	kernels string     // the variant, which ranks compare
 }
@@ -266,7 +267,7 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 // finishBuckets waits for the exchange of gradients.
 func (a *Accelerator) finishBuckets(ctx context.Context) error {
 	if a.trace != nil {
-		defer a.traceReduce(time.Now())
+		defer a.tracePhase("wait", time.Now())
 	}
 	return a.ddp.Finish(ctx)
 }
@@ -283,12 +284,19 @@ func (a *Accelerator) ScaleGrads(f float64) {
 // ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures) and
 // returns the norm before.
 func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
+	if a.trace != nil {
+		defer a.tracePhase("clip", time.Now())
+	}
 	return optim.ClipGradNorm(a.ctx, a.params, maxNorm)
 }
 
 // Step updates the parameters, and moves running statistics, as batch norm's, by each of the
 // window's leaves in their order. A step that is left out leaves both as they were.
 func (a *Accelerator) Step() {
+	if a.trace != nil {
+		defer a.traceCollectives()
+		defer a.tracePhase("optimizer", time.Now())
+	}
 	a.opt.Step(a.ctx)
 	if a.stats != nil {
 		a.stats.track()

@@ -264,7 +264,9 @@ func TestTracer(t *testing.T) {
 			}
 			count[s.Name]++
 		}
-		require.Equal(t, map[string]int{"forward": 8, "backward": 8, "bucket": 2, "wait": 2}, count)
+		require.Positive(t, count["collective"], "counts, losses and control are agreed on")
+		delete(count, "collective")
+		require.Equal(t, map[string]int{"forward": 8, "backward": 8, "bucket": 2, "wait": 2, "clip": 2, "optimizer": 2}, count)
 	}
 }
 

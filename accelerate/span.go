@@ -2,21 +2,24 @@ package accelerate
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/dist"
 )
 
 // Span is a piece of a training step's time on one rank, for a picture of the step.
 type Span struct {
 	Rank int
 	// Name is forward (from TrainCtx to Backward), backward, bucket (a bucket's exchange
-	// with the other ranks, beside the rank's own work) or wait (Reduce, where the rank
-	// waits for what is not exchanged yet).
+	// with the other ranks, beside the rank's own work), wait (Reduce, where the rank
+	// waits for what is not exchanged yet), clip (ClipGradNorm), optimizer (Step) or
+	// collective (any other call of the group, told of at the end of Step).
 	Name   string
-	Detail string    // the leaf, or the bucket
-	Bytes  int       // of a bucket
-	Queued time.Time // of a bucket: when its last gradient was complete
+	Detail string    // the leaf, the bucket, or the call
+	Bytes  int       // of a bucket or call
+	Queued time.Time // of a bucket, when its last gradient was complete; of a call, when it was made
 	Start  time.Time
 	End    time.Time
 }
@@ -24,6 +27,9 @@ type Span struct {
 // WithTracer tells f of each step's spans, on the rank's goroutine. It costs a few
 // microseconds a step, and nothing where it is not set.
 func WithTracer(f func(Span)) Option { return func(a *Accelerator) { a.trace = f } }
+
+// SetTracer is WithTracer for an accelerator that exists, before Prepare; nil ends it.
+func (a *Accelerator) SetTracer(f func(Span)) { a.trace = f }
 
 // traceBackward reports the backward pass that began at start, and its forward pass.
 func (a *Accelerator) traceBackward(leaf int, start time.Time) {
@@ -35,9 +41,28 @@ func (a *Accelerator) traceBackward(leaf int, start time.Time) {
 	a.trace(Span{Rank: a.rank, Name: "backward", Detail: detail, Start: start, End: time.Now()})
 }
 
-// traceReduce reports the wait that began at start.
-func (a *Accelerator) traceReduce(start time.Time) {
-	a.trace(Span{Rank: a.rank, Name: "wait", Start: start, End: time.Now()})
+// tracePhase reports a phase without details that began at start.
+func (a *Accelerator) tracePhase(name string, start time.Time) {
+	a.trace(Span{Rank: a.rank, Name: name, Start: start, End: time.Now()})
+}
+
+// traceCollectives reports the calls of the group that ended since the last time, but for buckets.
+func (a *Accelerator) traceCollectives() {
+	if a.group == nil {
+		return
+	}
+	since := a.traced
+	for _, e := range a.group.Flight().Entries {
+		if e.State != dist.Finished || !e.EndedAt.After(since) {
+			continue
+		}
+		if e.EndedAt.After(a.traced) {
+			a.traced = e.EndedAt
+		}
+		if detail := strings.TrimSpace(fmt.Sprintf("%s %s", e.Op, e.Label)); !strings.HasPrefix(e.Label, "bucket ") {
+			a.trace(Span{Rank: a.rank, Name: "collective", Detail: detail, Bytes: e.Count * e.DType.Size(), Queued: e.QueuedAt, Start: e.StartedAt, End: e.EndedAt})
+		}
+	}
 }
 
 // traceBuckets is the reducer's tracer; nil if nobody watches.
@@ -46,6 +71,9 @@ func (a *Accelerator) traceBuckets() func(ddp.Span) {
 		return nil
 	}
 	return func(s ddp.Span) {
+		if a.trace == nil {
+			return
+		}
 		a.trace(Span{Rank: a.rank, Name: "bucket", Detail: s.Label, Bytes: s.Bytes, Queued: s.Queued, Start: s.Started, End: s.Ended})
 	}
 }

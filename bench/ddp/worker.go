@@ -208,6 +208,9 @@ func (r *recorder) begin(rank int) {
 }
 
 func (r *recorder) add(s accelerate.Span) {
+	if colours[s.Name] == "" {
+		return // not drawn
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last = append(r.last, span(s))
