@@ -25,6 +25,7 @@ func unusual() *args.TrainingArguments {
 		LoggingStrategy: args.StrategyEpoch, LoggingSteps: 0.125, LoggingFirstStep: true,
 		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, LogLevelReplica: args.LogLevelInfo, DisableTQDM: new(false),
 		ReportTo: []string{"jsonl", "tensorboard"}, RunName: "täst \"x\"",
+		Profile: "prof", ProfileSkipFirst: 4, ProfileSteps: 5,
 		EvalStrategy: args.StrategySteps, EvalSteps: new(10.0), EvalDelay: 3, EvalOnStart: true, PredictionLossOnly: true,
 		LoadBestModelAtEnd: true, MetricForBestModel: "accuracy", GreaterIsBetter: new(true),
 		SaveStrategy: args.StrategySteps, SaveSteps: 20, SaveTotalLimit: new(2), SaveOnlyModel: true, ResumeFromCheckpoint: "last",

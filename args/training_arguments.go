@@ -90,6 +90,13 @@ type TrainingArguments struct {
 	ReportTo []string `json:"report_to" split:"," usage:"reporters of training figures, or none, or all"`
 	// RunName is the run's name in reporters. Empty: they choose.
 	RunName string `json:"run_name" usage:"name of the run in reporters"`
+	// Profile is the folder to which some steps' profile is written: a trace, a table of kernels and a CPU profile
+	// per rank. Empty: none.
+	Profile string `json:"profile" path:"true" usage:"folder for a profile of some steps: a Chrome trace, a table of kernels and a CPU profile for each rank"`
+	// ProfileSkipFirst is the number of steps before the profiled ones.
+	ProfileSkipFirst int `json:"profile_skip_first" usage:"steps before those that profile records"`
+	// ProfileSteps is the number of steps that Profile records.
+	ProfileSteps int `json:"profile_steps" usage:"steps that profile records"`
 
 	// EvalStrategy says when to evaluate during training.
 	EvalStrategy Strategy `json:"eval_strategy" choices:"no,steps,epoch" usage:"when to evaluate during training"`
@@ -213,6 +220,8 @@ func Default(outputDir string) *TrainingArguments {
 		LogLevelReplica:           LogLevelWarning,
 		LogOnEachNode:             true,
 		ReportTo:                  []string{ReportNone},
+		ProfileSkipFirst:          2,
+		ProfileSteps:              3,
 		EvalStrategy:              StrategyNo,
 		SaveStrategy:              StrategySteps,
 		SaveSteps:                 500,

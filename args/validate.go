@@ -146,6 +146,8 @@ func (a *TrainingArguments) checkSaving(c *Checker) {
 func (a *TrainingArguments) checkReporting(c *Checker) {
 	_, want := reporters(a.ReportTo, nil)
 	c.Require(want == "", "report_to", a.ReportTo, want)
+	atLeast(c, "profile_skip_first", a.ProfileSkipFirst, 0)
+	atLeast(c, "profile_steps", a.ProfileSteps, 1)
 }
 
 func (a *TrainingArguments) checkData(c *Checker) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -270,4 +272,32 @@ func TestLogOnEachNode(t *testing.T) {
 			require.True(t, log.Enabled(t.Context(), slog.LevelWarn))
 		}
 	}
+}
+
+// A profile of each rank has its phases and collective calls, and changes no bit.
+func TestProfile(t *testing.T) {
+	want := trainOnRanks(t, 2)
+	for _, ranks := range []int{1, 2} {
+		dir := t.TempDir()
+		got := trainOnRanks(t, ranks, func(a *args.TrainingArguments) { a.Profile, a.ProfileSkipFirst, a.ProfileSteps = dir, 1, 3 })
+		require.Equal(t, want.weights, got.weights)
+		for rank := range ranks {
+			text, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("ops_rank%d.txt", rank)))
+			require.NoError(t, err)
+			rows := []string{"data", "forward", "backward", "clip", "optimizer", "evaluate", "save", "matmul", "attention_grad"}
+			if ranks > 1 {
+				rows = append(rows, "wait", "bucket", "collective")
+			}
+			for _, row := range rows {
+				require.Regexp(t, `(?m)^`+row+` +\d`, string(text), "rank %d of %d", rank, ranks)
+			}
+			require.FileExists(t, filepath.Join(dir, fmt.Sprintf("trace_rank%d.json", rank)))
+		}
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	a := rankArgs(2)
+	a.Profile = filepath.Join(file, "x")
+	_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(3))).Train()
+	require.ErrorContains(t, err, "profile: mkdir")
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/accelerate/profile"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
@@ -28,6 +29,7 @@ type run struct {
 	steps    samplers.Steps
 	stream   *samplers.Stream // of windows, in step with loader
 	loader   *data.Loader
+	prof     *profile.Profiler // nil: nobody watches
 
 	progress progress
 	owed     owed
@@ -128,6 +130,7 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 	if err := r.plan(); err != nil {
 		return nil, err
 	}
+	r.watch()
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}

@@ -18,7 +18,9 @@ import (
 // step runs one optimizer step and reports whether the epoch has more.
 func (r *run) step() (more bool, err error) {
 	begin := time.Now()
+	endData := r.prof.Region("data")
 	w, batches, err := r.window()
+	endData()
 	if err != nil {
 		return false, err
 	}
@@ -33,6 +35,9 @@ func (r *run) step() (more bool, err error) {
 		return false, err
 	}
 	if err := r.update(sum, &stats); err != nil {
+		return false, err
+	}
+	if err := r.prof.Step(); err != nil {
 		return false, err
 	}
 	r.count(w, sum, &stats, time.Since(begin))

@@ -64,7 +64,9 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 		return nil, errors.Join(err, t.callbacks.Close())
 	}
 	defer r.close()
-	err = r.loop(ctx)
+	if err = r.prof.Start(r.ctx, r.acc.Ctx()); err == nil {
+		err = r.endProfile(r.loop(ctx))
+	}
 	var end error
 	if interrupted := errors.Is(err, ErrInterrupted); err == nil || interrupted {
 		end = r.end(interrupted)
@@ -181,11 +183,14 @@ func (r *run) act(ctx context.Context) error {
 		}
 	}
 	if c.ShouldEvaluate {
+		end := r.prof.Region("evaluate")
 		if err := r.evaluate(ctx); err != nil {
 			return err
 		}
+		end()
 	}
 	if c.ShouldSave {
+		defer r.prof.Region("save")()
 		return r.save(context.WithoutCancel(ctx))
 	}
 	return nil

@@ -165,6 +165,15 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		r.requireLearned(t, 0)
 		require.Contains(t, r.stdout, "each rank: 320 backward passes, 80 exchanges\n")
 	},
+	"profile": func(t *testing.T, _ string, r result) {
+		require.Regexp(t, `^rank 0: 3 steps from step 3 on, `, r.stdout)
+		for _, row := range []string{"forward", "backward", "optimizer", "bucket", "matmul", "attention", "adamw", "between kernels"} {
+			require.Regexp(t, `(?m)^`+row+` `, r.stdout)
+		}
+		for _, file := range []string{"trace_rank0.json", "trace_rank1.json", "ops_rank1.txt"} {
+			require.FileExists(t, filepath.Join(r.dir, "out", "profile", file))
+		}
+	},
 	"resume": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
 		require.Contains(t, r.stdout, "trainer: interrupted after step 29: context canceled\n")

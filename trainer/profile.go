@@ -1,0 +1,27 @@
+package trainer
+
+import (
+	"errors"
+
+	"github.com/lockstep-ml/lockstep/accelerate/profile"
+)
+
+// watch makes the profiler that the arguments ask for. Without one r.prof stays nil, and all it does is nothing.
+func (r *run) watch() {
+	if r.args.Profile == "" {
+		return
+	}
+	r.prof = profile.New(profile.Options{
+		Dir: r.args.Profile, Rank: r.acc.Rank(), SkipFirst: r.args.ProfileSkipFirst, Active: r.args.ProfileSteps, Log: r.log,
+	})
+	r.acc.SetTracer(r.prof.Span)
+}
+
+// endProfile writes a profile whose steps have not all come.
+func (r *run) endProfile(err error) error {
+	if r.prof == nil {
+		return err
+	}
+	r.acc.SetTracer(nil)
+	return errors.Join(err, r.prof.Close())
+}
