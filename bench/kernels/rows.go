@@ -76,7 +76,7 @@ func rows() []row {
 		all = append(all, attention(t, true), attention(t, false))
 	}
 	all = append(all, productRows()...)
-	return append(all, steps()...)
+	return append(append(all, imageRows()...), steps()...)
 }
 
 // filled is a tensor of small numbers.
