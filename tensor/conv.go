@@ -5,7 +5,7 @@ import (
 )
 
 // convBlock is the number of bytes of unfolded windows that a convolution works on at a time, but at least one sample's.
-const convBlock = 16 << 20
+const convBlock = 32 << 20
 
 // Conv2DOptions are the attributes of Conv2D; the pairs are for rows and columns. The
 // zero value moves the kernel by one pixel, without padding.
@@ -123,38 +123,83 @@ func (c *Ctx) convolution(x, weight, bias *Tensor, opt Conv2DOptions) *convoluti
 	return g
 }
 
-// workspace is the memory in which a convolution works on a block of samples.
+// workspace is the memory in which a convolution works on a block of samples, whose elements lie side by side: what is done for one is then done for all at once.
 type workspace struct {
 	c       *Ctx
 	block   int     // samples
-	cols    *Tensor // windows, as [C,KH,KW,samples,OH,OW]: one matrix for all samples
-	results *Tensor // results or their gradients, as [O,samples,OH·OW]
+	pixels  *Tensor // [C,H,W,samples]
+	cols    *Tensor // windows, [C,KH,KW,OH,OW,samples]; the pixels themselves where each window is one of them
+	results *Tensor // results or their gradients, [O,OH,OW,samples]
 }
 
 // blocks calls f for each block of n samples from first on. Blocks depend on the shape alone.
 func (g *convolution) blocks(c *Ctx, dt DType, f func(w *workspace, first, n int)) {
-	w := &workspace{c: c, block: min(g.n, max(1, convBlock/max(1, g.groups*g.depth*g.area*dt.Size())))}
-	w.cols = c.empty("Conv2D", dt, g.groups*g.depth*g.area*w.block)
+	w := &workspace{c: c, block: max(1, convBlock/max(1, g.groups*g.depth*g.area*dt.Size()))}
+	if w.block > convLanes {
+		w.block -= w.block % convLanes
+	}
+	w.block = min(g.n, w.block)
+	w.pixels = c.empty("Conv2D", dt, g.c*g.size[0]*g.size[1]*w.block)
+	w.cols = w.pixels
+	if !g.pointwise() {
+		w.cols = c.empty("Conv2D", dt, g.groups*g.depth*g.area*w.block)
+		defer w.cols.Free()
+	}
 	w.results = c.empty("Conv2D", dt, g.o*g.area*w.block)
-	defer w.cols.Free()
+	defer w.pixels.Free()
 	defer w.results.Free()
 	for first := 0; first < g.n; first += w.block {
 		f(w, first, min(w.block, g.n-first))
 	}
 }
 
-// windows shows the windows of n samples as the backend wants them, [n,C,KH,KW,OH,OW], and as matrices [groups,depth,n·area].
-func (g *convolution) windows(w *workspace, n int) (cols, matrices *Tensor) {
-	cols = w.cols.reshaped([]int{g.c, g.kernel[0], g.kernel[1], n, g.places[0], g.places[1]})
-	s := cols.stride
-	cols.shape = [MaxDims]int{n, g.c, g.kernel[0], g.kernel[1], g.places[0], g.places[1]}
-	cols.stride = [MaxDims]int{s[3], s[0], s[1], s[2], s[4], s[5]}
-	return cols, w.cols.reshaped([]int{g.groups, g.depth, n * g.area})
+// convLanes is what the number of samples in a block is a multiple of, if it is larger.
+const convLanes = 16
+
+// pointwise reports whether the windows are the pixels, one by one.
+func (g *convolution) pointwise() bool {
+	one := [2]int{1, 1}
+	return g.kernel == one && g.stride == one && g.padding == [2]int{}
 }
 
-// matrices shows the results of n samples as [groups,O/groups,n·area].
+// gather copies samples from first on of images [N,…] to room […,n], or back.
+func (w *workspace) gather(room, images *Tensor, first, n int, back bool) {
+	each := images.Numel() / max(images.shape[0], 1)
+	samples, side := images.narrow(0, first, n).reshaped([]int{n, each}), swapLast(room.reshaped([]int{each, n}))
+	if back {
+		w.c.launch(backend.OpCopy, samples, side)
+		return
+	}
+	w.c.launch(backend.OpCopy, swapLast(side), swapLast(samples))
+}
+
+// unfold copies the windows of samples from first on, and shows them as matrices [groups,depth,area·n].
+func (g *convolution) unfold(w *workspace, x *Tensor, first, n int) *Tensor {
+	w.gather(w.pixels, x, first, n, false)
+	if !g.pointwise() {
+		slide := g.attrs()
+		w.c.launchAttrs(backend.OpIm2Col, &slide, g.windows(w, n), g.planes(w, n))
+	}
+	return g.columns(w, n)
+}
+
+// columns shows the windows of n samples as matrices [groups,depth,area·n].
+func (g *convolution) columns(w *workspace, n int) *Tensor {
+	return w.cols.reshaped([]int{g.groups, g.depth, g.area * n})
+}
+
+// windows and planes show windows and pixels of n samples as the backend wants them.
+func (g *convolution) windows(w *workspace, n int) *Tensor {
+	return w.cols.reshaped([]int{g.c, g.kernel[0], g.kernel[1], g.places[0], g.places[1], n})
+}
+
+func (g *convolution) planes(w *workspace, n int) *Tensor {
+	return w.pixels.reshaped([]int{g.c, g.size[0], g.size[1], n})
+}
+
+// matrices shows the results of n samples as [groups,O/groups,area·n].
 func (g *convolution) matrices(w *workspace, n int) *Tensor {
-	return w.results.reshaped([]int{g.groups, g.o / g.groups, n * g.area})
+	return w.results.reshaped([]int{g.groups, g.o / g.groups, g.area * n})
 }
 
 // kernels shows the weight as matrices [groups,O/groups,depth].
@@ -162,30 +207,17 @@ func (g *convolution) kernels(weight *Tensor) *Tensor {
 	return weight.reshaped([]int{g.groups, g.o / g.groups, g.depth})
 }
 
-// exchange copies the results of n samples between y [N,O,OH,OW], from sample first on, and the workspace.
-func (g *convolution) exchange(w *workspace, y *Tensor, first, n int, toY bool) {
-	image := y.narrow(0, first, n).reshaped([]int{n, g.o, g.area})
-	image.shape[0], image.shape[1], image.stride[0], image.stride[1] = g.o, n, image.stride[1], image.stride[0]
-	room := w.results.reshaped([]int{g.o, n, g.area})
-	if toY {
-		w.c.launch(backend.OpCopy, image, room)
-		return
-	}
-	w.c.launch(backend.OpCopy, room, image)
-}
-
 func (g *convolution) forward(c *Ctx, x, weight, bias *Tensor) *Tensor {
 	y := c.empty("Conv2D", x.dtype, g.n, g.o, g.places[0], g.places[1])
-	a, slide := attrs{}, g.attrs()
+	a := attrs{}
 	g.blocks(c, x.dtype, func(w *workspace, first, n int) {
-		cols, matrices := g.windows(w, n)
-		c.launchAttrs(backend.OpIm2Col, &slide, cols, x.narrow(0, first, n))
+		matrices := g.unfold(w, x, first, n)
 		if bias != nil {
-			c.elementwise(backend.OpCopy, &attrs{}, w.results.reshaped([]int{g.o, n * g.area}), bias.reshaped([]int{g.o, 1}))
+			c.elementwise(backend.OpCopy, &attrs{}, w.results.reshaped([]int{g.o, g.area * n}), bias.reshaped([]int{g.o, 1}))
 			a.ints[0] = 1
 		}
 		c.launchAttrs(backend.OpMatMul, &a, g.matrices(w, n), g.kernels(weight), matrices)
-		g.exchange(w, y, first, n, true)
+		w.gather(w.results, y, first, n, true)
 	})
 	return y
 }
@@ -193,12 +225,14 @@ func (g *convolution) forward(c *Ctx, x, weight, bias *Tensor) *Tensor {
 // inputGrad is the gradient of the images: each window's is Wᵀ·dY, and is folded back.
 func (g *convolution) inputGrad(c *Ctx, dy, weight *Tensor) *Tensor {
 	dx := c.empty("Conv2D", dy.dtype, g.n, g.c, g.size[0], g.size[1])
-	slide := g.attrs()
 	g.blocks(c, dy.dtype, func(w *workspace, first, n int) {
-		cols, matrices := g.windows(w, n)
-		g.exchange(w, dy, first, n, false)
-		c.launch(backend.OpMatMul, matrices, swapLast(g.kernels(weight)), g.matrices(w, n))
-		c.launchAttrs(backend.OpCol2Im, &slide, dx.narrow(0, first, n), cols)
+		w.gather(w.results, dy, first, n, false)
+		c.launch(backend.OpMatMul, g.columns(w, n), swapLast(g.kernels(weight)), g.matrices(w, n))
+		if !g.pointwise() {
+			slide := g.attrs()
+			c.launchAttrs(backend.OpCol2Im, &slide, g.planes(w, n), g.windows(w, n))
+		}
+		w.gather(w.pixels, dx, first, n, true)
 	})
 	return dx
 }
@@ -209,11 +243,10 @@ func (g *convolution) weightGrad(c *Ctx, dy, x *Tensor) *Tensor {
 		return Zeros(c, dy.dtype, g.groups, g.o/g.groups, g.depth)
 	}
 	dw := c.empty("Conv2D", dy.dtype, g.groups, g.o/g.groups, g.depth)
-	a, slide := attrs{}, g.attrs()
+	a := attrs{}
 	g.blocks(c, x.dtype, func(w *workspace, first, n int) {
-		cols, matrices := g.windows(w, n)
-		c.launchAttrs(backend.OpIm2Col, &slide, cols, x.narrow(0, first, n))
-		g.exchange(w, dy, first, n, false)
+		matrices := g.unfold(w, x, first, n)
+		w.gather(w.results, dy, first, n, false)
 		c.launchAttrs(backend.OpMatMul, &a, dw, g.matrices(w, n), swapLast(matrices))
 		a.ints[0] = 1 // the first block overwrites, the others add
 	})

@@ -61,18 +61,21 @@ func AvgPool2D(c *Ctx, x *Tensor, opt Pool2DOptions) *Tensor {
 	if x.dtype.IsHalf() {
 		return Cast(c, AvgPool2D(c, Cast(c, x, Float32), opt), x.dtype)
 	}
-	return Mean(c, unfold(c, name, Contiguous(c, x), s), []int{2, 3}, false)
+	windows := Mean(c, unfold(c, name, Contiguous(c, x), s), []int{1, 2}, false)
+	return Reshape(c, windows, x.shape[0], x.shape[1], s.places[0], s.places[1])
 }
 
-// unfold is what each window sees, [N,C,KH,KW,OH,OW].
+// unfold is what each window sees, [N·C,KH,KW,OH,OW].
 func unfold(c *Ctx, name string, x *Tensor, s sliding) *Tensor {
-	y := c.empty(name, x.dtype, x.shape[0], x.shape[1], s.kernel[0], s.kernel[1], s.places[0], s.places[1])
+	planes := []int{x.shape[0] * x.shape[1], s.size[0], s.size[1], 1}
+	windows := []int{planes[0], s.kernel[0], s.kernel[1], s.places[0], s.places[1], 1}
+	y := c.empty(name, x.dtype, windows[:5]...)
 	a := s.attrs()
-	c.launchAttrs(backend.OpIm2Col, &a, y, x)
+	c.launchAttrs(backend.OpIm2Col, &a, y.reshaped(windows), x.reshaped(planes))
 	shape, dt := x.Shape(), x.dtype
 	c.record(name, []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
 		dx := b.empty(name, dt, shape...)
-		b.launchAttrs(backend.OpCol2Im, &a, dx, b.materialize(name, b.Grad(0)))
+		b.launchAttrs(backend.OpCol2Im, &a, dx.reshaped(planes), b.materialize(name, b.Grad(0)).reshaped(windows))
 		b.Set(0, dx)
 	})
 	return y

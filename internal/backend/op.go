@@ -163,13 +163,13 @@ const (
 	// Loshchilov & Hutter 2019.
 	OpAdamW
 
-	// Images: contiguous, channels before rows and columns. A window is moved over the last two dims of x [N,C,H,W]: its element (a,b) at place (i,j)
-	// is x's element (i·sh − ph + a·dh, j·sw − pw + b·dw), or padding where x has none. Ints: [0] sh, [1] sw > 0 (stride), [2] ph, [3] pw ≥ 0 (padding),
+	// Images: contiguous. A window is moved over rows and columns of planes of H × W pixels: its element (a,b) at place (i,j) is pixel
+	// (i·sh − ph + a·dh, j·sw − pw + b·dw), or padding where there is none. Ints: [0] sh, [1] sw > 0 (stride), [2] ph, [3] pw ≥ 0 (padding),
 	// [4] dh, [5] dw > 0 (dilation).
 
-	// OpIm2Col: In0 x [N,C,H,W] → Out0 [N,C,KH,KW,OH,OW], what each window sees; 0 for padding. Out0 strided, but contiguous in its last two dims. Floats.
+	// OpIm2Col: In0 x [P,H,W,L], P planes of pixels of L elements → Out0 [P,KH,KW,OH,OW,L], what each window sees; 0 for padding. Floats.
 	OpIm2Col
-	// OpCol2Im: its gradient. In0 [N,C,KH,KW,OH,OW], strided likewise → Out0 x [N,C,H,W], overwritten: the elements that a pixel went to are added in the order of (a,b).
+	// OpCol2Im: its gradient. In0 [P,KH,KW,OH,OW,L] → Out0 x [P,H,W,L], overwritten: the elements that a pixel went to are added in the order of (a,b).
 	OpCol2Im
 	// OpMaxPool: In0 x [N,C,H,W], H and W > 0 → Out0 [N,C,OH,OW], Out1 int64 of the same shape: maximum of each window and its place y·W + x, the first
 	// one's; NaN wins. Ints[4], [5]: the window's size KH, KW (no dilation); padding is not seen and at most half of it; OH = (H + 2·ph − KH)/sh + 1,

@@ -1,15 +1,13 @@
 package cpu
 
 import (
-	"unsafe"
-
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// window is how the window of an image op moves over planes of h × w pixels: kh × kw elements at each of oh × ow places.
+// window is how the window of an image op moves over planes of h × w pixels of depth elements: kh × kw pixels at each of oh × ow places.
 type window struct {
-	planes                 int
+	planes, depth          int
 	h, w, kh, kw, oh, ow   int
 	sh, sw, ph, pw, dh, dw int
 }
@@ -17,28 +15,21 @@ type window struct {
 // windowOf lays out OpIm2Col or OpCol2Im; Launch has checked the views, check the rest.
 func windowOf(c *backend.Call, image, cols *backend.View) window {
 	s, k := &image.Shape, &cols.Shape
-	return window{planes: s[0] * s[1], h: s[2], w: s[3], kh: k[2], kw: k[3], oh: k[4], ow: k[5],
+	return window{planes: s[0], h: s[1], w: s[2], depth: s[3], kh: k[1], kw: k[2], oh: k[3], ow: k[4],
 		sh: c.Ints[0], sw: c.Ints[1], ph: c.Ints[2], pw: c.Ints[3], dh: c.Ints[4], dw: c.Ints[5]}
 }
 
 // wantWindow faults unless the operands of OpIm2Col or OpCol2Im fit.
 func (d *Device) wantWindow(c *backend.Call, image, cols *backend.View) {
-	if image.DType != cols.DType || image.NDim != 4 || cols.NDim != 6 || image.Shape[0] != cols.Shape[0] || image.Shape[1] != cols.Shape[1] {
+	if image.DType != cols.DType || image.NDim != 4 || cols.NDim != 6 || image.Shape[0] != cols.Shape[0] || image.Shape[3] != cols.Shape[5] {
 		d.fault(c, "image of %s and shape %v, windows of %s and shape %v", image.DType, image.Shape[:image.NDim], cols.DType, cols.Shape[:cols.NDim])
 	}
-	if !image.Contiguous() || cols.Shape[5] > 1 && cols.Stride[5] != 1 || cols.Shape[4] > 1 && cols.Stride[4] != cols.Shape[5] {
-		d.fault(c, "image of strides %v, windows of strides %v: want them contiguous, the windows in the last two dims", image.Stride[:4], cols.Stride[:6])
+	if !image.Contiguous() || !cols.Contiguous() {
+		d.fault(c, "image of strides %v, windows of strides %v: want them contiguous", image.Stride[:4], cols.Stride[:6])
 	}
 	if c.Ints[0] < 1 || c.Ints[1] < 1 || c.Ints[2] < 0 || c.Ints[3] < 0 || c.Ints[4] < 1 || c.Ints[5] < 1 {
 		d.fault(c, "stride, padding, dilation %v", c.Ints[:6])
 	}
-}
-
-// placesOf is what element (a,b) of the window sees of a plane: a matrix of places.
-func placesOf[T float](g *window, cols *backend.View, plane, a, b int) []T {
-	n, ch := plane/cols.Shape[1], plane%cols.Shape[1]
-	first := cols.Offset + n*cols.Stride[0] + ch*cols.Stride[1] + a*cols.Stride[2] + b*cols.Stride[3]
-	return unsafe.Slice((*T)(at(cols, first)), g.oh*g.ow)
 }
 
 // inside is the range of places j < places whose pixel j·stride + offset lies in 0 ≤ pixel < size.
@@ -58,7 +49,7 @@ func im2ColKernel(d *Device, c *backend.Call) {
 	t := d.begin(c)
 	defer t.end()
 	g := windowOf(c, &c.In[0], &c.Out[0])
-	units, grain := g.planes*g.kh*g.kw, max(1, elementGrain/max(1, g.oh*g.ow))
+	units, grain := g.planes*g.kh*g.kw, max(1, elementGrain/max(1, g.oh*g.ow*g.depth))
 	switch c.In[0].DType {
 	case dtype.Float32:
 		t.do(units, grain, im2ColUnits[float32])
@@ -69,18 +60,17 @@ func im2ColKernel(d *Device, c *backend.Call) {
 	}
 }
 
-// im2ColUnits copies what one element of the window sees of one plane, for each unit.
+// im2ColUnits copies what one pixel of the window sees of one plane, for each unit.
 func im2ColUnits[T float](t *task, _ *lane, lo, hi int) {
 	g := windowOf(t.c, &t.c.In[0], &t.c.Out[0])
 	for u := lo; u < hi; u++ {
 		a, b := u/g.kw%g.kh, u%g.kw
-		plane := u / (g.kw * g.kh)
-		x, y := row[T](&t.c.In[0], plane, g.h*g.w), placesOf[T](&g, &t.c.Out[0], plane, a, b)
+		x, y := row[T](&t.c.In[0], u/(g.kw*g.kh), g.h*g.w*g.depth), row[T](&t.c.Out[0], u, g.oh*g.ow*g.depth)
 		seePlaces(&g, y, x, a, b)
 	}
 }
 
-// seePlaces sets y to what element (a,b) of the window sees of the plane x.
+// seePlaces sets y to what pixel (a,b) of the window sees of the plane x.
 func seePlaces[T float](g *window, y, x []T, a, b int) {
 	left, top := b*g.dw-g.pw, a*g.dh-g.ph
 	first, last := inside(g.ow, g.w, g.sw, left)
@@ -89,28 +79,25 @@ func seePlaces[T float](g *window, y, x []T, a, b int) {
 		clear(y)
 		return
 	}
-	clear(y[:above*g.ow])
-	clear(y[below*g.ow:])
-	y, x = y[above*g.ow:below*g.ow], x[(above*g.sh+top)*g.w+first*g.sw+left:]
-	if g.sw == 1 && g.sh == 1 && g.ow == g.w { // the plane, moved; what wrapped around is overwritten below
-		copy(y[first:len(y)-(g.ow-last)], x)
-	}
-	for i := range below - above {
-		line, from := y[i*g.ow:][:g.ow], x[i*g.sh*g.w:]
-		for j := range first {
-			line[j] = 0
-		}
-		for j := last; j < g.ow; j++ {
-			line[j] = 0
-		}
-		line = line[first:last]
+	n, width := g.depth, g.ow*g.depth
+	clear(y[:above*width])
+	clear(y[below*width:])
+	for i := above; i < below; i++ {
+		line, from := y[i*width:][:width], x[((i*g.sh+top)*g.w+first*g.sw+left)*n:]
+		clear(line[:first*n])
+		clear(line[last*n:])
+		line = line[first*n : last*n]
 		switch {
-		case g.sw > 1:
+		case g.sw == 1:
+			copy(line, from)
+		case n == 1:
 			for j := range line {
 				line[j] = from[j*g.sw]
 			}
-		case g.sh > 1 || g.ow != g.w:
-			copy(line, from)
+		default:
+			for j := range last - first {
+				copy(line[j*n:(j+1)*n], from[j*g.sw*n:])
+			}
 		}
 	}
 }
@@ -120,7 +107,7 @@ func col2ImKernel(d *Device, c *backend.Call) {
 	t := d.begin(c)
 	defer t.end()
 	g := windowOf(c, &c.Out[0], &c.In[0])
-	grain := max(1, elementGrain/max(1, g.kh*g.kw*g.oh*g.ow))
+	grain := max(1, elementGrain/max(1, g.kh*g.kw*g.oh*g.ow*g.depth))
 	switch c.In[0].DType {
 	case dtype.Float32:
 		t.do(g.planes, grain, col2ImPlanes[float32])
@@ -131,19 +118,20 @@ func col2ImKernel(d *Device, c *backend.Call) {
 	}
 }
 
-// col2ImPlanes adds up one plane after the other in float64, an element of the window at a time.
+// col2ImPlanes adds up one plane after the other in float64, a pixel of the window at a time.
 func col2ImPlanes[T float](t *task, l *lane, lo, hi int) {
 	g := windowOf(t.c, &t.c.Out[0], &t.c.In[0])
-	l.reserve(8 * g.h * g.w)
-	sums := carve[float64](l, g.h*g.w)
+	size, places := g.h*g.w*g.depth, g.oh*g.ow*g.depth
+	l.reserve(8 * size)
+	sums := carve[float64](l, size)
 	for p := lo; p < hi; p++ {
 		clear(sums)
 		for a := range g.kh {
 			for b := range g.kw {
-				addPlaces(&g, sums, placesOf[T](&g, &t.c.In[0], p, a, b), a, b)
+				addPlaces(&g, sums, row[T](&t.c.In[0], (p*g.kh+a)*g.kw+b, places), a, b)
 			}
 		}
-		for i, x := 0, row[T](&t.c.Out[0], p, g.h*g.w); i < len(x); i++ {
+		for i, x := 0, row[T](&t.c.Out[0], p, size); i < len(x); i++ {
 			x[i] = T(sums[i])
 		}
 	}
@@ -152,7 +140,7 @@ func col2ImPlanes[T float](t *task, l *lane, lo, hi int) {
 // shortLine is the length below which a loop is faster than a call of a vector kernel.
 const shortLine = 24
 
-// addPlaces adds what element (a,b) of the window sees to the pixels that it sees.
+// addPlaces adds what pixel (a,b) of the window sees to the pixels that it sees.
 func addPlaces[T float](g *window, sums []float64, places []T, a, b int) {
 	left, top := b*g.dw-g.pw, a*g.dh-g.ph
 	first, last := inside(g.ow, g.w, g.sw, left)
@@ -160,21 +148,27 @@ func addPlaces[T float](g *window, sums []float64, places []T, a, b int) {
 	if first == last {
 		return
 	}
+	n := g.depth
 	for i := above; i < below; i++ {
-		line, to := places[i*g.ow:][first:last], sums[(i*g.sh+top)*g.w+first*g.sw+left:]
-		switch {
-		case g.sw > 1:
-			for j, v := range line {
-				to[j*g.sw] += float64(v)
-			}
-		case len(line) < shortLine:
-			to = to[:len(line)]
-			for j, v := range line {
-				to[j] += float64(v)
-			}
-		default:
-			addLine(to[:len(line)], line)
+		line, to := places[(i*g.ow+first)*n:(i*g.ow+last)*n], sums[((i*g.sh+top)*g.w+first*g.sw+left)*n:]
+		if g.sw == 1 {
+			addRun(to[:len(line)], line)
+			continue
 		}
+		for j := range last - first {
+			addRun(to[j*g.sw*n:][:n], line[j*n:(j+1)*n])
+		}
+	}
+}
+
+// addRun adds x to sums.
+func addRun[T float](sums []float64, x []T) {
+	if len(x) >= shortLine {
+		addLine(sums, x)
+		return
+	}
+	for i, v := range x {
+		sums[i] += float64(v)
 	}
 }
 
