@@ -128,19 +128,26 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 	out := y.reshaped(x.Shape())
 	c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, []*Tensor{rows, mean, rstd, weight}, func(b *Back) {
 		g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
+		var outs []*Tensor
 		if b.Need(0) {
 			dx := b.emptyLike(name, rows)
-			b.launchMulti(backend.OpLayerNormGrad, &a, []*Tensor{dx}, rows, mean, rstd, g, weight)
 			b.Set(0, dx.reshaped(in.Shape()))
+			outs = append(outs, dx)
 		}
 		if b.Need(1) || b.Need(2) {
-			outs := []*Tensor{b.empty(name, x.dtype, width)}
+			dw := b.empty(name, x.dtype, width)
+			b.Set(1, dw)
+			outs = append(outs, dw)
 			if bias != nil {
-				outs = append(outs, b.empty(name, x.dtype, width))
-				b.Set(2, outs[1])
+				db := b.empty(name, x.dtype, width)
+				b.Set(2, db)
+				outs = append(outs, db)
 			}
+		}
+		if b.Need(0) {
+			b.launchMulti(backend.OpLayerNormGrad, &a, outs, rows, mean, rstd, g, weight)
+		} else if len(outs) > 0 {
 			b.launchMulti(backend.OpLayerNormParamGrad, &a, outs, rows, mean, rstd, g)
-			b.Set(1, outs[0])
 		}
 	})
 	return out
@@ -159,15 +166,21 @@ func RMSNorm(c *Ctx, x, weight *Tensor, eps float64) *Tensor {
 	out := y.reshaped(x.Shape())
 	c.record(name, []*Tensor{out}, []*Tensor{in, weight}, []*Tensor{rows, rrms, weight}, func(b *Back) {
 		g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
+		var outs []*Tensor
 		if b.Need(0) {
 			dx := b.emptyLike(name, rows)
-			b.launchMulti(backend.OpRMSNormGrad, &a, []*Tensor{dx}, rows, rrms, g, weight)
 			b.Set(0, dx.reshaped(in.Shape()))
+			outs = append(outs, dx)
 		}
 		if b.Need(1) {
 			dw := b.empty(name, x.dtype, rows.shape[1])
-			b.launch(backend.OpRMSNormParamGrad, dw, rows, rrms, g)
 			b.Set(1, dw)
+			outs = append(outs, dw)
+		}
+		if b.Need(0) {
+			b.launchMulti(backend.OpRMSNormGrad, &a, outs, rows, rrms, g, weight)
+		} else if len(outs) > 0 {
+			b.launchMulti(backend.OpRMSNormParamGrad, &a, outs, rows, rrms, g)
 		}
 	})
 	return out

@@ -102,12 +102,14 @@ const (
 	// OpLayerNorm: In0 x [N,C], In1 weight [C], In2 bias [C] (NIn is 1 without affine, 2 without bias); Floats[0] = eps; Out0 y,
 	// Out1 mean [N], Out2 1/σ [N] (float32, or float64 for float64 x). Ba et al. 2016.
 	OpLayerNorm
-	OpLayerNormGrad // In0 x, In1 mean, In2 rstd, In3 dy, In4 weight (absent without affine: NIn 4); Out0 dx
+	// OpLayerNormGrad: In0 x, In1 mean, In2 rstd, In3 dy, In4 weight (absent without affine: NIn 4); Out0 dx. With more outputs also those of
+	// OpLayerNormParamGrad, with the same bits: Out1 dweight, Out2 dbias.
+	OpLayerNormGrad
 	// OpLayerNormParamGrad: In0 x, In1 mean, In2 rstd, In3 dy; Out0 dweight [C], Out1 dbias [C] (NOut 1: weight only). Rows are summed in
 	// fixed blocks of 64, the blocks in order.
 	OpLayerNormParamGrad
 	OpRMSNorm          // In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, Out1 1/rms [N]. Zhang & Sennrich 2019.
-	OpRMSNormGrad      // In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx
+	OpRMSNormGrad      // In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx, and with NOut 2 Out1 dweight, as OpRMSNormParamGrad's
 	OpRMSNormParamGrad // In0 x, In1 rrms, In2 dy; Out0 dweight [C]
 
 	// Batch norm (Ioffe & Szegedy 2015) works on the channels, dim 1, of contiguous x [N,C,L]; statistics are [C], in float32 (float64 for float64 x).

@@ -259,7 +259,7 @@ func layerNormSamples(g *gen) {
 func layerNormGradSamples(g *gen) {
 	for _, dt := range g.some(floating) {
 		for _, shape := range normShapes {
-			for params := range 2 {
+			for params := range 4 { // 1: weight; 2 and 3: its gradient too, and the bias's
 				x, mean, rstd := g.normInput(dt, shape, true)
 				dy := g.random(dt, rowMajor, -1, 1, shape[:]...)
 				s := &sample{ins: []*operand{x, mean, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[:]...)}, loose: 8}
@@ -282,6 +282,16 @@ func layerNormGradSamples(g *gen) {
 					}
 				}
 				s.want = [][]float64{want}
+				for range params - 1 {
+					s.outs = append(s.outs, output(dt, rowMajor, shape[1]))
+				}
+				dw, db := make([]float64, shape[1]), make([]float64, shape[1])
+				for i := range want {
+					r, j := i/shape[1], i%shape[1]
+					dw[j] += dy.at(i) * (x.at(i) - mean.at(r)) * rstd.at(r)
+					db[j] += dy.at(i)
+				}
+				s.want = append(s.want, [][]float64{dw, db}[:max(0, params-1)]...)
 				g.add(s, "%s %v params %d", dt, shape, params)
 			}
 		}
@@ -342,7 +352,7 @@ func rmsNormSamples(g *gen) {
 func rmsNormGradSamples(g *gen) {
 	for _, dt := range g.some(floating) {
 		for _, shape := range normShapes {
-			for params := range 2 {
+			for params := range 3 { // 1: weight; 2: its gradient too
 				x, _, rstd := g.normInput(dt, shape, false)
 				dy := g.random(dt, rowMajor, -1, 1, shape[:]...)
 				s := &sample{ins: []*operand{x, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[:]...)}, loose: 8}
@@ -363,6 +373,13 @@ func rmsNormGradSamples(g *gen) {
 					}
 				}
 				s.want = [][]float64{want}
+				if params > 1 {
+					dw := make([]float64, shape[1])
+					for i := range want {
+						dw[i%shape[1]] += dy.at(i) * x.at(i) * rstd.at(i/shape[1])
+					}
+					s.outs, s.want = append(s.outs, output(dt, rowMajor, shape[1])), append(s.want, dw)
+				}
 				g.add(s, "%s %v params %d", dt, shape, params)
 			}
 		}

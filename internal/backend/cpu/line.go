@@ -221,17 +221,23 @@ func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T) {
 	}
 }
 
-// normParamLine adds dy[i]·(x[i]−m)·s to dw[i], and dy[i] to db[i] unless db is nil.
-func normParamLine[T float](dw, db []float64, x, dy []T, m, s T) {
+// normParamLines adds dy[i]·(x[i]−m)·s to dw[i], and dy[i] to db[i] unless db is nil, for as many rows as s has elements; a nil m stands for zeros.
+func normParamLines[T float](dw, db []float64, x, dy, m, s []T) {
 	if single[T]() {
-		vecmath.NormParamGrad(dw, db, cast[float32](x), cast[float32](dy), float32(m), float32(s))
+		vecmath.NormParamGradRows(dw, db, cast[float32](x), cast[float32](dy), cast[float32](m), cast[float32](s))
 		return
 	}
-	for i, v := range x {
-		dw[i] += float64(dy[i] * (v - m) * s)
-	}
-	if db != nil {
-		addLine(db, dy)
+	for r := range s {
+		mean := T(0)
+		if m != nil {
+			mean = m[r]
+		}
+		for i, v := range x[r*len(dw):][:len(dw)] {
+			dw[i] += float64(dy[r*len(dw)+i] * (v - mean) * s[r])
+		}
+		if db != nil {
+			addLine(db, dy[r*len(dw):][:len(dw)])
+		}
 	}
 }
 

@@ -125,7 +125,7 @@ func rmsNormGradRows[T float](t *task, l *lane, lo, hi int) {
 	}
 }
 
-// paramGrad is the kernel of a parameter gradient: partial sums over blocks of 64 rows, in float64, then the blocks in order. dy is the last input.
+// paramGrad is the kernel of a parameter gradient alone. dy is the last input.
 func paramGrad(ins int, f32, f64 body) kernel {
 	return kernel{outs: 1, ins: ins, run: func(d *Device, c *backend.Call) {
 		rows, cols := rowShape(&c.In[0])
@@ -134,26 +134,56 @@ func paramGrad(ins int, f32, f64 body) kernel {
 			d.wantVector(c, &c.In[i], c.In[0].DType, rows, "statistic")
 		}
 		d.wantVector(c, &c.In[ins-1], c.In[0].DType, rows*cols, "dy")
-		for i := range c.NOut {
-			d.wantVector(c, &c.Out[i], c.In[0].DType, cols, "gradient")
-		}
-		t := d.begin(c)
-		defer t.end()
-		blocks := (rows + normRows - 1) / normRows
-		t.n[0], t.n[1], t.n[2] = cols, rows, blocks
-		t.parts = d.scratch(8 * c.NOut * blocks * cols)
-		grain := max(1, elementGrain/normRows/max(1, cols))
-		switch c.In[0].DType {
-		case dtype.Float32:
-			t.do(blocks, grain, f32)
-			t.do(cols, elementGrain, addNormParts[float32])
-		case dtype.Float64:
-			t.do(blocks, grain, f64)
-			t.do(cols, elementGrain, addNormParts[float64])
-		default:
-			d.fault(c, "no kernel for %s", c.In[0].DType)
-		}
+		d.sumNormParts(c, 0, f32, f64)
 	}}
+}
+
+// normGrad is the kernel of a norm's gradient: dx by rows if it is asked for alone, else with the parameters' gradients in one pass over x and dy.
+func normGrad(ins int, check func(*Device, *backend.Call), rows32, rows64, blocks32, blocks64 body) kernel {
+	alone := rowwise(ins, check, rows32, rows64)
+	return kernel{outs: 1, ins: ins, run: func(d *Device, c *backend.Call) {
+		if c.NOut == 1 {
+			alone.run(d, c)
+			return
+		}
+		check(d, c)
+		d.sumNormParts(c, 1, blocks32, blocks64)
+	}}
+}
+
+// sumNormParts makes the outputs from first on, which are gradients of parameters: partial sums over blocks of 64 rows, in float64, then the blocks in order.
+func (d *Device) sumNormParts(c *backend.Call, first int, f32, f64 body) {
+	rows, cols := rowShape(&c.In[0])
+	for i := first; i < c.NOut; i++ {
+		d.wantVector(c, &c.Out[i], c.In[0].DType, cols, "gradient")
+	}
+	t := d.begin(c)
+	defer t.end()
+	blocks := (rows + normRows - 1) / normRows
+	t.n[0], t.n[1], t.n[2], t.n[3] = cols, rows, blocks, first
+	t.parts = d.scratch(8 * (c.NOut - first) * blocks * cols)
+	grain := max(1, elementGrain/normRows/max(1, cols))
+	switch c.In[0].DType {
+	case dtype.Float32:
+		t.do(blocks, grain, f32)
+		t.do(cols, elementGrain, addNormParts[float32])
+	case dtype.Float64:
+		t.do(blocks, grain, f64)
+		t.do(cols, elementGrain, addNormParts[float64])
+	default:
+		d.fault(c, "no kernel for %s", c.In[0].DType)
+	}
+}
+
+// normParts are the scratch rows of both parameters' partial sums over a block of rows, cleared; db is nil if only the weight's gradient is wanted.
+func (t *task) normParts(block int) (dw, db []float64) {
+	dw = t.normPart(0, block)
+	clear(dw)
+	if t.c.NOut-t.n[3] > 1 {
+		db = t.normPart(1, block)
+		clear(db)
+	}
+	return dw, db
 }
 
 // normPart is the scratch row of an output's partial sums over a block of rows.
@@ -163,45 +193,66 @@ func (t *task) normPart(out, block int) []float64 {
 	return p[(out*t.n[2]+block)*cols:][:cols]
 }
 
-func layerNormParts[T float](t *task, _ *lane, lo, hi int) {
-	c, cols := t.c, t.n[0]
-	mean, rstd := slice[T](&c.In[1]), slice[T](&c.In[2])
+// normGroup is the number of rows whose contributions to the parameters' gradients are added at once: as many as stay in the first-level cache.
+const normGroup = 4
+
+// rowGroups calls f for groups of rows of blocks lo to hi, with the sums of the block.
+func (t *task) rowGroups(lo, hi int, f func(dw, db []float64, from, to int)) {
 	for u := lo; u < hi; u++ {
-		dw := t.normPart(0, u)
-		clear(dw)
-		var db []float64
-		if c.NOut > 1 {
-			db = t.normPart(1, u)
-			clear(db)
-		}
-		for i := u * normRows; i < min((u+1)*normRows, t.n[1]); i++ {
-			x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols)
-			normParamLine(dw, db, x, dy, mean[i], rstd[i])
+		dw, db := t.normParts(u)
+		end := min((u+1)*normRows, t.n[1])
+		for i := u * normRows; i < end; i += normGroup {
+			f(dw, db, i, min(i+normGroup, end))
 		}
 	}
+}
+
+func layerNormParts[T float](t *task, _ *lane, lo, hi int) {
+	t.rowGroups(lo, hi, func(dw, db []float64, from, to int) {
+		mean, rstd := slice[T](&t.c.In[1]), slice[T](&t.c.In[2])
+		normParamLines(dw, db, rowsOf[T](&t.c.In[0], from, to, t.n[0]), rowsOf[T](&t.c.In[3], from, to, t.n[0]), mean[from:to], rstd[from:to])
+	})
+}
+
+func layerNormGradBlocks[T float](t *task, l *lane, lo, hi int) {
+	t.rowGroups(lo, hi, func(dw, db []float64, from, to int) {
+		layerNormGradRows[T](t, l, from, to)
+		mean, rstd := slice[T](&t.c.In[1]), slice[T](&t.c.In[2])
+		normParamLines(dw, db, rowsOf[T](&t.c.In[0], from, to, t.n[0]), rowsOf[T](&t.c.In[3], from, to, t.n[0]), mean[from:to], rstd[from:to])
+	})
 }
 
 func rmsNormParts[T float](t *task, _ *lane, lo, hi int) {
-	c, cols := t.c, t.n[0]
-	rrms := slice[T](&c.In[1])
-	for u := lo; u < hi; u++ {
-		dw := t.normPart(0, u)
-		clear(dw)
-		for i := u * normRows; i < min((u+1)*normRows, t.n[1]); i++ {
-			x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols)
-			normParamLine(dw, nil, x, dy, 0, rrms[i])
-		}
-	}
+	t.rowGroups(lo, hi, func(dw, _ []float64, from, to int) {
+		normParamLines(dw, nil, rowsOf[T](&t.c.In[0], from, to, t.n[0]), rowsOf[T](&t.c.In[2], from, to, t.n[0]), nil, slice[T](&t.c.In[1])[from:to])
+	})
 }
 
-func addNormParts[T float](t *task, _ *lane, lo, hi int) {
-	for k := range t.c.NOut {
-		out := slice[T](&t.c.Out[k])
-		for j := lo; j < hi; j++ {
-			var s float64
-			for b := range t.n[2] {
-				s += t.normPart(k, b)[j]
+func rmsNormGradBlocks[T float](t *task, l *lane, lo, hi int) {
+	t.rowGroups(lo, hi, func(dw, _ []float64, from, to int) {
+		rmsNormGradRows[T](t, l, from, to)
+		normParamLines(dw, nil, rowsOf[T](&t.c.In[0], from, to, t.n[0]), rowsOf[T](&t.c.In[2], from, to, t.n[0]), nil, slice[T](&t.c.In[1])[from:to])
+	})
+}
+
+// rowsOf are rows from to to of a contiguous view with cols columns.
+func rowsOf[T any](v *backend.View, from, to, cols int) []T {
+	return unsafe.Slice((*T)(at(v, v.Offset+from*cols)), (to-from)*cols)
+}
+
+// addNormParts adds the blocks' sums of columns lo to hi in order, a block at a time: the columns of one lie together.
+func addNormParts[T float](t *task, l *lane, lo, hi int) {
+	l.reserve(8 * (hi - lo))
+	sums := carve[float64](l, hi-lo)
+	for k := range t.c.NOut - t.n[3] {
+		clear(sums)
+		for b := range t.n[2] {
+			for j, v := range t.normPart(k, b)[lo:hi] {
+				sums[j] += v
 			}
+		}
+		out := slice[T](&t.c.Out[t.n[3]+k])[lo:hi]
+		for j, s := range sums {
 			out[j] = T(s)
 		}
 	}

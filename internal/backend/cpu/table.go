@@ -86,10 +86,10 @@ func init() {
 		backend.OpCrossEntropy:       rowwise(2, checkCrossEntropy, crossEntropyRows[float32], crossEntropyRows[float64]),
 		backend.OpCrossEntropyGrad:   rowwise(4, checkCrossEntropyGrad, crossEntropyGradRows[float32], crossEntropyGradRows[float64]),
 		backend.OpLayerNorm:          rowwise(1, checkLayerNorm, layerNormRows[float32], layerNormRows[float64]),
-		backend.OpLayerNormGrad:      rowwise(4, checkLayerNormGrad, layerNormGradRows[float32], layerNormGradRows[float64]),
+		backend.OpLayerNormGrad:      normGrad(4, checkLayerNormGrad, layerNormGradRows[float32], layerNormGradRows[float64], layerNormGradBlocks[float32], layerNormGradBlocks[float64]),
 		backend.OpLayerNormParamGrad: paramGrad(4, layerNormParts[float32], layerNormParts[float64]),
 		backend.OpRMSNorm:            rowwise(1, checkRMSNorm, rmsNormRows[float32], rmsNormRows[float64]),
-		backend.OpRMSNormGrad:        rowwise(3, checkRMSNormGrad, rmsNormGradRows[float32], rmsNormGradRows[float64]),
+		backend.OpRMSNormGrad:        normGrad(3, checkRMSNormGrad, rmsNormGradRows[float32], rmsNormGradRows[float64], rmsNormGradBlocks[float32], rmsNormGradBlocks[float64]),
 		backend.OpRMSNormParamGrad:   paramGrad(3, rmsNormParts[float32], rmsNormParts[float64]),
 
 		backend.OpBatchStats:    batchwise(2, 1, nil, nil, batchStatsChannels[float32], batchStatsChannels[float64]),

@@ -766,6 +766,44 @@ func normAffineGradVector(n int, dw *float64, db *float64, x *float32, dy *float
 	return n
 }
 
+// normScaleGrad4Vector: normScaleGrad of four rows, in order
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func normScaleGrad4Vector(n int, dw *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		if variant == kernels.AVX512 {
+			normScaleGrad4AVX512(count, element(dw, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
+		} else {
+			normScaleGrad4AVX2(count, element(dw, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
+		}
+	}
+	return n
+}
+
+// normAffineGrad4Vector: normAffineGrad of four rows, in order
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func normAffineGrad4Vector(n int, dw *float64, db *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		if variant == kernels.AVX512 {
+			normAffineGrad4AVX512(count, element(dw, done), element(db, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
+		} else {
+			normAffineGrad4AVX2(count, element(dw, done), element(db, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
+		}
+	}
+	return n
+}
+
 // adamMomentsVector: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func adamMomentsVector(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32) int {

@@ -140,6 +140,16 @@ func normAffineGradVector(_ int, _ *float64, _ *float64, _ *float32, _ *float32,
 	return 0
 }
 
+// normScaleGrad4Vector does nothing.
+func normScaleGrad4Vector(_ int, _ *float64, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32) int {
+	return 0
+}
+
+// normAffineGrad4Vector does nothing.
+func normAffineGrad4Vector(_ int, _ *float64, _ *float64, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32) int {
+	return 0
+}
+
 // adamMomentsVector does nothing.
 func adamMomentsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32) int {
 	return 0

@@ -204,6 +204,16 @@ func normScaleGradAVX2(n int, dw *float64, x *float32, dy *float32, m float32, s
 //go:noescape
 func normAffineGradAVX2(n int, dw *float64, db *float64, x *float32, dy *float32, m float32, s float32)
 
+// normScaleGrad4AVX2: normScaleGrad of four rows, in order for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normScaleGrad4AVX2(n int, dw *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
+
+// normAffineGrad4AVX2: normAffineGrad of four rows, in order for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normAffineGrad4AVX2(n int, dw *float64, db *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
+
 // adamMomentsAVX2: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -438,6 +448,16 @@ func normScaleGradAVX512(n int, dw *float64, x *float32, dy *float32, m float32,
 //
 //go:noescape
 func normAffineGradAVX512(n int, dw *float64, db *float64, x *float32, dy *float32, m float32, s float32)
+
+// normScaleGrad4AVX512: normScaleGrad of four rows, in order for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normScaleGrad4AVX512(n int, dw *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
+
+// normAffineGrad4AVX512: normAffineGrad of four rows, in order for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normAffineGrad4AVX512(n int, dw *float64, db *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
 
 // adamMomentsAVX512: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i < n, n a positive multiple of 16.
 //

@@ -2902,6 +2902,267 @@ loop:
 	VZEROUPPER
 	RET
 
+// func normScaleGrad4AVX2(n int, dw *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
+// Requires: AVX
+TEXT ·normScaleGrad4AVX2(SB), $0-112
+	MOVQ         n+0(FP), AX
+	MOVQ         dw+8(FP), CX
+	MOVQ         x0+16(FP), DX
+	MOVQ         x1+24(FP), BX
+	MOVQ         x2+32(FP), SI
+	MOVQ         x3+40(FP), DI
+	MOVQ         dy0+48(FP), R8
+	MOVQ         dy1+56(FP), R9
+	MOVQ         dy2+64(FP), R10
+	MOVQ         dy3+72(FP), R11
+	VBROADCASTSS m0+80(FP), Y0
+	VBROADCASTSS m1+84(FP), Y1
+	VBROADCASTSS m2+88(FP), Y2
+	VBROADCASTSS m3+92(FP), Y3
+	VBROADCASTSS s0+96(FP), Y4
+	VBROADCASTSS s1+100(FP), Y5
+	VBROADCASTSS s2+104(FP), Y6
+	VBROADCASTSS s3+108(FP), Y7
+	XORQ         R12, R12
+
+loop:
+	VMOVUPD      (CX)(R12*8), Y8
+	VMOVUPD      32(CX)(R12*8), Y9
+	VMOVUPS      (DX)(R12*4), Y10
+	VSUBPS       Y0, Y10, Y10
+	VMULPS       (R8)(R12*4), Y10, Y10
+	VMULPS       Y4, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      (BX)(R12*4), Y10
+	VSUBPS       Y1, Y10, Y10
+	VMULPS       (R9)(R12*4), Y10, Y10
+	VMULPS       Y5, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      (SI)(R12*4), Y10
+	VSUBPS       Y2, Y10, Y10
+	VMULPS       (R10)(R12*4), Y10, Y10
+	VMULPS       Y6, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      (DI)(R12*4), Y10
+	VSUBPS       Y3, Y10, Y10
+	VMULPS       (R11)(R12*4), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPD      Y8, (CX)(R12*8)
+	VMOVUPD      Y9, 32(CX)(R12*8)
+	VMOVUPD      64(CX)(R12*8), Y8
+	VMOVUPD      96(CX)(R12*8), Y9
+	VMOVUPS      32(DX)(R12*4), Y10
+	VSUBPS       Y0, Y10, Y10
+	VMULPS       32(R8)(R12*4), Y10, Y10
+	VMULPS       Y4, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      32(BX)(R12*4), Y10
+	VSUBPS       Y1, Y10, Y10
+	VMULPS       32(R9)(R12*4), Y10, Y10
+	VMULPS       Y5, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      32(SI)(R12*4), Y10
+	VSUBPS       Y2, Y10, Y10
+	VMULPS       32(R10)(R12*4), Y10, Y10
+	VMULPS       Y6, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      32(DI)(R12*4), Y10
+	VSUBPS       Y3, Y10, Y10
+	VMULPS       32(R11)(R12*4), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPD      Y8, 64(CX)(R12*8)
+	VMOVUPD      Y9, 96(CX)(R12*8)
+	ADDQ         $0x00000010, R12
+	CMPQ         R12, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func normAffineGrad4AVX2(n int, dw *float64, db *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
+// Requires: AVX
+TEXT ·normAffineGrad4AVX2(SB), $0-120
+	MOVQ         n+0(FP), AX
+	MOVQ         dw+8(FP), CX
+	MOVQ         db+16(FP), DX
+	MOVQ         x0+24(FP), BX
+	MOVQ         x1+32(FP), SI
+	MOVQ         x2+40(FP), DI
+	MOVQ         x3+48(FP), R8
+	MOVQ         dy0+56(FP), R9
+	MOVQ         dy1+64(FP), R10
+	MOVQ         dy2+72(FP), R11
+	MOVQ         dy3+80(FP), R12
+	VBROADCASTSS m0+88(FP), Y0
+	VBROADCASTSS m1+92(FP), Y1
+	VBROADCASTSS m2+96(FP), Y2
+	VBROADCASTSS m3+100(FP), Y3
+	VBROADCASTSS s0+104(FP), Y4
+	VBROADCASTSS s1+108(FP), Y5
+	VBROADCASTSS s2+112(FP), Y6
+	VBROADCASTSS s3+116(FP), Y7
+	XORQ         R13, R13
+
+loop:
+	VMOVUPD      (CX)(R13*8), Y8
+	VMOVUPD      32(CX)(R13*8), Y9
+	VMOVUPS      (BX)(R13*4), Y10
+	VSUBPS       Y0, Y10, Y10
+	VMULPS       (R9)(R13*4), Y10, Y10
+	VMULPS       Y4, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      (SI)(R13*4), Y10
+	VSUBPS       Y1, Y10, Y10
+	VMULPS       (R10)(R13*4), Y10, Y10
+	VMULPS       Y5, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      (DI)(R13*4), Y10
+	VSUBPS       Y2, Y10, Y10
+	VMULPS       (R11)(R13*4), Y10, Y10
+	VMULPS       Y6, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      (R8)(R13*4), Y10
+	VSUBPS       Y3, Y10, Y10
+	VMULPS       (R12)(R13*4), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPD      Y8, (CX)(R13*8)
+	VMOVUPD      Y9, 32(CX)(R13*8)
+	VMOVUPD      (DX)(R13*8), Y8
+	VMOVUPD      32(DX)(R13*8), Y9
+	VCVTPS2PD    (R9)(R13*4), Y10
+	VCVTPS2PD    16(R9)(R13*4), Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VCVTPS2PD    (R10)(R13*4), Y10
+	VCVTPS2PD    16(R10)(R13*4), Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VCVTPS2PD    (R11)(R13*4), Y10
+	VCVTPS2PD    16(R11)(R13*4), Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VCVTPS2PD    (R12)(R13*4), Y10
+	VCVTPS2PD    16(R12)(R13*4), Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPD      Y8, (DX)(R13*8)
+	VMOVUPD      Y9, 32(DX)(R13*8)
+	VMOVUPD      64(CX)(R13*8), Y8
+	VMOVUPD      96(CX)(R13*8), Y9
+	VMOVUPS      32(BX)(R13*4), Y10
+	VSUBPS       Y0, Y10, Y10
+	VMULPS       32(R9)(R13*4), Y10, Y10
+	VMULPS       Y4, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      32(SI)(R13*4), Y10
+	VSUBPS       Y1, Y10, Y10
+	VMULPS       32(R10)(R13*4), Y10, Y10
+	VMULPS       Y5, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      32(DI)(R13*4), Y10
+	VSUBPS       Y2, Y10, Y10
+	VMULPS       32(R11)(R13*4), Y10, Y10
+	VMULPS       Y6, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPS      32(R8)(R13*4), Y10
+	VSUBPS       Y3, Y10, Y10
+	VMULPS       32(R12)(R13*4), Y10, Y10
+	VMULPS       Y7, Y10, Y10
+	VEXTRACTF128 $0x01, Y10, X11
+	VCVTPS2PD    X10, Y10
+	VCVTPS2PD    X11, Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPD      Y8, 64(CX)(R13*8)
+	VMOVUPD      Y9, 96(CX)(R13*8)
+	VMOVUPD      64(DX)(R13*8), Y8
+	VMOVUPD      96(DX)(R13*8), Y9
+	VCVTPS2PD    32(R9)(R13*4), Y10
+	VCVTPS2PD    48(R9)(R13*4), Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VCVTPS2PD    32(R10)(R13*4), Y10
+	VCVTPS2PD    48(R10)(R13*4), Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VCVTPS2PD    32(R11)(R13*4), Y10
+	VCVTPS2PD    48(R11)(R13*4), Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VCVTPS2PD    32(R12)(R13*4), Y10
+	VCVTPS2PD    48(R12)(R13*4), Y11
+	VADDPD       Y10, Y8, Y8
+	VADDPD       Y11, Y9, Y9
+	VMOVUPD      Y8, 64(DX)(R13*8)
+	VMOVUPD      Y9, 96(DX)(R13*8)
+	ADDQ         $0x00000010, R13
+	CMPQ         R13, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func adamMomentsAVX2(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32)
 // Requires: AVX
 TEXT ·adamMomentsAVX2(SB), $0-68
@@ -6823,6 +7084,167 @@ loop:
 	VMOVUPD       Z3, 64(DX)(DI*8)
 	ADDQ          $0x00000010, DI
 	CMPQ          DI, AX
+	JL            loop
+	VZEROUPPER
+	RET
+
+// func normScaleGrad4AVX512(n int, dw *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
+// Requires: AVX, AVX512F
+TEXT ·normScaleGrad4AVX512(SB), $0-112
+	MOVQ         n+0(FP), AX
+	MOVQ         dw+8(FP), CX
+	MOVQ         x0+16(FP), DX
+	MOVQ         x1+24(FP), BX
+	MOVQ         x2+32(FP), SI
+	MOVQ         x3+40(FP), DI
+	MOVQ         dy0+48(FP), R8
+	MOVQ         dy1+56(FP), R9
+	MOVQ         dy2+64(FP), R10
+	MOVQ         dy3+72(FP), R11
+	VBROADCASTSS m0+80(FP), Z0
+	VBROADCASTSS m1+84(FP), Z1
+	VBROADCASTSS m2+88(FP), Z2
+	VBROADCASTSS m3+92(FP), Z3
+	VBROADCASTSS s0+96(FP), Z4
+	VBROADCASTSS s1+100(FP), Z5
+	VBROADCASTSS s2+104(FP), Z6
+	VBROADCASTSS s3+108(FP), Z7
+	XORQ         R12, R12
+
+loop:
+	VMOVUPD       (CX)(R12*8), Z8
+	VMOVUPD       64(CX)(R12*8), Z9
+	VMOVUPS       (DX)(R12*4), Z10
+	VSUBPS        Z0, Z10, Z10
+	VMULPS        (R8)(R12*4), Z10, Z10
+	VMULPS        Z4, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VCVTPS2PD     Y10, Z10
+	VCVTPS2PD     Y11, Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VMOVUPS       (BX)(R12*4), Z10
+	VSUBPS        Z1, Z10, Z10
+	VMULPS        (R9)(R12*4), Z10, Z10
+	VMULPS        Z5, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VCVTPS2PD     Y10, Z10
+	VCVTPS2PD     Y11, Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VMOVUPS       (SI)(R12*4), Z10
+	VSUBPS        Z2, Z10, Z10
+	VMULPS        (R10)(R12*4), Z10, Z10
+	VMULPS        Z6, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VCVTPS2PD     Y10, Z10
+	VCVTPS2PD     Y11, Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VMOVUPS       (DI)(R12*4), Z10
+	VSUBPS        Z3, Z10, Z10
+	VMULPS        (R11)(R12*4), Z10, Z10
+	VMULPS        Z7, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VCVTPS2PD     Y10, Z10
+	VCVTPS2PD     Y11, Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VMOVUPD       Z8, (CX)(R12*8)
+	VMOVUPD       Z9, 64(CX)(R12*8)
+	ADDQ          $0x00000010, R12
+	CMPQ          R12, AX
+	JL            loop
+	VZEROUPPER
+	RET
+
+// func normAffineGrad4AVX512(n int, dw *float64, db *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
+// Requires: AVX, AVX512F
+TEXT ·normAffineGrad4AVX512(SB), $0-120
+	MOVQ         n+0(FP), AX
+	MOVQ         dw+8(FP), CX
+	MOVQ         db+16(FP), DX
+	MOVQ         x0+24(FP), BX
+	MOVQ         x1+32(FP), SI
+	MOVQ         x2+40(FP), DI
+	MOVQ         x3+48(FP), R8
+	MOVQ         dy0+56(FP), R9
+	MOVQ         dy1+64(FP), R10
+	MOVQ         dy2+72(FP), R11
+	MOVQ         dy3+80(FP), R12
+	VBROADCASTSS m0+88(FP), Z0
+	VBROADCASTSS m1+92(FP), Z1
+	VBROADCASTSS m2+96(FP), Z2
+	VBROADCASTSS m3+100(FP), Z3
+	VBROADCASTSS s0+104(FP), Z4
+	VBROADCASTSS s1+108(FP), Z5
+	VBROADCASTSS s2+112(FP), Z6
+	VBROADCASTSS s3+116(FP), Z7
+	XORQ         R13, R13
+
+loop:
+	VMOVUPD       (CX)(R13*8), Z8
+	VMOVUPD       64(CX)(R13*8), Z9
+	VMOVUPS       (BX)(R13*4), Z10
+	VSUBPS        Z0, Z10, Z10
+	VMULPS        (R9)(R13*4), Z10, Z10
+	VMULPS        Z4, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VCVTPS2PD     Y10, Z10
+	VCVTPS2PD     Y11, Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VMOVUPS       (SI)(R13*4), Z10
+	VSUBPS        Z1, Z10, Z10
+	VMULPS        (R10)(R13*4), Z10, Z10
+	VMULPS        Z5, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VCVTPS2PD     Y10, Z10
+	VCVTPS2PD     Y11, Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VMOVUPS       (DI)(R13*4), Z10
+	VSUBPS        Z2, Z10, Z10
+	VMULPS        (R11)(R13*4), Z10, Z10
+	VMULPS        Z6, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VCVTPS2PD     Y10, Z10
+	VCVTPS2PD     Y11, Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VMOVUPS       (R8)(R13*4), Z10
+	VSUBPS        Z3, Z10, Z10
+	VMULPS        (R12)(R13*4), Z10, Z10
+	VMULPS        Z7, Z10, Z10
+	VEXTRACTF64X4 $0x01, Z10, Y11
+	VCVTPS2PD     Y10, Z10
+	VCVTPS2PD     Y11, Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VMOVUPD       Z8, (CX)(R13*8)
+	VMOVUPD       Z9, 64(CX)(R13*8)
+	VMOVUPD       (DX)(R13*8), Z8
+	VMOVUPD       64(DX)(R13*8), Z9
+	VCVTPS2PD     (R9)(R13*4), Z10
+	VCVTPS2PD     32(R9)(R13*4), Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VCVTPS2PD     (R10)(R13*4), Z10
+	VCVTPS2PD     32(R10)(R13*4), Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VCVTPS2PD     (R11)(R13*4), Z10
+	VCVTPS2PD     32(R11)(R13*4), Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VCVTPS2PD     (R12)(R13*4), Z10
+	VCVTPS2PD     32(R12)(R13*4), Z11
+	VADDPD        Z10, Z8, Z8
+	VADDPD        Z11, Z9, Z9
+	VMOVUPD       Z8, (DX)(R13*8)
+	VMOVUPD       Z9, 64(DX)(R13*8)
+	ADDQ          $0x00000010, R13
+	CMPQ          R13, AX
 	JL            loop
 	VZEROUPPER
 	RET

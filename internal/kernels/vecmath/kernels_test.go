@@ -101,13 +101,23 @@ var exact = map[string]func(x *arrays){
 	"NormGrad":       func(x *arrays) { NormGrad(x.b, x.a, x.c, x.d, 0.1, 1.3, 0.2, 0.7, 1.1) },
 	"NormParamGrad":  func(x *arrays) { NormParamGrad(x.v, x.w, x.a, x.b, 0.1, 1.3) },
 	"NormScaleGrad":  func(x *arrays) { NormParamGrad(x.v, nil, x.a, x.b, 0.1, 1.3) },
-	"AdamMoments":    func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Moments(x.c, x.d, x.a, x.a) },
-	"AdamStep":       func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01) },
-	"Keep":           func(x *arrays) { Keep(x.b, x.a, randomBits(x.f), 1<<23, 1.7) },
-	"Hide":           func(x *arrays) { Hide(x.a, someBytes(x.f), -1.7) },
-	"WidenBF16":      func(x *arrays) { WidenBF16(x.b, x.h) },
-	"RoundBF16":      func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
+	"NormRowsGrad": func(x *arrays) {
+		n := len(x.a) / 7
+		NormParamGradRows(x.v[:n], x.w[:n], x.a[:7*n], x.b[:7*n], []float32{1, 2, 3, 4, 5, 6, 7}, someScales)
+	},
+	"NormRowsScale": func(x *arrays) {
+		n := len(x.a) / 7
+		NormParamGradRows(x.v[:n], nil, x.a[:7*n], x.b[:7*n], nil, someScales)
+	},
+	"AdamMoments": func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Moments(x.c, x.d, x.a, x.a) },
+	"AdamStep":    func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01) },
+	"Keep":        func(x *arrays) { Keep(x.b, x.a, randomBits(x.f), 1<<23, 1.7) },
+	"Hide":        func(x *arrays) { Hide(x.a, someBytes(x.f), -1.7) },
+	"WidenBF16":   func(x *arrays) { WidenBF16(x.b, x.h) },
+	"RoundBF16":   func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
 }
+
+var someScales = []float32{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7}
 
 // randomBits are the bits of a slice, mixed.
 func randomBits(x []float32) []uint32 {
@@ -277,6 +287,32 @@ func TestSums(t *testing.T) {
 		require.Equal(t, float32(2), Max([]float32{nan, 2, nan}))
 		require.Equal(t, negInf, Max([]float32{nan}))
 		require.Equal(t, negInf, Max(nil))
+	})
+}
+
+// TestNormRowsAreSingleRows holds that rows at once have the bits of one after the other.
+func TestNormRowsAreSingleRows(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		const n = 37
+		x, means := newArrays(7*n, 3), []float32{1, 2, 3, 4, 5, 6, 7}
+		for _, withBias := range []bool{false, true} {
+			for _, m := range [][]float32{means, nil} {
+				dw, db, wantW, wantB := make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
+				if !withBias {
+					db, wantB = nil, nil
+				}
+				NormParamGradRows(dw, db, x.a, x.b, m, someScales)
+				for r, s := range someScales {
+					mean := float32(0)
+					if m != nil {
+						mean = m[r]
+					}
+					NormParamGrad(wantW, wantB, x.a[r*n:(r+1)*n], x.b[r*n:(r+1)*n], mean, s)
+				}
+				require.Equal(t, wantW, dw)
+				require.Equal(t, wantB, db)
+			}
+		}
 	})
 }
 

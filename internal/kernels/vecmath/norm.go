@@ -63,3 +63,49 @@ func NormParamGrad(dw, db []float64, x, dy []float32, m, s float32) {
 		db[i] += float64(dy[i])
 	}
 }
+
+// NormParamGradRows is NormParamGrad of as many rows as there are elements of s, which follow each other in x and dy, in order; m may be nil, for zeros.
+func NormParamGradRows(dw, db []float64, x, dy, m, s []float32) {
+	n := len(dw)
+	checkLengths(len(x), len(dy), n*len(s))
+	var zeros [4]float32
+	for len(s) >= 4 {
+		mean := zeros[:]
+		if m != nil {
+			mean, m = m[:4], m[4:]
+		}
+		normParamGrad4(dw, db, x[:4*n], dy[:4*n], mean, s[:4])
+		x, dy, s = x[4*n:], dy[4*n:], s[4:]
+	}
+	for r := range s {
+		mean := float32(0)
+		if m != nil {
+			mean = m[r]
+		}
+		NormParamGrad(dw, db, x[r*n:(r+1)*n], dy[r*n:(r+1)*n], mean, s[r])
+	}
+}
+
+// normParamGrad4 is NormParamGrad of four rows: the sums are read and written once.
+func normParamGrad4(dw, db []float64, x, dy, m, s []float32) {
+	n, done := len(dw), 0
+	x0, x1, x2, x3 := x[:n], x[n:2*n], x[2*n:3*n], x[3*n:]
+	d0, d1, d2, d3 := dy[:n], dy[n:2*n], dy[2*n:3*n], dy[3*n:]
+	if db == nil {
+		done = normScaleGrad4Vector(n, first(dw), first(x0), first(x1), first(x2), first(x3), first(d0), first(d1), first(d2), first(d3),
+			m[0], m[1], m[2], m[3], s[0], s[1], s[2], s[3])
+	} else {
+		checkLengths(n, len(db))
+		done = normAffineGrad4Vector(n, first(dw), first(db), first(x0), first(x1), first(x2), first(x3), first(d0), first(d1), first(d2), first(d3),
+			m[0], m[1], m[2], m[3], s[0], s[1], s[2], s[3])
+	}
+	for r := range 4 {
+		for i := done; i < n; i++ {
+			d := dy[r*n+i]
+			dw[i] += float64(d * (x[r*n+i] - m[r]) * s[r])
+			if db != nil {
+				db[i] += float64(d)
+			}
+		}
+	}
+}

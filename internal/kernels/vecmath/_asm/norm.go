@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
@@ -76,6 +78,50 @@ func (g *generator) norms() {
 				l.addTo("db", l.widened(dy))
 			}, nil
 		})
+	four := func(name string) (names []string) {
+		for r := range 4 {
+			names = append(names, fmt.Sprint(name, r))
+		}
+		return names
+	}
+	for _, sums := range [][]string{{"dw"}, {"dw", "db"}} {
+		name, formula := "normScaleGrad4", "normScaleGrad of four rows, in order"
+		if len(sums) > 1 {
+			name, formula = "normAffineGrad4", "normAffineGrad of four rows, in order"
+		}
+		g.kernel(name, formula, params(typed(stream, "float64", sums...), streams(four("x")...), streams(four("dy")...), scalars(four("m")...), scalars(four("s")...)),
+			func(l *loop) (step, end func()) {
+				m, s := l.numbers(scalars(four("m")...)), l.numbers(scalars(four("s")...))
+				return func() {
+					l.addRows("dw", func(r string) doubles {
+						x := l.load("x" + r)
+						l.VSUBPS(m["m"+r], x, x)
+						l.VMULPS(l.at("dy"+r, 0), x, x)
+						l.VMULPS(s["s"+r], x, x)
+						return l.widened(x)
+					})
+					if len(sums) > 1 {
+						l.addRows("db", func(r string) doubles { return l.loadWide("dy" + r) })
+					}
+				}, nil
+			})
+	}
+}
+
+// addRows adds what four rows contribute to the part's elements of a float64 stream.
+func (l *loop) addRows(name string, row func(r string) doubles) {
+	sum := doubles{l.register(), l.register()}
+	for h := range sum {
+		l.VMOVUPD(l.at(name, h*l.lanes/2), sum[h])
+	}
+	for r := range 4 {
+		for h, x := range row(fmt.Sprint(r)) {
+			l.VADDPD(x, sum[h], sum[h])
+		}
+	}
+	for h := range sum {
+		l.VMOVUPD(sum[h], l.at(name, h*l.lanes/2))
+	}
 }
 
 // scaleGrad emits dy·(x-m)·s.
