@@ -42,7 +42,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Fprintf(out, "GoMLX v0.28.6, Go backend, %s threads\n", os.Args[1])
+	fmt.Fprintln(out, "GoMLX v0.28.6, Go backend")
 	var step func()
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		switch name := strings.TrimSpace(lines.Text()); name {

@@ -36,7 +36,7 @@ const imageBatch = 32
 
 // onImages is a function of 32 images and its gradient.
 func onImages(name string, channels, size int, f func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor) row {
-	return row{name: name, bytes: 20 * float64(imageBatch*channels*size*size), against: []side{images}, open: func(threads int) (run, end func()) {
+	return row{name: name, bytes: 20 * float64(imageBatch*channels*size*size), against: []side{images}, long: true, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev)
 		x := filled(c, imageBatch, channels, size, size).SetRequiresGrad(true)
@@ -61,7 +61,7 @@ func conv2D(in, out, kernel, stride, size int) row {
 		passes = 2
 	}
 	flops := 2 * float64(passes*imageBatch*out*in) * float64(kernel*kernel*places*places)
-	return row{name: fmt.Sprintf("conv2d_%d_%d_%d_%d_%d", in, out, kernel, stride, size), flops: flops, against: []side{images}, open: func(threads int) (run, end func()) {
+	return row{name: fmt.Sprintf("conv2d_%d_%d_%d_%d_%d", in, out, kernel, stride, size), flops: flops, against: []side{images}, long: true, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev)
 		x, w := filled(c, imageBatch, in, size, size), filled(c, out, in, kernel, kernel).SetRequiresGrad(true)

@@ -91,7 +91,9 @@ func (b *bench) keep(r *row) bool {
 	if r.against == nil {
 		r.against = []side{eager}
 	}
-	r.against = slices.DeleteFunc(slices.Clone(r.against), func(s side) bool { return !b.wanted.MatchString(r.name + s.suffix) })
+	r.against = slices.DeleteFunc(slices.Clone(r.against), func(s side) bool {
+		return b.quick && s.mode == installed.mode || !b.wanted.MatchString(r.name+s.suffix)
+	})
 	r.ofCeiling = r.ofCeiling && b.wanted.MatchString(r.name+r.ceiling())
 	return len(r.against) > 0 || r.ofCeiling
 }

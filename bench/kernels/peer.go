@@ -33,7 +33,7 @@ var (
 	// reused has its outputs allocated beforehand, and what it must allocate itself it takes again from huge pages that it keeps.
 	reused   = side{suffix: "_out", program: "peer.py", mode: "out", env: append([]string{"GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"}, mkl...)}
 	blas     = side{program: "peer.py", mode: "out", env: reused.env} // reused, where PyTorch is the only side
-	openblas = side{suffix: "_openblas", program: "openblas.py", env: coreType(os.Getenv("OPENBLAS_CORETYPE"))}
+	openblas = side{suffix: "_openblas", program: "openblas.py", env: coreType()}
 	gomlx    = side{suffix: "_gomlx", program: "GOMLX"}
 
 	mkl = preload(os.Getenv("MKL_PRELOAD"))
@@ -48,8 +48,8 @@ func (s side) key() string {
 }
 
 // coreType is the setting of OpenBLAS's kernels: it takes those of AVX2 times on processors that it does not know.
-func coreType(set string) []string {
-	if set == "" && slices.Contains(kernels.Available(), kernels.AVX512) {
+func coreType() []string {
+	if slices.Contains(kernels.Available(), kernels.AVX512) {
 		return []string{"OPENBLAS_CORETYPE=SkylakeX"}
 	}
 	return nil

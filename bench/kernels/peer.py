@@ -270,7 +270,7 @@ def peak_memory():
 
 
 def main():
-    print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}", flush=True)
+    print(f"PyTorch {torch.__version__}", flush=True)
     current, run = "", None
     for line in sys.stdin:
         if line.strip() == "peak_memory":

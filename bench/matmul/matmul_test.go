@@ -1,4 +1,4 @@
-// Package matmul compares the engine's single-precision matrix product with OpenBLAS on one core; run.sh does the whole comparison.
+// Package matmul times the engine's single-precision matrix product under each kernel variant; bench/kernels compares it with others.
 //
 // It is NOT a test of correctness: that is internal/kernels/gemm's own.
 package matmul

@@ -1,0 +1,87 @@
+// Report reads what the benchmarks printed, from files or its input, and prints one table with what is wanted beside what was measured, and the RATIO
+// lines of all rows. It can put the table into a document, between two markers, and draw it.
+//
+//	go run ./bench/report --docs docs/performance.md --svg docs/figures/performance.svg bench/report/testdata/results.txt
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+func main() {
+	log.SetFlags(0)
+	docs := pflag.String("docs", "", "put the table into this document")
+	figure := pflag.String("svg", "", "draw the table here")
+	pflag.Parse()
+	if err := run(pflag.Args(), *docs, *figure, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(files []string, docs, figure string, w io.Writer) error {
+	r, err := read(files)
+	if err != nil {
+		return err
+	}
+	if len(r.rows) == 0 {
+		return fmt.Errorf("no line RATIO <row> <threads> <value> in %s", strings.Join(files, ", "))
+	}
+	if figure != "" {
+		if err := os.WriteFile(figure, []byte(svg(r.lines())), 0o644); err != nil {
+			return err
+		}
+	}
+	if docs != "" {
+		text, err := os.ReadFile(docs)
+		if err != nil {
+			return err
+		}
+		replaced, err := replaceTable(string(text), r.markdown())
+		if err != nil {
+			return fmt.Errorf("%s: %w", docs, err)
+		}
+		if err := os.WriteFile(docs, []byte(replaced), 0o644); err != nil {
+			return err
+		}
+	}
+	return r.print(w)
+}
+
+// read reads all files as one, or the input if there are none.
+func read(files []string) (*results, error) {
+	if len(files) == 0 {
+		return parse(os.Stdin)
+	}
+	var all bytes.Buffer
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		all.Write(text)
+		all.WriteByte('\n')
+	}
+	return parse(&all)
+}
+
+// The markers in a document; what stands between them is the table's.
+const begin, end = "<!-- measured: bench/report writes what follows -->\n", "<!-- end of what was measured -->\n"
+
+func replaceTable(document, table string) (string, error) {
+	before, rest, ok := strings.Cut(document, begin)
+	if !ok {
+		return "", fmt.Errorf("no line %q", strings.TrimSpace(begin))
+	}
+	_, after, ok := strings.Cut(rest, end)
+	if !ok {
+		return "", fmt.Errorf("no line %q", strings.TrimSpace(end))
+	}
+	return before + begin + "\n" + table + "\n" + end + after, nil
+}

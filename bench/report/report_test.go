@@ -1,0 +1,90 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const printed = `# 1 threads
+MACHINE a processor
+PEER eager 1 PyTorch 9
+CEILING fma_avx512 1 300 GFLOP/s
+ROW step 1 100 120 ms 50 GFLOP/s
+RATIO step 1 1.200
+RATIO step_peak 1 0.810
+RATIO step 2 1.399
+RATIO step_peak 2 0.700
+RATIO matmul_2x2_1 1 1.000
+RATIO matmul_2x2_1_dx 1 4.000
+RATIO conv2d_1_2_3_4_5 1 0.250
+`
+
+func parsed(t *testing.T, text string) *results {
+	r, err := parse(strings.NewReader(text))
+	require.NoError(t, err)
+	return r
+}
+
+func find(t *testing.T, lines []line, row string) line {
+	for _, l := range lines {
+		if l.row == row {
+			return l
+		}
+	}
+	require.Fail(t, "no line "+row)
+	return line{}
+}
+
+// TestJudgement: what misses its ratio reaches its goal by the other row; several rows make one.
+func TestJudgement(t *testing.T) {
+	r := parsed(t, printed)
+	lines := r.lines()
+	require.Equal(t, map[int]bool{1: true, 2: false}, find(t, lines, "step").met)
+	require.InDelta(t, 2, find(t, lines, "products_geomean").values[1], 1e-12)
+	least := find(t, lines, "products_worst")
+	require.Equal(t, 1.0, least.values[1])
+	require.Equal(t, map[int]bool{1: true}, least.met)
+	require.Empty(t, find(t, lines, "step_peak").met)
+	require.Equal(t, "convolution 1 → 2, kernel 3, stride 4, image 5", find(t, lines, "conv2d_1_2_3_4_5").label)
+}
+
+func TestPrint(t *testing.T) {
+	var b strings.Builder
+	require.NoError(t, parsed(t, printed).print(&b))
+	for _, want := range []string{"a processor\n", "eager: PyTorch 9\n", "FMA AVX-512 at 1: 300 GFLOP/s", "100 ms", "1.40 ↓", "81 %", "RATIO products_geomean 1 2.000\n", "RATIO step 2 1.399\n"} {
+		require.Contains(t, b.String(), want)
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for _, bad := range []string{"RATIO step 1", "RATIO step one 1", "RATIO step 1 fast", "ROW step 1 2 3", "ROW step 1 2 x ms", "CEILING copy 1 x GB/s"} {
+		_, err := parse(strings.NewReader("# fine\n" + bad))
+		require.ErrorContains(t, err, "line 2")
+	}
+}
+
+func TestReplaceTable(t *testing.T) {
+	text, err := replaceTable("a\n"+begin+"old\n"+end+"b\n", "new\n")
+	require.NoError(t, err)
+	require.Equal(t, "a\n"+begin+"\nnew\n\n"+end+"b\n", text)
+	_, err = replaceTable("a\n"+begin, "new\n")
+	require.Error(t, err)
+}
+
+// TestDocuments: the document's table and figure are those of the results that lie here.
+func TestDocuments(t *testing.T) {
+	r, err := read([]string{filepath.Join("testdata", "results.txt")})
+	require.NoError(t, err)
+	docs, err := os.ReadFile("../../docs/performance.md")
+	require.NoError(t, err)
+	want, err := replaceTable(string(docs), r.markdown())
+	require.NoError(t, err)
+	require.Equal(t, want, string(docs), "go run ./bench/report --docs docs/performance.md --svg docs/figures/performance.svg bench/report/testdata/results.txt")
+	figure, err := os.ReadFile("../../docs/figures/performance.svg")
+	require.NoError(t, err)
+	require.Equal(t, svg(r.lines()), string(figure))
+}

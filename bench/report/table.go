@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// below marks a ratio that misses what is wanted.
+const below = " ↓"
+
+var heading = []string{"", "ours", "theirs", "1 thread", "ours", "theirs", "2 threads", "wanted"}
+
+// cells are a line's columns.
+func (l *line) cells(r *results) []string {
+	out := []string{l.label}
+	for _, threads := range []int{1, 2} {
+		v, ok := l.values[threads]
+		if !ok {
+			out = append(out, "", "", "")
+			continue
+		}
+		text := l.goal.ratio(v)
+		if met, wanted := l.met[threads]; wanted && !met {
+			text += below
+		}
+		ours, theirs := "", ""
+		if m, ok := r.measures[key{l.row, threads}]; ok {
+			if ours = amount(m.ours, m.unit); !l.goal.share {
+				theirs = amount(m.theirs, m.unit)
+			}
+		}
+		out = append(out, ours, theirs, text)
+	}
+	return append(out, l.goal.wanted())
+}
+
+// ratio is a value as the table shows it: a factor, or a share of a ceiling.
+func (g *goal) ratio(v float64) string {
+	if g.share {
+		return fmt.Sprintf("%.0f %%", 100*v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// wanted says what a line is wanted to reach.
+func (g *goal) wanted() string {
+	if g.want[0] == 0 {
+		return ""
+	}
+	text := g.ratio(g.want[0])
+	if g.want[1] != g.want[0] {
+		text += " / " + g.ratio(g.want[1])
+	}
+	if g.or != "" {
+		text += fmt.Sprintf(", or %.0f %% of the ceiling", 100*g.orWant)
+	}
+	return text
+}
+
+// amount is a measure with three digits or so.
+func amount(v float64, unit string) string {
+	if unit == "ms" && v < 0.1 {
+		v, unit = 1e3*v, "µs"
+	} else if unit == "ms" && v >= 1e4 {
+		v, unit = v/1e3, "s"
+	}
+	switch {
+	case v < 10:
+		return fmt.Sprintf("%.2f %s", v, unit)
+	case v < 100:
+		return fmt.Sprintf("%.1f %s", v, unit)
+	}
+	return fmt.Sprintf("%.0f %s", v, unit)
+}
+
+// sections calls f for each run of lines with one section.
+func sections(lines []line, f func(section string, lines []line)) {
+	for len(lines) > 0 {
+		n := 1
+		for n < len(lines) && lines[n].goal.section == lines[0].goal.section {
+			n++
+		}
+		f(lines[0].goal.section, lines[:n])
+		lines = lines[n:]
+	}
+}
+
+// print writes the table for a terminal, and a RATIO line for each row, those of many rows in one included.
+func (r *results) print(w io.Writer) error {
+	for _, m := range r.machine {
+		fmt.Fprintln(w, m)
+	}
+	fmt.Fprintln(w, strings.Join(r.peers, "; "))
+	fmt.Fprintln(w, r.ceilingText())
+	lines := r.lines()
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	sections(lines, func(section string, lines []line) {
+		fmt.Fprintf(t, "\n%s\n", strings.Join(append([]string{section}, heading[1:]...), "\t"))
+		for i := range lines {
+			fmt.Fprintln(t, "  "+strings.Join(lines[i].cells(r), "\t"))
+		}
+	})
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	for _, threads := range []int{1, 2} {
+		for i := range lines {
+			if v, ok := lines[i].values[threads]; ok && lines[i].goal.combine != nil {
+				fmt.Fprintf(w, "RATIO %s %d %.3f\n", lines[i].row, threads, v)
+			}
+		}
+		for _, row := range r.rows {
+			if v, ok := r.ratios[key{row, threads}]; ok {
+				fmt.Fprintf(w, "RATIO %s %d %.3f\n", row, threads, v)
+			}
+		}
+	}
+	return nil
+}
+
+// ceilingText names the machine's ceilings in a line.
+func (r *results) ceilingText() string {
+	var list []string
+	for _, c := range r.ceilings {
+		name := strings.NewReplacer("fma_avx512", "FMA AVX-512", "fma_avx2", "FMA AVX2").Replace(c.name)
+		list = append(list, fmt.Sprintf("%s at %d: %.0f %s", name, c.threads, c.value, c.unit))
+	}
+	return "ceilings by number of threads: " + strings.Join(list, ", ")
+}
+
+// markdown is the table for the documents.
+func (r *results) markdown() string {
+	var b strings.Builder
+	for _, m := range r.machine {
+		fmt.Fprintf(&b, "%s.\n", m)
+	}
+	fmt.Fprintf(&b, "Peers: %s.\n", strings.Join(r.peers, "; "))
+	fmt.Fprintf(&b, "C%s.\n", strings.TrimPrefix(r.ceilingText(), "c"))
+	sections(r.lines(), func(section string, lines []line) {
+		row := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
+		b.WriteByte('\n')
+		row(append([]string{"**" + section + "**"}, heading[1:]...))
+		row(strings.Split("---,--:,--:,--:,--:,--:,--:,---", ","))
+		for i := range lines {
+			row(lines[i].cells(r))
+		}
+	})
+	return b.String()
+}

@@ -1,0 +1,41 @@
+#!/bin/sh
+# Measures Lockstep beside its peers on this machine and prints one table of ratios, with the machine's own ceilings, and a line RATIO <row> <threads> <value>
+# for each row. docs/performance.md says what the rows are.
+#
+# Usage: bench/run.sh [--quick] [OUTPUT]
+#
+# --quick leaves out what takes long and ends in under 8 minutes, when the peers are built; without it, about an hour. OUTPUT, by default
+# out/bench/results.txt, gets what was measured; bench/report makes the document's table and figure of it. See peers.sh for PYTHON and what is built.
+set -eu
+cd "$(dirname "$0")/.."
+quick=
+if [ "${1:-}" = --quick ]; then
+    quick=--quick
+    shift
+fi
+output=${1:-out/bench/results.txt}
+settings=$(bench/peers.sh)
+eval "$settings"
+mkdir -p "$(dirname "$output")"
+bin=$(mktemp -d)
+trap 'rm -rf "$bin"' EXIT
+for program in kernels clm report; do go build -o "$bin/$program" "./bench/$program"; done
+
+# show runs a benchmark, whose lines go to the output and, as progress, to the terminal.
+show() { "$@" | tee -a "$output" >&2; }
+
+{
+    echo "MACHINE $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo) of memory"
+    echo "MACHINE $(date -u +%Y-%m-%d), $(uname -s), $(go version | cut -d ' ' -f 3), Lockstep $(git describe --always --dirty)${quick:+, a quick run}"
+    echo "MACHINE Load average before the run $(cut -d ' ' -f 1 /proc/loadavg)"
+} >"$output"
+
+if [ -n "$quick" ]; then
+    show "$bin/kernels" --quick --rounds 2 --turn 40ms
+    show "$bin/clm" --steps 40 --rounds 1
+else
+    show "$bin/kernels" --rounds 5 --turn 200ms
+    show "$bin/clm" --steps 200 --rounds 3
+fi
+[ -n "${LLM_C:-}" ] || echo "llm.c: no row; set LLM_C to a folder with its source for bench/llmc" >&2
+"$bin/report" "$output"
