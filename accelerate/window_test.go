@@ -278,7 +278,7 @@ func TestAccumulateFaults(t *testing.T) {
 		"accelerate: 5 micro-batches for one step of rank 1, want at most 4 (gradient_accumulation_steps)": func(b *data.Batch) []*data.Batch {
 			return []*data.Batch{b, b, b, b, b}
 		},
-		"accelerate: rank 1, micro-batch 4: tensor.AddMM(float32[2 3], float32[4 8])": func(b *data.Batch) []*data.Batch {
+		"accelerate: rank 1, micro-batch 4: tensor.Linear(float32[2 3], float32[8 4])": func(b *data.Batch) []*data.Batch {
 			c := tensor.NewCtx(tensor.CPU())
 			b.Tensors[data.Inputs] = tensor.Ones(c, tensor.Float32, 2, 3)
 			return []*data.Batch{b}

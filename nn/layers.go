@@ -25,7 +25,7 @@ func NewLinear(in *Init, inFeatures, outFeatures int, bias bool) *Linear {
 func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor { return Unit1(c, l, l.forward, x) }
 
 func (l *Linear) forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-	return tensor.AddMM(c.Ctx, l.Bias.tensor(), x, tensor.Transpose(c.Ctx, l.Weight.Tensor, 0, 1))
+	return tensor.Linear(c.Ctx, x, l.Weight.Tensor, l.Bias.tensor())
 }
 
 // tensor is the parameter's tensor, nil for a nil parameter.

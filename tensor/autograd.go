@@ -130,6 +130,7 @@ type pending struct {
 	g       *Tensor
 	sole    bool // g belongs to this Backward alone
 	adopted bool
+	buffer  bool // g is the leaf's own buffer
 }
 
 // Backward computes the gradients of Σᵢ ⟨grads[i], roots[i]⟩. A nil grads, or a nil
@@ -181,7 +182,7 @@ func (r *run) abandon() {
 		}
 	}
 	for _, p := range r.sums {
-		if !p.adopted {
+		if !p.adopted && !p.buffer {
 			p.g.st.release()
 		}
 	}
@@ -388,14 +389,43 @@ func (r *run) contributed(t *Tensor) {
 	if p == nil {
 		return
 	}
-	t.accumulate(r.c, p.g)
 	delete(r.sums, t)
-	p.g.st.release()
+	if p.buffer {
+		t.accumulated()
+	} else {
+		t.accumulate(r.c, p.g)
+		p.g.st.release()
+	}
 	for _, hook := range t.leaf.hooks {
 		if hook != nil {
 			hook(r.c, t)
 		}
 	}
+}
+
+// into is where the gradient of input i may be written at once instead of being handed
+// in with Set, contiguous, and whether something is there already that it must be added
+// to: the buffer of a leaf, or the sum of what has reached it so far. nil: nowhere.
+// The buffer of an earlier Backward is only added to if this gradient is the leaf's only
+// one, so that an unfinished sum stays apart.
+func (b *Back) into(i int) (sum *Tensor, filled bool) {
+	e, r := b.node.in[i], b.node.run
+	if e.leaf == nil || r.wrt != nil {
+		return nil, false
+	}
+	if p := r.sums[e.leaf]; p != nil {
+		if !p.sole || !p.g.IsContiguous() {
+			return nil, false
+		}
+		return p.g, true
+	}
+	sum = e.leaf.gradBuffer(r.c)
+	filled = e.leaf.leaf.filled
+	if filled && r.leaves[e.leaf] > 1 {
+		return nil, false
+	}
+	r.sums[e.leaf] = &pending{g: sum, sole: true, buffer: true}
+	return sum, filled
 }
 
 // fresh reports whether the gradient of input i was made by this node for that input

@@ -82,17 +82,28 @@ func (t *Tensor) OnGrad(hook func(c *Ctx, t *Tensor)) (remove func()) {
 
 // accumulate adds g to the leaf's gradient; the first write after ZeroGrad overwrites.
 func (t *Tensor) accumulate(c *Ctx, g *Tensor) {
+	buf := t.gradBuffer(c)
+	if t.leaf.filled {
+		c.launch(backend.OpAdd, buf, buf, g)
+	} else {
+		c.launch(backend.OpCopy, buf, g)
+	}
+	t.accumulated()
+}
+
+// gradBuffer is the buffer of the leaf's gradient, made if there is none.
+func (t *Tensor) gradBuffer(c *Ctx) *Tensor {
 	l := t.leaf
 	if l.grad == nil || l.grad.st.buf == nil {
 		free := *c
 		free.scope = nil
 		l.grad, l.filled = free.empty("Backward", t.dtype, t.Shape()...), false
 	}
-	if l.filled {
-		c.launch(backend.OpAdd, l.grad, l.grad, g)
-	} else {
-		c.launch(backend.OpCopy, l.grad, g)
-	}
-	l.grad.st.ver++
-	l.filled = true
+	return l.grad
+}
+
+// accumulated notes that the leaf's gradient has been written.
+func (t *Tensor) accumulated() {
+	t.leaf.grad.st.ver++
+	t.leaf.filled = true
 }

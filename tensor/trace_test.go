@@ -53,6 +53,6 @@ func TestTrace(t *testing.T) {
 		require.Equal(t, 3, count["matmul"], "forward, and the gradients of both operands")
 		require.Equal(t, 1, count["tanh"])
 		require.Equal(t, 1, count["tanh_grad"])
-		require.Equal(t, 2, count["copy"], "two leaves take up their gradients")
+		require.Zero(t, count["copy"], "both products write to the gradients of the leaves")
 	}
 }

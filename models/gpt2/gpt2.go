@@ -135,7 +135,7 @@ func (m *Model) loss(c *nn.Ctx, h, labels *tensor.Tensor) *tensor.Tensor {
 // logits applies the head to hidden states [B,T,C].
 func (m *Model) logits(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
 	return nn.Unit1(c, m.LMHead, func(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
-		return tensor.AddMM(c.Ctx, nil, h, tensor.Transpose(c.Ctx, m.LMHead.Weight.Tensor, 0, 1))
+		return tensor.Linear(c.Ctx, h, m.LMHead.Weight.Tensor, nil)
 	}, h)
 }
 

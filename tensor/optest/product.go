@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-func products() []Op { return []Op{matMulRow(), addMMRow(), attentionRow()} }
+func products() []Op { return []Op{matMulRow(), addMMRow(), linearRow(), attentionRow()} }
 
 // matmul is the oracle of products of matrices, with broadcast batch dims.
 func matmul(x, y Array) Array {
@@ -52,38 +52,66 @@ func addMMRow() Op {
 		{Name: "bias", Want: "float32[2 3], float32[3 4], float32[3]): want a bias of shape [4]", Call: func(c *tensor.Ctx) {
 			tensor.AddMM(c, zeros(c, 3), zeros(c, 2, 3), zeros(c, 3, 4))
 		}},
-		{Name: "weight", Want: "want a weight of two dims", Call: func(c *tensor.Ctx) { tensor.AddMM(c, nil, zeros(c, 2, 3), zeros(c, 1, 3, 4)) }},
+		{Name: "weight", Want: "and a weight of two dims", Call: func(c *tensor.Ctx) { tensor.AddMM(c, nil, zeros(c, 2, 3), zeros(c, 1, 3, 4)) }},
 		{Name: "inner", Want: "inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) { tensor.AddMM(c, nil, zeros(c, 2, 3), zeros(c, 2, 4)) }},
 	}}
 	f := ternary(tensor.AddMM)
-	linear := ternary(func(c *tensor.Ctx, bias, x, w *tensor.Tensor) *tensor.Tensor {
+	transposed := ternary(func(c *tensor.Ctx, bias, x, w *tensor.Tensor) *tensor.Tensor {
 		return tensor.AddMM(c, bias, x, tensor.Transpose(c, w, 0, 1))
 	})
-	want := func(_ tensor.DType, in []Array) []Array {
-		bias, x, w := in[0], in[1], in[2]
-		shape := append(slices.Clone(x.Shape[:len(x.Shape)-1]), w.Shape[1])
-		y := matmul(Array{[]int{numel(shape[:len(shape)-1]), w.Shape[0]}, x.V}, w)
-		out := Array{shape, y.V}
-		for i := range out.V {
-			if bias.V != nil {
-				out.V[i] += bias.V[i%w.Shape[1]]
-			}
-		}
-		return []Array{out}
-	}
-	for _, s := range []struct {
-		x []int
-		n int
-	}{{[]int{3, 4}, 5}, {[]int{2, 3, 4}, 2}, {[]int{4}, 3}, {[]int{1, 1}, 1}, {[]int{0, 3}, 2}, {[]int{2, 0}, 3}, {[]int{2, 3}, 0}} {
+	want := func(_ tensor.DType, in []Array) []Array { return []Array{linear(in[1], in[2], in[0])} }
+	for _, s := range linearShapes {
 		x, w := diff(normal, s.x...), diff(normal, s.x[len(s.x)-1], s.n)
 		op.Samples = append(op.Samples,
 			Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s.n), x, w}, Apply: f, Want: want},
 			Sample{Name: fmt.Sprint(s, " no bias"), In: []Input{none(), x, w}, Apply: f, Want: want},
-			Sample{Name: fmt.Sprint(s, " linear"), In: []Input{diff(normal, s.n), x, diff(normal, s.n, s.x[len(s.x)-1])}, Apply: linear})
+			Sample{Name: fmt.Sprint(s, " transposed"), In: []Input{diff(normal, s.n), x, diff(normal, s.n, s.x[len(s.x)-1])}, Apply: transposed})
 	}
 	op.Samples = append(op.Samples,
 		Sample{Name: "large", Large: true, In: []Input{diff(normal, 211), diff(normal, 3, 131, 97), diff(normal, 97, 211)}, Apply: f},
-		Sample{Name: "large linear", Large: true, In: []Input{diff(normal, 97), diff(normal, 131, 211), diff(normal, 97, 211)}, Apply: linear})
+		Sample{Name: "large transposed", Large: true, In: []Input{diff(normal, 97), diff(normal, 131, 211), diff(normal, 97, 211)}, Apply: transposed})
+	return op
+}
+
+// linearShapes are shapes of x and numbers of outputs of a linear layer.
+var linearShapes = []struct {
+	x []int
+	n int
+}{{[]int{3, 4}, 5}, {[]int{2, 3, 4}, 2}, {[]int{4}, 3}, {[]int{1, 1}, 1}, {[]int{0, 3}, 2}, {[]int{2, 0}, 3}, {[]int{2, 3}, 0}}
+
+// linear is the oracle of a linear layer with a weight [K,N]; the bias may have no values.
+func linear(x, w, bias Array) Array {
+	shape := append(slices.Clone(x.Shape[:len(x.Shape)-1]), w.Shape[1])
+	y := matmul(Array{[]int{numel(shape[:len(shape)-1]), w.Shape[0]}, x.V}, w)
+	out := Array{shape, y.V}
+	for i := range out.V {
+		if bias.V != nil {
+			out.V[i] += bias.V[i%w.Shape[1]]
+		}
+	}
+	return out
+}
+
+func linearRow() Op {
+	op := Op{Name: "Linear", DTypes: floats, Slack: 2, Misuse: []Misuse{
+		{Name: "bias", Want: "float32[2 3], float32[4 3], float32[3]): want a bias of shape [4]", Call: func(c *tensor.Ctx) {
+			tensor.Linear(c, zeros(c, 2, 3), zeros(c, 4, 3), zeros(c, 3))
+		}},
+		{Name: "weight", Want: "and a weight of two dims", Call: func(c *tensor.Ctx) { tensor.Linear(c, zeros(c, 2, 3), zeros(c, 1, 3, 4), nil) }},
+		{Name: "inner", Want: "float32[2 3], float32[4 2]): inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) { tensor.Linear(c, zeros(c, 2, 3), zeros(c, 4, 2), nil) }},
+	}}
+	f := ternary(tensor.Linear)
+	want := func(_ tensor.DType, in []Array) []Array {
+		w := generate([]int{in[1].Shape[1], in[1].Shape[0]}, func(at []int) float64 { return in[1].at(at[1], at[0]) })
+		return []Array{linear(in[0], w, in[2])}
+	}
+	for _, s := range linearShapes {
+		x, w := diff(normal, s.x...), diff(normal, s.n, s.x[len(s.x)-1])
+		op.Samples = append(op.Samples,
+			Sample{Name: fmt.Sprint(s), In: []Input{x, w, diff(normal, s.n)}, Apply: f, Want: want},
+			Sample{Name: fmt.Sprint(s, " no bias"), In: []Input{x, w, none()}, Apply: f, Want: want})
+	}
+	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 3, 131, 97), diff(normal, 211, 97), diff(normal, 211)}, Apply: f})
 	return op
 }
 

@@ -1,0 +1,118 @@
+package tensor_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// TestProductsAreAddedWhereTheGradientEnds compares the gradients that backward adds up in a leaf, which products write to at once where they can, with
+// those that it returns. All values are whole numbers, so that the order of additions does not show.
+func TestProductsAreAddedWhereTheGradientEnds(t *testing.T) {
+	fixed := func(c *tensor.Ctx, shape ...int) *tensor.Tensor {
+		return tensor.Reshape(c, tensor.Arange(c, tensor.Float32, -3, 1, tensor.Zeros(c, tensor.Float32, shape...).Numel()), shape...)
+	}
+	for name, f := range map[string]func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor{
+		"AddMM": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
+			return tensor.AddMM(c, nil, fixed(c, 2, 3, 4), w)
+		},
+		"Linear": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
+			return tensor.Linear(c, fixed(c, 2, 3, 4), w, nil)
+		},
+		"left":    func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, w, fixed(c, 4, 2)) },
+		"right":   func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, fixed(c, 2, 4), w) },
+		"batched": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, w, fixed(c, 3, 4, 2)) },
+		"viewed": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
+			return tensor.MatMul(c, fixed(c, 2, 4), tensor.Transpose(c, w, 0, 1))
+		},
+		"squared": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, w, w) },
+		"twice": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
+			return tensor.Linear(c, tensor.AddMM(c, nil, fixed(c, 2, 4), w), w, nil)
+		},
+		"product first": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
+			return tensor.Add(c, tensor.AddMM(c, nil, fixed(c, 4, 4), w), tensor.Mul(c, w, w))
+		},
+		"product last": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
+			square := tensor.Mul(c, w, w)
+			return tensor.Add(c, tensor.AddMM(c, nil, fixed(c, 4, 4), w), square)
+		},
+		"product between": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
+			sum := tensor.Add(c, tensor.Mul(c, w, w), w)
+			sum = tensor.Add(c, sum, tensor.MatMul(c, w, fixed(c, 4, 4)))
+			return tensor.Add(c, sum, tensor.Transpose(c, w, 0, 1))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCtx(t)
+			w := fixed(c, 4, 4)
+			w.SetRequiresGrad(true)
+			expect := func(times float64) {
+				want := tensor.Backward(c, []*tensor.Tensor{total(c, f(c, w))}, nil, []*tensor.Tensor{w})[0]
+				require.Equal(t, tensor.ToSlice[float32](c, tensor.Affine(c, want, times, 0)), tensor.ToSlice[float32](c, w.Grad()))
+			}
+			run := func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { backward(c, total(c, f(c, w))); return nil }) }
+			var complete int
+			w.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { complete++ })
+			run()
+			expect(1)
+			buffer := w.Grad()
+			run()
+			expect(2)
+			w.ZeroGrad()
+			run()
+			expect(1)
+			require.Same(t, buffer, w.Grad())
+			require.Equal(t, 3, complete)
+		})
+	}
+}
+
+// TestUnfinishedBackwardLeavesGradientsAlone: what had reached a leaf when backward failed is not part of its gradient.
+func TestUnfinishedBackwardLeavesGradientsAlone(t *testing.T) {
+	c := newCtx(t)
+	w := tensor.Full(c, tensor.Float64, 2, 2, 2).SetRequiresGrad(true)
+	fail := true
+	broken := func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.Custom(c, tensor.CustomOp{
+			Name: "broken",
+			Forward: func(c *tensor.Ctx, in []*tensor.Tensor) (out, saved []*tensor.Tensor) {
+				return []*tensor.Tensor{tensor.Affine(c, in[0], 1, 0)}, nil
+			},
+			Backward: func(c *tensor.Ctx, _, grads []*tensor.Tensor, _ []bool) []*tensor.Tensor {
+				if fail {
+					tensor.Reshape(c, grads[0], 3)
+				}
+				return grads
+			},
+		}, x)[0]
+	}
+	run := func() {
+		old := broken(c, w)
+		backward(c, total(c, tensor.Add(c, tensor.MatMul(c, w, w), old)))
+	}
+	misuse(t, run)
+	require.Nil(t, w.Grad())
+	fail = false
+	run()
+	want := gradOf(c, w)
+	fail = true
+	misuse(t, run)
+	require.Equal(t, want, gradOf(c, w))
+}
+
+// TestProductsMakeNoSecondGradient: a weight's gradient takes the memory of the leaf's buffer and no more.
+func TestProductsMakeNoSecondGradient(t *testing.T) {
+	const n = 256
+	c := newCtx(t)
+	x := tensor.Full(c, tensor.Float32, 1, 1, n)
+	v, w := tensor.Full(c, tensor.Float32, 1, n, n).SetRequiresGrad(true), tensor.Full(c, tensor.Float32, 1, n, n).SetRequiresGrad(true)
+	before := inUse(c)
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		backward(c, total(c, tensor.Linear(c, tensor.AddMM(c, nil, x, v), w, nil)))
+		return nil
+	})
+	matrix := int64(4 * n * n)
+	require.Less(t, c.Device().MemStats().Peak, before+2*matrix+matrix/2)
+}
