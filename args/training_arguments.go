@@ -90,6 +90,8 @@ type TrainingArguments struct {
 	ReportTo []string `json:"report_to" split:"," usage:"reporters of training figures, or none, or all"`
 	// RunName is the run's name in reporters. Empty: they choose.
 	RunName string `json:"run_name" usage:"name of the run in reporters"`
+	// SkipMemoryMetrics leaves out how much memory training took, and how much it was estimated to take, in the last record.
+	SkipMemoryMetrics bool `json:"skip_memory_metrics" usage:"leave the memory that training took, and its estimate, out of the last record"`
 	// Profile is the folder to which some steps' profile is written: a trace, a table of kernels and a CPU profile
 	// per rank. Empty: none.
 	Profile string `json:"profile" path:"true" usage:"folder for a profile of some steps: a Chrome trace, a table of kernels and a CPU profile for each rank"`
@@ -220,6 +222,7 @@ func Default(outputDir string) *TrainingArguments {
 		LogLevelReplica:           LogLevelWarning,
 		LogOnEachNode:             true,
 		ReportTo:                  []string{ReportNone},
+		SkipMemoryMetrics:         true,
 		ProfileSkipFirst:          2,
 		ProfileSteps:              3,
 		EvalStrategy:              StrategyNo,

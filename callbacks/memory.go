@@ -19,6 +19,9 @@ func (*Memory) OnLog(e *Event) error {
 	return nil
 }
 
+// ResidentMemory gives the process's resident memory and its peak so far, in bytes; 0 where the system does not tell.
+func ResidentMemory() (rss, peak int64) { return residentMemory() }
+
 func heapMemory() int64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(sample)

@@ -53,3 +53,10 @@ type TokenFLOPs interface {
 	// per token of context length t.
 	FLOPsPerToken(t int) float64
 }
+
+// Example is implemented by models that can make a batch such as they read, labels included. Its values mean nothing.
+type Example interface {
+	// ExampleBatch makes a batch of size samples. length is the number of tokens of a sequence or the pixels of an image's side, where the model has
+	// a choice; 0 is its largest or usual one.
+	ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
+	"github.com/lockstep-ml/lockstep/internal/backend/meta"
 )
 
 // Device is where tensors live and kernels run.
@@ -28,6 +29,10 @@ func CPU() *Device { return defaultCPU() }
 // NewCPU returns a CPU device with its own worker pool and memory. Results do not
 // depend on the number of workers, bit for bit.
 func NewCPU(workers int) *Device { return NewDevice(cpu.New(workers)) }
+
+// NewMeta returns a device whose tensors have shapes and no values, as PyTorch's meta device: ops check their operands and allocate, MemStats counts, but
+// nothing is computed, and what is read is zero. It tells how much memory a computation needs.
+func NewMeta() *Device { return NewDevice(meta.New()) }
 
 // Name is the backend's name, as "cpu".
 func (d *Device) Name() string { return d.be.Name() }

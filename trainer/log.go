@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"maps"
 	"math"
 	"time"
 
@@ -59,5 +60,6 @@ func (r *run) result() *Result {
 	if p.Nonfinite > 0 {
 		m["nonfinite_steps"] = float64(p.Nonfinite)
 	}
+	maps.Copy(m, r.memoryUsed)
 	return &Result{GlobalStep: r.state.GlobalStep, TrainingLoss: loss, Metrics: m}
 }

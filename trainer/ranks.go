@@ -26,6 +26,9 @@ func (t *Trainer) buildRanks() error {
 	if t.device != nil {
 		opts = append(opts, accelerate.WithDevice(t.device))
 	}
+	if t.group != nil {
+		opts = append(opts, accelerate.WithGroup(t.group))
+	}
 	if t.args.NumReplicas == 1 {
 		var err error
 		if t.acc, err = accelerate.New(t.args, opts...); err == nil && !t.acc.IsMain() {

@@ -30,6 +30,9 @@ type run struct {
 	stream   *samplers.Stream // of windows, in step with loader
 	loader   *data.Loader
 	prof     *profile.Profiler // nil: nobody watches
+	memory   memory
+
+	memoryUsed map[string]float64 // of the last record; nil until then
 
 	progress progress
 	owed     owed
@@ -131,6 +134,7 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 		return nil, err
 	}
 	r.watch()
+	r.watchMemory()
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}

@@ -88,6 +88,7 @@ func (r *run) forwardBackward(batches []*data.Batch, stats *callbacks.StepStats)
 				return lossSum{}, err
 			}
 		}
+		r.memory.see(b)
 		err := r.guard(func() error {
 			sum, n, err := r.microBatch(b, count, i == len(batches)-1)
 			shared.set(b.Leaf, sum, n)

@@ -225,6 +225,7 @@ func causeOf(ctx context.Context) error {
 
 // end writes the final record, loads the best model if asked to, and says goodbye.
 func (r *run) end(interrupted bool) error {
+	r.memoryUsed = r.memoryMetrics()
 	if err := r.record(r.finalRecord()); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -36,6 +37,7 @@ type Trainer struct {
 	user     []callbacks.Callback
 	display  *os.File
 	device   *tensor.Device
+	group    *dist.Group // of which the trainer is a rank; nil: what the environment says
 	newOptim OptimizerFunc
 
 	newModel  func() (models.Model, error)

@@ -1,7 +1,8 @@
-// Command lockstep starts distributed jobs and tells what it finds on a machine.
+// Command lockstep starts distributed jobs, tells what it finds on a machine, and what training needs of one.
 //
 //	lockstep launch --nproc_per_node 4 -- ./train --learning_rate 1e-3
 //	lockstep env
+//	lockstep estimate-memory out/clm --per_device_train_batch_size 16
 //	lockstep help launch
 //
 // It is NOT a training program: those are made from the packages, as the examples are. What
@@ -51,6 +52,7 @@ func commands() []command {
 	return []command{
 		{"launch", "start a program as many ranks on this host, and watch over them", (*program).launch},
 		{"env", "show this process's place in a job, why, and what the machine offers", (*program).env},
+		{"estimate-memory", "say how much memory training a model needs", (*program).estimateMemory},
 		{"debug", "name the culprit in the flight records of a failed job", (*program).debug},
 		{"version", "show the version", (*program).version},
 		{"help", "show this text, or a command's", (*program).help},
@@ -103,7 +105,7 @@ func (p *program) usage(w io.Writer) {
 	fmt.Fprint(w, "usage: lockstep COMMAND [FLAGS]\n\n")
 	for _, c := range commands() {
 		if c.summary != "" {
-			fmt.Fprintf(w, "  %-9s %s\n", c.name, c.summary)
+			fmt.Fprintf(w, "  %-16s %s\n", c.name, c.summary)
 		}
 	}
 	fmt.Fprint(w, "\nlockstep help COMMAND shows a command's flags.\n")

@@ -66,7 +66,7 @@ func TestUsage(t *testing.T) {
 		code           int
 		stdout, stderr string // prefixes
 	}{
-		{nil, 2, "", "usage: lockstep COMMAND [FLAGS]\n\n  launch    start"},
+		{nil, 2, "", "usage: lockstep COMMAND [FLAGS]\n\n  launch           start"},
 		{[]string{"help"}, 0, "usage: lockstep COMMAND", ""},
 		{[]string{"--help"}, 0, "usage: lockstep COMMAND", ""},
 		{[]string{"help", "help"}, 0, "usage: lockstep COMMAND", ""},

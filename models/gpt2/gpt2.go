@@ -100,6 +100,15 @@ func (m *Model) FLOPsPerToken(t int) float64 {
 	return 6*float64(n) + 12*float64(m.Cfg.NLayer)*float64(t)*float64(m.Cfg.NEmbd)
 }
 
+// ExampleBatch is size sequences of length tokens, n_positions for 0.
+func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
+	if length == 0 {
+		length = m.Cfg.NPositions
+	}
+	ids, labels := tensor.Zeros(c, tensor.Int64, size, length), tensor.Zeros(c, tensor.Int64, size, length)
+	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: ids, data.Labels: labels}, Size: size, Count: int64(size * (length - 1))}
+}
+
 // Forward reads input_ids [B,T], attention_mask (optional) and labels (optional; shifted
 // inside, −100 is ignored). With labels under LossOnly it computes no logits.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {

@@ -94,6 +94,17 @@ func (m *Model) Config() any {
 	}{"mlp", m.Cfg}
 }
 
+// ExampleBatch is size vectors of zeros; the length is the model's.
+func (m *Model) ExampleBatch(c *tensor.Ctx, size, _ int) *data.Batch {
+	sizes := m.Cfg.Sizes
+	labels := tensor.Zeros(c, tensor.Float32, size, sizes[len(sizes)-1])
+	if m.Cfg.Loss == "cross_entropy" {
+		labels = tensor.Zeros(c, tensor.Int64, size)
+	}
+	inputs := tensor.Zeros(c, m.Layers[0].Weight.DType(), size, sizes[0])
+	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.Inputs: inputs, data.Labels: labels}, Size: size, Count: int64(size)}
+}
+
 // Forward reads inputs [B, sizes[0]] and labels: float [B, sizes[last]] for mse, integer
 // [B] for cross_entropy. The loss terms are samples: mse is averaged over the outputs.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {

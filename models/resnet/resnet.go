@@ -111,6 +111,15 @@ func (m *Model) RecomputeUnits() []nn.Module {
 	return units
 }
 
+// ExampleBatch is size black squares of length pixels a side, 224 for 0.
+func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
+	if length == 0 {
+		length = 224
+	}
+	pixels := tensor.Zeros(c, tensor.Float32, size, m.Cfg.NumChannels, length, length)
+	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.PixelValues: pixels, data.Labels: tensor.Zeros(c, tensor.Int64, size)}, Size: size, Count: int64(size)}
+}
+
 // Forward reads pixel_values, images [B,num_channels,H,W], and labels (optional), the classes
 // [B]. Logits are [B,classes]. The loss terms are images: labels that are not nn.IgnoreIndex.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {

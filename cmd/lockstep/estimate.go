@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	_ "github.com/lockstep-ml/lockstep/models/gpt2" // the architectures that it knows
+	_ "github.com/lockstep-ml/lockstep/models/mlp"
+	_ "github.com/lockstep-ml/lockstep/models/resnet"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+const estimateUsage = `usage: lockstep estimate-memory MODEL [FLAGS]
+
+Says how much memory the tensors of a training run need on each rank. MODEL is a saved
+model's folder, or a config.json; weights are not read. The run is gone through without
+computing anything, so that what it says is what a run allocates; beside tensors a process
+needs some ten MiB, and up to an eighth more for blocks that wait to be used again.
+
+`
+
+// estimateFlags are what memory depends on, under the names of TrainingArguments.
+type estimateFlags struct {
+	batch, accumulation, ranks, length int
+	optim, dtype                       string
+	checkpointing, json                bool
+}
+
+func (f *estimateFlags) flagSet() *pflag.FlagSet {
+	a := args.Default("")
+	fs := pflag.NewFlagSet("estimate-memory", pflag.ContinueOnError)
+	fs.IntVar(&f.batch, "per_device_train_batch_size", a.PerDeviceTrainBatchSize, "samples per micro-batch and rank")
+	fs.IntVar(&f.length, "length", 0, "tokens of a sample, or pixels of an image's side; 0 for the model's largest or usual one")
+	fs.IntVar(&f.accumulation, "gradient_accumulation_steps", a.GradientAccumulationSteps, "micro-batches per optimizer step and rank")
+	fs.IntVar(&f.ranks, "ranks", 1, "ranks of the run, over which gradients of several micro-batches are summed")
+	fs.StringVar(&f.optim, "optim", string(a.Optim), "optimizer: adamw_torch, adamw_torch_fused, adam or sgd")
+	fs.StringVar(&f.dtype, "dtype", "float32", "dtype of the parameters: float32, bfloat16, float16 or float64")
+	fs.BoolVar(&f.checkpointing, "gradient_checkpointing", false, "recompute activations in the backward pass instead of keeping them")
+	fs.BoolVar(&f.json, "json", false, "print JSON")
+	return fs
+}
+
+// estimate is what the command shows.
+type estimate struct {
+	ModelType string `json:"model_type"`
+	Count     int    `json:"num_parameters"`
+	*trainer.MemoryEstimate
+}
+
+func (p *program) estimateMemory(argv []string) int {
+	var f estimateFlags
+	fs := f.flagSet()
+	if code, done := p.parse(fs, argv, estimateUsage); done {
+		return code
+	}
+	if fs.NArg() != 1 {
+		return p.usageError("estimate-memory: %d words; want one MODEL, a folder or a config.json", fs.NArg())
+	}
+	config, err := readConfig(fs.Arg(0))
+	if err != nil {
+		fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
+		return exitError
+	}
+	e, err := f.estimate(config)
+	if err != nil {
+		fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
+		return exitError
+	}
+	if f.json {
+		encoder := json.NewEncoder(p.stdout)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(e); err != nil {
+			fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
+			return exitError
+		}
+		return exitOK
+	}
+	p.showEstimate(e, &f)
+	return exitOK
+}
+
+// readConfig reads the config.json of a model, or the file itself.
+func readConfig(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, models.ConfigFile)
+	}
+	return os.ReadFile(path)
+}
+
+// dtypes are those of parameters.
+var dtypes = []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16, tensor.Float64}
+
+func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
+	i := slices.IndexFunc(dtypes, func(dt tensor.DType) bool { return dt.String() == f.dtype })
+	if i < 0 {
+		return nil, fmt.Errorf("dtype is %q; want one of %v", f.dtype, dtypes)
+	}
+	if f.ranks < 1 || f.length < 0 {
+		return nil, fmt.Errorf("ranks is %d and length %d; want at least 1 and 0", f.ranks, f.length)
+	}
+	a := args.Default("")
+	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = f.batch, f.accumulation
+	a.Optim, a.GradientCheckpointing = args.Optim(f.optim), f.checkpointing
+	if err := a.Validate(); err != nil {
+		return nil, err
+	}
+	var model models.Configured
+	fresh := func(in *nn.Init) (models.Model, error) {
+		m, err := models.FromConfig(in.As(dtypes[i]), config)
+		model = m
+		return m, err
+	}
+	if _, err := fresh(nn.NewInit(tensor.NewMeta(), 0)); err != nil {
+		return nil, err
+	}
+	example, ok := model.(models.Example)
+	if !ok {
+		return nil, fmt.Errorf("model_type %s does not say what its batches are (models.Example)", model.ModelType())
+	}
+	e, err := trainer.EstimateMemory(a, f.ranks, fresh, func(c *tensor.Ctx, n int) *data.Batch { return example.ExampleBatch(c, n, f.length) })
+	if err != nil {
+		return nil, err
+	}
+	return &estimate{model.ModelType(), nn.NumParameters(model), e}, nil
+}
+
+// showEstimate prints the estimate as a table.
+func (p *program) showEstimate(e *estimate, f *estimateFlags) {
+	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %d samples per micro-batch, %s\n", e.ModelType, e.Count, f.dtype, f.batch, f.optim)
+	for _, row := range []struct {
+		name  string
+		bytes int64
+	}{{"parameters", e.Parameters}, {"gradients", e.Gradients}, {"optimizer state", e.OptimizerState}, {"activations", e.Activations}, {"peak", e.Peak}} {
+		fmt.Fprintf(w, "%s\t%.1f MiB\t\n", row.name, float64(row.bytes)/(1<<20))
+	}
+	w.Flush() // as writes to stdout elsewhere, without a way to report failure
+}

@@ -1,0 +1,85 @@
+// Package meta is a backend without values, as PyTorch's meta device: buffers have a size and no memory, kernels do nothing, and whatever is read is
+// zero. A training step on it goes through all allocations of a real one in no time, which tells how much memory that needs.
+//
+// It does not pass the suite of backends, which is about values, and it does not look at a kernel's operands.
+package meta
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// Device counts memory.
+type Device struct {
+	mu    sync.Mutex
+	stats backend.Stats
+}
+
+// New returns a device on which nothing is in use.
+func New() *Device { return &Device{} }
+
+type buffer struct {
+	owner *Device
+	n     int
+	freed bool
+}
+
+// Bytes is the size that was asked for.
+func (b *buffer) Bytes() int { return b.n }
+
+// Name is "meta".
+func (d *Device) Name() string { return "meta" }
+
+// Alloc counts n bytes.
+func (d *Device) Alloc(n int) (backend.Buffer, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("meta: cannot allocate %d bytes", n)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stats.Allocs++
+	d.stats.InUse += int64(n)
+	d.stats.Peak = max(d.stats.Peak, d.stats.InUse)
+	d.stats.Reserved = d.stats.Peak
+	return &buffer{owner: d, n: n}, nil
+}
+
+// Free counts the buffer's bytes as free. Freeing twice panics.
+func (d *Device) Free(b backend.Buffer) {
+	own, ok := b.(*buffer)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !ok || own.owner != d || own.freed {
+		panic("meta: a buffer of another device, or freed twice")
+	}
+	own.freed = true
+	d.stats.InUse -= int64(own.n)
+}
+
+// Stats returns the bytes that a real device would hold. Reserved is the peak.
+func (d *Device) Stats() backend.Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.stats
+}
+
+// NewStream returns a stream on which everything is done at once, since nothing is.
+func (d *Device) NewStream() backend.Stream { return stream{} }
+
+// Close does nothing.
+func (d *Device) Close() error { return nil }
+
+// stream is a queue of nothing, and each of its events.
+type stream struct{}
+
+func (stream) Launch(*backend.Call)              {}
+func (stream) Write(backend.Buffer, int, []byte) {}
+func (stream) Wait(backend.Event)                {}
+func (stream) Sync()                             {}
+func (stream) Done() bool                        { return true }
+func (s stream) Record() backend.Event           { return s }
+
+// Read gives zeros.
+func (stream) Read(dst []byte, _ backend.Buffer, _ int) { clear(dst) }

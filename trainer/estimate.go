@@ -1,0 +1,107 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// MemoryEstimate is the memory of tensors that training needs on one rank, in bytes. What a process holds beside them (the Go heap, scratch of kernels,
+// blocks that wait to be used again) comes on top: some ten MiB, and an eighth at most.
+type MemoryEstimate struct {
+	Parameters     int64 `json:"parameters"`      // and buffers
+	Gradients      int64 `json:"gradients"`       // with the sums of accumulation that are alive at once
+	OptimizerState int64 `json:"optimizer_state"` // as Adam's moments
+	Activations    int64 `json:"activations"`     // the batch, what backward needs, and temporary results, at the peak
+	Peak           int64 `json:"peak"`            // all together, at most
+}
+
+// EstimateMemory trains for two steps on a device without values (tensor.NewMeta), which allocates what a real run would and computes nothing, and
+// tells what was in use. model makes the model there; batch makes a batch of a number of samples, per_device_train_batch_size of a. ranks is the
+// number of ranks of the real run, on which the accumulation depends. No file is written and no other process is waited for.
+func EstimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch) (*MemoryEstimate, error) {
+	return estimateMemory(a, ranks, model, batch)
+}
+
+func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch, opts ...Option) (*MemoryEstimate, error) {
+	gas, err := a.AccumulationSteps(ranks)
+	if err != nil {
+		return nil, err
+	}
+	dev := tensor.NewMeta()
+	defer dev.Close()
+	var m models.Model
+	if tried := tensor.Try(func() { m, err = model(nn.NewInit(dev, a.Seed)) }); tried != nil || err != nil {
+		return nil, errors.Join(tried, err)
+	}
+	e := &MemoryEstimate{Parameters: dev.MemStats().InUse}
+	watch := &stateWatch{dev: dev, state: -e.Parameters}
+	set := data.NewSource(data.Slice[struct{}](make([]struct{}, 2*gas*a.PerDeviceTrainBatchSize)), func(c *tensor.Ctx, samples []struct{}) (*data.Batch, error) {
+		return batch(c, len(samples)), nil
+	})
+	quiet := slog.New(slog.DiscardHandler)
+	opts = append(opts, withGroup(local.New(1, dist.Options{Log: quiet})[0]), WithDevice(dev), WithTrainData(set), WithCallbacks(watch), WithDisplay(nil), WithLogger(quiet))
+	t := New(m, shadow(a, gas, ranks), opts...)
+	_, err = t.Train()
+	if err = errors.Join(err, t.Close()); err != nil {
+		return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
+	}
+	stats := dev.MemStats()
+	e.OptimizerState, e.Peak = watch.state, stats.Peak
+	e.Gradients = watch.kept - watch.state - e.Parameters
+	e.Activations = stats.Peak - watch.kept
+	return e, nil
+}
+
+// shadow are the arguments of a run that shows what a's would allocate: without files, evaluations and other ranks. A rank of many has as many sums alive
+// as one alone with fewer deterministic ranks.
+func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
+	s := args.Default(a.OutputDir)
+	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps, s.DeterministicRanks = a.PerDeviceTrainBatchSize, gas, max(1, a.DeterministicRanks/ranks)
+	s.GradientCheckpointing, s.Optim, s.OptimArgs = a.GradientCheckpointing, a.Optim, a.OptimArgs
+	s.MaxSteps, s.SaveStrategy, s.TrainSamplingStrategy = 2, args.StrategyNo, args.SamplingSequential
+	return s
+}
+
+// withGroup makes the trainer a rank of g, whatever the environment says.
+func withGroup(g *dist.Group) Option { return func(t *Trainer) { t.group = g } }
+
+// stateWatch sees what the optimizer allocates, and what stays in use.
+type stateWatch struct {
+	callbacks.Base
+	dev                 *tensor.Device
+	before, state, kept int64
+}
+
+// OnTrainBegin notes what an optimizer has before its first step.
+func (w *stateWatch) OnTrainBegin(*callbacks.Event) error {
+	w.state += w.dev.MemStats().InUse
+	return nil
+}
+
+// OnPreOptimizerStep notes what is in use.
+func (w *stateWatch) OnPreOptimizerStep(*callbacks.Event) error {
+	w.before = w.dev.MemStats().InUse
+	return nil
+}
+
+// OnOptimizerStep notes what the step added.
+func (w *stateWatch) OnOptimizerStep(*callbacks.Event) error {
+	w.state += w.dev.MemStats().InUse - w.before
+	return nil
+}
+
+// OnTrainEnd notes what stays.
+func (w *stateWatch) OnTrainEnd(*callbacks.Event) error {
+	w.kept = w.dev.MemStats().InUse
+	return nil
+}

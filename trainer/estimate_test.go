@@ -1,0 +1,121 @@
+package trainer_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// What is predicted without computing anything is what a run takes, to the byte or nearly.
+func TestEstimateMemory(t *testing.T) {
+	small := gpt2.DefaultConfig()
+	small.NLayer, small.NEmbd, small.NHead, small.VocabSize, small.NPositions = 2, 48, 3, 997, 32
+	large := small
+	large.NLayer, large.NEmbd, large.NHead, large.VocabSize, large.NPositions = 4, 128, 4, 3000, 64
+	for name, k := range map[string]struct {
+		cfg gpt2.Config
+		set func(a *args.TrainingArguments)
+	}{
+		"small":         {small, func(*args.TrainingArguments) {}},
+		"large":         {large, func(*args.TrainingArguments) {}},
+		"accumulation":  {small, func(a *args.TrainingArguments) { a.GradientAccumulationSteps = 4 }},
+		"checkpointing": {large, func(a *args.TrainingArguments) { a.GradientCheckpointing = true }},
+		"sgd":           {small, func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := args.Default(out)
+			a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy = 3, 3, args.StrategyNo
+			k.set(a)
+			t.Setenv("RANK", "1") // of a launcher, which an estimate does not care about
+			t.Setenv("WORLD_SIZE", "2")
+			got, err := trainer.EstimateMemory(a, 1, func(in *nn.Init) (models.Model, error) { return gpt2.New(in, k.cfg) }, example(t, k.cfg))
+			require.NoError(t, err)
+			t.Setenv("RANK", "")
+			t.Setenv("WORLD_SIZE", "")
+
+			dev := tensor.NewCPU(1)
+			defer dev.Close()
+			m, err := gpt2.New(nn.NewInit(dev, 1), k.cfg)
+			require.NoError(t, err)
+			list := make(data.Slice[[]int32], 60)
+			for i := range list {
+				list[i] = make([]int32, k.cfg.NPositions)
+			}
+			a.SkipMemoryMetrics = false
+			tr := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev), trainer.WithTrainData(data.NewSource(list, data.CausalLM(0))))
+			res, err := tr.Train()
+			require.NoError(t, err)
+			measured := dev.MemStats().Peak
+			t.Logf("estimated %+v, measured %d", *got, measured)
+			require.InEpsilon(t, measured, got.Peak, 0.02)
+			last := tr.State().LogHistory[len(tr.State().LogHistory)-1]
+			require.EqualValues(t, measured, last["train_mem_peak"], "the last record tells")
+			require.EqualValues(t, got.Peak, last["train_mem_peak_estimated"], "from the batches that came")
+			require.EqualValues(t, got.Peak, res.Metrics["train_mem_peak_estimated"])
+			if runtime.GOOS == "linux" {
+				require.Contains(t, last, "train_mem_cpu_alloc_delta")
+				require.GreaterOrEqual(t, last["train_mem_cpu_peaked_delta"], 0.0)
+			}
+			require.EqualValues(t, nn.NumParameters(m)*4, got.Parameters)
+			sets := int64(1)
+			if name == "accumulation" {
+				sets = 3 // log2(4) + 1
+			}
+			require.Equal(t, sets*got.Parameters, got.Gradients)
+			require.Equal(t, map[bool]int64{true: 0, false: 2 * got.Parameters}[name == "sgd"], got.OptimizerState)
+			require.Equal(t, got.Peak, got.Parameters+got.Gradients+got.OptimizerState+got.Activations)
+		})
+	}
+}
+
+// example makes batches like those of the model of cfg.
+func example(t *testing.T, cfg gpt2.Config) func(c *tensor.Ctx, samples int) *data.Batch {
+	m, err := gpt2.New(nn.NewInit(tensor.NewMeta(), 1), cfg)
+	require.NoError(t, err)
+	return func(c *tensor.Ctx, samples int) *data.Batch { return m.ExampleBatch(c, samples, 0) }
+}
+
+// On two ranks each needs what one alone does; a model that is not made from a configuration has no estimate.
+func TestMemoryMetrics(t *testing.T) {
+	train := func(m models.Model, src data.Source, set func(*args.TrainingArguments)) map[string]float64 {
+		a := args.Default(out)
+		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy = 2, 3, args.StrategyNo
+		set(a)
+		res, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(src)).Train()
+		require.NoError(t, err)
+		return res.Metrics
+	}
+	require.NotContains(t, train(newGPT2(t, 0), texts(16), func(*args.TrainingArguments) {}), "train_mem_peak")
+	on := func(a *args.TrainingArguments) { a.SkipMemoryMetrics = false }
+	two := train(newGPT2(t, 0), texts(16), func(a *args.TrainingArguments) { on(a); a.NumReplicas = 2 })
+	require.Positive(t, two["train_mem_peak"])
+	require.Positive(t, two["train_mem_peak_estimated"])
+	plain := train(&unnamed{newMLP(t, 1, 1)}, source(points(16)), on)
+	require.Positive(t, plain["train_mem_peak"])
+	require.NotContains(t, plain, "train_mem_peak_estimated")
+}
+
+// unnamed is a model without a configuration.
+type unnamed struct {
+	Inner *mlp.Model `nn:"inner"`
+}
+
+func (u *unnamed) Forward(c *nn.Ctx, b *data.Batch) models.Output {
+	var out models.Output
+	nn.Unit(c, u, func(c *nn.Ctx, _ []*tensor.Tensor) []*tensor.Tensor {
+		out = u.Inner.Forward(c, b)
+		return []*tensor.Tensor{out.Loss, out.Logits}
+	})
+	return out
+}

@@ -1,0 +1,101 @@
+package trainer
+
+import (
+	"maps"
+
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// memory is what the last record says of memory, unless skip_memory_metrics leaves it out.
+type memory struct {
+	rss     int64                     // resident memory when training began
+	largest int                       // elements of the largest batch
+	batch   map[string]*tensor.Tensor // of that batch: tensors without values
+	samples int
+	count   int64
+	meta    *tensor.Ctx // of the tensors; nil: nothing is wanted
+}
+
+// watchMemory begins, if the arguments want it.
+func (r *run) watchMemory() {
+	if r.args.SkipMemoryMetrics {
+		return
+	}
+	r.memory.meta = tensor.NewCtx(tensor.NewMeta()).NoGrad()
+	r.memory.rss, _ = callbacks.ResidentMemory()
+}
+
+// see keeps the shapes of the largest batch.
+func (m *memory) see(b *data.Batch) {
+	if m.meta == nil {
+		return
+	}
+	elements := 0
+	for _, t := range b.Tensors {
+		elements += t.Numel()
+	}
+	if elements <= m.largest {
+		return
+	}
+	m.largest, m.samples, m.count, m.batch = elements, b.Size, b.Count, map[string]*tensor.Tensor{}
+	for name, t := range b.Tensors {
+		m.batch[name] = tensor.Zeros(m.meta, t.DType(), t.Shape()...)
+	}
+}
+
+// memoryMetrics tells what training took, with HuggingFace's keys for resident memory: train_mem_cpu_alloc_delta, how much more there is than when
+// it began, and train_mem_cpu_peaked_delta, how much more than that there was at most. train_mem_peak are the bytes of this rank's tensors at most, and
+// train_mem_peak_estimated what EstimateMemory says, for models that can be made from their configuration.
+func (r *run) memoryMetrics() map[string]float64 {
+	if r.memory.meta == nil {
+		return nil
+	}
+	out := map[string]float64{}
+	if rss, peak := callbacks.ResidentMemory(); rss > 0 {
+		out["train_mem_cpu_alloc_delta"] = float64(rss - r.memory.rss)
+		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
+	}
+	measured := r.acc.Device().MemStats().Peak
+	if r.acc.WorldSize() > 1 { // gradients lie in the memory of the group
+		for _, p := range r.acc.Params() {
+			measured += int64(p.Bytes())
+		}
+	}
+	out["train_mem_peak"] = float64(measured)
+	if e, err := r.estimate(); err != nil {
+		r.log.Warn("no estimate of memory", "error", err)
+	} else if e != nil {
+		out["train_mem_peak_estimated"] = float64(e.Peak)
+	}
+	return out
+}
+
+// estimate is EstimateMemory for this run and its largest batch; nil for a model that is not made from a configuration, or if there was no batch.
+func (r *run) estimate() (*MemoryEstimate, error) {
+	m, ok := r.model.(models.Configured)
+	if !ok || r.memory.batch == nil {
+		return nil, nil
+	}
+	config, err := models.ConfigJSON(m)
+	if err != nil {
+		return nil, err
+	}
+	fresh := func(in *nn.Init) (models.Model, error) {
+		if ps := r.acc.Params(); len(ps) > 0 {
+			in = in.As(ps[0].DType())
+		}
+		return models.FromConfig(in, config)
+	}
+	batch := func(c *tensor.Ctx, samples int) *data.Batch {
+		b := &data.Batch{Tensors: maps.Clone(r.memory.batch), Size: r.memory.samples, Count: r.memory.count}
+		for name, t := range b.Tensors {
+			b.Tensors[name] = tensor.Zeros(c, t.DType(), t.Shape()...)
+		}
+		return b
+	}
+	return estimateMemory(r.args, r.acc.WorldSize(), fresh, batch, func(t *Trainer) { t.loss, t.newOptim = r.loss, r.newOptim })
+}
