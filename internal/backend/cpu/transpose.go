@@ -28,9 +28,8 @@ func (n *nest) transposition() (dim int, ok bool) {
 
 // transposeStrips copies strips lo to hi of the task's nest: a strip is 32 places along dim t.n[0], all along the last dim, at one place along the others.
 func transposeStrips[T uint8 | uint16 | uint32 | uint64](t *task, l *lane, lo, hi int) {
-	const area = transposeTile * transposeTile
-	l.reserve(2 * carved(area*int(unsafe.Sizeof(*new(T)))))
-	square, turned := carve[T](l, area), carve[T](l, area)
+	l.reserve(transposeTile * transposeTile * int(unsafe.Sizeof(*new(T))))
+	square := carve[T](l, transposeTile*transposeTile)
 	n, dim := &t.nest, t.n[0]
 	last := n.nd - 1
 	strips := (n.shape[dim] + transposeTile - 1) / transposeTile
@@ -49,22 +48,20 @@ func transposeStrips[T uint8 | uint16 | uint32 | uint64](t *task, l *lane, lo, h
 		rows := min(transposeTile, n.shape[dim]-i0)
 		for j := 0; j < n.shape[last]; j += transposeTile {
 			columns := min(transposeTile, n.shape[last]-j)
-			transposeOne(square, turned, unsafe.Add(dst, j*n.size[0]), n.stride[0][dim], unsafe.Add(src, j*n.stride[1][last]), n.stride[1][last], rows, columns)
+			transposeOne(square, unsafe.Add(dst, j*n.size[0]), n.stride[0][dim], unsafe.Add(src, j*n.stride[1][last]), n.stride[1][last], rows, columns)
 		}
 	}
 }
 
 // transposeOne sets row i, column j of dst to row j, column i of src; strides are those of rows, in bytes.
-func transposeOne[T uint8 | uint16 | uint32 | uint64](square, turned []T, dst unsafe.Pointer, dstStride int, src unsafe.Pointer, srcStride, rows, columns int) {
+func transposeOne[T uint8 | uint16 | uint32 | uint64](square []T, dst unsafe.Pointer, dstStride int, src unsafe.Pointer, srcStride, rows, columns int) {
+	if unsafe.Sizeof(*new(T)) == 4 && dstStride >= 4*columns && srcStride >= 0 {
+		to := unsafe.Slice((*float32)(dst), (rows-1)*dstStride/4+columns)
+		gemm.Transpose(to, dstStride/4, columns, rows, unsafe.Slice((*float32)(src), (columns-1)*srcStride/4+rows), srcStride/4)
+		return
+	}
 	for j := range columns {
 		copy(square[j*transposeTile:][:transposeTile], unsafe.Slice((*T)(unsafe.Add(src, j*srcStride)), rows))
-	}
-	if unsafe.Sizeof(*new(T)) == 4 {
-		gemm.Transpose(cast[float32](turned), transposeTile, columns, rows, cast[float32](square), transposeTile)
-		for i := range rows {
-			copy(unsafe.Slice((*T)(unsafe.Add(dst, i*dstStride)), columns), turned[i*transposeTile:])
-		}
-		return
 	}
 	for i := range rows {
 		to := unsafe.Slice((*T)(unsafe.Add(dst, i*dstStride)), columns)

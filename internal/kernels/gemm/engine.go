@@ -34,6 +34,8 @@ type engine[T element] struct {
 	stream, dots direct[T]
 	// pack is packGeneric or something faster that does the same.
 	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
+	// transpose is transposeGeneric or something faster that does the same.
+	transpose func(dst []T, width, lanes, k int, src []T, stride int)
 }
 
 // direct is a family of kernels for few rows, which read B where it lies. The zero value has none.

@@ -36,6 +36,8 @@ var (
 		stream: direct[float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
 		dots:   direct[float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
 		pack:   packAVX2,
+
+		transpose: transposeAVX2,
 	}
 	avx512 = engine[float32]{
 		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 96, narrow: 24},
@@ -43,6 +45,8 @@ var (
 		stream: direct[float32]{[]int{0, 128, 128, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
 		dots:   direct[float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
 		pack:   packAVX512,
+
+		transpose: transposeAVX512,
 	}
 )
 
@@ -94,7 +98,7 @@ func packAVX2(dst []float32, width, lanes, k int, src []float32, laneStride, kSt
 		copyTall6(k, &src[0], kStride, &dst[0])
 		return
 	}
-	packTransposing(dst, width, lanes, k, src, laneStride, kStride)
+	packTransposing(transposeAVX2, dst, width, lanes, k, src, laneStride, kStride)
 }
 
 // packAVX512 is packAVX2 with wider panels.
@@ -109,34 +113,62 @@ func packAVX512(dst []float32, width, lanes, k int, src []float32, laneStride, k
 		copyTall12(k, &src[0], kStride, &dst[0])
 		return
 	}
-	packTransposing(dst, width, lanes, k, src, laneStride, kStride)
+	packTransposing(transposeAVX512, dst, width, lanes, k, src, laneStride, kStride)
 }
 
 // packTransposing is the part for lanes that are contiguous along k; it leaves the rest to packGeneric.
-func packTransposing(dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
-	blocks := k / 4
-	if kStride != 1 || laneStride == 1 || lanes < 4 || blocks == 0 {
+func packTransposing(transpose func(dst []float32, width, lanes, k int, src []float32, stride int), dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
+	if kStride != 1 || laneStride == 1 || lanes < 4 || k < 4 {
 		packGeneric(dst, width, lanes, k, src, laneStride, kStride)
 		return
 	}
-	_, _ = dst[k*width-1], src[(lanes-1)*laneStride+k-1]
+	transpose(dst, width, lanes, k, src, laneStride)
+	if lanes < width {
+		for p := range k {
+			clear(dst[p*width+lanes : (p+1)*width])
+		}
+	}
+}
+
+// transposeAVX512 is transposeGeneric in squares of 16×16; what is left is transposeAVX2's.
+func transposeAVX512(dst []float32, width, lanes, k int, src []float32, stride int) {
+	whole, deep := lanes&^15, k&^15
+	if whole > 0 && deep > 0 {
+		_, _ = dst[(deep-1)*width+whole-1], src[(whole-1)*stride+deep-1]
+	}
+	for p := 0; p < deep; p += 16 { // all of a row of dst before the next ones, which may lie in the same places of the cache
+		for lane := 0; lane < whole; lane += 16 {
+			transpose16(&src[lane*stride+p], stride, &dst[p*width+lane], width)
+		}
+	}
+	if deep < k && whole > 0 {
+		transposeAVX2(dst[deep*width:], width, whole, k-deep, src[deep:], stride)
+	}
+	if whole < lanes {
+		transposeAVX2(dst[whole:], width, lanes-whole, k, src[whole*stride:], stride)
+	}
+}
+
+// transposeAVX2 is transposeGeneric for eight lanes at a time, or four.
+func transposeAVX2(dst []float32, width, lanes, k int, src []float32, stride int) {
+	blocks := k / 4
+	if lanes < 4 || blocks == 0 {
+		transposeGeneric(dst, width, lanes, k, src, stride)
+		return
+	}
+	_, _ = dst[(k-1)*width+lanes-1], src[(lanes-1)*stride+k-1]
 	lane := 0
 	for ; lane+8 <= lanes; lane += 8 {
-		transpose8(blocks, &src[lane*laneStride], laneStride, &dst[lane], width)
+		transpose8(blocks, &src[lane*stride], stride, &dst[lane], width)
 	}
 	for lane < lanes {
 		lane = min(lane, lanes-4) // the last group may overlap the one before: it writes the same values
-		transpose4(blocks, &src[lane*laneStride], laneStride, &dst[lane], width)
+		transpose4(blocks, &src[lane*stride], stride, &dst[lane], width)
 		lane += 4
 	}
 	for p := 4 * blocks; p < k; p++ {
 		for i := range lanes {
-			dst[p*width+i] = src[i*laneStride+p]
-		}
-	}
-	if lanes < width {
-		for p := range k {
-			clear(dst[p*width+lanes : (p+1)*width])
+			dst[p*width+i] = src[i*stride+p]
 		}
 	}
 }

@@ -6,8 +6,8 @@ import "unsafe"
 var genericTiling = tiling{mr: 4, nr: 4, tm: 64, tn: 128, mb: 512, nb: 512, kb: 2 * kc, skinny: 16, narrow: 3}
 
 var (
-	generic32 = engine[float32]{tiling: genericTiling, micro: microGeneric[float32], pack: packGeneric[float32]}
-	generic64 = engine[float64]{tiling: genericTiling, micro: microGeneric[float64], pack: packGeneric[float64]}
+	generic32 = engine[float32]{tiling: genericTiling, micro: microGeneric[float32], pack: packGeneric[float32], transpose: transposeGeneric[float32]}
+	generic64 = engine[float64]{tiling: genericTiling, micro: microGeneric[float64], pack: packGeneric[float64], transpose: transposeGeneric[float64]}
 )
 
 // engine64 returns the engine for double precision.

@@ -315,3 +315,8 @@ func transpose4(blocks int, src *float32, stride int, dst *float32, width int)
 //
 //go:noescape
 func transpose8(blocks int, src *float32, stride int, dst *float32, width int)
+
+// transpose16 sets dst[p·width + i] = src[i·stride + p] for i < 16 and p < 16.
+//
+//go:noescape
+func transpose16(src *float32, stride int, dst *float32, width int)

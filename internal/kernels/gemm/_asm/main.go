@@ -48,6 +48,7 @@ func generate(dir string) error {
 	copyTall(c, avx2.mr)
 	transpose4(c)
 	transpose8(c)
+	transpose16(c)
 	file, err := c.Result()
 	if err != nil {
 		return err

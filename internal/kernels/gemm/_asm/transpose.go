@@ -100,3 +100,65 @@ func transpose8(c *build.Context) {
 	c.ADDQ(operand.Imm(16), upper)
 	w.exchange(c, rows, c.YMM)
 }
+
+// transpose16 emits the transposition of a square of 16×16 elements.
+func transpose16(c *build.Context) {
+	c.Function("transpose16")
+	c.Doc("transpose16 sets dst[p·width + i] = src[i·stride + p] for i < 16 and p < 16.")
+	c.Pragma("noescape")
+	c.SignatureExpr("func(src *float32, stride int, dst *float32, width int)")
+	src, stride, dst, width := c.GP64(), c.GP64(), c.GP64(), c.GP64()
+	c.Load(c.Param("src"), src)
+	c.Load(c.Param("stride"), stride)
+	c.Load(c.Param("dst"), dst)
+	c.Load(c.Param("width"), width)
+	c.SHLQ(operand.Imm(2), stride)
+	c.SHLQ(operand.Imm(2), width)
+	rows := make([]reg.VecVirtual, 16)
+	for i := range rows {
+		rows[i] = c.ZMM()
+		c.VMOVUPS(operand.Mem{Base: src}, rows[i])
+		c.ADDQ(stride, src)
+	}
+	var parts [4][]reg.VecVirtual // of four rows each: register q has columns q, q+4, q+8 and q+12 of them
+	for g := range parts {
+		parts[g] = quarters(c, rows[4*g:4*g+4])
+	}
+	columns := make([]reg.VecVirtual, 16)
+	for q := range 4 {
+		shuffle := func(a, b reg.VecVirtual, odd bool) reg.VecVirtual {
+			out, which := c.ZMM(), operand.Imm(0x88)
+			if odd {
+				which = operand.Imm(0xdd)
+			}
+			c.VSHUFF32X4(which, b, a, out)
+			return out
+		}
+		for odd := range 2 {
+			upper, lower := shuffle(parts[0][q], parts[1][q], odd == 1), shuffle(parts[2][q], parts[3][q], odd == 1)
+			columns[4*odd+q] = shuffle(upper, lower, false)
+			columns[4*(odd+2)+q] = shuffle(upper, lower, true)
+		}
+	}
+	for _, column := range columns {
+		c.VMOVUPS(column, operand.Mem{Base: dst})
+		c.ADDQ(width, dst)
+	}
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// quarters emits the transposition of four rows within each 128 bit quarter of the registers.
+func quarters(c *build.Context, rows []reg.VecVirtual) []reg.VecVirtual {
+	low01, high01, low23, high23 := c.ZMM(), c.ZMM(), c.ZMM(), c.ZMM()
+	c.VUNPCKLPS(rows[1], rows[0], low01)
+	c.VUNPCKHPS(rows[1], rows[0], high01)
+	c.VUNPCKLPS(rows[3], rows[2], low23)
+	c.VUNPCKHPS(rows[3], rows[2], high23)
+	out := []reg.VecVirtual{c.ZMM(), c.ZMM(), c.ZMM(), c.ZMM()}
+	c.VUNPCKLPD(low23, low01, out[0])
+	c.VUNPCKHPD(low23, low01, out[1])
+	c.VUNPCKLPD(high23, high01, out[2])
+	c.VUNPCKHPD(high23, high01, out[3])
+	return out
+}
