@@ -110,8 +110,8 @@ var initial = sync.OnceValues(fromEnvironment)
 
 func fromEnvironment() (Variant, error) { return choose(os.Getenv(EnvVar)) }
 
-// forced is 0, or 1 + the variant set by Force.
-var forced atomic.Uint32
+// active is 1 + the variant of the first use, or of Force; 0 before. Kernels ask for each row.
+var active atomic.Uint32
 
 // Init reports whether [EnvVar] is empty or names a variant that can run here; the error says what was given and what is available.
 // A program calls it once at its start, so that the mistake is a message to its user and not a panic of the first kernel.
@@ -123,13 +123,19 @@ func Init() error {
 // Active returns the variant that all kernels of this process run. It panics with Init's error if that one is not nil: running
 // something else than what was asked for would be worse.
 func Active() Variant {
-	if f := forced.Load(); f != 0 {
-		return Variant(f - 1)
+	if v := active.Load(); v != 0 {
+		return Variant(v - 1)
 	}
+	return settle()
+}
+
+// settle makes the environment's choice the active variant.
+func settle() Variant {
 	v, err := initial()
 	if err != nil {
 		panic(err)
 	}
+	active.CompareAndSwap(0, uint32(v)+1)
 	return v
 }
 
@@ -139,6 +145,6 @@ func Force(v Variant) (restore func(), err error) {
 	if err := check(v); err != nil {
 		return nil, err
 	}
-	previous := forced.Swap(uint32(v) + 1)
-	return func() { forced.Store(previous) }, nil
+	previous := active.Swap(uint32(v) + 1)
+	return func() { active.Store(previous) }, nil
 }

@@ -64,10 +64,11 @@ func TestForceAndRestore(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	saved := initial
-	defer func() { initial = saved }()
+	saved, before := initial, active.Load()
+	defer func() { initial = saved; active.Store(before) }()
 	set := func(value string) {
 		t.Setenv(EnvVar, value)
+		active.Store(0)
 		initial = sync.OnceValues(fromEnvironment) // as in a process that starts with this value
 	}
 	set("generic")

@@ -97,7 +97,9 @@ func elementwise(t *task, l *lane, lo, hi int) {
 		}
 		count := min(length-index[last], hi-pos)
 		if direct {
-			l.p = l.runs
+			for k := range n.ops { // one by one, as they were written: a wider load would wait for the stores
+				l.p[k] = l.runs[k]
+			}
 			t.block(t.c, &l.p, count)
 		} else {
 			t.runBlocks(l, count)

@@ -32,6 +32,8 @@ type engine[T element] struct {
 	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, add bool)
 	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here column j at b[j·bstride].
 	stream, dots direct[T]
+	// rows is micro for mr rows of A where they lie: row i at a[i·astride]. It is nil where there is none.
+	rows func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, add bool)
 	// pack is packGeneric or something faster that does the same.
 	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
 	// transpose is transposeGeneric or something faster that does the same.

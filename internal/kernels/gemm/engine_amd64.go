@@ -33,6 +33,7 @@ var (
 	avx2 = engine[float32]{
 		tiling: tiling{mr: 6, nr: 16, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 96, narrow: 12},
 		micro:  microAVX2,
+		rows:   rowsAVX2x6,
 		stream: direct[float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
 		dots:   direct[float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
 		pack:   packAVX2,
@@ -42,6 +43,7 @@ var (
 	avx512 = engine[float32]{
 		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 96, narrow: 24},
 		micro:  microAVX512,
+		rows:   rowsAVX512x12,
 		stream: direct[float32]{[]int{0, 128, 128, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
 		dots:   direct[float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
 		pack:   packAVX512,

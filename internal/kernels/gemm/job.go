@@ -144,14 +144,14 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 
 // runPart packs what is fresh, then computes rows [i0, i1) × columns [j0, j1) over products [k0, k1).
 func (j *job[T]) runPart(p *parallel.Pool) {
-	panels := 0
+	groups := 0
 	if j.freshA {
-		panels += ceilDiv(j.i1-j.i0, j.mr)
+		groups += ceilDiv(j.i1-j.i0, packGroup*j.mr)
 	}
 	if j.freshB {
-		panels += ceilDiv(j.j1-j.j0, j.nr)
+		groups += ceilDiv(j.j1-j.j0, packGroup*j.nr)
 	}
-	p.ForWorkers(panels, 1, j.packBody)
+	p.ForWorkers(groups, 1, j.packBody)
 
 	j.tileRows, j.tileCols = j.tileSize(j.i1-j.i0, j.j1-j.j0, j.k1-j.k0)
 	p.ForWorkers(ceilDiv(j.i1-j.i0, j.tileRows)*ceilDiv(j.j1-j.j0, j.tileCols), 1, j.tileBody)
@@ -175,31 +175,65 @@ func (t *tiling) tileSize(m, n, k int) (rows, cols int) {
 	return rows, cols
 }
 
-// packPanels packs panels [lo, hi), those of A before those of B.
+// packGroup is the number of neighbouring panels that one task packs.
+const packGroup = 8
+
+// packPanels packs groups [lo, hi) of panels, those of A before those of B.
 func (j *job[T]) packPanels(_, lo, hi int) {
-	panelsA := 0
+	groupsA := 0
 	if j.freshA {
-		panelsA = ceilDiv(j.i1-j.i0, j.mr)
+		groupsA = ceilDiv(j.i1-j.i0, packGroup*j.mr)
 	}
-	for panel := lo; panel < hi; panel++ {
-		if panel < panelsA {
-			i := j.i0 + panel*j.mr
-			rows := min(j.mr, j.i1-i)
-			for k0 := j.k0; k0 < j.k1; k0 += kc {
-				k := min(kc, j.k1-k0)
-				dst := j.packedA[(k0-j.k0)*(j.i1-j.i0)+(i-j.i0)*k:]
-				j.pack(dst, rows, rows, k, j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
-			}
-			continue
-		}
-		col := j.j0 + (panel-panelsA)*j.nr
-		width := ceilDiv(j.j1-j.j0, j.nr) * j.nr
+	for group := lo; group < hi; group++ {
 		for k0 := j.k0; k0 < j.k1; k0 += kc {
 			k := min(kc, j.k1-k0)
-			dst := j.packedB[(k0-j.k0)*width+(col-j.j0)*k:]
-			j.pack(dst, j.nr, min(j.nr, j.j1-col), k, j.b[k0*j.brs+col*j.bcs:], j.bcs, j.brs)
+			if group < groupsA {
+				j.packGroupA(j.i0+group*packGroup*j.mr, k0, k)
+			} else {
+				j.packGroupB(j.j0+(group-groupsA)*packGroup*j.nr, k0, k)
+			}
 		}
 	}
+}
+
+// packGroupA packs the panels of A from row i on, but for those that are read in place.
+func (j *job[T]) packGroupA(i, k0, k int) {
+	end := min(i+packGroup*j.mr, j.i1)
+	for step := j.packStep(j.ars, k); k > 0; k0, k = k0+step, k-step {
+		first := (k0 - j.k0) / kc * kc // of the block of kc products
+		depth := min(kc, j.k1-j.k0-first)
+		for row := i; row < end; row += j.mr {
+			rows := min(j.mr, end-row)
+			if j.inPlace(rows) {
+				continue
+			}
+			dst := j.packedA[first*(j.i1-j.i0)+(row-j.i0)*depth+(k0-j.k0-first)*rows:]
+			j.pack(dst, rows, rows, min(step, k), j.a[row*j.ars+k0*j.acs:], j.ars, j.acs)
+		}
+	}
+}
+
+// packGroupB packs the panels of B from column col on.
+func (j *job[T]) packGroupB(col, k0, k int) {
+	end := min(col+packGroup*j.nr, j.j1)
+	width := ceilDiv(j.j1-j.j0, j.nr) * j.nr
+	for step := j.packStep(j.bcs, k); k > 0; k0, k = k0+step, k-step {
+		first := (k0 - j.k0) / kc * kc
+		depth := min(kc, j.k1-j.k0-first)
+		for c := col; c < end; c += j.nr {
+			dst := j.packedB[first*width+(c-j.j0)*depth+(k0-j.k0-first)*j.nr:]
+			j.pack(dst, j.nr, min(j.nr, end-c), min(step, k), j.b[k0*j.brs+c*j.bcs:], j.bcs, j.brs)
+		}
+	}
+}
+
+// packStep is how many of k products a panel is packed for before its neighbour's turn. Panels whose lanes lie side by side share pages and cache
+// lines of each product, which are left before they are lost; others are packed whole.
+func (j *job[T]) packStep(laneStride, k int) int {
+	if laneStride == 1 {
+		return min(k, 32)
+	}
+	return k
 }
 
 // computeTiles computes tiles [lo, hi) of the packed part; tiles that are neighbours in a column share B's block.
@@ -222,6 +256,10 @@ func (j *job[T]) computeTile(worker, i0, i1, j0, j1 int) {
 		blockB := j.packedB[(k0-j.k0)*width:]
 		for i := i0; i < i1; i += j.mr {
 			rows := min(j.mr, i1-i)
+			if j.inPlace(rows) {
+				j.computeRows(worker, i, k0, k, j0, j1, blockB, add)
+				continue
+			}
 			panelA := &blockA[(i-j.i0)*k]
 			for col := j0; col < j1; col += j.nr {
 				panelB := &blockB[(col-j.j0)*k]
@@ -232,6 +270,28 @@ func (j *job[T]) computeTile(worker, i0, i1, j0, j1 int) {
 				j.micro(rows, k, panelA, panelB, j.nr, &j.c[i*j.crs+col], j.crs, add)
 			}
 		}
+	}
+}
+
+// inPlace reports whether a panel of so many rows of A is read where it lies. That saves the packing, which counts where few columns share it; rows that
+// are long and lie far apart fall into few sets of a cache, which counts where many columns read them.
+func (j *job[T]) inPlace(rows int) bool {
+	const few = 1536
+	return j.acs == 1 && rows == j.mr && j.engine.rows != nil && min(j.n, j.ars) <= few
+}
+
+// computeRows computes the whole rows from i on × columns [j0, j1) of C over the k products from k0 on, with A where it lies.
+func (j *job[T]) computeRows(worker, i, k0, k, j0, j1 int, blockB []T, add bool) {
+	a := &j.a[i*j.ars+k0]
+	for col := j0; col < j1; col += j.nr {
+		b := &blockB[(col-j.j0)*k]
+		if cols := j1 - col; cols < j.nr || j.ccs != 1 {
+			tile := j.edges[worker][kc*j.nr:]
+			j.engine.rows(k, a, j.ars, b, j.nr, &tile[0], j.nr, false)
+			j.scatter(tile, j.mr, min(cols, j.nr), i, col, add)
+			continue
+		}
+		j.engine.rows(k, a, j.ars, b, j.nr, &j.c[i*j.crs+col], j.crs, add)
 	}
 }
 

@@ -112,6 +112,12 @@ func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride
 //go:noescape
 func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
 
+// rowsAVX512x12 computes 12×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, add bool)
+
 // streamAVX512x1 computes 1×(128·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
 //
@@ -231,6 +237,12 @@ func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstri
 //
 //go:noescape
 func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+
+// rowsAVX2x6 computes 6×16 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride].
+//
+//go:noescape
+func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, add bool)
 
 // streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].

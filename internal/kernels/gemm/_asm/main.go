@@ -35,6 +35,7 @@ func generate(dir string) error {
 		micro(c, avx2, rows)
 	}
 	for _, f := range []family{avx512, avx2} {
+		rows(c, f)
 		for rows := 1; rows < len(streamVectors(f)); rows++ {
 			stream(c, f, rows)
 		}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// rowsUnroll is the number of products per turn of the main loop of a kernel that reads A where it lies.
+const rowsUnroll = 4
+
+// rowsOf holds the addresses of rows of A: every third has a pointer, and those between are reached by the stride.
+type rowsOf struct {
+	third  []reg.GPVirtual
+	stride reg.GPVirtual // in bytes
+}
+
+// at is element p, from the pointers on, of row i.
+func (r rowsOf) at(i, p int) operand.Mem {
+	m := operand.Mem{Base: r.third[i/3], Disp: 4 * p}
+	if i%3 > 0 {
+		m.Index, m.Scale = r.stride, uint8(i%3)
+	}
+	return m
+}
+
+// rows emits the kernel that reads mr rows of A where they lie.
+func rows(c *build.Context, f family) {
+	name := fmt.Sprintf("rows%sx%d", f.name, f.mr)
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.", name, f.mr, f.vectors*f.lanes),
+		"Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride].")
+	c.Pragma("noescape")
+	c.SignatureExpr("func(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, add bool)")
+
+	p := newPointers(c)
+	a := rowsOf{stride: c.GP64()}
+	c.Load(c.Param("astride"), a.stride)
+	c.SHLQ(operand.Imm(2), a.stride)
+	row := p.a
+	for i := 0; i < f.mr; i += 3 {
+		r := c.GP64()
+		c.MOVQ(row, r)
+		a.third = append(a.third, r)
+		if i+3 < f.mr {
+			c.LEAQ(operand.Mem{Base: row, Index: a.stride, Scale: 2}, row)
+			c.ADDQ(a.stride, row)
+		}
+	}
+	c.MOVQ(p.cc, row)
+	for i := range f.mr {
+		c.PREFETCHT0(operand.Mem{Base: row})
+		c.PREFETCHT0(operand.Mem{Base: row, Disp: 4*f.vectors*f.lanes - 4})
+		if i+1 < f.mr {
+			c.ADDQ(p.cstride, row)
+		}
+	}
+	sums := zeros(c, f, f.mr, f.vectors)
+	rowsLoop(c, f, p, a, sums)
+	store(c, f, p, sums)
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// rowsLoop emits the loops over k.
+func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.VecVirtual) {
+	step := func(n int) {
+		for at := range n {
+			rowsProduct(c, f, p, a, at, sums)
+		}
+		for _, r := range a.third {
+			c.ADDQ(operand.Imm(uint64(4*n)), r)
+		}
+	}
+	c.CMPQ(p.k, operand.Imm(rowsUnroll))
+	c.JL(operand.LabelRef("tail"))
+	c.Label("loop")
+	step(rowsUnroll)
+	c.SUBQ(operand.Imm(rowsUnroll), p.k)
+	c.CMPQ(p.k, operand.Imm(rowsUnroll))
+	c.JGE(operand.LabelRef("loop"))
+	c.Label("tail")
+	c.TESTQ(p.k, p.k)
+	c.JE(operand.LabelRef("store"))
+	c.Label("single")
+	step(1)
+	c.DECQ(p.k)
+	c.JNE(operand.LabelRef("single"))
+}
+
+// rowsProduct emits the addition of a column of A, at places from the pointers on, times one row of B, and moves on to B's next.
+func rowsProduct(c *build.Context, f family, p pointers, a rowsOf, at int, sums [][]reg.VecVirtual) {
+	b := make([]reg.VecVirtual, f.vectors)
+	for v := range b {
+		b[v] = f.register(c)
+		c.VMOVUPS(operand.Mem{Base: p.b, Disp: v * f.bytes()}, b[v])
+	}
+	for i := range sums {
+		x := f.register(c)
+		c.VBROADCASTSS(a.at(i, at), x)
+		for v := range b {
+			c.VFMADD231PS(b[v], x, sums[i][v])
+		}
+	}
+	c.ADDQ(p.bstride, p.b)
+}
