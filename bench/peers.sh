@@ -7,6 +7,7 @@
 # MKL_PRELOAD  a library for LD_PRELOAD that answers MKL's question whether the processor is Intel's with yes: else PyTorch's MKL takes kernels of AVX2
 #              times on others, at half the speed on those with AVX-512. Empty on Intel's, and where there is no C compiler.
 # GOMLX        the program of bench/gomlx
+# LLMC         the program of bench/llmc, if LLM_C names a folder with llm.c's source
 #
 # All lies in BENCH_CACHE, by default a folder in the user's cache. torch.compile needs a C++ compiler, or its rows are missing.
 set -eu
@@ -45,4 +46,12 @@ fi
 GOMLX=$cache/gomlx
 (cd gomlx && CGO_ENABLED=0 GOEXPERIMENT=simd go build -o "$GOMLX" .) || { say "GoMLX does not build: its rows will be missing"; GOMLX=; }
 
-echo "export PYTHON='$PYTHON' MKL_PRELOAD='$MKL_PRELOAD' GOMLX='$GOMLX'"
+LLMC=
+if [ -n "${LLM_C:-}" ]; then
+    LLMC=$cache/llmc
+    "${CC:-cc}" -Ofast -march=native -fopenmp -Wno-unused-result -I "$LLM_C" -o "$LLMC" llmc/peer.c -lm || { say "llm.c does not build: its row will be missing"; LLMC=; }
+else
+    say "LLM_C names no folder with llm.c's source: its row will be missing"
+fi
+
+echo "export PYTHON='$PYTHON' MKL_PRELOAD='$MKL_PRELOAD' GOMLX='$GOMLX' LLMC='$LLMC'"

@@ -4,7 +4,7 @@
 #
 # Usage: bench/run.sh [--quick] [OUTPUT]
 #
-# --quick leaves out what takes long and ends in under 8 minutes, when the peers are built; without it, about an hour. OUTPUT, by default
+# --quick leaves out what takes long and ends in under 8 minutes, when the peers are built; without it, about half an hour. OUTPUT, by default
 # out/bench/results.txt, gets what was measured; bench/report makes the document's table and figure of it. See peers.sh for PYTHON and what is built.
 set -eu
 cd "$(dirname "$0")/.."
@@ -37,5 +37,4 @@ else
     show "$bin/kernels" --rounds 5 --turn 200ms
     show "$bin/clm" --steps 200 --rounds 3
 fi
-[ -n "${LLM_C:-}" ] || echo "llm.c: no row; set LLM_C to a folder with its source for bench/llmc" >&2
 "$bin/report" "$output"

@@ -92,7 +92,7 @@ func (b *bench) keep(r *row) bool {
 		r.against = []side{eager}
 	}
 	r.against = slices.DeleteFunc(slices.Clone(r.against), func(s side) bool {
-		return b.quick && s.mode == installed.mode || !b.wanted.MatchString(r.name+s.suffix)
+		return b.quick && s.slow || !b.wanted.MatchString(r.name+s.suffix)
 	})
 	r.ofCeiling = r.ofCeiling && b.wanted.MatchString(r.name+r.ceiling())
 	return len(r.against) > 0 || r.ofCeiling
@@ -110,7 +110,11 @@ func (b *bench) row(r row, threads int, peers *peers) error {
 			continue
 		}
 		var ours, theirs, ratios []float64
-		for round := range b.rounds + 1 {
+		rounds := b.rounds
+		if s.slow {
+			rounds = 1
+		}
+		for round := range rounds + 1 {
 			x := timed(run, b.turn)
 			y, err := p.time(r.name)
 			if err != nil {

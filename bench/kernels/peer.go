@@ -22,6 +22,7 @@ type side struct {
 	program string // a script beside peer.py, or the environment variable that names a program
 	mode    string // peer.py's third argument
 	env     []string
+	slow    bool // one turn is enough; none in a quick run
 }
 
 // The sides. All have as many threads as ours, and threads that wait do not spin: spinning ones would take the other side's turn. MKL takes kernels of AVX2 times
@@ -29,12 +30,13 @@ type side struct {
 var (
 	eager     = side{program: "peer.py", mode: "eager", env: mkl}
 	compiled  = side{suffix: "_compile", program: "peer.py", mode: "compile", env: mkl}
-	installed = side{suffix: "_installed", program: "peer.py", mode: "installed"}
+	installed = side{suffix: "_installed", program: "peer.py", mode: "installed", slow: true}
 	// reused has its outputs allocated beforehand, and what it must allocate itself it takes again from huge pages that it keeps.
 	reused   = side{suffix: "_out", program: "peer.py", mode: "out", env: append([]string{"GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"}, mkl...)}
 	blas     = side{program: "peer.py", mode: "out", env: reused.env} // reused, where PyTorch is the only side
 	openblas = side{suffix: "_openblas", program: "openblas.py", env: coreType()}
 	gomlx    = side{suffix: "_gomlx", program: "GOMLX"}
+	llmc     = side{suffix: "_llmc", program: "LLMC", slow: true}
 
 	mkl = preload(os.Getenv("MKL_PRELOAD"))
 )

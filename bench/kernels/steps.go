@@ -18,7 +18,7 @@ func steps() []row {
 	a := step("step", small, 8, 128)
 	a.against, a.ofCeiling = []side{eager, compiled, installed, gomlx}, true
 	b := step("gpt2_124m", gpt, 2, 512)
-	b.against, b.ofCeiling = []side{eager, compiled, installed}, true
+	b.against, b.ofCeiling = []side{eager, compiled, installed, llmc}, true
 	return []row{a, b}
 }
 

@@ -53,6 +53,7 @@ var goals = []goal{
 	{section: "Training steps", rows: rowsOf(`gpt2_124m`), label: "GPT-2 124M against eager", want: [2]float64{1.25, 1.25}},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_compile`), label: "GPT-2 124M against torch.compile", want: [2]float64{1.05, 1.05}},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_installed`), label: "GPT-2 124M against PyTorch as installed"},
+	{section: "Training steps", rows: rowsOf(`gpt2_124m_llmc`), label: "GPT-2 124M against llm.c"},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_memory`), label: "GPT-2 124M, peak memory", want: [2]float64{1 / 0.7, 1 / 0.7}},
 	{section: "Training steps", rows: rowsOf(`resnet18`), label: "ResNet-18 against eager", want: [2]float64{0.9, 0.9}},
 
