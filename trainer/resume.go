@@ -20,6 +20,27 @@ import (
 // openResume opens the checkpoint to go on from, nil if the run starts anew, and settles
 // the arguments with those it was saved under.
 func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
+	var ck *checkpoint.Checkpoint
+	var err error
+	if r.acc.IsMain() {
+		if ck, err = r.findResume(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if ck, err = r.shareResume(ctx, ck); ck == nil || err != nil {
+		return nil, err
+	}
+	if !ck.Has(progressFile) {
+		return nil, fmt.Errorf("trainer: %s holds a model only (save_only_model): it cannot be resumed", ck.Path)
+	}
+	if err := r.settleArgs(ck); err != nil {
+		return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
+	}
+	return ck, nil
+}
+
+// findResume opens the checkpoint to go on from, nil if there is none to be.
+func (r *run) findResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	path, last := r.args.ResumePath()
 	ck, err := r.ownCheckpoint(ctx)
 	switch {
@@ -36,11 +57,28 @@ func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trainer: resume_from_checkpoint = %s: %w", r.args.ResumeFromCheckpoint, err)
 	}
-	if !ck.Has(progressFile) {
-		return nil, fmt.Errorf("trainer: %s holds a model only (save_only_model): it cannot be resumed", ck.Path)
+	return ck, nil
+}
+
+// shareResume opens, on the other ranks, what rank 0 has found. Each by itself could find
+// another one: a launcher on another host has a number of its own, and a shared folder may
+// show what is new a little later.
+func (r *run) shareResume(ctx context.Context, found *checkpoint.Checkpoint) (*checkpoint.Checkpoint, error) {
+	var mine []byte
+	if found != nil {
+		mine = []byte(found.Path)
 	}
-	if err := r.settleArgs(ck); err != nil {
-		return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
+	all, err := r.acc.GatherBytes(r.ctx, mine)
+	if err != nil {
+		return nil, err
+	}
+	path := string(all[0])
+	if r.acc.IsMain() || path == "" {
+		return found, nil
+	}
+	ck, err := r.storeAt(filepath.Dir(path)).Open(ctx, filepath.Base(path))
+	if err != nil {
+		return nil, fmt.Errorf("trainer: rank %d cannot open the checkpoint that rank 0 goes on from; want one output folder for all hosts: %w", r.acc.Rank(), err)
 	}
 	return ck, nil
 }
