@@ -88,7 +88,7 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 		return rendezvous.Config{}, err
 	}
 	c := rendezvous.Config{
-		Rank: p.env.Rank, World: p.env.WorldSize, Token: []byte(token), Timeout: timeout,
+		Restarted: p.env.RestartCount > 0, Rank: p.env.Rank, World: p.env.WorldSize, Token: []byte(token), Timeout: timeout,
 		Address: net.JoinHostPort(p.env.MasterAddr, strconv.Itoa(p.env.MasterPort)),
 		HostID:  os.Getenv(rendezvous.EnvHost), Listen: os.Getenv(rendezvous.EnvListen), External: os.Getenv(rendezvous.EnvStore) == "external",
 	}

@@ -29,16 +29,17 @@ const DefaultSilence = 4 * time.Second
 
 // Config says which job this process belongs to and which rank it is.
 type Config struct {
-	Rank     int
-	World    int
-	Address  string        // HOST:PORT of the store
-	Token    []byte        // what all processes of the job know and nobody else; at least MinToken bytes
-	External bool          // the store is served by another process; otherwise rank 0 serves it
-	Server   *Server       // a store that this process serves already; rank 0 uses it instead of a new one and does not close it
-	Listen   string        // IP address for connections from other ranks; "": loopback if the store is there, else the interface that leads to the store
-	HostID   string        // "": found out
-	Timeout  time.Duration // for all ranks to come; 0 is DefaultTimeout
-	Silence  time.Duration // of another host, after which its ranks are lost; 0 is DefaultSilence
+	Rank      int
+	World     int
+	Address   string        // HOST:PORT of the store
+	Token     []byte        // what all processes of the job know and nobody else; at least MinToken bytes
+	External  bool          // the store is served by another process; otherwise rank 0 serves it
+	Server    *Server       // a store that this process serves already; rank 0 uses it instead of a new one and does not close it
+	Restarted bool          // the process was started again after a failure, and may meet what is left of the job as it was before
+	Listen    string        // IP address for connections from other ranks; "": loopback if the store is there, else the interface that leads to the store
+	HostID    string        // "": found out
+	Timeout   time.Duration // for all ranks to come; 0 is DefaultTimeout
+	Silence   time.Duration // of another host, after which its ranks are lost; 0 is DefaultSilence
 }
 
 // NewToken returns a random job token of 32 hexadecimal characters.

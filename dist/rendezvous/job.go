@@ -67,22 +67,20 @@ func Join(ctx context.Context, c Config) (*Job, error) {
 }
 
 func (j *Job) join(ctx context.Context) error {
-	if err := j.openStore(ctx); err != nil {
+	watched, stop, err := j.enter(ctx)
+	for err != nil && j.tooSoon(err) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("rendezvous: rank %d was started again, and the job at %s was not, within %v: %w", j.Rank, j.Address, j.Timeout, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		_ = j.Store.Close() // it may be gone
+		watched, stop, err = j.enter(ctx)
+	}
+	if err != nil {
 		return err
 	}
-	host := j.Listen
-	if host == "" {
-		host = j.Store.conn.LocalAddr().(*net.TCPAddr).IP.String()
-	}
-	var err error
-	if j.listener, err = wire.Listen(net.JoinHostPort(host, "0"), j.Token, j.arrived); err != nil {
-		return fmt.Errorf("rendezvous: rank %d cannot listen: %w", j.Rank, err)
-	}
-	watched, stop := j.watch(ctx)
 	defer stop()
-	if err := j.meet(ctx, self(j.Config, j.listener.Addr().String())); err != nil {
-		return err
-	}
 	for r := range j.World {
 		if r == j.Rank {
 			continue
@@ -100,6 +98,33 @@ func (j *Job) join(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// enter meets the other processes at the store. watched and stop are those of watch.
+func (j *Job) enter(ctx context.Context) (watched context.Context, stop func(), err error) {
+	if err := j.openStore(ctx); err != nil {
+		return nil, nil, err
+	}
+	if j.listener == nil {
+		host := j.Listen
+		if host == "" {
+			host = j.Store.conn.LocalAddr().(*net.TCPAddr).IP.String()
+		}
+		if j.listener, err = wire.Listen(net.JoinHostPort(host, "0"), j.Token, j.arrived); err != nil {
+			return nil, nil, fmt.Errorf("rendezvous: rank %d cannot listen: %w", j.Rank, err)
+		}
+	}
+	watched, stop = j.watch(ctx)
+	if err := j.meet(ctx, self(j.Config, j.listener.Addr().String())); err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return watched, stop, nil
+}
+
+// tooSoon reports whether this process, started again, has met the store of the job as it was before, which is about to end: ranks of other hosts may notice a failure later.
+func (j *Job) tooSoon(err error) bool {
+	return j.Restarted && j.Server == nil && !j.External && (errors.Is(err, errOver) || errors.Is(err, errGone))
 }
 
 // openStore serves the store, if it is this process's part, and connects to it.
@@ -180,7 +205,11 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 	if err != nil {
 		return fmt.Errorf("rendezvous: %w", err)
 	}
-	all, err := j.Store.Exchange(ctx, "peers", j.Rank, j.World, text)
+	exchange := j.Store.meetOnce
+	if j.External {
+		exchange = j.Store.Exchange // a launcher's store sees every restart
+	}
+	all, err := exchange(ctx, "peers", j.Rank, j.World, text)
 	if err != nil {
 		return j.explain(err)
 	}

@@ -299,6 +299,39 @@ func TestLeavingAfterAFailureNamesIt(t *testing.T) {
 	closeAll(t, jobs)
 }
 
+// A rank that is started again may come while the job as it was still holds its port: it waits for the store of the new one. One that was not is told at once.
+func TestStartedAgainTooSoon(t *testing.T) {
+	where := address(t)
+	before, errs := join(configs(2, where, disttest.Token)...)
+	require.Equal(t, make([]error, 2), errs)
+	again := configs(2, where, disttest.Token)
+	_, errs = join(again[1])
+	require.ErrorContains(t, errs[0], "the ranks have met already")
+	again[0].Restarted, again[1].Restarted = true, true
+	var after [2]*rendezvous.Job
+	late, done := make(chan error, 1), make(chan error, 1)
+	go func() {
+		var err error
+		after[1], err = rendezvous.Join(t.Context(), again[1])
+		late <- err
+	}()
+	select {
+	case err := <-late:
+		require.NoError(t, err)
+		require.Fail(t, "it has met the job as it was")
+	case <-time.After(200 * time.Millisecond):
+	}
+	closeAll(t, before)
+	go func() {
+		var err error
+		after[0], err = rendezvous.Join(t.Context(), again[0])
+		done <- err
+	}()
+	require.NoError(t, <-late)
+	require.NoError(t, <-done)
+	closeAll(t, after[:])
+}
+
 // Notices for a group that a rank has not made yet wait for it.
 func TestEarlyNotices(t *testing.T) {
 	jobs, errs := join(configs(2, address(t), disttest.Token)...)

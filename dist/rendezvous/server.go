@@ -20,6 +20,7 @@ type Server struct {
 	values    map[string][]byte
 	counters  map[string]int64
 	exchanges map[string]*exchange
+	met       map[string]bool // exchanges that come once, and have
 	conns     map[net.Conn]struct{}
 	changed   chan struct{} // closed and replaced at each change of values
 	closed    bool
@@ -49,6 +50,7 @@ type request struct {
 	Delta   int64         `json:"delta,omitempty"`
 	Rank    int           `json:"rank,omitempty"`
 	N       int           `json:"n,omitempty"`
+	Once    bool          `json:"once,omitempty"` // the exchange comes once: who is late learns that it is over
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
@@ -58,6 +60,7 @@ type response struct {
 	Values [][]byte `json:"values,omitempty"`
 	Count  int64    `json:"count,omitempty"`
 	Error  string   `json:"error,omitempty"`
+	Over   bool     `json:"over,omitempty"` // the exchange comes once, and has been
 }
 
 // Serve starts a store on address (HOST:PORT, port 0 for a free one) for those who know the token.
@@ -75,7 +78,7 @@ func ServeOn(l net.Listener, token []byte) (*Server, error) {
 		return nil, errors.Join(fmt.Errorf("rendezvous: job token of %d bytes, want at least %d", len(token), MinToken), l.Close())
 	}
 	s := &Server{
-		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{},
+		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{}, met: map[string]bool{},
 		conns: map[net.Conn]struct{}{}, changed: make(chan struct{}),
 	}
 	s.listener = wire.ListenOn(l, token, s.serve)
@@ -229,9 +232,9 @@ func (s *Server) get(r request, gone <-chan struct{}) response {
 
 // exchange waits until n ranks have brought their values, and returns them all.
 func (s *Server) exchange(r request, gone <-chan struct{}) response {
-	x, err := s.bring(r)
-	if err != "" {
-		return response{Error: err}
+	x, fault := s.bring(r)
+	if fault != nil {
+		return *fault
 	}
 	timer := time.NewTimer(r.Timeout)
 	defer timer.Stop()
@@ -258,9 +261,12 @@ func (s *Server) exchange(r request, gone <-chan struct{}) response {
 }
 
 // bring adds one rank's value to an exchange, and completes it with the last one.
-func (s *Server) bring(r request) (*exchange, string) {
+func (s *Server) bring(r request) (*exchange, *response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r.Once && s.met[r.Key] {
+		return nil, &response{Error: errOver.Error(), Over: true}
+	}
 	x := s.exchanges[r.Key]
 	if x == nil {
 		x = &exchange{n: r.N, values: map[int][]byte{}, done: make(chan struct{})}
@@ -279,14 +285,15 @@ func (s *Server) bring(r request) (*exchange, string) {
 	}
 	if fault != "" {
 		s.fail(r.Key, fault)
-		return nil, fault
+		return nil, &response{Error: fault}
 	}
 	x.values[r.Rank] = r.Value
 	if len(x.values) == x.n {
+		s.met[r.Key] = r.Once
 		close(x.done)
 		delete(s.exchanges, r.Key)
 	}
-	return x, ""
+	return x, nil
 }
 
 // fail ends an exchange for all who wait in it. The lock is held.

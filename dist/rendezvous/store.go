@@ -14,6 +14,12 @@ import (
 // MinToken is the least length of a job token in bytes; [NewToken] makes longer ones.
 const MinToken = 16
 
+// What may be said to a rank that comes to the store of a job which it does not belong to: one before its restart.
+var (
+	errOver = errors.New("the ranks have met already")
+	errGone = errors.New("the store is gone")
+)
+
 // Store is a connection to a [Server]. Its methods may be called from several goroutines.
 type Store struct {
 	conn    net.Conn
@@ -76,11 +82,21 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 
 // Exchange waits until n ranks have called it with this key, and returns the values of all in rank order. It fails for all of them if one dies or does not come before ctx ends.
 func (s *Store) Exchange(ctx context.Context, key string, rank, n int, value []byte) ([][]byte, error) {
-	r, err := s.do(ctx, request{Op: "exchange", Key: key, Rank: rank, N: n, Value: value})
+	return s.exchange(ctx, request{Op: "exchange", Key: key, Rank: rank, N: n, Value: value})
+}
+
+func (s *Store) exchange(ctx context.Context, ask request) ([][]byte, error) {
+	key, n := ask.Key, ask.N
+	r, err := s.do(ctx, ask)
 	if err == nil && len(r.Values) != n {
 		return nil, fmt.Errorf("rendezvous: exchange %s: %d values, want %d", key, len(r.Values), n)
 	}
 	return r.Values, err
+}
+
+// meetOnce is Exchange at a key of which there is one alone; who comes after it gets errOver.
+func (s *Store) meetOnce(ctx context.Context, key string, rank, n int, value []byte) ([][]byte, error) {
+	return s.exchange(ctx, request{Op: "exchange", Key: key, Rank: rank, N: n, Value: value, Once: true})
 }
 
 // Close says good-bye; requests that wait fail.
@@ -104,7 +120,7 @@ func (s *Store) read() {
 		err := wire.Read(s.conn, &a, wire.MaxFrame)
 		s.mu.Lock()
 		if err != nil {
-			s.gone = fmt.Errorf("the store is gone: %w", err)
+			s.gone = fmt.Errorf("%w: %w", errGone, err)
 			for id, c := range s.pending {
 				close(c)
 				delete(s.pending, id)
@@ -151,7 +167,10 @@ const defaultWait = 5 * time.Minute
 
 func (s *Store) do(ctx context.Context, r request) (response, error) {
 	a, err := s.roundTrip(ctx, r)
-	if err == nil && a.Error != "" {
+	switch {
+	case err == nil && a.Over:
+		err = errOver
+	case err == nil && a.Error != "":
 		err = errors.New(a.Error)
 	}
 	if err != nil {
@@ -173,7 +192,7 @@ func (s *Store) roundTrip(ctx context.Context, r request) (response, error) {
 	defer s.forget(id)
 	r.ID = id
 	if err := s.send(r); err != nil {
-		return response{}, fmt.Errorf("the store is gone: %w", err)
+		return response{}, fmt.Errorf("%w: %w", errGone, err)
 	}
 	canceled := make(chan struct{})
 	defer context.AfterFunc(ctx, func() {
