@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -95,15 +96,20 @@ func (h *hosts) ip(format string, a ...any) {
 	require.NoError(h.t, err, "%s", out)
 }
 
-// start starts a launcher with two ranks on each host.
-func (h *hosts) start(argv func(host int) []string, env ...string) (launchers [2]*process) {
+// start starts a launcher with two ranks on each host. flags are the launchers'.
+func (h *hosts) start(argv, flags []string, env ...string) (launchers [2]*process) {
 	h.t.Helper()
 	for i, name := range h.names {
 		line := []string{"ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", `hostname "$0" && exec "$@"`, name}
-		line = append(line, launched(2, argv(i), "--nnodes", "2", "--node_rank", fmt.Sprint(i), "--master_addr", address(0), "--master_port", "29617",
-			"--settle_time", "5", "--grace_period", "1")...)
+		line = append(line, launched(2, argv, append([]string{"--nnodes", "2", "--node_rank", fmt.Sprint(i), "--master_addr", address(0), "--master_port", "29617",
+			"--settle_time", "5", "--grace_period", "1"}, flags...)...)...)
 		launchers[i] = start(h.t, line, append(env, "LOCKSTEP_HOST_ID="+name, "LOCKSTEP_JOB_TOKEN=a token that both hosts of the test know")...)
 	}
+	h.t.Cleanup(func() {
+		if h.t.Failed() {
+			h.t.Logf("host 0:\n%s\nhost 1:\n%s", launchers[0].stderr, launchers[1].stderr)
+		}
+	})
 	return launchers
 }
 
@@ -126,7 +132,7 @@ func TestTwoHosts(t *testing.T) {
 				h.limit(wire.rate)
 			}
 			out := filepath.Join(dir, wire.name)
-			launchers := h.start(func(int) []string { return tiny(out, "--log_level", "info") })
+			launchers := h.start(tiny(out, "--log_level", "info"), nil)
 			for host, p := range launchers {
 				p.wait()
 				require.Equal(t, 0, p.code(), "host %d: %s", host, p.stderr)
@@ -170,7 +176,7 @@ func TestCutLink(t *testing.T) {
 	if testing.Short() {
 		silence, env = time.Second, []string{rendezvous.EnvSilence + "=1s"}
 	}
-	launchers := h.start(func(int) []string { return long(out) }, env...)
+	launchers := h.start(long(out), nil, env...)
 	launchers[0].awaitPrinted("step 5 ")
 	cut := time.Now()
 	h.relay.cut.Store(true)
@@ -188,4 +194,35 @@ func TestCutLink(t *testing.T) {
 		requireNoTrace(t, text)
 		p.requireNothingLeft()
 	}
+}
+
+// TestKilledRankOnOneOfTwoHosts wants both launchers to start their ranks again, and the end
+// of a run that nobody disturbed.
+func TestKilledRankOnOneOfTwoHosts(t *testing.T) {
+	t.Parallel()
+	const steps = 200
+	dir := t.TempDir()
+	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50", "--save_total_limit", "3"}
+	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
+	succeed(t, plain(tiny(whole, flags...)))
+	h := newHosts(t, 3, 0)
+	launchers := h.start(tiny(out, flags...), []string{"--max_restarts", "2"})
+	for attempt, host := range []int{1, 0} {
+		before := newest(t, out)
+		p := launchers[host]
+		var pids map[int]int
+		p.await("all ranks to run", func() bool { pids = p.ranks(attempt); return len(pids) == 2 })
+		p.await("another checkpoint", func() bool { return newest(t, out) > before })
+		require.NoError(t, syscall.Kill(pids[2*host+attempt], syscall.SIGKILL), "the run must still be under way")
+	}
+	for host, p := range launchers {
+		p.wait()
+		text := p.stderr.String()
+		require.Equal(t, 0, p.code(), "host %d: %s", host, text)
+		require.Equal(t, 2, strings.Count(text, "all are started again"), "host %d: %s", host, text)
+		require.Equal(t, 1, strings.Count(text, `cause="killed by SIGKILL"`), "host %d: %s", host, text)
+		requireNoTrace(t, text)
+		p.requireNothingLeft()
+	}
+	requireSameEnd(t, whole, out, steps)
 }
