@@ -4,8 +4,13 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 )
 
-// convBlock is the number of bytes of unfolded windows that a convolution works on at a time, but at least one sample's.
-const convBlock = 32 << 20
+// The size of the pieces in which a convolution works.
+const (
+	convBlock   = 4 << 20  // bytes of unfolded windows, but at least a row's of one sample
+	convWhole   = 32 << 20 // the same where whole samples are wanted, but at least one sample's
+	convSamples = 32       // samples side by side at most, a multiple of convLanes
+	convLanes   = 16       // what their number is a multiple of, if it is larger
+)
 
 // Conv2DOptions are the attributes of Conv2D; the pairs are for rows and columns. The
 // zero value moves the kernel by one pixel, without padding.
@@ -21,9 +26,9 @@ type Conv2DOptions struct {
 // Conv2D is the cross-correlation of images x [N,C,H,W] with kernels weight
 // [O,C/groups,KH,KW], plus bias [O] (nil: none), as torch.nn.functional.conv2d: the
 // result is [N,O,OH,OW] with OH = ⌊(H + 2·padding − dilation·(KH−1) − 1)/stride⌋ + 1 and OW
-// likewise. It is computed as a matrix product over unfolded windows, some samples at a
-// time (Chellapilla et al. 2006); the gradient unfolds again and keeps none. The
-// weight's gradient is added up block by block, in order. Half dtypes compute in float32.
+// likewise. It is computed as matrix products over unfolded windows (Chellapilla et al. 2006),
+// some rows of some samples at a time; the gradient unfolds again and keeps none. The
+// weight's gradient is added up piece by piece, in order. Half dtypes compute in float32.
 // A kernel that is larger than the padded image is refused.
 func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	const name = "Conv2D"
@@ -123,38 +128,49 @@ func (c *Ctx) convolution(x, weight, bias *Tensor, opt Conv2DOptions) *convoluti
 	return g
 }
 
-// workspace is the memory in which a convolution works on a block of samples, whose elements lie side by side: what is done for one is then done for all at once.
+// workspace is the memory in which a convolution works on a piece: some rows of places of some samples, whose elements lie side by side, so that what is done
+// for one is done for all at once.
 type workspace struct {
 	c       *Ctx
-	block   int     // samples
 	pixels  *Tensor // [C,H,W,samples]
-	cols    *Tensor // windows, [C,KH,KW,OH,OW,samples]; the pixels themselves where each window is one of them
-	results *Tensor // results or their gradients, [O,OH,OW,samples]
+	cols    *Tensor // windows, [C,KH,KW,rows,OW,samples]; the pixels themselves where each window is one of them
+	results *Tensor // results or their gradients, [O,rows,OW,samples]
+
+	first, n  int // samples of the piece
+	row, rows int // of places
 }
 
-// blocks calls f for each block of n samples from first on. Blocks depend on the shape alone.
-func (g *convolution) blocks(c *Ctx, dt DType, f func(w *workspace, first, n int)) {
-	w := &workspace{c: c, block: max(1, convBlock/max(1, g.groups*g.depth*g.area*dt.Size()))}
-	if w.block > convLanes {
-		w.block -= w.block % convLanes
+// pieces calls f for each piece, sample blocks first. Pieces depend on the shape alone.
+func (g *convolution) pieces(c *Ctx, dt DType, whole bool, f func(w *workspace)) {
+	line := max(1, g.groups*g.depth*g.places[1]*dt.Size()) // bytes of a row's windows
+	samples, rows := min(g.n, convSamples, max(1, convBlock/line)), g.places[0]
+	if whole {
+		samples = min(g.n, convSamples, max(1, convWhole/line/max(1, rows)))
 	}
-	w.block = min(g.n, w.block)
-	w.pixels = c.empty("Conv2D", dt, g.c*g.size[0]*g.size[1]*w.block)
+	if samples > convLanes {
+		samples -= samples % convLanes
+	}
+	if !whole {
+		rows = min(rows, max(1, convBlock/line/max(1, samples)))
+	}
+	w := &workspace{c: c}
+	w.pixels = c.empty("Conv2D", dt, g.c*g.size[0]*g.size[1]*samples)
+	defer w.pixels.Free()
 	w.cols = w.pixels
 	if !g.pointwise() {
-		w.cols = c.empty("Conv2D", dt, g.groups*g.depth*g.area*w.block)
+		w.cols = c.empty("Conv2D", dt, g.groups*g.depth*rows*g.places[1]*samples)
 		defer w.cols.Free()
 	}
-	w.results = c.empty("Conv2D", dt, g.o*g.area*w.block)
-	defer w.pixels.Free()
+	w.results = c.empty("Conv2D", dt, g.o*rows*g.places[1]*samples)
 	defer w.results.Free()
-	for first := 0; first < g.n; first += w.block {
-		f(w, first, min(w.block, g.n-first))
+	for w.first = 0; w.first < g.n; w.first += samples {
+		w.n = min(samples, g.n-w.first)
+		for w.row = 0; w.row < g.places[0]; w.row += rows {
+			w.rows = min(rows, g.places[0]-w.row)
+			f(w)
+		}
 	}
 }
-
-// convLanes is what the number of samples in a block is a multiple of, if it is larger.
-const convLanes = 16
 
 // pointwise reports whether the windows are the pixels, one by one.
 func (g *convolution) pointwise() bool {
@@ -162,44 +178,59 @@ func (g *convolution) pointwise() bool {
 	return g.kernel == one && g.stride == one && g.padding == [2]int{}
 }
 
-// gather copies samples from first on of images [N,…] to room […,n], or back.
-func (w *workspace) gather(room, images *Tensor, first, n int, back bool) {
-	each := images.Numel() / max(images.shape[0], 1)
-	samples, side := images.narrow(0, first, n).reshaped([]int{n, each}), swapLast(room.reshaped([]int{each, n}))
+// gather copies rows of the piece's samples of images [N,C,H,W] to room [C,rows,W,samples], or back.
+func (w *workspace) gather(room, images *Tensor, row, rows int, back bool) {
+	ch, width := images.shape[1], images.shape[3]
+	samples := images.reshaped([]int{images.shape[0], ch, images.shape[2] * width}).narrow(0, w.first, w.n).narrow(2, row*width, rows*width)
+	side := room.reshaped([]int{ch, rows * width, w.n})
 	if back {
-		w.c.launch(backend.OpCopy, samples, side)
+		w.c.launch(backend.OpCopy, samples, rotate(side, 2, 0, 1))
 		return
 	}
-	w.c.launch(backend.OpCopy, swapLast(side), swapLast(samples))
+	w.c.launch(backend.OpCopy, side, rotate(samples, 1, 2, 0))
 }
 
-// unfold copies the windows of samples from first on, and shows them as matrices [groups,depth,area·n].
-func (g *convolution) unfold(w *workspace, x *Tensor, first, n int) *Tensor {
-	w.gather(w.pixels, x, first, n, false)
-	if !g.pointwise() {
-		slide := g.attrs()
-		w.c.launchAttrs(backend.OpIm2Col, &slide, g.windows(w, n), g.planes(w, n))
+// rotate shows x with its three dims in another order.
+func rotate(x *Tensor, order ...int) *Tensor {
+	y := x.alias()
+	for to, from := range order {
+		y.shape[to], y.stride[to] = x.shape[from], x.stride[from]
 	}
-	return g.columns(w, n)
+	return y
 }
 
-// columns shows the windows of n samples as matrices [groups,depth,area·n].
-func (g *convolution) columns(w *workspace, n int) *Tensor {
-	return w.cols.reshaped([]int{g.groups, g.depth, g.area * n})
+// unfold copies the windows of the piece, and shows them as matrices [groups,depth,rows·OW·samples].
+func (g *convolution) unfold(w *workspace, x *Tensor) *Tensor {
+	if w.row == 0 {
+		w.gather(w.pixels, x, 0, g.size[0], false)
+	}
+	if g.pointwise() {
+		line := g.size[1] * w.n
+		return w.pixels.reshaped([]int{g.groups, g.depth, g.size[0] * line}).narrow(2, w.row*line, w.rows*line)
+	}
+	slide := g.attrs()
+	slide.ints[2] -= w.row * g.stride[0]
+	w.c.launchAttrs(backend.OpIm2Col, &slide, g.windows(w), g.planes(w))
+	return g.columns(w)
 }
 
-// windows and planes show windows and pixels of n samples as the backend wants them.
-func (g *convolution) windows(w *workspace, n int) *Tensor {
-	return w.cols.reshaped([]int{g.c, g.kernel[0], g.kernel[1], g.places[0], g.places[1], n})
+// columns shows the windows as matrices.
+func (g *convolution) columns(w *workspace) *Tensor {
+	return w.cols.reshaped([]int{g.groups, g.depth, w.rows * g.places[1] * w.n})
 }
 
-func (g *convolution) planes(w *workspace, n int) *Tensor {
-	return w.pixels.reshaped([]int{g.c, g.size[0], g.size[1], n})
+// windows and planes show windows and pixels as the backend wants them.
+func (g *convolution) windows(w *workspace) *Tensor {
+	return w.cols.reshaped([]int{g.c, g.kernel[0], g.kernel[1], w.rows, g.places[1], w.n})
 }
 
-// matrices shows the results of n samples as [groups,O/groups,area·n].
-func (g *convolution) matrices(w *workspace, n int) *Tensor {
-	return w.results.reshaped([]int{g.groups, g.o / g.groups, g.area * n})
+func (g *convolution) planes(w *workspace) *Tensor {
+	return w.pixels.reshaped([]int{g.c, g.size[0], g.size[1], w.n})
+}
+
+// matrices shows the results as [groups,O/groups,rows·OW·samples].
+func (g *convolution) matrices(w *workspace) *Tensor {
+	return w.results.reshaped([]int{g.groups, g.o / g.groups, w.rows * g.places[1] * w.n})
 }
 
 // kernels shows the weight as matrices [groups,O/groups,depth].
@@ -210,45 +241,70 @@ func (g *convolution) kernels(weight *Tensor) *Tensor {
 func (g *convolution) forward(c *Ctx, x, weight, bias *Tensor) *Tensor {
 	y := c.empty("Conv2D", x.dtype, g.n, g.o, g.places[0], g.places[1])
 	a := attrs{}
-	g.blocks(c, x.dtype, func(w *workspace, first, n int) {
-		matrices := g.unfold(w, x, first, n)
+	g.pieces(c, x.dtype, false, func(w *workspace) {
+		matrices := g.unfold(w, x)
 		if bias != nil {
-			c.elementwise(backend.OpCopy, &attrs{}, w.results.reshaped([]int{g.o, g.area * n}), bias.reshaped([]int{g.o, 1}))
+			c.elementwise(backend.OpCopy, &attrs{}, g.matrices(w), bias.reshaped([]int{g.groups, g.o / g.groups, 1}))
 			a.ints[0] = 1
 		}
-		c.launchAttrs(backend.OpMatMul, &a, g.matrices(w, n), g.kernels(weight), matrices)
-		w.gather(w.results, y, first, n, true)
+		c.launchAttrs(backend.OpMatMul, &a, g.matrices(w), g.kernels(weight), matrices)
+		w.gather(w.results, y, w.row, w.rows, true)
 	})
 	return y
 }
 
-// inputGrad is the gradient of the images: each window's is Wᵀ·dY, and is folded back.
+// inputGrad is the gradient of the images: each window's is Wᵀ·dY, and is folded back. Where windows lie side by side and kernels are small it is instead the
+// convolution of dY with the kernels turned round.
 func (g *convolution) inputGrad(c *Ctx, dy, weight *Tensor) *Tensor {
+	if g.stride == [2]int{1, 1} && !g.pointwise() && g.depth <= g.area*g.n {
+		return g.turnedGrad(c, dy, weight)
+	}
 	dx := c.empty("Conv2D", dy.dtype, g.n, g.c, g.size[0], g.size[1])
-	g.blocks(c, dy.dtype, func(w *workspace, first, n int) {
-		w.gather(w.results, dy, first, n, false)
-		c.launch(backend.OpMatMul, g.columns(w, n), swapLast(g.kernels(weight)), g.matrices(w, n))
+	g.pieces(c, dy.dtype, true, func(w *workspace) {
+		w.gather(w.results, dy, 0, w.rows, false)
+		c.launch(backend.OpMatMul, g.columns(w), swapLast(g.kernels(weight)), g.matrices(w))
 		if !g.pointwise() {
 			slide := g.attrs()
-			c.launchAttrs(backend.OpCol2Im, &slide, g.planes(w, n), g.windows(w, n))
+			c.launchAttrs(backend.OpCol2Im, &slide, g.planes(w), g.windows(w))
 		}
-		w.gather(w.pixels, dx, first, n, true)
+		w.gather(w.pixels, dx, 0, g.size[0], true)
 	})
 	return dx
 }
 
-// weightGrad is dY·windowsᵀ over all samples, block by block.
+// turnedGrad is inputGrad by a convolution whose input and output channels are exchanged.
+func (g *convolution) turnedGrad(c *Ctx, dy, weight *Tensor) *Tensor {
+	turned := c.empty("Conv2D", weight.dtype, g.c, g.o/g.groups, g.kernel[0], g.kernel[1])
+	defer turned.Free()
+	taps := g.kernel[0] * g.kernel[1]
+	from := weight.reshaped([]int{g.groups, g.o / g.groups, g.c / g.groups, taps})
+	to := turned.reshaped([]int{g.groups, g.c / g.groups, g.o / g.groups, taps})
+	for k := range taps {
+		f := from.narrow(3, k, 1)
+		f.shape[1], f.shape[2], f.stride[1], f.stride[2] = f.shape[2], f.shape[1], f.stride[2], f.stride[1]
+		c.launch(backend.OpCopy, to.narrow(3, taps-1-k, 1), f)
+	}
+	t := &convolution{sliding: g.sliding, n: g.n, c: g.o, o: g.c, groups: g.groups}
+	t.size, t.places = g.places, g.size
+	for k := range t.padding {
+		t.padding[k] = g.dilation[k]*(g.kernel[k]-1) - g.padding[k]
+	}
+	t.depth, t.area = g.o/g.groups*taps, g.size[0]*g.size[1]
+	return t.forward(c, dy, turned, nil)
+}
+
+// weightGrad is dY·windowsᵀ over all samples, piece by piece.
 func (g *convolution) weightGrad(c *Ctx, dy, x *Tensor) *Tensor {
 	if g.n == 0 {
 		return Zeros(c, dy.dtype, g.groups, g.o/g.groups, g.depth)
 	}
 	dw := c.empty("Conv2D", dy.dtype, g.groups, g.o/g.groups, g.depth)
 	a := attrs{}
-	g.blocks(c, x.dtype, func(w *workspace, first, n int) {
-		matrices := g.unfold(w, x, first, n)
-		w.gather(w.results, dy, first, n, false)
-		c.launchAttrs(backend.OpMatMul, &a, dw, g.matrices(w, n), swapLast(matrices))
-		a.ints[0] = 1 // the first block overwrites, the others add
+	g.pieces(c, x.dtype, false, func(w *workspace) {
+		matrices := g.unfold(w, x)
+		w.gather(w.results, dy, w.row, w.rows, false)
+		c.launchAttrs(backend.OpMatMul, &a, dw, g.matrices(w), swapLast(matrices))
+		a.ints[0] = 1 // the first piece overwrites, the others add
 	})
 	return dw
 }

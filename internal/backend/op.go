@@ -166,8 +166,8 @@ const (
 	OpAdamW
 
 	// Images: contiguous. A window is moved over rows and columns of planes of H × W pixels: its element (a,b) at place (i,j) is pixel
-	// (i·sh − ph + a·dh, j·sw − pw + b·dw), or padding where there is none. Ints: [0] sh, [1] sw > 0 (stride), [2] ph, [3] pw ≥ 0 (padding),
-	// [4] dh, [5] dw > 0 (dilation).
+	// (i·sh − ph + a·dh, j·sw − pw + b·dw), or padding where there is none. Ints: [0] sh, [1] sw > 0 (stride), [2] ph, [3] pw (padding; negative
+	// where the first window begins inside), [4] dh, [5] dw > 0 (dilation).
 
 	// OpIm2Col: In0 x [P,H,W,L], P planes of pixels of L elements → Out0 [P,KH,KW,OH,OW,L], what each window sees; 0 for padding. Floats.
 	OpIm2Col

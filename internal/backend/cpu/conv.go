@@ -27,7 +27,7 @@ func (d *Device) wantWindow(c *backend.Call, image, cols *backend.View) {
 	if !image.Contiguous() || !cols.Contiguous() {
 		d.fault(c, "image of strides %v, windows of strides %v: want them contiguous", image.Stride[:4], cols.Stride[:6])
 	}
-	if c.Ints[0] < 1 || c.Ints[1] < 1 || c.Ints[2] < 0 || c.Ints[3] < 0 || c.Ints[4] < 1 || c.Ints[5] < 1 {
+	if c.Ints[0] < 1 || c.Ints[1] < 1 || c.Ints[4] < 1 || c.Ints[5] < 1 {
 		d.fault(c, "stride, padding, dilation %v", c.Ints[:6])
 	}
 }
