@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -45,6 +46,8 @@ func (r *run) attempt(number int) error {
 		r.config.Logger.Warn("killed processes that ranks had started and left in sessions of their own", "count", n)
 	}
 	switch {
+	case a.interrupted == nil && a.heeded() != 0:
+		return &InterruptedError{Signal: a.heeded(), Elsewhere: true}
 	case a.interrupted == nil:
 		return a.verdict()
 	case a.failed && !a.onlyInterrupted():
@@ -62,6 +65,18 @@ func (a *attempt) onlyInterrupted() bool {
 		}
 	}
 	return true
+}
+
+// heeded is the signal that the ranks were told of by others than this launcher, one on
+// another host say, and ended upon together; 0 if they ended otherwise.
+func (a *attempt) heeded() syscall.Signal {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		code := 128 + int(sig) // as shells have it
+		if !slices.ContainsFunc(a.workers, func(w *worker) bool { return !w.unprompted || !w.status.Exited() || w.status.ExitStatus() != code }) {
+			return sig
+		}
+	}
+	return 0
 }
 
 // interruption is the interrupt, with who had to be killed.

@@ -58,6 +58,9 @@ type InterruptedError struct {
 	Signal syscall.Signal
 	// Cause is the context's, nil for a signal.
 	Cause error
+	// Elsewhere says that the ranks ended together with the exit code of an interrupt that
+	// did not come from this launcher: several hosts stop as one.
+	Elsewhere bool
 	// Killed are the ranks that had to be killed.
 	Killed []int
 }
@@ -65,6 +68,9 @@ type InterruptedError struct {
 // Error names the signal, and the ranks that did not heed it.
 func (e *InterruptedError) Error() string {
 	s := "launch: interrupted by " + signalName(e.Signal)
+	if e.Elsewhere {
+		s += " that another process or host was sent"
+	}
 	if e.Cause != nil {
 		s = "launch: interrupted: " + e.Cause.Error()
 	}

@@ -125,6 +125,17 @@ func TestOneFails(t *testing.T) {
   then: rank 0 ended by SIGTERM on the launcher's request, rank 2 ended by SIGTERM on the launcher's request$`, err.Error())
 }
 
+// Ranks that end together as an interrupt ends a program are not started again: a launcher on another host was interrupted.
+func TestInterruptedElsewhere(t *testing.T) {
+	b := newBench(t, 2, "together", "130")
+	b.MaxRestarts, b.Settle = 3, 10*time.Second
+	err := b.run(t)
+	require.EqualError(t, err, "launch: interrupted by SIGINT that another process or host was sent")
+	require.Equal(t, 130, ExitCode(err))
+	require.NotContains(t, b.log.String(), "started again")
+	require.Equal(t, 5, fails(t, newBench(t, 2, "together", "5").run(t)).Root.ExitCode)
+}
+
 func TestOneIsKilled(t *testing.T) {
 	b := newBench(t, 2, "killed", "0")
 	err := b.run(t)

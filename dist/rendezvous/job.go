@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
@@ -34,6 +36,7 @@ type Job struct {
 	probes    map[uint64]*probe
 	lastProbe uint64
 
+	wanted  atomic.Pointer[func() string] // what is waited for while joining; "" if nothing
 	closed  bool
 	readers sync.WaitGroup
 }
@@ -67,16 +70,10 @@ func Join(ctx context.Context, c Config) (*Job, error) {
 }
 
 func (j *Job) join(ctx context.Context) error {
-	watched, stop, err := j.enter(ctx)
-	for err != nil && j.tooSoon(err) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("rendezvous: rank %d was started again, and the job at %s was not, within %v: %w", j.Rank, j.Address, j.Timeout, err)
-		case <-time.After(50 * time.Millisecond):
-		}
-		_ = j.Store.Close() // it may be gone
-		watched, stop, err = j.enter(ctx)
-	}
+	j.want(func() string { return "" })
+	quiet := j.remind(firstReminder)
+	watched, stop, err := j.enterNew(ctx)
+	quiet()
 	if err != nil {
 		return err
 	}
@@ -98,6 +95,54 @@ func (j *Job) join(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// firstReminder is after how long of waiting for others the log says so; each further one comes after twice the time.
+const firstReminder = 10 * time.Second
+
+// remind logs now and then what this process waits for, unless that is for another rank to say, until the function that it returns is called.
+func (j *Job) remind(pause time.Duration) (quiet func()) {
+	began, ended := time.Now(), make(chan struct{})
+	var reminding sync.WaitGroup
+	reminding.Go(func() {
+		for timer := time.NewTimer(pause); ; timer.Reset(pause) {
+			select {
+			case <-ended:
+				timer.Stop()
+				return
+			case <-timer.C:
+			}
+			if what := (*j.wanted.Load())(); what != "" {
+				slog.Warn("rendezvous: waiting for "+what, "rank", j.Rank, "since", time.Since(began).Round(time.Second), "timeout", j.Timeout)
+			}
+			pause *= 2
+		}
+	})
+	return func() {
+		close(ended)
+		reminding.Wait()
+	}
+}
+
+func (j *Job) want(what func() string) { j.wanted.Store(&what) }
+
+// startPatience is how long a process that was started again waits for the rest of the job to be.
+const startPatience = 5 * time.Minute
+
+// enterNew is enter, but it does not take the job as it was before a restart for the new one.
+func (j *Job) enterNew(ctx context.Context) (watched context.Context, stop func(), err error) {
+	for began := time.Now(); ; {
+		watched, stop, err = j.enter(ctx)
+		if err == nil || !j.tooSoon(err) || time.Since(began) > startPatience {
+			return watched, stop, err
+		}
+		_ = j.Store.Close() // it may be gone
+		select {
+		case <-ctx.Done():
+			return nil, nil, err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // enter meets the other processes at the store. watched and stop are those of watch.
@@ -139,6 +184,8 @@ func (j *Job) openStore(ctx context.Context) error {
 	if j.Server != nil {
 		j.Address = j.Server.Addr().String()
 	}
+	address := j.Address
+	j.want(func() string { return "the store at " + address })
 	var err error
 	if j.Store, err = Dial(ctx, j.Address, j.Token, j.Rank); err == nil {
 		listenFor(j.Store.conn, j.Silence)
@@ -205,6 +252,8 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 	if err != nil {
 		return fmt.Errorf("rendezvous: %w", err)
 	}
+	server := j.Server
+	j.want(func() string { return server.missing("peers") })
 	exchange := j.Store.meetOnce
 	if j.External {
 		exchange = j.Store.Exchange // a launcher's store sees every restart

@@ -304,6 +304,19 @@ func (s *Server) fail(key, why string) {
 	delete(s.exchanges, key)
 }
 
+// missing names the ranks that an exchange waits for, "" if there is none. A process that is not the server does not know.
+func (s *Server) missing(key string) string {
+	if s == nil {
+		return ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.exchanges[key]; x != nil {
+		return x.missing()
+	}
+	return ""
+}
+
 // missing names the ranks that have not come.
 func (x *exchange) missing() string {
 	var list []string

@@ -226,3 +226,23 @@ func TestKilledRankOnOneOfTwoHosts(t *testing.T) {
 	}
 	requireSameEnd(t, whole, out, steps)
 }
+
+// TestInterruptOnOneOfTwoHosts interrupts one launcher and wants the ranks of both hosts to
+// end after the same step, with one checkpoint, and none to be started again.
+func TestInterruptOnOneOfTwoHosts(t *testing.T) {
+	t.Parallel()
+	h := newHosts(t, 4, 0)
+	out := filepath.Join(t.TempDir(), "out")
+	launchers := h.start(tiny(out, "--max_steps", "1000000", "--eval_strategy", "no", "--save_steps", "1000000"), []string{"--max_restarts", "3"})
+	launchers[0].awaitPrinted("step 5 ")
+	launchers[1].signal(syscall.SIGINT)
+	for i, p := range launchers {
+		p.wait()
+		text := p.stderr.String()
+		require.Equal(t, 130, p.code(), "%s", text)
+		require.Contains(t, text, []string{"interrupted by SIGINT that another process or host was sent", "interrupted by SIGINT"}[i])
+		requireNoTrace(t, text)
+		p.requireNothingLeft()
+	}
+	require.NotNil(t, latest(t, out))
+}
