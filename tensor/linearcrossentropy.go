@@ -135,7 +135,7 @@ func (h *head) record(c *Ctx, total *Tensor) {
 	dt := h.x.dtype
 	c.record(h.op, []*Tensor{total}, h.ins, grads, func(b *Back) {
 		for i, g := range grads {
-			if g != nil && b.Need(i) {
+			if g != nil && b.Need(i) && !(g.dtype == dt && b.scaledInto(h.op, i, g)) {
 				b.Set(i, b.convert(h.op, b.scaled(h.op, g), dt))
 			}
 		}
@@ -145,6 +145,23 @@ func (h *head) record(c *Ctx, total *Tensor) {
 			g.st.orphan()
 		}
 	}
+}
+
+// scaledInto adds the saved gradient g of input i times that of output 0 where it belongs in the end, if that is known.
+func (b *Back) scaledInto(op string, i int, g *Tensor) bool {
+	if g.dtype != b.Grad(0).dtype {
+		return false
+	}
+	sum, filled := b.into(i)
+	switch {
+	case sum == nil:
+		return false
+	case filled:
+		b.launch(backend.OpAdd, sum, sum, b.scaled(op, g))
+	default:
+		b.elementwise(backend.OpMul, &attrs{}, sum, g, b.Grad(0))
+	}
+	return true
 }
 
 // scaled is the saved gradient g times that of output 0: in the same memory, which passes to the gradient's scope, unless the graph is
