@@ -20,6 +20,9 @@ type Node struct {
 	run   *run // the Backward that wants this node's gradient
 	grads []*Tensor
 	sole  []bool // grads[i] belongs to this Backward alone and may be added to in place
+
+	fewGrads [2]*Tensor // of most nodes: grads and sole, without objects of their own
+	fewSole  [2]bool
 }
 
 // edge leads to what a node's input came from: another node, or a leaf; neither for
@@ -123,6 +126,7 @@ type run struct {
 	leaves   map[*Tensor]int // pending contributions of each wanted leaf
 	sums     map[*Tensor]*pending
 	order    []*Node
+	back     Back // what gradient functions work with, one after the other: its context and scope are used again
 }
 
 // pending is the gradient of a leaf or of a wrt tensor as it is put together.
@@ -242,11 +246,21 @@ func (r *run) collect(roots []*Tensor) {
 			}
 		}
 		if n.run == r {
-			n.grads, n.sole = make([]*Tensor, n.nOut), make([]bool, n.nOut)
+			n.ready()
 			r.order = append(r.order, n)
 		}
 	}
 	slices.Reverse(r.order)
+}
+
+// ready makes room for the gradients of n's outputs.
+func (n *Node) ready() {
+	if n.nOut <= len(n.fewGrads) {
+		n.fewGrads, n.fewSole = [2]*Tensor{}, [2]bool{}
+		n.grads, n.sole = n.fewGrads[:n.nOut], n.fewSole[:n.nOut]
+		return
+	}
+	n.grads, n.sole = make([]*Tensor, n.nOut), make([]bool, n.nOut)
 }
 
 // wantedIn reports whether the run needs the gradient that flows along e.
@@ -342,11 +356,15 @@ func (r *run) checkSaved(n *Node) {
 // pullBack runs the gradient function of n and delivers what it computed. Graphs that
 // the function itself recorded end with it.
 func (r *run) pullBack(n *Node) {
-	c := r.c.enter()
+	b := &r.back
+	if b.Ctx == nil {
+		b.Ctx = r.c.enter()
+	}
+	c := b.Ctx
 	defer c.leave(nil)
 	defer c.scope.dropNodes()
-	c.path = n.path
-	b := &Back{Ctx: c, node: n, in: make([]*Tensor, len(n.in))}
+	c.path, b.node = n.path, n
+	b.in = append(b.in[:0], make([]*Tensor, len(n.in))...)
 	n.backward(b)
 	for i, g := range b.in {
 		if g != nil && n.in[i].wantedIn(r) {

@@ -49,7 +49,8 @@ func (c *Ctx) leave(out []*Tensor) {
 			st.release()
 		}
 	}
-	s.own = nil
+	clear(s.own)
+	s.own = s.own[:0]
 	if s.parent != nil {
 		s.parent.nodes = append(s.parent.nodes, s.nodes...)
 		s.nodes = nil
