@@ -1,0 +1,113 @@
+package gpt2_test
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// drift is testdata/drift.json, see make_drift.py.
+type drift struct {
+	Config    json.RawMessage
+	Optimizer struct {
+		LR          float64
+		Betas       [2]float64
+		Eps         float64
+		WeightDecay float64 `json:"weight_decay"`
+	}
+	Losses struct{ One, Two []float64 }
+}
+
+// splitmix64 is the output function of Steele, Lea and Flood's generator.
+func splitmix64(counter uint64) uint64 {
+	x := (counter + 1) * 0x9E3779B97F4A7C15
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}
+
+// fill gives parameter number i the values that make_drift.py gives it.
+func fill(c *tensor.Ctx, i int, p nn.Named) {
+	base := 0.0
+	if strings.Contains(p.Name, ".ln_") && strings.HasSuffix(p.Name, "weight") {
+		base = 1
+	}
+	values := make([]float32, p.Numel())
+	for k := range values {
+		u := float64(splitmix64(uint64(i+1)<<32+uint64(k)) >> 40)
+		values[k] = float32(base + float64((u/(1<<23)-1)*0.05))
+	}
+	tensor.CopyInto(c, p.Tensor, tensor.FromSlice(c, values, p.Shape()...))
+}
+
+// markov are the tokens of a step.
+func markov(step, rows, length, vocab int) []int64 {
+	ids := make([]int64, rows*length)
+	for i := range ids {
+		draw := splitmix64(uint64(1000+step)<<32 + uint64(i))
+		if i%length == 0 {
+			ids[i] = int64(draw % uint64(vocab))
+			continue
+		}
+		ids[i] = (5*ids[i-1] + 7 + int64(draw%3)) % int64(vocab)
+	}
+	return ids
+}
+
+// apart is the root mean square of the differences.
+func apart(a, b []float64) float64 {
+	sum := 0.0
+	for i := range a {
+		sum += (a[i] - b[i]) * (a[i] - b[i])
+	}
+	return math.Sqrt(sum / float64(len(a)))
+}
+
+// In 200 steps the run drifts from PyTorch's no further than three times what PyTorch drifts
+// from itself when it is given another thread.
+func TestDriftOfTraining(t *testing.T) {
+	if testing.Short() {
+		t.Skip("200 steps")
+	}
+	text, err := os.ReadFile("testdata/drift.json")
+	require.NoError(t, err)
+	var want drift
+	require.NoError(t, json.Unmarshal(text, &want))
+	cfg, err := gpt2.ParseConfig(want.Config)
+	require.NoError(t, err)
+	m := newModel(t, tensor.CPU(), cfg)
+	c, tree := tensor.NewCtx(tensor.CPU()), nn.Walk(m)
+	o := want.Optimizer
+	group := &optim.Group{LR: o.LR, WeightDecay: o.WeightDecay}
+	for i, p := range tree.Parameters() {
+		fill(c.NoGrad(), i, p)
+		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+	}
+	opt := optim.NewAdamW(c, []*optim.Group{group}, o.Betas[0], o.Betas[1], o.Eps)
+	var losses []float64
+	for step := range want.Losses.One {
+		opt.ZeroGrad()
+		nn.NewCtx(c, tree, true).WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			b := batch(c.Ctx, markov(step, 8, cfg.NPositions, cfg.VocabSize), 8, true)
+			out := m.Forward(c, b)
+			losses = append(losses, tensor.Item(c.Ctx, out.Loss)/float64(b.Count))
+			seed := tensor.Full(c.Ctx, tensor.Float32, 1/float64(b.Count))
+			tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, []*tensor.Tensor{seed}, nil)
+			return nil
+		})
+		optim.ClipGradNorm(c, opt.Params(), 1)
+		opt.Step(c)
+	}
+	theirs, ours := apart(want.Losses.One, want.Losses.Two), apart(want.Losses.One, losses)
+	require.Positive(t, theirs)
+	require.Less(t, ours, 3*theirs)
+}
