@@ -7,12 +7,9 @@ type accumulators [lanes]float64
 
 // total adds neighbours at a distance of 8, 4, 2 and 1.
 func (a *accumulators) total() float64 {
-	for d := lanes / 2; d > 0; d /= 2 {
-		for i := range d {
-			a[i] += a[i+d]
-		}
-	}
-	return a[0]
+	s0, s1, s2, s3 := a[0]+a[8], a[1]+a[9], a[2]+a[10], a[3]+a[11]
+	s4, s5, s6, s7 := a[4]+a[12], a[5]+a[13], a[6]+a[14], a[7]+a[15]
+	return ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7))
 }
 
 // Sum returns the sum of x.
