@@ -158,9 +158,9 @@ func batchNormChannels[T float](t *task, l *lane, lo, hi int) {
 			from := lineOf(&g, in, x, ch, i)
 			to := roomFor(&g, out, y, ch, i)
 			if weight != nil {
-				normalizeLine(to, from, weights[:len(to)], biases[:len(to)], m, s)
+				normalizeLine(to, from, weights[:len(to)], biases[:len(to)], m, s, false)
 			} else {
-				normalizeLine(to, from, nil, nil, m, s)
+				normalizeLine(to, from, nil, nil, m, s, false)
 			}
 			putLine(&g, to, y, ch, i)
 		}
@@ -195,7 +195,7 @@ func batchNormGradChannels[T float](t *task, l *lane, lo, hi int) {
 		a, b := T(sum/g.count()), T(inner/g.count())
 		for i := 0; i < g.n; i += g.per {
 			to := roomFor(&g, out, dx, ch, i)
-			normGradLine(to, lineOf(&g, inX, x, ch, i), lineOf(&g, inDY, dy, ch, i), ones[:len(to)], m, s, a, b, f)
+			normGradLine(to, lineOf(&g, inX, x, ch, i), lineOf(&g, inDY, dy, ch, i), ones[:len(to)], m, s, a, b, f, false)
 			putLine(&g, to, dx, ch, i)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // blocks are the block functions of an elementwise op, by the dtype of its inputs; nil where the op has none.
@@ -59,7 +60,11 @@ func launchBlocks(d *Device, c *backend.Call, ins int, b *blocks, out dtype.DTyp
 	} else {
 		t.nest.set(&c.Out[0], &c.In[0], &c.In[1])
 	}
-	t.do(t.nest.numel(), elementGrain, elementwise)
+	grain := elementGrain
+	if t.past {
+		grain = vecmath.PastLength
+	}
+	t.do(t.nest.numel(), grain, elementwise)
 	t.end()
 }
 

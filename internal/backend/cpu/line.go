@@ -134,9 +134,9 @@ func scaleLine[T float](dst, x []T, a T) {
 }
 
 // subLine sets dst[i] = x[i]−c, rounded once.
-func subLine[T float](dst, x []T, c float64) {
+func subLine[T float](dst, x []T, c float64, past bool) {
 	if single[T]() {
-		vecmath.SubWide(cast[float32](dst), cast[float32](x), c)
+		vecmath.SubWide(cast[float32](dst), cast[float32](x), c, past)
 		return
 	}
 	for i, v := range x {
@@ -145,9 +145,9 @@ func subLine[T float](dst, x []T, c float64) {
 }
 
 // softmaxGradLine sets dx[i] = y[i]·(dy[i]−dot).
-func softmaxGradLine[T float](dx, y, dy []T, dot T) {
+func softmaxGradLine[T float](dx, y, dy []T, dot T, past bool) {
 	if single[T]() {
-		vecmath.SoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(dot))
+		vecmath.SoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(dot), past)
 		return
 	}
 	for i, v := range y {
@@ -167,9 +167,9 @@ func scoreGradLine[T float](g, p []T, delta, scale T) {
 }
 
 // logSoftmaxGradLine sets dx[i] = dy[i] − e^y[i]·sum.
-func logSoftmaxGradLine[T float](dx, y, dy []T, sum T) {
+func logSoftmaxGradLine[T float](dx, y, dy []T, sum T, past bool) {
 	if single[T]() {
-		vecmath.LogSoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(sum))
+		vecmath.LogSoftmaxGrad(cast[float32](dx), cast[float32](y), cast[float32](dy), float32(sum), past)
 		return
 	}
 	for i, v := range y {
@@ -178,10 +178,10 @@ func logSoftmaxGradLine[T float](dx, y, dy []T, sum T) {
 }
 
 // normalizeLine sets y[i] = (x[i]−m)·s·w[i] + b[i]; b, or w and b, may be nil.
-func normalizeLine[T float](y, x, w, b []T, m, s T) {
+func normalizeLine[T float](y, x, w, b []T, m, s T, past bool) {
 	switch {
 	case single[T]():
-		vecmath.Normalize(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b), float32(m), float32(s))
+		vecmath.Normalize(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b), float32(m), float32(s), past)
 	case b != nil:
 		for i, v := range x {
 			y[i] = T((v-m)*s*w[i]) + b[i]
@@ -211,9 +211,9 @@ func normSumsLine[T float](x, dy, w []T, m, s T) (sum, inner float64) {
 }
 
 // normGradLine sets dx[i] = f·(dy[i]·w[i] − a − (x[i]−m)·s·b).
-func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T) {
+func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
 	if single[T]() {
-		vecmath.NormGrad(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m), float32(s), float32(a), float32(b), float32(f))
+		vecmath.NormGrad(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m), float32(s), float32(a), float32(b), float32(f), past)
 		return
 	}
 	for i, v := range x {

@@ -75,7 +75,7 @@ func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
 		r := 1 / math.Sqrt(deviations(x, mu)/float64(cols)+c.Floats[0])
 		m, s := T(mu), T(r)
 		mean[i], rstd[i] = m, s
-		normalizeLine(y, x, weight, bias, m, s)
+		normalizeLine(y, x, weight, bias, m, s, t.past)
 	}
 }
 
@@ -99,7 +99,7 @@ func layerNormGradRows[T float](t *task, l *lane, lo, hi int) {
 		x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols), row[T](&c.Out[0], i, cols)
 		m, s := mean[i], rstd[i]
 		sum, inner := normSumsLine(x, dy, weight, m, s) // Σ dy·w and Σ dy·w·x̂
-		normGradLine(dx, x, dy, weight, m, s, T(sum/float64(cols)), T(inner/float64(cols)), s)
+		normGradLine(dx, x, dy, weight, m, s, T(sum/float64(cols)), T(inner/float64(cols)), s, t.past)
 	}
 }
 
@@ -110,7 +110,7 @@ func rmsNormRows[T float](t *task, _ *lane, lo, hi int) {
 		x, y := row[T](&c.In[0], i, cols), row[T](&c.Out[0], i, cols)
 		s := T(1 / math.Sqrt(sumSquares(x)/float64(cols)+c.Floats[0]))
 		rrms[i] = s
-		normalizeLine(y, x, weight, nil, 0, s)
+		normalizeLine(y, x, weight, nil, 0, s, t.past)
 	}
 }
 
@@ -121,7 +121,7 @@ func rmsNormGradRows[T float](t *task, l *lane, lo, hi int) {
 		x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols), row[T](&c.Out[0], i, cols)
 		s := rrms[i]
 		_, inner := normSumsLine(x, dy, weight, 0, 1)
-		normGradLine(dx, x, dy, weight, 0, 1, 0, T(inner/float64(cols)*float64(s)*float64(s)), s)
+		normGradLine(dx, x, dy, weight, 0, 1, 0, T(inner/float64(cols)*float64(s)*float64(s)), s, t.past)
 	}
 }
 

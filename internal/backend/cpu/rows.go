@@ -84,7 +84,7 @@ func softmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		y, dy := row[T](&t.c.In[0], i, cols), row[T](&t.c.In[1], i, cols)
 		dx := row[T](&t.c.Out[0], i, cols)
-		softmaxGradLine(dx, y, dy, T(dot(y, dy)))
+		softmaxGradLine(dx, y, dy, T(dot(y, dy)), t.past)
 	}
 }
 
@@ -93,7 +93,7 @@ func logSoftmaxRows[T float](t *task, _ *lane, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&t.c.In[0], i, cols), row[T](&t.c.Out[0], i, cols)
 		m := largest(x)
-		subLine(y, x, float64(m)+math.Log(expSum(x, m)))
+		subLine(y, x, float64(m)+math.Log(expSum(x, m)), t.past)
 	}
 }
 
@@ -102,6 +102,6 @@ func logSoftmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		y, dy := row[T](&t.c.In[0], i, cols), row[T](&t.c.In[1], i, cols)
 		dx := row[T](&t.c.Out[0], i, cols)
-		logSoftmaxGradLine(dx, y, dy, T(sumOf(dy)))
+		logSoftmaxGradLine(dx, y, dy, T(sumOf(dy)), t.past)
 	}
 }

@@ -13,6 +13,7 @@ type task struct {
 	c    *backend.Call
 	body body
 	run  func(lo, hi int) // t.chunk, bound once
+	past bool             // the output is larger than the caches and is written past them
 
 	reduction reduction
 	product   product
@@ -22,6 +23,9 @@ type task struct {
 	parts     *buffer // partial results of a reduction
 	n         [8]int  // the kernel's own numbers
 }
+
+// pastBytes is the size of outputs that no cache holds until somebody reads them.
+const pastBytes = 32 << 20
 
 // body is the part of a kernel that does units lo ≤ i < hi of the work. Bodies are plain functions, not closures.
 type body func(t *task, l *lane, lo, hi int)
@@ -45,7 +49,7 @@ func (d *Device) begin(c *backend.Call) *task {
 		t = &task{d: d}
 		t.run = t.chunk
 	}
-	t.c = c
+	t.c, t.past = c, c.NOut > 0 && c.Out[0].Numel()*c.Out[0].DType.Size() >= pastBytes
 	return t
 }
 

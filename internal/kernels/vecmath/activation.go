@@ -15,7 +15,7 @@ const (
 // Sigmoid sets dst[i] = 1/(1+e^-src[i]). dst may be src.
 func Sigmoid(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := sigmoidVector(len(src), first(dst), first(src))
+	done := sigmoidVector(len(src), first(dst), first(src), len(dst) >= PastLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -27,14 +27,14 @@ func Sigmoid(dst, src []float32) {
 	}
 	var rest [lanes]float32
 	copy(rest[:], src)
-	sigmoidVector(lanes, &rest[0], &rest[0])
+	sigmoidVector(lanes, &rest[0], &rest[0], false)
 	copy(dst, rest[:])
 }
 
 // SiLU sets dst[i] = src[i]·σ(src[i]) (Elfwing et al. 2018). dst may be src.
 func SiLU(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := siluVector(len(src), first(dst), first(src))
+	done := siluVector(len(src), first(dst), first(src), len(dst) >= PastLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -46,14 +46,14 @@ func SiLU(dst, src []float32) {
 	}
 	var rest [lanes]float32
 	copy(rest[:], src)
-	siluVector(lanes, &rest[0], &rest[0])
+	siluVector(lanes, &rest[0], &rest[0], false)
 	copy(dst, rest[:])
 }
 
 // SiLUGrad sets dst[i] = dy[i] times the derivative of SiLU at x[i]. dst may be x or dy.
 func SiLUGrad(dst, x, dy []float32) {
 	checkLengths(len(dst), len(x), len(dy))
-	done := siluGradVector(len(dst), first(dst), first(x), first(dy))
+	done := siluGradVector(len(dst), first(dst), first(x), first(dy), len(dst) >= PastLength)
 	if dst, x, dy = dst[done:], x[done:], dy[done:]; len(dst) == 0 {
 		return
 	}
@@ -67,14 +67,14 @@ func SiLUGrad(dst, x, dy []float32) {
 	var a, b [lanes]float32
 	copy(a[:], x)
 	copy(b[:], dy)
-	siluGradVector(lanes, &a[0], &a[0], &b[0])
+	siluGradVector(lanes, &a[0], &a[0], &b[0], false)
 	copy(dst, a[:])
 }
 
 // SwiGLU sets dst[i] = gate[i]·σ(gate[i])·up[i] (Shazeer, "GLU Variants Improve Transformer", 2020). dst may be gate or up.
 func SwiGLU(dst, gate, up []float32) {
 	checkLengths(len(dst), len(gate), len(up))
-	done := swigluVector(len(dst), first(dst), first(gate), first(up))
+	done := swigluVector(len(dst), first(dst), first(gate), first(up), len(dst) >= PastLength)
 	if dst, gate, up = dst[done:], gate[done:], up[done:]; len(dst) == 0 {
 		return
 	}
@@ -87,7 +87,7 @@ func SwiGLU(dst, gate, up []float32) {
 	var a, b [lanes]float32
 	copy(a[:], gate)
 	copy(b[:], up)
-	swigluVector(lanes, &a[0], &a[0], &b[0])
+	swigluVector(lanes, &a[0], &a[0], &b[0], false)
 	copy(dst, a[:])
 }
 
@@ -118,7 +118,7 @@ func SwiGLUGrad(dgate, dup, gate, up, dy []float32) {
 // GELUTanh sets dst[i] to GELU of src[i] in its tanh form. dst may be src.
 func GELUTanh(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := geluTanhVector(len(src), first(dst), first(src))
+	done := geluTanhVector(len(src), first(dst), first(src), len(dst) >= PastLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -130,7 +130,7 @@ func GELUTanh(dst, src []float32) {
 	}
 	var rest [lanes]float32
 	copy(rest[:], src)
-	geluTanhVector(lanes, &rest[0], &rest[0])
+	geluTanhVector(lanes, &rest[0], &rest[0], false)
 	copy(dst, rest[:])
 }
 
@@ -142,7 +142,7 @@ func geluArgument(x, square float32) float32 {
 // GELUTanhGrad sets dst[i] = dy[i] times the derivative of GELU's tanh form at x[i]. dst may be x or dy.
 func GELUTanhGrad(dst, x, dy []float32) {
 	checkLengths(len(dst), len(x), len(dy))
-	done := geluTanhGradVector(len(dst), first(dst), first(x), first(dy))
+	done := geluTanhGradVector(len(dst), first(dst), first(x), first(dy), len(dst) >= PastLength)
 	if dst, x, dy = dst[done:], x[done:], dy[done:]; len(dst) == 0 {
 		return
 	}
@@ -155,7 +155,7 @@ func GELUTanhGrad(dst, x, dy []float32) {
 	var a, b [lanes]float32
 	copy(a[:], x)
 	copy(b[:], dy)
-	geluTanhGradVector(lanes, &a[0], &a[0], &b[0])
+	geluTanhGradVector(lanes, &a[0], &a[0], &b[0], false)
 	copy(dst, a[:])
 }
 
@@ -175,7 +175,7 @@ func geluTanhSlope(x float32) float32 {
 // GELU sets dst[i] = src[i]·Φ(src[i]), by the error function. dst may be src.
 func GELU(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := geluVector(len(src), first(dst), first(src))
+	done := geluVector(len(src), first(dst), first(src), len(dst) >= PastLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -188,14 +188,14 @@ func GELU(dst, src []float32) {
 	}
 	var rest [lanes]float32
 	copy(rest[:], src)
-	geluVector(lanes, &rest[0], &rest[0])
+	geluVector(lanes, &rest[0], &rest[0], false)
 	copy(dst, rest[:])
 }
 
 // GELUGrad sets dst[i] = dy[i] times the derivative of GELU at x[i]. dst may be x or dy.
 func GELUGrad(dst, x, dy []float32) {
 	checkLengths(len(dst), len(x), len(dy))
-	done := geluGradVector(len(dst), first(dst), first(x), first(dy))
+	done := geluGradVector(len(dst), first(dst), first(x), first(dy), len(dst) >= PastLength)
 	if dst, x, dy = dst[done:], x[done:], dy[done:]; len(dst) == 0 {
 		return
 	}
@@ -209,7 +209,7 @@ func GELUGrad(dst, x, dy []float32) {
 	var a, b [lanes]float32
 	copy(a[:], x)
 	copy(b[:], dy)
-	geluGradVector(lanes, &a[0], &a[0], &b[0])
+	geluGradVector(lanes, &a[0], &a[0], &b[0], false)
 	copy(dst, a[:])
 }
 

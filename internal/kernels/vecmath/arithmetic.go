@@ -5,7 +5,7 @@ package vecmath
 // Add sets dst[i] = x[i] + y[i]. dst may be x or y, here and below; else operands must not overlap. Lengths that differ are a panic.
 func Add(dst, x, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := addVector(len(dst), first(dst), first(x), first(y))
+	done := addVector(len(dst), first(dst), first(x), first(y), len(dst) >= PastLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = x[i] + y[i]
 	}
@@ -14,7 +14,7 @@ func Add(dst, x, y []float32) {
 // Sub sets dst[i] = x[i] - y[i].
 func Sub(dst, x, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := subVector(len(dst), first(dst), first(x), first(y))
+	done := subVector(len(dst), first(dst), first(x), first(y), len(dst) >= PastLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = x[i] - y[i]
 	}
@@ -23,7 +23,7 @@ func Sub(dst, x, y []float32) {
 // Mul sets dst[i] = x[i]·y[i].
 func Mul(dst, x, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := mulVector(len(dst), first(dst), first(x), first(y))
+	done := mulVector(len(dst), first(dst), first(x), first(y), len(dst) >= PastLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = x[i] * y[i]
 	}
@@ -32,7 +32,7 @@ func Mul(dst, x, y []float32) {
 // Div sets dst[i] = x[i]/y[i].
 func Div(dst, x, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := divVector(len(dst), first(dst), first(x), first(y))
+	done := divVector(len(dst), first(dst), first(x), first(y), len(dst) >= PastLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = x[i] / y[i]
 	}
@@ -41,7 +41,7 @@ func Div(dst, x, y []float32) {
 // Axpby sets dst[i] = a·x[i] + b·y[i].
 func Axpby(dst []float32, a float32, x []float32, b float32, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
-	done := axpbyVector(len(dst), first(dst), first(x), first(y), a, b)
+	done := axpbyVector(len(dst), first(dst), first(x), first(y), a, b, len(dst) >= PastLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = float32(a*x[i]) + float32(b*y[i])
 	}
@@ -50,7 +50,7 @@ func Axpby(dst []float32, a float32, x []float32, b float32, y []float32) {
 // Affine sets dst[i] = a·x[i] + b.
 func Affine(dst, x []float32, a, b float32) {
 	checkLengths(len(dst), len(x))
-	done := affineVector(len(dst), first(dst), first(x), a, b)
+	done := affineVector(len(dst), first(dst), first(x), a, b, len(dst) >= PastLength)
 	for i := done; i < len(dst); i++ {
 		dst[i] = float32(a*x[i]) + b
 	}
@@ -68,7 +68,7 @@ func Scale(dst, x []float32, a float32) {
 // ReLU sets dst[i] = x[i], or 0 where x[i] < 0. NaN stays NaN.
 func ReLU(dst, x []float32) {
 	checkLengths(len(dst), len(x))
-	done := reluVector(len(dst), first(dst), first(x))
+	done := reluVector(len(dst), first(dst), first(x), len(dst) >= PastLength)
 	for i := done; i < len(dst); i++ {
 		v := x[i]
 		if v < 0 {
@@ -81,7 +81,7 @@ func ReLU(dst, x []float32) {
 // ReLUGrad sets dst[i] = dy[i] where y[i] > 0, else 0.
 func ReLUGrad(dst, y, dy []float32) {
 	checkLengths(len(dst), len(y), len(dy))
-	done := reluGradVector(len(dst), first(dst), first(y), first(dy))
+	done := reluGradVector(len(dst), first(dst), first(y), first(dy), len(dst) >= PastLength)
 	for i := done; i < len(dst); i++ {
 		var v float32
 		if y[i] > 0 {
@@ -92,9 +92,9 @@ func ReLUGrad(dst, y, dy []float32) {
 }
 
 // SoftmaxGrad sets dst[i] = y[i]·(dy[i]-dot).
-func SoftmaxGrad(dst, y, dy []float32, dot float32) {
+func SoftmaxGrad(dst, y, dy []float32, dot float32, past bool) {
 	checkLengths(len(dst), len(y), len(dy))
-	done := softmaxGradVector(len(dst), first(dst), first(y), first(dy), dot)
+	done := softmaxGradVector(len(dst), first(dst), first(y), first(dy), dot, past)
 	for i := done; i < len(dst); i++ {
 		dst[i] = y[i] * (dy[i] - dot)
 	}
@@ -110,9 +110,9 @@ func ScoreGrad(dst, y, dy []float32, delta, a float32) {
 }
 
 // SubWide sets dst[i] = x[i] - c, computed in float64 and rounded once.
-func SubWide(dst, x []float32, c float64) {
+func SubWide(dst, x []float32, c float64, past bool) {
 	checkLengths(len(dst), len(x))
-	done := subWideVector(len(dst), first(dst), first(x), c)
+	done := subWideVector(len(dst), first(dst), first(x), c, past)
 	for i := done; i < len(dst); i++ {
 		dst[i] = float32(float64(x[i]) - c)
 	}

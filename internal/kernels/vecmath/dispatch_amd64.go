@@ -8,17 +8,24 @@ import "github.com/lockstep-ml/lockstep/internal/kernels"
 
 // expVector: dst[i] = factor·e^(scale·(src[i]-shift))
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func expVector(n int, dst *float32, src *float32, shift float32, scale float32, factor float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func expVector(n int, dst *float32, src *float32, shift float32, scale float32, factor float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			expPastAVX512(count, element(dst, done), element(src, done), shift, scale, factor)
+		case past:
+			expPastAVX2(count, element(dst, done), element(src, done), shift, scale, factor)
+		case variant == kernels.AVX512:
 			expAVX512(count, element(dst, done), element(src, done), shift, scale, factor)
-		} else {
+		default:
 			expAVX2(count, element(dst, done), element(src, done), shift, scale, factor)
 		}
 	}
@@ -35,9 +42,10 @@ func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			expSumAVX512(count, element(dst, done), element(src, done), sum, shift, scale)
-		} else {
+		default:
 			expSumAVX2(count, element(dst, done), element(src, done), sum, shift, scale)
 		}
 	}
@@ -54,9 +62,10 @@ func sumExpVector(n int, src *float32, sum *float64, shift float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			sumExpAVX512(count, element(src, done), sum, shift)
-		} else {
+		default:
 			sumExpAVX2(count, element(src, done), sum, shift)
 		}
 	}
@@ -65,17 +74,24 @@ func sumExpVector(n int, src *float32, sum *float64, shift float32) int {
 
 // logSoftmaxGradVector: dst[i] = dy[i] - sum·e^y[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func logSoftmaxGradVector(n int, dst *float32, y *float32, dy *float32, sum float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func logSoftmaxGradVector(n int, dst *float32, y *float32, dy *float32, sum float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, y, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			logSoftmaxGradPastAVX512(count, element(dst, done), element(y, done), element(dy, done), sum)
+		case past:
+			logSoftmaxGradPastAVX2(count, element(dst, done), element(y, done), element(dy, done), sum)
+		case variant == kernels.AVX512:
 			logSoftmaxGradAVX512(count, element(dst, done), element(y, done), element(dy, done), sum)
-		} else {
+		default:
 			logSoftmaxGradAVX2(count, element(dst, done), element(y, done), element(dy, done), sum)
 		}
 	}
@@ -84,17 +100,24 @@ func logSoftmaxGradVector(n int, dst *float32, y *float32, dy *float32, sum floa
 
 // tanhVector: dst[i] = tanh(src[i])
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func tanhVector(n int, dst *float32, src *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func tanhVector(n int, dst *float32, src *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			tanhPastAVX512(count, element(dst, done), element(src, done))
+		case past:
+			tanhPastAVX2(count, element(dst, done), element(src, done))
+		case variant == kernels.AVX512:
 			tanhAVX512(count, element(dst, done), element(src, done))
-		} else {
+		default:
 			tanhAVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -103,17 +126,24 @@ func tanhVector(n int, dst *float32, src *float32) int {
 
 // sigmoidVector: dst[i] = 1/(1+e^-src[i])
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func sigmoidVector(n int, dst *float32, src *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func sigmoidVector(n int, dst *float32, src *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			sigmoidPastAVX512(count, element(dst, done), element(src, done))
+		case past:
+			sigmoidPastAVX2(count, element(dst, done), element(src, done))
+		case variant == kernels.AVX512:
 			sigmoidAVX512(count, element(dst, done), element(src, done))
-		} else {
+		default:
 			sigmoidAVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -122,17 +152,24 @@ func sigmoidVector(n int, dst *float32, src *float32) int {
 
 // siluVector: dst[i] = src[i]/(1+e^-src[i])
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func siluVector(n int, dst *float32, src *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func siluVector(n int, dst *float32, src *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			siluPastAVX512(count, element(dst, done), element(src, done))
+		case past:
+			siluPastAVX2(count, element(dst, done), element(src, done))
+		case variant == kernels.AVX512:
 			siluAVX512(count, element(dst, done), element(src, done))
-		} else {
+		default:
 			siluAVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -141,17 +178,24 @@ func siluVector(n int, dst *float32, src *float32) int {
 
 // siluGradVector: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i])
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func siluGradVector(n int, dst *float32, x *float32, dy *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func siluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			siluGradPastAVX512(count, element(dst, done), element(x, done), element(dy, done))
+		case past:
+			siluGradPastAVX2(count, element(dst, done), element(x, done), element(dy, done))
+		case variant == kernels.AVX512:
 			siluGradAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		} else {
+		default:
 			siluGradAVX2(count, element(dst, done), element(x, done), element(dy, done))
 		}
 	}
@@ -160,17 +204,24 @@ func siluGradVector(n int, dst *float32, x *float32, dy *float32) int {
 
 // swigluVector: dst[i] = gate[i]/(1+e^-gate[i])·up[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func swigluVector(n int, dst *float32, gate *float32, up *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func swigluVector(n int, dst *float32, gate *float32, up *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, gate, up)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			swigluPastAVX512(count, element(dst, done), element(gate, done), element(up, done))
+		case past:
+			swigluPastAVX2(count, element(dst, done), element(gate, done), element(up, done))
+		case variant == kernels.AVX512:
 			swigluAVX512(count, element(dst, done), element(gate, done), element(up, done))
-		} else {
+		default:
 			swigluAVX2(count, element(dst, done), element(gate, done), element(up, done))
 		}
 	}
@@ -187,9 +238,10 @@ func swigluGradVector(n int, dgate *float32, dup *float32, gate *float32, up *fl
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			swigluGradAVX512(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done), element(dy, done))
-		} else {
+		default:
 			swigluGradAVX2(count, element(dgate, done), element(dup, done), element(gate, done), element(up, done), element(dy, done))
 		}
 	}
@@ -198,17 +250,24 @@ func swigluGradVector(n int, dgate *float32, dup *float32, gate *float32, up *fl
 
 // geluTanhVector: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func geluTanhVector(n int, dst *float32, src *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func geluTanhVector(n int, dst *float32, src *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			geluTanhPastAVX512(count, element(dst, done), element(src, done))
+		case past:
+			geluTanhPastAVX2(count, element(dst, done), element(src, done))
+		case variant == kernels.AVX512:
 			geluTanhAVX512(count, element(dst, done), element(src, done))
-		} else {
+		default:
 			geluTanhAVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -217,17 +276,24 @@ func geluTanhVector(n int, dst *float32, src *float32) int {
 
 // geluTanhGradVector: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			geluTanhGradPastAVX512(count, element(dst, done), element(x, done), element(dy, done))
+		case past:
+			geluTanhGradPastAVX2(count, element(dst, done), element(x, done), element(dy, done))
+		case variant == kernels.AVX512:
 			geluTanhGradAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		} else {
+		default:
 			geluTanhGradAVX2(count, element(dst, done), element(x, done), element(dy, done))
 		}
 	}
@@ -236,17 +302,24 @@ func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32) int {
 
 // geluVector: dst[i] = src[i]·Φ(src[i])
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func geluVector(n int, dst *float32, src *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func geluVector(n int, dst *float32, src *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, src)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			geluPastAVX512(count, element(dst, done), element(src, done))
+		case past:
+			geluPastAVX2(count, element(dst, done), element(src, done))
+		case variant == kernels.AVX512:
 			geluAVX512(count, element(dst, done), element(src, done))
-		} else {
+		default:
 			geluAVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -255,17 +328,24 @@ func geluVector(n int, dst *float32, src *float32) int {
 
 // geluGradVector: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func geluGradVector(n int, dst *float32, x *float32, dy *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func geluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			geluGradPastAVX512(count, element(dst, done), element(x, done), element(dy, done))
+		case past:
+			geluGradPastAVX2(count, element(dst, done), element(x, done), element(dy, done))
+		case variant == kernels.AVX512:
 			geluGradAVX512(count, element(dst, done), element(x, done), element(dy, done))
-		} else {
+		default:
 			geluGradAVX2(count, element(dst, done), element(x, done), element(dy, done))
 		}
 	}
@@ -274,17 +354,24 @@ func geluGradVector(n int, dst *float32, x *float32, dy *float32) int {
 
 // addVector: dst[i] = x[i] + y[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func addVector(n int, dst *float32, x *float32, y *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func addVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			addPastAVX512(count, element(dst, done), element(x, done), element(y, done))
+		case past:
+			addPastAVX2(count, element(dst, done), element(x, done), element(y, done))
+		case variant == kernels.AVX512:
 			addAVX512(count, element(dst, done), element(x, done), element(y, done))
-		} else {
+		default:
 			addAVX2(count, element(dst, done), element(x, done), element(y, done))
 		}
 	}
@@ -293,17 +380,24 @@ func addVector(n int, dst *float32, x *float32, y *float32) int {
 
 // subVector: dst[i] = x[i] - y[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func subVector(n int, dst *float32, x *float32, y *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func subVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			subPastAVX512(count, element(dst, done), element(x, done), element(y, done))
+		case past:
+			subPastAVX2(count, element(dst, done), element(x, done), element(y, done))
+		case variant == kernels.AVX512:
 			subAVX512(count, element(dst, done), element(x, done), element(y, done))
-		} else {
+		default:
 			subAVX2(count, element(dst, done), element(x, done), element(y, done))
 		}
 	}
@@ -312,17 +406,24 @@ func subVector(n int, dst *float32, x *float32, y *float32) int {
 
 // mulVector: dst[i] = x[i] · y[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func mulVector(n int, dst *float32, x *float32, y *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func mulVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			mulPastAVX512(count, element(dst, done), element(x, done), element(y, done))
+		case past:
+			mulPastAVX2(count, element(dst, done), element(x, done), element(y, done))
+		case variant == kernels.AVX512:
 			mulAVX512(count, element(dst, done), element(x, done), element(y, done))
-		} else {
+		default:
 			mulAVX2(count, element(dst, done), element(x, done), element(y, done))
 		}
 	}
@@ -331,17 +432,24 @@ func mulVector(n int, dst *float32, x *float32, y *float32) int {
 
 // divVector: dst[i] = x[i] / y[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func divVector(n int, dst *float32, x *float32, y *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func divVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			divPastAVX512(count, element(dst, done), element(x, done), element(y, done))
+		case past:
+			divPastAVX2(count, element(dst, done), element(x, done), element(y, done))
+		case variant == kernels.AVX512:
 			divAVX512(count, element(dst, done), element(x, done), element(y, done))
-		} else {
+		default:
 			divAVX2(count, element(dst, done), element(x, done), element(y, done))
 		}
 	}
@@ -350,17 +458,24 @@ func divVector(n int, dst *float32, x *float32, y *float32) int {
 
 // axpbyVector: dst[i] = a·x[i] + b·y[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func axpbyVector(n int, dst *float32, x *float32, y *float32, a float32, b float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func axpbyVector(n int, dst *float32, x *float32, y *float32, a float32, b float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, y)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			axpbyPastAVX512(count, element(dst, done), element(x, done), element(y, done), a, b)
+		case past:
+			axpbyPastAVX2(count, element(dst, done), element(x, done), element(y, done), a, b)
+		case variant == kernels.AVX512:
 			axpbyAVX512(count, element(dst, done), element(x, done), element(y, done), a, b)
-		} else {
+		default:
 			axpbyAVX2(count, element(dst, done), element(x, done), element(y, done), a, b)
 		}
 	}
@@ -369,17 +484,24 @@ func axpbyVector(n int, dst *float32, x *float32, y *float32, a float32, b float
 
 // affineVector: dst[i] = a·x[i] + b
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func affineVector(n int, dst *float32, x *float32, a float32, b float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func affineVector(n int, dst *float32, x *float32, a float32, b float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			affinePastAVX512(count, element(dst, done), element(x, done), a, b)
+		case past:
+			affinePastAVX2(count, element(dst, done), element(x, done), a, b)
+		case variant == kernels.AVX512:
 			affineAVX512(count, element(dst, done), element(x, done), a, b)
-		} else {
+		default:
 			affineAVX2(count, element(dst, done), element(x, done), a, b)
 		}
 	}
@@ -396,9 +518,10 @@ func scaleVector(n int, dst *float32, x *float32, a float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			scaleAVX512(count, element(dst, done), element(x, done), a)
-		} else {
+		default:
 			scaleAVX2(count, element(dst, done), element(x, done), a)
 		}
 	}
@@ -415,9 +538,10 @@ func rotateVector(n int, a *float32, b *float32, x *float32, y *float32, cos *fl
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			rotateAVX512(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos, done), element(sin, done), sign)
-		} else {
+		default:
 			rotateAVX2(count, element(a, done), element(b, done), element(x, done), element(y, done), element(cos, done), element(sin, done), sign)
 		}
 	}
@@ -426,17 +550,24 @@ func rotateVector(n int, a *float32, b *float32, x *float32, y *float32, cos *fl
 
 // reluVector: dst[i] = max(x[i], 0)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func reluVector(n int, dst *float32, x *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func reluVector(n int, dst *float32, x *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			reluPastAVX512(count, element(dst, done), element(x, done))
+		case past:
+			reluPastAVX2(count, element(dst, done), element(x, done))
+		case variant == kernels.AVX512:
 			reluAVX512(count, element(dst, done), element(x, done))
-		} else {
+		default:
 			reluAVX2(count, element(dst, done), element(x, done))
 		}
 	}
@@ -445,17 +576,24 @@ func reluVector(n int, dst *float32, x *float32) int {
 
 // reluGradVector: dst[i] = dy[i] where y[i] > 0, else 0
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func reluGradVector(n int, dst *float32, y *float32, dy *float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func reluGradVector(n int, dst *float32, y *float32, dy *float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, y, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			reluGradPastAVX512(count, element(dst, done), element(y, done), element(dy, done))
+		case past:
+			reluGradPastAVX2(count, element(dst, done), element(y, done), element(dy, done))
+		case variant == kernels.AVX512:
 			reluGradAVX512(count, element(dst, done), element(y, done), element(dy, done))
-		} else {
+		default:
 			reluGradAVX2(count, element(dst, done), element(y, done), element(dy, done))
 		}
 	}
@@ -464,17 +602,24 @@ func reluGradVector(n int, dst *float32, y *float32, dy *float32) int {
 
 // softmaxGradVector: dst[i] = y[i]·(dy[i]-dot)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func softmaxGradVector(n int, dst *float32, y *float32, dy *float32, dot float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func softmaxGradVector(n int, dst *float32, y *float32, dy *float32, dot float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, y, dy)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			softmaxGradPastAVX512(count, element(dst, done), element(y, done), element(dy, done), dot)
+		case past:
+			softmaxGradPastAVX2(count, element(dst, done), element(y, done), element(dy, done), dot)
+		case variant == kernels.AVX512:
 			softmaxGradAVX512(count, element(dst, done), element(y, done), element(dy, done), dot)
-		} else {
+		default:
 			softmaxGradAVX2(count, element(dst, done), element(y, done), element(dy, done), dot)
 		}
 	}
@@ -491,9 +636,10 @@ func scoreGradVector(n int, dst *float32, y *float32, dy *float32, delta float32
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			scoreGradAVX512(count, element(dst, done), element(y, done), element(dy, done), delta, a)
-		} else {
+		default:
 			scoreGradAVX2(count, element(dst, done), element(y, done), element(dy, done), delta, a)
 		}
 	}
@@ -502,17 +648,24 @@ func scoreGradVector(n int, dst *float32, y *float32, dy *float32, delta float32
 
 // subWideVector: dst[i] = float32(float64(x[i]) - c)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func subWideVector(n int, dst *float32, x *float32, c float64) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func subWideVector(n int, dst *float32, x *float32, c float64, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			subWidePastAVX512(count, element(dst, done), element(x, done), c)
+		case past:
+			subWidePastAVX2(count, element(dst, done), element(x, done), c)
+		case variant == kernels.AVX512:
 			subWideAVX512(count, element(dst, done), element(x, done), c)
-		} else {
+		default:
 			subWideAVX2(count, element(dst, done), element(x, done), c)
 		}
 	}
@@ -529,9 +682,10 @@ func sumVector(n int, x *float32, sum *float64) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			sumAVX512(count, element(x, done), sum)
-		} else {
+		default:
 			sumAVX2(count, element(x, done), sum)
 		}
 	}
@@ -548,9 +702,10 @@ func dotVector(n int, x *float32, y *float32, sum *float64) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			dotAVX512(count, element(x, done), element(y, done), sum)
-		} else {
+		default:
 			dotAVX2(count, element(x, done), element(y, done), sum)
 		}
 	}
@@ -567,9 +722,10 @@ func deviationsVector(n int, x *float32, sum *float64, m float64) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			deviationsAVX512(count, element(x, done), sum, m)
-		} else {
+		default:
 			deviationsAVX2(count, element(x, done), sum, m)
 		}
 	}
@@ -586,9 +742,10 @@ func maxVector(n int, x *float32, most *float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			maxAVX512(count, element(x, done), most)
-		} else {
+		default:
 			maxAVX2(count, element(x, done), most)
 		}
 	}
@@ -605,9 +762,10 @@ func addWideVector(n int, sums *float64, x *float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			addWideAVX512(count, element(sums, done), element(x, done))
-		} else {
+		default:
 			addWideAVX2(count, element(sums, done), element(x, done))
 		}
 	}
@@ -624,9 +782,10 @@ func addWide4Vector(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32,
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			addWide4AVX512(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done))
-		} else {
+		default:
 			addWide4AVX2(count, element(sums, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done))
 		}
 	}
@@ -635,17 +794,24 @@ func addWide4Vector(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32,
 
 // normalizeVector: dst[i] = (x[i]-m)·s
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normalizeVector(n int, dst *float32, x *float32, m float32, s float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func normalizeVector(n int, dst *float32, x *float32, m float32, s float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			normalizePastAVX512(count, element(dst, done), element(x, done), m, s)
+		case past:
+			normalizePastAVX2(count, element(dst, done), element(x, done), m, s)
+		case variant == kernels.AVX512:
 			normalizeAVX512(count, element(dst, done), element(x, done), m, s)
-		} else {
+		default:
 			normalizeAVX2(count, element(dst, done), element(x, done), m, s)
 		}
 	}
@@ -654,17 +820,24 @@ func normalizeVector(n int, dst *float32, x *float32, m float32, s float32) int 
 
 // normalizeScaleVector: dst[i] = (x[i]-m)·s·w[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normalizeScaleVector(n int, dst *float32, x *float32, w *float32, m float32, s float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func normalizeScaleVector(n int, dst *float32, x *float32, w *float32, m float32, s float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, w)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			normalizeScalePastAVX512(count, element(dst, done), element(x, done), element(w, done), m, s)
+		case past:
+			normalizeScalePastAVX2(count, element(dst, done), element(x, done), element(w, done), m, s)
+		case variant == kernels.AVX512:
 			normalizeScaleAVX512(count, element(dst, done), element(x, done), element(w, done), m, s)
-		} else {
+		default:
 			normalizeScaleAVX2(count, element(dst, done), element(x, done), element(w, done), m, s)
 		}
 	}
@@ -673,17 +846,24 @@ func normalizeScaleVector(n int, dst *float32, x *float32, w *float32, m float32
 
 // normalizeAffineVector: dst[i] = (x[i]-m)·s·w[i] + b[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, w, b)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			normalizeAffinePastAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s)
+		case past:
+			normalizeAffinePastAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s)
+		case variant == kernels.AVX512:
 			normalizeAffineAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s)
-		} else {
+		default:
 			normalizeAffineAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done), m, s)
 		}
 	}
@@ -700,9 +880,10 @@ func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, in
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			normSumsAVX512(count, element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
-		} else {
+		default:
 			normSumsAVX2(count, element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
 		}
 	}
@@ -711,17 +892,24 @@ func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, in
 
 // normGradVector: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normGradVector(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func normGradVector(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x, dy, w)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case past && variant == kernels.AVX512:
+			normGradPastAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
+		case past:
+			normGradPastAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
+		case variant == kernels.AVX512:
 			normGradAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
-		} else {
+		default:
 			normGradAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
 		}
 	}
@@ -738,9 +926,10 @@ func normScaleGradVector(n int, dw *float64, x *float32, dy *float32, m float32,
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			normScaleGradAVX512(count, element(dw, done), element(x, done), element(dy, done), m, s)
-		} else {
+		default:
 			normScaleGradAVX2(count, element(dw, done), element(x, done), element(dy, done), m, s)
 		}
 	}
@@ -757,9 +946,10 @@ func normAffineGradVector(n int, dw *float64, db *float64, x *float32, dy *float
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			normAffineGradAVX512(count, element(dw, done), element(db, done), element(x, done), element(dy, done), m, s)
-		} else {
+		default:
 			normAffineGradAVX2(count, element(dw, done), element(db, done), element(x, done), element(dy, done), m, s)
 		}
 	}
@@ -776,9 +966,10 @@ func normScaleGrad4Vector(n int, dw *float64, x0 *float32, x1 *float32, x2 *floa
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			normScaleGrad4AVX512(count, element(dw, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
-		} else {
+		default:
 			normScaleGrad4AVX2(count, element(dw, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
 		}
 	}
@@ -795,9 +986,10 @@ func normAffineGrad4Vector(n int, dw *float64, db *float64, x0 *float32, x1 *flo
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			normAffineGrad4AVX512(count, element(dw, done), element(db, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
-		} else {
+		default:
 			normAffineGrad4AVX2(count, element(dw, done), element(db, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
 		}
 	}
@@ -814,9 +1006,10 @@ func adamMomentsVector(n int, m *float32, v *float32, u *float32, grad *float32,
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			adamMomentsAVX512(count, element(m, done), element(v, done), element(u, done), element(grad, done), b1, a1, b2, a2, r1, r2, eps)
-		} else {
+		default:
 			adamMomentsAVX2(count, element(m, done), element(v, done), element(u, done), element(grad, done), b1, a1, b2, a2, r1, r2, eps)
 		}
 	}
@@ -833,9 +1026,10 @@ func adamWVector(n int, p *float32, m *float32, v *float32, grad *float32, b1 fl
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			adamWAVX512(count, element(p, done), element(m, done), element(v, done), element(grad, done), b1, a1, b2, a2, r1, r2, eps, clip, keep, rate)
-		} else {
+		default:
 			adamWAVX2(count, element(p, done), element(m, done), element(v, done), element(grad, done), b1, a1, b2, a2, r1, r2, eps, clip, keep, rate)
 		}
 	}
@@ -852,9 +1046,10 @@ func widenBF16Vector(n int, dst *float32, src *uint16) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			widenBF16AVX512(count, element(dst, done), element(src, done))
-		} else {
+		default:
 			widenBF16AVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -871,9 +1066,10 @@ func roundBF16Vector(n int, dst *uint16, src *float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			roundBF16AVX512(count, element(dst, done), element(src, done))
-		} else {
+		default:
 			roundBF16AVX2(count, element(dst, done), element(src, done))
 		}
 	}
@@ -890,9 +1086,10 @@ func philoxVector(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uin
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			philoxAVX512(count, element(dst, done), c0, c1, c2, c3, k0, k1)
-		} else {
+		default:
 			philoxAVX2(count, element(dst, done), c0, c1, c2, c3, k0, k1)
 		}
 	}
@@ -909,9 +1106,10 @@ func keepVector(n int, dst *float32, x *float32, bits *uint32, below uint32, sca
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			keepAVX512(count, element(dst, done), element(x, done), element(bits, done), below, scale)
-		} else {
+		default:
 			keepAVX2(count, element(dst, done), element(x, done), element(bits, done), below, scale)
 		}
 	}
@@ -928,9 +1126,10 @@ func hideVector(n int, dst *float32, mask *uint8, value float32) int {
 	n -= n % 16
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
+		switch {
+		case variant == kernels.AVX512:
 			hideAVX512(count, element(dst, done), element(mask, done), value)
-		} else {
+		default:
 			hideAVX2(count, element(dst, done), element(mask, done), value)
 		}
 	}

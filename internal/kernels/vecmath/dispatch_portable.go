@@ -5,7 +5,7 @@
 package vecmath
 
 // expVector does nothing.
-func expVector(_ int, _ *float32, _ *float32, _ float32, _ float32, _ float32) int { return 0 }
+func expVector(_ int, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ bool) int { return 0 }
 
 // expSumVector does nothing.
 func expSumVector(_ int, _ *float32, _ *float32, _ *float64, _ float32, _ float32) int { return 0 }
@@ -14,22 +14,22 @@ func expSumVector(_ int, _ *float32, _ *float32, _ *float64, _ float32, _ float3
 func sumExpVector(_ int, _ *float32, _ *float64, _ float32) int { return 0 }
 
 // logSoftmaxGradVector does nothing.
-func logSoftmaxGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32) int { return 0 }
+func logSoftmaxGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ bool) int { return 0 }
 
 // tanhVector does nothing.
-func tanhVector(_ int, _ *float32, _ *float32) int { return 0 }
+func tanhVector(_ int, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // sigmoidVector does nothing.
-func sigmoidVector(_ int, _ *float32, _ *float32) int { return 0 }
+func sigmoidVector(_ int, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // siluVector does nothing.
-func siluVector(_ int, _ *float32, _ *float32) int { return 0 }
+func siluVector(_ int, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // siluGradVector does nothing.
-func siluGradVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+func siluGradVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // swigluVector does nothing.
-func swigluVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+func swigluVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // swigluGradVector does nothing.
 func swigluGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32) int {
@@ -37,34 +37,36 @@ func swigluGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *
 }
 
 // geluTanhVector does nothing.
-func geluTanhVector(_ int, _ *float32, _ *float32) int { return 0 }
+func geluTanhVector(_ int, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // geluTanhGradVector does nothing.
-func geluTanhGradVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+func geluTanhGradVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // geluVector does nothing.
-func geluVector(_ int, _ *float32, _ *float32) int { return 0 }
+func geluVector(_ int, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // geluGradVector does nothing.
-func geluGradVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+func geluGradVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // addVector does nothing.
-func addVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+func addVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // subVector does nothing.
-func subVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+func subVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // mulVector does nothing.
-func mulVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+func mulVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // divVector does nothing.
-func divVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+func divVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // axpbyVector does nothing.
-func axpbyVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ float32) int { return 0 }
+func axpbyVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ bool) int {
+	return 0
+}
 
 // affineVector does nothing.
-func affineVector(_ int, _ *float32, _ *float32, _ float32, _ float32) int { return 0 }
+func affineVector(_ int, _ *float32, _ *float32, _ float32, _ float32, _ bool) int { return 0 }
 
 // scaleVector does nothing.
 func scaleVector(_ int, _ *float32, _ *float32, _ float32) int { return 0 }
@@ -75,19 +77,19 @@ func rotateVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *floa
 }
 
 // reluVector does nothing.
-func reluVector(_ int, _ *float32, _ *float32) int { return 0 }
+func reluVector(_ int, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // reluGradVector does nothing.
-func reluGradVector(_ int, _ *float32, _ *float32, _ *float32) int { return 0 }
+func reluGradVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
 // softmaxGradVector does nothing.
-func softmaxGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32) int { return 0 }
+func softmaxGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ bool) int { return 0 }
 
 // scoreGradVector does nothing.
 func scoreGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ float32) int { return 0 }
 
 // subWideVector does nothing.
-func subWideVector(_ int, _ *float32, _ *float32, _ float64) int { return 0 }
+func subWideVector(_ int, _ *float32, _ *float32, _ float64, _ bool) int { return 0 }
 
 // sumVector does nothing.
 func sumVector(_ int, _ *float32, _ *float64) int { return 0 }
@@ -108,15 +110,15 @@ func addWideVector(_ int, _ *float64, _ *float32) int { return 0 }
 func addWide4Vector(_ int, _ *float64, _ *float32, _ *float32, _ *float32, _ *float32) int { return 0 }
 
 // normalizeVector does nothing.
-func normalizeVector(_ int, _ *float32, _ *float32, _ float32, _ float32) int { return 0 }
+func normalizeVector(_ int, _ *float32, _ *float32, _ float32, _ float32, _ bool) int { return 0 }
 
 // normalizeScaleVector does nothing.
-func normalizeScaleVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ float32) int {
+func normalizeScaleVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ bool) int {
 	return 0
 }
 
 // normalizeAffineVector does nothing.
-func normalizeAffineVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32) int {
+func normalizeAffineVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ bool) int {
 	return 0
 }
 
@@ -126,7 +128,7 @@ func normSumsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float64, _ *fl
 }
 
 // normGradVector does nothing.
-func normGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32) int {
+func normGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ bool) int {
 	return 0
 }
 

@@ -25,7 +25,7 @@ func Exp(dst, src []float32, shift float32) { ExpScaled(dst, src, shift, 1, 1) }
 // ExpScaled sets dst[i] = factor·e^(scale·(src[i]-shift)): [Exp], with the roundings of two more products.
 func ExpScaled(dst, src []float32, shift, scale, factor float32) {
 	checkLengths(len(dst), len(src))
-	done := expVector(len(src), first(dst), first(src), shift, scale, factor)
+	done := expVector(len(src), first(dst), first(src), shift, scale, factor, len(dst) >= PastLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -37,7 +37,7 @@ func ExpScaled(dst, src []float32, shift, scale, factor float32) {
 	}
 	var rest [lanes]float32 // the rest of a vector is computed on a copy
 	copy(rest[:], src)
-	expVector(lanes, &rest[0], &rest[0], shift, scale, factor)
+	expVector(lanes, &rest[0], &rest[0], shift, scale, factor, false)
 	copy(dst, rest[:])
 }
 
@@ -95,9 +95,9 @@ var infinities = func() (x [lanes]float32) {
 }()
 
 // LogSoftmaxGrad sets dst[i] = dy[i] - sum·e^y[i]. dst may be y or dy.
-func LogSoftmaxGrad(dst, y, dy []float32, sum float32) {
+func LogSoftmaxGrad(dst, y, dy []float32, sum float32, past bool) {
 	checkLengths(len(dst), len(y), len(dy))
-	done := logSoftmaxGradVector(len(dst), first(dst), first(y), first(dy), sum)
+	done := logSoftmaxGradVector(len(dst), first(dst), first(y), first(dy), sum, past)
 	if dst, y, dy = dst[done:], y[done:], dy[done:]; len(dst) == 0 {
 		return
 	}
@@ -110,7 +110,7 @@ func LogSoftmaxGrad(dst, y, dy []float32, sum float32) {
 	var a, b [lanes]float32
 	copy(a[:], y)
 	copy(b[:], dy)
-	logSoftmaxGradVector(lanes, &a[0], &a[0], &b[0], sum)
+	logSoftmaxGradVector(lanes, &a[0], &a[0], &b[0], sum, false)
 	copy(dst, a[:])
 }
 
@@ -146,7 +146,7 @@ func power(n int32) float32 { return math.Float32frombits(uint32(n+127) << 23) }
 // must not overlap. It panics if the lengths differ.
 func Tanh(dst, src []float32) {
 	checkLengths(len(dst), len(src))
-	done := tanhVector(len(src), first(dst), first(src))
+	done := tanhVector(len(src), first(dst), first(src), len(dst) >= PastLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -158,7 +158,7 @@ func Tanh(dst, src []float32) {
 	}
 	var rest [lanes]float32
 	copy(rest[:], src)
-	tanhVector(lanes, &rest[0], &rest[0])
+	tanhVector(lanes, &rest[0], &rest[0], false)
 	copy(dst, rest[:])
 }
 

@@ -9,6 +9,11 @@ package vecmath
 //go:noescape
 func expAVX2(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 
+// expPastAVX2: dst[i] = factor·e^(scale·(src[i]-shift)), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func expPastAVX2(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
+
 // expSumAVX2: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -24,30 +29,60 @@ func sumExpAVX2(n int, src *float32, sum *float64, shift float32)
 //go:noescape
 func logSoftmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
 
+// logSoftmaxGradPastAVX2: dst[i] = dy[i] - sum·e^y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func logSoftmaxGradPastAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
+
 // tanhAVX2: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func tanhAVX2(n int, dst *float32, src *float32)
+
+// tanhPastAVX2: dst[i] = tanh(src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func tanhPastAVX2(n int, dst *float32, src *float32)
 
 // sigmoidAVX2: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func sigmoidAVX2(n int, dst *float32, src *float32)
 
+// sigmoidPastAVX2: dst[i] = 1/(1+e^-src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func sigmoidPastAVX2(n int, dst *float32, src *float32)
+
 // siluAVX2: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func siluAVX2(n int, dst *float32, src *float32)
+
+// siluPastAVX2: dst[i] = src[i]/(1+e^-src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func siluPastAVX2(n int, dst *float32, src *float32)
 
 // siluGradAVX2: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func siluGradAVX2(n int, dst *float32, x *float32, dy *float32)
 
+// siluGradPastAVX2: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func siluGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+
 // swigluAVX2: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func swigluAVX2(n int, dst *float32, gate *float32, up *float32)
+
+// swigluPastAVX2: dst[i] = gate[i]/(1+e^-gate[i])·up[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func swigluPastAVX2(n int, dst *float32, gate *float32, up *float32)
 
 // swigluGradAVX2: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n, n a positive multiple of 16.
 //
@@ -59,50 +94,100 @@ func swigluGradAVX2(n int, dgate *float32, dup *float32, gate *float32, up *floa
 //go:noescape
 func geluTanhAVX2(n int, dst *float32, src *float32)
 
+// geluTanhPastAVX2: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhPastAVX2(n int, dst *float32, src *float32)
+
 // geluTanhGradAVX2: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluTanhGradAVX2(n int, dst *float32, x *float32, dy *float32)
+
+// geluTanhGradPastAVX2: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
 
 // geluAVX2: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluAVX2(n int, dst *float32, src *float32)
 
+// geluPastAVX2: dst[i] = src[i]·Φ(src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluPastAVX2(n int, dst *float32, src *float32)
+
 // geluGradAVX2: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluGradAVX2(n int, dst *float32, x *float32, dy *float32)
+
+// geluGradPastAVX2: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
 
 // addAVX2: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func addAVX2(n int, dst *float32, x *float32, y *float32)
 
+// addPastAVX2: dst[i] = x[i] + y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func addPastAVX2(n int, dst *float32, x *float32, y *float32)
+
 // subAVX2: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func subAVX2(n int, dst *float32, x *float32, y *float32)
+
+// subPastAVX2: dst[i] = x[i] - y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func subPastAVX2(n int, dst *float32, x *float32, y *float32)
 
 // mulAVX2: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func mulAVX2(n int, dst *float32, x *float32, y *float32)
 
+// mulPastAVX2: dst[i] = x[i] · y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func mulPastAVX2(n int, dst *float32, x *float32, y *float32)
+
 // divAVX2: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func divAVX2(n int, dst *float32, x *float32, y *float32)
+
+// divPastAVX2: dst[i] = x[i] / y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func divPastAVX2(n int, dst *float32, x *float32, y *float32)
 
 // axpbyAVX2: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func axpbyAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
 
+// axpbyPastAVX2: dst[i] = a·x[i] + b·y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func axpbyPastAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+
 // affineAVX2: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func affineAVX2(n int, dst *float32, x *float32, a float32, b float32)
+
+// affinePastAVX2: dst[i] = a·x[i] + b, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func affinePastAVX2(n int, dst *float32, x *float32, a float32, b float32)
 
 // scaleAVX2: dst[i] = a·x[i] for i < n, n a positive multiple of 16.
 //
@@ -119,15 +204,30 @@ func rotateAVX2(n int, a *float32, b *float32, x *float32, y *float32, cos *floa
 //go:noescape
 func reluAVX2(n int, dst *float32, x *float32)
 
+// reluPastAVX2: dst[i] = max(x[i], 0), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func reluPastAVX2(n int, dst *float32, x *float32)
+
 // reluGradAVX2: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func reluGradAVX2(n int, dst *float32, y *float32, dy *float32)
 
+// reluGradPastAVX2: dst[i] = dy[i] where y[i] > 0, else 0, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func reluGradPastAVX2(n int, dst *float32, y *float32, dy *float32)
+
 // softmaxGradAVX2: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func softmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
+
+// softmaxGradPastAVX2: dst[i] = y[i]·(dy[i]-dot), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func softmaxGradPastAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
 
 // scoreGradAVX2: dst[i] = (y[i]·(dy[i]-delta))·a for i < n, n a positive multiple of 16.
 //
@@ -138,6 +238,11 @@ func scoreGradAVX2(n int, dst *float32, y *float32, dy *float32, delta float32, 
 //
 //go:noescape
 func subWideAVX2(n int, dst *float32, x *float32, c float64)
+
+// subWidePastAVX2: dst[i] = float32(float64(x[i]) - c), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func subWidePastAVX2(n int, dst *float32, x *float32, c float64)
 
 // sumAVX2: sum[i%16] += x[i] for i < n, n a positive multiple of 16.
 //
@@ -174,15 +279,30 @@ func addWide4AVX2(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x
 //go:noescape
 func normalizeAVX2(n int, dst *float32, x *float32, m float32, s float32)
 
+// normalizePastAVX2: dst[i] = (x[i]-m)·s, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizePastAVX2(n int, dst *float32, x *float32, m float32, s float32)
+
 // normalizeScaleAVX2: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normalizeScaleAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 
+// normalizeScalePastAVX2: dst[i] = (x[i]-m)·s·w[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeScalePastAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+
 // normalizeAffineAVX2: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normalizeAffineAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+
+// normalizeAffinePastAVX2: dst[i] = (x[i]-m)·s·w[i] + b[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeAffinePastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 
 // normSumsAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
@@ -193,6 +313,11 @@ func normSumsAVX2(n int, x *float32, dy *float32, w *float32, sum *float64, inne
 //
 //go:noescape
 func normGradAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+
+// normGradPastAVX2: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normGradPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
 
 // normScaleGradAVX2: dw[i] += dy[i]·(x[i]-m)·s for i < n, n a positive multiple of 16.
 //
@@ -254,6 +379,11 @@ func hideAVX2(n int, dst *float32, mask *uint8, value float32)
 //go:noescape
 func expAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 
+// expPastAVX512: dst[i] = factor·e^(scale·(src[i]-shift)), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func expPastAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
+
 // expSumAVX512: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -269,30 +399,60 @@ func sumExpAVX512(n int, src *float32, sum *float64, shift float32)
 //go:noescape
 func logSoftmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
 
+// logSoftmaxGradPastAVX512: dst[i] = dy[i] - sum·e^y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func logSoftmaxGradPastAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
+
 // tanhAVX512: dst[i] = tanh(src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func tanhAVX512(n int, dst *float32, src *float32)
+
+// tanhPastAVX512: dst[i] = tanh(src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func tanhPastAVX512(n int, dst *float32, src *float32)
 
 // sigmoidAVX512: dst[i] = 1/(1+e^-src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func sigmoidAVX512(n int, dst *float32, src *float32)
 
+// sigmoidPastAVX512: dst[i] = 1/(1+e^-src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func sigmoidPastAVX512(n int, dst *float32, src *float32)
+
 // siluAVX512: dst[i] = src[i]/(1+e^-src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func siluAVX512(n int, dst *float32, src *float32)
+
+// siluPastAVX512: dst[i] = src[i]/(1+e^-src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func siluPastAVX512(n int, dst *float32, src *float32)
 
 // siluGradAVX512: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func siluGradAVX512(n int, dst *float32, x *float32, dy *float32)
 
+// siluGradPastAVX512: dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func siluGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+
 // swigluAVX512: dst[i] = gate[i]/(1+e^-gate[i])·up[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func swigluAVX512(n int, dst *float32, gate *float32, up *float32)
+
+// swigluPastAVX512: dst[i] = gate[i]/(1+e^-gate[i])·up[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func swigluPastAVX512(n int, dst *float32, gate *float32, up *float32)
 
 // swigluGradAVX512: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s for i < n, n a positive multiple of 16.
 //
@@ -304,50 +464,100 @@ func swigluGradAVX512(n int, dgate *float32, dup *float32, gate *float32, up *fl
 //go:noescape
 func geluTanhAVX512(n int, dst *float32, src *float32)
 
+// geluTanhPastAVX512: dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhPastAVX512(n int, dst *float32, src *float32)
+
 // geluTanhGradAVX512: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluTanhGradAVX512(n int, dst *float32, x *float32, dy *float32)
+
+// geluTanhGradPastAVX512: dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
 
 // geluAVX512: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluAVX512(n int, dst *float32, src *float32)
 
+// geluPastAVX512: dst[i] = src[i]·Φ(src[i]), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluPastAVX512(n int, dst *float32, src *float32)
+
 // geluGradAVX512: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func geluGradAVX512(n int, dst *float32, x *float32, dy *float32)
+
+// geluGradPastAVX512: dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i])), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
 
 // addAVX512: dst[i] = x[i] + y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func addAVX512(n int, dst *float32, x *float32, y *float32)
 
+// addPastAVX512: dst[i] = x[i] + y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func addPastAVX512(n int, dst *float32, x *float32, y *float32)
+
 // subAVX512: dst[i] = x[i] - y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func subAVX512(n int, dst *float32, x *float32, y *float32)
+
+// subPastAVX512: dst[i] = x[i] - y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func subPastAVX512(n int, dst *float32, x *float32, y *float32)
 
 // mulAVX512: dst[i] = x[i] · y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func mulAVX512(n int, dst *float32, x *float32, y *float32)
 
+// mulPastAVX512: dst[i] = x[i] · y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func mulPastAVX512(n int, dst *float32, x *float32, y *float32)
+
 // divAVX512: dst[i] = x[i] / y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func divAVX512(n int, dst *float32, x *float32, y *float32)
+
+// divPastAVX512: dst[i] = x[i] / y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func divPastAVX512(n int, dst *float32, x *float32, y *float32)
 
 // axpbyAVX512: dst[i] = a·x[i] + b·y[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func axpbyAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
 
+// axpbyPastAVX512: dst[i] = a·x[i] + b·y[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func axpbyPastAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+
 // affineAVX512: dst[i] = a·x[i] + b for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func affineAVX512(n int, dst *float32, x *float32, a float32, b float32)
+
+// affinePastAVX512: dst[i] = a·x[i] + b, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func affinePastAVX512(n int, dst *float32, x *float32, a float32, b float32)
 
 // scaleAVX512: dst[i] = a·x[i] for i < n, n a positive multiple of 16.
 //
@@ -364,15 +574,30 @@ func rotateAVX512(n int, a *float32, b *float32, x *float32, y *float32, cos *fl
 //go:noescape
 func reluAVX512(n int, dst *float32, x *float32)
 
+// reluPastAVX512: dst[i] = max(x[i], 0), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func reluPastAVX512(n int, dst *float32, x *float32)
+
 // reluGradAVX512: dst[i] = dy[i] where y[i] > 0, else 0 for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func reluGradAVX512(n int, dst *float32, y *float32, dy *float32)
 
+// reluGradPastAVX512: dst[i] = dy[i] where y[i] > 0, else 0, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func reluGradPastAVX512(n int, dst *float32, y *float32, dy *float32)
+
 // softmaxGradAVX512: dst[i] = y[i]·(dy[i]-dot) for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func softmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
+
+// softmaxGradPastAVX512: dst[i] = y[i]·(dy[i]-dot), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func softmaxGradPastAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
 
 // scoreGradAVX512: dst[i] = (y[i]·(dy[i]-delta))·a for i < n, n a positive multiple of 16.
 //
@@ -383,6 +608,11 @@ func scoreGradAVX512(n int, dst *float32, y *float32, dy *float32, delta float32
 //
 //go:noescape
 func subWideAVX512(n int, dst *float32, x *float32, c float64)
+
+// subWidePastAVX512: dst[i] = float32(float64(x[i]) - c), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func subWidePastAVX512(n int, dst *float32, x *float32, c float64)
 
 // sumAVX512: sum[i%16] += x[i] for i < n, n a positive multiple of 16.
 //
@@ -419,15 +649,30 @@ func addWide4AVX512(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32,
 //go:noescape
 func normalizeAVX512(n int, dst *float32, x *float32, m float32, s float32)
 
+// normalizePastAVX512: dst[i] = (x[i]-m)·s, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizePastAVX512(n int, dst *float32, x *float32, m float32, s float32)
+
 // normalizeScaleAVX512: dst[i] = (x[i]-m)·s·w[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normalizeScaleAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 
+// normalizeScalePastAVX512: dst[i] = (x[i]-m)·s·w[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeScalePastAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+
 // normalizeAffineAVX512: dst[i] = (x[i]-m)·s·w[i] + b[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normalizeAffineAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+
+// normalizeAffinePastAVX512: dst[i] = (x[i]-m)·s·w[i] + b[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeAffinePastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 
 // normSumsAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
@@ -438,6 +683,11 @@ func normSumsAVX512(n int, x *float32, dy *float32, w *float32, sum *float64, in
 //
 //go:noescape
 func normGradAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+
+// normGradPastAVX512: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normGradPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
 
 // normScaleGradAVX512: dw[i] += dy[i]·(x[i]-m)·s for i < n, n a positive multiple of 16.
 //

@@ -316,6 +316,84 @@ DATA x0000007f<>+56(SB)/4, $0x0000007f
 DATA x0000007f<>+60(SB)/4, $0x0000007f
 GLOBL x0000007f<>(SB), RODATA|NOPTR, $64
 
+// func expPastAVX2(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·expPastAVX2(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         src+16(FP), DX
+	VBROADCASTSS shift+24(FP), Y0
+	VBROADCASTSS scale+28(FP), Y1
+	VBROADCASTSS factor+32(FP), Y2
+	VMOVUPS      x42b20000<>+0(SB), Y3
+	VMOVUPS      xc2d00000<>+0(SB), Y4
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y5
+	VMOVUPS      32(DX)(BX*4), Y9
+	VSUBPS       Y0, Y5, Y5
+	VSUBPS       Y0, Y9, Y9
+	VMULPS       Y1, Y5, Y5
+	VMULPS       Y1, Y9, Y9
+	VMINPS       Y5, Y3, Y5
+	VMINPS       Y9, Y3, Y9
+	VMAXPS       Y5, Y4, Y5
+	VMAXPS       Y9, Y4, Y9
+	VMULPS       x3fb8aa3b<>+0(SB), Y5, Y6
+	VMULPS       x3fb8aa3b<>+0(SB), Y9, Y10
+	VROUNDPS     $0x08, Y6, Y6
+	VROUNDPS     $0x08, Y10, Y10
+	VFNMADD231PS x3f318000<>+0(SB), Y6, Y5
+	VFNMADD231PS x3f318000<>+0(SB), Y10, Y9
+	VFNMADD231PS xb95e8083<>+0(SB), Y6, Y5
+	VFNMADD231PS xb95e8083<>+0(SB), Y10, Y9
+	VMOVUPS      x39506967<>+0(SB), Y7
+	VMOVUPS      x39506967<>+0(SB), Y11
+	VFMADD213PS  x3ab743ce<>+0(SB), Y5, Y7
+	VFMADD213PS  x3ab743ce<>+0(SB), Y9, Y11
+	VFMADD213PS  x3c088908<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c088908<>+0(SB), Y9, Y11
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y5, Y7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y9, Y11
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y9, Y11
+	VFMADD213PS  x3f000000<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f000000<>+0(SB), Y9, Y11
+	VMULPS       Y5, Y5, Y8
+	VMULPS       Y9, Y9, Y12
+	VFMADD213PS  Y5, Y8, Y7
+	VFMADD213PS  Y9, Y12, Y11
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VADDPS       x3f800000<>+0(SB), Y11, Y11
+	VCVTPS2DQ    Y6, Y6
+	VCVTPS2DQ    Y10, Y10
+	VPSRAD       $0x01, Y6, Y5
+	VPSRAD       $0x01, Y10, Y8
+	VPSUBD       Y5, Y6, Y6
+	VPSUBD       Y8, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y5, Y5
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y5, Y7, Y7
+	VMULPS       Y8, Y11, Y11
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y10, Y10
+	VPSLLD       $0x17, Y6, Y6
+	VPSLLD       $0x17, Y10, Y10
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y10, Y11, Y11
+	VMULPS       Y2, Y7, Y7
+	VMULPS       Y2, Y11, Y11
+	VMOVNTPS     Y7, (CX)(BX*4)
+	VMOVNTPS     Y11, 32(CX)(BX*4)
+	ADDQ         $0x00000010, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·expSumAVX2(SB), $0-40
@@ -567,6 +645,81 @@ loop:
 	VFNMADD231PS Y0, Y9, Y4
 	VMOVUPS      Y3, (CX)(SI*4)
 	VMOVUPS      Y4, 32(CX)(SI*4)
+	ADDQ         $0x00000010, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func logSoftmaxGradPastAVX2(n int, dst *float32, y *float32, dy *float32, sum float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·logSoftmaxGradPastAVX2(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS sum+32(FP), Y0
+	VMOVUPS      x42b20000<>+0(SB), Y1
+	VMOVUPS      xc2d00000<>+0(SB), Y2
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y3
+	VMOVUPS      32(DX)(SI*4), Y7
+	VMINPS       Y3, Y1, Y3
+	VMINPS       Y7, Y1, Y7
+	VMAXPS       Y3, Y2, Y3
+	VMAXPS       Y7, Y2, Y7
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y7, Y8
+	VROUNDPS     $0x08, Y4, Y4
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS x3f318000<>+0(SB), Y8, Y7
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y8, Y7
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VMOVUPS      x39506967<>+0(SB), Y9
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y7, Y9
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y7, Y9
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y7, Y9
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y7, Y9
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y7, Y9
+	VMULPS       Y3, Y3, Y6
+	VMULPS       Y7, Y7, Y10
+	VFMADD213PS  Y3, Y6, Y5
+	VFMADD213PS  Y7, Y10, Y9
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y9, Y9
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y4, Y3
+	VPSRAD       $0x01, Y8, Y6
+	VPSUBD       Y3, Y4, Y4
+	VPSUBD       Y6, Y8, Y8
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y3, Y3
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y6, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y4, Y4
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y8, Y9, Y9
+	VMOVUPS      (BX)(SI*4), Y3
+	VMOVUPS      32(BX)(SI*4), Y4
+	VFNMADD231PS Y0, Y5, Y3
+	VFNMADD231PS Y0, Y9, Y4
+	VMOVNTPS     Y3, (CX)(SI*4)
+	VMOVNTPS     Y4, 32(CX)(SI*4)
 	ADDQ         $0x00000010, SI
 	CMPQ         SI, AX
 	JL           loop
@@ -843,6 +996,114 @@ DATA x80000000<>+56(SB)/4, $0x80000000
 DATA x80000000<>+60(SB)/4, $0x80000000
 GLOBL x80000000<>(SB), RODATA|NOPTR, $64
 
+// func tanhPastAVX2(n int, dst *float32, src *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·tanhPastAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x3f200000<>+0(SB), Y2
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y3
+	VMOVUPS      32(DX)(BX*4), Y9
+	VPAND        x7fffffff<>+0(SB), Y3, Y4
+	VPAND        x7fffffff<>+0(SB), Y9, Y10
+	VADDPS       Y4, Y4, Y5
+	VADDPS       Y10, Y10, Y11
+	VMINPS       Y5, Y0, Y5
+	VMINPS       Y11, Y0, Y11
+	VMAXPS       Y5, Y1, Y5
+	VMAXPS       Y11, Y1, Y11
+	VMULPS       x3fb8aa3b<>+0(SB), Y5, Y6
+	VMULPS       x3fb8aa3b<>+0(SB), Y11, Y12
+	VROUNDPS     $0x08, Y6, Y6
+	VROUNDPS     $0x08, Y12, Y12
+	VFNMADD231PS x3f318000<>+0(SB), Y6, Y5
+	VFNMADD231PS x3f318000<>+0(SB), Y12, Y11
+	VFNMADD231PS xb95e8083<>+0(SB), Y6, Y5
+	VFNMADD231PS xb95e8083<>+0(SB), Y12, Y11
+	VMOVUPS      x39506967<>+0(SB), Y7
+	VMOVUPS      x39506967<>+0(SB), Y13
+	VFMADD213PS  x3ab743ce<>+0(SB), Y5, Y7
+	VFMADD213PS  x3ab743ce<>+0(SB), Y11, Y13
+	VFMADD213PS  x3c088908<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c088908<>+0(SB), Y11, Y13
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y5, Y7
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y11, Y13
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y11, Y13
+	VFMADD213PS  x3f000000<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f000000<>+0(SB), Y11, Y13
+	VMULPS       Y5, Y5, Y8
+	VMULPS       Y11, Y11, Y14
+	VFMADD213PS  Y5, Y8, Y7
+	VFMADD213PS  Y11, Y14, Y13
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VADDPS       x3f800000<>+0(SB), Y13, Y13
+	VCVTPS2DQ    Y6, Y6
+	VCVTPS2DQ    Y12, Y12
+	VPSRAD       $0x01, Y6, Y5
+	VPSRAD       $0x01, Y12, Y8
+	VPSUBD       Y5, Y6, Y6
+	VPSUBD       Y8, Y12, Y12
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y5, Y5
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y5, Y7, Y7
+	VMULPS       Y8, Y13, Y13
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y12, Y12
+	VPSLLD       $0x17, Y6, Y6
+	VPSLLD       $0x17, Y12, Y12
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y12, Y13, Y13
+	VADDPS       x3f800000<>+0(SB), Y7, Y7
+	VADDPS       x3f800000<>+0(SB), Y13, Y13
+	VMOVUPS      x40000000<>+0(SB), Y5
+	VMOVUPS      x40000000<>+0(SB), Y8
+	VMOVUPS      x3f800000<>+0(SB), Y6
+	VMOVUPS      x3f800000<>+0(SB), Y11
+	VDIVPS       Y7, Y5, Y5
+	VDIVPS       Y13, Y8, Y8
+	VSUBPS       Y5, Y6, Y6
+	VSUBPS       Y8, Y11, Y11
+	VMULPS       Y3, Y3, Y5
+	VMULPS       Y9, Y9, Y8
+	VMOVUPS      xbbbaf0ea<>+0(SB), Y7
+	VMOVUPS      xbbbaf0ea<>+0(SB), Y12
+	VFMADD213PS  x3ca9134e<>+0(SB), Y5, Y7
+	VFMADD213PS  x3ca9134e<>+0(SB), Y8, Y12
+	VFMADD213PS  xbd5c1e2d<>+0(SB), Y5, Y7
+	VFMADD213PS  xbd5c1e2d<>+0(SB), Y8, Y12
+	VFMADD213PS  x3e088393<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e088393<>+0(SB), Y8, Y12
+	VFMADD213PS  xbeaaaa99<>+0(SB), Y5, Y7
+	VFMADD213PS  xbeaaaa99<>+0(SB), Y8, Y12
+	VMULPS       Y5, Y7, Y7
+	VMULPS       Y8, Y12, Y12
+	VFMADD213PS  Y3, Y3, Y7
+	VFMADD213PS  Y9, Y9, Y12
+	VCMPPS       $0x01, Y2, Y4, Y4
+	VCMPPS       $0x01, Y2, Y10, Y5
+	VBLENDVPS    Y4, Y7, Y6, Y6
+	VBLENDVPS    Y5, Y12, Y11, Y11
+	VPAND        x80000000<>+0(SB), Y3, Y3
+	VPAND        x80000000<>+0(SB), Y9, Y4
+	VPOR         Y3, Y6, Y6
+	VPOR         Y4, Y11, Y11
+	VMOVNTPS     Y6, (CX)(BX*4)
+	VMOVNTPS     Y11, 32(CX)(BX*4)
+	ADDQ         $0x00000010, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func sigmoidAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·sigmoidAVX2(SB), $0-24
@@ -919,6 +1180,82 @@ loop:
 	VZEROUPPER
 	RET
 
+// func sigmoidPastAVX2(n int, dst *float32, src *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·sigmoidPastAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x3f800000<>+0(SB), Y2
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y3
+	VMOVUPS      32(DX)(BX*4), Y4
+	VPXOR        x80000000<>+0(SB), Y3, Y3
+	VPXOR        x80000000<>+0(SB), Y4, Y7
+	VMINPS       Y3, Y0, Y3
+	VMINPS       Y7, Y0, Y7
+	VMAXPS       Y3, Y1, Y3
+	VMAXPS       Y7, Y1, Y7
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y7, Y8
+	VROUNDPS     $0x08, Y4, Y4
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS x3f318000<>+0(SB), Y8, Y7
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y8, Y7
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VMOVUPS      x39506967<>+0(SB), Y9
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y7, Y9
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y7, Y9
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y7, Y9
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y7, Y9
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y7, Y9
+	VMULPS       Y3, Y3, Y6
+	VMULPS       Y7, Y7, Y10
+	VFMADD213PS  Y3, Y6, Y5
+	VFMADD213PS  Y7, Y10, Y9
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y9, Y9
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y4, Y3
+	VPSRAD       $0x01, Y8, Y6
+	VPSUBD       Y3, Y4, Y4
+	VPSUBD       Y6, Y8, Y8
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y3, Y3
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y6, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y4, Y4
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y8, Y9, Y9
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VADDPS       x3f800000<>+0(SB), Y9, Y4
+	VDIVPS       Y3, Y2, Y3
+	VDIVPS       Y4, Y2, Y4
+	VMOVNTPS     Y3, (CX)(BX*4)
+	VMOVNTPS     Y4, 32(CX)(BX*4)
+	ADDQ         $0x00000010, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func siluAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·siluAVX2(SB), $0-24
@@ -988,6 +1325,81 @@ loop:
 	VDIVPS       Y4, Y7, Y4
 	VMOVUPS      Y3, (CX)(BX*4)
 	VMOVUPS      Y4, 32(CX)(BX*4)
+	ADDQ         $0x00000010, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func siluPastAVX2(n int, dst *float32, src *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·siluPastAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y2
+	VMOVUPS      32(DX)(BX*4), Y7
+	VPXOR        x80000000<>+0(SB), Y2, Y3
+	VPXOR        x80000000<>+0(SB), Y7, Y8
+	VMINPS       Y3, Y0, Y3
+	VMINPS       Y8, Y0, Y8
+	VMAXPS       Y3, Y1, Y3
+	VMAXPS       Y8, Y1, Y8
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y8, Y9
+	VROUNDPS     $0x08, Y4, Y4
+	VROUNDPS     $0x08, Y9, Y9
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS x3f318000<>+0(SB), Y9, Y8
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y9, Y8
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VMOVUPS      x39506967<>+0(SB), Y10
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y8, Y10
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y8, Y10
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y8, Y10
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y8, Y10
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y8, Y10
+	VMULPS       Y3, Y3, Y6
+	VMULPS       Y8, Y8, Y11
+	VFMADD213PS  Y3, Y6, Y5
+	VFMADD213PS  Y8, Y11, Y10
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y10, Y10
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y9, Y9
+	VPSRAD       $0x01, Y4, Y3
+	VPSRAD       $0x01, Y9, Y6
+	VPSUBD       Y3, Y4, Y4
+	VPSUBD       Y6, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y3, Y3
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y6, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y9, Y9
+	VPSLLD       $0x17, Y4, Y4
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y9, Y10, Y10
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VADDPS       x3f800000<>+0(SB), Y10, Y4
+	VDIVPS       Y3, Y2, Y3
+	VDIVPS       Y4, Y7, Y4
+	VMOVNTPS     Y3, (CX)(BX*4)
+	VMOVNTPS     Y4, 32(CX)(BX*4)
 	ADDQ         $0x00000010, BX
 	CMPQ         BX, AX
 	JL           loop
@@ -1079,6 +1491,91 @@ loop:
 	VZEROUPPER
 	RET
 
+// func siluGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·siluGradPastAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x3f800000<>+0(SB), Y2
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y3
+	VMOVUPS      32(DX)(SI*4), Y8
+	VPXOR        x80000000<>+0(SB), Y3, Y4
+	VPXOR        x80000000<>+0(SB), Y8, Y9
+	VMINPS       Y4, Y0, Y4
+	VMINPS       Y9, Y0, Y9
+	VMAXPS       Y4, Y1, Y4
+	VMAXPS       Y9, Y1, Y9
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
+	VMULPS       x3fb8aa3b<>+0(SB), Y9, Y10
+	VROUNDPS     $0x08, Y5, Y5
+	VROUNDPS     $0x08, Y10, Y10
+	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y10, Y9
+	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y10, Y9
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VMOVUPS      x39506967<>+0(SB), Y11
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y9, Y11
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y9, Y11
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y9, Y11
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y9, Y11
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y9, Y11
+	VMULPS       Y4, Y4, Y7
+	VMULPS       Y9, Y9, Y12
+	VFMADD213PS  Y4, Y7, Y6
+	VFMADD213PS  Y9, Y12, Y11
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VADDPS       x3f800000<>+0(SB), Y11, Y11
+	VCVTPS2DQ    Y5, Y5
+	VCVTPS2DQ    Y10, Y10
+	VPSRAD       $0x01, Y5, Y4
+	VPSRAD       $0x01, Y10, Y7
+	VPSUBD       Y4, Y5, Y5
+	VPSUBD       Y7, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPSLLD       $0x17, Y4, Y4
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y4, Y6, Y6
+	VMULPS       Y7, Y11, Y11
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y10, Y10
+	VPSLLD       $0x17, Y5, Y5
+	VPSLLD       $0x17, Y10, Y10
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y10, Y11, Y11
+	VADDPS       x3f800000<>+0(SB), Y6, Y4
+	VADDPS       x3f800000<>+0(SB), Y11, Y6
+	VDIVPS       Y4, Y2, Y4
+	VDIVPS       Y6, Y2, Y6
+	VSUBPS       Y4, Y2, Y5
+	VSUBPS       Y6, Y2, Y7
+	VFMADD213PS  Y2, Y3, Y5
+	VFMADD213PS  Y2, Y8, Y7
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y6, Y7, Y7
+	VMULPS       (BX)(SI*4), Y5, Y5
+	VMULPS       32(BX)(SI*4), Y7, Y7
+	VMOVNTPS     Y5, (CX)(SI*4)
+	VMOVNTPS     Y7, 32(CX)(SI*4)
+	ADDQ         $0x00000010, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func swigluAVX2(n int, dst *float32, gate *float32, up *float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·swigluAVX2(SB), $0-32
@@ -1151,6 +1648,84 @@ loop:
 	VMULPS       32(BX)(SI*4), Y4, Y4
 	VMOVUPS      Y3, (CX)(SI*4)
 	VMOVUPS      Y4, 32(CX)(SI*4)
+	ADDQ         $0x00000010, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func swigluPastAVX2(n int, dst *float32, gate *float32, up *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·swigluPastAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    gate+16(FP), DX
+	MOVQ    up+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y2
+	VMOVUPS      32(DX)(SI*4), Y7
+	VPXOR        x80000000<>+0(SB), Y2, Y3
+	VPXOR        x80000000<>+0(SB), Y7, Y8
+	VMINPS       Y3, Y0, Y3
+	VMINPS       Y8, Y0, Y8
+	VMAXPS       Y3, Y1, Y3
+	VMAXPS       Y8, Y1, Y8
+	VMULPS       x3fb8aa3b<>+0(SB), Y3, Y4
+	VMULPS       x3fb8aa3b<>+0(SB), Y8, Y9
+	VROUNDPS     $0x08, Y4, Y4
+	VROUNDPS     $0x08, Y9, Y9
+	VFNMADD231PS x3f318000<>+0(SB), Y4, Y3
+	VFNMADD231PS x3f318000<>+0(SB), Y9, Y8
+	VFNMADD231PS xb95e8083<>+0(SB), Y4, Y3
+	VFNMADD231PS xb95e8083<>+0(SB), Y9, Y8
+	VMOVUPS      x39506967<>+0(SB), Y5
+	VMOVUPS      x39506967<>+0(SB), Y10
+	VFMADD213PS  x3ab743ce<>+0(SB), Y3, Y5
+	VFMADD213PS  x3ab743ce<>+0(SB), Y8, Y10
+	VFMADD213PS  x3c088908<>+0(SB), Y3, Y5
+	VFMADD213PS  x3c088908<>+0(SB), Y8, Y10
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y3, Y5
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y8, Y10
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y3, Y5
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y8, Y10
+	VFMADD213PS  x3f000000<>+0(SB), Y3, Y5
+	VFMADD213PS  x3f000000<>+0(SB), Y8, Y10
+	VMULPS       Y3, Y3, Y6
+	VMULPS       Y8, Y8, Y11
+	VFMADD213PS  Y3, Y6, Y5
+	VFMADD213PS  Y8, Y11, Y10
+	VADDPS       x3f800000<>+0(SB), Y5, Y5
+	VADDPS       x3f800000<>+0(SB), Y10, Y10
+	VCVTPS2DQ    Y4, Y4
+	VCVTPS2DQ    Y9, Y9
+	VPSRAD       $0x01, Y4, Y3
+	VPSRAD       $0x01, Y9, Y6
+	VPSUBD       Y3, Y4, Y4
+	VPSUBD       Y6, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y3, Y3
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y3, Y5, Y5
+	VMULPS       Y6, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y9, Y9
+	VPSLLD       $0x17, Y4, Y4
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y4, Y5, Y5
+	VMULPS       Y9, Y10, Y10
+	VADDPS       x3f800000<>+0(SB), Y5, Y3
+	VADDPS       x3f800000<>+0(SB), Y10, Y4
+	VDIVPS       Y3, Y2, Y3
+	VDIVPS       Y4, Y7, Y4
+	VMULPS       (BX)(SI*4), Y3, Y3
+	VMULPS       32(BX)(SI*4), Y4, Y4
+	VMOVNTPS     Y3, (CX)(SI*4)
+	VMOVNTPS     Y4, 32(CX)(SI*4)
 	ADDQ         $0x00000010, SI
 	CMPQ         SI, AX
 	JL           loop
@@ -1371,6 +1946,87 @@ DATA xbfcc422a<>+56(SB)/4, $0xbfcc422a
 DATA xbfcc422a<>+60(SB)/4, $0xbfcc422a
 GLOBL xbfcc422a<>(SB), RODATA|NOPTR, $64
 
+// func geluTanhPastAVX2(n int, dst *float32, src *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluTanhPastAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y2
+	VMOVUPS      32(DX)(BX*4), Y5
+	VMULPS       Y2, Y2, Y3
+	VMULPS       Y5, Y5, Y6
+	VMOVUPS      xbd922279<>+0(SB), Y4
+	VMOVUPS      xbd922279<>+0(SB), Y7
+	VFMADD213PS  xbfcc422a<>+0(SB), Y3, Y4
+	VFMADD213PS  xbfcc422a<>+0(SB), Y6, Y7
+	VMULPS       Y2, Y4, Y4
+	VMULPS       Y5, Y7, Y7
+	VMINPS       Y4, Y0, Y4
+	VMINPS       Y7, Y0, Y7
+	VMAXPS       Y4, Y1, Y4
+	VMAXPS       Y7, Y1, Y7
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y3
+	VMULPS       x3fb8aa3b<>+0(SB), Y7, Y9
+	VROUNDPS     $0x08, Y3, Y3
+	VROUNDPS     $0x08, Y9, Y9
+	VFNMADD231PS x3f318000<>+0(SB), Y3, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y9, Y7
+	VFNMADD231PS xb95e8083<>+0(SB), Y3, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y9, Y7
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VMOVUPS      x39506967<>+0(SB), Y10
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y7, Y10
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y7, Y10
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y7, Y10
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y7, Y10
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y7, Y10
+	VMULPS       Y4, Y4, Y8
+	VMULPS       Y7, Y7, Y11
+	VFMADD213PS  Y4, Y8, Y6
+	VFMADD213PS  Y7, Y11, Y10
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VADDPS       x3f800000<>+0(SB), Y10, Y10
+	VCVTPS2DQ    Y3, Y3
+	VCVTPS2DQ    Y9, Y9
+	VPSRAD       $0x01, Y3, Y4
+	VPSRAD       $0x01, Y9, Y7
+	VPSUBD       Y4, Y3, Y3
+	VPSUBD       Y7, Y9, Y9
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPSLLD       $0x17, Y4, Y4
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y4, Y6, Y6
+	VMULPS       Y7, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPADDD       x0000007f<>+0(SB), Y9, Y9
+	VPSLLD       $0x17, Y3, Y3
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y3, Y6, Y6
+	VMULPS       Y9, Y10, Y10
+	VADDPS       x3f800000<>+0(SB), Y6, Y3
+	VADDPS       x3f800000<>+0(SB), Y10, Y4
+	VDIVPS       Y3, Y2, Y3
+	VDIVPS       Y4, Y5, Y4
+	VMOVNTPS     Y3, (CX)(BX*4)
+	VMOVNTPS     Y4, 32(CX)(BX*4)
+	ADDQ         $0x00000010, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func geluTanhGradAVX2(n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·geluTanhGradAVX2(SB), $0-32
@@ -1545,6 +2201,109 @@ DATA x3fcc422a<>+52(SB)/4, $0x3fcc422a
 DATA x3fcc422a<>+56(SB)/4, $0x3fcc422a
 DATA x3fcc422a<>+60(SB)/4, $0x3fcc422a
 GLOBL x3fcc422a<>(SB), RODATA|NOPTR, $64
+
+// func geluTanhGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluTanhGradPastAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x41180000<>+0(SB), Y2
+	VMOVUPS xc1180000<>+0(SB), Y3
+	VMOVUPS x3f800000<>+0(SB), Y4
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y5
+	VMOVUPS      32(DX)(SI*4), Y11
+	VMINPS       Y5, Y2, Y5
+	VMINPS       Y11, Y2, Y11
+	VMAXPS       Y5, Y3, Y5
+	VMAXPS       Y11, Y3, Y11
+	VMULPS       Y5, Y5, Y6
+	VMULPS       Y11, Y11, Y12
+	VMOVUPS      xbd922279<>+0(SB), Y7
+	VMOVUPS      xbd922279<>+0(SB), Y13
+	VFMADD213PS  xbfcc422a<>+0(SB), Y6, Y7
+	VFMADD213PS  xbfcc422a<>+0(SB), Y12, Y13
+	VMULPS       Y5, Y7, Y7
+	VMULPS       Y11, Y13, Y13
+	VMINPS       Y7, Y0, Y7
+	VMINPS       Y13, Y0, Y13
+	VMAXPS       Y7, Y1, Y7
+	VMAXPS       Y13, Y1, Y13
+	VMULPS       x3fb8aa3b<>+0(SB), Y7, Y8
+	VMULPS       x3fb8aa3b<>+0(SB), Y13, Y14
+	VROUNDPS     $0x08, Y8, Y8
+	VROUNDPS     $0x08, Y14, Y14
+	VFNMADD231PS x3f318000<>+0(SB), Y8, Y7
+	VFNMADD231PS x3f318000<>+0(SB), Y14, Y13
+	VFNMADD231PS xb95e8083<>+0(SB), Y8, Y7
+	VFNMADD231PS xb95e8083<>+0(SB), Y14, Y13
+	VMOVUPS      x39506967<>+0(SB), Y9
+	VMOVUPS      x39506967<>+0(SB), Y15
+	VFMADD213PS  x3ab743ce<>+0(SB), Y7, Y9
+	VFMADD213PS  x3ab743ce<>+0(SB), Y13, Y15
+	VFMADD213PS  x3c088908<>+0(SB), Y7, Y9
+	VFMADD213PS  x3c088908<>+0(SB), Y13, Y15
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y7, Y9
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y13, Y15
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y7, Y9
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y13, Y15
+	VFMADD213PS  x3f000000<>+0(SB), Y7, Y9
+	VFMADD213PS  x3f000000<>+0(SB), Y13, Y15
+	VMULPS       Y7, Y7, Y10
+	VMULPS       Y13, Y13, Y16
+	VFMADD213PS  Y7, Y10, Y9
+	VFMADD213PS  Y13, Y16, Y15
+	VADDPS       x3f800000<>+0(SB), Y9, Y9
+	VADDPS       x3f800000<>+0(SB), Y15, Y15
+	VCVTPS2DQ    Y8, Y8
+	VCVTPS2DQ    Y14, Y14
+	VPSRAD       $0x01, Y8, Y7
+	VPSRAD       $0x01, Y14, Y10
+	VPSUBD       Y7, Y8, Y8
+	VPSUBD       Y10, Y14, Y14
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y10, Y10
+	VPSLLD       $0x17, Y7, Y7
+	VPSLLD       $0x17, Y10, Y10
+	VMULPS       Y7, Y9, Y9
+	VMULPS       Y10, Y15, Y15
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPADDD       x0000007f<>+0(SB), Y14, Y14
+	VPSLLD       $0x17, Y8, Y8
+	VPSLLD       $0x17, Y14, Y14
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y14, Y15, Y15
+	VADDPS       x3f800000<>+0(SB), Y9, Y7
+	VADDPS       x3f800000<>+0(SB), Y15, Y10
+	VDIVPS       Y7, Y4, Y7
+	VDIVPS       Y10, Y4, Y10
+	VMOVUPS      x3e5b33b6<>+0(SB), Y8
+	VMOVUPS      x3e5b33b6<>+0(SB), Y13
+	VFMADD213PS  x3fcc422a<>+0(SB), Y6, Y8
+	VFMADD213PS  x3fcc422a<>+0(SB), Y12, Y13
+	VMULPS       Y7, Y9, Y9
+	VMULPS       Y10, Y15, Y15
+	VMULPS       Y7, Y9, Y9
+	VMULPS       Y10, Y15, Y15
+	VMULPS       Y5, Y9, Y9
+	VMULPS       Y11, Y15, Y15
+	VFMADD213PS  Y7, Y9, Y8
+	VFMADD213PS  Y10, Y15, Y13
+	VMULPS       (BX)(SI*4), Y8, Y8
+	VMULPS       32(BX)(SI*4), Y13, Y13
+	VMOVNTPS     Y8, (CX)(SI*4)
+	VMOVNTPS     Y13, 32(CX)(SI*4)
+	ADDQ         $0x00000010, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
 
 // func geluAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
@@ -1900,6 +2659,126 @@ DATA x3f02c339<>+56(SB)/4, $0x3f02c339
 DATA x3f02c339<>+60(SB)/4, $0x3f02c339
 GLOBL x3f02c339<>(SB), RODATA|NOPTR, $64
 
+// func geluPastAVX2(n int, dst *float32, src *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluPastAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    src+16(FP), DX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x40000000<>+0(SB), Y2
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS      (DX)(BX*4), Y3
+	VMOVUPS      32(DX)(BX*4), Y8
+	VMULPS       xbf000000<>+0(SB), Y3, Y4
+	VMULPS       xbf000000<>+0(SB), Y8, Y9
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y8, Y9, Y9
+	VMINPS       Y4, Y0, Y4
+	VMINPS       Y9, Y0, Y9
+	VMAXPS       Y4, Y1, Y4
+	VMAXPS       Y9, Y1, Y9
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
+	VMULPS       x3fb8aa3b<>+0(SB), Y9, Y10
+	VROUNDPS     $0x08, Y5, Y5
+	VROUNDPS     $0x08, Y10, Y10
+	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y10, Y9
+	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y10, Y9
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VMOVUPS      x39506967<>+0(SB), Y11
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y9, Y11
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y9, Y11
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y9, Y11
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y9, Y11
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y9, Y11
+	VMULPS       Y4, Y4, Y7
+	VMULPS       Y9, Y9, Y12
+	VFMADD213PS  Y4, Y7, Y6
+	VFMADD213PS  Y9, Y12, Y11
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VADDPS       x3f800000<>+0(SB), Y11, Y11
+	VCVTPS2DQ    Y5, Y5
+	VCVTPS2DQ    Y10, Y10
+	VPSRAD       $0x01, Y5, Y4
+	VPSRAD       $0x01, Y10, Y7
+	VPSUBD       Y4, Y5, Y5
+	VPSUBD       Y7, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPSLLD       $0x17, Y4, Y4
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y4, Y6, Y6
+	VMULPS       Y7, Y11, Y11
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y10, Y10
+	VPSLLD       $0x17, Y5, Y5
+	VPSLLD       $0x17, Y10, Y10
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y10, Y11, Y11
+	VPAND        x7fffffff<>+0(SB), Y3, Y4
+	VPAND        x7fffffff<>+0(SB), Y8, Y9
+	VFMADD132PS  x3f3504f3<>+0(SB), Y2, Y4
+	VFMADD132PS  x3f3504f3<>+0(SB), Y2, Y9
+	VDIVPS       Y4, Y2, Y4
+	VDIVPS       Y9, Y2, Y9
+	VADDPS       Y4, Y4, Y5
+	VADDPS       Y9, Y9, Y10
+	VSUBPS       x3f800000<>+0(SB), Y5, Y5
+	VSUBPS       x3f800000<>+0(SB), Y10, Y10
+	VMOVUPS      x3830d63e<>+0(SB), Y7
+	VMOVUPS      x3830d63e<>+0(SB), Y12
+	VFMADD213PS  xb81984f7<>+0(SB), Y5, Y7
+	VFMADD213PS  xb81984f7<>+0(SB), Y10, Y12
+	VFMADD213PS  xb99cf678<>+0(SB), Y5, Y7
+	VFMADD213PS  xb99cf678<>+0(SB), Y10, Y12
+	VFMADD213PS  x39e1cb9d<>+0(SB), Y5, Y7
+	VFMADD213PS  x39e1cb9d<>+0(SB), Y10, Y12
+	VFMADD213PS  x3ac86e00<>+0(SB), Y5, Y7
+	VFMADD213PS  x3ac86e00<>+0(SB), Y10, Y12
+	VFMADD213PS  xbb549018<>+0(SB), Y5, Y7
+	VFMADD213PS  xbb549018<>+0(SB), Y10, Y12
+	VFMADD213PS  xbc302797<>+0(SB), Y5, Y7
+	VFMADD213PS  xbc302797<>+0(SB), Y10, Y12
+	VFMADD213PS  x3c95459c<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c95459c<>+0(SB), Y10, Y12
+	VFMADD213PS  x3e0f16e2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e0f16e2<>+0(SB), Y10, Y12
+	VFMADD213PS  x3eafe9c2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3eafe9c2<>+0(SB), Y10, Y12
+	VFMADD213PS  x3f02c339<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f02c339<>+0(SB), Y10, Y12
+	VMULPS       Y4, Y7, Y7
+	VMULPS       Y9, Y12, Y12
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y11, Y12, Y12
+	VMULPS       x3f000000<>+0(SB), Y7, Y7
+	VMULPS       x3f000000<>+0(SB), Y12, Y12
+	VMOVUPS      x3f800000<>+0(SB), Y4
+	VMOVUPS      x3f800000<>+0(SB), Y5
+	VSUBPS       Y7, Y4, Y4
+	VSUBPS       Y12, Y5, Y5
+	VBLENDVPS    Y3, Y7, Y4, Y4
+	VBLENDVPS    Y8, Y12, Y5, Y5
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y8, Y5, Y5
+	VMOVNTPS     Y4, (CX)(BX*4)
+	VMOVNTPS     Y5, 32(CX)(BX*4)
+	ADDQ         $0x00000010, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func geluGradAVX2(n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·geluGradAVX2(SB), $0-32
@@ -2043,6 +2922,131 @@ DATA x3ecc422a<>+56(SB)/4, $0x3ecc422a
 DATA x3ecc422a<>+60(SB)/4, $0x3ecc422a
 GLOBL x3ecc422a<>(SB), RODATA|NOPTR, $64
 
+// func geluGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluGradPastAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x40000000<>+0(SB), Y2
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS      (DX)(SI*4), Y3
+	VMOVUPS      32(DX)(SI*4), Y8
+	VMULPS       xbf000000<>+0(SB), Y3, Y4
+	VMULPS       xbf000000<>+0(SB), Y8, Y9
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y8, Y9, Y9
+	VMINPS       Y4, Y0, Y4
+	VMINPS       Y9, Y0, Y9
+	VMAXPS       Y4, Y1, Y4
+	VMAXPS       Y9, Y1, Y9
+	VMULPS       x3fb8aa3b<>+0(SB), Y4, Y5
+	VMULPS       x3fb8aa3b<>+0(SB), Y9, Y10
+	VROUNDPS     $0x08, Y5, Y5
+	VROUNDPS     $0x08, Y10, Y10
+	VFNMADD231PS x3f318000<>+0(SB), Y5, Y4
+	VFNMADD231PS x3f318000<>+0(SB), Y10, Y9
+	VFNMADD231PS xb95e8083<>+0(SB), Y5, Y4
+	VFNMADD231PS xb95e8083<>+0(SB), Y10, Y9
+	VMOVUPS      x39506967<>+0(SB), Y6
+	VMOVUPS      x39506967<>+0(SB), Y11
+	VFMADD213PS  x3ab743ce<>+0(SB), Y4, Y6
+	VFMADD213PS  x3ab743ce<>+0(SB), Y9, Y11
+	VFMADD213PS  x3c088908<>+0(SB), Y4, Y6
+	VFMADD213PS  x3c088908<>+0(SB), Y9, Y11
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y9, Y11
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y9, Y11
+	VFMADD213PS  x3f000000<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f000000<>+0(SB), Y9, Y11
+	VMULPS       Y4, Y4, Y7
+	VMULPS       Y9, Y9, Y12
+	VFMADD213PS  Y4, Y7, Y6
+	VFMADD213PS  Y9, Y12, Y11
+	VADDPS       x3f800000<>+0(SB), Y6, Y6
+	VADDPS       x3f800000<>+0(SB), Y11, Y11
+	VCVTPS2DQ    Y5, Y5
+	VCVTPS2DQ    Y10, Y10
+	VPSRAD       $0x01, Y5, Y4
+	VPSRAD       $0x01, Y10, Y7
+	VPSUBD       Y4, Y5, Y5
+	VPSUBD       Y7, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPSLLD       $0x17, Y4, Y4
+	VPSLLD       $0x17, Y7, Y7
+	VMULPS       Y4, Y6, Y6
+	VMULPS       Y7, Y11, Y11
+	VPADDD       x0000007f<>+0(SB), Y5, Y5
+	VPADDD       x0000007f<>+0(SB), Y10, Y10
+	VPSLLD       $0x17, Y5, Y5
+	VPSLLD       $0x17, Y10, Y10
+	VMULPS       Y5, Y6, Y6
+	VMULPS       Y10, Y11, Y11
+	VPAND        x7fffffff<>+0(SB), Y3, Y4
+	VPAND        x7fffffff<>+0(SB), Y8, Y9
+	VFMADD132PS  x3f3504f3<>+0(SB), Y2, Y4
+	VFMADD132PS  x3f3504f3<>+0(SB), Y2, Y9
+	VDIVPS       Y4, Y2, Y4
+	VDIVPS       Y9, Y2, Y9
+	VADDPS       Y4, Y4, Y5
+	VADDPS       Y9, Y9, Y10
+	VSUBPS       x3f800000<>+0(SB), Y5, Y5
+	VSUBPS       x3f800000<>+0(SB), Y10, Y10
+	VMOVUPS      x3830d63e<>+0(SB), Y7
+	VMOVUPS      x3830d63e<>+0(SB), Y12
+	VFMADD213PS  xb81984f7<>+0(SB), Y5, Y7
+	VFMADD213PS  xb81984f7<>+0(SB), Y10, Y12
+	VFMADD213PS  xb99cf678<>+0(SB), Y5, Y7
+	VFMADD213PS  xb99cf678<>+0(SB), Y10, Y12
+	VFMADD213PS  x39e1cb9d<>+0(SB), Y5, Y7
+	VFMADD213PS  x39e1cb9d<>+0(SB), Y10, Y12
+	VFMADD213PS  x3ac86e00<>+0(SB), Y5, Y7
+	VFMADD213PS  x3ac86e00<>+0(SB), Y10, Y12
+	VFMADD213PS  xbb549018<>+0(SB), Y5, Y7
+	VFMADD213PS  xbb549018<>+0(SB), Y10, Y12
+	VFMADD213PS  xbc302797<>+0(SB), Y5, Y7
+	VFMADD213PS  xbc302797<>+0(SB), Y10, Y12
+	VFMADD213PS  x3c95459c<>+0(SB), Y5, Y7
+	VFMADD213PS  x3c95459c<>+0(SB), Y10, Y12
+	VFMADD213PS  x3e0f16e2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3e0f16e2<>+0(SB), Y10, Y12
+	VFMADD213PS  x3eafe9c2<>+0(SB), Y5, Y7
+	VFMADD213PS  x3eafe9c2<>+0(SB), Y10, Y12
+	VFMADD213PS  x3f02c339<>+0(SB), Y5, Y7
+	VFMADD213PS  x3f02c339<>+0(SB), Y10, Y12
+	VMULPS       Y4, Y7, Y7
+	VMULPS       Y9, Y12, Y12
+	VMULPS       Y6, Y7, Y7
+	VMULPS       Y11, Y12, Y12
+	VMULPS       x3f000000<>+0(SB), Y7, Y7
+	VMULPS       x3f000000<>+0(SB), Y12, Y12
+	VMOVUPS      x3f800000<>+0(SB), Y4
+	VMOVUPS      x3f800000<>+0(SB), Y5
+	VSUBPS       Y7, Y4, Y4
+	VSUBPS       Y12, Y5, Y5
+	VBLENDVPS    Y3, Y7, Y4, Y4
+	VBLENDVPS    Y8, Y12, Y5, Y5
+	VMULPS       x3ecc422a<>+0(SB), Y6, Y6
+	VMULPS       x3ecc422a<>+0(SB), Y11, Y11
+	VFMADD231PS  Y3, Y6, Y4
+	VFMADD231PS  Y8, Y11, Y5
+	VMULPS       (BX)(SI*4), Y4, Y4
+	VMULPS       32(BX)(SI*4), Y5, Y5
+	VMOVNTPS     Y4, (CX)(SI*4)
+	VMOVNTPS     Y5, 32(CX)(SI*4)
+	ADDQ         $0x00000010, SI
+	CMPQ         SI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
 // func addAVX2(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX
 TEXT ·addAVX2(SB), $0-32
@@ -2062,6 +3066,28 @@ loop:
 	ADDQ    $0x00000010, SI
 	CMPQ    SI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func addPastAVX2(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX
+TEXT ·addPastAVX2(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Y0
+	VADDPS   (BX)(SI*4), Y0, Y0
+	VMOVNTPS Y0, (CX)(SI*4)
+	VMOVUPS  32(DX)(SI*4), Y0
+	VADDPS   32(BX)(SI*4), Y0, Y0
+	VMOVNTPS Y0, 32(CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -2087,6 +3113,28 @@ loop:
 	VZEROUPPER
 	RET
 
+// func subPastAVX2(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX
+TEXT ·subPastAVX2(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Y0
+	VSUBPS   (BX)(SI*4), Y0, Y0
+	VMOVNTPS Y0, (CX)(SI*4)
+	VMOVUPS  32(DX)(SI*4), Y0
+	VSUBPS   32(BX)(SI*4), Y0, Y0
+	VMOVNTPS Y0, 32(CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func mulAVX2(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX
 TEXT ·mulAVX2(SB), $0-32
@@ -2109,6 +3157,28 @@ loop:
 	VZEROUPPER
 	RET
 
+// func mulPastAVX2(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX
+TEXT ·mulPastAVX2(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Y0
+	VMULPS   (BX)(SI*4), Y0, Y0
+	VMOVNTPS Y0, (CX)(SI*4)
+	VMOVUPS  32(DX)(SI*4), Y0
+	VMULPS   32(BX)(SI*4), Y0, Y0
+	VMOVNTPS Y0, 32(CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func divAVX2(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX
 TEXT ·divAVX2(SB), $0-32
@@ -2128,6 +3198,28 @@ loop:
 	ADDQ    $0x00000010, SI
 	CMPQ    SI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func divPastAVX2(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX
+TEXT ·divPastAVX2(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Y0
+	VDIVPS   (BX)(SI*4), Y0, Y0
+	VMOVNTPS Y0, (CX)(SI*4)
+	VMOVUPS  32(DX)(SI*4), Y0
+	VDIVPS   32(BX)(SI*4), Y0, Y0
+	VMOVNTPS Y0, 32(CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -2157,6 +3249,32 @@ loop:
 	VZEROUPPER
 	RET
 
+// func axpbyPastAVX2(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+// Requires: AVX
+TEXT ·axpbyPastAVX2(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         y+24(FP), BX
+	VBROADCASTSS a+32(FP), Y0
+	VBROADCASTSS b+36(FP), Y1
+	XORQ         SI, SI
+
+loop:
+	VMULPS   (DX)(SI*4), Y0, Y2
+	VMULPS   (BX)(SI*4), Y1, Y3
+	VADDPS   Y3, Y2, Y2
+	VMOVNTPS Y2, (CX)(SI*4)
+	VMULPS   32(DX)(SI*4), Y0, Y2
+	VMULPS   32(BX)(SI*4), Y1, Y3
+	VADDPS   Y3, Y2, Y2
+	VMOVNTPS Y2, 32(CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func affineAVX2(n int, dst *float32, x *float32, a float32, b float32)
 // Requires: AVX
 TEXT ·affineAVX2(SB), $0-32
@@ -2177,6 +3295,29 @@ loop:
 	ADDQ    $0x00000010, BX
 	CMPQ    BX, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func affinePastAVX2(n int, dst *float32, x *float32, a float32, b float32)
+// Requires: AVX
+TEXT ·affinePastAVX2(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS a+24(FP), Y0
+	VBROADCASTSS b+28(FP), Y1
+	XORQ         BX, BX
+
+loop:
+	VMULPS   (DX)(BX*4), Y0, Y2
+	VADDPS   Y1, Y2, Y2
+	VMOVNTPS Y2, (CX)(BX*4)
+	VMULPS   32(DX)(BX*4), Y0, Y2
+	VADDPS   Y1, Y2, Y2
+	VMOVNTPS Y2, 32(CX)(BX*4)
+	ADDQ     $0x00000010, BX
+	CMPQ     BX, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -2284,6 +3425,28 @@ DATA x00000000<>+56(SB)/4, $0x00000000
 DATA x00000000<>+60(SB)/4, $0x00000000
 GLOBL x00000000<>(SB), RODATA|NOPTR, $64
 
+// func reluPastAVX2(n int, dst *float32, x *float32)
+// Requires: AVX
+TEXT ·reluPastAVX2(SB), $0-24
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	VMOVUPS x00000000<>+0(SB), Y0
+	XORQ    BX, BX
+
+loop:
+	VMOVUPS  (DX)(BX*4), Y1
+	VMAXPS   Y1, Y0, Y1
+	VMOVNTPS Y1, (CX)(BX*4)
+	VMOVUPS  32(DX)(BX*4), Y1
+	VMAXPS   Y1, Y0, Y1
+	VMOVNTPS Y1, 32(CX)(BX*4)
+	ADDQ     $0x00000010, BX
+	CMPQ     BX, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func reluGradAVX2(n int, dst *float32, y *float32, dy *float32)
 // Requires: AVX
 TEXT ·reluGradAVX2(SB), $0-32
@@ -2311,6 +3474,33 @@ loop:
 	VZEROUPPER
 	RET
 
+// func reluGradPastAVX2(n int, dst *float32, y *float32, dy *float32)
+// Requires: AVX
+TEXT ·reluGradPastAVX2(SB), $0-32
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    y+16(FP), DX
+	MOVQ    dy+24(FP), BX
+	VMOVUPS x00000000<>+0(SB), Y0
+	XORQ    SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Y1
+	VMOVUPS  (BX)(SI*4), Y2
+	VCMPPS   $0x0e, Y0, Y1, Y1
+	VANDPS   Y1, Y2, Y2
+	VMOVNTPS Y2, (CX)(SI*4)
+	VMOVUPS  32(DX)(SI*4), Y1
+	VMOVUPS  32(BX)(SI*4), Y2
+	VCMPPS   $0x0e, Y0, Y1, Y1
+	VANDPS   Y1, Y2, Y2
+	VMOVNTPS Y2, 32(CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func softmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
 // Requires: AVX
 TEXT ·softmaxGradAVX2(SB), $0-36
@@ -2333,6 +3523,31 @@ loop:
 	ADDQ    $0x00000010, SI
 	CMPQ    SI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func softmaxGradPastAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
+// Requires: AVX
+TEXT ·softmaxGradPastAVX2(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS dot+32(FP), Y0
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS  (BX)(SI*4), Y1
+	VSUBPS   Y0, Y1, Y1
+	VMULPS   (DX)(SI*4), Y1, Y1
+	VMOVNTPS Y1, (CX)(SI*4)
+	VMOVUPS  32(BX)(SI*4), Y1
+	VSUBPS   Y0, Y1, Y1
+	VMULPS   32(DX)(SI*4), Y1, Y1
+	VMOVNTPS Y1, 32(CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -2390,6 +3605,38 @@ loop:
 	VCVTPD2PSY  Y2, X1
 	VINSERTF128 $0x01, X1, Y3, Y1
 	VMOVUPS     Y1, 32(CX)(BX*4)
+	ADDQ        $0x00000010, BX
+	CMPQ        BX, AX
+	JL          loop
+	VZEROUPPER
+	RET
+
+// func subWidePastAVX2(n int, dst *float32, x *float32, c float64)
+// Requires: AVX
+TEXT ·subWidePastAVX2(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSD c+24(FP), Y0
+	XORQ         BX, BX
+
+loop:
+	VCVTPS2PD   (DX)(BX*4), Y1
+	VCVTPS2PD   16(DX)(BX*4), Y2
+	VSUBPD      Y0, Y1, Y1
+	VSUBPD      Y0, Y2, Y2
+	VCVTPD2PSY  Y1, X3
+	VCVTPD2PSY  Y2, X1
+	VINSERTF128 $0x01, X1, Y3, Y1
+	VMOVNTPS    Y1, (CX)(BX*4)
+	VCVTPS2PD   32(DX)(BX*4), Y1
+	VCVTPS2PD   48(DX)(BX*4), Y2
+	VSUBPD      Y0, Y1, Y1
+	VSUBPD      Y0, Y2, Y2
+	VCVTPD2PSY  Y1, X3
+	VCVTPD2PSY  Y2, X1
+	VINSERTF128 $0x01, X1, Y3, Y1
+	VMOVNTPS    Y1, 32(CX)(BX*4)
 	ADDQ        $0x00000010, BX
 	CMPQ        BX, AX
 	JL          loop
@@ -2636,6 +3883,31 @@ loop:
 	VZEROUPPER
 	RET
 
+// func normalizePastAVX2(n int, dst *float32, x *float32, m float32, s float32)
+// Requires: AVX
+TEXT ·normalizePastAVX2(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS m+24(FP), Y0
+	VBROADCASTSS s+28(FP), Y1
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS  (DX)(BX*4), Y2
+	VSUBPS   Y0, Y2, Y2
+	VMULPS   Y1, Y2, Y2
+	VMOVNTPS Y2, (CX)(BX*4)
+	VMOVUPS  32(DX)(BX*4), Y2
+	VSUBPS   Y0, Y2, Y2
+	VMULPS   Y1, Y2, Y2
+	VMOVNTPS Y2, 32(CX)(BX*4)
+	ADDQ     $0x00000010, BX
+	CMPQ     BX, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func normalizeScaleAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 // Requires: AVX
 TEXT ·normalizeScaleAVX2(SB), $0-40
@@ -2661,6 +3933,34 @@ loop:
 	ADDQ    $0x00000010, SI
 	CMPQ    SI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func normalizeScalePastAVX2(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+// Requires: AVX
+TEXT ·normalizeScalePastAVX2(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	VBROADCASTSS m+32(FP), Y0
+	VBROADCASTSS s+36(FP), Y1
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Y2
+	VSUBPS   Y0, Y2, Y2
+	VMULPS   Y1, Y2, Y2
+	VMULPS   (BX)(SI*4), Y2, Y2
+	VMOVNTPS Y2, (CX)(SI*4)
+	VMOVUPS  32(DX)(SI*4), Y2
+	VSUBPS   Y0, Y2, Y2
+	VMULPS   Y1, Y2, Y2
+	VMULPS   32(BX)(SI*4), Y2, Y2
+	VMOVNTPS Y2, 32(CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -2692,6 +3992,37 @@ loop:
 	ADDQ    $0x00000010, DI
 	CMPQ    DI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func normalizeAffinePastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+// Requires: AVX
+TEXT ·normalizeAffinePastAVX2(SB), $0-48
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         b+32(FP), SI
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS s+44(FP), Y1
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS  (DX)(DI*4), Y2
+	VSUBPS   Y0, Y2, Y2
+	VMULPS   Y1, Y2, Y2
+	VMULPS   (BX)(DI*4), Y2, Y2
+	VADDPS   (SI)(DI*4), Y2, Y2
+	VMOVNTPS Y2, (CX)(DI*4)
+	VMOVUPS  32(DX)(DI*4), Y2
+	VSUBPS   Y0, Y2, Y2
+	VMULPS   Y1, Y2, Y2
+	VMULPS   32(BX)(DI*4), Y2, Y2
+	VADDPS   32(SI)(DI*4), Y2, Y2
+	VMOVNTPS Y2, 32(CX)(DI*4)
+	ADDQ     $0x00000010, DI
+	CMPQ     DI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -2800,6 +4131,48 @@ loop:
 	ADDQ    $0x00000010, DI
 	CMPQ    DI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func normGradPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+// Requires: AVX
+TEXT ·normGradPastAVX2(SB), $0-60
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	MOVQ         w+32(FP), SI
+	VBROADCASTSS m+40(FP), Y0
+	VBROADCASTSS s+44(FP), Y1
+	VBROADCASTSS a+48(FP), Y2
+	VBROADCASTSS b+52(FP), Y3
+	VBROADCASTSS f+56(FP), Y4
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS  (BX)(DI*4), Y5
+	VMULPS   (SI)(DI*4), Y5, Y5
+	VSUBPS   Y2, Y5, Y5
+	VMOVUPS  (DX)(DI*4), Y6
+	VSUBPS   Y0, Y6, Y6
+	VMULPS   Y1, Y6, Y6
+	VMULPS   Y3, Y6, Y6
+	VSUBPS   Y6, Y5, Y5
+	VMULPS   Y4, Y5, Y5
+	VMOVNTPS Y5, (CX)(DI*4)
+	VMOVUPS  32(BX)(DI*4), Y5
+	VMULPS   32(SI)(DI*4), Y5, Y5
+	VSUBPS   Y2, Y5, Y5
+	VMOVUPS  32(DX)(DI*4), Y6
+	VSUBPS   Y0, Y6, Y6
+	VMULPS   Y1, Y6, Y6
+	VMULPS   Y3, Y6, Y6
+	VSUBPS   Y6, Y5, Y5
+	VMULPS   Y4, Y5, Y5
+	VMOVNTPS Y5, 32(CX)(DI*4)
+	ADDQ     $0x00000010, DI
+	CMPQ     DI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -4156,6 +5529,145 @@ end:
 	VZEROUPPER
 	RET
 
+// func expPastAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
+// Requires: AVX, AVX512F
+TEXT ·expPastAVX512(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         src+16(FP), DX
+	VBROADCASTSS shift+24(FP), Z0
+	VBROADCASTSS scale+28(FP), Z1
+	VBROADCASTSS factor+32(FP), Z2
+	VBROADCASTSS x42b20000<>+0(SB), Z3
+	VBROADCASTSS xc2d00000<>+0(SB), Z4
+	XORQ         BX, BX
+	MOVQ         AX, SI
+	SUBQ         $0x00000040, SI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(BX*4), Z5
+	VMOVUPS           64(DX)(BX*4), Z9
+	VMOVUPS           128(DX)(BX*4), Z13
+	VMOVUPS           192(DX)(BX*4), Z17
+	VSUBPS            Z0, Z5, Z5
+	VSUBPS            Z0, Z9, Z9
+	VSUBPS            Z0, Z13, Z13
+	VSUBPS            Z0, Z17, Z17
+	VMULPS            Z1, Z5, Z5
+	VMULPS            Z1, Z9, Z9
+	VMULPS            Z1, Z13, Z13
+	VMULPS            Z1, Z17, Z17
+	VMINPS            Z5, Z3, Z5
+	VMINPS            Z9, Z3, Z9
+	VMINPS            Z13, Z3, Z13
+	VMINPS            Z17, Z3, Z17
+	VMAXPS            Z5, Z4, Z5
+	VMAXPS            Z9, Z4, Z9
+	VMAXPS            Z13, Z4, Z13
+	VMAXPS            Z17, Z4, Z17
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z5, Z6
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z9, Z10
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z13, Z14
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z17, Z18
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VRNDSCALEPS       $0x08, Z10, Z10
+	VRNDSCALEPS       $0x08, Z14, Z14
+	VRNDSCALEPS       $0x08, Z18, Z18
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z6, Z5
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z10, Z9
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z14, Z13
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z18, Z17
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z6, Z5
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z10, Z9
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z14, Z13
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z18, Z17
+	VBROADCASTSS      x39506967<>+0(SB), Z7
+	VBROADCASTSS      x39506967<>+0(SB), Z11
+	VBROADCASTSS      x39506967<>+0(SB), Z15
+	VBROADCASTSS      x39506967<>+0(SB), Z19
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z17, Z19
+	VMULPS            Z5, Z5, Z8
+	VMULPS            Z9, Z9, Z12
+	VMULPS            Z13, Z13, Z16
+	VMULPS            Z17, Z17, Z20
+	VFMADD213PS       Z5, Z8, Z7
+	VFMADD213PS       Z9, Z12, Z11
+	VFMADD213PS       Z13, Z16, Z15
+	VFMADD213PS       Z17, Z20, Z19
+	VADDPS.BCST       x3f800000<>+0(SB), Z7, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z11, Z11
+	VADDPS.BCST       x3f800000<>+0(SB), Z15, Z15
+	VADDPS.BCST       x3f800000<>+0(SB), Z19, Z19
+	VSCALEFPS         Z6, Z7, Z7
+	VSCALEFPS         Z10, Z11, Z11
+	VSCALEFPS         Z14, Z15, Z15
+	VSCALEFPS         Z18, Z19, Z19
+	VMULPS            Z2, Z7, Z7
+	VMULPS            Z2, Z11, Z11
+	VMULPS            Z2, Z15, Z15
+	VMULPS            Z2, Z19, Z19
+	VMOVNTPS          Z7, (CX)(BX*4)
+	VMOVNTPS          Z11, 64(CX)(BX*4)
+	VMOVNTPS          Z15, 128(CX)(BX*4)
+	VMOVNTPS          Z19, 192(CX)(BX*4)
+	ADDQ              $0x00000040, BX
+	CMPQ              BX, SI
+	JLE               flight
+
+rest:
+	CMPQ BX, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(BX*4), Z5
+	VSUBPS            Z0, Z5, Z5
+	VMULPS            Z1, Z5, Z5
+	VMINPS            Z5, Z3, Z5
+	VMAXPS            Z5, Z4, Z5
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z5, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z6, Z5
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z6, Z5
+	VBROADCASTSS      x39506967<>+0(SB), Z7
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z5, Z7
+	VMULPS            Z5, Z5, Z8
+	VFMADD213PS       Z5, Z8, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z7, Z7
+	VSCALEFPS         Z6, Z7, Z7
+	VMULPS            Z2, Z7, Z7
+	VMOVNTPS          Z7, (CX)(BX*4)
+	ADDQ              $0x00000010, BX
+	CMPQ              BX, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
 // func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
 // Requires: AVX, AVX512F
 TEXT ·expSumAVX512(SB), $0-40
@@ -4603,6 +6115,139 @@ end:
 	VZEROUPPER
 	RET
 
+// func logSoftmaxGradPastAVX512(n int, dst *float32, y *float32, dy *float32, sum float32)
+// Requires: AVX, AVX512F
+TEXT ·logSoftmaxGradPastAVX512(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS sum+32(FP), Z0
+	VBROADCASTSS x42b20000<>+0(SB), Z1
+	VBROADCASTSS xc2d00000<>+0(SB), Z2
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(SI*4), Z3
+	VMOVUPS           64(DX)(SI*4), Z7
+	VMOVUPS           128(DX)(SI*4), Z11
+	VMOVUPS           192(DX)(SI*4), Z15
+	VMINPS            Z3, Z1, Z3
+	VMINPS            Z7, Z1, Z7
+	VMINPS            Z11, Z1, Z11
+	VMINPS            Z15, Z1, Z15
+	VMAXPS            Z3, Z2, Z3
+	VMAXPS            Z7, Z2, Z7
+	VMAXPS            Z11, Z2, Z11
+	VMAXPS            Z15, Z2, Z15
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z3, Z4
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z7, Z8
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z11, Z12
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z15, Z16
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z8, Z7
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z12, Z11
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z16, Z15
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z8, Z7
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z12, Z11
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z16, Z15
+	VBROADCASTSS      x39506967<>+0(SB), Z5
+	VBROADCASTSS      x39506967<>+0(SB), Z9
+	VBROADCASTSS      x39506967<>+0(SB), Z13
+	VBROADCASTSS      x39506967<>+0(SB), Z17
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z15, Z17
+	VMULPS            Z3, Z3, Z6
+	VMULPS            Z7, Z7, Z10
+	VMULPS            Z11, Z11, Z14
+	VMULPS            Z15, Z15, Z18
+	VFMADD213PS       Z3, Z6, Z5
+	VFMADD213PS       Z7, Z10, Z9
+	VFMADD213PS       Z11, Z14, Z13
+	VFMADD213PS       Z15, Z18, Z17
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z9, Z9
+	VADDPS.BCST       x3f800000<>+0(SB), Z13, Z13
+	VADDPS.BCST       x3f800000<>+0(SB), Z17, Z17
+	VSCALEFPS         Z4, Z5, Z5
+	VSCALEFPS         Z8, Z9, Z9
+	VSCALEFPS         Z12, Z13, Z13
+	VSCALEFPS         Z16, Z17, Z17
+	VMOVUPS           (BX)(SI*4), Z3
+	VMOVUPS           64(BX)(SI*4), Z4
+	VMOVUPS           128(BX)(SI*4), Z6
+	VMOVUPS           192(BX)(SI*4), Z7
+	VFNMADD231PS      Z0, Z5, Z3
+	VFNMADD231PS      Z0, Z9, Z4
+	VFNMADD231PS      Z0, Z13, Z6
+	VFNMADD231PS      Z0, Z17, Z7
+	VMOVNTPS          Z3, (CX)(SI*4)
+	VMOVNTPS          Z4, 64(CX)(SI*4)
+	VMOVNTPS          Z6, 128(CX)(SI*4)
+	VMOVNTPS          Z7, 192(CX)(SI*4)
+	ADDQ              $0x00000040, SI
+	CMPQ              SI, DI
+	JLE               flight
+
+rest:
+	CMPQ SI, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(SI*4), Z3
+	VMINPS            Z3, Z1, Z3
+	VMAXPS            Z3, Z2, Z3
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z4, Z3
+	VBROADCASTSS      x39506967<>+0(SB), Z5
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z3, Z5
+	VMULPS            Z3, Z3, Z6
+	VFMADD213PS       Z3, Z6, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VSCALEFPS         Z4, Z5, Z5
+	VMOVUPS           (BX)(SI*4), Z3
+	VFNMADD231PS      Z0, Z5, Z3
+	VMOVNTPS          Z3, (CX)(SI*4)
+	ADDQ              $0x00000010, SI
+	CMPQ              SI, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
 // func tanhAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512F
 TEXT ·tanhAVX512(SB), $0-24
@@ -4820,6 +6465,223 @@ end:
 	VZEROUPPER
 	RET
 
+// func tanhPastAVX512(n int, dst *float32, src *float32)
+// Requires: AVX, AVX512F
+TEXT ·tanhPastAVX512(SB), $0-24
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         src+16(FP), DX
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	VBROADCASTSS x3f200000<>+0(SB), Z2
+	XORQ         BX, BX
+	MOVQ         AX, SI
+	SUBQ         $0x00000040, SI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(BX*4), Z3
+	VMOVUPS           64(DX)(BX*4), Z9
+	VMOVUPS           128(DX)(BX*4), Z15
+	VMOVUPS           192(DX)(BX*4), Z21
+	VPANDD.BCST       x7fffffff<>+0(SB), Z3, Z4
+	VPANDD.BCST       x7fffffff<>+0(SB), Z9, Z10
+	VPANDD.BCST       x7fffffff<>+0(SB), Z15, Z16
+	VPANDD.BCST       x7fffffff<>+0(SB), Z21, Z22
+	VADDPS            Z4, Z4, Z5
+	VADDPS            Z10, Z10, Z11
+	VADDPS            Z16, Z16, Z17
+	VADDPS            Z22, Z22, Z23
+	VMINPS            Z5, Z0, Z5
+	VMINPS            Z11, Z0, Z11
+	VMINPS            Z17, Z0, Z17
+	VMINPS            Z23, Z0, Z23
+	VMAXPS            Z5, Z1, Z5
+	VMAXPS            Z11, Z1, Z11
+	VMAXPS            Z17, Z1, Z17
+	VMAXPS            Z23, Z1, Z23
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z5, Z6
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z11, Z12
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z17, Z18
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z23, Z24
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VRNDSCALEPS       $0x08, Z18, Z18
+	VRNDSCALEPS       $0x08, Z24, Z24
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z6, Z5
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z12, Z11
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z18, Z17
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z24, Z23
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z6, Z5
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z12, Z11
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z18, Z17
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z24, Z23
+	VBROADCASTSS      x39506967<>+0(SB), Z7
+	VBROADCASTSS      x39506967<>+0(SB), Z13
+	VBROADCASTSS      x39506967<>+0(SB), Z19
+	VBROADCASTSS      x39506967<>+0(SB), Z25
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z23, Z25
+	VMULPS            Z5, Z5, Z8
+	VMULPS            Z11, Z11, Z14
+	VMULPS            Z17, Z17, Z20
+	VMULPS            Z23, Z23, Z26
+	VFMADD213PS       Z5, Z8, Z7
+	VFMADD213PS       Z11, Z14, Z13
+	VFMADD213PS       Z17, Z20, Z19
+	VFMADD213PS       Z23, Z26, Z25
+	VADDPS.BCST       x3f800000<>+0(SB), Z7, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z13, Z13
+	VADDPS.BCST       x3f800000<>+0(SB), Z19, Z19
+	VADDPS.BCST       x3f800000<>+0(SB), Z25, Z25
+	VSCALEFPS         Z6, Z7, Z7
+	VSCALEFPS         Z12, Z13, Z13
+	VSCALEFPS         Z18, Z19, Z19
+	VSCALEFPS         Z24, Z25, Z25
+	VADDPS.BCST       x3f800000<>+0(SB), Z7, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z13, Z13
+	VADDPS.BCST       x3f800000<>+0(SB), Z19, Z19
+	VADDPS.BCST       x3f800000<>+0(SB), Z25, Z25
+	VBROADCASTSS      x40000000<>+0(SB), Z5
+	VBROADCASTSS      x40000000<>+0(SB), Z8
+	VBROADCASTSS      x40000000<>+0(SB), Z12
+	VBROADCASTSS      x40000000<>+0(SB), Z17
+	VBROADCASTSS      x3f800000<>+0(SB), Z6
+	VBROADCASTSS      x3f800000<>+0(SB), Z11
+	VBROADCASTSS      x3f800000<>+0(SB), Z14
+	VBROADCASTSS      x3f800000<>+0(SB), Z18
+	VDIVPS            Z7, Z5, Z5
+	VDIVPS            Z13, Z8, Z8
+	VDIVPS            Z19, Z12, Z12
+	VDIVPS            Z25, Z17, Z17
+	VSUBPS            Z5, Z6, Z6
+	VSUBPS            Z8, Z11, Z11
+	VSUBPS            Z12, Z14, Z14
+	VSUBPS            Z17, Z18, Z18
+	VMULPS            Z3, Z3, Z5
+	VMULPS            Z9, Z9, Z8
+	VMULPS            Z15, Z15, Z13
+	VMULPS            Z21, Z21, Z19
+	VBROADCASTSS      xbbbaf0ea<>+0(SB), Z7
+	VBROADCASTSS      xbbbaf0ea<>+0(SB), Z12
+	VBROADCASTSS      xbbbaf0ea<>+0(SB), Z17
+	VBROADCASTSS      xbbbaf0ea<>+0(SB), Z20
+	VFMADD213PS.BCST  x3ca9134e<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3ca9134e<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  x3ca9134e<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  x3ca9134e<>+0(SB), Z19, Z20
+	VFMADD213PS.BCST  xbd5c1e2d<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbd5c1e2d<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  xbd5c1e2d<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  xbd5c1e2d<>+0(SB), Z19, Z20
+	VFMADD213PS.BCST  x3e088393<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e088393<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  x3e088393<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  x3e088393<>+0(SB), Z19, Z20
+	VFMADD213PS.BCST  xbeaaaa99<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbeaaaa99<>+0(SB), Z8, Z12
+	VFMADD213PS.BCST  xbeaaaa99<>+0(SB), Z13, Z17
+	VFMADD213PS.BCST  xbeaaaa99<>+0(SB), Z19, Z20
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z8, Z12, Z12
+	VMULPS            Z13, Z17, Z17
+	VMULPS            Z19, Z20, Z20
+	VFMADD213PS       Z3, Z3, Z7
+	VFMADD213PS       Z9, Z9, Z12
+	VFMADD213PS       Z15, Z15, Z17
+	VFMADD213PS       Z21, Z21, Z20
+	VCMPPS            $0x01, Z2, Z4, K1
+	VCMPPS            $0x01, Z2, Z10, K2
+	VCMPPS            $0x01, Z2, Z16, K3
+	VCMPPS            $0x01, Z2, Z22, K4
+	VBLENDMPS         Z7, Z6, K1, Z6
+	VBLENDMPS         Z12, Z11, K2, Z11
+	VBLENDMPS         Z17, Z14, K3, Z14
+	VBLENDMPS         Z20, Z18, K4, Z18
+	VPANDD.BCST       x80000000<>+0(SB), Z3, Z3
+	VPANDD.BCST       x80000000<>+0(SB), Z9, Z4
+	VPANDD.BCST       x80000000<>+0(SB), Z15, Z5
+	VPANDD.BCST       x80000000<>+0(SB), Z21, Z7
+	VPORD             Z3, Z6, Z6
+	VPORD             Z4, Z11, Z11
+	VPORD             Z5, Z14, Z14
+	VPORD             Z7, Z18, Z18
+	VMOVNTPS          Z6, (CX)(BX*4)
+	VMOVNTPS          Z11, 64(CX)(BX*4)
+	VMOVNTPS          Z14, 128(CX)(BX*4)
+	VMOVNTPS          Z18, 192(CX)(BX*4)
+	ADDQ              $0x00000040, BX
+	CMPQ              BX, SI
+	JLE               flight
+
+rest:
+	CMPQ BX, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(BX*4), Z3
+	VPANDD.BCST       x7fffffff<>+0(SB), Z3, Z4
+	VADDPS            Z4, Z4, Z5
+	VMINPS            Z5, Z0, Z5
+	VMAXPS            Z5, Z1, Z5
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z5, Z6
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z6, Z5
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z6, Z5
+	VBROADCASTSS      x39506967<>+0(SB), Z7
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z5, Z7
+	VMULPS            Z5, Z5, Z8
+	VFMADD213PS       Z5, Z8, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z7, Z7
+	VSCALEFPS         Z6, Z7, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z7, Z7
+	VBROADCASTSS      x40000000<>+0(SB), Z5
+	VBROADCASTSS      x3f800000<>+0(SB), Z6
+	VDIVPS            Z7, Z5, Z5
+	VSUBPS            Z5, Z6, Z6
+	VMULPS            Z3, Z3, Z5
+	VBROADCASTSS      xbbbaf0ea<>+0(SB), Z7
+	VFMADD213PS.BCST  x3ca9134e<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbd5c1e2d<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e088393<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbeaaaa99<>+0(SB), Z5, Z7
+	VMULPS            Z5, Z7, Z7
+	VFMADD213PS       Z3, Z3, Z7
+	VCMPPS            $0x01, Z2, Z4, K1
+	VBLENDMPS         Z7, Z6, K1, Z6
+	VPANDD.BCST       x80000000<>+0(SB), Z3, Z3
+	VPORD             Z3, Z6, Z6
+	VMOVNTPS          Z6, (CX)(BX*4)
+	ADDQ              $0x00000010, BX
+	CMPQ              BX, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
 // func sigmoidAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512F
 TEXT ·sigmoidAVX512(SB), $0-24
@@ -4957,6 +6819,143 @@ end:
 	VZEROUPPER
 	RET
 
+// func sigmoidPastAVX512(n int, dst *float32, src *float32)
+// Requires: AVX, AVX512F
+TEXT ·sigmoidPastAVX512(SB), $0-24
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         src+16(FP), DX
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	VBROADCASTSS x3f800000<>+0(SB), Z2
+	XORQ         BX, BX
+	MOVQ         AX, SI
+	SUBQ         $0x00000040, SI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(BX*4), Z3
+	VMOVUPS           64(DX)(BX*4), Z4
+	VMOVUPS           128(DX)(BX*4), Z5
+	VMOVUPS           192(DX)(BX*4), Z6
+	VPXORD.BCST       x80000000<>+0(SB), Z3, Z3
+	VPXORD.BCST       x80000000<>+0(SB), Z4, Z4
+	VPXORD.BCST       x80000000<>+0(SB), Z5, Z5
+	VPXORD.BCST       x80000000<>+0(SB), Z6, Z15
+	VMINPS            Z3, Z0, Z3
+	VMINPS            Z4, Z0, Z4
+	VMINPS            Z5, Z0, Z5
+	VMINPS            Z15, Z0, Z15
+	VMAXPS            Z3, Z1, Z3
+	VMAXPS            Z4, Z1, Z4
+	VMAXPS            Z5, Z1, Z5
+	VMAXPS            Z15, Z1, Z15
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z3, Z6
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z4, Z9
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z5, Z12
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z15, Z16
+	VRNDSCALEPS       $0x08, Z6, Z6
+	VRNDSCALEPS       $0x08, Z9, Z9
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z6, Z3
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z9, Z4
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z12, Z5
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z16, Z15
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z6, Z3
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z9, Z4
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z12, Z5
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z16, Z15
+	VBROADCASTSS      x39506967<>+0(SB), Z7
+	VBROADCASTSS      x39506967<>+0(SB), Z10
+	VBROADCASTSS      x39506967<>+0(SB), Z13
+	VBROADCASTSS      x39506967<>+0(SB), Z17
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z3, Z7
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z4, Z10
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z5, Z13
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z3, Z7
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z4, Z10
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z5, Z13
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z3, Z7
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z4, Z10
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z5, Z13
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z3, Z7
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z4, Z10
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z5, Z13
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z15, Z17
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z3, Z7
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z4, Z10
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z5, Z13
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z15, Z17
+	VMULPS            Z3, Z3, Z8
+	VMULPS            Z4, Z4, Z11
+	VMULPS            Z5, Z5, Z14
+	VMULPS            Z15, Z15, Z18
+	VFMADD213PS       Z3, Z8, Z7
+	VFMADD213PS       Z4, Z11, Z10
+	VFMADD213PS       Z5, Z14, Z13
+	VFMADD213PS       Z15, Z18, Z17
+	VADDPS.BCST       x3f800000<>+0(SB), Z7, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z10, Z10
+	VADDPS.BCST       x3f800000<>+0(SB), Z13, Z13
+	VADDPS.BCST       x3f800000<>+0(SB), Z17, Z17
+	VSCALEFPS         Z6, Z7, Z7
+	VSCALEFPS         Z9, Z10, Z10
+	VSCALEFPS         Z12, Z13, Z13
+	VSCALEFPS         Z16, Z17, Z17
+	VADDPS.BCST       x3f800000<>+0(SB), Z7, Z3
+	VADDPS.BCST       x3f800000<>+0(SB), Z10, Z4
+	VADDPS.BCST       x3f800000<>+0(SB), Z13, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z17, Z6
+	VDIVPS            Z3, Z2, Z3
+	VDIVPS            Z4, Z2, Z4
+	VDIVPS            Z5, Z2, Z5
+	VDIVPS            Z6, Z2, Z6
+	VMOVNTPS          Z3, (CX)(BX*4)
+	VMOVNTPS          Z4, 64(CX)(BX*4)
+	VMOVNTPS          Z5, 128(CX)(BX*4)
+	VMOVNTPS          Z6, 192(CX)(BX*4)
+	ADDQ              $0x00000040, BX
+	CMPQ              BX, SI
+	JLE               flight
+
+rest:
+	CMPQ BX, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(BX*4), Z3
+	VPXORD.BCST       x80000000<>+0(SB), Z3, Z3
+	VMINPS            Z3, Z0, Z3
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z4, Z3
+	VBROADCASTSS      x39506967<>+0(SB), Z5
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z3, Z5
+	VMULPS            Z3, Z3, Z6
+	VFMADD213PS       Z3, Z6, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VSCALEFPS         Z4, Z5, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z3
+	VDIVPS            Z3, Z2, Z3
+	VMOVNTPS          Z3, (CX)(BX*4)
+	ADDQ              $0x00000010, BX
+	CMPQ              BX, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
 // func siluAVX512(n int, dst *float32, src *float32)
 // Requires: AVX, AVX512F
 TEXT ·siluAVX512(SB), $0-24
@@ -5085,6 +7084,142 @@ loop:
 	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z3
 	VDIVPS            Z3, Z2, Z3
 	VMOVUPS           Z3, (CX)(BX*4)
+	ADDQ              $0x00000010, BX
+	CMPQ              BX, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
+// func siluPastAVX512(n int, dst *float32, src *float32)
+// Requires: AVX, AVX512F
+TEXT ·siluPastAVX512(SB), $0-24
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         src+16(FP), DX
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	XORQ         BX, BX
+	MOVQ         AX, SI
+	SUBQ         $0x00000040, SI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(BX*4), Z2
+	VMOVUPS           64(DX)(BX*4), Z7
+	VMOVUPS           128(DX)(BX*4), Z12
+	VMOVUPS           192(DX)(BX*4), Z17
+	VPXORD.BCST       x80000000<>+0(SB), Z2, Z3
+	VPXORD.BCST       x80000000<>+0(SB), Z7, Z8
+	VPXORD.BCST       x80000000<>+0(SB), Z12, Z13
+	VPXORD.BCST       x80000000<>+0(SB), Z17, Z18
+	VMINPS            Z3, Z0, Z3
+	VMINPS            Z8, Z0, Z8
+	VMINPS            Z13, Z0, Z13
+	VMINPS            Z18, Z0, Z18
+	VMAXPS            Z3, Z1, Z3
+	VMAXPS            Z8, Z1, Z8
+	VMAXPS            Z13, Z1, Z13
+	VMAXPS            Z18, Z1, Z18
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z3, Z4
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z8, Z9
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z13, Z14
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z18, Z19
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VRNDSCALEPS       $0x08, Z9, Z9
+	VRNDSCALEPS       $0x08, Z14, Z14
+	VRNDSCALEPS       $0x08, Z19, Z19
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z9, Z8
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z14, Z13
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z19, Z18
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z9, Z8
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z14, Z13
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z19, Z18
+	VBROADCASTSS      x39506967<>+0(SB), Z5
+	VBROADCASTSS      x39506967<>+0(SB), Z10
+	VBROADCASTSS      x39506967<>+0(SB), Z15
+	VBROADCASTSS      x39506967<>+0(SB), Z20
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z18, Z20
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z18, Z20
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z18, Z20
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z18, Z20
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z18, Z20
+	VMULPS            Z3, Z3, Z6
+	VMULPS            Z8, Z8, Z11
+	VMULPS            Z13, Z13, Z16
+	VMULPS            Z18, Z18, Z21
+	VFMADD213PS       Z3, Z6, Z5
+	VFMADD213PS       Z8, Z11, Z10
+	VFMADD213PS       Z13, Z16, Z15
+	VFMADD213PS       Z18, Z21, Z20
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z10, Z10
+	VADDPS.BCST       x3f800000<>+0(SB), Z15, Z15
+	VADDPS.BCST       x3f800000<>+0(SB), Z20, Z20
+	VSCALEFPS         Z4, Z5, Z5
+	VSCALEFPS         Z9, Z10, Z10
+	VSCALEFPS         Z14, Z15, Z15
+	VSCALEFPS         Z19, Z20, Z20
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z3
+	VADDPS.BCST       x3f800000<>+0(SB), Z10, Z4
+	VADDPS.BCST       x3f800000<>+0(SB), Z15, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z20, Z6
+	VDIVPS            Z3, Z2, Z3
+	VDIVPS            Z4, Z7, Z4
+	VDIVPS            Z5, Z12, Z5
+	VDIVPS            Z6, Z17, Z6
+	VMOVNTPS          Z3, (CX)(BX*4)
+	VMOVNTPS          Z4, 64(CX)(BX*4)
+	VMOVNTPS          Z5, 128(CX)(BX*4)
+	VMOVNTPS          Z6, 192(CX)(BX*4)
+	ADDQ              $0x00000040, BX
+	CMPQ              BX, SI
+	JLE               flight
+
+rest:
+	CMPQ BX, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(BX*4), Z2
+	VPXORD.BCST       x80000000<>+0(SB), Z2, Z3
+	VMINPS            Z3, Z0, Z3
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z4, Z3
+	VBROADCASTSS      x39506967<>+0(SB), Z5
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z3, Z5
+	VMULPS            Z3, Z3, Z6
+	VFMADD213PS       Z3, Z6, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VSCALEFPS         Z4, Z5, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z3
+	VDIVPS            Z3, Z2, Z3
+	VMOVNTPS          Z3, (CX)(BX*4)
 	ADDQ              $0x00000010, BX
 	CMPQ              BX, AX
 	JL                loop
@@ -5251,6 +7386,164 @@ end:
 	VZEROUPPER
 	RET
 
+// func siluGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX512F
+TEXT ·siluGradPastAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	VBROADCASTSS x3f800000<>+0(SB), Z2
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(SI*4), Z3
+	VMOVUPS           64(DX)(SI*4), Z8
+	VMOVUPS           128(DX)(SI*4), Z13
+	VMOVUPS           192(DX)(SI*4), Z18
+	VPXORD.BCST       x80000000<>+0(SB), Z3, Z4
+	VPXORD.BCST       x80000000<>+0(SB), Z8, Z9
+	VPXORD.BCST       x80000000<>+0(SB), Z13, Z14
+	VPXORD.BCST       x80000000<>+0(SB), Z18, Z19
+	VMINPS            Z4, Z0, Z4
+	VMINPS            Z9, Z0, Z9
+	VMINPS            Z14, Z0, Z14
+	VMINPS            Z19, Z0, Z19
+	VMAXPS            Z4, Z1, Z4
+	VMAXPS            Z9, Z1, Z9
+	VMAXPS            Z14, Z1, Z14
+	VMAXPS            Z19, Z1, Z19
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z4, Z5
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z9, Z10
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z14, Z15
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z19, Z20
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VRNDSCALEPS       $0x08, Z10, Z10
+	VRNDSCALEPS       $0x08, Z15, Z15
+	VRNDSCALEPS       $0x08, Z20, Z20
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z10, Z9
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z15, Z14
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z20, Z19
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z10, Z9
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z15, Z14
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z20, Z19
+	VBROADCASTSS      x39506967<>+0(SB), Z6
+	VBROADCASTSS      x39506967<>+0(SB), Z11
+	VBROADCASTSS      x39506967<>+0(SB), Z16
+	VBROADCASTSS      x39506967<>+0(SB), Z21
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z19, Z21
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z19, Z21
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z19, Z21
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z19, Z21
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z9, Z11
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z14, Z16
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z19, Z21
+	VMULPS            Z4, Z4, Z7
+	VMULPS            Z9, Z9, Z12
+	VMULPS            Z14, Z14, Z17
+	VMULPS            Z19, Z19, Z22
+	VFMADD213PS       Z4, Z7, Z6
+	VFMADD213PS       Z9, Z12, Z11
+	VFMADD213PS       Z14, Z17, Z16
+	VFMADD213PS       Z19, Z22, Z21
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z11, Z11
+	VADDPS.BCST       x3f800000<>+0(SB), Z16, Z16
+	VADDPS.BCST       x3f800000<>+0(SB), Z21, Z21
+	VSCALEFPS         Z5, Z6, Z6
+	VSCALEFPS         Z10, Z11, Z11
+	VSCALEFPS         Z15, Z16, Z16
+	VSCALEFPS         Z20, Z21, Z21
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z4
+	VADDPS.BCST       x3f800000<>+0(SB), Z11, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z16, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z21, Z11
+	VDIVPS            Z4, Z2, Z4
+	VDIVPS            Z5, Z2, Z5
+	VDIVPS            Z6, Z2, Z6
+	VDIVPS            Z11, Z2, Z11
+	VSUBPS            Z4, Z2, Z7
+	VSUBPS            Z5, Z2, Z9
+	VSUBPS            Z6, Z2, Z10
+	VSUBPS            Z11, Z2, Z12
+	VFMADD213PS       Z2, Z3, Z7
+	VFMADD213PS       Z2, Z8, Z9
+	VFMADD213PS       Z2, Z13, Z10
+	VFMADD213PS       Z2, Z18, Z12
+	VMULPS            Z4, Z7, Z7
+	VMULPS            Z5, Z9, Z9
+	VMULPS            Z6, Z10, Z10
+	VMULPS            Z11, Z12, Z12
+	VMULPS            (BX)(SI*4), Z7, Z7
+	VMULPS            64(BX)(SI*4), Z9, Z9
+	VMULPS            128(BX)(SI*4), Z10, Z10
+	VMULPS            192(BX)(SI*4), Z12, Z12
+	VMOVNTPS          Z7, (CX)(SI*4)
+	VMOVNTPS          Z9, 64(CX)(SI*4)
+	VMOVNTPS          Z10, 128(CX)(SI*4)
+	VMOVNTPS          Z12, 192(CX)(SI*4)
+	ADDQ              $0x00000040, SI
+	CMPQ              SI, DI
+	JLE               flight
+
+rest:
+	CMPQ SI, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(SI*4), Z3
+	VPXORD.BCST       x80000000<>+0(SB), Z3, Z4
+	VMINPS            Z4, Z0, Z4
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z5, Z4
+	VBROADCASTSS      x39506967<>+0(SB), Z6
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z4, Z6
+	VMULPS            Z4, Z4, Z7
+	VFMADD213PS       Z4, Z7, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z6
+	VSCALEFPS         Z5, Z6, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z4
+	VDIVPS            Z4, Z2, Z4
+	VSUBPS            Z4, Z2, Z5
+	VFMADD213PS       Z2, Z3, Z5
+	VMULPS            Z4, Z5, Z5
+	VMULPS            (BX)(SI*4), Z5, Z5
+	VMOVNTPS          Z5, (CX)(SI*4)
+	ADDQ              $0x00000010, SI
+	CMPQ              SI, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
 // func swigluAVX512(n int, dst *float32, gate *float32, up *float32)
 // Requires: AVX, AVX512F
 TEXT ·swigluAVX512(SB), $0-32
@@ -5385,6 +7678,148 @@ loop:
 	VDIVPS            Z3, Z2, Z3
 	VMULPS            (BX)(SI*4), Z3, Z3
 	VMOVUPS           Z3, (CX)(SI*4)
+	ADDQ              $0x00000010, SI
+	CMPQ              SI, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
+// func swigluPastAVX512(n int, dst *float32, gate *float32, up *float32)
+// Requires: AVX, AVX512F
+TEXT ·swigluPastAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         gate+16(FP), DX
+	MOVQ         up+24(FP), BX
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(SI*4), Z2
+	VMOVUPS           64(DX)(SI*4), Z7
+	VMOVUPS           128(DX)(SI*4), Z12
+	VMOVUPS           192(DX)(SI*4), Z17
+	VPXORD.BCST       x80000000<>+0(SB), Z2, Z3
+	VPXORD.BCST       x80000000<>+0(SB), Z7, Z8
+	VPXORD.BCST       x80000000<>+0(SB), Z12, Z13
+	VPXORD.BCST       x80000000<>+0(SB), Z17, Z18
+	VMINPS            Z3, Z0, Z3
+	VMINPS            Z8, Z0, Z8
+	VMINPS            Z13, Z0, Z13
+	VMINPS            Z18, Z0, Z18
+	VMAXPS            Z3, Z1, Z3
+	VMAXPS            Z8, Z1, Z8
+	VMAXPS            Z13, Z1, Z13
+	VMAXPS            Z18, Z1, Z18
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z3, Z4
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z8, Z9
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z13, Z14
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z18, Z19
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VRNDSCALEPS       $0x08, Z9, Z9
+	VRNDSCALEPS       $0x08, Z14, Z14
+	VRNDSCALEPS       $0x08, Z19, Z19
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z9, Z8
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z14, Z13
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z19, Z18
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z9, Z8
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z14, Z13
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z19, Z18
+	VBROADCASTSS      x39506967<>+0(SB), Z5
+	VBROADCASTSS      x39506967<>+0(SB), Z10
+	VBROADCASTSS      x39506967<>+0(SB), Z15
+	VBROADCASTSS      x39506967<>+0(SB), Z20
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z18, Z20
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z18, Z20
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z18, Z20
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z18, Z20
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z18, Z20
+	VMULPS            Z3, Z3, Z6
+	VMULPS            Z8, Z8, Z11
+	VMULPS            Z13, Z13, Z16
+	VMULPS            Z18, Z18, Z21
+	VFMADD213PS       Z3, Z6, Z5
+	VFMADD213PS       Z8, Z11, Z10
+	VFMADD213PS       Z13, Z16, Z15
+	VFMADD213PS       Z18, Z21, Z20
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z10, Z10
+	VADDPS.BCST       x3f800000<>+0(SB), Z15, Z15
+	VADDPS.BCST       x3f800000<>+0(SB), Z20, Z20
+	VSCALEFPS         Z4, Z5, Z5
+	VSCALEFPS         Z9, Z10, Z10
+	VSCALEFPS         Z14, Z15, Z15
+	VSCALEFPS         Z19, Z20, Z20
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z3
+	VADDPS.BCST       x3f800000<>+0(SB), Z10, Z4
+	VADDPS.BCST       x3f800000<>+0(SB), Z15, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z20, Z6
+	VDIVPS            Z3, Z2, Z3
+	VDIVPS            Z4, Z7, Z4
+	VDIVPS            Z5, Z12, Z5
+	VDIVPS            Z6, Z17, Z6
+	VMULPS            (BX)(SI*4), Z3, Z3
+	VMULPS            64(BX)(SI*4), Z4, Z4
+	VMULPS            128(BX)(SI*4), Z5, Z5
+	VMULPS            192(BX)(SI*4), Z6, Z6
+	VMOVNTPS          Z3, (CX)(SI*4)
+	VMOVNTPS          Z4, 64(CX)(SI*4)
+	VMOVNTPS          Z5, 128(CX)(SI*4)
+	VMOVNTPS          Z6, 192(CX)(SI*4)
+	ADDQ              $0x00000040, SI
+	CMPQ              SI, DI
+	JLE               flight
+
+rest:
+	CMPQ SI, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(SI*4), Z2
+	VPXORD.BCST       x80000000<>+0(SB), Z2, Z3
+	VMINPS            Z3, Z0, Z3
+	VMAXPS            Z3, Z1, Z3
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z3, Z4
+	VRNDSCALEPS       $0x08, Z4, Z4
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z4, Z3
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z4, Z3
+	VBROADCASTSS      x39506967<>+0(SB), Z5
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z3, Z5
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z3, Z5
+	VMULPS            Z3, Z3, Z6
+	VFMADD213PS       Z3, Z6, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VSCALEFPS         Z4, Z5, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z3
+	VDIVPS            Z3, Z2, Z3
+	VMULPS            (BX)(SI*4), Z3, Z3
+	VMOVNTPS          Z3, (CX)(SI*4)
 	ADDQ              $0x00000010, SI
 	CMPQ              SI, AX
 	JL                loop
@@ -5729,6 +8164,157 @@ end:
 	VZEROUPPER
 	RET
 
+// func geluTanhPastAVX512(n int, dst *float32, src *float32)
+// Requires: AVX, AVX512F
+TEXT ·geluTanhPastAVX512(SB), $0-24
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         src+16(FP), DX
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	XORQ         BX, BX
+	MOVQ         AX, SI
+	SUBQ         $0x00000040, SI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(BX*4), Z2
+	VMOVUPS           64(DX)(BX*4), Z5
+	VMOVUPS           128(DX)(BX*4), Z8
+	VMOVUPS           192(DX)(BX*4), Z11
+	VMULPS            Z2, Z2, Z3
+	VMULPS            Z5, Z5, Z6
+	VMULPS            Z8, Z8, Z9
+	VMULPS            Z11, Z11, Z12
+	VBROADCASTSS      xbd922279<>+0(SB), Z4
+	VBROADCASTSS      xbd922279<>+0(SB), Z7
+	VBROADCASTSS      xbd922279<>+0(SB), Z10
+	VBROADCASTSS      xbd922279<>+0(SB), Z13
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z3, Z4
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z6, Z7
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z9, Z10
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z12, Z13
+	VMULPS            Z2, Z4, Z4
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z8, Z10, Z10
+	VMULPS            Z11, Z13, Z13
+	VMINPS            Z4, Z0, Z4
+	VMINPS            Z7, Z0, Z7
+	VMINPS            Z10, Z0, Z10
+	VMINPS            Z13, Z0, Z13
+	VMAXPS            Z4, Z1, Z4
+	VMAXPS            Z7, Z1, Z7
+	VMAXPS            Z10, Z1, Z10
+	VMAXPS            Z13, Z1, Z13
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z4, Z3
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z7, Z12
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z10, Z16
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z13, Z19
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VRNDSCALEPS       $0x08, Z12, Z12
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VRNDSCALEPS       $0x08, Z19, Z19
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z12, Z7
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z16, Z10
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z19, Z13
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z12, Z7
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z16, Z10
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z19, Z13
+	VBROADCASTSS      x39506967<>+0(SB), Z6
+	VBROADCASTSS      x39506967<>+0(SB), Z14
+	VBROADCASTSS      x39506967<>+0(SB), Z17
+	VBROADCASTSS      x39506967<>+0(SB), Z20
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z7, Z14
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z10, Z17
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z13, Z20
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z7, Z14
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z10, Z17
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z13, Z20
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z7, Z14
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z10, Z17
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z13, Z20
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z7, Z14
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z10, Z17
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z13, Z20
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z7, Z14
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z10, Z17
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z13, Z20
+	VMULPS            Z4, Z4, Z9
+	VMULPS            Z7, Z7, Z15
+	VMULPS            Z10, Z10, Z18
+	VMULPS            Z13, Z13, Z21
+	VFMADD213PS       Z4, Z9, Z6
+	VFMADD213PS       Z7, Z15, Z14
+	VFMADD213PS       Z10, Z18, Z17
+	VFMADD213PS       Z13, Z21, Z20
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z14, Z14
+	VADDPS.BCST       x3f800000<>+0(SB), Z17, Z17
+	VADDPS.BCST       x3f800000<>+0(SB), Z20, Z20
+	VSCALEFPS         Z3, Z6, Z6
+	VSCALEFPS         Z12, Z14, Z14
+	VSCALEFPS         Z16, Z17, Z17
+	VSCALEFPS         Z19, Z20, Z20
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z3
+	VADDPS.BCST       x3f800000<>+0(SB), Z14, Z4
+	VADDPS.BCST       x3f800000<>+0(SB), Z17, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z20, Z7
+	VDIVPS            Z3, Z2, Z3
+	VDIVPS            Z4, Z5, Z4
+	VDIVPS            Z6, Z8, Z6
+	VDIVPS            Z7, Z11, Z7
+	VMOVNTPS          Z3, (CX)(BX*4)
+	VMOVNTPS          Z4, 64(CX)(BX*4)
+	VMOVNTPS          Z6, 128(CX)(BX*4)
+	VMOVNTPS          Z7, 192(CX)(BX*4)
+	ADDQ              $0x00000040, BX
+	CMPQ              BX, SI
+	JLE               flight
+
+rest:
+	CMPQ BX, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(BX*4), Z2
+	VMULPS            Z2, Z2, Z3
+	VBROADCASTSS      xbd922279<>+0(SB), Z4
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z3, Z4
+	VMULPS            Z2, Z4, Z4
+	VMINPS            Z4, Z0, Z4
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z4, Z3
+	VRNDSCALEPS       $0x08, Z3, Z3
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z3, Z4
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z3, Z4
+	VBROADCASTSS      x39506967<>+0(SB), Z5
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z4, Z5
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z4, Z5
+	VMULPS            Z4, Z4, Z6
+	VFMADD213PS       Z4, Z6, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VSCALEFPS         Z3, Z5, Z5
+	VADDPS.BCST       x3f800000<>+0(SB), Z5, Z3
+	VDIVPS            Z3, Z2, Z3
+	VMOVNTPS          Z3, (CX)(BX*4)
+	ADDQ              $0x00000010, BX
+	CMPQ              BX, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
 // func geluTanhGradAVX512(n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX512F
 TEXT ·geluTanhGradAVX512(SB), $0-32
@@ -5921,6 +8507,206 @@ loop:
 	VFMADD213PS       Z7, Z9, Z8
 	VMULPS            (BX)(SI*4), Z8, Z8
 	VMOVUPS           Z8, (CX)(SI*4)
+	ADDQ              $0x00000010, SI
+	CMPQ              SI, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
+// func geluTanhGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX512F
+TEXT ·geluTanhGradPastAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	VBROADCASTSS x41180000<>+0(SB), Z2
+	VBROADCASTSS xc1180000<>+0(SB), Z3
+	VBROADCASTSS x3f800000<>+0(SB), Z4
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(SI*4), Z5
+	VMOVUPS           64(DX)(SI*4), Z11
+	VMOVUPS           128(DX)(SI*4), Z17
+	VMOVUPS           192(DX)(SI*4), Z23
+	VMINPS            Z5, Z2, Z5
+	VMINPS            Z11, Z2, Z11
+	VMINPS            Z17, Z2, Z17
+	VMINPS            Z23, Z2, Z23
+	VMAXPS            Z5, Z3, Z5
+	VMAXPS            Z11, Z3, Z11
+	VMAXPS            Z17, Z3, Z17
+	VMAXPS            Z23, Z3, Z23
+	VMULPS            Z5, Z5, Z6
+	VMULPS            Z11, Z11, Z12
+	VMULPS            Z17, Z17, Z18
+	VMULPS            Z23, Z23, Z24
+	VBROADCASTSS      xbd922279<>+0(SB), Z7
+	VBROADCASTSS      xbd922279<>+0(SB), Z13
+	VBROADCASTSS      xbd922279<>+0(SB), Z19
+	VBROADCASTSS      xbd922279<>+0(SB), Z25
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z6, Z7
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z12, Z13
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z18, Z19
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z24, Z25
+	VMULPS            Z5, Z7, Z7
+	VMULPS            Z11, Z13, Z13
+	VMULPS            Z17, Z19, Z19
+	VMULPS            Z23, Z25, Z25
+	VMINPS            Z7, Z0, Z7
+	VMINPS            Z13, Z0, Z13
+	VMINPS            Z19, Z0, Z19
+	VMINPS            Z25, Z0, Z25
+	VMAXPS            Z7, Z1, Z7
+	VMAXPS            Z13, Z1, Z13
+	VMAXPS            Z19, Z1, Z19
+	VMAXPS            Z25, Z1, Z25
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z7, Z8
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z13, Z14
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z19, Z20
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z25, Z26
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VRNDSCALEPS       $0x08, Z14, Z14
+	VRNDSCALEPS       $0x08, Z20, Z20
+	VRNDSCALEPS       $0x08, Z26, Z26
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z8, Z7
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z14, Z13
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z20, Z19
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z26, Z25
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z8, Z7
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z14, Z13
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z20, Z19
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z26, Z25
+	VBROADCASTSS      x39506967<>+0(SB), Z9
+	VBROADCASTSS      x39506967<>+0(SB), Z15
+	VBROADCASTSS      x39506967<>+0(SB), Z21
+	VBROADCASTSS      x39506967<>+0(SB), Z27
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z19, Z21
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z25, Z27
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z19, Z21
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z25, Z27
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z19, Z21
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z25, Z27
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z19, Z21
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z25, Z27
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z13, Z15
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z19, Z21
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z25, Z27
+	VMULPS            Z7, Z7, Z10
+	VMULPS            Z13, Z13, Z16
+	VMULPS            Z19, Z19, Z22
+	VMULPS            Z25, Z25, Z28
+	VFMADD213PS       Z7, Z10, Z9
+	VFMADD213PS       Z13, Z16, Z15
+	VFMADD213PS       Z19, Z22, Z21
+	VFMADD213PS       Z25, Z28, Z27
+	VADDPS.BCST       x3f800000<>+0(SB), Z9, Z9
+	VADDPS.BCST       x3f800000<>+0(SB), Z15, Z15
+	VADDPS.BCST       x3f800000<>+0(SB), Z21, Z21
+	VADDPS.BCST       x3f800000<>+0(SB), Z27, Z27
+	VSCALEFPS         Z8, Z9, Z9
+	VSCALEFPS         Z14, Z15, Z15
+	VSCALEFPS         Z20, Z21, Z21
+	VSCALEFPS         Z26, Z27, Z27
+	VADDPS.BCST       x3f800000<>+0(SB), Z9, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z15, Z10
+	VADDPS.BCST       x3f800000<>+0(SB), Z21, Z14
+	VADDPS.BCST       x3f800000<>+0(SB), Z27, Z19
+	VDIVPS            Z7, Z4, Z7
+	VDIVPS            Z10, Z4, Z10
+	VDIVPS            Z14, Z4, Z14
+	VDIVPS            Z19, Z4, Z19
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z8
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z13
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z16
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z20
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z6, Z8
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z12, Z13
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z18, Z16
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z24, Z20
+	VMULPS            Z7, Z9, Z9
+	VMULPS            Z10, Z15, Z15
+	VMULPS            Z14, Z21, Z21
+	VMULPS            Z19, Z27, Z27
+	VMULPS            Z7, Z9, Z9
+	VMULPS            Z10, Z15, Z15
+	VMULPS            Z14, Z21, Z21
+	VMULPS            Z19, Z27, Z27
+	VMULPS            Z5, Z9, Z9
+	VMULPS            Z11, Z15, Z15
+	VMULPS            Z17, Z21, Z21
+	VMULPS            Z23, Z27, Z27
+	VFMADD213PS       Z7, Z9, Z8
+	VFMADD213PS       Z10, Z15, Z13
+	VFMADD213PS       Z14, Z21, Z16
+	VFMADD213PS       Z19, Z27, Z20
+	VMULPS            (BX)(SI*4), Z8, Z8
+	VMULPS            64(BX)(SI*4), Z13, Z13
+	VMULPS            128(BX)(SI*4), Z16, Z16
+	VMULPS            192(BX)(SI*4), Z20, Z20
+	VMOVNTPS          Z8, (CX)(SI*4)
+	VMOVNTPS          Z13, 64(CX)(SI*4)
+	VMOVNTPS          Z16, 128(CX)(SI*4)
+	VMOVNTPS          Z20, 192(CX)(SI*4)
+	ADDQ              $0x00000040, SI
+	CMPQ              SI, DI
+	JLE               flight
+
+rest:
+	CMPQ SI, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(SI*4), Z5
+	VMINPS            Z5, Z2, Z5
+	VMAXPS            Z5, Z3, Z5
+	VMULPS            Z5, Z5, Z6
+	VBROADCASTSS      xbd922279<>+0(SB), Z7
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z6, Z7
+	VMULPS            Z5, Z7, Z7
+	VMINPS            Z7, Z0, Z7
+	VMAXPS            Z7, Z1, Z7
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z7, Z8
+	VRNDSCALEPS       $0x08, Z8, Z8
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z8, Z7
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z8, Z7
+	VBROADCASTSS      x39506967<>+0(SB), Z9
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z7, Z9
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z7, Z9
+	VMULPS            Z7, Z7, Z10
+	VFMADD213PS       Z7, Z10, Z9
+	VADDPS.BCST       x3f800000<>+0(SB), Z9, Z9
+	VSCALEFPS         Z8, Z9, Z9
+	VADDPS.BCST       x3f800000<>+0(SB), Z9, Z7
+	VDIVPS            Z7, Z4, Z7
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z8
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z6, Z8
+	VMULPS            Z7, Z9, Z9
+	VMULPS            Z7, Z9, Z9
+	VMULPS            Z5, Z9, Z9
+	VFMADD213PS       Z7, Z9, Z8
+	VMULPS            (BX)(SI*4), Z8, Z8
+	VMOVNTPS          Z8, (CX)(SI*4)
 	ADDQ              $0x00000010, SI
 	CMPQ              SI, AX
 	JL                loop
@@ -6173,6 +8959,258 @@ loop:
 	VBLENDMPS         Z7, Z4, K1, Z27
 	VMULPS            Z3, Z27, Z27
 	VMOVUPS           Z27, (CX)(BX*4)
+	ADDQ              $0x00000010, BX
+	CMPQ              BX, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
+// func geluPastAVX512(n int, dst *float32, src *float32)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·geluPastAVX512(SB), $0-24
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         src+16(FP), DX
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	VBROADCASTSS x40000000<>+0(SB), Z2
+	XORQ         BX, BX
+	MOVQ         AX, SI
+	SUBQ         $0x00000040, SI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(BX*4), Z3
+	VMOVUPS           64(DX)(BX*4), Z9
+	VMOVUPS           128(DX)(BX*4), Z15
+	VMOVUPS           192(DX)(BX*4), Z21
+	VMULPS.BCST       xbf000000<>+0(SB), Z3, Z4
+	VMULPS.BCST       xbf000000<>+0(SB), Z9, Z10
+	VMULPS.BCST       xbf000000<>+0(SB), Z15, Z16
+	VMULPS.BCST       xbf000000<>+0(SB), Z21, Z22
+	VMULPS            Z3, Z4, Z4
+	VMULPS            Z9, Z10, Z10
+	VMULPS            Z15, Z16, Z16
+	VMULPS            Z21, Z22, Z22
+	VMINPS            Z4, Z0, Z4
+	VMINPS            Z10, Z0, Z10
+	VMINPS            Z16, Z0, Z16
+	VMINPS            Z22, Z0, Z22
+	VMAXPS            Z4, Z1, Z4
+	VMAXPS            Z10, Z1, Z10
+	VMAXPS            Z16, Z1, Z16
+	VMAXPS            Z22, Z1, Z22
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z4, Z5
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z10, Z11
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z16, Z17
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VRNDSCALEPS       $0x08, Z11, Z11
+	VRNDSCALEPS       $0x08, Z17, Z17
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z11, Z10
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z17, Z16
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z23, Z22
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z11, Z10
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z17, Z16
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z23, Z22
+	VBROADCASTSS      x39506967<>+0(SB), Z6
+	VBROADCASTSS      x39506967<>+0(SB), Z12
+	VBROADCASTSS      x39506967<>+0(SB), Z18
+	VBROADCASTSS      x39506967<>+0(SB), Z24
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z22, Z24
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z22, Z24
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z22, Z24
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z22, Z24
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z22, Z24
+	VMULPS            Z4, Z4, Z7
+	VMULPS            Z10, Z10, Z13
+	VMULPS            Z16, Z16, Z19
+	VMULPS            Z22, Z22, Z25
+	VFMADD213PS       Z4, Z7, Z6
+	VFMADD213PS       Z10, Z13, Z12
+	VFMADD213PS       Z16, Z19, Z18
+	VFMADD213PS       Z22, Z25, Z24
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z12, Z12
+	VADDPS.BCST       x3f800000<>+0(SB), Z18, Z18
+	VADDPS.BCST       x3f800000<>+0(SB), Z24, Z24
+	VSCALEFPS         Z5, Z6, Z6
+	VSCALEFPS         Z11, Z12, Z12
+	VSCALEFPS         Z17, Z18, Z18
+	VSCALEFPS         Z23, Z24, Z24
+	VPANDD.BCST       x7fffffff<>+0(SB), Z3, Z4
+	VPANDD.BCST       x7fffffff<>+0(SB), Z9, Z10
+	VPANDD.BCST       x7fffffff<>+0(SB), Z15, Z16
+	VPANDD.BCST       x7fffffff<>+0(SB), Z21, Z22
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z4
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z10
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z16
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z22
+	VDIVPS            Z4, Z2, Z4
+	VDIVPS            Z10, Z2, Z10
+	VDIVPS            Z16, Z2, Z16
+	VDIVPS            Z22, Z2, Z22
+	VADDPS            Z4, Z4, Z5
+	VADDPS            Z10, Z10, Z11
+	VADDPS            Z16, Z16, Z17
+	VADDPS            Z22, Z22, Z23
+	VSUBPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VSUBPS.BCST       x3f800000<>+0(SB), Z11, Z11
+	VSUBPS.BCST       x3f800000<>+0(SB), Z17, Z17
+	VSUBPS.BCST       x3f800000<>+0(SB), Z23, Z23
+	VBROADCASTSS      x3830d63e<>+0(SB), Z7
+	VBROADCASTSS      x3830d63e<>+0(SB), Z13
+	VBROADCASTSS      x3830d63e<>+0(SB), Z19
+	VBROADCASTSS      x3830d63e<>+0(SB), Z25
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z23, Z25
+	VMULPS            Z4, Z7, Z7
+	VMULPS            Z10, Z13, Z13
+	VMULPS            Z16, Z19, Z19
+	VMULPS            Z22, Z25, Z25
+	VMULPS            Z6, Z7, Z7
+	VMULPS            Z12, Z13, Z13
+	VMULPS            Z18, Z19, Z19
+	VMULPS            Z24, Z25, Z25
+	VMULPS.BCST       x3f000000<>+0(SB), Z7, Z7
+	VMULPS.BCST       x3f000000<>+0(SB), Z13, Z13
+	VMULPS.BCST       x3f000000<>+0(SB), Z19, Z19
+	VMULPS.BCST       x3f000000<>+0(SB), Z25, Z25
+	VBROADCASTSS      x3f800000<>+0(SB), Z4
+	VBROADCASTSS      x3f800000<>+0(SB), Z5
+	VBROADCASTSS      x3f800000<>+0(SB), Z6
+	VBROADCASTSS      x3f800000<>+0(SB), Z10
+	VSUBPS            Z7, Z4, Z4
+	VSUBPS            Z13, Z5, Z5
+	VSUBPS            Z19, Z6, Z6
+	VSUBPS            Z25, Z10, Z10
+	VPMOVD2M          Z3, K1
+	VPMOVD2M          Z9, K2
+	VPMOVD2M          Z15, K3
+	VPMOVD2M          Z21, K4
+	VBLENDMPS         Z7, Z4, K1, Z8
+	VBLENDMPS         Z13, Z5, K2, Z14
+	VBLENDMPS         Z19, Z6, K3, Z20
+	VBLENDMPS         Z25, Z10, K4, Z26
+	VMULPS            Z3, Z8, Z8
+	VMULPS            Z9, Z14, Z14
+	VMULPS            Z15, Z20, Z20
+	VMULPS            Z21, Z26, Z26
+	VMOVNTPS          Z8, (CX)(BX*4)
+	VMOVNTPS          Z14, 64(CX)(BX*4)
+	VMOVNTPS          Z20, 128(CX)(BX*4)
+	VMOVNTPS          Z26, 192(CX)(BX*4)
+	ADDQ              $0x00000040, BX
+	CMPQ              BX, SI
+	JLE               flight
+
+rest:
+	CMPQ BX, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(BX*4), Z3
+	VMULPS.BCST       xbf000000<>+0(SB), Z3, Z4
+	VMULPS            Z3, Z4, Z4
+	VMINPS            Z4, Z0, Z4
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z5, Z4
+	VBROADCASTSS      x39506967<>+0(SB), Z6
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z4, Z6
+	VMULPS            Z4, Z4, Z7
+	VFMADD213PS       Z4, Z7, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z6
+	VSCALEFPS         Z5, Z6, Z6
+	VPANDD.BCST       x7fffffff<>+0(SB), Z3, Z4
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z4
+	VDIVPS            Z4, Z2, Z4
+	VADDPS            Z4, Z4, Z5
+	VSUBPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VBROADCASTSS      x3830d63e<>+0(SB), Z7
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z5, Z7
+	VMULPS            Z4, Z7, Z7
+	VMULPS            Z6, Z7, Z7
+	VMULPS.BCST       x3f000000<>+0(SB), Z7, Z7
+	VBROADCASTSS      x3f800000<>+0(SB), Z4
+	VSUBPS            Z7, Z4, Z4
+	VPMOVD2M          Z3, K1
+	VBLENDMPS         Z7, Z4, K1, Z27
+	VMULPS            Z3, Z27, Z27
+	VMOVNTPS          Z27, (CX)(BX*4)
 	ADDQ              $0x00000010, BX
 	CMPQ              BX, AX
 	JL                loop
@@ -6444,6 +9482,269 @@ end:
 	VZEROUPPER
 	RET
 
+// func geluGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·geluGradPastAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	VBROADCASTSS x40000000<>+0(SB), Z2
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
+	JL           rest
+
+flight:
+	VMOVUPS           (DX)(SI*4), Z3
+	VMOVUPS           64(DX)(SI*4), Z9
+	VMOVUPS           128(DX)(SI*4), Z15
+	VMOVUPS           192(DX)(SI*4), Z21
+	VMULPS.BCST       xbf000000<>+0(SB), Z3, Z4
+	VMULPS.BCST       xbf000000<>+0(SB), Z9, Z10
+	VMULPS.BCST       xbf000000<>+0(SB), Z15, Z16
+	VMULPS.BCST       xbf000000<>+0(SB), Z21, Z22
+	VMULPS            Z3, Z4, Z4
+	VMULPS            Z9, Z10, Z10
+	VMULPS            Z15, Z16, Z16
+	VMULPS            Z21, Z22, Z22
+	VMINPS            Z4, Z0, Z4
+	VMINPS            Z10, Z0, Z10
+	VMINPS            Z16, Z0, Z16
+	VMINPS            Z22, Z0, Z22
+	VMAXPS            Z4, Z1, Z4
+	VMAXPS            Z10, Z1, Z10
+	VMAXPS            Z16, Z1, Z16
+	VMAXPS            Z22, Z1, Z22
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z4, Z5
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z10, Z11
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z16, Z17
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z22, Z23
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VRNDSCALEPS       $0x08, Z11, Z11
+	VRNDSCALEPS       $0x08, Z17, Z17
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z11, Z10
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z17, Z16
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z23, Z22
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z11, Z10
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z17, Z16
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z23, Z22
+	VBROADCASTSS      x39506967<>+0(SB), Z6
+	VBROADCASTSS      x39506967<>+0(SB), Z12
+	VBROADCASTSS      x39506967<>+0(SB), Z18
+	VBROADCASTSS      x39506967<>+0(SB), Z24
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z22, Z24
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z22, Z24
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z22, Z24
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z22, Z24
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z10, Z12
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z16, Z18
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z22, Z24
+	VMULPS            Z4, Z4, Z7
+	VMULPS            Z10, Z10, Z13
+	VMULPS            Z16, Z16, Z19
+	VMULPS            Z22, Z22, Z25
+	VFMADD213PS       Z4, Z7, Z6
+	VFMADD213PS       Z10, Z13, Z12
+	VFMADD213PS       Z16, Z19, Z18
+	VFMADD213PS       Z22, Z25, Z24
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z12, Z12
+	VADDPS.BCST       x3f800000<>+0(SB), Z18, Z18
+	VADDPS.BCST       x3f800000<>+0(SB), Z24, Z24
+	VSCALEFPS         Z5, Z6, Z6
+	VSCALEFPS         Z11, Z12, Z12
+	VSCALEFPS         Z17, Z18, Z18
+	VSCALEFPS         Z23, Z24, Z24
+	VPANDD.BCST       x7fffffff<>+0(SB), Z3, Z4
+	VPANDD.BCST       x7fffffff<>+0(SB), Z9, Z10
+	VPANDD.BCST       x7fffffff<>+0(SB), Z15, Z16
+	VPANDD.BCST       x7fffffff<>+0(SB), Z21, Z22
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z4
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z10
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z16
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z22
+	VDIVPS            Z4, Z2, Z4
+	VDIVPS            Z10, Z2, Z10
+	VDIVPS            Z16, Z2, Z16
+	VDIVPS            Z22, Z2, Z22
+	VADDPS            Z4, Z4, Z5
+	VADDPS            Z10, Z10, Z11
+	VADDPS            Z16, Z16, Z17
+	VADDPS            Z22, Z22, Z23
+	VSUBPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VSUBPS.BCST       x3f800000<>+0(SB), Z11, Z11
+	VSUBPS.BCST       x3f800000<>+0(SB), Z17, Z17
+	VSUBPS.BCST       x3f800000<>+0(SB), Z23, Z23
+	VBROADCASTSS      x3830d63e<>+0(SB), Z7
+	VBROADCASTSS      x3830d63e<>+0(SB), Z13
+	VBROADCASTSS      x3830d63e<>+0(SB), Z19
+	VBROADCASTSS      x3830d63e<>+0(SB), Z25
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z23, Z25
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z11, Z13
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z17, Z19
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z23, Z25
+	VMULPS            Z4, Z7, Z7
+	VMULPS            Z10, Z13, Z13
+	VMULPS            Z16, Z19, Z19
+	VMULPS            Z22, Z25, Z25
+	VMULPS            Z6, Z7, Z7
+	VMULPS            Z12, Z13, Z13
+	VMULPS            Z18, Z19, Z19
+	VMULPS            Z24, Z25, Z25
+	VMULPS.BCST       x3f000000<>+0(SB), Z7, Z7
+	VMULPS.BCST       x3f000000<>+0(SB), Z13, Z13
+	VMULPS.BCST       x3f000000<>+0(SB), Z19, Z19
+	VMULPS.BCST       x3f000000<>+0(SB), Z25, Z25
+	VBROADCASTSS      x3f800000<>+0(SB), Z4
+	VBROADCASTSS      x3f800000<>+0(SB), Z5
+	VBROADCASTSS      x3f800000<>+0(SB), Z10
+	VBROADCASTSS      x3f800000<>+0(SB), Z11
+	VSUBPS            Z7, Z4, Z4
+	VSUBPS            Z13, Z5, Z5
+	VSUBPS            Z19, Z10, Z10
+	VSUBPS            Z25, Z11, Z11
+	VPMOVD2M          Z3, K1
+	VPMOVD2M          Z9, K2
+	VPMOVD2M          Z15, K3
+	VPMOVD2M          Z21, K4
+	VBLENDMPS         Z7, Z4, K1, Z8
+	VBLENDMPS         Z13, Z5, K2, Z14
+	VBLENDMPS         Z19, Z10, K3, Z20
+	VBLENDMPS         Z25, Z11, K4, Z26
+	VMULPS.BCST       x3ecc422a<>+0(SB), Z6, Z6
+	VMULPS.BCST       x3ecc422a<>+0(SB), Z12, Z12
+	VMULPS.BCST       x3ecc422a<>+0(SB), Z18, Z18
+	VMULPS.BCST       x3ecc422a<>+0(SB), Z24, Z24
+	VFMADD231PS       Z3, Z6, Z8
+	VFMADD231PS       Z9, Z12, Z14
+	VFMADD231PS       Z15, Z18, Z20
+	VFMADD231PS       Z21, Z24, Z26
+	VMULPS            (BX)(SI*4), Z8, Z8
+	VMULPS            64(BX)(SI*4), Z14, Z14
+	VMULPS            128(BX)(SI*4), Z20, Z20
+	VMULPS            192(BX)(SI*4), Z26, Z26
+	VMOVNTPS          Z8, (CX)(SI*4)
+	VMOVNTPS          Z14, 64(CX)(SI*4)
+	VMOVNTPS          Z20, 128(CX)(SI*4)
+	VMOVNTPS          Z26, 192(CX)(SI*4)
+	ADDQ              $0x00000040, SI
+	CMPQ              SI, DI
+	JLE               flight
+
+rest:
+	CMPQ SI, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (DX)(SI*4), Z3
+	VMULPS.BCST       xbf000000<>+0(SB), Z3, Z4
+	VMULPS            Z3, Z4, Z4
+	VMINPS            Z4, Z0, Z4
+	VMAXPS            Z4, Z1, Z4
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z4, Z5
+	VRNDSCALEPS       $0x08, Z5, Z5
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z5, Z4
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z5, Z4
+	VBROADCASTSS      x39506967<>+0(SB), Z6
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z4, Z6
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z4, Z6
+	VMULPS            Z4, Z4, Z7
+	VFMADD213PS       Z4, Z7, Z6
+	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z6
+	VSCALEFPS         Z5, Z6, Z6
+	VPANDD.BCST       x7fffffff<>+0(SB), Z3, Z4
+	VFMADD132PS.BCST  x3f3504f3<>+0(SB), Z2, Z4
+	VDIVPS            Z4, Z2, Z4
+	VADDPS            Z4, Z4, Z5
+	VSUBPS.BCST       x3f800000<>+0(SB), Z5, Z5
+	VBROADCASTSS      x3830d63e<>+0(SB), Z7
+	VFMADD213PS.BCST  xb81984f7<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xb99cf678<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x39e1cb9d<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3ac86e00<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbb549018<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  xbc302797<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3c95459c<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3e0f16e2<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3eafe9c2<>+0(SB), Z5, Z7
+	VFMADD213PS.BCST  x3f02c339<>+0(SB), Z5, Z7
+	VMULPS            Z4, Z7, Z7
+	VMULPS            Z6, Z7, Z7
+	VMULPS.BCST       x3f000000<>+0(SB), Z7, Z7
+	VBROADCASTSS      x3f800000<>+0(SB), Z4
+	VSUBPS            Z7, Z4, Z4
+	VPMOVD2M          Z3, K1
+	VBLENDMPS         Z7, Z4, K1, Z27
+	VMULPS.BCST       x3ecc422a<>+0(SB), Z6, Z6
+	VFMADD231PS       Z3, Z6, Z27
+	VMULPS            (BX)(SI*4), Z27, Z27
+	VMOVNTPS          Z27, (CX)(SI*4)
+	ADDQ              $0x00000010, SI
+	CMPQ              SI, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
 // func addAVX512(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX, AVX512F
 TEXT ·addAVX512(SB), $0-32
@@ -6460,6 +9761,25 @@ loop:
 	ADDQ    $0x00000010, SI
 	CMPQ    SI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func addPastAVX512(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX, AVX512F
+TEXT ·addPastAVX512(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Z0
+	VADDPS   (BX)(SI*4), Z0, Z0
+	VMOVNTPS Z0, (CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -6482,6 +9802,25 @@ loop:
 	VZEROUPPER
 	RET
 
+// func subPastAVX512(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX, AVX512F
+TEXT ·subPastAVX512(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Z0
+	VSUBPS   (BX)(SI*4), Z0, Z0
+	VMOVNTPS Z0, (CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func mulAVX512(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX, AVX512F
 TEXT ·mulAVX512(SB), $0-32
@@ -6501,6 +9840,25 @@ loop:
 	VZEROUPPER
 	RET
 
+// func mulPastAVX512(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX, AVX512F
+TEXT ·mulPastAVX512(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Z0
+	VMULPS   (BX)(SI*4), Z0, Z0
+	VMOVNTPS Z0, (CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func divAVX512(n int, dst *float32, x *float32, y *float32)
 // Requires: AVX, AVX512F
 TEXT ·divAVX512(SB), $0-32
@@ -6517,6 +9875,25 @@ loop:
 	ADDQ    $0x00000010, SI
 	CMPQ    SI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func divPastAVX512(n int, dst *float32, x *float32, y *float32)
+// Requires: AVX, AVX512F
+TEXT ·divPastAVX512(SB), $0-32
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ x+16(FP), DX
+	MOVQ y+24(FP), BX
+	XORQ SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Z0
+	VDIVPS   (BX)(SI*4), Z0, Z0
+	VMOVNTPS Z0, (CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -6542,6 +9919,28 @@ loop:
 	VZEROUPPER
 	RET
 
+// func axpbyPastAVX512(n int, dst *float32, x *float32, y *float32, a float32, b float32)
+// Requires: AVX, AVX512F
+TEXT ·axpbyPastAVX512(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         y+24(FP), BX
+	VBROADCASTSS a+32(FP), Z0
+	VBROADCASTSS b+36(FP), Z1
+	XORQ         SI, SI
+
+loop:
+	VMULPS   (DX)(SI*4), Z0, Z2
+	VMULPS   (BX)(SI*4), Z1, Z3
+	VADDPS   Z3, Z2, Z2
+	VMOVNTPS Z2, (CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func affineAVX512(n int, dst *float32, x *float32, a float32, b float32)
 // Requires: AVX, AVX512F
 TEXT ·affineAVX512(SB), $0-32
@@ -6559,6 +9958,26 @@ loop:
 	ADDQ    $0x00000010, BX
 	CMPQ    BX, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func affinePastAVX512(n int, dst *float32, x *float32, a float32, b float32)
+// Requires: AVX, AVX512F
+TEXT ·affinePastAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS a+24(FP), Z0
+	VBROADCASTSS b+28(FP), Z1
+	XORQ         BX, BX
+
+loop:
+	VMULPS   (DX)(BX*4), Z0, Z2
+	VADDPS   Z1, Z2, Z2
+	VMOVNTPS Z2, (CX)(BX*4)
+	ADDQ     $0x00000010, BX
+	CMPQ     BX, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -6631,6 +10050,25 @@ loop:
 	VZEROUPPER
 	RET
 
+// func reluPastAVX512(n int, dst *float32, x *float32)
+// Requires: AVX, AVX512F
+TEXT ·reluPastAVX512(SB), $0-24
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS x00000000<>+0(SB), Z0
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS  (DX)(BX*4), Z1
+	VMAXPS   Z1, Z0, Z1
+	VMOVNTPS Z1, (CX)(BX*4)
+	ADDQ     $0x00000010, BX
+	CMPQ     BX, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func reluGradAVX512(n int, dst *float32, y *float32, dy *float32)
 // Requires: AVX, AVX512F
 TEXT ·reluGradAVX512(SB), $0-32
@@ -6647,6 +10085,28 @@ loop:
 	VCMPPS    $0x0e, Z0, Z1, K1
 	VMOVAPS.Z Z2, K1, Z2
 	VMOVUPS   Z2, (CX)(SI*4)
+	ADDQ      $0x00000010, SI
+	CMPQ      SI, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func reluGradPastAVX512(n int, dst *float32, y *float32, dy *float32)
+// Requires: AVX, AVX512F
+TEXT ·reluGradPastAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS x00000000<>+0(SB), Z0
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS   (DX)(SI*4), Z1
+	VMOVUPS   (BX)(SI*4), Z2
+	VCMPPS    $0x0e, Z0, Z1, K1
+	VMOVAPS.Z Z2, K1, Z2
+	VMOVNTPS  Z2, (CX)(SI*4)
 	ADDQ      $0x00000010, SI
 	CMPQ      SI, AX
 	JL        loop
@@ -6671,6 +10131,27 @@ loop:
 	ADDQ    $0x00000010, SI
 	CMPQ    SI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func softmaxGradPastAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
+// Requires: AVX, AVX512F
+TEXT ·softmaxGradPastAVX512(SB), $0-36
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         y+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	VBROADCASTSS dot+32(FP), Z0
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS  (BX)(SI*4), Z1
+	VSUBPS   Z0, Z1, Z1
+	VMULPS   (DX)(SI*4), Z1, Z1
+	VMOVNTPS Z1, (CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -6715,6 +10196,30 @@ loop:
 	VCVTPD2PS    Z2, Y1
 	VINSERTF64X4 $0x01, Y1, Z3, Z1
 	VMOVUPS      Z1, (CX)(BX*4)
+	ADDQ         $0x00000010, BX
+	CMPQ         BX, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+// func subWidePastAVX512(n int, dst *float32, x *float32, c float64)
+// Requires: AVX, AVX512F
+TEXT ·subWidePastAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSD c+24(FP), Z0
+	XORQ         BX, BX
+
+loop:
+	VCVTPS2PD    (DX)(BX*4), Z1
+	VCVTPS2PD    32(DX)(BX*4), Z2
+	VSUBPD       Z0, Z1, Z1
+	VSUBPD       Z0, Z2, Z2
+	VCVTPD2PS    Z1, Y3
+	VCVTPD2PS    Z2, Y1
+	VINSERTF64X4 $0x01, Y1, Z3, Z1
+	VMOVNTPS     Z1, (CX)(BX*4)
 	ADDQ         $0x00000010, BX
 	CMPQ         BX, AX
 	JL           loop
@@ -6897,6 +10402,27 @@ loop:
 	VZEROUPPER
 	RET
 
+// func normalizePastAVX512(n int, dst *float32, x *float32, m float32, s float32)
+// Requires: AVX, AVX512F
+TEXT ·normalizePastAVX512(SB), $0-32
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS m+24(FP), Z0
+	VBROADCASTSS s+28(FP), Z1
+	XORQ         BX, BX
+
+loop:
+	VMOVUPS  (DX)(BX*4), Z2
+	VSUBPS   Z0, Z2, Z2
+	VMULPS   Z1, Z2, Z2
+	VMOVNTPS Z2, (CX)(BX*4)
+	ADDQ     $0x00000010, BX
+	CMPQ     BX, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func normalizeScaleAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
 // Requires: AVX, AVX512F
 TEXT ·normalizeScaleAVX512(SB), $0-40
@@ -6917,6 +10443,29 @@ loop:
 	ADDQ    $0x00000010, SI
 	CMPQ    SI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func normalizeScalePastAVX512(n int, dst *float32, x *float32, w *float32, m float32, s float32)
+// Requires: AVX, AVX512F
+TEXT ·normalizeScalePastAVX512(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	VBROADCASTSS m+32(FP), Z0
+	VBROADCASTSS s+36(FP), Z1
+	XORQ         SI, SI
+
+loop:
+	VMOVUPS  (DX)(SI*4), Z2
+	VSUBPS   Z0, Z2, Z2
+	VMULPS   Z1, Z2, Z2
+	VMULPS   (BX)(SI*4), Z2, Z2
+	VMOVNTPS Z2, (CX)(SI*4)
+	ADDQ     $0x00000010, SI
+	CMPQ     SI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -6942,6 +10491,31 @@ loop:
 	ADDQ    $0x00000010, DI
 	CMPQ    DI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func normalizeAffinePastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+// Requires: AVX, AVX512F
+TEXT ·normalizeAffinePastAVX512(SB), $0-48
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         b+32(FP), SI
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS s+44(FP), Z1
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS  (DX)(DI*4), Z2
+	VSUBPS   Z0, Z2, Z2
+	VMULPS   Z1, Z2, Z2
+	VMULPS   (BX)(DI*4), Z2, Z2
+	VADDPS   (SI)(DI*4), Z2, Z2
+	VMOVNTPS Z2, (CX)(DI*4)
+	ADDQ     $0x00000010, DI
+	CMPQ     DI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 
@@ -7017,6 +10591,38 @@ loop:
 	ADDQ    $0x00000010, DI
 	CMPQ    DI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func normGradPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+// Requires: AVX, AVX512F
+TEXT ·normGradPastAVX512(SB), $0-60
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         dy+24(FP), BX
+	MOVQ         w+32(FP), SI
+	VBROADCASTSS m+40(FP), Z0
+	VBROADCASTSS s+44(FP), Z1
+	VBROADCASTSS a+48(FP), Z2
+	VBROADCASTSS b+52(FP), Z3
+	VBROADCASTSS f+56(FP), Z4
+	XORQ         DI, DI
+
+loop:
+	VMOVUPS  (BX)(DI*4), Z5
+	VMULPS   (SI)(DI*4), Z5, Z5
+	VSUBPS   Z2, Z5, Z5
+	VMOVUPS  (DX)(DI*4), Z6
+	VSUBPS   Z0, Z6, Z6
+	VMULPS   Z1, Z6, Z6
+	VMULPS   Z3, Z6, Z6
+	VSUBPS   Z6, Z5, Z5
+	VMULPS   Z4, Z5, Z5
+	VMOVNTPS Z5, (CX)(DI*4)
+	ADDQ     $0x00000010, DI
+	CMPQ     DI, AX
+	JL       loop
 	VZEROUPPER
 	RET
 

@@ -1,23 +1,23 @@
 package vecmath
 
 // Normalize sets dst[i] = (x[i]-m)·s·w[i] + b[i]; w and b may be nil, b must be if w is. With m = 0 it is RMS norm's.
-func Normalize(dst, x, w, b []float32, m, s float32) {
+func Normalize(dst, x, w, b []float32, m, s float32, past bool) {
 	checkLengths(len(dst), len(x))
 	switch {
 	case b != nil:
 		checkLengths(len(dst), len(w), len(b))
-		done := normalizeAffineVector(len(dst), first(dst), first(x), first(w), first(b), m, s)
+		done := normalizeAffineVector(len(dst), first(dst), first(x), first(w), first(b), m, s, past)
 		for i := done; i < len(dst); i++ {
 			dst[i] = float32((x[i]-m)*s*w[i]) + b[i]
 		}
 	case w != nil:
 		checkLengths(len(dst), len(w))
-		done := normalizeScaleVector(len(dst), first(dst), first(x), first(w), m, s)
+		done := normalizeScaleVector(len(dst), first(dst), first(x), first(w), m, s, past)
 		for i := done; i < len(dst); i++ {
 			dst[i] = (x[i] - m) * s * w[i]
 		}
 	default:
-		done := normalizeVector(len(dst), first(dst), first(x), m, s)
+		done := normalizeVector(len(dst), first(dst), first(x), m, s, past)
 		for i := done; i < len(dst); i++ {
 			dst[i] = (x[i] - m) * s
 		}
@@ -38,9 +38,9 @@ func NormSums(x, dy, w []float32, m, s float32) (sum, inner float64) {
 }
 
 // NormGrad sets dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b).
-func NormGrad(dst, x, dy, w []float32, m, s, a, b, f float32) {
+func NormGrad(dst, x, dy, w []float32, m, s, a, b, f float32, past bool) {
 	checkLengths(len(dst), len(x), len(dy), len(w))
-	done := normGradVector(len(dst), first(dst), first(x), first(dy), first(w), m, s, a, b, f)
+	done := normGradVector(len(dst), first(dst), first(x), first(dy), first(w), m, s, a, b, f, past)
 	for i := done; i < len(dst); i++ {
 		dst[i] = f * (float32(dy[i]*w[i]) - a - float32((x[i]-m)*s*b))
 	}

@@ -12,6 +12,7 @@ package vecmath
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -25,6 +26,16 @@ const (
 	// stretch is the number of elements per call of an assembly function, which cannot be preempted: some ten microseconds.
 	stretch = 8192
 )
+
+// PastLength is the number of elements from which on a function writes its result past the caches, as it does for less where a parameter past says so: for
+// results that are larger than the caches, it saves reading the lines that are overwritten. Bits are the same. Other processors see such writes in
+// order after a locked instruction, which every mutex and atomic operation is.
+const PastLength = 1 << 18
+
+// separate reports whether dst can be written past the caches: it is aligned as that needs, and none of the operands, which are near by already.
+func separate(dst *float32, operands ...*float32) bool {
+	return uintptr(unsafe.Pointer(dst))%64 == 0 && !slices.Contains(operands, dst)
+}
 
 // checkLengths panics unless all slices are as long as dst.
 func checkLengths(dst int, others ...int) {

@@ -8,7 +8,7 @@ import (
 // arithmetic emits kernels that round as the generic ones do: nothing is fused but exact products.
 func (g *generator) arithmetic() {
 	binary := func(name, sign string, op func(ops ...operand.Op)) {
-		g.kernel(name, "dst[i] = x[i] "+sign+" y[i]", streams("dst", "x", "y"), func(l *loop) (step, end func()) {
+		g.pastKernel(name, "dst[i] = x[i] "+sign+" y[i]", streams("dst", "x", "y"), func(l *loop) (step, end func()) {
 			return func() {
 				x := l.load("x")
 				op(l.at("y", 0), x, x)
@@ -20,7 +20,7 @@ func (g *generator) arithmetic() {
 	binary("sub", "-", g.VSUBPS)
 	binary("mul", "·", g.VMULPS)
 	binary("div", "/", g.VDIVPS)
-	g.kernel("axpby", "dst[i] = a·x[i] + b·y[i]", params(streams("dst", "x", "y"), scalars("a", "b")), func(l *loop) (step, end func()) {
+	g.pastKernel("axpby", "dst[i] = a·x[i] + b·y[i]", params(streams("dst", "x", "y"), scalars("a", "b")), func(l *loop) (step, end func()) {
 		a, b := l.scalar("a"), l.scalar("b")
 		return func() {
 			x, y := l.times(a, "x"), l.times(b, "y")
@@ -28,7 +28,7 @@ func (g *generator) arithmetic() {
 			l.store(x, "dst")
 		}, nil
 	})
-	g.kernel("affine", "dst[i] = a·x[i] + b", params(streams("dst", "x"), scalars("a", "b")), func(l *loop) (step, end func()) {
+	g.pastKernel("affine", "dst[i] = a·x[i] + b", params(streams("dst", "x"), scalars("a", "b")), func(l *loop) (step, end func()) {
 		a, b := l.scalar("a"), l.scalar("b")
 		return func() {
 			x := l.times(a, "x")
@@ -56,7 +56,7 @@ func (g *generator) arithmetic() {
 				l.store(b, "b")
 			}, nil
 		})
-	g.kernel("relu", "dst[i] = max(x[i], 0)", streams("dst", "x"), func(l *loop) (step, end func()) {
+	g.pastKernel("relu", "dst[i] = max(x[i], 0)", streams("dst", "x"), func(l *loop) (step, end func()) {
 		zero := l.constant(0)
 		return func() {
 			x := l.load("x")
@@ -64,7 +64,7 @@ func (g *generator) arithmetic() {
 			l.store(x, "dst")
 		}, nil
 	})
-	g.kernel("reluGrad", "dst[i] = dy[i] where y[i] > 0, else 0", streams("dst", "y", "dy"), func(l *loop) (step, end func()) {
+	g.pastKernel("reluGrad", "dst[i] = dy[i] where y[i] > 0, else 0", streams("dst", "y", "dy"), func(l *loop) (step, end func()) {
 		zero := l.constant(0)
 		return func() {
 			y, dy := l.load("y"), l.load("dy")
@@ -80,7 +80,7 @@ func (g *generator) arithmetic() {
 			l.store(dy, "dst")
 		}, nil
 	})
-	g.kernel("softmaxGrad", "dst[i] = y[i]·(dy[i]-dot)", params(streams("dst", "y", "dy"), scalars("dot")), func(l *loop) (step, end func()) {
+	g.pastKernel("softmaxGrad", "dst[i] = y[i]·(dy[i]-dot)", params(streams("dst", "y", "dy"), scalars("dot")), func(l *loop) (step, end func()) {
 		dot := l.scalar("dot")
 		return func() {
 			x := l.load("dy")
@@ -99,7 +99,7 @@ func (g *generator) arithmetic() {
 			l.store(x, "dst")
 		}, nil
 	})
-	g.kernel("subWide", "dst[i] = float32(float64(x[i]) - c)", params(streams("dst", "x"), typed(scalar, "float64", "c")), func(l *loop) (step, end func()) {
+	g.pastKernel("subWide", "dst[i] = float32(float64(x[i]) - c)", params(streams("dst", "x"), typed(scalar, "float64", "c")), func(l *loop) (step, end func()) {
 		c := l.scalar("c")
 		return func() {
 			x := l.loadWide("x")

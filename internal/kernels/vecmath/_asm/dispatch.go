@@ -16,35 +16,37 @@ func dispatchers(kernels []kernel) (amd64, portable []byte, err error) {
 	for _, k := range kernels {
 		doc := fmt.Sprintf("\n// %sVector: %s\n// for as many of n elements as fill blocks of %d; it returns how many it did: 0 under the generic variant.\n", k.name, k.formula, block)
 		signature := fmt.Sprintf("func %sVector(%s) int", k.name, k.declarations())
-		var arguments []string
+		var arguments, others []string
 		for _, q := range k.params {
 			argument := q.name
 			if q.kind == stream {
 				argument = "element(" + q.name + ", done)"
+				if q.name != "dst" {
+					others = append(others, q.name)
+				}
 			}
 			arguments = append(arguments, argument)
 		}
 		list := strings.Join(arguments, ", ")
-		fmt.Fprintf(&a, `%s%s {
-	variant := kernels.Active()
-	if variant == kernels.Generic {
-		return 0
-	}
-	n -= n %% %d
-	for done := 0; done < n; done += stretch {
-		count := min(stretch, n-done)
-		if variant == kernels.AVX512 {
-			%sAVX512(count, %s)
-		} else {
-			%sAVX2(count, %s)
+		if k.past {
+			signature = strings.Replace(signature, ") int", ", past bool) int", 1)
+			doc += "// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.\n"
 		}
-	}
-	return n
-}
-`, doc, signature, block, k.name, list, k.name, list)
+		fmt.Fprintf(&a, "%s%s {\n\tvariant := kernels.Active()\n\tif variant == kernels.Generic {\n\t\treturn 0\n\t}\n\tn -= n %% %d\n", doc, signature, block)
+		if k.past {
+			fmt.Fprintf(&a, "past = past && separate(dst, %s)\n", strings.Join(others, ", "))
+		}
+		fmt.Fprintf(&a, "\tfor done := 0; done < n; done += stretch {\n\t\tcount := min(stretch, n-done)\n\t\tswitch {\n")
+		if k.past {
+			fmt.Fprintf(&a, "case past && variant == kernels.AVX512:\n%sPastAVX512(count, %s)\ncase past:\n%sPastAVX2(count, %s)\n", k.name, list, k.name, list)
+		}
+		fmt.Fprintf(&a, "case variant == kernels.AVX512:\n%sAVX512(count, %s)\ndefault:\n%sAVX2(count, %s)\n}\n}\nreturn n\n}\n", k.name, list, k.name, list)
 		var blanks []string
 		for _, q := range k.params {
 			blanks = append(blanks, strings.Replace(q.declaration(), q.name, "_", 1))
+		}
+		if k.past {
+			blanks = append(blanks, "_ bool")
 		}
 		fmt.Fprintf(&p, "\n// %sVector does nothing.\nfunc %sVector(_ int, %s) int { return 0 }\n", k.name, k.name, strings.Join(blanks, ", "))
 	}

@@ -70,7 +70,7 @@ func (l *loop) shifted(shift, scale reg.VecVirtual) reg.VecVirtual {
 }
 
 func (g *generator) exponentials() {
-	g.kernel("exp", "dst[i] = factor·e^(scale·(src[i]-shift))", params(streams("dst", "src"), scalars("shift", "scale", "factor")),
+	g.pastKernel("exp", "dst[i] = factor·e^(scale·(src[i]-shift))", params(streams("dst", "src"), scalars("shift", "scale", "factor")),
 		func(l *loop) (step, end func()) {
 			shift, scale, factor, lim := l.scalar("shift"), l.scalar("scale"), l.scalar("factor"), l.limits()
 			return func() {
@@ -97,7 +97,7 @@ func (g *generator) exponentials() {
 				sum.add(l.widened(l.exponential(x, lim)))
 			}, sum.store
 		})
-	g.kernel("logSoftmaxGrad", "dst[i] = dy[i] - sum·e^y[i]", params(streams("dst", "y", "dy"), scalars("sum")),
+	g.pastKernel("logSoftmaxGrad", "dst[i] = dy[i] - sum·e^y[i]", params(streams("dst", "y", "dy"), scalars("sum")),
 		func(l *loop) (step, end func()) {
 			sum, lim := l.scalar("sum"), l.limits()
 			return func() {
@@ -112,7 +112,7 @@ func (g *generator) exponentials() {
 
 // tanh emits the hyperbolic tangent: a polynomial near zero, else 1 - 2/(e^2|x|+1) with the sign of x.
 func (g *generator) tanh() {
-	g.kernel("tanh", "dst[i] = tanh(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+	g.pastKernel("tanh", "dst[i] = tanh(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
 		lim, limit := l.limits(), l.constant(tanhSmall)
 		return func() {
 			x := l.load("src")
@@ -171,20 +171,20 @@ func (g *generator) negative(x reg.VecVirtual) reg.VecVirtual {
 }
 
 func (g *generator) activations() {
-	g.kernel("sigmoid", "dst[i] = 1/(1+e^-src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+	g.pastKernel("sigmoid", "dst[i] = 1/(1+e^-src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
 		lim, one := l.limits(), l.constant(1)
 		return func() {
 			l.store(l.quotient(one, l.exponential(l.negative(l.load("src")), lim)), "dst")
 		}, nil
 	})
-	g.kernel("silu", "dst[i] = src[i]/(1+e^-src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+	g.pastKernel("silu", "dst[i] = src[i]/(1+e^-src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
 		lim := l.limits()
 		return func() {
 			x := l.load("src")
 			l.store(l.quotient(x, l.exponential(l.negative(x), lim)), "dst")
 		}, nil
 	})
-	g.kernel("siluGrad", "dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i])", streams("dst", "x", "dy"), func(l *loop) (step, end func()) {
+	g.pastKernel("siluGrad", "dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i])", streams("dst", "x", "dy"), func(l *loop) (step, end func()) {
 		lim, one := l.limits(), l.constant(1)
 		return func() {
 			x := l.load("x")
@@ -197,7 +197,7 @@ func (g *generator) activations() {
 			l.store(slope, "dst")
 		}, nil
 	})
-	g.kernel("swiglu", "dst[i] = gate[i]/(1+e^-gate[i])·up[i]", streams("dst", "gate", "up"), func(l *loop) (step, end func()) {
+	g.pastKernel("swiglu", "dst[i] = gate[i]/(1+e^-gate[i])·up[i]", streams("dst", "gate", "up"), func(l *loop) (step, end func()) {
 		lim := l.limits()
 		return func() {
 			x := l.load("gate")
@@ -223,7 +223,7 @@ func (g *generator) activations() {
 				l.store(s, "dup")
 			}, nil
 		})
-	g.kernel("geluTanh", "dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)", streams("dst", "src"), func(l *loop) (step, end func()) {
+	g.pastKernel("geluTanh", "dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)", streams("dst", "src"), func(l *loop) (step, end func()) {
 		lim := l.limits()
 		return func() {
 			x := l.load("src")
@@ -231,7 +231,7 @@ func (g *generator) activations() {
 			l.store(l.quotient(x, l.exponential(u, lim)), "dst")
 		}, nil
 	})
-	g.kernel("geluTanhGrad", "dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)", streams("dst", "x", "dy"),
+	g.pastKernel("geluTanhGrad", "dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)", streams("dst", "x", "dy"),
 		func(l *loop) (step, end func()) {
 			lim, flat, one := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1)
 			return func() {
@@ -250,7 +250,7 @@ func (g *generator) activations() {
 				l.store(slope, "dst")
 			}, nil
 		})
-	g.kernel("gelu", "dst[i] = src[i]·Φ(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
+	g.pastKernel("gelu", "dst[i] = src[i]·Φ(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
 		lim, two := l.limits(), l.constant(2)
 		return func() {
 			x := l.load("src")
@@ -259,7 +259,7 @@ func (g *generator) activations() {
 			l.store(cdf, "dst")
 		}, nil
 	})
-	g.kernel("geluGrad", "dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))", streams("dst", "x", "dy"), func(l *loop) (step, end func()) {
+	g.pastKernel("geluGrad", "dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))", streams("dst", "x", "dy"), func(l *loop) (step, end func()) {
 		lim, two := l.limits(), l.constant(2)
 		return func() {
 			x := l.load("x")

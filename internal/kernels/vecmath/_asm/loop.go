@@ -70,6 +70,7 @@ type kernel struct {
 	name    string
 	formula string
 	params  []param
+	past    bool // there is a second version that writes dst past the caches
 }
 
 // declarations lists n and the parameters as Go writes them.
@@ -87,7 +88,8 @@ type generator struct {
 	*constants
 	lanes   int
 	emitted []kernel
-	flight  int // vectors whose instructions a turn of the loop takes in turns; 0: none
+	past    bool // kernels have a version that writes dst past the caches
+	flight  int  // vectors whose instructions a turn of the loop takes in turns; 0: none
 }
 
 func (g *generator) wide() bool { return g.lanes == 16 }
@@ -102,22 +104,42 @@ func (g *generator) suffix() string {
 // loop is the kernel that is being emitted.
 type loop struct {
 	*generator
-	known    map[string]param
-	pointers map[string]reg.GPVirtual
-	index    reg.GPVirtual
-	part     int // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
+	streaming bool // dst is written past the caches
+	known     map[string]param
+	pointers  map[string]reg.GPVirtual
+	index     reg.GPVirtual
+	part      int // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
 }
 
 // kernel emits a loop over n elements, n a positive multiple of 16. body loads what stays in registers and returns what is emitted per part
 // of a block, and at the end (may be nil).
 func (g *generator) kernel(name, formula string, ps []param, body func(l *loop) (step, end func())) {
-	k := kernel{name, formula, ps}
+	k := kernel{name, formula, ps, g.past}
 	g.emitted = append(g.emitted, k)
+	g.version(k, "", false, body)
+	if k.past {
+		g.version(k, "Past", true, body)
+	}
+}
+
+// pastKernel is kernel with a second version that writes dst past the caches.
+func (g *generator) pastKernel(name, formula string, ps []param, body func(l *loop) (step, end func())) {
+	g.past = true
+	g.kernel(name, formula, ps, body)
+	g.past = false
+}
+
+// version emits a kernel that writes dst in the one way or the other.
+func (g *generator) version(k kernel, way string, past bool, body func(l *loop) (step, end func())) {
+	name, formula, ps := k.name+way, k.formula, k.params
+	if past {
+		formula += ", written past the caches to a dst aligned to 64 bytes,"
+	}
 	g.Function(name + g.suffix())
 	g.Doc(fmt.Sprintf("%s%s: %s for i < n, n a positive multiple of %d.", name, g.suffix(), formula, block))
 	g.Pragma("noescape")
 	g.SignatureExpr("func(" + k.declarations() + ")")
-	l := &loop{generator: g, known: map[string]param{}, pointers: map[string]reg.GPVirtual{}}
+	l := &loop{generator: g, streaming: past, known: map[string]param{}, pointers: map[string]reg.GPVirtual{}}
 	n := g.GP64()
 	g.Load(g.Param("n"), n)
 	for _, p := range ps {
@@ -196,7 +218,13 @@ func (l *loop) load(name string) reg.VecVirtual {
 }
 
 // store writes the part's elements of a float32 stream.
-func (l *loop) store(v reg.VecVirtual, name string) { l.VMOVUPS(v, l.at(name, 0)) }
+func (l *loop) store(v reg.VecVirtual, name string) {
+	if l.streaming && name == "dst" {
+		l.VMOVNTPS(v, l.at(name, 0))
+		return
+	}
+	l.VMOVUPS(v, l.at(name, 0))
+}
 
 // scalar returns a register with a parameter in each lane.
 func (l *loop) scalar(name string) reg.VecVirtual {

@@ -25,7 +25,7 @@ func (g *generator) norms() {
 		{"normalizeScale", "dst[i] = (x[i]-m)·s·w[i]", []string{"w"}},
 		{"normalizeAffine", "dst[i] = (x[i]-m)·s·w[i] + b[i]", []string{"w", "b"}},
 	} {
-		g.kernel(affine.name, affine.formula, params(streams("dst", "x"), streams(affine.operands...), scalars("m", "s")), func(l *loop) (step, end func()) {
+		g.pastKernel(affine.name, affine.formula, params(streams("dst", "x"), streams(affine.operands...), scalars("m", "s")), func(l *loop) (step, end func()) {
 			m, s := l.scalar("m"), l.scalar("s")
 			return func() {
 				x := l.centred(m, s)
@@ -50,7 +50,7 @@ func (g *generator) norms() {
 					inner.store()
 				}
 		})
-	g.kernel("normGrad", "dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)", params(streams("dst", "x", "dy", "w"), scalars("m", "s", "a", "b", "f")),
+	g.pastKernel("normGrad", "dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)", params(streams("dst", "x", "dy", "w"), scalars("m", "s", "a", "b", "f")),
 		func(l *loop) (step, end func()) {
 			m, s, a, b, f := l.scalar("m"), l.scalar("s"), l.scalar("a"), l.scalar("b"), l.scalar("f")
 			return func() {
