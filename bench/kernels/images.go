@@ -11,7 +11,7 @@ import (
 )
 
 // images is PyTorch with the rows of images.py.
-var images = side{program: "images.py", env: mkl}
+var images = side{program: "images.py", env: keepMemory}
 
 // imageRows are convolutions, batch norm and pooling as ResNet-18 has them for 32 images of 64×64 pixels, each forward and backward, and its whole training step.
 func imageRows() []row {

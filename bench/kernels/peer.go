@@ -29,7 +29,8 @@ type side struct {
 // on processors that are not Intel's: MKL_PRELOAD names a library that makes it take its AVX-512 ones, see run.sh.
 var (
 	eager     = side{program: "peer.py", mode: "eager", env: mkl}
-	compiled  = side{suffix: "_compile", program: "peer.py", mode: "compile", env: mkl}
+	kept      = side{program: "peer.py", mode: "kept", env: keepMemory}
+	compiled  = side{suffix: "_compile", program: "peer.py", mode: "compile", env: keepMemory}
 	installed = side{suffix: "_installed", program: "peer.py", mode: "installed", slow: true}
 	// reused has its outputs allocated beforehand, and what it must allocate itself it takes again from huge pages that it keeps.
 	reused   = side{suffix: "_out", program: "peer.py", mode: "out", env: append([]string{"GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"}, mkl...)}
@@ -39,6 +40,8 @@ var (
 	llmc     = side{suffix: "_llmc", program: "LLMC", slow: true}
 
 	mkl = preload(os.Getenv("MKL_PRELOAD"))
+	// keepMemory has malloc keep what is freed, in huge pages.
+	keepMemory = append([]string{"GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"}, mkl...)
 )
 
 // key names the process that a side needs.

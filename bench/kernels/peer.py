@@ -2,7 +2,7 @@
 peak_memory answers with the peak of resident memory.
 
 Usage: peer.py THREADS SECONDS_PER_TURN MODE, started by the benchmark with the settings of OpenMP, MKL and malloc in its environment. Modes: eager, as
-people call it; installed, the same without settings; out, with outputs allocated beforehand where PyTorch has such a form; compile, torch.compile.
+people call it; kept, with malloc's settings; installed, without any; out, with outputs allocated beforehand where PyTorch has such a form; compile, torch.compile.
 """
 
 import gc
