@@ -17,6 +17,9 @@
 //		}, x)
 //	}
 //
+// Fields of type *Buffer are state that is saved with the parameters but not trained, as batch
+// norm's running statistics; modules that change them while training are Trackers.
+//
 // Every Forward runs inside a Unit: that is where names, memory scopes, hooks and
 // recomputation attach. The package does not train, shard or save anything.
 package nn
