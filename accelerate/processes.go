@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
@@ -95,6 +96,11 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 	if c.Silence, err = rendezvous.ParseSilence(os.Getenv(rendezvous.EnvSilence)); err != nil {
 		return c, err
 	}
+	if p.env.Rank == 0 && p.env.LocalWorldSize < p.env.WorldSize {
+		if err := reachable(p.env.MasterAddr, net.LookupHost); err != nil {
+			return c, err
+		}
+	}
 	l, err := p.env.MasterListener()
 	if err != nil || l == nil {
 		return c, err
@@ -102,6 +108,24 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 	p.server, err = rendezvous.ServeOn(l, c.Token)
 	c.Server = p.server
 	return c, err
+}
+
+// reachable returns an error if a host's name means this host alone, as the own name does
+// on many: other hosts would look for rank 0 where it does not listen.
+func reachable(name string, lookup func(string) ([]string, error)) error {
+	if name == "localhost" || net.ParseIP(name) != nil { // meant so
+		return nil
+	}
+	addresses, err := lookup(name)
+	if err != nil {
+		return nil // who listens there will say so
+	}
+	for _, a := range addresses {
+		if ip := net.ParseIP(a); ip == nil || !ip.IsLoopback() {
+			return nil
+		}
+	}
+	return fmt.Errorf("MASTER_ADDR %s is %s on this host (see /etc/hosts), where no other host can reach it: want its address in the network between them", name, strings.Join(addresses, ", "))
 }
 
 // engine makes the group over what ddp_backend names.
