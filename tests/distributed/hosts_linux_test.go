@@ -127,6 +127,9 @@ func TestTwoHosts(t *testing.T) {
 		delay time.Duration
 	}{{"fast", "", 0}, {"slow", "100mbit", 5 * time.Millisecond}} {
 		t.Run(wire.name, func(t *testing.T) {
+			if wire.delay > 0 && testing.Short() {
+				t.Skip("it waits for seconds")
+			}
 			h := newHosts(t, i, wire.delay)
 			if wire.rate != "" {
 				h.limit(wire.rate)
@@ -200,7 +203,7 @@ func TestCutLink(t *testing.T) {
 // of a run that nobody disturbed.
 func TestKilledRankOnOneOfTwoHosts(t *testing.T) {
 	t.Parallel()
-	const steps = 200
+	const steps = 120
 	dir := t.TempDir()
 	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50", "--save_total_limit", "3"}
 	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
@@ -245,4 +248,33 @@ func TestInterruptOnOneOfTwoHosts(t *testing.T) {
 		p.requireNothingLeft()
 	}
 	require.NotNil(t, latest(t, out))
+}
+
+// TestLinkThatComesBack cuts the wire until both launchers have started their ranks again,
+// and wants the end of a run that nobody disturbed.
+func TestLinkThatComesBack(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it takes both sides seconds to give up the link")
+	}
+	const steps = 120
+	dir := t.TempDir()
+	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50", "--save_total_limit", "3"}
+	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
+	succeed(t, plain(tiny(whole, flags...)))
+	h := newHosts(t, 5, 0)
+	launchers := h.start(tiny(out, flags...), []string{"--max_restarts", "1"}, rendezvous.EnvSilence+"=1s")
+	launchers[0].await("a checkpoint", func() bool { return newest(t, out) > 0 })
+	h.relay.cut.Store(true)
+	for _, p := range launchers {
+		p.awaitPrinted("all are started again")
+	}
+	h.relay.cut.Store(false)
+	for i, p := range launchers {
+		p.wait()
+		require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
+		requireNoTrace(t, p.stderr.String())
+		p.requireNothingLeft()
+	}
+	requireSameEnd(t, whole, out, steps)
 }
