@@ -15,14 +15,14 @@ import (
 func Float32Batch(p *parallel.Pool, m, n, k int, a []float32, aOff []int, ars, acs int, b []float32, bOff []int, brs, bcs int,
 	c []float32, cOff []int, ldc int, accumulate bool) {
 	checkBatch(m, n, k, len(a), aOff, ars, acs, len(b), bOff, brs, bcs, len(c), cOff, ldc)
-	multiplyBatch(p, engine32(), problem[float32]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate}, aOff, bOff, cOff)
+	multiplyBatch(p, engine32(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate), aOff, bOff, cOff)
 }
 
 // Float64Batch is [Float32Batch] in double precision; see [Float64].
 func Float64Batch(p *parallel.Pool, m, n, k int, a []float64, aOff []int, ars, acs int, b []float64, bOff []int, brs, bcs int,
 	c []float64, cOff []int, ldc int, accumulate bool) {
 	checkBatch(m, n, k, len(a), aOff, ars, acs, len(b), bOff, brs, bcs, len(c), cOff, ldc)
-	multiplyBatch(p, engine64(), problem[float64]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate}, aOff, bOff, cOff)
+	multiplyBatch(p, engine64(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate), aOff, bOff, cOff)
 }
 
 // checkBatch panics unless all matrices lie within their slices.
@@ -91,6 +91,9 @@ func (l *batches[T]) put(t *batch[T]) {
 func (t *batch[T]) product(i int) problem[T] {
 	q := t.shape
 	q.c = q.c[t.cOff[i]:]
+	if q.d != nil {
+		q.d = q.c // added to
+	}
 	if q.k > 0 { // else A and B are empty, and may be nil
 		q.a, q.b = q.a[t.aOff[i]:], q.b[t.bOff[i]:]
 	}

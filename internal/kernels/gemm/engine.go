@@ -27,13 +27,13 @@ type tiling struct {
 // engine is a kernel variant for one element type.
 type engine[T element] struct {
 	tiling
-	// micro computes a tile of rows ≤ mr by nr: C = A·B, or C += A·B if add is set, over k ≤ kc products. A is packed k × rows; row p of B is at
-	// b[p·bstride], row i of C at c[i·cstride].
-	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, add bool)
+	// micro computes a tile of rows ≤ mr by nr: C = A·B, or C = D + A·B if d is not nil, over k ≤ kc products. A is packed k × rows; row p of B is at
+	// b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride int)
 	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here column j at b[j·bstride].
 	stream, dots direct[T]
 	// rows is micro for mr rows of A where they lie: row i at a[i·astride]. It is nil where there is none.
-	rows func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, add bool)
+	rows func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int)
 	// pack is packGeneric or something faster that does the same.
 	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
 	// transpose is transposeGeneric or something faster that does the same.
@@ -45,34 +45,81 @@ type direct[T element] struct {
 	widths []int // by number of rows: how many columns a kernel computes at once; a divisor of nr or a multiple of it or of its half
 	whole  int   // what k must be a multiple of
 	// compute computes a tile of rows by blocks·widths[rows]; the rest is as for engine.micro.
-	compute func(rows, k int, a, b *T, bstride int, c *T, cstride, blocks int, add bool)
+	compute func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 }
 
-// problem is one product as the caller described it, but for ccs: element (i, j) of C is c[i·crs + j·ccs], so that it can be transposed.
+// problem is one product C = D + A·B as the caller described it. Element (i, j) of C is c[i·crs + j·ccs], so that it can be transposed, and of D
+// likewise; a nil d is no D. finish is [Fused.Finish], with rows and columns exchanged if flipped is set.
 type problem[T element] struct {
-	m, n, k    int
-	a          []T
-	ars, acs   int
-	b          []T
-	brs, bcs   int
-	c          []T
-	crs, ccs   int
-	accumulate bool
+	m, n, k  int
+	a        []T
+	ars, acs int
+	b        []T
+	brs, bcs int
+	c        []T
+	crs, ccs int
+	d        []T
+	drs, dcs int
+
+	finish  func(i0, i1, j0, j1 int)
+	flipped bool
 }
 
-// transposed returns the problem Cᵀ = Bᵀ·Aᵀ, which has the same bits, as each product is the same and the order of k too.
+// newProblem is a product whose C lies in rows and is added to if accumulate is set.
+func newProblem[T element](m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) problem[T] {
+	q := problem[T]{m: m, n: n, k: k, a: a, ars: ars, acs: acs, b: b, brs: brs, bcs: bcs, c: c, crs: ldc, ccs: 1}
+	if accumulate {
+		q.d, q.drs, q.dcs = c, ldc, 1
+	}
+	return q
+}
+
+// transposed returns the problem Cᵀ = Dᵀ + Bᵀ·Aᵀ, which has the same bits, as each product is the same and the order of k too.
 func (q *problem[T]) transposed() problem[T] {
-	return problem[T]{q.n, q.m, q.k, q.b, q.bcs, q.brs, q.a, q.acs, q.ars, q.c, q.ccs, q.crs, q.accumulate}
+	return problem[T]{q.n, q.m, q.k, q.b, q.bcs, q.brs, q.a, q.acs, q.ars, q.c, q.ccs, q.crs, q.d, q.dcs, q.drs, q.finish, !q.flipped}
+}
+
+// inRows reports whether the rows of C and D are contiguous, as kernels want them.
+func (q *problem[T]) inRows() bool { return q.ccs == 1 && (q.d == nil || q.dcs == 1) }
+
+// addend is what a kernel adds to the block of products from k0 on, for the elements from (i, j) on: C as it is so far, or D, or nothing.
+func (q *problem[T]) addend(i, j, k0 int) (d *T, stride int) {
+	switch {
+	case k0 > 0:
+		return &q.c[i*q.crs+j], q.crs
+	case q.d != nil:
+		return &q.d[i*q.drs+j], q.drs
+	}
+	return nil, 0
+}
+
+// finished announces that rows [i0, i1) × columns [j0, j1) of C are complete.
+func (q *problem[T]) finished(i0, i1, j0, j1 int) {
+	switch {
+	case q.finish == nil:
+	case q.flipped:
+		q.finish(j0, j1, i0, i1)
+	default:
+		q.finish(i0, i1, j0, j1)
+	}
 }
 
 // flops returns the number of multiplications and additions.
 func (q *problem[T]) flops() float64 { return 2 * float64(q.m) * float64(q.n) * float64(q.k) }
 
-// zero sets C to zero.
-func (q *problem[T]) zero() {
+// empty computes the product of no summands: D, or zero.
+func (q *problem[T]) empty() {
 	for i := range q.m {
-		clear(q.c[i*q.crs : i*q.crs+q.n])
+		row := q.c[i*q.crs : i*q.crs+q.n]
+		if q.d == nil {
+			clear(row)
+			continue
+		}
+		for j := range row {
+			row[j] = q.d[i*q.drs+j*q.dcs]
+		}
 	}
+	q.finished(0, q.m, 0, q.n)
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }

@@ -9,10 +9,10 @@ import (
 //go:generate sh -c "cd _asm && go run . -dir .."
 
 // kernel computes a tile of a fixed number of rows.
-type kernel func(k int, a, b *float32, bstride int, c *float32, cstride int, add bool)
+type kernel func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
 // directKernel is direct.compute for a fixed number of rows.
-type directKernel func(k int, a, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+type directKernel func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
 // The kernels by number of rows.
 var (
@@ -64,28 +64,28 @@ func engine32() *engine[float32] {
 	}
 }
 
-func microAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, add bool) {
-	kernelsAVX2[rows](k, a, b, bstride, c, cstride, add)
+func microAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int) {
+	kernelsAVX2[rows](k, a, b, bstride, c, cstride, d, dstride)
 }
 
-func microAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, add bool) {
-	kernelsAVX512[rows](k, a, b, bstride, c, cstride, add)
+func microAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int) {
+	kernelsAVX512[rows](k, a, b, bstride, c, cstride, d, dstride)
 }
 
-func streamAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride, blocks int, add bool) {
-	streamsAVX2[rows](k, a, b, bstride, c, cstride, blocks, add)
+func streamAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	streamsAVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-func streamAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride, blocks int, add bool) {
-	streamsAVX512[rows](k, a, b, bstride, c, cstride, blocks, add)
+func streamAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	streamsAVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-func dotsAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride, blocks int, add bool) {
-	dottersAVX2[rows](k, a, b, bstride, c, cstride, blocks, add)
+func dotsAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	dottersAVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-func dotsAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride, blocks int, add bool) {
-	dottersAVX512[rows](k, a, b, bstride, c, cstride, blocks, add)
+func dotsAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	dottersAVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
 // packAVX2 is packGeneric with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along k.

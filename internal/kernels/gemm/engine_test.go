@@ -26,7 +26,7 @@ func drawTiling(t *rapid.T, mr, nr int) tiling {
 // with is multiply with an engine.
 func with[T element](e *engine[T]) function[T] {
 	return func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) {
-		multiply(p, e, problem[T]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate})
+		multiply(p, e, newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))
 	}
 }
 

@@ -29,13 +29,13 @@ import (
 // It panics if a size is negative or a slice too short for its matrix.
 func Float32(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
-	multiply(p, engine32(), problem[float32]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate})
+	multiply(p, engine32(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))
 }
 
 // Float64 is [Float32] in double precision. It is portable Go under every variant: float64 serves gradient checks and references, not training.
 func Float64(p *parallel.Pool, m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int, accumulate bool) {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
-	multiply(p, engine64(), problem[float64]{m, n, k, a, ars, acs, b, brs, bcs, c, ldc, 1, accumulate})
+	multiply(p, engine64(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))
 }
 
 // check panics unless the arguments describe three matrices that lie within their slices.

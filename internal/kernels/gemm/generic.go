@@ -15,21 +15,34 @@ func engine64() *engine[float64] { return &generic64 }
 
 // microGeneric is engine.micro in portable Go for tiles of at most 4×4, and the oracle of the others. Multiplication and addition are rounded
 // one by one on every architecture: the conversion of a product to its own type forbids fusing.
-func microGeneric[T element](rows, k int, a, b *T, bstride int, c *T, cstride int, add bool) {
+func microGeneric[T element](rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride int) {
 	panelA := unsafe.Slice(a, k*rows)
 	rowsB := unsafe.Slice(b, (k-1)*bstride+4)
 	tile := unsafe.Slice(c, (rows-1)*cstride+4)
+	var added []T
+	if d != nil {
+		added = unsafe.Slice(d, (rows-1)*dstride+4)
+	}
+	row := func(i int) (c, d []T) {
+		if added != nil {
+			d = added[i*dstride:]
+		}
+		return tile[i*cstride:], d
+	}
 	i := 0
 	for ; i+2 <= rows; i += 2 {
-		dot2x4(panelA[i:], rows, k, rowsB, bstride, tile[i*cstride:], cstride, add)
+		c0, d0 := row(i)
+		c1, d1 := row(i + 1)
+		dot2x4(panelA[i:], rows, k, rowsB, bstride, c0, c1, d0, d1)
 	}
 	if i < rows {
-		dot1x4(panelA[i:], rows, k, rowsB, bstride, tile[i*cstride:], add)
+		c0, d0 := row(i)
+		dot1x4(panelA[i:], rows, k, rowsB, bstride, c0, d0)
 	}
 }
 
 // dot2x4 computes two rows of a tile: 8 sums are what fits into registers on amd64 beside the operands.
-func dot2x4[T element](a []T, rows, k int, b []T, bstride int, c []T, cstride int, add bool) {
+func dot2x4[T element](a []T, rows, k int, b []T, bstride int, c0, c1, d0, d1 []T) {
 	var s00, s01, s02, s03, s10, s11, s12, s13 T
 	for p := range k {
 		x := a[p*rows : p*rows+2 : p*rows+2]
@@ -45,12 +58,12 @@ func dot2x4[T element](a []T, rows, k int, b []T, bstride int, c []T, cstride in
 		s12 += T(x1 * y2)
 		s13 += T(x1 * y3)
 	}
-	store4(c, s00, s01, s02, s03, add)
-	store4(c[cstride:], s10, s11, s12, s13, add)
+	store4(c0, d0, s00, s01, s02, s03)
+	store4(c1, d1, s10, s11, s12, s13)
 }
 
 // dot1x4 computes one row of a tile.
-func dot1x4[T element](a []T, rows, k int, b []T, bstride int, c []T, add bool) {
+func dot1x4[T element](a []T, rows, k int, b []T, bstride int, c, d []T) {
 	var s0, s1, s2, s3 T
 	for p := range k {
 		x := a[p*rows]
@@ -60,14 +73,15 @@ func dot1x4[T element](a []T, rows, k int, b []T, bstride int, c []T, add bool) 
 		s2 += T(x * y[2])
 		s3 += T(x * y[3])
 	}
-	store4(c, s0, s1, s2, s3, add)
+	store4(c, d, s0, s1, s2, s3)
 }
 
-func store4[T element](c []T, s0, s1, s2, s3 T, add bool) {
-	c = c[:4:4]
-	if add {
-		c[0], c[1], c[2], c[3] = c[0]+s0, c[1]+s1, c[2]+s2, c[3]+s3
-		return
+// store4 writes four sums, and what d has for them, to c.
+func store4[T element](c, d []T, s0, s1, s2, s3 T) {
+	if d != nil {
+		d = d[:4:4]
+		s0, s1, s2, s3 = d[0]+s0, d[1]+s1, d[2]+s2, d[3]+s3
 	}
+	c = c[:4:4]
 	c[0], c[1], c[2], c[3] = s0, s1, s2, s3
 }

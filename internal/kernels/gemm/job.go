@@ -80,9 +80,7 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 		return
 	}
 	if q.k == 0 {
-		if !q.accumulate {
-			q.zero()
-		}
+		q.empty()
 		return
 	}
 	if q.flops() < serialFlops {
@@ -251,25 +249,28 @@ func (j *job[T]) computeTile(worker, i0, i1, j0, j1 int) {
 	width := ceilDiv(j.j1-j.j0, j.nr) * j.nr
 	for k0 := j.k0; k0 < j.k1; k0 += kc {
 		k := min(kc, j.k1-k0)
-		add := j.accumulate || k0 > 0
 		blockA := j.packedA[(k0-j.k0)*(j.i1-j.i0):]
 		blockB := j.packedB[(k0-j.k0)*width:]
 		for i := i0; i < i1; i += j.mr {
 			rows := min(j.mr, i1-i)
 			if j.inPlace(rows) {
-				j.computeRows(worker, i, k0, k, j0, j1, blockB, add)
+				j.computeRows(worker, i, k0, k, j0, j1, blockB)
 				continue
 			}
 			panelA := &blockA[(i-j.i0)*k]
 			for col := j0; col < j1; col += j.nr {
 				panelB := &blockB[(col-j.j0)*k]
-				if cols := j1 - col; cols < j.nr || j.ccs != 1 {
-					j.edge(worker, rows, min(cols, j.nr), k, panelA, panelB, j.nr, i, col, add)
+				if cols := j1 - col; cols < j.nr || !j.inRows() {
+					j.edge(worker, rows, min(cols, j.nr), k, panelA, panelB, j.nr, i, col, k0)
 					continue
 				}
-				j.micro(rows, k, panelA, panelB, j.nr, &j.c[i*j.crs+col], j.crs, add)
+				d, stride := j.addend(i, col, k0)
+				j.micro(rows, k, panelA, panelB, j.nr, &j.c[i*j.crs+col], j.crs, d, stride)
 			}
 		}
+	}
+	if j.k1 == j.k {
+		j.finished(i0, i1, j0, j1)
 	}
 }
 
@@ -281,40 +282,46 @@ func (j *job[T]) inPlace(rows int) bool {
 }
 
 // computeRows computes the whole rows from i on × columns [j0, j1) of C over the k products from k0 on, with A where it lies.
-func (j *job[T]) computeRows(worker, i, k0, k, j0, j1 int, blockB []T, add bool) {
+func (j *job[T]) computeRows(worker, i, k0, k, j0, j1 int, blockB []T) {
 	a := &j.a[i*j.ars+k0]
 	for col := j0; col < j1; col += j.nr {
 		b := &blockB[(col-j.j0)*k]
-		if cols := j1 - col; cols < j.nr || j.ccs != 1 {
+		if cols := j1 - col; cols < j.nr || !j.inRows() {
 			tile := j.edges[worker][kc*j.nr:]
-			j.engine.rows(k, a, j.ars, b, j.nr, &tile[0], j.nr, false)
-			j.scatter(tile, j.mr, min(cols, j.nr), i, col, add)
+			j.engine.rows(k, a, j.ars, b, j.nr, &tile[0], j.nr, nil, 0)
+			j.scatter(tile, j.mr, min(cols, j.nr), i, col, k0)
 			continue
 		}
-		j.engine.rows(k, a, j.ars, b, j.nr, &j.c[i*j.crs+col], j.crs, add)
+		d, stride := j.addend(i, col, k0)
+		j.engine.rows(k, a, j.ars, b, j.nr, &j.c[i*j.crs+col], j.crs, d, stride)
 	}
 }
 
 // edge computes a tile that C does not hold as a whole or not in rows: the kernel writes to scratch, from where the cols columns that exist go to C.
-func (j *job[T]) edge(worker, rows, cols, k int, a, b *T, bstride, i, col int, add bool) {
+func (j *job[T]) edge(worker, rows, cols, k int, a, b *T, bstride, i, col, k0 int) {
 	tile := j.edges[worker][kc*j.nr:]
-	j.micro(rows, k, a, b, bstride, &tile[0], j.nr, false)
-	j.scatter(tile, rows, cols, i, col, add)
+	j.micro(rows, k, a, b, bstride, &tile[0], j.nr, nil, 0)
+	j.scatter(tile, rows, cols, i, col, k0)
 }
 
-// scatter writes the rows of a tile to C from (i, col) on, or adds them.
-func (j *job[T]) scatter(tile []T, rows, cols, i, col int, add bool) {
+// scatter writes the rows of a tile, sums of the block of products from k0 on, to C from (i, col) on, with what is to be added to them.
+func (j *job[T]) scatter(tile []T, rows, cols, i, col, k0 int) {
+	d, drs, dcs := j.d, j.drs, j.dcs
+	if k0 > 0 {
+		d, drs, dcs = j.c, j.crs, j.ccs
+	}
 	for r := range rows {
 		from := tile[r*j.nr : r*j.nr+cols]
 		to := j.c[(i+r)*j.crs+col*j.ccs:]
-		if add {
+		if d == nil {
 			for x, v := range from {
-				to[x*j.ccs] += v
+				to[x*j.ccs] = v
 			}
 			continue
 		}
+		added := d[(i+r)*drs+col*dcs:]
 		for x, v := range from {
-			to[x*j.ccs] = v
+			to[x*j.ccs] = v + added[x*dcs]
 		}
 	}
 }

@@ -4,299 +4,299 @@
 
 package gemm
 
-// microAVX512x1 computes 1×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x1 computes 1×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x2 computes 2×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x2 computes 2×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x3 computes 3×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x3 computes 3×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x4 computes 4×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x4 computes 4×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x5 computes 5×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x5 computes 5×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x6 computes 6×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x6 computes 6×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x7 computes 7×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x7 computes 7×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x8 computes 8×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x8 computes 8×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x9 computes 9×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[9·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x9 computes 9×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[9·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x10 computes 10×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[10·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x10 computes 10×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[10·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x11 computes 11×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[11·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x11 computes 11×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[11·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX512x12 computes 12×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[12·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX512x12 computes 12×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[12·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX2x1 computes 1×16 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX2x1 computes 1×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX2x2 computes 2×16 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX2x2 computes 2×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX2x3 computes 3×16 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX2x3 computes 3×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX2x4 computes 4×16 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX2x4 computes 4×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX2x5 computes 5×16 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX2x5 computes 5×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// microAVX2x6 computes 6×16 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// microAVX2x6 computes 6×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// rowsAVX512x12 computes 12×32 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride].
+// rowsAVX512x12 computes 12×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, add bool)
+func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// streamAVX512x1 computes 1×(128·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX512x1 computes 1×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX512x2 computes 2×(128·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX512x2 computes 2×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX512x3 computes 3×(128·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX512x4 computes 4×(96·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX512x5 computes 5×(64·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX512x6 computes 6×(64·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX512x7 computes 7×(48·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX512x7 computes 7×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX512x8 computes 8×(48·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX512x8 computes 8×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[6·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[6·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x7 computes 7×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[7·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x7 computes 7×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[7·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x8 computes 8×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[8·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x8 computes 8×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[8·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x9 computes 9×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[9·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x9 computes 9×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[9·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x10 computes 10×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[10·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x10 computes 10×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[10·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x11 computes 11×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[11·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x11 computes 11×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[11·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX512x12 computes 12×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
-// A is packed: a[12·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX512x12 computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1.
+// A is packed: a[12·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// rowsAVX2x6 computes 6×16 elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride].
+// rowsAVX2x6 computes 6×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, add bool)
+func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX2x2 computes 2×(48·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX2x2 computes 2×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX2x3 computes 3×(32·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX2x4 computes 4×(24·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].
+// streamAVX2x4 computes 4×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func streamAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func streamAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX2x1 computes 1×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX2x3 computes 3×(8·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX2x3 computes 3×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[3·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX2x4 computes 4×(8·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX2x4 computes 4×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[4·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsAVX2x5 computes 5×(8·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
-// A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride].
+// dotsAVX2x5 computes 5×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 8 products, a multiple of 8; blocks ≥ 1.
+// A is packed: a[5·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func dotsAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+func dotsAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
 // copyRowsAVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1.
 //

@@ -2,9 +2,9 @@
 
 //go:build !noasm
 
-// func microAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x1(SB), $0-49
+TEXT ·microAVX512x1(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -56,14 +56,17 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -74,9 +77,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x2(SB), $0-49
+TEXT ·microAVX512x2(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -142,19 +145,23 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -168,9 +175,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x3(SB), $0-49
+TEXT ·microAVX512x3(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -250,24 +257,29 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -284,9 +296,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x4(SB), $0-49
+TEXT ·microAVX512x4(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -380,29 +392,35 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -422,9 +440,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x5(SB), $0-49
+TEXT ·microAVX512x5(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -532,34 +550,41 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z8, Z8
+	ADDQ    CX, AX
+	VADDPS  (AX), Z8, Z8
 	VMOVUPS Z8, (SI)
-	VADDPS  64(SI), Z9, Z9
+	VADDPS  64(AX), Z9, Z9
 	VMOVUPS Z9, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -582,9 +607,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x6(SB), $0-49
+TEXT ·microAVX512x6(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -706,39 +731,47 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z8, Z8
+	ADDQ    CX, AX
+	VADDPS  (AX), Z8, Z8
 	VMOVUPS Z8, (SI)
-	VADDPS  64(SI), Z9, Z9
+	VADDPS  64(AX), Z9, Z9
 	VMOVUPS Z9, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z10, Z10
+	ADDQ    CX, AX
+	VADDPS  (AX), Z10, Z10
 	VMOVUPS Z10, (SI)
-	VADDPS  64(SI), Z11, Z11
+	VADDPS  64(AX), Z11, Z11
 	VMOVUPS Z11, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -764,9 +797,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x7(SB), $0-49
+TEXT ·microAVX512x7(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -902,44 +935,53 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z8, Z8
+	ADDQ    CX, AX
+	VADDPS  (AX), Z8, Z8
 	VMOVUPS Z8, (SI)
-	VADDPS  64(SI), Z9, Z9
+	VADDPS  64(AX), Z9, Z9
 	VMOVUPS Z9, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z10, Z10
+	ADDQ    CX, AX
+	VADDPS  (AX), Z10, Z10
 	VMOVUPS Z10, (SI)
-	VADDPS  64(SI), Z11, Z11
+	VADDPS  64(AX), Z11, Z11
 	VMOVUPS Z11, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z12, Z12
+	ADDQ    CX, AX
+	VADDPS  (AX), Z12, Z12
 	VMOVUPS Z12, (SI)
-	VADDPS  64(SI), Z13, Z13
+	VADDPS  64(AX), Z13, Z13
 	VMOVUPS Z13, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -968,9 +1010,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x8(SB), $0-49
+TEXT ·microAVX512x8(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -1120,49 +1162,59 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z8, Z8
+	ADDQ    CX, AX
+	VADDPS  (AX), Z8, Z8
 	VMOVUPS Z8, (SI)
-	VADDPS  64(SI), Z9, Z9
+	VADDPS  64(AX), Z9, Z9
 	VMOVUPS Z9, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z10, Z10
+	ADDQ    CX, AX
+	VADDPS  (AX), Z10, Z10
 	VMOVUPS Z10, (SI)
-	VADDPS  64(SI), Z11, Z11
+	VADDPS  64(AX), Z11, Z11
 	VMOVUPS Z11, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z12, Z12
+	ADDQ    CX, AX
+	VADDPS  (AX), Z12, Z12
 	VMOVUPS Z12, (SI)
-	VADDPS  64(SI), Z13, Z13
+	VADDPS  64(AX), Z13, Z13
 	VMOVUPS Z13, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z14, Z14
+	ADDQ    CX, AX
+	VADDPS  (AX), Z14, Z14
 	VMOVUPS Z14, (SI)
-	VADDPS  64(SI), Z15, Z15
+	VADDPS  64(AX), Z15, Z15
 	VMOVUPS Z15, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -1194,9 +1246,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x9(SB), $0-49
+TEXT ·microAVX512x9(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -1360,54 +1412,65 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z8, Z8
+	ADDQ    CX, AX
+	VADDPS  (AX), Z8, Z8
 	VMOVUPS Z8, (SI)
-	VADDPS  64(SI), Z9, Z9
+	VADDPS  64(AX), Z9, Z9
 	VMOVUPS Z9, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z10, Z10
+	ADDQ    CX, AX
+	VADDPS  (AX), Z10, Z10
 	VMOVUPS Z10, (SI)
-	VADDPS  64(SI), Z11, Z11
+	VADDPS  64(AX), Z11, Z11
 	VMOVUPS Z11, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z12, Z12
+	ADDQ    CX, AX
+	VADDPS  (AX), Z12, Z12
 	VMOVUPS Z12, (SI)
-	VADDPS  64(SI), Z13, Z13
+	VADDPS  64(AX), Z13, Z13
 	VMOVUPS Z13, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z14, Z14
+	ADDQ    CX, AX
+	VADDPS  (AX), Z14, Z14
 	VMOVUPS Z14, (SI)
-	VADDPS  64(SI), Z15, Z15
+	VADDPS  64(AX), Z15, Z15
 	VMOVUPS Z15, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z16, Z16
+	ADDQ    CX, AX
+	VADDPS  (AX), Z16, Z16
 	VMOVUPS Z16, (SI)
-	VADDPS  64(SI), Z17, Z17
+	VADDPS  64(AX), Z17, Z17
 	VMOVUPS Z17, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -1442,9 +1505,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x10(SB), $0-49
+TEXT ·microAVX512x10(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -1622,59 +1685,71 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z8, Z8
+	ADDQ    CX, AX
+	VADDPS  (AX), Z8, Z8
 	VMOVUPS Z8, (SI)
-	VADDPS  64(SI), Z9, Z9
+	VADDPS  64(AX), Z9, Z9
 	VMOVUPS Z9, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z10, Z10
+	ADDQ    CX, AX
+	VADDPS  (AX), Z10, Z10
 	VMOVUPS Z10, (SI)
-	VADDPS  64(SI), Z11, Z11
+	VADDPS  64(AX), Z11, Z11
 	VMOVUPS Z11, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z12, Z12
+	ADDQ    CX, AX
+	VADDPS  (AX), Z12, Z12
 	VMOVUPS Z12, (SI)
-	VADDPS  64(SI), Z13, Z13
+	VADDPS  64(AX), Z13, Z13
 	VMOVUPS Z13, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z14, Z14
+	ADDQ    CX, AX
+	VADDPS  (AX), Z14, Z14
 	VMOVUPS Z14, (SI)
-	VADDPS  64(SI), Z15, Z15
+	VADDPS  64(AX), Z15, Z15
 	VMOVUPS Z15, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z16, Z16
+	ADDQ    CX, AX
+	VADDPS  (AX), Z16, Z16
 	VMOVUPS Z16, (SI)
-	VADDPS  64(SI), Z17, Z17
+	VADDPS  64(AX), Z17, Z17
 	VMOVUPS Z17, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z18, Z18
+	ADDQ    CX, AX
+	VADDPS  (AX), Z18, Z18
 	VMOVUPS Z18, (SI)
-	VADDPS  64(SI), Z19, Z19
+	VADDPS  64(AX), Z19, Z19
 	VMOVUPS Z19, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -1712,9 +1787,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x11(SB), $0-49
+TEXT ·microAVX512x11(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -1906,64 +1981,77 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z8, Z8
+	ADDQ    CX, AX
+	VADDPS  (AX), Z8, Z8
 	VMOVUPS Z8, (SI)
-	VADDPS  64(SI), Z9, Z9
+	VADDPS  64(AX), Z9, Z9
 	VMOVUPS Z9, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z10, Z10
+	ADDQ    CX, AX
+	VADDPS  (AX), Z10, Z10
 	VMOVUPS Z10, (SI)
-	VADDPS  64(SI), Z11, Z11
+	VADDPS  64(AX), Z11, Z11
 	VMOVUPS Z11, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z12, Z12
+	ADDQ    CX, AX
+	VADDPS  (AX), Z12, Z12
 	VMOVUPS Z12, (SI)
-	VADDPS  64(SI), Z13, Z13
+	VADDPS  64(AX), Z13, Z13
 	VMOVUPS Z13, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z14, Z14
+	ADDQ    CX, AX
+	VADDPS  (AX), Z14, Z14
 	VMOVUPS Z14, (SI)
-	VADDPS  64(SI), Z15, Z15
+	VADDPS  64(AX), Z15, Z15
 	VMOVUPS Z15, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z16, Z16
+	ADDQ    CX, AX
+	VADDPS  (AX), Z16, Z16
 	VMOVUPS Z16, (SI)
-	VADDPS  64(SI), Z17, Z17
+	VADDPS  64(AX), Z17, Z17
 	VMOVUPS Z17, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z18, Z18
+	ADDQ    CX, AX
+	VADDPS  (AX), Z18, Z18
 	VMOVUPS Z18, (SI)
-	VADDPS  64(SI), Z19, Z19
+	VADDPS  64(AX), Z19, Z19
 	VMOVUPS Z19, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z20, Z20
+	ADDQ    CX, AX
+	VADDPS  (AX), Z20, Z20
 	VMOVUPS Z20, (SI)
-	VADDPS  64(SI), Z21, Z21
+	VADDPS  64(AX), Z21, Z21
 	VMOVUPS Z21, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -2004,9 +2092,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·microAVX512x12(SB), $0-49
+TEXT ·microAVX512x12(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -2212,69 +2300,83 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z8, Z8
+	ADDQ    CX, AX
+	VADDPS  (AX), Z8, Z8
 	VMOVUPS Z8, (SI)
-	VADDPS  64(SI), Z9, Z9
+	VADDPS  64(AX), Z9, Z9
 	VMOVUPS Z9, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z10, Z10
+	ADDQ    CX, AX
+	VADDPS  (AX), Z10, Z10
 	VMOVUPS Z10, (SI)
-	VADDPS  64(SI), Z11, Z11
+	VADDPS  64(AX), Z11, Z11
 	VMOVUPS Z11, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z12, Z12
+	ADDQ    CX, AX
+	VADDPS  (AX), Z12, Z12
 	VMOVUPS Z12, (SI)
-	VADDPS  64(SI), Z13, Z13
+	VADDPS  64(AX), Z13, Z13
 	VMOVUPS Z13, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z14, Z14
+	ADDQ    CX, AX
+	VADDPS  (AX), Z14, Z14
 	VMOVUPS Z14, (SI)
-	VADDPS  64(SI), Z15, Z15
+	VADDPS  64(AX), Z15, Z15
 	VMOVUPS Z15, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z16, Z16
+	ADDQ    CX, AX
+	VADDPS  (AX), Z16, Z16
 	VMOVUPS Z16, (SI)
-	VADDPS  64(SI), Z17, Z17
+	VADDPS  64(AX), Z17, Z17
 	VMOVUPS Z17, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z18, Z18
+	ADDQ    CX, AX
+	VADDPS  (AX), Z18, Z18
 	VMOVUPS Z18, (SI)
-	VADDPS  64(SI), Z19, Z19
+	VADDPS  64(AX), Z19, Z19
 	VMOVUPS Z19, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z20, Z20
+	ADDQ    CX, AX
+	VADDPS  (AX), Z20, Z20
 	VMOVUPS Z20, (SI)
-	VADDPS  64(SI), Z21, Z21
+	VADDPS  64(AX), Z21, Z21
 	VMOVUPS Z21, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z22, Z22
+	ADDQ    CX, AX
+	VADDPS  (AX), Z22, Z22
 	VMOVUPS Z22, (SI)
-	VADDPS  64(SI), Z23, Z23
+	VADDPS  64(AX), Z23, Z23
 	VMOVUPS Z23, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -2318,9 +2420,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·microAVX2x1(SB), $0-49
+TEXT ·microAVX2x1(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -2372,14 +2474,17 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Y0, Y0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Y0, Y0
 	VMOVUPS Y0, (SI)
-	VADDPS  32(SI), Y1, Y1
+	VADDPS  32(AX), Y1, Y1
 	VMOVUPS Y1, 32(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -2390,9 +2495,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·microAVX2x2(SB), $0-49
+TEXT ·microAVX2x2(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -2458,19 +2563,23 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Y0, Y0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Y0, Y0
 	VMOVUPS Y0, (SI)
-	VADDPS  32(SI), Y1, Y1
+	VADDPS  32(AX), Y1, Y1
 	VMOVUPS Y1, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y2, Y2
+	ADDQ    CX, AX
+	VADDPS  (AX), Y2, Y2
 	VMOVUPS Y2, (SI)
-	VADDPS  32(SI), Y3, Y3
+	VADDPS  32(AX), Y3, Y3
 	VMOVUPS Y3, 32(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -2484,9 +2593,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·microAVX2x3(SB), $0-49
+TEXT ·microAVX2x3(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -2566,24 +2675,29 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Y0, Y0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Y0, Y0
 	VMOVUPS Y0, (SI)
-	VADDPS  32(SI), Y1, Y1
+	VADDPS  32(AX), Y1, Y1
 	VMOVUPS Y1, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y2, Y2
+	ADDQ    CX, AX
+	VADDPS  (AX), Y2, Y2
 	VMOVUPS Y2, (SI)
-	VADDPS  32(SI), Y3, Y3
+	VADDPS  32(AX), Y3, Y3
 	VMOVUPS Y3, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y4, Y4
+	ADDQ    CX, AX
+	VADDPS  (AX), Y4, Y4
 	VMOVUPS Y4, (SI)
-	VADDPS  32(SI), Y5, Y5
+	VADDPS  32(AX), Y5, Y5
 	VMOVUPS Y5, 32(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -2600,9 +2714,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·microAVX2x4(SB), $0-49
+TEXT ·microAVX2x4(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -2696,29 +2810,35 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Y0, Y0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Y0, Y0
 	VMOVUPS Y0, (SI)
-	VADDPS  32(SI), Y1, Y1
+	VADDPS  32(AX), Y1, Y1
 	VMOVUPS Y1, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y2, Y2
+	ADDQ    CX, AX
+	VADDPS  (AX), Y2, Y2
 	VMOVUPS Y2, (SI)
-	VADDPS  32(SI), Y3, Y3
+	VADDPS  32(AX), Y3, Y3
 	VMOVUPS Y3, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y4, Y4
+	ADDQ    CX, AX
+	VADDPS  (AX), Y4, Y4
 	VMOVUPS Y4, (SI)
-	VADDPS  32(SI), Y5, Y5
+	VADDPS  32(AX), Y5, Y5
 	VMOVUPS Y5, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y6, Y6
+	ADDQ    CX, AX
+	VADDPS  (AX), Y6, Y6
 	VMOVUPS Y6, (SI)
-	VADDPS  32(SI), Y7, Y7
+	VADDPS  32(AX), Y7, Y7
 	VMOVUPS Y7, 32(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -2738,9 +2858,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·microAVX2x5(SB), $0-49
+TEXT ·microAVX2x5(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -2848,34 +2968,41 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Y0, Y0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Y0, Y0
 	VMOVUPS Y0, (SI)
-	VADDPS  32(SI), Y1, Y1
+	VADDPS  32(AX), Y1, Y1
 	VMOVUPS Y1, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y2, Y2
+	ADDQ    CX, AX
+	VADDPS  (AX), Y2, Y2
 	VMOVUPS Y2, (SI)
-	VADDPS  32(SI), Y3, Y3
+	VADDPS  32(AX), Y3, Y3
 	VMOVUPS Y3, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y4, Y4
+	ADDQ    CX, AX
+	VADDPS  (AX), Y4, Y4
 	VMOVUPS Y4, (SI)
-	VADDPS  32(SI), Y5, Y5
+	VADDPS  32(AX), Y5, Y5
 	VMOVUPS Y5, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y6, Y6
+	ADDQ    CX, AX
+	VADDPS  (AX), Y6, Y6
 	VMOVUPS Y6, (SI)
-	VADDPS  32(SI), Y7, Y7
+	VADDPS  32(AX), Y7, Y7
 	VMOVUPS Y7, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y8, Y8
+	ADDQ    CX, AX
+	VADDPS  (AX), Y8, Y8
 	VMOVUPS Y8, (SI)
-	VADDPS  32(SI), Y9, Y9
+	VADDPS  32(AX), Y9, Y9
 	VMOVUPS Y9, 32(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -2898,9 +3025,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, add bool)
+// func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·microAVX2x6(SB), $0-49
+TEXT ·microAVX2x6(SB), $0-64
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+16(FP), DX
@@ -3022,39 +3149,47 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+48(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+48(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Y0, Y0
+	MOVQ    dstride+56(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Y0, Y0
 	VMOVUPS Y0, (SI)
-	VADDPS  32(SI), Y1, Y1
+	VADDPS  32(AX), Y1, Y1
 	VMOVUPS Y1, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y2, Y2
+	ADDQ    CX, AX
+	VADDPS  (AX), Y2, Y2
 	VMOVUPS Y2, (SI)
-	VADDPS  32(SI), Y3, Y3
+	VADDPS  32(AX), Y3, Y3
 	VMOVUPS Y3, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y4, Y4
+	ADDQ    CX, AX
+	VADDPS  (AX), Y4, Y4
 	VMOVUPS Y4, (SI)
-	VADDPS  32(SI), Y5, Y5
+	VADDPS  32(AX), Y5, Y5
 	VMOVUPS Y5, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y6, Y6
+	ADDQ    CX, AX
+	VADDPS  (AX), Y6, Y6
 	VMOVUPS Y6, (SI)
-	VADDPS  32(SI), Y7, Y7
+	VADDPS  32(AX), Y7, Y7
 	VMOVUPS Y7, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y8, Y8
+	ADDQ    CX, AX
+	VADDPS  (AX), Y8, Y8
 	VMOVUPS Y8, (SI)
-	VADDPS  32(SI), Y9, Y9
+	VADDPS  32(AX), Y9, Y9
 	VMOVUPS Y9, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y10, Y10
+	ADDQ    CX, AX
+	VADDPS  (AX), Y10, Y10
 	VMOVUPS Y10, (SI)
-	VADDPS  32(SI), Y11, Y11
+	VADDPS  32(AX), Y11, Y11
 	VMOVUPS Y11, 32(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -3080,9 +3215,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, add bool)
+// func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·rowsAVX512x12(SB), $0-57
+TEXT ·rowsAVX512x12(SB), $0-72
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+24(FP), DX
@@ -3383,69 +3518,83 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+56(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+56(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Z0, Z0
+	MOVQ    dstride+64(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Z0, Z0
 	VMOVUPS Z0, (SI)
-	VADDPS  64(SI), Z1, Z1
+	VADDPS  64(AX), Z1, Z1
 	VMOVUPS Z1, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z2, Z2
+	ADDQ    CX, AX
+	VADDPS  (AX), Z2, Z2
 	VMOVUPS Z2, (SI)
-	VADDPS  64(SI), Z3, Z3
+	VADDPS  64(AX), Z3, Z3
 	VMOVUPS Z3, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z4, Z4
+	ADDQ    CX, AX
+	VADDPS  (AX), Z4, Z4
 	VMOVUPS Z4, (SI)
-	VADDPS  64(SI), Z5, Z5
+	VADDPS  64(AX), Z5, Z5
 	VMOVUPS Z5, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z6, Z6
+	ADDQ    CX, AX
+	VADDPS  (AX), Z6, Z6
 	VMOVUPS Z6, (SI)
-	VADDPS  64(SI), Z7, Z7
+	VADDPS  64(AX), Z7, Z7
 	VMOVUPS Z7, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z8, Z8
+	ADDQ    CX, AX
+	VADDPS  (AX), Z8, Z8
 	VMOVUPS Z8, (SI)
-	VADDPS  64(SI), Z9, Z9
+	VADDPS  64(AX), Z9, Z9
 	VMOVUPS Z9, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z10, Z10
+	ADDQ    CX, AX
+	VADDPS  (AX), Z10, Z10
 	VMOVUPS Z10, (SI)
-	VADDPS  64(SI), Z11, Z11
+	VADDPS  64(AX), Z11, Z11
 	VMOVUPS Z11, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z12, Z12
+	ADDQ    CX, AX
+	VADDPS  (AX), Z12, Z12
 	VMOVUPS Z12, (SI)
-	VADDPS  64(SI), Z13, Z13
+	VADDPS  64(AX), Z13, Z13
 	VMOVUPS Z13, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z14, Z14
+	ADDQ    CX, AX
+	VADDPS  (AX), Z14, Z14
 	VMOVUPS Z14, (SI)
-	VADDPS  64(SI), Z15, Z15
+	VADDPS  64(AX), Z15, Z15
 	VMOVUPS Z15, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z16, Z16
+	ADDQ    CX, AX
+	VADDPS  (AX), Z16, Z16
 	VMOVUPS Z16, (SI)
-	VADDPS  64(SI), Z17, Z17
+	VADDPS  64(AX), Z17, Z17
 	VMOVUPS Z17, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z18, Z18
+	ADDQ    CX, AX
+	VADDPS  (AX), Z18, Z18
 	VMOVUPS Z18, (SI)
-	VADDPS  64(SI), Z19, Z19
+	VADDPS  64(AX), Z19, Z19
 	VMOVUPS Z19, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z20, Z20
+	ADDQ    CX, AX
+	VADDPS  (AX), Z20, Z20
 	VMOVUPS Z20, (SI)
-	VADDPS  64(SI), Z21, Z21
+	VADDPS  64(AX), Z21, Z21
 	VMOVUPS Z21, 64(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Z22, Z22
+	ADDQ    CX, AX
+	VADDPS  (AX), Z22, Z22
 	VMOVUPS Z22, (SI)
-	VADDPS  64(SI), Z23, Z23
+	VADDPS  64(AX), Z23, Z23
 	VMOVUPS Z23, 64(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -3489,9 +3638,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func streamAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·streamAVX512x1(SB), $0-57
+TEXT ·streamAVX512x1(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -3500,7 +3649,7 @@ TEXT ·streamAVX512x1(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -3540,26 +3689,32 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Z0, Z0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Z0, Z0
 	VMOVUPS      Z0, (R10)
-	VADDPS       64(R10), Z1, Z1
+	VADDPS       64(R11), Z1, Z1
 	VMOVUPS      Z1, 64(R10)
-	VADDPS       128(R10), Z2, Z2
+	VADDPS       128(R11), Z2, Z2
 	VMOVUPS      Z2, 128(R10)
-	VADDPS       192(R10), Z3, Z3
+	VADDPS       192(R11), Z3, Z3
 	VMOVUPS      Z3, 192(R10)
-	VADDPS       256(R10), Z4, Z4
+	VADDPS       256(R11), Z4, Z4
 	VMOVUPS      Z4, 256(R10)
-	VADDPS       320(R10), Z5, Z5
+	VADDPS       320(R11), Z5, Z5
 	VMOVUPS      Z5, 320(R10)
-	VADDPS       384(R10), Z6, Z6
+	VADDPS       384(R11), Z6, Z6
 	VMOVUPS      Z6, 384(R10)
-	VADDPS       448(R10), Z7, Z7
+	VADDPS       448(R11), Z7, Z7
 	VMOVUPS      Z7, 448(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -3581,9 +3736,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·streamAVX512x2(SB), $0-57
+TEXT ·streamAVX512x2(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -3592,7 +3747,7 @@ TEXT ·streamAVX512x2(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -3657,43 +3812,50 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Z0, Z0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Z0, Z0
 	VMOVUPS      Z0, (R10)
-	VADDPS       64(R10), Z1, Z1
+	VADDPS       64(R11), Z1, Z1
 	VMOVUPS      Z1, 64(R10)
-	VADDPS       128(R10), Z2, Z2
+	VADDPS       128(R11), Z2, Z2
 	VMOVUPS      Z2, 128(R10)
-	VADDPS       192(R10), Z3, Z3
+	VADDPS       192(R11), Z3, Z3
 	VMOVUPS      Z3, 192(R10)
-	VADDPS       256(R10), Z4, Z4
+	VADDPS       256(R11), Z4, Z4
 	VMOVUPS      Z4, 256(R10)
-	VADDPS       320(R10), Z5, Z5
+	VADDPS       320(R11), Z5, Z5
 	VMOVUPS      Z5, 320(R10)
-	VADDPS       384(R10), Z6, Z6
+	VADDPS       384(R11), Z6, Z6
 	VMOVUPS      Z6, 384(R10)
-	VADDPS       448(R10), Z7, Z7
+	VADDPS       448(R11), Z7, Z7
 	VMOVUPS      Z7, 448(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z8, Z8
+	ADDQ         R12, R11
+	VADDPS       (R11), Z8, Z8
 	VMOVUPS      Z8, (R10)
-	VADDPS       64(R10), Z9, Z9
+	VADDPS       64(R11), Z9, Z9
 	VMOVUPS      Z9, 64(R10)
-	VADDPS       128(R10), Z10, Z10
+	VADDPS       128(R11), Z10, Z10
 	VMOVUPS      Z10, 128(R10)
-	VADDPS       192(R10), Z11, Z11
+	VADDPS       192(R11), Z11, Z11
 	VMOVUPS      Z11, 192(R10)
-	VADDPS       256(R10), Z12, Z12
+	VADDPS       256(R11), Z12, Z12
 	VMOVUPS      Z12, 256(R10)
-	VADDPS       320(R10), Z13, Z13
+	VADDPS       320(R11), Z13, Z13
 	VMOVUPS      Z13, 320(R10)
-	VADDPS       384(R10), Z14, Z14
+	VADDPS       384(R11), Z14, Z14
 	VMOVUPS      Z14, 384(R10)
-	VADDPS       448(R10), Z15, Z15
+	VADDPS       448(R11), Z15, Z15
 	VMOVUPS      Z15, 448(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -3724,9 +3886,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·streamAVX512x3(SB), $0-57
+TEXT ·streamAVX512x3(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -3735,7 +3897,7 @@ TEXT ·streamAVX512x3(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -3817,60 +3979,68 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Z0, Z0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Z0, Z0
 	VMOVUPS      Z0, (R10)
-	VADDPS       64(R10), Z1, Z1
+	VADDPS       64(R11), Z1, Z1
 	VMOVUPS      Z1, 64(R10)
-	VADDPS       128(R10), Z2, Z2
+	VADDPS       128(R11), Z2, Z2
 	VMOVUPS      Z2, 128(R10)
-	VADDPS       192(R10), Z3, Z3
+	VADDPS       192(R11), Z3, Z3
 	VMOVUPS      Z3, 192(R10)
-	VADDPS       256(R10), Z4, Z4
+	VADDPS       256(R11), Z4, Z4
 	VMOVUPS      Z4, 256(R10)
-	VADDPS       320(R10), Z5, Z5
+	VADDPS       320(R11), Z5, Z5
 	VMOVUPS      Z5, 320(R10)
-	VADDPS       384(R10), Z6, Z6
+	VADDPS       384(R11), Z6, Z6
 	VMOVUPS      Z6, 384(R10)
-	VADDPS       448(R10), Z7, Z7
+	VADDPS       448(R11), Z7, Z7
 	VMOVUPS      Z7, 448(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z8, Z8
+	ADDQ         R12, R11
+	VADDPS       (R11), Z8, Z8
 	VMOVUPS      Z8, (R10)
-	VADDPS       64(R10), Z9, Z9
+	VADDPS       64(R11), Z9, Z9
 	VMOVUPS      Z9, 64(R10)
-	VADDPS       128(R10), Z10, Z10
+	VADDPS       128(R11), Z10, Z10
 	VMOVUPS      Z10, 128(R10)
-	VADDPS       192(R10), Z11, Z11
+	VADDPS       192(R11), Z11, Z11
 	VMOVUPS      Z11, 192(R10)
-	VADDPS       256(R10), Z12, Z12
+	VADDPS       256(R11), Z12, Z12
 	VMOVUPS      Z12, 256(R10)
-	VADDPS       320(R10), Z13, Z13
+	VADDPS       320(R11), Z13, Z13
 	VMOVUPS      Z13, 320(R10)
-	VADDPS       384(R10), Z14, Z14
+	VADDPS       384(R11), Z14, Z14
 	VMOVUPS      Z14, 384(R10)
-	VADDPS       448(R10), Z15, Z15
+	VADDPS       448(R11), Z15, Z15
 	VMOVUPS      Z15, 448(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z16, Z16
+	ADDQ         R12, R11
+	VADDPS       (R11), Z16, Z16
 	VMOVUPS      Z16, (R10)
-	VADDPS       64(R10), Z17, Z17
+	VADDPS       64(R11), Z17, Z17
 	VMOVUPS      Z17, 64(R10)
-	VADDPS       128(R10), Z18, Z18
+	VADDPS       128(R11), Z18, Z18
 	VMOVUPS      Z18, 128(R10)
-	VADDPS       192(R10), Z19, Z19
+	VADDPS       192(R11), Z19, Z19
 	VMOVUPS      Z19, 192(R10)
-	VADDPS       256(R10), Z20, Z20
+	VADDPS       256(R11), Z20, Z20
 	VMOVUPS      Z20, 256(R10)
-	VADDPS       320(R10), Z21, Z21
+	VADDPS       320(R11), Z21, Z21
 	VMOVUPS      Z21, 320(R10)
-	VADDPS       384(R10), Z22, Z22
+	VADDPS       384(R11), Z22, Z22
 	VMOVUPS      Z22, 384(R10)
-	VADDPS       448(R10), Z23, Z23
+	VADDPS       448(R11), Z23, Z23
 	VMOVUPS      Z23, 448(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -3910,9 +4080,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·streamAVX512x4(SB), $0-57
+TEXT ·streamAVX512x4(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -3921,7 +4091,7 @@ TEXT ·streamAVX512x4(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -4000,61 +4170,70 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Z0, Z0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Z0, Z0
 	VMOVUPS      Z0, (R10)
-	VADDPS       64(R10), Z1, Z1
+	VADDPS       64(R11), Z1, Z1
 	VMOVUPS      Z1, 64(R10)
-	VADDPS       128(R10), Z2, Z2
+	VADDPS       128(R11), Z2, Z2
 	VMOVUPS      Z2, 128(R10)
-	VADDPS       192(R10), Z3, Z3
+	VADDPS       192(R11), Z3, Z3
 	VMOVUPS      Z3, 192(R10)
-	VADDPS       256(R10), Z4, Z4
+	VADDPS       256(R11), Z4, Z4
 	VMOVUPS      Z4, 256(R10)
-	VADDPS       320(R10), Z5, Z5
+	VADDPS       320(R11), Z5, Z5
 	VMOVUPS      Z5, 320(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z6, Z6
+	ADDQ         R12, R11
+	VADDPS       (R11), Z6, Z6
 	VMOVUPS      Z6, (R10)
-	VADDPS       64(R10), Z7, Z7
+	VADDPS       64(R11), Z7, Z7
 	VMOVUPS      Z7, 64(R10)
-	VADDPS       128(R10), Z8, Z8
+	VADDPS       128(R11), Z8, Z8
 	VMOVUPS      Z8, 128(R10)
-	VADDPS       192(R10), Z9, Z9
+	VADDPS       192(R11), Z9, Z9
 	VMOVUPS      Z9, 192(R10)
-	VADDPS       256(R10), Z10, Z10
+	VADDPS       256(R11), Z10, Z10
 	VMOVUPS      Z10, 256(R10)
-	VADDPS       320(R10), Z11, Z11
+	VADDPS       320(R11), Z11, Z11
 	VMOVUPS      Z11, 320(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z12, Z12
+	ADDQ         R12, R11
+	VADDPS       (R11), Z12, Z12
 	VMOVUPS      Z12, (R10)
-	VADDPS       64(R10), Z13, Z13
+	VADDPS       64(R11), Z13, Z13
 	VMOVUPS      Z13, 64(R10)
-	VADDPS       128(R10), Z14, Z14
+	VADDPS       128(R11), Z14, Z14
 	VMOVUPS      Z14, 128(R10)
-	VADDPS       192(R10), Z15, Z15
+	VADDPS       192(R11), Z15, Z15
 	VMOVUPS      Z15, 192(R10)
-	VADDPS       256(R10), Z16, Z16
+	VADDPS       256(R11), Z16, Z16
 	VMOVUPS      Z16, 256(R10)
-	VADDPS       320(R10), Z17, Z17
+	VADDPS       320(R11), Z17, Z17
 	VMOVUPS      Z17, 320(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z18, Z18
+	ADDQ         R12, R11
+	VADDPS       (R11), Z18, Z18
 	VMOVUPS      Z18, (R10)
-	VADDPS       64(R10), Z19, Z19
+	VADDPS       64(R11), Z19, Z19
 	VMOVUPS      Z19, 64(R10)
-	VADDPS       128(R10), Z20, Z20
+	VADDPS       128(R11), Z20, Z20
 	VMOVUPS      Z20, 128(R10)
-	VADDPS       192(R10), Z21, Z21
+	VADDPS       192(R11), Z21, Z21
 	VMOVUPS      Z21, 192(R10)
-	VADDPS       256(R10), Z22, Z22
+	VADDPS       256(R11), Z22, Z22
 	VMOVUPS      Z22, 256(R10)
-	VADDPS       320(R10), Z23, Z23
+	VADDPS       320(R11), Z23, Z23
 	VMOVUPS      Z23, 320(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -4095,9 +4274,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·streamAVX512x5(SB), $0-57
+TEXT ·streamAVX512x5(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -4106,7 +4285,7 @@ TEXT ·streamAVX512x5(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -4174,54 +4353,64 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Z0, Z0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Z0, Z0
 	VMOVUPS      Z0, (R10)
-	VADDPS       64(R10), Z1, Z1
+	VADDPS       64(R11), Z1, Z1
 	VMOVUPS      Z1, 64(R10)
-	VADDPS       128(R10), Z2, Z2
+	VADDPS       128(R11), Z2, Z2
 	VMOVUPS      Z2, 128(R10)
-	VADDPS       192(R10), Z3, Z3
+	VADDPS       192(R11), Z3, Z3
 	VMOVUPS      Z3, 192(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z4, Z4
+	ADDQ         R12, R11
+	VADDPS       (R11), Z4, Z4
 	VMOVUPS      Z4, (R10)
-	VADDPS       64(R10), Z5, Z5
+	VADDPS       64(R11), Z5, Z5
 	VMOVUPS      Z5, 64(R10)
-	VADDPS       128(R10), Z6, Z6
+	VADDPS       128(R11), Z6, Z6
 	VMOVUPS      Z6, 128(R10)
-	VADDPS       192(R10), Z7, Z7
+	VADDPS       192(R11), Z7, Z7
 	VMOVUPS      Z7, 192(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z8, Z8
+	ADDQ         R12, R11
+	VADDPS       (R11), Z8, Z8
 	VMOVUPS      Z8, (R10)
-	VADDPS       64(R10), Z9, Z9
+	VADDPS       64(R11), Z9, Z9
 	VMOVUPS      Z9, 64(R10)
-	VADDPS       128(R10), Z10, Z10
+	VADDPS       128(R11), Z10, Z10
 	VMOVUPS      Z10, 128(R10)
-	VADDPS       192(R10), Z11, Z11
+	VADDPS       192(R11), Z11, Z11
 	VMOVUPS      Z11, 192(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z12, Z12
+	ADDQ         R12, R11
+	VADDPS       (R11), Z12, Z12
 	VMOVUPS      Z12, (R10)
-	VADDPS       64(R10), Z13, Z13
+	VADDPS       64(R11), Z13, Z13
 	VMOVUPS      Z13, 64(R10)
-	VADDPS       128(R10), Z14, Z14
+	VADDPS       128(R11), Z14, Z14
 	VMOVUPS      Z14, 128(R10)
-	VADDPS       192(R10), Z15, Z15
+	VADDPS       192(R11), Z15, Z15
 	VMOVUPS      Z15, 192(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z16, Z16
+	ADDQ         R12, R11
+	VADDPS       (R11), Z16, Z16
 	VMOVUPS      Z16, (R10)
-	VADDPS       64(R10), Z17, Z17
+	VADDPS       64(R11), Z17, Z17
 	VMOVUPS      Z17, 64(R10)
-	VADDPS       128(R10), Z18, Z18
+	VADDPS       128(R11), Z18, Z18
 	VMOVUPS      Z18, 128(R10)
-	VADDPS       192(R10), Z19, Z19
+	VADDPS       192(R11), Z19, Z19
 	VMOVUPS      Z19, 192(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -4259,9 +4448,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·streamAVX512x6(SB), $0-57
+TEXT ·streamAVX512x6(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -4270,7 +4459,7 @@ TEXT ·streamAVX512x6(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -4347,63 +4536,74 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Z0, Z0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Z0, Z0
 	VMOVUPS      Z0, (R10)
-	VADDPS       64(R10), Z1, Z1
+	VADDPS       64(R11), Z1, Z1
 	VMOVUPS      Z1, 64(R10)
-	VADDPS       128(R10), Z2, Z2
+	VADDPS       128(R11), Z2, Z2
 	VMOVUPS      Z2, 128(R10)
-	VADDPS       192(R10), Z3, Z3
+	VADDPS       192(R11), Z3, Z3
 	VMOVUPS      Z3, 192(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z4, Z4
+	ADDQ         R12, R11
+	VADDPS       (R11), Z4, Z4
 	VMOVUPS      Z4, (R10)
-	VADDPS       64(R10), Z5, Z5
+	VADDPS       64(R11), Z5, Z5
 	VMOVUPS      Z5, 64(R10)
-	VADDPS       128(R10), Z6, Z6
+	VADDPS       128(R11), Z6, Z6
 	VMOVUPS      Z6, 128(R10)
-	VADDPS       192(R10), Z7, Z7
+	VADDPS       192(R11), Z7, Z7
 	VMOVUPS      Z7, 192(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z8, Z8
+	ADDQ         R12, R11
+	VADDPS       (R11), Z8, Z8
 	VMOVUPS      Z8, (R10)
-	VADDPS       64(R10), Z9, Z9
+	VADDPS       64(R11), Z9, Z9
 	VMOVUPS      Z9, 64(R10)
-	VADDPS       128(R10), Z10, Z10
+	VADDPS       128(R11), Z10, Z10
 	VMOVUPS      Z10, 128(R10)
-	VADDPS       192(R10), Z11, Z11
+	VADDPS       192(R11), Z11, Z11
 	VMOVUPS      Z11, 192(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z12, Z12
+	ADDQ         R12, R11
+	VADDPS       (R11), Z12, Z12
 	VMOVUPS      Z12, (R10)
-	VADDPS       64(R10), Z13, Z13
+	VADDPS       64(R11), Z13, Z13
 	VMOVUPS      Z13, 64(R10)
-	VADDPS       128(R10), Z14, Z14
+	VADDPS       128(R11), Z14, Z14
 	VMOVUPS      Z14, 128(R10)
-	VADDPS       192(R10), Z15, Z15
+	VADDPS       192(R11), Z15, Z15
 	VMOVUPS      Z15, 192(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z16, Z16
+	ADDQ         R12, R11
+	VADDPS       (R11), Z16, Z16
 	VMOVUPS      Z16, (R10)
-	VADDPS       64(R10), Z17, Z17
+	VADDPS       64(R11), Z17, Z17
 	VMOVUPS      Z17, 64(R10)
-	VADDPS       128(R10), Z18, Z18
+	VADDPS       128(R11), Z18, Z18
 	VMOVUPS      Z18, 128(R10)
-	VADDPS       192(R10), Z19, Z19
+	VADDPS       192(R11), Z19, Z19
 	VMOVUPS      Z19, 192(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z20, Z20
+	ADDQ         R12, R11
+	VADDPS       (R11), Z20, Z20
 	VMOVUPS      Z20, (R10)
-	VADDPS       64(R10), Z21, Z21
+	VADDPS       64(R11), Z21, Z21
 	VMOVUPS      Z21, 64(R10)
-	VADDPS       128(R10), Z22, Z22
+	VADDPS       128(R11), Z22, Z22
 	VMOVUPS      Z22, 128(R10)
-	VADDPS       192(R10), Z23, Z23
+	VADDPS       192(R11), Z23, Z23
 	VMOVUPS      Z23, 192(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -4446,9 +4646,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·streamAVX512x7(SB), $0-57
+TEXT ·streamAVX512x7(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -4457,7 +4657,7 @@ TEXT ·streamAVX512x7(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -4527,58 +4727,70 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Z0, Z0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Z0, Z0
 	VMOVUPS      Z0, (R10)
-	VADDPS       64(R10), Z1, Z1
+	VADDPS       64(R11), Z1, Z1
 	VMOVUPS      Z1, 64(R10)
-	VADDPS       128(R10), Z2, Z2
+	VADDPS       128(R11), Z2, Z2
 	VMOVUPS      Z2, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z3, Z3
+	ADDQ         R12, R11
+	VADDPS       (R11), Z3, Z3
 	VMOVUPS      Z3, (R10)
-	VADDPS       64(R10), Z4, Z4
+	VADDPS       64(R11), Z4, Z4
 	VMOVUPS      Z4, 64(R10)
-	VADDPS       128(R10), Z5, Z5
+	VADDPS       128(R11), Z5, Z5
 	VMOVUPS      Z5, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z6, Z6
+	ADDQ         R12, R11
+	VADDPS       (R11), Z6, Z6
 	VMOVUPS      Z6, (R10)
-	VADDPS       64(R10), Z7, Z7
+	VADDPS       64(R11), Z7, Z7
 	VMOVUPS      Z7, 64(R10)
-	VADDPS       128(R10), Z8, Z8
+	VADDPS       128(R11), Z8, Z8
 	VMOVUPS      Z8, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z9, Z9
+	ADDQ         R12, R11
+	VADDPS       (R11), Z9, Z9
 	VMOVUPS      Z9, (R10)
-	VADDPS       64(R10), Z10, Z10
+	VADDPS       64(R11), Z10, Z10
 	VMOVUPS      Z10, 64(R10)
-	VADDPS       128(R10), Z11, Z11
+	VADDPS       128(R11), Z11, Z11
 	VMOVUPS      Z11, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z12, Z12
+	ADDQ         R12, R11
+	VADDPS       (R11), Z12, Z12
 	VMOVUPS      Z12, (R10)
-	VADDPS       64(R10), Z13, Z13
+	VADDPS       64(R11), Z13, Z13
 	VMOVUPS      Z13, 64(R10)
-	VADDPS       128(R10), Z14, Z14
+	VADDPS       128(R11), Z14, Z14
 	VMOVUPS      Z14, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z15, Z15
+	ADDQ         R12, R11
+	VADDPS       (R11), Z15, Z15
 	VMOVUPS      Z15, (R10)
-	VADDPS       64(R10), Z16, Z16
+	VADDPS       64(R11), Z16, Z16
 	VMOVUPS      Z16, 64(R10)
-	VADDPS       128(R10), Z17, Z17
+	VADDPS       128(R11), Z17, Z17
 	VMOVUPS      Z17, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z18, Z18
+	ADDQ         R12, R11
+	VADDPS       (R11), Z18, Z18
 	VMOVUPS      Z18, (R10)
-	VADDPS       64(R10), Z19, Z19
+	VADDPS       64(R11), Z19, Z19
 	VMOVUPS      Z19, 64(R10)
-	VADDPS       128(R10), Z20, Z20
+	VADDPS       128(R11), Z20, Z20
 	VMOVUPS      Z20, 128(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -4619,9 +4831,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·streamAVX512x8(SB), $0-57
+TEXT ·streamAVX512x8(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -4630,7 +4842,7 @@ TEXT ·streamAVX512x8(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -4707,65 +4919,78 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Z0, Z0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Z0, Z0
 	VMOVUPS      Z0, (R10)
-	VADDPS       64(R10), Z1, Z1
+	VADDPS       64(R11), Z1, Z1
 	VMOVUPS      Z1, 64(R10)
-	VADDPS       128(R10), Z2, Z2
+	VADDPS       128(R11), Z2, Z2
 	VMOVUPS      Z2, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z3, Z3
+	ADDQ         R12, R11
+	VADDPS       (R11), Z3, Z3
 	VMOVUPS      Z3, (R10)
-	VADDPS       64(R10), Z4, Z4
+	VADDPS       64(R11), Z4, Z4
 	VMOVUPS      Z4, 64(R10)
-	VADDPS       128(R10), Z5, Z5
+	VADDPS       128(R11), Z5, Z5
 	VMOVUPS      Z5, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z6, Z6
+	ADDQ         R12, R11
+	VADDPS       (R11), Z6, Z6
 	VMOVUPS      Z6, (R10)
-	VADDPS       64(R10), Z7, Z7
+	VADDPS       64(R11), Z7, Z7
 	VMOVUPS      Z7, 64(R10)
-	VADDPS       128(R10), Z8, Z8
+	VADDPS       128(R11), Z8, Z8
 	VMOVUPS      Z8, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z9, Z9
+	ADDQ         R12, R11
+	VADDPS       (R11), Z9, Z9
 	VMOVUPS      Z9, (R10)
-	VADDPS       64(R10), Z10, Z10
+	VADDPS       64(R11), Z10, Z10
 	VMOVUPS      Z10, 64(R10)
-	VADDPS       128(R10), Z11, Z11
+	VADDPS       128(R11), Z11, Z11
 	VMOVUPS      Z11, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z12, Z12
+	ADDQ         R12, R11
+	VADDPS       (R11), Z12, Z12
 	VMOVUPS      Z12, (R10)
-	VADDPS       64(R10), Z13, Z13
+	VADDPS       64(R11), Z13, Z13
 	VMOVUPS      Z13, 64(R10)
-	VADDPS       128(R10), Z14, Z14
+	VADDPS       128(R11), Z14, Z14
 	VMOVUPS      Z14, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z15, Z15
+	ADDQ         R12, R11
+	VADDPS       (R11), Z15, Z15
 	VMOVUPS      Z15, (R10)
-	VADDPS       64(R10), Z16, Z16
+	VADDPS       64(R11), Z16, Z16
 	VMOVUPS      Z16, 64(R10)
-	VADDPS       128(R10), Z17, Z17
+	VADDPS       128(R11), Z17, Z17
 	VMOVUPS      Z17, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z18, Z18
+	ADDQ         R12, R11
+	VADDPS       (R11), Z18, Z18
 	VMOVUPS      Z18, (R10)
-	VADDPS       64(R10), Z19, Z19
+	VADDPS       64(R11), Z19, Z19
 	VMOVUPS      Z19, 64(R10)
-	VADDPS       128(R10), Z20, Z20
+	VADDPS       128(R11), Z20, Z20
 	VMOVUPS      Z20, 128(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Z21, Z21
+	ADDQ         R12, R11
+	VADDPS       (R11), Z21, Z21
 	VMOVUPS      Z21, (R10)
-	VADDPS       64(R10), Z22, Z22
+	VADDPS       64(R11), Z22, Z22
 	VMOVUPS      Z22, 64(R10)
-	VADDPS       128(R10), Z23, Z23
+	VADDPS       128(R11), Z23, Z23
 	VMOVUPS      Z23, 128(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -4810,9 +5035,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x1(SB), $0-57
+TEXT ·dotsAVX512x1(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -4824,7 +5049,7 @@ TEXT ·dotsAVX512x1(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -5069,14 +5294,20 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
-	VADDPS           64(R10), Z1, Z1
+	VADDPS           64(R11), Z1, Z1
 	VMOVUPS          Z1, 64(R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -5095,9 +5326,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x2(SB), $0-57
+TEXT ·dotsAVX512x2(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -5109,7 +5340,7 @@ TEXT ·dotsAVX512x2(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -5388,19 +5619,26 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
-	VADDPS           64(R10), Z1, Z1
+	VADDPS           64(R11), Z1, Z1
 	VMOVUPS          Z1, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
-	VADDPS           64(R10), Z3, Z3
+	VADDPS           64(R11), Z3, Z3
 	VMOVUPS          Z3, 64(R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -5422,9 +5660,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x3(SB), $0-57
+TEXT ·dotsAVX512x3(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -5436,7 +5674,7 @@ TEXT ·dotsAVX512x3(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -5749,24 +5987,32 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
-	VADDPS           64(R10), Z1, Z1
+	VADDPS           64(R11), Z1, Z1
 	VMOVUPS          Z1, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
-	VADDPS           64(R10), Z3, Z3
+	VADDPS           64(R11), Z3, Z3
 	VMOVUPS          Z3, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
-	VADDPS           64(R10), Z5, Z5
+	VADDPS           64(R11), Z5, Z5
 	VMOVUPS          Z5, 64(R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -5791,9 +6037,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x4(SB), $0-57
+TEXT ·dotsAVX512x4(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -5805,7 +6051,7 @@ TEXT ·dotsAVX512x4(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -6152,29 +6398,38 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
-	VADDPS           64(R10), Z1, Z1
+	VADDPS           64(R11), Z1, Z1
 	VMOVUPS          Z1, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
-	VADDPS           64(R10), Z3, Z3
+	VADDPS           64(R11), Z3, Z3
 	VMOVUPS          Z3, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
-	VADDPS           64(R10), Z5, Z5
+	VADDPS           64(R11), Z5, Z5
 	VMOVUPS          Z5, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z6, Z6
+	ADDQ             R12, R11
+	VADDPS           (R11), Z6, Z6
 	VMOVUPS          Z6, (R10)
-	VADDPS           64(R10), Z7, Z7
+	VADDPS           64(R11), Z7, Z7
 	VMOVUPS          Z7, 64(R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -6202,9 +6457,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x5(SB), $0-57
+TEXT ·dotsAVX512x5(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -6216,7 +6471,7 @@ TEXT ·dotsAVX512x5(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -6597,34 +6852,44 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
-	VADDPS           64(R10), Z1, Z1
+	VADDPS           64(R11), Z1, Z1
 	VMOVUPS          Z1, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
-	VADDPS           64(R10), Z3, Z3
+	VADDPS           64(R11), Z3, Z3
 	VMOVUPS          Z3, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
-	VADDPS           64(R10), Z5, Z5
+	VADDPS           64(R11), Z5, Z5
 	VMOVUPS          Z5, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z6, Z6
+	ADDQ             R12, R11
+	VADDPS           (R11), Z6, Z6
 	VMOVUPS          Z6, (R10)
-	VADDPS           64(R10), Z7, Z7
+	VADDPS           64(R11), Z7, Z7
 	VMOVUPS          Z7, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z8, Z8
+	ADDQ             R12, R11
+	VADDPS           (R11), Z8, Z8
 	VMOVUPS          Z8, (R10)
-	VADDPS           64(R10), Z9, Z9
+	VADDPS           64(R11), Z9, Z9
 	VMOVUPS          Z9, 64(R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -6655,9 +6920,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x6(SB), $0-57
+TEXT ·dotsAVX512x6(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -6669,7 +6934,7 @@ TEXT ·dotsAVX512x6(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -7084,39 +7349,50 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
-	VADDPS           64(R10), Z1, Z1
+	VADDPS           64(R11), Z1, Z1
 	VMOVUPS          Z1, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
-	VADDPS           64(R10), Z3, Z3
+	VADDPS           64(R11), Z3, Z3
 	VMOVUPS          Z3, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
-	VADDPS           64(R10), Z5, Z5
+	VADDPS           64(R11), Z5, Z5
 	VMOVUPS          Z5, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z6, Z6
+	ADDQ             R12, R11
+	VADDPS           (R11), Z6, Z6
 	VMOVUPS          Z6, (R10)
-	VADDPS           64(R10), Z7, Z7
+	VADDPS           64(R11), Z7, Z7
 	VMOVUPS          Z7, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z8, Z8
+	ADDQ             R12, R11
+	VADDPS           (R11), Z8, Z8
 	VMOVUPS          Z8, (R10)
-	VADDPS           64(R10), Z9, Z9
+	VADDPS           64(R11), Z9, Z9
 	VMOVUPS          Z9, 64(R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z10, Z10
+	ADDQ             R12, R11
+	VADDPS           (R11), Z10, Z10
 	VMOVUPS          Z10, (R10)
-	VADDPS           64(R10), Z11, Z11
+	VADDPS           64(R11), Z11, Z11
 	VMOVUPS          Z11, 64(R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -7150,9 +7426,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x7(SB), $0-57
+TEXT ·dotsAVX512x7(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -7164,7 +7440,7 @@ TEXT ·dotsAVX512x7(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -7394,30 +7670,42 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z1, Z1
+	ADDQ             R12, R11
+	VADDPS           (R11), Z1, Z1
 	VMOVUPS          Z1, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z3, Z3
+	ADDQ             R12, R11
+	VADDPS           (R11), Z3, Z3
 	VMOVUPS          Z3, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z5, Z5
+	ADDQ             R12, R11
+	VADDPS           (R11), Z5, Z5
 	VMOVUPS          Z5, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z6, Z6
+	ADDQ             R12, R11
+	VADDPS           (R11), Z6, Z6
 	VMOVUPS          Z6, (R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -7445,9 +7733,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x8(SB), $0-57
+TEXT ·dotsAVX512x8(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -7459,7 +7747,7 @@ TEXT ·dotsAVX512x8(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -7706,33 +7994,46 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z1, Z1
+	ADDQ             R12, R11
+	VADDPS           (R11), Z1, Z1
 	VMOVUPS          Z1, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z3, Z3
+	ADDQ             R12, R11
+	VADDPS           (R11), Z3, Z3
 	VMOVUPS          Z3, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z5, Z5
+	ADDQ             R12, R11
+	VADDPS           (R11), Z5, Z5
 	VMOVUPS          Z5, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z6, Z6
+	ADDQ             R12, R11
+	VADDPS           (R11), Z6, Z6
 	VMOVUPS          Z6, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z7, Z7
+	ADDQ             R12, R11
+	VADDPS           (R11), Z7, Z7
 	VMOVUPS          Z7, (R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -7762,9 +8063,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x9(SB), $0-57
+TEXT ·dotsAVX512x9(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -7776,7 +8077,7 @@ TEXT ·dotsAVX512x9(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -8040,36 +8341,50 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z1, Z1
+	ADDQ             R12, R11
+	VADDPS           (R11), Z1, Z1
 	VMOVUPS          Z1, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z3, Z3
+	ADDQ             R12, R11
+	VADDPS           (R11), Z3, Z3
 	VMOVUPS          Z3, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z5, Z5
+	ADDQ             R12, R11
+	VADDPS           (R11), Z5, Z5
 	VMOVUPS          Z5, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z6, Z6
+	ADDQ             R12, R11
+	VADDPS           (R11), Z6, Z6
 	VMOVUPS          Z6, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z7, Z7
+	ADDQ             R12, R11
+	VADDPS           (R11), Z7, Z7
 	VMOVUPS          Z7, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z8, Z8
+	ADDQ             R12, R11
+	VADDPS           (R11), Z8, Z8
 	VMOVUPS          Z8, (R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -8101,9 +8416,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x10(SB), $0-57
+TEXT ·dotsAVX512x10(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -8115,7 +8430,7 @@ TEXT ·dotsAVX512x10(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -8396,39 +8711,54 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z1, Z1
+	ADDQ             R12, R11
+	VADDPS           (R11), Z1, Z1
 	VMOVUPS          Z1, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z3, Z3
+	ADDQ             R12, R11
+	VADDPS           (R11), Z3, Z3
 	VMOVUPS          Z3, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z5, Z5
+	ADDQ             R12, R11
+	VADDPS           (R11), Z5, Z5
 	VMOVUPS          Z5, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z6, Z6
+	ADDQ             R12, R11
+	VADDPS           (R11), Z6, Z6
 	VMOVUPS          Z6, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z7, Z7
+	ADDQ             R12, R11
+	VADDPS           (R11), Z7, Z7
 	VMOVUPS          Z7, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z8, Z8
+	ADDQ             R12, R11
+	VADDPS           (R11), Z8, Z8
 	VMOVUPS          Z8, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z9, Z9
+	ADDQ             R12, R11
+	VADDPS           (R11), Z9, Z9
 	VMOVUPS          Z9, (R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -8462,9 +8792,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x11(SB), $0-57
+TEXT ·dotsAVX512x11(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -8476,7 +8806,7 @@ TEXT ·dotsAVX512x11(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -8774,42 +9104,58 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z1, Z1
+	ADDQ             R12, R11
+	VADDPS           (R11), Z1, Z1
 	VMOVUPS          Z1, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z3, Z3
+	ADDQ             R12, R11
+	VADDPS           (R11), Z3, Z3
 	VMOVUPS          Z3, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z5, Z5
+	ADDQ             R12, R11
+	VADDPS           (R11), Z5, Z5
 	VMOVUPS          Z5, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z6, Z6
+	ADDQ             R12, R11
+	VADDPS           (R11), Z6, Z6
 	VMOVUPS          Z6, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z7, Z7
+	ADDQ             R12, R11
+	VADDPS           (R11), Z7, Z7
 	VMOVUPS          Z7, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z8, Z8
+	ADDQ             R12, R11
+	VADDPS           (R11), Z8, Z8
 	VMOVUPS          Z8, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z9, Z9
+	ADDQ             R12, R11
+	VADDPS           (R11), Z9, Z9
 	VMOVUPS          Z9, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z10, Z10
+	ADDQ             R12, R11
+	VADDPS           (R11), Z10, Z10
 	VMOVUPS          Z10, (R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -8845,9 +9191,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·dotsAVX512x12(SB), $0-57
+TEXT ·dotsAVX512x12(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -8859,7 +9205,7 @@ TEXT ·dotsAVX512x12(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -9174,45 +9520,62 @@ loop:
 	SUBQ             $0x10, R10
 	JNE              loop
 	MOVQ             DX, R10
-	MOVB             add+56(FP), R11
-	TESTB            R11, R11
+	MOVQ             d+48(FP), R11
+	TESTQ            R11, R11
 	JE               overwrite
-	VADDPS           (R10), Z0, Z0
+	MOVQ             c+32(FP), R12
+	SUBQ             R12, R11
+	ADDQ             R10, R11
+	MOVQ             dstride+56(FP), R12
+	SHLQ             $0x02, R12
+	VADDPS           (R11), Z0, Z0
 	VMOVUPS          Z0, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z1, Z1
+	ADDQ             R12, R11
+	VADDPS           (R11), Z1, Z1
 	VMOVUPS          Z1, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z2, Z2
+	ADDQ             R12, R11
+	VADDPS           (R11), Z2, Z2
 	VMOVUPS          Z2, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z3, Z3
+	ADDQ             R12, R11
+	VADDPS           (R11), Z3, Z3
 	VMOVUPS          Z3, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z4, Z4
+	ADDQ             R12, R11
+	VADDPS           (R11), Z4, Z4
 	VMOVUPS          Z4, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z5, Z5
+	ADDQ             R12, R11
+	VADDPS           (R11), Z5, Z5
 	VMOVUPS          Z5, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z6, Z6
+	ADDQ             R12, R11
+	VADDPS           (R11), Z6, Z6
 	VMOVUPS          Z6, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z7, Z7
+	ADDQ             R12, R11
+	VADDPS           (R11), Z7, Z7
 	VMOVUPS          Z7, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z8, Z8
+	ADDQ             R12, R11
+	VADDPS           (R11), Z8, Z8
 	VMOVUPS          Z8, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z9, Z9
+	ADDQ             R12, R11
+	VADDPS           (R11), Z9, Z9
 	VMOVUPS          Z9, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z10, Z10
+	ADDQ             R12, R11
+	VADDPS           (R11), Z10, Z10
 	VMOVUPS          Z10, (R10)
 	ADDQ             BX, R10
-	VADDPS           (R10), Z11, Z11
+	ADDQ             R12, R11
+	VADDPS           (R11), Z11, Z11
 	VMOVUPS          Z11, (R10)
 	ADDQ             BX, R10
+	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -9250,9 +9613,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, add bool)
+// func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·rowsAVX2x6(SB), $0-57
+TEXT ·rowsAVX2x6(SB), $0-72
 	MOVQ       k+0(FP), AX
 	MOVQ       a+8(FP), CX
 	MOVQ       b+24(FP), DX
@@ -9423,39 +9786,47 @@ single:
 	JNE          single
 
 store:
-	MOVB    add+56(FP), AL
-	TESTB   AL, AL
+	MOVQ    d+56(FP), AX
+	TESTQ   AX, AX
 	JE      overwrite
-	VADDPS  (SI), Y0, Y0
+	MOVQ    dstride+64(FP), CX
+	SHLQ    $0x02, CX
+	VADDPS  (AX), Y0, Y0
 	VMOVUPS Y0, (SI)
-	VADDPS  32(SI), Y1, Y1
+	VADDPS  32(AX), Y1, Y1
 	VMOVUPS Y1, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y2, Y2
+	ADDQ    CX, AX
+	VADDPS  (AX), Y2, Y2
 	VMOVUPS Y2, (SI)
-	VADDPS  32(SI), Y3, Y3
+	VADDPS  32(AX), Y3, Y3
 	VMOVUPS Y3, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y4, Y4
+	ADDQ    CX, AX
+	VADDPS  (AX), Y4, Y4
 	VMOVUPS Y4, (SI)
-	VADDPS  32(SI), Y5, Y5
+	VADDPS  32(AX), Y5, Y5
 	VMOVUPS Y5, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y6, Y6
+	ADDQ    CX, AX
+	VADDPS  (AX), Y6, Y6
 	VMOVUPS Y6, (SI)
-	VADDPS  32(SI), Y7, Y7
+	VADDPS  32(AX), Y7, Y7
 	VMOVUPS Y7, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y8, Y8
+	ADDQ    CX, AX
+	VADDPS  (AX), Y8, Y8
 	VMOVUPS Y8, (SI)
-	VADDPS  32(SI), Y9, Y9
+	VADDPS  32(AX), Y9, Y9
 	VMOVUPS Y9, 32(SI)
 	ADDQ    DI, SI
-	VADDPS  (SI), Y10, Y10
+	ADDQ    CX, AX
+	VADDPS  (AX), Y10, Y10
 	VMOVUPS Y10, (SI)
-	VADDPS  32(SI), Y11, Y11
+	VADDPS  32(AX), Y11, Y11
 	VMOVUPS Y11, 32(SI)
 	ADDQ    DI, SI
+	ADDQ    CX, AX
 	VZEROUPPER
 	RET
 
@@ -9481,9 +9852,9 @@ overwrite:
 	VZEROUPPER
 	RET
 
-// func streamAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·streamAVX2x1(SB), $0-57
+TEXT ·streamAVX2x1(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -9492,7 +9863,7 @@ TEXT ·streamAVX2x1(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -9528,26 +9899,32 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Y0, Y0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Y0, Y0
 	VMOVUPS      Y0, (R10)
-	VADDPS       32(R10), Y1, Y1
+	VADDPS       32(R11), Y1, Y1
 	VMOVUPS      Y1, 32(R10)
-	VADDPS       64(R10), Y2, Y2
+	VADDPS       64(R11), Y2, Y2
 	VMOVUPS      Y2, 64(R10)
-	VADDPS       96(R10), Y3, Y3
+	VADDPS       96(R11), Y3, Y3
 	VMOVUPS      Y3, 96(R10)
-	VADDPS       128(R10), Y4, Y4
+	VADDPS       128(R11), Y4, Y4
 	VMOVUPS      Y4, 128(R10)
-	VADDPS       160(R10), Y5, Y5
+	VADDPS       160(R11), Y5, Y5
 	VMOVUPS      Y5, 160(R10)
-	VADDPS       192(R10), Y6, Y6
+	VADDPS       192(R11), Y6, Y6
 	VMOVUPS      Y6, 192(R10)
-	VADDPS       224(R10), Y7, Y7
+	VADDPS       224(R11), Y7, Y7
 	VMOVUPS      Y7, 224(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -9569,9 +9946,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·streamAVX2x2(SB), $0-57
+TEXT ·streamAVX2x2(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -9580,7 +9957,7 @@ TEXT ·streamAVX2x2(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -9630,35 +10007,42 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Y0, Y0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Y0, Y0
 	VMOVUPS      Y0, (R10)
-	VADDPS       32(R10), Y1, Y1
+	VADDPS       32(R11), Y1, Y1
 	VMOVUPS      Y1, 32(R10)
-	VADDPS       64(R10), Y2, Y2
+	VADDPS       64(R11), Y2, Y2
 	VMOVUPS      Y2, 64(R10)
-	VADDPS       96(R10), Y3, Y3
+	VADDPS       96(R11), Y3, Y3
 	VMOVUPS      Y3, 96(R10)
-	VADDPS       128(R10), Y4, Y4
+	VADDPS       128(R11), Y4, Y4
 	VMOVUPS      Y4, 128(R10)
-	VADDPS       160(R10), Y5, Y5
+	VADDPS       160(R11), Y5, Y5
 	VMOVUPS      Y5, 160(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Y6, Y6
+	ADDQ         R12, R11
+	VADDPS       (R11), Y6, Y6
 	VMOVUPS      Y6, (R10)
-	VADDPS       32(R10), Y7, Y7
+	VADDPS       32(R11), Y7, Y7
 	VMOVUPS      Y7, 32(R10)
-	VADDPS       64(R10), Y8, Y8
+	VADDPS       64(R11), Y8, Y8
 	VMOVUPS      Y8, 64(R10)
-	VADDPS       96(R10), Y9, Y9
+	VADDPS       96(R11), Y9, Y9
 	VMOVUPS      Y9, 96(R10)
-	VADDPS       128(R10), Y10, Y10
+	VADDPS       128(R11), Y10, Y10
 	VMOVUPS      Y10, 128(R10)
-	VADDPS       160(R10), Y11, Y11
+	VADDPS       160(R11), Y11, Y11
 	VMOVUPS      Y11, 160(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -9685,9 +10069,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·streamAVX2x3(SB), $0-57
+TEXT ·streamAVX2x3(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -9696,7 +10080,7 @@ TEXT ·streamAVX2x3(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -9744,36 +10128,44 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Y0, Y0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Y0, Y0
 	VMOVUPS      Y0, (R10)
-	VADDPS       32(R10), Y1, Y1
+	VADDPS       32(R11), Y1, Y1
 	VMOVUPS      Y1, 32(R10)
-	VADDPS       64(R10), Y2, Y2
+	VADDPS       64(R11), Y2, Y2
 	VMOVUPS      Y2, 64(R10)
-	VADDPS       96(R10), Y3, Y3
+	VADDPS       96(R11), Y3, Y3
 	VMOVUPS      Y3, 96(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Y4, Y4
+	ADDQ         R12, R11
+	VADDPS       (R11), Y4, Y4
 	VMOVUPS      Y4, (R10)
-	VADDPS       32(R10), Y5, Y5
+	VADDPS       32(R11), Y5, Y5
 	VMOVUPS      Y5, 32(R10)
-	VADDPS       64(R10), Y6, Y6
+	VADDPS       64(R11), Y6, Y6
 	VMOVUPS      Y6, 64(R10)
-	VADDPS       96(R10), Y7, Y7
+	VADDPS       96(R11), Y7, Y7
 	VMOVUPS      Y7, 96(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Y8, Y8
+	ADDQ         R12, R11
+	VADDPS       (R11), Y8, Y8
 	VMOVUPS      Y8, (R10)
-	VADDPS       32(R10), Y9, Y9
+	VADDPS       32(R11), Y9, Y9
 	VMOVUPS      Y9, 32(R10)
-	VADDPS       64(R10), Y10, Y10
+	VADDPS       64(R11), Y10, Y10
 	VMOVUPS      Y10, 64(R10)
-	VADDPS       96(R10), Y11, Y11
+	VADDPS       96(R11), Y11, Y11
 	VMOVUPS      Y11, 96(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -9801,9 +10193,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func streamAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func streamAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·streamAVX2x4(SB), $0-57
+TEXT ·streamAVX2x4(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), CX
 	MOVQ   b+16(FP), DX
@@ -9812,7 +10204,7 @@ TEXT ·streamAVX2x4(SB), $0-57
 	MOVQ   cstride+40(FP), DI
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
-	MOVQ   blocks+48(FP), R8
+	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x08, BX, R9
 
 block:
@@ -9860,37 +10252,46 @@ loop:
 	DECQ         R10
 	JNE          loop
 	MOVQ         SI, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Y0, Y0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Y0, Y0
 	VMOVUPS      Y0, (R10)
-	VADDPS       32(R10), Y1, Y1
+	VADDPS       32(R11), Y1, Y1
 	VMOVUPS      Y1, 32(R10)
-	VADDPS       64(R10), Y2, Y2
+	VADDPS       64(R11), Y2, Y2
 	VMOVUPS      Y2, 64(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Y3, Y3
+	ADDQ         R12, R11
+	VADDPS       (R11), Y3, Y3
 	VMOVUPS      Y3, (R10)
-	VADDPS       32(R10), Y4, Y4
+	VADDPS       32(R11), Y4, Y4
 	VMOVUPS      Y4, 32(R10)
-	VADDPS       64(R10), Y5, Y5
+	VADDPS       64(R11), Y5, Y5
 	VMOVUPS      Y5, 64(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Y6, Y6
+	ADDQ         R12, R11
+	VADDPS       (R11), Y6, Y6
 	VMOVUPS      Y6, (R10)
-	VADDPS       32(R10), Y7, Y7
+	VADDPS       32(R11), Y7, Y7
 	VMOVUPS      Y7, 32(R10)
-	VADDPS       64(R10), Y8, Y8
+	VADDPS       64(R11), Y8, Y8
 	VMOVUPS      Y8, 64(R10)
 	ADDQ         DI, R10
-	VADDPS       (R10), Y9, Y9
+	ADDQ         R12, R11
+	VADDPS       (R11), Y9, Y9
 	VMOVUPS      Y9, (R10)
-	VADDPS       32(R10), Y10, Y10
+	VADDPS       32(R11), Y10, Y10
 	VMOVUPS      Y10, 32(R10)
-	VADDPS       64(R10), Y11, Y11
+	VADDPS       64(R11), Y11, Y11
 	VMOVUPS      Y11, 64(R10)
 	ADDQ         DI, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -9919,9 +10320,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·dotsAVX2x1(SB), $0-57
+TEXT ·dotsAVX2x1(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -9933,7 +10334,7 @@ TEXT ·dotsAVX2x1(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -10062,14 +10463,20 @@ loop:
 	SUBQ         $0x08, R10
 	JNE          loop
 	MOVQ         DX, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Y0, Y0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Y0, Y0
 	VMOVUPS      Y0, (R10)
-	VADDPS       32(R10), Y1, Y1
+	VADDPS       32(R11), Y1, Y1
 	VMOVUPS      Y1, 32(R10)
 	ADDQ         BX, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -10086,9 +10493,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·dotsAVX2x2(SB), $0-57
+TEXT ·dotsAVX2x2(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -10100,7 +10507,7 @@ TEXT ·dotsAVX2x2(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -10263,19 +10670,26 @@ loop:
 	SUBQ         $0x08, R10
 	JNE          loop
 	MOVQ         DX, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Y0, Y0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Y0, Y0
 	VMOVUPS      Y0, (R10)
-	VADDPS       32(R10), Y1, Y1
+	VADDPS       32(R11), Y1, Y1
 	VMOVUPS      Y1, 32(R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y2, Y2
+	ADDQ         R12, R11
+	VADDPS       (R11), Y2, Y2
 	VMOVUPS      Y2, (R10)
-	VADDPS       32(R10), Y3, Y3
+	VADDPS       32(R11), Y3, Y3
 	VMOVUPS      Y3, 32(R10)
 	ADDQ         BX, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -10295,9 +10709,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·dotsAVX2x3(SB), $0-57
+TEXT ·dotsAVX2x3(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -10309,7 +10723,7 @@ TEXT ·dotsAVX2x3(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -10413,18 +10827,26 @@ loop:
 	SUBQ         $0x08, R10
 	JNE          loop
 	MOVQ         DX, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Y0, Y0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Y0, Y0
 	VMOVUPS      Y0, (R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y1, Y1
+	ADDQ         R12, R11
+	VADDPS       (R11), Y1, Y1
 	VMOVUPS      Y1, (R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y2, Y2
+	ADDQ         R12, R11
+	VADDPS       (R11), Y2, Y2
 	VMOVUPS      Y2, (R10)
 	ADDQ         BX, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -10443,9 +10865,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·dotsAVX2x4(SB), $0-57
+TEXT ·dotsAVX2x4(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -10457,7 +10879,7 @@ TEXT ·dotsAVX2x4(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -10578,21 +11000,30 @@ loop:
 	SUBQ         $0x08, R10
 	JNE          loop
 	MOVQ         DX, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Y0, Y0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Y0, Y0
 	VMOVUPS      Y0, (R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y1, Y1
+	ADDQ         R12, R11
+	VADDPS       (R11), Y1, Y1
 	VMOVUPS      Y1, (R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y2, Y2
+	ADDQ         R12, R11
+	VADDPS       (R11), Y2, Y2
 	VMOVUPS      Y2, (R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y3, Y3
+	ADDQ         R12, R11
+	VADDPS       (R11), Y3, Y3
 	VMOVUPS      Y3, (R10)
 	ADDQ         BX, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -10613,9 +11044,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func dotsAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)
+// func dotsAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·dotsAVX2x5(SB), $0-57
+TEXT ·dotsAVX2x5(SB), $0-72
 	MOVQ   k+0(FP), AX
 	MOVQ   a+8(FP), AX
 	MOVQ   b+16(FP), AX
@@ -10627,7 +11058,7 @@ TEXT ·dotsAVX2x5(SB), $0-57
 	IMUL3Q $0x03, CX, DI
 	IMUL3Q $0x05, CX, R8
 	IMUL3Q $0x07, CX, R9
-	MOVQ   blocks+48(FP), SI
+	MOVQ   blocks+64(FP), SI
 
 block:
 	MOVQ   k+0(FP), R10
@@ -10765,24 +11196,34 @@ loop:
 	SUBQ         $0x08, R10
 	JNE          loop
 	MOVQ         DX, R10
-	MOVB         add+56(FP), R11
-	TESTB        R11, R11
+	MOVQ         d+48(FP), R11
+	TESTQ        R11, R11
 	JE           overwrite
-	VADDPS       (R10), Y0, Y0
+	MOVQ         c+32(FP), R12
+	SUBQ         R12, R11
+	ADDQ         R10, R11
+	MOVQ         dstride+56(FP), R12
+	SHLQ         $0x02, R12
+	VADDPS       (R11), Y0, Y0
 	VMOVUPS      Y0, (R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y1, Y1
+	ADDQ         R12, R11
+	VADDPS       (R11), Y1, Y1
 	VMOVUPS      Y1, (R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y2, Y2
+	ADDQ         R12, R11
+	VADDPS       (R11), Y2, Y2
 	VMOVUPS      Y2, (R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y3, Y3
+	ADDQ         R12, R11
+	VADDPS       (R11), Y3, Y3
 	VMOVUPS      Y3, (R10)
 	ADDQ         BX, R10
-	VADDPS       (R10), Y4, Y4
+	ADDQ         R12, R11
+	VADDPS       (R11), Y4, Y4
 	VMOVUPS      Y4, (R10)
 	ADDQ         BX, R10
+	ADDQ         R12, R11
 	JMP          next
 
 overwrite:

@@ -18,10 +18,12 @@ func (j *job[T]) computeOuter(worker, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		a := j.a[i*j.ars:]
 		for col := j.streamRows(i, 1, a, 0, whole); col < whole; col += j.nr {
-			j.micro(1, 1, &a[0], &j.b[col], j.nr, &j.c[i*j.crs+col], j.crs, j.accumulate)
+			d, stride := j.addend(i, col, 0)
+			j.micro(1, 1, &a[0], &j.b[col], j.nr, &j.c[i*j.crs+col], j.crs, d, stride)
 		}
 		if whole < j.n {
-			j.edge(worker, 1, j.n-whole, 1, &a[0], &last[0], j.nr, i, whole, j.accumulate)
+			j.edge(worker, 1, j.n-whole, 1, &a[0], &last[0], j.nr, i, whole, 0)
 		}
 	}
+	j.finished(lo, hi, 0, j.n)
 }

@@ -37,7 +37,7 @@ func (j *job[T]) packRows(dst []T, i, rows int) {
 
 // streams reports whether engine.stream can compute so many rows of the product.
 func (j *job[T]) streams(rows int) bool {
-	return rows < len(j.stream.widths) && j.bcs == 1 && j.ccs == 1
+	return rows < len(j.stream.widths) && j.bcs == 1 && j.inRows()
 }
 
 // computeSkinny computes all rows of C for panels [lo, hi) of B.
@@ -51,6 +51,7 @@ func (j *job[T]) computeSkinny(worker, lo, hi int) {
 			j.skinnyPanel(worker, col, min(j.nr, end-col), k0)
 		}
 	}
+	j.finished(0, j.m, lo*j.nr, end)
 }
 
 // streamRows computes rows [i, i+rows) of C, whose part of A is packed in a, for as many whole blocks of the columns from col on as there are before end. It
@@ -61,7 +62,8 @@ func (j *job[T]) streamRows(i, rows int, a []T, col, end int) int {
 		return col
 	}
 	for k0 := 0; k0 < j.k; k0 += kc {
-		j.stream.compute(rows, min(kc, j.k-k0), &a[k0*rows], &j.b[k0*j.brs+col], j.brs, &j.c[i*j.crs+col], j.crs, blocks, j.accumulate || k0 > 0)
+		d, stride := j.addend(i, col, k0)
+		j.stream.compute(rows, min(kc, j.k-k0), &a[k0*rows], &j.b[k0*j.brs+col], j.brs, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
 	}
 	return col + blocks*j.stream.widths[rows]
 }
@@ -79,26 +81,27 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 		j.pack(packed, j.nr, cols, k, b, j.bcs, j.brs)
 		b, stride = packed, j.nr
 	}
-	add := j.accumulate || k0 > 0
 	for i := 0; i < j.m; i += j.mr {
 		rows := min(j.mr, j.m-i)
 		a := &j.packedA[i*j.k+k0*rows]
-		if j.ccs != 1 || cols < j.nr {
-			j.edge(worker, rows, cols, k, a, &b[0], stride, i, col, add)
+		if cols < j.nr || !j.inRows() {
+			j.edge(worker, rows, cols, k, a, &b[0], stride, i, col, k0)
 			continue
 		}
-		j.micro(rows, k, a, &b[0], stride, &j.c[i*j.crs+col], j.crs, add)
+		d, dstride := j.addend(i, col, k0)
+		j.micro(rows, k, a, &b[0], stride, &j.c[i*j.crs+col], j.crs, d, dstride)
 	}
 }
 
 // dotsPanel is skinnyPanel with engine.dots.
 func (j *job[T]) dotsPanel(worker, col, k0, k int, b *T) {
-	a, add, blocks := &j.packedA[k0*j.m], j.accumulate || k0 > 0, j.nr/j.dots.widths[j.m]
-	if j.ccs == 1 {
-		j.dots.compute(j.m, k, a, b, j.bcs, &j.c[col], j.crs, blocks, add)
+	a, blocks := &j.packedA[k0*j.m], j.nr/j.dots.widths[j.m]
+	if j.inRows() {
+		d, stride := j.addend(0, col, k0)
+		j.dots.compute(j.m, k, a, b, j.bcs, &j.c[col], j.crs, d, stride, blocks)
 		return
 	}
 	tile := j.edges[worker][kc*j.nr:]
-	j.dots.compute(j.m, k, a, b, j.bcs, &tile[0], j.nr, blocks, false)
-	j.scatter(tile, j.m, j.nr, 0, col, add)
+	j.dots.compute(j.m, k, a, b, j.bcs, &tile[0], j.nr, nil, 0, blocks)
+	j.scatter(tile, j.m, j.nr, 0, col, k0)
 }

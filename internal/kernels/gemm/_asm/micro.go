@@ -81,10 +81,10 @@ func zeros(c *build.Context, f family, rows, vectors int) [][]reg.VecVirtual {
 func micro(c *build.Context, f family, rows int) {
 	name := fmt.Sprintf("micro%sx%d", f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.", name, rows, f.vectors*f.lanes),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].", rows))
+	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.", name, rows, f.vectors*f.lanes),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, add bool)")
+	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)")
 
 	p := newPointers(c)
 	row := c.GP64()
@@ -144,26 +144,37 @@ func product(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 // store emits the two ways of writing the sums to C.
 func store(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 	c.Label("store")
-	add := c.GP8()
-	c.Load(c.Param("add"), add)
-	c.TESTB(add, add)
+	d := c.GP64()
+	c.Load(c.Param("d"), d)
+	c.TESTQ(d, d)
 	c.JE(operand.LabelRef("overwrite"))
-	writeRows(c, f, p.cc, p.cstride, sums, true)
+	addRows(c, f, p.cc, p.cstride, d, sums)
 	c.VZEROUPPER()
 	c.RET()
 	c.Label("overwrite")
-	writeRows(c, f, p.cc, p.cstride, sums, false)
+	writeRows(c, f, p.cc, p.cstride, sums)
 }
 
-// writeRows emits the writing of the sums to rows of C from row on, which it moves, or their addition to them.
-func writeRows(c *build.Context, f family, row, stride reg.GPVirtual, sums [][]reg.VecVirtual, add bool) {
+// addRows emits the writing of the sums and rows of D from d on to rows of C from row on; it moves both.
+func addRows(c *build.Context, f family, row, stride, d reg.GPVirtual, sums [][]reg.VecVirtual) {
+	dstride := c.GP64()
+	c.Load(c.Param("dstride"), dstride)
+	c.SHLQ(operand.Imm(2), dstride)
 	for _, sum := range sums {
 		for v, x := range sum {
-			at := operand.Mem{Base: row, Disp: v * f.bytes()}
-			if add {
-				c.VADDPS(at, x, x)
-			}
-			c.VMOVUPS(x, at)
+			c.VADDPS(operand.Mem{Base: d, Disp: v * f.bytes()}, x, x)
+			c.VMOVUPS(x, operand.Mem{Base: row, Disp: v * f.bytes()})
+		}
+		c.ADDQ(stride, row)
+		c.ADDQ(dstride, d)
+	}
+}
+
+// writeRows emits the writing of the sums to rows of C from row on, which it moves.
+func writeRows(c *build.Context, f family, row, stride reg.GPVirtual, sums [][]reg.VecVirtual) {
+	for _, sum := range sums {
+		for v, x := range sum {
+			c.VMOVUPS(x, operand.Mem{Base: row, Disp: v * f.bytes()})
 		}
 		c.ADDQ(stride, row)
 	}

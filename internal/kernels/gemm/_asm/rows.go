@@ -30,10 +30,10 @@ func (r rowsOf) at(i, p int) operand.Mem {
 func rows(c *build.Context, f family) {
 	name := fmt.Sprintf("rows%sx%d", f.name, f.mr)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products.", name, f.mr, f.vectors*f.lanes),
-		"Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride].")
+	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.", name, f.mr, f.vectors*f.lanes),
+		"Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, add bool)")
+	c.SignatureExpr("func(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)")
 
 	p := newPointers(c)
 	a := rowsOf{stride: c.GP64()}

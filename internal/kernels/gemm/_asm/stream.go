@@ -26,10 +26,10 @@ func stream(c *build.Context, f family, rows int) {
 	width := vectors * f.lanes
 	name := fmt.Sprintf("stream%sx%d", f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C += A·B if add is set, over k ≥ 1 products, blocks ≥ 1.", name, rows, width),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride].", rows))
+	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, rows, width),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, blocks int, add bool)")
+	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)")
 	p := newPointers(c)
 	blocks, ahead := c.GP64(), c.GP64()
 	c.Load(c.Param("blocks"), blocks)
@@ -61,15 +61,19 @@ func stream(c *build.Context, f family, rows int) {
 
 // storeBlock emits the two ways of writing the sums to C, and moves on to its next block of columns.
 func storeBlock(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
-	row, add := c.GP64(), c.GP8()
+	row, d := c.GP64(), c.GP64()
 	c.MOVQ(p.cc, row)
-	c.Load(c.Param("add"), add)
-	c.TESTB(add, add)
+	c.Load(c.Param("d"), d)
+	c.TESTQ(d, d)
 	c.JE(operand.LabelRef("overwrite"))
-	writeRows(c, f, row, p.cstride, sums, true)
+	start := c.GP64()
+	c.Load(c.Param("c"), start)
+	c.SUBQ(start, d)
+	c.ADDQ(row, d) // as far into D as row is into C
+	addRows(c, f, row, p.cstride, d, sums)
 	c.JMP(operand.LabelRef("next"))
 	c.Label("overwrite")
-	writeRows(c, f, row, p.cstride, sums, false)
+	writeRows(c, f, row, p.cstride, sums)
 	c.Label("next")
 	c.ADDQ(operand.U32(4*len(sums[0])*f.lanes), p.cc)
 }
