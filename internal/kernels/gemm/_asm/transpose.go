@@ -120,45 +120,10 @@ func transpose16(c *build.Context) {
 		c.VMOVUPS(operand.Mem{Base: src}, rows[i])
 		c.ADDQ(stride, src)
 	}
-	var parts [4][]reg.VecVirtual // of four rows each: register q has columns q, q+4, q+8 and q+12 of them
-	for g := range parts {
-		parts[g] = quarters(c, rows[4*g:4*g+4])
-	}
-	columns := make([]reg.VecVirtual, 16)
-	for q := range 4 {
-		shuffle := func(a, b reg.VecVirtual, odd bool) reg.VecVirtual {
-			out, which := c.ZMM(), operand.Imm(0x88)
-			if odd {
-				which = operand.Imm(0xdd)
-			}
-			c.VSHUFF32X4(which, b, a, out)
-			return out
-		}
-		for odd := range 2 {
-			upper, lower := shuffle(parts[0][q], parts[1][q], odd == 1), shuffle(parts[2][q], parts[3][q], odd == 1)
-			columns[4*odd+q] = shuffle(upper, lower, false)
-			columns[4*(odd+2)+q] = shuffle(upper, lower, true)
-		}
-	}
-	for _, column := range columns {
+	for _, column := range transposed(c, avx512, rows) {
 		c.VMOVUPS(column, operand.Mem{Base: dst})
 		c.ADDQ(width, dst)
 	}
 	c.VZEROUPPER()
 	c.RET()
-}
-
-// quarters emits the transposition of four rows within each 128 bit quarter of the registers.
-func quarters(c *build.Context, rows []reg.VecVirtual) []reg.VecVirtual {
-	low01, high01, low23, high23 := c.ZMM(), c.ZMM(), c.ZMM(), c.ZMM()
-	c.VUNPCKLPS(rows[1], rows[0], low01)
-	c.VUNPCKHPS(rows[1], rows[0], high01)
-	c.VUNPCKLPS(rows[3], rows[2], low23)
-	c.VUNPCKHPS(rows[3], rows[2], high23)
-	out := []reg.VecVirtual{c.ZMM(), c.ZMM(), c.ZMM(), c.ZMM()}
-	c.VUNPCKLPD(low23, low01, out[0])
-	c.VUNPCKHPD(low23, low01, out[1])
-	c.VUNPCKLPD(high23, high01, out[2])
-	c.VUNPCKHPD(high23, high01, out[3])
-	return out
 }
