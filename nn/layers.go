@@ -22,10 +22,17 @@ func NewLinear(in *Init, inFeatures, outFeatures int, bias bool) *Linear {
 }
 
 // Forward maps x [..., in] to [..., out].
-func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor { return Unit1(c, l, l.forward, x) }
+func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.Linear(c.Ctx, x, l.Weight.Tensor, l.Bias.tensor())
+	}, x)
+}
 
-func (l *Linear) forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-	return tensor.Linear(c.Ctx, x, l.Weight.Tensor, l.Bias.tensor())
+// Activated is f(Forward), computed as one op; the module's hooks see its result.
+func (l *Linear) Activated(c *Ctx, x *tensor.Tensor, f tensor.Activation) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.LinearActivated(c.Ctx, x, l.Weight.Tensor, l.Bias.tensor(), f)
+	}, x)
 }
 
 // tensor is the parameter's tensor, nil for a nil parameter.

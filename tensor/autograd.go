@@ -59,7 +59,7 @@ func (b *Back) Set(i int, g *Tensor) { b.in[i] = g }
 // takes part. saved are the tensors that backward reads: they stay alive until it ran,
 // and a write to one of them in between is an error.
 func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Back)) {
-	if !c.grad || !slices.ContainsFunc(ins, (*Tensor).takesPart) {
+	if !c.records(ins) {
 		return
 	}
 	n := &Node{op: op, path: c.path, seq: nodeSeq.Add(1), backward: backward}
@@ -89,6 +89,11 @@ func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Bac
 	if c.scope != nil {
 		c.scope.nodes = append(c.scope.nodes, n)
 	}
+}
+
+// records reports whether an op of these inputs makes a node of the graph.
+func (c *Ctx) records(ins []*Tensor) bool {
+	return c.grad && slices.ContainsFunc(ins, (*Tensor).takesPart)
 }
 
 func (t *Tensor) takesPart() bool { return t != nil && (t.leaf != nil || t.node != nil) }

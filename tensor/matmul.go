@@ -35,66 +35,105 @@ func MatMul(c *Ctx, x, y *Tensor) *Tensor {
 
 // AddMM is x·w + bias for x [B…,K], w [K,N] and bias [N] (nil: none): a linear layer
 // whose weight maps rows. Linear takes the weight as torch.nn.Linear stores it.
-func AddMM(c *Ctx, bias, x, w *Tensor) *Tensor { return c.linear("AddMM", bias, x, w, false) }
+func AddMM(c *Ctx, bias, x, w *Tensor) *Tensor {
+	return c.linear(&linear{op: "AddMM", x: x, w: w, bias: bias})
+}
+
+// AddMMActivated is f(AddMM) in one pass over the outputs. In float32 and float64 it has
+// the bits of the two ops; the half types round once less.
+func AddMMActivated(c *Ctx, bias, x, w *Tensor, f Activation) *Tensor {
+	return c.linear(&linear{op: "AddMMActivated", x: x, w: w, bias: bias, f: f})
+}
 
 // Linear is x·wᵀ + bias for x [B…,K], w [N,K] and bias [N] (nil: none), as
 // torch.nn.functional.linear.
-func Linear(c *Ctx, x, w, bias *Tensor) *Tensor { return c.linear("Linear", bias, x, w, true) }
+func Linear(c *Ctx, x, w, bias *Tensor) *Tensor {
+	return c.linear(&linear{op: "Linear", x: x, w: w, bias: bias, transposed: true})
+}
 
-// linear is AddMM, or Linear if w is stored transposed.
-func (c *Ctx) linear(op string, bias, x, w *Tensor, transposed bool) *Tensor {
-	m := c.checkLinear(op, bias, x, w, transposed)
-	k, n := m.shape[0], m.shape[1]
-	rows := c.rows(op, x, k)
-	y := c.empty(op, x.dtype, rows.shape[0], n)
-	a := attrs{}
-	if bias != nil {
-		c.elementwise(backend.OpCopy, &attrs{}, y, bias)
-		a.ints[0] = 1
+// LinearActivated is f(Linear) in one pass over the outputs, as AddMMActivated.
+func LinearActivated(c *Ctx, x, w, bias *Tensor, f Activation) *Tensor {
+	return c.linear(&linear{op: "LinearActivated", x: x, w: w, bias: bias, transposed: true, f: f})
+}
+
+// linear is one linear layer with its activation.
+type linear struct {
+	op         string
+	x, w, bias *Tensor
+	transposed bool // w is [N,K]
+	f          Activation
+
+	rows, m *Tensor // x as a matrix, w as [K,N]
+	saved   *Tensor // what the activation's gradient reads, as a matrix
+}
+
+func (c *Ctx) linear(l *linear) *Tensor {
+	l.check(c)
+	k, n := l.m.shape[0], l.m.shape[1]
+	l.rows = c.rows(l.op, l.x, k)
+	ins := []*Tensor{l.x, l.w, l.bias}
+	y := c.empty(l.op, l.x.dtype, l.rows.shape[0], n)
+	outs := []*Tensor{y}
+	l.saved = y
+	if f := activations[l.f]; f.op == backend.OpInvalid {
+		l.saved = nil
+	} else if !f.grad.useY && c.records(ins) {
+		l.saved = c.empty(l.op, l.x.dtype, l.rows.shape[0], n)
+		outs = append(outs, l.saved)
 	}
-	c.launchAttrs(backend.OpMatMul, &a, y, rows, m)
-	out := y.reshaped(append(slices.Clone(x.Shape()[:x.ndim-1]), n))
-	from := x.Shape()
-	c.record(op, []*Tensor{out}, []*Tensor{x, w, bias}, []*Tensor{rows, w}, func(b *Back) {
-		g := b.materialize(op, b.Grad(0)).reshaped([]int{rows.shape[0], n})
-		if b.Need(0) {
-			b.Set(0, b.matmul(op, g, swapLast(m)).reshaped(from))
-		}
-		if b.Need(1) && transposed {
-			b.setProduct(op, 1, w, swapLast(g), rows)
-		} else if b.Need(1) {
-			b.setProduct(op, 1, w, swapLast(rows), g)
-		}
-		if bias != nil && b.Need(2) {
-			b.Set(2, b.reduce(backend.OpSum, op, g, []int{0}, g.dtype).reshaped([]int{n}))
-		}
-	})
+	a := ints(int(activations[l.f].op))
+	c.launchMulti(backend.OpLinear, &a, outs, l.rows, l.m, l.bias)
+	out := y.reshaped(append(slices.Clone(l.x.Shape()[:l.x.ndim-1]), n))
+	c.record(l.op, []*Tensor{out}, ins, []*Tensor{l.rows, l.w, l.saved}, l.backward)
 	return out
 }
 
-// checkLinear panics unless the operands fit, and returns the weight as [K,N].
-func (c *Ctx) checkLinear(op string, bias, x, w *Tensor, transposed bool) *Tensor {
-	ins := []*Tensor{x, w}
-	c.wantFloat(op, ins...)
-	c.sameDType(op, ins...)
-	if x.ndim < 1 || w.ndim != 2 {
-		c.fail(op, ins, "want an input of at least one dim and a weight of two dims")
+func (l *linear) backward(b *Back) {
+	n := l.m.shape[1]
+	g := b.materialize(l.op, b.Grad(0)).reshaped([]int{l.rows.shape[0], n})
+	if l.saved != nil {
+		dz := b.emptyLike(l.op, g)
+		b.launch(activations[l.f].grad.op, dz, l.saved, g)
+		g = dz
 	}
-	m := w
-	if transposed {
-		m = swapLast(w)
+	if b.Need(0) {
+		b.Set(0, b.matmul(l.op, g, swapLast(l.m)).reshaped(l.x.Shape()))
 	}
-	if x.Size(-1) != m.shape[0] {
-		c.fail(op, ins, "inner sizes differ: %d and %d", x.Size(-1), m.shape[0])
+	if b.Need(1) && l.transposed {
+		b.setProduct(l.op, 1, l.w, swapLast(g), l.rows)
+	} else if b.Need(1) {
+		b.setProduct(l.op, 1, l.w, swapLast(l.rows), g)
 	}
-	if bias != nil {
-		bias.check(c, op)
-		c.sameDType(op, x, bias)
-		if bias.ndim != 1 || bias.shape[0] != m.shape[1] {
-			c.fail(op, []*Tensor{x, w, bias}, "want a bias of shape [%d]", m.shape[1])
+	if l.bias != nil && b.Need(2) {
+		b.Set(2, b.reduce(backend.OpSum, l.op, g, []int{0}, g.dtype).reshaped([]int{n}))
+	}
+}
+
+// check panics unless the operands fit.
+func (l *linear) check(c *Ctx) {
+	ins := []*Tensor{l.x, l.w}
+	c.wantFloat(l.op, ins...)
+	c.sameDType(l.op, ins...)
+	if l.x.ndim < 1 || l.w.ndim != 2 {
+		c.fail(l.op, ins, "want an input of at least one dim and a weight of two dims")
+	}
+	l.m = l.w
+	if l.transposed {
+		l.m = swapLast(l.w)
+	}
+	if l.x.Size(-1) != l.m.shape[0] {
+		c.fail(l.op, ins, "inner sizes differ: %d and %d", l.x.Size(-1), l.m.shape[0])
+	}
+	if l.bias != nil {
+		l.bias.check(c, l.op)
+		c.sameDType(l.op, l.x, l.bias)
+		if l.bias.ndim != 1 || l.bias.shape[0] != l.m.shape[1] {
+			c.fail(l.op, []*Tensor{l.x, l.w, l.bias}, "want a bias of shape [%d]", l.m.shape[1])
 		}
 	}
-	return m
+	if int(l.f) >= len(activations) {
+		c.fail(l.op, ins, "unknown activation %d", l.f)
+	}
 }
 
 // rows shows x as a matrix whose rows are x's last dim, copying only if it must.

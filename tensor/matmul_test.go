@@ -116,3 +116,36 @@ func TestProductsMakeNoSecondGradient(t *testing.T) {
 	matrix := int64(4 * n * n)
 	require.Less(t, c.Device().MemStats().Peak, before+2*matrix+matrix/2)
 }
+
+// TestActivatedHasTheBitsOfSteps compares a linear layer with its activation to the two ops, forward and backward, with a graph and without.
+func TestActivatedHasTheBitsOfSteps(t *testing.T) {
+	type function = func(*tensor.Ctx, *tensor.Tensor) *tensor.Tensor
+	for f, apply := range map[tensor.Activation]function{
+		tensor.ActivationNone: func(_ *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return x },
+		tensor.ActivationReLU: tensor.ReLU, tensor.ActivationGELU: tensor.GELU, tensor.ActivationGELUTanh: tensor.GELUTanh, tensor.ActivationSiLU: tensor.SiLU,
+	} {
+		for _, rows := range []int{1, 5, 130} {
+			c := newCtx(t)
+			leaf := func(key uint64, shape ...int) *tensor.Tensor {
+				return tensor.Normal(c.NoGrad(), tensor.Float32, key, 0, 1, shape...).SetRequiresGrad(true)
+			}
+			x, w, bias := leaf(1, rows, 300), leaf(2, 300, 90), leaf(3, 90)
+			wrt := []*tensor.Tensor{x, w, bias}
+			bits := func(layer func(c *tensor.Ctx) *tensor.Tensor) []byte {
+				y := layer(c)
+				seed := tensor.Normal(c, tensor.Float32, 4, 0, 1, y.Shape()...)
+				out := tensor.ReadBytes(c, y)
+				require.Equal(t, out, tensor.ReadBytes(c, layer(c.NoGrad())))
+				for _, g := range tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{seed}, wrt) {
+					out = append(out, tensor.ReadBytes(c, g)...)
+				}
+				return out
+			}
+			want := bits(func(c *tensor.Ctx) *tensor.Tensor { return apply(c, tensor.AddMM(c, bias, x, w)) })
+			require.Equal(t, want, bits(func(c *tensor.Ctx) *tensor.Tensor { return tensor.AddMMActivated(c, bias, x, w, f) }))
+			require.Equal(t, want, bits(func(c *tensor.Ctx) *tensor.Tensor {
+				return tensor.LinearActivated(c, x, tensor.Transpose(c, w, 0, 1), bias, f)
+			}))
+		}
+	}
+}

@@ -16,6 +16,8 @@ func (c *Call) Cost() (flops, bytes float64) {
 		if c.Ints[0] == 1 {
 			bytes += c.Out[0].bytes()
 		}
+	case OpLinear:
+		flops = 2 * float64(c.Out[0].Numel()) * float64(c.In[0].Shape[1])
 	case OpAttention: // q·kᵀ and p·v
 		flops = 2 * c.scores() * float64(c.In[0].Shape[3]+c.In[2].Shape[3])
 	case OpAttentionGrad: // q·kᵀ again, dq and dk; dout·vᵀ and dv

@@ -132,6 +132,10 @@ const (
 	// OpMatMul: In0 [B…,M,K] · In1 [B…,K,N] → Out0 [B…,M,N]; equal numbers of dims ≥ 2, batch dims of Out0's size (stride 0 where
 	// broadcast), inputs strided in any way, Out0 contiguous in its last two dims. Ints[0] = 1 adds to Out0 instead of overwriting. Floats.
 	OpMatMul
+	// OpLinear: In0 x [M,K] · In1 w [K,N], strided in any way, plus In2 bias [N] (NIn 2: none), and then the op of one input and one output that Ints[0]
+	// names: OpReLU, OpGELU, OpGELUTanh or OpSiLU, or 0 for none. Out0 [M,N], contiguous; Out1 (NOut 1: not wanted, or no op) is what the op was applied to. In float32
+	// and float64 the bits are those of OpCopy of the bias, OpMatMul added to it, and that op, one after the other; half types round each output once. Floats.
+	OpLinear
 	// OpAttention: scaled dot-product attention, softmax(scale·QKᵀ + mask)V. In0 q [B,H,Tq,D], In1 k [B,Hkv,Tk,D], In2 v [B,Hkv,Tk,Dv], H a
 	// multiple of Hkv (grouped queries: query head h uses head h/(H/Hkv)); In3 mask, bool [B,H,Tq,Tk] with strides 0 where broadcast, true = attend (NIn 3: none). q, k, v
 	// strided with stride 1 in the last dim. Floats[0] = scale, Floats[1] = dropout probability. Ints: [0] causal (key j is seen by query i if
@@ -199,7 +203,7 @@ var opNames = [NumOps]string{
 	OpRMSNorm: "rms_norm", OpRMSNormGrad: "rms_norm_grad", OpRMSNormParamGrad: "rms_norm_param_grad",
 	OpBatchStats: "batch_stats", OpBatchNorm: "batch_norm", OpBatchNormGrad: "batch_norm_grad",
 	OpEmbedding: "embedding", OpEmbeddingGrad: "embedding_grad", OpGather: "gather", OpScatterAdd: "scatter_add",
-	OpMatMul: "matmul", OpAttention: "attention", OpAttentionGrad: "attention_grad",
+	OpMatMul: "matmul", OpLinear: "linear", OpAttention: "attention", OpAttentionGrad: "attention_grad",
 	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpAdamMoments: "adam_moments", OpAdamW: "adamw",
 	OpIm2Col: "im2col", OpCol2Im: "col2im", OpMaxPool: "max_pool",
 }

@@ -104,17 +104,17 @@ func newMLP(in *nn.Init, cfg Config) *MLP {
 }
 
 // activations are the functions that config.json may name.
-var activations = map[string]func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor{
-	"gelu_new": tensor.GELUTanh,
-	"gelu":     tensor.GELU,
-	"relu":     tensor.ReLU,
-	"silu":     tensor.SiLU,
+var activations = map[string]tensor.Activation{
+	"gelu_new": tensor.ActivationGELUTanh,
+	"gelu":     tensor.ActivationGELU,
+	"relu":     tensor.ActivationReLU,
+	"silu":     tensor.ActivationSiLU,
 }
 
 // Forward keeps x's shape.
 func (m *MLP) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
-		h := activations[m.Activation](c.Ctx, m.CFC.Forward(c, x))
+		h := m.CFC.activated(c, x, activations[m.Activation])
 		return m.Drop.Forward(c, m.CProj.Forward(c, h))
 	}, x)
 }
@@ -133,5 +133,12 @@ func newConv1D(in *nn.Init, nin, nout int, std float64) *Conv1D {
 func (l *Conv1D) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return nn.Unit1(c, l, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 		return tensor.AddMM(c.Ctx, l.Bias.Tensor, x, l.Weight.Tensor)
+	}, x)
+}
+
+// activated is f(Forward), computed as one op.
+func (l *Conv1D) activated(c *nn.Ctx, x *tensor.Tensor, f tensor.Activation) *tensor.Tensor {
+	return nn.Unit1(c, l, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.AddMMActivated(c.Ctx, l.Bias.Tensor, x, l.Weight.Tensor, f)
 	}, x)
 }

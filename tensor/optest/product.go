@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-func products() []Op { return []Op{matMulRow(), addMMRow(), linearRow(), attentionRow()} }
+func products() []Op {
+	return []Op{matMulRow(), addMMRow(), linearRow(), activatedRow("AddMMActivated", false), activatedRow("LinearActivated", true), attentionRow()}
+}
 
 // matmul is the oracle of products of matrices, with broadcast batch dims.
 func matmul(x, y Array) Array {
@@ -112,6 +115,57 @@ func linearRow() Op {
 			Sample{Name: fmt.Sprint(s, " no bias"), In: []Input{x, w, none()}, Apply: f, Want: want})
 	}
 	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 3, 131, 97), diff(normal, 211, 97), diff(normal, 211)}, Apply: f})
+	return op
+}
+
+// activatedRow is the row of a linear layer with an activation, with a weight [N,K] if transposed is set.
+func activatedRow(name string, transposed bool) Op {
+	layer := func(c *tensor.Ctx, x, w, bias *tensor.Tensor, f tensor.Activation) *tensor.Tensor {
+		if transposed {
+			return tensor.LinearActivated(c, x, w, bias, f)
+		}
+		return tensor.AddMMActivated(c, bias, x, w, f)
+	}
+	op := Op{Name: name, DTypes: floats, Slack: 4, Misuse: []Misuse{
+		{Name: "activation", Want: "unknown activation 99", Call: func(c *tensor.Ctx) { layer(c, zeros(c, 2, 3), zeros(c, 3, 3), nil, 99) }},
+		{Name: "bias", Want: "want a bias of shape [3]", Call: func(c *tensor.Ctx) { layer(c, zeros(c, 2, 3), zeros(c, 3, 3), zeros(c, 2), 0) }},
+	}}
+	for f, want := range map[tensor.Activation]func(x float64) float64{
+		tensor.ActivationNone: func(x float64) float64 { return x },
+		tensor.ActivationReLU: func(x float64) float64 { return max(x, 0) },
+		tensor.ActivationGELU: func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) },
+		tensor.ActivationGELUTanh: func(x float64) float64 {
+			return x / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
+		},
+		tensor.ActivationSiLU: func(x float64) float64 { return x / (1 + math.Exp(-x)) },
+	} {
+		apply := ternary(func(c *tensor.Ctx, x, w, bias *tensor.Tensor) *tensor.Tensor { return layer(c, x, w, bias, f) })
+		oracle := func(_ tensor.DType, in []Array) []Array {
+			w := in[1]
+			if transposed {
+				w = generate([]int{w.Shape[1], w.Shape[0]}, func(at []int) float64 { return in[1].at(at[1], at[0]) })
+			}
+			y := linear(in[0], w, in[2])
+			for i, v := range y.V {
+				y.V[i] = want(v)
+			}
+			return []Array{y}
+		}
+		weight := func(k, n int) Input {
+			if transposed {
+				return diff(normal, n, k)
+			}
+			return diff(normal, k, n)
+		}
+		for _, s := range linearShapes {
+			x, w := diff(normal, s.x...), weight(s.x[len(s.x)-1], s.n)
+			op.Samples = append(op.Samples,
+				Sample{Name: fmt.Sprint(s, " f=", f), In: []Input{x, w, diff(normal, s.n)}, Apply: apply, Want: oracle},
+				Sample{Name: fmt.Sprint(s, " no bias f=", f), In: []Input{x, w, none()}, Apply: apply, Want: oracle})
+		}
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint("large f=", f), Large: true, In: []Input{diff(normal, 3, 131, 97), weight(97, 211), diff(normal, 211)}, Apply: apply})
+	}
+	slices.SortFunc(op.Samples, func(a, b Sample) int { return strings.Compare(a.Name, b.Name) }) // a map has no order
 	return op
 }
 

@@ -202,6 +202,7 @@ func testFaults(t *testing.T, b backend.Backend) {
 		"gather":         {launch(backend.OpGather, v(bad), v(bad, ids)), "index 3"},
 		"scatter_add":    {launch(backend.OpScatterAdd, v(bad), v(bad, ids)), "index 3"},
 		"cross_entropy":  {launch(backend.OpCrossEntropy, v(bad), v(logits, ids)), "index 4"},
+		"linear":         {launch(backend.OpLinear, v(matrix(out, 3, 3)), v(matrix(table, 3, 4), matrix(table, 3, 4))), "gives no contiguous"},
 		"not":            {launch(backend.OpNot, v(out), v(table)), "float32"},
 		"div":            {launch(backend.OpDiv, v(ids), v(ids, ids)), "int32"},
 		"invalid":        {launch(backend.OpInvalid, v(out), v(table)), ""},

@@ -111,6 +111,8 @@ func hot(t testing.TB, d *Device) map[string]*backend.Call {
 	m["xent_grad"] = call(backend.OpCrossEntropyGrad, v(lo), v(l, ids, rstd, mean))
 	m["xent_grad"].Ints[0] = -100
 	m["embedding_grad"] = call(backend.OpEmbeddingGrad, v(view(t, d, zero, 2048, 256)), v(ids, n))
+	m["linear"] = call(backend.OpLinear, v(no, view(t, d, zero, 1024, 256)), v(x, view(t, d, wave, 1024, 256), b))
+	m["linear"].Ints[0] = int(backend.OpGELUTanh)
 	m["matmul"] = call(backend.OpMatMul, v(no), v(x, view(t, d, wave, 1024, 256)))
 	return m
 }

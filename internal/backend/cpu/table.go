@@ -18,6 +18,14 @@ type kernel struct {
 // kernels is the table of all ops. A dtype that an op has no function for is a fault.
 var kernels [backend.NumOps]kernel
 
+// activations are the elementwise ops that OpLinear can apply.
+var activations = [backend.NumOps]blocks{
+	backend.OpReLU:     {f32: vector1(vecmath.ReLU), f64: reluBlock[float64]},
+	backend.OpGELU:     {f32: vector1(vecmath.GELU), f64: mapBlock[float64](gelu64)},
+	backend.OpGELUTanh: {f32: vector1(vecmath.GELUTanh), f64: mapBlock[float64](geluTanh64)},
+	backend.OpSiLU:     {f32: vector1(vecmath.SiLU), f64: mapBlock[float64](silu64)},
+}
+
 // The table is filled here and not in a literal, since kernels launch kernels.
 func init() {
 	kernels = [backend.NumOps]kernel{
@@ -36,10 +44,10 @@ func init() {
 		backend.OpTanh:      pointwise(1, blocks{f32: vector1(vecmath.Tanh), f64: mapBlock[float64](math.Tanh)}),
 		backend.OpSigmoid:   pointwise(1, blocks{f32: vector1(vecmath.Sigmoid), f64: mapBlock[float64](sigmoid64)}),
 		backend.OpErf:       pointwise(1, blocks{f32: erfBlock32, f64: mapBlock[float64](math.Erf)}),
-		backend.OpReLU:      pointwise(1, blocks{f32: vector1(vecmath.ReLU), f64: reluBlock[float64]}),
-		backend.OpGELU:      pointwise(1, blocks{f32: vector1(vecmath.GELU), f64: mapBlock[float64](gelu64)}),
-		backend.OpGELUTanh:  pointwise(1, blocks{f32: vector1(vecmath.GELUTanh), f64: mapBlock[float64](geluTanh64)}),
-		backend.OpSiLU:      pointwise(1, blocks{f32: vector1(vecmath.SiLU), f64: mapBlock[float64](silu64)}),
+		backend.OpReLU:      pointwise(1, activations[backend.OpReLU]),
+		backend.OpGELU:      pointwise(1, activations[backend.OpGELU]),
+		backend.OpGELUTanh:  pointwise(1, activations[backend.OpGELUTanh]),
+		backend.OpSiLU:      pointwise(1, activations[backend.OpSiLU]),
 		backend.OpNot:       pointwise(1, blocks{boolean: notBlock}),
 		backend.OpAffine:    pointwise(1, blocks{f32: affineBlock32, f64: affineFloatBlock[float64], i32: affineIntBlock[int32], i64: affineIntBlock[int64]}),
 		backend.OpPowScalar: pointwise(1, blocks{f32: powScalarBlock[float32], f64: powScalarBlock[float64]}),
@@ -102,6 +110,7 @@ func init() {
 		backend.OpScatterAdd:    {scatterAddKernel, 1, 2, false, true},
 
 		backend.OpMatMul:        {matMulKernel, 1, 2, false, false},
+		backend.OpLinear:        {linearKernel, 1, 2, false, false},
 		backend.OpAttention:     {attentionKernel, 2, 3, false, false},
 		backend.OpAttentionGrad: {attentionGradKernel, 3, 6, false, false},
 

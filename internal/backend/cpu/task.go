@@ -17,6 +17,7 @@ type task struct {
 
 	reduction reduction
 	product   product
+	linear    linear
 	attention attention
 	nest      nest
 	block     block
@@ -48,6 +49,7 @@ func (d *Device) begin(c *backend.Call) *task {
 	} else {
 		t = &task{d: d}
 		t.run = t.chunk
+		t.linear.activate = t.activate
 	}
 	t.c, t.past = c, c.NOut > 0 && c.Out[0].Numel()*c.Out[0].DType.Size() >= pastBytes
 	return t

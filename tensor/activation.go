@@ -1,0 +1,28 @@
+package tensor
+
+import "github.com/lockstep-ml/lockstep/internal/backend"
+
+// Activation is the elementwise function that follows a linear layer: LinearActivated
+// and AddMMActivated compute it while the layer's outputs are at hand.
+type Activation uint8
+
+// The activations; each is the function of its name.
+const (
+	ActivationNone Activation = iota
+	ActivationReLU
+	ActivationGELU
+	ActivationGELUTanh
+	ActivationSiLU
+)
+
+// activations are the kernels of each Activation and what its gradient reads.
+var activations = [...]struct {
+	op   backend.Op
+	grad unaryGrad
+}{
+	ActivationNone:     {},
+	ActivationReLU:     {backend.OpReLU, unaryGrad{backend.OpReLUGrad, true}},
+	ActivationGELU:     {backend.OpGELU, unaryGrad{backend.OpGELUGrad, false}},
+	ActivationGELUTanh: {backend.OpGELUTanh, unaryGrad{backend.OpGELUTanhGrad, false}},
+	ActivationSiLU:     {backend.OpSiLU, unaryGrad{backend.OpSiLUGrad, false}},
+}
