@@ -47,7 +47,7 @@ func step(name string, cfg gpt2.Config, batch, block int) row {
 		b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Count: int64(batch * (block - 1)), Size: batch}
 		return func() {
 			opt.ZeroGrad()
-			nn.NewCtx(c, tree, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			nn.NewCtx(c, tree, true).WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {
 				seed := tensor.Full(c.Ctx, tensor.Float32, 1/float64(b.Count))
 				tensor.Backward(c.Ctx, []*tensor.Tensor{m.Forward(c, b).Loss}, []*tensor.Tensor{seed}, nil)
 				return nil

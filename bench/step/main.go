@@ -98,7 +98,7 @@ func newStepper(m *gpt2.Model, batch, block int) *stepper {
 
 func (s *stepper) step() {
 	s.opt.ZeroGrad()
-	nn.NewCtx(s.c, s.tree, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+	nn.NewCtx(s.c, s.tree, true).WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {
 		out := s.m.Forward(c, s.batch)
 		seed := tensor.Full(c.Ctx, tensor.Float32, 1/float64(s.batch.Count))
 		tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, []*tensor.Tensor{seed}, nil)
