@@ -11,9 +11,9 @@ import (
 
 // Scores are computed in tiles, so that they stay in the second-level cache and memory does not grow with their number.
 const (
-	attentionRows = 96  // queries at most: eight panels of the matrix product's kernel
-	attentionKeys = 512 // keys at most in the forward pass
-	gradientKeys  = 256 // keys at most in the backward pass, which has two matrices of scores
+	attentionRows   = 192       // queries at most: the more there are, the less often the keys are packed for the matrix product
+	edgeRows        = 96        // queries at most where not all see the same keys: the fewer there are, the less is computed in vain
+	attentionScores = 96 * 1024 // scores at most; the backward pass has two matrices of half as many
 )
 
 // attention is the geometry of an attention launch.
@@ -25,7 +25,9 @@ type attention struct {
 	causal                               bool
 	shift                                int // key i+shift has query i's position: causal queries see no later one
 	window                               int // keys of positions less than window apart are seen; 0: all
+	most                                 int // queries per tile at most
 	rows, tiles                          int // queries per tile, tiles of queries
+	columns                              int // keys per tile
 }
 
 func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
@@ -41,8 +43,13 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	} else if w < a.tq+a.tk+max(a.shift, -a.shift) { // else it hides nothing
 		a.window = w
 	}
-	a.tiles = max(1, (a.tq+attentionRows-1)/attentionRows)
-	a.rows = min(attentionRows, ((a.tq+a.tiles-1)/a.tiles+11)/12*12) // about equal, whole panels
+	a.most = attentionRows
+	if a.causal || a.window > 0 {
+		a.most = edgeRows
+	}
+	a.columns = attentionScores / a.most
+	a.tiles = max(1, (a.tq+a.most-1)/a.most)
+	a.rows = min(a.most, ((a.tq+a.tiles-1)/a.tiles+11)/12*12) // about equal, whole panels
 	a.tiles = (a.tq + a.rows - 1) / max(1, a.rows)
 	if k.Shape[0] != a.batch || v.Shape[0] != a.batch || v.Shape[1] != a.kvHeads || v.Shape[2] != a.tk || k.Shape[3] != a.d ||
 		a.kvHeads < 1 && a.heads > 0 || a.kvHeads > 0 && a.heads%a.kvHeads != 0 {
@@ -151,9 +158,9 @@ func attentionKernel(d *Device, c *backend.Call) {
 func attentionTiles[T float](t *task, l *lane, lo, hi int) {
 	a := &t.attention
 	size := int(unsafe.Sizeof(*new(T)))
-	keys := min(attentionKeys, a.tk)
-	l.reserve(carved(attentionRows*keys*size) + carved(4*keys) + carved(keys))
-	w := attentionTile[T]{scores: carve[T](l, attentionRows*keys), bits: carve[uint32](l, keys), seen: carve[uint8](l, keys)}
+	keys := min(a.columns, a.tk)
+	l.reserve(carved(a.rows*keys*size) + carved(4*keys) + carved(keys))
+	w := attentionTile[T]{scores: carve[T](l, a.rows*keys), bits: carve[uint32](l, keys), seen: carve[uint8](l, keys)}
 	for u := lo; u < hi; u++ {
 		w.b, w.h, w.i0 = u/a.tiles/a.heads, u/a.tiles%a.heads, u%a.tiles*a.rows
 		w.compute(t)
@@ -188,8 +195,8 @@ func (w *attentionTile[T]) compute(t *task) {
 	if from == to { // no key is seen
 		multiply(nil, m, a.dv, 0, w.scores, 1, 1, w.scores, 1, 1, out, os, false)
 	}
-	for j0 := from; j0 < to; j0 += attentionKeys {
-		w.add(t, m, j0, min(attentionKeys, to-j0), out, os, j0 > from)
+	for j0 := from; j0 < to; j0 += a.columns {
+		w.add(t, m, j0, min(a.columns, to-j0), out, os, j0 > from)
 	}
 	lse := slice[T](&t.c.Out[1])[(w.b*a.heads+w.h)*a.tq+w.i0:]
 	for i := range m {

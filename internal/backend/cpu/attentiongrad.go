@@ -14,6 +14,7 @@ func attentionGradKernel(d *Device, c *backend.Call) {
 	defer t.end()
 	a := &t.attention
 	d.attention(c, a, 6)
+	a.columns /= 2
 	rows := a.batch * a.heads * a.tq
 	d.wantVector(c, &c.In[3], a.q.DType, rows, "log-sum-exp")
 	d.wantVector(c, &c.In[5], a.q.DType, rows, "delta")
@@ -43,9 +44,10 @@ func attentionGradKernel(d *Device, c *backend.Call) {
 func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	a, c := &t.attention, t.c
 	size := int(unsafe.Sizeof(*new(T)))
-	room := attentionRows * min(gradientKeys, a.tk)
-	l.reserve(2*carved(room*size) + carved(4*room) + carved(gradientKeys))
-	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), bits: carve[uint32](l, room), seen: carve[uint8](l, gradientKeys)}
+	keys := min(a.columns, a.tk)
+	room := a.rows * keys
+	l.reserve(2*carved(room*size) + carved(4*room) + carved(keys))
+	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), bits: carve[uint32](l, room), seen: carve[uint8](l, keys)}
 	group := a.heads / a.kvHeads
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
@@ -79,8 +81,8 @@ func (g *gradTile[T]) rows(t *task) {
 	if from == to {
 		clear(slice[T](&t.c.Out[0])[((g.b*a.heads+g.h)*a.tq+g.i0)*a.d:][:(i1-g.i0)*a.d])
 	}
-	for j0 := from; j0 < to; j0 += gradientKeys {
-		g.tile(t, i1-g.i0, j0, min(gradientKeys, to-j0), j0 > from)
+	for j0 := from; j0 < to; j0 += a.columns {
+		g.tile(t, i1-g.i0, j0, min(a.columns, to-j0), j0 > from)
 	}
 }
 
