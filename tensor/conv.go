@@ -132,8 +132,9 @@ func (c *Ctx) convolution(x, weight, bias *Tensor, opt Conv2DOptions) *convoluti
 // for one is done for all at once.
 type workspace struct {
 	c       *Ctx
+	room    *Tensor // for pixels; nil where there is one sample at a time, which lies as it should in the images
 	pixels  *Tensor // [C,H,W,samples]
-	cols    *Tensor // windows, [C,KH,KW,rows,OW,samples]; the pixels themselves where each window is one of them
+	cols    *Tensor // windows, [C,KH,KW,rows,OW,samples]; nil where each window is a pixel
 	results *Tensor // results or their gradients, [O,rows,OW,samples]
 
 	first, n  int // samples of the piece
@@ -154,9 +155,10 @@ func (g *convolution) pieces(c *Ctx, dt DType, whole bool, f func(w *workspace))
 		rows = min(rows, max(1, convBlock/line/max(1, samples)))
 	}
 	w := &workspace{c: c}
-	w.pixels = c.empty("Conv2D", dt, g.c*g.size[0]*g.size[1]*samples)
-	defer w.pixels.Free()
-	w.cols = w.pixels
+	if samples > 1 {
+		w.room = c.empty("Conv2D", dt, g.c*g.size[0]*g.size[1]*samples)
+		defer w.room.Free()
+	}
 	if !g.pointwise() {
 		w.cols = c.empty("Conv2D", dt, g.groups*g.depth*rows*g.places[1]*samples)
 		defer w.cols.Free()
@@ -176,6 +178,18 @@ func (g *convolution) pieces(c *Ctx, dt DType, whole bool, f func(w *workspace))
 func (g *convolution) pointwise() bool {
 	one := [2]int{1, 1}
 	return g.kernel == one && g.stride == one && g.padding == [2]int{}
+}
+
+// look makes the pixels those of the piece's samples of images; load says whether what they are matters.
+func (w *workspace) look(images *Tensor, load bool) {
+	if w.room == nil {
+		w.pixels = images.narrow(0, w.first, 1)
+		return
+	}
+	w.pixels = w.room
+	if load {
+		w.gather(w.pixels, images, 0, images.shape[2], false)
+	}
 }
 
 // gather copies rows of the piece's samples of images [N,C,H,W] to room [C,rows,W,samples], or back.
@@ -202,7 +216,7 @@ func rotate(x *Tensor, order ...int) *Tensor {
 // unfold copies the windows of the piece, and shows them as matrices [groups,depth,rows·OW·samples].
 func (g *convolution) unfold(w *workspace, x *Tensor) *Tensor {
 	if w.row == 0 {
-		w.gather(w.pixels, x, 0, g.size[0], false)
+		w.look(x, true)
 	}
 	if g.pointwise() {
 		line := g.size[1] * w.n
@@ -214,9 +228,13 @@ func (g *convolution) unfold(w *workspace, x *Tensor) *Tensor {
 	return g.columns(w)
 }
 
-// columns shows the windows as matrices.
+// columns shows the windows, of all rows if they are pixels, as matrices.
 func (g *convolution) columns(w *workspace) *Tensor {
-	return w.cols.reshaped([]int{g.groups, g.depth, w.rows * g.places[1] * w.n})
+	cols := w.cols
+	if cols == nil {
+		cols = w.pixels
+	}
+	return cols.reshaped([]int{g.groups, g.depth, w.rows * g.places[1] * w.n})
 }
 
 // windows and planes show windows and pixels as the backend wants them.
@@ -261,13 +279,16 @@ func (g *convolution) inputGrad(c *Ctx, dy, weight *Tensor) *Tensor {
 	}
 	dx := c.empty("Conv2D", dy.dtype, g.n, g.c, g.size[0], g.size[1])
 	g.pieces(c, dy.dtype, true, func(w *workspace) {
+		w.look(dx, false)
 		w.gather(w.results, dy, 0, w.rows, false)
 		c.launch(backend.OpMatMul, g.columns(w), swapLast(g.kernels(weight)), g.matrices(w))
 		if !g.pointwise() {
 			slide := g.attrs()
 			c.launchAttrs(backend.OpCol2Im, &slide, g.planes(w), g.windows(w))
 		}
-		w.gather(w.pixels, dx, 0, g.size[0], true)
+		if w.room != nil {
+			w.gather(w.pixels, dx, 0, g.size[0], true)
+		}
 	})
 	return dx
 }
