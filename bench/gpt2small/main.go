@@ -2,7 +2,7 @@
 // step and the peak of resident memory: a measure of the whole engine at a size that people know.
 //
 // It is NOT a training run: the tokens carry no information but their frequencies.
-// Usage: gpt2small [--steps 5] [--batch 1] [--seq 256] [--gradient_checkpointing] [--logits]
+// Usage: gpt2small [--steps 5] [--batch 1] [--seq 256] [--gradient_checkpointing] [--logits] [--profile DIR]
 package main
 
 import (
@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/profile"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
@@ -31,6 +32,7 @@ type options struct {
 	steps, batch, seq int
 	checkpointing     bool
 	logits            bool
+	profile           string
 }
 
 func main() {
@@ -53,6 +55,7 @@ func parse(argv []string) (options, error) {
 	fs.IntVar(&o.seq, "seq", 256, "tokens per sequence")
 	fs.BoolVar(&o.checkpointing, "gradient_checkpointing", false, "recompute activations in the backward pass")
 	fs.BoolVar(&o.logits, "logits", false, "compute the logits as a whole, as where a metric asks for them")
+	fs.StringVar(&o.profile, "profile", "", "folder for a profile of all steps but the first")
 	if err := fs.Parse(argv); err != nil {
 		return o, err
 	}
@@ -79,6 +82,14 @@ func run(o options, w io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(w, "%d parameters, kernels %s, made in %.1f s\n", nn.NumParameters(m), kernels.Active(), time.Since(start).Seconds())
+	var p *profile.Profiler // nil records nothing
+	if o.profile != "" {
+		p = profile.New(profile.Options{Dir: o.profile, SkipFirst: 1, Active: max(1, o.steps-1)})
+		acc.SetTracer(p.Span)
+	}
+	if err := p.Start(context.Background(), acc.Ctx()); err != nil {
+		return err
+	}
 	tokens := rng.NewStream(rng.Key(a.Seed, "tokens", 0))
 	for step := range o.steps {
 		start := time.Now()
@@ -87,6 +98,9 @@ func run(o options, w io.Writer) error {
 			return err
 		}
 		took := time.Since(start).Seconds()
+		if err := p.Step(); err != nil {
+			return err
+		}
 		fmt.Fprintf(w, "step %d: loss %.4f, %.2f s, %.0f tokens/s\n", step+1, loss, took, float64(o.batch*o.seq)/took)
 	}
 	memory := callbacks.Record{}
@@ -98,7 +112,7 @@ func run(o options, w io.Writer) error {
 	} else {
 		fmt.Fprintln(w, "peak RSS unknown: the system does not tell")
 	}
-	return nil
+	return p.Close()
 }
 
 // prepare makes the model and its optimizer.

@@ -15,14 +15,15 @@ import (
 // One step in a process of its own: the loss is that of a model which knows nothing, and resident memory, which the first
 // step brings to its height, stays under 4 GiB.
 func TestGPT2SmallStep(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "gpt2small.exe")
+	program, dir := filepath.Join(t.TempDir(), "gpt2small.exe"), t.TempDir()
 	out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	out, err = exec.Command(program, "--steps", "1", "--batch", "1", "--seq", "256").CombinedOutput()
+	out, err = exec.Command(program, "--steps", "1", "--batch", "1", "--seq", "256", "--profile", dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	t.Logf("%s", out)
 	require.Regexp(t, `^124439808 parameters`, string(out))
 	require.InDelta(t, math.Log(50257), number(t, string(out), `step 1: loss ([\d.]+)`), 0.5)
+	require.FileExists(t, filepath.Join(dir, "ops_rank0.txt"))
 	if runtime.GOOS == "linux" {
 		require.Less(t, number(t, string(out), `peak RSS (\d+) MiB`), 4096.0)
 		require.Greater(t, number(t, string(out), `peak RSS (\d+) MiB`), 4*4*124.4*1e6/(1<<20), "weights, gradients and two moments")
