@@ -19,7 +19,7 @@ eval "$settings"
 mkdir -p "$(dirname "$output")"
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
-for program in kernels clm report; do go build -o "$bin/$program" "./bench/$program"; done
+for program in kernels clm loop report; do go build -o "$bin/$program" "./bench/$program"; done
 
 # show runs a benchmark, whose lines go to the output and, as progress, to the terminal.
 show() { "$@" | tee -a "$output" >&2; }
@@ -31,10 +31,12 @@ show() { "$@" | tee -a "$output" >&2; }
 } >"$output"
 
 if [ -n "$quick" ]; then
-    show "$bin/kernels" --quick --rounds 2 --turn 40ms
-    show "$bin/clm" --steps 40 --rounds 1
+    show "$bin/kernels" --quick --rounds 2 --turn 25ms
+    show "$bin/clm" --steps 40 --rounds 1 --ids=false
 else
     show "$bin/kernels" --rounds 5 --turn 200ms
     show "$bin/clm" --steps 200 --rounds 3
+    for threads in 1 2; do show "$bin/loop" --threads $threads; done
 fi
+echo "MACHINE Load average after the run $(cut -d ' ' -f 1 /proc/loadavg)" >>"$output"
 "$bin/report" "$output"

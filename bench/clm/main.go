@@ -35,6 +35,7 @@ type bench struct {
 	work            string
 	program, python string
 	texts, ids      string
+	readyIDs        bool
 }
 
 func main() {
@@ -44,6 +45,7 @@ func main() {
 	pflag.IntVar(&b.steps, "steps", 200, "optimizer steps of a run")
 	pflag.IntVar(&b.rounds, "rounds", 3, "runs of each side")
 	pflag.StringVar(&b.dir, "dir", "bench/clm", "the folder that holds peer.py")
+	pflag.BoolVar(&b.readyIDs, "ids", true, "compare with a peer that loads token ids, too")
 	pflag.Parse()
 	if err := b.run(*threads); err != nil {
 		log.Fatal(err)
@@ -92,7 +94,9 @@ func (b *bench) prepare() error {
 	if err := copyFiles(filepath.Join(b.texts, "eval"), eval, 384<<10); err != nil {
 		return err
 	}
-	_, err = b.theirs(4, b.ids)
+	if b.readyIDs {
+		_, err = b.theirs(4, b.ids)
+	}
 	return err
 }
 
@@ -131,6 +135,9 @@ func (b *bench) compare(threads int) error {
 			{&text, func() (times, error) { return b.theirs(threads, "") }},
 			{&ids, func() (times, error) { return b.theirs(threads, b.ids) }},
 		} {
+			if side.list == &ids && !b.readyIDs {
+				continue
+			}
 			t, err := side.run()
 			if err != nil {
 				return err
@@ -146,6 +153,9 @@ func (b *bench) compare(threads int) error {
 		suffix string
 		runs   []times
 	}{{"", text}, {"_ids", ids}} {
+		if len(peer.runs) == 0 {
+			continue
+		}
 		var speed, first []float64
 		for i, t := range peer.runs {
 			speed, first = append(speed, t.whole/ours[i].whole), append(first, t.first/ours[i].first)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -22,6 +23,9 @@ func productRows() []row {
 	// Output channels, input channels × kernel, and places, of as many images as Conv2D takes at once.
 	for _, w := range [][3]int{{64, 147, 2 * 112 * 112}, {64, 576, 2 * 56 * 56}, {128, 1152, 4 * 28 * 28}, {256, 2304, 9 * 14 * 14}, {512, 4608, 18 * 7 * 7}, {128, 64, 28 * 28}} {
 		all = append(all, convolution(w[0], w[1], w[2])...)
+	}
+	for i := range all {
+		all[i].long = all[i].long || strings.Contains(all[i].name+"_", "_8_")
 	}
 	for _, n := range []int{512, 1024, 2048} {
 		r := product(fmt.Sprintf("square_%d", n), n, n, n, false, false)

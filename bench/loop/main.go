@@ -92,6 +92,7 @@ func (b *bench) run(w io.Writer) error {
 			middle(func(f figures) float64 { return f.allocations }), middle(func(f figures) float64 { return f.bytes }), 100*middle(func(f figures) float64 { return f.collector }))
 	}
 	fmt.Fprintf(w, "trainer / bare loop: %.4f (median of the rounds)\n", median(ratios))
+	fmt.Fprintf(w, "RATIO trainer_loop %d %.4f\n", b.threads, 1/median(ratios))
 	return nil
 }
 

@@ -55,6 +55,7 @@ var goals = []goal{
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_installed`), label: "GPT-2 124M against PyTorch as installed"},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_llmc`), label: "GPT-2 124M against llm.c"},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_memory`), label: "GPT-2 124M, peak memory", want: [2]float64{1 / 0.7, 1 / 0.7}},
+	{section: "Training steps", rows: rowsOf(`trainer_loop`), label: "the trainer's loop against a bare loop of ours", want: [2]float64{0.99, 0.99}},
 	{section: "Training steps", rows: rowsOf(`resnet18`), label: "ResNet-18 against eager", want: [2]float64{0.9, 0.9}},
 
 	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`conv2d_(\d+)_(\d+)_(\d+)_(\d+)_(\d+)`), label: "convolution $1 → $2, kernel $3, stride $4, image $5"},
