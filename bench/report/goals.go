@@ -18,6 +18,7 @@ type goal struct {
 	// combine makes one line of all rows.
 	combine func(ratios []float64) float64
 	name    string // of the combined row
+	named   bool   // the table names the row of the least ratio
 	strip   bool   // the figure shows all the rows in the one line
 	share   bool   // of a ceiling, not a ratio to a peer
 }
@@ -36,7 +37,7 @@ var goals = []goal{
 	{section: "Share of copy's bandwidth", rows: rowsOf(`(.*)_copy`), label: "$1", share: true},
 
 	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, geometric mean", want: [2]float64{1.05, 1.05}, combine: geometricMean, name: "products_geomean", strip: true},
-	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, worst", want: [2]float64{0.85, 0.85}, combine: worst, name: "products_worst"},
+	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, worst", want: [2]float64{0.85, 0.85}, combine: worst, name: "products_worst", named: true},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)`), label: "$1³ against MKL"},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)_openblas`), label: "$1³ against OpenBLAS"},
 
@@ -76,6 +77,7 @@ type line struct {
 	values map[int]float64 // by number of threads
 	met    map[int]bool    // where something is wanted
 	all    map[int][]float64
+	least  map[int]string // the row of the least ratio
 }
 
 // lines are what was measured, in the order of the goals.
@@ -114,9 +116,12 @@ func (r *results) ofRow(row string) map[int]float64 {
 
 // combined is one line of several.
 func (g *goal) combined(lines []line) line {
-	out := line{goal: g, row: g.name, label: g.label, values: map[int]float64{}, all: map[int][]float64{}}
+	out := line{goal: g, row: g.name, label: g.label, values: map[int]float64{}, all: map[int][]float64{}, least: map[int]string{}}
 	for _, l := range lines {
 		for threads, v := range l.values {
+			if len(out.all[threads]) == 0 || v < worst(out.all[threads]) {
+				out.least[threads] = l.row
+			}
 			out.all[threads] = append(out.all[threads], v)
 		}
 	}

@@ -47,6 +47,7 @@ func TestJudgement(t *testing.T) {
 	require.InDelta(t, 2, find(t, lines, "products_geomean").values[1], 1e-12)
 	least := find(t, lines, "products_worst")
 	require.Equal(t, 1.0, least.values[1])
+	require.Equal(t, map[int]string{1: "matmul_2x2_1"}, least.least)
 	require.Equal(t, map[int]bool{1: true}, least.met)
 	require.Empty(t, find(t, lines, "step_peak").met)
 	require.Equal(t, "convolution 1 → 2, kernel 3, stride 4, image 5", find(t, lines, "conv2d_1_2_3_4_5").label)

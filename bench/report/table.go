@@ -31,6 +31,9 @@ func (l *line) cells(r *results) []string {
 				theirs = amount(m.theirs, m.unit)
 			}
 		}
+		if l.goal.named {
+			ours = l.least[threads]
+		}
 		out = append(out, ours, theirs, text)
 	}
 	return append(out, l.goal.wanted())
