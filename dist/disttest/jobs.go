@@ -3,6 +3,7 @@ package disttest
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -79,10 +80,17 @@ func Leftovers(t *testing.T) []string {
 	return list
 }
 
-// FreePort returns a port of the loopback interface that was free a moment ago.
-func FreePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { require.NoError(t, l.Close()) }()
-	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
+// FreePort returns a port of the loopback interface that was free a moment ago. It is below those that systems give to connections, which come and go all the time; and nothing
+// listens there to find out, for a process that is just being started by another goroutine would hold that socket, too.
+func FreePort(t testing.TB) string {
+	for range 100 {
+		port := fmt.Sprint(12_000 + rand.IntN(20_000))
+		c, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", port), time.Second)
+		if err != nil {
+			return port
+		}
+		require.NoError(t, c.Close())
+	}
+	require.FailNow(t, "no port is free")
+	return ""
 }

@@ -12,9 +12,19 @@ import (
 // chunkBytes is how much of a rank's share goes at a time, so that adding overlaps sending.
 const chunkBytes = 256 << 10
 
+// A head is a signature, and a byte that is 1 if the ranks of the same host see the buffer where it lies.
+const (
+	shown     = dist.SignatureBytes
+	headBytes = dist.SignatureBytes + 1
+)
+
 // collective carries out a call of all ranks: signatures first, in both directions, with the bytes behind them.
 func (e *Engine) collective(c *dist.Call) error {
 	c.Encode(e.head)
+	e.head[shown] = 0
+	if e.inner != nil && e.inner.local.Shows(c) {
+		e.head[shown] = 1
+	}
 	e.heads[e.rank] = append(e.heads[e.rank][:0], e.head...)
 	for _, p := range e.peers {
 		if p != nil {
@@ -57,7 +67,7 @@ func (e *Engine) meet(c *dist.Call) error {
 			return e.explain(c, r, err, missing)
 		}
 	}
-	return dist.Compare(c.Group, e.heads)
+	return dist.Compare(c.Group, e.signatures)
 }
 
 // late lists, after the deadline, the ranks from first on whose signature is not there.

@@ -25,11 +25,12 @@ type Engine struct {
 	rank    int
 	peers   []*peer // by rank; nil for this one
 
-	combiner tree.Combiner
-	scratch  []byte
-	inputs   [][]byte
-	heads    [][]byte
-	head     []byte
+	combiner   tree.Combiner
+	scratch    []byte
+	inputs     [][]byte
+	heads      [][]byte
+	signatures [][]byte // the heads' beginnings
+	head       []byte
 
 	inner *inner // nil: all bytes go through connections
 
@@ -69,11 +70,12 @@ func newFlat(job *rendezvous.Job, group string, members []int) (*Engine, error) 
 	n := len(members)
 	e := &Engine{
 		job: job, group: "tcp/" + group, members: members, rank: slices.Index(members, job.Rank), peers: make([]*peer, n),
-		inputs: make([][]byte, n), heads: make([][]byte, n), head: make([]byte, dist.SignatureBytes),
+		inputs: make([][]byte, n), heads: make([][]byte, n), signatures: make([][]byte, n), head: make([]byte, headBytes),
 		gone: make([]atomic.Pointer[dist.RankLostError], n), changed: make(chan struct{}, 1),
 	}
 	for r := range e.heads {
-		e.heads[r] = make([]byte, dist.SignatureBytes)
+		e.heads[r] = make([]byte, headBytes)
+		e.signatures[r] = e.heads[r][:dist.SignatureBytes]
 	}
 	job.Hold()
 	if err := e.connect(); err != nil {

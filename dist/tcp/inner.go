@@ -123,6 +123,7 @@ func (in *inner) run(c *dist.Call) error {
 	if c.Op == dist.AllGather {
 		return in.allGather(c)
 	}
+	in.local.SetSeen(!slices.ContainsFunc(in.e.heads, func(h []byte) bool { return h[shown] == 0 }))
 	return in.inside(c, c)
 }
 

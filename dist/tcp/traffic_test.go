@@ -122,7 +122,7 @@ func TestBytesBetweenHosts(t *testing.T) {
 					handles = append(handles, c.call(g))
 				}
 				require.NoError(t, dist.WaitAll(context.Background(), handles...))
-				total, signatures := 0, (m-1)*r*r*dist.SignatureBytes
+				total, signatures := 0, (m-1)*r*r*headBytes
 				for h := range sent {
 					n := int(sent[h].Load()) - signatures
 					total += n

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/dist/disttest"
 )
 
 // shared are the names in /dev/shm.
@@ -56,20 +58,11 @@ func requireFree(t testing.TB, port int) {
 	require.NoError(t, l.Close())
 }
 
-// freePort is one that nobody listened on a moment ago.
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 // startRanks starts n processes with torchrun's variables and nobody to watch over them.
 // each gives a rank's arguments and variables of its own.
 func startRanks(t testing.TB, n int, each func(rank int) (argv, env []string)) []*process {
 	t.Helper()
-	port := strconv.Itoa(freePort(t))
+	port := disttest.FreePort(t)
 	var ranks []*process
 	for rank := range n {
 		argv, env := each(rank)

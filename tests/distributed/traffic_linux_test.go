@@ -122,7 +122,7 @@ func signatures(t testing.TB, b []byte, from, to int) []dist.Signature {
 		s, err := dist.DecodeSignature(b)
 		require.NoError(t, err, "rank %d to rank %d, after %v", from, to, list)
 		list = append(list, s)
-		n := dist.SignatureBytes + flat(t, s, from, to)
+		n := dist.SignatureBytes + 1 + flat(t, s, from, to)
 		require.LessOrEqual(t, n, len(b), "%v", s)
 		b = b[n:]
 	}

@@ -16,6 +16,17 @@ func (e *Engine) SetBridge(b Bridge, group, groups int) {
 	e.bridge, e.groups, e.first = b, groups, group*e.size
 }
 
+// bridgeBytes is the size of a chunk that crosses a bridge, of all ranks of a group together, where no buffer goes through a stage.
+const bridgeBytes = 8 << 20
+
+// Shows reports whether the ranks of this group will see this rank's buffer where it lies.
+func (e *Engine) Shows(c *dist.Call) bool {
+	return !e.gives(c, e.rank) || e.fabric.Publish(&e.trial, c.In)
+}
+
+// SetSeen says of the next call whether Shows is true on all ranks of all groups. They must agree on it, since it decides how large the chunks are that cross the bridge.
+func (e *Engine) SetSeen(all bool) { e.seen = all }
+
 // bridged reports whether a call is one over several groups.
 func (e *Engine) bridged(c *dist.Call) bool {
 	return e.bridge != nil && (c.Op == dist.AllReduce || c.Op == dist.ReduceScatter || c.Op == dist.Broadcast)

@@ -93,6 +93,9 @@ func (e *Engine) transfer(c *dist.Call, half int, visible bool) (*transfer, erro
 	}
 	if t.staging || e.bridged(c) { // a bridge wants the same chunks on both sides, wherever the buffers lie
 		half := len(e.fabric.Stage(e.rank)) / 2
+		if e.bridged(c) && e.seen {
+			half = bridgeBytes
+		}
 		t.chunk = half / (t.blocks * t.size) &^ (line - 1)
 		if t.chunk == 0 {
 			return nil, fmt.Errorf("dist: %v: a stage of %d bytes is too small for %d ranks", c.Signature, half, e.size*e.groups)
@@ -196,7 +199,11 @@ func (t *transfer) take(lo, hi, half int) error {
 			return nil
 		}
 		for r := range t.e.size {
-			if from := t.part(r, 0, lo, hi, half); &out(r)[0] != &from[0] { // in place, others read it now
+			from := t.part(r, 0, lo, hi, half)
+			if r == me {
+				from = c.In[lo*t.size : hi*t.size]
+			}
+			if &out(r)[0] != &from[0] { // in place, others read it now
 				copy(out(r), from)
 			}
 		}

@@ -41,6 +41,8 @@ type Engine struct {
 	bridge  Bridge
 	groups  int // that the bridge joins
 	first   int // number of this group's rank 0 among the ranks of all
+	seen    bool
+	trial   Box // that nobody reads
 	partial []byte
 
 	sent, received []uint32 // pieces, by partner; each of one goroutine
