@@ -16,11 +16,20 @@ func TestReportsTravel(t *testing.T) {
 	raw := s.encode()
 	got, err := decodeReports(nil, raw, 2)
 	require.NoError(t, err)
-	require.Equal(t, []sentReport{
-		{2, 0, []sentTensor{{tensor.Float32, []int{3}, tensor.ReadBytes(c, a)}}},
-		{300, 1, []sentTensor{{tensor.Int64, []int{1, 1}, tensor.ReadBytes(c, b)}, {tensor.Float32, []int{3}, tensor.ReadBytes(c, a)}}},
-	}, got)
-	require.Equal(t, []int64{300}, tensor.ToSlice[int64](c, got[1].upload(c)[0]))
+	vector := sentTensor{tensor.Float32, 1, [tensor.MaxDims]int{3}, tensor.ReadBytes(c, a)}
+	matrix := sentTensor{tensor.Int64, 2, [tensor.MaxDims]int{1, 1}, tensor.ReadBytes(c, b)}
+	require.Equal(t, []sentReport{{2, 0, []sentTensor{vector}}, {300, 1, []sentTensor{matrix, vector}}}, got)
+	s.spare = make([][][]*tensor.Tensor, 2)
+	stats := s.upload(&got[1])
+	require.Equal(t, []int64{300}, tensor.ToSlice[int64](c, stats[0]))
+	require.Equal(t, []int{1, 1}, stats[0].Shape())
+	s.spare[1] = [][]*tensor.Tensor{stats}
+	got[1].stats[1].data = make([]byte, 12)
+	require.Same(t, stats[1], s.upload(&got[1])[1], "memory is used again")
+	require.Equal(t, []float32{0, 0, 0}, tensor.ToSlice[float32](c, stats[1]))
+	got, err = decodeReports(got[:0], raw, 2)
+	require.NoError(t, err)
+	require.Equal(t, []sentReport{{2, 0, []sentTensor{vector}}, {300, 1, []sentTensor{matrix, vector}}}, got)
 
 	_, err = decodeReports(nil, raw, 1)
 	require.ErrorContains(t, err, "1 where at most 0 was to be")

@@ -119,11 +119,14 @@ func (s *statistics) exchange(ctx context.Context, a *Accelerator) error {
 // track moves the buffers, and ends the window.
 func (s *statistics) track() {
 	if s.exchanged {
-		for _, r := range s.all {
+		for i := range s.all {
+			r := &s.all[i]
+			stats := s.upload(r)
 			s.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-				s.modules[r.module].Track(c, r.upload(c))
+				s.modules[r.module].Track(c, stats)
 				return nil
 			})
+			s.spare[r.module] = append(s.spare[r.module], stats)
 		}
 	} else {
 		for _, r := range s.reports {
@@ -144,15 +147,24 @@ type sentReport struct {
 
 type sentTensor struct {
 	dtype tensor.DType
-	shape []int
+	dims  int
+	shape [tensor.MaxDims]int
 	data  []byte
 }
 
-// upload makes the report's tensors.
-func (r *sentReport) upload(c *tensor.Ctx) []*tensor.Tensor {
+// upload makes the report's tensors, in memory that a module's reports share.
+func (s *statistics) upload(r *sentReport) []*tensor.Tensor {
+	free := s.spare[r.module]
+	if n := len(free); n > 0 {
+		s.spare[r.module] = free[:n-1]
+		for i, t := range r.stats {
+			tensor.WriteBytes(s.c, free[n-1][i], t.data)
+		}
+		return free[n-1]
+	}
 	stats := make([]*tensor.Tensor, len(r.stats))
 	for i, t := range r.stats {
-		stats[i] = tensor.FromBytes(c, t.data, t.dtype, t.shape...)
+		stats[i] = tensor.FromBytes(s.c, t.data, t.dtype, t.shape[:t.dims]...)
 	}
 	return stats
 }
@@ -167,7 +179,10 @@ func (s *statistics) encode() []byte {
 		put(r.module)
 		put(len(r.stats))
 		for _, t := range r.stats {
-			raw := tensor.ReadBytes(s.c, t)
+			raw, ok := tensor.HostBytes(s.c, t)
+			if !ok {
+				raw = tensor.ReadBytes(s.c, t)
+			}
 			put(int(t.DType()))
 			put(len(t.Shape()))
 			for _, d := range t.Shape() {
@@ -180,21 +195,21 @@ func (s *statistics) encode() []byte {
 	return s.sent
 }
 
-// decodeReports appends the reports of a rank to list.
+// decodeReports appends the reports of a rank to list, whose memory it uses again.
 func decodeReports(list []sentReport, part []byte, modules int) ([]sentReport, error) {
 	r := &reportReader{rest: part}
 	for len(r.rest) > 0 && r.err == nil {
-		report := sentReport{leaf: r.number(math.MaxInt32), module: r.number(modules - 1)}
-		report.stats = make([]sentTensor, r.number(tensor.MaxDims))
-		for i := range report.stats {
-			t := sentTensor{dtype: tensor.DType(r.number(math.MaxUint8)), shape: make([]int, r.number(tensor.MaxDims))}
-			for d := range t.shape {
+		list = slices.Grow(list, 1)[:len(list)+1]
+		report := &list[len(list)-1]
+		report.leaf, report.module, report.stats = r.number(math.MaxInt32), r.number(modules-1), report.stats[:0]
+		for range r.number(tensor.MaxDims) {
+			t := sentTensor{dtype: tensor.DType(r.number(math.MaxUint8)), dims: r.number(tensor.MaxDims)}
+			for d := range t.dims {
 				t.shape[d] = r.number(math.MaxInt32)
 			}
 			t.data = r.bytes(r.number(len(r.rest)))
-			report.stats[i] = t
+			report.stats = append(report.stats, t)
 		}
-		list = append(list, report)
 	}
 	return list, r.err
 }
