@@ -17,7 +17,11 @@ func printCeilings(threads int) error {
 		if err != nil {
 			return err
 		}
-		if speed := fmaSpeed(threads); speed > 0 {
+		speed := 0.0
+		for range 20 { // others may be running: the best is the machine's
+			speed = max(speed, fmaSpeed(threads))
+		}
+		if speed > 0 {
 			fmt.Printf("CEILING fma_%s %d %.1f GFLOP/s\n", v, threads, speed/1e9)
 		}
 		restore()
@@ -25,8 +29,12 @@ func printCeilings(threads int) error {
 	if kernels.Active() != active {
 		return fmt.Errorf("kernels %s after measuring, want %s", kernels.Active(), active)
 	}
-	fmt.Printf("CEILING copy %d %.1f GB/s\n", threads, copySpeed(threads)/1e9)
-	fmt.Printf("CEILING triad %d %.1f GB/s\n", threads, triadSpeed(threads)/1e9)
+	copied, triad := 0.0, 0.0
+	for range 5 {
+		copied, triad = max(copied, copySpeed(threads)), max(triad, triadSpeed(threads))
+	}
+	fmt.Printf("CEILING copy %d %.1f GB/s\n", threads, copied/1e9)
+	fmt.Printf("CEILING triad %d %.1f GB/s\n", threads, triad/1e9)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"regexp"
 	"strings"
@@ -78,6 +79,7 @@ type line struct {
 	met    map[int]bool    // where something is wanted
 	all    map[int][]float64
 	least  map[int]string // the row of the least ratio
+	limits map[int]float64
 }
 
 // lines are what was measured, in the order of the goals.
@@ -89,7 +91,7 @@ func (r *results) lines() []line {
 		for _, row := range r.rows {
 			if g.rows.MatchString(row) {
 				label := g.rows.ReplaceAllString(row, g.label)
-				all = append(all, line{goal: g, row: row, label: strings.TrimSpace(strings.ReplaceAll(label, "_", " ")), values: r.ofRow(row)})
+				all = append(all, line{goal: g, row: row, label: strings.TrimSpace(strings.ReplaceAll(label, "_", " ")), values: r.ofRow(row), limits: r.limitsOf(row)})
 			}
 		}
 		if g.combine != nil && len(all) > 0 {
@@ -114,19 +116,49 @@ func (r *results) ofRow(row string) map[int]float64 {
 	return out
 }
 
+// limitsOf are what a row's ratios would be if our side ran at the machine's ceiling: the FMA peak if operations count, else copy's bandwidth.
+func (r *results) limitsOf(row string) map[int]float64 {
+	out := map[int]float64{}
+	for threads, ratio := range r.ofRow(row) {
+		var rate float64
+		var unit string
+		if n, _ := fmt.Sscan(r.measures[key{row, threads}].note, &rate, &unit); n == 2 && rate > 0 {
+			out[threads] = ratio * r.highest(unit, threads) / rate
+		}
+	}
+	return out
+}
+
+// highest is the machine's ceiling in a unit.
+func (r *results) highest(unit string, threads int) (out float64) {
+	for _, c := range r.ceilings {
+		if c.unit == unit && c.threads == threads {
+			out = max(out, c.value)
+		}
+	}
+	return out
+}
+
 // combined is one line of several.
 func (g *goal) combined(lines []line) line {
-	out := line{goal: g, row: g.name, label: g.label, values: map[int]float64{}, all: map[int][]float64{}, least: map[int]string{}}
+	out := line{goal: g, row: g.name, label: g.label, values: map[int]float64{}, all: map[int][]float64{}, least: map[int]string{}, limits: map[int]float64{}}
+	limits := map[int][]float64{}
 	for _, l := range lines {
 		for threads, v := range l.values {
 			if len(out.all[threads]) == 0 || v < worst(out.all[threads]) {
 				out.least[threads] = l.row
 			}
 			out.all[threads] = append(out.all[threads], v)
+			if limit, ok := l.limits[threads]; ok {
+				limits[threads] = append(limits[threads], limit)
+			}
 		}
 	}
 	for threads, list := range out.all {
 		out.values[threads] = g.combine(list)
+		if len(limits[threads]) == len(list) {
+			out.limits[threads] = g.combine(limits[threads])
+		}
 	}
 	return out
 }

@@ -50,6 +50,7 @@ func TestJudgement(t *testing.T) {
 	require.Equal(t, map[int]string{1: "matmul_2x2_1"}, least.least)
 	require.Equal(t, map[int]bool{1: true}, least.met)
 	require.Empty(t, find(t, lines, "step_peak").met)
+	require.InDelta(t, 7.2, find(t, lines, "step").limits[1], 1e-12, "at 300 instead of 50 GFLOP/s")
 	require.Equal(t, "convolution 1 → 2, kernel 3, stride 4, image 5", find(t, lines, "conv2d_1_2_3_4_5").label)
 }
 

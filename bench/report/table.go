@@ -10,7 +10,7 @@ import (
 // below marks a ratio that misses what is wanted.
 const below = " ↓"
 
-var heading = []string{"", "ours", "theirs", "1 thread", "ours", "theirs", "2 threads", "wanted"}
+var heading = []string{"", "ours", "theirs", "1 thread", "ours", "theirs", "2 threads", "wanted", "limit"}
 
 // cells are a line's columns.
 func (l *line) cells(r *results) []string {
@@ -36,7 +36,18 @@ func (l *line) cells(r *results) []string {
 		}
 		out = append(out, ours, theirs, text)
 	}
-	return append(out, l.goal.wanted())
+	return append(out, l.goal.wanted(), l.limit())
+}
+
+// limit says what the ratios would be at the machine's ceiling.
+func (l *line) limit() string {
+	var list []string
+	for _, threads := range []int{1, 2} {
+		if v := l.limits[threads]; v > 0 && !l.goal.share {
+			list = append(list, l.goal.ratio(v))
+		}
+	}
+	return strings.Join(list, " / ")
 }
 
 // ratio is a value as the table shows it: a factor, or a share of a ceiling.
@@ -146,7 +157,7 @@ func (r *results) markdown() string {
 		row := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
 		b.WriteByte('\n')
 		row(append([]string{"**" + section + "**"}, heading[1:]...))
-		row(strings.Split("---,--:,--:,--:,--:,--:,--:,---", ","))
+		row(strings.Split("---,--:,--:,--:,--:,--:,--:,---,---", ","))
 		for i := range lines {
 			row(lines[i].cells(r))
 		}
