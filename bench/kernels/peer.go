@@ -134,19 +134,19 @@ func (ps *peers) start(s side) (*peer, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	version, err := p.line()
-	if err != nil {
+	if p.version, err = p.line(); err != nil {
 		return nil, errors.Join(err, p.cmd.Wait())
 	}
-	fmt.Printf("PEER %s %d %s\n", s.key(), ps.threads, version)
+	fmt.Printf("PEER %s %d %s\n", s.key(), ps.threads, p.version)
 	return p, nil
 }
 
 // peer is the process of another side: it reads a row's name per line and answers with seconds. An empty name frees what the last row holds.
 type peer struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	out     *bufio.Reader
+	version string
 }
 
 func (p *peer) line() (string, error) {
