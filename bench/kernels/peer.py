@@ -56,6 +56,7 @@ def targets():
 
 POINTWISE = {
     "layer_norm": ((16384, 1024), lambda x, w, b: F.layer_norm(x, (1024,), w, b), layer_norm_parameters),
+    "rms_norm": ((16384, 1024), lambda x, w: F.rms_norm(x, (1024,), w, 1e-5), lambda: layer_norm_parameters()[:1]),
     "softmax": ((16384, 1024), lambda x: F.softmax(x, -1), tuple),
     "gelu": ((ELEMENTS,), lambda x: F.gelu(x), tuple),
     "gelu_tanh": ((ELEMENTS,), lambda x: F.gelu(x, approximate="tanh"), tuple),
@@ -125,12 +126,19 @@ def adamw():
     return torch.optim.AdamW([p], lr=1e-3, weight_decay=0.01, fused=OUT or None).step  # the fused form allocates nothing
 
 
-def attention(t, causal):
-    q, k, v = (filled(4, 8, t, 64).requires_grad_() for _ in range(3))
+def attention(t, kind):
+    heads = 2 if kind == "grouped" else 8
+    q, k, v = (filled(4, h, t, 64).requires_grad_() for h in (8, heads, heads))
     seed = filled(4, 8, t, 64)
+    options = {"is_causal": kind in ("causal", "grouped", "dropout"), "enable_gqa": heads != 8, "dropout_p": 0.1 if kind == "dropout" else 0}
+    if kind == "window":
+        apart = torch.arange(t)[:, None] - torch.arange(t)
+        options["attn_mask"] = (apart >= 0) & (apart < 256)
+    if kind == "padded":
+        options["attn_mask"] = (torch.arange(t) < t - torch.arange(4)[:, None] * t // 8)[:, None, None]
 
     def run():
-        F.scaled_dot_product_attention(q, k, v, is_causal=causal).backward(seed)
+        F.scaled_dot_product_attention(q, k, v, **options).backward(seed)
         q.grad = k.grad = v.grad = None
 
     return run
@@ -243,7 +251,7 @@ def open_row(name):
             return pointwise(shape, f, name.endswith("bwd"), extra)
     kind, *rest = name.split("_")
     if kind == "attention":
-        return attention(int(rest[0]), rest[1] == "causal")
+        return attention(int(rest[0]), rest[1])
     if kind in PRODUCTS:
         return PRODUCTS[kind](*map(int, rest[0].split("x")), int(rest[1]), *rest[2:])
     if kind == "square":

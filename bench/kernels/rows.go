@@ -60,6 +60,7 @@ func rows() []row {
 		pointwise("layer_norm", []int{16384, 1024}, 2, 5, 2, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
 			return tensor.LayerNorm(c, x[0], x[1], x[2], 1e-5)
 		}),
+		pointwise("rms_norm", []int{16384, 1024}, 2, 5, 1, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.RMSNorm(c, x[0], x[1], 1e-5) }),
 		pointwise("softmax", []int{16384, 1024}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.Softmax(c, x[0], -1) }),
 		pointwise("gelu", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x[0]) }),
 		pointwise("gelu_tanh", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.GELUTanh(c, x[0]) }),
@@ -73,8 +74,9 @@ func rows() []row {
 		[]row{{name: "adamw", bytes: 7 * 4 * elements, open: adamW, against: []side{eager, reused}, ofCeiling: true}},
 	)
 	for _, t := range []int{256, 1024, 4096} {
-		all = append(all, attention(t, true), attention(t, false))
+		all = append(all, attention(t, "causal"), attention(t, "full"))
 	}
+	all = append(all, attention(4096, "window"), attention(1024, "padded"), attention(1024, "grouped"), attention(1024, "dropout"))
 	all = append(all, productRows()...)
 	return append(append(all, imageRows()...), steps()...)
 }
@@ -136,24 +138,57 @@ func adamW(threads int) (run, end func()) {
 	return func() { opt.Step(c) }, func() { dev.Close() }
 }
 
-func attention(t int, causal bool) row {
-	const batch, heads, d = 4, 8, 64
-	flops := 14 * float64(batch*heads*t*t*d) // two products forward, five backward
-	if causal {
-		flops /= 2
+// attention is forward and backward over t positions of 4 samples, 8 heads of 64: of all keys, or causal, and then in a window of 256, of 2 key heads, or with
+// dropout; or of samples that are padded by none, an eighth, two and three eighths.
+func attention(t int, kind string) row {
+	const batch, heads, d, window = 4, 8, 64, 256
+	opt := tensor.AttentionOptions{Causal: kind != "full" && kind != "padded"}
+	kvHeads, hidden := heads, make([]int, batch)
+	switch kind {
+	case "window":
+		opt.Window = window
+	case "grouped":
+		kvHeads = 2
+	case "dropout":
+		opt.Dropout = 0.1
+	case "padded":
+		for b := range hidden {
+			hidden[b] = b * t / 8
+		}
 	}
-	name := map[bool]string{true: "causal", false: "full"}[causal]
-	return row{name: fmt.Sprintf("attention_%d_%s", t, name), flops: flops, against: []side{blas}, long: t > 1024, open: func(threads int) (run, end func()) {
+	scores := 0 // that are seen, of a head
+	for b := range batch {
+		for i := range t {
+			first, last := 0, t-hidden[b]
+			if opt.Causal {
+				last = i + 1
+			}
+			if opt.Window > 0 {
+				first = max(0, last-window)
+			}
+			scores += last - first
+		}
+	}
+	flops := 14 * float64(heads*d) * float64(scores) // two products forward, five backward
+	return row{name: fmt.Sprintf("attention_%d_%s", t, kind), flops: flops, against: []side{blas}, long: t > 1024, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev)
+		opt := opt
+		if kind == "padded" {
+			seen := make([]bool, batch*t)
+			for i := range seen {
+				seen[i] = i%t < t-hidden[i/t]
+			}
+			opt.Mask = tensor.FromSlice(c, seen, batch, 1, 1, t)
+		}
 		var qkv [3]*tensor.Tensor
-		for i := range qkv {
-			qkv[i] = filled(c, batch, heads, t, d).SetRequiresGrad(true)
+		for i, h := range []int{heads, kvHeads, kvHeads} {
+			qkv[i] = filled(c, batch, h, t, d).SetRequiresGrad(true)
 		}
 		seed := filled(c, batch, heads, t, d)
 		return func() {
 			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-				y, _ := tensor.Attention(c, qkv[0], qkv[1], qkv[2], tensor.AttentionOptions{Causal: causal})
+				y, _ := tensor.Attention(c, qkv[0], qkv[1], qkv[2], opt)
 				tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{seed}, qkv[:])
 				return nil
 			})
