@@ -24,6 +24,7 @@ type KernelSpan struct {
 // labelled is a backend whose workers can carry labels for CPU profiles.
 type labelled interface {
 	SetLabels(ctx context.Context)
+	ClearLabels()
 }
 
 // tracer watches an engine's kernels.
@@ -71,7 +72,7 @@ func (c *Ctx) traced(t *tracer, k *backend.Call) {
 	c.eng.stream.Sync()
 	span.End = time.Now()
 	if ok {
-		workers.SetLabels(nil)
+		workers.ClearLabels()
 	}
 	pprof.SetGoroutineLabels(t.ctx)
 	t.f(span)

@@ -33,15 +33,10 @@ func (p *Profiler) table(out io.Writer) error {
 	var b bytes.Buffer
 	spent := p.end.Sub(p.begin)
 	line := func(name string, cells ...string) {
-		row := make([]any, 7)
-		for i := range row {
-			row[i] = ""
-		}
-		row[0] = name
-		for i, c := range cells {
-			row[i+1] = c
-		}
-		b.WriteString(strings.TrimRight(fmt.Sprintf(columns, row...), " \n") + "\n")
+		var row [6]string
+		copy(row[:], cells)
+		line := fmt.Sprintf(columns, name, row[0], row[1], row[2], row[3], row[4], row[5])
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
 	cells := func(t *total) []string {
 		return []string{strconv.Itoa(t.calls), milliseconds(t.time), percent(t.time.Seconds() / spent.Seconds())}

@@ -100,14 +100,17 @@ func (p *Pool) ForWorkers(n, chunk int, body func(worker, lo, hi int)) {
 	p.run(j, n, chunk)
 }
 
-// SetLabels gives workers the pprof labels of ctx while they work on loops that begin from now on; nil ends it. The caller of a loop keeps its own.
+// SetLabels gives workers the pprof labels of ctx while they work on loops that begin from now on. The caller of a loop keeps its own.
 func (p *Pool) SetLabels(ctx context.Context) {
-	switch {
-	case p == nil:
-	case ctx == nil:
-		p.labels.Store(nil)
-	default:
+	if p != nil {
 		p.labels.Store(&ctx)
+	}
+}
+
+// ClearLabels ends SetLabels.
+func (p *Pool) ClearLabels() {
+	if p != nil {
+		p.labels.Store(nil)
 	}
 }
 

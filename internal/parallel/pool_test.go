@@ -294,7 +294,8 @@ func TestLabels(t *testing.T) {
 	require.NotContains(t, labels(), `"op":"matmul"`)
 	p.SetLabels(pprof.WithLabels(context.Background(), pprof.Labels("op", "matmul")))
 	require.Contains(t, labels(), `"op":"matmul"`)
-	p.SetLabels(nil)
+	p.ClearLabels()
 	require.NotContains(t, labels(), `"op":"matmul"`)
 	(*parallel.Pool)(nil).SetLabels(context.Background())
+	(*parallel.Pool)(nil).ClearLabels()
 }

@@ -45,8 +45,11 @@ func (d *Device) Name() string { return "cpu" }
 // Workers is the number of goroutines that a kernel may use.
 func (d *Device) Workers() int { return d.pool.Workers() }
 
-// SetLabels gives the workers the pprof labels of ctx for the loops that begin from now on; nil ends it.
+// SetLabels gives the workers the pprof labels of ctx for the loops that begin from now on.
 func (d *Device) SetLabels(ctx context.Context) { d.pool.SetLabels(ctx) }
+
+// ClearLabels ends SetLabels.
+func (d *Device) ClearLabels() { d.pool.ClearLabels() }
 
 // Alloc returns n bytes of memory with undefined contents, aligned to 64 bytes.
 func (d *Device) Alloc(n int) (backend.Buffer, error) {
