@@ -19,10 +19,11 @@ import (
 )
 
 // TestInterruptedLauncher sends Ctrl-C at random moments, during the start too, and wants
-// exit code 130 and nothing left: no process, no file, no port. 100 times, 20 with -short.
+// exit code 130 and nothing left: no process, no file, no port. 100 times with and without
+// saving, 10 with -short.
 func TestInterruptedLauncher(t *testing.T) {
 	t.Parallel()
-	times := 50
+	times := 100
 	if testing.Short() {
 		times = 10
 	}
