@@ -259,6 +259,9 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 		exchange = j.Store.Exchange // a launcher's store sees every restart
 	}
 	all, err := exchange(ctx, "peers", j.Rank, j.World, text)
+	if errors.Is(err, errOver) {
+		return fmt.Errorf("rendezvous: the job at %s has a rank %d already, and has begun: %w", j.Address, j.Rank, err)
+	}
 	if err != nil {
 		return j.explain(err)
 	}
