@@ -48,7 +48,8 @@ func (m *memory) see(b *data.Batch) {
 }
 
 // memoryMetrics tells what training took, with HuggingFace's keys for resident memory: train_mem_cpu_alloc_delta, how much more there is than when
-// it began, and train_mem_cpu_peaked_delta, how much more than that there was at most. train_mem_peak are the bytes of this rank's tensors at most, and
+// it began, and train_mem_cpu_peaked_delta, how much more than that there was at most. train_mem_peak are the bytes of a rank's tensors at most (of ranks that
+// are goroutines, the mean), and
 // train_mem_peak_estimated what EstimateMemory says, for models that can be made from their configuration.
 func (r *run) memoryMetrics() map[string]float64 {
 	if r.memory.meta == nil {
@@ -59,8 +60,8 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_alloc_delta"] = float64(rss - r.memory.rss)
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
-	measured := r.acc.Device().MemStats().Peak
-	if r.acc.WorldSize() > 1 { // gradients lie in the memory of the group
+	measured := r.acc.Device().MemStats().Peak / int64(r.args.NumReplicas) // which share a device
+	if r.acc.WorldSize() > 1 {                                             // gradients lie in the memory of the group
 		for _, p := range r.acc.Params() {
 			measured += int64(p.Bytes())
 		}
