@@ -34,8 +34,8 @@ if [ -n "$quick" ]; then
     show "$bin/kernels" --quick --rounds 2 --turn 25ms
     show "$bin/clm" --steps 40 --rounds 1 --ids=false
 else
-    show "$bin/kernels" --rounds 5 --turn 200ms
-    show "$bin/clm" --steps 200 --rounds 3
+    show "$bin/kernels" --rounds 4 --turn 150ms
+    show "$bin/clm" --steps 200 --rounds 2
     for threads in 1 2; do show "$bin/loop" --threads $threads; done
 fi
 echo "MACHINE Load average after the run $(cut -d ' ' -f 1 /proc/loadavg)" >>"$output"
