@@ -8,32 +8,45 @@ import (
 
 // Ceilings are what a device was measured to reach just before a profile: what shares in its table are of.
 type Ceilings struct {
-	FLOPs float64 // per second: of a float32 product of 1024×1024 matrices
+	FLOPs float64 // per second: of a float32 product of 1024×1024 matrices, or of 256×256 where that would take a quarter of a second
 	Bytes float64 // per second, read and written: of a copy of 64 MiB
 }
 
 // MeasureCeilings measures, on c's device with its workers, the best of five runs each.
 func MeasureCeilings(c *tensor.Ctx) (best Ceilings) {
-	const n, elements = 1024, 16 << 20
+	const elements = 16 << 20
+	best.FLOPs = productRate(c, 256)
+	if flops := 2.0 * 1024 * 1024 * 1024; flops/best.FLOPs < 0.25 {
+		best.FLOPs = productRate(c, 1024)
+	}
 	c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		fastest := func(f func(c *tensor.Ctx)) float64 {
-			seconds := 0.0
-			for range 6 { // the first warms up
-				start := time.Now()
-				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { f(c); c.Sync(); return nil })
-				if s := time.Since(start).Seconds(); seconds == 0 || s < seconds {
-					seconds = s
-				}
-			}
-			return seconds
-		}
-		x := tensor.Full(c, tensor.Float32, 1, n, n)
-		best.FLOPs = 2 * n * n * n / fastest(func(c *tensor.Ctx) { tensor.MatMul(c, x, x) })
 		from, to := tensor.Full(c, tensor.Float32, 1, elements), tensor.Full(c, tensor.Float32, 0, elements)
-		best.Bytes = 2 * 4 * elements / fastest(func(c *tensor.Ctx) { tensor.CopyInto(c, to, from) })
+		best.Bytes = 2 * 4 * elements / fastest(c, func(c *tensor.Ctx) { tensor.CopyInto(c, to, from) })
 		return nil
 	})
 	return best
+}
+
+// productRate is the number of operations per second of a product of n×n matrices.
+func productRate(c *tensor.Ctx, n int) (rate float64) {
+	c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		x := tensor.Full(c, tensor.Float32, 1, n, n)
+		rate = 2 * float64(n*n*n) / fastest(c, func(c *tensor.Ctx) { tensor.MatMul(c, x, x) })
+		return nil
+	})
+	return rate
+}
+
+// fastest is the shortest time of f in seconds, of five runs behind one that warms up.
+func fastest(c *tensor.Ctx, f func(c *tensor.Ctx)) (seconds float64) {
+	for range 6 {
+		start := time.Now()
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { f(c); c.Sync(); return nil })
+		if s := time.Since(start).Seconds(); seconds == 0 || s < seconds {
+			seconds = s
+		}
+	}
+	return seconds
 }
 
 // share is the part of a total's time that the device would need at its ceilings: the larger of computing and moving (Williams et al. 2009,
