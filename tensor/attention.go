@@ -52,18 +52,17 @@ func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor)
 	c.launchMulti(backend.OpAttention, &a, []*Tensor{out, lse}, q, k, v, mask)
 	outT, lseT := out, lse
 	c.record(name, []*Tensor{out, lse}, []*Tensor{q, k, v}, []*Tensor{q, k, v, out, lse, mask}, func(bk *Back) {
-		dout := bk.Grad(0)
+		dout, aside := bk.Grad(0), outT // or delta
 		if dout == nil {
 			dout = Zeros(bk.Ctx, outT.dtype, outT.Shape()...)
 		}
 		dout = bk.dense(dout)
-		prod := Mul(bk.Ctx, Cast(bk.Ctx, dout, lseT.dtype), Cast(bk.Ctx, Detach(outT), lseT.dtype))
-		delta := Sum(bk.Ctx, prod, []int{-1}, false)
 		if g := bk.Grad(1); g != nil {
-			delta = Sub(bk.Ctx, delta, g)
+			prod := Mul(bk.Ctx, Cast(bk.Ctx, dout, lseT.dtype), Cast(bk.Ctx, Detach(outT), lseT.dtype))
+			aside = Sub(bk.Ctx, Sum(bk.Ctx, prod, []int{-1}, false), g)
 		}
 		dq, dk, dv := bk.emptyLike(name, q), bk.emptyLike(name, k), bk.emptyLike(name, v)
-		bk.launchMulti(backend.OpAttentionGrad, &a, []*Tensor{dq, dk, dv}, q, k, v, lseT, dout, delta, mask)
+		bk.launchMulti(backend.OpAttentionGrad, &a, []*Tensor{dq, dk, dv}, q, k, v, lseT, dout, aside, mask)
 		bk.Set(0, dq)
 		bk.Set(1, dk)
 		bk.Set(2, dv)

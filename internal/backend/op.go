@@ -144,7 +144,7 @@ const (
 	// Out0 [B,H,Tq,Dv] strided with stride 1 in the last dim, Out1 log-sum-exp [B,H,Tq] (float32, float64 for float64), contiguous: before dropout; −Inf where no key is seen, and then
 	// the output row is 0.
 	OpAttention
-	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 delta [B,H,Tq] (dtype of lse) = Σ dout·out − dlse over the last dim, In6 mask
+	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 out [B,H,Tq,Dv], or delta [B,H,Tq] (dtype of lse) = Σ dout·out − dlse over the last dim, In6 mask
 	// (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: contiguous, overwritten; the query heads of a group are added in order.
 	OpAttentionGrad
 

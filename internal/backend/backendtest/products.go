@@ -232,17 +232,23 @@ func attentionSamples(g *gen) {
 
 func attentionGradSamples(g *gen) {
 	for _, dt := range g.some(floating) {
-		for _, c := range attentionCases {
+		for n, c := range attentionCases {
 			a := g.attentionSetting(dt, c)
 			out, lses := a.forward()
 			rows := c.b * c.h * c.tq
 			dout := g.random(dt, c.lay, -1, 1, c.b, c.h, c.tq, c.dv)
 			deltas := make([]float64, rows)
-			for i := range out {
-				deltas[i/c.dv] += dout.at(i)*out[i] - 0.05
-			}
 			stat := []int{c.b, c.h, c.tq}
-			lse, delta := numbers(statistic(dt), stat, lses), numbers(statistic(dt), stat, deltas)
+			lse, aside := numbers(statistic(dt), stat, lses), newOperand(dt, c.lay, dout.shape, func(i int) float64 { return out[i] })
+			for i := range out {
+				deltas[i/c.dv] += dout.at(i) * aside.at(i)
+			}
+			if n%3 == 0 { // delta is given, with a gradient of the log-sum-exp
+				for i := range deltas {
+					deltas[i] -= 0.05
+				}
+				aside = numbers(statistic(dt), stat, deltas)
+			}
 			dq, dk, dv := make([]float64, a.q.numel()), make([]float64, a.k.numel()), make([]float64, a.v.numel())
 			for r := range rows {
 				for j, s := range a.scores[r] {
@@ -254,14 +260,14 @@ func attentionGradSamples(g *gen) {
 						dp += dout.at(r*c.dv+e) * a.value(a.v, r, j, e, c.dv)
 						dv[a.kvRow(r, j)*c.dv+e] += p * a.keep[r][j] * dout.at(r*c.dv+e)
 					}
-					ds := a.scale * p * (a.keep[r][j]*dp - delta.at(r))
+					ds := a.scale * p * (a.keep[r][j]*dp - deltas[r])
 					for e := range c.d {
 						dq[r*c.d+e] += ds * a.value(a.k, r, j, e, c.d)
 						dk[a.kvRow(r, j)*c.d+e] += ds * a.q.at(r*c.d+e)
 					}
 				}
 			}
-			s := &sample{ins: []*operand{a.q, a.k, a.v, lse, dout, delta}, want: [][]float64{dq, dk, dv}, loose: 16, outs: []*operand{
+			s := &sample{ins: []*operand{a.q, a.k, a.v, lse, dout, aside}, want: [][]float64{dq, dk, dv}, loose: 16, outs: []*operand{
 				output(dt, rowMajor, a.q.shape...), output(dt, rowMajor, a.k.shape...), output(dt, rowMajor, a.v.shape...)}}
 			a.attributes(s)
 			g.add(s, "%s %+v", dt, c)

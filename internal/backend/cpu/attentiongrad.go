@@ -17,10 +17,11 @@ func attentionGradKernel(d *Device, c *backend.Call) {
 	a.columns /= 2
 	rows := a.batch * a.heads * a.tq
 	d.wantVector(c, &c.In[3], a.q.DType, rows, "log-sum-exp")
-	d.wantVector(c, &c.In[5], a.q.DType, rows, "delta")
-	dout := &c.In[4]
-	if dout.DType != a.q.DType || dout.NDim != 4 || [4]int(dout.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.dv} || a.dv > 1 && dout.Stride[3] != 1 {
-		d.fault(c, "dout is %s of shape %v, strides %v", dout.DType, dout.Shape[:dout.NDim], dout.Stride[:dout.NDim])
+	d.wantAttentionOut(c, a, 4, "dout")
+	if givesOut(c) {
+		d.wantAttentionOut(c, a, 5, "out")
+	} else {
+		d.wantVector(c, &c.In[5], a.q.DType, rows, "delta")
 	}
 	d.wantVector(c, &c.Out[0], a.q.DType, rows*a.d, "dq")
 	d.wantVector(c, &c.Out[1], a.q.DType, a.batch*a.kvHeads*a.tk*a.d, "dk")
@@ -35,19 +36,30 @@ func attentionGradKernel(d *Device, c *backend.Call) {
 	}
 }
 
+// givesOut reports whether the call has the output, and not delta.
+func givesOut(c *backend.Call) bool { return c.In[5].NDim == 4 }
+
+// wantAttentionOut faults unless input i has the output's shape and dtype.
+func (d *Device) wantAttentionOut(c *backend.Call, a *attention, i int, what string) {
+	v := &c.In[i]
+	if v.DType != a.q.DType || v.NDim != 4 || [4]int(v.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.dv} || a.dv > 1 && v.Stride[3] != 1 {
+		d.fault(c, "%s is %s of shape %v, strides %v", what, v.DType, v.Shape[:v.NDim], v.Stride[:v.NDim])
+	}
+}
+
 // attentionGradHeads computes all gradients of key heads lo to hi: the query heads of a group in order, their tiles of queries in order. The probabilities
 // come again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022):
 //
 //	P = exp(scale·QKᵀ − lse)   dV += (P∘Z)ᵀ dO   dS = scale·P∘(Z∘(dO Vᵀ) − delta)   dQ = dS K   dK += dSᵀ Q
 //
-// with Z the dropout mask over 1−p.
+// with Z the dropout mask over 1−p, and delta the sums of dO∘O along the last dim.
 func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	a, c := &t.attention, t.c
 	size := int(unsafe.Sizeof(*new(T)))
 	keys := min(a.columns, a.tk)
 	room := a.rows * keys
-	l.reserve(2*carved(room*size) + carved(4*room) + carved(keys))
-	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), bits: carve[uint32](l, room), seen: carve[uint8](l, keys)}
+	l.reserve(2*carved(room*size) + carved(4*room) + carved(keys) + carved(a.rows*size))
+	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), bits: carve[uint32](l, room), seen: carve[uint8](l, keys), delta: carve[T](l, a.rows)}
 	group := a.heads / a.kvHeads
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
@@ -69,7 +81,8 @@ type gradTile[T float] struct {
 	probs, grads []T
 	bits         []uint32 // dropout's
 	seen         []uint8  // the mask's
-	dk, dv       []T      // of the key head
+	delta        []T
+	dk, dv       []T // of the key head
 }
 
 // rows adds what the tile's queries contribute to dk and dv, over tiles of keys in order, and writes their dq.
@@ -81,8 +94,27 @@ func (g *gradTile[T]) rows(t *task) {
 	if from == to {
 		clear(slice[T](&t.c.Out[0])[((g.b*a.heads+g.h)*a.tq+g.i0)*a.d:][:(i1-g.i0)*a.d])
 	}
+	g.deltas(t, i1-g.i0)
 	for j0 := from; j0 < to; j0 += a.columns {
 		g.tile(t, i1-g.i0, j0, min(a.columns, to-j0), j0 > from)
+	}
+}
+
+// deltas computes delta of the tile's m queries, or takes it where it is given.
+func (g *gradTile[T]) deltas(t *task, m int) {
+	a, c := &t.attention, t.c
+	if !givesOut(c) {
+		copy(g.delta[:m], slice[T](&c.In[5])[(g.b*a.heads+g.h)*a.tq+g.i0:])
+		return
+	}
+	if a.dv == 0 {
+		clear(g.delta)
+		return
+	}
+	dout, dos := head[T](&c.In[4], g.b, g.h, g.i0)
+	out, os := head[T](&c.In[5], g.b, g.h, g.i0)
+	for i := range m {
+		g.delta[i] = T(dot(dout[i*dos:][:a.dv], out[i*os:][:a.dv]))
 	}
 }
 
@@ -96,7 +128,7 @@ func (g *gradTile[T]) tile(t *task, m, j0, n int, more bool) {
 	k, ks := head[T](a.k, g.b, g.kv, j0)
 	v, vs := head[T](a.v, g.b, g.kv, j0)
 	dout, dos := head[T](&c.In[4], g.b, g.h, g.i0)
-	lse, delta := slice[T](&c.In[3])[first:][:m], slice[T](&c.In[5])[first:][:m]
+	lse := slice[T](&c.In[3])[first:][:m]
 
 	multiply(nil, m, n, a.d, q, qs, 1, k, 1, ks, g.probs, n, false)
 	for i := range m {
@@ -118,7 +150,7 @@ func (g *gradTile[T]) tile(t *task, m, j0, n int, more bool) {
 		if a.p > 0 {
 			keepLine(d, d, g.bits[i*n:][:n], rng.KeepThreshold(a.p), keepScale[T](a.p))
 		}
-		scoreGradLine(d, g.probs[i*n:][:n], delta[i], T(a.scale))
+		scoreGradLine(d, g.probs[i*n:][:n], g.delta[i], T(a.scale))
 	}
 	multiply(nil, m, a.d, n, g.grads, n, 1, k, ks, 1, dq, a.d, more)
 	multiply(nil, n, a.d, m, g.grads, 1, n, q, qs, 1, dk, a.d, true)
