@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Measures Lockstep beside its peers on this machine and prints one table of ratios, with the machine's own ceilings, and a line RATIO <row> <threads> <value>
 # for each row. docs/performance.md says what the rows are.
 #
@@ -6,7 +6,7 @@
 #
 # --quick leaves out what takes long and ends in under 8 minutes, when the peers are built; without it, about half an hour. OUTPUT, by default
 # out/bench/results.txt, gets what was measured; bench/report makes the document's table and figure of it. See peers.sh for PYTHON and what is built.
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/.."
 quick=
 if [ "${1:-}" = --quick ]; then
@@ -25,7 +25,8 @@ for program in kernels clm loop report; do go build -o "$bin/$program" "./bench/
 show() { "$@" | tee -a "$output" >&2; }
 
 {
-    echo "MACHINE $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo) of memory"
+    field() { sed -n "s/^$1[^:]*: //p" /proc/cpuinfo | sed -n 1p; }
+    echo "MACHINE $(field 'model name') (family $(field 'cpu family'), model $(field model)), $(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo) of memory"
     echo "MACHINE $(date -u +%Y-%m-%d), $(uname -s), $(go version | cut -d ' ' -f 3), Lockstep $(git describe --always --dirty)${quick:+, a quick run}"
     echo "MACHINE Load average before the run $(cut -d ' ' -f 1 /proc/loadavg)"
 } >"$output"

@@ -74,9 +74,7 @@ func (b *bench) compare(threads int) error {
 		if b.quick && r.long || !b.keep(&r) {
 			continue
 		}
-		if err := b.row(r, threads, &peers); err != nil {
-			return fmt.Errorf("row %s: %w", r.name, err)
-		}
+		b.row(r, threads, &peers)
 	}
 	for _, row := range peakRows {
 		if err := b.memory(row, threads, &peers); err != nil {
@@ -99,40 +97,22 @@ func (b *bench) keep(r *row) bool {
 }
 
 // row measures one row against each of its sides in turn.
-func (b *bench) row(r row, threads int, peers *peers) error {
+func (b *bench) row(r row, threads int, peers *peers) {
 	run, end := r.open(threads)
 	defer end()
 	var all, shares []float64
 	for _, s := range r.against {
-		p, err := peers.get(s)
+		t, err := b.side(r, run, s, threads, peers)
 		if err != nil {
 			fmt.Printf("# no row %s: %v\n", r.name+s.suffix, err)
 			continue
 		}
-		var ours, theirs, ratios []float64
-		rounds := b.rounds
-		if s.slow || b.quick && r.flops > 1e11 {
-			rounds = 1
-		}
-		for round := range rounds + 1 {
-			x := timed(run, b.turn)
-			y, err := p.time(r.name)
-			if err != nil {
-				return err
-			}
-			if round > 0 { // the first is for caches and allocators
-				ours, theirs, ratios, shares = append(ours, x), append(theirs, y), append(ratios, y/x), append(shares, r.share(x, threads))
-			}
-		}
-		if err := p.drop(); err != nil {
-			return err
-		}
-		all = append(all, ours...)
-		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+s.suffix, threads, 1e3*median(ours), 1e3*median(theirs), r.rate(median(ours)))
-		fmt.Printf("RATIO %s %d %.3f\n", r.name+s.suffix, threads, median(ratios))
+		all, shares = append(all, t.ours...), append(shares, t.shares...)
+		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+s.suffix, threads, 1e3*median(t.ours), 1e3*median(t.theirs), r.rate(median(t.ours)))
+		fmt.Printf("RATIO %s %d %.3f\n", r.name+s.suffix, threads, median(t.ratios))
 	}
 	if !r.ofCeiling {
-		return nil
+		return
 	}
 	if len(all) == 0 { // no side: ours alone
 		for range b.rounds {
@@ -144,7 +124,33 @@ func (b *bench) row(r row, threads int, peers *peers) error {
 		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+r.ceiling(), threads, 1e3*median(all), 1e3*median(all)*share, r.rate(median(all)))
 		fmt.Printf("RATIO %s %d %.3f\n", r.name+r.ceiling(), threads, share)
 	}
-	return nil
+}
+
+// turns are the times of a row's turns: ours, theirs, the quotients, and our shares of the ceiling.
+type turns struct{ ours, theirs, ratios, shares []float64 }
+
+// side lets a row and one side of it take turns.
+func (b *bench) side(r row, run func(), s side, threads int, peers *peers) (t turns, err error) {
+	p, err := peers.get(s)
+	if err != nil {
+		return t, err
+	}
+	rounds := b.rounds
+	if s.slow || b.quick && r.flops > 1e11 {
+		rounds = 1
+	}
+	for round := range rounds + 1 {
+		x := timed(run, b.turn)
+		y, err := p.time(r.name)
+		if err != nil {
+			peers.forget(s)
+			return t, err
+		}
+		if round > 0 { // the first is for caches and allocators
+			t.ours, t.theirs, t.ratios, t.shares = append(t.ours, x), append(t.theirs, y), append(t.ratios, y/x), append(t.shares, r.share(x, threads))
+		}
+	}
+	return t, p.drop()
 }
 
 // timed is the median time of one run, of as many as fit in a turn.

@@ -98,6 +98,12 @@ func (ps *peers) get(s side) (*peer, error) {
 	return p, nil
 }
 
+// forget ends a side's process, which went wrong; the next row starts another.
+func (ps *peers) forget(s side) {
+	ps.started[s.key()].close()
+	delete(ps.started, s.key())
+}
+
 func (ps *peers) close() {
 	for _, p := range ps.started {
 		p.close()

@@ -37,6 +37,10 @@ while read -r row; do case $row in "") echo 0;; fast) echo 0.5;; *) exit 1;; esa
 	require.NoError(t, p.drop())
 	_, err = p.time("unknown")
 	require.ErrorContains(t, err, "ended")
+	ps.forget(s)
+	another, err := ps.get(s)
+	require.NoError(t, err)
+	require.NotSame(t, p, another)
 	_, err = ps.get(side{program: "NO_PEER"})
 	require.ErrorContains(t, err, "NO_PEER")
 }
