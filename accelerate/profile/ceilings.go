@@ -8,7 +8,7 @@ import (
 
 // Ceilings are what a device was measured to reach just before a profile: what shares in its table are of.
 type Ceilings struct {
-	FLOPs float64 // per second: of a float32 product of 1024×1024 matrices, or of 256×256 where that would take a quarter of a second
+	FLOPs float64 // per second: of a float32 product of 1024×1024 matrices, or of 256×256 where that would take a twentieth of a second
 	Bytes float64 // per second, read and written: of a copy of 64 MiB
 }
 
@@ -16,7 +16,7 @@ type Ceilings struct {
 func MeasureCeilings(c *tensor.Ctx) (best Ceilings) {
 	const elements = 16 << 20
 	best.FLOPs = productRate(c, 256)
-	if flops := 2.0 * 1024 * 1024 * 1024; flops/best.FLOPs < 0.25 {
+	if flops := 2.0 * 1024 * 1024 * 1024; flops/best.FLOPs < 0.05 {
 		best.FLOPs = productRate(c, 1024)
 	}
 	c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
