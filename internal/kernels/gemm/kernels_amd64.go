@@ -118,13 +118,13 @@ func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride
 //go:noescape
 func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
 
-// streamAVX512x1 computes 1×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// streamAVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
 func streamAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// streamAVX512x2 computes 2×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// streamAVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape

@@ -9,13 +9,13 @@ import (
 )
 
 // streamAhead is how many rows ahead a stream kernel asks for memory.
-const streamAhead = 8
+const streamAhead = 4
 
 // streamVectors is the width, in vectors, of the stream kernel for so many rows: what the registers hold, and no more than eight, which hide the
 // latency of their sums and leave more pieces to hand out.
 func streamVectors(f family) []int {
 	if f.lanes == 16 {
-		return []int{0, 8, 8, 8, 6, 4, 4, 3, 3}
+		return []int{0, 16, 12, 8, 6, 4, 4, 3, 3}
 	}
 	return []int{0, 8, 6, 4, 3}
 }
