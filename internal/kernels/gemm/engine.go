@@ -27,13 +27,13 @@ type tiling struct {
 // engine is a kernel variant for one element type.
 type engine[T element] struct {
 	tiling
-	// micro computes a tile of rows ≤ mr by nr: C = A·B, or C = D + A·B if d is not nil, over k ≤ kc products. A is packed k × rows; row p of B is at
-	// b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
-	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride int)
+	// micro computes rows ≤ mr by blocks·nr: C = A·B, or C = D + A·B if d is not nil, over k ≤ kc products. A is packed k × rows; row p of B is at
+	// b[p·bstride], and those of the next block follow; row i of C is at c[i·cstride], of D at d[i·dstride].
+	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here column j at b[j·bstride].
 	stream, dots direct[T]
 	// rows is micro for mr rows of A where they lie: row i at a[i·astride]. It is nil where there is none.
-	rows func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int)
+	rows func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 	// pack is packGeneric or something faster that does the same.
 	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
 	// transpose is transposeGeneric or something faster that does the same.

@@ -8,11 +8,8 @@ import (
 
 //go:generate sh -c "cd _asm && go run . -dir .."
 
-// kernel computes a tile of a fixed number of rows.
-type kernel func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
-
-// directKernel is direct.compute for a fixed number of rows.
-type directKernel func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+// kernel is engine.micro or direct.compute for a fixed number of rows.
+type kernel func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)
 
 // The kernels by number of rows.
 var (
@@ -20,12 +17,12 @@ var (
 	kernelsAVX512 = [...]kernel{nil, microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5, microAVX512x6,
 		microAVX512x7, microAVX512x8, microAVX512x9, microAVX512x10, microAVX512x11, microAVX512x12}
 
-	streamsAVX2   = [...]directKernel{nil, streamAVX2x1, streamAVX2x2, streamAVX2x3, streamAVX2x4}
-	streamsAVX512 = [...]directKernel{nil, streamAVX512x1, streamAVX512x2, streamAVX512x3, streamAVX512x4,
+	streamsAVX2   = [...]kernel{nil, streamAVX2x1, streamAVX2x2, streamAVX2x3, streamAVX2x4}
+	streamsAVX512 = [...]kernel{nil, streamAVX512x1, streamAVX512x2, streamAVX512x3, streamAVX512x4,
 		streamAVX512x5, streamAVX512x6, streamAVX512x7, streamAVX512x8}
 
-	dottersAVX2   = [...]directKernel{nil, dotsAVX2x1, dotsAVX2x2, dotsAVX2x3, dotsAVX2x4, dotsAVX2x5}
-	dottersAVX512 = [...]directKernel{nil, dotsAVX512x1, dotsAVX512x2, dotsAVX512x3, dotsAVX512x4, dotsAVX512x5, dotsAVX512x6,
+	dottersAVX2   = [...]kernel{nil, dotsAVX2x1, dotsAVX2x2, dotsAVX2x3, dotsAVX2x4, dotsAVX2x5}
+	dottersAVX512 = [...]kernel{nil, dotsAVX512x1, dotsAVX512x2, dotsAVX512x3, dotsAVX512x4, dotsAVX512x5, dotsAVX512x6,
 		dotsAVX512x7, dotsAVX512x8, dotsAVX512x9, dotsAVX512x10, dotsAVX512x11, dotsAVX512x12}
 )
 
@@ -64,12 +61,12 @@ func engine32() *engine[float32] {
 	}
 }
 
-func microAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int) {
-	kernelsAVX2[rows](k, a, b, bstride, c, cstride, d, dstride)
+func microAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	kernelsAVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-func microAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int) {
-	kernelsAVX512[rows](k, a, b, bstride, c, cstride, d, dstride)
+func microAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	kernelsAVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
 func streamAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {

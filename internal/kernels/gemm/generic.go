@@ -13,31 +13,33 @@ var (
 // engine64 returns the engine for double precision.
 func engine64() *engine[float64] { return &generic64 }
 
-// microGeneric is engine.micro in portable Go for tiles of at most 4×4, and the oracle of the others. Multiplication and addition are rounded
+// microGeneric is engine.micro in portable Go for blocks of at most 4×4, and the oracle of the others. Multiplication and addition are rounded
 // one by one on every architecture: the conversion of a product to its own type forbids fusing.
-func microGeneric[T element](rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride int) {
+func microGeneric[T element](rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int) {
 	panelA := unsafe.Slice(a, k*rows)
-	rowsB := unsafe.Slice(b, (k-1)*bstride+4)
-	tile := unsafe.Slice(c, (rows-1)*cstride+4)
+	rowsB := unsafe.Slice(b, (blocks*k-1)*bstride+4)
+	tile := unsafe.Slice(c, (rows-1)*cstride+4*blocks)
 	var added []T
 	if d != nil {
-		added = unsafe.Slice(d, (rows-1)*dstride+4)
+		added = unsafe.Slice(d, (rows-1)*dstride+4*blocks)
 	}
-	row := func(i int) (c, d []T) {
-		if added != nil {
-			d = added[i*dstride:]
+	for block := range blocks {
+		row := func(i int) (c, d []T) {
+			if added != nil {
+				d = added[i*dstride+4*block:]
+			}
+			return tile[i*cstride+4*block:], d
 		}
-		return tile[i*cstride:], d
-	}
-	i := 0
-	for ; i+2 <= rows; i += 2 {
-		c0, d0 := row(i)
-		c1, d1 := row(i + 1)
-		dot2x4(panelA[i:], rows, k, rowsB, bstride, c0, c1, d0, d1)
-	}
-	if i < rows {
-		c0, d0 := row(i)
-		dot1x4(panelA[i:], rows, k, rowsB, bstride, c0, d0)
+		i := 0
+		for ; i+2 <= rows; i += 2 {
+			c0, d0 := row(i)
+			c1, d1 := row(i + 1)
+			dot2x4(panelA[i:], rows, k, rowsB[block*k*bstride:], bstride, c0, c1, d0, d1)
+		}
+		if i < rows {
+			c0, d0 := row(i)
+			dot1x4(panelA[i:], rows, k, rowsB[block*k*bstride:], bstride, c0, d0)
+		}
 	}
 }
 

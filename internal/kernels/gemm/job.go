@@ -258,14 +258,14 @@ func (j *job[T]) computeTile(worker, i0, i1, j0, j1 int) {
 				continue
 			}
 			panelA := &blockA[(i-j.i0)*k]
-			for col := j0; col < j1; col += j.nr {
-				panelB := &blockB[(col-j.j0)*k]
-				if cols := j1 - col; cols < j.nr || !j.inRows() {
-					j.edge(worker, rows, min(cols, j.nr), k, panelA, panelB, j.nr, i, col, k0)
-					continue
-				}
+			col := j0
+			if blocks := (j1 - j0) / j.nr; blocks > 0 && j.inRows() {
 				d, stride := j.addend(i, col, k0)
-				j.micro(rows, k, panelA, panelB, j.nr, &j.c[i*j.crs+col], j.crs, d, stride)
+				j.micro(rows, k, panelA, &blockB[(col-j.j0)*k], j.nr, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
+				col += blocks * j.nr
+			}
+			for ; col < j1; col += j.nr {
+				j.edge(worker, rows, min(j1-col, j.nr), k, panelA, &blockB[(col-j.j0)*k], j.nr, i, col, k0)
 			}
 		}
 	}
@@ -284,23 +284,23 @@ func (j *job[T]) inPlace(rows int) bool {
 // computeRows computes the whole rows from i on × columns [j0, j1) of C over the k products from k0 on, with A where it lies.
 func (j *job[T]) computeRows(worker, i, k0, k, j0, j1 int, blockB []T) {
 	a := &j.a[i*j.ars+k0]
-	for col := j0; col < j1; col += j.nr {
-		b := &blockB[(col-j.j0)*k]
-		if cols := j1 - col; cols < j.nr || !j.inRows() {
-			tile := j.edges[worker][kc*j.nr:]
-			j.engine.rows(k, a, j.ars, b, j.nr, &tile[0], j.nr, nil, 0)
-			j.scatter(tile, j.mr, min(cols, j.nr), i, col, k0)
-			continue
-		}
+	col := j0
+	if blocks := (j1 - j0) / j.nr; blocks > 0 && j.inRows() {
 		d, stride := j.addend(i, col, k0)
-		j.engine.rows(k, a, j.ars, b, j.nr, &j.c[i*j.crs+col], j.crs, d, stride)
+		j.engine.rows(k, a, j.ars, &blockB[(col-j.j0)*k], j.nr, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
+		col += blocks * j.nr
+	}
+	tile := j.edges[worker][kc*j.nr:]
+	for ; col < j1; col += j.nr {
+		j.engine.rows(k, a, j.ars, &blockB[(col-j.j0)*k], j.nr, &tile[0], j.nr, nil, 0, 1)
+		j.scatter(tile, j.mr, min(j1-col, j.nr), i, col, k0)
 	}
 }
 
 // edge computes a tile that C does not hold as a whole or not in rows: the kernel writes to scratch, from where the cols columns that exist go to C.
 func (j *job[T]) edge(worker, rows, cols, k int, a, b *T, bstride, i, col, k0 int) {
 	tile := j.edges[worker][kc*j.nr:]
-	j.micro(rows, k, a, b, bstride, &tile[0], j.nr, nil, 0)
+	j.micro(rows, k, a, b, bstride, &tile[0], j.nr, nil, 0, 1)
 	j.scatter(tile, rows, cols, i, col, k0)
 }
 

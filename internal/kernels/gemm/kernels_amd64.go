@@ -4,119 +4,119 @@
 
 package gemm
 
-// microAVX512x1 computes 1×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x2 computes 2×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x3 computes 3×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x4 computes 4×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x5 computes 5×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x6 computes 6×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x7 computes 7×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x8 computes 8×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x9 computes 9×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[9·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[9·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x10 computes 10×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[10·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[10·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x11 computes 11×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[11·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[11·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX512x12 computes 12×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[12·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX512x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[12·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX2x1 computes 1×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX2x2 computes 2×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX2x2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX2x3 computes 3×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX2x3 computes 3×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX2x3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX2x4 computes 4×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX2x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX2x5 computes 5×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX2x5 computes 5×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// microAVX2x6 computes 6×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// microAVX2x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// rowsAVX512x12 computes 12×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// rowsAVX512x12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
 // streamAVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
@@ -238,11 +238,11 @@ func dotsAVX512x11(k int, a *float32, b *float32, bstride int, c *float32, cstri
 //go:noescape
 func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// rowsAVX2x6 computes 6×16 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.
-// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+// rowsAVX2x6 computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)
+func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
 // streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].

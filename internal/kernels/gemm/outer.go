@@ -19,7 +19,7 @@ func (j *job[T]) computeOuter(worker, lo, hi int) {
 		a := j.a[i*j.ars:]
 		for col := j.streamRows(i, 1, a, 0, whole); col < whole; col += j.nr {
 			d, stride := j.addend(i, col, 0)
-			j.micro(1, 1, &a[0], &j.b[col], j.nr, &j.c[i*j.crs+col], j.crs, d, stride)
+			j.micro(1, 1, &a[0], &j.b[col], j.nr, &j.c[i*j.crs+col], j.crs, d, stride, 1)
 		}
 		if whole < j.n {
 			j.edge(worker, 1, j.n-whole, 1, &a[0], &last[0], j.nr, i, whole, 0)

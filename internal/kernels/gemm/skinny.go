@@ -89,7 +89,7 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 			continue
 		}
 		d, dstride := j.addend(i, col, k0)
-		j.micro(rows, k, a, &b[0], stride, &j.c[i*j.crs+col], j.crs, d, dstride)
+		j.micro(rows, k, a, &b[0], stride, &j.c[i*j.crs+col], j.crs, d, dstride, 1)
 	}
 }
 

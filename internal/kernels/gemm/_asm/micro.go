@@ -81,12 +81,31 @@ func zeros(c *build.Context, f family, rows, vectors int) [][]reg.VecVirtual {
 func micro(c *build.Context, f family, rows int) {
 	name := fmt.Sprintf("micro%sx%d", f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.", name, rows, f.vectors*f.lanes),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
+	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, rows, f.vectors*f.lanes),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)")
+	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
 
 	p := newPointers(c)
+	blocks := c.GP64()
+	c.Load(c.Param("blocks"), blocks)
+
+	c.Label("block")
+	inner := pointers{k: c.GP64(), a: c.GP64(), b: p.b, bstride: p.bstride}
+	c.MOVQ(p.k, inner.k)
+	c.MOVQ(p.a, inner.a)
+	fetchTile(c, f, p, rows)
+	sums := zeros(c, f, rows, f.vectors)
+	products(c, f, inner, sums)
+	storeBlock(c, f, p, sums)
+	c.DECQ(blocks)
+	c.JNE(operand.LabelRef("block"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// fetchTile emits the request for a tile of C.
+func fetchTile(c *build.Context, f family, p pointers, rows int) {
 	row := c.GP64()
 	c.MOVQ(p.cc, row)
 	for i := range rows {
@@ -96,11 +115,6 @@ func micro(c *build.Context, f family, rows int) {
 			c.ADDQ(p.cstride, row)
 		}
 	}
-	sums := zeros(c, f, rows, f.vectors)
-	products(c, f, p, sums)
-	store(c, f, p, sums)
-	c.VZEROUPPER()
-	c.RET()
 }
 
 // products emits the loops over k.
@@ -139,20 +153,6 @@ func product(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 	}
 	c.ADDQ(operand.Imm(uint64(4*len(sums))), p.a)
 	c.ADDQ(p.bstride, p.b)
-}
-
-// store emits the two ways of writing the sums to C.
-func store(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
-	c.Label("store")
-	d := c.GP64()
-	c.Load(c.Param("d"), d)
-	c.TESTQ(d, d)
-	c.JE(operand.LabelRef("overwrite"))
-	addRows(c, f, p.cc, p.cstride, d, sums)
-	c.VZEROUPPER()
-	c.RET()
-	c.Label("overwrite")
-	writeRows(c, f, p.cc, p.cstride, sums)
 }
 
 // addRows emits the writing of the sums and rows of D from d on to rows of C from row on; it moves both.

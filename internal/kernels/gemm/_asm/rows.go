@@ -30,16 +30,23 @@ func (r rowsOf) at(i, p int) operand.Mem {
 func rows(c *build.Context, f family) {
 	name := fmt.Sprintf("rows%sx%d", f.name, f.mr)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products.", name, f.mr, f.vectors*f.lanes),
-		"Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].")
+	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, f.mr, f.vectors*f.lanes),
+		"Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int)")
+	c.SignatureExpr("func(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
 
 	p := newPointers(c)
 	a := rowsOf{stride: c.GP64()}
 	c.Load(c.Param("astride"), a.stride)
 	c.SHLQ(operand.Imm(2), a.stride)
-	row := p.a
+	blocks := c.GP64()
+	c.Load(c.Param("blocks"), blocks)
+
+	c.Label("block")
+	k, row := c.GP64(), c.GP64() // read again for each block: the rows need the registers
+	c.Load(c.Param("k"), k)
+	c.Load(c.Param("a"), row)
+	a.third = nil
 	for i := 0; i < f.mr; i += 3 {
 		r := c.GP64()
 		c.MOVQ(row, r)
@@ -49,17 +56,12 @@ func rows(c *build.Context, f family) {
 			c.ADDQ(a.stride, row)
 		}
 	}
-	c.MOVQ(p.cc, row)
-	for i := range f.mr {
-		c.PREFETCHT0(operand.Mem{Base: row})
-		c.PREFETCHT0(operand.Mem{Base: row, Disp: 4*f.vectors*f.lanes - 4})
-		if i+1 < f.mr {
-			c.ADDQ(p.cstride, row)
-		}
-	}
+	fetchTile(c, f, p, f.mr)
 	sums := zeros(c, f, f.mr, f.vectors)
-	rowsLoop(c, f, p, a, sums)
-	store(c, f, p, sums)
+	rowsLoop(c, f, pointers{k: k, b: p.b, bstride: p.bstride}, a, sums)
+	storeBlock(c, f, p, sums)
+	c.DECQ(blocks)
+	c.JNE(operand.LabelRef("block"))
 	c.VZEROUPPER()
 	c.RET()
 }

@@ -29,7 +29,7 @@ func stream(c *build.Context, f family, rows int) {
 	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, rows, width),
 		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)")
+	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
 	p := newPointers(c)
 	blocks, ahead := c.GP64(), c.GP64()
 	c.Load(c.Param("blocks"), blocks)
@@ -61,6 +61,7 @@ func stream(c *build.Context, f family, rows int) {
 
 // storeBlock emits the two ways of writing the sums to C, and moves on to its next block of columns.
 func storeBlock(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
+	c.Label("store")
 	row, d := c.GP64(), c.GP64()
 	c.MOVQ(p.cc, row)
 	c.Load(c.Param("d"), d)
