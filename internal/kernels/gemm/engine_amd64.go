@@ -38,7 +38,7 @@ var (
 		transpose: transposeAVX2,
 	}
 	avx512 = engine[float32]{
-		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 96, narrow: 24},
+		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 144, narrow: 24},
 		micro:  microAVX512,
 		rows:   rowsAVX512x12,
 		stream: direct[float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
