@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // chunkBytes is how much of a rank's share goes at a time, so that adding overlaps sending.
@@ -37,7 +38,7 @@ func (e *Engine) collective(c *dist.Call) error {
 	case e.inner != nil && hierarchical(c.Op):
 		err = e.inner.run(c)
 	default:
-		x := &exchange{e: e, c: c, size: c.DType.Size()}
+		x := &exchange{e: e, c: c, size: c.DType.Size(), result: c.DType}
 		err = x.run()
 	}
 	if err != nil {
@@ -86,9 +87,10 @@ func (e *Engine) late(first int) []int {
 
 // exchange is one call whose signatures have been compared.
 type exchange struct {
-	e    *Engine
-	c    *dist.Call
-	size int
+	e      *Engine
+	c      *dist.Call
+	size   int         // of an element
+	result dtype.DType // of an all-reduce's result: the call's, or what its elements are rounded to
 }
 
 func (x *exchange) run() error {

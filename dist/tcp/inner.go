@@ -139,9 +139,12 @@ func (in *inner) inside(c, sub *dist.Call) error {
 // cross is the bridge between hosts.
 func (in *inner) cross(c *dist.Call, give, take []byte, d dtype.DType) error {
 	sub := *c
-	sub.DType, sub.Count, sub.Root = d, len(take)/d.Size(), c.Root/in.local.Size()
+	sub.DType, sub.Count, sub.Root = d, len(give)/d.Size(), c.Root/in.local.Size()
+	if c.Op == dist.ReduceScatter {
+		sub.Count /= in.rail.Size()
+	}
 	sub.In, sub.Out = give, take
-	x := &exchange{e: in.rail, c: &sub, size: d.Size()}
+	x := &exchange{e: in.rail, c: &sub, size: d.Size(), result: c.DType}
 	return in.outside(&sub, c, x.run())
 }
 
@@ -171,7 +174,7 @@ func (in *inner) allGather(c *dist.Call) error {
 	if &own[0] != &c.In[0] {
 		copy(own, c.In)
 	}
-	x := &exchange{e: in.rail, c: c, size: c.DType.Size()}
+	x := &exchange{e: in.rail, c: c, size: c.DType.Size(), result: c.DType}
 	for _, p := range in.rail.peers {
 		if p != nil {
 			p.out.push(own)

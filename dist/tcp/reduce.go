@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/internal/tree"
 	"github.com/lockstep-ml/lockstep/dist/internal/window"
 )
 
@@ -83,10 +84,21 @@ func (x *exchange) reduce() error {
 
 // share returns rank's part of a chunk of this rank's buffer.
 func (x *exchange) share(k, chunk, rank int) []byte {
+	from, to := x.bounds(k, chunk, rank)
+	return x.c.In[from*x.size : to*x.size]
+}
+
+// place returns where rank's part of a chunk of the result belongs: where its share is, unless the result has another dtype.
+func (x *exchange) place(k, chunk, rank int) []byte {
+	from, to := x.bounds(k, chunk, rank)
+	return x.c.Out[from*x.result.Size() : to*x.result.Size()]
+}
+
+func (x *exchange) bounds(k, chunk, rank int) (from, to int) {
 	lo := k * chunk
 	hi := min(lo+chunk, x.c.Count)
-	from, to := window.Share(hi-lo, len(x.e.peers), rank, 16)
-	return x.c.In[(lo+from)*x.size : (lo+to)*x.size]
+	from, to = window.Share(hi-lo, len(x.e.peers), rank, 16)
+	return lo + from, lo + to
 }
 
 // combine adds this rank's share of a chunk and sends the result on.
@@ -101,6 +113,11 @@ func (x *exchange) combine(k, chunk int) error {
 		result = make([]byte, len(own)) // the buffer keeps what it held
 	}
 	e.combiner.Combine(result, e.inputs, c.DType, c.Reduce, c.Fast)
+	if len(result) > 0 && &c.In[0] != &c.Out[0] {
+		rounded := x.place(k, chunk, e.rank)
+		tree.Finish(rounded, result, x.result)
+		result = rounded
+	}
 	for r, p := range e.peers {
 		if p != nil && (c.Op == dist.AllReduce || r == c.Root) {
 			p.out.push(result)
@@ -122,7 +139,7 @@ func (x *exchange) results(k, chunk int, sent []int) error {
 		if err := p.out.wait(sent[r]); err != nil {
 			return x.e.explain(x.c, r, err, []int{r})
 		}
-		if err := x.read(r, x.share(k, chunk, r)); err != nil {
+		if err := x.read(r, x.place(k, chunk, r)); err != nil {
 			return err
 		}
 	}

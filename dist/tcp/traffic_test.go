@@ -85,7 +85,8 @@ func TestBytesBetweenHosts(t *testing.T) {
 			root := m*r - 1
 			block := func(g *dist.Group, b []float32) dist.Buffer { return dist.Of(b[g.Rank()*count:][:count]) }
 			bytes := count * 4
-			others := func(per int) []int { // the same from each host
+			once := map[string]int{"all-reduce": bytes, "half precision": count * 3} // half of it as float32 there, half of it back as it is
+			others := func(per int) []int {                                          // the same from each host
 				list := make([]int, m)
 				for h := range list {
 					list[h] = per
@@ -97,7 +98,7 @@ func TestBytesBetweenHosts(t *testing.T) {
 				want []int // by host; nil: in total
 			}{
 				"all-reduce": {func(g *dist.Group) *dist.Handle { return g.AllReduce(dist.Of(make([]float32, count)), dist.Sum) }, nil},
-				"all-reduce of half precision": {func(g *dist.Group) *dist.Handle {
+				"half precision": {func(g *dist.Group) *dist.Handle {
 					return g.AllReduce(dist.Bytes(make([]byte, 2*count), dtype.BFloat16), dist.Sum)
 				}, nil},
 				"broadcast": {func(g *dist.Group) *dist.Handle { return g.Broadcast(dist.Of(make([]float32, count)), root) },
@@ -129,11 +130,12 @@ func TestBytesBetweenHosts(t *testing.T) {
 					if c.want != nil {
 						require.Equal(t, c.want[h], n, "%s, host %d", name, h)
 					} else if m == 2 {
-						require.Equal(t, bytes, n, "%s, host %d", name, h)
+						slack := map[string]float64{"half precision": 1000} // shares differ by some elements
+						require.InDelta(t, once[name], n, slack[name], "%s, host %d", name, h)
 					}
 				}
 				if c.want == nil {
-					require.Equal(t, 2*(m-1)*bytes, total, name)
+					require.Equal(t, 2*(m-1)*once[name], total, name)
 				}
 			}
 			closed := make(chan error)

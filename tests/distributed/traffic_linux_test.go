@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // connection is one between two ranks on different hosts, as the relay saw it: what
@@ -157,9 +156,6 @@ func flat(t testing.TB, s dist.Signature, from, to int) int {
 // between is what one of two hosts of two ranks sends to the other over its rails.
 func between(s dist.Signature, host int) int {
 	bytes := s.Count * s.DType.Size()
-	if s.Op.Reduces() && (s.DType == dtype.BFloat16 || s.DType == dtype.Float16) {
-		bytes *= 2 // what is not rounded yet
-	}
 	switch s.Op {
 	case dist.AllReduce:
 		return bytes

@@ -6,8 +6,9 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// Bridge carries out this rank's part of a call, of dtype d, with the ranks of the same number in the other groups. For an all-reduce in and out are its share of the
-// combined buffer, for a broadcast its share of the root's, the same memory; for a reduce-scatter in is one block for each group and out this group's place in it.
+// Bridge carries out this rank's part of a call with the ranks of the same number in the other groups; in has dtype d. For an all-reduce in is its share of the combined
+// buffer, not rounded yet, and out where the result goes, in the call's dtype; for a broadcast they are its share of the root's buffer, the same memory; for a reduce-scatter
+// in is one block for each group and out this group's place in it.
 type Bridge func(c *dist.Call, in, out []byte, d dtype.DType) error
 
 // SetBridge makes every all-reduce, reduce-scatter and broadcast one over several groups of equal size, of which this is the given one; their roots and blocks are numbered over
@@ -40,7 +41,7 @@ func (e *Engine) room(n int) []byte {
 	return e.partial[:n]
 }
 
-// bridgeShare takes this rank's share of a chunk, combined or the root's, over the bridge and writes it into all buffers. What crosses is not rounded yet.
+// bridgeShare takes this rank's share of a chunk, combined or the root's, over the bridge and writes it into all buffers. What is still to be added crosses as it is, and the sums as they will be, rounded.
 func (t *transfer) bridgeShare(lo, hi, half int) error {
 	e, c := t.e, t.c
 	from, to := Share(hi-lo, e.size, e.rank, line)
@@ -56,11 +57,14 @@ func (t *transfer) bridgeShare(lo, hi, half int) error {
 	acc := tree.Accumulator(c.DType)
 	partial := e.room((to - from) * acc.Size())
 	e.combiner.Partial(partial, e.inputs, c.DType, c.Reduce, c.Fast)
-	if err := e.bridge(c, partial, partial, acc); err != nil {
+	own := e.inputs[e.rank]
+	if err := e.bridge(c, partial, own, acc); err != nil {
 		return err
 	}
-	for _, in := range e.inputs {
-		tree.Finish(in, partial, c.DType)
+	for r, in := range e.inputs {
+		if r != e.rank {
+			copy(in, own)
+		}
 	}
 	return nil
 }
