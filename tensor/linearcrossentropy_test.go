@@ -1,0 +1,138 @@
+package tensor_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// head is a linear layer with targets, of which one in seven does not count.
+type head struct {
+	c                    *tensor.Ctx
+	x, weight, bias, ids *tensor.Tensor
+}
+
+func newHead(dev *tensor.Device, rows, width, vocabulary int) head {
+	c := tensor.NewCtx(dev)
+	free := c.NoGrad()
+	list := make([]int64, rows)
+	for i := range list {
+		list[i] = int64(i * 7919 % vocabulary)
+		if i%7 == 3 {
+			list[i] = -100
+		}
+	}
+	return head{
+		c: c, ids: tensor.FromSlice(c, list, rows),
+		x:      tensor.Normal(free, tensor.Float32, 1, 0, 1, rows, width).SetRequiresGrad(true),
+		weight: tensor.Normal(free, tensor.Float32, 2, 0, 1, vocabulary, width).SetRequiresGrad(true),
+		bias:   tensor.Normal(free, tensor.Float32, 3, 0, 1, vocabulary).SetRequiresGrad(true),
+	}
+}
+
+func (h head) fused(c *tensor.Ctx) *tensor.Tensor {
+	return tensor.LinearCrossEntropy(c, h.x, h.weight, h.bias, h.ids, -100)
+}
+
+func (h head) apart(c *tensor.Ctx) *tensor.Tensor {
+	z := tensor.AddMM(c, h.bias, h.x, tensor.Transpose(c, h.weight, 0, 1))
+	return tensor.Sum(c, tensor.CrossEntropy(c, z, h.ids, -100), nil, false)
+}
+
+// grads runs backward with a seed and gives the leaves' gradients, which are forgotten.
+func (h head) grads(c *tensor.Ctx, loss *tensor.Tensor, opts ...tensor.BackwardOption) (out [][]float32) {
+	tensor.Backward(c, []*tensor.Tensor{loss}, []*tensor.Tensor{tensor.Full(c.NoGrad(), tensor.Float32, 1.0/263)}, nil, opts...)
+	for _, t := range []*tensor.Tensor{h.x, h.weight, h.bias} {
+		if t.Grad() == nil {
+			out = append(out, nil)
+			continue
+		}
+		out = append(out, tensor.ToSlice[float32](c, t.Grad()))
+		t.ZeroGrad()
+	}
+	return out
+}
+
+// In several chunks, the last a small one, the loss has the bits of the separate ops and the gradients are close.
+func TestLinearCrossEntropyInChunks(t *testing.T) {
+	dev := tensor.NewCPU(2)
+	defer dev.Close()
+	h := newHead(dev, 300, 3, 70_000) // logits of 256 rows fit
+	var want, got [][]float32
+	var apart, fused float64
+	h.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		loss := h.apart(c)
+		apart, want = tensor.Item(c, loss), h.grads(c, loss)
+		return nil
+	})
+	h.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		loss := h.fused(c)
+		fused = tensor.Item(c, loss)
+		for range 2 { // a retained graph keeps what it needs
+			got = h.grads(c, loss, tensor.RetainGraph())
+		}
+		again := h.grads(c, loss)
+		require.Equal(t, got, again)
+		return nil
+	})
+	require.Equal(t, apart, fused)
+	for i := range want {
+		require.InDeltaSlice(t, want[i], got[i], 1e-6)
+	}
+}
+
+// Gradients add up in the leaves, go only where they are wanted, and leave no memory behind, whether backward runs or not.
+func TestLinearCrossEntropyMemory(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	h := newHead(dev, 20, 4, 50)
+	grads := func(body func(c *tensor.Ctx)) {
+		h.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { body(c); return nil })
+	}
+	var once [][]float32
+	grads(func(c *tensor.Ctx) { once = h.grads(c, h.fused(c)) })
+	before := dev.MemStats().InUse
+	grads(func(c *tensor.Ctx) { // two losses of one weight, as tied embeddings are
+		twice := h.grads(c, tensor.Add(c, h.fused(c), h.fused(c)))
+		for i, g := range twice {
+			for k := range g {
+				require.InDelta(t, 2*once[i][k], g[k], 1e-6)
+			}
+		}
+	})
+	require.Equal(t, before, dev.MemStats().InUse)
+	grads(func(c *tensor.Ctx) { h.fused(c) })
+	require.Equal(t, before, dev.MemStats().InUse, "without a backward pass")
+	grads(func(c *tensor.Ctx) { h.fused(c.NoGrad()) })
+	require.Equal(t, before, dev.MemStats().InUse, "without a graph")
+
+	h.weight.SetRequiresGrad(false)
+	grads(func(c *tensor.Ctx) {
+		frozen := h.grads(c, h.fused(c))
+		require.Nil(t, frozen[1])
+		require.Equal(t, once[0], frozen[0])
+		require.Equal(t, once[2], frozen[2])
+	})
+	grads(func(c *tensor.Ctx) {
+		only := tensor.Backward(c, []*tensor.Tensor{h.fused(c)}, nil, []*tensor.Tensor{h.bias})
+		require.Equal(t, []int{50}, only[0].Shape())
+	})
+}
+
+// Outside of every scope the garbage collector frees what a graph that nobody ran has saved.
+func TestLinearCrossEntropyWithoutScope(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	defer dev.Close()
+	h := newHead(dev, 20, 4, 50)
+	h.grads(h.c, h.fused(h.c))
+	runtime.GC()
+	before := dev.MemStats().InUse
+	for range 50 {
+		h.fused(h.c)
+	}
+	require.Eventually(t, func() bool { runtime.GC(); return dev.MemStats().InUse <= before }, 10e9, 10e6)
+	runtime.KeepAlive(h)
+}
