@@ -36,6 +36,11 @@ func (g *generator) exponential(x reg.VecVirtual, l limits) reg.VecVirtual {
 	g.VMULPS(x, x, square)
 	g.VFMADD213PS(x, square, y)
 	g.VADDPS(g.number(1), y, y)
+	return g.scaled(y, n)
+}
+
+// scaled emits y·2ⁿ, n a whole number, which is overwritten.
+func (g *generator) scaled(y, n reg.VecVirtual) reg.VecVirtual {
 	if g.wide() {
 		g.VSCALEFPS(n, y, y) // rounds once, as below
 		return y
@@ -287,12 +292,20 @@ func (g *generator) geluArgument(x, square reg.VecVirtual) reg.VecVirtual {
 	return u
 }
 
-// normalExponential emits e^(-x²/2).
+// normalExponential emits e^(-x²/2) as 2^w: the argument is never above 0, and what its logarithm to base 2 loses in a product is not lost in a fused one.
 func (g *generator) normalExponential(x reg.VecVirtual, l limits) reg.VecVirtual {
-	y := g.register()
+	y, n := g.register(), g.register()
 	g.VMULPS(g.number(-0.5), x, y)
 	g.VMULPS(x, y, y)
-	return g.exponential(y, l)
+	g.VMAXPS(y, l.low, y) // a NaN stays
+	g.VMULPS(g.number(log2e), y, n)
+	if g.wide() {
+		g.VRNDSCALEPS(nearest, n, n)
+	} else {
+		g.VROUNDPS(nearest, n, n)
+	}
+	g.VFMSUB132PS(g.number(log2e), n, y) // y·log2e - n
+	return g.scaled(g.polynomial(powerPoly, y), n)
 }
 
 // normalCDF emits Φ(x) from e = e^(-x²/2), by erfc's polynomial in 2t-1, t = 2/(2+|x|/√2).
@@ -300,14 +313,20 @@ func (g *generator) normalCDF(x, e, two reg.VecVirtual) reg.VecVirtual {
 	t := g.and(0x7fffffff, x)
 	g.VFMADD132PS(g.number(halfRoot2), two, t) // t·√½ + 2
 	g.VDIVPS(t, two, t)
-	s := g.register()
-	g.VADDPS(t, t, s)
-	g.VSUBPS(g.number(1), s, s)
-	tail := g.polynomial(erfcPoly, s)
+	s := g.constant(-1)
+	g.VFMADD231PS(two, t, s)
+	tail := g.polynomial(halved(erfcPoly), s)
 	g.VMULPS(t, tail, tail)
 	g.VMULPS(e, tail, tail)
-	g.VMULPS(g.number(0.5), tail, tail)
 	rest := g.constant(1)
 	g.VSUBPS(tail, rest, rest)
 	return g.bySign(x, tail, rest)
+}
+
+func halved(x []float32) []float32 {
+	y := make([]float32, len(x))
+	for i, v := range x {
+		y[i] = v / 2
+	}
+	return y
 }
