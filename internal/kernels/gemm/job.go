@@ -92,7 +92,7 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	j.engine, j.problem = e, q
 	j.reserveEdges(p.Workers())
 	switch {
-	case q.m <= e.skinny && q.m*q.k <= e.mb*e.kb:
+	case q.m <= e.skinny:
 		j.runSkinny(p)
 	case q.k == 1 && j.streams(1):
 		j.runOuter(p)

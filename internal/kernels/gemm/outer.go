@@ -5,6 +5,7 @@ import "github.com/lockstep-ml/lockstep/internal/parallel"
 // runOuter computes a product of one summand, which is a matter of writing C: each row is written from its first element to its last.
 func (j *job[T]) runOuter(p *parallel.Pool) {
 	const piece = 1 << 16 // elements of C per task
+	j.k0, j.k1 = 0, 1
 	p.ForWorkers(j.m, max(1, piece/j.n), j.outerBody)
 }
 

@@ -5,10 +5,11 @@ import "github.com/lockstep-ml/lockstep/internal/parallel"
 // runSkinny computes a product whose few rows make it a matter of reading B: A is packed as a whole, and B is read where it lies if there is
 // a kernel for that, else its panels are packed one at a time into the worker's first-level cache.
 func (j *job[T]) runSkinny(p *parallel.Pool) {
-	j.packedA = grown(j.packedA, j.m*j.k)
-	for i := 0; i < j.m; i += j.mr {
-		j.packRows(j.packedA[i*j.k:], i, min(j.mr, j.m-i))
+	part := j.k // of the products at a time: as many as A's rows stay in the second-level cache for
+	if j.m > j.mr {
+		part = min(part, j.kb)
 	}
+	j.packedA = grown(j.packedA, j.m*part)
 	chunk := 4 // panels per task: neighbours share pages
 	switch {
 	case j.streams(j.m):
@@ -16,7 +17,13 @@ func (j *job[T]) runSkinny(p *parallel.Pool) {
 	case 2*j.m*j.nr*j.k >= serialFlops:
 		chunk = 1
 	}
-	p.ForWorkers(ceilDiv(j.n, j.nr), chunk, j.skinnyBody)
+	for j.k0 = 0; j.k0 < j.k; j.k0 += part {
+		j.k1 = min(j.k0+part, j.k)
+		for i := 0; i < j.m; i += j.mr {
+			j.packRows(j.packedA[i*(j.k1-j.k0):], i, min(j.mr, j.m-i))
+		}
+		p.ForWorkers(ceilDiv(j.n, j.nr), chunk, j.skinnyBody)
+	}
 }
 
 // wholePanels returns the smallest number of panels that a kernel of such a width computes with nothing left over.
@@ -28,10 +35,10 @@ func wholePanels(width, nr int) int {
 	return n
 }
 
-// packRows packs rows [i, i+rows) of A, block by block of k: the block from k0 on begins at dst[k0·rows].
+// packRows packs the part of rows [i, i+rows) of A, block by block of k.
 func (j *job[T]) packRows(dst []T, i, rows int) {
-	for k0 := 0; k0 < j.k; k0 += kc {
-		j.pack(dst[k0*rows:], rows, rows, min(kc, j.k-k0), j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
+	for k0 := j.k0; k0 < j.k1; k0 += kc {
+		j.pack(dst[(k0-j.k0)*rows:], rows, rows, min(kc, j.k1-k0), j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
 	}
 }
 
@@ -47,11 +54,13 @@ func (j *job[T]) computeSkinny(worker, lo, hi int) {
 		col = j.streamRows(0, j.m, j.packedA, col, end)
 	}
 	for ; col < end; col += j.nr {
-		for k0 := 0; k0 < j.k; k0 += kc {
+		for k0 := j.k0; k0 < j.k1; k0 += kc {
 			j.skinnyPanel(worker, col, min(j.nr, end-col), k0)
 		}
 	}
-	j.finished(0, j.m, lo*j.nr, end)
+	if j.k1 == j.k {
+		j.finished(0, j.m, lo*j.nr, end)
+	}
 }
 
 // streamRows computes rows [i, i+rows) of C, whose part of A is packed in a, for as many whole blocks of the columns from col on as there are before end. It
@@ -61,16 +70,16 @@ func (j *job[T]) streamRows(i, rows int, a []T, col, end int) int {
 	if blocks == 0 {
 		return col
 	}
-	for k0 := 0; k0 < j.k; k0 += kc {
+	for k0 := j.k0; k0 < j.k1; k0 += kc {
 		d, stride := j.addend(i, col, k0)
-		j.stream.compute(rows, min(kc, j.k-k0), &a[k0*rows], &j.b[k0*j.brs+col], j.brs, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
+		j.stream.compute(rows, min(kc, j.k1-k0), &a[(k0-j.k0)*rows], &j.b[k0*j.brs+col], j.brs, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
 	}
 	return col + blocks*j.stream.widths[rows]
 }
 
 // skinnyPanel adds the block of products from k0 on of one panel of B to all rows of C.
 func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
-	k := min(kc, j.k-k0)
+	k := min(kc, j.k1-k0)
 	b, stride := j.b[k0*j.brs+col*j.bcs:], j.brs
 	if j.m < len(j.dots.widths) && j.brs == 1 && cols == j.nr && k%j.dots.whole == 0 {
 		j.dotsPanel(worker, col, k0, k, &b[0])
@@ -83,7 +92,7 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 	}
 	for i := 0; i < j.m; i += j.mr {
 		rows := min(j.mr, j.m-i)
-		a := &j.packedA[i*j.k+k0*rows]
+		a := &j.packedA[i*(j.k1-j.k0)+(k0-j.k0)*rows]
 		if cols < j.nr || !j.inRows() {
 			j.edge(worker, rows, cols, k, a, &b[0], stride, i, col, k0)
 			continue
@@ -95,7 +104,7 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 
 // dotsPanel is skinnyPanel with engine.dots.
 func (j *job[T]) dotsPanel(worker, col, k0, k int, b *T) {
-	a, blocks := &j.packedA[k0*j.m], j.nr/j.dots.widths[j.m]
+	a, blocks := &j.packedA[(k0-j.k0)*j.m], j.nr/j.dots.widths[j.m]
 	if j.inRows() {
 		d, stride := j.addend(0, col, k0)
 		j.dots.compute(j.m, k, a, b, j.bcs, &j.c[col], j.crs, d, stride, blocks)
