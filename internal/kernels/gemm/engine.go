@@ -34,6 +34,8 @@ type engine[T element] struct {
 	stream, dots direct[T]
 	// rows is micro for mr rows of A where they lie: row i at a[i·astride]. It is nil where there is none.
 	rows func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
+	// outer writes rows of a product of one summand.
+	outer outer[T]
 	// pack is packGeneric or something faster that does the same.
 	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
 	// transpose is transposeGeneric or something faster that does the same.

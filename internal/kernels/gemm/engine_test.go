@@ -3,7 +3,9 @@ package gemm
 import (
 	"math"
 	"testing"
+	"unsafe"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -53,7 +55,7 @@ func TestTilingDoesNotMatter(t *testing.T) {
 func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing := *engine32()
-		packing.stream, packing.dots = direct[float32]{}, direct[float32]{}
+		packing.stream, packing.dots, packing.outer = direct[float32]{}, direct[float32]{}, outer[float32]{}
 		for m := 1; m <= 14; m++ {
 			for _, n := range []int{15, 32, 97, 300} {
 				for i, k := range []int{1, 16, 40, kc + 32, kc + 7} {
@@ -109,6 +111,39 @@ func TestOrderOfSummation(t *testing.T) {
 				}
 			}
 			requireSameBits(t, want, x.run(t, Float32, nil), x.String())
+		}
+	})
+}
+
+// TestLargeOuterProduct is written past the caches where rows begin at whole cache lines.
+func TestLargeOuterProduct(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: 64 MiB and more")
+	}
+	const m = 4100
+	pool := parallel.New(2)
+	defer pool.Close()
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		for _, n := range []int{4096, 4112, 4111} {
+			a, b, memory := make([]float32, m), make([]float32, n), make([]float32, m*n+16)
+			for i := range a {
+				a[i] = float32(i%97) - 48
+			}
+			for i := range b {
+				b[i] = float32(i%89) - 44
+			}
+			for len(memory)*4 >= pastSize && uintptr(unsafe.Pointer(&memory[0]))%pastBytes != 0 {
+				memory = memory[1:]
+			}
+			c := memory[:m*n]
+			Float32(pool, m, n, 1, a, 1, 1, b, n, 1, c, n, false)
+			for i, x := range a {
+				for j, y := range b {
+					if c[i*n+j] != x*y {
+						require.Equal(t, x*y, c[i*n+j], "(%d,%d) of %d columns", i, j, n)
+					}
+				}
+			}
 		}
 	})
 }

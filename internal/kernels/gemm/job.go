@@ -94,7 +94,7 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	switch {
 	case q.m <= e.skinny:
 		j.runSkinny(p)
-	case q.k == 1 && j.streams(1):
+	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil:
 		j.runOuter(p)
 	default:
 		j.runBlocked(p)

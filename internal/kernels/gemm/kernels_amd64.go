@@ -298,6 +298,31 @@ func dotsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, cstride 
 //go:noescape
 func dotsAVX2x5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
+// outerAVX512 computes 64·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1.
+//
+//go:noescape
+func outerAVX512(a *float32, b *float32, c *float32, d *float32, blocks int)
+
+// outerAVX512Past computes 64·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1. It writes past the caches: c is a multiple of 64 bytes, d nil, and others may not read it before fence.
+//
+//go:noescape
+func outerAVX512Past(a *float32, b *float32, c *float32, d *float32, blocks int)
+
+// outerAVX2 computes 32·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1.
+//
+//go:noescape
+func outerAVX2(a *float32, b *float32, c *float32, d *float32, blocks int)
+
+// outerAVX2Past computes 32·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1. It writes past the caches: c is a multiple of 32 bytes, d nil, and others may not read it before fence.
+//
+//go:noescape
+func outerAVX2Past(a *float32, b *float32, c *float32, d *float32, blocks int)
+
+// fence makes all that was written past the caches visible before what is written afterwards.
+//
+//go:noescape
+func fence()
+
 // copyRowsAVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1.
 //
 //go:noescape

@@ -11600,6 +11600,188 @@ next:
 	VZEROUPPER
 	RET
 
+// func outerAVX512(a *float32, b *float32, c *float32, d *float32, blocks int)
+// Requires: AVX, AVX512F
+TEXT ·outerAVX512(SB), $0-40
+	MOVQ         a+0(FP), AX
+	MOVQ         b+8(FP), CX
+	MOVQ         c+16(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VBROADCASTSS (AX), Z0
+	VPXORD       Z1, Z1, Z1
+	MOVQ         d+24(FP), AX
+	TESTQ        AX, AX
+	JNE          add
+
+write:
+	VMOVUPS     (CX), Z2
+	VFMADD213PS Z1, Z0, Z2
+	VMOVUPS     64(CX), Z3
+	VFMADD213PS Z1, Z0, Z3
+	VMOVUPS     128(CX), Z4
+	VFMADD213PS Z1, Z0, Z4
+	VMOVUPS     192(CX), Z5
+	VFMADD213PS Z1, Z0, Z5
+	VMOVUPS     Z2, (DX)
+	VMOVUPS     Z3, 64(DX)
+	VMOVUPS     Z4, 128(DX)
+	VMOVUPS     Z5, 192(DX)
+	ADDQ        $0x00000100, CX
+	ADDQ        $0x00000100, DX
+	DECQ        BX
+	JNE         write
+	VZEROUPPER
+	RET
+
+add:
+	VMOVUPS     (CX), Z2
+	VFMADD213PS Z1, Z0, Z2
+	VMOVUPS     64(CX), Z3
+	VFMADD213PS Z1, Z0, Z3
+	VMOVUPS     128(CX), Z4
+	VFMADD213PS Z1, Z0, Z4
+	VMOVUPS     192(CX), Z5
+	VFMADD213PS Z1, Z0, Z5
+	VADDPS      (AX), Z2, Z2
+	VMOVUPS     Z2, (DX)
+	VADDPS      64(AX), Z3, Z3
+	VMOVUPS     Z3, 64(DX)
+	VADDPS      128(AX), Z4, Z4
+	VMOVUPS     Z4, 128(DX)
+	VADDPS      192(AX), Z5, Z5
+	VMOVUPS     Z5, 192(DX)
+	ADDQ        $0x00000100, CX
+	ADDQ        $0x00000100, DX
+	ADDQ        $0x00000100, AX
+	DECQ        BX
+	JNE         add
+	VZEROUPPER
+	RET
+
+// func outerAVX512Past(a *float32, b *float32, c *float32, d *float32, blocks int)
+// Requires: AVX, AVX512F
+TEXT ·outerAVX512Past(SB), $0-40
+	MOVQ         a+0(FP), AX
+	MOVQ         b+8(FP), CX
+	MOVQ         c+16(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VBROADCASTSS (AX), Z0
+	VPXORD       Z1, Z1, Z1
+
+write:
+	VMOVUPS     (CX), Z2
+	VFMADD213PS Z1, Z0, Z2
+	VMOVUPS     64(CX), Z3
+	VFMADD213PS Z1, Z0, Z3
+	VMOVUPS     128(CX), Z4
+	VFMADD213PS Z1, Z0, Z4
+	VMOVUPS     192(CX), Z5
+	VFMADD213PS Z1, Z0, Z5
+	VMOVNTPS    Z2, (DX)
+	VMOVNTPS    Z3, 64(DX)
+	VMOVNTPS    Z4, 128(DX)
+	VMOVNTPS    Z5, 192(DX)
+	ADDQ        $0x00000100, CX
+	ADDQ        $0x00000100, DX
+	DECQ        BX
+	JNE         write
+	VZEROUPPER
+	RET
+
+// func outerAVX2(a *float32, b *float32, c *float32, d *float32, blocks int)
+// Requires: AVX, FMA3
+TEXT ·outerAVX2(SB), $0-40
+	MOVQ         a+0(FP), AX
+	MOVQ         b+8(FP), CX
+	MOVQ         c+16(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VBROADCASTSS (AX), Y0
+	VXORPS       Y1, Y1, Y1
+	MOVQ         d+24(FP), AX
+	TESTQ        AX, AX
+	JNE          add
+
+write:
+	VMOVUPS     (CX), Y2
+	VFMADD213PS Y1, Y0, Y2
+	VMOVUPS     32(CX), Y3
+	VFMADD213PS Y1, Y0, Y3
+	VMOVUPS     64(CX), Y4
+	VFMADD213PS Y1, Y0, Y4
+	VMOVUPS     96(CX), Y5
+	VFMADD213PS Y1, Y0, Y5
+	VMOVUPS     Y2, (DX)
+	VMOVUPS     Y3, 32(DX)
+	VMOVUPS     Y4, 64(DX)
+	VMOVUPS     Y5, 96(DX)
+	ADDQ        $0x00000080, CX
+	ADDQ        $0x00000080, DX
+	DECQ        BX
+	JNE         write
+	VZEROUPPER
+	RET
+
+add:
+	VMOVUPS     (CX), Y2
+	VFMADD213PS Y1, Y0, Y2
+	VMOVUPS     32(CX), Y3
+	VFMADD213PS Y1, Y0, Y3
+	VMOVUPS     64(CX), Y4
+	VFMADD213PS Y1, Y0, Y4
+	VMOVUPS     96(CX), Y5
+	VFMADD213PS Y1, Y0, Y5
+	VADDPS      (AX), Y2, Y2
+	VMOVUPS     Y2, (DX)
+	VADDPS      32(AX), Y3, Y3
+	VMOVUPS     Y3, 32(DX)
+	VADDPS      64(AX), Y4, Y4
+	VMOVUPS     Y4, 64(DX)
+	VADDPS      96(AX), Y5, Y5
+	VMOVUPS     Y5, 96(DX)
+	ADDQ        $0x00000080, CX
+	ADDQ        $0x00000080, DX
+	ADDQ        $0x00000080, AX
+	DECQ        BX
+	JNE         add
+	VZEROUPPER
+	RET
+
+// func outerAVX2Past(a *float32, b *float32, c *float32, d *float32, blocks int)
+// Requires: AVX, FMA3
+TEXT ·outerAVX2Past(SB), $0-40
+	MOVQ         a+0(FP), AX
+	MOVQ         b+8(FP), CX
+	MOVQ         c+16(FP), DX
+	MOVQ         blocks+32(FP), BX
+	VBROADCASTSS (AX), Y0
+	VXORPS       Y1, Y1, Y1
+
+write:
+	VMOVUPS     (CX), Y2
+	VFMADD213PS Y1, Y0, Y2
+	VMOVUPS     32(CX), Y3
+	VFMADD213PS Y1, Y0, Y3
+	VMOVUPS     64(CX), Y4
+	VFMADD213PS Y1, Y0, Y4
+	VMOVUPS     96(CX), Y5
+	VFMADD213PS Y1, Y0, Y5
+	VMOVNTPS    Y2, (DX)
+	VMOVNTPS    Y3, 32(DX)
+	VMOVNTPS    Y4, 64(DX)
+	VMOVNTPS    Y5, 96(DX)
+	ADDQ        $0x00000080, CX
+	ADDQ        $0x00000080, DX
+	DECQ        BX
+	JNE         write
+	VZEROUPPER
+	RET
+
+// func fence()
+// Requires: MMX+
+TEXT ·fence(SB), $0
+	SFENCE
+	RET
+
 // func copyRowsAVX512(k int, src *float32, stride int, dst *float32)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·copyRowsAVX512(SB), $0-32

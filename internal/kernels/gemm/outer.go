@@ -1,30 +1,69 @@
 package gemm
 
-import "github.com/lockstep-ml/lockstep/internal/parallel"
+import (
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// outer are the kernels for a row of an outer product. The zero value has none.
+type outer[T element] struct {
+	width int // of a block
+	// row computes blocks·width elements of c = a·b, or c = d + a·b if d is not nil. past is the same for a d of nil and a c whose address is a multiple of
+	// pastBytes, and writes past the caches; fence comes before anyone else may read c.
+	row, past func(a, b, c, d *T, blocks int)
+	fence     func()
+}
+
+const (
+	pastBytes = 64
+	// pastSize is the size of a C, in bytes, that would leave nothing of itself in the caches.
+	pastSize = 64 << 20
+)
 
 // runOuter computes a product of one summand, which is a matter of writing C: each row is written from its first element to its last.
 func (j *job[T]) runOuter(p *parallel.Pool) {
-	const piece = 1 << 16 // elements of C per task
-	j.k0, j.k1 = 0, 1
+	piece := 1 << 16 // elements of C per task
+	if j.writesPast() {
+		piece = 1 << 19 // since a fence takes its time
+	}
 	p.ForWorkers(j.m, max(1, piece/j.n), j.outerBody)
 }
 
 // computeOuter computes rows [lo, hi) of C.
 func (j *job[T]) computeOuter(worker, lo, hi int) {
-	whole := j.n / j.nr * j.nr
+	row := j.outer.row
+	if j.writesPast() {
+		row = j.outer.past
+	}
+	blocks, whole := j.n/j.outer.width, j.n/j.nr*j.nr
 	last := j.edges[worker][:j.nr]
 	if whole < j.n {
 		j.pack(last, j.nr, j.n-whole, 1, j.b[whole:], 1, j.brs)
 	}
 	for i := lo; i < hi; i++ {
-		a := j.a[i*j.ars:]
-		for col := j.streamRows(i, 1, a, 0, whole); col < whole; col += j.nr {
+		a := &j.a[i*j.ars]
+		if blocks > 0 {
+			d, _ := j.addend(i, 0, 0)
+			row(a, &j.b[0], &j.c[i*j.crs], d, blocks)
+		}
+		for col := blocks * j.outer.width; col < whole; col += j.nr {
 			d, stride := j.addend(i, col, 0)
-			j.micro(1, 1, &a[0], &j.b[col], j.nr, &j.c[i*j.crs+col], j.crs, d, stride, 1)
+			j.micro(1, 1, a, &j.b[col], j.nr, &j.c[i*j.crs+col], j.crs, d, stride, 1)
 		}
 		if whole < j.n {
-			j.edge(worker, 1, j.n-whole, 1, &a[0], &last[0], j.nr, i, whole, 0)
+			j.edge(worker, 1, j.n-whole, 1, a, &last[0], j.nr, i, whole, 0)
 		}
 	}
+	if j.writesPast() {
+		j.outer.fence()
+	}
 	j.finished(lo, hi, 0, j.n)
+}
+
+// writesPast reports whether the rows of C can and should be written past the caches.
+func (j *job[T]) writesPast() bool {
+	size := int(unsafe.Sizeof(j.c[0]))
+	aligned := uintptr(unsafe.Pointer(&j.c[0]))%pastBytes == 0 && j.crs*size%pastBytes == 0
+	return aligned && j.d == nil && j.m*j.n*size >= pastSize
 }

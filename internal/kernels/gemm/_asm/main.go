@@ -43,6 +43,11 @@ func generate(dir string) error {
 			dots(c, f, rows)
 		}
 	}
+	for _, f := range []family{avx512, avx2} {
+		outer(c, f, false)
+		outer(c, f, true)
+	}
+	fence(c)
 	copyRows(c, avx512)
 	copyRows(c, avx2)
 	copyTall(c, avx512.mr)
