@@ -67,6 +67,25 @@ func dot[T float](x, y []T) float64 {
 // sumSquares is dot(x, x).
 func sumSquares[T float](x []T) float64 { return dot(x, x) }
 
+// meanAndVariance are those of x, in one pass: from the sums of the distances to its first element and of their squares.
+func meanAndVariance[T float](x []T) (mean, variance float64) {
+	var k, sum, squares float64
+	if len(x) > 0 {
+		k = float64(x[0])
+	}
+	if single[T]() {
+		sum, squares = vecmath.Moments(cast[float32](x), k)
+	} else {
+		for _, v := range x {
+			d := float64(v) - k
+			sum += d
+			squares += float64(d * d)
+		}
+	}
+	n := float64(len(x))
+	return k + sum/n, max(0, (squares-float64(sum*sum)/n)/n)
+}
+
 // deviations is Σ(x−m)² in float64.
 func deviations[T float](x []T, m float64) float64 {
 	if single[T]() {

@@ -71,8 +71,8 @@ func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
 	mean, rstd := slice[T](&c.Out[1]), slice[T](&c.Out[2])
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&c.In[0], i, cols), row[T](&c.Out[0], i, cols)
-		mu := sumOf(x) / float64(cols)
-		r := 1 / math.Sqrt(deviations(x, mu)/float64(cols)+c.Floats[0])
+		mu, variance := meanAndVariance(x)
+		r := 1 / math.Sqrt(variance+c.Floats[0])
 		m, s := T(mu), T(r)
 		mean[i], rstd[i] = m, s
 		normalizeLine(y, x, weight, bias, m, s, t.past)

@@ -732,6 +732,26 @@ func deviationsVector(n int, x *float32, sum *float64, m float64) int {
 	return n
 }
 
+// momentsVector: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d²
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func momentsVector(n int, x *float32, sum *float64, squares *float64, k float64) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			momentsAVX512(count, element(x, done), sum, squares, k)
+		default:
+			momentsAVX2(count, element(x, done), sum, squares, k)
+		}
+	}
+	return n
+}
+
 // maxVector: most[i%16] = max(most[i%16], x[i]), NaN not counting
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func maxVector(n int, x *float32, most *float32) int {

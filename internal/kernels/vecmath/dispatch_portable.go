@@ -100,6 +100,9 @@ func dotVector(_ int, _ *float32, _ *float32, _ *float64) int { return 0 }
 // deviationsVector does nothing.
 func deviationsVector(_ int, _ *float32, _ *float64, _ float64) int { return 0 }
 
+// momentsVector does nothing.
+func momentsVector(_ int, _ *float32, _ *float64, _ *float64, _ float64) int { return 0 }
+
 // maxVector does nothing.
 func maxVector(_ int, _ *float32, _ *float32) int { return 0 }
 

@@ -259,6 +259,11 @@ func dotAVX2(n int, x *float32, y *float32, sum *float64)
 //go:noescape
 func deviationsAVX2(n int, x *float32, sum *float64, m float64)
 
+// momentsAVX2: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d² for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func momentsAVX2(n int, x *float32, sum *float64, squares *float64, k float64)
+
 // maxAVX2: most[i%16] = max(most[i%16], x[i]), NaN not counting for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -628,6 +633,11 @@ func dotAVX512(n int, x *float32, y *float32, sum *float64)
 //
 //go:noescape
 func deviationsAVX512(n int, x *float32, sum *float64, m float64)
+
+// momentsAVX512: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d² for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func momentsAVX512(n int, x *float32, sum *float64, squares *float64, k float64)
 
 // maxAVX512: most[i%16] = max(most[i%16], x[i]), NaN not counting for i < n, n a positive multiple of 16.
 //

@@ -3704,7 +3704,7 @@ loop:
 	RET
 
 // func sumAVX2(n int, x *float32, sum *float64)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·sumAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -3716,26 +3716,27 @@ TEXT ·sumAVX2(SB), $0-24
 	XORQ    BX, BX
 
 loop:
-	VCVTPS2PD (CX)(BX*4), Y4
-	VCVTPS2PD 16(CX)(BX*4), Y5
-	VADDPD    Y4, Y0, Y0
-	VADDPD    Y5, Y1, Y1
-	VCVTPS2PD 32(CX)(BX*4), Y4
-	VCVTPS2PD 48(CX)(BX*4), Y5
-	VADDPD    Y4, Y2, Y2
-	VADDPD    Y5, Y3, Y3
-	ADDQ      $0x00000010, BX
-	CMPQ      BX, AX
-	JL        loop
-	VMOVUPD   Y0, (DX)
-	VMOVUPD   Y1, 32(DX)
-	VMOVUPD   Y2, 64(DX)
-	VMOVUPD   Y3, 96(DX)
+	PREFETCHT0 4096(CX)(BX*4)
+	VCVTPS2PD  (CX)(BX*4), Y4
+	VCVTPS2PD  16(CX)(BX*4), Y5
+	VADDPD     Y4, Y0, Y0
+	VADDPD     Y5, Y1, Y1
+	VCVTPS2PD  32(CX)(BX*4), Y4
+	VCVTPS2PD  48(CX)(BX*4), Y5
+	VADDPD     Y4, Y2, Y2
+	VADDPD     Y5, Y3, Y3
+	ADDQ       $0x00000010, BX
+	CMPQ       BX, AX
+	JL         loop
+	VMOVUPD    Y0, (DX)
+	VMOVUPD    Y1, 32(DX)
+	VMOVUPD    Y2, 64(DX)
+	VMOVUPD    Y3, 96(DX)
 	VZEROUPPER
 	RET
 
 // func dotAVX2(n int, x *float32, y *float32, sum *float64)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·dotAVX2(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -3748,6 +3749,8 @@ TEXT ·dotAVX2(SB), $0-32
 	XORQ    SI, SI
 
 loop:
+	PREFETCHT0  4096(CX)(SI*4)
+	PREFETCHT0  4096(DX)(SI*4)
 	VCVTPS2PD   (CX)(SI*4), Y4
 	VCVTPS2PD   16(CX)(SI*4), Y5
 	VCVTPS2PD   (DX)(SI*4), Y6
@@ -3810,8 +3813,62 @@ loop:
 	VZEROUPPER
 	RET
 
+// func momentsAVX2(n int, x *float32, sum *float64, squares *float64, k float64)
+// Requires: AVX, MMX+
+TEXT ·momentsAVX2(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         sum+16(FP), DX
+	MOVQ         squares+24(FP), BX
+	VMOVUPD      (DX), Y0
+	VMOVUPD      32(DX), Y1
+	VMOVUPD      64(DX), Y2
+	VMOVUPD      96(DX), Y3
+	VMOVUPD      (BX), Y4
+	VMOVUPD      32(BX), Y5
+	VMOVUPD      64(BX), Y6
+	VMOVUPD      96(BX), Y7
+	VBROADCASTSD k+32(FP), Y8
+	XORQ         SI, SI
+
+loop:
+	PREFETCHT0 4096(CX)(SI*4)
+	VCVTPS2PD  (CX)(SI*4), Y9
+	VCVTPS2PD  16(CX)(SI*4), Y10
+	VSUBPD     Y8, Y9, Y9
+	VSUBPD     Y8, Y10, Y10
+	VADDPD     Y9, Y0, Y0
+	VADDPD     Y10, Y1, Y1
+	VMULPD     Y9, Y9, Y9
+	VMULPD     Y10, Y10, Y10
+	VADDPD     Y9, Y4, Y4
+	VADDPD     Y10, Y5, Y5
+	VCVTPS2PD  32(CX)(SI*4), Y9
+	VCVTPS2PD  48(CX)(SI*4), Y10
+	VSUBPD     Y8, Y9, Y9
+	VSUBPD     Y8, Y10, Y10
+	VADDPD     Y9, Y2, Y2
+	VADDPD     Y10, Y3, Y3
+	VMULPD     Y9, Y9, Y9
+	VMULPD     Y10, Y10, Y10
+	VADDPD     Y9, Y6, Y6
+	VADDPD     Y10, Y7, Y7
+	ADDQ       $0x00000010, SI
+	CMPQ       SI, AX
+	JL         loop
+	VMOVUPD    Y0, (DX)
+	VMOVUPD    Y1, 32(DX)
+	VMOVUPD    Y2, 64(DX)
+	VMOVUPD    Y3, 96(DX)
+	VMOVUPD    Y4, (BX)
+	VMOVUPD    Y5, 32(BX)
+	VMOVUPD    Y6, 64(BX)
+	VMOVUPD    Y7, 96(BX)
+	VZEROUPPER
+	RET
+
 // func maxAVX2(n int, x *float32, most *float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·maxAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -3821,15 +3878,16 @@ TEXT ·maxAVX2(SB), $0-24
 	XORQ    BX, BX
 
 loop:
-	VMOVUPS (CX)(BX*4), Y2
-	VMAXPS  Y0, Y2, Y0
-	VMOVUPS 32(CX)(BX*4), Y2
-	VMAXPS  Y1, Y2, Y1
-	ADDQ    $0x00000010, BX
-	CMPQ    BX, AX
-	JL      loop
-	VMOVUPS Y0, (DX)
-	VMOVUPS Y1, 32(DX)
+	PREFETCHT0 4096(CX)(BX*4)
+	VMOVUPS    (CX)(BX*4), Y2
+	VMAXPS     Y0, Y2, Y0
+	VMOVUPS    32(CX)(BX*4), Y2
+	VMAXPS     Y1, Y2, Y1
+	ADDQ       $0x00000010, BX
+	CMPQ       BX, AX
+	JL         loop
+	VMOVUPS    Y0, (DX)
+	VMOVUPS    Y1, 32(DX)
 	VZEROUPPER
 	RET
 
@@ -4087,7 +4145,7 @@ loop:
 	RET
 
 // func normSumsAVX2(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·normSumsAVX2(SB), $0-56
 	MOVQ         n+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -4108,6 +4166,8 @@ TEXT ·normSumsAVX2(SB), $0-56
 	XORQ         R8, R8
 
 loop:
+	PREFETCHT0   4096(CX)(R8*4)
+	PREFETCHT0   4096(DX)(R8*4)
 	VMOVUPS      (DX)(R8*4), Y10
 	VMULPS       (BX)(R8*4), Y10, Y10
 	VEXTRACTF128 $0x01, Y10, X11
@@ -10167,7 +10227,7 @@ loop:
 	RET
 
 // func sumAVX512(n int, x *float32, sum *float64)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·sumAVX512(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -10177,20 +10237,21 @@ TEXT ·sumAVX512(SB), $0-24
 	XORQ    BX, BX
 
 loop:
-	VCVTPS2PD (CX)(BX*4), Z2
-	VCVTPS2PD 32(CX)(BX*4), Z3
-	VADDPD    Z2, Z0, Z0
-	VADDPD    Z3, Z1, Z1
-	ADDQ      $0x00000010, BX
-	CMPQ      BX, AX
-	JL        loop
-	VMOVUPD   Z0, (DX)
-	VMOVUPD   Z1, 64(DX)
+	PREFETCHT0 4096(CX)(BX*4)
+	VCVTPS2PD  (CX)(BX*4), Z2
+	VCVTPS2PD  32(CX)(BX*4), Z3
+	VADDPD     Z2, Z0, Z0
+	VADDPD     Z3, Z1, Z1
+	ADDQ       $0x00000010, BX
+	CMPQ       BX, AX
+	JL         loop
+	VMOVUPD    Z0, (DX)
+	VMOVUPD    Z1, 64(DX)
 	VZEROUPPER
 	RET
 
 // func dotAVX512(n int, x *float32, y *float32, sum *float64)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·dotAVX512(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -10201,6 +10262,8 @@ TEXT ·dotAVX512(SB), $0-32
 	XORQ    SI, SI
 
 loop:
+	PREFETCHT0  4096(CX)(SI*4)
+	PREFETCHT0  4096(DX)(SI*4)
 	VCVTPS2PD   (CX)(SI*4), Z2
 	VCVTPS2PD   32(CX)(SI*4), Z3
 	VCVTPS2PD   (DX)(SI*4), Z4
@@ -10243,8 +10306,44 @@ loop:
 	VZEROUPPER
 	RET
 
+// func momentsAVX512(n int, x *float32, sum *float64, squares *float64, k float64)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·momentsAVX512(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         sum+16(FP), DX
+	MOVQ         squares+24(FP), BX
+	VMOVUPD      (DX), Z0
+	VMOVUPD      64(DX), Z1
+	VMOVUPD      (BX), Z2
+	VMOVUPD      64(BX), Z3
+	VBROADCASTSD k+32(FP), Z4
+	XORQ         SI, SI
+
+loop:
+	PREFETCHT0 4096(CX)(SI*4)
+	VCVTPS2PD  (CX)(SI*4), Z5
+	VCVTPS2PD  32(CX)(SI*4), Z6
+	VSUBPD     Z4, Z5, Z5
+	VSUBPD     Z4, Z6, Z6
+	VADDPD     Z5, Z0, Z0
+	VADDPD     Z6, Z1, Z1
+	VMULPD     Z5, Z5, Z5
+	VMULPD     Z6, Z6, Z6
+	VADDPD     Z5, Z2, Z2
+	VADDPD     Z6, Z3, Z3
+	ADDQ       $0x00000010, SI
+	CMPQ       SI, AX
+	JL         loop
+	VMOVUPD    Z0, (DX)
+	VMOVUPD    Z1, 64(DX)
+	VMOVUPD    Z2, (BX)
+	VMOVUPD    Z3, 64(BX)
+	VZEROUPPER
+	RET
+
 // func maxAVX512(n int, x *float32, most *float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·maxAVX512(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -10253,12 +10352,13 @@ TEXT ·maxAVX512(SB), $0-24
 	XORQ    BX, BX
 
 loop:
-	VMOVUPS (CX)(BX*4), Z1
-	VMAXPS  Z0, Z1, Z0
-	ADDQ    $0x00000010, BX
-	CMPQ    BX, AX
-	JL      loop
-	VMOVUPS Z0, (DX)
+	PREFETCHT0 4096(CX)(BX*4)
+	VMOVUPS    (CX)(BX*4), Z1
+	VMAXPS     Z0, Z1, Z0
+	ADDQ       $0x00000010, BX
+	CMPQ       BX, AX
+	JL         loop
+	VMOVUPS    Z0, (DX)
 	VZEROUPPER
 	RET
 
@@ -10460,7 +10560,7 @@ loop:
 	RET
 
 // func normSumsAVX512(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normSumsAVX512(SB), $0-56
 	MOVQ         n+0(FP), AX
 	MOVQ         x+8(FP), CX
@@ -10477,6 +10577,8 @@ TEXT ·normSumsAVX512(SB), $0-56
 	XORQ         R8, R8
 
 loop:
+	PREFETCHT0    4096(CX)(R8*4)
+	PREFETCHT0    4096(DX)(R8*4)
 	VMOVUPS       (DX)(R8*4), Z6
 	VMULPS        (BX)(R8*4), Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y7

@@ -92,6 +92,7 @@ var exact = map[string]func(x *arrays){
 	"Sum":            func(x *arrays) { x.sum = Sum(x.b) },
 	"Dot":            func(x *arrays) { x.sum = Dot(x.b, x.c) },
 	"Deviations":     func(x *arrays) { x.sum = Deviations(x.b, 0.123456789) },
+	"Moments":        func(x *arrays) { x.sum, x.inner = Moments(x.b, 0.123456789) },
 	"Max":            func(x *arrays) { x.most = Max(x.a) },
 	"AddWide":        func(x *arrays) { AddWide(x.v, x.a) },
 	"AddWideRows":    func(x *arrays) { n := len(x.a) / 11; AddWideRows(x.v[:n], x.a, min(n, 1)*7, n+n/2) },
@@ -305,6 +306,9 @@ func TestSums(t *testing.T) {
 			require.InDelta(t, sum, Sum(x.a), 1e-9)
 			require.InDelta(t, dot, Dot(x.a, x.b), 1e-9)
 			require.InDelta(t, deviations, Deviations(x.a, 0.25), 1e-9)
+			moved, squares := Moments(x.a, 0.25)
+			require.InDelta(t, sum-0.25*float64(n), moved, 1e-9)
+			require.InDelta(t, deviations, squares, 1e-9)
 			require.InDelta(t, exps, SumExp(x.a, 1), 1e-6*exps)
 			require.Equal(t, most, Max(x.a))
 			var pieces [lanes]float64

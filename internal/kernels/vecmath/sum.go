@@ -49,6 +49,19 @@ func Deviations(x []float32, m float64) float64 {
 	return a.total()
 }
 
+// Moments returns the sums of x[i]-k and of (x[i]-k)². With k an element of x the variance that follows from them is exact to about len(x) roundings: no element
+// is further from the mean than √len(x) standard deviations.
+func Moments(x []float32, k float64) (sum, squares float64) {
+	var a, b accumulators
+	done := momentsVector(len(x), first(x), &a[0], &b[0], k)
+	for i := done; i < len(x); i++ {
+		d := float64(x[i]) - k
+		a[i%lanes] += d
+		b[i%lanes] += float64(d * d)
+	}
+	return a.total(), b.total()
+}
+
 // Max returns the largest element, −Inf if there is none. A NaN does not count.
 func Max(x []float32) float32 {
 	most := infinities

@@ -122,11 +122,17 @@ func (l *loop) times(a reg.VecVirtual, name string) reg.VecVirtual {
 func (g *generator) sums() {
 	g.kernel("sum", "sum[i%16] += x[i]", params(streams("x"), sums("sum")), func(l *loop) (step, end func()) {
 		sum := l.accumulate("sum")
-		return func() { sum.add(l.loadWide("x")) }, sum.store
+		return func() {
+			l.ahead("x")
+			sum.add(l.loadWide("x"))
+		}, sum.store
 	})
 	g.kernel("dot", "sum[i%16] += x[i]·y[i]", params(streams("x", "y"), sums("sum")), func(l *loop) (step, end func()) {
 		sum := l.accumulate("sum")
-		return func() { sum.addProduct(l.loadWide("x"), l.loadWide("y")) }, sum.store
+		return func() {
+			l.ahead("x", "y")
+			sum.addProduct(l.loadWide("x"), l.loadWide("y"))
+		}, sum.store
 	})
 	g.kernel("deviations", "sum[i%16] += (x[i]-m)²", params(streams("x"), sums("sum"), typed(scalar, "float64", "m")), func(l *loop) (step, end func()) {
 		sum, m := l.accumulate("sum"), l.scalar("m")
@@ -139,6 +145,25 @@ func (g *generator) sums() {
 			sum.add(x)
 		}, sum.store
 	})
+	g.kernel("moments", "with d = x[i]-k: sum[i%16] += d, squares[i%16] += d²", params(streams("x"), sums("sum", "squares"), typed(scalar, "float64", "k")),
+		func(l *loop) (step, end func()) {
+			sum, squares, k := l.accumulate("sum"), l.accumulate("squares"), l.scalar("k")
+			return func() {
+					l.ahead("x")
+					x := l.loadWide("x")
+					for h := range x {
+						l.VSUBPD(k, x[h], x[h])
+					}
+					sum.add(x)
+					for h := range x {
+						l.VMULPD(x[h], x[h], x[h])
+					}
+					squares.add(x)
+				}, func() {
+					sum.store()
+					squares.store()
+				}
+		})
 	g.kernel("max", "most[i%16] = max(most[i%16], x[i]), NaN not counting", params(streams("x"), typed(fixed, "float32", "most")), func(l *loop) (step, end func()) {
 		var most []reg.VecVirtual
 		for p := range block / l.lanes {
@@ -146,6 +171,7 @@ func (g *generator) sums() {
 			l.VMOVUPS(operand.Mem{Base: l.pointers["most"], Disp: 4 * p * l.lanes}, most[p])
 		}
 		return func() {
+				l.ahead("x")
 				x := l.load("x")
 				l.VMAXPS(most[l.part], x, most[l.part])
 			}, func() {

@@ -210,6 +210,17 @@ func (l *loop) at(name string, element int) operand.Mem {
 	return operand.Mem{Base: l.pointers[name], Index: l.index, Scale: uint8(p.bytes()), Disp: p.bytes() * (l.lanes*l.part + element)}
 }
 
+// ahead asks for what streams hold a page further on. The kernels that go over a row first do, since the processor looks ahead within a page at most, and memory
+// would be idle while others go over the row again.
+func (l *loop) ahead(names ...string) {
+	const bytes = 4096
+	for _, name := range names {
+		if at := l.known[name].bytes() * l.lanes * l.part; at%64 == 0 {
+			l.PREFETCHT0(l.at(name, bytes/l.known[name].bytes()))
+		}
+	}
+}
+
 // load returns a register with the part's elements of a float32 stream.
 func (l *loop) load(name string) reg.VecVirtual {
 	v := l.register()

@@ -40,6 +40,7 @@ func (g *generator) norms() {
 		params(streams("x", "dy", "w"), sums("sum", "inner"), scalars("m", "s")), func(l *loop) (step, end func()) {
 			m, s, sum, inner := l.scalar("m"), l.scalar("s"), l.accumulate("sum"), l.accumulate("inner")
 			return func() {
+					l.ahead("x", "dy")
 					d := l.load("dy")
 					l.VMULPS(l.at("w", 0), d, d)
 					wide := l.widened(d)
