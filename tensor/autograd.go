@@ -15,6 +15,8 @@ type Node struct {
 	nOut     int
 	saved    []savedRef
 	backward func(b *Back)
+	again    func(c *Ctx) *Tensor // computes the first output once more, with the same bits, from what the node saved; nil: nothing cheap does
+	made     uint32               // version of that output
 
 	// State of the Backward that is under way.
 	run   *run // the Backward that wants this node's gradient
@@ -58,9 +60,11 @@ func (b *Back) Set(i int, g *Tensor) { b.in[i] = g }
 // record makes outs the outputs of a new graph node if gradients are on and an input
 // takes part. saved are the tensors that backward reads: they stay alive until it ran,
 // and a write to one of them in between is an error.
-func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Back)) {
+//
+// The result is the node, or nil.
+func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Back)) *Node {
 	if !c.records(ins) {
-		return
+		return nil
 	}
 	n := &Node{op: op, path: c.path, seq: nodeSeq.Add(1), backward: backward}
 	n.in = make([]edge, len(ins))
@@ -89,6 +93,29 @@ func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Bac
 	if c.scope != nil {
 		c.scope.nodes = append(c.scope.nodes, n)
 	}
+	return n
+}
+
+// repeats says how out, the first output of n, is computed once more; n may be nil.
+func (n *Node) repeats(out *Tensor, again func(c *Ctx) *Tensor) {
+	if n != nil {
+		n.again, n.made = again, out.st.ver
+	}
+}
+
+// cheapAgain returns the node whose again computes t, so that a gradient function need not save t; nil if there is none.
+func (t *Tensor) cheapAgain() *Node {
+	n := t.node
+	if n == nil || n.again == nil || t.out != 0 || t.st.ver != n.made || !t.IsContiguous() {
+		return nil
+	}
+	return n
+}
+
+// repeat computes the first output of n once more.
+func (b *Back) repeat(n *Node) *Tensor {
+	b.node.run.checkSaved(n)
+	return n.again(b.Ctx)
 }
 
 // records reports whether an op of these inputs makes a node of the graph.
@@ -105,7 +132,7 @@ func (n *Node) drop() {
 			s.t.st.release()
 		}
 	}
-	n.saved, n.backward = nil, nil
+	n.saved, n.backward, n.again = nil, nil, nil
 }
 
 // BackwardOption changes what Backward does.

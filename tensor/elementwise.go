@@ -16,17 +16,26 @@ type unaryGrad struct {
 func unary(c *Ctx, name string, op backend.Op, x *Tensor, g unaryGrad) *Tensor {
 	x.check(c, name)
 	c.wantFloat(name, x)
-	y := c.emptyLike(name, x)
-	c.elementwise(op, &attrs{}, y, x)
+	y := c.applied(name, op, x)
 	saved := x
 	if g.useY {
 		saved = y
 	}
-	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{saved}, func(b *Back) {
+	n := c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{saved}, func(b *Back) {
 		dx := b.emptyLike(name, b.Grad(0))
 		b.elementwise(g.op, &attrs{}, dx, saved, b.Grad(0))
 		b.Set(0, dx)
 	})
+	if !g.useY {
+		n.repeats(y, func(c *Ctx) *Tensor { return c.applied(name, op, x) })
+	}
+	return y
+}
+
+// applied is an elementwise op of one operand, outside autograd.
+func (c *Ctx) applied(name string, op backend.Op, x *Tensor) *Tensor {
+	y := c.emptyLike(name, x)
+	c.elementwise(op, &attrs{}, y, x)
 	return y
 }
 

@@ -64,6 +64,7 @@ type linear struct {
 	f          Activation
 
 	rows, m *Tensor // x as a matrix, w as [K,N]
+	source  *Node   // computes x again for the gradient of w, instead of keeping it; nil: rows are kept
 	saved   *Tensor // what the activation's gradient reads, as a matrix
 }
 
@@ -84,8 +85,23 @@ func (c *Ctx) linear(l *linear) *Tensor {
 	a := ints(int(activations[l.f].op))
 	c.launchMulti(backend.OpLinear, &a, outs, l.rows, l.m, l.bias)
 	out := y.reshaped(append(slices.Clone(l.x.Shape()[:l.x.ndim-1]), n))
-	c.record(l.op, []*Tensor{out}, ins, []*Tensor{l.rows, l.w, l.saved}, l.backward)
+	kept := l.rows
+	if l.source = l.x.cheapAgain(); l.source != nil {
+		kept = nil
+	}
+	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, l.w, l.saved}, l.backward)
+	if l.saved != nil && l.saved != y && !l.x.dtype.IsHalf() { // halves are rounded after the activation alone
+		node.repeats(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, l.saved) })
+	}
 	return out
+}
+
+// input is x as a matrix.
+func (l *linear) input(b *Back) *Tensor {
+	if l.source == nil {
+		return l.rows
+	}
+	return b.repeat(l.source).reshaped(l.rows.Shape())
 }
 
 func (l *linear) backward(b *Back) {
@@ -100,9 +116,9 @@ func (l *linear) backward(b *Back) {
 		b.Set(0, b.matmul(l.op, g, swapLast(l.m)).reshaped(l.x.Shape()))
 	}
 	if b.Need(1) && l.transposed {
-		b.setProduct(l.op, 1, l.w, swapLast(g), l.rows)
+		b.setProduct(l.op, 1, l.w, swapLast(g), l.input(b))
 	} else if b.Need(1) {
-		b.setProduct(l.op, 1, l.w, swapLast(l.rows), g)
+		b.setProduct(l.op, 1, l.w, swapLast(l.input(b)), g)
 	}
 	if l.bias != nil && b.Need(2) {
 		b.Set(2, b.reduce(backend.OpSum, l.op, g, []int{0}, g.dtype).reshaped([]int{n}))

@@ -149,3 +149,57 @@ func TestActivatedHasTheBitsOfSteps(t *testing.T) {
 		}
 	}
 }
+
+// What a layer norm or an activation made and a linear layer reads is not kept between the
+// passes but computed once more, with the same bits.
+func TestInputsOfLinearAreComputedAgain(t *testing.T) {
+	const n, width = 64, 32
+	cheap := map[string]func(c *tensor.Ctx, x, w *tensor.Tensor) *tensor.Tensor{
+		"LayerNorm": func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor { return tensor.LayerNorm(c, x, nil, nil, 1e-5) },
+		"GELU":      func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x) },
+		"LinearActivated": func(c *tensor.Ctx, x, w *tensor.Tensor) *tensor.Tensor {
+			return tensor.LinearActivated(c, x, w, nil, tensor.ActivationGELUTanh)
+		},
+	}
+	for name, op := range cheap {
+		for _, linear := range []func(c *tensor.Ctx, h, w *tensor.Tensor) *tensor.Tensor{
+			func(c *tensor.Ctx, h, w *tensor.Tensor) *tensor.Tensor { return tensor.Linear(c, h, w, nil) },
+			func(c *tensor.Ctx, h, w *tensor.Tensor) *tensor.Tensor { return tensor.AddMM(c, nil, h, w) },
+		} {
+			run := func(between func(c *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor) (grads [2][]float32, kept int64) {
+				root := newCtx(t)
+				x := tensor.Normal(root.NoGrad(), tensor.Float32, 1, 0, 1, n, width).SetRequiresGrad(true)
+				w := tensor.Normal(root.NoGrad(), tensor.Float32, 2, 0, 1, width, width).SetRequiresGrad(true)
+				root.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					before := inUse(c)
+					y := c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { return []*tensor.Tensor{linear(c, between(c, op(c, x, w)), w)} })
+					kept = inUse(c) - before
+					backward(c, total(c, tensor.Mul(c, y[0], y[0])))
+					return nil
+				})
+				return [2][]float32{tensor.ToSlice[float32](root, x.Grad()), tensor.ToSlice[float32](root, w.Grad())}, kept
+			}
+			again, less := run(func(_ *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor { return h })
+			saved, more := run(func(c *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor { return tensor.Affine(c, h, 1, 0) })
+			require.Equal(t, saved, again, name)
+			require.Equal(t, int64(4*n*width), more-less, name)
+
+			changed, _ := run(func(c *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor {
+				tensor.ScaleInto(c.NoGrad(), h, 2) // from here on it is not what the op made
+				return h
+			})
+			require.NotEqual(t, saved[1], changed[1], name)
+		}
+	}
+}
+
+// What is computed again is checked as if it had been saved.
+func TestComputedAgainFromWhatChanged(t *testing.T) {
+	c := newCtx(t)
+	x, w := leaf(c, 1, 2), tensor.FromSlice(c, []float64{3, 4}, 1, 2).SetRequiresGrad(true)
+	z := tensor.Affine(c, x, 1, 0)
+	y := tensor.Linear(c, tensor.GELU(c, z), w, nil)
+	tensor.ScaleInto(c.NoGrad(), z, 2)
+	e := misuse(t, func() { backward(c, y) })
+	require.Contains(t, e.Msg, "a tensor that GELU saved for its gradient was changed in place since")
+}

@@ -121,12 +121,15 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 		c.fail(name, []*Tensor{x, bias}, "a bias needs a weight")
 	}
 	n, width := rows.shape[0], rows.shape[1]
-	y := c.emptyLike(name, rows)
-	mean, rstd := c.empty(name, statDType(x), n), c.empty(name, statDType(x), n)
 	a := floats(eps)
-	c.launchMulti(backend.OpLayerNorm, &a, []*Tensor{y, mean, rstd}, rows, weight, bias)
+	forward := func(c *Ctx) (y, mean, rstd *Tensor) {
+		y, mean, rstd = c.emptyLike(name, rows), c.empty(name, statDType(x), n), c.empty(name, statDType(x), n)
+		c.launchMulti(backend.OpLayerNorm, &a, []*Tensor{y, mean, rstd}, rows, weight, bias)
+		return y, mean, rstd
+	}
+	y, mean, rstd := forward(c)
 	out := y.reshaped(x.Shape())
-	c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, []*Tensor{rows, mean, rstd, weight}, func(b *Back) {
+	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, []*Tensor{rows, mean, rstd, weight, bias}, func(b *Back) {
 		g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
 		var outs []*Tensor
 		if b.Need(0) {
@@ -149,6 +152,10 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 		} else if len(outs) > 0 {
 			b.launchMulti(backend.OpLayerNormParamGrad, &a, outs, rows, mean, rstd, g)
 		}
+	})
+	node.repeats(y, func(c *Ctx) *Tensor {
+		y, _, _ := forward(c)
+		return y
 	})
 	return out
 }
