@@ -3897,6 +3897,9 @@ TEXT ·streamAVX512x1(SB), $0-72
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x04, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
+	IMUL3Q $0x04, BX, R9
 
 block:
 	MOVQ   AX, R10
@@ -4042,6 +4045,9 @@ TEXT ·streamAVX512x2(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x04, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:
@@ -4241,6 +4247,9 @@ TEXT ·streamAVX512x3(SB), $0-72
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
 	IMUL3Q $0x04, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
+	IMUL3Q $0x04, BX, R9
 
 block:
 	MOVQ   AX, R10
@@ -4434,6 +4443,9 @@ TEXT ·streamAVX512x4(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x05, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:
@@ -4628,6 +4640,9 @@ TEXT ·streamAVX512x5(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x08, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:
@@ -4802,6 +4817,9 @@ TEXT ·streamAVX512x6(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x08, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:
@@ -5000,6 +5018,9 @@ TEXT ·streamAVX512x7(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x0a, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:
@@ -5185,6 +5206,9 @@ TEXT ·streamAVX512x8(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x0a, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:
@@ -10218,6 +10242,9 @@ TEXT ·streamAVX2x1(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x08, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:
@@ -10312,6 +10339,9 @@ TEXT ·streamAVX2x2(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x0a, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:
@@ -10435,6 +10465,9 @@ TEXT ·streamAVX2x3(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x10, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:
@@ -10559,6 +10592,9 @@ TEXT ·streamAVX2x4(SB), $0-72
 	SHLQ   $0x02, BX
 	SHLQ   $0x02, DI
 	MOVQ   blocks+64(FP), R8
+	IMUL3Q $0x15, BX, R9
+	TESTQ  $0x00000fff, BX
+	JNE    block
 	IMUL3Q $0x04, BX, R9
 
 block:

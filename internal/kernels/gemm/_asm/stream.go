@@ -8,8 +8,12 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// streamAhead is how many rows ahead a stream kernel asks for memory.
-const streamAhead = 4
+// A stream kernel asks for memory so many rows ahead, and so many bytes of it: fewer where the rows fall into the same places of a first-level
+// cache, from where those asked for early would be lost again.
+const (
+	streamAhead = 4
+	streamBytes = 2048
+)
 
 // streamVectors is the width, in vectors, of the stream kernel for so many rows: what the registers hold, and no more than eight, which hide the
 // latency of their sums and leave more pieces to hand out.
@@ -33,6 +37,9 @@ func stream(c *build.Context, f family, rows int) {
 	p := newPointers(c)
 	blocks, ahead := c.GP64(), c.GP64()
 	c.Load(c.Param("blocks"), blocks)
+	c.IMUL3Q(operand.Imm(uint64(max(streamAhead, streamBytes/(4*width)))), p.bstride, ahead)
+	c.TESTQ(operand.U32(4095), p.bstride)
+	c.JNE(operand.LabelRef("block"))
 	c.IMUL3Q(operand.Imm(streamAhead), p.bstride, ahead)
 
 	c.Label("block")
