@@ -213,10 +213,33 @@ func GELUGrad(dst, x, dy []float32) {
 	copy(dst, a[:])
 }
 
+// normalExp returns e^(−x²/2), as a power of 2.
+func normalExp(x float32) float32 {
+	y := float32(-0.5*x) * x
+	if y < expLow { // a NaN stays
+		y = expLow
+	}
+	w := float32(y * log2e)
+	n := w + roundHalf
+	n -= roundHalf
+	w -= n
+	if n != n {
+		return n
+	}
+	p := float32(powerPoly[0])
+	for _, c := range powerPoly[1:] {
+		p = float32(p*w) + c
+	}
+	return scaled(p, int32(n))
+}
+
+// powerPoly is 2^r for |r| ≤ ½, to 1e-7: a polynomial through 1 at 0 whose largest relative error is smallest.
+var powerPoly = [6]float32{0.001326472032815218, 0.009671512991189957, 0.05550733581185341, 0.24022242426872253, 0.6931470036506653, 1}
+
 // normalCDF gives Φ(x) = erfc(−x/√2)/2 and e^(−x²/2). t = 2/(2+|x|/√2) maps the half line to (0, 1], where erfc(z)·e^(z²) = t times a polynomial of degree 10
 // in 2t−1, to 2e-8 (a Chebyshev series, cut off).
 func normalCDF(x float32) (cdf, e float32) {
-	e = exp(float32(-0.5*x) * x)
+	e = normalExp(x)
 	size := math.Float32frombits(math.Float32bits(x) &^ (1 << 31))
 	t := 2 / (float32(size*halfRoot2) + 2)
 	s := t + t - 1

@@ -135,8 +135,13 @@ func exp(x float32) float32 {
 	if n != n {
 		return n
 	}
-	half := int32(n) >> 1 // 2ⁿ in two steps: it may exceed the range of float32 at both ends
-	return y * power(half) * power(int32(n)-half)
+	return scaled(y, int32(n))
+}
+
+// scaled returns y·2ⁿ, in two steps: 2ⁿ may exceed the range of float32 at both ends.
+func scaled(y float32, n int32) float32 {
+	half := n >> 1
+	return y * power(half) * power(n-half)
 }
 
 // power returns 2ⁿ for |n| < 127.
