@@ -22,7 +22,7 @@ type job[T element] struct {
 	tileRows, tileCols     int
 	freshA, freshB         bool // whether A and B must still be packed for that part
 
-	packBody, tileBody, skinnyBody, outerBody func(worker, lo, hi int)
+	packBody, tileBody, packRowsBody, skinnyBody, outerBody func(worker, lo, hi int)
 }
 
 // jobs is a free list of one element type. Unlike a sync.Pool it survives garbage collections.
@@ -55,7 +55,8 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.packBody, j.tileBody, j.skinnyBody, j.outerBody = j.packPanels, j.computeTiles, j.computeSkinny, j.computeOuter
+	j.packBody, j.tileBody, j.packRowsBody = j.packPanels, j.computeTiles, j.packRows
+	j.skinnyBody, j.outerBody = j.computeSkinny, j.computeOuter
 	return j
 }
 
@@ -92,7 +93,7 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	j.engine, j.problem = e, q
 	j.reserveEdges(p.Workers())
 	switch {
-	case q.m <= e.skinny:
+	case q.m <= e.mr || q.m <= e.skinny && q.n >= shareable*e.nr:
 		j.runSkinny(p)
 	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil:
 		j.runOuter(p)

@@ -2,6 +2,9 @@ package gemm
 
 import "github.com/lockstep-ml/lockstep/internal/parallel"
 
+// shareable is the number of panels of B from which some rows of A are worth a pass over them: fewer cannot be handed out evenly.
+const shareable = 8
+
 // runSkinny computes a product whose few rows make it a matter of reading B: A is packed as a whole, and B is read where it lies if there is
 // a kernel for that, else its panels are packed one at a time into the worker's first-level cache.
 func (j *job[T]) runSkinny(p *parallel.Pool) {
@@ -19,9 +22,7 @@ func (j *job[T]) runSkinny(p *parallel.Pool) {
 	}
 	for j.k0 = 0; j.k0 < j.k; j.k0 += part {
 		j.k1 = min(j.k0+part, j.k)
-		for i := 0; i < j.m; i += j.mr {
-			j.packRows(j.packedA[i*(j.k1-j.k0):], i, min(j.mr, j.m-i))
-		}
+		p.ForWorkers(ceilDiv(j.m, j.mr), 1, j.packRowsBody)
 		p.ForWorkers(ceilDiv(j.n, j.nr), chunk, j.skinnyBody)
 	}
 }
@@ -35,10 +36,13 @@ func wholePanels(width, nr int) int {
 	return n
 }
 
-// packRows packs the part of rows [i, i+rows) of A, block by block of k.
-func (j *job[T]) packRows(dst []T, i, rows int) {
-	for k0 := j.k0; k0 < j.k1; k0 += kc {
-		j.pack(dst[(k0-j.k0)*rows:], rows, rows, min(kc, j.k1-k0), j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
+// packRows packs the part of panels [lo, hi) of A, block by block of k.
+func (j *job[T]) packRows(_, lo, hi int) {
+	for i := lo * j.mr; i < min(hi*j.mr, j.m); i += j.mr {
+		rows, dst := min(j.mr, j.m-i), j.packedA[i*(j.k1-j.k0):]
+		for k0 := j.k0; k0 < j.k1; k0 += kc {
+			j.pack(dst[(k0-j.k0)*rows:], rows, rows, min(kc, j.k1-k0), j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
+		}
 	}
 }
 
