@@ -26,7 +26,7 @@ show() { "$@" | tee -a "$output" >&2; }
 
 {
     field() { sed -n "s/^$1[^:]*: //p" /proc/cpuinfo | sed -n 1p; }
-    echo "MACHINE $(field 'model name') (family $(field 'cpu family'), model $(field model)), $(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo) of memory"
+    echo "MACHINE $(field 'model name') (family $(field 'cpu family'), model $(field model)), $(nproc --all) cores, $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo) of memory"
     echo "MACHINE $(date -u +%Y-%m-%d), $(uname -s), $(go version | cut -d ' ' -f 3), Lockstep $(git describe --always --dirty)${quick:+, a quick run}"
     echo "MACHINE Load average before the run $(cut -d ' ' -f 1 /proc/loadavg)"
 } >"$output"
