@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -30,15 +31,15 @@ func (r row) ceiling() string {
 	return "_copy"
 }
 
-// share is what part of the ceiling, as it is now, a time means; 0 if the row has none.
+// share is what part of the ceiling a time means; 0 if the row has none.
 func (r row) share(seconds float64, threads int) float64 {
 	switch {
 	case !r.ofCeiling:
 		return 0
 	case r.flops == 0:
-		return r.bytes / seconds / copySpeed(threads)
+		return r.bytes / seconds / highest("copy", threads, copySpeed)
 	}
-	if peak := fmaSpeed(threads); peak > 0 {
+	if peak := highest(kernels.Active().String(), threads, fmaSpeed); peak > 0 {
 		return r.flops / seconds / peak
 	}
 	return 0
