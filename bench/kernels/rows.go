@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
