@@ -9,13 +9,14 @@
 //	shm, tcp     processes that are ranks of one job, over the engine of that name
 //	goroutines   ranks that are goroutines of one process, on the same cores
 //	torch-one, torch-apart, torch-ddp
-//	             the same with PyTorch (peer/ddp.py under $PYTHON), whose ranks use gloo
+//	             the same with PyTorch (peer/ddp.py under $PYTHON, with $MKL_PRELOAD, see
+//	             ../peers.sh), whose ranks use gloo
 //
 // It feeds the figures into a scaling model (model.go), compares its prediction with what was
 // measured, and draws one step as SVG: forward and backward passes, and the exchange of each
 // bucket, which lies under the backward pass.
 //
-//	PYTHON=venv/bin/python go run ./bench/ddp --ranks 2 --svg step.svg
+//	bench/ddp/run.sh --ranks 2 --svg step.svg
 package main
 
 import (
