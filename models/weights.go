@@ -43,7 +43,12 @@ func ConfigJSON(m Configured) ([]byte, error) {
 // transformers loads. Each is read from the device when its turn comes.
 func WriteWeights(w io.Writer, m Model) error {
 	var ts []safetensors.Tensor
+	synced := map[*tensor.Device]bool{} // whoever wrote the weights
 	for _, p := range nn.Walk(m).State() {
+		if dev := p.Device(); !synced[dev] {
+			dev.Sync()
+			synced[dev] = true
+		}
 		ts = append(ts, safetensors.Tensor{Name: p.Name, DType: p.DType(), Shape: p.Shape(), Write: func(w io.Writer) error {
 			var data []byte
 			if err := tensor.Try(func() { data = tensor.ReadBytes(tensor.NewCtx(p.Device()).NoGrad(), p.Tensor) }); err != nil {
@@ -91,6 +96,7 @@ func ReadWeights(set *safetensors.Set, m Model) error {
 			tensor.CopyInto(c, p.Tensor, tensor.FromBytes(c, data, e.DType, e.Shape...))
 			return nil
 		})
+		c.Sync() // before other contexts use it
 	}
 	return nil
 }

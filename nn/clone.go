@@ -23,6 +23,7 @@ func Clone[M Module](m M, dev *tensor.Device) (M, error) {
 	if in := reflect.ValueOf(m); in.Kind() != reflect.Pointer || in.IsNil() {
 		return zero, fmt.Errorf("nn.Clone: a module must be a non-nil pointer to a struct, not %T", m)
 	}
+	defer cl.c.Sync() // the clone is used by contexts of its own
 	v, err := cl.value(reflect.ValueOf(m), fmt.Sprintf("%T", m))
 	if err != nil {
 		return zero, err
@@ -120,6 +121,7 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 
 // tensor copies values and the wish for gradients, not gradients or hooks.
 func (cl *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
+	t.Device().Sync() // whoever wrote it
 	host := tensor.ReadBytes(tensor.NewCtx(t.Device()).NoGrad(), t)
 	return tensor.FromBytes(cl.c, host, t.DType(), t.Shape()...).SetRequiresGrad(t.IsLeaf())
 }

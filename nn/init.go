@@ -37,24 +37,32 @@ func (in *Init) As(dt tensor.DType) *Init {
 
 func (in *Init) key(name string) uint64 { return rng.Key(in.seed, join(in.path, name), 0) }
 
+// parameter is t once it has its values: models are used by contexts of their own.
+func (in *Init) parameter(t *tensor.Tensor) *Parameter {
+	in.c.Sync()
+	return NewParameter(t)
+}
+
 // Full makes a parameter whose elements are all v.
 func (in *Init) Full(name string, v float64, shape ...int) *Parameter {
-	return NewParameter(tensor.Full(in.c, in.dtype, v, shape...))
+	return in.parameter(tensor.Full(in.c, in.dtype, v, shape...))
 }
 
 // Buffer makes a buffer of the given dtype whose elements are all v.
 func (in *Init) Buffer(dt tensor.DType, v float64, shape ...int) *Buffer {
-	return NewBuffer(tensor.Full(in.c, dt, v, shape...))
+	t := tensor.Full(in.c, dt, v, shape...)
+	in.c.Sync()
+	return NewBuffer(t)
 }
 
 // Normal draws from the normal distribution of mean 0 and standard deviation std.
 func (in *Init) Normal(name string, std float64, shape ...int) *Parameter {
-	return NewParameter(tensor.Normal(in.c, in.dtype, in.key(name), 0, std, shape...))
+	return in.parameter(tensor.Normal(in.c, in.dtype, in.key(name), 0, std, shape...))
 }
 
 // Uniform draws from [−bound, bound).
 func (in *Init) Uniform(name string, bound float64, shape ...int) *Parameter {
-	return NewParameter(tensor.Uniform(in.c, in.dtype, in.key(name), -bound, bound, shape...))
+	return in.parameter(tensor.Uniform(in.c, in.dtype, in.key(name), -bound, bound, shape...))
 }
 
 // XavierUniform draws from ±√(6/(fanIn+fanOut)) for a weight [fanOut, fanIn] (Glorot &

@@ -48,14 +48,15 @@ type Optimizer struct {
 	groups []*Group
 	chain  []Transform
 	slots  map[string]*Slot
-	keep   *tensor.Ctx
 }
 
 // New makes an optimizer of a user's own chain. name identifies it in checkpoints. It
 // panics if two parameters share a name, or if a tensor is given twice and would be
 // updated twice in a step.
 func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
-	o := &Optimizer{name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad()}
+	o := &Optimizer{name: name, groups: groups, chain: chain, slots: map[string]*Slot{}}
+	keep := tensor.NewCtx(c.Device()).NoGrad() // state lives in no scope
+	defer keep.Sync()
 	names := map[*tensor.Tensor]string{}
 	for _, g := range groups {
 		for _, p := range g.Params {
@@ -66,17 +67,17 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 				panic(&tensor.Error{Op: "optim.New", Msg: fmt.Sprintf("parameters %q and %q are one tensor: want tied parameters once", first, p.Name)})
 			}
 			names[p.Tensor] = p.Name
-			o.slots[p.Name] = o.newSlot(p)
+			o.slots[p.Name] = o.newSlot(keep, p)
 		}
 	}
 	return o
 }
 
-func (o *Optimizer) newSlot(p Param) *Slot {
+func (o *Optimizer) newSlot(keep *tensor.Ctx, p Param) *Slot {
 	s := &Slot{Tensors: map[string]*tensor.Tensor{}}
 	for _, t := range o.chain {
 		for _, name := range t.State() {
-			s.Tensors[name] = tensor.ZerosLike(o.keep, p.Tensor)
+			s.Tensors[name] = tensor.ZerosLike(keep, p.Tensor)
 		}
 	}
 	return s

@@ -40,6 +40,10 @@ func (d *Device) Name() string { return d.be.Name() }
 // MemStats returns the device memory in use, in bytes.
 func (d *Device) MemStats() backend.Stats { return d.be.Stats() }
 
+// Sync waits for all work on the device, of whatever context. A tensor that one context made
+// or wrote is read by another only after that, or after the first one's Sync.
+func (d *Device) Sync() { d.be.Sync() }
+
 // Close gives back everything that the device holds; its tensors must not be used again.
 func (d *Device) Close() error {
 	d.mu.Lock()

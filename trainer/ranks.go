@@ -107,6 +107,7 @@ func (h levelHandler) WithGroup(name string) slog.Handler {
 // error is the result, before those that only tell of it. ctx ends the waiting for other
 // processes, no more.
 func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error {
+	defer t.acc.Device().Sync() // the caller reads the model with a context of its own
 	if len(t.replicas) == 0 {
 		err := t.acc.Open(ctx)
 		switch {

@@ -38,6 +38,8 @@ type Backend interface {
 	Free(Buffer)
 	// NewStream returns an independent queue of work.
 	NewStream() Stream
+	// Sync waits for the work of all streams. Faults stay with their streams.
+	Sync()
 	// Stats returns the memory in use, for profiles and tests.
 	Stats() Stats
 	// Close waits for all work and gives everything back.

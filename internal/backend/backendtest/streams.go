@@ -118,6 +118,13 @@ func testStreams(t *testing.T, b backend.Backend) {
 	}
 	require.Equal(t, 51.0, read(t, one, x))
 
+	// What one stream did is there for another once the device has been waited for.
+	for range 20 {
+		affine(one, x, x, 1, 1)
+	}
+	b.Sync()
+	require.Equal(t, 71.0, read(t, two, x))
+
 	// Another stream waits for an event, and the first for the second.
 	for round := range 20 {
 		fill(one, x, float64(round))

@@ -3,6 +3,7 @@ package deferred_test
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -72,3 +73,26 @@ type gate chan struct{}
 
 func (g gate) Sync()      { <-g }
 func (g gate) Done() bool { return false }
+
+// Sync waits for every stream, and what is read by another stream afterwards is what was written.
+func TestSync(t *testing.T) {
+	d := deferred.New(1)
+	defer d.Close()
+	s, other := d.NewStream(), d.NewStream()
+	gate := make(gate)
+	x := vector(t, d, 1)
+	s.Wait(gate)
+	s.Write(x.Buf, 0, []byte{1, 2, 3, 4})
+	synced := make(chan struct{})
+	go func() { d.Sync(); close(synced) }()
+	select {
+	case <-synced:
+		require.Fail(t, "a stream is held back")
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(gate)
+	<-synced
+	raw := make([]byte, 4)
+	other.Read(raw, x.Buf, 0)
+	require.Equal(t, []byte{1, 2, 3, 4}, raw)
+}

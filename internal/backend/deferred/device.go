@@ -109,6 +109,16 @@ func (d *Device) NewStream() backend.Stream {
 	return s
 }
 
+// Sync waits for the work of all streams.
+func (d *Device) Sync() {
+	d.mu.Lock()
+	streams := d.streams
+	d.mu.Unlock()
+	for _, s := range streams {
+		s.Record().Sync()
+	}
+}
+
 // Stats returns the memory in use.
 func (d *Device) Stats() backend.Stats {
 	d.mu.Lock()

@@ -58,6 +58,9 @@ func (d *Device) Free(b backend.Buffer) {
 	d.stats.InUse -= int64(own.n)
 }
 
+// Sync returns at once: there is no work.
+func (d *Device) Sync() {}
+
 // Stats returns the bytes that a real device would hold. Reserved is the peak.
 func (d *Device) Stats() backend.Stats {
 	d.mu.Lock()
