@@ -3,7 +3,6 @@ package parallel
 import (
 	"context"
 	"errors"
-	"math"
 	"runtime/pprof"
 	"sync"
 	"sync/atomic"
@@ -20,13 +19,11 @@ type job struct {
 	indexed func(worker, lo, hi int)
 	n       int64
 	chunk   int64
+	parts   []part           // by worker
 	labels  *context.Context // that workers carry; nil: none
 	asked   []*worker        // the workers that were offered this job, known to the caller alone
 
-	_       [64]byte     // next is written by all workers: a cache line of its own
-	next    atomic.Int64 // the first index that has not been handed out
-	_       [56]byte
-	joined  atomic.Int32 // workers that took the offer up
+	stopped atomic.Bool
 	pending atomic.Int32 // the caller, and the offers that are open or taken up and not finished
 	done    chan struct{}
 
@@ -34,34 +31,56 @@ type job struct {
 	failure *failure
 }
 
+// part is a range of neighbouring chunks. It is one worker's own, the same one's in every loop over as many chunks: so what a loop wrote is in
+// the cache of the worker that reads it in the next, and what the hardware fetches ahead is for itself. Who has finished takes from
+// the others.
+type part struct {
+	next atomic.Int64 // the first chunk that has not been handed out
+	end  int64
+	_    [48]byte // a cache line of its own
+}
+
 // failure is a panic caught on a worker.
 type failure struct{ value any }
 
-// work runs chunks until none is left.
+// work runs chunks until none is left: first those of the worker's own part, then what others have not begun.
 func (j *job) work(worker int) {
-	for {
-		hi := j.next.Add(j.chunk)
-		lo := hi - j.chunk
-		if lo >= j.n {
-			return
-		}
-		hi = min(hi, j.n)
-		switch {
-		case j.each != nil:
-			j.each(int(lo))
-		case j.span != nil:
-			j.span(int(lo), int(hi))
-		default:
-			j.indexed(worker, int(lo), int(hi))
+	for i := range j.parts {
+		part := &j.parts[(worker+i)%len(j.parts)]
+		for !j.stopped.Load() {
+			chunk := part.next.Add(1) - 1
+			if chunk >= part.end {
+				break
+			}
+			lo := chunk * j.chunk
+			hi := min(lo+j.chunk, j.n)
+			switch {
+			case j.each != nil:
+				j.each(int(lo))
+			case j.span != nil:
+				j.span(int(lo), int(hi))
+			default:
+				j.indexed(worker, int(lo), int(hi))
+			}
 		}
 	}
 }
 
-// stop lets no further chunk begin. The value leaves room for the additions of workers that have not noticed yet.
-func (j *job) stop() { j.next.Store(math.MaxInt64 / 2) }
+// divide gives each worker a part of the chunks.
+func (j *job) divide() {
+	chunks, workers := (j.n+j.chunk-1)/j.chunk, int64(len(j.parts))
+	for w := range j.parts {
+		part := &j.parts[w]
+		part.next.Store(int64(w) * chunks / workers)
+		part.end = int64(w+1) * chunks / workers
+	}
+}
+
+// stop lets no further chunk begin.
+func (j *job) stop() { j.stopped.Store(true) }
 
 // assist is work on a pool's own goroutine: it catches a panic for the caller.
-func (j *job) assist() {
+func (j *job) assist(worker int) {
 	completed := false
 	defer func() {
 		if !completed {
@@ -81,7 +100,7 @@ func (j *job) assist() {
 		pprof.SetGoroutineLabels(*j.labels)
 		defer pprof.SetGoroutineLabels(context.Background())
 	}
-	j.work(int(j.joined.Add(1)))
+	j.work(worker)
 	completed = true
 }
 

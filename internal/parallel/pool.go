@@ -42,7 +42,7 @@ func New(workers int) *Pool {
 	}
 	p := &Pool{size: workers, workers: make([]*worker, workers-1)}
 	for i := range p.workers {
-		p.workers[i] = &worker{wake: make(chan struct{}, 1)}
+		p.workers[i] = &worker{number: i + 1, wake: make(chan struct{}, 1)}
 	}
 	return p
 }
@@ -160,7 +160,7 @@ func (p *Pool) job() *job {
 		p.free = p.free[:last]
 		return j
 	}
-	return &job{done: make(chan struct{}, 1), asked: make([]*worker, 0, len(p.workers))}
+	return &job{done: make(chan struct{}, 1), asked: make([]*worker, 0, len(p.workers)), parts: make([]part, p.size)}
 }
 
 // recycle puts a job back that no worker can reach any more.
@@ -178,8 +178,8 @@ func (p *Pool) run(j *job, n, chunk int) {
 		p.start()
 	}
 	j.n, j.chunk, j.labels = int64(n), int64(chunk), p.labels.Load()
-	j.next.Store(0)
-	j.joined.Store(0)
+	j.stopped.Store(false)
+	j.divide()
 	j.pending.Store(1)
 	p.ask(j, (n-1)/chunk)
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -298,4 +299,29 @@ func TestLabels(t *testing.T) {
 	require.NotContains(t, labels(), `"op":"matmul"`)
 	(*parallel.Pool)(nil).SetLabels(context.Background())
 	(*parallel.Pool)(nil).ClearLabels()
+}
+
+// A worker begins with its own part of the chunks, and takes the rest when it has finished.
+func TestEachWorkerHasItsPart(t *testing.T) {
+	p := parallel.New(2)
+	defer p.Close()
+	var mu sync.Mutex
+	var order [2][]int
+	joined := make(chan struct{})
+	p.ForWorkers(8, 1, func(worker, lo, _ int) {
+		mu.Lock()
+		order[worker] = append(order[worker], lo)
+		mu.Unlock()
+		switch {
+		case worker == 1 && lo == 4:
+			close(joined)
+		case worker == 0 && lo == 0:
+			<-joined
+		}
+	})
+	require.Equal(t, 0, order[0][0])
+	require.Equal(t, 4, order[1][0])
+	all := append(slices.Clone(order[0]), order[1]...)
+	slices.Sort(all)
+	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7}, all)
 }

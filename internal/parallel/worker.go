@@ -12,6 +12,7 @@ var busy, gone = new(job), new(job)
 // worker is a goroutine with a mailbox for one job. nil in the mailbox means idle. A caller moves it from nil to its job, and
 // back to nil if the worker has not reacted by the time it is no longer needed; the worker moves it from the job to busy, and to nil when done.
 type worker struct {
+	number int // from 1; the caller of a loop is 0
 	mail   atomic.Pointer[job]
 	parked atomic.Bool
 	wake   chan struct{}
@@ -52,7 +53,7 @@ func (w *worker) serve(j *job) {
 		w.mail.Store(nil)
 		j.release()
 	}()
-	j.assist()
+	j.assist(w.number)
 }
 
 // receive takes the next offer up: it returns a job that the worker has joined, or nil when the pool has closed.

@@ -12,8 +12,10 @@ type task struct {
 	d    *Device
 	c    *backend.Call
 	body body
-	run  func(lo, hi int) // t.chunk, bound once
-	past bool             // the output is larger than the caches and is written past them
+	run  func(worker, lo, hi int) // t.chunk, bound once
+	past bool                     // the output is larger than the caches and is written past them
+
+	lanes []*lane // of each worker that took part; nil before
 
 	reduction reduction
 	product   product
@@ -47,7 +49,7 @@ func (d *Device) begin(c *backend.Call) *task {
 	if n := len(d.tasks); n > 0 {
 		t, d.tasks = d.tasks[n-1], d.tasks[:n-1]
 	} else {
-		t = &task{d: d}
+		t = &task{d: d, lanes: make([]*lane, d.pool.Workers())}
 		t.run = t.chunk
 		t.linear.activate = t.activate
 	}
@@ -63,6 +65,12 @@ func (t *task) end() {
 	}
 	t.c, t.body, t.block = nil, nil, nil
 	d.mu.Lock()
+	for i, l := range t.lanes {
+		if l != nil {
+			l.p = [4]unsafe.Pointer{}
+			d.lanes, t.lanes[i] = append(d.lanes, l), nil
+		}
+	}
 	d.tasks = append(d.tasks, t)
 	d.mu.Unlock()
 }
@@ -73,13 +81,16 @@ func (t *task) do(n, grain int, f body) {
 		return
 	}
 	t.body = f
-	t.d.pool.ForChunks(n, grain, t.run)
+	t.d.pool.ForWorkers(n, grain, t.run)
 }
 
-func (t *task) chunk(lo, hi int) {
-	l := t.d.lane()
+func (t *task) chunk(worker, lo, hi int) {
+	l := t.lanes[worker]
+	if l == nil {
+		l = t.d.lane()
+		t.lanes[worker] = l
+	}
 	t.body(t, l, lo, hi)
-	t.d.putLane(l)
 }
 
 func (d *Device) lane() *lane {

@@ -235,12 +235,13 @@ func (j *job[T]) packStep(laneStride, k int) int {
 	return k
 }
 
-// computeTiles computes tiles [lo, hi) of the packed part; tiles that are neighbours in a column share B's block.
+// computeTiles computes tiles [lo, hi) of the packed part; those that are neighbours in a row share rows of A and of C: a worker's own tiles are rows
+// that it reads or wrote in the operations before and after.
 func (j *job[T]) computeTiles(worker, lo, hi int) {
-	down := ceilDiv(j.i1-j.i0, j.tileRows)
+	across := ceilDiv(j.j1-j.j0, j.tileCols)
 	for tile := lo; tile < hi; tile++ {
-		i0 := j.i0 + tile%down*j.tileRows
-		j0 := j.j0 + tile/down*j.tileCols
+		i0 := j.i0 + tile/across*j.tileRows
+		j0 := j.j0 + tile%across*j.tileCols
 		j.computeTile(worker, i0, min(i0+j.tileRows, j.i1), j0, min(j0+j.tileCols, j.j1))
 	}
 }
