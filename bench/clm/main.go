@@ -16,13 +16,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 	"github.com/lockstep-ml/lockstep/data/text"
 )
 
@@ -163,9 +163,9 @@ func (b *bench) compare(threads int) error {
 		whole := func(t times) float64 { return tokens / t.whole }
 		firsts := func(t times) float64 { return 1e3 * t.first }
 		fmt.Printf("ROW clm_process%s %d %.0f %.0f tokens/s %d steps\n", peer.suffix, threads, medianOf(ours, whole), medianOf(peer.runs, whole), b.steps)
-		fmt.Printf("RATIO clm_process%s %d %.3f\n", peer.suffix, threads, median(speed))
+		fmt.Printf("RATIO clm_process%s %d %.3f\n", peer.suffix, threads, stats.Median(speed))
 		fmt.Printf("ROW clm_first_step%s %d %.0f %.0f ms\n", peer.suffix, threads, medianOf(ours, firsts), medianOf(peer.runs, firsts))
-		fmt.Printf("RATIO clm_first_step%s %d %.3f\n", peer.suffix, threads, median(first))
+		fmt.Printf("RATIO clm_first_step%s %d %.3f\n", peer.suffix, threads, stats.Median(first))
 	}
 	return nil
 }
@@ -226,10 +226,5 @@ func medianOf(list []times, f func(times) float64) float64 {
 	for _, t := range list {
 		x = append(x, f(t))
 	}
-	return median(x)
-}
-
-func median(x []float64) float64 {
-	s := slices.Sorted(slices.Values(x))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+	return stats.Median(x)
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +16,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/bench/internal/torchrun"
 )
 
 // envWorker holds a worker's settings.
@@ -79,7 +78,7 @@ func (b *bench) round(name string) ([]report, error) {
 	}
 	env := os.Environ()
 	if connected(name) {
-		place, err := place(b.Ranks)
+		place, err := torchrun.Environment(b.Ranks)
 		if err != nil {
 			return nil, err
 		}
@@ -145,17 +144,6 @@ func (b *bench) start(name string, rank int, cores string, env []string) (*worke
 		return nil, err
 	}
 	return w, w.cmd.Start()
-}
-
-// place returns the variables that the ranks of a job share.
-func place(ranks int) ([]string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return []string{"MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port), fmt.Sprint("WORLD_SIZE=", ranks), fmt.Sprint("LOCAL_WORLD_SIZE=", ranks),
-		rendezvous.EnvToken + "=" + string(rendezvous.NewToken())}, l.Close()
 }
 
 // worker is a process that trains.

@@ -31,6 +31,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 )
 
 // settings are what is measured; workers get them as JSON.
@@ -110,9 +112,9 @@ func (b *bench) run(w io.Writer) error {
 			}
 			sum := 0.0
 			for _, r := range reports {
-				sum += float64(b.Batch*b.Block) / median(r.Seconds)
+				sum += float64(b.Batch*b.Block) / stats.Median(r.Seconds)
 			}
-			m.throughput, m.steps, m.last = append(m.throughput, sum), append(m.steps, median(reports[0].Seconds)), reports
+			m.throughput, m.steps, m.last = append(m.throughput, sum), append(m.steps, stats.Median(reports[0].Seconds)), reports
 		}
 	}
 	b.print(w, present, all)
@@ -166,7 +168,7 @@ func timeline(all map[string]*measured) []span {
 // print writes the table: throughput, and ratios taken round by round.
 func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 	if one := all["one"]; one != nil {
-		ms := median(one.steps) * 1e3
+		ms := stats.Median(one.steps) * 1e3
 		fmt.Fprintf(w, "a step of %d × %d tokens on one rank takes %.0f ms\n", b.Batch, b.Block, ms)
 		if ms < 100 {
 			fmt.Fprintln(w, "that is below 100 ms: take a larger model or batch")
@@ -178,17 +180,17 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 		if isTorch(name) {
 			one, apart = all["torch-one"], all["torch-apart"]
 		}
-		line := fmt.Sprintf("%-12s %10.0f tokens/s", name, median(m.throughput))
+		line := fmt.Sprintf("%-12s %10.0f tokens/s", name, stats.Median(m.throughput))
 		if one != nil && m != one {
-			line += fmt.Sprintf("  %.2f × one", median(ratios(m.throughput, one.throughput)))
+			line += fmt.Sprintf("  %.2f × one", stats.Median(stats.Ratios(m.throughput, one.throughput)))
 		}
 		if apart != nil && m != apart && m != one {
-			line += fmt.Sprintf("  %.3f × apart", median(ratios(m.throughput, apart.throughput)))
+			line += fmt.Sprintf("  %.3f × apart", stats.Median(stats.Ratios(m.throughput, apart.throughput)))
 		}
 		if other := all[strings.Replace(name, "torch-", "", 1)]; isTorch(name) && other != nil {
-			line += fmt.Sprintf("  (Lockstep %.2f × that)", median(ratios(other.throughput, m.throughput)))
+			line += fmt.Sprintf("  (Lockstep %.2f × that)", stats.Median(stats.Ratios(other.throughput, m.throughput)))
 		}
-		line += fmt.Sprintf("  %.0f ms of CPU per step and rank", median(cpu(m.last))*1e3)
+		line += fmt.Sprintf("  %.0f ms of CPU per step and rank", stats.Median(cpu(m.last))*1e3)
 		fmt.Fprintln(w, line)
 	}
 	fmt.Fprintf(w, "published, PyTorch DDP on 2, 4, 8 GPUs: %.2f, %.1f, %.1f × one\n", published[2], published[4], published[8])
@@ -200,23 +202,6 @@ func cpu(reports []report) []float64 {
 		list[i] = r.CPU
 	}
 	return list
-}
-
-// ratios are a[i]/b[i].
-func ratios(a, b []float64) []float64 {
-	list := make([]float64, min(len(a), len(b)))
-	for i := range list {
-		list[i] = a[i] / b[i]
-	}
-	return list
-}
-
-func median(list []float64) float64 {
-	if len(list) == 0 {
-		return 0
-	}
-	list = slices.Sorted(slices.Values(list))
-	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
 }
 
 // report is what a worker prints at its end.

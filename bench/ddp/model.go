@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 	"github.com/lockstep-ml/lockstep/dist"
 )
 
@@ -98,7 +99,7 @@ func timeReduce(ctx context.Context, acc *accelerate.Accelerator, g *dist.Group,
 		}
 		times = append(times, time.Since(start).Seconds())
 	}
-	return median(times), nil
+	return stats.Median(times), nil
 }
 
 // predict prints what the model says of 2, 4, 8 ranks, and how far off it was where ranks ran.
@@ -107,7 +108,7 @@ func (b *bench) predict(w io.Writer, all map[string]*measured) error {
 	if one == nil {
 		return nil
 	}
-	alone := median(one.steps)
+	alone := stats.Median(one.steps)
 	for _, name := range []string{"shm", "tcp", "goroutines"} {
 		m := all[name]
 		if m == nil || m.last[0].Fit == nil {
@@ -125,7 +126,7 @@ func (b *bench) predict(w io.Writer, all map[string]*measured) error {
 			t := f.step(n, alone, buckets)
 			text := fmt.Sprintf(" %d ranks %.2f × one (published %g)", n, float64(n)*alone/t, published[n])
 			if n == b.Ranks {
-				text += fmt.Sprintf(", measured %.2f: error %+.1f %%", float64(n)*alone/median(m.steps), 100*(median(m.steps)/t-1))
+				text += fmt.Sprintf(", measured %.2f: error %+.1f %%", float64(n)*alone/stats.Median(m.steps), 100*(stats.Median(m.steps)/t-1))
 			}
 			list = append(list, text)
 		}

@@ -6,14 +6,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/bench/internal/torchrun"
 )
 
 const envRank = "BENCH_DIST_ENGINE" // set in the processes that are ranks
@@ -58,13 +57,8 @@ func own(name string, s settings) (result, error) {
 
 // place returns the variables that all ranks share.
 func place(s settings) ([]string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return []string{"MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port), fmt.Sprint("WORLD_SIZE=", s.ranks), rendezvous.EnvToken + "=" + string(rendezvous.NewToken()),
-		fmt.Sprint("BENCH_BYTES=", s.bytes), fmt.Sprint("BENCH_ITERATIONS=", s.iterations)}, l.Close()
+	env, err := torchrun.Environment(s.ranks)
+	return append(env, fmt.Sprint("BENCH_BYTES=", s.bytes), fmt.Sprint("BENCH_ITERATIONS=", s.iterations)), err
 }
 
 // ranks starts one process for each rank and returns what rank 0 printed.
@@ -73,7 +67,7 @@ func ranks(s settings, command func(rank int) *exec.Cmd, env []string) (result, 
 	outputs, complaints := make([]bytes.Buffer, s.ranks), make([]bytes.Buffer, s.ranks)
 	for r := range cmds {
 		cmds[r] = command(r)
-		cmds[r].Env = append(append(os.Environ(), env...), fmt.Sprint("RANK=", r))
+		cmds[r].Env = append(append(os.Environ(), env...), fmt.Sprint("RANK=", r), fmt.Sprint("LOCAL_RANK=", r))
 		cmds[r].Stdout, cmds[r].Stderr = &outputs[r], &complaints[r]
 		if err := cmds[r].Start(); err != nil {
 			return result{}, err

@@ -11,15 +11,15 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 )
 
 // result is what one contender's rank 0 prints.
@@ -89,14 +89,14 @@ func run(s settings, names []string, file string) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			r.Median[c.name] = append(r.Median[c.name], median(got.Seconds))
+			r.Median[c.name] = append(r.Median[c.name], stats.Median(got.Seconds))
 			r.Paths[c.name] = got.Path
 		}
 	}
 	for _, a := range present {
 		for _, b := range present {
 			if a.name != b.name {
-				r.Ratios[a.name+"/"+b.name] = median(ratios(r.Median[a.name], r.Median[b.name]))
+				r.Ratios[a.name+"/"+b.name] = stats.Median(ratios(r.Median[a.name], r.Median[b.name]))
 			}
 		}
 	}
@@ -121,15 +121,6 @@ func ratios(a, b []float64) []float64 {
 	return list
 }
 
-func median(list []float64) float64 {
-	sorted := slices.SortedFunc(slices.Values(list), cmp.Compare[float64])
-	n := len(sorted)
-	if n == 0 {
-		return 0
-	}
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
-
 func (r *report) print(present []contender) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "all-reduce of %d bytes of float32 on %d processes, medians of %d rounds\n", r.Bytes, r.Ranks, len(r.Median[present[0].name]))
@@ -140,7 +131,7 @@ func (r *report) print(present []contender) error {
 	}
 	fmt.Fprintln(w)
 	for _, a := range present {
-		m := median(r.Median[a.name])
+		m := stats.Median(r.Median[a.name])
 		bus := float64(r.Bytes) / m / 1e9 * 2 * float64(r.Ranks-1) / float64(r.Ranks) // nccl-tests' bus bandwidth
 		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t", a.name, m*1e3, bus)
 		for _, b := range present {

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -65,9 +65,9 @@ func (b bench) run(out io.Writer) {
 		ratios = append(ratios, times[1][r]/times[0][r])
 	}
 	for i, k := range contenders {
-		fmt.Fprintf(out, "%-9s %8.1f ms  %6d MiB\n", k.name, 1e3*median(times[i]), peaks[i]>>20)
+		fmt.Fprintf(out, "%-9s %8.1f ms  %6d MiB\n", k.name, 1e3*stats.Median(times[i]), peaks[i]>>20)
 	}
-	fmt.Fprintf(out, "fused / separate: %.3f of the time (median of the rounds), %.3f of the memory\n", median(ratios), float64(peaks[1])/float64(max(peaks[0], 1)))
+	fmt.Fprintf(out, "fused / separate: %.3f of the time (median of the rounds), %.3f of the memory\n", stats.Median(ratios), float64(peaks[1])/float64(max(peaks[0], 1)))
 }
 
 // once runs three passes of a contender on a device of its own and gives the median time, and the memory that a pass needs at most.
@@ -95,10 +95,5 @@ func (b bench) once(k contender) (seconds float64, peak int64) {
 		x.ZeroGrad()
 		w.ZeroGrad()
 	}
-	return median(times[1:]), dev.MemStats().Peak - before
-}
-
-func median(x []float64) float64 {
-	s := slices.Sorted(slices.Values(x))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+	return stats.Median(times[1:]), dev.MemStats().Peak - before
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 )
 
 // BenchmarkRows runs our side of every row on one worker.
@@ -20,8 +22,8 @@ func BenchmarkRows(b *testing.B) {
 }
 
 func TestMedian(t *testing.T) {
-	require.Equal(t, 2.0, median([]float64{3, 1, 2}))
-	require.Equal(t, 2.5, median([]float64{4, 1, 2, 3}))
+	require.Equal(t, 2.0, stats.Median([]float64{3, 1, 2}))
+	require.Equal(t, 2.5, stats.Median([]float64{4, 1, 2, 3}))
 }
 
 // TestRowsHaveNames: a RATIO line names its row without spaces, and no two alike.

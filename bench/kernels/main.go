@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
 
@@ -108,8 +109,8 @@ func (b *bench) row(r row, threads int, peers *peers) {
 			continue
 		}
 		all, shares = append(all, t.ours...), append(shares, t.shares...)
-		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+s.suffix, threads, 1e3*median(t.ours), 1e3*median(t.theirs), r.rate(median(t.ours)))
-		fmt.Printf("RATIO %s %d %.3f\n", r.name+s.suffix, threads, median(t.ratios))
+		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+s.suffix, threads, 1e3*stats.Median(t.ours), 1e3*stats.Median(t.theirs), r.rate(stats.Median(t.ours)))
+		fmt.Printf("RATIO %s %d %.3f\n", r.name+s.suffix, threads, stats.Median(t.ratios))
 	}
 	if !r.ofCeiling {
 		return
@@ -120,8 +121,8 @@ func (b *bench) row(r row, threads int, peers *peers) {
 			all, shares = append(all, x), append(shares, r.share(x, threads))
 		}
 	}
-	if share := median(shares); share > 0 {
-		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+r.ceiling(), threads, 1e3*median(all), 1e3*median(all)*share, r.rate(median(all)))
+	if share := stats.Median(shares); share > 0 {
+		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+r.ceiling(), threads, 1e3*stats.Median(all), 1e3*stats.Median(all)*share, r.rate(stats.Median(all)))
 		fmt.Printf("RATIO %s %d %.3f\n", r.name+r.ceiling(), threads, share)
 	}
 }
@@ -165,10 +166,5 @@ func timed(run func(), turn time.Duration) float64 {
 		run()
 		times = append(times, time.Since(t).Seconds())
 	}
-	return median(times)
-}
-
-func median(x []float64) float64 {
-	s := slices.Sorted(slices.Values(x))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+	return stats.Median(times)
 }

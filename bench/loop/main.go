@@ -12,12 +12,12 @@ import (
 	"os"
 	"runtime"
 	"runtime/metrics"
-	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
@@ -86,13 +86,13 @@ func (b *bench) run(w io.Writer) error {
 			for _, v := range t.all {
 				x = append(x, f(v))
 			}
-			return median(x)
+			return stats.Median(x)
 		}
 		fmt.Fprintf(w, "%-10s %8.3f ms a step  %6.0f allocations  %7.0f bytes  collector %.2f %% of CPU\n", t.name, 1e3*middle(func(f figures) float64 { return f.step }),
 			middle(func(f figures) float64 { return f.allocations }), middle(func(f figures) float64 { return f.bytes }), 100*middle(func(f figures) float64 { return f.collector }))
 	}
-	fmt.Fprintf(w, "trainer / bare loop: %.4f (median of the rounds)\n", median(ratios))
-	fmt.Fprintf(w, "RATIO trainer_loop %d %.4f\n", b.threads, 1/median(ratios))
+	fmt.Fprintf(w, "trainer / bare loop: %.4f (median of the rounds)\n", stats.Median(ratios))
+	fmt.Fprintf(w, "RATIO trainer_loop %d %.4f\n", b.threads, 1/stats.Median(ratios))
 	return nil
 }
 
@@ -203,16 +203,11 @@ func take() (s snapshot) {
 func (w *watch) figures() figures {
 	n := float64(len(w.times))
 	now := take()
-	f := figures{step: median(w.times), allocations: (now.allocations - w.before.allocations) / n, bytes: (now.bytes - w.before.bytes) / n}
+	f := figures{step: stats.Median(w.times), allocations: (now.allocations - w.before.allocations) / n, bytes: (now.bytes - w.before.bytes) / n}
 	runtime.GC() // the runtime brings its figures of time up to date then
 	now = take()
 	if cpu := now.cpu - w.before.cpu; cpu > 0 {
 		f.collector = (now.collector - w.before.collector) / cpu
 	}
 	return f
-}
-
-func median(x []float64) float64 {
-	s := slices.Sorted(slices.Values(x))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
