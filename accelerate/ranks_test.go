@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -420,6 +421,21 @@ func TestUnusedParameter(t *testing.T) {
 			})
 			require.Equal(t, make([]error, 4), errs)
 		})
+	}
+}
+
+// Half-precision parameters have other bits on another number of ranks, and the log says so once.
+func TestHalfPrecisionIsToldOf(t *testing.T) {
+	for dtype, want := range map[tensor.DType]int{tensor.BFloat16: 1, tensor.Float32: 0} {
+		var log bytes.Buffer
+		require.NoError(t, accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
+			m := nn.NewLinear(nn.NewInit(acc.Device(), 1).As(dtype), 2, 2, true)
+			if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
+				return err
+			}
+			return acc.Barrier(t.Context())
+		}, accelerate.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))))
+		require.Equal(t, want, strings.Count(log.String(), "results depend on the number of ranks"))
 	}
 }
 
