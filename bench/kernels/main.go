@@ -111,6 +111,9 @@ func (b *bench) row(r row, threads int, peers *peers) {
 		all, shares = append(all, t.ours...), append(shares, t.shares...)
 		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+s.suffix, threads, 1e3*stats.Median(t.ours), 1e3*stats.Median(t.theirs), r.rate(stats.Median(t.ours)))
 		fmt.Printf("RATIO %s %d %.3f\n", r.name+s.suffix, threads, stats.Median(t.ratios))
+		if len(t.trips) > 0 {
+			fmt.Printf("TRIP %s %d %.0f ns\n", r.name+s.suffix, threads, 1e9*stats.Median(t.trips))
+		}
 	}
 	if !r.ofCeiling {
 		return
@@ -127,8 +130,8 @@ func (b *bench) row(r row, threads int, peers *peers) {
 	}
 }
 
-// turns are the times of a row's turns: ours, theirs, the quotients, and our shares of the ceiling.
-type turns struct{ ours, theirs, ratios, shares []float64 }
+// turns are the times of a row's turns: ours, theirs, the quotients, our shares of the ceiling, and how far apart the cores were.
+type turns struct{ ours, theirs, ratios, shares, trips []float64 }
 
 // side lets a row and one side of it take turns.
 func (b *bench) side(r row, run func(), s side, threads int, peers *peers) (t turns, err error) {
@@ -141,6 +144,9 @@ func (b *bench) side(r row, run func(), s side, threads int, peers *peers) (t tu
 		rounds = 1
 	}
 	for round := range rounds + 1 {
+		if threads > 1 {
+			t.trips = append(t.trips, roundTrip().Seconds())
+		}
 		x := timed(run, b.turn)
 		y, err := p.time(r.name)
 		if err != nil {

@@ -39,6 +39,18 @@ func find(t *testing.T, lines []line, row string) line {
 	return line{}
 }
 
+// TestTrips: rows whose threads were far apart are marked, and of a ceiling's values the highest counts.
+func TestTrips(t *testing.T) {
+	r := parsed(t, printed+"TRIP step 2 390 ns\nTRIP softmax_fwd 2 81 ns\nCEILING fma_avx512 1 290 GFLOP/s\n")
+	require.True(t, r.apart(key{"step", 2}))
+	require.False(t, r.apart(key{"softmax_fwd", 2}))
+	text := r.markdown()
+	require.Contains(t, text, "1.40 ↓ ‡")
+	require.Contains(t, text, "back in 81 to 390 ns; ‡ marks the 1 of 2 rows")
+	require.Contains(t, text, "FMA AVX-512 at 1: 300 GFLOP/s.")
+	require.NotContains(t, parsed(t, printed).markdown(), "‡")
+}
+
 // TestJudgement: what misses its ratio reaches its goal by the other row; several rows make one.
 func TestJudgement(t *testing.T) {
 	r := parsed(t, printed)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,7 @@ type results struct {
 	rows     []string // in the order of their first line
 	ratios   map[key]float64
 	measures map[key]measure
+	trips    map[key]float64 // of a cache line between two threads and back, in nanoseconds
 }
 
 // parse reads lines of the forms
@@ -46,10 +48,11 @@ type results struct {
 //	PEER mode threads text
 //	ROW row threads ours theirs unit [note]
 //	RATIO row threads value
+//	TRIP row threads value unit
 //
 // and passes over all others. A later line of a row replaces an earlier one.
 func parse(r io.Reader) (*results, error) {
-	out := &results{ratios: map[key]float64{}, measures: map[key]measure{}}
+	out := &results{ratios: map[key]float64{}, measures: map[key]measure{}, trips: map[key]float64{}}
 	for lines, n := bufio.NewScanner(r), 1; ; n++ {
 		if !lines.Scan() {
 			return out, lines.Err()
@@ -74,7 +77,7 @@ func (r *results) add(line string) error {
 		return nil
 	}
 	f := strings.Fields(rest)
-	least := map[string]int{"CEILING": 4, "ROW": 5, "RATIO": 3}[kind]
+	least := map[string]int{"CEILING": 4, "ROW": 5, "RATIO": 3, "TRIP": 3}[kind]
 	if least == 0 {
 		return nil
 	}
@@ -92,12 +95,14 @@ func (r *results) add(line string) error {
 	k := key{f[0], threads}
 	switch kind {
 	case "CEILING":
-		r.ceilings = append(r.ceilings, ceiling{f[0], threads, value, f[3]})
+		r.ceiling(ceiling{f[0], threads, value, f[3]})
 	case "RATIO":
 		if !slices.Contains(r.rows, k.row) {
 			r.rows = append(r.rows, k.row)
 		}
 		r.ratios[k] = value
+	case "TRIP":
+		r.trips[k] = value
 	case "ROW":
 		theirs, err := strconv.ParseFloat(f[3], 64)
 		if err != nil {
@@ -107,3 +112,25 @@ func (r *results) add(line string) error {
 	}
 	return nil
 }
+
+// ceiling keeps the highest value of each ceiling: others may be running meanwhile, and it is what the machine can do.
+func (r *results) ceiling(c ceiling) {
+	for i, known := range r.ceilings {
+		if known.name == c.name && known.threads == c.threads {
+			r.ceilings[i].value = max(known.value, c.value)
+			return
+		}
+	}
+	r.ceilings = append(r.ceilings, c)
+}
+
+// shortestTrip is the time of a cache line's shortest round trip between two threads in any row, in nanoseconds; 0 if none was measured.
+func (r *results) shortestTrip() float64 {
+	if len(r.trips) == 0 {
+		return 0
+	}
+	return slices.Min(slices.Collect(maps.Values(r.trips)))
+}
+
+// apart says whether the cores of a row's threads shared no cache: a line took more than twice as long from one to the other as in the best row.
+func (r *results) apart(k key) bool { return r.trips[k] > 2*r.shortestTrip() }

@@ -3,12 +3,17 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
 
-// below marks a ratio that misses what is wanted.
-const below = " ↓"
+// below marks a ratio that misses what is wanted, apart one that was measured while the threads' cores shared no cache.
+const (
+	below = " ↓"
+	apart = " ‡"
+)
 
 var heading = []string{"", "ours", "theirs", "1 thread", "ours", "theirs", "2 threads", "wanted", "limit"}
 
@@ -24,6 +29,9 @@ func (l *line) cells(r *results) []string {
 		text := l.goal.ratio(v)
 		if met, wanted := l.met[threads]; wanted && !met {
 			text += below
+		}
+		if r.apart(key{l.row, threads}) {
+			text += apart
 		}
 		ours, theirs := "", ""
 		if m, ok := r.measures[key{l.row, threads}]; ok {
@@ -108,6 +116,9 @@ func (r *results) print(w io.Writer) error {
 	}
 	fmt.Fprintln(w, strings.Join(r.peers, "; "))
 	fmt.Fprintln(w, r.ceilingText())
+	if text := r.tripText(); text != "" {
+		fmt.Fprintln(w, text)
+	}
 	lines := r.lines()
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	sections(lines, func(section string, lines []line) {
@@ -145,6 +156,21 @@ func (r *results) ceilingText() string {
 	return "ceilings by number of threads: " + strings.Join(list, ", ")
 }
 
+// tripText says how far apart the threads' cores were.
+func (r *results) tripText() string {
+	if len(r.trips) == 0 {
+		return ""
+	}
+	far := 0
+	for k := range r.trips {
+		if r.apart(k) {
+			far++
+		}
+	}
+	return fmt.Sprintf("a cache line went from one thread to another and back in %.0f to %.0f ns;%s marks the %d of %d rows in which it took more than twice the shortest time",
+		r.shortestTrip(), slices.Max(slices.Collect(maps.Values(r.trips))), apart, far, len(r.trips))
+}
+
 // markdown is the table for the documents.
 func (r *results) markdown() string {
 	var b strings.Builder
@@ -153,6 +179,9 @@ func (r *results) markdown() string {
 	}
 	fmt.Fprintf(&b, "Peers: %s.\n", strings.Join(r.peers, "; "))
 	fmt.Fprintf(&b, "C%s.\n", strings.TrimPrefix(r.ceilingText(), "c"))
+	if text := r.tripText(); text != "" {
+		fmt.Fprintf(&b, "A%s.\n", strings.TrimPrefix(text, "a"))
+	}
 	sections(r.lines(), func(section string, lines []line) {
 		row := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
 		b.WriteByte('\n')
