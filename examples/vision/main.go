@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -73,6 +74,9 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if err != nil {
+		return err
+	}
+	if _, err := a.Reporters(callbacks.ReporterNames()...); err != nil { // before images are read
 		return err
 	}
 	level, set := a.SlogLevel()
