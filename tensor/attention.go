@@ -61,13 +61,43 @@ func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor)
 			prod := Mul(bk.Ctx, Cast(bk.Ctx, dout, lseT.dtype), Cast(bk.Ctx, Detach(outT), lseT.dtype))
 			aside = Sub(bk.Ctx, Sum(bk.Ctx, prod, []int{-1}, false), g)
 		}
-		dq, dk, dv := bk.emptyLike(name, q), bk.emptyLike(name, k), bk.emptyLike(name, v)
+		dq, dk, dv := bk.attentionGrads(q, k, v)
 		bk.launchMulti(backend.OpAttentionGrad, &a, []*Tensor{dq, dk, dv}, q, k, v, lseT, dout, aside, mask)
 		bk.Set(0, dq)
 		bk.Set(1, dk)
 		bk.Set(2, dv)
 	})
 	return out, lse
+}
+
+// attentionGrads makes room for the gradients of Attention's operands. Where these are the thirds of one projection, or as many groups of its columns, the
+// gradients lie in one matrix likewise, which Split takes as a whole; else each lies in the order of its operand.
+func (b *Back) attentionGrads(q, k, v *Tensor) (dq, dk, dv *Tensor) {
+	const name = "Attention"
+	batch, tokens, keys := q.shape[0], q.shape[2], k.shape[2]
+	wq, wk, wv := q.shape[1]*q.shape[3], k.shape[1]*k.shape[3], v.shape[1]*v.shape[3]
+	width := wq + wk + wv
+	beside := func(x *Tensor, at int) bool {
+		return x.st == q.st && x.offset == q.offset+at && [4]int(x.stride[:4]) == [4]int{tokens * width, x.shape[3], width, 1}
+	}
+	if tokens == keys && beside(q, 0) && beside(k, wq) && beside(v, wq+wk) {
+		whole := b.empty(name, q.dtype, batch, tokens, width)
+		of := func(x *Tensor) *Tensor {
+			g := x.alias()
+			g.st, g.gen, g.offset = whole.st, whole.gen, whole.offset+x.offset-q.offset
+			return g
+		}
+		return of(q), of(k), of(v)
+	}
+	return b.emptyOrdered(name, q), b.emptyOrdered(name, k), b.emptyOrdered(name, v)
+}
+
+// emptyOrdered is an empty tensor of x's shape [B,H,T,D], in memory in the order [B,T,H,D] if x is.
+func (c *Ctx) emptyOrdered(op string, x *Tensor) *Tensor {
+	if x.stride[1] < x.stride[2] {
+		return swap12(c.empty(op, x.dtype, x.shape[0], x.shape[2], x.shape[1], x.shape[3]))
+	}
+	return c.emptyLike(op, x)
 }
 
 func (c *Ctx) attentionAttrs(q *Tensor, opt AttentionOptions) attrs {

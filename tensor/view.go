@@ -88,7 +88,11 @@ func Reshape(c *Ctx, x *Tensor, shape ...int) *Tensor {
 	}
 	from := x.Shape()
 	c.record("Reshape", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
-		b.Set(0, b.materialize("Reshape", b.Grad(0)).reshaped(from))
+		g := b.Grad(0).restrided(from)
+		if g == nil {
+			g = b.materialize("Reshape", b.Grad(0)).reshaped(from)
+		}
+		b.Set(0, g)
 	})
 	return y
 }
@@ -307,6 +311,10 @@ func Split(c *Ctx, x *Tensor, d int, sizes ...int) []*Tensor {
 	}
 	from := x.Shape()
 	c.record("Split", out, []*Tensor{x}, nil, func(b *Back) {
+		if g := b.joined(d, from, sizes); g != nil {
+			b.Set(0, g)
+			return
+		}
 		g, at := b.empty("Split", x.dtype, from...), 0
 		for i, s := range sizes {
 			part := g.narrow(d, at, s)
@@ -320,6 +328,28 @@ func Split(c *Ctx, x *Tensor, d int, sizes ...int) []*Tensor {
 		b.Set(0, g)
 	})
 	return out
+}
+
+// joined shows the gradients of all outputs, pieces of the given sizes of dim d, as one contiguous tensor of the shape, if they lie in memory that way; else it
+// is nil.
+func (b *Back) joined(d int, shape, sizes []int) *Tensor {
+	if len(sizes) == 0 || b.Grad(0) == nil {
+		return nil
+	}
+	first := b.Grad(0)
+	g, at := first.alias(), 0
+	copy(g.shape[:], shape)
+	if !g.IsContiguous() {
+		return nil
+	}
+	for i, s := range sizes {
+		p := b.Grad(i)
+		if p == nil || p.st != first.st || !slices.Equal(p.stride[:p.ndim], first.stride[:p.ndim]) || p.offset != first.offset+at*first.stride[d] {
+			return nil
+		}
+		at += s
+	}
+	return g
 }
 
 // Concat joins tensors along dim d; all other sizes must agree.

@@ -145,7 +145,8 @@ const (
 	// the output row is 0.
 	OpAttention
 	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 out [B,H,Tq,Dv], or delta [B,H,Tq] (dtype of lse) = Σ dout·out − dlse over the last dim, In6 mask
-	// (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: contiguous, overwritten; the query heads of a group are added in order.
+	// (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: of the shapes of q, k and v, strided with stride 1 in the last dim, overwritten; the query
+	// heads of a group are added in order.
 	OpAttentionGrad
 
 	// OpRoPE turns pairs of elements by angles: In0 x [B,H,T,D], In1 cos and In2 sin [B,T,R] with 2R ≤ D (stride 0 where broadcast) → Out0 y [B,H,T,D]: for e < R

@@ -268,7 +268,7 @@ func attentionGradSamples(g *gen) {
 				}
 			}
 			s := &sample{ins: []*operand{a.q, a.k, a.v, lse, dout, aside}, want: [][]float64{dq, dk, dv}, loose: 16, outs: []*operand{
-				output(dt, rowMajor, a.q.shape...), output(dt, rowMajor, a.k.shape...), output(dt, rowMajor, a.v.shape...)}}
+				output(dt, c.lay, a.q.shape...), output(dt, c.lay, a.k.shape...), output(dt, c.lay, a.v.shape...)}}
 			a.attributes(s)
 			g.add(s, "%s %+v", dt, c)
 		}

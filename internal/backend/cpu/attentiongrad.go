@@ -23,9 +23,9 @@ func attentionGradKernel(d *Device, c *backend.Call) {
 	} else {
 		d.wantVector(c, &c.In[5], a.q.DType, rows, "delta")
 	}
-	d.wantVector(c, &c.Out[0], a.q.DType, rows*a.d, "dq")
-	d.wantVector(c, &c.Out[1], a.q.DType, a.batch*a.kvHeads*a.tk*a.d, "dk")
-	d.wantVector(c, &c.Out[2], a.q.DType, a.batch*a.kvHeads*a.tk*a.dv, "dv")
+	for i := range 3 {
+		d.wantGradOf(c, i)
+	}
 	switch a.q.DType {
 	case dtype.Float32:
 		t.do(a.batch*a.kvHeads, 1, attentionGradHeads[float32])
@@ -47,6 +47,14 @@ func (d *Device) wantAttentionOut(c *backend.Call, a *attention, i int, what str
 	}
 }
 
+// wantGradOf faults unless output i has the shape and dtype of input i, with contiguous rows that do not overlap.
+func (d *Device) wantGradOf(c *backend.Call, i int) {
+	g, x := &c.Out[i], &c.In[i]
+	if g.DType != x.DType || !equalShape(g, x) || g.Shape[3] > 1 && g.Stride[3] != 1 || g.Shape[2] > 1 && g.Stride[2] < g.Shape[3] {
+		d.fault(c, "gradient %d is %s of shape %v, strides %v, want %s %v", i, g.DType, g.Shape[:g.NDim], g.Stride[:g.NDim], x.DType, x.Shape[:x.NDim])
+	}
+}
+
 // attentionGradHeads computes all gradients of key heads lo to hi: the query heads of a group in order, their tiles of queries in order. The probabilities
 // come again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022):
 //
@@ -63,14 +71,27 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	group := a.heads / a.kvHeads
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
-		g.dk, g.dv = row[T](&c.Out[1], u, a.tk*a.d), row[T](&c.Out[2], u, a.tk*a.dv)
-		clear(g.dk)
-		clear(g.dv)
+		clearHead[T](&c.Out[1], g.b, g.kv, 0, a.tk)
+		clearHead[T](&c.Out[2], g.b, g.kv, 0, a.tk)
 		for g.h = g.kv * group; g.h < (g.kv+1)*group; g.h++ {
 			for g.i0 = 0; g.i0 < a.tq; g.i0 += a.rows {
 				g.rows(t)
 			}
 		}
+	}
+}
+
+// gradHead is head for a matrix that is written: a single row has any distance, which a product wants to be one of rows.
+func gradHead[T float](v *backend.View, b, h, i int) (x []T, stride int) {
+	x, stride = head[T](v, b, h, i)
+	return x, max(stride, v.Shape[3])
+}
+
+// clearHead makes rows i0 to i1 of one sample and head zero.
+func clearHead[T float](v *backend.View, b, h, i0, i1 int) {
+	for i := i0; i < i1; i++ {
+		x, _ := head[T](v, b, h, i)
+		clear(x[:v.Shape[3]])
 	}
 }
 
@@ -82,7 +103,6 @@ type gradTile[T float] struct {
 	bits         []uint32 // dropout's
 	seen         []uint8  // the mask's
 	delta        []T
-	dk, dv       []T // of the key head
 }
 
 // rows adds what the tile's queries contribute to dk and dv, over tiles of keys in order, and writes their dq.
@@ -92,7 +112,7 @@ func (g *gradTile[T]) rows(t *task) {
 	from, to, masked := a.span(g.b, g.h, g.i0, i1)
 	g.masked = masked
 	if from == to {
-		clear(slice[T](&t.c.Out[0])[((g.b*a.heads+g.h)*a.tq+g.i0)*a.d:][:(i1-g.i0)*a.d])
+		clearHead[T](&t.c.Out[0], g.b, g.h, g.i0, i1)
 	}
 	g.deltas(t, i1-g.i0)
 	for j0 := from; j0 < to; j0 += a.columns {
@@ -121,14 +141,14 @@ func (g *gradTile[T]) deltas(t *task, m int) {
 // tile adds what m queries and the n keys from j0 on contribute to all gradients; to dq only if there is more in it already.
 func (g *gradTile[T]) tile(t *task, m, j0, n int, more bool) {
 	a, c := &t.attention, t.c
-	first := (g.b*a.heads+g.h)*a.tq + g.i0
-	dq := slice[T](&c.Out[0])[first*a.d:][:m*a.d]
-	dk, dv := g.dk[j0*a.d:], g.dv[j0*a.dv:]
+	dq, dqs := gradHead[T](&c.Out[0], g.b, g.h, g.i0)
+	dk, dks := gradHead[T](&c.Out[1], g.b, g.kv, j0)
+	dv, dvs := gradHead[T](&c.Out[2], g.b, g.kv, j0)
 	q, qs := head[T](a.q, g.b, g.h, g.i0)
 	k, ks := head[T](a.k, g.b, g.kv, j0)
 	v, vs := head[T](a.v, g.b, g.kv, j0)
 	dout, dos := head[T](&c.In[4], g.b, g.h, g.i0)
-	lse := slice[T](&c.In[3])[first:][:m]
+	lse := slice[T](&c.In[3])[(g.b*a.heads+g.h)*a.tq+g.i0:][:m]
 
 	multiply(nil, m, n, a.d, q, qs, 1, k, 1, ks, g.probs, n, false)
 	for i := range m {
@@ -143,7 +163,7 @@ func (g *gradTile[T]) tile(t *task, m, j0, n int, more bool) {
 			keepLine(dropped[i*n:][:n], g.probs[i*n:][:n], z, rng.KeepThreshold(a.p), keepScale[T](a.p))
 		}
 	}
-	multiply(nil, n, a.dv, m, dropped, 1, n, dout, dos, 1, dv, a.dv, true)
+	multiply(nil, n, a.dv, m, dropped, 1, n, dout, dos, 1, dv, dvs, true)
 	multiply(nil, m, n, a.dv, dout, dos, 1, v, 1, vs, g.grads, n, false)
 	for i := range m {
 		d := g.grads[i*n:][:n]
@@ -152,8 +172,8 @@ func (g *gradTile[T]) tile(t *task, m, j0, n int, more bool) {
 		}
 		scoreGradLine(d, g.probs[i*n:][:n], g.delta[i], T(a.scale))
 	}
-	multiply(nil, m, a.d, n, g.grads, n, 1, k, ks, 1, dq, a.d, more)
-	multiply(nil, n, a.d, m, g.grads, 1, n, q, qs, 1, dk, a.d, true)
+	multiply(nil, m, a.d, n, g.grads, n, 1, k, ks, 1, dq, dqs, more)
+	multiply(nil, n, a.d, m, g.grads, 1, n, q, qs, 1, dk, dks, true)
 }
 
 // probabilities turns the products q·k of query i and the keys from j0 on into probabilities, 0 where the key is not seen.
