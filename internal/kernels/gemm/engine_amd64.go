@@ -118,7 +118,7 @@ func packAVX512(dst []float32, width, lanes, k int, src []float32, laneStride, k
 }
 
 // packTransposing is the part for lanes that are contiguous along k; it leaves the rest to packGeneric.
-func packTransposing(transpose func(dst []float32, width, lanes, k int, src []float32, stride int), dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
+func packTransposing[T element](transpose func(dst []T, width, lanes, k int, src []T, stride int), dst []T, width, lanes, k int, src []T, laneStride, kStride int) {
 	if kStride != 1 || laneStride == 1 || lanes < 4 || k < 4 {
 		packGeneric(dst, width, lanes, k, src, laneStride, kStride)
 		return

@@ -4,3 +4,6 @@ package gemm
 
 // engine32 returns the engine for single precision: this build has only the generic one.
 func engine32() *engine[float32] { return &generic32 }
+
+// engine64 returns the engine for double precision.
+func engine64() *engine[float64] { return &generic64 }

@@ -44,8 +44,6 @@ func TestTilingDoesNotMatter(t *testing.T) {
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		rapid.Check(t, func(t *rapid.T) { requireTilingDoesNotMatter(t, pool, engine32(), drawExample[float32](t)) })
-	})
-	t.Run("float64", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) { requireTilingDoesNotMatter(t, pool, engine64(), drawExample[float64](t)) })
 	})
 }
@@ -84,35 +82,42 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 // generic kernel and fused by the others. It would notice a compiler that fuses the generic kernel's operations.
 func TestOrderOfSummation(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
-		step := func(sum, a, b float32) float32 {
+		single := func(sum, a, b float32) float32 {
 			return math.Float32frombits(math.Float32bits(a*b)) + sum // through an integer, so that nothing can fuse
 		}
+		double := func(sum, a, b float64) float64 { return math.Float64frombits(math.Float64bits(a*b)) + sum }
 		if v != kernels.Generic {
 			// The product of two float32 is exact in float64. That the sum is rounded twice matters once in 2²⁹ times, not for these operands.
-			step = func(sum, a, b float32) float32 { return float32(float64(a)*float64(b) + float64(sum)) }
+			single = func(sum, a, b float32) float32 { return float32(float64(a)*float64(b) + float64(sum)) }
+			double = func(sum, a, b float64) float64 { return math.FMA(a, b, sum) }
 		}
-		for _, accumulate := range []bool{false, true} {
-			x := newExample[float32](11, 13, 37, 2*kc+88, false, true, 0, accumulate)
-			want := make([]float32, len(x.c))
-			for i := range x.m {
-				for j := range x.n {
-					total, started := x.c[i*x.ldc+j], accumulate
-					for k0 := 0; k0 < x.k; k0 += kc {
-						var sum float32
-						for p := k0; p < min(k0+kc, x.k); p++ {
-							sum = step(sum, x.a[i*x.ars+p*x.acs], x.b[p*x.brs+j*x.bcs])
-						}
-						if started {
-							sum += total
-						}
-						total, started = sum, true
-					}
-					want[i*x.ldc+j] = total
-				}
-			}
-			requireSameBits(t, want, x.run(t, Float32, nil), x.String())
-		}
+		requireOrderOfSummation(t, Float32, single)
+		requireOrderOfSummation(t, Float64, double)
 	})
+}
+
+func requireOrderOfSummation[T element](t *testing.T, f function[T], step func(sum, a, b T) T) {
+	for _, accumulate := range []bool{false, true} {
+		x := newExample[T](11, 13, 37, 2*kc+88, false, true, 0, accumulate)
+		want := make([]T, len(x.c))
+		for i := range x.m {
+			for j := range x.n {
+				total, started := x.c[i*x.ldc+j], accumulate
+				for k0 := 0; k0 < x.k; k0 += kc {
+					var sum T
+					for p := k0; p < min(k0+kc, x.k); p++ {
+						sum = step(sum, x.a[i*x.ars+p*x.acs], x.b[p*x.brs+j*x.bcs])
+					}
+					if started {
+						sum += total
+					}
+					total, started = sum, true
+				}
+				want[i*x.ldc+j] = total
+			}
+		}
+		requireSameBits(t, want, x.run(t, f, nil), x.String())
+	}
 }
 
 // TestLargeOuterProduct is written past the caches where rows begin at whole cache lines.

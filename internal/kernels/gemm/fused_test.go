@@ -67,8 +67,6 @@ func TestFusedEqualsSteps(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			requireFusedEqualToSteps(t, pool, drawExample[float32](t), Float32, Float32Fused)
 		})
-	})
-	t.Run("float64", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			requireFusedEqualToSteps(t, pool, drawExample[float64](t), Float64, Float64Fused)
 		})

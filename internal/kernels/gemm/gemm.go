@@ -32,7 +32,7 @@ func Float32(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float
 	multiply(p, engine32(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))
 }
 
-// Float64 is [Float32] in double precision. It is portable Go under every variant: float64 serves gradient checks and references, not training.
+// Float64 is [Float32] in double precision; its scratch memory takes at most about 13 MiB per concurrent call.
 func Float64(p *parallel.Pool, m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int, accumulate bool) {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
 	multiply(p, engine64(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))

@@ -177,8 +177,6 @@ func TestAgainstFloat64(t *testing.T) {
 			x := drawExample[float32](t)
 			x.requireClose(t, x.oracle(), x.run(t, Float32, pool))
 		})
-	})
-	t.Run("float64", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			x := drawExample[float64](t)
 			x.requireClose(t, x.oracle(), x.run(t, Float64, pool))
@@ -189,15 +187,20 @@ func TestAgainstFloat64(t *testing.T) {
 // TestEveryTileShape goes through all sizes around the kernels' tiles, where each has its own code.
 func TestEveryTileShape(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		for m := 1; m <= 26; m++ {
-			for _, n := range []int{1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 49, 64, 65} {
-				for _, k := range []int{1, 2, 3, 4, 5, 8, 9, 31} {
-					x := newExample[float32](uint64(m*n*k), m, n, k, (m+n)%2 == 0, (n+k)%2 == 0, m%3, k%2 == 0)
-					x.requireClose(t, x.oracle(), x.run(t, Float32, nil))
-				}
+		requireEveryTileShape(t, Float32)
+		requireEveryTileShape(t, Float64)
+	})
+}
+
+func requireEveryTileShape[T element](t *testing.T, f function[T]) {
+	for m := 1; m <= 26; m++ {
+		for _, n := range []int{1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 48, 49, 64, 65} {
+			for _, k := range []int{1, 2, 3, 4, 5, 8, 9, 31} {
+				x := newExample[T](uint64(m*n*k), m, n, k, (m+n)%2 == 0, (n+k)%2 == 0, m%3, k%2 == 0)
+				x.requireClose(t, x.oracle(), x.run(t, f, nil))
 			}
 		}
-	})
+	}
 }
 
 // TestLargeShapes crosses the blocks of every level.
@@ -208,9 +211,13 @@ func TestLargeShapes(t *testing.T) {
 		{1, 1500, 700}, {1060, 13, 1030}, {13, 1060, 1030}, {1060, 1030, 3}, {100, 30, 1030}} {
 		transB := i%2 == 0
 		x := newExample[float32](7, s[0], s[1], s[2], !transB, transB, 1, transB)
+		y := newExample[float64](7, s[0], s[1], s[2], !transB, transB, 1, transB)
 		t.Run(x.String(), func(t *testing.T) {
-			o := x.oracle()
-			kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) { x.requireClose(t, o, x.run(t, Float32, pool)) })
+			o, o64 := x.oracle(), y.oracle()
+			kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+				x.requireClose(t, o, x.run(t, Float32, pool))
+				y.requireClose(t, o64, y.run(t, Float64, pool))
+			})
 		})
 	}
 }
@@ -240,57 +247,63 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 // the transposed product has the same bits.
 func TestElementsDependOnTheirOperandsAlone(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		rapid.Check(t, func(t *rapid.T) {
-			x := drawExample[float32](t)
-			if x.m == 0 || x.n == 0 {
-				return
-			}
-			whole := x.run(t, Float32, nil)
-			i, j := rapid.IntRange(0, x.m-1).Draw(t, "row"), rapid.IntRange(0, x.n-1).Draw(t, "col")
-			rows, cols := rapid.IntRange(1, x.m-i).Draw(t, "rows"), rapid.IntRange(1, x.n-j).Draw(t, "cols")
-			part := append([]float32(nil), x.c...)
-			a, b := x.a, x.b
-			if x.k > 0 {
-				a, b = x.a[i*x.ars:], x.b[j*x.bcs:]
-			}
-			Float32(nil, rows, cols, x.k, a, x.ars, x.acs, b, x.brs, x.bcs, part[i*x.ldc+j:], x.ldc, x.accumulate)
-			flipped := make([]float32, x.m*x.n)
-			for r := range x.m {
-				for q := range x.n {
-					flipped[q*x.m+r] = x.c[r*x.ldc+q]
-				}
-			}
-			Float32(nil, x.n, x.m, x.k, x.b, x.bcs, x.brs, x.a, x.acs, x.ars, flipped, x.m, x.accumulate)
-			for r := range x.m {
-				for q := range x.n {
-					want := math.Float32bits(whole[r*x.ldc+q])
-					require.Equal(t, want, math.Float32bits(flipped[q*x.m+r]), "transposed (%d,%d) %s", r, q, x)
-					if r >= i && r < i+rows && q >= j && q < j+cols {
-						require.Equal(t, want, math.Float32bits(part[r*x.ldc+q]), "part (%d,%d) %s", r, q, x)
-					}
-				}
-			}
-		})
+		rapid.Check(t, func(t *rapid.T) { requireElementsDependOnTheirOperandsAlone(t, Float32) })
+		rapid.Check(t, func(t *rapid.T) { requireElementsDependOnTheirOperandsAlone(t, Float64) })
 	})
+}
+
+func requireElementsDependOnTheirOperandsAlone[T element](t *rapid.T, f function[T]) {
+	x := drawExample[T](t)
+	if x.m == 0 || x.n == 0 {
+		return
+	}
+	whole := x.run(t, f, nil)
+	i, j := rapid.IntRange(0, x.m-1).Draw(t, "row"), rapid.IntRange(0, x.n-1).Draw(t, "col")
+	rows, cols := rapid.IntRange(1, x.m-i).Draw(t, "rows"), rapid.IntRange(1, x.n-j).Draw(t, "cols")
+	part := append([]T(nil), x.c...)
+	a, b := x.a, x.b
+	if x.k > 0 {
+		a, b = x.a[i*x.ars:], x.b[j*x.bcs:]
+	}
+	f(nil, rows, cols, x.k, a, x.ars, x.acs, b, x.brs, x.bcs, part[i*x.ldc+j:], x.ldc, x.accumulate)
+	flipped := make([]T, x.m*x.n)
+	for r := range x.m {
+		for q := range x.n {
+			flipped[q*x.m+r] = x.c[r*x.ldc+q]
+		}
+	}
+	f(nil, x.n, x.m, x.k, x.b, x.bcs, x.brs, x.a, x.acs, x.ars, flipped, x.m, x.accumulate)
+	for r := range x.m {
+		for q := range x.n {
+			at := r*x.ldc + q
+			requireSameBits(t, whole[at:at+1], flipped[q*x.m+r:q*x.m+r+1], fmt.Sprintf("transposed (%d,%d) %s", r, q, x))
+			if r >= i && r < i+rows && q >= j && q < j+cols {
+				requireSameBits(t, whole[at:at+1], part[at:at+1], fmt.Sprintf("part (%d,%d) %s", r, q, x))
+			}
+		}
+	}
 }
 
 // TestVectorVariantsAgree compares the assembly variants bit by bit.
 func TestVectorVariantsAgree(t *testing.T) {
-	list := kernels.Available()[1:]
 	rapid.Check(t, func(t *rapid.T) {
-		x := drawExample[float32](t)
-		var want []float32
-		for i, v := range list {
-			restore, err := kernels.Force(v)
-			require.NoError(t, err)
-			got := x.run(t, Float32, nil)
-			restore()
-			if i > 0 {
-				requireSameBits(t, want, got, x.String())
-			}
-			want = got
-		}
+		requireVectorVariantsAgree(t, drawExample[float32](t), Float32)
+		requireVectorVariantsAgree(t, drawExample[float64](t), Float64)
 	})
+}
+
+func requireVectorVariantsAgree[T element](t *rapid.T, x *example[T], f function[T]) {
+	var want []T
+	for i, v := range kernels.Available()[1:] {
+		restore, err := kernels.Force(v)
+		require.NoError(t, err)
+		got := x.run(t, f, nil)
+		restore()
+		if i > 0 {
+			requireSameBits(t, want, got, x.String())
+		}
+		want = got
+	}
 }
 
 func TestEmpty(t *testing.T) {
@@ -375,6 +388,10 @@ func TestNoGarbagePerCall(t *testing.T) {
 			x := newExample[float32](1, s[0], s[1], s[2], false, true, 0, false)
 			require.Zero(t, testing.AllocsPerRun(20, func() {
 				Float32(pool, x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.brs, x.bcs, x.c, x.ldc, false)
+			}))
+			y := newExample[float64](1, s[0], s[1], s[2], false, true, 0, false)
+			require.Zero(t, testing.AllocsPerRun(20, func() {
+				Float64(pool, y.m, y.n, y.k, y.a, y.ars, y.acs, y.b, y.brs, y.bcs, y.c, y.ldc, false)
 			}))
 		}
 	})

@@ -10,9 +10,6 @@ var (
 	generic64 = engine[float64]{tiling: genericTiling, micro: microGeneric[float64], pack: packGeneric[float64], transpose: transposeGeneric[float64]}
 )
 
-// engine64 returns the engine for double precision.
-func engine64() *engine[float64] { return &generic64 }
-
 // microGeneric is engine.micro in portable Go for blocks of at most 4×4, and the oracle of the others. Multiplication and addition are rounded
 // one by one on every architecture: the conversion of a product to its own type forbids fusing.
 func microGeneric[T element](rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int) {

@@ -18,17 +18,17 @@ func copyRows(c *build.Context, f family) {
 	c.Function(name)
 	c.Doc(fmt.Sprintf("%s sets dst[%d·p + i] = src[p·stride + i] for i < %d and p < k, k ≥ 1.", name, width, width))
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, src *float32, stride int, dst *float32)")
+	c.SignatureExpr(f.signature("func(k int, src *T, stride int, dst *T)"))
 	k, src, stride, dst, next := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.Load(c.Param("k"), k)
 	c.Load(c.Param("src"), src)
 	c.Load(c.Param("stride"), stride)
 	c.Load(c.Param("dst"), dst)
-	c.SHLQ(operand.Imm(2), stride)
+	f.scale(c, stride)
 	c.IMUL3Q(operand.Imm(ahead), stride, next)
 	c.ADDQ(src, next)
 	c.Label("loop")
-	for offset := 0; offset < 4*width; offset += 64 {
+	for offset := 0; offset < f.size()*width; offset += 64 {
 		c.PREFETCHT0(operand.Mem{Base: next, Disp: offset})
 	}
 	row := make([]reg.VecVirtual, f.vectors)
@@ -41,7 +41,7 @@ func copyRows(c *build.Context, f family) {
 	}
 	c.ADDQ(stride, src)
 	c.ADDQ(stride, next)
-	c.ADDQ(operand.Imm(uint64(4*width)), dst)
+	c.ADDQ(operand.Imm(uint64(f.size()*width)), dst)
 	c.DECQ(k)
 	c.JNE(operand.LabelRef("loop"))
 	c.VZEROUPPER()

@@ -29,7 +29,7 @@ func dots(c *build.Context, f family, rows int) {
 		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
-	p := newPointers(c)
+	p := newPointers(c, f)
 	blocks, multiples := c.GP64(), newMultiples(c, p.bstride)
 	c.Load(c.Param("blocks"), blocks)
 

@@ -24,10 +24,46 @@ func main() {
 	}
 }
 
-// generate writes kernels_amd64.s and kernels_amd64.go to dir.
+// generate writes the kernels to dir, those of each type of elements to two files of their own.
 func generate(dir string) error {
+	for name, emit := range map[string]func(*build.Context){"kernels": single, "kernels64": double} {
+		if err := write(dir, name, emit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes what emit emits to NAME_amd64.s and NAME_amd64.go.
+func write(dir, name string, emit func(*build.Context)) error {
 	c := build.NewContext()
 	c.ConstraintExpr("!noasm")
+	emit(c)
+	file, err := c.Result()
+	if err != nil {
+		return err
+	}
+	if err := pass.Compile.Execute(file); err != nil {
+		return err
+	}
+	config := printer.Config{Name: "internal/kernels/gemm/_asm", Pkg: "gemm"}
+	for suffix, p := range map[string]printer.Printer{
+		"_amd64.s":  printer.NewGoAsm(config),
+		"_amd64.go": printer.NewStubs(config),
+	} {
+		text, err := p.Print(file)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+suffix), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// single emits the kernels for float32.
+func single(c *build.Context) {
 	for rows := 1; rows <= avx512.mr; rows++ {
 		micro(c, avx512, rows)
 	}
@@ -55,25 +91,4 @@ func generate(dir string) error {
 	transpose4(c)
 	transpose8(c)
 	transpose16(c)
-	file, err := c.Result()
-	if err != nil {
-		return err
-	}
-	if err := pass.Compile.Execute(file); err != nil {
-		return err
-	}
-	config := printer.Config{Name: "internal/kernels/gemm/_asm", Pkg: "gemm"}
-	for name, p := range map[string]printer.Printer{
-		"kernels_amd64.s":  printer.NewGoAsm(config),
-		"kernels_amd64.go": printer.NewStubs(config),
-	} {
-		text, err := p.Print(file)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
 }

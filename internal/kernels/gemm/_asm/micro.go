@@ -14,9 +14,10 @@ const unroll = 2
 // family is the set of kernels for one vector width. The largest tile is mr rows by vectors vector registers.
 type family struct {
 	name    string
-	lanes   int // float32 per vector
+	lanes   int // elements per vector
 	mr      int
 	vectors int
+	double  bool // elements are float64, not float32
 }
 
 var (
@@ -26,11 +27,20 @@ var (
 	avx2 = family{name: "AVX2", lanes: 8, mr: 6, vectors: 2}
 )
 
-func (f family) bytes() int { return 4 * f.lanes }
+// size is that of an element, in bytes.
+func (f family) size() int {
+	if f.double {
+		return 8
+	}
+	return 4
+}
+
+// bytes is the size of a vector.
+func (f family) bytes() int { return f.size() * f.lanes }
 
 // register returns a fresh vector register of the family's width.
 func (f family) register(c *build.Context) reg.VecVirtual {
-	if f.lanes == 16 {
+	if f.bytes() == 64 {
 		return c.ZMM()
 	}
 	return c.YMM()
@@ -38,7 +48,7 @@ func (f family) register(c *build.Context) reg.VecVirtual {
 
 // zero clears a vector register.
 func (f family) zero(c *build.Context, v reg.VecVirtual) {
-	if f.lanes == 16 {
+	if f.bytes() == 64 {
 		c.VPXORD(v, v, v)
 		return
 	}
@@ -51,7 +61,7 @@ type pointers struct {
 }
 
 // newPointers emits the reading of a kernel's parameters.
-func newPointers(c *build.Context) pointers {
+func newPointers(c *build.Context, f family) pointers {
 	p := pointers{k: c.GP64(), a: c.GP64(), b: c.GP64(), bstride: c.GP64(), cc: c.GP64(), cstride: c.GP64()}
 	c.Load(c.Param("k"), p.k)
 	c.Load(c.Param("a"), p.a)
@@ -59,8 +69,8 @@ func newPointers(c *build.Context) pointers {
 	c.Load(c.Param("bstride"), p.bstride)
 	c.Load(c.Param("c"), p.cc)
 	c.Load(c.Param("cstride"), p.cstride)
-	c.SHLQ(operand.Imm(2), p.bstride)
-	c.SHLQ(operand.Imm(2), p.cstride)
+	f.scale(c, p.bstride)
+	f.scale(c, p.cstride)
 	return p
 }
 
@@ -84,9 +94,9 @@ func micro(c *build.Context, f family, rows int) {
 	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, rows, f.vectors*f.lanes),
 		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
+	c.SignatureExpr(f.signature("func(k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)"))
 
-	p := newPointers(c)
+	p := newPointers(c, f)
 	blocks := c.GP64()
 	c.Load(c.Param("blocks"), blocks)
 
@@ -110,7 +120,7 @@ func fetchTile(c *build.Context, f family, p pointers, rows int) {
 	c.MOVQ(p.cc, row)
 	for i := range rows {
 		c.PREFETCHT0(operand.Mem{Base: row})
-		c.PREFETCHT0(operand.Mem{Base: row, Disp: 4*f.vectors*f.lanes - 4})
+		c.PREFETCHT0(operand.Mem{Base: row, Disp: f.vectors*f.bytes() - 4})
 		if i+1 < rows {
 			c.ADDQ(p.cstride, row)
 		}
@@ -146,12 +156,12 @@ func product(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 	}
 	for i := range sums {
 		x := f.register(c)
-		c.VBROADCASTSS(operand.Mem{Base: p.a, Disp: 4 * i}, x)
+		f.broadcast(c, operand.Mem{Base: p.a, Disp: f.size() * i}, x)
 		for v := range b {
-			c.VFMADD231PS(b[v], x, sums[i][v])
+			f.fma(c, b[v], x, sums[i][v])
 		}
 	}
-	c.ADDQ(operand.Imm(uint64(4*len(sums))), p.a)
+	c.ADDQ(operand.Imm(uint64(f.size()*len(sums))), p.a)
 	c.ADDQ(p.bstride, p.b)
 }
 
@@ -159,10 +169,10 @@ func product(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 func addRows(c *build.Context, f family, row, stride, d reg.GPVirtual, sums [][]reg.VecVirtual) {
 	dstride := c.GP64()
 	c.Load(c.Param("dstride"), dstride)
-	c.SHLQ(operand.Imm(2), dstride)
+	f.scale(c, dstride)
 	for _, sum := range sums {
 		for v, x := range sum {
-			c.VADDPS(operand.Mem{Base: d, Disp: v * f.bytes()}, x, x)
+			f.add(c, operand.Mem{Base: d, Disp: v * f.bytes()}, x, x)
 			c.VMOVUPS(x, operand.Mem{Base: row, Disp: v * f.bytes()})
 		}
 		c.ADDQ(stride, row)

@@ -15,11 +15,12 @@ const rowsUnroll = 4
 type rowsOf struct {
 	third  []reg.GPVirtual
 	stride reg.GPVirtual // in bytes
+	size   int           // of an element
 }
 
 // at is element p, from the pointers on, of row i.
 func (r rowsOf) at(i, p int) operand.Mem {
-	m := operand.Mem{Base: r.third[i/3], Disp: 4 * p}
+	m := operand.Mem{Base: r.third[i/3], Disp: r.size * p}
 	if i%3 > 0 {
 		m.Index, m.Scale = r.stride, uint8(i%3)
 	}
@@ -33,12 +34,12 @@ func rows(c *build.Context, f family) {
 	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, f.mr, f.vectors*f.lanes),
 		"Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
+	c.SignatureExpr(f.signature("func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)"))
 
-	p := newPointers(c)
-	a := rowsOf{stride: c.GP64()}
+	p := newPointers(c, f)
+	a := rowsOf{stride: c.GP64(), size: f.size()}
 	c.Load(c.Param("astride"), a.stride)
-	c.SHLQ(operand.Imm(2), a.stride)
+	f.scale(c, a.stride)
 	blocks := c.GP64()
 	c.Load(c.Param("blocks"), blocks)
 
@@ -73,7 +74,7 @@ func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.Vec
 			rowsProduct(c, f, p, a, at, sums)
 		}
 		for _, r := range a.third {
-			c.ADDQ(operand.Imm(uint64(4*n)), r)
+			c.ADDQ(operand.Imm(uint64(a.size*n)), r)
 		}
 	}
 	c.CMPQ(p.k, operand.Imm(rowsUnroll))
@@ -101,9 +102,9 @@ func rowsProduct(c *build.Context, f family, p pointers, a rowsOf, at int, sums 
 	}
 	for i := range sums {
 		x := f.register(c)
-		c.VBROADCASTSS(a.at(i, at), x)
+		f.broadcast(c, a.at(i, at), x)
 		for v := range b {
-			c.VFMADD231PS(b[v], x, sums[i][v])
+			f.fma(c, b[v], x, sums[i][v])
 		}
 	}
 	c.ADDQ(p.bstride, p.b)

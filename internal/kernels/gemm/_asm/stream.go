@@ -34,7 +34,7 @@ func stream(c *build.Context, f family, rows int) {
 		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
-	p := newPointers(c)
+	p := newPointers(c, f)
 	blocks, ahead := c.GP64(), c.GP64()
 	c.Load(c.Param("blocks"), blocks)
 	c.IMUL3Q(operand.Imm(uint64(max(streamAhead, streamBytes/(4*width)))), p.bstride, ahead)
@@ -83,7 +83,7 @@ func storeBlock(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual)
 	c.Label("overwrite")
 	writeRows(c, f, row, p.cstride, sums)
 	c.Label("next")
-	c.ADDQ(operand.U32(4*len(sums[0])*f.lanes), p.cc)
+	c.ADDQ(operand.U32(len(sums[0])*f.bytes()), p.cc)
 }
 
 // streamProduct emits the addition of one column of A times one row of B. The operand that has fewer registers stays in them.
