@@ -41,10 +41,11 @@ func bitsOf(x float32) uint32 { return math.Float32bits(x) }
 type constants struct {
 	context *build.Context
 	known   map[uint32]operand.Mem
+	tables  map[string]operand.Mem
 }
 
 func newConstants(c *build.Context) *constants {
-	return &constants{context: c, known: map[uint32]operand.Mem{}}
+	return &constants{context: c, known: map[uint32]operand.Mem{}, tables: map[string]operand.Mem{}}
 }
 
 // bits returns the operand for a 32 bit pattern, and defines it at its first use.
@@ -58,5 +59,21 @@ func (t *constants) bits(pattern uint32) operand.Mem {
 		t.context.AppendDatum(operand.U32(pattern))
 	}
 	t.known[pattern] = m
+	return m
+}
+
+// listed returns the operand for the coefficients of a function in pieces, a row for each power, and defines it at its first use.
+func (t *constants) listed(name string, p *pieces) operand.Mem {
+	if m, ok := t.tables[name]; ok {
+		return m
+	}
+	m := t.context.StaticGlobal(name)
+	t.context.DataAttributes(attr.RODATA | attr.NOPTR)
+	for _, row := range p {
+		for _, c := range row {
+			t.context.AppendDatum(operand.F32(c))
+		}
+	}
+	t.tables[name] = m
 	return m
 }

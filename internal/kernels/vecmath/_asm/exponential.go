@@ -255,27 +255,7 @@ func (g *generator) activations() {
 				l.store(slope, "dst")
 			}, nil
 		})
-	g.pastKernel("gelu", "dst[i] = src[i]·Φ(src[i])", streams("dst", "src"), func(l *loop) (step, end func()) {
-		lim, two := l.limits(), l.constant(2)
-		return func() {
-			x := l.load("src")
-			cdf := l.normalCDF(x, l.normalExponential(x, lim), two)
-			l.VMULPS(x, cdf, cdf)
-			l.store(cdf, "dst")
-		}, nil
-	})
-	g.pastKernel("geluGrad", "dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))", streams("dst", "x", "dy"), func(l *loop) (step, end func()) {
-		lim, two := l.limits(), l.constant(2)
-		return func() {
-			x := l.load("x")
-			e := l.normalExponential(x, lim)
-			cdf := l.normalCDF(x, e, two)
-			l.VMULPS(l.number(density0), e, e)
-			l.VFMADD231PS(x, e, cdf)
-			l.VMULPS(l.at("dy", 0), cdf, cdf)
-			l.store(cdf, "dst")
-		}, nil
-	})
+	g.gelu()
 }
 
 func (g *generator) squareOf(x reg.VecVirtual) reg.VecVirtual {
@@ -290,43 +270,4 @@ func (g *generator) geluArgument(x, square reg.VecVirtual) reg.VecVirtual {
 	g.VFMADD213PS(g.number(-geluA), square, u)
 	g.VMULPS(x, u, u)
 	return u
-}
-
-// normalExponential emits e^(-x²/2) as 2^w: the argument is never above 0, and what its logarithm to base 2 loses in a product is not lost in a fused one.
-func (g *generator) normalExponential(x reg.VecVirtual, l limits) reg.VecVirtual {
-	y, n := g.register(), g.register()
-	g.VMULPS(g.number(-0.5), x, y)
-	g.VMULPS(x, y, y)
-	g.VMAXPS(y, l.low, y) // a NaN stays
-	g.VMULPS(g.number(log2e), y, n)
-	if g.wide() {
-		g.VRNDSCALEPS(nearest, n, n)
-	} else {
-		g.VROUNDPS(nearest, n, n)
-	}
-	g.VFMSUB132PS(g.number(log2e), n, y) // y·log2e - n
-	return g.scaled(g.polynomial(powerPoly, y), n)
-}
-
-// normalCDF emits Φ(x) from e = e^(-x²/2), by erfc's polynomial in 2t-1, t = 2/(2+|x|/√2).
-func (g *generator) normalCDF(x, e, two reg.VecVirtual) reg.VecVirtual {
-	t := g.and(0x7fffffff, x)
-	g.VFMADD132PS(g.number(halfRoot2), two, t) // t·√½ + 2
-	g.VDIVPS(t, two, t)
-	s := g.constant(-1)
-	g.VFMADD231PS(two, t, s)
-	tail := g.polynomial(halved(erfcPoly), s)
-	g.VMULPS(t, tail, tail)
-	g.VMULPS(e, tail, tail)
-	rest := g.constant(1)
-	g.VSUBPS(tail, rest, rest)
-	return g.bySign(x, tail, rest)
-}
-
-func halved(x []float32) []float32 {
-	y := make([]float32, len(x))
-	for i, v := range x {
-		y[i] = v / 2
-	}
-	return y
 }

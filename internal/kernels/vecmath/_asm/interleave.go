@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/mmcloughlin/avo/ir"
@@ -44,17 +45,18 @@ func interleave(f *ir.File) {
 func broadcast(f *ir.File) {
 	for _, function := range f.Functions() {
 		for _, i := range function.Instructions() {
-			if len(i.Operands) < 2 || !operand.IsZMM(i.Operands[len(i.Operands)-1]) {
+			if !slices.ContainsFunc(i.Operands, operand.IsZMM) {
 				continue
 			}
-			m, ok := i.Operands[0].(operand.Mem)
-			if !ok || !strings.HasPrefix(m.Symbol.Name, "x") {
-				continue
-			}
-			if i.Opcode == "VMOVUPS" {
-				i.Opcode = "VBROADCASTSS"
-			} else {
-				i.Suffixes = append(i.Suffixes, "BCST")
+			for _, o := range i.Operands {
+				if m, ok := o.(operand.Mem); !ok || !strings.HasPrefix(m.Symbol.Name, "x") {
+					continue
+				}
+				if i.Opcode == "VMOVUPS" {
+					i.Opcode = "VBROADCASTSS"
+				} else {
+					i.Suffixes = append(i.Suffixes, "BCST")
+				}
 			}
 		}
 	}

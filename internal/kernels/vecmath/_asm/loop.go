@@ -109,6 +109,14 @@ type loop struct {
 	pointers  map[string]reg.GPVirtual
 	index     reg.GPVirtual
 	part      int // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
+	rare      *rare
+}
+
+// rare is another way to do a turn, and the test that chooses it: it leaves the zero flag clear if the turn's vectors need it.
+type rare struct {
+	test   func(vectors int)
+	step   func()
+	places []func() // what emits it for each turn, behind the function's end
 }
 
 // kernel emits a loop over n elements, n a positive multiple of 16. body loads what stays in registers and returns what is emitted per part
@@ -156,6 +164,11 @@ func (g *generator) version(k kernel, way string, past bool, body func(l *loop) 
 	}
 	g.VZEROUPPER()
 	g.RET()
+	if l.rare != nil {
+		for _, emit := range l.rare.places {
+			emit()
+		}
+	}
 }
 
 // walk emits the loop: turns over as many blocks as the flight has, then over single ones.
@@ -184,7 +197,11 @@ func (l *loop) walk(n reg.GPVirtual, step func()) {
 // instructions are longer than what a processor looks ahead.
 func (l *loop) turn(label string, blocks int, step func()) {
 	l.Label(label)
-	for l.part = range blocks * block / l.lanes {
+	vectors := blocks * block / l.lanes
+	if l.rare != nil {
+		l.rarely(label, vectors)
+	}
+	for l.part = range vectors {
 		if l.flight > 0 {
 			l.Comment(partMark)
 		}
@@ -193,7 +210,23 @@ func (l *loop) turn(label string, blocks int, step func()) {
 	if l.flight > 0 {
 		l.Comment(endMark)
 	}
+	if l.rare != nil {
+		l.Label(label + "Done")
+	}
 	l.ADDQ(operand.U32(blocks*block), l.index)
+}
+
+// rarely emits the test of a turn's vectors, and notes what is to do for one where it holds.
+func (l *loop) rarely(label string, vectors int) {
+	l.rare.test(vectors)
+	l.JNE(operand.LabelRef(label + "Rare"))
+	l.rare.places = append(l.rare.places, func() {
+		l.Label(label + "Rare")
+		for l.part = range vectors {
+			l.rare.step()
+		}
+		l.JMP(operand.LabelRef(label + "Done"))
+	})
 }
 
 // register returns a fresh vector register.
