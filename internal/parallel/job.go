@@ -3,6 +3,7 @@ package parallel
 import (
 	"context"
 	"errors"
+	"runtime"
 	"runtime/pprof"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ type job struct {
 	n       int64
 	chunk   int64
 	parts   []part           // by worker
+	homes   homes            // of the parts; the pool's
 	labels  *context.Context // that workers carry; nil: none
 	asked   []*worker        // the workers that were offered this job, known to the caller alone
 
@@ -31,20 +33,44 @@ type job struct {
 	failure *failure
 }
 
-// part is a range of neighbouring chunks. It is one worker's own, the same one's in every loop over as many chunks: so what a loop wrote is in
+// part is a range of neighbouring chunks. It is one worker's own, the same processor's in every loop over as many chunks: so what a loop wrote is in
 // the cache of the worker that reads it in the next, and what the hardware fetches ahead is for itself. Who has finished takes from
 // the others.
 type part struct {
-	next atomic.Int64 // the first chunk that has not been handed out
-	end  int64
-	_    [48]byte // a cache line of its own
+	next  atomic.Int64 // the first chunk that has not been handed out
+	end   int64
+	taken atomic.Bool // by a worker as its own
+	_     [40]byte    // a cache line of its own
+}
+
+// homes says which processor last had each part as its own. Goroutines move between threads and threads between processors, often more than once in a
+// training step; the data of a part do not move with them.
+type homes []atomic.Int32
+
+// claim takes a part for a goroutine with the given number: the one that was at home on its processor, else that of its number, else
+// any. There are as many parts as goroutines that can take one.
+func (j *job) claim(number int) int {
+	here := processor()
+	for i := range j.parts {
+		if here >= 0 && j.homes[i].Load() == here && j.parts[i].taken.CompareAndSwap(false, true) {
+			return i
+		}
+	}
+	for i := range j.parts {
+		if i = (number + i) % len(j.parts); j.parts[i].taken.CompareAndSwap(false, true) {
+			j.homes[i].Store(here)
+			return i
+		}
+	}
+	panic("parallel: more goroutines than parts") // not reached
 }
 
 // failure is a panic caught on a worker.
 type failure struct{ value any }
 
-// work runs chunks until none is left: first those of the worker's own part, then what others have not begun.
-func (j *job) work(worker int) {
+// work runs chunks until none is left: first those of a part of its own, whose number is that of the worker from here on, then what others have not begun.
+func (j *job) work(number int) {
+	worker := j.claim(number)
 	for i := range j.parts {
 		part := &j.parts[(worker+i)%len(j.parts)]
 		for !j.stopped.Load() {
@@ -73,6 +99,7 @@ func (j *job) divide() {
 		part := &j.parts[w]
 		part.next.Store(int64(w) * chunks / workers)
 		part.end = int64(w+1) * chunks / workers
+		part.taken.Store(false)
 	}
 }
 
@@ -80,7 +107,7 @@ func (j *job) divide() {
 func (j *job) stop() { j.stopped.Store(true) }
 
 // assist is work on a pool's own goroutine: it catches a panic for the caller.
-func (j *job) assist(worker int) {
+func (j *job) assist(number int) {
 	completed := false
 	defer func() {
 		if !completed {
@@ -100,7 +127,7 @@ func (j *job) assist(worker int) {
 		pprof.SetGoroutineLabels(*j.labels)
 		defer pprof.SetGoroutineLabels(context.Background())
 	}
-	j.work(worker)
+	j.work(number)
 	completed = true
 }
 
@@ -113,11 +140,14 @@ func (j *job) release() {
 
 // wait returns when the last worker has finished: it watches for a short while, since chunks end at about the same time, then sleeps.
 func (j *job) wait() {
-	for range spins {
+	for i := range rounds * spins {
 		select {
 		case <-j.done:
 			return
 		default:
+		}
+		if (i+1)%spins == 0 {
+			runtime.Gosched()
 		}
 	}
 	<-j.done

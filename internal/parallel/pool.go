@@ -25,6 +25,7 @@ import (
 type Pool struct {
 	size    int       // workers including the caller
 	workers []*worker // the size-1 persistent goroutines
+	homes   homes
 
 	labels  atomic.Pointer[context.Context] // of loops that begin; nil: none
 	started atomic.Bool
@@ -40,7 +41,10 @@ func New(workers int) *Pool {
 	if workers < 1 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	p := &Pool{size: workers, workers: make([]*worker, workers-1)}
+	p := &Pool{size: workers, workers: make([]*worker, workers-1), homes: make(homes, workers)}
+	for i := range p.homes {
+		p.homes[i].Store(nowhere)
+	}
 	for i := range p.workers {
 		p.workers[i] = &worker{number: i + 1, wake: make(chan struct{}, 1)}
 	}
@@ -160,7 +164,7 @@ func (p *Pool) job() *job {
 		p.free = p.free[:last]
 		return j
 	}
-	return &job{done: make(chan struct{}, 1), asked: make([]*worker, 0, len(p.workers)), parts: make([]part, p.size)}
+	return &job{done: make(chan struct{}, 1), asked: make([]*worker, 0, len(p.workers)), parts: make([]part, p.size), homes: p.homes}
 }
 
 // recycle puts a job back that no worker can reach any more.

@@ -165,17 +165,24 @@ func TestPanicReachesTheCallerWithItsValue(t *testing.T) {
 	})
 }
 
+// goroutine is the number of the calling goroutine.
+func goroutine() string {
+	var text [64]byte
+	return string(bytes.Fields(text[:runtime.Stack(text[:], false)])[1])
+}
+
 // TestPanicOnAWorker makes sure that a goroutine of the pool, not the caller, is the one that panics.
 func TestPanicOnAWorker(t *testing.T) {
 	p := parallel.New(2)
 	defer p.Close()
+	caller := goroutine()
 	require.PanicsWithValue(t, "from a worker", func() {
 		var both sync.WaitGroup
 		both.Add(2)
-		p.ForWorkers(2, 1, func(worker, _, _ int) {
+		p.For(2, func(int) {
 			both.Done()
 			both.Wait()
-			if worker != 0 {
+			if goroutine() != caller {
 				panic("from a worker")
 			}
 		})
@@ -204,13 +211,14 @@ func TestPanicWaitsForRunningBodies(t *testing.T) {
 func TestGoexitOnAWorker(t *testing.T) {
 	p := parallel.New(2)
 	defer p.Close()
+	caller := goroutine()
 	require.PanicsWithError(t, "parallel: a loop body called runtime.Goexit on a worker", func() {
 		var both sync.WaitGroup
 		both.Add(2)
-		p.ForWorkers(2, 1, func(worker, _, _ int) {
+		p.For(2, func(int) {
 			both.Done()
 			both.Wait()
-			if worker != 0 {
+			if goroutine() != caller {
 				runtime.Goexit()
 			}
 		})
@@ -299,6 +307,27 @@ func TestLabels(t *testing.T) {
 	require.NotContains(t, labels(), `"op":"matmul"`)
 	(*parallel.Pool)(nil).SetLabels(context.Background())
 	(*parallel.Pool)(nil).ClearLabels()
+}
+
+// Goroutines that hold each other up take different parts, whatever processors they run on, and numbers are not given out twice.
+func TestPartsAreClaimedOnce(t *testing.T) {
+	for _, workers := range workerCounts {
+		p := parallel.New(workers)
+		for range 50 {
+			var barrier sync.WaitGroup
+			barrier.Add(workers)
+			begun := make([]atomic.Int32, workers)
+			p.ForWorkers(workers, 1, func(worker, lo, _ int) {
+				begun[worker].Add(1)
+				barrier.Done()
+				barrier.Wait()
+			})
+			for w := range begun {
+				require.Equal(t, int32(1), begun[w].Load(), "worker %d of %d", w, workers)
+			}
+		}
+		p.Close()
+	}
 }
 
 // A worker begins with its own part of the chunks, and takes the rest when it has finished.

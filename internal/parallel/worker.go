@@ -1,10 +1,20 @@
 package parallel
 
-import "sync/atomic"
+import (
+	"runtime"
+	"sync/atomic"
+)
 
-// spins is how often a goroutine looks for news before it sleeps: some ten microseconds, the time that putting a thread to
-// sleep and waking it up would take anyway. Consecutive operations of a training step come closer together than that.
-const spins = 10_000
+// nowhere is the number of a processor that is not known.
+const nowhere = -1
+
+// A goroutine looks for news spins times in a row, some five microseconds, and then lets others that wait for its thread go first. After so many rounds of that it
+// sleeps. Waking a thread up takes longer than most operations of a training step, and its work is then done by another, which has not got the data; consecutive
+// loops come closer together than this, but for the longest stretches of a step that are not divided.
+const (
+	spins  = 20_000
+	rounds = 10
+)
 
 // busy and gone are what a worker's mailbox holds while it works and after it has ended; nobody can be asked then.
 var busy, gone = new(job), new(job)
@@ -59,12 +69,15 @@ func (w *worker) serve(j *job) {
 // receive takes the next offer up: it returns a job that the worker has joined, or nil when the pool has closed.
 func (w *worker) receive(p *Pool) *job {
 	for {
-		for range spins {
+		for i := range rounds * spins {
 			if j := w.mail.Load(); j != nil && w.mail.CompareAndSwap(j, busy) {
 				return j
 			}
 			if p.closed.Load() && w.mail.CompareAndSwap(nil, gone) {
 				return nil
+			}
+			if (i+1)%spins == 0 {
+				runtime.Gosched()
 			}
 		}
 		w.parked.Store(true)

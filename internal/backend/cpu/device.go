@@ -24,13 +24,15 @@ type Device struct {
 
 	mu    sync.Mutex
 	tasks []*task
-	lanes []*lane
+	kept  []*lane // by worker, nil where a launch has it
+	lanes []*lane // others
 	calls []*widened
 }
 
 // New returns a device whose kernels use up to the given number of workers; 0 stands for GOMAXPROCS.
 func New(workers int) *Device {
 	d := &Device{pool: parallel.New(workers)}
+	d.kept = make([]*lane, d.pool.Workers())
 	d.mem.name = d.Name()
 	d.mem.large = make(map[unsafe.Pointer][]byte)
 	return d
@@ -92,6 +94,7 @@ func (d *Device) Close() error {
 	d.pool.Close()
 	d.mu.Lock()
 	d.tasks, d.lanes, d.calls = nil, nil, nil
+	clear(d.kept)
 	d.mu.Unlock()
 	d.mem.close()
 	return nil

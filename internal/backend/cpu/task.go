@@ -66,9 +66,14 @@ func (t *task) end() {
 	t.c, t.body, t.block = nil, nil, nil
 	d.mu.Lock()
 	for i, l := range t.lanes {
-		if l != nil {
-			l.p = [4]unsafe.Pointer{}
-			d.lanes, t.lanes[i] = append(d.lanes, l), nil
+		if l == nil {
+			continue
+		}
+		l.p, t.lanes[i] = [4]unsafe.Pointer{}, nil
+		if d.kept[i] == nil {
+			d.kept[i] = l
+		} else {
+			d.lanes = append(d.lanes, l)
 		}
 	}
 	d.tasks = append(d.tasks, t)
@@ -87,10 +92,22 @@ func (t *task) do(n, grain int, f body) {
 func (t *task) chunk(worker, lo, hi int) {
 	l := t.lanes[worker]
 	if l == nil {
-		l = t.d.lane()
+		l = t.d.laneOf(worker)
 		t.lanes[worker] = l
 	}
 	t.body(t, l, lo, hi)
+}
+
+// laneOf is the lane that the worker had in the launch before, whose scratch its processor has in its cache, unless another launch has it now.
+func (d *Device) laneOf(worker int) *lane {
+	d.mu.Lock()
+	l := d.kept[worker]
+	d.kept[worker] = nil
+	d.mu.Unlock()
+	if l == nil {
+		l = d.lane()
+	}
+	return l
 }
 
 func (d *Device) lane() *lane {
