@@ -118,6 +118,42 @@ func microAVX2x6(k int, a *float32, b *float32, bstride int, c *float32, cstride
 //go:noescape
 func rowsAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
+// tallAVX512x12 computes 12×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX512x12(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// rowsAVX512x8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func rowsAVX512x8(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// tallAVX512x8 computes 8×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX512x8(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// rowsAVX512x4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func rowsAVX512x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// tallAVX512x4 computes 4×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX512x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// unfoldAVX512 sets dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride + a·rowStride + e] for e < 16·vectors, run ≤ 16·vectors, in ascending order of j < places,
+// p < planes, a < rows and e: what a run writes beyond its end the next one overwrites. All counts are ≥ 1.
+//
+//go:noescape
+func unfoldAVX512(places int, dst *float32, pitch int, src *float32, step int, planes int, planeStride int, rows int, rowStride int, run int, vectors int)
+
 // streamAVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
@@ -243,6 +279,42 @@ func dotsAVX512x12(k int, a *float32, b *float32, bstride int, c *float32, cstri
 //
 //go:noescape
 func rowsAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// tallAVX2x6 computes 6×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX2x6(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// rowsAVX2x4 computes 4×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func rowsAVX2x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// tallAVX2x4 computes 4×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX2x4(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// rowsAVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func rowsAVX2x2(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// tallAVX2x2 computes 2×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX2x2(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// unfoldAVX2 sets dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride + a·rowStride + e] for e < 8·vectors, run ≤ 8·vectors, in ascending order of j < places,
+// p < planes, a < rows and e: what a run writes beyond its end the next one overwrites. All counts are ≥ 1.
+//
+//go:noescape
+func unfoldAVX2(places int, dst *float32, pitch int, src *float32, step int, planes int, planeStride int, rows int, rowStride int, run int, vectors int)
 
 // streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].

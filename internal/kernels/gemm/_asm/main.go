@@ -72,6 +72,7 @@ func single(c *build.Context) {
 	}
 	for _, f := range []family{avx512, avx2} {
 		rows(c, f)
+		panels(c, f)
 		for rows := 1; rows < len(streamVectors(f)); rows++ {
 			stream(c, f, rows)
 		}

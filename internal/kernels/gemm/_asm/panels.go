@@ -1,0 +1,97 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// panelRows are the numbers of rows of the kernels that read A where it lies.
+func panelRows(f family) []int {
+	if f.lanes == 16 {
+		return []int{12, 8, 4}
+	}
+	return []int{6, 4, 2}
+}
+
+// panels emits the kernels of panels.go.
+func panels(c *build.Context, f family) {
+	for _, n := range panelRows(f) {
+		part := f
+		part.mr = n
+		if n != f.mr {
+			rows(c, part)
+		}
+		tall(c, part)
+	}
+	unfold(c, f)
+}
+
+// tall emits the kernel that reads mr columns of A, whose rows are contiguous, where they lie: it multiplies by Aᵀ.
+func tall(c *build.Context, f family) {
+	name := fmt.Sprintf("tall%sx%d", f.name, f.mr)
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, f.mr, f.vectors*f.lanes),
+		"Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
+	c.Pragma("noescape")
+	c.SignatureExpr("func(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
+
+	p := newPointers(c)
+	astride, blocks := c.GP64(), c.GP64()
+	c.Load(c.Param("astride"), astride)
+	c.SHLQ(operand.Imm(2), astride)
+	c.Load(c.Param("blocks"), blocks)
+
+	c.Label("block")
+	inner := pointers{k: c.GP64(), a: c.GP64(), b: p.b, bstride: p.bstride}
+	c.MOVQ(p.k, inner.k)
+	c.MOVQ(p.a, inner.a)
+	fetchTile(c, f, p, f.mr)
+	sums := zeros(c, f, f.mr, f.vectors)
+	tallLoop(c, f, inner, astride, sums)
+	storeBlock(c, f, p, sums)
+	c.DECQ(blocks)
+	c.JNE(operand.LabelRef("block"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// tallLoop emits the loops over k.
+func tallLoop(c *build.Context, f family, p pointers, astride reg.GPVirtual, sums [][]reg.VecVirtual) {
+	c.CMPQ(p.k, operand.Imm(unroll))
+	c.JL(operand.LabelRef("tail"))
+	c.Label("loop")
+	for range unroll {
+		tallProduct(c, f, p, astride, sums)
+	}
+	c.SUBQ(operand.Imm(unroll), p.k)
+	c.CMPQ(p.k, operand.Imm(unroll))
+	c.JGE(operand.LabelRef("loop"))
+	c.Label("tail")
+	c.TESTQ(p.k, p.k)
+	c.JE(operand.LabelRef("store"))
+	c.Label("single")
+	tallProduct(c, f, p, astride, sums)
+	c.DECQ(p.k)
+	c.JNE(operand.LabelRef("single"))
+}
+
+// tallProduct emits the addition of one row of A times one row of B, and moves on to the next.
+func tallProduct(c *build.Context, f family, p pointers, astride reg.GPVirtual, sums [][]reg.VecVirtual) {
+	b := make([]reg.VecVirtual, f.vectors)
+	for v := range b {
+		b[v] = f.register(c)
+		c.VMOVUPS(operand.Mem{Base: p.b, Disp: v * f.bytes()}, b[v])
+	}
+	for i := range sums {
+		x := f.register(c)
+		c.VBROADCASTSS(operand.Mem{Base: p.a, Disp: 4 * i}, x)
+		for v := range b {
+			c.VFMADD231PS(b[v], x, sums[i][v])
+		}
+	}
+	c.ADDQ(astride, p.a)
+	c.ADDQ(p.bstride, p.b)
+}
