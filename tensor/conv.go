@@ -27,8 +27,9 @@ type Conv2DOptions struct {
 // [O,C/groups,KH,KW], plus bias [O] (nil: none), as torch.nn.functional.conv2d: the
 // result is [N,O,OH,OW] with OH = ⌊(H + 2·padding − dilation·(KH−1) − 1)/stride⌋ + 1 and OW
 // likewise. It is computed as matrix products over unfolded windows (Chellapilla et al. 2006),
-// some rows of some samples at a time; the gradient unfolds again and keeps none. The
-// weight's gradient is added up piece by piece, in order. Half dtypes compute in float32.
+// some rows of some samples at a time, or in float32 by Winograd's minimal filtering (Lavin
+// and Gray 2016) where kernels are 3×3; the gradient keeps neither. The weight's gradient is
+// added up piece by piece, in order. Half dtypes compute in float32.
 // A kernel that is larger than the padded image is refused.
 func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	const name = "Conv2D"
@@ -258,6 +259,11 @@ func (g *convolution) kernels(weight *Tensor) *Tensor {
 
 func (g *convolution) forward(c *Ctx, x, weight, bias *Tensor) *Tensor {
 	y := c.empty("Conv2D", x.dtype, g.n, g.o, g.places[0], g.places[1])
+	if g.groups == 1 {
+		slide := g.attrs()
+		c.launchAttrs(backend.OpConv2D, &slide, y, x, weight, bias)
+		return y
+	}
 	a := attrs{}
 	g.pieces(c, x.dtype, false, func(w *workspace) {
 		matrices := g.unfold(w, x)
@@ -274,6 +280,11 @@ func (g *convolution) forward(c *Ctx, x, weight, bias *Tensor) *Tensor {
 // inputGrad is the gradient of the images: each window's is Wᵀ·dY, and is folded back. Where windows lie side by side and kernels are small it is instead the
 // convolution of dY with the kernels turned round.
 func (g *convolution) inputGrad(c *Ctx, dy, weight *Tensor) *Tensor {
+	if g.groups == 1 {
+		dx, slide := c.empty("Conv2D", dy.dtype, g.n, g.c, g.size[0], g.size[1]), g.attrs()
+		c.launchAttrs(backend.OpConv2DGrad, &slide, dx, dy, weight)
+		return dx
+	}
 	if g.stride == [2]int{1, 1} && !g.pointwise() && g.depth <= g.area*g.n {
 		return g.turnedGrad(c, dy, weight)
 	}
@@ -316,6 +327,11 @@ func (g *convolution) turnedGrad(c *Ctx, dy, weight *Tensor) *Tensor {
 
 // weightGrad is dY·windowsᵀ over all samples, piece by piece.
 func (g *convolution) weightGrad(c *Ctx, dy, x *Tensor) *Tensor {
+	if g.groups == 1 {
+		dw, slide := c.empty("Conv2D", dy.dtype, g.o, g.c, g.kernel[0], g.kernel[1]), g.attrs()
+		c.launchAttrs(backend.OpConv2DParamGrad, &slide, dw, x, dy)
+		return dw
+	}
 	if g.n == 0 {
 		return Zeros(c, dy.dtype, g.groups, g.o/g.groups, g.depth)
 	}

@@ -18,12 +18,23 @@ func (c *Call) Cost() (flops, bytes float64) {
 		}
 	case OpLinear:
 		flops = 2 * float64(c.Out[0].Numel()) * float64(c.In[0].Shape[1])
+	case OpConv2D: // the definition's products, padding included
+		flops = convolutionFLOPs(&c.Out[0], &c.In[1])
+	case OpConv2DGrad:
+		flops = convolutionFLOPs(&c.In[0], &c.In[1])
+	case OpConv2DParamGrad:
+		flops = convolutionFLOPs(&c.In[1], &c.Out[0])
 	case OpAttention: // q·kᵀ and p·v
 		flops = 2 * c.scores() * float64(c.In[0].Shape[3]+c.In[2].Shape[3])
 	case OpAttentionGrad: // q·kᵀ again, dq and dk; dout·vᵀ and dv
 		flops = 2 * c.scores() * float64(3*c.In[0].Shape[3]+2*c.In[2].Shape[3])
 	}
 	return flops, bytes
+}
+
+// convolutionFLOPs is a multiplication and an addition for each result and element of a kernel.
+func convolutionFLOPs(results, kernels *View) float64 {
+	return 2 * float64(results.Numel()) * float64(kernels.Shape[1]*kernels.Shape[2]*kernels.Shape[3])
 }
 
 // scores is the number of pairs of a query and a key that it sees, if queries and keys begin together.

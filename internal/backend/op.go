@@ -178,6 +178,13 @@ const (
 	OpIm2Col
 	// OpCol2Im: its gradient. In0 [P,KH,KW,OH,OW,L] → Out0 x [P,H,W,L], overwritten: the elements that a pixel went to are added in the order of (a,b).
 	OpCol2Im
+	// OpConv2D: In0 x [N,C,H,W], In1 w [O,C,KH,KW], In2 bias [O] (NIn 2: none) → Out0 y [N,O,OH,OW], the cross-correlation: the sum of w times what the window
+	// sees, plus bias. A backend may take an algorithm that adds in another order (Winograd's, in single precision), but one for all samples of a shape. Floats.
+	OpConv2D
+	// OpConv2DGrad: its gradient by x. In0 dy, In1 w → Out0 dx.
+	OpConv2DGrad
+	// OpConv2DParamGrad: its gradient by w. In0 x, In1 dy → Out0 dw. Samples are added in groups, the groups in order.
+	OpConv2DParamGrad
 	// OpMaxPool: In0 x [N,C,H,W], H and W > 0 → Out0 [N,C,OH,OW], Out1 int64 of the same shape: maximum of each window and its place y·W + x, the first
 	// one's; NaN wins. Ints[4], [5]: the window's size KH, KW (no dilation); padding is not seen and at most half of it; OH = (H + 2·ph − KH)/sh + 1,
 	// OW likewise. Floats.
@@ -207,6 +214,7 @@ var opNames = [NumOps]string{
 	OpMatMul: "matmul", OpLinear: "linear", OpAttention: "attention", OpAttentionGrad: "attention_grad",
 	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpAdamMoments: "adam_moments", OpAdamW: "adamw",
 	OpIm2Col: "im2col", OpCol2Im: "col2im", OpMaxPool: "max_pool",
+	OpConv2D: "conv2d", OpConv2DGrad: "conv2d_grad", OpConv2DParamGrad: "conv2d_param_grad",
 }
 
 // String returns the kernel's name in lower case.

@@ -76,6 +76,8 @@ func conv2DRow() Op {
 	for _, k := range []convolution{
 		{[]int{3, 16, 31, 33}, []int{24, 8, 3, 3}, tensor.Conv2DOptions{Groups: 2, Padding: pair(1, 1)}},
 		{[]int{3, 32, 130, 130}, []int{4, 32, 3, 3}, tensor.Conv2DOptions{}}, // more windows than one block holds
+		{[]int{5, 32, 30, 31}, []int{48, 32, 3, 3}, tensor.Conv2DOptions{Padding: pair(1, 0)}},
+		{[]int{5, 20, 30, 31}, []int{48, 20, 3, 3}, tensor.Conv2DOptions{Padding: pair(1, 1), Stride: pair(2, 2)}},
 	} {
 		op.Samples = append(op.Samples, Sample{Name: fmt.Sprintf("large %v %v", k.x, k.weight), Large: true,
 			In: []Input{diff(normal, k.x...), diff(normal, k.weight...), diff(normal, k.weight[0])}, Apply: k.apply})

@@ -121,8 +121,12 @@ func init() {
 		backend.OpAdamMoments: {adamKernel, 3, 1, false, true},
 		backend.OpAdamW:       {adamWKernel, 3, 1, false, true},
 
-		backend.OpIm2Col:  {im2ColKernel, 1, 1, false, false},
-		backend.OpCol2Im:  {col2ImKernel, 1, 1, false, false},
+		backend.OpIm2Col:          {im2ColKernel, 1, 1, false, false},
+		backend.OpCol2Im:          {col2ImKernel, 1, 1, false, false},
+		backend.OpConv2D:          {conv2DKernel, 1, 2, false, false},
+		backend.OpConv2DGrad:      {conv2DGradKernel, 1, 2, false, false},
+		backend.OpConv2DParamGrad: {conv2DParamGradKernel, 1, 2, false, false},
+
 		backend.OpMaxPool: {maxPoolKernel, 2, 1, false, false},
 	}
 }

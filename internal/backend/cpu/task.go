@@ -21,6 +21,7 @@ type task struct {
 	product   product
 	linear    linear
 	attention attention
+	conv      convolution
 	nest      nest
 	block     block
 	parts     *buffer // partial results of a reduction
