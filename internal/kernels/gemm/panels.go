@@ -47,7 +47,8 @@ func PackPanels[T element](dst []T, k, n int, b []T, brs, bcs int) {
 
 // MultiplyPanels computes C = A·B, or C = D + A·B if d is not nil, on the caller alone: A [m,k] has rows of contiguous elements, ars apart, panels are [PackPanels]'s of B [k,n], and
 // C has rows crs apart. m is rounded up to a multiple of [RowStep], n to one of [PanelWidth]: A must have such rows to read and C such elements to write. Row i of D is
-// d[i·drs:], and drs may be 0. An element of C is summed as by [Float32]. It panics if a slice is too short.
+// d[i·drs:], and drs may be 0. An element of C is summed as by [Float32]; in double precision it is portable Go. It panics if a
+// slice is too short.
 func MultiplyPanels[T element](m, n, k int, a []T, ars int, panels []T, c []T, crs int, d []T, drs int) {
 	e := panelsOf[T]()
 	m, n = ceilDiv(m, RowStep)*RowStep, ceilDiv(n, e.nr)*e.nr

@@ -20,7 +20,7 @@ func padded[T element](r *rand.Rand, rows, cols, rowStep, colStep, gap int) (x [
 	return x, stride
 }
 
-// testPanels compares products of panels with Float32 or Float64, bit for bit.
+// testPanels compares products of panels with those that multiply computes, bit for bit.
 func testPanels[T element](t *testing.T, multiply func(m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int)) {
 	r := rand.New(rand.NewPCG(5, 6))
 	width := PanelWidth[T]()
@@ -81,7 +81,7 @@ func TestPanels(t *testing.T) {
 		})
 	})
 	testPanels(t, func(m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int) {
-		Float64(nil, m, n, k, a, ars, acs, b, brs, bcs, c, ldc, false)
+		multiply(nil, &generic64, newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, false))
 	})
 }
 
