@@ -31,7 +31,7 @@ type engine[T element] struct {
 	// b[p·bstride], and those of the next block follow; row i of C is at c[i·cstride], of D at d[i·dstride].
 	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here column j at b[j·bstride].
-	stream, dots direct[T]
+	stream, dots direct[T, T]
 	// rows is micro for mr rows of A where they lie: row i at a[i·astride]. It is nil where there is none.
 	rows func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 	// outer writes rows of a product of one summand.
@@ -42,12 +42,12 @@ type engine[T element] struct {
 	transpose func(dst []T, width, lanes, k int, src []T, stride int)
 }
 
-// direct is a family of kernels for few rows, which read B where it lies. The zero value has none.
-type direct[T element] struct {
+// direct is a family of kernels for few rows, which read a B of elements of their own where it lies. The zero value has none.
+type direct[T element, B any] struct {
 	widths []int // by number of rows: how many columns a kernel computes at once; a divisor of nr or a multiple of it or of its half
 	whole  int   // what k must be a multiple of
 	// compute computes a tile of rows by blocks·widths[rows]; the rest is as for engine.micro.
-	compute func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
+	compute func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 }
 
 // problem is one product C = D + A·B as the caller described it. Element (i, j) of C is c[i·crs + j·ccs], so that it can be transposed, and of D
@@ -65,6 +65,8 @@ type problem[T element] struct {
 
 	finish  func(i0, i1, j0, j1 int)
 	flipped bool
+
+	halfA, halfB half[T] // in place of a and b
 }
 
 // newProblem is a product whose C lies in rows and is added to if accumulate is set.
@@ -78,7 +80,7 @@ func newProblem[T element](m, n, k int, a []T, ars, acs int, b []T, brs, bcs int
 
 // transposed returns the problem Cᵀ = Dᵀ + Bᵀ·Aᵀ, which has the same bits, as each product is the same and the order of k too.
 func (q *problem[T]) transposed() problem[T] {
-	return problem[T]{q.n, q.m, q.k, q.b, q.bcs, q.brs, q.a, q.acs, q.ars, q.c, q.ccs, q.crs, q.d, q.dcs, q.drs, q.finish, !q.flipped}
+	return problem[T]{q.n, q.m, q.k, q.b, q.bcs, q.brs, q.a, q.acs, q.ars, q.c, q.ccs, q.crs, q.d, q.dcs, q.drs, q.finish, !q.flipped, q.halfB, q.halfA}
 }
 
 // inRows reports whether the rows of C and D are contiguous, as kernels want them.

@@ -32,8 +32,8 @@ var (
 		micro:  microAVX2,
 		rows:   rowsAVX2x6,
 		outer:  outer[float32]{32, outerAVX2, outerAVX2Past, fence},
-		stream: direct[float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
-		dots:   direct[float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
+		stream: direct[float32, float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
+		dots:   direct[float32, float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
 		pack:   packAVX2,
 
 		transpose: transposeAVX2,
@@ -43,8 +43,8 @@ var (
 		micro:  microAVX512,
 		rows:   rowsAVX512x12,
 		outer:  outer[float32]{64, outerAVX512, outerAVX512Past, fence},
-		stream: direct[float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
-		dots:   direct[float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
+		stream: direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
+		dots:   direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
 		pack:   packAVX512,
 
 		transpose: transposeAVX512,

@@ -7,3 +7,6 @@ func engine32() *engine[float32] { return &generic32 }
 
 // engine64 returns the engine for double precision.
 func engine64() *engine[float64] { return &generic64 }
+
+// formatBF16 returns the way of reading bfloat16.
+func formatBF16() *format[float32] { return &genericBF16 }

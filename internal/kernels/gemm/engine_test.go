@@ -53,7 +53,7 @@ func TestTilingDoesNotMatter(t *testing.T) {
 func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing := *engine32()
-		packing.stream, packing.dots, packing.outer = direct[float32]{}, direct[float32]{}, outer[float32]{}
+		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{}, outer[float32]{}
 		for m := 1; m <= 14; m++ {
 			for _, n := range []int{15, 32, 97, 300} {
 				for i, k := range []int{1, 16, 40, kc + 32, kc + 7} {

@@ -27,10 +27,15 @@ func Float64Fused(p *parallel.Pool, m, n, k int, a []float64, ars, acs int, b []
 func (f *Fused[T]) problem(m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int) problem[T] {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
 	q := newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, false)
+	f.addTo(&q)
+	return q
+}
+
+// addTo makes f a part of the problem.
+func (f *Fused[T]) addTo(q *problem[T]) {
 	if f.Add != nil {
-		checkExtent("Add", m, n, len(f.Add), f.RowStride, f.ColStride)
+		checkExtent("Add", q.m, q.n, len(f.Add), f.RowStride, f.ColStride)
 		q.d, q.drs, q.dcs = f.Add, f.RowStride, f.ColStride
 	}
 	q.finish = f.Finish
-	return q
 }

@@ -95,7 +95,7 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	switch {
 	case q.m <= e.mr || q.m <= e.skinny && q.n >= shareable*e.nr:
 		j.runSkinny(p)
-	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil:
+	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil && q.halfA.format == nil && q.halfB.format == nil:
 		j.runOuter(p)
 	default:
 		j.runBlocked(p)
@@ -207,7 +207,7 @@ func (j *job[T]) packGroupA(i, k0, k int) {
 				continue
 			}
 			dst := j.packedA[first*(j.i1-j.i0)+(row-j.i0)*depth+(k0-j.k0-first)*rows:]
-			j.pack(dst, rows, rows, min(step, k), j.a[row*j.ars+k0*j.acs:], j.ars, j.acs)
+			j.packA(dst, rows, min(step, k), row, k0)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (j *job[T]) packGroupB(col, k0, k int) {
 		depth := min(kc, j.k1-j.k0-first)
 		for c := col; c < end; c += j.nr {
 			dst := j.packedB[first*width+(c-j.j0)*depth+(k0-j.k0-first)*j.nr:]
-			j.pack(dst, j.nr, min(j.nr, end-c), min(step, k), j.b[k0*j.brs+c*j.bcs:], j.bcs, j.brs)
+			j.packB(dst, min(j.nr, end-c), min(step, k), k0, c)
 		}
 	}
 }
@@ -280,7 +280,7 @@ func (j *job[T]) computeTile(worker, i0, i1, j0, j1 int) {
 // are long and lie far apart fall into few sets of a cache, which counts where many columns read them.
 func (j *job[T]) inPlace(rows int) bool {
 	const few = 1536
-	return j.acs == 1 && rows == j.mr && j.engine.rows != nil && min(j.n, j.ars) <= few
+	return j.acs == 1 && rows == j.mr && j.engine.rows != nil && j.halfA.format == nil && min(j.n, j.ars) <= few
 }
 
 // computeRows computes the whole rows from i on × columns [j0, j1) of C over the k products from k0 on, with A where it lies.

@@ -16,7 +16,7 @@ func (j *job[T]) runSkinny(p *parallel.Pool) {
 	chunk := 4 // panels per task: neighbours share pages
 	switch {
 	case j.streams(j.m):
-		chunk = wholePanels(j.stream.widths[j.m], j.nr)
+		chunk = wholePanels(j.streamWidths()[j.m], j.nr)
 	case 2*j.m*j.nr*j.k >= serialFlops:
 		chunk = 1
 	}
@@ -41,14 +41,22 @@ func (j *job[T]) packRows(_, lo, hi int) {
 	for i := lo * j.mr; i < min(hi*j.mr, j.m); i += j.mr {
 		rows, dst := min(j.mr, j.m-i), j.packedA[i*(j.k1-j.k0):]
 		for k0 := j.k0; k0 < j.k1; k0 += kc {
-			j.pack(dst[(k0-j.k0)*rows:], rows, rows, min(kc, j.k1-k0), j.a[i*j.ars+k0*j.acs:], j.ars, j.acs)
+			j.packA(dst[(k0-j.k0)*rows:], rows, min(kc, j.k1-k0), i, k0)
 		}
 	}
 }
 
-// streams reports whether engine.stream can compute so many rows of the product.
+// streams reports whether there is a stream kernel that can compute so many rows of the product.
 func (j *job[T]) streams(rows int) bool {
-	return rows < len(j.stream.widths) && j.bcs == 1 && j.inRows()
+	return rows < len(j.streamWidths()) && j.bcs == 1 && j.inRows()
+}
+
+// streamWidths are the widths of the stream kernels for B.
+func (j *job[T]) streamWidths() []int {
+	if j.halfB.format != nil {
+		return j.halfB.stream.widths
+	}
+	return j.engine.stream.widths
 }
 
 // computeSkinny computes all rows of C for panels [lo, hi) of B.
@@ -70,51 +78,77 @@ func (j *job[T]) computeSkinny(worker, lo, hi int) {
 // streamRows computes rows [i, i+rows) of C, whose part of A is packed in a, for as many whole blocks of the columns from col on as there are before end. It
 // returns the first column that is left.
 func (j *job[T]) streamRows(i, rows int, a []T, col, end int) int {
-	blocks := (end - col) / j.stream.widths[rows]
+	if j.halfB.format != nil {
+		return streamRows(j, &j.halfB.stream, j.halfB.bits, i, rows, a, col, end)
+	}
+	return streamRows(j, &j.engine.stream, j.b, i, rows, a, col, end)
+}
+
+// streamRows is job.streamRows with a B and its kernels.
+func streamRows[T element, B any](j *job[T], s *direct[T, B], b []B, i, rows int, a []T, col, end int) int {
+	blocks := (end - col) / s.widths[rows]
 	if blocks == 0 {
 		return col
 	}
 	for k0 := j.k0; k0 < j.k1; k0 += kc {
 		d, stride := j.addend(i, col, k0)
-		j.stream.compute(rows, min(kc, j.k1-k0), &a[(k0-j.k0)*rows], &j.b[k0*j.brs+col], j.brs, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
+		s.compute(rows, min(kc, j.k1-k0), &a[(k0-j.k0)*rows], &b[k0*j.brs+col], j.brs, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
 	}
-	return col + blocks*j.stream.widths[rows]
+	return col + blocks*s.widths[rows]
 }
 
 // skinnyPanel adds the block of products from k0 on of one panel of B to all rows of C.
 func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 	k := min(kc, j.k1-k0)
-	b, stride := j.b[k0*j.brs+col*j.bcs:], j.brs
-	if j.m < len(j.dots.widths) && j.brs == 1 && cols == j.nr && k%j.dots.whole == 0 {
-		j.dotsPanel(worker, col, k0, k, &b[0])
+	if j.dotsPanel(worker, col, cols, k0, k) {
 		return
 	}
-	if j.bcs != 1 || cols < j.nr {
+	var b *T
+	stride := j.brs
+	if j.bcs != 1 || cols < j.nr || j.halfB.format != nil {
 		packed := j.edges[worker][:kc*j.nr]
-		j.pack(packed, j.nr, cols, k, b, j.bcs, j.brs)
-		b, stride = packed, j.nr
+		j.packB(packed, cols, k, k0, col)
+		b, stride = &packed[0], j.nr
+	} else {
+		b = &j.b[k0*j.brs+col]
 	}
 	for i := 0; i < j.m; i += j.mr {
 		rows := min(j.mr, j.m-i)
 		a := &j.packedA[i*(j.k1-j.k0)+(k0-j.k0)*rows]
 		if cols < j.nr || !j.inRows() {
-			j.edge(worker, rows, cols, k, a, &b[0], stride, i, col, k0)
+			j.edge(worker, rows, cols, k, a, b, stride, i, col, k0)
 			continue
 		}
 		d, dstride := j.addend(i, col, k0)
-		j.micro(rows, k, a, &b[0], stride, &j.c[i*j.crs+col], j.crs, d, dstride, 1)
+		j.micro(rows, k, a, b, stride, &j.c[i*j.crs+col], j.crs, d, dstride, 1)
 	}
 }
 
-// dotsPanel is skinnyPanel with engine.dots.
-func (j *job[T]) dotsPanel(worker, col, k0, k int, b *T) {
-	a, blocks := &j.packedA[(k0-j.k0)*j.m], j.nr/j.dots.widths[j.m]
+// dotsPanel is skinnyPanel with a kernel that reads columns of B where they lie; it reports false, and does nothing, if there is none for the panel.
+func (j *job[T]) dotsPanel(worker, col, cols, k0, k int) bool {
+	switch {
+	case j.brs != 1 || cols != j.nr:
+		return false
+	case j.halfB.format != nil:
+		return dotsPanel(j, &j.halfB.dots, j.halfB.bits, worker, col, k0, k)
+	default:
+		return dotsPanel(j, &j.engine.dots, j.b, worker, col, k0, k)
+	}
+}
+
+// dotsPanel is job.dotsPanel with a B and its kernels.
+func dotsPanel[T element, B any](j *job[T], s *direct[T, B], b []B, worker, col, k0, k int) bool {
+	if j.m >= len(s.widths) || k%s.whole != 0 {
+		return false
+	}
+	a, column, blocks := &j.packedA[(k0-j.k0)*j.m], &b[k0+col*j.bcs], j.nr/s.widths[j.m]
 	if j.inRows() {
 		d, stride := j.addend(0, col, k0)
-		j.dots.compute(j.m, k, a, b, j.bcs, &j.c[col], j.crs, d, stride, blocks)
-		return
+		s.compute(j.m, k, a, column, j.bcs, &j.c[col], j.crs, d, stride, blocks)
+		return true
 	}
 	tile := j.edges[worker][kc*j.nr:]
-	j.dots.compute(j.m, k, a, b, j.bcs, &tile[0], j.nr, nil, 0, blocks)
+	s.compute(j.m, k, a, column, j.bcs, &tile[0], j.nr, nil, 0, blocks)
 	j.scatter(tile, j.m, j.nr, 0, col, k0)
+	return true
 }

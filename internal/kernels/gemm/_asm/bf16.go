@@ -1,0 +1,375 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/mmcloughlin/avo/build"
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// A bfloat16 is the upper half of a float32. So one shift widens those at even places of a vector and one mask those at odd places, and a square of pairs is
+// transposed as one of float32 is.
+
+const directBF16 = "func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)"
+
+// halves emits the kernels for bfloat16 operands.
+func halves(c *build.Context) {
+	for _, f := range []family{avx512, avx2} {
+		for rows := 1; rows < len(streamVectorsBF16(f)); rows++ {
+			streamBF16(c, f, rows)
+		}
+		for rows := 1; rows < len(dotsVectorsBF16(f)); rows++ {
+			dotsBF16(c, f, rows)
+		}
+		copyRowsBF16(c, f)
+		copyTallBF16(c, f.mr)
+	}
+	transposePairs(c, 4)
+	transposePairs(c, 8)
+	transposePairs16(c)
+}
+
+// oddMask emits the mask of the odd places of a vector of bfloat16.
+func (f family) oddMask(c *build.Context) reg.VecVirtual {
+	mask := f.register(c)
+	if f.lanes == 16 {
+		c.VPTERNLOGD(operand.Imm(0xff), mask, mask, mask)
+	} else {
+		c.VPCMPEQD(mask, mask, mask)
+	}
+	c.VPSLLD(operand.Imm(16), mask, mask)
+	return mask
+}
+
+// widen emits the conversion of the pairs in x: the even places go to a new register and the odd ones stay in x.
+func (f family) widen(c *build.Context, x, mask reg.VecVirtual) (even, odd reg.VecVirtual) {
+	even = f.register(c)
+	c.VPSLLD(operand.Imm(16), x, even)
+	if f.lanes == 16 {
+		c.VPANDD(x, mask, x)
+	} else {
+		c.VPAND(x, mask, x)
+	}
+	return even, x
+}
+
+// streamVectorsBF16 is streamVectors for a B of bfloat16: even numbers, since a vector of B widens to two.
+func streamVectorsBF16(f family) []int {
+	if f.lanes == 16 {
+		return []int{0, 16, 12, 8, 6, 4, 4, 2, 2}
+	}
+	return []int{0, 8, 4, 4, 2}
+}
+
+// streamBF16 emits stream for a B of bfloat16.
+func streamBF16(c *build.Context, f family, rows int) {
+	vectors := streamVectorsBF16(f)[rows]
+	width := vectors * f.lanes
+	name := fmt.Sprintf("streamBF16%sx%d", f.name, rows)
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.", name, rows, width),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
+	c.Pragma("noescape")
+	c.SignatureExpr(directBF16)
+	p := newPointers(c, f)
+	c.SHRQ(operand.Imm(1), p.bstride)
+	blocks, ahead := c.GP64(), c.GP64()
+	c.Load(c.Param("blocks"), blocks)
+	c.IMUL3Q(operand.Imm(uint64(max(streamAhead, streamBytes/(2*width)))), p.bstride, ahead)
+	c.TESTQ(operand.U32(4095), p.bstride)
+	c.JNE(operand.LabelRef("begin"))
+	c.IMUL3Q(operand.Imm(streamAhead), p.bstride, ahead)
+	c.Label("begin")
+	mask := f.oddMask(c)
+
+	c.Label("block")
+	inner := pointers{k: c.GP64(), a: c.GP64(), b: c.GP64(), bstride: p.bstride}
+	c.MOVQ(p.k, inner.k)
+	c.MOVQ(p.a, inner.a)
+	c.MOVQ(p.b, inner.b)
+	sums := zeros(c, f, rows, vectors)
+	c.Label("loop")
+	next := c.GP64()
+	c.LEAQ(operand.Mem{Base: inner.b, Index: ahead, Scale: 1}, next)
+	for offset := 0; offset < 2*width; offset += 64 {
+		c.PREFETCHT0(operand.Mem{Base: next, Disp: offset})
+	}
+	streamProductBF16(c, f, inner, mask, sums)
+	c.DECQ(inner.k)
+	c.JNE(operand.LabelRef("loop"))
+
+	for _, sum := range sums {
+		for v := 0; v < vectors; v += 2 {
+			sum[v], sum[v+1] = f.interleaved(c, sum[v], sum[v+1])
+		}
+	}
+	storeBlock(c, f, p, sums)
+	c.ADDQ(operand.U32(2*width), p.b)
+	c.DECQ(blocks)
+	c.JNE(operand.LabelRef("block"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// streamProductBF16 is streamProduct for a B of bfloat16. Of each pair of vectors of sums the first are those of the even columns.
+func streamProductBF16(c *build.Context, f family, p pointers, mask reg.VecVirtual, sums [][]reg.VecVirtual) {
+	rows, vectors := len(sums), len(sums[0])
+	element := func(i int) reg.VecVirtual {
+		x := f.register(c)
+		c.VBROADCASTSS(operand.Mem{Base: p.a, Disp: 4 * i}, x)
+		return x
+	}
+	kept := rows*vectors+rows+3 <= 2*f.lanes // of 32 or 16 registers
+	var xs []reg.VecVirtual
+	for i := 0; kept && i < rows; i++ {
+		xs = append(xs, element(i))
+	}
+	for v := 0; v < vectors; v += 2 {
+		pairs := f.register(c)
+		c.VMOVUPS(operand.Mem{Base: p.b, Disp: v / 2 * f.bytes()}, pairs)
+		even, odd := f.widen(c, pairs, mask)
+		for i := range rows {
+			var x reg.VecVirtual
+			if kept {
+				x = xs[i]
+			} else {
+				x = element(i)
+			}
+			c.VFMADD231PS(even, x, sums[i][v])
+			c.VFMADD231PS(odd, x, sums[i][v+1])
+		}
+	}
+	c.ADDQ(operand.Imm(uint64(4*rows)), p.a)
+	c.ADDQ(p.bstride, p.b)
+}
+
+// interleaved emits the merging of two vectors: the first of even, the first of odd, the second of even and so on.
+func (f family) interleaved(c *build.Context, even, odd reg.VecVirtual) (low, high reg.VecVirtual) {
+	first, second := f.register(c), f.register(c)
+	c.VUNPCKLPS(odd, even, first)
+	c.VUNPCKHPS(odd, even, second)
+	if f.lanes == 8 {
+		c.VPERM2F128(operand.Imm(0x20), second, first, even)
+		c.VPERM2F128(operand.Imm(0x31), second, first, odd)
+		return even, odd
+	}
+	c.VSHUFF32X4(operand.Imm(0x44), second, first, even) // parts 0 and 1 of both
+	c.VSHUFF32X4(operand.Imm(0xee), second, first, odd)  // parts 2 and 3 of both
+	c.VSHUFF32X4(operand.Imm(0xd8), even, even, even)
+	c.VSHUFF32X4(operand.Imm(0xd8), odd, odd, odd)
+	return even, odd
+}
+
+// dotsVectorsBF16 is dotsVectors for a B of bfloat16.
+func dotsVectorsBF16(f family) []int {
+	if f.lanes == 16 {
+		return []int{0, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1}
+	}
+	return []int{0, 1, 1, 1}
+}
+
+// dotsBF16 emits dots for a B of bfloat16.
+func dotsBF16(c *build.Context, f family, rows int) {
+	vectors := dotsVectorsBF16(f)[rows]
+	name := fmt.Sprintf("dotsBF16%sx%d", f.name, rows)
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d products, a multiple of %d; blocks ≥ 1, for a B of bfloat16.", name, rows, vectors*f.lanes, 2*f.lanes, 2*f.lanes),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
+	c.Pragma("noescape")
+	c.SignatureExpr(directBF16)
+	p := newPointers(c, f)
+	c.SHRQ(operand.Imm(1), p.bstride)
+	blocks, multiples := c.GP64(), newMultiples(c, p.bstride)
+	c.Load(c.Param("blocks"), blocks)
+	mask := f.oddMask(c)
+
+	c.Label("block")
+	k, a := c.GP64(), c.GP64() // read again for each block: the columns need the registers
+	c.Load(c.Param("k"), k)
+	c.Load(c.Param("a"), a)
+	columns := multiples.columns(c, f, p.b, vectors)
+	sums := zeros(c, f, rows, vectors)
+	c.Label("loop")
+	for v := range vectors {
+		for n, pairs := range transposed(c, f, columns.load(c, v)) {
+			even, odd := f.widen(c, pairs, mask)
+			for i := range rows {
+				f.multiplyAdd(c, operand.Mem{Base: a, Disp: 4 * (2*n*rows + i)}, even, sums[i][v])
+			}
+			for i := range rows {
+				f.multiplyAdd(c, operand.Mem{Base: a, Disp: 4 * ((2*n+1)*rows + i)}, odd, sums[i][v])
+			}
+		}
+	}
+	columns.advance(c)
+	c.ADDQ(operand.U32(8*rows*f.lanes), a)
+	c.SUBQ(operand.Imm(uint64(2*f.lanes)), k)
+	c.JNE(operand.LabelRef("loop"))
+	storeBlock(c, f, p, sums)
+	for range vectors * f.lanes / 8 {
+		c.LEAQ(operand.Mem{Base: p.b, Index: p.bstride, Scale: 8}, p.b)
+	}
+	c.DECQ(blocks)
+	c.JNE(operand.LabelRef("block"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// copier walks through the rows of a panel that is packed; strides are in bytes.
+type copier struct{ k, src, stride, dst, next reg.GPVirtual }
+
+// newCopier emits the start of a kernel that packs k rows of bfloat16.
+func newCopier(c *build.Context, name string, width int) copier {
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s sets dst[%d·p + i] = src[p·stride + i] for i < %d and p < k, k ≥ 1, for a src of bfloat16.", name, width, width))
+	c.Pragma("noescape")
+	c.SignatureExpr("func(k int, src *uint16, stride int, dst *float32)")
+	w := copier{c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()}
+	c.Load(c.Param("k"), w.k)
+	c.Load(c.Param("src"), w.src)
+	c.Load(c.Param("stride"), w.stride)
+	c.Load(c.Param("dst"), w.dst)
+	c.SHLQ(operand.Imm(1), w.stride)
+	c.IMUL3Q(operand.Imm(ahead), w.stride, w.next)
+	c.ADDQ(w.src, w.next)
+	c.Label("loop")
+	c.PREFETCHT0(operand.Mem{Base: w.next})
+	return w
+}
+
+// part emits the packing of as many elements of a row as x has lanes, from element i on.
+func (w copier) part(c *build.Context, i int, x reg.VecVirtual) {
+	c.VPMOVZXWD(operand.Mem{Base: w.src, Disp: 2 * i}, x)
+	c.VPSLLD(operand.Imm(16), x, x)
+	c.VMOVUPS(x, operand.Mem{Base: w.dst, Disp: 4 * i})
+}
+
+// end emits the way to the next row.
+func (w copier) end(c *build.Context, width int) {
+	c.ADDQ(w.stride, w.src)
+	c.ADDQ(w.stride, w.next)
+	c.ADDQ(operand.Imm(uint64(4*width)), w.dst)
+	c.DECQ(w.k)
+	c.JNE(operand.LabelRef("loop"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// copyRowsBF16 emits the packing of a full panel of B whose rows are contiguous.
+func copyRowsBF16(c *build.Context, f family) {
+	width := f.vectors * f.lanes
+	w := newCopier(c, "copyRowsBF16"+f.name, width)
+	for v := range f.vectors {
+		w.part(c, v*f.lanes, f.register(c))
+	}
+	w.end(c, width)
+}
+
+// copyTallBF16 emits the packing of a full panel of A whose columns are contiguous, of 12 or 6 rows.
+func copyTallBF16(c *build.Context, rows int) {
+	w := newCopier(c, fmt.Sprintf("copyTallBF16x%d", rows), rows)
+	if rows == 12 {
+		w.part(c, 0, c.YMM())
+		w.part(c, 8, c.XMM())
+	} else {
+		two := c.XMM()
+		w.part(c, 0, c.XMM())
+		c.VMOVD(operand.Mem{Base: w.src, Disp: 8}, two)
+		c.VPMOVZXWD(two, two)
+		c.VPSLLD(operand.Imm(16), two, two)
+		c.VMOVQ(two, operand.Mem{Base: w.dst, Disp: 16})
+	}
+	w.end(c, rows)
+}
+
+// transposePairs emits the packing of four or eight lanes of bfloat16 that are contiguous along k.
+func transposePairs(c *build.Context, lanes int) {
+	name := fmt.Sprintf("transposeBF16x%d", lanes)
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s sets dst[p·width + i] = src[i·stride + p] for i < %d and p < 8·blocks, blocks ≥ 1, for a src of bfloat16.", name, lanes))
+	c.Pragma("noescape")
+	c.SignatureExpr("func(blocks int, src *uint16, stride int, dst *float32, width int)")
+	w := newWalker(c)
+	c.SHRQ(operand.Imm(1), w.stride) // which newWalker takes for float32's
+	c.SHRQ(operand.Imm(1), w.stride3)
+	fresh := c.XMM
+	if lanes == 8 {
+		fresh = c.YMM
+	}
+	upper, mask := c.GP64(), fresh()
+	c.LEAQ(operand.Mem{Base: w.src, Index: w.stride, Scale: 4}, upper)
+	c.VPCMPEQD(mask, mask, mask)
+	c.VPSLLD(operand.Imm(16), mask, mask)
+	c.Label("loop")
+	rows := make([]reg.VecVirtual, 4)
+	for i := range rows {
+		low := c.XMM()
+		c.VMOVUPS(at(w.src, w.stride, w.stride3, i), low)
+		rows[i] = low
+		if lanes == 8 {
+			rows[i] = c.YMM()
+			c.VINSERTF128(operand.Imm(1), at(upper, w.stride, w.stride3, i), low.AsY(), rows[i])
+		}
+	}
+	c.ADDQ(operand.Imm(16), upper)
+	low01, high01, low23, high23 := fresh(), fresh(), fresh(), fresh()
+	c.VUNPCKLPS(rows[1], rows[0], low01)
+	c.VUNPCKHPS(rows[1], rows[0], high01)
+	c.VUNPCKLPS(rows[3], rows[2], low23)
+	c.VUNPCKHPS(rows[3], rows[2], high23)
+	for i, halves := range [][2]reg.VecVirtual{{low23, low01}, {high23, high01}} {
+		for j := range 2 { // columns 4·i + 2·j and the next of the block of eight
+			pairs, even := fresh(), fresh()
+			if j == 0 {
+				c.VUNPCKLPD(halves[0], halves[1], pairs)
+			} else {
+				c.VUNPCKHPD(halves[0], halves[1], pairs)
+			}
+			c.VPSLLD(operand.Imm(16), pairs, even)
+			c.VPAND(pairs, mask, pairs)
+			c.VMOVUPS(even, at(w.dst, w.width, w.width3, 2*j))
+			c.VMOVUPS(pairs, at(w.dst, w.width, w.width3, 2*j+1))
+		}
+		if i == 0 {
+			c.LEAQ(operand.Mem{Base: w.dst, Index: w.width, Scale: 4}, w.dst)
+		}
+	}
+	c.LEAQ(operand.Mem{Base: w.dst, Index: w.width, Scale: 4}, w.dst)
+	c.ADDQ(operand.Imm(16), w.src)
+	c.DECQ(w.blocks)
+	c.JNE(operand.LabelRef("loop"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// transposePairs16 emits the packing of a block of 16 lanes of 32 bfloat16.
+func transposePairs16(c *build.Context) {
+	c.Function("transposeBF16x16")
+	c.Doc("transposeBF16x16 sets dst[p·width + i] = src[i·stride + p] for i < 16 and p < 32, for a src of bfloat16.")
+	c.Pragma("noescape")
+	c.SignatureExpr("func(src *uint16, stride int, dst *float32, width int)")
+	src, stride, dst, width := c.GP64(), c.GP64(), c.GP64(), c.GP64()
+	c.Load(c.Param("src"), src)
+	c.Load(c.Param("stride"), stride)
+	c.Load(c.Param("dst"), dst)
+	c.Load(c.Param("width"), width)
+	c.SHLQ(operand.Imm(1), stride)
+	c.SHLQ(operand.Imm(2), width)
+	mask := avx512.oddMask(c)
+	rows := make([]reg.VecVirtual, 16)
+	for i := range rows {
+		rows[i] = c.ZMM()
+		c.VMOVUPS(operand.Mem{Base: src}, rows[i])
+		c.ADDQ(stride, src)
+	}
+	for _, pairs := range transposed(c, avx512, rows) {
+		even, odd := avx512.widen(c, pairs, mask)
+		c.VMOVUPS(even, operand.Mem{Base: dst})
+		c.ADDQ(width, dst)
+		c.VMOVUPS(odd, operand.Mem{Base: dst})
+		c.ADDQ(width, dst)
+	}
+	c.VZEROUPPER()
+	c.RET()
+}

@@ -1,0 +1,106 @@
+package gemm
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// Operand is an element type of the operands of [Widened].
+type Operand interface {
+	float32 | dtype.BF16 | dtype.F16
+}
+
+// Widened is [Float32Fused] for operands of which one or both are of a half type; a nil f is nothing to be done to C. Elements of a half type are widened,
+// which is exact, while panels are packed or where they lie: the bits are those of widening the operands to float32 beforehand.
+func Widened[A, B Operand](p *parallel.Pool, m, n, k int, a []A, ars, acs int, b []B, brs, bcs int, c []float32, ldc int, f *Fused[float32]) {
+	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
+	q := newProblem(m, n, k, nil, ars, acs, nil, brs, bcs, c, ldc, false)
+	q.a, q.halfA = widening(a)
+	q.b, q.halfB = widening(b)
+	if f != nil {
+		f.addTo(&q)
+	}
+	multiply(p, engine32(), q)
+}
+
+// half is an operand of a half type. The zero value is none: the operand is of the type of C.
+type half[T element] struct {
+	bits       []uint16
+	*format[T] // nil: none
+}
+
+// format is how a variant reads operands of a half type.
+type format[T element] struct {
+	// pack is engine.pack for a half type.
+	pack func(dst []T, width, lanes, k int, src []uint16, laneStride, kStride int)
+	// stream and dots are engine.stream and engine.dots for a B of a half type.
+	stream, dots direct[T, uint16]
+}
+
+// widening tells the operands of Widened apart.
+func widening[A Operand](x []A) ([]float32, half[float32]) {
+	switch x := any(x).(type) {
+	case []float32:
+		return x, half[float32]{}
+	case []dtype.BF16:
+		return nil, half[float32]{asBits(x), formatBF16()}
+	case []dtype.F16:
+		return nil, half[float32]{asBits(x), &genericF16}
+	}
+	panic(fmt.Sprintf("gemm: operand %T", x)) // not reached: Operand lists no other
+}
+
+func asBits[H dtype.BF16 | dtype.F16](x []H) []uint16 {
+	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
+}
+
+// The portable formats.
+var (
+	genericBF16 = format[float32]{pack: packBF16Generic}
+	genericF16  = format[float32]{pack: packF16Generic}
+)
+
+// packBF16Generic is packGeneric for bfloat16.
+func packBF16Generic(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
+	for p := range k {
+		row, from := dst[p*width:(p+1)*width], src[p*kStride:]
+		for i := range lanes {
+			row[i] = dtype.BF16(from[i*laneStride]).Float32()
+		}
+		clear(row[lanes:])
+	}
+}
+
+// packF16Generic is packGeneric for IEEE's half precision.
+func packF16Generic(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
+	for p := range k {
+		row, from := dst[p*width:(p+1)*width], src[p*kStride:]
+		for i := range lanes {
+			row[i] = dtype.F16(from[i*laneStride]).Float32()
+		}
+		clear(row[lanes:])
+	}
+}
+
+// packA packs lanes rows of A from row i on, and k products from p on.
+func (j *job[T]) packA(dst []T, lanes, k, i, p int) {
+	at := i*j.ars + p*j.acs
+	if j.halfA.format != nil {
+		j.halfA.pack(dst, lanes, lanes, k, j.halfA.bits[at:], j.ars, j.acs)
+		return
+	}
+	j.pack(dst, lanes, lanes, k, j.a[at:], j.ars, j.acs)
+}
+
+// packB packs lanes columns of B from column col on, and k products from p on, to a whole panel.
+func (j *job[T]) packB(dst []T, lanes, k, p, col int) {
+	at := p*j.brs + col*j.bcs
+	if j.halfB.format != nil {
+		j.halfB.pack(dst, j.nr, lanes, k, j.halfB.bits[at:], j.bcs, j.brs)
+		return
+	}
+	j.pack(dst, j.nr, lanes, k, j.b[at:], j.bcs, j.brs)
+}
