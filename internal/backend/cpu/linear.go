@@ -19,13 +19,21 @@ func linearKernel(d *Device, c *backend.Call) {
 	t := d.begin(c)
 	defer t.end()
 	if op := backend.Op(c.Ints[0]); op != backend.OpInvalid {
-		t.block = activations[op].of(c.Out[0].DType)
+		sums := c.Out[0].DType
+		if sums.IsHalf() {
+			sums = dtype.Float32
+		}
+		t.block = activations[op].of(sums)
 	}
 	switch c.Out[0].DType {
 	case dtype.Float32:
 		linearProduct(t, &t.linear.fused32, gemm.Float32Fused)
 	case dtype.Float64:
 		linearProduct(t, &t.linear.fused64, gemm.Float64Fused)
+	case dtype.BFloat16:
+		linearHalf[dtype.BF16](t)
+	case dtype.Float16:
+		linearHalf[dtype.F16](t)
 	default:
 		d.fault(c, "no kernel for %s", c.Out[0].DType)
 	}

@@ -21,14 +21,18 @@ type product struct {
 }
 
 func matMulKernel(d *Device, c *backend.Call) {
+	if c.Out[0].DType.IsHalf() && repeats(&c.Out[0]) { // what is added up is float32 until the end
+		d.launchWidened(&kernels[backend.OpMatMul], c)
+		return
+	}
 	t := d.begin(c)
 	defer t.end()
 	d.product(c, &t.product)
 	batch := t.product.c.numel()
-	if batch == 0 {
+	p := &t.product
+	if batch == 0 || p.m == 0 || p.n == 0 {
 		return
 	}
-	p := &t.product
 	flops := p.m * p.n * p.k
 	pool, grain := d.pool, batch // one chunk: each product uses the pool
 	if flops < batchFlops && batch > 1 {
@@ -47,6 +51,20 @@ func matMulKernel(d *Device, c *backend.Call) {
 			return
 		}
 		t.do(batch, grain, productsSerial[float64])
+	case dtype.BFloat16:
+		if pool != nil {
+			productsHalf[dtype.BF16](t, batch)
+			return
+		}
+		t.setHalf()
+		t.do(batch, grain, productsHalfSerial[dtype.BF16])
+	case dtype.Float16:
+		if pool != nil {
+			productsHalf[dtype.F16](t, batch)
+			return
+		}
+		t.setHalf()
+		t.do(batch, grain, productsHalfSerial[dtype.F16])
 	default:
 		d.fault(c, "no kernel for %s", c.Out[0].DType)
 	}

@@ -11,7 +11,7 @@ import (
 type kernel struct {
 	run       func(*Device, *backend.Call)
 	outs, ins int  // at least so many operands
-	raw       bool // takes half operands as they are: it moves bytes or converts
+	raw       bool // takes half operands as they are: it moves bytes, converts, or widens while it reads
 	updates   bool // reads its outputs, too
 }
 
@@ -109,8 +109,8 @@ func init() {
 		backend.OpGather:        {gatherKernel, 1, 2, true, false},
 		backend.OpScatterAdd:    {scatterAddKernel, 1, 2, false, true},
 
-		backend.OpMatMul:        {matMulKernel, 1, 2, false, false},
-		backend.OpLinear:        {linearKernel, 1, 2, false, false},
+		backend.OpMatMul:        {matMulKernel, 1, 2, true, false},
+		backend.OpLinear:        {linearKernel, 1, 2, true, false},
 		backend.OpAttention:     {attentionKernel, 2, 3, false, false},
 		backend.OpAttentionGrad: {attentionGradKernel, 3, 6, false, false},
 

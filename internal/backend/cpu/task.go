@@ -20,6 +20,7 @@ type task struct {
 	reduction reduction
 	product   product
 	linear    linear
+	half      halfProduct
 	attention attention
 	conv      convolution
 	nest      nest
@@ -52,7 +53,7 @@ func (d *Device) begin(c *backend.Call) *task {
 	} else {
 		t = &task{d: d, lanes: make([]*lane, d.pool.Workers())}
 		t.run = t.chunk
-		t.linear.activate = t.activate
+		t.linear.activate, t.half.finish = t.activate, t.round
 	}
 	t.c, t.past = c, c.NOut > 0 && c.Out[0].Numel()*c.Out[0].DType.Size() >= pastBytes
 	return t

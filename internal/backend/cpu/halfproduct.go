@@ -1,0 +1,166 @@
+package cpu
+
+import (
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// halfProduct is what a task needs for a product of half operands. Package gemm widens them while it reads them; its sums are float32, and are rounded to the
+// outputs piece by piece, when they are complete.
+type halfProduct struct {
+	fused       gemm.Fused[float32]
+	sums        []float32                // [M,N]
+	n           int                      // columns
+	offset      int                      // of the product's element (0, 0) from the start of each output
+	widen, down block                    // conversions from the half type to float32, and back
+	finish      func(i0, i1, j0, j1 int) // t.round, bound once
+}
+
+// half is a dtype that is widened where it is computed with.
+type half interface{ dtype.BF16 | dtype.F16 }
+
+// setHalf chooses the conversions.
+func (t *task) setHalf() {
+	of := t.c.Out[0].DType
+	t.half.widen, t.half.down = casts[dtype.Float32][of], casts[of][dtype.Float32]
+}
+
+// beginHalf makes room for the sums of one product of [m,n], and for a bias.
+func (t *task) beginHalf(m, n int) (bias []float32) {
+	h := &t.half
+	t.setHalf()
+	t.parts = t.d.scratch(4 * (m*n + n))
+	all := unsafe.Slice((*float32)(t.parts.ptr), m*n+n)
+	h.sums, h.n, h.offset = all[:m*n], n, 0
+	h.fused = gemm.Fused[float32]{Finish: h.finish}
+	return all[m*n:]
+}
+
+// endHalf lets go of the memory.
+func (t *task) endHalf() { t.half.sums, t.half.fused = nil, gemm.Fused[float32]{} }
+
+// round finishes rows [i0, i1) × columns [j0, j1) of the sums.
+func (t *task) round(i0, i1, j0, j1 int) {
+	n := t.half.n
+	l := t.d.lane()
+	defer t.d.putLane(l)
+	if j1-j0 == n {
+		t.roundRun(l, i0*n, i1*n)
+		return
+	}
+	for i := i0; i < i1; i++ {
+		t.roundRun(l, i*n+j0, i*n+j1)
+	}
+}
+
+// roundRun applies the task's block function to sums [lo, hi), if there is one, and rounds what comes of it to the first output. What it was applied to is
+// rounded to the second one, if that is wanted.
+func (t *task) roundRun(l *lane, lo, hi int) {
+	const piece = 4096 // stays in the first-level cache
+	h := &t.half
+	for ; lo < hi; lo += piece {
+		n := min(piece, hi-lo)
+		sums := unsafe.Pointer(&h.sums[lo])
+		if t.c.NOut > 1 {
+			z := &t.c.Out[1]
+			l.p[0], l.p[1] = at(z, z.Offset+h.offset+lo), sums
+			h.down(t.c, &l.p, n)
+		}
+		if t.block != nil {
+			l.p[0], l.p[1] = sums, sums
+			t.block(t.c, &l.p, n)
+		}
+		y := &t.c.Out[0]
+		l.p[0], l.p[1] = at(y, y.Offset+h.offset+lo), sums
+		h.down(t.c, &l.p, n)
+	}
+}
+
+// linearHalf is linearProduct for half operands.
+func linearHalf[H half](t *task) {
+	c, h := t.c, &t.half
+	x, w, out := &c.In[0], &c.In[1], &c.Out[0]
+	m, n := out.Shape[0], out.Shape[1]
+	bias := t.beginHalf(m, n)
+	if c.NIn > 2 {
+		t.widenRow(bias, &c.In[2])
+		h.fused.Add, h.fused.ColStride = bias, 1
+	}
+	gemm.Widened(t.d.pool, m, n, x.Shape[1], from[H](x, x.Offset), x.Stride[0], x.Stride[1], from[H](w, w.Offset), w.Stride[0], w.Stride[1], h.sums, n, &h.fused)
+	t.endHalf()
+}
+
+// widenRow widens a half view of one dim.
+func (t *task) widenRow(dst []float32, v *backend.View) {
+	l := t.d.lane()
+	defer t.d.putLane(l)
+	n, step := len(dst), 1
+	if v.Stride[0] == 1 {
+		step = n
+	}
+	for i := 0; i < n; i += step {
+		l.p[0], l.p[1] = unsafe.Pointer(&dst[i]), at(v, v.Offset+i*v.Stride[0])
+		t.half.widen(t.c, &l.p, step)
+	}
+}
+
+// productsHalf computes products [0, batch) of half operands, one after the other on all workers.
+func productsHalf[H half](t *task, batch int) {
+	p, h := &t.product, &t.half
+	t.beginHalf(p.m, p.n)
+	for i := range batch {
+		h.offset = p.c.offset(i)
+		if p.accumulate {
+			t.do(p.m*p.n, elementGrain, loadSums)
+			h.fused.Add, h.fused.RowStride, h.fused.ColStride = h.sums, p.n, 1
+		}
+		productHalf[H](t, t.d.pool, i, h.sums, &h.fused)
+	}
+	t.endHalf()
+}
+
+// loadSums widens what the output holds.
+func loadSums(t *task, l *lane, lo, hi int) {
+	h, out := &t.half, &t.c.Out[0]
+	l.p[0], l.p[1] = unsafe.Pointer(&h.sums[lo]), at(out, out.Offset+h.offset+lo)
+	h.widen(t.c, &l.p, hi-lo)
+}
+
+// productsHalfSerial computes products [lo, hi) of half operands on one worker, with sums in its own memory.
+func productsHalfSerial[H half](t *task, l *lane, lo, hi int) {
+	p, out := &t.product, &t.c.Out[0]
+	size := p.m * p.n
+	l.reserve(4 * size)
+	sums := carve[float32](l, size)
+	for i := lo; i < hi; i++ {
+		f, matrix := gemm.Fused[float32]{}, at(out, out.Offset+p.c.offset(i))
+		if p.accumulate {
+			l.p[0], l.p[1] = unsafe.Pointer(&sums[0]), matrix
+			t.half.widen(t.c, &l.p, size)
+			f = gemm.Fused[float32]{Add: sums, RowStride: p.n, ColStride: 1}
+		}
+		productHalf[H](t, nil, i, sums, &f)
+		l.p[0], l.p[1] = matrix, unsafe.Pointer(&sums[0])
+		t.half.down(t.c, &l.p, size)
+	}
+}
+
+// productHalf computes the sums of product i of the batch.
+func productHalf[H half](t *task, pool *parallel.Pool, i int, sums []float32, f *gemm.Fused[float32]) {
+	p, a, b := &t.product, &t.c.In[0], &t.c.In[1]
+	gemm.Widened(pool, p.m, p.n, p.k, from[H](a, a.Offset+p.a.offset(i)), p.ars, p.acs, from[H](b, b.Offset+p.b.offset(i)), p.brs, p.bcs, sums, p.n, f)
+}
+
+// repeats reports whether elements of the view share memory, so that what is rounded to one would be read again as another.
+func repeats(v *backend.View) bool {
+	for k := range v.NDim {
+		if v.Stride[k] == 0 && v.Shape[k] > 1 {
+			return true
+		}
+	}
+	return false
+}
