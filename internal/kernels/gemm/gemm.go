@@ -1,15 +1,16 @@
-// Package gemm multiplies matrices: C = A·B or C += A·B for float32 and float64, with operands strided in any way.
+// Package gemm multiplies matrices: C = A·B or C += A·B for float32 and float64, with operands strided in any way; those of a float32 C may be of half types.
 //
 // The algorithm is that of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008) in BLIS's
 // arrangement (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", ACM TOMS 41(3), 2015): panels of A and B
-// are packed so that a small register-blocked kernel reads them in sequence. Packing takes any strides, so transposed operands need no copy.
+// are packed so that a small register-blocked kernel reads them in sequence. Packing takes any strides, so transposed operands need no copy, and widens half
+// types, so that these need none either.
 //
 // What an element of C becomes depends on its row of A, its column of B, its old value and the kernel variant, on nothing else: k is summed in ascending
 // order within blocks of kc, and the blocks are added in ascending order. So neither the number of workers, nor the tile that an element falls
 // into, nor the other rows of a batch change its bits; the AVX2 and AVX-512 variants agree with each other, and the generic one differs from
 // them only by not fusing multiplication and addition. NaN and infinities propagate as the sum of products does it.
 //
-// It is NOT a BLAS: no alpha and beta, no triangular or symmetric forms, no half precision.
+// It is NOT a BLAS: no alpha and beta, no triangular or symmetric forms, no sums in half precision.
 package gemm
 
 import (

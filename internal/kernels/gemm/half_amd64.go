@@ -26,7 +26,7 @@ var (
 	avx2BF16 = format[float32]{
 		pack:   packBF16AVX2,
 		stream: direct[float32, uint16]{[]int{0, 64, 32, 32, 16}, 1, streamBF16AVX2},
-		dots:   direct[float32, uint16]{[]int{0, 8, 8, 8}, 16, dotsBF16AVX2},
+		dots:   direct[float32, uint16]{[]int{0, 16, 16, 8}, 16, dotsBF16AVX2},
 	}
 	avx512BF16 = format[float32]{
 		pack:   packBF16AVX512,

@@ -152,13 +152,13 @@ func streamBF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cst
 //go:noescape
 func streamBF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsBF16AVX2x1 computes 1×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1, for a B of bfloat16.
+// dotsBF16AVX2x1 computes 1×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1, for a B of bfloat16.
 // A is packed: a[1·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
 func dotsBF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
 
-// dotsBF16AVX2x2 computes 2×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1, for a B of bfloat16.
+// dotsBF16AVX2x2 computes 2×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 16 products, a multiple of 16; blocks ≥ 1, for a B of bfloat16.
 // A is packed: a[2·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape

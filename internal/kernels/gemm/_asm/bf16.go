@@ -166,7 +166,7 @@ func dotsVectorsBF16(f family) []int {
 	if f.lanes == 16 {
 		return []int{0, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1}
 	}
-	return []int{0, 1, 1, 1}
+	return []int{0, 2, 2, 1}
 }
 
 // dotsBF16 emits dots for a B of bfloat16.
