@@ -282,12 +282,17 @@ func (a *Accelerator) ScaleGrads(f float64) {
 }
 
 // ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures) and
-// returns the norm before.
+// returns the norm before. The gradients themselves stay as they are: Step multiplies them in the pass
+// that reads them.
 func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 	if a.trace != nil {
 		defer a.tracePhase("clip", time.Now())
 	}
-	return optim.ClipGradNorm(a.ctx, a.params, maxNorm)
+	norm := optim.GradNorm(a.ctx, a.params)
+	if a.opt != nil {
+		a.opt.ScaleGrads(optim.ClipFactor(norm, maxNorm))
+	}
+	return norm
 }
 
 // Step updates the parameters, and moves running statistics, as batch norm's, by each of the
@@ -306,6 +311,9 @@ func (a *Accelerator) Step() {
 // ZeroGrad forgets all gradients and batch statistics and readies the next window. A window whose last backward
 // pass ran must be ended by Reduce first: its gradients are on their way.
 func (a *Accelerator) ZeroGrad() {
+	if a.opt != nil {
+		a.opt.ScaleGrads(1)
+	}
 	a.sum.reset()
 	a.sealed = false
 	if a.stats != nil {

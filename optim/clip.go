@@ -29,17 +29,26 @@ func GradNorm(c *tensor.Ctx, params []Param) float64 {
 	return math.Sqrt(sum)
 }
 
-// ClipGradNorm scales all gradients by maxNorm/(norm+1e-6) if their joint L2 norm exceeds
-// maxNorm, as torch.nn.utils.clip_grad_norm_, and returns the norm before (Pascanu et al.
-// 2013). With maxNorm 0 it only measures. A norm that is not finite leaves the gradients
-// alone.
+// ClipFactor is what gradients whose joint L2 norm is norm are multiplied by so that it does
+// not exceed maxNorm: maxNorm/(norm+1e-6) if that is below one, as in
+// torch.nn.utils.clip_grad_norm_, else 1 (Pascanu et al. 2013). A maxNorm of 0 clips nothing, and
+// gradients of a norm that is not finite are left alone.
+func ClipFactor(norm, maxNorm float64) float64 {
+	factor := maxNorm / (norm + 1e-6)
+	if maxNorm > 0 && factor < 1 && !math.IsInf(norm, 0) && !math.IsNaN(norm) {
+		return factor
+	}
+	return 1
+}
+
+// ClipGradNorm scales all gradients by ClipFactor and returns their norm before. Optimizer.ScaleGrads
+// does that in the pass that reads them anyway.
 func ClipGradNorm(c *tensor.Ctx, params []Param, maxNorm float64) float64 {
 	norm := GradNorm(c, params)
-	scale := maxNorm / (norm + 1e-6)
-	if maxNorm > 0 && scale < 1 && !math.IsInf(norm, 0) && !math.IsNaN(norm) {
+	if factor := ClipFactor(norm, maxNorm); factor != 1 {
 		for _, p := range params {
 			if g := p.Grad(); g != nil {
-				tensor.ScaleInto(c.NoGrad(), g, scale)
+				tensor.ScaleInto(c.NoGrad(), g, factor)
 			}
 		}
 	}

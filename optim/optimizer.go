@@ -48,13 +48,14 @@ type Optimizer struct {
 	groups []*Group
 	chain  []Transform
 	slots  map[string]*Slot
+	factor float64 // of the next step's gradients
 }
 
 // New makes an optimizer of a user's own chain. name identifies it in checkpoints. It
 // panics if two parameters share a name, or if a tensor is given twice and would be
 // updated twice in a step.
 func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
-	o := &Optimizer{name: name, groups: groups, chain: chain, slots: map[string]*Slot{}}
+	o := &Optimizer{name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, factor: 1}
 	keep := tensor.NewCtx(c.Device()).NoGrad() // state lives in no scope
 	defer keep.Sync()
 	names := map[*tensor.Tensor]string{}
@@ -98,10 +99,16 @@ func (o *Optimizer) Params() []Param {
 	return ps
 }
 
+// ScaleGrads makes the next Step take all gradients times factor, with the bits of scaling them
+// before, which would be a pass over them of its own. The gradients themselves stay as they are.
+// ZeroGrad and the end of Step forget the factor.
+func (o *Optimizer) ScaleGrads(factor float64) { o.factor = factor }
+
 // Step updates every parameter that has a gradient: the chain turns the gradient into an
 // update u, and p ← p − lr·u. Gradients are left as they are.
 func (o *Optimizer) Step(c *tensor.Ctx) {
 	c = c.NoGrad()
+	defer o.ScaleGrads(1)
 	for _, g := range o.groups {
 		for _, p := range g.Params {
 			if grad := p.Grad(); grad != nil {
@@ -118,10 +125,13 @@ func (o *Optimizer) update(c *tensor.Ctx, p Param, g *Group, grad *tensor.Tensor
 	s := o.slots[p.Name]
 	s.Step++
 	if adam, ok := o.fusible(p, grad); ok {
-		adam.step(c, p, g, s, grad)
+		adam.step(c, p, g, s, grad, o.factor)
 		return
 	}
 	u := tensor.Clone(c, grad)
+	if o.factor != 1 {
+		tensor.ScaleInto(c, u, o.factor)
+	}
 	for _, t := range o.chain {
 		t.Apply(c, p, g, s, u)
 	}
@@ -130,6 +140,7 @@ func (o *Optimizer) update(c *tensor.Ctx, p Param, g *Group, grad *tensor.Tensor
 
 // ZeroGrad forgets all gradients.
 func (o *Optimizer) ZeroGrad() {
+	o.ScaleGrads(1)
 	for _, g := range o.groups {
 		for _, p := range g.Params {
 			p.ZeroGrad()

@@ -84,10 +84,10 @@ func (o *Optimizer) fusible(p Param, grad *tensor.Tensor) (adam ScaleByAdam, ok 
 	return adam, ok && decays && (dt == tensor.Float32 || dt == tensor.Float64) && grad.DType() == dt && p.IsContiguous() && grad.IsContiguous()
 }
 
-// step is the whole update of one parameter by AdamW.
-func (a ScaleByAdam) step(c *tensor.Ctx, p Param, g *Group, s *Slot, grad *tensor.Tensor) {
+// step is the whole update of one parameter by AdamW, of the gradient times factor.
+func (a ScaleByAdam) step(c *tensor.Ctx, p Param, g *Group, s *Slot, grad *tensor.Tensor, factor float64) {
 	t := float64(s.Step)
 	tensor.AdamW(c, p.Tensor, s.Tensors["exp_avg"], s.Tensors["exp_avg_sq"], grad, tensor.AdamWStep{
 		Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, Correction1: 1 - math.Pow(a.Beta1, t), Correction2: 1 - math.Pow(a.Beta2, t),
-		LR: g.LR, WeightDecay: g.WeightDecay, GradScale: 1})
+		LR: g.LR, WeightDecay: g.WeightDecay, GradScale: factor})
 }

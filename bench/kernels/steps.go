@@ -52,9 +52,11 @@ func step(name string, cfg gpt2.Config, batch, block int) row {
 				tensor.Backward(c.Ctx, []*tensor.Tensor{m.Forward(c, b).Loss}, []*tensor.Tensor{seed}, nil)
 				return nil
 			})
-			if norm := optim.ClipGradNorm(c, opt.Params(), 1); math.IsNaN(norm) {
+			norm := optim.GradNorm(c, opt.Params())
+			if math.IsNaN(norm) {
 				panic("the gradient is not a number")
 			}
+			opt.ScaleGrads(optim.ClipFactor(norm, 1))
 			opt.Step(c)
 		}, func() { dev.Close() }
 	}}

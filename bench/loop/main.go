@@ -139,7 +139,7 @@ func (b *bench) bare(src *data.Source, watch *watch) error {
 			tensor.Backward(c.Ctx, []*tensor.Tensor{loss}, []*tensor.Tensor{seed}, nil)
 			return nil
 		})
-		optim.ClipGradNorm(c, ps, 1)
+		opt.ScaleGrads(optim.ClipFactor(optim.GradNorm(c, ps), 1))
 		opt.Step(c)
 		batch.Free()
 		watch.step()

@@ -104,6 +104,6 @@ func (s *stepper) step() {
 		tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, []*tensor.Tensor{seed}, nil)
 		return nil
 	})
-	optim.ClipGradNorm(s.c, s.opt.Params(), 1)
+	s.opt.ScaleGrads(optim.ClipFactor(optim.GradNorm(s.c, s.opt.Params()), 1))
 	s.opt.Step(s.c)
 }

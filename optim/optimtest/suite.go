@@ -39,6 +39,7 @@ func Run(t *testing.T, k Case) {
 		{"MissingGradients", missing},
 		{"NoLearningRateNoChange", frozen},
 		{"GradientsStay", gradientsStay},
+		{"ScaleGrads", scaleGrads},
 		{"SaveAndLoad", saveAndLoad},
 		{"LoadErrors", loadErrors},
 		{"DTypes", dtypes},
@@ -259,6 +260,31 @@ func dtypes(t *testing.T, k Case) {
 		}
 		for _, name := range order {
 			require.InDeltaSlice(t, exact.values(name), r.values(name), tolerance, "%v %s", dt, name)
+		}
+	}
+}
+
+// scaleGrads has the bits of gradients scaled before, for one step, and none if they are forgotten.
+func scaleGrads(t *testing.T, k Case) {
+	for _, dt := range []tensor.DType{tensor.Float32, tensor.Float64, tensor.BFloat16} {
+		ahead, within := newRig(k, tensor.CPU(), dt, 0.1, 0.1), newRig(k, tensor.CPU(), dt, 0.1, 0.1)
+		for n := range 4 {
+			ahead.give(n)
+			within.give(n)
+			switch n {
+			case 1:
+				for _, p := range ahead.params {
+					tensor.ScaleInto(ahead.c.NoGrad(), p.Grad(), 0.3)
+				}
+				within.opt.ScaleGrads(0.3)
+			case 2:
+				within.opt.ScaleGrads(0.3)
+				within.opt.ZeroGrad()
+				within.give(n)
+			}
+			ahead.opt.Step(ahead.c)
+			within.opt.Step(within.c)
+			require.Equal(t, ahead.bits(), within.bits(), "%v, step %d", dt, n)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 const (
 	sumPart    = 16384 // elements per partial sum along the last dim, a multiple of sumLanes
 	sumLanes   = 16    // accumulators of a partial sum along the last dim
-	sumRows    = 1024  // rows per partial sum where columns are summed side by side
+	sumRows    = 128   // rows per partial sum where columns are summed side by side: so few that workers sum the rows that they wrote
 	sumColumns = 256   // columns side by side; these do not touch each other
 	sumSqBlock = 4096  // elements per output of OpSumSq
 )
@@ -21,7 +21,7 @@ const (
 type accumulator interface{ float64 | int64 }
 
 // sumKernel adds in an order that follows from the shape alone. If the last dim goes, an output is the sum of partial sums of 16384
-// elements, which have sixteen accumulators each; else columns are summed side by side, in parts of 1024 rows. Parts are added in order.
+// elements, which have sixteen accumulators each; else columns are summed side by side, in parts of 128 rows. Parts are added in order.
 func sumKernel(d *Device, c *backend.Call) {
 	t := d.begin(c)
 	defer t.end()
