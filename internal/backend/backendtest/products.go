@@ -113,6 +113,11 @@ var attentionCases = []attentionCase{
 	{b: 1, h: 1, hkv: 1, tq: 3, tk: 1100, d: 4, dv: 4, window: 600, causal: 1, qoff: 1097, lay: rowMajor},
 	{b: 1, h: 1, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, window: 2, qoff: 4, lay: rowMajor}, // the last queries are past all keys
 	{b: 1, h: 1, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, window: 1 << 62, causal: 1, lay: rowMajor},
+	// More queries and keys than a tile has, of which the first is at another place than a panel or a block.
+	{b: 1, h: 2, hkv: 1, tq: 200, tk: 270, d: 3, dv: 2, causal: 1, qoff: 67, lay: tokenMajor},
+	{b: 1, h: 1, hkv: 1, tq: 200, tk: 300, d: 2, dv: 2, causal: 1, qoff: 101, window: 77, lay: rowMajor},
+	{b: 1, h: 1, hkv: 1, tq: 200, tk: 300, d: 2, dv: 2, window: 45, koff: 9, lay: tokenMajor},
+	{b: 3, h: 1, hkv: 1, tq: 30, tk: 50, d: 33, dv: 65, mask: 5, p: 0.1, lay: rowMajor},
 	{b: 0, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 0, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 3, tk: 0, d: 4, dv: 4, lay: rowMajor},

@@ -14,7 +14,6 @@ func attentionGradKernel(d *Device, c *backend.Call) {
 	defer t.end()
 	a := &t.attention
 	d.attention(c, a, 6)
-	a.columns /= 2
 	rows := a.batch * a.heads * a.tq
 	d.wantVector(c, &c.In[3], a.q.DType, rows, "log-sum-exp")
 	d.wantAttentionOut(c, a, 4, "dout")
@@ -55,146 +54,163 @@ func (d *Device) wantGradOf(c *backend.Call, i int) {
 	}
 }
 
-// attentionGradHeads computes all gradients of key heads lo to hi: the query heads of a group in order, their tiles of queries in order. The probabilities
-// come again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022):
+// attentionGradHeads computes all gradients of key heads lo to hi: their tiles of keys in order, for each the query heads of a group and their tiles of queries in
+// order. The probabilities come again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022):
 //
-//	P = exp(scale·QKᵀ − lse)   dV += (P∘Z)ᵀ dO   dS = scale·P∘(Z∘(dO Vᵀ) − delta)   dQ = dS K   dK += dSᵀ Q
+//	P = exp(scale·QKᵀ − lse)   dV += (P∘Z)ᵀ dO   dS = scale·P∘(Z∘(dO Vᵀ) − delta)   dQ += dS K   dK += dSᵀ Q
 //
 // with Z the dropout mask over 1−p, and delta the sums of dO∘O along the last dim.
 func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
-	a, c := &t.attention, t.c
+	a := &t.attention
 	size := int(unsafe.Sizeof(*new(T)))
-	keys := min(a.columns, a.tk)
-	room := a.rows * keys
-	l.reserve(2*carved(room*size) + carved(4*room) + carved(keys) + carved(a.rows*size))
-	g := gradTile[T]{probs: carve[T](l, room), grads: carve[T](l, room), bits: carve[uint32](l, room), seen: carve[uint8](l, keys), delta: carve[T](l, a.rows)}
-	group := a.heads / a.kvHeads
+	room, keys, group := a.rows*a.stride, a.padded(a.columns), a.heads/a.kvHeads
+	l.reserve(2*carved(room*size) + 2*carved(keys*a.d*size) + carved(keys*a.dv*size) + carved(a.tq*a.d*size) + carved(a.tq*a.dv*size) +
+		2*carved(group*a.tq*size) + carved(4*keys) + carved(keys))
+	g := gradHeads[T]{probs: carve[T](l, room), grads: carve[T](l, room),
+		keyPanels: carve[T](l, keys*a.d), valuePanels: carve[T](l, keys*a.dv), keyRows: carve[T](l, keys*a.d),
+		queryRows: carve[T](l, a.tq*a.d), doutRows: carve[T](l, a.tq*a.dv), delta: carve[T](l, group*a.tq), shift: carve[T](l, group*a.tq)}
+	g.bits, g.seen = carve[uint32](l, keys), carve[uint8](l, keys)
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
-		clearHead[T](&c.Out[1], g.b, g.kv, 0, a.tk)
-		clearHead[T](&c.Out[2], g.b, g.kv, 0, a.tk)
-		for g.h = g.kv * group; g.h < (g.kv+1)*group; g.h++ {
-			for g.i0 = 0; g.i0 < a.tq; g.i0 += a.rows {
-				g.rows(t)
+		clearHead[T](&t.c.Out[1], g.b, g.kv, 0, a.tk)
+		clearHead[T](&t.c.Out[2], g.b, g.kv, 0, a.tk)
+		for i := range group {
+			clearHead[T](&t.c.Out[0], g.b, g.kv*group+i, 0, a.tq)
+			g.rowStatistics(t, g.kv*group+i, g.delta[i*a.tq:][:a.tq], g.shift[i*a.tq:][:a.tq])
+		}
+		for j0 := 0; j0 < a.tk && a.tq > 0; j0 += a.columns {
+			g.tileOfKeys(t, j0)
+		}
+	}
+}
+
+// gradHeads is the backward pass of a key head and its group of query heads.
+type gradHeads[T float] struct {
+	attentionHead[T]
+	kv                     int
+	probs, grads           []T // of a tile: scores, then probabilities; and gradients of these, then of scores
+	keyPanels, valuePanels []T // of a tile of keys, transposed
+	keyRows                []T // where they do not lie together; as the queries of the head, and the gradients of their outputs:
+	queryRows, doutRows    []T
+	k, q, dout             []T
+	delta, shift           []T // of each query: delta, and the log-sum-exp times log₂e
+}
+
+// rowStatistics computes what is known of the queries of head h.
+func (g *gradHeads[T]) rowStatistics(t *task, h int, delta, shift []T) {
+	a, c := &t.attention, t.c
+	first := (g.b*a.heads + h) * a.tq
+	for i, lse := range slice[T](&c.In[3])[first:][:a.tq] {
+		shift[i] = T(float64(lse) * math.Log2E)
+		if float64(lse) == negInf { // no key is seen
+			shift[i] = -lse
+		}
+	}
+	if !givesOut(c) {
+		copy(delta, slice[T](&c.In[5])[first:])
+		return
+	}
+	for i := range delta {
+		dout, _ := head[T](&c.In[4], g.b, h, i)
+		out, _ := head[T](&c.In[5], g.b, h, i)
+		delta[i] = T(dot(dout[:a.dv], out[:a.dv]))
+	}
+}
+
+// tileOfKeys adds what the tile of keys from j0 on contributes to the gradients of the group's queries, and computes its own.
+func (g *gradHeads[T]) tileOfKeys(t *task, j0 int) {
+	a, c := &t.attention, t.c
+	n := min(a.columns, a.tk-j0)
+	k, ks := head[T](a.k, g.b, g.kv, j0)
+	v, vs := head[T](a.v, g.b, g.kv, j0)
+	packPanels(g.keyPanels, a.d, n, k, 1, ks)
+	packPanels(g.valuePanels, a.dv, n, v, 1, vs)
+	g.k = together(g.keyRows, k, ks, n, a.d)
+	group := a.heads / a.kvHeads
+	for i := range group {
+		g.set(a, g.b, g.kv*group+i)
+		if j0 == 0 || group > 1 {
+			q, qs := head[T](a.q, g.b, g.h, 0)
+			dout, dos := head[T](&c.In[4], g.b, g.h, 0)
+			g.q, g.dout = together(g.queryRows, q, qs, a.tq, a.d), together(g.doutRows, dout, dos, a.tq, a.dv)
+		}
+		from, to := max(j0, g.from), min(j0+n, g.to)
+		for i0 := 0; i0 < a.tq && from < to; i0 += a.rows {
+			g.tile(t, i0, j0, from, to, i*a.tq)
+		}
+	}
+}
+
+// tile adds what the queries from i0 on and keys from ≤ j < to, of the tile from j0 on, contribute to all gradients. The head's statistics start at stats.
+func (g *gradHeads[T]) tile(t *task, i0, j0, from, to, stats int) {
+	a := &t.attention
+	i1 := min(i0+a.rows, a.tq)
+	first, _ := a.keys(i0)
+	_, last := a.keys(i1 - 1)
+	first, last = max(first, from), min(last, to)
+	for i := i0; i < i1; {
+		b := a.bandOfQueries(i, i1, first, last)
+		if b.from < b.to {
+			g.scores(t, b, i0, j0, first, last, stats)
+		}
+		i = b.end
+	}
+	for j := first; j < last; {
+		b := a.bandOfKeys(j, last, i0, i1)
+		if b.from < b.to {
+			g.keyGrads(t, b, i0, j0)
+		}
+		j = b.end
+	}
+}
+
+// scores computes the probabilities of a band of queries and the gradients of its scores, and adds up those of the queries. All is 0 as far as a panel of keys
+// from first to last, which are those of the tile, may reach beyond the band's own.
+func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
+	a, rows := &t.attention, b.end-b.first
+	lo, hi := a.columnsOf(b, j0)
+	at := (b.first - i0) * a.stride
+	probs, grads := g.probs[at+lo:], g.grads[at+lo:]
+	g.products(a, b, j0, g.q[b.first*a.d:], a.d, a.d, g.keyPanels, probs)
+	g.products(a, b, j0, g.dout[b.first*a.dv:], a.dv, a.dv, g.valuePanels, grads)
+	g.hide(a, b, j0, probs)
+	shift, delta := g.shift[stats+b.first:][:rows], g.delta[stats+b.first:][:rows]
+	if a.p > 0 {
+		g.dropped(t, b, lo, hi, j0, probs, grads, shift, delta)
+	} else {
+		scoreRows(probs, grads, hi-lo, a.stride, shift, delta, T(a.exponent()), T(a.scale))
+	}
+	if lo > first-j0 || hi < last-j0 {
+		for i := range rows {
+			for _, x := range [2][]T{g.probs[at+i*a.stride:], g.grads[at+i*a.stride:]} {
+				clear(x[max(0, lo-a.height):lo])
+				clear(x[hi:][:a.height])
 			}
 		}
 	}
+	dq, dqs := writtenHead[T](&t.c.Out[0], g.b, g.h, b.first)
+	multiplyInPlace(rows, a.d, b.to-b.from, grads[b.from-j0-lo:], a.stride, 1, g.k[(b.from-j0)*a.d:], a.d, a.width, dq, dqs, true)
 }
 
-// gradHead is head for a matrix that is written: a single row has any distance, which a product wants to be one of rows.
-func gradHead[T float](v *backend.View, b, h, i int) (x []T, stride int) {
-	x, stride = head[T](v, b, h, i)
-	return x, max(stride, v.Shape[3])
-}
-
-// clearHead makes rows i0 to i1 of one sample and head zero.
-func clearHead[T float](v *backend.View, b, h, i0, i1 int) {
-	for i := i0; i < i1; i++ {
-		x, _ := head[T](v, b, h, i)
-		clear(x[:v.Shape[3]])
-	}
-}
-
-// gradTile is a tile of the backward pass: queries from i0 on of head h, and its scratch.
-type gradTile[T float] struct {
-	b, kv, h, i0 int
-	masked       bool
-	probs, grads []T
-	bits         []uint32 // dropout's
-	seen         []uint8  // the mask's
-	delta        []T
-}
-
-// rows adds what the tile's queries contribute to dk and dv, over tiles of keys in order, and writes their dq.
-func (g *gradTile[T]) rows(t *task) {
+// dropped is scoreRows with dropout: the mask is applied to the gradients before, and to the probabilities behind it.
+func (g *gradHeads[T]) dropped(t *task, b band, lo, hi, j0 int, probs, grads, shift, delta []T) {
 	a := &t.attention
-	i1 := min(g.i0+a.rows, a.tq)
-	from, to, masked := a.span(g.b, g.h, g.i0, i1)
-	g.masked = masked
-	if from == to {
-		clearHead[T](&t.c.Out[0], g.b, g.h, g.i0, i1)
-	}
-	g.deltas(t, i1-g.i0)
-	for j0 := from; j0 < to; j0 += a.columns {
-		g.tile(t, i1-g.i0, j0, min(a.columns, to-j0), j0 > from)
+	for i := range b.end - b.first {
+		p, d := probs[i*a.stride:], grads[i*a.stride:]
+		bits := g.draw(a, t.c, b.first+i, b.from, b.to-b.from)
+		seenP, seenD := p[b.from-j0-lo:][:len(bits)], d[b.from-j0-lo:][:len(bits)]
+		keepLine(seenD, seenD, bits, rng.KeepThreshold(a.p), keepScale[T](a.p))
+		scoreRows(p, d, hi-lo, a.stride, shift[i:i+1], delta[i:i+1], T(a.exponent()), T(a.scale))
+		keepLine(seenP, seenP, bits, rng.KeepThreshold(a.p), keepScale[T](a.p))
 	}
 }
 
-// deltas computes delta of the tile's m queries, or takes it where it is given.
-func (g *gradTile[T]) deltas(t *task, m int) {
-	a, c := &t.attention, t.c
-	if !givesOut(c) {
-		copy(g.delta[:m], slice[T](&c.In[5])[(g.b*a.heads+g.h)*a.tq+g.i0:])
-		return
-	}
-	if a.dv == 0 {
-		clear(g.delta)
-		return
-	}
-	dout, dos := head[T](&c.In[4], g.b, g.h, g.i0)
-	out, os := head[T](&c.In[5], g.b, g.h, g.i0)
-	for i := range m {
-		g.delta[i] = T(dot(dout[i*dos:][:a.dv], out[i*os:][:a.dv]))
-	}
-}
-
-// tile adds what m queries and the n keys from j0 on contribute to all gradients; to dq only if there is more in it already.
-func (g *gradTile[T]) tile(t *task, m, j0, n int, more bool) {
-	a, c := &t.attention, t.c
-	dq, dqs := gradHead[T](&c.Out[0], g.b, g.h, g.i0)
-	dk, dks := gradHead[T](&c.Out[1], g.b, g.kv, j0)
-	dv, dvs := gradHead[T](&c.Out[2], g.b, g.kv, j0)
-	q, qs := head[T](a.q, g.b, g.h, g.i0)
-	k, ks := head[T](a.k, g.b, g.kv, j0)
-	v, vs := head[T](a.v, g.b, g.kv, j0)
-	dout, dos := head[T](&c.In[4], g.b, g.h, g.i0)
-	lse := slice[T](&c.In[3])[(g.b*a.heads+g.h)*a.tq+g.i0:][:m]
-
-	multiply(nil, m, n, a.d, q, qs, 1, k, 1, ks, g.probs, n, false)
-	for i := range m {
-		g.probabilities(a, g.probs[i*n:][:n], float64(lse[i]), g.i0+i, j0)
-	}
-	dropped := g.probs
-	if a.p > 0 {
-		dropped = g.grads // P∘Z; free until dO Vᵀ is computed
-		for i := range m {
-			z := g.bits[i*n:][:n]
-			a.draw(z, c, g.b, g.h, g.i0+i, j0)
-			keepLine(dropped[i*n:][:n], g.probs[i*n:][:n], z, rng.KeepThreshold(a.p), keepScale[T](a.p))
-		}
-	}
-	multiply(nil, n, a.dv, m, dropped, 1, n, dout, dos, 1, dv, dvs, true)
-	multiply(nil, m, n, a.dv, dout, dos, 1, v, 1, vs, g.grads, n, false)
-	for i := range m {
-		d := g.grads[i*n:][:n]
-		if a.p > 0 {
-			keepLine(d, d, g.bits[i*n:][:n], rng.KeepThreshold(a.p), keepScale[T](a.p))
-		}
-		scoreGradLine(d, g.probs[i*n:][:n], g.delta[i], T(a.scale))
-	}
-	multiply(nil, m, a.d, n, g.grads, n, 1, k, ks, 1, dq, dqs, more)
-	multiply(nil, n, a.d, m, g.grads, 1, n, q, qs, 1, dk, dks, true)
-}
-
-// probabilities turns the products q·k of query i and the keys from j0 on into probabilities, 0 where the key is not seen.
-func (g *gradTile[T]) probabilities(a *attention, s []T, lse float64, i, j0 int) {
-	if lse == negInf {
-		clear(s)
-		return
-	}
-	from, to := a.keysWithin(i, j0, len(s))
-	clear(s[:from])
-	clear(s[to:])
-	s = s[from:to]
-	if a.scale != 0 {
-		expLine(s, s, T(lse/a.scale), T(a.scale), 1)
-	} else {
-		p := T(math.Exp(-lse))
-		for j := range s {
-			s[j] = p
-		}
-	}
-	if g.masked {
-		hideLine(s, a.maskRow(g.seen, g.b, g.h, i, j0+from, len(s)), 0)
-	}
+// keyGrads adds what a band of keys gets from the queries from i0 on: their gradients and those of the values.
+func (g *gradHeads[T]) keyGrads(t *task, b band, i0, j0 int) {
+	a, rows, n := &t.attention, b.end-b.first, b.to-b.from
+	at := (b.from-i0)*a.stride + b.first - j0
+	dk, dks := writtenHead[T](&t.c.Out[1], g.b, g.kv, b.first)
+	dv, dvs := writtenHead[T](&t.c.Out[2], g.b, g.kv, b.first)
+	multiplyInPlace(rows, a.dv, n, g.probs[at:], 1, a.stride, g.dout[b.from*a.dv:], a.dv, a.width, dv, dvs, true)
+	multiplyInPlace(rows, a.d, n, g.grads[at:], 1, a.stride, g.q[b.from*a.d:], a.d, a.width, dk, dks, true)
 }

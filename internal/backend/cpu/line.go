@@ -174,17 +174,6 @@ func softmaxGradLine[T float](dx, y, dy []T, dot T, past bool) {
 	}
 }
 
-// scoreGradLine sets g[i] = p[i]·(g[i]−delta)·scale.
-func scoreGradLine[T float](g, p []T, delta, scale T) {
-	if single[T]() {
-		vecmath.ScoreGrad(cast[float32](g), cast[float32](p), cast[float32](g), float32(delta), float32(scale))
-		return
-	}
-	for i, v := range p {
-		g[i] = v * (g[i] - delta) * scale
-	}
-}
-
 // logSoftmaxGradLine sets dx[i] = dy[i] − e^y[i]·sum.
 func logSoftmaxGradLine[T float](dx, y, dy []T, sum T, past bool) {
 	if single[T]() {

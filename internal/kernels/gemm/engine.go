@@ -34,6 +34,9 @@ type engine[T element] struct {
 	stream, dots direct[T, T]
 	// rows is micro for mr rows of A where they lie: row i at a[i·astride]. It is nil where there is none.
 	rows func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
+	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products. Element (i, p) of A is at a[i·ars + p·acs],
+	// row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int)
 	// outer writes rows of a product of one summand.
 	outer outer[T]
 	// pack is packGeneric or something faster that does the same.

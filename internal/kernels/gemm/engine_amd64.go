@@ -37,6 +37,7 @@ var (
 		pack:   packAVX2,
 
 		transpose: transposeAVX2,
+		strided:   stridedAVX2,
 	}
 	avx512 = engine[float32]{
 		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 144, narrow: 24},
@@ -48,6 +49,7 @@ var (
 		pack:   packAVX512,
 
 		transpose: transposeAVX512,
+		strided:   stridedAVX512,
 	}
 )
 

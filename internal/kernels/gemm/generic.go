@@ -6,8 +6,8 @@ import "unsafe"
 var genericTiling = tiling{mr: 4, nr: 4, tm: 64, tn: 128, mb: 512, nb: 512, kb: 2 * kc, skinny: 16, narrow: 3}
 
 var (
-	generic32 = engine[float32]{tiling: genericTiling, micro: microGeneric[float32], pack: packGeneric[float32], transpose: transposeGeneric[float32]}
-	generic64 = engine[float64]{tiling: genericTiling, micro: microGeneric[float64], pack: packGeneric[float64], transpose: transposeGeneric[float64]}
+	generic32 = engine[float32]{tiling: genericTiling, micro: microGeneric[float32], strided: stridedGeneric[float32], pack: packGeneric[float32], transpose: transposeGeneric[float32]}
+	generic64 = engine[float64]{tiling: genericTiling, micro: microGeneric[float64], strided: stridedGeneric[float64], pack: packGeneric[float64], transpose: transposeGeneric[float64]}
 )
 
 // microGeneric is engine.micro in portable Go for blocks of at most 4×4, and the oracle of the others. Multiplication and addition are rounded
@@ -83,4 +83,29 @@ func store4[T element](c, d []T, s0, s1, s2, s3 T) {
 	}
 	c = c[:4:4]
 	c[0], c[1], c[2], c[3] = s0, s1, s2, s3
+}
+
+// stridedGeneric is engine.strided in portable Go for tiles of at most 4×4, and the oracle of the others.
+func stridedGeneric[T element](rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int) {
+	rowsA := unsafe.Slice(a, (count-1)*astep+(rows-1)*ars+(k-1)*acs+1)
+	rowsB := unsafe.Slice(b, (count-1)*bstep+(k-1)*brs+4)
+	rowsC := unsafe.Slice(c, (count-1)*cstep+(rows-1)*crs+4)
+	for tile := range count {
+		for i := range rows {
+			x, y, z := rowsA[tile*astep+i*ars:], rowsB[tile*bstep:], rowsC[tile*cstep+i*crs:]
+			z = z[:4:4]
+			var s0, s1, s2, s3 T
+			if add != 0 {
+				s0, s1, s2, s3 = z[0], z[1], z[2], z[3]
+			}
+			for p := range k {
+				v, w := x[p*acs], y[p*brs:p*brs+4:p*brs+4]
+				s0 += T(v * w[0])
+				s1 += T(v * w[1])
+				s2 += T(v * w[2])
+				s3 += T(v * w[3])
+			}
+			z[0], z[1], z[2], z[3] = s0, s1, s2, s3
+		}
+	}
 }

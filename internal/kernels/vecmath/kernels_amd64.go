@@ -379,6 +379,21 @@ func keepAVX2(n int, dst *float32, x *float32, bits *uint32, below uint32, scale
 //go:noescape
 func hideAVX2(n int, dst *float32, mask *uint8, value float32)
 
+// softmaxRowsAVX2: most[i] = max(most[i], scale·s[i,j]), s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func softmaxRowsAVX2(rows int, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32)
+
+// scoreRowsAVX2: s[i,j] = 2^(base·s[i,j]-shift[i]), d[i,j] = s[i,j]·(scale·d[i,j]-scale·delta[i]) for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func scoreRowsAVX2(rows int, n int, s *float32, d *float32, stride int, shift *float32, delta *float32, base float32, scale float32)
+
+// scaleRowsAVX2: s[i,j] = s[i,j]·factor[i] for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func scaleRowsAVX2(rows int, n int, s *float32, stride int, factor *float32)
+
 // expAVX512: dst[i] = factor·e^(scale·(src[i]-shift)) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -753,3 +768,18 @@ func keepAVX512(n int, dst *float32, x *float32, bits *uint32, below uint32, sca
 //
 //go:noescape
 func hideAVX512(n int, dst *float32, mask *uint8, value float32)
+
+// softmaxRowsAVX512: most[i] = max(most[i], scale·s[i,j]), s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func softmaxRowsAVX512(rows int, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32)
+
+// scoreRowsAVX512: s[i,j] = 2^(base·s[i,j]-shift[i]), d[i,j] = s[i,j]·(scale·d[i,j]-scale·delta[i]) for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func scoreRowsAVX512(rows int, n int, s *float32, d *float32, stride int, shift *float32, delta *float32, base float32, scale float32)
+
+// scaleRowsAVX512: s[i,j] = s[i,j]·factor[i] for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func scaleRowsAVX512(rows int, n int, s *float32, stride int, factor *float32)

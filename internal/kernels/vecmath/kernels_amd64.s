@@ -5506,6 +5506,409 @@ loop:
 	VZEROUPPER
 	RET
 
+// func softmaxRowsAVX2(rows int, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·softmaxRowsAVX2(SB), $0-60
+	MOVQ         rows+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         stride+24(FP), DX
+	SHLQ         $0x02, DX
+	MOVQ         s+16(FP), DI
+	MOVQ         most+32(FP), R8
+	MOVQ         sum+40(FP), R9
+	MOVQ         factor+48(FP), R10
+	VBROADCASTSS scale+56(FP), Y0
+	VMOVUPS      xc3160000<>+0(SB), Y1
+	VMOVUPS      x43010000<>+0(SB), Y2
+
+row:
+	VMOVUPS xff800000<>+0(SB), Y3
+	VMOVUPS xff800000<>+0(SB), Y4
+	XORQ    SI, SI
+	MOVQ    CX, BX
+
+maxBlock:
+	VMOVUPS      (DI)(SI*1), Y5
+	VMOVUPS      32(DI)(SI*1), Y6
+	VMAXPS       Y3, Y5, Y3
+	VMAXPS       Y4, Y6, Y4
+	ADDQ         $0x00000040, SI
+	SUBQ         $0x00000010, BX
+	JG           maxBlock
+	VMAXPS       Y4, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X4
+	VMOVUPS      X3, X3
+	VMAXPS       X4, X3, X3
+	VPERMILPS    $0x0e, X3, X4
+	VMAXPS       X4, X3, X3
+	VPERMILPS    $0x01, X3, X4
+	VMAXPS       X4, X3, X3
+	VBROADCASTSS (R8), Y4
+	VBROADCASTSS X3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMAXPS       Y3, Y4, Y3
+	VMOVSS       X3, (R8)
+	VCMPPS       $0x04, xff800000<>+0(SB), Y3, Y5
+	VANDPS       Y3, Y5, Y5
+	VSUBPS       Y5, Y4, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMINPS       Y4, Y2, Y4
+	VROUNDPS     $0x09, Y4, Y3
+	VSUBPS       Y3, Y4, Y4
+	VMOVUPS      x3af4ba7d<>+0(SB), Y6
+	VFMADD213PS  x3c13bc2b<>+0(SB), Y4, Y6
+	VFMADD213PS  x3d648e73<>+0(SB), Y4, Y6
+	VFMADD213PS  x3e75edab<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f31725d<>+0(SB), Y4, Y6
+	VFMADD213PS  x3f800000<>+0(SB), Y4, Y6
+	VCVTPS2DQ    Y3, Y3
+	VPSRAD       $0x01, Y3, Y4
+	VPSUBD       Y4, Y3, Y3
+	VPADDD       x0000007f<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y6, Y6
+	VMOVSS       X6, (R10)
+	VCVTSS2SD    X6, X6, X3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y6, Y6, Y6
+	XORQ         SI, SI
+	MOVQ         CX, BX
+
+expBlock:
+	VMOVUPS      (DI)(SI*1), Y7
+	VMOVUPS      32(DI)(SI*1), Y10
+	VFMSUB213PS  Y5, Y0, Y7
+	VFMSUB213PS  Y5, Y0, Y10
+	VMAXPS       Y7, Y1, Y7
+	VMAXPS       Y10, Y1, Y10
+	VMINPS       Y7, Y2, Y7
+	VMINPS       Y10, Y2, Y10
+	VROUNDPS     $0x09, Y7, Y8
+	VROUNDPS     $0x09, Y10, Y11
+	VSUBPS       Y8, Y7, Y7
+	VSUBPS       Y11, Y10, Y10
+	VMOVUPS      x3af4ba7d<>+0(SB), Y9
+	VMOVUPS      x3af4ba7d<>+0(SB), Y12
+	VFMADD213PS  x3c13bc2b<>+0(SB), Y7, Y9
+	VFMADD213PS  x3c13bc2b<>+0(SB), Y10, Y12
+	VFMADD213PS  x3d648e73<>+0(SB), Y7, Y9
+	VFMADD213PS  x3d648e73<>+0(SB), Y10, Y12
+	VFMADD213PS  x3e75edab<>+0(SB), Y7, Y9
+	VFMADD213PS  x3e75edab<>+0(SB), Y10, Y12
+	VFMADD213PS  x3f31725d<>+0(SB), Y7, Y9
+	VFMADD213PS  x3f31725d<>+0(SB), Y10, Y12
+	VFMADD213PS  x3f800000<>+0(SB), Y7, Y9
+	VFMADD213PS  x3f800000<>+0(SB), Y10, Y12
+	VCVTPS2DQ    Y8, Y8
+	VCVTPS2DQ    Y11, Y11
+	VPSRAD       $0x01, Y8, Y7
+	VPSRAD       $0x01, Y11, Y10
+	VPSUBD       Y7, Y8, Y8
+	VPSUBD       Y10, Y11, Y11
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y10, Y10
+	VPSLLD       $0x17, Y7, Y7
+	VPSLLD       $0x17, Y10, Y10
+	VMULPS       Y7, Y9, Y9
+	VMULPS       Y10, Y12, Y12
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPADDD       x0000007f<>+0(SB), Y11, Y11
+	VPSLLD       $0x17, Y8, Y8
+	VPSLLD       $0x17, Y11, Y11
+	VMULPS       Y8, Y9, Y9
+	VMULPS       Y11, Y12, Y12
+	VMOVUPS      Y9, (DI)(SI*1)
+	VMOVUPS      Y12, 32(DI)(SI*1)
+	VADDPS       Y9, Y4, Y4
+	VADDPS       Y12, Y6, Y6
+	ADDQ         $0x00000040, SI
+	SUBQ         $0x00000010, BX
+	JG           expBlock
+	VADDPS       Y6, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X5
+	VMOVUPS      X4, X4
+	VADDPS       X5, X4, X4
+	VPERMILPS    $0x0e, X4, X5
+	VADDPS       X5, X4, X4
+	VPERMILPS    $0x01, X4, X5
+	VADDPS       X5, X4, X4
+	VCVTSS2SD    X4, X4, X4
+	VFMADD231SD  (R9), X3, X4
+	VMOVSD       X4, (R9)
+	ADDQ         $0x04, R8
+	ADDQ         $0x04, R10
+	ADDQ         $0x08, R9
+	ADDQ         DX, DI
+	DECQ         AX
+	JNE          row
+	VZEROUPPER
+	RET
+
+DATA xc3160000<>+0(SB)/4, $0xc3160000
+DATA xc3160000<>+4(SB)/4, $0xc3160000
+DATA xc3160000<>+8(SB)/4, $0xc3160000
+DATA xc3160000<>+12(SB)/4, $0xc3160000
+DATA xc3160000<>+16(SB)/4, $0xc3160000
+DATA xc3160000<>+20(SB)/4, $0xc3160000
+DATA xc3160000<>+24(SB)/4, $0xc3160000
+DATA xc3160000<>+28(SB)/4, $0xc3160000
+DATA xc3160000<>+32(SB)/4, $0xc3160000
+DATA xc3160000<>+36(SB)/4, $0xc3160000
+DATA xc3160000<>+40(SB)/4, $0xc3160000
+DATA xc3160000<>+44(SB)/4, $0xc3160000
+DATA xc3160000<>+48(SB)/4, $0xc3160000
+DATA xc3160000<>+52(SB)/4, $0xc3160000
+DATA xc3160000<>+56(SB)/4, $0xc3160000
+DATA xc3160000<>+60(SB)/4, $0xc3160000
+GLOBL xc3160000<>(SB), RODATA|NOPTR, $64
+
+DATA x43010000<>+0(SB)/4, $0x43010000
+DATA x43010000<>+4(SB)/4, $0x43010000
+DATA x43010000<>+8(SB)/4, $0x43010000
+DATA x43010000<>+12(SB)/4, $0x43010000
+DATA x43010000<>+16(SB)/4, $0x43010000
+DATA x43010000<>+20(SB)/4, $0x43010000
+DATA x43010000<>+24(SB)/4, $0x43010000
+DATA x43010000<>+28(SB)/4, $0x43010000
+DATA x43010000<>+32(SB)/4, $0x43010000
+DATA x43010000<>+36(SB)/4, $0x43010000
+DATA x43010000<>+40(SB)/4, $0x43010000
+DATA x43010000<>+44(SB)/4, $0x43010000
+DATA x43010000<>+48(SB)/4, $0x43010000
+DATA x43010000<>+52(SB)/4, $0x43010000
+DATA x43010000<>+56(SB)/4, $0x43010000
+DATA x43010000<>+60(SB)/4, $0x43010000
+GLOBL x43010000<>(SB), RODATA|NOPTR, $64
+
+DATA xff800000<>+0(SB)/4, $0xff800000
+DATA xff800000<>+4(SB)/4, $0xff800000
+DATA xff800000<>+8(SB)/4, $0xff800000
+DATA xff800000<>+12(SB)/4, $0xff800000
+DATA xff800000<>+16(SB)/4, $0xff800000
+DATA xff800000<>+20(SB)/4, $0xff800000
+DATA xff800000<>+24(SB)/4, $0xff800000
+DATA xff800000<>+28(SB)/4, $0xff800000
+DATA xff800000<>+32(SB)/4, $0xff800000
+DATA xff800000<>+36(SB)/4, $0xff800000
+DATA xff800000<>+40(SB)/4, $0xff800000
+DATA xff800000<>+44(SB)/4, $0xff800000
+DATA xff800000<>+48(SB)/4, $0xff800000
+DATA xff800000<>+52(SB)/4, $0xff800000
+DATA xff800000<>+56(SB)/4, $0xff800000
+DATA xff800000<>+60(SB)/4, $0xff800000
+GLOBL xff800000<>(SB), RODATA|NOPTR, $64
+
+DATA x3af4ba7d<>+0(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+4(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+8(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+12(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+16(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+20(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+24(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+28(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+32(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+36(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+40(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+44(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+48(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+52(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+56(SB)/4, $0x3af4ba7d
+DATA x3af4ba7d<>+60(SB)/4, $0x3af4ba7d
+GLOBL x3af4ba7d<>(SB), RODATA|NOPTR, $64
+
+DATA x3c13bc2b<>+0(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+4(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+8(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+12(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+16(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+20(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+24(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+28(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+32(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+36(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+40(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+44(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+48(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+52(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+56(SB)/4, $0x3c13bc2b
+DATA x3c13bc2b<>+60(SB)/4, $0x3c13bc2b
+GLOBL x3c13bc2b<>(SB), RODATA|NOPTR, $64
+
+DATA x3d648e73<>+0(SB)/4, $0x3d648e73
+DATA x3d648e73<>+4(SB)/4, $0x3d648e73
+DATA x3d648e73<>+8(SB)/4, $0x3d648e73
+DATA x3d648e73<>+12(SB)/4, $0x3d648e73
+DATA x3d648e73<>+16(SB)/4, $0x3d648e73
+DATA x3d648e73<>+20(SB)/4, $0x3d648e73
+DATA x3d648e73<>+24(SB)/4, $0x3d648e73
+DATA x3d648e73<>+28(SB)/4, $0x3d648e73
+DATA x3d648e73<>+32(SB)/4, $0x3d648e73
+DATA x3d648e73<>+36(SB)/4, $0x3d648e73
+DATA x3d648e73<>+40(SB)/4, $0x3d648e73
+DATA x3d648e73<>+44(SB)/4, $0x3d648e73
+DATA x3d648e73<>+48(SB)/4, $0x3d648e73
+DATA x3d648e73<>+52(SB)/4, $0x3d648e73
+DATA x3d648e73<>+56(SB)/4, $0x3d648e73
+DATA x3d648e73<>+60(SB)/4, $0x3d648e73
+GLOBL x3d648e73<>(SB), RODATA|NOPTR, $64
+
+DATA x3e75edab<>+0(SB)/4, $0x3e75edab
+DATA x3e75edab<>+4(SB)/4, $0x3e75edab
+DATA x3e75edab<>+8(SB)/4, $0x3e75edab
+DATA x3e75edab<>+12(SB)/4, $0x3e75edab
+DATA x3e75edab<>+16(SB)/4, $0x3e75edab
+DATA x3e75edab<>+20(SB)/4, $0x3e75edab
+DATA x3e75edab<>+24(SB)/4, $0x3e75edab
+DATA x3e75edab<>+28(SB)/4, $0x3e75edab
+DATA x3e75edab<>+32(SB)/4, $0x3e75edab
+DATA x3e75edab<>+36(SB)/4, $0x3e75edab
+DATA x3e75edab<>+40(SB)/4, $0x3e75edab
+DATA x3e75edab<>+44(SB)/4, $0x3e75edab
+DATA x3e75edab<>+48(SB)/4, $0x3e75edab
+DATA x3e75edab<>+52(SB)/4, $0x3e75edab
+DATA x3e75edab<>+56(SB)/4, $0x3e75edab
+DATA x3e75edab<>+60(SB)/4, $0x3e75edab
+GLOBL x3e75edab<>(SB), RODATA|NOPTR, $64
+
+DATA x3f31725d<>+0(SB)/4, $0x3f31725d
+DATA x3f31725d<>+4(SB)/4, $0x3f31725d
+DATA x3f31725d<>+8(SB)/4, $0x3f31725d
+DATA x3f31725d<>+12(SB)/4, $0x3f31725d
+DATA x3f31725d<>+16(SB)/4, $0x3f31725d
+DATA x3f31725d<>+20(SB)/4, $0x3f31725d
+DATA x3f31725d<>+24(SB)/4, $0x3f31725d
+DATA x3f31725d<>+28(SB)/4, $0x3f31725d
+DATA x3f31725d<>+32(SB)/4, $0x3f31725d
+DATA x3f31725d<>+36(SB)/4, $0x3f31725d
+DATA x3f31725d<>+40(SB)/4, $0x3f31725d
+DATA x3f31725d<>+44(SB)/4, $0x3f31725d
+DATA x3f31725d<>+48(SB)/4, $0x3f31725d
+DATA x3f31725d<>+52(SB)/4, $0x3f31725d
+DATA x3f31725d<>+56(SB)/4, $0x3f31725d
+DATA x3f31725d<>+60(SB)/4, $0x3f31725d
+GLOBL x3f31725d<>(SB), RODATA|NOPTR, $64
+
+// func scoreRowsAVX2(rows int, n int, s *float32, d *float32, stride int, shift *float32, delta *float32, base float32, scale float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·scoreRowsAVX2(SB), $0-64
+	MOVQ         rows+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         stride+32(FP), DX
+	SHLQ         $0x02, DX
+	MOVQ         s+16(FP), DI
+	MOVQ         d+24(FP), R8
+	MOVQ         shift+40(FP), R9
+	MOVQ         delta+48(FP), R10
+	VBROADCASTSS base+56(FP), Y0
+	VBROADCASTSS scale+60(FP), Y1
+	VMOVUPS      xc3160000<>+0(SB), Y2
+	VMOVUPS      x43010000<>+0(SB), Y3
+
+row:
+	VBROADCASTSS (R9), Y4
+	VBROADCASTSS (R10), Y5
+	VMULPS       Y1, Y5, Y5
+	XORQ         SI, SI
+	MOVQ         CX, BX
+
+expBlock:
+	VMOVUPS     (DI)(SI*1), Y6
+	VMOVUPS     32(DI)(SI*1), Y9
+	VFMSUB213PS Y4, Y0, Y6
+	VFMSUB213PS Y4, Y0, Y9
+	VMAXPS      Y6, Y2, Y6
+	VMAXPS      Y9, Y2, Y9
+	VMINPS      Y6, Y3, Y6
+	VMINPS      Y9, Y3, Y9
+	VROUNDPS    $0x09, Y6, Y7
+	VROUNDPS    $0x09, Y9, Y10
+	VSUBPS      Y7, Y6, Y6
+	VSUBPS      Y10, Y9, Y9
+	VMOVUPS     x3af4ba7d<>+0(SB), Y8
+	VMOVUPS     x3af4ba7d<>+0(SB), Y11
+	VFMADD213PS x3c13bc2b<>+0(SB), Y6, Y8
+	VFMADD213PS x3c13bc2b<>+0(SB), Y9, Y11
+	VFMADD213PS x3d648e73<>+0(SB), Y6, Y8
+	VFMADD213PS x3d648e73<>+0(SB), Y9, Y11
+	VFMADD213PS x3e75edab<>+0(SB), Y6, Y8
+	VFMADD213PS x3e75edab<>+0(SB), Y9, Y11
+	VFMADD213PS x3f31725d<>+0(SB), Y6, Y8
+	VFMADD213PS x3f31725d<>+0(SB), Y9, Y11
+	VFMADD213PS x3f800000<>+0(SB), Y6, Y8
+	VFMADD213PS x3f800000<>+0(SB), Y9, Y11
+	VCVTPS2DQ   Y7, Y7
+	VCVTPS2DQ   Y10, Y10
+	VPSRAD      $0x01, Y7, Y6
+	VPSRAD      $0x01, Y10, Y9
+	VPSUBD      Y6, Y7, Y7
+	VPSUBD      Y9, Y10, Y10
+	VPADDD      x0000007f<>+0(SB), Y6, Y6
+	VPADDD      x0000007f<>+0(SB), Y9, Y9
+	VPSLLD      $0x17, Y6, Y6
+	VPSLLD      $0x17, Y9, Y9
+	VMULPS      Y6, Y8, Y8
+	VMULPS      Y9, Y11, Y11
+	VPADDD      x0000007f<>+0(SB), Y7, Y7
+	VPADDD      x0000007f<>+0(SB), Y10, Y10
+	VPSLLD      $0x17, Y7, Y7
+	VPSLLD      $0x17, Y10, Y10
+	VMULPS      Y7, Y8, Y8
+	VMULPS      Y10, Y11, Y11
+	VMOVUPS     (R8)(SI*1), Y6
+	VMOVUPS     32(R8)(SI*1), Y7
+	VFMSUB213PS Y5, Y1, Y6
+	VFMSUB213PS Y5, Y1, Y7
+	VMULPS      Y8, Y6, Y6
+	VMULPS      Y11, Y7, Y7
+	VMOVUPS     Y8, (DI)(SI*1)
+	VMOVUPS     Y11, 32(DI)(SI*1)
+	VMOVUPS     Y6, (R8)(SI*1)
+	VMOVUPS     Y7, 32(R8)(SI*1)
+	ADDQ        $0x00000040, SI
+	SUBQ        $0x00000010, BX
+	JG          expBlock
+	ADDQ        $0x04, R9
+	ADDQ        $0x04, R10
+	ADDQ        DX, DI
+	ADDQ        DX, R8
+	DECQ        AX
+	JNE         row
+	VZEROUPPER
+	RET
+
+// func scaleRowsAVX2(rows int, n int, s *float32, stride int, factor *float32)
+// Requires: AVX
+TEXT ·scaleRowsAVX2(SB), $0-40
+	MOVQ rows+0(FP), AX
+	MOVQ n+8(FP), CX
+	MOVQ stride+24(FP), DX
+	SHLQ $0x02, DX
+	MOVQ s+16(FP), DI
+	MOVQ factor+32(FP), R8
+
+row:
+	VBROADCASTSS (R8), Y0
+	XORQ         SI, SI
+	MOVQ         CX, BX
+
+scaleBlock:
+	VMULPS  (DI)(SI*1), Y0, Y1
+	VMULPS  32(DI)(SI*1), Y0, Y2
+	VMOVUPS Y1, (DI)(SI*1)
+	VMOVUPS Y2, 32(DI)(SI*1)
+	ADDQ    $0x00000040, SI
+	SUBQ    $0x00000010, BX
+	JG      scaleBlock
+	ADDQ    $0x04, R8
+	ADDQ    DX, DI
+	DECQ    AX
+	JNE     row
+	VZEROUPPER
+	RET
+
 // func expAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 // Requires: AVX, AVX512F
 TEXT ·expAVX512(SB), $0-36
@@ -12389,5 +12792,370 @@ loop:
 	ADDQ      $0x00000010, BX
 	CMPQ      BX, AX
 	JL        loop
+	VZEROUPPER
+	RET
+
+// func softmaxRowsAVX512(rows int, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32)
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, FMA3
+TEXT ·softmaxRowsAVX512(SB), $0-60
+	MOVQ         rows+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         stride+24(FP), DX
+	SHLQ         $0x02, DX
+	MOVQ         s+16(FP), DI
+	MOVQ         most+32(FP), R8
+	MOVQ         sum+40(FP), R9
+	MOVQ         factor+48(FP), R10
+	VBROADCASTSS scale+56(FP), Z0
+	VBROADCASTSS x3af4ba7d<>+0(SB), Z1
+	VBROADCASTSS x3c13bc2b<>+0(SB), Z2
+	VBROADCASTSS x3d648e73<>+0(SB), Z3
+	VBROADCASTSS x3e75edab<>+0(SB), Z4
+	VBROADCASTSS x3f31725d<>+0(SB), Z5
+	VBROADCASTSS x3f800000<>+0(SB), Z6
+
+row:
+	VBROADCASTSS xff800000<>+0(SB), Z7
+	VBROADCASTSS xff800000<>+0(SB), Z8
+	VBROADCASTSS xff800000<>+0(SB), Z9
+	VBROADCASTSS xff800000<>+0(SB), Z10
+	XORQ         SI, SI
+	MOVQ         CX, BX
+	SUBQ         $0x00000040, BX
+	JL           maxRest
+
+maxFlight:
+	VMOVUPS (DI)(SI*1), Z11
+	VMOVUPS 64(DI)(SI*1), Z12
+	VMOVUPS 128(DI)(SI*1), Z13
+	VMOVUPS 192(DI)(SI*1), Z14
+	VMAXPS  Z7, Z11, Z7
+	VMAXPS  Z8, Z12, Z8
+	VMAXPS  Z9, Z13, Z9
+	VMAXPS  Z10, Z14, Z10
+	ADDQ    $0x00000100, SI
+	SUBQ    $0x00000040, BX
+	JGE     maxFlight
+
+maxRest:
+	ADDQ $0x00000040, BX
+	JE   maxEnd
+
+maxBlock:
+	VMOVUPS (DI)(SI*1), Z11
+	VMAXPS  Z7, Z11, Z7
+	ADDQ    $0x00000040, SI
+	SUBQ    $0x00000010, BX
+	JG      maxBlock
+
+maxEnd:
+	VMAXPS        Z10, Z8, Z8
+	VMAXPS        Z9, Z8, Z8
+	VMAXPS        Z8, Z7, Z7
+	VEXTRACTF64X4 $0x01, Z7, Y8
+	VMOVUPS       Y7, Y7
+	VMAXPS        Y8, Y7, Y7
+	VEXTRACTF32X4 $0x01, Y7, X8
+	VMOVUPS       X7, X7
+	VMAXPS        X8, X7, X7
+	VPERMILPS     $0x0e, X7, X8
+	VMAXPS        X8, X7, X7
+	VPERMILPS     $0x01, X7, X8
+	VMAXPS        X8, X7, X7
+	VBROADCASTSS  (R8), Z8
+	VBROADCASTSS  X7, Z7
+	VMULPS        Z0, Z7, Z7
+	VMAXPS        Z7, Z8, Z7
+	VMOVSS        X7, (R8)
+	VCMPPS        $0x04, xff800000<>+0(SB), Z7, K1
+	VMOVAPS.Z     Z7, K1, Z7
+	VSUBPS        Z7, Z8, Z8
+	VREDUCEPS     $0x09, Z8, Z9
+	VMOVAPS       Z1, Z10
+	VFMADD213PS   Z2, Z9, Z10
+	VFMADD213PS   Z3, Z9, Z10
+	VFMADD213PS   Z4, Z9, Z10
+	VFMADD213PS   Z5, Z9, Z10
+	VFMADD213PS   Z6, Z9, Z10
+	VSCALEFPS     Z8, Z10, Z10
+	VMOVSS        X10, (R10)
+	VCVTSS2SD     X10, X10, X8
+	VXORPS        Z9, Z9, Z9
+	XORQ          SI, SI
+	MOVQ          CX, BX
+	SUBQ          $0x00000040, BX
+	JL            expRest
+
+expFlight:
+	VMOVUPS     (DI)(SI*1), Z10
+	VMOVUPS     64(DI)(SI*1), Z13
+	VMOVUPS     128(DI)(SI*1), Z16
+	VMOVUPS     192(DI)(SI*1), Z19
+	VFMSUB213PS Z7, Z0, Z10
+	VFMSUB213PS Z7, Z0, Z13
+	VFMSUB213PS Z7, Z0, Z16
+	VFMSUB213PS Z7, Z0, Z19
+	VREDUCEPS   $0x09, Z10, Z11
+	VREDUCEPS   $0x09, Z13, Z14
+	VREDUCEPS   $0x09, Z16, Z17
+	VREDUCEPS   $0x09, Z19, Z20
+	VMOVAPS     Z1, Z12
+	VMOVAPS     Z1, Z15
+	VMOVAPS     Z1, Z18
+	VMOVAPS     Z1, Z21
+	VFMADD213PS Z2, Z11, Z12
+	VFMADD213PS Z2, Z14, Z15
+	VFMADD213PS Z2, Z17, Z18
+	VFMADD213PS Z2, Z20, Z21
+	VFMADD213PS Z3, Z11, Z12
+	VFMADD213PS Z3, Z14, Z15
+	VFMADD213PS Z3, Z17, Z18
+	VFMADD213PS Z3, Z20, Z21
+	VFMADD213PS Z4, Z11, Z12
+	VFMADD213PS Z4, Z14, Z15
+	VFMADD213PS Z4, Z17, Z18
+	VFMADD213PS Z4, Z20, Z21
+	VFMADD213PS Z5, Z11, Z12
+	VFMADD213PS Z5, Z14, Z15
+	VFMADD213PS Z5, Z17, Z18
+	VFMADD213PS Z5, Z20, Z21
+	VFMADD213PS Z6, Z11, Z12
+	VFMADD213PS Z6, Z14, Z15
+	VFMADD213PS Z6, Z17, Z18
+	VFMADD213PS Z6, Z20, Z21
+	VSCALEFPS   Z10, Z12, Z12
+	VSCALEFPS   Z13, Z15, Z15
+	VSCALEFPS   Z16, Z18, Z18
+	VSCALEFPS   Z19, Z21, Z21
+	VMOVUPS     Z12, (DI)(SI*1)
+	VMOVUPS     Z15, 64(DI)(SI*1)
+	VMOVUPS     Z18, 128(DI)(SI*1)
+	VMOVUPS     Z21, 192(DI)(SI*1)
+	VADDPS      Z12, Z9, Z9
+	VADDPS      Z15, Z9, Z9
+	VADDPS      Z18, Z9, Z9
+	VADDPS      Z21, Z9, Z9
+	ADDQ        $0x00000100, SI
+	SUBQ        $0x00000040, BX
+	JGE         expFlight
+
+expRest:
+	ADDQ $0x00000040, BX
+	JE   expEnd
+
+expBlock:
+	VMOVUPS     (DI)(SI*1), Z10
+	VFMSUB213PS Z7, Z0, Z10
+	VREDUCEPS   $0x09, Z10, Z11
+	VMOVAPS     Z1, Z12
+	VFMADD213PS Z2, Z11, Z12
+	VFMADD213PS Z3, Z11, Z12
+	VFMADD213PS Z4, Z11, Z12
+	VFMADD213PS Z5, Z11, Z12
+	VFMADD213PS Z6, Z11, Z12
+	VSCALEFPS   Z10, Z12, Z12
+	VMOVUPS     Z12, (DI)(SI*1)
+	VADDPS      Z12, Z9, Z9
+	ADDQ        $0x00000040, SI
+	SUBQ        $0x00000010, BX
+	JG          expBlock
+
+expEnd:
+	VEXTRACTF64X4 $0x01, Z9, Y7
+	VMOVUPS       Y9, Y9
+	VADDPS        Y7, Y9, Y9
+	VEXTRACTF32X4 $0x01, Y9, X7
+	VMOVUPS       X9, X9
+	VADDPS        X7, X9, X9
+	VPERMILPS     $0x0e, X9, X7
+	VADDPS        X7, X9, X9
+	VPERMILPS     $0x01, X9, X7
+	VADDPS        X7, X9, X9
+	VCVTSS2SD     X9, X9, X9
+	VFMADD231SD   (R9), X8, X9
+	VMOVSD        X9, (R9)
+	ADDQ          $0x04, R8
+	ADDQ          $0x04, R10
+	ADDQ          $0x08, R9
+	ADDQ          DX, DI
+	DECQ          AX
+	JNE           row
+	VZEROUPPER
+	RET
+
+// func scoreRowsAVX512(rows int, n int, s *float32, d *float32, stride int, shift *float32, delta *float32, base float32, scale float32)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·scoreRowsAVX512(SB), $0-64
+	MOVQ         rows+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         stride+32(FP), DX
+	SHLQ         $0x02, DX
+	MOVQ         s+16(FP), DI
+	MOVQ         d+24(FP), R8
+	MOVQ         shift+40(FP), R9
+	MOVQ         delta+48(FP), R10
+	VBROADCASTSS base+56(FP), Z0
+	VBROADCASTSS scale+60(FP), Z1
+	VBROADCASTSS x3af4ba7d<>+0(SB), Z2
+	VBROADCASTSS x3c13bc2b<>+0(SB), Z3
+	VBROADCASTSS x3d648e73<>+0(SB), Z4
+	VBROADCASTSS x3e75edab<>+0(SB), Z5
+	VBROADCASTSS x3f31725d<>+0(SB), Z6
+	VBROADCASTSS x3f800000<>+0(SB), Z7
+
+row:
+	VBROADCASTSS (R9), Z8
+	VBROADCASTSS (R10), Z9
+	VMULPS       Z1, Z9, Z9
+	XORQ         SI, SI
+	MOVQ         CX, BX
+	SUBQ         $0x00000040, BX
+	JL           expRest
+
+expFlight:
+	VMOVUPS     (DI)(SI*1), Z10
+	VMOVUPS     64(DI)(SI*1), Z13
+	VMOVUPS     128(DI)(SI*1), Z16
+	VMOVUPS     192(DI)(SI*1), Z19
+	VFMSUB213PS Z8, Z0, Z10
+	VFMSUB213PS Z8, Z0, Z13
+	VFMSUB213PS Z8, Z0, Z16
+	VFMSUB213PS Z8, Z0, Z19
+	VREDUCEPS   $0x09, Z10, Z11
+	VREDUCEPS   $0x09, Z13, Z14
+	VREDUCEPS   $0x09, Z16, Z17
+	VREDUCEPS   $0x09, Z19, Z20
+	VMOVAPS     Z2, Z12
+	VMOVAPS     Z2, Z15
+	VMOVAPS     Z2, Z18
+	VMOVAPS     Z2, Z21
+	VFMADD213PS Z3, Z11, Z12
+	VFMADD213PS Z3, Z14, Z15
+	VFMADD213PS Z3, Z17, Z18
+	VFMADD213PS Z3, Z20, Z21
+	VFMADD213PS Z4, Z11, Z12
+	VFMADD213PS Z4, Z14, Z15
+	VFMADD213PS Z4, Z17, Z18
+	VFMADD213PS Z4, Z20, Z21
+	VFMADD213PS Z5, Z11, Z12
+	VFMADD213PS Z5, Z14, Z15
+	VFMADD213PS Z5, Z17, Z18
+	VFMADD213PS Z5, Z20, Z21
+	VFMADD213PS Z6, Z11, Z12
+	VFMADD213PS Z6, Z14, Z15
+	VFMADD213PS Z6, Z17, Z18
+	VFMADD213PS Z6, Z20, Z21
+	VFMADD213PS Z7, Z11, Z12
+	VFMADD213PS Z7, Z14, Z15
+	VFMADD213PS Z7, Z17, Z18
+	VFMADD213PS Z7, Z20, Z21
+	VSCALEFPS   Z10, Z12, Z12
+	VSCALEFPS   Z13, Z15, Z15
+	VSCALEFPS   Z16, Z18, Z18
+	VSCALEFPS   Z19, Z21, Z21
+	VMOVUPS     (R8)(SI*1), Z10
+	VMOVUPS     64(R8)(SI*1), Z11
+	VMOVUPS     128(R8)(SI*1), Z13
+	VMOVUPS     192(R8)(SI*1), Z14
+	VFMSUB213PS Z9, Z1, Z10
+	VFMSUB213PS Z9, Z1, Z11
+	VFMSUB213PS Z9, Z1, Z13
+	VFMSUB213PS Z9, Z1, Z14
+	VMULPS      Z12, Z10, Z10
+	VMULPS      Z15, Z11, Z11
+	VMULPS      Z18, Z13, Z13
+	VMULPS      Z21, Z14, Z14
+	VMOVUPS     Z12, (DI)(SI*1)
+	VMOVUPS     Z15, 64(DI)(SI*1)
+	VMOVUPS     Z18, 128(DI)(SI*1)
+	VMOVUPS     Z21, 192(DI)(SI*1)
+	VMOVUPS     Z10, (R8)(SI*1)
+	VMOVUPS     Z11, 64(R8)(SI*1)
+	VMOVUPS     Z13, 128(R8)(SI*1)
+	VMOVUPS     Z14, 192(R8)(SI*1)
+	ADDQ        $0x00000100, SI
+	SUBQ        $0x00000040, BX
+	JGE         expFlight
+
+expRest:
+	ADDQ $0x00000040, BX
+	JE   expEnd
+
+expBlock:
+	VMOVUPS     (DI)(SI*1), Z10
+	VFMSUB213PS Z8, Z0, Z10
+	VREDUCEPS   $0x09, Z10, Z11
+	VMOVAPS     Z2, Z12
+	VFMADD213PS Z3, Z11, Z12
+	VFMADD213PS Z4, Z11, Z12
+	VFMADD213PS Z5, Z11, Z12
+	VFMADD213PS Z6, Z11, Z12
+	VFMADD213PS Z7, Z11, Z12
+	VSCALEFPS   Z10, Z12, Z12
+	VMOVUPS     (R8)(SI*1), Z10
+	VFMSUB213PS Z9, Z1, Z10
+	VMULPS      Z12, Z10, Z10
+	VMOVUPS     Z12, (DI)(SI*1)
+	VMOVUPS     Z10, (R8)(SI*1)
+	ADDQ        $0x00000040, SI
+	SUBQ        $0x00000010, BX
+	JG          expBlock
+
+expEnd:
+	ADDQ $0x04, R9
+	ADDQ $0x04, R10
+	ADDQ DX, DI
+	ADDQ DX, R8
+	DECQ AX
+	JNE  row
+	VZEROUPPER
+	RET
+
+// func scaleRowsAVX512(rows int, n int, s *float32, stride int, factor *float32)
+// Requires: AVX, AVX512F
+TEXT ·scaleRowsAVX512(SB), $0-40
+	MOVQ rows+0(FP), AX
+	MOVQ n+8(FP), CX
+	MOVQ stride+24(FP), DX
+	SHLQ $0x02, DX
+	MOVQ s+16(FP), DI
+	MOVQ factor+32(FP), R8
+
+row:
+	VBROADCASTSS (R8), Z0
+	XORQ         SI, SI
+	MOVQ         CX, BX
+	SUBQ         $0x00000040, BX
+	JL           scaleRest
+
+scaleFlight:
+	VMULPS  (DI)(SI*1), Z0, Z1
+	VMULPS  64(DI)(SI*1), Z0, Z2
+	VMULPS  128(DI)(SI*1), Z0, Z3
+	VMULPS  192(DI)(SI*1), Z0, Z4
+	VMOVUPS Z1, (DI)(SI*1)
+	VMOVUPS Z2, 64(DI)(SI*1)
+	VMOVUPS Z3, 128(DI)(SI*1)
+	VMOVUPS Z4, 192(DI)(SI*1)
+	ADDQ    $0x00000100, SI
+	SUBQ    $0x00000040, BX
+	JGE     scaleFlight
+
+scaleRest:
+	ADDQ $0x00000040, BX
+	JE   scaleEnd
+
+scaleBlock:
+	VMULPS  (DI)(SI*1), Z0, Z1
+	VMOVUPS Z1, (DI)(SI*1)
+	ADDQ    $0x00000040, SI
+	SUBQ    $0x00000010, BX
+	JG      scaleBlock
+
+scaleEnd:
+	ADDQ $0x04, R8
+	ADDQ DX, DI
+	DECQ AX
+	JNE  row
 	VZEROUPPER
 	RET

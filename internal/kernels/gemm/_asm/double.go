@@ -23,6 +23,7 @@ func double(c *build.Context) {
 		rows(c, f)
 		copyRows(c, f)
 		copyTall64(c, f.mr)
+		strideds(c, f)
 	}
 	transpose4x4(c)
 }

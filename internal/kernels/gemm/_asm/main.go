@@ -81,6 +81,9 @@ func single(c *build.Context) {
 		}
 	}
 	for _, f := range []family{avx512, avx2} {
+		strideds(c, f)
+	}
+	for _, f := range []family{avx512, avx2} {
 		outer(c, f, false)
 		outer(c, f, true)
 	}

@@ -38,7 +38,7 @@ func tall(c *build.Context, f family) {
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
 
-	p := newPointers(c)
+	p := newPointers(c, f)
 	astride, blocks := c.GP64(), c.GP64()
 	c.Load(c.Param("astride"), astride)
 	c.SHLQ(operand.Imm(2), astride)

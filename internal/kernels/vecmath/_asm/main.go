@@ -42,6 +42,7 @@ func generate(dir string) error {
 		g.optimizers()
 		g.halves()
 		g.philox()
+		g.attention()
 		emitted = g.emitted
 	}
 	file, err := c.Result()

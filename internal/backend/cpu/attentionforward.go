@@ -1,0 +1,128 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/rng"
+)
+
+func attentionKernel(d *Device, c *backend.Call) {
+	t := d.begin(c)
+	defer t.end()
+	a := &t.attention
+	d.attention(c, a, 3)
+	out := &c.Out[0]
+	if out.DType != c.In[0].DType || out.NDim != 4 || [4]int(out.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.dv} ||
+		a.dv > 1 && out.Stride[3] != 1 || a.tq > 1 && out.Stride[2] < a.dv {
+		d.fault(c, "output is %s of shape %v, strides %v", out.DType, out.Shape[:out.NDim], out.Stride[:out.NDim])
+	}
+	d.wantVector(c, &c.Out[1], out.DType, a.batch*a.heads*a.tq, "log-sum-exp")
+	switch out.DType {
+	case dtype.Float32:
+		t.do(a.batch*a.heads*a.parts, 1, attentionParts[float32])
+	case dtype.Float64:
+		t.do(a.batch*a.heads*a.parts, 1, attentionParts[float64])
+	default:
+		d.fault(c, "no kernel for %s", out.DType)
+	}
+}
+
+// attentionParts computes parts lo to hi of the queries of all heads.
+func attentionParts[T float](t *task, l *lane, lo, hi int) {
+	a := &t.attention
+	size := int(unsafe.Sizeof(*new(T)))
+	queries := (a.tiles + a.parts - 1) / a.parts * a.rows
+	keys := a.padded(a.columns)
+	l.reserve(carved(a.rows*a.stride*size) + carved(keys*a.d*size) + carved(keys*a.dv*size) + 2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys))
+	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, keys*a.d), values: carve[T](l, keys*a.dv),
+		most: carve[T](l, queries), factor: carve[T](l, queries), sum: carve[float64](l, queries)}
+	w.bits, w.seen = carve[uint32](l, keys), carve[uint8](l, keys)
+	for u := lo; u < hi; u++ {
+		w.set(a, u/a.parts/a.heads, u/a.parts%a.heads)
+		part := u % a.parts
+		w.i0, w.i1 = part*a.tiles/a.parts*a.rows, min((part+1)*a.tiles/a.parts*a.rows, a.tq)
+		w.compute(t)
+	}
+}
+
+// attentionPart is the forward pass of some queries of a head, from i0 to i1.
+type attentionPart[T float] struct {
+	attentionHead[T]
+	i0, i1         int
+	scores         []T
+	panels, values []T       // keys of a tile, transposed, and values, where they do not lie together
+	most, factor   []T       // the largest score of each query so far, times log₂e, and what results are to be multiplied by as it grows
+	sum            []float64 // of the exponentials of each query so far
+}
+
+// compute goes over tiles of keys. After each, a row holds Σ e^(s−m)·v with m the largest score so far (Milakov & Gimelshein, "Online normalizer calculation for
+// softmax", 2018); it is divided by the sum of the exponentials at the end.
+func (w *attentionPart[T]) compute(t *task) {
+	a, m := &t.attention, w.i1-w.i0
+	if m == 0 {
+		return
+	}
+	clearHead[T](&t.c.Out[0], w.b, w.h, w.i0, w.i1)
+	fill(w.most[:m], T(negInf))
+	clear(w.sum[:m])
+	from, _ := a.keys(w.i0)
+	_, to := a.keys(w.i1 - 1)
+	from, to = max(from, w.from), min(to, w.to)
+	first := from / a.columns * a.columns
+	for j0 := first; j0 < to; j0 += a.columns {
+		w.keys(t, j0, j0 > first)
+	}
+	lse := slice[T](&t.c.Out[1])[(w.b*a.heads+w.h)*a.tq+w.i0:][:m]
+	for i, sum := range w.sum[:m] {
+		lse[i] = T(float64(w.most[i])*math.Ln2 + math.Log(sum)) // −∞ where no key is seen
+		w.factor[i] = 0
+		if sum != 0 {
+			w.factor[i] = T(1 / sum)
+		}
+	}
+	out, os := writtenHead[T](&t.c.Out[0], w.b, w.h, w.i0)
+	scaleRows(out, a.dv, os, w.factor[:m])
+}
+
+// keys adds what the tile of keys from j0 on contributes; more says whether others did.
+func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
+	a := &t.attention
+	from, to := max(j0, w.from), min(j0+a.columns, w.to)
+	kv := w.h / (a.heads / a.kvHeads)
+	k, ks := head[T](a.k, w.b, kv, j0)
+	v, vs := head[T](a.v, w.b, kv, j0)
+	packPanels(w.panels, a.d, to-j0, k, 1, ks)
+	v = together(w.values, v, vs, to-j0, a.dv)
+	for i0 := w.i0; i0 < w.i1; i0 += a.rows {
+		for i, i1 := i0, min(i0+a.rows, w.i1); i < i1; {
+			b := a.bandOfQueries(i, i1, from, to)
+			if b.from < b.to {
+				w.add(t, b, j0, v, more)
+			}
+			i = b.end
+		}
+	}
+}
+
+// add adds what values v, from key j0 on, contribute to a band's queries.
+func (w *attentionPart[T]) add(t *task, b band, j0 int, v []T, more bool) {
+	a, rows, at := &t.attention, b.end-b.first, b.first-w.i0
+	lo, hi := a.columnsOf(b, j0)
+	q, qs := head[T](a.q, w.b, w.h, b.first)
+	w.products(a, b, j0, q, qs, a.d, w.panels, w.scores)
+	w.hide(a, b, j0, w.scores)
+	softmaxStep(w.scores, hi-lo, a.stride, w.most[at:][:rows], w.sum[at:][:rows], w.factor, T(a.exponent()))
+	out, os := writtenHead[T](&t.c.Out[0], w.b, w.h, b.first)
+	if more {
+		scaleRows(out, a.dv, os, w.factor[:rows])
+	}
+	seen := w.scores[b.from-j0-lo:]
+	for i := 0; i < rows && a.p > 0; i++ {
+		row := seen[i*a.stride:][:b.to-b.from]
+		keepLine(row, row, w.draw(a, t.c, b.first+i, b.from, len(row)), rng.KeepThreshold(a.p), keepScale[T](a.p))
+	}
+	multiplyInPlace(rows, a.dv, b.to-b.from, seen, a.stride, 1, v[(b.from-j0)*a.dv:], a.dv, a.width, out, os, true)
+}

@@ -1,0 +1,89 @@
+package cpu
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
+)
+
+// multiplyInPlace computes C = A·B, or C += A·B, of operands where they lie; see [gemm.Float32InPlace].
+func multiplyInPlace[T float](m, n, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc int, accumulate bool) {
+	if single[T]() {
+		gemm.Float32InPlace(m, n, k, cast[float32](a), ars, acs, cast[float32](b), brs, bps, cast[float32](c), ldc, accumulate)
+		return
+	}
+	gemm.Float64InPlace(m, n, k, cast[float64](a), ars, acs, cast[float64](b), brs, bps, cast[float64](c), ldc, accumulate)
+}
+
+// packPanels packs B, [k, n], into panels.
+func packPanels[T float](dst []T, k, n int, b []T, brs, bcs int) {
+	if single[T]() {
+		gemm.PackPanels32(cast[float32](dst), k, n, cast[float32](b), brs, bcs)
+		return
+	}
+	gemm.PackPanels64(cast[float64](dst), k, n, cast[float64](b), brs, bcs)
+}
+
+func panelWidth[T float]() int {
+	if single[T]() {
+		return gemm.PanelWidth32()
+	}
+	return gemm.PanelWidth64()
+}
+
+func panelHeight[T float]() int {
+	if single[T]() {
+		return gemm.PanelHeight32()
+	}
+	return gemm.PanelHeight64()
+}
+
+// softmaxStep is the step of a softmax over n more columns of some rows; see [vecmath.SoftmaxRows].
+func softmaxStep[T float](s []T, n, stride int, most []T, sum []float64, factor []T, scale T) {
+	if single[T]() {
+		vecmath.SoftmaxRows(cast[float32](s), n, stride, cast[float32](most), sum, cast[float32](factor), float32(scale))
+		return
+	}
+	for i, before := range most {
+		row := s[i*stride:][:n]
+		most[i] = max(before, largest(row)*scale)
+		shift := most[i]
+		if float64(shift) == negInf {
+			shift = 0
+		}
+		factor[i] = T(math.Exp2(float64(before - shift)))
+		sum[i] *= float64(factor[i])
+		for j, x := range row {
+			row[j] = T(math.Exp2(float64(x*scale - shift)))
+			sum[i] += float64(row[j])
+		}
+	}
+}
+
+// scoreRows turns products into probabilities and their gradients into those of the products; see [vecmath.ScoreRows].
+func scoreRows[T float](s, d []T, n, stride int, shift, delta []T, base, scale T) {
+	if single[T]() {
+		vecmath.ScoreRows(cast[float32](s), cast[float32](d), n, stride, cast[float32](shift), cast[float32](delta), float32(base), float32(scale))
+		return
+	}
+	for i := range shift {
+		p, g := s[i*stride:][:n], d[i*stride:][:n]
+		for j, x := range p {
+			p[j] = T(math.Exp2(float64(x*base - shift[i])))
+			g[j] = p[j] * (g[j] - delta[i]) * scale
+		}
+	}
+}
+
+// scaleRows multiplies rows of n elements by a factor each.
+func scaleRows[T float](x []T, n, stride int, factor []T) {
+	if single[T]() {
+		vecmath.ScaleRows(cast[float32](x), n, stride, cast[float32](factor))
+		return
+	}
+	for i, f := range factor {
+		row := x[i*stride:][:n]
+		scaleLine(row, row, f)
+	}
+}

@@ -1,0 +1,90 @@
+package cpu
+
+import (
+	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/rng"
+)
+
+// attentionHead is a head of queries, and what it takes to compute its scores.
+type attentionHead[T float] struct {
+	b, h     int
+	from, to int // the keys that the mask leaves
+	masked   bool
+	seen     []uint8  // room for the mask of a row
+	bits     []uint32 // room for dropout's random bits of a row
+}
+
+// set chooses the head.
+func (w *attentionHead[T]) set(a *attention, b, h int) {
+	w.b, w.h = b, h
+	w.from, w.to, w.masked = a.visible(b, h)
+}
+
+// products computes x·y of a band of rows x and keys in panels, from key j0 on, where the band needs them; what columns have beyond is 0.
+func (w *attentionHead[T]) products(a *attention, b band, j0 int, x []T, stride, d int, panels, dst []T) {
+	lo, hi := a.columnsOf(b, j0)
+	n := (b.to - j0 + a.width - 1) / a.width * a.width
+	multiplyInPlace(b.end-b.first, n-lo, d, x, stride, 1, panels[lo*d:], a.width, a.width*d, dst, a.stride, false)
+	for i := 0; i < b.end-b.first && n < hi; i++ {
+		clear(dst[i*a.stride+n-lo:][:hi-n])
+	}
+}
+
+// hide makes of a band's products q·k what the exponential wants: −∞ where a query does not see the key.
+func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
+	lo, hi := a.columnsOf(b, j0)
+	if a.scale <= 0 {
+		for i := range b.end - b.first {
+			row := products[i*a.stride:][:hi-lo]
+			scaleLine(row, row, T(a.scale))
+		}
+	}
+	if !w.masked && b.from-j0 == lo && b.to-j0 == hi && a.whole(b) {
+		return
+	}
+	for i := b.first; i < b.end; i++ {
+		row := products[(i-b.first)*a.stride:][:hi-lo]
+		from, to := a.keys(i)
+		to = max(b.from, min(to, b.to))
+		from = min(max(from, b.from), to)
+		fill(row[:from-j0-lo], T(negInf))
+		fill(row[to-j0-lo:], T(negInf))
+		if w.masked && from < to {
+			hideLine(row[from-j0-lo:to-j0-lo], a.maskRow(w.seen, w.b, w.h, i, from, to-from), T(negInf))
+		}
+	}
+}
+
+// draw draws the random bits of query i and n keys from j on: element ((h·Tq)+i)·Tk + j of sample b.
+func (w *attentionHead[T]) draw(a *attention, c *backend.Call, i, j, n int) []uint32 {
+	rng.FillUint32(w.bits[:n], c.Key, uint64(c.Ints[3]+w.b), uint64((w.h*a.tq+i)*a.tk+j))
+	return w.bits[:n]
+}
+
+// writtenHead is head for a matrix that is written: a single row has any distance, which a product wants to be one of rows.
+func writtenHead[T float](v *backend.View, b, h, i int) (x []T, stride int) {
+	if v.Shape[3] == 0 {
+		return nil, 0 // strides of nothing may be any
+	}
+	x, stride = head[T](v, b, h, i)
+	return x, max(stride, v.Shape[3])
+}
+
+// clearHead makes rows i0 to i1 of one sample and head zero.
+func clearHead[T float](v *backend.View, b, h, i0, i1 int) {
+	for i := i0; i < i1 && v.Shape[3] > 0; i++ {
+		x, _ := head[T](v, b, h, i)
+		clear(x[:v.Shape[3]])
+	}
+}
+
+// together is rows of n elements where they lie if they lie together, else in room: those that lie far apart fall into few sets of a cache.
+func together[T float](room, x []T, stride, rows, n int) []T {
+	if stride == n || rows <= 1 {
+		return x
+	}
+	for i := range rows {
+		copy(room[i*n:][:n], x[i*stride:])
+	}
+	return room
+}

@@ -1,0 +1,124 @@
+package gemm
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
+)
+
+// inPlaceExample is a product of a strided A and a B in rows or panels; C's rows are further apart than they are wide.
+type inPlaceExample[T element] struct {
+	m, n, k, ars, acs, ldc int
+	a, b, c                []T
+	add                    bool
+}
+
+func newInPlaceExample[T element](m, n, k int, transposed, add bool) *inPlaceExample[T] {
+	r := rand.New(rand.NewPCG(uint64(m), uint64(n*k)))
+	fill := func(n int) []T {
+		x := make([]T, n)
+		for i := range x {
+			x[i] = T(r.Float64()*2 - 1)
+		}
+		return x
+	}
+	x := &inPlaceExample[T]{m: m, n: n, k: k, ars: k + 3, acs: 1, ldc: n + 5, add: add}
+	if transposed {
+		x.ars, x.acs = 1, m+2
+	}
+	x.a, x.b, x.c = fill((m-1)*x.ars+(k-1)*x.acs+1), fill(k*(n+1)), fill((m-1)*x.ldc+n)
+	return x
+}
+
+// want computes an element in the order that is promised; fused says whether a product is added without being rounded.
+func (x *inPlaceExample[T]) want(i, j int, fused bool) T {
+	var s T
+	if x.add {
+		s = x.c[i*x.ldc+j]
+	}
+	for p := range x.k {
+		v, w := float64(x.a[i*x.ars+p*x.acs]), float64(x.b[p*(x.n+1)+j])
+		if fused {
+			s = T(math.FMA(v, w, float64(s)))
+		} else {
+			s += T(T(v) * T(w))
+		}
+	}
+	return s
+}
+
+// result is C as e computes it, of B where it lies or packed.
+func (x *inPlaceExample[T]) result(e *engine[T], packed bool) []T {
+	c := append([]T(nil), x.c...)
+	if !packed {
+		inPlace(e, x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.n+1, e.nr, c, x.ldc, x.add)
+		return c
+	}
+	panels := make([]T, ceilDiv(x.n, e.nr)*e.nr*x.k)
+	packPanels(e, panels, x.k, x.n, x.b, x.n+1, 1)
+	inPlace(e, x.m, x.n, x.k, x.a, x.ars, x.acs, panels, e.nr, e.nr*x.k, c, x.ldc, x.add)
+	return c
+}
+
+func requireInPlace[T element](t *testing.T, e *engine[T], fused bool, tolerance float64) {
+	for _, m := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 25} {
+		for _, n := range []int{1, 16, 31, 32, 64, 69} {
+			for _, k := range []int{1, 3, 4, 9, 64} {
+				x := newInPlaceExample[T](m, n, k, (m+n)%2 == 0, k%3 == 0)
+				got := x.result(e, false)
+				require.Equal(t, got, x.result(e, true), "packed %d×%d×%d", m, n, k)
+				for i := range m {
+					for j := range n {
+						require.InDelta(t, float64(x.want(i, j, fused)), float64(got[i*x.ldc+j]), tolerance, "%d×%d×%d at (%d, %d)", m, n, k, i, j)
+						x.c[i*x.ldc+j] = got[i*x.ldc+j]
+					}
+				}
+				require.Equal(t, x.c, got, "%d×%d×%d: something else was written", m, n, k)
+			}
+		}
+	}
+}
+
+func TestInPlace(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
+		requireInPlace(t, engine32(), v != kernels.Generic, 2e-6)
+		requireInPlace(t, engine64(), v != kernels.Generic, 1e-14)
+	})
+}
+
+// TestInPlaceVariantsAgree: AVX2 and AVX-512 have the same bits.
+func TestInPlaceVariantsAgree(t *testing.T) {
+	results := map[kernels.Variant][]float32{}
+	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
+		results[v] = newInPlaceExample[float32](29, 83, 77, true, true).result(engine32(), false)
+	})
+	if a, b := results[kernels.AVX2], results[kernels.AVX512]; a != nil && b != nil {
+		require.Equal(t, a, b)
+	}
+}
+
+func TestInPlaceOfNothing(t *testing.T) {
+	c := []float32{1, 2, 3, 4}
+	Float32InPlace(2, 2, 0, nil, 0, 0, nil, 0, 0, c, 2, true)
+	require.Equal(t, []float32{1, 2, 3, 4}, c)
+	Float32InPlace(2, 2, 0, nil, 0, 0, nil, 0, 0, c, 2, false)
+	require.Equal(t, make([]float32, 4), c)
+	Float32InPlace(0, 2, 1, nil, 0, 0, nil, 0, 0, nil, 2, false)
+	require.Panics(t, func() { Float32InPlace(2, 2, 2, c[:3], 2, 1, c, 2, 2, c, 2, false) })
+	require.Panics(t, func() { Float32InPlace(2, 2, 1, c, 1, 1, c[:1], 2, 2, c, 2, false) })
+	require.Panics(t, func() { Float32InPlace(2, 2, 1, c, 1, 1, c, 2, 2, c[:3], 2, false) })
+	require.Panics(t, func() { Float32InPlace(2, 2, 1, c, 1, 1, c, 2, 2, c, 1, false) })
+	require.Panics(t, func() { PackPanels32(make([]float32, 8), 1, 100, make([]float32, 100), 100, 1) })
+}
+
+func TestInPlaceAllocatesNothing(t *testing.T) {
+	x := newInPlaceExample[float32](25, 69, 64, false, true)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		inPlace(engine32(), x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.n+1, engine32().nr, x.c, x.ldc, x.add)
+	}))
+}
