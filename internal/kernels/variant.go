@@ -24,7 +24,7 @@ type Variant uint8
 // The variants, from portable to preferred.
 const (
 	Generic Variant = iota // portable Go, everywhere
-	AVX2                   // amd64 with AVX2 and FMA
+	AVX2                   // amd64 with AVX2, FMA and F16C
 	AVX512                 // amd64 with AVX-512 F, BW, DQ and VL
 	numVariants
 )

@@ -15,9 +15,9 @@ func missing(v Variant) []string {
 	var needed []feature
 	switch v {
 	case AVX2:
-		needed = []feature{{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}}
+		needed = []feature{{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}, {"F16C", cpu.X86.HasF16C}}
 	case AVX512:
-		needed = []feature{{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}, {"AVX512F", cpu.X86.HasAVX512F},
+		needed = []feature{{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}, {"F16C", cpu.X86.HasF16C}, {"AVX512F", cpu.X86.HasAVX512F},
 			{"AVX512BW", cpu.X86.HasAVX512BW}, {"AVX512DQ", cpu.X86.HasAVX512DQ}, {"AVX512VL", cpu.X86.HasAVX512VL}}
 	}
 	var lacking []string

@@ -10,3 +10,6 @@ func engine64() *engine[float64] { return &generic64 }
 
 // formatBF16 returns the way of reading bfloat16.
 func formatBF16() *format[float32] { return &genericBF16 }
+
+// formatF16 returns the way of reading float16.
+func formatF16() *format[float32] { return &genericF16 }

@@ -48,7 +48,7 @@ func widening[A Operand](x []A) ([]float32, half[float32]) {
 	case []dtype.BF16:
 		return nil, half[float32]{asBits(x), formatBF16()}
 	case []dtype.F16:
-		return nil, half[float32]{asBits(x), &genericF16}
+		return nil, half[float32]{asBits(x), formatF16()}
 	}
 	panic(fmt.Sprintf("gemm: operand %T", x)) // not reached: Operand lists no other
 }
@@ -63,23 +63,24 @@ var (
 	genericF16  = format[float32]{pack: packF16Generic}
 )
 
+func widenBF16(x uint16) float32 { return dtype.BF16(x).Float32() }
+func widenF16(x uint16) float32  { return dtype.F16(x).Float32() }
+
 // packBF16Generic is packGeneric for bfloat16.
 func packBF16Generic(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
-	for p := range k {
-		row, from := dst[p*width:(p+1)*width], src[p*kStride:]
-		for i := range lanes {
-			row[i] = dtype.BF16(from[i*laneStride]).Float32()
-		}
-		clear(row[lanes:])
-	}
+	packWidened(widenBF16, dst, width, lanes, k, src, laneStride, kStride)
 }
 
-// packF16Generic is packGeneric for IEEE's half precision.
+// packF16Generic is packGeneric for float16.
 func packF16Generic(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
+	packWidened(widenF16, dst, width, lanes, k, src, laneStride, kStride)
+}
+
+func packWidened(widen func(uint16) float32, dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
 	for p := range k {
 		row, from := dst[p*width:(p+1)*width], src[p*kStride:]
 		for i := range lanes {
-			row[i] = dtype.F16(from[i*laneStride]).Float32()
+			row[i] = widen(from[i*laneStride])
 		}
 		clear(row[lanes:])
 	}

@@ -2,36 +2,45 @@
 
 package gemm
 
-import (
-	"math"
+import "github.com/lockstep-ml/lockstep/internal/kernels"
 
-	"github.com/lockstep-ml/lockstep/internal/kernels"
-)
-
-// kernelBF16 is direct.compute for a B of bfloat16 and a fixed number of rows.
-type kernelBF16 func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)
+// kernelHalf is direct.compute for a B of a half type and a fixed number of rows.
+type kernelHalf func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)
 
 // The kernels by number of rows.
 var (
-	streamsBF16AVX2   = [...]kernelBF16{nil, streamBF16AVX2x1, streamBF16AVX2x2, streamBF16AVX2x3, streamBF16AVX2x4}
-	streamsBF16AVX512 = [...]kernelBF16{nil, streamBF16AVX512x1, streamBF16AVX512x2, streamBF16AVX512x3, streamBF16AVX512x4,
+	streamsBF16AVX2   = [...]kernelHalf{nil, streamBF16AVX2x1, streamBF16AVX2x2, streamBF16AVX2x3, streamBF16AVX2x4}
+	streamsBF16AVX512 = [...]kernelHalf{nil, streamBF16AVX512x1, streamBF16AVX512x2, streamBF16AVX512x3, streamBF16AVX512x4,
 		streamBF16AVX512x5, streamBF16AVX512x6, streamBF16AVX512x7, streamBF16AVX512x8}
 
-	dottersBF16AVX2   = [...]kernelBF16{nil, dotsBF16AVX2x1, dotsBF16AVX2x2, dotsBF16AVX2x3}
-	dottersBF16AVX512 = [...]kernelBF16{nil, dotsBF16AVX512x1, dotsBF16AVX512x2, dotsBF16AVX512x3, dotsBF16AVX512x4, dotsBF16AVX512x5,
+	streamsF16AVX2   = [...]kernelHalf{nil, streamF16AVX2x1, streamF16AVX2x2, streamF16AVX2x3, streamF16AVX2x4}
+	streamsF16AVX512 = [...]kernelHalf{nil, streamF16AVX512x1, streamF16AVX512x2, streamF16AVX512x3, streamF16AVX512x4,
+		streamF16AVX512x5, streamF16AVX512x6, streamF16AVX512x7, streamF16AVX512x8}
+
+	dottersBF16AVX2   = [...]kernelHalf{nil, dotsBF16AVX2x1, dotsBF16AVX2x2, dotsBF16AVX2x3}
+	dottersBF16AVX512 = [...]kernelHalf{nil, dotsBF16AVX512x1, dotsBF16AVX512x2, dotsBF16AVX512x3, dotsBF16AVX512x4, dotsBF16AVX512x5,
 		dotsBF16AVX512x6, dotsBF16AVX512x7, dotsBF16AVX512x8, dotsBF16AVX512x9, dotsBF16AVX512x10, dotsBF16AVX512x11}
 )
 
+// The half types of the variants.
 var (
 	avx2BF16 = format[float32]{
-		pack:   packBF16AVX2,
+		pack:   (&halfPacking{16, 6, copyRowsBF16AVX2, copyTallBF16x6, transposeBF16AVX2, packBF16Generic}).pack,
 		stream: direct[float32, uint16]{[]int{0, 64, 32, 32, 16}, 1, streamBF16AVX2},
 		dots:   direct[float32, uint16]{[]int{0, 16, 16, 8}, 16, dotsBF16AVX2},
 	}
 	avx512BF16 = format[float32]{
-		pack:   packBF16AVX512,
+		pack:   (&halfPacking{32, 12, copyRowsBF16AVX512, copyTallBF16x12, transposeBF16AVX512, packBF16Generic}).pack,
 		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 32, 32}, 1, streamBF16AVX512},
 		dots:   direct[float32, uint16]{[]int{0, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 32, dotsBF16AVX512},
+	}
+	avx2F16 = format[float32]{
+		pack:   (&halfPacking{16, 6, copyRowsF16AVX2, copyTallF16x6, transposeF16, packF16Generic}).pack,
+		stream: direct[float32, uint16]{[]int{0, 64, 48, 32, 24}, 1, streamF16AVX2},
+	}
+	avx512F16 = format[float32]{
+		pack:   (&halfPacking{32, 12, copyRowsF16AVX512, copyTallF16x12, transposeF16, packF16Generic}).pack,
+		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamF16AVX512},
 	}
 )
 
@@ -45,6 +54,26 @@ func formatBF16() *format[float32] {
 	default:
 		return &genericBF16
 	}
+}
+
+// formatF16 returns the active variant's way of reading float16.
+func formatF16() *format[float32] {
+	switch kernels.Active() {
+	case kernels.AVX512:
+		return &avx512F16
+	case kernels.AVX2:
+		return &avx2F16
+	default:
+		return &genericF16
+	}
+}
+
+func streamF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	streamsF16AVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
+}
+
+func streamF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	streamsF16AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
 func streamBF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
@@ -63,49 +92,31 @@ func dotsBF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32,
 	dottersBF16AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-// packBF16AVX2 is packBF16Generic with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along k.
-func packBF16AVX2(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
-	if laneStride == 1 && width == lanes && k > 0 {
-		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		switch lanes {
-		case 16:
-			copyRowsBF16AVX2(k, &src[0], kStride, &dst[0])
-			return
-		case 6:
-			copyTallBF16x6(k, &src[0], kStride, &dst[0])
-			return
-		}
-	}
-	packPairs(transposeBF16AVX2, dst, width, lanes, k, src, laneStride, kStride)
+// halfPacking is how a variant packs a half type.
+type halfPacking struct {
+	wide, tall         int // lanes of a whole panel of B, and of A
+	copyWide, copyTall func(k int, src *uint16, stride int, dst *float32)
+	transpose          func(dst []float32, width, lanes, k int, src []uint16, stride int) // for lanes ≥ 4 and k ≥ 8
+	generic            func(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int)
 }
 
-// packBF16AVX512 is packBF16AVX2 with wider panels.
-func packBF16AVX512(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
-	if laneStride == 1 && width == lanes && k > 0 {
+// pack is generic with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along k.
+func (h *halfPacking) pack(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
+	switch {
+	case k > 0 && laneStride == 1 && width == lanes && (lanes == h.wide || lanes == h.tall):
 		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		switch lanes {
-		case 32:
-			copyRowsBF16AVX512(k, &src[0], kStride, &dst[0])
-			return
-		case 12:
-			copyTallBF16x12(k, &src[0], kStride, &dst[0])
-			return
+		if lanes == h.wide {
+			h.copyWide(k, &src[0], kStride, &dst[0])
+		} else {
+			h.copyTall(k, &src[0], kStride, &dst[0])
 		}
-	}
-	packPairs(transposeBF16AVX512, dst, width, lanes, k, src, laneStride, kStride)
-}
-
-// packPairs is the part for lanes that are contiguous along k; it leaves the rest to packBF16Generic.
-func packPairs(transpose func(dst []float32, width, lanes, k int, src []uint16, stride int), dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
-	if kStride != 1 || laneStride == 1 || lanes < 4 || k < 8 {
-		packBF16Generic(dst, width, lanes, k, src, laneStride, kStride)
-		return
-	}
-	transpose(dst, width, lanes, k, src, laneStride)
-	if lanes < width {
-		for p := range k {
+	case kStride == 1 && laneStride != 1 && lanes >= 4 && k >= 8:
+		h.transpose(dst, width, lanes, k, src, laneStride)
+		for p := 0; lanes < width && p < k; p++ {
 			clear(dst[p*width+lanes : (p+1)*width])
 		}
+	default:
+		h.generic(dst, width, lanes, k, src, laneStride, kStride)
 	}
 }
 
@@ -128,27 +139,36 @@ func transposeBF16AVX512(dst []float32, width, lanes, k int, src []uint16, strid
 	}
 }
 
-// transposeBF16AVX2 is the same for eight lanes at a time, or four.
+// transposeBF16AVX2 is the same for any number of lanes.
 func transposeBF16AVX2(dst []float32, width, lanes, k int, src []uint16, stride int) {
-	blocks := k / 8
-	if lanes < 4 {
-		blocks = 0
-	}
-	if blocks > 0 {
+	transposeHalf(transposeBF16x8, transposeBF16x4, widenBF16, dst, width, lanes, k, src, stride)
+}
+
+// transposeF16 is transposeBF16AVX2 for float16.
+func transposeF16(dst []float32, width, lanes, k int, src []uint16, stride int) {
+	transposeHalf(transposeF16x8, transposeF16x4, widenF16, dst, width, lanes, k, src, stride)
+}
+
+// transposeHalf transposes eight lanes at a time, or four, in blocks of eight products, and what is left one by one.
+func transposeHalf(eight, four func(blocks int, src *uint16, stride int, dst *float32, width int), widen func(uint16) float32,
+	dst []float32, width, lanes, k int, src []uint16, stride int) {
+	done := 0
+	if blocks := k / 8; blocks > 0 && lanes >= 4 {
 		_, _ = dst[(k-1)*width+lanes-1], src[(lanes-1)*stride+k-1]
 		lane := 0
 		for ; lane+8 <= lanes; lane += 8 {
-			transposeBF16x8(blocks, &src[lane*stride], stride, &dst[lane], width)
+			eight(blocks, &src[lane*stride], stride, &dst[lane], width)
 		}
 		for lane < lanes {
 			lane = min(lane, lanes-4) // the last group may overlap the one before: it writes the same values
-			transposeBF16x4(blocks, &src[lane*stride], stride, &dst[lane], width)
+			four(blocks, &src[lane*stride], stride, &dst[lane], width)
 			lane += 4
 		}
+		done = 8 * blocks
 	}
-	for p := 8 * blocks; p < k; p++ {
+	for p := done; p < k; p++ {
 		for i := range lanes {
-			dst[p*width+i] = math.Float32frombits(uint32(src[i*stride+p]) << 16)
+			dst[p*width+i] = widen(src[i*stride+p])
 		}
 	}
 }

@@ -26,7 +26,7 @@ func main() {
 
 // generate writes the kernels to dir, those of each type of elements to two files of their own.
 func generate(dir string) error {
-	for name, emit := range map[string]func(*build.Context){"kernels": single, "kernels64": double, "kernelsbf16": halves} {
+	for name, emit := range map[string]func(*build.Context){"kernels": single, "kernels64": double, "kernelshalf": halves} {
 		if err := write(dir, name, emit); err != nil {
 			return err
 		}

@@ -194,3 +194,105 @@ func transposeBF16x8(blocks int, src *uint16, stride int, dst *float32, width in
 //
 //go:noescape
 func transposeBF16x16(src *uint16, stride int, dst *float32, width int)
+
+// streamF16AVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX512x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX512x2 computes 2×(192·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX512x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX512x3 computes 3×(128·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX512x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX512x4 computes 4×(96·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX512x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX512x5 computes 5×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[5·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX512x5(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX512x6 computes 6×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[6·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX512x6(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX512x7 computes 7×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[7·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX512x7(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX512x8 computes 8×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[8·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX512x8(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// copyRowsF16AVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1, for a src of float16.
+//
+//go:noescape
+func copyRowsF16AVX512(k int, src *uint16, stride int, dst *float32)
+
+// copyTallF16x12 sets dst[12·p + i] = src[p·stride + i] for i < 12 and p < k, k ≥ 1, for a src of float16.
+//
+//go:noescape
+func copyTallF16x12(k int, src *uint16, stride int, dst *float32)
+
+// streamF16AVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX2x1(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX2x2 computes 2×(48·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[2·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX2x2(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX2x3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[3·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX2x3(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// streamF16AVX2x4 computes 4×(24·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of float16.
+// A is packed: a[4·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func streamF16AVX2x4(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// copyRowsF16AVX2 sets dst[16·p + i] = src[p·stride + i] for i < 16 and p < k, k ≥ 1, for a src of float16.
+//
+//go:noescape
+func copyRowsF16AVX2(k int, src *uint16, stride int, dst *float32)
+
+// copyTallF16x6 sets dst[6·p + i] = src[p·stride + i] for i < 6 and p < k, k ≥ 1, for a src of float16.
+//
+//go:noescape
+func copyTallF16x6(k int, src *uint16, stride int, dst *float32)
+
+// transposeF16x4 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 8·blocks, blocks ≥ 1, for a src of float16.
+//
+//go:noescape
+func transposeF16x4(blocks int, src *uint16, stride int, dst *float32, width int)
+
+// transposeF16x8 sets dst[p·width + i] = src[i·stride + p] for i < 8 and p < 8·blocks, blocks ≥ 1, for a src of float16.
+//
+//go:noescape
+func transposeF16x8(blocks int, src *uint16, stride int, dst *float32, width int)

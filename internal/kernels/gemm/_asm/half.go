@@ -11,9 +11,12 @@ import (
 // A bfloat16 is the upper half of a float32. So one shift widens those at even places of a vector and one mask those at odd places, and a square of pairs is
 // transposed as one of float32 is.
 
-const directBF16 = "func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)"
+const directHalf = "func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)"
 
-// halves emits the kernels for bfloat16 operands.
+// halfNames are the names of the half types by those of their kernels.
+var halfNames = map[string]string{"BF16": "bfloat16", "F16": "float16"}
+
+// halves emits the kernels for operands of half types.
 func halves(c *build.Context) {
 	for _, f := range []family{avx512, avx2} {
 		for rows := 1; rows < len(streamVectorsBF16(f)); rows++ {
@@ -22,12 +25,13 @@ func halves(c *build.Context) {
 		for rows := 1; rows < len(dotsVectorsBF16(f)); rows++ {
 			dotsBF16(c, f, rows)
 		}
-		copyRowsBF16(c, f)
-		copyTallBF16(c, f.mr)
+		copyRowsHalf(c, f, "BF16")
+		copyTallHalf(c, f.mr, "BF16")
 	}
 	transposePairs(c, 4)
 	transposePairs(c, 8)
 	transposePairs16(c)
+	float16(c)
 }
 
 // oddMask emits the mask of the odd places of a vector of bfloat16.
@@ -64,14 +68,30 @@ func streamVectorsBF16(f family) []int {
 
 // streamBF16 emits stream for a B of bfloat16.
 func streamBF16(c *build.Context, f family, rows int) {
-	vectors := streamVectorsBF16(f)[rows]
+	streamHalf(c, f, "BF16", rows, streamVectorsBF16(f)[rows], func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual)) {
+		mask := f.oddMask(c)
+		product = func(p pointers, sums [][]reg.VecVirtual) { streamProductBF16(c, f, p, mask, sums) }
+		end = func(sums [][]reg.VecVirtual) {
+			for _, sum := range sums {
+				for v := 0; v < len(sum); v += 2 {
+					sum[v], sum[v+1] = f.interleaved(c, sum[v], sum[v+1])
+				}
+			}
+		}
+		return product, end
+	})
+}
+
+// streamHalf emits stream for a B of a half type, whose begin emits what comes before the loops and returns what emits the addition of a product and, if not
+// nil, the end of the sums.
+func streamHalf(c *build.Context, f family, of string, rows, vectors int, begin func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual))) {
 	width := vectors * f.lanes
-	name := fmt.Sprintf("streamBF16%sx%d", f.name, rows)
+	name := fmt.Sprintf("stream%s%sx%d", of, f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of bfloat16.", name, rows, width),
+	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of %s.", name, rows, width, halfNames[of]),
 		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
-	c.SignatureExpr(directBF16)
+	c.SignatureExpr(directHalf)
 	p := newPointers(c, f)
 	c.SHRQ(operand.Imm(1), p.bstride)
 	blocks, ahead := c.GP64(), c.GP64()
@@ -81,7 +101,7 @@ func streamBF16(c *build.Context, f family, rows int) {
 	c.JNE(operand.LabelRef("begin"))
 	c.IMUL3Q(operand.Imm(streamAhead), p.bstride, ahead)
 	c.Label("begin")
-	mask := f.oddMask(c)
+	product, end := begin()
 
 	c.Label("block")
 	inner := pointers{k: c.GP64(), a: c.GP64(), b: c.GP64(), bstride: p.bstride}
@@ -95,14 +115,12 @@ func streamBF16(c *build.Context, f family, rows int) {
 	for offset := 0; offset < 2*width; offset += 64 {
 		c.PREFETCHT0(operand.Mem{Base: next, Disp: offset})
 	}
-	streamProductBF16(c, f, inner, mask, sums)
+	product(inner, sums)
 	c.DECQ(inner.k)
 	c.JNE(operand.LabelRef("loop"))
 
-	for _, sum := range sums {
-		for v := 0; v < vectors; v += 2 {
-			sum[v], sum[v+1] = f.interleaved(c, sum[v], sum[v+1])
-		}
+	if end != nil {
+		end(sums)
 	}
 	storeBlock(c, f, p, sums)
 	c.ADDQ(operand.U32(2*width), p.b)
@@ -177,7 +195,7 @@ func dotsBF16(c *build.Context, f family, rows int) {
 	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d products, a multiple of %d; blocks ≥ 1, for a B of bfloat16.", name, rows, vectors*f.lanes, 2*f.lanes, 2*f.lanes),
 		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
-	c.SignatureExpr(directBF16)
+	c.SignatureExpr(directHalf)
 	p := newPointers(c, f)
 	c.SHRQ(operand.Imm(1), p.bstride)
 	blocks, multiples := c.GP64(), newMultiples(c, p.bstride)
@@ -217,15 +235,18 @@ func dotsBF16(c *build.Context, f family, rows int) {
 }
 
 // copier walks through the rows of a panel that is packed; strides are in bytes.
-type copier struct{ k, src, stride, dst, next reg.GPVirtual }
+type copier struct {
+	k, src, stride, dst, next reg.GPVirtual
+	of                        string
+}
 
-// newCopier emits the start of a kernel that packs k rows of bfloat16.
-func newCopier(c *build.Context, name string, width int) copier {
+// newCopier emits the start of a kernel that packs k rows of a half type.
+func newCopier(c *build.Context, of, name string, width int) copier {
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s sets dst[%d·p + i] = src[p·stride + i] for i < %d and p < k, k ≥ 1, for a src of bfloat16.", name, width, width))
+	c.Doc(fmt.Sprintf("%s sets dst[%d·p + i] = src[p·stride + i] for i < %d and p < k, k ≥ 1, for a src of %s.", name, width, width, halfNames[of]))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, src *uint16, stride int, dst *float32)")
-	w := copier{c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()}
+	w := copier{c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), of}
 	c.Load(c.Param("k"), w.k)
 	c.Load(c.Param("src"), w.src)
 	c.Load(c.Param("stride"), w.stride)
@@ -240,9 +261,26 @@ func newCopier(c *build.Context, name string, width int) copier {
 
 // part emits the packing of as many elements of a row as x has lanes, from element i on.
 func (w copier) part(c *build.Context, i int, x reg.VecVirtual) {
-	c.VPMOVZXWD(operand.Mem{Base: w.src, Disp: 2 * i}, x)
-	c.VPSLLD(operand.Imm(16), x, x)
+	w.widen(c, operand.Mem{Base: w.src, Disp: 2 * i}, x)
 	c.VMOVUPS(x, operand.Mem{Base: w.dst, Disp: 4 * i})
+}
+
+// pair emits the packing of two elements of a row, from element i on.
+func (w copier) pair(c *build.Context, i int) {
+	two := c.XMM()
+	c.VMOVD(operand.Mem{Base: w.src, Disp: 2 * i}, two)
+	w.widen(c, two, two)
+	c.VMOVQ(two, operand.Mem{Base: w.dst, Disp: 4 * i})
+}
+
+// widen emits the conversion of as many elements as x has lanes.
+func (w copier) widen(c *build.Context, from operand.Op, x reg.VecVirtual) {
+	if w.of == "F16" {
+		c.VCVTPH2PS(from, x)
+		return
+	}
+	c.VPMOVZXWD(from, x)
+	c.VPSLLD(operand.Imm(16), x, x)
 }
 
 // end emits the way to the next row.
@@ -256,29 +294,25 @@ func (w copier) end(c *build.Context, width int) {
 	c.RET()
 }
 
-// copyRowsBF16 emits the packing of a full panel of B whose rows are contiguous.
-func copyRowsBF16(c *build.Context, f family) {
+// copyRowsHalf emits the packing of a full panel of B whose rows are contiguous.
+func copyRowsHalf(c *build.Context, f family, of string) {
 	width := f.vectors * f.lanes
-	w := newCopier(c, "copyRowsBF16"+f.name, width)
+	w := newCopier(c, of, "copyRows"+of+f.name, width)
 	for v := range f.vectors {
 		w.part(c, v*f.lanes, f.register(c))
 	}
 	w.end(c, width)
 }
 
-// copyTallBF16 emits the packing of a full panel of A whose columns are contiguous, of 12 or 6 rows.
-func copyTallBF16(c *build.Context, rows int) {
-	w := newCopier(c, fmt.Sprintf("copyTallBF16x%d", rows), rows)
+// copyTallHalf emits the packing of a full panel of A whose columns are contiguous, of 12 or 6 rows.
+func copyTallHalf(c *build.Context, rows int, of string) {
+	w := newCopier(c, of, fmt.Sprintf("copyTall%sx%d", of, rows), rows)
 	if rows == 12 {
 		w.part(c, 0, c.YMM())
 		w.part(c, 8, c.XMM())
 	} else {
-		two := c.XMM()
 		w.part(c, 0, c.XMM())
-		c.VMOVD(operand.Mem{Base: w.src, Disp: 8}, two)
-		c.VPMOVZXWD(two, two)
-		c.VPSLLD(operand.Imm(16), two, two)
-		c.VMOVQ(two, operand.Mem{Base: w.dst, Disp: 16})
+		w.pair(c, 4)
 	}
 	w.end(c, rows)
 }
