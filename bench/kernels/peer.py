@@ -145,11 +145,11 @@ def attention(t, kind):
     return run
 
 
-def product(m, n, k, trans_a, trans_b):
-    x = filled(k, m).T if trans_a else filled(m, k)
-    y = filled(n, k).T if trans_b else filled(k, n)
+def product(m, n, k, trans_a, trans_b, dtype=torch.float32):
+    x = filled(k, m).to(dtype).T if trans_a else filled(m, k).to(dtype)
+    y = filled(n, k).to(dtype).T if trans_b else filled(k, n).to(dtype)
 
-    z = torch.empty(m, n) if OUT else None
+    z = torch.empty(m, n, dtype=dtype) if OUT else None
 
     def run():
         with torch.no_grad():
@@ -189,6 +189,7 @@ def convolution(outer, depth, places, gradient=""):
     return product(outer, places, depth, False, False)
 
 
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16}
 PRODUCTS = {"matmul": projection, "head": head, "conv": convolution}
 
 
@@ -256,7 +257,10 @@ def open_row(name):
     if kind in PRODUCTS:
         return PRODUCTS[kind](*map(int, rest[0].split("x")), int(rest[1]), *rest[2:])
     if kind == "square":
-        return product(*3 * [int(rest[0])], False, False)
+        return product(*3 * [int(rest[0])], False, False, DTYPES[rest[1] if len(rest) > 1 else "f32"])
+    if kind == "bf16":
+        inner, outer = map(int, rest[0].split("x"))
+        return product(int(rest[1]), outer, inner, False, False, torch.bfloat16)
     if name in STEPS:
         return step(*STEPS[name])
     return {"adamw": adamw}[name]()

@@ -35,6 +35,12 @@ func productRows() []row {
 			all = append(all, under(r, kernels.AVX2))
 		}
 	}
+	double := productOf(tensor.Float64, "square_1024_f64", 1024, 1024, 1024, false, false)
+	double.ofCeiling = true
+	all = append(all, double, productOf(tensor.BFloat16, "square_1024_bf16", 1024, 1024, 1024, false, false))
+	for _, tokens := range []int{1, 8, 1024} {
+		all = append(all, productOf(tensor.BFloat16, fmt.Sprintf("bf16_768x3072_%d", tokens), tokens, 3072, 768, false, false))
+	}
 	return all
 }
 
@@ -91,15 +97,20 @@ func convolution(out, depth, places int) []row {
 
 // product is [m,k]·[k,n] of operands that are stored as they are, or transposed.
 func product(name string, m, n, k int, transA, transB bool) row {
+	return productOf(tensor.Float32, name, m, n, k, transA, transB)
+}
+
+// productOf is a product of operands of a type.
+func productOf(of tensor.DType, name string, m, n, k int, transA, transB bool) row {
 	flops := 2 * float64(m) * float64(n) * float64(k)
-	return row{name: name, flops: flops, against: []side{blas}, long: flops > longProduct, open: func(threads int) (run, end func()) {
+	return row{name: name, flops: flops, double: of == tensor.Float64, against: []side{blas}, long: flops > longProduct, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev).NoGrad()
 		matrix := func(rows, cols int, transposed bool) *tensor.Tensor {
 			if transposed {
-				return tensor.Transpose(c, filled(c, cols, rows), 0, 1)
+				return tensor.Transpose(c, tensor.Cast(c, filled(c, cols, rows), of), 0, 1)
 			}
-			return filled(c, rows, cols)
+			return tensor.Cast(c, filled(c, rows, cols), of)
 		}
 		x, y := matrix(m, k, transA), matrix(k, n, transB)
 		return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { tensor.MatMul(c, x, y); return nil }) }, func() { dev.Close() }

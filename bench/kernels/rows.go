@@ -14,6 +14,8 @@ type row struct {
 	name  string
 	bytes float64 // that must move at least, 0 where flops count
 	flops float64
+	// double tells that the operations are of float64, of which there are half as many in a vector.
+	double bool
 	// open prepares the operands on a device with so many workers; run is what is timed.
 	open func(threads int) (run, end func())
 	// against are the other sides, each with a ratio of its own; nil is PyTorch as people call it.
@@ -39,7 +41,11 @@ func (r row) share(seconds float64, threads int) float64 {
 	case r.flops == 0:
 		return r.bytes / seconds / highest("copy", threads, copySpeed)
 	}
-	if peak := highest(kernels.Active().String(), threads, fmaSpeed); peak > 0 {
+	peak := highest(kernels.Active().String(), threads, fmaSpeed)
+	if r.double {
+		peak /= 2
+	}
+	if peak > 0 {
 		return r.flops / seconds / peak
 	}
 	return 0
@@ -47,6 +53,9 @@ func (r row) share(seconds float64, threads int) float64 {
 
 // rate says what a time means for the row.
 func (r row) rate(seconds float64) string {
+	if r.double {
+		return fmt.Sprintf("%.1f float64 GFLOP/s", r.flops/seconds/1e9)
+	}
 	if r.flops > 0 {
 		return fmt.Sprintf("%.1f GFLOP/s", r.flops/seconds/1e9)
 	}

@@ -33,6 +33,7 @@ var goals = []goal{
 	{section: "Share of the FMA peak", rows: rowsOf(`square_512_peak`), label: "float32 matmul 512³", want: [2]float64{0.85, 0.78}, share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`square_(1024|2048)_peak`), label: "float32 matmul $1³", want: [2]float64{0.90, 0.88}, share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_avx2_peak`), label: "float32 matmul 1024³, AVX2, of its own peak", want: [2]float64{0.88, 0.88}, share: true},
+	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_f64_peak`), label: "float64 matmul 1024³, of half the peak", share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`step_peak`), label: "small transformer step", share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`gpt2_124m_peak`), label: "GPT-2 124M step", share: true},
 	{section: "Share of copy's bandwidth", rows: rowsOf(`(.*)_copy`), label: "$1", share: true},
@@ -41,6 +42,9 @@ var goals = []goal{
 	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, worst", want: [2]float64{0.85, 0.85}, combine: worst, name: "products_worst", named: true},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)`), label: "$1³ against MKL"},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)_openblas`), label: "$1³ against OpenBLAS"},
+	{section: "Matrix products", rows: rowsOf(`square_(\d+)_f64`), label: "$1³ of float64 against MKL"},
+	{section: "Matrix products", rows: rowsOf(`square_(\d+)_bf16`), label: "$1³ of bfloat16 against oneDNN"},
+	{section: "Matrix products", rows: rowsOf(`bf16_768x3072_(\d+)`), label: "768×3072 of bfloat16 against oneDNN, tokens: $1"},
 
 	{section: "Attention, forward and backward", rows: rowsOf(`attention_(\d+)_(causal|full)`), label: "$1 positions, $2", want: [2]float64{1.3, 1.3}},
 
@@ -122,8 +126,9 @@ func (r *results) limitsOf(row string) map[int]float64 {
 	for threads, ratio := range r.ofRow(row) {
 		var rate float64
 		var unit string
-		if n, _ := fmt.Sscan(r.measures[key{row, threads}].note, &rate, &unit); n == 2 && rate > 0 {
-			out[threads] = ratio * r.highest(unit, threads) / rate
+		n, _ := fmt.Sscan(r.measures[key{row, threads}].note, &rate, &unit)
+		if peak := r.highest(unit, threads); n == 2 && rate > 0 && peak > 0 { // no ceiling of float64 is measured
+			out[threads] = ratio * peak / rate
 		}
 	}
 	return out
