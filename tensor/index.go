@@ -23,9 +23,17 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 	out := y.reshaped(append(slices.Clone(ids.Shape()), table.shape[1]))
 	c.record("Embedding", []*Tensor{out}, []*Tensor{table}, []*Tensor{flat}, func(b *Back) {
 		g := b.materialize("Embedding", b.Grad(0)).reshaped(y.Shape())
-		d := b.emptyLike("Embedding", table)
-		b.launch(backend.OpEmbeddingGrad, d, flat, g)
-		b.Set(0, d)
+		sum, filled := b.into(0)
+		d := sum
+		if sum == nil {
+			d = b.emptyLike("Embedding", table)
+			b.Set(0, d)
+		}
+		a := attrs{}
+		if filled {
+			a = ints(1)
+		}
+		b.launchAttrs(backend.OpEmbeddingGrad, &a, d, flat, g)
 	})
 	return out
 }

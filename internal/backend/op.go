@@ -123,7 +123,7 @@ const (
 	// Indexing. Indices are int32 or int64, contiguous; one out of range is a fault that names it.
 
 	OpEmbedding     // In0 table [V,C], In1 ids [N]; Out0 [N,C]
-	OpEmbeddingGrad // In0 ids [N], In1 dy [N,C]; Out0 dtable [V,C], overwritten: the rows of one id are added in order of N
+	OpEmbeddingGrad // In0 ids [N], In1 dy [N,C]; Out0 dtable [V,C], overwritten: the rows of one id are added in order of N. Ints[0] = 1 adds the sums to Out0 instead.
 	OpGather        // In0 x, In1 index (shape of Out0), dim Ints[0]: as torch.gather; In0 strided
 	OpScatterAdd    // Out0 (contiguous) += In0 src at In1 index along dim Ints[0]: as torch.scatter_add; src has index's shape; adds in index order
 

@@ -39,12 +39,21 @@ func embeddingGradSamples(g *gen) {
 	for _, dt := range g.some(floating) {
 		for _, index := range integers {
 			for _, n := range tables {
-				ids, dy := g.random(index, rowMajor, 0, float64(n[0]-1)/2, n[2]), g.random(dt, rowMajor, -2, 2, n[2], n[1])
-				want := make([]float64, n[0]*n[1])
-				for i := range dy.numel() {
-					want[int(ids.at(i/n[1]))*n[1]+i%n[1]] += dy.at(i)
+				for accumulate := range 2 {
+					ids, dy := g.random(index, rowMajor, 0, float64(n[0]-1)/2, n[2]), g.random(dt, rowMajor, -2, 2, n[2], n[1])
+					out := output(dt, rowMajor, n[0], n[1])
+					want := make([]float64, n[0]*n[1])
+					if accumulate == 1 {
+						out = g.random(dt, rowMajor, -2, 2, n[0], n[1])
+						want = out.values()
+					}
+					for i := range dy.numel() {
+						want[int(ids.at(i/n[1]))*n[1]+i%n[1]] += dy.at(i)
+					}
+					s := &sample{ins: []*operand{ids, dy}, outs: []*operand{out}, want: [][]float64{want}, loose: 8}
+					s.ints[0] = accumulate
+					g.add(s, "%s %s %v accumulate %d", dt, index, n, accumulate)
 				}
-				g.add(&sample{ins: []*operand{ids, dy}, outs: []*operand{output(dt, rowMajor, n[0], n[1])}, want: [][]float64{want}, loose: 8}, "%s %s %v", dt, index, n)
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func embeddingRows(t *task, _ *lane, lo, hi int) {
 	}
 }
 
-// embeddingGradKernel sorts the positions by id, keeping their order, so that each row of the table is one sum.
+// embeddingGradKernel sorts the positions by id, keeping their order, so that each row of the table is one sum, to which what is there is added at the end.
 func embeddingGradKernel(d *Device, c *backend.Call) {
 	vocab, cols := rowShape(&c.Out[0])
 	n := c.In[0].Numel()
@@ -66,7 +66,7 @@ func embeddingGradKernel(d *Device, c *backend.Call) {
 }
 
 func embeddingGradRows[T float](t *task, l *lane, lo, hi int) {
-	cols, vocab := t.n[0], t.n[1]
+	cols, vocab, add := t.n[0], t.n[1], t.c.Ints[0] == 1
 	list := unsafe.Slice((*int)(t.parts.ptr), t.parts.n/8)
 	ends, order := list[:vocab+1], list[vocab+1:]
 	l.reserve(8 * cols)
@@ -77,10 +77,15 @@ func embeddingGradRows[T float](t *task, l *lane, lo, hi int) {
 			first = ends[v-1]
 		}
 		out := row[T](&t.c.Out[0], v, cols)
-		switch places := order[first:ends[v]]; len(places) {
-		case 0:
+		switch places := order[first:ends[v]]; {
+		case len(places) == 0 && add:
+		case len(places) == 0:
 			clear(out)
-		case 1:
+		case len(places) == 1 && add:
+			for j, x := range row[T](&t.c.In[1], places[0], cols) {
+				out[j] += x
+			}
+		case len(places) == 1:
 			copy(out, row[T](&t.c.In[1], places[0], cols))
 		default:
 			clear(sum)
@@ -88,7 +93,11 @@ func embeddingGradRows[T float](t *task, l *lane, lo, hi int) {
 				addLine(sum, row[T](&t.c.In[1], i, cols))
 			}
 			for j := range out {
-				out[j] = T(sum[j])
+				if x := T(sum[j]); add {
+					out[j] += x
+				} else {
+					out[j] = x
+				}
 			}
 		}
 	}
