@@ -21,6 +21,8 @@ type job[T element] struct {
 	i0, i1, j0, j1, k0, k1 int // the part of the product that is packed now
 	tileRows, tileCols     int
 	freshA, freshB         bool // whether A and B must still be packed for that part
+	groupsA, groupsB       int  // of panels to pack for it
+	panelsB                int  // per group of B
 
 	packBody, tileBody, packRowsBody, skinnyBody, outerBody func(worker, lo, hi int)
 }
@@ -143,14 +145,18 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 
 // runPart packs what is fresh, then computes rows [i0, i1) × columns [j0, j1) over products [k0, k1).
 func (j *job[T]) runPart(p *parallel.Pool) {
-	groups := 0
+	j.groupsA, j.groupsB, j.panelsB = 0, 0, packGroup
 	if j.freshA {
-		groups += ceilDiv(j.i1-j.i0, packGroup*j.mr)
+		j.groupsA = ceilDiv(j.i1-j.i0, packGroup*j.mr)
 	}
 	if j.freshB {
-		groups += ceilDiv(j.j1-j.j0, packGroup*j.nr)
+		panels := ceilDiv(j.j1-j.j0, j.nr)
+		if workers := p.Workers(); workers > 1 { // each gets some
+			j.panelsB = max(1, min(packGroup, panels/(4*workers)))
+		}
+		j.groupsB = ceilDiv(panels, j.panelsB)
 	}
-	p.ForWorkers(groups, 1, j.packBody)
+	p.ForWorkers(j.groupsA+j.groupsB, 1, j.packBody)
 
 	j.tileRows, j.tileCols = j.tileSize(j.i1-j.i0, j.j1-j.j0, j.k1-j.k0)
 	p.ForWorkers(ceilDiv(j.i1-j.i0, j.tileRows)*ceilDiv(j.j1-j.j0, j.tileCols), 1, j.tileBody)
@@ -174,22 +180,21 @@ func (t *tiling) tileSize(m, n, k int) (rows, cols int) {
 	return rows, cols
 }
 
-// packGroup is the number of neighbouring panels that one task packs.
+// packGroup is the number of neighbouring panels that one task packs, of B at most.
 const packGroup = 8
 
-// packPanels packs groups [lo, hi) of panels, those of A before those of B.
+// packPanels packs groups [lo, hi) of panels. Those of A and of B come in turns, so that any part of them has its share of both.
 func (j *job[T]) packPanels(_, lo, hi int) {
-	groupsA := 0
-	if j.freshA {
-		groupsA = ceilDiv(j.i1-j.i0, packGroup*j.mr)
-	}
+	all := j.groupsA + j.groupsB
 	for group := lo; group < hi; group++ {
+		a := group * j.groupsA / all
+		ofA := (group+1)*j.groupsA/all > a
 		for k0 := j.k0; k0 < j.k1; k0 += kc {
 			k := min(kc, j.k1-k0)
-			if group < groupsA {
-				j.packGroupA(j.i0+group*packGroup*j.mr, k0, k)
+			if ofA {
+				j.packGroupA(j.i0+a*packGroup*j.mr, k0, k)
 			} else {
-				j.packGroupB(j.j0+(group-groupsA)*packGroup*j.nr, k0, k)
+				j.packGroupB(j.j0+(group-a)*j.panelsB*j.nr, k0, k)
 			}
 		}
 	}
@@ -214,7 +219,7 @@ func (j *job[T]) packGroupA(i, k0, k int) {
 
 // packGroupB packs the panels of B from column col on.
 func (j *job[T]) packGroupB(col, k0, k int) {
-	end := min(col+packGroup*j.nr, j.j1)
+	end := min(col+j.panelsB*j.nr, j.j1)
 	width := ceilDiv(j.j1-j.j0, j.nr) * j.nr
 	for step := j.packStep(j.bcs, k); k > 0; k0, k = k0+step, k-step {
 		first := (k0 - j.k0) / kc * kc
