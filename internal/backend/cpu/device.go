@@ -12,7 +12,6 @@ package cpu
 import (
 	"context"
 	"sync"
-	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
@@ -35,7 +34,6 @@ func New(workers int) *Device {
 	d := &Device{pool: parallel.New(workers)}
 	d.kept = make([]*lane, d.pool.Workers())
 	d.mem.name = d.Name()
-	d.mem.large = make(map[unsafe.Pointer][]byte)
 	return d
 }
 
@@ -56,7 +54,7 @@ func (d *Device) ClearLabels() { d.pool.ClearLabels() }
 
 // Alloc returns n bytes of memory with undefined contents, aligned to 64 bytes.
 func (d *Device) Alloc(n int) (backend.Buffer, error) {
-	b, err := d.mem.alloc(n, false)
+	b, err := d.mem.alloc(n, forTensor)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +75,8 @@ func (d *Device) SetPoison(on bool) {
 func (d *Device) Trim() {
 	d.mem.mu.Lock()
 	defer d.mem.mu.Unlock()
-	d.mem.trim(0)
+	d.mem.arena.trim(0)
+	d.mem.lasting.trim(0)
 }
 
 // Sync returns at once: work is done when its launch returns.
@@ -87,7 +86,9 @@ func (d *Device) Sync() {}
 func (d *Device) Stats() backend.Stats {
 	d.mem.mu.Lock()
 	defer d.mem.mu.Unlock()
-	return d.mem.stats
+	stats := d.mem.stats
+	stats.Reserved = d.mem.reserved()
+	return stats
 }
 
 // Close gives all memory back to the system, including that of buffers that were not freed; the device must not be used afterwards.

@@ -18,7 +18,7 @@ func (d *Device) Wrap(mem []byte) backend.Buffer {
 	if uintptr(ptr)%alignment != 0 {
 		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: "memory to wrap is not aligned to 64 bytes"})
 	}
-	return &buffer{ptr: ptr, n: len(mem), class: foreign, owner: &d.mem, live: true, own: true}
+	return &buffer{ptr: ptr, n: len(mem), class: foreign, owner: &d.mem, live: true, use: forKernels}
 }
 
 // HostBytes shows the memory of a buffer of this device.

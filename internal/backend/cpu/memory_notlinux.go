@@ -1,6 +1,9 @@
-//go:build unix && !linux
+//go:build !linux
 
 package cpu
 
 // wantHugePages does nothing: these systems decide by themselves.
 func wantHugePages([]byte) {}
+
+// discardMemory reports that the memory stays: it goes when the whole segment is given back.
+func discardMemory([]byte) bool { return false }

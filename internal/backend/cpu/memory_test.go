@@ -51,27 +51,58 @@ func TestAllocation(t *testing.T) {
 	require.Panics(t, func() { d.Free(b) }, "a buffer of another device")
 }
 
-// Large blocks are used again by slightly smaller ones; sizes that come and go do not pile up; Trim gives back what is idle.
+// What large blocks of one size gave back serves others; sizes that come and go do not pile up; Trim gives back what is idle.
 func TestReservedStaysBounded(t *testing.T) {
 	d := New(1)
 	defer d.Close()
-	b, err := d.Alloc(2 << 20)
-	require.NoError(t, err)
+	var blocks []backend.Buffer
+	for range 8 {
+		b, err := d.Alloc(2 << 20)
+		require.NoError(t, err)
+		blocks = append(blocks, b)
+	}
 	reserved := d.Stats().Reserved
-	d.Free(b)
-	b, err = d.Alloc(2<<20 - 300_000)
-	require.NoError(t, err)
-	require.Equal(t, reserved, d.Stats().Reserved)
-	d.Free(b)
+	for _, b := range blocks {
+		d.Free(b)
+	}
+	for _, n := range []int{3 << 20, 16 << 20, 2<<20 - 300_000} {
+		b, err := d.Alloc(n)
+		require.NoError(t, err)
+		require.Equal(t, reserved, d.Stats().Reserved)
+		d.Free(b)
+	}
 	for n := 16 << 20; n < 64<<20; n += 2 << 20 {
 		b, err := d.Alloc(n)
 		require.NoError(t, err)
 		d.Free(b)
 	}
-	peak := d.Stats().Peak
-	require.LessOrEqual(t, d.Stats().Reserved, 2*peak+slackBytes+slabBytes)
+	require.Equal(t, d.Stats().Peak, d.Stats().Reserved)
+	b, err := d.Alloc(100)
+	require.NoError(t, err)
 	d.Trim()
-	require.LessOrEqual(t, d.Stats().Reserved, int64(slabBytes))
+	require.EqualValues(t, slabBytes, d.Stats().Reserved)
+	d.Free(b)
+}
+
+// Scratch that kernels keep does not lie between large blocks.
+func TestLastingScratchLiesApart(t *testing.T) {
+	d := New(1)
+	defer d.Close()
+	first, err := d.Alloc(4 << 20)
+	require.NoError(t, err)
+	l := d.lane()
+	l.reserve(2 << 20)
+	second, err := d.Alloc(4 << 20)
+	require.NoError(t, err)
+	require.EqualValues(t, 8<<20, d.Stats().InUse)
+	d.Free(first)
+	d.Free(second)
+	both, err := d.Alloc(8 << 20)
+	require.NoError(t, err)
+	require.EqualValues(t, 10<<20, d.Stats().Reserved)
+	d.Free(both)
+	l.reserve(3 << 20)
+	d.putLane(l)
 }
 
 func TestPoison(t *testing.T) {

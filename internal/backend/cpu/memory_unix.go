@@ -7,21 +7,22 @@ import "golang.org/x/sys/unix"
 // hugePage is the size of a large page where the processor has them, and the system gives them to who asks.
 const hugePage = 2 << 20
 
-// mapMemory takes n zeroed bytes from the system, aligned to a page. Blocks of several large pages are asked for in such: with small ones, prefetching ends
-// every 4 KiB, which costs the streaming kernels up to half of their speed.
-func mapMemory(n int) ([]byte, error) {
-	size := n
-	if n >= 2*hugePage {
-		size = (n + hugePage - 1) / hugePage * hugePage // a whole number is what Linux aligns
-	}
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+// segmentBytes of address space are reserved at a time. They cost nothing until they are committed and touched.
+const segmentBytes = 16 << (10 + 10*(^uint(0)>>63) + 10) // 16 GiB, or 16 MiB where addresses have 32 bits
+
+// reserveMemory takes n bytes of address space, aligned to a page. Large pages are asked for: with small ones, prefetching ends every 4 KiB, which costs
+// the streaming kernels up to half of their speed.
+func reserveMemory(n int) ([]byte, error) {
+	mem, err := unix.Mmap(-1, 0, n, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return nil, err
 	}
-	if n >= 2*hugePage {
-		wantHugePages(mem)
-	}
-	return mem[:n], nil
+	wantHugePages(mem)
+	return mem, nil
 }
 
-func unmapMemory(mem []byte) { _ = unix.Munmap(mem[:cap(mem)]) } // fails only for what mapMemory did not give
+// commitMemory makes whole pages of reserved memory usable; they are zero.
+func commitMemory(mem []byte) error { return unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE) }
+
+// unmapMemory gives back what reserveMemory gave; it fails for nothing else.
+func unmapMemory(mem []byte) { _ = unix.Munmap(mem) }

@@ -140,7 +140,7 @@ func (l *lane) reserve(n int) {
 		l.d.mem.release(l.mem)
 		l.mem = nil
 	}
-	l.mem = l.d.scratch(n)
+	l.mem = l.d.scratch(n, forKernels)
 }
 
 // carve takes n elements of the scratch that reserve made room for.
@@ -158,8 +158,8 @@ func carve[T any](l *lane, n int) []T {
 func carved(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
 
 // scratch allocates memory that a kernel needs for itself; without it the launch faults.
-func (d *Device) scratch(n int) *buffer {
-	b, err := d.mem.alloc(n, true)
+func (d *Device) scratch(n int, use purpose) *buffer {
+	b, err := d.mem.alloc(n, use)
 	if err != nil {
 		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: err.Error()})
 	}

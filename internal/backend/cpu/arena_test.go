@@ -1,0 +1,172 @@
+package cpu
+
+import (
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// check holds what must be true of an arena at any time: extents fill their segments, free neighbours are of different kinds, lists and counts agree.
+func (a *arena) check(t *testing.T) {
+	t.Helper()
+	listed := map[*extent]bool{}
+	for k := range a.idle {
+		for e := a.idle[k]; e != nil; e = e.next {
+			require.True(t, e.state == idle && binOf(e.size) == k && !listed[e])
+			listed[e] = true
+		}
+	}
+	for e := a.hollow; e != nil; e = e.next {
+		require.True(t, e.state == hollow && !listed[e])
+		listed[e] = true
+	}
+	var idleBytes, taken int64
+	free := 0
+	for _, s := range a.segments {
+		at, given := 0, 0
+		var below *extent
+		for e := s.first; e != nil; below, e = e, e.above {
+			require.True(t, e.seg == s && e.at == at && e.size > 0 && e.below == below)
+			require.False(t, below != nil && below.state == e.state && e.state != used, "free neighbours are one")
+			at += e.size
+			switch e.state {
+			case used:
+				given += e.size
+			case idle:
+				idleBytes += int64(e.size)
+			}
+			if e.state != used {
+				free++
+				require.True(t, listed[e])
+			}
+			if e.state != hollow {
+				taken += int64(e.size)
+				require.LessOrEqual(t, at, s.committed)
+			}
+		}
+		require.Equal(t, len(s.mem), at)
+		require.Equal(t, s.used, given)
+	}
+	require.Len(t, listed, free)
+	require.Equal(t, idleBytes, a.idleBytes)
+	require.Equal(t, taken, a.taken)
+}
+
+// Blocks of any sizes that come and go, with memory given back in between, never overlap and keep what is written to them.
+func TestArena(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var a arena
+	defer a.close()
+	type block struct {
+		e    *extent
+		mark byte
+	}
+	var live []block
+	for i := range 4000 {
+		switch n := len(live); {
+		case n < 60 && r.IntN(2) == 0 || n == 0:
+			e, err := a.alloc(1+r.IntN(40*a.page+4096), math.MaxInt64)
+			require.NoError(t, err)
+			b := block{e, byte(i)}
+			e.bytes()[0], e.bytes()[e.size-1] = b.mark, b.mark
+			live = append(live, b)
+		case r.IntN(40) == 0:
+			a.trim(int64(r.IntN(100)) * int64(a.page))
+		default:
+			k := r.IntN(n)
+			b := live[k]
+			require.Equal(t, [2]byte{b.mark, b.mark}, [2]byte{b.e.bytes()[0], b.e.bytes()[b.e.size-1]})
+			a.free(b.e)
+			live[k] = live[n-1]
+			live = live[:n-1]
+		}
+		a.check(t)
+	}
+	for _, b := range live {
+		a.free(b.e)
+	}
+	a.check(t)
+	a.trim(0)
+	require.Empty(t, a.segments, "nobody uses them")
+	require.Zero(t, a.taken)
+}
+
+// A block comes from the smallest free extent that holds it, and new memory is only touched if there is none.
+func TestArenaTakesTheBestFit(t *testing.T) {
+	var a arena
+	defer a.close()
+	alloc := func(pages int) *extent {
+		e, err := a.alloc(pages*a.page, math.MaxInt64)
+		require.NoError(t, err)
+		return e
+	}
+	a.page = 1 << 16
+	first, _, second, _, third := alloc(8), alloc(1), alloc(4), alloc(1), alloc(6)
+	at := second.pointer()
+	a.free(first)
+	a.free(second)
+	taken := a.taken
+	require.Equal(t, at, alloc(3).pointer(), "of eight and four")
+	require.EqualValues(t, taken, a.taken)
+	top := third.pointer()
+	a.free(third)
+	last := alloc(10)
+	require.Equal(t, top, last.pointer(), "the last free block is made larger")
+	require.EqualValues(t, taken+4*int64(a.page), a.taken)
+	require.Zero(t, uintptr(at)%alignment)
+	a.check(t)
+}
+
+// When the system is asked for more, no more than the bound stays idle; what was given back is taken again before new address space.
+func TestArenaBound(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only whole segments are given back here")
+	}
+	var a arena
+	defer a.close()
+	const mib = 1 << 20
+	var pieces, walls []*extent
+	for range 8 {
+		for _, list := range []*[]*extent{&pieces, &walls} {
+			e, err := a.alloc(mib, math.MaxInt64)
+			require.NoError(t, err)
+			*list = append(*list, e)
+		}
+	}
+	pieces[3].bytes()[5] = 1
+	for _, e := range pieces {
+		a.free(e)
+	}
+	large, err := a.alloc(4*mib, 6*mib)
+	require.NoError(t, err)
+	require.LessOrEqual(t, a.idleBytes, int64(2*mib))
+	require.EqualValues(t, (8+2+4)*mib, a.taken)
+	a.check(t)
+	committed := large.seg.committed
+	for range 8 {
+		e, err := a.alloc(mib, math.MaxInt64)
+		require.NoError(t, err)
+		require.Less(t, uintptr(e.pointer()), uintptr(large.pointer()), "in a place that was given back")
+	}
+	require.Equal(t, committed, large.seg.committed)
+	require.EqualValues(t, (16+4)*mib, a.taken)
+	a.check(t)
+}
+
+// Where no address space is left, a smaller segment will do; where there is no memory, the error says so and nothing is lost.
+func TestArenaWithoutMemory(t *testing.T) {
+	var a arena
+	defer a.close()
+	_, err := a.alloc(1<<60, 0)
+	require.Error(t, err)
+	a.check(t)
+	e, err := a.alloc(segmentBytes+1, 0)
+	require.NoError(t, err, "larger than what is reserved at a time")
+	require.Zero(t, *(*byte)(unsafe.Add(e.pointer(), segmentBytes)))
+	a.free(e)
+	a.check(t)
+}
