@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/bits"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
@@ -308,7 +309,12 @@ func (a *Accelerator) Step() {
 	}
 }
 
-// ZeroGrad forgets all gradients and batch statistics and readies the next window. A window whose last backward
+// GradientSets is how many gradients of a parameter are alive at once, at most: that of the micro-batch at hand and the sums of
+// earlier ones that wait in the tree.
+func (a *Accelerator) GradientSets() int { return bits.Len(uint(max(1, a.sum.leaves/a.sum.q/a.world))) }
+
+// ZeroGrad forgets all gradients and batch statistics and readies the next window. On one rank it also frees the gradients, which
+// the next window allocates as it gets to them; several ranks keep the memory in which they exchange them. A window whose last backward
 // pass ran must be ended by Reduce first: its gradients are on their way.
 func (a *Accelerator) ZeroGrad() {
 	if a.opt != nil {

@@ -24,12 +24,11 @@ type accumulator struct {
 }
 
 // stack holds a parameter's finished subtrees, the larger below, nil where no gradient
-// came, and spare buffers. After group g there is one subtree for each bit that is set in
-// g+1, over as many groups as the bit is worth.
+// came. After group g there is one subtree for each bit that is set in g+1, over as many
+// groups as the bit is worth.
 type stack struct {
-	sums  []*tensor.Tensor
-	spare []*tensor.Tensor
-	done  bool // the total is the parameter's gradient
+	sums []*tensor.Tensor
+	done bool // the total is the parameter's gradient
 }
 
 func newAccumulator(c *tensor.Ctx, params []optim.Param, leaves, ranks int) *accumulator {
@@ -69,20 +68,15 @@ func (a *accumulator) carry() {
 	}
 }
 
-// carryParam puts a parameter's finished group onto its stack, merges equal subtrees, and
-// gives the parameter a spare buffer for the next group.
+// carryParam puts a parameter's finished group onto its stack and merges equal subtrees. The
+// next group's gradient gets memory when it comes.
 func (a *accumulator) carryParam(i int) {
-	p, s := a.params[i], &a.stacks[i]
-	sum := take(p)
-	taken := sum != nil
+	s := &a.stacks[i]
+	sum := take(a.params[i])
 	for level := 0; a.group>>level&1 == 1; level++ {
 		sum = s.merge(a.c, sum)
 	}
 	s.sums = append(s.sums, sum)
-	if n := len(s.spare); taken && n > 0 {
-		p.SwapGrad(s.spare[n-1], false)
-		s.spare = s.spare[:n-1]
-	}
 }
 
 // take removes the gradient from the parameter, with its buffer; nil if there is none.
@@ -93,7 +87,7 @@ func take(p optim.Param) *tensor.Tensor {
 	return p.SwapGrad(nil, false)
 }
 
-// merge pops the top subtree and adds sum to it.
+// merge pops the top subtree and adds sum to it, whose memory is free then.
 func (s *stack) merge(c *tensor.Ctx, sum *tensor.Tensor) *tensor.Tensor {
 	n := len(s.sums) - 1
 	left := s.sums[n]
@@ -105,7 +99,7 @@ func (s *stack) merge(c *tensor.Ctx, sum *tensor.Tensor) *tensor.Tensor {
 		return left
 	}
 	tensor.AddInto(c, left, sum)
-	s.spare = append(s.spare, sum) // never a gradient's home, which holds the first of the sums
+	sum.Free() // never a gradient's home, which holds the first of the sums
 	return left
 }
 
@@ -128,9 +122,7 @@ func (a *accumulator) finishParam(i int) {
 	if total == nil {
 		return
 	}
-	if old := a.params[i].SwapGrad(total, true); old != nil {
-		s.spare = append(s.spare, old)
-	}
+	a.params[i].SwapGrad(total, true)
 }
 
 // finish makes the totals the parameters' gradients and ends the window.
@@ -152,25 +144,25 @@ func (a *accumulator) settle(home []*tensor.Tensor) {
 	}
 }
 
-// reset forgets all gradients, those of an unfinished window too.
+// reset forgets all gradients, those of an unfinished window too, and frees all that is not a home.
 func (a *accumulator) reset() {
 	a.group = -1
 	for i, p := range a.params {
 		s := &a.stacks[i]
-		for _, sum := range s.sums {
-			a.recycle(i, sum)
-		}
-		s.sums, s.done = s.sums[:0], false
 		p.ZeroGrad()
 		if a.home != nil {
-			a.recycle(i, p.SwapGrad(a.home[i], false))
+			a.free(i, p.SwapGrad(a.home[i], false))
 		}
+		for _, sum := range s.sums {
+			a.free(i, sum)
+		}
+		s.sums, s.done = s.sums[:0], false
 	}
 }
 
-// recycle keeps a buffer of parameter i for later, unless it has its place.
-func (a *accumulator) recycle(i int, buffer *tensor.Tensor) {
-	if buffer != nil && (a.home == nil || buffer != a.home[i]) {
-		a.stacks[i].spare = append(a.stacks[i].spare, buffer)
+// free frees a gradient of parameter i, unless it has its home.
+func (a *accumulator) free(i int, g *tensor.Tensor) {
+	if g != nil && (a.home == nil || g != a.home[i]) {
+		g.Free()
 	}
 }

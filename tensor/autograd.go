@@ -217,11 +217,21 @@ func (r *run) abandon() {
 			n.run = nil
 		}
 	}
-	for _, p := range r.sums {
-		if !p.adopted && !p.buffer {
+	for t, p := range r.sums {
+		switch {
+		case p.buffer:
+			t.leaf.freeUnused()
+		case !p.adopted:
 			p.g.st.release()
 		}
 	}
+}
+
+// movable reports whether g may become the gradient of leaf t as it is: nothing else refers to its memory, all of which it is.
+func (p *pending) movable(t *Tensor) bool {
+	st := p.g.st
+	return !t.leaf.hasMemory() && st.refs == 1 && st.owner == nil && p.g.IsContiguous() && p.g.Bytes() == st.buf.Bytes() &&
+		p.g.dtype == t.dtype && slices.Equal(p.g.Shape(), t.Shape())
 }
 
 // adopt hands a finished gradient to the scope of Backward's caller.
@@ -440,9 +450,12 @@ func (r *run) contributed(t *Tensor) {
 		return
 	}
 	delete(r.sums, t)
-	if p.buffer {
+	switch {
+	case p.buffer:
 		t.accumulated()
-	} else {
+	case p.movable(t):
+		t.adoptGrad(p.g)
+	default:
 		t.accumulate(r.c, p.g)
 		p.g.st.release()
 	}
@@ -476,6 +489,12 @@ func (b *Back) into(i int) (sum *Tensor, filled bool) {
 	}
 	r.sums[e.leaf] = &pending{g: sum, sole: true, buffer: true}
 	return sum, filled
+}
+
+// begins reports whether what is handed in with Set as the gradient of input i becomes a leaf's gradient as it is: into would have to allocate.
+func (b *Back) begins(i int) bool {
+	e, r := b.node.in[i], b.node.run
+	return e.leaf != nil && r.wrt == nil && r.sums[e.leaf] == nil && !e.leaf.leaf.hasMemory()
 }
 
 // fresh reports whether the gradient of input i was made by this node for that input

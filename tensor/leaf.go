@@ -8,7 +8,7 @@ import (
 
 // leaf is what a tensor has that gradients end at.
 type leaf struct {
-	grad   *Tensor // buffer of the gradient, contiguous, outside every scope
+	grad   *Tensor // memory of the gradient, contiguous, outside every scope; nil: the first write makes it
 	filled bool    // grad holds a gradient (else its next write overwrites)
 	hooks  []func(c *Ctx, t *Tensor)
 }
@@ -36,7 +36,8 @@ func (t *Tensor) RequiresGrad() bool { return t.leaf != nil || t.node != nil }
 func (t *Tensor) IsLeaf() bool { return t.leaf != nil }
 
 // Grad is the gradient that Backward accumulated in a leaf, contiguous, of t's dtype
-// and shape; nil if there is none since ZeroGrad.
+// and shape; nil if there is none since ZeroGrad, which also frees it: a gradient that is wanted
+// for longer is cloned, or taken away by SwapGrad.
 func (t *Tensor) Grad() *Tensor {
 	if t.leaf == nil || !t.leaf.filled {
 		return nil
@@ -44,16 +45,29 @@ func (t *Tensor) Grad() *Tensor {
 	return t.leaf.grad
 }
 
-// ZeroGrad forgets the gradient. Its memory stays for the next one, whose first
-// contribution overwrites.
+// ZeroGrad forgets the gradient and frees its memory, as zero_grad of PyTorch's optimizers does by default (set_to_none): it is
+// allocated again when the next Backward gets to it, so that gradients and the activations of the layers below are not alive together.
+// Memory of the caller's own, given by SwapGrad, stays, and the next gradient's first contribution overwrites it.
 func (t *Tensor) ZeroGrad() {
 	if t.leaf != nil {
 		t.leaf.filled = false
+		t.leaf.freeUnused()
 	}
 }
 
+// freeUnused frees the memory of a gradient that is not there, unless it is the caller's.
+func (l *leaf) freeUnused() {
+	if l.grad == nil || l.filled || !l.grad.st.gradient {
+		return
+	}
+	if l.hasMemory() {
+		l.grad.st.release()
+	}
+	l.grad = nil
+}
+
 // SwapGrad makes g the buffer that the next gradient is accumulated in and returns the
-// one so far; either may be nil. filled says whether g already holds a gradient to add
+// one so far, which is the caller's from now on unless he gives it back; either may be nil. filled says whether g already holds a gradient to add
 // to. Accumulation in several stages (a tree over micro-batches) is built on it. g must
 // be contiguous, of t's shape and dtype, and live outside every scope.
 func (t *Tensor) SwapGrad(g *Tensor, filled bool) *Tensor {
@@ -94,12 +108,24 @@ func (t *Tensor) accumulate(c *Ctx, g *Tensor) {
 // gradBuffer is the buffer of the leaf's gradient, made if there is none.
 func (t *Tensor) gradBuffer(c *Ctx) *Tensor {
 	l := t.leaf
-	if l.grad == nil || l.grad.st.buf == nil {
+	if !l.hasMemory() {
 		free := *c
 		free.scope = nil
 		l.grad, l.filled = free.empty("Backward", t.dtype, t.Shape()...), false
+		l.grad.st.gradient = true
 	}
 	return l.grad
+}
+
+// hasMemory reports whether there is memory for a gradient; the caller may have freed what he was shown.
+func (l *leaf) hasMemory() bool { return l.grad != nil && l.grad.gen == l.grad.st.gen }
+
+// adoptGrad makes g, which nobody else refers to, the gradient of a leaf that has no memory for one.
+func (t *Tensor) adoptGrad(g *Tensor) {
+	g.st.give(nil) // the reference that Backward held is the leaf's
+	g.st.gradient = true
+	t.leaf.grad = g
+	t.accumulated()
 }
 
 // accumulated notes that the leaf's gradient has been written.

@@ -147,9 +147,10 @@ func (h *head) record(c *Ctx, total *Tensor) {
 	}
 }
 
-// scaledInto adds the saved gradient g of input i times that of output 0 where it belongs in the end, if that is known.
+// scaledInto adds the saved gradient g of input i times that of output 0 where it belongs in the end, if there is memory already: else g itself may
+// become the gradient of a leaf.
 func (b *Back) scaledInto(op string, i int, g *Tensor) bool {
-	if g.dtype != b.Grad(0).dtype {
+	if g.dtype != b.Grad(0).dtype || b.begins(i) && !b.node.run.retain {
 		return false
 	}
 	sum, filled := b.into(i)

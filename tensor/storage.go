@@ -18,6 +18,8 @@ type storage struct {
 	ver   uint32 // grows with every write in place
 	owner *scope // nil: the user owns it, and the garbage collector after him
 
+	gradient bool // Backward made it, for a leaf
+
 	op      string // what made it, and when: for messages
 	step    int64
 	cleanup runtime.Cleanup

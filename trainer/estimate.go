@@ -16,12 +16,12 @@ import (
 )
 
 // MemoryEstimate is the memory of tensors that training needs on one rank, in bytes. What a process holds beside them (the Go heap, scratch of kernels,
-// blocks that wait to be used again) comes on top: some ten MiB, and an eighth at most.
+// blocks that wait to be used again) comes on top: some ten MiB, and a few percent.
 type MemoryEstimate struct {
 	Parameters     int64 `json:"parameters"`      // and buffers
-	Gradients      int64 `json:"gradients"`       // with the sums of accumulation that are alive at once
+	Gradients      int64 `json:"gradients"`       // all of them, with the sums of accumulation that are alive at once
 	OptimizerState int64 `json:"optimizer_state"` // as Adam's moments
-	Activations    int64 `json:"activations"`     // the batch, what backward needs, and temporary results, at the peak
+	Activations    int64 `json:"activations"`     // what there is at the peak beyond these: the batch, temporary results, and what backward needs without what gives way to gradients
 	Peak           int64 `json:"peak"`            // all together, at most
 }
 
@@ -44,7 +44,10 @@ func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 		return nil, errors.Join(tried, err)
 	}
 	e := &MemoryEstimate{Parameters: dev.MemStats().InUse}
-	watch := &stateWatch{dev: dev, state: -e.Parameters}
+	if ranks > 1 {
+		keepGradients(dev, m)
+	}
+	watch := &stateWatch{dev: dev, state: -dev.MemStats().InUse}
 	set := data.NewSource(data.Slice[struct{}](make([]struct{}, 2*gas*a.PerDeviceTrainBatchSize)), func(c *tensor.Ctx, samples []struct{}) (*data.Batch, error) {
 		return batch(c, len(samples)), nil
 	})
@@ -55,11 +58,22 @@ func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 	if err = errors.Join(err, t.Close()); err != nil {
 		return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}
-	stats := dev.MemStats()
-	e.OptimizerState, e.Peak = watch.state, stats.Peak
-	e.Gradients = watch.kept - watch.state - e.Parameters
-	e.Activations = stats.Peak - watch.kept
+	for _, p := range t.acc.Params() {
+		e.Gradients += int64(t.acc.GradientSets() * p.Bytes())
+	}
+	e.OptimizerState, e.Peak = watch.state, dev.MemStats().Peak
+	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState
 	return e, nil
+}
+
+// keepGradients gives the parameters memory for gradients that stays from step to step, as that does in which several ranks exchange them.
+func keepGradients(dev *tensor.Device, m models.Model) {
+	c := tensor.NewCtx(dev).NoGrad()
+	for _, p := range nn.Walk(m).Parameters() {
+		if p.IsLeaf() {
+			p.SwapGrad(tensor.ZerosLike(c, p.Tensor), false)
+		}
+	}
 }
 
 // shadow are the arguments of a run that shows what a's would allocate: without files, evaluations and other ranks. A rank of many has as many sums alive
@@ -75,11 +89,11 @@ func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
 // withGroup makes the trainer a rank of g, whatever the environment says.
 func withGroup(g *dist.Group) Option { return func(t *Trainer) { t.group = g } }
 
-// stateWatch sees what the optimizer allocates, and what stays in use.
+// stateWatch sees what the optimizer allocates.
 type stateWatch struct {
 	callbacks.Base
-	dev                 *tensor.Device
-	before, state, kept int64
+	dev           *tensor.Device
+	before, state int64
 }
 
 // OnTrainBegin notes what an optimizer has before its first step.
@@ -97,11 +111,5 @@ func (w *stateWatch) OnPreOptimizerStep(*callbacks.Event) error {
 // OnOptimizerStep notes what the step added.
 func (w *stateWatch) OnOptimizerStep(*callbacks.Event) error {
 	w.state += w.dev.MemStats().InUse - w.before
-	return nil
-}
-
-// OnTrainEnd notes what stays.
-func (w *stateWatch) OnTrainEnd(*callbacks.Event) error {
-	w.kept = w.dev.MemStats().InUse
 	return nil
 }

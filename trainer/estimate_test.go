@@ -110,7 +110,9 @@ func TestMemoryMetrics(t *testing.T) {
 		a.SkipMemoryMetrics = false
 		res, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev), trainer.WithTrainData(texts(64))).Train()
 		require.NoError(t, err)
-		require.InEpsilon(t, res.Metrics["train_mem_peak"], res.Metrics["train_mem_peak_estimated"], 0.2)
+		measured, estimated := res.Metrics["train_mem_peak"], res.Metrics["train_mem_peak_estimated"]
+		require.LessOrEqual(t, measured, 1.02*estimated)
+		require.Greater(t, measured, 0.7*estimated, "the ranks' peaks do not come at the same time")
 	}
 	plain := train(&unnamed{newMLP(t, 1, 1)}, source(points(16)), on)
 	require.Positive(t, plain["train_mem_peak"])

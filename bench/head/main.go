@@ -83,7 +83,7 @@ func (b bench) once(k contender) (seconds float64, peak int64) {
 	}
 	ids := tensor.FromSlice(c, list, b.rows)
 	var times []float64
-	var before int64
+	before := dev.MemStats().InUse
 	for range 4 {
 		start := time.Now()
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
@@ -91,7 +91,6 @@ func (b bench) once(k contender) (seconds float64, peak int64) {
 			return nil
 		})
 		times = append(times, time.Since(start).Seconds())
-		before = dev.MemStats().InUse // gradients included from the first pass on
 		x.ZeroGrad()
 		w.ZeroGrad()
 	}

@@ -26,7 +26,9 @@ const estimateUsage = `usage: lockstep estimate-memory MODEL [FLAGS]
 Says how much memory the tensors of a training run need on each rank. MODEL is a saved
 model's folder, or a config.json; weights are not read. The run is gone through without
 computing anything, so that what it says is what a run allocates; beside tensors a process
-needs some ten MiB, and up to an eighth more for blocks that wait to be used again.
+needs some ten MiB, and a few percent more for free memory between blocks. The peak is less
+than gradients and all that backward needs together: it makes the one as it frees the other.
+"activations" is what there is beyond the other rows at the peak.
 
 `
 

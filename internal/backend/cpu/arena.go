@@ -70,8 +70,6 @@ func (a *arena) alloc(n int, bound int64) (*extent, error) {
 	return a.claim(e, n), nil
 }
 
-func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
-
 // binOf is the largest size class that n bytes hold.
 func binOf(n int) int {
 	class, size := classOf(n)

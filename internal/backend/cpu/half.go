@@ -49,7 +49,7 @@ func (d *Device) widen(w *widened, to, from *backend.View, load bool) {
 		to.Stride[k] = n
 		n *= from.Shape[k]
 	}
-	b := d.scratch(4*n, forCall)
+	b := d.scratch(4 * n)
 	w.bufs[w.n] = b
 	w.n++
 	to.Buf = b

@@ -38,7 +38,7 @@ func embeddingGradKernel(d *Device, c *backend.Call) {
 	t := d.begin(c)
 	defer t.end()
 	t.n[0], t.n[1] = cols, vocab
-	t.parts = d.scratch(8*(vocab+1+n), forCall)
+	t.parts = d.scratch(8 * (vocab + 1 + n))
 	ends := unsafe.Slice((*int)(t.parts.ptr), vocab+1+n)
 	ends, order := ends[:vocab+1], ends[vocab+1:]
 	clear(ends)

@@ -161,7 +161,7 @@ func (d *Device) sumNormParts(c *backend.Call, first int, f32, f64 body) {
 	defer t.end()
 	blocks := (rows + normRows - 1) / normRows
 	t.n[0], t.n[1], t.n[2], t.n[3] = cols, rows, blocks, first
-	t.parts = d.scratch(8*(c.NOut-first)*blocks*cols, forCall)
+	t.parts = d.scratch(8 * (c.NOut - first) * blocks * cols)
 	grain := max(1, elementGrain/normRows/max(1, cols))
 	switch c.In[0].DType {
 	case dtype.Float32:

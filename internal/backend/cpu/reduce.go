@@ -50,7 +50,7 @@ func (t *task) sum(along, across, combine body) {
 		r.part = sumRows
 	}
 	parts := max(1, (r.total+r.part-1)/r.part)
-	t.parts = t.d.scratch(8*parts*r.outputs, forCall)
+	t.parts = t.d.scratch(8 * parts * r.outputs)
 	if r.last {
 		t.do(parts*r.outputs, max(1, elementGrain/max(1, min(r.total, r.part))), along)
 	} else {

@@ -140,7 +140,7 @@ func (l *lane) reserve(n int) {
 		l.d.mem.release(l.mem)
 		l.mem = nil
 	}
-	l.mem = l.d.scratch(n, forKernels)
+	l.mem = l.d.scratchFor(forKernels, n)
 }
 
 // carve takes n elements of the scratch that reserve made room for.
@@ -157,8 +157,10 @@ func carve[T any](l *lane, n int) []T {
 // carved is the room that carving n bytes takes.
 func carved(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
 
-// scratch allocates memory that a kernel needs for itself; without it the launch faults.
-func (d *Device) scratch(n int, use purpose) *buffer {
+// scratch allocates memory that a kernel needs for itself during one launch; without it the launch faults.
+func (d *Device) scratch(n int) *buffer { return d.scratchFor(forCall, n) }
+
+func (d *Device) scratchFor(use purpose, n int) *buffer {
 	b, err := d.mem.alloc(n, use)
 	if err != nil {
 		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: err.Error()})
