@@ -25,6 +25,7 @@ type convolution struct {
 
 // The sizes of pieces.
 const (
+	sumChannels = 16        // input channels whose gradient of the kernels is laid out at once
 	convPieces  = 8         // wanted at least, for the workers
 	convParts   = 4 << 20   // bytes of the groups' gradients of kernels, at most, but for one group
 	convScratch = 256 << 10 // bytes of unfolded windows of a piece, in the second-level cache
@@ -186,6 +187,18 @@ func roundUp(a, b int) int { return ceilDiv(a, b) * b }
 // held is the elements of the task's own memory.
 func held[T float32 | float64](t *task) []T {
 	return unsafe.Slice((*T)(t.parts.ptr), t.parts.n/int(unsafe.Sizeof(*new(T))))
+}
+
+// tapsRoom is how many rows transposeTaps may write at least.
+const tapsRoom = 16
+
+// transposeTaps sets dst[p·width + i] = src[i·taps + p] for i < lanes and p < taps, and rows up to tapsRoom to anything: whole squares are faster.
+func transposeTaps[T float32 | float64](dst []T, width, lanes, taps int, src []T) {
+	k := taps
+	if taps > tapsRoom/2 && taps < tapsRoom && len(src) >= (lanes-1)*taps+tapsRoom {
+		k = tapsRoom
+	}
+	transposeTo(dst, width, lanes, k, src, taps)
 }
 
 // transposeTo sets dst[p·width + i] = src[i·stride + p] for i < lanes and p < k.

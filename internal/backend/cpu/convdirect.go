@@ -46,14 +46,17 @@ func orderKernels[T float32 | float64](t *task, width, panels int) {
 	t.do(g.o, max(1, elementGrain/(g.c*g.taps())), orderRows[T])
 }
 
-func orderRows[T float32 | float64](t *task, _ *lane, lo, hi int) {
+func orderRows[T float32 | float64](t *task, l *lane, lo, hi int) {
 	g, from := &t.conv, slice[T](&t.c.In[1])
 	to, _ := weights[T](t)
 	width, taps := t.n[0], g.taps()
+	reserveAll[T](l, []int{max(taps, tapsRoom) * width})
+	room := carve[T](l, max(taps, tapsRoom)*width)
 	for o := lo; o < hi; o++ {
 		for c := 0; c < g.c; c += width {
 			at, n := (o*g.c+c)*taps, min(width, g.c-c)
-			transposeTo(to[at:], n, n, taps, from[at:], taps)
+			transposeTaps(room, n, n, taps, from[at:])
+			copy(to[at:][:n*taps], room)
 		}
 	}
 }
@@ -161,24 +164,30 @@ func packInputs[T float32 | float64](t *task, _ *lane, lo, hi int) {
 func unfoldedGrads[T float32 | float64](t *task, l *lane, lo, hi int) {
 	g, dy, dx, panel := &t.conv, slice[T](&t.c.In[0]), slice[T](&t.c.Out[0]), gemm.PanelWidth[T]()
 	_, panels := weights[T](t)
-	each := roundUp(g.width*g.taps(), panel)
-	rows := roundUp(g.rows*g.ow, gemm.RowStep)
+	each, pitch := roundUp(g.width*g.taps(), panel), pitchOf(g.o)
+	places := roundUp(g.images*g.rows*g.ow, gemm.RowStep)
 	whole := g.seen(g.width)
-	sizes := []int{whole.pixels(), roomLast(g.oh, g.ow, g.rows, pitchOf(g.o)), rows * pitchOf(g.o), rows * each}
+	sizes := []int{g.images * whole.pixels(), roomLast(g.oh, g.ow, g.rows, pitch), places * pitch, places * each}
 	reserveAll[T](l, sizes)
 	region, room, from, cols := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]), carve[T](l, sizes[3])
 	for i := lo; i < hi; i++ {
 		first, n := g.block(i%g.blocks, g.c)
+		image := i / g.blocks * g.images
+		images := min(g.images, g.n-image)
 		whole = g.seen(n)
-		for image := i / g.blocks * g.images; image < min((i/g.blocks+1)*g.images, g.n); image++ {
-			clear(region[:whole.pixels()])
-			for row := 0; row < g.oh; row += g.rows {
-				rows := min(g.rows, g.oh-row)
-				loadLast(from, pitchOf(g.o), pixels{g.oh, g.ow, row, 0, rows, g.ow}, dy[image*g.o*g.oh*g.ow:], g.o, room)
-				gemm.MultiplyPanels(rows*g.ow, whole.size, g.o, from, pitchOf(g.o), panels[i%g.blocks*each*g.o:], cols, each, nil, 0)
-				spread(g, &whole, region[row*g.sh*whole.cols*whole.depth:], cols, each, rows)
+		clear(region[:images*whole.pixels()])
+		for row := 0; row < g.oh; row += g.rows {
+			rows := min(g.rows, g.oh-row)
+			for k := range images {
+				loadLast(from[k*rows*g.ow*pitch:], pitch, pixels{g.oh, g.ow, row, 0, rows, g.ow}, dy[(image+k)*g.o*g.oh*g.ow:], g.o, room)
 			}
-			storeSeen(g, &whole, dx[(image*g.c+first)*g.h*g.w:], region, n)
+			gemm.MultiplyPanels(images*rows*g.ow, whole.size, g.o, from, pitch, panels[i%g.blocks*each*g.o:], cols, each, nil, 0)
+			for k := range images {
+				spread(g, &whole, region[k*whole.pixels()+row*g.sh*whole.cols*whole.depth:], cols[k*rows*g.ow*each:], each, rows)
+			}
+		}
+		for k := range images {
+			storeSeen(g, &whole, dx[((image+k)*g.c+first)*g.h*g.w:], region[k*whole.pixels():], n)
 		}
 	}
 }
@@ -214,7 +223,7 @@ func unfoldedParamGrad[T float32 | float64](t *task) {
 	t.parts = t.d.scratch(size * g.groups * roundUp(g.c*g.taps(), gemm.RowStep) * out)
 	t.do(g.groups*g.blocks, 1, unfoldedGroups[T])
 	t.do(g.c*g.taps(), max(1, elementGrain/max(1, out)), addGroups[T])
-	t.do(g.blocks, 1, storeKernels[T])
+	t.do(ceilDiv(g.c, sumChannels), 1, storeKernels[T])
 }
 
 // unfoldedGroups computes the gradients of groups of images and blocks of input channels lo to hi.
@@ -254,20 +263,24 @@ func addGroups[T float32 | float64](t *task, _ *lane, lo, hi int) {
 	}
 }
 
-// storeKernels writes the gradient of blocks lo to hi of input channels.
-func storeKernels[T float32 | float64](t *task, _ *lane, lo, hi int) {
+// storeKernels writes the gradient for units lo to hi of input channels.
+func storeKernels[T float32 | float64](t *task, l *lane, lo, hi int) {
 	g, dw, sums := &t.conv, slice[T](&t.c.Out[0]), held[T](t)
 	out, taps := roundUp(g.o, gemm.PanelWidth[T]()), g.taps()
-	if g.ordered() {
-		if lo == 0 {
-			transposeTo(dw, g.c*taps, g.c*taps, g.o, sums, out)
+	reserveAll[T](l, []int{sumChannels * taps * out})
+	room := carve[T](l, sumChannels*taps*out)
+	for u := lo; u < hi; u++ {
+		first, n := u*sumChannels, min(sumChannels, g.c-u*sumChannels)
+		from := sums[first*taps*out:]
+		if !g.ordered() { // [block][taps][channels] to [channels][taps]
+			begin, width := g.block(first/g.width, g.c)
+			for c := range n {
+				for tap := range taps {
+					copy(room[(c*taps+tap)*out:][:out], sums[(begin*taps+tap*width+first-begin+c)*out:])
+				}
+			}
+			from = room
 		}
-		return
-	}
-	for b := lo; b < hi; b++ {
-		first, n := g.block(b, g.c)
-		for c := range n {
-			transposeTo(dw[(first+c)*taps:], g.c*taps, taps, g.o, sums[(first*taps+c)*out:], n*out)
-		}
+		transposeTo(dw[first*taps:], g.c*taps, n*taps, g.o, from, out)
 	}
 }

@@ -105,8 +105,8 @@ func (g *convolution) pointStride(panel int) int { return g.c*roundUp(g.o, panel
 func winogradKernels(t *task, l *lane, lo, hi int) {
 	g, w, panel := &t.conv, slice[float32](&t.c.In[1]), gemm.PanelWidth[float32]()
 	to, stride := held[float32](t), g.pointStride(panel)
-	l.reserve(carved(4 * 9 * g.c * panel))
-	taps := carve[float32](l, 9*g.c*panel)
+	l.reserve(carved(4 * (9*g.c + tapsRoom) * panel))
+	taps := carve[float32](l, (9*g.c+tapsRoom)*panel)
 	for u := lo; u < hi; u++ {
 		first := u * panel
 		n := min(panel, g.o-first)
@@ -115,7 +115,7 @@ func winogradKernels(t *task, l *lane, lo, hi int) {
 		}
 		if g.turned { // w is [c,o,3,3]
 			for c := range g.c {
-				gemm.Transpose(taps[9*c*panel:], panel, n, 9, w[(c*g.o+first)*9:], 9)
+				transposeTaps(taps[9*c*panel:], panel, n, 9, w[(c*g.o+first)*9:])
 			}
 		} else {
 			gemm.Transpose(taps, panel, n, 9*g.c, w[first*9*g.c:], 9*g.c)
@@ -188,7 +188,7 @@ func (t *task) winogradParamGrad() {
 	g.divide(g.c, g.groups, gemm.RowStep)
 	t.parts = t.d.scratch(4 * g.groups * roundUp(g.c, gemm.RowStep) * row)
 	t.do(g.groups*g.blocks, 1, winogradGroups)
-	t.do(g.c, 4, winogradSums)
+	t.do(ceilDiv(g.c, sumChannels), 1, winogradSums)
 }
 
 // pointsRow is the number of elements that the points of one input channel and all output channels take in the gradient of the kernels.
@@ -225,19 +225,22 @@ func winogradGroups(t *task, l *lane, lo, hi int) {
 	}
 }
 
-// winogradSums adds up the groups' gradients of kernels of input channels lo to hi and transforms them back.
+// winogradSums adds up the groups' gradients of kernels of units lo to hi of input channels and transforms them back.
 func winogradSums(t *task, l *lane, lo, hi int) {
-	g, dw := &t.conv, slice[float32](&t.c.Out[0])
+	g, dw, points := &t.conv, slice[float32](&t.c.Out[0]), held[float32](t)
 	panel := gemm.PanelWidth[float32]()
 	out, row := roundUp(g.o, max(panel, apart)), g.pointsRow(panel)
-	l.reserve(carved(4 * 9 * out))
-	taps := carve[float32](l, 9*out)
-	for c := lo; c < hi; c++ {
-		sum := held[float32](t)[c*row:][:winograd.Points*out]
-		for k := 1; k < g.groups; k++ {
-			vecmath.Add(sum, sum, held[float32](t)[(k*roundUp(g.c, gemm.RowStep)+c)*row:][:len(sum)])
+	l.reserve(carved(4 * sumChannels * 9 * out))
+	taps := carve[float32](l, sumChannels*9*out)
+	for u := lo; u < hi; u++ {
+		first, n := u*sumChannels, min(sumChannels, g.c-u*sumChannels)
+		for c := range n {
+			sum := points[(first+c)*row:][:winograd.Points*out]
+			for k := 1; k < g.groups; k++ {
+				vecmath.Add(sum, sum, points[(k*roundUp(g.c, gemm.RowStep)+first+c)*row:][:len(sum)])
+			}
+			winograd.KernelGrad.Apply(out, taps[9*c*out:], winograd.Square{Row: 3 * out, Col: out}, sum, winograd.Square{Row: 4 * out, Col: out})
 		}
-		winograd.KernelGrad.Apply(out, taps, winograd.Square{Row: 3 * out, Col: out}, sum, winograd.Square{Row: 4 * out, Col: out})
-		gemm.Transpose(dw[9*c:], 9*g.c, 9, g.o, taps, out)
+		gemm.Transpose(dw[9*first:], 9*g.c, 9*n, g.o, taps, out)
 	}
 }

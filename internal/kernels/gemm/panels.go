@@ -32,6 +32,9 @@ func panelsOf[T element]() *panelKernels[T] {
 	return list.(*panelKernels[T])
 }
 
+// sharedPanels is the number of elements of panels up to which some rows of A go through all of them, as they stay in the second-level cache: else all rows go through one.
+const sharedPanels = 1 << 16
+
 // PanelWidth is the number of columns of a panel in the active variant; matrices that products of panels write have a multiple of it.
 func PanelWidth[T element]() int { return panelsOf[T]().nr }
 
@@ -61,12 +64,20 @@ func MultiplyPanels[T element](m, n, k int, a []T, ars int, panels []T, c []T, c
 		if k0 > 0 {
 			d, drs = c, crs
 		}
-		for i := 0; i < m; {
-			rows, run := e.choose(e.rows, m-i)
-			for j := 0; j < n; j += e.nr {
-				run(part, &a[i*ars+k0], ars, &panels[k0*e.nr+j*k], e.nr, &c[i*crs+j], crs, place(d, i*drs+j), drs, 1)
+		if k <= kc && n*k <= sharedPanels { // panels lie one behind the other
+			for i := 0; i < m; {
+				rows, run := e.choose(e.rows, m-i)
+				run(k, &a[i*ars], ars, &panels[0], e.nr, &c[i*crs], crs, place(d, i*drs), drs, n/e.nr)
+				i += rows
 			}
-			i += rows
+			continue
+		}
+		for j := 0; j < n; j += e.nr {
+			for i := 0; i < m; {
+				rows, run := e.choose(e.rows, m-i)
+				run(part, &a[i*ars+k0], ars, &panels[k0*e.nr+j*k], e.nr, &c[i*crs+j], crs, place(d, i*drs+j), drs, 1)
+				i += rows
+			}
 		}
 	}
 }
@@ -95,10 +106,11 @@ func MultiplyTall[T element](m, n, k int, a []T, ars int, b []T, brs int, c []T,
 	}
 }
 
-// choose returns the largest kernel for at most so many rows.
+// choose returns the largest kernel for at most so many rows that does not leave as few as the smallest has, which is slow.
 func (e *panelKernels[T]) choose(list []placedKernel[T], rows int) (int, placedKernel[T]) {
+	last := len(e.sizes) - 1
 	for i, n := range e.sizes {
-		if n <= rows {
+		if n == rows || n < rows && (i == last || rows-n > e.sizes[last]) {
 			return n, list[i]
 		}
 	}
