@@ -51,7 +51,7 @@ func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 			b.Set(0, g.inputGrad(b.Ctx, dy, weight))
 		}
 		if b.Need(1) {
-			b.Set(1, g.weightGrad(b.Ctx, dy, x).reshaped(weight.Shape()))
+			g.setWeightGrad(b, dy, x)
 		}
 		if bias != nil && b.Need(2) {
 			b.Set(2, b.reduce(backend.OpSum, name, dy, []int{0, 2, 3}, dy.dtype).reshaped([]int{g.o}))
@@ -325,11 +325,33 @@ func (g *convolution) turnedGrad(c *Ctx, dy, weight *Tensor) *Tensor {
 	return t.forward(c, dy, turned, nil)
 }
 
+// setWeightGrad hands in the gradient of the weight, or adds it where it ends if that is known.
+func (g *convolution) setWeightGrad(b *Back, dy, x *Tensor) {
+	sum, filled := (*Tensor)(nil), false
+	if g.groups == 1 {
+		sum, filled = b.into(1)
+	}
+	switch {
+	case sum == nil:
+		b.Set(1, g.weightGrad(b.Ctx, dy, x).reshaped([]int{g.o, g.c / g.groups, g.kernel[0], g.kernel[1]}))
+	case filled:
+		b.launch(backend.OpAdd, sum, sum, g.weightGrad(b.Ctx, dy, x))
+	default:
+		g.weightGradTo(b.Ctx, sum, dy, x)
+	}
+}
+
+// weightGradTo writes the gradient of a weight of one group.
+func (g *convolution) weightGradTo(c *Ctx, dw, dy, x *Tensor) {
+	slide := g.attrs()
+	c.launchAttrs(backend.OpConv2DParamGrad, &slide, dw, x, dy)
+}
+
 // weightGrad is dY·windowsᵀ over all samples, piece by piece.
 func (g *convolution) weightGrad(c *Ctx, dy, x *Tensor) *Tensor {
 	if g.groups == 1 {
-		dw, slide := c.empty("Conv2D", dy.dtype, g.o, g.c, g.kernel[0], g.kernel[1]), g.attrs()
-		c.launchAttrs(backend.OpConv2DParamGrad, &slide, dw, x, dy)
+		dw := c.empty("Conv2D", dy.dtype, g.o, g.c, g.kernel[0], g.kernel[1])
+		g.weightGradTo(c, dw, dy, x)
 		return dw
 	}
 	if g.n == 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // batchLine is the number of elements that the inner loops of a batch norm should have: shorter planes are put together.
-const batchLine = 1024
+const batchLine = 256
 
 // channels is how x [N,C,L] is worked on: a channel is n planes of size elements, per of which make a line.
 type channels struct{ n, c, size, per int }
