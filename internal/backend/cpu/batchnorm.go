@@ -180,7 +180,7 @@ func batchNormGradChannels[T float](t *task, l *lane, lo, hi int) {
 		var sum, inner float64 // Σ dy and Σ dy·x̂
 		for i := 0; i < g.n; i += g.per {
 			from := lineOf(&g, inX, x, ch, i)
-			a, b := normSumsLine(from, lineOf(&g, inDY, dy, ch, i), ones[:len(from)], m, s)
+			a, b := normSumsLine(nil, nil, from, lineOf(&g, inDY, dy, ch, i), ones[:len(from)], m, s)
 			sum += a
 			inner += b
 		}

@@ -64,23 +64,38 @@ func dot[T float](x, y []T) float64 {
 	return (a + b) + (c + d)
 }
 
+// rowDot is the inner product of two rows, to the precision of T.
+func rowDot[T float](x, y []T) float64 {
+	if single[T]() {
+		return vecmath.RowDot(cast[float32](x), cast[float32](y))
+	}
+	return dot(x, y)
+}
+
+// rowSquares is the sum of a row's squares, to the precision of T.
+func rowSquares[T float](x []T) float64 {
+	if single[T]() {
+		return vecmath.RowSquares(cast[float32](x))
+	}
+	return dot(x, x)
+}
+
 // sumSquares is dot(x, x).
 func sumSquares[T float](x []T) float64 { return dot(x, x) }
 
-// meanAndVariance are those of x, in one pass: from the sums of the distances to its first element and of their squares.
+// meanAndVariance are those of a row, to the precision of T: float64 in one pass, from the sums of the distances to its first element and of their squares.
 func meanAndVariance[T float](x []T) (mean, variance float64) {
+	if single[T]() {
+		return vecmath.MeanAndVariance(cast[float32](x))
+	}
 	var k, sum, squares float64
 	if len(x) > 0 {
 		k = float64(x[0])
 	}
-	if single[T]() {
-		sum, squares = vecmath.Moments(cast[float32](x), k)
-	} else {
-		for _, v := range x {
-			d := float64(v) - k
-			sum += d
-			squares += float64(d * d)
-		}
+	for _, v := range x {
+		d := float64(v) - k
+		sum += d
+		squares += float64(d * d)
 	}
 	n := float64(len(x))
 	return k + sum/n, max(0, (squares-float64(sum*sum)/n)/n)
@@ -205,15 +220,18 @@ func normalizeLine[T float](y, x, w, b []T, m, s T, past bool) {
 	}
 }
 
-// normSumsLine is, with d = dy[i]·w[i], the sums of d and of d·(x[i]−m)·s.
-func normSumsLine[T float](x, dy, w []T, m, s T) (sum, inner float64) {
+// normSumsLine is, with d = dy[i]·w[i], the sums of d and of d·(x[i]−m)·s. It adds to the parameters' gradients as normParamLine does, unless dw is nil.
+func normSumsLine[T float](dw, db, x, dy, w []T, m, s T) (sum, inner float64) {
 	if single[T]() {
-		return vecmath.NormSums(cast[float32](x), cast[float32](dy), cast[float32](w), float32(m), float32(s))
+		return vecmath.NormSums(cast[float32](dw), cast[float32](db), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m), float32(s))
 	}
 	for i, v := range x {
 		d := float64(dy[i] * w[i])
 		sum += d
 		inner += float64(d * float64((v-m)*s))
+	}
+	if dw != nil {
+		normParamLine(dw, db, x, dy, m, s)
 	}
 	return sum, inner
 }
@@ -229,22 +247,16 @@ func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
 	}
 }
 
-// normParamLines adds dy[i]·(x[i]−m)·s to dw[i], and dy[i] to db[i] unless db is nil, for as many rows as s has elements; a nil m stands for zeros.
-func normParamLines[T float](dw, db []float64, x, dy, m, s []T) {
+// normParamLine adds dy[i]·(x[i]−m)·s to dw[i], and dy[i] to db[i] unless db is nil.
+func normParamLine[T float](dw, db, x, dy []T, m, s T) {
 	if single[T]() {
-		vecmath.NormParamGradRows(dw, db, cast[float32](x), cast[float32](dy), cast[float32](m), cast[float32](s))
+		vecmath.NormParamGrad(cast[float32](dw), cast[float32](db), cast[float32](x), cast[float32](dy), float32(m), float32(s))
 		return
 	}
-	for r := range s {
-		mean := T(0)
-		if m != nil {
-			mean = m[r]
-		}
-		for i, v := range x[r*len(dw):][:len(dw)] {
-			dw[i] += float64(dy[r*len(dw)+i] * (v - mean) * s[r])
-		}
+	for i, v := range x {
+		dw[i] += T(dy[i] * T((v-m)*s))
 		if db != nil {
-			addLine(db, dy[r*len(dw):][:len(dw)])
+			db[i] += dy[i]
 		}
 	}
 }

@@ -79,12 +79,16 @@ func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
 	}
 }
 
+// reserveRows makes room for the rows that a norm's gradient needs for itself.
+func reserveRows[T float](t *task, l *lane) {
+	l.reserve(3 * carved(t.n[0]*int(unsafe.Sizeof(*new(T)))))
+}
+
 // paramOrOnes is input i as a vector; where the call has none, ones, a product with which changes nothing.
 func paramOrOnes[T float](t *task, l *lane, i int) []T {
 	if w := param[T](t.c, i); w != nil {
 		return w
 	}
-	l.reserve(t.n[0] * int(unsafe.Sizeof(*new(T))))
 	ones := carve[T](l, t.n[0])
 	for j := range ones {
 		ones[j] = 1
@@ -92,14 +96,26 @@ func paramOrOnes[T float](t *task, l *lane, i int) []T {
 	return ones
 }
 
+// layerNormGrad is what a row's gradient needs.
+type layerNormGrad[T float] struct{ mean, rstd, weight []T }
+
+func layerNormGradOf[T float](t *task, l *lane) layerNormGrad[T] {
+	return layerNormGrad[T]{slice[T](&t.c.In[1]), slice[T](&t.c.In[2]), paramOrOnes[T](t, l, 4)}
+}
+
+// row sets row i of dx, and adds to the gradients of the parameters unless they are nil.
+func (g *layerNormGrad[T]) row(t *task, dw, db []T, i int) {
+	c, cols, m, s := t.c, t.n[0], g.mean[i], g.rstd[i]
+	x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols), row[T](&c.Out[0], i, cols)
+	sum, inner := normSumsLine(dw, db, x, dy, g.weight, m, s) // Σ dy·w and Σ dy·w·x̂
+	normGradLine(dx, x, dy, g.weight, m, s, T(sum/float64(cols)), T(inner/float64(cols)), s, t.past)
+}
+
 func layerNormGradRows[T float](t *task, l *lane, lo, hi int) {
-	c, cols := t.c, t.n[0]
-	mean, rstd, weight := slice[T](&c.In[1]), slice[T](&c.In[2]), paramOrOnes[T](t, l, 4)
+	reserveRows[T](t, l)
+	g := layerNormGradOf[T](t, l)
 	for i := lo; i < hi; i++ {
-		x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols), row[T](&c.Out[0], i, cols)
-		m, s := mean[i], rstd[i]
-		sum, inner := normSumsLine(x, dy, weight, m, s) // Σ dy·w and Σ dy·w·x̂
-		normGradLine(dx, x, dy, weight, m, s, T(sum/float64(cols)), T(inner/float64(cols)), s, t.past)
+		g.row(t, nil, nil, i)
 	}
 }
 
@@ -108,20 +124,32 @@ func rmsNormRows[T float](t *task, _ *lane, lo, hi int) {
 	weight, rrms := param[T](c, 1), slice[T](&c.Out[1])
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&c.In[0], i, cols), row[T](&c.Out[0], i, cols)
-		s := T(1 / math.Sqrt(sumSquares(x)/float64(cols)+c.Floats[0]))
+		s := T(1 / math.Sqrt(rowSquares(x)/float64(cols)+c.Floats[0]))
 		rrms[i] = s
 		normalizeLine(y, x, weight, nil, 0, s, t.past)
 	}
 }
 
+// rmsNormGrad is what a row's gradient needs.
+type rmsNormGrad[T float] struct{ rrms, weight []T }
+
+func rmsNormGradOf[T float](t *task, l *lane) rmsNormGrad[T] {
+	return rmsNormGrad[T]{slice[T](&t.c.In[1]), paramOrOnes[T](t, l, 3)}
+}
+
+// row sets row i of dx, and adds to the gradient of the weight unless it is nil.
+func (g *rmsNormGrad[T]) row(t *task, dw []T, i int) {
+	c, cols, s := t.c, t.n[0], g.rrms[i]
+	x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols), row[T](&c.Out[0], i, cols)
+	_, inner := normSumsLine(dw, nil, x, dy, g.weight, 0, s)
+	normGradLine(dx, x, dy, g.weight, 0, 1, 0, T(inner/float64(cols)*float64(s)), s, t.past)
+}
+
 func rmsNormGradRows[T float](t *task, l *lane, lo, hi int) {
-	c, cols := t.c, t.n[0]
-	rrms, weight := slice[T](&c.In[1]), paramOrOnes[T](t, l, 3)
+	reserveRows[T](t, l)
+	g := rmsNormGradOf[T](t, l)
 	for i := lo; i < hi; i++ {
-		x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[2], i, cols), row[T](&c.Out[0], i, cols)
-		s := rrms[i]
-		_, inner := normSumsLine(x, dy, weight, 0, 1)
-		normGradLine(dx, x, dy, weight, 0, 1, 0, T(inner/float64(cols)*float64(s)*float64(s)), s, t.past)
+		g.row(t, nil, i)
 	}
 }
 
@@ -175,17 +203,6 @@ func (d *Device) sumNormParts(c *backend.Call, first int, f32, f64 body) {
 	}
 }
 
-// normParts are the scratch rows of both parameters' partial sums over a block of rows, cleared; db is nil if only the weight's gradient is wanted.
-func (t *task) normParts(block int) (dw, db []float64) {
-	dw = t.normPart(0, block)
-	clear(dw)
-	if t.c.NOut-t.n[3] > 1 {
-		db = t.normPart(1, block)
-		clear(db)
-	}
-	return dw, db
-}
-
 // normPart is the scratch row of an output's partial sums over a block of rows.
 func (t *task) normPart(out, block int) []float64 {
 	cols := t.n[0]
@@ -193,51 +210,64 @@ func (t *task) normPart(out, block int) []float64 {
 	return p[(out*t.n[2]+block)*cols:][:cols]
 }
 
-// normGroup is the number of rows whose contributions to the parameters' gradients are added at once: as many as stay in the first-level cache.
-const normGroup = 4
+// normGroup is the number of rows whose contributions to the parameters' gradients are added in their own type before they are added in float64: so they stay in
+// the first-level cache.
+const normGroup = 16
 
-// rowGroups calls f for groups of rows of blocks lo to hi, with the sums of the block.
-func (t *task) rowGroups(lo, hi int, f func(dw, db []float64, from, to int)) {
+// normBlocks calls f for the rows of blocks lo to hi, with what it adds their contributions to; db is nil if only the weight's gradient is wanted.
+func normBlocks[T float](t *task, l *lane, lo, hi int, f func(dw, db []T, i int)) {
+	dw, db := carve[T](l, t.n[0]), []T(nil)
+	if t.c.NOut-t.n[3] > 1 {
+		db = carve[T](l, t.n[0])
+	}
 	for u := lo; u < hi; u++ {
-		dw, db := t.normParts(u)
+		for k, sums := range [][]T{dw, db} {
+			if sums != nil {
+				clear(t.normPart(k, u))
+			}
+		}
 		end := min((u+1)*normRows, t.n[1])
-		for i := u * normRows; i < end; i += normGroup {
-			f(dw, db, i, min(i+normGroup, end))
+		for from := u * normRows; from < end; from += normGroup {
+			clear(dw)
+			clear(db)
+			for i := from; i < min(from+normGroup, end); i++ {
+				f(dw, db, i)
+			}
+			for k, sums := range [][]T{dw, db} {
+				if sums != nil {
+					addLine(t.normPart(k, u), sums)
+				}
+			}
 		}
 	}
 }
 
-func layerNormParts[T float](t *task, _ *lane, lo, hi int) {
-	t.rowGroups(lo, hi, func(dw, db []float64, from, to int) {
-		mean, rstd := slice[T](&t.c.In[1]), slice[T](&t.c.In[2])
-		normParamLines(dw, db, rowsOf[T](&t.c.In[0], from, to, t.n[0]), rowsOf[T](&t.c.In[3], from, to, t.n[0]), mean[from:to], rstd[from:to])
+func layerNormParts[T float](t *task, l *lane, lo, hi int) {
+	reserveRows[T](t, l)
+	mean, rstd := slice[T](&t.c.In[1]), slice[T](&t.c.In[2])
+	normBlocks(t, l, lo, hi, func(dw, db []T, i int) {
+		normParamLine(dw, db, row[T](&t.c.In[0], i, t.n[0]), row[T](&t.c.In[3], i, t.n[0]), mean[i], rstd[i])
 	})
 }
 
 func layerNormGradBlocks[T float](t *task, l *lane, lo, hi int) {
-	t.rowGroups(lo, hi, func(dw, db []float64, from, to int) {
-		layerNormGradRows[T](t, l, from, to)
-		mean, rstd := slice[T](&t.c.In[1]), slice[T](&t.c.In[2])
-		normParamLines(dw, db, rowsOf[T](&t.c.In[0], from, to, t.n[0]), rowsOf[T](&t.c.In[3], from, to, t.n[0]), mean[from:to], rstd[from:to])
-	})
+	reserveRows[T](t, l)
+	g := layerNormGradOf[T](t, l)
+	normBlocks(t, l, lo, hi, func(dw, db []T, i int) { g.row(t, dw, db, i) })
 }
 
-func rmsNormParts[T float](t *task, _ *lane, lo, hi int) {
-	t.rowGroups(lo, hi, func(dw, _ []float64, from, to int) {
-		normParamLines(dw, nil, rowsOf[T](&t.c.In[0], from, to, t.n[0]), rowsOf[T](&t.c.In[2], from, to, t.n[0]), nil, slice[T](&t.c.In[1])[from:to])
+func rmsNormParts[T float](t *task, l *lane, lo, hi int) {
+	reserveRows[T](t, l)
+	rrms := slice[T](&t.c.In[1])
+	normBlocks(t, l, lo, hi, func(dw, _ []T, i int) {
+		normParamLine(dw, nil, row[T](&t.c.In[0], i, t.n[0]), row[T](&t.c.In[2], i, t.n[0]), 0, rrms[i])
 	})
 }
 
 func rmsNormGradBlocks[T float](t *task, l *lane, lo, hi int) {
-	t.rowGroups(lo, hi, func(dw, _ []float64, from, to int) {
-		rmsNormGradRows[T](t, l, from, to)
-		normParamLines(dw, nil, rowsOf[T](&t.c.In[0], from, to, t.n[0]), rowsOf[T](&t.c.In[2], from, to, t.n[0]), nil, slice[T](&t.c.In[1])[from:to])
-	})
-}
-
-// rowsOf are rows from to to of a contiguous view with cols columns.
-func rowsOf[T any](v *backend.View, from, to, cols int) []T {
-	return unsafe.Slice((*T)(at(v, v.Offset+from*cols)), (to-from)*cols)
+	reserveRows[T](t, l)
+	g := rmsNormGradOf[T](t, l)
+	normBlocks(t, l, lo, hi, func(dw, _ []T, i int) { g.row(t, dw, i) })
 }
 
 // addNormParts adds the blocks' sums of columns lo to hi in order, a block at a time: the columns of one lie together.

@@ -84,7 +84,7 @@ func softmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		y, dy := row[T](&t.c.In[0], i, cols), row[T](&t.c.In[1], i, cols)
 		dx := row[T](&t.c.Out[0], i, cols)
-		softmaxGradLine(dx, y, dy, T(dot(y, dy)), t.past)
+		softmaxGradLine(dx, y, dy, T(rowDot(y, dy)), t.past)
 	}
 }
 

@@ -32,7 +32,7 @@ func expVector(n int, dst *float32, src *float32, shift float32, scale float32, 
 	return n
 }
 
-// expSumVector: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i]
+// expSumVector: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i], four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32) int {
 	variant := kernels.Active()
@@ -52,7 +52,7 @@ func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32
 	return n
 }
 
-// sumExpVector: sum[i%16] += e^(src[i]-shift)
+// sumExpVector: sum[i%16] += e^(src[i]-shift), four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func sumExpVector(n int, src *float32, sum *float64, shift float32) int {
 	variant := kernels.Active()
@@ -712,6 +712,66 @@ func dotVector(n int, x *float32, y *float32, sum *float64) int {
 	return n
 }
 
+// rowDotVector: sum[i%16] += x[i]·y[i], four of them added before
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func rowDotVector(n int, x *float32, y *float32, sum *float64) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			rowDotAVX512(count, element(x, done), element(y, done), sum)
+		default:
+			rowDotAVX2(count, element(x, done), element(y, done), sum)
+		}
+	}
+	return n
+}
+
+// rowSquaresVector: sum[i%16] += x[i]², four of them added before
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func rowSquaresVector(n int, x *float32, sum *float64) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			rowSquaresAVX512(count, element(x, done), sum)
+		default:
+			rowSquaresAVX2(count, element(x, done), sum)
+		}
+	}
+	return n
+}
+
+// rowMomentsVector: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func rowMomentsVector(n int, x *float32, sum *float64, squares *float64, k float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			rowMomentsAVX512(count, element(x, done), sum, squares, k)
+		default:
+			rowMomentsAVX2(count, element(x, done), sum, squares, k)
+		}
+	}
+	return n
+}
+
 // deviationsVector: sum[i%16] += (x[i]-m)²
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func deviationsVector(n int, x *float32, sum *float64, m float64) int {
@@ -727,26 +787,6 @@ func deviationsVector(n int, x *float32, sum *float64, m float64) int {
 			deviationsAVX512(count, element(x, done), sum, m)
 		default:
 			deviationsAVX2(count, element(x, done), sum, m)
-		}
-	}
-	return n
-}
-
-// momentsVector: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d²
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func momentsVector(n int, x *float32, sum *float64, squares *float64, k float64) int {
-	variant := kernels.Active()
-	if variant == kernels.Generic {
-		return 0
-	}
-	n -= n % 16
-	for done := 0; done < n; done += stretch {
-		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
-			momentsAVX512(count, element(x, done), sum, squares, k)
-		default:
-			momentsAVX2(count, element(x, done), sum, squares, k)
 		}
 	}
 	return n
@@ -890,7 +930,7 @@ func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float
 	return n
 }
 
-// normSumsVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s)
+// normSumsVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {
 	variant := kernels.Active()
@@ -905,6 +945,46 @@ func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, in
 			normSumsAVX512(count, element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
 		default:
 			normSumsAVX2(count, element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
+		}
+	}
+	return n
+}
+
+// normSumsScaleVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s)
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func normSumsScaleVector(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			normSumsScaleAVX512(count, element(dw, done), element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
+		default:
+			normSumsScaleAVX2(count, element(dw, done), element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
+		}
+	}
+	return n
+}
+
+// normSumsAffineVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i]
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func normSumsAffineVector(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			normSumsAffineAVX512(count, element(dw, done), element(db, done), element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
+		default:
+			normSumsAffineAVX2(count, element(dw, done), element(db, done), element(x, done), element(dy, done), element(w, done), sum, inner, m, s)
 		}
 	}
 	return n
@@ -936,9 +1016,9 @@ func normGradVector(n int, dst *float32, x *float32, dy *float32, w *float32, m 
 	return n
 }
 
-// normScaleGradVector: dw[i] += dy[i]·(x[i]-m)·s
+// normScaleGradVector: dw[i] += dy[i]·((x[i]-m)·s)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normScaleGradVector(n int, dw *float64, x *float32, dy *float32, m float32, s float32) int {
+func normScaleGradVector(n int, dw *float32, x *float32, dy *float32, m float32, s float32) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
@@ -956,9 +1036,9 @@ func normScaleGradVector(n int, dw *float64, x *float32, dy *float32, m float32,
 	return n
 }
 
-// normAffineGradVector: dw[i] += dy[i]·(x[i]-m)·s, db[i] += dy[i]
+// normAffineGradVector: dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normAffineGradVector(n int, dw *float64, db *float64, x *float32, dy *float32, m float32, s float32) int {
+func normAffineGradVector(n int, dw *float32, db *float32, x *float32, dy *float32, m float32, s float32) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
@@ -971,46 +1051,6 @@ func normAffineGradVector(n int, dw *float64, db *float64, x *float32, dy *float
 			normAffineGradAVX512(count, element(dw, done), element(db, done), element(x, done), element(dy, done), m, s)
 		default:
 			normAffineGradAVX2(count, element(dw, done), element(db, done), element(x, done), element(dy, done), m, s)
-		}
-	}
-	return n
-}
-
-// normScaleGrad4Vector: normScaleGrad of four rows, in order
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normScaleGrad4Vector(n int, dw *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32) int {
-	variant := kernels.Active()
-	if variant == kernels.Generic {
-		return 0
-	}
-	n -= n % 16
-	for done := 0; done < n; done += stretch {
-		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
-			normScaleGrad4AVX512(count, element(dw, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
-		default:
-			normScaleGrad4AVX2(count, element(dw, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
-		}
-	}
-	return n
-}
-
-// normAffineGrad4Vector: normAffineGrad of four rows, in order
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func normAffineGrad4Vector(n int, dw *float64, db *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32) int {
-	variant := kernels.Active()
-	if variant == kernels.Generic {
-		return 0
-	}
-	n -= n % 16
-	for done := 0; done < n; done += stretch {
-		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
-			normAffineGrad4AVX512(count, element(dw, done), element(db, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
-		default:
-			normAffineGrad4AVX2(count, element(dw, done), element(db, done), element(x0, done), element(x1, done), element(x2, done), element(x3, done), element(dy0, done), element(dy1, done), element(dy2, done), element(dy3, done), m0, m1, m2, m3, s0, s1, s2, s3)
 		}
 	}
 	return n

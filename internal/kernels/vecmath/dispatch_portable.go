@@ -97,11 +97,17 @@ func sumVector(_ int, _ *float32, _ *float64) int { return 0 }
 // dotVector does nothing.
 func dotVector(_ int, _ *float32, _ *float32, _ *float64) int { return 0 }
 
+// rowDotVector does nothing.
+func rowDotVector(_ int, _ *float32, _ *float32, _ *float64) int { return 0 }
+
+// rowSquaresVector does nothing.
+func rowSquaresVector(_ int, _ *float32, _ *float64) int { return 0 }
+
+// rowMomentsVector does nothing.
+func rowMomentsVector(_ int, _ *float32, _ *float64, _ *float64, _ float32) int { return 0 }
+
 // deviationsVector does nothing.
 func deviationsVector(_ int, _ *float32, _ *float64, _ float64) int { return 0 }
-
-// momentsVector does nothing.
-func momentsVector(_ int, _ *float32, _ *float64, _ *float64, _ float64) int { return 0 }
 
 // maxVector does nothing.
 func maxVector(_ int, _ *float32, _ *float32) int { return 0 }
@@ -130,28 +136,28 @@ func normSumsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float64, _ *fl
 	return 0
 }
 
+// normSumsScaleVector does nothing.
+func normSumsScaleVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32, _ float32) int {
+	return 0
+}
+
+// normSumsAffineVector does nothing.
+func normSumsAffineVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32, _ float32) int {
+	return 0
+}
+
 // normGradVector does nothing.
 func normGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ bool) int {
 	return 0
 }
 
 // normScaleGradVector does nothing.
-func normScaleGradVector(_ int, _ *float64, _ *float32, _ *float32, _ float32, _ float32) int {
+func normScaleGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ float32) int {
 	return 0
 }
 
 // normAffineGradVector does nothing.
-func normAffineGradVector(_ int, _ *float64, _ *float64, _ *float32, _ *float32, _ float32, _ float32) int {
-	return 0
-}
-
-// normScaleGrad4Vector does nothing.
-func normScaleGrad4Vector(_ int, _ *float64, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32) int {
-	return 0
-}
-
-// normAffineGrad4Vector does nothing.
-func normAffineGrad4Vector(_ int, _ *float64, _ *float64, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32) int {
+func normAffineGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32) int {
 	return 0
 }
 

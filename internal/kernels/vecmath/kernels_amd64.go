@@ -14,12 +14,12 @@ func expAVX2(n int, dst *float32, src *float32, shift float32, scale float32, fa
 //go:noescape
 func expPastAVX2(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 
-// expSumAVX2: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i] for i < n, n a positive multiple of 16.
+// expSumAVX2: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i], four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
 
-// sumExpAVX2: sum[i%16] += e^(src[i]-shift) for i < n, n a positive multiple of 16.
+// sumExpAVX2: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func sumExpAVX2(n int, src *float32, sum *float64, shift float32)
@@ -254,15 +254,25 @@ func sumAVX2(n int, x *float32, sum *float64)
 //go:noescape
 func dotAVX2(n int, x *float32, y *float32, sum *float64)
 
+// rowDotAVX2: sum[i%16] += x[i]·y[i], four of them added before for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func rowDotAVX2(n int, x *float32, y *float32, sum *float64)
+
+// rowSquaresAVX2: sum[i%16] += x[i]², four of them added before for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func rowSquaresAVX2(n int, x *float32, sum *float64)
+
+// rowMomentsAVX2: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func rowMomentsAVX2(n int, x *float32, sum *float64, squares *float64, k float32)
+
 // deviationsAVX2: sum[i%16] += (x[i]-m)² for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func deviationsAVX2(n int, x *float32, sum *float64, m float64)
-
-// momentsAVX2: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d² for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func momentsAVX2(n int, x *float32, sum *float64, squares *float64, k float64)
 
 // maxAVX2: most[i%16] = max(most[i%16], x[i]), NaN not counting for i < n, n a positive multiple of 16.
 //
@@ -309,10 +319,20 @@ func normalizeAffineAVX2(n int, dst *float32, x *float32, w *float32, b *float32
 //go:noescape
 func normalizeAffinePastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 
-// normSumsAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s) for i < n, n a positive multiple of 16.
+// normSumsAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normSumsAVX2(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+
+// normSumsScaleAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normSumsScaleAVX2(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+
+// normSumsAffineAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normSumsAffineAVX2(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
 
 // normGradAVX2: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16.
 //
@@ -324,25 +344,15 @@ func normGradAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m fl
 //go:noescape
 func normGradPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
 
-// normScaleGradAVX2: dw[i] += dy[i]·(x[i]-m)·s for i < n, n a positive multiple of 16.
+// normScaleGradAVX2: dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normScaleGradAVX2(n int, dw *float64, x *float32, dy *float32, m float32, s float32)
+func normScaleGradAVX2(n int, dw *float32, x *float32, dy *float32, m float32, s float32)
 
-// normAffineGradAVX2: dw[i] += dy[i]·(x[i]-m)·s, db[i] += dy[i] for i < n, n a positive multiple of 16.
+// normAffineGradAVX2: dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normAffineGradAVX2(n int, dw *float64, db *float64, x *float32, dy *float32, m float32, s float32)
-
-// normScaleGrad4AVX2: normScaleGrad of four rows, in order for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normScaleGrad4AVX2(n int, dw *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
-
-// normAffineGrad4AVX2: normAffineGrad of four rows, in order for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normAffineGrad4AVX2(n int, dw *float64, db *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
+func normAffineGradAVX2(n int, dw *float32, db *float32, x *float32, dy *float32, m float32, s float32)
 
 // adamMomentsAVX2: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i < n, n a positive multiple of 16.
 //
@@ -404,12 +414,12 @@ func expAVX512(n int, dst *float32, src *float32, shift float32, scale float32, 
 //go:noescape
 func expPastAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 
-// expSumAVX512: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i] for i < n, n a positive multiple of 16.
+// expSumAVX512: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i], four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
 
-// sumExpAVX512: sum[i%16] += e^(src[i]-shift) for i < n, n a positive multiple of 16.
+// sumExpAVX512: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func sumExpAVX512(n int, src *float32, sum *float64, shift float32)
@@ -644,15 +654,25 @@ func sumAVX512(n int, x *float32, sum *float64)
 //go:noescape
 func dotAVX512(n int, x *float32, y *float32, sum *float64)
 
+// rowDotAVX512: sum[i%16] += x[i]·y[i], four of them added before for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func rowDotAVX512(n int, x *float32, y *float32, sum *float64)
+
+// rowSquaresAVX512: sum[i%16] += x[i]², four of them added before for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func rowSquaresAVX512(n int, x *float32, sum *float64)
+
+// rowMomentsAVX512: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func rowMomentsAVX512(n int, x *float32, sum *float64, squares *float64, k float32)
+
 // deviationsAVX512: sum[i%16] += (x[i]-m)² for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func deviationsAVX512(n int, x *float32, sum *float64, m float64)
-
-// momentsAVX512: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d² for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func momentsAVX512(n int, x *float32, sum *float64, squares *float64, k float64)
 
 // maxAVX512: most[i%16] = max(most[i%16], x[i]), NaN not counting for i < n, n a positive multiple of 16.
 //
@@ -699,10 +719,20 @@ func normalizeAffineAVX512(n int, dst *float32, x *float32, w *float32, b *float
 //go:noescape
 func normalizeAffinePastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 
-// normSumsAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s) for i < n, n a positive multiple of 16.
+// normSumsAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
 func normSumsAVX512(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+
+// normSumsScaleAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normSumsScaleAVX512(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
+
+// normSumsAffineAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normSumsAffineAVX512(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
 
 // normGradAVX512: dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b) for i < n, n a positive multiple of 16.
 //
@@ -714,25 +744,15 @@ func normGradAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m 
 //go:noescape
 func normGradPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
 
-// normScaleGradAVX512: dw[i] += dy[i]·(x[i]-m)·s for i < n, n a positive multiple of 16.
+// normScaleGradAVX512: dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normScaleGradAVX512(n int, dw *float64, x *float32, dy *float32, m float32, s float32)
+func normScaleGradAVX512(n int, dw *float32, x *float32, dy *float32, m float32, s float32)
 
-// normAffineGradAVX512: dw[i] += dy[i]·(x[i]-m)·s, db[i] += dy[i] for i < n, n a positive multiple of 16.
+// normAffineGradAVX512: dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func normAffineGradAVX512(n int, dw *float64, db *float64, x *float32, dy *float32, m float32, s float32)
-
-// normScaleGrad4AVX512: normScaleGrad of four rows, in order for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normScaleGrad4AVX512(n int, dw *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
-
-// normAffineGrad4AVX512: normAffineGrad of four rows, in order for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func normAffineGrad4AVX512(n int, dw *float64, db *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32, dy0 *float32, dy1 *float32, dy2 *float32, dy3 *float32, m0 float32, m1 float32, m2 float32, m3 float32, s0 float32, s1 float32, s2 float32, s3 float32)
+func normAffineGradAVX512(n int, dw *float32, db *float32, x *float32, dy *float32, m float32, s float32)
 
 // adamMomentsAVX512: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps) for i < n, n a positive multiple of 16.
 //

@@ -49,20 +49,7 @@ func Deviations(x []float32, m float64) float64 {
 	return a.total()
 }
 
-// Moments returns the sums of x[i]-k and of (x[i]-k)². With k an element of x the variance that follows from them is exact to about len(x) roundings: no element
-// is further from the mean than √len(x) standard deviations.
-func Moments(x []float32, k float64) (sum, squares float64) {
-	var a, b accumulators
-	done := momentsVector(len(x), first(x), &a[0], &b[0], k)
-	for i := done; i < len(x); i++ {
-		d := float64(x[i]) - k
-		a[i%lanes] += d
-		b[i%lanes] += float64(d * d)
-	}
-	return a.total(), b.total()
-}
-
-// Max returns the largest element, −Inf if there is none. A NaN does not count.
+// Max returns the largest element, −Inf if there is none. A NaN does not count. Of zeros it is +0.
 func Max(x []float32) float32 {
 	most := infinities
 	if x = x[maxVector(len(x), first(x), &most[0]):]; len(x) > 0 {
@@ -80,7 +67,7 @@ func Max(x []float32) float32 {
 	for _, v := range most[1:] {
 		key = max(key, orderKey(v)) // of integers, which takes no branch
 	}
-	return math.Float32frombits(uint32(key ^ key>>31&math.MaxInt32))
+	return math.Float32frombits(uint32(key^key>>31&math.MaxInt32)) + 0
 }
 
 // orderKey is an integer that is ordered as the float is; +0 lies above −0. It is its own inverse.

@@ -2,7 +2,7 @@
 // of the streaming kernels; which loops they make is the backend's business.
 //
 // An element's result depends on the operands of that element (and the variant of the kernels) alone, wherever it stands in a slice. Sums are kept in float64: element i is added
-// to accumulator i mod 16, and the accumulators are added as a tree. So the bits depend on the length alone.
+// to accumulator i mod 16, and the accumulators are added as a tree; sums over rows add four elements in float32 before. So the bits depend on the length alone.
 //
 // AVX2 and AVX-512 give the same bits everywhere but in GELU, which AVX-512 has in pieces. The generic version, portable Go that is compiled everywhere, gives them too, except in functions with an
 // exponential, where the others fuse multiplication and addition.
@@ -23,6 +23,8 @@ import (
 const (
 	// lanes is the number of elements in a block, and of accumulators in a sum.
 	lanes = 16
+	// several is the number of blocks whose elements sums over rows add before they go into an accumulator.
+	several = 4
 	// stretch is the number of elements per call of an assembly function, which cannot be preempted: some ten microseconds.
 	stretch = 8192
 )

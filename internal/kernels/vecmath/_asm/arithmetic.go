@@ -123,17 +123,48 @@ func (g *generator) sums() {
 	g.kernel("sum", "sum[i%16] += x[i]", params(streams("x"), sums("sum")), func(l *loop) (step, end func()) {
 		sum := l.accumulate("sum")
 		return func() {
-			l.ahead("x")
+			l.ahead(4096, "x")
 			sum.add(l.loadWide("x"))
 		}, sum.store
 	})
 	g.kernel("dot", "sum[i%16] += x[i]·y[i]", params(streams("x", "y"), sums("sum")), func(l *loop) (step, end func()) {
 		sum := l.accumulate("sum")
 		return func() {
-			l.ahead("x", "y")
+			l.ahead(4096, "x", "y")
 			sum.addProduct(l.loadWide("x"), l.loadWide("y"))
 		}, sum.store
 	})
+	g.kernel("rowDot", "sum[i%16] += x[i]·y[i], four of them added before", params(streams("x", "y"), sums("sum")), func(l *loop) (step, end func()) {
+		sum := l.gather("sum")
+		return func() {
+			l.ahead(4096, "x", "y")
+			x := l.load("x")
+			l.VMULPS(l.at("y", 0), x, x)
+			sum.add(x)
+		}, sum.store
+	})
+	g.kernel("rowSquares", "sum[i%16] += x[i]², four of them added before", params(streams("x"), sums("sum")), func(l *loop) (step, end func()) {
+		sum := l.gather("sum")
+		return func() {
+			l.ahead(10240, "x")
+			sum.add(l.squareOf(l.load("x")))
+		}, sum.store
+	})
+	g.kernel("rowMoments", "with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before", params(streams("x"), sums("sum", "squares"), scalars("k")),
+		func(l *loop) (step, end func()) {
+			sum, squares, k := l.gather("sum"), l.gather("squares"), l.scalar("k")
+			return func() {
+					l.ahead(10240, "x")
+					x := l.load("x")
+					l.VSUBPS(k, x, x)
+					sum.add(x)
+					l.VMULPS(x, x, x)
+					squares.add(x)
+				}, func() {
+					sum.store()
+					squares.store()
+				}
+		})
 	g.kernel("deviations", "sum[i%16] += (x[i]-m)²", params(streams("x"), sums("sum"), typed(scalar, "float64", "m")), func(l *loop) (step, end func()) {
 		sum, m := l.accumulate("sum"), l.scalar("m")
 		return func() {
@@ -145,38 +176,27 @@ func (g *generator) sums() {
 			sum.add(x)
 		}, sum.store
 	})
-	g.kernel("moments", "with d = x[i]-k: sum[i%16] += d, squares[i%16] += d²", params(streams("x"), sums("sum", "squares"), typed(scalar, "float64", "k")),
-		func(l *loop) (step, end func()) {
-			sum, squares, k := l.accumulate("sum"), l.accumulate("squares"), l.scalar("k")
-			return func() {
-					l.ahead("x")
-					x := l.loadWide("x")
-					for h := range x {
-						l.VSUBPD(k, x[h], x[h])
-					}
-					sum.add(x)
-					for h := range x {
-						l.VMULPD(x[h], x[h], x[h])
-					}
-					squares.add(x)
-				}, func() {
-					sum.store()
-					squares.store()
-				}
-		})
 	g.kernel("max", "most[i%16] = max(most[i%16], x[i]), NaN not counting", params(streams("x"), typed(fixed, "float32", "most")), func(l *loop) (step, end func()) {
+		l.blocks = several
 		var most []reg.VecVirtual
-		for p := range block / l.lanes {
+		parts := block / l.lanes
+		at := func(p int) operand.Mem {
+			return operand.Mem{Base: l.pointers["most"], Disp: 4 * (p % parts) * l.lanes}
+		}
+		for p := range several * parts {
 			most = append(most, l.register())
-			l.VMOVUPS(operand.Mem{Base: l.pointers["most"], Disp: 4 * p * l.lanes}, most[p])
+			l.VMOVUPS(at(p), most[p])
 		}
 		return func() {
-				l.ahead("x")
+				l.ahead(8192, "x")
 				x := l.load("x")
 				l.VMAXPS(most[l.part], x, most[l.part])
 			}, func() {
-				for p, v := range most {
-					l.VMOVUPS(v, operand.Mem{Base: l.pointers["most"], Disp: 4 * p * l.lanes})
+				for p, v := range most[parts:] {
+					l.VMAXPS(v, most[p%parts], most[p%parts])
+				}
+				for p, v := range most[:parts] {
+					l.VMOVUPS(v, at(p))
 				}
 			}
 	})

@@ -84,22 +84,22 @@ func (g *generator) exponentials() {
 				l.store(y, "dst")
 			}, nil
 		})
-	g.kernel("expSum", "dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i]", params(streams("dst", "src"), sums("sum"), scalars("shift", "scale")),
+	g.kernel("expSum", "dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i], four of them added before", params(streams("dst", "src"), sums("sum"), scalars("shift", "scale")),
 		func(l *loop) (step, end func()) {
-			shift, scale, lim, sum := l.scalar("shift"), l.scalar("scale"), l.limits(), l.accumulate("sum")
+			shift, scale, lim, sum := l.scalar("shift"), l.scalar("scale"), l.limits(), l.gather("sum")
 			return func() {
 				y := l.exponential(l.shifted(shift, scale), lim)
 				l.store(y, "dst")
-				sum.add(l.widened(y))
+				sum.add(y)
 			}, sum.store
 		})
-	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift)", params(streams("src"), sums("sum"), scalars("shift")),
+	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift), four of them added before", params(streams("src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, lim, sum := l.scalar("shift"), l.limits(), l.accumulate("sum")
+			shift, lim, sum := l.scalar("shift"), l.limits(), l.gather("sum")
 			return func() {
 				x := l.load("src")
 				l.VSUBPS(shift, x, x)
-				sum.add(l.widened(l.exponential(x, lim)))
+				sum.add(l.exponential(x, lim))
 			}, sum.store
 		})
 	g.pastKernel("logSoftmaxGrad", "dst[i] = dy[i] - sum·e^y[i]", params(streams("dst", "y", "dy"), scalars("sum")),

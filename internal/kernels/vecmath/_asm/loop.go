@@ -110,6 +110,8 @@ type loop struct {
 	index     reg.GPVirtual
 	part      int // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
 	rare      *rare
+	blocks    int // of a turn; 0: as many as the flight has
+	gathered  []*gathered
 }
 
 // rare is another way to do a turn, and the test that chooses it: it leaves the zero flag clear if the turn's vectors need it.
@@ -171,11 +173,15 @@ func (g *generator) version(k kernel, way string, past bool, body func(l *loop) 
 	}
 }
 
-// walk emits the loop: turns over as many blocks as the flight has, then over single ones.
+// walk emits the loop: turns over several blocks, then over single ones.
 func (l *loop) walk(n reg.GPVirtual, step func()) {
 	l.index = l.GP64()
 	l.XORQ(l.index, l.index)
-	if blocks := l.flight * l.lanes / block; blocks > 1 {
+	blocks := l.blocks
+	if blocks == 0 {
+		blocks = l.flight * l.lanes / block
+	}
+	if blocks > 1 {
 		last := l.GP64() // index of the last turn with whole blocks
 		l.MOVQ(n, last)
 		l.SUBQ(operand.U32(blocks*block), last)
@@ -206,9 +212,12 @@ func (l *loop) turn(label string, blocks int, step func()) {
 			l.Comment(partMark)
 		}
 		step()
+		if l.flight > 0 && (l.part+1 == vectors || (l.part+1)%l.flight == 0) {
+			l.Comment(endMark)
+		}
 	}
-	if l.flight > 0 {
-		l.Comment(endMark)
+	for _, g := range l.gathered {
+		g.widen()
 	}
 	if l.rare != nil {
 		l.Label(label + "Done")
@@ -243,10 +252,9 @@ func (l *loop) at(name string, element int) operand.Mem {
 	return operand.Mem{Base: l.pointers[name], Index: l.index, Scale: uint8(p.bytes()), Disp: p.bytes() * (l.lanes*l.part + element)}
 }
 
-// ahead asks for what streams hold a page further on. The kernels that go over a row first do, since the processor looks ahead within a page at most, and memory
-// would be idle while others go over the row again.
-func (l *loop) ahead(names ...string) {
-	const bytes = 4096
+// ahead asks for what streams hold so many bytes further on: some rows of 1024 elements. The processor itself looks ahead within a page of 4096 bytes at most, and
+// memory would be idle while others go over the row again. The distances are those that measured best, by the number of streams and what is done with them.
+func (l *loop) ahead(bytes int, names ...string) {
 	for _, name := range names {
 		if at := l.known[name].bytes() * l.lanes * l.part; at%64 == 0 {
 			l.PREFETCHT0(l.at(name, bytes/l.known[name].bytes()))
@@ -410,4 +418,40 @@ func (a *accumulators) addProduct(x, y doubles) {
 // store writes the sums back.
 func (a *accumulators) store() {
 	a.each(func(v reg.VecVirtual, m operand.Mem) { a.VMOVUPD(v, m) })
+}
+
+// several is the number of blocks of a turn in kernels with more accumulators than a block has elements, or gathered ones.
+const several = 4
+
+// gathered are accumulators that get the sum of a turn's several blocks, added in order in float32: converting takes longer than adding.
+type gathered struct {
+	*accumulators
+	turn []reg.VecVirtual
+}
+
+// gather loads the sums at a fixed parameter.
+func (l *loop) gather(name string) *gathered {
+	g := &gathered{accumulators: l.accumulate(name)}
+	for range g.parts {
+		g.turn = append(g.turn, l.register())
+	}
+	l.blocks, l.gathered = several, append(l.gathered, g)
+	return g
+}
+
+// add adds the part's numbers to those of the turn.
+func (g *gathered) add(v reg.VecVirtual) {
+	sum := g.turn[g.part%len(g.turn)]
+	if g.part < len(g.turn) {
+		g.VMOVUPS(v, sum)
+		return
+	}
+	g.VADDPS(v, sum, sum)
+}
+
+// widen adds the turn's sums.
+func (g *gathered) widen() {
+	for g.part = range g.turn {
+		g.accumulators.add(g.widened(g.turn[g.part]))
+	}
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
@@ -36,21 +34,28 @@ func (g *generator) norms() {
 			}, nil
 		})
 	}
-	g.kernel("normSums", "with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s)",
-		params(streams("x", "dy", "w"), sums("sum", "inner"), scalars("m", "s")), func(l *loop) (step, end func()) {
-			m, s, sum, inner := l.scalar("m"), l.scalar("s"), l.accumulate("sum"), l.accumulate("inner")
+	for _, gradients := range [][]string{nil, {"dw"}, {"dw", "db"}} {
+		names := []string{"normSums", "normSumsScale", "normSumsAffine"}
+		formula := "with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before"
+		for _, added := range []string{"; dw[i] += dy[i]·((x[i]-m)·s)", ", db[i] += dy[i]"}[:len(gradients)] {
+			formula += added
+		}
+		g.kernel(names[len(gradients)], formula, params(streams(gradients...), streams("x", "dy", "w"), sums("sum", "inner"), scalars("m", "s")), func(l *loop) (step, end func()) {
+			m, s, sum, inner := l.scalar("m"), l.scalar("s"), l.gather("sum"), l.gather("inner")
 			return func() {
-					l.ahead("x", "dy")
-					d := l.load("dy")
-					l.VMULPS(l.at("w", 0), d, d)
-					wide := l.widened(d)
-					sum.add(wide)
-					inner.addProduct(wide, l.widened(l.centred(m, s)))
+					l.ahead(4096, "x", "dy")
+					dy, x := l.load("dy"), l.centred(m, s)
+					l.paramGrad(dy, x, gradients)
+					l.VMULPS(l.at("w", 0), dy, dy)
+					l.VMULPS(dy, x, x)
+					sum.add(dy)
+					inner.add(x)
 				}, func() {
 					sum.store()
 					inner.store()
 				}
 		})
+	}
 	g.pastKernel("normGrad", "dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)", params(streams("dst", "x", "dy", "w"), scalars("m", "s", "a", "b", "f")),
 		func(l *loop) (step, end func()) {
 			m, s, a, b, f := l.scalar("m"), l.scalar("s"), l.scalar("a"), l.scalar("b"), l.scalar("f")
@@ -65,71 +70,31 @@ func (g *generator) norms() {
 				l.store(d, "dst")
 			}, nil
 		})
-	g.kernel("normScaleGrad", "dw[i] += dy[i]·(x[i]-m)·s", params(typed(stream, "float64", "dw"), streams("x", "dy"), scalars("m", "s")),
-		func(l *loop) (step, end func()) {
-			m, s := l.scalar("m"), l.scalar("s")
-			return func() { l.addTo("dw", l.widened(l.scaleGrad(l.load("dy"), m, s))) }, nil
-		})
-	g.kernel("normAffineGrad", "dw[i] += dy[i]·(x[i]-m)·s, db[i] += dy[i]",
-		params(typed(stream, "float64", "dw", "db"), streams("x", "dy"), scalars("m", "s")), func(l *loop) (step, end func()) {
+	for _, gradients := range [][]string{{"dw"}, {"dw", "db"}} {
+		name, formula := "normScaleGrad", "dw[i] += dy[i]·((x[i]-m)·s)"
+		if len(gradients) > 1 {
+			name, formula = "normAffineGrad", formula+", db[i] += dy[i]"
+		}
+		g.kernel(name, formula, params(streams(gradients...), streams("x", "dy"), scalars("m", "s")), func(l *loop) (step, end func()) {
 			m, s := l.scalar("m"), l.scalar("s")
 			return func() {
-				dy := l.load("dy")
-				l.addTo("dw", l.widened(l.scaleGrad(dy, m, s)))
-				l.addTo("db", l.widened(dy))
+				l.ahead(4096, "x", "dy")
+				l.paramGrad(l.load("dy"), l.centred(m, s), gradients)
 			}, nil
 		})
-	four := func(name string) (names []string) {
-		for r := range 4 {
-			names = append(names, fmt.Sprint(name, r))
-		}
-		return names
-	}
-	for _, sums := range [][]string{{"dw"}, {"dw", "db"}} {
-		name, formula := "normScaleGrad4", "normScaleGrad of four rows, in order"
-		if len(sums) > 1 {
-			name, formula = "normAffineGrad4", "normAffineGrad of four rows, in order"
-		}
-		g.kernel(name, formula, params(typed(stream, "float64", sums...), streams(four("x")...), streams(four("dy")...), scalars(four("m")...), scalars(four("s")...)),
-			func(l *loop) (step, end func()) {
-				m, s := l.numbers(scalars(four("m")...)), l.numbers(scalars(four("s")...))
-				return func() {
-					l.addRows("dw", func(r string) doubles {
-						x := l.load("x" + r)
-						l.VSUBPS(m["m"+r], x, x)
-						l.VMULPS(l.at("dy"+r, 0), x, x)
-						l.VMULPS(s["s"+r], x, x)
-						return l.widened(x)
-					})
-					if len(sums) > 1 {
-						l.addRows("db", func(r string) doubles { return l.loadWide("dy" + r) })
-					}
-				}, nil
-			})
 	}
 }
 
-// addRows adds what four rows contribute to the part's elements of a float64 stream.
-func (l *loop) addRows(name string, row func(r string) doubles) {
-	sum := doubles{l.register(), l.register()}
-	for h := range sum {
-		l.VMOVUPD(l.at(name, h*l.lanes/2), sum[h])
-	}
-	for r := range 4 {
-		for h, x := range row(fmt.Sprint(r)) {
-			l.VADDPD(x, sum[h], sum[h])
+// paramGrad adds dy·x to the first of the gradients and dy to the second.
+func (l *loop) paramGrad(dy, x reg.VecVirtual, gradients []string) {
+	for i, name := range gradients {
+		sum := dy
+		if i == 0 {
+			sum = l.register()
+			l.VMULPS(x, dy, sum)
 		}
+		y := l.load(name)
+		l.VADDPS(sum, y, y)
+		l.store(y, name)
 	}
-	for h := range sum {
-		l.VMOVUPD(sum[h], l.at(name, h*l.lanes/2))
-	}
-}
-
-// scaleGrad emits dy·(x-m)·s.
-func (l *loop) scaleGrad(dy, m, s reg.VecVirtual) reg.VecVirtual {
-	x := l.load("x")
-	l.VSUBPS(m, x, x)
-	l.VMULPS(dy, x, x)
-	l.VMULPS(s, x, x)
-	return x
 }
