@@ -13,11 +13,13 @@ type tiling struct {
 	// mr × nr elements of C are kept in registers by one call of the kernel: mr broadcast rows of A by nr columns of B in vectors.
 	// 12×32 fills 24 of AVX-512's 32 registers, 6×16 fills 12 of AVX2's 16.
 	mr, nr int
-	// tm × tn elements of C are one task: A's kc × mr panel stays in the first-level cache while B's kc × tn block (512 KiB at most) comes
-	// from the second-level cache. tm is a multiple of mr, tn of nr.
-	tm, tn int
-	// mb × kb of A and kb × nb of B are packed at once, shared by all workers through the last-level cache. kb is a multiple of kc.
-	mb, nb, kb int
+	// mb is the most rows that a worker packs A for at a time, if it must, and tm the rows of C after which they are announced as complete. Both are multiples
+	// of mr.
+	mb, tm int
+	// kc × nb of B, 512 KiB at most, are packed at once and stay in the second-level cache of the worker that packed them. nb is a multiple of nr.
+	nb int
+	// kb is how many products of some rows of A are packed at once if B is read where it lies, a multiple of kc.
+	kb int
 	// skinny is the largest m for which B is not packed ahead: its elements are used by so few rows that packing all of it would not pay.
 	skinny int
 	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be padding.
@@ -32,8 +34,9 @@ type engine[T element] struct {
 	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here column j at b[j·bstride].
 	stream, dots direct[T, T]
-	// rows is micro for mr rows of A where they lie: row i at a[i·astride]. It is nil where there is none.
-	rows func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
+	// rows and tall are micro for mr rows of A where they lie: row i at a[i·astride], or column p at a[p·astride]. With each block they ask for a part of what
+	// next, the address of a fetch, says. They are nil where there are none.
+	rows, tall func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int, next *uintptr)
 	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products. Element (i, p) of A is at a[i·ars + p·acs],
 	// row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
 	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int)
@@ -41,6 +44,9 @@ type engine[T element] struct {
 	outer outer[T]
 	// pack is packGeneric or something faster that does the same.
 	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
+	// copyA and copyB pack together full panels of A and of B whose lanes are contiguous, each pitch elements after the one before. They are nil where pack
+	// does as well.
+	copyA, copyB copyPanels[T]
 	// transpose is transposeGeneric or something faster that does the same.
 	transpose func(dst []T, width, lanes, k int, src []T, stride int)
 }

@@ -17,20 +17,26 @@ type kernel64 func(k int, a, b *float64, bstride int, c *float64, cstride int, d
 // The engines for float64: as many bytes are packed at once as for float32, but for A.
 var (
 	avx2F64 = engine[float64]{
-		tiling:  tiling{mr: 6, nr: 8, tm: 96, tn: 256, mb: 1056, nb: 512, kb: 4 * kc, skinny: 96, narrow: 6},
+		tiling:  tiling{mr: 6, nr: 8, mb: 1056, tm: 96, nb: 256, kb: 4 * kc, skinny: 96, narrow: 6},
 		micro:   microAVX2F64,
-		rows:    rowsAVX2F64x6,
+		rows:    rowsAVX2F64x6Ahead,
+		tall:    tallAVX2F64x6Ahead,
 		strided: stridedAVX2F64,
 		pack:    packAVX2F64,
+		copyA:   copyPanelsAAVX2F64,
+		copyB:   copyPanelsBAVX2F64,
 
 		transpose: transposeF64,
 	}
 	avx512F64 = engine[float64]{
-		tiling:  tiling{mr: 12, nr: 16, tm: 96, tn: 256, mb: 1056, nb: 512, kb: 4 * kc, skinny: 144, narrow: 12},
+		tiling:  tiling{mr: 12, nr: 16, mb: 1056, tm: 96, nb: 256, kb: 4 * kc, skinny: 144, narrow: 12},
 		micro:   microAVX512F64,
-		rows:    rowsAVX512F64x12,
+		rows:    rowsAVX512F64x12Ahead,
+		tall:    tallAVX512F64x12Ahead,
 		strided: stridedAVX512F64,
 		pack:    packAVX512F64,
+		copyA:   copyPanelsAAVX512F64,
+		copyB:   copyPanelsBAVX512F64,
 
 		transpose: transposeF64,
 	}

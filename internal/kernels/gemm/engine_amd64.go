@@ -28,25 +28,31 @@ var (
 
 var (
 	avx2 = engine[float32]{
-		tiling: tiling{mr: 6, nr: 16, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 96, narrow: 12},
+		tiling: tiling{mr: 6, nr: 16, mb: 2064, tm: 96, nb: 512, kb: 4 * kc, skinny: 96, narrow: 12},
 		micro:  microAVX2,
-		rows:   rowsAVX2x6,
+		rows:   rowsAVX2x6Ahead,
+		tall:   tallAVX2x6Ahead,
 		outer:  outer[float32]{32, outerAVX2, outerAVX2Past, fence},
 		stream: direct[float32, float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
 		dots:   direct[float32, float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
 		pack:   packAVX2,
+		copyA:  copyPanelsAAVX2,
+		copyB:  copyPanelsBAVX2,
 
 		transpose: transposeAVX2,
 		strided:   stridedAVX2,
 	}
 	avx512 = engine[float32]{
-		tiling: tiling{mr: 12, nr: 32, tm: 96, tn: 512, mb: 1056, nb: 1024, kb: 4 * kc, skinny: 144, narrow: 24},
+		tiling: tiling{mr: 12, nr: 32, mb: 2064, tm: 96, nb: 512, kb: 4 * kc, skinny: 144, narrow: 24},
 		micro:  microAVX512,
-		rows:   rowsAVX512x12,
+		rows:   rowsAVX512x12Ahead,
+		tall:   tallAVX512x12Ahead,
 		outer:  outer[float32]{64, outerAVX512, outerAVX512Past, fence},
 		stream: direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
 		dots:   direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
 		pack:   packAVX512,
+		copyA:  copyPanelsAAVX512,
+		copyB:  copyPanelsBAVX512,
 
 		transpose: transposeAVX512,
 		strided:   stridedAVX512,

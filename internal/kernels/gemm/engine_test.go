@@ -18,8 +18,7 @@ func drawTiling(t *rapid.T, mr, nr int) tiling {
 	times := func(name string, unit, most int) int { return unit * rapid.IntRange(1, most).Draw(t, name) }
 	return tiling{
 		mr: mr, nr: nr,
-		tm: times("tm", mr, 3), tn: times("tn", nr, 3),
-		mb: times("mb", mr, 5), nb: times("nb", nr, 5), kb: times("kb", kc, 2),
+		mb: times("mb", mr, 5), tm: times("tm", mr, 3), nb: times("nb", nr, 5), kb: times("kb", kc, 2),
 		skinny: rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "skinny"),
 		narrow: rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "narrow"),
 	}
@@ -75,6 +74,29 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 				requireSameBits(t, x.run(t, with(&packing), nil), x.run(t, Float32, nil), x.String())
 			}
 		}
+	})
+}
+
+// TestPackingDoesNotMatter compares the kernels that read A where it lies with one that reads packed panels, and several panels packed at once with one by
+// one: for whole and cut panels, for columns of A that crowd a cache and others, and for a C whose rows are not contiguous.
+func TestPackingDoesNotMatter(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		packing, inPlace := *engine32(), *engine32()
+		inPlace.skinny, inPlace.narrow, inPlace.mb, inPlace.tm = 0, 0, 4*inPlace.mr, 2*inPlace.mr
+		packing.tiling, packing.rows, packing.tall, packing.copyA, packing.copyB = inPlace.tiling, nil, nil, nil, nil
+		for _, m := range []int{13, 48, 131, 1024} {
+			for _, n := range []int{15, 128, 513} {
+				for i, k := range []int{1, 40, kc + 7} {
+					for trans := range 4 {
+						x := newExample[float32](uint64(m*n*k), m, n, k, trans&1 == 0, trans&2 == 0, i%2, (m+i)%2 == 0)
+						requireSameBits(t, x.run(t, with(&packing), nil), x.run(t, with(&inPlace), nil), x.String())
+					}
+				}
+			}
+		}
+		x := newExample[float32](7, 300, 5, kc+9, true, false, 0, true)
+		inPlace.narrow, packing.narrow = 5, 5
+		requireSameBits(t, x.run(t, with(&packing), nil), x.run(t, with(&inPlace), nil), x.String())
 	})
 }
 

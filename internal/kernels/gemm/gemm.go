@@ -1,8 +1,8 @@
 // Package gemm multiplies matrices: C = A·B or C += A·B for float32 and float64, with operands strided in any way; those of a float32 C may be of half types.
 //
 // The algorithm is that of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008) in BLIS's
-// arrangement (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", ACM TOMS 41(3), 2015): panels of A and B
-// are packed so that a small register-blocked kernel reads them in sequence. Packing takes any strides, so transposed operands need no copy, and widens half
+// arrangement (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", ACM TOMS 41(3), 2015): panels of B
+// are packed so that a small register-blocked kernel reads them in sequence, and so are those of A that it cannot read where they lie. Packing takes any strides, so transposed operands need no copy, and widens half
 // types, so that these need none either.
 //
 // What an element of C becomes depends on its row of A, its column of B, its old value and the kernel variant, on nothing else: k is summed in ascending
@@ -26,14 +26,14 @@ import (
 // is one whose strides are swapped. With k = 0 the product is zero; with m = 0 or n = 0 nothing happens. C must not overlap A or B.
 //
 // The work is spread over the workers of p; nil means the caller alone. The bits of the result do not depend on p. Once the scratch
-// memory for packing has grown to the largest size in use (at most about 9 MiB per concurrent call), a call allocates nothing.
+// memory for packing has grown to the largest size in use (at most about 3 MiB per worker and concurrent call), a call allocates nothing.
 // It panics if a size is negative or a slice too short for its matrix.
 func Float32(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
 	multiply(p, engine32(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))
 }
 
-// Float64 is [Float32] in double precision; its scratch memory takes at most about 13 MiB per concurrent call.
+// Float64 is [Float32] in double precision; its scratch memory takes as much.
 func Float64(p *parallel.Pool, m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int, accumulate bool) {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
 	multiply(p, engine64(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))

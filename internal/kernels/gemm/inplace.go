@@ -94,10 +94,12 @@ func inPlaceEdge[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []
 	checkExtent("B", k, n, len(b), brs, 1)
 	list := jobsOf[T]()
 	j := list.take()
-	j.packedB = grown(j.packedB, k*e.nr)
-	j.packedA = grown(j.packedA, e.mr*e.nr)
-	tile := j.packedA
-	e.pack(j.packedB, e.nr, n, k, b, 1, brs)
+	j.engine = e
+	j.reserve(1)
+	s := &j.scratch[0]
+	s.b = grown(s.b, k*e.nr)
+	tile := s.tile
+	e.pack(s.b, e.nr, n, k, b, 1, brs)
 	for i := 0; i < m; i += e.mr {
 		rows, add := min(e.mr, m-i), 0
 		if accumulate {
@@ -106,7 +108,7 @@ func inPlaceEdge[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []
 				copy(tile[r*e.nr:][:n], c[(i+r)*ldc:])
 			}
 		}
-		e.strided(rows, k, &a[i*ars], ars, acs, &j.packedB[0], e.nr, &tile[0], e.nr, add, 1, 0, 0, 0)
+		e.strided(rows, k, &a[i*ars], ars, acs, &s.b[0], e.nr, &tile[0], e.nr, add, 1, 0, 0, 0)
 		for r := range rows {
 			copy(c[(i+r)*ldc:][:n], tile[r*e.nr:])
 		}

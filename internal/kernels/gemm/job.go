@@ -15,16 +15,22 @@ type job[T element] struct {
 	*engine[T]
 	problem[T]
 
-	packedA, packedB []T   // [kc block][panel][k within block][lane]
-	edges            [][]T // per worker: a panel of B (kc × nr), then a tile of C (mr × nr)
+	packedA []T          // of a few rows: [kc block][panel][k within block][lane]
+	scratch []scratch[T] // of the workers
 
-	i0, i1, j0, j1, k0, k1 int // the part of the product that is packed now
-	tileRows, tileCols     int
-	freshA, freshB         bool // whether A and B must still be packed for that part
-	groupsA, groupsB       int  // of panels to pack for it
-	panelsB                int  // per group of B
+	k0, k1               int // the products that packedA is for
+	pieceRows, pieceCols int
+	layout               layout
 
-	packBody, tileBody, packRowsBody, skinnyBody, outerBody func(worker, lo, hi int)
+	pieceBody, packRowsBody, skinnyBody, outerBody func(worker, lo, hi int)
+}
+
+// scratch is what one worker needs for itself.
+type scratch[T element] struct {
+	panel, tile []T // kc × nr of B, and mr × nr of C
+	a, b        []T // panels of A, and of B, for up to kc products
+	next        fetch
+	_           [64]byte // what one worker writes is in no cache line of another's
 }
 
 // jobs is a free list of one element type. Unlike a sync.Pool it survives garbage collections.
@@ -57,8 +63,7 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.packBody, j.tileBody, j.packRowsBody = j.packPanels, j.computeTiles, j.packRows
-	j.skinnyBody, j.outerBody = j.computeSkinny, j.computeOuter
+	j.pieceBody, j.packRowsBody, j.skinnyBody, j.outerBody = j.computePieces, j.packRows, j.computeSkinny, j.computeOuter
 	return j
 }
 
@@ -93,7 +98,7 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 		q = q.transposed()
 	}
 	j.engine, j.problem = e, q
-	j.reserveEdges(p.Workers())
+	j.reserve(p.Workers())
 	switch {
 	case q.m <= e.mr || q.m <= e.skinny && q.n >= shareable*e.nr:
 		j.runSkinny(p)
@@ -104,14 +109,14 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	}
 }
 
-// reserveEdges makes room for the workers' own scratch.
-func (j *job[T]) reserveEdges(workers int) {
-	need := (kc + j.mr) * j.nr
-	for len(j.edges) < workers {
-		j.edges = append(j.edges, nil)
+// reserve makes room for the workers' tiles.
+func (j *job[T]) reserve(workers int) {
+	for len(j.scratch) < workers {
+		j.scratch = append(j.scratch, scratch[T]{})
 	}
 	for w := range workers {
-		j.edges[w] = grown(j.edges[w], need)
+		s := &j.scratch[w]
+		s.panel, s.tile = grown(s.panel, kc*j.nr), grown(s.tile, j.mr*j.nr)
 	}
 }
 
@@ -123,190 +128,9 @@ func grown[T element](s []T, n int) []T {
 	return s
 }
 
-// runBlocked packs A and B part by part and computes the tiles of C for each part.
-func (j *job[T]) runBlocked(p *parallel.Pool) {
-	kb := min(j.k, j.kb)
-	j.packedA = grown(j.packedA, min(j.m, j.mb)*kb)
-	j.packedB = grown(j.packedB, ceilDiv(min(j.n, j.nb), j.nr)*j.nr*kb)
-	for j.j0 = 0; j.j0 < j.n; j.j0 += j.nb {
-		j.j1 = min(j.j0+j.nb, j.n)
-		for j.k0 = 0; j.k0 < j.k; j.k0 += j.kb {
-			j.k1 = min(j.k0+j.kb, j.k)
-			j.freshB = true
-			for j.i0 = 0; j.i0 < j.m; j.i0 += j.mb {
-				j.i1 = min(j.i0+j.mb, j.m)
-				j.freshA = j.j0 == 0 || j.m > j.mb || j.k > j.kb
-				j.runPart(p)
-				j.freshB = false
-			}
-		}
-	}
-}
-
-// runPart packs what is fresh, then computes rows [i0, i1) × columns [j0, j1) over products [k0, k1).
-func (j *job[T]) runPart(p *parallel.Pool) {
-	j.groupsA, j.groupsB, j.panelsB = 0, 0, packGroup
-	if j.freshA {
-		j.groupsA = ceilDiv(j.i1-j.i0, packGroup*j.mr)
-	}
-	if j.freshB {
-		panels := ceilDiv(j.j1-j.j0, j.nr)
-		if workers := p.Workers(); workers > 1 { // each gets some
-			j.panelsB = max(1, min(packGroup, panels/(4*workers)))
-		}
-		j.groupsB = ceilDiv(panels, j.panelsB)
-	}
-	p.ForWorkers(j.groupsA+j.groupsB, 1, j.packBody)
-
-	j.tileRows, j.tileCols = j.tileSize(j.i1-j.i0, j.j1-j.j0, j.k1-j.k0)
-	p.ForWorkers(ceilDiv(j.i1-j.i0, j.tileRows)*ceilDiv(j.j1-j.j0, j.tileCols), 1, j.tileBody)
-}
-
-// tileSize cuts tiles smaller than tm × tn where a part would otherwise have too few of them to keep many workers busy to the end.
-func (t *tiling) tileSize(m, n, k int) (rows, cols int) {
-	const wanted = 32        // tiles
-	const smallest = 1 << 21 // flops
-	rows, cols = t.tm, t.tn
-	for ceilDiv(m, rows)*ceilDiv(n, cols) < wanted && 2*min(rows, m)*min(cols, n)*k > smallest {
-		switch {
-		case min(cols, n) > 2*min(rows, m) && cols > t.nr:
-			cols = ceilDiv(cols/2, t.nr) * t.nr
-		case rows > t.mr:
-			rows = ceilDiv(rows/2, t.mr) * t.mr
-		default:
-			return rows, cols
-		}
-	}
-	return rows, cols
-}
-
-// packGroup is the number of neighbouring panels that one task packs, of B at most.
-const packGroup = 8
-
-// packPanels packs groups [lo, hi) of panels. Those of A and of B come in turns, so that any part of them has its share of both.
-func (j *job[T]) packPanels(_, lo, hi int) {
-	all := j.groupsA + j.groupsB
-	for group := lo; group < hi; group++ {
-		a := group * j.groupsA / all
-		ofA := (group+1)*j.groupsA/all > a
-		for k0 := j.k0; k0 < j.k1; k0 += kc {
-			k := min(kc, j.k1-k0)
-			if ofA {
-				j.packGroupA(j.i0+a*packGroup*j.mr, k0, k)
-			} else {
-				j.packGroupB(j.j0+(group-a)*j.panelsB*j.nr, k0, k)
-			}
-		}
-	}
-}
-
-// packGroupA packs the panels of A from row i on, but for those that are read in place.
-func (j *job[T]) packGroupA(i, k0, k int) {
-	end := min(i+packGroup*j.mr, j.i1)
-	for step := j.packStep(j.ars, k); k > 0; k0, k = k0+step, k-step {
-		first := (k0 - j.k0) / kc * kc // of the block of kc products
-		depth := min(kc, j.k1-j.k0-first)
-		for row := i; row < end; row += j.mr {
-			rows := min(j.mr, end-row)
-			if j.inPlace(rows) {
-				continue
-			}
-			dst := j.packedA[first*(j.i1-j.i0)+(row-j.i0)*depth+(k0-j.k0-first)*rows:]
-			j.packA(dst, rows, min(step, k), row, k0)
-		}
-	}
-}
-
-// packGroupB packs the panels of B from column col on.
-func (j *job[T]) packGroupB(col, k0, k int) {
-	end := min(col+j.panelsB*j.nr, j.j1)
-	width := ceilDiv(j.j1-j.j0, j.nr) * j.nr
-	for step := j.packStep(j.bcs, k); k > 0; k0, k = k0+step, k-step {
-		first := (k0 - j.k0) / kc * kc
-		depth := min(kc, j.k1-j.k0-first)
-		for c := col; c < end; c += j.nr {
-			dst := j.packedB[first*width+(c-j.j0)*depth+(k0-j.k0-first)*j.nr:]
-			j.packB(dst, min(j.nr, end-c), min(step, k), k0, c)
-		}
-	}
-}
-
-// packStep is how many of k products a panel is packed for before its neighbour's turn. Panels whose lanes lie side by side share pages and cache
-// lines of each product, which are left before they are lost; others are packed whole.
-func (j *job[T]) packStep(laneStride, k int) int {
-	if laneStride == 1 {
-		return min(k, 32)
-	}
-	return k
-}
-
-// computeTiles computes tiles [lo, hi) of the packed part; those that are neighbours in a row share rows of A and of C: a worker's own tiles are rows
-// that it reads or wrote in the operations before and after.
-func (j *job[T]) computeTiles(worker, lo, hi int) {
-	across := ceilDiv(j.j1-j.j0, j.tileCols)
-	for tile := lo; tile < hi; tile++ {
-		i0 := j.i0 + tile/across*j.tileRows
-		j0 := j.j0 + tile%across*j.tileCols
-		j.computeTile(worker, i0, min(i0+j.tileRows, j.i1), j0, min(j0+j.tileCols, j.j1))
-	}
-}
-
-// computeTile computes rows [i0, i1) × columns [j0, j1) of C over the packed products.
-func (j *job[T]) computeTile(worker, i0, i1, j0, j1 int) {
-	width := ceilDiv(j.j1-j.j0, j.nr) * j.nr
-	for k0 := j.k0; k0 < j.k1; k0 += kc {
-		k := min(kc, j.k1-k0)
-		blockA := j.packedA[(k0-j.k0)*(j.i1-j.i0):]
-		blockB := j.packedB[(k0-j.k0)*width:]
-		for i := i0; i < i1; i += j.mr {
-			rows := min(j.mr, i1-i)
-			if j.inPlace(rows) {
-				j.computeRows(worker, i, k0, k, j0, j1, blockB)
-				continue
-			}
-			panelA := &blockA[(i-j.i0)*k]
-			col := j0
-			if blocks := (j1 - j0) / j.nr; blocks > 0 && j.inRows() {
-				d, stride := j.addend(i, col, k0)
-				j.micro(rows, k, panelA, &blockB[(col-j.j0)*k], j.nr, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
-				col += blocks * j.nr
-			}
-			for ; col < j1; col += j.nr {
-				j.edge(worker, rows, min(j1-col, j.nr), k, panelA, &blockB[(col-j.j0)*k], j.nr, i, col, k0)
-			}
-		}
-	}
-	if j.k1 == j.k {
-		j.finished(i0, i1, j0, j1)
-	}
-}
-
-// inPlace reports whether a panel of so many rows of A is read where it lies. That saves the packing, which counts where few columns share it; rows that
-// are long and lie far apart fall into few sets of a cache, which counts where many columns read them.
-func (j *job[T]) inPlace(rows int) bool {
-	const few = 1536
-	return j.acs == 1 && rows == j.mr && j.engine.rows != nil && j.halfA.format == nil && min(j.n, j.ars) <= few
-}
-
-// computeRows computes the whole rows from i on × columns [j0, j1) of C over the k products from k0 on, with A where it lies.
-func (j *job[T]) computeRows(worker, i, k0, k, j0, j1 int, blockB []T) {
-	a := &j.a[i*j.ars+k0]
-	col := j0
-	if blocks := (j1 - j0) / j.nr; blocks > 0 && j.inRows() {
-		d, stride := j.addend(i, col, k0)
-		j.engine.rows(k, a, j.ars, &blockB[(col-j.j0)*k], j.nr, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
-		col += blocks * j.nr
-	}
-	tile := j.edges[worker][kc*j.nr:]
-	for ; col < j1; col += j.nr {
-		j.engine.rows(k, a, j.ars, &blockB[(col-j.j0)*k], j.nr, &tile[0], j.nr, nil, 0, 1)
-		j.scatter(tile, j.mr, min(j1-col, j.nr), i, col, k0)
-	}
-}
-
 // edge computes a tile that C does not hold as a whole or not in rows: the kernel writes to scratch, from where the cols columns that exist go to C.
 func (j *job[T]) edge(worker, rows, cols, k int, a, b *T, bstride, i, col, k0 int) {
-	tile := j.edges[worker][kc*j.nr:]
+	tile := j.scratch[worker].tile
 	j.micro(rows, k, a, b, bstride, &tile[0], j.nr, nil, 0, 1)
 	j.scatter(tile, rows, cols, i, col, k0)
 }

@@ -76,11 +76,27 @@ func microAVX512F64x11(k int, a *float64, b *float64, bstride int, c *float64, c
 //go:noescape
 func microAVX512F64x12(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
 
-// rowsAVX512F64x12 computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// rowsAVX512F64x12Ahead computes 12×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX512F64x12(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func rowsAVX512F64x12Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+
+// tallAVX512F64x12Ahead computes 12×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX512F64x12Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+
+// copyPanelsAAVX512F64 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPanelsAAVX512F64(k int, src *float64, stride int, dst *float64, pitch int)
+
+// copyPanelsBAVX512F64 sets dst[pitch·j + 16·p + i] = src[p·stride + 16·j + i] for i < 16, j < 4 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPanelsBAVX512F64(k int, src *float64, stride int, dst *float64, pitch int)
 
 // copyRowsAVX512F64 sets dst[16·p + i] = src[p·stride + i] for i < 16 and p < k, k ≥ 1.
 //
@@ -200,11 +216,27 @@ func microAVX2F64x5(k int, a *float64, b *float64, bstride int, c *float64, cstr
 //go:noescape
 func microAVX2F64x6(k int, a *float64, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
 
-// rowsAVX2F64x6 computes 6×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// rowsAVX2F64x6Ahead computes 6×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //
 //go:noescape
-func rowsAVX2F64x6(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int)
+func rowsAVX2F64x6Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+
+// tallAVX2F64x6Ahead computes 6×(8·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX2F64x6Ahead(k int, a *float64, astride int, b *float64, bstride int, c *float64, cstride int, d *float64, dstride int, blocks int, next *uintptr)
+
+// copyPanelsAAVX2F64 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPanelsAAVX2F64(k int, src *float64, stride int, dst *float64, pitch int)
+
+// copyPanelsBAVX2F64 sets dst[pitch·j + 8·p + i] = src[p·stride + 8·j + i] for i < 8, j < 4 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPanelsBAVX2F64(k int, src *float64, stride int, dst *float64, pitch int)
 
 // copyRowsAVX2F64 sets dst[8·p + i] = src[p·stride + i] for i < 8 and p < k, k ≥ 1.
 //

@@ -154,6 +154,28 @@ func tallAVX512x4(k int, a *float32, astride int, b *float32, bstride int, c *fl
 //go:noescape
 func unfoldAVX512(places int, dst *float32, pitch int, src *float32, step int, planes int, planeStride int, rows int, rowStride int, run int, vectors int)
 
+// rowsAVX512x12Ahead computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func rowsAVX512x12Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+
+// tallAVX512x12Ahead computes 12×(32·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX512x12Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+
+// copyPanelsAAVX512 sets dst[pitch·j + 12·p + i] = src[p·stride + 12·j + i] for i < 12, j < 4 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPanelsAAVX512(k int, src *float32, stride int, dst *float32, pitch int)
+
+// copyPanelsBAVX512 sets dst[pitch·j + 32·p + i] = src[p·stride + 32·j + i] for i < 32, j < 4 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPanelsBAVX512(k int, src *float32, stride int, dst *float32, pitch int)
+
 // streamAVX512x1 computes 1×(256·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].
 //
@@ -315,6 +337,28 @@ func tallAVX2x2(k int, a *float32, astride int, b *float32, bstride int, c *floa
 //
 //go:noescape
 func unfoldAVX2(places int, dst *float32, pitch int, src *float32, step int, planes int, planeStride int, rows int, rowStride int, run int, vectors int)
+
+// rowsAVX2x6Ahead computes 6×(16·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func rowsAVX2x6Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+
+// tallAVX2x6Ahead computes 6×(16·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
+// Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func tallAVX2x6Ahead(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int, next *uintptr)
+
+// copyPanelsAAVX2 sets dst[pitch·j + 6·p + i] = src[p·stride + 6·j + i] for i < 6, j < 4 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPanelsAAVX2(k int, src *float32, stride int, dst *float32, pitch int)
+
+// copyPanelsBAVX2 sets dst[pitch·j + 16·p + i] = src[p·stride + 16·j + i] for i < 16, j < 4 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPanelsBAVX2(k int, src *float32, stride int, dst *float32, pitch int)
 
 // streamAVX2x1 computes 1×(64·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].

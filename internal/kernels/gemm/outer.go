@@ -37,7 +37,7 @@ func (j *job[T]) computeOuter(worker, lo, hi int) {
 		row = j.outer.past
 	}
 	blocks, whole := j.n/j.outer.width, j.n/j.nr*j.nr
-	last := j.edges[worker][:j.nr]
+	last := j.scratch[worker].panel[:j.nr]
 	if whole < j.n {
 		j.pack(last, j.nr, j.n-whole, 1, j.b[whole:], 1, j.brs)
 	}

@@ -106,7 +106,7 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 	var b *T
 	stride := j.brs
 	if j.bcs != 1 || cols < j.nr || j.halfB.format != nil {
-		packed := j.edges[worker][:kc*j.nr]
+		packed := j.scratch[worker].panel
 		j.packB(packed, cols, k, k0, col)
 		b, stride = &packed[0], j.nr
 	} else {
@@ -147,7 +147,7 @@ func dotsPanel[T element, B any](j *job[T], s *direct[T, B], b []B, worker, col,
 		s.compute(j.m, k, a, column, j.bcs, &j.c[col], j.crs, d, stride, blocks)
 		return true
 	}
-	tile := j.edges[worker][kc*j.nr:]
+	tile := j.scratch[worker].tile
 	s.compute(j.m, k, a, column, j.bcs, &tile[0], j.nr, nil, 0, blocks)
 	j.scatter(tile, j.m, j.nr, 0, col, k0)
 	return true

@@ -86,3 +86,80 @@ func copyTall(c *build.Context, rows int) {
 	c.VZEROUPPER()
 	c.RET()
 }
+
+// together is how many panels are packed side by side, so that whole cache lines are read at once, and togetherAhead how many rows ahead that asks for
+// memory: rows may lie a multiple of 4 KiB apart, and more of them than a set of the first-level cache has places would push each other out.
+const (
+	together      = 4
+	togetherAhead = 8
+)
+
+// placed emits the kernels of the blocked algorithm beside micro: for an A that is read where it lies, and for packing.
+func placed(c *build.Context, f family) {
+	rows(c, f, true)
+	tall(c, f, true)
+	copyPanels(c, f, "A", f.mr)
+	copyPanels(c, f, "B", f.vectors*f.lanes)
+}
+
+// copyPanels emits the packing of several full panels, of so many lanes that are contiguous.
+func copyPanels(c *build.Context, f family, of string, lanes int) {
+	name := fmt.Sprintf("copyPanels%s%s", of, f.name)
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s sets dst[pitch·j + %d·p + i] = src[p·stride + %d·j + i] for i < %d, j < %d and p < k, k ≥ 1.", name, lanes, lanes, lanes, together))
+	c.Pragma("noescape")
+	c.SignatureExpr(f.signature("func(k int, src *T, stride int, dst *T, pitch int)"))
+	k, src, stride, next, pitch := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
+	c.Load(c.Param("k"), k)
+	c.Load(c.Param("src"), src)
+	c.Load(c.Param("stride"), stride)
+	c.Load(c.Param("pitch"), pitch)
+	f.scale(c, stride)
+	f.scale(c, pitch)
+	c.IMUL3Q(operand.Imm(togetherAhead), stride, next)
+	c.ADDQ(src, next)
+	dst := make([]reg.GPVirtual, together)
+	for j := range dst {
+		dst[j] = c.GP64()
+		if j == 0 {
+			c.Load(c.Param("dst"), dst[j])
+		} else {
+			c.LEAQ(operand.Mem{Base: dst[j-1], Index: pitch, Scale: 1}, dst[j])
+		}
+	}
+	size := f.size() * lanes
+	c.Label("loop")
+	for offset := 0; offset < together*size; offset += 64 {
+		c.PREFETCHT0(operand.Mem{Base: next, Disp: offset})
+	}
+	for j := range dst {
+		for at := 0; at < size; {
+			n := 8
+			for n < f.bytes() && at+2*n <= size {
+				n *= 2
+			}
+			move(c, n, operand.Mem{Base: src, Disp: j*size + at}, operand.Mem{Base: dst[j], Disp: at})
+			at += n
+		}
+		c.ADDQ(operand.Imm(uint64(size)), dst[j])
+	}
+	c.ADDQ(stride, src)
+	c.ADDQ(stride, next)
+	c.DECQ(k)
+	c.JNE(operand.LabelRef("loop"))
+	c.VZEROUPPER()
+	c.RET()
+}
+
+// move emits the copy of n bytes: 8, 16, 32 or 64.
+func move(c *build.Context, n int, from, to operand.Mem) {
+	if n == 8 {
+		x := c.XMM()
+		c.VMOVSD(from, x)
+		c.VMOVSD(x, to)
+		return
+	}
+	x := map[int]func() reg.VecVirtual{16: c.XMM, 32: c.YMM, 64: c.ZMM}[n]()
+	c.VMOVUPS(from, x)
+	c.VMOVUPS(x, to)
+}

@@ -20,7 +20,7 @@ func double(c *build.Context) {
 		for rows := 1; rows <= f.mr; rows++ {
 			micro(c, f, rows)
 		}
-		rows(c, f)
+		placed(c, f)
 		copyRows(c, f)
 		copyTall64(c, f.mr)
 		strideds(c, f)

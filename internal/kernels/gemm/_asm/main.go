@@ -71,8 +71,9 @@ func single(c *build.Context) {
 		micro(c, avx2, rows)
 	}
 	for _, f := range []family{avx512, avx2} {
-		rows(c, f)
+		rows(c, f, false)
 		panels(c, f)
+		placed(c, f)
 		for rows := 1; rows < len(streamVectors(f)); rows++ {
 			stream(c, f, rows)
 		}

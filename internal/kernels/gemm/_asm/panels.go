@@ -22,26 +22,26 @@ func panels(c *build.Context, f family) {
 		part := f
 		part.mr = n
 		if n != f.mr {
-			rows(c, part)
+			rows(c, part, false)
 		}
-		tall(c, part)
+		tall(c, part, false)
 	}
 	unfold(c, f)
 }
 
-// tall emits the kernel that reads mr columns of A, whose rows are contiguous, where they lie: it multiplies by Aᵀ.
-func tall(c *build.Context, f family) {
-	name := fmt.Sprintf("tall%sx%d", f.name, f.mr)
+// tall emits the kernel that reads mr columns of A, whose rows are contiguous, where they lie: it multiplies by Aᵀ. With ahead it is as for rows.
+func tall(c *build.Context, f family, ahead bool) {
+	name := fmt.Sprintf("tall%sx%d%s", f.name, f.mr, aheadName(ahead))
 	c.Function(name)
 	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, f.mr, f.vectors*f.lanes),
 		"Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr("func(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
+	c.SignatureExpr(f.signature(placedSignature(ahead)))
 
 	p := newPointers(c, f)
 	astride, blocks := c.GP64(), c.GP64()
 	c.Load(c.Param("astride"), astride)
-	c.SHLQ(operand.Imm(2), astride)
+	f.scale(c, astride)
 	c.Load(c.Param("blocks"), blocks)
 
 	c.Label("block")
@@ -49,6 +49,9 @@ func tall(c *build.Context, f family) {
 	c.MOVQ(p.k, inner.k)
 	c.MOVQ(p.a, inner.a)
 	fetchTile(c, f, p, f.mr)
+	if ahead {
+		fetchAhead(c)
+	}
 	sums := zeros(c, f, f.mr, f.vectors)
 	tallLoop(c, f, inner, astride, sums)
 	storeBlock(c, f, p, sums)
@@ -87,9 +90,9 @@ func tallProduct(c *build.Context, f family, p pointers, astride reg.GPVirtual, 
 	}
 	for i := range sums {
 		x := f.register(c)
-		c.VBROADCASTSS(operand.Mem{Base: p.a, Disp: 4 * i}, x)
+		f.broadcast(c, operand.Mem{Base: p.a, Disp: f.size() * i}, x)
 		for v := range b {
-			c.VFMADD231PS(b[v], x, sums[i][v])
+			f.fma(c, b[v], x, sums[i][v])
 		}
 	}
 	c.ADDQ(astride, p.a)

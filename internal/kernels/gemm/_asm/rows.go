@@ -27,14 +27,14 @@ func (r rowsOf) at(i, p int) operand.Mem {
 	return m
 }
 
-// rows emits the kernel that reads mr rows of A where they lie.
-func rows(c *build.Context, f family) {
-	name := fmt.Sprintf("rows%sx%d", f.name, f.mr)
+// rows emits the kernel that reads mr rows of A where they lie, and while it computes asks for what comes later if ahead is set.
+func rows(c *build.Context, f family, ahead bool) {
+	name := fmt.Sprintf("rows%sx%d%s", f.name, f.mr, aheadName(ahead))
 	c.Function(name)
 	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, f.mr, f.vectors*f.lanes),
 		"Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr(f.signature("func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)"))
+	c.SignatureExpr(f.signature(placedSignature(ahead)))
 
 	p := newPointers(c, f)
 	a := rowsOf{stride: c.GP64(), size: f.size()}
@@ -44,6 +44,10 @@ func rows(c *build.Context, f family) {
 	c.Load(c.Param("blocks"), blocks)
 
 	c.Label("block")
+	fetchTile(c, f, p, f.mr)
+	if ahead {
+		fetchAhead(c)
+	}
 	k, row := c.GP64(), c.GP64() // read again for each block: the rows need the registers
 	c.Load(c.Param("k"), k)
 	c.Load(c.Param("a"), row)
@@ -57,7 +61,6 @@ func rows(c *build.Context, f family) {
 			c.ADDQ(a.stride, row)
 		}
 	}
-	fetchTile(c, f, p, f.mr)
 	sums := zeros(c, f, f.mr, f.vectors)
 	rowsLoop(c, f, pointers{k: k, b: p.b, bstride: p.bstride}, a, sums)
 	storeBlock(c, f, p, sums)

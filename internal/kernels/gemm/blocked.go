@@ -1,0 +1,263 @@
+package gemm
+
+import (
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// layout says how the blocked algorithm reads A.
+type layout int
+
+const (
+	packed    layout = iota // panel by panel
+	inRows                  // where it lies, by engine.rows
+	inColumns               // where it lies, by engine.tall
+)
+
+// fetch is what a kernel asks for while it computes something else, so that it is in the second-level cache when its turn comes: a and b are two such
+// requests. Addresses are numbers, as nothing is read from them: they may lie beyond what there is.
+type fetch struct{ a, b request }
+
+// request is count cache lines that lie stride bytes apart, from at on, with the next block of a kernel; after each block at moves on by step bytes.
+type request struct{ at, stride, count, step uintptr }
+
+const lineBytes = 64
+
+// runBlocked cuts C into pieces. Each is computed as a whole, over all products, by one worker, which packs for itself alone what it reads: hardly a line
+// goes from one processor's cache to another's.
+func (j *job[T]) runBlocked(p *parallel.Pool) {
+	workers := p.Workers()
+	j.layout = j.chooseLayout()
+	j.cut(workers)
+	rowsA := j.mr // that do not fill a panel
+	if j.layout == packed {
+		rowsA = j.pieceRows
+	}
+	k := min(j.k, kc)
+	for w := range workers {
+		s := &j.scratch[w]
+		s.a, s.b = grown(s.a, rowsA*k), grown(s.b, min(j.nb, ceilDiv(j.pieceCols, j.nr)*j.nr)*k)
+	}
+	p.ForWorkers(ceilDiv(j.m, j.pieceRows)*ceilDiv(j.n, j.pieceCols), 1, j.pieceBody)
+}
+
+// chooseLayout decides how A is read. In place is best, but for columns that lie a multiple of 4 KiB apart, which fall into few sets of the caches.
+func (j *job[T]) chooseLayout() layout {
+	const crowded = 4096
+	switch {
+	case j.halfA.format != nil:
+	case j.acs == 1 && j.engine.rows != nil:
+		return inRows
+	case j.ars == 1 && j.engine.tall != nil && j.acs*int(unsafe.Sizeof(j.a[0]))%crowded != 0:
+		return inColumns
+	}
+	return packed
+}
+
+// cut settles the size of pieces: rows by the number of workers, so that each has its own, which it reads or wrote in the operations before and after,
+// and the columns of one block of B, or all of them if A must be packed for each piece. Products with few rows or columns are cut on.
+func (j *job[T]) cut(workers int) {
+	const few = 192 // rows for which B is packed
+	parts := min(workers, max(1, j.m/few))
+	rows, cols := ceilDiv(ceilDiv(j.m, max(parts, ceilDiv(j.m, j.mb))), j.mr)*j.mr, j.n
+	if j.layout != packed {
+		cols = j.blockCols(j.n)
+	}
+	const smallest = 1 << 21 // operations
+	for wanted := 3 * workers; workers > 1 && ceilDiv(j.m, rows)*ceilDiv(j.n, cols) < wanted && 2*min(rows, j.m)*min(cols, j.n)*j.k > smallest; {
+		switch {
+		case cols > 4*j.nr && 2*cols > rows:
+			cols = ceilDiv(cols/2, j.nr) * j.nr
+		case rows > j.mr:
+			rows = ceilDiv(rows/2, j.mr) * j.mr
+		case cols > j.nr:
+			cols = ceilDiv(cols/2, j.nr) * j.nr
+		default:
+			wanted = 0
+		}
+	}
+	j.pieceRows, j.pieceCols = rows, cols
+}
+
+// blockCols is how many of cols columns of B are packed at once: parts of about the same width.
+func (t *tiling) blockCols(cols int) int {
+	return ceilDiv(ceilDiv(cols, ceilDiv(cols, t.nb)), t.nr) * t.nr
+}
+
+// computePieces computes pieces [lo, hi); neighbours share rows.
+func (j *job[T]) computePieces(worker, lo, hi int) {
+	across := ceilDiv(j.n, j.pieceCols)
+	for piece := lo; piece < hi; piece++ {
+		i0, j0 := piece/across*j.pieceRows, piece%across*j.pieceCols
+		j.computePiece(worker, block{i0, min(i0+j.pieceRows, j.m), j0, min(j0+j.pieceCols, j.n), 0, min(kc, j.k)})
+	}
+}
+
+// block is a part of C, rows [i0, i1) × columns [j0, j1), and of its products, [k0, k1).
+type block struct{ i0, i1, j0, j1, k0, k1 int }
+
+// computePiece computes a piece of C, of which t names the first products.
+func (j *job[T]) computePiece(worker int, t block) {
+	s, width, end := &j.scratch[worker], j.blockCols(t.j1-t.j0), t.j1
+	for ; t.k0 < j.k; t.k0 = t.k1 {
+		t.k1 = min(t.k0+kc, j.k)
+		j.packBlockA(s, &t)
+		for j0 := t.j0; j0 < end; j0 += width {
+			part := t
+			part.j0, part.j1 = j0, min(j0+width, end)
+			j.packBlockB(s, &part)
+			j.computeBlock(worker, &part, j.following(&part, t.j0, end, width))
+		}
+	}
+}
+
+// following is the block of B that comes after t's in a piece of columns [j0, j1), or in the next piece.
+func (j *job[T]) following(t *block, j0, j1, width int) block {
+	next := *t
+	switch {
+	case t.j1 < j1:
+		next.j0, next.j1 = t.j1, min(t.j1+width, j1)
+	case t.k1 < j.k:
+		next.k0, next.k1 = t.k1, min(t.k1+kc, j.k)
+		next.j0, next.j1 = j0, min(j0+width, j1)
+	case j1 < j.n:
+		next.k0, next.k1 = 0, min(kc, j.k)
+		next.j0, next.j1 = j1, min(j1+width, j.n)
+	default:
+		next.j1 = next.j0
+	}
+	return next
+}
+
+// packBlockA packs A for t's rows, or those that do not fill a panel.
+func (j *job[T]) packBlockA(s *scratch[T], t *block) {
+	k, i, whole := t.k1-t.k0, t.i0, t.i0+(t.i1-t.i0)/j.mr*j.mr
+	dst := s.a
+	if j.layout == packed {
+		if j.ars == 1 && j.copyA != nil && j.halfA.format == nil {
+			for ; i+together*j.mr <= whole; i += together * j.mr {
+				j.copyA(k, &j.a[i+t.k0*j.acs], j.acs, &dst[(i-t.i0)*k], k*j.mr)
+			}
+		}
+		for ; i < whole; i += j.mr {
+			j.packA(dst[(i-t.i0)*k:], j.mr, k, i, t.k0)
+		}
+		dst = dst[(i-t.i0)*k:]
+	}
+	if whole < t.i1 {
+		j.packA(dst, t.i1-whole, k, whole, t.k0)
+	}
+}
+
+// packBlockB packs B for t's columns.
+func (j *job[T]) packBlockB(s *scratch[T], t *block) {
+	k, col := t.k1-t.k0, t.j0
+	if j.bcs == 1 && j.copyB != nil && j.halfB.format == nil {
+		for ; col+together*j.nr <= t.j1; col += together * j.nr {
+			j.copyB(k, &j.b[t.k0*j.brs+col], j.brs, &s.b[(col-t.j0)*k], k*j.nr)
+		}
+	}
+	for ; col < t.j1; col += j.nr {
+		j.packB(s.b[(col-t.j0)*k:], min(j.nr, t.j1-col), k, t.k0, col)
+	}
+}
+
+// computeBlock adds t's products to C, while what it needs of the following block of B is on its way.
+func (j *job[T]) computeBlock(worker int, t *block, next block) {
+	s, announced := &j.scratch[worker], t.i0
+	panels := ceilDiv(t.i1-t.i0, j.mr)
+	for n := range panels {
+		i := t.i0 + n*j.mr
+		rows := min(j.mr, t.i1-i)
+		s.next.a, s.next.b = j.nextA(t, i+j.mr, n, panels), j.nextB(t, &next, n, panels)
+		col, k := t.j0, t.k1-t.k0
+		if blocks := (t.j1 - t.j0) / j.nr; blocks > 0 && j.inRows() {
+			d, stride := j.addend(i, col, t.k0)
+			j.computePanel(s, t, i, rows, &s.b[0], &j.c[i*j.crs+col], j.crs, d, stride, blocks)
+			col += blocks * j.nr
+		}
+		for ; col < t.j1; col += j.nr {
+			j.computePanel(s, t, i, rows, &s.b[(col-t.j0)*k], &s.tile[0], j.nr, nil, 0, 1)
+			j.scatter(s.tile, rows, min(t.j1-col, j.nr), i, col, t.k0)
+		}
+		if end := i + rows; t.k1 == j.k && (end == t.i1 || end-announced >= j.tm) {
+			j.finished(announced, end, t.j0, t.j1)
+			announced = end
+		}
+	}
+}
+
+// computePanel computes rows of C from row i on with the kernel that reads A as it is.
+func (j *job[T]) computePanel(s *scratch[T], t *block, i, rows int, b, c *T, cstride int, d *T, dstride, blocks int) {
+	k := t.k1 - t.k0
+	switch {
+	case j.layout == packed && rows == j.mr && j.engine.tall != nil:
+		j.engine.tall(k, &s.a[(i-t.i0)*k], j.mr, b, j.nr, c, cstride, d, dstride, blocks, &s.next.a.at)
+	case j.layout == packed:
+		j.micro(rows, k, &s.a[(i-t.i0)*k], b, j.nr, c, cstride, d, dstride, blocks)
+	case rows < j.mr:
+		j.micro(rows, k, &s.a[0], b, j.nr, c, cstride, d, dstride, blocks)
+	case j.layout == inRows:
+		j.engine.rows(k, &j.a[i*j.ars+t.k0], j.ars, b, j.nr, c, cstride, d, dstride, blocks, &s.next.a.at)
+	default:
+		j.engine.tall(k, &j.a[i+t.k0*j.acs], j.acs, b, j.nr, c, cstride, d, dstride, blocks, &s.next.a.at)
+	}
+}
+
+// nextA is the request for the panel of A from row i on, or for the first one of the products that follow. An A that must be packed is asked for before that,
+// a share with each panel.
+func (j *job[T]) nextA(t *block, i, n, panels int) request {
+	size, k0 := int(unsafe.Sizeof(j.a[0])), t.k0
+	if i >= t.i1 {
+		i, k0 = t.i0, t.k1
+	}
+	switch {
+	case j.layout == inRows || j.halfA.format != nil: // the processor sees for itself how they go on
+	case j.layout == inColumns && k0 < j.k && i+j.mr <= t.i1:
+		return down(&j.a[i+j.mr-1+k0*j.acs], j.acs*size, min(kc, j.k-k0), t.panelsB(j.nr))
+	case j.layout == packed && t.k1 < j.k && j.ars == 1:
+		return share(&j.a[t.i0+t.k1*j.acs], t.i1-t.i0, min(kc, j.k-t.k1), j.acs, n, panels, t.panelsB(j.nr))
+	case j.layout == packed && t.k1 < j.k && j.acs == 1:
+		return share(&j.a[t.i0*j.ars+t.k1], min(kc, j.k-t.k1), t.i1-t.i0, j.ars, n, panels, t.panelsB(j.nr))
+	}
+	return request{}
+}
+
+// nextB is panel n's share, of so many panels, of the request for a block of B.
+func (j *job[T]) nextB(t, next *block, n, panels int) request {
+	wide, high := next.j1-next.j0, next.k1-next.k0
+	if wide == 0 || j.halfB.format != nil {
+		return request{}
+	}
+	at := &j.b[next.k0*j.brs+next.j0*j.bcs]
+	switch {
+	case j.bcs == 1:
+		return share(at, wide, high, j.brs, n, panels, t.panelsB(j.nr))
+	case j.brs == 1:
+		return share(at, high, wide, j.bcs, n, panels, t.panelsB(j.nr))
+	}
+	return request{}
+}
+
+// panelsB is how many whole panels of B the block has, at least one.
+func (t *block) panelsB(nr int) int { return max(1, (t.j1-t.j0)/nr) }
+
+// share is turn n's part, of so many turns, of the request for rows of wide elements: as many cache lines as there are rows, below each other.
+func share[T element](first *T, wide, rows, stride, n, turns, blocks int) request {
+	size := int(unsafe.Sizeof(*first))
+	lines := ceilDiv(wide*size, lineBytes)
+	line := n * lines / turns
+	if line == (n+1)*lines/turns {
+		return request{}
+	}
+	r := down(first, stride*size, rows, blocks)
+	r.at += uintptr(line * lineBytes)
+	return r
+}
+
+// down is the request for so many lines, from first on and stride bytes apart, in the course of so many blocks.
+func down[T element](first *T, stride, lines, blocks int) request {
+	count := ceilDiv(lines, blocks)
+	return request{uintptr(unsafe.Pointer(first)), uintptr(stride), uintptr(count), uintptr(count * stride)}
+}
