@@ -75,13 +75,14 @@ func inPlace[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []T, b
 	if accumulate {
 		add = 1
 	}
-	for j := range whole { // a panel of B stays in the first-level cache while rows of A pass by
-		tiles := m / e.mr
-		if tiles > 0 {
-			e.strided(e.mr, k, &a[0], ars, acs, &b[j*bps], brs, &c[j*e.nr], ldc, add, tiles, e.mr*ars, 0, e.mr*ldc)
-		}
-		if i := tiles * e.mr; i < m {
-			e.strided(m-i, k, &a[i*ars], ars, acs, &b[j*bps], brs, &c[i*ldc+j*e.nr], ldc, add, 1, 0, 0, 0)
+	if rows := m / e.mr * e.mr; whole > 0 && m <= e.mr {
+		e.strided(m, k, &a[0], ars, acs, &b[0], brs, &c[0], ldc, add, whole, 0, bps, e.nr)
+	} else {
+		for j := range whole { // a panel of B stays in the first-level cache while rows of A pass by
+			e.strided(e.mr, k, &a[0], ars, acs, &b[j*bps], brs, &c[j*e.nr], ldc, add, rows/e.mr, e.mr*ars, 0, e.mr*ldc)
+			if rows < m {
+				e.strided(m-rows, k, &a[rows*ars], ars, acs, &b[j*bps], brs, &c[rows*ldc+j*e.nr], ldc, add, 1, 0, 0, 0)
+			}
 		}
 	}
 	if j := whole * e.nr; j < n {

@@ -11,6 +11,10 @@ const Log2E = log2e
 // power2Poly is 2^f for 0 ≤ f < 1, to 1.5e-7, with 1 at 0: the polynomial whose largest relative error is smallest, the coefficient of the highest power first.
 var power2Poly = [...]float32{0.0018671300495043397, 0.009017030708491802, 0.05579991266131401, 0.24016444385051727, 0.6931512951850891, 1}
 
+// softmaxStep is the number of rows whose largest elements are found before their exponentials are computed: one row's latency is hidden behind the others, and they stay
+// in the first-level cache.
+const softmaxStep = 12
+
 // SoftmaxRows is the step of a softmax over n more columns of rows (Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018), to base 2. Element
 // (i, j) of s is s[i·stride + j]; the number of rows is len(most). It sets
 //
@@ -28,7 +32,12 @@ func SoftmaxRows(s []float32, n, stride int, most []float32, sum []float64, fact
 		}
 		return
 	}
-	if softmaxRowsVector(rows, n, &s[0], stride, &most[0], &sum[0], &factor[0], scale) {
+	if vectors() {
+		for i := 0; i < rows; i += softmaxStep {
+			m := min(softmaxStep, rows-i)
+			maxRowsVector(m, n, &s[i*stride], stride, &most[i], &factor[i], scale)
+			expRowsVector(m, n, &s[i*stride], stride, &most[i], &factor[i], &sum[i], scale)
+		}
 		return
 	}
 	for i := range rows {
@@ -63,7 +72,11 @@ func SoftmaxRows(s []float32, n, stride int, most []float32, sum []float64, fact
 func ScoreRows(s, d []float32, n, stride int, shift, delta []float32, base, scale float32) {
 	rows := len(shift)
 	checkRows(rows, n, stride, min(len(s), len(d)), len(delta))
-	if rows == 0 || n == 0 || scoreRowsVector(rows, n, &s[0], &d[0], stride, &shift[0], &delta[0], base, scale) {
+	if rows == 0 || n == 0 {
+		return
+	}
+	if vectors() {
+		scoreRowsVector(rows, n, &s[0], &d[0], stride, &shift[0], &delta[0], base, scale)
 		return
 	}
 	for i := range rows {
@@ -81,14 +94,46 @@ func ScaleRows(x []float32, n, stride int, factor []float32) {
 	if rows == 0 || n == 0 {
 		return
 	}
-	if n%lanes == 0 {
+	if n%lanes == 0 && vectors() {
 		checkRows(rows, n, stride, len(x))
-		if scaleRowsVector(rows, n, &x[0], stride, &factor[0]) {
-			return
-		}
+		scaleRowsVector(rows, n, &x[0], stride, &factor[0])
+		return
 	}
 	for i, f := range factor {
 		Scale(x[i*stride:][:n], x[i*stride:][:n], f)
+	}
+}
+
+// DotRows sets sum[i] = Σ x[i,j]·y[i,j], summed in float64 as [Dot] does, with element (i, j) of x at i·xstride + j, of y at i·ystride + j, and j < n. It panics if a slice
+// is too short.
+func DotRows(sum []float32, n int, x []float32, xstride int, y []float32, ystride int) {
+	rows := len(sum)
+	if rows > 0 && n > 0 && n%lanes == 0 && vectors() {
+		checkRows(rows, n, xstride, len(x))
+		checkRows(rows, n, ystride, len(y))
+		dotRowsVector(rows, n, &x[0], xstride, &y[0], ystride, &sum[0])
+		return
+	}
+	for i := range sum {
+		sum[i] = float32(Dot(x[i*xstride:][:n], y[i*ystride:][:n]))
+	}
+}
+
+// HideRows sets s[i,j] = −∞ where seen + i·grow ≤ j < n, for rows of n elements with element (i, j) at i·stride + j. n is a multiple of 16. It panics if n is not, or s too
+// short.
+func HideRows(s []float32, rows, n, stride, seen, grow int) {
+	checkRows(rows, n, stride, len(s))
+	if rows <= 0 || n == 0 {
+		return
+	}
+	if vectors() {
+		hideRowsVector(rows, n, &s[0], stride, seen, grow)
+		return
+	}
+	for i := range rows {
+		for j := max(0, seen+i*grow); j < n; j++ {
+			s[i*stride+j] = negInf
+		}
 	}
 }
 

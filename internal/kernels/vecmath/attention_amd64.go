@@ -4,41 +4,56 @@ package vecmath
 
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
-// softmaxRowsVector is SoftmaxRows, unless it returns false, which is so under the generic variant.
-func softmaxRowsVector(rows, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32) bool {
-	switch kernels.Active() {
-	case kernels.AVX512:
-		softmaxRowsAVX512(rows, n, s, stride, most, sum, factor, scale)
-	case kernels.AVX2:
-		softmaxRowsAVX2(rows, n, s, stride, most, sum, factor, scale)
-	default:
-		return false
+// maxRowsVector is the first half of SoftmaxRows: most and factor, under a variant with vectors.
+func maxRowsVector(rows, n int, s *float32, stride int, most, factor *float32, scale float32) {
+	if kernels.Active() == kernels.AVX512 {
+		maxRowsAVX512(rows, n, s, stride, most, factor, scale)
+		return
 	}
-	return true
+	maxRowsAVX2(rows, n, s, stride, most, factor, scale)
 }
 
-// scoreRowsVector is ScoreRows, unless it returns false.
-func scoreRowsVector(rows, n int, s, d *float32, stride int, shift, delta *float32, base, scale float32) bool {
-	switch kernels.Active() {
-	case kernels.AVX512:
+// expRowsVector is the second half.
+func expRowsVector(rows, n int, s *float32, stride int, most, factor *float32, sum *float64, scale float32) {
+	if kernels.Active() == kernels.AVX512 {
+		expRowsAVX512(rows, n, s, stride, most, factor, sum, scale)
+		return
+	}
+	expRowsAVX2(rows, n, s, stride, most, factor, sum, scale)
+}
+
+// scoreRowsVector is ScoreRows.
+func scoreRowsVector(rows, n int, s, d *float32, stride int, shift, delta *float32, base, scale float32) {
+	if kernels.Active() == kernels.AVX512 {
 		scoreRowsAVX512(rows, n, s, d, stride, shift, delta, base, scale)
-	case kernels.AVX2:
-		scoreRowsAVX2(rows, n, s, d, stride, shift, delta, base, scale)
-	default:
-		return false
+		return
 	}
-	return true
+	scoreRowsAVX2(rows, n, s, d, stride, shift, delta, base, scale)
 }
 
-// scaleRowsVector is ScaleRows, unless it returns false.
-func scaleRowsVector(rows, n int, x *float32, stride int, factor *float32) bool {
-	switch kernels.Active() {
-	case kernels.AVX512:
+// scaleRowsVector is ScaleRows for rows of whole blocks.
+func scaleRowsVector(rows, n int, x *float32, stride int, factor *float32) {
+	if kernels.Active() == kernels.AVX512 {
 		scaleRowsAVX512(rows, n, x, stride, factor)
-	case kernels.AVX2:
-		scaleRowsAVX2(rows, n, x, stride, factor)
-	default:
-		return false
+		return
 	}
-	return true
+	scaleRowsAVX2(rows, n, x, stride, factor)
+}
+
+// dotRowsVector is DotRows for rows of whole blocks.
+func dotRowsVector(rows, n int, x *float32, xstride int, y *float32, ystride int, sum *float32) {
+	if kernels.Active() == kernels.AVX512 {
+		dotRowsAVX512(rows, n, x, xstride, y, ystride, sum)
+		return
+	}
+	dotRowsAVX2(rows, n, x, xstride, y, ystride, sum)
+}
+
+// hideRowsVector is HideRows.
+func hideRowsVector(rows, n int, s *float32, stride, seen, grow int) {
+	if kernels.Active() == kernels.AVX512 {
+		hideRowsAVX512(rows, n, s, stride, seen, grow)
+		return
+	}
+	hideRowsAVX2(rows, n, s, stride, seen, grow)
 }

@@ -2,13 +2,18 @@
 
 package vecmath
 
-// softmaxRowsVector does nothing.
-func softmaxRowsVector(_, _ int, _ *float32, _ int, _ *float32, _ *float64, _ *float32, _ float32) bool {
-	return false
+// There are no kernels with vectors, and nothing calls these.
+
+func maxRowsVector(rows, n int, s *float32, stride int, most, factor *float32, scale float32) {}
+
+func expRowsVector(rows, n int, s *float32, stride int, most, factor *float32, sum *float64, scale float32) {
 }
 
-// scoreRowsVector does nothing.
-func scoreRowsVector(_, _ int, _, _ *float32, _ int, _, _ *float32, _, _ float32) bool { return false }
+func scoreRowsVector(rows, n int, s, d *float32, stride int, shift, delta *float32, base, scale float32) {
+}
 
-// scaleRowsVector does nothing.
-func scaleRowsVector(_, _ int, _ *float32, _ int, _ *float32) bool { return false }
+func scaleRowsVector(rows, n int, x *float32, stride int, factor *float32) {}
+
+func dotRowsVector(rows, n int, x *float32, xstride int, y *float32, ystride int, sum *float32) {}
+
+func hideRowsVector(rows, n int, s *float32, stride, seen, grow int) {}

@@ -120,6 +120,35 @@ func TestScaleRows(t *testing.T) {
 	})
 }
 
+func TestDotRows(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		for _, n := range []int{0, 1, 16, 40, 64, 80} {
+			x, sum := newScores(6, n), make([]float32, 5)
+			DotRows(sum, n, x.s, x.stride, x.d, x.stride-1)
+			for i, got := range sum {
+				require.Equal(t, float32(Dot(x.s[i*x.stride:][:n], x.d[i*(x.stride-1):][:n])), got, "row %d of %d", i, n)
+			}
+		}
+	})
+}
+
+func TestHideRows(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		for seen := -20; seen < 70; seen++ {
+			for grow := range 3 {
+				x, before := newScores(7, 48), newScores(7, 48)
+				HideRows(x.s, x.rows, x.n, x.stride, seen, grow)
+				for at, want := range before.s {
+					if i, j := at/x.stride, at%x.stride; j < x.n && j >= seen+i*grow {
+						want = float32(math.Inf(-1))
+					}
+					require.Equal(t, want, x.s[at], "seen %d, grow %d, at %d", seen, grow, at)
+				}
+			}
+		}
+	})
+}
+
 // TestAttentionVariantsAgree: AVX2 and AVX-512 have the same bits.
 func TestAttentionVariantsAgree(t *testing.T) {
 	results := map[kernels.Variant]*scores{}
@@ -168,7 +197,12 @@ func TestAttentionRowsRefuse(t *testing.T) {
 	require.Panics(t, func() { SoftmaxRows(f, 32, 32, f[:2], make([]float64, 1), f[:2], 1) })
 	require.Panics(t, func() { ScoreRows(f, f[:32], 32, 32, f[:2], f[:2], 1, 1) })
 	require.Panics(t, func() { ScaleRows(f, 32, 40, f[:2]) })
+	require.Panics(t, func() { DotRows(f[:2], 32, f, 33, f, 32) })
+	require.Panics(t, func() { HideRows(f, 2, 24, 24, 1, 1) })
+	require.Panics(t, func() { HideRows(f, 2, 48, 48, 1, 1) })
 	SoftmaxRows(nil, 0, 0, nil, nil, nil, 1)
 	ScoreRows(nil, nil, 16, 16, nil, nil, 1, 1)
 	ScaleRows(nil, 16, 16, nil)
+	DotRows(nil, 16, nil, 16, nil, 16)
+	HideRows(nil, 0, 16, 16, 1, 1)
 }

@@ -389,10 +389,15 @@ func keepAVX2(n int, dst *float32, x *float32, bits *uint32, below uint32, scale
 //go:noescape
 func hideAVX2(n int, dst *float32, mask *uint8, value float32)
 
-// softmaxRowsAVX2: most[i] = max(most[i], scale·s[i,j]), s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
+// maxRowsAVX2: most[i] = max(most[i], scale·s[i,j]), factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
 //
 //go:noescape
-func softmaxRowsAVX2(rows int, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32)
+func maxRowsAVX2(rows int, n int, s *float32, stride int, most *float32, factor *float32, scale float32)
+
+// expRowsAVX2: s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], where a most[i] of −∞ counts as 0, for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func expRowsAVX2(rows int, n int, s *float32, stride int, most *float32, factor *float32, sum *float64, scale float32)
 
 // scoreRowsAVX2: s[i,j] = 2^(base·s[i,j]-shift[i]), d[i,j] = s[i,j]·(scale·d[i,j]-scale·delta[i]) for i < rows and j < n, both positive, n a multiple of 16.
 //
@@ -403,6 +408,16 @@ func scoreRowsAVX2(rows int, n int, s *float32, d *float32, stride int, shift *f
 //
 //go:noescape
 func scaleRowsAVX2(rows int, n int, s *float32, stride int, factor *float32)
+
+// dotRowsAVX2: sum[i] = Σ x[i,j]·y[i,j] for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func dotRowsAVX2(rows int, n int, x *float32, xstride int, y *float32, ystride int, sum *float32)
+
+// hideRowsAVX2: s[i,j] = −∞ where j ≥ seen + i·grow for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func hideRowsAVX2(rows int, n int, s *float32, stride int, seen int, grow int)
 
 // expAVX512: dst[i] = factor·e^(scale·(src[i]-shift)) for i < n, n a positive multiple of 16.
 //
@@ -789,10 +804,15 @@ func keepAVX512(n int, dst *float32, x *float32, bits *uint32, below uint32, sca
 //go:noescape
 func hideAVX512(n int, dst *float32, mask *uint8, value float32)
 
-// softmaxRowsAVX512: most[i] = max(most[i], scale·s[i,j]), s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
+// maxRowsAVX512: most[i] = max(most[i], scale·s[i,j]), factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
 //
 //go:noescape
-func softmaxRowsAVX512(rows int, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32)
+func maxRowsAVX512(rows int, n int, s *float32, stride int, most *float32, factor *float32, scale float32)
+
+// expRowsAVX512: s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], where a most[i] of −∞ counts as 0, for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func expRowsAVX512(rows int, n int, s *float32, stride int, most *float32, factor *float32, sum *float64, scale float32)
 
 // scoreRowsAVX512: s[i,j] = 2^(base·s[i,j]-shift[i]), d[i,j] = s[i,j]·(scale·d[i,j]-scale·delta[i]) for i < rows and j < n, both positive, n a multiple of 16.
 //
@@ -803,3 +823,13 @@ func scoreRowsAVX512(rows int, n int, s *float32, d *float32, stride int, shift 
 //
 //go:noescape
 func scaleRowsAVX512(rows int, n int, s *float32, stride int, factor *float32)
+
+// dotRowsAVX512: sum[i] = Σ x[i,j]·y[i,j] for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func dotRowsAVX512(rows int, n int, x *float32, xstride int, y *float32, ystride int, sum *float32)
+
+// hideRowsAVX512: s[i,j] = −∞ where j ≥ seen + i·grow for i < rows and j < n, both positive, n a multiple of 16.
+//
+//go:noescape
+func hideRowsAVX512(rows int, n int, s *float32, stride int, seen int, grow int)

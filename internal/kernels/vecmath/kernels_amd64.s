@@ -6634,34 +6634,33 @@ loop:
 	VZEROUPPER
 	RET
 
-// func softmaxRowsAVX2(rows int, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32)
+// func maxRowsAVX2(rows int, n int, s *float32, stride int, most *float32, factor *float32, scale float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·softmaxRowsAVX2(SB), $0-60
+TEXT ·maxRowsAVX2(SB), $0-52
 	MOVQ         rows+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVQ         stride+24(FP), DX
-	SHLQ         $0x02, DX
+	MOVQ         stride+24(FP), SI
+	SHLQ         $0x02, SI
 	MOVQ         s+16(FP), DI
 	MOVQ         most+32(FP), R8
-	MOVQ         sum+40(FP), R9
-	MOVQ         factor+48(FP), R10
-	VBROADCASTSS scale+56(FP), Y0
+	MOVQ         factor+40(FP), R9
+	VBROADCASTSS scale+48(FP), Y0
 	VMOVUPS      xc3160000<>+0(SB), Y1
 	VMOVUPS      x43010000<>+0(SB), Y2
 
 row:
 	VMOVUPS xff800000<>+0(SB), Y3
 	VMOVUPS xff800000<>+0(SB), Y4
-	XORQ    SI, SI
-	MOVQ    CX, BX
+	XORQ    BX, BX
+	MOVQ    CX, DX
 
 maxBlock:
-	VMOVUPS      (DI)(SI*1), Y5
-	VMOVUPS      32(DI)(SI*1), Y6
+	VMOVUPS      (DI)(BX*1), Y5
+	VMOVUPS      32(DI)(BX*1), Y6
 	VMAXPS       Y3, Y5, Y3
 	VMAXPS       Y4, Y6, Y4
-	ADDQ         $0x00000040, SI
-	SUBQ         $0x00000010, BX
+	ADDQ         $0x00000040, BX
+	SUBQ         $0x00000010, DX
 	JG           maxBlock
 	VMAXPS       Y4, Y3, Y3
 	VEXTRACTF128 $0x01, Y3, X4
@@ -6683,93 +6682,25 @@ maxBlock:
 	VMINPS       Y4, Y2, Y4
 	VROUNDPS     $0x09, Y4, Y3
 	VSUBPS       Y3, Y4, Y4
-	VMOVUPS      x3af4ba7d<>+0(SB), Y6
-	VFMADD213PS  x3c13bc2b<>+0(SB), Y4, Y6
-	VFMADD213PS  x3d648e73<>+0(SB), Y4, Y6
-	VFMADD213PS  x3e75edab<>+0(SB), Y4, Y6
-	VFMADD213PS  x3f31725d<>+0(SB), Y4, Y6
-	VFMADD213PS  x3f800000<>+0(SB), Y4, Y6
+	VMOVUPS      x3af4ba7d<>+0(SB), Y5
+	VFMADD213PS  x3c13bc2b<>+0(SB), Y4, Y5
+	VFMADD213PS  x3d648e73<>+0(SB), Y4, Y5
+	VFMADD213PS  x3e75edab<>+0(SB), Y4, Y5
+	VFMADD213PS  x3f31725d<>+0(SB), Y4, Y5
+	VFMADD213PS  x3f800000<>+0(SB), Y4, Y5
 	VCVTPS2DQ    Y3, Y3
 	VPSRAD       $0x01, Y3, Y4
 	VPSUBD       Y4, Y3, Y3
 	VPADDD       x0000007f<>+0(SB), Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
-	VMULPS       Y4, Y6, Y6
+	VMULPS       Y4, Y5, Y5
 	VPADDD       x0000007f<>+0(SB), Y3, Y3
 	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y3, Y6, Y6
-	VMOVSS       X6, (R10)
-	VCVTSS2SD    X6, X6, X3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y6, Y6, Y6
-	XORQ         SI, SI
-	MOVQ         CX, BX
-
-expBlock:
-	VMOVUPS      (DI)(SI*1), Y7
-	VMOVUPS      32(DI)(SI*1), Y10
-	VFMSUB213PS  Y5, Y0, Y7
-	VFMSUB213PS  Y5, Y0, Y10
-	VMAXPS       Y7, Y1, Y7
-	VMAXPS       Y10, Y1, Y10
-	VMINPS       Y7, Y2, Y7
-	VMINPS       Y10, Y2, Y10
-	VROUNDPS     $0x09, Y7, Y8
-	VROUNDPS     $0x09, Y10, Y11
-	VSUBPS       Y8, Y7, Y7
-	VSUBPS       Y11, Y10, Y10
-	VMOVUPS      x3af4ba7d<>+0(SB), Y9
-	VMOVUPS      x3af4ba7d<>+0(SB), Y12
-	VFMADD213PS  x3c13bc2b<>+0(SB), Y7, Y9
-	VFMADD213PS  x3c13bc2b<>+0(SB), Y10, Y12
-	VFMADD213PS  x3d648e73<>+0(SB), Y7, Y9
-	VFMADD213PS  x3d648e73<>+0(SB), Y10, Y12
-	VFMADD213PS  x3e75edab<>+0(SB), Y7, Y9
-	VFMADD213PS  x3e75edab<>+0(SB), Y10, Y12
-	VFMADD213PS  x3f31725d<>+0(SB), Y7, Y9
-	VFMADD213PS  x3f31725d<>+0(SB), Y10, Y12
-	VFMADD213PS  x3f800000<>+0(SB), Y7, Y9
-	VFMADD213PS  x3f800000<>+0(SB), Y10, Y12
-	VCVTPS2DQ    Y8, Y8
-	VCVTPS2DQ    Y11, Y11
-	VPSRAD       $0x01, Y8, Y7
-	VPSRAD       $0x01, Y11, Y10
-	VPSUBD       Y7, Y8, Y8
-	VPSUBD       Y10, Y11, Y11
-	VPADDD       x0000007f<>+0(SB), Y7, Y7
-	VPADDD       x0000007f<>+0(SB), Y10, Y10
-	VPSLLD       $0x17, Y7, Y7
-	VPSLLD       $0x17, Y10, Y10
-	VMULPS       Y7, Y9, Y9
-	VMULPS       Y10, Y12, Y12
-	VPADDD       x0000007f<>+0(SB), Y8, Y8
-	VPADDD       x0000007f<>+0(SB), Y11, Y11
-	VPSLLD       $0x17, Y8, Y8
-	VPSLLD       $0x17, Y11, Y11
-	VMULPS       Y8, Y9, Y9
-	VMULPS       Y11, Y12, Y12
-	VMOVUPS      Y9, (DI)(SI*1)
-	VMOVUPS      Y12, 32(DI)(SI*1)
-	VADDPS       Y9, Y4, Y4
-	VADDPS       Y12, Y6, Y6
-	ADDQ         $0x00000040, SI
-	SUBQ         $0x00000010, BX
-	JG           expBlock
-	VADDPS       Y6, Y4, Y4
-	VEXTRACTF128 $0x01, Y4, X5
-	VMOVUPS      X4, X4
-	VADDPS       X5, X4, X4
-	VPERMILPS    $0x0e, X4, X5
-	VADDPS       X5, X4, X4
-	VPERMILPS    $0x01, X4, X5
-	VADDPS       X5, X4, X4
-	VCVTSS2SD    X4, X4, X4
-	VFMADD231SD  (R9), X3, X4
-	VMOVSD       X4, (R9)
+	VMULPS       Y3, Y5, Y5
+	VMOVSS       X5, (R9)
 	ADDQ         $0x04, R8
-	ADDQ         $0x04, R10
-	ADDQ         $0x08, R9
-	ADDQ         DX, DI
+	ADDQ         $0x04, R9
+	ADDQ         SI, DI
 	DECQ         AX
 	JNE          row
 	VZEROUPPER
@@ -6919,13 +6850,109 @@ DATA x3f31725d<>+56(SB)/4, $0x3f31725d
 DATA x3f31725d<>+60(SB)/4, $0x3f31725d
 GLOBL x3f31725d<>(SB), RODATA|NOPTR, $64
 
+// func expRowsAVX2(rows int, n int, s *float32, stride int, most *float32, factor *float32, sum *float64, scale float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·expRowsAVX2(SB), $0-60
+	MOVQ         rows+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         stride+24(FP), SI
+	SHLQ         $0x02, SI
+	MOVQ         s+16(FP), DI
+	MOVQ         most+32(FP), R8
+	MOVQ         factor+40(FP), R9
+	MOVQ         sum+48(FP), R10
+	VBROADCASTSS scale+56(FP), Y0
+	VMOVUPS      xc3160000<>+0(SB), Y1
+	VMOVUPS      x43010000<>+0(SB), Y2
+
+row:
+	VBROADCASTSS (R8), Y3
+	VCMPPS       $0x04, xff800000<>+0(SB), Y3, Y4
+	VANDPS       Y3, Y4, Y4
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y5, Y5, Y5
+	XORQ         BX, BX
+	MOVQ         CX, DX
+
+expBlock:
+	VMOVUPS      (DI)(BX*1), Y6
+	VMOVUPS      32(DI)(BX*1), Y9
+	VFMSUB213PS  Y4, Y0, Y6
+	VFMSUB213PS  Y4, Y0, Y9
+	VMAXPS       Y6, Y1, Y6
+	VMAXPS       Y9, Y1, Y9
+	VMINPS       Y6, Y2, Y6
+	VMINPS       Y9, Y2, Y9
+	VROUNDPS     $0x09, Y6, Y7
+	VROUNDPS     $0x09, Y9, Y10
+	VSUBPS       Y7, Y6, Y6
+	VSUBPS       Y10, Y9, Y9
+	VMOVUPS      x3af4ba7d<>+0(SB), Y8
+	VMOVUPS      x3af4ba7d<>+0(SB), Y11
+	VFMADD213PS  x3c13bc2b<>+0(SB), Y6, Y8
+	VFMADD213PS  x3c13bc2b<>+0(SB), Y9, Y11
+	VFMADD213PS  x3d648e73<>+0(SB), Y6, Y8
+	VFMADD213PS  x3d648e73<>+0(SB), Y9, Y11
+	VFMADD213PS  x3e75edab<>+0(SB), Y6, Y8
+	VFMADD213PS  x3e75edab<>+0(SB), Y9, Y11
+	VFMADD213PS  x3f31725d<>+0(SB), Y6, Y8
+	VFMADD213PS  x3f31725d<>+0(SB), Y9, Y11
+	VFMADD213PS  x3f800000<>+0(SB), Y6, Y8
+	VFMADD213PS  x3f800000<>+0(SB), Y9, Y11
+	VCVTPS2DQ    Y7, Y7
+	VCVTPS2DQ    Y10, Y10
+	VPSRAD       $0x01, Y7, Y6
+	VPSRAD       $0x01, Y10, Y9
+	VPSUBD       Y6, Y7, Y7
+	VPSUBD       Y9, Y10, Y10
+	VPADDD       x0000007f<>+0(SB), Y6, Y6
+	VPADDD       x0000007f<>+0(SB), Y9, Y9
+	VPSLLD       $0x17, Y6, Y6
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y6, Y8, Y8
+	VMULPS       Y9, Y11, Y11
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y10, Y10
+	VPSLLD       $0x17, Y7, Y7
+	VPSLLD       $0x17, Y10, Y10
+	VMULPS       Y7, Y8, Y8
+	VMULPS       Y10, Y11, Y11
+	VMOVUPS      Y8, (DI)(BX*1)
+	VMOVUPS      Y11, 32(DI)(BX*1)
+	VADDPS       Y8, Y3, Y3
+	VADDPS       Y11, Y5, Y5
+	ADDQ         $0x00000040, BX
+	SUBQ         $0x00000010, DX
+	JG           expBlock
+	VADDPS       Y5, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X4
+	VMOVUPS      X3, X3
+	VADDPS       X4, X3, X3
+	VPERMILPS    $0x0e, X3, X4
+	VADDPS       X4, X3, X3
+	VPERMILPS    $0x01, X3, X4
+	VADDPS       X4, X3, X3
+	VCVTSS2SD    X3, X3, X3
+	VXORPS       X4, X4, X4
+	VCVTSS2SD    (R9), X4, X4
+	VFMADD231SD  (R10), X4, X3
+	VMOVSD       X3, (R10)
+	ADDQ         $0x04, R8
+	ADDQ         $0x04, R9
+	ADDQ         $0x08, R10
+	ADDQ         SI, DI
+	DECQ         AX
+	JNE          row
+	VZEROUPPER
+	RET
+
 // func scoreRowsAVX2(rows int, n int, s *float32, d *float32, stride int, shift *float32, delta *float32, base float32, scale float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·scoreRowsAVX2(SB), $0-64
 	MOVQ         rows+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVQ         stride+32(FP), DX
-	SHLQ         $0x02, DX
+	MOVQ         stride+32(FP), SI
+	SHLQ         $0x02, SI
 	MOVQ         s+16(FP), DI
 	MOVQ         d+24(FP), R8
 	MOVQ         shift+40(FP), R9
@@ -6939,12 +6966,12 @@ row:
 	VBROADCASTSS (R9), Y4
 	VBROADCASTSS (R10), Y5
 	VMULPS       Y1, Y5, Y5
-	XORQ         SI, SI
-	MOVQ         CX, BX
+	XORQ         BX, BX
+	MOVQ         CX, DX
 
 expBlock:
-	VMOVUPS     (DI)(SI*1), Y6
-	VMOVUPS     32(DI)(SI*1), Y9
+	VMOVUPS     (DI)(BX*1), Y6
+	VMOVUPS     32(DI)(BX*1), Y9
 	VFMSUB213PS Y4, Y0, Y6
 	VFMSUB213PS Y4, Y0, Y9
 	VMAXPS      Y6, Y2, Y6
@@ -6985,23 +7012,23 @@ expBlock:
 	VPSLLD      $0x17, Y10, Y10
 	VMULPS      Y7, Y8, Y8
 	VMULPS      Y10, Y11, Y11
-	VMOVUPS     (R8)(SI*1), Y6
-	VMOVUPS     32(R8)(SI*1), Y7
+	VMOVUPS     (R8)(BX*1), Y6
+	VMOVUPS     32(R8)(BX*1), Y7
 	VFMSUB213PS Y5, Y1, Y6
 	VFMSUB213PS Y5, Y1, Y7
 	VMULPS      Y8, Y6, Y6
 	VMULPS      Y11, Y7, Y7
-	VMOVUPS     Y8, (DI)(SI*1)
-	VMOVUPS     Y11, 32(DI)(SI*1)
-	VMOVUPS     Y6, (R8)(SI*1)
-	VMOVUPS     Y7, 32(R8)(SI*1)
-	ADDQ        $0x00000040, SI
-	SUBQ        $0x00000010, BX
+	VMOVUPS     Y8, (DI)(BX*1)
+	VMOVUPS     Y11, 32(DI)(BX*1)
+	VMOVUPS     Y6, (R8)(BX*1)
+	VMOVUPS     Y7, 32(R8)(BX*1)
+	ADDQ        $0x00000040, BX
+	SUBQ        $0x00000010, DX
 	JG          expBlock
 	ADDQ        $0x04, R9
 	ADDQ        $0x04, R10
-	ADDQ        DX, DI
-	ADDQ        DX, R8
+	ADDQ        SI, DI
+	ADDQ        SI, R8
 	DECQ        AX
 	JNE         row
 	VZEROUPPER
@@ -7012,30 +7039,153 @@ expBlock:
 TEXT ·scaleRowsAVX2(SB), $0-40
 	MOVQ rows+0(FP), AX
 	MOVQ n+8(FP), CX
-	MOVQ stride+24(FP), DX
-	SHLQ $0x02, DX
+	MOVQ stride+24(FP), SI
+	SHLQ $0x02, SI
 	MOVQ s+16(FP), DI
 	MOVQ factor+32(FP), R8
 
 row:
 	VBROADCASTSS (R8), Y0
-	XORQ         SI, SI
-	MOVQ         CX, BX
+	XORQ         BX, BX
+	MOVQ         CX, DX
 
 scaleBlock:
-	VMULPS  (DI)(SI*1), Y0, Y1
-	VMULPS  32(DI)(SI*1), Y0, Y2
-	VMOVUPS Y1, (DI)(SI*1)
-	VMOVUPS Y2, 32(DI)(SI*1)
-	ADDQ    $0x00000040, SI
-	SUBQ    $0x00000010, BX
+	VMULPS  (DI)(BX*1), Y0, Y1
+	VMULPS  32(DI)(BX*1), Y0, Y2
+	VMOVUPS Y1, (DI)(BX*1)
+	VMOVUPS Y2, 32(DI)(BX*1)
+	ADDQ    $0x00000040, BX
+	SUBQ    $0x00000010, DX
 	JG      scaleBlock
 	ADDQ    $0x04, R8
-	ADDQ    DX, DI
+	ADDQ    SI, DI
 	DECQ    AX
 	JNE     row
 	VZEROUPPER
 	RET
+
+// func dotRowsAVX2(rows int, n int, x *float32, xstride int, y *float32, ystride int, sum *float32)
+// Requires: AVX, FMA3
+TEXT ·dotRowsAVX2(SB), $0-56
+	MOVQ rows+0(FP), AX
+	MOVQ n+8(FP), CX
+	MOVQ xstride+24(FP), SI
+	SHLQ $0x02, SI
+	MOVQ x+16(FP), DI
+	MOVQ ystride+40(FP), R8
+	SHLQ $0x02, R8
+	MOVQ y+32(FP), R9
+	MOVQ sum+48(FP), R10
+
+row:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORQ   BX, BX
+	MOVQ   CX, DX
+
+dotBlock:
+	VMOVUPS      (DI)(BX*1), Y4
+	VMOVUPS      32(DI)(BX*1), Y7
+	VMOVUPS      (R9)(BX*1), Y5
+	VMOVUPS      32(R9)(BX*1), Y8
+	VEXTRACTF128 $0x01, Y4, X6
+	VEXTRACTF128 $0x01, Y7, X9
+	VCVTPS2PD    X4, Y4
+	VCVTPS2PD    X7, Y7
+	VCVTPS2PD    X6, Y6
+	VCVTPS2PD    X9, Y10
+	VEXTRACTF128 $0x01, Y5, X9
+	VEXTRACTF128 $0x01, Y8, X11
+	VCVTPS2PD    X5, Y5
+	VCVTPS2PD    X8, Y8
+	VCVTPS2PD    X9, Y9
+	VCVTPS2PD    X11, Y11
+	VFMADD231PD  Y4, Y5, Y0
+	VFMADD231PD  Y7, Y8, Y2
+	VFMADD231PD  Y6, Y9, Y1
+	VFMADD231PD  Y10, Y11, Y3
+	ADDQ         $0x00000040, BX
+	SUBQ         $0x00000010, DX
+	JG           dotBlock
+	VADDPD       Y2, Y0, Y0
+	VADDPD       Y3, Y1, Y1
+	VADDPD       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPD       X1, X0, X0
+	VPERMILPD    $0x01, X0, X1
+	VADDSD       X1, X0, X0
+	VCVTSD2SS    X0, X0, X0
+	VMOVSS       X0, (R10)
+	ADDQ         $0x04, R10
+	ADDQ         SI, DI
+	ADDQ         R8, R9
+	DECQ         AX
+	JNE          row
+	VZEROUPPER
+	RET
+
+// func hideRowsAVX2(rows int, n int, s *float32, stride int, seen int, grow int)
+// Requires: AVX, AVX2, CMOV
+TEXT ·hideRowsAVX2(SB), $0-48
+	MOVQ    rows+0(FP), AX
+	MOVQ    n+8(FP), CX
+	MOVQ    stride+24(FP), SI
+	SHLQ    $0x02, SI
+	MOVQ    s+16(FP), DI
+	MOVQ    seen+32(FP), R8
+	MOVQ    grow+40(FP), R9
+	VMOVUPS xff800000<>+0(SB), Y0
+	VMOVUPS lanes8<>+0(SB), Y1
+
+row:
+	XORQ         DX, DX
+	MOVQ         R8, BX
+	TESTQ        BX, BX
+	CMOVQLT      DX, BX
+	MOVQ         CX, DX
+	SUBQ         BX, DX
+	JLE          next
+	MOVQ         BX, R10
+	ANDQ         $0x07, R10
+	ADDQ         R10, DX
+	SUBQ         R10, BX
+	SHLQ         $0x02, BX
+	DECQ         R10
+	VMOVD        R10, X2
+	VPBROADCASTD X2, Y3
+	VMOVUPS      (DI)(BX*1), Y2
+	VPCMPGTD     Y3, Y1, Y3
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VMOVUPS      Y2, (DI)(BX*1)
+	JMP          check
+
+fill:
+	VMOVUPS Y0, (DI)(BX*1)
+
+check:
+	ADDQ $0x20, BX
+	SUBQ $0x08, DX
+	JG   fill
+
+next:
+	ADDQ R9, R8
+	ADDQ SI, DI
+	DECQ AX
+	JNE  row
+	VZEROUPPER
+	RET
+
+DATA lanes8<>+0(SB)/4, $0x00000000
+DATA lanes8<>+4(SB)/4, $0x00000001
+DATA lanes8<>+8(SB)/4, $0x00000002
+DATA lanes8<>+12(SB)/4, $0x00000003
+DATA lanes8<>+16(SB)/4, $0x00000004
+DATA lanes8<>+20(SB)/4, $0x00000005
+DATA lanes8<>+24(SB)/4, $0x00000006
+DATA lanes8<>+28(SB)/4, $0x00000007
+GLOBL lanes8<>(SB), RODATA|NOPTR, $32
 
 // func expAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
 // Requires: AVX, AVX512F
@@ -14300,18 +14450,17 @@ loop:
 	VZEROUPPER
 	RET
 
-// func softmaxRowsAVX512(rows int, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32)
-// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, FMA3
-TEXT ·softmaxRowsAVX512(SB), $0-60
+// func maxRowsAVX512(rows int, n int, s *float32, stride int, most *float32, factor *float32, scale float32)
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
+TEXT ·maxRowsAVX512(SB), $0-52
 	MOVQ         rows+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVQ         stride+24(FP), DX
-	SHLQ         $0x02, DX
+	MOVQ         stride+24(FP), SI
+	SHLQ         $0x02, SI
 	MOVQ         s+16(FP), DI
 	MOVQ         most+32(FP), R8
-	MOVQ         sum+40(FP), R9
-	MOVQ         factor+48(FP), R10
-	VBROADCASTSS scale+56(FP), Z0
+	MOVQ         factor+40(FP), R9
+	VBROADCASTSS scale+48(FP), Z0
 	VBROADCASTSS x3af4ba7d<>+0(SB), Z1
 	VBROADCASTSS x3c13bc2b<>+0(SB), Z2
 	VBROADCASTSS x3d648e73<>+0(SB), Z3
@@ -14324,33 +14473,33 @@ row:
 	VBROADCASTSS xff800000<>+0(SB), Z8
 	VBROADCASTSS xff800000<>+0(SB), Z9
 	VBROADCASTSS xff800000<>+0(SB), Z10
-	XORQ         SI, SI
-	MOVQ         CX, BX
-	SUBQ         $0x00000040, BX
+	XORQ         BX, BX
+	MOVQ         CX, DX
+	SUBQ         $0x00000040, DX
 	JL           maxRest
 
 maxFlight:
-	VMOVUPS (DI)(SI*1), Z11
-	VMOVUPS 64(DI)(SI*1), Z12
-	VMOVUPS 128(DI)(SI*1), Z13
-	VMOVUPS 192(DI)(SI*1), Z14
+	VMOVUPS (DI)(BX*1), Z11
+	VMOVUPS 64(DI)(BX*1), Z12
+	VMOVUPS 128(DI)(BX*1), Z13
+	VMOVUPS 192(DI)(BX*1), Z14
 	VMAXPS  Z7, Z11, Z7
 	VMAXPS  Z8, Z12, Z8
 	VMAXPS  Z9, Z13, Z9
 	VMAXPS  Z10, Z14, Z10
-	ADDQ    $0x00000100, SI
-	SUBQ    $0x00000040, BX
+	ADDQ    $0x00000100, BX
+	SUBQ    $0x00000040, DX
 	JGE     maxFlight
 
 maxRest:
-	ADDQ $0x00000040, BX
+	ADDQ $0x00000040, DX
 	JE   maxEnd
 
 maxBlock:
-	VMOVUPS (DI)(SI*1), Z11
+	VMOVUPS (DI)(BX*1), Z11
 	VMAXPS  Z7, Z11, Z7
-	ADDQ    $0x00000040, SI
-	SUBQ    $0x00000010, BX
+	ADDQ    $0x00000040, BX
+	SUBQ    $0x00000010, DX
 	JG      maxBlock
 
 maxEnd:
@@ -14372,117 +14521,149 @@ maxEnd:
 	VMULPS        Z0, Z7, Z7
 	VMAXPS        Z7, Z8, Z7
 	VMOVSS        X7, (R8)
-	VCMPPS        $0x04, xff800000<>+0(SB), Z7, K1
+	VCMPPS.BCST   $0x04, xff800000<>+0(SB), Z7, K1
 	VMOVAPS.Z     Z7, K1, Z7
 	VSUBPS        Z7, Z8, Z8
-	VREDUCEPS     $0x09, Z8, Z9
-	VMOVAPS       Z1, Z10
-	VFMADD213PS   Z2, Z9, Z10
-	VFMADD213PS   Z3, Z9, Z10
-	VFMADD213PS   Z4, Z9, Z10
-	VFMADD213PS   Z5, Z9, Z10
-	VFMADD213PS   Z6, Z9, Z10
-	VSCALEFPS     Z8, Z10, Z10
-	VMOVSS        X10, (R10)
-	VCVTSS2SD     X10, X10, X8
-	VXORPS        Z9, Z9, Z9
-	XORQ          SI, SI
-	MOVQ          CX, BX
-	SUBQ          $0x00000040, BX
-	JL            expRest
+	VREDUCEPS     $0x09, Z8, Z7
+	VMOVAPS       Z1, Z9
+	VFMADD213PS   Z2, Z7, Z9
+	VFMADD213PS   Z3, Z7, Z9
+	VFMADD213PS   Z4, Z7, Z9
+	VFMADD213PS   Z5, Z7, Z9
+	VFMADD213PS   Z6, Z7, Z9
+	VSCALEFPS     Z8, Z9, Z9
+	VMOVSS        X9, (R9)
+	ADDQ          $0x04, R8
+	ADDQ          $0x04, R9
+	ADDQ          SI, DI
+	DECQ          AX
+	JNE           row
+	VZEROUPPER
+	RET
+
+// func expRowsAVX512(rows int, n int, s *float32, stride int, most *float32, factor *float32, sum *float64, scale float32)
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, FMA3
+TEXT ·expRowsAVX512(SB), $0-60
+	MOVQ         rows+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         stride+24(FP), SI
+	SHLQ         $0x02, SI
+	MOVQ         s+16(FP), DI
+	MOVQ         most+32(FP), R8
+	MOVQ         factor+40(FP), R9
+	MOVQ         sum+48(FP), R10
+	VBROADCASTSS scale+56(FP), Z0
+	VBROADCASTSS x3af4ba7d<>+0(SB), Z1
+	VBROADCASTSS x3c13bc2b<>+0(SB), Z2
+	VBROADCASTSS x3d648e73<>+0(SB), Z3
+	VBROADCASTSS x3e75edab<>+0(SB), Z4
+	VBROADCASTSS x3f31725d<>+0(SB), Z5
+	VBROADCASTSS x3f800000<>+0(SB), Z6
+
+row:
+	VBROADCASTSS (R8), Z7
+	VCMPPS.BCST  $0x04, xff800000<>+0(SB), Z7, K1
+	VMOVAPS.Z    Z7, K1, Z7
+	VXORPS       Z8, Z8, Z8
+	XORQ         BX, BX
+	MOVQ         CX, DX
+	SUBQ         $0x00000040, DX
+	JL           expRest
 
 expFlight:
-	VMOVUPS     (DI)(SI*1), Z10
-	VMOVUPS     64(DI)(SI*1), Z13
-	VMOVUPS     128(DI)(SI*1), Z16
-	VMOVUPS     192(DI)(SI*1), Z19
-	VFMSUB213PS Z7, Z0, Z10
-	VFMSUB213PS Z7, Z0, Z13
-	VFMSUB213PS Z7, Z0, Z16
-	VFMSUB213PS Z7, Z0, Z19
-	VREDUCEPS   $0x09, Z10, Z11
-	VREDUCEPS   $0x09, Z13, Z14
-	VREDUCEPS   $0x09, Z16, Z17
-	VREDUCEPS   $0x09, Z19, Z20
-	VMOVAPS     Z1, Z12
-	VMOVAPS     Z1, Z15
-	VMOVAPS     Z1, Z18
-	VMOVAPS     Z1, Z21
-	VFMADD213PS Z2, Z11, Z12
-	VFMADD213PS Z2, Z14, Z15
-	VFMADD213PS Z2, Z17, Z18
-	VFMADD213PS Z2, Z20, Z21
-	VFMADD213PS Z3, Z11, Z12
-	VFMADD213PS Z3, Z14, Z15
-	VFMADD213PS Z3, Z17, Z18
-	VFMADD213PS Z3, Z20, Z21
-	VFMADD213PS Z4, Z11, Z12
-	VFMADD213PS Z4, Z14, Z15
-	VFMADD213PS Z4, Z17, Z18
-	VFMADD213PS Z4, Z20, Z21
-	VFMADD213PS Z5, Z11, Z12
-	VFMADD213PS Z5, Z14, Z15
-	VFMADD213PS Z5, Z17, Z18
-	VFMADD213PS Z5, Z20, Z21
-	VFMADD213PS Z6, Z11, Z12
-	VFMADD213PS Z6, Z14, Z15
-	VFMADD213PS Z6, Z17, Z18
-	VFMADD213PS Z6, Z20, Z21
-	VSCALEFPS   Z10, Z12, Z12
-	VSCALEFPS   Z13, Z15, Z15
-	VSCALEFPS   Z16, Z18, Z18
-	VSCALEFPS   Z19, Z21, Z21
-	VMOVUPS     Z12, (DI)(SI*1)
-	VMOVUPS     Z15, 64(DI)(SI*1)
-	VMOVUPS     Z18, 128(DI)(SI*1)
-	VMOVUPS     Z21, 192(DI)(SI*1)
-	VADDPS      Z12, Z9, Z9
-	VADDPS      Z15, Z9, Z9
-	VADDPS      Z18, Z9, Z9
-	VADDPS      Z21, Z9, Z9
-	ADDQ        $0x00000100, SI
-	SUBQ        $0x00000040, BX
+	VMOVUPS     (DI)(BX*1), Z9
+	VMOVUPS     64(DI)(BX*1), Z12
+	VMOVUPS     128(DI)(BX*1), Z15
+	VMOVUPS     192(DI)(BX*1), Z18
+	VFMSUB213PS Z7, Z0, Z9
+	VFMSUB213PS Z7, Z0, Z12
+	VFMSUB213PS Z7, Z0, Z15
+	VFMSUB213PS Z7, Z0, Z18
+	VREDUCEPS   $0x09, Z9, Z10
+	VREDUCEPS   $0x09, Z12, Z13
+	VREDUCEPS   $0x09, Z15, Z16
+	VREDUCEPS   $0x09, Z18, Z19
+	VMOVAPS     Z1, Z11
+	VMOVAPS     Z1, Z14
+	VMOVAPS     Z1, Z17
+	VMOVAPS     Z1, Z20
+	VFMADD213PS Z2, Z10, Z11
+	VFMADD213PS Z2, Z13, Z14
+	VFMADD213PS Z2, Z16, Z17
+	VFMADD213PS Z2, Z19, Z20
+	VFMADD213PS Z3, Z10, Z11
+	VFMADD213PS Z3, Z13, Z14
+	VFMADD213PS Z3, Z16, Z17
+	VFMADD213PS Z3, Z19, Z20
+	VFMADD213PS Z4, Z10, Z11
+	VFMADD213PS Z4, Z13, Z14
+	VFMADD213PS Z4, Z16, Z17
+	VFMADD213PS Z4, Z19, Z20
+	VFMADD213PS Z5, Z10, Z11
+	VFMADD213PS Z5, Z13, Z14
+	VFMADD213PS Z5, Z16, Z17
+	VFMADD213PS Z5, Z19, Z20
+	VFMADD213PS Z6, Z10, Z11
+	VFMADD213PS Z6, Z13, Z14
+	VFMADD213PS Z6, Z16, Z17
+	VFMADD213PS Z6, Z19, Z20
+	VSCALEFPS   Z9, Z11, Z11
+	VSCALEFPS   Z12, Z14, Z14
+	VSCALEFPS   Z15, Z17, Z17
+	VSCALEFPS   Z18, Z20, Z20
+	VMOVUPS     Z11, (DI)(BX*1)
+	VMOVUPS     Z14, 64(DI)(BX*1)
+	VMOVUPS     Z17, 128(DI)(BX*1)
+	VMOVUPS     Z20, 192(DI)(BX*1)
+	VADDPS      Z11, Z8, Z8
+	VADDPS      Z14, Z8, Z8
+	VADDPS      Z17, Z8, Z8
+	VADDPS      Z20, Z8, Z8
+	ADDQ        $0x00000100, BX
+	SUBQ        $0x00000040, DX
 	JGE         expFlight
 
 expRest:
-	ADDQ $0x00000040, BX
+	ADDQ $0x00000040, DX
 	JE   expEnd
 
 expBlock:
-	VMOVUPS     (DI)(SI*1), Z10
-	VFMSUB213PS Z7, Z0, Z10
-	VREDUCEPS   $0x09, Z10, Z11
-	VMOVAPS     Z1, Z12
-	VFMADD213PS Z2, Z11, Z12
-	VFMADD213PS Z3, Z11, Z12
-	VFMADD213PS Z4, Z11, Z12
-	VFMADD213PS Z5, Z11, Z12
-	VFMADD213PS Z6, Z11, Z12
-	VSCALEFPS   Z10, Z12, Z12
-	VMOVUPS     Z12, (DI)(SI*1)
-	VADDPS      Z12, Z9, Z9
-	ADDQ        $0x00000040, SI
-	SUBQ        $0x00000010, BX
+	VMOVUPS     (DI)(BX*1), Z9
+	VFMSUB213PS Z7, Z0, Z9
+	VREDUCEPS   $0x09, Z9, Z10
+	VMOVAPS     Z1, Z11
+	VFMADD213PS Z2, Z10, Z11
+	VFMADD213PS Z3, Z10, Z11
+	VFMADD213PS Z4, Z10, Z11
+	VFMADD213PS Z5, Z10, Z11
+	VFMADD213PS Z6, Z10, Z11
+	VSCALEFPS   Z9, Z11, Z11
+	VMOVUPS     Z11, (DI)(BX*1)
+	VADDPS      Z11, Z8, Z8
+	ADDQ        $0x00000040, BX
+	SUBQ        $0x00000010, DX
 	JG          expBlock
 
 expEnd:
-	VEXTRACTF64X4 $0x01, Z9, Y7
-	VMOVUPS       Y9, Y9
-	VADDPS        Y7, Y9, Y9
-	VEXTRACTF32X4 $0x01, Y9, X7
-	VMOVUPS       X9, X9
-	VADDPS        X7, X9, X9
-	VPERMILPS     $0x0e, X9, X7
-	VADDPS        X7, X9, X9
-	VPERMILPS     $0x01, X9, X7
-	VADDPS        X7, X9, X9
-	VCVTSS2SD     X9, X9, X9
-	VFMADD231SD   (R9), X8, X9
-	VMOVSD        X9, (R9)
+	VEXTRACTF64X4 $0x01, Z8, Y7
+	VMOVUPS       Y8, Y8
+	VADDPS        Y7, Y8, Y8
+	VEXTRACTF32X4 $0x01, Y8, X7
+	VMOVUPS       X8, X8
+	VADDPS        X7, X8, X8
+	VPERMILPS     $0x0e, X8, X7
+	VADDPS        X7, X8, X8
+	VPERMILPS     $0x01, X8, X7
+	VADDPS        X7, X8, X8
+	VCVTSS2SD     X8, X8, X8
+	VXORPS        X7, X7, X7
+	VCVTSS2SD     (R9), X7, X7
+	VFMADD231SD   (R10), X7, X8
+	VMOVSD        X8, (R10)
 	ADDQ          $0x04, R8
-	ADDQ          $0x04, R10
-	ADDQ          $0x08, R9
-	ADDQ          DX, DI
+	ADDQ          $0x04, R9
+	ADDQ          $0x08, R10
+	ADDQ          SI, DI
 	DECQ          AX
 	JNE           row
 	VZEROUPPER
@@ -14493,8 +14674,8 @@ expEnd:
 TEXT ·scoreRowsAVX512(SB), $0-64
 	MOVQ         rows+0(FP), AX
 	MOVQ         n+8(FP), CX
-	MOVQ         stride+32(FP), DX
-	SHLQ         $0x02, DX
+	MOVQ         stride+32(FP), SI
+	SHLQ         $0x02, SI
 	MOVQ         s+16(FP), DI
 	MOVQ         d+24(FP), R8
 	MOVQ         shift+40(FP), R9
@@ -14512,16 +14693,16 @@ row:
 	VBROADCASTSS (R9), Z8
 	VBROADCASTSS (R10), Z9
 	VMULPS       Z1, Z9, Z9
-	XORQ         SI, SI
-	MOVQ         CX, BX
-	SUBQ         $0x00000040, BX
+	XORQ         BX, BX
+	MOVQ         CX, DX
+	SUBQ         $0x00000040, DX
 	JL           expRest
 
 expFlight:
-	VMOVUPS     (DI)(SI*1), Z10
-	VMOVUPS     64(DI)(SI*1), Z13
-	VMOVUPS     128(DI)(SI*1), Z16
-	VMOVUPS     192(DI)(SI*1), Z19
+	VMOVUPS     (DI)(BX*1), Z10
+	VMOVUPS     64(DI)(BX*1), Z13
+	VMOVUPS     128(DI)(BX*1), Z16
+	VMOVUPS     192(DI)(BX*1), Z19
 	VFMSUB213PS Z8, Z0, Z10
 	VFMSUB213PS Z8, Z0, Z13
 	VFMSUB213PS Z8, Z0, Z16
@@ -14558,10 +14739,10 @@ expFlight:
 	VSCALEFPS   Z13, Z15, Z15
 	VSCALEFPS   Z16, Z18, Z18
 	VSCALEFPS   Z19, Z21, Z21
-	VMOVUPS     (R8)(SI*1), Z10
-	VMOVUPS     64(R8)(SI*1), Z11
-	VMOVUPS     128(R8)(SI*1), Z13
-	VMOVUPS     192(R8)(SI*1), Z14
+	VMOVUPS     (R8)(BX*1), Z10
+	VMOVUPS     64(R8)(BX*1), Z11
+	VMOVUPS     128(R8)(BX*1), Z13
+	VMOVUPS     192(R8)(BX*1), Z14
 	VFMSUB213PS Z9, Z1, Z10
 	VFMSUB213PS Z9, Z1, Z11
 	VFMSUB213PS Z9, Z1, Z13
@@ -14570,24 +14751,24 @@ expFlight:
 	VMULPS      Z15, Z11, Z11
 	VMULPS      Z18, Z13, Z13
 	VMULPS      Z21, Z14, Z14
-	VMOVUPS     Z12, (DI)(SI*1)
-	VMOVUPS     Z15, 64(DI)(SI*1)
-	VMOVUPS     Z18, 128(DI)(SI*1)
-	VMOVUPS     Z21, 192(DI)(SI*1)
-	VMOVUPS     Z10, (R8)(SI*1)
-	VMOVUPS     Z11, 64(R8)(SI*1)
-	VMOVUPS     Z13, 128(R8)(SI*1)
-	VMOVUPS     Z14, 192(R8)(SI*1)
-	ADDQ        $0x00000100, SI
-	SUBQ        $0x00000040, BX
+	VMOVUPS     Z12, (DI)(BX*1)
+	VMOVUPS     Z15, 64(DI)(BX*1)
+	VMOVUPS     Z18, 128(DI)(BX*1)
+	VMOVUPS     Z21, 192(DI)(BX*1)
+	VMOVUPS     Z10, (R8)(BX*1)
+	VMOVUPS     Z11, 64(R8)(BX*1)
+	VMOVUPS     Z13, 128(R8)(BX*1)
+	VMOVUPS     Z14, 192(R8)(BX*1)
+	ADDQ        $0x00000100, BX
+	SUBQ        $0x00000040, DX
 	JGE         expFlight
 
 expRest:
-	ADDQ $0x00000040, BX
+	ADDQ $0x00000040, DX
 	JE   expEnd
 
 expBlock:
-	VMOVUPS     (DI)(SI*1), Z10
+	VMOVUPS     (DI)(BX*1), Z10
 	VFMSUB213PS Z8, Z0, Z10
 	VREDUCEPS   $0x09, Z10, Z11
 	VMOVAPS     Z2, Z12
@@ -14597,20 +14778,20 @@ expBlock:
 	VFMADD213PS Z6, Z11, Z12
 	VFMADD213PS Z7, Z11, Z12
 	VSCALEFPS   Z10, Z12, Z12
-	VMOVUPS     (R8)(SI*1), Z10
+	VMOVUPS     (R8)(BX*1), Z10
 	VFMSUB213PS Z9, Z1, Z10
 	VMULPS      Z12, Z10, Z10
-	VMOVUPS     Z12, (DI)(SI*1)
-	VMOVUPS     Z10, (R8)(SI*1)
-	ADDQ        $0x00000040, SI
-	SUBQ        $0x00000010, BX
+	VMOVUPS     Z12, (DI)(BX*1)
+	VMOVUPS     Z10, (R8)(BX*1)
+	ADDQ        $0x00000040, BX
+	SUBQ        $0x00000010, DX
 	JG          expBlock
 
 expEnd:
 	ADDQ $0x04, R9
 	ADDQ $0x04, R10
-	ADDQ DX, DI
-	ADDQ DX, R8
+	ADDQ SI, DI
+	ADDQ SI, R8
 	DECQ AX
 	JNE  row
 	VZEROUPPER
@@ -14621,46 +14802,218 @@ expEnd:
 TEXT ·scaleRowsAVX512(SB), $0-40
 	MOVQ rows+0(FP), AX
 	MOVQ n+8(FP), CX
-	MOVQ stride+24(FP), DX
-	SHLQ $0x02, DX
+	MOVQ stride+24(FP), SI
+	SHLQ $0x02, SI
 	MOVQ s+16(FP), DI
 	MOVQ factor+32(FP), R8
 
 row:
 	VBROADCASTSS (R8), Z0
-	XORQ         SI, SI
-	MOVQ         CX, BX
-	SUBQ         $0x00000040, BX
+	XORQ         BX, BX
+	MOVQ         CX, DX
+	SUBQ         $0x00000040, DX
 	JL           scaleRest
 
 scaleFlight:
-	VMULPS  (DI)(SI*1), Z0, Z1
-	VMULPS  64(DI)(SI*1), Z0, Z2
-	VMULPS  128(DI)(SI*1), Z0, Z3
-	VMULPS  192(DI)(SI*1), Z0, Z4
-	VMOVUPS Z1, (DI)(SI*1)
-	VMOVUPS Z2, 64(DI)(SI*1)
-	VMOVUPS Z3, 128(DI)(SI*1)
-	VMOVUPS Z4, 192(DI)(SI*1)
-	ADDQ    $0x00000100, SI
-	SUBQ    $0x00000040, BX
+	VMULPS  (DI)(BX*1), Z0, Z1
+	VMULPS  64(DI)(BX*1), Z0, Z2
+	VMULPS  128(DI)(BX*1), Z0, Z3
+	VMULPS  192(DI)(BX*1), Z0, Z4
+	VMOVUPS Z1, (DI)(BX*1)
+	VMOVUPS Z2, 64(DI)(BX*1)
+	VMOVUPS Z3, 128(DI)(BX*1)
+	VMOVUPS Z4, 192(DI)(BX*1)
+	ADDQ    $0x00000100, BX
+	SUBQ    $0x00000040, DX
 	JGE     scaleFlight
 
 scaleRest:
-	ADDQ $0x00000040, BX
+	ADDQ $0x00000040, DX
 	JE   scaleEnd
 
 scaleBlock:
-	VMULPS  (DI)(SI*1), Z0, Z1
-	VMOVUPS Z1, (DI)(SI*1)
-	ADDQ    $0x00000040, SI
-	SUBQ    $0x00000010, BX
+	VMULPS  (DI)(BX*1), Z0, Z1
+	VMOVUPS Z1, (DI)(BX*1)
+	ADDQ    $0x00000040, BX
+	SUBQ    $0x00000010, DX
 	JG      scaleBlock
 
 scaleEnd:
 	ADDQ $0x04, R8
-	ADDQ DX, DI
+	ADDQ SI, DI
 	DECQ AX
 	JNE  row
 	VZEROUPPER
 	RET
+
+// func dotRowsAVX512(rows int, n int, x *float32, xstride int, y *float32, ystride int, sum *float32)
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
+TEXT ·dotRowsAVX512(SB), $0-56
+	MOVQ rows+0(FP), AX
+	MOVQ n+8(FP), CX
+	MOVQ xstride+24(FP), SI
+	SHLQ $0x02, SI
+	MOVQ x+16(FP), DI
+	MOVQ ystride+40(FP), R8
+	SHLQ $0x02, R8
+	MOVQ y+32(FP), R9
+	MOVQ sum+48(FP), R10
+
+row:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	XORQ   BX, BX
+	MOVQ   CX, DX
+	SUBQ   $0x00000040, DX
+	JL     dotRest
+
+dotFlight:
+	VMOVUPS       (DI)(BX*1), Z2
+	VMOVUPS       64(DI)(BX*1), Z5
+	VMOVUPS       128(DI)(BX*1), Z8
+	VMOVUPS       192(DI)(BX*1), Z11
+	VMOVUPS       (R9)(BX*1), Z3
+	VMOVUPS       64(R9)(BX*1), Z6
+	VMOVUPS       128(R9)(BX*1), Z9
+	VMOVUPS       192(R9)(BX*1), Z12
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VEXTRACTF64X4 $0x01, Z5, Y7
+	VEXTRACTF64X4 $0x01, Z8, Y10
+	VEXTRACTF64X4 $0x01, Z11, Y13
+	VCVTPS2PD     Y2, Z2
+	VCVTPS2PD     Y5, Z5
+	VCVTPS2PD     Y8, Z8
+	VCVTPS2PD     Y11, Z11
+	VCVTPS2PD     Y4, Z4
+	VCVTPS2PD     Y7, Z7
+	VCVTPS2PD     Y10, Z10
+	VCVTPS2PD     Y13, Z16
+	VEXTRACTF64X4 $0x01, Z3, Y13
+	VEXTRACTF64X4 $0x01, Z6, Y14
+	VEXTRACTF64X4 $0x01, Z9, Y15
+	VEXTRACTF64X4 $0x01, Z12, Y17
+	VCVTPS2PD     Y3, Z3
+	VCVTPS2PD     Y6, Z6
+	VCVTPS2PD     Y9, Z9
+	VCVTPS2PD     Y12, Z12
+	VCVTPS2PD     Y13, Z13
+	VCVTPS2PD     Y14, Z14
+	VCVTPS2PD     Y15, Z15
+	VCVTPS2PD     Y17, Z17
+	VFMADD231PD   Z2, Z3, Z0
+	VFMADD231PD   Z5, Z6, Z0
+	VFMADD231PD   Z8, Z9, Z0
+	VFMADD231PD   Z11, Z12, Z0
+	VFMADD231PD   Z4, Z13, Z1
+	VFMADD231PD   Z7, Z14, Z1
+	VFMADD231PD   Z10, Z15, Z1
+	VFMADD231PD   Z16, Z17, Z1
+	ADDQ          $0x00000100, BX
+	SUBQ          $0x00000040, DX
+	JGE           dotFlight
+
+dotRest:
+	ADDQ $0x00000040, DX
+	JE   dotEnd
+
+dotBlock:
+	VMOVUPS       (DI)(BX*1), Z2
+	VMOVUPS       (R9)(BX*1), Z3
+	VEXTRACTF64X4 $0x01, Z2, Y4
+	VCVTPS2PD     Y2, Z2
+	VCVTPS2PD     Y4, Z4
+	VEXTRACTF64X4 $0x01, Z3, Y5
+	VCVTPS2PD     Y3, Z3
+	VCVTPS2PD     Y5, Z5
+	VFMADD231PD   Z2, Z3, Z0
+	VFMADD231PD   Z4, Z5, Z1
+	ADDQ          $0x00000040, BX
+	SUBQ          $0x00000010, DX
+	JG            dotBlock
+
+dotEnd:
+	VADDPD        Z1, Z0, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPD        Y1, Y0, Y0
+	VEXTRACTF64X2 $0x01, Y0, X1
+	VADDPD        X1, X0, X0
+	VPERMILPD     $0x01, X0, X1
+	VADDSD        X1, X0, X0
+	VCVTSD2SS     X0, X0, X0
+	VMOVSS        X0, (R10)
+	ADDQ          $0x04, R10
+	ADDQ          SI, DI
+	ADDQ          R8, R9
+	DECQ          AX
+	JNE           row
+	VZEROUPPER
+	RET
+
+// func hideRowsAVX512(rows int, n int, s *float32, stride int, seen int, grow int)
+// Requires: AVX, AVX512F, CMOV
+TEXT ·hideRowsAVX512(SB), $0-48
+	MOVQ         rows+0(FP), AX
+	MOVQ         n+8(FP), CX
+	MOVQ         stride+24(FP), SI
+	SHLQ         $0x02, SI
+	MOVQ         s+16(FP), DI
+	MOVQ         seen+32(FP), R8
+	MOVQ         grow+40(FP), R9
+	VBROADCASTSS xff800000<>+0(SB), Z0
+	VMOVUPS      lanes16<>+0(SB), Z1
+
+row:
+	XORQ         DX, DX
+	MOVQ         R8, BX
+	TESTQ        BX, BX
+	CMOVQLT      DX, BX
+	MOVQ         CX, DX
+	SUBQ         BX, DX
+	JLE          next
+	MOVQ         BX, R10
+	ANDQ         $0x0f, R10
+	ADDQ         R10, DX
+	SUBQ         R10, BX
+	SHLQ         $0x02, BX
+	DECQ         R10
+	VMOVD        R10, X2
+	VPBROADCASTD X2, Z3
+	VMOVUPS      (DI)(BX*1), Z2
+	VPCMPGTD     Z3, Z1, K1
+	VBLENDMPS    Z0, Z2, K1, Z2
+	VMOVUPS      Z2, (DI)(BX*1)
+	JMP          check
+
+fill:
+	VMOVUPS Z0, (DI)(BX*1)
+
+check:
+	ADDQ $0x40, BX
+	SUBQ $0x10, DX
+	JG   fill
+
+next:
+	ADDQ R9, R8
+	ADDQ SI, DI
+	DECQ AX
+	JNE  row
+	VZEROUPPER
+	RET
+
+DATA lanes16<>+0(SB)/4, $0x00000000
+DATA lanes16<>+4(SB)/4, $0x00000001
+DATA lanes16<>+8(SB)/4, $0x00000002
+DATA lanes16<>+12(SB)/4, $0x00000003
+DATA lanes16<>+16(SB)/4, $0x00000004
+DATA lanes16<>+20(SB)/4, $0x00000005
+DATA lanes16<>+24(SB)/4, $0x00000006
+DATA lanes16<>+28(SB)/4, $0x00000007
+DATA lanes16<>+32(SB)/4, $0x00000008
+DATA lanes16<>+36(SB)/4, $0x00000009
+DATA lanes16<>+40(SB)/4, $0x0000000a
+DATA lanes16<>+44(SB)/4, $0x0000000b
+DATA lanes16<>+48(SB)/4, $0x0000000c
+DATA lanes16<>+52(SB)/4, $0x0000000d
+DATA lanes16<>+56(SB)/4, $0x0000000e
+DATA lanes16<>+60(SB)/4, $0x0000000f
+GLOBL lanes16<>(SB), RODATA|NOPTR, $64

@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"math"
+	"strings"
 
+	"github.com/mmcloughlin/avo/attr"
 	"github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
 )
@@ -63,22 +65,36 @@ func (p *power2) of(x reg.VecVirtual) reg.VecVirtual {
 // tile is a kernel over rows of a matrix, each a whole number of blocks.
 type tile struct {
 	*generator
-	rows, n, stride reg.GPVirtual
-	pointers        map[string]reg.GPVirtual // to the rows
-	left            reg.GPVirtual            // elements of the row
-	offset          reg.GPVirtual            // of the next in bytes
+	rows, n  reg.GPVirtual
+	matrices []matrix
+	left     reg.GPVirtual // elements of the row
+	offset   reg.GPVirtual // of the next in bytes
 }
 
-// tile begins a function over rows × n elements of matrices that have the same stride.
+// matrix is an operand of a kernel over rows.
+type matrix struct {
+	name        string
+	row, stride reg.GPVirtual // the address of the row, and the distance to the next in bytes
+}
+
+// tile begins a function over rows × n elements of matrices, which have the same stride unless the function has strides of their own.
 func (g *generator) tile(name, formula, signature string, matrices ...string) *tile {
 	g.Function(name + g.suffix())
 	g.Doc(fmt.Sprintf("%s%s: %s for i < rows and j < n, both positive, n a multiple of %d.", name, g.suffix(), formula, block))
 	g.Pragma("noescape")
 	g.SignatureExpr(signature)
-	t := &tile{generator: g, rows: g.loaded("rows"), n: g.loaded("n"), stride: g.loaded("stride"), pointers: map[string]reg.GPVirtual{}, left: g.GP64(), offset: g.GP64()}
-	g.SHLQ(operand.Imm(2), t.stride)
+	t := &tile{generator: g, rows: g.loaded("rows"), n: g.loaded("n"), left: g.GP64(), offset: g.GP64()}
+	var common reg.GPVirtual
 	for _, m := range matrices {
-		t.pointers[m] = g.loaded(m)
+		own := m + "stride"
+		if !strings.Contains(signature, own) {
+			own = "stride"
+		}
+		if own != "stride" || common == nil {
+			common = g.loaded(own)
+			g.SHLQ(operand.Imm(2), common)
+		}
+		t.matrices = append(t.matrices, matrix{m, g.loaded(m), common})
 	}
 	return t
 }
@@ -107,8 +123,13 @@ func (g *generator) argument(name string) reg.VecVirtual {
 }
 
 // at is vector v of the turn.
-func (t *tile) at(matrix string, v int) operand.Mem {
-	return operand.Mem{Base: t.pointers[matrix], Index: t.offset, Scale: 1, Disp: 4 * t.lanes * v}
+func (t *tile) at(name string, v int) operand.Mem {
+	for _, m := range t.matrices {
+		if m.name == name {
+			return operand.Mem{Base: m.row, Index: t.offset, Scale: 1, Disp: 4 * t.lanes * v}
+		}
+	}
+	panic("a kernel over rows has no matrix " + name)
 }
 
 // across emits a loop over the elements of a row: turns of as many vectors as the registers hold, which are taken in turns, then of a block. step gets the number
@@ -148,10 +169,8 @@ func (t *tile) end(others map[int][]reg.GPVirtual) {
 			t.ADDQ(operand.Imm(uint64(bytes)), p)
 		}
 	}
-	for _, m := range []string{"s", "d"} {
-		if p, ok := t.pointers[m]; ok {
-			t.ADDQ(t.stride, p)
-		}
+	for _, m := range t.matrices {
+		t.ADDQ(m.stride, m.row)
 	}
 	t.DECQ(t.rows)
 	t.JNE(operand.LabelRef("row"))
@@ -199,11 +218,11 @@ func (g *generator) blockOf(start func(v reg.VecVirtual)) []reg.VecVirtual {
 	return all
 }
 
-// softmaxRows emits the step of a softmax over some more columns.
-func (g *generator) softmaxRows() {
-	t := g.tile("softmaxRows", "most[i] = max(most[i], scale·s[i,j]), s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], factor[i] = 2^(the old most[i] - the new)",
-		"func(rows, n int, s *float32, stride int, most *float32, sum *float64, factor *float32, scale float32)", "s")
-	most, sum, factor := g.loaded("most"), g.loaded("sum"), g.loaded("factor")
+// maxRows emits the first half of a softmax over some more columns.
+func (g *generator) maxRows() {
+	t := g.tile("maxRows", "most[i] = max(most[i], scale·s[i,j]), factor[i] = 2^(the old most[i] - the new)",
+		"func(rows, n int, s *float32, stride int, most, factor *float32, scale float32)", "s")
+	most, factor := g.loaded("most"), g.loaded("factor")
 	scale, power := g.argument("scale"), g.power2()
 	t.Label("row")
 	largest := make([]reg.VecVirtual, t.lanes/4) // of each vector of a turn
@@ -224,13 +243,19 @@ func (g *generator) softmaxRows() {
 	g.VMULPS(scale, now, now)
 	g.VMAXPS(now, before, now)
 	g.VMOVSS(now.AsX(), operand.Mem{Base: most})
-	shift := g.zeroIfNegInf(now)
-	g.VSUBPS(shift, before, before)
-	f := power.of(before)
-	g.VMOVSS(f.AsX(), operand.Mem{Base: factor})
-	wide := g.XMM()
-	g.VCVTSS2SD(f.AsX(), f.AsX(), wide)
+	g.VSUBPS(g.zeroIfNegInf(now), before, before)
+	g.VMOVSS(power.of(before).AsX(), operand.Mem{Base: factor})
+	t.end(map[int][]reg.GPVirtual{4: {most, factor}})
+}
 
+// expRows emits the second half.
+func (g *generator) expRows() {
+	t := g.tile("expRows", "s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], where a most[i] of −∞ counts as 0,",
+		"func(rows, n int, s *float32, stride int, most, factor *float32, sum *float64, scale float32)", "s")
+	most, factor, sum := g.loaded("most"), g.loaded("factor"), g.loaded("sum")
+	scale, power := g.argument("scale"), g.power2()
+	t.Label("row")
+	shift := g.zeroIfNegInf(g.repeated(operand.Mem{Base: most}))
 	sums := g.blockOf(func(v reg.VecVirtual) { g.VXORPS(v, v, v) })
 	t.across("exp", func(v int) {
 		x := t.register()
@@ -240,9 +265,11 @@ func (g *generator) softmaxRows() {
 		t.VMOVUPS(y, t.at("s", v))
 		t.VADDPS(y, sums[v%len(sums)], sums[v%len(sums)])
 	})
-	total := g.folded(sums, func(from, to reg.VecVirtual) { g.VADDPS(from, to, to) })
+	total, f := g.folded(sums, func(from, to reg.VecVirtual) { g.VADDPS(from, to, to) }), g.XMM()
 	g.VCVTSS2SD(total, total, total)
-	g.VFMADD231SD(operand.Mem{Base: sum}, wide, total)
+	g.VXORPS(f, f, f)
+	g.VCVTSS2SD(operand.Mem{Base: factor}, f, f)
+	g.VFMADD231SD(operand.Mem{Base: sum}, f, total)
 	g.VMOVSD(total, operand.Mem{Base: sum})
 	t.end(map[int][]reg.GPVirtual{4: {most, factor}, 8: {sum}})
 }
@@ -298,8 +325,123 @@ func (g *generator) scaleRows() {
 	t.end(map[int][]reg.GPVirtual{4: {factor}})
 }
 
+// dotRows emits the inner products of rows, in float64.
+func (g *generator) dotRows() {
+	t := g.tile("dotRows", "sum[i] = Σ x[i,j]·y[i,j]", "func(rows, n int, x *float32, xstride int, y *float32, ystride int, sum *float32)", "x", "y")
+	sum := g.loaded("sum")
+	t.Label("row")
+	var sums []doubles
+	for range block / g.lanes {
+		d := doubles{g.register(), g.register()}
+		for _, v := range d {
+			g.VXORPS(v, v, v)
+		}
+		sums = append(sums, d)
+	}
+	t.across("dot", func(v int) {
+		x, y := t.register(), t.register()
+		t.VMOVUPS(t.at("x", v), x)
+		t.VMOVUPS(t.at("y", v), y)
+		dx, dy := t.widened(x), t.widened(y)
+		for h, s := range sums[v%len(sums)] {
+			t.VFMADD231PD(dx[h], dy[h], s) // a product of two converted float32 is exact
+		}
+	})
+	total := g.foldedDoubles(sums)
+	g.VCVTSD2SS(total, total, total)
+	g.VMOVSS(total, operand.Mem{Base: sum})
+	t.end(map[int][]reg.GPVirtual{4: {sum}})
+}
+
+// foldedDoubles emits the addition of 16 lanes of float64: lane i and lane i+8, then i+4, i+2 and i+1.
+func (g *generator) foldedDoubles(x []doubles) reg.VecVirtual {
+	low, high := x[0][0], x[0][1]
+	y := low
+	if g.wide() {
+		g.VADDPD(high, low, low)
+		upper := g.YMM()
+		y = g.YMM()
+		g.VEXTRACTF64X4(operand.Imm(1), low, upper)
+		g.VADDPD(upper, low.AsY(), y)
+	} else {
+		g.VADDPD(x[1][0], low, low)
+		g.VADDPD(x[1][1], high, high)
+		g.VADDPD(high, low, low)
+	}
+	half, z, other := g.XMM(), g.XMM(), g.XMM()
+	if g.wide() {
+		g.VEXTRACTF64X2(operand.Imm(1), y, half)
+	} else {
+		g.VEXTRACTF128(operand.Imm(1), y, half)
+	}
+	g.VADDPD(half, y.AsX(), z)
+	g.VPERMILPD(operand.Imm(1), z, other)
+	g.VADDSD(other, z, z)
+	return z
+}
+
+// hideRows emits the filling of the ends of rows.
+func (g *generator) hideRows() {
+	t := g.tile("hideRows", "s[i,j] = −∞ where j ≥ seen + i·grow", "func(rows, n int, s *float32, stride, seen, grow int)", "s")
+	seen, grow := g.loaded("seen"), g.loaded("grow")
+	inf, lane := g.constant(negInf), g.register()
+	g.VMOVUPS(g.laneNumbers(), lane)
+	t.Label("row")
+	zero := g.GP64()
+	g.XORQ(zero, zero)
+	g.MOVQ(seen, t.offset)
+	g.TESTQ(t.offset, t.offset)
+	g.CMOVQLT(zero, t.offset)
+	g.MOVQ(t.n, t.left)
+	g.SUBQ(t.offset, t.left) // to be filled
+	g.JLE(operand.LabelRef("next"))
+	within := g.GP64()
+	g.MOVQ(t.offset, within)
+	g.ANDQ(operand.Imm(uint64(g.lanes-1)), within)
+	g.ADDQ(within, t.left)
+	g.SUBQ(within, t.offset)
+	g.SHLQ(operand.Imm(2), t.offset)
+	x, first, single := g.register(), g.register(), g.XMM()
+	g.DECQ(within)
+	g.VMOVD(within.As32(), single)
+	g.VPBROADCASTD(single, first)
+	g.VMOVUPS(t.at("s", 0), x)
+	if g.wide() {
+		mask := g.K()
+		g.VPCMPGTD(first, lane, mask)
+		g.VBLENDMPS(inf, x, mask, x)
+	} else {
+		g.VPCMPGTD(first, lane, first)
+		g.VBLENDVPS(first, inf, x, x)
+	}
+	g.VMOVUPS(x, t.at("s", 0))
+	g.JMP(operand.LabelRef("check"))
+	g.Label("fill")
+	g.VMOVUPS(inf, t.at("s", 0))
+	g.Label("check")
+	g.ADDQ(operand.Imm(uint64(4*g.lanes)), t.offset)
+	g.SUBQ(operand.Imm(uint64(g.lanes)), t.left)
+	g.JG(operand.LabelRef("fill"))
+	g.Label("next")
+	g.ADDQ(grow, seen)
+	t.end(nil)
+}
+
+// laneNumbers returns the memory operand with each lane's number.
+func (g *generator) laneNumbers() operand.Mem {
+	m := g.StaticGlobal(fmt.Sprintf("lanes%d", g.lanes))
+	g.DataAttributes(attr.RODATA | attr.NOPTR)
+	for lane := range g.lanes {
+		g.AppendDatum(operand.U32(lane))
+	}
+	return m
+}
+
 func (g *generator) attention() {
-	g.softmaxRows()
+	g.maxRows()
+	g.expRows()
 	g.scoreRows()
 	g.scaleRows()
+	g.dotRows()
+	g.hideRows()
 }
