@@ -90,15 +90,17 @@ func (a *attention) padded(columns int) int {
 	return (columns + whole - 1) / whole * whole
 }
 
+// wholePanels is a number of columns of B with those that fill up the last panel.
+func (a *attention) wholePanels(columns int) int { return (columns + a.width - 1) / a.width * a.width }
+
 // keys are the keys from ≤ j < to that query i may see, but for the mask; neither bound falls as i grows.
 func (a *attention) keys(i int) (from, to int) {
-	own := i + a.shift
 	to = a.tk
 	if a.window > 0 {
-		from, to = own-a.window+1, min(to, own+a.window)
+		from = i + a.shift - a.window + 1
 	}
-	if a.causal {
-		to = min(to, own+1)
+	if reach, limited := a.reach(); limited {
+		to = min(to, i+reach)
 	}
 	to = max(0, to)
 	return min(max(0, from), to), to
@@ -150,16 +152,24 @@ func head[T float](v *backend.View, b, h, i int) (x []T, stride int) {
 	return from[T](v, v.Offset+b*v.Stride[0]+h*v.Stride[1]+i*v.Stride[2]), v.Stride[2]
 }
 
+// reach is, where limited, the key before which what query i sees ends, less i.
+func (a *attention) reach() (reach int, limited bool) {
+	switch {
+	case a.causal:
+		return a.shift + 1, true
+	case a.window > 0:
+		return a.shift + a.window, true
+	}
+	return 0, false
+}
+
 // queries are the queries from ≤ i < to that may see some key from j0 to j1, but for the mask; neither bound falls as j0 and j1 grow.
 func (a *attention) queries(j0, j1 int) (from, to int) {
 	to = a.tq
-	if a.causal {
-		from = j0 - a.shift
+	if reach, limited := a.reach(); limited {
+		from = j0 - reach + 1
 	}
 	if a.window > 0 {
-		if !a.causal {
-			from = j0 - a.shift - a.window + 1
-		}
 		to = min(to, j1-1-a.shift+a.window)
 	}
 	to = max(0, to)

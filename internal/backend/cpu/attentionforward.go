@@ -36,8 +36,9 @@ func attentionParts[T float](t *task, l *lane, lo, hi int) {
 	size := int(unsafe.Sizeof(*new(T)))
 	queries := (a.tiles + a.parts - 1) / a.parts * a.rows
 	keys := a.padded(a.columns)
-	l.reserve(carved(a.rows*a.stride*size) + carved(keys*a.d*size) + carved(keys*a.dv*size) + 2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys))
-	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, keys*a.d), values: carve[T](l, keys*a.dv),
+	wide := a.wholePanels(a.dv)
+	l.reserve(carved(a.rows*a.stride*size) + carved(keys*a.d*size) + carved(keys*wide*size) + 2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys))
+	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, keys*a.d), values: carve[T](l, keys*wide),
 		most: carve[T](l, queries), factor: carve[T](l, queries), sum: carve[float64](l, queries)}
 	w.bits, w.seen = carve[uint32](l, keys), carve[uint8](l, keys)
 	for u := lo; u < hi; u++ {
@@ -95,20 +96,20 @@ func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
 	k, ks := head[T](a.k, w.b, kv, j0)
 	v, vs := head[T](a.v, w.b, kv, j0)
 	packPanels(w.panels, a.d, to-j0, k, 1, ks)
-	v = together(w.values, v, vs, to-j0, a.dv)
+	values := newOperand(a, w.values, v, vs, to-j0, a.dv)
 	for i0 := w.i0; i0 < w.i1; i0 += a.rows {
 		for i, i1 := i0, min(i0+a.rows, w.i1); i < i1; {
 			b := a.bandOfQueries(i, i1, from, to)
 			if b.from < b.to {
-				w.add(t, b, j0, v, more)
+				w.add(t, b, j0, values, more)
 			}
 			i = b.end
 		}
 	}
 }
 
-// add adds what values v, from key j0 on, contribute to a band's queries.
-func (w *attentionPart[T]) add(t *task, b band, j0 int, v []T, more bool) {
+// add adds what values, from key j0 on, contribute to a band's queries.
+func (w *attentionPart[T]) add(t *task, b band, j0 int, values operand[T], more bool) {
 	a, rows, at := &t.attention, b.end-b.first, b.first-w.i0
 	lo, hi := a.columnsOf(b, j0)
 	q, qs := head[T](a.q, w.b, w.h, b.first)
@@ -124,5 +125,5 @@ func (w *attentionPart[T]) add(t *task, b band, j0 int, v []T, more bool) {
 		row := seen[i*a.stride:][:b.to-b.from]
 		keepLine(row, row, w.draw(a, t.c, b.first+i, b.from, len(row)), rng.KeepThreshold(a.p), keepScale[T](a.p))
 	}
-	multiplyInPlace(rows, a.dv, b.to-b.from, seen, a.stride, 1, v[(b.from-j0)*a.dv:], a.dv, a.width, out, os, true)
+	values.multiply(rows, a.dv, b.from-j0, b.to-b.from, seen, a.stride, 1, out, os, true)
 }

@@ -64,11 +64,12 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	a := &t.attention
 	size := int(unsafe.Sizeof(*new(T)))
 	room, keys, group := a.rows*a.stride, a.padded(a.columns), a.heads/a.kvHeads
-	l.reserve(2*carved(room*size) + 2*carved(keys*a.d*size) + carved(keys*a.dv*size) + carved(a.tq*a.d*size) + carved(a.tq*a.dv*size) +
+	wide, wideOut := a.wholePanels(a.d), a.wholePanels(a.dv)
+	l.reserve(2*carved(room*size) + carved(keys*a.d*size) + carved(keys*a.dv*size) + carved(keys*wide*size) + carved(a.tq*wide*size) + carved(a.tq*wideOut*size) +
 		2*carved(group*a.tq*size) + carved(4*keys) + carved(keys))
 	g := gradHeads[T]{probs: carve[T](l, room), grads: carve[T](l, room),
-		keyPanels: carve[T](l, keys*a.d), valuePanels: carve[T](l, keys*a.dv), keyRows: carve[T](l, keys*a.d),
-		queryRows: carve[T](l, a.tq*a.d), doutRows: carve[T](l, a.tq*a.dv), delta: carve[T](l, group*a.tq), shift: carve[T](l, group*a.tq)}
+		keyPanels: carve[T](l, keys*a.d), valuePanels: carve[T](l, keys*a.dv), keyRows: carve[T](l, keys*wide),
+		queryRows: carve[T](l, a.tq*wide), doutRows: carve[T](l, a.tq*wideOut), delta: carve[T](l, group*a.tq), shift: carve[T](l, group*a.tq)}
 	g.bits, g.seen = carve[uint32](l, keys), carve[uint8](l, keys)
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
@@ -92,7 +93,7 @@ type gradHeads[T float] struct {
 	keyPanels, valuePanels []T // of a tile of keys, transposed
 	keyRows                []T // where they do not lie together; as the queries of the head, and the gradients of their outputs:
 	queryRows, doutRows    []T
-	k, q, dout             []T
+	k, q, dout             operand[T]
 	delta, shift           []T // of each query: delta, and the log-sum-exp times log₂e
 }
 
@@ -106,14 +107,15 @@ func (g *gradHeads[T]) rowStatistics(t *task, h int, delta, shift []T) {
 			shift[i] = -lse
 		}
 	}
+	clear(delta)
 	if !givesOut(c) {
 		copy(delta, slice[T](&c.In[5])[first:])
 		return
 	}
-	for i := range delta {
-		dout, _ := head[T](&c.In[4], g.b, h, i)
-		out, _ := head[T](&c.In[5], g.b, h, i)
-		delta[i] = T(dot(dout[:a.dv], out[:a.dv]))
+	if a.tq > 0 && a.dv > 0 {
+		dout, dos := head[T](&c.In[4], g.b, h, 0)
+		out, os := head[T](&c.In[5], g.b, h, 0)
+		dotRows(delta, a.dv, dout, dos, out, os)
 	}
 }
 
@@ -125,14 +127,14 @@ func (g *gradHeads[T]) tileOfKeys(t *task, j0 int) {
 	v, vs := head[T](a.v, g.b, g.kv, j0)
 	packPanels(g.keyPanels, a.d, n, k, 1, ks)
 	packPanels(g.valuePanels, a.dv, n, v, 1, vs)
-	g.k = together(g.keyRows, k, ks, n, a.d)
+	g.k = newOperand(a, g.keyRows, k, ks, n, a.d)
 	group := a.heads / a.kvHeads
 	for i := range group {
 		g.set(a, g.b, g.kv*group+i)
 		if j0 == 0 || group > 1 {
 			q, qs := head[T](a.q, g.b, g.h, 0)
 			dout, dos := head[T](&c.In[4], g.b, g.h, 0)
-			g.q, g.dout = together(g.queryRows, q, qs, a.tq, a.d), together(g.doutRows, dout, dos, a.tq, a.dv)
+			g.q, g.dout = newOperand(a, g.queryRows, q, qs, a.tq, a.d), newOperand(a, g.doutRows, dout, dos, a.tq, a.dv)
 		}
 		from, to := max(j0, g.from), min(j0+n, g.to)
 		for i0 := 0; i0 < a.tq && from < to; i0 += a.rows {
@@ -171,8 +173,10 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 	lo, hi := a.columnsOf(b, j0)
 	at := (b.first - i0) * a.stride
 	probs, grads := g.probs[at+lo:], g.grads[at+lo:]
-	g.products(a, b, j0, g.q[b.first*a.d:], a.d, a.d, g.keyPanels, probs)
-	g.products(a, b, j0, g.dout[b.first*a.dv:], a.dv, a.dv, g.valuePanels, grads)
+	q, qs := head[T](a.q, g.b, g.h, b.first)
+	dout, dos := head[T](&t.c.In[4], g.b, g.h, b.first)
+	g.products(a, b, j0, q, qs, a.d, g.keyPanels, probs)
+	g.products(a, b, j0, dout, dos, a.dv, g.valuePanels, grads)
 	g.hide(a, b, j0, probs)
 	shift, delta := g.shift[stats+b.first:][:rows], g.delta[stats+b.first:][:rows]
 	if a.p > 0 {
@@ -189,7 +193,7 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 		}
 	}
 	dq, dqs := writtenHead[T](&t.c.Out[0], g.b, g.h, b.first)
-	multiplyInPlace(rows, a.d, b.to-b.from, grads[b.from-j0-lo:], a.stride, 1, g.k[(b.from-j0)*a.d:], a.d, a.width, dq, dqs, true)
+	g.k.multiply(rows, a.d, b.from-j0, b.to-b.from, grads[b.from-j0-lo:], a.stride, 1, dq, dqs, true)
 }
 
 // dropped is scoreRows with dropout: the mask is applied to the gradients before, and to the probabilities behind it.
@@ -211,6 +215,6 @@ func (g *gradHeads[T]) keyGrads(t *task, b band, i0, j0 int) {
 	at := (b.from-i0)*a.stride + b.first - j0
 	dk, dks := writtenHead[T](&t.c.Out[1], g.b, g.kv, b.first)
 	dv, dvs := writtenHead[T](&t.c.Out[2], g.b, g.kv, b.first)
-	multiplyInPlace(rows, a.dv, n, g.probs[at:], 1, a.stride, g.dout[b.from*a.dv:], a.dv, a.width, dv, dvs, true)
-	multiplyInPlace(rows, a.d, n, g.grads[at:], 1, a.stride, g.q[b.from*a.d:], a.d, a.width, dk, dks, true)
+	g.dout.multiply(rows, a.dv, b.from, n, g.probs[at:], 1, a.stride, dv, dvs, true)
+	g.q.multiply(rows, a.d, b.from, n, g.grads[at:], 1, a.stride, dk, dks, true)
 }

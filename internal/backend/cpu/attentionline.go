@@ -87,3 +87,27 @@ func scaleRows[T float](x []T, n, stride int, factor []T) {
 		scaleLine(row, row, f)
 	}
 }
+
+// dotRows sets sum[i] to the inner product, in float64, of rows i of x and y.
+func dotRows[T float](sum []T, n int, x []T, xstride int, y []T, ystride int) {
+	if single[T]() {
+		vecmath.DotRows(cast[float32](sum), n, cast[float32](x), xstride, cast[float32](y), ystride)
+		return
+	}
+	for i := range sum {
+		sum[i] = T(dot(x[i*xstride:][:n], y[i*ystride:][:n]))
+	}
+}
+
+// hideRows sets what row i of n columns has from column seen + i·grow on to −∞.
+func hideRows[T float](s []T, rows, n, stride, seen, grow int) {
+	if single[T]() {
+		vecmath.HideRows(cast[float32](s), rows, n, stride, seen, grow)
+		return
+	}
+	for i := range rows {
+		if from := max(0, seen+i*grow); from < n {
+			fill(s[i*stride+from:][:n-from], T(negInf))
+		}
+	}
+}

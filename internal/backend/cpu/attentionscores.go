@@ -42,15 +42,23 @@ func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
 	if !w.masked && b.from-j0 == lo && b.to-j0 == hi && a.whole(b) {
 		return
 	}
-	for i := b.first; i < b.end; i++ {
-		row := products[(i-b.first)*a.stride:][:hi-lo]
+	rows, n, start := b.end-b.first, hi-lo, j0+lo
+	reach, limited := a.reach()
+	limited = limited && b.first+reach < b.to
+	if limited {
+		hideRows(products, rows, n, a.stride, b.first+reach-start, 1)
+	}
+	if b.to < j0+hi && !(limited && b.end-1+reach <= b.to) { // else the above did it
+		hideRows(products, rows, n, a.stride, b.to-start, 0)
+	}
+	for i := b.first; i < b.end && (w.masked || a.window > 0 || b.from > start); i++ {
+		row := products[(i-b.first)*a.stride:][:n]
 		from, to := a.keys(i)
 		to = max(b.from, min(to, b.to))
 		from = min(max(from, b.from), to)
-		fill(row[:from-j0-lo], T(negInf))
-		fill(row[to-j0-lo:], T(negInf))
+		fill(row[:from-start], T(negInf))
 		if w.masked && from < to {
-			hideLine(row[from-j0-lo:to-j0-lo], a.maskRow(w.seen, w.b, w.h, i, from, to-from), T(negInf))
+			hideLine(row[from-start:to-start], a.maskRow(w.seen, w.b, w.h, i, from, to-from), T(negInf))
 		}
 	}
 }
@@ -78,13 +86,22 @@ func clearHead[T float](v *backend.View, b, h, i0, i1 int) {
 	}
 }
 
-// together is rows of n elements where they lie if they lie together, else in room: those that lie far apart fall into few sets of a cache.
-func together[T float](room, x []T, stride, rows, n int) []T {
+// operand is a B of products: rows of it where they lie, or in panels.
+type operand[T float] struct {
+	x              []T
+	stride, panels int // distances of rows, and of panels
+}
+
+// newOperand takes rows of n elements where they lie if they lie together, else packs them in room: those that lie far apart fall into few sets of a cache.
+func newOperand[T float](a *attention, room, x []T, stride, rows, n int) operand[T] {
 	if stride == n || rows <= 1 {
-		return x
+		return operand[T]{x, n, a.width}
 	}
-	for i := range rows {
-		copy(room[i*n:][:n], x[i*stride:])
-	}
-	return room
+	packPanels(room, rows, n, x, stride, 1)
+	return operand[T]{room, a.width, rows * a.width}
+}
+
+// multiply computes C = A·B, or C += A·B, with the k rows of o from row i on as B.
+func (o operand[T]) multiply(m, n, i, k int, a []T, ars, acs int, c []T, ldc int, accumulate bool) {
+	multiplyInPlace(m, n, k, a, ars, acs, o.x[min(i*o.stride, len(o.x)):], o.stride, o.panels, c, ldc, accumulate)
 }
