@@ -66,12 +66,14 @@ func (w *attentionPart[T]) compute(t *task) {
 	if m == 0 {
 		return
 	}
-	clearHead[T](&t.c.Out[0], w.b, w.h, w.i0, w.i1)
 	fill(w.most[:m], T(negInf))
 	clear(w.sum[:m])
 	from, _ := a.keys(w.i0)
 	_, to := a.keys(w.i1 - 1)
 	from, to = max(from, w.from), min(to, w.to)
+	if from >= to {
+		clearHead[T](&t.c.Out[0], w.b, w.h, w.i0, w.i1)
+	}
 	first := from / a.columns * a.columns
 	for j0 := first; j0 < to; j0 += a.columns {
 		w.keys(t, j0, j0 > first)
@@ -88,7 +90,7 @@ func (w *attentionPart[T]) compute(t *task) {
 	scaleRows(out, a.dv, os, w.factor[:m])
 }
 
-// keys adds what the tile of keys from j0 on contributes; more says whether others did.
+// keys adds what the tile of keys from j0 on contributes to what others did, or overwrites the output if there were no more.
 func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
 	a := &t.attention
 	from, to := max(j0, w.from), min(j0+a.columns, w.to)
@@ -102,6 +104,8 @@ func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
 			b := a.bandOfQueries(i, i1, from, to)
 			if b.from < b.to {
 				w.add(t, b, j0, values, more)
+			} else if !more {
+				clearHead[T](&t.c.Out[0], w.b, w.h, b.first, b.end)
 			}
 			i = b.end
 		}
@@ -125,5 +129,5 @@ func (w *attentionPart[T]) add(t *task, b band, j0 int, values operand[T], more 
 		row := seen[i*a.stride:][:b.to-b.from]
 		keepLine(row, row, w.draw(a, t.c, b.first+i, b.from, len(row)), rng.KeepThreshold(a.p), keepScale[T](a.p))
 	}
-	values.multiply(rows, a.dv, b.from-j0, b.to-b.from, seen, a.stride, 1, out, os, true)
+	values.multiply(rows, a.dv, b.from-j0, b.to-b.from, seen, a.stride, 1, out, os, more)
 }

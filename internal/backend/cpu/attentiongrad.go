@@ -73,13 +73,17 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	g.bits, g.seen = carve[uint32](l, keys), carve[uint8](l, keys)
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
-		clearHead[T](&t.c.Out[1], g.b, g.kv, 0, a.tk)
-		clearHead[T](&t.c.Out[2], g.b, g.kv, 0, a.tk)
+		if a.tq == 0 {
+			g.clearKeys(t, 0, a.tk)
+			continue
+		}
 		for i := range group {
-			clearHead[T](&t.c.Out[0], g.b, g.kv*group+i, 0, a.tq)
+			if a.tk == 0 {
+				clearHead[T](&t.c.Out[0], g.b, g.kv*group+i, 0, a.tq)
+			}
 			g.rowStatistics(t, g.kv*group+i, g.delta[i*a.tq:][:a.tq], g.shift[i*a.tq:][:a.tq])
 		}
-		for j0 := 0; j0 < a.tk && a.tq > 0; j0 += a.columns {
+		for j0 := 0; j0 < a.tk; j0 += a.columns {
 			g.tileOfKeys(t, j0)
 		}
 	}
@@ -136,34 +140,50 @@ func (g *gradHeads[T]) tileOfKeys(t *task, j0 int) {
 			dout, dos := head[T](&c.In[4], g.b, g.h, 0)
 			g.q, g.dout = newOperand(a, g.queryRows, q, qs, a.tq, a.d), newOperand(a, g.doutRows, dout, dos, a.tq, a.dv)
 		}
-		from, to := max(j0, g.from), min(j0+n, g.to)
-		for i0 := 0; i0 < a.tq && from < to; i0 += a.rows {
-			g.tile(t, i0, j0, from, to, i*a.tq)
+		for i0 := 0; i0 < a.tq; i0 += a.rows {
+			g.tile(t, i0, j0, n, i)
 		}
 	}
 }
 
-// tile adds what the queries from i0 on and keys from ≤ j < to, of the tile from j0 on, contribute to all gradients. The head's statistics start at stats.
-func (g *gradHeads[T]) tile(t *task, i0, j0, from, to, stats int) {
+// tile adds what the queries from i0 on of the group's head, and the n keys from j0 on, contribute to all gradients. The first tile of its queries or of its keys
+// overwrites what these have.
+func (g *gradHeads[T]) tile(t *task, i0, j0, n, inGroup int) {
 	a := &t.attention
-	i1 := min(i0+a.rows, a.tq)
-	first, _ := a.keys(i0)
-	_, last := a.keys(i1 - 1)
-	first, last = max(first, from), min(last, to)
+	i1, end := min(i0+a.rows, a.tq), j0+n
+	from, _ := a.keys(i0)
+	_, to := a.keys(i1 - 1)
+	from = min(max(from, g.from, j0), end)
+	to = max(from, min(to, g.to, end))
 	for i := i0; i < i1; {
-		b := a.bandOfQueries(i, i1, first, last)
+		b := a.bandOfQueries(i, i1, from, to)
 		if b.from < b.to {
-			g.scores(t, b, i0, j0, first, last, stats)
+			g.scores(t, b, i0, j0, from, to, inGroup*a.tq)
+		} else if j0 == 0 {
+			clearHead[T](&t.c.Out[0], g.b, g.h, b.first, b.end)
 		}
 		i = b.end
 	}
-	for j := first; j < last; {
-		b := a.bandOfKeys(j, last, i0, i1)
+	fresh := i0 == 0 && inGroup == 0
+	if fresh {
+		g.clearKeys(t, j0, from)
+		g.clearKeys(t, to, end)
+	}
+	for j := from; j < to; {
+		b := a.bandOfKeys(j, to, i0, i1)
 		if b.from < b.to {
-			g.keyGrads(t, b, i0, j0)
+			g.keyGrads(t, b, i0, j0, !fresh)
+		} else if fresh {
+			g.clearKeys(t, b.first, b.end)
 		}
 		j = b.end
 	}
+}
+
+// clearKeys makes the gradients of keys from ≤ j < to zero, and of their values.
+func (g *gradHeads[T]) clearKeys(t *task, from, to int) {
+	clearHead[T](&t.c.Out[1], g.b, g.kv, from, to)
+	clearHead[T](&t.c.Out[2], g.b, g.kv, from, to)
 }
 
 // scores computes the probabilities of a band of queries and the gradients of its scores, and adds up those of the queries. All is 0 as far as a panel of keys
@@ -193,7 +213,7 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 		}
 	}
 	dq, dqs := writtenHead[T](&t.c.Out[0], g.b, g.h, b.first)
-	g.k.multiply(rows, a.d, b.from-j0, b.to-b.from, grads[b.from-j0-lo:], a.stride, 1, dq, dqs, true)
+	g.k.multiply(rows, a.d, b.from-j0, b.to-b.from, grads[b.from-j0-lo:], a.stride, 1, dq, dqs, j0 > 0)
 }
 
 // dropped is scoreRows with dropout: the mask is applied to the gradients before, and to the probabilities behind it.
@@ -209,12 +229,12 @@ func (g *gradHeads[T]) dropped(t *task, b band, lo, hi, j0 int, probs, grads, sh
 	}
 }
 
-// keyGrads adds what a band of keys gets from the queries from i0 on: their gradients and those of the values.
-func (g *gradHeads[T]) keyGrads(t *task, b band, i0, j0 int) {
+// keyGrads computes what a band of keys gets from the queries from i0 on: their gradients and those of the values, and adds it if there is more already.
+func (g *gradHeads[T]) keyGrads(t *task, b band, i0, j0 int, more bool) {
 	a, rows, n := &t.attention, b.end-b.first, b.to-b.from
 	at := (b.from-i0)*a.stride + b.first - j0
 	dk, dks := writtenHead[T](&t.c.Out[1], g.b, g.kv, b.first)
 	dv, dvs := writtenHead[T](&t.c.Out[2], g.b, g.kv, b.first)
-	g.dout.multiply(rows, a.dv, b.from, n, g.probs[at:], 1, a.stride, dv, dvs, true)
-	g.q.multiply(rows, a.d, b.from, n, g.grads[at:], 1, a.stride, dk, dks, true)
+	g.dout.multiply(rows, a.dv, b.from, n, g.probs[at:], 1, a.stride, dv, dvs, more)
+	g.q.multiply(rows, a.d, b.from, n, g.grads[at:], 1, a.stride, dk, dks, more)
 }

@@ -80,9 +80,17 @@ func writtenHead[T float](v *backend.View, b, h, i int) (x []T, stride int) {
 
 // clearHead makes rows i0 to i1 of one sample and head zero.
 func clearHead[T float](v *backend.View, b, h, i0, i1 int) {
-	for i := i0; i < i1 && v.Shape[3] > 0; i++ {
-		x, _ := head[T](v, b, h, i)
-		clear(x[:v.Shape[3]])
+	n := v.Shape[3]
+	if i0 >= i1 || n == 0 {
+		return
+	}
+	x, stride := head[T](v, b, h, i0)
+	if stride == n {
+		clear(x[:(i1-i0)*n])
+		return
+	}
+	for i := range i1 - i0 {
+		clear(x[i*stride:][:n])
 	}
 }
 
