@@ -14,7 +14,8 @@ type Operand interface {
 }
 
 // Widened is [Float32Fused] for operands of which one or both are of a half type; a nil f is nothing to be done to C. Elements of a half type are widened,
-// which is exact, while panels are packed or where they lie: the bits are those of widening the operands to float32 beforehand.
+// which is exact, while panels are packed or where they lie: the bits are those of widening the operands to float32 beforehand. That holds for processors that
+// multiply pairs of bfloat16, too; only which NaN an element becomes may differ.
 func Widened[A, B Operand](p *parallel.Pool, m, n, k int, a []A, ars, acs int, b []B, brs, bcs int, c []float32, ldc int, f *Fused[float32]) {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
 	q := newProblem(m, n, k, nil, ars, acs, nil, brs, bcs, c, ldc, false)
@@ -38,6 +39,8 @@ type format[T element] struct {
 	pack func(dst []T, width, lanes, k int, src []uint16, laneStride, kStride int)
 	// stream and dots are engine.stream and engine.dots for a B of a half type.
 	stream, dots direct[T, uint16]
+	// pairing, if not nil, is how products of two such operands are computed where there are enough rows.
+	pairing *pairing[T]
 }
 
 // widening tells the operands of Widened apart.

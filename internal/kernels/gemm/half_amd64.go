@@ -48,7 +48,7 @@ var (
 func formatBF16() *format[float32] {
 	switch kernels.Active() {
 	case kernels.AVX512:
-		return &avx512BF16
+		return formatAVX512()
 	case kernels.AVX2:
 		return &avx2BF16
 	default:

@@ -22,13 +22,14 @@ type job[T element] struct {
 	pieceRows, pieceCols int
 	layout               layout
 
-	pieceBody, packRowsBody, skinnyBody, outerBody func(worker, lo, hi int)
+	pieceBody, pairedBody, packRowsBody, skinnyBody, outerBody func(worker, lo, hi int)
 }
 
 // scratch is what one worker needs for itself.
 type scratch[T element] struct {
-	panel, tile []T // kc × nr of B, and mr × nr of C
-	a, b        []T // panels of A, and of B, for up to kc products
+	panel, tile []T      // kc × nr of B, and mr × nr of C
+	a, b        []T      // panels of A, and of B, for up to kc products
+	least       []uint32 // magnitudes of the panels of pairs of A
 	next        fetch
 	_           [64]byte // what one worker writes is in no cache line of another's
 }
@@ -63,7 +64,7 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.pieceBody, j.packRowsBody, j.skinnyBody, j.outerBody = j.computePieces, j.packRows, j.computeSkinny, j.computeOuter
+	j.pieceBody, j.pairedBody, j.packRowsBody, j.skinnyBody, j.outerBody = j.computePieces, j.computePaired, j.packRows, j.computeSkinny, j.computeOuter
 	return j
 }
 
@@ -100,6 +101,8 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	j.engine, j.problem = e, q
 	j.reserve(p.Workers())
 	switch {
+	case q.paired(&e.tiling):
+		j.runPaired(p)
 	case q.m <= e.mr || q.m <= e.skinny && q.n >= shareable*e.nr:
 		j.runSkinny(p)
 	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil && q.halfA.format == nil && q.halfB.format == nil:
@@ -121,7 +124,7 @@ func (j *job[T]) reserve(workers int) {
 }
 
 // grown returns s with at least n elements; its contents are lost if it must grow.
-func grown[T element](s []T, n int) []T {
+func grown[T any](s []T, n int) []T {
 	if len(s) < n {
 		return make([]T, n)
 	}

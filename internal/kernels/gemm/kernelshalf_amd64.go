@@ -296,3 +296,162 @@ func transposeF16x4(blocks int, src *uint16, stride int, dst *float32, width int
 //
 //go:noescape
 func transposeF16x8(blocks int, src *uint16, stride int, dst *float32, width int)
+
+// microWidenedx1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[1·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx1 computes 1×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[1·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx1(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[2·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx2 computes 2×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[2·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx2(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[3·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx3 computes 3×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[3·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx3(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[4·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx4 computes 4×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[4·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx4(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[5·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx5 computes 5×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[5·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx5(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[6·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx6 computes 6×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[6·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx6(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[7·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx7 computes 7×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[7·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx7(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[8·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx8 computes 8×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[8·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx8(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[9·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx9 computes 9×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[9·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx9(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[10·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx10 computes 10×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[10·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx10(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[11·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx11 computes 11×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[11·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx11(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microWidenedx12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It widens them in registers.
+// A is packed: a[12·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microWidenedx12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// microDotx12 computes 12×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It takes VDPBF16PS, for which denormal numbers are zero.
+// A is packed: a[12·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
+//
+//go:noescape
+func microDotx12(k int, a *float32, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, blocks int)
+
+// copyPairs32 sets dst[32·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < 32 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPairs32(k int, src *uint16, stride int, dst *float32)
+
+// copyPairs12 sets dst[12·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < 12 and p < k, k ≥ 1.
+//
+//go:noescape
+func copyPairs12(k int, src *uint16, stride int, dst *float32)
+
+// endPairs exchanges the halves of 16·n elements of x, n ≥ 1, and returns the least of the bfloat16 in them without their signs, less one; that of zero is 65535.
+//
+//go:noescape
+func endPairs(n int, x *float32) uint32

@@ -32,6 +32,7 @@ func halves(c *build.Context) {
 	transposePairs(c, 8)
 	transposePairs16(c)
 	float16(c)
+	pairs(c)
 }
 
 // oddMask emits the mask of the odd places of a vector of bfloat16.

@@ -46,6 +46,9 @@ func write(dir, name string, emit func(*build.Context)) error {
 	if err := pass.Compile.Execute(file); err != nil {
 		return err
 	}
+	if err := encodeDots(file); err != nil {
+		return err
+	}
 	config := printer.Config{Name: "internal/kernels/gemm/_asm", Pkg: "gemm"}
 	for suffix, p := range map[string]printer.Printer{
 		"_amd64.s":  printer.NewGoAsm(config),

@@ -1,0 +1,108 @@
+//go:build !noasm
+
+package gemm
+
+import (
+	"math"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// The kernels for panels of pairs by number of rows.
+var (
+	kernelsDot = [...]kernel{nil, microDotx1, microDotx2, microDotx3, microDotx4, microDotx5, microDotx6,
+		microDotx7, microDotx8, microDotx9, microDotx10, microDotx11, microDotx12}
+	kernelsWidened = [...]kernel{nil, microWidenedx1, microWidenedx2, microWidenedx3, microWidenedx4, microWidenedx5, microWidenedx6,
+		microWidenedx7, microWidenedx8, microWidenedx9, microWidenedx10, microWidenedx11, microWidenedx12}
+)
+
+// pairingAVX512 is for processors with AVX512_BF16. Others have VDPBF16PS's results from FMA: this changes no bit.
+var pairingAVX512 = pairing[float32]{packPairsAVX512, microDot, microWidened}
+
+// formatAVX512 is avx512BF16, with pairs if the processor multiplies them as documented.
+var formatAVX512 = sync.OnceValue(func() *format[float32] {
+	f := avx512BF16
+	if cpu.X86.HasAVX512BF16 && dotsAsWidened() {
+		f.pairing = &pairingAVX512
+	}
+	return &f
+})
+
+// dotsAsWidened reports whether VDPBF16PS adds two products as two FMAs do, that of the upper halves first. Intel's manual says so; this asks the processor.
+func dotsAsWidened() bool {
+	const pairs = 64
+	var a [pairs]float32
+	var b [pairs * 32]float32
+	var dot, widened [32]float32
+	state := uint32(1)
+	number := func() uint32 { // of either sign, between 2⁻⁸ and 2⁸
+		state = state*1664525 + 1013904223
+		return state>>31<<15 | (119+state>>20&15)<<7 | state>>8&127
+	}
+	for _, x := range [][]float32{a[:], b[:]} {
+		for i := range x {
+			x[i] = math.Float32frombits(number()<<16 | number())
+		}
+	}
+	microDotx1(pairs, &a[0], &b[0], 32, &dot[0], 32, nil, 0, 1)
+	microWidenedx1(pairs, &a[0], &b[0], 32, &widened[0], 32, nil, 0, 1)
+	return dot == widened
+}
+
+func microDot(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	kernelsDot[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
+}
+
+func microWidened(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+	kernelsWidened[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
+}
+
+// packPairsAVX512 is pairing.pack.
+func packPairsAVX512(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int, pad uint16) uint32 {
+	whole, pairs := k/2, ceilDiv(k, 2)
+	dst = dst[:pairs*width]
+	words := unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(dst))), len(dst))
+	_ = src[(lanes-1)*laneStride+(k-1)*kStride]
+	switch {
+	case whole == 0:
+	case laneStride == 1 && lanes == width && lanes == 32:
+		copyPairs32(whole, &src[0], kStride, &dst[0])
+	case laneStride == 1 && lanes == width && lanes == 12:
+		copyPairs12(whole, &src[0], kStride, &dst[0])
+	case kStride == 1 && laneStride%2 == 0:
+		asPairs := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(src))), len(src)/2)
+		transposeAVX512(dst, width, lanes, whole, asPairs, laneStride/2)
+	default:
+		for p := range whole {
+			for i := range lanes {
+				at := i*laneStride + 2*p*kStride
+				words[p*width+i] = uint32(src[at]) | uint32(src[at+kStride])<<16
+			}
+		}
+	}
+	if whole < pairs {
+		for i := range lanes {
+			words[whole*width+i] = uint32(src[i*laneStride+(k-1)*kStride]) | uint32(pad)<<16
+		}
+	}
+	for p := 0; lanes < width && p < pairs; p++ {
+		clear(words[p*width+lanes : (p+1)*width])
+	}
+	return exchangePairs(dst, words)
+}
+
+// exchangePairs exchanges the halves of all words, which are those of dst, and returns the least magnitude but zero among them.
+func exchangePairs(dst []float32, words []uint32) uint32 {
+	least := uint32(math.MaxUint16)
+	if n := len(dst) / 16; n > 0 {
+		least = endPairs(n, &dst[0])
+	}
+	for i := len(words) &^ 15; i < len(words); i++ {
+		x := words[i]
+		least = min(least, (x&0x7fff-1)&0xffff, (x>>16&0x7fff-1)&0xffff)
+		words[i] = x<<16 | x>>16
+	}
+	return least + 1
+}

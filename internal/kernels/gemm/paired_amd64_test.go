@@ -1,0 +1,55 @@
+//go:build !noasm
+
+package gemm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// TestPairsWidened takes the kernels for tiny magnitudes for all, and panels of pairs on processors that lack the instruction.
+func TestPairsWidened(t *testing.T) {
+	if missing := kernels.Missing(kernels.AVX512); len(missing) > 0 {
+		t.Skip("the processor lacks ", missing)
+	}
+	restore, err := kernels.Force(kernels.AVX512)
+	require.NoError(t, err)
+	defer restore()
+	of := avx512BF16
+	of.pairing = &pairing[float32]{packPairsAVX512, microWidened, microWidened}
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawPaired(t, -20)
+		got := h.run(t, func(p *parallel.Pool, m, n, k int, _ []float32, ars, acs int, _ []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
+			q := newProblem(m, n, k, nil, ars, acs, nil, brs, bcs, c, ldc, accumulate)
+			q.halfA, q.halfB = half[float32]{asBits(h.a16), &of}, half[float32]{asBits(h.b16), &of}
+			multiply(p, engine32(), q)
+		}, nil)
+		requireSameBits(t, h.run(t, Float32, nil), got, h.String())
+	})
+}
+
+// TestPairsKnowTheirLeast compares the least magnitude of a panel with that of its elements.
+func TestPairsKnowTheirLeast(t *testing.T) {
+	if len(kernels.Missing(kernels.AVX512)) > 0 {
+		t.Skip("the processor lacks AVX-512")
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		lanes, k := rapid.IntRange(1, 32).Draw(t, "lanes"), rapid.IntRange(1, 70).Draw(t, "k")
+		src := rapid.SliceOfN(rapid.Uint16(), lanes*k, lanes*k).Draw(t, "src")
+		want := uint32(1 << 16)
+		for _, x := range src {
+			if x &= 0x7fff; x != 0 {
+				want = min(want, uint32(x))
+			}
+		}
+		dst := make([]float32, (k+1)/2*32)
+		require.Equal(t, want, packPairsAVX512(dst, 32, lanes, k, src, k, 1, padA))
+		require.Equal(t, want, packPairsAVX512(dst, 32, lanes, k, src, 1, lanes, padB))
+		require.Equal(t, want, packPairsAVX512(dst, lanes, lanes, k, src, 1, lanes, padB))
+	})
+}
