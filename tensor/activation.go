@@ -19,10 +19,11 @@ const (
 var activations = [...]struct {
 	op   backend.Op
 	grad unaryGrad
+	both bool // the gradient's kernel can compute the function once more beside it
 }{
 	ActivationNone:     {},
-	ActivationReLU:     {backend.OpReLU, unaryGrad{backend.OpReLUGrad, true}},
-	ActivationGELU:     {backend.OpGELU, unaryGrad{backend.OpGELUGrad, false}},
-	ActivationGELUTanh: {backend.OpGELUTanh, unaryGrad{backend.OpGELUTanhGrad, false}},
-	ActivationSiLU:     {backend.OpSiLU, unaryGrad{backend.OpSiLUGrad, false}},
+	ActivationReLU:     {backend.OpReLU, unaryGrad{backend.OpReLUGrad, true}, false},
+	ActivationGELU:     {backend.OpGELU, unaryGrad{backend.OpGELUGrad, false}, false},
+	ActivationGELUTanh: {backend.OpGELUTanh, unaryGrad{backend.OpGELUTanhGrad, false}, true},
+	ActivationSiLU:     {backend.OpSiLU, unaryGrad{backend.OpSiLUGrad, false}, false},
 }

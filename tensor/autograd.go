@@ -17,6 +17,9 @@ type Node struct {
 	backward func(b *Back)
 	again    func(c *Ctx) *Tensor // computes the first output once more, with the same bits, from what the node saved; nil: nothing cheap does
 	made     uint32               // version of that output
+	// both computes the first output once more and passes its gradient g, contiguous, through the last step of n, to what that step was applied to, which is the
+	// second output; g's memory is used again. nil: nothing does both at once.
+	both func(c *Ctx, g *Tensor) (out, passed *Tensor)
 
 	// State of the Backward that is under way.
 	run   *run // the Backward that wants this node's gradient
@@ -44,8 +47,9 @@ type savedRef struct {
 // with Grad and hands in the input gradients with Set.
 type Back struct {
 	*Ctx
-	node *Node
-	in   []*Tensor
+	node   *Node
+	in     []*Tensor
+	passed int // the gradient of this input has been passed through a step of the node that made it; -1: of none
 }
 
 // Grad is the gradient of output i, or nil if none flows there.
@@ -118,6 +122,20 @@ func (b *Back) repeat(n *Node) *Tensor {
 	return n.again(b.Ctx)
 }
 
+// repeatAndPass computes what n made, which is input i and whose gradient is g, made for it alone, once more, and hands in g passed through n's last step. It is
+// false, and nothing is done, if n cannot, or if somebody wants g itself.
+func (b *Back) repeatAndPass(n *Node, i int, g *Tensor) (out *Tensor, ok bool) {
+	e, r := b.node.in[i], b.node.run
+	if n.both == nil || r.wrt != nil || e.node != n || n.run != r {
+		return nil, false
+	}
+	r.checkSaved(n)
+	out, g = n.both(b.Ctx, g)
+	b.Set(i, g)
+	b.passed = i
+	return out, true
+}
+
 // records reports whether an op of these inputs makes a node of the graph.
 func (c *Ctx) records(ins []*Tensor) bool {
 	return c.grad && slices.ContainsFunc(ins, (*Tensor).takesPart)
@@ -132,7 +150,7 @@ func (n *Node) drop() {
 			s.t.st.release()
 		}
 	}
-	n.saved, n.backward, n.again = nil, nil, nil
+	n.saved, n.backward, n.again, n.both = nil, nil, nil, nil
 }
 
 // BackwardOption changes what Backward does.
@@ -406,12 +424,17 @@ func (r *run) pullBack(n *Node) {
 	defer c.leave(nil)
 	defer c.scope.dropNodes()
 	c.path, b.node = n.path, n
-	b.in = append(b.in[:0], make([]*Tensor, len(n.in))...)
+	b.in, b.passed = append(b.in[:0], make([]*Tensor, len(n.in))...), -1
 	n.backward(b)
 	for i, g := range b.in {
-		if g != nil && n.in[i].wantedIn(r) {
-			r.deliver(c, n.in[i], g, b.fresh(i))
+		if g == nil || !n.in[i].wantedIn(r) {
+			continue
 		}
+		e := n.in[i]
+		if i == b.passed {
+			e.out = 1
+		}
+		r.deliver(c, e, g, b.fresh(i))
 	}
 }
 

@@ -92,33 +92,70 @@ func (c *Ctx) linear(l *linear) *Tensor {
 	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, l.w, l.saved}, l.backward)
 	if l.saved != nil && l.saved != y && !l.x.dtype.IsHalf() { // halves are rounded after the activation alone
 		node.repeats(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, l.saved) })
+		if node != nil && activations[l.f].both {
+			node.nOut, node.both = 2, l.applyBoth
+		}
 	}
 	return out
 }
 
-// input is x as a matrix.
-func (l *linear) input(b *Back) *Tensor {
-	if l.source == nil {
+// applyBoth applies the activation once more, and its gradient to g, in place.
+func (l *linear) applyBoth(c *Ctx, g *Tensor) (y, dz *Tensor) {
+	dz = g.reshaped(l.saved.Shape())
+	y = c.emptyLike(l.op, dz)
+	c.launchMulti(activations[l.f].grad.op, &attrs{}, []*Tensor{dz, y}, l.saved, dz)
+	return y, dz
+}
+
+// grad is the gradient of the product: that of the outputs through the activation, and what has been passed through it already.
+func (l *linear) grad(b *Back) (g *Tensor) {
+	shape := []int{l.rows.shape[0], l.m.shape[1]}
+	if out := b.Grad(0); out != nil {
+		g = b.materialize(l.op, out).reshaped(shape)
+		if l.saved != nil {
+			dz := b.emptyLike(l.op, g)
+			b.launch(activations[l.f].grad.op, dz, l.saved, g)
+			g = dz
+		}
+	}
+	if b.node.nOut == 1 || b.Grad(1) == nil {
+		return g
+	}
+	passed := b.materialize(l.op, b.Grad(1)).reshaped(shape)
+	if g == nil {
+		return passed
+	}
+	b.launch(backend.OpAdd, g, g, passed)
+	return g
+}
+
+// inputs hands in the gradient of x, if it is wanted, and returns x as a matrix, if the gradient of w is.
+func (l *linear) inputs(b *Back, g *Tensor) (x *Tensor) {
+	if b.Need(0) {
+		dx := b.matmul(l.op, g, swapLast(l.m)).reshaped(l.x.Shape())
+		if l.source != nil && b.Need(1) {
+			if x, ok := b.repeatAndPass(l.source, 0, dx); ok {
+				return x.reshaped(l.rows.Shape())
+			}
+		}
+		b.Set(0, dx)
+	}
+	switch {
+	case !b.Need(1):
+		return nil
+	case l.source == nil:
 		return l.rows
 	}
 	return b.repeat(l.source).reshaped(l.rows.Shape())
 }
 
 func (l *linear) backward(b *Back) {
-	n := l.m.shape[1]
-	g := b.materialize(l.op, b.Grad(0)).reshaped([]int{l.rows.shape[0], n})
-	if l.saved != nil {
-		dz := b.emptyLike(l.op, g)
-		b.launch(activations[l.f].grad.op, dz, l.saved, g)
-		g = dz
-	}
-	if b.Need(0) {
-		b.Set(0, b.matmul(l.op, g, swapLast(l.m)).reshaped(l.x.Shape()))
-	}
+	n, g := l.m.shape[1], l.grad(b)
+	x := l.inputs(b, g)
 	if b.Need(1) && l.transposed {
-		b.setProduct(l.op, 1, l.w, swapLast(g), l.input(b))
+		b.setProduct(l.op, 1, l.w, swapLast(g), x)
 	} else if b.Need(1) {
-		b.setProduct(l.op, 1, l.w, swapLast(l.input(b)), g)
+		b.setProduct(l.op, 1, l.w, swapLast(x), g)
 	}
 	if l.bias != nil && b.Need(2) {
 		b.Set(2, b.reduce(backend.OpSum, l.op, g, []int{0}, g.dtype).reshaped([]int{n}))

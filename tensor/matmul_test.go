@@ -194,6 +194,37 @@ func TestInputsOfLinearAreComputedAgain(t *testing.T) {
 	}
 }
 
+// Gradients that linear layers pass through an activation themselves are added to those that reach its result.
+func TestActivationWithSeveralReaders(t *testing.T) {
+	const n, width = 16, 8
+	run := func(between func(c *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor, opts ...tensor.BackwardOption) (grads [][]float32) {
+		c := newCtx(t)
+		var leaves []*tensor.Tensor
+		for key := range uint64(4) {
+			shape := []int{width, width}
+			if key == 0 {
+				shape[0] = n
+			}
+			leaves = append(leaves, tensor.Normal(c.NoGrad(), tensor.Float32, key, 0, 1, shape...).SetRequiresGrad(true))
+		}
+		y := tensor.LinearActivated(c, leaves[0], leaves[1], nil, tensor.ActivationGELUTanh)
+		a, b := tensor.Linear(c, between(c, y), leaves[2], nil), tensor.Linear(c, between(c, y), leaves[3], nil)
+		backward(c, total(c, tensor.Mul(c, tensor.Mul(c, a, b), y)), opts...)
+		for _, x := range leaves {
+			grads = append(grads, tensor.ToSlice[float32](c, x.Grad()))
+		}
+		return grads
+	}
+	want := run(func(c *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor { return tensor.Affine(c, h, 1, 0) })
+	for _, opts := range [][]tensor.BackwardOption{nil, {tensor.RetainGraph()}} {
+		got := run(func(_ *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor { return h }, opts...)
+		for i := range want {
+			require.InDeltaSlice(t, want[i], got[i], 1e-3)
+		}
+		require.Equal(t, want[2:], got[2:], "what is computed again has the same bits")
+	}
+}
+
 // What is computed again is checked as if it had been saved.
 func TestComputedAgainFromWhatChanged(t *testing.T) {
 	c := newCtx(t)

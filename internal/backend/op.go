@@ -51,7 +51,7 @@ const (
 	OpSigmoidGrad  // In0 = y: dy·y(1−y)
 	OpReLUGrad     // In0 = y: dy where y > 0, else 0
 	OpGELUGrad     // In0 = x
-	OpGELUTanhGrad // In0 = x
+	OpGELUTanhGrad // In0 = x. With a second output, contiguous operands of one size, of which Out0 may be In1: Out1 = OpGELUTanh of x, with its bits; Out0 differs in bits where dx is below 1e-28·dy
 	OpSiLUGrad     // In0 = x
 
 	// Elementwise, two inputs. Arithmetic: all floats, int32, int64, uint8 (Div, Pow: floats).

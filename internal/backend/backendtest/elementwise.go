@@ -51,6 +51,13 @@ func cdf(x float64) float64     { return math.Erfc(-x/math.Sqrt2) / 2 }
 
 var gelu = math.Sqrt(2 / math.Pi)
 
+func geluTanh(x float64) float64 { return x / 2 * (1 + math.Tanh(geluInner(x))) }
+
+func geluTanhGrad(x, dy float64) float64 {
+	th := math.Tanh(geluInner(x))
+	return dy * ((1+th)/2 + x/2*(1-th*th)*gelu*(1+3*0.044715*x*x))
+}
+
 func geluInner(x float64) float64 { return gelu * (x + 0.044715*x*x*x) }
 
 var pointwises = []pointwise{
@@ -67,7 +74,7 @@ var pointwises = []pointwise{
 	{op: backend.OpErf, ins: 1, lo: -4, hi: 4, dtypes: floating, f: f1(math.Erf)},
 	{op: backend.OpReLU, ins: 1, lo: -4, hi: 4, dtypes: floating, f: f1(func(x float64) float64 { return math.Max(x, 0) })},
 	{op: backend.OpGELU, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(func(x float64) float64 { return x * cdf(x) })},
-	{op: backend.OpGELUTanh, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(func(x float64) float64 { return x / 2 * (1 + math.Tanh(geluInner(x))) })},
+	{op: backend.OpGELUTanh, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(geluTanh)},
 	{op: backend.OpSiLU, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(func(x float64) float64 { return x * sigmoid(x) })},
 	{op: backend.OpNot, ins: 1, dtypes: boolean, f: f1(func(x float64) float64 { return 1 - x })},
 	{op: backend.OpAffine, ins: 1, lo: -9, hi: 9, dtypes: signed, floats: []float64{-1.5, 0.25}, ints: []int{3, -4},
@@ -87,10 +94,7 @@ var pointwises = []pointwise{
 	{op: backend.OpGELUGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, f: f2(func(x, dy float64) float64 {
 		return dy * (cdf(x) + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi))
 	})},
-	{op: backend.OpGELUTanhGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, f: f2(func(x, dy float64) float64 {
-		th := math.Tanh(geluInner(x))
-		return dy * ((1+th)/2 + x/2*(1-th*th)*gelu*(1+3*0.044715*x*x))
-	})},
+	{op: backend.OpGELUTanhGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, f: f2(geluTanhGrad)},
 	{op: backend.OpSiLUGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, f: f2(func(x, dy float64) float64 {
 		s := sigmoid(x)
 		return dy * (s + x*s*(1-s))
@@ -140,6 +144,11 @@ func init() {
 			}
 			p.samples(g)
 		}
+	}
+	alone := makers[backend.OpGELUTanhGrad]
+	makers[backend.OpGELUTanhGrad] = func(g *gen) {
+		alone(g)
+		geluTanhBothSamples(g)
 	}
 	makers[backend.OpCopy] = copySamples
 	makers[backend.OpFill] = fillSamples
@@ -220,6 +229,28 @@ func (p *pointwise) sample(g *gen, dt dtype.DType, shape []int, ls [3]layout, ou
 	}
 	s.want = [][]float64{want}
 	g.add(s, "%s %v %s,%s,%s alias %d", dt, shape, ls[0].name, ls[1].name, ls[2].name, out.alias)
+}
+
+// geluTanhBothSamples have the function itself as a second output; the gradient may take dy's memory.
+func geluTanhBothSamples(g *gen) {
+	for _, dt := range g.some(floating) {
+		for _, n := range []int{0, 1, 37, 40000} {
+			for alias := range 2 {
+				x, dy := g.random(dt, rowMajor, -4, 4, n), g.random(dt, rowMajor, -4, 4, n)
+				want := [][]float64{make([]float64, n), make([]float64, n)}
+				for i := range n {
+					want[0][i], want[1][i] = geluTanhGrad(x.at(i), dy.at(i)), geluTanh(x.at(i))
+				}
+				dx := output(dt, rowMajor, n)
+				if alias == 1 {
+					own := *dy
+					own.alias = 2
+					dx = &own
+				}
+				g.add(&sample{ins: []*operand{x, dy}, outs: []*operand{dx, output(dt, rowMajor, n)}, want: want}, "%s %d both, alias %d", dt, n, alias)
+			}
+		}
+	}
 }
 
 func copySamples(g *gen) {

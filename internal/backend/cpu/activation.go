@@ -94,6 +94,30 @@ func swigluGrad64(t *task, _ *lane, lo, hi int) {
 	}
 }
 
+var geluTanhGrads = blocks{f32: vector2(vecmath.GELUTanhGrad), f64: mapGradBlock(geluTanhSlope64)}
+
+// geluTanhGradKernel computes the gradient alone, or what GELU made of x once more with it.
+func geluTanhGradKernel(d *Device, c *backend.Call) {
+	if c.NOut > 1 {
+		d.flat(c, 2, geluTanhBoth32, geluTanhBoth64)
+		return
+	}
+	launchBlocks(d, c, 2, &geluTanhGrads, c.In[0].DType)
+}
+
+func geluTanhBoth32(t *task, _ *lane, lo, hi int) {
+	c := t.c
+	vecmath.GELUTanhBoth(slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.In[0])[lo:hi], slice[float32](&c.In[1])[lo:hi])
+}
+
+func geluTanhBoth64(t *task, _ *lane, lo, hi int) {
+	c := t.c
+	x, dy, dx, y := slice[float64](&c.In[0]), slice[float64](&c.In[1]), slice[float64](&c.Out[0]), slice[float64](&c.Out[1])
+	for i := lo; i < hi; i++ {
+		y[i], dx[i] = geluTanh64(x[i]), dy[i]*geluTanhSlope64(x[i])
+	}
+}
+
 func sigmoid64(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 func silu64(x float64) float64    { return x / (1 + math.Exp(-x)) }
 func gelu64(x float64) float64    { return x * math.Erfc(-x/math.Sqrt2) / 2 }

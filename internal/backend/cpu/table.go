@@ -56,7 +56,7 @@ func init() {
 		backend.OpSigmoidGrad:  pointwise(2, blocks{f32: sigmoidGradBlock[float32], f64: sigmoidGradBlock[float64]}),
 		backend.OpReLUGrad:     pointwise(2, blocks{f32: vector2(vecmath.ReLUGrad), f64: reluGradBlock[float64]}),
 		backend.OpGELUGrad:     pointwise(2, blocks{f32: vector2(vecmath.GELUGrad), f64: mapGradBlock(geluSlope64)}),
-		backend.OpGELUTanhGrad: pointwise(2, blocks{f32: vector2(vecmath.GELUTanhGrad), f64: mapGradBlock(geluTanhSlope64)}),
+		backend.OpGELUTanhGrad: {geluTanhGradKernel, 1, 2, false, false},
 		backend.OpSiLUGrad:     pointwise(2, blocks{f32: vector2(vecmath.SiLUGrad), f64: mapGradBlock(siluSlope64)}),
 
 		backend.OpAdd:     pointwise(2, blocks{vector2(vecmath.Add), addBlock[float64], addBlock[int32], addBlock[int64], addBlock[uint8], nil}),

@@ -159,6 +159,27 @@ func GELUTanhGrad(dst, x, dy []float32) {
 	copy(dst, a[:])
 }
 
+// GELUTanhBoth is GELUTanh(y, x) and GELUTanhGrad(dst, x, dy) at once: y has the same bits, and dst has where |x| ≤ 9.5 or x is positive; below both are about 0.
+// dst may be x or dy, and y none of the others.
+func GELUTanhBoth(y, dst, x, dy []float32) {
+	checkLengths(len(dst), len(y), len(x), len(dy))
+	done := geluTanhBothVector(len(dst), first(y), first(dst), first(x), first(dy))
+	if y, dst, x, dy = y[done:], dst[done:], x[done:], dy[done:]; len(dst) == 0 {
+		return
+	}
+	if !vectors() {
+		GELUTanh(y, x)
+		GELUTanhGrad(dst, x, dy)
+		return
+	}
+	var a, b, c [lanes]float32
+	copy(a[:], x)
+	copy(b[:], dy)
+	geluTanhBothVector(lanes, &c[0], &a[0], &a[0], &b[0])
+	copy(y, c[:])
+	copy(dst, a[:])
+}
+
 func geluTanhSlope(x float32) float32 {
 	if x > geluFlat { // a NaN stays
 		x = geluFlat

@@ -300,6 +300,26 @@ func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32, past bool)
 	return n
 }
 
+// geluTanhBothVector: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func geluTanhBothVector(n int, y *float32, dst *float32, x *float32, dy *float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			geluTanhBothAVX512(count, element(y, done), element(dst, done), element(x, done), element(dy, done))
+		default:
+			geluTanhBothAVX2(count, element(y, done), element(dst, done), element(x, done), element(dy, done))
+		}
+	}
+	return n
+}
+
 // geluVector: dst[i] = src[i]·Φ(src[i])
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.

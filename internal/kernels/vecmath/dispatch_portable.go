@@ -42,6 +42,9 @@ func geluTanhVector(_ int, _ *float32, _ *float32, _ bool) int { return 0 }
 // geluTanhGradVector does nothing.
 func geluTanhGradVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { return 0 }
 
+// geluTanhBothVector does nothing.
+func geluTanhBothVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32) int { return 0 }
+
 // geluVector does nothing.
 func geluVector(_ int, _ *float32, _ *float32, _ bool) int { return 0 }
 

@@ -109,6 +109,11 @@ func geluTanhGradAVX2(n int, dst *float32, x *float32, dy *float32)
 //go:noescape
 func geluTanhGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
 
+// geluTanhBothAVX2: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhBothAVX2(n int, y *float32, dst *float32, x *float32, dy *float32)
+
 // geluAVX2: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -523,6 +528,11 @@ func geluTanhGradAVX512(n int, dst *float32, x *float32, dy *float32)
 //
 //go:noescape
 func geluTanhGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
+
+// geluTanhBothAVX512: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²) for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func geluTanhBothAVX512(n int, y *float32, dst *float32, x *float32, dy *float32)
 
 // geluAVX512: dst[i] = src[i]·Φ(src[i]) for i < n, n a positive multiple of 16.
 //

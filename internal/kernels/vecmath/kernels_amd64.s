@@ -2805,6 +2805,139 @@ loop:
 	VZEROUPPER
 	RET
 
+// func geluTanhBothAVX2(n int, y *float32, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluTanhBothAVX2(SB), $0-40
+	MOVQ    n+0(FP), AX
+	MOVQ    y+8(FP), CX
+	MOVQ    dst+16(FP), DX
+	MOVQ    x+24(FP), BX
+	MOVQ    dy+32(FP), SI
+	VMOVUPS x42b20000<>+0(SB), Y0
+	VMOVUPS xc2d00000<>+0(SB), Y1
+	VMOVUPS x41180000<>+0(SB), Y2
+	VMOVUPS xc1180000<>+0(SB), Y3
+	VMOVUPS x3f800000<>+0(SB), Y4
+	VMOVUPS x7b4097ce<>+0(SB), Y5
+	XORQ    DI, DI
+
+loop:
+	VMOVUPS      (BX)(DI*4), Y6
+	VMOVUPS      32(BX)(DI*4), Y9
+	VMULPS       Y6, Y6, Y7
+	VMULPS       Y9, Y9, Y10
+	VMOVUPS      xbd922279<>+0(SB), Y8
+	VMOVUPS      xbd922279<>+0(SB), Y11
+	VFMADD213PS  xbfcc422a<>+0(SB), Y7, Y8
+	VFMADD213PS  xbfcc422a<>+0(SB), Y10, Y11
+	VMULPS       Y6, Y8, Y8
+	VMULPS       Y9, Y11, Y11
+	VMINPS       Y8, Y0, Y8
+	VMINPS       Y11, Y0, Y11
+	VMAXPS       Y8, Y1, Y8
+	VMAXPS       Y11, Y1, Y11
+	VMULPS       x3fb8aa3b<>+0(SB), Y8, Y7
+	VMULPS       x3fb8aa3b<>+0(SB), Y11, Y13
+	VROUNDPS     $0x08, Y7, Y7
+	VROUNDPS     $0x08, Y13, Y13
+	VFNMADD231PS x3f318000<>+0(SB), Y7, Y8
+	VFNMADD231PS x3f318000<>+0(SB), Y13, Y11
+	VFNMADD231PS xb95e8083<>+0(SB), Y7, Y8
+	VFNMADD231PS xb95e8083<>+0(SB), Y13, Y11
+	VMOVUPS      x39506967<>+0(SB), Y10
+	VMOVUPS      x39506967<>+0(SB), Y14
+	VFMADD213PS  x3ab743ce<>+0(SB), Y8, Y10
+	VFMADD213PS  x3ab743ce<>+0(SB), Y11, Y14
+	VFMADD213PS  x3c088908<>+0(SB), Y8, Y10
+	VFMADD213PS  x3c088908<>+0(SB), Y11, Y14
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y8, Y10
+	VFMADD213PS  x3d2aa9c1<>+0(SB), Y11, Y14
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y8, Y10
+	VFMADD213PS  x3e2aaaaa<>+0(SB), Y11, Y14
+	VFMADD213PS  x3f000000<>+0(SB), Y8, Y10
+	VFMADD213PS  x3f000000<>+0(SB), Y11, Y14
+	VMULPS       Y8, Y8, Y12
+	VMULPS       Y11, Y11, Y15
+	VFMADD213PS  Y8, Y12, Y10
+	VFMADD213PS  Y11, Y15, Y14
+	VADDPS       x3f800000<>+0(SB), Y10, Y10
+	VADDPS       x3f800000<>+0(SB), Y14, Y14
+	VCVTPS2DQ    Y7, Y7
+	VCVTPS2DQ    Y13, Y13
+	VPSRAD       $0x01, Y7, Y8
+	VPSRAD       $0x01, Y13, Y11
+	VPSUBD       Y8, Y7, Y7
+	VPSUBD       Y11, Y13, Y13
+	VPADDD       x0000007f<>+0(SB), Y8, Y8
+	VPADDD       x0000007f<>+0(SB), Y11, Y11
+	VPSLLD       $0x17, Y8, Y8
+	VPSLLD       $0x17, Y11, Y11
+	VMULPS       Y8, Y10, Y10
+	VMULPS       Y11, Y14, Y14
+	VPADDD       x0000007f<>+0(SB), Y7, Y7
+	VPADDD       x0000007f<>+0(SB), Y13, Y13
+	VPSLLD       $0x17, Y7, Y7
+	VPSLLD       $0x17, Y13, Y13
+	VMULPS       Y7, Y10, Y10
+	VMULPS       Y13, Y14, Y14
+	VADDPS       x3f800000<>+0(SB), Y10, Y7
+	VADDPS       x3f800000<>+0(SB), Y14, Y8
+	VDIVPS       Y7, Y6, Y7
+	VDIVPS       Y8, Y9, Y8
+	VMOVUPS      Y7, (CX)(DI*4)
+	VMOVUPS      Y8, 32(CX)(DI*4)
+	VMINPS       Y6, Y2, Y6
+	VMINPS       Y9, Y2, Y9
+	VMAXPS       Y6, Y3, Y6
+	VMAXPS       Y9, Y3, Y9
+	VMINPS       Y10, Y5, Y10
+	VMINPS       Y14, Y5, Y14
+	VADDPS       x3f800000<>+0(SB), Y10, Y7
+	VADDPS       x3f800000<>+0(SB), Y14, Y12
+	VDIVPS       Y7, Y4, Y7
+	VDIVPS       Y12, Y4, Y12
+	VMOVUPS      x3e5b33b6<>+0(SB), Y8
+	VMOVUPS      x3e5b33b6<>+0(SB), Y13
+	VMULPS       Y6, Y6, Y11
+	VMULPS       Y9, Y9, Y15
+	VFMADD213PS  x3fcc422a<>+0(SB), Y11, Y8
+	VFMADD213PS  x3fcc422a<>+0(SB), Y15, Y13
+	VMULPS       Y7, Y10, Y10
+	VMULPS       Y12, Y14, Y14
+	VMULPS       Y7, Y10, Y10
+	VMULPS       Y12, Y14, Y14
+	VMULPS       Y6, Y10, Y10
+	VMULPS       Y9, Y14, Y14
+	VFMADD213PS  Y7, Y10, Y8
+	VFMADD213PS  Y12, Y14, Y13
+	VMULPS       (SI)(DI*4), Y8, Y8
+	VMULPS       32(SI)(DI*4), Y13, Y13
+	VMOVUPS      Y8, (DX)(DI*4)
+	VMOVUPS      Y13, 32(DX)(DI*4)
+	ADDQ         $0x00000010, DI
+	CMPQ         DI, AX
+	JL           loop
+	VZEROUPPER
+	RET
+
+DATA x7b4097ce<>+0(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+4(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+8(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+12(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+16(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+20(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+24(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+28(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+32(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+36(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+40(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+44(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+48(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+52(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+56(SB)/4, $0x7b4097ce
+DATA x7b4097ce<>+60(SB)/4, $0x7b4097ce
+GLOBL x7b4097ce<>(SB), RODATA|NOPTR, $64
+
 // func geluAVX2(n int, dst *float32, src *float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·geluAVX2(SB), $0-24
@@ -10486,6 +10619,233 @@ loop:
 	VMOVNTPS          Z8, (CX)(SI*4)
 	ADDQ              $0x00000010, SI
 	CMPQ              SI, AX
+	JL                loop
+
+end:
+	VZEROUPPER
+	RET
+
+// func geluTanhBothAVX512(n int, y *float32, dst *float32, x *float32, dy *float32)
+// Requires: AVX, AVX512F
+TEXT ·geluTanhBothAVX512(SB), $0-40
+	MOVQ         n+0(FP), AX
+	MOVQ         y+8(FP), CX
+	MOVQ         dst+16(FP), DX
+	MOVQ         x+24(FP), BX
+	MOVQ         dy+32(FP), SI
+	VBROADCASTSS x42b20000<>+0(SB), Z0
+	VBROADCASTSS xc2d00000<>+0(SB), Z1
+	VBROADCASTSS x41180000<>+0(SB), Z2
+	VBROADCASTSS xc1180000<>+0(SB), Z3
+	VBROADCASTSS x3f800000<>+0(SB), Z4
+	VBROADCASTSS x7b4097ce<>+0(SB), Z5
+	XORQ         DI, DI
+	MOVQ         AX, R8
+	SUBQ         $0x00000040, R8
+	JL           rest
+
+flight:
+	VMOVUPS           (BX)(DI*4), Z6
+	VMOVUPS           64(BX)(DI*4), Z9
+	VMOVUPS           128(BX)(DI*4), Z12
+	VMOVUPS           192(BX)(DI*4), Z15
+	VMULPS            Z6, Z6, Z7
+	VMULPS            Z9, Z9, Z10
+	VMULPS            Z12, Z12, Z13
+	VMULPS            Z15, Z15, Z16
+	VBROADCASTSS      xbd922279<>+0(SB), Z8
+	VBROADCASTSS      xbd922279<>+0(SB), Z11
+	VBROADCASTSS      xbd922279<>+0(SB), Z14
+	VBROADCASTSS      xbd922279<>+0(SB), Z17
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z7, Z8
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z10, Z11
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z13, Z14
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z16, Z17
+	VMULPS            Z6, Z8, Z8
+	VMULPS            Z9, Z11, Z11
+	VMULPS            Z12, Z14, Z14
+	VMULPS            Z15, Z17, Z17
+	VMINPS            Z8, Z0, Z8
+	VMINPS            Z11, Z0, Z11
+	VMINPS            Z14, Z0, Z14
+	VMINPS            Z17, Z0, Z17
+	VMAXPS            Z8, Z1, Z8
+	VMAXPS            Z11, Z1, Z11
+	VMAXPS            Z14, Z1, Z14
+	VMAXPS            Z17, Z1, Z17
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z8, Z7
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z11, Z16
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z14, Z20
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z17, Z23
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VRNDSCALEPS       $0x08, Z16, Z16
+	VRNDSCALEPS       $0x08, Z20, Z20
+	VRNDSCALEPS       $0x08, Z23, Z23
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z7, Z8
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z16, Z11
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z20, Z14
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z23, Z17
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z7, Z8
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z16, Z11
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z20, Z14
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z23, Z17
+	VBROADCASTSS      x39506967<>+0(SB), Z10
+	VBROADCASTSS      x39506967<>+0(SB), Z18
+	VBROADCASTSS      x39506967<>+0(SB), Z21
+	VBROADCASTSS      x39506967<>+0(SB), Z24
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z11, Z18
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z14, Z21
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z17, Z24
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z11, Z18
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z14, Z21
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z17, Z24
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z11, Z18
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z14, Z21
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z17, Z24
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z11, Z18
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z14, Z21
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z17, Z24
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z8, Z10
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z11, Z18
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z14, Z21
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z17, Z24
+	VMULPS            Z8, Z8, Z13
+	VMULPS            Z11, Z11, Z19
+	VMULPS            Z14, Z14, Z22
+	VMULPS            Z17, Z17, Z25
+	VFMADD213PS       Z8, Z13, Z10
+	VFMADD213PS       Z11, Z19, Z18
+	VFMADD213PS       Z14, Z22, Z21
+	VFMADD213PS       Z17, Z25, Z24
+	VADDPS.BCST       x3f800000<>+0(SB), Z10, Z10
+	VADDPS.BCST       x3f800000<>+0(SB), Z18, Z18
+	VADDPS.BCST       x3f800000<>+0(SB), Z21, Z21
+	VADDPS.BCST       x3f800000<>+0(SB), Z24, Z24
+	VSCALEFPS         Z7, Z10, Z10
+	VSCALEFPS         Z16, Z18, Z18
+	VSCALEFPS         Z20, Z21, Z21
+	VSCALEFPS         Z23, Z24, Z24
+	VADDPS.BCST       x3f800000<>+0(SB), Z10, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z18, Z8
+	VADDPS.BCST       x3f800000<>+0(SB), Z21, Z11
+	VADDPS.BCST       x3f800000<>+0(SB), Z24, Z13
+	VDIVPS            Z7, Z6, Z7
+	VDIVPS            Z8, Z9, Z8
+	VDIVPS            Z11, Z12, Z11
+	VDIVPS            Z13, Z15, Z13
+	VMOVUPS           Z7, (CX)(DI*4)
+	VMOVUPS           Z8, 64(CX)(DI*4)
+	VMOVUPS           Z11, 128(CX)(DI*4)
+	VMOVUPS           Z13, 192(CX)(DI*4)
+	VMINPS            Z6, Z2, Z6
+	VMINPS            Z9, Z2, Z9
+	VMINPS            Z12, Z2, Z12
+	VMINPS            Z15, Z2, Z15
+	VMAXPS            Z6, Z3, Z6
+	VMAXPS            Z9, Z3, Z9
+	VMAXPS            Z12, Z3, Z12
+	VMAXPS            Z15, Z3, Z15
+	VMINPS            Z10, Z5, Z10
+	VMINPS            Z18, Z5, Z18
+	VMINPS            Z21, Z5, Z21
+	VMINPS            Z24, Z5, Z24
+	VADDPS.BCST       x3f800000<>+0(SB), Z10, Z7
+	VADDPS.BCST       x3f800000<>+0(SB), Z18, Z13
+	VADDPS.BCST       x3f800000<>+0(SB), Z21, Z17
+	VADDPS.BCST       x3f800000<>+0(SB), Z24, Z22
+	VDIVPS            Z7, Z4, Z7
+	VDIVPS            Z13, Z4, Z13
+	VDIVPS            Z17, Z4, Z17
+	VDIVPS            Z22, Z4, Z22
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z8
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z14
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z19
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z23
+	VMULPS            Z6, Z6, Z11
+	VMULPS            Z9, Z9, Z16
+	VMULPS            Z12, Z12, Z20
+	VMULPS            Z15, Z15, Z25
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z11, Z8
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z16, Z14
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z20, Z19
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z25, Z23
+	VMULPS            Z7, Z10, Z10
+	VMULPS            Z13, Z18, Z18
+	VMULPS            Z17, Z21, Z21
+	VMULPS            Z22, Z24, Z24
+	VMULPS            Z7, Z10, Z10
+	VMULPS            Z13, Z18, Z18
+	VMULPS            Z17, Z21, Z21
+	VMULPS            Z22, Z24, Z24
+	VMULPS            Z6, Z10, Z10
+	VMULPS            Z9, Z18, Z18
+	VMULPS            Z12, Z21, Z21
+	VMULPS            Z15, Z24, Z24
+	VFMADD213PS       Z7, Z10, Z8
+	VFMADD213PS       Z13, Z18, Z14
+	VFMADD213PS       Z17, Z21, Z19
+	VFMADD213PS       Z22, Z24, Z23
+	VMULPS            (SI)(DI*4), Z8, Z8
+	VMULPS            64(SI)(DI*4), Z14, Z14
+	VMULPS            128(SI)(DI*4), Z19, Z19
+	VMULPS            192(SI)(DI*4), Z23, Z23
+	VMOVUPS           Z8, (DX)(DI*4)
+	VMOVUPS           Z14, 64(DX)(DI*4)
+	VMOVUPS           Z19, 128(DX)(DI*4)
+	VMOVUPS           Z23, 192(DX)(DI*4)
+	ADDQ              $0x00000040, DI
+	CMPQ              DI, R8
+	JLE               flight
+
+rest:
+	CMPQ DI, AX
+	JGE  end
+
+loop:
+	VMOVUPS           (BX)(DI*4), Z6
+	VMULPS            Z6, Z6, Z7
+	VBROADCASTSS      xbd922279<>+0(SB), Z8
+	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z7, Z8
+	VMULPS            Z6, Z8, Z8
+	VMINPS            Z8, Z0, Z8
+	VMAXPS            Z8, Z1, Z8
+	VMULPS.BCST       x3fb8aa3b<>+0(SB), Z8, Z7
+	VRNDSCALEPS       $0x08, Z7, Z7
+	VFNMADD231PS.BCST x3f318000<>+0(SB), Z7, Z8
+	VFNMADD231PS.BCST xb95e8083<>+0(SB), Z7, Z8
+	VBROADCASTSS      x39506967<>+0(SB), Z9
+	VFMADD213PS.BCST  x3ab743ce<>+0(SB), Z8, Z9
+	VFMADD213PS.BCST  x3c088908<>+0(SB), Z8, Z9
+	VFMADD213PS.BCST  x3d2aa9c1<>+0(SB), Z8, Z9
+	VFMADD213PS.BCST  x3e2aaaaa<>+0(SB), Z8, Z9
+	VFMADD213PS.BCST  x3f000000<>+0(SB), Z8, Z9
+	VMULPS            Z8, Z8, Z10
+	VFMADD213PS       Z8, Z10, Z9
+	VADDPS.BCST       x3f800000<>+0(SB), Z9, Z9
+	VSCALEFPS         Z7, Z9, Z9
+	VADDPS.BCST       x3f800000<>+0(SB), Z9, Z7
+	VDIVPS            Z7, Z6, Z7
+	VMOVUPS           Z7, (CX)(DI*4)
+	VMINPS            Z6, Z2, Z6
+	VMAXPS            Z6, Z3, Z6
+	VMINPS            Z9, Z5, Z9
+	VADDPS.BCST       x3f800000<>+0(SB), Z9, Z7
+	VDIVPS            Z7, Z4, Z7
+	VBROADCASTSS      x3e5b33b6<>+0(SB), Z8
+	VMULPS            Z6, Z6, Z10
+	VFMADD213PS.BCST  x3fcc422a<>+0(SB), Z10, Z8
+	VMULPS            Z7, Z9, Z9
+	VMULPS            Z7, Z9, Z9
+	VMULPS            Z6, Z9, Z9
+	VFMADD213PS       Z7, Z9, Z8
+	VMULPS            (SI)(DI*4), Z8, Z8
+	VMOVUPS           Z8, (DX)(DI*4)
+	ADDQ              $0x00000010, DI
+	CMPQ              DI, AX
 	JL                loop
 
 end:

@@ -147,6 +147,7 @@ var fused = map[string]func(x *arrays){
 	"SwiGLUGrad":     func(x *arrays) { SwiGLUGrad(x.b, x.c, x.a, x.c, x.c) },
 	"GELUTanh":       func(x *arrays) { GELUTanh(x.b, x.a) },
 	"GELUTanhGrad":   func(x *arrays) { GELUTanhGrad(x.b, x.a, x.c) },
+	"GELUTanhBoth":   func(x *arrays) { GELUTanhBoth(x.b, x.a, x.a, x.c) },
 	"GELU":           func(x *arrays) { GELU(x.b, x.a) },
 	"GELUGrad":       func(x *arrays) { GELUGrad(x.b, x.a, x.c) },
 }
@@ -411,6 +412,38 @@ func TestExtremeActivations(t *testing.T) {
 				f(x, x, []float32{1, 1})
 				require.InDelta(t, 1, x[0], 1e-7, "%s(%v)", name, big)
 				require.InDelta(t, 0, x[1], 5e-8, "%s(%v)", name, -big)
+			}
+		}
+	})
+}
+
+// TestGELUTanhBoth: both results are those of the single functions, in bits but for the slope far out on the left.
+func TestGELUTanhBoth(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		for _, n := range lengths() {
+			x := make([]float32, n)
+			for i := range x {
+				x[i] = float32(i%401)/20 - 10 // -10 … 10
+			}
+			for i, v := range []float32{0, 1e10, 1e30, math.MaxFloat32, float32(math.Inf(1)), float32(math.NaN()), -100, -1e30, -math.MaxFloat32} {
+				if i < n {
+					x[i] = v
+				}
+			}
+			y, dx, dy, wantY, want := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+			for i := range dy {
+				dy[i] = float32(i%7) - 3
+			}
+			GELUTanh(wantY, x)
+			GELUTanhGrad(want, x, dy)
+			GELUTanhBoth(y, dx, x, dy)
+			for i, v := range x {
+				require.Equal(t, math.Float32bits(wantY[i]), math.Float32bits(y[i]), "GELU at %v", v)
+				if v < -geluFlat {
+					require.InDelta(t, want[i], dx[i], 1e-28, "slope at %v", v)
+					continue
+				}
+				require.Equal(t, math.Float32bits(want[i]), math.Float32bits(dx[i]), "slope at %v", v)
 			}
 		}
 	})

@@ -255,6 +255,27 @@ func (g *generator) activations() {
 				l.store(slope, "dst")
 			}, nil
 		})
+	const finite = 1e36 // more than e^-u where |x| ≤ geluFlat
+	g.kernel("geluTanhBoth", "y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)", streams("y", "dst", "x", "dy"),
+		func(l *loop) (step, end func()) {
+			lim, flat, one, most := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1), l.constant(finite)
+			return func() {
+				x := l.load("x")
+				e := l.exponential(l.geluArgument(x, l.squareOf(x)), lim)
+				l.store(l.quotient(x, e), "y")
+				l.clamp(x, flat)
+				l.VMINPS(e, most, e)
+				s := l.quotient(one, e)
+				slope := l.constant(3 * geluB)
+				l.VFMADD213PS(l.number(geluA), l.squareOf(x), slope)
+				l.VMULPS(s, e, e) // 1-s
+				l.VMULPS(s, e, e)
+				l.VMULPS(x, e, e)
+				l.VFMADD213PS(s, e, slope) // slope·e + s
+				l.VMULPS(l.at("dy", 0), slope, slope)
+				l.store(slope, "dst")
+			}, nil
+		})
 	g.gelu()
 }
 
