@@ -2,22 +2,28 @@ package cpu
 
 import (
 	"os"
+	"slices"
 	"unsafe"
 )
 
 // arena gives out blocks of whole pages, cut from address space that it reserves, and puts free neighbours together again: so what tensors of one size gave
-// back serves those of another, activations' memory their gradients. A block is taken from the smallest free extent that holds it, and new memory is
-// only touched if there is none. It is not safe for concurrent use.
+// back serves those of another, activations' memory their gradients. A block is one of the same size that was freed a moment ago, or is taken from the
+// smallest free extent that holds it; new memory is only touched if there is none. It is not safe for concurrent use.
 type arena struct {
 	page     int
 	segments []*segment
 	idle     [numClasses]*extent // free extents with memory behind them, by the largest size class that they hold
 	hollow   *extent             // free extents without
+	recent   []*extent           // freed last, in that order; not put together with neighbours yet
 	spare    *extent             // heads for later use
 
-	idleBytes int64 // in idle extents
-	taken     int64 // in idle and used ones: what the system has given
+	recentBytes int
+	idleBytes   int64 // in idle and recent extents
+	taken       int64 // in those and used ones: what the system has given
 }
+
+// recentBytes of what was freed last may still be in a processor's caches.
+const recentBytes = 8 << 20
 
 // segment is a range of address space.
 type segment struct {
@@ -41,6 +47,7 @@ type state uint8
 
 const (
 	used   state = iota // given out
+	recent              // freed a moment ago
 	idle                // free, with memory behind it
 	hollow              // free, without
 )
@@ -54,14 +61,22 @@ func (a *arena) alloc(n int, bound int64) (*extent, error) {
 		a.page = os.Getpagesize()
 	}
 	n = roundUp(n, a.page)
-	if e := a.fitting(n); e != nil {
+	if e := a.again(n); e != nil {
+		return e, nil
+	}
+	e := a.fitting(n)
+	if e == nil && len(a.recent) > 0 {
+		a.forget(0)
+		e = a.fitting(n)
+	}
+	if e != nil {
 		return a.claim(e, n), nil
 	}
 	if a.idleBytes+int64(n) > bound {
 		a.trim(max(0, bound-int64(n)))
 	}
-	e, err := a.grow(n)
-	if err != nil {
+	var err error
+	if e, err = a.grow(n); err != nil {
 		a.trim(0)
 		if e, err = a.grow(n); err != nil {
 			return nil, err
@@ -79,7 +94,7 @@ func binOf(n int) int {
 	return class
 }
 
-// fitting is the smallest idle extent of at least n bytes, of equal ones the one freed last; nil if there is none.
+// fitting is the smallest idle extent of at least n bytes, of equal ones the lowest in its segment; nil if there is none.
 func (a *arena) fitting(n int) *extent {
 	for k := binOf(n); k < numClasses; k++ {
 		var best *extent
@@ -192,7 +207,39 @@ func (e *extent) absorb(up *extent) {
 // free takes an extent back.
 func (a *arena) free(e *extent) {
 	e.seg.used -= e.size
-	a.settle(e, idle)
+	e.state = recent
+	a.recent = append(a.recent, e)
+	a.recentBytes += e.size
+	a.idleBytes += int64(e.size)
+	a.forget(recentBytes)
+}
+
+// again gives out the extent of n bytes that was freed last, if it is a recent one: a cache may hold it, and each worker's part of it.
+func (a *arena) again(n int) *extent {
+	for i := len(a.recent) - 1; i >= 0; i-- {
+		if e := a.recent[i]; e.size == n {
+			a.recent = slices.Delete(a.recent, i, i+1)
+			a.recentBytes -= n
+			a.idleBytes -= int64(n)
+			e.state = used
+			e.seg.used += n
+			return e
+		}
+	}
+	return nil
+}
+
+// forget makes recent extents idle ones, the oldest first, until at most keep bytes of them are left.
+func (a *arena) forget(keep int) {
+	n := 0
+	for a.recentBytes > keep {
+		e := a.recent[n]
+		n++
+		a.recentBytes -= e.size
+		a.idleBytes -= int64(e.size)
+		a.settle(e, idle)
+	}
+	a.recent = slices.Delete(a.recent, 0, n)
 }
 
 // settle makes e, which is on no list, free in one way or the other, and puts it together with neighbours that are free in the same way.
@@ -214,6 +261,9 @@ func (a *arena) settle(e *extent, to state) {
 
 // trim gives memory back to the system until at most keep bytes are idle: segments that nobody uses, then the largest extents.
 func (a *arena) trim(keep int64) {
+	if a.idleBytes > keep {
+		a.forget(0)
+	}
 	for i := len(a.segments) - 1; i >= 0 && a.idleBytes > keep; i-- {
 		if a.segments[i].used == 0 {
 			a.drop(i)

@@ -24,6 +24,14 @@ func (a *arena) check(t *testing.T) {
 		require.True(t, e.state == hollow && !listed[e])
 		listed[e] = true
 	}
+	recents := 0
+	for _, e := range a.recent {
+		require.True(t, e.state == recent && !listed[e])
+		listed[e] = true
+		recents += e.size
+	}
+	require.Equal(t, recents, a.recentBytes)
+	require.LessOrEqual(t, recents, recentBytes)
 	var idleBytes, taken int64
 	free := 0
 	for _, s := range a.segments {
@@ -31,12 +39,12 @@ func (a *arena) check(t *testing.T) {
 		var below *extent
 		for e := s.first; e != nil; below, e = e, e.above {
 			require.True(t, e.seg == s && e.at == at && e.size > 0 && e.below == below)
-			require.False(t, below != nil && below.state == e.state && e.state != used, "free neighbours are one")
+			require.False(t, below != nil && below.state == e.state && e.state > recent, "free neighbours are one")
 			at += e.size
 			switch e.state {
 			case used:
 				given += e.size
-			case idle:
+			case idle, recent:
 				idleBytes += int64(e.size)
 			}
 			if e.state != used {
@@ -118,6 +126,35 @@ func TestArenaTakesTheBestFit(t *testing.T) {
 	require.Equal(t, top, last.pointer(), "the last free block is made larger")
 	require.EqualValues(t, taken+4*int64(a.page), a.taken)
 	require.Zero(t, uintptr(at)%alignment)
+	a.check(t)
+}
+
+// A block of the size of one that was freed a moment ago is that one, until too much was freed since or another size wants the room.
+func TestArenaGivesWhatIsInTheCache(t *testing.T) {
+	var a arena
+	defer a.close()
+	alloc := func(mib int) *extent {
+		e, err := a.alloc(mib<<20, math.MaxInt64)
+		require.NoError(t, err)
+		a.check(t)
+		return e
+	}
+	blocks := []*extent{alloc(1), alloc(2), alloc(1), alloc(2)}
+	for _, e := range blocks {
+		a.free(e)
+		a.check(t)
+	}
+	for i := 3; i >= 0; i-- {
+		require.Same(t, blocks[i], alloc(blocks[i].size>>20))
+	}
+	taken := a.taken
+	for _, e := range blocks {
+		a.free(e)
+	}
+	alloc(6)
+	require.Equal(t, taken, a.taken)
+	a.free(alloc(recentBytes>>20 + 1))
+	require.Empty(t, a.recent, "more than caches hold")
 	a.check(t)
 }
 
