@@ -188,6 +188,10 @@ func fillKernel(d *Device, c *backend.Call) {
 func fillFloat[T float](c *backend.Call, p *[4]unsafe.Pointer, n int) {
 	v := T(c.Floats[0])
 	out := unsafe.Slice((*T)(p[0]), n)
+	if v == 0 && !math.Signbit(float64(v)) {
+		clear(out)
+		return
+	}
 	for i := range out {
 		out[i] = v
 	}

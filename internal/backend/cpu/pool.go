@@ -2,9 +2,11 @@ package cpu
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 func maxPoolKernel(d *Device, c *backend.Call) {
@@ -25,7 +27,10 @@ func maxPoolKernel(d *Device, c *backend.Call) {
 	planes, grain := x.Shape[0]*x.Shape[1], max(1, elementGrain/4/max(1, y.Shape[2]*y.Shape[3]*c.Ints[4]*c.Ints[5]))
 	switch x.DType {
 	case dtype.Float32:
-		t.do(planes, grain, maxPoolKeys)
+		size := (x.Shape[2] + 2*c.Ints[2]) * (x.Shape[3] + 2*c.Ints[3])
+		t.parts = d.scratch(4 * size)
+		numberFrame(c, unsafe.Slice((*uint32)(t.parts.ptr), size), x.Shape[2], x.Shape[3])
+		t.do(planes, grain, maxPoolVectors)
 	case dtype.Float64:
 		t.do(planes, grain, maxPoolPlanes)
 	default:
@@ -55,47 +60,76 @@ func maxPoolPlanes(t *task, _ *lane, lo, hi int) {
 	}
 }
 
-// maxPoolKeys is maxPoolPlanes in single precision. Which pixel is the largest cannot be predicted, so it takes no branches: a pixel is an integer that is ordered as
-// the pixels are, with its place below, the first the largest. Maxima of columns are shared by windows side by side.
-func maxPoolKeys(t *task, l *lane, lo, hi int) {
+// maxPoolVectors is maxPoolPlanes in single precision. A plane lies in a frame of padding that no pixel is smaller than; in place, each element becomes the maximum of ever more
+// elements from itself on, of rows and then of columns, until they are a window, and so does the place where it was.
+func maxPoolVectors(t *task, l *lane, lo, hi int) {
 	c := t.c
 	h, w, oh, ow := c.In[0].Shape[2], c.In[0].Shape[3], c.Out[0].Shape[2], c.Out[0].Shape[3]
-	l.reserve(carved(8*h*w) + carved(8*w))
-	keys, columns := carve[int64](l, h*w), carve[int64](l, w)
+	wide := w + 2*c.Ints[3]
+	size := (h + 2*c.Ints[2]) * wide
+	l.reserve(2 * carved(4*size))
+	values, places := carve[float32](l, size), carve[uint32](l, size)
 	for p := lo; p < hi; p++ {
 		x, y, index := row[float32](&c.In[0], p, h*w), row[float32](&c.Out[0], p, oh*ow), row[int64](&c.Out[1], p, oh*ow)
-		for i, v := range x {
-			keys[i] = poolKey(v, i)
-		}
+		framePlane(c, values, x, h, w)
+		copy(places, unsafe.Slice((*uint32)(t.parts.ptr), size))
+		widen(values, places, c.Ints[5], 1)
+		widen(values, places, c.Ints[4], wide)
 		for i := range oh {
-			top := i*c.Ints[0] - c.Ints[2]
-			first, last := max(top, 0), min(top+c.Ints[4], h)
-			copy(columns, keys[first*w:])
-			for line := first + 1; line < last; line++ {
-				for j, k := range keys[line*w : (line+1)*w] {
-					columns[j] = max(columns[j], k)
-				}
-			}
+			from := i * c.Ints[0] * wide
 			for j := range ow {
-				left := j*c.Ints[1] - c.Ints[3]
-				seen := columns[max(left, 0):min(left+c.Ints[5], w)]
-				best := seen[0]
-				for _, k := range seen[1:] {
-					best = max(best, k)
+				at := places[from+j*c.Ints[1]]
+				if at == framed { // only −∞ is not larger than padding
+					at = uint32(max(i*c.Ints[0]-c.Ints[2], 0)*w + max(j*c.Ints[1]-c.Ints[3], 0))
 				}
-				at := int(^uint32(best))
 				y[i*ow+j], index[i*ow+j] = x[at], int64(at)
 			}
 		}
 	}
 }
 
-// poolKey orders pixels by size, NaN above all and −0 as 0, then by place, the first above the others.
-func poolKey(v float32, place int) int64 {
-	bits := int32(math.Float32bits(v + 0)) // −0 + 0 is 0
-	order := bits ^ bits>>31&math.MaxInt32
-	if v != v {
-		order = math.MaxInt32
+// framed is the place of padding.
+const framed = math.MaxUint32
+
+// numberFrame numbers the pixels of a plane in a frame of padding.
+func numberFrame(c *backend.Call, places []uint32, h, w int) {
+	wide := w + 2*c.Ints[3]
+	for i := range places {
+		places[i] = framed
 	}
-	return int64(order)<<32 | int64(^uint32(place))
+	for y := range h {
+		line := places[(c.Ints[2]+y)*wide+c.Ints[3]:][:w]
+		for i := range line {
+			line[i] = uint32(y*w + i)
+		}
+	}
+}
+
+// framePlane copies the pixels of a plane into a frame of padding.
+func framePlane(c *backend.Call, values, x []float32, h, w int) {
+	wide := w + 2*c.Ints[3]
+	if wide == w {
+		fill(values[:c.Ints[2]*w], float32(negInf))
+		copy(values[c.Ints[2]*w:], x)
+		fill(values[(c.Ints[2]+h)*w:], float32(negInf))
+		return
+	}
+	fill(values[:c.Ints[2]*wide], float32(negInf))
+	for y := range h {
+		line := values[(c.Ints[2]+y)*wide:][:wide]
+		fill(line[:c.Ints[3]], float32(negInf))
+		copy(line[c.Ints[3]:], x[y*w:(y+1)*w])
+		fill(line[c.Ints[3]+w:], float32(negInf))
+	}
+	fill(values[(c.Ints[2]+h)*wide:], float32(negInf))
+}
+
+// widen makes each element the maximum of n elements that begin with it, step apart, the first of equals.
+func widen(values []float32, places []uint32, n, step int) {
+	for have := 1; have < n; {
+		more := min(have, n-have)
+		count := max(len(values)-more*step, 0)
+		vecmath.Larger(values[:count], places[:count], values[:count], places[:count], values[len(values)-count:], places[len(values)-count:])
+		have += more
+	}
 }

@@ -1215,3 +1215,23 @@ func hideVector(n int, dst *float32, mask *uint8, value float32) int {
 	}
 	return n
 }
+
+// largerVector: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i]
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func largerVector(n int, dst *float32, place *uint32, x *float32, px *uint32, y *float32, py *uint32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			largerAVX512(count, element(dst, done), element(place, done), element(x, done), element(px, done), element(y, done), element(py, done))
+		default:
+			largerAVX2(count, element(dst, done), element(place, done), element(x, done), element(px, done), element(y, done), element(py, done))
+		}
+	}
+	return n
+}

@@ -190,3 +190,8 @@ func keepVector(_ int, _ *float32, _ *float32, _ *uint32, _ uint32, _ float32) i
 
 // hideVector does nothing.
 func hideVector(_ int, _ *float32, _ *uint8, _ float32) int { return 0 }
+
+// largerVector does nothing.
+func largerVector(_ int, _ *float32, _ *uint32, _ *float32, _ *uint32, _ *float32, _ *uint32) int {
+	return 0
+}

@@ -394,6 +394,11 @@ func keepAVX2(n int, dst *float32, x *float32, bits *uint32, below uint32, scale
 //go:noescape
 func hideAVX2(n int, dst *float32, mask *uint8, value float32)
 
+// largerAVX2: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func largerAVX2(n int, dst *float32, place *uint32, x *float32, px *uint32, y *float32, py *uint32)
+
 // maxRowsAVX2: most[i] = max(most[i], scale·s[i,j]), factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
 //
 //go:noescape
@@ -813,6 +818,11 @@ func keepAVX512(n int, dst *float32, x *float32, bits *uint32, below uint32, sca
 //
 //go:noescape
 func hideAVX512(n int, dst *float32, mask *uint8, value float32)
+
+// largerAVX512: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func largerAVX512(n int, dst *float32, place *uint32, x *float32, px *uint32, y *float32, py *uint32)
 
 // maxRowsAVX512: most[i] = max(most[i], scale·s[i,j]), factor[i] = 2^(the old most[i] - the new) for i < rows and j < n, both positive, n a multiple of 16.
 //

@@ -6767,6 +6767,47 @@ loop:
 	VZEROUPPER
 	RET
 
+// func largerAVX2(n int, dst *float32, place *uint32, x *float32, px *uint32, y *float32, py *uint32)
+// Requires: AVX
+TEXT ·largerAVX2(SB), $0-56
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ place+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ px+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ py+48(FP), R8
+	XORQ R9, R9
+
+loop:
+	VMOVUPS   (BX)(R9*4), Y0
+	VMOVUPS   (SI)(R9*4), Y1
+	VMOVUPS   (DI)(R9*4), Y2
+	VMOVUPS   (R8)(R9*4), Y3
+	VCMPPS    $0x16, Y0, Y2, Y4
+	VCMPPS    $0x07, Y0, Y0, Y5
+	VANDPS    Y5, Y4, Y4
+	VBLENDVPS Y4, Y2, Y0, Y0
+	VBLENDVPS Y4, Y3, Y1, Y1
+	VMOVUPS   Y0, (CX)(R9*4)
+	VMOVUPS   Y1, (DX)(R9*4)
+	VMOVUPS   32(BX)(R9*4), Y0
+	VMOVUPS   32(SI)(R9*4), Y1
+	VMOVUPS   32(DI)(R9*4), Y2
+	VMOVUPS   32(R8)(R9*4), Y3
+	VCMPPS    $0x16, Y0, Y2, Y4
+	VCMPPS    $0x07, Y0, Y0, Y5
+	VANDPS    Y5, Y4, Y4
+	VBLENDVPS Y4, Y2, Y0, Y0
+	VBLENDVPS Y4, Y3, Y1, Y1
+	VMOVUPS   Y0, 32(CX)(R9*4)
+	VMOVUPS   Y1, 32(DX)(R9*4)
+	ADDQ      $0x00000010, R9
+	CMPQ      R9, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
 // func maxRowsAVX2(rows int, n int, s *float32, stride int, most *float32, factor *float32, scale float32)
 // Requires: AVX, AVX2, FMA3
 TEXT ·maxRowsAVX2(SB), $0-52
@@ -14806,6 +14847,36 @@ loop:
 	VMOVUPS   Z1, (CX)(BX*4)
 	ADDQ      $0x00000010, BX
 	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func largerAVX512(n int, dst *float32, place *uint32, x *float32, px *uint32, y *float32, py *uint32)
+// Requires: AVX, AVX512F
+TEXT ·largerAVX512(SB), $0-56
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ place+16(FP), DX
+	MOVQ x+24(FP), BX
+	MOVQ px+32(FP), SI
+	MOVQ y+40(FP), DI
+	MOVQ py+48(FP), R8
+	XORQ R9, R9
+
+loop:
+	VMOVUPS   (BX)(R9*4), Z0
+	VMOVUPS   (SI)(R9*4), Z1
+	VMOVUPS   (DI)(R9*4), Z2
+	VMOVUPS   (R8)(R9*4), Z3
+	VCMPPS    $0x16, Z0, Z2, K1
+	VCMPPS    $0x07, Z0, Z0, K2
+	KANDW     K2, K1, K1
+	VBLENDMPS Z2, Z0, K1, Z0
+	VBLENDMPS Z3, Z1, K1, Z1
+	VMOVUPS   Z0, (CX)(R9*4)
+	VMOVUPS   Z1, (DX)(R9*4)
+	ADDQ      $0x00000010, R9
+	CMPQ      R9, AX
 	JL        loop
 	VZEROUPPER
 	RET

@@ -42,6 +42,7 @@ func generate(dir string) error {
 		g.optimizers()
 		g.halves()
 		g.philox()
+		g.pools()
 		g.attention()
 		emitted = g.emitted
 	}
