@@ -16,7 +16,10 @@ func (j *job[T]) runSkinny(p *parallel.Pool) {
 	chunk := 4 // panels per task: neighbours share pages
 	switch {
 	case j.streams(j.m):
-		chunk = wholePanels(j.streamWidths()[j.m], j.nr)
+		whole := wholePanels(j.streamWidths()[j.m], j.nr)
+		if chunk = whole; j.halfB.format != nil { // whose kernels are narrower
+			chunk = ceilDiv(4, whole) * whole
+		}
 	case 2*j.m*j.nr*j.k >= serialFlops:
 		chunk = 1
 	}
