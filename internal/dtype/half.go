@@ -49,12 +49,14 @@ func ToF16(f float32) F16 {
 	return F16(sign | uint16(q))
 }
 
-// Float32 widens exactly.
+// Float32 widens exactly; a NaN becomes a quiet one.
 func (h F16) Float32() float32 {
 	sign := uint32(h&0x8000) << 16
 	exp := uint32(h>>10) & 0x1f
 	m := uint32(h) & 0x3ff
 	switch {
+	case exp == 0x1f && m != 0: // NaN: quiet, as processors do it
+		return math.Float32frombits(sign | 0x7fc00000 | m<<13)
 	case exp == 0x1f:
 		return math.Float32frombits(sign | 0x7f800000 | m<<13)
 	case exp == 0 && m == 0:

@@ -50,6 +50,7 @@ var casts = func() (t [dtype.Bool + 1][dtype.Bool + 1]block) {
 	t[dtype.Float32][dtype.BFloat16] = widenBF16
 	t[dtype.Float32][dtype.Float16] = widenF16
 	t[dtype.BFloat16][dtype.Float32] = roundBF16
+	t[dtype.Float16][dtype.Float32] = roundF16
 	return t
 }()
 
@@ -154,11 +155,11 @@ func roundBF16(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
 }
 
 func widenF16(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
-	out, x := unsafe.Slice((*float32)(p[0]), n), unsafe.Slice((*dtype.F16)(p[1]), n)
-	x = x[:len(out)]
-	for i := range out {
-		out[i] = x[i].Float32()
-	}
+	vecmath.WidenF16(unsafe.Slice((*float32)(p[0]), n), unsafe.Slice((*dtype.F16)(p[1]), n))
+}
+
+func roundF16(_ *backend.Call, p *[4]unsafe.Pointer, n int) {
+	vecmath.RoundF16(unsafe.Slice((*dtype.F16)(p[0]), n), unsafe.Slice((*float32)(p[1]), n))
 }
 
 // fillKernel and arangeKernel write one value, or a row of them.

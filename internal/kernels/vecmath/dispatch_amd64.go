@@ -1116,6 +1116,46 @@ func adamWVector(n int, p *float32, m *float32, v *float32, grad *float32, b1 fl
 	return n
 }
 
+// widenF16Vector: dst[i] = the float16 src[i]
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func widenF16Vector(n int, dst *float32, src *uint16) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			widenF16AVX512(count, element(dst, done), element(src, done))
+		default:
+			widenF16AVX2(count, element(dst, done), element(src, done))
+		}
+	}
+	return n
+}
+
+// roundF16Vector: dst[i] = src[i] rounded to float16, ties to even
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+func roundF16Vector(n int, dst *uint16, src *float32) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case variant == kernels.AVX512:
+			roundF16AVX512(count, element(dst, done), element(src, done))
+		default:
+			roundF16AVX2(count, element(dst, done), element(src, done))
+		}
+	}
+	return n
+}
+
 // widenBF16Vector: dst[i] = the bfloat16 src[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func widenBF16Vector(n int, dst *float32, src *uint16) int {

@@ -174,6 +174,12 @@ func adamWVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float3
 	return 0
 }
 
+// widenF16Vector does nothing.
+func widenF16Vector(_ int, _ *float32, _ *uint16) int { return 0 }
+
+// roundF16Vector does nothing.
+func roundF16Vector(_ int, _ *uint16, _ *float32) int { return 0 }
+
 // widenBF16Vector does nothing.
 func widenBF16Vector(_ int, _ *float32, _ *uint16) int { return 0 }
 

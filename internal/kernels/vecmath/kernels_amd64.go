@@ -369,6 +369,16 @@ func adamMomentsAVX2(n int, m *float32, v *float32, u *float32, grad *float32, b
 //go:noescape
 func adamWAVX2(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
 
+// widenF16AVX2: dst[i] = the float16 src[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func widenF16AVX2(n int, dst *float32, src *uint16)
+
+// roundF16AVX2: dst[i] = src[i] rounded to float16, ties to even for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func roundF16AVX2(n int, dst *uint16, src *float32)
+
 // widenBF16AVX2: dst[i] = the bfloat16 src[i] for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -793,6 +803,16 @@ func adamMomentsAVX512(n int, m *float32, v *float32, u *float32, grad *float32,
 //
 //go:noescape
 func adamWAVX512(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
+
+// widenF16AVX512: dst[i] = the float16 src[i] for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func widenF16AVX512(n int, dst *float32, src *uint16)
+
+// roundF16AVX512: dst[i] = src[i] rounded to float16, ties to even for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func roundF16AVX512(n int, dst *uint16, src *float32)
 
 // widenBF16AVX512: dst[i] = the bfloat16 src[i] for i < n, n a positive multiple of 16.
 //

@@ -6039,6 +6039,44 @@ loop:
 	VZEROUPPER
 	RET
 
+// func widenF16AVX2(n int, dst *float32, src *uint16)
+// Requires: AVX, F16C
+TEXT ·widenF16AVX2(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VCVTPH2PS (DX)(BX*2), Y0
+	VMOVUPS   Y0, (CX)(BX*4)
+	VCVTPH2PS 16(DX)(BX*2), Y0
+	VMOVUPS   Y0, 32(CX)(BX*4)
+	ADDQ      $0x00000010, BX
+	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func roundF16AVX2(n int, dst *uint16, src *float32)
+// Requires: AVX, F16C
+TEXT ·roundF16AVX2(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VMOVUPS   (DX)(BX*4), Y0
+	VCVTPS2PH $0x00, Y0, (CX)(BX*2)
+	VMOVUPS   32(DX)(BX*4), Y0
+	VCVTPS2PH $0x00, Y0, 16(CX)(BX*2)
+	ADDQ      $0x00000010, BX
+	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
 // func widenBF16AVX2(n int, dst *float32, src *uint16)
 // Requires: AVX, AVX2
 TEXT ·widenBF16AVX2(SB), $0-24
@@ -14502,6 +14540,40 @@ loop:
 	ADDQ    $0x00000010, DI
 	CMPQ    DI, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func widenF16AVX512(n int, dst *float32, src *uint16)
+// Requires: AVX, AVX512F
+TEXT ·widenF16AVX512(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VCVTPH2PS (DX)(BX*2), Z0
+	VMOVUPS   Z0, (CX)(BX*4)
+	ADDQ      $0x00000010, BX
+	CMPQ      BX, AX
+	JL        loop
+	VZEROUPPER
+	RET
+
+// func roundF16AVX512(n int, dst *uint16, src *float32)
+// Requires: AVX, AVX512F
+TEXT ·roundF16AVX512(SB), $0-24
+	MOVQ n+0(FP), AX
+	MOVQ dst+8(FP), CX
+	MOVQ src+16(FP), DX
+	XORQ BX, BX
+
+loop:
+	VMOVUPS   (DX)(BX*4), Z0
+	VCVTPS2PH $0x00, Z0, (CX)(BX*2)
+	ADDQ      $0x00000010, BX
+	CMPQ      BX, AX
+	JL        loop
 	VZEROUPPER
 	RET
 

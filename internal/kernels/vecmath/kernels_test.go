@@ -112,6 +112,8 @@ var exact = map[string]func(x *arrays){
 	"Keep":           func(x *arrays) { Keep(x.b, x.a, randomBits(x.f), 1<<23, 1.7) },
 	"Hide":           func(x *arrays) { Hide(x.a, someBytes(x.f), -1.7) },
 	"WidenBF16":      func(x *arrays) { WidenBF16(x.b, x.h) },
+	"WidenF16":       func(x *arrays) { WidenF16(x.b, asF16(x.h)) },
+	"RoundF16":       func(x *arrays) { RoundF16(asF16(x.h), x.f); RoundF16(asF16(x.h[:len(x.h)/2]), x.a[:len(x.h)/2]) },
 	"RoundBF16":      func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
 }
 

@@ -2,8 +2,21 @@ package main
 
 import "github.com/mmcloughlin/avo/operand"
 
-// halves emits the conversions of bfloat16, the upper half of a float32.
+// halves emits the conversions of bfloat16, the upper half of a float32, and of float16, which processors convert.
 func (g *generator) halves() {
+	g.kernel("widenF16", "dst[i] = the float16 src[i]", params(streams("dst"), typed(stream, "uint16", "src")), func(l *loop) (step, end func()) {
+		return func() {
+			x := l.register()
+			l.VCVTPH2PS(l.at("src", 0), x)
+			l.store(x, "dst")
+		}, nil
+	})
+	g.kernel("roundF16", "dst[i] = src[i] rounded to float16, ties to even", params(typed(stream, "uint16", "dst"), streams("src")), func(l *loop) (step, end func()) {
+		return func() {
+			x := l.load("src")
+			l.VCVTPS2PH(operand.Imm(0), x, l.at("dst", 0))
+		}, nil
+	})
 	g.kernel("widenBF16", "dst[i] = the bfloat16 src[i]", params(streams("dst"), typed(stream, "uint16", "src")), func(l *loop) (step, end func()) {
 		return func() {
 			x := l.register()
