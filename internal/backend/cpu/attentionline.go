@@ -84,7 +84,7 @@ func scaleRows[T float](x []T, n, stride int, factor []T) {
 	}
 	for i, f := range factor {
 		row := x[i*stride:][:n]
-		scaleLine(row, row, f)
+		scaleLine(row, row, f, false)
 	}
 }
 

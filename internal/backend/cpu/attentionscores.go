@@ -36,7 +36,7 @@ func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
 	if a.scale <= 0 {
 		for i := range b.end - b.first {
 			row := products[i*a.stride:][:hi-lo]
-			scaleLine(row, row, T(a.scale))
+			scaleLine(row, row, T(a.scale), false)
 		}
 	}
 	if !w.masked && b.from-j0 == lo && b.to-j0 == hi && a.whole(b) {

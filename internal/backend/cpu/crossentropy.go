@@ -92,7 +92,7 @@ func crossEntropySlope[T float](dx, x []T, m T, k int, ignored bool) float64 {
 		return sum
 	}
 	sum := expSumLine(dx, x, m, 1)
-	scaleLine(dx, dx, T(1/sum))
+	scaleLine(dx, dx, T(1/sum), false)
 	dx[k]--
 	return sum
 }
@@ -112,6 +112,8 @@ func crossEntropyGradRows[T float](t *task, _ *lane, lo, hi int) {
 	cols, ignore := t.n[0], t.c.Ints[0]
 	targets, lse := indicesOf(&t.c.In[1]), slice[T](&t.c.In[2])
 	dloss := &t.c.In[3]
+	var block [16]T
+	var target [1]T
 	for i := lo; i < hi; i++ {
 		x, dx := row[T](&t.c.In[0], i, cols), row[T](&t.c.Out[0], i, cols)
 		k := targets.at(i)
@@ -120,9 +122,14 @@ func crossEntropyGradRows[T float](t *task, _ *lane, lo, hi int) {
 			continue
 		}
 		g := *(*T)(at(dloss, dloss.Offset+i*dloss.Stride[0]))
-		expLine(dx, x, lse[i], 1, g)
-		p := dx[k : k+1]
-		expLine(p, x[k:k+1], lse[i], 1, 1)
-		p[0] = (p[0] - 1) * g
+		// The target's block is written once, too: a line that was written past the caches would have to be read again.
+		from := k - k%len(block)
+		to := min(from+len(block), cols)
+		expLine(dx[:from], x[:from], lse[i], 1, g, t.past)
+		expLine(block[:to-from], x[from:to], lse[i], 1, g, false)
+		expLine(target[:], x[k:k+1], lse[i], 1, 1, false)
+		block[k-from] = (target[0] - 1) * g
+		scaleLine(dx[from:to], block[:to-from], 1, t.past)
+		expLine(dx[to:], x[to:], lse[i], 1, g, t.past)
 	}
 }

@@ -120,9 +120,9 @@ func deviations[T float](x []T, m float64) float64 {
 }
 
 // expLine sets dst[i] = factor·e^(scale·(x[i]−m)).
-func expLine[T float](dst, x []T, m, scale, factor T) {
+func expLine[T float](dst, x []T, m, scale, factor T, past bool) {
 	if single[T]() {
-		vecmath.ExpScaled(cast[float32](dst), cast[float32](x), float32(m), float32(scale), float32(factor))
+		vecmath.ExpScaled(cast[float32](dst), cast[float32](x), float32(m), float32(scale), float32(factor), past)
 		return
 	}
 	for i, v := range x {
@@ -157,9 +157,9 @@ func expSum[T float](x []T, m T) float64 {
 }
 
 // scaleLine sets dst[i] = a·x[i].
-func scaleLine[T float](dst, x []T, a T) {
+func scaleLine[T float](dst, x []T, a T, past bool) {
 	if single[T]() {
-		vecmath.Scale(cast[float32](dst), cast[float32](x), float32(a))
+		vecmath.Scale(cast[float32](dst), cast[float32](x), float32(a), past)
 		return
 	}
 	for i, v := range x {

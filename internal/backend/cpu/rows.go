@@ -71,11 +71,25 @@ func row[T any](v *backend.View, i, cols int) []T {
 	return unsafe.Slice((*T)(at(v, v.Offset+i*cols)), cols)
 }
 
-func softmaxRows[T float](t *task, _ *lane, lo, hi int) {
+// nearBytes is the size of rows that the second-level cache holds besides others.
+const nearBytes = 256 << 10
+
+func softmaxRows[T float](t *task, l *lane, lo, hi int) {
 	cols := t.n[0]
+	size := cols * int(unsafe.Sizeof(*new(T)))
+	apart := t.past && size <= nearBytes // exponentials stay near by, and only the result is written past the caches
+	var near []T
+	if apart {
+		l.reserve(size)
+		near = carve[T](l, cols)
+	}
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&t.c.In[0], i, cols), row[T](&t.c.Out[0], i, cols)
-		scaleLine(y, y, T(1/expSumLine(y, x, largest(x), 1)))
+		e := y
+		if apart {
+			e = near
+		}
+		scaleLine(y, e, T(1/expSumLine(e, x, largest(x), 1)), apart)
 	}
 }
 

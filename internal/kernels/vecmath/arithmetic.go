@@ -57,9 +57,9 @@ func Affine(dst, x []float32, a, b float32) {
 }
 
 // Scale sets dst[i] = a·x[i].
-func Scale(dst, x []float32, a float32) {
+func Scale(dst, x []float32, a float32, past bool) {
 	checkLengths(len(dst), len(x))
-	done := scaleVector(len(dst), first(dst), first(x), a)
+	done := scaleVector(len(dst), first(dst), first(x), a, past)
 	for i := done; i < len(dst); i++ {
 		dst[i] = a * x[i]
 	}

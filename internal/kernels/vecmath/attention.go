@@ -100,7 +100,7 @@ func ScaleRows(x []float32, n, stride int, factor []float32) {
 		return
 	}
 	for i, f := range factor {
-		Scale(x[i*stride:][:n], x[i*stride:][:n], f)
+		Scale(x[i*stride:][:n], x[i*stride:][:n], f, false)
 	}
 }
 

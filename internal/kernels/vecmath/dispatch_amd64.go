@@ -530,15 +530,21 @@ func affineVector(n int, dst *float32, x *float32, a float32, b float32, past bo
 
 // scaleVector: dst[i] = a·x[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func scaleVector(n int, dst *float32, x *float32, a float32) int {
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func scaleVector(n int, dst *float32, x *float32, a float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
 	}
 	n -= n % 16
+	past = past && separate(dst, x)
 	for done := 0; done < n; done += stretch {
 		count := min(stretch, n-done)
 		switch {
+		case past && variant == kernels.AVX512:
+			scalePastAVX512(count, element(dst, done), element(x, done), a)
+		case past:
+			scalePastAVX2(count, element(dst, done), element(x, done), a)
 		case variant == kernels.AVX512:
 			scaleAVX512(count, element(dst, done), element(x, done), a)
 		default:

@@ -72,7 +72,7 @@ func axpbyVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ float32
 func affineVector(_ int, _ *float32, _ *float32, _ float32, _ float32, _ bool) int { return 0 }
 
 // scaleVector does nothing.
-func scaleVector(_ int, _ *float32, _ *float32, _ float32) int { return 0 }
+func scaleVector(_ int, _ *float32, _ *float32, _ float32, _ bool) int { return 0 }
 
 // rotateVector does nothing.
 func rotateVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ float32) int {

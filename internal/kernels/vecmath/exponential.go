@@ -20,12 +20,12 @@ var negInf = float32(math.Inf(-1))
 // Exp sets dst[i] = e^(src[i]-shift), with an error below 2 units in the last place of the result for shift 0 (a shift adds the rounding of the
 // difference). Results below the smallest subnormal are 0, those beyond the largest float32 are +Inf, and NaN stays NaN. dst may be src; else
 // they must not overlap. It panics if the lengths differ.
-func Exp(dst, src []float32, shift float32) { ExpScaled(dst, src, shift, 1, 1) }
+func Exp(dst, src []float32, shift float32) { ExpScaled(dst, src, shift, 1, 1, false) }
 
 // ExpScaled sets dst[i] = factor·e^(scale·(src[i]-shift)): [Exp], with the roundings of two more products.
-func ExpScaled(dst, src []float32, shift, scale, factor float32) {
+func ExpScaled(dst, src []float32, shift, scale, factor float32, past bool) {
 	checkLengths(len(dst), len(src))
-	done := expVector(len(src), first(dst), first(src), shift, scale, factor, len(dst) >= PastLength)
+	done := expVector(len(src), first(dst), first(src), shift, scale, factor, past || len(dst) >= PastLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
@@ -57,7 +57,7 @@ func ExpSum(dst, src []float32, shift, scale float32) float64 {
 		rest := infinities // e^-Inf adds nothing
 		copy(rest[:], src)
 		if scale <= 0 {
-			ExpScaled(dst, src, shift, scale, 1)
+			ExpScaled(dst, src, shift, scale, 1, false)
 			for i, y := range dst {
 				sum[i] += float64(y)
 			}

@@ -199,6 +199,11 @@ func affinePastAVX2(n int, dst *float32, x *float32, a float32, b float32)
 //go:noescape
 func scaleAVX2(n int, dst *float32, x *float32, a float32)
 
+// scalePastAVX2: dst[i] = a·x[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scalePastAVX2(n int, dst *float32, x *float32, a float32)
+
 // rotateAVX2: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -633,6 +638,11 @@ func affinePastAVX512(n int, dst *float32, x *float32, a float32, b float32)
 //
 //go:noescape
 func scaleAVX512(n int, dst *float32, x *float32, a float32)
+
+// scalePastAVX512: dst[i] = a·x[i], written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scalePastAVX512(n int, dst *float32, x *float32, a float32)
 
 // rotateAVX512: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i]) for i < n, n a positive multiple of 16.
 //

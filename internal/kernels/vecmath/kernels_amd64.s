@@ -4030,6 +4030,26 @@ loop:
 	VZEROUPPER
 	RET
 
+// func scalePastAVX2(n int, dst *float32, x *float32, a float32)
+// Requires: AVX
+TEXT ·scalePastAVX2(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS a+24(FP), Y0
+	XORQ         BX, BX
+
+loop:
+	VMULPS   (DX)(BX*4), Y0, Y1
+	VMOVNTPS Y1, (CX)(BX*4)
+	VMULPS   32(DX)(BX*4), Y0, Y1
+	VMOVNTPS Y1, 32(CX)(BX*4)
+	ADDQ     $0x00000010, BX
+	CMPQ     BX, AX
+	JL       loop
+	VZEROUPPER
+	RET
+
 // func rotateAVX2(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32)
 // Requires: AVX
 TEXT ·rotateAVX2(SB), $0-60
@@ -13156,6 +13176,24 @@ loop:
 	ADDQ    $0x00000010, BX
 	CMPQ    BX, AX
 	JL      loop
+	VZEROUPPER
+	RET
+
+// func scalePastAVX512(n int, dst *float32, x *float32, a float32)
+// Requires: AVX, AVX512F
+TEXT ·scalePastAVX512(SB), $0-28
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	VBROADCASTSS a+24(FP), Z0
+	XORQ         BX, BX
+
+loop:
+	VMULPS   (DX)(BX*4), Z0, Z1
+	VMOVNTPS Z1, (CX)(BX*4)
+	ADDQ     $0x00000010, BX
+	CMPQ     BX, AX
+	JL       loop
 	VZEROUPPER
 	RET
 

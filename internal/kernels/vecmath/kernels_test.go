@@ -82,7 +82,7 @@ var exact = map[string]func(x *arrays){
 	"Div":            func(x *arrays) { Div(x.b, x.a, x.c) },
 	"Axpby":          func(x *arrays) { Axpby(x.b, 0.3, x.a, -1.7, x.c) },
 	"Affine":         func(x *arrays) { Affine(x.b, x.a, 0.3, -1.7) },
-	"Scale":          func(x *arrays) { Scale(x.a, x.a, 0.3) },
+	"Scale":          func(x *arrays) { Scale(x.a, x.a, 0.3, true) },
 	"Rotate":         func(x *arrays) { Rotate(x.a, x.b, x.a, x.b, x.c, x.d, -1) },
 	"ReLU":           func(x *arrays) { ReLU(x.b, x.a) },
 	"ReLUGrad":       func(x *arrays) { ReLUGrad(x.b, x.a, x.c) },
@@ -137,7 +137,7 @@ func someBytes(x []float32) []uint8 {
 
 // fused are the kernels with an exponential, whose generic version rounds differently.
 var fused = map[string]func(x *arrays){
-	"ExpScaled":      func(x *arrays) { ExpScaled(x.b, x.a, 0.5, 1.5, 0.3) },
+	"ExpScaled":      func(x *arrays) { ExpScaled(x.b, x.a, 0.5, 1.5, 0.3, true) },
 	"ExpSum":         func(x *arrays) { x.sum = ExpSum(x.b, x.a, 3, 0.7) },
 	"ExpSumNegative": func(x *arrays) { x.sum = ExpSum(x.b, x.a, 3, -0.7) },
 	"SumExp":         func(x *arrays) { x.sum = SumExp(x.a, 3) },

@@ -36,7 +36,7 @@ func (g *generator) arithmetic() {
 			l.store(x, "dst")
 		}, nil
 	})
-	g.kernel("scale", "dst[i] = a·x[i]", params(streams("dst", "x"), scalars("a")), func(l *loop) (step, end func()) {
+	g.pastKernel("scale", "dst[i] = a·x[i]", params(streams("dst", "x"), scalars("a")), func(l *loop) (step, end func()) {
 		a := l.scalar("a")
 		return func() { l.store(l.times(a, "x"), "dst") }, nil
 	})
