@@ -119,25 +119,25 @@ func deviations[T float](x []T, m float64) float64 {
 	return a + b
 }
 
-// expLine sets dst[i] = factor·e^(scale·(x[i]−m)).
-func expLine[T float](dst, x []T, m, scale, factor T, past bool) {
+// expLine sets dst[i] = factor·e^(x[i]−m).
+func expLine[T float](dst, x []T, m, factor T, past bool) {
 	if single[T]() {
-		vecmath.ExpScaled(cast[float32](dst), cast[float32](x), float32(m), float32(scale), float32(factor), past)
+		vecmath.ExpScaled(cast[float32](dst), cast[float32](x), float32(m), float32(factor), past)
 		return
 	}
 	for i, v := range x {
-		dst[i] = T(math.Exp(float64((v-m)*scale))) * factor
+		dst[i] = T(math.Exp(float64(v-m))) * factor
 	}
 }
 
-// expSumLine sets dst[i] = e^(scale·(x[i]−m)) and returns the sum in float64.
-func expSumLine[T float](dst, x []T, m, scale T) float64 {
+// expSumLine sets dst[i] = e^(x[i]−m) and returns the sum in float64.
+func expSumLine[T float](dst, x []T, m T) float64 {
 	if single[T]() {
-		return vecmath.ExpSum(cast[float32](dst), cast[float32](x), float32(m), float32(scale))
+		return vecmath.ExpSum(cast[float32](dst), cast[float32](x), float32(m))
 	}
 	var sum float64
 	for i, v := range x {
-		e := math.Exp(float64((v - m) * scale))
+		e := math.Exp(float64(v - m))
 		dst[i] = T(e)
 		sum += e
 	}

@@ -89,7 +89,7 @@ func softmaxRows[T float](t *task, l *lane, lo, hi int) {
 		if apart {
 			e = near
 		}
-		scaleLine(y, e, T(1/expSumLine(e, x, largest(x), 1)), apart)
+		scaleLine(y, e, T(1/expSumLine(e, x, largest(x))), apart)
 	}
 }
 

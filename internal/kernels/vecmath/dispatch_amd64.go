@@ -6,10 +6,10 @@ package vecmath
 
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
-// expVector: dst[i] = factor·e^(scale·(src[i]-shift))
+// expVector: dst[i] = factor·e^(src[i]-shift)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
-func expVector(n int, dst *float32, src *float32, shift float32, scale float32, factor float32, past bool) int {
+func expVector(n int, dst *float32, src *float32, shift float32, factor float32, past bool) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
@@ -20,21 +20,21 @@ func expVector(n int, dst *float32, src *float32, shift float32, scale float32, 
 		count := min(stretch, n-done)
 		switch {
 		case past && variant == kernels.AVX512:
-			expPastAVX512(count, element(dst, done), element(src, done), shift, scale, factor)
+			expPastAVX512(count, element(dst, done), element(src, done), shift, factor)
 		case past:
-			expPastAVX2(count, element(dst, done), element(src, done), shift, scale, factor)
+			expPastAVX2(count, element(dst, done), element(src, done), shift, factor)
 		case variant == kernels.AVX512:
-			expAVX512(count, element(dst, done), element(src, done), shift, scale, factor)
+			expAVX512(count, element(dst, done), element(src, done), shift, factor)
 		default:
-			expAVX2(count, element(dst, done), element(src, done), shift, scale, factor)
+			expAVX2(count, element(dst, done), element(src, done), shift, factor)
 		}
 	}
 	return n
 }
 
-// expSumVector: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i], four of them added before
+// expSumVector: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32) int {
+func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32) int {
 	variant := kernels.Active()
 	if variant == kernels.Generic {
 		return 0
@@ -44,9 +44,9 @@ func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32
 		count := min(stretch, n-done)
 		switch {
 		case variant == kernels.AVX512:
-			expSumAVX512(count, element(dst, done), element(src, done), sum, shift, scale)
+			expSumAVX512(count, element(dst, done), element(src, done), sum, shift)
 		default:
-			expSumAVX2(count, element(dst, done), element(src, done), sum, shift, scale)
+			expSumAVX2(count, element(dst, done), element(src, done), sum, shift)
 		}
 	}
 	return n

@@ -5,10 +5,10 @@
 package vecmath
 
 // expVector does nothing.
-func expVector(_ int, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ bool) int { return 0 }
+func expVector(_ int, _ *float32, _ *float32, _ float32, _ float32, _ bool) int { return 0 }
 
 // expSumVector does nothing.
-func expSumVector(_ int, _ *float32, _ *float32, _ *float64, _ float32, _ float32) int { return 0 }
+func expSumVector(_ int, _ *float32, _ *float32, _ *float64, _ float32) int { return 0 }
 
 // sumExpVector does nothing.
 func sumExpVector(_ int, _ *float32, _ *float64, _ float32) int { return 0 }

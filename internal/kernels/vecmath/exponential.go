@@ -20,50 +20,43 @@ var negInf = float32(math.Inf(-1))
 // Exp sets dst[i] = e^(src[i]-shift), with an error below 2 units in the last place of the result for shift 0 (a shift adds the rounding of the
 // difference). Results below the smallest subnormal are 0, those beyond the largest float32 are +Inf, and NaN stays NaN. dst may be src; else
 // they must not overlap. It panics if the lengths differ.
-func Exp(dst, src []float32, shift float32) { ExpScaled(dst, src, shift, 1, 1, false) }
+func Exp(dst, src []float32, shift float32) { ExpScaled(dst, src, shift, 1, false) }
 
-// ExpScaled sets dst[i] = factor·e^(scale·(src[i]-shift)): [Exp], with the roundings of two more products.
-func ExpScaled(dst, src []float32, shift, scale, factor float32, past bool) {
+// ExpScaled sets dst[i] = factor·e^(src[i]-shift): [Exp], with the rounding of one more product.
+func ExpScaled(dst, src []float32, shift, factor float32, past bool) {
 	checkLengths(len(dst), len(src))
-	done := expVector(len(src), first(dst), first(src), shift, scale, factor, past || len(dst) >= PastLength)
+	done := expVector(len(src), first(dst), first(src), shift, factor, past || len(dst) >= PastLength)
 	if dst, src = dst[done:], src[done:]; len(src) == 0 {
 		return
 	}
 	if !vectors() {
 		for i, x := range src {
-			dst[i] = exp(float32(x-shift)*scale) * factor
+			dst[i] = exp(x-shift) * factor
 		}
 		return
 	}
 	var rest [lanes]float32 // the rest of a vector is computed on a copy
 	copy(rest[:], src)
-	expVector(lanes, &rest[0], &rest[0], shift, scale, factor, false)
+	expVector(lanes, &rest[0], &rest[0], shift, factor, false)
 	copy(dst, rest[:])
 }
 
-// ExpSum sets dst[i] = e^(scale·(src[i]-shift)) and returns the sum of dst.
-func ExpSum(dst, src []float32, shift, scale float32) float64 {
+// ExpSum sets dst[i] = e^(src[i]-shift) and returns the sum of dst.
+func ExpSum(dst, src []float32, shift float32) float64 {
 	checkLengths(len(dst), len(src))
 	var sum accumulators
-	done := expSumVector(len(src), first(dst), first(src), &sum[0], shift, scale)
+	done := expSumVector(len(src), first(dst), first(src), &sum[0], shift)
 	if dst, src = dst[done:], src[done:]; len(src) > 0 {
 		if !vectors() {
 			for i, x := range src {
-				dst[i] = exp(float32(x-shift) * scale)
+				dst[i] = exp(x - shift)
 				sum[i%lanes] += float64(dst[i])
 			}
 			return sum.total()
 		}
 		rest := infinities // e^-Inf adds nothing
 		copy(rest[:], src)
-		if scale <= 0 {
-			ExpScaled(dst, src, shift, scale, 1, false)
-			for i, y := range dst {
-				sum[i] += float64(y)
-			}
-			return sum.total()
-		}
-		expSumVector(lanes, &rest[0], &rest[0], &sum[0], shift, scale)
+		expSumVector(lanes, &rest[0], &rest[0], &sum[0], shift)
 		copy(dst, rest[:])
 	}
 	return sum.total()

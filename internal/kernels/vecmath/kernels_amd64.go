@@ -4,20 +4,20 @@
 
 package vecmath
 
-// expAVX2: dst[i] = factor·e^(scale·(src[i]-shift)) for i < n, n a positive multiple of 16.
+// expAVX2: dst[i] = factor·e^(src[i]-shift) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expAVX2(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
+func expAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
 
-// expPastAVX2: dst[i] = factor·e^(scale·(src[i]-shift)), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// expPastAVX2: dst[i] = factor·e^(src[i]-shift), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expPastAVX2(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
+func expPastAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
 
-// expSumAVX2: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i], four of them added before for i < n, n a positive multiple of 16.
+// expSumAVX2: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
+func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32)
 
 // sumExpAVX2: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //
@@ -444,20 +444,20 @@ func dotRowsAVX2(rows int, n int, x *float32, xstride int, y *float32, ystride i
 //go:noescape
 func hideRowsAVX2(rows int, n int, s *float32, stride int, seen int, grow int)
 
-// expAVX512: dst[i] = factor·e^(scale·(src[i]-shift)) for i < n, n a positive multiple of 16.
+// expAVX512: dst[i] = factor·e^(src[i]-shift) for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
+func expAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
 
-// expPastAVX512: dst[i] = factor·e^(scale·(src[i]-shift)), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+// expPastAVX512: dst[i] = factor·e^(src[i]-shift), written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expPastAVX512(n int, dst *float32, src *float32, shift float32, scale float32, factor float32)
+func expPastAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
 
-// expSumAVX512: dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i], four of them added before for i < n, n a positive multiple of 16.
+// expSumAVX512: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
-func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32, scale float32)
+func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32)
 
 // sumExpAVX512: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //

@@ -137,9 +137,8 @@ func someBytes(x []float32) []uint8 {
 
 // fused are the kernels with an exponential, whose generic version rounds differently.
 var fused = map[string]func(x *arrays){
-	"ExpScaled":      func(x *arrays) { ExpScaled(x.b, x.a, 0.5, 1.5, 0.3, true) },
-	"ExpSum":         func(x *arrays) { x.sum = ExpSum(x.b, x.a, 3, 0.7) },
-	"ExpSumNegative": func(x *arrays) { x.sum = ExpSum(x.b, x.a, 3, -0.7) },
+	"ExpScaled":      func(x *arrays) { ExpScaled(x.b, x.a, 0.5, 0.3, true) },
+	"ExpSum":         func(x *arrays) { x.sum = ExpSum(x.b, x.a, 3) },
 	"SumExp":         func(x *arrays) { x.sum = SumExp(x.a, 3) },
 	"LogSoftmaxGrad": func(x *arrays) { LogSoftmaxGrad(x.b, x.a, x.c, 0.4, true) },
 	"Sigmoid":        func(x *arrays) { Sigmoid(x.b, x.a) },
@@ -239,9 +238,8 @@ func sigmoid64(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
 // pointwise are the definitions of the fused kernels that work on single elements: b from a and c.
 var pointwise = map[string]func(a, c float64) float64{
-	"ExpScaled":      func(a, _ float64) float64 { return 0.3 * math.Exp(1.5*(a-0.5)) },
-	"ExpSum":         func(a, _ float64) float64 { return math.Exp(0.7 * (a - 3)) },
-	"ExpSumNegative": func(a, _ float64) float64 { return math.Exp(-0.7 * (a - 3)) },
+	"ExpScaled":      func(a, _ float64) float64 { return 0.3 * math.Exp(a-0.5) },
+	"ExpSum":         func(a, _ float64) float64 { return math.Exp(a - 3) },
 	"LogSoftmaxGrad": func(a, c float64) float64 { return c - 0.4*math.Exp(a) },
 	"Sigmoid":        func(a, _ float64) float64 { return sigmoid64(a) },
 	"SiLU":           func(a, _ float64) float64 { return a * sigmoid64(a) },

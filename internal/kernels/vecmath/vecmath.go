@@ -4,8 +4,8 @@
 // An element's result depends on the operands of that element (and the variant of the kernels) alone, wherever it stands in a slice. Sums are kept in float64: element i is added
 // to accumulator i mod 16, and the accumulators are added as a tree; sums over rows add four elements in float32 before. So the bits depend on the length alone.
 //
-// AVX2 and AVX-512 give the same bits everywhere but in GELU, which AVX-512 has in pieces. The generic version, portable Go that is compiled everywhere, gives them too, except in functions with an
-// exponential, where the others fuse multiplication and addition.
+// AVX2 and AVX-512 give the same bits everywhere but in GELU, which AVX-512 has in pieces. The generic version, portable Go that is compiled everywhere, gives them
+// too, except in functions with an exponential, where the others fuse multiplication and addition and take eighths of a power of 2 from a table.
 //
 // It is NOT a mathematics library: float64 code calls package math. And it knows nothing of tensors: no strides, no broadcasting, no workers.
 package vecmath

@@ -9,13 +9,17 @@ import (
 	"github.com/mmcloughlin/avo/operand"
 )
 
-// The numbers are those of the generic kernels in package vecmath; their tests would notice a difference.
+// The numbers are those of the generic kernels in package vecmath, but for the exponential's; their tests would notice a difference.
 const (
 	expHigh = 89
 	expLow  = -104
-	log2e   = 1.4426950408889634
-	ln2High = 0.693359375
-	ln2Low  = -2.12194440e-4
+	// e^r = 1 + r + expSquare·r² + expCubic·r³ to 3e-8 for |r| ≤ ln2/16.
+	expSquare = 0.5000648
+	expCubic  = 0.16667777
+	expMagic  = 0x1.8p20 // float32 has steps of an eighth there
+	log2e     = 1.4426950408889634
+	ln2High   = 0.693359375
+	ln2Low    = -2.12194440e-4
 
 	tanhSmall = 0.625
 
@@ -27,7 +31,6 @@ const (
 )
 
 var (
-	expPoly = []float32{1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1}
 	// powerPoly is 2^r for |r| ≤ ½, to 1e-7: a polynomial through 1 at 0 whose largest relative error is smallest.
 	powerPoly = []float32{0.001326472032815218, 0.009671512991189957, 0.05550733581185341, 0.24022242426872253, 0.6931470036506653, 1}
 	tanhPoly  = []float32{-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1}
@@ -60,6 +63,19 @@ func (t *constants) bits(pattern uint32) operand.Mem {
 	}
 	t.known[pattern] = m
 	return m
+}
+
+// eighths returns the operand for 2^(j/8), j = 0 … 7, twice.
+func (t *constants) eighths() operand.Mem {
+	const name = "eighths"
+	if _, ok := t.tables[name]; !ok {
+		t.tables[name] = t.context.StaticGlobal(name)
+		t.context.DataAttributes(attr.RODATA | attr.NOPTR)
+		for j := range 16 {
+			t.context.AppendDatum(operand.F32(math.Exp2(float64(j%8) / 8)))
+		}
+	}
+	return t.tables[name]
 }
 
 // listed returns the operand for the coefficients of a function in pieces, a row for each power, and defines it at its first use.

@@ -19,27 +19,25 @@ func (g *generator) clamp(x reg.VecVirtual, l limits) {
 	g.VMAXPS(x, l.low, x)
 }
 
-// exponential emits e^x; x is overwritten.
+// exponential emits e^x = 2ᵏ·2^(j/8)·e^r, where (8k+j)/8 is x·log2(e) rounded to eighths, j = 0 … 7 its number in a table; x is overwritten.
 func (g *generator) exponential(x reg.VecVirtual, l limits) reg.VecVirtual {
 	g.clamp(x, l)
-	n := g.register()
-	g.VMULPS(g.number(log2e), x, n)
-	if g.wide() {
-		g.VRNDSCALEPS(nearest, n, n)
-	} else {
-		g.VROUNDPS(nearest, n, n)
-	}
+	n, power := g.constant(expMagic), g.register()
+	g.VFMADD231PS(g.number(log2e), x, n)
+	g.VPERMPS(g.eighths(), n, power)
+	g.VSUBPS(g.number(expMagic), n, n)
 	g.VFNMADD231PS(g.number(ln2High), n, x)
 	g.VFNMADD231PS(g.number(ln2Low), n, x)
-	y := g.polynomial(expPoly, x)
-	square := g.register()
-	g.VMULPS(x, x, square)
-	g.VFMADD213PS(x, square, y)
-	g.VADDPS(g.number(1), y, y)
+	y := g.polynomial([]float32{expCubic, expSquare, 1}, x)
+	g.VMULPS(x, y, y)
+	g.VFMADD213PS(power, power, y)
+	if !g.wide() {
+		g.VROUNDPS(down, n, n)
+	}
 	return g.scaled(y, n)
 }
 
-// scaled emits y·2ⁿ, n a whole number, which is overwritten.
+// scaled emits y·2ⁿ, n a whole number, which is overwritten; with 512 bits what lies below n counts.
 func (g *generator) scaled(y, n reg.VecVirtual) reg.VecVirtual {
 	if g.wide() {
 		g.VSCALEFPS(n, y, y) // rounds once, as below
@@ -66,29 +64,28 @@ func (g *generator) polynomial(coefficients []float32, x reg.VecVirtual) reg.Vec
 	return y
 }
 
-// shifted emits (src-shift)·scale.
-func (l *loop) shifted(shift, scale reg.VecVirtual) reg.VecVirtual {
+// shifted emits src-shift.
+func (l *loop) shifted(shift reg.VecVirtual) reg.VecVirtual {
 	x := l.load("src")
 	l.VSUBPS(shift, x, x)
-	l.VMULPS(scale, x, x)
 	return x
 }
 
 func (g *generator) exponentials() {
-	g.pastKernel("exp", "dst[i] = factor·e^(scale·(src[i]-shift))", params(streams("dst", "src"), scalars("shift", "scale", "factor")),
+	g.pastKernel("exp", "dst[i] = factor·e^(src[i]-shift)", params(streams("dst", "src"), scalars("shift", "factor")),
 		func(l *loop) (step, end func()) {
-			shift, scale, factor, lim := l.scalar("shift"), l.scalar("scale"), l.scalar("factor"), l.limits()
+			shift, factor, lim := l.scalar("shift"), l.scalar("factor"), l.limits()
 			return func() {
-				y := l.exponential(l.shifted(shift, scale), lim)
+				y := l.exponential(l.shifted(shift), lim)
 				l.VMULPS(factor, y, y)
 				l.store(y, "dst")
 			}, nil
 		})
-	g.kernel("expSum", "dst[i] = e^(scale·(src[i]-shift)), sum[i%16] += dst[i], four of them added before", params(streams("dst", "src"), sums("sum"), scalars("shift", "scale")),
+	g.kernel("expSum", "dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before", params(streams("dst", "src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, scale, lim, sum := l.scalar("shift"), l.scalar("scale"), l.limits(), l.gather("sum")
+			shift, lim, sum := l.scalar("shift"), l.limits(), l.gather("sum")
 			return func() {
-				y := l.exponential(l.shifted(shift, scale), lim)
+				y := l.exponential(l.shifted(shift), lim)
 				l.store(y, "dst")
 				sum.add(y)
 			}, sum.store
@@ -97,9 +94,7 @@ func (g *generator) exponentials() {
 		func(l *loop) (step, end func()) {
 			shift, lim, sum := l.scalar("shift"), l.limits(), l.gather("sum")
 			return func() {
-				x := l.load("src")
-				l.VSUBPS(shift, x, x)
-				sum.add(l.exponential(x, lim))
+				sum.add(l.exponential(l.shifted(shift), lim))
 			}, sum.store
 		})
 	g.pastKernel("logSoftmaxGrad", "dst[i] = dy[i] - sum·e^y[i]", params(streams("dst", "y", "dy"), scalars("sum")),
