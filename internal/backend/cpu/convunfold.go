@@ -90,7 +90,7 @@ func spread[T float32 | float64](g *convolution, u *unfolding, to []T, cols []T,
 }
 
 // addTo adds x to sums.
-func addTo[T float32 | float64](sums, x []T) {
+func addTo[T float](sums, x []T) {
 	if unsafe.Sizeof(*new(T)) == 4 && len(x) >= shortLine {
 		s := cast[float32](sums)
 		vecmath.Add(s, s, cast[float32](x))

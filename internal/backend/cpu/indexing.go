@@ -82,9 +82,7 @@ func embeddingGradRows[T float](t *task, l *lane, lo, hi int) {
 		case len(places) == 0:
 			clear(out)
 		case len(places) == 1 && add:
-			for j, x := range row[T](&t.c.In[1], places[0], cols) {
-				out[j] += x
-			}
+			addTo(out, row[T](&t.c.In[1], places[0], cols))
 		case len(places) == 1:
 			copy(out, row[T](&t.c.In[1], places[0], cols))
 		default:

@@ -157,12 +157,21 @@ func sumAcross[T number, A accumulator](t *task, l *lane, lo, hi int) {
 func sumParts[T number, A accumulator](t *task, _ *lane, lo, hi int) {
 	r, parts := &t.reduction, partials[A](t)
 	out := &t.c.Out[0]
-	for k := lo; k < hi; k++ {
+	sum := func(k int) T {
 		var s A
 		for p := k; p < len(parts); p += r.outputs {
 			s += parts[p]
 		}
-		*(*T)(at(out, out.Offset+r.out.offset(k))) = T(s)
+		return T(s)
+	}
+	if out.Contiguous() {
+		for i, o := lo, slice[T](out); i < hi; i++ {
+			o[i] = sum(i)
+		}
+		return
+	}
+	for k := lo; k < hi; k++ {
+		*(*T)(at(out, out.Offset+r.out.offset(k))) = sum(k)
 	}
 }
 
