@@ -139,18 +139,25 @@ func (a *arena) grow(n int) (*extent, error) {
 
 // reserve makes a segment that holds n bytes.
 func (a *arena) reserve(n int) (*extent, error) {
-	n = roundUp(n, hugePage)
-	mem, err := reserveMemory(max(n, segmentBytes))
+	mem, err := generously(reserveMemory, roundUp(n, hugePage))
 	if err != nil {
-		if mem, err = reserveMemory(n); err != nil { // address space may be limited
-			return nil, err
-		}
+		return nil, err
 	}
 	s := &segment{mem: mem}
 	a.segments = append(a.segments, s)
 	s.first = a.head(extent{seg: s, size: len(mem), state: hollow})
 	a.list(s.first)
 	return s.first, nil
+}
+
+// generously reserves more than n bytes, so that there will be few segments, but less where address space is limited.
+func generously(reserve func(n int) ([]byte, error), n int) (mem []byte, err error) {
+	for _, much := range []int{segmentBytes, segmentBytes >> 8, 0} {
+		if mem, err = reserve(max(n, much)); err == nil {
+			return mem, nil
+		}
+	}
+	return nil, err
 }
 
 // commit makes the bytes below end usable.

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -206,4 +207,23 @@ func TestArenaWithoutMemory(t *testing.T) {
 	require.Zero(t, *(*byte)(unsafe.Add(e.pointer(), segmentBytes)))
 	a.free(e)
 	a.check(t)
+}
+
+// Where address space is limited, less of it is reserved at a time.
+func TestLittleAddressSpace(t *testing.T) {
+	for _, k := range []struct{ limit, n, want int }{
+		{math.MaxInt, 1, segmentBytes}, {math.MaxInt, segmentBytes + 1, segmentBytes + 1},
+		{segmentBytes - 1, 1, segmentBytes >> 8}, {segmentBytes - 1, segmentBytes>>8 + 1, segmentBytes>>8 + 1}, {5, 5, 5}, {5, 6, 0},
+	} {
+		got := 0
+		_, err := generously(func(n int) ([]byte, error) {
+			if n > k.limit {
+				return nil, errors.New("too much")
+			}
+			got = n
+			return nil, nil
+		}, k.n)
+		require.Equal(t, k.want == 0, err != nil)
+		require.Equal(t, k.want, got, "%+v", k)
+	}
 }
