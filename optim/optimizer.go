@@ -138,7 +138,7 @@ func (o *Optimizer) update(c *tensor.Ctx, p Param, g *Group, grad *tensor.Tensor
 	tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -g.LR, u)
 }
 
-// ZeroGrad forgets all gradients.
+// ZeroGrad forgets all gradients and frees their memory, see tensor.Tensor.ZeroGrad.
 func (o *Optimizer) ZeroGrad() {
 	o.ScaleGrads(1)
 	for _, g := range o.groups {
