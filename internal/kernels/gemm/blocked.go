@@ -24,6 +24,9 @@ type request struct{ at, stride, count, step uintptr }
 
 const lineBytes = 64
 
+// crowded is the distance, in bytes, of lines that fall into the same set of a first-level cache, and of which a second-level cache holds few.
+const crowded = 4096
+
 // runBlocked cuts C into pieces. Each is computed as a whole, over all products, by one worker, which packs for itself alone what it reads: hardly a line
 // goes from one processor's cache to another's.
 func (j *job[T]) runBlocked(p *parallel.Pool) {
@@ -44,7 +47,6 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 
 // chooseLayout decides how A is read. In place is best, but for columns that lie a multiple of 4 KiB apart, which fall into few sets of the caches.
 func (j *job[T]) chooseLayout() layout {
-	const crowded = 4096
 	switch {
 	case j.halfA.format != nil:
 	case j.acs == 1 && j.engine.rows != nil:

@@ -50,6 +50,7 @@ var (
 		outer:  outer[float32]{64, outerAVX512, outerAVX512Past, fence},
 		stream: direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
 		dots:   direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
+		twins:  twins[float32]{16, twinsAVX512},
 		pack:   packAVX512,
 		copyA:  copyPanelsAAVX512,
 		copyB:  copyPanelsBAVX512,

@@ -53,9 +53,10 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing := *engine32()
 		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{}, outer[float32]{}
+		packing.twins = twins[float32]{}
 		for m := 1; m <= 14; m++ {
 			for _, n := range []int{15, 32, 97, 300} {
-				for i, k := range []int{1, 16, 40, kc + 32, kc + 7} {
+				for i, k := range []int{1, 16, 40, kc + 32, 4 * kc, kc + 7} {
 					for trans := range 4 {
 						x := newExample[float32](uint64(m*n*k), m, n, k, trans&1 == 0, trans&2 == 0, i%2, (m+i)%2 == 0)
 						want := x.run(t, with(&packing), nil)

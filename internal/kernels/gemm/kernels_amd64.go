@@ -547,6 +547,11 @@ func outerAVX2Past(a *float32, b *float32, c *float32, d *float32, blocks int)
 //go:noescape
 func fence()
 
+// twinsAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
+//
+//go:noescape
+func twinsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int)
+
 // copyRowsAVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1.
 //
 //go:noescape

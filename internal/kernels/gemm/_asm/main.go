@@ -92,6 +92,7 @@ func single(c *build.Context) {
 		outer(c, f, true)
 	}
 	fence(c)
+	twins(c, avx512)
 	copyRows(c, avx512)
 	copyRows(c, avx2)
 	copyTall(c, avx512.mr)
