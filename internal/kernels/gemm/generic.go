@@ -91,21 +91,35 @@ func stridedGeneric[T element](rows, k int, a *T, ars, acs int, b *T, brs int, c
 	rowsB := unsafe.Slice(b, (count-1)*bstep+(k-1)*brs+4)
 	rowsC := unsafe.Slice(c, (count-1)*cstep+(rows-1)*crs+4)
 	for tile := range count {
-		for i := range rows {
-			x, y, z := rowsA[tile*astep+i*ars:], rowsB[tile*bstep:], rowsC[tile*cstep+i*crs:]
-			z = z[:4:4]
-			var s0, s1, s2, s3 T
-			if add != 0 {
-				s0, s1, s2, s3 = z[0], z[1], z[2], z[3]
-			}
-			for p := range k {
-				v, w := x[p*acs], y[p*brs:p*brs+4:p*brs+4]
-				s0 += T(v * w[0])
-				s1 += T(v * w[1])
-				s2 += T(v * w[2])
-				s3 += T(v * w[3])
-			}
-			z[0], z[1], z[2], z[3] = s0, s1, s2, s3
+		x, y, z := rowsA[tile*astep:], rowsB[tile*bstep:], rowsC[tile*cstep:]
+		for i := 0; i < rows; i += 2 { // an odd last one as both
+			j := min(i+1, rows-1)
+			strided2x4(x[i*ars:], x[j*ars:], acs, k, y, brs, z[i*crs:], z[j*crs:], add != 0)
 		}
 	}
+}
+
+// strided2x4 computes two rows of a tile, or the same one as both.
+func strided2x4[T element](x0, x1 []T, acs, k int, b []T, brs int, c0, c1 []T, add bool) {
+	c0, c1 = c0[:4:4], c1[:4:4]
+	var s00, s01, s02, s03, s10, s11, s12, s13 T
+	if add {
+		s00, s01, s02, s03 = c0[0], c0[1], c0[2], c0[3]
+		s10, s11, s12, s13 = c1[0], c1[1], c1[2], c1[3]
+	}
+	for p := range k {
+		v0, v1 := x0[p*acs], x1[p*acs]
+		y := b[p*brs : p*brs+4 : p*brs+4]
+		y0, y1, y2, y3 := y[0], y[1], y[2], y[3]
+		s00 += T(v0 * y0)
+		s01 += T(v0 * y1)
+		s02 += T(v0 * y2)
+		s03 += T(v0 * y3)
+		s10 += T(v1 * y0)
+		s11 += T(v1 * y1)
+		s12 += T(v1 * y2)
+		s13 += T(v1 * y3)
+	}
+	c0[0], c0[1], c0[2], c0[3] = s00, s01, s02, s03
+	c1[0], c1[1], c1[2], c1[3] = s10, s11, s12, s13
 }
