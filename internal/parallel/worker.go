@@ -8,12 +8,12 @@ import (
 // nowhere is the number of a processor that is not known.
 const nowhere = -1
 
-// A goroutine looks for news spins times in a row, some five microseconds, and then lets others that wait for its thread go first. After so many rounds of that it
+// A goroutine looks for news spins times in a row, some twenty microseconds, and then lets others that wait for its thread go first. After so many rounds of that it
 // sleeps. Waking a thread up takes longer than most operations of a training step, and its work is then done by another, which has not got the data; consecutive
 // loops come closer together than this, but for the longest stretches of a step that are not divided.
 const (
 	spins  = 20_000
-	rounds = 10
+	rounds = 4
 )
 
 // busy and gone are what a worker's mailbox holds while it works and after it has ended; nobody can be asked then.
