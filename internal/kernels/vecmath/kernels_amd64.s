@@ -349,7 +349,7 @@ loop:
 	RET
 
 // func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·expSumAVX2(SB), $0-36
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -368,6 +368,8 @@ TEXT ·expSumAVX2(SB), $0-36
 	JL           rest
 
 flight:
+	PREFETCHT0   10240(DX)(SI*4)
+	PREFETCHT0   10272(DX)(SI*4)
 	VMOVUPS      (DX)(SI*4), Y7
 	VMOVUPS      32(DX)(SI*4), Y12
 	VSUBPS       Y0, Y7, Y7
@@ -422,6 +424,8 @@ flight:
 	VMOVUPS      Y8, 32(CX)(SI*4)
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
+	PREFETCHT0   10304(DX)(SI*4)
+	PREFETCHT0   10336(DX)(SI*4)
 	VMOVUPS      64(DX)(SI*4), Y9
 	VMOVUPS      96(DX)(SI*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -476,6 +480,8 @@ flight:
 	VMOVUPS      Y16, 96(CX)(SI*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
+	PREFETCHT0   10368(DX)(SI*4)
+	PREFETCHT0   10400(DX)(SI*4)
 	VMOVUPS      128(DX)(SI*4), Y9
 	VMOVUPS      160(DX)(SI*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -530,6 +536,8 @@ flight:
 	VMOVUPS      Y16, 160(CX)(SI*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
+	PREFETCHT0   10432(DX)(SI*4)
+	PREFETCHT0   10464(DX)(SI*4)
 	VMOVUPS      192(DX)(SI*4), Y9
 	VMOVUPS      224(DX)(SI*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -603,6 +611,8 @@ rest:
 	JGE  end
 
 loop:
+	PREFETCHT0   10240(DX)(SI*4)
+	PREFETCHT0   10272(DX)(SI*4)
 	VMOVUPS      (DX)(SI*4), Y7
 	VMOVUPS      32(DX)(SI*4), Y12
 	VSUBPS       Y0, Y7, Y7
@@ -680,7 +690,7 @@ end:
 	RET
 
 // func sumExpAVX2(n int, src *float32, sum *float64, shift float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·sumExpAVX2(SB), $0-28
 	MOVQ         n+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -698,6 +708,8 @@ TEXT ·sumExpAVX2(SB), $0-28
 	JL           rest
 
 flight:
+	PREFETCHT0   10240(CX)(BX*4)
+	PREFETCHT0   10272(CX)(BX*4)
 	VMOVUPS      (CX)(BX*4), Y7
 	VMOVUPS      32(CX)(BX*4), Y12
 	VSUBPS       Y0, Y7, Y7
@@ -750,6 +762,8 @@ flight:
 	VMULPS       Y13, Y8, Y8
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
+	PREFETCHT0   10304(CX)(BX*4)
+	PREFETCHT0   10336(CX)(BX*4)
 	VMOVUPS      64(CX)(BX*4), Y9
 	VMOVUPS      96(CX)(BX*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -802,6 +816,8 @@ flight:
 	VMULPS       Y14, Y16, Y16
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
+	PREFETCHT0   10368(CX)(BX*4)
+	PREFETCHT0   10400(CX)(BX*4)
 	VMOVUPS      128(CX)(BX*4), Y9
 	VMOVUPS      160(CX)(BX*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -854,6 +870,8 @@ flight:
 	VMULPS       Y14, Y16, Y16
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
+	PREFETCHT0   10432(CX)(BX*4)
+	PREFETCHT0   10464(CX)(BX*4)
 	VMOVUPS      192(CX)(BX*4), Y9
 	VMOVUPS      224(CX)(BX*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -925,6 +943,8 @@ rest:
 	JGE  end
 
 loop:
+	PREFETCHT0   10240(CX)(BX*4)
+	PREFETCHT0   10272(CX)(BX*4)
 	VMOVUPS      (CX)(BX*4), Y7
 	VMOVUPS      32(CX)(BX*4), Y12
 	VSUBPS       Y0, Y7, Y7
@@ -4310,7 +4330,7 @@ loop:
 	RET
 
 // func rowDotAVX2(n int, x *float32, y *float32, sum *float64)
-// Requires: AVX, MMX+
+// Requires: AVX
 TEXT ·rowDotAVX2(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -4326,32 +4346,24 @@ TEXT ·rowDotAVX2(SB), $0-32
 	JL      rest
 
 flight:
-	PREFETCHT0   4096(CX)(SI*4)
-	PREFETCHT0   4096(DX)(SI*4)
 	VMOVUPS      (CX)(SI*4), Y4
 	VMULPS       (DX)(SI*4), Y4, Y4
 	VMOVUPS      Y4, Y4
 	VMOVUPS      32(CX)(SI*4), Y5
 	VMULPS       32(DX)(SI*4), Y5, Y5
 	VMOVUPS      Y5, Y5
-	PREFETCHT0   4160(CX)(SI*4)
-	PREFETCHT0   4160(DX)(SI*4)
 	VMOVUPS      64(CX)(SI*4), Y6
 	VMULPS       64(DX)(SI*4), Y6, Y6
 	VADDPS       Y6, Y4, Y4
 	VMOVUPS      96(CX)(SI*4), Y6
 	VMULPS       96(DX)(SI*4), Y6, Y6
 	VADDPS       Y6, Y5, Y5
-	PREFETCHT0   4224(CX)(SI*4)
-	PREFETCHT0   4224(DX)(SI*4)
 	VMOVUPS      128(CX)(SI*4), Y6
 	VMULPS       128(DX)(SI*4), Y6, Y6
 	VADDPS       Y6, Y4, Y4
 	VMOVUPS      160(CX)(SI*4), Y6
 	VMULPS       160(DX)(SI*4), Y6, Y6
 	VADDPS       Y6, Y5, Y5
-	PREFETCHT0   4288(CX)(SI*4)
-	PREFETCHT0   4288(DX)(SI*4)
 	VMOVUPS      192(CX)(SI*4), Y6
 	VMULPS       192(DX)(SI*4), Y6, Y6
 	VADDPS       Y6, Y4, Y4
@@ -4377,8 +4389,6 @@ rest:
 	JGE  end
 
 loop:
-	PREFETCHT0   4096(CX)(SI*4)
-	PREFETCHT0   4096(DX)(SI*4)
 	VMOVUPS      (CX)(SI*4), Y4
 	VMULPS       (DX)(SI*4), Y4, Y4
 	VMOVUPS      Y4, Y4
@@ -4682,7 +4692,7 @@ loop:
 	RET
 
 // func maxAVX2(n int, x *float32, most *float32)
-// Requires: AVX, MMX+
+// Requires: AVX
 TEXT ·maxAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -4701,43 +4711,38 @@ TEXT ·maxAVX2(SB), $0-24
 	JL      rest
 
 flight:
-	PREFETCHT0 8192(CX)(BX*4)
-	VMOVUPS    (CX)(BX*4), Y8
-	VMAXPS     Y0, Y8, Y0
-	VMOVUPS    32(CX)(BX*4), Y8
-	VMAXPS     Y1, Y8, Y1
-	PREFETCHT0 8256(CX)(BX*4)
-	VMOVUPS    64(CX)(BX*4), Y8
-	VMAXPS     Y2, Y8, Y2
-	VMOVUPS    96(CX)(BX*4), Y8
-	VMAXPS     Y3, Y8, Y3
-	PREFETCHT0 8320(CX)(BX*4)
-	VMOVUPS    128(CX)(BX*4), Y8
-	VMAXPS     Y4, Y8, Y4
-	VMOVUPS    160(CX)(BX*4), Y8
-	VMAXPS     Y5, Y8, Y5
-	PREFETCHT0 8384(CX)(BX*4)
-	VMOVUPS    192(CX)(BX*4), Y8
-	VMAXPS     Y6, Y8, Y6
-	VMOVUPS    224(CX)(BX*4), Y8
-	VMAXPS     Y7, Y8, Y7
-	ADDQ       $0x00000040, BX
-	CMPQ       BX, SI
-	JLE        flight
+	VMOVUPS (CX)(BX*4), Y8
+	VMAXPS  Y0, Y8, Y0
+	VMOVUPS 32(CX)(BX*4), Y8
+	VMAXPS  Y1, Y8, Y1
+	VMOVUPS 64(CX)(BX*4), Y8
+	VMAXPS  Y2, Y8, Y2
+	VMOVUPS 96(CX)(BX*4), Y8
+	VMAXPS  Y3, Y8, Y3
+	VMOVUPS 128(CX)(BX*4), Y8
+	VMAXPS  Y4, Y8, Y4
+	VMOVUPS 160(CX)(BX*4), Y8
+	VMAXPS  Y5, Y8, Y5
+	VMOVUPS 192(CX)(BX*4), Y8
+	VMAXPS  Y6, Y8, Y6
+	VMOVUPS 224(CX)(BX*4), Y8
+	VMAXPS  Y7, Y8, Y7
+	ADDQ    $0x00000040, BX
+	CMPQ    BX, SI
+	JLE     flight
 
 rest:
 	CMPQ BX, AX
 	JGE  end
 
 loop:
-	PREFETCHT0 8192(CX)(BX*4)
-	VMOVUPS    (CX)(BX*4), Y8
-	VMAXPS     Y0, Y8, Y0
-	VMOVUPS    32(CX)(BX*4), Y8
-	VMAXPS     Y1, Y8, Y1
-	ADDQ       $0x00000010, BX
-	CMPQ       BX, AX
-	JL         loop
+	VMOVUPS (CX)(BX*4), Y8
+	VMAXPS  Y0, Y8, Y0
+	VMOVUPS 32(CX)(BX*4), Y8
+	VMAXPS  Y1, Y8, Y1
+	ADDQ    $0x00000010, BX
+	CMPQ    BX, AX
+	JL      loop
 
 end:
 	VMAXPS  Y2, Y0, Y0
@@ -7553,7 +7558,7 @@ end:
 	RET
 
 // func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·expSumAVX512(SB), $0-36
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -7570,6 +7575,10 @@ TEXT ·expSumAVX512(SB), $0-36
 	JL           rest
 
 flight:
+	PREFETCHT0        10240(DX)(SI*4)
+	PREFETCHT0        10304(DX)(SI*4)
+	PREFETCHT0        10368(DX)(SI*4)
+	PREFETCHT0        10432(DX)(SI*4)
 	VMOVUPS           (DX)(SI*4), Z5
 	VMOVUPS           64(DX)(SI*4), Z12
 	VMOVUPS           128(DX)(SI*4), Z15
@@ -7656,6 +7665,7 @@ rest:
 	JGE  end
 
 loop:
+	PREFETCHT0        10240(DX)(SI*4)
 	VMOVUPS           (DX)(SI*4), Z5
 	VSUBPS            Z0, Z5, Z5
 	VMINPS            Z5, Z1, Z5
@@ -7690,7 +7700,7 @@ end:
 	RET
 
 // func sumExpAVX512(n int, src *float32, sum *float64, shift float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·sumExpAVX512(SB), $0-28
 	MOVQ         n+0(FP), AX
 	MOVQ         src+8(FP), CX
@@ -7706,6 +7716,10 @@ TEXT ·sumExpAVX512(SB), $0-28
 	JL           rest
 
 flight:
+	PREFETCHT0        10240(CX)(BX*4)
+	PREFETCHT0        10304(CX)(BX*4)
+	PREFETCHT0        10368(CX)(BX*4)
+	PREFETCHT0        10432(CX)(BX*4)
 	VMOVUPS           (CX)(BX*4), Z5
 	VMOVUPS           64(CX)(BX*4), Z12
 	VMOVUPS           128(CX)(BX*4), Z15
@@ -7788,6 +7802,7 @@ rest:
 	JGE  end
 
 loop:
+	PREFETCHT0        10240(CX)(BX*4)
 	VMOVUPS           (CX)(BX*4), Z5
 	VSUBPS            Z0, Z5, Z5
 	VMINPS            Z5, Z1, Z5
@@ -13126,7 +13141,7 @@ loop:
 	RET
 
 // func rowDotAVX512(n int, x *float32, y *float32, sum *float64)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F
 TEXT ·rowDotAVX512(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -13140,23 +13155,15 @@ TEXT ·rowDotAVX512(SB), $0-32
 	JL      rest
 
 flight:
-	PREFETCHT0    4096(CX)(SI*4)
-	PREFETCHT0    4096(DX)(SI*4)
 	VMOVUPS       (CX)(SI*4), Z2
 	VMULPS        (DX)(SI*4), Z2, Z2
 	VMOVUPS       Z2, Z2
-	PREFETCHT0    4160(CX)(SI*4)
-	PREFETCHT0    4160(DX)(SI*4)
 	VMOVUPS       64(CX)(SI*4), Z3
 	VMULPS        64(DX)(SI*4), Z3, Z3
 	VADDPS        Z3, Z2, Z2
-	PREFETCHT0    4224(CX)(SI*4)
-	PREFETCHT0    4224(DX)(SI*4)
 	VMOVUPS       128(CX)(SI*4), Z3
 	VMULPS        128(DX)(SI*4), Z3, Z3
 	VADDPS        Z3, Z2, Z2
-	PREFETCHT0    4288(CX)(SI*4)
-	PREFETCHT0    4288(DX)(SI*4)
 	VMOVUPS       192(CX)(SI*4), Z3
 	VMULPS        192(DX)(SI*4), Z3, Z3
 	VADDPS        Z3, Z2, Z2
@@ -13174,8 +13181,6 @@ rest:
 	JGE  end
 
 loop:
-	PREFETCHT0    4096(CX)(SI*4)
-	PREFETCHT0    4096(DX)(SI*4)
 	VMOVUPS       (CX)(SI*4), Z2
 	VMULPS        (DX)(SI*4), Z2, Z2
 	VMOVUPS       Z2, Z2
@@ -13375,7 +13380,7 @@ loop:
 	RET
 
 // func maxAVX512(n int, x *float32, most *float32)
-// Requires: AVX, AVX512F, MMX+
+// Requires: AVX, AVX512F
 TEXT ·maxAVX512(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    x+8(FP), CX
@@ -13390,33 +13395,28 @@ TEXT ·maxAVX512(SB), $0-24
 	JL      rest
 
 flight:
-	PREFETCHT0 8192(CX)(BX*4)
-	VMOVUPS    (CX)(BX*4), Z4
-	VMAXPS     Z0, Z4, Z0
-	PREFETCHT0 8256(CX)(BX*4)
-	VMOVUPS    64(CX)(BX*4), Z4
-	VMAXPS     Z1, Z4, Z1
-	PREFETCHT0 8320(CX)(BX*4)
-	VMOVUPS    128(CX)(BX*4), Z4
-	VMAXPS     Z2, Z4, Z2
-	PREFETCHT0 8384(CX)(BX*4)
-	VMOVUPS    192(CX)(BX*4), Z4
-	VMAXPS     Z3, Z4, Z3
-	ADDQ       $0x00000040, BX
-	CMPQ       BX, SI
-	JLE        flight
+	VMOVUPS (CX)(BX*4), Z4
+	VMAXPS  Z0, Z4, Z0
+	VMOVUPS 64(CX)(BX*4), Z4
+	VMAXPS  Z1, Z4, Z1
+	VMOVUPS 128(CX)(BX*4), Z4
+	VMAXPS  Z2, Z4, Z2
+	VMOVUPS 192(CX)(BX*4), Z4
+	VMAXPS  Z3, Z4, Z3
+	ADDQ    $0x00000040, BX
+	CMPQ    BX, SI
+	JLE     flight
 
 rest:
 	CMPQ BX, AX
 	JGE  end
 
 loop:
-	PREFETCHT0 8192(CX)(BX*4)
-	VMOVUPS    (CX)(BX*4), Z4
-	VMAXPS     Z0, Z4, Z0
-	ADDQ       $0x00000010, BX
-	CMPQ       BX, AX
-	JL         loop
+	VMOVUPS (CX)(BX*4), Z4
+	VMAXPS  Z0, Z4, Z0
+	ADDQ    $0x00000010, BX
+	CMPQ    BX, AX
+	JL      loop
 
 end:
 	VMAXPS  Z1, Z0, Z0

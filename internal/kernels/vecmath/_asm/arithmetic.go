@@ -137,7 +137,6 @@ func (g *generator) sums() {
 	g.kernel("rowDot", "sum[i%16] += x[i]·y[i], four of them added before", params(streams("x", "y"), sums("sum")), func(l *loop) (step, end func()) {
 		sum := l.gather("sum")
 		return func() {
-			l.ahead(4096, "x", "y")
 			x := l.load("x")
 			l.VMULPS(l.at("y", 0), x, x)
 			sum.add(x)
@@ -188,7 +187,6 @@ func (g *generator) sums() {
 			l.VMOVUPS(at(p), most[p])
 		}
 		return func() {
-				l.ahead(8192, "x")
 				x := l.load("x")
 				l.VMAXPS(most[l.part], x, most[l.part])
 			}, func() {

@@ -85,6 +85,7 @@ func (g *generator) exponentials() {
 		func(l *loop) (step, end func()) {
 			shift, lim, sum := l.scalar("shift"), l.limits(), l.gather("sum")
 			return func() {
+				l.ahead(10240, "src")
 				y := l.exponential(l.shifted(shift), lim)
 				l.store(y, "dst")
 				sum.add(y)
@@ -94,6 +95,7 @@ func (g *generator) exponentials() {
 		func(l *loop) (step, end func()) {
 			shift, lim, sum := l.scalar("shift"), l.limits(), l.gather("sum")
 			return func() {
+				l.ahead(10240, "src")
 				sum.add(l.exponential(l.shifted(shift), lim))
 			}, sum.store
 		})

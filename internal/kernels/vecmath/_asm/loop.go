@@ -253,10 +253,11 @@ func (l *loop) at(name string, element int) operand.Mem {
 }
 
 // ahead asks for what streams hold so many bytes further on: some rows of 1024 elements. The processor itself looks ahead within a page of 4096 bytes at most, and
-// memory would be idle while others go over the row again. The distances are those that measured best, by the number of streams and what is done with them.
+// memory would be idle while others go over the row again. The distances are those that measured best. The pass of a row that computes most asks: the others would only
+// wait in turn. Of vectors that take turns each asks, since all must have as many instructions.
 func (l *loop) ahead(bytes int, names ...string) {
 	for _, name := range names {
-		if at := l.known[name].bytes() * l.lanes * l.part; at%64 == 0 {
+		if at := l.known[name].bytes() * l.lanes * l.part; at%64 == 0 || l.flight > 0 {
 			l.PREFETCHT0(l.at(name, bytes/l.known[name].bytes()))
 		}
 	}
