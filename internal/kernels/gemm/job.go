@@ -103,7 +103,7 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	switch {
 	case q.paired(&e.tiling):
 		j.runPaired(p)
-	case q.m <= e.mr || q.m <= e.skinny && q.n >= shareable*e.nr:
+	case q.m <= e.mr || q.m <= few(e, &q) && q.n >= shareable*e.nr:
 		j.runSkinny(p)
 	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil && q.halfA.format == nil && q.halfB.format == nil:
 		j.runOuter(p)

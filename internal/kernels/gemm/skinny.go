@@ -1,9 +1,23 @@
 package gemm
 
-import "github.com/lockstep-ml/lockstep/internal/parallel"
+import (
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
 
 // shareable is the number of panels of B from which some rows of A are worth a pass over them: fewer cannot be handed out evenly.
 const shareable = 8
+
+// few is the largest number of rows for which B is not packed ahead: fewer than otherwise if no cache holds B, since what is packed has been asked for while
+// something else was computed.
+func few[T element](e *engine[T], q *problem[T]) int {
+	const large = 32 << 20 // bytes
+	if q.k*q.n*int(unsafe.Sizeof(*new(T))) >= large {
+		return e.skinny * 2 / 3
+	}
+	return e.skinny
+}
 
 // runSkinny computes a product whose few rows make it a matter of reading B: A is packed as a whole, and B is read where it lies if there is
 // a kernel for that, else its panels are packed one at a time into the worker's first-level cache.
