@@ -128,6 +128,10 @@ func (o *Optimizer) update(c *tensor.Ctx, p Param, g *Group, grad *tensor.Tensor
 		adam.step(c, p, g, s, grad, o.factor)
 		return
 	}
+	if m, ok := o.plain(g); ok {
+		tensor.AxpbyInto(c, p.Tensor, 1, p.Tensor, -g.LR, m.add(c, s, grad))
+		return
+	}
 	u := tensor.Clone(c, grad)
 	if o.factor != 1 {
 		tensor.ScaleInto(c, u, o.factor)

@@ -44,14 +44,30 @@ type Momentum struct {
 // State is the momentum buffer.
 func (Momentum) State() []string { return []string{"momentum_buffer"} }
 
-// Apply replaces the update.
-func (m Momentum) Apply(c *tensor.Ctx, _ Param, _ *Group, s *Slot, u *tensor.Tensor) {
-	b := s.Tensors["momentum_buffer"]
+// add adds an update to the buffer.
+func (m Momentum) add(c *tensor.Ctx, s *Slot, u *tensor.Tensor) (b *tensor.Tensor) {
+	b = s.Tensors["momentum_buffer"]
 	if s.Step == 1 {
 		tensor.CopyInto(c, b, u)
 	} else {
 		tensor.AxpbyInto(c, b, m.Momentum, b, 1-m.Dampening, u)
 	}
+	return b
+}
+
+// plain reports whether the update is the momentum buffer after the gradient itself was added to it, so that neither needs a copy.
+func (o *Optimizer) plain(g *Group) (m Momentum, ok bool) {
+	if len(o.chain) != 2 || g.WeightDecay != 0 || o.factor != 1 {
+		return m, false
+	}
+	_, decays := o.chain[0].(L2)
+	m, ok = o.chain[1].(Momentum)
+	return m, ok && decays && !m.Nesterov
+}
+
+// Apply replaces the update.
+func (m Momentum) Apply(c *tensor.Ctx, _ Param, _ *Group, s *Slot, u *tensor.Tensor) {
+	b := m.add(c, s, u)
 	if m.Nesterov {
 		tensor.AxpbyInto(c, u, 1, u, m.Momentum, b)
 	} else {
