@@ -24,28 +24,49 @@ func roomLast(h, w, rows, pitch int) int {
 func loadLast[T float32 | float64](dst []T, pitch int, p pixels, planes []T, channels int, room []T) {
 	first, last := p.inside()
 	above, below := max(p.top, 0), min(p.top+p.rows, p.h)
-	together := p.w < narrowPixels && above < below && first < last
-	if together {
-		transposeTo(room, pitch, channels, (below-above)*p.w, planes[above*p.w:], p.h*p.w)
+	if above >= below || first == last {
+		clear(dst[:p.rows*p.cols*pitch])
+		return
+	}
+	whole, narrow := p.left == 0 && p.cols == p.w, p.w < narrowPixels
+	switch {
+	case whole: // lines follow each other on both sides
+		transposePlanes(dst[(above-p.top)*p.w*pitch:], pitch, channels, (below-above)*p.w, planes[above*p.w:], p.h*p.w)
+	case narrow:
+		transposePlanes(room, pitch, channels, (below-above)*p.w, planes[above*p.w:], p.h*p.w)
 	}
 	for i := range p.rows {
 		line, y := dst[i*p.cols*pitch:][:p.cols*pitch], p.top+i
-		if y < above || y >= below || first == last {
+		if y < above || y >= below {
 			clear(line)
 			continue
 		}
 		clear(line[:first*pitch])
 		clear(line[last*pitch:])
-		if together {
+		switch {
+		case whole:
+		case narrow:
 			copy(line[first*pitch:last*pitch], room[((y-above)*p.w+p.left+first)*pitch:])
-		} else {
-			transposeTo(line[first*pitch:], pitch, channels, last-first, planes[y*p.w+p.left+first:], p.h*p.w)
+		default:
+			transposePlanes(line[first*pitch:], pitch, channels, last-first, planes[y*p.w+p.left+first:], p.h*p.w)
 		}
 		if channels < pitch {
 			for j := first; j < last; j++ {
 				clear(line[j*pitch+channels : (j+1)*pitch])
 			}
 		}
+	}
+}
+
+// transposePlanes lays n pixels of planes out channels last. Through planes of a page or more it goes as many side by side as the processor reads ahead for.
+func transposePlanes[T float32 | float64](dst []T, pitch, channels, n int, planes []T, size int) {
+	const page = 1024
+	together := channels
+	if size >= page {
+		together = 16
+	}
+	for c := 0; c < channels; c += together {
+		transposeTo(dst[c:], pitch, min(together, channels-c), n, planes[c*size:], size)
 	}
 }
 
