@@ -5163,6 +5163,18 @@ place:
 plane:
 	MOVQ R8, R9
 	MOVQ rows+56(FP), R11
+	MOVQ vectors+80(FP), R12
+	CMPQ R12, $0x01
+	JNE  row
+
+short:
+	VMOVUPS (R9), Z0
+	VMOVUPS Z0, (DI)
+	ADDQ    SI, DI
+	ADDQ    BX, R9
+	DECQ    R11
+	JNE     short
+	JMP     next
 
 row:
 	MOVQ R9, R13
@@ -5180,18 +5192,20 @@ vector:
 	ADDQ    BX, R9
 	DECQ    R11
 	JNE     row
-	MOVQ    planeStride+48(FP), R9
-	LEAQ    (R8)(R9*4), R8
-	DECQ    R10
-	JNE     plane
-	MOVQ    pitch+16(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    step+32(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    AX
-	JNE     place
+
+next:
+	MOVQ planeStride+48(FP), R9
+	LEAQ (R8)(R9*4), R8
+	DECQ R10
+	JNE  plane
+	MOVQ pitch+16(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ step+32(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ AX
+	JNE  place
 	VZEROUPPER
 	RET
 
@@ -13303,6 +13317,18 @@ place:
 plane:
 	MOVQ R8, R9
 	MOVQ rows+56(FP), R11
+	MOVQ vectors+80(FP), R12
+	CMPQ R12, $0x01
+	JNE  row
+
+short:
+	VMOVUPS (R9), Y0
+	VMOVUPS Y0, (DI)
+	ADDQ    SI, DI
+	ADDQ    BX, R9
+	DECQ    R11
+	JNE     short
+	JMP     next
 
 row:
 	MOVQ R9, R13
@@ -13320,18 +13346,20 @@ vector:
 	ADDQ    BX, R9
 	DECQ    R11
 	JNE     row
-	MOVQ    planeStride+48(FP), R9
-	LEAQ    (R8)(R9*4), R8
-	DECQ    R10
-	JNE     plane
-	MOVQ    pitch+16(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    step+32(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    AX
-	JNE     place
+
+next:
+	MOVQ planeStride+48(FP), R9
+	LEAQ (R8)(R9*4), R8
+	DECQ R10
+	JNE  plane
+	MOVQ pitch+16(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ step+32(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ AX
+	JNE  place
 	VZEROUPPER
 	RET
 
