@@ -40,7 +40,7 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 	k := min(j.k, kc)
 	for w := range workers {
 		s := &j.scratch[w]
-		s.a, s.b = grown(s.a, rowsA*k), grown(s.b, min(j.nb, ceilDiv(j.pieceCols, j.nr)*j.nr)*k)
+		s.a, s.b = grown(s.a, rowsA*k), grown(s.b, min(j.nb*(kc/k), ceilDiv(j.pieceCols, j.nr)*j.nr)*k)
 	}
 	p.ForWorkers(ceilDiv(j.m, j.pieceRows)*ceilDiv(j.n, j.pieceCols), 1, j.pieceBody)
 }
@@ -82,9 +82,10 @@ func (j *job[T]) cut(workers int) {
 	j.pieceRows, j.pieceCols = rows, cols
 }
 
-// blockCols is how many of cols columns of B are packed at once: parts of about the same width.
-func (t *tiling) blockCols(cols int) int {
-	return ceilDiv(ceilDiv(cols, ceilDiv(cols, t.nb)), t.nr) * t.nr
+// blockCols is how many of cols columns of B are packed at once: parts of about the same width, wider ones of fewer products.
+func (j *job[T]) blockCols(cols int) int {
+	most := j.nb * (kc / min(j.k, kc))
+	return ceilDiv(ceilDiv(cols, ceilDiv(cols, most)), j.nr) * j.nr
 }
 
 // computePieces computes pieces [lo, hi); neighbours share rows.

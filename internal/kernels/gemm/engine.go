@@ -16,7 +16,7 @@ type tiling struct {
 	// mb is the most rows that a worker packs A for at a time, if it must, and tm the rows of C after which they are announced as complete. Both are multiples
 	// of mr.
 	mb, tm int
-	// kc × nb of B, 512 KiB at most, are packed at once and stay in the second-level cache of the worker that packed them. nb is a multiple of nr.
+	// kc × nb of B, 512 KiB at most, or as much of fewer products, are packed at once and stay in the second-level cache of the worker that packed them. nb is a multiple of nr.
 	nb int
 	// kb is how many products of some rows of A are packed at once if B is read where it lies, a multiple of kc.
 	kb int
