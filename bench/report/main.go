@@ -1,7 +1,7 @@
 // Report reads what the benchmarks printed, from files or its input, and prints one table with what is wanted beside what was measured, and the RATIO
-// lines of all rows. It can put the table into a document, between two markers, and draw it.
+// lines of all rows. It can put the table into a document, which may have tables of several machines, between two markers, and draw it.
 //
-//	go run ./bench/report --docs docs/performance.md --svg docs/figures/performance.svg bench/report/testdata/results.txt
+//	go run ./bench/report --docs docs/performance.md --table zen5 --svg docs/figures/performance-zen5.svg bench/report/testdata/zen5.txt
 package main
 
 import (
@@ -18,14 +18,15 @@ import (
 func main() {
 	log.SetFlags(0)
 	docs := pflag.String("docs", "", "put the table into this document")
+	table := pflag.String("table", "", "which table of the document it is")
 	figure := pflag.String("svg", "", "draw the table here")
 	pflag.Parse()
-	if err := run(pflag.Args(), *docs, *figure, os.Stdout); err != nil {
+	if err := run(pflag.Args(), *docs, *table, *figure, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(files []string, docs, figure string, w io.Writer) error {
+func run(files []string, docs, table, figure string, w io.Writer) error {
 	r, err := read(files)
 	if err != nil {
 		return err
@@ -43,7 +44,7 @@ func run(files []string, docs, figure string, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		replaced, err := replaceTable(string(text), r.markdown())
+		replaced, err := replaceTable(string(text), table, r.markdown())
 		if err != nil {
 			return fmt.Errorf("%s: %w", docs, err)
 		}
@@ -71,10 +72,14 @@ func read(files []string) (*results, error) {
 	return parse(&all)
 }
 
-// The markers in a document; what stands between them is the table's.
-const begin, end = "<!-- measured: bench/report writes what follows -->\n", "<!-- end of what was measured -->\n"
+// markers returns the lines of a document between which the table of that name stands.
+func markers(name string) (begin, end string) {
+	return fmt.Sprintf("<!-- measured, %s: bench/report writes what follows -->\n", name), fmt.Sprintf("<!-- end of what was measured, %s -->\n", name)
+}
 
-func replaceTable(document, table string) (string, error) {
+// replaceTable returns the document with another text between the markers of a table.
+func replaceTable(document, name, table string) (string, error) {
+	begin, end := markers(name)
 	before, rest, ok := strings.Cut(document, begin)
 	if !ok {
 		return "", fmt.Errorf("no line %q", strings.TrimSpace(begin))

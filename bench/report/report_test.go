@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -82,23 +83,35 @@ func TestParseErrors(t *testing.T) {
 }
 
 func TestReplaceTable(t *testing.T) {
-	text, err := replaceTable("a\n"+begin+"old\n"+end+"b\n", "new\n")
+	begin, end := markers("one")
+	other, otherEnd := markers("other")
+	rest := other + "kept\n" + otherEnd
+	text, err := replaceTable(rest+"a\n"+begin+"old\n"+end+"b\n", "one", "new\n")
 	require.NoError(t, err)
-	require.Equal(t, "a\n"+begin+"\nnew\n\n"+end+"b\n", text)
-	_, err = replaceTable("a\n"+begin, "new\n")
-	require.Error(t, err)
+	require.Equal(t, rest+"a\n"+begin+"\nnew\n\n"+end+"b\n", text)
+	_, err = replaceTable("a\n"+begin+otherEnd, "one", "new\n")
+	require.ErrorContains(t, err, strings.TrimSpace(end))
+	_, err = replaceTable(rest, "one", "new\n")
+	require.ErrorContains(t, err, strings.TrimSpace(begin))
 }
 
-// TestDocuments: the document's table and figure are those of the results that lie here.
+// TestDocuments: the document's tables and figures are those of the results that lie here, each in a file with the table's name.
 func TestDocuments(t *testing.T) {
-	r, err := read([]string{filepath.Join("testdata", "results.txt")})
+	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)
+	require.NotEmpty(t, files)
 	docs, err := os.ReadFile("../../docs/performance.md")
 	require.NoError(t, err)
-	want, err := replaceTable(string(docs), r.markdown())
-	require.NoError(t, err)
-	require.Equal(t, want, string(docs), "go run ./bench/report --docs docs/performance.md --svg docs/figures/performance.svg bench/report/testdata/results.txt")
-	figure, err := os.ReadFile("../../docs/figures/performance.svg")
-	require.NoError(t, err)
-	require.Equal(t, svg(r.lines()), string(figure))
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".txt")
+		command := fmt.Sprintf("go run ./bench/report --docs docs/performance.md --table %[1]s --svg docs/figures/performance-%[1]s.svg bench/report/testdata/%[1]s.txt", name)
+		r, err := read([]string{file})
+		require.NoError(t, err)
+		want, err := replaceTable(string(docs), name, r.markdown())
+		require.NoError(t, err)
+		require.Equal(t, want, string(docs), command)
+		figure, err := os.ReadFile("../../docs/figures/performance-" + name + ".svg")
+		require.NoError(t, err)
+		require.Equal(t, svg(r.lines()), string(figure), command)
+	}
 }
