@@ -80,3 +80,9 @@ func TestEnvironment(t *testing.T) {
 	require.EqualError(t, Init(), message)
 	require.PanicsWithError(t, message, func() { Active() })
 }
+
+func TestFirstCacheWaysArePlausible(t *testing.T) {
+	ways := FirstCacheWays()
+	require.Positive(t, ways)
+	require.LessOrEqual(t, ways, 64)
+}

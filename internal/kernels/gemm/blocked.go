@@ -3,6 +3,7 @@ package gemm
 import (
 	"unsafe"
 
+	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
@@ -12,20 +13,27 @@ type layout int
 const (
 	packed    layout = iota // panel by panel
 	inRows                  // where it lies, by engine.rows
+	copied                  // the same of a copy of each panel, with rows that are less far apart
 	inColumns               // where it lies, by engine.tall
 )
 
-// fetch is what a kernel asks for while it computes something else, so that it is in the second-level cache when its turn comes: a and b are two such
-// requests. Addresses are numbers, as nothing is read from them: they may lie beyond what there is.
-type fetch struct{ a, b request }
+// fetch is what a kernel asks for while it computes a block, so that it is in the second-level cache when its turn comes: the tile of C, of which the kernel
+// itself knows where it is, and parts of A and of B. A stride of 0 says that nothing more is asked for: what is at end is in a cache already. Addresses are
+// numbers, as nothing is read from them: they may lie beyond what there is.
+type fetch struct{ c, a, b, end request }
 
-// request is count cache lines that lie stride bytes apart, from at on, with the next block of a kernel; after each block at moves on by step bytes.
+// request is count rows, as wide as a tile of C, that lie stride bytes apart, from at on, with the next block of a kernel; after each block at moves on by step
+// bytes.
 type request struct{ at, stride, count, step uintptr }
-
-const lineBytes = 64
 
 // crowded is the distance, in bytes, of lines that fall into the same set of a first-level cache, and of which a second-level cache holds few.
 const crowded = 4096
+
+// firstCacheWays is how many of them a first-level cache holds; a variable for tests.
+var firstCacheWays = kernels.FirstCacheWays
+
+// slack is how many bytes lie between the rows of a copied panel, so that they fall into different sets.
+const slack = 64
 
 // runBlocked cuts C into pieces. Each is computed as a whole, over all products, by one worker, which packs for itself alone what it reads: hardly a line
 // goes from one processor's cache to another's.
@@ -41,17 +49,23 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 	for w := range workers {
 		s := &j.scratch[w]
 		s.a, s.b = grown(s.a, rowsA*k), grown(s.b, min(j.nb*(kc/k), ceilDiv(j.pieceCols, j.nr)*j.nr)*k)
+		if j.layout == copied {
+			s.rows = grown(s.rows, j.mr*j.copiedStride(k))
+		}
 	}
 	p.ForWorkers(ceilDiv(j.m, j.pieceRows)*ceilDiv(j.n, j.pieceCols), 1, j.pieceBody)
 }
 
-// chooseLayout decides how A is read. In place is best, but for columns that lie a multiple of 4 KiB apart, which fall into few sets of the caches.
+// chooseLayout decides how A is read. In place is best, but for rows and columns that lie a multiple of 4 KiB apart, which fall into few sets of the caches.
 func (j *job[T]) chooseLayout() layout {
+	size := int(unsafe.Sizeof(*new(T)))
 	switch {
 	case j.halfA.format != nil:
+	case j.acs == 1 && j.engine.rows != nil && j.ars*size%crowded == 0 && j.mr > firstCacheWays():
+		return copied
 	case j.acs == 1 && j.engine.rows != nil:
 		return inRows
-	case j.ars == 1 && j.engine.tall != nil && j.acs*int(unsafe.Sizeof(j.a[0]))%crowded != 0:
+	case j.ars == 1 && j.engine.tall != nil && j.acs*size%crowded != 0:
 		return inColumns
 	}
 	return packed
@@ -169,6 +183,7 @@ func (j *job[T]) packBlockB(s *scratch[T], t *block) {
 // computeBlock adds t's products to C, while what it needs of the following block of B is on its way.
 func (j *job[T]) computeBlock(worker int, t *block, next block) {
 	s, announced := &j.scratch[worker], t.i0
+	s.next.c.count, s.next.end.at = uintptr(j.mr), uintptr(unsafe.Pointer(&s.b[0]))
 	panels := ceilDiv(t.i1-t.i0, j.mr)
 	for n := range panels {
 		i := t.i0 + n*j.mr
@@ -196,17 +211,32 @@ func (j *job[T]) computePanel(s *scratch[T], t *block, i, rows int, b, c *T, cst
 	k := t.k1 - t.k0
 	switch {
 	case j.layout == packed && rows == j.mr && j.engine.tall != nil:
-		j.engine.tall(k, &s.a[(i-t.i0)*k], j.mr, b, j.nr, c, cstride, d, dstride, blocks, &s.next.a.at)
+		j.engine.tall(k, &s.a[(i-t.i0)*k], j.mr, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
 	case j.layout == packed:
 		j.micro(rows, k, &s.a[(i-t.i0)*k], b, j.nr, c, cstride, d, dstride, blocks)
 	case rows < j.mr:
 		j.micro(rows, k, &s.a[0], b, j.nr, c, cstride, d, dstride, blocks)
+	case j.layout == copied:
+		stride := j.copyRows(s.rows, i, t.k0, k)
+		j.engine.rows(k, &s.rows[0], stride, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
 	case j.layout == inRows:
-		j.engine.rows(k, &j.a[i*j.ars+t.k0], j.ars, b, j.nr, c, cstride, d, dstride, blocks, &s.next.a.at)
+		j.engine.rows(k, &j.a[i*j.ars+t.k0], j.ars, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
 	default:
-		j.engine.tall(k, &j.a[i+t.k0*j.acs], j.acs, b, j.nr, c, cstride, d, dstride, blocks, &s.next.a.at)
+		j.engine.tall(k, &j.a[i+t.k0*j.acs], j.acs, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
 	}
 }
+
+// copyRows copies k products of the panel of A from row i on to dst and returns how far its rows are apart there.
+func (j *job[T]) copyRows(dst []T, i, k0, k int) int {
+	stride := j.copiedStride(k)
+	for r := range j.mr {
+		copy(dst[r*stride:][:k], j.a[(i+r)*j.ars+k0:])
+	}
+	return stride
+}
+
+// copiedStride is how far rows of k elements are apart in a copied panel.
+func (j *job[T]) copiedStride(k int) int { return k + slack/int(unsafe.Sizeof(*new(T))) }
 
 // nextA is the request for the panel of A from row i on, or for the first one of the products that follow. An A that must be packed is asked for before that,
 // a share with each panel.
@@ -216,13 +246,15 @@ func (j *job[T]) nextA(t *block, i, n, panels int) request {
 		i, k0 = t.i0, t.k1
 	}
 	switch {
-	case j.layout == inRows || j.halfA.format != nil: // the processor sees for itself how they go on
+	case j.halfA.format != nil:
+	case (j.layout == inRows || j.layout == copied) && k0 < j.k && i+j.mr <= t.i1:
+		return across(&j.a[i*j.ars+k0], j.ars*size, j.mr, min(kc, j.k-k0)*size, t.panelsB(j.nr))
 	case j.layout == inColumns && k0 < j.k && i+j.mr <= t.i1:
-		return down(&j.a[i+j.mr-1+k0*j.acs], j.acs*size, min(kc, j.k-k0), t.panelsB(j.nr))
+		return down(&j.a[i+k0*j.acs], j.acs*size, min(kc, j.k-k0), t.panelsB(j.nr))
 	case j.layout == packed && t.k1 < j.k && j.ars == 1:
-		return share(&j.a[t.i0+t.k1*j.acs], t.i1-t.i0, min(kc, j.k-t.k1), j.acs, n, panels, t.panelsB(j.nr))
+		return j.share(&j.a[t.i0+t.k1*j.acs], t.i1-t.i0, min(kc, j.k-t.k1), j.acs, n, panels, t.panelsB(j.nr))
 	case j.layout == packed && t.k1 < j.k && j.acs == 1:
-		return share(&j.a[t.i0*j.ars+t.k1], min(kc, j.k-t.k1), t.i1-t.i0, j.ars, n, panels, t.panelsB(j.nr))
+		return j.share(&j.a[t.i0*j.ars+t.k1], min(kc, j.k-t.k1), t.i1-t.i0, j.ars, n, panels, t.panelsB(j.nr))
 	}
 	return request{}
 }
@@ -236,9 +268,9 @@ func (j *job[T]) nextB(t, next *block, n, panels int) request {
 	at := &j.b[next.k0*j.brs+next.j0*j.bcs]
 	switch {
 	case j.bcs == 1:
-		return share(at, wide, high, j.brs, n, panels, t.panelsB(j.nr))
+		return j.share(at, wide, high, j.brs, n, panels, t.panelsB(j.nr))
 	case j.brs == 1:
-		return share(at, high, wide, j.bcs, n, panels, t.panelsB(j.nr))
+		return j.share(at, high, wide, j.bcs, n, panels, t.panelsB(j.nr))
 	}
 	return request{}
 }
@@ -246,21 +278,26 @@ func (j *job[T]) nextB(t, next *block, n, panels int) request {
 // panelsB is how many whole panels of B the block has, at least one.
 func (t *block) panelsB(nr int) int { return max(1, (t.j1-t.j0)/nr) }
 
-// share is turn n's part, of so many turns, of the request for rows of wide elements: as many cache lines as there are rows, below each other.
-func share[T element](first *T, wide, rows, stride, n, turns, blocks int) request {
+// share is turn n's part, of so many turns, of the request for rows of wide elements: a column as wide as a tile of C.
+func (j *job[T]) share(first *T, wide, rows, stride, n, turns, blocks int) request {
 	size := int(unsafe.Sizeof(*first))
-	lines := ceilDiv(wide*size, lineBytes)
-	line := n * lines / turns
-	if line == (n+1)*lines/turns {
+	columns := ceilDiv(wide, j.nr)
+	column := n * columns / turns
+	if column == (n+1)*columns/turns {
 		return request{}
 	}
 	r := down(first, stride*size, rows, blocks)
-	r.at += uintptr(line * lineBytes)
+	r.at += uintptr(column * j.nr * size)
 	return r
 }
 
-// down is the request for so many lines, from first on and stride bytes apart, in the course of so many blocks.
-func down[T element](first *T, stride, lines, blocks int) request {
-	count := ceilDiv(lines, blocks)
+// down is the request for so many rows, from first on and stride bytes apart, in the course of so many blocks.
+func down[T element](first *T, stride, rows, blocks int) request {
+	count := ceilDiv(rows, blocks)
 	return request{uintptr(unsafe.Pointer(first)), uintptr(stride), uintptr(count), uintptr(count * stride)}
+}
+
+// across is the request for rows of so many bytes, from first on and stride bytes apart: each of so many blocks asks for a part of all rows.
+func across[T element](first *T, stride, rows, bytes, blocks int) request {
+	return request{uintptr(unsafe.Pointer(first)), uintptr(stride), uintptr(rows), uintptr(ceilDiv(bytes, blocks))}
 }

@@ -158,39 +158,39 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z1, Z1
-	VMOVUPS      Z1, (R10)
 	VADDPS       64(R11), Z2, Z2
-	VMOVUPS      Z2, 64(R10)
 	VADDPS       128(R11), Z3, Z3
-	VMOVUPS      Z3, 128(R10)
 	VADDPS       192(R11), Z4, Z4
-	VMOVUPS      Z4, 192(R10)
 	VADDPS       256(R11), Z5, Z5
-	VMOVUPS      Z5, 256(R10)
 	VADDPS       320(R11), Z6, Z6
-	VMOVUPS      Z6, 320(R10)
 	VADDPS       384(R11), Z7, Z7
-	VMOVUPS      Z7, 384(R10)
 	VADDPS       448(R11), Z8, Z8
-	VMOVUPS      Z8, 448(R10)
 	VADDPS       512(R11), Z9, Z9
-	VMOVUPS      Z9, 512(R10)
 	VADDPS       576(R11), Z10, Z10
-	VMOVUPS      Z10, 576(R10)
 	VADDPS       640(R11), Z11, Z11
-	VMOVUPS      Z11, 640(R10)
 	VADDPS       704(R11), Z12, Z12
-	VMOVUPS      Z12, 704(R10)
 	VADDPS       768(R11), Z13, Z13
-	VMOVUPS      Z13, 768(R10)
 	VADDPS       832(R11), Z14, Z14
-	VMOVUPS      Z14, 832(R10)
 	VADDPS       896(R11), Z15, Z15
-	VMOVUPS      Z15, 896(R10)
 	VADDPS       960(R11), Z16, Z16
+	ADDQ         R12, R11
+	VMOVUPS      Z1, (R10)
+	VMOVUPS      Z2, 64(R10)
+	VMOVUPS      Z3, 128(R10)
+	VMOVUPS      Z4, 192(R10)
+	VMOVUPS      Z5, 256(R10)
+	VMOVUPS      Z6, 320(R10)
+	VMOVUPS      Z7, 384(R10)
+	VMOVUPS      Z8, 448(R10)
+	VMOVUPS      Z9, 512(R10)
+	VMOVUPS      Z10, 576(R10)
+	VMOVUPS      Z11, 640(R10)
+	VMOVUPS      Z12, 704(R10)
+	VMOVUPS      Z13, 768(R10)
+	VMOVUPS      Z14, 832(R10)
+	VMOVUPS      Z15, 896(R10)
 	VMOVUPS      Z16, 960(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -409,57 +409,57 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z1, Z1
-	VMOVUPS      Z1, (R10)
 	VADDPS       64(R11), Z2, Z2
-	VMOVUPS      Z2, 64(R10)
 	VADDPS       128(R11), Z3, Z3
-	VMOVUPS      Z3, 128(R10)
 	VADDPS       192(R11), Z4, Z4
-	VMOVUPS      Z4, 192(R10)
 	VADDPS       256(R11), Z5, Z5
-	VMOVUPS      Z5, 256(R10)
 	VADDPS       320(R11), Z6, Z6
-	VMOVUPS      Z6, 320(R10)
 	VADDPS       384(R11), Z7, Z7
-	VMOVUPS      Z7, 384(R10)
 	VADDPS       448(R11), Z8, Z8
-	VMOVUPS      Z8, 448(R10)
 	VADDPS       512(R11), Z9, Z9
-	VMOVUPS      Z9, 512(R10)
 	VADDPS       576(R11), Z10, Z10
-	VMOVUPS      Z10, 576(R10)
 	VADDPS       640(R11), Z11, Z11
-	VMOVUPS      Z11, 640(R10)
 	VADDPS       704(R11), Z12, Z12
-	VMOVUPS      Z12, 704(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z13, Z13
-	VMOVUPS      Z13, (R10)
 	VADDPS       64(R11), Z14, Z14
-	VMOVUPS      Z14, 64(R10)
 	VADDPS       128(R11), Z15, Z15
-	VMOVUPS      Z15, 128(R10)
 	VADDPS       192(R11), Z16, Z16
-	VMOVUPS      Z16, 192(R10)
 	VADDPS       256(R11), Z17, Z17
-	VMOVUPS      Z17, 256(R10)
 	VADDPS       320(R11), Z18, Z18
-	VMOVUPS      Z18, 320(R10)
 	VADDPS       384(R11), Z19, Z19
-	VMOVUPS      Z19, 384(R10)
 	VADDPS       448(R11), Z20, Z20
-	VMOVUPS      Z20, 448(R10)
 	VADDPS       512(R11), Z21, Z21
-	VMOVUPS      Z21, 512(R10)
 	VADDPS       576(R11), Z22, Z22
-	VMOVUPS      Z22, 576(R10)
 	VADDPS       640(R11), Z23, Z23
-	VMOVUPS      Z23, 640(R10)
 	VADDPS       704(R11), Z24, Z24
+	ADDQ         R12, R11
+	VMOVUPS      Z1, (R10)
+	VMOVUPS      Z2, 64(R10)
+	VMOVUPS      Z3, 128(R10)
+	VMOVUPS      Z4, 192(R10)
+	VMOVUPS      Z5, 256(R10)
+	VMOVUPS      Z6, 320(R10)
+	VMOVUPS      Z7, 384(R10)
+	VMOVUPS      Z8, 448(R10)
+	VMOVUPS      Z9, 512(R10)
+	VMOVUPS      Z10, 576(R10)
+	VMOVUPS      Z11, 640(R10)
+	VMOVUPS      Z12, 704(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z13, (R10)
+	VMOVUPS      Z14, 64(R10)
+	VMOVUPS      Z15, 128(R10)
+	VMOVUPS      Z16, 192(R10)
+	VMOVUPS      Z17, 256(R10)
+	VMOVUPS      Z18, 320(R10)
+	VMOVUPS      Z19, 384(R10)
+	VMOVUPS      Z20, 448(R10)
+	VMOVUPS      Z21, 512(R10)
+	VMOVUPS      Z22, 576(R10)
+	VMOVUPS      Z23, 640(R10)
 	VMOVUPS      Z24, 704(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -680,59 +680,59 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z1, Z1
-	VMOVUPS      Z1, (R10)
 	VADDPS       64(R11), Z2, Z2
-	VMOVUPS      Z2, 64(R10)
 	VADDPS       128(R11), Z3, Z3
-	VMOVUPS      Z3, 128(R10)
 	VADDPS       192(R11), Z4, Z4
-	VMOVUPS      Z4, 192(R10)
 	VADDPS       256(R11), Z5, Z5
-	VMOVUPS      Z5, 256(R10)
 	VADDPS       320(R11), Z6, Z6
-	VMOVUPS      Z6, 320(R10)
 	VADDPS       384(R11), Z7, Z7
-	VMOVUPS      Z7, 384(R10)
 	VADDPS       448(R11), Z8, Z8
-	VMOVUPS      Z8, 448(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z9, Z9
-	VMOVUPS      Z9, (R10)
 	VADDPS       64(R11), Z10, Z10
-	VMOVUPS      Z10, 64(R10)
 	VADDPS       128(R11), Z11, Z11
-	VMOVUPS      Z11, 128(R10)
 	VADDPS       192(R11), Z12, Z12
-	VMOVUPS      Z12, 192(R10)
 	VADDPS       256(R11), Z13, Z13
-	VMOVUPS      Z13, 256(R10)
 	VADDPS       320(R11), Z14, Z14
-	VMOVUPS      Z14, 320(R10)
 	VADDPS       384(R11), Z15, Z15
-	VMOVUPS      Z15, 384(R10)
 	VADDPS       448(R11), Z16, Z16
-	VMOVUPS      Z16, 448(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z17, Z17
-	VMOVUPS      Z17, (R10)
 	VADDPS       64(R11), Z18, Z18
-	VMOVUPS      Z18, 64(R10)
 	VADDPS       128(R11), Z19, Z19
-	VMOVUPS      Z19, 128(R10)
 	VADDPS       192(R11), Z20, Z20
-	VMOVUPS      Z20, 192(R10)
 	VADDPS       256(R11), Z21, Z21
-	VMOVUPS      Z21, 256(R10)
 	VADDPS       320(R11), Z22, Z22
-	VMOVUPS      Z22, 320(R10)
 	VADDPS       384(R11), Z23, Z23
-	VMOVUPS      Z23, 384(R10)
 	VADDPS       448(R11), Z24, Z24
+	ADDQ         R12, R11
+	VMOVUPS      Z1, (R10)
+	VMOVUPS      Z2, 64(R10)
+	VMOVUPS      Z3, 128(R10)
+	VMOVUPS      Z4, 192(R10)
+	VMOVUPS      Z5, 256(R10)
+	VMOVUPS      Z6, 320(R10)
+	VMOVUPS      Z7, 384(R10)
+	VMOVUPS      Z8, 448(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z9, (R10)
+	VMOVUPS      Z10, 64(R10)
+	VMOVUPS      Z11, 128(R10)
+	VMOVUPS      Z12, 192(R10)
+	VMOVUPS      Z13, 256(R10)
+	VMOVUPS      Z14, 320(R10)
+	VMOVUPS      Z15, 384(R10)
+	VMOVUPS      Z16, 448(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z17, (R10)
+	VMOVUPS      Z18, 64(R10)
+	VMOVUPS      Z19, 128(R10)
+	VMOVUPS      Z20, 192(R10)
+	VMOVUPS      Z21, 256(R10)
+	VMOVUPS      Z22, 320(R10)
+	VMOVUPS      Z23, 384(R10)
 	VMOVUPS      Z24, 448(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -951,61 +951,61 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z1, Z1
-	VMOVUPS      Z1, (R10)
 	VADDPS       64(R11), Z2, Z2
-	VMOVUPS      Z2, 64(R10)
 	VADDPS       128(R11), Z3, Z3
-	VMOVUPS      Z3, 128(R10)
 	VADDPS       192(R11), Z4, Z4
-	VMOVUPS      Z4, 192(R10)
 	VADDPS       256(R11), Z5, Z5
-	VMOVUPS      Z5, 256(R10)
 	VADDPS       320(R11), Z6, Z6
-	VMOVUPS      Z6, 320(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z7, Z7
-	VMOVUPS      Z7, (R10)
 	VADDPS       64(R11), Z8, Z8
-	VMOVUPS      Z8, 64(R10)
 	VADDPS       128(R11), Z9, Z9
-	VMOVUPS      Z9, 128(R10)
 	VADDPS       192(R11), Z10, Z10
-	VMOVUPS      Z10, 192(R10)
 	VADDPS       256(R11), Z11, Z11
-	VMOVUPS      Z11, 256(R10)
 	VADDPS       320(R11), Z12, Z12
-	VMOVUPS      Z12, 320(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z13, Z13
-	VMOVUPS      Z13, (R10)
 	VADDPS       64(R11), Z14, Z14
-	VMOVUPS      Z14, 64(R10)
 	VADDPS       128(R11), Z15, Z15
-	VMOVUPS      Z15, 128(R10)
 	VADDPS       192(R11), Z16, Z16
-	VMOVUPS      Z16, 192(R10)
 	VADDPS       256(R11), Z17, Z17
-	VMOVUPS      Z17, 256(R10)
 	VADDPS       320(R11), Z18, Z18
-	VMOVUPS      Z18, 320(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z19, Z19
-	VMOVUPS      Z19, (R10)
 	VADDPS       64(R11), Z20, Z20
-	VMOVUPS      Z20, 64(R10)
 	VADDPS       128(R11), Z21, Z21
-	VMOVUPS      Z21, 128(R10)
 	VADDPS       192(R11), Z22, Z22
-	VMOVUPS      Z22, 192(R10)
 	VADDPS       256(R11), Z23, Z23
-	VMOVUPS      Z23, 256(R10)
 	VADDPS       320(R11), Z24, Z24
+	ADDQ         R12, R11
+	VMOVUPS      Z1, (R10)
+	VMOVUPS      Z2, 64(R10)
+	VMOVUPS      Z3, 128(R10)
+	VMOVUPS      Z4, 192(R10)
+	VMOVUPS      Z5, 256(R10)
+	VMOVUPS      Z6, 320(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z7, (R10)
+	VMOVUPS      Z8, 64(R10)
+	VMOVUPS      Z9, 128(R10)
+	VMOVUPS      Z10, 192(R10)
+	VMOVUPS      Z11, 256(R10)
+	VMOVUPS      Z12, 320(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z13, (R10)
+	VMOVUPS      Z14, 64(R10)
+	VMOVUPS      Z15, 128(R10)
+	VMOVUPS      Z16, 192(R10)
+	VMOVUPS      Z17, 256(R10)
+	VMOVUPS      Z18, 320(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z19, (R10)
+	VMOVUPS      Z20, 64(R10)
+	VMOVUPS      Z21, 128(R10)
+	VMOVUPS      Z22, 192(R10)
+	VMOVUPS      Z23, 256(R10)
 	VMOVUPS      Z24, 320(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -1202,55 +1202,55 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z1, Z1
-	VMOVUPS      Z1, (R10)
 	VADDPS       64(R11), Z2, Z2
-	VMOVUPS      Z2, 64(R10)
 	VADDPS       128(R11), Z3, Z3
-	VMOVUPS      Z3, 128(R10)
 	VADDPS       192(R11), Z4, Z4
-	VMOVUPS      Z4, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z5, Z5
-	VMOVUPS      Z5, (R10)
 	VADDPS       64(R11), Z6, Z6
-	VMOVUPS      Z6, 64(R10)
 	VADDPS       128(R11), Z7, Z7
-	VMOVUPS      Z7, 128(R10)
 	VADDPS       192(R11), Z8, Z8
-	VMOVUPS      Z8, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z9, Z9
-	VMOVUPS      Z9, (R10)
 	VADDPS       64(R11), Z10, Z10
-	VMOVUPS      Z10, 64(R10)
 	VADDPS       128(R11), Z11, Z11
-	VMOVUPS      Z11, 128(R10)
 	VADDPS       192(R11), Z12, Z12
-	VMOVUPS      Z12, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z13, Z13
-	VMOVUPS      Z13, (R10)
 	VADDPS       64(R11), Z14, Z14
-	VMOVUPS      Z14, 64(R10)
 	VADDPS       128(R11), Z15, Z15
-	VMOVUPS      Z15, 128(R10)
 	VADDPS       192(R11), Z16, Z16
-	VMOVUPS      Z16, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z17, Z17
-	VMOVUPS      Z17, (R10)
 	VADDPS       64(R11), Z18, Z18
-	VMOVUPS      Z18, 64(R10)
 	VADDPS       128(R11), Z19, Z19
-	VMOVUPS      Z19, 128(R10)
 	VADDPS       192(R11), Z20, Z20
+	ADDQ         R12, R11
+	VMOVUPS      Z1, (R10)
+	VMOVUPS      Z2, 64(R10)
+	VMOVUPS      Z3, 128(R10)
+	VMOVUPS      Z4, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z5, (R10)
+	VMOVUPS      Z6, 64(R10)
+	VMOVUPS      Z7, 128(R10)
+	VMOVUPS      Z8, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z9, (R10)
+	VMOVUPS      Z10, 64(R10)
+	VMOVUPS      Z11, 128(R10)
+	VMOVUPS      Z12, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z13, (R10)
+	VMOVUPS      Z14, 64(R10)
+	VMOVUPS      Z15, 128(R10)
+	VMOVUPS      Z16, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z17, (R10)
+	VMOVUPS      Z18, 64(R10)
+	VMOVUPS      Z19, 128(R10)
 	VMOVUPS      Z20, 192(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -1471,65 +1471,65 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z1, Z1
-	VMOVUPS      Z1, (R10)
 	VADDPS       64(R11), Z2, Z2
-	VMOVUPS      Z2, 64(R10)
 	VADDPS       128(R11), Z3, Z3
-	VMOVUPS      Z3, 128(R10)
 	VADDPS       192(R11), Z4, Z4
-	VMOVUPS      Z4, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z5, Z5
-	VMOVUPS      Z5, (R10)
 	VADDPS       64(R11), Z6, Z6
-	VMOVUPS      Z6, 64(R10)
 	VADDPS       128(R11), Z7, Z7
-	VMOVUPS      Z7, 128(R10)
 	VADDPS       192(R11), Z8, Z8
-	VMOVUPS      Z8, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z9, Z9
-	VMOVUPS      Z9, (R10)
 	VADDPS       64(R11), Z10, Z10
-	VMOVUPS      Z10, 64(R10)
 	VADDPS       128(R11), Z11, Z11
-	VMOVUPS      Z11, 128(R10)
 	VADDPS       192(R11), Z12, Z12
-	VMOVUPS      Z12, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z13, Z13
-	VMOVUPS      Z13, (R10)
 	VADDPS       64(R11), Z14, Z14
-	VMOVUPS      Z14, 64(R10)
 	VADDPS       128(R11), Z15, Z15
-	VMOVUPS      Z15, 128(R10)
 	VADDPS       192(R11), Z16, Z16
-	VMOVUPS      Z16, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z17, Z17
-	VMOVUPS      Z17, (R10)
 	VADDPS       64(R11), Z18, Z18
-	VMOVUPS      Z18, 64(R10)
 	VADDPS       128(R11), Z19, Z19
-	VMOVUPS      Z19, 128(R10)
 	VADDPS       192(R11), Z20, Z20
-	VMOVUPS      Z20, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z21, Z21
-	VMOVUPS      Z21, (R10)
 	VADDPS       64(R11), Z22, Z22
-	VMOVUPS      Z22, 64(R10)
 	VADDPS       128(R11), Z23, Z23
-	VMOVUPS      Z23, 128(R10)
 	VADDPS       192(R11), Z24, Z24
+	ADDQ         R12, R11
+	VMOVUPS      Z1, (R10)
+	VMOVUPS      Z2, 64(R10)
+	VMOVUPS      Z3, 128(R10)
+	VMOVUPS      Z4, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z5, (R10)
+	VMOVUPS      Z6, 64(R10)
+	VMOVUPS      Z7, 128(R10)
+	VMOVUPS      Z8, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z9, (R10)
+	VMOVUPS      Z10, 64(R10)
+	VMOVUPS      Z11, 128(R10)
+	VMOVUPS      Z12, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z13, (R10)
+	VMOVUPS      Z14, 64(R10)
+	VMOVUPS      Z15, 128(R10)
+	VMOVUPS      Z16, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z17, (R10)
+	VMOVUPS      Z18, 64(R10)
+	VMOVUPS      Z19, 128(R10)
+	VMOVUPS      Z20, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z21, (R10)
+	VMOVUPS      Z22, 64(R10)
+	VMOVUPS      Z23, 128(R10)
 	VMOVUPS      Z24, 192(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -1696,47 +1696,47 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z1, Z1
-	VMOVUPS      Z1, (R10)
 	VADDPS       64(R11), Z2, Z2
-	VMOVUPS      Z2, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z3, Z3
-	VMOVUPS      Z3, (R10)
 	VADDPS       64(R11), Z4, Z4
-	VMOVUPS      Z4, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z5, Z5
-	VMOVUPS      Z5, (R10)
 	VADDPS       64(R11), Z6, Z6
-	VMOVUPS      Z6, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z7, Z7
-	VMOVUPS      Z7, (R10)
 	VADDPS       64(R11), Z8, Z8
-	VMOVUPS      Z8, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z9, Z9
-	VMOVUPS      Z9, (R10)
 	VADDPS       64(R11), Z10, Z10
-	VMOVUPS      Z10, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z11, Z11
-	VMOVUPS      Z11, (R10)
 	VADDPS       64(R11), Z12, Z12
-	VMOVUPS      Z12, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z13, Z13
-	VMOVUPS      Z13, (R10)
 	VADDPS       64(R11), Z14, Z14
+	ADDQ         R12, R11
+	VMOVUPS      Z1, (R10)
+	VMOVUPS      Z2, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z3, (R10)
+	VMOVUPS      Z4, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z5, (R10)
+	VMOVUPS      Z6, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z7, (R10)
+	VMOVUPS      Z8, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z9, (R10)
+	VMOVUPS      Z10, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z11, (R10)
+	VMOVUPS      Z12, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z13, (R10)
 	VMOVUPS      Z14, 64(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -1905,53 +1905,53 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z1, Z1
-	VMOVUPS      Z1, (R10)
 	VADDPS       64(R11), Z2, Z2
-	VMOVUPS      Z2, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z3, Z3
-	VMOVUPS      Z3, (R10)
 	VADDPS       64(R11), Z4, Z4
-	VMOVUPS      Z4, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z5, Z5
-	VMOVUPS      Z5, (R10)
 	VADDPS       64(R11), Z6, Z6
-	VMOVUPS      Z6, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z7, Z7
-	VMOVUPS      Z7, (R10)
 	VADDPS       64(R11), Z8, Z8
-	VMOVUPS      Z8, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z9, Z9
-	VMOVUPS      Z9, (R10)
 	VADDPS       64(R11), Z10, Z10
-	VMOVUPS      Z10, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z11, Z11
-	VMOVUPS      Z11, (R10)
 	VADDPS       64(R11), Z12, Z12
-	VMOVUPS      Z12, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z13, Z13
-	VMOVUPS      Z13, (R10)
 	VADDPS       64(R11), Z14, Z14
-	VMOVUPS      Z14, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z15, Z15
-	VMOVUPS      Z15, (R10)
 	VADDPS       64(R11), Z16, Z16
+	ADDQ         R12, R11
+	VMOVUPS      Z1, (R10)
+	VMOVUPS      Z2, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z3, (R10)
+	VMOVUPS      Z4, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z5, (R10)
+	VMOVUPS      Z6, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z7, (R10)
+	VMOVUPS      Z8, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z9, (R10)
+	VMOVUPS      Z10, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z11, (R10)
+	VMOVUPS      Z12, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z13, (R10)
+	VMOVUPS      Z14, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z15, (R10)
 	VMOVUPS      Z16, 64(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -2355,11 +2355,11 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
 	VADDPS           64(R11), Z2, Z2
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
 	VMOVUPS          Z2, 64(R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -2811,17 +2811,17 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
 	VADDPS           64(R11), Z2, Z2
-	VMOVUPS          Z2, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
 	VADDPS           64(R11), Z4, Z4
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	VMOVUPS          Z2, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
 	VMOVUPS          Z4, 64(R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -3342,23 +3342,23 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
 	VADDPS           64(R11), Z2, Z2
-	VMOVUPS          Z2, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
 	VADDPS           64(R11), Z4, Z4
-	VMOVUPS          Z4, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z5, Z5
-	VMOVUPS          Z5, (R10)
 	VADDPS           64(R11), Z6, Z6
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	VMOVUPS          Z2, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
+	VMOVUPS          Z4, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z5, (R10)
 	VMOVUPS          Z6, 64(R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -3948,29 +3948,29 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
 	VADDPS           64(R11), Z2, Z2
-	VMOVUPS          Z2, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
 	VADDPS           64(R11), Z4, Z4
-	VMOVUPS          Z4, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z5, Z5
-	VMOVUPS          Z5, (R10)
 	VADDPS           64(R11), Z6, Z6
-	VMOVUPS          Z6, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z7, Z7
-	VMOVUPS          Z7, (R10)
 	VADDPS           64(R11), Z8, Z8
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	VMOVUPS          Z2, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
+	VMOVUPS          Z4, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z5, (R10)
+	VMOVUPS          Z6, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z7, (R10)
 	VMOVUPS          Z8, 64(R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -4629,35 +4629,35 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
 	VADDPS           64(R11), Z2, Z2
-	VMOVUPS          Z2, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
 	VADDPS           64(R11), Z4, Z4
-	VMOVUPS          Z4, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z5, Z5
-	VMOVUPS          Z5, (R10)
 	VADDPS           64(R11), Z6, Z6
-	VMOVUPS          Z6, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z7, Z7
-	VMOVUPS          Z7, (R10)
 	VADDPS           64(R11), Z8, Z8
-	VMOVUPS          Z8, 64(R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z9, Z9
-	VMOVUPS          Z9, (R10)
 	VADDPS           64(R11), Z10, Z10
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	VMOVUPS          Z2, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
+	VMOVUPS          Z4, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z5, (R10)
+	VMOVUPS          Z6, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z7, (R10)
+	VMOVUPS          Z8, 64(R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z9, (R10)
 	VMOVUPS          Z10, 64(R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -5055,29 +5055,29 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z2, Z2
-	VMOVUPS          Z2, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z4, Z4
-	VMOVUPS          Z4, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z5, Z5
-	VMOVUPS          Z5, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z6, Z6
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z2, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z4, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z5, (R10)
+	ADDQ             BX, R10
 	VMOVUPS          Z6, (R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -5503,33 +5503,33 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z2, Z2
-	VMOVUPS          Z2, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z4, Z4
-	VMOVUPS          Z4, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z5, Z5
-	VMOVUPS          Z5, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z6, Z6
-	VMOVUPS          Z6, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z7, Z7
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z2, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z4, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z5, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z6, (R10)
+	ADDQ             BX, R10
 	VMOVUPS          Z7, (R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -5990,37 +5990,37 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z2, Z2
-	VMOVUPS          Z2, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z4, Z4
-	VMOVUPS          Z4, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z5, Z5
-	VMOVUPS          Z5, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z6, Z6
-	VMOVUPS          Z6, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z7, Z7
-	VMOVUPS          Z7, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z8, Z8
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z2, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z4, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z5, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z6, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z7, (R10)
+	ADDQ             BX, R10
 	VMOVUPS          Z8, (R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -6516,41 +6516,41 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z2, Z2
-	VMOVUPS          Z2, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z4, Z4
-	VMOVUPS          Z4, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z5, Z5
-	VMOVUPS          Z5, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z6, Z6
-	VMOVUPS          Z6, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z7, Z7
-	VMOVUPS          Z7, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z8, Z8
-	VMOVUPS          Z8, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z9, Z9
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z2, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z4, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z5, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z6, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z7, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z8, (R10)
+	ADDQ             BX, R10
 	VMOVUPS          Z9, (R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -7081,45 +7081,45 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z2, Z2
-	VMOVUPS          Z2, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z4, Z4
-	VMOVUPS          Z4, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z5, Z5
-	VMOVUPS          Z5, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z6, Z6
-	VMOVUPS          Z6, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z7, Z7
-	VMOVUPS          Z7, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z8, Z8
-	VMOVUPS          Z8, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z9, Z9
-	VMOVUPS          Z9, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z10, Z10
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z2, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z4, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z5, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z6, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z7, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z8, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z9, (R10)
+	ADDQ             BX, R10
 	VMOVUPS          Z10, (R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -7685,49 +7685,49 @@ loop:
 	MOVQ             dstride+56(FP), R12
 	SHLQ             $0x02, R12
 	VADDPS           (R11), Z1, Z1
-	VMOVUPS          Z1, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z2, Z2
-	VMOVUPS          Z2, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z3, Z3
-	VMOVUPS          Z3, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z4, Z4
-	VMOVUPS          Z4, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z5, Z5
-	VMOVUPS          Z5, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z6, Z6
-	VMOVUPS          Z6, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z7, Z7
-	VMOVUPS          Z7, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z8, Z8
-	VMOVUPS          Z8, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z9, Z9
-	VMOVUPS          Z9, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z10, Z10
-	VMOVUPS          Z10, (R10)
-	ADDQ             BX, R10
 	ADDQ             R12, R11
 	VADDPS           (R11), Z11, Z11
+	ADDQ             R12, R11
+	VMOVUPS          Z1, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z2, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z3, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z4, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z5, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z6, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z7, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z8, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z9, (R10)
+	ADDQ             BX, R10
+	VMOVUPS          Z10, (R10)
+	ADDQ             BX, R10
 	VMOVUPS          Z11, (R10)
 	ADDQ             BX, R10
-	ADDQ             R12, R11
 	JMP              next
 
 overwrite:
@@ -7907,23 +7907,23 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y1, Y1
-	VMOVUPS      Y1, (R10)
 	VADDPS       32(R11), Y2, Y2
-	VMOVUPS      Y2, 32(R10)
 	VADDPS       64(R11), Y3, Y3
-	VMOVUPS      Y3, 64(R10)
 	VADDPS       96(R11), Y4, Y4
-	VMOVUPS      Y4, 96(R10)
 	VADDPS       128(R11), Y5, Y5
-	VMOVUPS      Y5, 128(R10)
 	VADDPS       160(R11), Y6, Y6
-	VMOVUPS      Y6, 160(R10)
 	VADDPS       192(R11), Y7, Y7
-	VMOVUPS      Y7, 192(R10)
 	VADDPS       224(R11), Y8, Y8
+	ADDQ         R12, R11
+	VMOVUPS      Y1, (R10)
+	VMOVUPS      Y2, 32(R10)
+	VMOVUPS      Y3, 64(R10)
+	VMOVUPS      Y4, 96(R10)
+	VMOVUPS      Y5, 128(R10)
+	VMOVUPS      Y6, 160(R10)
+	VMOVUPS      Y7, 192(R10)
 	VMOVUPS      Y8, 224(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -8029,25 +8029,25 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y1, Y1
-	VMOVUPS      Y1, (R10)
 	VADDPS       32(R11), Y2, Y2
-	VMOVUPS      Y2, 32(R10)
 	VADDPS       64(R11), Y3, Y3
-	VMOVUPS      Y3, 64(R10)
 	VADDPS       96(R11), Y4, Y4
-	VMOVUPS      Y4, 96(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y5, Y5
-	VMOVUPS      Y5, (R10)
 	VADDPS       32(R11), Y6, Y6
-	VMOVUPS      Y6, 32(R10)
 	VADDPS       64(R11), Y7, Y7
-	VMOVUPS      Y7, 64(R10)
 	VADDPS       96(R11), Y8, Y8
+	ADDQ         R12, R11
+	VMOVUPS      Y1, (R10)
+	VMOVUPS      Y2, 32(R10)
+	VMOVUPS      Y3, 64(R10)
+	VMOVUPS      Y4, 96(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y5, (R10)
+	VMOVUPS      Y6, 32(R10)
+	VMOVUPS      Y7, 64(R10)
 	VMOVUPS      Y8, 96(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -8174,35 +8174,35 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y1, Y1
-	VMOVUPS      Y1, (R10)
 	VADDPS       32(R11), Y2, Y2
-	VMOVUPS      Y2, 32(R10)
 	VADDPS       64(R11), Y3, Y3
-	VMOVUPS      Y3, 64(R10)
 	VADDPS       96(R11), Y4, Y4
-	VMOVUPS      Y4, 96(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y5, Y5
-	VMOVUPS      Y5, (R10)
 	VADDPS       32(R11), Y6, Y6
-	VMOVUPS      Y6, 32(R10)
 	VADDPS       64(R11), Y7, Y7
-	VMOVUPS      Y7, 64(R10)
 	VADDPS       96(R11), Y8, Y8
-	VMOVUPS      Y8, 96(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y9, Y9
-	VMOVUPS      Y9, (R10)
 	VADDPS       32(R11), Y10, Y10
-	VMOVUPS      Y10, 32(R10)
 	VADDPS       64(R11), Y11, Y11
-	VMOVUPS      Y11, 64(R10)
 	VADDPS       96(R11), Y12, Y12
+	ADDQ         R12, R11
+	VMOVUPS      Y1, (R10)
+	VMOVUPS      Y2, 32(R10)
+	VMOVUPS      Y3, 64(R10)
+	VMOVUPS      Y4, 96(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y5, (R10)
+	VMOVUPS      Y6, 32(R10)
+	VMOVUPS      Y7, 64(R10)
+	VMOVUPS      Y8, 96(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y9, (R10)
+	VMOVUPS      Y10, 32(R10)
+	VMOVUPS      Y11, 64(R10)
 	VMOVUPS      Y12, 96(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -8313,29 +8313,29 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y1, Y1
-	VMOVUPS      Y1, (R10)
 	VADDPS       32(R11), Y2, Y2
-	VMOVUPS      Y2, 32(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y3, Y3
-	VMOVUPS      Y3, (R10)
 	VADDPS       32(R11), Y4, Y4
-	VMOVUPS      Y4, 32(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y5, Y5
-	VMOVUPS      Y5, (R10)
 	VADDPS       32(R11), Y6, Y6
-	VMOVUPS      Y6, 32(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y7, Y7
-	VMOVUPS      Y7, (R10)
 	VADDPS       32(R11), Y8, Y8
+	ADDQ         R12, R11
+	VMOVUPS      Y1, (R10)
+	VMOVUPS      Y2, 32(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y3, (R10)
+	VMOVUPS      Y4, 32(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y5, (R10)
+	VMOVUPS      Y6, 32(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y7, (R10)
 	VMOVUPS      Y8, 32(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -8579,11 +8579,11 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y1, Y1
-	VMOVUPS      Y1, (R10)
 	VADDPS       32(R11), Y2, Y2
+	ADDQ         R12, R11
+	VMOVUPS      Y1, (R10)
 	VMOVUPS      Y2, 32(R10)
 	ADDQ         BX, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -8885,17 +8885,17 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y1, Y1
-	VMOVUPS      Y1, (R10)
 	VADDPS       32(R11), Y2, Y2
-	VMOVUPS      Y2, 32(R10)
-	ADDQ         BX, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y3, Y3
-	VMOVUPS      Y3, (R10)
 	VADDPS       32(R11), Y4, Y4
+	ADDQ         R12, R11
+	VMOVUPS      Y1, (R10)
+	VMOVUPS      Y2, 32(R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y3, (R10)
 	VMOVUPS      Y4, 32(R10)
 	ADDQ         BX, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -9109,17 +9109,17 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y1, Y1
-	VMOVUPS      Y1, (R10)
-	ADDQ         BX, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y2, Y2
-	VMOVUPS      Y2, (R10)
-	ADDQ         BX, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y3, Y3
+	ADDQ         R12, R11
+	VMOVUPS      Y1, (R10)
+	ADDQ         BX, R10
+	VMOVUPS      Y2, (R10)
+	ADDQ         BX, R10
 	VMOVUPS      Y3, (R10)
 	ADDQ         BX, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -9612,39 +9612,39 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z0, Z0
-	VMOVUPS      Z0, (R10)
 	VADDPS       64(R11), Z1, Z1
-	VMOVUPS      Z1, 64(R10)
 	VADDPS       128(R11), Z2, Z2
-	VMOVUPS      Z2, 128(R10)
 	VADDPS       192(R11), Z3, Z3
-	VMOVUPS      Z3, 192(R10)
 	VADDPS       256(R11), Z4, Z4
-	VMOVUPS      Z4, 256(R10)
 	VADDPS       320(R11), Z5, Z5
-	VMOVUPS      Z5, 320(R10)
 	VADDPS       384(R11), Z6, Z6
-	VMOVUPS      Z6, 384(R10)
 	VADDPS       448(R11), Z7, Z7
-	VMOVUPS      Z7, 448(R10)
 	VADDPS       512(R11), Z8, Z8
-	VMOVUPS      Z8, 512(R10)
 	VADDPS       576(R11), Z9, Z9
-	VMOVUPS      Z9, 576(R10)
 	VADDPS       640(R11), Z10, Z10
-	VMOVUPS      Z10, 640(R10)
 	VADDPS       704(R11), Z11, Z11
-	VMOVUPS      Z11, 704(R10)
 	VADDPS       768(R11), Z12, Z12
-	VMOVUPS      Z12, 768(R10)
 	VADDPS       832(R11), Z13, Z13
-	VMOVUPS      Z13, 832(R10)
 	VADDPS       896(R11), Z14, Z14
-	VMOVUPS      Z14, 896(R10)
 	VADDPS       960(R11), Z15, Z15
+	ADDQ         R12, R11
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	VMOVUPS      Z2, 128(R10)
+	VMOVUPS      Z3, 192(R10)
+	VMOVUPS      Z4, 256(R10)
+	VMOVUPS      Z5, 320(R10)
+	VMOVUPS      Z6, 384(R10)
+	VMOVUPS      Z7, 448(R10)
+	VMOVUPS      Z8, 512(R10)
+	VMOVUPS      Z9, 576(R10)
+	VMOVUPS      Z10, 640(R10)
+	VMOVUPS      Z11, 704(R10)
+	VMOVUPS      Z12, 768(R10)
+	VMOVUPS      Z13, 832(R10)
+	VMOVUPS      Z14, 896(R10)
 	VMOVUPS      Z15, 960(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -9782,57 +9782,57 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z0, Z0
-	VMOVUPS      Z0, (R10)
 	VADDPS       64(R11), Z1, Z1
-	VMOVUPS      Z1, 64(R10)
 	VADDPS       128(R11), Z2, Z2
-	VMOVUPS      Z2, 128(R10)
 	VADDPS       192(R11), Z3, Z3
-	VMOVUPS      Z3, 192(R10)
 	VADDPS       256(R11), Z4, Z4
-	VMOVUPS      Z4, 256(R10)
 	VADDPS       320(R11), Z5, Z5
-	VMOVUPS      Z5, 320(R10)
 	VADDPS       384(R11), Z6, Z6
-	VMOVUPS      Z6, 384(R10)
 	VADDPS       448(R11), Z7, Z7
-	VMOVUPS      Z7, 448(R10)
 	VADDPS       512(R11), Z8, Z8
-	VMOVUPS      Z8, 512(R10)
 	VADDPS       576(R11), Z9, Z9
-	VMOVUPS      Z9, 576(R10)
 	VADDPS       640(R11), Z10, Z10
-	VMOVUPS      Z10, 640(R10)
 	VADDPS       704(R11), Z11, Z11
-	VMOVUPS      Z11, 704(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z12, Z12
-	VMOVUPS      Z12, (R10)
 	VADDPS       64(R11), Z13, Z13
-	VMOVUPS      Z13, 64(R10)
 	VADDPS       128(R11), Z14, Z14
-	VMOVUPS      Z14, 128(R10)
 	VADDPS       192(R11), Z15, Z15
-	VMOVUPS      Z15, 192(R10)
 	VADDPS       256(R11), Z16, Z16
-	VMOVUPS      Z16, 256(R10)
 	VADDPS       320(R11), Z17, Z17
-	VMOVUPS      Z17, 320(R10)
 	VADDPS       384(R11), Z18, Z18
-	VMOVUPS      Z18, 384(R10)
 	VADDPS       448(R11), Z19, Z19
-	VMOVUPS      Z19, 448(R10)
 	VADDPS       512(R11), Z20, Z20
-	VMOVUPS      Z20, 512(R10)
 	VADDPS       576(R11), Z21, Z21
-	VMOVUPS      Z21, 576(R10)
 	VADDPS       640(R11), Z22, Z22
-	VMOVUPS      Z22, 640(R10)
 	VADDPS       704(R11), Z23, Z23
+	ADDQ         R12, R11
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	VMOVUPS      Z2, 128(R10)
+	VMOVUPS      Z3, 192(R10)
+	VMOVUPS      Z4, 256(R10)
+	VMOVUPS      Z5, 320(R10)
+	VMOVUPS      Z6, 384(R10)
+	VMOVUPS      Z7, 448(R10)
+	VMOVUPS      Z8, 512(R10)
+	VMOVUPS      Z9, 576(R10)
+	VMOVUPS      Z10, 640(R10)
+	VMOVUPS      Z11, 704(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z12, (R10)
+	VMOVUPS      Z13, 64(R10)
+	VMOVUPS      Z14, 128(R10)
+	VMOVUPS      Z15, 192(R10)
+	VMOVUPS      Z16, 256(R10)
+	VMOVUPS      Z17, 320(R10)
+	VMOVUPS      Z18, 384(R10)
+	VMOVUPS      Z19, 448(R10)
+	VMOVUPS      Z20, 512(R10)
+	VMOVUPS      Z21, 576(R10)
+	VMOVUPS      Z22, 640(R10)
 	VMOVUPS      Z23, 704(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -9974,59 +9974,59 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z0, Z0
-	VMOVUPS      Z0, (R10)
 	VADDPS       64(R11), Z1, Z1
-	VMOVUPS      Z1, 64(R10)
 	VADDPS       128(R11), Z2, Z2
-	VMOVUPS      Z2, 128(R10)
 	VADDPS       192(R11), Z3, Z3
-	VMOVUPS      Z3, 192(R10)
 	VADDPS       256(R11), Z4, Z4
-	VMOVUPS      Z4, 256(R10)
 	VADDPS       320(R11), Z5, Z5
-	VMOVUPS      Z5, 320(R10)
 	VADDPS       384(R11), Z6, Z6
-	VMOVUPS      Z6, 384(R10)
 	VADDPS       448(R11), Z7, Z7
-	VMOVUPS      Z7, 448(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z8, Z8
-	VMOVUPS      Z8, (R10)
 	VADDPS       64(R11), Z9, Z9
-	VMOVUPS      Z9, 64(R10)
 	VADDPS       128(R11), Z10, Z10
-	VMOVUPS      Z10, 128(R10)
 	VADDPS       192(R11), Z11, Z11
-	VMOVUPS      Z11, 192(R10)
 	VADDPS       256(R11), Z12, Z12
-	VMOVUPS      Z12, 256(R10)
 	VADDPS       320(R11), Z13, Z13
-	VMOVUPS      Z13, 320(R10)
 	VADDPS       384(R11), Z14, Z14
-	VMOVUPS      Z14, 384(R10)
 	VADDPS       448(R11), Z15, Z15
-	VMOVUPS      Z15, 448(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z16, Z16
-	VMOVUPS      Z16, (R10)
 	VADDPS       64(R11), Z17, Z17
-	VMOVUPS      Z17, 64(R10)
 	VADDPS       128(R11), Z18, Z18
-	VMOVUPS      Z18, 128(R10)
 	VADDPS       192(R11), Z19, Z19
-	VMOVUPS      Z19, 192(R10)
 	VADDPS       256(R11), Z20, Z20
-	VMOVUPS      Z20, 256(R10)
 	VADDPS       320(R11), Z21, Z21
-	VMOVUPS      Z21, 320(R10)
 	VADDPS       384(R11), Z22, Z22
-	VMOVUPS      Z22, 384(R10)
 	VADDPS       448(R11), Z23, Z23
+	ADDQ         R12, R11
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	VMOVUPS      Z2, 128(R10)
+	VMOVUPS      Z3, 192(R10)
+	VMOVUPS      Z4, 256(R10)
+	VMOVUPS      Z5, 320(R10)
+	VMOVUPS      Z6, 384(R10)
+	VMOVUPS      Z7, 448(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z8, (R10)
+	VMOVUPS      Z9, 64(R10)
+	VMOVUPS      Z10, 128(R10)
+	VMOVUPS      Z11, 192(R10)
+	VMOVUPS      Z12, 256(R10)
+	VMOVUPS      Z13, 320(R10)
+	VMOVUPS      Z14, 384(R10)
+	VMOVUPS      Z15, 448(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z16, (R10)
+	VMOVUPS      Z17, 64(R10)
+	VMOVUPS      Z18, 128(R10)
+	VMOVUPS      Z19, 192(R10)
+	VMOVUPS      Z20, 256(R10)
+	VMOVUPS      Z21, 320(R10)
+	VMOVUPS      Z22, 384(R10)
 	VMOVUPS      Z23, 448(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -10167,61 +10167,61 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z0, Z0
-	VMOVUPS      Z0, (R10)
 	VADDPS       64(R11), Z1, Z1
-	VMOVUPS      Z1, 64(R10)
 	VADDPS       128(R11), Z2, Z2
-	VMOVUPS      Z2, 128(R10)
 	VADDPS       192(R11), Z3, Z3
-	VMOVUPS      Z3, 192(R10)
 	VADDPS       256(R11), Z4, Z4
-	VMOVUPS      Z4, 256(R10)
 	VADDPS       320(R11), Z5, Z5
-	VMOVUPS      Z5, 320(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z6, Z6
-	VMOVUPS      Z6, (R10)
 	VADDPS       64(R11), Z7, Z7
-	VMOVUPS      Z7, 64(R10)
 	VADDPS       128(R11), Z8, Z8
-	VMOVUPS      Z8, 128(R10)
 	VADDPS       192(R11), Z9, Z9
-	VMOVUPS      Z9, 192(R10)
 	VADDPS       256(R11), Z10, Z10
-	VMOVUPS      Z10, 256(R10)
 	VADDPS       320(R11), Z11, Z11
-	VMOVUPS      Z11, 320(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z12, Z12
-	VMOVUPS      Z12, (R10)
 	VADDPS       64(R11), Z13, Z13
-	VMOVUPS      Z13, 64(R10)
 	VADDPS       128(R11), Z14, Z14
-	VMOVUPS      Z14, 128(R10)
 	VADDPS       192(R11), Z15, Z15
-	VMOVUPS      Z15, 192(R10)
 	VADDPS       256(R11), Z16, Z16
-	VMOVUPS      Z16, 256(R10)
 	VADDPS       320(R11), Z17, Z17
-	VMOVUPS      Z17, 320(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z18, Z18
-	VMOVUPS      Z18, (R10)
 	VADDPS       64(R11), Z19, Z19
-	VMOVUPS      Z19, 64(R10)
 	VADDPS       128(R11), Z20, Z20
-	VMOVUPS      Z20, 128(R10)
 	VADDPS       192(R11), Z21, Z21
-	VMOVUPS      Z21, 192(R10)
 	VADDPS       256(R11), Z22, Z22
-	VMOVUPS      Z22, 256(R10)
 	VADDPS       320(R11), Z23, Z23
+	ADDQ         R12, R11
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	VMOVUPS      Z2, 128(R10)
+	VMOVUPS      Z3, 192(R10)
+	VMOVUPS      Z4, 256(R10)
+	VMOVUPS      Z5, 320(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z6, (R10)
+	VMOVUPS      Z7, 64(R10)
+	VMOVUPS      Z8, 128(R10)
+	VMOVUPS      Z9, 192(R10)
+	VMOVUPS      Z10, 256(R10)
+	VMOVUPS      Z11, 320(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z12, (R10)
+	VMOVUPS      Z13, 64(R10)
+	VMOVUPS      Z14, 128(R10)
+	VMOVUPS      Z15, 192(R10)
+	VMOVUPS      Z16, 256(R10)
+	VMOVUPS      Z17, 320(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z18, (R10)
+	VMOVUPS      Z19, 64(R10)
+	VMOVUPS      Z20, 128(R10)
+	VMOVUPS      Z21, 192(R10)
+	VMOVUPS      Z22, 256(R10)
 	VMOVUPS      Z23, 320(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -10353,55 +10353,55 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z0, Z0
-	VMOVUPS      Z0, (R10)
 	VADDPS       64(R11), Z1, Z1
-	VMOVUPS      Z1, 64(R10)
 	VADDPS       128(R11), Z2, Z2
-	VMOVUPS      Z2, 128(R10)
 	VADDPS       192(R11), Z3, Z3
-	VMOVUPS      Z3, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z4, Z4
-	VMOVUPS      Z4, (R10)
 	VADDPS       64(R11), Z5, Z5
-	VMOVUPS      Z5, 64(R10)
 	VADDPS       128(R11), Z6, Z6
-	VMOVUPS      Z6, 128(R10)
 	VADDPS       192(R11), Z7, Z7
-	VMOVUPS      Z7, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z8, Z8
-	VMOVUPS      Z8, (R10)
 	VADDPS       64(R11), Z9, Z9
-	VMOVUPS      Z9, 64(R10)
 	VADDPS       128(R11), Z10, Z10
-	VMOVUPS      Z10, 128(R10)
 	VADDPS       192(R11), Z11, Z11
-	VMOVUPS      Z11, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z12, Z12
-	VMOVUPS      Z12, (R10)
 	VADDPS       64(R11), Z13, Z13
-	VMOVUPS      Z13, 64(R10)
 	VADDPS       128(R11), Z14, Z14
-	VMOVUPS      Z14, 128(R10)
 	VADDPS       192(R11), Z15, Z15
-	VMOVUPS      Z15, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z16, Z16
-	VMOVUPS      Z16, (R10)
 	VADDPS       64(R11), Z17, Z17
-	VMOVUPS      Z17, 64(R10)
 	VADDPS       128(R11), Z18, Z18
-	VMOVUPS      Z18, 128(R10)
 	VADDPS       192(R11), Z19, Z19
+	ADDQ         R12, R11
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	VMOVUPS      Z2, 128(R10)
+	VMOVUPS      Z3, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z4, (R10)
+	VMOVUPS      Z5, 64(R10)
+	VMOVUPS      Z6, 128(R10)
+	VMOVUPS      Z7, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z8, (R10)
+	VMOVUPS      Z9, 64(R10)
+	VMOVUPS      Z10, 128(R10)
+	VMOVUPS      Z11, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z12, (R10)
+	VMOVUPS      Z13, 64(R10)
+	VMOVUPS      Z14, 128(R10)
+	VMOVUPS      Z15, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z16, (R10)
+	VMOVUPS      Z17, 64(R10)
+	VMOVUPS      Z18, 128(R10)
 	VMOVUPS      Z19, 192(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -10539,65 +10539,65 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z0, Z0
-	VMOVUPS      Z0, (R10)
 	VADDPS       64(R11), Z1, Z1
-	VMOVUPS      Z1, 64(R10)
 	VADDPS       128(R11), Z2, Z2
-	VMOVUPS      Z2, 128(R10)
 	VADDPS       192(R11), Z3, Z3
-	VMOVUPS      Z3, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z4, Z4
-	VMOVUPS      Z4, (R10)
 	VADDPS       64(R11), Z5, Z5
-	VMOVUPS      Z5, 64(R10)
 	VADDPS       128(R11), Z6, Z6
-	VMOVUPS      Z6, 128(R10)
 	VADDPS       192(R11), Z7, Z7
-	VMOVUPS      Z7, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z8, Z8
-	VMOVUPS      Z8, (R10)
 	VADDPS       64(R11), Z9, Z9
-	VMOVUPS      Z9, 64(R10)
 	VADDPS       128(R11), Z10, Z10
-	VMOVUPS      Z10, 128(R10)
 	VADDPS       192(R11), Z11, Z11
-	VMOVUPS      Z11, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z12, Z12
-	VMOVUPS      Z12, (R10)
 	VADDPS       64(R11), Z13, Z13
-	VMOVUPS      Z13, 64(R10)
 	VADDPS       128(R11), Z14, Z14
-	VMOVUPS      Z14, 128(R10)
 	VADDPS       192(R11), Z15, Z15
-	VMOVUPS      Z15, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z16, Z16
-	VMOVUPS      Z16, (R10)
 	VADDPS       64(R11), Z17, Z17
-	VMOVUPS      Z17, 64(R10)
 	VADDPS       128(R11), Z18, Z18
-	VMOVUPS      Z18, 128(R10)
 	VADDPS       192(R11), Z19, Z19
-	VMOVUPS      Z19, 192(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z20, Z20
-	VMOVUPS      Z20, (R10)
 	VADDPS       64(R11), Z21, Z21
-	VMOVUPS      Z21, 64(R10)
 	VADDPS       128(R11), Z22, Z22
-	VMOVUPS      Z22, 128(R10)
 	VADDPS       192(R11), Z23, Z23
+	ADDQ         R12, R11
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	VMOVUPS      Z2, 128(R10)
+	VMOVUPS      Z3, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z4, (R10)
+	VMOVUPS      Z5, 64(R10)
+	VMOVUPS      Z6, 128(R10)
+	VMOVUPS      Z7, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z8, (R10)
+	VMOVUPS      Z9, 64(R10)
+	VMOVUPS      Z10, 128(R10)
+	VMOVUPS      Z11, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z12, (R10)
+	VMOVUPS      Z13, 64(R10)
+	VMOVUPS      Z14, 128(R10)
+	VMOVUPS      Z15, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z16, (R10)
+	VMOVUPS      Z17, 64(R10)
+	VMOVUPS      Z18, 128(R10)
+	VMOVUPS      Z19, 192(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z20, (R10)
+	VMOVUPS      Z21, 64(R10)
+	VMOVUPS      Z22, 128(R10)
 	VMOVUPS      Z23, 192(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -10734,61 +10734,61 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z0, Z0
-	VMOVUPS      Z0, (R10)
 	VADDPS       64(R11), Z1, Z1
-	VMOVUPS      Z1, 64(R10)
 	VADDPS       128(R11), Z2, Z2
-	VMOVUPS      Z2, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z3, Z3
-	VMOVUPS      Z3, (R10)
 	VADDPS       64(R11), Z4, Z4
-	VMOVUPS      Z4, 64(R10)
 	VADDPS       128(R11), Z5, Z5
-	VMOVUPS      Z5, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z6, Z6
-	VMOVUPS      Z6, (R10)
 	VADDPS       64(R11), Z7, Z7
-	VMOVUPS      Z7, 64(R10)
 	VADDPS       128(R11), Z8, Z8
-	VMOVUPS      Z8, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z9, Z9
-	VMOVUPS      Z9, (R10)
 	VADDPS       64(R11), Z10, Z10
-	VMOVUPS      Z10, 64(R10)
 	VADDPS       128(R11), Z11, Z11
-	VMOVUPS      Z11, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z12, Z12
-	VMOVUPS      Z12, (R10)
 	VADDPS       64(R11), Z13, Z13
-	VMOVUPS      Z13, 64(R10)
 	VADDPS       128(R11), Z14, Z14
-	VMOVUPS      Z14, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z15, Z15
-	VMOVUPS      Z15, (R10)
 	VADDPS       64(R11), Z16, Z16
-	VMOVUPS      Z16, 64(R10)
 	VADDPS       128(R11), Z17, Z17
-	VMOVUPS      Z17, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z18, Z18
-	VMOVUPS      Z18, (R10)
 	VADDPS       64(R11), Z19, Z19
-	VMOVUPS      Z19, 64(R10)
 	VADDPS       128(R11), Z20, Z20
+	ADDQ         R12, R11
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	VMOVUPS      Z2, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z3, (R10)
+	VMOVUPS      Z4, 64(R10)
+	VMOVUPS      Z5, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z6, (R10)
+	VMOVUPS      Z7, 64(R10)
+	VMOVUPS      Z8, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z9, (R10)
+	VMOVUPS      Z10, 64(R10)
+	VMOVUPS      Z11, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z12, (R10)
+	VMOVUPS      Z13, 64(R10)
+	VMOVUPS      Z14, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z15, (R10)
+	VMOVUPS      Z16, 64(R10)
+	VMOVUPS      Z17, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z18, (R10)
+	VMOVUPS      Z19, 64(R10)
 	VMOVUPS      Z20, 128(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -10930,69 +10930,69 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Z0, Z0
-	VMOVUPS      Z0, (R10)
 	VADDPS       64(R11), Z1, Z1
-	VMOVUPS      Z1, 64(R10)
 	VADDPS       128(R11), Z2, Z2
-	VMOVUPS      Z2, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z3, Z3
-	VMOVUPS      Z3, (R10)
 	VADDPS       64(R11), Z4, Z4
-	VMOVUPS      Z4, 64(R10)
 	VADDPS       128(R11), Z5, Z5
-	VMOVUPS      Z5, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z6, Z6
-	VMOVUPS      Z6, (R10)
 	VADDPS       64(R11), Z7, Z7
-	VMOVUPS      Z7, 64(R10)
 	VADDPS       128(R11), Z8, Z8
-	VMOVUPS      Z8, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z9, Z9
-	VMOVUPS      Z9, (R10)
 	VADDPS       64(R11), Z10, Z10
-	VMOVUPS      Z10, 64(R10)
 	VADDPS       128(R11), Z11, Z11
-	VMOVUPS      Z11, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z12, Z12
-	VMOVUPS      Z12, (R10)
 	VADDPS       64(R11), Z13, Z13
-	VMOVUPS      Z13, 64(R10)
 	VADDPS       128(R11), Z14, Z14
-	VMOVUPS      Z14, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z15, Z15
-	VMOVUPS      Z15, (R10)
 	VADDPS       64(R11), Z16, Z16
-	VMOVUPS      Z16, 64(R10)
 	VADDPS       128(R11), Z17, Z17
-	VMOVUPS      Z17, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z18, Z18
-	VMOVUPS      Z18, (R10)
 	VADDPS       64(R11), Z19, Z19
-	VMOVUPS      Z19, 64(R10)
 	VADDPS       128(R11), Z20, Z20
-	VMOVUPS      Z20, 128(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Z21, Z21
-	VMOVUPS      Z21, (R10)
 	VADDPS       64(R11), Z22, Z22
-	VMOVUPS      Z22, 64(R10)
 	VADDPS       128(R11), Z23, Z23
+	ADDQ         R12, R11
+	VMOVUPS      Z0, (R10)
+	VMOVUPS      Z1, 64(R10)
+	VMOVUPS      Z2, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z3, (R10)
+	VMOVUPS      Z4, 64(R10)
+	VMOVUPS      Z5, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z6, (R10)
+	VMOVUPS      Z7, 64(R10)
+	VMOVUPS      Z8, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z9, (R10)
+	VMOVUPS      Z10, 64(R10)
+	VMOVUPS      Z11, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z12, (R10)
+	VMOVUPS      Z13, 64(R10)
+	VMOVUPS      Z14, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z15, (R10)
+	VMOVUPS      Z16, 64(R10)
+	VMOVUPS      Z17, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z18, (R10)
+	VMOVUPS      Z19, 64(R10)
+	VMOVUPS      Z20, 128(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Z21, (R10)
+	VMOVUPS      Z22, 64(R10)
 	VMOVUPS      Z23, 128(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -11154,23 +11154,23 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y0, Y0
-	VMOVUPS      Y0, (R10)
 	VADDPS       32(R11), Y1, Y1
-	VMOVUPS      Y1, 32(R10)
 	VADDPS       64(R11), Y2, Y2
-	VMOVUPS      Y2, 64(R10)
 	VADDPS       96(R11), Y3, Y3
-	VMOVUPS      Y3, 96(R10)
 	VADDPS       128(R11), Y4, Y4
-	VMOVUPS      Y4, 128(R10)
 	VADDPS       160(R11), Y5, Y5
-	VMOVUPS      Y5, 160(R10)
 	VADDPS       192(R11), Y6, Y6
-	VMOVUPS      Y6, 192(R10)
 	VADDPS       224(R11), Y7, Y7
+	ADDQ         R12, R11
+	VMOVUPS      Y0, (R10)
+	VMOVUPS      Y1, 32(R10)
+	VMOVUPS      Y2, 64(R10)
+	VMOVUPS      Y3, 96(R10)
+	VMOVUPS      Y4, 128(R10)
+	VMOVUPS      Y5, 160(R10)
+	VMOVUPS      Y6, 192(R10)
 	VMOVUPS      Y7, 224(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -11266,33 +11266,33 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y0, Y0
-	VMOVUPS      Y0, (R10)
 	VADDPS       32(R11), Y1, Y1
-	VMOVUPS      Y1, 32(R10)
 	VADDPS       64(R11), Y2, Y2
-	VMOVUPS      Y2, 64(R10)
 	VADDPS       96(R11), Y3, Y3
-	VMOVUPS      Y3, 96(R10)
 	VADDPS       128(R11), Y4, Y4
-	VMOVUPS      Y4, 128(R10)
 	VADDPS       160(R11), Y5, Y5
-	VMOVUPS      Y5, 160(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y6, Y6
-	VMOVUPS      Y6, (R10)
 	VADDPS       32(R11), Y7, Y7
-	VMOVUPS      Y7, 32(R10)
 	VADDPS       64(R11), Y8, Y8
-	VMOVUPS      Y8, 64(R10)
 	VADDPS       96(R11), Y9, Y9
-	VMOVUPS      Y9, 96(R10)
 	VADDPS       128(R11), Y10, Y10
-	VMOVUPS      Y10, 128(R10)
 	VADDPS       160(R11), Y11, Y11
+	ADDQ         R12, R11
+	VMOVUPS      Y0, (R10)
+	VMOVUPS      Y1, 32(R10)
+	VMOVUPS      Y2, 64(R10)
+	VMOVUPS      Y3, 96(R10)
+	VMOVUPS      Y4, 128(R10)
+	VMOVUPS      Y5, 160(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y6, (R10)
+	VMOVUPS      Y7, 32(R10)
+	VMOVUPS      Y8, 64(R10)
+	VMOVUPS      Y9, 96(R10)
+	VMOVUPS      Y10, 128(R10)
 	VMOVUPS      Y11, 160(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -11391,35 +11391,35 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y0, Y0
-	VMOVUPS      Y0, (R10)
 	VADDPS       32(R11), Y1, Y1
-	VMOVUPS      Y1, 32(R10)
 	VADDPS       64(R11), Y2, Y2
-	VMOVUPS      Y2, 64(R10)
 	VADDPS       96(R11), Y3, Y3
-	VMOVUPS      Y3, 96(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y4, Y4
-	VMOVUPS      Y4, (R10)
 	VADDPS       32(R11), Y5, Y5
-	VMOVUPS      Y5, 32(R10)
 	VADDPS       64(R11), Y6, Y6
-	VMOVUPS      Y6, 64(R10)
 	VADDPS       96(R11), Y7, Y7
-	VMOVUPS      Y7, 96(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y8, Y8
-	VMOVUPS      Y8, (R10)
 	VADDPS       32(R11), Y9, Y9
-	VMOVUPS      Y9, 32(R10)
 	VADDPS       64(R11), Y10, Y10
-	VMOVUPS      Y10, 64(R10)
 	VADDPS       96(R11), Y11, Y11
+	ADDQ         R12, R11
+	VMOVUPS      Y0, (R10)
+	VMOVUPS      Y1, 32(R10)
+	VMOVUPS      Y2, 64(R10)
+	VMOVUPS      Y3, 96(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y4, (R10)
+	VMOVUPS      Y5, 32(R10)
+	VMOVUPS      Y6, 64(R10)
+	VMOVUPS      Y7, 96(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y8, (R10)
+	VMOVUPS      Y9, 32(R10)
+	VMOVUPS      Y10, 64(R10)
 	VMOVUPS      Y11, 96(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -11519,37 +11519,37 @@ loop:
 	MOVQ         dstride+56(FP), R12
 	SHLQ         $0x02, R12
 	VADDPS       (R11), Y0, Y0
-	VMOVUPS      Y0, (R10)
 	VADDPS       32(R11), Y1, Y1
-	VMOVUPS      Y1, 32(R10)
 	VADDPS       64(R11), Y2, Y2
-	VMOVUPS      Y2, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y3, Y3
-	VMOVUPS      Y3, (R10)
 	VADDPS       32(R11), Y4, Y4
-	VMOVUPS      Y4, 32(R10)
 	VADDPS       64(R11), Y5, Y5
-	VMOVUPS      Y5, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y6, Y6
-	VMOVUPS      Y6, (R10)
 	VADDPS       32(R11), Y7, Y7
-	VMOVUPS      Y7, 32(R10)
 	VADDPS       64(R11), Y8, Y8
-	VMOVUPS      Y8, 64(R10)
-	ADDQ         DI, R10
 	ADDQ         R12, R11
 	VADDPS       (R11), Y9, Y9
-	VMOVUPS      Y9, (R10)
 	VADDPS       32(R11), Y10, Y10
-	VMOVUPS      Y10, 32(R10)
 	VADDPS       64(R11), Y11, Y11
+	ADDQ         R12, R11
+	VMOVUPS      Y0, (R10)
+	VMOVUPS      Y1, 32(R10)
+	VMOVUPS      Y2, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y3, (R10)
+	VMOVUPS      Y4, 32(R10)
+	VMOVUPS      Y5, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y6, (R10)
+	VMOVUPS      Y7, 32(R10)
+	VMOVUPS      Y8, 64(R10)
+	ADDQ         DI, R10
+	VMOVUPS      Y9, (R10)
+	VMOVUPS      Y10, 32(R10)
 	VMOVUPS      Y11, 64(R10)
 	ADDQ         DI, R10
-	ADDQ         R12, R11
 	JMP          next
 
 overwrite:
@@ -11793,11 +11793,11 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
 	VMOVUPS      Z2, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -11854,11 +11854,11 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
 	VMOVUPS      Z1, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -11937,17 +11937,17 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
 	VMOVUPS      Z4, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -12015,17 +12015,17 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
 	VMOVUPS      Z3, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -12119,23 +12119,23 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
 	VMOVUPS      Z6, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -12214,23 +12214,23 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
 	VMOVUPS      Z5, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -12339,29 +12339,29 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z7, Z7
-	VMOVUPS      Z7, (R9)
 	VADDPS       64(R10), Z8, Z8
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
+	VMOVUPS      Z6, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z7, (R9)
 	VMOVUPS      Z8, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -12451,29 +12451,29 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z6, Z6
-	VMOVUPS      Z6, (R9)
 	VADDPS       64(R10), Z7, Z7
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z6, (R9)
 	VMOVUPS      Z7, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -12597,35 +12597,35 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z7, Z7
-	VMOVUPS      Z7, (R9)
 	VADDPS       64(R10), Z8, Z8
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z9, Z9
-	VMOVUPS      Z9, (R9)
 	VADDPS       64(R10), Z10, Z10
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
+	VMOVUPS      Z6, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z7, (R9)
+	VMOVUPS      Z8, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z9, (R9)
 	VMOVUPS      Z10, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -12726,35 +12726,35 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z6, Z6
-	VMOVUPS      Z6, (R9)
 	VADDPS       64(R10), Z7, Z7
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z8, Z8
-	VMOVUPS      Z8, (R9)
 	VADDPS       64(R10), Z9, Z9
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z8, (R9)
 	VMOVUPS      Z9, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -12893,41 +12893,41 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z7, Z7
-	VMOVUPS      Z7, (R9)
 	VADDPS       64(R10), Z8, Z8
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z9, Z9
-	VMOVUPS      Z9, (R9)
 	VADDPS       64(R10), Z10, Z10
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z11, Z11
-	VMOVUPS      Z11, (R9)
 	VADDPS       64(R10), Z12, Z12
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
+	VMOVUPS      Z6, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z7, (R9)
+	VMOVUPS      Z8, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z9, (R9)
+	VMOVUPS      Z10, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z11, (R9)
 	VMOVUPS      Z12, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -13039,41 +13039,41 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z6, Z6
-	VMOVUPS      Z6, (R9)
 	VADDPS       64(R10), Z7, Z7
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z8, Z8
-	VMOVUPS      Z8, (R9)
 	VADDPS       64(R10), Z9, Z9
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z10, Z10
-	VMOVUPS      Z10, (R9)
 	VADDPS       64(R10), Z11, Z11
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z10, (R9)
 	VMOVUPS      Z11, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -13227,47 +13227,47 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z7, Z7
-	VMOVUPS      Z7, (R9)
 	VADDPS       64(R10), Z8, Z8
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z9, Z9
-	VMOVUPS      Z9, (R9)
 	VADDPS       64(R10), Z10, Z10
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z11, Z11
-	VMOVUPS      Z11, (R9)
 	VADDPS       64(R10), Z12, Z12
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z13, Z13
-	VMOVUPS      Z13, (R9)
 	VADDPS       64(R10), Z14, Z14
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
+	VMOVUPS      Z6, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z7, (R9)
+	VMOVUPS      Z8, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z9, (R9)
+	VMOVUPS      Z10, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z11, (R9)
+	VMOVUPS      Z12, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z13, (R9)
 	VMOVUPS      Z14, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -13390,47 +13390,47 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z6, Z6
-	VMOVUPS      Z6, (R9)
 	VADDPS       64(R10), Z7, Z7
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z8, Z8
-	VMOVUPS      Z8, (R9)
 	VADDPS       64(R10), Z9, Z9
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z10, Z10
-	VMOVUPS      Z10, (R9)
 	VADDPS       64(R10), Z11, Z11
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z12, Z12
-	VMOVUPS      Z12, (R9)
 	VADDPS       64(R10), Z13, Z13
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z12, (R9)
 	VMOVUPS      Z13, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -13599,53 +13599,53 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z7, Z7
-	VMOVUPS      Z7, (R9)
 	VADDPS       64(R10), Z8, Z8
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z9, Z9
-	VMOVUPS      Z9, (R9)
 	VADDPS       64(R10), Z10, Z10
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z11, Z11
-	VMOVUPS      Z11, (R9)
 	VADDPS       64(R10), Z12, Z12
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z13, Z13
-	VMOVUPS      Z13, (R9)
 	VADDPS       64(R10), Z14, Z14
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z15, Z15
-	VMOVUPS      Z15, (R9)
 	VADDPS       64(R10), Z16, Z16
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
+	VMOVUPS      Z6, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z7, (R9)
+	VMOVUPS      Z8, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z9, (R9)
+	VMOVUPS      Z10, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z11, (R9)
+	VMOVUPS      Z12, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z13, (R9)
+	VMOVUPS      Z14, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z15, (R9)
 	VMOVUPS      Z16, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -13779,53 +13779,53 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z6, Z6
-	VMOVUPS      Z6, (R9)
 	VADDPS       64(R10), Z7, Z7
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z8, Z8
-	VMOVUPS      Z8, (R9)
 	VADDPS       64(R10), Z9, Z9
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z10, Z10
-	VMOVUPS      Z10, (R9)
 	VADDPS       64(R10), Z11, Z11
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z12, Z12
-	VMOVUPS      Z12, (R9)
 	VADDPS       64(R10), Z13, Z13
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z14, Z14
-	VMOVUPS      Z14, (R9)
 	VADDPS       64(R10), Z15, Z15
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z14, (R9)
 	VMOVUPS      Z15, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -14009,59 +14009,59 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z7, Z7
-	VMOVUPS      Z7, (R9)
 	VADDPS       64(R10), Z8, Z8
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z9, Z9
-	VMOVUPS      Z9, (R9)
 	VADDPS       64(R10), Z10, Z10
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z11, Z11
-	VMOVUPS      Z11, (R9)
 	VADDPS       64(R10), Z12, Z12
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z13, Z13
-	VMOVUPS      Z13, (R9)
 	VADDPS       64(R10), Z14, Z14
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z15, Z15
-	VMOVUPS      Z15, (R9)
 	VADDPS       64(R10), Z16, Z16
-	VMOVUPS      Z16, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z17, Z17
-	VMOVUPS      Z17, (R9)
 	VADDPS       64(R10), Z18, Z18
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
+	VMOVUPS      Z6, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z7, (R9)
+	VMOVUPS      Z8, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z9, (R9)
+	VMOVUPS      Z10, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z11, (R9)
+	VMOVUPS      Z12, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z13, (R9)
+	VMOVUPS      Z14, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z15, (R9)
+	VMOVUPS      Z16, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z17, (R9)
 	VMOVUPS      Z18, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -14206,59 +14206,59 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z6, Z6
-	VMOVUPS      Z6, (R9)
 	VADDPS       64(R10), Z7, Z7
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z8, Z8
-	VMOVUPS      Z8, (R9)
 	VADDPS       64(R10), Z9, Z9
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z10, Z10
-	VMOVUPS      Z10, (R9)
 	VADDPS       64(R10), Z11, Z11
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z12, Z12
-	VMOVUPS      Z12, (R9)
 	VADDPS       64(R10), Z13, Z13
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z14, Z14
-	VMOVUPS      Z14, (R9)
 	VADDPS       64(R10), Z15, Z15
-	VMOVUPS      Z15, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z16, Z16
-	VMOVUPS      Z16, (R9)
 	VADDPS       64(R10), Z17, Z17
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z14, (R9)
+	VMOVUPS      Z15, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z16, (R9)
 	VMOVUPS      Z17, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -14457,65 +14457,65 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z7, Z7
-	VMOVUPS      Z7, (R9)
 	VADDPS       64(R10), Z8, Z8
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z9, Z9
-	VMOVUPS      Z9, (R9)
 	VADDPS       64(R10), Z10, Z10
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z11, Z11
-	VMOVUPS      Z11, (R9)
 	VADDPS       64(R10), Z12, Z12
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z13, Z13
-	VMOVUPS      Z13, (R9)
 	VADDPS       64(R10), Z14, Z14
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z15, Z15
-	VMOVUPS      Z15, (R9)
 	VADDPS       64(R10), Z16, Z16
-	VMOVUPS      Z16, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z17, Z17
-	VMOVUPS      Z17, (R9)
 	VADDPS       64(R10), Z18, Z18
-	VMOVUPS      Z18, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z19, Z19
-	VMOVUPS      Z19, (R9)
 	VADDPS       64(R10), Z20, Z20
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
+	VMOVUPS      Z6, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z7, (R9)
+	VMOVUPS      Z8, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z9, (R9)
+	VMOVUPS      Z10, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z11, (R9)
+	VMOVUPS      Z12, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z13, (R9)
+	VMOVUPS      Z14, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z15, (R9)
+	VMOVUPS      Z16, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z17, (R9)
+	VMOVUPS      Z18, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z19, (R9)
 	VMOVUPS      Z20, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -14671,65 +14671,65 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z6, Z6
-	VMOVUPS      Z6, (R9)
 	VADDPS       64(R10), Z7, Z7
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z8, Z8
-	VMOVUPS      Z8, (R9)
 	VADDPS       64(R10), Z9, Z9
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z10, Z10
-	VMOVUPS      Z10, (R9)
 	VADDPS       64(R10), Z11, Z11
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z12, Z12
-	VMOVUPS      Z12, (R9)
 	VADDPS       64(R10), Z13, Z13
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z14, Z14
-	VMOVUPS      Z14, (R9)
 	VADDPS       64(R10), Z15, Z15
-	VMOVUPS      Z15, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z16, Z16
-	VMOVUPS      Z16, (R9)
 	VADDPS       64(R10), Z17, Z17
-	VMOVUPS      Z17, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z18, Z18
-	VMOVUPS      Z18, (R9)
 	VADDPS       64(R10), Z19, Z19
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z14, (R9)
+	VMOVUPS      Z15, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z16, (R9)
+	VMOVUPS      Z17, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z18, (R9)
 	VMOVUPS      Z19, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -14943,71 +14943,71 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z7, Z7
-	VMOVUPS      Z7, (R9)
 	VADDPS       64(R10), Z8, Z8
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z9, Z9
-	VMOVUPS      Z9, (R9)
 	VADDPS       64(R10), Z10, Z10
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z11, Z11
-	VMOVUPS      Z11, (R9)
 	VADDPS       64(R10), Z12, Z12
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z13, Z13
-	VMOVUPS      Z13, (R9)
 	VADDPS       64(R10), Z14, Z14
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z15, Z15
-	VMOVUPS      Z15, (R9)
 	VADDPS       64(R10), Z16, Z16
-	VMOVUPS      Z16, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z17, Z17
-	VMOVUPS      Z17, (R9)
 	VADDPS       64(R10), Z18, Z18
-	VMOVUPS      Z18, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z19, Z19
-	VMOVUPS      Z19, (R9)
 	VADDPS       64(R10), Z20, Z20
-	VMOVUPS      Z20, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z21, Z21
-	VMOVUPS      Z21, (R9)
 	VADDPS       64(R10), Z22, Z22
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
+	VMOVUPS      Z6, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z7, (R9)
+	VMOVUPS      Z8, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z9, (R9)
+	VMOVUPS      Z10, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z11, (R9)
+	VMOVUPS      Z12, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z13, (R9)
+	VMOVUPS      Z14, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z15, (R9)
+	VMOVUPS      Z16, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z17, (R9)
+	VMOVUPS      Z18, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z19, (R9)
+	VMOVUPS      Z20, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z21, (R9)
 	VMOVUPS      Z22, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -15174,71 +15174,71 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z6, Z6
-	VMOVUPS      Z6, (R9)
 	VADDPS       64(R10), Z7, Z7
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z8, Z8
-	VMOVUPS      Z8, (R9)
 	VADDPS       64(R10), Z9, Z9
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z10, Z10
-	VMOVUPS      Z10, (R9)
 	VADDPS       64(R10), Z11, Z11
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z12, Z12
-	VMOVUPS      Z12, (R9)
 	VADDPS       64(R10), Z13, Z13
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z14, Z14
-	VMOVUPS      Z14, (R9)
 	VADDPS       64(R10), Z15, Z15
-	VMOVUPS      Z15, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z16, Z16
-	VMOVUPS      Z16, (R9)
 	VADDPS       64(R10), Z17, Z17
-	VMOVUPS      Z17, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z18, Z18
-	VMOVUPS      Z18, (R9)
 	VADDPS       64(R10), Z19, Z19
-	VMOVUPS      Z19, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z20, Z20
-	VMOVUPS      Z20, (R9)
 	VADDPS       64(R10), Z21, Z21
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z14, (R9)
+	VMOVUPS      Z15, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z16, (R9)
+	VMOVUPS      Z17, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z18, (R9)
+	VMOVUPS      Z19, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z20, (R9)
 	VMOVUPS      Z21, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -15467,77 +15467,77 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z1, Z1
-	VMOVUPS      Z1, (R9)
 	VADDPS       64(R10), Z2, Z2
-	VMOVUPS      Z2, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z3, Z3
-	VMOVUPS      Z3, (R9)
 	VADDPS       64(R10), Z4, Z4
-	VMOVUPS      Z4, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z5, Z5
-	VMOVUPS      Z5, (R9)
 	VADDPS       64(R10), Z6, Z6
-	VMOVUPS      Z6, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z7, Z7
-	VMOVUPS      Z7, (R9)
 	VADDPS       64(R10), Z8, Z8
-	VMOVUPS      Z8, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z9, Z9
-	VMOVUPS      Z9, (R9)
 	VADDPS       64(R10), Z10, Z10
-	VMOVUPS      Z10, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z11, Z11
-	VMOVUPS      Z11, (R9)
 	VADDPS       64(R10), Z12, Z12
-	VMOVUPS      Z12, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z13, Z13
-	VMOVUPS      Z13, (R9)
 	VADDPS       64(R10), Z14, Z14
-	VMOVUPS      Z14, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z15, Z15
-	VMOVUPS      Z15, (R9)
 	VADDPS       64(R10), Z16, Z16
-	VMOVUPS      Z16, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z17, Z17
-	VMOVUPS      Z17, (R9)
 	VADDPS       64(R10), Z18, Z18
-	VMOVUPS      Z18, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z19, Z19
-	VMOVUPS      Z19, (R9)
 	VADDPS       64(R10), Z20, Z20
-	VMOVUPS      Z20, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z21, Z21
-	VMOVUPS      Z21, (R9)
 	VADDPS       64(R10), Z22, Z22
-	VMOVUPS      Z22, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z23, Z23
-	VMOVUPS      Z23, (R9)
 	VADDPS       64(R10), Z24, Z24
+	ADDQ         R11, R10
+	VMOVUPS      Z1, (R9)
+	VMOVUPS      Z2, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z3, (R9)
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z5, (R9)
+	VMOVUPS      Z6, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z7, (R9)
+	VMOVUPS      Z8, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z9, (R9)
+	VMOVUPS      Z10, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z11, (R9)
+	VMOVUPS      Z12, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z13, (R9)
+	VMOVUPS      Z14, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z15, (R9)
+	VMOVUPS      Z16, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z17, (R9)
+	VMOVUPS      Z18, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z19, (R9)
+	VMOVUPS      Z20, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z21, (R9)
+	VMOVUPS      Z22, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z23, (R9)
 	VMOVUPS      Z24, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:
@@ -15715,77 +15715,77 @@ loop:
 	MOVQ         dstride+56(FP), R11
 	SHLQ         $0x02, R11
 	VADDPS       (R10), Z0, Z0
-	VMOVUPS      Z0, (R9)
 	VADDPS       64(R10), Z1, Z1
-	VMOVUPS      Z1, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z2, Z2
-	VMOVUPS      Z2, (R9)
 	VADDPS       64(R10), Z3, Z3
-	VMOVUPS      Z3, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z4, Z4
-	VMOVUPS      Z4, (R9)
 	VADDPS       64(R10), Z5, Z5
-	VMOVUPS      Z5, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z6, Z6
-	VMOVUPS      Z6, (R9)
 	VADDPS       64(R10), Z7, Z7
-	VMOVUPS      Z7, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z8, Z8
-	VMOVUPS      Z8, (R9)
 	VADDPS       64(R10), Z9, Z9
-	VMOVUPS      Z9, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z10, Z10
-	VMOVUPS      Z10, (R9)
 	VADDPS       64(R10), Z11, Z11
-	VMOVUPS      Z11, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z12, Z12
-	VMOVUPS      Z12, (R9)
 	VADDPS       64(R10), Z13, Z13
-	VMOVUPS      Z13, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z14, Z14
-	VMOVUPS      Z14, (R9)
 	VADDPS       64(R10), Z15, Z15
-	VMOVUPS      Z15, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z16, Z16
-	VMOVUPS      Z16, (R9)
 	VADDPS       64(R10), Z17, Z17
-	VMOVUPS      Z17, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z18, Z18
-	VMOVUPS      Z18, (R9)
 	VADDPS       64(R10), Z19, Z19
-	VMOVUPS      Z19, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z20, Z20
-	VMOVUPS      Z20, (R9)
 	VADDPS       64(R10), Z21, Z21
-	VMOVUPS      Z21, 64(R9)
-	ADDQ         DI, R9
 	ADDQ         R11, R10
 	VADDPS       (R10), Z22, Z22
-	VMOVUPS      Z22, (R9)
 	VADDPS       64(R10), Z23, Z23
+	ADDQ         R11, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z14, (R9)
+	VMOVUPS      Z15, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z16, (R9)
+	VMOVUPS      Z17, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z18, (R9)
+	VMOVUPS      Z19, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z20, (R9)
+	VMOVUPS      Z21, 64(R9)
+	ADDQ         DI, R9
+	VMOVUPS      Z22, (R9)
 	VMOVUPS      Z23, 64(R9)
 	ADDQ         DI, R9
-	ADDQ         R11, R10
 	JMP          next
 
 overwrite:

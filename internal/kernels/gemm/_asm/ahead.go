@@ -1,10 +1,11 @@
 package main
 
 import (
-	"fmt"
+	"math/bits"
 
 	"github.com/mmcloughlin/avo/build"
 	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
 )
 
 // aheadName is what the names of kernels end with that ask for memory ahead.
@@ -24,26 +25,74 @@ func placedSignature(ahead bool) string {
 	return placed + ")"
 }
 
-// fetchAhead emits a block's part of the two requests at next: address, stride, count and step each, in bytes. The address moves on by the step.
-func fetchAhead(c *build.Context) {
-	next := c.GP64()
-	c.Load(c.Param("next"), next)
-	for i := range 2 {
-		at, stride, count, step := c.GP64(), c.GP64(), c.GP64(), c.GP64()
-		loop, end := fmt.Sprintf("fetch%d", i), fmt.Sprintf("fetched%d", i)
-		c.MOVQ(operand.Mem{Base: next, Disp: 32*i + 16}, count)
-		c.TESTQ(count, count)
-		c.JE(operand.LabelRef(end))
-		c.MOVQ(operand.Mem{Base: next, Disp: 32 * i}, at)
-		c.MOVQ(operand.Mem{Base: next, Disp: 32*i + 8}, stride)
-		c.MOVQ(operand.Mem{Base: next, Disp: 32*i + 24}, step)
-		c.ADDQ(at, step)
-		c.MOVQ(step, operand.Mem{Base: next, Disp: 32 * i})
-		c.Label(loop)
-		c.PREFETCHT1(operand.Mem{Base: at})
-		c.ADDQ(stride, at)
-		c.DECQ(count)
-		c.JNE(operand.LabelRef(loop))
-		c.Label(end)
-	}
+// asking is a loop over k that asks for memory while it runs, one row in each turn: all at once would take up the misses that a core can have under way, and the
+// panels would wait. What is asked for stands in a list of requests that ends with one whose stride is 0. Those for which there are too few turns are asked for at once.
+type asking struct {
+	f                          family
+	list, at, stride, n, turns reg.GPVirtual
+}
+
+// Offsets in a request.
+const (
+	requestAt = 8 * iota
+	requestStride
+	requestCount
+	requestStep
+	requestSize
+)
+
+// newAsking emits the beginning: the first request is the tile of C.
+func newAsking(c *build.Context, f family, p pointers) asking {
+	r := asking{f, c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()}
+	c.Load(c.Param("next"), r.list)
+	c.MOVQ(p.cc, operand.Mem{Base: r.list, Disp: requestAt})
+	c.MOVQ(p.cstride, operand.Mem{Base: r.list, Disp: requestStride})
+	return r
+}
+
+// loop emits the loop over the products that fill turns of rowsUnroll, which step emits; k is left as the rest.
+func (r asking) loop(c *build.Context, k reg.GPVirtual, step func(n int)) {
+	c.MOVQ(k, r.turns)
+	c.SHRQ(operand.U8(bits.TrailingZeros(rowsUnroll)), r.turns)
+	c.ANDQ(operand.Imm(rowsUnroll-1), k)
+	c.Label("request")
+	c.MOVQ(operand.Mem{Base: r.list, Disp: requestAt}, r.at)
+	c.MOVQ(operand.Mem{Base: r.list, Disp: requestStep}, r.stride)
+	c.ADDQ(r.at, r.stride)
+	c.MOVQ(r.stride, operand.Mem{Base: r.list, Disp: requestAt})
+	c.MOVQ(operand.Mem{Base: r.list, Disp: requestCount}, r.n)
+	c.MOVQ(operand.Mem{Base: r.list, Disp: requestStride}, r.stride)
+	c.ADDQ(operand.Imm(requestSize), r.list)
+	c.TESTQ(r.stride, r.stride)
+	c.JE(operand.LabelRef("end"))
+	c.TESTQ(r.n, r.n)
+	c.JE(operand.LabelRef("request"))
+	c.CMPQ(r.n, r.turns)
+	c.JG(operand.LabelRef("burst"))
+	c.SUBQ(r.n, r.turns)
+	c.Label("loop")
+	r.ask(c)
+	step(rowsUnroll)
+	c.ADDQ(r.stride, r.at)
+	c.DECQ(r.n)
+	c.JNE(operand.LabelRef("loop"))
+	c.TESTQ(r.stride, r.stride)
+	c.JNE(operand.LabelRef("request"))
+	c.JMP(operand.LabelRef("tail"))
+	c.Label("burst")
+	r.ask(c)
+	c.ADDQ(r.stride, r.at)
+	c.DECQ(r.n)
+	c.JNE(operand.LabelRef("burst"))
+	c.JMP(operand.LabelRef("request"))
+	c.Label("end")
+	c.MOVQ(r.turns, r.n)
+	c.TESTQ(r.n, r.n)
+	c.JNE(operand.LabelRef("loop"))
+}
+
+// ask emits the request for a row as wide as a tile.
+func (r asking) ask(c *build.Context) {
+	c.PREFETCHT1(operand.Mem{Base: r.at})
+	c.PREFETCHT1(operand.Mem{Base: r.at, Disp: r.f.vectors*r.f.bytes() - 4})
 }

@@ -165,7 +165,8 @@ func product(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 	c.ADDQ(p.bstride, p.b)
 }
 
-// addRows emits the writing of the sums and rows of D from d on to rows of C from row on; it moves both.
+// addRows emits the writing of the sums and rows of D from d on to rows of C from row on; it moves both. All of D is read before anything is written: a
+// read that waits for an earlier write to the same place of another page would wait here in each row of a C whose rows are a multiple of 4 KiB apart.
 func addRows(c *build.Context, f family, row, stride, d reg.GPVirtual, sums [][]reg.VecVirtual) {
 	dstride := c.GP64()
 	c.Load(c.Param("dstride"), dstride)
@@ -173,11 +174,10 @@ func addRows(c *build.Context, f family, row, stride, d reg.GPVirtual, sums [][]
 	for _, sum := range sums {
 		for v, x := range sum {
 			f.add(c, operand.Mem{Base: d, Disp: v * f.bytes()}, x, x)
-			c.VMOVUPS(x, operand.Mem{Base: row, Disp: v * f.bytes()})
 		}
-		c.ADDQ(stride, row)
 		c.ADDQ(dstride, d)
 	}
+	writeRows(c, f, row, stride, sums)
 }
 
 // writeRows emits the writing of the sums to rows of C from row on, which it moves.

@@ -39,44 +39,51 @@ func tall(c *build.Context, f family, ahead bool) {
 	c.SignatureExpr(f.signature(placedSignature(ahead)))
 
 	p := newPointers(c, f)
-	astride, blocks := c.GP64(), c.GP64()
+	astride := c.GP64()
 	c.Load(c.Param("astride"), astride)
 	f.scale(c, astride)
-	c.Load(c.Param("blocks"), blocks)
 
 	c.Label("block")
 	inner := pointers{k: c.GP64(), a: c.GP64(), b: p.b, bstride: p.bstride}
 	c.MOVQ(p.k, inner.k)
 	c.MOVQ(p.a, inner.a)
-	fetchTile(c, f, p, f.mr)
+	var requests asking
 	if ahead {
-		fetchAhead(c)
+		requests = newAsking(c, f, p)
+	} else {
+		fetchTile(c, f, p, f.mr)
 	}
 	sums := zeros(c, f, f.mr, f.vectors)
-	tallLoop(c, f, inner, astride, sums)
+	tallLoop(c, f, inner, astride, sums, requests)
 	storeBlock(c, f, p, sums)
-	c.DECQ(blocks)
-	c.JNE(operand.LabelRef("block"))
+	nextBlock(c)
 	c.VZEROUPPER()
 	c.RET()
 }
 
-// tallLoop emits the loops over k.
-func tallLoop(c *build.Context, f family, p pointers, astride reg.GPVirtual, sums [][]reg.VecVirtual) {
-	c.CMPQ(p.k, operand.Imm(unroll))
-	c.JL(operand.LabelRef("tail"))
-	c.Label("loop")
-	for range unroll {
-		tallProduct(c, f, p, astride, sums)
+// tallLoop emits the loops over k, with requests if they are of any kernel.
+func tallLoop(c *build.Context, f family, p pointers, astride reg.GPVirtual, sums [][]reg.VecVirtual, requests asking) {
+	step := func(n int) {
+		for range n {
+			tallProduct(c, f, p, astride, sums)
+		}
 	}
-	c.SUBQ(operand.Imm(unroll), p.k)
-	c.CMPQ(p.k, operand.Imm(unroll))
-	c.JGE(operand.LabelRef("loop"))
+	if requests.list != nil {
+		requests.loop(c, p.k, step)
+	} else {
+		c.CMPQ(p.k, operand.Imm(unroll))
+		c.JL(operand.LabelRef("tail"))
+		c.Label("loop")
+		step(unroll)
+		c.SUBQ(operand.Imm(unroll), p.k)
+		c.CMPQ(p.k, operand.Imm(unroll))
+		c.JGE(operand.LabelRef("loop"))
+	}
 	c.Label("tail")
 	c.TESTQ(p.k, p.k)
 	c.JE(operand.LabelRef("store"))
 	c.Label("single")
-	tallProduct(c, f, p, astride, sums)
+	step(1)
 	c.DECQ(p.k)
 	c.JNE(operand.LabelRef("single"))
 }

@@ -40,13 +40,13 @@ func rows(c *build.Context, f family, ahead bool) {
 	a := rowsOf{stride: c.GP64(), size: f.size()}
 	c.Load(c.Param("astride"), a.stride)
 	f.scale(c, a.stride)
-	blocks := c.GP64()
-	c.Load(c.Param("blocks"), blocks)
 
 	c.Label("block")
-	fetchTile(c, f, p, f.mr)
+	var requests asking
 	if ahead {
-		fetchAhead(c)
+		requests = newAsking(c, f, p)
+	} else {
+		fetchTile(c, f, p, f.mr)
 	}
 	k, row := c.GP64(), c.GP64() // read again for each block: the rows need the registers
 	c.Load(c.Param("k"), k)
@@ -62,16 +62,25 @@ func rows(c *build.Context, f family, ahead bool) {
 		}
 	}
 	sums := zeros(c, f, f.mr, f.vectors)
-	rowsLoop(c, f, pointers{k: k, b: p.b, bstride: p.bstride}, a, sums)
+	rowsLoop(c, f, pointers{k: k, b: p.b, bstride: p.bstride}, a, sums, requests)
 	storeBlock(c, f, p, sums)
-	c.DECQ(blocks)
-	c.JNE(operand.LabelRef("block"))
+	nextBlock(c)
 	c.VZEROUPPER()
 	c.RET()
 }
 
-// rowsLoop emits the loops over k.
-func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.VecVirtual) {
+// nextBlock emits the end of the loop over blocks, whose number is counted where it was passed: kernels for large tiles need the registers.
+func nextBlock(c *build.Context) {
+	blocks, err := c.Param("blocks").Resolve()
+	if err != nil {
+		panic(err)
+	}
+	c.DECQ(blocks.Addr)
+	c.JNE(operand.LabelRef("block"))
+}
+
+// rowsLoop emits the loops over k, with requests if they are of any kernel.
+func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.VecVirtual, requests asking) {
 	step := func(n int) {
 		for at := range n {
 			rowsProduct(c, f, p, a, at, sums)
@@ -80,13 +89,17 @@ func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.Vec
 			c.ADDQ(operand.Imm(uint64(a.size*n)), r)
 		}
 	}
-	c.CMPQ(p.k, operand.Imm(rowsUnroll))
-	c.JL(operand.LabelRef("tail"))
-	c.Label("loop")
-	step(rowsUnroll)
-	c.SUBQ(operand.Imm(rowsUnroll), p.k)
-	c.CMPQ(p.k, operand.Imm(rowsUnroll))
-	c.JGE(operand.LabelRef("loop"))
+	if requests.list != nil {
+		requests.loop(c, p.k, step)
+	} else {
+		c.CMPQ(p.k, operand.Imm(rowsUnroll))
+		c.JL(operand.LabelRef("tail"))
+		c.Label("loop")
+		step(rowsUnroll)
+		c.SUBQ(operand.Imm(rowsUnroll), p.k)
+		c.CMPQ(p.k, operand.Imm(rowsUnroll))
+		c.JGE(operand.LabelRef("loop"))
+	}
 	c.Label("tail")
 	c.TESTQ(p.k, p.k)
 	c.JE(operand.LabelRef("store"))
