@@ -33,14 +33,14 @@ var (
 	compiled  = side{suffix: "_compile", program: "peer.py", mode: "compile", env: keepMemory}
 	installed = side{suffix: "_installed", program: "peer.py", mode: "installed", slow: true}
 	// reused has its outputs allocated beforehand, and what it must allocate itself it takes again from huge pages that it keeps.
-	reused   = side{suffix: "_out", program: "peer.py", mode: "out", env: append([]string{"GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"}, mkl...)}
-	blas     = side{program: "peer.py", mode: "out", env: reused.env} // reused, where PyTorch is the only side
+	reused   = side{suffix: "_out", program: "peer.py", mode: "out", env: keepMemory}
+	blas     = side{program: "peer.py", mode: "out", env: keepMemory} // reused, where PyTorch is the only side
 	openblas = side{suffix: "_openblas", program: "openblas.py", env: coreType()}
 	gomlx    = side{suffix: "_gomlx", program: "GOMLX"}
 	llmc     = side{suffix: "_llmc", program: "LLMC", slow: true}
 
 	mkl = preload(os.Getenv("MKL_PRELOAD"))
-	// keepMemory has malloc keep what is freed, in huge pages.
+	// keepMemory has malloc keep what is freed, in huge pages; peer.py has it take all that a row needs beforehand.
 	keepMemory = append([]string{"GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"}, mkl...)
 )
 
