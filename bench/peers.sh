@@ -9,6 +9,8 @@
 # GOMLX        the program of bench/gomlx
 # LLMC         the program of bench/llmc, if LLM_C names a folder with llm.c's source
 #
+# TORCHINDUCTOR_CACHE_DIR  where torch.compile keeps what it compiled: minutes' work for the first run
+#
 # All lies in BENCH_CACHE, by default a folder in the user's cache. torch.compile needs a C++ compiler, or its rows are missing.
 set -eu
 cd "$(dirname "$0")"
@@ -54,4 +56,4 @@ else
     say "LLM_C names no folder with llm.c's source: its row will be missing"
 fi
 
-echo "export PYTHON='$PYTHON' MKL_PRELOAD='$MKL_PRELOAD' GOMLX='$GOMLX' LLMC='$LLMC'"
+echo "export PYTHON='$PYTHON' MKL_PRELOAD='$MKL_PRELOAD' GOMLX='$GOMLX' LLMC='$LLMC' TORCHINDUCTOR_CACHE_DIR='$cache/inductor'"

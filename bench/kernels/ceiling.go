@@ -18,7 +18,7 @@ func printCeilings(threads int) error {
 			return err
 		}
 		speed := 0.0
-		for range 20 {
+		for range 8 {
 			speed = highest(v.String(), threads, fmaSpeed)
 		}
 		if speed > 0 {

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -40,7 +41,7 @@ func main() {
 	pflag.DurationVar(&b.turn, "turn", 300*time.Millisecond, "time of one turn, at least one run")
 	pflag.StringVar(&b.dir, "dir", "bench/kernels", "the folder that holds peer.py")
 	pflag.BoolVar(&b.quick, "quick", false, "leave out rows that take long")
-	peak := pflag.String("peak", "", "run one row three times and print the peak of resident memory, for a process of its own")
+	peak := pflag.String("peak", "", "run one row and print the peak of resident memory, for a process of its own")
 	pflag.Parse()
 	if err := kernels.Init(); err != nil {
 		log.Fatal(err)
@@ -101,9 +102,17 @@ func (b *bench) keep(r *row) bool {
 func (b *bench) row(r row, threads int, peers *peers) {
 	run, end := r.open(threads)
 	defer end()
+	if r.flops > manyFlops { // a peer that keeps its memory would keep much
+		defer peers.forget(r.against...)
+	}
+	timed(run, b.turn) // for caches and allocators
+	ours := func() float64 { return timed(run, b.turn) }
+	if b.once(r) {
+		ours = sync.OnceValue(ours)
+	}
 	var all, shares []float64
 	for _, s := range r.against {
-		t, err := b.side(r, run, s, threads, peers)
+		t, err := b.side(r, ours, s, threads, peers)
 		if err != nil {
 			fmt.Printf("# no row %s: %v\n", r.name+s.suffix, err)
 			continue
@@ -120,7 +129,7 @@ func (b *bench) row(r row, threads int, peers *peers) {
 	}
 	if len(all) == 0 { // no side: ours alone
 		for range b.rounds {
-			x := timed(run, b.turn)
+			x := ours()
 			all, shares = append(all, x), append(shares, r.share(x, threads))
 		}
 	}
@@ -130,36 +139,43 @@ func (b *bench) row(r row, threads int, peers *peers) {
 	}
 }
 
+// once tells that a row has one run a side that counts, ours for all sides.
+func (b *bench) once(r row) bool { return b.quick && r.flops > manyFlops }
+
+// manyFlops is the number of operations from which on a run takes seconds.
+const manyFlops = 1e11
+
 // turns are the times of a row's turns: ours, theirs, the quotients, our shares of the ceiling, and how far apart the cores were.
 type turns struct{ ours, theirs, ratios, shares, trips []float64 }
 
 // side lets a row and one side of it take turns.
-func (b *bench) side(r row, run func(), s side, threads int, peers *peers) (t turns, err error) {
+func (b *bench) side(r row, ours func() float64, s side, threads int, peers *peers) (t turns, err error) {
 	p, err := peers.get(s)
 	if err != nil {
 		return t, err
 	}
 	rounds := b.rounds
-	if s.slow || b.quick && r.flops > 1e11 {
+	if s.slow || b.once(r) {
 		rounds = 1
 	}
-	for round := range rounds + 1 {
+	name := r.name + s.form
+	if !b.once(r) || s.form != "" { // a turn for caches and allocators, or for compiling; where one run takes seconds, reserved memory does
+		if _, err := p.time(name); err != nil {
+			peers.forget(s)
+			return t, err
+		}
+	}
+	for range rounds {
 		if threads > 1 {
 			t.trips = append(t.trips, roundTrip().Seconds())
 		}
-		x := timed(run, b.turn)
-		y, err := p.time(r.name)
+		x := ours()
+		y, err := p.time(name)
 		if err != nil {
 			peers.forget(s)
 			return t, err
 		}
-		if round > 0 { // the first is for caches and allocators
-			t.ours, t.theirs, t.ratios, t.shares = append(t.ours, x), append(t.theirs, y), append(t.ratios, y/x), append(t.shares, r.share(x, threads))
-		}
-	}
-	if r.flops > 1e11 { // a peer that keeps its memory would keep much
-		peers.forget(s)
-		return t, nil
+		t.ours, t.theirs, t.ratios, t.shares = append(t.ours, x), append(t.theirs, y), append(t.ratios, y/x), append(t.shares, r.share(x, threads))
 	}
 	return t, p.drop()
 }

@@ -21,6 +21,7 @@ type side struct {
 	suffix  string // of the row's name, for rows with several sides
 	program string // a script beside peer.py, or the environment variable that names a program
 	mode    string // peer.py's third argument
+	form    string // of the row: what it is asked for has this behind its name
 	env     []string
 	slow    bool // one turn is enough; none in a quick run
 }
@@ -30,7 +31,7 @@ type side struct {
 var (
 	eager     = side{program: "peer.py", mode: "eager", env: mkl}
 	kept      = side{program: "peer.py", mode: "kept", env: keepMemory}
-	compiled  = side{suffix: "_compile", program: "peer.py", mode: "compile", env: keepMemory}
+	compiled  = side{suffix: "_compile", program: "peer.py", mode: "kept", form: "_compile", env: keepMemory}
 	installed = side{suffix: "_installed", program: "peer.py", mode: "installed", slow: true}
 	// reused has its outputs allocated beforehand, and what it must allocate itself it takes again from huge pages that it keeps.
 	reused   = side{suffix: "_out", program: "peer.py", mode: "out", env: keepMemory}
@@ -98,10 +99,14 @@ func (ps *peers) get(s side) (*peer, error) {
 	return p, nil
 }
 
-// forget ends a side's process, which went wrong; the next row starts another.
-func (ps *peers) forget(s side) {
-	ps.started[s.key()].close()
-	delete(ps.started, s.key())
+// forget ends the processes of sides; the next row starts others.
+func (ps *peers) forget(sides ...side) {
+	for _, s := range sides {
+		if p := ps.started[s.key()]; p != nil {
+			p.close()
+			delete(ps.started, s.key())
+		}
+	}
 }
 
 func (ps *peers) close() {

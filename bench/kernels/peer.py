@@ -2,7 +2,8 @@
 peak_memory answers with the peak of resident memory.
 
 Usage: peer.py THREADS SECONDS_PER_TURN MODE, started by the benchmark with the settings of OpenMP, MKL and malloc in its environment. Modes: eager, as
-people call it; kept, with malloc's settings; installed, without any; out, with outputs allocated beforehand where PyTorch has such a form; compile, torch.compile.
+people call it; kept, with malloc's settings; installed, without any; out, with outputs allocated beforehand where PyTorch has such a form. A training step's name
+may end with _compile, for torch.compile.
 """
 
 import gc
@@ -224,7 +225,7 @@ class GPT(torch.nn.Module):
         return self.ln_f(self.blocks(x)) @ self.wte.weight.T
 
 
-def step(layers, width, heads, vocab, positions, batch, block):
+def step(layers, width, heads, vocab, positions, batch, block, compiled):
     m = GPT(layers, width, heads, vocab, positions)
     opt = torch.optim.AdamW(m.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     ids = (torch.arange(batch * block) * 7919 % vocab).reshape(batch, block)
@@ -232,7 +233,7 @@ def step(layers, width, heads, vocab, positions, batch, block):
     def loss_of(ids):
         return F.cross_entropy(m(ids)[:, :-1].reshape(-1, vocab), ids[:, 1:].reshape(-1))
 
-    if MODE == "compile":
+    if compiled:
         loss_of = torch.compile(loss_of)
 
     def run():
@@ -244,12 +245,18 @@ def step(layers, width, heads, vocab, positions, batch, block):
     return run
 
 
-RESERVE = {"step": 0.5, "gpt2_124m": 4}  # GiB that a row needs, with some for what lies in pieces; else 2
+RESERVE = {"step": 0.5, "gpt2_124m": 4, "resnet18": 1}  # GiB that a row needs, with some for what lies in pieces; else 2
+reserved = 0
 
 
-def reserve(gib):
-    """Has malloc take so much memory from the system, and keep it. Without it a heap grows now and then for a dozen calls, and new pages take longer than the row."""
-    torch.empty(int(gib * (1 << 28))).zero_()
+def reserve(row):
+    """Has malloc take the memory of a row from the system at once, and keep it: else the heap grows now and then for a dozen calls, and new pages take longer than
+    what is timed."""
+    global reserved
+    gib = RESERVE.get(row.removesuffix("_compile"), 2)
+    if gib > reserved:
+        torch.empty(int(gib * (1 << 28))).zero_()
+        reserved = gib
 
 
 STEPS = {"step": (4, 256, 8, 2048, 128, 8, 128), "gpt2_124m": (12, 768, 12, 50257, 1024, 2, 512)}
@@ -271,8 +278,9 @@ def open_row(name):
     if kind == "bf16":
         inner, outer = map(int, rest[0].split("x"))
         return product(int(rest[1]), outer, inner, False, False, torch.bfloat16)
-    if name in STEPS:
-        return step(*STEPS[name])
+    base = name.removesuffix("_compile")
+    if base in STEPS:
+        return step(*STEPS[base], compiled=base != name)
     return {"adamw": adamw}[name]()
 
 
@@ -303,7 +311,7 @@ def main():
             current, run = line.strip(), None
             gc.collect()
             if KEEPS and current:
-                reserve(RESERVE.get(current, 2))
+                reserve(current)
             run = open_row(current) if current else None
         print(timed(run) if run else 0, flush=True)
 
