@@ -53,7 +53,7 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing := *engine32()
 		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{}, outer[float32]{}
-		packing.twins = twins[float32]{}
+		packing.twins, packing.sweep = twins[float32]{}, sweep[float32]{}
 		for m := 1; m <= 14; m++ {
 			for _, n := range []int{15, 32, 97, 300} {
 				for i, k := range []int{1, 16, 40, kc + 32, 4 * kc, kc + 7} {
@@ -141,6 +141,29 @@ func requireOrderOfSummation[T element](t *testing.T, f function[T], step func(s
 		}
 		requireSameBits(t, want, x.run(t, f, nil), x.String())
 	}
+}
+
+// TestSweepingDoesNotMatter compares the kernels that read rows of B from end to end with those that read a few columns, for limits that small matrices reach.
+func TestSweepingDoesNotMatter(t *testing.T) {
+	pool := parallel.New(3)
+	defer pool.Close()
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		streaming, ahead := *engine32(), *engine32()
+		streaming.sweep = sweep[float32]{}
+		ahead.sweep.sweepLimits = sweepLimits{ways: math.MaxInt, columns: 64, strip: 128, kept: 1000}
+		behind := ahead
+		behind.sweep.large = math.MaxInt
+		for _, n := range []int{64, 128, 200, 500} {
+			for i, k := range []int{1, 3, 16, kc, kc + 2, 5*kc + 7, 20 * kc} {
+				for _, accumulate := range []bool{false, true} {
+					x := newExample[float32](uint64(n*k), 1, n, k, false, false, i%2, accumulate)
+					want := x.run(t, with(&streaming), nil)
+					requireSameBits(t, want, x.run(t, with(&ahead), pool), x.String())
+					requireSameBits(t, want, x.run(t, with(&behind), nil), x.String())
+				}
+			}
+		}
+	})
 }
 
 // TestLargeOuterProduct is written past the caches where rows begin at whole cache lines.

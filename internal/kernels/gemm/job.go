@@ -18,11 +18,14 @@ type job[T element] struct {
 	packedA []T          // of a few rows: [kc block][panel][k within block][lane]
 	scratch []scratch[T] // of the workers
 
-	k0, k1               int // the products that packedA is for
+	sums []T // of blocks of products of one row: [block][column]
+
+	k0, k1               int // the products that packedA or sums are for
 	pieceRows, pieceCols int
+	strip                int // of a row of B, in steps of the sweep kernels
 	layout               layout
 
-	pieceBody, pairedBody, packRowsBody, skinnyBody, outerBody func(worker, lo, hi int)
+	pieceBody, pairedBody, packRowsBody, skinnyBody, outerBody, sweepBody, addBody func(worker, lo, hi int)
 }
 
 // scratch is what one worker needs for itself.
@@ -65,7 +68,7 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.pieceBody, j.pairedBody, j.packRowsBody, j.skinnyBody, j.outerBody = j.computePieces, j.computePaired, j.packRows, j.computeSkinny, j.computeOuter
+	j.pieceBody, j.pairedBody, j.packRowsBody, j.skinnyBody, j.outerBody, j.sweepBody, j.addBody = j.computePieces, j.computePaired, j.packRows, j.computeSkinny, j.computeOuter, j.computeSweep, j.addSweeps
 	return j
 }
 

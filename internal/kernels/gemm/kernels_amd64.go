@@ -552,6 +552,46 @@ func fence()
 //go:noescape
 func twinsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int)
 
+// sweepAVX512x1 computes 64·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+//
+//go:noescape
+func sweepAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+
+// sweepAVX512x4 computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+//
+//go:noescape
+func sweepAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+
+// sweepAVX512x4Ahead computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride]. It asks for what lies 4 rows ahead.
+//
+//go:noescape
+func sweepAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+
+// addBlocksAVX512 adds count ≥ 1 rows from b on to d, one after the other, and writes the 64·steps sums to c. Rows are bstride apart.
+//
+//go:noescape
+func addBlocksAVX512(c *float32, d *float32, b *float32, bstride int, count int, steps int)
+
+// sweepAVX2x1 computes 32·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+//
+//go:noescape
+func sweepAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+
+// sweepAVX2x4 computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+//
+//go:noescape
+func sweepAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+
+// sweepAVX2x4Ahead computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride]. It asks for what lies 4 rows ahead.
+//
+//go:noescape
+func sweepAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+
+// addBlocksAVX2 adds count ≥ 1 rows from b on to d, one after the other, and writes the 32·steps sums to c. Rows are bstride apart.
+//
+//go:noescape
+func addBlocksAVX2(c *float32, d *float32, b *float32, bstride int, count int, steps int)
+
 // copyRowsAVX512 sets dst[32·p + i] = src[p·stride + i] for i < 32 and p < k, k ≥ 1.
 //
 //go:noescape

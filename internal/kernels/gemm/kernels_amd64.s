@@ -20014,6 +20014,758 @@ loop:
 	VZEROUPPER
 	RET
 
+// func sweepAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// Requires: AVX, AVX512F
+TEXT ·sweepAVX512x1(SB), $0-56
+	MOVQ k+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ bstride+24(FP), BX
+	MOVQ steps+40(FP), DI
+	SHLQ $0x02, BX
+	LEAQ (BX)(BX*2), SI
+	MOVQ add+48(FP), R8
+	LEAQ (DX)(BX*1), R9
+
+rows:
+	VBROADCASTSS (CX), Z0
+	MOVQ         DX, R10
+	MOVQ         c+32(FP), SI
+	MOVQ         R9, R12
+	MOVQ         DI, R11
+
+segment0:
+	VPXORD  Z1, Z1, Z1
+	TESTQ   R8, R8
+	JE      segment0new
+	VMOVUPS (SI), Z1
+
+segment0new:
+	VFMADD231PS (R10), Z0, Z1
+	VMOVUPS     Z1, (SI)
+	ADDQ        $0x40, R10
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R12
+	DECQ        R11
+	JNE         segment0
+	ADDQ        BX, R9
+	MOVQ        R9, R12
+	MOVQ        DI, R11
+
+segment1:
+	VPXORD  Z2, Z2, Z2
+	TESTQ   R8, R8
+	JE      segment1new
+	VMOVUPS (SI), Z2
+
+segment1new:
+	VFMADD231PS (R10), Z0, Z2
+	VMOVUPS     Z2, (SI)
+	ADDQ        $0x40, R10
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R12
+	DECQ        R11
+	JNE         segment1
+	ADDQ        BX, R9
+	MOVQ        R9, R12
+	MOVQ        DI, R11
+
+segment2:
+	VPXORD  Z3, Z3, Z3
+	TESTQ   R8, R8
+	JE      segment2new
+	VMOVUPS (SI), Z3
+
+segment2new:
+	VFMADD231PS (R10), Z0, Z3
+	VMOVUPS     Z3, (SI)
+	ADDQ        $0x40, R10
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R12
+	DECQ        R11
+	JNE         segment2
+	ADDQ        BX, R9
+	MOVQ        R9, R12
+	MOVQ        DI, R11
+
+segment3:
+	VPXORD  Z4, Z4, Z4
+	TESTQ   R8, R8
+	JE      segment3new
+	VMOVUPS (SI), Z4
+
+segment3new:
+	VFMADD231PS (R10), Z0, Z4
+	VMOVUPS     Z4, (SI)
+	ADDQ        $0x40, R10
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R12
+	DECQ        R11
+	JNE         segment3
+	ADDQ        BX, R9
+	LEAQ        (DX)(BX*1), DX
+	ADDQ        $0x04, CX
+	MOVQ        $0x00000001, R8
+	SUBQ        $0x01, AX
+	JNE         rows
+	VZEROUPPER
+	RET
+
+// func sweepAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// Requires: AVX, AVX512F
+TEXT ·sweepAVX512x4(SB), $0-56
+	MOVQ k+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ bstride+24(FP), BX
+	MOVQ steps+40(FP), DI
+	SHLQ $0x02, BX
+	LEAQ (BX)(BX*2), R8
+	MOVQ add+48(FP), R9
+	LEAQ (DX)(BX*4), R10
+
+rows:
+	VBROADCASTSS (CX), Z0
+	VBROADCASTSS 4(CX), Z1
+	VBROADCASTSS 8(CX), Z2
+	VBROADCASTSS 12(CX), Z3
+	MOVQ         DX, R11
+	MOVQ         c+32(FP), SI
+	MOVQ         R10, R13
+	MOVQ         DI, R12
+
+segment0:
+	VPXORD  Z4, Z4, Z4
+	TESTQ   R9, R9
+	JE      segment0new
+	VMOVUPS (SI), Z4
+
+segment0new:
+	VFMADD231PS (R11), Z0, Z4
+	VFMADD231PS (R11)(BX*1), Z1, Z4
+	VFMADD231PS (R11)(BX*2), Z2, Z4
+	VFMADD231PS (R11)(R8*1), Z3, Z4
+	VMOVUPS     Z4, (SI)
+	ADDQ        $0x40, R11
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R13
+	DECQ        R12
+	JNE         segment0
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment1:
+	VPXORD  Z5, Z5, Z5
+	TESTQ   R9, R9
+	JE      segment1new
+	VMOVUPS (SI), Z5
+
+segment1new:
+	VFMADD231PS (R11), Z0, Z5
+	VFMADD231PS (R11)(BX*1), Z1, Z5
+	VFMADD231PS (R11)(BX*2), Z2, Z5
+	VFMADD231PS (R11)(R8*1), Z3, Z5
+	VMOVUPS     Z5, (SI)
+	ADDQ        $0x40, R11
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R13
+	DECQ        R12
+	JNE         segment1
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment2:
+	VPXORD  Z6, Z6, Z6
+	TESTQ   R9, R9
+	JE      segment2new
+	VMOVUPS (SI), Z6
+
+segment2new:
+	VFMADD231PS (R11), Z0, Z6
+	VFMADD231PS (R11)(BX*1), Z1, Z6
+	VFMADD231PS (R11)(BX*2), Z2, Z6
+	VFMADD231PS (R11)(R8*1), Z3, Z6
+	VMOVUPS     Z6, (SI)
+	ADDQ        $0x40, R11
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R13
+	DECQ        R12
+	JNE         segment2
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment3:
+	VPXORD  Z7, Z7, Z7
+	TESTQ   R9, R9
+	JE      segment3new
+	VMOVUPS (SI), Z7
+
+segment3new:
+	VFMADD231PS (R11), Z0, Z7
+	VFMADD231PS (R11)(BX*1), Z1, Z7
+	VFMADD231PS (R11)(BX*2), Z2, Z7
+	VFMADD231PS (R11)(R8*1), Z3, Z7
+	VMOVUPS     Z7, (SI)
+	ADDQ        $0x40, R11
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R13
+	DECQ        R12
+	JNE         segment3
+	ADDQ        BX, R10
+	LEAQ        (DX)(BX*4), DX
+	ADDQ        $0x10, CX
+	MOVQ        $0x00000001, R9
+	SUBQ        $0x04, AX
+	JNE         rows
+	VZEROUPPER
+	RET
+
+// func sweepAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·sweepAVX512x4Ahead(SB), $0-56
+	MOVQ k+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ bstride+24(FP), BX
+	MOVQ steps+40(FP), DI
+	SHLQ $0x02, BX
+	LEAQ (BX)(BX*2), R8
+	MOVQ add+48(FP), R9
+	LEAQ (DX)(BX*4), R10
+
+rows:
+	VBROADCASTSS (CX), Z0
+	VBROADCASTSS 4(CX), Z1
+	VBROADCASTSS 8(CX), Z2
+	VBROADCASTSS 12(CX), Z3
+	MOVQ         DX, R11
+	MOVQ         c+32(FP), SI
+	MOVQ         R10, R13
+	MOVQ         DI, R12
+
+segment0:
+	VPXORD  Z4, Z4, Z4
+	TESTQ   R9, R9
+	JE      segment0new
+	VMOVUPS (SI), Z4
+
+segment0new:
+	PREFETCHT0  (R13)
+	VFMADD231PS (R11), Z0, Z4
+	PREFETCHT0  64(R13)
+	VFMADD231PS (R11)(BX*1), Z1, Z4
+	PREFETCHT0  128(R13)
+	VFMADD231PS (R11)(BX*2), Z2, Z4
+	PREFETCHT0  192(R13)
+	VFMADD231PS (R11)(R8*1), Z3, Z4
+	VMOVUPS     Z4, (SI)
+	ADDQ        $0x40, R11
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R13
+	DECQ        R12
+	JNE         segment0
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment1:
+	VPXORD  Z5, Z5, Z5
+	TESTQ   R9, R9
+	JE      segment1new
+	VMOVUPS (SI), Z5
+
+segment1new:
+	PREFETCHT0  (R13)
+	VFMADD231PS (R11), Z0, Z5
+	PREFETCHT0  64(R13)
+	VFMADD231PS (R11)(BX*1), Z1, Z5
+	PREFETCHT0  128(R13)
+	VFMADD231PS (R11)(BX*2), Z2, Z5
+	PREFETCHT0  192(R13)
+	VFMADD231PS (R11)(R8*1), Z3, Z5
+	VMOVUPS     Z5, (SI)
+	ADDQ        $0x40, R11
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R13
+	DECQ        R12
+	JNE         segment1
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment2:
+	VPXORD  Z6, Z6, Z6
+	TESTQ   R9, R9
+	JE      segment2new
+	VMOVUPS (SI), Z6
+
+segment2new:
+	PREFETCHT0  (R13)
+	VFMADD231PS (R11), Z0, Z6
+	PREFETCHT0  64(R13)
+	VFMADD231PS (R11)(BX*1), Z1, Z6
+	PREFETCHT0  128(R13)
+	VFMADD231PS (R11)(BX*2), Z2, Z6
+	PREFETCHT0  192(R13)
+	VFMADD231PS (R11)(R8*1), Z3, Z6
+	VMOVUPS     Z6, (SI)
+	ADDQ        $0x40, R11
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R13
+	DECQ        R12
+	JNE         segment2
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment3:
+	VPXORD  Z7, Z7, Z7
+	TESTQ   R9, R9
+	JE      segment3new
+	VMOVUPS (SI), Z7
+
+segment3new:
+	PREFETCHT0  (R13)
+	VFMADD231PS (R11), Z0, Z7
+	PREFETCHT0  64(R13)
+	VFMADD231PS (R11)(BX*1), Z1, Z7
+	PREFETCHT0  128(R13)
+	VFMADD231PS (R11)(BX*2), Z2, Z7
+	PREFETCHT0  192(R13)
+	VFMADD231PS (R11)(R8*1), Z3, Z7
+	VMOVUPS     Z7, (SI)
+	ADDQ        $0x40, R11
+	ADDQ        $0x40, SI
+	ADDQ        $0x00000100, R13
+	DECQ        R12
+	JNE         segment3
+	ADDQ        BX, R10
+	LEAQ        (DX)(BX*4), DX
+	ADDQ        $0x10, CX
+	MOVQ        $0x00000001, R9
+	SUBQ        $0x04, AX
+	JNE         rows
+	VZEROUPPER
+	RET
+
+// func addBlocksAVX512(c *float32, d *float32, b *float32, bstride int, count int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·addBlocksAVX512(SB), $0-48
+	MOVQ c+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ bstride+24(FP), BX
+	MOVQ count+32(FP), SI
+	MOVQ steps+40(FP), DI
+	SHLQ $0x02, BX
+
+loop:
+	VMOVUPS (CX), Z0
+	VMOVUPS 64(CX), Z1
+	VMOVUPS 128(CX), Z2
+	VMOVUPS 192(CX), Z3
+	MOVQ    DX, R8
+	MOVQ    SI, R9
+
+add:
+	VADDPS  (R8), Z0, Z0
+	VADDPS  64(R8), Z1, Z1
+	VADDPS  128(R8), Z2, Z2
+	VADDPS  192(R8), Z3, Z3
+	ADDQ    BX, R8
+	DECQ    R9
+	JNE     add
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000100, CX
+	ADDQ    $0x00000100, DX
+	DECQ    DI
+	JNE     loop
+	VZEROUPPER
+	RET
+
+// func sweepAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// Requires: AVX, FMA3
+TEXT ·sweepAVX2x1(SB), $0-56
+	MOVQ k+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ bstride+24(FP), BX
+	MOVQ steps+40(FP), DI
+	SHLQ $0x02, BX
+	LEAQ (BX)(BX*2), SI
+	MOVQ add+48(FP), R8
+	LEAQ (DX)(BX*1), R9
+
+rows:
+	VBROADCASTSS (CX), Y0
+	MOVQ         DX, R10
+	MOVQ         c+32(FP), SI
+	MOVQ         R9, R12
+	MOVQ         DI, R11
+
+segment0:
+	VXORPS  Y1, Y1, Y1
+	TESTQ   R8, R8
+	JE      segment0new
+	VMOVUPS (SI), Y1
+
+segment0new:
+	VFMADD231PS (R10), Y0, Y1
+	VMOVUPS     Y1, (SI)
+	ADDQ        $0x20, R10
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R12
+	DECQ        R11
+	JNE         segment0
+	ADDQ        BX, R9
+	MOVQ        R9, R12
+	MOVQ        DI, R11
+
+segment1:
+	VXORPS  Y1, Y1, Y1
+	TESTQ   R8, R8
+	JE      segment1new
+	VMOVUPS (SI), Y1
+
+segment1new:
+	VFMADD231PS (R10), Y0, Y1
+	VMOVUPS     Y1, (SI)
+	ADDQ        $0x20, R10
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R12
+	DECQ        R11
+	JNE         segment1
+	ADDQ        BX, R9
+	MOVQ        R9, R12
+	MOVQ        DI, R11
+
+segment2:
+	VXORPS  Y1, Y1, Y1
+	TESTQ   R8, R8
+	JE      segment2new
+	VMOVUPS (SI), Y1
+
+segment2new:
+	VFMADD231PS (R10), Y0, Y1
+	VMOVUPS     Y1, (SI)
+	ADDQ        $0x20, R10
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R12
+	DECQ        R11
+	JNE         segment2
+	ADDQ        BX, R9
+	MOVQ        R9, R12
+	MOVQ        DI, R11
+
+segment3:
+	VXORPS  Y1, Y1, Y1
+	TESTQ   R8, R8
+	JE      segment3new
+	VMOVUPS (SI), Y1
+
+segment3new:
+	VFMADD231PS (R10), Y0, Y1
+	VMOVUPS     Y1, (SI)
+	ADDQ        $0x20, R10
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R12
+	DECQ        R11
+	JNE         segment3
+	ADDQ        BX, R9
+	LEAQ        (DX)(BX*1), DX
+	ADDQ        $0x04, CX
+	MOVQ        $0x00000001, R8
+	SUBQ        $0x01, AX
+	JNE         rows
+	VZEROUPPER
+	RET
+
+// func sweepAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// Requires: AVX, FMA3
+TEXT ·sweepAVX2x4(SB), $0-56
+	MOVQ k+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ bstride+24(FP), BX
+	MOVQ steps+40(FP), DI
+	SHLQ $0x02, BX
+	LEAQ (BX)(BX*2), R8
+	MOVQ add+48(FP), R9
+	LEAQ (DX)(BX*4), R10
+
+rows:
+	VBROADCASTSS (CX), Y0
+	VBROADCASTSS 4(CX), Y1
+	VBROADCASTSS 8(CX), Y2
+	VBROADCASTSS 12(CX), Y3
+	MOVQ         DX, R11
+	MOVQ         c+32(FP), SI
+	MOVQ         R10, R13
+	MOVQ         DI, R12
+
+segment0:
+	VXORPS  Y4, Y4, Y4
+	TESTQ   R9, R9
+	JE      segment0new
+	VMOVUPS (SI), Y4
+
+segment0new:
+	VFMADD231PS (R11), Y0, Y4
+	VFMADD231PS (R11)(BX*1), Y1, Y4
+	VFMADD231PS (R11)(BX*2), Y2, Y4
+	VFMADD231PS (R11)(R8*1), Y3, Y4
+	VMOVUPS     Y4, (SI)
+	ADDQ        $0x20, R11
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R13
+	DECQ        R12
+	JNE         segment0
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment1:
+	VXORPS  Y4, Y4, Y4
+	TESTQ   R9, R9
+	JE      segment1new
+	VMOVUPS (SI), Y4
+
+segment1new:
+	VFMADD231PS (R11), Y0, Y4
+	VFMADD231PS (R11)(BX*1), Y1, Y4
+	VFMADD231PS (R11)(BX*2), Y2, Y4
+	VFMADD231PS (R11)(R8*1), Y3, Y4
+	VMOVUPS     Y4, (SI)
+	ADDQ        $0x20, R11
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R13
+	DECQ        R12
+	JNE         segment1
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment2:
+	VXORPS  Y4, Y4, Y4
+	TESTQ   R9, R9
+	JE      segment2new
+	VMOVUPS (SI), Y4
+
+segment2new:
+	VFMADD231PS (R11), Y0, Y4
+	VFMADD231PS (R11)(BX*1), Y1, Y4
+	VFMADD231PS (R11)(BX*2), Y2, Y4
+	VFMADD231PS (R11)(R8*1), Y3, Y4
+	VMOVUPS     Y4, (SI)
+	ADDQ        $0x20, R11
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R13
+	DECQ        R12
+	JNE         segment2
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment3:
+	VXORPS  Y4, Y4, Y4
+	TESTQ   R9, R9
+	JE      segment3new
+	VMOVUPS (SI), Y4
+
+segment3new:
+	VFMADD231PS (R11), Y0, Y4
+	VFMADD231PS (R11)(BX*1), Y1, Y4
+	VFMADD231PS (R11)(BX*2), Y2, Y4
+	VFMADD231PS (R11)(R8*1), Y3, Y4
+	VMOVUPS     Y4, (SI)
+	ADDQ        $0x20, R11
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R13
+	DECQ        R12
+	JNE         segment3
+	ADDQ        BX, R10
+	LEAQ        (DX)(BX*4), DX
+	ADDQ        $0x10, CX
+	MOVQ        $0x00000001, R9
+	SUBQ        $0x04, AX
+	JNE         rows
+	VZEROUPPER
+	RET
+
+// func sweepAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·sweepAVX2x4Ahead(SB), $0-56
+	MOVQ k+0(FP), AX
+	MOVQ a+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ bstride+24(FP), BX
+	MOVQ steps+40(FP), DI
+	SHLQ $0x02, BX
+	LEAQ (BX)(BX*2), R8
+	MOVQ add+48(FP), R9
+	LEAQ (DX)(BX*4), R10
+
+rows:
+	VBROADCASTSS (CX), Y0
+	VBROADCASTSS 4(CX), Y1
+	VBROADCASTSS 8(CX), Y2
+	VBROADCASTSS 12(CX), Y3
+	MOVQ         DX, R11
+	MOVQ         c+32(FP), SI
+	MOVQ         R10, R13
+	MOVQ         DI, R12
+
+segment0:
+	VXORPS  Y4, Y4, Y4
+	TESTQ   R9, R9
+	JE      segment0new
+	VMOVUPS (SI), Y4
+
+segment0new:
+	PREFETCHT0  (R13)
+	VFMADD231PS (R11), Y0, Y4
+	PREFETCHT0  64(R13)
+	VFMADD231PS (R11)(BX*1), Y1, Y4
+	PREFETCHT0  128(R13)
+	VFMADD231PS (R11)(BX*2), Y2, Y4
+	PREFETCHT0  192(R13)
+	VFMADD231PS (R11)(R8*1), Y3, Y4
+	VMOVUPS     Y4, (SI)
+	ADDQ        $0x20, R11
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R13
+	DECQ        R12
+	JNE         segment0
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment1:
+	VXORPS  Y4, Y4, Y4
+	TESTQ   R9, R9
+	JE      segment1new
+	VMOVUPS (SI), Y4
+
+segment1new:
+	PREFETCHT0  (R13)
+	VFMADD231PS (R11), Y0, Y4
+	PREFETCHT0  64(R13)
+	VFMADD231PS (R11)(BX*1), Y1, Y4
+	PREFETCHT0  128(R13)
+	VFMADD231PS (R11)(BX*2), Y2, Y4
+	PREFETCHT0  192(R13)
+	VFMADD231PS (R11)(R8*1), Y3, Y4
+	VMOVUPS     Y4, (SI)
+	ADDQ        $0x20, R11
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R13
+	DECQ        R12
+	JNE         segment1
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment2:
+	VXORPS  Y4, Y4, Y4
+	TESTQ   R9, R9
+	JE      segment2new
+	VMOVUPS (SI), Y4
+
+segment2new:
+	PREFETCHT0  (R13)
+	VFMADD231PS (R11), Y0, Y4
+	PREFETCHT0  64(R13)
+	VFMADD231PS (R11)(BX*1), Y1, Y4
+	PREFETCHT0  128(R13)
+	VFMADD231PS (R11)(BX*2), Y2, Y4
+	PREFETCHT0  192(R13)
+	VFMADD231PS (R11)(R8*1), Y3, Y4
+	VMOVUPS     Y4, (SI)
+	ADDQ        $0x20, R11
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R13
+	DECQ        R12
+	JNE         segment2
+	ADDQ        BX, R10
+	MOVQ        R10, R13
+	MOVQ        DI, R12
+
+segment3:
+	VXORPS  Y4, Y4, Y4
+	TESTQ   R9, R9
+	JE      segment3new
+	VMOVUPS (SI), Y4
+
+segment3new:
+	PREFETCHT0  (R13)
+	VFMADD231PS (R11), Y0, Y4
+	PREFETCHT0  64(R13)
+	VFMADD231PS (R11)(BX*1), Y1, Y4
+	PREFETCHT0  128(R13)
+	VFMADD231PS (R11)(BX*2), Y2, Y4
+	PREFETCHT0  192(R13)
+	VFMADD231PS (R11)(R8*1), Y3, Y4
+	VMOVUPS     Y4, (SI)
+	ADDQ        $0x20, R11
+	ADDQ        $0x20, SI
+	ADDQ        $0x00000080, R13
+	DECQ        R12
+	JNE         segment3
+	ADDQ        BX, R10
+	LEAQ        (DX)(BX*4), DX
+	ADDQ        $0x10, CX
+	MOVQ        $0x00000001, R9
+	SUBQ        $0x04, AX
+	JNE         rows
+	VZEROUPPER
+	RET
+
+// func addBlocksAVX2(c *float32, d *float32, b *float32, bstride int, count int, steps int)
+// Requires: AVX
+TEXT ·addBlocksAVX2(SB), $0-48
+	MOVQ c+0(FP), AX
+	MOVQ d+8(FP), CX
+	MOVQ b+16(FP), DX
+	MOVQ bstride+24(FP), BX
+	MOVQ count+32(FP), SI
+	MOVQ steps+40(FP), DI
+	SHLQ $0x02, BX
+
+loop:
+	VMOVUPS (CX), Y0
+	VMOVUPS 32(CX), Y1
+	VMOVUPS 64(CX), Y2
+	VMOVUPS 96(CX), Y3
+	MOVQ    DX, R8
+	MOVQ    SI, R9
+
+add:
+	VADDPS  (R8), Y0, Y0
+	VADDPS  32(R8), Y1, Y1
+	VADDPS  64(R8), Y2, Y2
+	VADDPS  96(R8), Y3, Y3
+	ADDQ    BX, R8
+	DECQ    R9
+	JNE     add
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000080, CX
+	ADDQ    $0x00000080, DX
+	DECQ    DI
+	JNE     loop
+	VZEROUPPER
+	RET
+
 // func copyRowsAVX512(k int, src *float32, stride int, dst *float32)
 // Requires: AVX, AVX512F, MMX+
 TEXT ·copyRowsAVX512(SB), $0-32

@@ -40,6 +40,10 @@ func (j *job[T]) runSkinny(p *parallel.Pool) {
 	for j.k0 = 0; j.k0 < j.k; j.k0 += part {
 		j.k1 = min(j.k0+part, j.k)
 		p.ForWorkers(ceilDiv(j.m, j.mr), 1, j.packRowsBody)
+		if j.sweeps() { // of one row, and so of all products at once
+			j.runSweep(p)
+			return
+		}
 		p.ForWorkers(ceilDiv(j.n, j.nr), chunk, j.skinnyBody)
 	}
 }

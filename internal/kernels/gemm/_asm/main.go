@@ -93,6 +93,12 @@ func single(c *build.Context) {
 	}
 	fence(c)
 	twins(c, avx512)
+	for _, f := range []family{avx512, avx2} {
+		sweep(c, f, 1, false)
+		sweep(c, f, sweepRows, false)
+		sweep(c, f, sweepRows, true)
+		addBlocks(c, f)
+	}
 	copyRows(c, avx512)
 	copyRows(c, avx2)
 	copyTall(c, avx512.mr)
