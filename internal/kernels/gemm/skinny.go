@@ -10,10 +10,13 @@ import (
 const shareable = 8
 
 // few is the largest number of rows for which B is not packed ahead: fewer than otherwise if no cache holds B, since what is packed has been asked for while
-// something else was computed.
+// something else was computed, and still fewer if each panel must be packed anyway.
 func few[T element](e *engine[T], q *problem[T]) int {
 	const large = 32 << 20 // bytes
-	if q.k*q.n*int(unsafe.Sizeof(*new(T))) >= large {
+	switch {
+	case q.bcs != 1 && q.halfB.format == nil:
+		return e.skinny / 3
+	case q.k*q.n*int(unsafe.Sizeof(*new(T))) >= large:
 		return e.skinny * 2 / 3
 	}
 	return e.skinny
