@@ -84,6 +84,14 @@ func (a *attention) tile() {
 	a.stride = a.padded(a.columns) + scoreBlock // not a multiple of a page, whose lines fall into few sets of a cache
 }
 
+// unit is what a worker computes of the forward pass: queries i0 to i1 of a sample and head.
+type unit struct{ number, sample, head, i0, i1 int }
+
+func (a *attention) unit(number int) unit {
+	part := number % a.parts
+	return unit{number, number / a.parts / a.heads, number / a.parts % a.heads, part * a.tiles / a.parts * a.rows, min((part+1)*a.tiles/a.parts*a.rows, a.tq)}
+}
+
 // padded is a number of columns of scores with those that kernels want to compute beside them.
 func (a *attention) padded(columns int) int {
 	whole := max(scoreBlock, a.width)

@@ -40,11 +40,10 @@ func attentionParts[T float](t *task, l *lane, lo, hi int) {
 	l.reserve(carved(a.rows*a.stride*size) + carved(keys*a.d*size) + carved(keys*wide*size) + 2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys))
 	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, keys*a.d), values: carve[T](l, keys*wide),
 		most: carve[T](l, queries), factor: carve[T](l, queries), sum: carve[float64](l, queries)}
-	w.bits, w.seen = carve[uint32](l, keys), carve[uint8](l, keys)
+	w.bits, w.seen, w.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
 	for u := lo; u < hi; u++ {
-		w.set(a, u/a.parts/a.heads, u/a.parts%a.heads)
-		part := u % a.parts
-		w.i0, w.i1 = part*a.tiles/a.parts*a.rows, min((part+1)*a.tiles/a.parts*a.rows, a.tq)
+		w.unit = a.unit(u)
+		w.set(a, w.sample, w.head)
 		w.compute(t)
 	}
 }
@@ -52,7 +51,8 @@ func attentionParts[T float](t *task, l *lane, lo, hi int) {
 // attentionPart is the forward pass of some queries of a head, from i0 to i1.
 type attentionPart[T float] struct {
 	attentionHead[T]
-	i0, i1         int
+	unit
+	end            int // the key before which what its queries see ends
 	scores         []T
 	panels, values []T       // keys of a tile, transposed, and values, where they do not lie together
 	most, factor   []T       // the largest score of each query so far, times log₂e, and what results are to be multiplied by as it grows
@@ -75,6 +75,7 @@ func (w *attentionPart[T]) compute(t *task) {
 		clearHead[T](&t.c.Out[0], w.b, w.h, w.i0, w.i1)
 	}
 	first := from / a.columns * a.columns
+	w.end = to
 	for j0 := first; j0 < to; j0 += a.columns {
 		w.keys(t, j0, j0 > first)
 	}
@@ -100,6 +101,7 @@ func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
 	packPanels(w.panels, a.d, to-j0, k, 1, ks)
 	values := newOperand(a, w.values, v, vs, to-j0, a.dv)
 	for i0 := w.i0; i0 < w.i1; i0 += a.rows {
+		w.ask(t, i0, j0)
 		for i, i1 := i0, min(i0+a.rows, w.i1); i < i1; {
 			b := a.bandOfQueries(i, i1, from, to)
 			if b.from < b.to {
@@ -129,5 +131,5 @@ func (w *attentionPart[T]) add(t *task, b band, j0 int, values operand[T], more 
 		row := seen[i*a.stride:][:b.to-b.from]
 		keepLine(row, row, w.draw(a, t.c, b.first+i, b.from, len(row)), rng.KeepThreshold(a.p), keepScale[T](a.p))
 	}
-	values.multiply(rows, a.dv, b.from-j0, b.to-b.from, seen, a.stride, 1, out, os, more)
+	values.multiply(rows, a.dv, b.from-j0, b.to-b.from, seen, a.stride, 1, out, os, more, w.ahead)
 }

@@ -70,7 +70,7 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	g := gradHeads[T]{probs: carve[T](l, room), grads: carve[T](l, room),
 		keyPanels: carve[T](l, keys*a.d), valuePanels: carve[T](l, keys*a.dv), keyRows: carve[T](l, keys*wide),
 		queryRows: carve[T](l, a.tq*wide), doutRows: carve[T](l, a.tq*wideOut), delta: carve[T](l, group*a.tq), shift: carve[T](l, group*a.tq)}
-	g.bits, g.seen = carve[uint32](l, keys), carve[uint8](l, keys)
+	g.bits, g.seen, g.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
 		if a.tq == 0 {
@@ -141,6 +141,7 @@ func (g *gradHeads[T]) tileOfKeys(t *task, j0 int) {
 			g.q, g.dout = newOperand(a, g.queryRows, q, qs, a.tq, a.d), newOperand(a, g.doutRows, dout, dos, a.tq, a.dv)
 		}
 		for i0 := 0; i0 < a.tq; i0 += a.rows {
+			g.ask(t, i0, j0, i)
 			g.tile(t, i0, j0, n, i)
 		}
 	}
@@ -213,7 +214,7 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 		}
 	}
 	dq, dqs := writtenHead[T](&t.c.Out[0], g.b, g.h, b.first)
-	g.k.multiply(rows, a.d, b.from-j0, b.to-b.from, grads[b.from-j0-lo:], a.stride, 1, dq, dqs, j0 > 0)
+	g.k.multiply(rows, a.d, b.from-j0, b.to-b.from, grads[b.from-j0-lo:], a.stride, 1, dq, dqs, j0 > 0, g.ahead)
 }
 
 // dropped is scoreRows with dropout: the mask is applied to the gradients before, and to the probabilities behind it.
@@ -235,6 +236,6 @@ func (g *gradHeads[T]) keyGrads(t *task, b band, i0, j0 int, more bool) {
 	at := (b.from-i0)*a.stride + b.first - j0
 	dk, dks := writtenHead[T](&t.c.Out[1], g.b, g.kv, b.first)
 	dv, dvs := writtenHead[T](&t.c.Out[2], g.b, g.kv, b.first)
-	g.dout.multiply(rows, a.dv, b.from, n, g.probs[at:], 1, a.stride, dv, dvs, more)
-	g.q.multiply(rows, a.d, b.from, n, g.grads[at:], 1, a.stride, dk, dks, more)
+	g.dout.multiply(rows, a.dv, b.from, n, g.probs[at:], 1, a.stride, dv, dvs, more, g.ahead)
+	g.q.multiply(rows, a.d, b.from, n, g.grads[at:], 1, a.stride, dk, dks, more, g.ahead)
 }

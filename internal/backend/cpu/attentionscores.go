@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
@@ -10,8 +11,9 @@ type attentionHead[T float] struct {
 	b, h     int
 	from, to int // the keys that the mask leaves
 	masked   bool
-	seen     []uint8  // room for the mask of a row
-	bits     []uint32 // room for dropout's random bits of a row
+	seen     []uint8     // room for the mask of a row
+	bits     []uint32    // room for dropout's random bits of a row
+	ahead    *gemm.Ahead // what comes next; nil where products are too small to ask for it
 }
 
 // set chooses the head.
@@ -24,7 +26,7 @@ func (w *attentionHead[T]) set(a *attention, b, h int) {
 func (w *attentionHead[T]) products(a *attention, b band, j0 int, x []T, stride, d int, panels, dst []T) {
 	lo, hi := a.columnsOf(b, j0)
 	n := (b.to - j0 + a.width - 1) / a.width * a.width
-	multiplyInPlace(b.end-b.first, n-lo, d, x, stride, 1, panels[lo*d:], a.width, a.width*d, dst, a.stride, false)
+	multiplyInPlace(b.end-b.first, n-lo, d, x, stride, 1, panels[lo*d:], a.width, a.width*d, dst, a.stride, false, w.ahead)
 	for i := 0; i < b.end-b.first && n < hi; i++ {
 		clear(dst[i*a.stride+n-lo:][:hi-n])
 	}
@@ -110,6 +112,6 @@ func newOperand[T float](a *attention, room, x []T, stride, rows, n int) operand
 }
 
 // multiply computes C = A·B, or C += A·B, with the k rows of o from row i on as B.
-func (o operand[T]) multiply(m, n, i, k int, a []T, ars, acs int, c []T, ldc int, accumulate bool) {
-	multiplyInPlace(m, n, k, a, ars, acs, o.x[min(i*o.stride, len(o.x)):], o.stride, o.panels, c, ldc, accumulate)
+func (o operand[T]) multiply(m, n, i, k int, a []T, ars, acs int, c []T, ldc int, accumulate bool, ahead *gemm.Ahead) {
+	multiplyInPlace(m, n, k, a, ars, acs, o.x[min(i*o.stride, len(o.x)):], o.stride, o.panels, c, ldc, accumulate, ahead)
 }

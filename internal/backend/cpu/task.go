@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 )
 
 // task is one launch that is running: what its workers share. Tasks are reused, with the method value that a pool needs, so that a launch makes no
@@ -42,6 +43,8 @@ type lane struct {
 	runs [4]unsafe.Pointer
 	mem  *buffer // scratch
 	used int
+
+	ahead gemm.Ahead // what products ask for; its room stays
 }
 
 func (d *Device) begin(c *backend.Call) *task {

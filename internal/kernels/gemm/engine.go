@@ -42,8 +42,9 @@ type engine[T element] struct {
 	// next, the address of a fetch, says. They are nil where there are none.
 	rows, tall func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int, next *uintptr)
 	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products. Element (i, p) of A is at a[i·ars + p·acs],
-	// row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int)
+	// row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep. With each
+	// productsPerTurn products it may ask for two neighbouring cache lines: the first time at next, each time step bytes further.
+	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)
 	// outer writes rows of a product of one summand.
 	outer outer[T]
 	// pack is packGeneric or something faster that does the same.

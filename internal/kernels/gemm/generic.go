@@ -86,7 +86,7 @@ func store4[T element](c, d []T, s0, s1, s2, s3 T) {
 }
 
 // stridedGeneric is engine.strided in portable Go for tiles of at most 4×4, and the oracle of the others.
-func stridedGeneric[T element](rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int) {
+func stridedGeneric[T element](rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, _, _ uintptr) {
 	rowsA := unsafe.Slice(a, (count-1)*astep+(rows-1)*ars+(k-1)*acs+1)
 	rowsB := unsafe.Slice(b, (count-1)*bstep+(k-1)*brs+4)
 	rowsC := unsafe.Slice(c, (count-1)*cstep+(rows-1)*crs+4)

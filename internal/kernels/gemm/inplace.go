@@ -1,6 +1,9 @@
 package gemm
 
-import "fmt"
+import (
+	"fmt"
+	"unsafe"
+)
 
 // Float32InPlace computes C = A·B, or C += A·B if accumulate is set, as [Float32] does, for operands that lie in a core's caches already: it reads them where they
 // are, packs nothing and spreads nothing over workers.
@@ -9,14 +12,14 @@ import "fmt"
 // in rows, and [PackPanels32] makes one of any other. Strides of A are any numbers ≥ 0.
 //
 // An element of C is the sum over k in ascending order, which begins with the old value if accumulate is set: it depends on its row, its column and the variant alone,
-// but differs in the last bits from Float32's. It panics if a size is negative or a slice too short for its matrix.
-func Float32InPlace(m, n, k int, a []float32, ars, acs int, b []float32, brs, bps int, c []float32, ldc int, accumulate bool) {
-	inPlace(engine32(), m, n, k, a, ars, acs, b, brs, bps, c, ldc, accumulate)
+// but differs in the last bits from Float32's. While it computes it asks for what ahead lists, unless that is nil. It panics if a size is negative or a slice too short for its matrix.
+func Float32InPlace(m, n, k int, a []float32, ars, acs int, b []float32, brs, bps int, c []float32, ldc int, accumulate bool, ahead *Ahead) {
+	inPlace(engine32(), m, n, k, a, ars, acs, b, brs, bps, c, ldc, accumulate, ahead)
 }
 
 // Float64InPlace is [Float32InPlace] in double precision, with panels of [PanelWidth64]; see [Float64].
-func Float64InPlace(m, n, k int, a []float64, ars, acs int, b []float64, brs, bps int, c []float64, ldc int, accumulate bool) {
-	inPlace(engine64(), m, n, k, a, ars, acs, b, brs, bps, c, ldc, accumulate)
+func Float64InPlace(m, n, k int, a []float64, ars, acs int, b []float64, brs, bps int, c []float64, ldc int, accumulate bool, ahead *Ahead) {
+	inPlace(engine64(), m, n, k, a, ars, acs, b, brs, bps, c, ldc, accumulate, ahead)
 }
 
 // PanelWidth32 is the number of columns of a panel of B for the active variant.
@@ -52,7 +55,7 @@ func packPanels[T element](e *engine[T], dst []T, k, n int, b []T, brs, bcs int)
 	}
 }
 
-func inPlace[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc int, accumulate bool) {
+func inPlace[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc int, accumulate bool, ahead *Ahead) {
 	if m < 0 || n < 0 || k < 0 || ldc < n {
 		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d and rows of C %d apart, want none negative and at least n", m, n, k, ldc))
 	}
@@ -76,12 +79,17 @@ func inPlace[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []T, b
 		add = 1
 	}
 	if rows := m / e.mr * e.mr; whole > 0 && m <= e.mr {
-		e.strided(m, k, &a[0], ars, acs, &b[0], brs, &c[0], ldc, add, whole, 0, bps, e.nr)
+		e.strided(m, k, &a[0], ars, acs, &b[0], brs, &c[0], ldc, add, whole, 0, bps, e.nr, uintptr(unsafe.Pointer(&b[0])), 0)
 	} else {
 		for j := range whole { // a panel of B stays in the first-level cache while rows of A pass by
-			e.strided(e.mr, k, &a[0], ars, acs, &b[j*bps], brs, &c[j*e.nr], ldc, add, rows/e.mr, e.mr*ars, 0, e.mr*ldc)
+			panel := &b[j*bps]
+			for i := 0; i < rows; {
+				count, next, step := ahead.take((rows-i)/e.mr, k, unsafe.Pointer(panel))
+				e.strided(e.mr, k, &a[i*ars], ars, acs, panel, brs, &c[i*ldc+j*e.nr], ldc, add, count, e.mr*ars, 0, e.mr*ldc, next, step)
+				i += count * e.mr
+			}
 			if rows < m {
-				e.strided(m-rows, k, &a[rows*ars], ars, acs, &b[j*bps], brs, &c[rows*ldc+j*e.nr], ldc, add, 1, 0, 0, 0)
+				e.strided(m-rows, k, &a[rows*ars], ars, acs, panel, brs, &c[rows*ldc+j*e.nr], ldc, add, 1, 0, 0, 0, uintptr(unsafe.Pointer(panel)), 0)
 			}
 		}
 	}
@@ -109,7 +117,7 @@ func inPlaceEdge[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []
 				copy(tile[r*e.nr:][:n], c[(i+r)*ldc:])
 			}
 		}
-		e.strided(rows, k, &a[i*ars], ars, acs, &s.b[0], e.nr, &tile[0], e.nr, add, 1, 0, 0, 0)
+		e.strided(rows, k, &a[i*ars], ars, acs, &s.b[0], e.nr, &tile[0], e.nr, add, 1, 0, 0, 0, uintptr(unsafe.Pointer(&s.b[0])), 0)
 		for r := range rows {
 			copy(c[(i+r)*ldc:][:n], tile[r*e.nr:])
 		}

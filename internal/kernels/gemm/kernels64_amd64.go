@@ -110,75 +110,87 @@ func copyTall12F64(k int, src *float64, stride int, dst *float64)
 
 // stridedAVX512F64x1 computes count tiles of 1×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x2 computes count tiles of 2×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x3 computes count tiles of 3×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x4 computes count tiles of 4×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x5 computes count tiles of 5×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x6 computes count tiles of 6×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x7 computes count tiles of 7×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x7(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x7(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x8 computes count tiles of 8×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x8(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x8(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x9 computes count tiles of 9×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x9(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x9(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x10 computes count tiles of 10×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x10(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x10(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x11 computes count tiles of 11×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x11(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x11(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x12 computes count tiles of 12×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX512F64x12(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX512F64x12(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // microAVX2F64x1 computes 1×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
@@ -250,39 +262,45 @@ func copyTall6F64(k int, src *float64, stride int, dst *float64)
 
 // stridedAVX2F64x1 computes count tiles of 1×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX2F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX2F64x2 computes count tiles of 2×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX2F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX2F64x3 computes count tiles of 3×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX2F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX2F64x4 computes count tiles of 4×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX2F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX2F64x5 computes count tiles of 5×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX2F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX2F64x6 computes count tiles of 6×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
-func stridedAVX2F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+func stridedAVX2F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // transpose4F64 sets dst[p·width + i] = src[i·stride + p] for i < 4 and p < 4·blocks, blocks ≥ 1.
 //

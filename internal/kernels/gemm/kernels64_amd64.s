@@ -3597,9 +3597,9 @@ loop:
 	JNE        loop
 	RET
 
-// func stridedAVX512F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x1(SB), $0-104
+TEXT ·stridedAVX512F64x1(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -3609,7 +3609,7 @@ TEXT ·stridedAVX512F64x1(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), SI
 	SHLQ $0x03, SI
-	MOVQ count+72(FP), DI
+	MOVQ next+104(FP), DI
 
 tile:
 	MOVQ       AX, R8
@@ -3636,6 +3636,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (DI)
 	VMOVUPS      (R10), Z2
 	VMOVUPS      64(R10), Z3
 	VBROADCASTSD (R8), Z4
@@ -3650,6 +3651,8 @@ loop:
 	VFMADD231PD  Z3, Z4, Z1
 	ADDQ         BX, R10
 	ADDQ         SI, R8
+	PREFETCHT1   64(DI)
+	ADDQ         step+112(FP), DI
 	VMOVUPS      (R10), Z2
 	VMOVUPS      64(R10), Z3
 	VBROADCASTSD (R8), Z4
@@ -3698,14 +3701,14 @@ store:
 	MOVQ    cstep+96(FP), R8
 	SHLQ    $0x03, R8
 	ADDQ    R8, DX
-	DECQ    DI
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x2(SB), $0-104
+TEXT ·stridedAVX512F64x2(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -3715,7 +3718,7 @@ TEXT ·stridedAVX512F64x2(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -3750,6 +3753,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z4
 	VMOVUPS      64(R11), Z5
 	VBROADCASTSD (R9), Z6
@@ -3770,6 +3774,8 @@ loop:
 	VFMADD231PD  Z5, Z6, Z3
 	ADDQ         BX, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R11), Z4
 	VMOVUPS      64(R11), Z5
 	VBROADCASTSD (R9), Z6
@@ -3830,14 +3836,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x3(SB), $0-104
+TEXT ·stridedAVX512F64x3(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -3847,7 +3853,7 @@ TEXT ·stridedAVX512F64x3(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -3890,6 +3896,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z6
 	VMOVUPS      64(R11), Z7
 	VBROADCASTSD (R9), Z8
@@ -3916,6 +3923,8 @@ loop:
 	VFMADD231PD  Z7, Z8, Z5
 	ADDQ         BX, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R11), Z6
 	VMOVUPS      64(R11), Z7
 	VBROADCASTSD (R9), Z8
@@ -3988,14 +3997,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x4(SB), $0-104
+TEXT ·stridedAVX512F64x4(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -4005,7 +4014,7 @@ TEXT ·stridedAVX512F64x4(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -4059,6 +4068,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z8
 	VMOVUPS      64(R12), Z9
 	VBROADCASTSD (R10), Z10
@@ -4093,6 +4103,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Z8
 	VMOVUPS      64(R12), Z9
 	VBROADCASTSD (R10), Z10
@@ -4180,14 +4192,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x5(SB), $0-104
+TEXT ·stridedAVX512F64x5(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -4197,7 +4209,7 @@ TEXT ·stridedAVX512F64x5(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -4259,6 +4271,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z10
 	VMOVUPS      64(R12), Z11
 	VBROADCASTSD (R10), Z12
@@ -4299,6 +4312,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Z10
 	VMOVUPS      64(R12), Z11
 	VBROADCASTSD (R10), Z12
@@ -4398,14 +4413,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x6(SB), $0-104
+TEXT ·stridedAVX512F64x6(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -4415,7 +4430,7 @@ TEXT ·stridedAVX512F64x6(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -4485,6 +4500,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z12
 	VMOVUPS      64(R12), Z13
 	VBROADCASTSD (R10), Z14
@@ -4531,6 +4547,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Z12
 	VMOVUPS      64(R12), Z13
 	VBROADCASTSD (R10), Z14
@@ -4642,14 +4660,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x7(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x7(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x7(SB), $0-104
+TEXT ·stridedAVX512F64x7(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -4659,7 +4677,7 @@ TEXT ·stridedAVX512F64x7(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -4740,6 +4758,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R13), Z14
 	VMOVUPS      64(R13), Z15
 	VBROADCASTSD (R10), Z16
@@ -4794,6 +4813,8 @@ loop:
 	ADDQ         DI, R10
 	ADDQ         DI, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R13), Z14
 	VMOVUPS      64(R13), Z15
 	VBROADCASTSD (R10), Z16
@@ -4920,14 +4941,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x8(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x8(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x8(SB), $0-104
+TEXT ·stridedAVX512F64x8(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -4937,7 +4958,7 @@ TEXT ·stridedAVX512F64x8(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -5026,6 +5047,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R13), Z16
 	VMOVUPS      64(R13), Z17
 	VBROADCASTSD (R10), Z18
@@ -5086,6 +5108,8 @@ loop:
 	ADDQ         DI, R10
 	ADDQ         DI, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R13), Z16
 	VMOVUPS      64(R13), Z17
 	VBROADCASTSD (R10), Z18
@@ -5224,14 +5248,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x9(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x9(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x9(SB), $0-104
+TEXT ·stridedAVX512F64x9(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -5241,7 +5265,7 @@ TEXT ·stridedAVX512F64x9(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -5338,6 +5362,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R13), Z18
 	VMOVUPS      64(R13), Z19
 	VBROADCASTSD (R10), Z20
@@ -5404,6 +5429,8 @@ loop:
 	ADDQ         DI, R10
 	ADDQ         DI, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R13), Z18
 	VMOVUPS      64(R13), Z19
 	VBROADCASTSD (R10), Z20
@@ -5554,14 +5581,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x10(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x10(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x10(SB), $8-104
+TEXT ·stridedAVX512F64x10(SB), $8-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -5571,7 +5598,7 @@ TEXT ·stridedAVX512F64x10(SB), $8-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -5679,6 +5706,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R14), Z20
 	VMOVUPS      64(R14), Z21
 	VBROADCASTSD (R10), Z22
@@ -5753,6 +5781,8 @@ loop:
 	ADDQ         DI, R11
 	ADDQ         DI, R12
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R14), Z20
 	VMOVUPS      64(R14), Z21
 	VBROADCASTSD (R10), Z22
@@ -5918,14 +5948,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x11(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x11(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x11(SB), $8-104
+TEXT ·stridedAVX512F64x11(SB), $8-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -5935,7 +5965,7 @@ TEXT ·stridedAVX512F64x11(SB), $8-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -6051,6 +6081,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R14), Z22
 	VMOVUPS      64(R14), Z23
 	VBROADCASTSD (R10), Z24
@@ -6131,6 +6162,8 @@ loop:
 	ADDQ         DI, R11
 	ADDQ         DI, R12
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R14), Z22
 	VMOVUPS      64(R14), Z23
 	VBROADCASTSD (R10), Z24
@@ -6308,14 +6341,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512F64x12(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512F64x12(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512F64x12(SB), $8-104
+TEXT ·stridedAVX512F64x12(SB), $8-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -6325,7 +6358,7 @@ TEXT ·stridedAVX512F64x12(SB), $8-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -6449,6 +6482,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R14), Z24
 	VMOVUPS      64(R14), Z25
 	VBROADCASTSD (R10), Z26
@@ -6535,6 +6569,8 @@ loop:
 	ADDQ         DI, R11
 	ADDQ         DI, R12
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R14), Z24
 	VMOVUPS      64(R14), Z25
 	VBROADCASTSD (R10), Z26
@@ -6724,7 +6760,7 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
@@ -8287,9 +8323,9 @@ loop:
 	JNE        loop
 	RET
 
-// func stridedAVX2F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2F64x1(SB), $0-104
+TEXT ·stridedAVX2F64x1(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -8299,7 +8335,7 @@ TEXT ·stridedAVX2F64x1(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), SI
 	SHLQ $0x03, SI
-	MOVQ count+72(FP), DI
+	MOVQ next+104(FP), DI
 
 tile:
 	MOVQ       AX, R8
@@ -8325,6 +8361,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (DI)
 	VMOVUPS      (R10), Y2
 	VMOVUPS      32(R10), Y3
 	VBROADCASTSD (R8), Y4
@@ -8339,6 +8376,8 @@ loop:
 	VFMADD231PD  Y3, Y4, Y1
 	ADDQ         BX, R10
 	ADDQ         SI, R8
+	PREFETCHT1   64(DI)
+	ADDQ         step+112(FP), DI
 	VMOVUPS      (R10), Y2
 	VMOVUPS      32(R10), Y3
 	VBROADCASTSD (R8), Y4
@@ -8387,14 +8426,14 @@ store:
 	MOVQ    cstep+96(FP), R8
 	SHLQ    $0x03, R8
 	ADDQ    R8, DX
-	DECQ    DI
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2F64x2(SB), $0-104
+TEXT ·stridedAVX2F64x2(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -8404,7 +8443,7 @@ TEXT ·stridedAVX2F64x2(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -8437,6 +8476,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y4
 	VMOVUPS      32(R11), Y5
 	VBROADCASTSD (R9), Y6
@@ -8457,6 +8497,8 @@ loop:
 	VFMADD231PD  Y5, Y6, Y3
 	ADDQ         BX, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R11), Y4
 	VMOVUPS      32(R11), Y5
 	VBROADCASTSD (R9), Y6
@@ -8517,14 +8559,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2F64x3(SB), $0-104
+TEXT ·stridedAVX2F64x3(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -8534,7 +8576,7 @@ TEXT ·stridedAVX2F64x3(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -8574,6 +8616,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y6
 	VMOVUPS      32(R11), Y7
 	VBROADCASTSD (R9), Y8
@@ -8600,6 +8643,8 @@ loop:
 	VFMADD231PD  Y7, Y8, Y5
 	ADDQ         BX, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R11), Y6
 	VMOVUPS      32(R11), Y7
 	VBROADCASTSD (R9), Y8
@@ -8672,14 +8717,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2F64x4(SB), $0-104
+TEXT ·stridedAVX2F64x4(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -8689,7 +8734,7 @@ TEXT ·stridedAVX2F64x4(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -8739,6 +8784,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Y8
 	VMOVUPS      32(R12), Y9
 	VBROADCASTSD (R10), Y10
@@ -8773,6 +8819,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Y8
 	VMOVUPS      32(R12), Y9
 	VBROADCASTSD (R10), Y10
@@ -8860,14 +8908,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2F64x5(SB), $0-104
+TEXT ·stridedAVX2F64x5(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -8877,7 +8925,7 @@ TEXT ·stridedAVX2F64x5(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -8934,6 +8982,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Y10
 	VMOVUPS      32(R12), Y11
 	VBROADCASTSD (R10), Y12
@@ -8974,6 +9023,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Y10
 	VMOVUPS      32(R12), Y11
 	VBROADCASTSD (R10), Y12
@@ -9073,14 +9124,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2F64x6(SB), $0-104
+TEXT ·stridedAVX2F64x6(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -9090,7 +9141,7 @@ TEXT ·stridedAVX2F64x6(SB), $0-104
 	SHLQ $0x03, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x03, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -9154,6 +9205,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Y12
 	VMOVUPS      32(R12), Y13
 	VBROADCASTSD (R10), Y14
@@ -9200,6 +9252,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Y12
 	VMOVUPS      32(R12), Y13
 	VBROADCASTSD (R10), Y14
@@ -9311,7 +9365,7 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x03, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET

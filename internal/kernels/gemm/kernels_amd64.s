@@ -15407,9 +15407,9 @@ next:
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x1(SB), $0-104
+TEXT ·stridedAVX512x1(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -15419,7 +15419,7 @@ TEXT ·stridedAVX512x1(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), SI
 	SHLQ $0x02, SI
-	MOVQ count+72(FP), DI
+	MOVQ next+104(FP), DI
 
 tile:
 	MOVQ       AX, R8
@@ -15446,6 +15446,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (DI)
 	VMOVUPS      (R10), Z2
 	VMOVUPS      64(R10), Z3
 	VBROADCASTSS (R8), Z4
@@ -15460,6 +15461,8 @@ loop:
 	VFMADD231PS  Z3, Z4, Z1
 	ADDQ         BX, R10
 	ADDQ         SI, R8
+	PREFETCHT1   64(DI)
+	ADDQ         step+112(FP), DI
 	VMOVUPS      (R10), Z2
 	VMOVUPS      64(R10), Z3
 	VBROADCASTSS (R8), Z4
@@ -15508,14 +15511,14 @@ store:
 	MOVQ    cstep+96(FP), R8
 	SHLQ    $0x02, R8
 	ADDQ    R8, DX
-	DECQ    DI
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x2(SB), $0-104
+TEXT ·stridedAVX512x2(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -15525,7 +15528,7 @@ TEXT ·stridedAVX512x2(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -15560,6 +15563,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z4
 	VMOVUPS      64(R11), Z5
 	VBROADCASTSS (R9), Z6
@@ -15580,6 +15584,8 @@ loop:
 	VFMADD231PS  Z5, Z6, Z3
 	ADDQ         BX, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R11), Z4
 	VMOVUPS      64(R11), Z5
 	VBROADCASTSS (R9), Z6
@@ -15640,14 +15646,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x3(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x3(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x3(SB), $0-104
+TEXT ·stridedAVX512x3(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -15657,7 +15663,7 @@ TEXT ·stridedAVX512x3(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -15700,6 +15706,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Z6
 	VMOVUPS      64(R11), Z7
 	VBROADCASTSS (R9), Z8
@@ -15726,6 +15733,8 @@ loop:
 	VFMADD231PS  Z7, Z8, Z5
 	ADDQ         BX, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R11), Z6
 	VMOVUPS      64(R11), Z7
 	VBROADCASTSS (R9), Z8
@@ -15798,14 +15807,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x4(SB), $0-104
+TEXT ·stridedAVX512x4(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -15815,7 +15824,7 @@ TEXT ·stridedAVX512x4(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -15869,6 +15878,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z8
 	VMOVUPS      64(R12), Z9
 	VBROADCASTSS (R10), Z10
@@ -15903,6 +15913,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Z8
 	VMOVUPS      64(R12), Z9
 	VBROADCASTSS (R10), Z10
@@ -15990,14 +16002,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x5(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x5(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x5(SB), $0-104
+TEXT ·stridedAVX512x5(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -16007,7 +16019,7 @@ TEXT ·stridedAVX512x5(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -16069,6 +16081,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z10
 	VMOVUPS      64(R12), Z11
 	VBROADCASTSS (R10), Z12
@@ -16109,6 +16122,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Z10
 	VMOVUPS      64(R12), Z11
 	VBROADCASTSS (R10), Z12
@@ -16208,14 +16223,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x6(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x6(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x6(SB), $0-104
+TEXT ·stridedAVX512x6(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -16225,7 +16240,7 @@ TEXT ·stridedAVX512x6(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -16295,6 +16310,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Z12
 	VMOVUPS      64(R12), Z13
 	VBROADCASTSS (R10), Z14
@@ -16341,6 +16357,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Z12
 	VMOVUPS      64(R12), Z13
 	VBROADCASTSS (R10), Z14
@@ -16452,14 +16470,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x7(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x7(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x7(SB), $0-104
+TEXT ·stridedAVX512x7(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -16469,7 +16487,7 @@ TEXT ·stridedAVX512x7(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -16550,6 +16568,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R13), Z14
 	VMOVUPS      64(R13), Z15
 	VBROADCASTSS (R10), Z16
@@ -16604,6 +16623,8 @@ loop:
 	ADDQ         DI, R10
 	ADDQ         DI, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R13), Z14
 	VMOVUPS      64(R13), Z15
 	VBROADCASTSS (R10), Z16
@@ -16730,14 +16751,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x8(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x8(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x8(SB), $0-104
+TEXT ·stridedAVX512x8(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -16747,7 +16768,7 @@ TEXT ·stridedAVX512x8(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -16836,6 +16857,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R13), Z16
 	VMOVUPS      64(R13), Z17
 	VBROADCASTSS (R10), Z18
@@ -16896,6 +16918,8 @@ loop:
 	ADDQ         DI, R10
 	ADDQ         DI, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R13), Z16
 	VMOVUPS      64(R13), Z17
 	VBROADCASTSS (R10), Z18
@@ -17034,14 +17058,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x9(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x9(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x9(SB), $0-104
+TEXT ·stridedAVX512x9(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -17051,7 +17075,7 @@ TEXT ·stridedAVX512x9(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -17148,6 +17172,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R13), Z18
 	VMOVUPS      64(R13), Z19
 	VBROADCASTSS (R10), Z20
@@ -17214,6 +17239,8 @@ loop:
 	ADDQ         DI, R10
 	ADDQ         DI, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R13), Z18
 	VMOVUPS      64(R13), Z19
 	VBROADCASTSS (R10), Z20
@@ -17364,14 +17391,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x10(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x10(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x10(SB), $8-104
+TEXT ·stridedAVX512x10(SB), $8-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -17381,7 +17408,7 @@ TEXT ·stridedAVX512x10(SB), $8-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -17489,6 +17516,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R14), Z20
 	VMOVUPS      64(R14), Z21
 	VBROADCASTSS (R10), Z22
@@ -17563,6 +17591,8 @@ loop:
 	ADDQ         DI, R11
 	ADDQ         DI, R12
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R14), Z20
 	VMOVUPS      64(R14), Z21
 	VBROADCASTSS (R10), Z22
@@ -17728,14 +17758,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x11(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x11(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x11(SB), $8-104
+TEXT ·stridedAVX512x11(SB), $8-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -17745,7 +17775,7 @@ TEXT ·stridedAVX512x11(SB), $8-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -17861,6 +17891,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R14), Z22
 	VMOVUPS      64(R14), Z23
 	VBROADCASTSS (R10), Z24
@@ -17941,6 +17972,8 @@ loop:
 	ADDQ         DI, R11
 	ADDQ         DI, R12
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R14), Z22
 	VMOVUPS      64(R14), Z23
 	VBROADCASTSS (R10), Z24
@@ -18118,14 +18151,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX512x12(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX512x12(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·stridedAVX512x12(SB), $8-104
+TEXT ·stridedAVX512x12(SB), $8-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -18135,7 +18168,7 @@ TEXT ·stridedAVX512x12(SB), $8-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -18259,6 +18292,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R14), Z24
 	VMOVUPS      64(R14), Z25
 	VBROADCASTSS (R10), Z26
@@ -18345,6 +18379,8 @@ loop:
 	ADDQ         DI, R11
 	ADDQ         DI, R12
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R14), Z24
 	VMOVUPS      64(R14), Z25
 	VBROADCASTSS (R10), Z26
@@ -18534,14 +18570,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2x1(SB), $0-104
+TEXT ·stridedAVX2x1(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -18551,7 +18587,7 @@ TEXT ·stridedAVX2x1(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), SI
 	SHLQ $0x02, SI
-	MOVQ count+72(FP), DI
+	MOVQ next+104(FP), DI
 
 tile:
 	MOVQ       AX, R8
@@ -18577,6 +18613,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (DI)
 	VMOVUPS      (R10), Y2
 	VMOVUPS      32(R10), Y3
 	VBROADCASTSS (R8), Y4
@@ -18591,6 +18628,8 @@ loop:
 	VFMADD231PS  Y3, Y4, Y1
 	ADDQ         BX, R10
 	ADDQ         SI, R8
+	PREFETCHT1   64(DI)
+	ADDQ         step+112(FP), DI
 	VMOVUPS      (R10), Y2
 	VMOVUPS      32(R10), Y3
 	VBROADCASTSS (R8), Y4
@@ -18639,14 +18678,14 @@ store:
 	MOVQ    cstep+96(FP), R8
 	SHLQ    $0x02, R8
 	ADDQ    R8, DX
-	DECQ    DI
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2x2(SB), $0-104
+TEXT ·stridedAVX2x2(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -18656,7 +18695,7 @@ TEXT ·stridedAVX2x2(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -18689,6 +18728,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y4
 	VMOVUPS      32(R11), Y5
 	VBROADCASTSS (R9), Y6
@@ -18709,6 +18749,8 @@ loop:
 	VFMADD231PS  Y5, Y6, Y3
 	ADDQ         BX, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R11), Y4
 	VMOVUPS      32(R11), Y5
 	VBROADCASTSS (R9), Y6
@@ -18769,14 +18811,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2x3(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2x3(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2x3(SB), $0-104
+TEXT ·stridedAVX2x3(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -18786,7 +18828,7 @@ TEXT ·stridedAVX2x3(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -18826,6 +18868,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R11), Y6
 	VMOVUPS      32(R11), Y7
 	VBROADCASTSS (R9), Y8
@@ -18852,6 +18895,8 @@ loop:
 	VFMADD231PS  Y7, Y8, Y5
 	ADDQ         BX, R11
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R11), Y6
 	VMOVUPS      32(R11), Y7
 	VBROADCASTSS (R9), Y8
@@ -18924,14 +18969,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2x4(SB), $0-104
+TEXT ·stridedAVX2x4(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -18941,7 +18986,7 @@ TEXT ·stridedAVX2x4(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -18991,6 +19036,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Y8
 	VMOVUPS      32(R12), Y9
 	VBROADCASTSS (R10), Y10
@@ -19025,6 +19071,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Y8
 	VMOVUPS      32(R12), Y9
 	VBROADCASTSS (R10), Y10
@@ -19112,14 +19160,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2x5(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2x5(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2x5(SB), $0-104
+TEXT ·stridedAVX2x5(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -19129,7 +19177,7 @@ TEXT ·stridedAVX2x5(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -19186,6 +19234,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Y10
 	VMOVUPS      32(R12), Y11
 	VBROADCASTSS (R10), Y12
@@ -19226,6 +19275,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Y10
 	VMOVUPS      32(R12), Y11
 	VBROADCASTSS (R10), Y12
@@ -19325,14 +19376,14 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET
 
-// func stridedAVX2x6(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int)
+// func stridedAVX2x6(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 // Requires: AVX, FMA3, MMX+
-TEXT ·stridedAVX2x6(SB), $0-104
+TEXT ·stridedAVX2x6(SB), $0-120
 	MOVQ a+8(FP), AX
 	MOVQ b+32(FP), CX
 	MOVQ c+48(FP), DX
@@ -19342,7 +19393,7 @@ TEXT ·stridedAVX2x6(SB), $0-104
 	SHLQ $0x02, SI
 	MOVQ acs+24(FP), DI
 	SHLQ $0x02, DI
-	MOVQ count+72(FP), R8
+	MOVQ next+104(FP), R8
 
 tile:
 	MOVQ       AX, R9
@@ -19406,6 +19457,7 @@ products:
 	JL   tail
 
 loop:
+	PREFETCHT1   (R8)
 	VMOVUPS      (R12), Y12
 	VMOVUPS      32(R12), Y13
 	VBROADCASTSS (R10), Y14
@@ -19452,6 +19504,8 @@ loop:
 	ADDQ         BX, R12
 	ADDQ         DI, R10
 	ADDQ         DI, R9
+	PREFETCHT1   64(R8)
+	ADDQ         step+112(FP), R8
 	VMOVUPS      (R12), Y12
 	VMOVUPS      32(R12), Y13
 	VBROADCASTSS (R10), Y14
@@ -19563,7 +19617,7 @@ store:
 	MOVQ    cstep+96(FP), R9
 	SHLQ    $0x02, R9
 	ADDQ    R9, DX
-	DECQ    R8
+	DECQ    count+72(FP)
 	JNE     tile
 	VZEROUPPER
 	RET

@@ -3,7 +3,7 @@
 package gemm
 
 // stridedKernel is engine.strided for a fixed number of rows.
-type stridedKernel[T element] func(k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int)
+type stridedKernel[T element] func(k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)
 
 var (
 	stridedsAVX2   = [...]stridedKernel[float32]{nil, stridedAVX2x1, stridedAVX2x2, stridedAVX2x3, stridedAVX2x4, stridedAVX2x5, stridedAVX2x6}
@@ -14,18 +14,18 @@ var (
 		stridedAVX512F64x7, stridedAVX512F64x8, stridedAVX512F64x9, stridedAVX512F64x10, stridedAVX512F64x11, stridedAVX512F64x12}
 )
 
-func stridedAVX2(rows, k int, a *float32, ars, acs int, b *float32, brs int, c *float32, crs, add, count, astep, bstep, cstep int) {
-	stridedsAVX2[rows](k, a, ars, acs, b, brs, c, crs, add, count, astep, bstep, cstep)
+func stridedAVX2(rows, k int, a *float32, ars, acs int, b *float32, brs int, c *float32, crs, add, count, astep, bstep, cstep int, next, step uintptr) {
+	stridedsAVX2[rows](k, a, ars, acs, b, brs, c, crs, add, count, astep, bstep, cstep, next, step)
 }
 
-func stridedAVX512(rows, k int, a *float32, ars, acs int, b *float32, brs int, c *float32, crs, add, count, astep, bstep, cstep int) {
-	stridedsAVX512[rows](k, a, ars, acs, b, brs, c, crs, add, count, astep, bstep, cstep)
+func stridedAVX512(rows, k int, a *float32, ars, acs int, b *float32, brs int, c *float32, crs, add, count, astep, bstep, cstep int, next, step uintptr) {
+	stridedsAVX512[rows](k, a, ars, acs, b, brs, c, crs, add, count, astep, bstep, cstep, next, step)
 }
 
-func stridedAVX2F64(rows, k int, a *float64, ars, acs int, b *float64, brs int, c *float64, crs, add, count, astep, bstep, cstep int) {
-	stridedsAVX2F64[rows](k, a, ars, acs, b, brs, c, crs, add, count, astep, bstep, cstep)
+func stridedAVX2F64(rows, k int, a *float64, ars, acs int, b *float64, brs int, c *float64, crs, add, count, astep, bstep, cstep int, next, step uintptr) {
+	stridedsAVX2F64[rows](k, a, ars, acs, b, brs, c, crs, add, count, astep, bstep, cstep, next, step)
 }
 
-func stridedAVX512F64(rows, k int, a *float64, ars, acs int, b *float64, brs int, c *float64, crs, add, count, astep, bstep, cstep int) {
-	stridedsAVX512F64[rows](k, a, ars, acs, b, brs, c, crs, add, count, astep, bstep, cstep)
+func stridedAVX512F64(rows, k int, a *float64, ars, acs int, b *float64, brs int, c *float64, crs, add, count, astep, bstep, cstep int, next, step uintptr) {
+	stridedsAVX512F64[rows](k, a, ars, acs, b, brs, c, crs, add, count, astep, bstep, cstep, next, step)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// stridedUnroll is the number of products per turn of the main loop of a kernel that reads A with any strides.
+// stridedUnroll is the number of products per turn of the main loop of a kernel that reads A with any strides: package gemm's productsPerTurn.
 const stridedUnroll = 4
 
 // strideds emits the kernels that read A with any strides, for each number of rows.
@@ -23,9 +23,10 @@ func strided(c *build.Context, f family, rows int) {
 	name := fmt.Sprintf("strided%sx%d", f.name, rows)
 	c.Function(name)
 	c.Doc(fmt.Sprintf("%s computes count tiles of %d×%d elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.", name, rows, f.vectors*f.lanes),
-		"Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.")
+		"Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.",
+		fmt.Sprintf("With each %d products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.", stridedUnroll))
 	c.Pragma("noescape")
-	c.SignatureExpr(f.signature("func(k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int)"))
+	c.SignatureExpr(f.signature("func(k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)"))
 	load := func(name string) reg.GPVirtual {
 		r := c.GP64()
 		c.Load(c.Param(name), r)
@@ -37,7 +38,7 @@ func strided(c *build.Context, f family, rows int) {
 		return r
 	}
 	p := pointers{a: load("a"), b: load("b"), cc: load("c"), bstride: inBytes("brs")}
-	a, acs, count := rowsOf{stride: inBytes("ars"), size: f.size()}, inBytes("acs"), load("count")
+	a, acs, next := rowsOf{stride: inBytes("ars"), size: f.size()}, inBytes("acs"), load("next")
 
 	c.Label("tile")
 	row := c.GP64()
@@ -54,14 +55,14 @@ func strided(c *build.Context, f family, rows int) {
 	sums := startRows(c, f, p, rows, inBytes("crs"), load("add"), inBytes("cstep"))
 	inner := pointers{k: load("k"), b: c.GP64(), bstride: p.bstride}
 	c.MOVQ(p.b, inner.b)
-	stridedLoop(c, f, inner, a, acs, sums)
+	stridedLoop(c, f, inner, a, acs, next, sums)
 	to := c.GP64()
 	c.MOVQ(p.cc, to)
 	writeRows(c, f, to, inBytes("crs"), sums)
 	c.ADDQ(inBytes("astep"), p.a)
 	c.ADDQ(inBytes("bstep"), p.b)
 	c.ADDQ(inBytes("cstep"), p.cc)
-	c.DECQ(count)
+	c.DECQ(parameter(c, "count"))
 	c.JNE(operand.LabelRef("tile"))
 	c.VZEROUPPER()
 	c.RET()
@@ -96,7 +97,7 @@ func startRows(c *build.Context, f family, p pointers, rows int, stride, add, st
 }
 
 // stridedLoop emits the loops over k.
-func stridedLoop(c *build.Context, f family, p pointers, a rowsOf, acs reg.GPVirtual, sums [][]reg.VecVirtual) {
+func stridedLoop(c *build.Context, f family, p pointers, a rowsOf, acs, next reg.GPVirtual, sums [][]reg.VecVirtual) {
 	step := func() {
 		rowsProduct(c, f, p, a, 0, sums)
 		for _, r := range a.third {
@@ -106,7 +107,14 @@ func stridedLoop(c *build.Context, f family, p pointers, a rowsOf, acs reg.GPVir
 	c.SUBQ(operand.Imm(stridedUnroll), p.k)
 	c.JL(operand.LabelRef("tail"))
 	c.Label("loop")
-	for range stridedUnroll {
+	for i := range stridedUnroll {
+		switch i { // apart, as are other loads that miss
+		case 0:
+			c.PREFETCHT1(operand.Mem{Base: next})
+		case stridedUnroll / 2:
+			c.PREFETCHT1(operand.Mem{Base: next, Disp: 64})
+			c.ADDQ(parameter(c, "step"), next)
+		}
 		step()
 	}
 	c.SUBQ(operand.Imm(stridedUnroll), p.k)
@@ -119,4 +127,13 @@ func stridedLoop(c *build.Context, f family, p pointers, a rowsOf, acs reg.GPVir
 	c.DECQ(p.k)
 	c.JNE(operand.LabelRef("single"))
 	c.Label("store")
+}
+
+// parameter is where a parameter lies, for what no register is left for.
+func parameter(c *build.Context, name string) operand.Mem {
+	p, err := c.Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return p.Addr
 }
