@@ -36,6 +36,8 @@ type engine[T element] struct {
 	stream, dots direct[T, T]
 	// twins is what dots is for one row and crowded columns.
 	twins twins[T]
+	// walk is what dots is for one row, where it is better.
+	walk walk[T]
 	// sweep is what stream is for one row and a large B.
 	sweep sweep[T]
 	// rows and tall are micro for mr rows of A where they lie: row i at a[i·astride], or column p at a[p·astride]. With each block they ask for a part of what

@@ -53,6 +53,7 @@ var (
 		sweep:  sweep[float32]{4, 64, sweepAVX512x1, sweepAVX512x4, sweepAVX512x4Ahead, addBlocksAVX512, limits},
 		dots:   direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
 		twins:  twins[float32]{16, twinsAVX512},
+		walk:   walk[float32]{8, 16, walkAVX512, walkCrowdedAVX512},
 		pack:   packAVX512,
 		copyA:  copyPanelsAAVX512,
 		copyB:  copyPanelsBAVX512,

@@ -53,7 +53,7 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing := *engine32()
 		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{}, outer[float32]{}
-		packing.twins, packing.sweep = twins[float32]{}, sweep[float32]{}
+		packing.twins, packing.sweep, packing.walk = twins[float32]{}, sweep[float32]{}, walk[float32]{}
 		for m := 1; m <= 14; m++ {
 			for _, n := range []int{15, 32, 97, 300} {
 				for i, k := range []int{1, 16, 40, kc + 32, 4 * kc, kc + 7} {
@@ -160,6 +160,25 @@ func TestSweepingDoesNotMatter(t *testing.T) {
 					want := x.run(t, with(&streaming), nil)
 					requireSameBits(t, want, x.run(t, with(&ahead), pool), x.String())
 					requireSameBits(t, want, x.run(t, with(&behind), nil), x.String())
+				}
+			}
+		}
+	})
+}
+
+// TestWalkingDoesNotMatter compares the kernels that walk down columns of B with those that read twice as many side by side, whatever the processor prefers.
+func TestWalkingDoesNotMatter(t *testing.T) {
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		standing, walking := *engine32(), *engine32()
+		standing.walk = walk[float32]{}
+		walking.walk.ways = math.MaxInt
+		for _, n := range []int{16, 31, 48, 128, 300} {
+			for i, k := range []int{kc, 2 * kc, 3 * kc, 4 * kc} {
+				for _, accumulate := range []bool{false, true} {
+					for pad := range 2 {
+						x := newExample[float32](uint64(n*k+i), 1, n, k, false, true, pad, accumulate)
+						requireSameBits(t, x.run(t, with(&standing), nil), x.run(t, with(&walking), nil), x.String())
+					}
 				}
 			}
 		}

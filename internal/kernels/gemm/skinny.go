@@ -89,6 +89,7 @@ func (j *job[T]) computeSkinny(worker, lo, hi int) {
 	if j.streams(j.m) {
 		col = j.streamRows(0, j.m, j.packedA, col, end)
 	}
+	col = j.computeWalk(worker, col, end)
 	col = j.computeTwins(worker, col, end)
 	for ; col < end; col += j.nr {
 		for k0 := j.k0; k0 < j.k1; k0 += kc {
