@@ -173,7 +173,7 @@ func TestWalkingDoesNotMatter(t *testing.T) {
 		standing.walk = walk[float32]{}
 		walking.walk.ways = math.MaxInt
 		for _, n := range []int{16, 31, 48, 128, 300} {
-			for i, k := range []int{kc, 2 * kc, 3 * kc, 4 * kc} {
+			for i, k := range []int{kc, 2 * kc, 3 * kc, 4 * kc, 8 * kc} {
 				for _, accumulate := range []bool{false, true} {
 					for pad := range 2 {
 						x := newExample[float32](uint64(n*k+i), 1, n, k, false, true, pad, accumulate)

@@ -576,8 +576,9 @@ func twinsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32
 //go:noescape
 func walkAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
 
-// walkCrowdedAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
-// c0 is written before d1 is read. It asks for 16 runs of 2048 bytes, the first of which is at next, and each nstride after the one before.
+// walkCrowdedAVX512 computes 8 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two blocks of 256 products, of which elements of a0 and a1 alternate.
+// Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride]. c0 is written before d1 is read.
+// It asks for 16 runs of 2048 bytes: one at next and one behind it, and the same nstride further on.
 //
 //go:noescape
 func walkCrowdedAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)

@@ -47,6 +47,9 @@ func (j *job[T]) runSkinny(p *parallel.Pool) {
 			j.runSweep(p)
 			return
 		}
+		if j.walks() && j.crowds() {
+			j.alternate()
+		}
 		p.ForWorkers(ceilDiv(j.n, j.nr), chunk, j.skinnyBody)
 	}
 }

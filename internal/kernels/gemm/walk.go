@@ -14,13 +14,15 @@ import (
 type walk[T element] struct {
 	ways  int // of the first-level cache, at most
 	lanes int // half a panel
-	// compute and crowded compute lanes elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over kc products. Column j of B0 is at b0[j·bstride].
-	// c0 is written before d1 is read. They ask for kc/lanes runs of 2·kc elements, the first of which is at next, and each nstride after the one before. crowded
-	// is for columns that lie a multiple of 4 KiB apart.
+	// compute computes lanes elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over kc products. Column j of B0 is at b0[j·bstride]. c0 is written
+	// before d1 is read. It asks for kc/lanes runs of 2·kc elements, the first of which is at next, and each nstride after the one before.
+	//
+	// crowded is for columns that lie a multiple of 4 KiB apart: it computes half as many elements over two blocks of kc products, one after the other, whose elements
+	// alternate in a0 and a1. It asks for two runs one behind the other in place of each second one.
 	compute, crowded func(a0, b0, c0, d0, a1, b1, c1, d1 *T, bstride int, next *T, nstride int)
 }
 
-// A walk asks for memory so many blocks of products of half a panel ahead, where columns crowd the caches for the next ones.
+// A walk asks for memory so many steps ahead: blocks of products of a vector of columns.
 const (
 	walkAhead        = 8
 	walkAheadCrowded = 2
@@ -28,7 +30,25 @@ const (
 
 // walks reports whether the product is one for the walk kernels.
 func (j *job[T]) walks() bool {
-	return j.walk.compute != nil && j.m == 1 && j.brs == 1 && j.halfB.format == nil && j.inRows() && (j.k1-j.k0)%kc == 0 && kernels.FirstCacheWays() <= j.walk.ways
+	depth := kc
+	if j.crowds() {
+		depth = 4 * kc
+	}
+	return j.walk.compute != nil && j.m == 1 && j.brs == 1 && j.halfB.format == nil && j.inRows() && (j.k1-j.k0)%depth == 0 && kernels.FirstCacheWays() <= j.walk.ways
+}
+
+// crowds reports whether the columns of B lie a multiple of 4 KiB apart.
+func (j *job[T]) crowds() bool { return j.bcs*int(unsafe.Sizeof(j.c[0]))%crowded == 0 }
+
+// alternate writes each two blocks of the only row of A, element by element, for walk.crowded.
+func (j *job[T]) alternate() {
+	j.alternating = grown(j.alternating, j.k1-j.k0)
+	for k0 := 0; k0 < j.k1-j.k0; k0 += 2 * kc {
+		first, second, to := j.packedA[k0:][:kc], j.packedA[k0+kc:][:kc], j.alternating[k0:][:2*kc]
+		for p, x := range first {
+			to[2*p], to[2*p+1] = x, second[p]
+		}
+	}
 }
 
 // computeWalk computes the only row of C for the whole vectors of columns from col on as engine.dots does. It returns the first column that is left: col, if there is
@@ -37,42 +57,35 @@ func (j *job[T]) computeWalk(worker, col, end int) int {
 	if !j.walks() {
 		return col
 	}
-	lanes, blocks := j.walk.lanes, (j.k1-j.k0)/kc
-	vectors := (end - col) / lanes
-	steps, tile := vectors*blocks, j.scratch[worker].tile
-	nothing := tile[lanes:][:lanes]
+	lanes, depth, row, compute, ahead := j.walk.lanes, kc, j.packedA, j.walk.compute, walkAhead
+	if j.crowds() {
+		lanes, depth, row, compute, ahead = lanes/2, 2*kc, j.alternating, j.walk.crowded, walkAheadCrowded
+	}
+	vectors, blocks, tile := (end-col)/lanes, (j.k1-j.k0)/depth, j.scratch[worker].tile
+	steps, nothing := vectors*blocks, tile[lanes:][:lanes]
 	for i := range nothing {
 		nothing[i] = T(math.Copysign(0, -1)) // which changes no sum, not even one of −0
 	}
-	place := func(step int) halfPanel {
-		return halfPanel{col + step/blocks*lanes, j.k0 + step%blocks*kc}
-	}
-	operands := func(h halfPanel) (a, b, c, d *T) {
-		d, _ = j.addend(0, h.col, h.k0)
+	operands := func(step int) (a, b, c, d *T) {
+		col, k0 := col+step/blocks*lanes, j.k0+step%blocks*depth
+		d, _ = j.addend(0, col, k0)
 		if d == nil {
 			d = &nothing[0]
 		}
-		return &j.packedA[h.k0-j.k0], &j.b[h.k0+h.col*j.bcs], &j.c[h.col], d
-	}
-	compute, ahead := j.walk.compute, walkAhead
-	next := func(step int) (*T, int) { // one column after the other
-		h := place(min(step+ahead, steps-1))
-		return &j.b[h.k0+h.col*j.bcs], j.bcs
-	}
-	switch {
-	case j.bcs*int(unsafe.Sizeof(j.c[0]))%crowded == 0:
-		compute, ahead = j.walk.crowded, walkAheadCrowded
-	case j.bcs == j.k1-j.k0: // all columns are one run
-		next = func(step int) (*T, int) { return &j.b[min(col*j.bcs+(step+ahead)*kc*lanes, len(j.b)-1)], 2 * kc }
+		return &row[k0-j.k0], &j.b[k0+col*j.bcs], &j.c[col], d
 	}
 	for step := 0; step < steps; step += 2 {
-		a0, b0, c0, d0 := operands(place(step))
-		a1, b1, c1, d1 := operands(place(min(step+1, steps-1)))
+		a0, b0, c0, d0 := operands(step)
+		a1, b1, c1, d1 := operands(min(step+1, steps-1))
 		if step+1 == steps {
 			c1, d1 = &tile[0], &nothing[0]
 		}
-		n, stride := next(step)
-		compute(a0, b0, c0, d0, a1, b1, c1, d1, j.bcs, n, stride)
+		_, next, _, _ := operands(min(step+ahead, steps-1))
+		stride := j.bcs
+		if j.bcs == j.k && !j.crowds() { // all columns are one run
+			next, stride = &j.b[min(col*j.bcs+(step+ahead)*lanes*depth, len(j.b)-1)], 2*kc
+		}
+		compute(a0, b0, c0, d0, a1, b1, c1, d1, j.bcs, next, stride)
 	}
 	return col + vectors*lanes
 }

@@ -93,8 +93,8 @@ func single(c *build.Context) {
 	}
 	fence(c)
 	twins(c, avx512)
-	walk(c, avx512, false)
-	walk(c, avx512, true)
+	walk(c, avx512)
+	walkCrowded(c, avx512)
 	for _, f := range []family{avx512, avx2} {
 		sweep(c, f, 1, false)
 		sweep(c, f, sweepRows, false)
