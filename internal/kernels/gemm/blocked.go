@@ -11,10 +11,11 @@ import (
 type layout int
 
 const (
-	packed    layout = iota // panel by panel
-	inRows                  // where it lies, by engine.rows
-	copied                  // the same of a copy of each panel, with rows that are less far apart
-	inColumns               // where it lies, by engine.tall
+	packed        layout = iota // panel by panel
+	inRows                      // where it lies, by engine.rows
+	copiedRows                  // the same of a copy of each panel, with rows that are less far apart
+	inColumns                   // where it lies, by engine.tall
+	copiedColumns               // the same of a copy of some panels at a time
 )
 
 // fetch is what a kernel asks for while it computes a block, so that it is in the second-level cache when its turn comes: the tile of C, of which the kernel
@@ -31,6 +32,9 @@ const crowded = 4096
 
 // firstCacheWays is how many of them a first-level cache holds; a variable for tests.
 var firstCacheWays = kernels.FirstCacheWays
+
+// roomy is how many ways hold the rows of a panel that crowd a set: 12 hold 12 rows, 8 not even 6 beside the panels of B that pass by.
+const roomy = 12
 
 // slack is how many bytes lie between the rows of a copied panel, so that they fall into different sets.
 const slack = 64
@@ -49,8 +53,11 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 	for w := range workers {
 		s := &j.scratch[w]
 		s.a, s.b = grown(s.a, rowsA*k), grown(s.b, min(j.nb*(kc/k), ceilDiv(j.pieceCols, j.nr)*j.nr)*k)
-		if j.layout == copied {
-			s.rows = grown(s.rows, j.mr*j.copiedStride(k))
+		switch j.layout {
+		case copiedRows:
+			s.copied = grown(s.copied, j.mr*j.copiedStride(k))
+		case copiedColumns:
+			s.copied = grown(s.copied, together*j.mr*k)
 		}
 	}
 	p.ForWorkers(ceilDiv(j.m, j.pieceRows)*ceilDiv(j.n, j.pieceCols), 1, j.pieceBody)
@@ -61,11 +68,15 @@ func (j *job[T]) chooseLayout() layout {
 	size := int(unsafe.Sizeof(*new(T)))
 	switch {
 	case j.halfA.format != nil:
-	case j.acs == 1 && j.engine.rows != nil && j.ars*size%crowded == 0 && j.mr > firstCacheWays():
-		return copied
 	case j.acs == 1 && j.engine.rows != nil:
+		if j.ars*size%crowded == 0 && firstCacheWays() < roomy {
+			return copiedRows
+		}
 		return inRows
-	case j.ars == 1 && j.engine.tall != nil && j.acs*size%crowded != 0:
+	case j.ars == 1 && j.engine.tall != nil:
+		if j.acs*size%crowded == 0 {
+			return copiedColumns
+		}
 		return inColumns
 	}
 	return packed
@@ -152,11 +163,6 @@ func (j *job[T]) packBlockA(s *scratch[T], t *block) {
 	k, i, whole := t.k1-t.k0, t.i0, t.i0+(t.i1-t.i0)/j.mr*j.mr
 	dst := s.a
 	if j.layout == packed {
-		if j.ars == 1 && j.copyA != nil && j.halfA.format == nil {
-			for ; i+together*j.mr <= whole; i += together * j.mr {
-				j.copyA(k, &j.a[i+t.k0*j.acs], j.acs, &dst[(i-t.i0)*k], k*j.mr)
-			}
-		}
 		for ; i < whole; i += j.mr {
 			j.packA(dst[(i-t.i0)*k:], j.mr, k, i, t.k0)
 		}
@@ -188,7 +194,7 @@ func (j *job[T]) computeBlock(worker int, t *block, next block) {
 	for n := range panels {
 		i := t.i0 + n*j.mr
 		rows := min(j.mr, t.i1-i)
-		s.next.a, s.next.b = j.nextA(t, i+j.mr, n, panels), j.nextB(t, &next, n, panels)
+		s.next.a, s.next.b = j.nextA(t, i+j.mr), j.nextB(t, &next, n, panels)
 		col, k := t.j0, t.k1-t.k0
 		if blocks := (t.j1 - t.j0) / j.nr; blocks > 0 && j.inRows() {
 			d, stride := j.addend(i, col, t.k0)
@@ -216,11 +222,13 @@ func (j *job[T]) computePanel(s *scratch[T], t *block, i, rows int, b, c *T, cst
 		j.micro(rows, k, &s.a[(i-t.i0)*k], b, j.nr, c, cstride, d, dstride, blocks)
 	case rows < j.mr:
 		j.micro(rows, k, &s.a[0], b, j.nr, c, cstride, d, dstride, blocks)
-	case j.layout == copied:
-		stride := j.copyRows(s.rows, i, t.k0, k)
-		j.engine.rows(k, &s.rows[0], stride, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
+	case j.layout == copiedRows:
+		stride := j.copyRows(s.copied, i, t.k0, k)
+		j.engine.rows(k, &s.copied[0], stride, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
 	case j.layout == inRows:
 		j.engine.rows(k, &j.a[i*j.ars+t.k0], j.ars, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
+	case j.layout == copiedColumns:
+		j.engine.tall(k, j.copyColumns(s.copied, t, i), j.mr, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
 	default:
 		j.engine.tall(k, &j.a[i+t.k0*j.acs], j.acs, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
 	}
@@ -235,26 +243,41 @@ func (j *job[T]) copyRows(dst []T, i, k0, k int) int {
 	return stride
 }
 
+// copyColumns returns the panel of A from row i on of t's products: in dst, to which it copies that and the following ones if it is the first of as many as are
+// copied together.
+func (j *job[T]) copyColumns(dst []T, t *block, i int) *T {
+	k, place := t.k1-t.k0, (i-t.i0)/j.mr%together
+	panel := dst[place*k*j.mr:]
+	switch first := i - place*j.mr; {
+	case first+together*j.mr > t.i1:
+		j.packA(panel, j.mr, k, i, t.k0)
+	case place == 0:
+		j.copyA(k, &j.a[i+t.k0*j.acs], j.acs, &dst[0], k*j.mr)
+	}
+	return &panel[0]
+}
+
 // copiedStride is how far rows of k elements are apart in a copied panel.
 func (j *job[T]) copiedStride(k int) int { return k + slack/int(unsafe.Sizeof(*new(T))) }
 
-// nextA is the request for the panel of A from row i on, or for the first one of the products that follow. An A that must be packed is asked for before that,
-// a share with each panel.
-func (j *job[T]) nextA(t *block, i, n, panels int) request {
-	size, k0 := int(unsafe.Sizeof(j.a[0])), t.k0
+// nextA is the request for the panel of A from row i on, or for the first one of the products that follow; of panels that are copied together, for the one that
+// is as far behind them.
+func (j *job[T]) nextA(t *block, i int) request {
+	size, k0 := int(unsafe.Sizeof(*new(T))), t.k0
 	if i >= t.i1 {
 		i, k0 = t.i0, t.k1
 	}
-	switch {
-	case j.halfA.format != nil:
-	case (j.layout == inRows || j.layout == copied) && k0 < j.k && i+j.mr <= t.i1:
+	if j.layout == copiedColumns {
+		i += (together - 1) * j.mr
+	}
+	if k0 >= j.k || i+j.mr > t.i1 {
+		return request{}
+	}
+	switch j.layout {
+	case inRows, copiedRows:
 		return across(&j.a[i*j.ars+k0], j.ars*size, j.mr, min(kc, j.k-k0)*size, t.panelsB(j.nr))
-	case j.layout == inColumns && k0 < j.k && i+j.mr <= t.i1:
+	case inColumns, copiedColumns:
 		return down(&j.a[i+k0*j.acs], j.acs*size, min(kc, j.k-k0), t.panelsB(j.nr))
-	case j.layout == packed && t.k1 < j.k && j.ars == 1:
-		return j.share(&j.a[t.i0+t.k1*j.acs], t.i1-t.i0, min(kc, j.k-t.k1), j.acs, n, panels, t.panelsB(j.nr))
-	case j.layout == packed && t.k1 < j.k && j.acs == 1:
-		return j.share(&j.a[t.i0*j.ars+t.k1], min(kc, j.k-t.k1), t.i1-t.i0, j.ars, n, panels, t.panelsB(j.nr))
 	}
 	return request{}
 }

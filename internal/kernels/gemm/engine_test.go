@@ -218,18 +218,27 @@ func TestLargeOuterProduct(t *testing.T) {
 	})
 }
 
-// TestCopyingRowsDoesNotMatter compares rows of A that are read in place with those of copied panels, of an A whose rows lie a multiple of 4 KiB apart.
-func TestCopyingRowsDoesNotMatter(t *testing.T) {
+// TestCopyingPanelsDoesNotMatter compares an A that is read in place with one whose panels are copied, since its rows or columns lie a multiple of 4 KiB apart.
+func TestCopyingPanelsDoesNotMatter(t *testing.T) {
 	defer func(ways func() int) { firstCacheWays = ways }(firstCacheWays)
 	pool := parallel.New(2)
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		const m, n, k = 155, 301, kc + 44
-		x := newExample[float32](1, m, n, k, false, false, 1024-k, false)
+		rows := newExample[float32](1, m, n, k, false, false, 1024-k, false)
 		product := func(ways int) []float32 {
 			firstCacheWays = func() int { return ways }
-			return x.run(t, Float32, pool)
+			return rows.run(t, Float32, pool)
 		}
-		requireSameBits(t, product(1000), product(1), x.String())
+		requireSameBits(t, product(roomy), product(1), rows.String())
+
+		crowding := newExample[float32](1, m, n, k, true, false, 1024-m, false)
+		loose := *crowding
+		loose.acs = m
+		loose.a = make([]float32, m*k)
+		for p := range k {
+			copy(loose.a[p*m:][:m], crowding.a[p*crowding.acs:])
+		}
+		requireSameBits(t, loose.run(t, Float32, pool), crowding.run(t, Float32, pool), crowding.String())
 	})
 }

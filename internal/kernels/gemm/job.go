@@ -33,7 +33,7 @@ type job[T element] struct {
 type scratch[T element] struct {
 	panel, tile []T      // kc × nr of B, and mr × nr of C
 	a, b        []T      // panels of A, and of B, for up to kc products
-	rows        []T      // of a panel of A
+	copied      []T      // panels of A that are about to be multiplied
 	least       []uint32 // magnitudes of the panels of pairs of A
 	next        fetch
 	_           [64]byte // what one worker writes is in no cache line of another's
