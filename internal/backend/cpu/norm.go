@@ -81,7 +81,16 @@ func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
 
 // reserveRows makes room for the rows that a norm's gradient needs for itself.
 func reserveRows[T float](t *task, l *lane) {
-	l.reserve(3 * carved(t.n[0]*int(unsafe.Sizeof(*new(T)))))
+	l.reserve(3 * (rowsApart + carved(t.n[0]*int(unsafe.Sizeof(*new(T))))))
+}
+
+// rowsApart lies before each of them. Rows that begin at the same place of a page share the first cache's sets with x, dy and dx.
+const rowsApart = 256
+
+// carveRow takes one of them.
+func carveRow[T float](t *task, l *lane) []T {
+	carve[byte](l, rowsApart)
+	return carve[T](l, t.n[0])
 }
 
 // paramOrOnes is input i as a vector; where the call has none, ones, a product with which changes nothing.
@@ -89,7 +98,7 @@ func paramOrOnes[T float](t *task, l *lane, i int) []T {
 	if w := param[T](t.c, i); w != nil {
 		return w
 	}
-	ones := carve[T](l, t.n[0])
+	ones := carveRow[T](t, l)
 	for j := range ones {
 		ones[j] = 1
 	}
@@ -216,9 +225,9 @@ const normGroup = 16
 
 // normBlocks calls f for the rows of blocks lo to hi, with what it adds their contributions to; db is nil if only the weight's gradient is wanted.
 func normBlocks[T float](t *task, l *lane, lo, hi int, f func(dw, db []T, i int)) {
-	dw, db := carve[T](l, t.n[0]), []T(nil)
+	dw, db := carveRow[T](t, l), []T(nil)
 	if t.c.NOut-t.n[3] > 1 {
-		db = carve[T](l, t.n[0])
+		db = carveRow[T](t, l)
 	}
 	for u := lo; u < hi; u++ {
 		for k, sums := range [][]T{dw, db} {

@@ -362,16 +362,19 @@ TEXT ·expSumAVX2(SB), $0-36
 	VMOVUPD      32(BX), Y4
 	VMOVUPD      64(BX), Y5
 	VMOVUPD      96(BX), Y6
-	XORQ         SI, SI
-	MOVQ         AX, DI
-	SUBQ         $0x00000040, DI
+	MOVQ         $0x00000a00, SI
+	ANDQ         ·lookahead+0(SB), SI
+	XORQ         R8, R8
+	MOVQ         AX, R9
+	SUBQ         $0x00000040, R9
 	JL           rest
 
 flight:
-	PREFETCHT0   10240(DX)(SI*4)
-	PREFETCHT0   10272(DX)(SI*4)
-	VMOVUPS      (DX)(SI*4), Y7
-	VMOVUPS      32(DX)(SI*4), Y12
+	LEAQ         (R8)(SI*1), DI
+	PREFETCHT0   (DX)(DI*4)
+	PREFETCHT0   32(DX)(DI*4)
+	VMOVUPS      (DX)(R8*4), Y7
+	VMOVUPS      32(DX)(R8*4), Y12
 	VSUBPS       Y0, Y7, Y7
 	VSUBPS       Y0, Y12, Y12
 	VMINPS       Y7, Y1, Y7
@@ -420,14 +423,14 @@ flight:
 	VPSLLD       $0x17, Y13, Y13
 	VMULPS       Y9, Y11, Y11
 	VMULPS       Y13, Y8, Y8
-	VMOVUPS      Y11, (CX)(SI*4)
-	VMOVUPS      Y8, 32(CX)(SI*4)
+	VMOVUPS      Y11, (CX)(R8*4)
+	VMOVUPS      Y8, 32(CX)(R8*4)
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
-	PREFETCHT0   10304(DX)(SI*4)
-	PREFETCHT0   10336(DX)(SI*4)
-	VMOVUPS      64(DX)(SI*4), Y9
-	VMOVUPS      96(DX)(SI*4), Y13
+	PREFETCHT0   64(DX)(DI*4)
+	PREFETCHT0   96(DX)(DI*4)
+	VMOVUPS      64(DX)(R8*4), Y9
+	VMOVUPS      96(DX)(R8*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -476,14 +479,14 @@ flight:
 	VPSLLD       $0x17, Y14, Y14
 	VMULPS       Y10, Y12, Y12
 	VMULPS       Y14, Y16, Y16
-	VMOVUPS      Y12, 64(CX)(SI*4)
-	VMOVUPS      Y16, 96(CX)(SI*4)
+	VMOVUPS      Y12, 64(CX)(R8*4)
+	VMOVUPS      Y16, 96(CX)(R8*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT0   10368(DX)(SI*4)
-	PREFETCHT0   10400(DX)(SI*4)
-	VMOVUPS      128(DX)(SI*4), Y9
-	VMOVUPS      160(DX)(SI*4), Y13
+	PREFETCHT0   128(DX)(DI*4)
+	PREFETCHT0   160(DX)(DI*4)
+	VMOVUPS      128(DX)(R8*4), Y9
+	VMOVUPS      160(DX)(R8*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -532,14 +535,14 @@ flight:
 	VPSLLD       $0x17, Y14, Y14
 	VMULPS       Y10, Y12, Y12
 	VMULPS       Y14, Y16, Y16
-	VMOVUPS      Y12, 128(CX)(SI*4)
-	VMOVUPS      Y16, 160(CX)(SI*4)
+	VMOVUPS      Y12, 128(CX)(R8*4)
+	VMOVUPS      Y16, 160(CX)(R8*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT0   10432(DX)(SI*4)
-	PREFETCHT0   10464(DX)(SI*4)
-	VMOVUPS      192(DX)(SI*4), Y9
-	VMOVUPS      224(DX)(SI*4), Y13
+	PREFETCHT0   192(DX)(DI*4)
+	PREFETCHT0   224(DX)(DI*4)
+	VMOVUPS      192(DX)(R8*4), Y9
+	VMOVUPS      224(DX)(R8*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -588,8 +591,8 @@ flight:
 	VPSLLD       $0x17, Y14, Y14
 	VMULPS       Y10, Y12, Y12
 	VMULPS       Y14, Y16, Y16
-	VMOVUPS      Y12, 192(CX)(SI*4)
-	VMOVUPS      Y16, 224(CX)(SI*4)
+	VMOVUPS      Y12, 192(CX)(R8*4)
+	VMOVUPS      Y16, 224(CX)(R8*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
 	VEXTRACTF128 $0x01, Y7, X9
@@ -602,19 +605,20 @@ flight:
 	VCVTPS2PD    X7, Y7
 	VADDPD       Y8, Y5, Y5
 	VADDPD       Y7, Y6, Y6
-	ADDQ         $0x00000040, SI
-	CMPQ         SI, DI
+	ADDQ         $0x00000040, R8
+	CMPQ         R8, R9
 	JLE          flight
 
 rest:
-	CMPQ SI, AX
+	CMPQ R8, AX
 	JGE  end
 
 loop:
-	PREFETCHT0   10240(DX)(SI*4)
-	PREFETCHT0   10272(DX)(SI*4)
-	VMOVUPS      (DX)(SI*4), Y7
-	VMOVUPS      32(DX)(SI*4), Y12
+	LEAQ         (R8)(SI*1), DI
+	PREFETCHT0   (DX)(DI*4)
+	PREFETCHT0   32(DX)(DI*4)
+	VMOVUPS      (DX)(R8*4), Y7
+	VMOVUPS      32(DX)(R8*4), Y12
 	VSUBPS       Y0, Y7, Y7
 	VSUBPS       Y0, Y12, Y12
 	VMINPS       Y7, Y1, Y7
@@ -663,8 +667,8 @@ loop:
 	VPSLLD       $0x17, Y13, Y13
 	VMULPS       Y9, Y11, Y11
 	VMULPS       Y13, Y8, Y8
-	VMOVUPS      Y11, (CX)(SI*4)
-	VMOVUPS      Y8, 32(CX)(SI*4)
+	VMOVUPS      Y11, (CX)(R8*4)
+	VMOVUPS      Y8, 32(CX)(R8*4)
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
 	VEXTRACTF128 $0x01, Y7, X9
@@ -677,8 +681,8 @@ loop:
 	VCVTPS2PD    X7, Y7
 	VADDPD       Y8, Y5, Y5
 	VADDPD       Y7, Y6, Y6
-	ADDQ         $0x00000010, SI
-	CMPQ         SI, AX
+	ADDQ         $0x00000010, R8
+	CMPQ         R8, AX
 	JL           loop
 
 end:
@@ -702,16 +706,18 @@ TEXT ·sumExpAVX2(SB), $0-28
 	VMOVUPD      32(DX), Y4
 	VMOVUPD      64(DX), Y5
 	VMOVUPD      96(DX), Y6
-	XORQ         BX, BX
-	MOVQ         AX, SI
-	SUBQ         $0x00000040, SI
+	MOVQ         $0x00000a00, BX
+	XORQ         DI, DI
+	MOVQ         AX, R8
+	SUBQ         $0x00000040, R8
 	JL           rest
 
 flight:
-	PREFETCHT0   10240(CX)(BX*4)
-	PREFETCHT0   10272(CX)(BX*4)
-	VMOVUPS      (CX)(BX*4), Y7
-	VMOVUPS      32(CX)(BX*4), Y12
+	LEAQ         (DI)(BX*1), SI
+	PREFETCHT0   (CX)(SI*4)
+	PREFETCHT0   32(CX)(SI*4)
+	VMOVUPS      (CX)(DI*4), Y7
+	VMOVUPS      32(CX)(DI*4), Y12
 	VSUBPS       Y0, Y7, Y7
 	VSUBPS       Y0, Y12, Y12
 	VMINPS       Y7, Y1, Y7
@@ -762,10 +768,10 @@ flight:
 	VMULPS       Y13, Y8, Y8
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
-	PREFETCHT0   10304(CX)(BX*4)
-	PREFETCHT0   10336(CX)(BX*4)
-	VMOVUPS      64(CX)(BX*4), Y9
-	VMOVUPS      96(CX)(BX*4), Y13
+	PREFETCHT0   64(CX)(SI*4)
+	PREFETCHT0   96(CX)(SI*4)
+	VMOVUPS      64(CX)(DI*4), Y9
+	VMOVUPS      96(CX)(DI*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -816,10 +822,10 @@ flight:
 	VMULPS       Y14, Y16, Y16
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT0   10368(CX)(BX*4)
-	PREFETCHT0   10400(CX)(BX*4)
-	VMOVUPS      128(CX)(BX*4), Y9
-	VMOVUPS      160(CX)(BX*4), Y13
+	PREFETCHT0   128(CX)(SI*4)
+	PREFETCHT0   160(CX)(SI*4)
+	VMOVUPS      128(CX)(DI*4), Y9
+	VMOVUPS      160(CX)(DI*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -870,10 +876,10 @@ flight:
 	VMULPS       Y14, Y16, Y16
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT0   10432(CX)(BX*4)
-	PREFETCHT0   10464(CX)(BX*4)
-	VMOVUPS      192(CX)(BX*4), Y9
-	VMOVUPS      224(CX)(BX*4), Y13
+	PREFETCHT0   192(CX)(SI*4)
+	PREFETCHT0   224(CX)(SI*4)
+	VMOVUPS      192(CX)(DI*4), Y9
+	VMOVUPS      224(CX)(DI*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -934,19 +940,20 @@ flight:
 	VCVTPS2PD    X7, Y7
 	VADDPD       Y8, Y5, Y5
 	VADDPD       Y7, Y6, Y6
-	ADDQ         $0x00000040, BX
-	CMPQ         BX, SI
+	ADDQ         $0x00000040, DI
+	CMPQ         DI, R8
 	JLE          flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	PREFETCHT0   10240(CX)(BX*4)
-	PREFETCHT0   10272(CX)(BX*4)
-	VMOVUPS      (CX)(BX*4), Y7
-	VMOVUPS      32(CX)(BX*4), Y12
+	LEAQ         (DI)(BX*1), SI
+	PREFETCHT0   (CX)(SI*4)
+	PREFETCHT0   32(CX)(SI*4)
+	VMOVUPS      (CX)(DI*4), Y7
+	VMOVUPS      32(CX)(DI*4), Y12
 	VSUBPS       Y0, Y7, Y7
 	VSUBPS       Y0, Y12, Y12
 	VMINPS       Y7, Y1, Y7
@@ -1007,8 +1014,8 @@ loop:
 	VCVTPS2PD    X7, Y7
 	VADDPD       Y8, Y5, Y5
 	VADDPD       Y7, Y6, Y6
-	ADDQ         $0x00000010, BX
-	CMPQ         BX, AX
+	ADDQ         $0x00000010, DI
+	CMPQ         DI, AX
 	JL           loop
 
 end:
@@ -4269,20 +4276,23 @@ TEXT ·sumAVX2(SB), $0-24
 	VMOVUPD 32(DX), Y1
 	VMOVUPD 64(DX), Y2
 	VMOVUPD 96(DX), Y3
-	XORQ    BX, BX
+	MOVQ    $0x00000400, BX
+	ANDQ    ·lookahead+0(SB), BX
+	XORQ    DI, DI
 
 loop:
-	PREFETCHT0 4096(CX)(BX*4)
-	VCVTPS2PD  (CX)(BX*4), Y4
-	VCVTPS2PD  16(CX)(BX*4), Y5
+	LEAQ       (DI)(BX*1), SI
+	PREFETCHT0 (CX)(SI*4)
+	VCVTPS2PD  (CX)(DI*4), Y4
+	VCVTPS2PD  16(CX)(DI*4), Y5
 	VADDPD     Y4, Y0, Y0
 	VADDPD     Y5, Y1, Y1
-	VCVTPS2PD  32(CX)(BX*4), Y4
-	VCVTPS2PD  48(CX)(BX*4), Y5
+	VCVTPS2PD  32(CX)(DI*4), Y4
+	VCVTPS2PD  48(CX)(DI*4), Y5
 	VADDPD     Y4, Y2, Y2
 	VADDPD     Y5, Y3, Y3
-	ADDQ       $0x00000010, BX
-	CMPQ       BX, AX
+	ADDQ       $0x00000010, DI
+	CMPQ       DI, AX
 	JL         loop
 	VMOVUPD    Y0, (DX)
 	VMOVUPD    Y1, 32(DX)
@@ -4302,25 +4312,28 @@ TEXT ·dotAVX2(SB), $0-32
 	VMOVUPD 32(BX), Y1
 	VMOVUPD 64(BX), Y2
 	VMOVUPD 96(BX), Y3
-	XORQ    SI, SI
+	MOVQ    $0x00000400, SI
+	ANDQ    ·lookahead+0(SB), SI
+	XORQ    R8, R8
 
 loop:
-	PREFETCHT0  4096(CX)(SI*4)
-	PREFETCHT0  4096(DX)(SI*4)
-	VCVTPS2PD   (CX)(SI*4), Y4
-	VCVTPS2PD   16(CX)(SI*4), Y5
-	VCVTPS2PD   (DX)(SI*4), Y6
-	VCVTPS2PD   16(DX)(SI*4), Y7
+	LEAQ        (R8)(SI*1), DI
+	PREFETCHT0  (CX)(DI*4)
+	PREFETCHT0  (DX)(DI*4)
+	VCVTPS2PD   (CX)(R8*4), Y4
+	VCVTPS2PD   16(CX)(R8*4), Y5
+	VCVTPS2PD   (DX)(R8*4), Y6
+	VCVTPS2PD   16(DX)(R8*4), Y7
 	VFMADD231PD Y4, Y6, Y0
 	VFMADD231PD Y5, Y7, Y1
-	VCVTPS2PD   32(CX)(SI*4), Y4
-	VCVTPS2PD   48(CX)(SI*4), Y5
-	VCVTPS2PD   32(DX)(SI*4), Y6
-	VCVTPS2PD   48(DX)(SI*4), Y7
+	VCVTPS2PD   32(CX)(R8*4), Y4
+	VCVTPS2PD   48(CX)(R8*4), Y5
+	VCVTPS2PD   32(DX)(R8*4), Y6
+	VCVTPS2PD   48(DX)(R8*4), Y7
 	VFMADD231PD Y4, Y6, Y2
 	VFMADD231PD Y5, Y7, Y3
-	ADDQ        $0x00000010, SI
-	CMPQ        SI, AX
+	ADDQ        $0x00000010, R8
+	CMPQ        R8, AX
 	JL          loop
 	VMOVUPD     Y0, (BX)
 	VMOVUPD     Y1, 32(BX)
@@ -4427,38 +4440,41 @@ TEXT ·rowSquaresAVX2(SB), $0-24
 	VMOVUPD 32(DX), Y1
 	VMOVUPD 64(DX), Y2
 	VMOVUPD 96(DX), Y3
-	XORQ    BX, BX
-	MOVQ    AX, SI
-	SUBQ    $0x00000040, SI
+	MOVQ    $0x00000a00, BX
+	ANDQ    ·lookahead+0(SB), BX
+	XORQ    DI, DI
+	MOVQ    AX, R8
+	SUBQ    $0x00000040, R8
 	JL      rest
 
 flight:
-	PREFETCHT0   10240(CX)(BX*4)
-	VMOVUPS      (CX)(BX*4), Y4
+	LEAQ         (DI)(BX*1), SI
+	PREFETCHT0   (CX)(SI*4)
+	VMOVUPS      (CX)(DI*4), Y4
 	VMULPS       Y4, Y4, Y4
 	VMOVUPS      Y4, Y4
-	VMOVUPS      32(CX)(BX*4), Y5
+	VMOVUPS      32(CX)(DI*4), Y5
 	VMULPS       Y5, Y5, Y5
 	VMOVUPS      Y5, Y5
-	PREFETCHT0   10304(CX)(BX*4)
-	VMOVUPS      64(CX)(BX*4), Y6
+	PREFETCHT0   64(CX)(SI*4)
+	VMOVUPS      64(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y4, Y4
-	VMOVUPS      96(CX)(BX*4), Y6
+	VMOVUPS      96(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y5, Y5
-	PREFETCHT0   10368(CX)(BX*4)
-	VMOVUPS      128(CX)(BX*4), Y6
+	PREFETCHT0   128(CX)(SI*4)
+	VMOVUPS      128(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y4, Y4
-	VMOVUPS      160(CX)(BX*4), Y6
+	VMOVUPS      160(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y5, Y5
-	PREFETCHT0   10432(CX)(BX*4)
-	VMOVUPS      192(CX)(BX*4), Y6
+	PREFETCHT0   192(CX)(SI*4)
+	VMOVUPS      192(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y4, Y4
-	VMOVUPS      224(CX)(BX*4), Y6
+	VMOVUPS      224(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y5, Y5
 	VEXTRACTF128 $0x01, Y4, X6
@@ -4471,20 +4487,21 @@ flight:
 	VCVTPS2PD    X4, Y4
 	VADDPD       Y5, Y2, Y2
 	VADDPD       Y4, Y3, Y3
-	ADDQ         $0x00000040, BX
-	CMPQ         BX, SI
+	ADDQ         $0x00000040, DI
+	CMPQ         DI, R8
 	JLE          flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	PREFETCHT0   10240(CX)(BX*4)
-	VMOVUPS      (CX)(BX*4), Y4
+	LEAQ         (DI)(BX*1), SI
+	PREFETCHT0   (CX)(SI*4)
+	VMOVUPS      (CX)(DI*4), Y4
 	VMULPS       Y4, Y4, Y4
 	VMOVUPS      Y4, Y4
-	VMOVUPS      32(CX)(BX*4), Y5
+	VMOVUPS      32(CX)(DI*4), Y5
 	VMULPS       Y5, Y5, Y5
 	VMOVUPS      Y5, Y5
 	VEXTRACTF128 $0x01, Y4, X6
@@ -4497,8 +4514,8 @@ loop:
 	VCVTPS2PD    X4, Y4
 	VADDPD       Y5, Y2, Y2
 	VADDPD       Y4, Y3, Y3
-	ADDQ         $0x00000010, BX
-	CMPQ         BX, AX
+	ADDQ         $0x00000010, DI
+	CMPQ         DI, AX
 	JL           loop
 
 end:
@@ -4525,52 +4542,55 @@ TEXT ·rowMomentsAVX2(SB), $0-36
 	VMOVUPD      64(BX), Y8
 	VMOVUPD      96(BX), Y9
 	VBROADCASTSS k+32(FP), Y12
-	XORQ         SI, SI
-	MOVQ         AX, DI
-	SUBQ         $0x00000040, DI
+	MOVQ         $0x00000a00, SI
+	ANDQ         ·lookahead+0(SB), SI
+	XORQ         R8, R8
+	MOVQ         AX, R9
+	SUBQ         $0x00000040, R9
 	JL           rest
 
 flight:
-	PREFETCHT0   10240(CX)(SI*4)
-	VMOVUPS      (CX)(SI*4), Y5
+	LEAQ         (R8)(SI*1), DI
+	PREFETCHT0   (CX)(DI*4)
+	VMOVUPS      (CX)(R8*4), Y5
 	VSUBPS       Y12, Y5, Y5
 	VMOVUPS      Y5, Y4
 	VMULPS       Y5, Y5, Y5
 	VMOVUPS      Y5, Y10
-	VMOVUPS      32(CX)(SI*4), Y11
+	VMOVUPS      32(CX)(R8*4), Y11
 	VSUBPS       Y12, Y11, Y11
 	VMOVUPS      Y11, Y5
 	VMULPS       Y11, Y11, Y11
 	VMOVUPS      Y11, Y11
-	PREFETCHT0   10304(CX)(SI*4)
-	VMOVUPS      64(CX)(SI*4), Y13
+	PREFETCHT0   64(CX)(DI*4)
+	VMOVUPS      64(CX)(R8*4), Y13
 	VSUBPS       Y12, Y13, Y13
 	VADDPS       Y13, Y4, Y4
 	VMULPS       Y13, Y13, Y13
 	VADDPS       Y13, Y10, Y10
-	VMOVUPS      96(CX)(SI*4), Y13
+	VMOVUPS      96(CX)(R8*4), Y13
 	VSUBPS       Y12, Y13, Y13
 	VADDPS       Y13, Y5, Y5
 	VMULPS       Y13, Y13, Y13
 	VADDPS       Y13, Y11, Y11
-	PREFETCHT0   10368(CX)(SI*4)
-	VMOVUPS      128(CX)(SI*4), Y13
+	PREFETCHT0   128(CX)(DI*4)
+	VMOVUPS      128(CX)(R8*4), Y13
 	VSUBPS       Y12, Y13, Y13
 	VADDPS       Y13, Y4, Y4
 	VMULPS       Y13, Y13, Y13
 	VADDPS       Y13, Y10, Y10
-	VMOVUPS      160(CX)(SI*4), Y13
+	VMOVUPS      160(CX)(R8*4), Y13
 	VSUBPS       Y12, Y13, Y13
 	VADDPS       Y13, Y5, Y5
 	VMULPS       Y13, Y13, Y13
 	VADDPS       Y13, Y11, Y11
-	PREFETCHT0   10432(CX)(SI*4)
-	VMOVUPS      192(CX)(SI*4), Y13
+	PREFETCHT0   192(CX)(DI*4)
+	VMOVUPS      192(CX)(R8*4), Y13
 	VSUBPS       Y12, Y13, Y13
 	VADDPS       Y13, Y4, Y4
 	VMULPS       Y13, Y13, Y13
 	VADDPS       Y13, Y10, Y10
-	VMOVUPS      224(CX)(SI*4), Y13
+	VMOVUPS      224(CX)(R8*4), Y13
 	VSUBPS       Y12, Y13, Y13
 	VADDPS       Y13, Y5, Y5
 	VMULPS       Y13, Y13, Y13
@@ -4595,22 +4615,23 @@ flight:
 	VCVTPS2PD    X4, Y4
 	VADDPD       Y5, Y8, Y8
 	VADDPD       Y4, Y9, Y9
-	ADDQ         $0x00000040, SI
-	CMPQ         SI, DI
+	ADDQ         $0x00000040, R8
+	CMPQ         R8, R9
 	JLE          flight
 
 rest:
-	CMPQ SI, AX
+	CMPQ R8, AX
 	JGE  end
 
 loop:
-	PREFETCHT0   10240(CX)(SI*4)
-	VMOVUPS      (CX)(SI*4), Y5
+	LEAQ         (R8)(SI*1), DI
+	PREFETCHT0   (CX)(DI*4)
+	VMOVUPS      (CX)(R8*4), Y5
 	VSUBPS       Y12, Y5, Y5
 	VMOVUPS      Y5, Y4
 	VMULPS       Y5, Y5, Y5
 	VMOVUPS      Y5, Y10
-	VMOVUPS      32(CX)(SI*4), Y11
+	VMOVUPS      32(CX)(R8*4), Y11
 	VSUBPS       Y12, Y11, Y11
 	VMOVUPS      Y11, Y5
 	VMULPS       Y11, Y11, Y11
@@ -4635,8 +4656,8 @@ loop:
 	VCVTPS2PD    X4, Y4
 	VADDPD       Y5, Y8, Y8
 	VADDPD       Y4, Y9, Y9
-	ADDQ         $0x00000010, SI
-	CMPQ         SI, AX
+	ADDQ         $0x00000010, R8
+	CMPQ         R8, AX
 	JL           loop
 
 end:
@@ -5028,81 +5049,84 @@ TEXT ·normSumsAVX2(SB), $0-56
 	VMOVUPD      32(DI), Y9
 	VMOVUPD      64(DI), Y10
 	VMOVUPD      96(DI), Y11
-	XORQ         R8, R8
-	MOVQ         AX, R9
-	SUBQ         $0x00000040, R9
+	MOVQ         $0x00000400, R8
+	ANDQ         ·lookahead+0(SB), R8
+	XORQ         R10, R10
+	MOVQ         AX, R11
+	SUBQ         $0x00000040, R11
 	JL           rest
 
 flight:
-	PREFETCHT0   4096(CX)(R8*4)
-	PREFETCHT0   4096(DX)(R8*4)
-	VMOVUPS      (DX)(R8*4), Y6
-	VMOVUPS      (CX)(R8*4), Y7
+	LEAQ         (R10)(R8*1), R9
+	PREFETCHT0   (CX)(R9*4)
+	PREFETCHT0   (DX)(R9*4)
+	VMOVUPS      (DX)(R10*4), Y6
+	VMOVUPS      (CX)(R10*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
-	VMULPS       (BX)(R8*4), Y6, Y6
+	VMULPS       (BX)(R10*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(DX)(R8*4), Y7
-	VMOVUPS      32(CX)(R8*4), Y13
+	VMOVUPS      32(DX)(R10*4), Y7
+	VMOVUPS      32(CX)(R10*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
-	VMULPS       32(BX)(R8*4), Y7, Y7
+	VMULPS       32(BX)(R10*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
-	PREFETCHT0   4160(CX)(R8*4)
-	PREFETCHT0   4160(DX)(R8*4)
-	VMOVUPS      64(DX)(R8*4), Y14
-	VMOVUPS      64(CX)(R8*4), Y15
+	PREFETCHT0   64(CX)(R9*4)
+	PREFETCHT0   64(DX)(R9*4)
+	VMOVUPS      64(DX)(R10*4), Y14
+	VMOVUPS      64(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       64(BX)(R8*4), Y14, Y14
+	VMULPS       64(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      96(DX)(R8*4), Y14
-	VMOVUPS      96(CX)(R8*4), Y15
+	VMOVUPS      96(DX)(R10*4), Y14
+	VMOVUPS      96(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       96(BX)(R8*4), Y14, Y14
+	VMULPS       96(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   4224(CX)(R8*4)
-	PREFETCHT0   4224(DX)(R8*4)
-	VMOVUPS      128(DX)(R8*4), Y14
-	VMOVUPS      128(CX)(R8*4), Y15
+	PREFETCHT0   128(CX)(R9*4)
+	PREFETCHT0   128(DX)(R9*4)
+	VMOVUPS      128(DX)(R10*4), Y14
+	VMOVUPS      128(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       128(BX)(R8*4), Y14, Y14
+	VMULPS       128(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      160(DX)(R8*4), Y14
-	VMOVUPS      160(CX)(R8*4), Y15
+	VMOVUPS      160(DX)(R10*4), Y14
+	VMOVUPS      160(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       160(BX)(R8*4), Y14, Y14
+	VMULPS       160(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   4288(CX)(R8*4)
-	PREFETCHT0   4288(DX)(R8*4)
-	VMOVUPS      192(DX)(R8*4), Y14
-	VMOVUPS      192(CX)(R8*4), Y15
+	PREFETCHT0   192(CX)(R9*4)
+	PREFETCHT0   192(DX)(R9*4)
+	VMOVUPS      192(DX)(R10*4), Y14
+	VMOVUPS      192(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       192(BX)(R8*4), Y14, Y14
+	VMULPS       192(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      224(DX)(R8*4), Y14
-	VMOVUPS      224(CX)(R8*4), Y15
+	VMOVUPS      224(DX)(R10*4), Y14
+	VMOVUPS      224(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       224(BX)(R8*4), Y14, Y14
+	VMULPS       224(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
@@ -5126,30 +5150,31 @@ flight:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000040, R8
-	CMPQ         R8, R9
+	ADDQ         $0x00000040, R10
+	CMPQ         R10, R11
 	JLE          flight
 
 rest:
-	CMPQ R8, AX
+	CMPQ R10, AX
 	JGE  end
 
 loop:
-	PREFETCHT0   4096(CX)(R8*4)
-	PREFETCHT0   4096(DX)(R8*4)
-	VMOVUPS      (DX)(R8*4), Y6
-	VMOVUPS      (CX)(R8*4), Y7
+	LEAQ         (R10)(R8*1), R9
+	PREFETCHT0   (CX)(R9*4)
+	PREFETCHT0   (DX)(R9*4)
+	VMOVUPS      (DX)(R10*4), Y6
+	VMOVUPS      (CX)(R10*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
-	VMULPS       (BX)(R8*4), Y6, Y6
+	VMULPS       (BX)(R10*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(DX)(R8*4), Y7
-	VMOVUPS      32(CX)(R8*4), Y13
+	VMOVUPS      32(DX)(R10*4), Y7
+	VMOVUPS      32(CX)(R10*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
-	VMULPS       32(BX)(R8*4), Y7, Y7
+	VMULPS       32(BX)(R10*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
@@ -5173,8 +5198,8 @@ loop:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000010, R8
-	CMPQ         R8, AX
+	ADDQ         $0x00000010, R10
+	CMPQ         R10, AX
 	JL           loop
 
 end:
@@ -5209,113 +5234,116 @@ TEXT ·normSumsScaleAVX2(SB), $0-64
 	VMOVUPD      32(R8), Y9
 	VMOVUPD      64(R8), Y10
 	VMOVUPD      96(R8), Y11
-	XORQ         R9, R9
-	MOVQ         AX, R10
-	SUBQ         $0x00000040, R10
+	MOVQ         $0x00000400, R9
+	ANDQ         ·lookahead+0(SB), R9
+	XORQ         R11, R11
+	MOVQ         AX, R12
+	SUBQ         $0x00000040, R12
 	JL           rest
 
 flight:
-	PREFETCHT0   4096(DX)(R9*4)
-	PREFETCHT0   4096(BX)(R9*4)
-	VMOVUPS      (BX)(R9*4), Y6
-	VMOVUPS      (DX)(R9*4), Y7
+	LEAQ         (R11)(R9*1), R10
+	PREFETCHT0   (DX)(R10*4)
+	PREFETCHT0   (BX)(R10*4)
+	VMOVUPS      (BX)(R11*4), Y6
+	VMOVUPS      (DX)(R11*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R9*4), Y13
+	VMOVUPS      (CX)(R11*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R9*4)
-	VMULPS       (SI)(R9*4), Y6, Y6
+	VMOVUPS      Y13, (CX)(R11*4)
+	VMULPS       (SI)(R11*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(BX)(R9*4), Y7
-	VMOVUPS      32(DX)(R9*4), Y13
+	VMOVUPS      32(BX)(R11*4), Y7
+	VMOVUPS      32(DX)(R11*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R9*4), Y15
+	VMOVUPS      32(CX)(R11*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R9*4)
-	VMULPS       32(SI)(R9*4), Y7, Y7
+	VMOVUPS      Y15, 32(CX)(R11*4)
+	VMULPS       32(SI)(R11*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
-	PREFETCHT0   4160(DX)(R9*4)
-	PREFETCHT0   4160(BX)(R9*4)
-	VMOVUPS      64(BX)(R9*4), Y14
-	VMOVUPS      64(DX)(R9*4), Y15
+	PREFETCHT0   64(DX)(R10*4)
+	PREFETCHT0   64(BX)(R10*4)
+	VMOVUPS      64(BX)(R11*4), Y14
+	VMOVUPS      64(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      64(CX)(R9*4), Y17
+	VMOVUPS      64(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 64(CX)(R9*4)
-	VMULPS       64(SI)(R9*4), Y14, Y14
+	VMOVUPS      Y17, 64(CX)(R11*4)
+	VMULPS       64(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      96(BX)(R9*4), Y14
-	VMOVUPS      96(DX)(R9*4), Y15
+	VMOVUPS      96(BX)(R11*4), Y14
+	VMOVUPS      96(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      96(CX)(R9*4), Y17
+	VMOVUPS      96(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 96(CX)(R9*4)
-	VMULPS       96(SI)(R9*4), Y14, Y14
+	VMOVUPS      Y17, 96(CX)(R11*4)
+	VMULPS       96(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   4224(DX)(R9*4)
-	PREFETCHT0   4224(BX)(R9*4)
-	VMOVUPS      128(BX)(R9*4), Y14
-	VMOVUPS      128(DX)(R9*4), Y15
+	PREFETCHT0   128(DX)(R10*4)
+	PREFETCHT0   128(BX)(R10*4)
+	VMOVUPS      128(BX)(R11*4), Y14
+	VMOVUPS      128(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      128(CX)(R9*4), Y17
+	VMOVUPS      128(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 128(CX)(R9*4)
-	VMULPS       128(SI)(R9*4), Y14, Y14
+	VMOVUPS      Y17, 128(CX)(R11*4)
+	VMULPS       128(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      160(BX)(R9*4), Y14
-	VMOVUPS      160(DX)(R9*4), Y15
+	VMOVUPS      160(BX)(R11*4), Y14
+	VMOVUPS      160(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      160(CX)(R9*4), Y17
+	VMOVUPS      160(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 160(CX)(R9*4)
-	VMULPS       160(SI)(R9*4), Y14, Y14
+	VMOVUPS      Y17, 160(CX)(R11*4)
+	VMULPS       160(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   4288(DX)(R9*4)
-	PREFETCHT0   4288(BX)(R9*4)
-	VMOVUPS      192(BX)(R9*4), Y14
-	VMOVUPS      192(DX)(R9*4), Y15
+	PREFETCHT0   192(DX)(R10*4)
+	PREFETCHT0   192(BX)(R10*4)
+	VMOVUPS      192(BX)(R11*4), Y14
+	VMOVUPS      192(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      192(CX)(R9*4), Y17
+	VMOVUPS      192(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 192(CX)(R9*4)
-	VMULPS       192(SI)(R9*4), Y14, Y14
+	VMOVUPS      Y17, 192(CX)(R11*4)
+	VMULPS       192(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      224(BX)(R9*4), Y14
-	VMOVUPS      224(DX)(R9*4), Y15
+	VMOVUPS      224(BX)(R11*4), Y14
+	VMOVUPS      224(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      224(CX)(R9*4), Y17
+	VMOVUPS      224(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 224(CX)(R9*4)
-	VMULPS       224(SI)(R9*4), Y14, Y14
+	VMOVUPS      Y17, 224(CX)(R11*4)
+	VMULPS       224(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
@@ -5339,38 +5367,39 @@ flight:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000040, R9
-	CMPQ         R9, R10
+	ADDQ         $0x00000040, R11
+	CMPQ         R11, R12
 	JLE          flight
 
 rest:
-	CMPQ R9, AX
+	CMPQ R11, AX
 	JGE  end
 
 loop:
-	PREFETCHT0   4096(DX)(R9*4)
-	PREFETCHT0   4096(BX)(R9*4)
-	VMOVUPS      (BX)(R9*4), Y6
-	VMOVUPS      (DX)(R9*4), Y7
+	LEAQ         (R11)(R9*1), R10
+	PREFETCHT0   (DX)(R10*4)
+	PREFETCHT0   (BX)(R10*4)
+	VMOVUPS      (BX)(R11*4), Y6
+	VMOVUPS      (DX)(R11*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R9*4), Y13
+	VMOVUPS      (CX)(R11*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R9*4)
-	VMULPS       (SI)(R9*4), Y6, Y6
+	VMOVUPS      Y13, (CX)(R11*4)
+	VMULPS       (SI)(R11*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(BX)(R9*4), Y7
-	VMOVUPS      32(DX)(R9*4), Y13
+	VMOVUPS      32(BX)(R11*4), Y7
+	VMOVUPS      32(DX)(R11*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R9*4), Y15
+	VMOVUPS      32(CX)(R11*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R9*4)
-	VMULPS       32(SI)(R9*4), Y7, Y7
+	VMOVUPS      Y15, 32(CX)(R11*4)
+	VMULPS       32(SI)(R11*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
@@ -5394,8 +5423,8 @@ loop:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000010, R9
-	CMPQ         R9, AX
+	ADDQ         $0x00000010, R11
+	CMPQ         R11, AX
 	JL           loop
 
 end:
@@ -5431,137 +5460,140 @@ TEXT ·normSumsAffineAVX2(SB), $0-72
 	VMOVUPD      32(R9), Y9
 	VMOVUPD      64(R9), Y10
 	VMOVUPD      96(R9), Y11
-	XORQ         R10, R10
-	MOVQ         AX, R11
-	SUBQ         $0x00000040, R11
+	MOVQ         $0x00000400, R10
+	ANDQ         ·lookahead+0(SB), R10
+	XORQ         R12, R12
+	MOVQ         AX, R13
+	SUBQ         $0x00000040, R13
 	JL           rest
 
 flight:
-	PREFETCHT0   4096(BX)(R10*4)
-	PREFETCHT0   4096(SI)(R10*4)
-	VMOVUPS      (SI)(R10*4), Y6
-	VMOVUPS      (BX)(R10*4), Y7
+	LEAQ         (R12)(R10*1), R11
+	PREFETCHT0   (BX)(R11*4)
+	PREFETCHT0   (SI)(R11*4)
+	VMOVUPS      (SI)(R12*4), Y6
+	VMOVUPS      (BX)(R12*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R10*4), Y13
+	VMOVUPS      (CX)(R12*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R10*4)
-	VMOVUPS      (DX)(R10*4), Y12
+	VMOVUPS      Y13, (CX)(R12*4)
+	VMOVUPS      (DX)(R12*4), Y12
 	VADDPS       Y6, Y12, Y12
-	VMOVUPS      Y12, (DX)(R10*4)
-	VMULPS       (DI)(R10*4), Y6, Y6
+	VMOVUPS      Y12, (DX)(R12*4)
+	VMULPS       (DI)(R12*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(SI)(R10*4), Y7
-	VMOVUPS      32(BX)(R10*4), Y13
+	VMOVUPS      32(SI)(R12*4), Y7
+	VMOVUPS      32(BX)(R12*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R10*4), Y15
+	VMOVUPS      32(CX)(R12*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R10*4)
-	VMOVUPS      32(DX)(R10*4), Y14
+	VMOVUPS      Y15, 32(CX)(R12*4)
+	VMOVUPS      32(DX)(R12*4), Y14
 	VADDPS       Y7, Y14, Y14
-	VMOVUPS      Y14, 32(DX)(R10*4)
-	VMULPS       32(DI)(R10*4), Y7, Y7
+	VMOVUPS      Y14, 32(DX)(R12*4)
+	VMULPS       32(DI)(R12*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
-	PREFETCHT0   4160(BX)(R10*4)
-	PREFETCHT0   4160(SI)(R10*4)
-	VMOVUPS      64(SI)(R10*4), Y14
-	VMOVUPS      64(BX)(R10*4), Y15
+	PREFETCHT0   64(BX)(R11*4)
+	PREFETCHT0   64(SI)(R11*4)
+	VMOVUPS      64(SI)(R12*4), Y14
+	VMOVUPS      64(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      64(CX)(R10*4), Y17
+	VMOVUPS      64(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 64(CX)(R10*4)
-	VMOVUPS      64(DX)(R10*4), Y16
+	VMOVUPS      Y17, 64(CX)(R12*4)
+	VMOVUPS      64(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 64(DX)(R10*4)
-	VMULPS       64(DI)(R10*4), Y14, Y14
+	VMOVUPS      Y16, 64(DX)(R12*4)
+	VMULPS       64(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      96(SI)(R10*4), Y14
-	VMOVUPS      96(BX)(R10*4), Y15
+	VMOVUPS      96(SI)(R12*4), Y14
+	VMOVUPS      96(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      96(CX)(R10*4), Y17
+	VMOVUPS      96(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 96(CX)(R10*4)
-	VMOVUPS      96(DX)(R10*4), Y16
+	VMOVUPS      Y17, 96(CX)(R12*4)
+	VMOVUPS      96(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 96(DX)(R10*4)
-	VMULPS       96(DI)(R10*4), Y14, Y14
+	VMOVUPS      Y16, 96(DX)(R12*4)
+	VMULPS       96(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   4224(BX)(R10*4)
-	PREFETCHT0   4224(SI)(R10*4)
-	VMOVUPS      128(SI)(R10*4), Y14
-	VMOVUPS      128(BX)(R10*4), Y15
+	PREFETCHT0   128(BX)(R11*4)
+	PREFETCHT0   128(SI)(R11*4)
+	VMOVUPS      128(SI)(R12*4), Y14
+	VMOVUPS      128(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      128(CX)(R10*4), Y17
+	VMOVUPS      128(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 128(CX)(R10*4)
-	VMOVUPS      128(DX)(R10*4), Y16
+	VMOVUPS      Y17, 128(CX)(R12*4)
+	VMOVUPS      128(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 128(DX)(R10*4)
-	VMULPS       128(DI)(R10*4), Y14, Y14
+	VMOVUPS      Y16, 128(DX)(R12*4)
+	VMULPS       128(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      160(SI)(R10*4), Y14
-	VMOVUPS      160(BX)(R10*4), Y15
+	VMOVUPS      160(SI)(R12*4), Y14
+	VMOVUPS      160(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      160(CX)(R10*4), Y17
+	VMOVUPS      160(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 160(CX)(R10*4)
-	VMOVUPS      160(DX)(R10*4), Y16
+	VMOVUPS      Y17, 160(CX)(R12*4)
+	VMOVUPS      160(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 160(DX)(R10*4)
-	VMULPS       160(DI)(R10*4), Y14, Y14
+	VMOVUPS      Y16, 160(DX)(R12*4)
+	VMULPS       160(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   4288(BX)(R10*4)
-	PREFETCHT0   4288(SI)(R10*4)
-	VMOVUPS      192(SI)(R10*4), Y14
-	VMOVUPS      192(BX)(R10*4), Y15
+	PREFETCHT0   192(BX)(R11*4)
+	PREFETCHT0   192(SI)(R11*4)
+	VMOVUPS      192(SI)(R12*4), Y14
+	VMOVUPS      192(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      192(CX)(R10*4), Y17
+	VMOVUPS      192(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 192(CX)(R10*4)
-	VMOVUPS      192(DX)(R10*4), Y16
+	VMOVUPS      Y17, 192(CX)(R12*4)
+	VMOVUPS      192(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 192(DX)(R10*4)
-	VMULPS       192(DI)(R10*4), Y14, Y14
+	VMOVUPS      Y16, 192(DX)(R12*4)
+	VMULPS       192(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      224(SI)(R10*4), Y14
-	VMOVUPS      224(BX)(R10*4), Y15
+	VMOVUPS      224(SI)(R12*4), Y14
+	VMOVUPS      224(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      224(CX)(R10*4), Y17
+	VMOVUPS      224(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 224(CX)(R10*4)
-	VMOVUPS      224(DX)(R10*4), Y16
+	VMOVUPS      Y17, 224(CX)(R12*4)
+	VMOVUPS      224(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 224(DX)(R10*4)
-	VMULPS       224(DI)(R10*4), Y14, Y14
+	VMOVUPS      Y16, 224(DX)(R12*4)
+	VMULPS       224(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
@@ -5585,44 +5617,45 @@ flight:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000040, R10
-	CMPQ         R10, R11
+	ADDQ         $0x00000040, R12
+	CMPQ         R12, R13
 	JLE          flight
 
 rest:
-	CMPQ R10, AX
+	CMPQ R12, AX
 	JGE  end
 
 loop:
-	PREFETCHT0   4096(BX)(R10*4)
-	PREFETCHT0   4096(SI)(R10*4)
-	VMOVUPS      (SI)(R10*4), Y6
-	VMOVUPS      (BX)(R10*4), Y7
+	LEAQ         (R12)(R10*1), R11
+	PREFETCHT0   (BX)(R11*4)
+	PREFETCHT0   (SI)(R11*4)
+	VMOVUPS      (SI)(R12*4), Y6
+	VMOVUPS      (BX)(R12*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R10*4), Y13
+	VMOVUPS      (CX)(R12*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R10*4)
-	VMOVUPS      (DX)(R10*4), Y12
+	VMOVUPS      Y13, (CX)(R12*4)
+	VMOVUPS      (DX)(R12*4), Y12
 	VADDPS       Y6, Y12, Y12
-	VMOVUPS      Y12, (DX)(R10*4)
-	VMULPS       (DI)(R10*4), Y6, Y6
+	VMOVUPS      Y12, (DX)(R12*4)
+	VMULPS       (DI)(R12*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(SI)(R10*4), Y7
-	VMOVUPS      32(BX)(R10*4), Y13
+	VMOVUPS      32(SI)(R12*4), Y7
+	VMOVUPS      32(BX)(R12*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R10*4), Y15
+	VMOVUPS      32(CX)(R12*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R10*4)
-	VMOVUPS      32(DX)(R10*4), Y14
+	VMOVUPS      Y15, 32(CX)(R12*4)
+	VMOVUPS      32(DX)(R12*4), Y14
 	VADDPS       Y7, Y14, Y14
-	VMOVUPS      Y14, 32(DX)(R10*4)
-	VMULPS       32(DI)(R10*4), Y7, Y7
+	VMOVUPS      Y14, 32(DX)(R12*4)
+	VMULPS       32(DI)(R12*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
@@ -5646,8 +5679,8 @@ loop:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000010, R10
-	CMPQ         R10, AX
+	ADDQ         $0x00000010, R12
+	CMPQ         R12, AX
 	JL           loop
 
 end:
@@ -5755,29 +5788,32 @@ TEXT ·normScaleGradAVX2(SB), $0-40
 	MOVQ         dy+24(FP), BX
 	VBROADCASTSS m+32(FP), Y0
 	VBROADCASTSS s+36(FP), Y1
-	XORQ         SI, SI
+	MOVQ         $0x00000400, SI
+	ANDQ         ·lookahead+0(SB), SI
+	XORQ         R8, R8
 
 loop:
-	PREFETCHT0 4096(DX)(SI*4)
-	PREFETCHT0 4096(BX)(SI*4)
-	VMOVUPS    (BX)(SI*4), Y2
-	VMOVUPS    (DX)(SI*4), Y3
+	LEAQ       (R8)(SI*1), DI
+	PREFETCHT0 (DX)(DI*4)
+	PREFETCHT0 (BX)(DI*4)
+	VMOVUPS    (BX)(R8*4), Y2
+	VMOVUPS    (DX)(R8*4), Y3
 	VSUBPS     Y0, Y3, Y3
 	VMULPS     Y1, Y3, Y3
 	VMULPS     Y3, Y2, Y2
-	VMOVUPS    (CX)(SI*4), Y3
+	VMOVUPS    (CX)(R8*4), Y3
 	VADDPS     Y2, Y3, Y3
-	VMOVUPS    Y3, (CX)(SI*4)
-	VMOVUPS    32(BX)(SI*4), Y2
-	VMOVUPS    32(DX)(SI*4), Y3
+	VMOVUPS    Y3, (CX)(R8*4)
+	VMOVUPS    32(BX)(R8*4), Y2
+	VMOVUPS    32(DX)(R8*4), Y3
 	VSUBPS     Y0, Y3, Y3
 	VMULPS     Y1, Y3, Y3
 	VMULPS     Y3, Y2, Y2
-	VMOVUPS    32(CX)(SI*4), Y3
+	VMOVUPS    32(CX)(R8*4), Y3
 	VADDPS     Y2, Y3, Y3
-	VMOVUPS    Y3, 32(CX)(SI*4)
-	ADDQ       $0x00000010, SI
-	CMPQ       SI, AX
+	VMOVUPS    Y3, 32(CX)(R8*4)
+	ADDQ       $0x00000010, R8
+	CMPQ       R8, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -5792,35 +5828,38 @@ TEXT ·normAffineGradAVX2(SB), $0-48
 	MOVQ         dy+32(FP), SI
 	VBROADCASTSS m+40(FP), Y0
 	VBROADCASTSS s+44(FP), Y1
-	XORQ         DI, DI
+	MOVQ         $0x00000400, DI
+	ANDQ         ·lookahead+0(SB), DI
+	XORQ         R9, R9
 
 loop:
-	PREFETCHT0 4096(BX)(DI*4)
-	PREFETCHT0 4096(SI)(DI*4)
-	VMOVUPS    (SI)(DI*4), Y2
-	VMOVUPS    (BX)(DI*4), Y3
+	LEAQ       (R9)(DI*1), R8
+	PREFETCHT0 (BX)(R8*4)
+	PREFETCHT0 (SI)(R8*4)
+	VMOVUPS    (SI)(R9*4), Y2
+	VMOVUPS    (BX)(R9*4), Y3
 	VSUBPS     Y0, Y3, Y3
 	VMULPS     Y1, Y3, Y3
 	VMULPS     Y3, Y2, Y3
-	VMOVUPS    (CX)(DI*4), Y4
+	VMOVUPS    (CX)(R9*4), Y4
 	VADDPS     Y3, Y4, Y4
-	VMOVUPS    Y4, (CX)(DI*4)
-	VMOVUPS    (DX)(DI*4), Y3
+	VMOVUPS    Y4, (CX)(R9*4)
+	VMOVUPS    (DX)(R9*4), Y3
 	VADDPS     Y2, Y3, Y3
-	VMOVUPS    Y3, (DX)(DI*4)
-	VMOVUPS    32(SI)(DI*4), Y2
-	VMOVUPS    32(BX)(DI*4), Y3
+	VMOVUPS    Y3, (DX)(R9*4)
+	VMOVUPS    32(SI)(R9*4), Y2
+	VMOVUPS    32(BX)(R9*4), Y3
 	VSUBPS     Y0, Y3, Y3
 	VMULPS     Y1, Y3, Y3
 	VMULPS     Y3, Y2, Y3
-	VMOVUPS    32(CX)(DI*4), Y4
+	VMOVUPS    32(CX)(R9*4), Y4
 	VADDPS     Y3, Y4, Y4
-	VMOVUPS    Y4, 32(CX)(DI*4)
-	VMOVUPS    32(DX)(DI*4), Y3
+	VMOVUPS    Y4, 32(CX)(R9*4)
+	VMOVUPS    32(DX)(R9*4), Y3
 	VADDPS     Y2, Y3, Y3
-	VMOVUPS    Y3, 32(DX)(DI*4)
-	ADDQ       $0x00000010, DI
-	CMPQ       DI, AX
+	VMOVUPS    Y3, 32(DX)(R9*4)
+	ADDQ       $0x00000010, R9
+	CMPQ       R9, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -7569,20 +7608,23 @@ TEXT ·expSumAVX512(SB), $0-36
 	VBROADCASTSS xc2d00000<>+0(SB), Z2
 	VMOVUPD      (BX), Z3
 	VMOVUPD      64(BX), Z4
-	XORQ         SI, SI
-	MOVQ         AX, DI
-	SUBQ         $0x00000040, DI
+	MOVQ         $0x00000a00, SI
+	ANDQ         ·lookahead+0(SB), SI
+	XORQ         R8, R8
+	MOVQ         AX, R9
+	SUBQ         $0x00000040, R9
 	JL           rest
 
 flight:
-	PREFETCHT0        10240(DX)(SI*4)
-	PREFETCHT0        10304(DX)(SI*4)
-	PREFETCHT0        10368(DX)(SI*4)
-	PREFETCHT0        10432(DX)(SI*4)
-	VMOVUPS           (DX)(SI*4), Z5
-	VMOVUPS           64(DX)(SI*4), Z12
-	VMOVUPS           128(DX)(SI*4), Z15
-	VMOVUPS           192(DX)(SI*4), Z18
+	LEAQ              (R8)(SI*1), DI
+	PREFETCHT0        (DX)(DI*4)
+	PREFETCHT0        64(DX)(DI*4)
+	PREFETCHT0        128(DX)(DI*4)
+	PREFETCHT0        192(DX)(DI*4)
+	VMOVUPS           (DX)(R8*4), Z5
+	VMOVUPS           64(DX)(R8*4), Z12
+	VMOVUPS           128(DX)(R8*4), Z15
+	VMOVUPS           192(DX)(R8*4), Z18
 	VSUBPS            Z0, Z5, Z5
 	VSUBPS            Z0, Z12, Z12
 	VSUBPS            Z0, Z15, Z15
@@ -7643,10 +7685,10 @@ flight:
 	VSCALEFPS         Z13, Z6, Z6
 	VSCALEFPS         Z16, Z7, Z7
 	VSCALEFPS         Z19, Z8, Z8
-	VMOVUPS           Z11, (CX)(SI*4)
-	VMOVUPS           Z6, 64(CX)(SI*4)
-	VMOVUPS           Z7, 128(CX)(SI*4)
-	VMOVUPS           Z8, 192(CX)(SI*4)
+	VMOVUPS           Z11, (CX)(R8*4)
+	VMOVUPS           Z6, 64(CX)(R8*4)
+	VMOVUPS           Z7, 128(CX)(R8*4)
+	VMOVUPS           Z8, 192(CX)(R8*4)
 	VMOVUPS           Z11, Z5
 	VADDPS            Z6, Z5, Z5
 	VADDPS            Z7, Z5, Z5
@@ -7656,17 +7698,18 @@ flight:
 	VCVTPS2PD         Y6, Z6
 	VADDPD            Z5, Z3, Z3
 	VADDPD            Z6, Z4, Z4
-	ADDQ              $0x00000040, SI
-	CMPQ              SI, DI
+	ADDQ              $0x00000040, R8
+	CMPQ              R8, R9
 	JLE               flight
 
 rest:
-	CMPQ SI, AX
+	CMPQ R8, AX
 	JGE  end
 
 loop:
-	PREFETCHT0        10240(DX)(SI*4)
-	VMOVUPS           (DX)(SI*4), Z5
+	LEAQ              (R8)(SI*1), DI
+	PREFETCHT0        (DX)(DI*4)
+	VMOVUPS           (DX)(R8*4), Z5
 	VSUBPS            Z0, Z5, Z5
 	VMINPS            Z5, Z1, Z5
 	VMAXPS            Z5, Z2, Z5
@@ -7682,15 +7725,15 @@ loop:
 	VMULPS            Z5, Z8, Z8
 	VFMADD213PS       Z7, Z7, Z8
 	VSCALEFPS         Z6, Z8, Z8
-	VMOVUPS           Z8, (CX)(SI*4)
+	VMOVUPS           Z8, (CX)(R8*4)
 	VMOVUPS           Z8, Z5
 	VEXTRACTF64X4     $0x01, Z5, Y6
 	VCVTPS2PD         Y5, Z5
 	VCVTPS2PD         Y6, Z6
 	VADDPD            Z5, Z3, Z3
 	VADDPD            Z6, Z4, Z4
-	ADDQ              $0x00000010, SI
-	CMPQ              SI, AX
+	ADDQ              $0x00000010, R8
+	CMPQ              R8, AX
 	JL                loop
 
 end:
@@ -7710,20 +7753,22 @@ TEXT ·sumExpAVX512(SB), $0-28
 	VBROADCASTSS xc2d00000<>+0(SB), Z2
 	VMOVUPD      (DX), Z3
 	VMOVUPD      64(DX), Z4
-	XORQ         BX, BX
-	MOVQ         AX, SI
-	SUBQ         $0x00000040, SI
+	MOVQ         $0x00000a00, BX
+	XORQ         DI, DI
+	MOVQ         AX, R8
+	SUBQ         $0x00000040, R8
 	JL           rest
 
 flight:
-	PREFETCHT0        10240(CX)(BX*4)
-	PREFETCHT0        10304(CX)(BX*4)
-	PREFETCHT0        10368(CX)(BX*4)
-	PREFETCHT0        10432(CX)(BX*4)
-	VMOVUPS           (CX)(BX*4), Z5
-	VMOVUPS           64(CX)(BX*4), Z12
-	VMOVUPS           128(CX)(BX*4), Z15
-	VMOVUPS           192(CX)(BX*4), Z18
+	LEAQ              (DI)(BX*1), SI
+	PREFETCHT0        (CX)(SI*4)
+	PREFETCHT0        64(CX)(SI*4)
+	PREFETCHT0        128(CX)(SI*4)
+	PREFETCHT0        192(CX)(SI*4)
+	VMOVUPS           (CX)(DI*4), Z5
+	VMOVUPS           64(CX)(DI*4), Z12
+	VMOVUPS           128(CX)(DI*4), Z15
+	VMOVUPS           192(CX)(DI*4), Z18
 	VSUBPS            Z0, Z5, Z5
 	VSUBPS            Z0, Z12, Z12
 	VSUBPS            Z0, Z15, Z15
@@ -7793,17 +7838,18 @@ flight:
 	VCVTPS2PD         Y6, Z6
 	VADDPD            Z5, Z3, Z3
 	VADDPD            Z6, Z4, Z4
-	ADDQ              $0x00000040, BX
-	CMPQ              BX, SI
+	ADDQ              $0x00000040, DI
+	CMPQ              DI, R8
 	JLE               flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	PREFETCHT0        10240(CX)(BX*4)
-	VMOVUPS           (CX)(BX*4), Z5
+	LEAQ              (DI)(BX*1), SI
+	PREFETCHT0        (CX)(SI*4)
+	VMOVUPS           (CX)(DI*4), Z5
 	VSUBPS            Z0, Z5, Z5
 	VMINPS            Z5, Z1, Z5
 	VMAXPS            Z5, Z2, Z5
@@ -7825,8 +7871,8 @@ loop:
 	VCVTPS2PD         Y6, Z6
 	VADDPD            Z5, Z3, Z3
 	VADDPD            Z6, Z4, Z4
-	ADDQ              $0x00000010, BX
-	CMPQ              BX, AX
+	ADDQ              $0x00000010, DI
+	CMPQ              DI, AX
 	JL                loop
 
 end:
@@ -13096,16 +13142,19 @@ TEXT ·sumAVX512(SB), $0-24
 	MOVQ    sum+16(FP), DX
 	VMOVUPD (DX), Z0
 	VMOVUPD 64(DX), Z1
-	XORQ    BX, BX
+	MOVQ    $0x00000400, BX
+	ANDQ    ·lookahead+0(SB), BX
+	XORQ    DI, DI
 
 loop:
-	PREFETCHT0 4096(CX)(BX*4)
-	VCVTPS2PD  (CX)(BX*4), Z2
-	VCVTPS2PD  32(CX)(BX*4), Z3
+	LEAQ       (DI)(BX*1), SI
+	PREFETCHT0 (CX)(SI*4)
+	VCVTPS2PD  (CX)(DI*4), Z2
+	VCVTPS2PD  32(CX)(DI*4), Z3
 	VADDPD     Z2, Z0, Z0
 	VADDPD     Z3, Z1, Z1
-	ADDQ       $0x00000010, BX
-	CMPQ       BX, AX
+	ADDQ       $0x00000010, DI
+	CMPQ       DI, AX
 	JL         loop
 	VMOVUPD    Z0, (DX)
 	VMOVUPD    Z1, 64(DX)
@@ -13121,19 +13170,22 @@ TEXT ·dotAVX512(SB), $0-32
 	MOVQ    sum+24(FP), BX
 	VMOVUPD (BX), Z0
 	VMOVUPD 64(BX), Z1
-	XORQ    SI, SI
+	MOVQ    $0x00000400, SI
+	ANDQ    ·lookahead+0(SB), SI
+	XORQ    R8, R8
 
 loop:
-	PREFETCHT0  4096(CX)(SI*4)
-	PREFETCHT0  4096(DX)(SI*4)
-	VCVTPS2PD   (CX)(SI*4), Z2
-	VCVTPS2PD   32(CX)(SI*4), Z3
-	VCVTPS2PD   (DX)(SI*4), Z4
-	VCVTPS2PD   32(DX)(SI*4), Z5
+	LEAQ        (R8)(SI*1), DI
+	PREFETCHT0  (CX)(DI*4)
+	PREFETCHT0  (DX)(DI*4)
+	VCVTPS2PD   (CX)(R8*4), Z2
+	VCVTPS2PD   32(CX)(R8*4), Z3
+	VCVTPS2PD   (DX)(R8*4), Z4
+	VCVTPS2PD   32(DX)(R8*4), Z5
 	VFMADD231PD Z2, Z4, Z0
 	VFMADD231PD Z3, Z5, Z1
-	ADDQ        $0x00000010, SI
-	CMPQ        SI, AX
+	ADDQ        $0x00000010, R8
+	CMPQ        R8, AX
 	JL          loop
 	VMOVUPD     Z0, (BX)
 	VMOVUPD     Z1, 64(BX)
@@ -13207,26 +13259,29 @@ TEXT ·rowSquaresAVX512(SB), $0-24
 	MOVQ    sum+16(FP), DX
 	VMOVUPD (DX), Z0
 	VMOVUPD 64(DX), Z1
-	XORQ    BX, BX
-	MOVQ    AX, SI
-	SUBQ    $0x00000040, SI
+	MOVQ    $0x00000a00, BX
+	ANDQ    ·lookahead+0(SB), BX
+	XORQ    DI, DI
+	MOVQ    AX, R8
+	SUBQ    $0x00000040, R8
 	JL      rest
 
 flight:
-	PREFETCHT0    10240(CX)(BX*4)
-	VMOVUPS       (CX)(BX*4), Z2
+	LEAQ          (DI)(BX*1), SI
+	PREFETCHT0    (CX)(SI*4)
+	VMOVUPS       (CX)(DI*4), Z2
 	VMULPS        Z2, Z2, Z2
 	VMOVUPS       Z2, Z2
-	PREFETCHT0    10304(CX)(BX*4)
-	VMOVUPS       64(CX)(BX*4), Z3
+	PREFETCHT0    64(CX)(SI*4)
+	VMOVUPS       64(CX)(DI*4), Z3
 	VMULPS        Z3, Z3, Z3
 	VADDPS        Z3, Z2, Z2
-	PREFETCHT0    10368(CX)(BX*4)
-	VMOVUPS       128(CX)(BX*4), Z3
+	PREFETCHT0    128(CX)(SI*4)
+	VMOVUPS       128(CX)(DI*4), Z3
 	VMULPS        Z3, Z3, Z3
 	VADDPS        Z3, Z2, Z2
-	PREFETCHT0    10432(CX)(BX*4)
-	VMOVUPS       192(CX)(BX*4), Z3
+	PREFETCHT0    192(CX)(SI*4)
+	VMOVUPS       192(CX)(DI*4), Z3
 	VMULPS        Z3, Z3, Z3
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y3
@@ -13234,17 +13289,18 @@ flight:
 	VCVTPS2PD     Y3, Z3
 	VADDPD        Z2, Z0, Z0
 	VADDPD        Z3, Z1, Z1
-	ADDQ          $0x00000040, BX
-	CMPQ          BX, SI
+	ADDQ          $0x00000040, DI
+	CMPQ          DI, R8
 	JLE           flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	PREFETCHT0    10240(CX)(BX*4)
-	VMOVUPS       (CX)(BX*4), Z2
+	LEAQ          (DI)(BX*1), SI
+	PREFETCHT0    (CX)(SI*4)
+	VMOVUPS       (CX)(DI*4), Z2
 	VMULPS        Z2, Z2, Z2
 	VMOVUPS       Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y3
@@ -13252,8 +13308,8 @@ loop:
 	VCVTPS2PD     Y3, Z3
 	VADDPD        Z2, Z0, Z0
 	VADDPD        Z3, Z1, Z1
-	ADDQ          $0x00000010, BX
-	CMPQ          BX, AX
+	ADDQ          $0x00000010, DI
+	CMPQ          DI, AX
 	JL            loop
 
 end:
@@ -13274,32 +13330,35 @@ TEXT ·rowMomentsAVX512(SB), $0-36
 	VMOVUPD      (BX), Z3
 	VMOVUPD      64(BX), Z4
 	VBROADCASTSS k+32(FP), Z6
-	XORQ         SI, SI
-	MOVQ         AX, DI
-	SUBQ         $0x00000040, DI
+	MOVQ         $0x00000a00, SI
+	ANDQ         ·lookahead+0(SB), SI
+	XORQ         R8, R8
+	MOVQ         AX, R9
+	SUBQ         $0x00000040, R9
 	JL           rest
 
 flight:
-	PREFETCHT0    10240(CX)(SI*4)
-	VMOVUPS       (CX)(SI*4), Z5
+	LEAQ          (R8)(SI*1), DI
+	PREFETCHT0    (CX)(DI*4)
+	VMOVUPS       (CX)(R8*4), Z5
 	VSUBPS        Z6, Z5, Z5
 	VMOVUPS       Z5, Z2
 	VMULPS        Z5, Z5, Z5
 	VMOVUPS       Z5, Z5
-	PREFETCHT0    10304(CX)(SI*4)
-	VMOVUPS       64(CX)(SI*4), Z7
+	PREFETCHT0    64(CX)(DI*4)
+	VMOVUPS       64(CX)(R8*4), Z7
 	VSUBPS        Z6, Z7, Z7
 	VADDPS        Z7, Z2, Z2
 	VMULPS        Z7, Z7, Z7
 	VADDPS        Z7, Z5, Z5
-	PREFETCHT0    10368(CX)(SI*4)
-	VMOVUPS       128(CX)(SI*4), Z7
+	PREFETCHT0    128(CX)(DI*4)
+	VMOVUPS       128(CX)(R8*4), Z7
 	VSUBPS        Z6, Z7, Z7
 	VADDPS        Z7, Z2, Z2
 	VMULPS        Z7, Z7, Z7
 	VADDPS        Z7, Z5, Z5
-	PREFETCHT0    10432(CX)(SI*4)
-	VMOVUPS       192(CX)(SI*4), Z7
+	PREFETCHT0    192(CX)(DI*4)
+	VMOVUPS       192(CX)(R8*4), Z7
 	VSUBPS        Z6, Z7, Z7
 	VADDPS        Z7, Z2, Z2
 	VMULPS        Z7, Z7, Z7
@@ -13314,17 +13373,18 @@ flight:
 	VCVTPS2PD     Y2, Z2
 	VADDPD        Z5, Z3, Z3
 	VADDPD        Z2, Z4, Z4
-	ADDQ          $0x00000040, SI
-	CMPQ          SI, DI
+	ADDQ          $0x00000040, R8
+	CMPQ          R8, R9
 	JLE           flight
 
 rest:
-	CMPQ SI, AX
+	CMPQ R8, AX
 	JGE  end
 
 loop:
-	PREFETCHT0    10240(CX)(SI*4)
-	VMOVUPS       (CX)(SI*4), Z5
+	LEAQ          (R8)(SI*1), DI
+	PREFETCHT0    (CX)(DI*4)
+	VMOVUPS       (CX)(R8*4), Z5
 	VSUBPS        Z6, Z5, Z5
 	VMOVUPS       Z5, Z2
 	VMULPS        Z5, Z5, Z5
@@ -13339,8 +13399,8 @@ loop:
 	VCVTPS2PD     Y2, Z2
 	VADDPD        Z5, Z3, Z3
 	VADDPD        Z2, Z4, Z4
-	ADDQ          $0x00000010, SI
-	CMPQ          SI, AX
+	ADDQ          $0x00000010, R8
+	CMPQ          R8, AX
 	JL            loop
 
 end:
@@ -13638,49 +13698,52 @@ TEXT ·normSumsAVX512(SB), $0-56
 	VMOVUPD      64(SI), Z3
 	VMOVUPD      (DI), Z5
 	VMOVUPD      64(DI), Z6
-	XORQ         R8, R8
-	MOVQ         AX, R9
-	SUBQ         $0x00000040, R9
+	MOVQ         $0x00000400, R8
+	ANDQ         ·lookahead+0(SB), R8
+	XORQ         R10, R10
+	MOVQ         AX, R11
+	SUBQ         $0x00000040, R11
 	JL           rest
 
 flight:
-	PREFETCHT0    4096(CX)(R8*4)
-	PREFETCHT0    4096(DX)(R8*4)
-	VMOVUPS       (DX)(R8*4), Z4
-	VMOVUPS       (CX)(R8*4), Z7
+	LEAQ          (R10)(R8*1), R9
+	PREFETCHT0    (CX)(R9*4)
+	PREFETCHT0    (DX)(R9*4)
+	VMOVUPS       (DX)(R10*4), Z4
+	VMOVUPS       (CX)(R10*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
-	VMULPS        (BX)(R8*4), Z4, Z4
+	VMULPS        (BX)(R10*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
-	PREFETCHT0    4160(CX)(R8*4)
-	PREFETCHT0    4160(DX)(R8*4)
-	VMOVUPS       64(DX)(R8*4), Z8
-	VMOVUPS       64(CX)(R8*4), Z9
+	PREFETCHT0    64(CX)(R9*4)
+	PREFETCHT0    64(DX)(R9*4)
+	VMOVUPS       64(DX)(R10*4), Z8
+	VMOVUPS       64(CX)(R10*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
-	VMULPS        64(BX)(R8*4), Z8, Z8
+	VMULPS        64(BX)(R10*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    4224(CX)(R8*4)
-	PREFETCHT0    4224(DX)(R8*4)
-	VMOVUPS       128(DX)(R8*4), Z8
-	VMOVUPS       128(CX)(R8*4), Z9
+	PREFETCHT0    128(CX)(R9*4)
+	PREFETCHT0    128(DX)(R9*4)
+	VMOVUPS       128(DX)(R10*4), Z8
+	VMOVUPS       128(CX)(R10*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
-	VMULPS        128(BX)(R8*4), Z8, Z8
+	VMULPS        128(BX)(R10*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    4288(CX)(R8*4)
-	PREFETCHT0    4288(DX)(R8*4)
-	VMOVUPS       192(DX)(R8*4), Z8
-	VMOVUPS       192(CX)(R8*4), Z9
+	PREFETCHT0    192(CX)(R9*4)
+	PREFETCHT0    192(DX)(R9*4)
+	VMOVUPS       192(DX)(R10*4), Z8
+	VMOVUPS       192(CX)(R10*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
-	VMULPS        192(BX)(R8*4), Z8, Z8
+	VMULPS        192(BX)(R10*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
@@ -13694,22 +13757,23 @@ flight:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000040, R8
-	CMPQ          R8, R9
+	ADDQ          $0x00000040, R10
+	CMPQ          R10, R11
 	JLE           flight
 
 rest:
-	CMPQ R8, AX
+	CMPQ R10, AX
 	JGE  end
 
 loop:
-	PREFETCHT0    4096(CX)(R8*4)
-	PREFETCHT0    4096(DX)(R8*4)
-	VMOVUPS       (DX)(R8*4), Z4
-	VMOVUPS       (CX)(R8*4), Z7
+	LEAQ          (R10)(R8*1), R9
+	PREFETCHT0    (CX)(R9*4)
+	PREFETCHT0    (DX)(R9*4)
+	VMOVUPS       (DX)(R10*4), Z4
+	VMOVUPS       (CX)(R10*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
-	VMULPS        (BX)(R8*4), Z4, Z4
+	VMULPS        (BX)(R10*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
@@ -13723,8 +13787,8 @@ loop:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000010, R8
-	CMPQ          R8, AX
+	ADDQ          $0x00000010, R10
+	CMPQ          R10, AX
 	JL            loop
 
 end:
@@ -13751,65 +13815,68 @@ TEXT ·normSumsScaleAVX512(SB), $0-64
 	VMOVUPD      64(DI), Z3
 	VMOVUPD      (R8), Z5
 	VMOVUPD      64(R8), Z6
-	XORQ         R9, R9
-	MOVQ         AX, R10
-	SUBQ         $0x00000040, R10
+	MOVQ         $0x00000400, R9
+	ANDQ         ·lookahead+0(SB), R9
+	XORQ         R11, R11
+	MOVQ         AX, R12
+	SUBQ         $0x00000040, R12
 	JL           rest
 
 flight:
-	PREFETCHT0    4096(DX)(R9*4)
-	PREFETCHT0    4096(BX)(R9*4)
-	VMOVUPS       (BX)(R9*4), Z4
-	VMOVUPS       (DX)(R9*4), Z7
+	LEAQ          (R11)(R9*1), R10
+	PREFETCHT0    (DX)(R10*4)
+	PREFETCHT0    (BX)(R10*4)
+	VMOVUPS       (BX)(R11*4), Z4
+	VMOVUPS       (DX)(R11*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R9*4), Z9
+	VMOVUPS       (CX)(R11*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R9*4)
-	VMULPS        (SI)(R9*4), Z4, Z4
+	VMOVUPS       Z9, (CX)(R11*4)
+	VMULPS        (SI)(R11*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
-	PREFETCHT0    4160(DX)(R9*4)
-	PREFETCHT0    4160(BX)(R9*4)
-	VMOVUPS       64(BX)(R9*4), Z8
-	VMOVUPS       64(DX)(R9*4), Z9
+	PREFETCHT0    64(DX)(R10*4)
+	PREFETCHT0    64(BX)(R10*4)
+	VMOVUPS       64(BX)(R11*4), Z8
+	VMOVUPS       64(DX)(R11*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       64(CX)(R9*4), Z11
+	VMOVUPS       64(CX)(R11*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 64(CX)(R9*4)
-	VMULPS        64(SI)(R9*4), Z8, Z8
+	VMOVUPS       Z11, 64(CX)(R11*4)
+	VMULPS        64(SI)(R11*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    4224(DX)(R9*4)
-	PREFETCHT0    4224(BX)(R9*4)
-	VMOVUPS       128(BX)(R9*4), Z8
-	VMOVUPS       128(DX)(R9*4), Z9
+	PREFETCHT0    128(DX)(R10*4)
+	PREFETCHT0    128(BX)(R10*4)
+	VMOVUPS       128(BX)(R11*4), Z8
+	VMOVUPS       128(DX)(R11*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       128(CX)(R9*4), Z11
+	VMOVUPS       128(CX)(R11*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 128(CX)(R9*4)
-	VMULPS        128(SI)(R9*4), Z8, Z8
+	VMOVUPS       Z11, 128(CX)(R11*4)
+	VMULPS        128(SI)(R11*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    4288(DX)(R9*4)
-	PREFETCHT0    4288(BX)(R9*4)
-	VMOVUPS       192(BX)(R9*4), Z8
-	VMOVUPS       192(DX)(R9*4), Z9
+	PREFETCHT0    192(DX)(R10*4)
+	PREFETCHT0    192(BX)(R10*4)
+	VMOVUPS       192(BX)(R11*4), Z8
+	VMOVUPS       192(DX)(R11*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       192(CX)(R9*4), Z11
+	VMOVUPS       192(CX)(R11*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 192(CX)(R9*4)
-	VMULPS        192(SI)(R9*4), Z8, Z8
+	VMOVUPS       Z11, 192(CX)(R11*4)
+	VMULPS        192(SI)(R11*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
@@ -13823,26 +13890,27 @@ flight:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000040, R9
-	CMPQ          R9, R10
+	ADDQ          $0x00000040, R11
+	CMPQ          R11, R12
 	JLE           flight
 
 rest:
-	CMPQ R9, AX
+	CMPQ R11, AX
 	JGE  end
 
 loop:
-	PREFETCHT0    4096(DX)(R9*4)
-	PREFETCHT0    4096(BX)(R9*4)
-	VMOVUPS       (BX)(R9*4), Z4
-	VMOVUPS       (DX)(R9*4), Z7
+	LEAQ          (R11)(R9*1), R10
+	PREFETCHT0    (DX)(R10*4)
+	PREFETCHT0    (BX)(R10*4)
+	VMOVUPS       (BX)(R11*4), Z4
+	VMOVUPS       (DX)(R11*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R9*4), Z9
+	VMOVUPS       (CX)(R11*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R9*4)
-	VMULPS        (SI)(R9*4), Z4, Z4
+	VMOVUPS       Z9, (CX)(R11*4)
+	VMULPS        (SI)(R11*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
@@ -13856,8 +13924,8 @@ loop:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000010, R9
-	CMPQ          R9, AX
+	ADDQ          $0x00000010, R11
+	CMPQ          R11, AX
 	JL            loop
 
 end:
@@ -13885,77 +13953,80 @@ TEXT ·normSumsAffineAVX512(SB), $0-72
 	VMOVUPD      64(R8), Z3
 	VMOVUPD      (R9), Z5
 	VMOVUPD      64(R9), Z6
-	XORQ         R10, R10
-	MOVQ         AX, R11
-	SUBQ         $0x00000040, R11
+	MOVQ         $0x00000400, R10
+	ANDQ         ·lookahead+0(SB), R10
+	XORQ         R12, R12
+	MOVQ         AX, R13
+	SUBQ         $0x00000040, R13
 	JL           rest
 
 flight:
-	PREFETCHT0    4096(BX)(R10*4)
-	PREFETCHT0    4096(SI)(R10*4)
-	VMOVUPS       (SI)(R10*4), Z4
-	VMOVUPS       (BX)(R10*4), Z7
+	LEAQ          (R12)(R10*1), R11
+	PREFETCHT0    (BX)(R11*4)
+	PREFETCHT0    (SI)(R11*4)
+	VMOVUPS       (SI)(R12*4), Z4
+	VMOVUPS       (BX)(R12*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R10*4), Z9
+	VMOVUPS       (CX)(R12*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R10*4)
-	VMOVUPS       (DX)(R10*4), Z8
+	VMOVUPS       Z9, (CX)(R12*4)
+	VMOVUPS       (DX)(R12*4), Z8
 	VADDPS        Z4, Z8, Z8
-	VMOVUPS       Z8, (DX)(R10*4)
-	VMULPS        (DI)(R10*4), Z4, Z4
+	VMOVUPS       Z8, (DX)(R12*4)
+	VMULPS        (DI)(R12*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
-	PREFETCHT0    4160(BX)(R10*4)
-	PREFETCHT0    4160(SI)(R10*4)
-	VMOVUPS       64(SI)(R10*4), Z8
-	VMOVUPS       64(BX)(R10*4), Z9
+	PREFETCHT0    64(BX)(R11*4)
+	PREFETCHT0    64(SI)(R11*4)
+	VMOVUPS       64(SI)(R12*4), Z8
+	VMOVUPS       64(BX)(R12*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       64(CX)(R10*4), Z11
+	VMOVUPS       64(CX)(R12*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 64(CX)(R10*4)
-	VMOVUPS       64(DX)(R10*4), Z10
+	VMOVUPS       Z11, 64(CX)(R12*4)
+	VMOVUPS       64(DX)(R12*4), Z10
 	VADDPS        Z8, Z10, Z10
-	VMOVUPS       Z10, 64(DX)(R10*4)
-	VMULPS        64(DI)(R10*4), Z8, Z8
+	VMOVUPS       Z10, 64(DX)(R12*4)
+	VMULPS        64(DI)(R12*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    4224(BX)(R10*4)
-	PREFETCHT0    4224(SI)(R10*4)
-	VMOVUPS       128(SI)(R10*4), Z8
-	VMOVUPS       128(BX)(R10*4), Z9
+	PREFETCHT0    128(BX)(R11*4)
+	PREFETCHT0    128(SI)(R11*4)
+	VMOVUPS       128(SI)(R12*4), Z8
+	VMOVUPS       128(BX)(R12*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       128(CX)(R10*4), Z11
+	VMOVUPS       128(CX)(R12*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 128(CX)(R10*4)
-	VMOVUPS       128(DX)(R10*4), Z10
+	VMOVUPS       Z11, 128(CX)(R12*4)
+	VMOVUPS       128(DX)(R12*4), Z10
 	VADDPS        Z8, Z10, Z10
-	VMOVUPS       Z10, 128(DX)(R10*4)
-	VMULPS        128(DI)(R10*4), Z8, Z8
+	VMOVUPS       Z10, 128(DX)(R12*4)
+	VMULPS        128(DI)(R12*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    4288(BX)(R10*4)
-	PREFETCHT0    4288(SI)(R10*4)
-	VMOVUPS       192(SI)(R10*4), Z8
-	VMOVUPS       192(BX)(R10*4), Z9
+	PREFETCHT0    192(BX)(R11*4)
+	PREFETCHT0    192(SI)(R11*4)
+	VMOVUPS       192(SI)(R12*4), Z8
+	VMOVUPS       192(BX)(R12*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       192(CX)(R10*4), Z11
+	VMOVUPS       192(CX)(R12*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 192(CX)(R10*4)
-	VMOVUPS       192(DX)(R10*4), Z10
+	VMOVUPS       Z11, 192(CX)(R12*4)
+	VMOVUPS       192(DX)(R12*4), Z10
 	VADDPS        Z8, Z10, Z10
-	VMOVUPS       Z10, 192(DX)(R10*4)
-	VMULPS        192(DI)(R10*4), Z8, Z8
+	VMOVUPS       Z10, 192(DX)(R12*4)
+	VMULPS        192(DI)(R12*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
@@ -13969,29 +14040,30 @@ flight:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000040, R10
-	CMPQ          R10, R11
+	ADDQ          $0x00000040, R12
+	CMPQ          R12, R13
 	JLE           flight
 
 rest:
-	CMPQ R10, AX
+	CMPQ R12, AX
 	JGE  end
 
 loop:
-	PREFETCHT0    4096(BX)(R10*4)
-	PREFETCHT0    4096(SI)(R10*4)
-	VMOVUPS       (SI)(R10*4), Z4
-	VMOVUPS       (BX)(R10*4), Z7
+	LEAQ          (R12)(R10*1), R11
+	PREFETCHT0    (BX)(R11*4)
+	PREFETCHT0    (SI)(R11*4)
+	VMOVUPS       (SI)(R12*4), Z4
+	VMOVUPS       (BX)(R12*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R10*4), Z9
+	VMOVUPS       (CX)(R12*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R10*4)
-	VMOVUPS       (DX)(R10*4), Z8
+	VMOVUPS       Z9, (CX)(R12*4)
+	VMOVUPS       (DX)(R12*4), Z8
 	VADDPS        Z4, Z8, Z8
-	VMOVUPS       Z8, (DX)(R10*4)
-	VMULPS        (DI)(R10*4), Z4, Z4
+	VMOVUPS       Z8, (DX)(R12*4)
+	VMULPS        (DI)(R12*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
@@ -14005,8 +14077,8 @@ loop:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000010, R10
-	CMPQ          R10, AX
+	ADDQ          $0x00000010, R12
+	CMPQ          R12, AX
 	JL            loop
 
 end:
@@ -14090,21 +14162,24 @@ TEXT ·normScaleGradAVX512(SB), $0-40
 	MOVQ         dy+24(FP), BX
 	VBROADCASTSS m+32(FP), Z0
 	VBROADCASTSS s+36(FP), Z1
-	XORQ         SI, SI
+	MOVQ         $0x00000400, SI
+	ANDQ         ·lookahead+0(SB), SI
+	XORQ         R8, R8
 
 loop:
-	PREFETCHT0 4096(DX)(SI*4)
-	PREFETCHT0 4096(BX)(SI*4)
-	VMOVUPS    (BX)(SI*4), Z2
-	VMOVUPS    (DX)(SI*4), Z3
+	LEAQ       (R8)(SI*1), DI
+	PREFETCHT0 (DX)(DI*4)
+	PREFETCHT0 (BX)(DI*4)
+	VMOVUPS    (BX)(R8*4), Z2
+	VMOVUPS    (DX)(R8*4), Z3
 	VSUBPS     Z0, Z3, Z3
 	VMULPS     Z1, Z3, Z3
 	VMULPS     Z3, Z2, Z2
-	VMOVUPS    (CX)(SI*4), Z3
+	VMOVUPS    (CX)(R8*4), Z3
 	VADDPS     Z2, Z3, Z3
-	VMOVUPS    Z3, (CX)(SI*4)
-	ADDQ       $0x00000010, SI
-	CMPQ       SI, AX
+	VMOVUPS    Z3, (CX)(R8*4)
+	ADDQ       $0x00000010, R8
+	CMPQ       R8, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -14119,24 +14194,27 @@ TEXT ·normAffineGradAVX512(SB), $0-48
 	MOVQ         dy+32(FP), SI
 	VBROADCASTSS m+40(FP), Z0
 	VBROADCASTSS s+44(FP), Z1
-	XORQ         DI, DI
+	MOVQ         $0x00000400, DI
+	ANDQ         ·lookahead+0(SB), DI
+	XORQ         R9, R9
 
 loop:
-	PREFETCHT0 4096(BX)(DI*4)
-	PREFETCHT0 4096(SI)(DI*4)
-	VMOVUPS    (SI)(DI*4), Z2
-	VMOVUPS    (BX)(DI*4), Z3
+	LEAQ       (R9)(DI*1), R8
+	PREFETCHT0 (BX)(R8*4)
+	PREFETCHT0 (SI)(R8*4)
+	VMOVUPS    (SI)(R9*4), Z2
+	VMOVUPS    (BX)(R9*4), Z3
 	VSUBPS     Z0, Z3, Z3
 	VMULPS     Z1, Z3, Z3
 	VMULPS     Z3, Z2, Z3
-	VMOVUPS    (CX)(DI*4), Z4
+	VMOVUPS    (CX)(R9*4), Z4
 	VADDPS     Z3, Z4, Z4
-	VMOVUPS    Z4, (CX)(DI*4)
-	VMOVUPS    (DX)(DI*4), Z3
+	VMOVUPS    Z4, (CX)(R9*4)
+	VMOVUPS    (DX)(R9*4), Z3
 	VADDPS     Z2, Z3, Z3
-	VMOVUPS    Z3, (DX)(DI*4)
-	ADDQ       $0x00000010, DI
-	CMPQ       DI, AX
+	VMOVUPS    Z3, (DX)(R9*4)
+	ADDQ       $0x00000010, R9
+	CMPQ       R9, AX
 	JL         loop
 	VZEROUPPER
 	RET

@@ -121,16 +121,16 @@ func (l *loop) times(a reg.VecVirtual, name string) reg.VecVirtual {
 // sums emits reductions in float64, and what adds rows to float64 rows.
 func (g *generator) sums() {
 	g.kernel("sum", "sum[i%16] += x[i]", params(streams("x"), sums("sum")), func(l *loop) (step, end func()) {
-		sum := l.accumulate("sum")
+		sum, ask := l.accumulate("sum"), l.ahead(4096, "x")
 		return func() {
-			l.ahead(4096, "x")
+			ask()
 			sum.add(l.loadWide("x"))
 		}, sum.store
 	})
 	g.kernel("dot", "sum[i%16] += x[i]·y[i]", params(streams("x", "y"), sums("sum")), func(l *loop) (step, end func()) {
-		sum := l.accumulate("sum")
+		sum, ask := l.accumulate("sum"), l.ahead(4096, "x", "y")
 		return func() {
-			l.ahead(4096, "x", "y")
+			ask()
 			sum.addProduct(l.loadWide("x"), l.loadWide("y"))
 		}, sum.store
 	})
@@ -143,17 +143,17 @@ func (g *generator) sums() {
 		}, sum.store
 	})
 	g.kernel("rowSquares", "sum[i%16] += x[i]², four of them added before", params(streams("x"), sums("sum")), func(l *loop) (step, end func()) {
-		sum := l.gather("sum")
+		sum, ask := l.gather("sum"), l.ahead(10240, "x")
 		return func() {
-			l.ahead(10240, "x")
+			ask()
 			sum.add(l.squareOf(l.load("x")))
 		}, sum.store
 	})
 	g.kernel("rowMoments", "with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before", params(streams("x"), sums("sum", "squares"), scalars("k")),
 		func(l *loop) (step, end func()) {
-			sum, squares, k := l.gather("sum"), l.gather("squares"), l.scalar("k")
+			sum, squares, k, ask := l.gather("sum"), l.gather("squares"), l.scalar("k"), l.ahead(10240, "x")
 			return func() {
-					l.ahead(10240, "x")
+					ask()
 					x := l.load("x")
 					l.VSUBPS(k, x, x)
 					sum.add(x)

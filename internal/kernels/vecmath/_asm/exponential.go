@@ -83,9 +83,9 @@ func (g *generator) exponentials() {
 		})
 	g.kernel("expSum", "dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before", params(streams("dst", "src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, lim, sum := l.scalar("shift"), l.limits(), l.gather("sum")
+			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.ahead(10240, "src")
 			return func() {
-				l.ahead(10240, "src")
+				ask()
 				y := l.exponential(l.shifted(shift), lim)
 				l.store(y, "dst")
 				sum.add(y)
@@ -93,9 +93,9 @@ func (g *generator) exponentials() {
 		})
 	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift), four of them added before", params(streams("src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, lim, sum := l.scalar("shift"), l.limits(), l.gather("sum")
+			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.alwaysAhead(10240, "src")
 			return func() {
-				l.ahead(10240, "src")
+				ask()
 				sum.add(l.exponential(l.shifted(shift), lim))
 			}, sum.store
 		})

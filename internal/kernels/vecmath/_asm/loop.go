@@ -108,7 +108,9 @@ type loop struct {
 	known     map[string]param
 	pointers  map[string]reg.GPVirtual
 	index     reg.GPVirtual
-	part      int // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
+	distance  reg.GPVirtual // that a kernel looks ahead, in elements; nil: it does not
+	further   reg.GPVirtual // index and distance
+	part      int           // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
 	rare      *rare
 	blocks    int // of a turn; 0: as many as the flight has
 	gathered  []*gathered
@@ -203,6 +205,9 @@ func (l *loop) walk(n reg.GPVirtual, step func()) {
 // instructions are longer than what a processor looks ahead.
 func (l *loop) turn(label string, blocks int, step func()) {
 	l.Label(label)
+	if l.distance != nil {
+		l.LEAQ(operand.Mem{Base: l.index, Index: l.distance, Scale: 1}, l.further)
+	}
 	vectors := blocks * block / l.lanes
 	if l.rare != nil {
 		l.rarely(label, vectors)
@@ -253,12 +258,25 @@ func (l *loop) at(name string, element int) operand.Mem {
 }
 
 // ahead asks for what streams hold so many bytes further on: some rows of 1024 elements. The processor itself looks ahead within a page of 4096 bytes at most, and
-// memory would be idle while others go over the row again. The distances are those that measured best. The pass of a row that computes most asks: the others would only
-// wait in turn. Of vectors that take turns each asks, since all must have as many instructions.
-func (l *loop) ahead(bytes int, names ...string) {
-	for _, name := range names {
-		if at := l.known[name].bytes() * l.lanes * l.part; at%64 == 0 || l.flight > 0 {
-			l.PREFETCHT0(l.at(name, bytes/l.known[name].bytes()))
+// memory would be idle while others go over the row again. The distances are those that measured best, where the first cache has room for it (see lookahead). The
+// pass of a row that computes most asks: the others would only wait in turn. What it returns is emitted for each part. Of vectors that take turns each asks, since all
+// must have as many instructions.
+func (l *loop) ahead(bytes int, names ...string) (ask func()) {
+	ask = l.alwaysAhead(bytes, names...)
+	l.ANDQ(operand.NewDataAddr(operand.Symbol{Name: "·lookahead"}, 0), l.distance)
+	return ask
+}
+
+// alwaysAhead is ahead in every first cache: for a pass of one stream.
+func (l *loop) alwaysAhead(bytes int, names ...string) (ask func()) {
+	l.distance, l.further = l.GP64(), l.GP64()
+	l.MOVQ(operand.U32(bytes/4), l.distance)
+	return func() {
+		for _, name := range names {
+			if m := l.at(name, 0); m.Disp%64 == 0 || l.flight > 0 {
+				m.Index = l.further
+				l.PREFETCHT0(m)
+			}
 		}
 	}
 }

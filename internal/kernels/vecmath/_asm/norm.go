@@ -42,8 +42,9 @@ func (g *generator) norms() {
 		}
 		g.kernel(names[len(gradients)], formula, params(streams(gradients...), streams("x", "dy", "w"), sums("sum", "inner"), scalars("m", "s")), func(l *loop) (step, end func()) {
 			m, s, sum, inner := l.scalar("m"), l.scalar("s"), l.gather("sum"), l.gather("inner")
+			ask := l.ahead(4096, "x", "dy")
 			return func() {
-					l.ahead(4096, "x", "dy")
+					ask()
 					dy, x := l.load("dy"), l.centred(m, s)
 					l.paramGrad(dy, x, gradients)
 					l.VMULPS(l.at("w", 0), dy, dy)
@@ -76,9 +77,9 @@ func (g *generator) norms() {
 			name, formula = "normAffineGrad", formula+", db[i] += dy[i]"
 		}
 		g.kernel(name, formula, params(streams(gradients...), streams("x", "dy"), scalars("m", "s")), func(l *loop) (step, end func()) {
-			m, s := l.scalar("m"), l.scalar("s")
+			m, s, ask := l.scalar("m"), l.scalar("s"), l.ahead(4096, "x", "dy")
 			return func() {
-				l.ahead(4096, "x", "dy")
+				ask()
 				l.paramGrad(l.load("dy"), l.centred(m, s), gradients)
 			}, nil
 		})
