@@ -47,6 +47,8 @@ type engine[T element] struct {
 	// row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep. With each
 	// productsPerTurn products it may ask for two neighbouring cache lines: the first time at next, each time step bytes further.
 	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)
+	// deepLimits is zero where sweep.add is missing.
+	deepLimits
 	// outer writes rows of a product of one summand.
 	outer outer[T]
 	// pack is packGeneric or something faster that does the same.

@@ -166,6 +166,32 @@ func TestSweepingDoesNotMatter(t *testing.T) {
 	})
 }
 
+// TestSharingProductsDoesNotMatter: a deep product has the bits that it has where one worker computes it, whatever is kept at a time.
+func TestSharingProductsDoesNotMatter(t *testing.T) {
+	pool := parallel.New(3)
+	defer pool.Close()
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		whole, shared := *engine32(), *engine32()
+		whole.deepLimits = deepLimits{}
+		if shared.sweep.add == nil {
+			require.Zero(t, shared.deepLimits)
+			return
+		}
+		shared.results, shared.blocks = 1<<14, 1
+		for _, size := range [][2]int{{13, 33}, {64, 147}, {40, 40}} {
+			for _, kept := range []int{1, 1 << 15, 1 << 20} {
+				shared.kept = kept
+				for i, k := range []int{3 * kc, 4*kc + 9, 9 * kc} {
+					for option := range 8 {
+						x := newExample[float32](uint64(k+option), size[0], size[1], k, option&1 != 0, option&2 != 0, i%2, option&4 != 0)
+						requireSameBits(t, x.run(t, with(&whole), nil), x.run(t, with(&shared), pool), x.String())
+					}
+				}
+			}
+		}
+	})
+}
+
 // TestWalkingDoesNotMatter compares the kernels that walk down columns of B with those that read twice as many side by side, whatever the processor prefers.
 func TestWalkingDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
