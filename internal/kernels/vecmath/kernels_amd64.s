@@ -363,7 +363,6 @@ TEXT ·expSumAVX2(SB), $0-36
 	VMOVUPD      64(BX), Y5
 	VMOVUPD      96(BX), Y6
 	MOVQ         $0x00000a00, SI
-	ANDQ         ·lookahead+0(SB), SI
 	XORQ         R8, R8
 	MOVQ         AX, R9
 	SUBQ         $0x00000040, R9
@@ -371,8 +370,8 @@ TEXT ·expSumAVX2(SB), $0-36
 
 flight:
 	LEAQ         (R8)(SI*1), DI
-	PREFETCHT0   (DX)(DI*4)
-	PREFETCHT0   32(DX)(DI*4)
+	PREFETCHT1   (DX)(DI*4)
+	PREFETCHT1   32(DX)(DI*4)
 	VMOVUPS      (DX)(R8*4), Y7
 	VMOVUPS      32(DX)(R8*4), Y12
 	VSUBPS       Y0, Y7, Y7
@@ -427,8 +426,8 @@ flight:
 	VMOVUPS      Y8, 32(CX)(R8*4)
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
-	PREFETCHT0   64(DX)(DI*4)
-	PREFETCHT0   96(DX)(DI*4)
+	PREFETCHT1   64(DX)(DI*4)
+	PREFETCHT1   96(DX)(DI*4)
 	VMOVUPS      64(DX)(R8*4), Y9
 	VMOVUPS      96(DX)(R8*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -483,8 +482,8 @@ flight:
 	VMOVUPS      Y16, 96(CX)(R8*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT0   128(DX)(DI*4)
-	PREFETCHT0   160(DX)(DI*4)
+	PREFETCHT1   128(DX)(DI*4)
+	PREFETCHT1   160(DX)(DI*4)
 	VMOVUPS      128(DX)(R8*4), Y9
 	VMOVUPS      160(DX)(R8*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -539,8 +538,8 @@ flight:
 	VMOVUPS      Y16, 160(CX)(R8*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT0   192(DX)(DI*4)
-	PREFETCHT0   224(DX)(DI*4)
+	PREFETCHT1   192(DX)(DI*4)
+	PREFETCHT1   224(DX)(DI*4)
 	VMOVUPS      192(DX)(R8*4), Y9
 	VMOVUPS      224(DX)(R8*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -615,8 +614,8 @@ rest:
 
 loop:
 	LEAQ         (R8)(SI*1), DI
-	PREFETCHT0   (DX)(DI*4)
-	PREFETCHT0   32(DX)(DI*4)
+	PREFETCHT1   (DX)(DI*4)
+	PREFETCHT1   32(DX)(DI*4)
 	VMOVUPS      (DX)(R8*4), Y7
 	VMOVUPS      32(DX)(R8*4), Y12
 	VSUBPS       Y0, Y7, Y7
@@ -714,8 +713,8 @@ TEXT ·sumExpAVX2(SB), $0-28
 
 flight:
 	LEAQ         (DI)(BX*1), SI
-	PREFETCHT0   (CX)(SI*4)
-	PREFETCHT0   32(CX)(SI*4)
+	PREFETCHT1   (CX)(SI*4)
+	PREFETCHT1   32(CX)(SI*4)
 	VMOVUPS      (CX)(DI*4), Y7
 	VMOVUPS      32(CX)(DI*4), Y12
 	VSUBPS       Y0, Y7, Y7
@@ -768,8 +767,8 @@ flight:
 	VMULPS       Y13, Y8, Y8
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
-	PREFETCHT0   64(CX)(SI*4)
-	PREFETCHT0   96(CX)(SI*4)
+	PREFETCHT1   64(CX)(SI*4)
+	PREFETCHT1   96(CX)(SI*4)
 	VMOVUPS      64(CX)(DI*4), Y9
 	VMOVUPS      96(CX)(DI*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -822,8 +821,8 @@ flight:
 	VMULPS       Y14, Y16, Y16
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT0   128(CX)(SI*4)
-	PREFETCHT0   160(CX)(SI*4)
+	PREFETCHT1   128(CX)(SI*4)
+	PREFETCHT1   160(CX)(SI*4)
 	VMOVUPS      128(CX)(DI*4), Y9
 	VMOVUPS      160(CX)(DI*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -876,8 +875,8 @@ flight:
 	VMULPS       Y14, Y16, Y16
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT0   192(CX)(SI*4)
-	PREFETCHT0   224(CX)(SI*4)
+	PREFETCHT1   192(CX)(SI*4)
+	PREFETCHT1   224(CX)(SI*4)
 	VMOVUPS      192(CX)(DI*4), Y9
 	VMOVUPS      224(CX)(DI*4), Y13
 	VSUBPS       Y0, Y9, Y9
@@ -950,8 +949,8 @@ rest:
 
 loop:
 	LEAQ         (DI)(BX*1), SI
-	PREFETCHT0   (CX)(SI*4)
-	PREFETCHT0   32(CX)(SI*4)
+	PREFETCHT1   (CX)(SI*4)
+	PREFETCHT1   32(CX)(SI*4)
 	VMOVUPS      (CX)(DI*4), Y7
 	VMOVUPS      32(CX)(DI*4), Y12
 	VSUBPS       Y0, Y7, Y7
@@ -7609,7 +7608,6 @@ TEXT ·expSumAVX512(SB), $0-36
 	VMOVUPD      (BX), Z3
 	VMOVUPD      64(BX), Z4
 	MOVQ         $0x00000a00, SI
-	ANDQ         ·lookahead+0(SB), SI
 	XORQ         R8, R8
 	MOVQ         AX, R9
 	SUBQ         $0x00000040, R9
@@ -7617,10 +7615,10 @@ TEXT ·expSumAVX512(SB), $0-36
 
 flight:
 	LEAQ              (R8)(SI*1), DI
-	PREFETCHT0        (DX)(DI*4)
-	PREFETCHT0        64(DX)(DI*4)
-	PREFETCHT0        128(DX)(DI*4)
-	PREFETCHT0        192(DX)(DI*4)
+	PREFETCHT1        (DX)(DI*4)
+	PREFETCHT1        64(DX)(DI*4)
+	PREFETCHT1        128(DX)(DI*4)
+	PREFETCHT1        192(DX)(DI*4)
 	VMOVUPS           (DX)(R8*4), Z5
 	VMOVUPS           64(DX)(R8*4), Z12
 	VMOVUPS           128(DX)(R8*4), Z15
@@ -7708,7 +7706,7 @@ rest:
 
 loop:
 	LEAQ              (R8)(SI*1), DI
-	PREFETCHT0        (DX)(DI*4)
+	PREFETCHT1        (DX)(DI*4)
 	VMOVUPS           (DX)(R8*4), Z5
 	VSUBPS            Z0, Z5, Z5
 	VMINPS            Z5, Z1, Z5
@@ -7761,10 +7759,10 @@ TEXT ·sumExpAVX512(SB), $0-28
 
 flight:
 	LEAQ              (DI)(BX*1), SI
-	PREFETCHT0        (CX)(SI*4)
-	PREFETCHT0        64(CX)(SI*4)
-	PREFETCHT0        128(CX)(SI*4)
-	PREFETCHT0        192(CX)(SI*4)
+	PREFETCHT1        (CX)(SI*4)
+	PREFETCHT1        64(CX)(SI*4)
+	PREFETCHT1        128(CX)(SI*4)
+	PREFETCHT1        192(CX)(SI*4)
 	VMOVUPS           (CX)(DI*4), Z5
 	VMOVUPS           64(CX)(DI*4), Z12
 	VMOVUPS           128(CX)(DI*4), Z15
@@ -7848,7 +7846,7 @@ rest:
 
 loop:
 	LEAQ              (DI)(BX*1), SI
-	PREFETCHT0        (CX)(SI*4)
+	PREFETCHT1        (CX)(SI*4)
 	VMOVUPS           (CX)(DI*4), Z5
 	VSUBPS            Z0, Z5, Z5
 	VMINPS            Z5, Z1, Z5

@@ -83,7 +83,7 @@ func (g *generator) exponentials() {
 		})
 	g.kernel("expSum", "dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before", params(streams("dst", "src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.ahead(10240, "src")
+			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
 			return func() {
 				ask()
 				y := l.exponential(l.shifted(shift), lim)
@@ -93,7 +93,7 @@ func (g *generator) exponentials() {
 		})
 	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift), four of them added before", params(streams("src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
-			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.alwaysAhead(10240, "src")
+			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
 			return func() {
 				ask()
 				sum.add(l.exponential(l.shifted(shift), lim))

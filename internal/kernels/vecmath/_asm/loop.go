@@ -262,20 +262,24 @@ func (l *loop) at(name string, element int) operand.Mem {
 // pass of a row that computes most asks: the others would only wait in turn. What it returns is emitted for each part. Of vectors that take turns each asks, since all
 // must have as many instructions.
 func (l *loop) ahead(bytes int, names ...string) (ask func()) {
-	ask = l.alwaysAhead(bytes, names...)
+	ask = l.asking(l.PREFETCHT0, bytes, names)
 	l.ANDQ(operand.NewDataAddr(operand.Symbol{Name: "·lookahead"}, 0), l.distance)
 	return ask
 }
 
-// alwaysAhead is ahead in every first cache: for a pass of one stream.
-func (l *loop) alwaysAhead(bytes int, names ...string) (ask func()) {
+// aheadSecond asks for the second cache, which has room for it in any processor: for a pass of exponentials, which computes for longer than memory takes.
+func (l *loop) aheadSecond(bytes int, names ...string) (ask func()) {
+	return l.asking(l.PREFETCHT1, bytes, names)
+}
+
+func (l *loop) asking(prefetch func(operand.Op), bytes int, names []string) (ask func()) {
 	l.distance, l.further = l.GP64(), l.GP64()
 	l.MOVQ(operand.U32(bytes/4), l.distance)
 	return func() {
 		for _, name := range names {
 			if m := l.at(name, 0); m.Disp%64 == 0 || l.flight > 0 {
 				m.Index = l.further
-				l.PREFETCHT0(m)
+				prefetch(m)
 			}
 		}
 	}
