@@ -4,7 +4,7 @@
 #
 # Usage: bench/run.sh [--quick] [OUTPUT]
 #
-# --quick leaves out what takes long and ends in under 8 minutes, when the peers are built; without it, about half an hour. OUTPUT, by default
+# --quick leaves out what takes long and ends in 4 to 12 minutes, when the peers are built; without it, in 20 to 40 minutes. OUTPUT, by default
 # out/bench/results.txt, gets what was measured; bench/report makes the document's table and figure of it. See peers.sh for PYTHON and what is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
