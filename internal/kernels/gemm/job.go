@@ -18,7 +18,7 @@ type job[T element] struct {
 	packedA []T          // of a few rows: [kc block][panel][k within block][lane]
 	scratch []scratch[T] // of the workers
 
-	sums        []T // of blocks of products of one row: [block][column]
+	sums        []T // of blocks of products that are added later: [block][column] of a sweep, [block][row][column] of a deep product
 	alternating []T // what packedA holds of one row, for walk.crowded
 
 	k0, k1               int // the products that packedA or sums are for

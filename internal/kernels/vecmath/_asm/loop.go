@@ -272,6 +272,7 @@ func (l *loop) aheadSecond(bytes int, names ...string) (ask func()) {
 	return l.asking(l.PREFETCHT1, bytes, names)
 }
 
+// asking is what ahead and aheadSecond have in common; with a distance of 0 it asks for what is read anyway.
 func (l *loop) asking(prefetch func(operand.Op), bytes int, names []string) (ask func()) {
 	l.distance, l.further = l.GP64(), l.GP64()
 	l.MOVQ(operand.U32(bytes/4), l.distance)
