@@ -5050,82 +5050,89 @@ TEXT ·normSumsAVX2(SB), $0-56
 	VMOVUPD      96(DI), Y11
 	MOVQ         $0x00000400, R8
 	ANDQ         ·lookahead+0(SB), R8
-	XORQ         R10, R10
-	MOVQ         AX, R11
-	SUBQ         $0x00000040, R11
+	MOVQ         $0x00000600, R10
+	ANDQ         ·lookaheadSecond+0(SB), R10
+	XORQ         R12, R12
+	MOVQ         AX, R13
+	SUBQ         $0x00000040, R13
 	JL           rest
 
 flight:
-	LEAQ         (R10)(R8*1), R9
+	LEAQ         (R12)(R8*1), R9
+	LEAQ         (R12)(R10*1), R11
 	PREFETCHT0   (CX)(R9*4)
 	PREFETCHT0   (DX)(R9*4)
-	VMOVUPS      (DX)(R10*4), Y6
-	VMOVUPS      (CX)(R10*4), Y7
+	PREFETCHT1   (CX)(R11*4)
+	VMOVUPS      (DX)(R12*4), Y6
+	VMOVUPS      (CX)(R12*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
-	VMULPS       (BX)(R10*4), Y6, Y6
+	VMULPS       (BX)(R12*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(DX)(R10*4), Y7
-	VMOVUPS      32(CX)(R10*4), Y13
+	VMOVUPS      32(DX)(R12*4), Y7
+	VMOVUPS      32(CX)(R12*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
-	VMULPS       32(BX)(R10*4), Y7, Y7
+	VMULPS       32(BX)(R12*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
 	PREFETCHT0   64(CX)(R9*4)
 	PREFETCHT0   64(DX)(R9*4)
-	VMOVUPS      64(DX)(R10*4), Y14
-	VMOVUPS      64(CX)(R10*4), Y15
+	PREFETCHT1   64(CX)(R11*4)
+	VMOVUPS      64(DX)(R12*4), Y14
+	VMOVUPS      64(CX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       64(BX)(R10*4), Y14, Y14
+	VMULPS       64(BX)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      96(DX)(R10*4), Y14
-	VMOVUPS      96(CX)(R10*4), Y15
+	VMOVUPS      96(DX)(R12*4), Y14
+	VMOVUPS      96(CX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       96(BX)(R10*4), Y14, Y14
+	VMULPS       96(BX)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
 	PREFETCHT0   128(CX)(R9*4)
 	PREFETCHT0   128(DX)(R9*4)
-	VMOVUPS      128(DX)(R10*4), Y14
-	VMOVUPS      128(CX)(R10*4), Y15
+	PREFETCHT1   128(CX)(R11*4)
+	VMOVUPS      128(DX)(R12*4), Y14
+	VMOVUPS      128(CX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       128(BX)(R10*4), Y14, Y14
+	VMULPS       128(BX)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      160(DX)(R10*4), Y14
-	VMOVUPS      160(CX)(R10*4), Y15
+	VMOVUPS      160(DX)(R12*4), Y14
+	VMOVUPS      160(CX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       160(BX)(R10*4), Y14, Y14
+	VMULPS       160(BX)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
 	PREFETCHT0   192(CX)(R9*4)
 	PREFETCHT0   192(DX)(R9*4)
-	VMOVUPS      192(DX)(R10*4), Y14
-	VMOVUPS      192(CX)(R10*4), Y15
+	PREFETCHT1   192(CX)(R11*4)
+	VMOVUPS      192(DX)(R12*4), Y14
+	VMOVUPS      192(CX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       192(BX)(R10*4), Y14, Y14
+	VMULPS       192(BX)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      224(DX)(R10*4), Y14
-	VMOVUPS      224(CX)(R10*4), Y15
+	VMOVUPS      224(DX)(R12*4), Y14
+	VMOVUPS      224(CX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       224(BX)(R10*4), Y14, Y14
+	VMULPS       224(BX)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
@@ -5149,31 +5156,33 @@ flight:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000040, R10
-	CMPQ         R10, R11
+	ADDQ         $0x00000040, R12
+	CMPQ         R12, R13
 	JLE          flight
 
 rest:
-	CMPQ R10, AX
+	CMPQ R12, AX
 	JGE  end
 
 loop:
-	LEAQ         (R10)(R8*1), R9
+	LEAQ         (R12)(R8*1), R9
+	LEAQ         (R12)(R10*1), R11
 	PREFETCHT0   (CX)(R9*4)
 	PREFETCHT0   (DX)(R9*4)
-	VMOVUPS      (DX)(R10*4), Y6
-	VMOVUPS      (CX)(R10*4), Y7
+	PREFETCHT1   (CX)(R11*4)
+	VMOVUPS      (DX)(R12*4), Y6
+	VMOVUPS      (CX)(R12*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
-	VMULPS       (BX)(R10*4), Y6, Y6
+	VMULPS       (BX)(R12*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(DX)(R10*4), Y7
-	VMOVUPS      32(CX)(R10*4), Y13
+	VMOVUPS      32(DX)(R12*4), Y7
+	VMOVUPS      32(CX)(R12*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
-	VMULPS       32(BX)(R10*4), Y7, Y7
+	VMULPS       32(BX)(R12*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
@@ -5197,8 +5206,8 @@ loop:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000010, R10
-	CMPQ         R10, AX
+	ADDQ         $0x00000010, R12
+	CMPQ         R12, AX
 	JL           loop
 
 end:
@@ -5235,114 +5244,121 @@ TEXT ·normSumsScaleAVX2(SB), $0-64
 	VMOVUPD      96(R8), Y11
 	MOVQ         $0x00000400, R9
 	ANDQ         ·lookahead+0(SB), R9
-	XORQ         R11, R11
-	MOVQ         AX, R12
-	SUBQ         $0x00000040, R12
+	MOVQ         $0x00000600, R11
+	ANDQ         ·lookaheadSecond+0(SB), R11
+	XORQ         R13, R13
+	MOVQ         AX, R14
+	SUBQ         $0x00000040, R14
 	JL           rest
 
 flight:
-	LEAQ         (R11)(R9*1), R10
+	LEAQ         (R13)(R9*1), R10
+	LEAQ         (R13)(R11*1), R12
 	PREFETCHT0   (DX)(R10*4)
 	PREFETCHT0   (BX)(R10*4)
-	VMOVUPS      (BX)(R11*4), Y6
-	VMOVUPS      (DX)(R11*4), Y7
+	PREFETCHT1   (DX)(R12*4)
+	VMOVUPS      (BX)(R13*4), Y6
+	VMOVUPS      (DX)(R13*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R11*4), Y13
+	VMOVUPS      (CX)(R13*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R11*4)
-	VMULPS       (SI)(R11*4), Y6, Y6
+	VMOVUPS      Y13, (CX)(R13*4)
+	VMULPS       (SI)(R13*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(BX)(R11*4), Y7
-	VMOVUPS      32(DX)(R11*4), Y13
+	VMOVUPS      32(BX)(R13*4), Y7
+	VMOVUPS      32(DX)(R13*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R11*4), Y15
+	VMOVUPS      32(CX)(R13*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R11*4)
-	VMULPS       32(SI)(R11*4), Y7, Y7
+	VMOVUPS      Y15, 32(CX)(R13*4)
+	VMULPS       32(SI)(R13*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
 	PREFETCHT0   64(DX)(R10*4)
 	PREFETCHT0   64(BX)(R10*4)
-	VMOVUPS      64(BX)(R11*4), Y14
-	VMOVUPS      64(DX)(R11*4), Y15
+	PREFETCHT1   64(DX)(R12*4)
+	VMOVUPS      64(BX)(R13*4), Y14
+	VMOVUPS      64(DX)(R13*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      64(CX)(R11*4), Y17
+	VMOVUPS      64(CX)(R13*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 64(CX)(R11*4)
-	VMULPS       64(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y17, 64(CX)(R13*4)
+	VMULPS       64(SI)(R13*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      96(BX)(R11*4), Y14
-	VMOVUPS      96(DX)(R11*4), Y15
+	VMOVUPS      96(BX)(R13*4), Y14
+	VMOVUPS      96(DX)(R13*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      96(CX)(R11*4), Y17
+	VMOVUPS      96(CX)(R13*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 96(CX)(R11*4)
-	VMULPS       96(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y17, 96(CX)(R13*4)
+	VMULPS       96(SI)(R13*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
 	PREFETCHT0   128(DX)(R10*4)
 	PREFETCHT0   128(BX)(R10*4)
-	VMOVUPS      128(BX)(R11*4), Y14
-	VMOVUPS      128(DX)(R11*4), Y15
+	PREFETCHT1   128(DX)(R12*4)
+	VMOVUPS      128(BX)(R13*4), Y14
+	VMOVUPS      128(DX)(R13*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      128(CX)(R11*4), Y17
+	VMOVUPS      128(CX)(R13*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 128(CX)(R11*4)
-	VMULPS       128(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y17, 128(CX)(R13*4)
+	VMULPS       128(SI)(R13*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      160(BX)(R11*4), Y14
-	VMOVUPS      160(DX)(R11*4), Y15
+	VMOVUPS      160(BX)(R13*4), Y14
+	VMOVUPS      160(DX)(R13*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      160(CX)(R11*4), Y17
+	VMOVUPS      160(CX)(R13*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 160(CX)(R11*4)
-	VMULPS       160(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y17, 160(CX)(R13*4)
+	VMULPS       160(SI)(R13*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
 	PREFETCHT0   192(DX)(R10*4)
 	PREFETCHT0   192(BX)(R10*4)
-	VMOVUPS      192(BX)(R11*4), Y14
-	VMOVUPS      192(DX)(R11*4), Y15
+	PREFETCHT1   192(DX)(R12*4)
+	VMOVUPS      192(BX)(R13*4), Y14
+	VMOVUPS      192(DX)(R13*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      192(CX)(R11*4), Y17
+	VMOVUPS      192(CX)(R13*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 192(CX)(R11*4)
-	VMULPS       192(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y17, 192(CX)(R13*4)
+	VMULPS       192(SI)(R13*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      224(BX)(R11*4), Y14
-	VMOVUPS      224(DX)(R11*4), Y15
+	VMOVUPS      224(BX)(R13*4), Y14
+	VMOVUPS      224(DX)(R13*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      224(CX)(R11*4), Y17
+	VMOVUPS      224(CX)(R13*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 224(CX)(R11*4)
-	VMULPS       224(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y17, 224(CX)(R13*4)
+	VMULPS       224(SI)(R13*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
@@ -5366,39 +5382,41 @@ flight:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000040, R11
-	CMPQ         R11, R12
+	ADDQ         $0x00000040, R13
+	CMPQ         R13, R14
 	JLE          flight
 
 rest:
-	CMPQ R11, AX
+	CMPQ R13, AX
 	JGE  end
 
 loop:
-	LEAQ         (R11)(R9*1), R10
+	LEAQ         (R13)(R9*1), R10
+	LEAQ         (R13)(R11*1), R12
 	PREFETCHT0   (DX)(R10*4)
 	PREFETCHT0   (BX)(R10*4)
-	VMOVUPS      (BX)(R11*4), Y6
-	VMOVUPS      (DX)(R11*4), Y7
+	PREFETCHT1   (DX)(R12*4)
+	VMOVUPS      (BX)(R13*4), Y6
+	VMOVUPS      (DX)(R13*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R11*4), Y13
+	VMOVUPS      (CX)(R13*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R11*4)
-	VMULPS       (SI)(R11*4), Y6, Y6
+	VMOVUPS      Y13, (CX)(R13*4)
+	VMULPS       (SI)(R13*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(BX)(R11*4), Y7
-	VMOVUPS      32(DX)(R11*4), Y13
+	VMOVUPS      32(BX)(R13*4), Y7
+	VMOVUPS      32(DX)(R13*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R11*4), Y15
+	VMOVUPS      32(CX)(R13*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R11*4)
-	VMULPS       32(SI)(R11*4), Y7, Y7
+	VMOVUPS      Y15, 32(CX)(R13*4)
+	VMULPS       32(SI)(R13*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
@@ -5422,8 +5440,8 @@ loop:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000010, R11
-	CMPQ         R11, AX
+	ADDQ         $0x00000010, R13
+	CMPQ         R13, AX
 	JL           loop
 
 end:
@@ -5461,138 +5479,145 @@ TEXT ·normSumsAffineAVX2(SB), $0-72
 	VMOVUPD      96(R9), Y11
 	MOVQ         $0x00000400, R10
 	ANDQ         ·lookahead+0(SB), R10
-	XORQ         R12, R12
-	MOVQ         AX, R13
-	SUBQ         $0x00000040, R13
+	MOVQ         $0x00000600, R12
+	ANDQ         ·lookaheadSecond+0(SB), R12
+	XORQ         R14, R14
+	MOVQ         AX, R15
+	SUBQ         $0x00000040, R15
 	JL           rest
 
 flight:
-	LEAQ         (R12)(R10*1), R11
+	LEAQ         (R14)(R10*1), R11
+	LEAQ         (R14)(R12*1), R13
 	PREFETCHT0   (BX)(R11*4)
 	PREFETCHT0   (SI)(R11*4)
-	VMOVUPS      (SI)(R12*4), Y6
-	VMOVUPS      (BX)(R12*4), Y7
+	PREFETCHT1   (BX)(R13*4)
+	VMOVUPS      (SI)(R14*4), Y6
+	VMOVUPS      (BX)(R14*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R12*4), Y13
+	VMOVUPS      (CX)(R14*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R12*4)
-	VMOVUPS      (DX)(R12*4), Y12
+	VMOVUPS      Y13, (CX)(R14*4)
+	VMOVUPS      (DX)(R14*4), Y12
 	VADDPS       Y6, Y12, Y12
-	VMOVUPS      Y12, (DX)(R12*4)
-	VMULPS       (DI)(R12*4), Y6, Y6
+	VMOVUPS      Y12, (DX)(R14*4)
+	VMULPS       (DI)(R14*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(SI)(R12*4), Y7
-	VMOVUPS      32(BX)(R12*4), Y13
+	VMOVUPS      32(SI)(R14*4), Y7
+	VMOVUPS      32(BX)(R14*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R12*4), Y15
+	VMOVUPS      32(CX)(R14*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R12*4)
-	VMOVUPS      32(DX)(R12*4), Y14
+	VMOVUPS      Y15, 32(CX)(R14*4)
+	VMOVUPS      32(DX)(R14*4), Y14
 	VADDPS       Y7, Y14, Y14
-	VMOVUPS      Y14, 32(DX)(R12*4)
-	VMULPS       32(DI)(R12*4), Y7, Y7
+	VMOVUPS      Y14, 32(DX)(R14*4)
+	VMULPS       32(DI)(R14*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
 	PREFETCHT0   64(BX)(R11*4)
 	PREFETCHT0   64(SI)(R11*4)
-	VMOVUPS      64(SI)(R12*4), Y14
-	VMOVUPS      64(BX)(R12*4), Y15
+	PREFETCHT1   64(BX)(R13*4)
+	VMOVUPS      64(SI)(R14*4), Y14
+	VMOVUPS      64(BX)(R14*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      64(CX)(R12*4), Y17
+	VMOVUPS      64(CX)(R14*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 64(CX)(R12*4)
-	VMOVUPS      64(DX)(R12*4), Y16
+	VMOVUPS      Y17, 64(CX)(R14*4)
+	VMOVUPS      64(DX)(R14*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 64(DX)(R12*4)
-	VMULPS       64(DI)(R12*4), Y14, Y14
+	VMOVUPS      Y16, 64(DX)(R14*4)
+	VMULPS       64(DI)(R14*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      96(SI)(R12*4), Y14
-	VMOVUPS      96(BX)(R12*4), Y15
+	VMOVUPS      96(SI)(R14*4), Y14
+	VMOVUPS      96(BX)(R14*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      96(CX)(R12*4), Y17
+	VMOVUPS      96(CX)(R14*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 96(CX)(R12*4)
-	VMOVUPS      96(DX)(R12*4), Y16
+	VMOVUPS      Y17, 96(CX)(R14*4)
+	VMOVUPS      96(DX)(R14*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 96(DX)(R12*4)
-	VMULPS       96(DI)(R12*4), Y14, Y14
+	VMOVUPS      Y16, 96(DX)(R14*4)
+	VMULPS       96(DI)(R14*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
 	PREFETCHT0   128(BX)(R11*4)
 	PREFETCHT0   128(SI)(R11*4)
-	VMOVUPS      128(SI)(R12*4), Y14
-	VMOVUPS      128(BX)(R12*4), Y15
+	PREFETCHT1   128(BX)(R13*4)
+	VMOVUPS      128(SI)(R14*4), Y14
+	VMOVUPS      128(BX)(R14*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      128(CX)(R12*4), Y17
+	VMOVUPS      128(CX)(R14*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 128(CX)(R12*4)
-	VMOVUPS      128(DX)(R12*4), Y16
+	VMOVUPS      Y17, 128(CX)(R14*4)
+	VMOVUPS      128(DX)(R14*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 128(DX)(R12*4)
-	VMULPS       128(DI)(R12*4), Y14, Y14
+	VMOVUPS      Y16, 128(DX)(R14*4)
+	VMULPS       128(DI)(R14*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      160(SI)(R12*4), Y14
-	VMOVUPS      160(BX)(R12*4), Y15
+	VMOVUPS      160(SI)(R14*4), Y14
+	VMOVUPS      160(BX)(R14*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      160(CX)(R12*4), Y17
+	VMOVUPS      160(CX)(R14*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 160(CX)(R12*4)
-	VMOVUPS      160(DX)(R12*4), Y16
+	VMOVUPS      Y17, 160(CX)(R14*4)
+	VMOVUPS      160(DX)(R14*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 160(DX)(R12*4)
-	VMULPS       160(DI)(R12*4), Y14, Y14
+	VMOVUPS      Y16, 160(DX)(R14*4)
+	VMULPS       160(DI)(R14*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
 	PREFETCHT0   192(BX)(R11*4)
 	PREFETCHT0   192(SI)(R11*4)
-	VMOVUPS      192(SI)(R12*4), Y14
-	VMOVUPS      192(BX)(R12*4), Y15
+	PREFETCHT1   192(BX)(R13*4)
+	VMOVUPS      192(SI)(R14*4), Y14
+	VMOVUPS      192(BX)(R14*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      192(CX)(R12*4), Y17
+	VMOVUPS      192(CX)(R14*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 192(CX)(R12*4)
-	VMOVUPS      192(DX)(R12*4), Y16
+	VMOVUPS      Y17, 192(CX)(R14*4)
+	VMOVUPS      192(DX)(R14*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 192(DX)(R12*4)
-	VMULPS       192(DI)(R12*4), Y14, Y14
+	VMOVUPS      Y16, 192(DX)(R14*4)
+	VMULPS       192(DI)(R14*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      224(SI)(R12*4), Y14
-	VMOVUPS      224(BX)(R12*4), Y15
+	VMOVUPS      224(SI)(R14*4), Y14
+	VMOVUPS      224(BX)(R14*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      224(CX)(R12*4), Y17
+	VMOVUPS      224(CX)(R14*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 224(CX)(R12*4)
-	VMOVUPS      224(DX)(R12*4), Y16
+	VMOVUPS      Y17, 224(CX)(R14*4)
+	VMOVUPS      224(DX)(R14*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 224(DX)(R12*4)
-	VMULPS       224(DI)(R12*4), Y14, Y14
+	VMOVUPS      Y16, 224(DX)(R14*4)
+	VMULPS       224(DI)(R14*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
@@ -5616,45 +5641,47 @@ flight:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000040, R12
-	CMPQ         R12, R13
+	ADDQ         $0x00000040, R14
+	CMPQ         R14, R15
 	JLE          flight
 
 rest:
-	CMPQ R12, AX
+	CMPQ R14, AX
 	JGE  end
 
 loop:
-	LEAQ         (R12)(R10*1), R11
+	LEAQ         (R14)(R10*1), R11
+	LEAQ         (R14)(R12*1), R13
 	PREFETCHT0   (BX)(R11*4)
 	PREFETCHT0   (SI)(R11*4)
-	VMOVUPS      (SI)(R12*4), Y6
-	VMOVUPS      (BX)(R12*4), Y7
+	PREFETCHT1   (BX)(R13*4)
+	VMOVUPS      (SI)(R14*4), Y6
+	VMOVUPS      (BX)(R14*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R12*4), Y13
+	VMOVUPS      (CX)(R14*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R12*4)
-	VMOVUPS      (DX)(R12*4), Y12
+	VMOVUPS      Y13, (CX)(R14*4)
+	VMOVUPS      (DX)(R14*4), Y12
 	VADDPS       Y6, Y12, Y12
-	VMOVUPS      Y12, (DX)(R12*4)
-	VMULPS       (DI)(R12*4), Y6, Y6
+	VMOVUPS      Y12, (DX)(R14*4)
+	VMULPS       (DI)(R14*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(SI)(R12*4), Y7
-	VMOVUPS      32(BX)(R12*4), Y13
+	VMOVUPS      32(SI)(R14*4), Y7
+	VMOVUPS      32(BX)(R14*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R12*4), Y15
+	VMOVUPS      32(CX)(R14*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R12*4)
-	VMOVUPS      32(DX)(R12*4), Y14
+	VMOVUPS      Y15, 32(CX)(R14*4)
+	VMOVUPS      32(DX)(R14*4), Y14
 	VADDPS       Y7, Y14, Y14
-	VMOVUPS      Y14, 32(DX)(R12*4)
-	VMULPS       32(DI)(R12*4), Y7, Y7
+	VMOVUPS      Y14, 32(DX)(R14*4)
+	VMULPS       32(DI)(R14*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
@@ -5678,8 +5705,8 @@ loop:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000010, R12
-	CMPQ         R12, AX
+	ADDQ         $0x00000010, R14
+	CMPQ         R14, AX
 	JL           loop
 
 end:
@@ -5695,7 +5722,7 @@ end:
 	RET
 
 // func normGradAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·normGradAVX2(SB), $0-60
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -5707,37 +5734,41 @@ TEXT ·normGradAVX2(SB), $0-60
 	VBROADCASTSS a+48(FP), Y2
 	VBROADCASTSS b+52(FP), Y3
 	VBROADCASTSS f+56(FP), Y4
-	XORQ         DI, DI
+	MOVQ         $0x00000600, DI
+	ANDQ         ·lookaheadSecond+0(SB), DI
+	XORQ         R9, R9
 
 loop:
-	VMOVUPS (BX)(DI*4), Y5
-	VMULPS  (SI)(DI*4), Y5, Y5
-	VSUBPS  Y2, Y5, Y5
-	VMOVUPS (DX)(DI*4), Y6
-	VSUBPS  Y0, Y6, Y6
-	VMULPS  Y1, Y6, Y6
-	VMULPS  Y3, Y6, Y6
-	VSUBPS  Y6, Y5, Y5
-	VMULPS  Y4, Y5, Y5
-	VMOVUPS Y5, (CX)(DI*4)
-	VMOVUPS 32(BX)(DI*4), Y5
-	VMULPS  32(SI)(DI*4), Y5, Y5
-	VSUBPS  Y2, Y5, Y5
-	VMOVUPS 32(DX)(DI*4), Y6
-	VSUBPS  Y0, Y6, Y6
-	VMULPS  Y1, Y6, Y6
-	VMULPS  Y3, Y6, Y6
-	VSUBPS  Y6, Y5, Y5
-	VMULPS  Y4, Y5, Y5
-	VMOVUPS Y5, 32(CX)(DI*4)
-	ADDQ    $0x00000010, DI
-	CMPQ    DI, AX
-	JL      loop
+	LEAQ       (R9)(DI*1), R8
+	PREFETCHT1 (BX)(R8*4)
+	VMOVUPS    (BX)(R9*4), Y5
+	VMULPS     (SI)(R9*4), Y5, Y5
+	VSUBPS     Y2, Y5, Y5
+	VMOVUPS    (DX)(R9*4), Y6
+	VSUBPS     Y0, Y6, Y6
+	VMULPS     Y1, Y6, Y6
+	VMULPS     Y3, Y6, Y6
+	VSUBPS     Y6, Y5, Y5
+	VMULPS     Y4, Y5, Y5
+	VMOVUPS    Y5, (CX)(R9*4)
+	VMOVUPS    32(BX)(R9*4), Y5
+	VMULPS     32(SI)(R9*4), Y5, Y5
+	VSUBPS     Y2, Y5, Y5
+	VMOVUPS    32(DX)(R9*4), Y6
+	VSUBPS     Y0, Y6, Y6
+	VMULPS     Y1, Y6, Y6
+	VMULPS     Y3, Y6, Y6
+	VSUBPS     Y6, Y5, Y5
+	VMULPS     Y4, Y5, Y5
+	VMOVUPS    Y5, 32(CX)(R9*4)
+	ADDQ       $0x00000010, R9
+	CMPQ       R9, AX
+	JL         loop
 	VZEROUPPER
 	RET
 
 // func normGradPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·normGradPastAVX2(SB), $0-60
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -5749,32 +5780,36 @@ TEXT ·normGradPastAVX2(SB), $0-60
 	VBROADCASTSS a+48(FP), Y2
 	VBROADCASTSS b+52(FP), Y3
 	VBROADCASTSS f+56(FP), Y4
-	XORQ         DI, DI
+	MOVQ         $0x00000600, DI
+	ANDQ         ·lookaheadSecond+0(SB), DI
+	XORQ         R9, R9
 
 loop:
-	VMOVUPS  (BX)(DI*4), Y5
-	VMULPS   (SI)(DI*4), Y5, Y5
-	VSUBPS   Y2, Y5, Y5
-	VMOVUPS  (DX)(DI*4), Y6
-	VSUBPS   Y0, Y6, Y6
-	VMULPS   Y1, Y6, Y6
-	VMULPS   Y3, Y6, Y6
-	VSUBPS   Y6, Y5, Y5
-	VMULPS   Y4, Y5, Y5
-	VMOVNTPS Y5, (CX)(DI*4)
-	VMOVUPS  32(BX)(DI*4), Y5
-	VMULPS   32(SI)(DI*4), Y5, Y5
-	VSUBPS   Y2, Y5, Y5
-	VMOVUPS  32(DX)(DI*4), Y6
-	VSUBPS   Y0, Y6, Y6
-	VMULPS   Y1, Y6, Y6
-	VMULPS   Y3, Y6, Y6
-	VSUBPS   Y6, Y5, Y5
-	VMULPS   Y4, Y5, Y5
-	VMOVNTPS Y5, 32(CX)(DI*4)
-	ADDQ     $0x00000010, DI
-	CMPQ     DI, AX
-	JL       loop
+	LEAQ       (R9)(DI*1), R8
+	PREFETCHT1 (BX)(R8*4)
+	VMOVUPS    (BX)(R9*4), Y5
+	VMULPS     (SI)(R9*4), Y5, Y5
+	VSUBPS     Y2, Y5, Y5
+	VMOVUPS    (DX)(R9*4), Y6
+	VSUBPS     Y0, Y6, Y6
+	VMULPS     Y1, Y6, Y6
+	VMULPS     Y3, Y6, Y6
+	VSUBPS     Y6, Y5, Y5
+	VMULPS     Y4, Y5, Y5
+	VMOVNTPS   Y5, (CX)(R9*4)
+	VMOVUPS    32(BX)(R9*4), Y5
+	VMULPS     32(SI)(R9*4), Y5, Y5
+	VSUBPS     Y2, Y5, Y5
+	VMOVUPS    32(DX)(R9*4), Y6
+	VSUBPS     Y0, Y6, Y6
+	VMULPS     Y1, Y6, Y6
+	VMULPS     Y3, Y6, Y6
+	VSUBPS     Y6, Y5, Y5
+	VMULPS     Y4, Y5, Y5
+	VMOVNTPS   Y5, 32(CX)(R9*4)
+	ADDQ       $0x00000010, R9
+	CMPQ       R9, AX
+	JL         loop
 	VZEROUPPER
 	RET
 
@@ -13698,50 +13733,57 @@ TEXT ·normSumsAVX512(SB), $0-56
 	VMOVUPD      64(DI), Z6
 	MOVQ         $0x00000400, R8
 	ANDQ         ·lookahead+0(SB), R8
-	XORQ         R10, R10
-	MOVQ         AX, R11
-	SUBQ         $0x00000040, R11
+	MOVQ         $0x00000600, R10
+	ANDQ         ·lookaheadSecond+0(SB), R10
+	XORQ         R12, R12
+	MOVQ         AX, R13
+	SUBQ         $0x00000040, R13
 	JL           rest
 
 flight:
-	LEAQ          (R10)(R8*1), R9
+	LEAQ          (R12)(R8*1), R9
+	LEAQ          (R12)(R10*1), R11
 	PREFETCHT0    (CX)(R9*4)
 	PREFETCHT0    (DX)(R9*4)
-	VMOVUPS       (DX)(R10*4), Z4
-	VMOVUPS       (CX)(R10*4), Z7
+	PREFETCHT1    (CX)(R11*4)
+	VMOVUPS       (DX)(R12*4), Z4
+	VMOVUPS       (CX)(R12*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
-	VMULPS        (BX)(R10*4), Z4, Z4
+	VMULPS        (BX)(R12*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
 	PREFETCHT0    64(CX)(R9*4)
 	PREFETCHT0    64(DX)(R9*4)
-	VMOVUPS       64(DX)(R10*4), Z8
-	VMOVUPS       64(CX)(R10*4), Z9
+	PREFETCHT1    64(CX)(R11*4)
+	VMOVUPS       64(DX)(R12*4), Z8
+	VMOVUPS       64(CX)(R12*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
-	VMULPS        64(BX)(R10*4), Z8, Z8
+	VMULPS        64(BX)(R12*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
 	PREFETCHT0    128(CX)(R9*4)
 	PREFETCHT0    128(DX)(R9*4)
-	VMOVUPS       128(DX)(R10*4), Z8
-	VMOVUPS       128(CX)(R10*4), Z9
+	PREFETCHT1    128(CX)(R11*4)
+	VMOVUPS       128(DX)(R12*4), Z8
+	VMOVUPS       128(CX)(R12*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
-	VMULPS        128(BX)(R10*4), Z8, Z8
+	VMULPS        128(BX)(R12*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
 	PREFETCHT0    192(CX)(R9*4)
 	PREFETCHT0    192(DX)(R9*4)
-	VMOVUPS       192(DX)(R10*4), Z8
-	VMOVUPS       192(CX)(R10*4), Z9
+	PREFETCHT1    192(CX)(R11*4)
+	VMOVUPS       192(DX)(R12*4), Z8
+	VMOVUPS       192(CX)(R12*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
-	VMULPS        192(BX)(R10*4), Z8, Z8
+	VMULPS        192(BX)(R12*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
@@ -13755,23 +13797,25 @@ flight:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000040, R10
-	CMPQ          R10, R11
+	ADDQ          $0x00000040, R12
+	CMPQ          R12, R13
 	JLE           flight
 
 rest:
-	CMPQ R10, AX
+	CMPQ R12, AX
 	JGE  end
 
 loop:
-	LEAQ          (R10)(R8*1), R9
+	LEAQ          (R12)(R8*1), R9
+	LEAQ          (R12)(R10*1), R11
 	PREFETCHT0    (CX)(R9*4)
 	PREFETCHT0    (DX)(R9*4)
-	VMOVUPS       (DX)(R10*4), Z4
-	VMOVUPS       (CX)(R10*4), Z7
+	PREFETCHT1    (CX)(R11*4)
+	VMOVUPS       (DX)(R12*4), Z4
+	VMOVUPS       (CX)(R12*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
-	VMULPS        (BX)(R10*4), Z4, Z4
+	VMULPS        (BX)(R12*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
@@ -13785,8 +13829,8 @@ loop:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000010, R10
-	CMPQ          R10, AX
+	ADDQ          $0x00000010, R12
+	CMPQ          R12, AX
 	JL            loop
 
 end:
@@ -13815,66 +13859,73 @@ TEXT ·normSumsScaleAVX512(SB), $0-64
 	VMOVUPD      64(R8), Z6
 	MOVQ         $0x00000400, R9
 	ANDQ         ·lookahead+0(SB), R9
-	XORQ         R11, R11
-	MOVQ         AX, R12
-	SUBQ         $0x00000040, R12
+	MOVQ         $0x00000600, R11
+	ANDQ         ·lookaheadSecond+0(SB), R11
+	XORQ         R13, R13
+	MOVQ         AX, R14
+	SUBQ         $0x00000040, R14
 	JL           rest
 
 flight:
-	LEAQ          (R11)(R9*1), R10
+	LEAQ          (R13)(R9*1), R10
+	LEAQ          (R13)(R11*1), R12
 	PREFETCHT0    (DX)(R10*4)
 	PREFETCHT0    (BX)(R10*4)
-	VMOVUPS       (BX)(R11*4), Z4
-	VMOVUPS       (DX)(R11*4), Z7
+	PREFETCHT1    (DX)(R12*4)
+	VMOVUPS       (BX)(R13*4), Z4
+	VMOVUPS       (DX)(R13*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R11*4), Z9
+	VMOVUPS       (CX)(R13*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R11*4)
-	VMULPS        (SI)(R11*4), Z4, Z4
+	VMOVUPS       Z9, (CX)(R13*4)
+	VMULPS        (SI)(R13*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
 	PREFETCHT0    64(DX)(R10*4)
 	PREFETCHT0    64(BX)(R10*4)
-	VMOVUPS       64(BX)(R11*4), Z8
-	VMOVUPS       64(DX)(R11*4), Z9
+	PREFETCHT1    64(DX)(R12*4)
+	VMOVUPS       64(BX)(R13*4), Z8
+	VMOVUPS       64(DX)(R13*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       64(CX)(R11*4), Z11
+	VMOVUPS       64(CX)(R13*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 64(CX)(R11*4)
-	VMULPS        64(SI)(R11*4), Z8, Z8
+	VMOVUPS       Z11, 64(CX)(R13*4)
+	VMULPS        64(SI)(R13*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
 	PREFETCHT0    128(DX)(R10*4)
 	PREFETCHT0    128(BX)(R10*4)
-	VMOVUPS       128(BX)(R11*4), Z8
-	VMOVUPS       128(DX)(R11*4), Z9
+	PREFETCHT1    128(DX)(R12*4)
+	VMOVUPS       128(BX)(R13*4), Z8
+	VMOVUPS       128(DX)(R13*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       128(CX)(R11*4), Z11
+	VMOVUPS       128(CX)(R13*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 128(CX)(R11*4)
-	VMULPS        128(SI)(R11*4), Z8, Z8
+	VMOVUPS       Z11, 128(CX)(R13*4)
+	VMULPS        128(SI)(R13*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
 	PREFETCHT0    192(DX)(R10*4)
 	PREFETCHT0    192(BX)(R10*4)
-	VMOVUPS       192(BX)(R11*4), Z8
-	VMOVUPS       192(DX)(R11*4), Z9
+	PREFETCHT1    192(DX)(R12*4)
+	VMOVUPS       192(BX)(R13*4), Z8
+	VMOVUPS       192(DX)(R13*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       192(CX)(R11*4), Z11
+	VMOVUPS       192(CX)(R13*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 192(CX)(R11*4)
-	VMULPS        192(SI)(R11*4), Z8, Z8
+	VMOVUPS       Z11, 192(CX)(R13*4)
+	VMULPS        192(SI)(R13*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
@@ -13888,27 +13939,29 @@ flight:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000040, R11
-	CMPQ          R11, R12
+	ADDQ          $0x00000040, R13
+	CMPQ          R13, R14
 	JLE           flight
 
 rest:
-	CMPQ R11, AX
+	CMPQ R13, AX
 	JGE  end
 
 loop:
-	LEAQ          (R11)(R9*1), R10
+	LEAQ          (R13)(R9*1), R10
+	LEAQ          (R13)(R11*1), R12
 	PREFETCHT0    (DX)(R10*4)
 	PREFETCHT0    (BX)(R10*4)
-	VMOVUPS       (BX)(R11*4), Z4
-	VMOVUPS       (DX)(R11*4), Z7
+	PREFETCHT1    (DX)(R12*4)
+	VMOVUPS       (BX)(R13*4), Z4
+	VMOVUPS       (DX)(R13*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R11*4), Z9
+	VMOVUPS       (CX)(R13*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R11*4)
-	VMULPS        (SI)(R11*4), Z4, Z4
+	VMOVUPS       Z9, (CX)(R13*4)
+	VMULPS        (SI)(R13*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
@@ -13922,8 +13975,8 @@ loop:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000010, R11
-	CMPQ          R11, AX
+	ADDQ          $0x00000010, R13
+	CMPQ          R13, AX
 	JL            loop
 
 end:
@@ -13953,78 +14006,85 @@ TEXT ·normSumsAffineAVX512(SB), $0-72
 	VMOVUPD      64(R9), Z6
 	MOVQ         $0x00000400, R10
 	ANDQ         ·lookahead+0(SB), R10
-	XORQ         R12, R12
-	MOVQ         AX, R13
-	SUBQ         $0x00000040, R13
+	MOVQ         $0x00000600, R12
+	ANDQ         ·lookaheadSecond+0(SB), R12
+	XORQ         R14, R14
+	MOVQ         AX, R15
+	SUBQ         $0x00000040, R15
 	JL           rest
 
 flight:
-	LEAQ          (R12)(R10*1), R11
+	LEAQ          (R14)(R10*1), R11
+	LEAQ          (R14)(R12*1), R13
 	PREFETCHT0    (BX)(R11*4)
 	PREFETCHT0    (SI)(R11*4)
-	VMOVUPS       (SI)(R12*4), Z4
-	VMOVUPS       (BX)(R12*4), Z7
+	PREFETCHT1    (BX)(R13*4)
+	VMOVUPS       (SI)(R14*4), Z4
+	VMOVUPS       (BX)(R14*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R12*4), Z9
+	VMOVUPS       (CX)(R14*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R12*4)
-	VMOVUPS       (DX)(R12*4), Z8
+	VMOVUPS       Z9, (CX)(R14*4)
+	VMOVUPS       (DX)(R14*4), Z8
 	VADDPS        Z4, Z8, Z8
-	VMOVUPS       Z8, (DX)(R12*4)
-	VMULPS        (DI)(R12*4), Z4, Z4
+	VMOVUPS       Z8, (DX)(R14*4)
+	VMULPS        (DI)(R14*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
 	PREFETCHT0    64(BX)(R11*4)
 	PREFETCHT0    64(SI)(R11*4)
-	VMOVUPS       64(SI)(R12*4), Z8
-	VMOVUPS       64(BX)(R12*4), Z9
+	PREFETCHT1    64(BX)(R13*4)
+	VMOVUPS       64(SI)(R14*4), Z8
+	VMOVUPS       64(BX)(R14*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       64(CX)(R12*4), Z11
+	VMOVUPS       64(CX)(R14*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 64(CX)(R12*4)
-	VMOVUPS       64(DX)(R12*4), Z10
+	VMOVUPS       Z11, 64(CX)(R14*4)
+	VMOVUPS       64(DX)(R14*4), Z10
 	VADDPS        Z8, Z10, Z10
-	VMOVUPS       Z10, 64(DX)(R12*4)
-	VMULPS        64(DI)(R12*4), Z8, Z8
+	VMOVUPS       Z10, 64(DX)(R14*4)
+	VMULPS        64(DI)(R14*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
 	PREFETCHT0    128(BX)(R11*4)
 	PREFETCHT0    128(SI)(R11*4)
-	VMOVUPS       128(SI)(R12*4), Z8
-	VMOVUPS       128(BX)(R12*4), Z9
+	PREFETCHT1    128(BX)(R13*4)
+	VMOVUPS       128(SI)(R14*4), Z8
+	VMOVUPS       128(BX)(R14*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       128(CX)(R12*4), Z11
+	VMOVUPS       128(CX)(R14*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 128(CX)(R12*4)
-	VMOVUPS       128(DX)(R12*4), Z10
+	VMOVUPS       Z11, 128(CX)(R14*4)
+	VMOVUPS       128(DX)(R14*4), Z10
 	VADDPS        Z8, Z10, Z10
-	VMOVUPS       Z10, 128(DX)(R12*4)
-	VMULPS        128(DI)(R12*4), Z8, Z8
+	VMOVUPS       Z10, 128(DX)(R14*4)
+	VMULPS        128(DI)(R14*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
 	PREFETCHT0    192(BX)(R11*4)
 	PREFETCHT0    192(SI)(R11*4)
-	VMOVUPS       192(SI)(R12*4), Z8
-	VMOVUPS       192(BX)(R12*4), Z9
+	PREFETCHT1    192(BX)(R13*4)
+	VMOVUPS       192(SI)(R14*4), Z8
+	VMOVUPS       192(BX)(R14*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       192(CX)(R12*4), Z11
+	VMOVUPS       192(CX)(R14*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 192(CX)(R12*4)
-	VMOVUPS       192(DX)(R12*4), Z10
+	VMOVUPS       Z11, 192(CX)(R14*4)
+	VMOVUPS       192(DX)(R14*4), Z10
 	VADDPS        Z8, Z10, Z10
-	VMOVUPS       Z10, 192(DX)(R12*4)
-	VMULPS        192(DI)(R12*4), Z8, Z8
+	VMOVUPS       Z10, 192(DX)(R14*4)
+	VMULPS        192(DI)(R14*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
@@ -14038,30 +14098,32 @@ flight:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000040, R12
-	CMPQ          R12, R13
+	ADDQ          $0x00000040, R14
+	CMPQ          R14, R15
 	JLE           flight
 
 rest:
-	CMPQ R12, AX
+	CMPQ R14, AX
 	JGE  end
 
 loop:
-	LEAQ          (R12)(R10*1), R11
+	LEAQ          (R14)(R10*1), R11
+	LEAQ          (R14)(R12*1), R13
 	PREFETCHT0    (BX)(R11*4)
 	PREFETCHT0    (SI)(R11*4)
-	VMOVUPS       (SI)(R12*4), Z4
-	VMOVUPS       (BX)(R12*4), Z7
+	PREFETCHT1    (BX)(R13*4)
+	VMOVUPS       (SI)(R14*4), Z4
+	VMOVUPS       (BX)(R14*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R12*4), Z9
+	VMOVUPS       (CX)(R14*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R12*4)
-	VMOVUPS       (DX)(R12*4), Z8
+	VMOVUPS       Z9, (CX)(R14*4)
+	VMOVUPS       (DX)(R14*4), Z8
 	VADDPS        Z4, Z8, Z8
-	VMOVUPS       Z8, (DX)(R12*4)
-	VMULPS        (DI)(R12*4), Z4, Z4
+	VMOVUPS       Z8, (DX)(R14*4)
+	VMULPS        (DI)(R14*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
@@ -14075,8 +14137,8 @@ loop:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000010, R12
-	CMPQ          R12, AX
+	ADDQ          $0x00000010, R14
+	CMPQ          R14, AX
 	JL            loop
 
 end:
@@ -14088,7 +14150,7 @@ end:
 	RET
 
 // func normGradAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normGradAVX512(SB), $0-60
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -14100,27 +14162,31 @@ TEXT ·normGradAVX512(SB), $0-60
 	VBROADCASTSS a+48(FP), Z2
 	VBROADCASTSS b+52(FP), Z3
 	VBROADCASTSS f+56(FP), Z4
-	XORQ         DI, DI
+	MOVQ         $0x00000600, DI
+	ANDQ         ·lookaheadSecond+0(SB), DI
+	XORQ         R9, R9
 
 loop:
-	VMOVUPS (BX)(DI*4), Z5
-	VMULPS  (SI)(DI*4), Z5, Z5
-	VSUBPS  Z2, Z5, Z5
-	VMOVUPS (DX)(DI*4), Z6
-	VSUBPS  Z0, Z6, Z6
-	VMULPS  Z1, Z6, Z6
-	VMULPS  Z3, Z6, Z6
-	VSUBPS  Z6, Z5, Z5
-	VMULPS  Z4, Z5, Z5
-	VMOVUPS Z5, (CX)(DI*4)
-	ADDQ    $0x00000010, DI
-	CMPQ    DI, AX
-	JL      loop
+	LEAQ       (R9)(DI*1), R8
+	PREFETCHT1 (BX)(R8*4)
+	VMOVUPS    (BX)(R9*4), Z5
+	VMULPS     (SI)(R9*4), Z5, Z5
+	VSUBPS     Z2, Z5, Z5
+	VMOVUPS    (DX)(R9*4), Z6
+	VSUBPS     Z0, Z6, Z6
+	VMULPS     Z1, Z6, Z6
+	VMULPS     Z3, Z6, Z6
+	VSUBPS     Z6, Z5, Z5
+	VMULPS     Z4, Z5, Z5
+	VMOVUPS    Z5, (CX)(R9*4)
+	ADDQ       $0x00000010, R9
+	CMPQ       R9, AX
+	JL         loop
 	VZEROUPPER
 	RET
 
 // func normGradPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·normGradPastAVX512(SB), $0-60
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -14132,22 +14198,26 @@ TEXT ·normGradPastAVX512(SB), $0-60
 	VBROADCASTSS a+48(FP), Z2
 	VBROADCASTSS b+52(FP), Z3
 	VBROADCASTSS f+56(FP), Z4
-	XORQ         DI, DI
+	MOVQ         $0x00000600, DI
+	ANDQ         ·lookaheadSecond+0(SB), DI
+	XORQ         R9, R9
 
 loop:
-	VMOVUPS  (BX)(DI*4), Z5
-	VMULPS   (SI)(DI*4), Z5, Z5
-	VSUBPS   Z2, Z5, Z5
-	VMOVUPS  (DX)(DI*4), Z6
-	VSUBPS   Z0, Z6, Z6
-	VMULPS   Z1, Z6, Z6
-	VMULPS   Z3, Z6, Z6
-	VSUBPS   Z6, Z5, Z5
-	VMULPS   Z4, Z5, Z5
-	VMOVNTPS Z5, (CX)(DI*4)
-	ADDQ     $0x00000010, DI
-	CMPQ     DI, AX
-	JL       loop
+	LEAQ       (R9)(DI*1), R8
+	PREFETCHT1 (BX)(R8*4)
+	VMOVUPS    (BX)(R9*4), Z5
+	VMULPS     (SI)(R9*4), Z5, Z5
+	VSUBPS     Z2, Z5, Z5
+	VMOVUPS    (DX)(R9*4), Z6
+	VSUBPS     Z0, Z6, Z6
+	VMULPS     Z1, Z6, Z6
+	VMULPS     Z3, Z6, Z6
+	VSUBPS     Z6, Z5, Z5
+	VMULPS     Z4, Z5, Z5
+	VMOVNTPS   Z5, (CX)(R9*4)
+	ADDQ       $0x00000010, R9
+	CMPQ       R9, AX
+	JL         loop
 	VZEROUPPER
 	RET
 

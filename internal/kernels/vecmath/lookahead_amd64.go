@@ -14,3 +14,8 @@ var lookahead = func() int {
 	}
 	return 0
 }()
+
+// lookaheadSecond masks distances at which kernels ask for memory where they do not ask for the first cache.
+//
+//lint:ignore U1000 the assembly reads it
+var lookaheadSecond = ^lookahead

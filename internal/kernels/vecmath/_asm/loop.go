@@ -108,12 +108,17 @@ type loop struct {
 	known     map[string]param
 	pointers  map[string]reg.GPVirtual
 	index     reg.GPVirtual
-	distance  reg.GPVirtual // that a kernel looks ahead, in elements; nil: it does not
-	further   reg.GPVirtual // index and distance
-	part      int           // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
+	requests  []request
+	part      int // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
 	rare      *rare
 	blocks    int // of a turn; 0: as many as the flight has
 	gathered  []*gathered
+}
+
+// request is how far a kernel looks ahead, in elements.
+type request struct {
+	distance reg.GPVirtual
+	further  reg.GPVirtual // index and distance
 }
 
 // rare is another way to do a turn, and the test that chooses it: it leaves the zero flag clear if the turn's vectors need it.
@@ -205,8 +210,8 @@ func (l *loop) walk(n reg.GPVirtual, step func()) {
 // instructions are longer than what a processor looks ahead.
 func (l *loop) turn(label string, blocks int, step func()) {
 	l.Label(label)
-	if l.distance != nil {
-		l.LEAQ(operand.Mem{Base: l.index, Index: l.distance, Scale: 1}, l.further)
+	for _, r := range l.requests {
+		l.LEAQ(operand.Mem{Base: l.index, Index: r.distance, Scale: 1}, r.further)
 	}
 	vectors := blocks * block / l.lanes
 	if l.rare != nil {
@@ -262,24 +267,32 @@ func (l *loop) at(name string, element int) operand.Mem {
 // pass of a row that computes most asks: the others would only wait in turn. What it returns is emitted for each part. Of vectors that take turns each asks, since all
 // must have as many instructions.
 func (l *loop) ahead(bytes int, names ...string) (ask func()) {
-	ask = l.asking(l.PREFETCHT0, bytes, names)
-	l.ANDQ(operand.NewDataAddr(operand.Symbol{Name: "·lookahead"}, 0), l.distance)
-	return ask
+	return l.asking(l.PREFETCHT0, bytes, "lookahead", names)
 }
 
 // aheadSecond asks for the second cache, which has room for it in any processor: for a pass of exponentials, which computes for longer than memory takes.
 func (l *loop) aheadSecond(bytes int, names ...string) (ask func()) {
-	return l.asking(l.PREFETCHT1, bytes, names)
+	return l.asking(l.PREFETCHT1, bytes, "", names)
 }
 
-// asking is what ahead and aheadSecond have in common; with a distance of 0 it asks for what is read anyway.
-func (l *loop) asking(prefetch func(operand.Op), bytes int, names []string) (ask func()) {
-	l.distance, l.further = l.GP64(), l.GP64()
-	l.MOVQ(operand.U32(bytes/4), l.distance)
+// aheadInstead asks for the second cache where ahead does not ask for the first. Passes over a row that each ask for one stream measured better than one that asks for
+// all, as did distances that are no multiple of a row.
+func (l *loop) aheadInstead(bytes int, names ...string) (ask func()) {
+	return l.asking(l.PREFETCHT1, bytes, "lookaheadSecond", names)
+}
+
+// asking is what they have in common; the mask may make the distance 0, which asks for what is read anyway.
+func (l *loop) asking(prefetch func(operand.Op), bytes int, mask string, names []string) (ask func()) {
+	r := request{l.GP64(), l.GP64()}
+	l.MOVQ(operand.U32(bytes/4), r.distance)
+	if mask != "" {
+		l.ANDQ(operand.NewDataAddr(operand.Symbol{Name: "·" + mask}, 0), r.distance)
+	}
+	l.requests = append(l.requests, r)
 	return func() {
 		for _, name := range names {
 			if m := l.at(name, 0); m.Disp%64 == 0 || l.flight > 0 {
-				m.Index = l.further
+				m.Index = r.further
 				prefetch(m)
 			}
 		}

@@ -42,9 +42,10 @@ func (g *generator) norms() {
 		}
 		g.kernel(names[len(gradients)], formula, params(streams(gradients...), streams("x", "dy", "w"), sums("sum", "inner"), scalars("m", "s")), func(l *loop) (step, end func()) {
 			m, s, sum, inner := l.scalar("m"), l.scalar("s"), l.gather("sum"), l.gather("inner")
-			ask := l.ahead(4096, "x", "dy")
+			ask, askSecond := l.ahead(4096, "x", "dy"), l.aheadInstead(6144, "x")
 			return func() {
 					ask()
+					askSecond()
 					dy, x := l.load("dy"), l.centred(m, s)
 					l.paramGrad(dy, x, gradients)
 					l.VMULPS(l.at("w", 0), dy, dy)
@@ -60,7 +61,9 @@ func (g *generator) norms() {
 	g.pastKernel("normGrad", "dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)", params(streams("dst", "x", "dy", "w"), scalars("m", "s", "a", "b", "f")),
 		func(l *loop) (step, end func()) {
 			m, s, a, b, f := l.scalar("m"), l.scalar("s"), l.scalar("a"), l.scalar("b"), l.scalar("f")
+			ask := l.aheadInstead(6144, "dy")
 			return func() {
+				ask()
 				d := l.load("dy")
 				l.VMULPS(l.at("w", 0), d, d)
 				l.VSUBPS(a, d, d)
