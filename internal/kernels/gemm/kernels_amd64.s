@@ -15422,26 +15422,23 @@ TEXT ·stridedAVX512x1(SB), $0-120
 	MOVQ next+104(FP), DI
 
 tile:
-	MOVQ       AX, R8
-	MOVQ       crs+56(FP), R9
-	SHLQ       $0x02, R9
-	MOVQ       add+64(FP), R9
-	MOVQ       cstep+96(FP), R10
-	SHLQ       $0x02, R10
-	MOVQ       DX, R11
-	LEAQ       (DX)(R10*1), R10
-	PREFETCHT0 (R10)
-	PREFETCHT0 64(R10)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	TESTQ      R9, R9
-	JE         products
-	VMOVUPS    (R11), Z0
-	VMOVUPS    64(R11), Z1
+	MOVQ    AX, R8
+	MOVQ    crs+56(FP), R9
+	SHLQ    $0x02, R9
+	MOVQ    add+64(FP), R9
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	TESTQ   R9, R9
+	JE      products
+	MOVQ    DX, R9
+	VMOVUPS (R9), Z0
+	VMOVUPS 64(R9), Z1
 
 products:
 	MOVQ k+0(FP), R9
 	MOVQ CX, R10
+	SUBQ $0x04, R9
+	JL   few
 	SUBQ $0x04, R9
 	JL   tail
 
@@ -15482,7 +15479,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R9
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R10), Z2
@@ -15495,24 +15492,80 @@ single:
 	DECQ         R9
 	JNE          single
 
-store:
-	MOVQ    DX, R8
-	MOVQ    crs+56(FP), R9
-	SHLQ    $0x02, R9
-	VMOVUPS Z0, (R8)
-	VMOVUPS Z1, 64(R8)
-	ADDQ    R9, R8
-	MOVQ    astep+80(FP), R8
-	SHLQ    $0x02, R8
-	ADDQ    R8, AX
-	MOVQ    bstep+88(FP), R8
-	SHLQ    $0x02, R8
-	ADDQ    R8, CX
-	MOVQ    cstep+96(FP), R8
-	SHLQ    $0x02, R8
-	ADDQ    R8, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R9
+	SHLQ             $0x02, R9
+	MOVQ             cstep+96(FP), R11
+	SHLQ             $0x02, R11
+	MOVQ             DX, R12
+	PREFETCHT1       (DI)
+	VMOVUPS          (R10), Z2
+	VMOVUPS          64(R10), Z3
+	ADDQ             BX, R10
+	VMOVUPS          (R10), Z4
+	VMOVUPS          64(R10), Z5
+	ADDQ             BX, R10
+	PREFETCHT1       64(DI)
+	ADDQ             step+112(FP), DI
+	VMOVUPS          (R10), Z6
+	VMOVUPS          64(R10), Z7
+	ADDQ             BX, R10
+	VMOVUPS          (R10), Z8
+	VMOVUPS          64(R10), Z9
+	ADDQ             BX, R10
+	LEAQ             (DX)(R11*1), R10
+	PREFETCHT0       (R10)
+	PREFETCHT0       64(R10)
+	ADDQ             R9, R10
+	VFMADD231PS.BCST (R8), Z2, Z0
+	VFMADD231PS.BCST (R8), Z3, Z1
+	ADDQ             SI, R8
+	VFMADD231PS.BCST (R8), Z4, Z0
+	VFMADD231PS.BCST (R8), Z5, Z1
+	ADDQ             SI, R8
+	VFMADD231PS.BCST (R8), Z6, Z0
+	VFMADD231PS.BCST (R8), Z7, Z1
+	ADDQ             SI, R8
+	VFMADD231PS.BCST (R8), Z8, Z0
+	VFMADD231PS.BCST (R8), Z9, Z1
+	ADDQ             SI, R8
+	VMOVUPS          Z0, (R12)
+	VMOVUPS          Z1, 64(R12)
+	ADDQ             R9, R12
+	JMP              end
+
+few:
+	ADDQ $0x04, R9
+
+fewProducts:
+	VMOVUPS      (R10), Z2
+	VMOVUPS      64(R10), Z3
+	VBROADCASTSS (R8), Z4
+	VFMADD231PS  Z2, Z4, Z0
+	VFMADD231PS  Z3, Z4, Z1
+	ADDQ         BX, R10
+	ADDQ         SI, R8
+	DECQ         R9
+	JNE          fewProducts
+	MOVQ         DX, R8
+	MOVQ         crs+56(FP), R9
+	SHLQ         $0x02, R9
+	VMOVUPS      Z0, (R8)
+	VMOVUPS      Z1, 64(R8)
+	ADDQ         R9, R8
+
+end:
+	MOVQ astep+80(FP), R8
+	SHLQ $0x02, R8
+	ADDQ R8, AX
+	MOVQ bstep+88(FP), R8
+	SHLQ $0x02, R8
+	ADDQ R8, CX
+	MOVQ cstep+96(FP), R8
+	SHLQ $0x02, R8
+	ADDQ R8, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -15531,34 +15584,28 @@ TEXT ·stridedAVX512x2(SB), $0-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       crs+56(FP), R10
-	SHLQ       $0x02, R10
-	MOVQ       add+64(FP), R11
-	MOVQ       cstep+96(FP), R12
-	SHLQ       $0x02, R12
-	MOVQ       DX, R13
-	LEAQ       (DX)(R12*1), R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R10, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	TESTQ      R11, R11
-	JE         products
-	VMOVUPS    (R13), Z0
-	VMOVUPS    64(R13), Z1
-	ADDQ       R10, R13
-	VMOVUPS    (R13), Z2
-	VMOVUPS    64(R13), Z3
+	MOVQ    AX, R9
+	MOVQ    crs+56(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    add+64(FP), R11
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	TESTQ   R11, R11
+	JE      products
+	MOVQ    DX, R11
+	VMOVUPS (R11), Z0
+	VMOVUPS 64(R11), Z1
+	ADDQ    R10, R11
+	VMOVUPS (R11), Z2
+	VMOVUPS 64(R11), Z3
 
 products:
 	MOVQ k+0(FP), R10
 	MOVQ CX, R11
+	SUBQ $0x04, R10
+	JL   few
 	SUBQ $0x04, R10
 	JL   tail
 
@@ -15611,7 +15658,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R10
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R11), Z4
@@ -15627,27 +15674,100 @@ single:
 	DECQ         R10
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R10
+	SHLQ             $0x02, R10
+	MOVQ             cstep+96(FP), R12
+	SHLQ             $0x02, R12
+	MOVQ             DX, R13
+	PREFETCHT1       (R8)
+	VMOVUPS          (R11), Z4
+	VMOVUPS          64(R11), Z5
+	ADDQ             BX, R11
+	VMOVUPS          (R11), Z6
+	VMOVUPS          64(R11), Z7
+	ADDQ             BX, R11
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R11), Z8
+	VMOVUPS          64(R11), Z9
+	ADDQ             BX, R11
+	VMOVUPS          (R11), Z10
+	VMOVUPS          64(R11), Z11
+	ADDQ             BX, R11
+	LEAQ             (DX)(R12*1), R11
+	PREFETCHT0       (R11)
+	PREFETCHT0       64(R11)
+	ADDQ             R10, R11
+	PREFETCHT0       (R11)
+	PREFETCHT0       64(R11)
+	ADDQ             R10, R11
+	VFMADD231PS.BCST (R9), Z4, Z0
+	VFMADD231PS.BCST (R9), Z5, Z1
+	VFMADD231PS.BCST (R9)(SI*1), Z4, Z2
+	VFMADD231PS.BCST (R9)(SI*1), Z5, Z3
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z6, Z0
+	VFMADD231PS.BCST (R9), Z7, Z1
+	VFMADD231PS.BCST (R9)(SI*1), Z6, Z2
+	VFMADD231PS.BCST (R9)(SI*1), Z7, Z3
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z8, Z0
+	VFMADD231PS.BCST (R9), Z9, Z1
+	VFMADD231PS.BCST (R9)(SI*1), Z8, Z2
+	VFMADD231PS.BCST (R9)(SI*1), Z9, Z3
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z10, Z0
+	VFMADD231PS.BCST (R9), Z11, Z1
+	VFMADD231PS.BCST (R9)(SI*1), Z10, Z2
+	VFMADD231PS.BCST (R9)(SI*1), Z11, Z3
+	ADDQ             DI, R9
+	VMOVUPS          Z0, (R13)
+	VMOVUPS          Z1, 64(R13)
+	ADDQ             R10, R13
+	VMOVUPS          Z2, (R13)
+	VMOVUPS          Z3, 64(R13)
+	ADDQ             R10, R13
+	JMP              end
+
+few:
+	ADDQ $0x04, R10
+
+fewProducts:
+	VMOVUPS      (R11), Z4
+	VMOVUPS      64(R11), Z5
+	VBROADCASTSS (R9), Z6
+	VFMADD231PS  Z4, Z6, Z0
+	VFMADD231PS  Z5, Z6, Z1
+	VBROADCASTSS (R9)(SI*1), Z6
+	VFMADD231PS  Z4, Z6, Z2
+	VFMADD231PS  Z5, Z6, Z3
+	ADDQ         BX, R11
+	ADDQ         DI, R9
+	DECQ         R10
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -15666,42 +15786,33 @@ TEXT ·stridedAVX512x3(SB), $0-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       crs+56(FP), R10
-	SHLQ       $0x02, R10
-	MOVQ       add+64(FP), R11
-	MOVQ       cstep+96(FP), R12
-	SHLQ       $0x02, R12
-	MOVQ       DX, R13
-	LEAQ       (DX)(R12*1), R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R10, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R10, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	TESTQ      R11, R11
-	JE         products
-	VMOVUPS    (R13), Z0
-	VMOVUPS    64(R13), Z1
-	ADDQ       R10, R13
-	VMOVUPS    (R13), Z2
-	VMOVUPS    64(R13), Z3
-	ADDQ       R10, R13
-	VMOVUPS    (R13), Z4
-	VMOVUPS    64(R13), Z5
+	MOVQ    AX, R9
+	MOVQ    crs+56(FP), R10
+	SHLQ    $0x02, R10
+	MOVQ    add+64(FP), R11
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	TESTQ   R11, R11
+	JE      products
+	MOVQ    DX, R11
+	VMOVUPS (R11), Z0
+	VMOVUPS 64(R11), Z1
+	ADDQ    R10, R11
+	VMOVUPS (R11), Z2
+	VMOVUPS 64(R11), Z3
+	ADDQ    R10, R11
+	VMOVUPS (R11), Z4
+	VMOVUPS 64(R11), Z5
 
 products:
 	MOVQ k+0(FP), R10
 	MOVQ CX, R11
+	SUBQ $0x04, R10
+	JL   few
 	SUBQ $0x04, R10
 	JL   tail
 
@@ -15766,7 +15877,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R10
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R11), Z6
@@ -15785,30 +15896,120 @@ single:
 	DECQ         R10
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R10
+	SHLQ             $0x02, R10
+	MOVQ             cstep+96(FP), R12
+	SHLQ             $0x02, R12
+	MOVQ             DX, R13
+	PREFETCHT1       (R8)
+	VMOVUPS          (R11), Z6
+	VMOVUPS          64(R11), Z7
+	ADDQ             BX, R11
+	VMOVUPS          (R11), Z8
+	VMOVUPS          64(R11), Z9
+	ADDQ             BX, R11
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R11), Z10
+	VMOVUPS          64(R11), Z11
+	ADDQ             BX, R11
+	VMOVUPS          (R11), Z12
+	VMOVUPS          64(R11), Z13
+	ADDQ             BX, R11
+	LEAQ             (DX)(R12*1), R11
+	PREFETCHT0       (R11)
+	PREFETCHT0       64(R11)
+	ADDQ             R10, R11
+	PREFETCHT0       (R11)
+	PREFETCHT0       64(R11)
+	ADDQ             R10, R11
+	PREFETCHT0       (R11)
+	PREFETCHT0       64(R11)
+	ADDQ             R10, R11
+	VFMADD231PS.BCST (R9), Z6, Z0
+	VFMADD231PS.BCST (R9), Z7, Z1
+	VFMADD231PS.BCST (R9)(SI*1), Z6, Z2
+	VFMADD231PS.BCST (R9)(SI*1), Z7, Z3
+	VFMADD231PS.BCST (R9)(SI*2), Z6, Z4
+	VFMADD231PS.BCST (R9)(SI*2), Z7, Z5
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z8, Z0
+	VFMADD231PS.BCST (R9), Z9, Z1
+	VFMADD231PS.BCST (R9)(SI*1), Z8, Z2
+	VFMADD231PS.BCST (R9)(SI*1), Z9, Z3
+	VFMADD231PS.BCST (R9)(SI*2), Z8, Z4
+	VFMADD231PS.BCST (R9)(SI*2), Z9, Z5
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z10, Z0
+	VFMADD231PS.BCST (R9), Z11, Z1
+	VFMADD231PS.BCST (R9)(SI*1), Z10, Z2
+	VFMADD231PS.BCST (R9)(SI*1), Z11, Z3
+	VFMADD231PS.BCST (R9)(SI*2), Z10, Z4
+	VFMADD231PS.BCST (R9)(SI*2), Z11, Z5
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z12, Z0
+	VFMADD231PS.BCST (R9), Z13, Z1
+	VFMADD231PS.BCST (R9)(SI*1), Z12, Z2
+	VFMADD231PS.BCST (R9)(SI*1), Z13, Z3
+	VFMADD231PS.BCST (R9)(SI*2), Z12, Z4
+	VFMADD231PS.BCST (R9)(SI*2), Z13, Z5
+	ADDQ             DI, R9
+	VMOVUPS          Z0, (R13)
+	VMOVUPS          Z1, 64(R13)
+	ADDQ             R10, R13
+	VMOVUPS          Z2, (R13)
+	VMOVUPS          Z3, 64(R13)
+	ADDQ             R10, R13
+	VMOVUPS          Z4, (R13)
+	VMOVUPS          Z5, 64(R13)
+	ADDQ             R10, R13
+	JMP              end
+
+few:
+	ADDQ $0x04, R10
+
+fewProducts:
+	VMOVUPS      (R11), Z6
+	VMOVUPS      64(R11), Z7
+	VBROADCASTSS (R9), Z8
+	VFMADD231PS  Z6, Z8, Z0
+	VFMADD231PS  Z7, Z8, Z1
+	VBROADCASTSS (R9)(SI*1), Z8
+	VFMADD231PS  Z6, Z8, Z2
+	VFMADD231PS  Z7, Z8, Z3
+	VBROADCASTSS (R9)(SI*2), Z8
+	VFMADD231PS  Z6, Z8, Z4
+	VFMADD231PS  Z7, Z8, Z5
+	ADDQ         BX, R11
+	ADDQ         DI, R9
+	DECQ         R10
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -15827,53 +16028,41 @@ TEXT ·stridedAVX512x4(SB), $0-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       R9, R10
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       crs+56(FP), R11
-	SHLQ       $0x02, R11
-	MOVQ       add+64(FP), R12
-	MOVQ       cstep+96(FP), R13
-	SHLQ       $0x02, R13
-	MOVQ       DX, R14
-	LEAQ       (DX)(R13*1), R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	TESTQ      R12, R12
-	JE         products
-	VMOVUPS    (R14), Z0
-	VMOVUPS    64(R14), Z1
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z2
-	VMOVUPS    64(R14), Z3
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z4
-	VMOVUPS    64(R14), Z5
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z6
-	VMOVUPS    64(R14), Z7
+	MOVQ    AX, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    crs+56(FP), R11
+	SHLQ    $0x02, R11
+	MOVQ    add+64(FP), R12
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	TESTQ   R12, R12
+	JE      products
+	MOVQ    DX, R12
+	VMOVUPS (R12), Z0
+	VMOVUPS 64(R12), Z1
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z2
+	VMOVUPS 64(R12), Z3
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z4
+	VMOVUPS 64(R12), Z5
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z6
+	VMOVUPS 64(R12), Z7
 
 products:
 	MOVQ k+0(FP), R11
 	MOVQ CX, R12
+	SUBQ $0x04, R11
+	JL   few
 	SUBQ $0x04, R11
 	JL   tail
 
@@ -15954,7 +16143,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R11
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R12), Z8
@@ -15977,33 +16166,145 @@ single:
 	DECQ         R11
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R11
+	SHLQ             $0x02, R11
+	MOVQ             cstep+96(FP), R13
+	SHLQ             $0x02, R13
+	MOVQ             DX, R14
+	PREFETCHT1       (R8)
+	VMOVUPS          (R12), Z8
+	VMOVUPS          64(R12), Z9
+	ADDQ             BX, R12
+	VMOVUPS          (R12), Z10
+	VMOVUPS          64(R12), Z11
+	ADDQ             BX, R12
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R12), Z12
+	VMOVUPS          64(R12), Z13
+	ADDQ             BX, R12
+	VMOVUPS          (R12), Z14
+	VMOVUPS          64(R12), Z15
+	ADDQ             BX, R12
+	LEAQ             (DX)(R13*1), R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	VFMADD231PS.BCST (R10), Z8, Z0
+	VFMADD231PS.BCST (R10), Z9, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z8, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z9, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z8, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z9, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z10, Z0
+	VFMADD231PS.BCST (R10), Z11, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z10, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z11, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z10, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z11, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z12, Z0
+	VFMADD231PS.BCST (R10), Z13, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z12, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z13, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z12, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z13, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z14, Z0
+	VFMADD231PS.BCST (R10), Z15, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z14, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z15, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z14, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z15, Z5
+	ADDQ             DI, R10
+	VMOVUPS          Z0, (R14)
+	VMOVUPS          Z1, 64(R14)
+	ADDQ             R11, R14
+	VMOVUPS          Z2, (R14)
+	VMOVUPS          Z3, 64(R14)
+	ADDQ             R11, R14
+	VMOVUPS          Z4, (R14)
+	VMOVUPS          Z5, 64(R14)
+	ADDQ             R11, R14
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	VFMADD231PS.BCST (R9), Z8, Z6
+	VFMADD231PS.BCST (R9), Z9, Z7
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z10, Z6
+	VFMADD231PS.BCST (R9), Z11, Z7
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z12, Z6
+	VFMADD231PS.BCST (R9), Z13, Z7
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z14, Z6
+	VFMADD231PS.BCST (R9), Z15, Z7
+	ADDQ             DI, R9
+	VMOVUPS          Z6, (R14)
+	VMOVUPS          Z7, 64(R14)
+	ADDQ             R11, R14
+	JMP              end
+
+few:
+	ADDQ $0x04, R11
+
+fewProducts:
+	VMOVUPS      (R12), Z8
+	VMOVUPS      64(R12), Z9
+	VBROADCASTSS (R10), Z10
+	VFMADD231PS  Z8, Z10, Z0
+	VFMADD231PS  Z9, Z10, Z1
+	VBROADCASTSS (R10)(SI*1), Z10
+	VFMADD231PS  Z8, Z10, Z2
+	VFMADD231PS  Z9, Z10, Z3
+	VBROADCASTSS (R10)(SI*2), Z10
+	VFMADD231PS  Z8, Z10, Z4
+	VFMADD231PS  Z9, Z10, Z5
+	VBROADCASTSS (R9), Z10
+	VFMADD231PS  Z8, Z10, Z6
+	VFMADD231PS  Z9, Z10, Z7
+	ADDQ         BX, R12
+	ADDQ         DI, R10
+	ADDQ         DI, R9
+	DECQ         R11
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -16022,61 +16323,46 @@ TEXT ·stridedAVX512x5(SB), $0-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       R9, R10
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       crs+56(FP), R11
-	SHLQ       $0x02, R11
-	MOVQ       add+64(FP), R12
-	MOVQ       cstep+96(FP), R13
-	SHLQ       $0x02, R13
-	MOVQ       DX, R14
-	LEAQ       (DX)(R13*1), R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	TESTQ      R12, R12
-	JE         products
-	VMOVUPS    (R14), Z0
-	VMOVUPS    64(R14), Z1
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z2
-	VMOVUPS    64(R14), Z3
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z4
-	VMOVUPS    64(R14), Z5
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z6
-	VMOVUPS    64(R14), Z7
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z8
-	VMOVUPS    64(R14), Z9
+	MOVQ    AX, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    crs+56(FP), R11
+	SHLQ    $0x02, R11
+	MOVQ    add+64(FP), R12
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	TESTQ   R12, R12
+	JE      products
+	MOVQ    DX, R12
+	VMOVUPS (R12), Z0
+	VMOVUPS 64(R12), Z1
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z2
+	VMOVUPS 64(R12), Z3
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z4
+	VMOVUPS 64(R12), Z5
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z6
+	VMOVUPS 64(R12), Z7
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z8
+	VMOVUPS 64(R12), Z9
 
 products:
 	MOVQ k+0(FP), R11
 	MOVQ CX, R12
+	SUBQ $0x04, R11
+	JL   few
 	SUBQ $0x04, R11
 	JL   tail
 
@@ -16169,7 +16455,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R11
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R12), Z10
@@ -16195,36 +16481,165 @@ single:
 	DECQ         R11
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R11
+	SHLQ             $0x02, R11
+	MOVQ             cstep+96(FP), R13
+	SHLQ             $0x02, R13
+	MOVQ             DX, R14
+	PREFETCHT1       (R8)
+	VMOVUPS          (R12), Z10
+	VMOVUPS          64(R12), Z11
+	ADDQ             BX, R12
+	VMOVUPS          (R12), Z12
+	VMOVUPS          64(R12), Z13
+	ADDQ             BX, R12
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R12), Z14
+	VMOVUPS          64(R12), Z15
+	ADDQ             BX, R12
+	VMOVUPS          (R12), Z16
+	VMOVUPS          64(R12), Z17
+	ADDQ             BX, R12
+	LEAQ             (DX)(R13*1), R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	VFMADD231PS.BCST (R10), Z10, Z0
+	VFMADD231PS.BCST (R10), Z11, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z10, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z11, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z10, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z11, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z12, Z0
+	VFMADD231PS.BCST (R10), Z13, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z12, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z13, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z12, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z13, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z14, Z0
+	VFMADD231PS.BCST (R10), Z15, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z14, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z15, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z14, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z15, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z16, Z0
+	VFMADD231PS.BCST (R10), Z17, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z16, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z17, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z16, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z17, Z5
+	ADDQ             DI, R10
+	VMOVUPS          Z0, (R14)
+	VMOVUPS          Z1, 64(R14)
+	ADDQ             R11, R14
+	VMOVUPS          Z2, (R14)
+	VMOVUPS          Z3, 64(R14)
+	ADDQ             R11, R14
+	VMOVUPS          Z4, (R14)
+	VMOVUPS          Z5, 64(R14)
+	ADDQ             R11, R14
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	VFMADD231PS.BCST (R9), Z10, Z6
+	VFMADD231PS.BCST (R9), Z11, Z7
+	VFMADD231PS.BCST (R9)(SI*1), Z10, Z8
+	VFMADD231PS.BCST (R9)(SI*1), Z11, Z9
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z12, Z6
+	VFMADD231PS.BCST (R9), Z13, Z7
+	VFMADD231PS.BCST (R9)(SI*1), Z12, Z8
+	VFMADD231PS.BCST (R9)(SI*1), Z13, Z9
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z14, Z6
+	VFMADD231PS.BCST (R9), Z15, Z7
+	VFMADD231PS.BCST (R9)(SI*1), Z14, Z8
+	VFMADD231PS.BCST (R9)(SI*1), Z15, Z9
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z16, Z6
+	VFMADD231PS.BCST (R9), Z17, Z7
+	VFMADD231PS.BCST (R9)(SI*1), Z16, Z8
+	VFMADD231PS.BCST (R9)(SI*1), Z17, Z9
+	ADDQ             DI, R9
+	VMOVUPS          Z6, (R14)
+	VMOVUPS          Z7, 64(R14)
+	ADDQ             R11, R14
+	VMOVUPS          Z8, (R14)
+	VMOVUPS          Z9, 64(R14)
+	ADDQ             R11, R14
+	JMP              end
+
+few:
+	ADDQ $0x04, R11
+
+fewProducts:
+	VMOVUPS      (R12), Z10
+	VMOVUPS      64(R12), Z11
+	VBROADCASTSS (R10), Z12
+	VFMADD231PS  Z10, Z12, Z0
+	VFMADD231PS  Z11, Z12, Z1
+	VBROADCASTSS (R10)(SI*1), Z12
+	VFMADD231PS  Z10, Z12, Z2
+	VFMADD231PS  Z11, Z12, Z3
+	VBROADCASTSS (R10)(SI*2), Z12
+	VFMADD231PS  Z10, Z12, Z4
+	VFMADD231PS  Z11, Z12, Z5
+	VBROADCASTSS (R9), Z12
+	VFMADD231PS  Z10, Z12, Z6
+	VFMADD231PS  Z11, Z12, Z7
+	VBROADCASTSS (R9)(SI*1), Z12
+	VFMADD231PS  Z10, Z12, Z8
+	VFMADD231PS  Z11, Z12, Z9
+	ADDQ         BX, R12
+	ADDQ         DI, R10
+	ADDQ         DI, R9
+	DECQ         R11
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -16243,69 +16658,51 @@ TEXT ·stridedAVX512x6(SB), $0-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       R9, R10
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       crs+56(FP), R11
-	SHLQ       $0x02, R11
-	MOVQ       add+64(FP), R12
-	MOVQ       cstep+96(FP), R13
-	SHLQ       $0x02, R13
-	MOVQ       DX, R14
-	LEAQ       (DX)(R13*1), R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	TESTQ      R12, R12
-	JE         products
-	VMOVUPS    (R14), Z0
-	VMOVUPS    64(R14), Z1
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z2
-	VMOVUPS    64(R14), Z3
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z4
-	VMOVUPS    64(R14), Z5
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z6
-	VMOVUPS    64(R14), Z7
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z8
-	VMOVUPS    64(R14), Z9
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Z10
-	VMOVUPS    64(R14), Z11
+	MOVQ    AX, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    crs+56(FP), R11
+	SHLQ    $0x02, R11
+	MOVQ    add+64(FP), R12
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	TESTQ   R12, R12
+	JE      products
+	MOVQ    DX, R12
+	VMOVUPS (R12), Z0
+	VMOVUPS 64(R12), Z1
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z2
+	VMOVUPS 64(R12), Z3
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z4
+	VMOVUPS 64(R12), Z5
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z6
+	VMOVUPS 64(R12), Z7
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z8
+	VMOVUPS 64(R12), Z9
+	ADDQ    R11, R12
+	VMOVUPS (R12), Z10
+	VMOVUPS 64(R12), Z11
 
 products:
 	MOVQ k+0(FP), R11
 	MOVQ CX, R12
+	SUBQ $0x04, R11
+	JL   few
 	SUBQ $0x04, R11
 	JL   tail
 
@@ -16410,7 +16807,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R11
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R12), Z12
@@ -16439,39 +16836,185 @@ single:
 	DECQ         R11
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R11
+	SHLQ             $0x02, R11
+	MOVQ             cstep+96(FP), R13
+	SHLQ             $0x02, R13
+	MOVQ             DX, R14
+	PREFETCHT1       (R8)
+	VMOVUPS          (R12), Z12
+	VMOVUPS          64(R12), Z13
+	ADDQ             BX, R12
+	VMOVUPS          (R12), Z14
+	VMOVUPS          64(R12), Z15
+	ADDQ             BX, R12
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R12), Z16
+	VMOVUPS          64(R12), Z17
+	ADDQ             BX, R12
+	VMOVUPS          (R12), Z18
+	VMOVUPS          64(R12), Z19
+	ADDQ             BX, R12
+	LEAQ             (DX)(R13*1), R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	VFMADD231PS.BCST (R10), Z12, Z0
+	VFMADD231PS.BCST (R10), Z13, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z12, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z13, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z12, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z13, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z14, Z0
+	VFMADD231PS.BCST (R10), Z15, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z14, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z15, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z14, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z15, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z16, Z0
+	VFMADD231PS.BCST (R10), Z17, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z16, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z17, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z16, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z17, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z18, Z0
+	VFMADD231PS.BCST (R10), Z19, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z18, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z19, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z18, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z19, Z5
+	ADDQ             DI, R10
+	VMOVUPS          Z0, (R14)
+	VMOVUPS          Z1, 64(R14)
+	ADDQ             R11, R14
+	VMOVUPS          Z2, (R14)
+	VMOVUPS          Z3, 64(R14)
+	ADDQ             R11, R14
+	VMOVUPS          Z4, (R14)
+	VMOVUPS          Z5, 64(R14)
+	ADDQ             R11, R14
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	PREFETCHT0       (R12)
+	PREFETCHT0       64(R12)
+	ADDQ             R11, R12
+	VFMADD231PS.BCST (R9), Z12, Z6
+	VFMADD231PS.BCST (R9), Z13, Z7
+	VFMADD231PS.BCST (R9)(SI*1), Z12, Z8
+	VFMADD231PS.BCST (R9)(SI*1), Z13, Z9
+	VFMADD231PS.BCST (R9)(SI*2), Z12, Z10
+	VFMADD231PS.BCST (R9)(SI*2), Z13, Z11
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z14, Z6
+	VFMADD231PS.BCST (R9), Z15, Z7
+	VFMADD231PS.BCST (R9)(SI*1), Z14, Z8
+	VFMADD231PS.BCST (R9)(SI*1), Z15, Z9
+	VFMADD231PS.BCST (R9)(SI*2), Z14, Z10
+	VFMADD231PS.BCST (R9)(SI*2), Z15, Z11
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z16, Z6
+	VFMADD231PS.BCST (R9), Z17, Z7
+	VFMADD231PS.BCST (R9)(SI*1), Z16, Z8
+	VFMADD231PS.BCST (R9)(SI*1), Z17, Z9
+	VFMADD231PS.BCST (R9)(SI*2), Z16, Z10
+	VFMADD231PS.BCST (R9)(SI*2), Z17, Z11
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z18, Z6
+	VFMADD231PS.BCST (R9), Z19, Z7
+	VFMADD231PS.BCST (R9)(SI*1), Z18, Z8
+	VFMADD231PS.BCST (R9)(SI*1), Z19, Z9
+	VFMADD231PS.BCST (R9)(SI*2), Z18, Z10
+	VFMADD231PS.BCST (R9)(SI*2), Z19, Z11
+	ADDQ             DI, R9
+	VMOVUPS          Z6, (R14)
+	VMOVUPS          Z7, 64(R14)
+	ADDQ             R11, R14
+	VMOVUPS          Z8, (R14)
+	VMOVUPS          Z9, 64(R14)
+	ADDQ             R11, R14
+	VMOVUPS          Z10, (R14)
+	VMOVUPS          Z11, 64(R14)
+	ADDQ             R11, R14
+	JMP              end
+
+few:
+	ADDQ $0x04, R11
+
+fewProducts:
+	VMOVUPS      (R12), Z12
+	VMOVUPS      64(R12), Z13
+	VBROADCASTSS (R10), Z14
+	VFMADD231PS  Z12, Z14, Z0
+	VFMADD231PS  Z13, Z14, Z1
+	VBROADCASTSS (R10)(SI*1), Z14
+	VFMADD231PS  Z12, Z14, Z2
+	VFMADD231PS  Z13, Z14, Z3
+	VBROADCASTSS (R10)(SI*2), Z14
+	VFMADD231PS  Z12, Z14, Z4
+	VFMADD231PS  Z13, Z14, Z5
+	VBROADCASTSS (R9), Z14
+	VFMADD231PS  Z12, Z14, Z6
+	VFMADD231PS  Z13, Z14, Z7
+	VBROADCASTSS (R9)(SI*1), Z14
+	VFMADD231PS  Z12, Z14, Z8
+	VFMADD231PS  Z13, Z14, Z9
+	VBROADCASTSS (R9)(SI*2), Z14
+	VFMADD231PS  Z12, Z14, Z10
+	VFMADD231PS  Z13, Z14, Z11
+	ADDQ         BX, R12
+	ADDQ         DI, R10
+	ADDQ         DI, R9
+	DECQ         R11
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -16490,80 +17033,59 @@ TEXT ·stridedAVX512x7(SB), $0-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       R9, R10
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       R9, R11
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       crs+56(FP), R12
-	SHLQ       $0x02, R12
-	MOVQ       add+64(FP), R13
-	MOVQ       cstep+96(FP), R14
-	SHLQ       $0x02, R14
-	MOVQ       DX, R15
-	LEAQ       (DX)(R14*1), R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	TESTQ      R13, R13
-	JE         products
-	VMOVUPS    (R15), Z0
-	VMOVUPS    64(R15), Z1
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z2
-	VMOVUPS    64(R15), Z3
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z4
-	VMOVUPS    64(R15), Z5
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z6
-	VMOVUPS    64(R15), Z7
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z8
-	VMOVUPS    64(R15), Z9
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z10
-	VMOVUPS    64(R15), Z11
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z12
-	VMOVUPS    64(R15), Z13
+	MOVQ    AX, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    R9, R11
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    crs+56(FP), R12
+	SHLQ    $0x02, R12
+	MOVQ    add+64(FP), R13
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z13, Z13, Z13
+	TESTQ   R13, R13
+	JE      products
+	MOVQ    DX, R13
+	VMOVUPS (R13), Z0
+	VMOVUPS 64(R13), Z1
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z2
+	VMOVUPS 64(R13), Z3
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z4
+	VMOVUPS 64(R13), Z5
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z6
+	VMOVUPS 64(R13), Z7
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z8
+	VMOVUPS 64(R13), Z9
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z10
+	VMOVUPS 64(R13), Z11
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z12
+	VMOVUPS 64(R13), Z13
 
 products:
 	MOVQ k+0(FP), R12
 	MOVQ CX, R13
+	SUBQ $0x04, R12
+	JL   few
 	SUBQ $0x04, R12
 	JL   tail
 
@@ -16684,7 +17206,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R12
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R13), Z14
@@ -16717,42 +17239,210 @@ single:
 	DECQ         R12
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R12
+	SHLQ             $0x02, R12
+	MOVQ             cstep+96(FP), R14
+	SHLQ             $0x02, R14
+	MOVQ             DX, R15
+	PREFETCHT1       (R8)
+	VMOVUPS          (R13), Z14
+	VMOVUPS          64(R13), Z15
+	ADDQ             BX, R13
+	VMOVUPS          (R13), Z16
+	VMOVUPS          64(R13), Z17
+	ADDQ             BX, R13
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R13), Z18
+	VMOVUPS          64(R13), Z19
+	ADDQ             BX, R13
+	VMOVUPS          (R13), Z20
+	VMOVUPS          64(R13), Z21
+	ADDQ             BX, R13
+	LEAQ             (DX)(R14*1), R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	VFMADD231PS.BCST (R10), Z14, Z0
+	VFMADD231PS.BCST (R10), Z15, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z14, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z15, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z14, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z15, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z16, Z0
+	VFMADD231PS.BCST (R10), Z17, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z16, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z17, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z16, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z17, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z18, Z0
+	VFMADD231PS.BCST (R10), Z19, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z18, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z19, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z18, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z19, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z20, Z0
+	VFMADD231PS.BCST (R10), Z21, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z20, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z21, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z20, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z21, Z5
+	ADDQ             DI, R10
+	VMOVUPS          Z0, (R15)
+	VMOVUPS          Z1, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z2, (R15)
+	VMOVUPS          Z3, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z4, (R15)
+	VMOVUPS          Z5, 64(R15)
+	ADDQ             R12, R15
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	VFMADD231PS.BCST (R11), Z14, Z6
+	VFMADD231PS.BCST (R11), Z15, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z14, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z15, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z14, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z15, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z16, Z6
+	VFMADD231PS.BCST (R11), Z17, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z16, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z17, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z16, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z17, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z18, Z6
+	VFMADD231PS.BCST (R11), Z19, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z18, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z19, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z18, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z19, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z20, Z6
+	VFMADD231PS.BCST (R11), Z21, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z20, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z21, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z20, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z21, Z11
+	ADDQ             DI, R11
+	VMOVUPS          Z6, (R15)
+	VMOVUPS          Z7, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z8, (R15)
+	VMOVUPS          Z9, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z10, (R15)
+	VMOVUPS          Z11, 64(R15)
+	ADDQ             R12, R15
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	VFMADD231PS.BCST (R9), Z14, Z12
+	VFMADD231PS.BCST (R9), Z15, Z13
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z16, Z12
+	VFMADD231PS.BCST (R9), Z17, Z13
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z18, Z12
+	VFMADD231PS.BCST (R9), Z19, Z13
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z20, Z12
+	VFMADD231PS.BCST (R9), Z21, Z13
+	ADDQ             DI, R9
+	VMOVUPS          Z12, (R15)
+	VMOVUPS          Z13, 64(R15)
+	ADDQ             R12, R15
+	JMP              end
+
+few:
+	ADDQ $0x04, R12
+
+fewProducts:
+	VMOVUPS      (R13), Z14
+	VMOVUPS      64(R13), Z15
+	VBROADCASTSS (R10), Z16
+	VFMADD231PS  Z14, Z16, Z0
+	VFMADD231PS  Z15, Z16, Z1
+	VBROADCASTSS (R10)(SI*1), Z16
+	VFMADD231PS  Z14, Z16, Z2
+	VFMADD231PS  Z15, Z16, Z3
+	VBROADCASTSS (R10)(SI*2), Z16
+	VFMADD231PS  Z14, Z16, Z4
+	VFMADD231PS  Z15, Z16, Z5
+	VBROADCASTSS (R11), Z16
+	VFMADD231PS  Z14, Z16, Z6
+	VFMADD231PS  Z15, Z16, Z7
+	VBROADCASTSS (R11)(SI*1), Z16
+	VFMADD231PS  Z14, Z16, Z8
+	VFMADD231PS  Z15, Z16, Z9
+	VBROADCASTSS (R11)(SI*2), Z16
+	VFMADD231PS  Z14, Z16, Z10
+	VFMADD231PS  Z15, Z16, Z11
+	VBROADCASTSS (R9), Z16
+	VFMADD231PS  Z14, Z16, Z12
+	VFMADD231PS  Z15, Z16, Z13
+	ADDQ         BX, R13
+	ADDQ         DI, R10
+	ADDQ         DI, R11
+	ADDQ         DI, R9
+	DECQ         R12
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -16771,88 +17461,64 @@ TEXT ·stridedAVX512x8(SB), $0-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       R9, R10
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       R9, R11
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       crs+56(FP), R12
-	SHLQ       $0x02, R12
-	MOVQ       add+64(FP), R13
-	MOVQ       cstep+96(FP), R14
-	SHLQ       $0x02, R14
-	MOVQ       DX, R15
-	LEAQ       (DX)(R14*1), R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	TESTQ      R13, R13
-	JE         products
-	VMOVUPS    (R15), Z0
-	VMOVUPS    64(R15), Z1
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z2
-	VMOVUPS    64(R15), Z3
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z4
-	VMOVUPS    64(R15), Z5
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z6
-	VMOVUPS    64(R15), Z7
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z8
-	VMOVUPS    64(R15), Z9
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z10
-	VMOVUPS    64(R15), Z11
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z12
-	VMOVUPS    64(R15), Z13
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z14
-	VMOVUPS    64(R15), Z15
+	MOVQ    AX, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    R9, R11
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    crs+56(FP), R12
+	SHLQ    $0x02, R12
+	MOVQ    add+64(FP), R13
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z13, Z13, Z13
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	TESTQ   R13, R13
+	JE      products
+	MOVQ    DX, R13
+	VMOVUPS (R13), Z0
+	VMOVUPS 64(R13), Z1
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z2
+	VMOVUPS 64(R13), Z3
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z4
+	VMOVUPS 64(R13), Z5
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z6
+	VMOVUPS 64(R13), Z7
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z8
+	VMOVUPS 64(R13), Z9
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z10
+	VMOVUPS 64(R13), Z11
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z12
+	VMOVUPS 64(R13), Z13
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z14
+	VMOVUPS 64(R13), Z15
 
 products:
 	MOVQ k+0(FP), R12
 	MOVQ CX, R13
+	SUBQ $0x04, R12
+	JL   few
 	SUBQ $0x04, R12
 	JL   tail
 
@@ -16985,7 +17651,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R12
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R13), Z16
@@ -17021,45 +17687,230 @@ single:
 	DECQ         R12
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R12
+	SHLQ             $0x02, R12
+	MOVQ             cstep+96(FP), R14
+	SHLQ             $0x02, R14
+	MOVQ             DX, R15
+	PREFETCHT1       (R8)
+	VMOVUPS          (R13), Z16
+	VMOVUPS          64(R13), Z17
+	ADDQ             BX, R13
+	VMOVUPS          (R13), Z18
+	VMOVUPS          64(R13), Z19
+	ADDQ             BX, R13
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R13), Z20
+	VMOVUPS          64(R13), Z21
+	ADDQ             BX, R13
+	VMOVUPS          (R13), Z22
+	VMOVUPS          64(R13), Z23
+	ADDQ             BX, R13
+	LEAQ             (DX)(R14*1), R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	VFMADD231PS.BCST (R10), Z16, Z0
+	VFMADD231PS.BCST (R10), Z17, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z16, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z17, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z16, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z17, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z18, Z0
+	VFMADD231PS.BCST (R10), Z19, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z18, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z19, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z18, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z19, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z20, Z0
+	VFMADD231PS.BCST (R10), Z21, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z20, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z21, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z20, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z21, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z22, Z0
+	VFMADD231PS.BCST (R10), Z23, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z22, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z23, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z22, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z23, Z5
+	ADDQ             DI, R10
+	VMOVUPS          Z0, (R15)
+	VMOVUPS          Z1, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z2, (R15)
+	VMOVUPS          Z3, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z4, (R15)
+	VMOVUPS          Z5, 64(R15)
+	ADDQ             R12, R15
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	VFMADD231PS.BCST (R11), Z16, Z6
+	VFMADD231PS.BCST (R11), Z17, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z16, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z17, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z16, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z17, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z18, Z6
+	VFMADD231PS.BCST (R11), Z19, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z18, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z19, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z18, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z19, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z20, Z6
+	VFMADD231PS.BCST (R11), Z21, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z20, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z21, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z20, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z21, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z22, Z6
+	VFMADD231PS.BCST (R11), Z23, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z22, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z23, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z22, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z23, Z11
+	ADDQ             DI, R11
+	VMOVUPS          Z6, (R15)
+	VMOVUPS          Z7, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z8, (R15)
+	VMOVUPS          Z9, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z10, (R15)
+	VMOVUPS          Z11, 64(R15)
+	ADDQ             R12, R15
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	VFMADD231PS.BCST (R9), Z16, Z12
+	VFMADD231PS.BCST (R9), Z17, Z13
+	VFMADD231PS.BCST (R9)(SI*1), Z16, Z14
+	VFMADD231PS.BCST (R9)(SI*1), Z17, Z15
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z18, Z12
+	VFMADD231PS.BCST (R9), Z19, Z13
+	VFMADD231PS.BCST (R9)(SI*1), Z18, Z14
+	VFMADD231PS.BCST (R9)(SI*1), Z19, Z15
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z20, Z12
+	VFMADD231PS.BCST (R9), Z21, Z13
+	VFMADD231PS.BCST (R9)(SI*1), Z20, Z14
+	VFMADD231PS.BCST (R9)(SI*1), Z21, Z15
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z22, Z12
+	VFMADD231PS.BCST (R9), Z23, Z13
+	VFMADD231PS.BCST (R9)(SI*1), Z22, Z14
+	VFMADD231PS.BCST (R9)(SI*1), Z23, Z15
+	ADDQ             DI, R9
+	VMOVUPS          Z12, (R15)
+	VMOVUPS          Z13, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z14, (R15)
+	VMOVUPS          Z15, 64(R15)
+	ADDQ             R12, R15
+	JMP              end
+
+few:
+	ADDQ $0x04, R12
+
+fewProducts:
+	VMOVUPS      (R13), Z16
+	VMOVUPS      64(R13), Z17
+	VBROADCASTSS (R10), Z18
+	VFMADD231PS  Z16, Z18, Z0
+	VFMADD231PS  Z17, Z18, Z1
+	VBROADCASTSS (R10)(SI*1), Z18
+	VFMADD231PS  Z16, Z18, Z2
+	VFMADD231PS  Z17, Z18, Z3
+	VBROADCASTSS (R10)(SI*2), Z18
+	VFMADD231PS  Z16, Z18, Z4
+	VFMADD231PS  Z17, Z18, Z5
+	VBROADCASTSS (R11), Z18
+	VFMADD231PS  Z16, Z18, Z6
+	VFMADD231PS  Z17, Z18, Z7
+	VBROADCASTSS (R11)(SI*1), Z18
+	VFMADD231PS  Z16, Z18, Z8
+	VFMADD231PS  Z17, Z18, Z9
+	VBROADCASTSS (R11)(SI*2), Z18
+	VFMADD231PS  Z16, Z18, Z10
+	VFMADD231PS  Z17, Z18, Z11
+	VBROADCASTSS (R9), Z18
+	VFMADD231PS  Z16, Z18, Z12
+	VFMADD231PS  Z17, Z18, Z13
+	VBROADCASTSS (R9)(SI*1), Z18
+	VFMADD231PS  Z16, Z18, Z14
+	VFMADD231PS  Z17, Z18, Z15
+	ADDQ         BX, R13
+	ADDQ         DI, R10
+	ADDQ         DI, R11
+	ADDQ         DI, R9
+	DECQ         R12
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z14, (R9)
+	VMOVUPS      Z15, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -17078,96 +17929,69 @@ TEXT ·stridedAVX512x9(SB), $0-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       R9, R10
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       R9, R11
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       crs+56(FP), R12
-	SHLQ       $0x02, R12
-	MOVQ       add+64(FP), R13
-	MOVQ       cstep+96(FP), R14
-	SHLQ       $0x02, R14
-	MOVQ       DX, R15
-	LEAQ       (DX)(R14*1), R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R12, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	TESTQ      R13, R13
-	JE         products
-	VMOVUPS    (R15), Z0
-	VMOVUPS    64(R15), Z1
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z2
-	VMOVUPS    64(R15), Z3
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z4
-	VMOVUPS    64(R15), Z5
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z6
-	VMOVUPS    64(R15), Z7
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z8
-	VMOVUPS    64(R15), Z9
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z10
-	VMOVUPS    64(R15), Z11
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z12
-	VMOVUPS    64(R15), Z13
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z14
-	VMOVUPS    64(R15), Z15
-	ADDQ       R12, R15
-	VMOVUPS    (R15), Z16
-	VMOVUPS    64(R15), Z17
+	MOVQ    AX, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    R9, R11
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    crs+56(FP), R12
+	SHLQ    $0x02, R12
+	MOVQ    add+64(FP), R13
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z13, Z13, Z13
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z16, Z16, Z16
+	VPXORD  Z17, Z17, Z17
+	TESTQ   R13, R13
+	JE      products
+	MOVQ    DX, R13
+	VMOVUPS (R13), Z0
+	VMOVUPS 64(R13), Z1
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z2
+	VMOVUPS 64(R13), Z3
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z4
+	VMOVUPS 64(R13), Z5
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z6
+	VMOVUPS 64(R13), Z7
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z8
+	VMOVUPS 64(R13), Z9
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z10
+	VMOVUPS 64(R13), Z11
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z12
+	VMOVUPS 64(R13), Z13
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z14
+	VMOVUPS 64(R13), Z15
+	ADDQ    R12, R13
+	VMOVUPS (R13), Z16
+	VMOVUPS 64(R13), Z17
 
 products:
 	MOVQ k+0(FP), R12
 	MOVQ CX, R13
+	SUBQ $0x04, R12
+	JL   few
 	SUBQ $0x04, R12
 	JL   tail
 
@@ -17312,7 +18136,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R12
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R13), Z18
@@ -17351,48 +18175,250 @@ single:
 	DECQ         R12
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z16, (R9)
-	VMOVUPS Z17, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R12
+	SHLQ             $0x02, R12
+	MOVQ             cstep+96(FP), R14
+	SHLQ             $0x02, R14
+	MOVQ             DX, R15
+	PREFETCHT1       (R8)
+	VMOVUPS          (R13), Z18
+	VMOVUPS          64(R13), Z19
+	ADDQ             BX, R13
+	VMOVUPS          (R13), Z20
+	VMOVUPS          64(R13), Z21
+	ADDQ             BX, R13
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R13), Z22
+	VMOVUPS          64(R13), Z23
+	ADDQ             BX, R13
+	VMOVUPS          (R13), Z24
+	VMOVUPS          64(R13), Z25
+	ADDQ             BX, R13
+	LEAQ             (DX)(R14*1), R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	VFMADD231PS.BCST (R10), Z18, Z0
+	VFMADD231PS.BCST (R10), Z19, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z18, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z19, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z18, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z19, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z20, Z0
+	VFMADD231PS.BCST (R10), Z21, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z20, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z21, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z20, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z21, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z22, Z0
+	VFMADD231PS.BCST (R10), Z23, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z22, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z23, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z22, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z23, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z24, Z0
+	VFMADD231PS.BCST (R10), Z25, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z24, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z25, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z24, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z25, Z5
+	ADDQ             DI, R10
+	VMOVUPS          Z0, (R15)
+	VMOVUPS          Z1, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z2, (R15)
+	VMOVUPS          Z3, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z4, (R15)
+	VMOVUPS          Z5, 64(R15)
+	ADDQ             R12, R15
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	VFMADD231PS.BCST (R11), Z18, Z6
+	VFMADD231PS.BCST (R11), Z19, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z18, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z19, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z18, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z19, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z20, Z6
+	VFMADD231PS.BCST (R11), Z21, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z20, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z21, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z20, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z21, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z22, Z6
+	VFMADD231PS.BCST (R11), Z23, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z22, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z23, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z22, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z23, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z24, Z6
+	VFMADD231PS.BCST (R11), Z25, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z24, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z25, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z24, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z25, Z11
+	ADDQ             DI, R11
+	VMOVUPS          Z6, (R15)
+	VMOVUPS          Z7, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z8, (R15)
+	VMOVUPS          Z9, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z10, (R15)
+	VMOVUPS          Z11, 64(R15)
+	ADDQ             R12, R15
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	PREFETCHT0       (R13)
+	PREFETCHT0       64(R13)
+	ADDQ             R12, R13
+	VFMADD231PS.BCST (R9), Z18, Z12
+	VFMADD231PS.BCST (R9), Z19, Z13
+	VFMADD231PS.BCST (R9)(SI*1), Z18, Z14
+	VFMADD231PS.BCST (R9)(SI*1), Z19, Z15
+	VFMADD231PS.BCST (R9)(SI*2), Z18, Z16
+	VFMADD231PS.BCST (R9)(SI*2), Z19, Z17
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z20, Z12
+	VFMADD231PS.BCST (R9), Z21, Z13
+	VFMADD231PS.BCST (R9)(SI*1), Z20, Z14
+	VFMADD231PS.BCST (R9)(SI*1), Z21, Z15
+	VFMADD231PS.BCST (R9)(SI*2), Z20, Z16
+	VFMADD231PS.BCST (R9)(SI*2), Z21, Z17
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z22, Z12
+	VFMADD231PS.BCST (R9), Z23, Z13
+	VFMADD231PS.BCST (R9)(SI*1), Z22, Z14
+	VFMADD231PS.BCST (R9)(SI*1), Z23, Z15
+	VFMADD231PS.BCST (R9)(SI*2), Z22, Z16
+	VFMADD231PS.BCST (R9)(SI*2), Z23, Z17
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z24, Z12
+	VFMADD231PS.BCST (R9), Z25, Z13
+	VFMADD231PS.BCST (R9)(SI*1), Z24, Z14
+	VFMADD231PS.BCST (R9)(SI*1), Z25, Z15
+	VFMADD231PS.BCST (R9)(SI*2), Z24, Z16
+	VFMADD231PS.BCST (R9)(SI*2), Z25, Z17
+	ADDQ             DI, R9
+	VMOVUPS          Z12, (R15)
+	VMOVUPS          Z13, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z14, (R15)
+	VMOVUPS          Z15, 64(R15)
+	ADDQ             R12, R15
+	VMOVUPS          Z16, (R15)
+	VMOVUPS          Z17, 64(R15)
+	ADDQ             R12, R15
+	JMP              end
+
+few:
+	ADDQ $0x04, R12
+
+fewProducts:
+	VMOVUPS      (R13), Z18
+	VMOVUPS      64(R13), Z19
+	VBROADCASTSS (R10), Z20
+	VFMADD231PS  Z18, Z20, Z0
+	VFMADD231PS  Z19, Z20, Z1
+	VBROADCASTSS (R10)(SI*1), Z20
+	VFMADD231PS  Z18, Z20, Z2
+	VFMADD231PS  Z19, Z20, Z3
+	VBROADCASTSS (R10)(SI*2), Z20
+	VFMADD231PS  Z18, Z20, Z4
+	VFMADD231PS  Z19, Z20, Z5
+	VBROADCASTSS (R11), Z20
+	VFMADD231PS  Z18, Z20, Z6
+	VFMADD231PS  Z19, Z20, Z7
+	VBROADCASTSS (R11)(SI*1), Z20
+	VFMADD231PS  Z18, Z20, Z8
+	VFMADD231PS  Z19, Z20, Z9
+	VBROADCASTSS (R11)(SI*2), Z20
+	VFMADD231PS  Z18, Z20, Z10
+	VFMADD231PS  Z19, Z20, Z11
+	VBROADCASTSS (R9), Z20
+	VFMADD231PS  Z18, Z20, Z12
+	VFMADD231PS  Z19, Z20, Z13
+	VBROADCASTSS (R9)(SI*1), Z20
+	VFMADD231PS  Z18, Z20, Z14
+	VFMADD231PS  Z19, Z20, Z15
+	VBROADCASTSS (R9)(SI*2), Z20
+	VFMADD231PS  Z18, Z20, Z16
+	VFMADD231PS  Z19, Z20, Z17
+	ADDQ         BX, R13
+	ADDQ         DI, R10
+	ADDQ         DI, R11
+	ADDQ         DI, R9
+	DECQ         R12
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z14, (R9)
+	VMOVUPS      Z15, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z16, (R9)
+	VMOVUPS      Z17, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -17411,107 +18437,77 @@ TEXT ·stridedAVX512x10(SB), $8-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       R9, R10
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       R9, R11
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       R9, R12
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       crs+56(FP), R13
-	SHLQ       $0x02, R13
-	MOVQ       add+64(FP), R14
-	MOVQ       cstep+96(FP), R15
-	SHLQ       $0x02, R15
-	MOVQ       DX, BP
-	LEAQ       (DX)(R15*1), R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	TESTQ      R14, R14
-	JE         products
-	VMOVUPS    (BP), Z0
-	VMOVUPS    64(BP), Z1
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z2
-	VMOVUPS    64(BP), Z3
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z4
-	VMOVUPS    64(BP), Z5
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z6
-	VMOVUPS    64(BP), Z7
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z8
-	VMOVUPS    64(BP), Z9
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z10
-	VMOVUPS    64(BP), Z11
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z12
-	VMOVUPS    64(BP), Z13
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z14
-	VMOVUPS    64(BP), Z15
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z16
-	VMOVUPS    64(BP), Z17
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z18
-	VMOVUPS    64(BP), Z19
+	MOVQ    AX, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    R9, R11
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    R9, R12
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    crs+56(FP), R13
+	SHLQ    $0x02, R13
+	MOVQ    add+64(FP), R14
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z13, Z13, Z13
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z16, Z16, Z16
+	VPXORD  Z17, Z17, Z17
+	VPXORD  Z18, Z18, Z18
+	VPXORD  Z19, Z19, Z19
+	TESTQ   R14, R14
+	JE      products
+	MOVQ    DX, R14
+	VMOVUPS (R14), Z0
+	VMOVUPS 64(R14), Z1
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z2
+	VMOVUPS 64(R14), Z3
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z4
+	VMOVUPS 64(R14), Z5
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z6
+	VMOVUPS 64(R14), Z7
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z8
+	VMOVUPS 64(R14), Z9
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z10
+	VMOVUPS 64(R14), Z11
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z12
+	VMOVUPS 64(R14), Z13
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z14
+	VMOVUPS 64(R14), Z15
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z16
+	VMOVUPS 64(R14), Z17
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z18
+	VMOVUPS 64(R14), Z19
 
 products:
 	MOVQ k+0(FP), R13
 	MOVQ CX, R14
+	SUBQ $0x04, R13
+	JL   few
 	SUBQ $0x04, R13
 	JL   tail
 
@@ -17672,7 +18668,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R13
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R14), Z20
@@ -17715,51 +18711,275 @@ single:
 	DECQ         R13
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z16, (R9)
-	VMOVUPS Z17, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z18, (R9)
-	VMOVUPS Z19, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R13
+	SHLQ             $0x02, R13
+	MOVQ             cstep+96(FP), R15
+	SHLQ             $0x02, R15
+	MOVQ             DX, BP
+	PREFETCHT1       (R8)
+	VMOVUPS          (R14), Z20
+	VMOVUPS          64(R14), Z21
+	ADDQ             BX, R14
+	VMOVUPS          (R14), Z22
+	VMOVUPS          64(R14), Z23
+	ADDQ             BX, R14
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R14), Z24
+	VMOVUPS          64(R14), Z25
+	ADDQ             BX, R14
+	VMOVUPS          (R14), Z26
+	VMOVUPS          64(R14), Z27
+	ADDQ             BX, R14
+	LEAQ             (DX)(R15*1), R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R10), Z20, Z0
+	VFMADD231PS.BCST (R10), Z21, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z20, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z21, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z20, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z21, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z22, Z0
+	VFMADD231PS.BCST (R10), Z23, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z22, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z23, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z22, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z23, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z24, Z0
+	VFMADD231PS.BCST (R10), Z25, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z24, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z25, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z24, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z25, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z26, Z0
+	VFMADD231PS.BCST (R10), Z27, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z26, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z27, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z26, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z27, Z5
+	ADDQ             DI, R10
+	VMOVUPS          Z0, (BP)
+	VMOVUPS          Z1, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z2, (BP)
+	VMOVUPS          Z3, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z4, (BP)
+	VMOVUPS          Z5, 64(BP)
+	ADDQ             R13, BP
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R11), Z20, Z6
+	VFMADD231PS.BCST (R11), Z21, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z20, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z21, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z20, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z21, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z22, Z6
+	VFMADD231PS.BCST (R11), Z23, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z22, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z23, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z22, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z23, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z24, Z6
+	VFMADD231PS.BCST (R11), Z25, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z24, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z25, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z24, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z25, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z26, Z6
+	VFMADD231PS.BCST (R11), Z27, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z26, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z27, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z26, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z27, Z11
+	ADDQ             DI, R11
+	VMOVUPS          Z6, (BP)
+	VMOVUPS          Z7, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z8, (BP)
+	VMOVUPS          Z9, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z10, (BP)
+	VMOVUPS          Z11, 64(BP)
+	ADDQ             R13, BP
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R12), Z20, Z12
+	VFMADD231PS.BCST (R12), Z21, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z20, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z21, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z20, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z21, Z17
+	ADDQ             DI, R12
+	VFMADD231PS.BCST (R12), Z22, Z12
+	VFMADD231PS.BCST (R12), Z23, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z22, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z23, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z22, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z23, Z17
+	ADDQ             DI, R12
+	VFMADD231PS.BCST (R12), Z24, Z12
+	VFMADD231PS.BCST (R12), Z25, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z24, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z25, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z24, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z25, Z17
+	ADDQ             DI, R12
+	VFMADD231PS.BCST (R12), Z26, Z12
+	VFMADD231PS.BCST (R12), Z27, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z26, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z27, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z26, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z27, Z17
+	ADDQ             DI, R12
+	VMOVUPS          Z12, (BP)
+	VMOVUPS          Z13, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z14, (BP)
+	VMOVUPS          Z15, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z16, (BP)
+	VMOVUPS          Z17, 64(BP)
+	ADDQ             R13, BP
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R9), Z20, Z18
+	VFMADD231PS.BCST (R9), Z21, Z19
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z22, Z18
+	VFMADD231PS.BCST (R9), Z23, Z19
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z24, Z18
+	VFMADD231PS.BCST (R9), Z25, Z19
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z26, Z18
+	VFMADD231PS.BCST (R9), Z27, Z19
+	ADDQ             DI, R9
+	VMOVUPS          Z18, (BP)
+	VMOVUPS          Z19, 64(BP)
+	ADDQ             R13, BP
+	JMP              end
+
+few:
+	ADDQ $0x04, R13
+
+fewProducts:
+	VMOVUPS      (R14), Z20
+	VMOVUPS      64(R14), Z21
+	VBROADCASTSS (R10), Z22
+	VFMADD231PS  Z20, Z22, Z0
+	VFMADD231PS  Z21, Z22, Z1
+	VBROADCASTSS (R10)(SI*1), Z22
+	VFMADD231PS  Z20, Z22, Z2
+	VFMADD231PS  Z21, Z22, Z3
+	VBROADCASTSS (R10)(SI*2), Z22
+	VFMADD231PS  Z20, Z22, Z4
+	VFMADD231PS  Z21, Z22, Z5
+	VBROADCASTSS (R11), Z22
+	VFMADD231PS  Z20, Z22, Z6
+	VFMADD231PS  Z21, Z22, Z7
+	VBROADCASTSS (R11)(SI*1), Z22
+	VFMADD231PS  Z20, Z22, Z8
+	VFMADD231PS  Z21, Z22, Z9
+	VBROADCASTSS (R11)(SI*2), Z22
+	VFMADD231PS  Z20, Z22, Z10
+	VFMADD231PS  Z21, Z22, Z11
+	VBROADCASTSS (R12), Z22
+	VFMADD231PS  Z20, Z22, Z12
+	VFMADD231PS  Z21, Z22, Z13
+	VBROADCASTSS (R12)(SI*1), Z22
+	VFMADD231PS  Z20, Z22, Z14
+	VFMADD231PS  Z21, Z22, Z15
+	VBROADCASTSS (R12)(SI*2), Z22
+	VFMADD231PS  Z20, Z22, Z16
+	VFMADD231PS  Z21, Z22, Z17
+	VBROADCASTSS (R9), Z22
+	VFMADD231PS  Z20, Z22, Z18
+	VFMADD231PS  Z21, Z22, Z19
+	ADDQ         BX, R14
+	ADDQ         DI, R10
+	ADDQ         DI, R11
+	ADDQ         DI, R12
+	ADDQ         DI, R9
+	DECQ         R13
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z14, (R9)
+	VMOVUPS      Z15, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z16, (R9)
+	VMOVUPS      Z17, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z18, (R9)
+	VMOVUPS      Z19, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -17778,115 +18998,82 @@ TEXT ·stridedAVX512x11(SB), $8-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       R9, R10
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       R9, R11
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       R9, R12
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       crs+56(FP), R13
-	SHLQ       $0x02, R13
-	MOVQ       add+64(FP), R14
-	MOVQ       cstep+96(FP), R15
-	SHLQ       $0x02, R15
-	MOVQ       DX, BP
-	LEAQ       (DX)(R15*1), R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	VPXORD     Z20, Z20, Z20
-	VPXORD     Z21, Z21, Z21
-	TESTQ      R14, R14
-	JE         products
-	VMOVUPS    (BP), Z0
-	VMOVUPS    64(BP), Z1
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z2
-	VMOVUPS    64(BP), Z3
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z4
-	VMOVUPS    64(BP), Z5
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z6
-	VMOVUPS    64(BP), Z7
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z8
-	VMOVUPS    64(BP), Z9
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z10
-	VMOVUPS    64(BP), Z11
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z12
-	VMOVUPS    64(BP), Z13
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z14
-	VMOVUPS    64(BP), Z15
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z16
-	VMOVUPS    64(BP), Z17
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z18
-	VMOVUPS    64(BP), Z19
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z20
-	VMOVUPS    64(BP), Z21
+	MOVQ    AX, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    R9, R11
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    R9, R12
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    crs+56(FP), R13
+	SHLQ    $0x02, R13
+	MOVQ    add+64(FP), R14
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z13, Z13, Z13
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z16, Z16, Z16
+	VPXORD  Z17, Z17, Z17
+	VPXORD  Z18, Z18, Z18
+	VPXORD  Z19, Z19, Z19
+	VPXORD  Z20, Z20, Z20
+	VPXORD  Z21, Z21, Z21
+	TESTQ   R14, R14
+	JE      products
+	MOVQ    DX, R14
+	VMOVUPS (R14), Z0
+	VMOVUPS 64(R14), Z1
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z2
+	VMOVUPS 64(R14), Z3
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z4
+	VMOVUPS 64(R14), Z5
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z6
+	VMOVUPS 64(R14), Z7
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z8
+	VMOVUPS 64(R14), Z9
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z10
+	VMOVUPS 64(R14), Z11
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z12
+	VMOVUPS 64(R14), Z13
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z14
+	VMOVUPS 64(R14), Z15
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z16
+	VMOVUPS 64(R14), Z17
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z18
+	VMOVUPS 64(R14), Z19
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z20
+	VMOVUPS 64(R14), Z21
 
 products:
 	MOVQ k+0(FP), R13
 	MOVQ CX, R14
+	SUBQ $0x04, R13
+	JL   few
 	SUBQ $0x04, R13
 	JL   tail
 
@@ -18059,7 +19246,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R13
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R14), Z22
@@ -18105,54 +19292,295 @@ single:
 	DECQ         R13
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z16, (R9)
-	VMOVUPS Z17, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z18, (R9)
-	VMOVUPS Z19, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z20, (R9)
-	VMOVUPS Z21, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R13
+	SHLQ             $0x02, R13
+	MOVQ             cstep+96(FP), R15
+	SHLQ             $0x02, R15
+	MOVQ             DX, BP
+	PREFETCHT1       (R8)
+	VMOVUPS          (R14), Z22
+	VMOVUPS          64(R14), Z23
+	ADDQ             BX, R14
+	VMOVUPS          (R14), Z24
+	VMOVUPS          64(R14), Z25
+	ADDQ             BX, R14
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R14), Z26
+	VMOVUPS          64(R14), Z27
+	ADDQ             BX, R14
+	VMOVUPS          (R14), Z28
+	VMOVUPS          64(R14), Z29
+	ADDQ             BX, R14
+	LEAQ             (DX)(R15*1), R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R10), Z22, Z0
+	VFMADD231PS.BCST (R10), Z23, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z22, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z23, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z22, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z23, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z24, Z0
+	VFMADD231PS.BCST (R10), Z25, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z24, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z25, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z24, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z25, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z26, Z0
+	VFMADD231PS.BCST (R10), Z27, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z26, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z27, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z26, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z27, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z28, Z0
+	VFMADD231PS.BCST (R10), Z29, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z28, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z29, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z28, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z29, Z5
+	ADDQ             DI, R10
+	VMOVUPS          Z0, (BP)
+	VMOVUPS          Z1, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z2, (BP)
+	VMOVUPS          Z3, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z4, (BP)
+	VMOVUPS          Z5, 64(BP)
+	ADDQ             R13, BP
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R11), Z22, Z6
+	VFMADD231PS.BCST (R11), Z23, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z22, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z23, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z22, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z23, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z24, Z6
+	VFMADD231PS.BCST (R11), Z25, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z24, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z25, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z24, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z25, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z26, Z6
+	VFMADD231PS.BCST (R11), Z27, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z26, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z27, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z26, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z27, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z28, Z6
+	VFMADD231PS.BCST (R11), Z29, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z28, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z29, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z28, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z29, Z11
+	ADDQ             DI, R11
+	VMOVUPS          Z6, (BP)
+	VMOVUPS          Z7, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z8, (BP)
+	VMOVUPS          Z9, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z10, (BP)
+	VMOVUPS          Z11, 64(BP)
+	ADDQ             R13, BP
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R12), Z22, Z12
+	VFMADD231PS.BCST (R12), Z23, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z22, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z23, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z22, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z23, Z17
+	ADDQ             DI, R12
+	VFMADD231PS.BCST (R12), Z24, Z12
+	VFMADD231PS.BCST (R12), Z25, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z24, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z25, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z24, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z25, Z17
+	ADDQ             DI, R12
+	VFMADD231PS.BCST (R12), Z26, Z12
+	VFMADD231PS.BCST (R12), Z27, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z26, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z27, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z26, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z27, Z17
+	ADDQ             DI, R12
+	VFMADD231PS.BCST (R12), Z28, Z12
+	VFMADD231PS.BCST (R12), Z29, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z28, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z29, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z28, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z29, Z17
+	ADDQ             DI, R12
+	VMOVUPS          Z12, (BP)
+	VMOVUPS          Z13, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z14, (BP)
+	VMOVUPS          Z15, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z16, (BP)
+	VMOVUPS          Z17, 64(BP)
+	ADDQ             R13, BP
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R9), Z22, Z18
+	VFMADD231PS.BCST (R9), Z23, Z19
+	VFMADD231PS.BCST (R9)(SI*1), Z22, Z20
+	VFMADD231PS.BCST (R9)(SI*1), Z23, Z21
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z24, Z18
+	VFMADD231PS.BCST (R9), Z25, Z19
+	VFMADD231PS.BCST (R9)(SI*1), Z24, Z20
+	VFMADD231PS.BCST (R9)(SI*1), Z25, Z21
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z26, Z18
+	VFMADD231PS.BCST (R9), Z27, Z19
+	VFMADD231PS.BCST (R9)(SI*1), Z26, Z20
+	VFMADD231PS.BCST (R9)(SI*1), Z27, Z21
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z28, Z18
+	VFMADD231PS.BCST (R9), Z29, Z19
+	VFMADD231PS.BCST (R9)(SI*1), Z28, Z20
+	VFMADD231PS.BCST (R9)(SI*1), Z29, Z21
+	ADDQ             DI, R9
+	VMOVUPS          Z18, (BP)
+	VMOVUPS          Z19, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z20, (BP)
+	VMOVUPS          Z21, 64(BP)
+	ADDQ             R13, BP
+	JMP              end
+
+few:
+	ADDQ $0x04, R13
+
+fewProducts:
+	VMOVUPS      (R14), Z22
+	VMOVUPS      64(R14), Z23
+	VBROADCASTSS (R10), Z24
+	VFMADD231PS  Z22, Z24, Z0
+	VFMADD231PS  Z23, Z24, Z1
+	VBROADCASTSS (R10)(SI*1), Z24
+	VFMADD231PS  Z22, Z24, Z2
+	VFMADD231PS  Z23, Z24, Z3
+	VBROADCASTSS (R10)(SI*2), Z24
+	VFMADD231PS  Z22, Z24, Z4
+	VFMADD231PS  Z23, Z24, Z5
+	VBROADCASTSS (R11), Z24
+	VFMADD231PS  Z22, Z24, Z6
+	VFMADD231PS  Z23, Z24, Z7
+	VBROADCASTSS (R11)(SI*1), Z24
+	VFMADD231PS  Z22, Z24, Z8
+	VFMADD231PS  Z23, Z24, Z9
+	VBROADCASTSS (R11)(SI*2), Z24
+	VFMADD231PS  Z22, Z24, Z10
+	VFMADD231PS  Z23, Z24, Z11
+	VBROADCASTSS (R12), Z24
+	VFMADD231PS  Z22, Z24, Z12
+	VFMADD231PS  Z23, Z24, Z13
+	VBROADCASTSS (R12)(SI*1), Z24
+	VFMADD231PS  Z22, Z24, Z14
+	VFMADD231PS  Z23, Z24, Z15
+	VBROADCASTSS (R12)(SI*2), Z24
+	VFMADD231PS  Z22, Z24, Z16
+	VFMADD231PS  Z23, Z24, Z17
+	VBROADCASTSS (R9), Z24
+	VFMADD231PS  Z22, Z24, Z18
+	VFMADD231PS  Z23, Z24, Z19
+	VBROADCASTSS (R9)(SI*1), Z24
+	VFMADD231PS  Z22, Z24, Z20
+	VFMADD231PS  Z23, Z24, Z21
+	ADDQ         BX, R14
+	ADDQ         DI, R10
+	ADDQ         DI, R11
+	ADDQ         DI, R12
+	ADDQ         DI, R9
+	DECQ         R13
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z14, (R9)
+	VMOVUPS      Z15, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z16, (R9)
+	VMOVUPS      Z17, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z18, (R9)
+	VMOVUPS      Z19, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z20, (R9)
+	VMOVUPS      Z21, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -18171,123 +19599,87 @@ TEXT ·stridedAVX512x12(SB), $8-120
 	MOVQ next+104(FP), R8
 
 tile:
-	MOVQ       AX, R9
-	MOVQ       R9, R10
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       R9, R11
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       R9, R12
-	LEAQ       (R9)(SI*2), R9
-	ADDQ       SI, R9
-	MOVQ       crs+56(FP), R13
-	SHLQ       $0x02, R13
-	MOVQ       add+64(FP), R14
-	MOVQ       cstep+96(FP), R15
-	SHLQ       $0x02, R15
-	MOVQ       DX, BP
-	LEAQ       (DX)(R15*1), R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	ADDQ       R13, R15
-	PREFETCHT0 (R15)
-	PREFETCHT0 64(R15)
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	VPXORD     Z20, Z20, Z20
-	VPXORD     Z21, Z21, Z21
-	VPXORD     Z22, Z22, Z22
-	VPXORD     Z23, Z23, Z23
-	TESTQ      R14, R14
-	JE         products
-	VMOVUPS    (BP), Z0
-	VMOVUPS    64(BP), Z1
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z2
-	VMOVUPS    64(BP), Z3
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z4
-	VMOVUPS    64(BP), Z5
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z6
-	VMOVUPS    64(BP), Z7
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z8
-	VMOVUPS    64(BP), Z9
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z10
-	VMOVUPS    64(BP), Z11
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z12
-	VMOVUPS    64(BP), Z13
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z14
-	VMOVUPS    64(BP), Z15
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z16
-	VMOVUPS    64(BP), Z17
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z18
-	VMOVUPS    64(BP), Z19
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z20
-	VMOVUPS    64(BP), Z21
-	ADDQ       R13, BP
-	VMOVUPS    (BP), Z22
-	VMOVUPS    64(BP), Z23
+	MOVQ    AX, R9
+	MOVQ    R9, R10
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    R9, R11
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    R9, R12
+	LEAQ    (R9)(SI*2), R9
+	ADDQ    SI, R9
+	MOVQ    crs+56(FP), R13
+	SHLQ    $0x02, R13
+	MOVQ    add+64(FP), R14
+	VPXORD  Z0, Z0, Z0
+	VPXORD  Z1, Z1, Z1
+	VPXORD  Z2, Z2, Z2
+	VPXORD  Z3, Z3, Z3
+	VPXORD  Z4, Z4, Z4
+	VPXORD  Z5, Z5, Z5
+	VPXORD  Z6, Z6, Z6
+	VPXORD  Z7, Z7, Z7
+	VPXORD  Z8, Z8, Z8
+	VPXORD  Z9, Z9, Z9
+	VPXORD  Z10, Z10, Z10
+	VPXORD  Z11, Z11, Z11
+	VPXORD  Z12, Z12, Z12
+	VPXORD  Z13, Z13, Z13
+	VPXORD  Z14, Z14, Z14
+	VPXORD  Z15, Z15, Z15
+	VPXORD  Z16, Z16, Z16
+	VPXORD  Z17, Z17, Z17
+	VPXORD  Z18, Z18, Z18
+	VPXORD  Z19, Z19, Z19
+	VPXORD  Z20, Z20, Z20
+	VPXORD  Z21, Z21, Z21
+	VPXORD  Z22, Z22, Z22
+	VPXORD  Z23, Z23, Z23
+	TESTQ   R14, R14
+	JE      products
+	MOVQ    DX, R14
+	VMOVUPS (R14), Z0
+	VMOVUPS 64(R14), Z1
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z2
+	VMOVUPS 64(R14), Z3
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z4
+	VMOVUPS 64(R14), Z5
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z6
+	VMOVUPS 64(R14), Z7
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z8
+	VMOVUPS 64(R14), Z9
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z10
+	VMOVUPS 64(R14), Z11
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z12
+	VMOVUPS 64(R14), Z13
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z14
+	VMOVUPS 64(R14), Z15
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z16
+	VMOVUPS 64(R14), Z17
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z18
+	VMOVUPS 64(R14), Z19
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z20
+	VMOVUPS 64(R14), Z21
+	ADDQ    R13, R14
+	VMOVUPS (R14), Z22
+	VMOVUPS 64(R14), Z23
 
 products:
 	MOVQ k+0(FP), R13
 	MOVQ CX, R14
+	SUBQ $0x04, R13
+	JL   few
 	SUBQ $0x04, R13
 	JL   tail
 
@@ -18472,7 +19864,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R13
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R14), Z24
@@ -18521,57 +19913,315 @@ single:
 	DECQ         R13
 	JNE          single
 
-store:
-	MOVQ    DX, R9
-	MOVQ    crs+56(FP), R10
-	SHLQ    $0x02, R10
-	VMOVUPS Z0, (R9)
-	VMOVUPS Z1, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z2, (R9)
-	VMOVUPS Z3, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z4, (R9)
-	VMOVUPS Z5, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z6, (R9)
-	VMOVUPS Z7, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z8, (R9)
-	VMOVUPS Z9, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z10, (R9)
-	VMOVUPS Z11, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z12, (R9)
-	VMOVUPS Z13, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z14, (R9)
-	VMOVUPS Z15, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z16, (R9)
-	VMOVUPS Z17, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z18, (R9)
-	VMOVUPS Z19, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z20, (R9)
-	VMOVUPS Z21, 64(R9)
-	ADDQ    R10, R9
-	VMOVUPS Z22, (R9)
-	VMOVUPS Z23, 64(R9)
-	ADDQ    R10, R9
-	MOVQ    astep+80(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, AX
-	MOVQ    bstep+88(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, CX
-	MOVQ    cstep+96(FP), R9
-	SHLQ    $0x02, R9
-	ADDQ    R9, DX
-	DECQ    count+72(FP)
-	JNE     tile
+last:
+	MOVQ             crs+56(FP), R13
+	SHLQ             $0x02, R13
+	MOVQ             cstep+96(FP), R15
+	SHLQ             $0x02, R15
+	MOVQ             DX, BP
+	PREFETCHT1       (R8)
+	VMOVUPS          (R14), Z24
+	VMOVUPS          64(R14), Z25
+	ADDQ             BX, R14
+	VMOVUPS          (R14), Z26
+	VMOVUPS          64(R14), Z27
+	ADDQ             BX, R14
+	PREFETCHT1       64(R8)
+	ADDQ             step+112(FP), R8
+	VMOVUPS          (R14), Z28
+	VMOVUPS          64(R14), Z29
+	ADDQ             BX, R14
+	VMOVUPS          (R14), Z30
+	VMOVUPS          64(R14), Z31
+	ADDQ             BX, R14
+	LEAQ             (DX)(R15*1), R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R10), Z24, Z0
+	VFMADD231PS.BCST (R10), Z25, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z24, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z25, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z24, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z25, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z26, Z0
+	VFMADD231PS.BCST (R10), Z27, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z26, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z27, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z26, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z27, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z28, Z0
+	VFMADD231PS.BCST (R10), Z29, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z28, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z29, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z28, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z29, Z5
+	ADDQ             DI, R10
+	VFMADD231PS.BCST (R10), Z30, Z0
+	VFMADD231PS.BCST (R10), Z31, Z1
+	VFMADD231PS.BCST (R10)(SI*1), Z30, Z2
+	VFMADD231PS.BCST (R10)(SI*1), Z31, Z3
+	VFMADD231PS.BCST (R10)(SI*2), Z30, Z4
+	VFMADD231PS.BCST (R10)(SI*2), Z31, Z5
+	ADDQ             DI, R10
+	VMOVUPS          Z0, (BP)
+	VMOVUPS          Z1, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z2, (BP)
+	VMOVUPS          Z3, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z4, (BP)
+	VMOVUPS          Z5, 64(BP)
+	ADDQ             R13, BP
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R11), Z24, Z6
+	VFMADD231PS.BCST (R11), Z25, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z24, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z25, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z24, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z25, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z26, Z6
+	VFMADD231PS.BCST (R11), Z27, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z26, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z27, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z26, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z27, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z28, Z6
+	VFMADD231PS.BCST (R11), Z29, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z28, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z29, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z28, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z29, Z11
+	ADDQ             DI, R11
+	VFMADD231PS.BCST (R11), Z30, Z6
+	VFMADD231PS.BCST (R11), Z31, Z7
+	VFMADD231PS.BCST (R11)(SI*1), Z30, Z8
+	VFMADD231PS.BCST (R11)(SI*1), Z31, Z9
+	VFMADD231PS.BCST (R11)(SI*2), Z30, Z10
+	VFMADD231PS.BCST (R11)(SI*2), Z31, Z11
+	ADDQ             DI, R11
+	VMOVUPS          Z6, (BP)
+	VMOVUPS          Z7, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z8, (BP)
+	VMOVUPS          Z9, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z10, (BP)
+	VMOVUPS          Z11, 64(BP)
+	ADDQ             R13, BP
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R12), Z24, Z12
+	VFMADD231PS.BCST (R12), Z25, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z24, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z25, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z24, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z25, Z17
+	ADDQ             DI, R12
+	VFMADD231PS.BCST (R12), Z26, Z12
+	VFMADD231PS.BCST (R12), Z27, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z26, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z27, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z26, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z27, Z17
+	ADDQ             DI, R12
+	VFMADD231PS.BCST (R12), Z28, Z12
+	VFMADD231PS.BCST (R12), Z29, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z28, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z29, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z28, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z29, Z17
+	ADDQ             DI, R12
+	VFMADD231PS.BCST (R12), Z30, Z12
+	VFMADD231PS.BCST (R12), Z31, Z13
+	VFMADD231PS.BCST (R12)(SI*1), Z30, Z14
+	VFMADD231PS.BCST (R12)(SI*1), Z31, Z15
+	VFMADD231PS.BCST (R12)(SI*2), Z30, Z16
+	VFMADD231PS.BCST (R12)(SI*2), Z31, Z17
+	ADDQ             DI, R12
+	VMOVUPS          Z12, (BP)
+	VMOVUPS          Z13, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z14, (BP)
+	VMOVUPS          Z15, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z16, (BP)
+	VMOVUPS          Z17, 64(BP)
+	ADDQ             R13, BP
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	PREFETCHT0       (R14)
+	PREFETCHT0       64(R14)
+	ADDQ             R13, R14
+	VFMADD231PS.BCST (R9), Z24, Z18
+	VFMADD231PS.BCST (R9), Z25, Z19
+	VFMADD231PS.BCST (R9)(SI*1), Z24, Z20
+	VFMADD231PS.BCST (R9)(SI*1), Z25, Z21
+	VFMADD231PS.BCST (R9)(SI*2), Z24, Z22
+	VFMADD231PS.BCST (R9)(SI*2), Z25, Z23
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z26, Z18
+	VFMADD231PS.BCST (R9), Z27, Z19
+	VFMADD231PS.BCST (R9)(SI*1), Z26, Z20
+	VFMADD231PS.BCST (R9)(SI*1), Z27, Z21
+	VFMADD231PS.BCST (R9)(SI*2), Z26, Z22
+	VFMADD231PS.BCST (R9)(SI*2), Z27, Z23
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z28, Z18
+	VFMADD231PS.BCST (R9), Z29, Z19
+	VFMADD231PS.BCST (R9)(SI*1), Z28, Z20
+	VFMADD231PS.BCST (R9)(SI*1), Z29, Z21
+	VFMADD231PS.BCST (R9)(SI*2), Z28, Z22
+	VFMADD231PS.BCST (R9)(SI*2), Z29, Z23
+	ADDQ             DI, R9
+	VFMADD231PS.BCST (R9), Z30, Z18
+	VFMADD231PS.BCST (R9), Z31, Z19
+	VFMADD231PS.BCST (R9)(SI*1), Z30, Z20
+	VFMADD231PS.BCST (R9)(SI*1), Z31, Z21
+	VFMADD231PS.BCST (R9)(SI*2), Z30, Z22
+	VFMADD231PS.BCST (R9)(SI*2), Z31, Z23
+	ADDQ             DI, R9
+	VMOVUPS          Z18, (BP)
+	VMOVUPS          Z19, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z20, (BP)
+	VMOVUPS          Z21, 64(BP)
+	ADDQ             R13, BP
+	VMOVUPS          Z22, (BP)
+	VMOVUPS          Z23, 64(BP)
+	ADDQ             R13, BP
+	JMP              end
+
+few:
+	ADDQ $0x04, R13
+
+fewProducts:
+	VMOVUPS      (R14), Z24
+	VMOVUPS      64(R14), Z25
+	VBROADCASTSS (R10), Z26
+	VFMADD231PS  Z24, Z26, Z0
+	VFMADD231PS  Z25, Z26, Z1
+	VBROADCASTSS (R10)(SI*1), Z26
+	VFMADD231PS  Z24, Z26, Z2
+	VFMADD231PS  Z25, Z26, Z3
+	VBROADCASTSS (R10)(SI*2), Z26
+	VFMADD231PS  Z24, Z26, Z4
+	VFMADD231PS  Z25, Z26, Z5
+	VBROADCASTSS (R11), Z26
+	VFMADD231PS  Z24, Z26, Z6
+	VFMADD231PS  Z25, Z26, Z7
+	VBROADCASTSS (R11)(SI*1), Z26
+	VFMADD231PS  Z24, Z26, Z8
+	VFMADD231PS  Z25, Z26, Z9
+	VBROADCASTSS (R11)(SI*2), Z26
+	VFMADD231PS  Z24, Z26, Z10
+	VFMADD231PS  Z25, Z26, Z11
+	VBROADCASTSS (R12), Z26
+	VFMADD231PS  Z24, Z26, Z12
+	VFMADD231PS  Z25, Z26, Z13
+	VBROADCASTSS (R12)(SI*1), Z26
+	VFMADD231PS  Z24, Z26, Z14
+	VFMADD231PS  Z25, Z26, Z15
+	VBROADCASTSS (R12)(SI*2), Z26
+	VFMADD231PS  Z24, Z26, Z16
+	VFMADD231PS  Z25, Z26, Z17
+	VBROADCASTSS (R9), Z26
+	VFMADD231PS  Z24, Z26, Z18
+	VFMADD231PS  Z25, Z26, Z19
+	VBROADCASTSS (R9)(SI*1), Z26
+	VFMADD231PS  Z24, Z26, Z20
+	VFMADD231PS  Z25, Z26, Z21
+	VBROADCASTSS (R9)(SI*2), Z26
+	VFMADD231PS  Z24, Z26, Z22
+	VFMADD231PS  Z25, Z26, Z23
+	ADDQ         BX, R14
+	ADDQ         DI, R10
+	ADDQ         DI, R11
+	ADDQ         DI, R12
+	ADDQ         DI, R9
+	DECQ         R13
+	JNE          fewProducts
+	MOVQ         DX, R9
+	MOVQ         crs+56(FP), R10
+	SHLQ         $0x02, R10
+	VMOVUPS      Z0, (R9)
+	VMOVUPS      Z1, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z2, (R9)
+	VMOVUPS      Z3, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      Z5, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z6, (R9)
+	VMOVUPS      Z7, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z8, (R9)
+	VMOVUPS      Z9, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z10, (R9)
+	VMOVUPS      Z11, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z12, (R9)
+	VMOVUPS      Z13, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z14, (R9)
+	VMOVUPS      Z15, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z16, (R9)
+	VMOVUPS      Z17, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z18, (R9)
+	VMOVUPS      Z19, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z20, (R9)
+	VMOVUPS      Z21, 64(R9)
+	ADDQ         R10, R9
+	VMOVUPS      Z22, (R9)
+	VMOVUPS      Z23, 64(R9)
+	ADDQ         R10, R9
+
+end:
+	MOVQ astep+80(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, AX
+	MOVQ bstep+88(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, CX
+	MOVQ cstep+96(FP), R9
+	SHLQ $0x02, R9
+	ADDQ R9, DX
+	DECQ count+72(FP)
+	JNE  tile
 	VZEROUPPER
 	RET
 
@@ -18593,18 +20243,20 @@ tile:
 	MOVQ       AX, R8
 	MOVQ       crs+56(FP), R9
 	SHLQ       $0x02, R9
+	MOVQ       cstep+96(FP), R9
+	SHLQ       $0x02, R9
+	LEAQ       (DX)(R9*1), R9
+	PREFETCHT0 (R9)
+	MOVQ       crs+56(FP), R9
+	SHLQ       $0x02, R9
 	MOVQ       add+64(FP), R9
-	MOVQ       cstep+96(FP), R10
-	SHLQ       $0x02, R10
-	MOVQ       DX, R11
-	LEAQ       (DX)(R10*1), R10
-	PREFETCHT0 (R10)
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	TESTQ      R9, R9
 	JE         products
-	VMOVUPS    (R11), Y0
-	VMOVUPS    32(R11), Y1
+	MOVQ       DX, R9
+	VMOVUPS    (R9), Y0
+	VMOVUPS    32(R9), Y1
 
 products:
 	MOVQ k+0(FP), R9
@@ -18649,7 +20301,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R9
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R10), Y2
@@ -18662,7 +20314,7 @@ single:
 	DECQ         R9
 	JNE          single
 
-store:
+last:
 	MOVQ    DX, R8
 	MOVQ    crs+56(FP), R9
 	SHLQ    $0x02, R9
@@ -18701,25 +20353,27 @@ tile:
 	MOVQ       AX, R9
 	MOVQ       crs+56(FP), R10
 	SHLQ       $0x02, R10
+	MOVQ       cstep+96(FP), R11
+	SHLQ       $0x02, R11
+	LEAQ       (DX)(R11*1), R11
+	PREFETCHT0 (R11)
+	ADDQ       R10, R11
+	PREFETCHT0 (R11)
+	MOVQ       crs+56(FP), R10
+	SHLQ       $0x02, R10
 	MOVQ       add+64(FP), R11
-	MOVQ       cstep+96(FP), R12
-	SHLQ       $0x02, R12
-	MOVQ       DX, R13
-	LEAQ       (DX)(R12*1), R12
-	PREFETCHT0 (R12)
-	ADDQ       R10, R12
-	PREFETCHT0 (R12)
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
 	VXORPS     Y3, Y3, Y3
 	TESTQ      R11, R11
 	JE         products
-	VMOVUPS    (R13), Y0
-	VMOVUPS    32(R13), Y1
-	ADDQ       R10, R13
-	VMOVUPS    (R13), Y2
-	VMOVUPS    32(R13), Y3
+	MOVQ       DX, R11
+	VMOVUPS    (R11), Y0
+	VMOVUPS    32(R11), Y1
+	ADDQ       R10, R11
+	VMOVUPS    (R11), Y2
+	VMOVUPS    32(R11), Y3
 
 products:
 	MOVQ k+0(FP), R10
@@ -18776,7 +20430,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R10
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R11), Y4
@@ -18792,7 +20446,7 @@ single:
 	DECQ         R10
 	JNE          single
 
-store:
+last:
 	MOVQ    DX, R9
 	MOVQ    crs+56(FP), R10
 	SHLQ    $0x02, R10
@@ -18834,16 +20488,17 @@ tile:
 	MOVQ       AX, R9
 	MOVQ       crs+56(FP), R10
 	SHLQ       $0x02, R10
+	MOVQ       cstep+96(FP), R11
+	SHLQ       $0x02, R11
+	LEAQ       (DX)(R11*1), R11
+	PREFETCHT0 (R11)
+	ADDQ       R10, R11
+	PREFETCHT0 (R11)
+	ADDQ       R10, R11
+	PREFETCHT0 (R11)
+	MOVQ       crs+56(FP), R10
+	SHLQ       $0x02, R10
 	MOVQ       add+64(FP), R11
-	MOVQ       cstep+96(FP), R12
-	SHLQ       $0x02, R12
-	MOVQ       DX, R13
-	LEAQ       (DX)(R12*1), R12
-	PREFETCHT0 (R12)
-	ADDQ       R10, R12
-	PREFETCHT0 (R12)
-	ADDQ       R10, R12
-	PREFETCHT0 (R12)
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -18852,14 +20507,15 @@ tile:
 	VXORPS     Y5, Y5, Y5
 	TESTQ      R11, R11
 	JE         products
-	VMOVUPS    (R13), Y0
-	VMOVUPS    32(R13), Y1
-	ADDQ       R10, R13
-	VMOVUPS    (R13), Y2
-	VMOVUPS    32(R13), Y3
-	ADDQ       R10, R13
-	VMOVUPS    (R13), Y4
-	VMOVUPS    32(R13), Y5
+	MOVQ       DX, R11
+	VMOVUPS    (R11), Y0
+	VMOVUPS    32(R11), Y1
+	ADDQ       R10, R11
+	VMOVUPS    (R11), Y2
+	VMOVUPS    32(R11), Y3
+	ADDQ       R10, R11
+	VMOVUPS    (R11), Y4
+	VMOVUPS    32(R11), Y5
 
 products:
 	MOVQ k+0(FP), R10
@@ -18928,7 +20584,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R10
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R11), Y6
@@ -18947,7 +20603,7 @@ single:
 	DECQ         R10
 	JNE          single
 
-store:
+last:
 	MOVQ    DX, R9
 	MOVQ    crs+56(FP), R10
 	SHLQ    $0x02, R10
@@ -18995,18 +20651,19 @@ tile:
 	ADDQ       SI, R9
 	MOVQ       crs+56(FP), R11
 	SHLQ       $0x02, R11
+	MOVQ       cstep+96(FP), R12
+	SHLQ       $0x02, R12
+	LEAQ       (DX)(R12*1), R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	MOVQ       crs+56(FP), R11
+	SHLQ       $0x02, R11
 	MOVQ       add+64(FP), R12
-	MOVQ       cstep+96(FP), R13
-	SHLQ       $0x02, R13
-	MOVQ       DX, R14
-	LEAQ       (DX)(R13*1), R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -19017,17 +20674,18 @@ tile:
 	VXORPS     Y7, Y7, Y7
 	TESTQ      R12, R12
 	JE         products
-	VMOVUPS    (R14), Y0
-	VMOVUPS    32(R14), Y1
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y2
-	VMOVUPS    32(R14), Y3
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y4
-	VMOVUPS    32(R14), Y5
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y6
-	VMOVUPS    32(R14), Y7
+	MOVQ       DX, R12
+	VMOVUPS    (R12), Y0
+	VMOVUPS    32(R12), Y1
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y2
+	VMOVUPS    32(R12), Y3
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y4
+	VMOVUPS    32(R12), Y5
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y6
+	VMOVUPS    32(R12), Y7
 
 products:
 	MOVQ k+0(FP), R11
@@ -19112,7 +20770,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R11
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R12), Y8
@@ -19135,7 +20793,7 @@ single:
 	DECQ         R11
 	JNE          single
 
-store:
+last:
 	MOVQ    DX, R9
 	MOVQ    crs+56(FP), R10
 	SHLQ    $0x02, R10
@@ -19186,20 +20844,21 @@ tile:
 	ADDQ       SI, R9
 	MOVQ       crs+56(FP), R11
 	SHLQ       $0x02, R11
+	MOVQ       cstep+96(FP), R12
+	SHLQ       $0x02, R12
+	LEAQ       (DX)(R12*1), R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	MOVQ       crs+56(FP), R11
+	SHLQ       $0x02, R11
 	MOVQ       add+64(FP), R12
-	MOVQ       cstep+96(FP), R13
-	SHLQ       $0x02, R13
-	MOVQ       DX, R14
-	LEAQ       (DX)(R13*1), R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -19212,20 +20871,21 @@ tile:
 	VXORPS     Y9, Y9, Y9
 	TESTQ      R12, R12
 	JE         products
-	VMOVUPS    (R14), Y0
-	VMOVUPS    32(R14), Y1
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y2
-	VMOVUPS    32(R14), Y3
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y4
-	VMOVUPS    32(R14), Y5
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y6
-	VMOVUPS    32(R14), Y7
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y8
-	VMOVUPS    32(R14), Y9
+	MOVQ       DX, R12
+	VMOVUPS    (R12), Y0
+	VMOVUPS    32(R12), Y1
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y2
+	VMOVUPS    32(R12), Y3
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y4
+	VMOVUPS    32(R12), Y5
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y6
+	VMOVUPS    32(R12), Y7
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y8
+	VMOVUPS    32(R12), Y9
 
 products:
 	MOVQ k+0(FP), R11
@@ -19322,7 +20982,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R11
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R12), Y10
@@ -19348,7 +21008,7 @@ single:
 	DECQ         R11
 	JNE          single
 
-store:
+last:
 	MOVQ    DX, R9
 	MOVQ    crs+56(FP), R10
 	SHLQ    $0x02, R10
@@ -19402,22 +21062,23 @@ tile:
 	ADDQ       SI, R9
 	MOVQ       crs+56(FP), R11
 	SHLQ       $0x02, R11
+	MOVQ       cstep+96(FP), R12
+	SHLQ       $0x02, R12
+	LEAQ       (DX)(R12*1), R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	ADDQ       R11, R12
+	PREFETCHT0 (R12)
+	MOVQ       crs+56(FP), R11
+	SHLQ       $0x02, R11
 	MOVQ       add+64(FP), R12
-	MOVQ       cstep+96(FP), R13
-	SHLQ       $0x02, R13
-	MOVQ       DX, R14
-	LEAQ       (DX)(R13*1), R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
-	ADDQ       R11, R13
-	PREFETCHT0 (R13)
 	VXORPS     Y0, Y0, Y0
 	VXORPS     Y1, Y1, Y1
 	VXORPS     Y2, Y2, Y2
@@ -19432,23 +21093,24 @@ tile:
 	VXORPS     Y11, Y11, Y11
 	TESTQ      R12, R12
 	JE         products
-	VMOVUPS    (R14), Y0
-	VMOVUPS    32(R14), Y1
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y2
-	VMOVUPS    32(R14), Y3
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y4
-	VMOVUPS    32(R14), Y5
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y6
-	VMOVUPS    32(R14), Y7
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y8
-	VMOVUPS    32(R14), Y9
-	ADDQ       R11, R14
-	VMOVUPS    (R14), Y10
-	VMOVUPS    32(R14), Y11
+	MOVQ       DX, R12
+	VMOVUPS    (R12), Y0
+	VMOVUPS    32(R12), Y1
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y2
+	VMOVUPS    32(R12), Y3
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y4
+	VMOVUPS    32(R12), Y5
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y6
+	VMOVUPS    32(R12), Y7
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y8
+	VMOVUPS    32(R12), Y9
+	ADDQ       R11, R12
+	VMOVUPS    (R12), Y10
+	VMOVUPS    32(R12), Y11
 
 products:
 	MOVQ k+0(FP), R11
@@ -19557,7 +21219,7 @@ loop:
 
 tail:
 	ADDQ $0x04, R11
-	JE   store
+	JE   last
 
 single:
 	VMOVUPS      (R12), Y12
@@ -19586,7 +21248,7 @@ single:
 	DECQ         R11
 	JNE          single
 
-store:
+last:
 	MOVQ    DX, R9
 	MOVQ    crs+56(FP), R10
 	SHLQ    $0x02, R10

@@ -51,3 +51,15 @@ func (f family) add(c *build.Context, x operand.Op, y, sum reg.VecVirtual) {
 	}
 	c.VADDPS(x, y, sum)
 }
+
+// broadcasts says whether operands in memory may be one element for all lanes.
+func (f family) broadcasts() bool { return f.bytes() == 64 }
+
+// fmaBroadcast emits sum += x·y with an element in memory for x, where there are broadcasts.
+func (f family) fmaBroadcast(c *build.Context, x operand.Mem, y, sum reg.VecVirtual) {
+	if f.double {
+		c.VFMADD231PD_BCST(x, y, sum)
+		return
+	}
+	c.VFMADD231PS_BCST(x, y, sum)
+}

@@ -52,13 +52,29 @@ func strided(c *build.Context, f family, rows int) {
 			c.ADDQ(a.stride, row)
 		}
 	}
-	sums := startRows(c, f, p, rows, inBytes("crs"), load("add"), inBytes("cstep"))
+	if !f.broadcasts() {
+		nextTile(c, f, p, rows, inBytes("crs"), inBytes("cstep"))
+	}
+	sums := startRows(c, f, p, rows, inBytes("crs"), load("add"))
 	inner := pointers{k: load("k"), b: c.GP64(), bstride: p.bstride}
 	c.MOVQ(p.b, inner.b)
-	stridedLoop(c, f, inner, a, acs, next, sums)
+	s := stridedProducts{Context: c, family: f, pointers: inner, a: a, acs: acs, next: next, sums: sums}
+	if f.broadcasts() {
+		c.SUBQ(operand.Imm(stridedUnroll), inner.k)
+		c.JL(operand.LabelRef("few"))
+		s.loop()
+		s.lastTurn(p.cc, inBytes("crs"), inBytes("cstep"))
+		c.JMP(operand.LabelRef("end"))
+		c.Label("few")
+		c.ADDQ(operand.Imm(stridedUnroll), inner.k)
+		s.each("fewProducts")
+	} else {
+		s.loop()
+	}
 	to := c.GP64()
 	c.MOVQ(p.cc, to)
 	writeRows(c, f, to, inBytes("crs"), sums)
+	c.Label("end")
 	c.ADDQ(inBytes("astep"), p.a)
 	c.ADDQ(inBytes("bstep"), p.b)
 	c.ADDQ(inBytes("cstep"), p.cc)
@@ -68,22 +84,13 @@ func strided(c *build.Context, f family, rows int) {
 	c.RET()
 }
 
-// startRows emits the beginning of the sums: C or zero. It asks for the tile of C that is next.
-func startRows(c *build.Context, f family, p pointers, rows int, stride, add, step reg.GPVirtual) [][]reg.VecVirtual {
-	from, next := c.GP64(), c.GP64()
-	c.MOVQ(p.cc, from)
-	c.LEAQ(operand.Mem{Base: p.cc, Index: step, Scale: 1}, next)
-	for i := range rows {
-		for offset := 0; offset < f.vectors*f.bytes(); offset += 64 {
-			c.PREFETCHT0(operand.Mem{Base: next, Disp: offset})
-		}
-		if i+1 < rows {
-			c.ADDQ(stride, next)
-		}
-	}
+// startRows emits the beginning of the sums: C or zero.
+func startRows(c *build.Context, f family, p pointers, rows int, stride, add reg.GPVirtual) [][]reg.VecVirtual {
 	sums := zeros(c, f, rows, f.vectors)
 	c.TESTQ(add, add)
 	c.JE(operand.LabelRef("products"))
+	from := c.GP64()
+	c.MOVQ(p.cc, from)
 	for i, sum := range sums {
 		for v, x := range sum {
 			c.VMOVUPS(operand.Mem{Base: from, Disp: v * f.bytes()}, x)
@@ -96,37 +103,111 @@ func startRows(c *build.Context, f family, p pointers, rows int, stride, add, st
 	return sums
 }
 
-// stridedLoop emits the loops over k.
-func stridedLoop(c *build.Context, f family, p pointers, a rowsOf, acs, next reg.GPVirtual, sums [][]reg.VecVirtual) {
-	step := func() {
-		rowsProduct(c, f, p, a, 0, sums)
-		for _, r := range a.third {
-			c.ADDQ(acs, r)
+// nextTile emits the request for the tile of C that is next.
+func nextTile(c *build.Context, f family, p pointers, rows int, stride, step reg.GPVirtual) {
+	next := c.GP64()
+	c.LEAQ(operand.Mem{Base: p.cc, Index: step, Scale: 1}, next)
+	for i := range rows {
+		requestRow(c, f, next)
+		if i+1 < rows {
+			c.ADDQ(stride, next)
 		}
 	}
-	c.SUBQ(operand.Imm(stridedUnroll), p.k)
-	c.JL(operand.LabelRef("tail"))
-	c.Label("loop")
+}
+
+// requestRow emits the request for a row of a tile.
+func requestRow(c *build.Context, f family, at reg.GPVirtual) {
+	for offset := 0; offset < f.vectors*f.bytes(); offset += 64 {
+		c.PREFETCHT0(operand.Mem{Base: at, Disp: offset})
+	}
+}
+
+// stridedProducts are the products of a tile.
+type stridedProducts struct {
+	*build.Context
+	family
+	pointers
+	a         rowsOf
+	acs, next reg.GPVirtual
+	sums      [][]reg.VecVirtual
+}
+
+// loop emits the loops over k, of which nothing is left.
+func (s stridedProducts) loop() {
+	s.SUBQ(operand.Imm(stridedUnroll), s.k)
+	s.JL(operand.LabelRef("tail"))
+	s.Label("loop")
 	for i := range stridedUnroll {
-		switch i { // apart, as are other loads that miss
-		case 0:
-			c.PREFETCHT1(operand.Mem{Base: next})
-		case stridedUnroll / 2:
-			c.PREFETCHT1(operand.Mem{Base: next, Disp: 64})
-			c.ADDQ(parameter(c, "step"), next)
-		}
-		step()
+		s.ask(i)
+		s.product()
 	}
-	c.SUBQ(operand.Imm(stridedUnroll), p.k)
-	c.JGE(operand.LabelRef("loop"))
-	c.Label("tail")
-	c.ADDQ(operand.Imm(stridedUnroll), p.k)
-	c.JE(operand.LabelRef("store"))
-	c.Label("single")
-	step()
-	c.DECQ(p.k)
-	c.JNE(operand.LabelRef("single"))
-	c.Label("store")
+	s.SUBQ(operand.Imm(stridedUnroll), s.k)
+	s.JGE(operand.LabelRef("loop"))
+	s.Label("tail")
+	s.ADDQ(operand.Imm(stridedUnroll), s.k)
+	s.JE(operand.LabelRef("last"))
+	s.each("single")
+	s.Label("last")
+}
+
+// each emits the loop over the last k ≥ 1.
+func (s stridedProducts) each(label string) {
+	s.Label(label)
+	s.product()
+	s.DECQ(s.k)
+	s.JNE(operand.LabelRef(label))
+}
+
+func (s stridedProducts) product() {
+	rowsProduct(s.Context, s.family, s.pointers, s.a, 0, s.sums)
+	for _, r := range s.a.third {
+		s.ADDQ(s.acs, r)
+	}
+}
+
+// ask emits what a turn's product asks for: half of it, apart from the other, as are other loads that miss.
+func (s stridedProducts) ask(product int) {
+	switch product {
+	case 0:
+		s.PREFETCHT1(operand.Mem{Base: s.next})
+	case stridedUnroll / 2:
+		s.PREFETCHT1(operand.Mem{Base: s.next, Disp: 64})
+		s.ADDQ(parameter(s.Context, "step"), s.next)
+	}
+}
+
+// lastTurn emits the last products three rows at a time, which are written while the next ones are computed: a processor holds few writes that wait, and all at once would keep the
+// next tile from beginning. Meanwhile it asks for that tile's rows.
+func (s stridedProducts) lastTurn(to, stride, step reg.GPVirtual) {
+	row, next := s.GP64(), s.GP64()
+	s.MOVQ(to, row)
+	var b [stridedUnroll][]reg.VecVirtual
+	for p := range b {
+		s.ask(p)
+		for v := range s.vectors {
+			x := s.register(s.Context)
+			s.VMOVUPS(operand.Mem{Base: s.b, Disp: v * s.bytes()}, x)
+			b[p] = append(b[p], x)
+		}
+		s.ADDQ(s.bstride, s.b)
+	}
+	s.LEAQ(operand.Mem{Base: to, Index: step, Scale: 1}, next)
+	for first := 0; first < len(s.sums); first += 3 {
+		rows := s.sums[first:min(first+3, len(s.sums))]
+		for range rows {
+			requestRow(s.Context, s.family, next)
+			s.ADDQ(stride, next)
+		}
+		for p := range b {
+			for i, sum := range rows {
+				for v, x := range sum {
+					s.fmaBroadcast(s.Context, s.a.at(first+i, 0), b[p][v], x)
+				}
+			}
+			s.ADDQ(s.acs, s.a.third[first/3])
+		}
+		writeRows(s.Context, s.family, row, stride, rows)
+	}
 }
 
 // parameter is where a parameter lies, for what no register is left for.
