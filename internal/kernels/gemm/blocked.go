@@ -1,6 +1,7 @@
 package gemm
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -45,14 +46,14 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 	workers := p.Workers()
 	j.layout = j.chooseLayout()
 	j.cut(workers)
-	rowsA := j.mr // that do not fill a panel
-	if j.layout == packed {
-		rowsA = j.pieceRows
+	rows, cols := j.largest()
+	if j.layout != packed {
+		rows = j.mr // that do not fill a panel
 	}
 	k := min(j.k, kc)
 	for w := range workers {
 		s := &j.scratch[w]
-		s.a, s.b = grown(s.a, rowsA*k), grown(s.b, min(j.nb*(kc/k), ceilDiv(j.pieceCols, j.nr)*j.nr)*k)
+		s.a, s.b = grown(s.a, rows*k), grown(s.b, min(j.nb*(kc/k), cols)*k)
 		switch j.layout {
 		case copiedRows:
 			s.copied = grown(s.copied, j.mr*j.copiedStride(k))
@@ -60,7 +61,7 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 			s.copied = grown(s.copied, together*j.mr*k)
 		}
 	}
-	p.ForWorkers(ceilDiv(j.m, j.pieceRows)*ceilDiv(j.n, j.pieceCols), 1, j.pieceBody)
+	p.ForWorkers(j.down*j.across, 1, j.pieceBody)
 }
 
 // chooseLayout decides how A is read. In place is best, but for rows and columns that lie a multiple of 4 KiB apart, which fall into few sets of the caches.
@@ -82,29 +83,54 @@ func (j *job[T]) chooseLayout() layout {
 	return packed
 }
 
-// cut settles the size of pieces: rows by the number of workers, so that each has its own, which it reads or wrote in the operations before and after,
-// and the columns of one block of B, or all of them if A must be packed for each piece. Products with few rows or columns are cut on.
+// cut settles into how many parts the rows and the columns of C are cut: rows by the number of workers, so that each has its own, which it reads or wrote in the
+// operations before and after, and columns by blocks of B, unless A must be packed for each part. Some pieces more than there are workers make up for
+// one that is slow. Of the ways to have so many, the best leaves the least to the worker with the most; each part of the rows packs B once more, and each of the columns reads A.
 func (j *job[T]) cut(workers int) {
-	const few = 192 // rows for which B is packed
-	parts := min(workers, max(1, j.m/few))
-	rows, cols := ceilDiv(ceilDiv(j.m, max(parts, ceilDiv(j.m, j.mb))), j.mr)*j.mr, j.n
+	const (
+		few       = 192     // rows for which B is packed
+		smallest  = 1 << 21 // operations of a piece
+		each      = 3       // pieces for a worker
+		extraRows = 8       // that could be computed while B is packed
+	)
+	rows, cols := j.panels()
+	j.down, j.across = max(1, min(workers, j.m/few), ceilDiv(j.m, j.mb)), 1
 	if j.layout != packed {
-		cols = j.blockCols(j.n)
+		j.across = ceilDiv(j.n, j.blockCols(j.n))
 	}
-	const smallest = 1 << 21 // operations
-	for wanted := 3 * workers; workers > 1 && ceilDiv(j.m, rows)*ceilDiv(j.n, cols) < wanted && 2*min(rows, j.m)*min(cols, j.n)*j.k > smallest; {
-		switch {
-		case cols > 4*j.nr && 2*cols > rows:
-			cols = ceilDiv(cols/2, j.nr) * j.nr
-		case rows > j.mr:
-			rows = ceilDiv(rows/2, j.mr) * j.mr
-		case cols > j.nr:
-			cols = ceilDiv(cols/2, j.nr) * j.nr
-		default:
-			wanted = 0
+	wanted := min(each*workers, int(j.flops()/smallest), rows*cols)
+	if workers == 1 || j.down*j.across >= wanted {
+		return
+	}
+	extraCols := 4 // that could be computed while A is read
+	if j.layout != inRows && j.layout != inColumns {
+		extraCols = 12
+	}
+	down, across, least := j.down, j.across, math.MaxInt
+	for y := down; y <= min(rows, max(down, wanted)); y++ {
+		enough := max(across, ceilDiv(wanted, y))
+		for x := enough; x < enough+workers && x <= cols; x++ {
+			if most := ceilDiv(x*y, workers) * (j.m + extraRows*y) * (j.n + extraCols*x) / (x * y); most < least {
+				least, j.down, j.across = most, y, x
+			}
 		}
 	}
-	j.pieceRows, j.pieceCols = rows, cols
+}
+
+// panels is how many panels the rows and the columns of C make, the last of which may be cut off.
+func (j *job[T]) panels() (rows, cols int) { return ceilDiv(j.m, j.mr), ceilDiv(j.n, j.nr) }
+
+// largest is the most rows and columns that a piece has, in whole panels.
+func (j *job[T]) largest() (rows, cols int) {
+	rows, cols = j.panels()
+	return ceilDiv(rows, j.down) * j.mr, ceilDiv(cols, j.across) * j.nr
+}
+
+// piece is the part of C with the number: rows [i0, i1) × columns [j0, j1). Neighbours share rows, and one has at most a panel more than another.
+func (j *job[T]) piece(number int) (i0, i1, j0, j1 int) {
+	y, x := number/j.across, number%j.across
+	rows, cols := j.panels()
+	return y * rows / j.down * j.mr, min((y+1)*rows/j.down*j.mr, j.m), x * cols / j.across * j.nr, min((x+1)*cols/j.across*j.nr, j.n)
 }
 
 // blockCols is how many of cols columns of B are packed at once: parts of about the same width, wider ones of fewer products.
@@ -113,12 +139,11 @@ func (j *job[T]) blockCols(cols int) int {
 	return ceilDiv(ceilDiv(cols, ceilDiv(cols, most)), j.nr) * j.nr
 }
 
-// computePieces computes pieces [lo, hi); neighbours share rows.
+// computePieces computes pieces [lo, hi).
 func (j *job[T]) computePieces(worker, lo, hi int) {
-	across := ceilDiv(j.n, j.pieceCols)
-	for piece := lo; piece < hi; piece++ {
-		i0, j0 := piece/across*j.pieceRows, piece%across*j.pieceCols
-		j.computePiece(worker, block{i0, min(i0+j.pieceRows, j.m), j0, min(j0+j.pieceCols, j.n), 0, min(kc, j.k)})
+	for number := lo; number < hi; number++ {
+		i0, i1, j0, j1 := j.piece(number)
+		j.computePiece(worker, block{i0, i1, j0, j1, 0, min(kc, j.k)})
 	}
 }
 

@@ -21,10 +21,10 @@ type job[T element] struct {
 	sums        []T // of blocks of products that are added later: [block][column] of a sweep, [block][row][column] of a deep product
 	alternating []T // what packedA holds of one row, for walk.crowded
 
-	k0, k1               int // the products that packedA or sums are for
-	pieceRows, pieceCols int
-	strip                int // of a row of B, in steps of the sweep kernels
-	layout               layout
+	k0, k1       int // the products that packedA or sums are for
+	down, across int // parts into which the rows and the columns of C are cut
+	strip        int // of a row of B, in steps of the sweep kernels
+	layout       layout
 
 	pieceBody, pairedBody, packRowsBody, skinnyBody, outerBody, sweepBody, addBody, deepBody, addDeepBody func(worker, lo, hi int)
 }

@@ -36,12 +36,13 @@ func (j *job[T]) runPaired(p *parallel.Pool) {
 	j.layout = packed
 	j.cut(workers)
 	pairs := ceilDiv(min(j.k, kc), 2)
+	rows, cols := j.largest()
 	for w := range workers {
 		s := &j.scratch[w]
-		s.a, s.b = grown(s.a, j.pieceRows*pairs), grown(s.b, min(pairedCols*j.nb, ceilDiv(j.pieceCols, j.nr)*j.nr)*pairs)
-		s.least = grown(s.least, ceilDiv(j.pieceRows, j.mr))
+		s.a, s.b = grown(s.a, rows*pairs), grown(s.b, min(pairedCols*j.nb, cols)*pairs)
+		s.least = grown(s.least, ceilDiv(rows, j.mr))
 	}
-	p.ForWorkers(ceilDiv(j.m, j.pieceRows)*ceilDiv(j.n, j.pieceCols), 1, j.pairedBody)
+	p.ForWorkers(j.down*j.across, 1, j.pairedBody)
 }
 
 // pairedCols is how many times as many columns of pairs as of single elements are packed at once, as they have half the size.
@@ -49,10 +50,9 @@ const pairedCols = 2
 
 // computePaired is computePieces for a product of pairs.
 func (j *job[T]) computePaired(worker, lo, hi int) {
-	s, across := &j.scratch[worker], ceilDiv(j.n, j.pieceCols)
-	for piece := lo; piece < hi; piece++ {
-		i0, j0 := piece/across*j.pieceRows, piece%across*j.pieceCols
-		i1, end := min(i0+j.pieceRows, j.m), min(j0+j.pieceCols, j.n)
+	s := &j.scratch[worker]
+	for number := lo; number < hi; number++ {
+		i0, i1, j0, end := j.piece(number)
 		for k0 := 0; k0 < j.k; k0 += kc {
 			t := block{i0, i1, j0, j0, k0, min(k0+kc, j.k)}
 			j.packPairsA(s, &t)
