@@ -133,14 +133,16 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 		return
 	}
 	var b *T
-	stride := j.brs
+	s, stride, asks := &j.scratch[worker], j.brs, j.asksForRows()
 	if j.bcs != 1 || cols < j.nr || j.halfB.format != nil {
-		packed := j.scratch[worker].panel
+		packed := s.panel
 		j.packB(packed, cols, k, k0, col)
 		b, stride = &packed[0], j.nr
 	} else {
 		b = &j.b[k0*j.brs+col]
 	}
+	nothing := request{at: uintptr(unsafe.Pointer(&j.packedA[0]))}
+	s.next = fetch{c: request{count: uintptr(j.mr)}, b: nothing}
 	for i := 0; i < j.m; i += j.mr {
 		rows := min(j.mr, j.m-i)
 		a := &j.packedA[i*(j.k1-j.k0)+(k0-j.k0)*rows]
@@ -149,8 +151,36 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 			continue
 		}
 		d, dstride := j.addend(i, col, k0)
+		if asks && rows == j.mr {
+			if s.next.a = j.shareOfNext(i, col, k0+k); s.next.a.stride == 0 {
+				s.next.a = nothing
+			}
+			j.tall(k, a, j.mr, b, stride, &j.c[i*j.crs+col], j.crs, d, dstride, 1, &s.next.c.at)
+			continue
+		}
 		j.micro(rows, k, a, b, stride, &j.c[i*j.crs+col], j.crs, d, dstride, 1)
 	}
+}
+
+// asksForRows reports whether kernels ask for the block of B that comes after the one they read where it lies: if its rows lie in pages of their own, processors do not see by
+// themselves what comes next. Those with a larger first-level cache have done without.
+func (j *job[T]) asksForRows() bool {
+	const page = 4096 // bytes
+	return j.engine.tall != nil && j.bcs == 1 && j.halfB.format == nil && j.brs*int(unsafe.Sizeof(j.c[0])) >= page && firstCacheWays() < roomy
+}
+
+// shareOfNext is what the panel of A from row i on asks for of the block of B that comes after the products before k1 of the panel from column col on; the stride is 0 if there
+// is none.
+func (j *job[T]) shareOfNext(i, col, k1 int) request {
+	if k1 == j.k1 {
+		col, k1 = col+j.nr, j.k0
+	}
+	if col+j.nr > j.n {
+		return request{}
+	}
+	rows, turn, turns := min(kc, j.k1-k1), i/j.mr, j.m/j.mr
+	first, end := rows*turn/turns, rows*(turn+1)/turns
+	return down(&j.b[(k1+first)*j.brs+col], j.brs*int(unsafe.Sizeof(j.c[0])), end-first, 1)
 }
 
 // dotsPanel is skinnyPanel with a kernel that reads columns of B where they lie; it reports false, and does nothing, if there is none for the panel.
