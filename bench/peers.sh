@@ -18,20 +18,22 @@ cache=${BENCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep-bench}
 mkdir -p "$cache"
 say() { echo "peers: $*" >&2; }
 
+# has says whether the interpreter has modules, without the seconds that importing them takes.
+has() { "$PYTHON" -c 'import sys, importlib.util as u; sys.exit(None in map(u.find_spec, sys.argv[1:]))' "$@"; }
+
 if [ -z "${PYTHON:-}" ]; then
     PYTHON=$cache/venv/bin/python
     if ! [ -x "$PYTHON" ]; then
         say "a virtual environment with PyTorch in $cache/venv: this takes minutes"
         python3 -m venv "$cache/venv"
     fi
-    "$PYTHON" -c 'import torch' 2>/dev/null || "$PYTHON" -m pip install --quiet --retries 0 torch --index-url https://download.pytorch.org/whl/cpu >&2 ||
+    has torch || "$PYTHON" -m pip install --quiet --retries 0 torch --index-url https://download.pytorch.org/whl/cpu >&2 ||
         "$PYTHON" -m pip install --quiet torch >&2
-    "$PYTHON" -c 'import transformers, accelerate, scipy_openblas32' 2>/dev/null ||
-        "$PYTHON" -m pip install --quiet transformers accelerate numpy scipy-openblas32 >&2
+    has transformers accelerate scipy_openblas32 || "$PYTHON" -m pip install --quiet transformers accelerate numpy scipy-openblas32 >&2
 fi
-"$PYTHON" -c 'import torch' || { say "$PYTHON has no torch"; exit 1; }
+has torch || { say "$PYTHON has no torch"; exit 1; }
 for module in transformers accelerate scipy_openblas32; do
-    "$PYTHON" -c "import $module" 2>/dev/null || say "$PYTHON has no $module: its rows will be missing"
+    has "$module" || say "$PYTHON has no $module: its rows will be missing"
 done
 
 MKL_PRELOAD=

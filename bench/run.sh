@@ -4,8 +4,9 @@
 #
 # Usage: bench/run.sh [--quick] [OUTPUT]
 #
-# --quick leaves out what takes long and ends in 4 to 12 minutes, when the peers are built; without it, in 20 to 40 minutes. OUTPUT, by default
+# --quick leaves out what takes long and ends in under 8 minutes when the peers are built; without it, in 20 to 40 minutes. OUTPUT, by default
 # out/bench/results.txt, gets what was measured; bench/report makes the document's table and figure of it. See peers.sh for PYTHON and what is built.
+# Progress, with the seconds since the start, goes to the standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 quick=
@@ -19,10 +20,12 @@ eval "$settings"
 mkdir -p "$(dirname "$output")"
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
-for program in kernels clm loop report; do go build -o "$bin/$program" "./bench/$program"; done
+go build -o "$bin/" ./bench/kernels ./bench/clm ./bench/loop ./bench/report
 
 # show runs a benchmark, whose lines go to the output and, as progress, to the terminal.
-show() { "$@" | tee -a "$output" >&2; }
+show() {
+    "$@" | tee -a "$output" | while IFS= read -r line; do printf '%5d s  %s\n' "$SECONDS" "$line" >&2; done
+}
 
 {
     field() { sed -n "s/^$1[^:]*: //p" /proc/cpuinfo | sed -n 1p; }
@@ -33,11 +36,12 @@ show() { "$@" | tee -a "$output" >&2; }
 
 if [ -n "$quick" ]; then
     show "$bin/kernels" --quick --rounds 2 --turn 25ms
-    show "$bin/clm" --steps 40 --rounds 1 --ids=false
+    show "$bin/clm" --steps 40 --eval 80000 --rounds 1 --ids=false
 else
     show "$bin/kernels" --rounds 4 --turn 150ms
     show "$bin/clm" --steps 200 --rounds 2
     for threads in 1 2; do show "$bin/loop" --threads $threads; done
 fi
+echo "$SECONDS seconds" >&2
 echo "MACHINE Load average after the run $(cut -d ' ' -f 1 /proc/loadavg)" >>"$output"
 "$bin/report" "$output"

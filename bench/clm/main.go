@@ -31,6 +31,7 @@ const tokensPerStep = 8 * 128
 // bench is what is measured.
 type bench struct {
 	steps, rounds   int
+	eval            int    // bytes of text held out
 	dir             string // of peer.py
 	work            string
 	program, python string
@@ -43,6 +44,7 @@ func main() {
 	var b bench
 	threads := pflag.IntSlice("threads", []int{1, 2}, "numbers of threads to compare at")
 	pflag.IntVar(&b.steps, "steps", 200, "optimizer steps of a run")
+	pflag.IntVar(&b.eval, "eval", 384<<10, "bytes of text to evaluate on, rounded up to whole files")
 	pflag.IntVar(&b.rounds, "rounds", 3, "runs of each side")
 	pflag.StringVar(&b.dir, "dir", "bench/clm", "the folder that holds peer.py")
 	pflag.BoolVar(&b.readyIDs, "ids", true, "compare with a peer that loads token ids, too")
@@ -91,7 +93,7 @@ func (b *bench) prepare() error {
 	if err := copyFiles(filepath.Join(b.texts, "train"), train, 1<<40); err != nil {
 		return err
 	}
-	if err := copyFiles(filepath.Join(b.texts, "eval"), eval, 384<<10); err != nil {
+	if err := copyFiles(filepath.Join(b.texts, "eval"), eval, b.eval); err != nil {
 		return err
 	}
 	if b.readyIDs {

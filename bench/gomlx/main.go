@@ -1,8 +1,8 @@
-// Gomlx is GoMLX's side of bench/kernels: it reads a row's name per line and answers with the median seconds of one run, by GoMLX's Go backend. Its one row is
-// step: a training step of GoMLX's own transformer, 4 layers of width 256 with 8 heads and a vocabulary of 2048, on a batch of 8×128 with AdamW. It does not
-// clip gradients, which the other side does.
+// Gomlx is GoMLX's side of bench/kernels: it reads a row's name per line and answers with the median seconds of one run, by GoMLX's Go backend; or "threads"
+// and the number to compute on from then on. Its one row is step: a training step of GoMLX's own transformer, 4 layers of width 256 with 8 heads and a
+// vocabulary of 2048, on a batch of 8×128 with AdamW. It does not clip gradients, which the other side does.
 //
-// Usage: gomlx THREADS SECONDS_PER_TURN MODE; THREADS is GOMAXPROCS. The backend is given a pool of 16 workers whatever their number: with its own choice it
+// Usage: gomlx THREADS SECONDS_PER_TURN MODE; THREADS is GOMAXPROCS at first. The backend is given a pool of 16 workers whatever their number: with its own choice it
 // waits for itself for ever in this step.
 package main
 
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,8 +46,16 @@ func main() {
 	fmt.Fprintln(out, "GoMLX v0.28.6, Go backend")
 	var step func()
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		switch name := strings.TrimSpace(lines.Text()); name {
+		name, threads, _ := strings.Cut(lines.Text(), " ")
+		switch name {
 		case "":
+			fmt.Fprintln(out, 0)
+		case "threads":
+			n, err := strconv.Atoi(threads)
+			if err != nil {
+				log.Fatal(err)
+			}
+			runtime.GOMAXPROCS(n)
 			fmt.Fprintln(out, 0)
 		case "step":
 			if step == nil {
@@ -54,7 +63,7 @@ func main() {
 			}
 			fmt.Fprintln(out, timed(step, turn))
 		default:
-			log.Fatalf("row %q: want step", name)
+			log.Fatalf("line %q: want step, or threads and a number", lines.Text())
 		}
 	}
 }

@@ -10,9 +10,6 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// images is PyTorch with the rows of images.py.
-var images = side{program: "images.py", env: keepMemory}
-
 // imageRows are convolutions, batch norm and pooling as ResNet-18 has them for 32 images of 64×64 pixels, each forward and backward, and its whole training step.
 func imageRows() []row {
 	// Input channels, output channels, kernel, stride, and the image's height and width.
@@ -36,7 +33,7 @@ const imageBatch = 32
 
 // onImages is a function of 32 images and its gradient.
 func onImages(name string, channels, size int, f func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor) row {
-	return row{name: name, bytes: 20 * float64(imageBatch*channels*size*size), against: []side{images}, long: true, open: func(threads int) (run, end func()) {
+	return row{name: name, bytes: 20 * float64(imageBatch*channels*size*size), against: []side{kept}, extra: true, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev)
 		x := filled(c, imageBatch, channels, size, size).SetRequiresGrad(true)
@@ -61,7 +58,7 @@ func conv2D(in, out, kernel, stride, size int) row {
 		passes = 2
 	}
 	flops := 2 * float64(passes*imageBatch*out*in) * float64(kernel*kernel*places*places)
-	return row{name: fmt.Sprintf("conv2d_%d_%d_%d_%d_%d", in, out, kernel, stride, size), flops: flops, against: []side{images}, long: true, open: func(threads int) (run, end func()) {
+	return row{name: fmt.Sprintf("conv2d_%d_%d_%d_%d_%d", in, out, kernel, stride, size), flops: flops, against: []side{kept}, extra: true, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev)
 		x, w := filled(c, imageBatch, in, size, size), filled(c, out, in, kernel, kernel).SetRequiresGrad(true)
@@ -78,7 +75,7 @@ func conv2D(in, out, kernel, stride, size int) row {
 
 // resNet18 is a training step of ResNet-18 with a thousand classes by SGD with momentum.
 func resNet18() row {
-	return row{name: "resnet18", flops: 28.5e9, against: []side{images}, open: func(threads int) (run, end func()) {
+	return row{name: "resnet18", flops: 28.5e9, against: []side{kept}, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		names := make([]string, 1000)
 		for i := range names {

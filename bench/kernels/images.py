@@ -1,8 +1,8 @@
-"""PyTorch's rows of bench/kernels for images; see peer.py, whose main it runs."""
+"""PyTorch's rows of bench/kernels for images; see peer.py."""
 
-import peer
 import torch
 import torch.nn.functional as F
+from filled import filled
 from torch import nn
 
 BATCH = 32
@@ -20,7 +20,7 @@ def gradients(f, *leaves):
 
 
 def conv2d(inner, outer, kernel, stride, size):
-    x, w = peer.filled(BATCH, inner, size, size), peer.filled(outer, inner, kernel, kernel).requires_grad_()
+    x, w = filled(BATCH, inner, size, size), filled(outer, inner, kernel, kernel).requires_grad_()
     leaves = [w]
     if inner != 3:
         leaves.append(x.requires_grad_())
@@ -28,12 +28,12 @@ def conv2d(inner, outer, kernel, stride, size):
 
 
 def batch_norm(channels, size):
-    x = peer.filled(BATCH, channels, size, size).requires_grad_()
+    x = filled(BATCH, channels, size, size).requires_grad_()
     return gradients(lambda: F.batch_norm(x, None, None, training=True), x)
 
 
 def max_pool(channels, size):
-    x = peer.filled(BATCH, channels, size, size).requires_grad_()
+    x = filled(BATCH, channels, size, size).requires_grad_()
     return gradients(lambda: F.max_pool2d(x, 3, 2, 1), x)
 
 
@@ -59,7 +59,7 @@ def resnet18():
         inner = outer
     m = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)).train()
     opt = torch.optim.SGD(m.parameters(), lr=1e-3, momentum=0.9)
-    x, labels = peer.filled(BATCH, 3, 64, 64), torch.arange(BATCH) * 7919 % 1000
+    x, labels = filled(BATCH, 3, 64, 64), torch.arange(BATCH) * 7919 % 1000
 
     def run():
         opt.zero_grad(set_to_none=True)
@@ -69,12 +69,4 @@ def resnet18():
     return run
 
 
-def open_row(name):
-    for prefix, make in {"conv2d_": conv2d, "batch_norm_": batch_norm, "max_pool_": max_pool}.items():
-        if name.startswith(prefix):
-            return make(*map(int, name[len(prefix) :].split("_")))
-    return {"resnet18": resnet18}[name]()
-
-
-peer.open_row = open_row
-peer.main()
+ROWS = {"conv2d": conv2d, "batch_norm": batch_norm, "max_pool": max_pool, "resnet18": resnet18}  # by the beginnings of their names

@@ -1,9 +1,9 @@
 // Kernels compares matrix products, streaming kernels, attention and training steps with other engines on the CPU.
 //
 // Both sides run the same rows, in turns, since a machine's speed drifts: ours, theirs, ours, theirs …; a row's value is the median over the
-// rounds of theirs divided by ours, above 1 where Lockstep is faster. The peers are peer.py and openblas.py under the Python that the environment
-// variable PYTHON names, and the program that GOMLX names; a row whose peer is missing says so. The machine's own ceilings (FMA peak, copy) are
-// measured between the rounds.
+// rounds of theirs divided by ours, above 1 where Lockstep is faster. Each row runs at all numbers of threads before the next, so that peers start once and
+// keep their memory. The peers are peer.py and openblas.py under the Python that the environment variable PYTHON names, and the program that GOMLX names; a
+// row whose peer is missing says so. The machine's own ceilings (FMA peak, copy) are measured between the rounds.
 //
 //	PYTHON=venv/bin/python go run ./bench/kernels --threads 1,2 --rounds 5 --rows 'gelu|adamw'
 package main
@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -25,23 +24,25 @@ import (
 
 // bench is what the flags say.
 type bench struct {
-	rounds int
-	turn   time.Duration
-	dir    string
-	quick  bool
-	wanted *regexp.Regexp
+	threads []int
+	rounds  int
+	turn    time.Duration
+	dir     string
+	quick   bool
+	wanted  *regexp.Regexp
+	runs    map[key]alone // of rows in processes of their own
 }
 
 func main() {
 	log.SetFlags(0)
 	var b bench
-	threads := pflag.IntSlice("threads", []int{1, 2}, "numbers of threads to compare at")
+	pflag.IntSliceVar(&b.threads, "threads", []int{1, 2}, "numbers of threads to compare at")
 	pflag.IntVar(&b.rounds, "rounds", 5, "turns of each side per row")
 	pattern := pflag.String("rows", "", "regular expression of the rows to run; empty: all")
 	pflag.DurationVar(&b.turn, "turn", 300*time.Millisecond, "time of one turn, at least one run")
 	pflag.StringVar(&b.dir, "dir", "bench/kernels", "the folder that holds peer.py")
 	pflag.BoolVar(&b.quick, "quick", false, "leave out rows that take long")
-	peak := pflag.String("peak", "", "run one row and print the peak of resident memory, for a process of its own")
+	single := pflag.String("alone", "", "run one row twice and print the peak of resident memory and the second run's seconds, for a process of its own")
 	pflag.Parse()
 	if err := kernels.Init(); err != nil {
 		log.Fatal(err)
@@ -50,36 +51,37 @@ func main() {
 	if b.wanted, err = regexp.Compile(*pattern); err != nil {
 		log.Fatal(err)
 	}
-	for _, n := range *threads {
-		if *peak != "" {
-			if err := printPeak(*peak, n); err != nil {
-				log.Fatal(err)
-			}
-			continue
-		}
-		if err := b.compare(n); err != nil {
-			log.Fatal(err)
-		}
+	if *single != "" {
+		err = printAlone(*single, b.threads[0])
+	} else {
+		err = b.compare()
+	}
+	if err != nil {
+		log.Fatal(err)
 	}
 }
 
-// compare runs all wanted rows at one number of threads.
-func (b *bench) compare(threads int) error {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(threads))
-	fmt.Printf("# %d threads; kernels %s\n", threads, kernels.Active())
-	if err := printCeilings(threads); err != nil {
-		return err
+// compare runs all wanted rows.
+func (b *bench) compare() error {
+	fmt.Printf("# kernels %s\n", kernels.Active())
+	for _, n := range b.threads {
+		if err := printCeilings(n); err != nil {
+			return err
+		}
 	}
-	peers := peers{dir: b.dir, threads: threads, turn: b.turn}
+	peers := peers{dir: b.dir, most: slices.Max(b.threads), turn: b.turn}
 	defer peers.close()
 	for _, r := range rows() {
-		if b.quick && r.long || !b.keep(&r) {
+		if b.quick && r.extra || !b.keep(&r) {
 			continue
 		}
-		b.row(r, threads, &peers)
+		for _, n := range b.threads {
+			b.row(r, n, &peers)
+		}
+		peers.drop(r)
 	}
 	for _, row := range peakRows {
-		if err := b.memory(row, threads, &peers); err != nil {
+		if err := b.memory(row, &peers); err != nil {
 			return fmt.Errorf("memory of row %s: %w", row, err)
 		}
 	}
@@ -98,17 +100,22 @@ func (b *bench) keep(r *row) bool {
 	return len(r.against) > 0 || r.ofCeiling
 }
 
-// row measures one row against each of its sides in turn.
+// row measures one row at one number of threads, against each of its sides in turn.
 func (b *bench) row(r row, threads int, peers *peers) {
-	run, end := r.open(threads)
-	defer end()
-	if r.flops > manyFlops { // a peer that keeps its memory would keep much
-		defer peers.forget(r.against...)
-	}
-	timed(run, b.turn) // for caches and allocators
-	ours := func() float64 { return timed(run, b.turn) }
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(threads))
+	var ours func() float64
 	if b.once(r) {
-		ours = sync.OnceValue(ours)
+		a, err := b.alone(r.name, threads)
+		if err != nil {
+			fmt.Printf("# no row %s: %v\n", r.name, err)
+			return
+		}
+		ours = func() float64 { return a.seconds }
+	} else {
+		run, end := r.open(threads)
+		defer end()
+		timed(run, b.turn) // for caches and allocators
+		ours = func() float64 { return timed(run, b.turn) }
 	}
 	var all, shares []float64
 	for _, s := range r.against {
@@ -139,7 +146,8 @@ func (b *bench) row(r row, threads int, peers *peers) {
 	}
 }
 
-// once tells that a row has one run a side that counts, ours for all sides.
+// once tells that a row has one run a side that counts, after one for caches and allocators; ours, for all sides, in a process of its own, whose peak of
+// memory counts, too.
 func (b *bench) once(r row) bool { return b.quick && r.flops > manyFlops }
 
 // manyFlops is the number of operations from which on a run takes seconds.
@@ -150,7 +158,7 @@ type turns struct{ ours, theirs, ratios, shares, trips []float64 }
 
 // side lets a row and one side of it take turns.
 func (b *bench) side(r row, ours func() float64, s side, threads int, peers *peers) (t turns, err error) {
-	p, err := peers.get(s)
+	p, err := peers.get(s, threads)
 	if err != nil {
 		return t, err
 	}
@@ -159,7 +167,7 @@ func (b *bench) side(r row, ours func() float64, s side, threads int, peers *pee
 		rounds = 1
 	}
 	name := r.name + s.form
-	if !b.once(r) || s.form != "" { // a turn for caches and allocators, or for compiling; where one run takes seconds, reserved memory does
+	if !b.once(r) || s.form != "" || threads == b.threads[0] { // a turn for caches and allocators, or for compiling
 		if _, err := p.time(name); err != nil {
 			peers.forget(s)
 			return t, err
@@ -177,7 +185,7 @@ func (b *bench) side(r row, ours func() float64, s side, threads int, peers *pee
 		}
 		t.ours, t.theirs, t.ratios, t.shares = append(t.ours, x), append(t.theirs, y), append(t.ratios, y/x), append(t.shares, r.share(x, threads))
 	}
-	return t, p.drop()
+	return t, nil
 }
 
 // timed is the median time of one run, of as many as fit in a turn.

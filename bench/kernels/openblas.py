@@ -1,4 +1,5 @@
-"""OpenBLAS's side of bench/kernels: reads a row's name per line, answers with the median seconds of one product. An empty line frees what the last row holds.
+"""OpenBLAS's side of bench/kernels: reads a row's name per line, answers with the median seconds of one product. An empty line frees what rows
+hold, and a number of threads behind the word threads is taken from then on.
 
 Usage: openblas.py THREADS SECONDS_PER_TURN MODE, started by the benchmark. OpenBLAS is PyPI's scipy-openblas32; OPENBLAS_CORETYPE names its kernels.
 """
@@ -41,12 +42,17 @@ def timed(run):
 def main():
     lib.scipy_openblas_get_config.restype = lib.scipy_openblas_get_corename.restype = ctypes.c_char_p
     print(lib.scipy_openblas_get_config().decode(), "core", lib.scipy_openblas_get_corename().decode(), flush=True)
-    current, run = "", None
+    runs, answer = {}, 0
     for line in sys.stdin:
-        if line.strip() != current:
-            current = line.strip()
-            run = open_row(current) if current else None
-        print(timed(run) if run else 0, flush=True)
+        name, *threads = line.split() or [""]
+        if not name:
+            runs.clear()
+        elif name == "threads":
+            lib.scipy_openblas_set_num_threads(int(threads[0]))
+        else:
+            runs[name] = runs.get(name) or open_row(name)
+            answer = timed(runs[name])
+        print(answer, flush=True)
 
 
 if __name__ == "__main__":

@@ -30,12 +30,11 @@ type side struct {
 // on processors that are not Intel's: MKL_PRELOAD names a library that makes it take its AVX-512 ones, see run.sh.
 var (
 	eager     = side{program: "peer.py", mode: "eager", env: mkl}
-	kept      = side{program: "peer.py", mode: "kept", env: keepMemory}
-	compiled  = side{suffix: "_compile", program: "peer.py", mode: "kept", form: "_compile", env: keepMemory}
 	installed = side{suffix: "_installed", program: "peer.py", mode: "installed", slow: true}
 	// reused has its outputs allocated beforehand, and what it must allocate itself it takes again from huge pages that it keeps.
 	reused   = side{suffix: "_out", program: "peer.py", mode: "out", env: keepMemory}
-	blas     = side{program: "peer.py", mode: "out", env: keepMemory} // reused, where PyTorch is the only side
+	kept     = side{program: "peer.py", mode: "out", env: keepMemory} // reused, where there is no other setting
+	compiled = side{suffix: "_compile", program: "peer.py", mode: "out", form: "_compile", env: keepMemory}
 	openblas = side{suffix: "_openblas", program: "openblas.py", env: coreType()}
 	gomlx    = side{suffix: "_gomlx", program: "GOMLX"}
 	llmc     = side{suffix: "_llmc", program: "LLMC", slow: true}
@@ -71,20 +70,32 @@ func preload(library string) []string {
 // peers are the processes of the other sides, started when first asked for.
 type peers struct {
 	dir     string
-	threads int
+	most    int // threads
 	turn    time.Duration
 	started map[string]*peer // by key
 	failed  map[string]error
 }
 
-func (ps *peers) get(s side) (*peer, error) {
+// get is a side's process, which from then on computes on so many threads.
+func (ps *peers) get(s side, threads int) (*peer, error) {
+	p, err := ps.process(s)
+	if err != nil || p.threads == threads {
+		return p, err
+	}
+	p.threads = threads
+	_, err = p.time(fmt.Sprint("threads ", threads))
+	return p, err
+}
+
+// process is a side's process.
+func (ps *peers) process(s side) (*peer, error) {
 	if p := ps.started[s.key()]; p != nil {
 		return p, nil
 	}
 	if err := ps.failed[s.key()]; err != nil {
 		return nil, err
 	}
-	p, err := ps.start(s)
+	p, err := ps.start(s, ps.most)
 	if err != nil {
 		if ps.failed == nil {
 			ps.failed = map[string]error{}
@@ -97,6 +108,15 @@ func (ps *peers) get(s side) (*peer, error) {
 	}
 	ps.started[s.key()] = p
 	return p, nil
+}
+
+// drop has the sides of a row free what they hold for it. Where that is gibibytes, those that keep memory end.
+func (ps *peers) drop(r row) {
+	for _, s := range r.against {
+		if p := ps.started[s.key()]; p != nil && (slices.Contains(peakRows, r.name) || p.drop() != nil) {
+			ps.forget(s)
+		}
+	}
 }
 
 // forget ends the processes of sides; the next row starts others.
@@ -115,9 +135,9 @@ func (ps *peers) close() {
 	}
 }
 
-// start starts a side's process and waits until it has said what it is.
-func (ps *peers) start(s side) (*peer, error) {
-	n := strconv.Itoa(ps.threads)
+// start starts a side's process for at most so many threads and waits until it has said what it is.
+func (ps *peers) start(s side, threads int) (*peer, error) {
+	n := strconv.Itoa(threads)
 	arguments := []string{n, fmt.Sprint(ps.turn.Seconds()), s.mode}
 	variable := "PYTHON"
 	if strings.HasSuffix(s.program, ".py") {
@@ -129,7 +149,7 @@ func (ps *peers) start(s side) (*peer, error) {
 	if program == "" {
 		return nil, fmt.Errorf("the environment variable %s is empty", variable)
 	}
-	p := &peer{cmd: exec.Command(program, arguments...)}
+	p := &peer{threads: threads, cmd: exec.Command(program, arguments...)}
 	p.cmd.Env = append(os.Environ(), "OMP_NUM_THREADS="+n, "MKL_NUM_THREADS="+n, "OPENBLAS_NUM_THREADS="+n, "GOMAXPROCS="+n, "OMP_WAIT_POLICY=PASSIVE")
 	p.cmd.Env = append(p.cmd.Env, s.env...)
 	p.cmd.Stderr = os.Stderr
@@ -148,12 +168,14 @@ func (ps *peers) start(s side) (*peer, error) {
 	if p.version, err = p.line(); err != nil {
 		return nil, errors.Join(err, p.cmd.Wait())
 	}
-	fmt.Printf("PEER %s %d %s\n", s.key(), ps.threads, p.version)
+	fmt.Printf("PEER %s %d %s\n", s.key(), threads, p.version)
 	return p, nil
 }
 
-// peer is the process of another side: it reads a row's name per line and answers with seconds. An empty name frees what the last row holds.
+// peer is the process of another side: it reads a row's name per line and answers with seconds. An empty name frees what rows hold, and "threads" with a
+// number says how many to compute on.
 type peer struct {
+	threads int
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Reader
@@ -179,7 +201,7 @@ func (p *peer) time(row string) (float64, error) {
 	return strconv.ParseFloat(s, 64)
 }
 
-// drop frees what the row holds.
+// drop frees what rows hold.
 func (p *peer) drop() error {
 	_, err := p.time("")
 	return err

@@ -1,18 +1,21 @@
-"""The PyTorch side of bench/kernels: reads a row's name per line, answers with the median seconds of one run. An empty line frees what the last row holds;
-peak_memory answers with the peak of resident memory.
+"""The PyTorch side of bench/kernels: reads a row's name per line, answers with the median seconds of one run. An empty line frees what rows hold, a number of
+threads behind the word threads is taken from then on, and peak_memory answers with the peak of resident memory.
 
 Usage: peer.py THREADS SECONDS_PER_TURN MODE, started by the benchmark with the settings of OpenMP, MKL and malloc in its environment. Modes: eager, as
-people call it; kept, with malloc's settings; installed, without any; out, with outputs allocated beforehand where PyTorch has such a form. A training step's name
-may end with _compile, for torch.compile.
+people call it; installed, without any settings; out, with malloc's, and outputs allocated beforehand where PyTorch has such a form. A training step's name may
+end with _compile, for torch.compile.
 """
 
+import functools
 import gc
 import os
 import sys
 import time
 
+import images
 import torch
 import torch.nn.functional as F
+from filled import filled
 
 THREADS, TURN, MODE = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(THREADS)
@@ -20,12 +23,6 @@ ELEMENTS = 16 << 20
 OUT = MODE == "out"
 KEEPS = "mmap_max=0" in os.environ.get("GLIBC_TUNABLES", "")  # malloc keeps what is freed
 aten = torch.ops.aten
-
-
-def filled(*shape):
-    n = torch.Size(shape).numel()
-    period = ((torch.arange(2001) * 7919 % 2001 - 1000) / 500).float()
-    return period.repeat(n // 2001 + 1)[:n].reshape(shape)
 
 
 def pointwise(shape, f, backward, extra=lambda: ()):
@@ -225,9 +222,14 @@ class GPT(torch.nn.Module):
         return self.ln_f(self.blocks(x)) @ self.wte.weight.T
 
 
+@functools.cache
+def gpt(*config):
+    m = GPT(*config)
+    return m, torch.optim.AdamW(m.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+
+
 def step(layers, width, heads, vocab, positions, batch, block, compiled):
-    m = GPT(layers, width, heads, vocab, positions)
-    opt = torch.optim.AdamW(m.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    m, opt = gpt(layers, width, heads, vocab, positions)
     ids = (torch.arange(batch * block) * 7919 % vocab).reshape(batch, block)
 
     def loss_of(ids):
@@ -245,7 +247,8 @@ def step(layers, width, heads, vocab, positions, batch, block, compiled):
     return run
 
 
-RESERVE = {"step": 0.5, "gpt2_124m": 4, "resnet18": 1}  # GiB that a row needs, with some for what lies in pieces; else 2
+# GiB that rows need, by the beginnings of their names, with some for what lies in pieces: where the system's pages are new, a GiB takes seconds.
+RESERVE = {"gpt2_124m": 3.5, "rms_norm": 1.25, "attention_1024_dropout": 1.5, "head_768x50257_4096": 1.25, "": 0.75}
 reserved = 0
 
 
@@ -253,7 +256,7 @@ def reserve(row):
     """Has malloc take the memory of a row from the system at once, and keep it: else the heap grows now and then for a dozen calls, and new pages take longer than
     what is timed."""
     global reserved
-    gib = RESERVE.get(row.removesuffix("_compile"), 2)
+    gib = next(gib for name, gib in RESERVE.items() if row.startswith(name))
     if gib > reserved:
         torch.empty(int(gib * (1 << 28))).zero_()
         reserved = gib
@@ -263,6 +266,9 @@ STEPS = {"step": (4, 256, 8, 2048, 128, 8, 128), "gpt2_124m": (12, 768, 12, 5025
 
 
 def open_row(name):
+    for prefix, make in images.ROWS.items():
+        if name.startswith(prefix):
+            return make(*map(int, name.removeprefix(prefix).split("_")[1:]))
     for base, (shape, f, extra) in POINTWISE.items():
         if name in (base + "_fwd", base + "_fwdbwd"):
             if OUT and base in OUT_FORMS:
@@ -302,18 +308,23 @@ def peak_memory():
 
 def main():
     print(f"PyTorch {torch.__version__}", flush=True)
-    current, run = "", None
+    runs, answer = {}, 0
     for line in sys.stdin:
-        if line.strip() == "peak_memory":
-            print(peak_memory(), flush=True)
-            continue
-        if line.strip() != current:
-            current, run = line.strip(), None
+        name, *threads = line.split() or [""]
+        if not name:
+            runs.clear()
+            gpt.cache_clear()
             gc.collect()
-            if KEEPS and current:
-                reserve(current)
-            run = open_row(current) if current else None
-        print(timed(run) if run else 0, flush=True)
+        elif name == "threads":
+            torch.set_num_threads(int(threads[0]))
+        elif name == "peak_memory":
+            answer = peak_memory()
+        else:
+            if KEEPS:
+                reserve(name)
+            runs[name] = runs.get(name) or open_row(name)
+            answer = timed(runs[name])
+        print(answer, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPeer: a side's program is started once, with its settings, answers for each row, and may be missing.
+// TestPeer: a side's program is started once, with its settings, answers for each row at any number of threads, and may be missing.
 func TestPeer(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("wants a shell")
@@ -19,29 +19,33 @@ func TestPeer(t *testing.T) {
 	script := filepath.Join(t.TempDir(), "peer")
 	require.NoError(t, os.WriteFile(script, []byte(`#!/bin/sh
 echo "threads $1, $OMP_NUM_THREADS, turn $2, mode $3, setting $SETTING"
-while read -r row; do case $row in "") echo 0;; fast) echo 0.5;; *) exit 1;; esac; done
+n=$1
+while read -r row number; do case $row in "") echo 0;; threads) n=$number; echo 0;; fast) echo 0.$n;; *) exit 1;; esac; done
 `), 0o777))
 	t.Setenv("A_PEER", script)
-	ps := peers{threads: 2, turn: time.Second}
+	ps := peers{most: 2, turn: time.Second}
 	s := side{suffix: "_other", program: "A_PEER", env: []string{"SETTING=on"}}
-	p, err := ps.get(s)
+	p, err := ps.get(s, 2)
 	require.NoError(t, err)
 	defer ps.close()
-	again, err := ps.get(s)
-	require.NoError(t, err)
-	require.Same(t, p, again)
 	require.Equal(t, "threads 2, 2, turn 1, mode , setting on", p.version)
 	seconds, err := p.time("fast")
 	require.NoError(t, err)
-	require.Equal(t, 0.5, seconds)
+	require.Equal(t, 0.2, seconds)
+	again, err := ps.get(s, 1)
+	require.NoError(t, err)
+	require.Same(t, p, again)
+	seconds, err = p.time("fast")
+	require.NoError(t, err)
+	require.Equal(t, 0.1, seconds)
 	require.NoError(t, p.drop())
 	_, err = p.time("unknown")
 	require.ErrorContains(t, err, "ended")
 	ps.forget(s)
-	another, err := ps.get(s)
+	another, err := ps.get(s, 1)
 	require.NoError(t, err)
 	require.NotSame(t, p, another)
-	_, err = ps.get(side{program: "NO_PEER"})
+	_, err = ps.get(side{program: "NO_PEER"}, 1)
 	require.ErrorContains(t, err, "NO_PEER")
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -24,12 +23,9 @@ func productRows() []row {
 	for _, w := range [][3]int{{64, 147, 2 * 112 * 112}, {64, 576, 2 * 56 * 56}, {128, 1152, 4 * 28 * 28}, {256, 2304, 9 * 14 * 14}, {512, 4608, 18 * 7 * 7}, {128, 64, 28 * 28}} {
 		all = append(all, convolution(w[0], w[1], w[2])...)
 	}
-	for i := range all {
-		all[i].long = all[i].long || strings.Contains(all[i].name+"_", "_8_")
-	}
 	for _, n := range []int{512, 1024, 2048} {
 		r := product(fmt.Sprintf("square_%d", n), n, n, n, false, false)
-		r.against, r.ofCeiling, r.long = []side{blas, openblas}, true, false
+		r.against, r.ofCeiling, r.extra = []side{kept, openblas}, true, false
 		all = append(all, r)
 		if n == 1024 && slices.Contains(kernels.Available(), kernels.AVX2) {
 			all = append(all, under(r, kernels.AVX2))
@@ -37,15 +33,15 @@ func productRows() []row {
 	}
 	double := productOf(tensor.Float64, "square_1024_f64", 1024, 1024, 1024, false, false)
 	double.ofCeiling = true
-	all = append(all, double, productOf(tensor.BFloat16, "square_1024_bf16", 1024, 1024, 1024, false, false))
+	all = append(all, extras(double, productOf(tensor.BFloat16, "square_1024_bf16", 1024, 1024, 1024, false, false))...)
 	for _, tokens := range []int{1, 8, 1024} {
-		all = append(all, productOf(tensor.BFloat16, fmt.Sprintf("bf16_768x3072_%d", tokens), tokens, 3072, 768, false, false))
+		all = append(all, extras(productOf(tensor.BFloat16, fmt.Sprintf("bf16_768x3072_%d", tokens), tokens, 3072, 768, false, false))...)
 	}
 	return all
 }
 
 // longProduct is the number of operations from which on a product is left out of a quick run.
-const longProduct = 6e9
+const longProduct = 2e10
 
 // under is a row with a variant of the kernels forced, without a peer: what counts is the share of the variant's own peak.
 func under(r row, v kernels.Variant) row {
@@ -66,7 +62,7 @@ func under(r row, v kernels.Variant) row {
 func projection(tokens, in, out int) []row {
 	name := fmt.Sprintf("matmul_%dx%d_%d", in, out, tokens)
 	flops := 2 * float64(tokens*in*out)
-	forward := row{name: name, flops: flops, against: []side{blas}, long: flops > longProduct, open: func(threads int) (run, end func()) {
+	forward := row{name: name, flops: flops, against: []side{kept}, extra: flops > longProduct, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev).NoGrad()
 		x, w, b := filled(c, tokens, in), filled(c, in, out), filled(c, out)
@@ -103,7 +99,7 @@ func product(name string, m, n, k int, transA, transB bool) row {
 // productOf is a product of operands of a type.
 func productOf(of tensor.DType, name string, m, n, k int, transA, transB bool) row {
 	flops := 2 * float64(m) * float64(n) * float64(k)
-	return row{name: name, flops: flops, double: of == tensor.Float64, against: []side{blas}, long: flops > longProduct, open: func(threads int) (run, end func()) {
+	return row{name: name, flops: flops, double: of == tensor.Float64, against: []side{kept}, extra: flops > longProduct, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev).NoGrad()
 		matrix := func(rows, cols int, transposed bool) *tensor.Tensor {

@@ -22,7 +22,7 @@ type row struct {
 	against []side
 	// ofCeiling makes a ratio of the share of the ceiling too: the FMA peak if flops count, else copying's speed.
 	ofCeiling bool
-	long      bool // left out of a quick run
+	extra     bool // left out of a quick run: takes long, or nothing is wanted of it
 }
 
 // ceiling is the suffix of the share's row.
@@ -70,10 +70,10 @@ func rows() []row {
 		pointwise("layer_norm", []int{16384, 1024}, 2, 5, 2, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
 			return tensor.LayerNorm(c, x[0], x[1], x[2], 1e-5)
 		}),
-		pointwise("rms_norm", []int{16384, 1024}, 2, 5, 1, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.RMSNorm(c, x[0], x[1], 1e-5) }),
+		extras(pointwise("rms_norm", []int{16384, 1024}, 2, 5, 1, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.RMSNorm(c, x[0], x[1], 1e-5) })...),
 		pointwise("softmax", []int{16384, 1024}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.Softmax(c, x[0], -1) }),
 		pointwise("gelu", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x[0]) }),
-		pointwise("gelu_tanh", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.GELUTanh(c, x[0]) }),
+		extras(pointwise("gelu_tanh", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.GELUTanh(c, x[0]) })...),
 		pointwise("cross_entropy", []int{8192, 2048}, 1, 3, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
 			ids := make([]int64, 8192)
 			for i := range ids {
@@ -86,9 +86,17 @@ func rows() []row {
 	for _, t := range []int{256, 1024, 4096} {
 		all = append(all, attention(t, "causal"), attention(t, "full"))
 	}
-	all = append(all, attention(4096, "window"), attention(1024, "padded"), attention(1024, "grouped"), attention(1024, "dropout"))
+	all = append(all, extras(attention(4096, "window"), attention(1024, "padded"), attention(1024, "grouped"), attention(1024, "dropout"))...)
 	all = append(all, productRows()...)
 	return append(append(all, imageRows()...), steps()...)
+}
+
+// extras leaves rows out of a quick run.
+func extras(rows ...row) []row {
+	for i := range rows {
+		rows[i].extra = true
+	}
+	return rows
 }
 
 // filled is a tensor of small numbers.
@@ -97,9 +105,13 @@ func filled(c *tensor.Ctx, shape ...int) *tensor.Tensor {
 	for _, s := range shape {
 		n *= s
 	}
+	const period = 2001
 	x := make([]float32, n)
-	for i := range x {
-		x[i] = float32(i*7919%2001-1000) / 500
+	for i := range min(n, period) {
+		x[i] = float32(i*7919%period-1000) / 500
+	}
+	for i := period; i < n; i *= 2 {
+		copy(x[i:], x[:i])
 	}
 	return tensor.FromSlice(c, x, shape...)
 }
@@ -180,7 +192,7 @@ func attention(t int, kind string) row {
 		}
 	}
 	flops := 14 * float64(heads*d) * float64(scores) // two products forward, five backward
-	return row{name: fmt.Sprintf("attention_%d_%s", t, kind), flops: flops, against: []side{blas}, long: t > 1024, open: func(threads int) (run, end func()) {
+	return row{name: fmt.Sprintf("attention_%d_%s", t, kind), flops: flops, against: []side{kept}, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev)
 		opt := opt

@@ -1,8 +1,10 @@
-// llm.c's side of bench/kernels: reads a row's name per line, answers with the median seconds of one run. Its one row is gpt2_124m: a training step of GPT-2
-// small on 2×512 tokens with AdamW. It does not clip gradients, which the other side does.
+// llm.c's side of bench/kernels: reads a row's name per line, answers with the median seconds of one run; or "threads" and the number to
+// compute on from then on. Its one row is gpt2_124m: a training step of GPT-2 small on 2×512 tokens with AdamW. It does not clip gradients, which the other side
+// does.
 //
-// Built with llm.c's folder among the include paths, by ../peers.sh. Usage: llmc THREADS SECONDS_PER_TURN; OMP_NUM_THREADS holds the number of threads.
+// Built with llm.c's folder among the include paths, by ../peers.sh. Usage: llmc THREADS SECONDS_PER_TURN; OMP_NUM_THREADS holds the number of threads at first.
 #define TESTING
+#include <omp.h>
 #include "train_gpt2.c"
 
 enum { BATCH = 2, BLOCK = 512, MOST = 1000 };
@@ -50,6 +52,8 @@ int main(int argc, char **argv) {
                 times[n] = now() - t;
             }
             qsort(times, n, sizeof *times, ascending);
+        } else if (!strncmp(line, "threads ", 8)) {
+            omp_set_num_threads(atoi(line + 8));
         } else if (line[0] != '\n') {
             return 1;
         }
