@@ -236,6 +236,7 @@ def step(layers, width, heads, vocab, positions, batch, block, compiled):
         return F.cross_entropy(m(ids)[:, :-1].reshape(-1, vocab), ids[:, 1:].reshape(-1))
 
     if compiled:
+        torch.compiler.reset()  # or what differs from the row before counts as a size that varies, which makes slower code
         loss_of = torch.compile(loss_of)
 
     def run():
