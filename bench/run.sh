@@ -35,7 +35,7 @@ show() {
 } >"$output"
 
 if [ -n "$quick" ]; then
-    show "$bin/kernels" --quick --rounds 2 --turn 25ms
+    show "$bin/kernels" --quick --rounds 3 --turn 25ms
     show "$bin/clm" --steps 40 --eval 80000 --rounds 1 --ids=false
 else
     show "$bin/kernels" --rounds 4 --turn 150ms
