@@ -160,6 +160,9 @@ func adamW(threads int) (run, end func()) {
 	return func() { opt.Step(c) }, func() { dev.Close() }
 }
 
+// longAttention is the number of operations from which on attention is left out of a quick run.
+const longAttention = 3e11
+
 // attention is forward and backward over t positions of 4 samples, 8 heads of 64: of all keys, or causal, and then in a window of 256, of 2 key heads, or with
 // dropout; or of samples that are padded by none, an eighth, two and three eighths.
 func attention(t int, kind string) row {
@@ -192,7 +195,7 @@ func attention(t int, kind string) row {
 		}
 	}
 	flops := 14 * float64(heads*d) * float64(scores) // two products forward, five backward
-	return row{name: fmt.Sprintf("attention_%d_%s", t, kind), flops: flops, against: []side{kept}, open: func(threads int) (run, end func()) {
+	return row{name: fmt.Sprintf("attention_%d_%s", t, kind), flops: flops, against: []side{kept}, extra: flops > longAttention, open: func(threads int) (run, end func()) {
 		dev := tensor.NewCPU(threads)
 		c := tensor.NewCtx(dev)
 		opt := opt
