@@ -92,6 +92,7 @@ func (j *job[T]) cut(workers int) {
 		smallest  = 1 << 21 // operations of a piece
 		each      = 3       // pieces for a worker
 		extraRows = 8       // that could be computed while B is packed
+		tries     = 8       // numbers of columns' parts for each of the rows': with many workers, trying all would take longer than it saves
 	)
 	rows, cols := j.panels()
 	j.down, j.across = max(1, min(workers, j.m/few), ceilDiv(j.m, j.mb)), 1
@@ -109,7 +110,7 @@ func (j *job[T]) cut(workers int) {
 	down, across, least := j.down, j.across, math.MaxInt
 	for y := down; y <= min(rows, max(down, wanted)); y++ {
 		enough := max(across, ceilDiv(wanted, y))
-		for x := enough; x < enough+workers && x <= cols; x++ {
+		for x := enough; x < enough+min(workers, tries) && x <= cols; x++ {
 			if most := ceilDiv(x*y, workers) * (j.m + extraRows*y) * (j.n + extraCols*x) / (x * y); most < least {
 				least, j.down, j.across = most, y, x
 			}
