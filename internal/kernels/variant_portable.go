@@ -13,4 +13,4 @@ func missing(v Variant) []string {
 	return []string{fmt.Sprintf("%s kernels in this build", v)}
 }
 
-func firstCacheWays() int { return 0 }
+func dataCache(uint32) (ways, size int) { return 0, 0 }

@@ -81,8 +81,12 @@ func TestEnvironment(t *testing.T) {
 	require.PanicsWithError(t, message, func() { Active() })
 }
 
-func TestFirstCacheWaysArePlausible(t *testing.T) {
+func TestCachesArePlausible(t *testing.T) {
 	ways := FirstCacheWays()
 	require.Positive(t, ways)
 	require.LessOrEqual(t, ways, 64)
+	size := SecondCacheSize()
+	require.GreaterOrEqual(t, size, 64<<10)
+	require.LessOrEqual(t, size, 64<<20)
+	require.Zero(t, size%(16<<10))
 }

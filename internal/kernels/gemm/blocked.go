@@ -53,7 +53,7 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 	k := min(j.k, kc)
 	for w := range workers {
 		s := &j.scratch[w]
-		s.a, s.b = grown(s.a, rows*k), grown(s.b, min(j.nb*(kc/k), cols)*k)
+		s.a, s.b = grown(s.a, rows*min(j.k, j.ka)), grown(s.b, min(j.nb*(kc/k), cols)*k)
 		switch j.layout {
 		case copiedRows:
 			s.copied = grown(s.copied, j.mr*j.copiedStride(k))
@@ -64,7 +64,8 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 	p.ForWorkers(j.down*j.across, 1, j.pieceBody)
 }
 
-// chooseLayout decides how A is read. In place is best, but for rows and columns that lie a multiple of 4 KiB apart, which fall into few sets of the caches.
+// chooseLayout decides how A is read. In place is best, but for rows and columns that lie a multiple of 4 KiB apart, which fall into few sets of the caches, and
+// for columns where C is cut into narrow pieces: each would read A again, a line or two of each page.
 func (j *job[T]) chooseLayout() layout {
 	size := int(unsafe.Sizeof(*new(T)))
 	switch {
@@ -74,7 +75,7 @@ func (j *job[T]) chooseLayout() layout {
 			return copiedRows
 		}
 		return inRows
-	case j.ars == 1 && j.engine.tall != nil:
+	case j.ars == 1 && j.engine.tall != nil && j.ka == kc:
 		if j.acs*size%crowded == 0 {
 			return copiedColumns
 		}
@@ -143,60 +144,78 @@ func (j *job[T]) blockCols(cols int) int {
 // computePieces computes pieces [lo, hi).
 func (j *job[T]) computePieces(worker, lo, hi int) {
 	for number := lo; number < hi; number++ {
-		i0, i1, j0, j1 := j.piece(number)
-		j.computePiece(worker, block{i0, i1, j0, j1, 0, min(kc, j.k)})
+		j.computePiece(worker, number)
 	}
 }
 
 // block is a part of C, rows [i0, i1) × columns [j0, j1), and of its products, [k0, k1).
 type block struct{ i0, i1, j0, j1, k0, k1 int }
 
-// computePiece computes a piece of C, of which t names the first products.
-func (j *job[T]) computePiece(worker int, t block) {
-	s, width, end := &j.scratch[worker], j.blockCols(t.j1-t.j0), t.j1
-	for ; t.k0 < j.k; t.k0 = t.k1 {
-		t.k1 = min(t.k0+kc, j.k)
-		j.packBlockA(s, &t)
-		for j0 := t.j0; j0 < end; j0 += width {
-			part := t
-			part.j0, part.j1 = j0, min(j0+width, end)
-			j.packBlockB(s, &part)
-			j.computeBlock(worker, &part, j.following(&part, t.j0, end, width))
+// computePiece computes the piece of C with the number, block by block: all products for which A is packed once, then the next columns.
+func (j *job[T]) computePiece(worker, number int) {
+	s := &j.scratch[worker]
+	i0, i1, j0, j1 := j.piece(number)
+	width := j.blockCols(j1 - j0)
+	for first := 0; first < j.k; first += j.ka {
+		last := min(first+j.ka, j.k)
+		j.packBlocksA(s, &block{i0, i1, j0, j1, first, last})
+		for col := j0; col < j1; col += width {
+			for k0 := first; k0 < last; k0 += kc {
+				t := block{i0, i1, col, min(col+width, j1), k0, min(k0+kc, last)}
+				j.packBlockB(s, &t)
+				j.computeBlock(worker, &t, j.following(&t, j0, j1, width))
+			}
 		}
 	}
 }
 
 // following is the block of B that comes after t's in a piece of columns [j0, j1), or in the next piece.
 func (j *job[T]) following(t *block, j0, j1, width int) block {
-	next := *t
+	next, first := *t, t.k0/j.ka*j.ka
 	switch {
+	case t.k1 < min(first+j.ka, j.k):
+		next.k0 = t.k1
 	case t.j1 < j1:
-		next.j0, next.j1 = t.j1, min(t.j1+width, j1)
+		next.j0, next.j1, next.k0 = t.j1, min(t.j1+width, j1), first
 	case t.k1 < j.k:
-		next.k0, next.k1 = t.k1, min(t.k1+kc, j.k)
-		next.j0, next.j1 = j0, min(j0+width, j1)
+		next.j0, next.j1, next.k0 = j0, min(j0+width, j1), t.k1
 	case j1 < j.n:
-		next.k0, next.k1 = 0, min(kc, j.k)
-		next.j0, next.j1 = j1, min(j1+width, j.n)
+		next.j0, next.j1, next.k0 = j1, min(j1+width, j.n), 0
 	default:
 		next.j1 = next.j0
 	}
+	next.k1 = min(next.k0+kc, j.k)
 	return next
 }
 
-// packBlockA packs A for t's rows, or those that do not fill a panel.
-func (j *job[T]) packBlockA(s *scratch[T], t *block) {
-	k, i, whole := t.k1-t.k0, t.i0, t.i0+(t.i1-t.i0)/j.mr*j.mr
-	dst := s.a
-	if j.layout == packed {
-		for ; i < whole; i += j.mr {
-			j.packA(dst[(i-t.i0)*k:], j.mr, k, i, t.k0)
+// packBlocksA packs A for t's rows and products, blocks of kc of them one after the other, or those rows that do not fill a panel.
+func (j *job[T]) packBlocksA(s *scratch[T], t *block) {
+	whole := t.i0 + (t.i1-t.i0)/j.mr*j.mr
+	for k0 := t.k0; k0 < t.k1; k0 += kc {
+		part := block{t.i0, t.i1, t.j0, t.j1, k0, min(k0+kc, t.k1)}
+		k, i := part.k1-k0, t.i0
+		if j.layout == packed && j.ars == 1 && j.copyA != nil && j.halfA.format == nil {
+			for ; i+together*j.mr <= whole; i += together * j.mr {
+				j.copyA(k, &j.a[i+k0*j.acs], j.acs, j.panelA(s, &part, i), k*j.mr)
+			}
 		}
-		dst = dst[(i-t.i0)*k:]
+		for ; j.layout == packed && i < whole; i += j.mr {
+			j.packA(unsafe.Slice(j.panelA(s, &part, i), k*j.mr), j.mr, k, i, k0)
+		}
+		if whole < t.i1 {
+			rows := t.i1 - whole
+			j.packA(unsafe.Slice(j.panelA(s, &part, whole), k*rows), rows, k, whole, k0)
+		}
 	}
-	if whole < t.i1 {
-		j.packA(dst, t.i1-whole, k, whole, t.k0)
+}
+
+// panelA is where the panel of A from row i on lies that is packed for t's products.
+func (j *job[T]) panelA(s *scratch[T], t *block, i int) *T {
+	before, k := t.k0%j.ka, t.k1-t.k0 // blocks of kc products come before, as kc divides ka
+	if j.layout != packed {
+		return &s.a[before*((t.i1-t.i0)%j.mr)] // the last rows alone
 	}
+	return &s.a[before*(t.i1-t.i0)+(i-t.i0)*k]
 }
 
 // packBlockB packs B for t's columns.
@@ -220,7 +239,7 @@ func (j *job[T]) computeBlock(worker int, t *block, next block) {
 	for n := range panels {
 		i := t.i0 + n*j.mr
 		rows := min(j.mr, t.i1-i)
-		s.next.a, s.next.b = j.nextA(t, i+j.mr), j.nextB(t, &next, n, panels)
+		s.next.a, s.next.b = j.nextA(s, t, i+j.mr), j.nextB(t, &next, n, panels)
 		col, k := t.j0, t.k1-t.k0
 		if blocks := (t.j1 - t.j0) / j.nr; blocks > 0 && j.inRows() {
 			d, stride := j.addend(i, col, t.k0)
@@ -243,11 +262,9 @@ func (j *job[T]) computePanel(s *scratch[T], t *block, i, rows int, b, c *T, cst
 	k := t.k1 - t.k0
 	switch {
 	case j.layout == packed && rows == j.mr && j.engine.tall != nil:
-		j.engine.tall(k, &s.a[(i-t.i0)*k], j.mr, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
-	case j.layout == packed:
-		j.micro(rows, k, &s.a[(i-t.i0)*k], b, j.nr, c, cstride, d, dstride, blocks)
-	case rows < j.mr:
-		j.micro(rows, k, &s.a[0], b, j.nr, c, cstride, d, dstride, blocks)
+		j.engine.tall(k, j.panelA(s, t, i), j.mr, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
+	case j.layout == packed || rows < j.mr:
+		j.micro(rows, k, j.panelA(s, t, i), b, j.nr, c, cstride, d, dstride, blocks)
 	case j.layout == copiedRows:
 		stride := j.copyRows(s.copied, i, t.k0, k)
 		j.engine.rows(k, &s.copied[0], stride, b, j.nr, c, cstride, d, dstride, blocks, &s.next.c.at)
@@ -288,22 +305,27 @@ func (j *job[T]) copiedStride(k int) int { return k + slack/int(unsafe.Sizeof(*n
 
 // nextA is the request for the panel of A from row i on, or for the first one of the products that follow; of panels that are copied together, for the one that
 // is as far behind them.
-func (j *job[T]) nextA(t *block, i int) request {
-	size, k0 := int(unsafe.Sizeof(*new(T))), t.k0
+func (j *job[T]) nextA(s *scratch[T], t *block, i int) request {
+	size, next := int(unsafe.Sizeof(*new(T))), *t
 	if i >= t.i1 {
-		i, k0 = t.i0, t.k1
+		i, next.k0, next.k1 = t.i0, t.k1, min(t.k1+kc, j.k)
 	}
 	if j.layout == copiedColumns {
 		i += (together - 1) * j.mr
 	}
-	if k0 >= j.k || i+j.mr > t.i1 {
+	k := next.k1 - next.k0
+	if k <= 0 || i+j.mr > t.i1 {
 		return request{}
 	}
 	switch j.layout {
 	case inRows, copiedRows:
-		return across(&j.a[i*j.ars+k0], j.ars*size, j.mr, min(kc, j.k-k0)*size, t.panelsB(j.nr))
+		return across(&j.a[i*j.ars+next.k0], j.ars*size, j.mr, k*size, t.panelsB(j.nr))
 	case inColumns, copiedColumns:
-		return down(&j.a[i+k0*j.acs], j.acs*size, min(kc, j.k-k0), t.panelsB(j.nr))
+		return down(&j.a[i+next.k0*j.acs], j.acs*size, k, t.panelsB(j.nr))
+	case packed:
+		if j.ka > kc && (next.k0 == t.k0 || next.k0%j.ka > 0) {
+			return down(j.panelA(s, &next, i), j.nr*size, ceilDiv(k*j.mr, j.nr), t.panelsB(j.nr))
+		}
 	}
 	return request{}
 }

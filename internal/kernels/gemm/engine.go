@@ -1,5 +1,7 @@
 package gemm
 
+import "github.com/lockstep-ml/lockstep/internal/kernels"
+
 // element is a type that matrices are made of.
 type element interface{ float32 | float64 }
 
@@ -16,6 +18,8 @@ type tiling struct {
 	// mb is the most rows that a worker packs A for at a time, if it must, and tm the rows of C after which they are announced as complete. Both are multiples
 	// of mr.
 	mb, tm int
+	// ka is how many products A is packed for at a time, if it must be, a multiple of kc: all products of those come before the next columns of C.
+	ka int
 	// kc × nb of B, 512 KiB at most, or as much of fewer products, are packed at once and stay in the second-level cache of the worker that packed them. nb is a multiple of nr.
 	nb int
 	// kb is how many products of some rows of A are packed at once if B is read where it lies, a multiple of kc.
@@ -24,6 +28,15 @@ type tiling struct {
 	skinny int
 	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be padding.
 	narrow int
+}
+
+// resident is the tiling for this processor. Where the second-level cache has room for it, C is cut into pieces that stay there, together with their B, until all products are
+// added: two multiply-adds in a cycle need the rest of a third-level cache's bandwidth for A. Smaller caches hold B alone, and C passes by.
+func (t tiling) resident() tiling {
+	if kernels.SecondCacheSize() >= 2<<20 {
+		t.mb, t.nb, t.ka = 528, t.nb/2, 8*kc
+	}
+	return t
 }
 
 // engine is a kernel variant for one element type.

@@ -18,7 +18,7 @@ func drawTiling(t *rapid.T, mr, nr int) tiling {
 	times := func(name string, unit, most int) int { return unit * rapid.IntRange(1, most).Draw(t, name) }
 	return tiling{
 		mr: mr, nr: nr,
-		mb: times("mb", mr, 5), tm: times("tm", mr, 3), nb: times("nb", nr, 5), kb: times("kb", kc, 2),
+		mb: times("mb", mr, 5), tm: times("tm", mr, 3), ka: times("ka", kc, 3), nb: times("nb", nr, 5), kb: times("kb", kc, 2),
 		skinny: rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "skinny"),
 		narrow: rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "narrow"),
 	}

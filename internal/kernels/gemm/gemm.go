@@ -26,7 +26,7 @@ import (
 // is one whose strides are swapped. With k = 0 the product is zero; with m = 0 or n = 0 nothing happens. C must not overlap A or B.
 //
 // The work is spread over the workers of p; nil means the caller alone. The bits of the result do not depend on p. Once the scratch
-// memory for packing has grown to the largest size in use (at most about 3 MiB per worker and concurrent call), a call allocates nothing.
+// memory for packing has grown to the largest size in use (at most about 5 MiB per worker and concurrent call), a call allocates nothing.
 // It panics if a size is negative or a slice too short for its matrix.
 func Float32(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)

@@ -3,7 +3,7 @@ package gemm
 import "unsafe"
 
 // genericTiling is the portable kernel's: small tiles, since Go keeps only a few accumulators in registers.
-var genericTiling = tiling{mr: 4, nr: 4, mb: 512, tm: 64, nb: 128, kb: 2 * kc, skinny: 16, narrow: 3}
+var genericTiling = tiling{mr: 4, nr: 4, mb: 512, tm: 64, ka: kc, nb: 128, kb: 2 * kc, skinny: 16, narrow: 3}
 
 var (
 	generic32 = engine[float32]{tiling: genericTiling, micro: microGeneric[float32], strided: stridedGeneric[float32], pack: packGeneric[float32], transpose: transposeGeneric[float32]}
