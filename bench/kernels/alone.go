@@ -22,8 +22,8 @@ type key struct {
 	threads int
 }
 
-// alone is what a row took in a process of its own.
-type alone struct{ peak, seconds float64 }
+// alone is what a row took in a process of its own, and the ceiling beside it.
+type alone struct{ peak, seconds, ceiling float64 }
 
 // memory compares the peaks of resident memory of a row in fresh processes, two at once, since no clock does; its ratio is theirs divided by ours.
 func (b *bench) memory(row string, ps *peers) error {
@@ -77,14 +77,14 @@ func (b *bench) alone(row string, threads int) (a alone, err error) {
 	if err != nil {
 		return a, err
 	}
-	cmd := exec.Command(self, "--alone", row, "--threads", strconv.Itoa(threads))
+	cmd := exec.Command(self, "--alone", row, "--threads", strconv.Itoa(threads), "--turn", b.turn.String())
 	cmd.Env = append(os.Environ(), "GOMAXPROCS="+strconv.Itoa(threads))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return a, fmt.Errorf("%s: %w", cmd, err)
 	}
-	if _, err := fmt.Sscan(string(out), &a.peak, &a.seconds); err != nil {
+	if _, err := fmt.Sscan(string(out), &a.peak, &a.seconds, &a.ceiling); err != nil {
 		return a, err
 	}
 	if b.runs == nil {
@@ -94,18 +94,18 @@ func (b *bench) alone(row string, threads int) (a alone, err error) {
 	return a, nil
 }
 
-// printAlone runs a row and prints the peak of this process's resident memory in bytes and the seconds of the last run.
-func printAlone(name string, threads int) error {
+// printAlone runs a row and prints the peak of this process's resident memory in bytes, the seconds of the last run and the ceiling beside it.
+func (b *bench) printAlone(name string, threads int) error {
 	for _, r := range rows() {
 		if r.name == name {
 			run, end := r.open(threads)
 			defer end()
-			var seconds float64
+			var seconds, ceiling float64
 			for range aloneRuns {
-				seconds = timed(run, 0)
+				seconds, ceiling = r.beside(threads, b.turn, func() float64 { return timed(run, 0) })
 			}
 			peak, err := peakMemory()
-			fmt.Println(peak, seconds)
+			fmt.Println(peak, seconds, ceiling)
 			return err
 		}
 	}

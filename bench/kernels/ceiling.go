@@ -19,7 +19,7 @@ func printCeilings(threads int) error {
 		}
 		speed := 0.0
 		for range 8 {
-			speed = highest(v.String(), threads, fmaSpeed)
+			speed = highest(v.String(), threads, func(threads int) float64 { return fmaSpeed(threads, shortestTurn) })
 		}
 		if speed > 0 {
 			fmt.Printf("CEILING fma_%s %d %.1f GFLOP/s\n", v, threads, speed/1e9)
@@ -99,23 +99,6 @@ func triadSpeed(threads int) float64 {
 	for range 3 {
 		s := onThreads(threads, func(i int) { triadTurn(a[i*n:(i+1)*n], b[i*n:(i+1)*n], c[i*n:(i+1)*n]) })
 		best = max(best, 3*4*float64(n*threads)/s)
-	}
-	return best
-}
-
-// fmaSpeed is the number of float32 operations per second of fused multiply-adds on registers: the best of three. It is 0 where the kernels have
-// no assembly.
-func fmaSpeed(threads int) float64 {
-	const turns = 1 << 20
-	best := 0.0
-	for range 3 {
-		var flops float64
-		s := onThreads(threads, func(i int) {
-			if n := fmaTurns(kernels.Active(), turns); i == 0 {
-				flops = n
-			}
-		})
-		best = max(best, flops*float64(threads)/s)
 	}
 	return best
 }

@@ -4,27 +4,41 @@ package main
 
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
-// fmaAVX2 runs turns of 12 fused multiply-adds on vectors of 8.
+// fmaAVX2 runs turns of 24 fused multiply-adds on vectors of 8; x has 12 sums, which it changes, and 2 × 2 factors.
 //
 //go:noescape
-func fmaAVX2(turns int)
+func fmaAVX2(turns int, x *float32)
 
-// fmaAVX512 runs turns of 16 fused multiply-adds on vectors of 16.
+// fmaAVX512 runs turns of 32 fused multiply-adds on vectors of 16; x has 16 sums, which it changes, and 4 × 4 factors.
 //
 //go:noescape
-func fmaAVX512(turns int)
+func fmaAVX512(turns int, x *float32)
 
-// fmaTurns runs turns of a variant's fused multiply-adds and returns the number of operations.
-func fmaTurns(v kernels.Variant, turns int) float64 {
+// fmaVectors are the vectors of floats that a variant's turn works on: sums, then factors.
+var fmaVectors = map[kernels.Variant]struct{ sums, factors, width int }{kernels.AVX2: {12, 4, 8}, kernels.AVX512: {16, 8, 16}}
+
+// fmaTurns runs turns of a variant's fused multiply-adds on what fmaOperands made and returns the number of operations.
+func fmaTurns(v kernels.Variant, turns int, x []float32) float64 {
 	switch v {
 	case kernels.AVX512:
-		fmaAVX512(turns)
-		return float64(turns) * 2 * 16 * 16
+		fmaAVX512(turns, &x[0])
 	case kernels.AVX2:
-		fmaAVX2(turns)
-		return float64(turns) * 2 * 12 * 8
+		fmaAVX2(turns, &x[0])
 	}
-	return 0
+	return float64(turns) * 2 * 2 * float64(fmaVectors[v].sums*fmaVectors[v].width)
+}
+
+// fmaOperands are sums of 2 to 4 and factors of ½ to 1, all different: what is added to a sum leaves it between 1 and 5.
+func fmaOperands(v kernels.Variant) []float32 {
+	n := fmaVectors[v]
+	x := make([]float32, (n.sums+n.factors)*n.width)
+	for i := range x {
+		x[i] = 0.5 + float32(i*7919%1009)/2018
+	}
+	for i := range n.sums * n.width {
+		x[i] *= 4
+	}
+	return x
 }
 
 // triadAVX2 stores b + 3c in a, each of n elements, a positive multiple of 32.

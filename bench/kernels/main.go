@@ -3,7 +3,8 @@
 // Both sides run the same rows, in turns, since a machine's speed drifts: ours, theirs, ours, theirs …; a row's value is the median over the
 // rounds of theirs divided by ours, above 1 where Lockstep is faster. Each row runs at all numbers of threads before the next, so that peers start once and
 // keep their memory. The peers are peer.py and openblas.py under the Python that the environment variable PYTHON names, and the program that GOMLX names; a
-// row whose peer is missing says so. The machine's own ceilings (FMA peak, copy) are measured between the rounds.
+// row whose peer is missing says so. The machine's own ceilings (FMA peak, copy) are measured between the rounds; a share of the FMA peak is of what its loop
+// reached right before and after.
 //
 //	PYTHON=venv/bin/python go run ./bench/kernels --threads 1,2 --rounds 5 --rows 'gelu|adamw'
 package main
@@ -52,7 +53,7 @@ func main() {
 		log.Fatal(err)
 	}
 	if *single != "" {
-		err = printAlone(*single, b.threads[0])
+		err = b.printAlone(*single, b.threads[0])
 	} else {
 		err = b.compare()
 	}
@@ -103,46 +104,52 @@ func (b *bench) keep(r *row) bool {
 // row measures one row at one number of threads, against each of its sides in turn.
 func (b *bench) row(r row, threads int, peers *peers) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(threads))
-	var ours func() float64
+	var ours func() (seconds, ceiling float64)
 	if b.once(r) {
 		a, err := b.alone(r.name, threads)
 		if err != nil {
 			fmt.Printf("# no row %s: %v\n", r.name, err)
 			return
 		}
-		ours = func() float64 { return a.seconds }
+		ours = func() (seconds, ceiling float64) { return a.seconds, a.ceiling }
 	} else {
 		run, end := r.open(threads)
 		defer end()
 		timed(run, b.turn) // for caches and allocators
-		ours = func() float64 { return timed(run, b.turn) }
+		ours = func() (seconds, ceiling float64) {
+			return r.beside(threads, b.turn, func() float64 { return timed(run, b.turn) })
+		}
 	}
-	var all, shares []float64
+	var all turns
 	for _, s := range r.against {
 		t, err := b.side(r, ours, s, threads, peers)
 		if err != nil {
 			fmt.Printf("# no row %s: %v\n", r.name+s.suffix, err)
 			continue
 		}
-		all, shares = append(all, t.ours...), append(shares, t.shares...)
 		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+s.suffix, threads, 1e3*stats.Median(t.ours), 1e3*stats.Median(t.theirs), r.rate(stats.Median(t.ours)))
 		fmt.Printf("RATIO %s %d %.3f\n", r.name+s.suffix, threads, stats.Median(t.ratios))
-		if len(t.trips) > 0 {
-			fmt.Printf("TRIP %s %d %.0f ns\n", r.name+s.suffix, threads, 1e9*stats.Median(t.trips))
-		}
+		t.printApart(r.name+s.suffix, threads)
+		all.add(t)
 	}
 	if !r.ofCeiling {
 		return
 	}
-	if len(all) == 0 { // no side: ours alone
+	if len(all.ours) == 0 { // no side: ours alone
 		for range b.rounds {
-			x := ours()
-			all, shares = append(all, x), append(shares, r.share(x, threads))
+			all.take(r, threads, ours)
 		}
 	}
-	if share := stats.Median(shares); share > 0 {
-		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+r.ceiling(), threads, 1e3*stats.Median(all), 1e3*stats.Median(all)*share, r.rate(stats.Median(all)))
-		fmt.Printf("RATIO %s %d %.3f\n", r.name+r.ceiling(), threads, share)
+	share := stats.Median(all.shares)
+	if share == 0 {
+		return
+	}
+	name, median := r.name+r.ceiling(), stats.Median(all.ours)
+	fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", name, threads, 1e3*median, 1e3*median*share, r.rate(median))
+	fmt.Printf("RATIO %s %d %.3f\n", name, threads, share)
+	if r.flops > 0 {
+		fmt.Printf("FMA %s %d %.1f GFLOP/s\n", kernels.Active(), threads, stats.Median(all.ceilings)/1e9)
+		all.printApart(name, threads)
 	}
 }
 
@@ -153,11 +160,39 @@ func (b *bench) once(r row) bool { return b.quick && r.flops > manyFlops }
 // manyFlops is the number of operations from which on a run takes seconds.
 const manyFlops = 1e11
 
-// turns are the times of a row's turns: ours, theirs, the quotients, our shares of the ceiling, and how far apart the cores were.
-type turns struct{ ours, theirs, ratios, shares, trips []float64 }
+// turns are a row's turns: seconds of ours and theirs and their quotients, the ceiling beside ours and its share, how far apart the cores were and how many.
+type turns struct{ ours, theirs, ratios, ceilings, shares, trips, cores []float64 }
+
+// take adds a turn of ours.
+func (t *turns) take(r row, threads int, ours func() (seconds, ceiling float64)) {
+	if threads > 1 {
+		t.trips = append(t.trips, roundTrip().Seconds())
+		if c := coresOf(threads); c > 0 {
+			t.cores = append(t.cores, c)
+		}
+	}
+	x, ceiling := ours()
+	t.ours, t.ceilings, t.shares = append(t.ours, x), append(t.ceilings, ceiling), append(t.shares, r.share(x, ceiling))
+}
+
+// add adds the turns of another side.
+func (t *turns) add(u turns) {
+	t.ours, t.ceilings, t.shares = append(t.ours, u.ours...), append(t.ceilings, u.ceilings...), append(t.shares, u.shares...)
+	t.trips, t.cores = append(t.trips, u.trips...), append(t.cores, u.cores...)
+}
+
+// printApart says how far apart a row's cores were, and how many.
+func (t *turns) printApart(row string, threads int) {
+	if len(t.trips) > 0 {
+		fmt.Printf("TRIP %s %d %.0f ns\n", row, threads, 1e9*stats.Median(t.trips))
+	}
+	if len(t.cores) > 0 {
+		fmt.Printf("CORES %s %d %.2f\n", row, threads, stats.Median(t.cores))
+	}
+}
 
 // side lets a row and one side of it take turns.
-func (b *bench) side(r row, ours func() float64, s side, threads int, peers *peers) (t turns, err error) {
+func (b *bench) side(r row, ours func() (seconds, ceiling float64), s side, threads int, peers *peers) (t turns, err error) {
 	p, err := peers.get(s, threads)
 	if err != nil {
 		return t, err
@@ -174,16 +209,13 @@ func (b *bench) side(r row, ours func() float64, s side, threads int, peers *pee
 		}
 	}
 	for range rounds {
-		if threads > 1 {
-			t.trips = append(t.trips, roundTrip().Seconds())
-		}
-		x := ours()
+		t.take(r, threads, ours)
 		y, err := p.time(name)
 		if err != nil {
 			peers.forget(s)
 			return t, err
 		}
-		t.ours, t.theirs, t.ratios, t.shares = append(t.ours, x), append(t.theirs, y), append(t.ratios, y/x), append(t.shares, r.share(x, threads))
+		t.theirs, t.ratios = append(t.theirs, y), append(t.ratios, y/t.ours[len(t.ours)-1])
 	}
 	return t, nil
 }

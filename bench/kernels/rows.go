@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 	"slices"
+	"time"
 
-	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -33,22 +33,35 @@ func (r row) ceiling() string {
 	return "_copy"
 }
 
-// share is what part of the ceiling a time means; 0 if the row has none.
-func (r row) share(seconds float64, threads int) float64 {
+// share is what part a time means of a ceiling in floats or bytes a second; 0 without one.
+func (r row) share(seconds, ceiling float64) float64 {
+	work := r.bytes
+	if r.flops > 0 {
+		work = r.flops
+	}
+	if r.double {
+		ceiling /= 2
+	}
+	if ceiling == 0 {
+		return 0
+	}
+	return work / seconds / ceiling
+}
+
+// beside runs a turn of ours and measures the ceiling beside it: the loop of fused multiply-adds before and after, since the clock drifts, or the highest speed
+// of copying yet. It is 0 for a row that wants none.
+func (r row) beside(threads int, turn time.Duration, ours func() float64) (seconds, ceiling float64) {
 	switch {
 	case !r.ofCeiling:
-		return 0
+		return ours(), 0
 	case r.flops == 0:
-		return r.bytes / seconds / highest("copy", threads, copySpeed)
+		seconds = ours()
+		return seconds, highest("copy", threads, copySpeed)
 	}
-	peak := highest(kernels.Active().String(), threads, fmaSpeed)
-	if r.double {
-		peak /= 2
-	}
-	if peak > 0 {
-		return r.flops / seconds / peak
-	}
-	return 0
+	turn = max(turn/2, shortestTurn)
+	before := fmaSpeed(threads, turn)
+	seconds = ours()
+	return seconds, (before + fmaSpeed(threads, turn)) / 2
 }
 
 // rate says what a time means for the row.

@@ -5,6 +5,8 @@ import (
 	"math"
 	"regexp"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 )
 
 // goal is what a family of rows is wanted to reach. A ratio is above 1 where Lockstep is faster, or needs less.
@@ -120,28 +122,33 @@ func (r *results) ofRow(row string) map[int]float64 {
 	return out
 }
 
-// limitsOf are what a row's ratios would be if our side ran at the machine's ceiling: the FMA peak if operations count, else copy's bandwidth.
+// limitsOf are what a row's ratios would be if our side ran at the machine's ceiling: if operations count what the FMA loop reached beside other rows, or at best
+// where that was not measured, else copy's bandwidth.
 func (r *results) limitsOf(row string) map[int]float64 {
 	out := map[int]float64{}
 	for threads, ratio := range r.ofRow(row) {
 		var rate float64
 		var unit string
 		n, _ := fmt.Sscan(r.measures[key{row, threads}].note, &rate, &unit)
-		if peak := r.highest(unit, threads); n == 2 && rate > 0 && peak > 0 { // no ceiling of float64 is measured
+		if peak := r.usual(unit, threads); n == 2 && rate > 0 && peak > 0 { // no ceiling of float64 is measured
 			out[threads] = ratio * peak / rate
 		}
 	}
 	return out
 }
 
-// highest is the machine's ceiling in a unit.
-func (r *results) highest(unit string, threads int) (out float64) {
+// usual is the machine's ceiling in a unit: the median of its loop's turns beside ours if there were any, else the highest speed.
+func (r *results) usual(unit string, threads int) float64 {
+	var highest ceiling
 	for _, c := range r.ceilings {
-		if c.unit == unit && c.threads == threads {
-			out = max(out, c.value)
+		if c.unit == unit && c.threads == threads && c.value > highest.value {
+			highest = c
 		}
 	}
-	return out
+	if list := r.beside[key{strings.TrimPrefix(highest.name, "fma_"), threads}]; len(list) > 0 {
+		return stats.Median(list)
+	}
+	return highest.value
 }
 
 // combined is one line of several.

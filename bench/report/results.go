@@ -38,7 +38,9 @@ type results struct {
 	rows     []string // in the order of their first line
 	ratios   map[key]float64
 	measures map[key]measure
-	trips    map[key]float64 // of a cache line between two threads and back, in nanoseconds
+	trips    map[key]float64   // of a cache line between two threads and back, in nanoseconds
+	cores    map[key]float64   // how many times as fast as one thread a row's threads multiply and add together
+	beside   map[key][]float64 // speeds of the loop of multiply-adds beside ours, by variant
 }
 
 // parse reads lines of the forms
@@ -49,10 +51,12 @@ type results struct {
 //	ROW row threads ours theirs unit [note]
 //	RATIO row threads value
 //	TRIP row threads value unit
+//	CORES row threads value
+//	FMA variant threads value unit
 //
-// and passes over all others. A later line of a row replaces an earlier one.
+// and passes over all others. A later line of a row replaces an earlier one, but for FMA, one for each row that is a share of its peak. Results from before a line was printed do without it.
 func parse(r io.Reader) (*results, error) {
-	out := &results{ratios: map[key]float64{}, measures: map[key]measure{}, trips: map[key]float64{}}
+	out := &results{ratios: map[key]float64{}, measures: map[key]measure{}, trips: map[key]float64{}, cores: map[key]float64{}, beside: map[key][]float64{}}
 	for lines, n := bufio.NewScanner(r), 1; ; n++ {
 		if !lines.Scan() {
 			return out, lines.Err()
@@ -77,7 +81,7 @@ func (r *results) add(line string) error {
 		return nil
 	}
 	f := strings.Fields(rest)
-	least := map[string]int{"CEILING": 4, "ROW": 5, "RATIO": 3, "TRIP": 3}[kind]
+	least := map[string]int{"CEILING": 4, "ROW": 5, "RATIO": 3, "TRIP": 3, "CORES": 3, "FMA": 4}[kind]
 	if least == 0 {
 		return nil
 	}
@@ -103,6 +107,10 @@ func (r *results) add(line string) error {
 		r.ratios[k] = value
 	case "TRIP":
 		r.trips[k] = value
+	case "CORES":
+		r.cores[k] = value
+	case "FMA":
+		r.beside[k] = append(r.beside[k], value)
 	case "ROW":
 		theirs, err := strconv.ParseFloat(f[3], 64)
 		if err != nil {
@@ -134,3 +142,9 @@ func (r *results) shortestTrip() float64 {
 
 // apart says whether the cores of a row's threads shared no cache: a line took more than twice as long from one to the other as in the best row.
 func (r *results) apart(k key) bool { return r.trips[k] > 2*r.shortestTrip() }
+
+// shared says whether a row's threads shared cores: together they multiplied and added less than three quarters as fast as so many that do not.
+func (r *results) shared(k key) bool {
+	v, ok := r.cores[k]
+	return ok && v < 0.75*float64(k.threads)
+}

@@ -7,12 +7,15 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 )
 
-// below marks a ratio that misses what is wanted, apart one that was measured while the threads' cores shared no cache.
+// below marks a ratio that misses what is wanted, apart one that was measured while the threads' cores shared no cache, shared one while the threads shared a core.
 const (
-	below = " ↓"
-	apart = " ‡"
+	below  = " ↓"
+	apart  = " ‡"
+	shared = " §"
 )
 
 var heading = []string{"", "ours", "theirs", "1 thread", "ours", "theirs", "2 threads", "wanted", "limit"}
@@ -32,6 +35,9 @@ func (l *line) cells(r *results) []string {
 		}
 		if r.apart(key{l.row, threads}) {
 			text += apart
+		}
+		if r.shared(key{l.row, threads}) {
+			text += shared
 		}
 		ours, theirs := "", ""
 		if m, ok := r.measures[key{l.row, threads}]; ok {
@@ -115,8 +121,7 @@ func (r *results) print(w io.Writer) error {
 		fmt.Fprintln(w, m)
 	}
 	fmt.Fprintln(w, strings.Join(r.peers, "; "))
-	fmt.Fprintln(w, r.ceilingText())
-	if text := r.tripText(); text != "" {
+	for _, text := range r.texts() {
 		fmt.Fprintln(w, text)
 	}
 	lines := r.lines()
@@ -146,14 +151,37 @@ func (r *results) print(w io.Writer) error {
 	return nil
 }
 
+// texts are sentences on the machine, without a capital and a full stop.
+func (r *results) texts() []string {
+	return slices.DeleteFunc([]string{r.ceilingText(), r.besideText(), r.tripText(), r.coresText()}, func(s string) bool { return s == "" })
+}
+
+// variants are the names of the FMA loops.
+var variants = strings.NewReplacer("avx512", "AVX-512", "avx2", "AVX2")
+
 // ceilingText names the machine's ceilings in a line.
 func (r *results) ceilingText() string {
 	var list []string
 	for _, c := range r.ceilings {
-		name := strings.NewReplacer("fma_avx512", "FMA AVX-512", "fma_avx2", "FMA AVX2").Replace(c.name)
+		name := variants.Replace(strings.Replace(c.name, "fma_", "FMA ", 1))
 		list = append(list, fmt.Sprintf("%s at %d: %.0f %s", name, c.threads, c.value, c.unit))
 	}
 	return "ceilings by number of threads: " + strings.Join(list, ", ")
+}
+
+// besideText says what the FMA loops reached in turns with ours.
+func (r *results) besideText() string {
+	var list []string
+	for _, c := range r.ceilings {
+		variant, _ := strings.CutPrefix(c.name, "fma_")
+		if v := r.beside[key{variant, c.threads}]; len(v) > 0 {
+			list = append(list, fmt.Sprintf("%s at %d: %.0f (%.0f to %.0f) %s", variants.Replace(variant), c.threads, stats.Median(v), slices.Min(v), slices.Max(v), c.unit))
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return "shares of the FMA peak are of its loop's turns beside ours, by row, " + strings.Join(list, ", ")
 }
 
 // tripText says how far apart the threads' cores were.
@@ -171,6 +199,22 @@ func (r *results) tripText() string {
 		r.shortestTrip(), slices.Max(slices.Collect(maps.Values(r.trips))), apart, far, len(r.trips))
 }
 
+// coresText says how many cores the threads had.
+func (r *results) coresText() string {
+	if len(r.cores) == 0 {
+		return ""
+	}
+	n := 0
+	for k := range r.cores {
+		if r.shared(k) {
+			n++
+		}
+	}
+	list := slices.Sorted(maps.Values(r.cores))
+	return fmt.Sprintf("threads multiplied and added %.2f to %.2f times as fast together as one alone, at the median %.2f;%s marks the %d of %d rows in which they shared cores, with less than 1.5 times for two",
+		list[0], list[len(list)-1], stats.Median(list), shared, n, len(list))
+}
+
 // markdown is the table for the documents.
 func (r *results) markdown() string {
 	var b strings.Builder
@@ -178,9 +222,8 @@ func (r *results) markdown() string {
 		fmt.Fprintf(&b, "%s.\n", m)
 	}
 	fmt.Fprintf(&b, "Peers: %s.\n", strings.Join(r.peers, "; "))
-	fmt.Fprintf(&b, "C%s.\n", strings.TrimPrefix(r.ceilingText(), "c"))
-	if text := r.tripText(); text != "" {
-		fmt.Fprintf(&b, "A%s.\n", strings.TrimPrefix(text, "a"))
+	for _, text := range r.texts() {
+		fmt.Fprintf(&b, "%s%s.\n", strings.ToUpper(text[:1]), text[1:])
 	}
 	sections(r.lines(), func(section string, lines []line) {
 		row := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
