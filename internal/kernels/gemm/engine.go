@@ -31,10 +31,11 @@ type tiling struct {
 }
 
 // resident is the tiling for this processor. Where the second-level cache has room for it, C is cut into pieces that stay there, together with their B, until all products are
-// added: two multiply-adds in a cycle need the rest of a third-level cache's bandwidth for A. Smaller caches hold B alone, and C passes by.
+// added: two multiply-adds in a cycle need the rest of a third-level cache's bandwidth for A. Smaller caches hold B alone, and C passes by. Few rows are no exception there: a B that
+// is read where it lies comes from the third-level cache a line here and a line there, and nothing is asked for early.
 func (t tiling) resident() tiling {
 	if kernels.SecondCacheSize() >= 2<<20 {
-		t.mb, t.nb, t.ka = 528, t.nb/2, 8*kc
+		t.mb, t.nb, t.ka, t.skinny = 528, t.nb/2, 8*kc, 0
 	}
 	return t
 }

@@ -10,7 +10,8 @@ import (
 // sweep are the kernels for one row and a large B whose rows are contiguous: they read rows from end to end and keep their sums in the first-level cache. The zero
 // value has none.
 //
-// Stream kernels keep sums in registers, but read few columns of many rows, each in a page of its own. Processors whose first cache has few ways are better at long runs.
+// Stream kernels keep sums in registers, but read few columns of many rows, each in a page of its own. Processors whose first cache has few ways are better at long runs,
+// and those with a large second-level cache, since their third one is far away.
 type sweep[T element] struct {
 	rows, width int // that are read side by side; columns of a step
 	// one, some and ahead compute width·steps elements of the row c = a·B over k products, or add them to c if add is not 0. Row p of B is at b[p·bstride]. For some and
@@ -23,14 +24,15 @@ type sweep[T element] struct {
 
 // sweepLimits are a matter of speed alone.
 type sweepLimits struct {
-	ways         int // of the first-level cache of a processor that sweeps are for, at most
+	ways         int // of the first-level cache of a processor that sweeps are for, at most,
+	second       int // or the size of its second-level cache in bytes, at least
 	small, large int // sizes of a B in bytes: what no second-level cache holds, and what no cache holds
 	columns      int // of a B, at least
 	strip        int // how many columns are computed at a time: as many as the first-level cache holds some rows of with room for more
 	kept         int // how many sums of blocks of products are kept before they are added to C
 }
 
-var limits = sweepLimits{ways: 8, small: 1 << 20, large: 32 << 20, columns: 256, strip: 1024, kept: 1 << 18}
+var limits = sweepLimits{ways: 8, second: 2 << 20, small: 1 << 20, large: 32 << 20, columns: 256, strip: 1024, kept: 1 << 18}
 
 // sizeB is the size of B, in bytes.
 func (j *job[T]) sizeB() int { return j.k * j.n * int(unsafe.Sizeof(j.c[0])) }
@@ -39,7 +41,7 @@ func (j *job[T]) sizeB() int { return j.k * j.n * int(unsafe.Sizeof(j.c[0])) }
 func (j *job[T]) sweeps() bool {
 	s := &j.sweep
 	return s.some != nil && j.m == 1 && j.bcs == 1 && j.halfB.format == nil && j.inRows() &&
-		j.n >= s.columns && j.sizeB() >= s.small && kernels.FirstCacheWays() <= s.ways
+		j.n >= s.columns && j.sizeB() >= s.small && (kernels.FirstCacheWays() <= s.ways || kernels.SecondCacheSize() >= s.second)
 }
 
 // runSweep computes a product of one row. Blocks of products are summed each on its own, in any order, so that each worker reads whole rows, and then added in the
