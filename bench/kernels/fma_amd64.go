@@ -2,7 +2,11 @@
 
 package main
 
-import "github.com/lockstep-ml/lockstep/internal/kernels"
+import (
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+)
 
 // fmaAVX2 runs turns of 24 fused multiply-adds on vectors of 8; x has 12 sums, which it changes, and 2 × 2 factors.
 //
@@ -57,4 +61,27 @@ func triadTurn(a, b, c []float32) {
 	for i := n; i < len(a); i++ {
 		a[i] = b[i] + 3*c[i]
 	}
+}
+
+// copyNear copies n bytes, a positive multiple of 128. It asks for both sides so many bytes ahead.
+//
+//go:noescape
+func copyNear(dst, src *byte, n, ahead int)
+
+// copyPast copies n bytes, a positive multiple of 128, past the caches to a dst aligned to 32 bytes. It asks for src so many bytes ahead.
+//
+//go:noescape
+func copyPast(dst, src *byte, n, ahead int)
+
+// copyTurn copies src to dst and asks for memory so many bytes ahead, past the caches if dst is aligned for that.
+func copyTurn(dst, src []byte, ahead int, past bool) {
+	n := 0
+	if kernels.Active() != kernels.Generic {
+		if n = len(dst) &^ 127; n > 0 && past && uintptr(unsafe.Pointer(&dst[0]))%32 == 0 {
+			copyPast(&dst[0], &src[0], n, ahead)
+		} else if n > 0 {
+			copyNear(&dst[0], &src[0], n, ahead)
+		}
+	}
+	copy(dst[n:], src[n:])
 }

@@ -182,3 +182,56 @@ loop:
 	JNE  loop
 	VZEROUPPER
 	RET
+
+// func copyNear(dst *byte, src *byte, n int, ahead int)
+TEXT ·copyNear(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), BX
+	MOVQ n+16(FP), CX
+	MOVQ ahead+24(FP), DX
+
+loop:
+	PREFETCHT1 (BX)(DX*1)
+	PREFETCHT1 64(BX)(DX*1)
+	PREFETCHT1 (AX)(DX*1)
+	PREFETCHT1 64(AX)(DX*1)
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	ADDQ $128, AX
+	ADDQ $128, BX
+	SUBQ $128, CX
+	JNE  loop
+	VZEROUPPER
+	RET
+
+// func copyPast(dst *byte, src *byte, n int, ahead int)
+TEXT ·copyPast(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), BX
+	MOVQ n+16(FP), CX
+	MOVQ ahead+24(FP), DX
+
+loop:
+	PREFETCHT1 (BX)(DX*1)
+	PREFETCHT1 64(BX)(DX*1)
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+	VMOVUPS 64(BX), Y2
+	VMOVUPS 96(BX), Y3
+	VMOVNTPS Y0, (AX)
+	VMOVNTPS Y1, 32(AX)
+	VMOVNTPS Y2, 64(AX)
+	VMOVNTPS Y3, 96(AX)
+	ADDQ $128, AX
+	ADDQ $128, BX
+	SUBQ $128, CX
+	JNE  loop
+	SFENCE
+	VZEROUPPER
+	RET

@@ -18,3 +18,6 @@ func triadTurn(a, b, c []float32) {
 		a[i] = b[i] + 3*c[i]
 	}
 }
+
+// copyTurn copies src to dst.
+func copyTurn(dst, src []byte, _ int, _ bool) { copy(dst, src) }

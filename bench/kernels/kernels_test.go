@@ -47,3 +47,20 @@ func TestTriad(t *testing.T) {
 		require.Equal(t, want, a)
 	}
 }
+
+// TestCopies: each way copies everything, of lengths that are no multiple of its turn, from and to any address.
+func TestCopies(t *testing.T) {
+	for _, n := range []int{0, 1, 127, 128, 300} {
+		for _, at := range []int{0, 1, 32} {
+			src := make([]byte, n+at)
+			for i := range src {
+				src[i] = byte(i + 1)
+			}
+			for i, way := range copies {
+				dst := make([]byte, n+at)
+				way(dst[at:], src[at:])
+				require.Equal(t, src[at:], dst[at:], "way %d, %d bytes from %d on", i, n, at)
+			}
+		}
+	}
+}
