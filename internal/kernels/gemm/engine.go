@@ -61,6 +61,8 @@ type engine[T element] struct {
 	// row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep. With each
 	// productsPerTurn products it may ask for two neighbouring cache lines: the first time at next, each time step bytes further.
 	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)
+	// broad is strided for tiles below each other of mr/2 rows by two panels, of which the second lies bps elements behind the first. It is nil where there is none.
+	broad func(k int, a *T, ars, acs int, b *T, brs, bps int, c *T, crs, add, count, astep, cstep int, next, step uintptr)
 	// deepLimits is zero where sweep.add is missing.
 	deepLimits
 	// outer writes rows of a product of one summand.

@@ -34,6 +34,7 @@ var (
 		rows:    rowsAVX512F64x12Ahead,
 		tall:    tallAVX512F64x12Ahead,
 		strided: stridedAVX512F64,
+		broad:   broadAVX512F64x6,
 		pack:    packAVX512F64,
 		copyA:   copyPanelsAAVX512F64,
 		copyB:   copyPanelsBAVX512F64,

@@ -62,6 +62,7 @@ var (
 
 		transpose: transposeAVX512,
 		strided:   stridedAVX512,
+		broad:     broadAVX512x6,
 	}
 )
 

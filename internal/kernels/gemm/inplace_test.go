@@ -122,3 +122,25 @@ func TestInPlaceAllocatesNothing(t *testing.T) {
 		inPlace(engine32(), x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.n+1, engine32().nr, x.c, x.ldc, x.add, nil)
 	}))
 }
+
+// TestInPlaceBroad: two panels side by side have the bits of one after the other, whatever blocks of products they are summed in.
+func TestInPlaceBroad(t *testing.T) {
+	defer func(f func() bool) { sideBySide = f }(sideBySide)
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		for _, m := range []int{12, 13, 18, 29, 36} {
+			for _, k := range []int{1, 5, 64, 128, 131, 300} {
+				for _, n := range []int{32, 64, 96, 131} {
+					x, y := newInPlaceExample[float32](m, n, k, n%3 == 0, k%2 == 0), newInPlaceExample[float64](m, n, k, n%3 != 0, k%2 == 1)
+					results := func(broad bool) ([]float32, []float64) {
+						sideBySide = func() bool { return broad }
+						return x.result(engine32(), n%2 == 0), y.result(engine64(), n%2 == 0)
+					}
+					narrow, narrow64 := results(false)
+					broad, broad64 := results(true)
+					require.Equal(t, narrow, broad, "%d×%d×%d", m, n, k)
+					require.Equal(t, narrow64, broad64, "%d×%d×%d of float64", m, n, k)
+				}
+			}
+		}
+	})
+}

@@ -192,6 +192,13 @@ func stridedAVX512F64x11(k int, a *float64, ars int, acs int, b *float64, brs in
 //go:noescape
 func stridedAVX512F64x12(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
+// broadAVX512F64x6 computes count tiles of 6×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
+// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs] and, its second half, at b[bps + p·brs], row i of C at c[i·crs]. From one tile to the next a and c move on by astep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+//
+//go:noescape
+func broadAVX512F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, bps int, c *float64, crs int, add int, count int, astep int, cstep int, next uintptr, step uintptr)
+
 // microAVX2F64x1 computes 1×(8·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.
 // A is packed: a[1·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].
 //

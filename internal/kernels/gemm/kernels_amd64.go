@@ -498,6 +498,13 @@ func stridedAVX512x11(k int, a *float32, ars int, acs int, b *float32, brs int, 
 //go:noescape
 func stridedAVX512x12(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
+// broadAVX512x6 computes count tiles of 6×64 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
+// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs] and, its second half, at b[bps + p·brs], row i of C at c[i·crs]. From one tile to the next a and c move on by astep and cstep.
+// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
+//
+//go:noescape
+func broadAVX512x6(k int, a *float32, ars int, acs int, b *float32, brs int, bps int, c *float32, crs int, add int, count int, astep int, cstep int, next uintptr, step uintptr)
+
 // stridedAVX2x1 computes count tiles of 1×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
 // With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.

@@ -83,7 +83,7 @@ func nextBlock(c *build.Context) {
 func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.VecVirtual, requests asking) {
 	step := func(n int) {
 		for at := range n {
-			rowsProduct(c, f, p, a, at, sums)
+			rowsProduct(c, f, p, a, at, sums, nil)
 		}
 		for _, r := range a.third {
 			c.ADDQ(operand.Imm(uint64(a.size*n)), r)
@@ -110,11 +110,16 @@ func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.Vec
 }
 
 // rowsProduct emits the addition of a column of A, at places from the pointers on, times one row of B, and moves on to B's next.
-func rowsProduct(c *build.Context, f family, p pointers, a rowsOf, at int, sums [][]reg.VecVirtual) {
+// Half of that row's vectors lie second bytes behind the others, unless that is nil.
+func rowsProduct(c *build.Context, f family, p pointers, a rowsOf, at int, sums [][]reg.VecVirtual, second reg.GPVirtual) {
 	b := make([]reg.VecVirtual, f.vectors)
 	for v := range b {
+		m := operand.Mem{Base: p.b, Disp: v * f.bytes()}
+		if second != nil && v >= len(b)/2 {
+			m = operand.Mem{Base: p.b, Index: second, Scale: 1, Disp: (v - len(b)/2) * f.bytes()}
+		}
 		b[v] = f.register(c)
-		c.VMOVUPS(operand.Mem{Base: p.b, Disp: v * f.bytes()}, b[v])
+		c.VMOVUPS(m, b[v])
 	}
 	for i := range sums {
 		x := f.register(c)

@@ -16,6 +16,9 @@ func strideds(c *build.Context, f family) {
 	for rows := 1; rows <= f.mr; rows++ {
 		strided(c, f, rows)
 	}
+	if f.broadcasts() {
+		broad(c, f)
+	}
 }
 
 // strided emits the kernel that reads A and B where they lie, for tiles side by side or below each other: engine.strided without its first parameter.
@@ -27,31 +30,12 @@ func strided(c *build.Context, f family, rows int) {
 		fmt.Sprintf("With each %d products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.", stridedUnroll))
 	c.Pragma("noescape")
 	c.SignatureExpr(f.signature("func(k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)"))
-	load := func(name string) reg.GPVirtual {
-		r := c.GP64()
-		c.Load(c.Param(name), r)
-		return r
-	}
-	inBytes := func(name string) reg.GPVirtual {
-		r := load(name)
-		f.scale(c, r)
-		return r
-	}
+	load, inBytes := loaders(c, f)
 	p := pointers{a: load("a"), b: load("b"), cc: load("c"), bstride: inBytes("brs")}
 	a, acs, next := rowsOf{stride: inBytes("ars"), size: f.size()}, inBytes("acs"), load("next")
 
 	c.Label("tile")
-	row := c.GP64()
-	c.MOVQ(p.a, row)
-	for i := 0; i < rows; i += 3 {
-		r := c.GP64()
-		c.MOVQ(row, r)
-		a.third = append(a.third, r)
-		if i+3 < rows {
-			c.LEAQ(operand.Mem{Base: row, Index: a.stride, Scale: 2}, row)
-			c.ADDQ(a.stride, row)
-		}
-	}
+	a.start(c, p.a, rows)
 	if !f.broadcasts() {
 		nextTile(c, f, p, rows, inBytes("crs"), inBytes("cstep"))
 	}
@@ -82,6 +66,36 @@ func strided(c *build.Context, f family, rows int) {
 	c.JNE(operand.LabelRef("tile"))
 	c.VZEROUPPER()
 	c.RET()
+}
+
+// loaders are what emits the reading of a parameter, and of one that counts elements.
+func loaders(c *build.Context, f family) (load, inBytes func(name string) reg.GPVirtual) {
+	load = func(name string) reg.GPVirtual {
+		r := c.GP64()
+		c.Load(c.Param(name), r)
+		return r
+	}
+	inBytes = func(name string) reg.GPVirtual {
+		r := load(name)
+		f.scale(c, r)
+		return r
+	}
+	return load, inBytes
+}
+
+// start emits the setting of the pointers to the first of so many rows and to every third after it.
+func (r *rowsOf) start(c *build.Context, first reg.GPVirtual, rows int) {
+	row := c.GP64()
+	c.MOVQ(first, row)
+	for i := 0; i < rows; i += 3 {
+		at := c.GP64()
+		c.MOVQ(row, at)
+		r.third = append(r.third, at)
+		if i+3 < rows {
+			c.LEAQ(operand.Mem{Base: row, Index: r.stride, Scale: 2}, row)
+			c.ADDQ(r.stride, row)
+		}
+	}
 }
 
 // startRows emits the beginning of the sums: C or zero.
@@ -129,6 +143,7 @@ type stridedProducts struct {
 	pointers
 	a         rowsOf
 	acs, next reg.GPVirtual
+	second    reg.GPVirtual // bytes to a second panel of B with half of the vectors; nil: there is one panel
 	sums      [][]reg.VecVirtual
 }
 
@@ -159,7 +174,7 @@ func (s stridedProducts) each(label string) {
 }
 
 func (s stridedProducts) product() {
-	rowsProduct(s.Context, s.family, s.pointers, s.a, 0, s.sums)
+	rowsProduct(s.Context, s.family, s.pointers, s.a, 0, s.sums, s.second)
 	for _, r := range s.a.third {
 		s.ADDQ(s.acs, r)
 	}
