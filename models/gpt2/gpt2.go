@@ -91,13 +91,13 @@ func (m *Model) RecomputeUnits() []nn.Module {
 }
 
 // FLOPsPerToken counts 6 per weight of the matrix products and attention's 12·L·t·C (Chowdhery
-// et al. 2022, appendix B).
+// et al. 2022, appendix B). It is asked for in every step, so that it counts by the configuration:
+// the blocks, the last norm and the head.
 func (m *Model) FLOPsPerToken(t int) float64 {
-	n := nn.NumParameters(m) - m.Transformer.WPE.Weight.Numel()
-	if !m.Cfg.TieWordEmbeddings {
-		n -= m.Transformer.WTE.Weight.Numel()
-	}
-	return 6*float64(n) + 12*float64(m.Cfg.NLayer)*float64(t)*float64(m.Cfg.NEmbd)
+	c, inner := m.Cfg.NEmbd, m.Cfg.inner()
+	layer := 4*c*c + 2*c*inner + 9*c + inner // with biases and norms
+	n := m.Cfg.VocabSize*c + m.Cfg.NLayer*layer + 2*c
+	return 6*float64(n) + 12*float64(m.Cfg.NLayer)*float64(t)*float64(c)
 }
 
 // ExampleBatch is size sequences of length tokens, n_positions for 0.

@@ -74,6 +74,10 @@ func TestParameters(t *testing.T) {
 	require.Equal(t, m.FLOPsPerToken(8), untied.FLOPsPerToken(8), "the head's product costs the same")
 	matrices := cfg.VocabSize*cfg.NEmbd + nn.NumParameters(m) - (cfg.VocabSize+cfg.NPositions)*cfg.NEmbd
 	require.EqualValues(t, 6*matrices+12*2*8*24, m.FLOPsPerToken(8))
+	inner := 40
+	cfg.NInner = &inner
+	wide := newModel(t, tensor.CPU(), cfg)
+	require.EqualValues(t, 6*(nn.NumParameters(wide)-(cfg.VocabSize+cfg.NPositions)*cfg.NEmbd)+12*2*8*24, wide.FLOPsPerToken(8))
 }
 
 // The deviations are GPT-2's: 0.02, and less where a projection ends in the residual stream.
