@@ -5,7 +5,7 @@
 #include "textflag.h"
 
 // func expAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·expAVX2(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -14,11 +14,15 @@ TEXT ·expAVX2(SB), $0-32
 	VBROADCASTSS factor+28(FP), Y1
 	VMOVUPS      x42b20000<>+0(SB), Y2
 	VMOVUPS      xc2d00000<>+0(SB), Y3
-	XORQ         BX, BX
+	MOVQ         $0x00000400, BX
+	ANDQ         ·lookaheadFar+0(SB), BX
+	XORQ         SI, SI
 
 loop:
-	VMOVUPS      (DX)(BX*4), Y4
-	VMOVUPS      32(DX)(BX*4), Y8
+	PREFETCHT1   (DX)(BX*4)
+	PREFETCHT1   32(DX)(BX*4)
+	VMOVUPS      (DX)(SI*4), Y4
+	VMOVUPS      32(DX)(SI*4), Y8
 	VSUBPS       Y0, Y4, Y4
 	VSUBPS       Y0, Y8, Y8
 	VMINPS       Y4, Y2, Y4
@@ -69,10 +73,11 @@ loop:
 	VMULPS       Y9, Y11, Y11
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y1, Y11, Y11
-	VMOVUPS      Y7, (CX)(BX*4)
-	VMOVUPS      Y11, 32(CX)(BX*4)
+	VMOVUPS      Y7, (CX)(SI*4)
+	VMOVUPS      Y11, 32(CX)(SI*4)
+	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, BX
-	CMPQ         BX, AX
+	CMPQ         SI, AX
 	JL           loop
 	VZEROUPPER
 	RET
@@ -276,7 +281,7 @@ DATA x0000007f<>+60(SB)/4, $0x0000007f
 GLOBL x0000007f<>(SB), RODATA|NOPTR, $64
 
 // func expPastAVX2(n int, dst *float32, src *float32, shift float32, factor float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·expPastAVX2(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -285,11 +290,15 @@ TEXT ·expPastAVX2(SB), $0-32
 	VBROADCASTSS factor+28(FP), Y1
 	VMOVUPS      x42b20000<>+0(SB), Y2
 	VMOVUPS      xc2d00000<>+0(SB), Y3
-	XORQ         BX, BX
+	MOVQ         $0x00000400, BX
+	ANDQ         ·lookaheadFar+0(SB), BX
+	XORQ         SI, SI
 
 loop:
-	VMOVUPS      (DX)(BX*4), Y4
-	VMOVUPS      32(DX)(BX*4), Y8
+	PREFETCHT1   (DX)(BX*4)
+	PREFETCHT1   32(DX)(BX*4)
+	VMOVUPS      (DX)(SI*4), Y4
+	VMOVUPS      32(DX)(SI*4), Y8
 	VSUBPS       Y0, Y4, Y4
 	VSUBPS       Y0, Y8, Y8
 	VMINPS       Y4, Y2, Y4
@@ -340,10 +349,11 @@ loop:
 	VMULPS       Y9, Y11, Y11
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y1, Y11, Y11
-	VMOVNTPS     Y7, (CX)(BX*4)
-	VMOVNTPS     Y11, 32(CX)(BX*4)
+	VMOVNTPS     Y7, (CX)(SI*4)
+	VMOVNTPS     Y11, 32(CX)(SI*4)
+	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, BX
-	CMPQ         BX, AX
+	CMPQ         SI, AX
 	JL           loop
 	VZEROUPPER
 	RET
@@ -363,17 +373,16 @@ TEXT ·expSumAVX2(SB), $0-36
 	VMOVUPD      64(BX), Y5
 	VMOVUPD      96(BX), Y6
 	MOVQ         $0x00000a00, SI
-	XORQ         R8, R8
-	MOVQ         AX, R9
-	SUBQ         $0x00000040, R9
+	XORQ         DI, DI
+	MOVQ         AX, R8
+	SUBQ         $0x00000040, R8
 	JL           rest
 
 flight:
-	LEAQ         (R8)(SI*1), DI
-	PREFETCHT1   (DX)(DI*4)
-	PREFETCHT1   32(DX)(DI*4)
-	VMOVUPS      (DX)(R8*4), Y7
-	VMOVUPS      32(DX)(R8*4), Y12
+	PREFETCHT1   (DX)(SI*4)
+	PREFETCHT1   32(DX)(SI*4)
+	VMOVUPS      (DX)(DI*4), Y7
+	VMOVUPS      32(DX)(DI*4), Y12
 	VSUBPS       Y0, Y7, Y7
 	VSUBPS       Y0, Y12, Y12
 	VMINPS       Y7, Y1, Y7
@@ -422,14 +431,14 @@ flight:
 	VPSLLD       $0x17, Y13, Y13
 	VMULPS       Y9, Y11, Y11
 	VMULPS       Y13, Y8, Y8
-	VMOVUPS      Y11, (CX)(R8*4)
-	VMOVUPS      Y8, 32(CX)(R8*4)
+	VMOVUPS      Y11, (CX)(DI*4)
+	VMOVUPS      Y8, 32(CX)(DI*4)
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
-	PREFETCHT1   64(DX)(DI*4)
-	PREFETCHT1   96(DX)(DI*4)
-	VMOVUPS      64(DX)(R8*4), Y9
-	VMOVUPS      96(DX)(R8*4), Y13
+	PREFETCHT1   64(DX)(SI*4)
+	PREFETCHT1   96(DX)(SI*4)
+	VMOVUPS      64(DX)(DI*4), Y9
+	VMOVUPS      96(DX)(DI*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -478,14 +487,14 @@ flight:
 	VPSLLD       $0x17, Y14, Y14
 	VMULPS       Y10, Y12, Y12
 	VMULPS       Y14, Y16, Y16
-	VMOVUPS      Y12, 64(CX)(R8*4)
-	VMOVUPS      Y16, 96(CX)(R8*4)
+	VMOVUPS      Y12, 64(CX)(DI*4)
+	VMOVUPS      Y16, 96(CX)(DI*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT1   128(DX)(DI*4)
-	PREFETCHT1   160(DX)(DI*4)
-	VMOVUPS      128(DX)(R8*4), Y9
-	VMOVUPS      160(DX)(R8*4), Y13
+	PREFETCHT1   128(DX)(SI*4)
+	PREFETCHT1   160(DX)(SI*4)
+	VMOVUPS      128(DX)(DI*4), Y9
+	VMOVUPS      160(DX)(DI*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -534,14 +543,14 @@ flight:
 	VPSLLD       $0x17, Y14, Y14
 	VMULPS       Y10, Y12, Y12
 	VMULPS       Y14, Y16, Y16
-	VMOVUPS      Y12, 128(CX)(R8*4)
-	VMOVUPS      Y16, 160(CX)(R8*4)
+	VMOVUPS      Y12, 128(CX)(DI*4)
+	VMOVUPS      Y16, 160(CX)(DI*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT1   192(DX)(DI*4)
-	PREFETCHT1   224(DX)(DI*4)
-	VMOVUPS      192(DX)(R8*4), Y9
-	VMOVUPS      224(DX)(R8*4), Y13
+	PREFETCHT1   192(DX)(SI*4)
+	PREFETCHT1   224(DX)(SI*4)
+	VMOVUPS      192(DX)(DI*4), Y9
+	VMOVUPS      224(DX)(DI*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -590,8 +599,8 @@ flight:
 	VPSLLD       $0x17, Y14, Y14
 	VMULPS       Y10, Y12, Y12
 	VMULPS       Y14, Y16, Y16
-	VMOVUPS      Y12, 192(CX)(R8*4)
-	VMOVUPS      Y16, 224(CX)(R8*4)
+	VMOVUPS      Y12, 192(CX)(DI*4)
+	VMOVUPS      Y16, 224(CX)(DI*4)
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
 	VEXTRACTF128 $0x01, Y7, X9
@@ -604,20 +613,20 @@ flight:
 	VCVTPS2PD    X7, Y7
 	VADDPD       Y8, Y5, Y5
 	VADDPD       Y7, Y6, Y6
-	ADDQ         $0x00000040, R8
-	CMPQ         R8, R9
+	ADDQ         $0x00000040, DI
+	ADDQ         $0x00000040, SI
+	CMPQ         DI, R8
 	JLE          flight
 
 rest:
-	CMPQ R8, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	LEAQ         (R8)(SI*1), DI
-	PREFETCHT1   (DX)(DI*4)
-	PREFETCHT1   32(DX)(DI*4)
-	VMOVUPS      (DX)(R8*4), Y7
-	VMOVUPS      32(DX)(R8*4), Y12
+	PREFETCHT1   (DX)(SI*4)
+	PREFETCHT1   32(DX)(SI*4)
+	VMOVUPS      (DX)(DI*4), Y7
+	VMOVUPS      32(DX)(DI*4), Y12
 	VSUBPS       Y0, Y7, Y7
 	VSUBPS       Y0, Y12, Y12
 	VMINPS       Y7, Y1, Y7
@@ -666,8 +675,8 @@ loop:
 	VPSLLD       $0x17, Y13, Y13
 	VMULPS       Y9, Y11, Y11
 	VMULPS       Y13, Y8, Y8
-	VMOVUPS      Y11, (CX)(R8*4)
-	VMOVUPS      Y8, 32(CX)(R8*4)
+	VMOVUPS      Y11, (CX)(DI*4)
+	VMOVUPS      Y8, 32(CX)(DI*4)
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
 	VEXTRACTF128 $0x01, Y7, X9
@@ -680,8 +689,9 @@ loop:
 	VCVTPS2PD    X7, Y7
 	VADDPD       Y8, Y5, Y5
 	VADDPD       Y7, Y6, Y6
-	ADDQ         $0x00000010, R8
-	CMPQ         R8, AX
+	ADDQ         $0x00000010, DI
+	ADDQ         $0x00000010, SI
+	CMPQ         DI, AX
 	JL           loop
 
 end:
@@ -706,17 +716,16 @@ TEXT ·sumExpAVX2(SB), $0-28
 	VMOVUPD      64(DX), Y5
 	VMOVUPD      96(DX), Y6
 	MOVQ         $0x00000a00, BX
-	XORQ         DI, DI
-	MOVQ         AX, R8
-	SUBQ         $0x00000040, R8
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
 	JL           rest
 
 flight:
-	LEAQ         (DI)(BX*1), SI
-	PREFETCHT1   (CX)(SI*4)
-	PREFETCHT1   32(CX)(SI*4)
-	VMOVUPS      (CX)(DI*4), Y7
-	VMOVUPS      32(CX)(DI*4), Y12
+	PREFETCHT1   (CX)(BX*4)
+	PREFETCHT1   32(CX)(BX*4)
+	VMOVUPS      (CX)(SI*4), Y7
+	VMOVUPS      32(CX)(SI*4), Y12
 	VSUBPS       Y0, Y7, Y7
 	VSUBPS       Y0, Y12, Y12
 	VMINPS       Y7, Y1, Y7
@@ -767,10 +776,10 @@ flight:
 	VMULPS       Y13, Y8, Y8
 	VMOVUPS      Y11, Y7
 	VMOVUPS      Y8, Y8
-	PREFETCHT1   64(CX)(SI*4)
-	PREFETCHT1   96(CX)(SI*4)
-	VMOVUPS      64(CX)(DI*4), Y9
-	VMOVUPS      96(CX)(DI*4), Y13
+	PREFETCHT1   64(CX)(BX*4)
+	PREFETCHT1   96(CX)(BX*4)
+	VMOVUPS      64(CX)(SI*4), Y9
+	VMOVUPS      96(CX)(SI*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -821,10 +830,10 @@ flight:
 	VMULPS       Y14, Y16, Y16
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT1   128(CX)(SI*4)
-	PREFETCHT1   160(CX)(SI*4)
-	VMOVUPS      128(CX)(DI*4), Y9
-	VMOVUPS      160(CX)(DI*4), Y13
+	PREFETCHT1   128(CX)(BX*4)
+	PREFETCHT1   160(CX)(BX*4)
+	VMOVUPS      128(CX)(SI*4), Y9
+	VMOVUPS      160(CX)(SI*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -875,10 +884,10 @@ flight:
 	VMULPS       Y14, Y16, Y16
 	VADDPS       Y12, Y7, Y7
 	VADDPS       Y16, Y8, Y8
-	PREFETCHT1   192(CX)(SI*4)
-	PREFETCHT1   224(CX)(SI*4)
-	VMOVUPS      192(CX)(DI*4), Y9
-	VMOVUPS      224(CX)(DI*4), Y13
+	PREFETCHT1   192(CX)(BX*4)
+	PREFETCHT1   224(CX)(BX*4)
+	VMOVUPS      192(CX)(SI*4), Y9
+	VMOVUPS      224(CX)(SI*4), Y13
 	VSUBPS       Y0, Y9, Y9
 	VSUBPS       Y0, Y13, Y13
 	VMINPS       Y9, Y1, Y9
@@ -939,20 +948,20 @@ flight:
 	VCVTPS2PD    X7, Y7
 	VADDPD       Y8, Y5, Y5
 	VADDPD       Y7, Y6, Y6
-	ADDQ         $0x00000040, DI
-	CMPQ         DI, R8
+	ADDQ         $0x00000040, SI
+	ADDQ         $0x00000040, BX
+	CMPQ         SI, DI
 	JLE          flight
 
 rest:
-	CMPQ DI, AX
+	CMPQ SI, AX
 	JGE  end
 
 loop:
-	LEAQ         (DI)(BX*1), SI
-	PREFETCHT1   (CX)(SI*4)
-	PREFETCHT1   32(CX)(SI*4)
-	VMOVUPS      (CX)(DI*4), Y7
-	VMOVUPS      32(CX)(DI*4), Y12
+	PREFETCHT1   (CX)(BX*4)
+	PREFETCHT1   32(CX)(BX*4)
+	VMOVUPS      (CX)(SI*4), Y7
+	VMOVUPS      32(CX)(SI*4), Y12
 	VSUBPS       Y0, Y7, Y7
 	VSUBPS       Y0, Y12, Y12
 	VMINPS       Y7, Y1, Y7
@@ -1013,8 +1022,9 @@ loop:
 	VCVTPS2PD    X7, Y7
 	VADDPD       Y8, Y5, Y5
 	VADDPD       Y7, Y6, Y6
-	ADDQ         $0x00000010, DI
-	CMPQ         DI, AX
+	ADDQ         $0x00000010, SI
+	ADDQ         $0x00000010, BX
+	CMPQ         SI, AX
 	JL           loop
 
 end:
@@ -2253,18 +2263,22 @@ loop:
 	RET
 
 // func geluTanhAVX2(n int, dst *float32, src *float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·geluTanhAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    src+16(FP), DX
 	VMOVUPS x42b20000<>+0(SB), Y0
 	VMOVUPS xc2d00000<>+0(SB), Y1
-	XORQ    BX, BX
+	MOVQ    $0x00000300, BX
+	ANDQ    ·lookaheadFar+0(SB), BX
+	XORQ    SI, SI
 
 loop:
-	VMOVUPS      (DX)(BX*4), Y2
-	VMOVUPS      32(DX)(BX*4), Y5
+	PREFETCHT1   (DX)(BX*4)
+	PREFETCHT1   32(DX)(BX*4)
+	VMOVUPS      (DX)(SI*4), Y2
+	VMOVUPS      32(DX)(SI*4), Y5
 	VMULPS       Y2, Y2, Y3
 	VMULPS       Y5, Y5, Y6
 	VMOVUPS      xbd922279<>+0(SB), Y4
@@ -2323,10 +2337,11 @@ loop:
 	VADDPS       x3f800000<>+0(SB), Y11, Y4
 	VDIVPS       Y3, Y2, Y3
 	VDIVPS       Y4, Y5, Y4
-	VMOVUPS      Y3, (CX)(BX*4)
-	VMOVUPS      Y4, 32(CX)(BX*4)
+	VMOVUPS      Y3, (CX)(SI*4)
+	VMOVUPS      Y4, 32(CX)(SI*4)
+	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, BX
-	CMPQ         BX, AX
+	CMPQ         SI, AX
 	JL           loop
 	VZEROUPPER
 	RET
@@ -2368,18 +2383,22 @@ DATA xbfcc422a<>+60(SB)/4, $0xbfcc422a
 GLOBL xbfcc422a<>(SB), RODATA|NOPTR, $64
 
 // func geluTanhPastAVX2(n int, dst *float32, src *float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·geluTanhPastAVX2(SB), $0-24
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
 	MOVQ    src+16(FP), DX
 	VMOVUPS x42b20000<>+0(SB), Y0
 	VMOVUPS xc2d00000<>+0(SB), Y1
-	XORQ    BX, BX
+	MOVQ    $0x00000300, BX
+	ANDQ    ·lookaheadFar+0(SB), BX
+	XORQ    SI, SI
 
 loop:
-	VMOVUPS      (DX)(BX*4), Y2
-	VMOVUPS      32(DX)(BX*4), Y5
+	PREFETCHT1   (DX)(BX*4)
+	PREFETCHT1   32(DX)(BX*4)
+	VMOVUPS      (DX)(SI*4), Y2
+	VMOVUPS      32(DX)(SI*4), Y5
 	VMULPS       Y2, Y2, Y3
 	VMULPS       Y5, Y5, Y6
 	VMOVUPS      xbd922279<>+0(SB), Y4
@@ -2438,16 +2457,17 @@ loop:
 	VADDPS       x3f800000<>+0(SB), Y11, Y4
 	VDIVPS       Y3, Y2, Y3
 	VDIVPS       Y4, Y5, Y4
-	VMOVNTPS     Y3, (CX)(BX*4)
-	VMOVNTPS     Y4, 32(CX)(BX*4)
+	VMOVNTPS     Y3, (CX)(SI*4)
+	VMOVNTPS     Y4, 32(CX)(SI*4)
+	ADDQ         $0x00000010, SI
 	ADDQ         $0x00000010, BX
-	CMPQ         BX, AX
+	CMPQ         SI, AX
 	JL           loop
 	VZEROUPPER
 	RET
 
 // func geluTanhGradAVX2(n int, dst *float32, x *float32, dy *float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·geluTanhGradAVX2(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
@@ -2458,11 +2478,17 @@ TEXT ·geluTanhGradAVX2(SB), $0-32
 	VMOVUPS x41180000<>+0(SB), Y2
 	VMOVUPS xc1180000<>+0(SB), Y3
 	VMOVUPS x3f800000<>+0(SB), Y4
-	XORQ    SI, SI
+	MOVQ    $0x00000300, SI
+	ANDQ    ·lookaheadFar+0(SB), SI
+	XORQ    DI, DI
 
 loop:
-	VMOVUPS      (DX)(SI*4), Y5
-	VMOVUPS      32(DX)(SI*4), Y11
+	PREFETCHT1   (DX)(SI*4)
+	PREFETCHT1   32(DX)(SI*4)
+	PREFETCHT1   (BX)(SI*4)
+	PREFETCHT1   32(BX)(SI*4)
+	VMOVUPS      (DX)(DI*4), Y5
+	VMOVUPS      32(DX)(DI*4), Y11
 	VMINPS       Y5, Y2, Y5
 	VMINPS       Y11, Y2, Y11
 	VMAXPS       Y5, Y3, Y5
@@ -2537,12 +2563,13 @@ loop:
 	VMULPS       Y11, Y16, Y16
 	VFMADD213PS  Y7, Y10, Y8
 	VFMADD213PS  Y9, Y16, Y13
-	VMULPS       (BX)(SI*4), Y8, Y8
-	VMULPS       32(BX)(SI*4), Y13, Y13
-	VMOVUPS      Y8, (CX)(SI*4)
-	VMOVUPS      Y13, 32(CX)(SI*4)
+	VMULPS       (BX)(DI*4), Y8, Y8
+	VMULPS       32(BX)(DI*4), Y13, Y13
+	VMOVUPS      Y8, (CX)(DI*4)
+	VMOVUPS      Y13, 32(CX)(DI*4)
+	ADDQ         $0x00000010, DI
 	ADDQ         $0x00000010, SI
-	CMPQ         SI, AX
+	CMPQ         DI, AX
 	JL           loop
 	VZEROUPPER
 	RET
@@ -2620,7 +2647,7 @@ DATA x3fcc422a<>+60(SB)/4, $0x3fcc422a
 GLOBL x3fcc422a<>(SB), RODATA|NOPTR, $64
 
 // func geluTanhGradPastAVX2(n int, dst *float32, x *float32, dy *float32)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·geluTanhGradPastAVX2(SB), $0-32
 	MOVQ    n+0(FP), AX
 	MOVQ    dst+8(FP), CX
@@ -2631,11 +2658,17 @@ TEXT ·geluTanhGradPastAVX2(SB), $0-32
 	VMOVUPS x41180000<>+0(SB), Y2
 	VMOVUPS xc1180000<>+0(SB), Y3
 	VMOVUPS x3f800000<>+0(SB), Y4
-	XORQ    SI, SI
+	MOVQ    $0x00000300, SI
+	ANDQ    ·lookaheadFar+0(SB), SI
+	XORQ    DI, DI
 
 loop:
-	VMOVUPS      (DX)(SI*4), Y5
-	VMOVUPS      32(DX)(SI*4), Y11
+	PREFETCHT1   (DX)(SI*4)
+	PREFETCHT1   32(DX)(SI*4)
+	PREFETCHT1   (BX)(SI*4)
+	PREFETCHT1   32(BX)(SI*4)
+	VMOVUPS      (DX)(DI*4), Y5
+	VMOVUPS      32(DX)(DI*4), Y11
 	VMINPS       Y5, Y2, Y5
 	VMINPS       Y11, Y2, Y11
 	VMAXPS       Y5, Y3, Y5
@@ -2710,12 +2743,13 @@ loop:
 	VMULPS       Y11, Y16, Y16
 	VFMADD213PS  Y7, Y10, Y8
 	VFMADD213PS  Y9, Y16, Y13
-	VMULPS       (BX)(SI*4), Y8, Y8
-	VMULPS       32(BX)(SI*4), Y13, Y13
-	VMOVNTPS     Y8, (CX)(SI*4)
-	VMOVNTPS     Y13, 32(CX)(SI*4)
+	VMULPS       (BX)(DI*4), Y8, Y8
+	VMULPS       32(BX)(DI*4), Y13, Y13
+	VMOVNTPS     Y8, (CX)(DI*4)
+	VMOVNTPS     Y13, 32(CX)(DI*4)
+	ADDQ         $0x00000010, DI
 	ADDQ         $0x00000010, SI
-	CMPQ         SI, AX
+	CMPQ         DI, AX
 	JL           loop
 	VZEROUPPER
 	RET
@@ -4277,21 +4311,21 @@ TEXT ·sumAVX2(SB), $0-24
 	VMOVUPD 96(DX), Y3
 	MOVQ    $0x00000400, BX
 	ANDQ    ·lookahead+0(SB), BX
-	XORQ    DI, DI
+	XORQ    SI, SI
 
 loop:
-	LEAQ       (DI)(BX*1), SI
-	PREFETCHT0 (CX)(SI*4)
-	VCVTPS2PD  (CX)(DI*4), Y4
-	VCVTPS2PD  16(CX)(DI*4), Y5
+	PREFETCHT0 (CX)(BX*4)
+	VCVTPS2PD  (CX)(SI*4), Y4
+	VCVTPS2PD  16(CX)(SI*4), Y5
 	VADDPD     Y4, Y0, Y0
 	VADDPD     Y5, Y1, Y1
-	VCVTPS2PD  32(CX)(DI*4), Y4
-	VCVTPS2PD  48(CX)(DI*4), Y5
+	VCVTPS2PD  32(CX)(SI*4), Y4
+	VCVTPS2PD  48(CX)(SI*4), Y5
 	VADDPD     Y4, Y2, Y2
 	VADDPD     Y5, Y3, Y3
-	ADDQ       $0x00000010, DI
-	CMPQ       DI, AX
+	ADDQ       $0x00000010, SI
+	ADDQ       $0x00000010, BX
+	CMPQ       SI, AX
 	JL         loop
 	VMOVUPD    Y0, (DX)
 	VMOVUPD    Y1, 32(DX)
@@ -4313,26 +4347,26 @@ TEXT ·dotAVX2(SB), $0-32
 	VMOVUPD 96(BX), Y3
 	MOVQ    $0x00000400, SI
 	ANDQ    ·lookahead+0(SB), SI
-	XORQ    R8, R8
+	XORQ    DI, DI
 
 loop:
-	LEAQ        (R8)(SI*1), DI
-	PREFETCHT0  (CX)(DI*4)
-	PREFETCHT0  (DX)(DI*4)
-	VCVTPS2PD   (CX)(R8*4), Y4
-	VCVTPS2PD   16(CX)(R8*4), Y5
-	VCVTPS2PD   (DX)(R8*4), Y6
-	VCVTPS2PD   16(DX)(R8*4), Y7
+	PREFETCHT0  (CX)(SI*4)
+	PREFETCHT0  (DX)(SI*4)
+	VCVTPS2PD   (CX)(DI*4), Y4
+	VCVTPS2PD   16(CX)(DI*4), Y5
+	VCVTPS2PD   (DX)(DI*4), Y6
+	VCVTPS2PD   16(DX)(DI*4), Y7
 	VFMADD231PD Y4, Y6, Y0
 	VFMADD231PD Y5, Y7, Y1
-	VCVTPS2PD   32(CX)(R8*4), Y4
-	VCVTPS2PD   48(CX)(R8*4), Y5
-	VCVTPS2PD   32(DX)(R8*4), Y6
-	VCVTPS2PD   48(DX)(R8*4), Y7
+	VCVTPS2PD   32(CX)(DI*4), Y4
+	VCVTPS2PD   48(CX)(DI*4), Y5
+	VCVTPS2PD   32(DX)(DI*4), Y6
+	VCVTPS2PD   48(DX)(DI*4), Y7
 	VFMADD231PD Y4, Y6, Y2
 	VFMADD231PD Y5, Y7, Y3
-	ADDQ        $0x00000010, R8
-	CMPQ        R8, AX
+	ADDQ        $0x00000010, DI
+	ADDQ        $0x00000010, SI
+	CMPQ        DI, AX
 	JL          loop
 	VMOVUPD     Y0, (BX)
 	VMOVUPD     Y1, 32(BX)
@@ -4440,36 +4474,41 @@ TEXT ·rowSquaresAVX2(SB), $0-24
 	VMOVUPD 64(DX), Y2
 	VMOVUPD 96(DX), Y3
 	MOVQ    $0x00000a00, BX
-	ANDQ    ·lookahead+0(SB), BX
+	ANDQ    ·lookaheadFirst+0(SB), BX
+	MOVQ    $0x00000a00, SI
+	ANDQ    ·lookaheadFar+0(SB), SI
 	XORQ    DI, DI
 	MOVQ    AX, R8
 	SUBQ    $0x00000040, R8
 	JL      rest
 
 flight:
-	LEAQ         (DI)(BX*1), SI
-	PREFETCHT0   (CX)(SI*4)
+	PREFETCHT0   (CX)(BX*4)
+	PREFETCHT1   (CX)(SI*4)
 	VMOVUPS      (CX)(DI*4), Y4
 	VMULPS       Y4, Y4, Y4
 	VMOVUPS      Y4, Y4
 	VMOVUPS      32(CX)(DI*4), Y5
 	VMULPS       Y5, Y5, Y5
 	VMOVUPS      Y5, Y5
-	PREFETCHT0   64(CX)(SI*4)
+	PREFETCHT0   64(CX)(BX*4)
+	PREFETCHT1   64(CX)(SI*4)
 	VMOVUPS      64(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y4, Y4
 	VMOVUPS      96(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y5, Y5
-	PREFETCHT0   128(CX)(SI*4)
+	PREFETCHT0   128(CX)(BX*4)
+	PREFETCHT1   128(CX)(SI*4)
 	VMOVUPS      128(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y4, Y4
 	VMOVUPS      160(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y5, Y5
-	PREFETCHT0   192(CX)(SI*4)
+	PREFETCHT0   192(CX)(BX*4)
+	PREFETCHT1   192(CX)(SI*4)
 	VMOVUPS      192(CX)(DI*4), Y6
 	VMULPS       Y6, Y6, Y6
 	VADDPS       Y6, Y4, Y4
@@ -4487,6 +4526,8 @@ flight:
 	VADDPD       Y5, Y2, Y2
 	VADDPD       Y4, Y3, Y3
 	ADDQ         $0x00000040, DI
+	ADDQ         $0x00000040, BX
+	ADDQ         $0x00000040, SI
 	CMPQ         DI, R8
 	JLE          flight
 
@@ -4495,8 +4536,8 @@ rest:
 	JGE  end
 
 loop:
-	LEAQ         (DI)(BX*1), SI
-	PREFETCHT0   (CX)(SI*4)
+	PREFETCHT0   (CX)(BX*4)
+	PREFETCHT1   (CX)(SI*4)
 	VMOVUPS      (CX)(DI*4), Y4
 	VMULPS       Y4, Y4, Y4
 	VMOVUPS      Y4, Y4
@@ -4514,6 +4555,8 @@ loop:
 	VADDPD       Y5, Y2, Y2
 	VADDPD       Y4, Y3, Y3
 	ADDQ         $0x00000010, DI
+	ADDQ         $0x00000010, BX
+	ADDQ         $0x00000010, SI
 	CMPQ         DI, AX
 	JL           loop
 
@@ -4542,15 +4585,17 @@ TEXT ·rowMomentsAVX2(SB), $0-36
 	VMOVUPD      96(BX), Y9
 	VBROADCASTSS k+32(FP), Y12
 	MOVQ         $0x00000a00, SI
-	ANDQ         ·lookahead+0(SB), SI
+	ANDQ         ·lookaheadFirst+0(SB), SI
+	MOVQ         $0x00000a00, DI
+	ANDQ         ·lookaheadFar+0(SB), DI
 	XORQ         R8, R8
 	MOVQ         AX, R9
 	SUBQ         $0x00000040, R9
 	JL           rest
 
 flight:
-	LEAQ         (R8)(SI*1), DI
-	PREFETCHT0   (CX)(DI*4)
+	PREFETCHT0   (CX)(SI*4)
+	PREFETCHT1   (CX)(DI*4)
 	VMOVUPS      (CX)(R8*4), Y5
 	VSUBPS       Y12, Y5, Y5
 	VMOVUPS      Y5, Y4
@@ -4561,7 +4606,8 @@ flight:
 	VMOVUPS      Y11, Y5
 	VMULPS       Y11, Y11, Y11
 	VMOVUPS      Y11, Y11
-	PREFETCHT0   64(CX)(DI*4)
+	PREFETCHT0   64(CX)(SI*4)
+	PREFETCHT1   64(CX)(DI*4)
 	VMOVUPS      64(CX)(R8*4), Y13
 	VSUBPS       Y12, Y13, Y13
 	VADDPS       Y13, Y4, Y4
@@ -4572,7 +4618,8 @@ flight:
 	VADDPS       Y13, Y5, Y5
 	VMULPS       Y13, Y13, Y13
 	VADDPS       Y13, Y11, Y11
-	PREFETCHT0   128(CX)(DI*4)
+	PREFETCHT0   128(CX)(SI*4)
+	PREFETCHT1   128(CX)(DI*4)
 	VMOVUPS      128(CX)(R8*4), Y13
 	VSUBPS       Y12, Y13, Y13
 	VADDPS       Y13, Y4, Y4
@@ -4583,7 +4630,8 @@ flight:
 	VADDPS       Y13, Y5, Y5
 	VMULPS       Y13, Y13, Y13
 	VADDPS       Y13, Y11, Y11
-	PREFETCHT0   192(CX)(DI*4)
+	PREFETCHT0   192(CX)(SI*4)
+	PREFETCHT1   192(CX)(DI*4)
 	VMOVUPS      192(CX)(R8*4), Y13
 	VSUBPS       Y12, Y13, Y13
 	VADDPS       Y13, Y4, Y4
@@ -4615,6 +4663,8 @@ flight:
 	VADDPD       Y5, Y8, Y8
 	VADDPD       Y4, Y9, Y9
 	ADDQ         $0x00000040, R8
+	ADDQ         $0x00000040, SI
+	ADDQ         $0x00000040, DI
 	CMPQ         R8, R9
 	JLE          flight
 
@@ -4623,8 +4673,8 @@ rest:
 	JGE  end
 
 loop:
-	LEAQ         (R8)(SI*1), DI
-	PREFETCHT0   (CX)(DI*4)
+	PREFETCHT0   (CX)(SI*4)
+	PREFETCHT1   (CX)(DI*4)
 	VMOVUPS      (CX)(R8*4), Y5
 	VSUBPS       Y12, Y5, Y5
 	VMOVUPS      Y5, Y4
@@ -4656,6 +4706,8 @@ loop:
 	VADDPD       Y5, Y8, Y8
 	VADDPD       Y4, Y9, Y9
 	ADDQ         $0x00000010, R8
+	ADDQ         $0x00000010, SI
+	ADDQ         $0x00000010, DI
 	CMPQ         R8, AX
 	JL           loop
 
@@ -5050,89 +5102,87 @@ TEXT ·normSumsAVX2(SB), $0-56
 	VMOVUPD      96(DI), Y11
 	MOVQ         $0x00000400, R8
 	ANDQ         ·lookahead+0(SB), R8
-	MOVQ         $0x00000600, R10
-	ANDQ         ·lookaheadSecond+0(SB), R10
-	XORQ         R12, R12
-	MOVQ         AX, R13
-	SUBQ         $0x00000040, R13
+	MOVQ         $0x00000600, R9
+	ANDQ         ·lookaheadSecond+0(SB), R9
+	XORQ         R10, R10
+	MOVQ         AX, R11
+	SUBQ         $0x00000040, R11
 	JL           rest
 
 flight:
-	LEAQ         (R12)(R8*1), R9
-	LEAQ         (R12)(R10*1), R11
-	PREFETCHT0   (CX)(R9*4)
-	PREFETCHT0   (DX)(R9*4)
-	PREFETCHT1   (CX)(R11*4)
-	VMOVUPS      (DX)(R12*4), Y6
-	VMOVUPS      (CX)(R12*4), Y7
+	PREFETCHT0   (CX)(R8*4)
+	PREFETCHT0   (DX)(R8*4)
+	PREFETCHT1   (CX)(R9*4)
+	VMOVUPS      (DX)(R10*4), Y6
+	VMOVUPS      (CX)(R10*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
-	VMULPS       (BX)(R12*4), Y6, Y6
+	VMULPS       (BX)(R10*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(DX)(R12*4), Y7
-	VMOVUPS      32(CX)(R12*4), Y13
+	VMOVUPS      32(DX)(R10*4), Y7
+	VMOVUPS      32(CX)(R10*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
-	VMULPS       32(BX)(R12*4), Y7, Y7
+	VMULPS       32(BX)(R10*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
-	PREFETCHT0   64(CX)(R9*4)
-	PREFETCHT0   64(DX)(R9*4)
-	PREFETCHT1   64(CX)(R11*4)
-	VMOVUPS      64(DX)(R12*4), Y14
-	VMOVUPS      64(CX)(R12*4), Y15
+	PREFETCHT0   64(CX)(R8*4)
+	PREFETCHT0   64(DX)(R8*4)
+	PREFETCHT1   64(CX)(R9*4)
+	VMOVUPS      64(DX)(R10*4), Y14
+	VMOVUPS      64(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       64(BX)(R12*4), Y14, Y14
+	VMULPS       64(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      96(DX)(R12*4), Y14
-	VMOVUPS      96(CX)(R12*4), Y15
+	VMOVUPS      96(DX)(R10*4), Y14
+	VMOVUPS      96(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       96(BX)(R12*4), Y14, Y14
+	VMULPS       96(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   128(CX)(R9*4)
-	PREFETCHT0   128(DX)(R9*4)
-	PREFETCHT1   128(CX)(R11*4)
-	VMOVUPS      128(DX)(R12*4), Y14
-	VMOVUPS      128(CX)(R12*4), Y15
+	PREFETCHT0   128(CX)(R8*4)
+	PREFETCHT0   128(DX)(R8*4)
+	PREFETCHT1   128(CX)(R9*4)
+	VMOVUPS      128(DX)(R10*4), Y14
+	VMOVUPS      128(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       128(BX)(R12*4), Y14, Y14
+	VMULPS       128(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      160(DX)(R12*4), Y14
-	VMOVUPS      160(CX)(R12*4), Y15
+	VMOVUPS      160(DX)(R10*4), Y14
+	VMOVUPS      160(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       160(BX)(R12*4), Y14, Y14
+	VMULPS       160(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   192(CX)(R9*4)
-	PREFETCHT0   192(DX)(R9*4)
-	PREFETCHT1   192(CX)(R11*4)
-	VMOVUPS      192(DX)(R12*4), Y14
-	VMOVUPS      192(CX)(R12*4), Y15
+	PREFETCHT0   192(CX)(R8*4)
+	PREFETCHT0   192(DX)(R8*4)
+	PREFETCHT1   192(CX)(R9*4)
+	VMOVUPS      192(DX)(R10*4), Y14
+	VMOVUPS      192(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       192(BX)(R12*4), Y14, Y14
+	VMULPS       192(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      224(DX)(R12*4), Y14
-	VMOVUPS      224(CX)(R12*4), Y15
+	VMOVUPS      224(DX)(R10*4), Y14
+	VMOVUPS      224(CX)(R10*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
-	VMULPS       224(BX)(R12*4), Y14, Y14
+	VMULPS       224(BX)(R10*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
@@ -5156,33 +5206,33 @@ flight:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000040, R12
-	CMPQ         R12, R13
+	ADDQ         $0x00000040, R10
+	ADDQ         $0x00000040, R8
+	ADDQ         $0x00000040, R9
+	CMPQ         R10, R11
 	JLE          flight
 
 rest:
-	CMPQ R12, AX
+	CMPQ R10, AX
 	JGE  end
 
 loop:
-	LEAQ         (R12)(R8*1), R9
-	LEAQ         (R12)(R10*1), R11
-	PREFETCHT0   (CX)(R9*4)
-	PREFETCHT0   (DX)(R9*4)
-	PREFETCHT1   (CX)(R11*4)
-	VMOVUPS      (DX)(R12*4), Y6
-	VMOVUPS      (CX)(R12*4), Y7
+	PREFETCHT0   (CX)(R8*4)
+	PREFETCHT0   (DX)(R8*4)
+	PREFETCHT1   (CX)(R9*4)
+	VMOVUPS      (DX)(R10*4), Y6
+	VMOVUPS      (CX)(R10*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
-	VMULPS       (BX)(R12*4), Y6, Y6
+	VMULPS       (BX)(R10*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(DX)(R12*4), Y7
-	VMOVUPS      32(CX)(R12*4), Y13
+	VMOVUPS      32(DX)(R10*4), Y7
+	VMOVUPS      32(CX)(R10*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
-	VMULPS       32(BX)(R12*4), Y7, Y7
+	VMULPS       32(BX)(R10*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
@@ -5206,8 +5256,10 @@ loop:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000010, R12
-	CMPQ         R12, AX
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000010, R8
+	ADDQ         $0x00000010, R9
+	CMPQ         R10, AX
 	JL           loop
 
 end:
@@ -5244,121 +5296,119 @@ TEXT ·normSumsScaleAVX2(SB), $0-64
 	VMOVUPD      96(R8), Y11
 	MOVQ         $0x00000400, R9
 	ANDQ         ·lookahead+0(SB), R9
-	MOVQ         $0x00000600, R11
-	ANDQ         ·lookaheadSecond+0(SB), R11
-	XORQ         R13, R13
-	MOVQ         AX, R14
-	SUBQ         $0x00000040, R14
+	MOVQ         $0x00000600, R10
+	ANDQ         ·lookaheadSecond+0(SB), R10
+	XORQ         R11, R11
+	MOVQ         AX, R12
+	SUBQ         $0x00000040, R12
 	JL           rest
 
 flight:
-	LEAQ         (R13)(R9*1), R10
-	LEAQ         (R13)(R11*1), R12
-	PREFETCHT0   (DX)(R10*4)
-	PREFETCHT0   (BX)(R10*4)
-	PREFETCHT1   (DX)(R12*4)
-	VMOVUPS      (BX)(R13*4), Y6
-	VMOVUPS      (DX)(R13*4), Y7
+	PREFETCHT0   (DX)(R9*4)
+	PREFETCHT0   (BX)(R9*4)
+	PREFETCHT1   (DX)(R10*4)
+	VMOVUPS      (BX)(R11*4), Y6
+	VMOVUPS      (DX)(R11*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R13*4), Y13
+	VMOVUPS      (CX)(R11*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R13*4)
-	VMULPS       (SI)(R13*4), Y6, Y6
+	VMOVUPS      Y13, (CX)(R11*4)
+	VMULPS       (SI)(R11*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(BX)(R13*4), Y7
-	VMOVUPS      32(DX)(R13*4), Y13
+	VMOVUPS      32(BX)(R11*4), Y7
+	VMOVUPS      32(DX)(R11*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R13*4), Y15
+	VMOVUPS      32(CX)(R11*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R13*4)
-	VMULPS       32(SI)(R13*4), Y7, Y7
+	VMOVUPS      Y15, 32(CX)(R11*4)
+	VMULPS       32(SI)(R11*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
-	PREFETCHT0   64(DX)(R10*4)
-	PREFETCHT0   64(BX)(R10*4)
-	PREFETCHT1   64(DX)(R12*4)
-	VMOVUPS      64(BX)(R13*4), Y14
-	VMOVUPS      64(DX)(R13*4), Y15
+	PREFETCHT0   64(DX)(R9*4)
+	PREFETCHT0   64(BX)(R9*4)
+	PREFETCHT1   64(DX)(R10*4)
+	VMOVUPS      64(BX)(R11*4), Y14
+	VMOVUPS      64(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      64(CX)(R13*4), Y17
+	VMOVUPS      64(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 64(CX)(R13*4)
-	VMULPS       64(SI)(R13*4), Y14, Y14
+	VMOVUPS      Y17, 64(CX)(R11*4)
+	VMULPS       64(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      96(BX)(R13*4), Y14
-	VMOVUPS      96(DX)(R13*4), Y15
+	VMOVUPS      96(BX)(R11*4), Y14
+	VMOVUPS      96(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      96(CX)(R13*4), Y17
+	VMOVUPS      96(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 96(CX)(R13*4)
-	VMULPS       96(SI)(R13*4), Y14, Y14
+	VMOVUPS      Y17, 96(CX)(R11*4)
+	VMULPS       96(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   128(DX)(R10*4)
-	PREFETCHT0   128(BX)(R10*4)
-	PREFETCHT1   128(DX)(R12*4)
-	VMOVUPS      128(BX)(R13*4), Y14
-	VMOVUPS      128(DX)(R13*4), Y15
+	PREFETCHT0   128(DX)(R9*4)
+	PREFETCHT0   128(BX)(R9*4)
+	PREFETCHT1   128(DX)(R10*4)
+	VMOVUPS      128(BX)(R11*4), Y14
+	VMOVUPS      128(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      128(CX)(R13*4), Y17
+	VMOVUPS      128(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 128(CX)(R13*4)
-	VMULPS       128(SI)(R13*4), Y14, Y14
+	VMOVUPS      Y17, 128(CX)(R11*4)
+	VMULPS       128(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      160(BX)(R13*4), Y14
-	VMOVUPS      160(DX)(R13*4), Y15
+	VMOVUPS      160(BX)(R11*4), Y14
+	VMOVUPS      160(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      160(CX)(R13*4), Y17
+	VMOVUPS      160(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 160(CX)(R13*4)
-	VMULPS       160(SI)(R13*4), Y14, Y14
+	VMOVUPS      Y17, 160(CX)(R11*4)
+	VMULPS       160(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   192(DX)(R10*4)
-	PREFETCHT0   192(BX)(R10*4)
-	PREFETCHT1   192(DX)(R12*4)
-	VMOVUPS      192(BX)(R13*4), Y14
-	VMOVUPS      192(DX)(R13*4), Y15
+	PREFETCHT0   192(DX)(R9*4)
+	PREFETCHT0   192(BX)(R9*4)
+	PREFETCHT1   192(DX)(R10*4)
+	VMOVUPS      192(BX)(R11*4), Y14
+	VMOVUPS      192(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      192(CX)(R13*4), Y17
+	VMOVUPS      192(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 192(CX)(R13*4)
-	VMULPS       192(SI)(R13*4), Y14, Y14
+	VMOVUPS      Y17, 192(CX)(R11*4)
+	VMULPS       192(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      224(BX)(R13*4), Y14
-	VMOVUPS      224(DX)(R13*4), Y15
+	VMOVUPS      224(BX)(R11*4), Y14
+	VMOVUPS      224(DX)(R11*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      224(CX)(R13*4), Y17
+	VMOVUPS      224(CX)(R11*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 224(CX)(R13*4)
-	VMULPS       224(SI)(R13*4), Y14, Y14
+	VMOVUPS      Y17, 224(CX)(R11*4)
+	VMULPS       224(SI)(R11*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
@@ -5382,41 +5432,41 @@ flight:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000040, R13
-	CMPQ         R13, R14
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000040, R9
+	ADDQ         $0x00000040, R10
+	CMPQ         R11, R12
 	JLE          flight
 
 rest:
-	CMPQ R13, AX
+	CMPQ R11, AX
 	JGE  end
 
 loop:
-	LEAQ         (R13)(R9*1), R10
-	LEAQ         (R13)(R11*1), R12
-	PREFETCHT0   (DX)(R10*4)
-	PREFETCHT0   (BX)(R10*4)
-	PREFETCHT1   (DX)(R12*4)
-	VMOVUPS      (BX)(R13*4), Y6
-	VMOVUPS      (DX)(R13*4), Y7
+	PREFETCHT0   (DX)(R9*4)
+	PREFETCHT0   (BX)(R9*4)
+	PREFETCHT1   (DX)(R10*4)
+	VMOVUPS      (BX)(R11*4), Y6
+	VMOVUPS      (DX)(R11*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R13*4), Y13
+	VMOVUPS      (CX)(R11*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R13*4)
-	VMULPS       (SI)(R13*4), Y6, Y6
+	VMOVUPS      Y13, (CX)(R11*4)
+	VMULPS       (SI)(R11*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(BX)(R13*4), Y7
-	VMOVUPS      32(DX)(R13*4), Y13
+	VMOVUPS      32(BX)(R11*4), Y7
+	VMOVUPS      32(DX)(R11*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R13*4), Y15
+	VMOVUPS      32(CX)(R11*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R13*4)
-	VMULPS       32(SI)(R13*4), Y7, Y7
+	VMOVUPS      Y15, 32(CX)(R11*4)
+	VMULPS       32(SI)(R11*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
@@ -5440,8 +5490,10 @@ loop:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000010, R13
-	CMPQ         R13, AX
+	ADDQ         $0x00000010, R11
+	ADDQ         $0x00000010, R9
+	ADDQ         $0x00000010, R10
+	CMPQ         R11, AX
 	JL           loop
 
 end:
@@ -5479,145 +5531,143 @@ TEXT ·normSumsAffineAVX2(SB), $0-72
 	VMOVUPD      96(R9), Y11
 	MOVQ         $0x00000400, R10
 	ANDQ         ·lookahead+0(SB), R10
-	MOVQ         $0x00000600, R12
-	ANDQ         ·lookaheadSecond+0(SB), R12
-	XORQ         R14, R14
-	MOVQ         AX, R15
-	SUBQ         $0x00000040, R15
+	MOVQ         $0x00000600, R11
+	ANDQ         ·lookaheadSecond+0(SB), R11
+	XORQ         R12, R12
+	MOVQ         AX, R13
+	SUBQ         $0x00000040, R13
 	JL           rest
 
 flight:
-	LEAQ         (R14)(R10*1), R11
-	LEAQ         (R14)(R12*1), R13
-	PREFETCHT0   (BX)(R11*4)
-	PREFETCHT0   (SI)(R11*4)
-	PREFETCHT1   (BX)(R13*4)
-	VMOVUPS      (SI)(R14*4), Y6
-	VMOVUPS      (BX)(R14*4), Y7
+	PREFETCHT0   (BX)(R10*4)
+	PREFETCHT0   (SI)(R10*4)
+	PREFETCHT1   (BX)(R11*4)
+	VMOVUPS      (SI)(R12*4), Y6
+	VMOVUPS      (BX)(R12*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R14*4), Y13
+	VMOVUPS      (CX)(R12*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R14*4)
-	VMOVUPS      (DX)(R14*4), Y12
+	VMOVUPS      Y13, (CX)(R12*4)
+	VMOVUPS      (DX)(R12*4), Y12
 	VADDPS       Y6, Y12, Y12
-	VMOVUPS      Y12, (DX)(R14*4)
-	VMULPS       (DI)(R14*4), Y6, Y6
+	VMOVUPS      Y12, (DX)(R12*4)
+	VMULPS       (DI)(R12*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(SI)(R14*4), Y7
-	VMOVUPS      32(BX)(R14*4), Y13
+	VMOVUPS      32(SI)(R12*4), Y7
+	VMOVUPS      32(BX)(R12*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R14*4), Y15
+	VMOVUPS      32(CX)(R12*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R14*4)
-	VMOVUPS      32(DX)(R14*4), Y14
+	VMOVUPS      Y15, 32(CX)(R12*4)
+	VMOVUPS      32(DX)(R12*4), Y14
 	VADDPS       Y7, Y14, Y14
-	VMOVUPS      Y14, 32(DX)(R14*4)
-	VMULPS       32(DI)(R14*4), Y7, Y7
+	VMOVUPS      Y14, 32(DX)(R12*4)
+	VMULPS       32(DI)(R12*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
-	PREFETCHT0   64(BX)(R11*4)
-	PREFETCHT0   64(SI)(R11*4)
-	PREFETCHT1   64(BX)(R13*4)
-	VMOVUPS      64(SI)(R14*4), Y14
-	VMOVUPS      64(BX)(R14*4), Y15
+	PREFETCHT0   64(BX)(R10*4)
+	PREFETCHT0   64(SI)(R10*4)
+	PREFETCHT1   64(BX)(R11*4)
+	VMOVUPS      64(SI)(R12*4), Y14
+	VMOVUPS      64(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      64(CX)(R14*4), Y17
+	VMOVUPS      64(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 64(CX)(R14*4)
-	VMOVUPS      64(DX)(R14*4), Y16
+	VMOVUPS      Y17, 64(CX)(R12*4)
+	VMOVUPS      64(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 64(DX)(R14*4)
-	VMULPS       64(DI)(R14*4), Y14, Y14
+	VMOVUPS      Y16, 64(DX)(R12*4)
+	VMULPS       64(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      96(SI)(R14*4), Y14
-	VMOVUPS      96(BX)(R14*4), Y15
+	VMOVUPS      96(SI)(R12*4), Y14
+	VMOVUPS      96(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      96(CX)(R14*4), Y17
+	VMOVUPS      96(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 96(CX)(R14*4)
-	VMOVUPS      96(DX)(R14*4), Y16
+	VMOVUPS      Y17, 96(CX)(R12*4)
+	VMOVUPS      96(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 96(DX)(R14*4)
-	VMULPS       96(DI)(R14*4), Y14, Y14
+	VMOVUPS      Y16, 96(DX)(R12*4)
+	VMULPS       96(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   128(BX)(R11*4)
-	PREFETCHT0   128(SI)(R11*4)
-	PREFETCHT1   128(BX)(R13*4)
-	VMOVUPS      128(SI)(R14*4), Y14
-	VMOVUPS      128(BX)(R14*4), Y15
+	PREFETCHT0   128(BX)(R10*4)
+	PREFETCHT0   128(SI)(R10*4)
+	PREFETCHT1   128(BX)(R11*4)
+	VMOVUPS      128(SI)(R12*4), Y14
+	VMOVUPS      128(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      128(CX)(R14*4), Y17
+	VMOVUPS      128(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 128(CX)(R14*4)
-	VMOVUPS      128(DX)(R14*4), Y16
+	VMOVUPS      Y17, 128(CX)(R12*4)
+	VMOVUPS      128(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 128(DX)(R14*4)
-	VMULPS       128(DI)(R14*4), Y14, Y14
+	VMOVUPS      Y16, 128(DX)(R12*4)
+	VMULPS       128(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      160(SI)(R14*4), Y14
-	VMOVUPS      160(BX)(R14*4), Y15
+	VMOVUPS      160(SI)(R12*4), Y14
+	VMOVUPS      160(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      160(CX)(R14*4), Y17
+	VMOVUPS      160(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 160(CX)(R14*4)
-	VMOVUPS      160(DX)(R14*4), Y16
+	VMOVUPS      Y17, 160(CX)(R12*4)
+	VMOVUPS      160(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 160(DX)(R14*4)
-	VMULPS       160(DI)(R14*4), Y14, Y14
+	VMOVUPS      Y16, 160(DX)(R12*4)
+	VMULPS       160(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
-	PREFETCHT0   192(BX)(R11*4)
-	PREFETCHT0   192(SI)(R11*4)
-	PREFETCHT1   192(BX)(R13*4)
-	VMOVUPS      192(SI)(R14*4), Y14
-	VMOVUPS      192(BX)(R14*4), Y15
+	PREFETCHT0   192(BX)(R10*4)
+	PREFETCHT0   192(SI)(R10*4)
+	PREFETCHT1   192(BX)(R11*4)
+	VMOVUPS      192(SI)(R12*4), Y14
+	VMOVUPS      192(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      192(CX)(R14*4), Y17
+	VMOVUPS      192(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 192(CX)(R14*4)
-	VMOVUPS      192(DX)(R14*4), Y16
+	VMOVUPS      Y17, 192(CX)(R12*4)
+	VMOVUPS      192(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 192(DX)(R14*4)
-	VMULPS       192(DI)(R14*4), Y14, Y14
+	VMOVUPS      Y16, 192(DX)(R12*4)
+	VMULPS       192(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y6, Y6
 	VADDPS       Y15, Y12, Y12
-	VMOVUPS      224(SI)(R14*4), Y14
-	VMOVUPS      224(BX)(R14*4), Y15
+	VMOVUPS      224(SI)(R12*4), Y14
+	VMOVUPS      224(BX)(R12*4), Y15
 	VSUBPS       Y0, Y15, Y15
 	VMULPS       Y1, Y15, Y15
 	VMULPS       Y15, Y14, Y16
-	VMOVUPS      224(CX)(R14*4), Y17
+	VMOVUPS      224(CX)(R12*4), Y17
 	VADDPS       Y16, Y17, Y17
-	VMOVUPS      Y17, 224(CX)(R14*4)
-	VMOVUPS      224(DX)(R14*4), Y16
+	VMOVUPS      Y17, 224(CX)(R12*4)
+	VMOVUPS      224(DX)(R12*4), Y16
 	VADDPS       Y14, Y16, Y16
-	VMOVUPS      Y16, 224(DX)(R14*4)
-	VMULPS       224(DI)(R14*4), Y14, Y14
+	VMOVUPS      Y16, 224(DX)(R12*4)
+	VMULPS       224(DI)(R12*4), Y14, Y14
 	VMULPS       Y14, Y15, Y15
 	VADDPS       Y14, Y7, Y7
 	VADDPS       Y15, Y13, Y13
@@ -5641,47 +5691,47 @@ flight:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000040, R14
-	CMPQ         R14, R15
+	ADDQ         $0x00000040, R12
+	ADDQ         $0x00000040, R10
+	ADDQ         $0x00000040, R11
+	CMPQ         R12, R13
 	JLE          flight
 
 rest:
-	CMPQ R14, AX
+	CMPQ R12, AX
 	JGE  end
 
 loop:
-	LEAQ         (R14)(R10*1), R11
-	LEAQ         (R14)(R12*1), R13
-	PREFETCHT0   (BX)(R11*4)
-	PREFETCHT0   (SI)(R11*4)
-	PREFETCHT1   (BX)(R13*4)
-	VMOVUPS      (SI)(R14*4), Y6
-	VMOVUPS      (BX)(R14*4), Y7
+	PREFETCHT0   (BX)(R10*4)
+	PREFETCHT0   (SI)(R10*4)
+	PREFETCHT1   (BX)(R11*4)
+	VMOVUPS      (SI)(R12*4), Y6
+	VMOVUPS      (BX)(R12*4), Y7
 	VSUBPS       Y0, Y7, Y7
 	VMULPS       Y1, Y7, Y7
 	VMULPS       Y7, Y6, Y12
-	VMOVUPS      (CX)(R14*4), Y13
+	VMOVUPS      (CX)(R12*4), Y13
 	VADDPS       Y12, Y13, Y13
-	VMOVUPS      Y13, (CX)(R14*4)
-	VMOVUPS      (DX)(R14*4), Y12
+	VMOVUPS      Y13, (CX)(R12*4)
+	VMOVUPS      (DX)(R12*4), Y12
 	VADDPS       Y6, Y12, Y12
-	VMOVUPS      Y12, (DX)(R14*4)
-	VMULPS       (DI)(R14*4), Y6, Y6
+	VMOVUPS      Y12, (DX)(R12*4)
+	VMULPS       (DI)(R12*4), Y6, Y6
 	VMULPS       Y6, Y7, Y7
 	VMOVUPS      Y6, Y6
 	VMOVUPS      Y7, Y12
-	VMOVUPS      32(SI)(R14*4), Y7
-	VMOVUPS      32(BX)(R14*4), Y13
+	VMOVUPS      32(SI)(R12*4), Y7
+	VMOVUPS      32(BX)(R12*4), Y13
 	VSUBPS       Y0, Y13, Y13
 	VMULPS       Y1, Y13, Y13
 	VMULPS       Y13, Y7, Y14
-	VMOVUPS      32(CX)(R14*4), Y15
+	VMOVUPS      32(CX)(R12*4), Y15
 	VADDPS       Y14, Y15, Y15
-	VMOVUPS      Y15, 32(CX)(R14*4)
-	VMOVUPS      32(DX)(R14*4), Y14
+	VMOVUPS      Y15, 32(CX)(R12*4)
+	VMOVUPS      32(DX)(R12*4), Y14
 	VADDPS       Y7, Y14, Y14
-	VMOVUPS      Y14, 32(DX)(R14*4)
-	VMULPS       32(DI)(R14*4), Y7, Y7
+	VMOVUPS      Y14, 32(DX)(R12*4)
+	VMULPS       32(DI)(R12*4), Y7, Y7
 	VMULPS       Y7, Y13, Y13
 	VMOVUPS      Y7, Y7
 	VMOVUPS      Y13, Y13
@@ -5705,8 +5755,10 @@ loop:
 	VCVTPS2PD    X6, Y6
 	VADDPD       Y7, Y10, Y10
 	VADDPD       Y6, Y11, Y11
-	ADDQ         $0x00000010, R14
-	CMPQ         R14, AX
+	ADDQ         $0x00000010, R12
+	ADDQ         $0x00000010, R10
+	ADDQ         $0x00000010, R11
+	CMPQ         R12, AX
 	JL           loop
 
 end:
@@ -5736,33 +5788,33 @@ TEXT ·normGradAVX2(SB), $0-60
 	VBROADCASTSS f+56(FP), Y4
 	MOVQ         $0x00000600, DI
 	ANDQ         ·lookaheadSecond+0(SB), DI
-	XORQ         R9, R9
+	XORQ         R8, R8
 
 loop:
-	LEAQ       (R9)(DI*1), R8
-	PREFETCHT1 (BX)(R8*4)
-	VMOVUPS    (BX)(R9*4), Y5
-	VMULPS     (SI)(R9*4), Y5, Y5
+	PREFETCHT1 (BX)(DI*4)
+	VMOVUPS    (BX)(R8*4), Y5
+	VMULPS     (SI)(R8*4), Y5, Y5
 	VSUBPS     Y2, Y5, Y5
-	VMOVUPS    (DX)(R9*4), Y6
+	VMOVUPS    (DX)(R8*4), Y6
 	VSUBPS     Y0, Y6, Y6
 	VMULPS     Y1, Y6, Y6
 	VMULPS     Y3, Y6, Y6
 	VSUBPS     Y6, Y5, Y5
 	VMULPS     Y4, Y5, Y5
-	VMOVUPS    Y5, (CX)(R9*4)
-	VMOVUPS    32(BX)(R9*4), Y5
-	VMULPS     32(SI)(R9*4), Y5, Y5
+	VMOVUPS    Y5, (CX)(R8*4)
+	VMOVUPS    32(BX)(R8*4), Y5
+	VMULPS     32(SI)(R8*4), Y5, Y5
 	VSUBPS     Y2, Y5, Y5
-	VMOVUPS    32(DX)(R9*4), Y6
+	VMOVUPS    32(DX)(R8*4), Y6
 	VSUBPS     Y0, Y6, Y6
 	VMULPS     Y1, Y6, Y6
 	VMULPS     Y3, Y6, Y6
 	VSUBPS     Y6, Y5, Y5
 	VMULPS     Y4, Y5, Y5
-	VMOVUPS    Y5, 32(CX)(R9*4)
-	ADDQ       $0x00000010, R9
-	CMPQ       R9, AX
+	VMOVUPS    Y5, 32(CX)(R8*4)
+	ADDQ       $0x00000010, R8
+	ADDQ       $0x00000010, DI
+	CMPQ       R8, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -5782,33 +5834,33 @@ TEXT ·normGradPastAVX2(SB), $0-60
 	VBROADCASTSS f+56(FP), Y4
 	MOVQ         $0x00000600, DI
 	ANDQ         ·lookaheadSecond+0(SB), DI
-	XORQ         R9, R9
+	XORQ         R8, R8
 
 loop:
-	LEAQ       (R9)(DI*1), R8
-	PREFETCHT1 (BX)(R8*4)
-	VMOVUPS    (BX)(R9*4), Y5
-	VMULPS     (SI)(R9*4), Y5, Y5
+	PREFETCHT1 (BX)(DI*4)
+	VMOVUPS    (BX)(R8*4), Y5
+	VMULPS     (SI)(R8*4), Y5, Y5
 	VSUBPS     Y2, Y5, Y5
-	VMOVUPS    (DX)(R9*4), Y6
+	VMOVUPS    (DX)(R8*4), Y6
 	VSUBPS     Y0, Y6, Y6
 	VMULPS     Y1, Y6, Y6
 	VMULPS     Y3, Y6, Y6
 	VSUBPS     Y6, Y5, Y5
 	VMULPS     Y4, Y5, Y5
-	VMOVNTPS   Y5, (CX)(R9*4)
-	VMOVUPS    32(BX)(R9*4), Y5
-	VMULPS     32(SI)(R9*4), Y5, Y5
+	VMOVNTPS   Y5, (CX)(R8*4)
+	VMOVUPS    32(BX)(R8*4), Y5
+	VMULPS     32(SI)(R8*4), Y5, Y5
 	VSUBPS     Y2, Y5, Y5
-	VMOVUPS    32(DX)(R9*4), Y6
+	VMOVUPS    32(DX)(R8*4), Y6
 	VSUBPS     Y0, Y6, Y6
 	VMULPS     Y1, Y6, Y6
 	VMULPS     Y3, Y6, Y6
 	VSUBPS     Y6, Y5, Y5
 	VMULPS     Y4, Y5, Y5
-	VMOVNTPS   Y5, 32(CX)(R9*4)
-	ADDQ       $0x00000010, R9
-	CMPQ       R9, AX
+	VMOVNTPS   Y5, 32(CX)(R8*4)
+	ADDQ       $0x00000010, R8
+	ADDQ       $0x00000010, DI
+	CMPQ       R8, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -5824,30 +5876,30 @@ TEXT ·normScaleGradAVX2(SB), $0-40
 	VBROADCASTSS s+36(FP), Y1
 	MOVQ         $0x00000400, SI
 	ANDQ         ·lookahead+0(SB), SI
-	XORQ         R8, R8
+	XORQ         DI, DI
 
 loop:
-	LEAQ       (R8)(SI*1), DI
-	PREFETCHT0 (DX)(DI*4)
-	PREFETCHT0 (BX)(DI*4)
-	VMOVUPS    (BX)(R8*4), Y2
-	VMOVUPS    (DX)(R8*4), Y3
+	PREFETCHT0 (DX)(SI*4)
+	PREFETCHT0 (BX)(SI*4)
+	VMOVUPS    (BX)(DI*4), Y2
+	VMOVUPS    (DX)(DI*4), Y3
 	VSUBPS     Y0, Y3, Y3
 	VMULPS     Y1, Y3, Y3
 	VMULPS     Y3, Y2, Y2
-	VMOVUPS    (CX)(R8*4), Y3
+	VMOVUPS    (CX)(DI*4), Y3
 	VADDPS     Y2, Y3, Y3
-	VMOVUPS    Y3, (CX)(R8*4)
-	VMOVUPS    32(BX)(R8*4), Y2
-	VMOVUPS    32(DX)(R8*4), Y3
+	VMOVUPS    Y3, (CX)(DI*4)
+	VMOVUPS    32(BX)(DI*4), Y2
+	VMOVUPS    32(DX)(DI*4), Y3
 	VSUBPS     Y0, Y3, Y3
 	VMULPS     Y1, Y3, Y3
 	VMULPS     Y3, Y2, Y2
-	VMOVUPS    32(CX)(R8*4), Y3
+	VMOVUPS    32(CX)(DI*4), Y3
 	VADDPS     Y2, Y3, Y3
-	VMOVUPS    Y3, 32(CX)(R8*4)
-	ADDQ       $0x00000010, R8
-	CMPQ       R8, AX
+	VMOVUPS    Y3, 32(CX)(DI*4)
+	ADDQ       $0x00000010, DI
+	ADDQ       $0x00000010, SI
+	CMPQ       DI, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -5864,36 +5916,36 @@ TEXT ·normAffineGradAVX2(SB), $0-48
 	VBROADCASTSS s+44(FP), Y1
 	MOVQ         $0x00000400, DI
 	ANDQ         ·lookahead+0(SB), DI
-	XORQ         R9, R9
+	XORQ         R8, R8
 
 loop:
-	LEAQ       (R9)(DI*1), R8
-	PREFETCHT0 (BX)(R8*4)
-	PREFETCHT0 (SI)(R8*4)
-	VMOVUPS    (SI)(R9*4), Y2
-	VMOVUPS    (BX)(R9*4), Y3
+	PREFETCHT0 (BX)(DI*4)
+	PREFETCHT0 (SI)(DI*4)
+	VMOVUPS    (SI)(R8*4), Y2
+	VMOVUPS    (BX)(R8*4), Y3
 	VSUBPS     Y0, Y3, Y3
 	VMULPS     Y1, Y3, Y3
 	VMULPS     Y3, Y2, Y3
-	VMOVUPS    (CX)(R9*4), Y4
+	VMOVUPS    (CX)(R8*4), Y4
 	VADDPS     Y3, Y4, Y4
-	VMOVUPS    Y4, (CX)(R9*4)
-	VMOVUPS    (DX)(R9*4), Y3
+	VMOVUPS    Y4, (CX)(R8*4)
+	VMOVUPS    (DX)(R8*4), Y3
 	VADDPS     Y2, Y3, Y3
-	VMOVUPS    Y3, (DX)(R9*4)
-	VMOVUPS    32(SI)(R9*4), Y2
-	VMOVUPS    32(BX)(R9*4), Y3
+	VMOVUPS    Y3, (DX)(R8*4)
+	VMOVUPS    32(SI)(R8*4), Y2
+	VMOVUPS    32(BX)(R8*4), Y3
 	VSUBPS     Y0, Y3, Y3
 	VMULPS     Y1, Y3, Y3
 	VMULPS     Y3, Y2, Y3
-	VMOVUPS    32(CX)(R9*4), Y4
+	VMOVUPS    32(CX)(R8*4), Y4
 	VADDPS     Y3, Y4, Y4
-	VMOVUPS    Y4, 32(CX)(R9*4)
-	VMOVUPS    32(DX)(R9*4), Y3
+	VMOVUPS    Y4, 32(CX)(R8*4)
+	VMOVUPS    32(DX)(R8*4), Y3
 	VADDPS     Y2, Y3, Y3
-	VMOVUPS    Y3, 32(DX)(R9*4)
-	ADDQ       $0x00000010, R9
-	CMPQ       R9, AX
+	VMOVUPS    Y3, 32(DX)(R8*4)
+	ADDQ       $0x00000010, R8
+	ADDQ       $0x00000010, DI
+	CMPQ       R8, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -5955,7 +6007,7 @@ loop:
 	RET
 
 // func adamWAVX2(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·adamWAVX2(SB), $0-80
 	MOVQ         n+0(FP), AX
 	MOVQ         p+8(FP), CX
@@ -5973,54 +6025,61 @@ TEXT ·adamWAVX2(SB), $0-80
 	VBROADCASTSS keep+72(FP), Y8
 	VBROADCASTSS rate+76(FP), Y9
 	VMOVUPS      x00000000<>+0(SB), Y10
-	XORQ         DI, DI
+	MOVQ         $0x00000280, DI
+	ANDQ         ·lookaheadFar+0(SB), DI
+	XORQ         R8, R8
 
 loop:
-	VMULPS  (SI)(DI*4), Y7, Y11
-	VADDPS  Y10, Y11, Y11
-	VMULPS  Y11, Y11, Y12
-	VMULPS  Y3, Y12, Y12
-	VMULPS  (DX)(DI*4), Y0, Y13
-	VMULPS  (BX)(DI*4), Y2, Y14
-	VMULPS  Y1, Y11, Y11
-	VADDPS  Y11, Y13, Y13
-	VADDPS  Y12, Y14, Y14
-	VMOVUPS Y13, (DX)(DI*4)
-	VMOVUPS Y14, (BX)(DI*4)
-	VMULPS  Y4, Y13, Y13
-	VMULPS  Y5, Y14, Y14
-	VSQRTPS Y14, Y14
-	VADDPS  Y6, Y14, Y14
-	VDIVPS  Y14, Y13, Y13
-	VMULPS  Y9, Y13, Y13
-	VMULPS  (CX)(DI*4), Y8, Y11
-	VADDPS  Y10, Y11, Y11
-	VADDPS  Y13, Y11, Y11
-	VMOVUPS Y11, (CX)(DI*4)
-	VMULPS  32(SI)(DI*4), Y7, Y11
-	VADDPS  Y10, Y11, Y11
-	VMULPS  Y11, Y11, Y12
-	VMULPS  Y3, Y12, Y12
-	VMULPS  32(DX)(DI*4), Y0, Y13
-	VMULPS  32(BX)(DI*4), Y2, Y14
-	VMULPS  Y1, Y11, Y11
-	VADDPS  Y11, Y13, Y13
-	VADDPS  Y12, Y14, Y14
-	VMOVUPS Y13, 32(DX)(DI*4)
-	VMOVUPS Y14, 32(BX)(DI*4)
-	VMULPS  Y4, Y13, Y13
-	VMULPS  Y5, Y14, Y14
-	VSQRTPS Y14, Y14
-	VADDPS  Y6, Y14, Y14
-	VDIVPS  Y14, Y13, Y13
-	VMULPS  Y9, Y13, Y13
-	VMULPS  32(CX)(DI*4), Y8, Y11
-	VADDPS  Y10, Y11, Y11
-	VADDPS  Y13, Y11, Y11
-	VMOVUPS Y11, 32(CX)(DI*4)
-	ADDQ    $0x00000010, DI
-	CMPQ    DI, AX
-	JL      loop
+	PREFETCHT1 (CX)(DI*4)
+	PREFETCHT1 (DX)(DI*4)
+	PREFETCHT1 (BX)(DI*4)
+	PREFETCHT1 (SI)(DI*4)
+	VMULPS     (SI)(R8*4), Y7, Y11
+	VADDPS     Y10, Y11, Y11
+	VMULPS     Y11, Y11, Y12
+	VMULPS     Y3, Y12, Y12
+	VMULPS     (DX)(R8*4), Y0, Y13
+	VMULPS     (BX)(R8*4), Y2, Y14
+	VMULPS     Y1, Y11, Y11
+	VADDPS     Y11, Y13, Y13
+	VADDPS     Y12, Y14, Y14
+	VMOVUPS    Y13, (DX)(R8*4)
+	VMOVUPS    Y14, (BX)(R8*4)
+	VMULPS     Y4, Y13, Y13
+	VMULPS     Y5, Y14, Y14
+	VSQRTPS    Y14, Y14
+	VADDPS     Y6, Y14, Y14
+	VDIVPS     Y14, Y13, Y13
+	VMULPS     Y9, Y13, Y13
+	VMULPS     (CX)(R8*4), Y8, Y11
+	VADDPS     Y10, Y11, Y11
+	VADDPS     Y13, Y11, Y11
+	VMOVUPS    Y11, (CX)(R8*4)
+	VMULPS     32(SI)(R8*4), Y7, Y11
+	VADDPS     Y10, Y11, Y11
+	VMULPS     Y11, Y11, Y12
+	VMULPS     Y3, Y12, Y12
+	VMULPS     32(DX)(R8*4), Y0, Y13
+	VMULPS     32(BX)(R8*4), Y2, Y14
+	VMULPS     Y1, Y11, Y11
+	VADDPS     Y11, Y13, Y13
+	VADDPS     Y12, Y14, Y14
+	VMOVUPS    Y13, 32(DX)(R8*4)
+	VMOVUPS    Y14, 32(BX)(R8*4)
+	VMULPS     Y4, Y13, Y13
+	VMULPS     Y5, Y14, Y14
+	VSQRTPS    Y14, Y14
+	VADDPS     Y6, Y14, Y14
+	VDIVPS     Y14, Y13, Y13
+	VMULPS     Y9, Y13, Y13
+	VMULPS     32(CX)(R8*4), Y8, Y11
+	VADDPS     Y10, Y11, Y11
+	VADDPS     Y13, Y11, Y11
+	VMOVUPS    Y11, 32(CX)(R8*4)
+	ADDQ       $0x00000010, R8
+	ADDQ       $0x00000010, DI
+	CMPQ       R8, AX
+	JL         loop
 	VZEROUPPER
 	RET
 
@@ -7385,7 +7444,7 @@ DATA lanes8<>+28(SB)/4, $0x00000007
 GLOBL lanes8<>(SB), RODATA|NOPTR, $32
 
 // func expAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·expAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -7394,16 +7453,22 @@ TEXT ·expAVX512(SB), $0-32
 	VBROADCASTSS factor+28(FP), Z1
 	VBROADCASTSS x42b20000<>+0(SB), Z2
 	VBROADCASTSS xc2d00000<>+0(SB), Z3
-	XORQ         BX, BX
-	MOVQ         AX, SI
-	SUBQ         $0x00000040, SI
+	MOVQ         $0x00000400, BX
+	ANDQ         ·lookaheadFar+0(SB), BX
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
 	JL           rest
 
 flight:
-	VMOVUPS           (DX)(BX*4), Z4
-	VMOVUPS           64(DX)(BX*4), Z8
-	VMOVUPS           128(DX)(BX*4), Z12
-	VMOVUPS           192(DX)(BX*4), Z16
+	PREFETCHT1        (DX)(BX*4)
+	PREFETCHT1        64(DX)(BX*4)
+	PREFETCHT1        128(DX)(BX*4)
+	PREFETCHT1        192(DX)(BX*4)
+	VMOVUPS           (DX)(SI*4), Z4
+	VMOVUPS           64(DX)(SI*4), Z8
+	VMOVUPS           128(DX)(SI*4), Z12
+	VMOVUPS           192(DX)(SI*4), Z16
 	VSUBPS            Z0, Z4, Z4
 	VSUBPS            Z0, Z8, Z8
 	VSUBPS            Z0, Z12, Z12
@@ -7468,20 +7533,22 @@ flight:
 	VMULPS            Z1, Z11, Z11
 	VMULPS            Z1, Z15, Z15
 	VMULPS            Z1, Z19, Z19
-	VMOVUPS           Z7, (CX)(BX*4)
-	VMOVUPS           Z11, 64(CX)(BX*4)
-	VMOVUPS           Z15, 128(CX)(BX*4)
-	VMOVUPS           Z19, 192(CX)(BX*4)
+	VMOVUPS           Z7, (CX)(SI*4)
+	VMOVUPS           Z11, 64(CX)(SI*4)
+	VMOVUPS           Z15, 128(CX)(SI*4)
+	VMOVUPS           Z19, 192(CX)(SI*4)
+	ADDQ              $0x00000040, SI
 	ADDQ              $0x00000040, BX
-	CMPQ              BX, SI
+	CMPQ              SI, DI
 	JLE               flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ SI, AX
 	JGE  end
 
 loop:
-	VMOVUPS           (DX)(BX*4), Z4
+	PREFETCHT1        (DX)(BX*4)
+	VMOVUPS           (DX)(SI*4), Z4
 	VSUBPS            Z0, Z4, Z4
 	VMINPS            Z4, Z2, Z4
 	VMAXPS            Z4, Z3, Z4
@@ -7498,9 +7565,10 @@ loop:
 	VFMADD213PS       Z6, Z6, Z7
 	VSCALEFPS         Z5, Z7, Z7
 	VMULPS            Z1, Z7, Z7
-	VMOVUPS           Z7, (CX)(BX*4)
+	VMOVUPS           Z7, (CX)(SI*4)
+	ADDQ              $0x00000010, SI
 	ADDQ              $0x00000010, BX
-	CMPQ              BX, AX
+	CMPQ              SI, AX
 	JL                loop
 
 end:
@@ -7508,7 +7576,7 @@ end:
 	RET
 
 // func expPastAVX512(n int, dst *float32, src *float32, shift float32, factor float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·expPastAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -7517,16 +7585,22 @@ TEXT ·expPastAVX512(SB), $0-32
 	VBROADCASTSS factor+28(FP), Z1
 	VBROADCASTSS x42b20000<>+0(SB), Z2
 	VBROADCASTSS xc2d00000<>+0(SB), Z3
-	XORQ         BX, BX
-	MOVQ         AX, SI
-	SUBQ         $0x00000040, SI
+	MOVQ         $0x00000400, BX
+	ANDQ         ·lookaheadFar+0(SB), BX
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
 	JL           rest
 
 flight:
-	VMOVUPS           (DX)(BX*4), Z4
-	VMOVUPS           64(DX)(BX*4), Z8
-	VMOVUPS           128(DX)(BX*4), Z12
-	VMOVUPS           192(DX)(BX*4), Z16
+	PREFETCHT1        (DX)(BX*4)
+	PREFETCHT1        64(DX)(BX*4)
+	PREFETCHT1        128(DX)(BX*4)
+	PREFETCHT1        192(DX)(BX*4)
+	VMOVUPS           (DX)(SI*4), Z4
+	VMOVUPS           64(DX)(SI*4), Z8
+	VMOVUPS           128(DX)(SI*4), Z12
+	VMOVUPS           192(DX)(SI*4), Z16
 	VSUBPS            Z0, Z4, Z4
 	VSUBPS            Z0, Z8, Z8
 	VSUBPS            Z0, Z12, Z12
@@ -7591,20 +7665,22 @@ flight:
 	VMULPS            Z1, Z11, Z11
 	VMULPS            Z1, Z15, Z15
 	VMULPS            Z1, Z19, Z19
-	VMOVNTPS          Z7, (CX)(BX*4)
-	VMOVNTPS          Z11, 64(CX)(BX*4)
-	VMOVNTPS          Z15, 128(CX)(BX*4)
-	VMOVNTPS          Z19, 192(CX)(BX*4)
+	VMOVNTPS          Z7, (CX)(SI*4)
+	VMOVNTPS          Z11, 64(CX)(SI*4)
+	VMOVNTPS          Z15, 128(CX)(SI*4)
+	VMOVNTPS          Z19, 192(CX)(SI*4)
+	ADDQ              $0x00000040, SI
 	ADDQ              $0x00000040, BX
-	CMPQ              BX, SI
+	CMPQ              SI, DI
 	JLE               flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ SI, AX
 	JGE  end
 
 loop:
-	VMOVUPS           (DX)(BX*4), Z4
+	PREFETCHT1        (DX)(BX*4)
+	VMOVUPS           (DX)(SI*4), Z4
 	VSUBPS            Z0, Z4, Z4
 	VMINPS            Z4, Z2, Z4
 	VMAXPS            Z4, Z3, Z4
@@ -7621,9 +7697,10 @@ loop:
 	VFMADD213PS       Z6, Z6, Z7
 	VSCALEFPS         Z5, Z7, Z7
 	VMULPS            Z1, Z7, Z7
-	VMOVNTPS          Z7, (CX)(BX*4)
+	VMOVNTPS          Z7, (CX)(SI*4)
+	ADDQ              $0x00000010, SI
 	ADDQ              $0x00000010, BX
-	CMPQ              BX, AX
+	CMPQ              SI, AX
 	JL                loop
 
 end:
@@ -7643,21 +7720,20 @@ TEXT ·expSumAVX512(SB), $0-36
 	VMOVUPD      (BX), Z3
 	VMOVUPD      64(BX), Z4
 	MOVQ         $0x00000a00, SI
-	XORQ         R8, R8
-	MOVQ         AX, R9
-	SUBQ         $0x00000040, R9
+	XORQ         DI, DI
+	MOVQ         AX, R8
+	SUBQ         $0x00000040, R8
 	JL           rest
 
 flight:
-	LEAQ              (R8)(SI*1), DI
-	PREFETCHT1        (DX)(DI*4)
-	PREFETCHT1        64(DX)(DI*4)
-	PREFETCHT1        128(DX)(DI*4)
-	PREFETCHT1        192(DX)(DI*4)
-	VMOVUPS           (DX)(R8*4), Z5
-	VMOVUPS           64(DX)(R8*4), Z12
-	VMOVUPS           128(DX)(R8*4), Z15
-	VMOVUPS           192(DX)(R8*4), Z18
+	PREFETCHT1        (DX)(SI*4)
+	PREFETCHT1        64(DX)(SI*4)
+	PREFETCHT1        128(DX)(SI*4)
+	PREFETCHT1        192(DX)(SI*4)
+	VMOVUPS           (DX)(DI*4), Z5
+	VMOVUPS           64(DX)(DI*4), Z12
+	VMOVUPS           128(DX)(DI*4), Z15
+	VMOVUPS           192(DX)(DI*4), Z18
 	VSUBPS            Z0, Z5, Z5
 	VSUBPS            Z0, Z12, Z12
 	VSUBPS            Z0, Z15, Z15
@@ -7718,10 +7794,10 @@ flight:
 	VSCALEFPS         Z13, Z6, Z6
 	VSCALEFPS         Z16, Z7, Z7
 	VSCALEFPS         Z19, Z8, Z8
-	VMOVUPS           Z11, (CX)(R8*4)
-	VMOVUPS           Z6, 64(CX)(R8*4)
-	VMOVUPS           Z7, 128(CX)(R8*4)
-	VMOVUPS           Z8, 192(CX)(R8*4)
+	VMOVUPS           Z11, (CX)(DI*4)
+	VMOVUPS           Z6, 64(CX)(DI*4)
+	VMOVUPS           Z7, 128(CX)(DI*4)
+	VMOVUPS           Z8, 192(CX)(DI*4)
 	VMOVUPS           Z11, Z5
 	VADDPS            Z6, Z5, Z5
 	VADDPS            Z7, Z5, Z5
@@ -7731,18 +7807,18 @@ flight:
 	VCVTPS2PD         Y6, Z6
 	VADDPD            Z5, Z3, Z3
 	VADDPD            Z6, Z4, Z4
-	ADDQ              $0x00000040, R8
-	CMPQ              R8, R9
+	ADDQ              $0x00000040, DI
+	ADDQ              $0x00000040, SI
+	CMPQ              DI, R8
 	JLE               flight
 
 rest:
-	CMPQ R8, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	LEAQ              (R8)(SI*1), DI
-	PREFETCHT1        (DX)(DI*4)
-	VMOVUPS           (DX)(R8*4), Z5
+	PREFETCHT1        (DX)(SI*4)
+	VMOVUPS           (DX)(DI*4), Z5
 	VSUBPS            Z0, Z5, Z5
 	VMINPS            Z5, Z1, Z5
 	VMAXPS            Z5, Z2, Z5
@@ -7758,15 +7834,16 @@ loop:
 	VMULPS            Z5, Z8, Z8
 	VFMADD213PS       Z7, Z7, Z8
 	VSCALEFPS         Z6, Z8, Z8
-	VMOVUPS           Z8, (CX)(R8*4)
+	VMOVUPS           Z8, (CX)(DI*4)
 	VMOVUPS           Z8, Z5
 	VEXTRACTF64X4     $0x01, Z5, Y6
 	VCVTPS2PD         Y5, Z5
 	VCVTPS2PD         Y6, Z6
 	VADDPD            Z5, Z3, Z3
 	VADDPD            Z6, Z4, Z4
-	ADDQ              $0x00000010, R8
-	CMPQ              R8, AX
+	ADDQ              $0x00000010, DI
+	ADDQ              $0x00000010, SI
+	CMPQ              DI, AX
 	JL                loop
 
 end:
@@ -7787,21 +7864,20 @@ TEXT ·sumExpAVX512(SB), $0-28
 	VMOVUPD      (DX), Z3
 	VMOVUPD      64(DX), Z4
 	MOVQ         $0x00000a00, BX
-	XORQ         DI, DI
-	MOVQ         AX, R8
-	SUBQ         $0x00000040, R8
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
 	JL           rest
 
 flight:
-	LEAQ              (DI)(BX*1), SI
-	PREFETCHT1        (CX)(SI*4)
-	PREFETCHT1        64(CX)(SI*4)
-	PREFETCHT1        128(CX)(SI*4)
-	PREFETCHT1        192(CX)(SI*4)
-	VMOVUPS           (CX)(DI*4), Z5
-	VMOVUPS           64(CX)(DI*4), Z12
-	VMOVUPS           128(CX)(DI*4), Z15
-	VMOVUPS           192(CX)(DI*4), Z18
+	PREFETCHT1        (CX)(BX*4)
+	PREFETCHT1        64(CX)(BX*4)
+	PREFETCHT1        128(CX)(BX*4)
+	PREFETCHT1        192(CX)(BX*4)
+	VMOVUPS           (CX)(SI*4), Z5
+	VMOVUPS           64(CX)(SI*4), Z12
+	VMOVUPS           128(CX)(SI*4), Z15
+	VMOVUPS           192(CX)(SI*4), Z18
 	VSUBPS            Z0, Z5, Z5
 	VSUBPS            Z0, Z12, Z12
 	VSUBPS            Z0, Z15, Z15
@@ -7871,18 +7947,18 @@ flight:
 	VCVTPS2PD         Y6, Z6
 	VADDPD            Z5, Z3, Z3
 	VADDPD            Z6, Z4, Z4
-	ADDQ              $0x00000040, DI
-	CMPQ              DI, R8
+	ADDQ              $0x00000040, SI
+	ADDQ              $0x00000040, BX
+	CMPQ              SI, DI
 	JLE               flight
 
 rest:
-	CMPQ DI, AX
+	CMPQ SI, AX
 	JGE  end
 
 loop:
-	LEAQ              (DI)(BX*1), SI
-	PREFETCHT1        (CX)(SI*4)
-	VMOVUPS           (CX)(DI*4), Z5
+	PREFETCHT1        (CX)(BX*4)
+	VMOVUPS           (CX)(SI*4), Z5
 	VSUBPS            Z0, Z5, Z5
 	VMINPS            Z5, Z1, Z5
 	VMAXPS            Z5, Z2, Z5
@@ -7904,8 +7980,9 @@ loop:
 	VCVTPS2PD         Y6, Z6
 	VADDPD            Z5, Z3, Z3
 	VADDPD            Z6, Z4, Z4
-	ADDQ              $0x00000010, DI
-	CMPQ              DI, AX
+	ADDQ              $0x00000010, SI
+	ADDQ              $0x00000010, BX
+	CMPQ              SI, AX
 	JL                loop
 
 end:
@@ -9816,23 +9893,29 @@ end:
 	RET
 
 // func geluTanhAVX512(n int, dst *float32, src *float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·geluTanhAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
 	VBROADCASTSS x42b20000<>+0(SB), Z0
 	VBROADCASTSS xc2d00000<>+0(SB), Z1
-	XORQ         BX, BX
-	MOVQ         AX, SI
-	SUBQ         $0x00000040, SI
+	MOVQ         $0x00000300, BX
+	ANDQ         ·lookaheadFar+0(SB), BX
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
 	JL           rest
 
 flight:
-	VMOVUPS           (DX)(BX*4), Z2
-	VMOVUPS           64(DX)(BX*4), Z5
-	VMOVUPS           128(DX)(BX*4), Z8
-	VMOVUPS           192(DX)(BX*4), Z11
+	PREFETCHT1        (DX)(BX*4)
+	PREFETCHT1        64(DX)(BX*4)
+	PREFETCHT1        128(DX)(BX*4)
+	PREFETCHT1        192(DX)(BX*4)
+	VMOVUPS           (DX)(SI*4), Z2
+	VMOVUPS           64(DX)(SI*4), Z5
+	VMOVUPS           128(DX)(SI*4), Z8
+	VMOVUPS           192(DX)(SI*4), Z11
 	VMULPS            Z2, Z2, Z3
 	VMULPS            Z5, Z5, Z6
 	VMULPS            Z8, Z8, Z9
@@ -9913,20 +9996,22 @@ flight:
 	VDIVPS            Z4, Z5, Z4
 	VDIVPS            Z6, Z8, Z6
 	VDIVPS            Z7, Z11, Z7
-	VMOVUPS           Z3, (CX)(BX*4)
-	VMOVUPS           Z4, 64(CX)(BX*4)
-	VMOVUPS           Z6, 128(CX)(BX*4)
-	VMOVUPS           Z7, 192(CX)(BX*4)
+	VMOVUPS           Z3, (CX)(SI*4)
+	VMOVUPS           Z4, 64(CX)(SI*4)
+	VMOVUPS           Z6, 128(CX)(SI*4)
+	VMOVUPS           Z7, 192(CX)(SI*4)
+	ADDQ              $0x00000040, SI
 	ADDQ              $0x00000040, BX
-	CMPQ              BX, SI
+	CMPQ              SI, DI
 	JLE               flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ SI, AX
 	JGE  end
 
 loop:
-	VMOVUPS           (DX)(BX*4), Z2
+	PREFETCHT1        (DX)(BX*4)
+	VMOVUPS           (DX)(SI*4), Z2
 	VMULPS            Z2, Z2, Z3
 	VBROADCASTSS      xbd922279<>+0(SB), Z4
 	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z3, Z4
@@ -9947,9 +10032,10 @@ loop:
 	VSCALEFPS         Z3, Z6, Z6
 	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z3
 	VDIVPS            Z3, Z2, Z3
-	VMOVUPS           Z3, (CX)(BX*4)
+	VMOVUPS           Z3, (CX)(SI*4)
+	ADDQ              $0x00000010, SI
 	ADDQ              $0x00000010, BX
-	CMPQ              BX, AX
+	CMPQ              SI, AX
 	JL                loop
 
 end:
@@ -9957,23 +10043,29 @@ end:
 	RET
 
 // func geluTanhPastAVX512(n int, dst *float32, src *float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·geluTanhPastAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
 	MOVQ         src+16(FP), DX
 	VBROADCASTSS x42b20000<>+0(SB), Z0
 	VBROADCASTSS xc2d00000<>+0(SB), Z1
-	XORQ         BX, BX
-	MOVQ         AX, SI
-	SUBQ         $0x00000040, SI
+	MOVQ         $0x00000300, BX
+	ANDQ         ·lookaheadFar+0(SB), BX
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000040, DI
 	JL           rest
 
 flight:
-	VMOVUPS           (DX)(BX*4), Z2
-	VMOVUPS           64(DX)(BX*4), Z5
-	VMOVUPS           128(DX)(BX*4), Z8
-	VMOVUPS           192(DX)(BX*4), Z11
+	PREFETCHT1        (DX)(BX*4)
+	PREFETCHT1        64(DX)(BX*4)
+	PREFETCHT1        128(DX)(BX*4)
+	PREFETCHT1        192(DX)(BX*4)
+	VMOVUPS           (DX)(SI*4), Z2
+	VMOVUPS           64(DX)(SI*4), Z5
+	VMOVUPS           128(DX)(SI*4), Z8
+	VMOVUPS           192(DX)(SI*4), Z11
 	VMULPS            Z2, Z2, Z3
 	VMULPS            Z5, Z5, Z6
 	VMULPS            Z8, Z8, Z9
@@ -10054,20 +10146,22 @@ flight:
 	VDIVPS            Z4, Z5, Z4
 	VDIVPS            Z6, Z8, Z6
 	VDIVPS            Z7, Z11, Z7
-	VMOVNTPS          Z3, (CX)(BX*4)
-	VMOVNTPS          Z4, 64(CX)(BX*4)
-	VMOVNTPS          Z6, 128(CX)(BX*4)
-	VMOVNTPS          Z7, 192(CX)(BX*4)
+	VMOVNTPS          Z3, (CX)(SI*4)
+	VMOVNTPS          Z4, 64(CX)(SI*4)
+	VMOVNTPS          Z6, 128(CX)(SI*4)
+	VMOVNTPS          Z7, 192(CX)(SI*4)
+	ADDQ              $0x00000040, SI
 	ADDQ              $0x00000040, BX
-	CMPQ              BX, SI
+	CMPQ              SI, DI
 	JLE               flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ SI, AX
 	JGE  end
 
 loop:
-	VMOVUPS           (DX)(BX*4), Z2
+	PREFETCHT1        (DX)(BX*4)
+	VMOVUPS           (DX)(SI*4), Z2
 	VMULPS            Z2, Z2, Z3
 	VBROADCASTSS      xbd922279<>+0(SB), Z4
 	VFMADD213PS.BCST  xbfcc422a<>+0(SB), Z3, Z4
@@ -10088,9 +10182,10 @@ loop:
 	VSCALEFPS         Z3, Z6, Z6
 	VADDPS.BCST       x3f800000<>+0(SB), Z6, Z3
 	VDIVPS            Z3, Z2, Z3
-	VMOVNTPS          Z3, (CX)(BX*4)
+	VMOVNTPS          Z3, (CX)(SI*4)
+	ADDQ              $0x00000010, SI
 	ADDQ              $0x00000010, BX
-	CMPQ              BX, AX
+	CMPQ              SI, AX
 	JL                loop
 
 end:
@@ -10098,7 +10193,7 @@ end:
 	RET
 
 // func geluTanhGradAVX512(n int, dst *float32, x *float32, dy *float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·geluTanhGradAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -10109,16 +10204,26 @@ TEXT ·geluTanhGradAVX512(SB), $0-32
 	VBROADCASTSS x41180000<>+0(SB), Z2
 	VBROADCASTSS xc1180000<>+0(SB), Z3
 	VBROADCASTSS x3f800000<>+0(SB), Z4
-	XORQ         SI, SI
-	MOVQ         AX, DI
-	SUBQ         $0x00000040, DI
+	MOVQ         $0x00000300, SI
+	ANDQ         ·lookaheadFar+0(SB), SI
+	XORQ         DI, DI
+	MOVQ         AX, R8
+	SUBQ         $0x00000040, R8
 	JL           rest
 
 flight:
-	VMOVUPS           (DX)(SI*4), Z5
-	VMOVUPS           64(DX)(SI*4), Z11
-	VMOVUPS           128(DX)(SI*4), Z17
-	VMOVUPS           192(DX)(SI*4), Z23
+	PREFETCHT1        (DX)(SI*4)
+	PREFETCHT1        64(DX)(SI*4)
+	PREFETCHT1        128(DX)(SI*4)
+	PREFETCHT1        192(DX)(SI*4)
+	PREFETCHT1        (BX)(SI*4)
+	PREFETCHT1        64(BX)(SI*4)
+	PREFETCHT1        128(BX)(SI*4)
+	PREFETCHT1        192(BX)(SI*4)
+	VMOVUPS           (DX)(DI*4), Z5
+	VMOVUPS           64(DX)(DI*4), Z11
+	VMOVUPS           128(DX)(DI*4), Z17
+	VMOVUPS           192(DX)(DI*4), Z23
 	VMINPS            Z5, Z2, Z5
 	VMINPS            Z11, Z2, Z11
 	VMINPS            Z17, Z2, Z17
@@ -10231,24 +10336,27 @@ flight:
 	VFMADD213PS       Z9, Z16, Z13
 	VFMADD213PS       Z14, Z22, Z15
 	VFMADD213PS       Z19, Z28, Z20
-	VMULPS            (BX)(SI*4), Z8, Z8
-	VMULPS            64(BX)(SI*4), Z13, Z13
-	VMULPS            128(BX)(SI*4), Z15, Z15
-	VMULPS            192(BX)(SI*4), Z20, Z20
-	VMOVUPS           Z8, (CX)(SI*4)
-	VMOVUPS           Z13, 64(CX)(SI*4)
-	VMOVUPS           Z15, 128(CX)(SI*4)
-	VMOVUPS           Z20, 192(CX)(SI*4)
+	VMULPS            (BX)(DI*4), Z8, Z8
+	VMULPS            64(BX)(DI*4), Z13, Z13
+	VMULPS            128(BX)(DI*4), Z15, Z15
+	VMULPS            192(BX)(DI*4), Z20, Z20
+	VMOVUPS           Z8, (CX)(DI*4)
+	VMOVUPS           Z13, 64(CX)(DI*4)
+	VMOVUPS           Z15, 128(CX)(DI*4)
+	VMOVUPS           Z20, 192(CX)(DI*4)
+	ADDQ              $0x00000040, DI
 	ADDQ              $0x00000040, SI
-	CMPQ              SI, DI
+	CMPQ              DI, R8
 	JLE               flight
 
 rest:
-	CMPQ SI, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	VMOVUPS           (DX)(SI*4), Z5
+	PREFETCHT1        (DX)(SI*4)
+	PREFETCHT1        (BX)(SI*4)
+	VMOVUPS           (DX)(DI*4), Z5
 	VMINPS            Z5, Z2, Z5
 	VMAXPS            Z5, Z3, Z5
 	VMULPS            Z5, Z5, Z6
@@ -10277,10 +10385,11 @@ loop:
 	VMULPS            Z7, Z10, Z10
 	VMULPS            Z5, Z10, Z10
 	VFMADD213PS       Z7, Z10, Z8
-	VMULPS            (BX)(SI*4), Z8, Z8
-	VMOVUPS           Z8, (CX)(SI*4)
+	VMULPS            (BX)(DI*4), Z8, Z8
+	VMOVUPS           Z8, (CX)(DI*4)
+	ADDQ              $0x00000010, DI
 	ADDQ              $0x00000010, SI
-	CMPQ              SI, AX
+	CMPQ              DI, AX
 	JL                loop
 
 end:
@@ -10288,7 +10397,7 @@ end:
 	RET
 
 // func geluTanhGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·geluTanhGradPastAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -10299,16 +10408,26 @@ TEXT ·geluTanhGradPastAVX512(SB), $0-32
 	VBROADCASTSS x41180000<>+0(SB), Z2
 	VBROADCASTSS xc1180000<>+0(SB), Z3
 	VBROADCASTSS x3f800000<>+0(SB), Z4
-	XORQ         SI, SI
-	MOVQ         AX, DI
-	SUBQ         $0x00000040, DI
+	MOVQ         $0x00000300, SI
+	ANDQ         ·lookaheadFar+0(SB), SI
+	XORQ         DI, DI
+	MOVQ         AX, R8
+	SUBQ         $0x00000040, R8
 	JL           rest
 
 flight:
-	VMOVUPS           (DX)(SI*4), Z5
-	VMOVUPS           64(DX)(SI*4), Z11
-	VMOVUPS           128(DX)(SI*4), Z17
-	VMOVUPS           192(DX)(SI*4), Z23
+	PREFETCHT1        (DX)(SI*4)
+	PREFETCHT1        64(DX)(SI*4)
+	PREFETCHT1        128(DX)(SI*4)
+	PREFETCHT1        192(DX)(SI*4)
+	PREFETCHT1        (BX)(SI*4)
+	PREFETCHT1        64(BX)(SI*4)
+	PREFETCHT1        128(BX)(SI*4)
+	PREFETCHT1        192(BX)(SI*4)
+	VMOVUPS           (DX)(DI*4), Z5
+	VMOVUPS           64(DX)(DI*4), Z11
+	VMOVUPS           128(DX)(DI*4), Z17
+	VMOVUPS           192(DX)(DI*4), Z23
 	VMINPS            Z5, Z2, Z5
 	VMINPS            Z11, Z2, Z11
 	VMINPS            Z17, Z2, Z17
@@ -10421,24 +10540,27 @@ flight:
 	VFMADD213PS       Z9, Z16, Z13
 	VFMADD213PS       Z14, Z22, Z15
 	VFMADD213PS       Z19, Z28, Z20
-	VMULPS            (BX)(SI*4), Z8, Z8
-	VMULPS            64(BX)(SI*4), Z13, Z13
-	VMULPS            128(BX)(SI*4), Z15, Z15
-	VMULPS            192(BX)(SI*4), Z20, Z20
-	VMOVNTPS          Z8, (CX)(SI*4)
-	VMOVNTPS          Z13, 64(CX)(SI*4)
-	VMOVNTPS          Z15, 128(CX)(SI*4)
-	VMOVNTPS          Z20, 192(CX)(SI*4)
+	VMULPS            (BX)(DI*4), Z8, Z8
+	VMULPS            64(BX)(DI*4), Z13, Z13
+	VMULPS            128(BX)(DI*4), Z15, Z15
+	VMULPS            192(BX)(DI*4), Z20, Z20
+	VMOVNTPS          Z8, (CX)(DI*4)
+	VMOVNTPS          Z13, 64(CX)(DI*4)
+	VMOVNTPS          Z15, 128(CX)(DI*4)
+	VMOVNTPS          Z20, 192(CX)(DI*4)
+	ADDQ              $0x00000040, DI
 	ADDQ              $0x00000040, SI
-	CMPQ              SI, DI
+	CMPQ              DI, R8
 	JLE               flight
 
 rest:
-	CMPQ SI, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	VMOVUPS           (DX)(SI*4), Z5
+	PREFETCHT1        (DX)(SI*4)
+	PREFETCHT1        (BX)(SI*4)
+	VMOVUPS           (DX)(DI*4), Z5
 	VMINPS            Z5, Z2, Z5
 	VMAXPS            Z5, Z3, Z5
 	VMULPS            Z5, Z5, Z6
@@ -10467,10 +10589,11 @@ loop:
 	VMULPS            Z7, Z10, Z10
 	VMULPS            Z5, Z10, Z10
 	VFMADD213PS       Z7, Z10, Z8
-	VMULPS            (BX)(SI*4), Z8, Z8
-	VMOVNTPS          Z8, (CX)(SI*4)
+	VMULPS            (BX)(DI*4), Z8, Z8
+	VMOVNTPS          Z8, (CX)(DI*4)
+	ADDQ              $0x00000010, DI
 	ADDQ              $0x00000010, SI
-	CMPQ              SI, AX
+	CMPQ              DI, AX
 	JL                loop
 
 end:
@@ -10695,7 +10818,7 @@ end:
 	RET
 
 // func geluAVX512(n int, dst *float32, src *float32)
-// Requires: AVX, AVX512DQ, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
 TEXT ·geluAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -10717,19 +10840,23 @@ TEXT ·geluAVX512(SB), $0-24
 	VMOVUPS      geluLoss<>+768(SB), Z14
 	VMOVUPS      geluLoss<>+832(SB), Z15
 	VBROADCASTSS x00000000<>+0(SB), Z16
-	XORQ         BX, BX
-	MOVQ         AX, SI
-	SUBQ         $0x00000020, SI
+	MOVQ         $0x00000300, BX
+	ANDQ         ·lookaheadFar+0(SB), BX
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000020, DI
 	JL           rest
 
 flight:
-	VMOVUPS      (DX)(BX*4), Z17
-	VPMAXUD      64(DX)(BX*4), Z17, Z17
+	VMOVUPS      (DX)(SI*4), Z17
+	VPMAXUD      64(DX)(SI*4), Z17, Z17
 	VPCMPUD.BCST $0x06, xc0f80000<>+0(SB), Z17, K1
 	KORTESTW     K1, K1
 	JNE          flightRare
-	VMOVUPS      (DX)(BX*4), Z17
-	VMOVUPS      64(DX)(BX*4), Z21
+	PREFETCHT1   (DX)(BX*4)
+	PREFETCHT1   64(DX)(BX*4)
+	VMOVUPS      (DX)(SI*4), Z17
+	VMOVUPS      64(DX)(SI*4), Z21
 	VPANDD.BCST  x7fffffff<>+0(SB), Z17, Z17
 	VPANDD.BCST  x7fffffff<>+0(SB), Z21, Z23
 	VMINPS       Z17, Z1, Z17
@@ -10778,28 +10905,30 @@ flight:
 	VPERMI2PS    Z3, Z2, Z24
 	VFMADD213PS  Z21, Z17, Z22
 	VFMADD213PS  Z24, Z23, Z26
-	VMAXPS       (DX)(BX*4), Z16, Z17
-	VMAXPS       64(DX)(BX*4), Z16, Z21
+	VMAXPS       (DX)(SI*4), Z16, Z17
+	VMAXPS       64(DX)(SI*4), Z16, Z21
 	VSUBPS       Z22, Z17, Z17
 	VSUBPS       Z26, Z21, Z21
-	VMOVUPS      Z17, (CX)(BX*4)
-	VMOVUPS      Z21, 64(CX)(BX*4)
+	VMOVUPS      Z17, (CX)(SI*4)
+	VMOVUPS      Z21, 64(CX)(SI*4)
 
 flightDone:
+	ADDQ $0x00000020, SI
 	ADDQ $0x00000020, BX
-	CMPQ BX, SI
+	CMPQ SI, DI
 	JLE  flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ SI, AX
 	JGE  end
 
 loop:
-	VMOVUPS      (DX)(BX*4), Z17
+	VMOVUPS      (DX)(SI*4), Z17
 	VPCMPUD.BCST $0x06, xc0f80000<>+0(SB), Z17, K1
 	KORTESTW     K1, K1
 	JNE          loopRare
-	VMOVUPS      (DX)(BX*4), Z17
+	PREFETCHT1   (DX)(BX*4)
+	VMOVUPS      (DX)(SI*4), Z17
 	VPANDD.BCST  x7fffffff<>+0(SB), Z17, Z17
 	VMINPS       Z17, Z1, Z17
 	VADDPS       Z0, Z17, Z18
@@ -10824,13 +10953,14 @@ loop:
 	VFMADD213PS  Z21, Z17, Z19
 	VPERMI2PS    Z3, Z2, Z18
 	VFMADD213PS  Z18, Z17, Z19
-	VMAXPS       (DX)(BX*4), Z16, Z17
+	VMAXPS       (DX)(SI*4), Z16, Z17
 	VSUBPS       Z19, Z17, Z17
-	VMOVUPS      Z17, (CX)(BX*4)
+	VMOVUPS      Z17, (CX)(SI*4)
 
 loopDone:
+	ADDQ $0x00000010, SI
 	ADDQ $0x00000010, BX
-	CMPQ BX, AX
+	CMPQ SI, AX
 	JL   loop
 
 end:
@@ -10838,7 +10968,8 @@ end:
 	RET
 
 flightRare:
-	VMOVUPS          (DX)(BX*4), Z17
+	PREFETCHT1       (DX)(BX*4)
+	VMOVUPS          (DX)(SI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z21
@@ -10863,11 +10994,11 @@ flightRare:
 	VFMADD213PS      Z23, Z17, Z22
 	VPERMI2PS        Z3, Z2, Z21
 	VFMADD213PS      Z21, Z17, Z22
-	VMAXPS           (DX)(BX*4), Z16, Z17
+	VMAXPS           (DX)(SI*4), Z16, Z17
 	VSUBPS           Z22, Z17, Z17
 	VBROADCASTSS     xc2d00000<>+0(SB), Z21
 	VBROADCASTSS     x40000000<>+0(SB), Z22
-	VMOVUPS          (DX)(BX*4), Z23
+	VMOVUPS          (DX)(SI*4), Z23
 	VMULPS.BCST      xbf000000<>+0(SB), Z23, Z24
 	VMULPS           Z23, Z24, Z24
 	VMAXPS           Z24, Z21, Z24
@@ -10904,11 +11035,12 @@ flightRare:
 	VPMOVD2M         Z23, K1
 	VBLENDMPS        Z22, Z21, K1, Z18
 	VMULPS           Z23, Z18, Z18
-	VMOVUPS          (DX)(BX*4), Z21
+	VMOVUPS          (DX)(SI*4), Z21
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z21, K1
 	VBLENDMPS        Z18, Z17, K1, Z17
-	VMOVUPS          Z17, (CX)(BX*4)
-	VMOVUPS          64(DX)(BX*4), Z17
+	VMOVUPS          Z17, (CX)(SI*4)
+	PREFETCHT1       64(DX)(BX*4)
+	VMOVUPS          64(DX)(SI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z21
@@ -10933,11 +11065,11 @@ flightRare:
 	VFMADD213PS      Z23, Z17, Z22
 	VPERMI2PS        Z3, Z2, Z21
 	VFMADD213PS      Z21, Z17, Z22
-	VMAXPS           64(DX)(BX*4), Z16, Z17
+	VMAXPS           64(DX)(SI*4), Z16, Z17
 	VSUBPS           Z22, Z17, Z17
 	VBROADCASTSS     xc2d00000<>+0(SB), Z21
 	VBROADCASTSS     x40000000<>+0(SB), Z22
-	VMOVUPS          64(DX)(BX*4), Z23
+	VMOVUPS          64(DX)(SI*4), Z23
 	VMULPS.BCST      xbf000000<>+0(SB), Z23, Z24
 	VMULPS           Z23, Z24, Z24
 	VMAXPS           Z24, Z21, Z24
@@ -10974,14 +11106,15 @@ flightRare:
 	VPMOVD2M         Z23, K1
 	VBLENDMPS        Z22, Z21, K1, Z19
 	VMULPS           Z23, Z19, Z19
-	VMOVUPS          64(DX)(BX*4), Z21
+	VMOVUPS          64(DX)(SI*4), Z21
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z21, K1
 	VBLENDMPS        Z19, Z17, K1, Z17
-	VMOVUPS          Z17, 64(CX)(BX*4)
+	VMOVUPS          Z17, 64(CX)(SI*4)
 	JMP              flightDone
 
 loopRare:
-	VMOVUPS          (DX)(BX*4), Z17
+	PREFETCHT1       (DX)(BX*4)
+	VMOVUPS          (DX)(SI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z18
@@ -11006,11 +11139,11 @@ loopRare:
 	VFMADD213PS      Z21, Z17, Z19
 	VPERMI2PS        Z3, Z2, Z18
 	VFMADD213PS      Z18, Z17, Z19
-	VMAXPS           (DX)(BX*4), Z16, Z17
+	VMAXPS           (DX)(SI*4), Z16, Z17
 	VSUBPS           Z19, Z17, Z17
 	VBROADCASTSS     xc2d00000<>+0(SB), Z18
 	VBROADCASTSS     x40000000<>+0(SB), Z19
-	VMOVUPS          (DX)(BX*4), Z21
+	VMOVUPS          (DX)(SI*4), Z21
 	VMULPS.BCST      xbf000000<>+0(SB), Z21, Z22
 	VMULPS           Z21, Z22, Z22
 	VMAXPS           Z22, Z18, Z22
@@ -11047,10 +11180,10 @@ loopRare:
 	VPMOVD2M         Z21, K1
 	VBLENDMPS        Z19, Z18, K1, Z20
 	VMULPS           Z21, Z20, Z20
-	VMOVUPS          (DX)(BX*4), Z18
+	VMOVUPS          (DX)(SI*4), Z18
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z18, K1
 	VBLENDMPS        Z20, Z17, K1, Z17
-	VMOVUPS          Z17, (CX)(BX*4)
+	VMOVUPS          Z17, (CX)(SI*4)
 	JMP              loopDone
 
 DATA x4a400000<>+0(SB)/4, $0x4a400000
@@ -11334,7 +11467,7 @@ DATA xc0f80000<>+60(SB)/4, $0xc0f80000
 GLOBL xc0f80000<>(SB), RODATA|NOPTR, $64
 
 // func geluPastAVX512(n int, dst *float32, src *float32)
-// Requires: AVX, AVX512DQ, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
 TEXT ·geluPastAVX512(SB), $0-24
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -11356,19 +11489,23 @@ TEXT ·geluPastAVX512(SB), $0-24
 	VMOVUPS      geluLoss<>+768(SB), Z14
 	VMOVUPS      geluLoss<>+832(SB), Z15
 	VBROADCASTSS x00000000<>+0(SB), Z16
-	XORQ         BX, BX
-	MOVQ         AX, SI
-	SUBQ         $0x00000020, SI
+	MOVQ         $0x00000300, BX
+	ANDQ         ·lookaheadFar+0(SB), BX
+	XORQ         SI, SI
+	MOVQ         AX, DI
+	SUBQ         $0x00000020, DI
 	JL           rest
 
 flight:
-	VMOVUPS      (DX)(BX*4), Z17
-	VPMAXUD      64(DX)(BX*4), Z17, Z17
+	VMOVUPS      (DX)(SI*4), Z17
+	VPMAXUD      64(DX)(SI*4), Z17, Z17
 	VPCMPUD.BCST $0x06, xc0f80000<>+0(SB), Z17, K1
 	KORTESTW     K1, K1
 	JNE          flightRare
-	VMOVUPS      (DX)(BX*4), Z17
-	VMOVUPS      64(DX)(BX*4), Z21
+	PREFETCHT1   (DX)(BX*4)
+	PREFETCHT1   64(DX)(BX*4)
+	VMOVUPS      (DX)(SI*4), Z17
+	VMOVUPS      64(DX)(SI*4), Z21
 	VPANDD.BCST  x7fffffff<>+0(SB), Z17, Z17
 	VPANDD.BCST  x7fffffff<>+0(SB), Z21, Z23
 	VMINPS       Z17, Z1, Z17
@@ -11417,28 +11554,30 @@ flight:
 	VPERMI2PS    Z3, Z2, Z24
 	VFMADD213PS  Z21, Z17, Z22
 	VFMADD213PS  Z24, Z23, Z26
-	VMAXPS       (DX)(BX*4), Z16, Z17
-	VMAXPS       64(DX)(BX*4), Z16, Z21
+	VMAXPS       (DX)(SI*4), Z16, Z17
+	VMAXPS       64(DX)(SI*4), Z16, Z21
 	VSUBPS       Z22, Z17, Z17
 	VSUBPS       Z26, Z21, Z21
-	VMOVNTPS     Z17, (CX)(BX*4)
-	VMOVNTPS     Z21, 64(CX)(BX*4)
+	VMOVNTPS     Z17, (CX)(SI*4)
+	VMOVNTPS     Z21, 64(CX)(SI*4)
 
 flightDone:
+	ADDQ $0x00000020, SI
 	ADDQ $0x00000020, BX
-	CMPQ BX, SI
+	CMPQ SI, DI
 	JLE  flight
 
 rest:
-	CMPQ BX, AX
+	CMPQ SI, AX
 	JGE  end
 
 loop:
-	VMOVUPS      (DX)(BX*4), Z17
+	VMOVUPS      (DX)(SI*4), Z17
 	VPCMPUD.BCST $0x06, xc0f80000<>+0(SB), Z17, K1
 	KORTESTW     K1, K1
 	JNE          loopRare
-	VMOVUPS      (DX)(BX*4), Z17
+	PREFETCHT1   (DX)(BX*4)
+	VMOVUPS      (DX)(SI*4), Z17
 	VPANDD.BCST  x7fffffff<>+0(SB), Z17, Z17
 	VMINPS       Z17, Z1, Z17
 	VADDPS       Z0, Z17, Z18
@@ -11463,13 +11602,14 @@ loop:
 	VFMADD213PS  Z21, Z17, Z19
 	VPERMI2PS    Z3, Z2, Z18
 	VFMADD213PS  Z18, Z17, Z19
-	VMAXPS       (DX)(BX*4), Z16, Z17
+	VMAXPS       (DX)(SI*4), Z16, Z17
 	VSUBPS       Z19, Z17, Z17
-	VMOVNTPS     Z17, (CX)(BX*4)
+	VMOVNTPS     Z17, (CX)(SI*4)
 
 loopDone:
+	ADDQ $0x00000010, SI
 	ADDQ $0x00000010, BX
-	CMPQ BX, AX
+	CMPQ SI, AX
 	JL   loop
 
 end:
@@ -11477,7 +11617,8 @@ end:
 	RET
 
 flightRare:
-	VMOVUPS          (DX)(BX*4), Z17
+	PREFETCHT1       (DX)(BX*4)
+	VMOVUPS          (DX)(SI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z21
@@ -11502,11 +11643,11 @@ flightRare:
 	VFMADD213PS      Z23, Z17, Z22
 	VPERMI2PS        Z3, Z2, Z21
 	VFMADD213PS      Z21, Z17, Z22
-	VMAXPS           (DX)(BX*4), Z16, Z17
+	VMAXPS           (DX)(SI*4), Z16, Z17
 	VSUBPS           Z22, Z17, Z17
 	VBROADCASTSS     xc2d00000<>+0(SB), Z21
 	VBROADCASTSS     x40000000<>+0(SB), Z22
-	VMOVUPS          (DX)(BX*4), Z23
+	VMOVUPS          (DX)(SI*4), Z23
 	VMULPS.BCST      xbf000000<>+0(SB), Z23, Z24
 	VMULPS           Z23, Z24, Z24
 	VMAXPS           Z24, Z21, Z24
@@ -11543,11 +11684,12 @@ flightRare:
 	VPMOVD2M         Z23, K1
 	VBLENDMPS        Z22, Z21, K1, Z18
 	VMULPS           Z23, Z18, Z18
-	VMOVUPS          (DX)(BX*4), Z21
+	VMOVUPS          (DX)(SI*4), Z21
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z21, K1
 	VBLENDMPS        Z18, Z17, K1, Z17
-	VMOVNTPS         Z17, (CX)(BX*4)
-	VMOVUPS          64(DX)(BX*4), Z17
+	VMOVNTPS         Z17, (CX)(SI*4)
+	PREFETCHT1       64(DX)(BX*4)
+	VMOVUPS          64(DX)(SI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z21
@@ -11572,11 +11714,11 @@ flightRare:
 	VFMADD213PS      Z23, Z17, Z22
 	VPERMI2PS        Z3, Z2, Z21
 	VFMADD213PS      Z21, Z17, Z22
-	VMAXPS           64(DX)(BX*4), Z16, Z17
+	VMAXPS           64(DX)(SI*4), Z16, Z17
 	VSUBPS           Z22, Z17, Z17
 	VBROADCASTSS     xc2d00000<>+0(SB), Z21
 	VBROADCASTSS     x40000000<>+0(SB), Z22
-	VMOVUPS          64(DX)(BX*4), Z23
+	VMOVUPS          64(DX)(SI*4), Z23
 	VMULPS.BCST      xbf000000<>+0(SB), Z23, Z24
 	VMULPS           Z23, Z24, Z24
 	VMAXPS           Z24, Z21, Z24
@@ -11613,14 +11755,15 @@ flightRare:
 	VPMOVD2M         Z23, K1
 	VBLENDMPS        Z22, Z21, K1, Z19
 	VMULPS           Z23, Z19, Z19
-	VMOVUPS          64(DX)(BX*4), Z21
+	VMOVUPS          64(DX)(SI*4), Z21
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z21, K1
 	VBLENDMPS        Z19, Z17, K1, Z17
-	VMOVNTPS         Z17, 64(CX)(BX*4)
+	VMOVNTPS         Z17, 64(CX)(SI*4)
 	JMP              flightDone
 
 loopRare:
-	VMOVUPS          (DX)(BX*4), Z17
+	PREFETCHT1       (DX)(BX*4)
+	VMOVUPS          (DX)(SI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z18
@@ -11645,11 +11788,11 @@ loopRare:
 	VFMADD213PS      Z21, Z17, Z19
 	VPERMI2PS        Z3, Z2, Z18
 	VFMADD213PS      Z18, Z17, Z19
-	VMAXPS           (DX)(BX*4), Z16, Z17
+	VMAXPS           (DX)(SI*4), Z16, Z17
 	VSUBPS           Z19, Z17, Z17
 	VBROADCASTSS     xc2d00000<>+0(SB), Z18
 	VBROADCASTSS     x40000000<>+0(SB), Z19
-	VMOVUPS          (DX)(BX*4), Z21
+	VMOVUPS          (DX)(SI*4), Z21
 	VMULPS.BCST      xbf000000<>+0(SB), Z21, Z22
 	VMULPS           Z21, Z22, Z22
 	VMAXPS           Z22, Z18, Z22
@@ -11686,14 +11829,14 @@ loopRare:
 	VPMOVD2M         Z21, K1
 	VBLENDMPS        Z19, Z18, K1, Z20
 	VMULPS           Z21, Z20, Z20
-	VMOVUPS          (DX)(BX*4), Z18
+	VMOVUPS          (DX)(SI*4), Z18
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z18, K1
 	VBLENDMPS        Z20, Z17, K1, Z17
-	VMOVNTPS         Z17, (CX)(BX*4)
+	VMOVNTPS         Z17, (CX)(SI*4)
 	JMP              loopDone
 
 // func geluGradAVX512(n int, dst *float32, x *float32, dy *float32)
-// Requires: AVX, AVX512DQ, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
 TEXT ·geluGradAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -11716,19 +11859,25 @@ TEXT ·geluGradAVX512(SB), $0-32
 	VMOVUPS      geluSlope<>+768(SB), Z14
 	VMOVUPS      geluSlope<>+832(SB), Z15
 	VBROADCASTSS x3f800000<>+0(SB), Z16
-	XORQ         SI, SI
-	MOVQ         AX, DI
-	SUBQ         $0x00000020, DI
+	MOVQ         $0x00000300, SI
+	ANDQ         ·lookaheadFar+0(SB), SI
+	XORQ         DI, DI
+	MOVQ         AX, R8
+	SUBQ         $0x00000020, R8
 	JL           rest
 
 flight:
-	VMOVUPS        (DX)(SI*4), Z17
-	VPMAXUD        64(DX)(SI*4), Z17, Z17
+	VMOVUPS        (DX)(DI*4), Z17
+	VPMAXUD        64(DX)(DI*4), Z17, Z17
 	VPCMPUD.BCST   $0x06, xc0f80000<>+0(SB), Z17, K1
 	KORTESTW       K1, K1
 	JNE            flightRare
-	VMOVUPS        (DX)(SI*4), Z17
-	VMOVUPS        64(DX)(SI*4), Z21
+	PREFETCHT1     (DX)(SI*4)
+	PREFETCHT1     64(DX)(SI*4)
+	PREFETCHT1     (BX)(SI*4)
+	PREFETCHT1     64(BX)(SI*4)
+	VMOVUPS        (DX)(DI*4), Z17
+	VMOVUPS        64(DX)(DI*4), Z21
 	VPANDD.BCST    x7fffffff<>+0(SB), Z17, Z17
 	VPANDD.BCST    x7fffffff<>+0(SB), Z21, Z23
 	VMINPS         Z17, Z1, Z17
@@ -11777,32 +11926,35 @@ flight:
 	VPERMI2PS      Z3, Z2, Z24
 	VFMADD213PS    Z21, Z17, Z22
 	VFMADD213PS    Z24, Z23, Z26
-	VMOVUPS        (DX)(SI*4), Z17
-	VMOVUPS        64(DX)(SI*4), Z21
+	VMOVUPS        (DX)(DI*4), Z17
+	VMOVUPS        64(DX)(DI*4), Z21
 	VPTESTNMD.BCST x80000000<>+0(SB), Z17, K1
 	VPTESTNMD.BCST x80000000<>+0(SB), Z21, K2
 	VSUBPS         Z22, Z16, K1, Z22
 	VSUBPS         Z26, Z16, K2, Z26
-	VMULPS         (BX)(SI*4), Z22, Z22
-	VMULPS         64(BX)(SI*4), Z26, Z26
-	VMOVUPS        Z22, (CX)(SI*4)
-	VMOVUPS        Z26, 64(CX)(SI*4)
+	VMULPS         (BX)(DI*4), Z22, Z22
+	VMULPS         64(BX)(DI*4), Z26, Z26
+	VMOVUPS        Z22, (CX)(DI*4)
+	VMOVUPS        Z26, 64(CX)(DI*4)
 
 flightDone:
+	ADDQ $0x00000020, DI
 	ADDQ $0x00000020, SI
-	CMPQ SI, DI
+	CMPQ DI, R8
 	JLE  flight
 
 rest:
-	CMPQ SI, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	VMOVUPS        (DX)(SI*4), Z17
+	VMOVUPS        (DX)(DI*4), Z17
 	VPCMPUD.BCST   $0x06, xc0f80000<>+0(SB), Z17, K1
 	KORTESTW       K1, K1
 	JNE            loopRare
-	VMOVUPS        (DX)(SI*4), Z17
+	PREFETCHT1     (DX)(SI*4)
+	PREFETCHT1     (BX)(SI*4)
+	VMOVUPS        (DX)(DI*4), Z17
 	VPANDD.BCST    x7fffffff<>+0(SB), Z17, Z17
 	VMINPS         Z17, Z1, Z17
 	VADDPS         Z0, Z17, Z18
@@ -11827,15 +11979,16 @@ loop:
 	VFMADD213PS    Z21, Z17, Z19
 	VPERMI2PS      Z3, Z2, Z18
 	VFMADD213PS    Z18, Z17, Z19
-	VMOVUPS        (DX)(SI*4), Z17
+	VMOVUPS        (DX)(DI*4), Z17
 	VPTESTNMD.BCST x80000000<>+0(SB), Z17, K1
 	VSUBPS         Z19, Z16, K1, Z19
-	VMULPS         (BX)(SI*4), Z19, Z19
-	VMOVUPS        Z19, (CX)(SI*4)
+	VMULPS         (BX)(DI*4), Z19, Z19
+	VMOVUPS        Z19, (CX)(DI*4)
 
 loopDone:
+	ADDQ $0x00000010, DI
 	ADDQ $0x00000010, SI
-	CMPQ SI, AX
+	CMPQ DI, AX
 	JL   loop
 
 end:
@@ -11843,7 +11996,9 @@ end:
 	RET
 
 flightRare:
-	VMOVUPS          (DX)(SI*4), Z17
+	PREFETCHT1       (DX)(SI*4)
+	PREFETCHT1       (BX)(SI*4)
+	VMOVUPS          (DX)(DI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z21
@@ -11868,12 +12023,12 @@ flightRare:
 	VFMADD213PS      Z23, Z17, Z22
 	VPERMI2PS        Z3, Z2, Z21
 	VFMADD213PS      Z21, Z17, Z22
-	VMOVUPS          (DX)(SI*4), Z17
+	VMOVUPS          (DX)(DI*4), Z17
 	VPTESTNMD.BCST   x80000000<>+0(SB), Z17, K1
 	VSUBPS           Z22, Z16, K1, Z22
 	VBROADCASTSS     xc2d00000<>+0(SB), Z17
 	VBROADCASTSS     x40000000<>+0(SB), Z21
-	VMOVUPS          (DX)(SI*4), Z23
+	VMOVUPS          (DX)(DI*4), Z23
 	VMULPS.BCST      xbf000000<>+0(SB), Z23, Z24
 	VMULPS           Z23, Z24, Z24
 	VMAXPS           Z24, Z17, Z24
@@ -11911,12 +12066,14 @@ flightRare:
 	VBLENDMPS        Z21, Z17, K1, Z18
 	VMULPS.BCST      x3ecc422a<>+0(SB), Z25, Z25
 	VFMADD231PS      Z23, Z25, Z18
-	VMOVUPS          (DX)(SI*4), Z17
+	VMOVUPS          (DX)(DI*4), Z17
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z17, K1
 	VBLENDMPS        Z18, Z22, K1, Z22
-	VMULPS           (BX)(SI*4), Z22, Z22
-	VMOVUPS          Z22, (CX)(SI*4)
-	VMOVUPS          64(DX)(SI*4), Z17
+	VMULPS           (BX)(DI*4), Z22, Z22
+	VMOVUPS          Z22, (CX)(DI*4)
+	PREFETCHT1       64(DX)(SI*4)
+	PREFETCHT1       64(BX)(SI*4)
+	VMOVUPS          64(DX)(DI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z21
@@ -11941,12 +12098,12 @@ flightRare:
 	VFMADD213PS      Z23, Z17, Z22
 	VPERMI2PS        Z3, Z2, Z21
 	VFMADD213PS      Z21, Z17, Z22
-	VMOVUPS          64(DX)(SI*4), Z17
+	VMOVUPS          64(DX)(DI*4), Z17
 	VPTESTNMD.BCST   x80000000<>+0(SB), Z17, K1
 	VSUBPS           Z22, Z16, K1, Z22
 	VBROADCASTSS     xc2d00000<>+0(SB), Z17
 	VBROADCASTSS     x40000000<>+0(SB), Z21
-	VMOVUPS          64(DX)(SI*4), Z23
+	VMOVUPS          64(DX)(DI*4), Z23
 	VMULPS.BCST      xbf000000<>+0(SB), Z23, Z24
 	VMULPS           Z23, Z24, Z24
 	VMAXPS           Z24, Z17, Z24
@@ -11984,15 +12141,17 @@ flightRare:
 	VBLENDMPS        Z21, Z17, K1, Z19
 	VMULPS.BCST      x3ecc422a<>+0(SB), Z25, Z25
 	VFMADD231PS      Z23, Z25, Z19
-	VMOVUPS          64(DX)(SI*4), Z17
+	VMOVUPS          64(DX)(DI*4), Z17
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z17, K1
 	VBLENDMPS        Z19, Z22, K1, Z22
-	VMULPS           64(BX)(SI*4), Z22, Z22
-	VMOVUPS          Z22, 64(CX)(SI*4)
+	VMULPS           64(BX)(DI*4), Z22, Z22
+	VMOVUPS          Z22, 64(CX)(DI*4)
 	JMP              flightDone
 
 loopRare:
-	VMOVUPS          (DX)(SI*4), Z17
+	PREFETCHT1       (DX)(SI*4)
+	PREFETCHT1       (BX)(SI*4)
+	VMOVUPS          (DX)(DI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z18
@@ -12017,12 +12176,12 @@ loopRare:
 	VFMADD213PS      Z21, Z17, Z19
 	VPERMI2PS        Z3, Z2, Z18
 	VFMADD213PS      Z18, Z17, Z19
-	VMOVUPS          (DX)(SI*4), Z17
+	VMOVUPS          (DX)(DI*4), Z17
 	VPTESTNMD.BCST   x80000000<>+0(SB), Z17, K1
 	VSUBPS           Z19, Z16, K1, Z19
 	VBROADCASTSS     xc2d00000<>+0(SB), Z17
 	VBROADCASTSS     x40000000<>+0(SB), Z18
-	VMOVUPS          (DX)(SI*4), Z21
+	VMOVUPS          (DX)(DI*4), Z21
 	VMULPS.BCST      xbf000000<>+0(SB), Z21, Z22
 	VMULPS           Z21, Z22, Z22
 	VMAXPS           Z22, Z17, Z22
@@ -12060,11 +12219,11 @@ loopRare:
 	VBLENDMPS        Z18, Z17, K1, Z20
 	VMULPS.BCST      x3ecc422a<>+0(SB), Z23, Z23
 	VFMADD231PS      Z21, Z23, Z20
-	VMOVUPS          (DX)(SI*4), Z17
+	VMOVUPS          (DX)(DI*4), Z17
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z17, K1
 	VBLENDMPS        Z20, Z19, K1, Z19
-	VMULPS           (BX)(SI*4), Z19, Z19
-	VMOVUPS          Z19, (CX)(SI*4)
+	VMULPS           (BX)(DI*4), Z19, Z19
+	VMOVUPS          Z19, (CX)(DI*4)
 	JMP              loopDone
 
 DATA geluSlope<>+0(SB)/4, $(0.5)
@@ -12294,7 +12453,7 @@ DATA geluSlope<>+892(SB)/4, $(-0.0000000000544847)
 GLOBL geluSlope<>(SB), RODATA|NOPTR, $896
 
 // func geluGradPastAVX512(n int, dst *float32, x *float32, dy *float32)
-// Requires: AVX, AVX512DQ, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
 TEXT ·geluGradPastAVX512(SB), $0-32
 	MOVQ         n+0(FP), AX
 	MOVQ         dst+8(FP), CX
@@ -12317,19 +12476,25 @@ TEXT ·geluGradPastAVX512(SB), $0-32
 	VMOVUPS      geluSlope<>+768(SB), Z14
 	VMOVUPS      geluSlope<>+832(SB), Z15
 	VBROADCASTSS x3f800000<>+0(SB), Z16
-	XORQ         SI, SI
-	MOVQ         AX, DI
-	SUBQ         $0x00000020, DI
+	MOVQ         $0x00000300, SI
+	ANDQ         ·lookaheadFar+0(SB), SI
+	XORQ         DI, DI
+	MOVQ         AX, R8
+	SUBQ         $0x00000020, R8
 	JL           rest
 
 flight:
-	VMOVUPS        (DX)(SI*4), Z17
-	VPMAXUD        64(DX)(SI*4), Z17, Z17
+	VMOVUPS        (DX)(DI*4), Z17
+	VPMAXUD        64(DX)(DI*4), Z17, Z17
 	VPCMPUD.BCST   $0x06, xc0f80000<>+0(SB), Z17, K1
 	KORTESTW       K1, K1
 	JNE            flightRare
-	VMOVUPS        (DX)(SI*4), Z17
-	VMOVUPS        64(DX)(SI*4), Z21
+	PREFETCHT1     (DX)(SI*4)
+	PREFETCHT1     64(DX)(SI*4)
+	PREFETCHT1     (BX)(SI*4)
+	PREFETCHT1     64(BX)(SI*4)
+	VMOVUPS        (DX)(DI*4), Z17
+	VMOVUPS        64(DX)(DI*4), Z21
 	VPANDD.BCST    x7fffffff<>+0(SB), Z17, Z17
 	VPANDD.BCST    x7fffffff<>+0(SB), Z21, Z23
 	VMINPS         Z17, Z1, Z17
@@ -12378,32 +12543,35 @@ flight:
 	VPERMI2PS      Z3, Z2, Z24
 	VFMADD213PS    Z21, Z17, Z22
 	VFMADD213PS    Z24, Z23, Z26
-	VMOVUPS        (DX)(SI*4), Z17
-	VMOVUPS        64(DX)(SI*4), Z21
+	VMOVUPS        (DX)(DI*4), Z17
+	VMOVUPS        64(DX)(DI*4), Z21
 	VPTESTNMD.BCST x80000000<>+0(SB), Z17, K1
 	VPTESTNMD.BCST x80000000<>+0(SB), Z21, K2
 	VSUBPS         Z22, Z16, K1, Z22
 	VSUBPS         Z26, Z16, K2, Z26
-	VMULPS         (BX)(SI*4), Z22, Z22
-	VMULPS         64(BX)(SI*4), Z26, Z26
-	VMOVNTPS       Z22, (CX)(SI*4)
-	VMOVNTPS       Z26, 64(CX)(SI*4)
+	VMULPS         (BX)(DI*4), Z22, Z22
+	VMULPS         64(BX)(DI*4), Z26, Z26
+	VMOVNTPS       Z22, (CX)(DI*4)
+	VMOVNTPS       Z26, 64(CX)(DI*4)
 
 flightDone:
+	ADDQ $0x00000020, DI
 	ADDQ $0x00000020, SI
-	CMPQ SI, DI
+	CMPQ DI, R8
 	JLE  flight
 
 rest:
-	CMPQ SI, AX
+	CMPQ DI, AX
 	JGE  end
 
 loop:
-	VMOVUPS        (DX)(SI*4), Z17
+	VMOVUPS        (DX)(DI*4), Z17
 	VPCMPUD.BCST   $0x06, xc0f80000<>+0(SB), Z17, K1
 	KORTESTW       K1, K1
 	JNE            loopRare
-	VMOVUPS        (DX)(SI*4), Z17
+	PREFETCHT1     (DX)(SI*4)
+	PREFETCHT1     (BX)(SI*4)
+	VMOVUPS        (DX)(DI*4), Z17
 	VPANDD.BCST    x7fffffff<>+0(SB), Z17, Z17
 	VMINPS         Z17, Z1, Z17
 	VADDPS         Z0, Z17, Z18
@@ -12428,15 +12596,16 @@ loop:
 	VFMADD213PS    Z21, Z17, Z19
 	VPERMI2PS      Z3, Z2, Z18
 	VFMADD213PS    Z18, Z17, Z19
-	VMOVUPS        (DX)(SI*4), Z17
+	VMOVUPS        (DX)(DI*4), Z17
 	VPTESTNMD.BCST x80000000<>+0(SB), Z17, K1
 	VSUBPS         Z19, Z16, K1, Z19
-	VMULPS         (BX)(SI*4), Z19, Z19
-	VMOVNTPS       Z19, (CX)(SI*4)
+	VMULPS         (BX)(DI*4), Z19, Z19
+	VMOVNTPS       Z19, (CX)(DI*4)
 
 loopDone:
+	ADDQ $0x00000010, DI
 	ADDQ $0x00000010, SI
-	CMPQ SI, AX
+	CMPQ DI, AX
 	JL   loop
 
 end:
@@ -12444,7 +12613,9 @@ end:
 	RET
 
 flightRare:
-	VMOVUPS          (DX)(SI*4), Z17
+	PREFETCHT1       (DX)(SI*4)
+	PREFETCHT1       (BX)(SI*4)
+	VMOVUPS          (DX)(DI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z21
@@ -12469,12 +12640,12 @@ flightRare:
 	VFMADD213PS      Z23, Z17, Z22
 	VPERMI2PS        Z3, Z2, Z21
 	VFMADD213PS      Z21, Z17, Z22
-	VMOVUPS          (DX)(SI*4), Z17
+	VMOVUPS          (DX)(DI*4), Z17
 	VPTESTNMD.BCST   x80000000<>+0(SB), Z17, K1
 	VSUBPS           Z22, Z16, K1, Z22
 	VBROADCASTSS     xc2d00000<>+0(SB), Z17
 	VBROADCASTSS     x40000000<>+0(SB), Z21
-	VMOVUPS          (DX)(SI*4), Z23
+	VMOVUPS          (DX)(DI*4), Z23
 	VMULPS.BCST      xbf000000<>+0(SB), Z23, Z24
 	VMULPS           Z23, Z24, Z24
 	VMAXPS           Z24, Z17, Z24
@@ -12512,12 +12683,14 @@ flightRare:
 	VBLENDMPS        Z21, Z17, K1, Z18
 	VMULPS.BCST      x3ecc422a<>+0(SB), Z25, Z25
 	VFMADD231PS      Z23, Z25, Z18
-	VMOVUPS          (DX)(SI*4), Z17
+	VMOVUPS          (DX)(DI*4), Z17
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z17, K1
 	VBLENDMPS        Z18, Z22, K1, Z22
-	VMULPS           (BX)(SI*4), Z22, Z22
-	VMOVNTPS         Z22, (CX)(SI*4)
-	VMOVUPS          64(DX)(SI*4), Z17
+	VMULPS           (BX)(DI*4), Z22, Z22
+	VMOVNTPS         Z22, (CX)(DI*4)
+	PREFETCHT1       64(DX)(SI*4)
+	PREFETCHT1       64(BX)(SI*4)
+	VMOVUPS          64(DX)(DI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z21
@@ -12542,12 +12715,12 @@ flightRare:
 	VFMADD213PS      Z23, Z17, Z22
 	VPERMI2PS        Z3, Z2, Z21
 	VFMADD213PS      Z21, Z17, Z22
-	VMOVUPS          64(DX)(SI*4), Z17
+	VMOVUPS          64(DX)(DI*4), Z17
 	VPTESTNMD.BCST   x80000000<>+0(SB), Z17, K1
 	VSUBPS           Z22, Z16, K1, Z22
 	VBROADCASTSS     xc2d00000<>+0(SB), Z17
 	VBROADCASTSS     x40000000<>+0(SB), Z21
-	VMOVUPS          64(DX)(SI*4), Z23
+	VMOVUPS          64(DX)(DI*4), Z23
 	VMULPS.BCST      xbf000000<>+0(SB), Z23, Z24
 	VMULPS           Z23, Z24, Z24
 	VMAXPS           Z24, Z17, Z24
@@ -12585,15 +12758,17 @@ flightRare:
 	VBLENDMPS        Z21, Z17, K1, Z19
 	VMULPS.BCST      x3ecc422a<>+0(SB), Z25, Z25
 	VFMADD231PS      Z23, Z25, Z19
-	VMOVUPS          64(DX)(SI*4), Z17
+	VMOVUPS          64(DX)(DI*4), Z17
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z17, K1
 	VBLENDMPS        Z19, Z22, K1, Z22
-	VMULPS           64(BX)(SI*4), Z22, Z22
-	VMOVNTPS         Z22, 64(CX)(SI*4)
+	VMULPS           64(BX)(DI*4), Z22, Z22
+	VMOVNTPS         Z22, 64(CX)(DI*4)
 	JMP              flightDone
 
 loopRare:
-	VMOVUPS          (DX)(SI*4), Z17
+	PREFETCHT1       (DX)(SI*4)
+	PREFETCHT1       (BX)(SI*4)
+	VMOVUPS          (DX)(DI*4), Z17
 	VPANDD.BCST      x7fffffff<>+0(SB), Z17, Z17
 	VMINPS           Z17, Z1, Z17
 	VADDPS           Z0, Z17, Z18
@@ -12618,12 +12793,12 @@ loopRare:
 	VFMADD213PS      Z21, Z17, Z19
 	VPERMI2PS        Z3, Z2, Z18
 	VFMADD213PS      Z18, Z17, Z19
-	VMOVUPS          (DX)(SI*4), Z17
+	VMOVUPS          (DX)(DI*4), Z17
 	VPTESTNMD.BCST   x80000000<>+0(SB), Z17, K1
 	VSUBPS           Z19, Z16, K1, Z19
 	VBROADCASTSS     xc2d00000<>+0(SB), Z17
 	VBROADCASTSS     x40000000<>+0(SB), Z18
-	VMOVUPS          (DX)(SI*4), Z21
+	VMOVUPS          (DX)(DI*4), Z21
 	VMULPS.BCST      xbf000000<>+0(SB), Z21, Z22
 	VMULPS           Z21, Z22, Z22
 	VMAXPS           Z22, Z17, Z22
@@ -12661,11 +12836,11 @@ loopRare:
 	VBLENDMPS        Z18, Z17, K1, Z20
 	VMULPS.BCST      x3ecc422a<>+0(SB), Z23, Z23
 	VFMADD231PS      Z21, Z23, Z20
-	VMOVUPS          (DX)(SI*4), Z17
+	VMOVUPS          (DX)(DI*4), Z17
 	VPCMPUD.BCST     $0x06, xc0f80000<>+0(SB), Z17, K1
 	VBLENDMPS        Z20, Z19, K1, Z19
-	VMULPS           (BX)(SI*4), Z19, Z19
-	VMOVNTPS         Z19, (CX)(SI*4)
+	VMULPS           (BX)(DI*4), Z19, Z19
+	VMOVNTPS         Z19, (CX)(DI*4)
 	JMP              loopDone
 
 // func addAVX512(n int, dst *float32, x *float32, y *float32)
@@ -13177,17 +13352,17 @@ TEXT ·sumAVX512(SB), $0-24
 	VMOVUPD 64(DX), Z1
 	MOVQ    $0x00000400, BX
 	ANDQ    ·lookahead+0(SB), BX
-	XORQ    DI, DI
+	XORQ    SI, SI
 
 loop:
-	LEAQ       (DI)(BX*1), SI
-	PREFETCHT0 (CX)(SI*4)
-	VCVTPS2PD  (CX)(DI*4), Z2
-	VCVTPS2PD  32(CX)(DI*4), Z3
+	PREFETCHT0 (CX)(BX*4)
+	VCVTPS2PD  (CX)(SI*4), Z2
+	VCVTPS2PD  32(CX)(SI*4), Z3
 	VADDPD     Z2, Z0, Z0
 	VADDPD     Z3, Z1, Z1
-	ADDQ       $0x00000010, DI
-	CMPQ       DI, AX
+	ADDQ       $0x00000010, SI
+	ADDQ       $0x00000010, BX
+	CMPQ       SI, AX
 	JL         loop
 	VMOVUPD    Z0, (DX)
 	VMOVUPD    Z1, 64(DX)
@@ -13205,20 +13380,20 @@ TEXT ·dotAVX512(SB), $0-32
 	VMOVUPD 64(BX), Z1
 	MOVQ    $0x00000400, SI
 	ANDQ    ·lookahead+0(SB), SI
-	XORQ    R8, R8
+	XORQ    DI, DI
 
 loop:
-	LEAQ        (R8)(SI*1), DI
-	PREFETCHT0  (CX)(DI*4)
-	PREFETCHT0  (DX)(DI*4)
-	VCVTPS2PD   (CX)(R8*4), Z2
-	VCVTPS2PD   32(CX)(R8*4), Z3
-	VCVTPS2PD   (DX)(R8*4), Z4
-	VCVTPS2PD   32(DX)(R8*4), Z5
+	PREFETCHT0  (CX)(SI*4)
+	PREFETCHT0  (DX)(SI*4)
+	VCVTPS2PD   (CX)(DI*4), Z2
+	VCVTPS2PD   32(CX)(DI*4), Z3
+	VCVTPS2PD   (DX)(DI*4), Z4
+	VCVTPS2PD   32(DX)(DI*4), Z5
 	VFMADD231PD Z2, Z4, Z0
 	VFMADD231PD Z3, Z5, Z1
-	ADDQ        $0x00000010, R8
-	CMPQ        R8, AX
+	ADDQ        $0x00000010, DI
+	ADDQ        $0x00000010, SI
+	CMPQ        DI, AX
 	JL          loop
 	VMOVUPD     Z0, (BX)
 	VMOVUPD     Z1, 64(BX)
@@ -13293,27 +13468,32 @@ TEXT ·rowSquaresAVX512(SB), $0-24
 	VMOVUPD (DX), Z0
 	VMOVUPD 64(DX), Z1
 	MOVQ    $0x00000a00, BX
-	ANDQ    ·lookahead+0(SB), BX
+	ANDQ    ·lookaheadFirst+0(SB), BX
+	MOVQ    $0x00000a00, SI
+	ANDQ    ·lookaheadFar+0(SB), SI
 	XORQ    DI, DI
 	MOVQ    AX, R8
 	SUBQ    $0x00000040, R8
 	JL      rest
 
 flight:
-	LEAQ          (DI)(BX*1), SI
-	PREFETCHT0    (CX)(SI*4)
+	PREFETCHT0    (CX)(BX*4)
+	PREFETCHT1    (CX)(SI*4)
 	VMOVUPS       (CX)(DI*4), Z2
 	VMULPS        Z2, Z2, Z2
 	VMOVUPS       Z2, Z2
-	PREFETCHT0    64(CX)(SI*4)
+	PREFETCHT0    64(CX)(BX*4)
+	PREFETCHT1    64(CX)(SI*4)
 	VMOVUPS       64(CX)(DI*4), Z3
 	VMULPS        Z3, Z3, Z3
 	VADDPS        Z3, Z2, Z2
-	PREFETCHT0    128(CX)(SI*4)
+	PREFETCHT0    128(CX)(BX*4)
+	PREFETCHT1    128(CX)(SI*4)
 	VMOVUPS       128(CX)(DI*4), Z3
 	VMULPS        Z3, Z3, Z3
 	VADDPS        Z3, Z2, Z2
-	PREFETCHT0    192(CX)(SI*4)
+	PREFETCHT0    192(CX)(BX*4)
+	PREFETCHT1    192(CX)(SI*4)
 	VMOVUPS       192(CX)(DI*4), Z3
 	VMULPS        Z3, Z3, Z3
 	VADDPS        Z3, Z2, Z2
@@ -13323,6 +13503,8 @@ flight:
 	VADDPD        Z2, Z0, Z0
 	VADDPD        Z3, Z1, Z1
 	ADDQ          $0x00000040, DI
+	ADDQ          $0x00000040, BX
+	ADDQ          $0x00000040, SI
 	CMPQ          DI, R8
 	JLE           flight
 
@@ -13331,8 +13513,8 @@ rest:
 	JGE  end
 
 loop:
-	LEAQ          (DI)(BX*1), SI
-	PREFETCHT0    (CX)(SI*4)
+	PREFETCHT0    (CX)(BX*4)
+	PREFETCHT1    (CX)(SI*4)
 	VMOVUPS       (CX)(DI*4), Z2
 	VMULPS        Z2, Z2, Z2
 	VMOVUPS       Z2, Z2
@@ -13342,6 +13524,8 @@ loop:
 	VADDPD        Z2, Z0, Z0
 	VADDPD        Z3, Z1, Z1
 	ADDQ          $0x00000010, DI
+	ADDQ          $0x00000010, BX
+	ADDQ          $0x00000010, SI
 	CMPQ          DI, AX
 	JL            loop
 
@@ -13364,33 +13548,38 @@ TEXT ·rowMomentsAVX512(SB), $0-36
 	VMOVUPD      64(BX), Z4
 	VBROADCASTSS k+32(FP), Z6
 	MOVQ         $0x00000a00, SI
-	ANDQ         ·lookahead+0(SB), SI
+	ANDQ         ·lookaheadFirst+0(SB), SI
+	MOVQ         $0x00000a00, DI
+	ANDQ         ·lookaheadFar+0(SB), DI
 	XORQ         R8, R8
 	MOVQ         AX, R9
 	SUBQ         $0x00000040, R9
 	JL           rest
 
 flight:
-	LEAQ          (R8)(SI*1), DI
-	PREFETCHT0    (CX)(DI*4)
+	PREFETCHT0    (CX)(SI*4)
+	PREFETCHT1    (CX)(DI*4)
 	VMOVUPS       (CX)(R8*4), Z5
 	VSUBPS        Z6, Z5, Z5
 	VMOVUPS       Z5, Z2
 	VMULPS        Z5, Z5, Z5
 	VMOVUPS       Z5, Z5
-	PREFETCHT0    64(CX)(DI*4)
+	PREFETCHT0    64(CX)(SI*4)
+	PREFETCHT1    64(CX)(DI*4)
 	VMOVUPS       64(CX)(R8*4), Z7
 	VSUBPS        Z6, Z7, Z7
 	VADDPS        Z7, Z2, Z2
 	VMULPS        Z7, Z7, Z7
 	VADDPS        Z7, Z5, Z5
-	PREFETCHT0    128(CX)(DI*4)
+	PREFETCHT0    128(CX)(SI*4)
+	PREFETCHT1    128(CX)(DI*4)
 	VMOVUPS       128(CX)(R8*4), Z7
 	VSUBPS        Z6, Z7, Z7
 	VADDPS        Z7, Z2, Z2
 	VMULPS        Z7, Z7, Z7
 	VADDPS        Z7, Z5, Z5
-	PREFETCHT0    192(CX)(DI*4)
+	PREFETCHT0    192(CX)(SI*4)
+	PREFETCHT1    192(CX)(DI*4)
 	VMOVUPS       192(CX)(R8*4), Z7
 	VSUBPS        Z6, Z7, Z7
 	VADDPS        Z7, Z2, Z2
@@ -13407,6 +13596,8 @@ flight:
 	VADDPD        Z5, Z3, Z3
 	VADDPD        Z2, Z4, Z4
 	ADDQ          $0x00000040, R8
+	ADDQ          $0x00000040, SI
+	ADDQ          $0x00000040, DI
 	CMPQ          R8, R9
 	JLE           flight
 
@@ -13415,8 +13606,8 @@ rest:
 	JGE  end
 
 loop:
-	LEAQ          (R8)(SI*1), DI
-	PREFETCHT0    (CX)(DI*4)
+	PREFETCHT0    (CX)(SI*4)
+	PREFETCHT1    (CX)(DI*4)
 	VMOVUPS       (CX)(R8*4), Z5
 	VSUBPS        Z6, Z5, Z5
 	VMOVUPS       Z5, Z2
@@ -13433,6 +13624,8 @@ loop:
 	VADDPD        Z5, Z3, Z3
 	VADDPD        Z2, Z4, Z4
 	ADDQ          $0x00000010, R8
+	ADDQ          $0x00000010, SI
+	ADDQ          $0x00000010, DI
 	CMPQ          R8, AX
 	JL            loop
 
@@ -13733,57 +13926,55 @@ TEXT ·normSumsAVX512(SB), $0-56
 	VMOVUPD      64(DI), Z6
 	MOVQ         $0x00000400, R8
 	ANDQ         ·lookahead+0(SB), R8
-	MOVQ         $0x00000600, R10
-	ANDQ         ·lookaheadSecond+0(SB), R10
-	XORQ         R12, R12
-	MOVQ         AX, R13
-	SUBQ         $0x00000040, R13
+	MOVQ         $0x00000600, R9
+	ANDQ         ·lookaheadSecond+0(SB), R9
+	XORQ         R10, R10
+	MOVQ         AX, R11
+	SUBQ         $0x00000040, R11
 	JL           rest
 
 flight:
-	LEAQ          (R12)(R8*1), R9
-	LEAQ          (R12)(R10*1), R11
-	PREFETCHT0    (CX)(R9*4)
-	PREFETCHT0    (DX)(R9*4)
-	PREFETCHT1    (CX)(R11*4)
-	VMOVUPS       (DX)(R12*4), Z4
-	VMOVUPS       (CX)(R12*4), Z7
+	PREFETCHT0    (CX)(R8*4)
+	PREFETCHT0    (DX)(R8*4)
+	PREFETCHT1    (CX)(R9*4)
+	VMOVUPS       (DX)(R10*4), Z4
+	VMOVUPS       (CX)(R10*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
-	VMULPS        (BX)(R12*4), Z4, Z4
+	VMULPS        (BX)(R10*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
-	PREFETCHT0    64(CX)(R9*4)
-	PREFETCHT0    64(DX)(R9*4)
-	PREFETCHT1    64(CX)(R11*4)
-	VMOVUPS       64(DX)(R12*4), Z8
-	VMOVUPS       64(CX)(R12*4), Z9
+	PREFETCHT0    64(CX)(R8*4)
+	PREFETCHT0    64(DX)(R8*4)
+	PREFETCHT1    64(CX)(R9*4)
+	VMOVUPS       64(DX)(R10*4), Z8
+	VMOVUPS       64(CX)(R10*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
-	VMULPS        64(BX)(R12*4), Z8, Z8
+	VMULPS        64(BX)(R10*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    128(CX)(R9*4)
-	PREFETCHT0    128(DX)(R9*4)
-	PREFETCHT1    128(CX)(R11*4)
-	VMOVUPS       128(DX)(R12*4), Z8
-	VMOVUPS       128(CX)(R12*4), Z9
+	PREFETCHT0    128(CX)(R8*4)
+	PREFETCHT0    128(DX)(R8*4)
+	PREFETCHT1    128(CX)(R9*4)
+	VMOVUPS       128(DX)(R10*4), Z8
+	VMOVUPS       128(CX)(R10*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
-	VMULPS        128(BX)(R12*4), Z8, Z8
+	VMULPS        128(BX)(R10*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    192(CX)(R9*4)
-	PREFETCHT0    192(DX)(R9*4)
-	PREFETCHT1    192(CX)(R11*4)
-	VMOVUPS       192(DX)(R12*4), Z8
-	VMOVUPS       192(CX)(R12*4), Z9
+	PREFETCHT0    192(CX)(R8*4)
+	PREFETCHT0    192(DX)(R8*4)
+	PREFETCHT1    192(CX)(R9*4)
+	VMOVUPS       192(DX)(R10*4), Z8
+	VMOVUPS       192(CX)(R10*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
-	VMULPS        192(BX)(R12*4), Z8, Z8
+	VMULPS        192(BX)(R10*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
@@ -13797,25 +13988,25 @@ flight:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000040, R12
-	CMPQ          R12, R13
+	ADDQ          $0x00000040, R10
+	ADDQ          $0x00000040, R8
+	ADDQ          $0x00000040, R9
+	CMPQ          R10, R11
 	JLE           flight
 
 rest:
-	CMPQ R12, AX
+	CMPQ R10, AX
 	JGE  end
 
 loop:
-	LEAQ          (R12)(R8*1), R9
-	LEAQ          (R12)(R10*1), R11
-	PREFETCHT0    (CX)(R9*4)
-	PREFETCHT0    (DX)(R9*4)
-	PREFETCHT1    (CX)(R11*4)
-	VMOVUPS       (DX)(R12*4), Z4
-	VMOVUPS       (CX)(R12*4), Z7
+	PREFETCHT0    (CX)(R8*4)
+	PREFETCHT0    (DX)(R8*4)
+	PREFETCHT1    (CX)(R9*4)
+	VMOVUPS       (DX)(R10*4), Z4
+	VMOVUPS       (CX)(R10*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
-	VMULPS        (BX)(R12*4), Z4, Z4
+	VMULPS        (BX)(R10*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
@@ -13829,8 +14020,10 @@ loop:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000010, R12
-	CMPQ          R12, AX
+	ADDQ          $0x00000010, R10
+	ADDQ          $0x00000010, R8
+	ADDQ          $0x00000010, R9
+	CMPQ          R10, AX
 	JL            loop
 
 end:
@@ -13859,73 +14052,71 @@ TEXT ·normSumsScaleAVX512(SB), $0-64
 	VMOVUPD      64(R8), Z6
 	MOVQ         $0x00000400, R9
 	ANDQ         ·lookahead+0(SB), R9
-	MOVQ         $0x00000600, R11
-	ANDQ         ·lookaheadSecond+0(SB), R11
-	XORQ         R13, R13
-	MOVQ         AX, R14
-	SUBQ         $0x00000040, R14
+	MOVQ         $0x00000600, R10
+	ANDQ         ·lookaheadSecond+0(SB), R10
+	XORQ         R11, R11
+	MOVQ         AX, R12
+	SUBQ         $0x00000040, R12
 	JL           rest
 
 flight:
-	LEAQ          (R13)(R9*1), R10
-	LEAQ          (R13)(R11*1), R12
-	PREFETCHT0    (DX)(R10*4)
-	PREFETCHT0    (BX)(R10*4)
-	PREFETCHT1    (DX)(R12*4)
-	VMOVUPS       (BX)(R13*4), Z4
-	VMOVUPS       (DX)(R13*4), Z7
+	PREFETCHT0    (DX)(R9*4)
+	PREFETCHT0    (BX)(R9*4)
+	PREFETCHT1    (DX)(R10*4)
+	VMOVUPS       (BX)(R11*4), Z4
+	VMOVUPS       (DX)(R11*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R13*4), Z9
+	VMOVUPS       (CX)(R11*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R13*4)
-	VMULPS        (SI)(R13*4), Z4, Z4
+	VMOVUPS       Z9, (CX)(R11*4)
+	VMULPS        (SI)(R11*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
-	PREFETCHT0    64(DX)(R10*4)
-	PREFETCHT0    64(BX)(R10*4)
-	PREFETCHT1    64(DX)(R12*4)
-	VMOVUPS       64(BX)(R13*4), Z8
-	VMOVUPS       64(DX)(R13*4), Z9
+	PREFETCHT0    64(DX)(R9*4)
+	PREFETCHT0    64(BX)(R9*4)
+	PREFETCHT1    64(DX)(R10*4)
+	VMOVUPS       64(BX)(R11*4), Z8
+	VMOVUPS       64(DX)(R11*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       64(CX)(R13*4), Z11
+	VMOVUPS       64(CX)(R11*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 64(CX)(R13*4)
-	VMULPS        64(SI)(R13*4), Z8, Z8
+	VMOVUPS       Z11, 64(CX)(R11*4)
+	VMULPS        64(SI)(R11*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    128(DX)(R10*4)
-	PREFETCHT0    128(BX)(R10*4)
-	PREFETCHT1    128(DX)(R12*4)
-	VMOVUPS       128(BX)(R13*4), Z8
-	VMOVUPS       128(DX)(R13*4), Z9
+	PREFETCHT0    128(DX)(R9*4)
+	PREFETCHT0    128(BX)(R9*4)
+	PREFETCHT1    128(DX)(R10*4)
+	VMOVUPS       128(BX)(R11*4), Z8
+	VMOVUPS       128(DX)(R11*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       128(CX)(R13*4), Z11
+	VMOVUPS       128(CX)(R11*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 128(CX)(R13*4)
-	VMULPS        128(SI)(R13*4), Z8, Z8
+	VMOVUPS       Z11, 128(CX)(R11*4)
+	VMULPS        128(SI)(R11*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    192(DX)(R10*4)
-	PREFETCHT0    192(BX)(R10*4)
-	PREFETCHT1    192(DX)(R12*4)
-	VMOVUPS       192(BX)(R13*4), Z8
-	VMOVUPS       192(DX)(R13*4), Z9
+	PREFETCHT0    192(DX)(R9*4)
+	PREFETCHT0    192(BX)(R9*4)
+	PREFETCHT1    192(DX)(R10*4)
+	VMOVUPS       192(BX)(R11*4), Z8
+	VMOVUPS       192(DX)(R11*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       192(CX)(R13*4), Z11
+	VMOVUPS       192(CX)(R11*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 192(CX)(R13*4)
-	VMULPS        192(SI)(R13*4), Z8, Z8
+	VMOVUPS       Z11, 192(CX)(R11*4)
+	VMULPS        192(SI)(R11*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
@@ -13939,29 +14130,29 @@ flight:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000040, R13
-	CMPQ          R13, R14
+	ADDQ          $0x00000040, R11
+	ADDQ          $0x00000040, R9
+	ADDQ          $0x00000040, R10
+	CMPQ          R11, R12
 	JLE           flight
 
 rest:
-	CMPQ R13, AX
+	CMPQ R11, AX
 	JGE  end
 
 loop:
-	LEAQ          (R13)(R9*1), R10
-	LEAQ          (R13)(R11*1), R12
-	PREFETCHT0    (DX)(R10*4)
-	PREFETCHT0    (BX)(R10*4)
-	PREFETCHT1    (DX)(R12*4)
-	VMOVUPS       (BX)(R13*4), Z4
-	VMOVUPS       (DX)(R13*4), Z7
+	PREFETCHT0    (DX)(R9*4)
+	PREFETCHT0    (BX)(R9*4)
+	PREFETCHT1    (DX)(R10*4)
+	VMOVUPS       (BX)(R11*4), Z4
+	VMOVUPS       (DX)(R11*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R13*4), Z9
+	VMOVUPS       (CX)(R11*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R13*4)
-	VMULPS        (SI)(R13*4), Z4, Z4
+	VMOVUPS       Z9, (CX)(R11*4)
+	VMULPS        (SI)(R11*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
@@ -13975,8 +14166,10 @@ loop:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000010, R13
-	CMPQ          R13, AX
+	ADDQ          $0x00000010, R11
+	ADDQ          $0x00000010, R9
+	ADDQ          $0x00000010, R10
+	CMPQ          R11, AX
 	JL            loop
 
 end:
@@ -14006,85 +14199,83 @@ TEXT ·normSumsAffineAVX512(SB), $0-72
 	VMOVUPD      64(R9), Z6
 	MOVQ         $0x00000400, R10
 	ANDQ         ·lookahead+0(SB), R10
-	MOVQ         $0x00000600, R12
-	ANDQ         ·lookaheadSecond+0(SB), R12
-	XORQ         R14, R14
-	MOVQ         AX, R15
-	SUBQ         $0x00000040, R15
+	MOVQ         $0x00000600, R11
+	ANDQ         ·lookaheadSecond+0(SB), R11
+	XORQ         R12, R12
+	MOVQ         AX, R13
+	SUBQ         $0x00000040, R13
 	JL           rest
 
 flight:
-	LEAQ          (R14)(R10*1), R11
-	LEAQ          (R14)(R12*1), R13
-	PREFETCHT0    (BX)(R11*4)
-	PREFETCHT0    (SI)(R11*4)
-	PREFETCHT1    (BX)(R13*4)
-	VMOVUPS       (SI)(R14*4), Z4
-	VMOVUPS       (BX)(R14*4), Z7
+	PREFETCHT0    (BX)(R10*4)
+	PREFETCHT0    (SI)(R10*4)
+	PREFETCHT1    (BX)(R11*4)
+	VMOVUPS       (SI)(R12*4), Z4
+	VMOVUPS       (BX)(R12*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R14*4), Z9
+	VMOVUPS       (CX)(R12*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R14*4)
-	VMOVUPS       (DX)(R14*4), Z8
+	VMOVUPS       Z9, (CX)(R12*4)
+	VMOVUPS       (DX)(R12*4), Z8
 	VADDPS        Z4, Z8, Z8
-	VMOVUPS       Z8, (DX)(R14*4)
-	VMULPS        (DI)(R14*4), Z4, Z4
+	VMOVUPS       Z8, (DX)(R12*4)
+	VMULPS        (DI)(R12*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
-	PREFETCHT0    64(BX)(R11*4)
-	PREFETCHT0    64(SI)(R11*4)
-	PREFETCHT1    64(BX)(R13*4)
-	VMOVUPS       64(SI)(R14*4), Z8
-	VMOVUPS       64(BX)(R14*4), Z9
+	PREFETCHT0    64(BX)(R10*4)
+	PREFETCHT0    64(SI)(R10*4)
+	PREFETCHT1    64(BX)(R11*4)
+	VMOVUPS       64(SI)(R12*4), Z8
+	VMOVUPS       64(BX)(R12*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       64(CX)(R14*4), Z11
+	VMOVUPS       64(CX)(R12*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 64(CX)(R14*4)
-	VMOVUPS       64(DX)(R14*4), Z10
+	VMOVUPS       Z11, 64(CX)(R12*4)
+	VMOVUPS       64(DX)(R12*4), Z10
 	VADDPS        Z8, Z10, Z10
-	VMOVUPS       Z10, 64(DX)(R14*4)
-	VMULPS        64(DI)(R14*4), Z8, Z8
+	VMOVUPS       Z10, 64(DX)(R12*4)
+	VMULPS        64(DI)(R12*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    128(BX)(R11*4)
-	PREFETCHT0    128(SI)(R11*4)
-	PREFETCHT1    128(BX)(R13*4)
-	VMOVUPS       128(SI)(R14*4), Z8
-	VMOVUPS       128(BX)(R14*4), Z9
+	PREFETCHT0    128(BX)(R10*4)
+	PREFETCHT0    128(SI)(R10*4)
+	PREFETCHT1    128(BX)(R11*4)
+	VMOVUPS       128(SI)(R12*4), Z8
+	VMOVUPS       128(BX)(R12*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       128(CX)(R14*4), Z11
+	VMOVUPS       128(CX)(R12*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 128(CX)(R14*4)
-	VMOVUPS       128(DX)(R14*4), Z10
+	VMOVUPS       Z11, 128(CX)(R12*4)
+	VMOVUPS       128(DX)(R12*4), Z10
 	VADDPS        Z8, Z10, Z10
-	VMOVUPS       Z10, 128(DX)(R14*4)
-	VMULPS        128(DI)(R14*4), Z8, Z8
+	VMOVUPS       Z10, 128(DX)(R12*4)
+	VMULPS        128(DI)(R12*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
-	PREFETCHT0    192(BX)(R11*4)
-	PREFETCHT0    192(SI)(R11*4)
-	PREFETCHT1    192(BX)(R13*4)
-	VMOVUPS       192(SI)(R14*4), Z8
-	VMOVUPS       192(BX)(R14*4), Z9
+	PREFETCHT0    192(BX)(R10*4)
+	PREFETCHT0    192(SI)(R10*4)
+	PREFETCHT1    192(BX)(R11*4)
+	VMOVUPS       192(SI)(R12*4), Z8
+	VMOVUPS       192(BX)(R12*4), Z9
 	VSUBPS        Z0, Z9, Z9
 	VMULPS        Z1, Z9, Z9
 	VMULPS        Z9, Z8, Z10
-	VMOVUPS       192(CX)(R14*4), Z11
+	VMOVUPS       192(CX)(R12*4), Z11
 	VADDPS        Z10, Z11, Z11
-	VMOVUPS       Z11, 192(CX)(R14*4)
-	VMOVUPS       192(DX)(R14*4), Z10
+	VMOVUPS       Z11, 192(CX)(R12*4)
+	VMOVUPS       192(DX)(R12*4), Z10
 	VADDPS        Z8, Z10, Z10
-	VMOVUPS       Z10, 192(DX)(R14*4)
-	VMULPS        192(DI)(R14*4), Z8, Z8
+	VMOVUPS       Z10, 192(DX)(R12*4)
+	VMULPS        192(DI)(R12*4), Z8, Z8
 	VMULPS        Z8, Z9, Z9
 	VADDPS        Z8, Z4, Z4
 	VADDPS        Z9, Z7, Z7
@@ -14098,32 +14289,32 @@ flight:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000040, R14
-	CMPQ          R14, R15
+	ADDQ          $0x00000040, R12
+	ADDQ          $0x00000040, R10
+	ADDQ          $0x00000040, R11
+	CMPQ          R12, R13
 	JLE           flight
 
 rest:
-	CMPQ R14, AX
+	CMPQ R12, AX
 	JGE  end
 
 loop:
-	LEAQ          (R14)(R10*1), R11
-	LEAQ          (R14)(R12*1), R13
-	PREFETCHT0    (BX)(R11*4)
-	PREFETCHT0    (SI)(R11*4)
-	PREFETCHT1    (BX)(R13*4)
-	VMOVUPS       (SI)(R14*4), Z4
-	VMOVUPS       (BX)(R14*4), Z7
+	PREFETCHT0    (BX)(R10*4)
+	PREFETCHT0    (SI)(R10*4)
+	PREFETCHT1    (BX)(R11*4)
+	VMOVUPS       (SI)(R12*4), Z4
+	VMOVUPS       (BX)(R12*4), Z7
 	VSUBPS        Z0, Z7, Z7
 	VMULPS        Z1, Z7, Z7
 	VMULPS        Z7, Z4, Z8
-	VMOVUPS       (CX)(R14*4), Z9
+	VMOVUPS       (CX)(R12*4), Z9
 	VADDPS        Z8, Z9, Z9
-	VMOVUPS       Z9, (CX)(R14*4)
-	VMOVUPS       (DX)(R14*4), Z8
+	VMOVUPS       Z9, (CX)(R12*4)
+	VMOVUPS       (DX)(R12*4), Z8
 	VADDPS        Z4, Z8, Z8
-	VMOVUPS       Z8, (DX)(R14*4)
-	VMULPS        (DI)(R14*4), Z4, Z4
+	VMOVUPS       Z8, (DX)(R12*4)
+	VMULPS        (DI)(R12*4), Z4, Z4
 	VMULPS        Z4, Z7, Z7
 	VMOVUPS       Z4, Z4
 	VMOVUPS       Z7, Z7
@@ -14137,8 +14328,10 @@ loop:
 	VCVTPS2PD     Y4, Z4
 	VADDPD        Z7, Z5, Z5
 	VADDPD        Z4, Z6, Z6
-	ADDQ          $0x00000010, R14
-	CMPQ          R14, AX
+	ADDQ          $0x00000010, R12
+	ADDQ          $0x00000010, R10
+	ADDQ          $0x00000010, R11
+	CMPQ          R12, AX
 	JL            loop
 
 end:
@@ -14164,23 +14357,23 @@ TEXT ·normGradAVX512(SB), $0-60
 	VBROADCASTSS f+56(FP), Z4
 	MOVQ         $0x00000600, DI
 	ANDQ         ·lookaheadSecond+0(SB), DI
-	XORQ         R9, R9
+	XORQ         R8, R8
 
 loop:
-	LEAQ       (R9)(DI*1), R8
-	PREFETCHT1 (BX)(R8*4)
-	VMOVUPS    (BX)(R9*4), Z5
-	VMULPS     (SI)(R9*4), Z5, Z5
+	PREFETCHT1 (BX)(DI*4)
+	VMOVUPS    (BX)(R8*4), Z5
+	VMULPS     (SI)(R8*4), Z5, Z5
 	VSUBPS     Z2, Z5, Z5
-	VMOVUPS    (DX)(R9*4), Z6
+	VMOVUPS    (DX)(R8*4), Z6
 	VSUBPS     Z0, Z6, Z6
 	VMULPS     Z1, Z6, Z6
 	VMULPS     Z3, Z6, Z6
 	VSUBPS     Z6, Z5, Z5
 	VMULPS     Z4, Z5, Z5
-	VMOVUPS    Z5, (CX)(R9*4)
-	ADDQ       $0x00000010, R9
-	CMPQ       R9, AX
+	VMOVUPS    Z5, (CX)(R8*4)
+	ADDQ       $0x00000010, R8
+	ADDQ       $0x00000010, DI
+	CMPQ       R8, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -14200,23 +14393,23 @@ TEXT ·normGradPastAVX512(SB), $0-60
 	VBROADCASTSS f+56(FP), Z4
 	MOVQ         $0x00000600, DI
 	ANDQ         ·lookaheadSecond+0(SB), DI
-	XORQ         R9, R9
+	XORQ         R8, R8
 
 loop:
-	LEAQ       (R9)(DI*1), R8
-	PREFETCHT1 (BX)(R8*4)
-	VMOVUPS    (BX)(R9*4), Z5
-	VMULPS     (SI)(R9*4), Z5, Z5
+	PREFETCHT1 (BX)(DI*4)
+	VMOVUPS    (BX)(R8*4), Z5
+	VMULPS     (SI)(R8*4), Z5, Z5
 	VSUBPS     Z2, Z5, Z5
-	VMOVUPS    (DX)(R9*4), Z6
+	VMOVUPS    (DX)(R8*4), Z6
 	VSUBPS     Z0, Z6, Z6
 	VMULPS     Z1, Z6, Z6
 	VMULPS     Z3, Z6, Z6
 	VSUBPS     Z6, Z5, Z5
 	VMULPS     Z4, Z5, Z5
-	VMOVNTPS   Z5, (CX)(R9*4)
-	ADDQ       $0x00000010, R9
-	CMPQ       R9, AX
+	VMOVNTPS   Z5, (CX)(R8*4)
+	ADDQ       $0x00000010, R8
+	ADDQ       $0x00000010, DI
+	CMPQ       R8, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -14232,22 +14425,22 @@ TEXT ·normScaleGradAVX512(SB), $0-40
 	VBROADCASTSS s+36(FP), Z1
 	MOVQ         $0x00000400, SI
 	ANDQ         ·lookahead+0(SB), SI
-	XORQ         R8, R8
+	XORQ         DI, DI
 
 loop:
-	LEAQ       (R8)(SI*1), DI
-	PREFETCHT0 (DX)(DI*4)
-	PREFETCHT0 (BX)(DI*4)
-	VMOVUPS    (BX)(R8*4), Z2
-	VMOVUPS    (DX)(R8*4), Z3
+	PREFETCHT0 (DX)(SI*4)
+	PREFETCHT0 (BX)(SI*4)
+	VMOVUPS    (BX)(DI*4), Z2
+	VMOVUPS    (DX)(DI*4), Z3
 	VSUBPS     Z0, Z3, Z3
 	VMULPS     Z1, Z3, Z3
 	VMULPS     Z3, Z2, Z2
-	VMOVUPS    (CX)(R8*4), Z3
+	VMOVUPS    (CX)(DI*4), Z3
 	VADDPS     Z2, Z3, Z3
-	VMOVUPS    Z3, (CX)(R8*4)
-	ADDQ       $0x00000010, R8
-	CMPQ       R8, AX
+	VMOVUPS    Z3, (CX)(DI*4)
+	ADDQ       $0x00000010, DI
+	ADDQ       $0x00000010, SI
+	CMPQ       DI, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -14264,25 +14457,25 @@ TEXT ·normAffineGradAVX512(SB), $0-48
 	VBROADCASTSS s+44(FP), Z1
 	MOVQ         $0x00000400, DI
 	ANDQ         ·lookahead+0(SB), DI
-	XORQ         R9, R9
+	XORQ         R8, R8
 
 loop:
-	LEAQ       (R9)(DI*1), R8
-	PREFETCHT0 (BX)(R8*4)
-	PREFETCHT0 (SI)(R8*4)
-	VMOVUPS    (SI)(R9*4), Z2
-	VMOVUPS    (BX)(R9*4), Z3
+	PREFETCHT0 (BX)(DI*4)
+	PREFETCHT0 (SI)(DI*4)
+	VMOVUPS    (SI)(R8*4), Z2
+	VMOVUPS    (BX)(R8*4), Z3
 	VSUBPS     Z0, Z3, Z3
 	VMULPS     Z1, Z3, Z3
 	VMULPS     Z3, Z2, Z3
-	VMOVUPS    (CX)(R9*4), Z4
+	VMOVUPS    (CX)(R8*4), Z4
 	VADDPS     Z3, Z4, Z4
-	VMOVUPS    Z4, (CX)(R9*4)
-	VMOVUPS    (DX)(R9*4), Z3
+	VMOVUPS    Z4, (CX)(R8*4)
+	VMOVUPS    (DX)(R8*4), Z3
 	VADDPS     Z2, Z3, Z3
-	VMOVUPS    Z3, (DX)(R9*4)
-	ADDQ       $0x00000010, R9
-	CMPQ       R9, AX
+	VMOVUPS    Z3, (DX)(R8*4)
+	ADDQ       $0x00000010, R8
+	ADDQ       $0x00000010, DI
+	CMPQ       R8, AX
 	JL         loop
 	VZEROUPPER
 	RET
@@ -14328,7 +14521,7 @@ loop:
 	RET
 
 // func adamWAVX512(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, MMX+
 TEXT ·adamWAVX512(SB), $0-80
 	MOVQ         n+0(FP), AX
 	MOVQ         p+8(FP), CX
@@ -14346,33 +14539,40 @@ TEXT ·adamWAVX512(SB), $0-80
 	VBROADCASTSS keep+72(FP), Z8
 	VBROADCASTSS rate+76(FP), Z9
 	VBROADCASTSS x00000000<>+0(SB), Z10
-	XORQ         DI, DI
+	MOVQ         $0x00000280, DI
+	ANDQ         ·lookaheadFar+0(SB), DI
+	XORQ         R8, R8
 
 loop:
-	VMULPS  (SI)(DI*4), Z7, Z11
-	VADDPS  Z10, Z11, Z11
-	VMULPS  Z11, Z11, Z12
-	VMULPS  Z3, Z12, Z12
-	VMULPS  (DX)(DI*4), Z0, Z13
-	VMULPS  (BX)(DI*4), Z2, Z14
-	VMULPS  Z1, Z11, Z11
-	VADDPS  Z11, Z13, Z13
-	VADDPS  Z12, Z14, Z14
-	VMOVUPS Z13, (DX)(DI*4)
-	VMOVUPS Z14, (BX)(DI*4)
-	VMULPS  Z4, Z13, Z13
-	VMULPS  Z5, Z14, Z14
-	VSQRTPS Z14, Z14
-	VADDPS  Z6, Z14, Z14
-	VDIVPS  Z14, Z13, Z13
-	VMULPS  Z9, Z13, Z13
-	VMULPS  (CX)(DI*4), Z8, Z11
-	VADDPS  Z10, Z11, Z11
-	VADDPS  Z13, Z11, Z11
-	VMOVUPS Z11, (CX)(DI*4)
-	ADDQ    $0x00000010, DI
-	CMPQ    DI, AX
-	JL      loop
+	PREFETCHT1 (CX)(DI*4)
+	PREFETCHT1 (DX)(DI*4)
+	PREFETCHT1 (BX)(DI*4)
+	PREFETCHT1 (SI)(DI*4)
+	VMULPS     (SI)(R8*4), Z7, Z11
+	VADDPS     Z10, Z11, Z11
+	VMULPS     Z11, Z11, Z12
+	VMULPS     Z3, Z12, Z12
+	VMULPS     (DX)(R8*4), Z0, Z13
+	VMULPS     (BX)(R8*4), Z2, Z14
+	VMULPS     Z1, Z11, Z11
+	VADDPS     Z11, Z13, Z13
+	VADDPS     Z12, Z14, Z14
+	VMOVUPS    Z13, (DX)(R8*4)
+	VMOVUPS    Z14, (BX)(R8*4)
+	VMULPS     Z4, Z13, Z13
+	VMULPS     Z5, Z14, Z14
+	VSQRTPS    Z14, Z14
+	VADDPS     Z6, Z14, Z14
+	VDIVPS     Z14, Z13, Z13
+	VMULPS     Z9, Z13, Z13
+	VMULPS     (CX)(R8*4), Z8, Z11
+	VADDPS     Z10, Z11, Z11
+	VADDPS     Z13, Z11, Z11
+	VMOVUPS    Z11, (CX)(R8*4)
+	ADDQ       $0x00000010, R8
+	ADDQ       $0x00000010, DI
+	CMPQ       R8, AX
+	JL         loop
 	VZEROUPPER
 	RET
 

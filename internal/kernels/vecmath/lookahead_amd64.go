@@ -19,3 +19,20 @@ var lookahead = func() int {
 //
 //lint:ignore U1000 the assembly reads it
 var lookaheadSecond = ^lookahead
+
+// lookaheadFar masks distances at which kernels ask for the second cache where it has 2 MiB or more. Such a one makes up for a third cache far away, and a core
+// that reads streams from there or from memory has fewer lines on their way by itself than would keep either busy. Where the third cache is near, processors
+// look ahead far enough.
+//
+//lint:ignore U1000 the assembly reads it
+var lookaheadFar = func() int {
+	if kernels.SecondCacheSize() >= 2<<20 {
+		return -1
+	}
+	return 0
+}()
+
+// lookaheadFirst masks distances at which kernels ask for the first cache unless they do for the second, where that is large.
+//
+//lint:ignore U1000 the assembly reads it
+var lookaheadFirst = lookahead &^ lookaheadFar

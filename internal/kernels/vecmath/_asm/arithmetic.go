@@ -143,7 +143,7 @@ func (g *generator) sums() {
 		}, sum.store
 	})
 	g.kernel("rowSquares", "sum[i%16] += x[i]², four of them added before", params(streams("x"), sums("sum")), func(l *loop) (step, end func()) {
-		sum, ask := l.gather("sum"), l.ahead(10240, "x")
+		sum, ask := l.gather("sum"), l.aheadRow(10240, "x")
 		return func() {
 			ask()
 			sum.add(l.squareOf(l.load("x")))
@@ -151,7 +151,7 @@ func (g *generator) sums() {
 	})
 	g.kernel("rowMoments", "with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before", params(streams("x"), sums("sum", "squares"), scalars("k")),
 		func(l *loop) (step, end func()) {
-			sum, squares, k, ask := l.gather("sum"), l.gather("squares"), l.scalar("k"), l.ahead(10240, "x")
+			sum, squares, k, ask := l.gather("sum"), l.gather("squares"), l.scalar("k"), l.aheadRow(10240, "x")
 			return func() {
 					ask()
 					x := l.load("x")

@@ -74,8 +74,9 @@ func (l *loop) shifted(shift reg.VecVirtual) reg.VecVirtual {
 func (g *generator) exponentials() {
 	g.pastKernel("exp", "dst[i] = factor·e^(src[i]-shift)", params(streams("dst", "src"), scalars("shift", "factor")),
 		func(l *loop) (step, end func()) {
-			shift, factor, lim := l.scalar("shift"), l.scalar("factor"), l.limits()
+			shift, factor, lim, ask := l.scalar("shift"), l.scalar("factor"), l.limits(), l.aheadFar(4096, "src")
 			return func() {
+				ask()
 				y := l.exponential(l.shifted(shift), lim)
 				l.VMULPS(factor, y, y)
 				l.store(y, "dst")
@@ -226,8 +227,9 @@ func (g *generator) activations() {
 			}, nil
 		})
 	g.pastKernel("geluTanh", "dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)", streams("dst", "src"), func(l *loop) (step, end func()) {
-		lim := l.limits()
+		lim, ask := l.limits(), l.aheadFar(3072, "src")
 		return func() {
+			ask()
 			x := l.load("src")
 			u := l.geluArgument(x, l.squareOf(x))
 			l.store(l.quotient(x, l.exponential(u, lim)), "dst")
@@ -235,8 +237,9 @@ func (g *generator) activations() {
 	})
 	g.pastKernel("geluTanhGrad", "dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)", streams("dst", "x", "dy"),
 		func(l *loop) (step, end func()) {
-			lim, flat, one := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1)
+			lim, flat, one, ask := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1), l.aheadFar(3072, "x", "dy")
 			return func() {
+				ask()
 				x := l.load("x")
 				l.clamp(x, flat)
 				square := l.squareOf(x)

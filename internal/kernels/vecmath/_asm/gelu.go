@@ -32,8 +32,9 @@ func (g *generator) gelu() {
 			n := l.normal()
 			return func() { write(l.whole(n)) }, nil
 		}
-		loss, zero := l.table("geluLoss", geluLoss()), l.constant(0)
+		loss, zero, ask := l.table("geluLoss", geluLoss()), l.constant(0), l.aheadFar(3072, "src")
 		return l.either("src", func() reg.VecVirtual {
+			ask()
 			t, y := l.inPieces(loss, "src"), l.register()
 			l.VMAXPS(l.at("src", 0), zero, y) // of two zeros x's; and a NaN
 			l.VSUBPS(t, y, y)
@@ -49,8 +50,9 @@ func (g *generator) gelu() {
 			n := l.normal()
 			return func() { write(l.wholeSlope(n)) }, nil
 		}
-		slope, one := l.table("geluSlope", geluSlope()), l.constant(1)
+		slope, one, ask := l.table("geluSlope", geluSlope()), l.constant(1), l.aheadFar(3072, "x", "dy")
 		return l.either("x", func() reg.VecVirtual {
+			ask()
 			y, right := l.inPieces(slope, "x"), l.K()
 			l.VPTESTNMD(l.bits(0x80000000), l.load("x"), right)
 			l.VSUBPS(y, one, right, y)

@@ -108,17 +108,11 @@ type loop struct {
 	known     map[string]param
 	pointers  map[string]reg.GPVirtual
 	index     reg.GPVirtual
-	requests  []request
-	part      int // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
+	requests  []reg.GPVirtual // the index and how far a kernel looks ahead, in elements
+	part      int             // the vector of the turn: 0 and 1 of the first block where a vector holds half of it
 	rare      *rare
 	blocks    int // of a turn; 0: as many as the flight has
 	gathered  []*gathered
-}
-
-// request is how far a kernel looks ahead, in elements.
-type request struct {
-	distance reg.GPVirtual
-	further  reg.GPVirtual // index and distance
 }
 
 // rare is another way to do a turn, and the test that chooses it: it leaves the zero flag clear if the turn's vectors need it.
@@ -210,9 +204,6 @@ func (l *loop) walk(n reg.GPVirtual, step func()) {
 // instructions are longer than what a processor looks ahead.
 func (l *loop) turn(label string, blocks int, step func()) {
 	l.Label(label)
-	for _, r := range l.requests {
-		l.LEAQ(operand.Mem{Base: l.index, Index: r.distance, Scale: 1}, r.further)
-	}
 	vectors := blocks * block / l.lanes
 	if l.rare != nil {
 		l.rarely(label, vectors)
@@ -233,6 +224,9 @@ func (l *loop) turn(label string, blocks int, step func()) {
 		l.Label(label + "Done")
 	}
 	l.ADDQ(operand.U32(blocks*block), l.index)
+	for _, further := range l.requests {
+		l.ADDQ(operand.U32(blocks*block), further)
+	}
 }
 
 // rarely emits the test of a turn's vectors, and notes what is to do for one where it holds.
@@ -281,18 +275,32 @@ func (l *loop) aheadInstead(bytes int, names ...string) (ask func()) {
 	return l.asking(l.PREFETCHT1, bytes, "lookaheadSecond", names)
 }
 
+// aheadFar asks for the second cache where it is large, as in processors whose third cache is far away: what they ask for by themselves does not keep memory busy.
+func (l *loop) aheadFar(bytes int, names ...string) (ask func()) {
+	return l.asking(l.PREFETCHT1, bytes, "lookaheadFar", names)
+}
+
+// aheadRow asks for rows that follow, into the first cache, or where the second one is large into that.
+func (l *loop) aheadRow(bytes int, names ...string) (ask func()) {
+	first, far := l.asking(l.PREFETCHT0, bytes, "lookaheadFirst", names), l.aheadFar(bytes, names...)
+	return func() {
+		first()
+		far()
+	}
+}
+
 // asking is what they have in common; the mask may make the distance 0, which asks for what is read anyway.
 func (l *loop) asking(prefetch func(operand.Op), bytes int, mask string, names []string) (ask func()) {
-	r := request{l.GP64(), l.GP64()}
-	l.MOVQ(operand.U32(bytes/4), r.distance)
+	further := l.GP64()
+	l.MOVQ(operand.U32(bytes/4), further)
 	if mask != "" {
-		l.ANDQ(operand.NewDataAddr(operand.Symbol{Name: "·" + mask}, 0), r.distance)
+		l.ANDQ(operand.NewDataAddr(operand.Symbol{Name: "·" + mask}, 0), further)
 	}
-	l.requests = append(l.requests, r)
+	l.requests = append(l.requests, further)
 	return func() {
 		for _, name := range names {
 			if m := l.at(name, 0); m.Disp%64 == 0 || l.flight > 0 {
-				m.Index = r.further
+				m.Index = further
 				prefetch(m)
 			}
 		}

@@ -42,8 +42,9 @@ func (g *generator) optimizers() {
 	g.kernel("adamW", "as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i]", params(streams("p", "m", "v", "grad"), adamNumbers, more),
 		func(l *loop) (step, end func()) {
 			c := l.numbers(params(adamNumbers, more))
-			zero := l.constant(0)
+			zero, ask := l.constant(0), l.aheadFar(2560, "p", "m", "v", "grad")
 			return func() {
+				ask()
 				grad := l.times(c["clip"], "grad")
 				l.VADDPS(zero, grad, grad)
 				u := l.adamDirection(grad, c)
