@@ -26,16 +26,18 @@ type tiling struct {
 	kb int
 	// skinny is the largest m for which B is not packed ahead: its elements are used by so few rows that packing all of it would not pay.
 	skinny int
+	// passing is the largest m for which panels of B are packed by the way; 0: none.
+	passing int
 	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be padding.
 	narrow int
 }
 
 // resident is the tiling for this processor. Where the second-level cache has room for it, C is cut into pieces that stay there, together with their B, until all products are
 // added: two multiply-adds in a cycle need the rest of a third-level cache's bandwidth for A. Smaller caches hold B alone, and C passes by. Few rows are no exception there: a B that
-// is read where it lies comes from the third-level cache a line here and a line there, and nothing is asked for early.
+// is read where it lies comes from the third-level cache a line here and a line there, and nothing is asked for early. So its panels are packed by the way, or as usual.
 func (t tiling) resident() tiling {
 	if kernels.SecondCacheSize() >= 2<<20 {
-		t.mb, t.nb, t.ka, t.skinny = 528, t.nb/2, 8*kc, 0
+		t.mb, t.nb, t.ka, t.passing, t.skinny = 528, t.nb/2, 8*kc, t.skinny, 0
 	}
 	return t
 }
@@ -57,6 +59,8 @@ type engine[T element] struct {
 	// rows and tall are micro for mr rows of A where they lie: row i at a[i·astride], or column p at a[p·astride]. With each block they ask for a part of what
 	// next, the address of a fetch, says. They are nil where there are none.
 	rows, tall func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int, next *uintptr)
+	// keeping is rows for one block that packs B by the way: row p of it goes to kept[p·nr:]. With that it asks for nr elements at near[p·bstride]. It is nil where there is none.
+	keeping func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int, kept, near *T)
 	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products. Element (i, p) of A is at a[i·ars + p·acs],
 	// row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep. With each
 	// productsPerTurn products it may ask for two neighbouring cache lines: the first time at next, each time step bytes further.

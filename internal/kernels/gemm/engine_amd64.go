@@ -49,6 +49,7 @@ var (
 		micro:      microAVX512,
 		rows:       rowsAVX512x12Ahead,
 		tall:       tallAVX512x12Ahead,
+		keeping:    rowsAVX512x12Keeping,
 		outer:      outer[float32]{64, outerAVX512, outerAVX512Past, fence},
 		stream:     direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
 		sweep:      sweep[float32]{4, 64, sweepAVX512x1, sweepAVX512x4, sweepAVX512x4Ahead, addBlocksAVX512, limits},

@@ -19,8 +19,9 @@ func drawTiling(t *rapid.T, mr, nr int) tiling {
 	return tiling{
 		mr: mr, nr: nr,
 		mb: times("mb", mr, 5), tm: times("tm", mr, 3), ka: times("ka", kc, 3), nb: times("nb", nr, 5), kb: times("kb", kc, 2),
-		skinny: rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "skinny"),
-		narrow: rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "narrow"),
+		skinny:  rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "skinny"),
+		passing: rapid.SampledFrom([]int{0, 20, 1000}).Draw(t, "passing"),
+		narrow:  rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "narrow"),
 	}
 }
 
@@ -83,7 +84,7 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 func TestPackingDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing, inPlace := *engine32(), *engine32()
-		inPlace.skinny, inPlace.narrow, inPlace.mb, inPlace.tm = 0, 0, 4*inPlace.mr, 2*inPlace.mr
+		inPlace.skinny, inPlace.passing, inPlace.narrow, inPlace.mb, inPlace.tm = 0, 0, 0, 4*inPlace.mr, 2*inPlace.mr
 		packing.tiling, packing.rows, packing.tall, packing.copyA, packing.copyB = inPlace.tiling, nil, nil, nil, nil
 		for _, m := range []int{13, 48, 131, 1024} {
 			for _, n := range []int{15, 128, 513} {
@@ -266,6 +267,28 @@ func TestCopyingPanelsDoesNotMatter(t *testing.T) {
 			copy(loose.a[p*m:][:m], crowding.a[p*crowding.acs:])
 		}
 		requireSameBits(t, loose.run(t, Float32, pool), crowding.run(t, Float32, pool), crowding.String())
+	})
+}
+
+// TestPackingByTheWayDoesNotMatter compares panels of B that are packed by the kernel for A's first rows with those that are packed before.
+func TestPackingByTheWayDoesNotMatter(t *testing.T) {
+	pool := parallel.New(2)
+	defer pool.Close()
+	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
+		before, passing := *engine32(), *engine32()
+		before.skinny, before.passing = 0, 0
+		passing.skinny, passing.passing = 0, 1000
+		for _, m := range []int{13, 24, 53, 130} {
+			for _, n := range []int{32, 40, 300, 1700} {
+				for i, k := range []int{passingProducts, kc + 3, 2*kc + 100} {
+					for option := range 4 {
+						x := newExample[float32](uint64(m*n*k), m, n, k, false, false, 9*(option&1), option&2 != 0)
+						want := x.run(t, with(&before), nil)
+						requireSameBits(t, want, x.run(t, with(&passing), []*parallel.Pool{nil, pool}[i%2]), x.String())
+					}
+				}
+			}
+		}
 	})
 }
 

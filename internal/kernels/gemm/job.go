@@ -26,7 +26,7 @@ type job[T element] struct {
 	strip        int // of a row of B, in steps of the sweep kernels
 	layout       layout
 
-	pieceBody, pairedBody, packRowsBody, skinnyBody, outerBody, sweepBody, addBody, deepBody, addDeepBody func(worker, lo, hi int)
+	pieceBody, pairedBody, packRowsBody, passingBody, skinnyBody, outerBody, sweepBody, addBody, deepBody, addDeepBody func(worker, lo, hi int)
 }
 
 // scratch is what one worker needs for itself.
@@ -69,7 +69,7 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.pieceBody, j.pairedBody, j.packRowsBody, j.skinnyBody, j.outerBody, j.sweepBody, j.addBody, j.deepBody, j.addDeepBody = j.computePieces, j.computePaired, j.packRows, j.computeSkinny, j.computeOuter, j.computeSweep, j.addSweeps, j.computeDeep, j.addDeep
+	j.pieceBody, j.pairedBody, j.packRowsBody, j.passingBody, j.skinnyBody, j.outerBody, j.sweepBody, j.addBody, j.deepBody, j.addDeepBody = j.computePieces, j.computePaired, j.packRows, j.computePassing, j.computeSkinny, j.computeOuter, j.computeSweep, j.addSweeps, j.computeDeep, j.addDeep
 	return j
 }
 
@@ -112,6 +112,8 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 		j.runSkinny(p)
 	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil && q.halfA.format == nil && q.halfB.format == nil:
 		j.runOuter(p)
+	case j.passes():
+		j.runPassing(p)
 	case j.deep(p.Workers()):
 		j.runDeep(p)
 	default:

@@ -567,6 +567,12 @@ func outerAVX2(a *float32, b *float32, c *float32, d *float32, blocks int)
 //go:noescape
 func outerAVX2Past(a *float32, b *float32, c *float32, d *float32, blocks int)
 
+// rowsAVX512x12Keeping computes 12×32 elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, and sets kept[32·p + j] to element (p, j) of B.
+// Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. With row p of B it asks for as much at near[p·bstride].
+//
+//go:noescape
+func rowsAVX512x12Keeping(k int, a *float32, astride int, b *float32, bstride int, c *float32, cstride int, d *float32, dstride int, kept *float32, near *float32)
+
 // fence makes all that was written past the caches visible before what is written afterwards.
 //
 //go:noescape

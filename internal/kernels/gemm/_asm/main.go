@@ -91,6 +91,7 @@ func single(c *build.Context) {
 		outer(c, f, false)
 		outer(c, f, true)
 	}
+	keeping(c, avx512)
 	fence(c)
 	twins(c, avx512)
 	walk(c, avx512)

@@ -1,0 +1,119 @@
+package gemm
+
+import (
+	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// Packing B takes a tenth of the time where A has some rows and the third-level cache is far away. Here the kernel for the first rows of A packs a panel of B by the way. It stays in the
+// first-level cache while the other rows pass by, and their kernels ask for the next panel.
+
+const (
+	// passingPanels is how many panels are gone through for one block of products after the other: their rows lie in the same pages, and A is copied once for all of them, but their part
+	// of C must stay in the second-level cache.
+	passingPanels = 24
+	// passingProducts is the number of products from which that pays.
+	passingProducts = 128
+	// nearRows is how many rows of B ahead the kernel that packs asks for.
+	nearRows = 8
+)
+
+// passes reports whether the rows of A are some that pass by the panels of B.
+func (j *job[T]) passes() bool {
+	return j.keeping != nil && j.m > j.mr && j.m <= j.passing && j.k >= passingProducts && j.acs == 1 && j.bcs == 1 && j.inRows() && j.halfA.format == nil && j.halfB.format == nil
+}
+
+// runPassing computes such a product. The rows of A that do not fill a panel are packed ahead.
+func (j *job[T]) runPassing(p *parallel.Pool) {
+	if rest := j.m % j.mr; rest > 0 {
+		j.packedA = grown(j.packedA, rest*j.k)
+		for k0 := 0; k0 < j.k; k0 += kc {
+			j.packA(j.packedA[k0*rest:], rest, min(kc, j.k-k0), j.m-rest, k0)
+		}
+	}
+	workers := p.Workers()
+	for w := range workers {
+		s := &j.scratch[w]
+		s.copied = grown(s.copied, j.m*j.copiedStride(min(kc, j.k)))
+	}
+	panels := ceilDiv(j.n, j.nr)
+	parts := ceilDiv(ceilDiv(panels, passingPanels), workers) * workers
+	p.ForWorkers(panels, ceilDiv(panels, parts), j.passingBody)
+}
+
+// computePassing computes all rows of C for panels [lo, hi) of B. A is copied for each block of products, as what lies together falls into different sets of a cache.
+func (j *job[T]) computePassing(worker, lo, hi int) {
+	a, begin, end := j.scratch[worker].copied, lo*j.nr, min(hi*j.nr, j.n)
+	for k0 := 0; k0 < j.k; k0 += kc {
+		k := min(kc, j.k-k0)
+		stride := j.copiedStride(k)
+		for i := range j.m / j.mr * j.mr {
+			copy(a[i*stride:][:k], j.a[i*j.ars+k0:])
+		}
+		for col := begin; col < end; col += j.nr {
+			var next *T
+			switch {
+			case col+2*j.nr <= end:
+				next = &j.b[k0*j.brs+col+j.nr]
+			case k0+kc < j.k:
+				next = &j.b[(k0+kc)*j.brs+begin]
+			case end < j.n:
+				next = &j.b[end]
+			}
+			if cols := end - col; cols < j.nr {
+				j.passEdge(worker, col, cols, k0, k, stride)
+			} else {
+				j.passPanel(worker, col, k0, k, stride, next)
+			}
+		}
+	}
+	j.finished(0, j.m, begin, end)
+}
+
+// passPanel adds k products, from k0 on, of a whole panel of B to all rows of C, and asks for the panel at next, if there is one. Rows of the copy of A are stride elements apart.
+func (j *job[T]) passPanel(worker, col, k0, k, stride int, next *T) {
+	s, whole := &j.scratch[worker], j.m/j.mr*j.mr
+	kept := &s.panel[0]
+	cached := request{at: uintptr(unsafe.Pointer(kept))}
+	s.next = fetch{c: request{count: uintptr(j.mr)}, a: cached, b: cached}
+	d, dstride := j.addend(0, col, k0)
+	j.keeping(k, &s.copied[0], stride, &j.b[k0*j.brs+col], j.brs, &j.c[col], j.crs, d, dstride, kept, &j.b[(k0+min(nearRows, k-1))*j.brs+col])
+	for i := j.mr; i < whole; i += j.mr {
+		if next != nil {
+			s.next.a = j.shareOfPanel(next, k, i/j.mr-1, whole/j.mr-1)
+		}
+		d, dstride := j.addend(i, col, k0)
+		j.engine.rows(k, &s.copied[i*stride], stride, kept, j.nr, &j.c[i*j.crs+col], j.crs, d, dstride, 1, &s.next.c.at)
+	}
+	if rest := j.m - whole; rest > 0 {
+		d, dstride := j.addend(whole, col, k0)
+		j.micro(rest, k, &j.packedA[k0*rest], kept, j.nr, &j.c[whole*j.crs+col], j.crs, d, dstride, 1)
+	}
+}
+
+// shareOfPanel is turn's part, of so many turns, of the request for the rows of a panel from next on: as many as kernels ask for one at a time, in the course of k products and beside
+// the tile of C. A burst of requests would do more harm than those that are left out.
+func (j *job[T]) shareOfPanel(next *T, k, turn, turns int) request {
+	first, end := k*turn/turns, k*(turn+1)/turns
+	end = max(first, min(end, first+k/productsPerTurn-j.mr))
+	size := int(unsafe.Sizeof(*next))
+	r := down(next, j.brs*size, end-first, 1)
+	r.at += uintptr(first * j.brs * size)
+	return r
+}
+
+// passEdge is passPanel for the last columns, which do not fill a panel.
+func (j *job[T]) passEdge(worker, col, cols, k0, k, stride int) {
+	s, whole := &j.scratch[worker], j.m/j.mr*j.mr
+	j.packB(s.panel, cols, k, k0, col)
+	cached := request{at: uintptr(unsafe.Pointer(&s.panel[0]))}
+	s.next = fetch{c: cached}
+	for i := 0; i < whole; i += j.mr {
+		j.engine.rows(k, &s.copied[i*stride], stride, &s.panel[0], j.nr, &s.tile[0], j.nr, nil, 0, 1, &s.next.c.at)
+		j.scatter(s.tile, j.mr, cols, i, col, k0)
+	}
+	if rest := j.m - whole; rest > 0 {
+		j.edge(worker, rest, cols, k, &j.packedA[k0*rest], &s.panel[0], j.nr, whole, col, k0)
+	}
+}
