@@ -279,10 +279,10 @@ func TestPackingByTheWayDoesNotMatter(t *testing.T) {
 		before.skinny, before.passing = 0, 0
 		passing.skinny, passing.passing = 0, 1000
 		for _, m := range []int{13, 24, 53, 130} {
-			for _, n := range []int{32, 40, 300, 1700} {
+			for _, n := range []int{256, 264, 300, 1700} {
 				for i, k := range []int{passingProducts, kc + 3, 2*kc + 100} {
-					for option := range 4 {
-						x := newExample[float32](uint64(m*n*k), m, n, k, false, false, 9*(option&1), option&2 != 0)
+					for option := range 8 {
+						x := newExample[float32](uint64(m*n*k), m, n, k, false, option&4 != 0, 9*(option&1), option&2 != 0)
 						want := x.run(t, with(&before), nil)
 						requireSameBits(t, want, x.run(t, with(&passing), []*parallel.Pool{nil, pool}[i%2]), x.String())
 					}

@@ -112,10 +112,10 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 		j.runSkinny(p)
 	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil && q.halfA.format == nil && q.halfB.format == nil:
 		j.runOuter(p)
-	case j.passes():
-		j.runPassing(p)
 	case j.deep(p.Workers()):
 		j.runDeep(p)
+	case j.passes(p.Workers()):
+		j.runPassing(p)
 	default:
 		j.runBlocked(p)
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // Packing B takes a tenth of the time where A has some rows and the third-level cache is far away. Here the kernel for the first rows of A packs a panel of B by the way. It stays in the
-// first-level cache while the other rows pass by, and their kernels ask for the next panel.
+// first-level cache while the other rows pass by, and their kernels ask for the next panel. A B whose columns are contiguous is transposed before, as always, but panel by panel, too.
 
 const (
 	// passingPanels is how many panels are gone through for one block of products after the other: their rows lie in the same pages, and A is copied once for all of them, but their part
@@ -19,9 +19,9 @@ const (
 	nearRows = 8
 )
 
-// passes reports whether the rows of A are some that pass by the panels of B.
-func (j *job[T]) passes() bool {
-	return j.keeping != nil && j.m > j.mr && j.m <= j.passing && j.k >= passingProducts && j.acs == 1 && j.bcs == 1 && j.inRows() && j.halfA.format == nil && j.halfB.format == nil
+// passes reports whether the rows of A are some that pass by the panels of B, of which so many workers have enough each.
+func (j *job[T]) passes(workers int) bool {
+	return j.keeping != nil && j.m > j.mr && j.m <= j.passing && j.k >= passingProducts && j.n >= max(2, workers)*shareable/2*j.nr && j.acs == 1 && (j.bcs == 1 || j.brs == 1) && j.inRows() && j.halfA.format == nil && j.halfB.format == nil
 }
 
 // runPassing computes such a product. The rows of A that do not fill a panel are packed ahead.
@@ -55,11 +55,11 @@ func (j *job[T]) computePassing(worker, lo, hi int) {
 			var next *T
 			switch {
 			case col+2*j.nr <= end:
-				next = &j.b[k0*j.brs+col+j.nr]
+				next = &j.b[k0*j.brs+(col+j.nr)*j.bcs]
 			case k0+kc < j.k:
-				next = &j.b[(k0+kc)*j.brs+begin]
+				next = &j.b[(k0+kc)*j.brs+begin*j.bcs]
 			case end < j.n:
-				next = &j.b[end]
+				next = &j.b[end*j.bcs]
 			}
 			if cols := end - col; cols < j.nr {
 				j.passEdge(worker, col, cols, k0, k, stride)
@@ -77,11 +77,21 @@ func (j *job[T]) passPanel(worker, col, k0, k, stride int, next *T) {
 	kept := &s.panel[0]
 	cached := request{at: uintptr(unsafe.Pointer(kept))}
 	s.next = fetch{c: request{count: uintptr(j.mr)}, a: cached, b: cached}
-	d, dstride := j.addend(0, col, k0)
-	j.keeping(k, &s.copied[0], stride, &j.b[k0*j.brs+col], j.brs, &j.c[col], j.crs, d, dstride, kept, &j.b[(k0+min(nearRows, k-1))*j.brs+col])
-	for i := j.mr; i < whole; i += j.mr {
-		if next != nil {
-			s.next.a = j.shareOfPanel(next, k, i/j.mr-1, whole/j.mr-1)
+	begin := 0 // the first row that reads the packed panel
+	if j.bcs == 1 {
+		d, dstride := j.addend(0, col, k0)
+		j.keeping(k, &s.copied[0], stride, &j.b[k0*j.brs+col], j.brs, &j.c[col], j.crs, d, dstride, kept, &j.b[(k0+min(nearRows, k-1))*j.brs+col])
+		begin = j.mr
+	} else {
+		j.packB(s.panel, j.nr, k, k0, col)
+	}
+	for i := begin; i < whole; i += j.mr {
+		switch turn, turns := (i-begin)/j.mr, (whole-begin)/j.mr; {
+		case next == nil:
+		case j.bcs == 1:
+			s.next.a = j.shareOfPanel(next, k, turn, turns)
+		default:
+			s.next.a = j.share(next, k, j.nr, j.bcs, turn, turns, 1)
 		}
 		d, dstride := j.addend(i, col, k0)
 		j.engine.rows(k, &s.copied[i*stride], stride, kept, j.nr, &j.c[i*j.crs+col], j.crs, d, dstride, 1, &s.next.c.at)
