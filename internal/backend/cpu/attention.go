@@ -6,11 +6,13 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 )
 
 // Scores are computed in tiles, so that they and the keys and values of a tile stay in the second-level cache, and memory does not grow with their number.
 const (
-	attentionRows    = 192 // queries of a tile at most
+	attentionRows    = 192 // queries of a tile at most, where products take one panel at a time
+	attentionFewer   = 120 // and where they take two, so that the queries of a tile are no more products than gemm adds up at a time
 	attentionColumns = 256 // keys of a tile at most
 	attentionUnits   = 32  // below so many heads, the queries of a head are divided among workers
 	scoreBlock       = 16  // columns that the kernels for scores want a multiple of
@@ -73,7 +75,11 @@ func (a *attention) tile() {
 	if a.q.DType == dtype.Float64 {
 		a.width, a.height = panelWidth[float64](), panelHeight[float64]()
 	}
-	a.tiles = max(1, (a.tq+attentionRows-1)/attentionRows)
+	most := attentionRows
+	if gemm.SideBySide() {
+		most = attentionFewer
+	}
+	a.tiles = max(1, (a.tq+most-1)/most)
 	a.rows = max(1, ((a.tq+a.tiles-1)/a.tiles+a.height-1)/a.height*a.height) // about equal, whole panels
 	a.tiles = (a.tq + a.rows - 1) / a.rows
 	a.parts = 1

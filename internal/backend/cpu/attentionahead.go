@@ -89,7 +89,7 @@ func (g *gradHeads[T]) ask(t *task, i0, j0, inGroup int) {
 					return
 				}
 				b, h, j = kv/a.kvHeads, kv%a.kvHeads*group, 0
-				statistics := min(a.tq, 2*a.rows) // that come first, of as much as the cache has room for
+				statistics := min(a.tq, 2*attentionRows) // that come first, of as much as the cache has room for
 				ask[T](g.ahead, &c.In[4], b, h, 0, statistics)
 				if givesOut(c) {
 					ask[T](g.ahead, &c.In[5], b, h, 0, statistics)

@@ -36,6 +36,9 @@ func PanelHeight32() int { return engine32().mr }
 // PanelHeight64 is [PanelHeight32] for float64.
 func PanelHeight64() int { return engine64().mr }
 
+// SideBySide says whether [Float32InPlace] and its like compute two panels side by side, over broadProducts products at a time.
+func SideBySide() bool { return engine32().broad != nil && sideBySide() }
+
 // PackPanels32 packs B, [k, n] with any strides, into panels for [Float32InPlace] with a brs of the panels' width w and a bps of k·w. The last panel is filled up with
 // zeros: dst has k·w elements for each panel. It panics if a slice is too short.
 func PackPanels32(dst []float32, k, n int, b []float32, brs, bcs int) {
