@@ -175,13 +175,13 @@ func (r *results) besideText() string {
 	for _, c := range r.ceilings {
 		variant, _ := strings.CutPrefix(c.name, "fma_")
 		if v := r.beside[key{variant, c.threads}]; len(v) > 0 {
-			list = append(list, fmt.Sprintf("%s at %d: %.0f (%.0f to %.0f) %s", variants.Replace(variant), c.threads, stats.Median(v), slices.Min(v), slices.Max(v), c.unit))
+			list = append(list, fmt.Sprintf("%s at %d: %.0f to %.0f, at the median %.0f %s", variants.Replace(variant), c.threads, slices.Min(v), slices.Max(v), stats.Median(v), c.unit))
 		}
 	}
 	if len(list) == 0 {
 		return ""
 	}
-	return "shares of the FMA peak are of its loop's turns beside ours, by row, " + strings.Join(list, ", ")
+	return "shares of the FMA peak are of what its loop reached beside each row: " + strings.Join(list, "; ")
 }
 
 // tripText says how far apart the threads' cores were.
