@@ -144,6 +144,16 @@ func expSumLine[T float](dst, x []T, m T) float64 {
 	return sum
 }
 
+// scaleExpSumLine is scaleLine of a row of exponentials, expSumLine of the next row in the place of those, and largest of the one after that.
+func scaleExpSumLine[T float](dst, near, x, next []T, factor, m T, past bool) (sum float64, most T) {
+	if single[T]() {
+		sum, most := vecmath.ScaleExpSum(cast[float32](dst), cast[float32](near), cast[float32](x), cast[float32](next), float32(factor), float32(m), past)
+		return sum, T(most)
+	}
+	scaleLine(dst, near, factor, past)
+	return expSumLine(near, x, m), largest(next)
+}
+
 // expSum is the sum of e^(x[i]−m).
 func expSum[T float](x []T, m T) float64 {
 	if single[T]() {
@@ -187,6 +197,15 @@ func softmaxGradLine[T float](dx, y, dy []T, dot T, past bool) {
 	for i, v := range y {
 		dx[i] = v * (dy[i] - dot)
 	}
+}
+
+// softmaxGradDotLine is softmaxGradLine of a row and rowDot of the next one.
+func softmaxGradDotLine[T float](dx, y, dy, nextY, nextDY []T, dot T, past bool) float64 {
+	if single[T]() {
+		return vecmath.SoftmaxGradDot(cast[float32](dx), cast[float32](y), cast[float32](dy), cast[float32](nextY), cast[float32](nextDY), float32(dot), past)
+	}
+	softmaxGradLine(dx, y, dy, dot, past)
+	return rowDot(nextY, nextDY)
 }
 
 // logSoftmaxGradLine sets dx[i] = dy[i] − e^y[i]·sum.
@@ -245,6 +264,16 @@ func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
 	for i, v := range x {
 		dx[i] = f * (T(dy[i]*w[i]) - a - T((v-m)*s*b))
 	}
+}
+
+// normGradSumsLine is normGradLine of a row and normSumsLine of the next one; dw and db are not nil.
+func normGradSumsLine[T float](dx, x, dy, w, dw, db, nextX, nextDY []T, m, s, a, b, f, nextM, nextS T, past bool) (sum, inner float64) {
+	if single[T]() {
+		return vecmath.NormGradSums(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w), cast[float32](dw), cast[float32](db), cast[float32](nextX),
+			cast[float32](nextDY), float32(m), float32(s), float32(a), float32(b), float32(f), float32(nextM), float32(nextS), past)
+	}
+	normGradLine(dx, x, dy, w, m, s, a, b, f, past)
+	return normSumsLine(dw, db, nextX, nextDY, w, nextM, nextS)
 }
 
 // normParamLine adds dy[i]·(x[i]−m)·s to dw[i], and dy[i] to db[i] unless db is nil.

@@ -105,19 +105,45 @@ func paramOrOnes[T float](t *task, l *lane, i int) []T {
 	return ones
 }
 
-// layerNormGrad is what a row's gradient needs.
-type layerNormGrad[T float] struct{ mean, rstd, weight []T }
-
-func layerNormGradOf[T float](t *task, l *lane) layerNormGrad[T] {
-	return layerNormGrad[T]{slice[T](&t.c.In[1]), slice[T](&t.c.In[2]), paramOrOnes[T](t, l, 4)}
+// layerNormGrad is what a row's gradient needs, and the sums of the row that waits to be written, if one does.
+type layerNormGrad[T float] struct {
+	mean, rstd, weight []T
+	sum, inner         float64 // Σ dy·w and Σ dy·w·x̂
+	waiting            bool
+	last               int
 }
 
-// row sets row i of dx, and adds to the gradients of the parameters unless they are nil.
+func layerNormGradOf[T float](t *task, l *lane) layerNormGrad[T] {
+	return layerNormGrad[T]{mean: slice[T](&t.c.In[1]), rstd: slice[T](&t.c.In[2]), weight: paramOrOnes[T](t, l, 4)}
+}
+
+// row sets row i of dx, or lets it wait for the next row or end, and adds to the gradients of the parameters unless they are nil.
 func (g *layerNormGrad[T]) row(t *task, dw, db []T, i int) {
 	c, cols, m, s := t.c, t.n[0], g.mean[i], g.rstd[i]
+	x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols)
+	if g.waiting && db != nil {
+		j, n := g.last, float64(cols)
+		g.sum, g.inner = normGradSumsLine(row[T](&c.Out[0], j, cols), row[T](&c.In[0], j, cols), row[T](&c.In[3], j, cols), g.weight, dw, db, x, dy,
+			g.mean[j], g.rstd[j], T(g.sum/n), T(g.inner/n), g.rstd[j], m, s, true)
+	} else {
+		g.end(t)
+		g.sum, g.inner = normSumsLine(dw, db, x, dy, g.weight, m, s)
+	}
+	g.waiting, g.last = true, i
+	if !t.overlap {
+		g.end(t)
+	}
+}
+
+// end sets the row that waits.
+func (g *layerNormGrad[T]) end(t *task) {
+	if !g.waiting {
+		return
+	}
+	c, cols, i := t.c, t.n[0], g.last
 	x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols), row[T](&c.Out[0], i, cols)
-	sum, inner := normSumsLine(dw, db, x, dy, g.weight, m, s) // Σ dy·w and Σ dy·w·x̂
-	normGradLine(dx, x, dy, g.weight, m, s, T(sum/float64(cols)), T(inner/float64(cols)), s, t.past)
+	normGradLine(dx, x, dy, g.weight, g.mean[i], g.rstd[i], T(g.sum/float64(cols)), T(g.inner/float64(cols)), g.rstd[i], t.past)
+	g.waiting = false
 }
 
 func layerNormGradRows[T float](t *task, l *lane, lo, hi int) {
@@ -126,6 +152,7 @@ func layerNormGradRows[T float](t *task, l *lane, lo, hi int) {
 	for i := lo; i < hi; i++ {
 		g.row(t, nil, nil, i)
 	}
+	g.end(t)
 }
 
 func rmsNormRows[T float](t *task, _ *lane, lo, hi int) {
@@ -263,6 +290,7 @@ func layerNormGradBlocks[T float](t *task, l *lane, lo, hi int) {
 	reserveRows[T](t, l)
 	g := layerNormGradOf[T](t, l)
 	normBlocks(t, l, lo, hi, func(dw, db []T, i int) { g.row(t, dw, db, i) })
+	g.end(t)
 }
 
 func rmsNormParts[T float](t *task, l *lane, lo, hi int) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // rowwise is the kernel of an op that works along the last dim of contiguous operands of In[0]'s dtype: the output and the first inputs.
@@ -32,7 +33,11 @@ func rowwise(ins int, check func(*Device, *backend.Call), f32, f64 body) kernel 
 		t := d.begin(c)
 		rows, cols := rowShape(&c.In[0])
 		t.n[0] = cols
-		t.do(rows, max(1, elementGrain/4/max(1, cols)), f)
+		grain := elementGrain / 4
+		if t.overlap {
+			grain = vecmath.PastLength
+		}
+		t.do(rows, max(1, grain/max(1, cols)), f)
 		t.end()
 	}}
 }
@@ -83,6 +88,10 @@ func softmaxRows[T float](t *task, l *lane, lo, hi int) {
 		l.reserve(size)
 		near = carve[T](l, cols)
 	}
+	if apart && t.overlap {
+		softmaxOverlapped(t, near, lo, hi)
+		return
+	}
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&t.c.In[0], i, cols), row[T](&t.c.Out[0], i, cols)
 		e := y
@@ -93,8 +102,35 @@ func softmaxRows[T float](t *task, l *lane, lo, hi int) {
 	}
 }
 
+// softmaxOverlapped writes a row while it computes the exponentials of the next one and reads the one after that.
+func softmaxOverlapped[T float](t *task, near []T, lo, hi int) {
+	x, y := &t.c.In[0], &t.c.Out[0]
+	cols, last := t.n[0], hi-1
+	at := row[T](x, lo, cols)
+	sum := expSumLine(near, at, largest(at))
+	at = row[T](x, min(lo+1, last), cols)
+	m := largest(at)
+	for i := lo; i < last; i++ {
+		next := row[T](x, min(i+2, last), cols)
+		sum, m = scaleExpSumLine(row[T](y, i, cols), near, at, next, T(1/sum), m, true)
+		at = next
+	}
+	scaleLine(row[T](y, last, cols), near, T(1/sum), true)
+}
+
 func softmaxGradRows[T float](t *task, _ *lane, lo, hi int) {
 	cols := t.n[0]
+	if t.overlap {
+		y, dy := row[T](&t.c.In[0], lo, cols), row[T](&t.c.In[1], lo, cols)
+		dot := T(rowDot(y, dy))
+		for i := lo; i < hi-1; i++ {
+			nextY, nextDY := row[T](&t.c.In[0], i+1, cols), row[T](&t.c.In[1], i+1, cols)
+			dot = T(softmaxGradDotLine(row[T](&t.c.Out[0], i, cols), y, dy, nextY, nextDY, dot, true))
+			y, dy = nextY, nextDY
+		}
+		softmaxGradLine(row[T](&t.c.Out[0], hi-1, cols), y, dy, dot, true)
+		return
+	}
 	for i := lo; i < hi; i++ {
 		y, dy := row[T](&t.c.In[0], i, cols), row[T](&t.c.In[1], i, cols)
 		dx := row[T](&t.c.Out[0], i, cols)

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	variants "github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 )
 
@@ -15,6 +16,8 @@ type task struct {
 	body body
 	run  func(worker, lo, hi int) // t.chunk, bound once
 	past bool                     // the output is larger than the caches and is written past them
+	// overlap is set if past is and rows shall be written while those that follow are read.
+	overlap bool
 
 	lanes []*lane // of each worker that took part; nil before
 
@@ -32,6 +35,10 @@ type task struct {
 
 // pastBytes is the size of outputs that no cache holds until somebody reads them.
 const pastBytes = 32 << 20
+
+// overlapRows says that a row is written past the caches while the next one is read, instead of one after the other. Where the second-level cache has 2 MiB or
+// more the third one tends to be far away, and a core's few lines that are on their way keep memory busy only if there are always some of both kinds.
+var overlapRows = variants.SecondCacheSize() >= 2<<20
 
 // body is the part of a kernel that does units lo ≤ i < hi of the work. Bodies are plain functions, not closures.
 type body func(t *task, l *lane, lo, hi int)
@@ -59,6 +66,7 @@ func (d *Device) begin(c *backend.Call) *task {
 		t.linear.activate, t.half.finish = t.activate, t.round
 	}
 	t.c, t.past = c, c.NOut > 0 && c.Out[0].Numel()*c.Out[0].DType.Size() >= pastBytes
+	t.overlap = t.past && overlapRows
 	return t
 }
 

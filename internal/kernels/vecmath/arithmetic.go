@@ -100,6 +100,18 @@ func SoftmaxGrad(dst, y, dy []float32, dot float32, past bool) {
 	}
 }
 
+// SoftmaxGradDot is [SoftmaxGrad] of a row and returns [RowDot] of the next one: so a row is written while the next one is read.
+func SoftmaxGradDot(dst, y, dy, nextY, nextDY []float32, dot float32, past bool) float64 {
+	checkLengths(len(dst), len(y), len(dy), len(nextY), len(nextDY))
+	var a accumulators
+	done := softmaxGradDotVector(len(dst), first(dst), first(y), first(dy), first(nextY), first(nextDY), &a[0], dot, past)
+	for i := done; i < len(dst); i++ {
+		dst[i] = y[i] * (dy[i] - dot)
+	}
+	a.fours(done, len(dst), func(i int) float32 { return nextY[i] * nextDY[i] })
+	return a.total()
+}
+
 // ScoreGrad sets dst[i] = a·(y[i]·(dy[i]-delta)), the gradient of attention's scores.
 func ScoreGrad(dst, y, dy []float32, delta, a float32) {
 	checkLengths(len(dst), len(y), len(dy))

@@ -52,6 +52,32 @@ func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32
 	return n
 }
 
+// scaleExpSumVector: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func scaleExpSumVector(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32, past bool) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	past = past && separate(dst, near, src, next)
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case past && variant == kernels.AVX512:
+			scaleExpSumPastAVX512(count, element(dst, done), element(near, done), element(src, done), element(next, done), sum, most, factor, shift)
+		case past:
+			scaleExpSumPastAVX2(count, element(dst, done), element(near, done), element(src, done), element(next, done), sum, most, factor, shift)
+		case variant == kernels.AVX512:
+			scaleExpSumAVX512(count, element(dst, done), element(near, done), element(src, done), element(next, done), sum, most, factor, shift)
+		default:
+			scaleExpSumAVX2(count, element(dst, done), element(near, done), element(src, done), element(next, done), sum, most, factor, shift)
+		}
+	}
+	return n
+}
+
 // sumExpVector: sum[i%16] += e^(src[i]-shift), four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func sumExpVector(n int, src *float32, sum *float64, shift float32) int {
@@ -652,6 +678,32 @@ func softmaxGradVector(n int, dst *float32, y *float32, dy *float32, dot float32
 	return n
 }
 
+// softmaxGradDotVector: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func softmaxGradDotVector(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32, past bool) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	past = past && separate(dst, y, dy, nextY, nextDY)
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case past && variant == kernels.AVX512:
+			softmaxGradDotPastAVX512(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done), element(nextDY, done), sum, dot)
+		case past:
+			softmaxGradDotPastAVX2(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done), element(nextDY, done), sum, dot)
+		case variant == kernels.AVX512:
+			softmaxGradDotAVX512(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done), element(nextDY, done), sum, dot)
+		default:
+			softmaxGradDotAVX2(count, element(dst, done), element(y, done), element(dy, done), element(nextY, done), element(nextDY, done), sum, dot)
+		}
+	}
+	return n
+}
+
 // scoreGradVector: dst[i] = (y[i]·(dy[i]-delta))·a
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func scoreGradVector(n int, dst *float32, y *float32, dy *float32, delta float32, a float32) int {
@@ -1037,6 +1089,32 @@ func normGradVector(n int, dst *float32, x *float32, dy *float32, w *float32, m 
 			normGradAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
 		default:
 			normGradAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), m, s, a, b, f)
+		}
+	}
+	return n
+}
+
+// normGradSumsVector: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func normGradSumsVector(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32, past bool) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	past = past && separate(dst, x, dy, w, dw, db, nextX, nextDY)
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case past && variant == kernels.AVX512:
+			normGradSumsPastAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a, b, f, nextM, nextS)
+		case past:
+			normGradSumsPastAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a, b, f, nextM, nextS)
+		case variant == kernels.AVX512:
+			normGradSumsAVX512(count, element(dst, done), element(x, done), element(dy, done), element(w, done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a, b, f, nextM, nextS)
+		default:
+			normGradSumsAVX2(count, element(dst, done), element(x, done), element(dy, done), element(w, done), element(dw, done), element(db, done), element(nextX, done), element(nextDY, done), sum, inner, m, s, a, b, f, nextM, nextS)
 		}
 	}
 	return n

@@ -10,6 +10,11 @@ func expVector(_ int, _ *float32, _ *float32, _ float32, _ float32, _ bool) int 
 // expSumVector does nothing.
 func expSumVector(_ int, _ *float32, _ *float32, _ *float64, _ float32) int { return 0 }
 
+// scaleExpSumVector does nothing.
+func scaleExpSumVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float32, _ float32, _ float32, _ bool) int {
+	return 0
+}
+
 // sumExpVector does nothing.
 func sumExpVector(_ int, _ *float32, _ *float64, _ float32) int { return 0 }
 
@@ -88,6 +93,11 @@ func reluGradVector(_ int, _ *float32, _ *float32, _ *float32, _ bool) int { ret
 // softmaxGradVector does nothing.
 func softmaxGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ bool) int { return 0 }
 
+// softmaxGradDotVector does nothing.
+func softmaxGradDotVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ float32, _ bool) int {
+	return 0
+}
+
 // scoreGradVector does nothing.
 func scoreGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ float32) int { return 0 }
 
@@ -151,6 +161,11 @@ func normSumsAffineVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32,
 
 // normGradVector does nothing.
 func normGradVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ bool) int {
+	return 0
+}
+
+// normGradSumsVector does nothing.
+func normGradSumsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ float32, _ bool) int {
 	return 0
 }
 

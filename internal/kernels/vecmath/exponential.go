@@ -47,19 +47,38 @@ func ExpSum(dst, src []float32, shift float32) float64 {
 	var sum accumulators
 	done := expSumVector(len(src), first(dst), first(src), &sum[0], shift)
 	if dst, src = dst[done:], src[done:]; len(src) > 0 {
-		if !vectors() {
-			for i, x := range src {
-				dst[i] = exp(x - shift)
-				sum[i%lanes] += float64(dst[i])
-			}
-			return sum.total()
-		}
-		rest := infinities // e^-Inf adds nothing
-		copy(rest[:], src)
-		expSumVector(lanes, &rest[0], &rest[0], &sum[0], shift)
-		copy(dst, rest[:])
+		sum.expRest(dst, src, shift)
 	}
 	return sum.total()
+}
+
+// expRest is [ExpSum] of what whole vectors leave, or of everything where there are none.
+func (a *accumulators) expRest(dst, src []float32, shift float32) {
+	if !vectors() {
+		for i, x := range src {
+			dst[i] = exp(x - shift)
+			a[i%lanes] += float64(dst[i])
+		}
+		return
+	}
+	rest := infinities // e^-Inf adds nothing
+	copy(rest[:], src)
+	expSumVector(lanes, &rest[0], &rest[0], &a[0], shift)
+	copy(dst, rest[:])
+}
+
+// ScaleExpSum sets dst[i] = factor·near[i], as [Scale] does, then near[i], and returns what [ExpSum] does of src, and [Max] of next: so a row of softmax is
+// written while the next one's exponentials are computed and the one after that is read.
+func ScaleExpSum(dst, near, src, next []float32, factor, shift float32, past bool) (total float64, most float32) {
+	checkLengths(len(dst), len(near), len(src), len(next))
+	var sum accumulators
+	largest := infinities
+	done := scaleExpSumVector(len(dst), first(dst), first(near), first(src), first(next), &sum[0], &largest[0], factor, shift, past)
+	if dst, near, src = dst[done:], near[done:], src[done:]; len(dst) > 0 {
+		Scale(dst, near, factor, false)
+		sum.expRest(near, src, shift)
+	}
+	return sum.total(), largestOf(&largest, next[done:])
 }
 
 // SumExp returns the sum of e^(src[i]-shift).

@@ -19,6 +19,16 @@ func expPastAVX2(n int, dst *float32, src *float32, shift float32, factor float3
 //go:noescape
 func expSumAVX2(n int, dst *float32, src *float32, sum *float64, shift float32)
 
+// scaleExpSumAVX2: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scaleExpSumAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
+
+// scaleExpSumPastAVX2: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scaleExpSumPastAVX2(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
+
 // sumExpAVX2: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -239,6 +249,16 @@ func softmaxGradAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
 //go:noescape
 func softmaxGradPastAVX2(n int, dst *float32, y *float32, dy *float32, dot float32)
 
+// softmaxGradDotAVX2: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func softmaxGradDotAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+
+// softmaxGradDotPastAVX2: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func softmaxGradDotPastAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+
 // scoreGradAVX2: dst[i] = (y[i]·(dy[i]-delta))·a for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -354,6 +374,16 @@ func normGradAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m fl
 //go:noescape
 func normGradPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
 
+// normGradSumsAVX2: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normGradSumsAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
+
+// normGradSumsPastAVX2: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normGradSumsPastAVX2(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
+
 // normScaleGradAVX2: dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -458,6 +488,16 @@ func expPastAVX512(n int, dst *float32, src *float32, shift float32, factor floa
 //
 //go:noescape
 func expSumAVX512(n int, dst *float32, src *float32, sum *float64, shift float32)
+
+// scaleExpSumAVX512: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scaleExpSumAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
+
+// scaleExpSumPastAVX512: dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func scaleExpSumPastAVX512(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32)
 
 // sumExpAVX512: sum[i%16] += e^(src[i]-shift), four of them added before for i < n, n a positive multiple of 16.
 //
@@ -679,6 +719,16 @@ func softmaxGradAVX512(n int, dst *float32, y *float32, dy *float32, dot float32
 //go:noescape
 func softmaxGradPastAVX512(n int, dst *float32, y *float32, dy *float32, dot float32)
 
+// softmaxGradDotAVX512: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func softmaxGradDotAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+
+// softmaxGradDotPastAVX512: dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func softmaxGradDotPastAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
+
 // scoreGradAVX512: dst[i] = (y[i]·(dy[i]-delta))·a for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -793,6 +843,16 @@ func normGradAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m 
 //
 //go:noescape
 func normGradPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32)
+
+// normGradSumsAVX512: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normGradSumsAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
+
+// normGradSumsPastAVX512: normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normGradSumsPastAVX512(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32)
 
 // normScaleGradAVX512: dw[i] += dy[i]·((x[i]-m)·s) for i < n, n a positive multiple of 16.
 //

@@ -87,6 +87,7 @@ var exact = map[string]func(x *arrays){
 	"ReLU":           func(x *arrays) { ReLU(x.b, x.a) },
 	"ReLUGrad":       func(x *arrays) { ReLUGrad(x.b, x.a, x.c) },
 	"SoftmaxGrad":    func(x *arrays) { SoftmaxGrad(x.b, x.a, x.c, 0.7, true) },
+	"SoftmaxGradDot": func(x *arrays) { x.sum = SoftmaxGradDot(x.b, x.a, x.c, x.d, x.e, 0.7, true) },
 	"ScoreGrad":      func(x *arrays) { ScoreGrad(x.b, x.a, x.c, 0.7, 0.3) },
 	"SubWide":        func(x *arrays) { SubWide(x.b, x.a, 0.123456789, true) },
 	"Sum":            func(x *arrays) { x.sum = Sum(x.b) },
@@ -105,16 +106,19 @@ var exact = map[string]func(x *arrays){
 	"NormSumsScale":  func(x *arrays) { x.sum, x.inner = NormSums(x.e, nil, x.b, x.c, x.d, 0.1, 1.3) },
 	"NormSumsAffine": func(x *arrays) { x.sum, x.inner = NormSums(x.e, x.f, x.b, x.c, x.d, 0.1, 1.3) },
 	"NormGrad":       func(x *arrays) { NormGrad(x.b, x.a, x.c, x.d, 0.1, 1.3, 0.2, 0.7, 1.1, true) },
-	"NormParamGrad":  func(x *arrays) { NormParamGrad(x.e, x.f, x.a, x.b, 0.1, 1.3) },
-	"NormScaleGrad":  func(x *arrays) { NormParamGrad(x.e, nil, x.a, x.b, 0.1, 1.3) },
-	"AdamMoments":    func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Moments(x.c, x.d, x.a, x.a) },
-	"AdamStep":       func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01) },
-	"Keep":           func(x *arrays) { Keep(x.b, x.a, randomBits(x.f), 1<<23, 1.7) },
-	"Hide":           func(x *arrays) { Hide(x.a, someBytes(x.f), -1.7) },
-	"WidenBF16":      func(x *arrays) { WidenBF16(x.b, x.h) },
-	"WidenF16":       func(x *arrays) { WidenF16(x.b, asF16(x.h)) },
-	"RoundF16":       func(x *arrays) { RoundF16(asF16(x.h), x.f); RoundF16(asF16(x.h[:len(x.h)/2]), x.a[:len(x.h)/2]) },
-	"RoundBF16":      func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
+	"NormGradSums": func(x *arrays) {
+		x.sum, x.inner = NormGradSums(x.b, x.a, x.c, x.d, x.e, x.f, x.c, x.a, 0.1, 1.3, 0.2, 0.7, 1.1, 0.3, 1.2, true)
+	},
+	"NormParamGrad": func(x *arrays) { NormParamGrad(x.e, x.f, x.a, x.b, 0.1, 1.3) },
+	"NormScaleGrad": func(x *arrays) { NormParamGrad(x.e, nil, x.a, x.b, 0.1, 1.3) },
+	"AdamMoments":   func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Moments(x.c, x.d, x.a, x.a) },
+	"AdamStep":      func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01) },
+	"Keep":          func(x *arrays) { Keep(x.b, x.a, randomBits(x.f), 1<<23, 1.7) },
+	"Hide":          func(x *arrays) { Hide(x.a, someBytes(x.f), -1.7) },
+	"WidenBF16":     func(x *arrays) { WidenBF16(x.b, x.h) },
+	"WidenF16":      func(x *arrays) { WidenF16(x.b, asF16(x.h)) },
+	"RoundF16":      func(x *arrays) { RoundF16(asF16(x.h), x.f); RoundF16(asF16(x.h[:len(x.h)/2]), x.a[:len(x.h)/2]) },
+	"RoundBF16":     func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
 }
 
 // randomBits are the bits of a slice, mixed.
@@ -139,6 +143,7 @@ func someBytes(x []float32) []uint8 {
 var fused = map[string]func(x *arrays){
 	"ExpScaled":      func(x *arrays) { ExpScaled(x.b, x.a, 0.5, 0.3, true) },
 	"ExpSum":         func(x *arrays) { x.sum = ExpSum(x.b, x.a, 3) },
+	"ScaleExpSum":    func(x *arrays) { x.sum, x.most = ScaleExpSum(x.b, x.c, x.a, x.d, 0.3, 3, true) },
 	"SumExp":         func(x *arrays) { x.sum = SumExp(x.a, 3) },
 	"LogSoftmaxGrad": func(x *arrays) { LogSoftmaxGrad(x.b, x.a, x.c, 0.4, true) },
 	"Sigmoid":        func(x *arrays) { Sigmoid(x.b, x.a) },

@@ -57,6 +57,21 @@ func NormGrad(dst, x, dy, w []float32, m, s, a, b, f float32, past bool) {
 	}
 }
 
+// NormGradSums is [NormGrad] of a row and [NormSums] of the next one, which has the same w: so a row is written while the next one is read. dw and db must not be nil.
+func NormGradSums(dst, x, dy, w, dw, db, nextX, nextDY []float32, m, s, a, b, f, nextM, nextS float32, past bool) (sum, inner float64) {
+	checkLengths(len(dst), len(x), len(dy), len(w), len(dw), len(db), len(nextX), len(nextDY))
+	var sums, inners accumulators
+	done := normGradSumsVector(len(dst), first(dst), first(x), first(dy), first(w), first(dw), first(db), first(nextX), first(nextDY), &sums[0], &inners[0],
+		m, s, a, b, f, nextM, nextS, past)
+	for i := done; i < len(dst); i++ {
+		dst[i] = f * (float32(dy[i]*w[i]) - a - float32((x[i]-m)*s*b))
+	}
+	sums.fours(done, len(dst), func(i int) float32 { return nextDY[i] * w[i] })
+	inners.fours(done, len(dst), func(i int) float32 { return float32(nextDY[i]*w[i]) * ((nextX[i] - nextM) * nextS) })
+	addParamGrad(dw, db, nextX, nextDY, nextM, nextS, done)
+	return sums.total(), inners.total()
+}
+
 // NormParamGrad adds dy[i]·(x[i]-m)·s to dw[i], and dy[i] to db[i] unless db is nil: sums over a few rows, which others add up in float64.
 func NormParamGrad(dw, db, x, dy []float32, m, s float32) {
 	checkLengths(len(dw), len(x), len(dy))

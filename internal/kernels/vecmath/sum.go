@@ -52,7 +52,12 @@ func Deviations(x []float32, m float64) float64 {
 // Max returns the largest element, −Inf if there is none. A NaN does not count. Of zeros it is +0.
 func Max(x []float32) float32 {
 	most := infinities
-	if x = x[maxVector(len(x), first(x), &most[0]):]; len(x) > 0 {
+	return largestOf(&most, x[maxVector(len(x), first(x), &most[0]):])
+}
+
+// largestOf is the largest element of x and of most.
+func largestOf(most *[lanes]float32, x []float32) float32 {
+	if len(x) > 0 {
 		rest := infinities
 		copy(rest[:], x)
 		if maxVector(lanes, &rest[0], &most[0]) == 0 {

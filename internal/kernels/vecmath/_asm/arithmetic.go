@@ -89,6 +89,20 @@ func (g *generator) arithmetic() {
 			l.store(x, "dst")
 		}, nil
 	})
+	g.pastKernel("softmaxGradDot", "dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before",
+		params(streams("dst", "y", "dy", "nextY", "nextDY"), sums("sum"), scalars("dot")), func(l *loop) (step, end func()) {
+			dot, sum, ask := l.scalar("dot"), l.gather("sum"), l.aheadFar(3072, "nextY", "nextDY")
+			return func() {
+				ask()
+				x := l.load("dy")
+				l.VSUBPS(dot, x, x)
+				l.VMULPS(l.at("y", 0), x, x)
+				l.store(x, "dst")
+				p := l.load("nextY")
+				l.VMULPS(l.at("nextDY", 0), p, p)
+				sum.add(p)
+			}, sum.store
+		})
 	g.kernel("scoreGrad", "dst[i] = (y[i]·(dy[i]-delta))·a", params(streams("dst", "y", "dy"), scalars("delta", "a")), func(l *loop) (step, end func()) {
 		delta, a := l.scalar("delta"), l.scalar("a")
 		return func() {

@@ -92,6 +92,7 @@ func (g *generator) exponentials() {
 				sum.add(y)
 			}, sum.store
 		})
+	g.scaleExpSum()
 	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift), four of them added before", params(streams("src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
 			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
@@ -111,6 +112,39 @@ func (g *generator) exponentials() {
 			}, nil
 		})
 	g.tanh()
+}
+
+// scaleExpSum emits what softmax does to three rows at a time: it writes one, computes the exponentials of the next one and reads the one after that.
+func (g *generator) scaleExpSum() {
+	if !g.wide() {
+		defer func(before int) { g.flight = before }(g.flight)
+		g.flight = 1 // registers hold no more
+	}
+	formula := "dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting"
+	operands := params(streams("dst", "near", "src", "next"), sums("sum"), typed(fixed, "float32", "most"), scalars("factor", "shift"))
+	g.pastKernel("scaleExpSum", formula, operands, func(l *loop) (step, end func()) {
+		factor, shift, lim, sum, ask := l.scalar("factor"), l.scalar("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "next")
+		var most []reg.VecVirtual
+		at := func(p int) operand.Mem { return operand.Mem{Base: l.pointers["most"], Disp: 4 * l.lanes * p} }
+		for p := range block / l.lanes {
+			most = append(most, l.register())
+			l.VMOVUPS(at(p), most[p])
+		}
+		return func() {
+				ask()
+				m := most[l.part%len(most)]
+				l.VMAXPS(m, l.load("next"), m)
+				l.store(l.times(factor, "near"), "dst")
+				y := l.exponential(l.shifted(shift), lim)
+				l.store(y, "near")
+				sum.add(y)
+			}, func() {
+				sum.store()
+				for p, m := range most {
+					l.VMOVUPS(m, at(p))
+				}
+			}
+	})
 }
 
 // tanh emits the hyperbolic tangent: a polynomial near zero, else 1 - 2/(e^2|x|+1) with the sign of x.

@@ -6,8 +6,8 @@ import (
 )
 
 // centred emits (x-m)·s.
-func (l *loop) centred(m, s reg.VecVirtual) reg.VecVirtual {
-	x := l.load("x")
+func (l *loop) centred(name string, m, s reg.VecVirtual) reg.VecVirtual {
+	x := l.load(name)
 	l.VSUBPS(m, x, x)
 	l.VMULPS(s, x, x)
 	return x
@@ -26,7 +26,7 @@ func (g *generator) norms() {
 		g.pastKernel(affine.name, affine.formula, params(streams("dst", "x"), streams(affine.operands...), scalars("m", "s")), func(l *loop) (step, end func()) {
 			m, s := l.scalar("m"), l.scalar("s")
 			return func() {
-				x := l.centred(m, s)
+				x := l.centred("x", m, s)
 				for i, name := range affine.operands {
 					[]func(ops ...operand.Op){l.VMULPS, l.VADDPS}[i](l.at(name, 0), x, x)
 				}
@@ -46,7 +46,7 @@ func (g *generator) norms() {
 			return func() {
 					ask()
 					askSecond()
-					dy, x := l.load("dy"), l.centred(m, s)
+					dy, x := l.load("dy"), l.centred("x", m, s)
 					l.paramGrad(dy, x, gradients)
 					l.VMULPS(l.at("w", 0), dy, dy)
 					l.VMULPS(dy, x, x)
@@ -67,12 +67,46 @@ func (g *generator) norms() {
 				d := l.load("dy")
 				l.VMULPS(l.at("w", 0), d, d)
 				l.VSUBPS(a, d, d)
-				x := l.centred(m, s)
+				x := l.centred("x", m, s)
 				l.VMULPS(b, x, x)
 				l.VSUBPS(x, d, d)
 				l.VMULPS(f, d, d)
 				l.store(d, "dst")
 			}, nil
+		})
+	g.pastKernel("normGradSums", "normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS",
+		params(streams("dst", "x", "dy", "w", "dw", "db", "nextX", "nextDY"), sums("sum", "inner"), scalars("m", "s", "a", "b", "f", "nextM", "nextS")),
+		func(l *loop) (step, end func()) {
+			number := func(name string) func() reg.VecVirtual { return func() reg.VecVirtual { return l.scalar(name) } } // where registers hold no more
+			if l.wide() {
+				number = func(name string) func() reg.VecVirtual {
+					v := l.scalar(name)
+					return func() reg.VecVirtual { return v }
+				}
+			}
+			m, s, a, b, f, nextM, nextS := number("m"), number("s"), number("a"), number("b"), number("f"), number("nextM"), number("nextS")
+			sum, inner, ask := l.gather("sum"), l.gather("inner"), l.aheadFar(3072, "nextX", "nextDY")
+			return func() {
+					ask()
+					d := l.load("dy")
+					l.VMULPS(l.at("w", 0), d, d)
+					l.VSUBPS(a(), d, d)
+					x := l.centred("x", m(), s())
+					l.VMULPS(b(), x, x)
+					l.VSUBPS(x, d, d)
+					l.VMULPS(f(), d, d)
+					l.store(d, "dst")
+					dy := l.load("nextDY")
+					x = l.centred("nextX", nextM(), nextS())
+					l.paramGrad(dy, x, []string{"dw", "db"})
+					l.VMULPS(l.at("w", 0), dy, dy)
+					l.VMULPS(dy, x, x)
+					sum.add(dy)
+					inner.add(x)
+				}, func() {
+					sum.store()
+					inner.store()
+				}
 		})
 	for _, gradients := range [][]string{{"dw"}, {"dw", "db"}} {
 		name, formula := "normScaleGrad", "dw[i] += dy[i]·((x[i]-m)·s)"
@@ -83,7 +117,7 @@ func (g *generator) norms() {
 			m, s, ask := l.scalar("m"), l.scalar("s"), l.ahead(4096, "x", "dy")
 			return func() {
 				ask()
-				l.paramGrad(l.load("dy"), l.centred(m, s), gradients)
+				l.paramGrad(l.load("dy"), l.centred("x", m, s), gradients)
 			}, nil
 		})
 	}
