@@ -239,6 +239,15 @@ func normalizeLine[T float](y, x, w, b []T, m, s T, past bool) {
 	}
 }
 
+// normalizeMomentsLine is normalizeLine of a row and meanAndVariance of the next one; w and b are not nil.
+func normalizeMomentsLine[T float](y, x, w, b, next []T, m, s T, past bool) (mean, variance float64) {
+	if single[T]() {
+		return vecmath.NormalizeMoments(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b), cast[float32](next), float32(m), float32(s), past)
+	}
+	normalizeLine(y, x, w, b, m, s, past)
+	return meanAndVariance(next)
+}
+
 // normSumsLine is, with d = dy[i]·w[i], the sums of d and of d·(x[i]−m)·s. It adds to the parameters' gradients as normParamLine does, unless dw is nil.
 func normSumsLine[T float](dw, db, x, dy, w []T, m, s T) (sum, inner float64) {
 	if single[T]() {

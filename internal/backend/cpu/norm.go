@@ -69,12 +69,19 @@ func layerNormRows[T float](t *task, _ *lane, lo, hi int) {
 	c, cols := t.c, t.n[0]
 	weight, bias := param[T](c, 1), param[T](c, 2)
 	mean, rstd := slice[T](&c.Out[1]), slice[T](&c.Out[2])
+	overlap := t.overlap && bias != nil
+	var mu, variance float64 // of the row, which the one before may have had read
 	for i := lo; i < hi; i++ {
 		x, y := row[T](&c.In[0], i, cols), row[T](&c.Out[0], i, cols)
-		mu, variance := meanAndVariance(x)
-		r := 1 / math.Sqrt(variance+c.Floats[0])
-		m, s := T(mu), T(r)
+		if i == lo || !overlap {
+			mu, variance = meanAndVariance(x)
+		}
+		m, s := T(mu), T(1/math.Sqrt(variance+c.Floats[0]))
 		mean[i], rstd[i] = m, s
+		if overlap && i+1 < hi {
+			mu, variance = normalizeMomentsLine(y, x, weight, bias, row[T](&c.In[0], i+1, cols), m, s, true)
+			continue
+		}
 		normalizeLine(y, x, weight, bias, m, s, t.past)
 	}
 }

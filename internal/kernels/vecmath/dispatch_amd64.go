@@ -1008,6 +1008,32 @@ func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float
 	return n
 }
 
+// normalizeMomentsVector: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k
+// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
+// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
+func normalizeMomentsVector(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32, past bool) int {
+	variant := kernels.Active()
+	if variant == kernels.Generic {
+		return 0
+	}
+	n -= n % 16
+	past = past && separate(dst, x, w, b, next)
+	for done := 0; done < n; done += stretch {
+		count := min(stretch, n-done)
+		switch {
+		case past && variant == kernels.AVX512:
+			normalizeMomentsPastAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), element(next, done), sum, squares, m, s, k)
+		case past:
+			normalizeMomentsPastAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done), element(next, done), sum, squares, m, s, k)
+		case variant == kernels.AVX512:
+			normalizeMomentsAVX512(count, element(dst, done), element(x, done), element(w, done), element(b, done), element(next, done), sum, squares, m, s, k)
+		default:
+			normalizeMomentsAVX2(count, element(dst, done), element(x, done), element(w, done), element(b, done), element(next, done), sum, squares, m, s, k)
+		}
+	}
+	return n
+}
+
 // normSumsVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {

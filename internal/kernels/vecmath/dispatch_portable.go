@@ -144,6 +144,11 @@ func normalizeAffineVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32
 	return 0
 }
 
+// normalizeMomentsVector does nothing.
+func normalizeMomentsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32, _ float32, _ float32, _ bool) int {
+	return 0
+}
+
 // normSumsVector does nothing.
 func normSumsVector(_ int, _ *float32, _ *float32, _ *float32, _ *float64, _ *float64, _ float32, _ float32) int {
 	return 0

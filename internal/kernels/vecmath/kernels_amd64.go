@@ -349,6 +349,16 @@ func normalizeAffineAVX2(n int, dst *float32, x *float32, w *float32, b *float32
 //go:noescape
 func normalizeAffinePastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
 
+// normalizeMomentsAVX2: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeMomentsAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+
+// normalizeMomentsPastAVX2: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeMomentsPastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+
 // normSumsAVX2: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -818,6 +828,16 @@ func normalizeAffineAVX512(n int, dst *float32, x *float32, w *float32, b *float
 //
 //go:noescape
 func normalizeAffinePastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32)
+
+// normalizeMomentsAVX512: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeMomentsAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+
+// normalizeMomentsPastAVX512: normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k, written past the caches to a dst aligned to 64 bytes, for i < n, n a positive multiple of 16.
+//
+//go:noescape
+func normalizeMomentsPastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
 
 // normSumsAVX512: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before for i < n, n a positive multiple of 16.
 //

@@ -6157,6 +6157,484 @@ loop:
 	VZEROUPPER
 	RET
 
+// func normalizeMomentsAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+// Requires: AVX, MMX+
+TEXT ·normalizeMomentsAVX2(SB), $0-76
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    w+24(FP), BX
+	MOVQ    b+32(FP), SI
+	MOVQ    next+40(FP), DI
+	MOVQ    sum+48(FP), R8
+	MOVQ    squares+56(FP), R9
+	VMOVUPD (R8), Y0
+	VMOVUPD 32(R8), Y1
+	VMOVUPD 64(R8), Y2
+	VMOVUPD 96(R8), Y3
+	VMOVUPD (R9), Y6
+	VMOVUPD 32(R9), Y7
+	VMOVUPD 64(R9), Y8
+	VMOVUPD 96(R9), Y9
+	MOVQ    $0x00000500, R10
+	ANDQ    ·lookaheadFar+0(SB), R10
+	XORQ    R11, R11
+	MOVQ    AX, R12
+	SUBQ    $0x00000040, R12
+	JL      rest
+
+flight:
+	PREFETCHT1   (DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y4
+	VBROADCASTSS s+68(FP), Y5
+	VMOVUPS      (DX)(R11*4), Y10
+	VSUBPS       Y4, Y10, Y10
+	VMULPS       Y5, Y10, Y10
+	VMULPS       (BX)(R11*4), Y10, Y10
+	VADDPS       (SI)(R11*4), Y10, Y10
+	VMOVUPS      Y10, (CX)(R11*4)
+	VMOVUPS      (DI)(R11*4), Y5
+	VBROADCASTSS k+72(FP), Y4
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, Y4
+	VMULPS       Y5, Y5, Y5
+	VMOVUPS      Y5, Y10
+	VBROADCASTSS m+64(FP), Y5
+	VBROADCASTSS s+68(FP), Y11
+	VMOVUPS      32(DX)(R11*4), Y12
+	VSUBPS       Y5, Y12, Y12
+	VMULPS       Y11, Y12, Y12
+	VMULPS       32(BX)(R11*4), Y12, Y12
+	VADDPS       32(SI)(R11*4), Y12, Y12
+	VMOVUPS      Y12, 32(CX)(R11*4)
+	VMOVUPS      32(DI)(R11*4), Y11
+	VBROADCASTSS k+72(FP), Y5
+	VSUBPS       Y5, Y11, Y11
+	VMOVUPS      Y11, Y5
+	VMULPS       Y11, Y11, Y11
+	VMOVUPS      Y11, Y11
+	PREFETCHT1   64(DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      64(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       64(BX)(R11*4), Y14, Y14
+	VADDPS       64(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y14, 64(CX)(R11*4)
+	VMOVUPS      64(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y4, Y4
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y10, Y10
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      96(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       96(BX)(R11*4), Y14, Y14
+	VADDPS       96(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y14, 96(CX)(R11*4)
+	VMOVUPS      96(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y5, Y5
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y11, Y11
+	PREFETCHT1   128(DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      128(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       128(BX)(R11*4), Y14, Y14
+	VADDPS       128(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y14, 128(CX)(R11*4)
+	VMOVUPS      128(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y4, Y4
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y10, Y10
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      160(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       160(BX)(R11*4), Y14, Y14
+	VADDPS       160(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y14, 160(CX)(R11*4)
+	VMOVUPS      160(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y5, Y5
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y11, Y11
+	PREFETCHT1   192(DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      192(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       192(BX)(R11*4), Y14, Y14
+	VADDPS       192(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y14, 192(CX)(R11*4)
+	VMOVUPS      192(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y4, Y4
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y10, Y10
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      224(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       224(BX)(R11*4), Y14, Y14
+	VADDPS       224(SI)(R11*4), Y14, Y14
+	VMOVUPS      Y14, 224(CX)(R11*4)
+	VMOVUPS      224(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y5, Y5
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y11, Y11
+	VEXTRACTF128 $0x01, Y4, X12
+	VCVTPS2PD    X4, Y4
+	VCVTPS2PD    X12, Y12
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y12, Y1, Y1
+	VEXTRACTF128 $0x01, Y5, X4
+	VCVTPS2PD    X5, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y2, Y2
+	VADDPD       Y4, Y3, Y3
+	VEXTRACTF128 $0x01, Y10, X4
+	VCVTPS2PD    X10, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y6, Y6
+	VADDPD       Y4, Y7, Y7
+	VEXTRACTF128 $0x01, Y11, X4
+	VCVTPS2PD    X11, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y8, Y8
+	VADDPD       Y4, Y9, Y9
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000040, R10
+	CMPQ         R11, R12
+	JLE          flight
+
+rest:
+	CMPQ R11, AX
+	JGE  end
+
+loop:
+	PREFETCHT1   (DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y4
+	VBROADCASTSS s+68(FP), Y5
+	VMOVUPS      (DX)(R11*4), Y10
+	VSUBPS       Y4, Y10, Y10
+	VMULPS       Y5, Y10, Y10
+	VMULPS       (BX)(R11*4), Y10, Y10
+	VADDPS       (SI)(R11*4), Y10, Y10
+	VMOVUPS      Y10, (CX)(R11*4)
+	VMOVUPS      (DI)(R11*4), Y5
+	VBROADCASTSS k+72(FP), Y4
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, Y4
+	VMULPS       Y5, Y5, Y5
+	VMOVUPS      Y5, Y10
+	VBROADCASTSS m+64(FP), Y5
+	VBROADCASTSS s+68(FP), Y11
+	VMOVUPS      32(DX)(R11*4), Y12
+	VSUBPS       Y5, Y12, Y12
+	VMULPS       Y11, Y12, Y12
+	VMULPS       32(BX)(R11*4), Y12, Y12
+	VADDPS       32(SI)(R11*4), Y12, Y12
+	VMOVUPS      Y12, 32(CX)(R11*4)
+	VMOVUPS      32(DI)(R11*4), Y11
+	VBROADCASTSS k+72(FP), Y5
+	VSUBPS       Y5, Y11, Y11
+	VMOVUPS      Y11, Y5
+	VMULPS       Y11, Y11, Y11
+	VMOVUPS      Y11, Y11
+	VEXTRACTF128 $0x01, Y4, X12
+	VCVTPS2PD    X4, Y4
+	VCVTPS2PD    X12, Y12
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y12, Y1, Y1
+	VEXTRACTF128 $0x01, Y5, X4
+	VCVTPS2PD    X5, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y2, Y2
+	VADDPD       Y4, Y3, Y3
+	VEXTRACTF128 $0x01, Y10, X4
+	VCVTPS2PD    X10, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y6, Y6
+	VADDPD       Y4, Y7, Y7
+	VEXTRACTF128 $0x01, Y11, X4
+	VCVTPS2PD    X11, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y8, Y8
+	VADDPD       Y4, Y9, Y9
+	ADDQ         $0x00000010, R11
+	ADDQ         $0x00000010, R10
+	CMPQ         R11, AX
+	JL           loop
+
+end:
+	VMOVUPD Y0, (R8)
+	VMOVUPD Y1, 32(R8)
+	VMOVUPD Y2, 64(R8)
+	VMOVUPD Y3, 96(R8)
+	VMOVUPD Y6, (R9)
+	VMOVUPD Y7, 32(R9)
+	VMOVUPD Y8, 64(R9)
+	VMOVUPD Y9, 96(R9)
+	VZEROUPPER
+	RET
+
+// func normalizeMomentsPastAVX2(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+// Requires: AVX, MMX+
+TEXT ·normalizeMomentsPastAVX2(SB), $0-76
+	MOVQ    n+0(FP), AX
+	MOVQ    dst+8(FP), CX
+	MOVQ    x+16(FP), DX
+	MOVQ    w+24(FP), BX
+	MOVQ    b+32(FP), SI
+	MOVQ    next+40(FP), DI
+	MOVQ    sum+48(FP), R8
+	MOVQ    squares+56(FP), R9
+	VMOVUPD (R8), Y0
+	VMOVUPD 32(R8), Y1
+	VMOVUPD 64(R8), Y2
+	VMOVUPD 96(R8), Y3
+	VMOVUPD (R9), Y6
+	VMOVUPD 32(R9), Y7
+	VMOVUPD 64(R9), Y8
+	VMOVUPD 96(R9), Y9
+	MOVQ    $0x00000500, R10
+	ANDQ    ·lookaheadFar+0(SB), R10
+	XORQ    R11, R11
+	MOVQ    AX, R12
+	SUBQ    $0x00000040, R12
+	JL      rest
+
+flight:
+	PREFETCHT1   (DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y4
+	VBROADCASTSS s+68(FP), Y5
+	VMOVUPS      (DX)(R11*4), Y10
+	VSUBPS       Y4, Y10, Y10
+	VMULPS       Y5, Y10, Y10
+	VMULPS       (BX)(R11*4), Y10, Y10
+	VADDPS       (SI)(R11*4), Y10, Y10
+	VMOVNTPS     Y10, (CX)(R11*4)
+	VMOVUPS      (DI)(R11*4), Y5
+	VBROADCASTSS k+72(FP), Y4
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, Y4
+	VMULPS       Y5, Y5, Y5
+	VMOVUPS      Y5, Y10
+	VBROADCASTSS m+64(FP), Y5
+	VBROADCASTSS s+68(FP), Y11
+	VMOVUPS      32(DX)(R11*4), Y12
+	VSUBPS       Y5, Y12, Y12
+	VMULPS       Y11, Y12, Y12
+	VMULPS       32(BX)(R11*4), Y12, Y12
+	VADDPS       32(SI)(R11*4), Y12, Y12
+	VMOVNTPS     Y12, 32(CX)(R11*4)
+	VMOVUPS      32(DI)(R11*4), Y11
+	VBROADCASTSS k+72(FP), Y5
+	VSUBPS       Y5, Y11, Y11
+	VMOVUPS      Y11, Y5
+	VMULPS       Y11, Y11, Y11
+	VMOVUPS      Y11, Y11
+	PREFETCHT1   64(DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      64(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       64(BX)(R11*4), Y14, Y14
+	VADDPS       64(SI)(R11*4), Y14, Y14
+	VMOVNTPS     Y14, 64(CX)(R11*4)
+	VMOVUPS      64(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y4, Y4
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y10, Y10
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      96(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       96(BX)(R11*4), Y14, Y14
+	VADDPS       96(SI)(R11*4), Y14, Y14
+	VMOVNTPS     Y14, 96(CX)(R11*4)
+	VMOVUPS      96(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y5, Y5
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y11, Y11
+	PREFETCHT1   128(DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      128(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       128(BX)(R11*4), Y14, Y14
+	VADDPS       128(SI)(R11*4), Y14, Y14
+	VMOVNTPS     Y14, 128(CX)(R11*4)
+	VMOVUPS      128(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y4, Y4
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y10, Y10
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      160(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       160(BX)(R11*4), Y14, Y14
+	VADDPS       160(SI)(R11*4), Y14, Y14
+	VMOVNTPS     Y14, 160(CX)(R11*4)
+	VMOVUPS      160(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y5, Y5
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y11, Y11
+	PREFETCHT1   192(DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      192(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       192(BX)(R11*4), Y14, Y14
+	VADDPS       192(SI)(R11*4), Y14, Y14
+	VMOVNTPS     Y14, 192(CX)(R11*4)
+	VMOVUPS      192(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y4, Y4
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y10, Y10
+	VBROADCASTSS m+64(FP), Y12
+	VBROADCASTSS s+68(FP), Y13
+	VMOVUPS      224(DX)(R11*4), Y14
+	VSUBPS       Y12, Y14, Y14
+	VMULPS       Y13, Y14, Y14
+	VMULPS       224(BX)(R11*4), Y14, Y14
+	VADDPS       224(SI)(R11*4), Y14, Y14
+	VMOVNTPS     Y14, 224(CX)(R11*4)
+	VMOVUPS      224(DI)(R11*4), Y12
+	VBROADCASTSS k+72(FP), Y13
+	VSUBPS       Y13, Y12, Y12
+	VADDPS       Y12, Y5, Y5
+	VMULPS       Y12, Y12, Y12
+	VADDPS       Y12, Y11, Y11
+	VEXTRACTF128 $0x01, Y4, X12
+	VCVTPS2PD    X4, Y4
+	VCVTPS2PD    X12, Y12
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y12, Y1, Y1
+	VEXTRACTF128 $0x01, Y5, X4
+	VCVTPS2PD    X5, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y2, Y2
+	VADDPD       Y4, Y3, Y3
+	VEXTRACTF128 $0x01, Y10, X4
+	VCVTPS2PD    X10, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y6, Y6
+	VADDPD       Y4, Y7, Y7
+	VEXTRACTF128 $0x01, Y11, X4
+	VCVTPS2PD    X11, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y8, Y8
+	VADDPD       Y4, Y9, Y9
+	ADDQ         $0x00000040, R11
+	ADDQ         $0x00000040, R10
+	CMPQ         R11, R12
+	JLE          flight
+
+rest:
+	CMPQ R11, AX
+	JGE  end
+
+loop:
+	PREFETCHT1   (DI)(R10*4)
+	VBROADCASTSS m+64(FP), Y4
+	VBROADCASTSS s+68(FP), Y5
+	VMOVUPS      (DX)(R11*4), Y10
+	VSUBPS       Y4, Y10, Y10
+	VMULPS       Y5, Y10, Y10
+	VMULPS       (BX)(R11*4), Y10, Y10
+	VADDPS       (SI)(R11*4), Y10, Y10
+	VMOVNTPS     Y10, (CX)(R11*4)
+	VMOVUPS      (DI)(R11*4), Y5
+	VBROADCASTSS k+72(FP), Y4
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, Y4
+	VMULPS       Y5, Y5, Y5
+	VMOVUPS      Y5, Y10
+	VBROADCASTSS m+64(FP), Y5
+	VBROADCASTSS s+68(FP), Y11
+	VMOVUPS      32(DX)(R11*4), Y12
+	VSUBPS       Y5, Y12, Y12
+	VMULPS       Y11, Y12, Y12
+	VMULPS       32(BX)(R11*4), Y12, Y12
+	VADDPS       32(SI)(R11*4), Y12, Y12
+	VMOVNTPS     Y12, 32(CX)(R11*4)
+	VMOVUPS      32(DI)(R11*4), Y11
+	VBROADCASTSS k+72(FP), Y5
+	VSUBPS       Y5, Y11, Y11
+	VMOVUPS      Y11, Y5
+	VMULPS       Y11, Y11, Y11
+	VMOVUPS      Y11, Y11
+	VEXTRACTF128 $0x01, Y4, X12
+	VCVTPS2PD    X4, Y4
+	VCVTPS2PD    X12, Y12
+	VADDPD       Y4, Y0, Y0
+	VADDPD       Y12, Y1, Y1
+	VEXTRACTF128 $0x01, Y5, X4
+	VCVTPS2PD    X5, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y2, Y2
+	VADDPD       Y4, Y3, Y3
+	VEXTRACTF128 $0x01, Y10, X4
+	VCVTPS2PD    X10, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y6, Y6
+	VADDPD       Y4, Y7, Y7
+	VEXTRACTF128 $0x01, Y11, X4
+	VCVTPS2PD    X11, Y5
+	VCVTPS2PD    X4, Y4
+	VADDPD       Y5, Y8, Y8
+	VADDPD       Y4, Y9, Y9
+	ADDQ         $0x00000010, R11
+	ADDQ         $0x00000010, R10
+	CMPQ         R11, AX
+	JL           loop
+
+end:
+	VMOVUPD Y0, (R8)
+	VMOVUPD Y1, 32(R8)
+	VMOVUPD Y2, 64(R8)
+	VMOVUPD Y3, 96(R8)
+	VMOVUPD Y6, (R9)
+	VMOVUPD Y7, 32(R9)
+	VMOVUPD Y8, 64(R9)
+	VMOVUPD Y9, 96(R9)
+	VZEROUPPER
+	RET
+
 // func normSumsAVX2(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32)
 // Requires: AVX, MMX+
 TEXT ·normSumsAVX2(SB), $0-56
@@ -16372,6 +16850,264 @@ loop:
 	ADDQ     $0x00000010, DI
 	CMPQ     DI, AX
 	JL       loop
+	VZEROUPPER
+	RET
+
+// func normalizeMomentsAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·normalizeMomentsAVX512(SB), $0-76
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         b+32(FP), SI
+	MOVQ         next+40(FP), DI
+	MOVQ         sum+48(FP), R8
+	MOVQ         squares+56(FP), R9
+	VBROADCASTSS m+64(FP), Z0
+	VBROADCASTSS s+68(FP), Z1
+	VBROADCASTSS k+72(FP), Z2
+	VMOVUPD      (R8), Z3
+	VMOVUPD      64(R8), Z4
+	VMOVUPD      (R9), Z6
+	VMOVUPD      64(R9), Z7
+	MOVQ         $0x00000500, R10
+	ANDQ         ·lookaheadFar+0(SB), R10
+	XORQ         R11, R11
+	MOVQ         AX, R12
+	SUBQ         $0x00000040, R12
+	JL           rest
+
+flight:
+	PREFETCHT1    (DI)(R10*4)
+	VMOVUPS       (DX)(R11*4), Z5
+	VSUBPS        Z0, Z5, Z5
+	VMULPS        Z1, Z5, Z5
+	VMULPS        (BX)(R11*4), Z5, Z5
+	VADDPS        (SI)(R11*4), Z5, Z5
+	VMOVUPS       Z5, (CX)(R11*4)
+	VMOVUPS       (DI)(R11*4), Z8
+	VSUBPS        Z2, Z8, Z8
+	VMOVUPS       Z8, Z5
+	VMULPS        Z8, Z8, Z8
+	VMOVUPS       Z8, Z8
+	PREFETCHT1    64(DI)(R10*4)
+	VMOVUPS       64(DX)(R11*4), Z9
+	VSUBPS        Z0, Z9, Z9
+	VMULPS        Z1, Z9, Z9
+	VMULPS        64(BX)(R11*4), Z9, Z9
+	VADDPS        64(SI)(R11*4), Z9, Z9
+	VMOVUPS       Z9, 64(CX)(R11*4)
+	VMOVUPS       64(DI)(R11*4), Z9
+	VSUBPS        Z2, Z9, Z9
+	VADDPS        Z9, Z5, Z5
+	VMULPS        Z9, Z9, Z9
+	VADDPS        Z9, Z8, Z8
+	PREFETCHT1    128(DI)(R10*4)
+	VMOVUPS       128(DX)(R11*4), Z9
+	VSUBPS        Z0, Z9, Z9
+	VMULPS        Z1, Z9, Z9
+	VMULPS        128(BX)(R11*4), Z9, Z9
+	VADDPS        128(SI)(R11*4), Z9, Z9
+	VMOVUPS       Z9, 128(CX)(R11*4)
+	VMOVUPS       128(DI)(R11*4), Z9
+	VSUBPS        Z2, Z9, Z9
+	VADDPS        Z9, Z5, Z5
+	VMULPS        Z9, Z9, Z9
+	VADDPS        Z9, Z8, Z8
+	PREFETCHT1    192(DI)(R10*4)
+	VMOVUPS       192(DX)(R11*4), Z9
+	VSUBPS        Z0, Z9, Z9
+	VMULPS        Z1, Z9, Z9
+	VMULPS        192(BX)(R11*4), Z9, Z9
+	VADDPS        192(SI)(R11*4), Z9, Z9
+	VMOVUPS       Z9, 192(CX)(R11*4)
+	VMOVUPS       192(DI)(R11*4), Z9
+	VSUBPS        Z2, Z9, Z9
+	VADDPS        Z9, Z5, Z5
+	VMULPS        Z9, Z9, Z9
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z5, Y9
+	VCVTPS2PD     Y5, Z5
+	VCVTPS2PD     Y9, Z9
+	VADDPD        Z5, Z3, Z3
+	VADDPD        Z9, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z8, Y5
+	VCVTPS2PD     Y8, Z8
+	VCVTPS2PD     Y5, Z5
+	VADDPD        Z8, Z6, Z6
+	VADDPD        Z5, Z7, Z7
+	ADDQ          $0x00000040, R11
+	ADDQ          $0x00000040, R10
+	CMPQ          R11, R12
+	JLE           flight
+
+rest:
+	CMPQ R11, AX
+	JGE  end
+
+loop:
+	PREFETCHT1    (DI)(R10*4)
+	VMOVUPS       (DX)(R11*4), Z5
+	VSUBPS        Z0, Z5, Z5
+	VMULPS        Z1, Z5, Z5
+	VMULPS        (BX)(R11*4), Z5, Z5
+	VADDPS        (SI)(R11*4), Z5, Z5
+	VMOVUPS       Z5, (CX)(R11*4)
+	VMOVUPS       (DI)(R11*4), Z8
+	VSUBPS        Z2, Z8, Z8
+	VMOVUPS       Z8, Z5
+	VMULPS        Z8, Z8, Z8
+	VMOVUPS       Z8, Z8
+	VEXTRACTF64X4 $0x01, Z5, Y9
+	VCVTPS2PD     Y5, Z5
+	VCVTPS2PD     Y9, Z9
+	VADDPD        Z5, Z3, Z3
+	VADDPD        Z9, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z8, Y5
+	VCVTPS2PD     Y8, Z8
+	VCVTPS2PD     Y5, Z5
+	VADDPD        Z8, Z6, Z6
+	VADDPD        Z5, Z7, Z7
+	ADDQ          $0x00000010, R11
+	ADDQ          $0x00000010, R10
+	CMPQ          R11, AX
+	JL            loop
+
+end:
+	VMOVUPD Z3, (R8)
+	VMOVUPD Z4, 64(R8)
+	VMOVUPD Z6, (R9)
+	VMOVUPD Z7, 64(R9)
+	VZEROUPPER
+	RET
+
+// func normalizeMomentsPastAVX512(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·normalizeMomentsPastAVX512(SB), $0-76
+	MOVQ         n+0(FP), AX
+	MOVQ         dst+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         w+24(FP), BX
+	MOVQ         b+32(FP), SI
+	MOVQ         next+40(FP), DI
+	MOVQ         sum+48(FP), R8
+	MOVQ         squares+56(FP), R9
+	VBROADCASTSS m+64(FP), Z0
+	VBROADCASTSS s+68(FP), Z1
+	VBROADCASTSS k+72(FP), Z2
+	VMOVUPD      (R8), Z3
+	VMOVUPD      64(R8), Z4
+	VMOVUPD      (R9), Z6
+	VMOVUPD      64(R9), Z7
+	MOVQ         $0x00000500, R10
+	ANDQ         ·lookaheadFar+0(SB), R10
+	XORQ         R11, R11
+	MOVQ         AX, R12
+	SUBQ         $0x00000040, R12
+	JL           rest
+
+flight:
+	PREFETCHT1    (DI)(R10*4)
+	VMOVUPS       (DX)(R11*4), Z5
+	VSUBPS        Z0, Z5, Z5
+	VMULPS        Z1, Z5, Z5
+	VMULPS        (BX)(R11*4), Z5, Z5
+	VADDPS        (SI)(R11*4), Z5, Z5
+	VMOVNTPS      Z5, (CX)(R11*4)
+	VMOVUPS       (DI)(R11*4), Z8
+	VSUBPS        Z2, Z8, Z8
+	VMOVUPS       Z8, Z5
+	VMULPS        Z8, Z8, Z8
+	VMOVUPS       Z8, Z8
+	PREFETCHT1    64(DI)(R10*4)
+	VMOVUPS       64(DX)(R11*4), Z9
+	VSUBPS        Z0, Z9, Z9
+	VMULPS        Z1, Z9, Z9
+	VMULPS        64(BX)(R11*4), Z9, Z9
+	VADDPS        64(SI)(R11*4), Z9, Z9
+	VMOVNTPS      Z9, 64(CX)(R11*4)
+	VMOVUPS       64(DI)(R11*4), Z9
+	VSUBPS        Z2, Z9, Z9
+	VADDPS        Z9, Z5, Z5
+	VMULPS        Z9, Z9, Z9
+	VADDPS        Z9, Z8, Z8
+	PREFETCHT1    128(DI)(R10*4)
+	VMOVUPS       128(DX)(R11*4), Z9
+	VSUBPS        Z0, Z9, Z9
+	VMULPS        Z1, Z9, Z9
+	VMULPS        128(BX)(R11*4), Z9, Z9
+	VADDPS        128(SI)(R11*4), Z9, Z9
+	VMOVNTPS      Z9, 128(CX)(R11*4)
+	VMOVUPS       128(DI)(R11*4), Z9
+	VSUBPS        Z2, Z9, Z9
+	VADDPS        Z9, Z5, Z5
+	VMULPS        Z9, Z9, Z9
+	VADDPS        Z9, Z8, Z8
+	PREFETCHT1    192(DI)(R10*4)
+	VMOVUPS       192(DX)(R11*4), Z9
+	VSUBPS        Z0, Z9, Z9
+	VMULPS        Z1, Z9, Z9
+	VMULPS        192(BX)(R11*4), Z9, Z9
+	VADDPS        192(SI)(R11*4), Z9, Z9
+	VMOVNTPS      Z9, 192(CX)(R11*4)
+	VMOVUPS       192(DI)(R11*4), Z9
+	VSUBPS        Z2, Z9, Z9
+	VADDPS        Z9, Z5, Z5
+	VMULPS        Z9, Z9, Z9
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z5, Y9
+	VCVTPS2PD     Y5, Z5
+	VCVTPS2PD     Y9, Z9
+	VADDPD        Z5, Z3, Z3
+	VADDPD        Z9, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z8, Y5
+	VCVTPS2PD     Y8, Z8
+	VCVTPS2PD     Y5, Z5
+	VADDPD        Z8, Z6, Z6
+	VADDPD        Z5, Z7, Z7
+	ADDQ          $0x00000040, R11
+	ADDQ          $0x00000040, R10
+	CMPQ          R11, R12
+	JLE           flight
+
+rest:
+	CMPQ R11, AX
+	JGE  end
+
+loop:
+	PREFETCHT1    (DI)(R10*4)
+	VMOVUPS       (DX)(R11*4), Z5
+	VSUBPS        Z0, Z5, Z5
+	VMULPS        Z1, Z5, Z5
+	VMULPS        (BX)(R11*4), Z5, Z5
+	VADDPS        (SI)(R11*4), Z5, Z5
+	VMOVNTPS      Z5, (CX)(R11*4)
+	VMOVUPS       (DI)(R11*4), Z8
+	VSUBPS        Z2, Z8, Z8
+	VMOVUPS       Z8, Z5
+	VMULPS        Z8, Z8, Z8
+	VMOVUPS       Z8, Z8
+	VEXTRACTF64X4 $0x01, Z5, Y9
+	VCVTPS2PD     Y5, Z5
+	VCVTPS2PD     Y9, Z9
+	VADDPD        Z5, Z3, Z3
+	VADDPD        Z9, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z8, Y5
+	VCVTPS2PD     Y8, Z8
+	VCVTPS2PD     Y5, Z5
+	VADDPD        Z8, Z6, Z6
+	VADDPD        Z5, Z7, Z7
+	ADDQ          $0x00000010, R11
+	ADDQ          $0x00000010, R10
+	CMPQ          R11, AX
+	JL            loop
+
+end:
+	VMOVUPD Z3, (R8)
+	VMOVUPD Z4, 64(R8)
+	VMOVUPD Z6, (R9)
+	VMOVUPD Z7, 64(R9)
 	VZEROUPPER
 	RET
 

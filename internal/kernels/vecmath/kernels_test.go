@@ -102,6 +102,9 @@ var exact = map[string]func(x *arrays){
 	"Normalize":      func(x *arrays) { Normalize(x.b, x.a, nil, nil, 0.1, 1.3, true) },
 	"NormalizeScale": func(x *arrays) { Normalize(x.b, x.a, x.c, nil, 0.1, 1.3, true) },
 	"NormalizeBoth":  func(x *arrays) { Normalize(x.b, x.a, x.c, x.d, 0.1, 1.3, true) },
+	"NormalizeMoments": func(x *arrays) {
+		x.sum, x.inner = NormalizeMoments(x.b, x.a, x.c, x.d, x.e, 0.1, 1.3, true)
+	},
 	"NormSums":       func(x *arrays) { x.sum, x.inner = NormSums(nil, nil, x.b, x.c, x.d, 0.1, 1.3) },
 	"NormSumsScale":  func(x *arrays) { x.sum, x.inner = NormSums(x.e, nil, x.b, x.c, x.d, 0.1, 1.3) },
 	"NormSumsAffine": func(x *arrays) { x.sum, x.inner = NormSums(x.e, x.f, x.b, x.c, x.d, 0.1, 1.3) },

@@ -47,9 +47,27 @@ func MeanAndVariance(x []float32) (mean, variance float64) {
 	if len(x) == 0 {
 		return math.NaN(), math.NaN()
 	}
-	n, k := float64(len(x)), x[0]
 	var a, b accumulators
-	done := rowMomentsVector(len(x), first(x), &a[0], &b[0], k)
+	return moments(&a, &b, x, rowMomentsVector(len(x), first(x), &a[0], &b[0], x[0]))
+}
+
+// NormalizeMoments is [Normalize] of a row and [MeanAndVariance] of the next one: so a row is written while the next one is read. w and b must not be nil.
+func NormalizeMoments(dst, x, w, b, next []float32, m, s float32, past bool) (mean, variance float64) {
+	checkLengths(len(dst), len(x), len(w), len(b), len(next))
+	if len(next) == 0 {
+		return math.NaN(), math.NaN()
+	}
+	var sum, squares accumulators
+	done := normalizeMomentsVector(len(dst), first(dst), first(x), first(w), first(b), first(next), &sum[0], &squares[0], m, s, next[0], past)
+	for i := done; i < len(dst); i++ {
+		dst[i] = float32((x[i]-m)*s*w[i]) + b[i]
+	}
+	return moments(&sum, &squares, next, done)
+}
+
+// moments are the mean and the variance of x, of which so many elements have been added.
+func moments(a, b *accumulators, x []float32, done int) (mean, variance float64) {
+	n, k := float64(len(x)), x[0]
 	a.fours(done, len(x), func(i int) float32 { return x[i] - k })
 	b.fours(done, len(x), func(i int) float32 { return (x[i] - k) * (x[i] - k) })
 	sum, squares := a.total()/n, b.total()

@@ -34,6 +34,25 @@ func (g *generator) norms() {
 			}, nil
 		})
 	}
+	g.pastKernel("normalizeMoments", "normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k",
+		params(streams("dst", "x", "w", "b", "next"), sums("sum", "squares"), scalars("m", "s", "k")), func(l *loop) (step, end func()) {
+			m, s, k, sum, squares, ask := l.needed("m"), l.needed("s"), l.needed("k"), l.gather("sum"), l.gather("squares"), l.aheadFar(5120, "next")
+			return func() {
+					ask()
+					x := l.centred("x", m(), s())
+					l.VMULPS(l.at("w", 0), x, x)
+					l.VADDPS(l.at("b", 0), x, x)
+					l.store(x, "dst")
+					x = l.load("next")
+					l.VSUBPS(k(), x, x)
+					sum.add(x)
+					l.VMULPS(x, x, x)
+					squares.add(x)
+				}, func() {
+					sum.store()
+					squares.store()
+				}
+		})
 	for _, gradients := range [][]string{nil, {"dw"}, {"dw", "db"}} {
 		names := []string{"normSums", "normSumsScale", "normSumsAffine"}
 		formula := "with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before"
@@ -77,14 +96,7 @@ func (g *generator) norms() {
 	g.pastKernel("normGradSums", "normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS",
 		params(streams("dst", "x", "dy", "w", "dw", "db", "nextX", "nextDY"), sums("sum", "inner"), scalars("m", "s", "a", "b", "f", "nextM", "nextS")),
 		func(l *loop) (step, end func()) {
-			number := func(name string) func() reg.VecVirtual { return func() reg.VecVirtual { return l.scalar(name) } } // where registers hold no more
-			if l.wide() {
-				number = func(name string) func() reg.VecVirtual {
-					v := l.scalar(name)
-					return func() reg.VecVirtual { return v }
-				}
-			}
-			m, s, a, b, f, nextM, nextS := number("m"), number("s"), number("a"), number("b"), number("f"), number("nextM"), number("nextS")
+			m, s, a, b, f, nextM, nextS := l.needed("m"), l.needed("s"), l.needed("a"), l.needed("b"), l.needed("f"), l.needed("nextM"), l.needed("nextS")
 			sum, inner, ask := l.gather("sum"), l.gather("inner"), l.aheadFar(3072, "nextX", "nextDY")
 			return func() {
 					ask()
@@ -121,6 +133,15 @@ func (g *generator) norms() {
 			}, nil
 		})
 	}
+}
+
+// needed is a parameter in each lane whenever it is asked for: 16 registers of 256 bits do not hold all of them beside two sums.
+func (l *loop) needed(name string) func() reg.VecVirtual {
+	if !l.wide() {
+		return func() reg.VecVirtual { return l.scalar(name) }
+	}
+	v := l.scalar(name)
+	return func() reg.VecVirtual { return v }
 }
 
 // paramGrad adds dy·x to the first of the gradients and dy to the second.
