@@ -65,7 +65,7 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 }
 
 // chooseLayout decides how A is read. In place is best, but for rows and columns that lie a multiple of 4 KiB apart, which fall into few sets of the caches, and
-// for columns where C is cut into narrow pieces: each would read A again, a line or two of each page.
+// for columns where there is room for all that is packed of them.
 func (j *job[T]) chooseLayout() layout {
 	size := int(unsafe.Sizeof(*new(T)))
 	switch {

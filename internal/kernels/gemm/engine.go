@@ -32,12 +32,12 @@ type tiling struct {
 	narrow int
 }
 
-// resident is the tiling for this processor. Where the second-level cache has room for it, C is cut into pieces that stay there, together with their B, until all products are
-// added: two multiply-adds in a cycle need the rest of a third-level cache's bandwidth for A. Smaller caches hold B alone, and C passes by. Few rows are no exception there: a B that
-// is read where it lies comes from the third-level cache a line here and a line there, and nothing is asked for early. So its panels are packed by the way, or as usual.
-func (t tiling) resident() tiling {
+// ample is the tiling for this processor. Where the second-level cache has room for it, columns of A are packed for more products than a kernel adds up: in place, a panel of them takes
+// a line or two of each of many pages. Few rows pack B there, too: where it lies it would come from the third-level cache a line here and a line there, and nothing be asked for early. So
+// its panels are packed by the way, or as usual.
+func (t tiling) ample() tiling {
 	if kernels.SecondCacheSize() >= 2<<20 {
-		t.mb, t.nb, t.ka, t.passing, t.skinny = 528, t.nb/2, 8*kc, t.skinny, 0
+		t.ka, t.passing, t.skinny = 2*kc, t.skinny, 0
 	}
 	return t
 }

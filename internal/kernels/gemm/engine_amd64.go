@@ -28,7 +28,7 @@ var (
 
 var (
 	avx2 = engine[float32]{
-		tiling:     tiling{mr: 6, nr: 16, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 96, narrow: 12}.resident(),
+		tiling:     tiling{mr: 6, nr: 16, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 96, narrow: 12}.ample(),
 		micro:      microAVX2,
 		rows:       rowsAVX2x6Ahead,
 		tall:       tallAVX2x6Ahead,
@@ -45,7 +45,7 @@ var (
 		strided:   stridedAVX2,
 	}
 	avx512 = engine[float32]{
-		tiling:     tiling{mr: 12, nr: 32, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 144, narrow: 24}.resident(),
+		tiling:     tiling{mr: 12, nr: 32, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 144, narrow: 24}.ample(),
 		micro:      microAVX512,
 		rows:       rowsAVX512x12Ahead,
 		tall:       tallAVX512x12Ahead,
