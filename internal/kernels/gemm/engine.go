@@ -26,8 +26,8 @@ type tiling struct {
 	kb int
 	// skinny is the largest m for which B is not packed ahead: its elements are used by so few rows that packing all of it would not pay.
 	skinny int
-	// passing is the largest m for which panels of B are packed by the way; 0: none.
-	passing int
+	// passing says for which products panels of B are packed by the way; the zero value: none.
+	passing passing
 	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be padding.
 	narrow int
 }
@@ -37,7 +37,7 @@ type tiling struct {
 // its panels are packed by the way, or as usual.
 func (t tiling) ample() tiling {
 	if kernels.SecondCacheSize() >= 2<<20 {
-		t.ka, t.passing, t.skinny = 2*kc, t.skinny, 0
+		t.ka, t.passing, t.skinny = 2*kc, passing{t.skinny, 1 << 20}, 0
 	}
 	return t
 }

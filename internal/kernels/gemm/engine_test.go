@@ -20,7 +20,7 @@ func drawTiling(t *rapid.T, mr, nr int) tiling {
 		mr: mr, nr: nr,
 		mb: times("mb", mr, 5), tm: times("tm", mr, 3), ka: times("ka", kc, 3), nb: times("nb", nr, 5), kb: times("kb", kc, 2),
 		skinny:  rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "skinny"),
-		passing: rapid.SampledFrom([]int{0, 20, 1000}).Draw(t, "passing"),
+		passing: passing{rows: rapid.SampledFrom([]int{0, 20, 1000}).Draw(t, "passing")},
 		narrow:  rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "narrow"),
 	}
 }
@@ -84,7 +84,7 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 func TestPackingDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing, inPlace := *engine32(), *engine32()
-		inPlace.skinny, inPlace.passing, inPlace.narrow, inPlace.mb, inPlace.tm = 0, 0, 0, 4*inPlace.mr, 2*inPlace.mr
+		inPlace.skinny, inPlace.passing, inPlace.narrow, inPlace.mb, inPlace.tm = 0, passing{}, 0, 4*inPlace.mr, 2*inPlace.mr
 		packing.tiling, packing.rows, packing.tall, packing.copyA, packing.copyB = inPlace.tiling, nil, nil, nil, nil
 		for _, m := range []int{13, 48, 131, 1024} {
 			for _, n := range []int{15, 128, 513} {
@@ -275,16 +275,16 @@ func TestPackingByTheWayDoesNotMatter(t *testing.T) {
 	pool := parallel.New(2)
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		before, passing := *engine32(), *engine32()
-		before.skinny, before.passing = 0, 0
-		passing.skinny, passing.passing = 0, 1000
+		before, byTheWay := *engine32(), *engine32()
+		before.skinny, before.passing = 0, passing{}
+		byTheWay.skinny, byTheWay.passing = 0, passing{rows: 1000}
 		for _, m := range []int{13, 24, 53, 130} {
 			for _, n := range []int{256, 264, 300, 1700} {
 				for i, k := range []int{passingProducts, kc + 3, 2*kc + 100} {
 					for option := range 8 {
 						x := newExample[float32](uint64(m*n*k), m, n, k, false, option&4 != 0, 9*(option&1), option&2 != 0)
 						want := x.run(t, with(&before), nil)
-						requireSameBits(t, want, x.run(t, with(&passing), []*parallel.Pool{nil, pool}[i%2]), x.String())
+						requireSameBits(t, want, x.run(t, with(&byTheWay), []*parallel.Pool{nil, pool}[i%2]), x.String())
 					}
 				}
 			}
