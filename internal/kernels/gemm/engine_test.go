@@ -151,7 +151,7 @@ func TestSweepingDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		streaming, ahead := *engine32(), *engine32()
 		streaming.sweep = sweep[float32]{}
-		ahead.sweep.sweepLimits = sweepLimits{ways: math.MaxInt, columns: 64, strip: 128, kept: 1000}
+		ahead.sweep.sweepLimits = sweepLimits{ways: math.MaxInt, second: math.MaxInt, columns: 64, strip: 128, kept: 1000}
 		behind := ahead
 		behind.sweep.large = math.MaxInt
 		for _, n := range []int{64, 128, 200, 500} {

@@ -15,7 +15,8 @@ import (
 type sweep[T element] struct {
 	rows, width int // that are read side by side; columns of a step
 	// one, some and ahead compute width·steps elements of the row c = a·B over k products, or add them to c if add is not 0. Row p of B is at b[p·bstride]. For some and
-	// ahead k is a multiple of rows. ahead asks for the rows that follow, if all of a row is computed.
+	// ahead k is a multiple of rows. ahead asks for the rows that follow, if all of a row is computed. Processors
+	// with a large second-level cache see long runs ahead by themselves, and requests take up the misses that they have room for.
 	one, some, ahead func(k int, a, b *T, bstride int, c *T, steps, add int)
 	// add adds count ≥ 1 rows from b on to d, one after the other, and writes width·steps sums to c.
 	add func(c, d, b *T, bstride, count, steps int)
@@ -67,7 +68,7 @@ func (j *job[T]) runSweep(p *parallel.Pool) {
 func (j *job[T]) computeSweep(_, lo, hi int) {
 	all := j.n / j.sweep.width
 	strips, compute := ceilDiv(all, j.strip), j.sweep.some
-	if strips == 1 && j.brs < j.n+j.sweep.width && j.sizeB() >= j.sweep.large {
+	if strips == 1 && j.brs < j.n+j.sweep.width && j.sizeB() >= j.sweep.large && kernels.SecondCacheSize() < j.sweep.second {
 		compute = j.sweep.ahead
 	}
 	for piece := lo; piece < hi; piece++ {
