@@ -178,8 +178,8 @@ func TestSharingProductsDoesNotMatter(t *testing.T) {
 			require.Zero(t, shared.deepLimits)
 			return
 		}
-		shared.results, shared.blocks = 1<<14, 1
-		for _, size := range [][2]int{{13, 33}, {64, 147}, {40, 40}} {
+		shared.results, shared.blocks, shared.large, shared.second = 1<<14, 1, 0, 0
+		for _, size := range [][2]int{{13, 33}, {64, 147}, {40, 40}, {2, 64}, {5, 300}} {
 			for _, kept := range []int{1, 1 << 15, 1 << 20} {
 				shared.kept = kept
 				for i, k := range []int{3 * kc, 4*kc + 9, 9 * kc} {

@@ -108,6 +108,8 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	switch {
 	case q.paired(&e.tiling):
 		j.runPaired(p)
+	case j.deepOfFew(p.Workers()):
+		j.runDeep(p)
 	case q.m <= e.mr || q.m <= few(e, &q) && q.n >= shareable*e.nr:
 		j.runSkinny(p)
 	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil && q.halfA.format == nil && q.halfB.format == nil:
