@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // printCeilings measures what the machine can do on so many threads, by the variants of the kernels that it runs.
@@ -58,15 +59,18 @@ func onThreads(threads int, f func(thread int)) float64 {
 	return time.Since(start).Seconds()
 }
 
-// copied are the source and target of copySpeed, in large pages where the system has them, as tensors are. They are as large as an array of the streaming rows,
-// which are compared with it: a large last cache still holds a part of arrays of that size, for the rows as for copying, and nothing of much larger ones. They are
-// written to, since untouched memory is one page of zeros.
-var copied = sync.OnceValue(func() (c [2][]byte) {
-	for i := range c {
-		c[i] = make([]byte, 4*elements)
-		wantHugePages(c[i])
-		for j := range c[i] {
-			c[i][j] = byte(i + 1)
+// copied are the source and target of copySpeed, tensors as large as an array of the streaming rows, which are compared with it: a large last cache still holds a
+// part of arrays of that size, for the rows as for copying, and nothing of much larger ones. They are written to, since untouched memory is one page of zeros.
+var copied = sync.OnceValue(func() (c struct {
+	kept     [2]*tensor.Tensor // whose memory it is
+	dst, src []byte
+}) {
+	ctx := tensor.NewCtx(tensor.NewCPU(1)).NoGrad()
+	for i, mem := range []*[]byte{&c.dst, &c.src} {
+		c.kept[i] = filled(ctx, elements)
+		var ok bool
+		if *mem, ok = tensor.HostBytes(ctx, c.kept[i]); !ok {
+			panic("a tensor of the CPU does not lie in its memory")
 		}
 	}
 	return c
@@ -84,7 +88,7 @@ var copies = []func(dst, src []byte){
 
 // copySpeed is the speed of copying memory, in bytes read and written per second: the best of three for each way.
 func copySpeed(threads int) float64 {
-	dst, src := copied()[0], copied()[1]
+	dst, src := copied().dst, copied().src
 	n := len(dst) / threads
 	best := 0.0
 	for range 3 {

@@ -1,6 +1,0 @@
-//go:build !linux
-
-package main
-
-// wantHugePages does nothing: these systems decide by themselves.
-func wantHugePages([]byte) {}
