@@ -24,7 +24,9 @@ func broad(c *build.Context, f family) {
 	f.vectors *= panels
 
 	c.Label("tile")
-	a.start(c, p.a, rows)
+	first := c.GP64()
+	c.MOVQ(p.a, first)
+	a.start(c, first, rows)
 	sums := startRows(c, f, p, rows, p.cstride, load("add"))
 	inner := pointers{k: load("k"), b: c.GP64(), bstride: p.bstride}
 	c.MOVQ(p.b, inner.b)

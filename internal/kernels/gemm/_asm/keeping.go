@@ -24,15 +24,7 @@ func keeping(c *build.Context, f family) {
 	c.Load(c.Param("kept"), kept)
 	c.Load(c.Param("near"), near)
 	fetchTile(c, f, p, f.mr)
-	for i := 0; i < f.mr; i += 3 {
-		r := c.GP64()
-		c.MOVQ(p.a, r)
-		a.third = append(a.third, r)
-		if i+3 < f.mr {
-			c.LEAQ(operand.Mem{Base: p.a, Index: a.stride, Scale: 2}, p.a)
-			c.ADDQ(a.stride, p.a)
-		}
-	}
+	a.start(c, p.a, f.mr)
 	sums := zeros(c, f, f.mr, f.vectors)
 	c.Label("loop")
 	for offset := 0; offset < f.vectors*f.bytes(); offset += 64 {
@@ -44,13 +36,7 @@ func keeping(c *build.Context, f family) {
 		c.VMOVUPS(operand.Mem{Base: p.b, Disp: v * f.bytes()}, b[v])
 		c.VMOVUPS(b[v], operand.Mem{Base: kept, Disp: v * f.bytes()})
 	}
-	for i := range sums {
-		x := f.register(c)
-		f.broadcast(c, a.at(i, 0), x)
-		for v := range b {
-			f.fma(c, b[v], x, sums[i][v])
-		}
-	}
+	addColumn(c, f, a, 0, b, sums)
 	for _, r := range a.third {
 		c.ADDQ(operand.Imm(uint64(f.size())), r)
 	}

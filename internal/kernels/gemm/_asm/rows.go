@@ -27,6 +27,19 @@ func (r rowsOf) at(i, p int) operand.Mem {
 	return m
 }
 
+// start emits the setting of the pointers to the first of so many rows, which it moves, and to every third after it.
+func (r *rowsOf) start(c *build.Context, first reg.GPVirtual, rows int) {
+	for i := 0; i < rows; i += 3 {
+		at := c.GP64()
+		c.MOVQ(first, at)
+		r.third = append(r.third, at)
+		if i+3 < rows {
+			c.LEAQ(operand.Mem{Base: first, Index: r.stride, Scale: 2}, first)
+			c.ADDQ(r.stride, first)
+		}
+	}
+}
+
 // rows emits the kernel that reads mr rows of A where they lie, and while it computes asks for what comes later if ahead is set.
 func rows(c *build.Context, f family, ahead bool) {
 	name := fmt.Sprintf("rows%sx%d%s", f.name, f.mr, aheadName(ahead))
@@ -52,15 +65,7 @@ func rows(c *build.Context, f family, ahead bool) {
 	c.Load(c.Param("k"), k)
 	c.Load(c.Param("a"), row)
 	a.third = nil
-	for i := 0; i < f.mr; i += 3 {
-		r := c.GP64()
-		c.MOVQ(row, r)
-		a.third = append(a.third, r)
-		if i+3 < f.mr {
-			c.LEAQ(operand.Mem{Base: row, Index: a.stride, Scale: 2}, row)
-			c.ADDQ(a.stride, row)
-		}
-	}
+	a.start(c, row, f.mr)
 	sums := zeros(c, f, f.mr, f.vectors)
 	rowsLoop(c, f, pointers{k: k, b: p.b, bstride: p.bstride}, a, sums, requests)
 	storeBlock(c, f, p, sums)
@@ -121,6 +126,12 @@ func rowsProduct(c *build.Context, f family, p pointers, a rowsOf, at int, sums 
 		b[v] = f.register(c)
 		c.VMOVUPS(m, b[v])
 	}
+	addColumn(c, f, a, at, b, sums)
+	c.ADDQ(p.bstride, p.b)
+}
+
+// addColumn emits the addition of a column of A times vectors of B.
+func addColumn(c *build.Context, f family, a rowsOf, at int, b []reg.VecVirtual, sums [][]reg.VecVirtual) {
 	for i := range sums {
 		x := f.register(c)
 		f.broadcast(c, a.at(i, at), x)
@@ -128,5 +139,4 @@ func rowsProduct(c *build.Context, f family, p pointers, a rowsOf, at int, sums 
 			f.fma(c, b[v], x, sums[i][v])
 		}
 	}
-	c.ADDQ(p.bstride, p.b)
 }

@@ -35,7 +35,9 @@ func strided(c *build.Context, f family, rows int) {
 	a, acs, next := rowsOf{stride: inBytes("ars"), size: f.size()}, inBytes("acs"), load("next")
 
 	c.Label("tile")
-	a.start(c, p.a, rows)
+	first := c.GP64()
+	c.MOVQ(p.a, first)
+	a.start(c, first, rows)
 	if !f.broadcasts() {
 		nextTile(c, f, p, rows, inBytes("crs"), inBytes("cstep"))
 	}
@@ -81,21 +83,6 @@ func loaders(c *build.Context, f family) (load, inBytes func(name string) reg.GP
 		return r
 	}
 	return load, inBytes
-}
-
-// start emits the setting of the pointers to the first of so many rows and to every third after it.
-func (r *rowsOf) start(c *build.Context, first reg.GPVirtual, rows int) {
-	row := c.GP64()
-	c.MOVQ(first, row)
-	for i := 0; i < rows; i += 3 {
-		at := c.GP64()
-		c.MOVQ(row, at)
-		r.third = append(r.third, at)
-		if i+3 < rows {
-			c.LEAQ(operand.Mem{Base: row, Index: r.stride, Scale: 2}, row)
-			c.ADDQ(r.stride, row)
-		}
-	}
 }
 
 // startRows emits the beginning of the sums: C or zero.
