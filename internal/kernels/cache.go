@@ -11,10 +11,9 @@ var FirstCacheWays = sync.OnceValue(func() int {
 	return 8
 })
 
-// SecondCacheSize is the number of bytes in the second-level cache of a core. 1 MiB stands for a processor that does not say.
-var SecondCacheSize = sync.OnceValue(func() int {
-	if _, size := dataCache(2); size > 0 {
-		return size
-	}
-	return 1 << 20
+// AmpleSecondCache says whether the second-level cache of a core has 2 MiB or more. Such a one makes up for a third one that is far away, from where a core gets lines too late
+// unless they are asked for early, in long runs or many at a time. It is false for a processor that does not say.
+var AmpleSecondCache = sync.OnceValue(func() bool {
+	_, size := dataCache(2)
+	return size >= 2<<20
 })

@@ -85,8 +85,11 @@ func TestCachesArePlausible(t *testing.T) {
 	ways := FirstCacheWays()
 	require.Positive(t, ways)
 	require.LessOrEqual(t, ways, 64)
-	size := SecondCacheSize()
-	require.GreaterOrEqual(t, size, 64<<10)
-	require.LessOrEqual(t, size, 64<<20)
-	require.Zero(t, size%(16<<10))
+	_, size := dataCache(2)
+	if size > 0 { // or the processor does not say
+		require.GreaterOrEqual(t, size, 64<<10)
+		require.LessOrEqual(t, size, 64<<20)
+		require.Zero(t, size%(16<<10))
+	}
+	require.Equal(t, size >= 2<<20, AmpleSecondCache())
 }

@@ -36,9 +36,9 @@ type task struct {
 // pastBytes is the size of outputs that no cache holds until somebody reads them.
 const pastBytes = 32 << 20
 
-// overlapRows says that a row is written past the caches while the next one is read, instead of one after the other. Where the second-level cache has 2 MiB or
-// more the third one tends to be far away, and a core's few lines that are on their way keep memory busy only if there are always some of both kinds.
-var overlapRows = variants.SecondCacheSize() >= 2<<20
+// overlapRows says that a row is written past the caches while the next one is read, instead of one after the other. Where the second-level cache is ample
+// the third one tends to be far away, and a core's few lines that are on their way keep memory busy only if there are always some of both kinds.
+var overlapRows = variants.AmpleSecondCache()
 
 // body is the part of a kernel that does units lo ≤ i < hi of the work. Bodies are plain functions, not closures.
 type body func(t *task, l *lane, lo, hi int)

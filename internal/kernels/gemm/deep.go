@@ -3,7 +3,6 @@ package gemm
 import (
 	"unsafe"
 
-	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
@@ -15,23 +14,25 @@ type deepLimits struct {
 	results int // m·n, at most
 	blocks  int // of products, at least for each worker
 	kept    int // how many sums of blocks of products are kept before they are added to C
-	// large is the size of a B in bytes that no cache holds, and second that of a second-level cache from which few rows make a product with such a B deep.
-	large, second int
+	large   int // the size of a B in bytes from which few rows make a deep product, where the second-level cache is ample
 }
 
-var deepLimits32 = deepLimits{results: 1 << 14, blocks: 8, kept: 1 << 20, large: 32 << 20, second: 2 << 20}
+var deepLimits32 = deepLimits{results: 1 << 14, blocks: 8, kept: 1 << 20, large: uncached}
 
 // deep reports whether the product is one whose blocks of products so many workers share.
 func (j *job[T]) deep(workers int) bool {
-	return workers > 1 && j.halfA.format == nil && j.halfB.format == nil && j.inRows() &&
-		j.m*j.n <= j.deepLimits.results && j.k >= kc*workers*j.deepLimits.blocks
+	return workers > 1 && j.hasBlocks(workers)
+}
+
+// hasBlocks reports whether the results are few and there are blocks of products enough for so many workers.
+func (j *job[T]) hasBlocks(workers int) bool {
+	return j.halfA.format == nil && j.halfB.format == nil && j.inRows() && j.m*j.n <= j.deepLimits.results && j.k >= kc*workers*j.deepLimits.blocks
 }
 
 // deepOfFew reports whether the product of few rows is deep, even for one worker: kernels that read a large B where it lies take some columns of many rows, each line of which comes
 // late where the third-level cache is far away, and packing one block of products after the other reads long runs.
 func (j *job[T]) deepOfFew(workers int) bool {
-	return j.m > 1 && j.m <= j.mr && j.halfA.format == nil && j.halfB.format == nil && j.inRows() && j.bcs == 1 && j.m*j.n <= j.deepLimits.results &&
-		j.k >= kc*workers*j.deepLimits.blocks && j.sizeB() >= j.deepLimits.large && kernels.SecondCacheSize() >= j.deepLimits.second
+	return j.m > 1 && j.m <= j.mr && j.bcs == 1 && j.hasBlocks(workers) && j.sizeB() >= j.deepLimits.large && ampleSecondCache()
 }
 
 // runDeep computes a deep product. The sums of blocks of products lie one after the other, in rows as wide as the kernel that adds them wants; before them there is room

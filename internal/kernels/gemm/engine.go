@@ -36,7 +36,7 @@ type tiling struct {
 // a line or two of each of many pages. Few rows pack B there, too: where it lies it would come from the third-level cache a line here and a line there, and nothing be asked for early. So
 // its panels are packed by the way, or as usual.
 func (t tiling) ample() tiling {
-	if kernels.SecondCacheSize() >= 2<<20 {
+	if kernels.AmpleSecondCache() {
 		t.ka, t.passing, t.skinny = 2*kc, passing{t.skinny, 1 << 20}, 0
 	}
 	return t

@@ -146,12 +146,14 @@ func requireOrderOfSummation[T element](t *testing.T, f function[T], step func(s
 
 // TestSweepingDoesNotMatter compares the kernels that read rows of B from end to end with those that read a few columns, for limits that small matrices reach.
 func TestSweepingDoesNotMatter(t *testing.T) {
+	defer func(ample func() bool) { ampleSecondCache = ample }(ampleSecondCache)
+	ampleSecondCache = func() bool { return false } // or nothing is asked for
 	pool := parallel.New(3)
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		streaming, ahead := *engine32(), *engine32()
 		streaming.sweep = sweep[float32]{}
-		ahead.sweep.sweepLimits = sweepLimits{ways: math.MaxInt, second: math.MaxInt, columns: 64, strip: 128, kept: 1000}
+		ahead.sweep.sweepLimits = sweepLimits{ways: math.MaxInt, columns: 64, strip: 128, kept: 1000}
 		behind := ahead
 		behind.sweep.large = math.MaxInt
 		for _, n := range []int{64, 128, 200, 500} {
@@ -169,6 +171,8 @@ func TestSweepingDoesNotMatter(t *testing.T) {
 
 // TestSharingProductsDoesNotMatter: a deep product has the bits that it has where one worker computes it, whatever is kept at a time.
 func TestSharingProductsDoesNotMatter(t *testing.T) {
+	defer func(ample func() bool) { ampleSecondCache = ample }(ampleSecondCache)
+	ampleSecondCache = func() bool { return true } // of few rows, too
 	pool := parallel.New(3)
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
@@ -178,7 +182,7 @@ func TestSharingProductsDoesNotMatter(t *testing.T) {
 			require.Zero(t, shared.deepLimits)
 			return
 		}
-		shared.results, shared.blocks, shared.large, shared.second = 1<<14, 1, 0, 0
+		shared.results, shared.blocks, shared.large = 1<<14, 1, 0
 		for _, size := range [][2]int{{13, 33}, {64, 147}, {40, 40}, {2, 64}, {5, 300}} {
 			for _, kept := range []int{1, 1 << 15, 1 << 20} {
 				shared.kept = kept

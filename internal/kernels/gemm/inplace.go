@@ -3,8 +3,6 @@ package gemm
 import (
 	"fmt"
 	"unsafe"
-
-	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
 
 // Float32InPlace computes C = A·B, or C += A·B if accumulate is set, as [Float32] does, for operands that lie in a core's caches already: it reads them where they
@@ -115,7 +113,7 @@ const broadProducts = 128
 // sideBySide says whether two panels are computed side by side; a variable for tests. Fewer elements are read for each multiply-add, and A half as often, which matters
 // where a core has two multiply-adds per cycle: then each load beside them counts, in time and in the power that a clock's frequency depends on. Where the first-level
 // cache holds no more than 32 KiB it would read B from the second again and again. Processors with a large first but a small second-level cache lose nothing to loads.
-var sideBySide = func() bool { return firstCacheWays() >= roomy && kernels.SecondCacheSize() >= 2<<20 }
+var sideBySide = func() bool { return firstCacheWays() >= roomy && ampleSecondCache() }
 
 // inPlaceBroad computes two panels side by side, some products after the others.
 func inPlaceBroad[T element](e *engine[T], m, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc, add int, ahead *Ahead) {

@@ -27,7 +27,8 @@ type passing struct {
 
 // passes reports whether the rows of A are some that pass by the panels of B, of which so many workers have enough each.
 func (j *job[T]) passes(workers int) bool {
-	return j.keeping != nil && j.m > j.mr && j.m <= j.passing.rows && j.sizeB() >= j.passing.bytes && j.k >= passingProducts && j.n >= max(2, workers)*shareable/2*j.nr && j.acs == 1 && (j.bcs == 1 || j.brs == 1) && j.inRows() && j.halfA.format == nil && j.halfB.format == nil
+	return j.keeping != nil && j.m > j.mr && j.m <= j.passing.rows && j.sizeB() >= j.passing.bytes && j.k >= passingProducts &&
+		j.n >= max(2, workers)*shareable/2*j.nr && j.acs == 1 && (j.bcs == 1 || j.brs == 1) && j.inRows() && j.halfA.format == nil && j.halfB.format == nil
 }
 
 // runPassing computes such a product. The rows of A that do not fill a panel are packed ahead.

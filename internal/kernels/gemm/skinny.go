@@ -9,14 +9,16 @@ import (
 // shareable is the number of panels of B from which some rows of A are worth a pass over them: fewer cannot be handed out evenly.
 const shareable = 8
 
+// uncached is the size of a B in bytes that no cache holds.
+const uncached = 32 << 20
+
 // few is the largest number of rows for which B is not packed ahead: fewer than otherwise if no cache holds B, since what is packed has been asked for while
 // something else was computed, and still fewer if each panel must be packed anyway.
 func few[T element](e *engine[T], q *problem[T]) int {
-	const large = 32 << 20 // bytes
 	switch {
 	case q.bcs != 1 && q.halfB.format == nil:
 		return e.skinny / 3
-	case q.k*q.n*int(unsafe.Sizeof(*new(T))) >= large:
+	case q.k*q.n*int(unsafe.Sizeof(*new(T))) >= uncached:
 		return e.skinny * 2 / 3
 	}
 	return e.skinny

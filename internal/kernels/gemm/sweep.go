@@ -25,15 +25,14 @@ type sweep[T element] struct {
 
 // sweepLimits are a matter of speed alone.
 type sweepLimits struct {
-	ways         int // of the first-level cache of a processor that sweeps are for, at most,
-	second       int // or the size of its second-level cache in bytes, at least
+	ways         int // of the first-level cache of a processor that sweeps are for, at most, unless its second one is ample
 	small, large int // sizes of a B in bytes: what no second-level cache holds, and what no cache holds
 	columns      int // of a B, at least
 	strip        int // how many columns are computed at a time: as many as the first-level cache holds some rows of with room for more
 	kept         int // how many sums of blocks of products are kept before they are added to C
 }
 
-var limits = sweepLimits{ways: 8, second: 2 << 20, small: 1 << 20, large: 32 << 20, columns: 256, strip: 1024, kept: 1 << 18}
+var limits = sweepLimits{ways: 8, small: 1 << 20, large: uncached, columns: 256, strip: 1024, kept: 1 << 18}
 
 // sizeB is the size of B, in bytes.
 func (j *job[T]) sizeB() int { return j.k * j.n * int(unsafe.Sizeof(j.c[0])) }
@@ -42,7 +41,7 @@ func (j *job[T]) sizeB() int { return j.k * j.n * int(unsafe.Sizeof(j.c[0])) }
 func (j *job[T]) sweeps() bool {
 	s := &j.sweep
 	return s.some != nil && j.m == 1 && j.bcs == 1 && j.halfB.format == nil && j.inRows() &&
-		j.n >= s.columns && j.sizeB() >= s.small && (kernels.FirstCacheWays() <= s.ways || kernels.SecondCacheSize() >= s.second)
+		j.n >= s.columns && j.sizeB() >= s.small && (kernels.FirstCacheWays() <= s.ways || ampleSecondCache())
 }
 
 // runSweep computes a product of one row. Blocks of products are summed each on its own, in any order, so that each worker reads whole rows, and then added in the
@@ -68,7 +67,7 @@ func (j *job[T]) runSweep(p *parallel.Pool) {
 func (j *job[T]) computeSweep(_, lo, hi int) {
 	all := j.n / j.sweep.width
 	strips, compute := ceilDiv(all, j.strip), j.sweep.some
-	if strips == 1 && j.brs < j.n+j.sweep.width && j.sizeB() >= j.sweep.large && kernels.SecondCacheSize() < j.sweep.second {
+	if strips == 1 && j.brs < j.n+j.sweep.width && j.sizeB() >= j.sweep.large && !ampleSecondCache() {
 		compute = j.sweep.ahead
 	}
 	for piece := lo; piece < hi; piece++ {

@@ -20,13 +20,13 @@ var lookahead = func() int {
 //lint:ignore U1000 the assembly reads it
 var lookaheadSecond = ^lookahead
 
-// lookaheadFar masks distances at which kernels ask for the second cache where it has 2 MiB or more. Such a one makes up for a third cache far away, and a core
+// lookaheadFar masks distances at which kernels ask for the second cache where it is ample, since a third one tends to be far away then: a core
 // that reads streams from there or from memory has fewer lines on their way by itself than would keep either busy. Where the third cache is near, processors
 // look ahead far enough.
 //
 //lint:ignore U1000 the assembly reads it
 var lookaheadFar = func() int {
-	if kernels.SecondCacheSize() >= 2<<20 {
+	if kernels.AmpleSecondCache() {
 		return -1
 	}
 	return 0
