@@ -13,6 +13,9 @@ import (
 func printCeilings(threads int) error {
 	active := kernels.Active()
 	for _, v := range kernels.Available() {
+		if v > kernels.AVX512 { // multiplies floats by its vectors, too
+			break
+		}
 		restore, err := kernels.Force(v)
 		if err != nil {
 			return err

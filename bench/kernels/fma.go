@@ -21,7 +21,7 @@ func fmaSpeed(threads int, turn time.Duration) float64 { return fmaLoop(threads,
 
 // fmaLoop is the speed of a loop whose chunks are that many turns.
 func fmaLoop(threads, chunk int, turn time.Duration) float64 {
-	v := kernels.Active()
+	v := kernels.Vectors()
 	if v == kernels.Generic {
 		return 0
 	}

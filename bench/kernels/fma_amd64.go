@@ -53,7 +53,7 @@ func triadAVX2(a, b, c *float32, n int)
 // triadTurn stores b + 3c in a.
 func triadTurn(a, b, c []float32) {
 	n := 0
-	if kernels.Active() != kernels.Generic {
+	if kernels.Vectors() != kernels.Generic {
 		if n = len(a) &^ 31; n > 0 {
 			triadAVX2(&a[0], &b[0], &c[0], n)
 		}
@@ -76,7 +76,7 @@ func copyPast(dst, src *byte, n, ahead int)
 // copyTurn copies src to dst and asks for memory so many bytes ahead, past the caches if dst is aligned for that.
 func copyTurn(dst, src []byte, ahead int, past bool) {
 	n := 0
-	if kernels.Active() != kernels.Generic {
+	if kernels.Vectors() != kernels.Generic {
 		if n = len(dst) &^ 127; n > 0 && past && uintptr(unsafe.Pointer(&dst[0]))%32 == 0 {
 			copyPast(&dst[0], &src[0], n, ahead)
 		} else if n > 0 {

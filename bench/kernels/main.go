@@ -148,7 +148,7 @@ func (b *bench) row(r row, threads int, peers *peers) {
 	fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", name, threads, 1e3*median, 1e3*median*share, r.rate(median))
 	fmt.Printf("RATIO %s %d %.3f\n", name, threads, share)
 	if r.flops > 0 {
-		fmt.Printf("FMA %s %d %.1f GFLOP/s\n", kernels.Active(), threads, stats.Median(all.ceilings)/1e9)
+		fmt.Printf("FMA %s %d %.1f GFLOP/s\n", kernels.Vectors(), threads, stats.Median(all.ceilings)/1e9)
 		all.printApart(name, threads)
 	}
 }

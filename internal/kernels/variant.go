@@ -1,4 +1,4 @@
-// Package kernels chooses which variant of the CPU kernels runs: portable Go, AVX2 with FMA, or AVX-512.
+// Package kernels chooses which variant of the CPU kernels runs: portable Go, AVX2 with FMA, AVX-512, or AVX-512 with the matrix unit AMX.
 //
 // Each kernel package (gemm, …) has a generic Go version that is compiled everywhere and is the oracle for the others; assembly exists on amd64 unless
 // the build tag noasm removes it. The choice is made once for the whole process, since two variants may round differently: ranks that must
@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 )
 
-// EnvVar names the environment variable that forces a variant: generic, avx2 or avx512. Empty or unset means the best available one.
+// EnvVar names the environment variable that forces a variant: generic, avx2, avx512 or amx. Empty or unset means the best available one.
 const EnvVar = "LOCKSTEP_KERNELS"
 
 // Variant is one set of instructions that kernels are written for. Variants are ordered: a later one is preferred.
@@ -26,10 +26,11 @@ const (
 	Generic Variant = iota // portable Go, everywhere
 	AVX2                   // amd64 with AVX2, FMA and F16C
 	AVX512                 // amd64 with AVX-512 F, BW, DQ and VL
+	AMX                    // the same with tiles and their products of bfloat16, for large matrix products
 	numVariants
 )
 
-var variantNames = [numVariants]string{"generic", "avx2", "avx512"}
+var variantNames = [numVariants]string{"generic", "avx2", "avx512", "amx"}
 
 // String returns the variant's name as [EnvVar] spells it.
 func (v Variant) String() string {
@@ -128,6 +129,9 @@ func Active() Variant {
 	}
 	return settle()
 }
+
+// Vectors returns the variant of the kernels that work on vectors: AVX512 where [Active] is AMX, whose tiles do nothing but multiply matrices.
+func Vectors() Variant { return min(Active(), AVX512) }
 
 // settle makes the environment's choice the active variant.
 func settle() Variant {

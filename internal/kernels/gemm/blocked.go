@@ -48,7 +48,7 @@ const slack = 64
 func (j *job[T]) runBlocked(p *parallel.Pool) {
 	workers := p.Workers()
 	j.layout = j.chooseLayout()
-	j.cut(workers)
+	j.cut(workers, j.blockedCut())
 	rows, cols := j.largest()
 	if j.layout != packed {
 		rows = j.mr // that do not fill a panel
@@ -87,35 +87,49 @@ func (j *job[T]) chooseLayout() layout {
 	return packed
 }
 
+// cutting is what matters for how C is cut into pieces.
+type cutting struct {
+	rows, cols int // of which pieces have multiples, but for the last ones
+	most       int // rows of a piece
+	blocks     int // parts of the columns for which B is packed one after the other, so that pieces lose nothing by having them
+	// extraRows could be computed while B is packed, and extraCols while A is read.
+	extraRows, extraCols int
+}
+
+// blockedCut is how the blocked algorithm cuts, by its layout.
+func (j *job[T]) blockedCut() cutting {
+	c := cutting{rows: j.mr, cols: j.nr, most: j.mb, blocks: 1, extraRows: 8, extraCols: 12}
+	if j.layout != packed {
+		c.blocks = ceilDiv(j.n, j.blockCols(j.n))
+	}
+	if j.layout == inRows || j.layout == inColumns {
+		c.extraCols = 4
+	}
+	return c
+}
+
 // cut settles into how many parts the rows and the columns of C are cut: rows by the number of workers, so that each has its own, which it reads or wrote in the
 // operations before and after, and columns by blocks of B, unless A must be packed for each part. Some pieces more than there are workers make up for
 // one that is slow. Of the ways to have so many, the best leaves the least to the worker with the most; each part of the rows packs B once more, and each of the columns reads A.
-func (j *job[T]) cut(workers int) {
+func (j *job[T]) cut(workers int, c cutting) {
 	const (
-		few       = 192     // rows for which B is packed
-		smallest  = 1 << 21 // operations of a piece
-		each      = 3       // pieces for a worker
-		extraRows = 8       // that could be computed while B is packed
-		tries     = 8       // numbers of columns' parts for each of the rows': with many workers, trying all would take longer than it saves
+		few      = 192     // rows for which B is packed
+		smallest = 1 << 21 // operations of a piece
+		each     = 3       // pieces for a worker
+		tries    = 8       // numbers of columns' parts for each of the rows': with many workers, trying all would take longer than it saves
 	)
+	j.cutting = c
 	rows, cols := j.panels()
-	j.down, j.across = max(1, min(workers, j.m/few), ceilDiv(j.m, j.mb)), 1
-	if j.layout != packed {
-		j.across = ceilDiv(j.n, j.blockCols(j.n))
-	}
+	j.down, j.across = max(1, min(workers, j.m/few), ceilDiv(j.m, c.most)), c.blocks
 	wanted := min(each*workers, int(j.flops()/smallest), rows*cols)
 	if workers == 1 || j.down*j.across >= wanted {
 		return
-	}
-	extraCols := 4 // that could be computed while A is read
-	if j.layout != inRows && j.layout != inColumns {
-		extraCols = 12
 	}
 	down, across, least := j.down, j.across, math.MaxInt
 	for y := down; y <= min(rows, max(down, wanted)); y++ {
 		enough := max(across, ceilDiv(wanted, y))
 		for x := enough; x < enough+min(workers, tries) && x <= cols; x++ {
-			if most := ceilDiv(x*y, workers) * (j.m + extraRows*y) * (j.n + extraCols*x) / (x * y); most < least {
+			if most := ceilDiv(x*y, workers) * (j.m + c.extraRows*y) * (j.n + c.extraCols*x) / (x * y); most < least {
 				least, j.down, j.across = most, y, x
 			}
 		}
@@ -123,19 +137,21 @@ func (j *job[T]) cut(workers int) {
 }
 
 // panels is how many panels the rows and the columns of C make, the last of which may be cut off.
-func (j *job[T]) panels() (rows, cols int) { return ceilDiv(j.m, j.mr), ceilDiv(j.n, j.nr) }
+func (j *job[T]) panels() (rows, cols int) {
+	return ceilDiv(j.m, j.cutting.rows), ceilDiv(j.n, j.cutting.cols)
+}
 
 // largest is the most rows and columns that a piece has, in whole panels.
 func (j *job[T]) largest() (rows, cols int) {
 	rows, cols = j.panels()
-	return ceilDiv(rows, j.down) * j.mr, ceilDiv(cols, j.across) * j.nr
+	return ceilDiv(rows, j.down) * j.cutting.rows, ceilDiv(cols, j.across) * j.cutting.cols
 }
 
 // piece is the part of C with the number: rows [i0, i1) × columns [j0, j1). Neighbours share rows, and one has at most a panel more than another.
 func (j *job[T]) piece(number int) (i0, i1, j0, j1 int) {
-	y, x := number/j.across, number%j.across
+	y, x, high, wide := number/j.across, number%j.across, j.cutting.rows, j.cutting.cols
 	rows, cols := j.panels()
-	return y * rows / j.down * j.mr, min((y+1)*rows/j.down*j.mr, j.m), x * cols / j.across * j.nr, min((x+1)*cols/j.across*j.nr, j.n)
+	return y * rows / j.down * high, min((y+1)*rows/j.down*high, j.m), x * cols / j.across * wide, min((x+1)*cols/j.across*wide, j.n)
 }
 
 // blockCols is how many of cols columns of B are packed at once: parts of about the same width, wider ones of fewer products.

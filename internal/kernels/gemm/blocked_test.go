@@ -13,7 +13,7 @@ func TestPieces(t *testing.T) {
 		for workers := 1; workers <= 9; workers++ {
 			for _, l := range []layout{packed, inRows, copiedColumns} {
 				j := &job[float32]{engine: e, problem: problem[float32]{m: size[0], n: size[1], k: size[2]}, layout: l}
-				j.cut(workers)
+				j.cut(workers, j.blockedCut())
 				rows, cols := j.largest()
 				count, covered, most := j.down*j.across, 0, 0
 				for w := range workers {

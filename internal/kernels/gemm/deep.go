@@ -60,7 +60,11 @@ func (j *job[T]) computeDeep(_, lo, hi int) {
 		part.engine, part.problem = j.engine, newProblem(j.m, j.n, min(kc, j.k1-k0), j.a[k0*j.acs:], j.ars, j.acs, j.b[k0*j.brs:], j.brs, j.bcs,
 			j.sums[(block+1)*j.m*width:], width, false)
 		part.reserve(1)
-		part.runBlocked(nil)
+		if j.tiled {
+			part.runTiled(nil)
+		} else {
+			part.runBlocked(nil)
+		}
 	}
 	list.put(part)
 }

@@ -67,6 +67,8 @@ type engine[T element] struct {
 	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)
 	// broad is strided for tiles below each other of mr/2 rows by two panels, of which the second lies bps elements behind the first. It is nil where there is none.
 	broad func(k int, a *T, ars, acs int, b *T, brs, bps int, c *T, crs, add, count, astep, cstep int, next, step uintptr)
+	// tiles is zero where there is no matrix unit.
+	tiles tiles[T]
 	// deepLimits is zero where sweep.add is missing.
 	deepLimits
 	// outer writes rows of a product of one summand.

@@ -45,7 +45,7 @@ var (
 
 // engine64 returns the engine of the active variant for double precision.
 func engine64() *engine[float64] {
-	switch kernels.Active() {
+	switch kernels.Vectors() {
 	case kernels.AVX512:
 		return &avx512F64
 	case kernels.AVX2:

@@ -70,6 +70,8 @@ var (
 // engine32 returns the engine of the active variant for single precision.
 func engine32() *engine[float32] {
 	switch kernels.Active() {
+	case kernels.AMX:
+		return &amx
 	case kernels.AVX512:
 		return &avx512
 	case kernels.AVX2:

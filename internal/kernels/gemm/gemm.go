@@ -10,6 +10,9 @@
 // into, nor the other rows of a batch change its bits; the AVX2 and AVX-512 variants agree with each other, and the generic one differs from
 // them only by not fusing multiplication and addition. NaN and infinities propagate as the sum of products does it.
 //
+// The AMX variant multiplies float32 and bfloat16 by a matrix unit where a product has enough rows, columns and summands, and otherwise as AVX-512 does. Blocks of kc are the same; within one, sums of 16 products
+// and of pieces of floats are added, with less rounding than one by one. So whether a product is large counts, too; and what is smaller than the least normal number counts as zero there.
+//
 // It is NOT a BLAS: no alpha and beta, no triangular or symmetric forms, no sums in half precision.
 package gemm
 

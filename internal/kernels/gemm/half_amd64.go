@@ -46,7 +46,7 @@ var (
 
 // formatBF16 returns the active variant's way of reading bfloat16.
 func formatBF16() *format[float32] {
-	switch kernels.Active() {
+	switch kernels.Vectors() {
 	case kernels.AVX512:
 		return formatAVX512()
 	case kernels.AVX2:
@@ -58,7 +58,7 @@ func formatBF16() *format[float32] {
 
 // formatF16 returns the active variant's way of reading float16.
 func formatF16() *format[float32] {
-	switch kernels.Active() {
+	switch kernels.Vectors() {
 	case kernels.AVX512:
 		return &avx512F16
 	case kernels.AVX2:

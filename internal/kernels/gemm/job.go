@@ -21,19 +21,23 @@ type job[T element] struct {
 	sums        []T // of blocks of products that are added later: [block][column] of a sweep, [block][row][column] of a deep product
 	alternating []T // what packedA holds of one row, for walk.crowded
 
-	k0, k1       int // the products that packedA or sums are for
+	tiled        bool // whether the product is one for the matrix unit
+	k0, k1       int  // the products that packedA or sums are for
+	cutting      cutting
 	down, across int // parts into which the rows and the columns of C are cut
 	strip        int // of a row of B, in steps of the sweep kernels
 	layout       layout
 
-	pieceBody, pairedBody, packRowsBody, passingBody, skinnyBody, outerBody, sweepBody, addBody, deepBody, addDeepBody func(worker, lo, hi int)
+	pieceBody, pairedBody, tiledBody, packRowsBody, passingBody, skinnyBody, outerBody, sweepBody, addBody, deepBody, addDeepBody func(worker, lo, hi int)
 }
 
 // scratch is what one worker needs for itself.
 type scratch[T element] struct {
 	panel, tile []T      // kc × nr of B, and mr × nr of C
+	sums        []T      // a block of C, of tiles
 	a, b        []T      // panels of A, and of B, for up to kc products
 	copied      []T      // panels of A that are about to be multiplied
+	bad         []uint32 // of the panels of B: not 0 if one has elements that are not finite
 	least       []uint32 // magnitudes of the panels of pairs of A
 	next        fetch
 	_           [64]byte // what one worker writes is in no cache line of another's
@@ -69,7 +73,7 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.pieceBody, j.pairedBody, j.packRowsBody, j.passingBody, j.skinnyBody, j.outerBody, j.sweepBody, j.addBody, j.deepBody, j.addDeepBody = j.computePieces, j.computePaired, j.packRows, j.computePassing, j.computeSkinny, j.computeOuter, j.computeSweep, j.addSweeps, j.computeDeep, j.addDeep
+	j.pieceBody, j.pairedBody, j.tiledBody, j.packRowsBody, j.passingBody, j.skinnyBody, j.outerBody, j.sweepBody, j.addBody, j.deepBody, j.addDeepBody = j.computePieces, j.computePaired, j.computeTiled, j.packRows, j.computePassing, j.computeSkinny, j.computeOuter, j.computeSweep, j.addSweeps, j.computeDeep, j.addDeep
 	return j
 }
 
@@ -103,9 +107,11 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	if q.n <= e.narrow && q.m > q.n {
 		q = q.transposed()
 	}
-	j.engine, j.problem = e, q
+	j.engine, j.problem, j.tiled = e, q, e.tiles.take(q.m, q.n, q.k)
 	j.reserve(p.Workers())
 	switch {
+	case j.tiled && !j.deep(p.Workers()):
+		j.runTiled(p)
 	case q.paired(&e.tiling):
 		j.runPaired(p)
 	case j.deepOfFew(p.Workers()):

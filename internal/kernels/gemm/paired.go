@@ -34,7 +34,7 @@ func (q *problem[T]) paired(t *tiling) bool {
 func (j *job[T]) runPaired(p *parallel.Pool) {
 	workers := p.Workers()
 	j.layout = packed
-	j.cut(workers)
+	j.cut(workers, j.blockedCut())
 	pairs := ceilDiv(min(j.k, kc), 2)
 	rows, cols := j.largest()
 	for w := range workers {

@@ -13,7 +13,7 @@ var (
 
 // panels32 returns the kernels of the active variant for single precision.
 func panels32() *panelKernels[float32] {
-	switch kernels.Active() {
+	switch kernels.Vectors() {
 	case kernels.AVX512:
 		return &avx512Panels
 	case kernels.AVX2:
@@ -25,7 +25,7 @@ func panels32() *panelKernels[float32] {
 
 // unfold32 is Unfold by the active variant, with short vectors for short runs.
 func unfold32(dst []float32, pitch, places int, src []float32, step, planes, planeStride, rows, rowStride, run int) {
-	switch v := kernels.Active(); {
+	switch v := kernels.Vectors(); {
 	case v == kernels.AVX512 && run > 8:
 		unfoldAVX512(places, &dst[0], pitch, &src[0], step, planes, planeStride, rows, rowStride, run, ceilDiv(run, 16))
 	case v == kernels.AVX512 || v == kernels.AVX2:

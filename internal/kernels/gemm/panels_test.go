@@ -77,7 +77,9 @@ func testPanels[T element](t *testing.T, multiply func(m, n, k int, a []T, ars, 
 func TestPanels(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		testPanels(t, func(m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int) {
-			Float32(nil, m, n, k, a, ars, acs, b, brs, bcs, c, ldc, false)
+			vectors := *engine32()
+			vectors.tiles = tiles[float32]{}
+			with(&vectors)(nil, m, n, k, a, ars, acs, b, brs, bcs, c, ldc, false)
 		})
 	})
 	testPanels(t, func(m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int) {

@@ -6,7 +6,7 @@ import "github.com/lockstep-ml/lockstep/internal/kernels"
 
 // maxRowsVector is the first half of SoftmaxRows: most and factor, under a variant with vectors.
 func maxRowsVector(rows, n int, s *float32, stride int, most, factor *float32, scale float32) {
-	if kernels.Active() == kernels.AVX512 {
+	if kernels.Vectors() == kernels.AVX512 {
 		maxRowsAVX512(rows, n, s, stride, most, factor, scale)
 		return
 	}
@@ -15,7 +15,7 @@ func maxRowsVector(rows, n int, s *float32, stride int, most, factor *float32, s
 
 // expRowsVector is the second half.
 func expRowsVector(rows, n int, s *float32, stride int, most, factor *float32, sum *float64, scale float32) {
-	if kernels.Active() == kernels.AVX512 {
+	if kernels.Vectors() == kernels.AVX512 {
 		expRowsAVX512(rows, n, s, stride, most, factor, sum, scale)
 		return
 	}
@@ -24,7 +24,7 @@ func expRowsVector(rows, n int, s *float32, stride int, most, factor *float32, s
 
 // scoreRowsVector is ScoreRows.
 func scoreRowsVector(rows, n int, s, d *float32, stride int, shift, delta *float32, base, scale float32) {
-	if kernels.Active() == kernels.AVX512 {
+	if kernels.Vectors() == kernels.AVX512 {
 		scoreRowsAVX512(rows, n, s, d, stride, shift, delta, base, scale)
 		return
 	}
@@ -33,7 +33,7 @@ func scoreRowsVector(rows, n int, s, d *float32, stride int, shift, delta *float
 
 // scaleRowsVector is ScaleRows for rows of whole blocks.
 func scaleRowsVector(rows, n int, x *float32, stride int, factor *float32) {
-	if kernels.Active() == kernels.AVX512 {
+	if kernels.Vectors() == kernels.AVX512 {
 		scaleRowsAVX512(rows, n, x, stride, factor)
 		return
 	}
@@ -42,7 +42,7 @@ func scaleRowsVector(rows, n int, x *float32, stride int, factor *float32) {
 
 // dotRowsVector is DotRows for rows of whole blocks.
 func dotRowsVector(rows, n int, x *float32, xstride int, y *float32, ystride int, sum *float32) {
-	if kernels.Active() == kernels.AVX512 {
+	if kernels.Vectors() == kernels.AVX512 {
 		dotRowsAVX512(rows, n, x, xstride, y, ystride, sum)
 		return
 	}
@@ -51,7 +51,7 @@ func dotRowsVector(rows, n int, x *float32, xstride int, y *float32, ystride int
 
 // hideRowsVector is HideRows.
 func hideRowsVector(rows, n int, s *float32, stride, seen, grow int) {
-	if kernels.Active() == kernels.AVX512 {
+	if kernels.Vectors() == kernels.AVX512 {
 		hideRowsAVX512(rows, n, s, stride, seen, grow)
 		return
 	}

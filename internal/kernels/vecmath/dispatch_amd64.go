@@ -10,7 +10,7 @@ import "github.com/lockstep-ml/lockstep/internal/kernels"
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func expVector(n int, dst *float32, src *float32, shift float32, factor float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -35,7 +35,7 @@ func expVector(n int, dst *float32, src *float32, shift float32, factor float32,
 // expSumVector: dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -56,7 +56,7 @@ func expSumVector(n int, dst *float32, src *float32, sum *float64, shift float32
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func scaleExpSumVector(n int, dst *float32, near *float32, src *float32, next *float32, sum *float64, most *float32, factor float32, shift float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -81,7 +81,7 @@ func scaleExpSumVector(n int, dst *float32, near *float32, src *float32, next *f
 // sumExpVector: sum[i%16] += e^(src[i]-shift), four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func sumExpVector(n int, src *float32, sum *float64, shift float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -102,7 +102,7 @@ func sumExpVector(n int, src *float32, sum *float64, shift float32) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func logSoftmaxGradVector(n int, dst *float32, y *float32, dy *float32, sum float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -128,7 +128,7 @@ func logSoftmaxGradVector(n int, dst *float32, y *float32, dy *float32, sum floa
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func tanhVector(n int, dst *float32, src *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -154,7 +154,7 @@ func tanhVector(n int, dst *float32, src *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func sigmoidVector(n int, dst *float32, src *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -180,7 +180,7 @@ func sigmoidVector(n int, dst *float32, src *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func siluVector(n int, dst *float32, src *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -206,7 +206,7 @@ func siluVector(n int, dst *float32, src *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func siluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -232,7 +232,7 @@ func siluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func swigluVector(n int, dst *float32, gate *float32, up *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -257,7 +257,7 @@ func swigluVector(n int, dst *float32, gate *float32, up *float32, past bool) in
 // swigluGradVector: s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func swigluGradVector(n int, dgate *float32, dup *float32, gate *float32, up *float32, dy *float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -278,7 +278,7 @@ func swigluGradVector(n int, dgate *float32, dup *float32, gate *float32, up *fl
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func geluTanhVector(n int, dst *float32, src *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -304,7 +304,7 @@ func geluTanhVector(n int, dst *float32, src *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -329,7 +329,7 @@ func geluTanhGradVector(n int, dst *float32, x *float32, dy *float32, past bool)
 // geluTanhBothVector: y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func geluTanhBothVector(n int, y *float32, dst *float32, x *float32, dy *float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -350,7 +350,7 @@ func geluTanhBothVector(n int, y *float32, dst *float32, x *float32, dy *float32
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func geluVector(n int, dst *float32, src *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -376,7 +376,7 @@ func geluVector(n int, dst *float32, src *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func geluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -402,7 +402,7 @@ func geluGradVector(n int, dst *float32, x *float32, dy *float32, past bool) int
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func addVector(n int, dst *float32, x *float32, y *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -428,7 +428,7 @@ func addVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func subVector(n int, dst *float32, x *float32, y *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -454,7 +454,7 @@ func subVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func mulVector(n int, dst *float32, x *float32, y *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -480,7 +480,7 @@ func mulVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func divVector(n int, dst *float32, x *float32, y *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -506,7 +506,7 @@ func divVector(n int, dst *float32, x *float32, y *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func axpbyVector(n int, dst *float32, x *float32, y *float32, a float32, b float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -532,7 +532,7 @@ func axpbyVector(n int, dst *float32, x *float32, y *float32, a float32, b float
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func affineVector(n int, dst *float32, x *float32, a float32, b float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -558,7 +558,7 @@ func affineVector(n int, dst *float32, x *float32, a float32, b float32, past bo
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func scaleVector(n int, dst *float32, x *float32, a float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -583,7 +583,7 @@ func scaleVector(n int, dst *float32, x *float32, a float32, past bool) int {
 // rotateVector: a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i])
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func rotateVector(n int, a *float32, b *float32, x *float32, y *float32, cos *float32, sin *float32, sign float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -604,7 +604,7 @@ func rotateVector(n int, a *float32, b *float32, x *float32, y *float32, cos *fl
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func reluVector(n int, dst *float32, x *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -630,7 +630,7 @@ func reluVector(n int, dst *float32, x *float32, past bool) int {
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func reluGradVector(n int, dst *float32, y *float32, dy *float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -656,7 +656,7 @@ func reluGradVector(n int, dst *float32, y *float32, dy *float32, past bool) int
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func softmaxGradVector(n int, dst *float32, y *float32, dy *float32, dot float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -682,7 +682,7 @@ func softmaxGradVector(n int, dst *float32, y *float32, dy *float32, dot float32
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func softmaxGradDotVector(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -707,7 +707,7 @@ func softmaxGradDotVector(n int, dst *float32, y *float32, dy *float32, nextY *f
 // scoreGradVector: dst[i] = (y[i]·(dy[i]-delta))·a
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func scoreGradVector(n int, dst *float32, y *float32, dy *float32, delta float32, a float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -728,7 +728,7 @@ func scoreGradVector(n int, dst *float32, y *float32, dy *float32, delta float32
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func subWideVector(n int, dst *float32, x *float32, c float64, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -753,7 +753,7 @@ func subWideVector(n int, dst *float32, x *float32, c float64, past bool) int {
 // sumVector: sum[i%16] += x[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func sumVector(n int, x *float32, sum *float64) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -773,7 +773,7 @@ func sumVector(n int, x *float32, sum *float64) int {
 // dotVector: sum[i%16] += x[i]·y[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func dotVector(n int, x *float32, y *float32, sum *float64) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -793,7 +793,7 @@ func dotVector(n int, x *float32, y *float32, sum *float64) int {
 // rowDotVector: sum[i%16] += x[i]·y[i], four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func rowDotVector(n int, x *float32, y *float32, sum *float64) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -813,7 +813,7 @@ func rowDotVector(n int, x *float32, y *float32, sum *float64) int {
 // rowSquaresVector: sum[i%16] += x[i]², four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func rowSquaresVector(n int, x *float32, sum *float64) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -833,7 +833,7 @@ func rowSquaresVector(n int, x *float32, sum *float64) int {
 // rowMomentsVector: with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func rowMomentsVector(n int, x *float32, sum *float64, squares *float64, k float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -853,7 +853,7 @@ func rowMomentsVector(n int, x *float32, sum *float64, squares *float64, k float
 // deviationsVector: sum[i%16] += (x[i]-m)²
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func deviationsVector(n int, x *float32, sum *float64, m float64) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -873,7 +873,7 @@ func deviationsVector(n int, x *float32, sum *float64, m float64) int {
 // maxVector: most[i%16] = max(most[i%16], x[i]), NaN not counting
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func maxVector(n int, x *float32, most *float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -893,7 +893,7 @@ func maxVector(n int, x *float32, most *float32) int {
 // addWideVector: sums[i] += x[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func addWideVector(n int, sums *float64, x *float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -913,7 +913,7 @@ func addWideVector(n int, sums *float64, x *float32) int {
 // addWide4Vector: sums[i] = (((sums[i] + x0[i]) + x1[i]) + x2[i]) + x3[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func addWide4Vector(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32, x3 *float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -934,7 +934,7 @@ func addWide4Vector(n int, sums *float64, x0 *float32, x1 *float32, x2 *float32,
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func normalizeVector(n int, dst *float32, x *float32, m float32, s float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -960,7 +960,7 @@ func normalizeVector(n int, dst *float32, x *float32, m float32, s float32, past
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func normalizeScaleVector(n int, dst *float32, x *float32, w *float32, m float32, s float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -986,7 +986,7 @@ func normalizeScaleVector(n int, dst *float32, x *float32, w *float32, m float32
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float32, m float32, s float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1012,7 +1012,7 @@ func normalizeAffineVector(n int, dst *float32, x *float32, w *float32, b *float
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func normalizeMomentsVector(n int, dst *float32, x *float32, w *float32, b *float32, next *float32, sum *float64, squares *float64, m float32, s float32, k float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1037,7 +1037,7 @@ func normalizeMomentsVector(n int, dst *float32, x *float32, w *float32, b *floa
 // normSumsVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1057,7 +1057,7 @@ func normSumsVector(n int, x *float32, dy *float32, w *float32, sum *float64, in
 // normSumsScaleVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func normSumsScaleVector(n int, dw *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1077,7 +1077,7 @@ func normSumsScaleVector(n int, dw *float32, x *float32, dy *float32, w *float32
 // normSumsAffineVector: with d = dy[i]·w[i]: sum[i%16] += d, inner[i%16] += d·((x[i]-m)·s), four of them added before; dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func normSumsAffineVector(n int, dw *float32, db *float32, x *float32, dy *float32, w *float32, sum *float64, inner *float64, m float32, s float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1098,7 +1098,7 @@ func normSumsAffineVector(n int, dw *float32, db *float32, x *float32, dy *float
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func normGradVector(n int, dst *float32, x *float32, dy *float32, w *float32, m float32, s float32, a float32, b float32, f float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1124,7 +1124,7 @@ func normGradVector(n int, dst *float32, x *float32, dy *float32, w *float32, m 
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.
 func normGradSumsVector(n int, dst *float32, x *float32, dy *float32, w *float32, dw *float32, db *float32, nextX *float32, nextDY *float32, sum *float64, inner *float64, m float32, s float32, a float32, b float32, f float32, nextM float32, nextS float32, past bool) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1149,7 +1149,7 @@ func normGradSumsVector(n int, dst *float32, x *float32, dy *float32, w *float32
 // normScaleGradVector: dw[i] += dy[i]·((x[i]-m)·s)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func normScaleGradVector(n int, dw *float32, x *float32, dy *float32, m float32, s float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1169,7 +1169,7 @@ func normScaleGradVector(n int, dw *float32, x *float32, dy *float32, m float32,
 // normAffineGradVector: dw[i] += dy[i]·((x[i]-m)·s), db[i] += dy[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func normAffineGradVector(n int, dw *float32, db *float32, x *float32, dy *float32, m float32, s float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1189,7 +1189,7 @@ func normAffineGradVector(n int, dw *float32, db *float32, x *float32, dy *float
 // adamMomentsVector: m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func adamMomentsVector(n int, m *float32, v *float32, u *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1209,7 +1209,7 @@ func adamMomentsVector(n int, m *float32, v *float32, u *float32, grad *float32,
 // adamWVector: as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func adamWVector(n int, p *float32, m *float32, v *float32, grad *float32, b1 float32, a1 float32, b2 float32, a2 float32, r1 float32, r2 float32, eps float32, clip float32, keep float32, rate float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1229,7 +1229,7 @@ func adamWVector(n int, p *float32, m *float32, v *float32, grad *float32, b1 fl
 // widenF16Vector: dst[i] = the float16 src[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func widenF16Vector(n int, dst *float32, src *uint16) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1249,7 +1249,7 @@ func widenF16Vector(n int, dst *float32, src *uint16) int {
 // roundF16Vector: dst[i] = src[i] rounded to float16, ties to even
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func roundF16Vector(n int, dst *uint16, src *float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1269,7 +1269,7 @@ func roundF16Vector(n int, dst *uint16, src *float32) int {
 // widenBF16Vector: dst[i] = the bfloat16 src[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func widenBF16Vector(n int, dst *float32, src *uint16) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1289,7 +1289,7 @@ func widenBF16Vector(n int, dst *float32, src *uint16) int {
 // roundBF16Vector: dst[i] = src[i] rounded to bfloat16, ties to even
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func roundBF16Vector(n int, dst *uint16, src *float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1309,7 +1309,7 @@ func roundBF16Vector(n int, dst *uint16, src *float32) int {
 // philoxVector: dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³²
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func philoxVector(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uint32, k0 uint32, k1 uint32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1329,7 +1329,7 @@ func philoxVector(n int, dst *[4]uint32, c0 uint32, c1 uint32, c2 uint32, c3 uin
 // keepVector: dst[i] = scale·x[i] where bits[i]>>8 > below, else 0
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func keepVector(n int, dst *float32, x *float32, bits *uint32, below uint32, scale float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1349,7 +1349,7 @@ func keepVector(n int, dst *float32, x *float32, bits *uint32, below uint32, sca
 // hideVector: dst[i] = value where mask[i] is 0
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func hideVector(n int, dst *float32, mask *uint8, value float32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}
@@ -1369,7 +1369,7 @@ func hideVector(n int, dst *float32, mask *uint8, value float32) int {
 // largerVector: dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i]
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 func largerVector(n int, dst *float32, place *uint32, x *float32, px *uint32, y *float32, py *uint32) int {
-	variant := kernels.Active()
+	variant := kernels.Vectors()
 	if variant == kernels.Generic {
 		return 0
 	}

@@ -57,4 +57,4 @@ func element[T any](p *T, i int) *T {
 func first[T any](s []T) *T { return unsafe.SliceData(s) }
 
 // vectors reports whether the assembly runs. Where it rounds differently, the rest of a vector must go through it too.
-func vectors() bool { return kernels.Active() != kernels.Generic }
+func vectors() bool { return kernels.Vectors() != kernels.Generic }

@@ -22,7 +22,7 @@ var (
 // apply does as many of n elements as fill vectors and returns their number.
 func (v *vectors) apply(n int, dst []float32, to Square, src []float32, from Square) int {
 	lanes, run := 0, v.avx512
-	switch kernels.Active() {
+	switch kernels.Vectors() {
 	case kernels.AVX512:
 		lanes = 16
 	case kernels.AVX2:

@@ -26,7 +26,7 @@ func main() {
 
 // generate writes the kernels to dir, those of each type of elements to two files of their own.
 func generate(dir string) error {
-	for name, emit := range map[string]func(*build.Context){"kernels": single, "kernels64": double, "kernelshalf": halves} {
+	for name, emit := range map[string]func(*build.Context){"kernels": single, "kernels64": double, "kernelshalf": halves, "kernelstiles": tiles} {
 		if err := write(dir, name, emit); err != nil {
 			return err
 		}
@@ -47,6 +47,9 @@ func write(dir, name string, emit func(*build.Context)) error {
 		return err
 	}
 	if err := encodeDots(file); err != nil {
+		return err
+	}
+	if err := encodeTiles(file); err != nil {
 		return err
 	}
 	config := printer.Config{Name: "internal/kernels/gemm/_asm", Pkg: "gemm"}

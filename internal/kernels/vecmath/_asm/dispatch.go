@@ -32,7 +32,7 @@ func dispatchers(kernels []kernel) (amd64, portable []byte, err error) {
 			signature = strings.Replace(signature, ") int", ", past bool) int", 1)
 			doc += "// past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.\n"
 		}
-		fmt.Fprintf(&a, "%s%s {\n\tvariant := kernels.Active()\n\tif variant == kernels.Generic {\n\t\treturn 0\n\t}\n\tn -= n %% %d\n", doc, signature, block)
+		fmt.Fprintf(&a, "%s%s {\n\tvariant := kernels.Vectors()\n\tif variant == kernels.Generic {\n\t\treturn 0\n\t}\n\tn -= n %% %d\n", doc, signature, block)
 		if k.past {
 			fmt.Fprintf(&a, "past = past && separate(dst, %s)\n", strings.Join(others, ", "))
 		}

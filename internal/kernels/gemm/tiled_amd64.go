@@ -1,0 +1,24 @@
+//go:build !noasm
+
+package gemm
+
+// amx is avx512 with tiles for what is large.
+var amx = func() engine[float32] {
+	e := avx512
+	e.tiles = tiles[float32]{rows: 96, cols: 96, products: 32, columns: 768, micro: microAMX, splitRows: splitRows, splitLanes: splitLanes}
+	return e
+}()
+
+// tileShapes configures the eight tiles as LDTILECFG wants it: all have 16 rows of 64 bytes.
+var tileShapes = func() [8]uint64 {
+	const (
+		palette = 1
+		columns = 0x0040_0040_0040_0040 // bytes of four tiles' rows, 16 bits each
+		rows    = 0x1010_1010_1010_1010 // of eight tiles, 8 bits each
+	)
+	return [8]uint64{0: palette, 2: columns, 3: columns, 6: rows}
+}()
+
+func microAMX(steps int, a, b, c *float32, cstride int, d *float32, dstride, blocks int, sums *float32) {
+	tilesAMX(&tileShapes[0], steps, a, b, c, cstride, d, dstride, blocks, sums)
+}

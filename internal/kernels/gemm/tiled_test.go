@@ -1,0 +1,327 @@
+package gemm
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/parallel"
+)
+
+// flushed is x, or zero where a matrix unit takes it for that.
+func flushed(x float32) float32 {
+	if math.Abs(float64(x)) < 0x1p-126 {
+		return float32(math.Copysign(0, float64(x)))
+	}
+	return x
+}
+
+// piecesOf are the three bfloat16 that x is the sum of, in the upper halves.
+func piecesOf(x float32) (pieces [3]uint32) {
+	for i := range 2 {
+		pieces[i] = (math.Float32bits(x) + 0x8000) & 0xffff0000
+		x = flushed(flushed(x) - flushed(math.Float32frombits(pieces[i])))
+	}
+	pieces[2] = math.Float32bits(x) & 0xffff0000
+	return pieces
+}
+
+// splitGeneric splits 16 lanes of 32·steps products to dst[n·pieceSize + at(lane, pair)], in the next step pitch further.
+func splitGeneric(steps int, src []float32, laneStride, kStride int, dst []float32, at func(lane, pair int) int, pitch int) (bad uint32) {
+	for step := range steps {
+		for lane := range tileLanes {
+			for pair := range tileStep / 2 {
+				p := step*tileStep + pair
+				low, high := piecesOf(src[lane*laneStride+p*kStride]), piecesOf(src[lane*laneStride+(p+tileStep/2)*kStride])
+				for n := range low {
+					dst[step*pitch+n*pieceSize+at(lane, pair)] = math.Float32frombits(high[n] | low[n]>>16)
+				}
+				for _, last := range []uint32{low[2], high[2]} {
+					if last&0x7f800000 == 0x7f800000 {
+						bad = 1
+					}
+				}
+			}
+		}
+	}
+	return bad
+}
+
+// genericTiles does in portable Go what a matrix unit does, and is the oracle of those that do. It takes products of any shape.
+var genericTiles = tiles[float32]{
+	rows: 1, cols: 1, products: 1, columns: 64,
+	micro: func(steps int, a, b, c *float32, cstride int, d *float32, dstride, blocks int, _ *float32) {
+		panelA, panelsB := unsafe.Slice((*uint32)(unsafe.Pointer(a)), steps*stepSize), unsafe.Slice((*uint32)(unsafe.Pointer(b)), blocks*steps*stepSize)
+		rows := unsafe.Slice(c, 31*cstride+tileSide*blocks)
+		part := func(word uint32, high int) float32 {
+			if high == 0 {
+				word <<= 16
+			}
+			return flushed(math.Float32frombits(word & 0xffff0000))
+		}
+		for at := range tileSide * tileSide * blocks {
+			block, i, j := at/(tileSide*tileSide), at/tileSide%tileSide, at%tileSide
+			sum := float32(0)
+			for step := range steps {
+				x := panelA[step*stepSize+i/tileLanes*tileSize+i%tileLanes*16:]
+				y := panelsB[(block*steps+step)*stepSize+j/tileLanes*tileSize+j%tileLanes:]
+				for _, pass := range [][2]int{{2, 0}, {0, 0}, {0, 2}, {0, 1}, {1, 1}, {1, 0}} {
+					var parts [2]float32
+					for pair := range tileStep / 2 {
+						for high := range parts { // products of two bfloat16 are exact
+							product := float32(part(x[pass[0]*pieceSize+pair], high) * part(y[pass[1]*pieceSize+pair*16], high))
+							parts[high] = flushed(parts[high] + product)
+						}
+					}
+					sum = flushed(sum + flushed(parts[0]+parts[1]))
+				}
+			}
+			if d != nil {
+				sum += unsafe.Slice(d, i*dstride+tileSide*blocks)[i*dstride+block*tileSide+j]
+			}
+			rows[i*cstride+block*tileSide+j] = sum
+		}
+	},
+	splitRows: func(steps int, src *float32, stride int, dst *float32, pitch int) uint32 {
+		return splitGeneric(steps, unsafe.Slice(src, 15*stride+steps*tileStep), stride, 1, unsafe.Slice(dst, (steps-1)*pitch+2*pieceSize+tileSize),
+			func(lane, pair int) int { return lane*16 + pair }, pitch)
+	},
+	splitLanes: func(steps, panels int, src *float32, stride int, dst *float32, pitch int) (bad uint32) {
+		all := unsafe.Slice(src, (steps*tileStep-1)*stride+panels*tileSide)
+		to := unsafe.Slice(dst, (panels-1)*pitch+steps*stepSize)
+		for half := range 2 * panels {
+			bad |= splitGeneric(steps, all[half*tileLanes:], 1, stride, to[half/2*pitch+half%2*tileSize:], func(lane, pair int) int { return pair*16 + lane }, stepSize)
+		}
+		return bad
+	},
+}
+
+// withTiles is the portable engine with such tiles: with kernels for as many columns as a tile has.
+func withTiles(t tiles[float32]) *engine[float32] {
+	e := generic32
+	e.nr, e.nb, e.tiles = tileSide, tileSide, t
+	e.micro = func(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+		at := func(x *float32, i int) *float32 {
+			if x == nil {
+				return nil
+			}
+			return (*float32)(unsafe.Add(unsafe.Pointer(x), 4*i))
+		}
+		for col := 0; col < blocks*tileSide; col += 4 {
+			microGeneric(rows, k, a, at(b, col/tileSide*k*bstride+col%tileSide), bstride, at(c, col), cstride, at(d, col), dstride, 1)
+		}
+	}
+	return &e
+}
+
+// matrixUnit forces the variant that has one until the test ends, or skips the test.
+func matrixUnit(t *testing.T) *tiles[float32] {
+	if !slices.Contains(kernels.Available(), kernels.AMX) {
+		t.Skipf("the processor lacks %v", kernels.Missing(kernels.AMX))
+	}
+	restore, err := kernels.Force(kernels.AMX)
+	require.NoError(t, err)
+	t.Cleanup(restore)
+	return &engine32().tiles
+}
+
+// values are normal floats, some of which are zero, tiny, huge or denormal.
+func values(seed uint64, n int) []float32 {
+	rng := rand.New(rand.NewPCG(seed, 5))
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64())
+		switch rng.IntN(20) {
+		case 0:
+			x[i] = 0
+		case 1:
+			x[i] *= float32(math.Ldexp(1, rng.IntN(270)-150))
+		}
+	}
+	return x
+}
+
+func bitsOf(x []float32) []uint32 {
+	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
+}
+
+// TestSplittingIsExact: three pieces are what they were split from, if its last bits are not too small for a float, and each is half a unit of the one before at most.
+func TestSplittingIsExact(t *testing.T) {
+	for _, x := range append(values(1, 10000), 1, 1.5, 0x1p-100, 3.3e38, float32(math.Copysign(0, -1)), 0x1.fffffep-100, 0x1.fefffep0) {
+		p := piecesOf(x)
+		var parts [3]float64
+		for i := range p {
+			parts[i] = float64(math.Float32frombits(p[i]))
+		}
+		if math.Abs(float64(x)) >= 0x1p-100 {
+			require.Equal(t, float64(x), parts[0]+parts[1]+parts[2], "%x", x)
+			require.LessOrEqual(t, math.Abs(parts[1]), math.Abs(float64(x))*0x1p-8)
+			require.LessOrEqual(t, math.Abs(parts[2]), math.Abs(float64(x))*0x1p-16)
+		}
+	}
+}
+
+// TestSplittersAgree compares the assembly that splits with portable Go, bit by bit, and what both say of values that are not finite or become that.
+func TestSplittersAgree(t *testing.T) {
+	unit := matrixUnit(t)
+	for seed := range uint64(40) {
+		steps, panels, stride := 1+int(seed%5), 1+int(seed%3), 32+32*int(seed%3)+int(seed%7)
+		pitch := steps*stepSize + 64*int(seed%2)
+		wide, lanes := panels*tileSide+stride, values(seed, tileLanes*(steps*tileStep+stride))
+		rows := values(seed, steps*tileStep*wide)
+		switch odd := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32, -3.3970e38, math.Float32frombits(0x7fffffff), math.Float32frombits(0xff800001)}; {
+		case seed < uint64(len(odd)):
+			lanes[int(seed)*(steps*tileStep+stride+5)], rows[int(seed)*(wide+4)] = odd[seed], odd[seed]
+		case seed == 20:
+			lanes[3], rows[3] = 3.38e38, -3.38e38
+		}
+		got, want := slices.Repeat([]float32{guard}, steps*stepSize), slices.Repeat([]float32{guard}, steps*stepSize)
+		bad := unit.splitRows(steps, &lanes[0], steps*tileStep+stride, &got[0], stepSize)
+		require.Equal(t, genericTiles.splitRows(steps, &lanes[0], steps*tileStep+stride, &want[0], stepSize) == 0, bad == 0, "rows, seed %d", seed)
+		require.Equal(t, seed >= 7, bad == 0)
+		if bad == 0 {
+			require.Equal(t, bitsOf(want), bitsOf(got), "rows, seed %d", seed)
+		}
+		got, want = slices.Repeat([]float32{guard}, panels*pitch), slices.Repeat([]float32{guard}, panels*pitch)
+		bad = unit.splitLanes(steps, panels, &rows[0], wide, &got[0], pitch)
+		require.Equal(t, genericTiles.splitLanes(steps, panels, &rows[0], wide, &want[0], pitch) == 0, bad == 0, "lanes, seed %d", seed)
+		require.Equal(t, seed >= 7, bad == 0)
+		if bad == 0 {
+			require.Equal(t, bitsOf(want), bitsOf(got), "lanes, seed %d", seed)
+		}
+	}
+}
+
+// TestMatrixUnitAgrees compares whole products by the matrix unit with those by portable Go of the same tiles, bit by bit: it sums in the order that its manual says.
+func TestMatrixUnitAgrees(t *testing.T) {
+	unit := *matrixUnit(t)
+	unit.rows, unit.cols, unit.products, unit.columns = 1, 1, 1, genericTiles.columns
+	rapid.Check(t, func(t *rapid.T) {
+		x := drawExample[float32](t)
+		copy(x.a, values(rapid.Uint64().Draw(t, "a"), len(x.a)))
+		copy(x.b, values(rapid.Uint64().Draw(t, "b"), len(x.b)))
+		for _, s := range [][]float32{x.a, x.b} {
+			for i := range s { // whose products do not overflow
+				s[i] = max(-0x1p60, min(s[i], 0x1p60))
+			}
+		}
+		requireSameBits(t, x.run(t, with(withTiles(genericTiles)), nil), x.run(t, with(withTiles(unit)), nil), x.String())
+	})
+}
+
+// TestTiledAgainstFloat64 holds on all machines: products of any shape, cut in any way, of which no bit depends on the number of workers.
+func TestTiledAgainstFloat64(t *testing.T) {
+	pool := parallel.New(3)
+	defer pool.Close()
+	rapid.Check(t, func(t *rapid.T) {
+		x, other := drawExample[float32](t), genericTiles
+		got := x.run(t, with(withTiles(genericTiles)), nil)
+		x.requireWithin(t, x.oracle(), got, x.k+8) // the six products of pieces are rounded one by one
+		other.columns = tileSide * rapid.IntRange(1, 5).Draw(t, "columns")
+		requireSameBits(t, got, x.run(t, with(withTiles(other)), pool), x.String())
+	})
+}
+
+func TestTiledFused(t *testing.T) {
+	pool := parallel.New(3)
+	defer pool.Close()
+	e := withTiles(genericTiles)
+	rapid.Check(t, func(t *rapid.T) {
+		requireFusedEqualToSteps(t, pool, drawExample[float32](t), with(e),
+			func(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, f *Fused[float32]) {
+				multiply(p, e, f.problem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc))
+			})
+	})
+}
+
+// TestTiledIsAsPrecise: sums of products of pieces are nearer to those in float64 than sums of products of floats are.
+func TestTiledIsAsPrecise(t *testing.T) {
+	for _, k := range []int{96, 1024, 3000} {
+		x := newExample[float32](1, 64, 96, k, false, true, 0, false)
+		o := x.oracle()
+		deviation := func(e *engine[float32]) float64 {
+			sum := 0.0
+			for i, v := range x.run(t, with(e), nil) {
+				sum += (float64(v) - o.want[i]) * (float64(v) - o.want[i])
+			}
+			return math.Sqrt(sum / float64(len(o.want)))
+		}
+		require.Less(t, deviation(withTiles(genericTiles)), 0.8*deviation(&generic32), "%d products", k)
+	}
+}
+
+// TestTiledNonFinite: what is not finite makes of tiles what it makes of other products, infinities too, and numbers that only their pieces cannot hold remain numbers.
+func TestTiledNonFinite(t *testing.T) {
+	e, vectors := withTiles(genericTiles), withTiles(tiles[float32]{})
+	inf := float32(math.Inf(1))
+	for n, odd := range []float32{float32(math.NaN()), inf, -inf, math.MaxFloat32} {
+		for option := range 4 {
+			x := newExample[float32](uint64(n), 70, 130, kc+40, option&1 > 0, option&2 > 0, 0, n == 1)
+			clean := x.run(t, with(e), nil)
+			for i := range 3 { // in tiles of their own
+				x.a[(5+40*i)%x.m*x.ars+(7+250*i)%x.k*x.acs] = odd / 4
+				x.b[(9+240*i)%x.k*x.brs+(3+60*i)%x.n*x.bcs] = odd / 4
+			}
+			want, got := x.run(t, with(vectors), nil), x.run(t, with(e), nil)
+			same := 0
+			for i := range got {
+				if want[i]-want[i] == 0 {
+					require.InDelta(t, want[i], got[i], 1e-4+1e-5*math.Abs(float64(want[i])))
+				} else {
+					require.Equal(t, math.IsNaN(float64(want[i])), math.IsNaN(float64(got[i])))
+					require.True(t, want[i] == got[i] || want[i] != want[i], "%v and %v", want[i], got[i])
+				}
+				if math.Float32bits(got[i]) == math.Float32bits(clean[i]) {
+					same++
+				}
+			}
+			require.Positive(t, same, "tiles without such operands have the bits that they had")
+		}
+	}
+}
+
+// TestTinyProducts: what a matrix unit takes for zero is no more than the least normal number for each product.
+func TestTinyProducts(t *testing.T) {
+	for _, scale := range []float64{1, 0x1p-40, 0x1p-62, 0x1p-75, 0x1p-130} {
+		x := newExample[float32](3, 40, 40, 300, false, false, 0, false)
+		for _, s := range [][]float32{x.a, x.b} {
+			for i := range s {
+				s[i] = float32(float64(s[i]) * scale)
+			}
+		}
+		o := x.oracle()
+		for i, v := range x.run(t, with(withTiles(genericTiles)), nil) {
+			bound := 0x1p-24*302*o.magnitude[i] + 6*300*0x1p-126
+			require.LessOrEqual(t, math.Abs(float64(v)-o.want[i]), bound, "%d, scale %g", i, scale)
+		}
+	}
+}
+
+func BenchmarkTiled(b *testing.B) {
+	for _, v := range kernels.Available() {
+		if v < kernels.AVX512 {
+			continue
+		}
+		for _, s := range [][3]int{{96, 768, 768}, {128, 3072, 768}, {512, 512, 512}, {1024, 3072, 768}, {1024, 768, 3072}} {
+			for option := range 4 {
+				x := newExample[float32](1, s[0], s[1], s[2], option&1 > 0, option&2 > 0, 0, false)
+				b.Run(fmt.Sprintf("%s/%dx%dx%d/%s", v, s[0], s[1], s[2], []string{"NN", "TN", "NT", "TT"}[option]), func(b *testing.B) {
+					restore, err := kernels.Force(v)
+					require.NoError(b, err)
+					defer restore()
+					for b.Loop() {
+						Float32(nil, x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.brs, x.bcs, x.c, x.ldc, false)
+					}
+					b.ReportMetric(2*float64(x.m)*float64(x.n)*float64(x.k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !noasm && !linux
+
+package kernels
+
+// tilesAllowed: how other systems give leave to use tile registers is not known here.
+func tilesAllowed() bool { return false }
