@@ -39,6 +39,7 @@ type format[T element] struct {
 	pack func(dst []T, width, lanes, k int, src []uint16, laneStride, kStride int)
 	// stream and dots are engine.stream and engine.dots for a B of a half type.
 	stream, dots direct[T, uint16]
+	bfloat16     bool // whether the elements are that
 	// pairing, if not nil, is how products of two such operands are computed where there are enough rows.
 	pairing *pairing[T]
 }
@@ -62,7 +63,7 @@ func asBits[H dtype.BF16 | dtype.F16](x []H) []uint16 {
 
 // The portable formats.
 var (
-	genericBF16 = format[float32]{pack: packBF16Generic}
+	genericBF16 = format[float32]{pack: packBF16Generic, bfloat16: true}
 	genericF16  = format[float32]{pack: packF16Generic}
 )
 

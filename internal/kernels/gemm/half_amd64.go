@@ -33,6 +33,8 @@ var (
 		pack:   (&halfPacking{32, 12, copyRowsBF16AVX512, copyTallBF16x12, transposeBF16AVX512, packBF16Generic}).pack,
 		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 32, 32}, 1, streamBF16AVX512},
 		dots:   direct[float32, uint16]{[]int{0, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 32, dotsBF16AVX512},
+
+		bfloat16: true,
 	}
 	avx2F16 = format[float32]{
 		pack:   (&halfPacking{16, 6, copyRowsF16AVX2, copyTallF16x6, transposeF16, packF16Generic}).pack,

@@ -4,20 +4,39 @@
 
 package gemm
 
-// tilesAMX computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, steps ≥ 1, blocks ≥ 1, of panels of pieces; those of B lie one behind the other.
+// tiles1AMX computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, steps ≥ 1, blocks ≥ 1, of panels with 1 for each element; those of B lie one behind the other.
 // Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
 //
 //go:noescape
-func tilesAMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
+func tiles1AMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
 
-// splitRows splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n of lane i goes
+// pairRows splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n < 1 of lane i goes
+// to dst[n·512 + i·16 + p], in the next step pitch elements further.
+// It returns 0 if all of src is finite, and rounds to such bfloat16.
+//
+//go:noescape
+func pairRows(steps int, src *uint16, stride int, dst *float32, pitch int) (bad uint32)
+
+// pairLanes splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at src[p·stride]: pair p of piece n < 1 of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256
+// elements further, in the next step 512 elements further, in the next panel pitch elements. Pairs and what it returns are those of pairRows.
+//
+//go:noescape
+func pairLanes(steps int, panels int, src *uint16, stride int, dst *float32, pitch int) (bad uint32)
+
+// tiles3AMX computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, steps ≥ 1, blocks ≥ 1, of panels with 3 for each element; those of B lie one behind the other.
+// Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
+//
+//go:noescape
+func tiles3AMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
+
+// splitRows splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n < 3 of lane i goes
 // to dst[n·512 + i·16 + p], in the next step pitch elements further.
 // It returns 0 if all of src is finite, and rounds to such bfloat16.
 //
 //go:noescape
 func splitRows(steps int, src *float32, stride int, dst *float32, pitch int) (bad uint32)
 
-// splitLanes splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at src[p·stride]: pair p of piece n of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256
+// splitLanes splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at src[p·stride]: pair p of piece n < 3 of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256
 // elements further, in the next step 1536 elements further, in the next panel pitch elements. Pairs and what it returns are those of splitRows.
 //
 //go:noescape

@@ -2,9 +2,314 @@
 
 //go:build !noasm
 
-// func tilesAMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
+// func tiles1AMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·tilesAMX(SB), $0-80
+TEXT ·tiles1AMX(SB), $0-80
+	MOVQ shape+0(FP), AX
+	LONG $0x4978e2c4; LONG $0x00002084; WORD $0x0000 // LDTILECFG (AX)
+	MOVQ b+24(FP), AX
+	MOVQ c+32(FP), CX
+	MOVQ cstride+40(FP), DX
+	MOVQ d+48(FP), BX
+	MOVQ dstride+56(FP), SI
+	MOVQ sums+72(FP), DI
+	ADDQ $0x00001000, DI
+	SHLQ $0x02, DX
+	SHLQ $0x02, SI
+	MOVQ $0x00000040, R8
+	XORQ R9, R9
+	XORQ R10, R10
+	XORQ R11, R11
+
+block:
+	MOVQ steps+8(FP), R12
+	MOVQ a+16(FP), R13
+	MOVQ CX, R14
+	LONG $0x497be2c4; BYTE $0xc0 // TILEZERO $0x00
+	LONG $0x497be2c4; BYTE $0xc8 // TILEZERO $0x01
+	LONG $0x497be2c4; BYTE $0xd0 // TILEZERO $0x02
+	LONG $0x497be2c4; BYTE $0xd8 // TILEZERO $0x03
+
+step:
+	LONG $0x4b7b82c4; LONG $0x000005a4; WORD $0x0000 // TILELOADD (R13)(R8*1), $0x04
+	LONG $0x4b7b82c4; LONG $0x040005ac; WORD $0x0000 // TILELOADD 1024(R13)(R8*1), $0x05
+	LONG $0x4b7ba2c4; LONG $0x000000b4; WORD $0x0000 // TILELOADD (AX)(R8*1), $0x06
+	LONG $0x4b7ba2c4; LONG $0x040000bc; WORD $0x0000 // TILELOADD 1024(AX)(R8*1), $0x07
+	LONG $0x5c4ae2c4; BYTE $0xc4 // TDPBF16PS $0x06, $0x04, $0x00
+	PREFETCHT0 2048(AX)
+	PREFETCHT0 2112(AX)
+	PREFETCHT0 2176(AX)
+	PREFETCHT0 2240(AX)
+	PREFETCHT0 2304(AX)
+	PREFETCHT0 2368(AX)
+	PREFETCHT0 2432(AX)
+	PREFETCHT0 2496(AX)
+	LONG $0x5c42e2c4; BYTE $0xcc // TDPBF16PS $0x07, $0x04, $0x01
+	PREFETCHT0 2560(AX)
+	PREFETCHT0 2624(AX)
+	PREFETCHT0 2688(AX)
+	PREFETCHT0 2752(AX)
+	PREFETCHT0 2816(AX)
+	PREFETCHT0 2880(AX)
+	PREFETCHT0 2944(AX)
+	PREFETCHT0 3008(AX)
+	LONG $0x5c4ae2c4; BYTE $0xd5 // TDPBF16PS $0x06, $0x05, $0x02
+	PREFETCHT0 3072(AX)
+	PREFETCHT0 3136(AX)
+	PREFETCHT0 3200(AX)
+	PREFETCHT0 3264(AX)
+	PREFETCHT0 3328(AX)
+	PREFETCHT0 3392(AX)
+	PREFETCHT0 3456(AX)
+	PREFETCHT0 3520(AX)
+	LONG $0x5c42e2c4; BYTE $0xdd // TDPBF16PS $0x07, $0x05, $0x03
+	PREFETCHT0 3584(AX)
+	PREFETCHT0 3648(AX)
+	PREFETCHT0 3712(AX)
+	PREFETCHT0 3776(AX)
+	PREFETCHT0 3840(AX)
+	PREFETCHT0 3904(AX)
+	PREFETCHT0 3968(AX)
+	PREFETCHT0 4032(AX)
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       DX, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       DX, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       DX, R14
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       DX, R14
+	TESTQ      R9, R9
+	JE         nothing_pending
+	VMOVUPS    (DI)(R9*1), Z0
+	VMOVUPS    64(DI)(R9*1), Z1
+	VMOVUPS    128(DI)(R9*1), Z2
+	VMOVUPS    192(DI)(R9*1), Z3
+	VMOVUPS    256(DI)(R9*1), Z4
+	VMOVUPS    320(DI)(R9*1), Z5
+	VMOVUPS    384(DI)(R9*1), Z6
+	VMOVUPS    448(DI)(R9*1), Z7
+	TESTQ      BX, BX
+	JE         beside_store
+	VADDPS     (R11), Z0, Z0
+	VADDPS     64(R11), Z1, Z1
+	ADDQ       SI, R11
+	VADDPS     (R11), Z2, Z2
+	VADDPS     64(R11), Z3, Z3
+	ADDQ       SI, R11
+	VADDPS     (R11), Z4, Z4
+	VADDPS     64(R11), Z5, Z5
+	ADDQ       SI, R11
+	VADDPS     (R11), Z6, Z6
+	VADDPS     64(R11), Z7, Z7
+	ADDQ       SI, R11
+
+beside_store:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	ADDQ    DX, R10
+	ADDQ    $0x00000200, R9
+
+nothing_pending:
+	ADDQ $0x00000800, R13
+	ADDQ $0x00000800, AX
+	DECQ R12
+	JNE  step
+
+rest:
+	TESTQ   R9, R9
+	JE      all_added
+	VMOVUPS (DI)(R9*1), Z0
+	VMOVUPS 64(DI)(R9*1), Z1
+	VMOVUPS 128(DI)(R9*1), Z2
+	VMOVUPS 192(DI)(R9*1), Z3
+	VMOVUPS 256(DI)(R9*1), Z4
+	VMOVUPS 320(DI)(R9*1), Z5
+	VMOVUPS 384(DI)(R9*1), Z6
+	VMOVUPS 448(DI)(R9*1), Z7
+	TESTQ   BX, BX
+	JE      alone_store
+	VADDPS  (R11), Z0, Z0
+	VADDPS  64(R11), Z1, Z1
+	ADDQ    SI, R11
+	VADDPS  (R11), Z2, Z2
+	VADDPS  64(R11), Z3, Z3
+	ADDQ    SI, R11
+	VADDPS  (R11), Z4, Z4
+	VADDPS  64(R11), Z5, Z5
+	ADDQ    SI, R11
+	VADDPS  (R11), Z6, Z6
+	VADDPS  64(R11), Z7, Z7
+	ADDQ    SI, R11
+
+alone_store:
+	VMOVUPS Z0, (R10)
+	VMOVUPS Z1, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z2, (R10)
+	VMOVUPS Z3, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z4, (R10)
+	VMOVUPS Z5, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z6, (R10)
+	VMOVUPS Z7, 64(R10)
+	ADDQ    DX, R10
+	ADDQ    $0x00000200, R9
+	JMP     rest
+
+all_added:
+	CMPQ  blocks+64(FP), $0x00
+	JE    done
+	MOVQ  $0x00000080, R12
+	LEAQ  -4096(DI), R13
+	LONG $0x4b7a82c4; LONG $0x00002584; WORD $0x0000 // TILESTORED $0x00, (R13)(R12*1)
+	LEAQ  -4096(DI), R13
+	LONG $0x4b7a82c4; LONG $0x0040258c; WORD $0x0000 // TILESTORED $0x01, 64(R13)(R12*1)
+	LEAQ  -2048(DI), R13
+	LONG $0x4b7a82c4; LONG $0x00002594; WORD $0x0000 // TILESTORED $0x02, (R13)(R12*1)
+	LEAQ  -2048(DI), R13
+	LONG $0x4b7a82c4; LONG $0x0040259c; WORD $0x0000 // TILESTORED $0x03, 64(R13)(R12*1)
+	MOVQ  $-4096, R9
+	MOVQ  CX, R10
+	MOVQ  BX, R11
+	ADDQ  $0x00000080, CX
+	TESTQ BX, BX
+	JE    no_addend
+	ADDQ  $0x00000080, BX
+
+no_addend:
+	DECQ blocks+64(FP)
+	JNE  block
+	JMP  rest
+
+done:
+	LONG $0x4978e2c4; BYTE $0xc0 // TILERELEASE 
+	VZEROUPPER
+	RET
+
+// func pairRows(steps int, src *uint16, stride int, dst *float32, pitch int) (bad uint32)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·pairRows(SB), $0-44
+	MOVQ   steps+0(FP), AX
+	MOVQ   src+8(FP), CX
+	MOVQ   stride+16(FP), DX
+	MOVQ   dst+24(FP), BX
+	MOVQ   pitch+32(FP), SI
+	VPXORD Z0, Z0, Z0
+	IMUL3Q $0x02, DX, DX
+	SHLQ   $0x02, SI
+	MOVQ   $0x00000010, DI
+
+lane:
+	MOVQ CX, R8
+	MOVQ BX, R9
+	MOVQ AX, R10
+	LEAQ (CX)(DX*2), R11
+
+step:
+	PREFETCHT0   (R11)
+	VPMOVZXWD    (R8), Z1
+	VPMOVZXWD    32(R8), Z2
+	VPSLLD       $0x10, Z2, Z2
+	VPORD        Z2, Z1, Z1
+	VPADDW       Z1, Z1, Z2
+	VPMAXUW      Z2, Z0, Z0
+	VMOVDQU32    Z1, (R9)
+	ADDQ         $0x00000040, R8
+	ADDQ         $0x00000040, R11
+	ADDQ         SI, R9
+	DECQ         R10
+	JNE          step
+	ADDQ         DX, CX
+	ADDQ         $0x40, BX
+	DECQ         DI
+	JNE          lane
+	MOVL         $0xff00ff00, AX
+	VPBROADCASTD AX, Z1
+	VPCMPUW      $0x05, Z1, Z0, K1
+	KMOVD        K1, AX
+	VZEROUPPER
+	MOVL         AX, bad+40(FP)
+	RET
+
+// func pairLanes(steps int, panels int, src *uint16, stride int, dst *float32, pitch int) (bad uint32)
+// Requires: AVX, AVX512BW, AVX512F, MMX+
+TEXT ·pairLanes(SB), $0-52
+	MOVQ   steps+0(FP), AX
+	MOVQ   src+16(FP), CX
+	MOVQ   stride+24(FP), DX
+	MOVQ   dst+32(FP), BX
+	MOVQ   pitch+40(FP), SI
+	VPXORD Z0, Z0, Z0
+	IMUL3Q $0x02, DX, DX
+	SHLQ   $0x02, SI
+	MOVQ   DX, R12
+	SHLQ   $0x04, R12
+
+step:
+	MOVQ $0x00000010, DI
+
+pair:
+	MOVQ CX, R8
+	LEAQ (CX)(R12*1), R9
+	MOVQ BX, R10
+	MOVQ panels+8(FP), R11
+
+panel:
+	PREFETCHT0   (R8)(DX*2)
+	PREFETCHT0   (R9)(DX*2)
+	VPMOVZXWD    (R8), Z1
+	VPMOVZXWD    (R9), Z2
+	VPSLLD       $0x10, Z2, Z2
+	VPORD        Z2, Z1, Z1
+	VPADDW       Z1, Z1, Z2
+	VPMAXUW      Z2, Z0, Z0
+	VMOVDQU32    Z1, (R10)
+	VPMOVZXWD    32(R8), Z1
+	VPMOVZXWD    32(R9), Z2
+	VPSLLD       $0x10, Z2, Z2
+	VPORD        Z2, Z1, Z1
+	VPADDW       Z1, Z1, Z2
+	VPMAXUW      Z2, Z0, Z0
+	VMOVDQU32    Z1, 1024(R10)
+	ADDQ         $0x00000040, R8
+	ADDQ         $0x00000040, R9
+	ADDQ         SI, R10
+	DECQ         R11
+	JNE          panel
+	ADDQ         DX, CX
+	ADDQ         $0x40, BX
+	DECQ         DI
+	JNE          pair
+	ADDQ         R12, CX
+	ADDQ         $0x00000400, BX
+	DECQ         AX
+	JNE          step
+	MOVL         $0xff00ff00, AX
+	VPBROADCASTD AX, Z1
+	VPCMPUW      $0x05, Z1, Z0, K1
+	KMOVD        K1, AX
+	VZEROUPPER
+	MOVL         AX, bad+48(FP)
+	RET
+
+// func tiles3AMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·tiles3AMX(SB), $0-80
 	MOVQ shape+0(FP), AX
 	LONG $0x4978e2c4; LONG $0x00002084; WORD $0x0000 // LDTILECFG (AX)
 	MOVQ b+24(FP), AX
@@ -55,9 +360,6 @@ step:
 	PREFETCHT0 6976(AX)
 	PREFETCHT0 7040(AX)
 	PREFETCHT0 7104(AX)
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       DX, R14
 	LONG $0x4b7b82c4; LONG $0x000005a4; WORD $0x0000 // TILELOADD (R13)(R8*1), $0x04
 	LONG $0x4b7b82c4; LONG $0x040005ac; WORD $0x0000 // TILELOADD 1024(R13)(R8*1), $0x05
 	LONG $0x5c4ae2c4; BYTE $0xc4 // TDPBF16PS $0x06, $0x04, $0x00
@@ -108,6 +410,28 @@ step:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	ADDQ       DX, R14
+	LONG $0x4b7ba2c4; LONG $0x080000b4; WORD $0x0000 // TILELOADD 2048(AX)(R8*1), $0x06
+	LONG $0x4b7ba2c4; LONG $0x0c0000bc; WORD $0x0000 // TILELOADD 3072(AX)(R8*1), $0x07
+	LONG $0x5c4ae2c4; BYTE $0xc4 // TDPBF16PS $0x06, $0x04, $0x00
+	PREFETCHT0 9216(AX)
+	PREFETCHT0 9280(AX)
+	PREFETCHT0 9344(AX)
+	PREFETCHT0 9408(AX)
+	LONG $0x5c42e2c4; BYTE $0xcc // TDPBF16PS $0x07, $0x04, $0x01
+	PREFETCHT0 9472(AX)
+	PREFETCHT0 9536(AX)
+	PREFETCHT0 9600(AX)
+	PREFETCHT0 9664(AX)
+	LONG $0x5c4ae2c4; BYTE $0xd5 // TDPBF16PS $0x06, $0x05, $0x02
+	PREFETCHT0 9728(AX)
+	PREFETCHT0 9792(AX)
+	PREFETCHT0 9856(AX)
+	PREFETCHT0 9920(AX)
+	LONG $0x5c42e2c4; BYTE $0xdd // TDPBF16PS $0x07, $0x05, $0x03
+	PREFETCHT0 9984(AX)
+	PREFETCHT0 10048(AX)
+	PREFETCHT0 10112(AX)
+	PREFETCHT0 10176(AX)
 	TESTQ      R9, R9
 	JE         nothing_pending
 	VMOVUPS    (DI)(R9*1), Z0
@@ -149,31 +473,6 @@ beside_store:
 	ADDQ    $0x00000200, R9
 
 nothing_pending:
-	LONG $0x4b7ba2c4; LONG $0x080000b4; WORD $0x0000 // TILELOADD 2048(AX)(R8*1), $0x06
-	LONG $0x4b7ba2c4; LONG $0x0c0000bc; WORD $0x0000 // TILELOADD 3072(AX)(R8*1), $0x07
-	LONG $0x5c4ae2c4; BYTE $0xc4 // TDPBF16PS $0x06, $0x04, $0x00
-	PREFETCHT0 9216(AX)
-	PREFETCHT0 9280(AX)
-	PREFETCHT0 9344(AX)
-	PREFETCHT0 9408(AX)
-	LONG $0x5c42e2c4; BYTE $0xcc // TDPBF16PS $0x07, $0x04, $0x01
-	PREFETCHT0 9472(AX)
-	PREFETCHT0 9536(AX)
-	PREFETCHT0 9600(AX)
-	PREFETCHT0 9664(AX)
-	LONG $0x5c4ae2c4; BYTE $0xd5 // TDPBF16PS $0x06, $0x05, $0x02
-	PREFETCHT0 9728(AX)
-	PREFETCHT0 9792(AX)
-	PREFETCHT0 9856(AX)
-	PREFETCHT0 9920(AX)
-	LONG $0x5c42e2c4; BYTE $0xdd // TDPBF16PS $0x07, $0x05, $0x03
-	PREFETCHT0 9984(AX)
-	PREFETCHT0 10048(AX)
-	PREFETCHT0 10112(AX)
-	PREFETCHT0 10176(AX)
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       DX, R14
 	LONG $0x4b7b82c4; LONG $0x080005a4; WORD $0x0000 // TILELOADD 2048(R13)(R8*1), $0x04
 	LONG $0x4b7b82c4; LONG $0x0c0005ac; WORD $0x0000 // TILELOADD 3072(R13)(R8*1), $0x05
 	LONG $0x5c4ae2c4; BYTE $0xc4 // TDPBF16PS $0x06, $0x04, $0x00
@@ -196,6 +495,9 @@ nothing_pending:
 	PREFETCHT0 11072(AX)
 	PREFETCHT0 11136(AX)
 	PREFETCHT0 11200(AX)
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       DX, R14
 	LONG $0x4b7ba2c4; LONG $0x000000b4; WORD $0x0000 // TILELOADD (AX)(R8*1), $0x06
 	LONG $0x4b7ba2c4; LONG $0x040000bc; WORD $0x0000 // TILELOADD 1024(AX)(R8*1), $0x07
 	LONG $0x5c4ae2c4; BYTE $0xc4 // TDPBF16PS $0x06, $0x04, $0x00
@@ -218,6 +520,9 @@ nothing_pending:
 	PREFETCHT0 12096(AX)
 	PREFETCHT0 12160(AX)
 	PREFETCHT0 12224(AX)
+	PREFETCHT0 (R14)
+	PREFETCHT0 64(R14)
+	ADDQ       DX, R14
 	ADDQ       $0x00001800, R13
 	ADDQ       $0x00001800, AX
 	DECQ       R12
@@ -303,18 +608,18 @@ TEXT ·splitRows(SB), $8-44
 	MOVQ         stride+16(FP), DX
 	MOVQ         dst+24(FP), BX
 	MOVQ         pitch+32(FP), SI
-	SHLQ         $0x02, DX
-	SHLQ         $0x02, SI
-	VPXORD       Z2, Z2, Z2
+	VPXORD       Z0, Z0, Z0
 	VSTMXCSR     (SP)
 	MOVL         (SP), DI
 	ORL          $0x00008040, DI
 	MOVL         DI, 4(SP)
 	VLDMXCSR     4(SP)
 	MOVL         $0x00008000, DI
-	VPBROADCASTD DI, Z0
-	MOVL         $0xffff0000, DI
 	VPBROADCASTD DI, Z1
+	MOVL         $0xffff0000, DI
+	VPBROADCASTD DI, Z2
+	IMUL3Q       $0x04, DX, DX
+	SHLQ         $0x02, SI
 	MOVQ         $0x00000010, DI
 
 lane:
@@ -328,26 +633,26 @@ step:
 	PREFETCHT0   64(R11)
 	VMOVUPS      (R8), Z3
 	VMOVUPS      64(R8), Z4
-	VPADDD       Z0, Z3, Z5
-	VPANDD       Z1, Z5, Z5
+	VPADDD       Z1, Z3, Z5
+	VPANDD       Z2, Z5, Z5
 	VSUBPS       Z5, Z3, Z3
-	VPADDD       Z0, Z3, Z6
-	VPANDD       Z1, Z6, Z6
+	VPADDD       Z1, Z3, Z6
+	VPANDD       Z2, Z6, Z6
 	VSUBPS       Z6, Z3, Z3
-	VPADDD       Z0, Z4, Z7
-	VPANDD       Z1, Z7, Z7
+	VPADDD       Z1, Z4, Z7
+	VPANDD       Z2, Z7, Z7
 	VSUBPS       Z7, Z4, Z4
-	VPADDD       Z0, Z4, Z8
-	VPANDD       Z1, Z8, Z8
+	VPADDD       Z1, Z4, Z8
+	VPANDD       Z2, Z8, Z8
 	VSUBPS       Z8, Z4, Z4
 	VPSRLD       $0x10, Z5, Z5
 	VPORD        Z7, Z5, Z5
 	VPSRLD       $0x10, Z6, Z6
 	VPORD        Z8, Z6, Z6
 	VPSRLD       $0x10, Z3, Z3
-	VPTERNLOGD   $0xf8, Z1, Z4, Z3
+	VPTERNLOGD   $0xf8, Z2, Z4, Z3
 	VPADDW       Z3, Z3, Z4
-	VPMAXUW      Z4, Z2, Z2
+	VPMAXUW      Z4, Z0, Z0
 	VMOVDQU32    Z5, (R9)
 	VMOVDQU32    Z6, 2048(R9)
 	VMOVDQU32    Z3, 4096(R9)
@@ -361,8 +666,8 @@ step:
 	DECQ         DI
 	JNE          lane
 	MOVL         $0xff00ff00, AX
-	VPBROADCASTD AX, Z0
-	VPCMPUW      $0x05, Z0, Z2, K1
+	VPBROADCASTD AX, Z1
+	VPCMPUW      $0x05, Z1, Z0, K1
 	KMOVD        K1, AX
 	VLDMXCSR     (SP)
 	VZEROUPPER
@@ -377,18 +682,18 @@ TEXT ·splitLanes(SB), $8-52
 	MOVQ         stride+24(FP), DX
 	MOVQ         dst+32(FP), BX
 	MOVQ         pitch+40(FP), SI
-	SHLQ         $0x02, DX
-	SHLQ         $0x02, SI
-	VPXORD       Z2, Z2, Z2
+	VPXORD       Z0, Z0, Z0
 	VSTMXCSR     (SP)
 	MOVL         (SP), DI
 	ORL          $0x00008040, DI
 	MOVL         DI, 4(SP)
 	VLDMXCSR     4(SP)
 	MOVL         $0x00008000, DI
-	VPBROADCASTD DI, Z0
-	MOVL         $0xffff0000, DI
 	VPBROADCASTD DI, Z1
+	MOVL         $0xffff0000, DI
+	VPBROADCASTD DI, Z2
+	IMUL3Q       $0x04, DX, DX
+	SHLQ         $0x02, SI
 	MOVQ         DX, R12
 	SHLQ         $0x04, R12
 
@@ -404,55 +709,55 @@ pair:
 panel:
 	PREFETCHT0   (R8)(DX*2)
 	PREFETCHT0   (R9)(DX*2)
+	PREFETCHT0   64(R8)(DX*2)
+	PREFETCHT0   64(R9)(DX*2)
 	VMOVUPS      (R8), Z3
 	VMOVUPS      (R9), Z4
-	VPADDD       Z0, Z3, Z5
-	VPANDD       Z1, Z5, Z5
+	VPADDD       Z1, Z3, Z5
+	VPANDD       Z2, Z5, Z5
 	VSUBPS       Z5, Z3, Z3
-	VPADDD       Z0, Z3, Z6
-	VPANDD       Z1, Z6, Z6
+	VPADDD       Z1, Z3, Z6
+	VPANDD       Z2, Z6, Z6
 	VSUBPS       Z6, Z3, Z3
-	VPADDD       Z0, Z4, Z7
-	VPANDD       Z1, Z7, Z7
+	VPADDD       Z1, Z4, Z7
+	VPANDD       Z2, Z7, Z7
 	VSUBPS       Z7, Z4, Z4
-	VPADDD       Z0, Z4, Z8
-	VPANDD       Z1, Z8, Z8
+	VPADDD       Z1, Z4, Z8
+	VPANDD       Z2, Z8, Z8
 	VSUBPS       Z8, Z4, Z4
 	VPSRLD       $0x10, Z5, Z5
 	VPORD        Z7, Z5, Z5
 	VPSRLD       $0x10, Z6, Z6
 	VPORD        Z8, Z6, Z6
 	VPSRLD       $0x10, Z3, Z3
-	VPTERNLOGD   $0xf8, Z1, Z4, Z3
+	VPTERNLOGD   $0xf8, Z2, Z4, Z3
 	VPADDW       Z3, Z3, Z4
-	VPMAXUW      Z4, Z2, Z2
+	VPMAXUW      Z4, Z0, Z0
 	VMOVDQU32    Z5, (R10)
 	VMOVDQU32    Z6, 2048(R10)
 	VMOVDQU32    Z3, 4096(R10)
-	PREFETCHT0   64(R8)(DX*2)
-	PREFETCHT0   64(R9)(DX*2)
 	VMOVUPS      64(R8), Z3
 	VMOVUPS      64(R9), Z4
-	VPADDD       Z0, Z3, Z5
-	VPANDD       Z1, Z5, Z5
+	VPADDD       Z1, Z3, Z5
+	VPANDD       Z2, Z5, Z5
 	VSUBPS       Z5, Z3, Z3
-	VPADDD       Z0, Z3, Z6
-	VPANDD       Z1, Z6, Z6
+	VPADDD       Z1, Z3, Z6
+	VPANDD       Z2, Z6, Z6
 	VSUBPS       Z6, Z3, Z3
-	VPADDD       Z0, Z4, Z7
-	VPANDD       Z1, Z7, Z7
+	VPADDD       Z1, Z4, Z7
+	VPANDD       Z2, Z7, Z7
 	VSUBPS       Z7, Z4, Z4
-	VPADDD       Z0, Z4, Z8
-	VPANDD       Z1, Z8, Z8
+	VPADDD       Z1, Z4, Z8
+	VPANDD       Z2, Z8, Z8
 	VSUBPS       Z8, Z4, Z4
 	VPSRLD       $0x10, Z5, Z5
 	VPORD        Z7, Z5, Z5
 	VPSRLD       $0x10, Z6, Z6
 	VPORD        Z8, Z6, Z6
 	VPSRLD       $0x10, Z3, Z3
-	VPTERNLOGD   $0xf8, Z1, Z4, Z3
+	VPTERNLOGD   $0xf8, Z2, Z4, Z3
 	VPADDW       Z3, Z3, Z4
-	VPMAXUW      Z4, Z2, Z2
+	VPMAXUW      Z4, Z0, Z0
 	VMOVDQU32    Z5, 1024(R10)
 	VMOVDQU32    Z6, 3072(R10)
 	VMOVDQU32    Z3, 5120(R10)
@@ -470,8 +775,8 @@ panel:
 	DECQ         AX
 	JNE          step
 	MOVL         $0xff00ff00, AX
-	VPBROADCASTD AX, Z0
-	VPCMPUW      $0x05, Z0, Z2, K1
+	VPBROADCASTD AX, Z1
+	VPCMPUW      $0x05, Z1, Z0, K1
 	KMOVD        K1, AX
 	VLDMXCSR     (SP)
 	VZEROUPPER

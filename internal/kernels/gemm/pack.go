@@ -8,7 +8,7 @@ type copyPanels[T element] func(k int, src *T, stride int, dst *T, pitch int)
 
 // packGeneric copies lanes ≤ width strided vectors of length k side by side: dst[p·width + i] = src[i·laneStride + p·kStride] for i < lanes, and
 // 0 for lanes ≤ i < width. A panel of A has its rows as lanes, a panel of B its columns. The zeros only ever reach elements beyond C's edge.
-func packGeneric[T element](dst []T, width, lanes, k int, src []T, laneStride, kStride int) {
+func packGeneric[T any](dst []T, width, lanes, k int, src []T, laneStride, kStride int) {
 	if laneStride == 1 {
 		for p := range k {
 			row := dst[p*width : (p+1)*width]
@@ -28,7 +28,7 @@ func packGeneric[T element](dst []T, width, lanes, k int, src []T, laneStride, k
 	}
 	for i := lanes; i < width; i++ {
 		for to := i; to < len(dst); to += width {
-			dst[to] = 0
+			dst[to] = *new(T)
 		}
 	}
 }

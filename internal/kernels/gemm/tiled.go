@@ -1,6 +1,8 @@
 package gemm
 
 import (
+	"unsafe"
+
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
@@ -16,41 +18,61 @@ const (
 	tileLanes = tileSide / 2             // of a tile
 	tileSize  = tileLanes * tileStep / 2 // elements of a tile, of 32 bits each
 	pieceSize = 2 * tileSize             // of the tiles of a piece in a step
-	stepSize  = 3 * pieceSize            // of a step
+	largeStep = 3 * pieceSize            // of a step of three pieces
 )
 
 // tiles is what an engine does with a matrix unit. The zero value is no such unit.
 type tiles[T element] struct {
 	// rows, cols and products are what m, n and k are at least for a product to be made of tiles. They decide about bits.
 	rows, cols, products int
-	// columns is the number of columns of B that are split at once.
-	columns int
+	// floats have three pieces, a bfloat16 has one: the sums are the same, as those of pieces that are zero are.
+	floats    pieces[T, T]
+	bfloat16s pieces[T, uint16]
+}
+
+// pieces are the kernels for operands of elements of a type S.
+type pieces[T element, S any] struct {
+	count int
+	// B is split for so many columns and so many products, a multiple of kc, at once. What columns of C become stays in the second-level cache for those products.
+	columns, products int
 	// micro computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, of panels of pieces, those of B one behind the other. Row i of C is at
 	// c[i·cstride], of D at d[i·dstride]. sums has room for a block.
 	micro func(steps int, a, b, c *T, cstride int, d *T, dstride, blocks int, sums *T)
-	// splitRows splits 16 lanes of 32·steps contiguous products, of which lane i begins at src[i·stride]: pair p of piece n of lane i goes to dst[n·pieceSize + i·16 + p], in the next step pitch further.
+	// rows splits 16 lanes of 32·steps contiguous products, of which lane i begins at src[i·stride]: pair p of piece n of lane i goes to dst[n·pieceSize + i·16 + p], in the next step pitch further.
 	// It returns 0 if all are finite, and round to such bfloat16.
-	splitRows func(steps int, src *T, stride int, dst *T, pitch int) (bad uint32)
-	// splitLanes splits 32·panels contiguous lanes of 32·steps products, of which product p begins at src[p·stride]: pair p of piece n of lane i < 16 goes to dst[n·pieceSize + p·16 + i], of the next
-	// 16 lanes a tile further, in the next step stepSize further, in the next panel pitch further. It returns what splitRows does.
-	splitLanes func(steps, panels int, src *T, stride int, dst *T, pitch int) (bad uint32)
+	rows func(steps int, src *S, stride int, dst *T, pitch int) (bad uint32)
+	// lanes splits 32·panels contiguous lanes of 32·steps products, of which product p begins at src[p·stride]: pair p of piece n of lane i < 16 goes to dst[n·pieceSize + p·16 + i], of the next
+	// 16 lanes a tile further, in the next panel pitch further; steps follow each other. It returns what rows does.
+	lanes func(steps, panels int, src *S, stride int, dst *T, pitch int) (bad uint32)
+	// pack is engine.pack of elements as they are.
+	pack func(dst []S, width, lanes, k int, src []S, laneStride, kStride int)
 }
 
 // take reports whether a product is one for the matrix unit. That depends on its shape alone, since its bits depend on it.
 func (t *tiles[T]) take(m, n, k int) bool {
-	return t.micro != nil && m >= t.rows && n >= t.cols && k >= t.products
+	return t.floats.micro != nil && m >= t.rows && n >= t.cols && k >= t.products
+}
+
+// whole reports whether both operands are bfloat16, each of which is its only piece.
+func (q *problem[T]) whole() bool {
+	return q.halfA.format != nil && q.halfA.format == q.halfB.format && q.halfA.bfloat16
 }
 
 // runTiled is runBlocked for the matrix unit.
 func (j *job[T]) runTiled(p *parallel.Pool) {
 	const extra = 30 // rows or columns that could be computed while a side is split
 	workers, t := p.Workers(), &j.engine.tiles
-	j.cut(workers, cutting{tileSide, tileSide, j.m, ceilDiv(j.n, t.columns), extra, extra})
+	count, columns, products := t.floats.count, t.floats.columns, t.floats.products
+	if j.whole() {
+		count, columns, products = t.bfloat16s.count, t.bfloat16s.columns, t.bfloat16s.products
+	}
+	j.stepSize, j.splitCols, j.splitProducts = count*pieceSize, columns, products
+	j.cut(workers, cutting{tileSide, tileSide, j.m, ceilDiv(j.n, columns), extra, extra})
 	_, cols := j.largest()
-	panels, steps := ceilDiv(min(t.columns, cols), tileSide), ceilDiv(min(j.k, kc), tileStep)
+	panels, blocks, steps := ceilDiv(min(columns, cols), tileSide), ceilDiv(min(j.k, products), kc), ceilDiv(min(j.k, kc), tileStep)
 	for w := range workers {
 		s := &j.scratch[w]
-		s.a, s.b, s.bad = grown(s.a, steps*stepSize), grown(s.b, panels*steps*stepSize), grown(s.bad, panels)
+		s.a, s.b, s.bad = grown(s.a, steps*j.stepSize), grown(s.b, blocks*panels*steps*j.stepSize), grown(s.bad, blocks*panels)
 		s.sums, s.copied = grown(s.sums, tileSide*tileSide), grown(s.copied, spareSize+steps*tileStep*tileSide)
 	}
 	p.ForWorkers(j.down*j.across, 1, j.tiledBody)
@@ -58,38 +80,56 @@ func (j *job[T]) runTiled(p *parallel.Pool) {
 
 // computeTiled is computePieces for the matrix unit.
 func (j *job[T]) computeTiled(worker, lo, hi int) {
-	s, most := &j.scratch[worker], j.tiles.columns
 	for number := lo; number < hi; number++ {
 		i0, i1, first, end := j.piece(number)
-		width := ceilDiv(ceilDiv(end-first, ceilDiv(end-first, most)), tileSide) * tileSide
+		width := ceilDiv(ceilDiv(end-first, ceilDiv(end-first, j.splitCols)), tileSide) * tileSide
 		for col := first; col < end; col += width {
-			for k0 := 0; k0 < j.k; k0 += kc {
-				t := block{i0, i1, col, min(col+width, end), k0, min(k0+kc, j.k)}
-				finite := j.splitB(s, &t)
-				for i := i0; i < i1; i += tileSide {
-					j.tiledPanel(s, &t, i, j.splitA(s, &t, i), finite)
-				}
+			for k0 := 0; k0 < j.k; k0 += j.splitProducts {
+				j.computeSplit(&j.scratch[worker], &block{i0, i1, col, min(col+width, end), k0, min(k0+j.splitProducts, j.k)})
 			}
+		}
+	}
+}
+
+// computeSplit adds t's products to C, for all of which B is split.
+func (j *job[T]) computeSplit(s *scratch[T], t *block) {
+	panels := ceilDiv(t.j1-t.j0, tileSide)
+	part := func(k0 int) (block, []T, []uint32) { // of kc products, B's pieces for it, and which panels are bad
+		n := (k0 - t.k0) / kc * panels
+		return block{t.i0, t.i1, t.j0, t.j1, k0, min(k0+kc, t.k1)}, s.b[n*kc/tileStep*j.stepSize:], s.bad[n:][:panels]
+	}
+	finite := true
+	for k0 := t.k0; k0 < t.k1; k0 += kc {
+		p, b, bad := part(k0)
+		finite = j.splitB(s, &p, b, bad) && finite
+	}
+	for i := t.i0; i < t.i1; i += tileSide {
+		for k0 := t.k0; k0 < t.k1; k0 += kc {
+			p, b, bad := part(k0)
+			j.tiledPanel(s, &p, i, b, bad, j.splitA(s, &p, i), finite)
 		}
 	}
 }
 
 // tiledPanel adds t's products to the rows of C from row i on. A tile is computed as products are without a matrix unit if its panel of A or of B is not finite: pieces of infinity are not a number, where
 // infinity times a number may be infinite. The tiles are the same however C is cut, so that this changes no bit with the number of workers.
-func (j *job[T]) tiledPanel(s *scratch[T], t *block, i int, finiteA, finiteB bool) {
-	steps, rows := ceilDiv(t.k1-t.k0, tileStep), min(tileSide, t.i1-i)
+func (j *job[T]) tiledPanel(s *scratch[T], t *block, i int, panels []T, bad []uint32, finiteA, finiteB bool) {
+	steps, rows, micro := ceilDiv(t.k1-t.k0, tileStep), min(tileSide, t.i1-i), j.tiles.floats.micro
+	if j.whole() {
+		micro = j.tiles.bfloat16s.micro
+	}
 	for col := t.j0; col < t.j1; {
 		panel := (col - t.j0) / tileSide
-		b := &s.b[panel*steps*stepSize]
+		b := &panels[panel*steps*j.stepSize]
 		whole, cols := (t.j1-col)/tileSide, min(tileSide, t.j1-col)
 		switch {
 		case finiteA && finiteB && whole > 0 && rows == tileSide && j.inRows():
 			d, stride := j.addend(i, col, t.k0)
-			j.tiles.micro(steps, &s.a[0], b, &j.c[i*j.crs+col], j.crs, d, stride, whole, &s.sums[0])
+			micro(steps, &s.a[0], b, &j.c[i*j.crs+col], j.crs, d, stride, whole, &s.sums[0])
 			cols = whole * tileSide
-		case finiteA && (finiteB || s.bad[panel] == 0):
+		case finiteA && (finiteB || bad[panel] == 0):
 			tile := s.copied[:tileSide*tileSide]
-			j.tiles.micro(steps, &s.a[0], b, &tile[0], tileSide, nil, 0, 1, &s.sums[0])
+			micro(steps, &s.a[0], b, &tile[0], tileSide, nil, 0, 1, &s.sums[0])
 			j.scatter(tile, rows, cols, i, col, t.k0)
 		default:
 			j.tileByVectors(s, i, rows, col, cols, t.k0)
@@ -115,106 +155,113 @@ func (j *job[T]) tileByVectors(s *scratch[T], i, rows, col, cols, k0 int) {
 
 // splitA splits the panel of A from row i on for t's products, and reports whether it is finite.
 func (j *job[T]) splitA(s *scratch[T], t *block, i int) bool {
-	at, lanes, k, bad := i*j.ars+t.k0*j.acs, min(tileSide, t.i1-i), t.k1-t.k0, uint32(0)
-	whole := wholeSteps(&j.halfA, lanes, k, j.ars, j.acs)
-	switch {
-	case whole == 0:
-	case j.acs == 1:
-		bad = j.tiles.splitRows(whole, &j.a[at], j.ars, &s.a[0], stepSize)
-		bad |= j.tiles.splitRows(whole, &j.a[at+tileLanes*j.ars], j.ars, &s.a[tileSize], stepSize)
-	default:
-		bad = j.lanesAsRows(s, whole, j.a[at:], j.acs, s.a)
+	at, lanes, k := i*j.ars+t.k0*j.acs, min(tileSide, t.i1-i), t.k1-t.k0
+	if j.whole() {
+		return splitPanel(j, s, &j.tiles.bfloat16s, s.a, true, j.halfA.bits[at:], lanes, k, j.ars, j.acs) == 0
 	}
-	if done := whole * tileStep; done < k {
-		staged := j.stage(s, &j.halfA, j.a, at+done*j.acs, lanes, k-done, j.ars, j.acs)
-		bad |= j.lanesAsRows(s, ceilDiv(k-done, tileStep), staged, tileSide, s.a[whole*stepSize:])
-	}
-	return bad == 0
+	return j.splitFloats(s, s.a, true, j.a, &j.halfA, at, lanes, k, j.ars, j.acs) == 0
 }
 
-// splitB splits B for t's columns and products. It reports whether all is finite; if not, s.bad says which panels are.
-func (j *job[T]) splitB(s *scratch[T], t *block) bool {
+// splitB splits B for t's columns and products to dst. It reports whether all is finite; if not, bad says which panels are not.
+func (j *job[T]) splitB(s *scratch[T], t *block, dst []T, bad []uint32) bool {
 	k, col := t.k1-t.k0, t.j0
-	pitch := ceilDiv(k, tileStep) * stepSize
-	if whole, panels := wholeSteps(&j.halfB, tileSide, k, j.bcs, j.brs), (t.j1-t.j0)/tileSide; whole*tileStep == k && j.bcs == 1 && panels > 0 {
-		if j.tiles.splitLanes(whole, panels, &j.b[t.k0*j.brs+col], j.brs, &s.b[0], pitch) == 0 {
-			clear(s.bad[:panels])
+	pitch, at, panels := ceilDiv(k, tileStep)*j.stepSize, t.k0*j.brs+t.j0*j.bcs, (t.j1-t.j0)/tileSide
+	if j.bcs == 1 && k%tileStep == 0 && panels > 0 { // rows of all panels
+		any := uint32(1)
+		switch steps := k / tileStep; {
+		case j.whole():
+			any = j.tiles.bfloat16s.lanes(steps, panels, &j.halfB.bits[at], j.brs, &dst[0], pitch)
+		case j.halfB.format == nil:
+			any = j.tiles.floats.lanes(steps, panels, &j.b[at], j.brs, &dst[0], pitch)
+		}
+		if any == 0 {
+			clear(bad[:panels])
 			col += panels * tileSide
 		}
 	}
 	all := uint32(0)
 	for ; col < t.j1; col += tileSide {
-		panel := (col - t.j0) / tileSide
-		s.bad[panel] = j.splitPanelB(s, s.b[panel*pitch:], t.k0, k, col, min(tileSide, t.j1-col))
-		all |= s.bad[panel]
+		panel, at, lanes := (col-t.j0)/tileSide, t.k0*j.brs+col*j.bcs, min(tileSide, t.j1-col)
+		if j.whole() {
+			bad[panel] = splitPanel(j, s, &j.tiles.bfloat16s, dst[panel*pitch:], false, j.halfB.bits[at:], lanes, k, j.bcs, j.brs)
+		} else {
+			bad[panel] = j.splitFloats(s, dst[panel*pitch:], false, j.b, &j.halfB, at, lanes, k, j.bcs, j.brs)
+		}
+		all |= bad[panel]
 	}
 	return all == 0
 }
 
-// splitPanelB splits k products from k0 on of so many columns of B from column col on.
-func (j *job[T]) splitPanelB(s *scratch[T], dst []T, k0, k, col, lanes int) (bad uint32) {
-	at := k0*j.brs + col*j.bcs
-	whole := wholeSteps(&j.halfB, lanes, k, j.bcs, j.brs)
-	switch {
-	case whole == 0:
-	case j.bcs == 1:
-		bad = j.tiles.splitLanes(whole, 1, &j.b[at], j.brs, &dst[0], 0)
-	default:
-		bad = j.rowsAsLanes(s, whole, j.b[at:], j.bcs, dst)
+// splitFloats is splitPanel for elements of x from number at on, or of h if that is a half type: they are widened before.
+func (j *job[T]) splitFloats(s *scratch[T], dst []T, asRows bool, x []T, h *half[T], at, lanes, k, laneStride, kStride int) (bad uint32) {
+	if h.format == nil {
+		return splitPanel(j, s, &j.tiles.floats, dst, asRows, x[at:], lanes, k, laneStride, kStride)
+	}
+	staged := s.copied[spareSize:][:ceilDiv(k, tileStep)*tileStep*tileSide]
+	h.pack(staged, tileSide, lanes, k, h.bits[at:], laneStride, kStride)
+	clear(staged[k*tileSide:])
+	return splitSteps(j, s, &j.tiles.floats, dst, asRows, staged, ceilDiv(k, tileStep), 1, tileSide)
+}
+
+// splitPanel splits k products of so many lanes, at most those of a panel, to tiles of A if asRows is set, else to tiles of B. What is missing of lanes and of the last step is zero.
+func splitPanel[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, asRows bool, src []S, lanes, k, laneStride, kStride int) (bad uint32) {
+	whole := 0
+	if lanes == tileSide && (laneStride == 1 || kStride == 1) {
+		whole = k / tileStep
+	}
+	if whole > 0 {
+		bad = splitSteps(j, s, p, dst, asRows, src, whole, laneStride, kStride)
 	}
 	if done := whole * tileStep; done < k {
-		staged := j.stage(s, &j.halfB, j.b, at+done*j.brs, lanes, k-done, j.bcs, j.brs)
-		bad |= j.tiles.splitLanes(ceilDiv(k-done, tileStep), 1, &staged[0], tileSide, &dst[whole*stepSize], 0)
+		steps := ceilDiv(k-done, tileStep)
+		staged := unsafe.Slice((*S)(unsafe.Pointer(&s.copied[spareSize])), steps*tileStep*tileSide)
+		p.pack(staged, tileSide, lanes, k-done, src[done*kStride:], laneStride, kStride)
+		clear(staged[(k-done)*tileSide:])
+		bad |= splitSteps(j, s, p, dst[whole*j.stepSize:], asRows, staged, steps, 1, tileSide)
 	}
 	return bad
 }
 
-// wholeSteps is how many steps of a panel can be split where it lies.
-func wholeSteps[T element](h *half[T], lanes, k, laneStride, kStride int) int {
-	if h.format != nil || lanes < tileSide || laneStride != 1 && kStride != 1 {
-		return 0
+// splitSteps splits whole steps of a panel of which either lanes or products are contiguous.
+func splitSteps[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, asRows bool, src []S, steps, laneStride, kStride int) uint32 {
+	switch {
+	case asRows && kStride == 1:
+		return p.rows(steps, &src[0], laneStride, &dst[0], j.stepSize) | p.rows(steps, &src[tileLanes*laneStride], laneStride, &dst[tileSize], j.stepSize)
+	case asRows:
+		return lanesAsRows(j, s, p, dst, src, steps, kStride)
+	case laneStride == 1:
+		return p.lanes(steps, 1, &src[0], kStride, &dst[0], 0)
+	default:
+		return rowsAsLanes(j, s, p, dst, src, steps, laneStride)
 	}
-	return k / tileStep
-}
-
-// stage makes a panel of 32 contiguous lanes out of fewer, or out of such that lie in another way, or are of a half type. What is missing of lanes and of the last step is zero.
-func (j *job[T]) stage(s *scratch[T], h *half[T], x []T, at, lanes, k, laneStride, kStride int) []T {
-	staged := s.copied[spareSize:][:ceilDiv(k, tileStep)*tileStep*tileSide]
-	if h.format != nil {
-		h.pack(staged, tileSide, lanes, k, h.bits[at:], laneStride, kStride)
-	} else {
-		j.pack(staged, tileSide, lanes, k, x[at:], laneStride, kStride)
-	}
-	clear(staged[k*tileSide:])
-	return staged
 }
 
 // spareSteps is how many steps are split before their tiles are transposed, as they are in the first-level cache then.
 const (
 	spareSteps = 4
-	spareSize  = spareSteps * stepSize
+	spareSize  = spareSteps * largeStep
 )
 
 // lanesAsRows splits a panel of contiguous lanes to tiles of A.
-func (j *job[T]) lanesAsRows(s *scratch[T], steps int, src []T, stride int, dst []T) (bad uint32) {
+func lanesAsRows[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, src []S, steps, stride int) (bad uint32) {
 	for n := range steps {
-		bad |= j.tiles.splitLanes(1, 1, &src[n*tileStep*stride], stride, &s.copied[0], stepSize)
-		for at := 0; at < stepSize; at += tileSize {
-			j.transposeTile(dst[n*stepSize+at:], s.copied[at:])
+		bad |= p.lanes(1, 1, &src[n*tileStep*stride], stride, &s.copied[0], 0)
+		for at := 0; at < j.stepSize; at += tileSize {
+			j.transposeTile(dst[n*j.stepSize+at:], s.copied[at:])
 		}
 	}
 	return bad
 }
 
 // rowsAsLanes splits a panel of lanes whose products are contiguous to tiles of B.
-func (j *job[T]) rowsAsLanes(s *scratch[T], steps int, src []T, stride int, dst []T) (bad uint32) {
+func rowsAsLanes[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, src []S, steps, stride int) (bad uint32) {
 	for side := range 2 {
 		lanes, to := src[side*tileLanes*stride:], dst[side*tileSize:]
 		for first := 0; first < steps; first += spareSteps {
 			some := min(spareSteps, steps-first)
-			bad |= j.tiles.splitRows(some, &lanes[first*tileStep], stride, &s.copied[0], stepSize)
-			for at := 0; at < some*stepSize; at += pieceSize {
-				j.transposeTile(to[first*stepSize+at:], s.copied[at:])
+			bad |= p.rows(some, &lanes[first*tileStep], stride, &s.copied[0], j.stepSize)
+			for at := 0; at < some*j.stepSize; at += pieceSize {
+				j.transposeTile(to[first*j.stepSize+at:], s.copied[at:])
 			}
 		}
 	}

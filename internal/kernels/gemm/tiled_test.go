@@ -1,16 +1,22 @@
 package gemm
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
+	"runtime/pprof"
 	"slices"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
@@ -34,16 +40,16 @@ func piecesOf(x float32) (pieces [3]uint32) {
 }
 
 // splitGeneric splits 16 lanes of 32·steps products to dst[n·pieceSize + at(lane, pair)], in the next step pitch further.
-func splitGeneric(steps int, src []float32, laneStride, kStride int, dst []float32, at func(lane, pair int) int, pitch int) (bad uint32) {
+func splitGeneric[S any](split func(S) []uint32, steps int, src []S, laneStride, kStride int, dst []float32, at func(lane, pair int) int, pitch int) (bad uint32) {
 	for step := range steps {
 		for lane := range tileLanes {
 			for pair := range tileStep / 2 {
 				p := step*tileStep + pair
-				low, high := piecesOf(src[lane*laneStride+p*kStride]), piecesOf(src[lane*laneStride+(p+tileStep/2)*kStride])
+				low, high := split(src[lane*laneStride+p*kStride]), split(src[lane*laneStride+(p+tileStep/2)*kStride])
 				for n := range low {
 					dst[step*pitch+n*pieceSize+at(lane, pair)] = math.Float32frombits(high[n] | low[n]>>16)
 				}
-				for _, last := range []uint32{low[2], high[2]} {
+				for _, last := range []uint32{low[len(low)-1], high[len(high)-1]} {
 					if last&0x7f800000 == 0x7f800000 {
 						bad = 1
 					}
@@ -54,53 +60,65 @@ func splitGeneric(steps int, src []float32, laneStride, kStride int, dst []float
 	return bad
 }
 
-// genericTiles does in portable Go what a matrix unit does, and is the oracle of those that do. It takes products of any shape.
-var genericTiles = tiles[float32]{
-	rows: 1, cols: 1, products: 1, columns: 64,
-	micro: func(steps int, a, b, c *float32, cstride int, d *float32, dstride, blocks int, _ *float32) {
-		panelA, panelsB := unsafe.Slice((*uint32)(unsafe.Pointer(a)), steps*stepSize), unsafe.Slice((*uint32)(unsafe.Pointer(b)), blocks*steps*stepSize)
-		rows := unsafe.Slice(c, 31*cstride+tileSide*blocks)
-		part := func(word uint32, high int) float32 {
-			if high == 0 {
-				word <<= 16
-			}
-			return flushed(math.Float32frombits(word & 0xffff0000))
-		}
-		for at := range tileSide * tileSide * blocks {
-			block, i, j := at/(tileSide*tileSide), at/tileSide%tileSide, at%tileSide
-			sum := float32(0)
-			for step := range steps {
-				x := panelA[step*stepSize+i/tileLanes*tileSize+i%tileLanes*16:]
-				y := panelsB[(block*steps+step)*stepSize+j/tileLanes*tileSize+j%tileLanes:]
-				for _, pass := range [][2]int{{2, 0}, {0, 0}, {0, 2}, {0, 1}, {1, 1}, {1, 0}} {
-					var parts [2]float32
-					for pair := range tileStep / 2 {
-						for high := range parts { // products of two bfloat16 are exact
-							product := float32(part(x[pass[0]*pieceSize+pair], high) * part(y[pass[1]*pieceSize+pair*16], high))
-							parts[high] = flushed(parts[high] + product)
-						}
-					}
-					sum = flushed(sum + flushed(parts[0]+parts[1]))
+// genericPieces are the kernels for tiles in portable Go, and the oracle of others.
+func genericPieces[S any](split func(S) []uint32, passes [][2]int) pieces[float32, S] {
+	count := len(split(*new(S)))
+	stepSize := count * pieceSize
+	return pieces[float32, S]{
+		count: count, columns: 64, products: kc,
+		micro: func(steps int, a, b, c *float32, cstride int, d *float32, dstride, blocks int, _ *float32) {
+			panelA, panelsB := unsafe.Slice((*uint32)(unsafe.Pointer(a)), steps*stepSize), unsafe.Slice((*uint32)(unsafe.Pointer(b)), blocks*steps*stepSize)
+			rows := unsafe.Slice(c, 31*cstride+tileSide*blocks)
+			part := func(word uint32, high int) float32 {
+				if high == 0 {
+					word <<= 16
 				}
+				return flushed(math.Float32frombits(word & 0xffff0000))
 			}
-			if d != nil {
-				sum += unsafe.Slice(d, i*dstride+tileSide*blocks)[i*dstride+block*tileSide+j]
+			for at := range tileSide * tileSide * blocks {
+				block, i, j := at/(tileSide*tileSide), at/tileSide%tileSide, at%tileSide
+				sum := float32(0)
+				for step := range steps {
+					x := panelA[step*stepSize+i/tileLanes*tileSize+i%tileLanes*16:]
+					y := panelsB[(block*steps+step)*stepSize+j/tileLanes*tileSize+j%tileLanes:]
+					for _, pass := range passes {
+						var parts [2]float32
+						for pair := range tileStep / 2 {
+							for high := range parts { // products of two bfloat16 are exact
+								product := float32(part(x[pass[0]*pieceSize+pair], high) * part(y[pass[1]*pieceSize+pair*16], high))
+								parts[high] = flushed(parts[high] + product)
+							}
+						}
+						sum = flushed(sum + flushed(parts[0]+parts[1]))
+					}
+				}
+				if d != nil {
+					sum += unsafe.Slice(d, i*dstride+tileSide*blocks)[i*dstride+block*tileSide+j]
+				}
+				rows[i*cstride+block*tileSide+j] = sum
 			}
-			rows[i*cstride+block*tileSide+j] = sum
-		}
-	},
-	splitRows: func(steps int, src *float32, stride int, dst *float32, pitch int) uint32 {
-		return splitGeneric(steps, unsafe.Slice(src, 15*stride+steps*tileStep), stride, 1, unsafe.Slice(dst, (steps-1)*pitch+2*pieceSize+tileSize),
-			func(lane, pair int) int { return lane*16 + pair }, pitch)
-	},
-	splitLanes: func(steps, panels int, src *float32, stride int, dst *float32, pitch int) (bad uint32) {
-		all := unsafe.Slice(src, (steps*tileStep-1)*stride+panels*tileSide)
-		to := unsafe.Slice(dst, (panels-1)*pitch+steps*stepSize)
-		for half := range 2 * panels {
-			bad |= splitGeneric(steps, all[half*tileLanes:], 1, stride, to[half/2*pitch+half%2*tileSize:], func(lane, pair int) int { return pair*16 + lane }, stepSize)
-		}
-		return bad
-	},
+		},
+		rows: func(steps int, src *S, stride int, dst *float32, pitch int) uint32 {
+			return splitGeneric(split, steps, unsafe.Slice(src, 15*stride+steps*tileStep), stride, 1, unsafe.Slice(dst, (steps-1)*pitch+stepSize-tileSize),
+				func(lane, pair int) int { return lane*16 + pair }, pitch)
+		},
+		lanes: func(steps, panels int, src *S, stride int, dst *float32, pitch int) (bad uint32) {
+			all := unsafe.Slice(src, (steps*tileStep-1)*stride+panels*tileSide)
+			to := unsafe.Slice(dst, (panels-1)*pitch+steps*stepSize)
+			for half := range 2 * panels {
+				bad |= splitGeneric(split, steps, all[half*tileLanes:], 1, stride, to[half/2*pitch+half%2*tileSize:], func(lane, pair int) int { return pair*16 + lane }, stepSize)
+			}
+			return bad
+		},
+		pack: packGeneric[S],
+	}
+}
+
+// genericTiles does in portable Go what a matrix unit does. It takes products of any shape.
+var genericTiles = tiles[float32]{
+	rows: 1, cols: 1, products: 1,
+	floats:    genericPieces(func(x float32) []uint32 { p := piecesOf(x); return p[:] }, [][2]int{{2, 0}, {0, 0}, {0, 2}, {0, 1}, {1, 1}, {1, 0}}),
+	bfloat16s: genericPieces(func(x uint16) []uint32 { return []uint32{uint32(x) << 16} }, [][2]int{{0, 0}}),
 }
 
 // withTiles is the portable engine with such tiles: with kernels for as many columns as a tile has.
@@ -171,27 +189,39 @@ func TestSplittingIsExact(t *testing.T) {
 // TestSplittersAgree compares the assembly that splits with portable Go, bit by bit, and what both say of values that are not finite or become that.
 func TestSplittersAgree(t *testing.T) {
 	unit := matrixUnit(t)
+	requireSplittersAgree(t, &genericTiles.floats, &unit.floats, func(x float32) float32 { return x })
+	requireSplittersAgree(t, &genericTiles.bfloat16s, &unit.bfloat16s, func(x float32) uint16 { return uint16(dtype.ToBF16(x)) })
+}
+
+func requireSplittersAgree[S any](t *testing.T, generic, unit *pieces[float32, S], of func(float32) S) {
 	for seed := range uint64(40) {
 		steps, panels, stride := 1+int(seed%5), 1+int(seed%3), 32+32*int(seed%3)+int(seed%7)
+		stepSize := generic.count * pieceSize
 		pitch := steps*stepSize + 64*int(seed%2)
 		wide, lanes := panels*tileSide+stride, values(seed, tileLanes*(steps*tileStep+stride))
 		rows := values(seed, steps*tileStep*wide)
-		switch odd := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32, -3.3970e38, math.Float32frombits(0x7fffffff), math.Float32frombits(0xff800001)}; {
-		case seed < uint64(len(odd)):
+		odd := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32, -3.3970e38, math.Float32frombits(0x7fffffff), math.Float32frombits(0xff800001)}
+		if seed < uint64(len(odd)) {
 			lanes[int(seed)*(steps*tileStep+stride+5)], rows[int(seed)*(wide+4)] = odd[seed], odd[seed]
-		case seed == 20:
+		} else if seed == 20 {
 			lanes[3], rows[3] = 3.38e38, -3.38e38
 		}
+		as := func(x []float32) (y []S) {
+			for _, v := range x {
+				y = append(y, of(v))
+			}
+			return y
+		}
 		got, want := slices.Repeat([]float32{guard}, steps*stepSize), slices.Repeat([]float32{guard}, steps*stepSize)
-		bad := unit.splitRows(steps, &lanes[0], steps*tileStep+stride, &got[0], stepSize)
-		require.Equal(t, genericTiles.splitRows(steps, &lanes[0], steps*tileStep+stride, &want[0], stepSize) == 0, bad == 0, "rows, seed %d", seed)
+		bad := unit.rows(steps, &as(lanes)[0], steps*tileStep+stride, &got[0], stepSize)
+		require.Equal(t, generic.rows(steps, &as(lanes)[0], steps*tileStep+stride, &want[0], stepSize) == 0, bad == 0, "rows, seed %d", seed)
 		require.Equal(t, seed >= 7, bad == 0)
 		if bad == 0 {
 			require.Equal(t, bitsOf(want), bitsOf(got), "rows, seed %d", seed)
 		}
 		got, want = slices.Repeat([]float32{guard}, panels*pitch), slices.Repeat([]float32{guard}, panels*pitch)
-		bad = unit.splitLanes(steps, panels, &rows[0], wide, &got[0], pitch)
-		require.Equal(t, genericTiles.splitLanes(steps, panels, &rows[0], wide, &want[0], pitch) == 0, bad == 0, "lanes, seed %d", seed)
+		bad = unit.lanes(steps, panels, &as(rows)[0], wide, &got[0], pitch)
+		require.Equal(t, generic.lanes(steps, panels, &as(rows)[0], wide, &want[0], pitch) == 0, bad == 0, "lanes, seed %d", seed)
 		require.Equal(t, seed >= 7, bad == 0)
 		if bad == 0 {
 			require.Equal(t, bitsOf(want), bitsOf(got), "lanes, seed %d", seed)
@@ -202,7 +232,7 @@ func TestSplittersAgree(t *testing.T) {
 // TestMatrixUnitAgrees compares whole products by the matrix unit with those by portable Go of the same tiles, bit by bit: it sums in the order that its manual says.
 func TestMatrixUnitAgrees(t *testing.T) {
 	unit := *matrixUnit(t)
-	unit.rows, unit.cols, unit.products, unit.columns = 1, 1, 1, genericTiles.columns
+	unit.rows, unit.cols, unit.products = 1, 1, 1
 	rapid.Check(t, func(t *rapid.T) {
 		x := drawExample[float32](t)
 		copy(x.a, values(rapid.Uint64().Draw(t, "a"), len(x.a)))
@@ -213,6 +243,30 @@ func TestMatrixUnitAgrees(t *testing.T) {
 			}
 		}
 		requireSameBits(t, x.run(t, with(withTiles(genericTiles)), nil), x.run(t, with(withTiles(unit)), nil), x.String())
+		requireHalvesAsWidened(t, newHalfCase(x), withTiles(unit))
+	})
+}
+
+// requireHalvesAsWidened compares products of bfloat16, and of one such operand and one of float32, with those of widened ones.
+func requireHalvesAsWidened(t require.TestingT, h *halfCase, e *engine[float32]) {
+	bf16 := func(x []dtype.BF16) half[float32] { return half[float32]{asBits(x), &genericBF16} }
+	product := func(halfA, halfB half[float32]) function[float32] {
+		return func(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
+			q := newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate)
+			q.halfA, q.halfB = halfA, halfB
+			multiply(p, e, q)
+		}
+	}
+	want := h.run(t, with(e), nil)
+	requireSameBits(t, want, h.run(t, product(bf16(h.a16), bf16(h.b16)), nil), h.String())
+	requireSameBits(t, want, h.run(t, product(half[float32]{}, bf16(h.b16)), nil), h.String())
+	requireSameBits(t, want, h.run(t, product(bf16(h.a16), half[float32]{}), nil), h.String())
+}
+
+// TestTiledHalves holds on all machines.
+func TestTiledHalves(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		requireHalvesAsWidened(t, newHalfCase(drawExample[float32](t)), withTiles(genericTiles))
 	})
 }
 
@@ -224,7 +278,7 @@ func TestTiledAgainstFloat64(t *testing.T) {
 		x, other := drawExample[float32](t), genericTiles
 		got := x.run(t, with(withTiles(genericTiles)), nil)
 		x.requireWithin(t, x.oracle(), got, x.k+8) // the six products of pieces are rounded one by one
-		other.columns = tileSide * rapid.IntRange(1, 5).Draw(t, "columns")
+		other.floats.columns, other.floats.products = tileSide*rapid.IntRange(1, 5).Draw(t, "columns"), kc*rapid.IntRange(1, 3).Draw(t, "products")
 		requireSameBits(t, got, x.run(t, with(withTiles(other)), pool), x.String())
 	})
 }
@@ -324,4 +378,28 @@ func BenchmarkTiled(b *testing.B) {
 			}
 		}
 	}
+}
+
+// TestMatrixUnitSurvivesInterruptions: signals of a profiler, of the garbage collector and of threads that take turns on a processor leave tiles as they were.
+func TestMatrixUnitSurvivesInterruptions(t *testing.T) {
+	matrixUnit(t)
+	var profile bytes.Buffer
+	require.NoError(t, pprof.StartCPUProfile(&profile))
+	defer pprof.StopCPUProfile()
+	x := newExample[float32](1, 160, 224, 700, false, true, 0, false)
+	want := x.run(t, Float32, nil)
+	var all errgroup.Group
+	for range 4 * runtime.NumCPU() {
+		all.Go(func() error {
+			for range 200 {
+				got := x.run(t, Float32, nil)
+				runtime.GC()
+				if !slices.Equal(want, got) {
+					return errors.New("bits differ")
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, all.Wait())
 }

@@ -12,29 +12,31 @@ import (
 
 // AMX has eight tiles of 16 rows of 64 bytes. TDPBF16PS adds to a tile of 16×16 floats the products of one of 16 rows by 32 bfloat16 and one of 16 pairs of rows by 16.
 //
-// A float is the sum of three bfloat16, pieces of 8 bits each. Of the nine products of the pieces of two floats six are added; the others are smaller than the last bit of
-// the largest by far. A step is 32 products: of a panel of 32 lanes it has six tiles, two for each piece, of 1 KiB each.
+// A float is the sum of three bfloat16, pieces of 8 bits each. Of the nine products of the pieces of two floats six are added; the others are as small as what rounding loses. A bfloat16 is its only piece.
+// A step is 32 products: of a panel of 32 lanes it has two tiles for each piece, of 1 KiB each.
 
 const (
 	tileBytes  = 1 << 10
 	pieceBytes = 2 * tileBytes
-	stepBytes  = 3 * pieceBytes
 )
 
-// tilePasses are the products of pieces of A and of B, 0 being the largest piece, in the order in which they are added: from one to the next only one side changes.
-var tilePasses = [][2]int{{2, 0}, {0, 0}, {0, 2}, {0, 1}, {1, 1}, {1, 0}}
+// tilePasses are, by the number of pieces, the products of pieces of A and of B, 0 being the largest piece, in the order in which they are added: from one to the next only one side changes.
+var tilePasses = map[int][][2]int{1: {{0, 0}}, 3: {{2, 0}, {0, 0}, {0, 2}, {0, 1}, {1, 1}, {1, 0}}}
 
 // tiles emits the kernels that use AMX and those that split floats for it.
 func tiles(c *build.Context) {
-	microTiles(c)
-	splitRows(c)
-	splitLanes(c)
+	for _, pieces := range []int{1, 3} {
+		microTiles(c, pieces)
+		splitRows(c, pieces)
+		splitLanes(c, pieces)
+	}
 }
 
 // microTiles emits the kernel of 32×32 elements. While the unit multiplies for a block, what it summed for the one before is added to C.
-func microTiles(c *build.Context) {
-	c.Function("tilesAMX")
-	c.Doc("tilesAMX computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, steps ≥ 1, blocks ≥ 1, of panels of pieces; those of B lie one behind the other.",
+func microTiles(c *build.Context, pieces int) {
+	name, stepBytes, passes := fmt.Sprintf("tiles%dAMX", pieces), pieces*pieceBytes, tilePasses[pieces]
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, steps ≥ 1, blocks ≥ 1, of panels with %d for each element; those of B lie one behind the other.", name, pieces),
 		"Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(shape *uint64, steps int, a, b, c *float32, cstride int, d *float32, dstride, blocks int, sums *float32)")
@@ -101,8 +103,8 @@ func microTiles(c *build.Context) {
 	}
 	c.Label("step")
 	held := [2]int{-1, -1}
-	asked := 0
-	for n, pass := range tilePasses {
+	asked, askedRows := 0, 0
+	for n, pass := range passes {
 		for side, base := range []reg.Register{x, y} {
 			if held[side] == pass[side] {
 				continue
@@ -114,16 +116,16 @@ func microTiles(c *build.Context) {
 		}
 		for i := range 4 {
 			tileInstruction(c, "TDPBF16PS", operand.Imm(uint64(6+i%2)), operand.Imm(uint64(4+i/2)), operand.Imm(uint64(i)))
-			for ; asked < stepBytes/64*(4*n+i+1)/24; asked++ { // the next step of B
+			for ; asked < stepBytes/64*(4*n+i+1)/(4*len(passes)); asked++ { // the next step of B
 				c.PREFETCHT0(operand.Mem{Base: y, Disp: stepBytes + 64*asked})
 			}
 		}
-		if n < 4 { // rows of C, too
+		for ; askedRows < rowsAtOnce*(n+1)/len(passes); askedRows++ { // rows of C, too
 			c.PREFETCHT0(operand.Mem{Base: near})
 			c.PREFETCHT0(operand.Mem{Base: near, Disp: 64})
 			c.ADDQ(cstride, near)
 		}
-		if n == 2 {
+		if n == len(passes)/2 {
 			c.TESTQ(pending, pending)
 			c.JE(operand.LabelRef("nothing_pending"))
 			addRows("beside")
@@ -165,17 +167,22 @@ func microTiles(c *build.Context) {
 	c.RET()
 }
 
-// splitter splits vectors of floats into pieces: each is what is left, rounded to the nearest bfloat16, and what is left is then exact.
+// splitter splits vectors of floats into pieces: each is what is left, rounded to the nearest bfloat16, and what is left is then exact. A bfloat16 is its only piece.
 type splitter struct {
 	c          *build.Context
+	count      int            // of pieces
 	half, mask reg.VecVirtual // half a unit of a bfloat16, and the bits that make one
 	largest    reg.VecVirtual // of the last pieces, without their signs
 	control    operand.Mem    // of vectors, as it was
 }
 
-func newSplitter(c *build.Context) splitter {
-	s := splitter{c, c.ZMM(), c.ZMM(), c.ZMM(), c.AllocLocal(8)}
+func newSplitter(c *build.Context, pieces int) splitter {
+	s := splitter{c: c, count: pieces, largest: c.ZMM()}
 	c.VPXORD(s.largest, s.largest, s.largest)
+	if pieces == 1 {
+		return s
+	}
+	s.half, s.mask, s.control = c.ZMM(), c.ZMM(), c.AllocLocal(8)
 	// Denormal numbers are zero, as they are for the unit that multiplies: differences that are denormal take a hundred times as long.
 	const denormalsAreZero = 1<<6 | 1<<15
 	word := c.GP32()
@@ -191,9 +198,40 @@ func newSplitter(c *build.Context) splitter {
 	return s
 }
 
+// element is the size of what is split, in bytes, and vector that of what becomes a vector of pairs' halves.
+func (s splitter) element() int { return []int{1: 2, 3: 4}[s.count] }
+func (s splitter) vector() int  { return 16 * s.element() }
+
+// signature is a splitter's, with its elements for S.
+func (s splitter) signature(of string) string {
+	return strings.ReplaceAll(of, "S", []string{1: "uint16", 3: "float32"}[s.count])
+}
+
+// pairs emits the pairs of the elements of two vectors in memory by piece, and notes whether the last pieces are finite.
+func (s splitter) pairs(x, y operand.Mem) []reg.VecVirtual {
+	c := s.c
+	low, high := c.ZMM(), c.ZMM()
+	var all []reg.VecVirtual
+	if s.count == 1 {
+		c.VPMOVZXWD(x, low)
+		c.VPMOVZXWD(y, high)
+		c.VPSLLD(operand.Imm(16), high, high)
+		c.VPORD(high, low, low)
+		all = []reg.VecVirtual{low}
+	} else {
+		c.VMOVUPS(x, low)
+		c.VMOVUPS(y, high)
+		all = s.pairPieces(low, high)
+	}
+	double := c.ZMM()
+	c.VPADDW(all[len(all)-1], all[len(all)-1], double)
+	c.VPMAXUW(double, s.largest, s.largest)
+	return all
+}
+
 // pieces emits the splitting of x, which is overwritten. The last piece has only the bits of a bfloat16 unless x is not finite or its last bits are too small for a float.
-func (s splitter) pieces(x reg.VecVirtual) [3]reg.VecVirtual {
-	var all [3]reg.VecVirtual
+func (s splitter) pieces(x reg.VecVirtual) []reg.VecVirtual {
+	all := make([]reg.VecVirtual, 3)
 	for i := range 2 {
 		p := s.c.ZMM()
 		s.c.VPADDD(s.half, x, p)
@@ -205,8 +243,8 @@ func (s splitter) pieces(x reg.VecVirtual) [3]reg.VecVirtual {
 	return all
 }
 
-// pairs emits the pairs of the pieces of x and y: those of x in the lower halves.
-func (s splitter) pairs(x, y reg.VecVirtual) [3]reg.VecVirtual {
+// pairPieces emits the pairs of the pieces of x and y: those of x in the lower halves.
+func (s splitter) pairPieces(x, y reg.VecVirtual) []reg.VecVirtual {
 	low, high := s.pieces(x), s.pieces(y)
 	for i := range low {
 		s.c.VPSRLD(operand.Imm(16), low[i], low[i])
@@ -216,9 +254,6 @@ func (s splitter) pairs(x, y reg.VecVirtual) [3]reg.VecVirtual {
 			s.c.VPORD(high[i], low[i], low[i])
 		}
 	}
-	double := s.c.ZMM()
-	s.c.VPADDW(low[2], low[2], double)
-	s.c.VPMAXUW(double, s.largest, s.largest)
 	return low
 }
 
@@ -230,29 +265,35 @@ func (s splitter) end() {
 	s.c.VPBROADCASTD(word, infinity)
 	s.c.VPCMPUW(operand.Imm(5), infinity, s.largest, k)
 	s.c.KMOVD(k, word)
-	s.c.VLDMXCSR(s.control)
+	if s.count > 1 {
+		s.c.VLDMXCSR(s.control)
+	}
 	s.c.VZEROUPPER()
 	s.c.Store(word, s.c.ReturnIndex(0))
 	s.c.RET()
 }
 
+// splitterNames are the names of the kernels that split, by the number of pieces.
+var splitterNames = map[int][2]string{1: {"pairRows", "pairLanes"}, 3: {"splitRows", "splitLanes"}}
+
 // splitRows emits the splitting of lanes whose products are contiguous.
-func splitRows(c *build.Context) {
-	c.Function("splitRows")
-	c.Doc("splitRows splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n of lane i goes",
+func splitRows(c *build.Context, pieces int) {
+	name := splitterNames[pieces][0]
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n < %d of lane i goes", name, pieces),
 		"to dst[n·512 + i·16 + p], in the next step pitch elements further.",
 		"It returns 0 if all of src is finite, and rounds to such bfloat16.")
 	c.Pragma("noescape")
-	c.SignatureExpr("func(steps int, src *float32, stride int, dst *float32, pitch int) (bad uint32)")
+	c.SignatureExpr(splitter{count: pieces}.signature("func(steps int, src *S, stride int, dst *float32, pitch int) (bad uint32)"))
 	steps, src, stride, dst, pitch := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.Load(c.Param("steps"), steps)
 	c.Load(c.Param("src"), src)
 	c.Load(c.Param("stride"), stride)
 	c.Load(c.Param("dst"), dst)
 	c.Load(c.Param("pitch"), pitch)
-	c.SHLQ(operand.Imm(2), stride)
+	s := newSplitter(c, pieces)
+	c.IMUL3Q(operand.Imm(uint64(s.element())), stride, stride)
 	c.SHLQ(operand.Imm(2), pitch)
-	s := newSplitter(c)
 	lanes, from, to, left, next := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.MOVQ(operand.U32(16), lanes)
 	c.Label("lane")
@@ -261,16 +302,14 @@ func splitRows(c *build.Context) {
 	c.MOVQ(steps, left)
 	c.LEAQ(operand.Mem{Base: src, Index: stride, Scale: 2}, next)
 	c.Label("step")
-	c.PREFETCHT0(operand.Mem{Base: next})
-	c.PREFETCHT0(operand.Mem{Base: next, Disp: 64})
-	x, y := c.ZMM(), c.ZMM()
-	c.VMOVUPS(operand.Mem{Base: from}, x)
-	c.VMOVUPS(operand.Mem{Base: from, Disp: 64}, y)
-	for n, p := range s.pairs(x, y) {
+	for at := 0; at < 2*s.vector(); at += 64 { // the lane after the next
+		c.PREFETCHT0(operand.Mem{Base: next, Disp: at})
+	}
+	for n, p := range s.pairs(operand.Mem{Base: from}, operand.Mem{Base: from, Disp: s.vector()}) {
 		c.VMOVDQU32(p, operand.Mem{Base: to, Disp: n * pieceBytes})
 	}
-	c.ADDQ(operand.U32(128), from)
-	c.ADDQ(operand.U32(128), next)
+	c.ADDQ(operand.U32(2*s.vector()), from)
+	c.ADDQ(operand.U32(2*s.vector()), next)
 	c.ADDQ(pitch, to)
 	c.DECQ(left)
 	c.JNE(operand.LabelRef("step"))
@@ -282,21 +321,22 @@ func splitRows(c *build.Context) {
 }
 
 // splitLanes emits the splitting of lanes that are contiguous.
-func splitLanes(c *build.Context) {
-	c.Function("splitLanes")
-	c.Doc("splitLanes splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at src[p·stride]: pair p of piece n of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256",
-		"elements further, in the next step 1536 elements further, in the next panel pitch elements. Pairs and what it returns are those of splitRows.")
+func splitLanes(c *build.Context, pieces int) {
+	name := splitterNames[pieces][1]
+	c.Function(name)
+	c.Doc(fmt.Sprintf("%s splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at src[p·stride]: pair p of piece n < %d of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256", name, pieces),
+		fmt.Sprintf("elements further, in the next step %d elements further, in the next panel pitch elements. Pairs and what it returns are those of %s.", 512*pieces, splitterNames[pieces][0]))
 	c.Pragma("noescape")
-	c.SignatureExpr("func(steps, panels int, src *float32, stride int, dst *float32, pitch int) (bad uint32)")
+	c.SignatureExpr(splitter{count: pieces}.signature("func(steps, panels int, src *S, stride int, dst *float32, pitch int) (bad uint32)"))
 	steps, src, stride, dst, pitch := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.Load(c.Param("steps"), steps)
 	c.Load(c.Param("src"), src)
 	c.Load(c.Param("stride"), stride)
 	c.Load(c.Param("dst"), dst)
 	c.Load(c.Param("pitch"), pitch)
-	c.SHLQ(operand.Imm(2), stride)
+	s := newSplitter(c, pieces)
+	c.IMUL3Q(operand.Imm(uint64(s.element())), stride, stride)
 	c.SHLQ(operand.Imm(2), pitch)
-	s := newSplitter(c)
 	pairs, low, high, to, left, far := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.MOVQ(stride, far)
 	c.SHLQ(operand.Imm(4), far)
@@ -308,19 +348,18 @@ func splitLanes(c *build.Context) {
 	c.MOVQ(dst, to)
 	c.Load(c.Param("panels"), left)
 	c.Label("panel")
-	for half := range 2 {
+	for at := 0; at < 2*s.vector(); at += 64 { // the rows after the next
 		for _, base := range []reg.Register{low, high} {
-			c.PREFETCHT0(operand.Mem{Base: base, Index: stride, Scale: 2, Disp: 64 * half})
+			c.PREFETCHT0(operand.Mem{Base: base, Index: stride, Scale: 2, Disp: at})
 		}
-		x, y := c.ZMM(), c.ZMM()
-		c.VMOVUPS(operand.Mem{Base: low, Disp: 64 * half}, x)
-		c.VMOVUPS(operand.Mem{Base: high, Disp: 64 * half}, y)
-		for n, p := range s.pairs(x, y) {
+	}
+	for half := range 2 {
+		for n, p := range s.pairs(operand.Mem{Base: low, Disp: s.vector() * half}, operand.Mem{Base: high, Disp: s.vector() * half}) {
 			c.VMOVDQU32(p, operand.Mem{Base: to, Disp: n*pieceBytes + half*tileBytes})
 		}
 	}
-	c.ADDQ(operand.U32(128), low)
-	c.ADDQ(operand.U32(128), high)
+	c.ADDQ(operand.U32(2*s.vector()), low)
+	c.ADDQ(operand.U32(2*s.vector()), high)
 	c.ADDQ(pitch, to)
 	c.DECQ(left)
 	c.JNE(operand.LabelRef("panel"))
@@ -329,7 +368,7 @@ func splitLanes(c *build.Context) {
 	c.DECQ(pairs)
 	c.JNE(operand.LabelRef("pair"))
 	c.ADDQ(far, src)
-	c.ADDQ(operand.U32(stepBytes-tileBytes), dst)
+	c.ADDQ(operand.U32(uint64(pieces*pieceBytes-tileBytes)), dst)
 	c.DECQ(steps)
 	c.JNE(operand.LabelRef("step"))
 	s.end()
