@@ -94,11 +94,13 @@ type cutting struct {
 	blocks     int // parts of the columns for which B is packed one after the other, so that pieces lose nothing by having them
 	// extraRows could be computed while B is packed, and extraCols while A is read.
 	extraRows, extraCols int
+	smallest             int // operations of a piece
+	each                 int // pieces for a worker
 }
 
 // blockedCut is how the blocked algorithm cuts, by its layout.
 func (j *job[T]) blockedCut() cutting {
-	c := cutting{rows: j.mr, cols: j.nr, most: j.mb, blocks: 1, extraRows: 8, extraCols: 12}
+	c := cutting{rows: j.mr, cols: j.nr, most: j.mb, blocks: 1, extraRows: 8, extraCols: 12, smallest: 1 << 21, each: 3}
 	if j.layout != packed {
 		c.blocks = ceilDiv(j.n, j.blockCols(j.n))
 	}
@@ -113,16 +115,14 @@ func (j *job[T]) blockedCut() cutting {
 // one that is slow. Of the ways to have so many, the best leaves the least to the worker with the most; each part of the rows packs B once more, and each of the columns reads A.
 func (j *job[T]) cut(workers int, c cutting) {
 	const (
-		few      = 192     // rows for which B is packed
-		smallest = 1 << 21 // operations of a piece
-		each     = 3       // pieces for a worker
-		tries    = 8       // numbers of columns' parts for each of the rows': with many workers, trying all would take longer than it saves
+		few   = 192 // rows for which B is packed
+		tries = 8   // numbers of columns' parts for each of the rows': with many workers, trying all would take longer than it saves
 	)
 	j.cutting = c
 	rows, cols := j.panels()
 	j.down, j.across = max(1, min(workers, j.m/few), ceilDiv(j.m, c.most)), c.blocks
-	wanted := min(each*workers, int(j.flops()/smallest), rows*cols)
-	if workers == 1 || j.down*j.across >= wanted {
+	wanted := min(c.each*workers, int(j.flops())/c.smallest, rows*cols)
+	if count := j.down * j.across; workers == 1 || count >= wanted && (count%workers == 0 || count >= 3*workers) {
 		return
 	}
 	down, across, least := j.down, j.across, math.MaxInt

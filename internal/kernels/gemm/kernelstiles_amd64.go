@@ -4,11 +4,11 @@
 
 package gemm
 
-// tiles1AMX computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, steps ≥ 1, blocks ≥ 1, of panels with 1 for each element; those of B lie one behind the other.
+// tiles1AMX computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps of 32 products, steps ≥ 1, of panels with 1 pieces for each element; those of B lie one behind the other.
 // Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
 //
 //go:noescape
-func tiles1AMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
+func tiles1AMX(shape *uint64, rows int, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, cols int, sums *float32)
 
 // pairRows splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n < 1 of lane i goes
 // to dst[n·512 + i·16 + p], in the next step pitch elements further.
@@ -23,11 +23,11 @@ func pairRows(steps int, src *uint16, stride int, dst *float32, pitch int) (bad 
 //go:noescape
 func pairLanes(steps int, panels int, src *uint16, stride int, dst *float32, pitch int) (bad uint32)
 
-// tiles3AMX computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, steps ≥ 1, blocks ≥ 1, of panels with 3 for each element; those of B lie one behind the other.
+// tiles3AMX computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps of 32 products, steps ≥ 1, of panels with 3 pieces for each element; those of B lie one behind the other.
 // Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.
 //
 //go:noescape
-func tiles3AMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
+func tiles3AMX(shape *uint64, rows int, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, cols int, sums *float32)
 
 // splitRows splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n < 3 of lane i goes
 // to dst[n·512 + i·16 + p], in the next step pitch elements further.

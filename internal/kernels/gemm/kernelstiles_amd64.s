@@ -2,28 +2,31 @@
 
 //go:build !noasm
 
-// func tiles1AMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·tiles1AMX(SB), $0-80
-	MOVQ shape+0(FP), AX
+// func tiles1AMX(shape *uint64, rows int, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, cols int, sums *float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·tiles1AMX(SB), $0-88
+	MOVQ   shape+0(FP), AX
 	LONG $0x4978e2c4; LONG $0x00002084; WORD $0x0000 // LDTILECFG (AX)
-	MOVQ b+24(FP), AX
-	MOVQ c+32(FP), CX
-	MOVQ cstride+40(FP), DX
-	MOVQ d+48(FP), BX
-	MOVQ dstride+56(FP), SI
-	MOVQ sums+72(FP), DI
-	ADDQ $0x00001000, DI
-	SHLQ $0x02, DX
-	SHLQ $0x02, SI
-	MOVQ $0x00000040, R8
-	XORQ R9, R9
-	XORQ R10, R10
-	XORQ R11, R11
+	SHLQ   $0x07, rows+8(FP)
+	MOVQ   b+32(FP), AX
+	MOVQ   c+40(FP), CX
+	MOVQ   cstride+48(FP), DX
+	MOVQ   d+56(FP), BX
+	MOVQ   dstride+64(FP), SI
+	MOVQ   sums+80(FP), DI
+	ADDQ   rows+8(FP), DI
+	SHLQ   $0x02, DX
+	SHLQ   $0x02, SI
+	MOVQ   $0x00000040, R8
+	XORQ   R9, R9
+	XORQ   R10, R10
+	XORQ   R11, R11
+	KXNORW K1, K1, K1
+	KXNORW K2, K2, K2
 
 block:
-	MOVQ steps+8(FP), R12
-	MOVQ a+16(FP), R13
+	MOVQ steps+16(FP), R12
+	MOVQ a+24(FP), R13
 	MOVQ CX, R14
 	LONG $0x497be2c4; BYTE $0xc0 // TILEZERO $0x00
 	LONG $0x497be2c4; BYTE $0xc8 // TILEZERO $0x01
@@ -83,8 +86,8 @@ step:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	ADDQ       DX, R14
-	TESTQ      R9, R9
-	JE         nothing_pending
+	CMPQ       R9, $-512
+	JG         beside0_nothing
 	VMOVUPS    (DI)(R9*1), Z0
 	VMOVUPS    64(DI)(R9*1), Z1
 	VMOVUPS    128(DI)(R9*1), Z2
@@ -94,44 +97,44 @@ step:
 	VMOVUPS    384(DI)(R9*1), Z6
 	VMOVUPS    448(DI)(R9*1), Z7
 	TESTQ      BX, BX
-	JE         beside_store
-	VADDPS     (R11), Z0, Z0
-	VADDPS     64(R11), Z1, Z1
+	JE         beside0_store
+	VADDPS     (R11), Z0, K1, Z0
+	VADDPS     64(R11), Z1, K2, Z1
 	ADDQ       SI, R11
-	VADDPS     (R11), Z2, Z2
-	VADDPS     64(R11), Z3, Z3
+	VADDPS     (R11), Z2, K1, Z2
+	VADDPS     64(R11), Z3, K2, Z3
 	ADDQ       SI, R11
-	VADDPS     (R11), Z4, Z4
-	VADDPS     64(R11), Z5, Z5
+	VADDPS     (R11), Z4, K1, Z4
+	VADDPS     64(R11), Z5, K2, Z5
 	ADDQ       SI, R11
-	VADDPS     (R11), Z6, Z6
-	VADDPS     64(R11), Z7, Z7
+	VADDPS     (R11), Z6, K1, Z6
+	VADDPS     64(R11), Z7, K2, Z7
 	ADDQ       SI, R11
 
-beside_store:
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
+beside0_store:
+	VMOVUPS Z0, K1, (R10)
+	VMOVUPS Z1, K2, 64(R10)
 	ADDQ    DX, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
+	VMOVUPS Z2, K1, (R10)
+	VMOVUPS Z3, K2, 64(R10)
 	ADDQ    DX, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
+	VMOVUPS Z4, K1, (R10)
+	VMOVUPS Z5, K2, 64(R10)
 	ADDQ    DX, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z6, K1, (R10)
+	VMOVUPS Z7, K2, 64(R10)
 	ADDQ    DX, R10
 	ADDQ    $0x00000200, R9
 
-nothing_pending:
+beside0_nothing:
 	ADDQ $0x00000800, R13
 	ADDQ $0x00000800, AX
 	DECQ R12
 	JNE  step
 
 rest:
-	TESTQ   R9, R9
-	JE      all_added
+	CMPQ    R9, $-512
+	JG      few
 	VMOVUPS (DI)(R9*1), Z0
 	VMOVUPS 64(DI)(R9*1), Z1
 	VMOVUPS 128(DI)(R9*1), Z2
@@ -142,48 +145,67 @@ rest:
 	VMOVUPS 448(DI)(R9*1), Z7
 	TESTQ   BX, BX
 	JE      alone_store
-	VADDPS  (R11), Z0, Z0
-	VADDPS  64(R11), Z1, Z1
+	VADDPS  (R11), Z0, K1, Z0
+	VADDPS  64(R11), Z1, K2, Z1
 	ADDQ    SI, R11
-	VADDPS  (R11), Z2, Z2
-	VADDPS  64(R11), Z3, Z3
+	VADDPS  (R11), Z2, K1, Z2
+	VADDPS  64(R11), Z3, K2, Z3
 	ADDQ    SI, R11
-	VADDPS  (R11), Z4, Z4
-	VADDPS  64(R11), Z5, Z5
+	VADDPS  (R11), Z4, K1, Z4
+	VADDPS  64(R11), Z5, K2, Z5
 	ADDQ    SI, R11
-	VADDPS  (R11), Z6, Z6
-	VADDPS  64(R11), Z7, Z7
+	VADDPS  (R11), Z6, K1, Z6
+	VADDPS  64(R11), Z7, K2, Z7
 	ADDQ    SI, R11
 
 alone_store:
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z0, K1, (R10)
+	VMOVUPS Z1, K2, 64(R10)
 	ADDQ    DX, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
+	VMOVUPS Z2, K1, (R10)
+	VMOVUPS Z3, K2, 64(R10)
 	ADDQ    DX, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
+	VMOVUPS Z4, K1, (R10)
+	VMOVUPS Z5, K2, 64(R10)
 	ADDQ    DX, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z6, K1, (R10)
+	VMOVUPS Z7, K2, 64(R10)
 	ADDQ    DX, R10
 	ADDQ    $0x00000200, R9
 	JMP     rest
 
+few:
+	TESTQ   R9, R9
+	JE      all_added
+	VMOVUPS (DI)(R9*1), Z0
+	VMOVUPS 64(DI)(R9*1), Z1
+	TESTQ   BX, BX
+	JE      single_store
+	VADDPS  (R11), Z0, K1, Z0
+	VADDPS  64(R11), Z1, K2, Z1
+	ADDQ    SI, R11
+
+single_store:
+	VMOVUPS Z0, K1, (R10)
+	VMOVUPS Z1, K2, 64(R10)
+	ADDQ    DX, R10
+	ADDQ    $0x00000080, R9
+	JMP     few
+
 all_added:
-	CMPQ  blocks+64(FP), $0x00
-	JE    done
+	CMPQ  cols+72(FP), $0x00
+	JLE   done
 	MOVQ  $0x00000080, R12
-	LEAQ  -4096(DI), R13
+	MOVQ  sums+80(FP), R14
+	LEAQ  (R14), R13
 	LONG $0x4b7a82c4; LONG $0x00002584; WORD $0x0000 // TILESTORED $0x00, (R13)(R12*1)
-	LEAQ  -4096(DI), R13
+	LEAQ  (R14), R13
 	LONG $0x4b7a82c4; LONG $0x0040258c; WORD $0x0000 // TILESTORED $0x01, 64(R13)(R12*1)
-	LEAQ  -2048(DI), R13
+	LEAQ  2048(R14), R13
 	LONG $0x4b7a82c4; LONG $0x00002594; WORD $0x0000 // TILESTORED $0x02, (R13)(R12*1)
-	LEAQ  -2048(DI), R13
+	LEAQ  2048(R14), R13
 	LONG $0x4b7a82c4; LONG $0x0040259c; WORD $0x0000 // TILESTORED $0x03, 64(R13)(R12*1)
-	MOVQ  $-4096, R9
+	SUBQ  rows+8(FP), R9
 	MOVQ  CX, R10
 	MOVQ  BX, R11
 	ADDQ  $0x00000080, CX
@@ -192,9 +214,16 @@ all_added:
 	ADDQ  $0x00000080, BX
 
 no_addend:
-	DECQ blocks+64(FP)
-	JNE  block
-	JMP  rest
+	MOVQ  cols+72(FP), R12
+	SUBQ  $0x20, cols+72(FP)
+	JG    block
+	JE    rest
+	MOVQ  $0xffffffff, R13
+	BZHIQ R12, R13, R13
+	KMOVW R13, K1
+	SHRQ  $0x10, R13
+	KMOVW R13, K2
+	JMP   rest
 
 done:
 	LONG $0x4978e2c4; BYTE $0xc0 // TILERELEASE 
@@ -307,28 +336,31 @@ panel:
 	MOVL         AX, bad+48(FP)
 	RET
 
-// func tiles3AMX(shape *uint64, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, blocks int, sums *float32)
-// Requires: AVX, AVX512F, MMX+
-TEXT ·tiles3AMX(SB), $0-80
-	MOVQ shape+0(FP), AX
+// func tiles3AMX(shape *uint64, rows int, steps int, a *float32, b *float32, c *float32, cstride int, d *float32, dstride int, cols int, sums *float32)
+// Requires: AVX, AVX512F, BMI2, MMX+
+TEXT ·tiles3AMX(SB), $0-88
+	MOVQ   shape+0(FP), AX
 	LONG $0x4978e2c4; LONG $0x00002084; WORD $0x0000 // LDTILECFG (AX)
-	MOVQ b+24(FP), AX
-	MOVQ c+32(FP), CX
-	MOVQ cstride+40(FP), DX
-	MOVQ d+48(FP), BX
-	MOVQ dstride+56(FP), SI
-	MOVQ sums+72(FP), DI
-	ADDQ $0x00001000, DI
-	SHLQ $0x02, DX
-	SHLQ $0x02, SI
-	MOVQ $0x00000040, R8
-	XORQ R9, R9
-	XORQ R10, R10
-	XORQ R11, R11
+	SHLQ   $0x07, rows+8(FP)
+	MOVQ   b+32(FP), AX
+	MOVQ   c+40(FP), CX
+	MOVQ   cstride+48(FP), DX
+	MOVQ   d+56(FP), BX
+	MOVQ   dstride+64(FP), SI
+	MOVQ   sums+80(FP), DI
+	ADDQ   rows+8(FP), DI
+	SHLQ   $0x02, DX
+	SHLQ   $0x02, SI
+	MOVQ   $0x00000040, R8
+	XORQ   R9, R9
+	XORQ   R10, R10
+	XORQ   R11, R11
+	KXNORW K1, K1, K1
+	KXNORW K2, K2, K2
 
 block:
-	MOVQ steps+8(FP), R12
-	MOVQ a+16(FP), R13
+	MOVQ steps+16(FP), R12
+	MOVQ a+24(FP), R13
 	MOVQ CX, R14
 	LONG $0x497be2c4; BYTE $0xc0 // TILEZERO $0x00
 	LONG $0x497be2c4; BYTE $0xc8 // TILEZERO $0x01
@@ -410,6 +442,47 @@ step:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	ADDQ       DX, R14
+	CMPQ       R9, $-512
+	JG         beside2_nothing
+	VMOVUPS    (DI)(R9*1), Z0
+	VMOVUPS    64(DI)(R9*1), Z1
+	VMOVUPS    128(DI)(R9*1), Z2
+	VMOVUPS    192(DI)(R9*1), Z3
+	VMOVUPS    256(DI)(R9*1), Z4
+	VMOVUPS    320(DI)(R9*1), Z5
+	VMOVUPS    384(DI)(R9*1), Z6
+	VMOVUPS    448(DI)(R9*1), Z7
+	TESTQ      BX, BX
+	JE         beside2_store
+	VADDPS     (R11), Z0, K1, Z0
+	VADDPS     64(R11), Z1, K2, Z1
+	ADDQ       SI, R11
+	VADDPS     (R11), Z2, K1, Z2
+	VADDPS     64(R11), Z3, K2, Z3
+	ADDQ       SI, R11
+	VADDPS     (R11), Z4, K1, Z4
+	VADDPS     64(R11), Z5, K2, Z5
+	ADDQ       SI, R11
+	VADDPS     (R11), Z6, K1, Z6
+	VADDPS     64(R11), Z7, K2, Z7
+	ADDQ       SI, R11
+
+beside2_store:
+	VMOVUPS Z0, K1, (R10)
+	VMOVUPS Z1, K2, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z2, K1, (R10)
+	VMOVUPS Z3, K2, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z4, K1, (R10)
+	VMOVUPS Z5, K2, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z6, K1, (R10)
+	VMOVUPS Z7, K2, 64(R10)
+	ADDQ    DX, R10
+	ADDQ    $0x00000200, R9
+
+beside2_nothing:
 	LONG $0x4b7ba2c4; LONG $0x080000b4; WORD $0x0000 // TILELOADD 2048(AX)(R8*1), $0x06
 	LONG $0x4b7ba2c4; LONG $0x0c0000bc; WORD $0x0000 // TILELOADD 3072(AX)(R8*1), $0x07
 	LONG $0x5c4ae2c4; BYTE $0xc4 // TDPBF16PS $0x06, $0x04, $0x00
@@ -432,47 +505,6 @@ step:
 	PREFETCHT0 10048(AX)
 	PREFETCHT0 10112(AX)
 	PREFETCHT0 10176(AX)
-	TESTQ      R9, R9
-	JE         nothing_pending
-	VMOVUPS    (DI)(R9*1), Z0
-	VMOVUPS    64(DI)(R9*1), Z1
-	VMOVUPS    128(DI)(R9*1), Z2
-	VMOVUPS    192(DI)(R9*1), Z3
-	VMOVUPS    256(DI)(R9*1), Z4
-	VMOVUPS    320(DI)(R9*1), Z5
-	VMOVUPS    384(DI)(R9*1), Z6
-	VMOVUPS    448(DI)(R9*1), Z7
-	TESTQ      BX, BX
-	JE         beside_store
-	VADDPS     (R11), Z0, Z0
-	VADDPS     64(R11), Z1, Z1
-	ADDQ       SI, R11
-	VADDPS     (R11), Z2, Z2
-	VADDPS     64(R11), Z3, Z3
-	ADDQ       SI, R11
-	VADDPS     (R11), Z4, Z4
-	VADDPS     64(R11), Z5, Z5
-	ADDQ       SI, R11
-	VADDPS     (R11), Z6, Z6
-	VADDPS     64(R11), Z7, Z7
-	ADDQ       SI, R11
-
-beside_store:
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
-	ADDQ    DX, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
-	ADDQ    DX, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
-	ADDQ    DX, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
-	ADDQ    DX, R10
-	ADDQ    $0x00000200, R9
-
-nothing_pending:
 	LONG $0x4b7b82c4; LONG $0x080005a4; WORD $0x0000 // TILELOADD 2048(R13)(R8*1), $0x04
 	LONG $0x4b7b82c4; LONG $0x0c0005ac; WORD $0x0000 // TILELOADD 3072(R13)(R8*1), $0x05
 	LONG $0x5c4ae2c4; BYTE $0xc4 // TDPBF16PS $0x06, $0x04, $0x00
@@ -523,14 +555,55 @@ nothing_pending:
 	PREFETCHT0 (R14)
 	PREFETCHT0 64(R14)
 	ADDQ       DX, R14
-	ADDQ       $0x00001800, R13
-	ADDQ       $0x00001800, AX
-	DECQ       R12
-	JNE        step
+	CMPQ       R9, $-512
+	JG         beside5_nothing
+	VMOVUPS    (DI)(R9*1), Z0
+	VMOVUPS    64(DI)(R9*1), Z1
+	VMOVUPS    128(DI)(R9*1), Z2
+	VMOVUPS    192(DI)(R9*1), Z3
+	VMOVUPS    256(DI)(R9*1), Z4
+	VMOVUPS    320(DI)(R9*1), Z5
+	VMOVUPS    384(DI)(R9*1), Z6
+	VMOVUPS    448(DI)(R9*1), Z7
+	TESTQ      BX, BX
+	JE         beside5_store
+	VADDPS     (R11), Z0, K1, Z0
+	VADDPS     64(R11), Z1, K2, Z1
+	ADDQ       SI, R11
+	VADDPS     (R11), Z2, K1, Z2
+	VADDPS     64(R11), Z3, K2, Z3
+	ADDQ       SI, R11
+	VADDPS     (R11), Z4, K1, Z4
+	VADDPS     64(R11), Z5, K2, Z5
+	ADDQ       SI, R11
+	VADDPS     (R11), Z6, K1, Z6
+	VADDPS     64(R11), Z7, K2, Z7
+	ADDQ       SI, R11
+
+beside5_store:
+	VMOVUPS Z0, K1, (R10)
+	VMOVUPS Z1, K2, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z2, K1, (R10)
+	VMOVUPS Z3, K2, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z4, K1, (R10)
+	VMOVUPS Z5, K2, 64(R10)
+	ADDQ    DX, R10
+	VMOVUPS Z6, K1, (R10)
+	VMOVUPS Z7, K2, 64(R10)
+	ADDQ    DX, R10
+	ADDQ    $0x00000200, R9
+
+beside5_nothing:
+	ADDQ $0x00001800, R13
+	ADDQ $0x00001800, AX
+	DECQ R12
+	JNE  step
 
 rest:
-	TESTQ   R9, R9
-	JE      all_added
+	CMPQ    R9, $-512
+	JG      few
 	VMOVUPS (DI)(R9*1), Z0
 	VMOVUPS 64(DI)(R9*1), Z1
 	VMOVUPS 128(DI)(R9*1), Z2
@@ -541,48 +614,67 @@ rest:
 	VMOVUPS 448(DI)(R9*1), Z7
 	TESTQ   BX, BX
 	JE      alone_store
-	VADDPS  (R11), Z0, Z0
-	VADDPS  64(R11), Z1, Z1
+	VADDPS  (R11), Z0, K1, Z0
+	VADDPS  64(R11), Z1, K2, Z1
 	ADDQ    SI, R11
-	VADDPS  (R11), Z2, Z2
-	VADDPS  64(R11), Z3, Z3
+	VADDPS  (R11), Z2, K1, Z2
+	VADDPS  64(R11), Z3, K2, Z3
 	ADDQ    SI, R11
-	VADDPS  (R11), Z4, Z4
-	VADDPS  64(R11), Z5, Z5
+	VADDPS  (R11), Z4, K1, Z4
+	VADDPS  64(R11), Z5, K2, Z5
 	ADDQ    SI, R11
-	VADDPS  (R11), Z6, Z6
-	VADDPS  64(R11), Z7, Z7
+	VADDPS  (R11), Z6, K1, Z6
+	VADDPS  64(R11), Z7, K2, Z7
 	ADDQ    SI, R11
 
 alone_store:
-	VMOVUPS Z0, (R10)
-	VMOVUPS Z1, 64(R10)
+	VMOVUPS Z0, K1, (R10)
+	VMOVUPS Z1, K2, 64(R10)
 	ADDQ    DX, R10
-	VMOVUPS Z2, (R10)
-	VMOVUPS Z3, 64(R10)
+	VMOVUPS Z2, K1, (R10)
+	VMOVUPS Z3, K2, 64(R10)
 	ADDQ    DX, R10
-	VMOVUPS Z4, (R10)
-	VMOVUPS Z5, 64(R10)
+	VMOVUPS Z4, K1, (R10)
+	VMOVUPS Z5, K2, 64(R10)
 	ADDQ    DX, R10
-	VMOVUPS Z6, (R10)
-	VMOVUPS Z7, 64(R10)
+	VMOVUPS Z6, K1, (R10)
+	VMOVUPS Z7, K2, 64(R10)
 	ADDQ    DX, R10
 	ADDQ    $0x00000200, R9
 	JMP     rest
 
+few:
+	TESTQ   R9, R9
+	JE      all_added
+	VMOVUPS (DI)(R9*1), Z0
+	VMOVUPS 64(DI)(R9*1), Z1
+	TESTQ   BX, BX
+	JE      single_store
+	VADDPS  (R11), Z0, K1, Z0
+	VADDPS  64(R11), Z1, K2, Z1
+	ADDQ    SI, R11
+
+single_store:
+	VMOVUPS Z0, K1, (R10)
+	VMOVUPS Z1, K2, 64(R10)
+	ADDQ    DX, R10
+	ADDQ    $0x00000080, R9
+	JMP     few
+
 all_added:
-	CMPQ  blocks+64(FP), $0x00
-	JE    done
+	CMPQ  cols+72(FP), $0x00
+	JLE   done
 	MOVQ  $0x00000080, R12
-	LEAQ  -4096(DI), R13
+	MOVQ  sums+80(FP), R14
+	LEAQ  (R14), R13
 	LONG $0x4b7a82c4; LONG $0x00002584; WORD $0x0000 // TILESTORED $0x00, (R13)(R12*1)
-	LEAQ  -4096(DI), R13
+	LEAQ  (R14), R13
 	LONG $0x4b7a82c4; LONG $0x0040258c; WORD $0x0000 // TILESTORED $0x01, 64(R13)(R12*1)
-	LEAQ  -2048(DI), R13
+	LEAQ  2048(R14), R13
 	LONG $0x4b7a82c4; LONG $0x00002594; WORD $0x0000 // TILESTORED $0x02, (R13)(R12*1)
-	LEAQ  -2048(DI), R13
+	LEAQ  2048(R14), R13
 	LONG $0x4b7a82c4; LONG $0x0040259c; WORD $0x0000 // TILESTORED $0x03, 64(R13)(R12*1)
-	MOVQ  $-4096, R9
+	SUBQ  rows+8(FP), R9
 	MOVQ  CX, R10
 	MOVQ  BX, R11
 	ADDQ  $0x00000080, CX
@@ -591,9 +683,16 @@ all_added:
 	ADDQ  $0x00000080, BX
 
 no_addend:
-	DECQ blocks+64(FP)
-	JNE  block
-	JMP  rest
+	MOVQ  cols+72(FP), R12
+	SUBQ  $0x20, cols+72(FP)
+	JG    block
+	JE    rest
+	MOVQ  $0xffffffff, R13
+	BZHIQ R12, R13, R13
+	KMOVW R13, K1
+	SHRQ  $0x10, R13
+	KMOVW R13, K2
+	JMP   rest
 
 done:
 	LONG $0x4978e2c4; BYTE $0xc0 // TILERELEASE 

@@ -35,9 +35,9 @@ type pieces[T element, S any] struct {
 	count int
 	// B is split for so many columns and so many products, a multiple of kc, at once. What columns of C become stays in the second-level cache for those products.
 	columns, products int
-	// micro computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, of panels of pieces, those of B one behind the other. Row i of C is at
-	// c[i·cstride], of D at d[i·dstride]. sums has room for a block.
-	micro func(steps int, a, b, c *T, cstride int, d *T, dstride, blocks int, sums *T)
+	// micro computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, rows ≤ 32, over steps of 32 products, of panels of pieces, those of B one behind the other. Row i of C is at
+	// c[i·cstride], of D at d[i·dstride]. sums has room for 32×32 elements.
+	micro func(rows, steps int, a, b, c *T, cstride int, d *T, dstride, cols int, sums *T)
 	// rows splits 16 lanes of 32·steps contiguous products, of which lane i begins at src[i·stride]: pair p of piece n of lane i goes to dst[n·pieceSize + i·16 + p], in the next step pitch further.
 	// It returns 0 if all are finite, and round to such bfloat16.
 	rows func(steps int, src *S, stride int, dst *T, pitch int) (bad uint32)
@@ -50,7 +50,10 @@ type pieces[T element, S any] struct {
 
 // take reports whether a product is one for the matrix unit. That depends on its shape alone, since its bits depend on it.
 func (t *tiles[T]) take(m, n, k int) bool {
-	return t.floats.micro != nil && m >= t.rows && n >= t.cols && k >= t.products
+	pays := func(lanes, least int) bool { // a panel that is hardly filled takes as long as any
+		return lanes >= least+tileSide || lanes >= least && lanes%tileSide == 0
+	}
+	return t.floats.micro != nil && pays(m, t.rows) && pays(n, t.cols) && k >= t.products
 }
 
 // whole reports whether both operands are bfloat16, each of which is its only piece.
@@ -60,14 +63,14 @@ func (q *problem[T]) whole() bool {
 
 // runTiled is runBlocked for the matrix unit.
 func (j *job[T]) runTiled(p *parallel.Pool) {
-	const extra = 30 // rows or columns that could be computed while a side is split
+	const extra = 30 // rows or columns that could be computed while a side is split: so much that more pieces would cost more than a slow worker
 	workers, t := p.Workers(), &j.engine.tiles
 	count, columns, products := t.floats.count, t.floats.columns, t.floats.products
 	if j.whole() {
 		count, columns, products = t.bfloat16s.count, t.bfloat16s.columns, t.bfloat16s.products
 	}
 	j.stepSize, j.splitCols, j.splitProducts = count*pieceSize, columns, products
-	j.cut(workers, cutting{tileSide, tileSide, j.m, ceilDiv(j.n, columns), extra, extra})
+	j.cut(workers, cutting{rows: tileSide, cols: tileSide, most: j.m, blocks: ceilDiv(j.n, columns), extraRows: extra, extraCols: extra, smallest: 1 << 24, each: 2})
 	_, cols := j.largest()
 	panels, blocks, steps := ceilDiv(min(columns, cols), tileSide), ceilDiv(min(j.k, products), kc), ceilDiv(min(j.k, kc), tileStep)
 	for w := range workers {
@@ -121,15 +124,15 @@ func (j *job[T]) tiledPanel(s *scratch[T], t *block, i int, panels []T, bad []ui
 	for col := t.j0; col < t.j1; {
 		panel := (col - t.j0) / tileSide
 		b := &panels[panel*steps*j.stepSize]
-		whole, cols := (t.j1-col)/tileSide, min(tileSide, t.j1-col)
+		cols := min(tileSide, t.j1-col)
 		switch {
-		case finiteA && finiteB && whole > 0 && rows == tileSide && j.inRows():
+		case finiteA && finiteB && j.inRows():
+			cols = t.j1 - col
 			d, stride := j.addend(i, col, t.k0)
-			micro(steps, &s.a[0], b, &j.c[i*j.crs+col], j.crs, d, stride, whole, &s.sums[0])
-			cols = whole * tileSide
+			micro(rows, steps, &s.a[0], b, &j.c[i*j.crs+col], j.crs, d, stride, cols, &s.sums[0])
 		case finiteA && (finiteB || bad[panel] == 0):
 			tile := s.copied[:tileSide*tileSide]
-			micro(steps, &s.a[0], b, &tile[0], tileSide, nil, 0, 1, &s.sums[0])
+			micro(rows, steps, &s.a[0], b, &tile[0], tileSide, nil, 0, cols, &s.sums[0])
 			j.scatter(tile, rows, cols, i, col, t.k0)
 		default:
 			j.tileByVectors(s, i, rows, col, cols, t.k0)

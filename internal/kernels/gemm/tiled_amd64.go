@@ -5,7 +5,7 @@ package gemm
 // amx is avx512 with tiles for what is large.
 var amx = func() engine[float32] {
 	e := avx512
-	e.tiles = tiles[float32]{rows: 96, cols: 96, products: 32,
+	e.tiles = tiles[float32]{rows: 64, cols: 64, products: 32,
 		floats:    pieces[float32, float32]{3, 768, kc, microTiles3, splitRows, splitLanes, packAVX512},
 		bfloat16s: pieces[float32, uint16]{1, 1024, 2 * kc, microTiles1, pairRows, pairLanes, packGeneric[uint16]},
 	}
@@ -22,10 +22,10 @@ var tileShapes = func() [8]uint64 {
 	return [8]uint64{0: palette, 2: columns, 3: columns, 6: rows}
 }()
 
-func microTiles1(steps int, a, b, c *float32, cstride int, d *float32, dstride, blocks int, sums *float32) {
-	tiles1AMX(&tileShapes[0], steps, a, b, c, cstride, d, dstride, blocks, sums)
+func microTiles1(rows, steps int, a, b, c *float32, cstride int, d *float32, dstride, cols int, sums *float32) {
+	tiles1AMX(&tileShapes[0], rows, steps, a, b, c, cstride, d, dstride, cols, sums)
 }
 
-func microTiles3(steps int, a, b, c *float32, cstride int, d *float32, dstride, blocks int, sums *float32) {
-	tiles3AMX(&tileShapes[0], steps, a, b, c, cstride, d, dstride, blocks, sums)
+func microTiles3(rows, steps int, a, b, c *float32, cstride int, d *float32, dstride, cols int, sums *float32) {
+	tiles3AMX(&tileShapes[0], rows, steps, a, b, c, cstride, d, dstride, cols, sums)
 }

@@ -66,17 +66,17 @@ func genericPieces[S any](split func(S) []uint32, passes [][2]int) pieces[float3
 	stepSize := count * pieceSize
 	return pieces[float32, S]{
 		count: count, columns: 64, products: kc,
-		micro: func(steps int, a, b, c *float32, cstride int, d *float32, dstride, blocks int, _ *float32) {
-			panelA, panelsB := unsafe.Slice((*uint32)(unsafe.Pointer(a)), steps*stepSize), unsafe.Slice((*uint32)(unsafe.Pointer(b)), blocks*steps*stepSize)
-			rows := unsafe.Slice(c, 31*cstride+tileSide*blocks)
+		micro: func(rows, steps int, a, b, c *float32, cstride int, d *float32, dstride, cols int, _ *float32) {
+			panelA, panelsB := unsafe.Slice((*uint32)(unsafe.Pointer(a)), steps*stepSize), unsafe.Slice((*uint32)(unsafe.Pointer(b)), ceilDiv(cols, tileSide)*steps*stepSize)
+			to := unsafe.Slice(c, (rows-1)*cstride+cols)
 			part := func(word uint32, high int) float32 {
 				if high == 0 {
 					word <<= 16
 				}
 				return flushed(math.Float32frombits(word & 0xffff0000))
 			}
-			for at := range tileSide * tileSide * blocks {
-				block, i, j := at/(tileSide*tileSide), at/tileSide%tileSide, at%tileSide
+			for at := range rows * cols {
+				block, i, j := at%cols/tileSide, at/cols, at%cols%tileSide
 				sum := float32(0)
 				for step := range steps {
 					x := panelA[step*stepSize+i/tileLanes*tileSize+i%tileLanes*16:]
@@ -93,9 +93,9 @@ func genericPieces[S any](split func(S) []uint32, passes [][2]int) pieces[float3
 					}
 				}
 				if d != nil {
-					sum += unsafe.Slice(d, i*dstride+tileSide*blocks)[i*dstride+block*tileSide+j]
+					sum += unsafe.Slice(d, (rows-1)*dstride+cols)[i*dstride+at%cols]
 				}
-				rows[i*cstride+block*tileSide+j] = sum
+				to[i*cstride+at%cols] = sum
 			}
 		},
 		rows: func(steps int, src *S, stride int, dst *float32, pitch int) uint32 {
@@ -116,7 +116,7 @@ func genericPieces[S any](split func(S) []uint32, passes [][2]int) pieces[float3
 
 // genericTiles does in portable Go what a matrix unit does. It takes products of any shape.
 var genericTiles = tiles[float32]{
-	rows: 1, cols: 1, products: 1,
+	rows: 1 - tileSide, cols: 1 - tileSide, products: 1,
 	floats:    genericPieces(func(x float32) []uint32 { p := piecesOf(x); return p[:] }, [][2]int{{2, 0}, {0, 0}, {0, 2}, {0, 1}, {1, 1}, {1, 0}}),
 	bfloat16s: genericPieces(func(x uint16) []uint32 { return []uint32{uint32(x) << 16} }, [][2]int{{0, 0}}),
 }
@@ -232,7 +232,7 @@ func requireSplittersAgree[S any](t *testing.T, generic, unit *pieces[float32, S
 // TestMatrixUnitAgrees compares whole products by the matrix unit with those by portable Go of the same tiles, bit by bit: it sums in the order that its manual says.
 func TestMatrixUnitAgrees(t *testing.T) {
 	unit := *matrixUnit(t)
-	unit.rows, unit.cols, unit.products = 1, 1, 1
+	unit.rows, unit.cols, unit.products = genericTiles.rows, genericTiles.cols, genericTiles.products
 	rapid.Check(t, func(t *rapid.T) {
 		x := drawExample[float32](t)
 		copy(x.a, values(rapid.Uint64().Draw(t, "a"), len(x.a)))

@@ -36,41 +36,42 @@ func tiles(c *build.Context) {
 func microTiles(c *build.Context, pieces int) {
 	name, stepBytes, passes := fmt.Sprintf("tiles%dAMX", pieces), pieces*pieceBytes, tilePasses[pieces]
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes 32×(32·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over steps of 32 products, steps ≥ 1, blocks ≥ 1, of panels with %d for each element; those of B lie one behind the other.", name, pieces),
+	c.Doc(fmt.Sprintf("%s computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps of 32 products, steps ≥ 1, of panels with %d pieces for each element; those of B lie one behind the other.", name, pieces),
 		"Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.")
 	c.Pragma("noescape")
-	c.SignatureExpr("func(shape *uint64, steps int, a, b, c *float32, cstride int, d *float32, dstride, blocks int, sums *float32)")
+	c.SignatureExpr("func(shape *uint64, rows, steps int, a, b, c *float32, cstride int, d *float32, dstride, cols int, sums *float32)")
 	const (
 		rowsAtOnce = 4
 		rowBytes   = 128
-		groupBytes = rowsAtOnce * rowBytes
-		sumsBytes  = 32 * rowBytes
 	)
 	shape := c.GP64()
 	c.Load(c.Param("shape"), shape)
 	tileInstruction(c, "LDTILECFG", operand.Mem{Base: shape})
 	y, cc, cstride, d, dstride, end, row := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
+	rowsBytes := parameter(c, "rows")
+	c.SHLQ(operand.Imm(7), rowsBytes)
 	c.Load(c.Param("b"), y)
 	c.Load(c.Param("c"), cc)
 	c.Load(c.Param("cstride"), cstride)
 	c.Load(c.Param("d"), d)
 	c.Load(c.Param("dstride"), dstride)
 	c.Load(c.Param("sums"), end)
-	c.ADDQ(operand.U32(sumsBytes), end)
+	c.ADDQ(rowsBytes, end)
 	c.SHLQ(operand.Imm(2), cstride)
 	c.SHLQ(operand.Imm(2), dstride)
 	c.MOVQ(operand.U32(64), row) // bytes of a tile's
-	// Of the block before: the sums that are left, as the distance from their end, and where they go.
+	// Of the block before: the sums that are left, as the distance from their end, where they go, and which columns there are.
 	pending, to, added := c.GP64(), c.GP64(), c.GP64()
 	c.XORQ(pending, pending)
 	c.XORQ(to, to)
 	c.XORQ(added, added)
-	blocks, err := c.Param("blocks").Resolve()
-	if err != nil {
-		panic(err)
+	masks := []reg.OpmaskVirtual{c.K(), c.K()}
+	for _, k := range masks {
+		c.KXNORW(k, k, k)
 	}
-	addRows := func(name string) {
-		sums := make([]reg.VecVirtual, 2*rowsAtOnce)
+	cols := parameter(c, "cols")
+	addRows := func(name string, rows int) {
+		sums := make([]reg.VecVirtual, 2*rows)
 		for i := range sums {
 			sums[i] = c.ZMM()
 			c.VMOVUPS(operand.Mem{Base: end, Index: pending, Scale: 1, Disp: 64 * i}, sums[i])
@@ -78,19 +79,19 @@ func microTiles(c *build.Context, pieces int) {
 		c.TESTQ(d, d)
 		c.JE(operand.LabelRef(name + "_store"))
 		for i := range sums {
-			c.VADDPS(operand.Mem{Base: added, Disp: i % 2 * 64}, sums[i], sums[i])
+			c.VADDPS(operand.Mem{Base: added, Disp: i % 2 * 64}, sums[i], masks[i%2], sums[i])
 			if i%2 > 0 {
 				c.ADDQ(dstride, added)
 			}
 		}
 		c.Label(name + "_store")
 		for i := range sums {
-			c.VMOVUPS(sums[i], operand.Mem{Base: to, Disp: i % 2 * 64})
+			c.VMOVUPS(sums[i], masks[i%2], operand.Mem{Base: to, Disp: i % 2 * 64})
 			if i%2 > 0 {
 				c.ADDQ(cstride, to)
 			}
 		}
-		c.ADDQ(operand.U32(groupBytes), pending)
+		c.ADDQ(operand.U32(uint64(rows*rowBytes)), pending)
 	}
 
 	c.Label("block")
@@ -125,32 +126,39 @@ func microTiles(c *build.Context, pieces int) {
 			c.PREFETCHT0(operand.Mem{Base: near, Disp: 64})
 			c.ADDQ(cstride, near)
 		}
-		if n == len(passes)/2 {
-			c.TESTQ(pending, pending)
-			c.JE(operand.LabelRef("nothing_pending"))
-			addRows("beside")
-			c.Label("nothing_pending")
+		if n%3 == (len(passes)-1)%3 { // once, or twice
+			name := fmt.Sprintf("beside%d", n)
+			c.CMPQ(pending, operand.I32(-rowsAtOnce*rowBytes))
+			c.JG(operand.LabelRef(name + "_nothing"))
+			addRows(name, rowsAtOnce)
+			c.Label(name + "_nothing")
 		}
 	}
-	c.ADDQ(operand.U32(stepBytes), x)
-	c.ADDQ(operand.U32(stepBytes), y)
+	c.ADDQ(operand.U32(uint64(stepBytes)), x)
+	c.ADDQ(operand.U32(uint64(stepBytes)), y)
 	c.DECQ(left)
 	c.JNE(operand.LabelRef("step"))
 
 	c.Label("rest")
+	c.CMPQ(pending, operand.I32(-rowsAtOnce*rowBytes))
+	c.JG(operand.LabelRef("few"))
+	addRows("alone", rowsAtOnce)
+	c.JMP(operand.LabelRef("rest"))
+	c.Label("few")
 	c.TESTQ(pending, pending)
 	c.JE(operand.LabelRef("all_added"))
-	addRows("alone")
-	c.JMP(operand.LabelRef("rest"))
+	addRows("single", 1)
+	c.JMP(operand.LabelRef("few"))
 	c.Label("all_added")
-	c.CMPQ(blocks.Addr, operand.Imm(0))
-	c.JE(operand.LabelRef("done"))
+	c.CMPQ(cols, operand.Imm(0))
+	c.JLE(operand.LabelRef("done"))
 	c.MOVQ(operand.U32(rowBytes), left)
+	c.Load(c.Param("sums"), near)
 	for i := range 4 {
-		c.LEAQ(operand.Mem{Base: end, Disp: i/2*16*rowBytes - sumsBytes}, x)
+		c.LEAQ(operand.Mem{Base: near, Disp: i / 2 * 16 * rowBytes}, x)
 		tileInstruction(c, "TILESTORED", operand.Imm(uint64(i)), operand.Mem{Base: x, Index: left, Scale: 1, Disp: i % 2 * 64})
 	}
-	c.MOVQ(operand.I32(-sumsBytes), pending)
+	c.SUBQ(rowsBytes, pending)
 	c.MOVQ(cc, to)
 	c.MOVQ(d, added)
 	c.ADDQ(operand.U32(rowBytes), cc)
@@ -158,8 +166,16 @@ func microTiles(c *build.Context, pieces int) {
 	c.JE(operand.LabelRef("no_addend"))
 	c.ADDQ(operand.U32(rowBytes), d)
 	c.Label("no_addend")
-	c.DECQ(blocks.Addr)
-	c.JNE(operand.LabelRef("block"))
+	c.MOVQ(cols, left)
+	c.SUBQ(operand.Imm(32), cols)
+	c.JG(operand.LabelRef("block"))
+	c.JE(operand.LabelRef("rest"))
+	mask := c.GP64()
+	c.MOVQ(operand.U32(0xffffffff), mask)
+	c.BZHIQ(left, mask, mask)
+	c.KMOVW(mask.As32(), masks[0])
+	c.SHRQ(operand.Imm(16), mask)
+	c.KMOVW(mask.As32(), masks[1])
 	c.JMP(operand.LabelRef("rest"))
 	c.Label("done")
 	tileInstruction(c, "TILERELEASE")
