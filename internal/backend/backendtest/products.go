@@ -118,6 +118,10 @@ var attentionCases = []attentionCase{
 	{b: 1, h: 1, hkv: 1, tq: 200, tk: 300, d: 2, dv: 2, causal: 1, qoff: 101, window: 77, lay: rowMajor},
 	{b: 1, h: 1, hkv: 1, tq: 200, tk: 300, d: 2, dv: 2, window: 45, koff: 9, lay: tokenMajor},
 	{b: 3, h: 1, hkv: 1, tq: 30, tk: 50, d: 33, dv: 65, mask: 5, p: 0.1, lay: rowMajor},
+	// Enough of all that a matrix unit has part in it.
+	{b: 1, h: 2, hkv: 1, tq: 200, tk: 300, d: 40, dv: 65, lay: tokenMajor},
+	{b: 1, h: 1, hkv: 1, tq: 150, tk: 300, d: 64, dv: 33, causal: 1, qoff: 170, p: 0.1, lay: rowMajor},
+	{b: 2, h: 1, hkv: 1, tq: 130, tk: 290, d: 32, dv: 32, mask: 5, lay: tokenMajor},
 	{b: 0, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 0, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 3, tk: 0, d: 4, dv: 4, lay: rowMajor},

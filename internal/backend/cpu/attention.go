@@ -14,6 +14,7 @@ const (
 	attentionRows    = 192 // queries of a tile at most, where products take one panel at a time
 	attentionFewer   = 120 // and where they take two, so that the queries of a tile are no more products than gemm adds up at a time
 	attentionColumns = 256 // keys of a tile at most
+	attentionSplit   = 64  // queries and keys from which a matrix unit computes scores, if they have half as many elements each
 	attentionUnits   = 32  // below so many heads, the queries of a head are divided among workers
 	scoreBlock       = 16  // columns that the kernels for scores want a multiple of
 )
@@ -25,13 +26,14 @@ type attention struct {
 	mask                                 *backend.View // nil: none
 	scale, p                             float64
 	causal                               bool
-	shift                                int // key i+shift has query i's position: causal queries see no later one
-	window                               int // keys of positions less than window apart are seen; 0: all
-	rows, tiles                          int // queries per tile, tiles of queries
-	parts                                int // of the tiles of a head in the forward pass, each computed by itself
-	columns                              int // keys per tile
-	width, height                        int // of a panel of columns and of one of rows of the matrix product
-	stride                               int // of rows of scores
+	shift                                int  // key i+shift has query i's position: causal queries see no later one
+	window                               int  // keys of positions less than window apart are seen; 0: all
+	rows, tiles                          int  // queries per tile, tiles of queries
+	parts                                int  // of the tiles of a head in the forward pass, each computed by itself
+	columns                              int  // keys per tile
+	width, height                        int  // of a panel of columns and of one of rows of the matrix product
+	stride                               int  // of rows of scores
+	split                                bool // whether a matrix unit computes scores of bands that are high enough
 }
 
 func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
@@ -87,6 +89,7 @@ func (a *attention) tile() {
 		a.parts = max(1, min(a.tiles, attentionUnits/units))
 	}
 	a.columns = max(1, min(attentionColumns, a.tk))
+	a.split = a.q.DType == dtype.Float32 && gemm.HasTiles() && min(a.rows, a.columns) >= attentionSplit && min(a.d, a.dv) >= attentionSplit/2
 	a.stride = a.padded(a.columns) + scoreBlock // not a multiple of a page, whose lines fall into few sets of a cache
 }
 
@@ -102,6 +105,14 @@ func (a *attention) unit(number int) unit {
 func (a *attention) padded(columns int) int {
 	whole := max(scoreBlock, a.width)
 	return (columns + whole - 1) / whole * whole
+}
+
+// panels is the number of elements of so many keys in panels, d of each: of those for vectors, and behind them of those for a matrix unit if there is one.
+func (a *attention) panels(keys, d int) int {
+	if a.split {
+		return keys*d + gemm.SplitSize32(d, keys)
+	}
+	return keys * d
 }
 
 // wholePanels is a number of columns of B with those that fill up the last panel.

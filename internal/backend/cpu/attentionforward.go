@@ -37,8 +37,8 @@ func attentionParts[T float](t *task, l *lane, lo, hi int) {
 	queries := (a.tiles + a.parts - 1) / a.parts * a.rows
 	keys := a.padded(a.columns)
 	wide := a.wholePanels(a.dv)
-	l.reserve(carved(a.rows*a.stride*size) + carved(keys*a.d*size) + carved(keys*wide*size) + 2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys))
-	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, keys*a.d), values: carve[T](l, keys*wide),
+	l.reserve(carved(a.rows*a.stride*size) + carved(a.panels(keys, a.d)*size) + carved(keys*wide*size) + 2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys))
+	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, a.panels(keys, a.d)), values: carve[T](l, keys*wide),
 		most: carve[T](l, queries), factor: carve[T](l, queries), sum: carve[float64](l, queries)}
 	w.bits, w.seen, w.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
 	for u := lo; u < hi; u++ {
@@ -98,7 +98,7 @@ func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
 	kv := w.h / (a.heads / a.kvHeads)
 	k, ks := head[T](a.k, w.b, kv, j0)
 	v, vs := head[T](a.v, w.b, kv, j0)
-	packPanels(w.panels, a.d, to-j0, k, 1, ks)
+	packKeys(a, w.panels, a.d, to-j0, k, ks)
 	values := newOperand(a, w.values, v, vs, to-j0, a.dv)
 	for i0 := w.i0; i0 < w.i1; i0 += a.rows {
 		w.ask(t, i0, j0)

@@ -65,10 +65,10 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	size := int(unsafe.Sizeof(*new(T)))
 	room, keys, group := a.rows*a.stride, a.padded(a.columns), a.heads/a.kvHeads
 	wide, wideOut := a.wholePanels(a.d), a.wholePanels(a.dv)
-	l.reserve(2*carved(room*size) + carved(keys*a.d*size) + carved(keys*a.dv*size) + carved(keys*wide*size) + carved(a.tq*wide*size) + carved(a.tq*wideOut*size) +
+	l.reserve(2*carved(room*size) + carved(a.panels(keys, a.d)*size) + carved(a.panels(keys, a.dv)*size) + carved(keys*wide*size) + carved(a.tq*wide*size) + carved(a.tq*wideOut*size) +
 		2*carved(group*a.tq*size) + carved(4*keys) + carved(keys))
 	g := gradHeads[T]{probs: carve[T](l, room), grads: carve[T](l, room),
-		keyPanels: carve[T](l, keys*a.d), valuePanels: carve[T](l, keys*a.dv), keyRows: carve[T](l, keys*wide),
+		keyPanels: carve[T](l, a.panels(keys, a.d)), valuePanels: carve[T](l, a.panels(keys, a.dv)), keyRows: carve[T](l, keys*wide),
 		queryRows: carve[T](l, a.tq*wide), doutRows: carve[T](l, a.tq*wideOut), delta: carve[T](l, group*a.tq), shift: carve[T](l, group*a.tq)}
 	g.bits, g.seen, g.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
 	for u := lo; u < hi; u++ {
@@ -129,8 +129,8 @@ func (g *gradHeads[T]) tileOfKeys(t *task, j0 int) {
 	n := min(a.columns, a.tk-j0)
 	k, ks := head[T](a.k, g.b, g.kv, j0)
 	v, vs := head[T](a.v, g.b, g.kv, j0)
-	packPanels(g.keyPanels, a.d, n, k, 1, ks)
-	packPanels(g.valuePanels, a.dv, n, v, 1, vs)
+	packKeys(a, g.keyPanels, a.d, n, k, ks)
+	packKeys(a, g.valuePanels, a.dv, n, v, vs)
 	g.k = newOperand(a, g.keyRows, k, ks, n, a.d)
 	group := a.heads / a.kvHeads
 	for i := range group {

@@ -26,9 +26,22 @@ func (w *attentionHead[T]) set(a *attention, b, h int) {
 func (w *attentionHead[T]) products(a *attention, b band, j0 int, x []T, stride, d int, panels, dst []T) {
 	lo, hi := a.columnsOf(b, j0)
 	n := (b.to - j0 + a.width - 1) / a.width * a.width
-	multiplyInPlace(b.end-b.first, n-lo, d, x, stride, 1, panels[lo*d:], a.width, a.width*d, dst, a.stride, false, w.ahead)
+	if a.split && b.end-b.first >= attentionSplit {
+		split := panels[a.padded(a.columns)*d+gemm.SplitSize32(d, lo):]
+		gemm.MultiplySplit32(b.end-b.first, n-lo, d, cast[float32](x), stride, cast[float32](split), cast[float32](dst), a.stride)
+	} else {
+		multiplyInPlace(b.end-b.first, n-lo, d, x, stride, 1, panels[lo*d:], a.width, a.width*d, dst, a.stride, false, w.ahead)
+	}
 	for i := 0; i < b.end-b.first && n < hi; i++ {
 		clear(dst[i*a.stride+n-lo:][:hi-n])
+	}
+}
+
+// packKeys makes panels of the d elements of n keys, or values, for products.
+func packKeys[T float](a *attention, dst []T, d, n int, x []T, stride int) {
+	packPanels(dst, d, n, x, 1, stride)
+	if a.split {
+		gemm.SplitPanels32(cast[float32](dst[a.padded(a.columns)*d:]), d, n, cast[float32](x), 1, stride)
 	}
 }
 

@@ -380,6 +380,29 @@ func BenchmarkTiled(b *testing.B) {
 	}
 }
 
+// TestSplitPanels compares products of panels that are split ahead with those of the same tiles, for any part of the panels.
+func TestSplitPanels(t *testing.T) {
+	unit := *matrixUnit(t)
+	unit.rows, unit.cols, unit.products = genericTiles.rows, genericTiles.cols, genericTiles.products
+	rapid.Check(t, func(t *rapid.T) {
+		m, n, k := rapid.IntRange(1, 130).Draw(t, "m"), rapid.IntRange(1, 200).Draw(t, "n"), rapid.IntRange(1, kc).Draw(t, "k")
+		x := newExample[float32](rapid.Uint64().Draw(t, "seed"), m, n, k, false, rapid.Bool().Draw(t, "transB"), rapid.IntRange(0, 5).Draw(t, "pad"), false)
+		panels := slices.Repeat([]float32{guard}, SplitSize32(k, n))
+		SplitPanels32(panels, k, n, x.b, x.brs, x.bcs)
+		want := x.run(t, with(withTiles(unit)), nil)
+		requireSameBits(t, want, x.run(t, func(_ *parallel.Pool, m, n, k int, a []float32, ars, _ int, _ []float32, _, _ int, c []float32, ldc int, _ bool) {
+			first := rapid.IntRange(0, (n-1)/tileSide).Draw(t, "first") * tileSide
+			MultiplySplit32(m, n-first, k, a, ars, panels[SplitSize32(k, first):], c[first:], ldc)
+			if first > 0 {
+				MultiplySplit32(m, first, k, a, ars, panels, c, ldc)
+			}
+		}, nil), x.String())
+	})
+	require.PanicsWithValue(t, "gemm: 2×3 results of 4 products: panels have 7 elements, want 1536, and rows of C are 3 apart", func() {
+		MultiplySplit32(2, 3, 4, make([]float32, 8), 4, make([]float32, 7), make([]float32, 6), 3)
+	})
+}
+
 // TestMatrixUnitSurvivesInterruptions: signals of a profiler, of the garbage collector and of threads that take turns on a processor leave tiles as they were.
 func TestMatrixUnitSurvivesInterruptions(t *testing.T) {
 	matrixUnit(t)
