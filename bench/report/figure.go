@@ -54,11 +54,24 @@ func svg(lines []line) string {
 	y := legend(&b)
 	y = draw(&b, y, factorAxis(factors), factors)
 	if len(shares) > 0 {
-		y = draw(&b, y+14, &panel{title: "share of the machine's own ceiling", high: 1.25, ticks: []float64{0, 0.25, 0.5, 0.75, 1, 1.25},
-			unit: func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }, baseline: 1}, shares)
+		y = draw(&b, y+14, shareAxis(shares), shares)
 	}
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%.0f" viewBox="0 0 %d %.0f" font-family="Helvetica, Arial, sans-serif" font-size="12">`,
 		figureWidth, y, figureWidth, y) + "\n" + `<rect width="100%" height="100%" fill="#ffffff"/>` + "\n" + b.String() + "</svg>\n"
+}
+
+// shareAxis spans the shares, and 0 to 125 % at least, in quarters.
+func shareAxis(lines []line) *panel {
+	p := &panel{title: "share of the machine's own ceiling", high: 1.25, baseline: 1, unit: func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }}
+	for _, l := range lines {
+		for _, v := range l.values {
+			p.high = max(p.high, math.Ceil(4*v)/4)
+		}
+	}
+	for v := 0.0; v <= p.high; v += 0.25 {
+		p.ticks = append(p.ticks, v)
+	}
+	return p
 }
 
 // factorAxis spans the factors, and 0.5 to 2 at least.
