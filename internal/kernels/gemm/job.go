@@ -21,15 +21,15 @@ type job[T element] struct {
 	sums        []T // of blocks of products that are added later: [block][column] of a sweep, [block][row][column] of a deep product
 	alternating []T // what packedA holds of one row, for walk.crowded
 
-	tiled         bool // whether the product is one for the matrix unit
-	stepSize      int  // of a panel for it
-	splitCols     int  // columns of B that are split at once
-	splitProducts int  // and products
-	k0, k1        int  // the products that packedA or sums are for
-	cutting       cutting
-	down, across  int // parts into which the rows and the columns of C are cut
-	strip         int // of a row of B, in steps of the sweep kernels
-	layout        layout
+	tiled                    bool // whether the product is one for the matrix unit
+	stepSize                 int  // of a panel for it: the elements of 32 products
+	splitCols, splitProducts int  // the columns and the products of B that are split for it at once
+
+	k0, k1       int // the products that packedA or sums are for
+	cutting      cutting
+	down, across int // parts into which the rows and the columns of C are cut
+	strip        int // of a row of B, in steps of the sweep kernels
+	layout       layout
 
 	pieceBody, pairedBody, tiledBody, packRowsBody, passingBody, skinnyBody, outerBody, sweepBody, addBody, deepBody, addDeepBody func(worker, lo, hi int)
 }
