@@ -238,9 +238,9 @@ TEXT ·pairRows(SB), $0-44
 	MOVQ   stride+16(FP), DX
 	MOVQ   dst+24(FP), BX
 	MOVQ   pitch+32(FP), SI
-	VPXORD Z0, Z0, Z0
 	IMUL3Q $0x02, DX, DX
 	SHLQ   $0x02, SI
+	VPXORD Z0, Z0, Z0
 	MOVQ   $0x00000010, DI
 
 lane:
@@ -283,9 +283,9 @@ TEXT ·pairLanes(SB), $0-52
 	MOVQ   stride+24(FP), DX
 	MOVQ   dst+32(FP), BX
 	MOVQ   pitch+40(FP), SI
-	VPXORD Z0, Z0, Z0
 	IMUL3Q $0x02, DX, DX
 	SHLQ   $0x02, SI
+	VPXORD Z0, Z0, Z0
 	MOVQ   DX, R12
 	SHLQ   $0x04, R12
 
@@ -707,6 +707,8 @@ TEXT ·splitRows(SB), $8-44
 	MOVQ         stride+16(FP), DX
 	MOVQ         dst+24(FP), BX
 	MOVQ         pitch+32(FP), SI
+	IMUL3Q       $0x04, DX, DX
+	SHLQ         $0x02, SI
 	VPXORD       Z0, Z0, Z0
 	VSTMXCSR     (SP)
 	MOVL         (SP), DI
@@ -717,8 +719,6 @@ TEXT ·splitRows(SB), $8-44
 	VPBROADCASTD DI, Z1
 	MOVL         $0xffff0000, DI
 	VPBROADCASTD DI, Z2
-	IMUL3Q       $0x04, DX, DX
-	SHLQ         $0x02, SI
 	MOVQ         $0x00000010, DI
 
 lane:
@@ -781,6 +781,8 @@ TEXT ·splitLanes(SB), $8-52
 	MOVQ         stride+24(FP), DX
 	MOVQ         dst+32(FP), BX
 	MOVQ         pitch+40(FP), SI
+	IMUL3Q       $0x04, DX, DX
+	SHLQ         $0x02, SI
 	VPXORD       Z0, Z0, Z0
 	VSTMXCSR     (SP)
 	MOVL         (SP), DI
@@ -791,8 +793,6 @@ TEXT ·splitLanes(SB), $8-52
 	VPBROADCASTD DI, Z1
 	MOVL         $0xffff0000, DI
 	VPBROADCASTD DI, Z2
-	IMUL3Q       $0x04, DX, DX
-	SHLQ         $0x02, SI
 	MOVQ         DX, R12
 	SHLQ         $0x04, R12
 

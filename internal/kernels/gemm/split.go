@@ -50,10 +50,9 @@ func takeSplitter(k int) *job[float32] {
 	if e.tiles.floats.micro == nil {
 		panic("gemm: the variant has no matrix unit")
 	}
-	j, steps := jobsOf[float32]().take(), ceilDiv(k, tileStep)
+	j := jobsOf[float32]().take()
 	j.engine, j.stepSize = e, largeStep
 	j.reserve(1)
-	s := &j.scratch[0]
-	s.a, s.sums, s.copied = grown(s.a, steps*largeStep), grown(s.sums, tileSide*tileSide), grown(s.copied, spareSize+steps*tileStep*tileSide)
+	j.scratch[0].forTiles(ceilDiv(k, tileStep), largeStep)
 	return j
 }

@@ -75,10 +75,15 @@ func (j *job[T]) runTiled(p *parallel.Pool) {
 	panels, blocks, steps := ceilDiv(min(columns, cols), tileSide), ceilDiv(min(j.k, products), kc), ceilDiv(min(j.k, kc), tileStep)
 	for w := range workers {
 		s := &j.scratch[w]
-		s.a, s.b, s.bad = grown(s.a, steps*j.stepSize), grown(s.b, blocks*panels*steps*j.stepSize), grown(s.bad, blocks*panels)
-		s.sums, s.copied = grown(s.sums, tileSide*tileSide), grown(s.copied, spareSize+steps*tileStep*tileSide)
+		s.forTiles(steps, j.stepSize)
+		s.b, s.bad = grown(s.b, blocks*panels*steps*j.stepSize), grown(s.bad, blocks*panels)
 	}
 	p.ForWorkers(j.down*j.across, 1, j.tiledBody)
+}
+
+// forTiles makes room for a panel of A of so many steps, for what is split before it is transposed or staged before it is split, and for a block of C.
+func (s *scratch[T]) forTiles(steps, stepSize int) {
+	s.a, s.sums, s.copied = grown(s.a, steps*stepSize), grown(s.sums, tileSide*tileSide), grown(s.copied, spareSize+steps*tileStep*tileSide)
 }
 
 // computeTiled is computePieces for the matrix unit.

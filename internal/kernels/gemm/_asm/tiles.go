@@ -190,10 +190,21 @@ type splitter struct {
 	half, mask reg.VecVirtual // half a unit of a bfloat16, and the bits that make one
 	largest    reg.VecVirtual // of the last pieces, without their signs
 	control    operand.Mem    // of vectors, as it was
+
+	steps, src, stride, dst, pitch reg.GPVirtual // the parameters, distances in bytes
 }
 
+// newSplitter emits what the kernels that split begin with.
 func newSplitter(c *build.Context, pieces int) splitter {
-	s := splitter{c: c, count: pieces, largest: c.ZMM()}
+	s := splitter{c: c, count: pieces, steps: c.GP64(), src: c.GP64(), stride: c.GP64(), dst: c.GP64(), pitch: c.GP64()}
+	c.Load(c.Param("steps"), s.steps)
+	c.Load(c.Param("src"), s.src)
+	c.Load(c.Param("stride"), s.stride)
+	c.Load(c.Param("dst"), s.dst)
+	c.Load(c.Param("pitch"), s.pitch)
+	c.IMUL3Q(operand.Imm(uint64(s.element())), s.stride, s.stride)
+	c.SHLQ(operand.Imm(2), s.pitch)
+	s.largest = c.ZMM()
 	c.VPXORD(s.largest, s.largest, s.largest)
 	if pieces == 1 {
 		return s
@@ -301,15 +312,8 @@ func splitRows(c *build.Context, pieces int) {
 		"It returns 0 if all of src is finite, and rounds to such bfloat16.")
 	c.Pragma("noescape")
 	c.SignatureExpr(splitter{count: pieces}.signature("func(steps int, src *S, stride int, dst *float32, pitch int) (bad uint32)"))
-	steps, src, stride, dst, pitch := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
-	c.Load(c.Param("steps"), steps)
-	c.Load(c.Param("src"), src)
-	c.Load(c.Param("stride"), stride)
-	c.Load(c.Param("dst"), dst)
-	c.Load(c.Param("pitch"), pitch)
 	s := newSplitter(c, pieces)
-	c.IMUL3Q(operand.Imm(uint64(s.element())), stride, stride)
-	c.SHLQ(operand.Imm(2), pitch)
+	steps, src, stride, dst, pitch := s.steps, s.src, s.stride, s.dst, s.pitch
 	lanes, from, to, left, next := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.MOVQ(operand.U32(16), lanes)
 	c.Label("lane")
@@ -344,15 +348,8 @@ func splitLanes(c *build.Context, pieces int) {
 		fmt.Sprintf("elements further, in the next step %d elements further, in the next panel pitch elements. Pairs and what it returns are those of %s.", 512*pieces, splitterNames[pieces][0]))
 	c.Pragma("noescape")
 	c.SignatureExpr(splitter{count: pieces}.signature("func(steps, panels int, src *S, stride int, dst *float32, pitch int) (bad uint32)"))
-	steps, src, stride, dst, pitch := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
-	c.Load(c.Param("steps"), steps)
-	c.Load(c.Param("src"), src)
-	c.Load(c.Param("stride"), stride)
-	c.Load(c.Param("dst"), dst)
-	c.Load(c.Param("pitch"), pitch)
 	s := newSplitter(c, pieces)
-	c.IMUL3Q(operand.Imm(uint64(s.element())), stride, stride)
-	c.SHLQ(operand.Imm(2), pitch)
+	steps, src, stride, dst, pitch := s.steps, s.src, s.stride, s.dst, s.pitch
 	pairs, low, high, to, left, far := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
 	c.MOVQ(stride, far)
 	c.SHLQ(operand.Imm(4), far)
