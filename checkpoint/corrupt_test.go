@@ -34,7 +34,7 @@ func inflict(t *testing.T, m *vfs.Mem, path string, d damage) {
 		return
 	}
 	require.NotEqual(t, before, after)
-	require.NoError(t, vfs.WriteFile(m, path, after))
+	overwrite(t, m, path, after)
 }
 
 func TestDamagedFilesAreNamed(t *testing.T) {
@@ -91,7 +91,7 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 		for bit := range 8 * len(good) {
 			bad := bytes.Clone(good)
 			bad[bit/8] ^= 1 << (bit % 8)
-			require.NoError(t, vfs.WriteFile(m, path, bad))
+			overwrite(t, m, path, bad)
 			ck, err := s.Open(ctx, "checkpoint-5")
 			if err == nil {
 				// White space in the manifest, or the case of a key, may change: what is said does not.
@@ -99,7 +99,7 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 				require.Equal(t, info, ck.Info, "bit %d", bit)
 			}
 		}
-		require.NoError(t, vfs.WriteFile(m, path, good))
+		overwrite(t, m, path, good)
 	}
 	require.Equal(t, state{5, "x"}, latest(t, s))
 }
@@ -131,7 +131,7 @@ func TestPathsInAManifestStayInTheFolder(t *testing.T) {
 	manifest := checkpoint.Manifest{FormatVersion: 1, SaveID: 1, Step: 5, Files: []checkpoint.File{{Name: "../../etc/passwd"}}}
 	text, err := checkpoint.EncodeManifest(&manifest)
 	require.NoError(t, err)
-	require.NoError(t, vfs.WriteFile(m, filepath.Join("out", "checkpoint-5", "manifest.json"), text))
+	overwrite(t, m, filepath.Join("out", "checkpoint-5", "manifest.json"), text)
 	_, err = s.Open(ctx, "checkpoint-5")
 	require.ErrorContains(t, err, `part "../../etc/passwd"`)
 }

@@ -20,7 +20,8 @@
 //
 // State is kept in global terms (positions in the stream of samples, whole parameters by
 // name), never per rank. Parts are JSON and safetensors alone; nothing that is read is
-// executed. One process at a time may save into a folder: in a run of many, rank 0.
+// executed. One process at a time writes into a folder (in a run of many, rank 0): a lock
+// file keeps others out, see [Store.Acquire]. What another run wrote is never deleted.
 //
 // The package does not decide when to save or what: the trainer does.
 package checkpoint

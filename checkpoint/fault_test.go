@@ -56,7 +56,7 @@ func scenarios() []scenario {
 		{"after an interruption", interrupted, saving(state{5, "new"}), []state{{5, "old"}}, state{5, "new"}},
 		{"another after an interruption", interrupted, saving(state{10, "new"}), []state{{5, "old"}}, state{10, "new"}},
 		{"rotation", holding(state{5, "old"}, state{10, "old"}, state{15, "old"}), func(s *checkpoint.Store) error {
-			_, err := s.Rotate(1)
+			_, err := s.Rotate(1, run)
 			return err
 		}, []state{{15, "old"}}, state{15, "old"}},
 	}

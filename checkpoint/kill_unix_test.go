@@ -45,7 +45,7 @@ func saveForever(dir string) error {
 		if _, err := fmt.Println(info.SaveID); err != nil {
 			return err
 		}
-		if _, err := s.Rotate(2); err != nil {
+		if _, err := s.Rotate(2, run); err != nil {
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	require.Greater(t, last, int64(30), "each process has saved at least once")
 
 	save(t, s, state{100, "after"})
-	_, err := s.Rotate(1)
+	_, err := s.Rotate(1, run)
 	require.NoError(t, err)
 	require.Equal(t, "LATEST checkpoint-100", names(t, vfs.OS, dir), "and all leftovers are gone")
 }

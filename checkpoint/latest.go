@@ -67,22 +67,29 @@ func (s *Store) newest(ctx context.Context, names []string, except string) (ck *
 	return nil, broken, ctx.Err()
 }
 
-// Rotate deletes the oldest checkpoints, by save id, until limit are left. The newest,
+// Rotate deletes the oldest checkpoints of a run, by save id, until limit are left. The newest,
 // the one that LATEST names and the protected ones (names or paths: only the last element
 // counts, so that a moved output folder does not matter) are never deleted and count
 // towards limit, as in HuggingFace's Trainer (save_total_limit): with limit 1 and another
-// best one, two stay. limit ≤ 0 keeps all. Folders that are not complete checkpoints
-// are left alone. It returns the names of the deleted ones, also beside an error.
-func (s *Store) Rotate(limit int, protected ...string) (deleted []string, err error) {
+// best one, two stay. limit ≤ 0 keeps all. Checkpoints of other runs, and folders that are
+// not complete checkpoints, are left alone and do not count. It returns the names of the
+// deleted ones, also beside an error.
+func (s *Store) Rotate(limit int, runID string, protected ...string) (deleted []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if limit <= 0 {
 		return nil, nil
 	}
 	infos, err := s.List()
+	infos = slices.DeleteFunc(infos, func(i Info) bool { return i.RunID != runID })
 	if err != nil || len(infos) <= limit {
 		return nil, err
 	}
+	release, err := s.Acquire(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	keep := map[string]bool{infos[len(infos)-1].Name(): true}
 	p, err := s.readPointer()
 	if err != nil {

@@ -42,7 +42,7 @@ func TestRotate(t *testing.T) {
 			for _, step := range c.saves {
 				left[save(t, s, state{step, "x"}).Name()] = true
 			}
-			deleted, err := s.Rotate(c.limit, c.protect...)
+			deleted, err := s.Rotate(c.limit, run, c.protect...)
 			require.NoError(t, err)
 			require.Equal(t, c.deleted, strings.ReplaceAll(strings.Join(deleted, " "), "checkpoint-", ""))
 			for _, name := range deleted {
@@ -68,7 +68,7 @@ func TestRotateKeepsWhatLatestNames(t *testing.T) {
 	inject, _ := errorfs.Nth(2, func(k errorfs.Kind) bool { return k == errorfs.Rename }, errorfs.ErrIO)
 	_, err := quiet(errorfs.Wrap(m, inject), "out").Save(ctx, 3, state{3, "x"}.content())
 	require.ErrorContains(t, err, "the checkpoint is complete, but LATEST does not name it")
-	deleted, err := s.Rotate(1)
+	deleted, err := s.Rotate(1, run)
 	require.NoError(t, err)
 	require.Equal(t, []string{"checkpoint-1"}, deleted)
 	require.Equal(t, state{2, "x"}, latest(t, s))
@@ -81,7 +81,7 @@ func TestRotateCountsCompleteCheckpointsOnly(t *testing.T) {
 		save(t, s, state{step, "x"})
 	}
 	inflict(t, m, filepath.Join("out", "checkpoint-2", "model.safetensors"), truncate)
-	deleted, err := s.Rotate(2)
+	deleted, err := s.Rotate(2, run)
 	require.NoError(t, err)
 	require.Equal(t, []string{"checkpoint-0"}, deleted, "1 and 3 can be loaded; 2 is evidence")
 	require.Contains(t, log.String(), "truncated")
@@ -99,10 +99,10 @@ func TestRotateGoesOnAfterAnError(t *testing.T) {
 		}
 		return nil
 	})
-	deleted, err := quiet(stuck, "out").Rotate(1)
+	deleted, err := quiet(stuck, "out").Rotate(1, run)
 	require.ErrorIs(t, err, errorfs.ErrIO)
 	require.ErrorContains(t, err, "deleting "+filepath.Join("out", "checkpoint-0"))
 	require.Equal(t, []string{"checkpoint-1"}, deleted)
-	_, err = quiet(m, "no").Rotate(1)
+	_, err = quiet(m, "no").Rotate(1, run)
 	require.Error(t, err)
 }

@@ -80,9 +80,11 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 	if err := content.check(); err != nil {
 		return Info{}, err
 	}
-	if err := vfs.MkdirAll(s.fs(), s.dir()); err != nil {
+	release, err := s.Acquire(ctx)
+	if err != nil {
 		return Info{}, err
 	}
+	defer release()
 	id, err := s.prepare()
 	if err != nil {
 		return Info{}, err
@@ -197,24 +199,25 @@ func (s *Store) writeAndCommit(ctx context.Context, name string, info *Info, par
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	aside, err = s.commit(tmp, name, info.SaveID)
+	aside, err = s.commit(tmp, name, info)
 	committed = err == nil
 	return aside, err
 }
 
-// commit renames the finished folder to its place, which it empties first.
-func (s *Store) commit(tmp, name string, id int64) (aside string, err error) {
+// commit renames the finished folder to its place, which it empties first. What this run
+// wrote is set aside, to be deleted; anything else is renamed, and stays.
+func (s *Store) commit(tmp, name string, info *Info) (aside string, err error) {
 	path := s.path(name)
-	ours, exists, err := s.occupied(path)
+	ours, exists, err := s.occupied(path, info.RunID)
 	switch {
 	case err != nil:
 		return "", err
 	case !exists:
 		return "", s.fs().Rename(tmp, path)
 	case ours:
-		aside = fmt.Sprintf("%s%s-%d", asidePrefix, strings.TrimPrefix(name, prefix), id)
+		aside = fmt.Sprintf("%s%s-%d", asidePrefix, strings.TrimPrefix(name, prefix), info.SaveID)
 	default:
-		aside = fmt.Sprintf("%s.replaced-%d", name, id)
+		aside = fmt.Sprintf("%s.replaced-%d", name, info.SaveID)
 	}
 	if err := s.fs().Rename(path, s.path(aside)); err != nil {
 		return "", err
@@ -223,16 +226,15 @@ func (s *Store) commit(tmp, name string, id int64) (aside string, err error) {
 		return "", errors.Join(err, s.fs().Rename(s.path(aside), path))
 	}
 	if !ours {
-		// Another program's: it had to get out of the way, but is never deleted.
-		s.log().Warn("what had the checkpoint's name was not a checkpoint of Lockstep and was renamed", "path", path, "to", s.path(aside))
+		s.log().Warn("what had the checkpoint's name is not of this run and was renamed", "path", path, "to", s.path(aside))
 		return "", nil
 	}
 	return aside, nil
 }
 
-// occupied reports whether path exists, and whether it is a checkpoint of this package,
-// damaged or not.
-func (s *Store) occupied(path string) (ours, exists bool, err error) {
+// occupied reports whether path exists, and whether it is a checkpoint that the run may
+// delete: one of its own, or of any run under Overwrite.
+func (s *Store) occupied(path, run string) (ours, exists bool, err error) {
 	info, err := s.fs().Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, false, nil
@@ -240,11 +242,12 @@ func (s *Store) occupied(path string) (ours, exists bool, err error) {
 	if err != nil || !info.IsDir() {
 		return false, true, err
 	}
-	_, err = s.fs().Stat(filepath.Join(path, ManifestFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, true, nil
+	m, err := readManifest(s.fs(), path)
+	var damaged *CorruptError
+	if errors.As(err, &damaged) {
+		return false, true, nil // nobody can tell whose
 	}
-	return err == nil, true, err
+	return err == nil && (s.Overwrite || m.RunID == run), true, err
 }
 
 // writePart writes, hashes and syncs one file.
@@ -294,9 +297,11 @@ func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
 	if err := (Content{Parts: parts}).check(); err != nil {
 		return err
 	}
-	if err := vfs.MkdirAll(s.fs(), s.dir()); err != nil {
+	release, err := s.Acquire(ctx)
+	if err != nil {
 		return err
 	}
+	defer release()
 	for _, p := range parts {
 		if err := s.writeFile(ctx, p); err != nil {
 			return fmt.Errorf("writing %s: %w", s.path(p.Name), err)
@@ -306,13 +311,13 @@ func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
 }
 
 func (s *Store) writeFile(ctx context.Context, p Part) error {
-	path, tmp := s.path(p.Name), s.path(filePrefix+p.Name)
-	_, err := s.writePart(ctx, s.dir(), Part{Name: filePrefix + p.Name, Write: p.Write})
+	tmp := temporaryName(p.Name)
+	_, err := s.writePart(ctx, s.dir(), Part{Name: tmp, Write: p.Write})
 	if err == nil {
-		err = s.fs().Rename(tmp, path)
+		err = s.fs().Rename(s.path(tmp), s.path(p.Name))
 	}
 	if err != nil {
-		return errors.Join(err, vfs.RemoveAll(s.fs(), tmp))
+		return errors.Join(err, vfs.RemoveAll(s.fs(), s.path(tmp)))
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package checkpoint
 
 import (
 	"cmp"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
@@ -26,7 +29,7 @@ const (
 	asidePrefix  = ".old-" + prefix // .old-checkpoint-<step>-<save id of its successor>
 	writePrefix  = ".tmp-" + prefix // .tmp-checkpoint-<step>-<save id>
 	deletePrefix = ".tmp-delete-"   // .tmp-delete-<name>
-	filePrefix   = ".tmp-file-"     // .tmp-file-<name>
+	filePrefix   = ".tmp-file-"     // .tmp-file-<name>-<random>
 )
 
 // ErrNone is returned where there is no checkpoint at all, or none that is complete.
@@ -38,8 +41,13 @@ type Store struct {
 	Dir string       // "" is the working folder
 	FS  vfs.FS       // nil: the operating system's
 	Log *slog.Logger // nil: slog.Default()
+	// Overwrite lets a save delete the checkpoint of another run that has its name, instead of
+	// renaming it.
+	Overwrite bool
 
-	mu sync.Mutex // held while the folder is changed
+	mu           sync.Mutex // held while the folder is changed
+	hold         hold
+	beatInterval time.Duration // beatInterval if 0
 }
 
 // Info says where a checkpoint is and what its manifest says.
@@ -234,9 +242,17 @@ func (s *Store) writePointer(info Info) error {
 	return s.replaceFile(PointerFile, append(text, '\n'))
 }
 
+// temporaryName is a name for a file on its way to name, which nobody can guess: a link that
+// was planted under it would be followed, or would keep the file from being written.
+func temporaryName(name string) string {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return filePrefix + name + "-" + hex.EncodeToString(random[:])
+}
+
 // replaceFile writes a small file of the store atomically and durably.
 func (s *Store) replaceFile(name string, data []byte) error {
-	tmp := s.path(filePrefix + name)
+	tmp := s.path(temporaryName(name))
 	err := vfs.WriteFile(s.fs(), tmp, data)
 	if err == nil {
 		err = s.fs().Rename(tmp, s.path(name))

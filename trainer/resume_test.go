@@ -265,6 +265,7 @@ func TestResumeKeepsTheLayoutOfTheCheckpoint(t *testing.T) {
 func damage(t *testing.T, disk vfs.FS, name string, change func([]byte) []byte) {
 	text, err := vfs.ReadFile(disk, name, 1<<30)
 	require.NoError(t, err)
+	require.NoError(t, disk.Remove(name))
 	require.NoError(t, vfs.WriteFile(disk, name, change(text)))
 }
 

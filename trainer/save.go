@@ -98,7 +98,7 @@ func (r *run) rotate() {
 	if best := r.state.BestModelCheckpoint; best != nil {
 		keep = append(keep, *best)
 	}
-	if _, err := r.store.Rotate(*r.args.SaveTotalLimit, keep...); err != nil {
+	if _, err := r.store.Rotate(*r.args.SaveTotalLimit, r.progress.RunID, keep...); err != nil {
 		r.log.Warn("save_total_limit: old checkpoints could not be deleted", "limit", *r.args.SaveTotalLimit, "err", err)
 	}
 }

@@ -19,6 +19,7 @@ type Mem struct {
 	mu      sync.Mutex
 	root    *node
 	pending []change // changes of folders not made durable yet, oldest first
+	locks   map[string]*memLock
 }
 
 // node is a file or, if entries is not nil, a folder.
@@ -171,7 +172,7 @@ func pathError(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: name, Err: err}
 }
 
-// Create implements FS. The truncation of an existing file is durable only with Sync.
+// Create implements FS.
 func (m *Mem) Create(name string) (File, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,17 +180,12 @@ func (m *Mem) Create(name string) (File, error) {
 	if err != nil {
 		return nil, pathError("create", name, err)
 	}
-	n := dir.entries[base]
-	switch {
-	case n == nil:
-		n = &node{}
-		dir.entries[base] = n
-		m.record(change{to: dir, newname: base, child: n})
-	case n.isDir():
-		return nil, pathError("create", name, errIsDir)
-	default:
-		n.data = nil
+	if dir.entries[base] != nil {
+		return nil, pathError("create", name, fs.ErrExist)
 	}
+	n := &node{}
+	dir.entries[base] = n
+	m.record(change{to: dir, newname: base, child: n})
 	return &memFile{m: m, n: n, name: name, write: true}, nil
 }
 
@@ -325,6 +321,59 @@ func (m *Mem) SyncDir(name string) error {
 		c.makeDurable()
 		return true
 	})
+	return nil
+}
+
+// Lock implements FS. Locks are no files here, and a crash takes them.
+func (m *Mem) Lock(name string) (Lock, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, _, err := m.parent(name); err != nil {
+		return nil, pathError("lock", name, err)
+	}
+	key := strings.Join(split(name), "/")
+	if l := m.locks[key]; l != nil {
+		return &memLock{m: m, data: l.data}, ErrLocked
+	}
+	l := &memLock{m: m, key: key}
+	if m.locks == nil {
+		m.locks = map[string]*memLock{}
+	}
+	m.locks[key] = l
+	return l, nil
+}
+
+// memLock is a lock of a Mem; without a key it is only a look at one.
+type memLock struct {
+	m    *Mem
+	key  string
+	data []byte
+}
+
+func (l *memLock) Exclusive() bool { return true }
+
+func (l *memLock) Read() ([]byte, error) {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	return slices.Clone(l.data), nil
+}
+
+func (l *memLock) Write(data []byte) error {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if l.key == "" {
+		return ErrLocked
+	}
+	l.data = slices.Clone(data)
+	return nil
+}
+
+func (l *memLock) Abandon() error { return l.Close() }
+
+func (l *memLock) Close() error {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	delete(l.m.locks, l.key)
 	return nil
 }
 

@@ -39,9 +39,10 @@ func TestCrashLosesWhatWasNotSynced(t *testing.T) {
 	require.NoError(t, m.SyncDir("d"))
 	require.Equal(t, []string{"renamed"}, names(t, m.CrashClone(nil), "d"))
 
-	write(t, m, "d/renamed", "overwritten", false)
+	write(t, m, "d/new", "2", true)
+	require.NoError(t, m.Rename("d/new", "d/renamed"))
 	require.Equal(t, "1", content(t, m.CrashClone(nil), "d/renamed"))
-	require.Equal(t, "overwritten", content(t, m, "d/renamed"), "the original goes on")
+	require.Equal(t, "2", content(t, m, "d/renamed"), "the original goes on")
 }
 
 func TestCrashKeepsRenamesAtomic(t *testing.T) {

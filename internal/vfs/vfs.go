@@ -24,7 +24,8 @@ import (
 // FS is a file system. Errors are *fs.PathError or *os.LinkError that match fs.ErrNotExist
 // and fs.ErrExist where those apply. Implementations are safe for concurrent use.
 type FS interface {
-	// Create makes or truncates the named file for writing.
+	// Create makes the named file for writing. A name that exists is an error, also that
+	// of a link: what is created is never somebody else's file.
 	Create(name string) (File, error)
 	// Open opens the named file for reading.
 	Open(name string) (File, error)
@@ -41,7 +42,31 @@ type FS interface {
 	Remove(name string) error
 	// SyncDir makes the creations, removals and renames in the folder durable.
 	SyncDir(name string) error
+	// Lock takes the named file as a lock, which it makes if need be. ErrLocked, beside a
+	// Lock that only reads, says that another holder has it.
+	Lock(name string) (Lock, error)
 }
+
+// Lock is a file that one holder at a time has, among the processes of this host and, where
+// the file system's locks reach them, of others. The operating system takes it from a
+// process that ends, however it ends. The contents say who holds it.
+type Lock interface {
+	// Read returns the contents, at most 4 KiB.
+	Read() ([]byte, error)
+	// Write replaces the contents.
+	Write(data []byte) error
+	// Close gives the lock up and removes the file, if this Lock holds it.
+	Close() error
+	// Abandon gives the lock up and leaves the file.
+	Abandon() error
+	// Exclusive reports whether the file system keeps other processes of this host out.
+	Exclusive() bool
+}
+
+// ErrLocked is returned by FS.Lock if another holder has the lock.
+var ErrLocked = errors.New("locked")
+
+const maxLock = 4 << 10
 
 // File is an open file. One from Create is written in order, one from Open is read.
 type File interface {

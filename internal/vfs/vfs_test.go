@@ -3,7 +3,10 @@ package vfs_test
 import (
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/lockstep-ml/lockstep/internal/vfs"
@@ -42,8 +45,8 @@ func content(t *testing.T, fsys vfs.FS, name string) string {
 func TestFilesAreWrittenAndRead(t *testing.T) {
 	conform(t, func(t *testing.T, fsys vfs.FS, dir string) {
 		name := filepath.Join(dir, "x")
-		require.NoError(t, vfs.WriteFile(fsys, name, []byte("hello world")))
-		require.NoError(t, vfs.WriteFile(fsys, name, []byte("hello")), "an existing file is truncated")
+		require.NoError(t, vfs.WriteFile(fsys, name, []byte("hello")))
+		require.ErrorIs(t, vfs.WriteFile(fsys, name, []byte("others")), fs.ErrExist, "an existing file is nobody's to write")
 		require.Equal(t, "hello", content(t, fsys, name))
 
 		info, err := fsys.Stat(name)
@@ -147,4 +150,71 @@ func TestRemoveAndRemoveAll(t *testing.T) {
 		require.Empty(t, names(t, fsys, dir))
 		require.NoError(t, fsys.SyncDir(dir))
 	})
+}
+
+func TestCreateDoesNotFollowLinks(t *testing.T) {
+	dir := t.TempDir()
+	victim, link := filepath.Join(dir, "victim"), filepath.Join(dir, "link")
+	require.NoError(t, os.WriteFile(victim, []byte("precious"), 0o644))
+	require.NoError(t, os.Symlink(victim, link))
+	require.ErrorIs(t, vfs.WriteFile(vfs.OS, link, []byte("x")), fs.ErrExist)
+	require.NoError(t, os.Remove(victim))
+	require.ErrorIs(t, vfs.WriteFile(vfs.OS, link, []byte("x")), fs.ErrExist, "nor those that lead nowhere")
+	require.NoFileExists(t, victim)
+}
+
+func TestLocks(t *testing.T) {
+	conform(t, func(t *testing.T, fsys vfs.FS, dir string) {
+		name := filepath.Join(dir, ".lock")
+		first, err := fsys.Lock(name)
+		require.NoError(t, err)
+		require.True(t, first.Exclusive())
+		require.NoError(t, first.Write([]byte("the first holder")))
+		require.NoError(t, first.Write([]byte("the first")))
+
+		second, err := fsys.Lock(name)
+		require.ErrorIs(t, err, vfs.ErrLocked)
+		text, err := second.Read()
+		require.NoError(t, err)
+		require.Equal(t, "the first", string(text))
+		require.ErrorIs(t, second.Write([]byte("x")), vfs.ErrLocked)
+		require.NoError(t, second.Close(), "which does not give up the other's")
+		_, err = fsys.Lock(name)
+		require.ErrorIs(t, err, vfs.ErrLocked)
+
+		require.NoError(t, first.Close())
+		require.Empty(t, names(t, fsys, dir), "nothing is left")
+		third, err := fsys.Lock(name)
+		require.NoError(t, err)
+		text, err = third.Read()
+		require.NoError(t, err)
+		require.Empty(t, text)
+		require.NoError(t, third.Close())
+	})
+}
+
+// Many that lock, write and remove one file at the same time never hold it together.
+func TestLocksUnderContention(t *testing.T) {
+	name := filepath.Join(t.TempDir(), ".lock")
+	var held, taken atomic.Int64
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			for range 200 {
+				l, err := vfs.OS.Lock(name)
+				if err == nil {
+					if held.Add(1) != 1 {
+						t.Error("two hold the lock")
+					}
+					taken.Add(1)
+					held.Add(-1)
+				}
+				if l != nil {
+					_ = l.Close()
+				}
+			}
+		})
+	}
+	group.Wait()
+	require.Positive(t, taken.Load())
 }

@@ -34,6 +34,7 @@ const (
 	Rename  Kind = "rename"
 	Remove  Kind = "remove"
 	SyncDir Kind = "sync-dir"
+	Lock    Kind = "lock"
 )
 
 // Changes reports whether the operation may change what is on the disk.
@@ -184,6 +185,14 @@ func (w *wrapper) SyncDir(name string) error {
 		return err
 	}
 	return w.fsys.SyncDir(name)
+}
+
+// Lock is seen when the lock is taken; what is written into it goes through unseen.
+func (w *wrapper) Lock(name string) (vfs.Lock, error) {
+	if err := w.before(Op{Kind: Lock, Path: name}); err != nil {
+		return nil, err
+	}
+	return w.fsys.Lock(name)
 }
 
 // file is an open file of a wrapper; Stat goes through unseen.
