@@ -2,6 +2,7 @@ package optim
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
@@ -18,7 +19,8 @@ type Param struct {
 // Group is a set of parameters with common hyper-parameters.
 type Group struct {
 	Params []Param
-	// LR is the learning rate of the next step; a schedule changes it.
+	// LR is the learning rate of the next step. What it is when the optimizer is made is the group's
+	// base rate, which schedules multiply: see Optimizer.ScaleLR.
 	LR float64
 	// WeightDecay is the decay coefficient, coupled or decoupled as the optimizer says.
 	WeightDecay float64
@@ -48,7 +50,8 @@ type Optimizer struct {
 	groups []*Group
 	chain  []Transform
 	slots  map[string]*Slot
-	factor float64 // of the next step's gradients
+	base   []float64 // learning rates of the groups before a schedule
+	factor float64   // of the next step's gradients
 }
 
 // New makes an optimizer of a user's own chain. name identifies it in checkpoints. It
@@ -60,6 +63,7 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 	defer keep.Sync()
 	names := map[*tensor.Tensor]string{}
 	for _, g := range groups {
+		o.base = append(o.base, g.LR)
 		for _, p := range g.Params {
 			if o.slots[p.Name] != nil {
 				panic(&tensor.Error{Op: "optim.New", Msg: fmt.Sprintf("parameter %q is named twice", p.Name)})
@@ -89,6 +93,16 @@ func (o *Optimizer) Name() string { return o.name }
 
 // Groups are the parameter groups; their learning rates may be set between steps.
 func (o *Optimizer) Groups() []*Group { return o.groups }
+
+// ScaleLR sets each group's learning rate to its base rate times factor, as a schedule gives it.
+func (o *Optimizer) ScaleLR(factor float64) {
+	for i, g := range o.groups {
+		g.LR = o.base[i] * factor
+	}
+}
+
+// BaseLRs are the base learning rates of the groups, in their order.
+func (o *Optimizer) BaseLRs() []float64 { return slices.Clone(o.base) }
 
 // Params lists all parameters, group by group.
 func (o *Optimizer) Params() []Param {

@@ -179,6 +179,9 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	if opt.Name != r.opt.Name() {
 		return fmt.Errorf("it was saved by optimizer %q, this run has %q", opt.Name, r.opt.Name())
 	}
+	if err := r.compareRates(ck); err != nil {
+		return err
+	}
 	if err := loadWeights(ck, r.model); err != nil {
 		return err
 	}
@@ -190,6 +193,23 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	}
 	r.adopt(saved, ck)
 	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position", r.stream.Position())
+	return nil
+}
+
+// compareRates warns if the groups of the program's own optimizer have other base learning rates than
+// those that the checkpoint was saved under. The program's count. A change of learning_rate
+// has been told with the arguments.
+func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
+	if r.newOptim == nil {
+		return nil
+	}
+	var saved schedulerState
+	if err := ck.ReadJSON(schedulerFile, &saved); err != nil {
+		return err
+	}
+	if now := r.opt.BaseLRs(); saved.BaseLRs != nil && !slices.Equal(saved.BaseLRs, now) {
+		r.log.Warn("resume changes the run: the optimizer's groups have other learning rates", "checkpoint", saved.BaseLRs, "now", now)
+	}
 	return nil
 }
 

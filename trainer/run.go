@@ -212,6 +212,9 @@ func (r *run) prepare() error {
 	if r.opt, err = r.optimizer(groups); err != nil {
 		return err
 	}
+	if err := r.checkRates(); err != nil {
+		return err
+	}
 	total := r.steps.MaxSteps
 	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total, r.args.LearningRate, r.args.LRSchedulerKwargs)
 	if err != nil {
@@ -250,6 +253,23 @@ func (r *run) optimizer(groups []*optim.Group) (*optim.Optimizer, error) {
 		return optim.NewSGD(c, groups, o.Momentum, o.Dampening, o.Nesterov), nil
 	}
 	return nil, fmt.Errorf("trainer: optim = %q has no implementation", a.Optim)
+}
+
+// checkRates refuses groups of an own optimizer that were given no learning rate and would never learn.
+func (r *run) checkRates() error {
+	rates := r.opt.BaseLRs()
+	if len(rates) == 0 {
+		return errors.New("trainer: the optimizer has no parameter groups")
+	}
+	for i, lr := range rates {
+		switch {
+		case !finite(lr) || lr < 0:
+			return fmt.Errorf("trainer: parameter group %d of the optimizer has learning rate %g: want a finite number of at least 0", i, lr)
+		case lr == 0 && r.args.LearningRate != 0 && len(r.opt.Groups()[i].Params) > 0:
+			return fmt.Errorf("trainer: parameter group %d of the optimizer has learning rate 0: want a rate of its own or learning_rate (%g), or no gradients for its parameters", i, r.args.LearningRate)
+		}
+	}
+	return nil
 }
 
 // openLoader starts loading where the stream stands.

@@ -39,11 +39,12 @@ type optimizerState struct {
 }
 
 // schedulerState is scheduler.json. A schedule is a function of the step: what is saved
-// lets a reader check it.
+// lets a reader, and a resume, check it.
 type schedulerState struct {
-	Type     string  `json:"lr_scheduler_type"`
-	LastStep int64   `json:"last_step"`
-	LastLR   float64 `json:"last_lr"`
+	Type     string    `json:"lr_scheduler_type"`
+	LastStep int64     `json:"last_step"`
+	LastLR   float64   `json:"last_lr"`  // of the first group
+	BaseLRs  []float64 `json:"base_lrs"` // of all groups, before the schedule
 }
 
 // rngState is rng_state.json. Random numbers are counted, not streamed: seed and
@@ -143,7 +144,7 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	}})
 	for name, v := range map[string]any{
 		optimizerFile: optimizerState{opt.Name, opt.Steps},
-		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate()},
+		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate(), r.opt.BaseLRs()},
 		rngFile:       rngState{generator, r.args.Seed, r.stream.Position()},
 		samplerFile:   r.stream.State(),
 		progressFile:  r.progress,

@@ -208,7 +208,7 @@ func (r *run) update(sum lossSum, stats *callbacks.StepStats) error {
 		if err := r.nonfinite(stats); err != nil {
 			return err
 		}
-	} else if err := r.guard(func() error { r.setLearningRate(stats.LearningRate); r.acc.Step(); return nil }); err != nil {
+	} else if err := r.guard(func() error { r.opt.ScaleLR(r.schedule.Factor(r.state.GlobalStep)); r.acc.Step(); return nil }); err != nil {
 		return err
 	}
 	if err := r.callbacks.Fire(callbacks.OptimizerStep, e); err != nil {
@@ -231,15 +231,9 @@ func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	return nil
 }
 
-// learningRate is that of the step to come.
+// learningRate is that of the step to come, of the first group, as HuggingFace logs it.
 func (r *run) learningRate() float64 {
-	return r.args.LearningRate * r.schedule.Factor(r.state.GlobalStep)
-}
-
-func (r *run) setLearningRate(lr float64) {
-	for _, g := range r.opt.Groups() {
-		g.LR = lr
-	}
+	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.state.GlobalStep)
 }
 
 // count moves the counters on.

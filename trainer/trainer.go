@@ -54,7 +54,8 @@ type Trainer struct {
 type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Tensor, count int64)
 
 // OptimizerFunc makes an optimizer in place of the one that the arguments name. groups are
-// the parameters that decay and those that do not.
+// the parameters that decay and those that do not, at learning_rate. It may make groups of its
+// own: each keeps the learning rate it is given here, and the schedule multiplies it.
 type OptimizerFunc func(c *tensor.Ctx, groups []*optim.Group) *optim.Optimizer
 
 // Option hands the trainer something that is alive: data, callbacks, functions. What is

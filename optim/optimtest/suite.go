@@ -38,6 +38,7 @@ func Run(t *testing.T, k Case) {
 		{"WeightDecayShrinks", decays},
 		{"MissingGradients", missing},
 		{"NoLearningRateNoChange", frozen},
+		{"GroupsKeepTheirRates", groupRates},
 		{"GradientsStay", gradientsStay},
 		{"ScaleGrads", scaleGrads},
 		{"SaveAndLoad", saveAndLoad},
@@ -48,6 +49,40 @@ func Run(t *testing.T, k Case) {
 		{"Allocations", allocations},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, k) })
+	}
+}
+
+// groupRates gives two groups rates of their own: a schedule's factor multiplies each, before
+// and after a save and a load, and a step has the bits of one at the rates set by hand.
+func groupRates(t *testing.T, k Case) {
+	rates := []float64{k.LR, k.LR / 64}
+	made := func() *rig {
+		r := newRig(k, tensor.CPU(), tensor.Float32, 0, 0)
+		groups := r.opt.Groups()
+		for i, g := range groups {
+			g.LR = rates[i]
+		}
+		r.opt = k.New(r.c, groups)
+		return r
+	}
+	scaled, byHand := made(), made()
+	require.Equal(t, rates, scaled.opt.BaseLRs())
+	for n, factor := range []float64{1, 0.5, 0.25} {
+		scaled.opt.ScaleLR(factor)
+		for i, g := range byHand.opt.Groups() {
+			g.LR = rates[i] * factor
+			require.Equal(t, g.LR, scaled.opt.Groups()[i].LR)
+		}
+		scaled.steps(n, n+1)
+		byHand.steps(n, n+1)
+	}
+	require.Equal(t, byHand.bits(), scaled.bits())
+
+	resumed := made()
+	require.NoError(t, resumed.opt.LoadState(resumed.c, scaled.opt.State()))
+	resumed.opt.ScaleLR(0.125)
+	for i, g := range resumed.opt.Groups() {
+		require.Equal(t, rates[i]*0.125, g.LR)
 	}
 }
 

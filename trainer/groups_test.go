@@ -1,0 +1,75 @@
+package trainer_test
+
+import (
+	"log/slog"
+	"math"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// groupRates is SGD in two groups: the line's slope at the rate a, its intercept at the rate b.
+func groupRates(m *line, a, b float64) trainer.Option {
+	return trainer.WithOptimizer(func(c *tensor.Ctx, _ []*optim.Group) *optim.Optimizer {
+		return optim.NewSGD(c, []*optim.Group{
+			{Params: []optim.Param{{Name: "a", Tensor: m.A.Tensor}}, LR: a},
+			{Params: []optim.Param{{Name: "b", Tensor: m.B.Tensor}}, LR: b},
+		}, 0, 0, false)
+	})
+}
+
+// A step of SGD without clipping moves a parameter by its gradient times its group's rate, so that
+// halving one group's rate halves that group's first step and leaves the other's.
+func TestParameterGroupsKeepTheirLearningRates(t *testing.T) {
+	data := trainer.WithTrainData(columnsOf(points(64)).rows(0, 64))
+	moved := func(a, b float64) (float64, float64) {
+		m := newLine(0, 0)
+		_, err := newTrainer(vfs.NewMem(), m, lineArgs(func(x *args.TrainingArguments) { x.MaxSteps, x.MaxGradNorm = 1, 0 }), data, groupRates(m, a, b)).Train()
+		require.NoError(t, err)
+		slope, intercept := m.values(t)
+		return float64(slope), float64(intercept)
+	}
+	a1, b1 := moved(0.25, 0.25)
+	a2, b2 := moved(0.125, 0.25)
+	require.NotZero(t, a1)
+	require.Equal(t, a1/2, a2)
+	require.Equal(t, b1, b2)
+
+	disk, set := vfs.NewMem(), func(a *args.TrainingArguments) { a.SaveStrategy, a.SaveSteps = args.StrategySteps, 6 }
+	whole := newLine(0, 0)
+	_, err := newTrainer(disk, whole, lineArgs(set), data, groupRates(whole, 0.01, 0.1)).Train()
+	require.NoError(t, err)
+	var saved struct {
+		LastLR  float64   `json:"last_lr"`
+		BaseLRs []float64 `json:"base_lrs"`
+	}
+	ck, err := (&checkpoint.Store{Dir: out, FS: disk, Log: quiet}).Open(ctx, "checkpoint-12")
+	require.NoError(t, err)
+	require.NoError(t, ck.ReadJSON("scheduler.json", &saved))
+	require.Equal(t, []float64{0.01, 0.1}, saved.BaseLRs)
+	require.InDelta(t, 0.005, saved.LastLR, 1e-12)
+
+	log := &messages{}
+	for rate, told := range map[float64]bool{0.1: false, 0.2: true} {
+		resumed := newLine(0, 0)
+		_, err = newTrainer(disk, resumed, lineArgs(set, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "out/checkpoint-12" }), data,
+			groupRates(resumed, 0.01, rate), trainer.WithLogger(slog.New(slog.NewTextHandler(log, nil)))).Train()
+		require.NoError(t, err)
+		require.Equal(t, !told, reflect.DeepEqual(weights(whole), weights(resumed)))
+	}
+	require.Contains(t, log.String(), "other learning rates")
+
+	for _, rate := range []float64{0, -1, math.NaN()} {
+		m := newLine(0, 0)
+		_, err = newTrainer(vfs.NewMem(), m, lineArgs(), data, groupRates(m, 0.1, rate)).Train()
+		requireOneError(t, err, "parameter group 1", "learning rate")
+	}
+}
