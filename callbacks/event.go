@@ -15,7 +15,7 @@ const (
 	EpochBegin       Kind = "epoch_begin"        // clears Control.ShouldEpochStop
 	StepBegin        Kind = "step_begin"         // before the first micro-batch of a step; clears ShouldLog, ShouldEvaluate, ShouldSave
 	SubstepEnd       Kind = "substep_end"        // after each micro-batch of a step but the last
-	PreOptimizerStep Kind = "pre_optimizer_step" // after clipping, before the optimizer
+	PreOptimizerStep Kind = "pre_optimizer_step" // after the gradient norm is known, before the optimizer; gradients are not clipped yet, see StepStats.ClipFactor
 	OptimizerStep    Kind = "optimizer_step"     // after the optimizer, before the schedule and the clearing of gradients
 	StepEnd          Kind = "step_end"           // after the step counters moved on
 	Log              Kind = "log"                // a record was written; clears ShouldLog
@@ -41,7 +41,7 @@ type Event struct {
 	Control *Control
 	Model   nn.Module // the model being trained; nil where a program has none
 
-	Step       StepStats          // optimizer_step, step_end: the step just done
+	Step       StepStats          // pre_optimizer_step, optimizer_step, step_end: the step under way or just done
 	Record     Record             // log: the record, already the last of State.LogHistory
 	Metrics    map[string]float64 // evaluate, predict: with their prefix, as eval_loss
 	Checkpoint string             // save: the checkpoint's folder
@@ -53,6 +53,7 @@ type Event struct {
 type StepStats struct {
 	Loss         float64 // mean over the step's loss terms; NaN and infinities as they came
 	GradNorm     float64 // global L2 norm before clipping
+	ClipFactor   float64 // by which the optimizer multiplies the gradients as it reads them; 1 if they are not clipped
 	LearningRate float64 // that the step used
 	Samples      int64
 	Tokens       int64 // input tokens, or 0 where samples have none

@@ -9,8 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -72,4 +74,26 @@ func TestParameterGroupsKeepTheirLearningRates(t *testing.T) {
 		_, err = newTrainer(vfs.NewMem(), m, lineArgs(), data, groupRates(m, 0.1, rate)).Train()
 		requireOneError(t, err, "parameter group 1", "learning rate")
 	}
+}
+
+// Before the optimizer's step a callback sees the gradients as backward left them, and the factor that clips them.
+func TestPreOptimizerStepSeesGradientsAndTheirClipFactor(t *testing.T) {
+	m := newLine(0, 0)
+	steps := 0
+	_, err := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) { a.MaxGradNorm, a.MaxSteps = 0.25, 3 }),
+		trainer.WithTrainData(columnsOf(points(64)).rows(0, 64)),
+		on(callbacks.PreOptimizerStep, func(e *callbacks.Event) error {
+			steps++
+			c := tensor.NewCtx(tensor.CPU()).NoGrad()
+			var sum float64
+			for _, p := range []*nn.Parameter{m.A, m.B} {
+				g := float64(tensor.Item(c, p.Grad()))
+				sum += g * g
+			}
+			require.InEpsilon(t, e.Step.GradNorm, math.Sqrt(sum), 1e-6)
+			require.InEpsilon(t, 0.25, e.Step.GradNorm*e.Step.ClipFactor, 1e-4)
+			return nil
+		})).Train()
+	require.NoError(t, err)
+	require.Equal(t, 3, steps)
 }

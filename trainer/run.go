@@ -31,6 +31,7 @@ type run struct {
 	loader   *data.Loader
 	prof     *profile.Profiler // nil: nobody watches
 	memory   memory
+	release  func() // gives output_dir up; nil where this process does not hold it
 
 	memoryUsed map[string]float64 // of the last record; nil until then
 
@@ -120,14 +121,18 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 		return nil, err
 	}
 	a, state := t.args.Clone(), t.state
-	defer func() {
+	r = &run{Trainer: t, ctx: context.WithoutCancel(ctx), progress: progress{RunID: newRunID()}}
+	defer func(r *run) {
 		if err != nil {
 			*t.args, t.state = *a, state
+			r.unclaim()
 		}
-	}()
-	r = &run{Trainer: t, ctx: context.WithoutCancel(ctx), progress: progress{RunID: newRunID()}}
+	}(r)
 	ck, err := r.openResume(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := r.claim(ctx); err != nil {
 		return nil, err
 	}
 	if err := r.plan(); err != nil {
@@ -301,10 +306,30 @@ func (r *run) epochHasSteps() bool {
 	return r.stream.Position() < (r.progress.Epoch+1)*r.stream.Samples()
 }
 
+// claim keeps other processes from writing into output_dir for as long as this run writes
+// checkpoints there.
+func (r *run) claim(ctx context.Context) error {
+	if !r.acc.IsMain() || r.args.SaveStrategy == args.StrategyNo {
+		return nil
+	}
+	var err error
+	if r.release, err = r.store.Acquire(ctx); err != nil {
+		return fmt.Errorf("trainer: output_dir: %w", err)
+	}
+	return nil
+}
+
+func (r *run) unclaim() {
+	if r.release != nil {
+		r.release()
+	}
+}
+
 func (r *run) close() {
 	if r.loader != nil {
 		r.loader.Close()
 	}
+	r.unclaim()
 }
 
 // banner logs what is about to run.

@@ -235,8 +235,8 @@ func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 }
 
 func (t *Trainer) storeAt(dir string) *checkpoint.Store {
-	if dir == "" {
-		return t.store
+	if dir == "" || sameFolder(dir, t.args.OutputDir) {
+		return t.store // which may hold the folder
 	}
 	return &checkpoint.Store{Dir: dir, FS: t.fsys, Log: t.log}
 }

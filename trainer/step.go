@@ -11,6 +11,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -192,6 +193,7 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor
 func (r *run) update(sum lossSum, stats *callbacks.StepStats) error {
 	err := r.guard(func() error {
 		stats.GradNorm = r.acc.ClipGradNorm(r.args.MaxGradNorm)
+		stats.ClipFactor = optim.ClipFactor(stats.GradNorm, r.args.MaxGradNorm)
 		return nil
 	})
 	if err != nil {
