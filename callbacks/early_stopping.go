@@ -43,6 +43,7 @@ func (s *EarlyStopping) OnTrainBegin(e *Event) error {
 }
 
 // OnEvaluate counts the evaluation and asks for the end of the run after Patience failures. A run without the metric is warned of, and not stopped.
+// An evaluation before the first step does not count.
 func (s *EarlyStopping) OnEvaluate(e *Event) error {
 	name, greater, best := e.Args.BestMetric(), e.Args.BestIsGreater(), e.State.BestMetric
 	if name == "" {
@@ -54,6 +55,9 @@ func (s *EarlyStopping) OnEvaluate(e *Event) error {
 			slog.Warn("early stopping is off: the evaluation has no such metric", "metric", name)
 		}
 		s.warned = true
+		return nil
+	}
+	if e.State.GlobalStep == 0 {
 		return nil
 	}
 	if best == nil || better(value, *best, greater) && math.Abs(value-*best) > s.Threshold {

@@ -49,7 +49,7 @@ func TestEarlyStoppingSettings(t *testing.T) {
 func TestEarlyStoppingState(t *testing.T) {
 	a := args.Default("out")
 	evaluate := func(s *callbacks.EarlyStopping, loss float64) bool {
-		e := &callbacks.Event{Args: a, State: &callbacks.State{}, Control: &callbacks.Control{}, Metrics: map[string]float64{"eval_loss": loss}}
+		e := &callbacks.Event{Args: a, State: &callbacks.State{GlobalStep: 1}, Control: &callbacks.Control{}, Metrics: map[string]float64{"eval_loss": loss}}
 		require.NoError(t, s.OnEvaluate(e))
 		return e.Control.ShouldTrainingStop
 	}

@@ -97,7 +97,7 @@ func (l *loop) act(t require.TestingT) {
 		l.record(t, callbacks.Record{"eval_loss": loss})
 		l.fire(t, callbacks.Evaluate, func(e *callbacks.Event) { e.Metrics = map[string]float64{"eval_loss": loss} })
 		if l.args.BestMetric() != "" && l.state.Improves(loss, l.args.BestIsGreater()) {
-			l.state.SetBest(loss)
+			l.state.SetBest(loss, true)
 		}
 	}
 	if l.control.ShouldSave {

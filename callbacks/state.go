@@ -64,10 +64,12 @@ func better(value, than float64, greaterIsBetter bool) bool {
 	return value < than
 }
 
-// SetBest records value, measured at the present step, as the best.
-func (s *State) SetBest(value float64) {
-	step := s.GlobalStep
-	s.BestMetric, s.BestGlobalStep = &value, &step
+// SetBest records value, measured at the present step, as the best; the step only where checkpoints are saved, one of which may be that step's.
+func (s *State) SetBest(value float64, saves bool) {
+	s.BestMetric = &value
+	if saves {
+		s.BestGlobalStep = new(s.GlobalStep)
+	}
 }
 
 // JSON gives trainer_state.json as HuggingFace writes it: an indent of two, keys sorted.

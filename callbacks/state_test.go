@@ -16,7 +16,7 @@ func TestStateJSON(t *testing.T) {
 	s := callbacks.NewState(a, 25)
 	s.GlobalStep, s.Epoch, s.NumTrainEpochs, s.TotalFLOPs = 4, 0.5, 3, 1e18
 	s.LogHistory = append(s.LogHistory, callbacks.Record{"loss": 2.25, "grad_norm": math.NaN(), "step": 4})
-	s.SetBest(1.5)
+	s.SetBest(1.5, true)
 	text, err := s.JSON()
 	require.NoError(t, err)
 	require.Equal(t, `{
@@ -76,7 +76,7 @@ func TestImproves(t *testing.T) {
 	require.False(t, s.Improves(math.NaN(), false))
 	require.False(t, s.Improves(math.Inf(1), true))
 	require.True(t, s.Improves(3, false))
-	s.SetBest(3)
+	s.SetBest(3, true)
 	require.EqualValues(t, 7, *s.BestGlobalStep)
 	require.False(t, s.Improves(3, false), "strictly better only")
 	require.False(t, s.Improves(3, true))

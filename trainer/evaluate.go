@@ -27,10 +27,24 @@ func (l EvalLoss) Mean() float64 { return l.Sum / float64(l.Count) }
 type Metric interface {
 	// Reset begins an evaluation.
 	Reset()
-	// Update takes in a batch. It is not called under prediction_loss_only.
+	// Update takes in a batch. Under prediction_loss_only metrics are left out, but for each LossMetric, whose Update is not called.
 	Update(c *nn.Ctx, out models.Output, b *data.Batch) error
 	// Compute returns the figures.
 	Compute(loss EvalLoss) map[string]float64
+}
+
+// activeMetrics are the metrics of WithMetrics; under prediction_loss_only those that need the loss alone.
+func (t *Trainer) activeMetrics() []Metric {
+	if !t.args.PredictionLossOnly {
+		return t.metrics
+	}
+	var list []Metric
+	for _, m := range t.metrics {
+		if _, ok := m.(LossMetric); ok {
+			list = append(list, m)
+		}
+	}
+	return list
 }
 
 // Evaluate runs the model over the evaluation sets and returns eval_loss, speed figures
@@ -109,7 +123,7 @@ func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d tim
 	if labelled {
 		out[prefix+"loss"] = loss.Mean()
 	}
-	for _, m := range t.metrics {
+	for _, m := range t.activeMetrics() {
 		for k, v := range m.Compute(loss) {
 			out[prefix+strings.TrimPrefix(k, prefix)] = v
 		}

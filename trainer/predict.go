@@ -111,7 +111,7 @@ func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix st
 		return nil, err
 	}
 	defer loader.Close()
-	for _, m := range t.metrics {
+	for _, m := range t.activeMetrics() {
 		m.Reset()
 	}
 	shared := make(evalShare, 2*batches.Len()+1)

@@ -246,6 +246,7 @@ func (r *run) adopt(saved *callbacks.State, ck *checkpoint.Checkpoint) {
 		saved.BestModelCheckpoint = &path
 	}
 	r.Trainer.state = saved
+	r.saved[saved.GlobalStep] = sameFolder(filepath.Dir(ck.Path), r.args.OutputDir)
 	c := r.control
 	r.owed = owed{evaluate: c.ShouldEvaluate, save: c.ShouldEvaluate && c.ShouldSave}
 	r.owed.epochEnd = !r.progress.EpochEnded && saved.GlobalStep > 0 &&

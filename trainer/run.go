@@ -37,8 +37,9 @@ type run struct {
 
 	progress progress
 	owed     owed
-	savedAt  int64   // the step of the last checkpoint, or that this process began at
-	logged   lossSum // since the last train record
+	saved    map[int64]bool // the steps of the checkpoints that this run wrote into output_dir
+	savedAt  int64          // the step of the last checkpoint, or that this process began at
+	logged   lossSum        // since the last train record
 	started  time.Time
 	resumed  callbacks.State // the counters that this process began with
 	resumedP progress
@@ -121,7 +122,7 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 		return nil, err
 	}
 	a, state := t.args.Clone(), t.state
-	r = &run{Trainer: t, ctx: context.WithoutCancel(ctx), progress: progress{RunID: newRunID()}}
+	r = &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{}, progress: progress{RunID: newRunID()}}
 	defer func(r *run) {
 		if err != nil {
 			*t.args, t.state = *a, state

@@ -66,9 +66,9 @@ func newRunID() string {
 // save writes a checkpoint, rotates the old ones and tells the callbacks.
 func (r *run) save(ctx context.Context) error {
 	t := r.Trainer
-	name := fmt.Sprintf("checkpoint-%d", t.state.GlobalStep)
-	if s := t.state.BestGlobalStep; s != nil && *s == t.state.GlobalStep {
-		t.state.BestModelCheckpoint = &name
+	r.saved[t.state.GlobalStep] = true
+	if s := t.state.BestGlobalStep; s != nil && r.saved[*s] {
+		t.state.BestModelCheckpoint = new(fmt.Sprintf("checkpoint-%d", *s))
 	}
 	if !t.acc.IsMain() {
 		r.savedAt = t.state.GlobalStep
@@ -241,7 +241,8 @@ func (t *Trainer) storeAt(dir string) *checkpoint.Store {
 	return &checkpoint.Store{Dir: dir, FS: t.fsys, Log: t.log}
 }
 
-// watchBest keeps the best value of the watched metric.
+// watchBest keeps the best value of the watched metric. An evaluation before the first step is no
+// candidate.
 func (r *run) watchBest(metrics map[string]float64) error {
 	name := r.args.BestMetric()
 	if name == "" {
@@ -251,8 +252,8 @@ func (r *run) watchBest(metrics map[string]float64) error {
 	if !ok {
 		return r.noSuchMetric(sortedKeys(metrics))
 	}
-	if r.state.Improves(v, r.args.BestIsGreater()) {
-		r.state.SetBest(v)
+	if r.state.GlobalStep > 0 && r.state.Improves(v, r.args.BestIsGreater()) {
+		r.state.SetBest(v, r.args.SaveStrategy != args.StrategyNo)
 		if r.args.SaveStrategy == args.StrategyBest {
 			r.control.ShouldSave = true
 		}
@@ -264,7 +265,7 @@ func (r *run) watchBest(metrics map[string]float64) error {
 // What metrics of WithMetrics compute is known after the first evaluation only.
 func (t *Trainer) checkBest() error {
 	name := t.args.BestMetric()
-	if name == "" || len(t.evals) == 0 || len(t.metrics) > 0 {
+	if name == "" || len(t.evals) == 0 || len(t.activeMetrics()) > 0 {
 		return nil
 	}
 	var known []string
