@@ -37,10 +37,14 @@ type State struct {
 
 // NewState gives the state of a run of maxSteps steps before its first, on rank 0, with the intervals of logging, evaluation and saving that the arguments resolve to.
 func NewState(a *args.TrainingArguments, maxSteps int64) *State {
+	eval := int64(500) // what HuggingFace's state says where nothing is evaluated by steps
+	if a.EvalSteps != nil || a.EvalStrategy == args.StrategySteps {
+		eval = int64(a.EvalInterval(int(maxSteps)))
+	}
 	return &State{
 		MaxSteps:           maxSteps,
 		LoggingSteps:       int64(a.LoggingInterval(int(maxSteps))),
-		EvalSteps:          int64(a.EvalInterval(int(maxSteps))),
+		EvalSteps:          eval,
 		SaveSteps:          int64(a.SaveInterval(int(maxSteps))),
 		TrainBatchSize:     a.PerDeviceTrainBatchSize,
 		LogHistory:         []Record{},

@@ -24,7 +24,7 @@ func TestStateJSON(t *testing.T) {
   "best_metric": 1.5,
   "best_model_checkpoint": null,
   "epoch": 0.5,
-  "eval_steps": 10,
+  "eval_steps": 500,
   "global_step": 4,
   "is_hyper_param_search": false,
   "is_local_process_zero": true,

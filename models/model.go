@@ -47,6 +47,26 @@ type Recomputable interface {
 	RecomputeUnits() []nn.Module
 }
 
+// NonEmbeddingParameters is the number of a model's parameters but for those of its embeddings, a
+// head that shares an embedding's weights included: HuggingFace's num_parameters(exclude_embeddings=True),
+// 6 times which, for each token or pixel, is its total_flos.
+func NonEmbeddingParameters(m nn.Module) int {
+	tree := nn.Walk(m)
+	embeddings := map[*nn.Parameter]bool{}
+	tree.Modules(func(_ string, sub nn.Module) {
+		if e, ok := sub.(*nn.Embedding); ok {
+			embeddings[e.Weight] = true
+		}
+	})
+	n := 0
+	for _, p := range tree.Parameters() {
+		if !embeddings[p.Parameter] {
+			n += p.Numel()
+		}
+	}
+	return n
+}
+
 // TokenFLOPs is implemented by models that know their cost.
 type TokenFLOPs interface {
 	// FLOPsPerToken is the floating-point operations of a forward and a backward pass

@@ -33,6 +33,8 @@ type run struct {
 	memory   memory
 	release  func() // gives output_dir up; nil where this process does not hold it
 
+	flopParams int // parameters that total_flos counts
+
 	memoryUsed map[string]float64 // of the last record; nil until then
 
 	progress progress
@@ -138,6 +140,9 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 	}
 	if err := r.plan(); err != nil {
 		return nil, err
+	}
+	if _, ok := r.model.(models.Configured); ok { // as HuggingFace's, which counts for its own models alone
+		r.flopParams = models.NonEmbeddingParameters(r.model)
 	}
 	r.watch()
 	r.watchMemory()

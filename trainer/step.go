@@ -98,9 +98,7 @@ func (r *run) forwardBackward(batches []*data.Batch, stats *callbacks.StepStats)
 		if err != nil {
 			return lossSum{}, err
 		}
-		if ids := b.Tensors[data.InputIDs]; ids != nil {
-			shared.addTokens(ids.Numel())
-		}
+		shared.addInput(b)
 	}
 	return r.reduce(shared, count, stats)
 }
@@ -115,6 +113,7 @@ func (r *run) reduce(shared windowLoss, count int64, stats *callbacks.StepStats)
 			return err
 		}
 		total, stats.Tokens = shared.total(), shared.tokens()
+		r.state.TotalFLOPs += 6 * shared.inputs() * float64(r.flopParams)
 		if total.Count != count && total.Count > 0 { // a loss function that counts in its own way
 			r.acc.ScaleGrads(float64(max(count, 1)) / float64(total.Count))
 		}
@@ -124,22 +123,33 @@ func (r *run) reduce(shared windowLoss, count int64, stats *callbacks.StepStats)
 }
 
 // windowLoss is what the ranks tell each other of a window: for each leaf its loss sum and
-// count, and the number of tokens. A rank fills in its own leaves and leaves zeros elsewhere.
+// count, the number of tokens, and the size of the main input. A rank fills in its own leaves and
+// leaves zeros elsewhere.
 type windowLoss []float64
 
-func newWindowLoss(l samplers.Layout) windowLoss { return make(windowLoss, 2*l.Leaves()+1) }
+func newWindowLoss(l samplers.Layout) windowLoss { return make(windowLoss, 2*l.Leaves()+2) }
 
 func (w windowLoss) set(leaf int, sum float64, count int64) {
 	w[2*leaf], w[2*leaf+1] = sum, float64(count)
 }
 
-func (w windowLoss) addTokens(n int) { w[len(w)-1] += float64(n) }
+// addInput counts tokens, and the numbers of what HuggingFace calls the main input: tokens, or pixels.
+func (w windowLoss) addInput(b *data.Batch) {
+	if ids := b.Tensors[data.InputIDs]; ids != nil {
+		w[len(w)-2] += float64(ids.Numel())
+		w[len(w)-1] += float64(ids.Numel())
+	} else if pixels := b.Tensors[data.PixelValues]; pixels != nil {
+		w[len(w)-1] += float64(pixels.Numel())
+	}
+}
 
-func (w windowLoss) tokens() int64 { return int64(w[len(w)-1]) }
+func (w windowLoss) tokens() int64 { return int64(w[len(w)-2]) }
+
+func (w windowLoss) inputs() float64 { return w[len(w)-1] }
 
 // total adds the leaves up in their order, so that its bits do not depend on the ranks.
 func (w windowLoss) total() (l lossSum) {
-	for i := 0; i+1 < len(w); i += 2 {
+	for i := 0; i < len(w)-2; i += 2 {
 		l.Sum += number(w[i])
 		l.Count += int64(w[i+1])
 	}
@@ -254,9 +264,6 @@ func (r *run) count(w samplers.Window, sum lossSum, stats *callbacks.StepStats, 
 	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, stats.Skipped}
 	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		s.NumInputTokensSeen += stats.Tokens
-	}
-	if m, ok := r.model.(models.TokenFLOPs); ok && len(w.Own) > 0 {
-		s.TotalFLOPs += m.FLOPsPerToken(int(stats.Tokens/max(w.Samples, 1))) * float64(stats.Tokens)
 	}
 }
 
