@@ -15,6 +15,13 @@ import (
 // maxHeader is the largest JSON header that the format allows, in bytes.
 const maxHeader = 100_000_000
 
+// What a header may hold besides: a file of many names would take ten times its size as a map.
+const (
+	maxMetadata = 10_000  // keys
+	maxEntries  = 200_000 // arrays
+	maxDims     = 64      // of one
+)
+
 const metadataKey = "__metadata__"
 
 // header is a parsed JSON header.
@@ -38,6 +45,9 @@ func parseHeader(text []byte) (*header, error) {
 		if name == metadataKey {
 			h.metadata, err = p.metadata()
 			return err
+		}
+		if len(h.entries) == maxEntries {
+			return fmt.Errorf("header describes more than %d tensors", maxEntries)
 		}
 		e, err := p.entry(name)
 		h.entries = append(h.entries, e)
@@ -162,6 +172,9 @@ func (p parser) ints(what string) ([]int64, error) {
 		if !ok || err != nil {
 			return nil, fmt.Errorf("%s: got %s, want an integer from 0 to %d", what, clip(fmt.Sprint(t)), int64(math.MaxInt64))
 		}
+		if len(list) == maxDims {
+			return nil, fmt.Errorf("%s: more than %d numbers", what, maxDims)
+		}
 		list = append(list, int64(n))
 	}
 	return list, p.delim(what, ']')
@@ -182,6 +195,9 @@ func (p parser) string(what string) (string, error) {
 func (p parser) metadata() (map[string]string, error) {
 	m := map[string]string{}
 	return m, p.object(metadataKey, func(key string) (err error) {
+		if len(m) == maxMetadata {
+			return fmt.Errorf("%s has more than %d keys", metadataKey, maxMetadata)
+		}
 		m[key], err = p.string(metadataKey + "." + clip(key))
 		return err
 	})

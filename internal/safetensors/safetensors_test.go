@@ -101,6 +101,28 @@ func TestHeadersThatAreRefused(t *testing.T) {
 	}
 }
 
+// A header of some megabytes must not become a gigabyte in memory.
+func TestHeadersAreBounded(t *testing.T) {
+	list := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			fmt.Fprintf(&b, format, i)
+		}
+		return b.String()
+	}
+	for want, header := range map[string]string{
+		"__metadata__ has more than 10000 keys": `{"__metadata__":{` + list(10_001, `"%d":""`) + `}}`,
+		"describes more than 200000 tensors":    `{` + list(200_001, `"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`) + `}`,
+		"more than 64 numbers":                  `{"a":{"dtype":"U8","shape":[` + list(1_000_000, `1%.0d`) + `],"data_offsets":[0,1]}}`,
+	} {
+		_, err := parse(file(header, 1))
+		require.ErrorContains(t, err, want)
+	}
+}
+
 func TestFilesThatAreTooShort(t *testing.T) {
 	_, err := parse(nil)
 	require.ErrorContains(t, err, "f: file has 0 bytes")
@@ -342,6 +364,7 @@ func TestBrokenSets(t *testing.T) {
 	} {
 		fsys, index := writeSet(t)
 		require.Contains(t, index, c.old)
+		require.NoError(t, fsys.Remove(safetensors.IndexFile("model")))
 		require.NoError(t, vfs.WriteFile(fsys, safetensors.IndexFile("model"), []byte(strings.Replace(index, c.old, c.new, 1))))
 		_, err := safetensors.OpenSet(fsys, ".", "model")
 		require.ErrorContains(t, err, c.want, c.new)
@@ -355,6 +378,7 @@ func TestBrokenSets(t *testing.T) {
 	fsys, _ = writeSet(t)
 	copied, err := vfs.ReadFile(fsys, "model-00001-of-00003.safetensors", 1<<10)
 	require.NoError(t, err)
+	require.NoError(t, fsys.Remove("model-00002-of-00003.safetensors"))
 	require.NoError(t, vfs.WriteFile(fsys, "model-00002-of-00003.safetensors", copied))
 	_, err = safetensors.OpenSet(fsys, ".", "model")
 	require.ErrorContains(t, err, `tensor "a" is both in`)

@@ -1,6 +1,7 @@
 package vfs
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 )
@@ -20,11 +21,40 @@ func (osFS) Create(name string) (File, error) {
 }
 
 func (osFS) Open(name string) (File, error) {
-	f, err := os.Open(name)
+	f, err := OpenRegular(name)
 	if err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+// OpenRegular opens a file for reading, and nothing but a file: a pipe would be waited for, a device
+// has no end.
+func OpenRegular(name string) (*os.File, error) {
+	if err := regular(name, os.Stat); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := regular(name, func(string) (fs.FileInfo, error) { return f.Stat() }); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func regular(name string, stat func(string) (fs.FileInfo, error)) error {
+	info, err := stat(name)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return pathError("open", name, errIsDir)
+	case !info.Mode().IsRegular():
+		return pathError("open", name, errIrregular)
+	}
+	return nil
 }
 
 func (osFS) Mkdir(name string) error                    { return os.Mkdir(name, 0o755) }

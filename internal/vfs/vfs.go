@@ -27,7 +27,7 @@ type FS interface {
 	// Create makes the named file for writing. A name that exists is an error, also that
 	// of a link: what is created is never somebody else's file.
 	Create(name string) (File, error)
-	// Open opens the named file for reading.
+	// Open opens the named file for reading: a regular file, no folder, pipe or device.
 	Open(name string) (File, error)
 	// Mkdir makes one folder; that it exists already is an error.
 	Mkdir(name string) error
@@ -165,10 +165,11 @@ func ReadFile(fsys FS, name string, limit int64) (data []byte, err error) {
 }
 
 var (
-	errNotDir   = errors.New("not a folder")
-	errIsDir    = errors.New("is a folder")
-	errNotEmpty = errors.New("folder is not empty")
-	errTooLarge = errors.New("file is too large")
-	errWriteRO  = errors.New("file was opened for reading")
-	errReadWO   = errors.New("file was opened for writing")
+	errNotDir    = errors.New("not a folder")
+	errIsDir     = errors.New("is a folder")
+	errNotEmpty  = errors.New("folder is not empty")
+	errTooLarge  = errors.New("file is too large")
+	errIrregular = errors.New("neither a file nor a folder: want a file")
+	errWriteRO   = errors.New("file was opened for reading")
+	errReadWO    = errors.New("file was opened for writing")
 )
