@@ -41,6 +41,9 @@ type Error struct {
 	Faults []Fault
 }
 
+// Permanent says that a launcher need not start the program again: see accelerate.RecordError.
+func (*Error) Permanent() bool { return true }
+
 // Error lists the faults, one a line.
 func (e *Error) Error() string {
 	if len(e.Faults) == 1 {

@@ -29,6 +29,9 @@ type NonfiniteError struct {
 	Loss, GradNorm float64
 }
 
+// Permanent says that a launcher need not start the run again: it would meet the same numbers.
+func (*NonfiniteError) Permanent() bool { return true }
+
 func (e *NonfiniteError) Error() string {
 	return fmt.Sprintf("trainer: step %d: loss %g, gradient norm %g: not finite; the weights are as before the step", e.Step, e.Loss, e.GradNorm)
 }

@@ -16,8 +16,15 @@ const (
 	DefaultGrace           = 30 * time.Second
 	DefaultSettle          = time.Second
 	DefaultMonitorInterval = 100 * time.Millisecond
+	DefaultRestartDelay    = time.Second
 	DefaultRole            = "default"
 )
+
+// maxRestartDelay is the longest time between two attempts, unless RestartDelay is longer.
+const maxRestartDelay = time.Minute
+
+// steady is how long an attempt runs at least whose failure has nothing to do with the one before.
+const steady = 5 * time.Minute
 
 // Config says what to start. The zero value of a field is its default.
 type Config struct {
@@ -45,8 +52,12 @@ type Config struct {
 	// random one, on a single host only: several must be given the same.
 	Token string
 
-	// MaxRestarts is how often a failed group is started again.
+	// MaxRestarts is how often a failed group is started again. A failure that a rank recorded
+	// as permanent (bad arguments, say) would come again, and ends the job at once.
 	MaxRestarts int
+	// RestartDelay is the time before the first restart; 0 stands for 1 s. It doubles, up to a
+	// minute, with each attempt that fails within 5 minutes.
+	RestartDelay time.Duration
 	// RunID names the job (TORCHELASTIC_RUN_ID and the log folder), of letters, digits,
 	// '.', '_' and '-'; "" stands for a random name, "none" on several hosts.
 	RunID string
@@ -117,7 +128,7 @@ func (c Config) withDefaults() Config {
 		c.Cores = runtime.GOMAXPROCS(0)
 	}
 	for d, standard := range map[*time.Duration]time.Duration{
-		&c.Grace: DefaultGrace, &c.Settle: DefaultSettle, &c.MonitorInterval: DefaultMonitorInterval,
+		&c.Grace: DefaultGrace, &c.Settle: DefaultSettle, &c.MonitorInterval: DefaultMonitorInterval, &c.RestartDelay: DefaultRestartDelay,
 	} {
 		if *d == 0 {
 			*d = standard
@@ -146,6 +157,7 @@ func (c Config) Validate() error {
 	want(c.MaxRestarts >= 0, "max_restarts is %d; want 0 or more", c.MaxRestarts)
 	want(c.Cores >= 1, "cores is %d; want at least 1", c.Cores)
 	want(c.Grace > 0, "grace is %v; want more than 0", c.Grace)
+	want(c.RestartDelay > 0, "restart_delay is %v; want more than 0", c.RestartDelay)
 	want(c.Settle > 0, "settle is %v; want more than 0", c.Settle)
 	want(c.MonitorInterval > 0, "monitor_interval is %v; want more than 0", c.MonitorInterval)
 	want(c.RunID == "" || runID.MatchString(c.RunID), "run id is %q; want up to 64 letters, digits, '.', '_' and '-'", c.RunID)

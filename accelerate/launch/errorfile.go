@@ -31,12 +31,15 @@ type errorInfo struct {
 	Timestamp string `json:"timestamp"` // seconds since 1970
 	// Blames are the ranks on whose failure this one followed. torchrun has no such key.
 	Blames []int `json:"blames,omitempty"`
+	// Permanent says that another attempt would fail in the same way. torchrun has no such key.
+	Permanent bool `json:"permanent,omitempty"`
 }
 
 // RecordError leaves err for the launcher in the file that TORCHELASTIC_ERROR_FILE names,
 // as torchrun's workers do; without that variable it does nothing. A rank calls it once,
 // before it exits with a code other than 0. blames are the ranks whose loss or silence is
-// the reason, if others are: the launcher then reports one of those as the root cause.
+// the reason, if others are: the launcher then reports one of those as the root cause. It does not
+// start the job again after an error that is Permanent.
 func RecordError(lookup env.Lookup, err error, blames ...int) error {
 	path, _ := lookup(varErrorFile)
 	if path == "" || err == nil {
@@ -44,8 +47,19 @@ func RecordError(lookup env.Lookup, err error, blames ...int) error {
 	}
 	return writeErrorFile(path, errorFile{Message: errorMessage{
 		Message: err.Error(),
-		Extra:   errorInfo{Stack: string(debug.Stack()), Timestamp: seconds(time.Now()), Blames: blames},
+		Extra:   errorInfo{Stack: string(debug.Stack()), Timestamp: seconds(time.Now()), Blames: blames, Permanent: permanent(err)},
 	}})
+}
+
+// Permanent is implemented by errors that the same program with the same input meets each time.
+type Permanent interface {
+	error
+	Permanent() bool
+}
+
+func permanent(err error) bool {
+	var p Permanent
+	return errors.As(err, &p) && p.Permanent()
 }
 
 func seconds(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }

@@ -23,6 +23,8 @@ type Failure struct {
 	BySelf bool
 	// Message is what the rank's error file says; "" if it left none.
 	Message string
+	// Permanent says that the rank expects the same failure of every further attempt.
+	Permanent bool
 	// ErrorFile is the path of its error.json, gone with the launch unless logs are kept.
 	ErrorFile string
 	// Hint says whether a SIGKILL was for want of memory, as far as the kernel tells.
@@ -190,7 +192,7 @@ func (a *attempt) failure(w *worker) Failure {
 		f.Log, f.LogFile = w.out.lines(), w.logFile("stdout.log")
 	}
 	if file, ok := readErrorFile(f.ErrorFile); ok {
-		f.Message, f.blames = file.Message.Message, file.Message.Extra.Blames
+		f.Message, f.blames, f.Permanent = file.Message.Message, file.Message.Extra.Blames, file.Message.Extra.Permanent
 		return f
 	}
 	if err := writeErrorFile(f.ErrorFile, errorFile{Message: errorMessage{

@@ -95,6 +95,14 @@ func play(part string, a []string) int {
 			return hang()
 		}
 		return 4
+	case "hopeless": // rank 1 records an error that would come again
+		if rank != "1" {
+			return hang()
+		}
+		if RecordError(os.LookupEnv, fmt.Errorf("deep down: %w", hopeless{})) != nil {
+			return 98
+		}
+		return 2
 	case "parent": // GROUP: leaves a child behind that waits; GROUP "own" in a session of its own
 		return parent(a[0])
 	case "family": // waits, and so does its child in the same group
@@ -216,3 +224,9 @@ func readyLines(r io.Reader, n int) (seen []string, err error) {
 	}
 	return seen, nil
 }
+
+// hopeless is an error that every attempt meets.
+type hopeless struct{}
+
+func (hopeless) Error() string   { return "a typing error" }
+func (hopeless) Permanent() bool { return true }

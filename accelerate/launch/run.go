@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -24,6 +25,7 @@ type run struct {
 	console console
 	guard   *guard
 	signals inbox
+	backoff time.Duration // before the last restart
 }
 
 // Run starts the ranks of this host and waits until all have ended. It returns nil if all
@@ -145,12 +147,47 @@ func (r *run) attempts() error {
 		if !errors.As(err, &failure) {
 			return err
 		}
-		if n == r.config.MaxRestarts || errors.As(err, &interrupted) {
+		if n == r.config.MaxRestarts || failure.Root.Permanent || errors.As(err, &interrupted) {
 			r.passOn(failure)
 			return err
 		}
-		r.config.Logger.Warn("a rank failed; all are started again", "attempt", n, "max_restarts", r.config.MaxRestarts,
+		pause := r.pause(failure)
+		r.config.Logger.Warn("a rank failed; all are started again", "attempt", n, "max_restarts", r.config.MaxRestarts, "in", pause,
 			"rank", failure.Root.Rank, "cause", failure.Root.how(), "message", failure.Root.Message)
+		if err := r.sleep(pause); err != nil {
+			r.passOn(failure)
+			return errors.Join(failure, err)
+		}
+	}
+}
+
+// pause is the time until the next attempt. It doubles with each attempt that fails soon after its
+// start, since what such a failure is due to, as a full disk, takes time to be mended.
+func (r *run) pause(failure *FailureError) time.Duration {
+	c := &r.config
+	if failure.Root.After >= steady || r.backoff == 0 {
+		r.backoff = c.RestartDelay
+		return r.backoff
+	}
+	r.backoff = min(2*r.backoff, max(c.RestartDelay, maxRestartDelay))
+	return r.backoff
+}
+
+// sleep waits, unless the job is interrupted.
+func (r *run) sleep(d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return nil
+		case <-r.signals.done:
+			return &InterruptedError{Signal: syscall.SIGTERM, Cause: context.Cause(r.signals.ctx)}
+		case s := <-r.signals.in:
+			if sig, ok := s.(syscall.Signal); ok {
+				return &InterruptedError{Signal: sig}
+			}
+		}
 	}
 }
 

@@ -34,6 +34,7 @@ func newBench(t *testing.T, ranks int, part ...string) *bench {
 	b.Config = Config{
 		Program: os.Args[0], Args: part, ProcsPerNode: ranks, Env: append(os.Environ(), role+"=1", b.mark, raceAtOnce),
 		Stdout: &b.out, Stderr: &b.err, Logger: slog.New(slog.NewTextHandler(&b.log, nil)), Settle: 100 * time.Millisecond, Grace: 10 * time.Second,
+		RestartDelay: 10 * time.Millisecond,
 	}
 	t.Cleanup(func() { requireNothingLeft(t, b.mark) })
 	return b
@@ -183,6 +184,13 @@ func TestIgnoringRanksAreKilledAfterTheGraceTime(t *testing.T) {
 	require.EqualError(t, err, "launch: interrupted: enough; killed since they did not end in time: rank 0 1")
 }
 
+type writerFunc func(p []byte)
+
+func (f writerFunc) Write(p []byte) (int, error) {
+	f(p)
+	return len(p), nil
+}
+
 func TestRestarts(t *testing.T) {
 	b := newBench(t, 2, "flaky", "2")
 	b.MaxRestarts = 2
@@ -194,6 +202,48 @@ func TestRestarts(t *testing.T) {
 	f := fails(t, b.run(t))
 	require.Equal(t, 1, f.Attempt)
 	require.Equal(t, 4, f.Root.ExitCode)
+}
+
+func TestWhatCannotHealIsNotTriedAgain(t *testing.T) {
+	b := newBench(t, 2, "hopeless")
+	b.MaxRestarts = 5
+	f := fails(t, b.run(t))
+	require.Zero(t, f.Attempt)
+	require.True(t, f.Root.Permanent)
+	require.Equal(t, 2, f.Root.ExitCode)
+	require.NotContains(t, b.log.String(), "started again")
+}
+
+func TestRestartsBackOff(t *testing.T) {
+	r := &run{config: Config{RestartDelay: time.Second}}
+	soon, late := &FailureError{Root: Failure{After: time.Second}}, &FailureError{Root: Failure{After: steady}}
+	var pauses []time.Duration
+	for _, f := range []*FailureError{soon, soon, soon, late, soon} {
+		pauses = append(pauses, r.pause(f))
+	}
+	require.Equal(t, []time.Duration{1e9, 2e9, 4e9, 1e9, 2e9}, pauses)
+	for range 20 {
+		require.LessOrEqual(t, r.pause(soon), maxRestartDelay)
+	}
+	r = &run{config: Config{RestartDelay: 2 * time.Minute}}
+	require.Equal(t, []time.Duration{2 * time.Minute, 2 * time.Minute}, []time.Duration{r.pause(soon), r.pause(soon)})
+}
+
+func TestInterruptBetweenAttempts(t *testing.T) {
+	b := newBench(t, 2, "flaky", "9")
+	b.MaxRestarts, b.RestartDelay = 9, 20*time.Second
+	signals := make(chan os.Signal, 1)
+	b.Signals = signals
+	b.Logger = slog.New(slog.NewTextHandler(writerFunc(func(line []byte) {
+		if bytes.Contains(line, []byte("started again")) {
+			signals <- syscall.SIGINT
+		}
+	}), nil))
+	err := b.run(t)
+	var i *InterruptedError
+	require.ErrorAs(t, err, &i)
+	require.Equal(t, syscall.SIGINT, i.Signal)
+	require.Equal(t, 4, fails(t, err).Root.ExitCode)
 }
 
 func TestLogs(t *testing.T) {

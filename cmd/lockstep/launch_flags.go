@@ -26,6 +26,7 @@ type launchFlags struct {
 	endpoint         string
 	id               string
 	maxRestarts      int
+	restartDelay     seconds
 	monitor          seconds
 	role             string
 	logDir           string
@@ -38,6 +39,7 @@ type launchFlags struct {
 
 func (f *launchFlags) flagSet() *pflag.FlagSet {
 	f.monitor, f.grace, f.settle = seconds(launch.DefaultMonitorInterval), seconds(launch.DefaultGrace), seconds(launch.DefaultSettle)
+	f.restartDelay = seconds(launch.DefaultRestartDelay)
 	fs := pflag.NewFlagSet("launch", pflag.ContinueOnError)
 	fs.SetInterspersed(false) // what follows PROGRAM is its own
 	fs.StringVar(&f.nproc, "nproc_per_node", "1", "ranks on each host: a number, or auto for one on each core")
@@ -50,6 +52,7 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 	fs.StringVar(&f.endpoint, "rdzv_endpoint", "", "HOST[:PORT], another way to say master_addr and master_port")
 	fs.StringVar(&f.id, "rdzv_id", "", "name of the job")
 	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how often failed ranks are all started again")
+	fs.Var(&f.restartDelay, "restart_delay", "time before the first restart; it doubles, up to a minute, while restarts fail")
 	fs.Var(&f.monitor, "monitor_interval", "how often killed process groups are looked at until they are empty; ends are noticed at once")
 	fs.StringVar(&f.role, "role", launch.DefaultRole, "torchrun's ROLE_NAME")
 	fs.StringVar(&f.logDir, "log_dir", "", "keep attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json} in a new folder below this one")
@@ -74,7 +77,8 @@ func (f *launchFlags) config(fs *pflag.FlagSet, lookup env.Lookup) (*launch.Conf
 	c := &launch.Config{
 		NodeRank: f.nodeRank, MaxRestarts: f.maxRestarts, RunID: f.id, Role: f.role, LogDir: f.logDir, ShowRanks: f.localRanksFilter,
 		Grace: time.Duration(f.grace), Settle: time.Duration(f.settle), MonitorInterval: time.Duration(f.monitor),
-		Cores: env.ReadHost(lookup).Cores,
+		RestartDelay: time.Duration(f.restartDelay),
+		Cores:        env.ReadHost(lookup).Cores,
 	}
 	if words := fs.Args(); len(words) > 0 {
 		c.Program, c.Args = words[0], words[1:]

@@ -114,7 +114,7 @@ func parsed(t *testing.T, variables map[string]string, argv ...string) (*launch.
 func TestLaunchFlags(t *testing.T) {
 	defaults := func(change func(c *launch.Config)) launch.Config {
 		c := launch.Config{Program: "p", Args: []string{}, ProcsPerNode: 1, Nodes: 1, Role: "default", Grace: 30 * time.Second, Settle: time.Second,
-			MonitorInterval: 100 * time.Millisecond, Cores: runtime.GOMAXPROCS(0)}
+			MonitorInterval: 100 * time.Millisecond, RestartDelay: time.Second, Cores: runtime.GOMAXPROCS(0)}
 		change(&c)
 		return c
 	}
@@ -136,10 +136,10 @@ func TestLaunchFlags(t *testing.T) {
 			c.ProcsPerNode, c.Args = runtime.GOMAXPROCS(0), []string{"-r"}
 		}},
 		{"all", map[string]string{"LOCKSTEP_JOB_TOKEN_FILE": tokenFile}, []string{"--nnodes=2:2", "--node_rank=1", "--master_addr=h", "--max-restarts=3", "--rdzv_id=job", "--role=r", "--log_dir=l", "-t", "0:3",
-			"--local_ranks_filter=0", "--grace_period=2.5", "--settle-time=10ms", "--monitor_interval", "5", "--no-python", "p"}, func(c *launch.Config) {
+			"--local_ranks_filter=0", "--grace_period=2.5", "--settle-time=10ms", "--monitor_interval", "5", "--restart_delay=3", "--no-python", "p"}, func(c *launch.Config) {
 			c.Nodes, c.NodeRank, c.MasterAddr, c.MasterPort, c.Token = 2, 1, "h", 29500, "secret"
 			c.MaxRestarts, c.RunID, c.Role, c.LogDir, c.Tee, c.ShowRanks = 3, "job", "r", "l", tee, []int{0}
-			c.Grace, c.Settle, c.MonitorInterval = 2500*time.Millisecond, 10*time.Millisecond, 5*time.Second
+			c.Grace, c.Settle, c.MonitorInterval, c.RestartDelay = 2500*time.Millisecond, 10*time.Millisecond, 5*time.Second, 3*time.Second
 		}},
 		{"Kubeflow's variables", map[string]string{"PET_NNODES": "4", "PET_NODE_RANK": "3", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "job-node-0-0.job",
 			"PET_MASTER_PORT": "29400", "LOCKSTEP_JOB_TOKEN": "s", "PET_TEE": ""}, []string{"--nproc_per_node=3", "p"}, func(c *launch.Config) {
