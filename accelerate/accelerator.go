@@ -38,6 +38,7 @@ type Accelerator struct {
 	tree   *nn.Tree
 	units  []nn.Module
 	params []optim.Param
+	frozen []nn.Named // at Prepare
 	opt    *optim.Optimizer
 	sum    *accumulator
 	stats  *statistics // nil: the model tracks none
@@ -141,6 +142,10 @@ func (a *Accelerator) Stream(s samplers.Sampler) (*samplers.Stream, error) {
 // gradient checkpointing is on. With several ranks it checks that all have the same
 // arguments, kernels and parameters, gives every rank rank 0's values, buffers' too, and sets up
 // the exchange of gradients.
+//
+// Parameters that require a gradient now are trained. They may be frozen and unfrozen between steps, on
+// all ranks alike; one that is frozen now stays so: Reduce returns an error if it requires a gradient
+// later. To unfreeze layers one by one, prepare with all trainable and then freeze some.
 func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.Optimizer, units []nn.Module) error {
 	if err := a.release(); err != nil {
 		return err
@@ -157,10 +162,12 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 			return fmt.Errorf("accelerate: parameter %s is on %s, want %s", p.Name, p.Device().Name(), a.dev.Name())
 		}
 	}
-	a.params = nil
+	a.params, a.frozen = nil, nil
 	for _, p := range a.tree.Parameters() {
 		if p.IsLeaf() {
 			a.params = append(a.params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+		} else {
+			a.frozen = append(a.frozen, p)
 		}
 	}
 	if len(a.params) == 0 {
@@ -249,6 +256,11 @@ func (a *Accelerator) announceUnused(reached func(leaf *tensor.Tensor) bool) {
 func (a *Accelerator) Reduce(ctx context.Context) error {
 	if a.noSync > 0 {
 		return errors.New("accelerate: Reduce inside NoSync: want it behind, where the gradients are exchanged")
+	}
+	for _, p := range a.frozen {
+		if p.IsLeaf() {
+			return fmt.Errorf("accelerate: parameter %s requires a gradient, but was frozen at Prepare and is not trained: want it trainable at Prepare, and frozen after it", p.Name)
+		}
 	}
 	if err := tensor.Try(a.sum.finish); err != nil {
 		return err

@@ -77,7 +77,7 @@ func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Bac
 		case t == nil:
 		case t.node != nil:
 			n.in[i] = edge{node: t.node, out: t.out}
-		case t.leaf != nil:
+		case t.IsLeaf():
 			n.in[i] = edge{leaf: t}
 		}
 	}
@@ -141,7 +141,7 @@ func (c *Ctx) records(ins []*Tensor) bool {
 	return c.grad && slices.ContainsFunc(ins, (*Tensor).takesPart)
 }
 
-func (t *Tensor) takesPart() bool { return t != nil && (t.leaf != nil || t.node != nil) }
+func (t *Tensor) takesPart() bool { return t != nil && (t.IsLeaf() || t.node != nil) }
 
 // drop gives up what the node saved; it can then not be run again.
 func (n *Node) drop() {
@@ -327,7 +327,7 @@ func (n *Node) ready() {
 func (e edge) wantedIn(r *run) bool {
 	switch {
 	case e.leaf != nil && r.wrt == nil:
-		return e.leaf.leaf != nil // SetRequiresGrad(false) may have been called since
+		return e.leaf.IsLeaf() // SetRequiresGrad(false) may have been called since
 	case e.leaf != nil:
 		return slices.Contains(r.wrt, e.leaf)
 	case e.node != nil:

@@ -10,30 +10,37 @@ import (
 type leaf struct {
 	grad   *Tensor // memory of the gradient, contiguous, outside every scope; nil: the first write makes it
 	filled bool    // grad holds a gradient (else its next write overwrites)
+	frozen bool    // SetRequiresGrad(false) came last: no leaf at present
 	hooks  []func(c *Ctx, t *Tensor)
 }
 
-// SetRequiresGrad makes t a leaf whose gradient Backward accumulates, or ends that.
+// SetRequiresGrad makes t a leaf whose gradient Backward accumulates, or ends that: the
+// gradient is forgotten, hooks and the buffer of SwapGrad stay for when it is set again.
 // Only floating-point tensors that no recorded op made can be leaves. It returns t.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	switch {
 	case !on:
-		t.leaf = nil
+		if t.leaf != nil {
+			t.ZeroGrad()
+			t.leaf.frozen = true
+		}
 	case !t.dtype.IsFloat():
 		panic(&Error{Op: "SetRequiresGrad", Inputs: []string{describe(t)}, Msg: "only floating-point tensors have gradients"})
 	case t.node != nil:
 		panic(&Error{Op: "SetRequiresGrad", Inputs: []string{describe(t)}, Msg: "the tensor is the result of " + t.node.op + ": Detach it first"})
 	case t.leaf == nil:
 		t.leaf = &leaf{}
+	default:
+		t.leaf.frozen = false
 	}
 	return t
 }
 
 // RequiresGrad reports whether t is a leaf or the result of a recorded op.
-func (t *Tensor) RequiresGrad() bool { return t.leaf != nil || t.node != nil }
+func (t *Tensor) RequiresGrad() bool { return t.IsLeaf() || t.node != nil }
 
-// IsLeaf reports whether SetRequiresGrad(true) was called on t.
-func (t *Tensor) IsLeaf() bool { return t.leaf != nil }
+// IsLeaf reports whether SetRequiresGrad(true) was called on t last.
+func (t *Tensor) IsLeaf() bool { return t.leaf != nil && !t.leaf.frozen }
 
 // Grad is the gradient that Backward accumulated in a leaf, contiguous, of t's dtype
 // and shape; nil if there is none since ZeroGrad, which also frees it: a gradient that is wanted

@@ -231,7 +231,7 @@ func (c *Ctx) matmulTo(z, x, y *Tensor, batch []int, add bool) {
 // transposed gradient, so that adding it to the leaf's is a straight copy.
 func (b *Back) setProduct(op string, i int, of, x, y *Tensor) {
 	batch := of.Shape()[:of.ndim-2]
-	if of.leaf != nil && b.sameBatch(batch, x, y) {
+	if of.IsLeaf() && b.sameBatch(batch, x, y) {
 		if sum, filled := b.into(i); sum != nil {
 			b.matmulTo(sum, x, y, batch, filled)
 			return
