@@ -32,6 +32,8 @@ type BPE struct {
 	added   []AddedToken     // by id
 	groups  [2][]AddedToken  // added tokens in the two rounds in which HuggingFace looks for them
 	states  sync.Pool        // *encoder
+
+	template template // around a text
 }
 
 // AddedToken is a token that is found in the text before it is split, as a whole, and

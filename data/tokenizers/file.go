@@ -11,7 +11,12 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
+
+// maxFile is the largest tokenizer.json, in bytes. That of a vocabulary of 256,000 tokens has 35 MB.
+const maxFile = 128 << 20
 
 // file is tokenizer.json, version 1.0, of HuggingFace's tokenizers library.
 type file struct {
@@ -83,7 +88,7 @@ func (m *fileMerge) UnmarshalJSON(data []byte) error {
 // Load reads HuggingFace's tokenizer.json. The error names the path and what is wrong
 // with the file; see Read.
 func Load(path string) (*BPE, error) {
-	data, err := os.ReadFile(path)
+	data, err := vfs.ReadFile(vfs.OS, path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizers: %w", err)
 	}
@@ -96,12 +101,15 @@ func Load(path string) (*BPE, error) {
 
 // Read reads a tokenizer in the format of HuggingFace's tokenizer.json, version 1.0: a
 // BPE model, the ByteLevel pre-tokenizer with its regular expression and without a prefix
-// space, the ByteLevel decoder, and added tokens. A component or setting that this
+// space, the ByteLevel decoder, added tokens, and a post-processor that puts tokens around a text or none. A component or setting that this
 // package does not have, or a key that it does not know, is an error that names it.
 func Read(r io.Reader) (*BPE, error) {
-	data, err := io.ReadAll(r)
+	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("tokenizers: reading tokenizer.json: %w", err)
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("tokenizers: tokenizer.json has more than %d bytes", maxFile)
 	}
 	return parse(data)
 }
@@ -139,7 +147,14 @@ func parse(data []byte) (*BPE, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
 	}
-	return newBPE(vocab, merges, added)
+	t, err := newBPE(vocab, merges, added)
+	if err != nil {
+		return nil, err
+	}
+	if t.template, err = parseTemplate("post_processor", f.PostProcessor, t.VocabSize()); err != nil {
+		return nil, fmt.Errorf("tokenizers: tokenizer.json: %w", err)
+	}
+	return t, nil
 }
 
 // strict decodes JSON and refuses unknown keys and trailing data.
@@ -183,12 +198,7 @@ func (f *file) check() error {
 	if isNull(f.Model) {
 		return errors.New("model is missing, want BPE")
 	}
-	if _, err := byteLevel("decoder", f.Decoder); err != nil {
-		return err
-	}
-	if !isNull(f.PostProcessor) { // ByteLevel here moves offsets only
-		_, err = byteLevel("post_processor", f.PostProcessor)
-	}
+	_, err = byteLevel("decoder", f.Decoder)
 	return err
 }
 
@@ -308,6 +318,9 @@ func (t *BPE) WriteTo(w io.Writer) (int64, error) {
 	f := file{
 		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: []fileAdded{},
 		PreTokenizer: encodeJSON(level), PostProcessor: encodeJSON(level),
+	}
+	if t.template.raw != nil {
+		f.PostProcessor = t.template.raw
 	}
 	level.AddPrefixSpace = true // means nothing to a decoder; HuggingFace's has it
 	f.Decoder = encodeJSON(level)
