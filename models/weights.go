@@ -30,13 +30,19 @@ type WeightRenamer interface {
 	RenameWeight(saved string) string
 }
 
-// ConfigJSON is the text of a model's config.json.
+// ConfigJSON is the text of a model's config.json: what the model says of itself and, for a model with Carried that was
+// loaded, what else its config.json said.
 func ConfigJSON(m Configured) ([]byte, error) {
 	text, err := json.MarshalIndent(m.Config(), "", "  ")
+	if c, ok := m.(configCarrier); err == nil && ok && c.CarriedConfig() != "" {
+		text, err = mergeConfig([]byte(c.CarriedConfig()), text)
+	} else {
+		text = append(text, '\n')
+	}
 	if err != nil {
 		return nil, fmt.Errorf("models: config of %T: %w", m, err)
 	}
-	return append(text, '\n'), nil
+	return text, nil
 }
 
 // WriteWeights writes all parameters, tied ones once, and buffers as a safetensors file that
@@ -146,6 +152,9 @@ func LoadPretrained(dev *tensor.Device, dir string) (Configured, error) {
 	defer set.Close()
 	if err := ReadWeights(set, m); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	if c, ok := m.(configCarrier); ok {
+		c.CarryConfig(string(config))
 	}
 	return m, nil
 }

@@ -31,6 +31,7 @@ type Model struct {
 	LMHead      *nn.Embedding `nn:"lm_head"` // [V,C]; shares wte's Parameter when tied
 
 	Cfg Config
+	models.Carried
 }
 
 // Transformer is the stack without the head.

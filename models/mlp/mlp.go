@@ -68,6 +68,7 @@ func (c Config) Validate() error {
 type Model struct {
 	Layers []*nn.Linear `nn:"layers"`
 	Cfg    Config
+	models.Carried
 }
 
 // New makes an MLP with torch.nn.Linear's initialisation.

@@ -32,6 +32,7 @@ type Model struct {
 	Classifier *Head   `nn:"classifier"`
 
 	Cfg Config
+	models.Carried
 }
 
 // ResNet is the model without its classifier.
