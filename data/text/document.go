@@ -8,6 +8,8 @@ package text
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +19,8 @@ import (
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // Document is one text of a corpus: a whole file, or one line of a JSON Lines file.
@@ -28,16 +32,26 @@ type Document struct {
 
 // Options are the settings of Read.
 type Options struct {
+	// Column is the field of JSON Lines that holds the text. "" is "text", or, where the file's first object has no
+	// such field, the first one that holds a string, as in transformers' run_clm.py.
+	Column string
 	// AnyBytes takes plain files as they are: a file that is not UTF-8 is no error. A
 	// byte-level tokenizer can be evaluated on such files; for training they are
 	// nearly always a mistake.
 	AnyBytes bool
 }
 
+// MaxExpansion bounds what a file compressed by gzip may hold: so many times its size, or 64 MiB if that is more.
+// Text seldom shrinks to less than a tenth; a file that holds more is made to exhaust memory.
+const MaxExpansion = 200
+
+// minExpanded is what every compressed file may hold.
+const minExpanded = 64 << 20
+
 // Read yields the documents of the files in the given order. Files whose names end in
-// .jsonl, .ndjson or .json hold one JSON object a line, with the text in its field "text";
-// all others are plain text and one document each. Lines may have any length; one
-// line is in memory at a time.
+// .jsonl, .ndjson or .json hold one JSON object a line, with the text in one of its fields (Options.Column);
+// all others are plain text and one document each. With .gz behind their names they are compressed by gzip. A byte
+// order mark at the beginning is no part of the text. Lines may have any length; one line is in memory at a time.
 //
 // The sequence ends after the first error. It is an error if a file is empty or has
 // no document, is not UTF-8 (with the offset of the first bad byte), or has a line that is
@@ -79,7 +93,7 @@ func Collect(docs iter.Seq2[Document, error]) ([]Document, error) {
 
 func readOne(path string, o Options) iter.Seq2[Document, error] {
 	if isJSONLines(path) {
-		return readJSONLines(path)
+		return readJSONLines(path, o.Column)
 	}
 	return func(yield func(Document, error) bool) {
 		text, err := readPlain(path, o)
@@ -88,23 +102,82 @@ func readOne(path string, o Options) iter.Seq2[Document, error] {
 }
 
 func isJSONLines(path string) bool {
-	switch strings.ToLower(filepath.Ext(path)) {
+	switch strings.ToLower(filepath.Ext(withoutGzip(path))) {
 	case ".jsonl", ".ndjson", ".json":
 		return true
 	}
 	return false
 }
 
+func withoutGzip(path string) string {
+	if strings.EqualFold(filepath.Ext(path), ".gz") {
+		return path[:len(path)-len(".gz")]
+	}
+	return path
+}
+
+// open opens a file, and decompresses it if its name says so.
+func open(path string) (io.ReadCloser, error) {
+	f, err := vfs.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	if withoutGzip(path) == path {
+		return f, nil
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	z, err := gzip.NewReader(bufio.NewReader(f))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
+	}
+	return &expanded{z: z, file: f, path: path, left: max(minExpanded, MaxExpansion*info.Size())}, nil
+}
+
+// expanded is a compressed file that holds no more than it may.
+type expanded struct {
+	z    *gzip.Reader
+	file *os.File
+	path string
+	left int64
+}
+
+func (e *expanded) Read(p []byte) (int, error) {
+	n, err := e.z.Read(p)
+	if e.left -= int64(n); e.left < 0 {
+		return 0, fmt.Errorf("%s holds more than %d times its size: want a file that is not made to exhaust memory, or decompress it", e.path, MaxExpansion)
+	}
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("%s: %w", e.path, err)
+	}
+	return n, err
+}
+
+func (e *expanded) Close() error { return errors.Join(e.z.Close(), e.file.Close()) }
+
+// byteOrderMark begins files of some programs.
+const byteOrderMark = "\ufeff"
+
 func readPlain(path string, o Options) (string, error) {
-	data, err := os.ReadFile(path)
+	f, err := open(path)
 	if err != nil {
 		return "", fmt.Errorf("text: %w", err)
 	}
-	if len(data) == 0 {
-		return "", fmt.Errorf("text: %s is empty", path)
+	defer f.Close()
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return "", fmt.Errorf("text: %w", err)
 	}
 	if at := invalidUTF8(data); at >= 0 && !o.AnyBytes {
 		return "", notUTF8(path, data, at, 0)
+	}
+	if !o.AnyBytes {
+		data = bytes.TrimPrefix(data, []byte(byteOrderMark))
+	}
+	if len(data) == 0 {
+		return "", fmt.Errorf("text: %s is empty", path)
 	}
 	return string(data), nil
 }
@@ -132,9 +205,9 @@ func notUTF8(path string, data []byte, at int, offset int64) error {
 	return fmt.Errorf("text: %s is not UTF-8: byte 0x%02X at offset %d%s", path, data[at], offset+int64(at), hint)
 }
 
-func readJSONLines(path string) iter.Seq2[Document, error] {
+func readJSONLines(path, column string) iter.Seq2[Document, error] {
 	return func(yield func(Document, error) bool) {
-		f, err := os.Open(path)
+		f, err := open(path)
 		if err != nil {
 			yield(Document{}, fmt.Errorf("text: %w", err))
 			return
@@ -143,10 +216,13 @@ func readJSONLines(path string) iter.Seq2[Document, error] {
 		documents := 0
 		for line, err := range lines(f) {
 			doc := Document{Path: path, Line: line.number}
-			if err == nil {
-				doc.Text, err = line.text(path)
-			} else {
+			if err != nil {
 				err = fmt.Errorf("text: reading %s: %w", path, err)
+			} else {
+				if column == "" {
+					column = line.column()
+				}
+				doc.Text, err = line.text(path, column)
 			}
 			documents++
 			if !yield(doc, err) || err != nil {
@@ -186,7 +262,7 @@ func lines(r io.Reader) iter.Seq2[line, error] {
 				yield(l, err)
 				return
 			}
-			if mark := []byte("\ufeff"); l.number == 1 && bytes.HasPrefix(l.data, mark) {
+			if mark := []byte(byteOrderMark); l.number == 1 && bytes.HasPrefix(l.data, mark) {
 				l.data, l.offset = l.data[len(mark):], int64(len(mark))
 			}
 			if len(bytes.TrimSpace(l.data)) > 0 && !yield(l, nil) {
@@ -199,8 +275,29 @@ func lines(r io.Reader) iter.Seq2[line, error] {
 	}
 }
 
-// text decodes the line's object and returns its field "text".
-func (l line) text(path string) (string, error) {
+// column is the field that holds the text of a file whose first object the line is.
+func (l line) column() string {
+	const usual = "text"
+	d := json.NewDecoder(bytes.NewReader(l.data))
+	if start, err := d.Token(); err != nil || start != json.Delim('{') {
+		return usual
+	}
+	first := ""
+	for d.More() {
+		key, err := d.Token()
+		var value any
+		if err != nil || d.Decode(&value) != nil || key == usual {
+			return usual
+		}
+		if _, ok := value.(string); ok && first == "" {
+			first = key.(string) // the keys of an object are strings
+		}
+	}
+	return cmp.Or(first, usual)
+}
+
+// text decodes the line's object and returns its field of the given name.
+func (l line) text(path, column string) (string, error) {
 	if at := invalidUTF8(l.data); at >= 0 {
 		return "", fmt.Errorf("%w (line %d)", notUTF8(path, l.data, at, l.offset), l.number)
 	}
@@ -208,16 +305,16 @@ func (l line) text(path string) (string, error) {
 	if err := json.Unmarshal(l.data, &object); err != nil {
 		return "", fmt.Errorf("text: %s: line %d is not a JSON object: %w", path, l.number, err)
 	}
-	raw, ok := object["text"]
+	raw, ok := object[column]
 	if !ok {
-		return "", fmt.Errorf(`text: %s: line %d has no field "text"`, path, l.number)
+		return "", fmt.Errorf("text: %s: line %d has no field %q", path, l.number, column)
 	}
 	var text *string
 	if err := json.Unmarshal(raw, &text); err != nil || text == nil {
-		return "", fmt.Errorf(`text: %s: line %d: field "text" is %.40s, want a string`, path, l.number, raw)
+		return "", fmt.Errorf("text: %s: line %d: field %q is %.40s, want a string", path, l.number, column, raw)
 	}
 	if loneSurrogate(raw, *text) {
-		return "", fmt.Errorf(`text: %s: line %d: field "text" has an escape \uD800 to \uDFFF that is not half of a pair`, path, l.number)
+		return "", fmt.Errorf(`text: %s: line %d: field %q has an escape \uD800 to \uDFFF that is not half of a pair`, path, l.number, column)
 	}
 	return *text, nil
 }
