@@ -99,6 +99,7 @@ func TestInterruptedRunGoesOn(t *testing.T) {
 			require.ErrorIs(t, err, errCtrlC)
 			requireOneError(t, err, "trainer: interrupted after step", "Ctrl-C")
 			require.Equal(t, c.step, res.GlobalStep)
+			require.Equal(t, callbacks.StopReason{Kind: callbacks.StopInterrupted, Detail: errCtrlC.Error()}, res.StopReason)
 			require.Equal(t, c.step, cut.State().GlobalStep)
 			require.Contains(t, cut.State().LogHistory[len(cut.State().LogHistory)-1], "train_loss", "the end is recorded")
 			ck, err := (&checkpoint.Store{Dir: out, FS: disk}).Latest(ctx)
@@ -209,6 +210,7 @@ func TestTimeLimit(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, res.GlobalStep)
 	require.Less(t, res.GlobalStep, int64(5))
+	require.Equal(t, callbacks.StopReason{Kind: callbacks.StopTimeLimit, Detail: "max_train_seconds 0.02 reached"}, res.StopReason)
 	ck, err := (&checkpoint.Store{Dir: out, FS: disk}).Latest(ctx)
 	require.NoError(t, err)
 	require.Equal(t, res.GlobalStep, ck.Step)
@@ -218,6 +220,7 @@ func TestTimeLimit(t *testing.T) {
 	again, err := tr.Train()
 	require.NoError(t, err)
 	require.Equal(t, res.GlobalStep, again.GlobalStep)
+	require.Equal(t, callbacks.StopTimeLimit, again.StopReason.Kind, "there was no time left")
 	tr, _ = r.trainer(t, disk, func(a *args.TrainingArguments) {
 		resumeFrom(res.GlobalStep)(a)
 		a.MaxTrainSeconds, a.NumTrainEpochs, a.MaxSteps = 0, 3, 12
@@ -225,4 +228,5 @@ func TestTimeLimit(t *testing.T) {
 	again, err = tr.Train()
 	require.NoError(t, err)
 	require.EqualValues(t, 12, again.GlobalStep)
+	require.Zero(t, again.StopReason)
 }

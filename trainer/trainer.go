@@ -108,8 +108,10 @@ func WithParts(p ...checkpoint.Part) Option {
 	return func(t *Trainer) { t.parts = append(t.parts, p...) }
 }
 
-// WithDisplay shows the run on f: a progress bar if it is a terminal, else lines. The
-// default is os.Stderr; nil shows nothing.
+// WithDisplay shows the run on f: short lines and a progress bar if it is a terminal, else
+// lines of "key value" pairs. The default is os.Stderr; nil shows nothing, and the log has the
+// facts of the run's beginning and of its early end instead. A program that writes to the
+// same terminal meanwhile does so through callbacks.TerminalOf.
 func WithDisplay(f *os.File) Option { return func(t *Trainer) { t.display = f } }
 
 // WithModelInit makes the model of each further rank in this process (num_replicas), for
@@ -175,6 +177,9 @@ func (t *Trainer) buildRank() error {
 func (t *Trainer) checkOptions() error {
 	if t.log == nil {
 		t.log = slog.Default()
+	}
+	if t.display != nil { // what is logged may go to the same terminal
+		t.log = slog.New(callbacks.TerminalOf(t.display).Handler(t.log.Handler()))
 	}
 	if slices.Contains(t.metrics, nil) {
 		return errors.New("trainer: WithMetrics got a nil metric")
