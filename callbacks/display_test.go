@@ -218,7 +218,7 @@ func TestLines(t *testing.T) {
 		{"a metric more", with(callbacks.Record{"nonfinite_steps": int64(3), "note": "a\nb"}), 100,
 			"step 12345/50000  epoch 12.35  loss 10.1235  grad_norm 123.4567  lr 2.99e-04  19.3k tokens/s\n  nonfinite_steps 3  note a b"},
 		{"short, with a metric", callbacks.Record{"step": int64(5), "loss": 0.000123, "accuracy": 0.98765, "train_samples_per_second": 400_271.0}, 100,
-			"step     5/50000  loss 1.23e-04  400k samples/s  accuracy 0.9877"},
+			"step     5/50000  loss 1.23e-04   400k samples/s  accuracy 0.9877"},
 		{"not finite", callbacks.Record{"step": int64(5), "loss": math.NaN(), "grad_norm": math.Inf(1)}, 100, "step     5/50000  loss NaN  grad_norm +Inf"},
 		{"evaluation", callbacks.Record{"step": int64(200), "epoch": 0.03, "eval_loss": 4.8911, "eval_nats_per_byte": 2.00452, "eval_perplexity": 133.1,
 			"eval_runtime": 0.8843, "eval_samples_per_second": 1490.5, "eval_steps_per_second": 186.59}, 100,

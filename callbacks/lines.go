@@ -41,6 +41,9 @@ type table struct{ widths map[string]int }
 
 // train is the line of a record of training steps.
 func (t *table) train(r Record, s *State, eta time.Duration, width int) []string {
+	if t.widths == nil { // wide enough for what is to come
+		t.widths = map[string]int{" epoch": columns(readable("epoch", s.NumTrainEpochs)), " tokens/s": 5, " samples/s": 5}
+	}
 	fields := []field{stepField(r, s.MaxSteps)}
 	fields = append(fields, present(r, "epoch", "epoch"), present(r, "loss", "loss"), present(r, "grad_norm", "grad_norm"), present(r, "learning_rate", "lr"), rate(r, "train_"))
 	if eta > 0 {
