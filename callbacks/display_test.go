@@ -3,6 +3,7 @@ package callbacks_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math"
@@ -192,6 +193,38 @@ func TestWritingAboveTheBar(t *testing.T) {
 	n := strings.Count(s.text(), "one line\nand the beginning of another\ntime=")
 	require.Greater(t, n, 10)
 	require.Equal(t, n, strings.Count(s.text(), "level=WARN msg=careful rank=0\n"))
+}
+
+// TestPrintingInCallbacks has a program's callbacks print to the terminal without knowing of the bar.
+func TestPrintingInCallbacks(t *testing.T) {
+	s := newScreen(100, 30)
+	p := &callbacks.Progress{W: s}
+	l := sixSteps(p)
+	prints := 0
+	program := watch{f: func(e *callbacks.Event) {
+		if e.Kind != callbacks.PredictionStep {
+			prints++
+			fmt.Fprintf(s, "printed at %s\nand\n", e.Kind)
+		}
+	}}
+	list := append([]callbacks.Callback{&callbacks.Flow{}}, p.Aside(program)...)
+	l.handler = callbacks.NewHandler(quiet, 0, append(list, p, watch{f: func(e *callbacks.Event) {
+		require.Equal(t, 1, strings.Count(s.text(), "% |"), "%s", s.text())
+	}})...)
+	l.run(t)
+	require.NotContains(t, s.text(), "|")
+	require.Equal(t, prints, strings.Count(s.text(), "printed at "))
+	require.Equal(t, prints, strings.Count(s.text(), "\nand\n"))
+
+	failing := watch{f: func(e *callbacks.Event) { panic("broken off") }}
+	p = &callbacks.Progress{W: s}
+	l = sixSteps(p)
+	l.handler = callbacks.NewHandler(quiet, 0, append(p.Aside(failing), p)...)
+	require.Panics(t, func() { l.run(panics{}) })
+	require.NoError(t, l.handler.Close())
+	l = sixSteps(p)
+	l.handler.Add(watch{f: func(*callbacks.Event) { require.Contains(t, s.text(), "% |", "the bar is there in the next run") }})
+	l.run(t)
 }
 
 func TestLines(t *testing.T) {

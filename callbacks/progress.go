@@ -26,6 +26,7 @@ type Progress struct {
 	used     float64   // seconds of max_train_seconds before
 	rate     string    // as last shown
 	drawn    time.Time // when the bar was drawn last
+	away     int       // calls of aside: 1 if a program's callback failed
 }
 
 // refresh is the least time between two drawings of a bar.
@@ -214,6 +215,9 @@ func (p *Progress) Close() error {
 	p.open()
 	p.train, p.eval = nil, nil
 	p.draw()
+	if p.away != 0 {
+		_ = p.aside(-p.away)
+	}
 	return nil
 }
 

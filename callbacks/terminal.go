@@ -53,6 +53,14 @@ func TerminalOf(f *os.File) *Terminal {
 	return shared.(*Terminal)
 }
 
+// AboveBar gives TerminalOf a file, and any other writer as it is: where a program's own messages and log go.
+func AboveBar(w io.Writer) io.Writer {
+	if f, ok := w.(*os.File); ok {
+		return TerminalOf(f)
+	}
+	return w
+}
+
 // newTerminal gives a terminal for whatever a display writes to.
 func newTerminal(w io.Writer) *Terminal {
 	if f, ok := w.(*os.File); ok {

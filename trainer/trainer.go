@@ -207,9 +207,16 @@ func (t *Trainer) buildCallbacks() error {
 		return err
 	}
 	list := []callbacks.Callback{&callbacks.Flow{}, &callbacks.Speed{}, &callbacks.Memory{}}
-	list = append(append(list, reporters...), t.user...)
-	if t.display != nil {
-		list = append(list, callbacks.Display(t.args, t.display))
+	list = append(list, reporters...)
+	if t.display == nil {
+		list = append(list, t.user...)
+	} else {
+		show := callbacks.Display(t.args, t.display)
+		user := t.user
+		if bar, ok := show.(*callbacks.Progress); ok {
+			user = bar.Aside(user...)
+		}
+		list = append(append(list, user...), show)
 	}
 	t.callbacks = callbacks.NewHandler(t.log, t.acc.Rank(), list...)
 	return nil
