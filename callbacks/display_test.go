@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/internal/screen"
 )
 
 // sixSteps is a run with logs, evaluations and checkpoints under a display.
@@ -93,58 +94,58 @@ func (w watch) OnSave(e *callbacks.Event) error           { w.f(e); return nil }
 // TestProgress looks at the screen after every event: there is one bar, in the last line, and nothing else below the records.
 func TestProgress(t *testing.T) {
 	for _, width := range []int{101, 100, 70, 50} {
-		s := newScreen(width, 30)
+		s := screen.New(width, 30)
 		p := &callbacks.Progress{W: s}
-		callbacks.SetWidth(p, func() int { return s.width })
+		callbacks.SetWidth(p, func() int { return s.Width() })
 		l := sixSteps(p)
 		bars := map[string]bool{}
 		l.handler.Add(watch{f: func(*callbacks.Event) {
-			lines := s.lines()
+			lines := s.Lines()
 			for i, line := range lines {
-				require.Equal(t, i == len(lines)-1, strings.Contains(line, "% |"), "%s", s.text())
+				require.Equal(t, i == len(lines)-1, strings.Contains(line, "% |"), "%s", s.Text())
 			}
 			bars[strings.Fields(lines[len(lines)-1])[0]] = true
 		}})
 		l.run(t)
-		require.Empty(t, s.tooLong())
+		require.Empty(t, s.Broken())
 		require.Contains(t, bars, "evaluating")
 		require.Contains(t, bars, "0%")
 		if width >= 100 {
-			require.Equal(t, shown, withoutSpeed.ReplaceAllString(s.text(), ""))
+			require.Equal(t, shown, withoutSpeed.ReplaceAllString(s.Text(), ""))
 		}
-		require.Contains(t, s.text(), "saved out/checkpoint-6\ntrain  step 6/6")
-		require.NotContains(t, s.text(), "|")
+		require.Contains(t, s.Text(), "saved out/checkpoint-6\ntrain  step 6/6")
+		require.NotContains(t, s.Text(), "|")
 	}
 }
 
 func TestProgressWithoutABar(t *testing.T) {
-	s := newScreen(100, 30)
+	s := screen.New(100, 30)
 	sixSteps(&callbacks.Progress{W: s, NoBar: true}).run(t)
-	require.Equal(t, shown, withoutSpeed.ReplaceAllString(s.text(), ""))
+	require.Equal(t, shown, withoutSpeed.ReplaceAllString(s.Text(), ""))
 }
 
 // TestResize makes the terminal narrower and wider under the bar, which may then be broken in two.
 func TestResize(t *testing.T) {
-	s := newScreen(100, 30)
+	s := screen.New(100, 30)
 	p := &callbacks.Progress{W: s}
-	callbacks.SetWidth(p, func() int { return s.width })
+	callbacks.SetWidth(p, func() int { return s.Width() })
 	l := sixSteps(p)
 	events := 0
 	l.handler.Add(watch{f: func(*callbacks.Event) {
 		events++
-		require.Equal(t, 1, strings.Count(s.text(), "% |"), "%s", s.text())
-		s.resize([]int{100, 55, 80, 40}[events%4])
+		require.Equal(t, 1, strings.Count(s.Text(), "% |"), "%s", s.Text())
+		s.Resize([]int{100, 55, 80, 40}[events%4])
 	}})
 	l.run(t)
-	require.Empty(t, s.tooLong())
-	require.NotContains(t, s.text(), "|")
-	require.Contains(t, s.text(), "train  step 6/6")
+	require.Empty(t, s.Broken())
+	require.NotContains(t, s.Text(), "|")
+	require.Contains(t, s.Text(), "train  step 6/6")
 }
 
 // TestBrokenOff ends runs in the middle of steps and evaluations.
 func TestBrokenOff(t *testing.T) {
 	for _, at := range []int{1, 3, 5, 8} {
-		s := newScreen(100, 30)
+		s := screen.New(100, 30)
 		p := &callbacks.Progress{W: s}
 		l := sixSteps(p)
 		n := 0
@@ -154,9 +155,9 @@ func TestBrokenOff(t *testing.T) {
 			}
 		}})
 		require.Panics(t, func() { l.run(panics{}) })
-		require.Contains(t, s.text(), "% |")
+		require.Contains(t, s.Text(), "% |")
 		require.NoError(t, l.handler.Close())
-		require.NotContains(t, s.text(), "|")
+		require.NotContains(t, s.Text(), "|")
 	}
 }
 
@@ -168,7 +169,7 @@ func (panics) FailNow()              { panic("failed") }
 
 // TestWritingAboveTheBar has a program write and log while a bar is shown.
 func TestWritingAboveTheBar(t *testing.T) {
-	s := newScreen(100, 30)
+	s := screen.New(100, 30)
 	p := &callbacks.Progress{W: s}
 	l := sixSteps(p)
 	logger := slog.New(slog.NewTextHandler(s, nil)) // to the same terminal, not through it
@@ -183,21 +184,21 @@ func TestWritingAboveTheBar(t *testing.T) {
 		_, err = terminal.Write([]byte("of another\n"))
 		require.NoError(t, err)
 		logger.Warn("careful")
-		require.Equal(t, 1, strings.Count(s.text(), "% |"), "%s", s.text())
+		require.Equal(t, 1, strings.Count(s.Text(), "% |"), "%s", s.Text())
 	}})
 	l.run(t)
 	_, err := terminal.Write([]byte("after the run"))
 	require.NoError(t, err)
-	require.True(t, strings.HasSuffix(s.text(), "\nafter the run"))
-	require.NotContains(t, s.text(), "|")
-	n := strings.Count(s.text(), "one line\nand the beginning of another\ntime=")
+	require.True(t, strings.HasSuffix(s.Text(), "\nafter the run"))
+	require.NotContains(t, s.Text(), "|")
+	n := strings.Count(s.Text(), "one line\nand the beginning of another\ntime=")
 	require.Greater(t, n, 10)
-	require.Equal(t, n, strings.Count(s.text(), "level=WARN msg=careful rank=0\n"))
+	require.Equal(t, n, strings.Count(s.Text(), "level=WARN msg=careful rank=0\n"))
 }
 
 // TestPrintingInCallbacks has a program's callbacks print to the terminal without knowing of the bar.
 func TestPrintingInCallbacks(t *testing.T) {
-	s := newScreen(100, 30)
+	s := screen.New(100, 30)
 	p := &callbacks.Progress{W: s}
 	l := sixSteps(p)
 	prints := 0
@@ -209,12 +210,12 @@ func TestPrintingInCallbacks(t *testing.T) {
 	}}
 	list := append([]callbacks.Callback{&callbacks.Flow{}}, p.Aside(program)...)
 	l.handler = callbacks.NewHandler(quiet, 0, append(list, p, watch{f: func(e *callbacks.Event) {
-		require.Equal(t, 1, strings.Count(s.text(), "% |"), "%s", s.text())
+		require.Equal(t, 1, strings.Count(s.Text(), "% |"), "%s", s.Text())
 	}})...)
 	l.run(t)
-	require.NotContains(t, s.text(), "|")
-	require.Equal(t, prints, strings.Count(s.text(), "printed at "))
-	require.Equal(t, prints, strings.Count(s.text(), "\nand\n"))
+	require.NotContains(t, s.Text(), "|")
+	require.Equal(t, prints, strings.Count(s.Text(), "printed at "))
+	require.Equal(t, prints, strings.Count(s.Text(), "\nand\n"))
 
 	failing := watch{f: func(e *callbacks.Event) { panic("broken off") }}
 	p = &callbacks.Progress{W: s}
@@ -223,7 +224,7 @@ func TestPrintingInCallbacks(t *testing.T) {
 	require.Panics(t, func() { l.run(panics{}) })
 	require.NoError(t, l.handler.Close())
 	l = sixSteps(p)
-	l.handler.Add(watch{f: func(*callbacks.Event) { require.Contains(t, s.text(), "% |", "the bar is there in the next run") }})
+	l.handler.Add(watch{f: func(*callbacks.Event) { require.Contains(t, s.Text(), "% |", "the bar is there in the next run") }})
 	l.run(t)
 }
 
@@ -265,12 +266,12 @@ func TestLines(t *testing.T) {
 			"train  step   376/50000  epoch 5.62  train_loss 3.2100  1M tokens/s  2h02m\n  nonfinite_steps 2  train_mem_peak 1.5 MiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newScreen(c.width, 30)
+			s := screen.New(c.width, 30)
 			p := &callbacks.Progress{W: s}
 			callbacks.SetWidth(p, func() int { return c.width + 1 })
 			require.NoError(t, p.OnLog(&callbacks.Event{Record: c.rec, State: &callbacks.State{MaxSteps: 50_000}}))
-			require.Equal(t, c.want, s.text())
-			require.Empty(t, s.tooLong())
+			require.Equal(t, c.want, s.Text())
+			require.Empty(t, s.Broken())
 		})
 	}
 }
@@ -289,7 +290,7 @@ func TestRunInfo(t *testing.T) {
 // TestRemainingTime steps a clock by a second per step.
 func TestRemainingTime(t *testing.T) {
 	for limit, want := range map[float64]string{0: "eta 1m30s", 25: "eta 15s"} {
-		s := newScreen(100, 30)
+		s := screen.New(100, 30)
 		p := &callbacks.Progress{W: s}
 		now := time.Unix(0, 0)
 		callbacks.SetClocks(p, func() time.Time { return now })
@@ -301,9 +302,9 @@ func TestRemainingTime(t *testing.T) {
 			e.State.GlobalStep++
 			require.NoError(t, p.OnStepEnd(e))
 		}
-		require.Contains(t, s.text(), "|  10/100  loss 0.0000  "+want+"  4 samples/s  lr 0.00e+00")
+		require.Contains(t, s.Text(), "|  10/100  loss 0.0000  "+want+"  4 samples/s  lr 0.00e+00")
 		require.NoError(t, p.Close())
-		require.Empty(t, s.text())
+		require.Empty(t, s.Text())
 	}
 }
 
@@ -340,14 +341,14 @@ func TestStopReasons(t *testing.T) {
 		}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, out := newScreen(100, 30), &bytes.Buffer{}
+			s, out := screen.New(100, 30), &bytes.Buffer{}
 			for _, show := range []callbacks.Callback{&callbacks.Progress{W: s}, &callbacks.Printer{W: out}} {
 				l := sixSteps(show, func(l *loop) { l.checkpoint = "out/checkpoint-2" })
 				l.handler = callbacks.NewHandler(quiet, 0, &callbacks.Flow{}, stop{ask: c.ask}, show)
 				l.run(t)
 				require.Equal(t, c.want != "", l.control.StopReason.Early())
 			}
-			for _, text := range []string{s.text(), strings.TrimSpace(out.String())} {
+			for _, text := range []string{s.Text(), strings.TrimSpace(out.String())} {
 				if c.want == "" {
 					require.NotContains(t, text, "stopped")
 					continue

@@ -180,7 +180,9 @@ func quiet(f file) []string {
 	return bad
 }
 
-func redirects(path, name string) bool { return path == "log" && (name == "Writer" || name == "SetOutput") }
+func redirects(path, name string) bool {
+	return path == "log" && (name == "Writer" || name == "SetOutput")
+}
 
 func forbidden(path, name string) bool {
 	switch path {

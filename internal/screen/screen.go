@@ -1,67 +1,74 @@
-package callbacks_test
+// Package screen is a terminal for tests: a screen in memory that does what a program's output asks for, and (on Linux) a real
+// terminal of the system to run a program on. It knows the few control codes that displays use, and panics at others: it is not a
+// terminal emulator.
+package screen
 
 import (
+	"bytes"
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
-// screen is a terminal's screen: it does what a program's output asks for, as far as displays use it.
-type screen struct {
+// Screen is what a terminal shows. It is safe for concurrent use.
+type Screen struct {
 	mu            sync.Mutex
 	width, height int
 	rows          [][]rune
-	wrapped       []bool   // the row goes on in the next one
 	history       []string // rows that have left the screen at the top
 	broken        []string // lines that did not fit
 	row, col      int
 	rest          []byte // an escape sequence or character that is not complete
 }
 
-func newScreen(width, height int) *screen { return &screen{width: width, height: height} }
+// New gives an empty screen of so many columns and rows.
+func New(width, height int) *Screen { return &Screen{width: width, height: height} }
 
-// Write implements io.Writer.
-func (s *screen) Write(p []byte) (int, error) {
+// Width is the number of columns.
+func (s *Screen) Width() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	text := []rune(string(append(s.rest, p...)))
-	s.rest = nil
-	for i := 0; i < len(text); i++ {
-		switch r := text[i]; {
-		case r == '\uFFFD' && i >= len(text)-3: // the beginning of a character
-			s.rest = append(s.rest, p[len(p)-(len(text)-i):]...)
-			return len(p), nil
-		case r == '\r':
+	return s.width
+}
+
+// Write implements io.Writer.
+func (s *Screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := append(s.rest, p...)
+	for len(text) > 0 && utf8.FullRune(text) {
+		r, n := utf8.DecodeRune(text)
+		switch r {
+		case '\r':
 			s.col = 0
-		case r == '\n':
+		case '\n':
 			s.col = 0
 			s.down()
-		case r == '\x1b':
-			n := s.escape(text[i:])
-			if n == 0 {
-				s.rest = []byte(string(text[i:]))
-				return len(p), nil
-			}
-			i += n - 1
+		case '\x1b':
+			n = s.escape(text)
 		default:
 			s.put(r)
 		}
+		if n == 0 {
+			break
+		}
+		text = text[n:]
 	}
+	s.rest = bytes.Clone(text)
 	return len(p), nil
 }
 
-func (s *screen) line() []rune {
+func (s *Screen) line() []rune {
 	for len(s.rows) <= s.row {
-		s.rows, s.wrapped = append(s.rows, nil), append(s.wrapped, false)
+		s.rows = append(s.rows, nil)
 	}
 	return s.rows[s.row]
 }
 
-func (s *screen) put(r rune) {
+func (s *Screen) put(r rune) {
 	if s.col >= s.width {
 		s.broken = append(s.broken, string(s.line()))
-		s.line()
-		s.wrapped[s.row] = true
 		s.col = 0
 		s.down()
 	}
@@ -74,24 +81,24 @@ func (s *screen) put(r rune) {
 	s.col++
 }
 
-func (s *screen) down() {
+func (s *Screen) down() {
 	s.line()
 	if s.row++; s.row >= s.height {
 		s.history = append(s.history, strings.TrimRight(string(s.rows[0]), " "))
-		s.rows, s.wrapped, s.row = s.rows[1:], s.wrapped[1:], s.height-1
+		s.rows, s.row = s.rows[1:], s.height-1
 	}
 	s.line()
 }
 
 // escape does the sequence that text begins with and gives its length; 0 if it is not complete.
-func (s *screen) escape(text []rune) int {
+func (s *Screen) escape(text []byte) int {
 	for i := 2; i < len(text); i++ {
 		if c := text[i]; c >= '@' {
 			n, _ := strconv.Atoi(string(text[2:i]))
 			switch {
 			case c == 'J' && n == 0:
 				s.line()
-				s.rows, s.wrapped = s.rows[:s.row+1], s.wrapped[:s.row+1]
+				s.rows = s.rows[:s.row+1]
 				fallthrough
 			case c == 'K' && n == 0:
 				if line := s.line(); len(line) > s.col {
@@ -106,13 +113,12 @@ func (s *screen) escape(text []rune) int {
 	return 0
 }
 
-// resize changes the width as terminals do that break and join lines anew: the cursor stays at its character.
-func (s *screen) resize(width int) {
+// Resize changes the width. Lines that have become too long are broken, as terminals do; the cursor stays at its character.
+func (s *Screen) Resize(width int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.line()
 	var rows [][]rune
-	var wrapped []bool
 	row, col := 0, s.col
 	for i, line := range s.rows {
 		if i == s.row {
@@ -120,16 +126,16 @@ func (s *screen) resize(width int) {
 			col = s.col % width
 		}
 		for len(line) > width {
-			rows, wrapped = append(rows, line[:width]), append(wrapped, true)
+			rows = append(rows, line[:width])
 			line = line[width:]
 		}
-		rows, wrapped = append(rows, line), append(wrapped, false)
+		rows = append(rows, line)
 	}
-	s.width, s.rows, s.wrapped, s.row, s.col = width, rows, wrapped, row, col
+	s.width, s.rows, s.row, s.col = width, rows, row, col
 }
 
-// lines gives all lines, those that have left the screen too, without empty ones at the end.
-func (s *screen) lines() []string {
+// Lines gives all lines, those that have left the screen too, without empty ones at the end.
+func (s *Screen) Lines() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := append([]string(nil), s.history...)
@@ -142,11 +148,11 @@ func (s *screen) lines() []string {
 	return out
 }
 
-// text is lines as one text.
-func (s *screen) text() string { return strings.Join(s.lines(), "\n") }
+// Text is Lines as one text.
+func (s *Screen) Text() string { return strings.Join(s.Lines(), "\n") }
 
-// tooLong gives the lines that were broken because they did not fit.
-func (s *screen) tooLong() []string {
+// Broken gives the lines that were broken because they did not fit.
+func (s *Screen) Broken() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.broken
