@@ -81,10 +81,10 @@ func (p *Printer) print(lines ...string) {
 }
 
 // Display gives the callback that shows a run to people on f, as a rule os.Stderr: a Progress if f is a terminal, without a bar if
-// disable_tqdm says so, else a Printer.
+// disable_tqdm says so or the terminal is dumb (TERM), else a Printer.
 func Display(a *args.TrainingArguments, f *os.File) Callback {
 	if !term.IsTerminal(int(f.Fd())) {
 		return &Printer{W: f}
 	}
-	return &Progress{W: f, NoBar: a.ProgressDisabled()}
+	return &Progress{W: f, NoBar: a.ProgressDisabled() || os.Getenv("TERM") == "dumb"}
 }

@@ -179,7 +179,8 @@ func TestInterruptLeavesTheLastWeights(t *testing.T) {
 
 func TestEvaluateAndPredictEndWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithEvalData(source(points(64))), on(callbacks.PredictionStep, func(e *callbacks.Event) error {
+	n := &notebook{}
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithEvalData(source(points(64))), trainer.WithCallbacks(n), on(callbacks.PredictionStep, func(e *callbacks.Event) error {
 		if e.Batch == 3 {
 			cancel(errCtrlC)
 		}
@@ -188,8 +189,10 @@ func TestEvaluateAndPredictEndWithTheContext(t *testing.T) {
 	}))
 	_, err := tr.EvaluateContext(ctx)
 	require.ErrorIs(t, err, errCtrlC)
+	require.Equal(t, 1, n.closed, "a display takes its bar away")
 	_, err = tr.PredictContext(ctx, source(points(8)))
 	require.ErrorIs(t, err, errCtrlC)
+	require.Equal(t, 2, n.closed)
 	require.Empty(t, tr.State().LogHistory)
 }
 

@@ -21,6 +21,7 @@ func onTerminal(t *testing.T, argv []string, look func(s *screen.Screen, keyboar
 	defer other.Close()
 	cmd := command(t, argv...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
+	cmd.Env = append(cmd.Env, "TERM=xterm")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that Ctrl-C reaches it
 	require.NoError(t, cmd.Start())
 	require.NoError(t, terminal.Close())
