@@ -1,7 +1,7 @@
 package callbacks
 
-// Aside puts callbacks of a program between two that take the bar away and bring it back, so that what they print does not run into
-// it. At events within a step and at each batch of an evaluation the bar stays.
+// Aside puts callbacks of a program between two that take the bar away and bring it back, so that what they print does
+// not run into it. At events within a step and at each batch of an evaluation the bar stays.
 func (p *Progress) Aside(program ...Callback) []Callback {
 	if len(program) == 0 || p.NoBar {
 		return program

@@ -45,14 +45,16 @@ func (t *table) train(r Record, s *State, eta time.Duration, width int) []string
 		t.widths = map[string]int{" epoch": columns(readable("epoch", s.NumTrainEpochs)), " tokens/s": 5, " samples/s": 5}
 	}
 	fields := []field{stepField(r, s.MaxSteps)}
-	fields = append(fields, present(r, "epoch", "epoch"), present(r, "loss", "loss"), present(r, "grad_norm", "grad_norm"), present(r, "learning_rate", "lr"), rate(r, "train_"))
+	fields = append(fields, present(r, "epoch", "epoch"), present(r, "loss", "loss"),
+		present(r, "grad_norm", "grad_norm"), present(r, "learning_rate", "lr"), rate(r, "train_"))
 	if eta > 0 {
 		fields = append(fields, field{name: "eta", value: duration(eta)})
 	}
 	return t.lines("", fields, extras(r, "", "step", "epoch", "loss", "grad_norm", "learning_rate"), width)
 }
 
-// evaluation is the line of an evaluation's record: eval_loss under its full name, other metrics without the prefix, the runtime last.
+// evaluation is the line of an evaluation's record: eval_loss under its full name, other metrics without the prefix,
+// the runtime last.
 func (t *table) evaluation(r Record, width int) []string {
 	prefix := "eval_"
 	for key := range r {
@@ -76,7 +78,9 @@ func (t *table) evaluation(r Record, width int) []string {
 
 // end is the line of a run's last record.
 func (t *table) end(r Record, s *State, width int) []string {
-	fields := []field{stepField(r, s.MaxSteps), present(r, "epoch", "epoch"), present(r, "train_loss", "train_loss"), rate(r, "train_")}
+	fields := []field{
+		stepField(r, s.MaxSteps), present(r, "epoch", "epoch"), present(r, "train_loss", "train_loss"), rate(r, "train_"),
+	}
 	if seconds, ok := r.Number("train_runtime"); ok {
 		fields = append(fields, field{value: runtime(seconds)})
 	}
@@ -107,7 +111,8 @@ func below(fields []field, width int) []string {
 	return lines
 }
 
-// leastImportant are the figures that a narrow terminal does without, the first first. They are in the log files, and most in the bar.
+// leastImportant are the figures that a narrow terminal does without, the first first. They are in the log files, and
+// most in the bar.
 var leastImportant = []string{"eta", "tokens/s", "samples/s", "epoch", "grad_norm", "lr"}
 
 // fit brings fields into width: aligned if there is room, else as they are, else without the least important.
@@ -184,7 +189,8 @@ func rate(r Record, prefix string) field {
 	return field{}
 }
 
-// extras are a record's other figures: what a program added, and what is rare. Those whose names begin with prefix do without it.
+// extras are a record's other figures: what a program added, and what is rare. Those whose names begin with prefix do
+// without it.
 func extras(r Record, prefix string, shown ...string) []field {
 	var out []field
 	for _, key := range r.Keys() {
@@ -261,8 +267,8 @@ func digits(x float64) string {
 	return strconv.FormatFloat(x, 'f', 2, 64)
 }
 
-// wrap breaks a text between words into lines of at most width columns, those after the first indented by two. A word that is too
-// long, as a path, loses its beginning.
+// wrap breaks a text between words into lines of at most width columns, those after the first indented by two. A word
+// that is too long, as a path, loses its beginning.
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""

@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// Printer writes a run for files and pipes: a first line with what runs and where (RunInfo), every log record as a line of "key value"
-// pairs, "saved" with the path of every checkpoint, and at the end why the run stopped early, if it did. A run goes on if writing
-// fails; one warning says so.
+// Printer writes a run for files and pipes: a first line with what runs and where (RunInfo), every log record as a line
+// of "key value" pairs, "saved" with the path of every checkpoint, and at the end why the run stopped early, if it did.
+// A run goes on if writing fails; one warning says so.
 type Printer struct {
 	Base
 	W      io.Writer // must not be nil
@@ -80,8 +80,8 @@ func (p *Printer) print(lines ...string) {
 	}
 }
 
-// Display gives the callback that shows a run to people on f, as a rule os.Stderr: a Progress if f is a terminal, without a bar if
-// disable_tqdm says so or the terminal is dumb (TERM), else a Printer.
+// Display gives the callback that shows a run to people on f, as a rule os.Stderr: a Progress if f is a terminal,
+// without a bar if disable_tqdm says so or the terminal is dumb (TERM), else a Printer.
 func Display(a *args.TrainingArguments, f *os.File) Callback {
 	if !term.IsTerminal(int(f.Fd())) {
 		return &Printer{W: f}

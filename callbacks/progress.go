@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// Progress shows a run on a terminal, in lines of at most 100 columns, or of its width if that is less. Above are a first line with
-// what runs and where (RunInfo), a line for each log record and checkpoint, and in the end why the run stopped early, if it did. The
-// last line is a bar of the run's steps, or of an evaluation's batches, with the last step's loss and learning rate, tokens (or
-// samples) per second and the remaining time; it is gone when the run is over. Names are short, and of a record's figures those are
-// shown that people read: log files have all of them. It writes control codes of terminals: see Display.
+// Progress shows a run on a terminal, in lines of at most 100 columns, or of its width if that is less. Above are a
+// first line with what runs and where (RunInfo), a line for each log record and checkpoint, and in the end why the run
+// stopped early, if it did. The last line is a bar of the run's steps, or of an evaluation's batches, with the last
+// step's loss and learning rate, tokens (or samples) per second and the remaining time; it is gone when the run is
+// over. Names are short, and of a record's figures those are shown that people read: log files have all of them. It
+// writes control codes of terminals: see Display.
 type Progress struct {
 	Base
 	W     io.Writer // must not be nil

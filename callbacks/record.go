@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// Record is one log record: a flat map of numbers and texts with the keys of HuggingFace's (loss, grad_norm, learning_rate, epoch, step, eval_loss …).
-// In JSON, numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity", and come back as numbers.
+// Record is one log record: a flat map of numbers and texts with the keys of HuggingFace's (loss, grad_norm,
+// learning_rate, epoch, step, eval_loss …). In JSON, numbers that are not finite are the texts "NaN", "Infinity" and
+// "-Infinity", and come back as numbers.
 type Record map[string]any
 
 // MarshalJSON writes the record with sorted keys.
@@ -55,7 +56,8 @@ func (r Record) IsTrain() bool {
 	return ok
 }
 
-// Keys gives the keys in the order in which people read them: step, epoch, the loss, the gradient norm and the learning rate, the rest sorted.
+// Keys gives the keys in the order in which people read them: step, epoch, the loss, the gradient norm and the learning
+// rate, the rest sorted.
 func (r Record) Keys() []string {
 	first := []string{"step", "epoch", "loss", "eval_loss", "train_loss", "grad_norm", "learning_rate"}
 	keys := slices.DeleteFunc(slices.Clone(first), func(k string) bool { _, ok := r[k]; return !ok })
@@ -67,9 +69,9 @@ func (r Record) Keys() []string {
 	return keys
 }
 
-// String gives the record as one line of "key value" pairs with two spaces between them, numbers with the digits that people read:
-// losses and norms with four decimals, the epoch with two. Texts above 100 bytes are replaced by their length. What is of interest over
-// a whole run rather than at a glance (memory_…, total_flos) is left to the reporters.
+// String gives the record as one line of "key value" pairs with two spaces between them, numbers with the digits that
+// people read: losses and norms with four decimals, the epoch with two. Texts above 100 bytes are replaced by their
+// length. What is of interest over a whole run rather than at a glance (memory_…, total_flos) is left to the reporters.
 func (r Record) String() string {
 	var b strings.Builder
 	for _, key := range r.Keys() {
@@ -113,7 +115,8 @@ func readable(key string, v any) string {
 	return figure(x)
 }
 
-// figure gives a number of unknown meaning: whole numbers in full, others with four decimals below 10 and four digits above.
+// figure gives a number of unknown meaning: whole numbers in full, others with four decimals below 10 and four digits
+// above.
 func figure(x float64) string {
 	size := math.Abs(x)
 	decimals := 0

@@ -42,8 +42,9 @@ func (r RunInfo) Machine() string {
 	return fmt.Sprintf("training on %s, %s, %s", device, count(int64(r.Ranks), "rank"), r.Precision)
 }
 
-// Work says how much there is to do: "1.07M parameters, 54,765 samples, 800 steps of 8". Where some parameters are frozen it
-// gives how many are trained, of a resumed run the step that it goes on from, and of steps of several batches their size.
+// Work says how much there is to do: "1.07M parameters, 54,765 samples, 800 steps of 8". Where some parameters are
+// frozen it gives how many are trained, of a resumed run the step that it goes on from, and of steps of several batches
+// their size.
 func (r RunInfo) Work() string {
 	parameters := metric(float64(r.Parameters)) + " parameters"
 	if r.Parameters == 1 {

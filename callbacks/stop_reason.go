@@ -1,6 +1,6 @@
 package callbacks
 
-import "strconv"
+import "fmt"
 
 // StopKind names what ended a run early.
 type StopKind string
@@ -24,10 +24,12 @@ type StopReason struct {
 // Early tells whether the run ended before its last planned step.
 func (r StopReason) Early() bool { return r.Kind != "" }
 
-// String gives the reason for people: "EarlyStoppingCallback: no eval_loss below 4.1750 in 3 evaluations"; "" if the run ended as planned.
+// String gives the reason for people: "EarlyStoppingCallback: no eval_loss below 4.1750 in 3 evaluations"; "" if the
+// run ended as planned.
 func (r StopReason) String() string {
 	text := map[StopKind]string{
-		StopTimeLimit: "max_train_seconds reached", StopNonfinite: "loss or gradient not finite", StopCallback: "asked for by a callback",
+		StopTimeLimit: "max_train_seconds reached", StopNonfinite: "loss or gradient not finite",
+		StopCallback:    "asked for by a callback",
 		StopInterrupted: "interrupted", StopOtherRank: "asked for by another rank",
 	}[r.Kind]
 	switch {
@@ -46,5 +48,5 @@ func (r StopReason) line(done, planned int64) string {
 	if !r.Early() {
 		return ""
 	}
-	return "stopped after " + strconv.FormatInt(done, 10) + " of " + strconv.FormatInt(planned, 10) + " steps: " + r.String()
+	return fmt.Sprintf("stopped after %d of %d steps: %s", done, planned, r)
 }

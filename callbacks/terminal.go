@@ -13,9 +13,9 @@ import (
 	"golang.org/x/term"
 )
 
-// Terminal is a terminal with a progress bar in its last line while a run shows one. What is written to it appears above the bar,
-// line by line. A program that writes to a terminal on which a run is shown writes through TerminalOf, so that its text and the bar
-// do not run into each other. It is safe for concurrent use.
+// Terminal is a terminal with a progress bar in its last line while a run shows one. What is written to it appears
+// above the bar, line by line. A program that writes to a terminal on which a run is shown writes through TerminalOf,
+// so that its text and the bar do not run into each other. It is safe for concurrent use.
 type Terminal struct {
 	file *os.File // nil in tests
 	w    io.Writer
@@ -37,7 +37,8 @@ const (
 // terminals has the Terminal of each *os.File: whatever writes to a file shares its bar.
 var terminals sync.Map
 
-// TerminalOf gives the terminal that f is, the same one for the same f. For a file that is no terminal it writes through.
+// TerminalOf gives the terminal that f is, the same one for the same f. For a file that is no terminal it writes
+// through.
 func TerminalOf(f *os.File) *Terminal {
 	t := &Terminal{file: f, w: f, size: func() int {
 		width, _, err := term.GetSize(int(f.Fd()))
@@ -125,7 +126,8 @@ func (t *Terminal) hold(n int) {
 	_ = t.draw("") // a bar that cannot be drawn does not concern who writes
 }
 
-// show draws the bar anew, or takes it away for good if b is nil. While there is one, the standard logger writes above it.
+// show draws the bar anew, or takes it away for good if b is nil. While there is one, the standard logger writes above
+// it.
 func (t *Terminal) show(b *bar) {
 	t.mu.Lock()
 	began := t.bar == nil && b != nil
@@ -149,8 +151,9 @@ func (t *Terminal) show(b *bar) {
 	}
 }
 
-// draw writes text, whole lines or nothing, and the bar below it, in one piece. The cursor stays at the beginning of the bar's line:
-// if a terminal that became narrower breaks the line in two, clearing from the cursor on still takes all of it away.
+// draw writes text, whole lines or nothing, and the bar below it, in one piece. The cursor stays at the beginning of
+// the bar's line: if a terminal that became narrower breaks the line in two, clearing from the cursor on still takes
+// all of it away.
 func (t *Terminal) draw(text string) error {
 	line := ""
 	if t.bar != nil && t.held == 0 {

@@ -164,8 +164,9 @@ func (r *run) checkEnd() {
 	case c.ShouldTrainingStop:
 		return
 	case r.progress.LastStep.Skipped && a.NonfiniteLoss == args.NonfiniteStop:
-		c.StopReason = callbacks.StopReason{Kind: callbacks.StopNonfinite, Detail: fmt.Sprintf("loss or gradient of step %d not finite (nonfinite_loss %s)",
-			s.GlobalStep, a.NonfiniteLoss)}
+		c.StopReason = callbacks.StopReason{
+			Kind: callbacks.StopNonfinite, Detail: fmt.Sprintf("loss or gradient of step %d not finite (nonfinite_loss %s)", s.GlobalStep, a.NonfiniteLoss),
+		}
 	case r.timeIsUp():
 		r.timeUp = true
 	default:
@@ -184,7 +185,8 @@ func (r *run) timeIsUp() bool {
 // act logs, evaluates and saves as Control says, after the ranks have agreed on it.
 func (r *run) act(ctx context.Context) error {
 	c := &r.control
-	if err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog, &r.timeUp); err != nil {
+	err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog, &r.timeUp)
+	if err != nil {
 		return err
 	}
 	if c.ShouldTrainingStop && !c.StopReason.Early() {
@@ -267,7 +269,8 @@ func (r *run) end(interrupted bool) error {
 	c.StopReason = c.EndReason(r.state.GlobalStep, r.steps.MaxSteps)
 	r.stopReason = c.StopReason
 	if r.display == nil && c.StopReason.Early() {
-		r.log.Info("training stopped early", "step", r.state.GlobalStep, "max_steps", r.steps.MaxSteps, "reason", c.StopReason.String())
+		r.log.Info("training stopped early", "step", r.state.GlobalStep, "max_steps", r.steps.MaxSteps,
+			"reason", c.StopReason.String())
 	}
 	e := r.event()
 	e.Checkpoint = r.checkpoint

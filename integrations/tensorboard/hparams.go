@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// Field numbers of tensorboard/plugins/hparams: plugin_data.proto and api.proto; of struct.proto those of Value. The plugin's version
-// is 0, which is not written.
+// Field numbers of tensorboard/plugins/hparams: plugin_data.proto and api.proto; of struct.proto those of Value. The
+// plugin's version is 0, which is not written.
 const (
 	hparamsPlugin = "hparams"
 	pluginContent = 2
@@ -59,8 +59,8 @@ type hparam struct {
 	set   bool
 }
 
-// hparams gives the settings of a run by name. set are those that are not defaults. Settings that are not set are the text "none", lists and
-// maps their JSON.
+// hparams gives the settings of a run by name. set are those that are not defaults. Settings that are not set are the
+// text "none", lists and maps their JSON.
 func hparams(a *args.TrainingArguments) ([]hparam, error) {
 	text, err := a.JSON()
 	if err != nil {
@@ -104,8 +104,8 @@ func metricTags(a *args.TrainingArguments) []string {
 	return append(tags, Tag("train_loss"), Tag("train_runtime"))
 }
 
-// AddHParams writes what TensorBoard's HPARAMS tab needs at the beginning of a run: its settings, and the tags of the scalars by
-// which runs are compared.
+// AddHParams writes what TensorBoard's HPARAMS tab needs at the beginning of a run: its settings, and the tags of the
+// scalars by which runs are compared.
 func (w *Writer) AddHParams(at time.Time, a *args.TrainingArguments) error {
 	list, err := hparams(a)
 	if err != nil {

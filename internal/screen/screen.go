@@ -1,6 +1,6 @@
-// Package screen is a terminal for tests: a screen in memory that does what a program's output asks for, and (on Linux) a real
-// terminal of the system to run a program on. It knows the few control codes that displays use, and panics at others: it is not a
-// terminal emulator.
+// Package screen is a terminal for tests: a screen in memory that does what a program's output asks for, and (on Linux)
+// a real terminal of the system to run a program on. It knows the few control codes that displays use, and panics at
+// others: it is not a terminal emulator.
 package screen
 
 import (
@@ -113,7 +113,8 @@ func (s *Screen) escape(text []byte) int {
 	return 0
 }
 
-// Resize changes the width. Lines that have become too long are broken, as terminals do; the cursor stays at its character.
+// Resize changes the width. Lines that have become too long are broken, as terminals do; the cursor stays at its
+// character.
 func (s *Screen) Resize(width int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

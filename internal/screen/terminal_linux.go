@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenTerminal opens a terminal of the system of so many columns and rows. What is written to it can be read from the other end, and
-// what is written there is typed. The caller closes both; reading from the other end fails when the terminal is closed.
+// OpenTerminal opens a terminal of the system of so many columns and rows. What is written to it can be read from the
+// other end, and what is written there is typed. The caller closes both; reading from the other end fails when the
+// terminal is closed.
 func OpenTerminal(columns, rows int) (terminal, other *os.File, err error) {
 	other, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
