@@ -99,6 +99,9 @@ func (a *Accelerator) Args() *args.TrainingArguments { return a.args }
 // Device is where the rank computes.
 func (a *Accelerator) Device() *tensor.Device { return a.dev }
 
+// Kernels is the variant of the CPU's kernels that the process runs, as "avx512".
+func (a *Accelerator) Kernels() string { return a.kernels }
+
 // Ctx is the rank's root tensor context, without a memory scope.
 func (a *Accelerator) Ctx() *tensor.Ctx { return a.ctx }
 

@@ -16,5 +16,8 @@
 //
 // The order is Flow, then those that add to records (Speed, Memory), then reporters, then the user's own, then Progress or Printer.
 //
+// Progress and Printer are the display: Progress shows a run on a terminal, Printer in files and pipes. What a program writes to that
+// terminal meanwhile goes through TerminalOf or AboveBar, so that it stands above the progress bar.
+//
 // The package is not an event bus: there are fifteen events, no other code subscribes to them, and nothing here trains, saves or evaluates.
 package callbacks

@@ -69,9 +69,25 @@ func (s *EarlyStopping) OnEvaluate(e *Event) error {
 		s.best = &value
 	}
 	if s.failures >= max(1, s.Patience) {
-		e.Control.ShouldTrainingStop = true
+		e.Control.StopTraining(s.reason(name, greater, best))
 	}
 	return nil
+}
+
+// reason says what has not happened for too long.
+func (s *EarlyStopping) reason(name string, greater bool, best *float64) string {
+	side, by := "below", ""
+	if greater {
+		side = "above"
+	}
+	if s.Threshold > 0 {
+		by = fmt.Sprintf(" by more than %g", s.Threshold)
+	}
+	evaluations := count(int64(s.failures), "evaluation")
+	if best == nil { // only NaNs so far
+		return fmt.Sprintf("no finite %s in %s", name, evaluations)
+	}
+	return fmt.Sprintf("no %s %s %s%s in %s", name, side, readable(name, *best), by, evaluations)
 }
 
 // ExportState gives the settings, the count of failures and the best value.

@@ -18,16 +18,17 @@ func TestEarlyStopping(t *testing.T) {
 		greater bool
 		losses  []float64
 		want    int // evaluations until the run ends, of 8
+		reason  string
 	}{
-		"never worse":                     {callbacks.EarlyStopping{}, "loss", false, []float64{8, 7, 6, 5, 4, 3, 2, 1}, 8},
-		"patience 1, the default":         {callbacks.EarlyStopping{}, "loss", false, []float64{8, 7, 7, 5}, 3},
-		"patience 2 is in a row":          {callbacks.EarlyStopping{Patience: 2}, "loss", false, []float64{5, 6, 4, 4.5, 4, 3}, 5},
-		"threshold must be exceeded":      {callbacks.EarlyStopping{Threshold: 0.5}, "loss", false, []float64{5, 4.5}, 2},
-		"small steps still move the best": {callbacks.EarlyStopping{Patience: 2, Threshold: 0.5}, "loss", false, []float64{5, 4.7, 4.4, 0}, 3},
-		"NaN is a failure":                {callbacks.EarlyStopping{Patience: 2}, "loss", false, []float64{5, nan, nan}, 3},
-		"no metric watched: eval_loss":    {callbacks.EarlyStopping{Patience: 2}, "", false, []float64{5, 6, 4, 4.5, 4, 3}, 5},
-		"greater is better":               {callbacks.EarlyStopping{}, "loss", true, []float64{5, 6, 6}, 3},
-		"a metric that does not exist":    {callbacks.EarlyStopping{}, "accuracy", false, []float64{5}, 8},
+		"never worse":                     {callbacks.EarlyStopping{}, "loss", false, []float64{8, 7, 6, 5, 4, 3, 2, 1}, 8, ""},
+		"patience 1, the default":         {callbacks.EarlyStopping{}, "loss", false, []float64{8, 7, 7, 5}, 3, "no eval_loss below 7.0000 in 1 evaluation"},
+		"patience 2 is in a row":          {callbacks.EarlyStopping{Patience: 2}, "loss", false, []float64{5, 6, 4, 4.5, 4, 3}, 5, "no eval_loss below 4.0000 in 2 evaluations"},
+		"threshold must be exceeded":      {callbacks.EarlyStopping{Threshold: 0.5}, "loss", false, []float64{5, 4.5}, 2, "no eval_loss below 5.0000 by more than 0.5 in 1 evaluation"},
+		"small steps still move the best": {callbacks.EarlyStopping{Patience: 2, Threshold: 0.5}, "loss", false, []float64{5, 4.7, 4.4, 0}, 3, "no eval_loss below 4.7000 by more than 0.5 in 2 evaluations"},
+		"NaN is a failure":                {callbacks.EarlyStopping{Patience: 2}, "loss", false, []float64{5, nan, nan}, 3, "no eval_loss below 5.0000 in 2 evaluations"},
+		"no metric watched: eval_loss":    {callbacks.EarlyStopping{Patience: 2}, "", false, []float64{5, 6, 4, 4.5, 4, 3}, 5, "no eval_loss below 4.0000 in 2 evaluations"},
+		"greater is better":               {callbacks.EarlyStopping{}, "loss", true, []float64{5, 6, 6}, 3, "no eval_loss above 6.0000 in 1 evaluation"},
+		"a metric that does not exist":    {callbacks.EarlyStopping{}, "accuracy", false, []float64{5}, 8, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := args.Default("out")
@@ -35,6 +36,11 @@ func TestEarlyStopping(t *testing.T) {
 			l := loop{args: a, microBatches: 2, evalLosses: c.losses, handler: callbacks.NewHandler(quiet, 0, &callbacks.Flow{}, &c.stop)}
 			l.run(t)
 			require.Equal(t, c.want, l.evaluations)
+			want := callbacks.StopReason{}
+			if c.reason != "" {
+				want = callbacks.StopReason{Kind: callbacks.StopCallback, Callback: "EarlyStoppingCallback", Detail: c.reason}
+			}
+			require.Equal(t, want, l.control.StopReason)
 		})
 	}
 }

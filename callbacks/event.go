@@ -41,10 +41,11 @@ type Event struct {
 	Control *Control
 	Model   nn.Module // the model being trained; nil where a program has none
 
+	Run        *RunInfo           // train_begin: what is about to run; nil where a program does not say
 	Step       StepStats          // pre_optimizer_step, optimizer_step, step_end: the step under way or just done
 	Record     Record             // log: the record, already the last of State.LogHistory
 	Metrics    map[string]float64 // evaluate, predict: with their prefix, as eval_loss
-	Checkpoint string             // save: the checkpoint's folder
+	Checkpoint string             // save: the checkpoint's folder; train_end: the one to resume from, "" if there is none
 	Batch      int64              // prediction_step: batches done
 	Batches    int64              // prediction_step: batches in all, or 0 if unknown
 }

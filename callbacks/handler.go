@@ -108,7 +108,10 @@ func (h *Handler) Fire(k Kind, e *Event) error {
 		if _, every := c.(EveryRank); h.rank != 0 && !every {
 			continue
 		}
-		if err := h.call(c, k, e, call); err != nil {
+		wanted := asks(e.Control)
+		err := h.call(c, k, e, call)
+		e.Control.nameStop(wanted, c)
+		if err != nil {
 			failures = append(failures, err)
 			if k != TrainEnd {
 				break
@@ -116,6 +119,26 @@ func (h *Handler) Fire(k Kind, e *Event) error {
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// asks gives what a callback may ask for that ends an epoch or the run early.
+func asks(c *Control) [2]bool { return [2]bool{c.ShouldTrainingStop, c.ShouldEpochStop} }
+
+// nameStop enters the callback that has just asked for an early end. Flow only ends runs that are complete.
+func (c *Control) nameStop(before [2]bool, by Callback) {
+	now := asks(c)
+	switch {
+	case isFlow(by):
+	case now[0] && !before[0]:
+		if !c.StopReason.Early() {
+			c.StopReason.Kind = StopCallback
+		}
+		if c.StopReason.Kind == StopCallback && c.StopReason.Callback == "" {
+			c.StopReason.Callback = Name(by)
+		}
+	case now[1] && !before[1]:
+		c.epochStop = Name(by)
+	}
 }
 
 func isFlow(c Callback) bool { _, ok := c.(*Flow); return ok }

@@ -1,6 +1,7 @@
 package callbacks_test
 
 import (
+	"fmt"
 	"math"
 	"strings"
 
@@ -23,6 +24,9 @@ type loop struct {
 	evaluations  int                   //
 	predictions  int64                 // batches in an evaluation
 	onStep       func(s *loop) float64 // loss of the present step
+	info         *callbacks.RunInfo    //
+	checkpoint   string                // of train_end
+	metrics      map[string]float64    // of an evaluation, beside its loss
 }
 
 func (l *loop) fire(t require.TestingT, k callbacks.Kind, change ...func(*callbacks.Event)) {
@@ -46,7 +50,7 @@ func (l *loop) run(t require.TestingT) {
 		l.state = callbacks.NewState(l.args, maxSteps)
 	}
 	l.fire(t, callbacks.InitEnd)
-	l.fire(t, callbacks.TrainBegin)
+	l.fire(t, callbacks.TrainBegin, func(e *callbacks.Event) { e.Run = l.info })
 	for epoch := int64(0); !l.control.ShouldTrainingStop && l.state.GlobalStep < maxSteps; epoch++ {
 		l.fire(t, callbacks.EpochBegin)
 		for done := int64(0); done < l.microBatches && !l.control.ShouldTrainingStop && !l.control.ShouldEpochStop; {
@@ -62,7 +66,8 @@ func (l *loop) run(t require.TestingT) {
 		l.act(t)
 	}
 	l.record(t, callbacks.Record{"train_loss": 1.5, "train_runtime": 2.0})
-	l.fire(t, callbacks.TrainEnd)
+	l.control.StopReason = l.control.EndReason(l.state.GlobalStep, l.state.MaxSteps)
+	l.fire(t, callbacks.TrainEnd, func(e *callbacks.Event) { e.Checkpoint = l.checkpoint })
 	require.NoError(t, l.handler.Close())
 }
 
@@ -94,14 +99,18 @@ func (l *loop) act(t require.TestingT) {
 		for i := range l.predictions {
 			l.fire(t, callbacks.PredictionStep, func(e *callbacks.Event) { e.Batch, e.Batches = i+1, l.predictions })
 		}
-		l.record(t, callbacks.Record{"eval_loss": loss})
+		rec := callbacks.Record{"eval_loss": loss}
+		for key, x := range l.metrics {
+			rec[key] = x
+		}
+		l.record(t, rec)
 		l.fire(t, callbacks.Evaluate, func(e *callbacks.Event) { e.Metrics = map[string]float64{"eval_loss": loss} })
 		if l.args.BestMetric() != "" && l.state.Improves(loss, l.args.BestIsGreater()) {
 			l.state.SetBest(loss, true)
 		}
 	}
 	if l.control.ShouldSave {
-		l.fire(t, callbacks.Save, func(e *callbacks.Event) { e.Checkpoint = "out/checkpoint" })
+		l.fire(t, callbacks.Save, func(e *callbacks.Event) { e.Checkpoint = fmt.Sprintf("out/checkpoint-%d", l.state.GlobalStep) })
 	}
 }
 

@@ -5,45 +5,86 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"golang.org/x/term"
 
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// Printer writes every log record as a line of "key value" pairs, and the path of every checkpoint. A run goes on if writing fails; one warning says so.
+// Printer writes a run for files and pipes: a first line with what runs and where (RunInfo), every log record as a line
+// of "key value" pairs, "saved" with the path of every checkpoint, and at the end why the run stopped early, if it did.
+// A run goes on if writing fails; one warning says so.
 type Printer struct {
 	Base
 	W      io.Writer // must not be nil
 	failed bool
+	saved  string // the checkpoint said last
 }
 
-// OnLog writes the record.
-func (p *Printer) OnLog(e *Event) error {
-	p.line(e.Record.String())
-	return nil
-}
-
-// OnSave writes where the checkpoint is.
-func (p *Printer) OnSave(e *Event) error {
-	if e.Checkpoint != "" {
-		p.line("saved " + e.Checkpoint)
+// OnTrainBegin writes what is about to run.
+func (p *Printer) OnTrainBegin(e *Event) error {
+	p.saved = ""
+	if e.Run != nil {
+		p.print(e.Run.String())
 	}
 	return nil
 }
 
-func (p *Printer) line(text string) {
-	if _, err := fmt.Fprintln(p.W, text); err != nil && !p.failed {
+// OnLog writes the record.
+func (p *Printer) OnLog(e *Event) error {
+	p.print(e.Record.String())
+	return nil
+}
+
+// OnSave writes where the checkpoint is, once.
+func (p *Printer) OnSave(e *Event) error {
+	if e.Checkpoint != "" && e.Checkpoint != p.saved {
+		p.saved = e.Checkpoint
+		p.print("saved " + e.Checkpoint)
+	}
+	return nil
+}
+
+// OnTrainEnd writes why the run stopped early, and for an interrupted one where to go on from.
+func (p *Printer) OnTrainEnd(e *Event) error {
+	p.print(lastLines(e)...)
+	return nil
+}
+
+// lastLines says why a run stopped early; nothing if it did not.
+func lastLines(e *Event) []string {
+	reason := e.Control.StopReason
+	if !reason.Early() {
+		return nil
+	}
+	lines := []string{reason.line(e.State.GlobalStep, e.State.MaxSteps)}
+	switch {
+	case reason.Kind != StopInterrupted:
+	case e.Checkpoint != "":
+		lines = append(lines, "resume from "+e.Checkpoint)
+	default:
+		lines = append(lines, "there is no checkpoint to resume from")
+	}
+	return lines
+}
+
+// print writes lines in one piece.
+func (p *Printer) print(lines ...string) {
+	if len(lines) == 0 {
+		return
+	}
+	if _, err := fmt.Fprintln(p.W, strings.Join(lines, "\n")); err != nil && !p.failed {
 		p.failed = true
 		slog.Warn("log records cannot be written for people to read", "error", err)
 	}
 }
 
-// Display gives the callback that shows a run to people on f, as a rule os.Stderr: a Progress if f is a terminal and disable_tqdm allows it, else a
-// Printer.
+// Display gives the callback that shows a run to people on f, as a rule os.Stderr: a Progress if f is a terminal,
+// without a bar if disable_tqdm says so or the terminal is dumb (TERM), else a Printer.
 func Display(a *args.TrainingArguments, f *os.File) Callback {
-	if a.ProgressDisabled() || !term.IsTerminal(int(f.Fd())) {
+	if !term.IsTerminal(int(f.Fd())) {
 		return &Printer{W: f}
 	}
-	return &Progress{W: f}
+	return &Progress{W: f, NoBar: a.ProgressDisabled() || os.Getenv("TERM") == "dumb"}
 }

@@ -1,54 +1,89 @@
 package callbacks
 
 import (
-	"fmt"
 	"io"
-	"strconv"
-	"strings"
 	"time"
-
-	"github.com/schollz/progressbar/v3"
 )
 
-// Progress shows a bar of the run's steps with the last step's loss and learning rate, tokens (or samples) per second and the remaining time; another bar
-// while evaluating; and the log records and checkpoints as lines above. It writes control codes of terminals: see Display.
+// Progress shows a run on a terminal, in lines of at most 100 columns, or of its width if that is less. Above are a
+// first line with what runs and where (RunInfo), a line for each log record and checkpoint, and in the end why the run
+// stopped early, if it did. The last line is a bar of the run's steps, or of an evaluation's batches, with the last
+// step's loss and learning rate, tokens (or samples) per second and the remaining time; it is gone when the run is
+// over. Names are short, and of a record's figures those are shown that people read: log files have all of them. It
+// writes control codes of terminals: see Display.
 type Progress struct {
 	Base
-	W io.Writer // must not be nil
+	W     io.Writer // must not be nil
+	NoBar bool      // lines only
 
-	lines       Printer
-	train, eval *progressbar.ProgressBar
-	pace        meter     // of the present display
-	run         meter     // of this run, evaluations and checkpoints included
-	rates       string    // as last shown
-	drawn       time.Time // when the bar was drawn last
+	terminal *Terminal
+	lines    Printer
+	table    table
+	train    *bar      // nil outside of training
+	eval     *bar      // nil outside of evaluations
+	pace     meter     // since the rate was last shown
+	work     meter     // of this run, without evaluations and checkpoints
+	run      meter     // of this run, with them
+	used     float64   // seconds of max_train_seconds before
+	rate     string    // as last shown
+	drawn    time.Time // when the bar was drawn last
+	away     int       // calls of aside: 1 if a program's callback failed
 }
 
 // refresh is the least time between two drawings of a bar.
 const refresh = 100 * time.Millisecond
 
-// OnTrainBegin starts the bar, at the step where the run begins.
-func (p *Progress) OnTrainBegin(e *Event) error {
-	p.lines.W = p.W
-	p.train, p.drawn = nil, time.Time{}
-	if remaining := e.State.MaxSteps - e.State.GlobalStep; remaining > 0 {
-		p.train = p.bar(e.State.MaxSteps, progressbar.OptionShowDescriptionAtLineEnd())
-		_ = p.train.Set64(e.State.GlobalStep) // a bar that cannot be drawn does not concern the run
+// open makes the terminal.
+func (p *Progress) open() {
+	if p.terminal == nil {
+		p.terminal = newTerminal(p.W)
+		p.lines.W = p.terminal
 	}
+}
+
+// OnTrainBegin writes the first line and starts the bar, at the step where the run begins.
+func (p *Progress) OnTrainBegin(e *Event) error {
+	p.open()
+	p.lines.saved, p.table, p.used, p.rate = "", table{}, 0, ""
+	if run := e.Run; run != nil {
+		p.used = run.Seconds
+		if text := run.String(); columns(text) <= p.terminal.width() {
+			p.print(text)
+		} else {
+			p.print(append(wrap(run.Machine()+":", p.terminal.width()), wrapBelow(run.Work(), p.terminal.width())...)...)
+		}
+	}
+	p.train, p.eval = &bar{done: e.State.GlobalStep, total: e.State.MaxSteps}, nil
+	p.draw()
 	_ = p.pace.begin()
+	_ = p.work.begin()
 	return p.run.begin()
 }
 
-func (p *Progress) bar(length int64, more ...progressbar.Option) *progressbar.ProgressBar {
-	options := []progressbar.Option{
-		progressbar.OptionSetWriter(struct{ io.Writer }{p.W}), // a plain writer: the bar would sync a file after each refresh
-		progressbar.OptionUseANSICodes(true),
-		progressbar.OptionShowCount(),
-		progressbar.OptionSetWidth(20),
-		progressbar.OptionSetElapsedTime(false),
-		progressbar.OptionSetPredictTime(false),
+// wrapBelow is wrap with all lines indented.
+func wrapBelow(text string, width int) []string {
+	lines := wrap(text, width-2)
+	for i, line := range lines {
+		lines[i] = "  " + line
 	}
-	return progressbar.NewOptions64(length, append(options, more...)...)
+	return lines
+}
+
+// draw draws the bar that is due.
+func (p *Progress) draw() {
+	var due *bar
+	switch {
+	case p.NoBar:
+		return
+	case p.eval != nil:
+		due = new(bar)
+		*due = *p.eval
+	case p.train != nil:
+		due = new(bar)
+		*due = *p.train // the terminal may draw it again at any time
+	}
+	p.drawn = p.run.clock()
+	p.terminal.show(due)
 }
 
 // OnStepEnd moves the bar on.
@@ -56,48 +91,57 @@ func (p *Progress) OnStepEnd(e *Event) error {
 	if p.train == nil {
 		return nil
 	}
-	_ = p.pace.step(e.Step)
-	_ = p.run.step(e.Step)
-	if p.rates == "" || p.pace.spent > time.Second {
-		p.rates = p.pace.text()
+	for _, m := range []*meter{&p.pace, &p.work, &p.run} {
+		_ = m.step(e.Step)
+	}
+	if p.rate == "" || p.pace.spent > time.Second {
+		p.rate = p.pace.text()
 		p.pace.clear()
 	}
-	if now := p.run.clock(); now.Sub(p.drawn) >= refresh || e.State.GlobalStep >= e.State.MaxSteps {
-		p.drawn = now
-		p.train.Describe(p.description(e))
-		_ = p.train.Set64(min(e.State.GlobalStep, e.State.MaxSteps))
+	p.train = &bar{done: e.State.GlobalStep, total: e.State.MaxSteps, notes: p.notes(e)}
+	if p.run.clock().Sub(p.drawn) >= refresh {
+		p.draw()
 	}
 	return nil
 }
 
-// description is what stands behind the bar.
-func (p *Progress) description(e *Event) string {
-	parts := []string{"loss " + strconv.FormatFloat(e.Step.Loss, 'f', 4, 64), "lr " + strconv.FormatFloat(e.Step.LearningRate, 'e', 2, 64), p.rates}
-	if left := e.State.MaxSteps - e.State.GlobalStep; left > 0 {
-		perStep := p.run.spent / time.Duration(p.run.steps)
-		parts = append(parts, (time.Duration(left)*perStep).Round(time.Second).String()+" left")
+// notes stand behind the bar.
+func (p *Progress) notes(e *Event) []string {
+	notes := []string{"loss " + readable("loss", e.Step.Loss)}
+	if eta := p.eta(e); eta > 0 {
+		notes = append(notes, "eta "+duration(eta))
 	}
-	return strings.Join(parts, "  ")
+	if p.rate != "" {
+		notes = append(notes, p.rate)
+	}
+	return append(notes, "lr "+readable("learning_rate", e.Step.LearningRate))
 }
 
-// text gives the tokens, or else the samples, per second.
+// eta is how long the run will still take at its pace so far, to the second, until its last
+// step or the end of max_train_seconds; 0 before a step.
+func (p *Progress) eta(e *Event) time.Duration {
+	left := e.State.MaxSteps - e.State.GlobalStep
+	if p.run.steps == 0 || left <= 0 {
+		return 0
+	}
+	steps := float64(left)
+	if e.Args != nil && e.Args.MaxTrainSeconds > 0 && p.work.spent > 0 {
+		seconds := e.Args.MaxTrainSeconds - p.used - p.work.spent.Seconds()
+		steps = min(steps, max(0, seconds)*float64(p.work.steps)/p.work.spent.Seconds())
+	}
+	return time.Duration(steps * float64(p.run.spent) / float64(p.run.steps)).Round(time.Second)
+}
+
+// text gives the tokens, or else the samples, per second; nothing if no time has passed.
 func (m *meter) text() string {
-	rates := m.rates()
-	if r, ok := rates["train_tokens_per_second"]; ok {
-		return metric(r) + " tokens/s"
+	r := Record{}
+	for key, x := range m.rates() {
+		r[key] = x
 	}
-	return metric(rates["train_samples_per_second"]) + " samples/s"
-}
-
-// metric gives x with three significant digits and a letter for thousands and millions.
-func metric(x float64) string {
-	switch {
-	case x >= 1e6:
-		return fmt.Sprintf("%.3gM", x/1e6)
-	case x >= 1e3:
-		return fmt.Sprintf("%.3gk", x/1e3)
+	if f := rate(r, "train_"); f.value != "" {
+		return f.text()
 	}
-	return fmt.Sprintf("%.3g", x)
+	return ""
 }
 
 // OnPredictionStep moves the bar of the evaluation on.
@@ -105,11 +149,12 @@ func (p *Progress) OnPredictionStep(e *Event) error {
 	if e.Batches == 0 {
 		return nil
 	}
-	if p.eval == nil {
-		p.hide()
-		p.eval = p.bar(e.Batches, progressbar.OptionSetDescription("evaluating"), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(refresh))
+	p.open()
+	begins := p.eval == nil
+	p.eval = &bar{label: "evaluating", done: e.Batch, total: e.Batches}
+	if begins || p.run.clock().Sub(p.drawn) >= refresh {
+		p.draw()
 	}
-	_ = p.eval.Set64(min(e.Batch, e.Batches))
 	return nil
 }
 
@@ -120,50 +165,65 @@ func (p *Progress) OnEvaluate(*Event) error { return p.evaluated() }
 func (p *Progress) OnPredict(*Event) error { return p.evaluated() }
 
 func (p *Progress) evaluated() error {
-	if p.eval != nil {
-		_ = p.eval.Clear()
-		p.eval = nil
-	}
+	p.open()
+	p.eval = nil
+	p.draw()
+	_ = p.work.resume()
 	return p.pace.resume()
 }
 
 // OnLog writes the record above the bar.
 func (p *Progress) OnLog(e *Event) error {
-	p.lines.W = p.W
-	p.hide()
-	return p.lines.OnLog(e)
-}
-
-// OnSave writes where the checkpoint is.
-func (p *Progress) OnSave(e *Event) error {
-	p.lines.W = p.W
-	p.hide()
-	_ = p.lines.OnSave(e)
-	return p.pace.resume()
-}
-
-// OnTrainEnd ends the bar's line.
-func (p *Progress) OnTrainEnd(*Event) error { return p.Close() }
-
-// Close ends the bar's line, also when a run broke off.
-func (p *Progress) Close() error {
-	if p.train != nil {
-		_, _ = io.WriteString(p.W, "\n")
-		p.train = nil
-	}
-	return p.evaluated()
-}
-
-// hide makes room for a line: a bar that is full stays, ended by a line break; others are drawn again by their next step.
-func (p *Progress) hide() {
+	p.open()
+	width := p.terminal.width()
+	_, ended := e.Record["train_loss"]
 	switch {
-	case p.eval != nil:
-		_ = p.eval.Clear()
-	case p.train == nil:
-	case p.train.IsFinished():
-		_, _ = io.WriteString(p.W, "\n")
-		p.train = nil
+	case e.Record.IsTrain():
+		p.print(p.table.train(e.Record, e.State, p.eta(e), width)...)
+	case ended:
+		p.print(p.table.end(e.Record, e.State, width)...)
 	default:
-		_ = p.train.Clear()
+		p.eval = nil // it is done
+		p.print(p.table.evaluation(e.Record, width)...)
 	}
+	return nil
+}
+
+// OnSave writes where the checkpoint is, once.
+func (p *Progress) OnSave(e *Event) error {
+	p.open()
+	_ = p.work.resume()
+	_ = p.pace.resume()
+	if e.Checkpoint == "" || e.Checkpoint == p.lines.saved {
+		return nil
+	}
+	p.lines.saved = e.Checkpoint
+	p.print("saved " + cutLeft(e.Checkpoint, p.terminal.width()-len("saved ")))
+	return nil
+}
+
+// OnTrainEnd takes the bar away and writes why the run stopped early, and for an interrupted one where to go on from.
+func (p *Progress) OnTrainEnd(e *Event) error {
+	_ = p.Close()
+	for _, line := range lastLines(e) {
+		p.print(wrap(line, p.terminal.width())...)
+	}
+	return nil
+}
+
+// Close takes the bar away, also when a run broke off.
+func (p *Progress) Close() error {
+	p.open()
+	p.train, p.eval = nil, nil
+	p.draw()
+	if p.away != 0 {
+		_ = p.aside(-p.away)
+	}
+	return nil
+}
+
+// print writes lines above the bar, which shows the step that they are of.
+func (p *Progress) print(lines ...string) {
+	p.draw()
+	p.lines.print(lines...)
 }

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// Record is one log record: a flat map of numbers and texts with the keys of HuggingFace's (loss, grad_norm, learning_rate, epoch, step, eval_loss …).
-// In JSON, numbers that are not finite are the texts "NaN", "Infinity" and "-Infinity", and come back as numbers.
+// Record is one log record: a flat map of numbers and texts with the keys of HuggingFace's (loss, grad_norm,
+// learning_rate, epoch, step, eval_loss …). In JSON, numbers that are not finite are the texts "NaN", "Infinity" and
+// "-Infinity", and come back as numbers.
 type Record map[string]any
 
 // MarshalJSON writes the record with sorted keys.
@@ -55,7 +56,8 @@ func (r Record) IsTrain() bool {
 	return ok
 }
 
-// Keys gives the keys in the order in which people read them: step, epoch, the loss, the gradient norm and the learning rate, the rest sorted.
+// Keys gives the keys in the order in which people read them: step, epoch, the loss, the gradient norm and the learning
+// rate, the rest sorted.
 func (r Record) Keys() []string {
 	first := []string{"step", "epoch", "loss", "eval_loss", "train_loss", "grad_norm", "learning_rate"}
 	keys := slices.DeleteFunc(slices.Clone(first), func(k string) bool { _, ok := r[k]; return !ok })
@@ -67,12 +69,13 @@ func (r Record) Keys() []string {
 	return keys
 }
 
-// String gives the record as one line of "key value" pairs, numbers with five significant digits at most. Texts above 100 bytes are replaced by
-// their length. What is of interest over a whole run rather than at a glance (memory_…, total_flos) is left to the reporters.
+// String gives the record as one line of "key value" pairs with two spaces between them, numbers with the digits that
+// people read: losses and norms with four decimals, the epoch with two. Texts above 100 bytes are replaced by their
+// length. What is of interest over a whole run rather than at a glance (memory_…, total_flos) is left to the reporters.
 func (r Record) String() string {
 	var b strings.Builder
 	for _, key := range r.Keys() {
-		if strings.HasPrefix(key, "memory_") || key == "total_flos" {
+		if hidden(key) {
 			continue
 		}
 		if b.Len() > 0 {
@@ -80,26 +83,55 @@ func (r Record) String() string {
 		}
 		b.WriteString(key)
 		b.WriteByte(' ')
-		b.WriteString(readable(r[key]))
+		b.WriteString(readable(key, r[key]))
 	}
 	return b.String()
 }
 
-func readable(v any) string {
-	f, ok := asFloat(v)
+// hidden tells what no display shows.
+func hidden(key string) bool { return strings.HasPrefix(key, "memory_") || key == "total_flos" }
+
+// readable gives a record's value with the digits that people read.
+func readable(key string, v any) string {
+	x, ok := asFloat(v)
+	if !ok {
+		text := fmt.Sprint(v)
+		if len(text) > 100 {
+			return fmt.Sprintf("(%d bytes)", len(text))
+		}
+		return strings.Join(strings.Fields(text), " ")
+	}
+	size := math.Abs(x)
 	switch {
-	case ok && f == math.Trunc(f) && math.Abs(f) < 1e15:
-		return strconv.FormatFloat(f, 'f', -1, 64)
-	case ok && math.Abs(f) >= 1e4 && math.Abs(f) < 1e15:
-		return strconv.FormatFloat(f, 'f', 0, 64)
-	case ok:
-		return strconv.FormatFloat(f, 'g', 5, 64)
+	case !finite(x):
+		return strconv.FormatFloat(x, 'g', -1, 64)
+	case key == "learning_rate":
+		return strconv.FormatFloat(x, 'e', 2, 64)
+	case key == "epoch":
+		return strconv.FormatFloat(x, 'f', 2, 64)
+	case (strings.HasSuffix(key, "loss") || key == "grad_norm") && (x == 0 || size >= 1e-3 && size < 1e5):
+		return strconv.FormatFloat(x, 'f', 4, 64)
 	}
-	text := fmt.Sprint(v)
-	if len(text) > 100 {
-		return fmt.Sprintf("(%d bytes)", len(text))
+	return figure(x)
+}
+
+// figure gives a number of unknown meaning: whole numbers in full, others with four decimals below 10 and four digits
+// above.
+func figure(x float64) string {
+	size := math.Abs(x)
+	decimals := 0
+	switch {
+	case x == math.Trunc(x) && size < 1e15:
+	case size >= 1e15 || size < 1e-3:
+		return strconv.FormatFloat(x, 'e', 2, 64)
+	case size < 10:
+		decimals = 4
+	case size < 100:
+		decimals = 2
+	case size < 1000:
+		decimals = 1
 	}
-	return strings.ReplaceAll(text, "\n", " ")
+	return strconv.FormatFloat(x, 'f', decimals, 64)
 }
 
 func nonfinite(f float64) string {

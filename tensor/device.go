@@ -37,6 +37,14 @@ func NewMeta() *Device { return NewDevice(meta.New()) }
 // Name is the backend's name, as "cpu".
 func (d *Device) Name() string { return d.be.Name() }
 
+// Workers is the number of goroutines that a kernel may use; 0 if the backend does not say.
+func (d *Device) Workers() int {
+	if b, ok := d.be.(interface{ Workers() int }); ok {
+		return b.Workers()
+	}
+	return 0
+}
+
 // MemStats returns the device memory in use, in bytes.
 func (d *Device) MemStats() backend.Stats { return d.be.Stats() }
 

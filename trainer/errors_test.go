@@ -67,7 +67,8 @@ func TestNilLoggerIsTheDefault(t *testing.T) {
 	defer slog.SetDefault(before)
 	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithTrainData(source(points(8))), trainer.WithLogger(nil)).Train()
 	require.NoError(t, err)
-	require.Contains(t, log.String(), "msg=training samples=8")
+	require.Contains(t, log.String(), "msg=training device=cpu ")
+	require.Contains(t, log.String(), " samples=8 ")
 }
 
 // faulty is a dataset that fails at one sample.

@@ -78,7 +78,11 @@ func (t *Trainer) evaluateAlone(ctx context.Context) (map[string]float64, error)
 	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
 		return nil, err
 	}
-	return t.evaluateRank(ctx)
+	out, err := t.evaluateRank(ctx)
+	if err != nil {
+		return nil, errors.Join(err, t.callbacks.Close())
+	}
+	return out, nil
 }
 
 // evaluateRank is this rank's part of an evaluation; the result is the same on every rank.

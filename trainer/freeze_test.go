@@ -19,8 +19,8 @@ type thaw struct {
 	callbacks.Base
 	after int64
 	mu    sync.Mutex // the ranks share it
-	begin []byte // the weight when training begins
-	thaw  []byte // and when it is unfrozen
+	begin []byte     // the weight when training begins
+	thaw  []byte     // and when it is unfrozen
 }
 
 func (*thaw) EveryRank() {}

@@ -99,6 +99,7 @@ func TestInterruptedRunGoesOn(t *testing.T) {
 			require.ErrorIs(t, err, errCtrlC)
 			requireOneError(t, err, "trainer: interrupted after step", "Ctrl-C")
 			require.Equal(t, c.step, res.GlobalStep)
+			require.Equal(t, callbacks.StopReason{Kind: callbacks.StopInterrupted, Detail: errCtrlC.Error()}, res.StopReason)
 			require.Equal(t, c.step, cut.State().GlobalStep)
 			require.Contains(t, cut.State().LogHistory[len(cut.State().LogHistory)-1], "train_loss", "the end is recorded")
 			ck, err := (&checkpoint.Store{Dir: out, FS: disk}).Latest(ctx)
@@ -179,7 +180,8 @@ func TestInterruptLeavesTheLastWeights(t *testing.T) {
 
 func TestEvaluateAndPredictEndWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithEvalData(source(points(64))), on(callbacks.PredictionStep, func(e *callbacks.Event) error {
+	n := &notebook{}
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithEvalData(source(points(64))), trainer.WithCallbacks(n), on(callbacks.PredictionStep, func(e *callbacks.Event) error {
 		if e.Batch == 3 {
 			cancel(errCtrlC)
 		}
@@ -188,8 +190,10 @@ func TestEvaluateAndPredictEndWithTheContext(t *testing.T) {
 	}))
 	_, err := tr.EvaluateContext(ctx)
 	require.ErrorIs(t, err, errCtrlC)
+	require.Equal(t, 1, n.closed, "a display takes its bar away")
 	_, err = tr.PredictContext(ctx, source(points(8)))
 	require.ErrorIs(t, err, errCtrlC)
+	require.Equal(t, 2, n.closed)
 	require.Empty(t, tr.State().LogHistory)
 }
 
@@ -210,6 +214,7 @@ func TestTimeLimit(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, res.GlobalStep)
 	require.Less(t, res.GlobalStep, int64(5))
+	require.Equal(t, callbacks.StopReason{Kind: callbacks.StopTimeLimit, Detail: "max_train_seconds 0.02 reached"}, res.StopReason)
 	ck, err := (&checkpoint.Store{Dir: out, FS: disk}).Latest(ctx)
 	require.NoError(t, err)
 	require.Equal(t, res.GlobalStep, ck.Step)
@@ -219,6 +224,7 @@ func TestTimeLimit(t *testing.T) {
 	again, err := tr.Train()
 	require.NoError(t, err)
 	require.Equal(t, res.GlobalStep, again.GlobalStep)
+	require.Equal(t, callbacks.StopTimeLimit, again.StopReason.Kind, "there was no time left")
 	tr, _ = r.trainer(t, disk, func(a *args.TrainingArguments) {
 		resumeFrom(res.GlobalStep)(a)
 		a.MaxTrainSeconds, a.NumTrainEpochs, a.MaxSteps = 0, 3, 12
@@ -226,4 +232,5 @@ func TestTimeLimit(t *testing.T) {
 	again, err = tr.Train()
 	require.NoError(t, err)
 	require.EqualValues(t, 12, again.GlobalStep)
+	require.Zero(t, again.StopReason)
 }

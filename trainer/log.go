@@ -61,5 +61,5 @@ func (r *run) result() *Result {
 		m["nonfinite_steps"] = float64(p.Nonfinite)
 	}
 	maps.Copy(m, r.memoryUsed)
-	return &Result{GlobalStep: r.state.GlobalStep, TrainingLoss: loss, Metrics: m}
+	return &Result{GlobalStep: r.state.GlobalStep, TrainingLoss: loss, Metrics: m, StopReason: r.stopReason}
 }

@@ -114,6 +114,7 @@ func TestNonfiniteLossStops(t *testing.T) {
 	res, err := tr.Train()
 	require.NoError(t, err, "as if it were finished")
 	require.EqualValues(t, 3, res.GlobalStep)
+	require.Equal(t, callbacks.StopReason{Kind: callbacks.StopNonfinite, Detail: "loss or gradient of step 3 not finite (nonfinite_loss stop)"}, res.StopReason)
 	require.Equal(t, w.before[2], weights(w.model), "the weights are as before the step")
 	require.Equal(t, 1.0, res.Metrics["nonfinite_steps"])
 	ck, err := (&checkpoint.Store{Dir: out, FS: disk}).Latest(ctx)

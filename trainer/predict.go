@@ -68,7 +68,7 @@ func (t *Trainer) predictRank(ctx context.Context, src data.Source) (*Prediction
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, t.callbacks.Close())
 	}
 	if out.Predictions, err = t.gatherPredictions(context.WithoutCancel(ctx), out.Predictions); err != nil {
 		return nil, err

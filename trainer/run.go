@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +38,10 @@ type run struct {
 	flopParams int // parameters that total_flos counts
 
 	memoryUsed map[string]float64 // of the last record; nil until then
+
+	timeUp     bool                 // max_train_seconds are used up, on any rank
+	checkpoint string               // the folder of the last one that this run wrote or began with
+	stopReason callbacks.StopReason // at the end: why steps are missing
 
 	progress progress
 	owed     owed
@@ -156,13 +162,13 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 		if err := r.restore(ck); err != nil {
 			return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
 		}
+		r.checkpoint = ck.Path
 	}
 	r.savedAt = t.state.GlobalStep
 	if err := r.openLoader(ctx); err != nil {
 		return nil, err
 	}
 	r.resumed, r.resumedP, r.logged, r.started = *t.state, r.progress, r.progress.Unlogged, time.Now()
-	r.banner()
 	return r, nil
 }
 
@@ -338,12 +344,35 @@ func (r *run) close() {
 	r.unclaim()
 }
 
-// banner logs what is about to run.
-func (r *run) banner() {
-	total, _ := r.args.TotalTrainBatchSize(r.acc.WorldSize())
-	r.log.Info("training", "samples", r.train.Len(), "epochs", r.steps.Epochs, "steps", r.steps.MaxSteps, "from_step", r.state.GlobalStep,
-		"batch", r.args.PerDeviceTrainBatchSize, "total_batch", total, "accumulation", r.stream.Layout().AccumulationSteps,
-		"parameters", nn.NumParameters(r.model), "device", r.acc.Device().Name())
+// info says what is about to run.
+func (r *run) info() *callbacks.RunInfo {
+	total, _ := r.args.TotalTrainBatchSize(r.acc.WorldSize()) // plan has checked it
+	info := &callbacks.RunInfo{
+		Device: r.acc.Device().Name(), Kernels: r.acc.Kernels(), Threads: r.acc.Device().Workers(), Ranks: r.acc.WorldSize(),
+		Parameters: int64(nn.NumParameters(r.model)), Samples: int64(r.train.Len()), Steps: r.steps.MaxSteps, FromStep: r.state.GlobalStep,
+		BatchSize: r.args.PerDeviceTrainBatchSize, TotalBatch: total, Seconds: r.progress.Seconds,
+	}
+	var dtypes []string
+	for _, p := range r.acc.Params() {
+		info.Trainable += int64(p.Tensor.Numel())
+		if name := p.Tensor.DType().String(); !slices.Contains(dtypes, name) {
+			dtypes = append(dtypes, name)
+		}
+	}
+	slices.Sort(dtypes)
+	info.Precision = strings.Join(dtypes, "+")
+	return info
+}
+
+// announce logs what is about to run, for a run that is not displayed: a display says it in its first line.
+func (r *run) announce(i *callbacks.RunInfo) {
+	level := slog.LevelInfo
+	if r.display != nil || !r.acc.IsMain() {
+		level = slog.LevelDebug
+	}
+	r.log.Log(r.ctx, level, "training", "device", i.Device, "kernels", i.Kernels, "threads", i.Threads, "ranks", i.Ranks, "precision", i.Precision,
+		"parameters", i.Parameters, "trainable", i.Trainable, "samples", i.Samples, "steps", i.Steps, "from_step", i.FromStep,
+		"batch", i.BatchSize, "total_batch", i.TotalBatch)
 }
 
 func finite(xs ...float64) bool {

@@ -82,7 +82,7 @@ func (r *run) save(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
-	r.savedAt = t.state.GlobalStep
+	r.savedAt, r.checkpoint = t.state.GlobalStep, info.Path
 	r.rotate()
 	e := t.event()
 	e.Checkpoint = info.Path

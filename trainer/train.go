@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -15,6 +16,10 @@ type Result struct {
 	GlobalStep   int64              // optimizer steps done, those before a resume included
 	TrainingLoss float64            // mean over the loss terms of all steps that were not left out as not finite
 	Metrics      map[string]float64 // train_loss, train_runtime, train_samples_per_second, …
+
+	// StopReason says why the run ended before its last planned step: max_train_seconds, a callback (EarlyStopping), an interrupt, a
+	// loss that was not finite. It is the zero value of a run that has done all its steps, or that an error ended.
+	StopReason callbacks.StopReason
 }
 
 // ErrInterrupted is returned, wrapped with the context's cause, by a Train whose context
@@ -79,7 +84,10 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 
 // loop goes through epochs and steps, and does after each what the callbacks ask for.
 func (r *run) loop(ctx context.Context) error {
-	if err := r.fire(callbacks.TrainBegin); err != nil {
+	e := r.event()
+	e.Run = r.info()
+	r.announce(e.Run)
+	if err := r.callbacks.Fire(callbacks.TrainBegin, e); err != nil {
 		return err
 	}
 	if err := r.catchUp(ctx); err != nil {
@@ -97,7 +105,8 @@ func (r *run) loop(ctx context.Context) error {
 // was written ahead of.
 func (r *run) catchUp(ctx context.Context) error {
 	c := &r.control
-	c.ShouldTrainingStop = c.ShouldTrainingStop || r.state.GlobalStep >= r.steps.MaxSteps || r.timeIsUp()
+	r.timeUp = r.timeIsUp()
+	c.ShouldTrainingStop = c.ShouldTrainingStop || r.state.GlobalStep >= r.steps.MaxSteps || r.timeUp
 	c.ShouldEvaluate = r.owed.evaluate || r.args.EvalOnStart && r.state.GlobalStep == 0
 	c.ShouldSave = r.owed.save
 	if err := r.act(ctx); err != nil {
@@ -158,9 +167,11 @@ func (r *run) checkEnd() {
 	case c.ShouldTrainingStop:
 		return
 	case r.progress.LastStep.Skipped && a.NonfiniteLoss == args.NonfiniteStop:
-		r.log.Warn("nonfinite_loss is stop: the run ends", "step", s.GlobalStep, "max_steps", s.MaxSteps)
+		c.StopReason = callbacks.StopReason{
+			Kind: callbacks.StopNonfinite, Detail: fmt.Sprintf("loss or gradient of step %d not finite (nonfinite_loss %s)", s.GlobalStep, a.NonfiniteLoss),
+		}
 	case r.timeIsUp():
-		r.log.Info("max_train_seconds reached", "seconds", a.MaxTrainSeconds, "step", s.GlobalStep, "max_steps", s.MaxSteps)
+		r.timeUp = true
 	default:
 		return
 	}
@@ -177,8 +188,12 @@ func (r *run) timeIsUp() bool {
 // act logs, evaluates and saves as Control says, after the ranks have agreed on it.
 func (r *run) act(ctx context.Context) error {
 	c := &r.control
-	if err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog); err != nil {
+	err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog, &r.timeUp)
+	if err != nil {
 		return err
+	}
+	if c.ShouldTrainingStop && !c.StopReason.Early() {
+		c.StopReason = r.agreedReason()
 	}
 	if c.ShouldLog {
 		if err := r.logStep(); err != nil {
@@ -199,6 +214,17 @@ func (r *run) act(ctx context.Context) error {
 	return nil
 }
 
+// agreedReason is why the ranks stop if nothing on this one has said so yet.
+func (r *run) agreedReason() callbacks.StopReason {
+	switch {
+	case r.timeUp:
+		return callbacks.StopReason{Kind: callbacks.StopTimeLimit, Detail: fmt.Sprintf("max_train_seconds %g reached", r.args.MaxTrainSeconds)}
+	case r.state.GlobalStep < r.steps.MaxSteps && r.acc.WorldSize() > 1:
+		return callbacks.StopReason{Kind: callbacks.StopOtherRank}
+	}
+	return callbacks.StopReason{}
+}
+
 // checkInterrupt ends the run if ctx has ended on any rank.
 func (r *run) checkInterrupt(ctx context.Context) error {
 	interrupted := ctx.Err() != nil
@@ -210,8 +236,13 @@ func (r *run) checkInterrupt(ctx context.Context) error {
 
 // interrupt saves if asked to, unless there is nothing new, and ends the run.
 func (r *run) interrupt(ctx context.Context) error {
+	cause := causeOf(ctx)
 	r.control.ShouldTrainingStop = true
-	err := fmt.Errorf("%w after step %d: %w", ErrInterrupted, r.state.GlobalStep, causeOf(ctx))
+	r.control.StopReason = callbacks.StopReason{Kind: callbacks.StopInterrupted}
+	if !errors.Is(cause, context.Canceled) || cause.Error() != context.Canceled.Error() {
+		r.control.StopReason.Detail = strings.TrimPrefix(cause.Error(), "trainer: ")
+	}
+	err := fmt.Errorf("%w after step %d: %w", ErrInterrupted, r.state.GlobalStep, cause)
 	if r.args.SaveOnInterrupt && r.savedAt != r.state.GlobalStep {
 		return errors.Join(err, r.save(context.WithoutCancel(ctx)))
 	}
@@ -237,7 +268,16 @@ func (r *run) end(interrupted bool) error {
 			return err
 		}
 	}
-	return r.fire(callbacks.TrainEnd)
+	c := &r.control
+	c.StopReason = c.EndReason(r.state.GlobalStep, r.steps.MaxSteps)
+	r.stopReason = c.StopReason
+	if r.display == nil && c.StopReason.Early() {
+		r.log.Info("training stopped early", "step", r.state.GlobalStep, "max_steps", r.steps.MaxSteps,
+			"reason", c.StopReason.String())
+	}
+	e := r.event()
+	e.Checkpoint = r.checkpoint
+	return r.callbacks.Fire(callbacks.TrainEnd, e)
 }
 
 // guard turns the engine's panics into errors that name the step.

@@ -109,8 +109,10 @@ func WithParts(p ...checkpoint.Part) Option {
 	return func(t *Trainer) { t.parts = append(t.parts, p...) }
 }
 
-// WithDisplay shows the run on f: a progress bar if it is a terminal, else lines. The
-// default is os.Stderr; nil shows nothing.
+// WithDisplay shows the run on f: short lines and a progress bar if it is a terminal, else
+// lines of "key value" pairs. The default is os.Stderr; nil shows nothing, and the log has the
+// facts of the run's beginning and of its early end instead. A program that writes to the
+// same terminal meanwhile does so through callbacks.TerminalOf.
 func WithDisplay(f *os.File) Option { return func(t *Trainer) { t.display = f } }
 
 // WithModelInit makes the model of each further rank in this process (num_replicas), for
@@ -177,6 +179,9 @@ func (t *Trainer) checkOptions() error {
 	if t.log == nil {
 		t.log = slog.Default()
 	}
+	if t.display != nil { // what is logged may go to the same terminal
+		t.log = slog.New(callbacks.TerminalOf(t.display).Handler(t.log.Handler()))
+	}
 	if slices.Contains(t.metrics, nil) {
 		return errors.New("trainer: WithMetrics got a nil metric")
 	}
@@ -203,9 +208,16 @@ func (t *Trainer) buildCallbacks() error {
 		return err
 	}
 	list := []callbacks.Callback{&callbacks.Flow{}, &callbacks.Speed{}, &callbacks.Memory{}}
-	list = append(append(list, reporters...), t.user...)
-	if t.display != nil {
-		list = append(list, callbacks.Display(t.args, t.display))
+	list = append(list, reporters...)
+	if t.display == nil {
+		list = append(list, t.user...)
+	} else {
+		show := callbacks.Display(t.args, t.display)
+		user := t.user
+		if bar, ok := show.(*callbacks.Progress); ok {
+			user = bar.Aside(user...)
+		}
+		list = append(append(list, user...), show)
 	}
 	t.callbacks = callbacks.NewHandler(t.log, t.acc.Rank(), list...)
 	return nil

@@ -123,7 +123,7 @@ var examples = map[string]func(t *testing.T, program string, r result){
 	},
 	"early_stopping": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
-		require.Regexp(t, `^stopped after \d\d? of 100 epochs; best eval_loss 0\.0\d+ at step \d+: `, r.stdout)
+		require.Regexp(t, `^stopped after \d\d? of 100 epochs \(EarlyStoppingCallback: no eval_loss below 0\.0\d+ by more than 0\.0001 in 2 evaluations\); best eval_loss 0\.0\d+ at step \d+: `, r.stdout)
 		infos, err := (&checkpoint.Store{Dir: filepath.Join(r.dir, "out", "early_stopping")}).List()
 		require.NoError(t, err)
 		require.Len(t, infos, 2)

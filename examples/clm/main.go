@@ -42,7 +42,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() {
 		stop()
-		fmt.Fprintln(os.Stderr, "\nstopping after what is under way; interrupt again to stop at once")
+		fmt.Fprintln(callbacks.TerminalOf(os.Stderr), "stopping after what is under way; interrupt again to stop at once")
 	})
 	ignoreFileSizeSignal()
 	if os.Getenv("GOGC") == "" {
@@ -92,7 +92,7 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	if !set {
 		level = slog.LevelWarn
 	}
-	slog.SetDefault(slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})))
+	slog.SetDefault(slog.New(slog.NewTextHandler(callbacks.AboveBar(stderr), &slog.HandlerOptions{Level: level})))
 	if place, err := env.Detect(os.LookupEnv); err == nil && place.Rank > 0 {
 		stdout = io.Discard // rank 0 speaks for all
 	}

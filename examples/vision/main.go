@@ -83,7 +83,7 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	if !set {
 		level = slog.LevelWarn
 	}
-	slog.SetDefault(slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})))
+	slog.SetDefault(slog.New(slog.NewTextHandler(callbacks.AboveBar(stderr), &slog.HandlerOptions{Level: level})))
 	if place, err := env.Detect(os.LookupEnv); err == nil && place.Rank > 0 {
 		stdout = io.Discard // rank 0 speaks for all
 	}

@@ -30,8 +30,10 @@ func logDir(outputDir string, now time.Time) string {
 	return filepath.Join(outputDir, "runs", now.Format("Jan02_15-04-05")+"_"+hostName())
 }
 
-// Reporter writes the records of a run: the arguments and the model's configuration as texts, each number as a scalar, each text as a text. eval_x becomes
-// eval/x, test_x test/x, anything else train/x. Writing never holds the run up: it happens on another goroutine, and failures are counted and told in the log.
+// Reporter writes the records of a run: the arguments as a text and as the hyperparameters of the HPARAMS tab, the model's
+// configuration as a text, each number as a scalar, each text as a text. eval_x becomes eval/x, test_x test/x, memory_x and
+// train_mem_x memory/x_mib and memory/train_x_mib, anything else train/x. Writing never holds the run up: it happens
+// on another goroutine, and failures are counted and told in the log.
 type Reporter struct {
 	callbacks.Base
 	dir      string
@@ -56,6 +58,8 @@ func (r *Reporter) OnTrainBegin(e *callbacks.Event) error {
 		return fmt.Errorf("writing the arguments: %w", err)
 	}
 	r.text("args", 0, asCode(text))
+	now, settings := time.Now(), e.Args.Clone() // which belong to the run's goroutine
+	r.put(func(w *Writer) error { return w.AddHParams(now, settings) })
 	if m, ok := e.Model.(interface{ Config() any }); ok {
 		if text, err = json.MarshalIndent(m.Config(), "", "  "); err != nil {
 			return fmt.Errorf("writing the model's configuration: %w", err)
@@ -86,6 +90,9 @@ func (r *Reporter) OnLog(e *callbacks.Event) error {
 			continue
 		}
 		if x, ok := e.Record.Number(key); ok {
+			if isMemory(key) {
+				x /= 1 << 20
+			}
 			tags, values = append(tags, Tag(key)), append(values, x)
 		} else if text, ok := e.Record[key].(string); ok {
 			r.text(Tag(key), step, text)
@@ -96,8 +103,11 @@ func (r *Reporter) OnLog(e *callbacks.Event) error {
 	return nil
 }
 
-// Tag gives the name under which TensorBoard and other trackers show a record's key.
+// Tag gives the name under which TensorBoard shows a record's key. Memory, which records have in bytes, stands there in MiB and says so.
 func Tag(key string) string {
+	if isMemory(key) {
+		return "memory/" + strings.TrimPrefix(strings.Replace(key, "train_mem_", "train_", 1), "memory_") + "_mib"
+	}
 	for _, split := range []string{"eval", "test"} {
 		if rest, ok := strings.CutPrefix(key, split+"_"); ok {
 			return split + "/" + rest
@@ -106,17 +116,32 @@ func Tag(key string) string {
 	return "train/" + key
 }
 
+// isMemory tells a number of bytes.
+func isMemory(key string) bool {
+	return strings.HasPrefix(key, "memory_") || strings.HasPrefix(key, "train_mem_")
+}
+
 // OnEvaluate ends the file of an evaluation outside of training.
 func (r *Reporter) OnEvaluate(*callbacks.Event) error { return r.pause() }
 
 // OnPredict ends the file of a prediction.
 func (r *Reporter) OnPredict(*callbacks.Event) error { return r.pause() }
 
-// OnTrainEnd closes the file.
-func (r *Reporter) OnTrainEnd(*callbacks.Event) error { return r.Close() }
+// OnTrainEnd closes the file. A run that was interrupted, or stopped because of a loss that was not finite, is no success.
+func (r *Reporter) OnTrainEnd(e *callbacks.Event) error {
+	kind := e.Control.StopReason.Kind
+	return r.end(kind != callbacks.StopInterrupted && kind != callbacks.StopNonfinite)
+}
 
 // Close writes what waits and closes the file, also when a run broke off. A later record begins another file.
-func (r *Reporter) Close() error {
+func (r *Reporter) Close() error { return r.end(false) }
+
+// end ends the run under way, if there is one, and the file.
+func (r *Reporter) end(success bool) error {
+	if r.training {
+		now := time.Now()
+		r.put(func(w *Writer) error { return w.AddSessionEnd(now, success) })
+	}
 	r.training = false
 	return r.pause()
 }

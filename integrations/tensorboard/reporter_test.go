@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,6 +99,11 @@ func shown(t *testing.T, path string) (scalars map[string]map[uint64]float32, te
 				continue
 			}
 			tensor := decode(t, v[8][0].([]byte))
+			if strings.HasPrefix(tag, "_hparams_/") {
+				require.Equal(t, []any{uint64(1)}, tensor[1], "a tensor of floats")
+				require.Equal(t, []byte{0x12, 0x00}, tensor[2][0], "of shape [0]")
+				continue
+			}
 			require.Equal(t, []any{uint64(7)}, tensor[1], "a tensor of strings")
 			require.Equal(t, []byte{0x12, 0x02, 0x08, 0x01}, tensor[2][0], "of shape [1]")
 			plugin := decode(t, decode(t, v[9][0].([]byte))[1][0].([]byte))
@@ -106,6 +112,85 @@ func shown(t *testing.T, path string) (scalars map[string]map[uint64]float32, te
 		}
 	}
 	return scalars, texts
+}
+
+// plugin gives the content that the hparams plugin reads, by tag: a field of HParamsPluginData.
+func plugin(t *testing.T, path string) map[string]message {
+	out := map[string]message{}
+	for _, e := range events(t, path) {
+		if len(e[5]) == 0 {
+			continue
+		}
+		for _, b := range decode(t, e[5][0].([]byte))[1] {
+			v := decode(t, b.([]byte))
+			if tag := string(v[1][0].([]byte)); strings.HasPrefix(tag, "_hparams_/") {
+				data := decode(t, decode(t, v[9][0].([]byte))[1][0].([]byte))
+				require.Equal(t, "hparams", string(data[1][0].([]byte)))
+				out[tag] = decode(t, data[2][0].([]byte))
+			}
+		}
+	}
+	return out
+}
+
+// TestHParams decodes what TensorBoard's HPARAMS tab is made of.
+func TestHParams(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tb")
+	t.Setenv(tensorboard.LoggingDirVariable, dir)
+	a := args.Default(t.TempDir())
+	a.LearningRate, a.EvalStrategy, a.MetricForBestModel = 3e-3, args.StrategyEpoch, "accuracy"
+	h := handler(t, a)
+	e := &callbacks.Event{Args: a, State: &callbacks.State{}, Control: &callbacks.Control{}}
+	for _, end := range []func(){
+		func() { require.NoError(t, h.Fire(callbacks.TrainEnd, e)) },
+		func() {
+			e.Control.StopReason.Kind = callbacks.StopInterrupted
+			require.NoError(t, h.Fire(callbacks.TrainEnd, e))
+		},
+		func() { require.NoError(t, h.Close()) },
+	} {
+		require.NoError(t, h.Fire(callbacks.TrainBegin, e))
+		end()
+	}
+	list := files(t, dir)
+	require.Len(t, list, 3)
+	for i, status := range []uint64{1, 2, 2} {
+		end := decode(t, plugin(t, list[i])["_hparams_/session_end_info"][4][0].([]byte))
+		require.Equal(t, []any{status}, end[1])
+	}
+	got := plugin(t, list[0])
+	experiment, start := decode(t, got["_hparams_/experiment"][2][0].([]byte)), decode(t, got["_hparams_/session_start_info"][3][0].([]byte))
+	var names, metrics, differ []string
+	types := map[string]any{}
+	for _, b := range experiment[4] {
+		info := decode(t, b.([]byte))
+		names = append(names, string(info[1][0].([]byte)))
+		types[names[len(names)-1]] = info[4][0]
+		if info[7][0].(uint64) == 1 {
+			differ = append(differ, names[len(names)-1])
+		}
+	}
+	for _, b := range experiment[5] {
+		metrics = append(metrics, string(decode(t, decode(t, b.([]byte))[1][0].([]byte))[2][0].([]byte)))
+	}
+	require.Equal(t, []string{"train/loss", "eval/loss", "eval/accuracy", "train/train_loss", "train/train_runtime"}, metrics)
+	require.Equal(t, []string{"eval_strategy", "learning_rate", "metric_for_best_model", "report_to"}, differ, "what is set")
+	values := map[string]message{}
+	for _, b := range start[1] {
+		entry := decode(t, b.([]byte))
+		values[string(entry[1][0].([]byte))] = decode(t, entry[2][0].([]byte))
+	}
+	require.Len(t, values, len(names))
+	require.Greater(t, len(values), 50)
+	for name, want := range map[string]message{
+		"learning_rate": {2: {math.Float64bits(3e-3)}}, "eval_on_start": {4: {uint64(0)}}, "eval_strategy": {3: {[]byte("epoch")}}, "save_total_limit": {3: {[]byte("none")}},
+		"report_to": {3: {[]byte(`["tensorboard"]`)}},
+	} {
+		require.Equal(t, want, values[name], name)
+	}
+	require.Equal(t, []any{uint64(3), uint64(2), uint64(1)}, []any{types["learning_rate"], types["eval_on_start"], types["report_to"]})
+	require.Equal(t, a.OutputDir, string(start[2][0].([]byte)))
+	require.InDelta(t, float64(time.Now().Unix()), math.Float64frombits(start[5][0].(uint64)), 600)
 }
 
 type configured struct{}
@@ -129,7 +214,7 @@ func TestRun(t *testing.T) {
 	for _, r := range []callbacks.Record{
 		{"loss": 2.5, "learning_rate": 3e-4, "epoch": 0.5, "step": int64(10)},
 		{"eval_loss": math.NaN(), "eval_note": "short", "step": int64(10)},
-		{"test_accuracy": 0.25, "train_runtime": 2.0},
+		{"test_accuracy": 0.25, "train_runtime": 2.0, "memory_rss": int64(3 << 20), "train_mem_peak": 1.5 * (1 << 20)},
 	} {
 		e.State.GlobalStep, e.Record = e.State.GlobalStep+10, r
 		require.NoError(t, h.Fire(callbacks.Log, e))
@@ -147,6 +232,7 @@ func TestRun(t *testing.T) {
 	delete(scalars, "eval/loss")
 	require.Equal(t, map[string]map[uint64]float32{
 		"train/loss": {10: 2.5}, "train/learning_rate": {10: 3e-4}, "train/epoch": {10: 0.5}, "test/accuracy": {30: 0.25}, "train/train_runtime": {30: 2},
+		"memory/rss_mib": {30: 3}, "memory/train_peak_mib": {30: 1.5},
 	}, scalars)
 	arguments, err := a.JSON()
 	require.NoError(t, err)
@@ -193,11 +279,12 @@ func TestUnwritable(t *testing.T) {
 	require.NoError(t, h.Fire(callbacks.TrainBegin, e))
 	require.NoError(t, h.Fire(callbacks.Log, e))
 	require.NoError(t, h.Fire(callbacks.TrainEnd, e))
-	require.Contains(t, told.String(), "reporter=tensorboard failed=2 dropped=0")
+	require.Contains(t, told.String(), "reporter=tensorboard failed=4 dropped=0")
 }
 
 func TestTag(t *testing.T) {
-	for key, want := range map[string]string{"eval_loss": "eval/loss", "test_a_b": "test/a_b", "loss": "train/loss", "train_runtime": "train/train_runtime", "evals": "train/evals"} {
+	for key, want := range map[string]string{"eval_loss": "eval/loss", "test_a_b": "test/a_b", "loss": "train/loss", "train_runtime": "train/train_runtime", "evals": "train/evals",
+		"memory_rss_peak": "memory/rss_peak_mib", "train_mem_cpu_alloc_delta": "memory/train_cpu_alloc_delta_mib"} {
 		require.Equal(t, want, tensorboard.Tag(key))
 	}
 }

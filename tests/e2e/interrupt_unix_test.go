@@ -87,7 +87,7 @@ func TestSecondInterrupt(t *testing.T) {
 func interruptTwice(t *testing.T, signal syscall.Signal, argv []string) result {
 	for pause := 50 * time.Millisecond; ; pause *= 2 {
 		p := start(t, argv...)
-		require.True(t, p.await("msg=training"), "%s", &p.stderr)
+		require.True(t, p.await("training on cpu "), "%s", &p.stderr)
 		time.Sleep(pause)
 		p.signal(signal)
 		p.await("interrupt again to stop at once")

@@ -21,10 +21,11 @@ func main() {
 	model := line.Model()
 	t := trainer.New(model, a, trainer.WithTrainData(line.Train()), trainer.WithEvalData(line.Eval()),
 		trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: 2, Threshold: 1e-4}))
-	if _, err := t.Train(); err != nil {
+	res, err := t.Train()
+	if err != nil {
 		log.Fatal(err)
 	}
 	s := t.State()
-	fmt.Printf("stopped after %.0f of %d epochs; best eval_loss %.4f at step %d: %s\n",
-		s.Epoch, s.NumTrainEpochs, *s.BestMetric, *s.BestGlobalStep, line.String(model))
+	fmt.Printf("stopped after %.0f of %d epochs (%s); best eval_loss %.4f at step %d: %s\n",
+		s.Epoch, s.NumTrainEpochs, res.StopReason, *s.BestMetric, *s.BestGlobalStep, line.String(model))
 }

@@ -1,0 +1,80 @@
+package callbacks
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// RunInfo says what is about to run, and on what. The trainer hands it over with train_begin.
+type RunInfo struct {
+	Device     string  // "cpu"
+	Kernels    string  // the variant of the device's kernels, as "avx512"; "" if there is only one
+	Threads    int     // that a kernel may use; 0 if the device does not say
+	Ranks      int     // 1 or more
+	Precision  string  // the parameters' dtype, as "float32"
+	Parameters int64   // elements of all parameters, tied ones counted once
+	Trainable  int64   // elements of those that are trained
+	Samples    int64   // in the training set
+	Steps      int64   // optimizer steps of the whole run
+	FromStep   int64   // steps done before: those of the run that this one resumes
+	BatchSize  int     // samples of one forward pass on one rank
+	TotalBatch int     // samples of an optimizer step, over all ranks
+	Seconds    float64 // of training that a resumed run has used of max_train_seconds
+}
+
+// String gives both parts in one line: Machine and Work.
+func (r RunInfo) String() string { return r.Machine() + ": " + r.Work() }
+
+// Machine says where the run takes place: "training on cpu (avx512, 2 threads), 1 rank, float32".
+func (r RunInfo) Machine() string {
+	var details []string
+	if r.Kernels != "" {
+		details = append(details, r.Kernels)
+	}
+	if r.Threads > 0 {
+		details = append(details, count(int64(r.Threads), "thread"))
+	}
+	device := r.Device
+	if len(details) > 0 {
+		device += " (" + strings.Join(details, ", ") + ")"
+	}
+	return fmt.Sprintf("training on %s, %s, %s", device, count(int64(r.Ranks), "rank"), r.Precision)
+}
+
+// Work says how much there is to do: "1.07M parameters, 54,765 samples, 800 steps of 8". Where some parameters are
+// frozen it gives how many are trained, of a resumed run the step that it goes on from, and of steps of several batches
+// their size.
+func (r RunInfo) Work() string {
+	parameters := metric(float64(r.Parameters)) + " parameters"
+	if r.Parameters == 1 {
+		parameters = "1 parameter"
+	}
+	if r.Trainable != r.Parameters {
+		parameters = fmt.Sprintf("%s of %s trainable", metric(float64(r.Trainable)), parameters)
+	}
+	steps := fmt.Sprintf("%s of %s", count(r.Steps, "step"), thousands(int64(r.TotalBatch)))
+	if r.TotalBatch != r.BatchSize {
+		steps += fmt.Sprintf(" (batches of %s)", thousands(int64(r.BatchSize)))
+	}
+	if r.FromStep > 0 {
+		steps += " from step " + thousands(r.FromStep)
+	}
+	return strings.Join([]string{parameters, count(r.Samples, "sample"), steps}, ", ")
+}
+
+func count(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return thousands(n) + " " + what + "s"
+}
+
+// thousands gives a number with a comma between groups of three digits.
+func thousands(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"io"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/screen"
+)
+
+// onTerminal runs the program on a terminal of 100 by 30. look is called when something was written, and may type.
+func onTerminal(t *testing.T, argv []string, look func(s *screen.Screen, keyboard io.Writer)) (*screen.Screen, int) {
+	t.Helper()
+	terminal, other, err := screen.OpenTerminal(100, 30)
+	require.NoError(t, err)
+	defer other.Close()
+	cmd := command(t, argv...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, terminal
+	cmd.Env = append(cmd.Env, "TERM=xterm")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // so that Ctrl-C reaches it
+	require.NoError(t, cmd.Start())
+	require.NoError(t, terminal.Close())
+	stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer stuck.Stop()
+
+	s := screen.New(100, 30)
+	for block := make([]byte, 4096); ; {
+		n, err := other.Read(block)
+		_, _ = s.Write(block[:n])
+		if err != nil {
+			break // the program has ended
+		}
+		look(s, other)
+	}
+	_ = cmd.Wait() // the caller looks at the exit code
+	return s, cmd.ProcessState.ExitCode()
+}
+
+// requireTidy wants no line of a display broken, and nothing left of a bar.
+func requireTidy(t *testing.T, s *screen.Screen) {
+	t.Helper()
+	require.NotContains(t, s.Text(), "|", "a bar is left")
+	for _, line := range s.Broken() {
+		require.NotRegexp(t, `^(training|step|eval|train|saved|stopped|resume) `, line)
+	}
+}
+
+// TestTerminal trains on a terminal: records stand above one bar, which is gone in the end.
+func TestTerminal(t *testing.T) {
+	evaluating := false
+	s, code := onTerminal(t, tiny(t, "out", "--max_steps", "40", "--max_new_tokens", "0"), func(s *screen.Screen, _ io.Writer) {
+		evaluating = evaluating || strings.Contains(s.Text(), "evaluating ")
+		require.LessOrEqual(t, strings.Count(s.Text(), "% |"), 1, "%s", s.Text())
+	})
+	require.Zero(t, code, "%s", s.Text())
+	require.True(t, evaluating)
+	requireTidy(t, s)
+	for _, want := range []string{
+		`training on cpu \(\w+, \d+ threads?\), 1 rank, float32:( |\n  )23\.4k parameters, [\d,]+ samples, 40 steps of 8\n`,
+		`\nstep  5/40  epoch [\d.]+  loss \d\.\d{4}  grad_norm \d\.\d{4}  lr \d\.\d\de-\d\d +[\d.]+k? tokens/s`,
+		`\neval  step 40  eval_loss \d\.\d{4}  nats_per_byte \d\.\d{4}  perplexity [\d.]+  [\d.]+s\nsaved out/checkpoint-40\ntrain  step 40/40  `,
+	} {
+		require.Regexp(t, regexp.MustCompile(want), s.Text())
+	}
+	require.Equal(t, 1, strings.Count(s.Text(), "training on "))
+	require.Equal(t, 1, strings.Count(s.Text(), "saved out/checkpoint-20"))
+}
+
+// TestTerminalInterrupt types Ctrl-C: the last lines say what happened and where to go on.
+func TestTerminalInterrupt(t *testing.T) {
+	typed := false
+	s, code := onTerminal(t, tiny(t, "out", "--max_steps", "100000", "--eval_strategy", "no", "--save_strategy", "no"), func(s *screen.Screen, keyboard io.Writer) {
+		if !typed && strings.Contains(s.Text(), "\nstep ") {
+			typed = true
+			_, err := keyboard.Write([]byte{3})
+			require.NoError(t, err)
+		}
+	})
+	require.Equal(t, 130, code, "%s", s.Text())
+	requireTidy(t, s)
+	require.Regexp(t, `\nstopping after what is under way; [^\n]+\n`, s.Text())
+	require.Regexp(t, `\nstopped after \d+ of 100000 steps: interrupt signal received\nresume from out/checkpoint-\d+\nclm: interrupted: `, s.Text())
+	require.NotContains(t, s.Text(), "^C")
+}
