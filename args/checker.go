@@ -39,6 +39,10 @@ func (c *Checker) Require(ok bool, key string, value any, want string) bool {
 	return false
 }
 
+// Given reports whether a flag, a variable or a file set the key. It is false for values of the program, and where no
+// Loader checks.
+func (c *Checker) Given(key string) bool { return c.origin != nil && c.origin(key) != "" }
+
 // OK reports whether none of the keys has a fault yet. Rules that join keys ask
 // first.
 func (c *Checker) OK(keys ...string) bool {

@@ -212,10 +212,10 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	p := newProgram(environ, files)
 	p.loader.ReserveEnv("LOCKSTEP_CPU")
 	p.parse("--config", "x.yaml", "missing.json", "notes.txt", "--per_device_train_batch_size", "-4", "--load_best_model_at_end", "--epoch_count", "3",
-		"--gradient-accumulation-steps=2", "stray", "--max_steps", "many", "--output_dir")
+		"--gradient-accumulation-step=2", "stray", "--max_steps", "many", "--output_dir")
 	require.Equal(t, []string{
 		`unknown flag --epoch_count; --help lists the flags`,
-		`unknown flag --gradient-accumulation-steps; did you mean --gradient_accumulation_steps?`,
+		`unknown flag --gradient-accumulation-step; did you mean --gradient_accumulation_steps?`,
 		`unexpected argument "stray"; want flags only`,
 		`missing value of flag --output_dir; want string`,
 		`unknown key config in x.yaml; --help lists the keys`,
@@ -243,8 +243,9 @@ func TestNearestNames(t *testing.T) {
 		"learning_rat":               "learning_rate",
 		"lerning_rate":               "learning_rate",
 		"laerning_rate":              "learning_rate",
-		"evaluation_strategy":        "eval_strategy",
-		"warmup_ratio":               "warmup_steps",
+		"evaluation_strateg":         "evaluation_strategy",
+		"torch_compil":               "torch_compile",
+		"train_batch_size":           "per_device_train_batch_size",
 		"per_device_train_batchsize": "per_device_train_batch_size",
 		"num_epochs":                 "num_train_epochs",
 	} {
