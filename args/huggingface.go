@@ -10,132 +10,190 @@ func HuggingFace() []Known { return slices.Concat(current(), older()) }
 // Reasons that several names share.
 const (
 	noMixedPrecision = "mixed precision; want float32, by leaving it out"
-	noHub            = "uploads to the Hub; want the flag left out, and output_dir uploaded by another tool"
+	noHub            = "uploads to the Hub; want it left out (hf upload can send output_dir)"
 	hubReads         = "only an upload to the Hub reads it, which is not built"
 	trackioReads     = "only the reporter trackio reads it, which is not built"
 	compiled         = "programs and kernels are compiled before the run"
 	noSharding       = "sharded models; want ranks that each hold the model (num_replicas, or a launcher)"
 	fsdpReads        = "only fsdp reads it, which is not built"
 	fp16Reads        = "only mixed precision on a GPU reads it, which is not built"
-	goroutines       = "workers are goroutines, which are there as long as they are needed"
+	goroutines       = "workers are goroutines: starting them costs nothing"
 )
 
 // current lists the arguments of transformers 5.23, in its order.
 func current() []Known {
 	return []Known{
-		{Name: "optim_target_modules", Type: TypeAny, Status: StatusPlanned, Reason: "optimizers that treat some modules differently (GaLore, APOLLO)"},
-		{Name: "average_tokens_across_devices", Type: TypeBool, Default: "true", Status: StatusRefused,
-			Reason: "true: the loss is the mean over the terms of all ranks, never a mean of the ranks' means"},
-		{Name: "label_smoothing_factor", Type: TypeFloat, Default: "0", Status: StatusPlanned, Reason: "label smoothing; want 0"},
-		{Name: "bf16", Type: TypeBool, Default: "false", Status: StatusPlanned, Reason: noMixedPrecision},
-		{Name: "fp16", Type: TypeBool, Default: "false", Status: StatusPlanned, Reason: noMixedPrecision},
-		{Name: "bf16_full_eval", Type: TypeBool, Default: "false", Status: StatusPlanned, Reason: noMixedPrecision},
-		{Name: "fp16_full_eval", Type: TypeBool, Default: "false", Status: StatusPlanned, Reason: noMixedPrecision},
-		{Name: "tf32", Type: TypeBool, Status: StatusNoEffect, Reason: "it is a mode of NVIDIA's GPUs, and the run is on the CPU"},
-		{Name: "activation_checkpointing", Type: TypeBool, Same: []string{"false"}, Status: StatusRenamed, Target: "gradient_checkpointing"},
-		{Name: "activation_checkpointing_kwargs", Type: TypeAny, Status: StatusNoEffect, Reason: "recomputed activations have the same bits in every mode"},
-		{Name: "gradient_checkpointing_kwargs", Type: TypeAny, Status: StatusNoEffect, Reason: "recomputed activations have the same bits in every mode"},
-		{Name: "torch_compile", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: compiled},
-		{Name: "torch_compile_backend", Type: TypeString, Status: StatusNoEffect, Reason: compiled},
-		{Name: "torch_compile_mode", Type: TypeString, Status: StatusNoEffect, Reason: compiled},
-		{Name: "use_liger_kernel", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "Liger's are kernels for GPUs with the same results"},
-		{Name: "liger_kernel_config", Type: TypeAny, Status: StatusNoEffect, Reason: "Liger's are kernels for GPUs with the same results"},
-		{Name: "use_cache", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "training and evaluation have no use for a cache of keys and values"},
-		{Name: "neftune_noise_alpha", Type: TypeFloat, Status: StatusPlanned, Reason: "NEFTune's noise on embeddings"},
-		{Name: "torch_empty_cache_steps", Type: TypeInt, Status: StatusNoEffect, Reason: "memory of a step is freed as soon as it is not needed"},
-		{Name: "auto_find_batch_size", Type: TypeBool, Default: "false", Status: StatusPlanned, Reason: "the search for a batch size that fits; want per_device_train_batch_size (lockstep estimate-memory helps to choose it)"},
-		{Name: "logging_nan_inf_filter", Type: TypeBool, Default: "true", Status: StatusNoEffect, Reason: "a loss that is not finite is always shown; nonfinite_loss says what it does"},
-		{Name: "project", Type: TypeString, Default: "huggingface", Status: StatusNoEffect, Reason: trackioReads},
-		{Name: "trackio_space_id", Type: TypeString, Same: []string{"trackio"}, Status: StatusNoEffect, Reason: trackioReads},
-		{Name: "trackio_bucket_id", Type: TypeString, Status: StatusNoEffect, Reason: trackioReads},
-		{Name: "trackio_static_space_id", Type: TypeAny, Status: StatusNoEffect, Reason: trackioReads},
-		{Name: "eval_do_concat_batches", Type: TypeBool, Default: "true", Status: StatusNoEffect, Reason: "metrics see batch by batch (trainer.Metric)"},
-		{Name: "eval_use_gather_object", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "metrics of ranks are joined, not their predictions (trainer.Metric)"},
-		{Name: "eval_accumulation_steps", Type: TypeInt, Status: StatusNoEffect, Reason: "metrics see batch by batch, and predictions are never gathered on a device"},
-		{Name: "include_for_metrics", Type: TypeList, Status: StatusNoEffect, Reason: "metrics always see the inputs and the loss (trainer.Metric)"},
-		{Name: "batch_eval_metrics", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "metrics always see batch by batch (trainer.Metric)"},
-		{Name: "save_on_each_node", Type: TypeBool, Default: "false", Status: StatusPlanned, Reason: "checkpoints on every host; want an output_dir that all hosts share"},
-		{Name: "enable_jit_checkpoint", Type: TypeBool, Default: "false", Status: StatusRenamed, Target: "save_on_interrupt", Values: map[string]string{"true": "true"}},
-		{Name: "push_to_hub", Type: TypeBool, Default: "false", Status: StatusPlanned, Reason: noHub},
-		{Name: "hub_token", Type: TypeString, Status: StatusNoEffect, Reason: hubReads},
-		{Name: "hub_private_repo", Type: TypeBool, Status: StatusNoEffect, Reason: hubReads},
-		{Name: "hub_model_id", Type: TypeString, Status: StatusNoEffect, Reason: hubReads},
-		{Name: "hub_strategy", Type: TypeString, Default: "every_save", Status: StatusNoEffect, Reason: hubReads},
-		{Name: "hub_always_push", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: hubReads},
-		{Name: "hub_revision", Type: TypeString, Status: StatusNoEffect, Reason: hubReads},
-		{Name: "ignore_data_skip", Type: TypeBool, Default: "false", Status: StatusRefused,
-			Reason: "false: a resumed run goes on in its data where it stopped, which costs no time here"},
-		{Name: "restore_callback_states_from_checkpoint", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "a resume always restores the callbacks' states"},
-		{Name: "full_determinism", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "every run is deterministic"},
-		{Name: "use_cpu", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "every run is on the CPU"},
-		{Name: "accelerator_config", Type: TypeAny, Status: StatusRefused,
-			Same:   []string{`{"split_batches": false, "even_batches": true, "use_seedable_sampler": true, "non_blocking": false}`},
-			Reason: "it left out: ranks read their own batches of per_device_train_batch_size samples, and no sample is repeated to even them out"},
-		{Name: "parallelism_config", Type: TypeAny, Status: StatusPlanned, Reason: "parallelism other than data parallelism; want it left out"},
-		{Name: "dataloader_pin_memory", Type: TypeBool, Default: "true", Status: StatusNoEffect, Reason: "nothing is copied to a GPU"},
-		{Name: "dataloader_persistent_workers", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: goroutines},
-		{Name: "dataloader_multiprocessing_context", Type: TypeString, Status: StatusNoEffect, Reason: goroutines},
-		{Name: "dataloader_in_order", Type: TypeBool, Default: "true", Status: StatusNoEffect, Reason: "batches always come in order"},
-		{Name: "remove_unused_columns", Type: TypeBool, Default: "true", Status: StatusNoEffect, Reason: "a model reads the tensors of a batch by name and leaves the others alone"},
-		{Name: "label_names", Type: TypeList, Status: StatusNoEffect, Reason: "a model reads the tensors of a batch by name"},
-		{Name: "fsdp", Type: TypeAny, Status: StatusPlanned, Reason: noSharding},
-		{Name: "fsdp_config", Type: TypeAny, Same: []string{`{"min_num_params": 0, "xla": false, "xla_fsdp_v2": false, "xla_fsdp_grad_ckpt": false}`},
-			Status: StatusNoEffect, Reason: fsdpReads},
-		{Name: "deepspeed", Type: TypeAny, Status: StatusPlanned, Reason: noSharding},
-		{Name: "debug", Type: TypeAny, Status: StatusPlanned, Reason: "a search for overflows; nonfinite_loss says what a loss that is not finite does"},
-		{Name: "local_rank", Type: TypeInt, Default: "-1", Status: StatusNoEffect, Reason: "the launcher's variables tell the rank (LOCAL_RANK)"},
+		planned("optim_target_modules", TypeAny, "",
+			"optimizers for some of the modules (GaLore, APOLLO)"),
+		refused("average_tokens_across_devices", TypeBool, "true",
+			"true: the loss is the mean over the terms of all ranks, never a mean of the ranks' means"),
+		planned("label_smoothing_factor", TypeFloat, "0", "label smoothing; want 0"),
+		planned("bf16", TypeBool, "false", noMixedPrecision),
+		planned("fp16", TypeBool, "false", noMixedPrecision),
+		planned("bf16_full_eval", TypeBool, "false", noMixedPrecision),
+		planned("fp16_full_eval", TypeBool, "false", noMixedPrecision),
+		noEffect("tf32", TypeBool, "", "it is a mode of NVIDIA GPUs, and the run is on the CPU"),
+		renamed("activation_checkpointing", TypeBool, "", "gradient_checkpointing").same("false"),
+		noEffect("activation_checkpointing_kwargs", TypeAny, "",
+			"recomputed activations have the same bits in every mode"),
+		noEffect("gradient_checkpointing_kwargs", TypeAny, "",
+			"recomputed activations have the same bits in every mode"),
+		noEffect("torch_compile", TypeBool, "false", compiled),
+		noEffect("torch_compile_backend", TypeString, "", compiled),
+		noEffect("torch_compile_mode", TypeString, "", compiled),
+		noEffect("use_liger_kernel", TypeBool, "false", "Liger's kernels are for GPUs and compute the same"),
+		noEffect("liger_kernel_config", TypeAny, "", "Liger's kernels are for GPUs and compute the same"),
+		noEffect("use_cache", TypeBool, "false",
+			"training and evaluation have no use for a cache of keys and values"),
+		planned("neftune_noise_alpha", TypeFloat, "", "NEFTune's noise on embeddings"),
+		noEffect("torch_empty_cache_steps", TypeInt, "", "memory of a step is freed as soon as it is not needed"),
+		planned("auto_find_batch_size", TypeBool, "false",
+			"the search for a batch size that fits; want per_device_train_batch_size (see lockstep estimate-memory)"),
+		noEffect("logging_nan_inf_filter", TypeBool, "true",
+			"a loss that is not finite is always shown; nonfinite_loss says what it does"),
+		noEffect("project", TypeString, "huggingface", trackioReads),
+		noEffect("trackio_space_id", TypeString, "", trackioReads).same("trackio"),
+		noEffect("trackio_bucket_id", TypeString, "", trackioReads),
+		noEffect("trackio_static_space_id", TypeAny, "", trackioReads),
+		noEffect("eval_do_concat_batches", TypeBool, "true", "metrics are updated batch by batch (trainer.Metric)"),
+		noEffect("eval_use_gather_object", TypeBool, "false",
+			"metrics of ranks are joined, not their predictions (trainer.Metric)"),
+		noEffect("eval_accumulation_steps", TypeInt, "",
+			"metrics are updated batch by batch; predictions are not gathered"),
+		noEffect("include_for_metrics", TypeList, "",
+			"metrics always see the inputs and the loss (trainer.Metric)"),
+		noEffect("batch_eval_metrics", TypeBool, "false", "metrics are updated batch by batch (trainer.Metric)"),
+		planned("save_on_each_node", TypeBool, "false",
+			"checkpoints on every host; want an output_dir that all hosts share"),
+		renamed("enable_jit_checkpoint", TypeBool, "false", "save_on_interrupt").values("true", ""),
+		planned("push_to_hub", TypeBool, "false", noHub),
+		noEffect("hub_token", TypeString, "", hubReads),
+		noEffect("hub_private_repo", TypeBool, "", hubReads),
+		noEffect("hub_model_id", TypeString, "", hubReads),
+		noEffect("hub_strategy", TypeString, "every_save", hubReads),
+		noEffect("hub_always_push", TypeBool, "false", hubReads),
+		noEffect("hub_revision", TypeString, "", hubReads),
+		refused("ignore_data_skip", TypeBool, "false",
+			"false: a resumed run goes on in its data where it stopped, which costs no time here"),
+		noEffect("restore_callback_states_from_checkpoint", TypeBool, "false",
+			"a resume always restores the callbacks' states"),
+		noEffect("full_determinism", TypeBool, "false", "every run is deterministic"),
+		noEffect("use_cpu", TypeBool, "false", "every run is on the CPU"),
+		refused("accelerator_config", TypeAny, "",
+			"it left out: a rank reads its own batches of per_device_train_batch_size samples, and none is repeated").
+			same(`{"split_batches": false, "even_batches": true, "use_seedable_sampler": true, "non_blocking": false}`),
+		planned("parallelism_config", TypeAny, "", "parallelism other than of data; want it left out"),
+		noEffect("dataloader_pin_memory", TypeBool, "true", "nothing is copied to a GPU"),
+		noEffect("dataloader_persistent_workers", TypeBool, "false", goroutines),
+		noEffect("dataloader_multiprocessing_context", TypeString, "", goroutines),
+		noEffect("dataloader_in_order", TypeBool, "true", "batches always come in order"),
+		noEffect("remove_unused_columns", TypeBool, "true",
+			"a model reads the tensors of a batch by name and leaves the others alone"),
+		noEffect("label_names", TypeList, "", "a model reads the tensors of a batch by name"),
+		planned("fsdp", TypeAny, "", noSharding),
+		noEffect("fsdp_config", TypeAny, "",
+			fsdpReads).
+			same(`{"min_num_params": 0, "xla": false, "xla_fsdp_v2": false, "xla_fsdp_grad_ckpt": false}`),
+		planned("deepspeed", TypeAny, "", noSharding),
+		planned("debug", TypeAny, "",
+			"the search for overflows; nonfinite_loss says what a loss that is not finite does"),
+		noEffect("local_rank", TypeInt, "-1", "the launcher's variables tell the rank (LOCAL_RANK)"),
 	}
 }
 
 // older lists the names that transformers 5.23 has no longer, by name.
 func older() []Known {
 	return []Known{
-		{Name: "adafactor", Type: TypeBool, Default: "false", Status: StatusRenamed, Target: "optim", Values: map[string]string{"true": "adafactor"}},
-		{Name: "dispatch_batches", Type: TypeBool, Same: []string{"false"}, Status: StatusNoEffect, Reason: "every rank reads its own batches"},
-		{Name: "evaluate_during_training", Type: TypeBool, Default: "false", Status: StatusRenamed, Target: "eval_strategy",
-			Values: map[string]string{"true": string(StrategySteps)}},
-		{Name: "evaluation_strategy", Type: TypeString, Same: []string{"no"}, Status: StatusRenamed, Target: "eval_strategy"},
-		{Name: "fp16_backend", Type: TypeString, Default: "auto", Status: StatusNoEffect, Reason: fp16Reads},
-		{Name: "fp16_opt_level", Type: TypeString, Default: "O1", Status: StatusNoEffect, Reason: fp16Reads},
-		{Name: "fsdp_min_num_params", Type: TypeInt, Default: "0", Status: StatusNoEffect, Reason: fsdpReads},
-		{Name: "fsdp_transformer_layer_cls_to_wrap", Type: TypeString, Status: StatusNoEffect, Reason: fsdpReads},
-		{Name: "group_by_length", Type: TypeBool, Default: "false", Status: StatusRenamed, Target: "train_sampling_strategy",
-			Values: map[string]string{"true": string(SamplingGroupByLength), "false": string(SamplingRandom)}},
-		{Name: "half_precision_backend", Type: TypeString, Default: "auto", Status: StatusNoEffect, Reason: fp16Reads},
-		{Name: "include_inputs_for_metrics", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "metrics always see the inputs (trainer.Metric)"},
-		{Name: "include_tokens_per_second", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "train_tokens_per_second is always measured"},
-		{Name: "jit_mode_eval", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: compiled},
-		{Name: "logging_dir", Type: TypeString, Status: StatusNoEffect, Reason: "logs are in output_dir, or where the variable TENSORBOARD_LOGGING_DIR says"},
-		{Name: "model_parallel", Type: TypeBool, Default: "false", Status: StatusPlanned, Reason: "models that are cut over devices; want the flag left out"},
-		{Name: "mp_parameters", Type: TypeString, Status: StatusNoEffect, Reason: "only SageMaker's launcher reads it"},
-		{Name: "no_cuda", Type: TypeBool, Default: "false", Status: StatusRenamed, Target: "use_cpu"},
-		{Name: "overwrite_output_dir", Type: TypeBool, Default: "false", Status: StatusNoEffect,
-			Reason: "a run without resume_from_checkpoint starts anew in its output_dir, used or not"},
-		{Name: "past_index", Type: TypeInt, Default: "-1", Status: StatusRefused, Reason: "-1: models that hand a memory from batch to batch are not built"},
-		{Name: "per_gpu_eval_batch_size", Type: TypeInt, Status: StatusRenamed, Target: "per_device_eval_batch_size"},
-		{Name: "per_gpu_train_batch_size", Type: TypeInt, Status: StatusRenamed, Target: "per_device_train_batch_size"},
-		{Name: "push_to_hub_model_id", Type: TypeString, Status: StatusRenamed, Target: "hub_model_id"},
-		{Name: "push_to_hub_organization", Type: TypeString, Status: StatusNoEffect, Reason: hubReads},
-		{Name: "push_to_hub_token", Type: TypeString, Status: StatusRenamed, Target: "hub_token"},
-		{Name: "ray_scope", Type: TypeString, Default: "last", Status: StatusNoEffect, Reason: "only a search for hyper-parameters reads it"},
-		{Name: "save_safetensors", Type: TypeBool, Default: "true", Status: StatusNoEffect, Reason: "weights are always saved as safetensors"},
-		{Name: "sharded_ddp", Type: TypeAny, Status: StatusPlanned, Reason: noSharding},
-		{Name: "split_batches", Type: TypeBool, Same: []string{"false"}, Status: StatusRefused,
-			Reason: "global_train_batch_size, which is the number of samples over all ranks"},
-		{Name: "torchdynamo", Type: TypeString, Status: StatusNoEffect, Reason: compiled},
-		{Name: "tpu_metrics_debug", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "the run is on the CPU"},
-		{Name: "tpu_num_cores", Type: TypeInt, Status: StatusNoEffect, Reason: "the run is on the CPU"},
-		{Name: "use_ipex", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "kernels for the CPU are built in"},
-		{Name: "use_legacy_prediction_loop", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "there is one evaluation loop"},
-		{Name: "use_mps_device", Type: TypeBool, Default: "false", Status: StatusNoEffect, Reason: "the run is on the CPU"},
-		{Name: "warmup_ratio", Type: TypeFloat, Default: "0", Status: StatusRenamed, Target: "warmup_steps", check: func(v any) string {
-			if r := v.(float64); r < 0 || r >= 1 {
-				return "a ratio of all steps in [0, 1)"
-			}
-			return ""
-		}},
-		{Name: "xpu_backend", Type: TypeString, Status: StatusRenamed, Target: "ddp_backend"},
+		renamed("adafactor", TypeBool, "false", "optim").values("adafactor", ""),
+		noEffect("dispatch_batches", TypeBool, "", "every rank reads its own batches").same("false"),
+		renamed("evaluate_during_training", TypeBool, "false", "eval_strategy").values(string(StrategySteps), ""),
+		renamed("evaluation_strategy", TypeString, "", "eval_strategy").same("no"),
+		noEffect("fp16_backend", TypeString, "auto", fp16Reads),
+		noEffect("fp16_opt_level", TypeString, "O1", fp16Reads),
+		noEffect("fsdp_min_num_params", TypeInt, "0", fsdpReads),
+		noEffect("fsdp_transformer_layer_cls_to_wrap", TypeString, "", fsdpReads),
+		renamed("group_by_length", TypeBool, "false", "train_sampling_strategy").
+			values(string(SamplingGroupByLength), string(SamplingRandom)),
+		noEffect("half_precision_backend", TypeString, "auto", fp16Reads),
+		noEffect("include_inputs_for_metrics", TypeBool, "false",
+			"metrics always see the inputs (trainer.Metric)"),
+		noEffect("include_tokens_per_second", TypeBool, "false", "train_tokens_per_second is always measured"),
+		noEffect("jit_mode_eval", TypeBool, "false", compiled),
+		noEffect("logging_dir", TypeString, "",
+			"logs are in output_dir, or where the variable TENSORBOARD_LOGGING_DIR says"),
+		planned("model_parallel", TypeBool, "false", "models split over devices; want it left out"),
+		noEffect("mp_parameters", TypeString, "", "only SageMaker's launcher reads it"),
+		renamed("no_cuda", TypeBool, "false", "use_cpu"),
+		noEffect("overwrite_output_dir", TypeBool, "false",
+			"a run without resume_from_checkpoint starts anew in its output_dir, used or not"),
+		refused("past_index", TypeInt, "-1", "-1: models that hand a memory from batch to batch are not built"),
+		renamed("per_gpu_eval_batch_size", TypeInt, "", "per_device_eval_batch_size"),
+		renamed("per_gpu_train_batch_size", TypeInt, "", "per_device_train_batch_size"),
+		renamed("push_to_hub_model_id", TypeString, "", "hub_model_id"),
+		noEffect("push_to_hub_organization", TypeString, "", hubReads),
+		renamed("push_to_hub_token", TypeString, "", "hub_token"),
+		noEffect("ray_scope", TypeString, "last", "only a search for hyper-parameters reads it"),
+		noEffect("save_safetensors", TypeBool, "true", "weights are always saved as safetensors"),
+		planned("sharded_ddp", TypeAny, "", noSharding),
+		refused("split_batches", TypeBool, "", "global_train_batch_size, the number of samples over all ranks").same("false"),
+		noEffect("torchdynamo", TypeString, "", compiled),
+		noEffect("tpu_metrics_debug", TypeBool, "false", "the run is on the CPU"),
+		noEffect("tpu_num_cores", TypeInt, "", "the run is on the CPU"),
+		noEffect("use_ipex", TypeBool, "false", "kernels for the CPU are built in"),
+		noEffect("use_legacy_prediction_loop", TypeBool, "false", "there is one evaluation loop"),
+		noEffect("use_mps_device", TypeBool, "false", "the run is on the CPU"),
+		warmupRatio(),
+		renamed("xpu_backend", TypeString, "", "ddp_backend"),
 	}
+}
+
+// planned is a row for what is not built yet.
+func planned(name string, t Type, value, reason string) Known {
+	return Known{Name: name, Type: t, Default: value, Status: StatusPlanned, Reason: reason}
+}
+
+// noEffect is a row for what changes no result here.
+func noEffect(name string, t Type, value, reason string) Known {
+	return Known{Name: name, Type: t, Default: value, Status: StatusNoEffect, Reason: reason}
+}
+
+// refused is a row for what would change the result; want completes "want …".
+func refused(name string, t Type, value, want string) Known {
+	return Known{Name: name, Type: t, Default: value, Status: StatusRefused, Reason: want}
+}
+
+// renamed is a row for another name of target.
+func renamed(name string, t Type, value, target string) Known {
+	return Known{Name: name, Type: t, Default: value, Status: StatusRenamed, Target: target}
+}
+
+// same adds values that change nothing.
+func (k Known) same(texts ...string) Known {
+	k.Same = texts
+	return k
+}
+
+// values says what a renamed switch means to its target; an empty text is nothing.
+func (k Known) values(on, off string) Known {
+	k.Values = map[string]string{}
+	for from, to := range map[string]string{"true": on, "false": off} {
+		if to != "" {
+			k.Values[from] = to
+		}
+	}
+	return k
+}
+
+// warmupRatio leads to warmup_steps, where 1 would be one step.
+func warmupRatio() Known {
+	k := renamed("warmup_ratio", TypeFloat, "0", "warmup_steps")
+	k.check = func(v any) string {
+		if r := v.(float64); r < 0 || r >= 1 {
+			return "a ratio of all steps in [0, 1)"
+		}
+		return ""
+	}
+	return k
 }
 
 // noneOf says what takes the place of HuggingFace's default None where a setting has no such value.

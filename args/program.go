@@ -36,7 +36,7 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 		c.Require(want == "", "report_to", a.ReportTo, want)
 	}
 	if c.OK("ddp_backend") {
-		have := append([]string{string(BackendAuto), string(BackendGloo), string(BackendSHM), string(BackendTCP)}, p.Engines...)
+		have := append([]string{"auto", "gloo", "shm", "tcp"}, p.Engines...)
 		c.Require(p.hasEngine(a.DDPBackend), "ddp_backend", string(a.DDPBackend),
 			fmt.Sprintf("one of %s, which are what this program has", strings.Join(have, ", ")))
 	}
@@ -53,7 +53,8 @@ func (m *merge) replaceEngine(structs []any) []Notice {
 	if a == nil || p == nil || m.origins[key] == "" || p.hasEngine(a.DDPBackend) {
 		return nil
 	}
-	text := fmt.Sprintf("%s: this program has no %s; %s takes its place (shared memory on one host, else TCP)", StatusNoEffect, a.DDPBackend, BackendAuto)
+	text := fmt.Sprintf("%s: this program has no %s; %s takes its place (shared memory on one host, else TCP)",
+		StatusNoEffect, a.DDPBackend, BackendAuto)
 	a.DDPBackend = BackendAuto
 	return []Notice{{key, m.origins[key], text}}
 }
