@@ -17,7 +17,7 @@ const (
 	noSharding       = "sharded models; want ranks that each hold the model (num_replicas, or a launcher)"
 	fsdpReads        = "only fsdp reads it, which is not built"
 	fp16Reads        = "only mixed precision on a GPU reads it, which is not built"
-	goroutines       = "workers are goroutines: starting them costs nothing"
+	goroutines       = "workers are goroutines"
 )
 
 // current lists the arguments of transformers 5.23, in its order.
@@ -34,10 +34,8 @@ func current() []Known {
 		planned("fp16_full_eval", TypeBool, "false", noMixedPrecision),
 		noEffect("tf32", TypeBool, "", "it is a mode of NVIDIA GPUs, and the run is on the CPU"),
 		renamed("activation_checkpointing", TypeBool, "", "gradient_checkpointing").same("false"),
-		noEffect("activation_checkpointing_kwargs", TypeAny, "",
-			"recomputed activations have the same bits in every mode"),
-		noEffect("gradient_checkpointing_kwargs", TypeAny, "",
-			"recomputed activations have the same bits in every mode"),
+		noEffect("activation_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),
+		noEffect("gradient_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),
 		noEffect("torch_compile", TypeBool, "false", compiled),
 		noEffect("torch_compile_backend", TypeString, "", compiled),
 		noEffect("torch_compile_mode", TypeString, "", compiled),
@@ -50,16 +48,16 @@ func current() []Known {
 		planned("auto_find_batch_size", TypeBool, "false",
 			"the search for a batch size that fits; want per_device_train_batch_size (see lockstep estimate-memory)"),
 		noEffect("logging_nan_inf_filter", TypeBool, "true",
-			"a loss that is not finite is always shown; nonfinite_loss says what it does"),
+			"losses are shown as they are; nonfinite_loss decides"),
 		noEffect("project", TypeString, "huggingface", trackioReads),
 		noEffect("trackio_space_id", TypeString, "", trackioReads).same("trackio"),
 		noEffect("trackio_bucket_id", TypeString, "", trackioReads),
 		noEffect("trackio_static_space_id", TypeAny, "", trackioReads),
 		noEffect("eval_do_concat_batches", TypeBool, "true", "metrics are updated batch by batch (trainer.Metric)"),
 		noEffect("eval_use_gather_object", TypeBool, "false",
-			"metrics of ranks are joined, not their predictions (trainer.Metric)"),
+			"each rank updates its own metrics (trainer.Metric)"),
 		noEffect("eval_accumulation_steps", TypeInt, "",
-			"metrics are updated batch by batch; predictions are not gathered"),
+			"metrics are updated batch by batch (trainer.Metric)"),
 		noEffect("include_for_metrics", TypeList, "",
 			"metrics always see the inputs and the loss (trainer.Metric)"),
 		noEffect("batch_eval_metrics", TypeBool, "false", "metrics are updated batch by batch (trainer.Metric)"),
@@ -76,7 +74,7 @@ func current() []Known {
 		refused("ignore_data_skip", TypeBool, "false",
 			"false: a resumed run goes on in its data where it stopped, which costs no time here"),
 		noEffect("restore_callback_states_from_checkpoint", TypeBool, "false",
-			"a resume always restores the callbacks' states"),
+			"callbacks are always restored"),
 		noEffect("full_determinism", TypeBool, "false", "every run is deterministic"),
 		noEffect("use_cpu", TypeBool, "false", "every run is on the CPU"),
 		refused("accelerator_config", TypeAny, "",
@@ -88,8 +86,8 @@ func current() []Known {
 		noEffect("dataloader_multiprocessing_context", TypeString, "", goroutines),
 		noEffect("dataloader_in_order", TypeBool, "true", "batches always come in order"),
 		noEffect("remove_unused_columns", TypeBool, "true",
-			"a model reads the tensors of a batch by name and leaves the others alone"),
-		noEffect("label_names", TypeList, "", "a model reads the tensors of a batch by name"),
+			"a model takes the tensors that it needs from a batch"),
+		noEffect("label_names", TypeList, "", "a model takes the tensors that it needs from a batch"),
 		planned("fsdp", TypeAny, "", noSharding),
 		noEffect("fsdp_config", TypeAny, "",
 			fsdpReads).
@@ -120,12 +118,12 @@ func older() []Known {
 		noEffect("include_tokens_per_second", TypeBool, "false", "train_tokens_per_second is always measured"),
 		noEffect("jit_mode_eval", TypeBool, "false", compiled),
 		noEffect("logging_dir", TypeString, "",
-			"logs are in output_dir, or where the variable TENSORBOARD_LOGGING_DIR says"),
+			"TensorBoard's files are in output_dir/runs"),
 		planned("model_parallel", TypeBool, "false", "models split over devices; want it left out"),
 		noEffect("mp_parameters", TypeString, "", "only SageMaker's launcher reads it"),
 		renamed("no_cuda", TypeBool, "false", "use_cpu"),
 		noEffect("overwrite_output_dir", TypeBool, "false",
-			"a run without resume_from_checkpoint starts anew in its output_dir, used or not"),
+			"a run starts anew unless resume_from_checkpoint is set"),
 		refused("past_index", TypeInt, "-1", "-1: models that hand a memory from batch to batch are not built"),
 		renamed("per_gpu_eval_batch_size", TypeInt, "", "per_device_eval_batch_size"),
 		renamed("per_gpu_train_batch_size", TypeInt, "", "per_device_train_batch_size"),

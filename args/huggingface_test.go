@@ -125,6 +125,7 @@ func requireRow(t *testing.T, h theirs, k args.Known) {
 		return
 	}
 	require.NotEmpty(t, k.Reason, k.Name)
+	require.True(t, k.Status != args.StatusNoEffect || len("-- has no effect: "+k.Name+k.Reason) <= 100, "the notice of %s does not fit into 100 columns", k.Name)
 	require.False(t, strings.HasSuffix(k.Reason, "."), k.Name)
 }
 
@@ -254,7 +255,7 @@ func TestKnownNames(t *testing.T) {
 	for _, c := range []struct {
 		name, value string
 		fault       string // what follows "name is value (origin); "
-		notice      string // what follows "name (origin): "
+		notice      string // what follows "name (origin) "
 	}{
 		{"bf16", "true", "not built yet: mixed precision", ""},
 		{"bf16", "false", "", ""},
@@ -270,35 +271,35 @@ func TestKnownNames(t *testing.T) {
 		{"deepspeed", `{"zero_optimization": {"stage": 2}}`, "not built yet: sharded models", ""},
 		{"deepspeed", "ds.json", "not built yet: sharded models", ""},
 		{"fsdp_config", `{"min_num_params": 0, "xla": false}`, "", ""},
-		{"fsdp_config", `{"min_num_params": 5}`, "", "no effect: only fsdp reads it"},
+		{"fsdp_config", `{"min_num_params": 5}`, "", "has no effect: only fsdp reads it"},
 		{"average_tokens_across_devices", "false", "want true: the loss", ""},
 		{"ignore_data_skip", "true", "want false: a resumed run", ""},
 		{"accelerator_config", `{"split_batches": false, "dispatch_batches": null, "even_batches": true}`, "", ""},
 		{"accelerator_config", `{"split_batches": true}`, "want it left out: a rank", ""},
-		{"torch_compile", "true", "", "no effect: programs and kernels are compiled before the run"},
+		{"torch_compile", "true", "", "has no effect: programs and kernels are compiled before the run"},
 		{"torch_compile", "false", "", ""},
-		{"dataloader_pin_memory", "false", "", "no effect: nothing is copied to a GPU"},
+		{"dataloader_pin_memory", "false", "", "has no effect: nothing is copied to a GPU"},
 		{"dataloader_pin_memory", "true", "", ""},
-		{"remove_unused_columns", "false", "", "no effect: a model reads"},
-		{"tf32", "true", "", "no effect: it is a mode"},
+		{"remove_unused_columns", "false", "", "has no effect: a model takes"},
+		{"tf32", "true", "", "has no effect: it is a mode"},
 		{"hub_strategy", "every_save", "", ""},
-		{"hub_strategy", "end", "", "no effect: only an upload"},
+		{"hub_strategy", "end", "", "has no effect: only an upload"},
 		{"local_rank", "-1", "", ""},
-		{"overwrite_output_dir", "true", "", "no effect: a run without resume_from_checkpoint"},
-		{"label_names", "labels", "", "no effect: a model reads"},
+		{"overwrite_output_dir", "true", "", "has no effect: a run starts anew"},
+		{"label_names", "labels", "", "has no effect: a model takes"},
 		{"project", "huggingface", "", ""},
-		{"evaluation_strategy", "epoch", "", "taken as eval_strategy epoch"},
+		{"evaluation_strategy", "epoch", "", "is taken as eval_strategy epoch"},
 		{"evaluation_strategy", "no", "", ""},
-		{"warmup_ratio", "0.1", "", "taken as warmup_steps 0.1"},
+		{"warmup_ratio", "0.1", "", "is taken as warmup_steps 0.1"},
 		{"warmup_ratio", "0.0", "", ""},
 		{"warmup_ratio", "1", "want a ratio of all steps in [0, 1)", ""},
-		{"group_by_length", "true", "", "taken as train_sampling_strategy group_by_length"},
+		{"group_by_length", "true", "", "is taken as train_sampling_strategy group_by_length"},
 		{"group_by_length", "false", "", ""},
-		{"per_gpu_train_batch_size", "4", "", "taken as per_device_train_batch_size 4"},
-		{"activation_checkpointing", "true", "", "taken as gradient_checkpointing true"},
-		{"enable_jit_checkpoint", "true", "", "taken as save_on_interrupt true"},
+		{"per_gpu_train_batch_size", "4", "", "is taken as per_device_train_batch_size 4"},
+		{"activation_checkpointing", "true", "", "is taken as gradient_checkpointing true"},
+		{"enable_jit_checkpoint", "true", "", "is taken as save_on_interrupt true"},
 		{"enable_jit_checkpoint", "false", "", ""},
-		{"evaluate_during_training", "true", "", "taken as eval_strategy steps"},
+		{"evaluate_during_training", "true", "", "is taken as eval_strategy steps"},
 		{"past_index", "2", "want -1: models that hand", ""},
 	} {
 		for origin, p := range sources(c.name, c.value) {
@@ -317,7 +318,11 @@ func TestKnownNames(t *testing.T) {
 				continue
 			}
 			require.Len(t, p.resolved.Notices, 1, "%s %s", c.name, origin)
-			require.Contains(t, p.resolved.Notices[0].String(), fmt.Sprintf("%s (%s): %s", c.name, origin, c.notice))
+			subject := fmt.Sprintf("%s (%s)", c.name, origin)
+			if origin == "flag --"+c.name {
+				subject = "--" + c.name
+			}
+			require.Contains(t, p.resolved.Notices[0].String(), subject+" "+c.notice)
 		}
 	}
 }
@@ -464,8 +469,7 @@ func TestEngines(t *testing.T) {
 	p.parse("--ddp_backend", "nccl")
 	require.NoError(t, p.err)
 	require.Equal(t, args.BackendAuto, p.train.DDPBackend)
-	require.Equal(t, "ddp_backend (flag --ddp_backend): no effect: this program has no nccl; auto takes its place (shared memory on one host, else TCP)",
-		p.resolved.Notices[0].String())
+	require.Equal(t, "--ddp_backend has no effect: this program has no nccl, and takes auto instead", p.resolved.Notices[0].String())
 
 	p = newProgram(nil, nil)
 	p.loader.ForProgram(args.Program{Engines: []string{"nccl"}})
@@ -498,10 +502,10 @@ func TestKnow(t *testing.T) {
 	require.NoError(t, p.err)
 	require.True(t, *debug)
 	require.Equal(t, 3, p.data.BlockSize)
-	require.Equal(t, "bf16 (flag --bf16): no effect: this program's own reason", p.resolved.Notices[0].String())
+	require.Equal(t, "--bf16 has no effect: this program's own reason", p.resolved.Notices[0].String())
 	var b strings.Builder
 	require.NoError(t, p.resolved.WriteNotices(&b, "test: "))
-	require.Equal(t, "test: bf16 (flag --bf16): no effect: this program's own reason\n", b.String())
+	require.Equal(t, "test: --bf16 has no effect: this program's own reason\n", b.String())
 
 	for _, bad := range []args.Known{{Name: "x", Type: "text", Status: args.StatusPlanned}, {Name: "x", Type: args.TypeInt},
 		{Name: "x", Type: args.TypeInt, Status: args.StatusRenamed}, {Type: args.TypeInt, Status: args.StatusPlanned},

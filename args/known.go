@@ -61,12 +61,17 @@ type Known struct {
 type Notice struct {
 	// Key is the name, Origin where it was set: "flag --x", "env LOCKSTEP_X" or "file x.yaml".
 	Key, Origin string
-	// Text says what becomes of it.
+	// Text says what becomes of it: "has no effect: …" or "is taken as …".
 	Text string
 }
 
 // String is the notice in one line.
-func (n Notice) String() string { return n.Key + enclose(" (", n.Origin, ")") + ": " + n.Text }
+func (n Notice) String() string {
+	if n.Origin == "flag --"+n.Key {
+		return "--" + n.Key + " " + n.Text
+	}
+	return n.Key + enclose(" (", n.Origin, ") ") + n.Text
+}
 
 // known is a Known with the field that reads its values.
 type known struct {
@@ -336,10 +341,10 @@ func (m *merge) judge() (notices []Notice) {
 		case StatusRefused:
 			m.knownFault(k, g.value, g.origin, k.Reason, "")
 		case StatusNoEffect:
-			notices = append(notices, Notice{name, g.origin, string(StatusNoEffect) + ": " + k.Reason})
+			notices = append(notices, Notice{name, g.origin, "has no effect: " + k.Reason})
 		case StatusRenamed:
 			if g.target != "" && !g.plain && m.origins[g.target] == g.origin {
-				notices = append(notices, Notice{name, g.origin, "taken as " + g.target + " " + g.text})
+				notices = append(notices, Notice{name, g.origin, "is taken as " + g.target + " " + g.text})
 			}
 		}
 	}

@@ -53,8 +53,7 @@ func (m *merge) replaceEngine(structs []any) []Notice {
 	if a == nil || p == nil || m.origins[key] == "" || p.hasEngine(a.DDPBackend) {
 		return nil
 	}
-	text := fmt.Sprintf("%s: this program has no %s; %s takes its place (shared memory on one host, else TCP)",
-		StatusNoEffect, a.DDPBackend, BackendAuto)
+	text := fmt.Sprintf("has no effect: this program has no %s, and takes %s instead", a.DDPBackend, BackendAuto)
 	a.DDPBackend = BackendAuto
 	return []Notice{{key, m.origins[key], text}}
 }

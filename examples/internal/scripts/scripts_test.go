@@ -71,6 +71,7 @@ func TestCommands(t *testing.T) {
 			continue
 		}
 		for _, n := range resolved.Notices {
+			require.LessOrEqual(t, len(n.String()), 100)
 			fmt.Fprintf(&b, "  %s\n", n)
 		}
 	}
