@@ -2,9 +2,9 @@ package args
 
 import "slices"
 
-// HuggingFace lists the names of the arguments of HuggingFace's TrainingArguments (transformers 4.1 to 5.23) that
-// TrainingArguments has no field for, and what becomes of each. The parser and the table in docs/arguments.md are made
-// from it. Whoever builds one of them adds the field and deletes the row.
+// HuggingFace lists the arguments of HuggingFace's TrainingArguments (transformers 4.1 to 5.23) for which the
+// TrainingArguments here have no field, and says what happens to each. The parser and the tables in docs/arguments.md
+// use it. To build one of them, add the field and delete the row.
 func HuggingFace() []Known { return slices.Concat(current(), older()) }
 
 // Reasons that several names share.

@@ -250,7 +250,7 @@ func sources(name, value string) map[string]*program {
 	}
 }
 
-// What becomes of a name is the same from every source.
+// What happens to a name is the same from every source.
 func TestKnownNames(t *testing.T) {
 	for _, c := range []struct {
 		name, value string

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Status says what becomes of a name that a program knows without having a setting for it.
+// Status says what happens to a name that a program knows without having a setting for it.
 type Status string
 
 // The statuses.
@@ -61,7 +61,7 @@ type Known struct {
 type Notice struct {
 	// Key is the name, Origin where it was set: "flag --x", "env LOCKSTEP_X" or "file x.yaml".
 	Key, Origin string
-	// Text says what becomes of it: "has no effect: …" or "is taken as …".
+	// Text says what happens to it: "has no effect: …" or "is taken as …".
 	Text string
 }
 

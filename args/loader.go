@@ -372,7 +372,7 @@ func (l *Loader) Usage() string {
 	}
 	fmt.Fprintf(&b, "A flag beats its variable (%sLEARNING_RATE), which beats --config files. Switches that are on have a --no_ form.\n", EnvPrefix)
 	if l.training(l.structs) != nil {
-		b.WriteString("HuggingFace's other arguments are known too: docs/arguments.md says of each whether it is planned or without effect.\n")
+		b.WriteString("Other arguments of HuggingFace's Trainer are understood as well; docs/arguments.md says what happens to each.\n")
 	}
 	return b.String()
 }

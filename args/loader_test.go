@@ -23,6 +23,9 @@ type dataArguments struct {
 }
 
 func (d *dataArguments) Check(c *args.Checker) {
+	if d.APIToken == "none allowed" {
+		c.Require(!c.Given("api_token"), "api_token", d.APIToken, "the program's own")
+	}
 	c.Require(d.BlockSize >= 1, "block_size", d.BlockSize, "a whole number ≥ 1")
 }
 
@@ -258,6 +261,15 @@ func TestNearestNames(t *testing.T) {
 	require.Equal(t, []string{"unknown flag -learning_rate; did you mean --learning_rate?"}, faultLines(t, p.err))
 	p = newProgram([]string{"LOCKSTEP_QQQQ=1"}, nil).parse()
 	require.Equal(t, []string{"unknown variable LOCKSTEP_QQQQ; --help lists the settings, whose variables are LOCKSTEP_ and the name"}, faultLines(t, p.err))
+}
+
+// A check can tell what a user gave from what the program set.
+func TestGiven(t *testing.T) {
+	p := newProgram(nil, nil)
+	p.data.APIToken = "none allowed"
+	require.NoError(t, p.parse().err)
+	p = newProgram([]string{"LOCKSTEP_API_TOKEN=none allowed"}, nil).parse()
+	require.Equal(t, []string{"api_token is <API_TOKEN> (env LOCKSTEP_API_TOKEN); want the program's own"}, faultLines(t, p.err))
 }
 
 func TestReserveEnvPattern(t *testing.T) {

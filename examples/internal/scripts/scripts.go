@@ -71,7 +71,6 @@ func RunCLM() []args.Known {
 func RunGLUE() []args.Known {
 	return append(text("gpt2"),
 		planned("task_name", args.TypeString, "", noHub+", GLUE among them; want train_file and validation_file"),
-		planned("max_seq_length", args.TypeInt, "128", "a limit on the length of texts"),
 		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples; want less data"),
 		noEffect("pad_to_max_length", args.TypeBool, "true", "padding changes no result, and goes to a batch's longest text"),
 		planned("test_file", args.TypeString, "", "predictions for a file; want validation_file"),

@@ -30,6 +30,7 @@ type own struct {
 	TrainFile       []string `json:"train_file" usage:"x"`
 	ValidationFile  []string `json:"validation_file" usage:"x"`
 	BlockSize       int      `json:"block_size" usage:"x"`
+	MaxSeqLength    int      `json:"max_seq_length" usage:"x"`
 }
 
 func parse(script string, argv []string) (*args.Resolved, error) {
