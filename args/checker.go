@@ -68,7 +68,7 @@ func (c *Checker) check(s *schema, structs []any) {
 		}
 		v := f.of(structs)
 		if text := f.text(v); !slices.Contains(f.choices, text) {
-			c.Require(false, f.key, text, "one of "+strings.Join(f.choices, ", ")+hint(text, f.choices))
+			c.Require(false, f.key, text, "one of "+strings.Join(f.choices, ", ")+choiceHint(f.key, text, f.choices))
 		}
 	}
 	for _, v := range structs {

@@ -194,6 +194,37 @@ func warmupRatio() Known {
 	return k
 }
 
+// plannedValues lists values of settings that HuggingFace's have and that are not built. A fault says so.
+var plannedValues = map[string][]string{
+	"optim": {
+		"adafactor", "adagrad", "adalomo", "adamw_8bit", "adamw_anyprecision", "adamw_bnb_8bit", "adamw_hf", "adamw_torch_4bit",
+		"adamw_torch_8bit", "adamw_torch_npu_fused", "adamw_torch_xla", "ademamix", "ademamix_8bit", "apollo_adamw",
+		"apollo_adamw_layerwise", "galore_adafactor", "galore_adafactor_layerwise", "galore_adamw", "galore_adamw_8bit",
+		"galore_adamw_8bit_layerwise", "galore_adamw_layerwise", "grokadamw", "lion_32bit", "lion_8bit", "lomo",
+		"paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit",
+		"paged_lion_8bit", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "schedule_free_adamw",
+		"schedule_free_radam", "schedule_free_sgd", "stable_adamw",
+	},
+	"lr_scheduler_type":             {"greedy", "reduce_lr_on_plateau"},
+	"train_sampling_strategy":       {"batch_rebalance"},
+	"include_num_input_tokens_seen": {"non_padding"},
+	"log_level":                     {"detail"},
+	"log_level_replica":             {"detail"},
+	"ddp_backend":                   {"ccl", "cncl", "hccl", "mccl", "xccl"},
+	"report_to": {
+		"azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow", "neptune",
+		"swanlab", "trackio", "wandb",
+	},
+}
+
+// choiceHint says that a value is not built yet, or which one was likely meant.
+func choiceHint(key, value string, choices []string) string {
+	if slices.Contains(plannedValues[key], value) {
+		return "; " + value + " is not built yet"
+	}
+	return hint(value, choices)
+}
+
 // noneOf says what takes the place of HuggingFace's default None where a setting has no such value.
 var noneOf = map[string]string{
 	"output_dir":                 "None is trainer_output there too",

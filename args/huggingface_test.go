@@ -109,6 +109,38 @@ func TestEveryArgumentOfTransformersIsKnown(t *testing.T) {
 	}
 }
 
+// Every value that transformers lists for an argument is one of ours or known as not built.
+func TestEveryValueOfTransformersIsKnown(t *testing.T) {
+	ours := settings(t)
+	text, err := os.ReadFile(filepath.Join("testdata", "values.tsv"))
+	require.NoError(t, err)
+	count := 0
+	for line := range strings.Lines(string(text)) {
+		f := strings.Split(strings.TrimSpace(line), "\t")
+		s, built := ours[f[0]]
+		if !built {
+			continue // the heading, and arguments without effect
+		}
+		choices := strings.Split(s.choices, ",")
+		if f[0] == "report_to" {
+			choices = []string{"none", "all", "tensorboard"}
+		}
+		for _, v := range f[1:] {
+			count++
+			planned := slices.Contains(args.PlannedValues(f[0]), v)
+			require.True(t, slices.Contains(choices, v) != planned, "%s %s", f[0], v)
+			p := newProgram(nil, nil)
+			p.loader.ForProgram(args.Program{Reporters: []string{"tensorboard"}})
+			if p.parse("--"+f[0], v, "--metric_for_best_model", "loss"); planned {
+				require.ErrorContains(t, p.err, v+" is not built yet")
+			} else if p.err != nil {
+				require.NotContains(t, p.err.Error(), "one of")
+			}
+		}
+	}
+	require.Greater(t, count, 80)
+}
+
 func requireRow(t *testing.T, h theirs, k args.Known) {
 	t.Helper()
 	require.Equal(t, h.name, k.Name, "%s is unknown", h.name)
@@ -144,6 +176,9 @@ func TestDocument(t *testing.T) {
 		if !known {
 			s := ours[name]
 			text := s.usage + s.values()
+			if planned := args.PlannedValues(name); planned != nil {
+				text += ". Not built yet: " + strings.Join(planned, ", ")
+			}
 			if note := args.NoneOf(name); note != "" {
 				text += fmt.Sprintf(". Default: %s (%s)", s.value, note)
 			}

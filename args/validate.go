@@ -188,18 +188,8 @@ func reporters(names, available []string) (out []string, want string) {
 		case n == "" || slices.Contains(names[:i], n):
 			return nil, "names of reporters, each once"
 		case available != nil && !slices.Contains(available, n):
-			return nil, fmt.Sprintf("none, all, or names out of %s%s", strings.Join(available, ", "), reporterHint(n, available))
+			return nil, fmt.Sprintf("none, all, or names out of %s%s", strings.Join(available, ", "), choiceHint("report_to", n, available))
 		}
 	}
 	return slices.Clone(names), ""
-}
-
-// plannedReporters are HuggingFace's names of reporters that are not built.
-var plannedReporters = []string{"azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow", "neptune", "swanlab", "trackio", "wandb"}
-
-func reporterHint(name string, available []string) string {
-	if slices.Contains(plannedReporters, name) {
-		return "; " + name + " is not built yet"
-	}
-	return hint(name, available)
 }

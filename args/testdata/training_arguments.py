@@ -3,6 +3,7 @@
     pip install transformers==5.23.0 torch accelerate
     python training_arguments.py > transformers.tsv              # name, type and default of every field
     python training_arguments.py json > training_args.json       # what to_json_string makes of the defaults
+    python training_arguments.py values > values.tsv             # the values of arguments that have a list of them
 
 With folders of earlier releases it lists the names that have gone since: the last of these releases that had the name,
 its type and its default.
@@ -55,6 +56,23 @@ def newest():
         print(f.name, kind(f.type), text(default), sep="\t")
 
 
+def values():
+    from transformers import TrainingArguments, __version__
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+    from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
+    from transformers.training_args import OptimizerNames
+
+    print(f"# transformers {__version__}")
+    lists = {f.name: f.metadata["choices"] for f in dataclasses.fields(TrainingArguments) if "choices" in f.metadata}
+    enums = {"lr_scheduler_type": SchedulerType, "optim": OptimizerNames, "save_strategy": SaveStrategy}
+    enums |= dict.fromkeys(("logging_strategy", "eval_strategy"), IntervalStrategy)
+    lists |= {name: [v.value for v in enum] for name, enum in enums.items()}
+    lists["report_to"] = [*INTEGRATION_TO_CALLBACK, "all", "none"]
+    lists["include_num_input_tokens_seen"] = ["all", "non_padding", "no"]  # named in the help text alone
+    for name in sorted(lists):
+        print(name, *lists[name], sep="\t")
+
+
 def fields(path):
     """The fields in a source file, which cannot be imported beside the newest release."""
     for cls in ast.parse(open(path).read()).body:
@@ -94,6 +112,8 @@ if sys.argv[1:] == ["json"]:
     from transformers import TrainingArguments
 
     print(TrainingArguments(output_dir="out", report_to="none").to_json_string())
+elif sys.argv[1:] == ["values"]:
+    values()
 elif len(sys.argv) > 1:
     older(sys.argv[1:])
 else:
