@@ -39,6 +39,10 @@ func (c *Checker) Require(ok bool, key string, value any, want string) bool {
 	return false
 }
 
+// Given reports whether a flag, a variable or a file set the key. It is false for values of the program, and where no
+// Loader checks.
+func (c *Checker) Given(key string) bool { return c.origin != nil && c.origin(key) != "" }
+
 // OK reports whether none of the keys has a fault yet. Rules that join keys ask
 // first.
 func (c *Checker) OK(keys ...string) bool {
@@ -64,7 +68,7 @@ func (c *Checker) check(s *schema, structs []any) {
 		}
 		v := f.of(structs)
 		if text := f.text(v); !slices.Contains(f.choices, text) {
-			c.Require(false, f.key, text, "one of "+strings.Join(f.choices, ", ")+hint(text, f.choices))
+			c.Require(false, f.key, text, "one of "+strings.Join(f.choices, ", ")+choiceHint(f.key, text, f.choices))
 		}
 	}
 	for _, v := range structs {

@@ -7,6 +7,12 @@
 // defaults; a field that is zero afterwards really is zero. Only settings whose
 // feature exists have a field, so none is silently ignored.
 //
+// The other names of HuggingFace's are known to a Loader all the same, so that a
+// command line written for its Trainer is understood: HuggingFace lists them.
+// One that changes no result is accepted with a notice in Resolved, an older name
+// gives its value to the setting that replaced it, and the others are faults that
+// say what is not built. Loader.Know adds names of a program's own.
+//
 // Bind registers the fields of any list of structs as flags, so that a program
 // adds its own settings, or its own defaults, by the same mechanism:
 //

@@ -22,6 +22,12 @@ type document struct {
 
 var errFormat = errors.New("want a name that ends in .json, .yaml or .yml")
 
+// isConfigFile reports whether a name is that of a config file.
+func isConfigFile(name string) bool {
+	_, err := newDocument(name)
+	return err == nil && !strings.HasPrefix(name, "-")
+}
+
 // newDocument chooses the parser by the file's name.
 func newDocument(path string) (*document, error) {
 	d := &document{}

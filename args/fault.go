@@ -1,6 +1,7 @@
 package args
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,12 +20,14 @@ type Fault struct {
 	Problem string
 	// Want says what was wanted instead.
 	Want string
+	// Reason takes the place of "want …" where nothing else would do: "not built yet: …".
+	Reason string
 }
 
 // Error is the fault in one line.
 func (f Fault) Error() string {
 	if f.Problem == "" {
-		return fmt.Sprintf("%s is %s%s; want %s", f.Key, f.Value, enclose(" (", f.Origin, ")"), f.Want)
+		return fmt.Sprintf("%s is %s%s; %s", f.Key, f.Value, enclose(" (", f.Origin, ")"), cmp.Or(f.Reason, "want "+f.Want))
 	}
 	return f.Problem + enclose(" ", f.Key, "") + enclose(" in ", f.Origin, "") + enclose("; ", f.Want, "")
 }
@@ -102,23 +105,16 @@ func nearest(name string, candidates []string) string {
 	return candidates[i]
 }
 
-// renamed leads from names that HuggingFace's Trainer had or has to the settings
-// that do their work here.
-var renamed = map[string]string{
-	"evaluation_strategy":      "eval_strategy",
-	"warmup_ratio":             "warmup_steps",
-	"logging_nan_inf_filter":   "nonfinite_loss",
-	"per_gpu_train_batch_size": "per_device_train_batch_size",
-	"per_gpu_eval_batch_size":  "per_device_eval_batch_size",
-	"train_batch_size":         "per_device_train_batch_size",
-	"eval_batch_size":          "per_device_eval_batch_size",
-	"enable_jit_checkpoint":    "save_on_interrupt",
+// meant leads from names that are nobody's to the settings that their users mean.
+var meant = map[string]string{
+	"train_batch_size": "per_device_train_batch_size",
+	"eval_batch_size":  "per_device_eval_batch_size",
 }
 
 // didYouMean is the hint for an unknown name, with the prefix that its users
 // write before names; otherwise is said when nothing is near.
 func didYouMean(name, prefix string, candidates []string, otherwise string) string {
-	n := renamed[name]
+	n := meant[name]
 	if !slices.Contains(candidates, n) {
 		n = nearest(name, candidates)
 	}

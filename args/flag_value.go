@@ -75,6 +75,7 @@ type commandLine struct {
 	loader *Loader
 	flags  [][]string // each flag with its value
 	words  []string   // what is no flag
+	known  map[string]*knownFlag
 	faults []Fault
 	help   bool
 }
@@ -95,7 +96,10 @@ func (c *commandLine) flag(words ...string) { c.flags = append(c.flags, words) }
 // values and stray words become faults; a switch may be followed by true or
 // false, and a list by several words, as in HfArgumentParser.
 func (l *Loader) scan(argv []string) *commandLine {
-	c := &commandLine{loader: l}
+	c := &commandLine{loader: l, known: map[string]*knownFlag{}}
+	if len(argv) == 1 && !l.AllowArgs && isConfigFile(argv[0]) { // run_clm.py arguments.json
+		argv = []string{"--" + configKey, argv[0]}
+	}
 	for len(argv) > 0 && !c.help {
 		arg := argv[0]
 		argv = argv[1:]
@@ -124,14 +128,26 @@ func (c *commandLine) word(w string) {
 	c.words = append(c.words, w)
 }
 
-// long handles --name and --name=value, and returns the words that follow.
+// long handles --name and --name=value, and returns the words that follow. As in HuggingFace's parser, the name may
+// have hyphens for underscores.
 func (c *commandLine) long(arg string, rest []string) []string {
-	name, _, hasValue := strings.Cut(arg[2:], "=")
+	name, value, hasValue := strings.Cut(arg[2:], "=")
 	flag := c.loader.flags.Lookup(name)
+	if underscores := strings.ReplaceAll(name, "-", "_"); flag == nil && underscores != name {
+		if flag = c.loader.flags.Lookup(underscores); flag != nil {
+			arg = "--" + underscores + strings.TrimPrefix(arg[2:], name)
+		}
+	}
 	if flag == nil {
 		if name == "help" {
 			c.help = true
 			return rest
+		}
+		if k, text := c.loader.knownFlag(name); k != nil {
+			if hasValue {
+				text = &value
+			}
+			return k.flag(c, "--"+name, text, rest)
 		}
 		return c.unknown(arg, "--"+name, name, hasValue, rest)
 	}
@@ -153,6 +169,19 @@ func (c *commandLine) long(arg string, rest []string) []string {
 	}
 	c.flag(arg + "=" + rest[0])
 	return rest[1:]
+}
+
+// knownFlag is the known name that --name stands for, and the value of --no_name for a switch that is on.
+func (l *Loader) knownFlag(name string) (k *known, value *string) {
+	name = strings.ReplaceAll(name, "-", "_")
+	if k = l.known[name]; k != nil {
+		return k, nil
+	}
+	off, _ := strings.CutPrefix(name, "no_")
+	if k = l.known[off]; k != nil && off != name && k.Type == TypeBool && k.Default == "true" {
+		return k, new("false")
+	}
+	return nil, nil
 }
 
 func (c *commandLine) switchFlag(arg string, rest []string) []string {
@@ -205,6 +234,7 @@ func (c *commandLine) short(arg string, rest []string) []string {
 func (c *commandLine) unknown(arg, shown, name string, hasValue bool, rest []string) []string {
 	var names []string
 	c.loader.flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	names = append(names, sortedKeys(c.loader.known)...)
 	c.faults = append(c.faults, Fault{Problem: "unknown flag", Key: shown,
 		Want: didYouMean(strings.ReplaceAll(name, "-", "_"), "--", names, "--help lists the flags")})
 	if hasValue || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {

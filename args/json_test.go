@@ -246,6 +246,8 @@ func FuzzFiles(f *testing.F) {
 	f.Add(true, []byte("run_name: !!binary aGk=\nmax_steps: 0x10\nseed: !!float 3\n"))
 	f.Add(false, []byte(`{"seed": 18446744073709551615, "eval_steps": null, "report_to": ["x"], "lr_scheduler_kwargs": {"a": true}}`))
 	f.Add(false, []byte(`{"max_steps": 1e400, "seed": -0, "do_train": "yes", "do_train": 1}`))
+	f.Add(true, []byte("bf16: 2024-01-01\ndeepspeed: {a: [1, .nan]}\nfsdp: [x]\nlabel_names: {}\nwarmup_ratio: 0.1\nwarmup_steps: 3\n"))
+	f.Add(false, []byte(`{"evaluation_strategy": "no", "eval_strategy": null, "accelerator_config": {"a": null}, "hub_token": 7, "no_cuda": true}`))
 	f.Fuzz(func(t *testing.T, yaml bool, data []byte) {
 		name := map[bool]string{true: "x.yaml", false: "x.json"}[yaml]
 		p := newProgram(nil, map[string]string{name: string(data)}).parse("--config", name)
@@ -267,6 +269,7 @@ func FuzzCommandLine(f *testing.F) {
 	f.Add("--seed\x003\x00--report_to\x00a\x00b\x00--no_save_on_interrupt")
 	f.Add("-v\x00--\x00-x\x00--=\x00---\x00-\x00--seed=")
 	f.Add("--lr_scheduler_kwargs\x00{\"a\":1}\x00--do_train\x00false\x00-n=x")
+	f.Add("--bf16\x00--no-dataloader-pin-memory\x00--fsdp\x00a\x00b\x00--warmup_ratio=1\x00--no_cuda\x00--hub-token")
 	f.Fuzz(func(t *testing.T, line string) {
 		p := newProgram(nil, nil)
 		p.flags.BoolP("verbose", "v", false, "say more")

@@ -51,6 +51,8 @@ type Loader struct {
 	structs  []any
 	schema   *schema
 	cells    map[string]*cell
+	known    map[string]*known
+	program  *Program
 	reserved []string
 }
 
@@ -60,9 +62,13 @@ type Loader struct {
 // twice, is the programmer's mistake and panics.
 func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
 	all := slices.Concat(structs, []any{&builtin{}})
-	l := &Loader{flags: fs, structs: all, schema: newSchema(all...), cells: map[string]*cell{}, reserved: slices.Clone(engineEnv)}
+	l := &Loader{flags: fs, structs: all, schema: newSchema(all...), cells: map[string]*cell{}, known: map[string]*known{},
+		reserved: slices.Clone(engineEnv)}
 	for _, f := range l.schema.fields {
 		l.cells[f.key] = register(fs, f, f.masked(f.of(all)))
+	}
+	if l.training(all) != nil {
+		l.Know(HuggingFace()...)
 	}
 	return l
 }
@@ -71,6 +77,16 @@ func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
 // that Parse does not refuse them; LOCKSTEP_X_* stands for all that start so.
 // Settings are read all the same.
 func (l *Loader) ReserveEnv(names ...string) { l.reserved = append(l.reserved, names...) }
+
+// training is the TrainingArguments among structs, or nil.
+func (l *Loader) training(structs []any) *TrainingArguments {
+	for _, s := range structs {
+		if a, ok := s.(*TrainingArguments); ok {
+			return a
+		}
+	}
+	return nil
+}
 
 // Parse reads argv (without the program's name), the environment and the config
 // files into the structs, and checks the result: the choices of every field, and
@@ -82,7 +98,7 @@ func (l *Loader) Parse(argv []string) (*Resolved, error) {
 	if line.help {
 		return nil, ErrHelp
 	}
-	m := &merge{loader: l, ko: koanf.New("."), origins: map[string]string{}}
+	m := &merge{loader: l, line: line, ko: koanf.New("."), origins: map[string]string{}, given: map[string]*given{}}
 	m.checker.origin = func(key string) string { return m.origins[key] }
 	line.parse(l.flags)
 	m.checker.faults = line.faults
@@ -96,8 +112,10 @@ func (l *Loader) Parse(argv []string) (*Resolved, error) {
 // every source is loaded over the ones it beats.
 type merge struct {
 	loader  *Loader
+	line    *commandLine
 	ko      *koanf.Koanf
 	origins map[string]string
+	given   map[string]*given
 	checker Checker
 }
 
@@ -107,8 +125,16 @@ func (m *merge) fault(f Fault) { m.checker.faults = append(m.checker.faults, f) 
 // of two sources are never mixed.
 func (m *merge) load(p koanf.Provider, parser koanf.Parser, origin func(key string) string) error {
 	return m.ko.Load(p, parser, koanf.WithMergeFunc(func(src, dest map[string]any) error {
+		var known []string
 		for _, key := range sortedKeys(src) {
+			if m.loader.known[key] != nil {
+				known = append(known, key)
+				continue
+			}
 			m.set(dest, key, src[key], origin(key))
+		}
+		for _, key := range known {
+			m.setKnown(dest, src, key, src[key], origin(key))
 		}
 		return nil
 	}))
@@ -120,6 +146,9 @@ func (m *merge) set(dest map[string]any, key string, raw any, origin string) {
 	if f == nil || fromFile && key == configKey {
 		m.fault(Fault{Key: key, Origin: strings.TrimPrefix(origin, "file "), Problem: "unknown key",
 			Want: didYouMean(key, "", m.loader.keys(), "--help lists the keys")})
+		return
+	}
+	if raw == nil && noneIsDefault(f.key) {
 		return
 	}
 	canonical, want := f.decode(raw)
@@ -142,7 +171,7 @@ func (l *Loader) keys() []string {
 			keys = append(keys, f.key)
 		}
 	}
-	return keys
+	return append(keys, sortedKeys(l.known)...)
 }
 
 // files loads the files that --config names, or else LOCKSTEP_CONFIG.
@@ -200,7 +229,7 @@ func (m *merge) environment() {
 	provider := env.Provider("", env.Opt{Prefix: EnvPrefix, EnvironFunc: l.environ,
 		TransformFunc: func(name, value string) (string, any) {
 			key := strings.ToLower(strings.TrimPrefix(name, EnvPrefix))
-			if l.schema.byKey[key] == nil || envName(key) != name {
+			if l.schema.byKey[key] == nil && (l.known[key] == nil || l.isReserved(name)) || envName(key) != name {
 				if !l.isReserved(name) {
 					m.fault(Fault{Problem: "unknown variable", Key: name, Want: l.envHint(key)})
 				}
@@ -219,7 +248,26 @@ func (m *merge) flags() {
 		}
 		return v.cell.field.key, slices.Clone(v.cell.texts)
 	})
-	m.mustLoad(provider, func(key string) string { return "flag --" + m.loader.cells[key].last })
+	m.mustLoad(flagProvider{provider, m.line.known}, func(key string) string {
+		if k := m.line.known[key]; k != nil {
+			return "flag " + k.shown
+		}
+		return "flag --" + m.loader.cells[key].last
+	})
+}
+
+// flagProvider adds the known names of the command line to the flags.
+type flagProvider struct {
+	koanf.Provider
+	known map[string]*knownFlag
+}
+
+func (p flagProvider) Read() (map[string]any, error) {
+	values, err := p.Provider.Read()
+	for name, k := range p.known {
+		values[name] = k.texts
+	}
+	return values, err
 }
 
 // mustLoad loads a source that has nothing to fail with.
@@ -242,22 +290,26 @@ func (m *merge) finish() (*Resolved, error) {
 	for key, v := range m.ko.Raw() {
 		l.schema.byKey[key].assign(copies, v)
 	}
+	notices := append(m.judge(), m.replaceEngine(copies)...)
 	m.checker.check(l.schema, copies)
+	if a := l.training(copies); a != nil && l.program != nil {
+		a.checkProgram(&m.checker, *l.program)
+	}
 	if err := m.checker.Err(); err != nil {
 		return nil, err
 	}
 	for i, s := range l.structs {
 		reflect.ValueOf(s).Elem().Set(reflect.ValueOf(copies[i]).Elem())
 	}
-	return &Resolved{schema: l.schema, structs: l.structs, origins: m.origins}, nil
+	return &Resolved{schema: l.schema, structs: l.structs, origins: m.origins, Notices: notices}, nil
 }
 
 func envName(key string) string { return EnvPrefix + strings.ToUpper(key) }
 
 func (l *Loader) envHint(key string) string {
-	near := renamed[key]
+	near := meant[key]
 	if l.schema.byKey[near] == nil {
-		near = nearest(key, sortedKeys(l.schema.byKey))
+		near = nearest(key, append(sortedKeys(l.schema.byKey), sortedKeys(l.known)...))
 	}
 	if near != "" {
 		return "did you mean " + envName(near) + "?"
@@ -319,6 +371,9 @@ func (l *Loader) Usage() string {
 		fmt.Fprintf(&b, "%s:\n%s\n", title, g.FlagUsagesWrapped(usageColumns))
 	}
 	fmt.Fprintf(&b, "A flag beats its variable (%sLEARNING_RATE), which beats --config files. Switches that are on have a --no_ form.\n", EnvPrefix)
+	if l.training(l.structs) != nil {
+		b.WriteString("Other arguments of HuggingFace's Trainer are understood as well; docs/arguments.md says what happens to each.\n")
+	}
 	return b.String()
 }
 

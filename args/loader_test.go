@@ -23,6 +23,9 @@ type dataArguments struct {
 }
 
 func (d *dataArguments) Check(c *args.Checker) {
+	if d.APIToken == "none allowed" {
+		c.Require(!c.Given("api_token"), "api_token", d.APIToken, "the program's own")
+	}
 	c.Require(d.BlockSize >= 1, "block_size", d.BlockSize, "a whole number ≥ 1")
 }
 
@@ -212,10 +215,10 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	p := newProgram(environ, files)
 	p.loader.ReserveEnv("LOCKSTEP_CPU")
 	p.parse("--config", "x.yaml", "missing.json", "notes.txt", "--per_device_train_batch_size", "-4", "--load_best_model_at_end", "--epoch_count", "3",
-		"--gradient-accumulation-steps=2", "stray", "--max_steps", "many", "--output_dir")
+		"--gradient-accumulation-step=2", "stray", "--max_steps", "many", "--output_dir")
 	require.Equal(t, []string{
 		`unknown flag --epoch_count; --help lists the flags`,
-		`unknown flag --gradient-accumulation-steps; did you mean --gradient_accumulation_steps?`,
+		`unknown flag --gradient-accumulation-step; did you mean --gradient_accumulation_steps?`,
 		`unexpected argument "stray"; want flags only`,
 		`missing value of flag --output_dir; want string`,
 		`unknown key config in x.yaml; --help lists the keys`,
@@ -243,8 +246,9 @@ func TestNearestNames(t *testing.T) {
 		"learning_rat":               "learning_rate",
 		"lerning_rate":               "learning_rate",
 		"laerning_rate":              "learning_rate",
-		"evaluation_strategy":        "eval_strategy",
-		"warmup_ratio":               "warmup_steps",
+		"evaluation_strateg":         "evaluation_strategy",
+		"torch_compil":               "torch_compile",
+		"train_batch_size":           "per_device_train_batch_size",
 		"per_device_train_batchsize": "per_device_train_batch_size",
 		"num_epochs":                 "num_train_epochs",
 	} {
@@ -257,6 +261,15 @@ func TestNearestNames(t *testing.T) {
 	require.Equal(t, []string{"unknown flag -learning_rate; did you mean --learning_rate?"}, faultLines(t, p.err))
 	p = newProgram([]string{"LOCKSTEP_QQQQ=1"}, nil).parse()
 	require.Equal(t, []string{"unknown variable LOCKSTEP_QQQQ; --help lists the settings, whose variables are LOCKSTEP_ and the name"}, faultLines(t, p.err))
+}
+
+// A check can tell what a user gave from what the program set.
+func TestGiven(t *testing.T) {
+	p := newProgram(nil, nil)
+	p.data.APIToken = "none allowed"
+	require.NoError(t, p.parse().err)
+	p = newProgram([]string{"LOCKSTEP_API_TOKEN=none allowed"}, nil).parse()
+	require.Equal(t, []string{"api_token is <API_TOKEN> (env LOCKSTEP_API_TOKEN); want the program's own"}, faultLines(t, p.err))
 }
 
 func TestReserveEnvPattern(t *testing.T) {

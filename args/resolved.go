@@ -12,6 +12,9 @@ import (
 // Resolved is the outcome of Loader.Parse: every setting with its value and
 // where that came from.
 type Resolved struct {
+	// Notices are the lines for the user about names that were accepted without being settings.
+	Notices []Notice
+
 	schema  *schema
 	structs []any
 	origins map[string]string
@@ -49,6 +52,16 @@ func (r *Resolved) WriteTable(w io.Writer) error {
 		}
 	}
 	return tw.Flush()
+}
+
+// WriteNotices writes Notices, each in a line that begins with before.
+func (r *Resolved) WriteNotices(w io.Writer, before string) error {
+	for _, n := range r.Notices {
+		if _, err := fmt.Fprintf(w, "%s%s\n", before, n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

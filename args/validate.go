@@ -188,7 +188,7 @@ func reporters(names, available []string) (out []string, want string) {
 		case n == "" || slices.Contains(names[:i], n):
 			return nil, "names of reporters, each once"
 		case available != nil && !slices.Contains(available, n):
-			return nil, fmt.Sprintf("none, all, or names out of %s%s", strings.Join(available, ", "), hint(n, available))
+			return nil, fmt.Sprintf("none, all, or names out of %s%s", strings.Join(available, ", "), choiceHint("report_to", n, available))
 		}
 	}
 	return slices.Clone(names), ""

@@ -26,6 +26,9 @@ func TestConstructionErrorsWait(t *testing.T) {
 	src := source(points(8))
 	failing := on(callbacks.InitEnd, func(*callbacks.Event) error { return errors.New("no luck") })
 	invalid := lineArgs(func(a *args.TrainingArguments) { a.PerDeviceTrainBatchSize, a.MaxSteps, a.Optim = -1, 0, "adagrad" })
+	several := lineArgs(func(a *args.TrainingArguments) {
+		a.MaxSteps, a.ReportTo, a.DDPBackend = 0, []string{"wandb"}, args.BackendNCCL
+	})
 	report := lineArgs(func(a *args.TrainingArguments) { a.ReportTo = []string{"wandbb"} })
 	epochs := lineArgs(func(a *args.TrainingArguments) { a.EvalStrategy = args.StrategyEpoch })
 	start := lineArgs(func(a *args.TrainingArguments) { a.EvalOnStart = true })
@@ -36,6 +39,7 @@ func TestConstructionErrorsWait(t *testing.T) {
 		"no model":           {newTrainer(vfs.NewMem(), nil, lineArgs()), []string{"model and arguments"}},
 		"no arguments":       {newTrainer(vfs.NewMem(), newLine(0, 0), nil), []string{"model and arguments"}},
 		"invalid arguments":  {newTrainer(vfs.NewMem(), newLine(0, 0), invalid), []string{"per_device_train_batch_size", "-1", "max_steps", "optim", "adagrad"}},
+		"several at once":    {newTrainer(vfs.NewMem(), newLine(0, 0), several), []string{"3 faults", "max_steps is 0", `report_to is "wandb"`, `ddp_backend is "nccl"; want one of auto`}},
 		"unknown reporter":   {newTrainer(vfs.NewMem(), newLine(0, 0), report), []string{"report_to", "wandbb"}},
 		"evaluates nothing":  {newTrainer(vfs.NewMem(), newLine(0, 0), epochs), []string{"eval_strategy is epoch", "WithEvalData"}},
 		"eval_on_start":      {newTrainer(vfs.NewMem(), newLine(0, 0), start), []string{"eval_on_start", "WithEvalData"}},

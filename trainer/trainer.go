@@ -140,7 +140,7 @@ func (t *Trainer) build() error {
 	if t.model == nil || t.args == nil {
 		return errors.New("trainer: New needs a model and arguments")
 	}
-	if err := t.args.Validate(); err != nil {
+	if err := t.args.ValidateFor(Program()); err != nil {
 		return err
 	}
 	if err := t.checkOptions(); err != nil {

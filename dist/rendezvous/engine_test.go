@@ -15,6 +15,7 @@ func TestRegisterEngine(t *testing.T) {
 	t.Cleanup(func() { delete(engines.new, "slide-rule") })
 	broken := errors.New("broken")
 	RegisterEngine("slide-rule", func(*Job, dist.Options) (*dist.Group, error) { return nil, broken })
+	require.Equal(t, []string{"slide-rule"}, EngineNames())
 	f, err := Engine("slide-rule")
 	require.NoError(t, err)
 	_, err = f(nil, dist.Options{})

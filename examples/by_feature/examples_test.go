@@ -103,6 +103,15 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Contains(t, r.stderr, "num_samples is 0 (flag --num_samples); want a whole number ≥ 1\n")
 		require.Contains(t, r.stderr, "unknown flag --learning_rat; did you mean --learning_rate?\n")
 		require.Contains(t, run(t, program, nil, "--help").stdout, "--num_samples")
+		r = run(t, program, nil, "--num_train_epochs=1", "--torch_compile", "--warmup_ratio", "0.1", "--save_strategy", "no")
+		require.Zero(t, r.code, r.stderr)
+		require.Contains(t, r.stdout, "--torch_compile has no effect: ")
+		require.Contains(t, r.stdout, "--warmup_ratio is taken as warmup_steps 0.1\n")
+		r = run(t, program, nil, "--bf16", "--report_to", "wandb", "--num_samples=0")
+		require.Equal(t, 2, r.code)
+		require.Contains(t, r.stderr, "3 faults")
+		require.Contains(t, r.stderr, "bf16 is true (flag --bf16); not built yet: mixed precision")
+		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to); want none, all`)
 	},
 	"custom_callback": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)

@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -77,15 +78,13 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	a, m, d, s := defaults()
 	flags := pflag.NewFlagSet("clm", pflag.ContinueOnError)
 	loader := args.Bind(flags, a, m, d, s)
+	scripts.Know(loader, scripts.RunCLM())
 	resolved, err := loader.Parse(argv)
 	if errors.Is(err, args.ErrHelp) {
 		fmt.Fprint(stdout, loader.Usage())
 		return err
 	}
 	if err != nil {
-		return err
-	}
-	if _, err := a.Reporters(callbacks.ReporterNames()...); err != nil { // before a tokenizer is trained
 		return err
 	}
 	level, set := a.SlogLevel()
@@ -95,6 +94,9 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	slog.SetDefault(slog.New(slog.NewTextHandler(callbacks.AboveBar(stderr), &slog.HandlerOptions{Level: level})))
 	if place, err := env.Detect(os.LookupEnv); err == nil && place.Rank > 0 {
 		stdout = io.Discard // rank 0 speaks for all
+	}
+	if err := resolved.WriteNotices(stdout, ""); err != nil {
+		return err
 	}
 	fmt.Fprintln(stdout, "arguments that are not defaults:")
 	if err := writeOrigins(stdout, resolved); err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 )
 
 // TestUnknownReporterIsRefusedFirst: before the data are touched, and before anything is printed.
@@ -18,4 +19,29 @@ func TestUnknownReporterIsRefusedFirst(t *testing.T) {
 	require.ErrorContains(t, err, "report_to")
 	require.ErrorContains(t, err, "jsonl")
 	require.Empty(t, out.String())
+}
+
+// TestFlagsOfTheScript: the script's flags are known, and all faults come at once.
+func TestFlagsOfTheScript(t *testing.T) {
+	var out bytes.Buffer
+	err := run(t.Context(), []string{"--dataset_name", "wikitext", "--bf16", "--report_to", "wandb", "--n_layer", "0", "--output_dir", t.TempDir()}, &out, &out)
+	var usage *args.Error
+	require.ErrorAs(t, err, &usage)
+	var keys []string
+	for _, f := range usage.Faults {
+		keys = append(keys, f.Key)
+	}
+	require.ElementsMatch(t, []string{"dataset_name", "bf16", "report_to", "n_layer"}, keys)
+	require.ErrorContains(t, err, "not built yet: data sets of the Hub")
+	require.Empty(t, out.String())
+}
+
+// TestSettingsAreNoRows: a flag of the script's that is built has left the table of those that are not.
+func TestSettingsAreNoRows(t *testing.T) {
+	var out bytes.Buffer
+	require.ErrorIs(t, run(t.Context(), []string{"--help"}, &out, &out), args.ErrHelp)
+	require.Contains(t, out.String(), "--model_name_or_path ")
+	for _, k := range scripts.RunCLM() {
+		require.NotContains(t, out.String(), "--"+k.Name+" ", "delete its row in examples/internal/scripts")
+	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -68,15 +69,13 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	a, m, d := defaults()
 	flags := pflag.NewFlagSet("vision", pflag.ContinueOnError)
 	loader := args.Bind(flags, a, m, d)
-	_, err := loader.Parse(argv)
+	scripts.Know(loader, scripts.RunImageClassification())
+	resolved, err := loader.Parse(argv)
 	if errors.Is(err, args.ErrHelp) {
 		fmt.Fprint(stdout, loader.Usage())
 		return err
 	}
 	if err != nil {
-		return err
-	}
-	if _, err := a.Reporters(callbacks.ReporterNames()...); err != nil { // before images are read
 		return err
 	}
 	level, set := a.SlogLevel()
@@ -86,6 +85,9 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	slog.SetDefault(slog.New(slog.NewTextHandler(callbacks.AboveBar(stderr), &slog.HandlerOptions{Level: level})))
 	if place, err := env.Detect(os.LookupEnv); err == nil && place.Rank > 0 {
 		stdout = io.Discard // rank 0 speaks for all
+	}
+	if err := resolved.WriteNotices(stdout, ""); err != nil {
+		return err
 	}
 	j := &job{args: a, model: m, data: d, out: stdout, err: stderr}
 	return j.run(ctx)

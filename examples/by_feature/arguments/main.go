@@ -1,7 +1,9 @@
 // Arguments reads every setting from flags, environment and files, beside a setting of its
-// own. All faults are reported at once.
+// own. All faults are reported at once. HuggingFace's other arguments are known: what has no effect here is accepted with
+// a notice, what is not built is a fault.
 //
 //	go run ./examples/by_feature/arguments --num_train_epochs 5 --eval_strategy epoch
+//	go run ./examples/by_feature/arguments --warmup_ratio 0.1 --torch_compile
 //	LOCKSTEP_LEARNING_RATE=0.01 go run ./examples/by_feature/arguments --config line.yaml
 package main
 
@@ -32,6 +34,7 @@ func main() {
 	a, own := args.Default("out/arguments"), &lineArguments{NumSamples: 64}
 	a.LearningRate, a.NumTrainEpochs = 0.1, 20 // this program's defaults
 	loader := args.Bind(pflag.NewFlagSet("arguments", pflag.ContinueOnError), a, own)
+	loader.ForProgram(trainer.Program()) // so that an unknown reporter is one of the faults
 	resolved, err := loader.Parse(os.Args[1:])
 	switch {
 	case errors.Is(err, args.ErrHelp):
@@ -40,6 +43,9 @@ func main() {
 	case err != nil:
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
+	}
+	for _, notice := range resolved.Notices {
+		fmt.Println(notice)
 	}
 	for _, key := range []string{"num_samples", "learning_rate", "num_train_epochs", "eval_strategy"} {
 		if origin := resolved.Origin(key); origin != "" {

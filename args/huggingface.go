@@ -1,0 +1,240 @@
+package args
+
+import "slices"
+
+// HuggingFace lists the arguments of HuggingFace's TrainingArguments (transformers 4.1 to 5.23) for which the
+// TrainingArguments here have no field, and says what happens to each. The parser and the tables in docs/arguments.md
+// use it. To build one of them, add the field and delete the row.
+func HuggingFace() []Known { return slices.Concat(current(), older()) }
+
+// Reasons that several names share.
+const (
+	noMixedPrecision = "mixed precision; want float32, by leaving it out"
+	noHub            = "uploads to the Hub; want it left out (hf upload can send output_dir)"
+	hubReads         = "only an upload to the Hub reads it, which is not built"
+	trackioReads     = "only the reporter trackio reads it, which is not built"
+	compiled         = "programs and kernels are compiled before the run"
+	noSharding       = "sharded models; want ranks that each hold the model (num_replicas, or a launcher)"
+	fsdpReads        = "only fsdp reads it, which is not built"
+	fp16Reads        = "only mixed precision on a GPU reads it, which is not built"
+	goroutines       = "workers are goroutines"
+)
+
+// current lists the arguments of transformers 5.23, in its order.
+func current() []Known {
+	return []Known{
+		planned("optim_target_modules", TypeAny, "",
+			"optimizers for some of the modules (GaLore, APOLLO)"),
+		refused("average_tokens_across_devices", TypeBool, "true",
+			"true: the loss is the mean over the terms of all ranks, never a mean of the ranks' means"),
+		planned("label_smoothing_factor", TypeFloat, "0", "label smoothing; want 0"),
+		planned("bf16", TypeBool, "false", noMixedPrecision),
+		planned("fp16", TypeBool, "false", noMixedPrecision),
+		planned("bf16_full_eval", TypeBool, "false", noMixedPrecision),
+		planned("fp16_full_eval", TypeBool, "false", noMixedPrecision),
+		noEffect("tf32", TypeBool, "", "it is a mode of NVIDIA GPUs, and the run is on the CPU"),
+		renamed("activation_checkpointing", TypeBool, "", "gradient_checkpointing").same("false"),
+		noEffect("activation_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),
+		noEffect("gradient_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),
+		noEffect("torch_compile", TypeBool, "false", compiled),
+		noEffect("torch_compile_backend", TypeString, "", compiled),
+		noEffect("torch_compile_mode", TypeString, "", compiled),
+		noEffect("use_liger_kernel", TypeBool, "false", "Liger's kernels are for GPUs and compute the same"),
+		noEffect("liger_kernel_config", TypeAny, "", "Liger's kernels are for GPUs and compute the same"),
+		noEffect("use_cache", TypeBool, "false",
+			"training and evaluation have no use for a cache of keys and values"),
+		planned("neftune_noise_alpha", TypeFloat, "", "NEFTune's noise on embeddings"),
+		noEffect("torch_empty_cache_steps", TypeInt, "", "memory of a step is freed as soon as it is not needed"),
+		planned("auto_find_batch_size", TypeBool, "false",
+			"the search for a batch size that fits; want per_device_train_batch_size (see lockstep estimate-memory)"),
+		noEffect("logging_nan_inf_filter", TypeBool, "true",
+			"losses are shown as they are; nonfinite_loss decides"),
+		noEffect("project", TypeString, "huggingface", trackioReads),
+		noEffect("trackio_space_id", TypeString, "", trackioReads).same("trackio"),
+		noEffect("trackio_bucket_id", TypeString, "", trackioReads),
+		noEffect("trackio_static_space_id", TypeAny, "", trackioReads),
+		noEffect("eval_do_concat_batches", TypeBool, "true", "metrics are updated batch by batch (trainer.Metric)"),
+		noEffect("eval_use_gather_object", TypeBool, "false",
+			"each rank updates its own metrics (trainer.Metric)"),
+		noEffect("eval_accumulation_steps", TypeInt, "",
+			"metrics are updated batch by batch (trainer.Metric)"),
+		noEffect("include_for_metrics", TypeList, "",
+			"metrics always see the inputs and the loss (trainer.Metric)"),
+		noEffect("batch_eval_metrics", TypeBool, "false", "metrics are updated batch by batch (trainer.Metric)"),
+		planned("save_on_each_node", TypeBool, "false",
+			"checkpoints on every host; want an output_dir that all hosts share"),
+		renamed("enable_jit_checkpoint", TypeBool, "false", "save_on_interrupt").values("true", ""),
+		planned("push_to_hub", TypeBool, "false", noHub),
+		noEffect("hub_token", TypeString, "", hubReads),
+		noEffect("hub_private_repo", TypeBool, "", hubReads),
+		noEffect("hub_model_id", TypeString, "", hubReads),
+		noEffect("hub_strategy", TypeString, "every_save", hubReads),
+		noEffect("hub_always_push", TypeBool, "false", hubReads),
+		noEffect("hub_revision", TypeString, "", hubReads),
+		refused("ignore_data_skip", TypeBool, "false",
+			"false: a resumed run goes on in its data where it stopped, which costs no time here"),
+		noEffect("restore_callback_states_from_checkpoint", TypeBool, "false",
+			"callbacks are always restored"),
+		noEffect("full_determinism", TypeBool, "false", "every run is deterministic"),
+		noEffect("use_cpu", TypeBool, "false", "every run is on the CPU"),
+		refused("accelerator_config", TypeAny, "",
+			"it left out: a rank reads its own batches of per_device_train_batch_size samples, and none is repeated").
+			same(`{"split_batches": false, "even_batches": true, "use_seedable_sampler": true, "non_blocking": false}`),
+		planned("parallelism_config", TypeAny, "", "parallelism other than of data; want it left out"),
+		noEffect("dataloader_pin_memory", TypeBool, "true", "nothing is copied to a GPU"),
+		noEffect("dataloader_persistent_workers", TypeBool, "false", goroutines),
+		noEffect("dataloader_multiprocessing_context", TypeString, "", goroutines),
+		noEffect("dataloader_in_order", TypeBool, "true", "batches always come in order"),
+		noEffect("remove_unused_columns", TypeBool, "true",
+			"a model takes the tensors that it needs from a batch"),
+		noEffect("label_names", TypeList, "", "a model takes the tensors that it needs from a batch"),
+		planned("fsdp", TypeAny, "", noSharding),
+		noEffect("fsdp_config", TypeAny, "",
+			fsdpReads).
+			same(`{"min_num_params": 0, "xla": false, "xla_fsdp_v2": false, "xla_fsdp_grad_ckpt": false}`),
+		planned("deepspeed", TypeAny, "", noSharding),
+		planned("debug", TypeAny, "",
+			"the search for overflows; nonfinite_loss says what a loss that is not finite does"),
+		noEffect("local_rank", TypeInt, "-1", "the launcher's variables tell the rank (LOCAL_RANK)"),
+	}
+}
+
+// older lists the names that transformers 5.23 has no longer, by name.
+func older() []Known {
+	return []Known{
+		renamed("adafactor", TypeBool, "false", "optim").values("adafactor", ""),
+		noEffect("dispatch_batches", TypeBool, "", "every rank reads its own batches").same("false"),
+		renamed("evaluate_during_training", TypeBool, "false", "eval_strategy").values(string(StrategySteps), ""),
+		renamed("evaluation_strategy", TypeString, "", "eval_strategy").same("no"),
+		noEffect("fp16_backend", TypeString, "auto", fp16Reads),
+		noEffect("fp16_opt_level", TypeString, "O1", fp16Reads),
+		noEffect("fsdp_min_num_params", TypeInt, "0", fsdpReads),
+		noEffect("fsdp_transformer_layer_cls_to_wrap", TypeString, "", fsdpReads),
+		renamed("group_by_length", TypeBool, "false", "train_sampling_strategy").
+			values(string(SamplingGroupByLength), string(SamplingRandom)),
+		noEffect("half_precision_backend", TypeString, "auto", fp16Reads),
+		noEffect("include_inputs_for_metrics", TypeBool, "false",
+			"metrics always see the inputs (trainer.Metric)"),
+		noEffect("include_tokens_per_second", TypeBool, "false", "train_tokens_per_second is always measured"),
+		noEffect("jit_mode_eval", TypeBool, "false", compiled),
+		noEffect("logging_dir", TypeString, "",
+			"TensorBoard's files are in output_dir/runs"),
+		planned("model_parallel", TypeBool, "false", "models split over devices; want it left out"),
+		noEffect("mp_parameters", TypeString, "", "only SageMaker's launcher reads it"),
+		renamed("no_cuda", TypeBool, "false", "use_cpu"),
+		noEffect("overwrite_output_dir", TypeBool, "false",
+			"a run starts anew unless resume_from_checkpoint is set"),
+		refused("past_index", TypeInt, "-1", "-1: models that hand a memory from batch to batch are not built"),
+		renamed("per_gpu_eval_batch_size", TypeInt, "", "per_device_eval_batch_size"),
+		renamed("per_gpu_train_batch_size", TypeInt, "", "per_device_train_batch_size"),
+		renamed("push_to_hub_model_id", TypeString, "", "hub_model_id"),
+		noEffect("push_to_hub_organization", TypeString, "", hubReads),
+		renamed("push_to_hub_token", TypeString, "", "hub_token"),
+		noEffect("ray_scope", TypeString, "last", "only a search for hyper-parameters reads it"),
+		noEffect("save_safetensors", TypeBool, "true", "weights are always saved as safetensors"),
+		planned("sharded_ddp", TypeAny, "", noSharding),
+		refused("split_batches", TypeBool, "", "global_train_batch_size, the number of samples over all ranks").same("false"),
+		noEffect("torchdynamo", TypeString, "", compiled),
+		noEffect("tpu_metrics_debug", TypeBool, "false", "the run is on the CPU"),
+		noEffect("tpu_num_cores", TypeInt, "", "the run is on the CPU"),
+		noEffect("use_ipex", TypeBool, "false", "kernels for the CPU are built in"),
+		noEffect("use_legacy_prediction_loop", TypeBool, "false", "there is one evaluation loop"),
+		noEffect("use_mps_device", TypeBool, "false", "the run is on the CPU"),
+		warmupRatio(),
+		renamed("xpu_backend", TypeString, "", "ddp_backend"),
+	}
+}
+
+// planned is a row for what is not built yet.
+func planned(name string, t Type, value, reason string) Known {
+	return Known{Name: name, Type: t, Default: value, Status: StatusPlanned, Reason: reason}
+}
+
+// noEffect is a row for what changes no result here.
+func noEffect(name string, t Type, value, reason string) Known {
+	return Known{Name: name, Type: t, Default: value, Status: StatusNoEffect, Reason: reason}
+}
+
+// refused is a row for what would change the result; want completes "want …".
+func refused(name string, t Type, value, want string) Known {
+	return Known{Name: name, Type: t, Default: value, Status: StatusRefused, Reason: want}
+}
+
+// renamed is a row for another name of target.
+func renamed(name string, t Type, value, target string) Known {
+	return Known{Name: name, Type: t, Default: value, Status: StatusRenamed, Target: target}
+}
+
+// same adds values that change nothing.
+func (k Known) same(texts ...string) Known {
+	k.Same = texts
+	return k
+}
+
+// values says what a renamed switch means to its target; an empty text is nothing.
+func (k Known) values(on, off string) Known {
+	k.Values = map[string]string{}
+	for from, to := range map[string]string{"true": on, "false": off} {
+		if to != "" {
+			k.Values[from] = to
+		}
+	}
+	return k
+}
+
+// warmupRatio leads to warmup_steps, where 1 would be one step.
+func warmupRatio() Known {
+	k := renamed("warmup_ratio", TypeFloat, "0", "warmup_steps")
+	k.check = func(v any) string {
+		if r := v.(float64); r < 0 || r >= 1 {
+			return "a ratio of all steps in [0, 1)"
+		}
+		return ""
+	}
+	return k
+}
+
+// plannedValues lists values of settings that HuggingFace's have and that are not built. A fault says so.
+var plannedValues = map[string][]string{
+	"optim": {
+		"adafactor", "adagrad", "adalomo", "adamw_8bit", "adamw_anyprecision", "adamw_bnb_8bit", "adamw_hf", "adamw_torch_4bit",
+		"adamw_torch_8bit", "adamw_torch_npu_fused", "adamw_torch_xla", "ademamix", "ademamix_8bit", "apollo_adamw",
+		"apollo_adamw_layerwise", "galore_adafactor", "galore_adafactor_layerwise", "galore_adamw", "galore_adamw_8bit",
+		"galore_adamw_8bit_layerwise", "galore_adamw_layerwise", "grokadamw", "lion_32bit", "lion_8bit", "lomo",
+		"paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit",
+		"paged_lion_8bit", "rmsprop", "rmsprop_bnb", "rmsprop_bnb_32bit", "rmsprop_bnb_8bit", "schedule_free_adamw",
+		"schedule_free_radam", "schedule_free_sgd", "stable_adamw",
+	},
+	"lr_scheduler_type":             {"greedy", "reduce_lr_on_plateau"},
+	"train_sampling_strategy":       {"batch_rebalance"},
+	"include_num_input_tokens_seen": {"non_padding"},
+	"log_level":                     {"detail"},
+	"log_level_replica":             {"detail"},
+	"ddp_backend":                   {"ccl", "cncl", "hccl", "mccl", "xccl"},
+	"report_to": {
+		"azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow", "neptune",
+		"swanlab", "trackio", "wandb",
+	},
+}
+
+// choiceHint says that a value is not built yet, or which one was likely meant.
+func choiceHint(key, value string, choices []string) string {
+	if slices.Contains(plannedValues[key], value) {
+		return "; " + value + " is not built yet"
+	}
+	return hint(value, choices)
+}
+
+// noneOf says what takes the place of HuggingFace's default None where a setting has no such value.
+var noneOf = map[string]string{
+	"output_dir":                 "None is trainer_output there too",
+	"gradient_checkpointing":     "None is false there too",
+	"ddp_backend":                "None is the device's engine there",
+	"ddp_bucket_cap_mb":          "None is PyTorch's 25 there, as 0 is here",
+	"ddp_broadcast_buffers":      "None is PyTorch's true there",
+	"ddp_find_unused_parameters": "None is true there, but with gradient checkpointing",
+	"ddp_static_graph":           "None is PyTorch's false there",
+}
+
+// noneIsDefault reports whether null in a file leaves a setting alone.
+func noneIsDefault(key string) bool { return noneOf[key] != "" }

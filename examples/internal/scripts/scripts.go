@@ -1,0 +1,112 @@
+// Package scripts holds the flags of HuggingFace's example scripts that have no setting in the programs here which
+// stand for them: run_clm.py for clm, run_glue.py for classify, run_image_classification.py for vision. A command line
+// that was written for the script then says what is missing, or runs.
+package scripts
+
+import (
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// Know tells a program's loader the flags of the script that it stands for, and which reporters and engines the
+// program has.
+func Know(loader *args.Loader, rows []args.Known) {
+	loader.Know(rows...)
+	loader.ForProgram(trainer.Program())
+}
+
+// Reasons that several flags share.
+const (
+	local    = "models and data are local files, and nothing is downloaded"
+	noHub    = "data sets of the Hub"
+	noTypes  = "weights of other types than float32"
+	onlyHub  = "only dataset_name reads it, which is not built"
+	ownFiles = "want model_name_or_path, whose folder has one"
+)
+
+// common lists the flags that all three scripts have. A model can only be of the given type, and data come from files.
+func common(modelType, files string) []args.Known {
+	return []args.Known{
+		planned("model_type", args.TypeString, modelType, "new models of other types; want model_name_or_path"),
+		planned("config_name", args.TypeString, "",
+			"a configuration apart from its model; want model_name_or_path, or the flags of a new model"),
+		noEffect("cache_dir", args.TypeString, "", local),
+		noEffect("model_revision", args.TypeString, "main", local),
+		noEffect("token", args.TypeString, "", local),
+		same(noEffect("use_auth_token", args.TypeBool, "", local), "false"),
+		noEffect("trust_remote_code", args.TypeBool, "false", "models and data bring no code"),
+		planned("ignore_mismatched_sizes", args.TypeBool, "false", "a new head on a saved model"),
+		planned("dataset_name", args.TypeString, "", noHub+"; want "+files),
+		noEffect("dataset_config_name", args.TypeString, "", onlyHub),
+	}
+}
+
+// text lists the flags that the scripts for text have.
+func text(modelType string) []args.Known {
+	return append(common(modelType, "train_file and validation_file"),
+		planned("max_train_samples", args.TypeInt, "", "a limit on training samples; want max_steps, or less data"),
+		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation samples; want less data"),
+		planned("tokenizer_name", args.TypeString, "", "a tokenizer apart from its model; "+ownFiles),
+		noEffect("use_fast_tokenizer", args.TypeBool, "true", "there is one kind of tokenizer, which is fast"),
+		noEffect("overwrite_cache", args.TypeBool, "false", "nothing is cached on disk"),
+		noEffect("preprocessing_num_workers", args.TypeInt, "", "text is prepared on all cores"),
+	)
+}
+
+// RunCLM lists the flags of run_clm.py.
+func RunCLM() []args.Known {
+	return append(text("gpt2"),
+		planned("config_overrides", args.TypeString, "",
+			"other settings of a new model; want n_layer, n_embd, n_head and dropout"),
+		same(planned("dtype", args.TypeString, "", noTypes), "auto", "float32"),
+		same(planned("torch_dtype", args.TypeString, "", noTypes), "auto", "float32"),
+		noEffect("low_cpu_mem_usage", args.TypeBool, "false", "it changes how weights are loaded, not which"),
+		planned("streaming", args.TypeBool, "false", "data larger than memory; want smaller files"),
+		planned("validation_split_percentage", args.TypeInt, "5", "a share held out to evaluate on; want validation_file"),
+		refused("keep_linebreaks", args.TypeBool, "true", "true: a text keeps its line breaks"),
+	)
+}
+
+// RunGLUE lists the flags of run_glue.py.
+func RunGLUE() []args.Known {
+	return append(text("gpt2"),
+		planned("task_name", args.TypeString, "", noHub+", GLUE among them; want train_file and validation_file"),
+		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples; want less data"),
+		noEffect("pad_to_max_length", args.TypeBool, "true", "padding changes no result, and goes to a batch's longest text"),
+		planned("test_file", args.TypeString, "", "predictions for a file; want validation_file"),
+	)
+}
+
+// RunImageClassification lists the flags of run_image_classification.py.
+func RunImageClassification() []args.Known {
+	const idx = "data_dir, a folder of IDX files"
+	return append(common("resnet", idx),
+		planned("max_train_samples", args.TypeInt, "", "a limit on training images alone; want max_images, which limits both"),
+		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation images alone; want max_images, which limits both"),
+		planned("train_dir", args.TypeString, "", "folders of images; want "+idx),
+		planned("validation_dir", args.TypeString, "", "folders of images; want "+idx),
+		planned("train_val_split", args.TypeFloat, "0.15", "a share held out to evaluate on; want "+idx+" with t10k files"),
+		noEffect("image_column_name", args.TypeString, "image", onlyHub),
+		noEffect("label_column_name", args.TypeString, "label", onlyHub),
+		planned("image_processor_name", args.TypeString, "", "a normalisation apart from its model; "+ownFiles),
+		planned("feature_extractor_name", args.TypeString, "", "a normalisation apart from its model; "+ownFiles),
+	)
+}
+
+func planned(name string, t args.Type, value, reason string) args.Known {
+	return args.Known{Name: name, Type: t, Default: value, Status: args.StatusPlanned, Reason: reason}
+}
+
+func noEffect(name string, t args.Type, value, reason string) args.Known {
+	return args.Known{Name: name, Type: t, Default: value, Status: args.StatusNoEffect, Reason: reason}
+}
+
+func refused(name string, t args.Type, value, want string) args.Known {
+	return args.Known{Name: name, Type: t, Default: value, Status: args.StatusRefused, Reason: want}
+}
+
+// same adds values that change nothing.
+func same(k args.Known, texts ...string) args.Known {
+	k.Same = texts
+	return k
+}

@@ -1,0 +1,16 @@
+package trainer
+
+import (
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+)
+
+// Program says which reporters and engines the running program has, by the packages that it imports. A loader that is
+// told (args.Loader.ForProgram) reports a missing one together with all other faults of the command line:
+//
+//	loader := args.Bind(flags, a)
+//	loader.ForProgram(trainer.Program())
+func Program() args.Program {
+	return args.Program{Reporters: callbacks.ReporterNames(), Engines: rendezvous.EngineNames()}
+}
