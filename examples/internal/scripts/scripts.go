@@ -27,7 +27,7 @@ const (
 // common lists the flags that all three scripts have. A model can only be of the given type, and data come from files.
 func common(modelType, files string) []args.Known {
 	return []args.Known{
-		planned("model_type", args.TypeString, modelType, "new models of other types; want model_name_or_path"),
+		same(planned("model_type", args.TypeString, "", "new models of other types; want model_name_or_path"), modelType),
 		planned("config_name", args.TypeString, "",
 			"a configuration apart from its model; want model_name_or_path, or the flags of a new model"),
 		noEffect("cache_dir", args.TypeString, "", local),
