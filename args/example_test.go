@@ -42,3 +42,32 @@ func ExampleBind() {
 	//   - unknown flag --learning_rat; did you mean --learning_rate?
 	//   - per_device_train_batch_size is -4 (flag --per_device_train_batch_size); want a whole number ≥ 1
 }
+
+// A command line for HuggingFace's Trainer is understood as a whole. A program adds the flags of its own script.
+func ExampleLoader_Know() {
+	train := args.Default("out")
+	loader := args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), train)
+	loader.Environ = func() []string { return nil }
+	loader.Know(args.Known{Name: "cache_dir", Type: args.TypeString, Status: args.StatusNoEffect, Reason: "nothing is downloaded"})
+
+	resolved, err := loader.Parse([]string{"--evaluation_strategy", "epoch", "--torch_compile", "--cache_dir", "/tmp"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, notice := range resolved.Notices {
+		fmt.Println(notice)
+	}
+
+	loader = args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), train)
+	loader.Environ = func() []string { return nil }
+	_, err = loader.Parse([]string{"--bf16", "--ignore_data_skip"})
+	fmt.Println(err)
+	// Output:
+	// --cache_dir has no effect: nothing is downloaded
+	// --evaluation_strategy is taken as eval_strategy epoch
+	// --torch_compile has no effect: programs and kernels are compiled before the run
+	// arguments: 2 faults:
+	//   - bf16 is true (flag --bf16); not built yet: mixed precision; want float32, by leaving it out
+	//   - ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run goes on in its data where it stopped, which costs no time here
+}

@@ -542,6 +542,10 @@ func TestKnow(t *testing.T) {
 	require.NoError(t, p.resolved.WriteNotices(&b, "test: "))
 	require.Equal(t, "test: --bf16 has no effect: this program's own reason\n", b.String())
 
+	p = newProgram(nil, nil)
+	p.loader.Know(args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"})
+	require.Equal(t, []string{"max_length is 3 (flag --max_length); not built yet: max_seq_length"}, faultLines(t, p.parse("--max_length=3").err))
+
 	for _, bad := range []args.Known{{Name: "x", Type: "text", Status: args.StatusPlanned}, {Name: "x", Type: args.TypeInt},
 		{Name: "x", Type: args.TypeInt, Status: args.StatusRenamed}, {Type: args.TypeInt, Status: args.StatusPlanned},
 		{Name: "x", Type: args.TypeInt, Status: args.StatusPlanned, Target: "seed"}} {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -80,8 +81,8 @@ type known struct {
 }
 
 var knownKinds = map[Type]reflect.Kind{
-	TypeBool: reflect.Bool, TypeInt: reflect.Int, TypeFloat: reflect.Float64, TypeString: reflect.String, TypeList: reflect.Slice,
-	TypeAny: reflect.Invalid,
+	TypeBool: reflect.Bool, TypeInt: reflect.Int, TypeFloat: reflect.Float64, TypeString: reflect.String,
+	TypeList: reflect.Slice, TypeAny: reflect.Invalid,
 }
 
 // Know makes names known to the loader, so that they are never "unknown". A name that is a setting of the loader's
@@ -163,24 +164,14 @@ func valueText(v any) string {
 		}
 		return v
 	case bool:
-		if v {
-			return "true"
-		}
-		return "false"
+		return strconv.FormatBool(v)
 	case json.Number:
 		return v.String()
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64)
 	}
 	if rv := reflect.ValueOf(v); (rv.Kind() == reflect.Slice || rv.Kind() == reflect.Map) && rv.Len() == 0 {
 		return "none"
-	}
-	return (&field{kind: reflect.ValueOf(v).Kind()}).anyText(v)
-}
-
-// anyText is text for values that no field holds.
-func (f *field) anyText(v any) string {
-	switch f.kind {
-	case reflect.Float64, reflect.Int64:
-		return f.text(reflect.ValueOf(v))
 	}
 	return jsonText(v)
 }
@@ -279,10 +270,12 @@ func (m *merge) rename(dest, src map[string]any, k *known, value any, origin str
 		}
 	}
 	if m.loader.schema.byKey[k.Target] == nil {
-		if m.loader.known[k.Target] != nil {
-			delete(m.given, k.Name)
-			m.setKnown(dest, src, k.Target, text, origin)
+		delete(m.given, k.Name)
+		if m.loader.known[k.Target] == nil {
+			m.knownFault(k, value, origin, "", string(StatusPlanned)+": "+k.Target)
+			return
 		}
+		m.setKnown(dest, src, k.Target, text, origin)
 		return
 	}
 	if m.settled(src, k, text, origin) {

@@ -27,7 +27,7 @@ const (
 // common lists the flags that all three scripts have. A model can only be of the given type, and data come from files.
 func common(modelType, files string) []args.Known {
 	return []args.Known{
-		planned("model_type", args.TypeString, modelType, "new models of other types; want model_name_or_path"),
+		same(planned("model_type", args.TypeString, "", "new models of other types; want model_name_or_path"), modelType),
 		planned("config_name", args.TypeString, "",
 			"a configuration apart from its model; want model_name_or_path, or the flags of a new model"),
 		noEffect("cache_dir", args.TypeString, "", local),
@@ -67,11 +67,12 @@ func RunCLM() []args.Known {
 	)
 }
 
-// RunGLUE lists the flags of run_glue.py.
+// RunGLUE lists the flags of run_glue.py, and max_length of run_glue_no_trainer.py.
 func RunGLUE() []args.Known {
 	return append(text("gpt2"),
 		planned("task_name", args.TypeString, "", noHub+", GLUE among them; want train_file and validation_file"),
 		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples; want less data"),
+		args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"},
 		noEffect("pad_to_max_length", args.TypeBool, "true", "padding changes no result, and goes to a batch's longest text"),
 		planned("test_file", args.TypeString, "", "predictions for a file; want validation_file"),
 	)

@@ -58,9 +58,10 @@ func TestCommands(t *testing.T) {
 	var b strings.Builder
 	seen := map[string]bool{}
 	for _, c := range commands(t) {
-		require.NotNil(t, tables[c[0]], c[0])
-		seen[c[0]] = true
-		resolved, err := parse(c[0], c[1:])
+		script := strings.ReplaceAll(c[0], "_no_trainer", "")
+		require.NotNil(t, tables[script], script)
+		seen[script] = true
+		resolved, err := parse(script, c[1:])
 		fmt.Fprintf(&b, "%s\n", strings.Join(c, " "))
 		if err != nil {
 			var e *args.Error
@@ -107,7 +108,9 @@ func TestEveryFlagOfTheScripts(t *testing.T) {
 			count++
 			resolved, err := parse(script, []string{"--" + name + "=" + value})
 			require.NoError(t, err, script)
-			require.Empty(t, resolved.Notices, "%s --%s", script, name)
+			if name != "max_length" { // an older name of a flag with a default of its own
+				require.Empty(t, resolved.Notices, "%s --%s", script, name)
+			}
 		}
 	}
 	require.Greater(t, count, 60)
@@ -139,7 +142,10 @@ func TestDocument(t *testing.T) {
 			if value == "" {
 				value = "none"
 			}
-			if k.Status == args.StatusRefused {
+			switch k.Status {
+			case args.StatusRenamed:
+				reason = "`" + k.Target + "`"
+			case args.StatusRefused:
 				reason = "want " + reason
 			}
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", k.Name, value, k.Status, reason)
