@@ -171,14 +171,18 @@ func (r *run) timeIsUp() bool {
 	return limit > 0 && r.progress.Seconds >= limit
 }
 
-// act logs, evaluates and saves as Control says, after the ranks have agreed on it.
+// act logs, evaluates and saves as Control says, after the ranks have agreed on it. Callbacks that hear of it may ask
+// for more, some of them on rank 0 alone: the ranks agree again after each.
 func (r *run) act(ctx context.Context) error {
 	c := &r.control
-	if err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog); err != nil {
+	if err := r.agree(); err != nil {
 		return err
 	}
 	if c.ShouldLog {
 		if err := r.logStep(); err != nil {
+			return err
+		}
+		if err := r.agree(); err != nil {
 			return err
 		}
 	}
@@ -188,12 +192,24 @@ func (r *run) act(ctx context.Context) error {
 			return err
 		}
 		end()
+		if err := r.agree(); err != nil {
+			return err
+		}
 	}
 	if c.ShouldSave {
 		defer r.prof.Region("save")()
-		return r.save(context.WithoutCancel(ctx))
+		if err := r.save(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+		return r.agree()
 	}
 	return nil
+}
+
+// agree makes what a callback of any rank asked for hold on all.
+func (r *run) agree() error {
+	c := &r.control
+	return r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog)
 }
 
 // checkInterrupt ends the run if ctx has ended on any rank.
