@@ -49,9 +49,8 @@ func (j *job) run(ctx context.Context) error {
 	opts := []trainer.Option{
 		trainer.WithTrainData(j.source(j.train)), trainer.WithEvalData(j.source(j.test)), trainer.WithMetrics(&accuracy{}), trainer.WithParts(j.preprocessor()),
 	}
-	if f, ok := j.err.(*os.File); ok {
-		opts = append(opts, trainer.WithDisplay(f))
-	}
+	display, _ := j.err.(*os.File) // nil: a test's buffer
+	opts = append(opts, trainer.WithDisplay(display))
 	t := trainer.New(j.net, j.args, opts...)
 	defer t.Close() // what went wrong before is the error to report
 	if !onlyEval {
