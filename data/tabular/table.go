@@ -36,39 +36,39 @@ type Table struct {
 // on each line. A table without rows, a row of another length than the header, text that is not UTF-8 and a name of
 // another format are errors that name the file and, where there is one, the line.
 func Read(path string) (*Table, error) {
+	t := &Table{Path: path}
+	var read func(raw []byte) error
+	switch format := strings.ToLower(filepath.Ext(withoutGzip(path))); format {
+	case ".csv":
+		read = t.readCSV
+	case ".tsv":
+		read = t.readTSV
+	case ".jsonl", ".ndjson", ".json":
+		read = t.readJSONLines
+	default:
+		return nil, fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv or .jsonl, or the same with .gz", path, format)
+	}
 	raw, err := content(path)
 	if err != nil {
 		return nil, fmt.Errorf("tabular: %w", err)
 	}
-	t := &Table{Path: path}
-	switch format := strings.ToLower(filepath.Ext(withoutGzip(path))); format {
-	case ".csv":
-		err = t.readCSV(raw)
-	case ".tsv":
-		err = t.readTSV(raw)
-	case ".jsonl", ".ndjson", ".json":
-		err = t.readJSONLines(raw)
-	default:
-		return nil, fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv or .jsonl, or the same with .gz", path, format)
-	}
-	if err == nil {
-		err = t.check()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("tabular: %s: %w", path, err)
-	}
-	return t, nil
+	return t.fill(read, raw)
 }
 
 // Parse reads CSV text with a header, as a file that a program embeds. name stands for its path in errors.
 func Parse(name string, text []byte) (*Table, error) {
 	t := &Table{Path: name}
-	err := t.readCSV(text)
+	return t.fill(t.readCSV, text)
+}
+
+// fill reads the table and checks it.
+func (t *Table) fill(read func(raw []byte) error, raw []byte) (*Table, error) {
+	err := read(raw)
 	if err == nil {
 		err = t.check()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("tabular: %s: %w", name, err)
+		return nil, fmt.Errorf("tabular: %s: %w", t.Path, err)
 	}
 	return t, nil
 }
