@@ -141,6 +141,10 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.InDeltaSlice(t, ab[0][:], ab[1][:], 0.0011, "formulas have three decimals")
 		require.Regexp(t, `(?m)^4 × 4 samples per step, 80 steps`, r.stdout)
 	},
+	"inference": func(t *testing.T, _ string, r result) {
+		require.Regexp(t, `^x = 1, 2, 3: y = \[(4\.9|5\.0)\d (6\.9|7\.0)\d (8\.9|9\.0)\d\]\n`, r.stdout)
+		require.Len(t, regexp.MustCompile(`(?m)^(one at a time|batches of 256|4 goroutines, .*) +\d+ predictions/s, same as the first: true$`).FindAllString(r.stdout, -1), 3, r.stdout)
+	},
 	"launch": func(t *testing.T, program string, alone result) {
 		alone.requireLearned(t, 0)
 		require.Regexp(t, `^rank 0 of 1, process \d+: 80 steps`, alone.stdout)

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/data/images"
 )
 
-// preprocessorFile says how pixels become a saved model's inputs, with transformers' keys: its AutoImageProcessor and
-// its pipelines read it.
+// preprocessorFile says how pixels become a saved model's inputs, with transformers' keys: its AutoImageProcessor reads
+// it. (A pipeline of transformers makes RGB of every image first, which a model of grey ones refuses.)
 const preprocessorFile = "preprocessor_config.json"
 
 // preprocessor is its content.

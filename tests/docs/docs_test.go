@@ -75,6 +75,20 @@ func TestReadmeOutput(t *testing.T) {
 	require.Contains(t, read(t, "README.md"), "\n    "+string(out))
 }
 
+// TestSnippets: a block of code that names a file is a part of that file.
+func TestSnippets(t *testing.T) {
+	checked := 0
+	for name, text := range documents(t) {
+		for _, b := range blocks(text) {
+			if kind, file, ok := strings.Cut(b.kind, " "); ok && kind == "go" {
+				require.Contains(t, read(t, file), strings.Join(b.lines, "\n")+"\n", "%s shows what %s does not have", name, file)
+				checked++
+			}
+		}
+	}
+	require.Greater(t, checked, 3)
+}
+
 var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
 
 // TestLinks: every relative link leads to a file or folder.
