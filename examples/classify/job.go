@@ -87,7 +87,7 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "eval: accuracy %.4f, F1 %.4f, loss %.4f over %d texts (always the most frequent class: accuracy %.4f)\n",
+	fmt.Fprintf(j.out, "eval: accuracy %.4f, F1 %.4f, loss %.4f over %d texts (the most frequent class: %.4f)\n",
 		m["eval_accuracy"], m["eval_f1"], m["eval_loss"], len(eval.texts), eval.share(matrix.Names))
 	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
 		return err
@@ -252,8 +252,8 @@ func (j *job) show(eval *texts) error {
 // shorten is the beginning of a text, for one line.
 func shorten(s string) string {
 	r := []rune(strings.Join(strings.Fields(s), " "))
-	if len(r) > 90 {
-		r = append(r[:89], '…')
+	if len(r) > 60 {
+		r = append(r[:59], '…')
 	}
 	return string(r)
 }

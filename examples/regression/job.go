@@ -9,7 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"strings"
+	"text/tabwriter"
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -163,13 +163,19 @@ func (j *job) show(eval data.Slice[sample]) error {
 		return err
 	}
 	fmt.Fprintln(j.out, "some of the rows that were held out:")
+	t := tabwriter.NewWriter(j.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "%s\tpredicted", j.features.Label.Name)
+	for _, c := range j.features.Columns {
+		fmt.Fprintf(t, "\t%s", c.Name)
+	}
+	fmt.Fprintln(t)
 	for i, p := range got {
-		var row []string
+		fmt.Fprintf(t, "%.5g\t%.5g", j.features.Label.restore(float64(eval[i].Labels[0])), p.Value)
 		for _, c := range j.features.Columns {
 			at, _ := j.table.Column(c.Name) // it was found before
-			row = append(row, c.Name+" "+j.table.Rows[j.held[i]][at])
+			fmt.Fprintf(t, "\t%s", j.table.Rows[j.held[i]][at])
 		}
-		fmt.Fprintf(j.out, "  %s %.5g, predicted %.5g: %s\n", j.features.Label.Name, j.features.Label.restore(float64(eval[i].Labels[0])), p.Value, strings.Join(row, ", "))
+		fmt.Fprintln(t)
 	}
-	return nil
+	return t.Flush()
 }

@@ -51,11 +51,17 @@ func TestDiamonds(t *testing.T) {
 	require.Greater(t, r2, 0.96)
 	require.Regexp(t, `trained: \d\d of 60 epochs, \d+ steps, .*; the weights of step \d+ are the best`, printed, "stopped early")
 
-	row := regexp.MustCompile(`price \d+, predicted ([\d.]+): (.*)`).FindStringSubmatch(printed)
-	require.NotNil(t, row, printed)
+	_, shown, ok := strings.Cut(printed, "held out:\n")
+	require.True(t, ok, printed)
+	var rows [][]string
+	for line := range strings.Lines(shown) {
+		rows = append(rows, regexp.MustCompile(` {2,}`).Split(strings.TrimSpace(line), -1))
+	}
+	require.Len(t, rows, 6, printed)
+	require.Equal(t, []string{"price", "predicted", "carat"}, rows[0][:3])
 	object := map[string]any{}
-	for _, pair := range strings.Split(row[2], ", ") {
-		name, value, _ := strings.Cut(pair, " ")
+	for i, name := range rows[0][2:] {
+		value := rows[1][2+i]
 		object[name] = value
 		if x, err := strconv.ParseFloat(value, 64); err == nil {
 			object[name] = x
@@ -85,7 +91,7 @@ func TestDiamonds(t *testing.T) {
 			status, answer := post(string(body))
 			require.Equal(t, 200, status)
 			require.Equal(t, "price", answer.Label)
-			require.Equal(t, row[1], fmt.Sprintf("%.5g", answer.Value))
+			require.Equal(t, rows[1][1], fmt.Sprintf("%.5g", answer.Value))
 		})
 	}
 	all.Wait()
