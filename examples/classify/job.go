@@ -150,9 +150,12 @@ func (j *job) load(classes []string) error {
 		if len(classes) == 0 {
 			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to learn one from", dir)
 		}
-		pad := m.Cfg.EosTokenID // as is usual with GPT-2, which has no token for padding
+		pad := j.padToken()
 		if pad == nil {
-			return fmt.Errorf("%s: the configuration has no eos_token_id, which would stand for padding", dir)
+			pad = m.Cfg.EosTokenID // as is usual with GPT-2, which has no token for padding
+		}
+		if pad == nil {
+			return fmt.Errorf("%s: want a pad_token in %s, or an eos_token_id in config.json to stand for it", dir, tokenizerConfigFile)
 		}
 		head = "a new head"
 		if j.net, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), j.args.Seed), m, gpt2.ClassifierConfig{ID2Label: gpt2.Labels(classes...), PadTokenID: pad}); err != nil {
@@ -166,6 +169,24 @@ func (j *job) load(classes []string) error {
 	}
 	j.length = min(j.data.MaxSeqLength, j.net.Cfg.NPositions)
 	fmt.Fprintf(j.out, "model: %s with %s, %d parameters\n", dir, head, nn.NumParameters(j.net))
+	return nil
+}
+
+// padToken is the token that tokenizer_config.json names for padding; nil if it names none.
+func (j *job) padToken() *int {
+	var config struct {
+		PadToken json.RawMessage `json:"pad_token"`
+	}
+	if json.Unmarshal(j.tokConfig, &config) != nil {
+		return nil // none, or not read by transformers either
+	}
+	var token struct{ Content string }
+	if json.Unmarshal(config.PadToken, &token.Content) != nil && json.Unmarshal(config.PadToken, &token) != nil { // text, or an object with it
+		return nil
+	}
+	if id, ok := j.tok.TokenID(token.Content); ok {
+		return new(int(id))
+	}
 	return nil
 }
 

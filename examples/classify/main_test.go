@@ -178,6 +178,18 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 0, *loaded.(*gpt2.Classifier).Cfg.PadTokenID)
 	require.Equal(t, []string{"negative", "positive"}, loaded.(*gpt2.Classifier).Labels())
+
+	for _, config := range []string{`{"pad_token": "a"}`, `{"pad_token": {"content": "a", "special": true}}`} {
+		require.NoError(t, os.WriteFile(filepath.Join(lm, tokenizerConfigFile), []byte(config), 0o600))
+		_, err = classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30), "--label_column", "sentiment",
+			"--text_column", "sentence", "--output_dir", filepath.Join(dir, "padded"), "--max_steps", "1")
+		require.NoError(t, err)
+		loaded, err = models.LoadPretrained(tensor.CPU(), filepath.Join(dir, "padded"))
+		require.NoError(t, err)
+		want, ok := tok.TokenID("a")
+		require.True(t, ok)
+		require.EqualValues(t, want, *loaded.(*gpt2.Classifier).Cfg.PadTokenID)
+	}
 	_, err = classify("--do_eval", "--model_name_or_path", lm, "--label_column", "sentiment", "--validation_file", writeMoods(t, dir, "jsonl", 31))
 	require.ErrorContains(t, err, "without a classifier's head")
 	_, err = classify("--serve", ":0", "--model_name_or_path", lm)

@@ -135,10 +135,10 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 	}
 	s, best := t.State(), ""
 	if s.BestMetric != nil && s.BestGlobalStep != nil && j.args.LoadBestModelAtEnd {
-		best = fmt.Sprintf("; the weights of step %d are the best", *s.BestGlobalStep)
+		best = fmt.Sprintf(", best at step %d", *s.BestGlobalStep)
 	}
-	fmt.Fprintf(j.out, "trained: %.0f of %d epochs, %d steps, %.1f s%s; saved to %s\n", s.Epoch, s.NumTrainEpochs, res.GlobalStep,
-		res.Metrics["train_runtime"], best, j.args.OutputDir)
+	fmt.Fprintf(j.out, "trained: %.0f of %d epochs, %d steps%s, %.1f s; saved to %s\n", s.Epoch, s.NumTrainEpochs, res.GlobalStep,
+		best, res.Metrics["train_runtime"], j.args.OutputDir)
 	return nil
 }
 
