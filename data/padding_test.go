@@ -11,7 +11,8 @@ import (
 
 func TestWithPadding(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
-	texts := data.Slice[data.LabelledTokens]{{[]int32{5, 6}, 1}, {[]int32{7, 8, 9}, data.IgnoreIndex}, {[]int32{4, 3, 2}, 0}, {nil, 2}}
+	texts := data.Slice[data.LabelledTokens]{{[]int32{5, 6}, 1}, {[]int32{7, 8, 9}, data.IgnoreIndex},
+		{[]int32{4, 3, 2}, 0}, {nil, 2}}
 	src := data.NewSource(texts, data.WithPadding(40))
 	b, err := src.Batch(c, []int64{0, 1, 3})
 	require.NoError(t, err)

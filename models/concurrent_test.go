@@ -25,7 +25,8 @@ func TestForwardFromManyGoroutines(t *testing.T) {
 	cfg.EmbeddingSize, cfg.HiddenSizes, cfg.Depths = 8, []int{8, 16}, []int{1, 1}
 	residual, err := resnet.New(nn.NewInit(tensor.CPU(), 3), cfg)
 	require.NoError(t, err)
-	classifier, err := gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), 3), smallGPT2(t, 3, nil), gpt2.ClassifierConfig{ID2Label: gpt2.Labels("a", "b"), PadTokenID: new(0)})
+	classifier, err := gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), 3), smallGPT2(t, 3, nil),
+		gpt2.ClassifierConfig{ID2Label: gpt2.Labels("a", "b"), PadTokenID: new(0)})
 	require.NoError(t, err)
 	integers := func(c *tensor.Ctx, seed uint64, shape ...int) *tensor.Tensor {
 		return tensor.Cast(c, tensor.Uniform(c, tensor.Float32, seed, 1, 11, shape...), tensor.Int64)
@@ -41,7 +42,8 @@ func TestForwardFromManyGoroutines(t *testing.T) {
 			return map[string]*tensor.Tensor{data.Inputs: tensor.Normal(c, tensor.Float32, seed, 0, 1, 1+int(seed%70), 6)}
 		}},
 		"resnet": {residual, func(c *tensor.Ctx, seed uint64) map[string]*tensor.Tensor {
-			return map[string]*tensor.Tensor{data.PixelValues: tensor.Normal(c, tensor.Float32, seed, 0, 1, 1+int(seed%3), 3, 32, 32)}
+			return map[string]*tensor.Tensor{data.PixelValues: tensor.Normal(c, tensor.Float32, seed, 0, 1,
+				1+int(seed%3), 3, 32, 32)}
 		}},
 		"gpt2": {smallGPT2(t, 3, nil), texts}, "classifier": {classifier, texts},
 	} {
@@ -77,8 +79,8 @@ func TestForwardFromManyGoroutines(t *testing.T) {
 func TestGenerateFromManyGoroutines(t *testing.T) {
 	m := smallGPT2(t, 3, nil)
 	write := func(seed int) []int {
-		ids, err := generation.Generate(t.Context(), nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), m, []int{1 + seed}, generation.Options{
-			MaxNewTokens: 6, Temperature: 1, Seed: uint64(seed)})
+		ids, err := generation.Generate(t.Context(), nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), m,
+			[]int{1 + seed}, generation.Options{MaxNewTokens: 6, Temperature: 1, Seed: uint64(seed)})
 		require.NoError(t, err)
 		return ids
 	}

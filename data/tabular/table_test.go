@@ -34,10 +34,11 @@ func TestRead(t *testing.T) {
 		content, first string
 		lines          []int
 	}{
-		"a.csv":      {csv, "good, \"very\"\nindeed", []int{2, 4}},
-		"a.CSV.gz":   {zipped(t, csv), "good, \"very\"\nindeed", []int{2, 4}},
-		"a.tsv":      {"text\tstars\n\"good\t5\n\nbad\t\n", `"good`, []int{2, 4}},
-		"a.jsonl":    {"{\"text\": \"good\\n\", \"stars\": 5}\n\n{\"text\": \"bad\", \"stars\": null}", "good\n", []int{1, 3}},
+		"a.csv":    {csv, "good, \"very\"\nindeed", []int{2, 4}},
+		"a.CSV.gz": {zipped(t, csv), "good, \"very\"\nindeed", []int{2, 4}},
+		"a.tsv":    {"text\tstars\n\"good\t5\n\nbad\t\n", `"good`, []int{2, 4}},
+		"a.jsonl": {"{\"text\": \"good\\n\", \"stars\": 5}\n\n{\"text\": \"bad\", \"stars\": null}", "good\n",
+			[]int{1, 3}},
 		"a.jsonl.gz": {zipped(t, `{"text":"x"}`+"\n"+`{"text":"y","stars":5}`), "x", []int{1, 2}},
 	} {
 		table, err := tabular.Read(write(t, name, c.content))
@@ -46,7 +47,8 @@ func TestRead(t *testing.T) {
 		require.Equal(t, c.lines, table.Lines, name)
 		require.Equal(t, c.first, table.Rows[0][0], name)
 		if name == "a.jsonl.gz" {
-			require.Equal(t, [][]string{{"x", ""}, {"y", "5"}}, table.Rows, "a missing value is empty, in whatever line the key first is")
+			require.Equal(t, [][]string{{"x", ""}, {"y", "5"}}, table.Rows,
+				"a missing value is empty, in whatever line the key first is")
 			continue
 		}
 		require.Equal(t, "5", table.Rows[0][1], name)

@@ -29,7 +29,8 @@ func (m *ModelArguments) Check(c *args.Checker) {
 		c.Require(m.NEmbd >= 1 && m.NEmbd%m.NHead == 0, "n_embd", m.NEmbd, "a positive multiple of n_head")
 	}
 	c.Require(m.Dropout >= 0 && m.Dropout < 1, "dropout", m.Dropout, "a probability in [0, 1)")
-	c.Require(m.VocabSize >= 258 && m.VocabSize <= 1<<20, "vocab_size", m.VocabSize, "258 to 1048576: 256 bytes, the end of text and padding at least")
+	c.Require(m.VocabSize >= 258 && m.VocabSize <= 1<<20, "vocab_size", m.VocabSize,
+		"258 to 1048576: 256 bytes, the end of text and padding at least")
 }
 
 // DataArguments say what texts to use.
@@ -44,7 +45,8 @@ type DataArguments struct {
 
 // Check reports faults together with those of the training arguments.
 func (d *DataArguments) Check(c *args.Checker) {
-	c.Require(d.ValidationSplitPercentage >= 1 && d.ValidationSplitPercentage <= 99, "validation_split_percentage", d.ValidationSplitPercentage, "1 to 99")
+	c.Require(d.ValidationSplitPercentage >= 1 && d.ValidationSplitPercentage <= 99, "validation_split_percentage",
+		d.ValidationSplitPercentage, "1 to 99")
 	c.Require(d.LabelColumn != "", "label_column", d.LabelColumn, "the name of a column")
 	c.Require(d.MaxSeqLength >= 1, "max_seq_length", d.MaxSeqLength, "at least 1")
 }

@@ -41,7 +41,8 @@ func goComments(root string) (train, eval *texts, err error) {
 			return nil, nil, err
 		}
 		for _, d := range tree.Decls {
-			if comment := strings.Join(strings.Fields(docOf(d)), " "); len(comment) >= 20 && !strings.HasPrefix(comment, "#") { // "#include" is cgo's
+			comment := strings.Join(strings.Fields(docOf(d)), " ")
+			if len(comment) >= 20 && !strings.HasPrefix(comment, "#") { // "#include" is cgo's
 				to.texts, to.labels = append(to.texts, comment), append(to.labels, label)
 			}
 		}

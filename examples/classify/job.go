@@ -74,11 +74,13 @@ func (j *job) run(ctx context.Context) error {
 	}
 	matrix, collate := confusion.New(j.net.Labels()), data.WithPadding(int32(*j.net.Cfg.PadTokenID))
 	display, _ := j.err.(*os.File) // nil: a test's buffer
-	t := trainer.New(j.net, j.args, trainer.WithTrainData(data.NewSource(trainSet, collate)), trainer.WithEvalData(data.NewSource(evalSet, collate)),
+	t := trainer.New(j.net, j.args,
+		trainer.WithTrainData(data.NewSource(trainSet, collate)), trainer.WithEvalData(data.NewSource(evalSet, collate)),
 		trainer.WithMetrics(matrix), trainer.WithDisplay(display), trainer.WithParts(j.parts()...))
 	defer t.Close() // what went wrong before is the error to report
 	if training {
-		fmt.Fprintf(j.out, "data: %s; %d texts to learn from, %d held out, %d classes\n", train.name, len(train.texts), len(eval.texts), len(matrix.Names))
+		fmt.Fprintf(j.out, "data: %s; %d texts to learn from, %d held out, %d classes\n", train.name,
+			len(train.texts), len(eval.texts), len(matrix.Names))
 		if err := j.learn(ctx, t); err != nil {
 			return err
 		}
@@ -108,23 +110,26 @@ func (j *job) create(ctx context.Context, train *texts) error {
 		}
 	}
 	var err error
-	j.tok, err = tokenizers.Train(ctx, all, tokenizers.TrainOptions{VocabSize: j.model.VocabSize, SpecialTokens: []string{endOfText, padding}})
+	j.tok, err = tokenizers.Train(ctx, all, tokenizers.TrainOptions{VocabSize: j.model.VocabSize,
+		SpecialTokens: []string{endOfText, padding}})
 	if err != nil {
 		return err
 	}
 	end, _ := j.tok.TokenID(endOfText)
 	pad, _ := j.tok.TokenID(padding)
 	j.length = j.data.MaxSeqLength
-	cfg := gpt2.ClassifierConfig{Config: gpt2.DefaultConfig(), ID2Label: gpt2.Labels(train.classes()...), PadTokenID: new(int(pad))}
-	cfg.VocabSize, cfg.NPositions, cfg.NLayer, cfg.NEmbd, cfg.NHead = j.tok.VocabSize(), j.length, j.model.NLayer, j.model.NEmbd, j.model.NHead
+	cfg := gpt2.ClassifierConfig{Config: gpt2.DefaultConfig(), ID2Label: gpt2.Labels(train.classes()...),
+		PadTokenID: new(int(pad))}
+	cfg.VocabSize, cfg.NPositions = j.tok.VocabSize(), j.length
+	cfg.NLayer, cfg.NEmbd, cfg.NHead = j.model.NLayer, j.model.NEmbd, j.model.NHead
 	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = j.model.Dropout, j.model.Dropout, j.model.Dropout
 	cfg.BosTokenID, cfg.EosTokenID = new(int(end)), new(int(end))
 	if j.net, err = gpt2.NewClassifier(nn.NewInit(tensor.CPU(), j.args.Seed), cfg); err != nil {
 		return err
 	}
 	j.tokConfig, err = json.MarshalIndent(map[string]any{
-		"tokenizer_class": "GPT2Tokenizer", "bos_token": endOfText, "eos_token": endOfText, "unk_token": endOfText, "pad_token": padding,
-		"padding_side": "right", "model_max_length": j.length,
+		"tokenizer_class": "GPT2Tokenizer", "bos_token": endOfText, "eos_token": endOfText, "unk_token": endOfText,
+		"pad_token": padding, "padding_side": "right", "model_max_length": j.length,
 	}, "", "  ")
 	fmt.Fprintf(j.out, "model: gpt2, %d layers, width %d, %d heads, %d parameters; tokenizer of %d tokens\n",
 		cfg.NLayer, cfg.NEmbd, cfg.NHead, nn.NumParameters(j.net), cfg.VocabSize)
@@ -139,7 +144,8 @@ func (j *job) load(classes []string) error {
 		return err
 	}
 	j.tok = tok
-	if j.tokConfig, err = os.ReadFile(filepath.Join(dir, tokenizerConfigFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	j.tokConfig, err = os.ReadFile(filepath.Join(dir, tokenizerConfigFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	head := "its head"
@@ -155,10 +161,12 @@ func (j *job) load(classes []string) error {
 			pad = m.Cfg.EosTokenID // as is usual with GPT-2, which has no token for padding
 		}
 		if pad == nil {
-			return fmt.Errorf("%s: want a pad_token in %s, or an eos_token_id in config.json to stand for it", dir, tokenizerConfigFile)
+			return fmt.Errorf("%s: want a pad_token in %s, or an eos_token_id in config.json to stand for it", dir,
+				tokenizerConfigFile)
 		}
 		head = "a new head"
-		if j.net, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), j.args.Seed), m, gpt2.ClassifierConfig{ID2Label: gpt2.Labels(classes...), PadTokenID: pad}); err != nil {
+		if j.net, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), j.args.Seed), m,
+			gpt2.ClassifierConfig{ID2Label: gpt2.Labels(classes...), PadTokenID: pad}); err != nil {
 			return err
 		}
 	default:
@@ -180,8 +188,8 @@ func (j *job) padToken() *int {
 	if json.Unmarshal(j.tokConfig, &config) != nil {
 		return nil // none, or not read by transformers either
 	}
-	var token struct{ Content string }
-	if json.Unmarshal(config.PadToken, &token.Content) != nil && json.Unmarshal(config.PadToken, &token) != nil { // text, or an object with it
+	var token struct{ Content string } // or a string
+	if json.Unmarshal(config.PadToken, &token.Content) != nil && json.Unmarshal(config.PadToken, &token) != nil {
 		return nil
 	}
 	if id, ok := j.tok.TokenID(token.Content); ok {
@@ -223,7 +231,8 @@ func (j *job) encode(ctx context.Context, t *texts) (data.Slice[data.LabelledTok
 	for i := range ids {
 		label := slices.Index(names, t.labels[i])
 		if label < 0 {
-			return nil, fmt.Errorf("%s: label %q, of text %.60q, is none of the model's: want one of %s", t.name, t.labels[i], t.texts[i], strings.Join(names, ", "))
+			return nil, fmt.Errorf("%s: label %q, of text %.60q, is none of the model's: want one of %s", t.name,
+				t.labels[i], t.texts[i], strings.Join(names, ", "))
 		}
 		out[i] = data.LabelledTokens{InputIDs: cut(ids[i], j.length), Label: int64(label)}
 	}
@@ -242,8 +251,8 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f texts/s; saved to %s\n", res.GlobalStep, res.Metrics["train_runtime"],
-		res.TrainingLoss, res.Metrics["train_samples_per_second"], j.args.OutputDir)
+	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f texts/s; saved to %s\n",
+		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"], j.args.OutputDir)
 	return nil
 }
 

@@ -36,7 +36,8 @@ func classify(argv ...string) (string, error) {
 // writeMoods writes n texts that praise or blame, in a format.
 func writeMoods(t *testing.T, dir, format string, n int) string {
 	r := rand.New(rand.NewPCG(uint64(n), 1))
-	things, praise, blame := []string{"food", "room", "film", "garden"}, []string{"good", "great", "lovely"}, []string{"bad", "awful", "dreary"}
+	things := []string{"food", "room", "film", "garden"}
+	praise, blame := []string{"good", "great", "lovely"}, []string{"bad", "awful", "dreary"}
 	var b strings.Builder
 	if format == "csv" {
 		b.WriteString("id,sentiment,sentence\n")
@@ -46,7 +47,8 @@ func writeMoods(t *testing.T, dir, format string, n int) string {
 		if i%3 == 0 {
 			words, label = blame, "negative"
 		}
-		text := fmt.Sprintf("The %s was%s %s, they said.", things[r.IntN(4)], strings.Repeat(" really", r.IntN(3)), words[r.IntN(3)])
+		text := fmt.Sprintf("The %s was%s %s, they said.", things[r.IntN(4)], strings.Repeat(" really", r.IntN(3)),
+			words[r.IntN(3)])
 		if format == "csv" {
 			fmt.Fprintf(&b, "%d,%s,\"%s\"\n", i, label, text)
 			continue
@@ -76,8 +78,8 @@ func TestClassify(t *testing.T) {
 	train, dev := writeMoods(t, dir, "csv", 120), writeMoods(t, dir, "jsonl", 40)
 	columns := []string{"--text_column", "sentence", "--label_column", "sentiment", "--max_seq_length", "24"}
 	flags := func(out string, more ...string) []string {
-		return append(append(columns, "--train_file", train, "--validation_file", dev, "--output_dir", filepath.Join(dir, out), "--n_layer", "1",
-			"--n_embd", "16", "--n_head", "2", "--vocab_size", "300", "--learning_rate", "1e-2", "--num_train_epochs", "3",
+		return append(append(columns, "--train_file", train, "--validation_file", dev, "--n_layer", "1",
+			"--output_dir", filepath.Join(dir, out), "--n_embd", "16", "--n_head", "2", "--vocab_size", "300", "--learning_rate", "1e-2", "--num_train_epochs", "3",
 			"--per_device_train_batch_size", "8", "--global_train_batch_size", "16"), more...)
 	}
 	one, err := classify(flags("one")...)
@@ -91,8 +93,8 @@ func TestClassify(t *testing.T) {
 	require.Regexp(t, `(?m)^negative .* 14$`, one, "the table of classes")
 	require.Regexp(t, `(positive|negative) \(\d+ %, (right|wrong, it is \w+)\): The `, one)
 
-	again, err := classify(append(columns, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"), "--validation_file", dev,
-		"--output_dir", filepath.Join(dir, "eval"))...)
+	again, err := classify(append(columns, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"),
+		"--validation_file", dev, "--output_dir", filepath.Join(dir, "eval"))...)
 	require.NoError(t, err)
 	require.Contains(t, again, m[0])
 	two, err := classify(flags("two", "--num_replicas", "2")...)
@@ -131,7 +133,8 @@ func TestClassify(t *testing.T) {
 			if i%2 == 0 {
 				word, label = "awful", "negative"
 			}
-			status, answer := ask(fmt.Sprintf(`{"text": "The garden was%s %s, they said."}`, strings.Repeat(" really", i/4), word))
+			really := strings.Repeat(" really", i/4)
+			status, answer := ask(fmt.Sprintf(`{"text": "The garden was%s %s, they said."}`, really, word))
 			require.Equal(t, 200, status, answer)
 			require.Contains(t, answer, `"label":"`+label+`"`)
 		})
@@ -169,8 +172,8 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 	require.NoError(t, models.WriteWeights(&weights, m))
 	require.NoError(t, os.WriteFile(filepath.Join(lm, models.WeightsFile), weights.Bytes(), 0o600))
 
-	printed, err := classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30), "--label_column", "sentiment",
-		"--text_column", "sentence", "--output_dir", filepath.Join(dir, "out"), "--num_train_epochs", "1")
+	printed, err := classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30),
+		"--label_column", "sentiment", "--text_column", "sentence", "--output_dir", filepath.Join(dir, "out"), "--num_train_epochs", "1")
 	require.NoError(t, err)
 	require.Contains(t, printed, "lm with a new head")
 	require.Contains(t, printed, "27 texts to learn from, 3 held out", "10 % of the file")
@@ -181,8 +184,8 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 
 	for _, config := range []string{`{"pad_token": "a"}`, `{"pad_token": {"content": "a", "special": true}}`} {
 		require.NoError(t, os.WriteFile(filepath.Join(lm, tokenizerConfigFile), []byte(config), 0o600))
-		_, err = classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30), "--label_column", "sentiment",
-			"--text_column", "sentence", "--output_dir", filepath.Join(dir, "padded"), "--max_steps", "1")
+		_, err = classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30),
+			"--label_column", "sentiment", "--text_column", "sentence", "--output_dir", filepath.Join(dir, "padded"), "--max_steps", "1")
 		require.NoError(t, err)
 		loaded, err = models.LoadPretrained(tensor.CPU(), filepath.Join(dir, "padded"))
 		require.NoError(t, err)
@@ -190,7 +193,8 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 		require.True(t, ok)
 		require.EqualValues(t, want, *loaded.(*gpt2.Classifier).Cfg.PadTokenID)
 	}
-	_, err = classify("--do_eval", "--model_name_or_path", lm, "--label_column", "sentiment", "--validation_file", writeMoods(t, dir, "jsonl", 31))
+	_, err = classify("--do_eval", "--model_name_or_path", lm, "--label_column", "sentiment", "--validation_file",
+		writeMoods(t, dir, "jsonl", 31))
 	require.ErrorContains(t, err, "without a classifier's head")
 	_, err = classify("--serve", ":0", "--model_name_or_path", lm)
 	require.ErrorContains(t, err, "is no text classifier")
@@ -219,10 +223,12 @@ func TestRefuses(t *testing.T) {
 	dir := t.TempDir()
 	moods := writeMoods(t, dir, "csv", 6)
 	for want, argv := range map[string][]string{
-		"want --model_name_or_path FOLDER":               {"--do_eval", "--train_file", moods},
-		`has no column "label": want one of id`:          {"--train_file", moods},
-		`has no column "text": want one of id`:           {"--train_file", moods, "--label_column", "sentiment", "--text_column", "text"},
-		"10 % of 6 texts are 0":                          {"--train_file", moods, "--label_column", "sentiment", "--text_column", "sentence"},
+		"want --model_name_or_path FOLDER":      {"--do_eval", "--train_file", moods},
+		`has no column "label": want one of id`: {"--train_file", moods},
+		`has no column "text": want one of id`: {"--train_file", moods, "--label_column", "sentiment",
+			"--text_column", "text"},
+		"10 % of 6 texts are 0": {"--train_file", moods, "--label_column", "sentiment",
+			"--text_column", "sentence"},
 		"nothing to train on: want --train_file":         {"--validation_file", moods},
 		"is not a saved model":                           {"--serve", ":0", "--model_name_or_path", dir},
 		"vocab_size":                                     {"--vocab_size", "10"},

@@ -25,7 +25,8 @@ func readTexts(d *DataArguments, seed uint64, training bool) (train, eval *texts
 		}
 		return goComments(root)
 	case d.TrainFile == "" && training:
-		return nil, nil, fmt.Errorf("there is validation_file %s and nothing to train on: want --train_file, or --do_eval with --model_name_or_path", d.ValidationFile)
+		return nil, nil, fmt.Errorf("there is validation_file %s and nothing to train on: "+
+			"want --train_file, or --do_eval with --model_name_or_path", d.ValidationFile)
 	}
 	train, eval = &texts{}, &texts{}
 	if d.TrainFile != "" && (training || d.ValidationFile == "") {
@@ -75,7 +76,8 @@ func readTable(path string, d *DataArguments) (*texts, error) {
 func (t *texts) split(percent int, seed uint64) (train, eval *texts, err error) {
 	n := len(t.texts) * percent / 100
 	if n == 0 || n == len(t.texts) {
-		return nil, nil, fmt.Errorf("%s: %d %% of %d texts are %d, want some to learn and some to evaluate on: give a validation_file or another validation_split_percentage",
+		return nil, nil, fmt.Errorf("%s: %d %% of %d texts are %d, want some to learn and some to evaluate on: "+
+			"give a validation_file or another validation_split_percentage",
 			t.name, percent, len(t.texts), n)
 	}
 	train, eval = &texts{name: t.name}, &texts{name: t.name}

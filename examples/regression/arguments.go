@@ -28,7 +28,8 @@ type DataArguments struct {
 
 // Check reports faults together with those of the training arguments.
 func (d *DataArguments) Check(c *args.Checker) {
-	c.Require(d.ValidationSplitPercentage >= 1 && d.ValidationSplitPercentage <= 99, "validation_split_percentage", d.ValidationSplitPercentage, "1 to 99")
+	c.Require(d.ValidationSplitPercentage >= 1 && d.ValidationSplitPercentage <= 99, "validation_split_percentage",
+		d.ValidationSplitPercentage, "1 to 99")
 	c.Require(d.LabelColumn != "", "label_column", d.LabelColumn, "the name of a column")
 	c.Require(d.TrainFile != "" || d.ValidationFile == "", "validation_file", d.ValidationFile, "a train_file besides")
 }

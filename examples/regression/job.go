@@ -57,7 +57,8 @@ func (j *job) run(ctx context.Context) error {
 	fmt.Fprintf(j.out, "model: mlp of widths %v, %d parameters\n", sizes, nn.NumParameters(j.net))
 
 	opts := []trainer.Option{
-		trainer.WithTrainData(data.NewSource(train, data.Stack[sample])), trainer.WithEvalData(data.NewSource(eval, data.Stack[sample])),
+		trainer.WithTrainData(data.NewSource(train, data.Stack[sample])),
+		trainer.WithEvalData(data.NewSource(eval, data.Stack[sample])),
 		trainer.WithMetrics(&fitMetric{std: j.features.Label.Std}),
 		trainer.WithParts(checkpoint.BytesPart(featuresFile, j.features.json())), // saved with the model
 	}
@@ -76,7 +77,8 @@ func (j *job) run(ctx context.Context) error {
 		return err
 	}
 	name, mean := j.features.Label.Name, baseline(eval)*j.features.Label.Std
-	fmt.Fprintf(j.out, "eval: mean absolute error of %s %.5g, R² %.4f over %d rows (always the mean: %.5g, R² 0)\n", name, m["eval_mae"], m["eval_r2"], len(eval), mean)
+	fmt.Fprintf(j.out, "eval: mean absolute error of %s %.5g, R² %.4f over %d rows (always the mean: %.5g, R² 0)\n",
+		name, m["eval_mae"], m["eval_r2"], len(eval), mean)
 	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
 		return err
 	}
@@ -105,7 +107,8 @@ func (j *job) read() (train, eval data.Slice[sample], err error) {
 	} else {
 		n := len(order) * j.data.ValidationSplitPercentage / 100
 		if n == 0 {
-			return nil, nil, fmt.Errorf("%s has %d rows, of which %d %% are none: want more rows, a larger validation_split_percentage, or a validation_file",
+			return nil, nil, fmt.Errorf("%s has %d rows, of which %d %% are none: "+
+				"want more rows, a larger validation_split_percentage, or a validation_file",
 				t.Path, len(order), j.data.ValidationSplitPercentage)
 		}
 		j.held, rows = order[:n], order[n:]
@@ -137,8 +140,8 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 	if s.BestMetric != nil && s.BestGlobalStep != nil && j.args.LoadBestModelAtEnd {
 		best = fmt.Sprintf(", best at step %d", *s.BestGlobalStep)
 	}
-	fmt.Fprintf(j.out, "trained: %.0f of %d epochs, %d steps%s, %.1f s; saved to %s\n", s.Epoch, s.NumTrainEpochs, res.GlobalStep,
-		best, res.Metrics["train_runtime"], j.args.OutputDir)
+	fmt.Fprintf(j.out, "trained: %.0f of %d epochs, %d steps%s, %.1f s; saved to %s\n",
+		s.Epoch, s.NumTrainEpochs, res.GlobalStep, best, res.Metrics["train_runtime"], j.args.OutputDir)
 	return nil
 }
 

@@ -123,7 +123,8 @@ func TestOwnTable(t *testing.T) {
 	file := filepath.Join(dir, "flats.tsv")
 	require.NoError(t, os.WriteFile(file, []byte(text.String()), 0o600))
 	flags := func(out string, more ...string) []string {
-		return append([]string{"--train_file", file, "--label_column", "rent", "--ignore_columns", "id", "--output_dir", filepath.Join(dir, out),
+		return append([]string{"--train_file", file, "--label_column", "rent", "--ignore_columns", "id",
+			"--output_dir", filepath.Join(dir, out),
 			"--num_train_epochs", "10", "--learning_rate", "0.02", "--per_device_train_batch_size", "8", "--global_train_batch_size", "16"}, more...)
 	}
 	one, err := regression(flags("one")...)
@@ -137,7 +138,8 @@ func TestOwnTable(t *testing.T) {
 	two, err := regression(flags("two", "--num_replicas", "2", "--validation_split_percentage", "20")...)
 	require.NoError(t, err)
 	require.Contains(t, two, m[0])
-	whole, err := regression(flags("three", "--validation_file", file, "--hidden_layers", "0", "--early_stopping_patience", "0", "--num_train_epochs", "1")...)
+	whole, err := regression(flags("three", "--validation_file", file, "--hidden_layers", "0",
+		"--early_stopping_patience", "0", "--num_train_epochs", "1")...)
 	require.NoError(t, err)
 	require.Contains(t, whole, "200 rows to learn rent from, 200 held out")
 	require.Contains(t, whole, "widths [4 1]")
@@ -151,7 +153,8 @@ func TestRefuses(t *testing.T) {
 		return name
 	}
 	train := func(content string, more ...string) error {
-		_, err := regression(append([]string{"--train_file", file(content), "--output_dir", filepath.Join(dir, "out")}, more...)...)
+		out := filepath.Join(dir, "out")
+		_, err := regression(append([]string{"--train_file", file(content), "--output_dir", out}, more...)...)
 		return err
 	}
 	var many strings.Builder

@@ -59,7 +59,8 @@ func serve(ctx context.Context, dir string, s *ServeArguments, out io.Writer) er
 	}
 	net, ok := m.(*mlp.Model)
 	if !ok || net.Cfg.Sizes[0] != f.size() || net.Cfg.Sizes[len(net.Cfg.Sizes)-1] != 1 {
-		return fmt.Errorf("%s: the model does not fit its %s: want an mlp of %d inputs and one output", dir, featuresFile, f.size())
+		return fmt.Errorf("%s: the model does not fit its %s: want an mlp of %d inputs and one output", dir,
+			featuresFile, f.size())
 	}
 	b := service.NewBatcher(s.MaxBatchSize, newPredictor(net, f).predict)
 	defer b.Close()

@@ -43,7 +43,8 @@ func (d *DataArguments) Check(c *args.Checker) {
 // Where Debian's package dataset-fashion-mnist puts the data set, and what its classes are (Xiao et al. 2017).
 const fashionDir = "/usr/share/datasets/fashion-mnist"
 
-var fashionNames = []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"}
+var fashionNames = []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
+	"Bag", "Ankle boot"}
 
 // newSettings are HuggingFace's defaults, or those of the demonstration: half a minute on two cores.
 func newSettings(demo bool) *settings {

@@ -47,7 +47,8 @@ func (j *job) run(ctx context.Context) error {
 	}
 	matrix := confusion.New(j.net.Labels())
 	display, _ := j.err.(*os.File) // nil: a test's buffer
-	t := trainer.New(j.net, j.args, trainer.WithTrainData(j.source(j.train)), trainer.WithEvalData(j.source(j.test)), trainer.WithMetrics(matrix),
+	t := trainer.New(j.net, j.args,
+		trainer.WithTrainData(j.source(j.train)), trainer.WithEvalData(j.source(j.test)), trainer.WithMetrics(matrix),
 		trainer.WithParts(preprocessorPart(j.norm, first.Height, first.Width)), trainer.WithDisplay(display))
 	defer t.Close() // what went wrong before is the error to report
 	if !onlyEval {
@@ -59,7 +60,8 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "eval: accuracy %.4f, loss %.4f over %.0f images\n", m["eval_accuracy"], m["eval_loss"], float64(j.source(j.test).Len()))
+	fmt.Fprintf(j.out, "eval: accuracy %.4f, loss %.4f over %.0f images\n", m["eval_accuracy"], m["eval_loss"],
+		float64(j.source(j.test).Len()))
 	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
 		return err
 	}
@@ -102,7 +104,8 @@ func (j *job) prepare() error {
 	}
 	names := j.data.LabelNames
 	if len(names) > 0 && len(names) < classes {
-		return fmt.Errorf("label_names has %d names, and %s has images of %d classes: want a name for each", len(names), j.data.DataDir, classes)
+		return fmt.Errorf("label_names has %d names, and %s has images of %d classes: want a name for each",
+			len(names), j.data.DataDir, classes)
 	}
 	for i := len(names); i < classes; i++ {
 		names = append(names, fmt.Sprintf("LABEL_%d", i))
@@ -119,7 +122,8 @@ func (j *job) prepare() error {
 	if j.net, err = resnet.New(nn.NewInit(tensor.CPU(), j.args.Seed), cfg); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "model: resnet, channels %v, %d layers each, %d parameters, %d classes\n", cfg.HiddenSizes, j.model.Depth, nn.NumParameters(j.net), len(names))
+	fmt.Fprintf(j.out, "model: resnet, channels %v, %d layers each, %d parameters, %d classes\n", cfg.HiddenSizes,
+		j.model.Depth, nn.NumParameters(j.net), len(names))
 	return nil
 }
 
@@ -153,7 +157,7 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f images/s; model saved to %s\n", res.GlobalStep, res.Metrics["train_runtime"],
-		res.TrainingLoss, res.Metrics["train_samples_per_second"], j.args.OutputDir)
+	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f images/s; model saved to %s\n",
+		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"], j.args.OutputDir)
 	return nil
 }

@@ -39,7 +39,8 @@ func TestVision(t *testing.T) {
 	sets := filepath.Join(dir, "data")
 	require.NoError(t, imagestest.WriteIDX(sets, 256, 64))
 	flags := func(out string, more ...string) []string {
-		return append([]string{"--data_dir", sets, "--output_dir", filepath.Join(dir, out), "--width", "8", "--stages", "2", "--num_train_epochs", "6",
+		return append([]string{"--data_dir", sets, "--output_dir", filepath.Join(dir, out), "--width", "8",
+			"--stages", "2", "--num_train_epochs", "6",
 			"--label_names", "left_top,right_top,left_bottom,right_bottom", "--lr_scheduler_type", "cosine",
 			"--per_device_train_batch_size", "8", "--global_train_batch_size", "16", "--warmup_steps", "5", "--learning_rate", "1e-2"}, more...)
 	}
@@ -65,7 +66,8 @@ func TestVision(t *testing.T) {
 	require.InDelta(t, 0.4, p.ImageMean[0], 0.05)
 	require.FileExists(t, filepath.Join(dir, "one", "log.jsonl"))
 
-	again, err := vision(t, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"), "--data_dir", sets, "--output_dir", filepath.Join(dir, "eval"))
+	again, err := vision(t, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"), "--data_dir", sets,
+		"--output_dir", filepath.Join(dir, "eval"))
 	require.NoError(t, err)
 	require.Contains(t, again, m[0])
 

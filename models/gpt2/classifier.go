@@ -175,7 +175,8 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 		length = m.Cfg.NPositions
 	}
 	ids, labels := tensor.Zeros(c, tensor.Int64, size, length), tensor.Zeros(c, tensor.Int64, size)
-	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: ids, data.Labels: labels}, Size: size, Count: int64(size)}
+	tensors := map[string]*tensor.Tensor{data.InputIDs: ids, data.Labels: labels}
+	return &data.Batch{Tensors: tensors, Size: size, Count: int64(size)}
 }
 
 // RenameWeight reads the names of GPT2Model's checkpoints, as Model does.
@@ -192,8 +193,8 @@ func (m *Classifier) RenameWeight(saved string) string {
 func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	ids, labels := b.Tensors[data.InputIDs], b.Tensors[data.Labels]
 	if m.Cfg.PadTokenID == nil && ids != nil && ids.Size(0) > 1 {
-		panic(&tensor.Error{Op: "gpt2.Forward", Msg: fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0)),
-			Where: c.Path()})
+		why := fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0))
+		panic(&tensor.Error{Op: "gpt2.Forward", Msg: why, Where: c.Path()})
 	}
 	res := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)

@@ -37,7 +37,8 @@ func TestClassifierReadsTheLastToken(t *testing.T) {
 	require.NotEqual(t, rows[:3], rows[3:6])
 
 	m.Cfg.PadTokenID = nil
-	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, batch(c.Ctx, []int64{1, 2}, 2, false)) }), "2 texts and no pad_token_id")
+	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, batch(c.Ctx, []int64{1, 2}, 2, false)) }),
+		"2 texts and no pad_token_id")
 	require.Equal(t, []int{1, 3}, m.Forward(c, batch(c.Ctx, []int64{1, 2}, 1, false)).Logits.Shape())
 	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }), "the batch has no input_ids")
 }
@@ -83,14 +84,16 @@ func TestClassifierConfig(t *testing.T) {
 // A head on a language model shares its transformer.
 func TestClassifierOn(t *testing.T) {
 	lm := newModel(t, tensor.CPU(), smallConfig())
-	m, err := gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), 2), lm, gpt2.ClassifierConfig{ID2Label: gpt2.Labels("a", "b"), PadTokenID: new(0)})
+	m, err := gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), 2), lm,
+		gpt2.ClassifierConfig{ID2Label: gpt2.Labels("a", "b"), PadTokenID: new(0)})
 	require.NoError(t, err)
 	require.Same(t, lm.Transformer, m.Transformer)
 	require.Equal(t, lm.Cfg, m.Cfg.Config)
 	require.Equal(t, []int{2, 24}, m.Score.Weight.Shape())
 	require.Len(t, m.RecomputeUnits(), 2)
 	require.Less(t, m.FLOPsPerToken(8), lm.FLOPsPerToken(8))
-	_, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), 2), lm, gpt2.ClassifierConfig{ID2Label: gpt2.Labels("a", "b"), PadTokenID: new(61)})
+	_, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), 2), lm,
+		gpt2.ClassifierConfig{ID2Label: gpt2.Labels("a", "b"), PadTokenID: new(61)})
 	require.ErrorContains(t, err, "pad_token_id = 61")
 }
 

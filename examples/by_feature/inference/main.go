@@ -128,6 +128,7 @@ func main() {
 		if first == nil {
 			first = ys
 		}
-		fmt.Printf("%-28s %11.0f predictions/s, same as the first: %t\n", way.name, float64(len(xs))/time.Since(start).Seconds(), slices.Equal(ys, first))
+		fmt.Printf("%-28s %11.0f predictions/s, same as the first: %t\n", way.name,
+			float64(len(xs))/time.Since(start).Seconds(), slices.Equal(ys, first))
 	}
 }

@@ -122,7 +122,8 @@ func (m *Matrix) WriteTable(w io.Writer, confusions int) error {
 		if i == 0 {
 			fmt.Fprintln(w, "most frequent mistakes:")
 		}
-		if _, err := fmt.Fprintf(w, "  %s taken for %s: %d of %.0f\n", m.Names[p.class], m.Names[p.guess], p.n, m.class(p.class).labels); err != nil {
+		if _, err := fmt.Fprintf(w, "  %s taken for %s: %d of %.0f\n", m.Names[p.class], m.Names[p.guess], p.n,
+			m.class(p.class).labels); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,9 @@ type result[Out any] struct {
 // NewBatcher starts the goroutine that calls predict, with 1 to limit inputs; predict returns one output for each.
 // No two calls overlap, so that predict may use one tensor.Ctx for all of them.
 func NewBatcher[In, Out any](limit int, predict func([]In) ([]Out, error)) *Batcher[In, Out] {
-	b := &Batcher[In, Out]{requests: make(chan request[In, Out]), limit: limit, predict: predict, closing: make(chan struct{})}
+	b := &Batcher[In, Out]{
+		requests: make(chan request[In, Out]), limit: limit, predict: predict, closing: make(chan struct{}),
+	}
 	b.worker.Go(b.run)
 	return b
 }

@@ -161,7 +161,8 @@ func TestHandler(t *testing.T) {
 		method, path, body string
 		status             int
 	}{
-		{"GET", "/healthz", "ok", 200}, {"POST", "/predict", "no model", 500}, {"GET", "/predict", "", 405}, {"POST", "/", "", 404},
+		{"GET", "/healthz", "ok", 200}, {"POST", "/predict", "no model", 500}, {"GET", "/predict", "", 405},
+		{"POST", "/", "", 404},
 	} {
 		status, body := ask(c.method, c.path)
 		require.Equal(t, c.status, status, c.path)
