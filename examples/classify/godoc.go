@@ -15,7 +15,7 @@ import (
 var parts = []string{"crypto", "encoding", "go", "image", "math", "net", "os", "time"}
 
 // goComments are the comments that document the declarations in those folders, with the folder as label. The comments
-// of one file in ten are held out: what is evaluated on comes from other files than what was learned.
+// of one file in ten are held out, so that the evaluation is on files that the training has not seen.
 func goComments(root string) (train, eval *texts, err error) {
 	train, eval = &texts{name: "comments of Go's standard library"}, &texts{}
 	files, more, err := text.GoSource(root)

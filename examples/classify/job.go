@@ -46,7 +46,7 @@ type job struct {
 	length    int // tokens of a text that are read
 }
 
-// run trains, or only evaluates if that is all that was asked for, and prints what came of it.
+// run trains, or only evaluates if that is all that was asked for, and prints the results.
 func (j *job) run(ctx context.Context) error {
 	training := j.args.DoTrain || !j.args.DoEval
 	if !training && j.model.ModelNameOrPath == "" {
@@ -234,13 +234,19 @@ func (j *job) encode(ctx context.Context, t *texts) (data.Slice[data.LabelledTok
 			return nil, fmt.Errorf("%s: label %q, of text %.60q, is none of the model's: want one of %s", t.name,
 				t.labels[i], t.texts[i], strings.Join(names, ", "))
 		}
-		out[i] = data.LabelledTokens{InputIDs: cut(ids[i], j.length), Label: int64(label)}
+		out[i] = data.LabelledTokens{InputIDs: fit(ids[i], j.length, j.net), Label: int64(label)}
 	}
 	return out, nil
 }
 
-// cut keeps the beginning of a text.
-func cut(ids []int32, length int) []int32 { return ids[:min(len(ids), length)] }
+// fit keeps the beginning of a text. One without any token becomes a single token of padding, since a model must read
+// something.
+func fit(ids []int32, length int, m *gpt2.Classifier) []int32 {
+	if len(ids) == 0 {
+		return []int32{int32(*m.Cfg.PadTokenID)}
+	}
+	return ids[:min(len(ids), length)]
+}
 
 // learn trains and writes the results and the final model.
 func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {

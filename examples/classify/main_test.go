@@ -40,7 +40,7 @@ func writeMoods(t *testing.T, dir, format string, n int) string {
 	praise, blame := []string{"good", "great", "lovely"}, []string{"bad", "awful", "dreary"}
 	var b strings.Builder
 	if format == "csv" {
-		b.WriteString("id,sentiment,sentence\n")
+		b.WriteString("id,sentiment,sentence\n-1,negative,\n") // one without text
 	}
 	for i := range n {
 		words, label := praise, "positive"
@@ -75,7 +75,7 @@ func (l lines) Write(p []byte) (int, error) {
 // A classifier learns, evaluates the same from its folder, learns the same on two ranks, goes on learning and serves.
 func TestClassify(t *testing.T) {
 	dir := t.TempDir()
-	train, dev := writeMoods(t, dir, "csv", 120), writeMoods(t, dir, "jsonl", 40)
+	train, dev := writeMoods(t, dir, "csv", 119), writeMoods(t, dir, "jsonl", 40)
 	columns := []string{"--text_column", "sentence", "--label_column", "sentiment", "--max_seq_length", "24"}
 	flags := func(out string, more ...string) []string {
 		return append(append(columns, "--train_file", train, "--validation_file", dev, "--n_layer", "1",
@@ -227,7 +227,7 @@ func TestRefuses(t *testing.T) {
 		`has no column "label": want one of id`: {"--train_file", moods},
 		`has no column "text": want one of id`: {"--train_file", moods, "--label_column", "sentiment",
 			"--text_column", "text"},
-		"10 % of 6 texts are 0": {"--train_file", moods, "--label_column", "sentiment",
+		"10 % of 7 texts are 0": {"--train_file", moods, "--label_column", "sentiment",
 			"--text_column", "sentence"},
 		"nothing to train on: want --train_file":         {"--validation_file", moods},
 		"is not a saved model":                           {"--serve", ":0", "--model_name_or_path", dir},

@@ -39,7 +39,7 @@ func newPredictor(m *gpt2.Classifier, tok *tokenizers.BPE) *predictor {
 func (p *predictor) predict(texts []string) (out []prediction, err error) {
 	samples := make([]data.LabelledTokens, len(texts))
 	for i, t := range texts {
-		samples[i].InputIDs = cut(p.tok.EncodeOrdinary(t), p.model.Cfg.NPositions)
+		samples[i].InputIDs = fit(p.tok.EncodeOrdinary(t), p.model.Cfg.NPositions, p.model)
 	}
 	p.c.Scope(func(c *nn.Ctx) []*tensor.Tensor { // frees the batch and all that Forward makes
 		var b *data.Batch

@@ -29,7 +29,7 @@ type job struct {
 	net         *resnet.Model
 }
 
-// run trains, or only evaluates if that is all that was asked for, and prints what came of it.
+// run trains, or only evaluates if that is all that was asked for, and prints the results.
 func (j *job) run(ctx context.Context) error {
 	onlyEval := j.args.DoEval && !j.args.DoTrain
 	if onlyEval && j.model.ModelNameOrPath == "" {

@@ -1,6 +1,6 @@
 // Vision trains a small ResNet on labelled images in IDX files and saves it as transformers saves a
 // ResNetForImageClassification: with the names of the classes in config.json and the normalisation of the pixels in
-// preprocessor_config.json, which an evaluation or a service needs. It prints what became of each class.
+// preprocessor_config.json, which an evaluation or a service needs. It prints precision and recall of each class.
 //
 // With no flags it learns Fashion-MNIST, as Debian's package dataset-fashion-mnist installs it, in half a minute on two
 // cores. It then has settings of its own for that; with a folder of your own they are HuggingFace's, which suit

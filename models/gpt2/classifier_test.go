@@ -36,6 +36,15 @@ func TestClassifierReadsTheLastToken(t *testing.T) {
 	require.InDeltaSlice(t, alone, rows[6:], 1e-6)
 	require.NotEqual(t, rows[:3], rows[3:6])
 
+	texts := data.NewSource(data.Slice[data.LabelledTokens]{{InputIDs: []int32{7, 3, 9}}, {}}, data.WithPadding(60))
+	b, err := texts.Batch(c.Ctx, []int64{0, 1})
+	require.NoError(t, err)
+	rows = tensor.ToSlice[float32](c.Ctx, m.Forward(c, b).Logits)
+	require.InDeltaSlice(t, alone, rows[:3], 1e-6)
+	for _, x := range rows[3:] {
+		require.InDelta(t, 0, x, 100, "a text without any token has logits all the same") // NaN is not
+	}
+
 	m.Cfg.PadTokenID = nil
 	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, batch(c.Ctx, []int64{1, 2}, 2, false)) }),
 		"2 texts and no pad_token_id")
