@@ -16,7 +16,7 @@ import (
 var ErrClosed = errors.New("the service is shutting down")
 
 // Batcher computes in batches what many goroutines ask for one by one. While a batch is computed, requests queue up;
-// the next batch is all that wait, up to a limit. So a single request waits for nobody, and under load batches grow.
+// the next batch is all that wait, up to a limit. So a single request is computed at once, and under load batches grow.
 type Batcher[In, Out any] struct {
 	requests chan request[In, Out]
 	limit    int
