@@ -136,12 +136,15 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
 		return err
 	}
-	s, best := t.State(), ""
+	s, best, end := t.State(), "", ""
+	if s.GlobalStep < s.MaxSteps {
+		end = " (stopped early)"
+	}
 	if s.BestMetric != nil && s.BestGlobalStep != nil && j.args.LoadBestModelAtEnd {
 		best = fmt.Sprintf(", best at step %d", *s.BestGlobalStep)
 	}
-	fmt.Fprintf(j.out, "trained: %.0f of %d epochs, %d steps%s, %.1f s; saved to %s\n",
-		s.Epoch, s.NumTrainEpochs, res.GlobalStep, best, res.Metrics["train_runtime"], j.args.OutputDir)
+	fmt.Fprintf(j.out, "trained: %.0f of %d epochs%s, %d steps%s, %.1f s; saved to %s\n",
+		s.Epoch, s.NumTrainEpochs, end, res.GlobalStep, best, res.Metrics["train_runtime"], j.args.OutputDir)
 	return nil
 }
 

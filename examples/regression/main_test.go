@@ -49,7 +49,7 @@ func TestDiamonds(t *testing.T) {
 	r2, err := strconv.ParseFloat(m[2], 64)
 	require.NoError(t, err)
 	require.Greater(t, r2, 0.96)
-	require.Regexp(t, `trained: \d\d of 60 epochs, \d+ steps, best at step \d+, `, printed, "stopped early")
+	require.Regexp(t, `trained: \d\d of 60 epochs \(stopped early\), \d+ steps, best at step \d+, `, printed, "stopped early")
 
 	_, shown, ok := strings.Cut(printed, "held out:\n")
 	require.True(t, ok, printed)
