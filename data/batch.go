@@ -3,7 +3,7 @@
 // several goroutines, and the token streams and blocks of language models.
 //
 // Which samples come when is decided elsewhere, by samplers; text is read by data/text
-// and tokenized by data/tokenizers. Nothing here knows of ranks, and no sample is ever
+// and tokenized by data/tokenizers, tables are read by data/tabular. Nothing here knows of ranks, and no sample is ever
 // invented or repeated to fill a batch.
 package data
 

@@ -301,3 +301,40 @@ func TestProfile(t *testing.T) {
 	_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(3))).Train()
 	require.ErrorContains(t, err, "profile: mkdir")
 }
+
+// What a callback of rank 0 asks for after a log, an evaluation or a save holds for all ranks: they end together.
+func TestCallbacksOfRankZeroSteerAllRanks(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind     callbacks.Kind
+		strategy args.Strategy
+		step     int64
+	}{
+		"evaluation at the end of an epoch": {callbacks.Evaluate, args.StrategyEpoch, 4},
+		"evaluation in an epoch":            {callbacks.Evaluate, args.StrategySteps, 2},
+		"log":                               {callbacks.Log, args.StrategySteps, 1},
+		"save":                              {callbacks.Save, args.StrategySteps, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := rankArgs(2)
+			a.NumTrainEpochs, a.EvalStrategy = 4, c.strategy
+			tr := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+				on(c.kind, func(e *callbacks.Event) error {
+					e.Control.ShouldTrainingStop = true
+					return nil
+				}))
+			res, err := tr.Train()
+			require.NoError(t, err)
+			require.Equal(t, c.step, res.GlobalStep)
+		})
+	}
+	disk := vfs.NewMem()
+	a := rankArgs(2)
+	a.SaveStrategy, a.MaxSteps = args.StrategyNo, 4
+	_, err := newTrainer(disk, newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+		on(callbacks.Evaluate, func(e *callbacks.Event) error {
+			e.Control.ShouldSave = e.State.GlobalStep == 2
+			return nil
+		})).Train()
+	require.NoError(t, err)
+	require.NotEmpty(t, contents(t, disk, 2), "saved")
+}

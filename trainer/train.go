@@ -185,18 +185,18 @@ func (r *run) timeIsUp() bool {
 	return limit > 0 && r.progress.Seconds >= limit
 }
 
-// act logs, evaluates and saves as Control says, after the ranks have agreed on it.
+// act logs, evaluates and saves as Control says, after the ranks have agreed on it. Callbacks that hear of it may ask
+// for more, some of them on rank 0 alone: the ranks agree again after each.
 func (r *run) act(ctx context.Context) error {
 	c := &r.control
-	err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog, &r.timeUp)
-	if err != nil {
+	if err := r.agree(); err != nil {
 		return err
-	}
-	if c.ShouldTrainingStop && !c.StopReason.Early() {
-		c.StopReason = r.agreedReason()
 	}
 	if c.ShouldLog {
 		if err := r.logStep(); err != nil {
+			return err
+		}
+		if err := r.agree(); err != nil {
 			return err
 		}
 	}
@@ -206,10 +206,16 @@ func (r *run) act(ctx context.Context) error {
 			return err
 		}
 		end()
+		if err := r.agree(); err != nil {
+			return err
+		}
 	}
 	if c.ShouldSave {
 		defer r.prof.Region("save")()
-		return r.save(context.WithoutCancel(ctx))
+		if err := r.save(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+		return r.agree()
 	}
 	return nil
 }
@@ -223,6 +229,16 @@ func (r *run) agreedReason() callbacks.StopReason {
 		return callbacks.StopReason{Kind: callbacks.StopOtherRank}
 	}
 	return callbacks.StopReason{}
+}
+
+// agree makes what a callback of any rank asked for hold on all.
+func (r *run) agree() error {
+	c := &r.control
+	err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog, &r.timeUp)
+	if err == nil && c.ShouldTrainingStop && !c.StopReason.Early() {
+		c.StopReason = r.agreedReason()
+	}
+	return err
 }
 
 // checkInterrupt ends the run if ctx has ended on any rank.

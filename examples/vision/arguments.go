@@ -4,6 +4,13 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
+// settings are all settings of the program.
+type settings struct {
+	args  *args.TrainingArguments
+	model *ModelArguments
+	data  *DataArguments
+}
+
 // ModelArguments say what to train, or what to evaluate.
 type ModelArguments struct {
 	// ModelNameOrPath is a saved model's folder; empty trains a new model.
@@ -23,25 +30,34 @@ func (m *ModelArguments) Check(c *args.Checker) {
 
 // DataArguments say what images to use.
 type DataArguments struct {
-	DataDir   string `json:"data_dir" path:"true" usage:"folder of train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k, plain or .gz"`
-	MaxImages int    `json:"max_images" usage:"train and evaluate on the first so many images only; 0 for all"`
+	DataDir    string   `json:"data_dir" path:"true" usage:"folder of train-images-idx3-ubyte, train-labels-idx1-ubyte and the same of t10k, plain or .gz; empty is Fashion-MNIST's"`
+	LabelNames []string `json:"label_names" split:"," usage:"names of the classes 0, 1 and so on, which are saved with a new model, as cat,dog"`
+	MaxImages  int      `json:"max_images" usage:"train and evaluate on the first so many images only; 0 for all"`
 }
 
 // Check reports faults together with those of the training arguments.
 func (d *DataArguments) Check(c *args.Checker) {
-	c.Require(d.DataDir != "", "data_dir", d.DataDir, "a folder")
 	c.Require(d.MaxImages >= 0, "max_images", d.MaxImages, "at least 0")
 }
 
-// defaults are what a run without flags does: a few minutes on two cores.
-func defaults() (*args.TrainingArguments, *ModelArguments, *DataArguments) {
+// Where Debian's package dataset-fashion-mnist puts the data set, and what its classes are (Xiao et al. 2017).
+const fashionDir = "/usr/share/datasets/fashion-mnist"
+
+var fashionNames = []string{"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker",
+	"Bag", "Ankle boot"}
+
+// newSettings are HuggingFace's defaults, or those of the demonstration: half a minute on two cores.
+func newSettings(demo bool) *settings {
 	a := args.Default("out/vision")
-	a.PerDeviceTrainBatchSize, a.PerDeviceEvalBatchSize, a.NumTrainEpochs = 64, 256, 4
-	a.LearningRate, a.WeightDecay = 3e-3, 0.05
-	a.LRSchedulerType, a.WarmupSteps = args.SchedulerCosine, 200
-	a.LoggingSteps = 100
 	a.EvalStrategy, a.SaveStrategy, a.SaveTotalLimit = args.StrategyEpoch, args.StrategyEpoch, new(1)
 	a.DataloaderNumWorkers = 1
 	a.ReportTo = []string{"jsonl", "tensorboard"}
-	return a, &ModelArguments{Width: 32, Stages: 3, Depth: 1}, &DataArguments{DataDir: "/usr/share/datasets/fashion-mnist"}
+	s := &settings{a, &ModelArguments{Width: 32, Stages: 3, Depth: 1}, &DataArguments{}}
+	if demo {
+		s.data.DataDir, s.data.LabelNames = fashionDir, fashionNames
+		a.PerDeviceTrainBatchSize, a.PerDeviceEvalBatchSize, a.NumTrainEpochs = 64, 256, 2
+		a.LearningRate, a.WeightDecay = 3e-3, 0.05
+		a.LRSchedulerType, a.WarmupSteps, a.LoggingSteps = args.SchedulerCosine, 100, 100
+	}
+	return s
 }

@@ -2,19 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 
-	"github.com/lockstep-ml/lockstep/args"
-	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/images"
+	"github.com/lockstep-ml/lockstep/examples/internal/confusion"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/resnet"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -24,17 +21,15 @@ import (
 
 // job is one run of the program.
 type job struct {
-	args     *args.TrainingArguments
-	model    *ModelArguments
-	data     *DataArguments
+	*settings
 	out, err io.Writer
 
 	train, test *images.Dataset
 	norm        images.Normalization
-	net         models.Configured
+	net         *resnet.Model
 }
 
-// run trains, or only evaluates if that is all that was asked for.
+// run trains, or only evaluates if that is all that was asked for, and prints the results.
 func (j *job) run(ctx context.Context) error {
 	onlyEval := j.args.DoEval && !j.args.DoTrain
 	if onlyEval && j.model.ModelNameOrPath == "" {
@@ -46,13 +41,15 @@ func (j *job) run(ctx context.Context) error {
 	if err := j.prepare(); err != nil {
 		return err
 	}
-	opts := []trainer.Option{
-		trainer.WithTrainData(j.source(j.train)), trainer.WithEvalData(j.source(j.test)), trainer.WithMetrics(&accuracy{}), trainer.WithParts(j.preprocessor()),
+	first, err := j.train.Get(0)
+	if err != nil {
+		return err
 	}
-	if f, ok := j.err.(*os.File); ok {
-		opts = append(opts, trainer.WithDisplay(f))
-	}
-	t := trainer.New(j.net, j.args, opts...)
+	matrix := confusion.New(j.net.Labels())
+	display, _ := j.err.(*os.File) // nil: a test's buffer
+	t := trainer.New(j.net, j.args,
+		trainer.WithTrainData(j.source(j.train)), trainer.WithEvalData(j.source(j.test)), trainer.WithMetrics(matrix),
+		trainer.WithParts(preprocessorPart(j.norm, first.Height, first.Width)), trainer.WithDisplay(display))
 	defer t.Close() // what went wrong before is the error to report
 	if !onlyEval {
 		if err := j.learn(ctx, t); err != nil {
@@ -63,8 +60,15 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "eval: accuracy %.4f, loss %.4f over %.0f images\n", m["eval_accuracy"], m["eval_loss"], float64(j.source(j.test).Len()))
-	return t.SaveMetrics("eval", m)
+	fmt.Fprintf(j.out, "eval: accuracy %.4f, loss %.4f over %.0f images\n", m["eval_accuracy"], m["eval_loss"],
+		float64(j.source(j.test).Len()))
+	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
+		return err
+	}
+	if err := matrix.WriteTable(j.out, 3); err != nil {
+		return err
+	}
+	return j.show()
 }
 
 // read reads the images.
@@ -74,8 +78,8 @@ func (j *job) read() error {
 		j.test, err = images.OpenIDX(j.data.DataDir, "t10k")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w\nwant a data set in IDX files: apt install dataset-fashion-mnist puts one into /usr/share/datasets/fashion-mnist; "+
-			"or put MNIST's four files into a folder and give it by --data_dir", err)
+		return fmt.Errorf("%w\nwant a data set in IDX files: apt install dataset-fashion-mnist puts one into %s; "+
+			"or put MNIST's four files into a folder and give it by --data_dir", err, fashionDir)
 	}
 	return err
 }
@@ -94,8 +98,17 @@ func (j *job) source(d *images.Dataset) data.Source {
 
 // prepare makes or loads the model and how pixels become its inputs.
 func (j *job) prepare() error {
+	classes := max(j.train.Classes(), j.test.Classes())
 	if dir := j.model.ModelNameOrPath; dir != "" {
-		return j.load(dir)
+		return j.load(dir, classes)
+	}
+	names := j.data.LabelNames
+	if len(names) > 0 && len(names) < classes {
+		return fmt.Errorf("label_names has %d names, and %s has images of %d classes: want a name for each",
+			len(names), j.data.DataDir, classes)
+	}
+	for i := len(names); i < classes; i++ {
+		names = append(names, fmt.Sprintf("LABEL_%d", i))
 	}
 	j.norm = j.train.Normalization()
 	cfg := resnet.DefaultConfig()
@@ -104,56 +117,34 @@ func (j *job) prepare() error {
 	for s := range j.model.Stages {
 		cfg.HiddenSizes = append(cfg.HiddenSizes, j.model.Width<<s)
 	}
-	names := make([]string, max(j.train.Classes(), j.test.Classes()))
-	for i := range names {
-		names[i] = fmt.Sprintf("LABEL_%d", i)
-	}
 	cfg.ID2Label = resnet.Labels(names...)
-	net, err := resnet.New(nn.NewInit(tensor.CPU(), j.args.Seed), cfg)
-	if err != nil {
+	var err error
+	if j.net, err = resnet.New(nn.NewInit(tensor.CPU(), j.args.Seed), cfg); err != nil {
 		return err
 	}
-	j.net = net
-	fmt.Fprintf(j.out, "model: resnet, channels %v, %d layers each, %d parameters, %d classes\n", cfg.HiddenSizes, j.model.Depth, nn.NumParameters(net), len(names))
+	fmt.Fprintf(j.out, "model: resnet, channels %v, %d layers each, %d parameters, %d classes\n", cfg.HiddenSizes,
+		j.model.Depth, nn.NumParameters(j.net), len(names))
 	return nil
 }
 
-// preprocessorFile says how pixels become inputs, with transformers' keys.
-const preprocessorFile = "preprocessor_config.json"
-
-// preprocessor is its content.
-type preprocessor struct {
-	DoRescale     bool       `json:"do_rescale"`
-	RescaleFactor float64    `json:"rescale_factor"`
-	DoNormalize   bool       `json:"do_normalize"`
-	ImageMean     [1]float64 `json:"image_mean"`
-	ImageStd      [1]float64 `json:"image_std"`
-}
-
-func (j *job) preprocessor() checkpoint.Part {
-	text, _ := json.MarshalIndent(preprocessor{true, 1.0 / 255, true, [1]float64{j.norm.Mean}, [1]float64{j.norm.Std}}, "", "  ") // numbers always marshal
-	return checkpoint.BytesPart(preprocessorFile, append(text, '\n'))
-}
-
 // load takes a saved model, and how its inputs were made.
-func (j *job) load(dir string) error {
-	var err error
-	if j.net, err = models.LoadPretrained(tensor.CPU(), dir); err != nil {
-		return err
-	}
-	text, err := os.ReadFile(filepath.Join(dir, preprocessorFile))
+func (j *job) load(dir string, classes int) error {
+	m, err := models.LoadPretrained(tensor.CPU(), dir)
 	if err != nil {
 		return err
 	}
-	var p preprocessor
-	if err := json.Unmarshal(text, &p); err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(dir, preprocessorFile), err)
+	net, ok := m.(*resnet.Model)
+	if !ok || net.Cfg.NumChannels != 1 {
+		return fmt.Errorf("%s: the model is a %s, want a resnet for images of one channel", dir, m.ModelType())
 	}
-	if p.ImageStd[0] <= 0 {
-		return fmt.Errorf("%s: image_std = %g: want a positive number", filepath.Join(dir, preprocessorFile), p.ImageStd[0])
+	if len(net.Labels()) < classes {
+		return fmt.Errorf("%s knows %d classes, and %s has images of %d", dir, len(net.Labels()), j.data.DataDir, classes)
 	}
-	j.norm = images.Normalization{Mean: p.ImageMean[0], Std: p.ImageStd[0]}
-	fmt.Fprintf(j.out, "model: %s from %s, %d parameters\n", j.net.ModelType(), dir, nn.NumParameters(j.net))
+	if j.norm, err = loadNormalization(dir); err != nil {
+		return err
+	}
+	j.net = net
+	fmt.Fprintf(j.out, "model: %s from %s, %d parameters\n", net.ModelType(), dir, nn.NumParameters(net))
 	return nil
 }
 
@@ -166,7 +157,7 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f images/s; model saved to %s\n", res.GlobalStep, res.Metrics["train_runtime"],
-		res.TrainingLoss, res.Metrics["train_samples_per_second"], j.args.OutputDir)
+	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f images/s; model saved to %s\n",
+		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"], j.args.OutputDir)
 	return nil
 }

@@ -1,9 +1,13 @@
-// Vision trains a small ResNet on labelled images in IDX files: with no flags, on
-// Fashion-MNIST as Debian's package dataset-fashion-mnist installs it. It evaluates after
-// every epoch and writes checkpoints in HuggingFace's layout.
+// Vision trains a small ResNet on labelled images in IDX files and saves it as transformers saves a
+// ResNetForImageClassification: with the names of the classes in config.json and the normalisation of the pixels in
+// preprocessor_config.json, which an evaluation or a service needs. It prints precision and recall of each class.
+//
+// With no flags it learns Fashion-MNIST, as Debian's package dataset-fashion-mnist installs it, in half a minute on two
+// cores. It then has settings of its own for that; with a folder of your own they are HuggingFace's, which suit
+// fine-tuning. A new model wants a learning rate of about 3e-3.
 //
 //	go run ./examples/vision
-//	go run ./examples/vision --data_dir FOLDER --num_train_epochs 3 --output_dir out/mnist
+//	go run ./examples/vision --data_dir FOLDER --learning_rate 3e-3 --num_train_epochs 3 --output_dir out/mnist
 //	go run ./examples/vision --resume_from_checkpoint last
 //	go run ./examples/vision --do_eval --model_name_or_path out/vision --output_dir out/eval
 package main
@@ -66,19 +70,15 @@ func exitCode(err error, stderr io.Writer) int {
 
 // run is the program.
 func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
-	a, m, d := defaults()
-	flags := pflag.NewFlagSet("vision", pflag.ContinueOnError)
-	loader := args.Bind(flags, a, m, d)
-	scripts.Know(loader, scripts.RunImageClassification())
-	resolved, err := loader.Parse(argv)
+	s, resolved, usage, err := parse(argv)
 	if errors.Is(err, args.ErrHelp) {
-		fmt.Fprint(stdout, loader.Usage())
+		fmt.Fprint(stdout, usage)
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	level, set := a.SlogLevel()
+	level, set := s.args.SlogLevel()
 	if !set {
 		level = slog.LevelWarn
 	}
@@ -89,6 +89,26 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	if err := resolved.WriteNotices(stdout, ""); err != nil {
 		return err
 	}
-	j := &job{args: a, model: m, data: d, out: stdout, err: stderr}
+	j := &job{settings: s, out: stdout, err: stderr}
 	return j.run(ctx)
+}
+
+// parse reads the settings: with HuggingFace's defaults, and again with the demonstration's if no images and no model of
+// the user's are given.
+func parse(argv []string) (s *settings, resolved *args.Resolved, usage string, err error) {
+	for _, demo := range []bool{false, true} {
+		s = newSettings(demo)
+		loader := args.Bind(pflag.NewFlagSet("vision", pflag.ContinueOnError), s.args, s.model, s.data)
+		scripts.Know(loader, scripts.RunImageClassification())
+		if resolved, err = loader.Parse(argv); err != nil {
+			return nil, nil, loader.Usage(), err
+		}
+		if s.data.DataDir != "" || s.model.ModelNameOrPath != "" {
+			break
+		}
+	}
+	if s.data.DataDir == "" {
+		s.data.DataDir = fashionDir
+	}
+	return s, resolved, "", nil
 }

@@ -4,19 +4,22 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"fmt"
-	"math/rand/v2"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data/images"
 	"github.com/lockstep-ml/lockstep/data/images/imagestest"
-	"github.com/lockstep-ml/lockstep/trainer"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/resnet"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // vision runs the program and returns what it prints.
@@ -36,7 +39,9 @@ func TestVision(t *testing.T) {
 	sets := filepath.Join(dir, "data")
 	require.NoError(t, imagestest.WriteIDX(sets, 256, 64))
 	flags := func(out string, more ...string) []string {
-		return append([]string{"--data_dir", sets, "--output_dir", filepath.Join(dir, out), "--width", "8", "--stages", "2", "--num_train_epochs", "6",
+		return append([]string{"--data_dir", sets, "--output_dir", filepath.Join(dir, out), "--width", "8",
+			"--stages", "2", "--num_train_epochs", "6",
+			"--label_names", "left_top,right_top,left_bottom,right_bottom", "--lr_scheduler_type", "cosine",
 			"--per_device_train_batch_size", "8", "--global_train_batch_size", "16", "--warmup_steps", "5", "--learning_rate", "1e-2"}, more...)
 	}
 	printed, err := vision(t, flags("one")...)
@@ -48,10 +53,21 @@ func TestVision(t *testing.T) {
 	accuracy, err := strconv.ParseFloat(m[1], 64)
 	require.NoError(t, err)
 	require.Greater(t, accuracy, 0.9)
-	require.FileExists(t, filepath.Join(dir, "one", "preprocessor_config.json"))
+	require.Regexp(t, `(?m)^left_bottom .* \d+$`, printed, "the table of classes")
+	require.Regexp(t, `(?m)^(left|right)_(top|bottom) \((right|wrong, it is \w+)\)  `, printed, "the captions of pictures")
+	m2, err := models.LoadPretrained(tensor.CPU(), filepath.Join(dir, "one"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"left_top", "right_top", "left_bottom", "right_bottom"}, m2.(*resnet.Model).Labels())
+	text, err := os.ReadFile(filepath.Join(dir, "one", "preprocessor_config.json"))
+	require.NoError(t, err)
+	var p preprocessor
+	require.NoError(t, json.Unmarshal(text, &p))
+	require.Equal(t, imageSize{imagestest.Size, imagestest.Size}, p.Size)
+	require.InDelta(t, 0.4, p.ImageMean[0], 0.05)
 	require.FileExists(t, filepath.Join(dir, "one", "log.jsonl"))
 
-	again, err := vision(t, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"), "--data_dir", sets, "--output_dir", filepath.Join(dir, "eval"))
+	again, err := vision(t, "--do_eval", "--model_name_or_path", filepath.Join(dir, "one"), "--data_dir", sets,
+		"--output_dir", filepath.Join(dir, "eval"))
 	require.NoError(t, err)
 	require.Contains(t, again, m[0])
 
@@ -76,6 +92,10 @@ func TestVisionRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "want a data set in IDX files: apt install dataset-fashion-mnist puts one into /usr/share/datasets/fashion-mnist")
 	_, err = vision(t, "--do_eval")
 	require.ErrorContains(t, err, "want --model_name_or_path FOLDER")
+	sets := filepath.Join(dir, "data")
+	require.NoError(t, imagestest.WriteIDX(sets, 8, 8))
+	_, err = vision(t, "--data_dir", sets, "--label_names", "a,b,c", "--output_dir", dir)
+	require.ErrorContains(t, err, "label_names has 3 names, and "+sets+" has images of 4 classes")
 	_, err = vision(t, "--width", "0", "--max_images", "-1")
 	var usage *args.Error
 	require.ErrorAs(t, err, &usage)
@@ -83,21 +103,23 @@ func TestVisionRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "max_images")
 }
 
-// The counts of several ranks make one accuracy.
-func TestAccuracyMerges(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
-	var parts [][]byte
-	var right, all int64
-	for range 3 {
-		m := &accuracy{right: r.Int64N(1 << 40), all: 1 << 40}
-		right, all = right+m.right, all+m.all
-		part, err := m.ExportPart()
+// The demonstration's settings hold only where no images and no model are given.
+func TestDemonstrationSettings(t *testing.T) {
+	s, _, _, err := parse(nil)
+	require.NoError(t, err)
+	require.Equal(t, []any{3e-3, fashionDir, fashionNames}, []any{s.args.LearningRate, s.data.DataDir, s.data.LabelNames})
+	for _, flag := range []string{"--data_dir", "--model_name_or_path"} {
+		s, _, _, err = parse([]string{flag, "x"})
 		require.NoError(t, err)
-		parts = append(parts, part)
+		require.Equal(t, args.Default("").LearningRate, s.args.LearningRate, flag)
+		require.Empty(t, s.data.LabelNames, flag)
+		require.NotEmpty(t, s.data.DataDir)
 	}
-	m := (&accuracy{right: 5}).ForRank().(*accuracy)
-	require.NoError(t, m.MergeParts(parts))
-	require.Equal(t, accuracy{right, all}, *m)
-	require.Equal(t, fmt.Sprint(float64(right)/float64(all)), fmt.Sprint(m.Compute(trainer.EvalLoss{})["accuracy"]))
-	require.EqualError(t, m.MergeParts([][]byte{parts[0], nil}), "rank 1 sent 0 bytes, want two counts")
+}
+
+func TestPictures(t *testing.T) {
+	var b strings.Builder
+	x := images.Image{Height: 3, Width: 2, Pixels: []uint8{0, 255, 0, 255, 100, 0}}
+	writePictures(&b, []images.Image{x, x}, []string{"a", "bag"})
+	require.Equal(t, " @    @\n-    -\na    bag\n", b.String())
 }

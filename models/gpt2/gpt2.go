@@ -1,5 +1,6 @@
 // Package gpt2 is the GPT-2 decoder (Radford et al. 2019) with the parameter names and
-// config.json of transformers' GPT2LMHeadModel, so that weights go both ways.
+// config.json of transformers' GPT2LMHeadModel, and of GPT2ForSequenceClassification (see
+// Classifier), so that weights go both ways.
 //
 // It registers itself with models under "gpt2". Tokenizing is data/tokenizers', sampling
 // text models/generation's work.
@@ -17,6 +18,13 @@ import (
 
 func init() {
 	models.Register("gpt2", func(in *nn.Init, config []byte) (models.Configured, error) {
+		if isClassifier(config) {
+			cfg, err := ParseClassifierConfig(config)
+			if err != nil {
+				return nil, err
+			}
+			return NewClassifier(in, cfg)
+		}
 		cfg, err := ParseConfig(config)
 		if err != nil {
 			return nil, err

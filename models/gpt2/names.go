@@ -11,10 +11,18 @@ var maskBuffer = regexp.MustCompile(`^(transformer\.)?h\.\d+\.attn\.(masked_)?bi
 // RenameWeight reads the names of GPT2Model's checkpoints, which lack the prefix
 // "transformer.", and leaves out constant masks.
 func (m *Model) RenameWeight(saved string) string {
+	if strings.HasPrefix(saved, "lm_head.") {
+		return saved
+	}
+	return renameWeight(saved)
+}
+
+// renameWeight is the name of a saved array of the transformer.
+func renameWeight(saved string) string {
 	switch {
 	case maskBuffer.MatchString(saved):
 		return ""
-	case strings.HasPrefix(saved, "transformer.") || strings.HasPrefix(saved, "lm_head."):
+	case strings.HasPrefix(saved, "transformer."):
 		return saved
 	}
 	return "transformer." + saved

@@ -89,8 +89,8 @@ func (m *Model) ModelType() string { return "resnet" }
 // Config marshals to a config.json that transformers reads.
 func (m *Model) Config() any {
 	ids := make(map[string]int, len(m.Cfg.ID2Label))
-	for i := range len(m.Cfg.ID2Label) {
-		ids[m.Cfg.ID2Label[strconv.Itoa(i)]] = i
+	for i, name := range m.Labels() {
+		ids[name] = i
 	}
 	return struct {
 		Architectures []string `json:"architectures"`
@@ -99,6 +99,15 @@ func (m *Model) Config() any {
 		Config
 		Label2ID map[string]int `json:"label2id"`
 	}{[]string{"ResNetForImageClassification"}, "resnet", m.Classifier.Linear.Weight.DType().String(), m.Cfg, ids}
+}
+
+// Labels are the names of the classes, in the order of the logits.
+func (m *Model) Labels() []string {
+	names := make([]string, len(m.Cfg.ID2Label))
+	for i := range names {
+		names[i] = m.Cfg.ID2Label[strconv.Itoa(i)]
+	}
+	return names
 }
 
 // RecomputeUnits are the residual layers.

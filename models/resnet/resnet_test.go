@@ -68,6 +68,7 @@ func TestParseConfig(t *testing.T) {
 	cfg, err = resnet.ParseConfig([]byte(`{"id2label": {"0": "a", "1": "b"}, "num_labels": 9}`))
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"0": "a", "1": "b"}, cfg.ID2Label)
+	require.Equal(t, []string{"cat", "dog", "eel"}, newModel(t, resnet.Basic).Labels())
 
 	text, err := os.ReadFile(filepath.Join("testdata", "bottleneck", "config.json"))
 	require.NoError(t, err)

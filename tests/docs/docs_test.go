@@ -75,6 +75,37 @@ func TestReadmeOutput(t *testing.T) {
 	require.Contains(t, read(t, "README.md"), "\n    "+string(out))
 }
 
+// TestExamplesAreListed: the tables of examples have a row for every program, and for nothing else.
+func TestExamplesAreListed(t *testing.T) {
+	for _, dir := range []string{"examples", "examples/by_feature"} {
+		programs, err := filepath.Glob(filepath.Join(root, dir, "*", "main.go"))
+		require.NoError(t, err)
+		var want, got []string
+		for _, p := range programs {
+			want = append(want, filepath.Base(filepath.Dir(p)))
+		}
+		require.NotEmpty(t, want)
+		for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, dir+"/README.md"), -1) {
+			got = append(got, m[1])
+		}
+		require.ElementsMatch(t, want, got, dir)
+	}
+}
+
+// TestSnippets: a block of code that names a file is a part of that file.
+func TestSnippets(t *testing.T) {
+	checked := 0
+	for name, text := range documents(t) {
+		for _, b := range blocks(text) {
+			if kind, file, ok := strings.Cut(b.kind, " "); ok && kind == "go" {
+				require.Contains(t, read(t, file), strings.Join(b.lines, "\n")+"\n", "%s shows what %s does not have", name, file)
+				checked++
+			}
+		}
+	}
+	require.Greater(t, checked, 3)
+}
+
 var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)
 
 // TestLinks: every relative link leads to a file or folder.

@@ -47,10 +47,15 @@ func main() {
 	for _, notice := range resolved.Notices {
 		fmt.Println(notice)
 	}
+	set := 0
 	for _, key := range []string{"num_samples", "learning_rate", "num_train_epochs", "eval_strategy"} {
 		if origin := resolved.Origin(key); origin != "" {
 			fmt.Printf("%s comes from %s\n", key, origin)
+			set++
 		}
+	}
+	if set == 0 {
+		fmt.Println("samples, learning rate, epochs and evaluation have their defaults; try --num_train_epochs 5, or --help for all")
 	}
 
 	model := line.Model()

@@ -40,9 +40,10 @@ func main() {
 	a := args.Default("out/custom_callback")
 	a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.2, 100, args.StrategyNo
 	model := line.Model()
-	res, err := trainer.New(model, a, trainer.WithTrainData(line.Train()), trainer.WithCallbacks(&goodEnough{loss: 0.05})).Train()
+	t := trainer.New(model, a, trainer.WithTrainData(line.Train()), trainer.WithCallbacks(&goodEnough{loss: 0.05}))
+	res, err := t.Train()
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s after %d steps\n", line.String(model), res.GlobalStep)
+	fmt.Printf("%s, stopped after %d of %d steps\n", line.String(model), res.GlobalStep, t.State().MaxSteps)
 }

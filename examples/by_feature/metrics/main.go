@@ -60,4 +60,5 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Printf("eval_loss %.4f  eval_rmse %.3f  eval_max_error %.3f  eval_r2 %.4f\n", m["eval_loss"], m["eval_rmse"], m["eval_max_error"], m["eval_r2"])
+	fmt.Println("(the noise of the labels has a standard deviation of 0.1: an rmse of about 0.1 is as good as it gets)")
 }

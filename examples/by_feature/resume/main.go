@@ -58,7 +58,7 @@ func main() {
 	if _, err := trainer.New(resumed, a, trainer.WithTrainData(line.Train())).Train(); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("in one go: %s; resumed: %s; same bits: %t\n", line.String(whole), line.String(resumed), same(whole, resumed))
+	fmt.Printf("in one go: %s\nresumed:   %s\nsame bits: %t\n", line.String(whole), line.String(resumed), same(whole, resumed))
 }
 
 func same(x, y *mlp.Model) bool {

@@ -48,8 +48,8 @@ func Coefficients(m *mlp.Model) (a, b float64) {
 	return tensor.Item(c, m.Layers[0].Weight.Tensor), tensor.Item(c, m.Layers[0].Bias.Tensor)
 }
 
-// String is the model as a formula.
+// String is the model as a formula, with that of the samples to judge it by.
 func String(m *mlp.Model) string {
 	a, b := Coefficients(m)
-	return fmt.Sprintf("y = %.3fx + %.3f", a, b)
+	return fmt.Sprintf("y = %.3fx + %.3f (want about 2x + 3)", a, b)
 }

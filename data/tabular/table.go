@@ -1,0 +1,244 @@
+// Package tabular reads tables of named columns: CSV, tab-separated values and JSON Lines, plain or compressed by
+// gzip. It is for sets of labelled rows that fit into memory, such as those of text classification and regression.
+//
+// Values are text; what they mean (a number, a class, a sentence) is the caller's to decide. Corpora of running text
+// are data/text's work.
+package tabular
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Table is the content of a file.
+type Table struct {
+	Path    string
+	Columns []string
+	// Rows has one value for each column; one that is missing in JSON Lines, or null, is "".
+	Rows [][]string
+	// Lines has the number of each row's first line in the file, from 1.
+	Lines []int
+}
+
+// Read reads a file. Its format is that of its name, without .gz: .csv is comma-separated with a header (RFC 4180),
+// .tsv the same with tabs and without quoting, and .jsonl, .ndjson or .json one object of strings, numbers and bools
+// on each line. A table without rows, a row of another length than the header, text that is not UTF-8 and a name of
+// another format are errors that name the file and, where there is one, the line.
+func Read(path string) (*Table, error) {
+	t := &Table{Path: path}
+	var read func(raw []byte) error
+	switch format := strings.ToLower(filepath.Ext(withoutGzip(path))); format {
+	case ".csv":
+		read = t.readCSV
+	case ".tsv":
+		read = t.readTSV
+	case ".jsonl", ".ndjson", ".json":
+		read = t.readJSONLines
+	default:
+		return nil, fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv or .jsonl, or the same with .gz", path, format)
+	}
+	raw, err := content(path)
+	if err != nil {
+		return nil, fmt.Errorf("tabular: %w", err)
+	}
+	return t.fill(read, raw)
+}
+
+// Parse reads CSV text with a header, as a file that a program embeds. name stands for its path in errors.
+func Parse(name string, text []byte) (*Table, error) {
+	t := &Table{Path: name}
+	return t.fill(t.readCSV, text)
+}
+
+// fill reads the table and checks it.
+func (t *Table) fill(read func(raw []byte) error, raw []byte) (*Table, error) {
+	err := read(raw)
+	if err == nil {
+		err = t.check()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tabular: %s: %w", t.Path, err)
+	}
+	return t, nil
+}
+
+// Column is the place of a column. The error lists those that there are.
+func (t *Table) Column(name string) (int, error) {
+	if i := slices.Index(t.Columns, name); i >= 0 {
+		return i, nil
+	}
+	return 0, fmt.Errorf("tabular: %s has no column %q: want one of %s", t.Path, name, strings.Join(t.Columns, ", "))
+}
+
+// content is the text of a file, decompressed.
+func content(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if withoutGzip(path) == path {
+		return io.ReadAll(f)
+	}
+	z, err := gzip.NewReader(bufio.NewReader(f))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	raw, err := io.ReadAll(z)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return raw, nil
+}
+
+func withoutGzip(path string) string {
+	if strings.EqualFold(filepath.Ext(path), ".gz") {
+		return path[:len(path)-len(".gz")]
+	}
+	return path
+}
+
+// byteOrderMark begins files of some programs.
+var byteOrderMark = []byte("\ufeff")
+
+func (t *Table) readCSV(raw []byte) error {
+	r := csv.NewReader(bytes.NewReader(bytes.TrimPrefix(raw, byteOrderMark)))
+	for {
+		row, err := r.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if t.Columns == nil {
+			t.Columns = row
+			continue
+		}
+		line, _ := r.FieldPos(0)
+		t.Rows, t.Lines = append(t.Rows, row), append(t.Lines, line)
+	}
+}
+
+func (t *Table) readTSV(raw []byte) error {
+	for number, line := range nonBlank(raw) {
+		row := strings.Split(line, "\t")
+		if t.Columns == nil {
+			t.Columns = row
+			continue
+		}
+		if len(row) != len(t.Columns) {
+			return fmt.Errorf("line %d has %d values, want %d as the header", number, len(row), len(t.Columns))
+		}
+		t.Rows, t.Lines = append(t.Rows, row), append(t.Lines, number)
+	}
+	return nil
+}
+
+// readJSONLines makes a column of every key that a line has, in the order in which they come up.
+func (t *Table) readJSONLines(raw []byte) error {
+	places := map[string]int{}
+	for number, line := range nonBlank(raw) {
+		keys, values, err := object(line)
+		if err != nil {
+			return fmt.Errorf("line %d: %w", number, err)
+		}
+		row := make([]string, len(t.Columns))
+		for i, key := range keys {
+			at, known := places[key]
+			if !known {
+				at = len(t.Columns)
+				places[key], t.Columns, row = at, append(t.Columns, key), append(row, "")
+			}
+			row[at] = values[i]
+		}
+		t.Rows, t.Lines = append(t.Rows, row), append(t.Lines, number)
+	}
+	for i, row := range t.Rows {
+		t.Rows[i] = append(row, make([]string, len(t.Columns)-len(row))...)
+	}
+	return nil
+}
+
+// object reads the keys and values of a JSON object, in their order.
+func object(line string) (keys, values []string, err error) {
+	d := json.NewDecoder(strings.NewReader(line))
+	d.UseNumber()
+	if start, err := d.Token(); err != nil || start != json.Delim('{') {
+		return nil, nil, errors.New("want a JSON object")
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, nil, fmt.Errorf("no JSON object: %w", err)
+		}
+		value, err := d.Token()
+		if err != nil {
+			return nil, nil, fmt.Errorf("no JSON object: %w", err)
+		}
+		text := ""
+		switch v := value.(type) {
+		case nil:
+		case json.Delim:
+			return nil, nil, fmt.Errorf("%q is a list or an object, want a string, a number or a bool", key)
+		default:
+			text = fmt.Sprint(v)
+		}
+		keys, values = append(keys, key.(string)), append(values, text) // a key is a string, or Token had failed
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, nil, fmt.Errorf("no JSON object: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, nil, errors.New("there is more after the JSON object, want one object on each line")
+	}
+	return keys, values, nil
+}
+
+// nonBlank yields the lines that are not blank, without their ends, with their numbers from 1.
+func nonBlank(raw []byte) func(yield func(int, string) bool) {
+	return func(yield func(int, string) bool) {
+		number := 0
+		for line := range strings.Lines(string(bytes.TrimPrefix(raw, byteOrderMark))) {
+			number++
+			line = strings.TrimRight(line, "\r\n")
+			if strings.TrimSpace(line) != "" && !yield(number, line) {
+				return
+			}
+		}
+	}
+}
+
+// check refuses tables that no format may have.
+func (t *Table) check() error {
+	if len(t.Rows) == 0 {
+		return errors.New("there are no rows, want a header and at least one")
+	}
+	for i, name := range t.Columns {
+		switch {
+		case name == "":
+			return fmt.Errorf("column %d has no name", i+1)
+		case slices.Contains(t.Columns[:i], name):
+			return fmt.Errorf("two columns are named %q", name)
+		}
+	}
+	for i, row := range t.Rows {
+		for _, value := range row {
+			if !utf8.ValidString(value) {
+				return fmt.Errorf("line %d is not UTF-8", t.Lines[i])
+			}
+		}
+	}
+	return nil
+}

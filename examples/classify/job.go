@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/examples/internal/confusion"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// The tokens of a new tokenizer that are no text.
+const (
+	endOfText = "<|endoftext|>"
+	padding   = "<|pad|>"
+)
+
+// The files of a saved model's folder that are the tokenizer's.
+const (
+	tokenizerFile       = "tokenizer.json"
+	tokenizerConfigFile = "tokenizer_config.json"
+)
+
+// job is one run of the program.
+type job struct {
+	*settings
+	out, err io.Writer
+
+	tok       *tokenizers.BPE
+	tokConfig []byte // tokenizer_config.json, by which transformers knows the padding
+	net       *gpt2.Classifier
+	length    int // tokens of a text that are read
+}
+
+// run trains, or only evaluates if that is all that was asked for, and prints the results.
+func (j *job) run(ctx context.Context) error {
+	training := j.args.DoTrain || !j.args.DoEval
+	if !training && j.model.ModelNameOrPath == "" {
+		return errors.New("--do_eval without --do_train evaluates a saved model: want --model_name_or_path FOLDER")
+	}
+	train, eval, err := readTexts(j.data, j.args.Seed, training)
+	if err != nil {
+		return err
+	}
+	if j.model.ModelNameOrPath != "" {
+		err = j.load(train.classes())
+	} else {
+		err = j.create(ctx, train)
+	}
+	if err != nil {
+		return err
+	}
+	trainSet, err := j.encode(ctx, train)
+	if err != nil {
+		return err
+	}
+	evalSet, err := j.encode(ctx, eval)
+	if err != nil {
+		return err
+	}
+	matrix, collate := confusion.New(j.net.Labels()), data.WithPadding(int32(*j.net.Cfg.PadTokenID))
+	display, _ := j.err.(*os.File) // nil: a test's buffer
+	t := trainer.New(j.net, j.args,
+		trainer.WithTrainData(data.NewSource(trainSet, collate)), trainer.WithEvalData(data.NewSource(evalSet, collate)),
+		trainer.WithMetrics(matrix), trainer.WithDisplay(display), trainer.WithParts(j.parts()...))
+	defer t.Close() // what went wrong before is the error to report
+	if training {
+		fmt.Fprintf(j.out, "data: %s; %d texts to learn from, %d held out, %d classes\n", train.name,
+			len(train.texts), len(eval.texts), len(matrix.Names))
+		if err := j.learn(ctx, t); err != nil {
+			return err
+		}
+	}
+	m, err := t.EvaluateContext(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(j.out, "eval: accuracy %.4f, F1 %.4f, loss %.4f over %d texts (the most frequent class: %.4f)\n",
+		m["eval_accuracy"], m["eval_f1"], m["eval_loss"], len(eval.texts), eval.share(matrix.Names))
+	if err := t.SaveMetrics("eval", m); err != nil || !t.IsMain() {
+		return err
+	}
+	if err := matrix.WriteTable(j.out, 3); err != nil {
+		return err
+	}
+	return j.show(eval)
+}
+
+// create trains a tokenizer and makes a new model.
+func (j *job) create(ctx context.Context, train *texts) error {
+	all := func(yield func(string, error) bool) {
+		for _, t := range train.texts {
+			if !yield(t, nil) {
+				return
+			}
+		}
+	}
+	var err error
+	j.tok, err = tokenizers.Train(ctx, all, tokenizers.TrainOptions{VocabSize: j.model.VocabSize,
+		SpecialTokens: []string{endOfText, padding}})
+	if err != nil {
+		return err
+	}
+	end, _ := j.tok.TokenID(endOfText)
+	pad, _ := j.tok.TokenID(padding)
+	j.length = j.data.MaxSeqLength
+	cfg := gpt2.ClassifierConfig{Config: gpt2.DefaultConfig(), ID2Label: gpt2.Labels(train.classes()...),
+		PadTokenID: new(int(pad))}
+	cfg.VocabSize, cfg.NPositions = j.tok.VocabSize(), j.length
+	cfg.NLayer, cfg.NEmbd, cfg.NHead = j.model.NLayer, j.model.NEmbd, j.model.NHead
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = j.model.Dropout, j.model.Dropout, j.model.Dropout
+	cfg.BosTokenID, cfg.EosTokenID = new(int(end)), new(int(end))
+	if j.net, err = gpt2.NewClassifier(nn.NewInit(tensor.CPU(), j.args.Seed), cfg); err != nil {
+		return err
+	}
+	j.tokConfig, err = json.MarshalIndent(map[string]any{
+		"tokenizer_class": "GPT2Tokenizer", "bos_token": endOfText, "eos_token": endOfText, "unk_token": endOfText,
+		"pad_token": padding, "padding_side": "right", "model_max_length": j.length,
+	}, "", "  ")
+	fmt.Fprintf(j.out, "model: gpt2, %d layers, width %d, %d heads, %d parameters; tokenizer of %d tokens\n",
+		cfg.NLayer, cfg.NEmbd, cfg.NHead, nn.NumParameters(j.net), cfg.VocabSize)
+	return err
+}
+
+// load takes a saved model with its tokenizer. A language model gets a new head for the given classes.
+func (j *job) load(classes []string) error {
+	dir := j.model.ModelNameOrPath
+	m, tok, err := open(dir)
+	if err != nil {
+		return err
+	}
+	j.tok = tok
+	j.tokConfig, err = os.ReadFile(filepath.Join(dir, tokenizerConfigFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	head := "its head"
+	switch m := m.(type) {
+	case *gpt2.Classifier:
+		j.net = m
+	case *gpt2.Model:
+		if len(classes) == 0 {
+			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to learn one from", dir)
+		}
+		pad := j.padToken()
+		if pad == nil {
+			pad = m.Cfg.EosTokenID // as is usual with GPT-2, which has no token for padding
+		}
+		if pad == nil {
+			return fmt.Errorf("%s: want a pad_token in %s, or an eos_token_id in config.json to stand for it", dir,
+				tokenizerConfigFile)
+		}
+		head = "a new head"
+		if j.net, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), j.args.Seed), m,
+			gpt2.ClassifierConfig{ID2Label: gpt2.Labels(classes...), PadTokenID: pad}); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("%s is a %s, want a gpt2", dir, m.ModelType())
+	}
+	if j.net.Cfg.PadTokenID == nil {
+		return fmt.Errorf("%s: the configuration has no pad_token_id", dir)
+	}
+	j.length = min(j.data.MaxSeqLength, j.net.Cfg.NPositions)
+	fmt.Fprintf(j.out, "model: %s with %s, %d parameters\n", dir, head, nn.NumParameters(j.net))
+	return nil
+}
+
+// padToken is the token that tokenizer_config.json names for padding; nil if it names none.
+func (j *job) padToken() *int {
+	var config struct {
+		PadToken json.RawMessage `json:"pad_token"`
+	}
+	if json.Unmarshal(j.tokConfig, &config) != nil {
+		return nil // none, or not read by transformers either
+	}
+	var token struct{ Content string } // or a string
+	if json.Unmarshal(config.PadToken, &token.Content) != nil && json.Unmarshal(config.PadToken, &token) != nil {
+		return nil
+	}
+	if id, ok := j.tok.TokenID(token.Content); ok {
+		return new(int(id))
+	}
+	return nil
+}
+
+// open reads a saved model and its tokenizer.
+func open(dir string) (models.Configured, *tokenizers.BPE, error) {
+	m, err := models.LoadPretrained(tensor.CPU(), dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	tok, err := tokenizers.Load(filepath.Join(dir, tokenizerFile))
+	return m, tok, err
+}
+
+// parts are the files that are saved beside the weights.
+func (j *job) parts() []checkpoint.Part {
+	parts := []checkpoint.Part{{Name: tokenizerFile, Write: func(w io.Writer) error {
+		_, err := j.tok.WriteTo(w)
+		return err
+	}}}
+	if j.tokConfig != nil {
+		parts = append(parts, checkpoint.BytesPart(tokenizerConfigFile, j.tokConfig))
+	}
+	return parts
+}
+
+// encode turns texts into tokens and labels into numbers.
+func (j *job) encode(ctx context.Context, t *texts) (data.Slice[data.LabelledTokens], error) {
+	ids, err := j.tok.EncodeAll(ctx, t.texts, runtime.GOMAXPROCS(0))
+	if err != nil {
+		return nil, err
+	}
+	names := j.net.Labels()
+	out := make(data.Slice[data.LabelledTokens], len(ids))
+	for i := range ids {
+		label := slices.Index(names, t.labels[i])
+		if label < 0 {
+			return nil, fmt.Errorf("%s: label %q, of text %.60q, is none of the model's: want one of %s", t.name,
+				t.labels[i], t.texts[i], strings.Join(names, ", "))
+		}
+		out[i] = data.LabelledTokens{InputIDs: fit(ids[i], j.length, j.net), Label: int64(label)}
+	}
+	return out, nil
+}
+
+// fit keeps the beginning of a text. One without any token becomes a single token of padding, since a model must read
+// something.
+func fit(ids []int32, length int, m *gpt2.Classifier) []int32 {
+	if len(ids) == 0 {
+		return []int32{int32(*m.Cfg.PadTokenID)}
+	}
+	return ids[:min(len(ids), length)]
+}
+
+// learn trains and writes the results and the final model.
+func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
+	res, err := t.TrainContext(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
+		return err
+	}
+	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f texts/s; saved to %s\n",
+		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"], j.args.OutputDir)
+	return nil
+}
+
+// show prints what the model makes of some texts that it has not learned from.
+func (j *job) show(eval *texts) error {
+	const most = 8
+	step := max(len(eval.texts)/most, 1)
+	var some, labels []string
+	for i := step / 2; i < len(eval.texts) && len(some) < most; i += step {
+		some, labels = append(some, eval.texts[i]), append(labels, eval.labels[i])
+	}
+	got, err := newPredictor(j.net, j.tok).predict(some)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(j.out, "some of the texts that were held out:")
+	for i, p := range got {
+		verdict := "right"
+		if p.Label != labels[i] {
+			verdict = "wrong, it is " + labels[i]
+		}
+		fmt.Fprintf(j.out, "  %s (%.0f %%, %s): %s\n", p.Label, 100*p.Score, verdict, shorten(some[i]))
+	}
+	return nil
+}
+
+// shorten is the beginning of a text, for one line.
+func shorten(s string) string {
+	r := []rune(strings.Join(strings.Fields(s), " "))
+	if len(r) > 60 {
+		r = append(r[:59], '…')
+	}
+	return string(r)
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/data/tokenizers"
+	"github.com/lockstep-ml/lockstep/examples/internal/service"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// prediction is the answer to a request: the likeliest class and its probability.
+type prediction struct {
+	Label string  `json:"label"`
+	Score float64 `json:"score"`
+}
+
+// predictor runs a trained classifier. It belongs to one goroutine, as its context does; the model may be shared.
+type predictor struct {
+	c       *nn.Ctx
+	model   *gpt2.Classifier
+	tok     *tokenizers.BPE
+	collate data.Collator[data.LabelledTokens]
+	labels  []string
+}
+
+func newPredictor(m *gpt2.Classifier, tok *tokenizers.BPE) *predictor {
+	c := tensor.NewCtx(tensor.CPU()).NoGrad() // nothing is recorded for a backward pass
+	return &predictor{nn.NewCtx(c, nn.Walk(m), false), m, tok, data.WithPadding(int32(*m.Cfg.PadTokenID)), m.Labels()}
+}
+
+// predict classifies a batch of texts.
+func (p *predictor) predict(texts []string) (out []prediction, err error) {
+	samples := make([]data.LabelledTokens, len(texts))
+	for i, t := range texts {
+		samples[i].InputIDs = fit(p.tok.EncodeOrdinary(t), p.model.Cfg.NPositions, p.model)
+	}
+	p.c.Scope(func(c *nn.Ctx) []*tensor.Tensor { // frees the batch and all that Forward makes
+		var b *data.Batch
+		if b, err = p.collate(c.Ctx, samples); err != nil {
+			return nil
+		}
+		delete(b.Tensors, data.Labels) // there are none: no loss is wanted
+		probabilities := tensor.Softmax(c.Ctx, p.model.Forward(c, b).Logits, 1)
+		best := tensor.ToSlice[int64](c.Ctx, tensor.ArgMax(c.Ctx, probabilities, 1, false))
+		score := tensor.ToSlice[float32](c.Ctx, tensor.Max(c.Ctx, probabilities, 1, false))
+		for i := range best {
+			out = append(out, prediction{p.labels[best[i]], float64(score[i])})
+		}
+		return nil
+	})
+	return out, err
+}
+
+// serve answers requests by a saved classifier until ctx ends.
+func serve(ctx context.Context, dir string, s *ServeArguments, out io.Writer) error {
+	m, tok, err := open(dir)
+	if err != nil {
+		return err
+	}
+	net, ok := m.(*gpt2.Classifier)
+	if !ok || net.Cfg.PadTokenID == nil {
+		return fmt.Errorf("%s is no text classifier with a pad_token_id: want what this program has saved", dir)
+	}
+	b := service.NewBatcher(s.MaxBatchSize, newPredictor(net, tok).predict)
+	defer b.Close()
+	return service.Serve(ctx, s.Serve, service.Handler(b, decode), out)
+}
+
+// decode reads a request.
+func decode(body io.Reader) (string, error) {
+	var in struct{ Text *string }
+	if err := json.NewDecoder(body).Decode(&in); err != nil {
+		return "", fmt.Errorf(`want {"text": "…"}: %w`, err)
+	}
+	if in.Text == nil || *in.Text == "" {
+		return "", errors.New(`want {"text": "…"} with a text that is not empty`)
+	}
+	return *in.Text, nil
+}

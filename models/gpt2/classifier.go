@@ -1,0 +1,235 @@
+package gpt2
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// classifierArchitecture is the class in transformers' config.json by which a folder is a Classifier's.
+const classifierArchitecture = "GPT2ForSequenceClassification"
+
+// ClassifierConfig is the configuration of a Classifier: GPT-2's, and what transformers saves of a classifier.
+type ClassifierConfig struct {
+	Config
+	// ID2Label names the classes, "0" and so on.
+	ID2Label map[string]string `json:"id2label"`
+	// PadTokenID is the token that fills shorter texts of a batch. Nil: batches of one text only.
+	PadTokenID *int `json:"pad_token_id"`
+}
+
+// Labels numbers the names of classes, for ClassifierConfig.ID2Label.
+func Labels(names ...string) map[string]string {
+	m := make(map[string]string, len(names))
+	for i, name := range names {
+		m[strconv.Itoa(i)] = name
+	}
+	return m
+}
+
+// ParseClassifierConfig reads a config.json. Fields that are missing keep their defaults; num_labels stands for
+// names of classes that are missing. A head that is no classifier of one class per text is an error.
+func ParseClassifierConfig(raw []byte) (ClassifierConfig, error) {
+	base, err := ParseConfig(raw)
+	cfg := ClassifierConfig{Config: base}
+	if err != nil {
+		return cfg, err
+	}
+	var more struct {
+		ID2Label    map[string]string `json:"id2label"`
+		NumLabels   *int              `json:"num_labels"`
+		PadTokenID  *int              `json:"pad_token_id"`
+		ProblemType *string           `json:"problem_type"`
+	}
+	if err := json.Unmarshal(raw, &more); err != nil {
+		return cfg, fmt.Errorf("gpt2: config.json: %w", err)
+	}
+	cfg.ID2Label, cfg.PadTokenID = more.ID2Label, more.PadTokenID
+	if cfg.ID2Label == nil {
+		n := 2 // transformers' default
+		if more.NumLabels != nil && *more.NumLabels >= 0 && *more.NumLabels < 1<<20 {
+			n = *more.NumLabels
+		}
+		names := make([]string, n)
+		for i := range names {
+			names[i] = fmt.Sprintf("LABEL_%d", i)
+		}
+		cfg.ID2Label = Labels(names...)
+	}
+	if p := more.ProblemType; p != nil && *p != "single_label_classification" {
+		return cfg, fmt.Errorf("gpt2: config.json: problem_type = %q is not supported: want single_label_classification", *p)
+	}
+	return cfg, cfg.Validate()
+}
+
+// Validate reports all fields that no classifier can have, at once.
+func (c ClassifierConfig) Validate() error {
+	if err := c.Config.Validate(); err != nil {
+		return err
+	}
+	var bad []string
+	if len(c.ID2Label) < 2 {
+		bad = append(bad, fmt.Sprintf("id2label names %d classes: want at least 2", len(c.ID2Label)))
+	}
+	for i := range len(c.ID2Label) {
+		if _, ok := c.ID2Label[strconv.Itoa(i)]; !ok {
+			bad = append(bad, fmt.Sprintf("id2label has no %q: want the classes numbered from 0", strconv.Itoa(i)))
+		}
+	}
+	if p := c.PadTokenID; p != nil && (*p < 0 || *p >= c.VocabSize) {
+		bad = append(bad, fmt.Sprintf("pad_token_id = %d: want a token below vocab_size = %d", *p, c.VocabSize))
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("gpt2: config: %s", strings.Join(bad, "; "))
+	}
+	return nil
+}
+
+// Classifier is GPT-2 with a head that gives a text one of several classes, transformers' GPT2ForSequenceClassification.
+type Classifier struct {
+	Transformer *Transformer `nn:"transformer"`
+	Score       *nn.Linear   `nn:"score"` // without bias
+
+	Cfg ClassifierConfig
+}
+
+// NewClassifier makes a classifier with GPT-2's initialisation (see New); the head is drawn from
+// N(0, initializer_range²).
+func NewClassifier(in *nn.Init, cfg ClassifierConfig) (*Classifier, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	base := cfg.Config
+	base.TieWordEmbeddings = true // the language model's head is dropped: it needs no weights of its own
+	m, err := New(in, base)
+	if err != nil {
+		return nil, err
+	}
+	return ClassifierOn(in, m, cfg)
+}
+
+// ClassifierOn puts a new head on a language model, for fine-tuning. The classifier shares m's transformer. Of cfg
+// only ID2Label and PadTokenID are used: the rest is m's.
+func ClassifierOn(in *nn.Init, m *Model, cfg ClassifierConfig) (*Classifier, error) {
+	cfg.Config = m.Cfg
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	head := in.Sub("score").Normal("weight", cfg.InitializerRange, len(cfg.ID2Label), cfg.NEmbd)
+	return &Classifier{Transformer: m.Transformer, Score: &nn.Linear{Weight: head}, Cfg: cfg}, nil
+}
+
+// ModelType is "gpt2"; it is the architectures entry of config.json that tells a classifier.
+func (m *Classifier) ModelType() string { return "gpt2" }
+
+// Config marshals to a config.json that transformers reads.
+func (m *Classifier) Config() any {
+	ids := make(map[string]int, len(m.Cfg.ID2Label))
+	for i, name := range m.Labels() {
+		ids[name] = i
+	}
+	return struct {
+		Architectures []string `json:"architectures"`
+		ModelType     string   `json:"model_type"`
+		NCtx          int      `json:"n_ctx"`
+		TorchDType    string   `json:"torch_dtype"`
+		ClassifierConfig
+		Label2ID map[string]int `json:"label2id"`
+	}{[]string{classifierArchitecture}, "gpt2", m.Cfg.NPositions, m.Transformer.WTE.Weight.DType().String(), m.Cfg, ids}
+}
+
+// Labels are the names of the classes, in the order of the logits.
+func (m *Classifier) Labels() []string {
+	names := make([]string, len(m.Cfg.ID2Label))
+	for i := range names {
+		names[i] = m.Cfg.ID2Label[strconv.Itoa(i)]
+	}
+	return names
+}
+
+// RecomputeUnits are the blocks.
+func (m *Classifier) RecomputeUnits() []nn.Module {
+	units := make([]nn.Module, len(m.Transformer.H))
+	for i, b := range m.Transformer.H {
+		units[i] = b
+	}
+	return units
+}
+
+// FLOPsPerToken counts as Model's, without the language model's head.
+func (m *Classifier) FLOPsPerToken(t int) float64 {
+	lm := Model{Cfg: m.Cfg.Config}
+	return lm.FLOPsPerToken(t) - 6*float64(m.Cfg.VocabSize)*float64(m.Cfg.NEmbd)
+}
+
+// ExampleBatch is size texts of length tokens, n_positions for 0.
+func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
+	if length == 0 {
+		length = m.Cfg.NPositions
+	}
+	ids, labels := tensor.Zeros(c, tensor.Int64, size, length), tensor.Zeros(c, tensor.Int64, size)
+	tensors := map[string]*tensor.Tensor{data.InputIDs: ids, data.Labels: labels}
+	return &data.Batch{Tensors: tensors, Size: size, Count: int64(size)}
+}
+
+// RenameWeight reads the names of GPT2Model's checkpoints, as Model does.
+func (m *Classifier) RenameWeight(saved string) string {
+	if strings.HasPrefix(saved, "score.") {
+		return saved
+	}
+	return renameWeight(saved)
+}
+
+// Forward reads input_ids [B,T], attention_mask (optional) and labels (optional), the classes [B]. Logits are
+// [B,classes], of the hidden state at each text's last token that is not pad_token_id, as in transformers. The loss
+// terms are texts: labels that are not nn.IgnoreIndex.
+func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
+	ids, labels := b.Tensors[data.InputIDs], b.Tensors[data.Labels]
+	if m.Cfg.PadTokenID == nil && ids != nil && ids.Size(0) > 1 {
+		why := fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0))
+		panic(&tensor.Error{Op: "gpt2.Forward", Msg: why, Where: c.Path()})
+	}
+	res := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)
+		logits := m.Score.Forward(c, m.last(c, in[0], h))
+		if labels != nil {
+			return []*tensor.Tensor{logits, nn.CrossEntropySum(c, logits, labels)}
+		}
+		return []*tensor.Tensor{logits}
+	}, ids)
+	out := models.Output{Logits: res[0]}
+	if len(res) > 1 {
+		out.Loss = res[1]
+	}
+	return out
+}
+
+// last picks the hidden states [B,C] out of h [B,T,C] at the last token that is no padding. Of a text that is nothing
+// else it is the first.
+func (m *Classifier) last(c *nn.Ctx, ids, h *tensor.Tensor) *tensor.Tensor {
+	rows, length := ids.Size(0), ids.Size(1)
+	if m.Cfg.PadTokenID == nil {
+		return tensor.Select(c.Ctx, h, 1, -1)
+	}
+	pad := tensor.Full(c.Ctx, ids.DType(), float64(*m.Cfg.PadTokenID))
+	real := tensor.Cast(c.Ctx, tensor.Ne(c.Ctx, ids, pad), tensor.Int64)
+	places := tensor.Mul(c.Ctx, real, tensor.Arange(c.Ctx, tensor.Int64, 0, 1, length))
+	last := tensor.ArgMax(c.Ctx, places, 1, false)
+	first := tensor.Arange(c.Ctx, tensor.Int64, 0, float64(length), rows) // of each text, in the table of all tokens
+	return tensor.Embedding(c.Ctx, tensor.Reshape(c.Ctx, h, rows*length, h.Size(2)), tensor.Add(c.Ctx, first, last))
+}
+
+// isClassifier reports whether a config.json is a Classifier's.
+func isClassifier(config []byte) bool {
+	var head struct {
+		Architectures []string `json:"architectures"`
+	}
+	return json.Unmarshal(config, &head) == nil && slices.Contains(head.Architectures, classifierArchitecture)
+}
