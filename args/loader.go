@@ -54,6 +54,7 @@ type Loader struct {
 	known    map[string]*known
 	program  *Program
 	reserved []string
+	choose   func(given func(key string) bool)
 }
 
 // Bind registers the settings of structs (pointers, with their defaults in them)
@@ -77,6 +78,11 @@ func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
 // that Parse does not refuse them; LOCKSTEP_X_* stands for all that start so.
 // Settings are read all the same.
 func (l *Loader) ReserveEnv(names ...string) { l.reserved = append(l.reserved, names...) }
+
+// Defaults sets a function that chooses the structs' defaults by what was given, for programs that have several sets
+// of them. Parse calls it when flags, variables and files have been read and before their values are put in place;
+// given reports whether one of them set a key.
+func (l *Loader) Defaults(choose func(given func(key string) bool)) { l.choose = choose }
 
 // training is the TrainingArguments among structs, or nil.
 func (l *Loader) training(structs []any) *TrainingArguments {
@@ -281,6 +287,9 @@ func (m *merge) mustLoad(p koanf.Provider, origin func(key string) string) {
 // them in place if nothing is wrong.
 func (m *merge) finish() (*Resolved, error) {
 	l := m.loader
+	if l.choose != nil {
+		l.choose(m.checker.Given)
+	}
 	copies := make([]any, len(l.structs))
 	for i, s := range l.structs {
 		c := reflect.New(reflect.TypeOf(s).Elem())

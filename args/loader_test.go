@@ -2,6 +2,7 @@ package args_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -346,4 +347,31 @@ func TestBindRefusesWhatIsNoSettingsStruct(t *testing.T) {
 		require.Panics(t, func() { args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), v) }, "%T", v)
 	}
 	require.Panics(t, func() { args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), args.Default(""), &twice{}) })
+}
+
+func TestDefaultsByWhatWasGiven(t *testing.T) {
+	for _, c := range []struct {
+		argv          []string
+		seed, warmups string
+	}{
+		{nil, "7", "0"},
+		{[]string{"--seed", "3"}, "3", "0"},
+		{[]string{"--warmup_steps", "5"}, "7", "5"},
+		{[]string{"--max_steps", "5"}, "42", "10"},
+	} {
+		a := args.Default("out")
+		l := args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), a)
+		l.Environ = func() []string { return nil }
+		l.Defaults(func(given func(string) bool) {
+			if given("max_steps") {
+				a.WarmupSteps = 10
+			} else {
+				a.Seed = 7
+			}
+		})
+		_, err := l.Parse(c.argv)
+		require.NoError(t, err)
+		require.Equal(t, c.seed, fmt.Sprint(a.Seed), c.argv)
+		require.Equal(t, c.warmups, fmt.Sprint(a.WarmupSteps), c.argv)
+	}
 }

@@ -1,7 +1,12 @@
 package main
 
 import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 )
 
 // ModelArguments say what to train, or what to evaluate.
@@ -19,28 +24,55 @@ type ModelArguments struct {
 
 // Check reports faults together with those of the training arguments.
 func (m *ModelArguments) Check(c *args.Checker) {
-	c.Require(m.NLayer >= 1, "n_layer", m.NLayer, "at least 1")
-	c.Require(m.NHead >= 1, "n_head", m.NHead, "at least 1")
+	const most = 1 << 20
+	c.Require(m.NLayer >= 1 && m.NLayer <= 1024, "n_layer", m.NLayer, "1 to 1024")
+	c.Require(m.NHead >= 1 && m.NHead <= most, "n_head", m.NHead, fmt.Sprintf("1 to %d", most))
 	if c.OK("n_head") {
-		c.Require(m.NEmbd >= 1 && m.NEmbd%m.NHead == 0, "n_embd", m.NEmbd, "a positive multiple of n_head")
+		c.Require(m.NEmbd >= 1 && m.NEmbd <= most && m.NEmbd%m.NHead == 0, "n_embd", m.NEmbd, fmt.Sprintf("a positive multiple of n_head, at most %d", most))
 	}
 	c.Require(m.Dropout >= 0 && m.Dropout < 1, "dropout", m.Dropout, "a probability in [0, 1)")
-	c.Require(m.VocabSize >= 257 && m.VocabSize <= 1<<20, "vocab_size", m.VocabSize, "257 to 1048576: 256 bytes and the end of text at least")
+	c.Require(m.VocabSize >= 257 && m.VocabSize <= most, "vocab_size", m.VocabSize, fmt.Sprintf("257 to %d: 256 bytes and the end of text at least", most))
+	if m.ModelNameOrPath == "" {
+		return
+	}
+	for key, value := range map[string]any{"n_layer": m.NLayer, "n_embd": m.NEmbd, "n_head": m.NHead, "dropout": m.Dropout, "vocab_size": m.VocabSize} {
+		c.Require(!c.Given(key), key, value, "it left out: the model of model_name_or_path has its own")
+	}
 }
 
-// DataArguments say what text to use. Without files it is the Go standard library's own
-// source.
+// DataArguments say what text to use. Without files it is the Go standard library's own source.
 type DataArguments struct {
-	TrainFile      []string `json:"train_file" usage:"training text: files, folders, globs; plain text, or JSON Lines with a text field; repeatable"`
-	ValidationFile []string `json:"validation_file" usage:"evaluation text, as train_file; without it every 20th training file is held out"`
-	BlockSize      int      `json:"block_size" usage:"tokens per sample"`
-	MaxEvalBytes   int      `json:"max_eval_bytes" usage:"evaluate on so many bytes of the held-out Go source, in whole files; 0 for all"`
+	TrainFile      []string `json:"train_file" usage:"training text: files, folders, globs; plain text or JSON Lines, also with .gz; repeatable"`
+	ValidationFile []string `json:"validation_file" usage:"evaluation text, as train_file"`
+	// ValidationSplitPercentage is what is held out of the training text where it is needed and there is no validation_file.
+	ValidationSplitPercentage int    `json:"validation_split_percentage" usage:"percent of train_file held out to evaluate on, without a validation_file"`
+	TextColumn                string `json:"text_column" usage:"field of JSON Lines with the text; empty is text, or else the first field that holds a string"`
+	BlockSize                 int    `json:"block_size" usage:"tokens per sample; 0 is 128 for a new model, and what a saved one reads, 1024 at most"`
+	MaxTrainSamples           *int   `json:"max_train_samples" usage:"train on so many blocks at most; none for all"`
+	MaxEvalBytes              int    `json:"max_eval_bytes" usage:"evaluate on so many bytes of the held-out Go source, in whole files; 0 for all"`
 }
+
+// own reports whether the text is the user's.
+func (d *DataArguments) own() bool { return len(d.TrainFile) > 0 || len(d.ValidationFile) > 0 }
 
 // Check reports faults together with those of the training arguments.
 func (d *DataArguments) Check(c *args.Checker) {
-	c.Require(d.BlockSize >= 2, "block_size", d.BlockSize, "at least 2 tokens")
+	c.Require(d.BlockSize == 0 || d.BlockSize >= 2 && d.BlockSize <= 1<<20, "block_size", d.BlockSize, "2 to 1048576 tokens, or 0")
+	c.Require(d.ValidationSplitPercentage >= 1 && d.ValidationSplitPercentage <= 99, "validation_split_percentage", d.ValidationSplitPercentage, "1 to 99")
+	if n := d.MaxTrainSamples; n != nil {
+		c.Require(*n >= 1, "max_train_samples", *n, "at least 1")
+	}
 	c.Require(d.MaxEvalBytes >= 0, "max_eval_bytes", d.MaxEvalBytes, "at least 0")
+	if d.own() {
+		c.Require(!c.Given("max_eval_bytes"), "max_eval_bytes", d.MaxEvalBytes, "it left out: it limits the held-out Go source alone")
+	}
+	if len(d.ValidationFile) > 0 || !d.own() {
+		c.Require(!c.Given("validation_split_percentage"), "validation_split_percentage", d.ValidationSplitPercentage,
+			"it left out: it divides a train_file that has no validation_file beside it")
+	}
+	if !d.own() {
+		c.Require(!c.Given("text_column"), "text_column", d.TextColumn, "it left out: it is a field of JSON Lines in train_file or validation_file")
+	}
 }
 
 // SampleArguments say what the model writes at the end.
@@ -60,19 +92,55 @@ func (s *SampleArguments) Check(c *args.Checker) {
 	c.Require(s.TopP >= 0 && s.TopP <= 1, "top_p", s.TopP, "a probability in [0, 1]")
 }
 
-// defaults are what a run without flags does: two minutes at most on two cores.
-func defaults() (*args.TrainingArguments, *ModelArguments, *DataArguments, *SampleArguments) {
+// settings are all that the program is told.
+type settings struct {
+	args   *args.TrainingArguments
+	model  *ModelArguments
+	data   *DataArguments
+	sample *SampleArguments
+
+	demonstration bool // on the Go source, with settings chosen for it
+}
+
+// newSettings are those of a run on text, or from a model, of the user's: HuggingFace's defaults, and a small new model.
+func newSettings() *settings {
 	a := args.Default("out/clm")
-	a.PerDeviceTrainBatchSize, a.PerDeviceEvalBatchSize = 8, 8 // an evaluation takes no more memory than a step
-	a.MaxSteps, a.MaxTrainSeconds = 800, 115
+	a.ReportTo = []string{"jsonl", "tensorboard"}
+	return &settings{
+		args:   a,
+		model:  &ModelArguments{NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
+		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 384 << 10},
+		sample: &SampleArguments{Prompt: "", MaxNewTokens: 160, Temperature: 0.8, TopP: 0.95},
+	}
+}
+
+// loader reads the settings.
+func (s *settings) loader() *args.Loader {
+	l := args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), s.args, s.model, s.data, s.sample)
+	l.Defaults(s.choose)
+	scripts.Know(l, scripts.RunCLM())
+	return l
+}
+
+// choose makes the defaults those of the demonstration, a minute at most on two cores, if no text and no model is given.
+func (s *settings) choose(given func(key string) bool) {
+	for _, key := range []string{"train_file", "validation_file", "model_name_or_path"} {
+		if given(key) {
+			return
+		}
+	}
+	s.demonstration = true
+	a := s.args
+	if !given("max_steps") && !given("num_train_epochs") {
+		a.MaxSteps = 800
+		if !given("max_train_seconds") {
+			a.MaxTrainSeconds = 115
+		}
+	}
 	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 3e-3, 0.1, 0.98
 	a.LRSchedulerType, a.WarmupSteps = args.SchedulerCosine, 50
 	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 50, args.StrategySteps, new(200.0)
 	a.SaveSteps, a.SaveTotalLimit = 200, new(2)
 	a.DataloaderNumWorkers = 1
-	a.ReportTo = []string{"jsonl", "tensorboard"}
-	return a,
-		&ModelArguments{NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
-		&DataArguments{BlockSize: 128, MaxEvalBytes: 384 << 10},
-		&SampleArguments{Prompt: "// Package", MaxNewTokens: 160, Temperature: 0.8, TopP: 0.95}
+	s.sample.Prompt = "// Package"
 }

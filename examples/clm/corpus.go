@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -26,26 +25,32 @@ type corpus struct {
 	train, eval []text.Document
 }
 
-// readCorpus reads the user's files, or the Go standard library's source.
-func readCorpus(d *DataArguments, training bool) (*corpus, error) {
+// readCorpus reads the user's files, or the Go standard library's source. Without a file to evaluate on, a share of
+// the training text is held out if evaluating says so.
+func readCorpus(d *DataArguments, training, evaluating bool) (*corpus, error) {
 	trainFiles, evalFiles, err := listFiles(d)
 	if err != nil {
 		return nil, err
 	}
 	c := &corpus{}
-	if training {
-		if c.train, err = text.Collect(text.Read(trainFiles, text.Options{})); err != nil {
+	split := evaluating && len(evalFiles) == 0
+	if training || split {
+		if c.train, err = text.Collect(text.Read(trainFiles, text.Options{Column: d.TextColumn})); err != nil {
 			return nil, err
 		}
 	}
+	if split {
+		c.train, c.eval, err = holdOut(c.train, trainFiles, d.ValidationSplitPercentage)
+		return c, err
+	}
 	// A byte-level tokenizer reads anything: an evaluation may be of bytes that are no text.
-	c.eval, err = text.Collect(text.Read(evalFiles, text.Options{AnyBytes: !training}))
+	c.eval, err = text.Collect(text.Read(evalFiles, text.Options{Column: d.TextColumn, AnyBytes: !training}))
 	return c, err
 }
 
-// listFiles says which files train and which are held out.
+// listFiles says which files train and which are to evaluate on; none are if the user names none.
 func listFiles(d *DataArguments) (train, eval []string, err error) {
-	if len(d.TrainFile) == 0 && len(d.ValidationFile) == 0 {
+	if !d.own() {
 		root, err := text.GoRoot()
 		if err != nil {
 			return nil, nil, err
@@ -62,11 +67,6 @@ func listFiles(d *DataArguments) (train, eval []string, err error) {
 	}
 	if eval, err = expand(d.ValidationFile); err != nil {
 		return nil, nil, err
-	}
-	if len(eval) == 0 {
-		if train, eval, err = holdOut(train); err != nil {
-			return nil, nil, err
-		}
 	}
 	if err := requireDisjoint(train, eval); err != nil {
 		return nil, nil, err
@@ -106,28 +106,54 @@ func expand(patterns []string) ([]string, error) {
 	return text.Expand(patterns...)
 }
 
-// holdOut takes one file in twenty out of the training files, at least one: by the hash of
-// the path relative to the folder that all files share, so that it matters neither where the
-// files lie nor from where they are named.
-func holdOut(files []string) (train, eval []string, err error) {
-	if len(files) < 2 {
-		return nil, nil, errors.New("one training file and no validation_file: want --validation_file, or at least two training files, of which one is held out")
+// holdOut takes percent of the text out of the training text: of several files, files that the hash of their path
+// chooses; of one file with several documents, the last ones; of a single document its end, from the beginning of a
+// line on.
+func holdOut(docs []text.Document, files []string, percent int) (train, eval []text.Document, err error) {
+	switch {
+	case len(files) > 1:
+		held := map[string]bool{}
+		for _, f := range holdOutFiles(files, percent) {
+			held[f] = true
+		}
+		for _, d := range docs {
+			if held[d.Path] {
+				eval = append(eval, d)
+			} else {
+				train = append(train, d)
+			}
+		}
+		return train, eval, nil
+	case len(docs) > 1:
+		n := max(1, len(docs)*percent/100)
+		return docs[:len(docs)-n], docs[len(docs)-n:], nil
+	case len(docs) == 0:
+		return nil, nil, nil
 	}
+	d := docs[0]
+	cut := strings.LastIndexByte(d.Text[:len(d.Text)-len(d.Text)*percent/100], '\n') + 1
+	if cut == 0 || cut == len(d.Text) {
+		return nil, nil, fmt.Errorf("%s has too few lines to hold some out: want --validation_file, or --eval_strategy no without --do_eval", d.Path)
+	}
+	return []text.Document{{Path: d.Path, Text: d.Text[:cut]}}, []text.Document{{Path: d.Path, Text: d.Text[cut:]}}, nil
+}
+
+// holdOutFiles takes percent of the files, at least one and not all: by the hash of the path relative to the folder
+// that all files share, so that it matters neither where the files lie nor from where they are named.
+func holdOutFiles(files []string, percent int) (eval []string) {
 	root := commonFolder(files)
 	for _, f := range files {
-		if text.HeldOut(filepath.ToSlash(strings.TrimPrefix(canonical(f), root)), 20) {
+		if text.HeldOut(filepath.ToSlash(strings.TrimPrefix(canonical(f), root)), uint64(max(1, 100/percent))) {
 			eval = append(eval, f)
-		} else {
-			train = append(train, f)
 		}
 	}
-	if len(eval) == 0 {
-		train, eval = files[:len(files)-1], files[len(files)-1:]
+	switch len(eval) {
+	case 0:
+		return files[len(files)-1:]
+	case len(files):
+		return files[:1]
 	}
-	if len(train) == 0 {
-		train, eval = files[1:], files[:1]
-	}
-	return train, eval, nil
+	return eval
 }
 
 // commonFolder is the deepest folder that all files lie below, with its last separator.
@@ -212,29 +238,40 @@ func encode(ctx context.Context, tok *tokenizers.BPE, docs []text.Document) (dat
 	return data.JoinDocuments(ids, eot), nil
 }
 
-// blocks makes the sources of training and evaluation.
-func (c *corpus) blocks(ctx context.Context, tok *tokenizers.BPE, blockSize int) (train, eval data.Source, err error) {
-	collate := data.CausalLM(0)
-	if len(c.train) > 0 {
-		ids, err := encode(ctx, tok, c.train)
-		if err != nil {
-			return nil, nil, err
+// blocks makes the sources of training and evaluation, nil where there is no text.
+func (c *corpus) blocks(ctx context.Context, tok *tokenizers.BPE, blockSize int, d *DataArguments) (train, eval data.Source, err error) {
+	source := func(docs []text.Document, cut func(data.Tokens, int) (*data.Blocks, error), most *int) (data.Source, error) {
+		if len(docs) == 0 {
+			return nil, nil
 		}
-		blocks, err := data.TrainBlocks(ids, blockSize)
+		ids, err := encode(ctx, tok, docs)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		train = data.NewSource(blocks, collate)
+		blocks, err := cut(ids, blockSize)
+		if err != nil {
+			return nil, err
+		}
+		return data.NewSource(first{blocks, most}, data.CausalLM(0)), nil
 	}
-	ids, err := encode(ctx, tok, c.eval)
-	if err != nil {
+	if train, err = source(c.train, data.TrainBlocks, d.MaxTrainSamples); err != nil {
 		return nil, nil, err
 	}
-	blocks, err := data.EvalBlocks(ids, blockSize)
-	if err != nil {
-		return nil, nil, err
+	eval, err = source(c.eval, data.EvalBlocks, nil)
+	return train, eval, err
+}
+
+// first is at most so many of the blocks; nil is all.
+type first struct {
+	*data.Blocks
+	most *int
+}
+
+func (f first) Len() int {
+	if f.most != nil {
+		return min(*f.most, f.Blocks.Len())
 	}
-	return train, data.NewSource(blocks, collate), nil
+	return f.Blocks.Len()
 }
 
 // stopwatch says how long a phase took.

@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/data/text"
 )
 
 // requireSplit checks that no file is in both splits, and that neither is empty.
@@ -17,7 +20,7 @@ func requireSplit(t *testing.T, train, eval []string) {
 }
 
 func TestGoSourceSplits(t *testing.T) {
-	_, _, d, _ := defaults()
+	d := newSettings().data
 	train, eval, err := listFiles(d)
 	require.NoError(t, err)
 	requireSplit(t, train, eval)
@@ -47,16 +50,54 @@ func folder(t *testing.T, names ...string) string {
 	return dir
 }
 
+// held is what readCorpus holds out of a user's files.
+func held(t *testing.T, d *DataArguments) (train, eval []text.Document) {
+	t.Helper()
+	d.ValidationSplitPercentage = max(d.ValidationSplitPercentage, 5)
+	c, err := readCorpus(d, true, true)
+	require.NoError(t, err)
+	require.NotEmpty(t, c.train)
+	require.NotEmpty(t, c.eval)
+	return c.train, c.eval
+}
+
 func TestUsersFilesSplit(t *testing.T) {
 	for _, names := range [][]string{{"a", "b"}, {"a", "b", "c", "d", "e"}} {
-		dir := folder(t, names...)
-		train, eval, err := listFiles(&DataArguments{TrainFile: []string{dir}})
-		require.NoError(t, err)
-		requireSplit(t, train, eval)
+		train, eval := held(t, &DataArguments{TrainFile: []string{folder(t, names...)}})
 		require.Len(t, append(train, eval...), len(names))
+		for _, d := range eval {
+			require.NotContains(t, train, d)
+		}
 	}
-	_, _, err := listFiles(&DataArguments{TrainFile: []string{folder(t, "a")}})
-	require.ErrorContains(t, err, "want --validation_file, or at least two training files")
+}
+
+func TestOneFileSplits(t *testing.T) {
+	write := func(name, content string) string {
+		path := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		return path
+	}
+	var whole, lines strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&whole, "line %d\n", i)
+		fmt.Fprintf(&lines, "{\"text\":\"line %d\"}\n", i)
+	}
+	train, eval := held(t, &DataArguments{TrainFile: []string{write("a.txt", whole.String())}, ValidationSplitPercentage: 10})
+	require.Equal(t, whole.String(), train[0].Text+eval[0].Text, "nothing is lost, and nothing is in both")
+	require.True(t, strings.HasPrefix(eval[0].Text, "line 1"), "lines are whole")
+	require.InDelta(t, 0.1, float64(len(eval[0].Text))/float64(whole.Len()), 0.01)
+
+	train, eval = held(t, &DataArguments{TrainFile: []string{write("a.jsonl", lines.String())}, ValidationSplitPercentage: 10})
+	require.Len(t, train, 180)
+	require.Equal(t, "line 180", eval[0].Text)
+
+	d := &DataArguments{TrainFile: []string{write("a.txt", "one line")}, ValidationSplitPercentage: 5}
+	_, err := readCorpus(d, true, true)
+	require.ErrorContains(t, err, "too few lines")
+	c, err := readCorpus(d, true, false)
+	require.NoError(t, err, "who does not evaluate needs nothing to evaluate on")
+	require.Len(t, c.train, 1)
+	require.Empty(t, c.eval)
 }
 
 // The split is of the files' names below the folder that they share, wherever it lies and
@@ -66,13 +107,12 @@ func TestUsersFilesSplitAnywhere(t *testing.T) {
 	for i := range 60 {
 		names = append(names, fmt.Sprintf("file%d", i))
 	}
-	split := func(path string) (held []string) {
-		_, eval, err := listFiles(&DataArguments{TrainFile: []string{path}})
-		require.NoError(t, err)
-		for _, f := range eval {
-			held = append(held, filepath.Base(f))
+	split := func(path string) (list []string) {
+		_, eval := held(t, &DataArguments{TrainFile: []string{path}})
+		for _, d := range eval {
+			list = append(list, filepath.Base(d.Path))
 		}
-		return held
+		return list
 	}
 	dir := folder(t, names...)
 	want := split(dir)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/models"
@@ -22,15 +22,13 @@ import (
 
 // job is one run of the program.
 type job struct {
-	args     *args.TrainingArguments
-	model    *ModelArguments
-	data     *DataArguments
-	sample   *SampleArguments
+	*settings
 	out, err io.Writer
 
 	corpus *corpus
 	tok    *tokenizers.BPE
 	net    models.Configured
+	beside []checkpoint.Part // files beside the weights: the tokenizer's, generation's
 }
 
 // run trains, or only evaluates if that is all that was asked for.
@@ -45,16 +43,13 @@ func (j *job) run(ctx context.Context) error {
 	if err := j.prepare(ctx, !onlyEval); err != nil {
 		return err
 	}
-	train, eval, err := j.corpus.blocks(ctx, j.tok, j.data.BlockSize)
+	train, eval, err := j.corpus.blocks(ctx, j.tok, j.data.BlockSize, j.data)
 	if err != nil {
 		return err
 	}
-	opts := []trainer.Option{
-		trainer.WithTrainData(train), trainer.WithEvalData(eval), trainer.WithMetrics(textMetric(size(j.corpus.eval))),
-		trainer.WithParts(checkpoint.Part{Name: "tokenizer.json", Write: func(w io.Writer) error {
-			_, err := j.tok.WriteTo(w)
-			return err
-		}}),
+	opts := []trainer.Option{trainer.WithTrainData(train), trainer.WithMetrics(textMetric(size(j.corpus.eval))), trainer.WithParts(j.beside...)}
+	if eval != nil {
+		opts = append(opts, trainer.WithEvalData(eval))
 	}
 	if f, ok := j.err.(*os.File); ok {
 		opts = append(opts, trainer.WithDisplay(f))
@@ -65,7 +60,7 @@ func (j *job) run(ctx context.Context) error {
 		_, err := j.evaluate(ctx, t)
 		return err
 	}
-	fmt.Fprintf(j.out, "training set: %d blocks of %d tokens\n", train.Len(), j.data.BlockSize)
+	fmt.Fprintf(j.out, "samples    %d blocks of %d tokens\n", train.Len(), j.data.BlockSize)
 	return j.train(ctx, t)
 }
 
@@ -87,48 +82,67 @@ func requireWritable(dir string) error {
 // prepare reads the text and gets tokenizer and model.
 func (j *job) prepare(ctx context.Context, training bool) error {
 	took := stopwatch()
+	evaluating := !training || j.args.EvaluationWanted()
 	var err error
-	if j.corpus, err = readCorpus(j.data, training); err != nil {
+	if j.corpus, err = readCorpus(j.data, training, evaluating); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "text: %d training documents, %d bytes; %d held out, %d bytes (%s)\n",
+	fmt.Fprintf(j.out, "text       %d documents, %d bytes; %d held out, %d bytes (%s)\n",
 		len(j.corpus.train), size(j.corpus.train), len(j.corpus.eval), size(j.corpus.eval), took())
-	if len(j.corpus.eval) == 0 {
-		return errors.New("there is no evaluation text: want --validation_file")
+	switch {
+	case evaluating && len(j.corpus.eval) == 0:
+		return errors.New("there is no text to evaluate on: want --validation_file")
+	case training && len(j.corpus.train) == 0:
+		return errors.New("there is no training text: want --train_file")
 	}
 	if j.model.ModelNameOrPath != "" {
 		return j.load(j.model.ModelNameOrPath)
 	}
-	if len(j.corpus.train) == 0 {
-		return errors.New("there is no training text: want --train_file")
-	}
 	return j.create(ctx)
 }
 
-// load takes a saved model with its tokenizer.
+// load takes a saved model with its tokenizer. What lies beside it and is not trained is kept as it is.
 func (j *job) load(dir string) error {
 	var err error
 	if j.net, err = models.LoadPretrained(tensor.CPU(), dir); err != nil {
 		return err
 	}
-	if j.tok, err = tokenizers.Load(filepath.Join(dir, "tokenizer.json")); err != nil {
+	if j.tok, err = tokenizers.Load(filepath.Join(dir, tokenizerFile)); err != nil {
 		return err
 	}
-	if g, ok := j.net.(*gpt2.Model); ok && j.data.BlockSize > g.Cfg.NPositions {
-		return fmt.Errorf("block_size %d is more than the model's %d positions", j.data.BlockSize, g.Cfg.NPositions)
+	files, err := models.Sidecars(dir)
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(j.out, "model: %s from %s, %d parameters\n", j.net.ModelType(), dir, nn.NumParameters(j.net))
+	for _, f := range files {
+		j.beside = append(j.beside, checkpoint.BytesPart(f.Name, f.Data))
+	}
+	if g, ok := j.net.(*gpt2.Model); ok {
+		switch {
+		case j.data.BlockSize == 0:
+			j.data.BlockSize = min(g.Cfg.NPositions, 1024)
+		case j.data.BlockSize > g.Cfg.NPositions:
+			return fmt.Errorf("block_size %d is more than the model's %d positions", j.data.BlockSize, g.Cfg.NPositions)
+		}
+	}
+	fmt.Fprintf(j.out, "model      %s from %s, %d parameters\n", j.net.ModelType(), dir, nn.NumParameters(j.net))
 	return nil
 }
 
 // create trains a tokenizer and makes a new model.
 func (j *job) create(ctx context.Context) error {
+	if j.data.BlockSize == 0 {
+		j.data.BlockSize = 128
+	}
 	took := stopwatch()
 	var err error
 	if j.tok, err = j.corpus.trainTokenizer(ctx, j.model.VocabSize, newPhase(j.err, "tokenizer")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "tokenizer: byte-level BPE, %d tokens (%s)\n", j.tok.VocabSize(), took())
+	fmt.Fprintf(j.out, "tokenizer  byte-level BPE, %d tokens (%s)\n", j.tok.VocabSize(), took())
+	if err := j.tok.BeginWith(endOfText); err != nil { // as in training, where it stands before each document
+		return err
+	}
 	eot, _ := j.tok.TokenID(endOfText)
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions = j.tok.VocabSize(), j.data.BlockSize
@@ -140,14 +154,43 @@ func (j *job) create(ctx context.Context) error {
 		return err
 	}
 	j.net = net
-	fmt.Fprintf(j.out, "model: gpt2, %d layers, width %d, %d heads, %d parameters\n", cfg.NLayer, cfg.NEmbd, cfg.NHead, nn.NumParameters(net))
+	fmt.Fprintf(j.out, "model      gpt2, %d layers, width %d, %d heads, %d parameters\n", cfg.NLayer, cfg.NEmbd, cfg.NHead, nn.NumParameters(net))
+	return j.describe(cfg)
+}
+
+// tokenizerFile is the tokenizer's file beside the weights.
+const tokenizerFile = "tokenizer.json"
+
+// describe makes the files with which transformers, and others that read its folders, continue a text as this
+// program does.
+func (j *job) describe(cfg gpt2.Config) error {
+	j.beside = []checkpoint.Part{{Name: tokenizerFile, Write: func(w io.Writer) error {
+		_, err := j.tok.WriteTo(w)
+		return err
+	}}}
+	for name, content := range map[string]any{
+		"tokenizer_config.json": map[string]any{
+			"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": endOfText, "eos_token": endOfText, "unk_token": endOfText,
+			"model_max_length": cfg.NPositions, "clean_up_tokenization_spaces": false,
+		},
+		"generation_config.json": map[string]any{"bos_token_id": *cfg.BosTokenID, "eos_token_id": *cfg.EosTokenID},
+	} {
+		text, err := json.MarshalIndent(content, "", "  ")
+		if err != nil {
+			return err
+		}
+		j.beside = append(j.beside, checkpoint.BytesPart(name, append(text, '\n')))
+	}
 	return nil
 }
 
 // train trains, writes the results and the final model, evaluates and prints a sample.
 func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
-	baseline := newByteModel(j.corpus.train).natsPerByte(j.corpus.eval)
-	fmt.Fprintf(j.out, "to beat: an order-2 byte model needs %.3f nats per byte\n", baseline)
+	var baseline float64
+	if len(j.corpus.eval) > 0 {
+		baseline = newByteModel(j.corpus.train).natsPerByte(j.corpus.eval)
+		fmt.Fprintf(j.out, "to beat    %.3f nats per byte, by a model of the two bytes before\n", baseline)
+	}
 	j.corpus.train = nil
 	debug.FreeOSMemory() // the text and the counts are done with, and training takes less
 	res, err := t.TrainContext(ctx)
@@ -159,11 +202,13 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	}
 	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f tokens/s; model saved to %s\n", res.GlobalStep, res.Metrics["train_runtime"],
 		res.TrainingLoss, res.Metrics["train_tokens_per_second"], j.args.OutputDir)
-	metrics, err := j.evaluate(ctx, t)
-	if err != nil {
-		return err
+	if len(j.corpus.eval) > 0 {
+		metrics, err := j.evaluate(ctx, t)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(j.out, "eval: %.3f nats per byte; a model of the two bytes before %.3f, one that knows nothing 5.545\n", metrics["eval_nats_per_byte"], baseline)
 	}
-	fmt.Fprintf(j.out, "eval: %.3f nats per byte, order-2 byte model %.3f, uniform 5.545\n", metrics["eval_nats_per_byte"], baseline)
 	if !t.IsMain() {
 		return nil
 	}
@@ -189,9 +234,12 @@ func (j *job) write(ctx context.Context) error {
 		return nil
 	}
 	eot, _ := j.tok.TokenID(endOfText)
-	prompt := []int{int(eot)}
-	for _, id := range j.tok.Encode(j.sample.Prompt) {
+	prompt := []int{}
+	for _, id := range j.tok.EncodeWithSpecial(j.sample.Prompt) {
 		prompt = append(prompt, int(id))
+	}
+	if len(prompt) == 0 {
+		prompt = []int{int(eot)}
 	}
 	fmt.Fprintf(j.out, "sample:\n%s", j.sample.Prompt)
 	var text []byte

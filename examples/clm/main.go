@@ -1,10 +1,11 @@
-// Clm trains a small GPT on text: with no flags, on the source of the Go standard library
-// that is on every machine with Go. It evaluates, writes checkpoints in HuggingFace's
-// layout, and prints a sample that the model writes.
+// Clm shows how a language model is trained and fine-tuned, as transformers' run_clm.py does it. With no flags it trains a
+// small GPT-2 for a minute at most on the source of the Go standard library, which is on every machine with Go: a
+// tokenizer, then the model, with evaluations and checkpoints, and at the end it prints Go that the model wrote.
 //
 //	go run ./examples/clm
-//	go run ./examples/clm --train_file book.txt --validation_file other.txt --output_dir out/book
 //	go run ./examples/clm --resume_from_checkpoint last
+//	go run ./examples/clm --train_file book.txt --output_dir out/book --do_eval
+//	go run ./examples/clm --model_name_or_path out/clm --train_file my.jsonl.gz --output_dir out/tuned
 //	go run ./examples/clm --do_eval --model_name_or_path out/clm --validation_file FILE --output_dir out/eval
 package main
 
@@ -19,13 +20,10 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"github.com/spf13/pflag"
-
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
-	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -75,19 +73,17 @@ func exitCode(err error, stderr io.Writer) int {
 
 // run is the program.
 func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
-	a, m, d, s := defaults()
-	flags := pflag.NewFlagSet("clm", pflag.ContinueOnError)
-	loader := args.Bind(flags, a, m, d, s)
-	scripts.Know(loader, scripts.RunCLM())
+	s := newSettings()
+	loader := s.loader()
 	resolved, err := loader.Parse(argv)
 	if errors.Is(err, args.ErrHelp) {
-		fmt.Fprint(stdout, loader.Usage())
+		fmt.Fprint(stdout, loader.Usage(), demonstrationHelp)
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	level, set := a.SlogLevel()
+	level, set := s.args.SlogLevel()
 	if !set {
 		level = slog.LevelWarn
 	}
@@ -98,28 +94,33 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	if err := resolved.WriteNotices(stdout, ""); err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, "arguments that are not defaults:")
 	if err := writeOrigins(stdout, resolved); err != nil {
 		return err
 	}
-	j := &job{args: a, model: m, data: d, sample: s, out: stdout, err: stderr}
+	if s.demonstration {
+		fmt.Fprintf(stdout, "demonstration on the Go standard library: --max_steps %d --learning_rate %g --lr_scheduler_type %s\n",
+			s.args.MaxSteps, s.args.LearningRate, s.args.LRSchedulerType)
+	}
+	j := &job{settings: s, out: stdout, err: stderr}
 	return j.run(ctx)
 }
 
+// demonstrationHelp stands below the settings.
+const demonstrationHelp = `Without train_file, validation_file and model_name_or_path clm trains on the source of the Go standard
+library for 800 steps, with settings chosen for that. Otherwise HuggingFace's defaults hold.
+`
+
 // writeOrigins lists the settings that somebody set, and who.
 func writeOrigins(w io.Writer, r *args.Resolved) error {
-	n := 0
+	title := "settings:\n"
 	for _, row := range r.Table() {
-		if row[2] != "default" {
-			n++
-			if _, err := fmt.Fprintf(w, "  %-28s %-24s %s\n", row[0], row[1], row[2]); err != nil {
-				return err
-			}
+		if row[2] == "default" {
+			continue
 		}
-	}
-	if n == 0 {
-		_, err := fmt.Fprintln(w, "  none")
-		return err
+		if _, err := fmt.Fprintf(w, "%s  %-28s %-24s %s\n", title, row[0], row[1], row[2]); err != nil {
+			return err
+		}
+		title = ""
 	}
 	return nil
 }

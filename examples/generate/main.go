@@ -1,4 +1,5 @@
-// Generate loads a saved model and writes text.
+// Generate shows how a saved language model writes text: it loads the model with its tokenizer, gives it the ids that
+// transformers would, and prints token by token what it draws.
 //
 //	go run ./examples/generate --model_name_or_path out/clm --prompt "func main() {"
 package main
@@ -90,10 +91,13 @@ func run(ctx context.Context, argv []string, w io.Writer) error {
 func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, tok *tokenizers.BPE, w io.Writer) error {
 	var prompt, eos []int
 	if id, ok := tok.TokenID("<|endoftext|>"); ok {
-		prompt, eos = append(prompt, int(id)), append(eos, int(id))
+		eos = append(eos, int(id))
 	}
-	for _, id := range tok.Encode(g.Prompt) {
+	for _, id := range tok.EncodeWithSpecial(g.Prompt) { // the ids that transformers gives the model for the prompt
 		prompt = append(prompt, int(id))
+	}
+	if len(prompt) == 0 {
+		prompt = eos
 	}
 	if _, err := io.WriteString(w, g.Prompt); err != nil {
 		return err

@@ -26,11 +26,13 @@ var tables = map[string]func() []args.Known{
 
 // own are the settings that the programs have themselves.
 type own struct {
-	ModelNameOrPath string   `json:"model_name_or_path" usage:"x"`
-	TrainFile       []string `json:"train_file" usage:"x"`
-	ValidationFile  []string `json:"validation_file" usage:"x"`
-	BlockSize       int      `json:"block_size" usage:"x"`
-	MaxSeqLength    int      `json:"max_seq_length" usage:"x"`
+	ModelNameOrPath           string   `json:"model_name_or_path" usage:"x"`
+	TrainFile                 []string `json:"train_file" usage:"x"`
+	ValidationFile            []string `json:"validation_file" usage:"x"`
+	BlockSize                 int      `json:"block_size" usage:"x"`
+	MaxTrainSamples           *int      `json:"max_train_samples" usage:"x"`
+	ValidationSplitPercentage int      `json:"validation_split_percentage" usage:"x"`
+	MaxSeqLength              int      `json:"max_seq_length" usage:"x"`
 }
 
 func parse(script string, argv []string) (*args.Resolved, error) {
