@@ -35,7 +35,7 @@ func (p *Printer) OnSave(e *Event) error {
 func (p *Printer) line(text string) {
 	if _, err := fmt.Fprintln(p.W, text); err != nil && !p.failed {
 		p.failed = true
-		slog.Warn("log records cannot be written for people to read", "error", err)
+		slog.Warn("log records cannot be printed", "error", err)
 	}
 }
 
