@@ -93,7 +93,7 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 		return Info{}, err
 	}
 	if err := s.fs().SyncDir(s.dir()); err != nil {
-		return Info{}, fmt.Errorf("the checkpoint is complete, but may not outlive a crash: %w", err)
+		return Info{}, fmt.Errorf("the checkpoint is complete, but may not survive a crash: %w", err)
 	}
 	if err := s.writePointer(info); err != nil {
 		return Info{}, fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", PointerFile, err)
@@ -224,7 +224,7 @@ func (s *Store) commit(tmp, name string, id int64) (aside string, err error) {
 	}
 	if !ours {
 		// Another program's: it had to get out of the way, but is never deleted.
-		s.log().Warn("what had the checkpoint's name was not a checkpoint of Lockstep and was renamed", "path", path, "to", s.path(aside))
+		s.log().Warn("something with the checkpoint's name was not a checkpoint of Lockstep and was renamed", "path", path, "to", s.path(aside))
 		return "", nil
 	}
 	return aside, nil
