@@ -248,7 +248,7 @@ func (a *Accelerator) announceUnused(reached func(leaf *tensor.Tensor) bool) {
 // every rank, and each knows the batch statistics of all leaves.
 func (a *Accelerator) Reduce(ctx context.Context) error {
 	if a.noSync > 0 {
-		return errors.New("accelerate: Reduce inside NoSync: want it behind, where the gradients are exchanged")
+		return errors.New("accelerate: Reduce inside NoSync: want it after NoSync, where the gradients are exchanged")
 	}
 	if err := tensor.Try(a.sum.finish); err != nil {
 		return err

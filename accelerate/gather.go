@@ -70,7 +70,7 @@ func (a *Accelerator) encodeRows(indices []int64, t *tensor.Tensor) ([]byte, err
 
 func decodeRows(part []byte) (r rows, err error) {
 	if len(part) < 8 {
-		return r, fmt.Errorf("%d bytes are no rows", len(part))
+		return r, fmt.Errorf("%d bytes are too few for rows", len(part))
 	}
 	n := binary.LittleEndian.Uint64(part)
 	part = part[8:]
@@ -98,7 +98,7 @@ func (a *Accelerator) mergeRows(parts []rows) (all *tensor.Tensor, order []int64
 			first = p
 		}
 		if p.DType != first.DType || !slices.Equal(p.Shape, first.Shape) {
-			return nil, nil, fmt.Errorf("accelerate: gathering rows of %s%v and, from rank %d, of %s%v: want one shape and dtype", first.DType, first.Shape, rank, p.DType, p.Shape)
+			return nil, nil, fmt.Errorf("accelerate: gathering rows of %s%v and, from rank %d, of %s%v: want the same shape and dtype", first.DType, first.Shape, rank, p.DType, p.Shape)
 		}
 		for row, index := range p.Indices {
 			if _, seen := places[index]; !seen {

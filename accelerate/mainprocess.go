@@ -30,7 +30,7 @@ func (a *Accelerator) MainProcessFirst(ctx context.Context, f func() error) erro
 	case a.IsMain():
 		return own
 	case failure != "":
-		return fmt.Errorf("accelerate: on rank 0, which is first: %s", failure)
+		return fmt.Errorf("accelerate: rank 0, which runs first, failed: %s", failure)
 	}
 	return f()
 }

@@ -125,7 +125,7 @@ func reachable(name string, lookup func(string) ([]string, error)) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("MASTER_ADDR %s is %s on this host (see /etc/hosts), where no other host can reach it: want its address in the network between them", name, strings.Join(addresses, ", "))
+	return fmt.Errorf("MASTER_ADDR %s is %s on this host (see /etc/hosts), where no other host can reach it: want its address on the network between the hosts", name, strings.Join(addresses, ", "))
 }
 
 // engine makes the group over what ddp_backend names.

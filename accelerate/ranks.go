@@ -31,7 +31,7 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 			return nil, err
 		}
 		if ranks[r].processes != nil {
-			return nil, fmt.Errorf("accelerate: this process is rank %d of %d already: want ranks as goroutines or as processes, not both", ranks[r].rank, ranks[r].world)
+			return nil, fmt.Errorf("accelerate: this process is already rank %d of %d: want ranks as goroutines or as processes, not both", ranks[r].rank, ranks[r].world)
 		}
 		ranks[r].rank, ranks[r].world = r, n
 	}
@@ -79,7 +79,7 @@ func (a *Accelerator) join(ctx context.Context) error {
 		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order", a.args.DDPReductionOrder)
 	}
 	if a.IsMain() && slices.ContainsFunc(a.params, func(p optim.Param) bool { return p.DType().IsHalf() }) {
-		a.log.Warn("each rank rounds its gradients of half precision: results depend on the number of ranks")
+		a.log.Warn("each rank rounds its half-precision gradients: results depend on the number of ranks")
 	}
 	if hook.Lossy() && a.IsMain() {
 		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook", hook.Name())
@@ -137,10 +137,10 @@ func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
 	}
 	for rank, f := range all {
 		if f.Kernels != all[0].Kernels {
-			return fmt.Errorf("accelerate: rank 0 computes with %s kernels, rank %d with %s: set %s alike", all[0].Kernels, rank, f.Kernels, kernels.EnvVar)
+			return fmt.Errorf("accelerate: rank 0 computes with %s kernels, rank %d with %s: set %s to the same variant on all ranks", all[0].Kernels, rank, f.Kernels, kernels.EnvVar)
 		}
 		if f.Hook != all[0].Hook {
-			return fmt.Errorf("accelerate: the communication hook is %s on rank 0 and %s on rank %d: want one on all ranks", all[0].Hook, f.Hook, rank)
+			return fmt.Errorf("accelerate: the communication hook is %s on rank 0 and %s on rank %d: want the same on all ranks", all[0].Hook, f.Hook, rank)
 		}
 		if err := sameArgs(all[0].Args, f.Args, rank); err != nil {
 			return err
@@ -161,7 +161,7 @@ func sameArgs(zero, other json.RawMessage, rank int) error {
 	}
 	for _, d := range a.Diff(b) {
 		if d.Fixed || slices.Contains(shared, d.Key) {
-			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want one value on all ranks", d.Key, d.Old, d.New, rank)
+			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want the same value on all ranks", d.Key, d.Old, d.New, rank)
 		}
 	}
 	return nil
@@ -182,7 +182,7 @@ func (a *Accelerator) reportDiffering(ctx context.Context, differed, of int) err
 			return fmt.Errorf("accelerate: ddp_require_equal_init: %d of %d parameters of rank %d differed from rank 0's", n, of, rank)
 		}
 		if a.IsMain() {
-			a.log.Info("parameters took rank 0's values", "rank", rank, "differed", n, "of", of)
+			a.log.Info("parameters were replaced by rank 0's", "rank", rank, "differed", n, "of", of)
 		}
 	}
 	return nil
