@@ -68,7 +68,7 @@ func (r *run) memoryMetrics() map[string]float64 {
 	}
 	out["train_mem_peak"] = float64(measured)
 	if e, err := r.estimate(); err != nil {
-		r.log.Warn("no estimate of memory", "error", err)
+		r.log.Warn("memory could not be estimated", "error", err)
 	} else if e != nil {
 		out["train_mem_peak_estimated"] = float64(e.Peak)
 	}

@@ -114,7 +114,7 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 		case err == nil:
 			err = f(t)
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w while it waited for the other ranks: %w", ErrInterrupted, err)
+			return fmt.Errorf("%w while waiting for the other ranks: %w", ErrInterrupted, err)
 		}
 		if err != nil && !errors.Is(err, ErrInterrupted) {
 			t.acc.Abort(err)

@@ -31,7 +31,7 @@ func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 		return nil, err
 	}
 	if !ck.Has(progressFile) {
-		return nil, fmt.Errorf("trainer: %s holds a model only (save_only_model): it cannot be resumed", ck.Path)
+		return nil, fmt.Errorf("trainer: %s holds only a model (save_only_model): a run cannot resume from it", ck.Path)
 	}
 	if err := r.settleArgs(ck); err != nil {
 		return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
@@ -78,7 +78,7 @@ func (r *run) shareResume(ctx context.Context, found *checkpoint.Checkpoint) (*c
 	}
 	ck, err := r.storeAt(filepath.Dir(path)).Open(ctx, filepath.Base(path))
 	if err != nil {
-		return nil, fmt.Errorf("trainer: rank %d cannot open the checkpoint that rank 0 goes on from; want one output folder for all hosts: %w", r.acc.Rank(), err)
+		return nil, fmt.Errorf("trainer: rank %d cannot open the checkpoint that rank 0 resumes from; want the same output folder on all hosts: %w", r.acc.Rank(), err)
 	}
 	return ck, nil
 }
@@ -132,7 +132,7 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 		case slices.Contains(layoutKeys, d.Key):
 			r.log.Warn("resume keeps the checkpoint's value", "key", d.Key, "checkpoint", d.Old, "ignored", d.New)
 		case d.Fixed:
-			r.log.Warn("resume changes the run: it will not end as the uninterrupted one", "key", d.Key, "checkpoint", d.Old, "now", d.New)
+			r.log.Warn("resuming with a changed setting: the result will differ from that of an uninterrupted run", "key", d.Key, "checkpoint", d.Old, "now", d.New)
 		}
 	}
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = old.PerDeviceTrainBatchSize, old.GradientAccumulationSteps
@@ -161,7 +161,7 @@ func (r *run) keepLeaves(ck *checkpoint.Checkpoint, a *args.TrainingArguments) e
 	if err != nil {
 		return fmt.Errorf("a step of the run has %d micro-batches, which %d ranks cannot share evenly: %w", saved.Leaves, world, err)
 	}
-	r.log.Warn("resume keeps the step's micro-batches on another number of ranks", "micro_batches", saved.Leaves, "ranks", world, "accumulation", perRank)
+	r.log.Warn("resuming on a different number of ranks keeps the micro-batches of a step", "micro_batches", saved.Leaves, "ranks", world, "accumulation", perRank)
 	return nil
 }
 
@@ -203,10 +203,10 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 		}
 	}
 	if rng.Generator != generator {
-		return nil, fmt.Errorf("%s: the random numbers are of %q, want %q", rngFile, rng.Generator, generator)
+		return nil, fmt.Errorf("%s: the random number generator is %q, want %q", rngFile, rng.Generator, generator)
 	}
 	if err := r.stream.Restore(place); err != nil {
-		return nil, fmt.Errorf("the training set or its order is another: %w", err)
+		return nil, fmt.Errorf("the training set or its order has changed: %w", err)
 	}
 	text, err := ck.ReadPart(stateFile)
 	if err != nil {
@@ -278,7 +278,7 @@ func (r *run) loadBest() error {
 	}
 	best := r.state.BestModelCheckpoint
 	if best == nil {
-		r.log.Warn("load_best_model_at_end: no checkpoint was saved at the best evaluation: the last weights stay")
+		r.log.Warn("load_best_model_at_end: no checkpoint was saved at the best evaluation: the last weights are kept")
 		return nil
 	}
 	store := r.store

@@ -169,7 +169,7 @@ func (r *run) plan() error {
 		return err
 	}
 	if r.stream.MicroBatches() == 0 {
-		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last leaves the rest out: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
+		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last drops incomplete batches: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
 	}
 	r.steps, err = samplers.PlanSteps(r.stream.MicroBatches(), r.stream.Layout().Leaves(), r.args.NumTrainEpochs, int64(r.args.MaxSteps))
 	return err
@@ -235,7 +235,7 @@ func (r *run) optimizer(groups []*optim.Group) (*optim.Optimizer, error) {
 		if own := r.newOptim(c, groups); own != nil {
 			return own, nil
 		}
-		return nil, errors.New("trainer: the function of WithOptimizer made no optimizer")
+		return nil, errors.New("trainer: the function passed to WithOptimizer returned no optimizer")
 	}
 	o, err := a.OptimOptions()
 	if err != nil {

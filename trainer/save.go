@@ -210,7 +210,7 @@ func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 	all := callbacks.Record{}
 	if old, err := os.ReadFile(filepath.Join(t.args.OutputDir, "all_results.json")); err == nil {
 		if err := json.Unmarshal(old, &all); err != nil {
-			t.log.Warn("all_results.json is damaged and is written anew", "err", err)
+			t.log.Warn("all_results.json is damaged and will be rewritten", "err", err)
 			all = callbacks.Record{}
 		}
 	}

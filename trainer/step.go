@@ -157,7 +157,7 @@ func (r *run) microBatch(b *data.Batch, windowCount int64, last bool) (sum float
 			return nil
 		}
 		if sum = tensor.Item(c.Ctx, loss); count == 0 && sum != 0 {
-			err = fmt.Errorf("trainer: step %d: the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss that counts", r.state.GlobalStep+1, sum)
+			err = fmt.Errorf("trainer: step %d: the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss function that returns a count", r.state.GlobalStep+1, sum)
 			return nil
 		}
 		r.acc.Backward(c, loss, windowCount, b.Leaf, last)
@@ -222,7 +222,7 @@ func (r *run) update(sum lossSum, stats *callbacks.StepStats) error {
 func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	r.progress.Nonfinite++
 	step := r.state.GlobalStep + 1
-	r.log.Warn("loss or gradient is not finite: the step is left out", "step", step, "loss", stats.Loss, "grad_norm", stats.GradNorm,
+	r.log.Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss, "grad_norm", stats.GradNorm,
 		"nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
 	if r.args.NonfiniteLoss == args.NonfiniteRaise {
 		r.acc.ZeroGrad()

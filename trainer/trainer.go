@@ -188,7 +188,7 @@ func (t *Trainer) checkOptions() error {
 			return fmt.Errorf("trainer: evaluation set %q has no data: want a source", set.name)
 		}
 		if names[set.name] {
-			return fmt.Errorf("trainer: there are two evaluation sets of the name %q: want WithNamedEvalData with different names", set.name)
+			return fmt.Errorf("trainer: two evaluation sets have the name %q: want WithNamedEvalData with different names", set.name)
 		}
 		names[set.name] = true
 	}
