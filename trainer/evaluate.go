@@ -19,27 +19,27 @@ type EvalLoss struct {
 	Count int64
 }
 
-// Mean is the loss per term, whatever the batch size; NaN of nothing.
+// Mean is the loss per term, independent of the batch size; NaN if there are no terms.
 func (l EvalLoss) Mean() float64 { return l.Sum / float64(l.Count) }
 
-// Metric computes figures over an evaluation, batch by batch, so that predictions need not
-// be kept. Names in the result get the evaluation's prefix.
+// Metric computes figures over an evaluation batch by batch, so that predictions need not
+// be kept. The names in the result get the prefix of the evaluation.
 type Metric interface {
 	// Reset begins an evaluation.
 	Reset()
-	// Update takes in a batch. It is not called under prediction_loss_only.
+	// Update adds a batch. It is not called under prediction_loss_only.
 	Update(c *nn.Ctx, out models.Output, b *data.Batch) error
 	// Compute returns the figures.
 	Compute(loss EvalLoss) map[string]float64
 }
 
-// Evaluate runs the model over the evaluation sets and returns eval_loss, speed figures
-// and metrics, which are logged too.
+// Evaluate runs the model over the evaluation sets, logs eval_loss, speed figures and
+// metrics, and returns them.
 func (t *Trainer) Evaluate() (map[string]float64, error) {
 	return t.EvaluateContext(context.Background())
 }
 
-// EvaluateContext is Evaluate until ctx ends.
+// EvaluateContext is Evaluate with a context that can end it.
 func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, error) {
 	if t.err != nil {
 		return nil, t.err

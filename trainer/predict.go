@@ -22,18 +22,19 @@ type Prediction struct {
 	Logits []float32 // row-major
 }
 
-// PredictionOutput is what Predict returns, samples in the dataset's order.
+// PredictionOutput is the result of Predict, with samples in the dataset's order.
 type PredictionOutput struct {
 	Predictions []Prediction // empty under prediction_loss_only
 	Metrics     map[string]float64
 }
 
-// Predict runs the model over src. If its batches have labels, the metrics have test_loss.
+// Predict runs the model over src. If its batches have labels, the metrics include
+// test_loss.
 func (t *Trainer) Predict(src data.Source) (*PredictionOutput, error) {
 	return t.PredictContext(context.Background(), src)
 }
 
-// PredictContext is Predict until ctx ends.
+// PredictContext is Predict with a context that can end it.
 func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*PredictionOutput, error) {
 	if t.err != nil {
 		return nil, t.err

@@ -140,29 +140,30 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 	return interrupted[0]
 }
 
-// MergeableMetric is a Metric for several ranks: each rank's part, which Updates on some of
-// the batches left, is exported and all of them, in rank order, are put together on each.
+// MergeableMetric is a Metric for several ranks. Each rank sees some of the batches and
+// exports what it gathered; every rank then merges all parts, in rank order.
 type MergeableMetric interface {
 	Metric
-	// ExportPart returns what Update has gathered.
+	// ExportPart returns what this rank's calls of Update gathered.
 	ExportPart() ([]byte, error)
-	// MergeParts replaces what was gathered by the parts of all ranks.
+	// MergeParts replaces the gathered state by the parts of all ranks.
 	MergeParts(parts [][]byte) error
 }
 
-// MetricRanks is implemented by metrics that are made anew for each further rank.
+// MetricRanks is implemented by metrics that need a separate instance for each additional
+// rank.
 type MetricRanks interface {
-	// ForRank returns a metric of the same kind that has gathered nothing.
+	// ForRank returns a fresh metric of the same kind.
 	ForRank() Metric
 }
 
-// LossMetric is a Metric of the loss alone, on any number of ranks.
+// LossMetric is a Metric computed only from the loss, on any number of ranks.
 type LossMetric func(loss EvalLoss) map[string]float64
 
-// Reset has nothing to forget.
+// Reset does nothing, since a LossMetric keeps no state.
 func (LossMetric) Reset() {}
 
-// Update has nothing to gather.
+// Update does nothing, since a LossMetric keeps no state.
 func (LossMetric) Update(*nn.Ctx, models.Output, *data.Batch) error { return nil }
 
 // Compute calls the function.

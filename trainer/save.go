@@ -199,7 +199,7 @@ func (t *Trainer) SaveState() error {
 }
 
 // SaveMetrics writes <split>_results.json into output_dir and adds the metrics to
-// all_results.json, as HuggingFace's save_metrics.
+// all_results.json, like HuggingFace's save_metrics.
 func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 	if t.err != nil {
 		return t.err

@@ -10,22 +10,22 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Result is what a training run came to.
+// Result is the outcome of a training run.
 type Result struct {
-	GlobalStep   int64              // optimizer steps done, those before a resume included
-	TrainingLoss float64            // mean over the loss terms of all steps that were not left out as not finite
+	GlobalStep   int64              // optimizer steps done, including those before a resume
+	TrainingLoss float64            // mean over the loss terms of all steps whose loss was finite
 	Metrics      map[string]float64 // train_loss, train_runtime, train_samples_per_second, …
 }
 
 // ErrInterrupted is returned, wrapped with the context's cause, by a Train whose context
-// ended: the step under way was finished and, with save_on_interrupt, a checkpoint written.
-// An evaluation under way was given up; a resume begins with it. The weights are the last,
-// whatever load_best_model_at_end says.
+// ended. The current step was finished and, with save_on_interrupt, a checkpoint was
+// written. A running evaluation was abandoned; a resume starts with it. The weights are the
+// last ones, even with load_best_model_at_end.
 var ErrInterrupted = errors.New("trainer: interrupted")
 
 // NonfiniteError is returned under nonfinite_loss raise.
 type NonfiniteError struct {
-	Step           int64 // the optimizer step that was left out, from 1
+	Step           int64 // the skipped optimizer step, counted from 1
 	Loss, GradNorm float64
 }
 
@@ -33,12 +33,12 @@ func (e *NonfiniteError) Error() string {
 	return fmt.Sprintf("trainer: step %d: loss %g, gradient norm %g: not finite; the weights are as before the step", e.Step, e.Loss, e.GradNorm)
 }
 
-// Train is TrainContext without a deadline.
+// Train is TrainContext without a context.
 func (t *Trainer) Train() (*Result, error) { return t.TrainContext(context.Background()) }
 
 // TrainContext trains until max_steps, num_train_epochs or max_train_seconds is reached, a
 // callback stops it, or ctx ends (see ErrInterrupted). With resume_from_checkpoint it
-// goes on from there. The result is not nil if training began.
+// continues from that checkpoint. The result is not nil if training started.
 func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 	if t.err != nil {
 		return nil, t.err
