@@ -42,8 +42,8 @@ func (a *Accelerator) detect() error {
 	return nil
 }
 
-// Job names the job that a launcher started this process for, "" if there is none;
-// restarted says that the launcher has started it again after a failure.
+// Job returns the name of the job for which a launcher started this process, or "".
+// restarted tells whether the launcher started it again after a failure.
 func (a *Accelerator) Job() (id string, restarted bool) {
 	if a.place == nil {
 		return "", false
@@ -55,9 +55,9 @@ func (a *Accelerator) Job() (id string, restarted bool) {
 	return id, a.place.RestartCount > 0
 }
 
-// Open joins the other processes of the job, if the process was started by a launcher as
-// one of several; it waits for all of them. Further calls, and calls in a process that is
-// alone, do nothing. It is called before collective work.
+// Open joins the other processes of the job if a launcher started this process as one of
+// several, and waits for all of them. Further calls, and calls in a single process, do
+// nothing. Call it before collective work.
 func (a *Accelerator) Open(ctx context.Context) error {
 	if a.processes == nil || a.group != nil {
 		return nil
