@@ -67,7 +67,8 @@ func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 	return e, nil
 }
 
-// keepGradients gives the parameters memory for gradients that stays from step to step, as that does in which several ranks exchange them.
+// keepGradients gives the parameters gradient memory that stays from step to step, like the memory in which several
+// ranks exchange gradients.
 func keepGradients(dev *tensor.Device, m models.Model) {
 	c := tensor.NewCtx(dev).NoGrad()
 	for _, p := range nn.Walk(m).Parameters() {
@@ -77,8 +78,8 @@ func keepGradients(dev *tensor.Device, m models.Model) {
 	}
 }
 
-// shadow are the arguments of a run that shows what a's would allocate: without files, evaluations and other ranks. A rank of many has as many sums alive
-// as one alone with fewer deterministic ranks.
+// shadow returns the arguments of a run that allocates what a's run would, without files, evaluations and other
+// ranks. One of many ranks holds as many sums at once as a single rank with fewer deterministic ranks.
 func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
 	s := args.Default(a.OutputDir)
 	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps, s.DeterministicRanks = a.PerDeviceTrainBatchSize, gas, max(1, a.DeterministicRanks/ranks)
@@ -87,10 +88,10 @@ func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
 	return s
 }
 
-// withGroup makes the trainer a rank of g, whatever the environment says.
+// withGroup makes the trainer a rank of g and ignores the environment.
 func withGroup(g *dist.Group) Option { return func(t *Trainer) { t.group = g } }
 
-// stateWatch sees what the optimizer allocates.
+// stateWatch measures what the optimizer allocates.
 type stateWatch struct {
 	callbacks.Base
 	dev           *tensor.Device

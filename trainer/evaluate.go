@@ -58,7 +58,7 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 	return out, err
 }
 
-// evaluateAlone evaluates apart from a training run: the ranks first take rank 0's
+// evaluateAlone evaluates outside a training run: the ranks first take rank 0's
 // parameters, which the caller may have changed.
 func (t *Trainer) evaluateAlone(ctx context.Context) (map[string]float64, error) {
 	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
@@ -103,7 +103,7 @@ func (t *Trainer) evaluateSet(ctx context.Context, src data.Source, prefix strin
 	return metrics, t.callbacks.Fire(callbacks.Evaluate, e)
 }
 
-// evalMetrics puts an evaluation's figures together, all with the prefix.
+// evalMetrics collects the figures of an evaluation, all with the prefix.
 func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d time.Duration, samples, steps int64) map[string]float64 {
 	out := callbacks.SpeedMetrics(strings.TrimSuffix(prefix, "_"), d, samples, steps, 0)
 	if labelled {

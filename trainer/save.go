@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Names of the parts of a checkpoint beside the model's.
+// Names of the parts of a checkpoint in addition to the model's.
 const (
 	optimizerTensors = "optimizer" // .safetensors
 	optimizerFile    = "optimizer.json"
@@ -38,16 +38,16 @@ type optimizerState struct {
 	Steps map[string]int64 `json:"steps"`
 }
 
-// schedulerState is scheduler.json. A schedule is a function of the step: what is saved
-// lets a reader check it.
+// schedulerState is scheduler.json. A schedule is a function of the step, so this file is
+// only for information.
 type schedulerState struct {
 	Type     string  `json:"lr_scheduler_type"`
 	LastStep int64   `json:"last_step"`
 	LastLR   float64 `json:"last_lr"`
 }
 
-// rngState is rng_state.json. Random numbers are counted, not streamed: seed and
-// position say what comes next.
+// rngState is rng_state.json. Random numbers are counted, not streamed: seed and position
+// determine what comes next.
 const generator = "philox4x32-10"
 
 type rngState struct {
@@ -88,8 +88,8 @@ func (r *run) save(ctx context.Context) error {
 	return t.callbacks.Fire(callbacks.Save, e)
 }
 
-// rotate deletes old checkpoints but the best. One that stays because it cannot be deleted
-// is no reason to end a run: the next save tries again.
+// rotate deletes old checkpoints except the best. A checkpoint that cannot be deleted does
+// not end the run: the next save tries again.
 func (r *run) rotate() {
 	if r.args.SaveTotalLimit == nil {
 		return
@@ -260,7 +260,7 @@ func (r *run) watchBest(metrics map[string]float64) error {
 }
 
 // checkBest refuses a metric_for_best_model that no evaluation can have, before training.
-// What metrics of WithMetrics compute is known after the first evaluation only.
+// The names of metrics from WithMetrics are only known after the first evaluation.
 func (t *Trainer) checkBest() error {
 	name := t.args.BestMetric()
 	if name == "" || len(t.evals) == 0 || len(t.metrics) > 0 {

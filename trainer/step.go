@@ -122,8 +122,8 @@ func (r *run) reduce(shared windowLoss, count int64, stats *callbacks.StepStats)
 	return total, err
 }
 
-// windowLoss is what the ranks tell each other of a window: for each leaf its loss sum and
-// count, and the number of tokens. A rank fills in its own leaves and leaves zeros elsewhere.
+// windowLoss is what the ranks exchange about a window: for each leaf its loss sum and count,
+// and the number of tokens. A rank fills in its own leaves and leaves zeros elsewhere.
 type windowLoss []float64
 
 func newWindowLoss(l samplers.Layout) windowLoss { return make(windowLoss, 2*l.Leaves()+1) }
@@ -136,7 +136,7 @@ func (w windowLoss) addTokens(n int) { w[len(w)-1] += float64(n) }
 
 func (w windowLoss) tokens() int64 { return int64(w[len(w)-1]) }
 
-// total adds the leaves up in their order, so that its bits do not depend on the ranks.
+// total adds the leaves in order, so that its bits do not depend on the ranks.
 func (w windowLoss) total() (l lossSum) {
 	for i := 0; i+1 < len(w); i += 2 {
 		l.Sum += number(w[i])
@@ -188,7 +188,7 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor
 	return loss, count, nil
 }
 
-// update clips and steps the optimizer, unless loss or gradient are not finite.
+// update clips gradients and steps the optimizer, unless loss or gradient is not finite.
 func (r *run) update(sum lossSum, stats *callbacks.StepStats) error {
 	err := r.guard(func() error {
 		stats.GradNorm = r.acc.ClipGradNorm(r.args.MaxGradNorm)
@@ -218,7 +218,7 @@ func (r *run) update(sum lossSum, stats *callbacks.StepStats) error {
 	return nil
 }
 
-// nonfinite counts and shows a step that is left out, and does what nonfinite_loss says.
+// nonfinite counts and reports a skipped step, and does what nonfinite_loss says.
 func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	r.progress.Nonfinite++
 	step := r.state.GlobalStep + 1
@@ -231,7 +231,7 @@ func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	return nil
 }
 
-// learningRate is that of the step to come.
+// learningRate is the learning rate of the next step.
 func (r *run) learningRate() float64 {
 	return r.args.LearningRate * r.schedule.Factor(r.state.GlobalStep)
 }
@@ -242,7 +242,7 @@ func (r *run) setLearningRate(lr float64) {
 	}
 }
 
-// count moves the counters on.
+// count updates the counters.
 func (r *run) count(w samplers.Window, sum lossSum, stats *callbacks.StepStats, spent time.Duration) {
 	s, p := r.state, &r.progress
 	s.GlobalStep++

@@ -74,7 +74,7 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 	return r.result(), errors.Join(err, end, t.callbacks.Close())
 }
 
-// loop goes through epochs and steps, and does after each what the callbacks ask for.
+// loop runs epochs and steps, and after each does what the callbacks ask for.
 func (r *run) loop(ctx context.Context) error {
 	if err := r.fire(callbacks.TrainBegin); err != nil {
 		return err
@@ -90,8 +90,8 @@ func (r *run) loop(ctx context.Context) error {
 	return nil
 }
 
-// catchUp does what comes before the first step: eval_on_start, and what the checkpoint
-// was written ahead of.
+// catchUp does what comes before the first step: eval_on_start, and work that was due
+// when the checkpoint was written.
 func (r *run) catchUp(ctx context.Context) error {
 	c := &r.control
 	c.ShouldTrainingStop = c.ShouldTrainingStop || r.state.GlobalStep >= r.steps.MaxSteps || r.timeIsUp()
@@ -134,8 +134,8 @@ func (r *run) runEpoch(ctx context.Context) error {
 	return r.endEpoch(ctx, more)
 }
 
-// endEpoch ends the epoch under way; more says that it has steps left. An epoch that the
-// end of the run cuts short goes on if the run is resumed.
+// endEpoch ends the current epoch; more says that it has steps left. An epoch that is cut
+// short by the end of the run continues if the run is resumed.
 func (r *run) endEpoch(ctx context.Context, more bool) error {
 	if err := r.fire(callbacks.EpochEnd); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (r *run) interrupt(ctx context.Context) error {
 	return err
 }
 
-// causeOf is why ctx ended, or that another rank's did.
+// causeOf is the reason why ctx ended, or an error that says that another rank's did.
 func causeOf(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -223,7 +223,8 @@ func causeOf(ctx context.Context) error {
 	return errOtherInterrupted
 }
 
-// end writes the final record, loads the best model if asked to, and says goodbye.
+// end writes the final record, loads the best model if asked to, and fires the last
+// event.
 func (r *run) end(interrupted bool) error {
 	r.memoryUsed = r.memoryMetrics()
 	if err := r.record(r.finalRecord()); err != nil {
