@@ -331,7 +331,7 @@ func TestAccumulationSteps(t *testing.T) {
 		{64, 8, 1, 4, 2, ""},
 		{64, 8, 2, 4, 2, ""},
 		{64, 8, 1, 3, 0, "a multiple of per_device_train_batch_size × ranks (8 × 3)"},
-		{64, 8, 4, 4, 0, "2, to match global_train_batch_size 64 on 4 ranks"},
+		{64, 8, 4, 4, 0, "2, to match global_train_batch_size 64 (ranks: 4)"},
 		{64, 8, 1, 0, 0, "ranks (8 × 0)"},
 	} {
 		a := args.Default("out")

@@ -202,7 +202,7 @@ func TestCheckpointOfAnotherRun(t *testing.T) {
 	requireOneError(t, resume("--n_embd", "64"), 1, "transformer.wte.weight", "checkpoint-2")
 	requireOneError(t, resume("--block_size", "16"), 1, "checkpoint-2")
 	requireOneError(t, resume("--train_file", write(t, "more.txt", "More text than before, which makes one more block at least of this corpus.")), 1,
-		"the training set or its order is another", "checkpoint-2")
+		"the training set or its order has changed", "checkpoint-2")
 }
 
 // TestNonfiniteLoss drives the weights to where the loss is no number.
