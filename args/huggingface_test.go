@@ -493,7 +493,7 @@ func TestFaultsOfAllKindsAtOnce(t *testing.T) {
 		"ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run goes on in its data where it stopped, which costs no time here",
 		"learning_rate is -1 (flag --learning_rate); want a finite number ≥ 0",
 		"block_size is 0 (file x.yaml); want a whole number ≥ 1",
-		`report_to is "wandb" (flag --report_to); want none, all, or names out of jsonl, tensorboard; wandb is not built yet`,
+		`report_to is "wandb" (flag --report_to); want none, all, or names from jsonl, tensorboard; wandb is not built yet`,
 	}, faultLines(t, p.err))
 }
 
@@ -517,7 +517,7 @@ func TestEngines(t *testing.T) {
 	require.Len(t, faultLines(t, a.Validate()), 1)
 	require.Equal(t, []string{
 		"learning_rate is -1; want a finite number ≥ 0",
-		`report_to is "wandb"; want none, all, or names out of jsonl; wandb is not built yet`,
+		`report_to is "wandb"; want none, all, or names from jsonl; wandb is not built yet`,
 		`ddp_backend is "mpi"; want one of auto, gloo, shm, tcp, nccl, which are what this program has`,
 	}, faultLines(t, a.ValidateFor(args.Program{Reporters: []string{"jsonl"}, Engines: []string{"nccl"}})))
 }

@@ -95,7 +95,7 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 		return Info{}, err
 	}
 	if err := s.fs().SyncDir(s.dir()); err != nil {
-		return Info{}, fmt.Errorf("the checkpoint is complete, but may not outlive a crash: %w", err)
+		return Info{}, fmt.Errorf("the checkpoint is complete, but may not survive a crash: %w", err)
 	}
 	if err := s.writePointer(info); err != nil {
 		return Info{}, fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", PointerFile, err)
