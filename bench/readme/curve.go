@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html"
 	"math"
 	"strings"
 )
@@ -109,22 +108,10 @@ func (c *curve) svg() string {
 	y := newAxis(low, high, plotBottom, plotTop, 6)
 
 	var b strings.Builder
-	fmt.Fprintf(&b, `<rect x="0.5" y="0.5" width="%d" height="%.0f" rx="9" fill="%s" stroke="%s"/>`+"\n", pageWidth-1, curveHeight-1, t.page, t.border)
+	panel(&b, curveHeight, t.page, t.border)
 	fmt.Fprintf(&b, `<g font-family="%s" font-size="12.5" fill="%s">`+"\n", sans, t.muted)
-	fmt.Fprintf(&b, `<text x="24" y="33" font-size="15" font-weight="600" fill="%s">%s</text>`+"\n", t.text, html.EscapeString(c.title))
-	for _, v := range y.ticks() {
-		fmt.Fprintf(&b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", plotLeft, y.at(v), plotRight, y.at(v), t.grid)
-		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="end">%s</text>`+"\n", plotLeft-10, y.at(v)+4.5, number(v, y.step))
-	}
-	fmt.Fprintf(&b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", plotLeft, plotBottom, plotRight, plotBottom, t.muted)
-	for _, v := range x.ticks() {
-		fmt.Fprintf(&b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", x.at(v), plotBottom, x.at(v), plotBottom+5, t.muted)
-		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", x.at(v), plotBottom+21, number(v, x.step))
-	}
-	middle := (plotTop + plotBottom) / 2
-	fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle">step</text>`+"\n", (plotLeft+plotRight)/2, curveHeight-14)
-	fmt.Fprintf(&b, `<text x="22" y="%.1f" text-anchor="middle" transform="rotate(-90 22 %.1f)">%s</text>`+"\n", middle, middle, html.EscapeString(c.unit))
-
+	write(&b, 24, 33, `font-size="15" font-weight="600" fill="`+t.text+`"`, c.title)
+	c.axes(&b, x, y)
 	labelled := 0.0 // where the label above stands
 	for _, s := range c.series() {
 		s.draw(&b, x, y)
@@ -132,6 +119,23 @@ func (c *curve) svg() string {
 	}
 	b.WriteString("</g>\n")
 	return document(curveHeight, c.title, b.String())
+}
+
+// axes draws the grid, the ticks and the labels of both axes.
+func (c *curve) axes(b *strings.Builder, x, y axis) {
+	const middle, right = `text-anchor="middle"`, `text-anchor="end"`
+	for _, v := range y.ticks() {
+		stroke(b, plotLeft, y.at(v), plotRight, y.at(v), c.theme.grid)
+		write(b, plotLeft-10, y.at(v)+4.5, right, number(v, y.step))
+	}
+	stroke(b, plotLeft, plotBottom, plotRight, plotBottom, c.theme.muted)
+	for _, v := range x.ticks() {
+		stroke(b, x.at(v), plotBottom, x.at(v), plotBottom+5, c.theme.muted)
+		write(b, x.at(v), plotBottom+21, middle, number(v, x.step))
+	}
+	write(b, (plotLeft+plotRight)/2, curveHeight-14, middle, "step")
+	height := (plotTop + plotBottom) / 2
+	write(b, 22, height, fmt.Sprintf(`%s transform="rotate(-90 22 %.1f)"`, middle, height), c.unit)
 }
 
 // series is one line of the plot.
@@ -162,8 +166,8 @@ func (s *series) draw(b *strings.Builder, x, y axis) {
 	for _, p := range s.points {
 		path = append(path, fmt.Sprintf("%.1f,%.1f", x.at(p.step), y.at(p.loss)))
 	}
-	fmt.Fprintf(b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2.25" stroke-linejoin="round" stroke-linecap="round"/>`+"\n",
-		strings.Join(path, " "), s.colour)
+	const line = `<polyline points="%s" fill="none" stroke="%s" stroke-width="2.25" stroke-linejoin="round"/>`
+	fmt.Fprintf(b, line+"\n", strings.Join(path, " "), s.colour)
 	if s.discs {
 		for _, p := range s.points {
 			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>`+"\n", x.at(p.step), y.at(p.loss), s.colour)
@@ -177,7 +181,8 @@ func (s *series) label(b *strings.Builder, x, y axis, above float64) float64 {
 	if above == 0 { // leave room for the label below
 		at -= 8
 	}
-	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" font-weight="600" fill="%s">%s %.2f</text>`+"\n", x.at(s.last().step)+12, at, s.colour, s.name, s.last().loss)
+	attributes := fmt.Sprintf(`font-weight="600" fill="%s"`, s.colour)
+	write(b, x.at(s.last().step)+12, at, attributes, fmt.Sprintf("%s %.2f", s.name, s.last().loss))
 	return at
 }
 

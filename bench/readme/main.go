@@ -1,5 +1,6 @@
-// Readme draws the pictures of the README from a recorded run: the terminal window and the loss curve, each for light and for dark pages.
-// The input is the terminal's output as script(1) records it and the trainer_state.json of the same run. bench/readme/run.sh records both.
+// Readme draws the pictures of the README from a recorded run: the terminal window and the loss curve, each for light and
+// for dark pages. The input is the terminal's output as script(1) records it and the trainer_state.json of the same run.
+// bench/readme/run.sh records both.
 //
 //	go run ./bench/readme --command 'go run ./examples/clm' --transcript bench/readme/testdata/clm.txt \
 //		--state bench/readme/testdata/clm.json --out docs/figures
@@ -25,13 +26,13 @@ type options struct {
 func main() {
 	log.SetFlags(0)
 	var o options
-	pflag.StringVar(&o.transcript, "transcript", "bench/readme/testdata/clm.txt", "what the terminal received, as script(1) records it")
+	pflag.StringVar(&o.transcript, "transcript", "bench/readme/testdata/clm.txt", "the terminal's output, by script(1)")
 	pflag.StringVar(&o.state, "state", "bench/readme/testdata/clm.json", "the run's trainer_state.json")
-	pflag.StringVar(&o.out, "out", "docs/figures", "the folder for the pictures: readme-{run,loss}-{light,dark}.svg")
+	pflag.StringVar(&o.out, "out", "docs/figures", "the folder for readme-{run,loss}-{light,dark}.svg")
 	pflag.StringVar(&o.command, "command", "go run ./examples/clm", "the command to show at the prompt")
 	pflag.StringVar(&o.title, "title", "Loss of examples/clm", "the title of the loss curve")
 	pflag.StringVar(&o.unit, "unit", "loss (nats per token)", "the label of the curve's upright axis")
-	pflag.StringVar(&o.until, "until", "", "show the terminal as it was when this text first appeared; empty: at the end")
+	pflag.StringVar(&o.until, "until", "", "show the terminal when this text first appeared; empty: at the end")
 	pflag.IntVar(&o.columns, "columns", 100, "the width of the terminal")
 	pflag.IntVar(&o.head, "head", 10, "how many of the first lines to show if there are more than head + tail")
 	pflag.IntVar(&o.tail, "tail", 18, "how many of the last lines to show if there are more than head + tail")

@@ -38,8 +38,8 @@ func TestScreen(t *testing.T) {
 		{"erased below", "one\r\ntwo\x1b[1A\r\x1b[Jnew", []string{"new"}},
 		{"tabs, backspaces, titles", "\x1b]0;title\aa\tb\bc", []string{"a       c"}},
 		{"letters of other scripts", "héllo – 世", []string{"héllo – 世"}},
-		{"script's own lines", "Script started on 2026-01-01 [COLUMNS=\"80\"]\nhi\r\n\nScript done on 2026-01-01 [COMMAND_EXIT_CODE=\"0\"]\n",
-			[]string{"hi"}},
+		{"script's own lines", "Script started on 2026-01-01 [COLUMNS=\"80\"]\nhi\r\n" +
+			"\nScript done on 2026-01-01 [COMMAND_EXIT_CODE=\"0\"]\n", []string{"hi"}},
 	} {
 		s := newScreen(20)
 		require.True(t, s.play(unwrapScript(c.in), ""), c.name)
@@ -76,7 +76,8 @@ func TestExcerpt(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
-	h, err := parseHistory([]byte(`{"log_history": [{"step": 1, "loss": 3.5}, {"step": 2, "loss": 2.5}, {"step": 2, "eval_loss": 2.75},
+	h, err := parseHistory([]byte(`{"log_history": [{"step": 1, "loss": 3.5}, {"step": 2, "loss": 2.5},
+		{"step": 2, "eval_loss": 2.75},
 		{"step": 2, "train_loss": 3}, {"step": 2, "eval_loss": 2.75}]}`))
 	require.NoError(t, err)
 	require.Equal(t, history{train: []point{{1, 3.5}, {2, 2.5}}, eval: []point{{2, 2.75}}}, h)
@@ -130,13 +131,16 @@ func TestPictures(t *testing.T) {
 		transcript: filepath.Join(dir, "run.txt"), state: filepath.Join(dir, "state.json"),
 		command: "run <it>", title: "Loss & more", unit: "loss", columns: 60, head: 1, tail: 2,
 	}
-	require.NoError(t, os.WriteFile(o.transcript, []byte("first\r\nleft out\r\n 50%\r\x1b[Kstep 2  loss 2.5\r\nif a < b && c {\r\n"), 0o600))
-	require.NoError(t, os.WriteFile(o.state, []byte(`{"log_history": [{"step": 1, "loss": 3.5}, {"step": 2, "loss": 2.5}, {"step": 2, "eval_loss": 2.75}]}`), 0o600))
+	const run = "first\r\nleft out\r\n 50%\r\x1b[Kstep 2  loss 2.5\r\nif a < b && c {\r\n"
+	require.NoError(t, os.WriteFile(o.transcript, []byte(run), 0o600))
+	const log = `{"log_history": [{"step": 1, "loss": 3.5}, {"step": 2, "loss": 2.5}, {"step": 2, "eval_loss": 2.75}]}`
+	require.NoError(t, os.WriteFile(o.state, []byte(log), 0o600))
 	pictures, err := o.draw()
 	require.NoError(t, err)
 	require.Len(t, pictures, 4)
 	for _, theme := range []string{"light", "dark"} {
-		require.Equal(t, []string{"run <it>", "$", "run <it>", "first", "⋮", "step 2  loss 2.5", "if a < b && c {"}, texts(t, pictures["readme-run-"+theme+".svg"]))
+		require.Equal(t, []string{"run <it>", "$", "run <it>", "first", "⋮", "step 2  loss 2.5", "if a < b && c {"},
+			texts(t, pictures["readme-run-"+theme+".svg"]))
 		loss := texts(t, pictures["readme-loss-"+theme+".svg"])
 		require.Equal(t, "Loss & more", loss[0])
 		require.Subset(t, loss, []string{"step", "loss", "training 2.50", "evaluation 2.75", "2.4", "3.6"})

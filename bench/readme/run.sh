@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Records a run of examples/clm in a terminal of 100 × 30 and draws the README's pictures from it. Needs script(1) of util-linux.
-# Arguments go to examples/clm. Flags for the drawing stand in DRAW, for example DRAW='--head 8 --tail 20'.
+# Records a run of examples/clm in a terminal of 100 × 30 and draws the pictures of the README from it.
+# Needs script(1) of util-linux.
+# Arguments go to examples/clm. DRAW holds flags for the drawing, for example DRAW="--until 77% --head 9 --tail 16".
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

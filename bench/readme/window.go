@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"html"
 	"strings"
 	"unicode/utf8"
 )
@@ -45,19 +44,21 @@ func (w *window) svg() string {
 		}
 	}
 	b.WriteString("</g>\n")
-	return document(height, "A terminal that runs "+w.command, b.String())
+	return document(height, "Terminal output of "+w.command, b.String())
 }
 
 func (w *window) frame(b *strings.Builder, height float64) {
 	t := w.theme
-	fmt.Fprintf(b, `<rect x="0.5" y="0.5" width="%d" height="%.0f" rx="9" fill="%s" stroke="%s"/>`+"\n", pageWidth-1, height-1, t.panel, t.border)
-	fmt.Fprintf(b, `<path d="M1 %.0fV9.5a8.5 8.5 0 0 1 8.5-8.5H%.1fa8.5 8.5 0 0 1 8.5 8.5V%.0fz" fill="%s"/>`+"\n", barHeight, pageWidth-9.5, barHeight, t.bar)
+	panel(b, height, t.panel, t.border)
+	fmt.Fprintf(b, `<path d="M1 %.0fV9.5a8.5 8.5 0 0 1 8.5-8.5H%.1fa8.5 8.5 0 0 1 8.5 8.5V%.0fz" fill="%s"/>`+"\n",
+		barHeight, pageWidth-9.5, barHeight, t.bar)
 	for i, colour := range []string{"#ff5f57", "#febc2e", "#28c840"} {
 		fmt.Fprintf(b, `<circle cx="%d" cy="%.0f" r="6" fill="%s"/>`+"\n", 20+20*i, barHeight/2, colour)
 	}
-	fmt.Fprintf(b, `<text x="%d" y="%.0f" text-anchor="middle" font-family="%s" font-size="12.5" fill="%s">%s</text>`+"\n",
-		pageWidth/2, barHeight/2+4.5, sans, t.muted, html.EscapeString(w.command))
-	fmt.Fprintf(b, `<g font-family="%s" font-size="%g" xml:space="preserve" style="font-variant-ligatures: none">`+"\n", monospace, fontHeight)
+	write(b, pageWidth/2, barHeight/2+4.5,
+		fmt.Sprintf(`text-anchor="middle" font-family="%s" font-size="12.5" fill="%s"`, sans, t.muted), w.command)
+	const group = `<g font-family="%s" font-size="%g" xml:space="preserve" style="font-variant-ligatures: none">`
+	fmt.Fprintf(b, group+"\n", monospace, fontHeight)
 }
 
 func (w *window) prompt(b *strings.Builder, y float64) {
@@ -88,6 +89,7 @@ func (w *window) put(b *strings.Builder, y float64, column int, text, colour, ex
 	trimmed := strings.TrimLeft(text, " ")
 	column += len(text) - len(trimmed)
 	trimmed = strings.TrimRight(trimmed, " ")
-	fmt.Fprintf(b, `<text x="%.2f" y="%.1f" textLength="%.2f" lengthAdjust="spacingAndGlyphs" fill="%s"%s>%s</text>`+"\n",
-		windowPad+advance*float64(column), y, advance*float64(utf8.RuneCountInString(trimmed)), colour, extra, html.EscapeString(trimmed))
+	length := advance * float64(utf8.RuneCountInString(trimmed))
+	write(b, windowPad+advance*float64(column), y,
+		fmt.Sprintf(`textLength="%.2f" lengthAdjust="spacingAndGlyphs" fill="%s"%s`, length, colour, extra), trimmed)
 }
