@@ -226,7 +226,7 @@ func (s *Store) commit(tmp, name string, info *Info) (aside string, err error) {
 		return "", errors.Join(err, s.fs().Rename(s.path(aside), path))
 	}
 	if !ours {
-		s.log().Warn("what had the checkpoint's name is not of this run and was renamed", "path", path, "to", s.path(aside))
+		s.log().Warn("another run's folder had the checkpoint's name and was renamed", "path", path, "to", s.path(aside))
 		return "", nil
 	}
 	return aside, nil

@@ -208,7 +208,7 @@ func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	if now := r.opt.BaseLRs(); saved.BaseLRs != nil && !slices.Equal(saved.BaseLRs, now) {
-		r.log.Warn("resume changes the run: the optimizer's groups have other learning rates", "checkpoint", saved.BaseLRs, "now", now)
+		r.log.Warn("resuming with changed learning rates of the optimizer's groups: the result will differ from that of an uninterrupted run", "checkpoint", saved.BaseLRs, "now", now)
 	}
 	return nil
 }
