@@ -19,9 +19,9 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Accelerator runs a training step on whatever there is. It belongs to one goroutine. Its
-// methods that take a context are collective: all ranks call them in one order, and an
-// error on one rank is an error on all.
+// Accelerator runs training steps on the available device and ranks. It belongs to one
+// goroutine. Methods that take a context are collective: all ranks call them in the same
+// order, and an error on one rank is an error on all.
 type Accelerator struct {
 	args  *args.TrainingArguments
 	log   *slog.Logger
@@ -61,7 +61,7 @@ type Option func(*Accelerator)
 // WithDevice runs on dev instead of the CPU.
 func WithDevice(dev *tensor.Device) Option { return func(a *Accelerator) { a.dev = dev } }
 
-// WithGroup makes the accelerator one rank of g, which it closes in the end.
+// WithGroup makes the accelerator a rank of g. It closes g at the end.
 func WithGroup(g *dist.Group) Option {
 	return func(a *Accelerator) { a.group, a.rank, a.world = g, g.Rank(), g.Size() }
 }
@@ -69,12 +69,13 @@ func WithGroup(g *dist.Group) Option {
 // WithLogger sets the logger; the default is slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l } }
 
-// WithCommHook sets what happens to gradients between ranks, in place of ddp_comm_hook. All
-// ranks give the same.
+// WithCommHook sets the communication hook for gradients, instead of ddp_comm_hook. All
+// ranks must use the same.
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
 
-// New chooses the device for the given arguments and finds the process's place among those
-// that a launcher started with it, see Open. WithGroup makes it a rank of a group instead.
+// New chooses the device for the given arguments and determines the rank of this process
+// among those that a launcher started; see Open. With WithGroup it is a rank of that group
+// instead.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 	acc := &Accelerator{args: a, log: slog.Default(), world: 1, kernels: kernels.Active().String()}
 	for _, o := range opts {
@@ -93,7 +94,7 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 	return acc, acc.detect()
 }
 
-// Args are the rank's arguments: for the further ranks of Replicas, copies.
+// Args are the rank's arguments. Additional ranks of Replicas have copies.
 func (a *Accelerator) Args() *args.TrainingArguments { return a.args }
 
 // Device is where the rank computes.
@@ -119,7 +120,7 @@ func (a *Accelerator) IsLocalMain() bool {
 	return a.IsMain() || a.processes != nil && a.processes.env.LocalRank == 0
 }
 
-// Layout says how the training stream is cut for this rank.
+// Layout describes how the training stream is divided for this rank.
 func (a *Accelerator) Layout() (samplers.Layout, error) {
 	gas, err := a.args.AccumulationSteps(a.WorldSize())
 	if err != nil {
@@ -140,11 +141,11 @@ func (a *Accelerator) Stream(s samplers.Sampler) (*samplers.Stream, error) {
 	return samplers.NewStream(s, l)
 }
 
-// Prepare readies a model and its optimizer for training. Nothing is wrapped: the model
-// that the caller holds is the model. units are the modules to recompute in backward, if
-// gradient checkpointing is on. With several ranks it checks that all have the same
-// arguments, kernels and parameters, gives every rank rank 0's values, buffers' too, and sets up
-// the exchange of gradients.
+// Prepare prepares a model and its optimizer for training. Nothing is wrapped: the caller keeps
+// using the same model. units are the modules to recompute in backward, if gradient
+// checkpointing is on. With several ranks it checks that all have the same arguments, kernels
+// and parameters, copies rank 0's parameters and buffers to every rank, and sets up the
+// exchange of gradients.
 //
 // Parameters that require a gradient now are trained. They may be frozen and unfrozen between steps, on
 // all ranks alike; one that is frozen now stays so: Reduce returns an error if it requires a gradient
@@ -217,10 +218,10 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 func (a *Accelerator) EvalCtx() *nn.Ctx { return nn.NewCtx(a.ctx.NoGrad(), a.tree, false) }
 
 // Backward runs one leaf's backward pass: lossSum is the sum of the leaf's loss terms,
-// count the number of terms in the whole window over all ranks, leaf the leaf's number in
-// the window, last whether it is this rank's last there. Gradients of the leaves add up in
-// the design's tree; during the last leaf's pass they are sent off as they get complete,
-// unless NoSync forbids it.
+// count the number of terms in the whole window over all ranks, leaf the number of the
+// leaf in the window, and last tells whether it is this rank's last leaf there. Gradients
+// of the leaves are added in the tree of docs/numerics.md. During the pass of the last
+// leaf they are sent as soon as they are complete, unless NoSync forbids it.
 func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, leaf int, last bool) {
 	if a.sealed {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
@@ -254,11 +255,11 @@ func (a *Accelerator) announceUnused(reached func(leaf *tensor.Tensor) bool) {
 	}
 }
 
-// Reduce ends a window: the parameters' gradients are then the sums over all its leaves, on
-// every rank, and each knows the batch statistics of all leaves.
+// Reduce ends a window. Afterwards the gradients of the parameters are the sums over all
+// its leaves on every rank, and every rank has the batch statistics of all leaves.
 func (a *Accelerator) Reduce(ctx context.Context) error {
 	if a.noSync > 0 {
-		return errors.New("accelerate: Reduce inside NoSync: want it behind, where the gradients are exchanged")
+		return errors.New("accelerate: Reduce inside NoSync: want it after NoSync, where the gradients are exchanged")
 	}
 	for _, p := range a.frozen {
 		if p.IsLeaf() {
@@ -297,9 +298,9 @@ func (a *Accelerator) ScaleGrads(f float64) {
 	}
 }
 
-// ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures) and
-// returns the norm before. The gradients themselves stay as they are: Step multiplies them in the pass
-// that reads them.
+// ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures it) and returns
+// the norm before clipping. The gradients themselves stay unchanged: Step scales them in the pass that
+// reads them.
 func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 	if a.trace != nil {
 		defer a.tracePhase("clip", time.Now())
@@ -311,8 +312,8 @@ func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 	return norm
 }
 
-// Step updates the parameters, and moves running statistics, as batch norm's, by each of the
-// window's leaves in their order. A step that is left out leaves both as they were.
+// Step updates the parameters, and updates running statistics (batch norm's) with each leaf
+// of the window, in order. If Step is not called, both stay as they were.
 func (a *Accelerator) Step() {
 	if a.trace != nil {
 		defer a.traceCollectives()
@@ -324,13 +325,13 @@ func (a *Accelerator) Step() {
 	}
 }
 
-// GradientSets is how many gradients of a parameter are alive at once, at most: that of the micro-batch at hand and the sums of
-// earlier ones that wait in the tree.
+// GradientSets is the largest number of gradients of a parameter that exist at the same time: that of the current
+// micro-batch and the sums of earlier ones that wait in the tree.
 func (a *Accelerator) GradientSets() int { return bits.Len(uint(max(1, a.sum.leaves/a.sum.q/a.world))) }
 
-// ZeroGrad forgets all gradients and batch statistics and readies the next window. On one rank it also frees the gradients, which
-// the next window allocates as it gets to them; several ranks keep the memory in which they exchange them. A window whose last backward
-// pass ran must be ended by Reduce first: its gradients are on their way.
+// ZeroGrad discards all gradients and batch statistics and prepares the next window. On one rank it also frees the
+// gradients, which the next window allocates again as needed; several ranks keep the memory in which they exchange
+// them. After the last backward pass of a window, call Reduce first, because its gradients are being exchanged.
 func (a *Accelerator) ZeroGrad() {
 	if a.opt != nil {
 		a.opt.ScaleGrads(1)

@@ -8,10 +8,10 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 )
 
-// RecordError tells the launcher, if there is one, why this process is about to end: with
-// err, and with the ranks that err blames, so that the launcher reports the cause rather
-// than what followed from it. Programs call it before they exit after an error, as
-// PyTorch's record decorator does.
+// RecordError tells the launcher, if there is one, why this process is about to exit:
+// err, and the ranks that err blames. The launcher can then report the cause instead of
+// its consequences. Programs call it before they exit with an error, like PyTorch's
+// record decorator.
 func RecordError(err error) error { return launch.RecordError(os.LookupEnv, err, blamed(err)...) }
 
 // blamed lists the ranks that an error is about.

@@ -21,11 +21,11 @@ type rows struct {
 	data    []byte
 }
 
-// GatherForMetrics brings the rows of all ranks together on every rank, in the order of the
-// samples' indices and each index once: what an evaluation over all ranks computed, without
-// the samples that were repeated to fill batches. indices[i] is the sample of row i (dim 0) of
-// t; a rank without samples gives nil for both. Rows of one index must be equal; the lowest
-// rank's is kept. The result, outside every scope, is nil if there is no row at all. It is
+// GatherForMetrics collects the rows of all ranks on every rank, sorted by sample index and
+// with each index once: the result of an evaluation over all ranks, without samples that were
+// repeated to fill batches. indices[i] is the sample of row i (dim 0) of t; a rank without
+// samples passes nil for both. Rows with the same index must be equal; that of the lowest
+// rank is kept. The result belongs to no scope and is nil if there are no rows. It is
 // collective.
 func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *tensor.Tensor) (all *tensor.Tensor, order []int64, err error) {
 	mine, err := a.encodeRows(indices, t)
@@ -70,7 +70,7 @@ func (a *Accelerator) encodeRows(indices []int64, t *tensor.Tensor) ([]byte, err
 
 func decodeRows(part []byte) (r rows, err error) {
 	if len(part) < 8 {
-		return r, fmt.Errorf("%d bytes are no rows", len(part))
+		return r, fmt.Errorf("%d bytes are too few for rows", len(part))
 	}
 	n := binary.LittleEndian.Uint64(part)
 	part = part[8:]
@@ -98,7 +98,7 @@ func (a *Accelerator) mergeRows(parts []rows) (all *tensor.Tensor, order []int64
 			first = p
 		}
 		if p.DType != first.DType || !slices.Equal(p.Shape, first.Shape) {
-			return nil, nil, fmt.Errorf("accelerate: gathering rows of %s%v and, from rank %d, of %s%v: want one shape and dtype", first.DType, first.Shape, rank, p.DType, p.Shape)
+			return nil, nil, fmt.Errorf("accelerate: gathering rows of %s%v and, from rank %d, of %s%v: want the same shape and dtype", first.DType, first.Shape, rank, p.DType, p.Shape)
 		}
 		for row, index := range p.Indices {
 			if _, seen := places[index]; !seen {
@@ -127,8 +127,8 @@ func (a *Accelerator) mergeRows(parts []rows) (all *tensor.Tensor, order []int64
 	return all, order, err
 }
 
-// GatherObjects returns what each rank gave, in rank order, on every rank; it travels as JSON.
-// It is collective.
+// GatherObjects returns the values of all ranks, in rank order, on every rank. They are sent
+// as JSON. It is collective.
 func GatherObjects[T any](ctx context.Context, a *Accelerator, v T) ([]T, error) {
 	if a.group == nil {
 		return []T{v}, nil
@@ -137,9 +137,9 @@ func GatherObjects[T any](ctx context.Context, a *Accelerator, v T) ([]T, error)
 }
 
 // SplitBetweenProcesses returns this rank's part of a list that all ranks have: consecutive
-// elements, where the first len(list) mod WorldSize ranks have one more than the others. With
-// pad the others repeat the list's last element, so that all have as many (and none if the
-// list is empty).
+// elements, where the first len(list) mod WorldSize ranks get one more than the others. With
+// pad the others repeat the last element of the list, so that all parts have the same length
+// (0 if the list is empty).
 func SplitBetweenProcesses[T any](a *Accelerator, list []T, pad bool) []T {
 	n, each, extra := len(list), len(list)/a.world, len(list)%a.world
 	lo := a.rank*each + min(a.rank, extra)

@@ -77,9 +77,9 @@ func TestGatherForMetricsFaults(t *testing.T) {
 		}
 	}
 	for want, one := range map[string]func(acc *accelerate.Accelerator) error{
-		"accelerate: gathering rows of float32[2] and, from rank 1, of float32[3]: want one shape and dtype": gather([]int64{7}, 1, 3),
-		"accelerate: gathering 2 indices with a tensor of shape [1 2]: want one row (dim 0) for each index":  gather([]int64{7, 8}, 1, 2),
-		"accelerate: gathering 1 indices with a tensor of shape []: want one row (dim 0) for each index":     gather([]int64{7}),
+		"accelerate: gathering rows of float32[2] and, from rank 1, of float32[3]: want the same shape and dtype": gather([]int64{7}, 1, 3),
+		"accelerate: gathering 2 indices with a tensor of shape [1 2]: want one row (dim 0) for each index":       gather([]int64{7, 8}, 1, 2),
+		"accelerate: gathering 1 indices with a tensor of shape []: want one row (dim 0) for each index":          gather([]int64{7}),
 	} {
 		errs := job(t, accelerators(t, 2, nil), func(acc *accelerate.Accelerator) error {
 			if acc.Rank() == 1 {
@@ -153,7 +153,7 @@ func TestMainProcessFirst(t *testing.T) {
 			case rank == failing:
 				require.ErrorIs(t, err, gone)
 			case failing == 0:
-				require.EqualError(t, err, "accelerate: on rank 0, which is first: the disk is full")
+				require.EqualError(t, err, "accelerate: rank 0, which runs first, failed: the disk is full")
 			default:
 				require.NoError(t, err)
 			}

@@ -8,9 +8,9 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 )
 
-// MainProcessFirst calls f on rank 0, and on the others when that has returned: rank 0
-// downloads or prepares what the others then find. If f fails on rank 0 the others do not call
-// it, and all return an error; if it fails on another rank that rank alone does. It is
+// MainProcessFirst calls f on rank 0 and then on the others, so that rank 0 downloads or
+// prepares what the others use. If f fails on rank 0, the others do not call it, and all
+// return an error; if it fails on another rank, only that rank returns an error. It is
 // collective, and f must end within ddp_timeout.
 func (a *Accelerator) MainProcessFirst(ctx context.Context, f func() error) error {
 	if a.group == nil {
@@ -30,7 +30,7 @@ func (a *Accelerator) MainProcessFirst(ctx context.Context, f func() error) erro
 	case a.IsMain():
 		return own
 	case failure != "":
-		return fmt.Errorf("accelerate: on rank 0, which is first: %s", failure)
+		return fmt.Errorf("accelerate: rank 0, which runs first, failed: %s", failure)
 	}
 	return f()
 }

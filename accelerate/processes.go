@@ -42,8 +42,8 @@ func (a *Accelerator) detect() error {
 	return nil
 }
 
-// Job names the job that a launcher started this process for, "" if there is none;
-// restarted says that the launcher has started it again after a failure.
+// Job returns the name of the job for which a launcher started this process, or "".
+// restarted tells whether the launcher started it again after a failure.
 func (a *Accelerator) Job() (id string, restarted bool) {
 	if a.place == nil {
 		return "", false
@@ -55,9 +55,9 @@ func (a *Accelerator) Job() (id string, restarted bool) {
 	return id, a.place.RestartCount > 0
 }
 
-// Open joins the other processes of the job, if the process was started by a launcher as
-// one of several; it waits for all of them. Further calls, and calls in a process that is
-// alone, do nothing. It is called before collective work.
+// Open joins the other processes of the job if a launcher started this process as one of
+// several, and waits for all of them. Further calls, and calls in a single process, do
+// nothing. Call it before collective work.
 func (a *Accelerator) Open(ctx context.Context) error {
 	if a.processes == nil || a.group != nil {
 		return nil
@@ -125,7 +125,7 @@ func reachable(name string, lookup func(string) ([]string, error)) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("MASTER_ADDR %s is %s on this host (see /etc/hosts), where no other host can reach it: want its address in the network between them", name, strings.Join(addresses, ", "))
+	return fmt.Errorf("MASTER_ADDR %s is %s on this host (see /etc/hosts), where no other host can reach it: want its address on the network between the hosts", name, strings.Join(addresses, ", "))
 }
 
 // engine makes the group over what ddp_backend names.

@@ -18,8 +18,8 @@ import (
 )
 
 // Replicas returns the accelerators of n ranks that are goroutines of this process, in
-// rank order. They share the device: its workers help whichever rank has work. Connect
-// readies them for work together.
+// rank order. They share the device, whose workers help any rank that has work. Connect
+// prepares them for collective work.
 func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
 	ranks := make([]*Accelerator, n)
 	for r := range ranks {
@@ -31,15 +31,15 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 			return nil, err
 		}
 		if ranks[r].processes != nil {
-			return nil, fmt.Errorf("accelerate: this process is rank %d of %d already: want ranks as goroutines or as processes, not both", ranks[r].rank, ranks[r].world)
+			return nil, fmt.Errorf("accelerate: this process is already rank %d of %d: want ranks as goroutines or as processes, not both", ranks[r].rank, ranks[r].world)
 		}
 		ranks[r].rank, ranks[r].world = r, n
 	}
 	return ranks, nil
 }
 
-// Connect joins the ranks that Replicas returned in a group, for one piece of work; each
-// rank's Close ends its part. A group that failed is replaced by connecting again.
+// Connect joins the ranks that Replicas returned into a group. Each rank leaves it with
+// Close. After a failure, call Connect again to replace the group.
 func Connect(ranks []*Accelerator) {
 	groups := local.New(len(ranks), ranks[0].groupOptions())
 	for r, g := range groups {
@@ -79,7 +79,7 @@ func (a *Accelerator) join(ctx context.Context) error {
 		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order", a.args.DDPReductionOrder)
 	}
 	if a.IsMain() && slices.ContainsFunc(a.params, func(p optim.Param) bool { return p.DType().IsHalf() }) {
-		a.log.Warn("each rank rounds its gradients of half precision: results depend on the number of ranks")
+		a.log.Warn("each rank rounds its half-precision gradients: results depend on the number of ranks")
 	}
 	if hook.Lossy() && a.IsMain() {
 		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook", hook.Name())
@@ -137,10 +137,10 @@ func (a *Accelerator) compare(ctx context.Context, hook ddp.Hook) error {
 	}
 	for rank, f := range all {
 		if f.Kernels != all[0].Kernels {
-			return fmt.Errorf("accelerate: rank 0 computes with %s kernels, rank %d with %s: set %s alike", all[0].Kernels, rank, f.Kernels, kernels.EnvVar)
+			return fmt.Errorf("accelerate: rank 0 computes with %s kernels, rank %d with %s: set %s to the same variant on all ranks", all[0].Kernels, rank, f.Kernels, kernels.EnvVar)
 		}
 		if f.Hook != all[0].Hook {
-			return fmt.Errorf("accelerate: the communication hook is %s on rank 0 and %s on rank %d: want one on all ranks", all[0].Hook, f.Hook, rank)
+			return fmt.Errorf("accelerate: the communication hook is %s on rank 0 and %s on rank %d: want the same on all ranks", all[0].Hook, f.Hook, rank)
 		}
 		if err := sameArgs(all[0].Args, f.Args, rank); err != nil {
 			return err
@@ -161,7 +161,7 @@ func sameArgs(zero, other json.RawMessage, rank int) error {
 	}
 	for _, d := range a.Diff(b) {
 		if d.Fixed || slices.Contains(shared, d.Key) {
-			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want one value on all ranks", d.Key, d.Old, d.New, rank)
+			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want the same value on all ranks", d.Key, d.Old, d.New, rank)
 		}
 	}
 	return nil
@@ -182,14 +182,14 @@ func (a *Accelerator) reportDiffering(ctx context.Context, differed, of int) err
 			return fmt.Errorf("accelerate: ddp_require_equal_init: %d of %d parameters of rank %d differed from rank 0's", n, of, rank)
 		}
 		if a.IsMain() {
-			a.log.Info("parameters took rank 0's values", "rank", rank, "differed", n, "of", of)
+			a.log.Info("parameters were replaced by rank 0's", "rank", rank, "differed", n, "of", of)
 		}
 	}
 	return nil
 }
 
-// BeginWindow readies the exchange for the next window. It is collective: call it on every
-// rank before each window.
+// BeginWindow prepares the exchange for the next window. It is collective: call it on
+// every rank before each window.
 func (a *Accelerator) BeginWindow(ctx context.Context) error {
 	if a.ddp == nil {
 		return nil
@@ -201,7 +201,7 @@ func (a *Accelerator) BeginWindow(ctx context.Context) error {
 	return err
 }
 
-// SumCounts adds up per-rank counts over all ranks.
+// SumCounts adds the counts of all ranks.
 func (a *Accelerator) SumCounts(ctx context.Context, n int64) (int64, error) {
 	if a.group == nil {
 		return n, nil
@@ -211,9 +211,9 @@ func (a *Accelerator) SumCounts(ctx context.Context, n int64) (int64, error) {
 	return v[0], err
 }
 
-// SumFloats adds up vectors over all ranks, element by element. Where all ranks but one
-// have zeros the sum is that rank's value, bit for bit: so ranks share figures that are
-// then added in one order.
+// SumFloats adds vectors over all ranks, element by element. Where all ranks but one have
+// zeros, the sum is that rank's value, bit for bit. Ranks use this to share figures that
+// are then added in a fixed order.
 func (a *Accelerator) SumFloats(ctx context.Context, v []float64, what string) error {
 	if a.group == nil {
 		return nil
@@ -221,7 +221,7 @@ func (a *Accelerator) SumFloats(ctx context.Context, v []float64, what string) e
 	return a.group.AllReduce(dist.Of(v), dist.Sum, dist.Label(what)).Wait(ctx)
 }
 
-// GatherBytes returns what each rank gave, in rank order, on every rank.
+// GatherBytes returns the bytes of all ranks, in rank order, on every rank.
 func (a *Accelerator) GatherBytes(ctx context.Context, mine []byte) ([][]byte, error) {
 	if a.group == nil {
 		return [][]byte{mine}, nil
@@ -246,7 +246,7 @@ func (a *Accelerator) GatherBytes(ctx context.Context, mine []byte) ([][]byte, e
 	return parts, nil
 }
 
-// SyncParameters gives every rank rank 0's values of m's parameters and buffers.
+// SyncParameters copies rank 0's values of m's parameters and buffers to every rank.
 func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 	if a.group == nil {
 		return nil
@@ -255,8 +255,9 @@ func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 	return err
 }
 
-// Agree makes decisions common: each flag is true on every rank if it is true on one.
-// Whatever stops, saves or evaluates must go through it, else one rank waits for others.
+// Agree makes all ranks take the same decisions: each flag becomes true on every rank if
+// it is true on one. Decisions to stop, save or evaluate must go through it; otherwise
+// one rank would wait for the others.
 func (a *Accelerator) Agree(ctx context.Context, flags ...*bool) error {
 	if a.group == nil {
 		return nil
@@ -276,7 +277,7 @@ func (a *Accelerator) Agree(ctx context.Context, flags ...*bool) error {
 	return nil
 }
 
-// Barrier waits until all ranks have come to it.
+// Barrier waits until all ranks have called it.
 func (a *Accelerator) Barrier(ctx context.Context) error {
 	if a.group == nil {
 		return nil
@@ -284,8 +285,8 @@ func (a *Accelerator) Barrier(ctx context.Context) error {
 	return a.group.Barrier().Wait(ctx)
 }
 
-// Abort tells the other ranks that this one gave up, and why: they get an error instead of
-// waiting.
+// Abort tells the other ranks that this one failed, and why, so that they get an error
+// instead of waiting.
 func (a *Accelerator) Abort(err error) {
 	if a.group != nil {
 		a.group.Abort(err)
@@ -307,8 +308,8 @@ func (a *Accelerator) release() error {
 	return r.Close()
 }
 
-// Close ends the rank's part in its group. It does not wait for the others. Further work
-// together needs another group.
+// Close leaves the rank's group without waiting for the others. Further collective work
+// needs a new group.
 func (a *Accelerator) Close() error {
 	if a.group == nil {
 		return nil

@@ -314,7 +314,7 @@ func TestCommHook(t *testing.T) {
 		m := newNet(acc.Device(), 1)
 		return acc.Prepare(t.Context(), m, adamW(acc, m), nil)
 	}, accelerate.WithLogger(quiet))
-	require.EqualError(t, err, `accelerate: ddp_comm_hook: ddp: no communication hook is called "fp8": want no or bf16`)
+	require.EqualError(t, err, `accelerate: ddp_comm_hook: ddp: unknown communication hook "fp8": want no or bf16`)
 }
 
 // Parameters that are not trained must agree too: they are part of what all ranks compute.
@@ -352,13 +352,13 @@ func TestRanksThatDiffer(t *testing.T) {
 			return m
 		}, want: "ddp: the models of ranks 0 and 2 differ: parameter 5 is extra.bias float32[1] on rank 0 and extra.bias float32[1] (frozen) on rank 2"},
 		{name: "learning rate", args: func(a *args.TrainingArguments) { a.LearningRate = 1e-3 },
-			want: "accelerate: learning_rate is 5e-05 on rank 0 and 0.001 on rank 2: want one value on all ranks"},
+			want: "accelerate: learning_rate is 5e-05 on rank 0 and 0.001 on rank 2: want the same value on all ranks"},
 		{name: "buckets", args: func(a *args.TrainingArguments) { a.DDPBucketCapMB = 3 },
-			want: "accelerate: ddp_bucket_cap_mb is 0 on rank 0 and 3 on rank 2: want one value on all ranks"},
+			want: "accelerate: ddp_bucket_cap_mb is 0 on rank 0 and 3 on rank 2: want the same value on all ranks"},
 		{name: "compression", args: func(a *args.TrainingArguments) { a.DDPCommHook = args.CommHookBF16 },
-			want: "accelerate: the communication hook is no on rank 0 and bf16 on rank 2: want one on all ranks"},
+			want: "accelerate: the communication hook is no on rank 0 and bf16 on rank 2: want the same on all ranks"},
 		{name: "kernels", rank: func(acc *accelerate.Accelerator) { accelerate.SetKernels(acc, "abacus") },
-			want: "kernels, rank 2 with abacus: set LOCKSTEP_KERNELS alike"},
+			want: "kernels, rank 2 with abacus: set LOCKSTEP_KERNELS to the same variant on all ranks"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			ranks := accelerators(t, 3, func(rank int, a *args.TrainingArguments) {

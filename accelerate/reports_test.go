@@ -32,7 +32,7 @@ func TestReportsTravel(t *testing.T) {
 	require.Equal(t, []sentReport{{2, 0, []sentTensor{vector}}, {300, 1, []sentTensor{matrix, vector}}}, got)
 
 	_, err = decodeReports(nil, raw, 1)
-	require.ErrorContains(t, err, "1 where at most 0 was to be")
+	require.ErrorContains(t, err, "got 1, want at most 0")
 	whole := map[int]bool{0: true, len(raw): true, len(encodeOne(c, a)): true}
 	for n := range len(raw) {
 		if _, err := decodeReports(nil, raw[:n], 2); whole[n] {

@@ -10,9 +10,9 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 )
 
-// Run calls body on every rank of this process: num_replicas goroutines, or the one rank
-// that the process is in a launcher's job. It is how a training loop of one's own runs on
-// any number of ranks. Each rank makes its model itself, in body. See RunRanks.
+// Run calls body on every rank of this process: num_replicas goroutines, or the single
+// rank of this process in a launcher's job. Use it to run your own training loop on any
+// number of ranks. Each rank creates its own model, in body. See RunRanks.
 func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelerator) error, opts ...Option) error {
 	if a.NumReplicas > 1 {
 		ranks, err := Replicas(a, a.NumReplicas, opts...)
@@ -28,10 +28,10 @@ func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelera
 	return RunRanks(ctx, []*Accelerator{acc}, body)
 }
 
-// RunRanks connects the ranks, unless they are (WithGroup), calls body for each on a goroutine of its own, and returns
-// when all have ended. A rank whose body returns an error or panics aborts the others, which
-// would wait for it; its own error is the result, before errors that only tell of it. A panic
-// is raised again on the caller. The ranks are closed.
+// RunRanks connects the ranks, unless they are already connected (WithGroup), calls body for each in its own
+// goroutine, and returns when all have ended. If body returns an error or panics on one rank, the others are aborted,
+// because they would wait for it, and RunRanks returns the original error. A panic is raised again in the caller. The
+// ranks are closed.
 func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelerator) error) error {
 	if len(ranks) == 1 {
 		acc := ranks[0]

@@ -9,13 +9,13 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 )
 
-// Span is a piece of a training step's time on one rank, for a picture of the step.
+// Span is a part of the time of a training step on one rank.
 type Span struct {
 	Rank int
 	// Name is forward (from TrainCtx to Backward), backward, bucket (a bucket's exchange
 	// with the other ranks, beside the rank's own work), wait (Reduce, where the rank
 	// waits for what is not exchanged yet), clip (ClipGradNorm), optimizer (Step) or
-	// collective (any other call of the group, told of at the end of Step).
+	// collective (any other call of the group, reported at the end of Step).
 	Name   string
 	Detail string    // the leaf, the bucket, or the call
 	Bytes  int       // of a bucket or call
@@ -24,11 +24,12 @@ type Span struct {
 	End    time.Time
 }
 
-// WithTracer tells f of each step's spans, on the rank's goroutine. It costs a few
-// microseconds a step, and nothing where it is not set.
+// WithTracer calls f with the spans of each step, on the rank's goroutine. It costs a few
+// microseconds per step, and nothing when it is not set.
 func WithTracer(f func(Span)) Option { return func(a *Accelerator) { a.trace = f } }
 
-// SetTracer is WithTracer for an accelerator that exists, before Prepare; nil ends it.
+// SetTracer is WithTracer for an existing accelerator; call it before Prepare. nil
+// removes the tracer.
 func (a *Accelerator) SetTracer(f func(Span)) { a.trace = f }
 
 // traceBackward reports the backward pass that began at start, and its forward pass.

@@ -224,7 +224,7 @@ type reportReader struct {
 func (r *reportReader) number(most int) int {
 	v, n := binary.Uvarint(r.rest)
 	if r.err == nil && (n <= 0 || v > uint64(most)) {
-		r.err = fmt.Errorf("%d where at most %d was to be, %d bytes before the end", v, most, len(r.rest))
+		r.err = fmt.Errorf("got %d, want at most %d, %d bytes before the end", v, most, len(r.rest))
 	}
 	if r.err != nil {
 		return 0
@@ -235,7 +235,7 @@ func (r *reportReader) number(most int) int {
 
 func (r *reportReader) bytes(n int) []byte {
 	if n > len(r.rest) {
-		n, r.err = 0, fmt.Errorf("%d bytes where %d were to be", len(r.rest), n)
+		n, r.err = 0, fmt.Errorf("%d bytes are left, want %d", len(r.rest), n)
 	}
 	b := r.rest[:n:n]
 	r.rest = r.rest[n:]

@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// WindowLoss is the loss of an optimizer step's micro-batches on all ranks, the same on each
-// of them and on any number of them, bit for bit.
+// WindowLoss is the loss of the micro-batches of an optimizer step on all ranks. It has the
+// same bits on every rank and on any number of ranks.
 type WindowLoss struct {
 	Sum   float64 // of all loss terms, micro-batch by micro-batch in their order
 	Count int64   // loss terms
@@ -21,14 +21,14 @@ func (w WindowLoss) Mean() float64 { return w.Sum / float64(w.Count) }
 
 // Accumulate runs the forward and backward passes of one optimizer step: loss, which returns
 // the sum of a batch's loss terms as a tensor of one element, is called for each of this
-// rank's micro-batches in a memory scope of its own. Gradients add up in the design's tree
-// without being exchanged, until the last pass sends them off. Afterwards the parameters'
-// gradients are those of the mean over all terms of all ranks; gradients of earlier windows
-// are forgotten.
+// rank's micro-batches in a memory scope of its own. Gradients are added in the tree of
+// docs/numerics.md and exchanged only during the last pass. Afterwards the gradients of the
+// parameters are those of the mean over all terms of all ranks; gradients of earlier windows
+// are discarded.
 //
-// A rank gives at most as many batches as Layout has accumulation steps; with fewer, or
-// none, its missing gradients are absent from the sum, so that ranks may run out of data at
-// different times (see Join). It is collective; a rank's own error makes the others return.
+// A rank passes at most as many batches as Layout has accumulation steps. With fewer, or
+// none, its missing gradients are left out of the sum, so that ranks may run out of data at
+// different times (see Join). It is collective; if one rank fails, the others return too.
 func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch, loss func(c *nn.Ctx, b *data.Batch) *tensor.Tensor) (WindowLoss, error) {
 	w, err := a.accumulate(ctx, batches, loss)
 	if err != nil {
@@ -92,9 +92,8 @@ func (a *Accelerator) leaf(b *data.Batch, loss func(c *nn.Ctx, b *data.Batch) *t
 	return sum, err
 }
 
-// NoSync calls f and returns its error. Backward passes in it add gradients up and exchange
-// nothing, whatever their last says; the next pass outside, or Reduce, exchanges what has
-// come together.
+// NoSync calls f and returns its error. Backward passes inside f add gradients and exchange
+// nothing, even with last set. The next pass outside, or Reduce, exchanges the sums.
 func (a *Accelerator) NoSync(f func() error) error {
 	a.noSync++
 	defer func() { a.noSync-- }()
@@ -102,8 +101,9 @@ func (a *Accelerator) NoSync(f func() error) error {
 }
 
 // Join tells a loop whose ranks may have unequal numbers of batches whether to take another
-// step: more is true on every rank as long as have is true on one. A rank that ran out goes
-// on without batches, which Accumulate allows, until all have. It is collective.
+// step: more is true on every rank as long as have is true on one. A rank without data
+// continues with no batches, which Accumulate allows, until all ranks have finished. It is
+// collective.
 func (a *Accelerator) Join(ctx context.Context, have bool) (more bool, err error) {
 	more = have
 	return more, a.Agree(ctx, &more)

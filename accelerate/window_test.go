@@ -123,7 +123,7 @@ func TestNoSync(t *testing.T) {
 func TestReduceInsideNoSync(t *testing.T) {
 	acc, _ := prepared(t, args.Default(""))
 	err := acc.NoSync(func() error { return acc.Reduce(t.Context()) })
-	require.EqualError(t, err, "accelerate: Reduce inside NoSync: want it behind, where the gradients are exchanged")
+	require.EqualError(t, err, "accelerate: Reduce inside NoSync: want it after NoSync, where the gradients are exchanged")
 	require.NoError(t, acc.Reduce(t.Context()))
 }
 

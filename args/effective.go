@@ -167,7 +167,7 @@ func (a *TrainingArguments) AccumulationSteps(ranks int) (int, error) {
 	steps := a.GlobalTrainBatchSize / share
 	given := a.GradientAccumulationSteps
 	c.Require(given == 1 || given == steps, "gradient_accumulation_steps", given,
-		fmt.Sprintf("%d, which global_train_batch_size %d leaves to each of %d ranks; or 1, and it is derived", steps, a.GlobalTrainBatchSize, ranks))
+		fmt.Sprintf("%d, to match global_train_batch_size %d (ranks: %d); or 1, to derive it", steps, a.GlobalTrainBatchSize, ranks))
 	return steps, c.Err()
 }
 

@@ -68,6 +68,6 @@ func ExampleLoader_Know() {
 	// --evaluation_strategy is taken as eval_strategy epoch
 	// --torch_compile has no effect: programs and kernels are compiled before the run
 	// arguments: 2 faults:
-	//   - bf16 is true (flag --bf16); not built yet: mixed precision; want float32, by leaving it out
-	//   - ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run goes on in its data where it stopped, which costs no time here
+	//   - bf16 is true (flag --bf16); not built yet: mixed precision; leave it out to train in float32
+	//   - ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run continues at its position in the data, which takes no time
 }

@@ -9,8 +9,8 @@ func HuggingFace() []Known { return slices.Concat(current(), older()) }
 
 // Reasons that several names share.
 const (
-	noMixedPrecision = "mixed precision; want float32, by leaving it out"
-	noHub            = "uploads to the Hub; want it left out (hf upload can send output_dir)"
+	noMixedPrecision = "mixed precision; leave it out to train in float32"
+	noHub            = "uploads to the Hub; leave it out (hf upload can send output_dir)"
 	hubReads         = "only an upload to the Hub reads it, which is not built"
 	trackioReads     = "only the reporter trackio reads it, which is not built"
 	compiled         = "programs and kernels are compiled before the run"
@@ -72,15 +72,15 @@ func current() []Known {
 		noEffect("hub_always_push", TypeBool, "false", hubReads),
 		noEffect("hub_revision", TypeString, "", hubReads),
 		refused("ignore_data_skip", TypeBool, "false",
-			"false: a resumed run goes on in its data where it stopped, which costs no time here"),
+			"false: a resumed run continues at its position in the data, which takes no time"),
 		noEffect("restore_callback_states_from_checkpoint", TypeBool, "false",
 			"callbacks are always restored"),
 		noEffect("full_determinism", TypeBool, "false", "every run is deterministic"),
 		noEffect("use_cpu", TypeBool, "false", "every run is on the CPU"),
 		refused("accelerator_config", TypeAny, "",
-			"it left out: a rank reads its own batches of per_device_train_batch_size samples, and none is repeated").
+			"no accelerator_config: each rank reads its own batches of per_device_train_batch_size samples, and no sample is repeated").
 			same(`{"split_batches": false, "even_batches": true, "use_seedable_sampler": true, "non_blocking": false}`),
-		planned("parallelism_config", TypeAny, "", "parallelism other than of data; want it left out"),
+		planned("parallelism_config", TypeAny, "", "parallelism other than data parallelism; leave it out"),
 		noEffect("dataloader_pin_memory", TypeBool, "true", "nothing is copied to a GPU"),
 		noEffect("dataloader_persistent_workers", TypeBool, "false", goroutines),
 		noEffect("dataloader_multiprocessing_context", TypeString, "", goroutines),
@@ -94,8 +94,8 @@ func current() []Known {
 			same(`{"min_num_params": 0, "xla": false, "xla_fsdp_v2": false, "xla_fsdp_grad_ckpt": false}`),
 		planned("deepspeed", TypeAny, "", noSharding),
 		planned("debug", TypeAny, "",
-			"the search for overflows; nonfinite_loss says what a loss that is not finite does"),
-		noEffect("local_rank", TypeInt, "-1", "the launcher's variables tell the rank (LOCAL_RANK)"),
+			"overflow detection; nonfinite_loss decides what happens to a loss that is not finite"),
+		noEffect("local_rank", TypeInt, "-1", "the rank comes from the launcher's variables (LOCAL_RANK)"),
 	}
 }
 
@@ -119,12 +119,12 @@ func older() []Known {
 		noEffect("jit_mode_eval", TypeBool, "false", compiled),
 		noEffect("logging_dir", TypeString, "",
 			"TensorBoard's files are in output_dir/runs"),
-		planned("model_parallel", TypeBool, "false", "models split over devices; want it left out"),
+		planned("model_parallel", TypeBool, "false", "models split over devices; leave it out"),
 		noEffect("mp_parameters", TypeString, "", "only SageMaker's launcher reads it"),
 		renamed("no_cuda", TypeBool, "false", "use_cpu"),
 		noEffect("overwrite_output_dir", TypeBool, "false",
-			"a run starts anew unless resume_from_checkpoint is set"),
-		refused("past_index", TypeInt, "-1", "-1: models that hand a memory from batch to batch are not built"),
+			"a new run starts unless resume_from_checkpoint is set"),
+		refused("past_index", TypeInt, "-1", "-1: models with a memory between batches are not built"),
 		renamed("per_gpu_eval_batch_size", TypeInt, "", "per_device_eval_batch_size"),
 		renamed("per_gpu_train_batch_size", TypeInt, "", "per_device_train_batch_size"),
 		renamed("push_to_hub_model_id", TypeString, "", "hub_model_id"),
@@ -232,7 +232,7 @@ var noneOf = map[string]string{
 	"ddp_backend":                "None is the device's engine there",
 	"ddp_bucket_cap_mb":          "None is PyTorch's 25 there, as 0 is here",
 	"ddp_broadcast_buffers":      "None is PyTorch's true there",
-	"ddp_find_unused_parameters": "None is true there, but with gradient checkpointing",
+	"ddp_find_unused_parameters": "None is true there, except with gradient checkpointing",
 	"ddp_static_graph":           "None is PyTorch's false there",
 }
 

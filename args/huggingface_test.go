@@ -310,7 +310,7 @@ func TestKnownNames(t *testing.T) {
 		{"average_tokens_across_devices", "false", "want true: the loss", ""},
 		{"ignore_data_skip", "true", "want false: a resumed run", ""},
 		{"accelerator_config", `{"split_batches": false, "dispatch_batches": null, "even_batches": true}`, "", ""},
-		{"accelerator_config", `{"split_batches": true}`, "want it left out: a rank", ""},
+		{"accelerator_config", `{"split_batches": true}`, "want no accelerator_config: each rank", ""},
 		{"torch_compile", "true", "", "has no effect: programs and kernels are compiled before the run"},
 		{"torch_compile", "false", "", ""},
 		{"dataloader_pin_memory", "false", "", "has no effect: nothing is copied to a GPU"},
@@ -320,7 +320,7 @@ func TestKnownNames(t *testing.T) {
 		{"hub_strategy", "every_save", "", ""},
 		{"hub_strategy", "end", "", "has no effect: only an upload"},
 		{"local_rank", "-1", "", ""},
-		{"overwrite_output_dir", "true", "", "has no effect: a run starts anew"},
+		{"overwrite_output_dir", "true", "", "has no effect: a new run starts"},
 		{"label_names", "labels", "", "has no effect: a model takes"},
 		{"project", "huggingface", "", ""},
 		{"evaluation_strategy", "epoch", "", "is taken as eval_strategy epoch"},
@@ -335,7 +335,7 @@ func TestKnownNames(t *testing.T) {
 		{"enable_jit_checkpoint", "true", "", "is taken as save_on_interrupt true"},
 		{"enable_jit_checkpoint", "false", "", ""},
 		{"evaluate_during_training", "true", "", "is taken as eval_strategy steps"},
-		{"past_index", "2", "want -1: models that hand", ""},
+		{"past_index", "2", "want -1: models with a memory", ""},
 	} {
 		for origin, p := range sources(c.name, c.value) {
 			if c.name == "label_names" && strings.HasPrefix(origin, "file") {
@@ -487,13 +487,13 @@ func TestFaultsOfAllKindsAtOnce(t *testing.T) {
 	p.parse("--config", "x.yaml", "--bf16", "--report_to", "wandb", "--ignore_data_skip", "--torch_compile", "--learning_rate=-1", "--stray_name=1")
 	require.Equal(t, []string{
 		"unknown flag --stray_name; --help lists the flags",
-		"bf16 is true (flag --bf16); not built yet: mixed precision; want float32, by leaving it out",
+		"bf16 is true (flag --bf16); not built yet: mixed precision; leave it out to train in float32",
 		`deepspeed is "ds.json" (file x.yaml); not built yet: sharded models; want ranks that each hold the model (num_replicas, or a launcher)`,
-		"fp16 is true (env LOCKSTEP_FP16); not built yet: mixed precision; want float32, by leaving it out",
-		"ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run goes on in its data where it stopped, which costs no time here",
+		"fp16 is true (env LOCKSTEP_FP16); not built yet: mixed precision; leave it out to train in float32",
+		"ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run continues at its position in the data, which takes no time",
 		"learning_rate is -1 (flag --learning_rate); want a finite number ≥ 0",
 		"block_size is 0 (file x.yaml); want a whole number ≥ 1",
-		`report_to is "wandb" (flag --report_to); want none, all, or names out of jsonl, tensorboard; wandb is not built yet`,
+		`report_to is "wandb" (flag --report_to); want none, all, or names from jsonl, tensorboard; wandb is not built yet`,
 	}, faultLines(t, p.err))
 }
 
@@ -517,7 +517,7 @@ func TestEngines(t *testing.T) {
 	require.Len(t, faultLines(t, a.Validate()), 1)
 	require.Equal(t, []string{
 		"learning_rate is -1; want a finite number ≥ 0",
-		`report_to is "wandb"; want none, all, or names out of jsonl; wandb is not built yet`,
+		`report_to is "wandb"; want none, all, or names from jsonl; wandb is not built yet`,
 		`ddp_backend is "mpi"; want one of auto, gloo, shm, tcp, nccl, which are what this program has`,
 	}, faultLines(t, a.ValidateFor(args.Program{Reporters: []string{"jsonl"}, Engines: []string{"nccl"}})))
 }

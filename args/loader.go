@@ -24,7 +24,7 @@ var ErrHelp = pflag.ErrHelp
 
 // builtin is what every program can be given besides its own settings.
 type builtin struct {
-	Config []string `json:"config" path:"true" usage:"JSON or YAML file of settings; a later one beats an earlier one"`
+	Config []string `json:"config" path:"true" usage:"JSON or YAML file of settings; a later file overrides an earlier one"`
 }
 
 const configKey = "config"
@@ -323,7 +323,7 @@ func (l *Loader) envHint(key string) string {
 	if near != "" {
 		return "did you mean " + envName(near) + "?"
 	}
-	return "--help lists the settings, whose variables are " + EnvPrefix + " and the name"
+	return "--help lists the settings; a variable is " + EnvPrefix + " followed by the name in capitals"
 }
 
 // environ is the environment in the order of names, so that faults are too.
@@ -379,7 +379,7 @@ func (l *Loader) Usage() string {
 		}
 		fmt.Fprintf(&b, "%s:\n%s\n", title, g.FlagUsagesWrapped(usageColumns))
 	}
-	fmt.Fprintf(&b, "A flag beats its variable (%sLEARNING_RATE), which beats --config files. Switches that are on have a --no_ form.\n", EnvPrefix)
+	fmt.Fprintf(&b, "A flag overrides its variable (%sLEARNING_RATE), which overrides --config files. Switches that are on have a --no_ form.\n", EnvPrefix)
 	if l.training(l.structs) != nil {
 		b.WriteString("Other arguments of HuggingFace's Trainer are understood as well; docs/arguments.md says what happens to each.\n")
 	}

@@ -261,7 +261,7 @@ func TestNearestNames(t *testing.T) {
 	p := newProgram(nil, nil).parse("-learning_rate", "1")
 	require.Equal(t, []string{"unknown flag -learning_rate; did you mean --learning_rate?"}, faultLines(t, p.err))
 	p = newProgram([]string{"LOCKSTEP_QQQQ=1"}, nil).parse()
-	require.Equal(t, []string{"unknown variable LOCKSTEP_QQQQ; --help lists the settings, whose variables are LOCKSTEP_ and the name"}, faultLines(t, p.err))
+	require.Equal(t, []string{"unknown variable LOCKSTEP_QQQQ; --help lists the settings; a variable is LOCKSTEP_ followed by the name in capitals"}, faultLines(t, p.err))
 }
 
 // A check can tell what a user gave from what the program set.

@@ -52,7 +52,7 @@ func parseOptimArgs(optim Optim, text string) (o OptimOptions, want string) {
 		k, v, ok := strings.Cut(pair, "=")
 		k, v = strings.TrimSpace(k), strings.TrimSpace(v)
 		if !ok || !slices.Contains(keys, k) {
-			return o, fmt.Sprintf("key=value,… with keys out of %s for %s", strings.Join(keys, ", "), optim)
+			return o, fmt.Sprintf("key=value,… with keys from %s for %s", strings.Join(keys, ", "), optim)
 		}
 		if slices.Contains(seen, k) {
 			return o, k + " once"

@@ -93,7 +93,7 @@ func unknownKwarg(schedule SchedulerType, key string, keys []string) string {
 	if len(keys) == 0 {
 		return fmt.Sprintf("none, since %s has no settings of its own", schedule)
 	}
-	return fmt.Sprintf("keys out of %s for %s, not %s", strings.Join(keys, ", "), schedule, key)
+	return fmt.Sprintf("keys from %s for %s, not %s", strings.Join(keys, ", "), schedule, key)
 }
 
 func (r kwargRule) fault(key string, value any) string {

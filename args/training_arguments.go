@@ -1,12 +1,12 @@
 package args
 
-// TrainingArguments is every setting of a training run. Steps are optimizer
-// steps throughout, never micro-batches. Default gives the defaults; Validate
-// says what is wrong. The zero value is not usable. Fields that may be unset are
+// TrainingArguments holds all settings of a training run. Steps are always
+// optimizer steps, never micro-batches. Default returns the defaults; Validate
+// reports what is wrong. The zero value is not usable. Fields that may be unset are
 // pointers: a.EvalSteps = new(50.0).
 type TrainingArguments struct {
 	// OutputDir is the folder of checkpoints, results and the final model. It is
-	// made when first written to.
+	// created when first written to.
 	OutputDir string `json:"output_dir" path:"true" usage:"folder for checkpoints, results and the final model"`
 	// DoTrain asks a program to train. The trainer itself does not read it.
 	DoTrain bool `json:"do_train" usage:"train (read by programs, not by the trainer)"`
@@ -20,26 +20,27 @@ type TrainingArguments struct {
 	// PerDeviceEvalBatchSize is the number of samples in one batch of one rank in
 	// evaluation and prediction.
 	PerDeviceEvalBatchSize int `json:"per_device_eval_batch_size" usage:"samples per batch and rank in evaluation and prediction"`
-	// GradientAccumulationSteps is the number of micro-batches of one rank whose
-	// gradients make one optimizer step.
+	// GradientAccumulationSteps is the number of micro-batches of one rank in one
+	// optimizer step.
 	GradientAccumulationSteps int `json:"gradient_accumulation_steps" resume:"fixed" usage:"micro-batches per optimizer step and rank"`
 	// GlobalTrainBatchSize is the number of samples of one optimizer step over all
-	// ranks. 0 derives it: batch size × accumulation × ranks. Otherwise it is kept
-	// on any number of ranks and the accumulation is derived, which must divide.
-	GlobalTrainBatchSize int `json:"global_train_batch_size" resume:"fixed" usage:"samples per optimizer step over all ranks, from which gradient accumulation is derived; 0 derives it instead"`
-	// NumTrainEpochs is the number of passes over the training data; a fraction
-	// ends within a pass. MaxSteps overrides it.
+	// ranks. 0 derives it: batch size × accumulation × ranks. Otherwise it stays the
+	// same on any number of ranks, and the accumulation is derived; the division
+	// must be exact.
+	GlobalTrainBatchSize int `json:"global_train_batch_size" resume:"fixed" usage:"samples per optimizer step over all ranks, from which gradient accumulation is derived; 0: it follows from the batch size"`
+	// NumTrainEpochs is the number of passes over the training data; with a
+	// fraction training ends within a pass. MaxSteps overrides it.
 	NumTrainEpochs float64 `json:"num_train_epochs" resume:"fixed" usage:"passes over the training data; fractions allowed"`
 	// MaxSteps is the number of optimizer steps; the data are repeated as often as
 	// needed. -1 leaves the length to NumTrainEpochs.
-	MaxSteps int `json:"max_steps" resume:"fixed" usage:"optimizer steps, overriding num_train_epochs; -1 for none"`
-	// MaxTrainSeconds stops the training after so many seconds of it. 0 is no limit.
-	MaxTrainSeconds float64 `json:"max_train_seconds" usage:"stop after so many seconds of training; 0 for no limit"`
+	MaxSteps int `json:"max_steps" resume:"fixed" usage:"number of optimizer steps, overriding num_train_epochs; -1: not set"`
+	// MaxTrainSeconds stops training after this many seconds. 0 means no limit.
+	MaxTrainSeconds float64 `json:"max_train_seconds" usage:"stop after this many seconds of training; 0: no limit"`
 
 	// LearningRate is the highest learning rate of the schedule.
 	LearningRate float64 `json:"learning_rate" resume:"fixed" usage:"highest learning rate of the schedule"`
 	// WeightDecay is the decay of the parameters that nn.DecayNames lists.
-	WeightDecay float64 `json:"weight_decay" resume:"fixed" usage:"weight decay, of parameters that are neither biases nor norms"`
+	WeightDecay float64 `json:"weight_decay" resume:"fixed" usage:"weight decay of parameters other than biases and norms"`
 	// AdamBeta1 is the decay rate of Adam's first moment, in [0, 1).
 	AdamBeta1 float64 `json:"adam_beta1" resume:"fixed" usage:"decay rate of Adam's first moment"`
 	// AdamBeta2 is the decay rate of Adam's second moment, in [0, 1).
@@ -47,8 +48,8 @@ type TrainingArguments struct {
 	// AdamEpsilon is added to the root of Adam's second moment.
 	AdamEpsilon float64 `json:"adam_epsilon" resume:"fixed" usage:"term that keeps Adam's division stable"`
 	// MaxGradNorm is the global L2 norm to which gradients are clipped. 0 clips
-	// nothing; the norm is measured and logged all the same.
-	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"global L2 norm to clip gradients to; 0 for no clipping"`
+	// nothing; the norm is measured and logged anyway.
+	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"global L2 norm to which gradients are clipped; 0: no clipping"`
 	// Optim is the optimizer. The default, adamw_torch_fused, is HuggingFace's name
 	// for AdamW.
 	Optim Optim `json:"optim" resume:"fixed" choices:"adamw_torch,adamw_torch_fused,adam,sgd" usage:"optimizer"`
@@ -66,135 +67,135 @@ type TrainingArguments struct {
 	// keeping them: less memory, more time, the same bits.
 	GradientCheckpointing bool `json:"gradient_checkpointing" usage:"recompute activations in the backward pass instead of keeping them"`
 	// NonfiniteLoss is the policy for a loss or gradient norm that is NaN or infinite.
-	NonfiniteLoss NonfiniteLoss `json:"nonfinite_loss" choices:"skip,stop,raise" usage:"what a NaN or infinite loss or gradient norm does; it never reaches the weights"`
+	NonfiniteLoss NonfiniteLoss `json:"nonfinite_loss" choices:"skip,stop,raise" usage:"what to do if loss or gradient norm is NaN or infinite; it never reaches the weights"`
 
 	// LoggingStrategy says when training figures are logged.
 	LoggingStrategy Strategy `json:"logging_strategy" choices:"no,steps,epoch" usage:"when to log training figures"`
 	// LoggingSteps is the interval of strategy steps: a whole number of steps, or a
 	// ratio of all steps in (0, 1).
 	LoggingSteps float64 `json:"logging_steps" usage:"steps between logs, or a ratio of all steps below 1"`
-	// LoggingFirstStep logs step 1 as well.
-	LoggingFirstStep bool `json:"logging_first_step" usage:"log step 1 as well"`
+	// LoggingFirstStep also logs step 1.
+	LoggingFirstStep bool `json:"logging_first_step" usage:"also log step 1"`
 	// IncludeNumInputTokensSeen counts the tokens of the model's main input.
 	IncludeNumInputTokensSeen TokensSeen `json:"include_num_input_tokens_seen" choices:"no,all" usage:"count and log input tokens"`
 	// LogLevel is the level of log messages.
 	LogLevel LogLevel `json:"log_level" choices:"passive,debug,info,warning,error,critical" usage:"level of log messages; passive leaves the logger alone"`
 	// LogLevelReplica is the level of the messages of the other ranks.
 	LogLevelReplica LogLevel `json:"log_level_replica" choices:"passive,debug,info,warning,error,critical" usage:"level of log messages of the other ranks; passive leaves the logger alone"`
-	// LogOnEachNode makes the first rank of each host log at LogLevel, not rank 0 alone.
-	LogOnEachNode bool `json:"log_on_each_node" usage:"the first rank of each host logs at log_level, not rank 0 alone"`
+	// LogOnEachNode makes the first rank of each host log at LogLevel, not only rank 0.
+	LogOnEachNode bool `json:"log_on_each_node" usage:"the first rank of each host logs at log_level, not only rank 0"`
 	// DisableTQDM replaces the progress bar by plain lines. nil decides by LogLevel,
 	// see ProgressDisabled.
-	DisableTQDM *bool `json:"disable_tqdm" usage:"plain lines instead of a progress bar; none decides by log_level"`
-	// ReportTo names the reporters of training figures; none and all stand alone.
+	DisableTQDM *bool `json:"disable_tqdm" usage:"plain lines instead of a progress bar; none: decided by log_level"`
+	// ReportTo names the reporters of training figures; none and all must be the only entry.
 	ReportTo []string `json:"report_to" split:"," usage:"reporters of training figures, or none, or all"`
-	// RunName is the run's name in reporters. Empty: they choose.
+	// RunName is the run's name in reporters. Empty: each reporter chooses one.
 	RunName string `json:"run_name" usage:"name of the run in reporters"`
-	// SkipMemoryMetrics leaves out how much memory training took, and how much it was estimated to take, in the last record.
-	SkipMemoryMetrics bool `json:"skip_memory_metrics" usage:"leave the memory that training took, and its estimate, out of the last record"`
-	// Profile is the folder to which some steps' profile is written: a trace, a table of kernels and a CPU profile
+	// SkipMemoryMetrics leaves the memory of the run and its estimate out of the last record.
+	SkipMemoryMetrics bool `json:"skip_memory_metrics" usage:"do not report the memory of the run and its estimate in the last record"`
+	// Profile is the folder for the profile of some steps: a trace, a table of kernels and a CPU profile
 	// per rank. Empty: none.
 	Profile string `json:"profile" path:"true" usage:"folder for a profile of some steps: a Chrome trace, a table of kernels and a CPU profile for each rank"`
 	// ProfileSkipFirst is the number of steps before the profiled ones.
-	ProfileSkipFirst int `json:"profile_skip_first" usage:"steps before those that profile records"`
+	ProfileSkipFirst int `json:"profile_skip_first" usage:"steps to skip before the recorded ones"`
 	// ProfileSteps is the number of steps that Profile records.
-	ProfileSteps int `json:"profile_steps" usage:"steps that profile records"`
+	ProfileSteps int `json:"profile_steps" usage:"number of steps to record"`
 
 	// EvalStrategy says when to evaluate during training.
 	EvalStrategy Strategy `json:"eval_strategy" choices:"no,steps,epoch" usage:"when to evaluate during training"`
 	// EvalSteps is the interval of strategy steps: a whole number of steps, or a
 	// ratio of all steps in (0, 1). nil is LoggingSteps.
-	EvalSteps *float64 `json:"eval_steps" usage:"steps between evaluations, or a ratio of all steps below 1; none for logging_steps"`
+	EvalSteps *float64 `json:"eval_steps" usage:"steps between evaluations, or a ratio of all steps below 1; none: as logging_steps"`
 	// EvalDelay is the number of steps or epochs, by EvalStrategy, before the first
 	// evaluation.
 	EvalDelay float64 `json:"eval_delay" usage:"steps or epochs (by eval_strategy) before the first evaluation"`
-	// EvalOnStart evaluates before the first step too.
-	EvalOnStart bool `json:"eval_on_start" usage:"evaluate before the first step too"`
+	// EvalOnStart also evaluates before the first step.
+	EvalOnStart bool `json:"eval_on_start" usage:"also evaluate before the first step"`
 	// PredictionLossOnly keeps only the loss in evaluation and prediction.
 	PredictionLossOnly bool `json:"prediction_loss_only" usage:"keep only the loss in evaluation and prediction"`
 	// LoadBestModelAtEnd loads the best checkpoint's weights when training ends.
 	LoadBestModelAtEnd bool `json:"load_best_model_at_end" usage:"load the best checkpoint when training ends"`
-	// MetricForBestModel is the metric that tells the best checkpoint, with or
-	// without eval_ before it. Empty is none, or loss with LoadBestModelAtEnd.
-	MetricForBestModel string `json:"metric_for_best_model" usage:"metric that tells the best checkpoint (loss, when load_best_model_at_end needs one)"`
-	// GreaterIsBetter is the metric's direction. nil: better is less for names that
-	// end in loss, else greater.
-	GreaterIsBetter *bool `json:"greater_is_better" usage:"direction of metric_for_best_model; none decides by the name"`
+	// MetricForBestModel is the metric that selects the best checkpoint, with or
+	// without the prefix eval_. Empty is none, or loss with LoadBestModelAtEnd.
+	MetricForBestModel string `json:"metric_for_best_model" usage:"metric that selects the best checkpoint (loss, if load_best_model_at_end needs one)"`
+	// GreaterIsBetter is the metric's direction. nil: less is better for names
+	// that end in loss, otherwise greater.
+	GreaterIsBetter *bool `json:"greater_is_better" usage:"whether a greater metric_for_best_model is better; none: decided by its name"`
 
 	// SaveStrategy says when to write checkpoints.
 	SaveStrategy Strategy `json:"save_strategy" choices:"no,steps,epoch,best" usage:"when to write checkpoints"`
 	// SaveSteps is the interval of strategy steps: a whole number of steps, or a
 	// ratio of all steps in (0, 1).
 	SaveSteps float64 `json:"save_steps" usage:"steps between checkpoints, or a ratio of all steps below 1"`
-	// SaveTotalLimit is the number of checkpoints kept, the newest and the best
-	// among them. nil keeps all.
-	SaveTotalLimit *int `json:"save_total_limit" usage:"checkpoints to keep, the newest and the best among them; none for all"`
+	// SaveTotalLimit is the number of checkpoints to keep, including the newest and
+	// the best. nil keeps all.
+	SaveTotalLimit *int `json:"save_total_limit" usage:"number of checkpoints to keep, including the newest and the best; none: all"`
 	// SaveOnlyModel leaves out what only a resume needs.
-	SaveOnlyModel bool `json:"save_only_model" usage:"checkpoints without what a resume needs"`
+	SaveOnlyModel bool `json:"save_only_model" usage:"save only the model, not the state that a resume needs"`
 	// SaveOnInterrupt writes a checkpoint when Ctrl-C or SIGTERM ends the training.
 	SaveOnInterrupt bool `json:"save_on_interrupt" usage:"write a checkpoint when interrupted"`
-	// ResumeFromCheckpoint says where to go on from: "last" or "true" (the newest
-	// checkpoint of OutputDir) or a checkpoint's folder. Empty or "false" starts anew.
-	ResumeFromCheckpoint string `json:"resume_from_checkpoint" path:"true" usage:"go on from a checkpoint: last, or its folder"`
+	// ResumeFromCheckpoint says where to resume from: "last" or "true" (the newest
+	// checkpoint of OutputDir) or a checkpoint's folder. Empty or "false" starts a new run.
+	ResumeFromCheckpoint string `json:"resume_from_checkpoint" path:"true" usage:"resume from a checkpoint: last, or its folder"`
 
 	// NumReplicas is the number of ranks that run as goroutines of this process.
-	NumReplicas int `json:"num_replicas" usage:"ranks that run as goroutines of this process"`
-	// DDPBackend is the engine that connects ranks which are processes.
-	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks which are processes; auto and gloo take shared memory on one host, else tcp; nccl and mpi if the program has them"`
+	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`
+	// DDPBackend is the engine that connects ranks in different processes.
+	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks in different processes; auto and gloo use shared memory on one host, otherwise tcp; nccl and mpi need a program that imports them"`
 	// DDPTimeout is the deadline of each collective call, in seconds.
 	DDPTimeout int `json:"ddp_timeout" usage:"seconds that a rank waits for the others in a collective call"`
 	// DDPBucketCapMB is the size of a gradient bucket in MiB. 0 is 25.
-	DDPBucketCapMB int `json:"ddp_bucket_cap_mb" usage:"size of a gradient bucket in MiB; 0 for 25"`
+	DDPBucketCapMB int `json:"ddp_bucket_cap_mb" usage:"size of a gradient bucket in MiB; 0: 25"`
 	// DDPCommHook is what happens to gradients on their way between ranks. bf16 halves the
-	// bytes, rounds, and gives up the same bits on any number of ranks.
+	// bytes and rounds, so that the bits depend on the number of ranks.
 	DDPCommHook CommHook `json:"ddp_comm_hook" resume:"fixed" choices:"no,bf16" usage:"compression of gradients between ranks: no, or bf16 (half the bytes; lossy)"`
-	// DDPBroadcastBuffers keeps buffers, as batch norm's running statistics, the same on all
-	// ranks: they move by the micro-batches of all, in their order. Without it each rank's
-	// move by its own alone, and rank 0's are saved. All begin with rank 0's either way.
-	DDPBroadcastBuffers bool `json:"ddp_broadcast_buffers" resume:"fixed" usage:"running statistics follow the micro-batches of all ranks; each rank's its own without"`
-	// DDPReductionOrder is the order in which ranks' gradients are added. "fast" gives up
-	// the same bits on any number of ranks.
+	// DDPBroadcastBuffers keeps buffers, such as batch norm's running statistics, the same on
+	// all ranks: they follow the micro-batches of all ranks, in order. Without it those of each
+	// rank follow its own, and rank 0's are saved. All start with rank 0's in both cases.
+	DDPBroadcastBuffers bool `json:"ddp_broadcast_buffers" resume:"fixed" usage:"running statistics follow the micro-batches of all ranks; off: those of each rank follow its own"`
+	// DDPReductionOrder is the order in which ranks' gradients are added. With "fast"
+	// the bits depend on the number of ranks.
 	DDPReductionOrder ReductionOrder `json:"ddp_reduction_order" resume:"fixed" choices:"tree,fast" usage:"order in which gradients of ranks are added: tree (same bits on any number of ranks), or fast"`
-	// DDPFindUnusedParameters allows steps in which a parameter takes no part: it costs
-	// nothing. Without it such a step is an error that names the parameter.
-	DDPFindUnusedParameters bool `json:"ddp_find_unused_parameters" usage:"allow parameters that take no part in a step; an error without"`
+	// DDPFindUnusedParameters allows steps that do not use a parameter. It costs nothing.
+	// Without it such a step is an error that names the parameter.
+	DDPFindUnusedParameters bool `json:"ddp_find_unused_parameters" usage:"allow parameters that a step does not use; off: an error"`
 	// DDPStaticGraph promises that every step uses the same parameters as the first,
 	// and saves the ranks a small exchange. It is an error if the promise does not hold.
-	DDPStaticGraph bool `json:"ddp_static_graph" usage:"all steps use the parameters that the first one uses; saves an exchange"`
+	DDPStaticGraph bool `json:"ddp_static_graph" usage:"promise that all steps use the same parameters as the first; saves an exchange"`
 	// DDPRequireEqualInit makes it an error if the ranks' parameters differ at the
 	// start. Otherwise they take rank 0's values, and a log line counts them.
-	DDPRequireEqualInit bool `json:"ddp_require_equal_init" usage:"refuse ranks whose parameters differ at the start, instead of giving them rank 0's"`
+	DDPRequireEqualInit bool `json:"ddp_require_equal_init" usage:"fail if the initial parameters of the ranks differ, instead of using rank 0's"`
 
 	// Seed is the seed of all random streams.
 	Seed uint64 `json:"seed" resume:"fixed" usage:"seed of all random streams"`
 	// DataSeed is the seed of the order of samples. nil is Seed.
-	DataSeed *uint64 `json:"data_seed" resume:"fixed" usage:"seed of the order of samples; none for seed"`
-	// DeterministicRanks is the largest number of ranks up to which results have
-	// the same bits on any number of them: a power of two. Each doubling costs a
-	// fixed regrouping of sums, hence other bits.
-	DeterministicRanks int `json:"deterministic_ranks" resume:"fixed" usage:"ranks up to which any number of them gives the same bits; a power of two"`
-	// DataloaderDropLast leaves out an epoch's last training batch if it is not full.
+	DataSeed *uint64 `json:"data_seed" resume:"fixed" usage:"seed of the order of samples; none: as seed"`
+	// DeterministicRanks is a power of two: on 1, 2, 4, … up to this many ranks
+	// results have the same bits. Another value groups sums differently and
+	// therefore gives other bits.
+	DeterministicRanks int `json:"deterministic_ranks" resume:"fixed" usage:"results have the same bits on 1, 2, 4, … up to this many ranks; a power of two"`
+	// DataloaderDropLast drops the last training batch of an epoch if it is incomplete.
 	// Evaluation always sees every sample.
-	DataloaderDropLast bool `json:"dataloader_drop_last" resume:"fixed" usage:"leave out an epoch's last training batch if not full"`
+	DataloaderDropLast bool `json:"dataloader_drop_last" resume:"fixed" usage:"drop the last training batch of an epoch if it is incomplete"`
 	// DataloaderNumWorkers is the number of goroutines that read ahead. 0 reads in
 	// the training goroutine. The order of batches does not depend on it.
 	DataloaderNumWorkers int `json:"dataloader_num_workers" usage:"goroutines that read batches ahead; 0 reads in the training loop"`
 	// DataloaderPrefetchFactor is the number of batches that each worker reads
 	// ahead. nil is 2; it needs workers.
-	DataloaderPrefetchFactor *int `json:"dataloader_prefetch_factor" usage:"batches that each worker reads ahead; none for 2"`
+	DataloaderPrefetchFactor *int `json:"dataloader_prefetch_factor" usage:"batches that each worker reads ahead; none: 2"`
 	// TrainSamplingStrategy is the order of training samples.
 	TrainSamplingStrategy Sampling `json:"train_sampling_strategy" resume:"fixed" choices:"random,sequential,group_by_length" usage:"order of training samples"`
 	// LengthColumnName is where group_by_length finds the lengths of samples (data.Lengths);
 	// without such a column they are the numbers of input tokens.
-	LengthColumnName string `json:"length_column_name" resume:"fixed" usage:"column of sample lengths, for group_by_length; counted if there is none"`
+	LengthColumnName string `json:"length_column_name" resume:"fixed" usage:"column of sample lengths, for group_by_length; without it, lengths are counted"`
 }
 
-// defaultOutputDir is HuggingFace's folder for runs that name none.
+// defaultOutputDir is the folder that HuggingFace uses if none is given.
 const defaultOutputDir = "trainer_output"
 
 // Default returns HuggingFace's defaults (transformers 5) for a run that writes
 // to outputDir; an empty one is trainer_output, and a leading ~ is the home
-// folder. Settings that HuggingFace lacks are neutral, but for nonfinite_loss:
+// folder. Settings that HuggingFace does not have are neutral, except nonfinite_loss:
 // stop.
 func Default(outputDir string) *TrainingArguments {
 	if outputDir == "" {

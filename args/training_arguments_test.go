@@ -178,7 +178,7 @@ func TestValidate(t *testing.T) {
 		{"best not aligned", best(args.StrategySteps, args.StrategySteps, 500, 300), "save_steps: multiple of eval_steps (300)"},
 		{"best ratios", best(args.StrategySteps, args.StrategySteps, 0.3, 0.1), ""},
 		{"best ratios not aligned", best(args.StrategySteps, args.StrategySteps, 0.25, 0.1), "save_steps: multiple of eval_steps (0.1)"},
-		{"best mixed", best(args.StrategySteps, args.StrategySteps, 500, 0.1), "save_steps: cannot be held"},
+		{"best mixed", best(args.StrategySteps, args.StrategySteps, 500, 0.1), "save_steps: has to compare them"},
 		{"save best without metric", func(a *arguments) { a.SaveStrategy, a.EvalStrategy = args.StrategyBest, args.StrategyEpoch }, "metric_for_best_model: a metric"},
 		{"save best without eval", func(a *arguments) { a.SaveStrategy, a.MetricForBestModel = args.StrategyBest, "loss" }, "save_strategy: eval_strategy other than no"},
 
@@ -307,8 +307,8 @@ func TestReporters(t *testing.T) {
 		{[]string{"all"}, []string{"jsonl", "tensorboard"}, []string{"jsonl", "tensorboard"}, ""},
 		{[]string{"all"}, nil, []string{}, ""},
 		{[]string{"jsonl"}, []string{"jsonl", "tensorboard"}, []string{"jsonl"}, ""},
-		{[]string{"wandb"}, []string{"jsonl", "tensorboard"}, nil, `report_to is "wandb"; want none, all, or names out of jsonl, tensorboard; wandb is not built yet`},
-		{[]string{"jsonl"}, nil, nil, `report_to is "jsonl"; want none, all, or names out of `},
+		{[]string{"wandb"}, []string{"jsonl", "tensorboard"}, nil, `report_to is "wandb"; want none, all, or names from jsonl, tensorboard; wandb is not built yet`},
+		{[]string{"jsonl"}, nil, nil, `report_to is "jsonl"; want none, all, or names from `},
 	} {
 		a.ReportTo = c.to
 		got, err := a.Reporters(c.available...)
@@ -331,7 +331,7 @@ func TestAccumulationSteps(t *testing.T) {
 		{64, 8, 1, 4, 2, ""},
 		{64, 8, 2, 4, 2, ""},
 		{64, 8, 1, 3, 0, "a multiple of per_device_train_batch_size × ranks (8 × 3)"},
-		{64, 8, 4, 4, 0, "2, which global_train_batch_size 64 leaves to each of 4 ranks"},
+		{64, 8, 4, 4, 0, "2, to match global_train_batch_size 64 (ranks: 4)"},
 		{64, 8, 1, 0, 0, "ranks (8 × 0)"},
 	} {
 		a := args.Default("out")

@@ -35,7 +35,7 @@ func (a *TrainingArguments) checkLength(c *Checker) {
 	atLeast(c, "per_device_eval_batch_size", a.PerDeviceEvalBatchSize, 1)
 	atLeast(c, "gradient_accumulation_steps", a.GradientAccumulationSteps, 1)
 	c.Require(finite(a.NumTrainEpochs) && a.NumTrainEpochs > 0, "num_train_epochs", a.NumTrainEpochs, "a finite number > 0")
-	c.Require(a.MaxSteps == -1 || a.MaxSteps >= 1, "max_steps", a.MaxSteps, "a number of steps ≥ 1, or -1 to go by num_train_epochs")
+	c.Require(a.MaxSteps == -1 || a.MaxSteps >= 1, "max_steps", a.MaxSteps, "a number of steps ≥ 1, or -1 to use num_train_epochs")
 	nonNegative(c, "max_train_seconds", a.MaxTrainSeconds)
 	a.checkGlobalBatch(c)
 }
@@ -122,7 +122,7 @@ func (a *TrainingArguments) checkAligned(c *Checker) {
 	save, eval := a.SaveSteps, a.evalStepsOrLogging()
 	if (save < 1) != (eval < 1) {
 		c.Require(false, "save_steps", save,
-			fmt.Sprintf("a whole number or a ratio as eval_steps (%g) is, with load_best_model_at_end: one cannot be held against the other", eval))
+			fmt.Sprintf("a whole number or a ratio, like eval_steps (%g): load_best_model_at_end has to compare them", eval))
 		return
 	}
 	if save < 1 {
@@ -188,7 +188,7 @@ func reporters(names, available []string) (out []string, want string) {
 		case n == "" || slices.Contains(names[:i], n):
 			return nil, "names of reporters, each once"
 		case available != nil && !slices.Contains(available, n):
-			return nil, fmt.Sprintf("none, all, or names out of %s%s", strings.Join(available, ", "), choiceHint("report_to", n, available))
+			return nil, fmt.Sprintf("none, all, or names from %s%s", strings.Join(available, ", "), choiceHint("report_to", n, available))
 		}
 	}
 	return slices.Clone(names), ""

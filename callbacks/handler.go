@@ -51,7 +51,7 @@ func NewHandler(log *slog.Logger, rank int, callbacks ...Callback) *Handler {
 // Add appends a callback; it runs after those before it. A second one of the same name is added too, with a warning.
 func (h *Handler) Add(c Callback) {
 	if slices.Contains(h.Names(), Name(c)) {
-		h.log.Warn("a callback of this kind was added before; both run", "callback", Name(c))
+		h.log.Warn("a callback of this type was already added; both will run", "callback", Name(c))
 	}
 	h.callbacks = append(h.callbacks, c)
 }
@@ -101,7 +101,7 @@ func (h *Handler) Fire(k Kind, e *Event) error {
 	e.Kind = k
 	e.Control.reset(k)
 	if k == TrainBegin && h.rank == 0 && !slices.ContainsFunc(h.callbacks, isFlow) {
-		h.log.Warn("there is no Flow among the callbacks: nothing logs, evaluates, saves or stops at max_steps unless a callback asks for it")
+		h.log.Warn("there is no Flow callback: nothing logs, evaluates, saves or stops at max_steps unless a callback asks for it")
 	}
 	var failures []error
 	for _, c := range h.callbacks {
@@ -213,7 +213,7 @@ func (h *Handler) ImportStates(saved map[string]any, control *Control) error {
 	for _, s := range targets {
 		name := Name(s)
 		if len(lists[name]) == 0 {
-			h.log.Warn("no state was saved for a callback; it starts anew", "callback", name)
+			h.log.Warn("no state was saved for a callback; it starts with fresh state", "callback", name)
 			continue
 		}
 		if err := s.ImportState(lists[name][0]); err != nil {
@@ -223,7 +223,7 @@ func (h *Handler) ImportStates(saved map[string]any, control *Control) error {
 	}
 	for name, rest := range lists {
 		if len(rest) > 0 {
-			h.log.Warn("the state of a callback was saved that there is none of now", "callback", name, "states", len(rest))
+			h.log.Warn("the checkpoint has the state of a callback that this run does not have", "callback", name, "states", len(rest))
 		}
 	}
 	return nil

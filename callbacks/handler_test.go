@@ -148,7 +148,7 @@ func TestStatesSurviveJSON(t *testing.T) {
 	h.Add(&counting{})
 	log.Reset()
 	require.NoError(t, h.ImportStates(back.StatefulCallbacks, restored))
-	require.Contains(t, log.String(), "starts anew")
+	require.Contains(t, log.String(), "starts with fresh state")
 	require.EqualError(t, h.ImportStates(map[string]any{"counting": map[string]any{}}, restored), "callbacks: saved state of counting: n is missing")
 	require.ErrorContains(t, h.ImportStates(map[string]any{"counting": 3}, restored), "callbacks: saved state of counting: ")
 	require.EqualError(t, h.ImportStates(map[string]any{"TrainerControl": callbacks.Exported{Args: map[string]any{"should_save": "yes"}}}, restored),

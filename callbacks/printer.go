@@ -76,7 +76,7 @@ func (p *Printer) print(lines ...string) {
 	}
 	if _, err := fmt.Fprintln(p.W, strings.Join(lines, "\n")); err != nil && !p.failed {
 		p.failed = true
-		slog.Warn("log records cannot be written for people to read", "error", err)
+		slog.Warn("log records cannot be printed", "error", err)
 	}
 }
 

@@ -129,7 +129,7 @@ func (s *Store) watch(ctx context.Context, lock vfs.Lock, me Holder) error {
 		return nil
 	}
 	wait := s.interval() * silentBeats
-	s.log().Warn("the folder was not given up by its last holder: watching for a sign of life", "dir", s.dir(), "holder", last.String(), "seconds", wait.Seconds())
+	s.log().Warn("the last holder of the folder did not release it: checking whether it is still running", "dir", s.dir(), "holder", last.String(), "seconds", wait.Seconds())
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	tick := time.NewTicker(s.interval() / 2)
@@ -162,7 +162,7 @@ func (s *Store) beat(lock vfs.Lock, me Holder) (stop func()) {
 			case <-tick.C:
 				me.Beat++
 				if err := writeHolder(lock, me); err != nil {
-					s.log().Warn("no sign of life in the lock file", "path", s.path(LockFile), "err", err)
+					s.log().Warn("the lock file could not be updated", "path", s.path(LockFile), "err", err)
 				}
 			}
 		}

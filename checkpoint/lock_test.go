@@ -61,7 +61,7 @@ func TestLockOfADeadProcessIsTakenOver(t *testing.T) {
 	abandoned(t, dir, checkpoint.Holder{PID: 1, Host: "elsewhere", Program: "clm"})
 	s.SetBeat(20 * time.Millisecond)
 	save(t, s, state{2, "x"})
-	require.Contains(t, log.String(), "was not given up")
+	require.Contains(t, log.String(), "did not release it")
 	require.Contains(t, log.String(), "on host elsewhere")
 	require.Equal(t, "LATEST checkpoint-1 checkpoint-2", names(t, vfs.OS, dir))
 }

@@ -95,7 +95,7 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 		return Info{}, err
 	}
 	if err := s.fs().SyncDir(s.dir()); err != nil {
-		return Info{}, fmt.Errorf("the checkpoint is complete, but may not outlive a crash: %w", err)
+		return Info{}, fmt.Errorf("the checkpoint is complete, but may not survive a crash: %w", err)
 	}
 	if err := s.writePointer(info); err != nil {
 		return Info{}, fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", PointerFile, err)
@@ -226,7 +226,7 @@ func (s *Store) commit(tmp, name string, info *Info) (aside string, err error) {
 		return "", errors.Join(err, s.fs().Rename(s.path(aside), path))
 	}
 	if !ours {
-		s.log().Warn("what had the checkpoint's name is not of this run and was renamed", "path", path, "to", s.path(aside))
+		s.log().Warn("another run's folder had the checkpoint's name and was renamed", "path", path, "to", s.path(aside))
 		return "", nil
 	}
 	return aside, nil

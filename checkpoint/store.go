@@ -203,7 +203,7 @@ func (s *Store) List() ([]Info, error) {
 
 func (s *Store) warnBroken(broken []error) {
 	for _, err := range broken {
-		s.log().Warn("checkpoint left out", "err", err)
+		s.log().Warn("checkpoint skipped", "err", err)
 	}
 }
 

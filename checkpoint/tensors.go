@@ -184,7 +184,7 @@ func (o loadOptions) compare(set *safetensors.Set, dir string, tensors []Named) 
 	wanted := make(map[string]bool, len(tensors))
 	for _, n := range tensors {
 		if wanted[n.Name] {
-			return fmt.Errorf("tensor %q is asked for twice", n.Name)
+			return fmt.Errorf("tensor %q is requested twice", n.Name)
 		}
 		wanted[n.Name] = true
 		_, e, ok := set.Lookup(n.Name)

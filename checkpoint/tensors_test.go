@@ -115,7 +115,7 @@ func TestEveryMismatchIsListed(t *testing.T) {
   2 unexpected: empty; transposed
   3 differing: half: file bfloat16 [2], want float32 [2]; ids: file int64 [2], want int32 [2]; wte.weight: file float32 [2 3], want float32 [3 2]`)
 	require.Equal(t, before, bits(c, got), "nothing is written")
-	require.ErrorContains(t, ck.LoadTensors(c, "model", []checkpoint.Named{got[0], got[0]}), `"wte.weight" is asked for twice`)
+	require.ErrorContains(t, ck.LoadTensors(c, "model", []checkpoint.Named{got[0], got[0]}), `"wte.weight" is requested twice`)
 
 	var many []checkpoint.Named
 	for i := range 25 {

@@ -18,14 +18,14 @@ type LengthColumn interface {
 func Lengths(s Source, column string) ([]int, error) {
 	c, ok := s.(LengthColumn)
 	if !ok {
-		return nil, fmt.Errorf("data: a source of type %T does not tell the lengths of its samples: want a method Lengths, or a source made by NewSource", s)
+		return nil, fmt.Errorf("data: a source of type %T does not provide the lengths of its samples: want a method Lengths, or a source made by NewSource", s)
 	}
 	lengths, err := c.Lengths(column)
 	if err != nil {
 		return nil, err
 	}
 	if len(lengths) != s.Len() {
-		return nil, fmt.Errorf("data: column %q has the lengths of %d samples, there are %d", column, len(lengths), s.Len())
+		return nil, fmt.Errorf("data: column %q has lengths of %d samples, want %d", column, len(lengths), s.Len())
 	}
 	return lengths, nil
 }

@@ -59,9 +59,9 @@ func TestLengthsErrors(t *testing.T) {
 	for want, s := range map[string]Source{
 		`samples of type int have no length`:                               NewSource(Slice[int]{1}, nil),
 		`samples of type struct { A []int32 } have no length: want slices`: NewSource(Slice[struct{ A []int32 }]{}, nil),
-		`does not tell the lengths of its samples`:                         foreign{},
+		`does not provide the lengths of its samples`:                      foreign{},
 		`broken`: NewSource(columns{err: broken}, nil),
-		`column "length" has the lengths of 1 samples, there are 2`: NewSource(columns{lengths: []int{1}}, nil),
+		`column "length" has lengths of 1 samples, want 2`: NewSource(columns{lengths: []int{1}}, nil),
 		`data: sample 0: `: NewSource(Slice[*measured]{nil}, nil),
 	} {
 		_, err := Lengths(s, "length")

@@ -57,7 +57,7 @@ func stackFields(t reflect.Type) ([]stackField, error) {
 		t = t.Elem()
 	}
 	if t.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("samples are %v, want a struct of numbers; give another collator", t)
+		return nil, fmt.Errorf("samples are %v, want a struct of numbers; use another collator", t)
 	}
 	var fields []stackField
 	for i := range t.NumField() {
@@ -128,7 +128,7 @@ func (f stackField) column(samples any) (*column, error) {
 			col.shape = shape
 		}
 		if !slices.Equal(shape, col.shape) {
-			return nil, fmt.Errorf("%s of sample %d of the batch has shape %v, those before have %v; pad them in a collator of your own", f.name, i, shape, col.shape)
+			return nil, fmt.Errorf("%s of sample %d of the batch has shape %v, earlier ones have %v; pad them in your own collator", f.name, i, shape, col.shape)
 		}
 		if err := col.append(value, shape); err != nil {
 			return nil, fmt.Errorf("%s of sample %d of the batch: %w", f.name, i, err)

@@ -81,7 +81,7 @@ func TestStackRefuses(t *testing.T) {
 	_, err = Stack(c, []struct{ Label, Labels int }{{1, 2}})
 	refuse(err, `two fields for "labels"`)
 	_, err = Stack(c, []struct{ X []float32 }{{[]float32{1}}, {[]float32{1, 2}}})
-	refuse(err, "x of sample 1 of the batch has shape [2], those before have [1]")
+	refuse(err, "x of sample 1 of the batch has shape [2], earlier ones have [1]")
 	_, err = Stack(c, []struct{ X [][]float32 }{{[][]float32{{1}, {1, 2}}}})
 	refuse(err, "ragged")
 	_, err = Stack(c, []*number{{}, nil})

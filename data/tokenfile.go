@@ -48,7 +48,7 @@ func (h tokenHeader) encode() []byte {
 // decodeTokenHeader checks a header against itself and the size of its file.
 func decodeTokenHeader(b []byte, size int64) (h tokenHeader, err error) {
 	if len(b) < tokenFileHeader || string(b[:8]) != tokenFileMagic {
-		return h, errors.New("it is not a token file, or one whose writing was not finished")
+		return h, errors.New("it is not a token file, or it was not written completely")
 	}
 	if v := binary.LittleEndian.Uint32(b[8:]); v != tokenFileVersion {
 		return h, fmt.Errorf("its version is %d, want %d", v, tokenFileVersion)
@@ -61,7 +61,7 @@ func decodeTokenHeader(b []byte, size int64) (h tokenHeader, err error) {
 		return h, fmt.Errorf("its tokens have %d bytes, want 2 or 4", width)
 	}
 	if count > (math.MaxInt64-tokenFileHeader)/4 {
-		return h, fmt.Errorf("it claims %d tokens", count)
+		return h, fmt.Errorf("its header claims %d tokens", count)
 	}
 	h = tokenHeader{width: int(width), count: int64(count), checksum: binary.LittleEndian.Uint32(b[24:])}
 	if want := tokenFileHeader + h.count*int64(width); size != want {

@@ -156,7 +156,7 @@ func TestTokenFileRefuses(t *testing.T) {
 	header := func(h tokenHeader, size int) []byte { return append(h.encode(), make([]byte, size)...) }
 	for want, content := range map[string][]byte{
 		"not a token file":               []byte("hello, this is a text and no token file"),
-		"writing was not finished":       make([]byte, 40),
+		"was not written completely":     make([]byte, 40),
 		"it is not a token file":         {},
 		"version is 2":                   change(8, 2),
 		"header is corrupt":              change(16, 2),

@@ -68,7 +68,7 @@ func (b Buffer) check() error {
 	case len(b.data)%size != 0:
 		return fmt.Errorf("buffer of %d bytes, want a multiple of %d (%v)", len(b.data), size, b.dtype)
 	case uintptr(unsafe.Pointer(unsafe.SliceData(b.data)))%uintptr(size) != 0:
-		return fmt.Errorf("buffer at an address that is no multiple of %d (%v)", size, b.dtype)
+		return fmt.Errorf("buffer at an address that is not a multiple of %d (%v)", size, b.dtype)
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func (g *Group) check(c *Call, shape blocks, in, out Buffer) error {
 		return fmt.Errorf("root %d, want a rank in [0, %d)", c.Root, g.Size())
 	}
 	if c.Op.PointToPoint() && (c.Root < 0 || c.Root >= g.Size() || c.Root == g.Rank()) {
-		return fmt.Errorf("partner %d, want another rank than %d in [0, %d)", c.Root, g.Rank(), g.Size())
+		return fmt.Errorf("partner %d, want a rank other than %d in [0, %d)", c.Root, g.Rank(), g.Size())
 	}
 	if c.Op == AllToAll && in.overlaps(out) {
 		return fmt.Errorf("input and output overlap")

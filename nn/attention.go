@@ -6,7 +6,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// SplitHeads shows x [B,T,H·D] as [B,H,T,D], a view if x is contiguous.
+// SplitHeads returns x [B,T,H·D] as [B,H,T,D], a view if x is contiguous.
 func SplitHeads(c *Ctx, x *tensor.Tensor, heads int) *tensor.Tensor {
 	b, t, w := x.Size(0), x.Size(1), x.Size(2)
 	if heads < 1 || w%heads != 0 {
@@ -30,7 +30,7 @@ type MultiheadAttention struct {
 
 	Heads, KVHeads int
 	Causal         bool
-	Window         int     // keys at positions less than so far apart are seen; 0: all
+	Window         int     // only keys less than this many positions away are seen; 0: all
 	DropoutP       float64 // of the attention weights, while training
 }
 

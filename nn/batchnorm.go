@@ -6,17 +6,18 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// BatchNorm normalises each channel over the batch and all places (Ioffe & Szegedy 2015),
-// as torch.nn.BatchNorm1d, BatchNorm2d and BatchNorm3d: Weight and Bias [C]; RunningMean
-// and RunningVar [C], which evaluation uses; NumBatchesTracked, an int64.
+// BatchNorm normalises each channel over the batch and all positions (Ioffe & Szegedy
+// 2015), as torch.nn.BatchNorm1d, BatchNorm2d and BatchNorm3d: Weight and Bias [C];
+// RunningMean and RunningVar [C], which evaluation uses; NumBatchesTracked, an int64.
 //
-// In training it takes the statistics of the micro-batch that it sees and reports them; the
-// running ones move when they are tracked, which under an Accelerator is at the end of
-// the optimizer step, see Ctx.Report. As in HuggingFace's Trainer, its weight decays.
+// In training it uses the statistics of the current micro-batch and reports them. The
+// running statistics are updated when they are tracked, which an Accelerator does at the
+// end of the optimizer step; see Ctx.Report. As in HuggingFace's Trainer, weight decay
+// applies to its weight.
 type BatchNorm struct {
 	Weight            *Parameter `nn:"weight"` // nil, with Bias: none
 	Bias              *Parameter `nn:"bias"`
-	RunningMean       *Buffer    `nn:"running_mean"` // nil, with the others: evaluation uses the batch's statistics too
+	RunningMean       *Buffer    `nn:"running_mean"` // nil, together with the next two: evaluation uses the batch's statistics, too
 	RunningVar        *Buffer    `nn:"running_var"`  // unbiased
 	NumBatchesTracked *Buffer    `nn:"num_batches_tracked"`
 	Eps               float64
@@ -37,7 +38,7 @@ func NewBatchNorm(in *Init, channels int) *BatchNorm {
 	}
 }
 
-// Forward keeps x's shape [N, C, ...]. In training it wants more than one value per channel.
+// Forward keeps x's shape [N, C, ...]. In training it needs more than one value per channel.
 func (l *BatchNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, l.forward, x)
 }

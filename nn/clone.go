@@ -13,10 +13,9 @@ type Cloner interface {
 	CloneModule(dev *tensor.Device) (Module, error)
 }
 
-// Clone copies a module and its parameters onto dev, for a rank that is a goroutine.
-// Parameters that were tied stay tied. A module is copied by its Cloner, else field by
-// field; a func, chan or unexported pointer field cannot be and is an error that names
-// it.
+// Clone copies a module and its parameters to dev, for a rank that is a goroutine. Tied
+// parameters stay tied. A module is copied by its Cloner, otherwise field by field. A
+// func, chan or unexported pointer field cannot be copied and is an error that names it.
 func Clone[M Module](m M, dev *tensor.Device) (M, error) {
 	var zero M
 	cl := &cloner{c: tensor.NewCtx(dev).NoGrad(), dev: dev, seen: map[any]reflect.Value{}}

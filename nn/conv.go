@@ -6,8 +6,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Conv2D moves kernels over images, as torch.nn.Conv2d: Weight [out, in/groups, rows,
-// columns], Bias [out].
+// Conv2D is a 2D convolution over images, like torch.nn.Conv2d: Weight [out, in/groups,
+// rows, columns], Bias [out].
 type Conv2D struct {
 	Weight  *Parameter `nn:"weight"`
 	Bias    *Parameter `nn:"bias"` // nil: none

@@ -2,14 +2,15 @@ package nn
 
 import "github.com/lockstep-ml/lockstep/tensor"
 
-// Ctx is what a module's Forward gets: the tensor context, and what modules add to it.
-// Like the tensor context it is derived, never changed, and belongs to one goroutine.
+// Ctx is the first argument of a module's Forward: the tensor context and what modules
+// add to it. Like the tensor context it is never changed, only derived, and belongs to
+// one goroutine.
 type Ctx struct {
 	*tensor.Ctx
 	// Training is true while training: dropout is active, and batch norms take the
 	// statistics of the batch.
 	Training bool
-	// LossOnly is true if nobody looks at anything but the loss: a model may then leave out its logits.
+	// LossOnly is true if only the loss is used: a model may then leave out its logits.
 	LossOnly bool
 
 	tree      *Tree
@@ -18,8 +19,8 @@ type Ctx struct {
 	again     bool // a forward pass is being run again for its gradient
 }
 
-// NewCtx returns a context for running modules. tree is Walk(model), so that it is not
-// walked at every call; with nil the first Unit walks the module it runs.
+// NewCtx returns a context for running modules. tree is Walk(model), which avoids walking
+// the model at every call; with nil the first Unit walks its module.
 func NewCtx(c *tensor.Ctx, tree *Tree, training bool) *Ctx {
 	return &Ctx{Ctx: c, Training: training, tree: tree}
 }
@@ -31,8 +32,9 @@ func (c *Ctx) With(t *tensor.Ctx) *Ctx {
 	return &d
 }
 
-// WithLossOnly returns a context in which models may leave out what is not the loss, such as a language model's logits (see
-// LinearCrossEntropySum). A model that makes use of it needs less memory; its loss has the same bits, its gradients other roundings.
+// WithLossOnly returns a context in which models may leave out everything but the loss, such as a language model's
+// logits (see LinearCrossEntropySum). A model that does so needs less memory. Its loss has the same bits; its
+// gradients are rounded differently.
 func (c *Ctx) WithLossOnly() *Ctx {
 	d := *c
 	d.LossOnly = true
@@ -41,8 +43,8 @@ func (c *Ctx) WithLossOnly() *Ctx {
 
 // WithRecompute returns a context in which the given modules do not keep what their
 // gradient needs but run forward again during Backward (gradient checkpointing). Gradients
-// keep their bits, as long as what goes into such a module is not used beside it too: the
-// module's uses of an input are then added up before the others.
+// keep their bits unless an input of such a module is also used elsewhere: the module's
+// uses of that input are then added first.
 func (c *Ctx) WithRecompute(units []Module) *Ctx {
 	d := *c
 	d.recompute = map[Module]bool{}

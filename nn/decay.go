@@ -7,16 +7,16 @@ import (
 
 // Normalization is implemented by modules whose parameters never decay.
 type Normalization interface {
-	// Normalizes does nothing: having it is what counts.
+	// Normalizes does nothing; it marks the type.
 	Normalizes()
 }
 
 var noDecay = regexp.MustCompile(`bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)`)
 
-// DecayNames is the set of parameters that weight decay applies to, by HuggingFace
-// Trainer's rule: all but those inside a normalization layer and those whose name, in
-// lower case, contains bias, layernorm or rmsnorm or has a path component norm or
-// …_norm. Parameters that are frozen belong to neither group.
+// DecayNames is the set of parameters that weight decay applies to, by the rule of
+// HuggingFace's Trainer: all except those inside a normalization layer and those whose
+// name, in lower case, contains bias, layernorm or rmsnorm or has a path component norm
+// or …_norm. Parameters that are frozen belong to neither group.
 func DecayNames(m Module) map[string]bool {
 	t := Walk(m)
 	var norms []string

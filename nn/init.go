@@ -7,8 +7,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Init makes the parameters of a new model. What a parameter starts as depends on the
-// seed and on its path alone, not on the order of construction.
+// Init creates the parameters of a new model. The initial value of a parameter depends
+// only on the seed and its path, not on the order of construction.
 type Init struct {
 	c     *tensor.Ctx
 	seed  uint64
@@ -76,8 +76,8 @@ func (in *Init) XavierNormal(name string, fanOut, fanIn int) *Parameter {
 	return in.Normal(name, math.Sqrt(2/float64(fanIn+fanOut)), fanOut, fanIn)
 }
 
-// KaimingUniform draws from ±1/√fanIn for a weight [fanOut, fanIn], what
-// torch.nn.Linear starts with (He et al. 2015 with a = √5).
+// KaimingUniform draws from ±1/√fanIn for a weight [fanOut, fanIn], the initialisation of
+// torch.nn.Linear (He et al. 2015 with a = √5).
 func (in *Init) KaimingUniform(name string, fanOut, fanIn int) *Parameter {
 	return in.Uniform(name, 1/math.Sqrt(float64(fanIn)), fanOut, fanIn)
 }

@@ -28,7 +28,8 @@ func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	}, x)
 }
 
-// Activated is f(Forward), computed as one op; the module's hooks see its result.
+// Activated is f(Forward), computed as one op; the module's hooks see the activated
+// result.
 func (l *Linear) Activated(c *Ctx, x *tensor.Tensor, f tensor.Activation) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 		return tensor.LinearActivated(c.Ctx, x, l.Weight.Tensor, l.Bias.tensor(), f)

@@ -5,9 +5,9 @@ import "github.com/lockstep-ml/lockstep/tensor"
 // IgnoreIndex marks labels that do not count, as in PyTorch and transformers.
 const IgnoreIndex = -100
 
-// CrossEntropySum is the sum over all labels but IgnoreIndex of −log softmax(logits)[label],
-// for logits [..., V] and labels [...]. Divide it by the number of labels that count
-// over the whole optimizer step, never by batch.
+// CrossEntropySum is the sum, over all labels except IgnoreIndex, of −log
+// softmax(logits)[label], for logits [..., V] and labels [...]. Divide it by the number of
+// counted labels of the whole optimizer step, never of a batch.
 func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 	rows := tensor.Reshape(c.Ctx, logits, -1, logits.Size(-1))
 	losses := tensor.CrossEntropy(c.Ctx, rows, tensor.Reshape(c.Ctx, labels, -1), IgnoreIndex)
@@ -27,8 +27,8 @@ func CausalLMLossSum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 	return CrossEntropySum(c, logits, NextTokens(c, labels))
 }
 
-// NextTokens shifts labels [B,T] by one, so that position t has what comes at t+1; the last has IgnoreIndex. The labels are shifted rather than the logits,
-// which would be a copy of the largest tensor of the model.
+// NextTokens shifts labels [B,T] by one, so that position t has the label of t+1; the last has IgnoreIndex. Shifting
+// the labels avoids a copy of the logits, the largest tensor of the model.
 func NextTokens(c *Ctx, labels *tensor.Tensor) *tensor.Tensor {
 	next := tensor.Slice(c.Ctx, labels, 1, min(1, labels.Size(1)), labels.Size(1))
 	none := tensor.Full(c.Ctx, labels.DType(), IgnoreIndex, labels.Size(0), labels.Size(1)-next.Size(1))

@@ -4,15 +4,15 @@ import "github.com/lockstep-ml/lockstep/tensor"
 
 // Tracker is implemented by modules with buffers that follow the batches of training.
 type Tracker interface {
-	// Track takes up the statistics that one forward pass of the module reported. It must
-	// not keep them.
+	// Track updates the buffers with the statistics that one forward pass of the module
+	// reported. It must not keep the tensors.
 	Track(c *tensor.Ctx, stats []*tensor.Tensor)
 }
 
-// Observer gathers what modules report in training, in place of tracking it at once.
+// Observer collects what modules report in training, instead of tracking it at once.
 type Observer interface {
-	// Observe is called during m's forward pass. It must copy what it keeps, and each
-	// report of a module has tensors of the same shapes and dtypes.
+	// Observe is called during m's forward pass. It must copy what it keeps. All reports
+	// of a module have tensors of the same shapes and dtypes.
 	Observe(m Tracker, stats []*tensor.Tensor)
 }
 
@@ -23,10 +23,10 @@ func (c *Ctx) WithObserver(o Observer) *Ctx {
 	return &d
 }
 
-// Report hands a batch's statistics, as m sees them, to the context's observer, or to m
-// itself if there is none. Forward passes that are run again for gradients report
-// nothing. Buffers thus move once per micro-batch and, under an observer that keeps an
-// order, in one that does not depend on who computes which.
+// Report passes m's statistics of a batch to the context's observer, or to m itself if
+// there is none. Forward passes that are repeated for gradients report nothing. So
+// buffers are updated once per micro-batch and, with an observer that keeps an order, in
+// an order that does not depend on which rank computed which batch.
 func (c *Ctx) Report(m Tracker, stats ...*tensor.Tensor) {
 	switch {
 	case c.again:

@@ -8,16 +8,17 @@ type Hooks struct {
 	PostForward func(c *Ctx)
 	// PreBackward runs before the first op of the module runs backward.
 	PreBackward func(c *tensor.Ctx)
-	// PostBackward runs when the gradients of the module's inputs are known. A module
-	// none of whose inputs needs a gradient (the first, fed with token ids) has none.
+	// PostBackward runs when the gradients of the module's inputs are known. It does not
+	// run for a module none of whose inputs needs a gradient (the first one, which gets
+	// token ids).
 	PostBackward func(c *tensor.Ctx)
 }
 
-// Unit runs the forward function of module m: in a memory scope of its own, under m's
-// path, with m's hooks, and with recomputation if the context asks for it. Inputs
-// that need gradients must be handed in, not captured, for hooks and recomputation to
-// see them. Training steps run inside a Scope of the caller, one per micro-batch; a graph that
-// is recorded outside of every Scope has none, and the garbage collector frees it.
+// Unit runs the forward function of module m in its own memory scope, under m's path, with m's
+// hooks, and with recomputation if the context asks for it. Inputs that need gradients must be
+// passed in, not captured, so that hooks and recomputation see them. Training steps run inside
+// a Scope of the caller, one per micro-batch. A graph that is recorded outside every Scope is
+// freed by the garbage collector.
 func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor, in ...*tensor.Tensor) []*tensor.Tensor {
 	u := c.unit(m)
 	h := u.tree.hooks[m]

@@ -29,9 +29,9 @@ type Named struct {
 	*Parameter
 }
 
-// Buffer is a tensor that belongs to a module's state but is not trained, as running
-// statistics are: it is saved, loaded and cloned with the parameters, and no optimizer
-// changes it. A module writes to it only in Track, so that ranks stay alike.
+// Buffer is a tensor that belongs to a module's state but is not trained, such as running
+// statistics. It is saved, loaded and cloned with the parameters, and no optimizer
+// changes it. A module writes to it only in Track, so that all ranks stay the same.
 type Buffer struct {
 	*tensor.Tensor
 }
@@ -45,8 +45,8 @@ type NamedTensor struct {
 	*tensor.Tensor
 }
 
-// Tree is what walking a module found: its parameters, buffers and modules, by path. It
-// is computed once and handed to NewCtx.
+// Tree holds the parameters, buffers and modules of a module by path. It is computed
+// once, by Walk, and passed to NewCtx.
 type Tree struct {
 	params  []Named
 	buffers []NamedTensor
@@ -63,9 +63,8 @@ type namedModule struct {
 }
 
 // Walk finds all parameters, buffers and modules under m, in the order of the fields (of the keys,
-// for maps). It panics with a clear text if m is not a pointer to a struct, and if a
-// parameter or buffer would silently be left out: one without a tensor or in an unexported
-// field.
+// for maps). It panics with a clear message if m is not a pointer to a struct, or if a parameter
+// or buffer would silently be left out because it has no tensor or is in an unexported field.
 func Walk(m Module) *Tree {
 	t := &Tree{aliases: map[string]string{}, paths: map[Module]string{}, hooks: map[Module]*Hooks{}, own: map[Module][]*tensor.Tensor{}}
 	v := reflect.ValueOf(m)
@@ -102,7 +101,7 @@ func (t *Tree) Parameters() []Named { return t.params }
 // Buffers lists the buffers in registration order, shared ones once.
 func (t *Tree) Buffers() []NamedTensor { return t.buffers }
 
-// State lists what makes up a saved model: the parameters, then the buffers.
+// State lists the tensors of a saved model: the parameters, then the buffers.
 func (t *Tree) State() []NamedTensor {
 	list := make([]NamedTensor, 0, len(t.params)+len(t.buffers))
 	for _, p := range t.params {
@@ -111,8 +110,8 @@ func (t *Tree) State() []NamedTensor {
 	return append(list, t.buffers...)
 }
 
-// Aliases maps the path of each further use of a tied parameter, or of a shared buffer, to
-// the path that it counts under.
+// Aliases maps the path of each additional use of a tied parameter or shared buffer to the
+// path under which it is counted.
 func (t *Tree) Aliases() map[string]string { return t.aliases }
 
 // Modules calls f for each module in the order of the walk, parents first.

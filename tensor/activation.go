@@ -2,8 +2,8 @@ package tensor
 
 import "github.com/lockstep-ml/lockstep/internal/backend"
 
-// Activation is the elementwise function that follows a linear layer: LinearActivated
-// and AddMMActivated compute it while the layer's outputs are at hand.
+// Activation is an elementwise function that follows a linear layer. LinearActivated and
+// AddMMActivated compute it in the same pass as the layer.
 type Activation uint8
 
 // The activations; each is the function of its name.

@@ -9,7 +9,7 @@ import (
 // AttentionOptions are the attributes of Attention. The zero value attends from every
 // query to every key.
 type AttentionOptions struct {
-	// Scale multiplies the scores; 0 stands for 1/√D.
+	// Scale multiplies the scores; 0 means 1/√D.
 	Scale float64
 	// Causal lets query i see key j only if KeyOffset+j ≤ QueryOffset+i. The offsets
 	// are the positions of the first query and key in their sequence: a KV cache has
@@ -17,11 +17,11 @@ type AttentionOptions struct {
 	Causal                 bool
 	QueryOffset, KeyOffset int
 	// Window, if above 0, lets a query see only keys at positions less than Window from
-	// its own: with Causal the last Window ones (Mistral's sliding window), else as many
-	// on both sides. What lies outside costs nothing.
+	// its own: with Causal the last Window ones (Mistral's sliding window), otherwise as
+	// many on both sides. Keys outside cost nothing.
 	Window int
 	// Mask is Bool, broadcasts to [B,H,Tq,Tk], and is true where a query may see a key.
-	// Padding is a mask [B,1,1,Tk]: keys that it hides at the ends cost nothing.
+	// Padding is a mask [B,1,1,Tk]: keys that it hides at the ends of a row cost nothing.
 	Mask *Tensor
 	// Dropout is the probability with which attention weights are zeroed.
 	Dropout float64

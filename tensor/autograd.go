@@ -43,8 +43,8 @@ type savedRef struct {
 	ver uint32
 }
 
-// Back is what an op's gradient function works with. It reads the output gradients
-// with Grad and hands in the input gradients with Set.
+// Back is the context of an op's gradient function, which reads the output gradients with
+// Grad and sets the input gradients with Set.
 type Back struct {
 	*Ctx
 	node   *Node
@@ -58,7 +58,7 @@ func (b *Back) Grad(i int) *Tensor { return b.node.grads[i] }
 // Need reports whether the gradient of input i is wanted.
 func (b *Back) Need(i int) bool { return b.node.in[i].wantedIn(b.node.run) }
 
-// Set hands in the gradient of input i; nil means zero.
+// Set sets the gradient of input i; nil means zero.
 func (b *Back) Set(i int, g *Tensor) { b.in[i] = g }
 
 // record makes outs the outputs of a new graph node if gradients are on and an input
@@ -161,8 +161,8 @@ type BackwardOption func(*run)
 func RetainGraph() BackwardOption { return func(r *run) { r.retain = true } }
 
 // Reaching calls f once, before the first gradient is computed, with a function that
-// reports whether a leaf is among those that the graph leads to. No gradient comes to any
-// other leaf; to a leaf that is, one may still fail to come.
+// reports whether the graph reaches a leaf. Other leaves get no gradient; a leaf that is
+// reached may still get none.
 func Reaching(f func(reached func(leaf *Tensor) bool)) BackwardOption {
 	return func(r *run) { r.reaching = f }
 }
@@ -190,14 +190,15 @@ type pending struct {
 // Backward computes the gradients of Σᵢ ⟨grads[i], roots[i]⟩. A nil grads, or a nil
 // entry, stands for ones (the root must then have one element).
 //
-// With a nil wrt the gradient of every leaf that is reached is accumulated in it (see
-// Grad and OnGrad), and the result is nil. With wrt, which may name leaves and results
-// of ops, nothing is accumulated and no hook runs: the gradients are returned in wrt's
-// order, nil where none flows, and only what leads to wrt is computed. So input and
-// weight gradients can be asked for apart (with RetainGraph for all but the last).
+// With a nil wrt the gradient of every reached leaf is accumulated in it (see Grad and
+// OnGrad), and the result is nil. With wrt, which may name leaves and results of ops,
+// nothing is accumulated and no hook runs: the gradients are returned in wrt's order, nil
+// where none flows, and only gradients on the way to wrt are computed. So input and
+// weight gradients can be computed separately (with RetainGraph for all calls but the
+// last).
 //
-// The graph is walked from the youngest op to the oldest: the order of additions
-// depends on the program alone.
+// The graph is walked from the youngest op to the oldest, so the order of additions
+// depends only on the program.
 func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Tensor {
 	r := &run{c: c.NoGrad(), wrt: wrt, leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
 	for _, o := range opts {

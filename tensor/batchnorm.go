@@ -3,10 +3,10 @@ package tensor
 import "github.com/lockstep-ml/lockstep/internal/backend"
 
 // BatchNorm normalises each channel (dim 1) of x [N,C,...] to mean 0 and variance 1 over the
-// batch and all further dims, then scales by weight and shifts by bias, both of shape [C]
-// or nil (Ioffe & Szegedy 2015): what torch.nn.functional.batch_norm does in training.
-// It also returns the mean and the biased variance, to which eps is added, of each channel
-// [C], in float32 (float64 for float64 x); no gradient flows through these.
+// batch and all further dims, then scales by weight and shifts by bias, both of shape [C] or
+// nil (Ioffe & Szegedy 2015): like torch.nn.functional.batch_norm in training. It also
+// returns the mean and the biased variance, to which eps is added, of each channel [C], in
+// float32 (float64 for float64 x); no gradient flows through these.
 func BatchNorm(c *Ctx, x, weight, bias *Tensor, eps float64) (y, mean, variance *Tensor) {
 	const name = "BatchNorm"
 	x, weight, bias = c.batch(name, x, weight, bias)
@@ -16,8 +16,8 @@ func BatchNorm(c *Ctx, x, weight, bias *Tensor, eps float64) (y, mean, variance 
 }
 
 // BatchNormWith is BatchNorm with given statistics, constants of shape [C] and of the dtype
-// that BatchNorm returns: y = (x − mean)/√(variance + eps)·weight + bias, what
-// torch.nn.functional.batch_norm does in evaluation.
+// that BatchNorm returns: y = (x − mean)/√(variance + eps)·weight + bias, like
+// torch.nn.functional.batch_norm in evaluation.
 func BatchNormWith(c *Ctx, x, mean, variance, weight, bias *Tensor, eps float64) *Tensor {
 	const name = "BatchNormWith"
 	x, weight, bias = c.batch(name, x, weight, bias)

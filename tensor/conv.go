@@ -15,22 +15,22 @@ const (
 // Conv2DOptions are the attributes of Conv2D; the pairs are for rows and columns. The
 // zero value moves the kernel by one pixel, without padding.
 type Conv2DOptions struct {
-	Stride   [2]int // step between places; 0 stands for 1
+	Stride   [2]int // step between positions; 0 means 1
 	Padding  [2]int // zeros on either side
-	Dilation [2]int // distance of the kernel's elements in the image; 0 stands for 1
-	// Groups splits the channels: output channels of group g see the input channels of
-	// group g alone. 0 stands for 1.
+	Dilation [2]int // distance of the kernel's elements in the image; 0 means 1
+	// Groups splits the channels: output channels of group g see only the input channels
+	// of group g. 0 means 1.
 	Groups int
 }
 
 // Conv2D is the cross-correlation of images x [N,C,H,W] with kernels weight
-// [O,C/groups,KH,KW], plus bias [O] (nil: none), as torch.nn.functional.conv2d: the
-// result is [N,O,OH,OW] with OH = ⌊(H + 2·padding − dilation·(KH−1) − 1)/stride⌋ + 1 and OW
-// likewise. It is computed as matrix products over unfolded windows (Chellapilla et al. 2006),
-// some rows of some samples at a time, or in float32 by Winograd's minimal filtering (Lavin
-// and Gray 2016) where kernels are 3×3; the gradient keeps neither. The weight's gradient is
-// added up piece by piece, in order. Half dtypes compute in float32.
-// A kernel that is larger than the padded image is refused.
+// [O,C/groups,KH,KW], plus bias [O] (nil: none), as torch.nn.functional.conv2d: the result is
+// [N,O,OH,OW] with OH = ⌊(H + 2·padding − dilation·(KH−1) − 1)/stride⌋ + 1 and OW likewise. It
+// is computed as matrix products over unfolded windows (Chellapilla et al. 2006), some rows of
+// some samples at a time, or in float32 by Winograd's minimal filtering (Lavin and Gray 2016)
+// where kernels are 3×3; the gradient keeps neither. The weight's gradient is summed piece by
+// piece, in order. Half dtypes compute in float32. A kernel that is larger than the padded
+// image is refused.
 func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	const name = "Conv2D"
 	g := c.convolution(x, weight, bias, opt)

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// Element is what host slices of tensors hold: the Go type of each dtype.
+// Element is the Go type of each dtype, for host slices of tensors.
 type Element interface {
 	float32 | float64 | dtype.BF16 | dtype.F16 | int32 | int64 | uint8 | bool
 }
@@ -160,13 +160,13 @@ func Arange(c *Ctx, dt DType, start, step float64, n int) *Tensor {
 	return t
 }
 
-// Uniform returns draws from [lo, hi), element i being drawn i-th from the stream of key.
+// Uniform returns draws from [lo, hi); element i is the i-th draw from the stream of key.
 func Uniform(c *Ctx, dt DType, key uint64, lo, hi float64, shape ...int) *Tensor {
 	return c.draw("Uniform", backend.OpUniform, dt, key, lo, hi, shape)
 }
 
-// Normal returns draws from the normal distribution, element i being drawn i-th from
-// the stream of key.
+// Normal returns draws from the normal distribution; element i is the i-th draw from the
+// stream of key.
 func Normal(c *Ctx, dt DType, key uint64, mean, std float64, shape ...int) *Tensor {
 	return c.draw("Normal", backend.OpNormal, dt, key, mean, std, shape)
 }

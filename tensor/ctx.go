@@ -7,10 +7,10 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
-// Ctx carries what an op needs beside its operands: device and stream, gradient
-// mode, memory scope, random stream, and the path that errors name. It is derived,
-// never changed: NoGrad, Sub and Scope return or hand out a new one. A Ctx and all
-// that derive from it belong to one goroutine at a time.
+// Ctx carries what an op needs besides its operands: device and stream, gradient mode,
+// memory scope, random stream, and the path that errors name. It is never changed:
+// NoGrad, Sub and Scope derive a new one. A Ctx and all contexts derived from it belong
+// to one goroutine at a time.
 type Ctx struct {
 	eng   *engine
 	grad  bool
@@ -61,8 +61,7 @@ func (c *Ctx) withGrad(on bool) *Ctx {
 	return &d
 }
 
-// SetStep tells the engine which optimizer step is running; errors about freed
-// tensors name it.
+// SetStep sets the current optimizer step, which errors about freed tensors name.
 func (c *Ctx) SetStep(step int64) { c.eng.step = step }
 
 // Path is the dotted module path that errors and random keys use.
@@ -71,9 +70,9 @@ func (c *Ctx) Path() string { return c.path }
 func (c *Ctx) where() string { return c.path }
 
 // WithRandom returns a context whose random ops draw from the stream of seed, for a
-// micro-batch whose first sample has the given position in the training stream.
-// What sample s draws depends on (seed, path and ordinal of the call, its stream
-// position) alone: not on batch size, rank count or recomputation.
+// micro-batch whose first sample has the given position in the training stream. What
+// sample s draws depends only on (seed, path and ordinal of the call, its stream
+// position), not on batch size, number of ranks or recomputation.
 func (c *Ctx) WithRandom(seed uint64, position int64) *Ctx {
 	d := *c
 	d.key, d.pos, d.draws = rng.Key(seed, "", 0), position, new(uint64)

@@ -9,8 +9,8 @@ type CustomOp struct {
 	// Forward computes the outputs, with ops that are not recorded, and lists the
 	// tensors that Backward will read.
 	Forward func(c *Ctx, in []*Tensor) (out, saved []*Tensor)
-	// Backward returns the gradient of each input, given those of the outputs (nil
-	// where none flows). Gradients that need says are not wanted may be nil.
+	// Backward returns the gradient of each input, given those of the outputs (nil where
+	// none flows). Gradients that are not needed, according to need, may be nil.
 	Backward func(c *Ctx, saved, grads []*Tensor, need []bool) []*Tensor
 }
 
@@ -47,9 +47,9 @@ func Custom(c *Ctx, op CustomOp, in ...*Tensor) []*Tensor {
 }
 
 // Checkpoint runs f without keeping what its gradient needs, and runs it again during
-// Backward (gradient checkpointing, Chen et al. 2016). params are the leaves that f
-// uses beside its inputs; they and the inputs must not change in between. Random ops in
-// f draw the same numbers both times.
+// Backward (gradient checkpointing, Chen et al. 2016). params are the leaves that f uses
+// in addition to its inputs; neither they nor the inputs may change in between. Random
+// ops in f draw the same numbers both times.
 func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in, params []*Tensor) []*Tensor {
 	again, drawn := *c, *c.draws // before f draws
 	out := slices.Clone(c.NoGrad().Scope(func(c *Ctx) []*Tensor { return f(c, in) }))

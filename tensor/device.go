@@ -30,8 +30,9 @@ func CPU() *Device { return defaultCPU() }
 // depend on the number of workers, bit for bit.
 func NewCPU(workers int) *Device { return NewDevice(cpu.New(workers)) }
 
-// NewMeta returns a device whose tensors have shapes and no values, as PyTorch's meta device: ops check their operands and allocate, MemStats counts, but
-// nothing is computed, and what is read is zero. It tells how much memory a computation needs.
+// NewMeta returns a device whose tensors have shapes and no values, like PyTorch's meta device: ops check their
+// operands and allocate, MemStats counts, but nothing is computed, and reads return zeros. Use it to find out how
+// much memory a computation needs.
 func NewMeta() *Device { return NewDevice(meta.New()) }
 
 // Name is the backend's name, as "cpu".
@@ -48,11 +49,11 @@ func (d *Device) Workers() int {
 // MemStats returns the device memory in use, in bytes.
 func (d *Device) MemStats() backend.Stats { return d.be.Stats() }
 
-// Sync waits for all work on the device, of whatever context. A tensor that one context made
-// or wrote is read by another only after that, or after the first one's Sync.
+// Sync waits for all work on the device, from any context. Before one context reads a tensor
+// that another one created or wrote, call this or the other context's Sync.
 func (d *Device) Sync() { d.be.Sync() }
 
-// Close gives back everything that the device holds; its tensors must not be used again.
+// Close releases everything that the device holds; its tensors must not be used again.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,9 +75,8 @@ var registry struct {
 	open map[string]func() (*Device, error)
 }
 
-// RegisterDevice makes a kind of device known to OpenDevice. Packages such as
-// tensor/cuda call it from init, so that a blank import suffices. Registering a
-// name twice panics.
+// RegisterDevice registers a kind of device for OpenDevice. Packages such as tensor/cuda
+// call it from init, so that a blank import suffices. Registering a name twice panics.
 func RegisterDevice(name string, open func() (*Device, error)) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -90,7 +90,7 @@ func RegisterDevice(name string, open func() (*Device, error)) {
 }
 
 // OpenDevice returns the device of the given name: "cpu", or one that a package
-// registered. The error lists what is built in.
+// registered. The error lists the available names.
 func OpenDevice(name string) (*Device, error) {
 	if name == "cpu" {
 		return CPU(), nil

@@ -76,7 +76,7 @@ func ReLU(c *Ctx, x *Tensor) *Tensor {
 	return unary(c, "ReLU", backend.OpReLU, x, unaryGrad{backend.OpReLUGrad, true})
 }
 
-// GELU is x·Φ(x), with the normal distribution function exactly (Hendrycks & Gimpel 2016).
+// GELU is x·Φ(x), with the exact normal distribution function (Hendrycks & Gimpel 2016).
 func GELU(c *Ctx, x *Tensor) *Tensor {
 	return unary(c, "GELU", backend.OpGELU, x, unaryGrad{backend.OpGELUGrad, false})
 }
@@ -92,7 +92,7 @@ func SiLU(c *Ctx, x *Tensor) *Tensor {
 }
 
 // SwiGLU is SiLU(gate)·up, the gate of LLaMA's feed-forward part (Shazeer, "GLU Variants
-// Improve Transformer", 2020), in one pass. Both have one shape and dtype.
+// Improve Transformer", 2020), in one pass. Both must have the same shape and dtype.
 func SwiGLU(c *Ctx, gate, up *Tensor) *Tensor {
 	const name = "SwiGLU"
 	ins := []*Tensor{gate, up}
@@ -265,7 +265,7 @@ func binarySaves(op backend.Op, x, y, z *Tensor) []*Tensor {
 	return []*Tensor{x, y}
 }
 
-// Add is x + y with broadcasting, for all dtypes but Bool.
+// Add is x + y with broadcasting, for all dtypes except Bool.
 func Add(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantNumber("Add", x, y)
 	return binary(c, "Add", backend.OpAdd, x, y, x.dtype, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) { return dz, dz })

@@ -7,8 +7,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 )
 
-// Error is the panic value of every misuse of a tensor. It carries what the reader
-// needs to mend the call without a debugger.
+// Error is the panic value of every misuse of a tensor. It carries what is needed to fix
+// the call without a debugger.
 type Error struct {
 	Op     string   // the op that refused
 	Inputs []string // the operands, as "float32[2 3]"
@@ -50,8 +50,8 @@ func (c *Ctx) fail(op string, ins []*Tensor, format string, args ...any) {
 	panic(e)
 }
 
-// Try runs f and returns the misuse or kernel fault that it panicked with as an
-// error: a *Error or a *backend fault. Any other panic goes on.
+// Try runs f and returns the misuse or kernel fault that it panicked with as an error: a
+// *Error or a *backend fault. Any other panic continues.
 func Try(f func()) (err error) {
 	defer func() {
 		switch p := recover().(type) {

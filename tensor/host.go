@@ -4,7 +4,8 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 
 // FromHost returns a tensor over host memory that the caller owns, aligned to 64 bytes,
 // without a copy; ok is false if the device does not compute in host memory. The memory
-// must outlive the tensor, and the caller synchronises (Ctx.Sync) before touching it.
+// must outlive the tensor, and the caller must synchronise (Ctx.Sync) before accessing
+// it.
 func FromHost(c *Ctx, mem []byte, dt DType, shape ...int) (t *Tensor, ok bool) {
 	host, ok := c.eng.dev.be.(backend.HostMemory)
 	if !ok {
@@ -18,9 +19,9 @@ func FromHost(c *Ctx, mem []byte, dt DType, shape ...int) (t *Tensor, ok bool) {
 	return newTensor(s, dt, shape), true
 }
 
-// HostBytes shows the memory of a contiguous tensor that lies in host memory, after
-// waiting for the kernels launched so far; ok is false if it lies elsewhere or has gaps.
-// It is valid as long as the tensor.
+// HostBytes returns the memory of a contiguous tensor in host memory, after waiting for
+// the kernels launched so far; ok is false if it lies elsewhere or has gaps. The bytes
+// are valid as long as the tensor.
 func HostBytes(c *Ctx, t *Tensor) (mem []byte, ok bool) {
 	t.check(c, "HostBytes")
 	host, ok := c.eng.dev.be.(backend.HostMemory)

@@ -59,7 +59,8 @@ func Gather(c *Ctx, x *Tensor, d int, index *Tensor) *Tensor {
 }
 
 // ScatterAdd is x with src's elements added at index along dim d, as torch.scatter_add.
-// src has the shape of index. Elements that meet are added in the order of src.
+// src has the shape of index. Elements with the same target are added in the order of
+// src.
 func ScatterAdd(c *Ctx, x *Tensor, d int, index, src *Tensor) *Tensor {
 	x.check(c, "ScatterAdd")
 	src.check(c, "ScatterAdd")

@@ -62,9 +62,9 @@ func ScaleInto(c *Ctx, dst *Tensor, a float64) {
 	c.launchAttrs(backend.OpAffine, &at, dst, dst)
 }
 
-// AdamMoments updates Adam's moments in place from the gradient g,
-// m = β₁m+(1−β₁)g and v = β₂v+(1−β₂)g², and overwrites u with the direction
-// (m/(1−β₁ᵗ))/(√(v/(1−β₂ᵗ))+ε) of step t ≥ 1 (Kingma & Ba 2015). All are contiguous.
+// AdamMoments updates Adam's moments in place from the gradient g, m = β₁m+(1−β₁)g and v
+// = β₂v+(1−β₂)g², and overwrites u with the direction (m/(1−β₁ᵗ))/(√(v/(1−β₂ᵗ))+ε) of
+// step t ≥ 1 (Kingma & Ba 2015). All are contiguous.
 func AdamMoments(c *Ctx, m, v, u, g *Tensor, beta1, beta2, eps float64, correction1, correction2 float64) {
 	for _, t := range []*Tensor{m, v, u} {
 		c.wantWritable("AdamMoments", t, g)

@@ -42,9 +42,9 @@ func (t *Tensor) RequiresGrad() bool { return t.IsLeaf() || t.node != nil }
 // IsLeaf reports whether SetRequiresGrad(true) was called on t last.
 func (t *Tensor) IsLeaf() bool { return t.leaf != nil && !t.leaf.frozen }
 
-// Grad is the gradient that Backward accumulated in a leaf, contiguous, of t's dtype
-// and shape; nil if there is none since ZeroGrad, which also frees it: a gradient that is wanted
-// for longer is cloned, or taken away by SwapGrad.
+// Grad is the gradient that Backward accumulated in a leaf, contiguous, of t's dtype and shape;
+// nil if there has been none since ZeroGrad, which also frees it. To keep a gradient longer,
+// clone it or take it with SwapGrad.
 func (t *Tensor) Grad() *Tensor {
 	if t.leaf == nil || !t.leaf.filled {
 		return nil
@@ -52,9 +52,10 @@ func (t *Tensor) Grad() *Tensor {
 	return t.leaf.grad
 }
 
-// ZeroGrad forgets the gradient and frees its memory, as zero_grad of PyTorch's optimizers does by default (set_to_none): it is
-// allocated again when the next Backward gets to it, so that gradients and the activations of the layers below are not alive together.
-// Memory of the caller's own, given by SwapGrad, stays, and the next gradient's first contribution overwrites it.
+// ZeroGrad discards the gradient and frees its memory, like zero_grad of PyTorch's optimizers by default
+// (set_to_none). The next Backward allocates it again when it reaches the leaf, so that gradients and the activations
+// of the layers below do not exist at the same time. Memory that the caller passed to SwapGrad stays, and the first
+// contribution to the next gradient overwrites it.
 func (t *Tensor) ZeroGrad() {
 	if t.leaf != nil {
 		t.leaf.filled = false
@@ -73,10 +74,10 @@ func (l *leaf) freeUnused() {
 	l.grad = nil
 }
 
-// SwapGrad makes g the buffer that the next gradient is accumulated in and returns the
-// one so far, which is the caller's from now on unless he gives it back; either may be nil. filled says whether g already holds a gradient to add
-// to. Accumulation in several stages (a tree over micro-batches) is built on it. g must
-// be contiguous, of t's shape and dtype, and live outside every scope.
+// SwapGrad makes g the buffer in which the next gradient is accumulated. It returns the previous buffer, which then
+// belongs to the caller; either may be nil. filled says whether g already holds a gradient to add to. Accumulation in
+// several stages (a tree over micro-batches) is built on it. g must be contiguous, of t's shape and dtype, and live
+// outside every scope.
 func (t *Tensor) SwapGrad(g *Tensor, filled bool) *Tensor {
 	if t.leaf == nil {
 		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t)}, Msg: "not a leaf: call SetRequiresGrad(true) first"})
@@ -89,9 +90,9 @@ func (t *Tensor) SwapGrad(g *Tensor, filled bool) *Tensor {
 	return old
 }
 
-// OnGrad registers hook to be called during Backward as soon as the gradient of the
-// leaf t is complete for that Backward. Hooks run in the order in which gradients get
-// ready and must not block. The returned function removes the hook.
+// OnGrad registers hook to be called during Backward as soon as the gradient of the leaf
+// t is complete for that Backward. Hooks run in the order in which gradients are
+// completed and must not block. The returned function removes the hook.
 func (t *Tensor) OnGrad(hook func(c *Ctx, t *Tensor)) (remove func()) {
 	if t.leaf == nil {
 		panic(&Error{Op: "OnGrad", Inputs: []string{describe(t)}, Msg: "not a leaf: call SetRequiresGrad(true) first"})

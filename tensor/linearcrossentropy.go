@@ -13,9 +13,10 @@ const (
 // [N,K], weight [V,K], bias [V] (nil: none) and targets [N] (int32 or int64; ignoreIndex does not count). The result is a scalar, in float32 (float64
 // for float64 operands), with the bits of the separate ops. A target outside [0,V) is a fault.
 //
-// The outputs [N,V], of a language model the largest tensors of a step, never exist as a whole: rows are taken in chunks, and each chunk's part of
-// the gradients is computed with its loss and scaled by the gradient of the sum when that is known. So backward has no matrix product left, and
-// between the two passes the gradients of x and weight are alive instead of outputs. The idea is that of Hsu et al. 2024, "Liger Kernel".
+// The outputs [N,V], the largest tensors in a step of a language model, never exist as a whole: rows are processed in
+// chunks, and each chunk's part of the gradients is computed together with its loss and scaled by the gradient of the
+// sum once that is known. So backward has no matrix product left, and between the two passes the gradients of x and
+// weight are kept instead of the outputs. The idea comes from Hsu et al. 2024, "Liger Kernel".
 func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *Tensor {
 	h := newHead(c, x, weight, bias, targets, ignoreIndex)
 	n := h.x.shape[0]

@@ -6,7 +6,7 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // and columns.
 type Pool2DOptions struct {
 	Kernel  [2]int // size of the window
-	Stride  [2]int // step between places; 0 stands for the kernel's size
+	Stride  [2]int // step between positions; 0 means the kernel's size
 	Padding [2]int // on either side, at most half of the kernel
 }
 
@@ -32,7 +32,8 @@ func (c *Ctx) slidePool(op string, x *Tensor, opt Pool2DOptions) sliding {
 
 // MaxPool2D is the maximum of each window of images x [N,C,H,W], as
 // torch.nn.functional.max_pool2d: [N,C,OH,OW] with OH = ⌊(H + 2·padding − KH)/stride⌋ + 1
-// and OW likewise. Padding is not seen; NaN wins. The gradient goes to the first maximum.
+// and OW likewise. Padding is ignored, and NaN is larger than any number. The gradient
+// goes to the first maximum.
 func MaxPool2D(c *Ctx, x *Tensor, opt Pool2DOptions) *Tensor {
 	const name = "MaxPool2D"
 	s := c.slidePool(name, x, opt)

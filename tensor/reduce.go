@@ -54,8 +54,8 @@ func dropDims(shape, dims []int) []int {
 	return out
 }
 
-// Sum adds over dims (nil: all), in float64 for floats up to 32 bits. With keep the
-// dims stay with size 1.
+// Sum adds over dims (nil: all), in float64 for floats of up to 32 bits. With keep the
+// dims remain with size 1.
 func Sum(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 	x.check(c, "Sum")
 	if x.dtype == Bool || x.dtype == Uint8 {
@@ -74,7 +74,7 @@ func Sum(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 	return y
 }
 
-// Mean is the average over dims (nil: all). Of no elements it is NaN.
+// Mean is the average over dims (nil: all). It is NaN if there are no elements.
 func Mean(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 	x.check(c, "Mean")
 	c.wantFloat("Mean", x)

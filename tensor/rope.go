@@ -8,14 +8,14 @@ import (
 
 // RoPE is the rotary position embedding of queries and keys (Su et al., "RoFormer", 2021) in the
 // layout of GPT-NeoX and of transformers' LLaMA. x is [B,H,T,D]; cos and sin are [T,R] or
-// [B,T,R] with 2R ≤ D, of x's dtype or, for half types, Float32: element r of token t holds
-// the angle's cosine and sine, position(t)·θ^(−r/R) by the paper. Elements r and R+r of a head
-// are turned by it as a pair,
+// [B,T,R] with 2R ≤ D, of x's dtype or, for half types, Float32: element r of token t holds the
+// angle's cosine and sine, position(t)·θ^(−r/R) by the paper. Elements r and R+r of a head are
+// rotated by it as a pair,
 //
 //	y[r] = x[r]·cos − x[R+r]·sin    y[R+r] = x[R+r]·cos + x[r]·sin
 //
-// and those from 2R on stay. The result's memory is ordered [B,T,H,D], as a projection's is.
-// The tables are constants: no gradient flows to them.
+// and those from 2R on are unchanged. The result's memory is ordered [B,T,H,D], like a
+// projection's. The tables are constants: no gradient flows to them.
 func RoPE(c *Ctx, x, cos, sin *Tensor) *Tensor {
 	const name = "RoPE"
 	c.checkRoPE(name, x, cos, sin)

@@ -54,8 +54,8 @@ func statDType(x *Tensor) DType {
 
 // CrossEntropy is −log softmax(logits)[target] for each row of logits [N,V] and targets
 // [N] (int32 or int64): the losses [N], in float32 (float64 for float64 logits), 0 where
-// the target is ignoreIndex. A target outside [0,V) is a fault. Dividing the sum by the
-// number of rows that count is the caller's: means of means are wrong.
+// the target is ignoreIndex. A target outside [0,V) is a fault. The caller divides the
+// sum by the number of rows that count, because a mean of means would be wrong.
 func CrossEntropy(c *Ctx, logits, targets *Tensor, ignoreIndex int) *Tensor {
 	ins := []*Tensor{logits, targets}
 	logits.check(c, "CrossEntropy")

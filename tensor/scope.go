@@ -8,11 +8,11 @@ type scope struct {
 	few    [8]*storage // the start of own: most scopes are those of one op's gradient
 }
 
-// Scope runs body with a memory scope of its own. When body returns, everything that
-// was allocated inside is freed, but the tensors that body returns (they move to the
-// enclosing scope), those passed to Keep, and those that the autograd graph saved:
-// these go when Backward has used them, or with the outermost scope. Use one scope
-// per micro-batch. A panic in body frees as well.
+// Scope runs body in a memory scope of its own. When body returns, everything that was
+// allocated inside is freed, except the tensors that body returns (they move to the
+// enclosing scope), those passed to Keep, and those that the autograd graph saved. The
+// latter are freed when Backward has used them, or with the outermost scope. Use one
+// scope per micro-batch. A panic in body frees them as well.
 func (c *Ctx) Scope(body func(c *Ctx) []*Tensor) []*Tensor {
 	in := c.enter()
 	var out []*Tensor

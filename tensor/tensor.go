@@ -26,10 +26,10 @@ const (
 // MaxDims is the largest number of dims of a tensor.
 const MaxDims = backend.MaxDims
 
-// Tensor is a strided window into device memory: one concrete type, dtype at run
-// time. It is not copied by views (Reshape, Transpose, Slice, Expand), which share
-// memory. Two kinds take part in autograd: leaves, for which SetRequiresGrad was
-// called, and results of ops on tensors that take part.
+// Tensor is a strided window into device memory: one concrete type, dtype at run time.
+// Views (Reshape, Transpose, Slice, Expand) share its memory. Two kinds take part in
+// autograd: leaves, for which SetRequiresGrad was called, and results of ops on tensors
+// that take part.
 type Tensor struct {
 	st     *storage
 	gen    uint32
@@ -86,10 +86,11 @@ func (c *Ctx) checkShape(op string, dt DType, shape []int) int {
 	return n
 }
 
-// Shape is the size of each dim. The slice is t's own: do not change it.
+// Shape is the size of each dim. The slice belongs to t and must not be changed.
 func (t *Tensor) Shape() []int { return t.shape[:t.ndim:t.ndim] }
 
-// Strides counts elements from one index to the next in each dim. Do not change it.
+// Strides is the distance in elements from one index to the next in each dim. The slice
+// must not be changed.
 func (t *Tensor) Strides() []int { return t.stride[:t.ndim:t.ndim] }
 
 // Dim is the number of dims.
@@ -133,11 +134,11 @@ func (t *Tensor) IsContiguous() bool {
 // SharesMemory reports whether t and u are views of one storage.
 func (t *Tensor) SharesMemory(u *Tensor) bool { return t.st == u.st }
 
-// String describes dtype and shape, not the elements: those may be on a device.
+// String describes dtype and shape, not the elements, which may be on a device.
 func (t *Tensor) String() string { return fmt.Sprintf("tensor(%s)", describe(t)) }
 
-// Free gives t's memory back now, for it and for all its views. Using them afterwards
-// panics. Inside a Scope it is seldom needed.
+// Free releases the memory of t and of all its views now. Using them afterwards panics.
+// Inside a Scope it is rarely needed.
 func (t *Tensor) Free() {
 	if t.st.buf != nil && t.gen == t.st.gen {
 		t.st.free()

@@ -34,10 +34,11 @@ type tracer struct {
 	labels [backend.NumOps]context.Context // ctx with the kernel's label
 }
 
-// Trace tells f of every kernel that c, what c was derived from and what derives from either launch from now on, on the launching goroutine; a nil f ends it.
-// Each kernel is waited for before the next is launched, so that its time is its own. While a kernel runs, the goroutines that work on it carry the
-// pprof label op beside the labels of ctx, which the caller's goroutine gets back afterwards. Where nobody traces, a launch costs nothing more than a
-// comparison.
+// Trace calls f, on the launching goroutine, for every kernel that c or a related context launches from now on:
+// contexts from which c was derived, and all that derive from these. A nil f ends the trace. Each kernel ends before
+// the next is launched, so that its time is its own. While a kernel runs, the goroutines that work on it carry the
+// pprof label op in addition to the labels of ctx, which the caller's goroutine gets back afterwards. Without a
+// trace, a launch only costs a comparison more.
 func (c *Ctx) Trace(ctx context.Context, f func(KernelSpan)) {
 	if f == nil {
 		c.eng.tracer = nil

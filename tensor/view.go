@@ -42,7 +42,7 @@ func (c *Ctx) materialize(op string, x *Tensor) *Tensor {
 	return y
 }
 
-// Contiguous returns x if its elements lie in row-major order, else a copy.
+// Contiguous returns x if its elements lie in row-major order, otherwise a copy.
 func Contiguous(c *Ctx, x *Tensor) *Tensor {
 	x.check(c, "Contiguous")
 	if x.IsContiguous() {
@@ -76,8 +76,8 @@ func Cast(c *Ctx, x *Tensor, dt DType) *Tensor {
 	return y
 }
 
-// Reshape returns x in another shape of as many elements, in row-major order; one
-// size may be −1 and is derived. It is a view if x is contiguous, else a copy.
+// Reshape returns x in another shape with as many elements, in row-major order; one size
+// may be −1 and is then derived. It is a view if x is contiguous, otherwise a copy.
 func Reshape(c *Ctx, x *Tensor, shape ...int) *Tensor {
 	x.check(c, "Reshape")
 	shape = c.inferShape(x, shape)
@@ -189,7 +189,7 @@ func Unsqueeze(c *Ctx, x *Tensor, d int) *Tensor {
 	return Reshape(c, x, slices.Insert(slices.Clone(x.Shape()), d, 1)...)
 }
 
-// Permute reorders the dims: dim i of the result is dim dims[i] of x. A view.
+// Permute returns a view with reordered dims: dim i of the result is dim dims[i] of x.
 func Permute(c *Ctx, x *Tensor, dims ...int) *Tensor {
 	x.check(c, "Permute")
 	if len(dims) != x.ndim {
@@ -209,7 +209,7 @@ func Permute(c *Ctx, x *Tensor, dims ...int) *Tensor {
 	return y
 }
 
-// Transpose exchanges two dims. A view.
+// Transpose returns a view with two dims exchanged.
 func Transpose(c *Ctx, x *Tensor, d0, d1 int) *Tensor {
 	x.check(c, "Transpose")
 	d0, d1 = x.dimIndex(c, "Transpose", d0), x.dimIndex(c, "Transpose", d1)
@@ -243,8 +243,8 @@ func Expand(c *Ctx, x *Tensor, shape ...int) *Tensor {
 
 func negative(n int) bool { return n < 0 }
 
-// Slice shows the indices start ≤ i < end of dim d; negative bounds count from the
-// end. A view.
+// Slice returns the indices start ≤ i < end of dim d as a view; negative bounds count
+// from the end.
 func Slice(c *Ctx, x *Tensor, d, start, end int) *Tensor {
 	x.check(c, "Slice")
 	d = x.dimIndex(c, "Slice", d)
@@ -271,7 +271,7 @@ func Slice(c *Ctx, x *Tensor, d, start, end int) *Tensor {
 	return y
 }
 
-// Select shows index i of dim d and removes the dim. A view.
+// Select returns index i of dim d as a view without that dim.
 func Select(c *Ctx, x *Tensor, d, i int) *Tensor {
 	x.check(c, "Select")
 	d = x.dimIndex(c, "Select", d)
@@ -293,7 +293,7 @@ func Select(c *Ctx, x *Tensor, d, i int) *Tensor {
 	return y
 }
 
-// Split cuts dim d into pieces of the given sizes, which must add up to it. Views.
+// Split cuts dim d into views of the given sizes, which must add up to its size.
 func Split(c *Ctx, x *Tensor, d int, sizes ...int) []*Tensor {
 	x.check(c, "Split")
 	d = x.dimIndex(c, "Split", d)

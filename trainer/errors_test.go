@@ -238,7 +238,7 @@ func TestNothingToTrain(t *testing.T) {
 	requireOneError(t, err, "gradient_checkpointing", "mlp.Model")
 	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(func(a *args.TrainingArguments) { a.GlobalTrainBatchSize, a.GradientAccumulationSteps = 32, 2 }),
 		trainer.WithTrainData(source(points(8)))).Train()
-	requireOneError(t, err, "gradient_accumulation_steps", "4, which global_train_batch_size 32 leaves")
+	requireOneError(t, err, "gradient_accumulation_steps", "4, to match global_train_batch_size 32")
 }
 
 func TestFrozenParametersStay(t *testing.T) {

@@ -15,19 +15,20 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// MemoryEstimate is the memory of tensors that training needs on one rank, in bytes. What a process holds beside them (the Go heap, scratch of kernels,
-// blocks that wait to be used again) comes on top: some ten MiB, and a few percent.
+// MemoryEstimate is the memory of tensors that training needs on one rank, in bytes. The rest of a process (the Go
+// heap, scratch memory of kernels, free blocks) comes on top: some ten MiB plus a few percent.
 type MemoryEstimate struct {
 	Parameters     int64 `json:"parameters"`      // and buffers
-	Gradients      int64 `json:"gradients"`       // all of them, with the sums of accumulation that are alive at once
-	OptimizerState int64 `json:"optimizer_state"` // as Adam's moments
-	Activations    int64 `json:"activations"`     // what there is at the peak beyond these: the batch, temporary results, and what backward needs without what gives way to gradients
-	Peak           int64 `json:"peak"`            // all together, at most
+	Gradients      int64 `json:"gradients"`       // including the partial sums of accumulation that exist at the same time
+	OptimizerState int64 `json:"optimizer_state"` // such as Adam's moments
+	Activations    int64 `json:"activations"`     // everything else at the peak: the batch, temporary results, and what backward needs, except what gradients replace
+	Peak           int64 `json:"peak"`            // the maximum of the sum
 }
 
-// EstimateMemory trains for two steps on a device without values (tensor.NewMeta), which allocates what a real run would and computes nothing, and
-// tells what was in use. model makes the model there; batch makes a batch of a number of samples, per_device_train_batch_size of a. ranks is the
-// number of ranks of the real run, on which the accumulation depends. No file is written and no other process is waited for.
+// EstimateMemory trains for two steps on a device without values (tensor.NewMeta), which allocates what a real run
+// would and computes nothing, and reports the memory in use. model creates the model on it; batch creates a batch of
+// the given number of samples, which is a's per_device_train_batch_size. ranks is the number of ranks of the real
+// run, on which the accumulation depends. It writes no file and waits for no other process.
 func EstimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch) (*MemoryEstimate, error) {
 	return estimateMemory(a, ranks, model, batch)
 }
@@ -66,7 +67,8 @@ func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 	return e, nil
 }
 
-// keepGradients gives the parameters memory for gradients that stays from step to step, as that does in which several ranks exchange them.
+// keepGradients gives the parameters gradient memory that stays from step to step, like the memory in which several
+// ranks exchange gradients.
 func keepGradients(dev *tensor.Device, m models.Model) {
 	c := tensor.NewCtx(dev).NoGrad()
 	for _, p := range nn.Walk(m).Parameters() {
@@ -76,8 +78,8 @@ func keepGradients(dev *tensor.Device, m models.Model) {
 	}
 }
 
-// shadow are the arguments of a run that shows what a's would allocate: without files, evaluations and other ranks. A rank of many has as many sums alive
-// as one alone with fewer deterministic ranks.
+// shadow returns the arguments of a run that allocates what a's run would, without files, evaluations and other
+// ranks. One of many ranks holds as many sums at once as a single rank with fewer deterministic ranks.
 func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
 	s := args.Default(a.OutputDir)
 	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps, s.DeterministicRanks = a.PerDeviceTrainBatchSize, gas, max(1, a.DeterministicRanks/ranks)
@@ -86,10 +88,10 @@ func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
 	return s
 }
 
-// withGroup makes the trainer a rank of g, whatever the environment says.
+// withGroup makes the trainer a rank of g and ignores the environment.
 func withGroup(g *dist.Group) Option { return func(t *Trainer) { t.group = g } }
 
-// stateWatch sees what the optimizer allocates.
+// stateWatch measures what the optimizer allocates.
 type stateWatch struct {
 	callbacks.Base
 	dev           *tensor.Device

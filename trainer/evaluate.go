@@ -19,15 +19,16 @@ type EvalLoss struct {
 	Count int64
 }
 
-// Mean is the loss per term, whatever the batch size; NaN of nothing.
+// Mean is the loss per term, independent of the batch size; NaN if there are no terms.
 func (l EvalLoss) Mean() float64 { return l.Sum / float64(l.Count) }
 
-// Metric computes figures over an evaluation, batch by batch, so that predictions need not
-// be kept. Names in the result get the evaluation's prefix.
+// Metric computes figures over an evaluation batch by batch, so that predictions need not
+// be kept. The names in the result get the prefix of the evaluation.
 type Metric interface {
 	// Reset begins an evaluation.
 	Reset()
-	// Update takes in a batch. Under prediction_loss_only metrics are left out, but for each LossMetric, whose Update is not called.
+	// Update adds a batch. Under prediction_loss_only metrics are left out, but for each LossMetric, whose Update is
+	// not called.
 	Update(c *nn.Ctx, out models.Output, b *data.Batch) error
 	// Compute returns the figures.
 	Compute(loss EvalLoss) map[string]float64
@@ -47,13 +48,13 @@ func (t *Trainer) activeMetrics() []Metric {
 	return list
 }
 
-// Evaluate runs the model over the evaluation sets and returns eval_loss, speed figures
-// and metrics, which are logged too.
+// Evaluate runs the model over the evaluation sets, logs eval_loss, speed figures and
+// metrics, and returns them.
 func (t *Trainer) Evaluate() (map[string]float64, error) {
 	return t.EvaluateContext(context.Background())
 }
 
-// EvaluateContext is Evaluate until ctx ends.
+// EvaluateContext is Evaluate with a context that can end it.
 func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, error) {
 	if t.err != nil {
 		return nil, t.err
@@ -72,7 +73,7 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 	return out, err
 }
 
-// evaluateAlone evaluates apart from a training run: the ranks first take rank 0's
+// evaluateAlone evaluates outside a training run: the ranks first take rank 0's
 // parameters, which the caller may have changed.
 func (t *Trainer) evaluateAlone(ctx context.Context) (map[string]float64, error) {
 	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
@@ -121,7 +122,7 @@ func (t *Trainer) evaluateSet(ctx context.Context, src data.Source, prefix strin
 	return metrics, t.callbacks.Fire(callbacks.Evaluate, e)
 }
 
-// evalMetrics puts an evaluation's figures together, all with the prefix.
+// evalMetrics collects the figures of an evaluation, all with the prefix.
 func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d time.Duration, samples, steps int64) map[string]float64 {
 	out := callbacks.SpeedMetrics(strings.TrimSuffix(prefix, "_"), d, samples, steps, 0)
 	if labelled {

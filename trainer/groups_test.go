@@ -67,7 +67,7 @@ func TestParameterGroupsKeepTheirLearningRates(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, !told, reflect.DeepEqual(weights(whole), weights(resumed)))
 	}
-	require.Contains(t, log.String(), "other learning rates")
+	require.Contains(t, log.String(), "changed learning rates")
 
 	for _, rate := range []float64{0, -1, math.NaN()} {
 		m := newLine(0, 0)

@@ -37,8 +37,8 @@ func (t *Trainer) record(rec callbacks.Record) error {
 	return t.callbacks.Fire(callbacks.Log, e)
 }
 
-// finalRecord is the run's last: figures of the whole run for the loss, of the time since
-// the resume for speeds.
+// finalRecord is the last record: the loss covers the whole run, speeds the time since
+// the resume.
 func (r *run) finalRecord() callbacks.Record {
 	rec := callbacks.Record{}
 	for k, v := range r.result().Metrics {
@@ -47,7 +47,7 @@ func (r *run) finalRecord() callbacks.Record {
 	return rec
 }
 
-// result sums the run up.
+// result summarises the run.
 func (r *run) result() *Result {
 	p := r.progress
 	m := callbacks.SpeedMetrics("train", time.Since(r.started), p.Samples-r.resumedP.Samples, r.state.GlobalStep-r.resumed.GlobalStep, p.Tokens-r.resumedP.Tokens)

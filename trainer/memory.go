@@ -10,17 +10,18 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// memory is what the last record says of memory, unless skip_memory_metrics leaves it out.
+// memory holds the memory figures of the last record, unless skip_memory_metrics leaves
+// them out.
 type memory struct {
 	rss     int64                     // resident memory when training began
 	largest int                       // elements of the largest batch
 	batch   map[string]*tensor.Tensor // of that batch: tensors without values
 	samples int
 	count   int64
-	meta    *tensor.Ctx // of the tensors; nil: nothing is wanted
+	meta    *tensor.Ctx // of the tensors; nil: no figures are wanted
 }
 
-// watchMemory begins, if the arguments want it.
+// watchMemory starts measuring if the arguments ask for it.
 func (r *run) watchMemory() {
 	if r.args.SkipMemoryMetrics {
 		return
@@ -47,10 +48,10 @@ func (m *memory) see(b *data.Batch) {
 	}
 }
 
-// memoryMetrics tells what training took, with HuggingFace's keys for resident memory: train_mem_cpu_alloc_delta, how much more there is than when
-// it began, and train_mem_cpu_peaked_delta, how much more than that there was at most. train_mem_peak are the bytes of a rank's tensors at most (of ranks that
-// are goroutines, the mean), and
-// train_mem_peak_estimated what EstimateMemory says, for models that can be made from their configuration.
+// memoryMetrics returns the memory that training took, with HuggingFace's keys for resident memory:
+// train_mem_cpu_alloc_delta is the growth since the start, and train_mem_cpu_peaked_delta how far the peak was above
+// that. train_mem_peak is the peak of a rank's tensors in bytes (for ranks that are goroutines, the mean), and
+// train_mem_peak_estimated is the result of EstimateMemory, for models that can be created from their configuration.
 func (r *run) memoryMetrics() map[string]float64 {
 	if r.memory.meta == nil {
 		return nil
@@ -68,7 +69,7 @@ func (r *run) memoryMetrics() map[string]float64 {
 	}
 	out["train_mem_peak"] = float64(measured)
 	if e, err := r.estimate(); err != nil {
-		r.log.Warn("no estimate of memory", "error", err)
+		r.log.Warn("memory could not be estimated", "error", err)
 	} else if e != nil {
 		out["train_mem_peak_estimated"] = float64(e.Peak)
 	}

@@ -22,18 +22,19 @@ type Prediction struct {
 	Logits []float32 // row-major
 }
 
-// PredictionOutput is what Predict returns, samples in the dataset's order.
+// PredictionOutput is the result of Predict, with samples in the dataset's order.
 type PredictionOutput struct {
 	Predictions []Prediction // empty under prediction_loss_only
 	Metrics     map[string]float64
 }
 
-// Predict runs the model over src. If its batches have labels, the metrics have test_loss.
+// Predict runs the model over src. If its batches have labels, the metrics include
+// test_loss.
 func (t *Trainer) Predict(src data.Source) (*PredictionOutput, error) {
 	return t.PredictContext(context.Background(), src)
 }
 
-// PredictContext is Predict until ctx ends.
+// PredictContext is Predict with a context that can end it.
 func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*PredictionOutput, error) {
 	if t.err != nil {
 		return nil, t.err
@@ -78,7 +79,7 @@ func (t *Trainer) predictRank(ctx context.Context, src data.Source) (*Prediction
 	return out, t.callbacks.Fire(callbacks.Predict, e)
 }
 
-// predictions copies the logits of a batch out, sample by sample.
+// predictions copies the logits of a batch, sample by sample.
 func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction, error) {
 	if s := logits.Shape(); len(s) == 0 || s[0] != b.Size {
 		return nil, fmt.Errorf("trainer: the logits have shape %v: want dim 0 to be the %d samples of the batch", s, b.Size)
@@ -92,11 +93,11 @@ func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction,
 	return out, nil
 }
 
-// eachFunc takes in a batch's output.
+// eachFunc receives the output of a batch.
 type eachFunc func(*nn.Ctx, models.Output, *data.Batch) error
 
 // predictionLoop runs the model over src, every sample once, without gradients. The
-// batches are dealt out to the ranks in turn; the loss is added up in their order.
+// batches are distributed to the ranks in turn; the loss is added in their order.
 func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix string, each eachFunc) (map[string]float64, error) {
 	begin := time.Now()
 	batches, err := samplers.NewBatch(samplers.NewSequential(int64(src.Len())), t.args.PerDeviceEvalBatchSize, false)
@@ -160,7 +161,7 @@ func (t *Trainer) predictBatches(ctx context.Context, loader *data.Loader, share
 	return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, causeOf(ctx))
 }
 
-// dealtOrder gives every ranks-th batch of an order, beginning with the rank-th.
+// dealtOrder yields every ranks-th batch of an order, starting with the rank-th.
 type dealtOrder struct {
 	order       data.Order
 	rank, ranks int
@@ -179,15 +180,15 @@ func (o *dealtOrder) Next() (samplers.MicroBatch, bool) {
 	}
 }
 
-// evalShare is what the ranks tell each other of an evaluation: for each batch its loss sum
-// and count, and at the end whether there was a loss. A rank fills in its own batches.
+// evalShare is what the ranks exchange about an evaluation: for each batch its loss sum and
+// count, and at the end whether there was a loss. A rank fills in its own batches.
 type evalShare []float64
 
 func (s evalShare) set(batch int64, sum float64, count int64) {
 	s[2*batch], s[2*batch+1], s[len(s)-1] = sum, float64(count), 1
 }
 
-// total adds the batches up in their order, so that its bits do not depend on the ranks.
+// total adds the batches in order, so that its bits do not depend on the ranks.
 func (s evalShare) total() (loss EvalLoss, labelled bool) {
 	for i := 0; i+1 < len(s); i += 2 {
 		loss.Sum += s[i]

@@ -16,11 +16,12 @@ import (
 	"github.com/lockstep-ml/lockstep/nn"
 )
 
-// errOtherInterrupted is why a rank stops whose own context has not ended.
+// errOtherInterrupted is the reason for a rank to stop whose own context has not ended.
 var errOtherInterrupted = errors.New("trainer: another rank was interrupted")
 
-// buildRanks makes the accelerator, and the trainers of the other ranks that run in this
-// process (num_replicas): the same arguments and data, a model and a state of their own.
+// buildRanks creates the accelerator, and the trainers of the other ranks that run in
+// this process (num_replicas). These have the same arguments and data, and their own
+// model and state.
 func (t *Trainer) buildRanks() error {
 	opts := []accelerate.Option{accelerate.WithLogger(t.log)}
 	if t.device != nil {
@@ -58,7 +59,7 @@ func (t *Trainer) buildRanks() error {
 	return t.checkMetrics()
 }
 
-// cloneModel makes the model of another rank.
+// cloneModel creates the model of another rank.
 func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) {
 	if t.newModel != nil {
 		m, err := t.newModel()
@@ -70,9 +71,9 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 	return nn.Clone(t.model, acc.Device())
 }
 
-// replicaLogger is the logger of a rank other than 0: what log_level_replica lets through
-// of what rank 0 does not say already. The first rank of another host is no replica in that
-// respect, unless log_on_each_node is off.
+// replicaLogger is the logger of a rank other than 0: it passes the messages that
+// log_level_replica allows and rank 0 does not log already. The first rank of another host
+// does not count as a replica here, unless log_on_each_node is off.
 func (t *Trainer) replicaLogger(acc *accelerate.Accelerator) *slog.Logger {
 	h := t.log.Handler()
 	if level, set := t.args.SlogLevelReplica(); set && !(t.args.LogOnEachNode && acc.IsLocalMain()) {
@@ -81,7 +82,7 @@ func (t *Trainer) replicaLogger(acc *accelerate.Accelerator) *slog.Logger {
 	return slog.New(h).With("rank", acc.Rank())
 }
 
-// levelHandler lets records from a level on through.
+// levelHandler passes records of a minimum level.
 type levelHandler struct {
 	slog.Handler
 	level slog.Level
@@ -102,10 +103,9 @@ func (h levelHandler) WithGroup(name string) slog.Handler {
 	return levelHandler{h.Handler.WithGroup(name), h.level}
 }
 
-// every calls f for each rank of this process, each on a goroutine of its own, and returns
-// when all have ended. A rank that fails aborts the others, which would wait for it; its
-// error is the result, before those that only tell of it. ctx ends the waiting for other
-// processes, no more.
+// every calls f for each rank of this process, each in its own goroutine, and returns when
+// all have ended. A rank that fails aborts the others, because they would wait for it; its
+// error is returned instead of theirs. ctx ends only the waiting for other processes.
 func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error {
 	defer t.acc.Device().Sync() // the caller reads the model with a context of its own
 	if len(t.replicas) == 0 {
@@ -114,7 +114,7 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 		case err == nil:
 			err = f(t)
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w while it waited for the other ranks: %w", ErrInterrupted, err)
+			return fmt.Errorf("%w while waiting for the other ranks: %w", ErrInterrupted, err)
 		}
 		if err != nil && !errors.Is(err, ErrInterrupted) {
 			t.acc.Abort(err)
@@ -126,7 +126,7 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 	for i, rank := range ranks {
 		accs[i] = rank.acc
 	}
-	interrupted := make([]error, len(ranks)) // what ranks agreed upon is no failure of one, which would abort the others
+	interrupted := make([]error, len(ranks)) // an interrupt that all ranks agreed on is not a failure of one, which would abort the others
 	err := accelerate.RunRanks(ctx, accs, func(acc *accelerate.Accelerator) error {
 		err := f(ranks[acc.Rank()])
 		if errors.Is(err, ErrInterrupted) {
@@ -140,36 +140,37 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 	return interrupted[0]
 }
 
-// MergeableMetric is a Metric for several ranks: each rank's part, which Updates on some of
-// the batches left, is exported and all of them, in rank order, are put together on each.
+// MergeableMetric is a Metric for several ranks. Each rank sees some of the batches and
+// exports what it gathered; every rank then merges all parts, in rank order.
 type MergeableMetric interface {
 	Metric
-	// ExportPart returns what Update has gathered.
+	// ExportPart returns what this rank's calls of Update gathered.
 	ExportPart() ([]byte, error)
-	// MergeParts replaces what was gathered by the parts of all ranks.
+	// MergeParts replaces the gathered state by the parts of all ranks.
 	MergeParts(parts [][]byte) error
 }
 
-// MetricRanks is implemented by metrics that are made anew for each further rank.
+// MetricRanks is implemented by metrics that need a separate instance for each additional
+// rank.
 type MetricRanks interface {
-	// ForRank returns a metric of the same kind that has gathered nothing.
+	// ForRank returns a fresh metric of the same kind.
 	ForRank() Metric
 }
 
-// LossMetric is a Metric of the loss alone, on any number of ranks.
+// LossMetric is a Metric computed only from the loss, on any number of ranks.
 type LossMetric func(loss EvalLoss) map[string]float64
 
-// Reset has nothing to forget.
+// Reset does nothing, since a LossMetric keeps no state.
 func (LossMetric) Reset() {}
 
-// Update has nothing to gather.
+// Update does nothing, since a LossMetric keeps no state.
 func (LossMetric) Update(*nn.Ctx, models.Output, *data.Batch) error { return nil }
 
 // Compute calls the function.
 func (m LossMetric) Compute(loss EvalLoss) map[string]float64 { return m(loss) }
 
-// checkMetrics gives each further rank metrics of its own, and refuses those that several
-// ranks cannot share.
+// checkMetrics gives each additional rank its own metrics, and refuses metrics that do
+// not work on several ranks.
 func (t *Trainer) checkMetrics() error {
 	for _, rank := range t.replicas {
 		rank.metrics = nil
@@ -188,7 +189,7 @@ func (t *Trainer) checkMetrics() error {
 	return nil
 }
 
-// mergeMetrics puts the ranks' parts of each metric together.
+// mergeMetrics merges the ranks' parts of each metric.
 func (t *Trainer) mergeMetrics(ctx context.Context) error {
 	if t.acc.WorldSize() == 1 || t.args.PredictionLossOnly {
 		return nil
@@ -213,7 +214,7 @@ func (t *Trainer) mergeMetrics(ctx context.Context) error {
 	return nil
 }
 
-// gatherPredictions brings the predictions of all ranks together, in the dataset's order.
+// gatherPredictions collects the predictions of all ranks, in the dataset's order.
 func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]Prediction, error) {
 	if t.acc.WorldSize() == 1 {
 		return mine, nil

@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// openResume opens the checkpoint to go on from, nil if the run starts anew, and settles
-// the arguments with those it was saved under.
+// openResume opens the checkpoint to resume from, nil for a new run, and reconciles the
+// arguments with those of the checkpoint.
 func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	var ck *checkpoint.Checkpoint
 	var err error
@@ -31,7 +31,7 @@ func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 		return nil, err
 	}
 	if !ck.Has(progressFile) {
-		return nil, fmt.Errorf("trainer: %s holds a model only (save_only_model): it cannot be resumed", ck.Path)
+		return nil, fmt.Errorf("trainer: %s holds only a model (save_only_model): a run cannot resume from it", ck.Path)
 	}
 	if err := r.settleArgs(ck); err != nil {
 		return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
@@ -39,14 +39,14 @@ func (r *run) openResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	return ck, nil
 }
 
-// findResume opens the checkpoint to go on from, nil if there is none to be.
+// findResume opens the checkpoint to resume from, nil for a new run.
 func (r *run) findResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	path, last := r.args.ResumePath()
 	ck, err := r.ownCheckpoint(ctx)
 	switch {
 	case err != nil:
 		return nil, err
-	case ck != nil: // a restart goes on from where it was
+	case ck != nil: // a restart continues where it was
 	case path == "" && !last:
 		return nil, nil
 	case last:
@@ -60,9 +60,9 @@ func (r *run) findResume(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	return ck, nil
 }
 
-// shareResume opens, on the other ranks, what rank 0 has found. Each by itself could find
-// another one: a launcher on another host has a number of its own, and a shared folder may
-// show what is new a little later.
+// shareResume opens the checkpoint that rank 0 found on the other ranks. If each rank
+// searched by itself, it could find a different one: a launcher on another host has its
+// own number, and a shared folder may show new files a little later.
 func (r *run) shareResume(ctx context.Context, found *checkpoint.Checkpoint) (*checkpoint.Checkpoint, error) {
 	var mine []byte
 	if found != nil {
@@ -78,7 +78,7 @@ func (r *run) shareResume(ctx context.Context, found *checkpoint.Checkpoint) (*c
 	}
 	ck, err := r.storeAt(filepath.Dir(path)).Open(ctx, filepath.Base(path))
 	if err != nil {
-		return nil, fmt.Errorf("trainer: rank %d cannot open the checkpoint that rank 0 goes on from; want one output folder for all hosts: %w", r.acc.Rank(), err)
+		return nil, fmt.Errorf("trainer: rank %d cannot open the checkpoint that rank 0 resumes from; want the same output folder on all hosts: %w", r.acc.Rank(), err)
 	}
 	return ck, nil
 }
@@ -111,12 +111,12 @@ func (r *run) ownCheckpoint(ctx context.Context) (*checkpoint.Checkpoint, error)
 }
 
 // layoutKeys decide how the training stream is cut and gradients are added. A resumed run
-// keeps them, on whatever number of ranks: else its bits and its samples would differ.
+// keeps them on any number of ranks; otherwise its bits and its samples would differ.
 var layoutKeys = []string{"per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size", "deterministic_ranks"}
 
-// settleArgs compares the arguments with those of the checkpoint. What cuts the training
-// stream is taken from the checkpoint; every other difference that changes numbers is
-// allowed, and said.
+// settleArgs compares the arguments with those of the checkpoint. Arguments that cut the
+// training stream are taken from the checkpoint; every other difference that changes
+// numbers is allowed and logged.
 func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 	text, err := ck.ReadPart(argsFile)
 	if err != nil {
@@ -132,7 +132,7 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 		case slices.Contains(layoutKeys, d.Key):
 			r.log.Warn("resume keeps the checkpoint's value", "key", d.Key, "checkpoint", d.Old, "ignored", d.New)
 		case d.Fixed:
-			r.log.Warn("resume changes the run: it will not end as the uninterrupted one", "key", d.Key, "checkpoint", d.Old, "now", d.New)
+			r.log.Warn("resuming with a changed setting: the result will differ from that of an uninterrupted run", "key", d.Key, "checkpoint", d.Old, "now", d.New)
 		}
 	}
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = old.PerDeviceTrainBatchSize, old.GradientAccumulationSteps
@@ -144,8 +144,8 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// keepLeaves keeps the number of micro-batches of an optimizer step on another number of
-// ranks: each rank then accumulates more or fewer of them.
+// keepLeaves keeps the number of micro-batches of an optimizer step on a different number
+// of ranks: each rank then accumulates more or fewer of them.
 func (r *run) keepLeaves(ck *checkpoint.Checkpoint, a *args.TrainingArguments) error {
 	var saved progress
 	if err := ck.ReadJSON(progressFile, &saved); err != nil {
@@ -161,12 +161,12 @@ func (r *run) keepLeaves(ck *checkpoint.Checkpoint, a *args.TrainingArguments) e
 	if err != nil {
 		return fmt.Errorf("a step of the run has %d micro-batches, which %d ranks cannot share evenly: %w", saved.Leaves, world, err)
 	}
-	r.log.Warn("resume keeps the step's micro-batches on another number of ranks", "micro_batches", saved.Leaves, "ranks", world, "accumulation", perRank)
+	r.log.Warn("resuming on a different number of ranks keeps the micro-batches of a step", "micro_batches", saved.Leaves, "ranks", world, "accumulation", perRank)
 	return nil
 }
 
-// restore takes up a checkpoint: place in the stream, weights, optimizer, counters and
-// callbacks. What can be refused is refused before anything is changed.
+// restore restores a checkpoint: position in the stream, weights, optimizer, counters and
+// callbacks. It refuses what it can before it changes anything.
 func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	saved, err := r.restorePlace(ck)
 	if err != nil {
@@ -208,12 +208,12 @@ func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	if now := r.opt.BaseLRs(); saved.BaseLRs != nil && !slices.Equal(saved.BaseLRs, now) {
-		r.log.Warn("resume changes the run: the optimizer's groups have other learning rates", "checkpoint", saved.BaseLRs, "now", now)
+		r.log.Warn("resuming with changed learning rates of the optimizer's groups: the result will differ from that of an uninterrupted run", "checkpoint", saved.BaseLRs, "now", now)
 	}
 	return nil
 }
 
-// restorePlace reads counters and place, and goes there.
+// restorePlace reads counters and position, and seeks to the position.
 func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) {
 	var place samplers.State
 	var rng rngState
@@ -223,10 +223,10 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 		}
 	}
 	if rng.Generator != generator {
-		return nil, fmt.Errorf("%s: the random numbers are of %q, want %q", rngFile, rng.Generator, generator)
+		return nil, fmt.Errorf("%s: the random number generator is %q, want %q", rngFile, rng.Generator, generator)
 	}
 	if err := r.stream.Restore(place); err != nil {
-		return nil, fmt.Errorf("the training set or its order is another: %w", err)
+		return nil, fmt.Errorf("the training set or its order has changed: %w", err)
 	}
 	text, err := ck.ReadPart(stateFile)
 	if err != nil {
@@ -235,7 +235,7 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	return callbacks.StateFromJSON(text)
 }
 
-// adopt makes the saved state the run's. What depends on the arguments is theirs.
+// adopt makes the saved state the run's, except for what depends on the arguments.
 func (r *run) adopt(saved *callbacks.State, ck *checkpoint.Checkpoint) {
 	planned := r.state
 	saved.MaxSteps, saved.NumTrainEpochs = planned.MaxSteps, planned.NumTrainEpochs
@@ -299,7 +299,7 @@ func (r *run) loadBest() error {
 	}
 	best := r.state.BestModelCheckpoint
 	if best == nil {
-		r.log.Warn("load_best_model_at_end: no checkpoint was saved at the best evaluation: the last weights stay")
+		r.log.Warn("load_best_model_at_end: no checkpoint was saved at the best evaluation: the last weights are kept")
 		return nil
 	}
 	store := r.store

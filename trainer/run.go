@@ -22,16 +22,16 @@ import (
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
-// run is one Train under way.
+// run is the state of one call of Train.
 type run struct {
 	*Trainer
-	ctx      context.Context // of collective calls: an interrupt does not cut them short, their deadline is ddp_timeout
+	ctx      context.Context // of collective calls: an interrupt does not cancel them; their deadline is ddp_timeout
 	opt      *optim.Optimizer
 	schedule optim.Schedule
 	steps    samplers.Steps
 	stream   *samplers.Stream // of windows, in step with loader
 	loader   *data.Loader
-	prof     *profile.Profiler // nil: nobody watches
+	prof     *profile.Profiler // nil: no profile is wanted
 	memory   memory
 	release  func() // gives output_dir up; nil where this process does not hold it
 
@@ -46,36 +46,36 @@ type run struct {
 	progress progress
 	owed     owed
 	saved    map[int64]bool // the steps of the checkpoints that this run wrote into output_dir
-	savedAt  int64          // the step of the last checkpoint, or that this process began at
+	savedAt  int64          // the step of the last checkpoint, or at which this process began
 	logged   lossSum        // since the last train record
 	started  time.Time
 	resumed  callbacks.State // the counters that this process began with
 	resumedP progress
 }
 
-// owed is what a checkpoint was written ahead of, and a resume begins with.
+// owed is the work that was due when a checkpoint was written; a resume begins with it.
 type owed struct{ evaluate, save, epochEnd bool }
 
-// progress is what a resume needs beside HuggingFace's trainer state: the parts of figures
-// that are computed at the end.
+// progress is what a resume needs in addition to HuggingFace's trainer state: the sums
+// from which final figures are computed.
 type progress struct {
 	RunID     string   `json:"run_id"`
-	Job       string   `json:"job"`      // of the launcher, "" without one: a restart goes on from its own checkpoints
+	Job       string   `json:"job"`      // the launcher's job, "" without one: a restart continues from its own checkpoints
 	Leaves    int64    `json:"leaves"`   // micro-batches of an optimizer step, over all ranks
-	Loss      lossSum  `json:"loss"`     // over all steps that were not left out
+	Loss      lossSum  `json:"loss"`     // over all steps that were not skipped
 	Unlogged  lossSum  `json:"unlogged"` // since the last record of training steps
 	LastStep  lastStep `json:"last_step"`
-	Nonfinite int64    `json:"nonfinite_steps"` // steps left out because of a loss or norm that was not finite
+	Nonfinite int64    `json:"nonfinite_steps"` // steps skipped because loss or norm was not finite
 	Samples   int64    `json:"samples"`
 	Tokens    int64    `json:"tokens"`
 	Seconds   float64  `json:"train_seconds"` // in steps, without evaluations and saves
-	// Epoch is the epoch under way, from 0, or to come. It is not the stream's if a callback
-	// ended the one before early.
+	// Epoch is the current or next epoch, from 0. It differs from the stream's if a callback
+	// ended the previous epoch early.
 	Epoch      int64 `json:"epoch"`
 	EpochEnded bool  `json:"epoch_ended"` // epoch_end was fired after the last step
 }
 
-// lastStep is what a record shows of the last step alone.
+// lastStep is the part of a record that shows only the last step.
 type lastStep struct {
 	GradNorm     number  `json:"grad_norm"`
 	LearningRate float64 `json:"learning_rate"`
@@ -113,7 +113,7 @@ func (l *lossSum) add(sum float64, count int64) {
 	l.Steps++
 }
 
-// mean is the loss per term, 0 of nothing.
+// mean is the loss per term; 0 if there are no terms.
 func (l lossSum) mean() float64 {
 	if l.Count == 0 {
 		return 0
@@ -121,7 +121,7 @@ func (l lossSum) mean() float64 {
 	return float64(l.Sum) / float64(l.Count)
 }
 
-// begin makes everything that a run needs and, if asked to, takes up a checkpoint.
+// begin creates everything that a run needs and, if asked to, restores a checkpoint.
 func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 	if t.train == nil {
 		return nil, errors.New("trainer: there is no training set: want WithTrainData")
@@ -186,14 +186,14 @@ func (r *run) plan() error {
 		return err
 	}
 	if r.stream.MicroBatches() == 0 {
-		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last leaves the rest out: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
+		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last drops incomplete batches: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
 	}
 	r.steps, err = samplers.PlanSteps(r.stream.MicroBatches(), r.stream.Layout().Leaves(), r.args.NumTrainEpochs, int64(r.args.MaxSteps))
 	return err
 }
 
-// order makes the order of n training samples. Lengths are grouped by whole optimizer steps over all ranks,
-// whose number the order therefore does not depend on.
+// order returns the order of n training samples. Lengths are grouped by whole optimizer steps over all
+// ranks, so the order does not depend on the number of ranks.
 func (r *run) order(n int64) (samplers.Sampler, error) {
 	switch r.args.TrainSamplingStrategy {
 	case args.SamplingRandom:
@@ -212,7 +212,7 @@ func (r *run) order(n int64) (samplers.Sampler, error) {
 	return samplers.NewSequential(n), nil
 }
 
-// prepare makes optimizer and schedule.
+// prepare creates optimizer and schedule.
 func (r *run) prepare() error {
 	decay := nn.DecayNames(r.model)
 	groups := []*optim.Group{{LR: r.args.LearningRate, WeightDecay: r.args.WeightDecay}, {LR: r.args.LearningRate}}
@@ -248,14 +248,14 @@ func (r *run) prepare() error {
 	return nil
 }
 
-// optimizer makes the optimizer that the arguments name, or the user's.
+// optimizer creates the optimizer that the arguments name, or the user's.
 func (r *run) optimizer(groups []*optim.Group) (*optim.Optimizer, error) {
 	a, c := r.args, r.acc.Ctx()
 	if r.newOptim != nil {
 		if own := r.newOptim(c, groups); own != nil {
 			return own, nil
 		}
-		return nil, errors.New("trainer: the function of WithOptimizer made no optimizer")
+		return nil, errors.New("trainer: the function passed to WithOptimizer returned no optimizer")
 	}
 	o, err := a.OptimOptions()
 	if err != nil {
@@ -289,7 +289,7 @@ func (r *run) checkRates() error {
 	return nil
 }
 
-// openLoader starts loading where the stream stands.
+// openLoader starts loading at the stream's position.
 func (r *run) openLoader(ctx context.Context) error {
 	ahead := *r.stream // the loader runs ahead of the steps on a stream of its own
 	remaining := r.steps.MaxSteps - r.state.GlobalStep
@@ -313,7 +313,7 @@ func (r *run) seekEpoch(ctx context.Context) error {
 	return r.openLoader(ctx)
 }
 
-// epochHasSteps tells whether the epoch under way has steps left.
+// epochHasSteps tells whether the current epoch has steps left.
 func (r *run) epochHasSteps() bool {
 	return r.stream.Position() < (r.progress.Epoch+1)*r.stream.Samples()
 }

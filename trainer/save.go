@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Names of the parts of a checkpoint beside the model's.
+// Names of the parts of a checkpoint in addition to the model's.
 const (
 	optimizerTensors = "optimizer" // .safetensors
 	optimizerFile    = "optimizer.json"
@@ -47,8 +47,8 @@ type schedulerState struct {
 	BaseLRs  []float64 `json:"base_lrs"` // of all groups, before the schedule
 }
 
-// rngState is rng_state.json. Random numbers are counted, not streamed: seed and
-// position say what comes next.
+// rngState is rng_state.json. Random numbers are counted, not streamed: seed and position
+// determine what comes next.
 const generator = "philox4x32-10"
 
 type rngState struct {
@@ -89,8 +89,8 @@ func (r *run) save(ctx context.Context) error {
 	return t.callbacks.Fire(callbacks.Save, e)
 }
 
-// rotate deletes old checkpoints but the best. One that stays because it cannot be deleted
-// is no reason to end a run: the next save tries again.
+// rotate deletes old checkpoints except the best. A checkpoint that cannot be deleted does
+// not end the run: the next save tries again.
 func (r *run) rotate() {
 	if r.args.SaveTotalLimit == nil {
 		return
@@ -200,7 +200,7 @@ func (t *Trainer) SaveState() error {
 }
 
 // SaveMetrics writes <split>_results.json into output_dir and adds the metrics to
-// all_results.json, as HuggingFace's save_metrics.
+// all_results.json, like HuggingFace's save_metrics.
 func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 	if t.err != nil {
 		return t.err
@@ -211,7 +211,7 @@ func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 	all := callbacks.Record{}
 	if old, err := os.ReadFile(filepath.Join(t.args.OutputDir, "all_results.json")); err == nil {
 		if err := json.Unmarshal(old, &all); err != nil {
-			t.log.Warn("all_results.json is damaged and is written anew", "err", err)
+			t.log.Warn("all_results.json is damaged and will be rewritten", "err", err)
 			all = callbacks.Record{}
 		}
 	}
@@ -262,7 +262,7 @@ func (r *run) watchBest(metrics map[string]float64) error {
 }
 
 // checkBest refuses a metric_for_best_model that no evaluation can have, before training.
-// What metrics of WithMetrics compute is known after the first evaluation only.
+// The names of metrics from WithMetrics are only known after the first evaluation.
 func (t *Trainer) checkBest() error {
 	name := t.args.BestMetric()
 	if name == "" || len(t.evals) == 0 || len(t.activeMetrics()) > 0 {

@@ -122,9 +122,9 @@ func (r *run) reduce(shared windowLoss, count int64, stats *callbacks.StepStats)
 	return total, err
 }
 
-// windowLoss is what the ranks tell each other of a window: for each leaf its loss sum and
-// count, the number of tokens, and the size of the main input. A rank fills in its own leaves and
-// leaves zeros elsewhere.
+// windowLoss is what the ranks exchange about a window: for each leaf its loss sum and count, the
+// number of tokens, and the size of the main input. A rank fills in its own leaves and leaves
+// zeros elsewhere.
 type windowLoss []float64
 
 func newWindowLoss(l samplers.Layout) windowLoss { return make(windowLoss, 2*l.Leaves()+2) }
@@ -147,7 +147,7 @@ func (w windowLoss) tokens() int64 { return int64(w[len(w)-2]) }
 
 func (w windowLoss) inputs() float64 { return w[len(w)-1] }
 
-// total adds the leaves up in their order, so that its bits do not depend on the ranks.
+// total adds the leaves in order, so that its bits do not depend on the ranks.
 func (w windowLoss) total() (l lossSum) {
 	for i := 0; i < len(w)-2; i += 2 {
 		l.Sum += number(w[i])
@@ -168,7 +168,7 @@ func (r *run) microBatch(b *data.Batch, windowCount int64, last bool) (sum float
 			return nil
 		}
 		if sum = tensor.Item(c.Ctx, loss); count == 0 && sum != 0 {
-			err = fmt.Errorf("trainer: step %d: the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss that counts", r.state.GlobalStep+1, sum)
+			err = fmt.Errorf("trainer: step %d: the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss function that returns a count", r.state.GlobalStep+1, sum)
 			return nil
 		}
 		r.acc.Backward(c, loss, windowCount, b.Leaf, last)
@@ -199,7 +199,7 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor
 	return loss, count, nil
 }
 
-// update clips and steps the optimizer, unless loss or gradient are not finite.
+// update clips gradients and steps the optimizer, unless loss or gradient is not finite.
 func (r *run) update(sum lossSum, stats *callbacks.StepStats) error {
 	err := r.guard(func() error {
 		stats.GradNorm = r.acc.ClipGradNorm(r.args.MaxGradNorm)
@@ -230,11 +230,11 @@ func (r *run) update(sum lossSum, stats *callbacks.StepStats) error {
 	return nil
 }
 
-// nonfinite counts and shows a step that is left out, and does what nonfinite_loss says.
+// nonfinite counts and reports a skipped step, and does what nonfinite_loss says.
 func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	r.progress.Nonfinite++
 	step := r.state.GlobalStep + 1
-	r.log.Warn("loss or gradient is not finite: the step is left out", "step", step, "loss", stats.Loss, "grad_norm", stats.GradNorm,
+	r.log.Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss, "grad_norm", stats.GradNorm,
 		"nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
 	if r.args.NonfiniteLoss == args.NonfiniteRaise {
 		r.acc.ZeroGrad()
@@ -248,7 +248,7 @@ func (r *run) learningRate() float64 {
 	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.state.GlobalStep)
 }
 
-// count moves the counters on.
+// count updates the counters.
 func (r *run) count(w samplers.Window, sum lossSum, stats *callbacks.StepStats, spent time.Duration) {
 	s, p := r.state, &r.progress
 	s.GlobalStep++

@@ -11,10 +11,10 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Result is what a training run came to.
+// Result is the outcome of a training run.
 type Result struct {
-	GlobalStep   int64              // optimizer steps done, those before a resume included
-	TrainingLoss float64            // mean over the loss terms of all steps that were not left out as not finite
+	GlobalStep   int64              // optimizer steps done, including those before a resume
+	TrainingLoss float64            // mean over the loss terms of all steps whose loss was finite
 	Metrics      map[string]float64 // train_loss, train_runtime, train_samples_per_second, …
 
 	// StopReason says why the run ended before its last planned step: max_train_seconds, a callback (EarlyStopping), an interrupt, a
@@ -23,14 +23,14 @@ type Result struct {
 }
 
 // ErrInterrupted is returned, wrapped with the context's cause, by a Train whose context
-// ended: the step under way was finished and, with save_on_interrupt, a checkpoint written.
-// An evaluation under way was given up; a resume begins with it. The weights are the last,
-// whatever load_best_model_at_end says.
+// ended. The current step was finished and, with save_on_interrupt, a checkpoint was
+// written. A running evaluation was abandoned; a resume starts with it. The weights are the
+// last ones, even with load_best_model_at_end.
 var ErrInterrupted = errors.New("trainer: interrupted")
 
 // NonfiniteError is returned under nonfinite_loss raise.
 type NonfiniteError struct {
-	Step           int64 // the optimizer step that was left out, from 1
+	Step           int64 // the skipped optimizer step, counted from 1
 	Loss, GradNorm float64
 }
 
@@ -41,12 +41,12 @@ func (e *NonfiniteError) Error() string {
 	return fmt.Sprintf("trainer: step %d: loss %g, gradient norm %g: not finite; the weights are as before the step", e.Step, e.Loss, e.GradNorm)
 }
 
-// Train is TrainContext without a deadline.
+// Train is TrainContext without a context.
 func (t *Trainer) Train() (*Result, error) { return t.TrainContext(context.Background()) }
 
 // TrainContext trains until max_steps, num_train_epochs or max_train_seconds is reached, a
 // callback stops it, or ctx ends (see ErrInterrupted). With resume_from_checkpoint it
-// goes on from there. The result is not nil if training began.
+// continues from that checkpoint. The result is not nil if training started.
 func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 	if t.err != nil {
 		return nil, t.err
@@ -82,7 +82,7 @@ func (t *Trainer) trainRank(ctx context.Context) (*Result, error) {
 	return r.result(), errors.Join(err, end, t.callbacks.Close())
 }
 
-// loop goes through epochs and steps, and does after each what the callbacks ask for.
+// loop runs epochs and steps, and after each does what the callbacks ask for.
 func (r *run) loop(ctx context.Context) error {
 	e := r.event()
 	e.Run = r.info()
@@ -101,8 +101,8 @@ func (r *run) loop(ctx context.Context) error {
 	return nil
 }
 
-// catchUp does what comes before the first step: eval_on_start, and what the checkpoint
-// was written ahead of.
+// catchUp does what comes before the first step: eval_on_start, and work that was due
+// when the checkpoint was written.
 func (r *run) catchUp(ctx context.Context) error {
 	c := &r.control
 	r.timeUp = r.timeIsUp()
@@ -146,8 +146,8 @@ func (r *run) runEpoch(ctx context.Context) error {
 	return r.endEpoch(ctx, more)
 }
 
-// endEpoch ends the epoch under way; more says that it has steps left. An epoch that the
-// end of the run cuts short goes on if the run is resumed.
+// endEpoch ends the current epoch; more says that it has steps left. An epoch that is cut
+// short by the end of the run continues if the run is resumed.
 func (r *run) endEpoch(ctx context.Context, more bool) error {
 	if err := r.fire(callbacks.EpochEnd); err != nil {
 		return err
@@ -265,7 +265,7 @@ func (r *run) interrupt(ctx context.Context) error {
 	return err
 }
 
-// causeOf is why ctx ended, or that another rank's did.
+// causeOf is the reason why ctx ended, or an error that says that another rank's did.
 func causeOf(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -273,7 +273,8 @@ func causeOf(ctx context.Context) error {
 	return errOtherInterrupted
 }
 
-// end writes the final record, loads the best model if asked to, and says goodbye.
+// end writes the final record, loads the best model if asked to, and fires the last
+// event.
 func (r *run) end(interrupted bool) error {
 	r.memoryUsed = r.memoryMetrics()
 	if err := r.record(r.finalRecord()); err != nil {

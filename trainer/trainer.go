@@ -37,7 +37,7 @@ type Trainer struct {
 	user     []callbacks.Callback
 	display  *os.File
 	device   *tensor.Device
-	group    *dist.Group // of which the trainer is a rank; nil: what the environment says
+	group    *dist.Group // the group in which the trainer is a rank; nil: decided by the environment
 	newOptim OptimizerFunc
 
 	newModel  func() (models.Model, error)
@@ -49,7 +49,7 @@ type Trainer struct {
 	err       error  // of construction; Train returns it
 }
 
-// LossFunc computes a loss in place of the model's own: the SUM of the batch's loss terms
+// LossFunc computes a loss instead of the model's own: the SUM of the batch's loss terms,
 // and their number.
 type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Tensor, count int64)
 
@@ -58,8 +58,8 @@ type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Ten
 // own: each keeps the learning rate it is given here, and the schedule multiplies it.
 type OptimizerFunc func(c *tensor.Ctx, groups []*optim.Group) *optim.Optimizer
 
-// Option hands the trainer something that is alive: data, callbacks, functions. What is
-// printed, saved and resumed is a field of args.TrainingArguments instead.
+// Option passes Go values to the trainer: data, callbacks, functions. Plain settings,
+// which are printed, saved and restored, are fields of args.TrainingArguments instead.
 type Option func(*Trainer)
 
 // WithTrainData sets the training set.
@@ -104,7 +104,8 @@ func WithCallbacks(c ...callbacks.Callback) Option {
 // WithOptimizer replaces the optimizer that the arguments name.
 func WithOptimizer(f OptimizerFunc) Option { return func(t *Trainer) { t.newOptim = f } }
 
-// WithParts adds files, as a tokenizer's, to every checkpoint and to the final model.
+// WithParts adds files, such as a tokenizer's, to every checkpoint and to the final
+// model.
 func WithParts(p ...checkpoint.Part) Option {
 	return func(t *Trainer) { t.parts = append(t.parts, p...) }
 }
@@ -115,8 +116,9 @@ func WithParts(p ...checkpoint.Part) Option {
 // same terminal meanwhile does so through callbacks.TerminalOf.
 func WithDisplay(f *os.File) Option { return func(t *Trainer) { t.display = f } }
 
-// WithModelInit makes the model of each further rank in this process (num_replicas), for
-// models that nn.Clone cannot copy. Their values become those of the first rank.
+// WithModelInit sets the function that creates the model of each additional rank in this
+// process (num_replicas), for models that nn.Clone cannot copy. The parameters are then
+// set to those of the first rank.
 func WithModelInit(f func() (models.Model, error)) Option { return func(t *Trainer) { t.newModel = f } }
 
 // WithLogger sets the logger; the default is slog.Default().
@@ -125,8 +127,9 @@ func WithLogger(l *slog.Logger) Option { return func(t *Trainer) { t.log = l } }
 // WithDevice runs on dev instead of the CPU; the model's parameters must live there.
 func WithDevice(dev *tensor.Device) Option { return func(t *Trainer) { t.device = dev } }
 
-// New builds a trainer. An error of construction waits inside, and Train, Evaluate and
-// the other methods return it, so that New chains: trainer.New(model, a).Train().
+// New builds a trainer. It returns no error, so that calls can be chained:
+// trainer.New(model, a).Train(). If the construction fails, Train, Evaluate and the other
+// methods return its error; see Err.
 func New(model models.Model, a *args.TrainingArguments, opts ...Option) *Trainer {
 	t := &Trainer{args: a, model: model, display: os.Stderr, log: slog.Default()}
 	for _, o := range opts {
@@ -164,7 +167,7 @@ func (t *Trainer) build() error {
 	return nil
 }
 
-// buildRank makes what each rank has of its own.
+// buildRank creates the parts that each rank has of its own.
 func (t *Trainer) buildRank() error {
 	t.store = &checkpoint.Store{Dir: t.args.OutputDir, FS: t.fsys, Log: t.log}
 	t.state = callbacks.NewState(t.args, 0)
@@ -174,7 +177,7 @@ func (t *Trainer) buildRank() error {
 	return t.callbacks.Fire(callbacks.InitEnd, t.event())
 }
 
-// checkOptions looks for options without content.
+// checkOptions rejects nil and duplicate options.
 func (t *Trainer) checkOptions() error {
 	if t.log == nil {
 		t.log = slog.Default()
@@ -194,14 +197,14 @@ func (t *Trainer) checkOptions() error {
 			return fmt.Errorf("trainer: evaluation set %q has no data: want a source", set.name)
 		}
 		if names[set.name] {
-			return fmt.Errorf("trainer: there are two evaluation sets of the name %q: want WithNamedEvalData with different names", set.name)
+			return fmt.Errorf("trainer: two evaluation sets have the name %q: want WithNamedEvalData with different names", set.name)
 		}
 		names[set.name] = true
 	}
 	return nil
 }
 
-// buildCallbacks lines up the callbacks in their order.
+// buildCallbacks puts the callbacks into order.
 func (t *Trainer) buildCallbacks() error {
 	reporters, err := callbacks.NewReporters(t.args)
 	if err != nil {
@@ -234,14 +237,15 @@ func (t *Trainer) fire(k callbacks.Kind) error { return t.callbacks.Fire(k, t.ev
 // Model is the model being trained.
 func (t *Trainer) Model() models.Model { return t.model }
 
-// State is where the run is. It belongs to the trainer: read it only.
+// State is the current state of the run. It belongs to the trainer and must not be
+// changed.
 func (t *Trainer) State() *callbacks.State { return t.state }
 
 // IsMain reports whether this process has rank 0, the one that logs and saves.
 func (t *Trainer) IsMain() bool { return t.err == nil && t.acc.IsMain() }
 
-// Close leaves the job of several processes that Train, Evaluate or Predict joined. Call it
-// when no rank has work left; a process that is alone need not.
+// Close leaves the multi-process job that Train, Evaluate or Predict joined. Call it when
+// no rank has work left. A single process does not need it.
 func (t *Trainer) Close() error {
 	if t.acc == nil {
 		return nil

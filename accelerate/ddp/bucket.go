@@ -92,14 +92,14 @@ func reversed(n int) []int {
 	return order
 }
 
-// checkOrder refuses what is no permutation of n.
+// checkOrder refuses what is not a permutation of n.
 func checkOrder(order []int, n int) error {
 	if len(order) != n {
 		return fmt.Errorf("ddp: order of %d parameters, want %d", len(order), n)
 	}
 	for i, v := range slices.Sorted(slices.Values(order)) {
 		if i != v {
-			return fmt.Errorf("ddp: order %v of parameters is no permutation of %d", order, n)
+			return fmt.Errorf("ddp: order %v of parameters is not a permutation of %d", order, n)
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func HookByName(name string) (Hook, error) {
 	case "bf16":
 		return BF16Compress, nil
 	}
-	return nil, fmt.Errorf("ddp: no communication hook is called %q: want no or bf16", name)
+	return nil, fmt.Errorf("ddp: unknown communication hook %q: want no or bf16", name)
 }
 
 type allReduce struct{}

@@ -24,7 +24,7 @@ func TestHookByName(t *testing.T) {
 		require.Equal(t, name != "no", h.Lossy())
 	}
 	_, err := HookByName("fp8")
-	require.EqualError(t, err, `ddp: no communication hook is called "fp8": want no or bf16`)
+	require.EqualError(t, err, `ddp: unknown communication hook "fp8": want no or bf16`)
 }
 
 // Compression works where the numbers lie, in pieces of any number.

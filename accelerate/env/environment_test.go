@@ -191,7 +191,7 @@ func TestDetectRefuses(t *testing.T) {
 		{"Slurm's nodes garbled", with(slurmTask, vars{"SLURM_STEP_NODELIST": "n[1-"}),
 			`environment of Slurm: 2 faults:` + "\n" + `  - SLURM_STEP_NODELIST: host list "n[1-": brackets do not match` + "\n" +
 				"  - MASTER_ADDR is not set, and Slurm does not tell where rank 0 is: want SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, or set it to the host of rank 0"},
-		{"Slurm's counts garbled", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": "4(x"}), `environment of Slurm: SLURM_STEP_TASKS_PER_NODE is "4(x": "4(x" is no count; want a form such as 4(x2),3`},
+		{"Slurm's counts garbled", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": "4(x"}), `environment of Slurm: SLURM_STEP_TASKS_PER_NODE is "4(x": "4(x" is not a count; want a form such as 4(x2),3`},
 		{"Slurm's counts too few", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": "7"}), `environment of Slurm: SLURM_STEP_TASKS_PER_NODE is "7": it has 1 nodes, and this is node 1 (SLURM_NODEID)`},
 		{"Slurm's local size unknown", with(slurmTask, vars{"SLURM_STEP_TASKS_PER_NODE": ""}),
 			"environment of Slurm: SLURM_PROCID is set, but the local world size is not: want SLURM_STEP_TASKS_PER_NODE (with SLURM_NODEID) or SLURM_NTASKS_PER_NODE"},

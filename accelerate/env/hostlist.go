@@ -22,7 +22,7 @@ func ExpandHostList(text string) ([]string, error) {
 	for _, p := range parts {
 		expanded, err := expandHost(p)
 		if err == nil && len(hosts)+len(expanded) > maxHosts {
-			err = fmt.Errorf("it stands for more than %d hosts", maxHosts)
+			err = fmt.Errorf("it expands to more than %d hosts", maxHosts)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("host list %q: %w", text, err)
@@ -78,7 +78,7 @@ func expandHost(name string) ([]string, error) {
 			}
 		}
 		if len(hosts)*len(numbers) > maxHosts {
-			return nil, fmt.Errorf("it stands for more than %d hosts", maxHosts)
+			return nil, fmt.Errorf("it expands to more than %d hosts", maxHosts)
 		}
 		next := make([]string, 0, len(hosts)*len(numbers))
 		for _, h := range hosts {
@@ -102,10 +102,10 @@ func expandRanges(text string) ([]string, error) {
 		lo, errLo := strconv.ParseUint(first, 10, 32)
 		hi, errHi := strconv.ParseUint(last, 10, 32)
 		if errLo != nil || errHi != nil || hi < lo {
-			return nil, fmt.Errorf("[%s] is no range; want a form such as [01-04,7]", text)
+			return nil, fmt.Errorf("[%s] is not a range; want a form such as [01-04,7]", text)
 		}
 		if hi-lo >= maxHosts-uint64(len(numbers)) {
-			return nil, fmt.Errorf("it stands for more than %d hosts", maxHosts)
+			return nil, fmt.Errorf("it expands to more than %d hosts", maxHosts)
 		}
 		for n := lo; n <= hi; n++ {
 			numbers = append(numbers, fmt.Sprintf("%0*d", len(first), n))

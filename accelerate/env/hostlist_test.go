@@ -53,6 +53,6 @@ func TestExpandCounts(t *testing.T) {
 	require.Equal(t, []int{2, 2, 2, 1}, got)
 	for _, in := range []string{"", "0", "x", "2(x0)", "2(x3", "2(3)", "2(x99999999)", "2,,1"} {
 		_, err := expandCounts(in)
-		require.ErrorContains(t, err, "is no count", in)
+		require.ErrorContains(t, err, "is not a count", in)
 	}
 }

@@ -77,7 +77,7 @@ func Token(lookup Lookup) (string, error) {
 	}
 	t := strings.TrimSpace(string(text))
 	if t == "" {
-		return "", fmt.Errorf("%s: %s is empty; want a random text", VarJobTokenFile, path)
+		return "", fmt.Errorf("%s: %s is empty; want a random string", VarJobTokenFile, path)
 	}
 	return t, nil
 }

@@ -30,7 +30,7 @@ func TestJobToken(t *testing.T) {
 	_, err = token(nil)
 	require.ErrorIs(t, err, ErrNoToken)
 	_, err = token(vars{VarJobTokenFile: write(" \n", 0o600)})
-	require.ErrorContains(t, err, "is empty; want a random text")
+	require.ErrorContains(t, err, "is empty; want a random string")
 	_, err = token(vars{VarJobTokenFile: filepath.Join(t.TempDir(), "absent")})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	if runtime.GOOS != "windows" {

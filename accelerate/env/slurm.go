@@ -105,7 +105,7 @@ func expandCounts(text string) ([]int, error) {
 			}
 		}
 		if err != nil || n < 1 || k < 1 || k > maxHosts {
-			return nil, fmt.Errorf("%q is no count; want a form such as 4(x2),3", part)
+			return nil, fmt.Errorf("%q is not a count; want a form such as 4(x2),3", part)
 		}
 		for range k {
 			counts = append(counts, n)

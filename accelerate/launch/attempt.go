@@ -43,7 +43,7 @@ func (r *run) attempt(number int) error {
 	}
 	a.watch()
 	if n := sweep(r.id); n > 0 {
-		r.config.Logger.Warn("killed processes that ranks had started and left in sessions of their own", "count", n)
+		r.config.Logger.Warn("killed processes that ranks had started in other sessions", "count", n)
 	}
 	switch {
 	case a.interrupted == nil && a.heeded() != 0:

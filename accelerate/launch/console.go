@@ -85,7 +85,7 @@ func (s *stream) keep(p []byte) {
 		return
 	}
 	if _, err := s.file.Write(p); err != nil {
-		s.logger.Warn("a rank's log is cut off", "error", err)
+		s.logger.Warn("a rank's log is truncated", "error", err)
 		s.file.Close() // the write's error is the one to report
 		s.file = nil
 	}

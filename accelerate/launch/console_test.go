@@ -99,5 +99,5 @@ func TestStreamOutlivesItsReaders(t *testing.T) {
 	}
 	s.close()
 	require.Equal(t, 1, broken.writes)
-	require.Equal(t, 1, strings.Count(warnings.String(), "a rank's log is cut off"))
+	require.Equal(t, 1, strings.Count(warnings.String(), "a rank's log is truncated"))
 }

@@ -133,6 +133,6 @@ func TestGuardOrders(t *testing.T) {
 	require.Zero(t, killed)
 	for _, bad := range []string{"add x\n", "add 1\n", "remove 0\n", "add -5\n", "\n"} {
 		_, err = Guard(strings.NewReader(bad))
-		require.ErrorContains(t, err, "is no order; want add or remove with a process group")
+		require.ErrorContains(t, err, "is not a command; want add or remove with a process group")
 	}
 }

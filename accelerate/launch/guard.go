@@ -28,7 +28,7 @@ func Guard(input io.Reader) (killed int, err error) {
 		case verb == "done":
 			return 0, nil
 		case numberErr != nil || pgid <= 1:
-			return 0, fmt.Errorf("launch: guard: %q is no order; want add or remove with a process group", s.Text())
+			return 0, fmt.Errorf("launch: guard: %q is not a command; want add or remove with a process group", s.Text())
 		case verb == "add":
 			groups[pgid] = true
 		case verb == "remove":

@@ -126,7 +126,7 @@ func (r *run) rankDir(attempt, localRank int) (string, error) {
 func (r *run) cleanUp() error {
 	if r.guard != nil {
 		if err := r.guard.release(); err != nil { // the job did without it
-			r.config.Logger.Warn("the guard did not end well", "error", err)
+			r.config.Logger.Warn("the guard process failed", "error", err)
 		}
 	}
 	if r.keepDir {
@@ -152,7 +152,7 @@ func (r *run) attempts() error {
 			return err
 		}
 		pause := r.pause(failure)
-		r.config.Logger.Warn("a rank failed; all are started again", "attempt", n, "max_restarts", r.config.MaxRestarts, "in", pause,
+		r.config.Logger.Warn("a rank failed; all ranks are started again", "attempt", n, "max_restarts", r.config.MaxRestarts, "in", pause,
 			"rank", failure.Root.Rank, "cause", failure.Root.how(), "message", failure.Root.Message)
 		if err := r.sleep(pause); err != nil {
 			r.passOn(failure)
@@ -204,7 +204,7 @@ func (r *run) passOn(failure *FailureError) {
 	}
 	f.Message.ErrorCode = failure.Root.code()
 	if err := writeErrorFile(path, f); err != nil {
-		r.config.Logger.Warn("the root cause could not be passed on", "error", err)
+		r.config.Logger.Warn("the root cause could not be reported", "error", err)
 	}
 }
 

@@ -195,7 +195,7 @@ func TestRestarts(t *testing.T) {
 	b := newBench(t, 2, "flaky", "2")
 	b.MaxRestarts = 2
 	require.NoError(t, b.run(t))
-	require.Equal(t, 2, strings.Count(b.log.String(), "a rank failed; all are started again"), b.log.String())
+	require.Equal(t, 2, strings.Count(b.log.String(), "a rank failed; all ranks are started again"), b.log.String())
 
 	b = newBench(t, 2, "flaky", "2")
 	b.MaxRestarts = 1
@@ -334,7 +334,7 @@ func TestLeftChildren(t *testing.T) {
 			pid, err := strconv.Atoi(m[1])
 			require.NoError(t, err)
 			require.Eventually(t, func() bool { return !running(pid) }, 10*time.Second, 5*time.Millisecond)
-			require.Equal(t, kind == "own", strings.Contains(b.log.String(), "in sessions of their own"), b.log.String())
+			require.Equal(t, kind == "own", strings.Contains(b.log.String(), "in other sessions"), b.log.String())
 		})
 	}
 }

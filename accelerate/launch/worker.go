@@ -164,7 +164,7 @@ func (w *worker) awaitGroup(pgid int) {
 	deadline := time.Now().Add(c.Grace)
 	for pause := time.Millisecond; groupAlive(pgid); pause = min(2*pause, c.MonitorInterval) {
 		if time.Now().After(deadline) {
-			c.Logger.Warn("processes of a rank's group are still there after SIGKILL", "rank", w.rank, "process group", pgid)
+			c.Logger.Warn("processes of a rank's group are still running after SIGKILL", "rank", w.rank, "process group", pgid)
 			return
 		}
 		time.Sleep(pause)

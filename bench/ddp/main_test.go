@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 func TestWorkerThatFails(t *testing.T) {
 	b := small("shm")
 	b.Hook = "zip"
-	require.ErrorContains(t, b.run(io.Discard), `no communication hook is called "zip"`)
+	require.ErrorContains(t, b.run(io.Discard), `unknown communication hook "zip"`)
 }
 
 // The model adds the exchange to the step, and more ranks wait for the slowest.

@@ -62,7 +62,7 @@ func svg(lines []line) string {
 
 // shareAxis spans the shares, and 0 to 125 % at least, in quarters.
 func shareAxis(lines []line) *panel {
-	p := &panel{title: "share of the machine's own ceiling", high: 1.25, baseline: 1, unit: func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }}
+	p := &panel{title: "share of the machine's ceiling", high: 1.25, baseline: 1, unit: func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }}
 	for _, l := range lines {
 		for _, v := range l.values {
 			p.high = max(p.high, math.Ceil(4*v)/4)
@@ -76,7 +76,7 @@ func shareAxis(lines []line) *panel {
 
 // factorAxis spans the factors, and 0.5 to 2 at least.
 func factorAxis(lines []line) *panel {
-	p := &panel{title: "times as fast as the peer (memory: times as little)", low: 0.5, high: 2, log: true, baseline: 1,
+	p := &panel{title: "speedup over the peer (memory: theirs divided by ours)", low: 0.5, high: 2, log: true, baseline: 1,
 		unit: func(v float64) string { return fmt.Sprintf("%g×", v) }}
 	for _, l := range lines {
 		for threads, v := range l.values {
@@ -106,10 +106,10 @@ func legend(b *strings.Builder) float64 {
 	entry(func(x float64) { mark(b, 1, x, y, 1) }, "1 thread")
 	entry(func(x float64) { mark(b, 2, x, y, 1) }, "2 threads")
 	entry(func(x float64) { mark(b, 1, x, y, 0.25) }, "pale: one of many shapes")
-	entry(func(x float64) { wantedMark(b, x, y) }, "what is wanted at least")
+	entry(func(x float64) { wantedMark(b, x, y) }, "target")
 	entry(func(x float64) {
 		fmt.Fprintf(b, `<text x="%.0f" y="%d" fill="#b00020" font-weight="bold">×</text>`+"\n", x-4, y+4)
-	}, "below it")
+	}, "below target")
 	return 36
 }
 

@@ -34,8 +34,8 @@ var products = rowsOf(`(?:matmul|head|conv)_.*`)
 var goals = []goal{
 	{section: "Share of the FMA peak", rows: rowsOf(`square_512_peak`), label: "float32 matmul 512³", want: [2]float64{0.85, 0.78}, share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`square_(1024|2048)_peak`), label: "float32 matmul $1³", want: [2]float64{0.90, 0.88}, share: true},
-	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_avx2_peak`), label: "float32 matmul 1024³, AVX2, of its own peak", want: [2]float64{0.88, 0.88}, share: true},
-	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_f64_peak`), label: "float64 matmul 1024³, of half the peak", share: true},
+	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_avx2_peak`), label: "float32 matmul 1024³, AVX2, share of the AVX2 peak", want: [2]float64{0.88, 0.88}, share: true},
+	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_f64_peak`), label: "float64 matmul 1024³, share of half the peak", share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`step_peak`), label: "small transformer step", share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`gpt2_124m_peak`), label: "GPT-2 124M step", share: true},
 	{section: "Share of copy's bandwidth", rows: rowsOf(`(.*)_copy`), label: "$1", share: true},
@@ -50,7 +50,7 @@ var goals = []goal{
 
 	{section: "Attention, forward and backward", rows: rowsOf(`attention_(\d+)_(causal|full)`), label: "$1 positions, $2", want: [2]float64{1.3, 1.3}},
 
-	{section: "Streaming kernels, as people call PyTorch", rows: rowsOf(`(layer_norm|rms_norm|softmax|gelu|gelu_tanh|cross_entropy)_(fwd|fwdbwd)|(adamw)`), label: "$1$3 $2", want: [2]float64{1.5, 1.5}},
+	{section: "Streaming kernels, PyTorch as usually called", rows: rowsOf(`(layer_norm|rms_norm|softmax|gelu|gelu_tanh|cross_entropy)_(fwd|fwdbwd)|(adamw)`), label: "$1$3 $2", want: [2]float64{1.5, 1.5}},
 	{section: "Streaming kernels, PyTorch's out= forms", rows: rowsOf(`(layer_norm|rms_norm|softmax|gelu|gelu_tanh|cross_entropy)_(fwd|fwdbwd)_out`), label: "$1 $2", want: [2]float64{1.5, 1.5}, or: "${1}_${2}_copy", orWant: 0.85},
 	{section: "Streaming kernels, PyTorch's out= forms", rows: rowsOf(`(adamw)_out`), label: "$1", want: [2]float64{1.5, 1.5}, or: "${1}_copy", orWant: 0.85},
 
@@ -63,7 +63,7 @@ var goals = []goal{
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_installed`), label: "GPT-2 124M against PyTorch as installed"},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_llmc`), label: "GPT-2 124M against llm.c"},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_memory`), label: "GPT-2 124M, peak memory", want: [2]float64{1 / 0.7, 1 / 0.7}},
-	{section: "Training steps", rows: rowsOf(`trainer_loop`), label: "the trainer's loop against a bare loop of ours", want: [2]float64{0.99, 0.99}},
+	{section: "Training steps", rows: rowsOf(`trainer_loop`), label: "the trainer's loop against our bare loop", want: [2]float64{0.99, 0.99}},
 	{section: "Training steps", rows: rowsOf(`resnet18`), label: "ResNet-18 against eager", want: [2]float64{0.9, 0.9}},
 
 	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`conv2d_(\d+)_(\d+)_(\d+)_(\d+)_(\d+)`), label: "convolution $1 → $2, kernel $3, stride $4, image $5"},
@@ -71,9 +71,9 @@ var goals = []goal{
 	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`max_pool_(\d+)_(\d+)`), label: "max pooling, $1 channels, image $2"},
 
 	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_process`), label: "tokens per second, whole process", want: [2]float64{1.5, 1.5}},
-	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_process_ids`), label: "the same, the peer from ready token ids"},
+	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_process_ids`), label: "the same, peer starts from token ids"},
 	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_first_step`), label: "start to the end of the first step", want: [2]float64{10, 10}},
-	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_first_step_ids`), label: "the same, the peer from ready token ids"},
+	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_first_step_ids`), label: "the same, peer starts from token ids"},
 }
 
 // line is a line of the table: one row, or several in one.

@@ -1,7 +1,9 @@
-// Report reads what the benchmarks printed, from files or its input, and prints one table with what is wanted beside what was measured, and the RATIO
-// lines of all rows. It can put the table into a document, which may have tables of several machines, between two markers, and draw it.
+// Report reads what the benchmarks printed, from files or its input, and prints one table with targets and measurements, and the RATIO
+// lines of all rows. It can write the table into a document, which may have tables of several machines, between two markers, and draw it.
+// With --summary it writes one table of the most important rows of several machines instead, a file for each.
 //
 //	go run ./bench/report --docs docs/performance.md --table zen5 --svg docs/figures/performance-zen5.svg bench/report/testdata/zen5.txt
+//	go run ./bench/report --docs docs/performance.md --summary bench/report/testdata/*.txt
 package main
 
 import (
@@ -17,10 +19,17 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	docs := pflag.String("docs", "", "put the table into this document")
-	table := pflag.String("table", "", "which table of the document it is")
-	figure := pflag.String("svg", "", "draw the table here")
+	docs := pflag.String("docs", "", "write the table into this document")
+	table := pflag.String("table", "", "name of the table in the document")
+	figure := pflag.String("svg", "", "draw the table into this file")
+	summarize := pflag.Bool("summary", false, "write a summary of several machines, one file each, into the document")
 	pflag.Parse()
+	if *summarize {
+		if err := runSummary(pflag.Args(), *docs); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	if err := run(pflag.Args(), *docs, *table, *figure, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
@@ -40,19 +49,33 @@ func run(files []string, docs, table, figure string, w io.Writer) error {
 		}
 	}
 	if docs != "" {
-		text, err := os.ReadFile(docs)
-		if err != nil {
-			return err
-		}
-		replaced, err := replaceTable(string(text), table, r.markdown())
-		if err != nil {
-			return fmt.Errorf("%s: %w", docs, err)
-		}
-		if err := os.WriteFile(docs, []byte(replaced), 0o644); err != nil {
+		if err := insert(docs, table, r.markdown()); err != nil {
 			return err
 		}
 	}
 	return r.print(w)
+}
+
+// runSummary writes the summary of all files into the document.
+func runSummary(files []string, docs string) error {
+	text, err := summary(files)
+	if err != nil {
+		return err
+	}
+	return insert(docs, "summary", text)
+}
+
+// insert replaces the table of that name in a document.
+func insert(docs, table, markdown string) error {
+	text, err := os.ReadFile(docs)
+	if err != nil {
+		return err
+	}
+	replaced, err := replaceTable(string(text), table, markdown)
+	if err != nil {
+		return fmt.Errorf("%s: %w", docs, err)
+	}
+	return os.WriteFile(docs, []byte(replaced), 0o644)
 }
 
 // read reads all files as one, or the input if there are none.

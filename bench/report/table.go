@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 )
@@ -18,7 +19,7 @@ const (
 	shared = " §"
 )
 
-var heading = []string{"", "ours", "theirs", "1 thread", "ours", "theirs", "2 threads", "wanted", "limit"}
+var heading = []string{"", "ours", "theirs", "1 thread", "ours", "theirs", "2 threads", "target", "limit"}
 
 // cells are a line's columns.
 func (l *line) cells(r *results) []string {
@@ -175,13 +176,13 @@ func (r *results) besideText() string {
 	for _, c := range r.ceilings {
 		variant, _ := strings.CutPrefix(c.name, "fma_")
 		if v := r.beside[key{variant, c.threads}]; len(v) > 0 {
-			list = append(list, fmt.Sprintf("%s at %d: %.0f to %.0f, at the median %.0f %s", variants.Replace(variant), c.threads, slices.Min(v), slices.Max(v), stats.Median(v), c.unit))
+			list = append(list, fmt.Sprintf("%s at %d: %.0f to %.0f, median %.0f %s", variants.Replace(variant), c.threads, slices.Min(v), slices.Max(v), stats.Median(v), c.unit))
 		}
 	}
 	if len(list) == 0 {
 		return ""
 	}
-	return "shares of the FMA peak are of what its loop reached beside each row: " + strings.Join(list, "; ")
+	return "shares of the FMA peak refer to the speed of its loop beside each row: " + strings.Join(list, "; ")
 }
 
 // tripText says how far apart the threads' cores were.
@@ -195,7 +196,7 @@ func (r *results) tripText() string {
 			far++
 		}
 	}
-	return fmt.Sprintf("a cache line went from one thread to another and back in %.0f to %.0f ns;%s marks the %d of %d rows in which it took more than twice the shortest time",
+	return fmt.Sprintf("a cache line took %.0f to %.0f ns from one thread to the other and back;%s marks the %d of %d rows in which it took more than twice the shortest time",
 		r.shortestTrip(), slices.Max(slices.Collect(maps.Values(r.trips))), apart, far, len(r.trips))
 }
 
@@ -211,20 +212,23 @@ func (r *results) coresText() string {
 		}
 	}
 	list := slices.Sorted(maps.Values(r.cores))
-	return fmt.Sprintf("threads multiplied and added %.2f to %.2f times as fast together as one alone, at the median %.2f;%s marks the %d of %d rows in which they shared cores, with less than 1.5 times for two",
+	return fmt.Sprintf("two threads multiplied and added %.2f to %.2f times as fast as one (median %.2f);%s marks the %d of %d rows in which they shared a core and reached less than 1.5 times",
 		list[0], list[len(list)-1], stats.Median(list), shared, n, len(list))
 }
 
-// markdown is the table for the documents.
+// markdown is what the documents show: the machine as a list, its ceilings and the tables of all sections.
 func (r *results) markdown() string {
 	var b strings.Builder
 	for _, m := range r.machine {
-		fmt.Fprintf(&b, "%s.\n", m)
+		b.WriteString(item(m))
 	}
-	fmt.Fprintf(&b, "Peers: %s.\n", strings.Join(r.peers, "; "))
-	for _, text := range r.texts() {
-		fmt.Fprintf(&b, "%s%s.\n", strings.ToUpper(text[:1]), text[1:])
+	b.WriteString(item("Peers: " + r.versions()))
+	for _, text := range []string{r.tripText(), r.coresText()} {
+		if text != "" {
+			b.WriteString(item(strings.ToUpper(text[:1]) + text[1:]))
+		}
 	}
+	r.ceilingTable(&b)
 	sections(r.lines(), func(section string, lines []line) {
 		row := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
 		b.WriteByte('\n')
@@ -235,4 +239,64 @@ func (r *results) markdown() string {
 		}
 	})
 	return b.String()
+}
+
+// versions are the peers, each version once with the benchmarks that use it.
+func (r *results) versions() string {
+	var order []string
+	modes := map[string][]string{}
+	for _, p := range r.peers {
+		mode, version, _ := strings.Cut(p, ": ")
+		if modes[version] == nil {
+			order = append(order, version)
+		}
+		modes[version] = append(modes[version], mode)
+	}
+	for i, version := range order {
+		order[i] = fmt.Sprintf("%s (%s)", version, strings.Join(modes[version], ", "))
+	}
+	return strings.Join(order, "; ")
+}
+
+// ceilingTable writes the machine's ceilings, and what the FMA loops reached beside the rows.
+func (r *results) ceilingTable(b *strings.Builder) {
+	var names []string
+	cells := map[string][3]string{}
+	for _, c := range r.ceilings {
+		name := variants.Replace(strings.Replace(c.name, "fma_", "FMA ", 1))
+		row, known := cells[name]
+		if !known {
+			names = append(names, name)
+		}
+		row[c.threads] = fmt.Sprintf("%.0f %s", c.value, c.unit)
+		if v := r.beside[key{strings.TrimPrefix(c.name, "fma_"), c.threads}]; len(v) > 0 {
+			row[c.threads] += fmt.Sprintf(" (%.0f to %.0f beside the rows, median %.0f)", slices.Min(v), slices.Max(v), stats.Median(v))
+		}
+		cells[name] = row
+	}
+	b.WriteString("\n| **Ceilings of the machine** | 1 thread | 2 threads |\n| --- | --- | --- |\n")
+	for _, name := range names {
+		fmt.Fprintf(b, "| %s | %s | %s |\n", name, cells[name][1], cells[name][2])
+	}
+}
+
+// item is an item of a list, in lines of at most 120 columns.
+func item(text string) string {
+	var b strings.Builder
+	width := 0
+	for i, word := range strings.Fields("- " + text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case width+1+n > 120:
+			b.WriteString("\n  ")
+			width = 2
+		default:
+			b.WriteByte(' ')
+			width++
+		}
+		b.WriteString(word)
+		width += n
+	}
+	return b.String() + "\n"
 }

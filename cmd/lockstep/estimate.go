@@ -43,9 +43,9 @@ func (f *estimateFlags) flagSet() *pflag.FlagSet {
 	a := args.Default("")
 	fs := pflag.NewFlagSet("estimate-memory", pflag.ContinueOnError)
 	fs.IntVar(&f.batch, "per_device_train_batch_size", a.PerDeviceTrainBatchSize, "samples per micro-batch and rank")
-	fs.IntVar(&f.length, "length", 0, "tokens of a sample, or pixels of an image's side; 0 for the model's largest or usual one")
+	fs.IntVar(&f.length, "length", 0, "tokens per sample, or pixels per side of an image; 0 for the model's maximum or default")
 	fs.IntVar(&f.accumulation, "gradient_accumulation_steps", a.GradientAccumulationSteps, "micro-batches per optimizer step and rank")
-	fs.IntVar(&f.ranks, "ranks", 1, "ranks of the run, over which gradients of several micro-batches are summed")
+	fs.IntVar(&f.ranks, "ranks", 1, "ranks of the run; several ranks sum their gradients")
 	fs.StringVar(&f.optim, "optim", string(a.Optim), "optimizer: adamw_torch, adamw_torch_fused, adam or sgd")
 	fs.StringVar(&f.dtype, "dtype", "float32", "dtype of the parameters: float32, bfloat16, float16 or float64")
 	fs.BoolVar(&f.checkpointing, "gradient_checkpointing", false, "recompute activations in the backward pass instead of keeping them")
@@ -128,7 +128,7 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	}
 	example, ok := model.(models.Example)
 	if !ok {
-		return nil, fmt.Errorf("model_type %s does not say what its batches are (models.Example)", model.ModelType())
+		return nil, fmt.Errorf("model_type %s does not describe its batches (models.Example)", model.ModelType())
 	}
 	e, err := trainer.EstimateMemory(a, f.ranks, fresh, func(c *tensor.Ctx, n int) *data.Batch { return example.ExampleBatch(c, n, f.length) })
 	if err != nil {

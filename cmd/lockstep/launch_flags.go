@@ -43,20 +43,20 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("launch", pflag.ContinueOnError)
 	fs.SetInterspersed(false) // what follows PROGRAM is its own
 	fs.StringVar(&f.nproc, "nproc_per_node", "1", "ranks on each host: a number, or auto for one on each core")
-	fs.StringVar(&f.nodes, "nnodes", "1", "hosts")
-	fs.IntVar(&f.nodeRank, "node_rank", 0, "this host's number, from 0")
+	fs.StringVar(&f.nodes, "nnodes", "1", "number of hosts")
+	fs.IntVar(&f.nodeRank, "node_rank", 0, "number of this host, from 0")
 	fs.StringVar(&f.masterAddr, "master_addr", "", "host of rank 0 (default 127.0.0.1 on a single host)")
 	fs.IntVar(&f.masterPort, "master_port", 0, fmt.Sprintf("TCP port of rank 0; 0 takes a free one on a single host, %d on several", env.DefaultMasterPort))
 	fs.BoolVar(&f.standalone, "standalone", false, "a single host and a free port, whatever else is set for rank 0")
 	fs.StringVar(&f.backend, "rdzv_backend", "static", "static; c10d is accepted on a single host")
-	fs.StringVar(&f.endpoint, "rdzv_endpoint", "", "HOST[:PORT], another way to say master_addr and master_port")
+	fs.StringVar(&f.endpoint, "rdzv_endpoint", "", "HOST[:PORT], instead of master_addr and master_port")
 	fs.StringVar(&f.id, "rdzv_id", "", "name of the job")
-	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how often failed ranks are all started again")
+	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how many times all ranks are started again after a failure")
 	fs.Var(&f.restartDelay, "restart_delay", "time before the first restart; it doubles, up to a minute, while restarts fail")
 	fs.Var(&f.monitor, "monitor_interval", "how often killed process groups are looked at until they are empty; ends are noticed at once")
 	fs.StringVar(&f.role, "role", launch.DefaultRole, "torchrun's ROLE_NAME")
-	fs.StringVar(&f.logDir, "log_dir", "", "keep attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json} in a new folder below this one")
-	fs.StringVarP(&f.redirects, "redirects", "r", "0", "streams that go to log files alone: 0 none, 1 stdout, 2 stderr, 3 both, or for local ranks 0:3,1:1")
+	fs.StringVar(&f.logDir, "log_dir", "", "write attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json} in a new folder below this one")
+	fs.StringVarP(&f.redirects, "redirects", "r", "0", "streams that go only to log files: 0 none, 1 stdout, 2 stderr, 3 both, or for each local rank: 0:3,1:1")
 	fs.StringVarP(&f.tee, "tee", "t", "0", "streams that go to log files and to the console")
 	fs.IntSliceVar(&f.localRanksFilter, "local_ranks_filter", nil, "local ranks whose output is shown (default all)")
 	fs.Var(&f.grace, "grace_period", "time between a signal and SIGKILL")
@@ -118,7 +118,7 @@ func (f *launchFlags) procs(cores int) (int, error) {
 	case "auto", "cpu":
 		return cores, nil
 	case "gpu", "xpu":
-		return 0, fmt.Errorf("nproc_per_node is %s, and this build runs on CPUs alone; want a number or auto", f.nproc)
+		return 0, fmt.Errorf("nproc_per_node is %s, and this build runs only on CPUs; want a number or auto", f.nproc)
 	}
 	n, err := strconv.Atoi(f.nproc)
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *seconds) Set(text string) error {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q is no time; want seconds above 0, or a form such as 500ms", text)
+		return fmt.Errorf("%q is not a duration; want seconds above 0, or a form such as 500ms", text)
 	}
 	*s = seconds(d)
 	return nil

@@ -83,5 +83,5 @@ func TestGuardRefusesNonsense(t *testing.T) {
 	cmd.Stdin = strings.NewReader("kill everything\n")
 	require.ErrorAs(t, cmd.Run(), new(*exec.ExitError))
 	require.Equal(t, exitError, cmd.ProcessState.ExitCode())
-	require.Equal(t, "lockstep: launch: guard: \"kill everything\" is no order; want add or remove with a process group\n", stderr.String())
+	require.Equal(t, "lockstep: launch: guard: \"kill everything\" is not a command; want add or remove with a process group\n", stderr.String())
 }

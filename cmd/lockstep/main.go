@@ -1,4 +1,4 @@
-// Command lockstep starts distributed jobs, tells what it finds on a machine, and what training needs of one.
+// Command lockstep starts distributed jobs, shows what it finds on a machine, and estimates the memory of a training run.
 //
 //	lockstep launch --nproc_per_node 4 -- ./train --learning_rate 1e-3
 //	lockstep env
@@ -50,12 +50,12 @@ type command struct {
 // commands are shown in this order.
 func commands() []command {
 	return []command{
-		{"launch", "start a program as many ranks on this host, and watch over them", (*program).launch},
-		{"env", "show this process's place in a job, why, and what the machine offers", (*program).env},
-		{"estimate-memory", "say how much memory training a model needs", (*program).estimateMemory},
-		{"debug", "name the culprit in the flight records of a failed job", (*program).debug},
+		{"launch", "start a program as several ranks on this host and monitor them", (*program).launch},
+		{"env", "show the rank of this process, where it comes from, and what the machine offers", (*program).env},
+		{"estimate-memory", "estimate how much memory training a model takes", (*program).estimateMemory},
+		{"debug", "find the rank that made a job fail, from the flight records", (*program).debug},
 		{"version", "show the version", (*program).version},
-		{"help", "show this text, or a command's", (*program).help},
+		{"help", "show this text, or the help of a command", (*program).help},
 		{guardCommand, "", (*program).guard},
 	}
 }

@@ -85,7 +85,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"launch", "--log-dri", "x", "p"}, 2, "", "lockstep: launch: unknown flag --log-dri; did you mean --log_dir?\n"},
 		{[]string{"launch", "-z", "p"}, 2, "", "lockstep: launch: unknown shorthand flag: 'z' in -z\n"},
 		{[]string{"launch", "--max-restarts", "many", "p"}, 2, "", "lockstep: launch: invalid argument \"many\" for \"--max_restarts\" flag"},
-		{[]string{"launch", "--nproc_per_node=gpu", "--nnodes=1:2", "--tee=9", "p"}, 2, "", "lockstep: launch: nproc_per_node is gpu, and this build runs on CPUs alone; want a number or auto\n" +
+		{[]string{"launch", "--nproc_per_node=gpu", "--nnodes=1:2", "--tee=9", "p"}, 2, "", "lockstep: launch: nproc_per_node is gpu, and this build runs only on CPUs; want a number or auto\n" +
 			"launch: nnodes is \"1:2\"; want a number: jobs do not grow or shrink while they run\nlaunch: tee: streams \"9\"; want 0 (none)"},
 	} {
 		code, stdout, stderr := output(nil, row.argv...)
@@ -170,7 +170,7 @@ func TestLaunchFlags(t *testing.T) {
 	}
 	_, err = parsed(t, map[string]string{"PET_NODE_RANK": "x", "PET_MONITOR_INTERVAL": "0"}, "p")
 	require.EqualError(t, err, `PET_NODE_RANK is "x": strconv.ParseInt: parsing "x": invalid syntax`+"\n"+
-		`PET_MONITOR_INTERVAL is "0": "0" is no time; want seconds above 0, or a form such as 500ms`)
+		`PET_MONITOR_INTERVAL is "0": "0" is not a duration; want seconds above 0, or a form such as 500ms`)
 }
 
 func TestEnv(t *testing.T) {

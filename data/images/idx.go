@@ -65,16 +65,16 @@ func decodeIDX(r io.Reader) (*IDX, error) {
 	x, size := &IDX{}, int64(1)
 	for _, d := range dims {
 		if d > 0 && size > (1<<40)/int64(d) {
-			return nil, fmt.Errorf("the head says %d: want at most 2^40 bytes", dims)
+			return nil, fmt.Errorf("the header says %d: want at most 2^40 bytes", dims)
 		}
 		x.Shape, size = append(x.Shape, int(d)), size*int64(d)
 	}
 	var err error
-	if x.Data, err = io.ReadAll(io.LimitReader(in, size+1)); err != nil { // grows with what is there, whatever the head says
+	if x.Data, err = io.ReadAll(io.LimitReader(in, size+1)); err != nil { // grows with what is there, whatever the header says
 		return nil, err
 	}
 	if int64(len(x.Data)) != size {
-		return nil, fmt.Errorf("the head says %v, %d bytes, but %s", x.Shape, size, found(int64(len(x.Data)), size))
+		return nil, fmt.Errorf("the header says %v, %d bytes, but %s", x.Shape, size, found(int64(len(x.Data)), size))
 	}
 	return x, nil
 }

@@ -81,15 +81,15 @@ func TestNormalizationOfOneColour(t *testing.T) {
 func TestReadIDXRefuses(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "file")
 	for want, raw := range map[string][]byte{
-		"the file is too short: no IDX head":                 pixels[:10],
-		"the file begins with 50 4b 03 04: want 00 00 08":    []byte("PK\x03\x04abcdefgh"),
-		"the file begins with 00 00 0d 01: want":             {0, 0, 13, 1, 0, 0, 0, 1},
-		"the file begins with 00 00 08 09":                   {0, 0, 8, 9},
-		"the head says [3 2 1], 6 bytes, but there are 5":    pixels[:len(pixels)-1],
-		"the head says [3 2 1], 6 bytes, but there are more": append(bytes.Clone(pixels), 7),
-		"want at most 2^40 bytes":                            {0, 0, 8, 2, 255, 255, 255, 255, 255, 255, 255, 255},
-		"[65535], 65535 bytes, but there are 0":              {0, 0, 8, 1, 0, 0, 255, 255},
-		"unexpected EOF":                                     zipped(t, pixels)[:30],
+		"the file is too short: no IDX head":                   pixels[:10],
+		"the file begins with 50 4b 03 04: want 00 00 08":      []byte("PK\x03\x04abcdefgh"),
+		"the file begins with 00 00 0d 01: want":               {0, 0, 13, 1, 0, 0, 0, 1},
+		"the file begins with 00 00 08 09":                     {0, 0, 8, 9},
+		"the header says [3 2 1], 6 bytes, but there are 5":    pixels[:len(pixels)-1],
+		"the header says [3 2 1], 6 bytes, but there are more": append(bytes.Clone(pixels), 7),
+		"want at most 2^40 bytes":                              {0, 0, 8, 2, 255, 255, 255, 255, 255, 255, 255, 255},
+		"[65535], 65535 bytes, but there are 0":                {0, 0, 8, 1, 0, 0, 255, 255},
+		"unexpected EOF":                                       zipped(t, pixels)[:30],
 	} {
 		write(t, name, raw)
 		_, err := images.ReadIDX(name)

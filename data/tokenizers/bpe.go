@@ -144,7 +144,7 @@ func (t *BPE) addTokens() error {
 // the encoder makes it out of other bytes.
 func (t *BPE) checkText(id int32) error {
 	if string(t.tokens[id]) != string(tokenBytes(t.spelled[id])) {
-		return fmt.Errorf("tokenizers: added token %q has id %d, which merges make too, of other bytes", t.spelled[id], id)
+		return fmt.Errorf("tokenizers: added token %q has id %d, which merges also produce, from other bytes", t.spelled[id], id)
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (t *BPE) indexMerges() error {
 		token := t.spelled[p.left()] + t.spelled[p.right()]
 		id, ok := t.ids[token]
 		if !ok || int(id) >= t.vocab {
-			return fmt.Errorf("tokenizers: merge %d makes %q, which the vocabulary lacks", rank, token)
+			return fmt.Errorf("tokenizers: merge %d produces %q, which is not in the vocabulary", rank, token)
 		}
 		t.merged[p] = merge{rank: int32(rank), id: id}
 		if err := t.checkText(id); err != nil {

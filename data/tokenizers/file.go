@@ -139,7 +139,7 @@ func parse(data []byte) (*BPE, error) {
 		left, okLeft := ids[tokens[0]]
 		right, okRight := ids[tokens[1]]
 		if !okLeft || !okRight {
-			return nil, fmt.Errorf("tokenizers: tokenizer.json: merge %d (%q %q) is of tokens that the vocabulary lacks", rank, tokens[0], tokens[1])
+			return nil, fmt.Errorf("tokenizers: tokenizer.json: merge %d (%q %q) uses tokens that are not in the vocabulary", rank, tokens[0], tokens[1])
 		}
 		merges[rank] = makePair(left, right)
 	}
@@ -168,7 +168,7 @@ func strict(data []byte, to any) error {
 		return err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.New("there is more after the end of the JSON object")
+		return errors.New("there is text after the end of the JSON object")
 	}
 	return nil
 }

@@ -127,7 +127,7 @@ func TestReadRefuses(t *testing.T) {
 		{"", "added_tokens", added("content", ""), "is empty"},
 		{"", "added_tokens", append(added("id", 0), added("id", 0)...), "ascending"},
 		{"", "model", nil, "model is missing"},
-		{"", "added_tokens", reachable, "which merges make too"},
+		{"", "added_tokens", reachable, "which merges also produce"},
 		{"model", "type", "WordPiece", `type is "WordPiece"`},
 		{"model", "dropout", 0.1, "dropout is 0.1"},
 		{"model", "continuing_subword_prefix", "##", "continuing_subword_prefix"},
@@ -141,8 +141,8 @@ func TestReadRefuses(t *testing.T) {
 		{"model", "vocab", map[string]any{"a": -1}, "id -1"},
 		{"model", "vocab", map[string]any{"a": 1e12}, "id 1000000000000"},
 		{"model", "vocab", map[string]any{"a": "x"}, `token "a"`},
-		{"model", "merges", merge("zz", "q"), "tokens that the vocabulary lacks"},
-		{"model", "merges", merge("§", "§"), `makes "§§", which the vocabulary lacks`},
+		{"model", "merges", merge("zz", "q"), "tokens that are not in the vocabulary"},
+		{"model", "merges", merge("§", "§"), `produces "§§", which is not in the vocabulary`},
 		{"model", "merges", []any{"a b c"}, "not two tokens"},
 		{"model", "merges", []any{7}, "not a list of two tokens"},
 	} {
@@ -165,7 +165,7 @@ func TestReadRefusesBrokenFiles(t *testing.T) {
 	for want, broken := range map[string]string{
 		"the JSON is empty":                file[:0],
 		"unexpected EOF":                   file[:len(file)/2],
-		"there is more after the end":      file + "{}",
+		"there is text after the end":      file + "{}",
 		`token "Ġ" is given twice`:         strings.Replace(file, `"Ġ": `, `"Ġ": 0, "Ġ": `, 1),
 		"has no token \"ÿ\" for byte 0xFF": strings.Replace(file, `"ÿ"`, `"日"`, 1),
 		"appears twice":                    strings.Replace(file, `"merges": [`, `"merges": [["a","a"],["a","a"],`, 1),

@@ -92,7 +92,7 @@ func single(raw json.RawMessage, vocab int) (before, after []int32, err error) {
 		case piece.SpecialToken != nil && piece.Sequence == nil:
 			special, ok := f.SpecialTokens[piece.SpecialToken.ID]
 			if !ok {
-				return nil, nil, fmt.Errorf("the template has the token %q, which special_tokens lacks", piece.SpecialToken.ID)
+				return nil, nil, fmt.Errorf("the template has the token %q, which is not in special_tokens", piece.SpecialToken.ID)
 			}
 			for _, id := range special.IDs {
 				if id < 0 || int(id) >= vocab {

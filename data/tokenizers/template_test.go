@@ -71,7 +71,7 @@ func TestTemplatesThatAreRefused(t *testing.T) {
 		`{"type":"TemplateProcessing","single":[],"pair":[],"special_tokens":{}}`:                                                                                                                               "has 0 texts",
 		`{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":0}}],"pair":[],"special_tokens":{}}`:                                                        "has 2 texts",
 		`{"type":"TemplateProcessing","single":[{}],"pair":[],"special_tokens":{}}`:                                                                                                                             "neither",
-		`{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{}}`:                                                  "special_tokens lacks",
+		`{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{}}`:                                                  "not in special_tokens",
 		`{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"<s>":{"id":"<s>","ids":[99999],"tokens":["<s>"]}}}`: "id 99999",
 		`{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{},"more":1}`:                                                                                   "more",
 	} {

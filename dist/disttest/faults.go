@@ -133,7 +133,7 @@ func (e Engine) arguments(t *testing.T) {
 	f32 := dist.Of(make([]float32, 6))
 	for want, call := range map[string]func(g *dist.Group) *dist.Handle{
 		"dist: broadcast: root 2, want a rank in [0, 2)":                           func(g *dist.Group) *dist.Handle { return g.Broadcast(f32, 2) },
-		"dist: recv: partner 1, want another rank than 1 in [0, 2)":                func(g *dist.Group) *dist.Handle { return g.Recv(f32, 1) },
+		"dist: recv: partner 1, want a rank other than 1 in [0, 2)":                func(g *dist.Group) *dist.Handle { return g.Recv(f32, 1) },
 		"dist: all-reduce: sum of bool is not defined":                             func(g *dist.Group) *dist.Handle { return g.AllReduce(dist.Of([]bool{true}), dist.Sum) },
 		`dist: all-gather: "w": input of float32, output of uint8: want one dtype`: func(g *dist.Group) *dist.Handle { return g.AllGather(dist.Of([]uint8{1}), f32, dist.Label("w")) },
 		"dist: reduce-scatter: input of 6 elements and output of 6 on 2 ranks: want one block of equal length for each rank": func(g *dist.Group) *dist.Handle {

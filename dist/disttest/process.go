@@ -132,7 +132,7 @@ func sums(g *dist.Group) error {
 			return err
 		}
 		if fmt.Sprint(sent) != fmt.Sprint(got) {
-			return fmt.Errorf("rank %d: a message came changed", g.Rank())
+			return fmt.Errorf("rank %d: a message was altered", g.Rank())
 		}
 	}
 	return g.Barrier().Wait(ctx)

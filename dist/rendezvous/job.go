@@ -260,7 +260,7 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 	}
 	all, err := exchange(ctx, "peers", j.Rank, j.World, text)
 	if errors.Is(err, errOver) {
-		return fmt.Errorf("rendezvous: the job at %s has a rank %d already, and has begun: %w", j.Address, j.Rank, err)
+		return fmt.Errorf("rendezvous: the job at %s already has a rank %d and has started: %w", j.Address, j.Rank, err)
 	}
 	if err != nil {
 		return j.explain(err)
@@ -268,7 +268,7 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 	j.Peers = make([]Peer, j.World)
 	for r := range all {
 		if err := json.Unmarshal(all[r], &j.Peers[r]); err != nil {
-			return fmt.Errorf("rendezvous: rank %d introduced itself badly: %w", r, err)
+			return fmt.Errorf("rendezvous: rank %d sent an invalid introduction: %w", r, err)
 		}
 		if a, b := j.Peers[0], j.Peers[r]; a.Kernels != b.Kernels {
 			return fmt.Errorf("rendezvous: rank 0 (%s) computes with %s kernels, rank %d (%s) with %s: their bits would differ; set LOCKSTEP_KERNELS to the same variant for all ranks",

@@ -306,7 +306,7 @@ func TestStartedAgainTooSoon(t *testing.T) {
 	require.Equal(t, make([]error, 2), errs)
 	again := configs(2, where, disttest.Token)
 	_, errs = join(again[1])
-	require.EqualError(t, errs[0], "rendezvous: the job at "+where+" has a rank 1 already, and has begun: rendezvous: exchange peers: the ranks have met already")
+	require.EqualError(t, errs[0], "rendezvous: the job at "+where+" already has a rank 1 and has started: rendezvous: exchange peers: the ranks have already met")
 	again[0].Restarted, again[1].Restarted = true, true
 	var after [2]*rendezvous.Job
 	late, done := make(chan error, 1), make(chan error, 1)

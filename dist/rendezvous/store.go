@@ -16,7 +16,7 @@ const MinToken = 16
 
 // What may be said to a rank that comes to the store of a job which it does not belong to: one before its restart.
 var (
-	errOver = errors.New("the ranks have met already")
+	errOver = errors.New("the ranks have already met")
 	errGone = errors.New("the store is gone")
 )
 

@@ -193,7 +193,7 @@ func (f *fabric) View(rank int, box *window.Box, n int) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if b.Segment == 0 || b.Segment > uint64(len(f.shared)) || f.shared[b.Segment-1] == nil {
-		return nil, fmt.Errorf("a buffer in segment %d, of which there is none", b.Segment)
+		return nil, fmt.Errorf("a buffer in segment %d, which does not exist", b.Segment)
 	}
 	memory := f.shared[b.Segment-1].views[rank]
 	if b.Length != uint64(n) || b.Offset > uint64(len(memory)) || b.Length > uint64(len(memory))-b.Offset {

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +30,7 @@ const root = "../.."
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*.md", "examples/*/*.md", "tests/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*.md", "examples/*/*.md", "tests/*/*.md", "bench/*.md", "bench/*/*.md"} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		require.NoError(t, err)
 		for _, name := range names {
@@ -50,13 +51,13 @@ func read(t *testing.T, name string) string {
 	return strings.ReplaceAll(string(text), "\r\n", "\n")
 }
 
-// TestReadmeProgram: the program in the README is examples/quickstart.
+// TestReadmeProgram: the program in the README is examples/quickstart, without its license line.
 func TestReadmeProgram(t *testing.T) {
 	_, rest, ok := strings.Cut(read(t, "README.md"), "```go\n")
 	require.True(t, ok)
 	program, _, ok := strings.Cut(rest, "```\n")
 	require.True(t, ok)
-	require.Equal(t, read(t, "examples/quickstart/main.go"), program)
+	require.Equal(t, strings.TrimPrefix(read(t, "examples/quickstart/main.go"), "// SPDX-License-Identifier: Apache-2.0\n\n"), program)
 }
 
 // TestReadmeOutput: the program prints what the README shows.
@@ -104,6 +105,40 @@ func TestSnippets(t *testing.T) {
 		}
 	}
 	require.Greater(t, checked, 3)
+}
+
+var address = regexp.MustCompile(`https?://\S+`)
+
+// long lists the lines of a document that have more than 120 columns. Tables, code and web addresses do not count.
+func long(text string) (out []int) {
+	fenced := false
+	for i, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+		}
+		if fenced || strings.HasPrefix(line, "    ") || strings.HasPrefix(strings.TrimSpace(line), "|") {
+			continue
+		}
+		if utf8.RuneCountInString(address.ReplaceAllString(line, "")) > 120 {
+			out = append(out, i+1)
+		}
+	}
+	return out
+}
+
+// TestLines: the lines of documents have at most 120 columns.
+func TestLines(t *testing.T) {
+	for name, text := range documents(t) {
+		if name != "README.md" && name != "CHANGELOG.md" {
+			require.Empty(t, long(text), "%s: wrap these lines at 120 columns", name)
+		}
+	}
+}
+
+func TestLinesBites(t *testing.T) {
+	word := strings.Repeat("x", 121)
+	require.Equal(t, []int{2, 9}, long("short\n"+word+"\n```\n"+word+"\n```\n| "+word+" |\n\n    "+word+"\n- "+word[2:]+"\n"+
+		strings.Repeat("é", 120)+"\nsee https://example.com/"+word))
 }
 
 var link = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)]*)?\)`)

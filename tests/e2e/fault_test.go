@@ -33,7 +33,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--weight_decay", "ten"}, []string{`weight_decay is "ten"`, "want a finite number"}},
 		{[]string{"--n_head", "3"}, []string{"n_embd is 32", "want a positive multiple of n_head"}},
 		{[]string{"--top_p", "1.5"}, []string{"top_p is 1.5", "want a probability"}},
-		{[]string{"--report_to", "nowhere"}, []string{`report_to is "nowhere"`, "want none, all, or names out of jsonl, tensorboard"}},
+		{[]string{"--report_to", "nowhere"}, []string{`report_to is "nowhere"`, "want none, all, or names from jsonl, tensorboard"}},
 		{[]string{"--seed"}, []string{"missing value of flag --seed"}},
 		{[]string{"text.txt"}, []string{`unexpected argument "text.txt"; want flags only`}},
 		{[]string{"--config", "absent.yaml"}, []string{"config file", "absent.yaml"}},
@@ -202,7 +202,7 @@ func TestCheckpointOfAnotherRun(t *testing.T) {
 	requireOneError(t, resume("--n_embd", "64"), 1, "transformer.wte.weight", "checkpoint-2")
 	requireOneError(t, resume("--block_size", "16"), 1, "checkpoint-2")
 	requireOneError(t, resume("--train_file", write(t, "more.txt", "More text than before, which makes one more block at least of this corpus.")), 1,
-		"the training set or its order is another", "checkpoint-2")
+		"the training set or its order has changed", "checkpoint-2")
 }
 
 // TestNonfiniteLoss drives the weights to where the loss is no number.
@@ -221,7 +221,7 @@ func TestNonfiniteLoss(t *testing.T) {
 				return
 			}
 			require.Equal(t, 0, r.code, "%s", r.stderr)
-			require.Contains(t, r.stderr, "loss or gradient is not finite: the step is left out")
+			require.Contains(t, r.stderr, "loss or gradient is not finite: the step is skipped")
 			require.Contains(t, r.stderr, "policy="+policy)
 			var train callbacks.Record
 			readJSON(t, &train, out, "train_results.json")

@@ -62,7 +62,7 @@ func Greet(c net.Conn, token []byte, h Hello) error {
 	}
 	var a answer
 	if err := Read(c, &a, MaxGreeting); err != nil {
-		return fmt.Errorf("handshake: no answer that makes sense: %w", err)
+		return fmt.Errorf("handshake: invalid answer: %w", err)
 	}
 	if !hmac.Equal(a.Proof, proof(token, "listen", mine, a.Nonce, h)) {
 		_ = Write(c, verdict{}, MaxGreeting) // so that the other side knows too

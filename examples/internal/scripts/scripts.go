@@ -29,12 +29,12 @@ func common(modelType, files string) []args.Known {
 	return []args.Known{
 		same(planned("model_type", args.TypeString, "", "new models of other types; want model_name_or_path"), modelType),
 		planned("config_name", args.TypeString, "",
-			"a configuration apart from its model; want model_name_or_path, or the flags of a new model"),
+			"a configuration separate from its model; want model_name_or_path, or the flags of a new model"),
 		noEffect("cache_dir", args.TypeString, "", local),
 		noEffect("model_revision", args.TypeString, "main", local),
 		noEffect("token", args.TypeString, "", local),
 		same(noEffect("use_auth_token", args.TypeBool, "", local), "false"),
-		noEffect("trust_remote_code", args.TypeBool, "false", "models and data bring no code"),
+		noEffect("trust_remote_code", args.TypeBool, "false", "models and data contain no code"),
 		planned("ignore_mismatched_sizes", args.TypeBool, "false", "a new head on a saved model"),
 		planned("dataset_name", args.TypeString, "", noHub+"; want "+files),
 		noEffect("dataset_config_name", args.TypeString, "", onlyHub),
@@ -45,8 +45,8 @@ func common(modelType, files string) []args.Known {
 func text(modelType string) []args.Known {
 	return append(common(modelType, "train_file and validation_file"),
 		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation samples; want less data"),
-		planned("tokenizer_name", args.TypeString, "", "a tokenizer apart from its model; "+ownFiles),
-		noEffect("use_fast_tokenizer", args.TypeBool, "true", "there is one kind of tokenizer, which is fast"),
+		planned("tokenizer_name", args.TypeString, "", "a tokenizer separate from its model; "+ownFiles),
+		noEffect("use_fast_tokenizer", args.TypeBool, "true", "the only kind of tokenizer is fast"),
 		noEffect("overwrite_cache", args.TypeBool, "false", "nothing is cached on disk"),
 		noEffect("preprocessing_num_workers", args.TypeInt, "", "text is prepared on all cores"),
 	)
@@ -72,7 +72,7 @@ func RunGLUE() []args.Known {
 		planned("task_name", args.TypeString, "", noHub+", GLUE among them; want train_file and validation_file"),
 		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples; want less data"),
 		args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"},
-		noEffect("pad_to_max_length", args.TypeBool, "true", "padding changes no result, and goes to a batch's longest text"),
+		noEffect("pad_to_max_length", args.TypeBool, "true", "padding changes no result; batches are padded to their longest text"),
 		planned("test_file", args.TypeString, "", "predictions for a file; want validation_file"),
 	)
 }
@@ -81,15 +81,15 @@ func RunGLUE() []args.Known {
 func RunImageClassification() []args.Known {
 	const idx = "data_dir, a folder of IDX files"
 	return append(common("resnet", idx),
-		planned("max_train_samples", args.TypeInt, "", "a limit on training images alone; want max_images, which limits both"),
-		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation images alone; want max_images, which limits both"),
+		planned("max_train_samples", args.TypeInt, "", "a limit on training images only; want max_images, which limits both"),
+		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation images only; want max_images, which limits both"),
 		planned("train_dir", args.TypeString, "", "folders of images; want "+idx),
 		planned("validation_dir", args.TypeString, "", "folders of images; want "+idx),
-		planned("train_val_split", args.TypeFloat, "0.15", "a share held out to evaluate on; want "+idx+" with t10k files"),
+		planned("train_val_split", args.TypeFloat, "0.15", "holding out a share of the data for evaluation; want "+idx+" with t10k files"),
 		noEffect("image_column_name", args.TypeString, "image", onlyHub),
 		noEffect("label_column_name", args.TypeString, "label", onlyHub),
-		planned("image_processor_name", args.TypeString, "", "a normalisation apart from its model; "+ownFiles),
-		planned("feature_extractor_name", args.TypeString, "", "a normalisation apart from its model; "+ownFiles),
+		planned("image_processor_name", args.TypeString, "", "a normalisation separate from its model; "+ownFiles),
+		planned("feature_extractor_name", args.TypeString, "", "a normalisation separate from its model; "+ownFiles),
 	)
 }
 

@@ -1,0 +1,81 @@
+// Readme draws the pictures of the README from a recorded run: the terminal window and the loss curve, each for light and
+// for dark pages. The input is the terminal's output as script(1) records it and the trainer_state.json of the same run.
+// bench/readme/run.sh records both.
+//
+//	go run ./bench/readme --command 'go run ./examples/clm' --transcript bench/readme/testdata/clm.txt \
+//		--state bench/readme/testdata/clm.json --out docs/figures
+package main
+
+import (
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+)
+
+// options are the program's flags.
+type options struct {
+	transcript, state, out string
+	command, title, unit   string
+	until                  string
+	columns, head, tail    int
+}
+
+func main() {
+	log.SetFlags(0)
+	var o options
+	pflag.StringVar(&o.transcript, "transcript", "bench/readme/testdata/clm.txt", "the terminal's output, by script(1)")
+	pflag.StringVar(&o.state, "state", "bench/readme/testdata/clm.json", "the run's trainer_state.json")
+	pflag.StringVar(&o.out, "out", "docs/figures", "the folder for readme-{run,loss}-{light,dark}.svg")
+	pflag.StringVar(&o.command, "command", "go run ./examples/clm", "the command to show at the prompt")
+	pflag.StringVar(&o.title, "title", "Loss of examples/clm", "the title of the loss curve")
+	pflag.StringVar(&o.unit, "unit", "loss (nats per token)", "the label of the curve's upright axis")
+	pflag.StringVar(&o.until, "until", "", "show the terminal when this text first appeared; empty: at the end")
+	pflag.IntVar(&o.columns, "columns", 100, "the width of the terminal")
+	pflag.IntVar(&o.head, "head", 10, "how many of the first lines to show if there are more than head + tail")
+	pflag.IntVar(&o.tail, "tail", 18, "how many of the last lines to show if there are more than head + tail")
+	pflag.Parse()
+	if pflag.NArg() > 0 {
+		log.Fatalf("unexpected argument %q", pflag.Arg(0))
+	}
+	pictures, err := o.draw()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for name, text := range pictures {
+		if err := os.WriteFile(filepath.Join(o.out, name), []byte(text), 0o644); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+// draw returns the pictures by file name.
+func (o options) draw() (map[string]string, error) {
+	recorded, err := os.ReadFile(o.transcript)
+	if err != nil {
+		return nil, err
+	}
+	s := newScreen(o.columns)
+	if !s.play(unwrapScript(string(recorded)), o.until) {
+		return nil, fmt.Errorf("%s: the text %q of --until does not appear", o.transcript, o.until)
+	}
+	lines, cut := excerpt(s.lines(), o.head, o.tail)
+	state, err := os.ReadFile(o.state)
+	if err != nil {
+		return nil, err
+	}
+	history, err := parseHistory(state)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.state, err)
+	}
+	out := map[string]string{}
+	for _, t := range themes {
+		w := window{theme: t, columns: o.columns, command: o.command, lines: lines, cut: cut}
+		out["readme-run-"+t.name+".svg"] = w.svg()
+		c := curve{theme: t, title: o.title, unit: o.unit, history: history}
+		out["readme-loss-"+t.name+".svg"] = c.svg()
+	}
+	return out, nil
+}
