@@ -122,8 +122,6 @@ func older() []Known {
 		planned("model_parallel", TypeBool, "false", "models split over devices; leave it out"),
 		noEffect("mp_parameters", TypeString, "", "only SageMaker's launcher reads it"),
 		renamed("no_cuda", TypeBool, "false", "use_cpu"),
-		noEffect("overwrite_output_dir", TypeBool, "false",
-			"a new run starts unless resume_from_checkpoint is set"),
 		refused("past_index", TypeInt, "-1", "-1: models with a memory between batches are not built"),
 		renamed("per_gpu_eval_batch_size", TypeInt, "", "per_device_eval_batch_size"),
 		renamed("per_gpu_train_batch_size", TypeInt, "", "per_device_train_batch_size"),

@@ -28,7 +28,7 @@ func unusual() *args.TrainingArguments {
 		Profile: "prof", ProfileSkipFirst: 4, ProfileSteps: 5,
 		EvalStrategy: args.StrategySteps, EvalSteps: new(10.0), EvalDelay: 3, EvalOnStart: true, PredictionLossOnly: true,
 		LoadBestModelAtEnd: true, MetricForBestModel: "accuracy", GreaterIsBetter: new(true),
-		SaveStrategy: args.StrategySteps, SaveSteps: 20, SaveTotalLimit: new(2), SaveOnlyModel: true, ResumeFromCheckpoint: "last",
+		SaveStrategy: args.StrategySteps, SaveSteps: 20, SaveTotalLimit: new(2), SaveOnlyModel: true, ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
 		NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5, DDPCommHook: args.CommHookBF16, DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
 		Seed: math.MaxUint64, DataSeed: new(uint64(1<<63 + 1)), DeterministicRanks: 4,
 		DataloaderDropLast: true, DataloaderNumWorkers: 2, DataloaderPrefetchFactor: new(3), TrainSamplingStrategy: args.SamplingGroupByLength, LengthColumnName: "rows",

@@ -8,6 +8,9 @@ type TrainingArguments struct {
 	// OutputDir is the folder of checkpoints, results and the final model. It is
 	// created when first written to.
 	OutputDir string `json:"output_dir" path:"true" usage:"folder for checkpoints, results and the final model"`
+	// OverwriteOutputDir lets a new run start in a folder that holds checkpoints of another run, and replace those with
+	// the same names. The others stay.
+	OverwriteOutputDir bool `json:"overwrite_output_dir" usage:"start a new run in an output_dir that holds checkpoints of another run"`
 	// DoTrain asks a program to train. The trainer itself does not read it.
 	DoTrain bool `json:"do_train" usage:"train (read by programs, not by the trainer)"`
 	// DoEval asks a program to evaluate. See EvaluationWanted.
@@ -137,6 +140,9 @@ type TrainingArguments struct {
 	// ResumeFromCheckpoint says where to resume from: "last" or "true" (the newest
 	// checkpoint of OutputDir) or a checkpoint's folder. Empty or "false" starts a new run.
 	ResumeFromCheckpoint string `json:"resume_from_checkpoint" path:"true" usage:"resume from a checkpoint: last, or its folder"`
+	// ResumeOnOtherData lets a run resume from a checkpoint that was saved with other training data or another
+	// tokenizer. Without it that is an error.
+	ResumeOnOtherData bool `json:"resume_on_other_data" resume:"fixed" usage:"resume although the training data or the tokenizer changed since the checkpoint"`
 
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`

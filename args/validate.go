@@ -29,19 +29,34 @@ func (a *TrainingArguments) Check(c *Checker) {
 	a.checkData(c)
 }
 
+// The largest values. What is larger is a typing error, and would exhaust memory or overflow somewhere in a run.
+const (
+	maxBatch        = 1 << 24 // samples
+	maxAccumulation = 1 << 20 // micro-batches
+	maxGlobalBatch  = 1 << 30 // samples
+	maxEpochs       = 1 << 30
+	maxSteps        = 1<<31 - 1
+	maxTimeout      = 365 * 24 * 3600 // seconds
+	maxBucket       = 1 << 20         // MiB
+	maxProfiled     = 1 << 20         // steps
+	maxWorkers      = 1 << 10
+	maxPrefetch     = 1 << 10 // batches of a worker
+)
+
 func (a *TrainingArguments) checkLength(c *Checker) {
 	c.Require(a.OutputDir != "", "output_dir", a.OutputDir, "a folder")
-	atLeast(c, "per_device_train_batch_size", a.PerDeviceTrainBatchSize, 1)
-	atLeast(c, "per_device_eval_batch_size", a.PerDeviceEvalBatchSize, 1)
-	atLeast(c, "gradient_accumulation_steps", a.GradientAccumulationSteps, 1)
-	c.Require(finite(a.NumTrainEpochs) && a.NumTrainEpochs > 0, "num_train_epochs", a.NumTrainEpochs, "a finite number > 0")
-	c.Require(a.MaxSteps == -1 || a.MaxSteps >= 1, "max_steps", a.MaxSteps, "a number of steps ≥ 1, or -1 to use num_train_epochs")
+	between(c, "per_device_train_batch_size", a.PerDeviceTrainBatchSize, 1, maxBatch)
+	between(c, "per_device_eval_batch_size", a.PerDeviceEvalBatchSize, 1, maxBatch)
+	between(c, "gradient_accumulation_steps", a.GradientAccumulationSteps, 1, maxAccumulation)
+	c.Require(a.NumTrainEpochs > 0 && a.NumTrainEpochs <= maxEpochs, "num_train_epochs", a.NumTrainEpochs, fmt.Sprintf("a number > 0, at most %d", maxEpochs))
+	c.Require(a.MaxSteps == -1 || a.MaxSteps >= 1 && a.MaxSteps <= maxSteps, "max_steps", a.MaxSteps,
+		fmt.Sprintf("a number of steps from 1 to %d, or -1 to use num_train_epochs", maxSteps))
 	nonNegative(c, "max_train_seconds", a.MaxTrainSeconds)
 	a.checkGlobalBatch(c)
 }
 
 func (a *TrainingArguments) checkGlobalBatch(c *Checker) {
-	if !atLeast(c, "global_train_batch_size", a.GlobalTrainBatchSize, 0) || a.GlobalTrainBatchSize == 0 ||
+	if !between(c, "global_train_batch_size", a.GlobalTrainBatchSize, 0, maxGlobalBatch) || a.GlobalTrainBatchSize == 0 ||
 		!c.OK("per_device_train_batch_size", "gradient_accumulation_steps") {
 		return
 	}
@@ -137,8 +152,8 @@ func (a *TrainingArguments) checkSaving(c *Checker) {
 		c.Require(*a.SaveTotalLimit >= 1, "save_total_limit", *a.SaveTotalLimit, "a number ≥ 1, or none to keep all checkpoints")
 	}
 	c.Require(a.NumReplicas >= 1 && a.NumReplicas <= 1024, "num_replicas", a.NumReplicas, "1 to 1024")
-	c.Require(a.DDPTimeout >= 1, "ddp_timeout", a.DDPTimeout, "at least 1 second")
-	c.Require(a.DDPBucketCapMB >= 0, "ddp_bucket_cap_mb", a.DDPBucketCapMB, "a number ≥ 0")
+	between(c, "ddp_timeout", a.DDPTimeout, 1, maxTimeout)
+	between(c, "ddp_bucket_cap_mb", a.DDPBucketCapMB, 0, maxBucket)
 	n := a.DeterministicRanks
 	c.Require(n >= 1 && n&(n-1) == 0, "deterministic_ranks", n, "a power of two: 1, 2, 4, 8, …")
 }
@@ -146,14 +161,15 @@ func (a *TrainingArguments) checkSaving(c *Checker) {
 func (a *TrainingArguments) checkReporting(c *Checker) {
 	_, want := reporters(a.ReportTo, nil)
 	c.Require(want == "", "report_to", a.ReportTo, want)
-	atLeast(c, "profile_skip_first", a.ProfileSkipFirst, 0)
-	atLeast(c, "profile_steps", a.ProfileSteps, 1)
+	between(c, "profile_skip_first", a.ProfileSkipFirst, 0, maxSteps)
+	between(c, "profile_steps", a.ProfileSteps, 1, maxProfiled)
 }
 
 func (a *TrainingArguments) checkData(c *Checker) {
-	atLeast(c, "dataloader_num_workers", a.DataloaderNumWorkers, 0)
+	between(c, "dataloader_num_workers", a.DataloaderNumWorkers, 0, maxWorkers)
 	if p := a.DataloaderPrefetchFactor; p != nil {
 		c.Require(*p >= 1, "dataloader_prefetch_factor", *p, "a number ≥ 1, or none")
+		c.Require(*p <= maxPrefetch, "dataloader_prefetch_factor", *p, fmt.Sprintf("at most %d", maxPrefetch))
 		if c.OK("dataloader_num_workers") {
 			c.Require(a.DataloaderNumWorkers > 0, "dataloader_prefetch_factor", *p, "none, or dataloader_num_workers ≥ 1")
 		}
@@ -162,6 +178,14 @@ func (a *TrainingArguments) checkData(c *Checker) {
 
 func atLeast(c *Checker, key string, v, least int) bool {
 	return c.Require(v >= least, key, v, fmt.Sprintf("a whole number ≥ %d", least))
+}
+
+func between(c *Checker, key string, v, least, most int) bool {
+	want := fmt.Sprintf("a whole number ≥ %d", least)
+	if v > most {
+		want = fmt.Sprintf("at most %d", most)
+	}
+	return c.Require(v >= least && v <= most, key, v, want)
 }
 
 func nonNegative(c *Checker, key string, v float64) bool {

@@ -201,6 +201,16 @@ func (s *Store) List() ([]Info, error) {
 	return complete, nil
 }
 
+// Used lists the folders of checkpoints in the store's folder, damaged ones and other programs' too; none if there is
+// no such folder.
+func (s *Store) Used() ([]string, error) {
+	l, err := s.list()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return l.named, err
+}
+
 func (s *Store) warnBroken(broken []error) {
 	for _, err := range broken {
 		s.log().Warn("checkpoint skipped", "err", err)

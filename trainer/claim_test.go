@@ -1,6 +1,7 @@
 package trainer_test
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,6 +9,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
@@ -15,12 +17,12 @@ import (
 func TestOneRunAtATimeHasTheOutputFolder(t *testing.T) {
 	disk := vfs.NewMem()
 	saves := func(a *args.TrainingArguments) { a.SaveStrategy, a.SaveSteps = args.StrategySteps, 6 }
-	data := trainer.WithTrainData(source(points(64)))
+	samples := trainer.WithTrainData(source(points(64)))
 	var second, saved error
 	var first *trainer.Trainer
-	first = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves), data, on(callbacks.StepBegin, func(e *callbacks.Event) error {
+	first = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves), samples, on(callbacks.StepBegin, func(e *callbacks.Event) error {
 		if e.State.GlobalStep == 3 {
-			_, second = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves), data).Train()
+			_, second = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves), samples).Train()
 			saved = first.SaveModel("./" + out)
 		}
 		return nil
@@ -32,8 +34,71 @@ func TestOneRunAtATimeHasTheOutputFolder(t *testing.T) {
 	require.ErrorAs(t, second, &held)
 	requireOneError(t, second, "output_dir", "is in use by process")
 
-	_, err = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "out/none" }), data).Train()
+	_, err = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "out/none" }), samples).Train()
 	require.Error(t, err)
-	_, err = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" }), data).Train()
+	_, err = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" }), samples).Train()
 	require.NoError(t, err, "a run that could not begin leaves the folder to others")
+}
+
+func TestNewRunInAUsedFolderWantsToBeTold(t *testing.T) {
+	disk := vfs.NewMem()
+	samples := trainer.WithTrainData(source(points(64)))
+	train := func(set ...func(*args.TrainingArguments)) error {
+		saves := func(a *args.TrainingArguments) {
+			a.SaveStrategy, a.SaveSteps, a.SaveTotalLimit = args.StrategySteps, 8, new(2)
+		}
+		_, err := newTrainer(disk, newMLP(t, 1, 1), lineArgs(append([]func(*args.TrainingArguments){saves}, set...)...), samples).Train()
+		return err
+	}
+	require.NoError(t, train())
+	requireOneError(t, train(), "holds checkpoints of another run (checkpoint-24)", "resume_from_checkpoint last", "overwrite_output_dir")
+	require.NoError(t, train(func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategyNo }), "who saves nothing needs no leave")
+	require.NoError(t, train(func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" }))
+
+	// The first run's checkpoints stay, but for that whose name the second one needs.
+	require.NoError(t, train(func(a *args.TrainingArguments) { a.OverwriteOutputDir, a.SaveSteps, a.MaxSteps = true, 4, 16 }))
+	entries, err := disk.ReadDir(out)
+	require.NoError(t, err)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	require.Equal(t, []string{"LATEST", "checkpoint-12", "checkpoint-16", "checkpoint-24"}, names)
+
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(func(a *args.TrainingArguments) { a.SaveStrategy, a.SaveSteps = args.StrategySteps, 8 }), samples)
+	for range 2 {
+		_, err := tr.Train()
+		require.NoError(t, err, "a trainer's folder is its own")
+	}
+}
+
+func TestResumeOnOtherDataOrTokenizerIsRefused(t *testing.T) {
+	disk := vfs.NewMem()
+	tokenizer := func(text string) trainer.Option {
+		return trainer.WithParts(checkpoint.BytesPart("tokenizer.json", []byte(text)), checkpoint.BytesPart("notes.txt", []byte(text)))
+	}
+	saves := func(a *args.TrainingArguments) { a.SaveStrategy, a.SaveSteps = args.StrategySteps, 12 }
+	resumes := func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "out/checkpoint-12" }
+	allowed := func(a *args.TrainingArguments) { a.ResumeOnOtherData = true }
+	other := points(64)
+	other[0].Labels++
+	run := func(list data.Slice[point], tok string, set ...func(*args.TrainingArguments)) (string, error) {
+		log := &messages{}
+		_, err := newTrainer(disk, newMLP(t, 1, 1), lineArgs(append([]func(*args.TrainingArguments){saves}, set...)...), trainer.WithTrainData(source(list)),
+			tokenizer(tok), trainer.WithLogger(slog.New(slog.NewTextHandler(log, nil)))).Train()
+		return log.String(), err
+	}
+	_, err := run(points(64), "a")
+	require.NoError(t, err)
+	_, err = run(other, "a", resumes)
+	requireOneError(t, err, "out/checkpoint-12", "the training data", "resume_on_other_data")
+	_, err = run(points(64), "b", resumes)
+	requireOneError(t, err, "out/checkpoint-12", "changed since the checkpoint: tokenizer.json;")
+	log, err := run(other, "b", resumes, allowed)
+	require.NoError(t, err)
+	require.Contains(t, log, "tokenizer.json")
+	require.Contains(t, log, "the training data")
+	log, err = run(points(64), "a", resumes, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" })
+	requireOneError(t, err, "the training data", "tokenizer.json")
+	require.NotContains(t, log, "changed=")
 }

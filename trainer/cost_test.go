@@ -98,18 +98,19 @@ func TestNoGoroutineOutlivesARun(t *testing.T) {
 	tr, _ = r.trainer(t, disk, func(a *args.TrainingArguments) { a.EvalStrategy = args.StrategyEpoch })
 	_, err = tr.Train()
 	require.NoError(t, err)
+	disk = vfs.NewMem()
 	_, _, err = interruption{callbacks.StepBegin, 5}.train(t, r, disk, nil)
 	require.ErrorIs(t, err, trainer.ErrInterrupted)
-	_, _, err = interruption{callbacks.PredictionStep, 2}.train(t, r, disk, func(a *args.TrainingArguments) { a.EvalStrategy = args.StrategyEpoch })
+	_, _, err = interruption{callbacks.PredictionStep, 2}.train(t, r, vfs.NewMem(), func(a *args.TrainingArguments) { a.EvalStrategy = args.StrategyEpoch })
 	require.ErrorIs(t, err, trainer.ErrInterrupted)
 	r.opts = stopEpochAt(3, 9)
-	tr, _ = r.trainer(t, disk, nil)
+	tr, _ = r.trainer(t, vfs.NewMem(), nil)
 	_, err = tr.Train()
 	require.NoError(t, err)
 	r.opts = func() []trainer.Option {
 		return []trainer.Option{on(callbacks.StepEnd, func(*callbacks.Event) error { return errEnough })}
 	}
-	tr, _ = r.trainer(t, disk, nil)
+	tr, _ = r.trainer(t, vfs.NewMem(), nil)
 	_, err = tr.Train()
 	require.ErrorIs(t, err, errEnough)
 	require.NoError(t, goleak.Find(before))

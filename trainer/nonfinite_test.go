@@ -112,7 +112,10 @@ func TestNonfiniteLossStops(t *testing.T) {
 	a.EvalStrategy, a.EvalSteps = args.StrategySteps, new(10.0)
 	tr := newTrainer(disk, w.model, a, append(w.options(), trainer.WithTrainData(spoiled(17, math.NaN())), trainer.WithEvalData(source(points(8))))...)
 	res, err := tr.Train()
-	require.NoError(t, err, "as if it were finished")
+	requireOneError(t, err, "trainer: step 3", "not finite", "last checkpoint: "+checkpointPath(3))
+	var bad *trainer.NonfiniteError
+	require.ErrorAs(t, err, &bad)
+	require.EqualValues(t, 3, bad.Step)
 	require.EqualValues(t, 3, res.GlobalStep)
 	require.Equal(t, callbacks.StopReason{Kind: callbacks.StopNonfinite, Detail: "loss or gradient of step 3 not finite (nonfinite_loss stop)"}, res.StopReason)
 	require.Equal(t, w.before[2], weights(w.model), "the weights are as before the step")
@@ -138,7 +141,7 @@ func TestNonfiniteLossRaises(t *testing.T) {
 
 func TestNonfiniteFromTheFirstStep(t *testing.T) {
 	res, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), inOrder(args.NonfiniteStop), trainer.WithTrainData(spoiled(0, math.NaN()))).Train()
-	require.NoError(t, err)
+	requireOneError(t, err, "trainer: step 1", "not finite")
 	require.EqualValues(t, 1, res.GlobalStep)
 	require.True(t, math.IsNaN(res.TrainingLoss), "no loss is invented")
 }

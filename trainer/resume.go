@@ -172,6 +172,9 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	if err != nil {
 		return err
 	}
+	if err := r.checkData(ck); err != nil {
+		return err
+	}
 	var opt optimizerState
 	if err := ck.ReadJSON(optimizerFile, &opt); err != nil {
 		return err

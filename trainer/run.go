@@ -35,7 +35,9 @@ type run struct {
 	memory   memory
 	release  func() // gives output_dir up; nil where this process does not hold it
 
-	flopParams int // parameters that total_flos counts
+	print      *string         // of the training data, once it was asked for
+	bad        *NonfiniteError // the last step that was left out
+	flopParams int             // parameters that total_flos counts
 
 	memoryUsed map[string]float64 // of the last record; nil until then
 
@@ -68,6 +70,7 @@ type progress struct {
 	Nonfinite int64    `json:"nonfinite_steps"` // steps skipped because loss or norm was not finite
 	Samples   int64    `json:"samples"`
 	Tokens    int64    `json:"tokens"`
+	Data      string   `json:"data"`          // of the training set, see data.Fingerprint
 	Seconds   float64  `json:"train_seconds"` // in steps, without evaluations and saves
 	// Epoch is the current or next epoch, from 0. It differs from the stream's if a callback
 	// ended the previous epoch early.
@@ -141,7 +144,7 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.claim(ctx); err != nil {
+	if err := r.claim(ctx, ck != nil); err != nil {
 		return nil, err
 	}
 	if err := r.plan(); err != nil {
@@ -165,6 +168,7 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 		r.checkpoint = ck.Path
 	}
 	r.savedAt = t.state.GlobalStep
+	t.trained = true
 	if err := r.openLoader(ctx); err != nil {
 		return nil, err
 	}
@@ -318,15 +322,27 @@ func (r *run) epochHasSteps() bool {
 	return r.stream.Position() < (r.progress.Epoch+1)*r.stream.Samples()
 }
 
-// claim keeps other processes from writing into output_dir for as long as this run writes
-// checkpoints there.
-func (r *run) claim(ctx context.Context) error {
+// claim keeps other processes from writing into output_dir for as long as this run writes checkpoints there. A new run
+// does not start in a folder with checkpoints of another run, unless it is told to.
+func (r *run) claim(ctx context.Context, resumed bool) error {
 	if !r.acc.IsMain() || r.args.SaveStrategy == args.StrategyNo {
 		return nil
 	}
 	var err error
 	if r.release, err = r.store.Acquire(ctx); err != nil {
 		return fmt.Errorf("trainer: output_dir: %w", err)
+	}
+	r.store.Overwrite = r.args.OverwriteOutputDir
+	if resumed || r.args.OverwriteOutputDir || r.trained {
+		return nil
+	}
+	used, err := r.store.Used()
+	if err != nil {
+		return fmt.Errorf("trainer: output_dir: %w", err)
+	}
+	if len(used) > 0 {
+		return fmt.Errorf("trainer: output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint last to go on with it, overwrite_output_dir true to start a new run, or another output_dir",
+			r.args.OutputDir, used[len(used)-1])
 	}
 	return nil
 }

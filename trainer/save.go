@@ -137,6 +137,7 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 		return parts, nil
 	}
 	r.progress.Job, _ = r.acc.Job()
+	r.progress.Data = r.fingerprint()
 	r.progress.Unlogged, r.progress.Leaves = r.logged, r.stream.Layout().Leaves()
 	opt := r.opt.State()
 	parts = append(parts, checkpoint.Part{Name: optimizerTensors + ".safetensors", Write: func(w io.Writer) error {

@@ -236,9 +236,10 @@ func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	step := r.state.GlobalStep + 1
 	r.log.Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss, "grad_norm", stats.GradNorm,
 		"nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
+	r.bad = &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm, Checkpoint: r.checkpoint}
 	if r.args.NonfiniteLoss == args.NonfiniteRaise {
 		r.acc.ZeroGrad()
-		return &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm}
+		return r.bad
 	}
 	return nil
 }

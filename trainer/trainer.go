@@ -39,6 +39,7 @@ type Trainer struct {
 	device   *tensor.Device
 	group    *dist.Group // the group in which the trainer is a rank; nil: decided by the environment
 	newOptim OptimizerFunc
+	trained  bool // output_dir is this trainer's
 
 	newModel  func() (models.Model, error)
 	replicas  []*Trainer // the other ranks of this process; empty on them
