@@ -384,7 +384,7 @@ func extremum(c *Ctx, name string, op backend.Op, wins func(*Ctx, *Tensor, *Tens
 }
 
 // Clamp is min(max(x, lo), hi), for all dtypes but Bool; an infinite bound is none, and NaN stays. The gradient passes
-// where lo ≤ x ≤ hi, as in PyTorch. The bounds of integers must be whole numbers of their dtype, or infinite.
+// where lo < x < hi, as in PyTorch. The bounds of integers must be whole numbers of their dtype, or infinite.
 func Clamp(c *Ctx, x *Tensor, lo, hi float64) *Tensor {
 	const name = "Clamp"
 	c.wantNumber(name, x)
@@ -413,10 +413,10 @@ func Clamp(c *Ctx, x *Tensor, lo, hi float64) *Tensor {
 	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{x}, func(b *Back) {
 		g, zero := b.Grad(0), Scalar(b.Ctx, x.dtype, 0)
 		if low {
-			g = Where(b.Ctx, Ge(b.Ctx, x, Scalar(b.Ctx, x.dtype, lo)), g, zero)
+			g = Where(b.Ctx, Gt(b.Ctx, x, Scalar(b.Ctx, x.dtype, lo)), g, zero)
 		}
 		if high {
-			g = Where(b.Ctx, Le(b.Ctx, x, Scalar(b.Ctx, x.dtype, hi)), g, zero)
+			g = Where(b.Ctx, Lt(b.Ctx, x, Scalar(b.Ctx, x.dtype, hi)), g, zero)
 		}
 		b.Set(0, g)
 	})
