@@ -57,7 +57,7 @@ type CrossEntropyOptions struct {
 // is no whole number; a loss function that wants it returns sum and count in smaller units:
 //
 //	weight := tensor.Item(c.Ctx, nn.LabelWeightSum(c, labels, weights))
-//	return tensor.Affine(c.Ctx, sum, 1e6, 0), int64(math.Round(1e6 * weight))
+//	return tensor.Affine(c.Ctx, sum, 1024, 0), int64(math.Round(1024 * weight))
 func CrossEntropySumWith(c *Ctx, logits, labels *tensor.Tensor, opt CrossEntropyOptions) *tensor.Tensor {
 	const name = "nn.CrossEntropySumWith"
 	if !(opt.LabelSmoothing >= 0 && opt.LabelSmoothing <= 1) {
