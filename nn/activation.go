@@ -20,7 +20,9 @@ type LeakyReLU struct {
 
 // Forward keeps x's shape.
 func (l *LeakyReLU) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.LeakyReLU(c.Ctx, x, or(l.Slope, 0.01)) }, x)
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.LeakyReLU(c.Ctx, x, or(l.Slope, 0.01))
+	}, x)
 }
 
 // ELU is x where x > 0 and Alpha·(eˣ − 1) elsewhere, as torch.nn.ELU; see tensor.ELU.

@@ -48,7 +48,8 @@ func ExampleCrossEntropySumWith() {
 	weights := tensor.FromSlice(c.Ctx, []float32{1, 3}, 2)
 	sum := nn.CrossEntropySumWith(c, logits, labels, nn.CrossEntropyOptions{ClassWeights: weights})
 	total := nn.LabelWeightSum(c, labels, weights)
-	fmt.Printf("%.4f of weight %g: %.4f\n", tensor.Item(c.Ctx, sum), tensor.Item(c.Ctx, total), tensor.Item(c.Ctx, sum)/tensor.Item(c.Ctx, total))
+	fmt.Printf("%.4f of weight %g: %.4f\n", tensor.Item(c.Ctx, sum), tensor.Item(c.Ctx, total),
+		tensor.Item(c.Ctx, sum)/tensor.Item(c.Ctx, total))
 	// Output: 1.0667 of weight 4: 0.2667
 }
 

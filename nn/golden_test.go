@@ -59,9 +59,11 @@ type lossCase struct {
 func (k *lossCase) call(c *nn.Ctx, in map[string]*tensor.Tensor) *tensor.Tensor {
 	switch a := k.Attrs; k.Loss {
 	case "cross_entropy":
-		return nn.CrossEntropySumWith(c, in["logits"], in["labels"], nn.CrossEntropyOptions{ClassWeights: in["weights"], LabelSmoothing: a.Smoothing})
+		return nn.CrossEntropySumWith(c, in["logits"], in["labels"],
+			nn.CrossEntropyOptions{ClassWeights: in["weights"], LabelSmoothing: a.Smoothing})
 	case "bce":
-		return nn.BCEWithLogitsSum(c, in["logits"], in["targets"], nn.BCEOptions{Weight: in["weight"], PosWeight: in["pos_weight"]})
+		return nn.BCEWithLogitsSum(c, in["logits"], in["targets"],
+			nn.BCEOptions{Weight: in["weight"], PosWeight: in["pos_weight"]})
 	case "l1":
 		return nn.L1Sum(c, in["x"], in["target"])
 	case "mse":

@@ -20,7 +20,8 @@ type GroupNorm struct {
 // It panics unless groups divides channels.
 func NewGroupNorm(in *Init, groups, channels int) *GroupNorm {
 	if groups < 1 || channels%groups != 0 {
-		panic(&tensor.Error{Op: "nn.NewGroupNorm", Msg: fmt.Sprintf("%d groups of %d channels: want a positive number that divides them", groups, channels)})
+		panic(&tensor.Error{Op: "nn.NewGroupNorm", Msg: fmt.Sprintf(
+			"%d groups of %d channels: want a positive number that divides them", groups, channels)})
 	}
 	return &GroupNorm{Weight: in.Full("weight", 1, channels), Bias: in.Full("bias", 0, channels), Groups: groups, Eps: 1e-5}
 }

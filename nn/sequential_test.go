@@ -15,14 +15,17 @@ func newClassifier(dev *tensor.Device) *nn.Sequential {
 	in := nn.NewInit(dev, 1)
 	head := in.Sub("3")
 	return nn.NewSequential(
-		nn.NewConv2D(in.Sub("0"), 1, 4, [2]int{3, 3}, true, tensor.Conv2DOptions{}), nn.NewGroupNorm(in.Sub("1"), 2, 4), &nn.ReLU{},
-		nn.NewSequential(&nn.Flatten{}, nn.NewLinear(head.Sub("1"), 16, 8, true), &nn.ReLU{}, &nn.Dropout{P: 0.3}, nn.NewLinear(head.Sub("4"), 8, 2, false)),
+		nn.NewConv2D(in.Sub("0"), 1, 4, [2]int{3, 3}, true, tensor.Conv2DOptions{}), nn.NewGroupNorm(in.Sub("1"), 2, 4),
+		&nn.ReLU{},
+		nn.NewSequential(&nn.Flatten{}, nn.NewLinear(head.Sub("1"), 16, 8, true), &nn.ReLU{}, &nn.Dropout{P: 0.3},
+			nn.NewLinear(head.Sub("4"), 8, 2, false)),
 	)
 }
 
 func TestSequential(t *testing.T) {
 	s := newClassifier(tensor.CPU())
-	require.Equal(t, []string{"0.weight", "0.bias", "1.weight", "1.bias", "3.1.weight", "3.1.bias", "3.4.weight"}, names(s), "as in PyTorch's state dict")
+	require.Equal(t, []string{"0.weight", "0.bias", "1.weight", "1.bias", "3.1.weight", "3.1.bias", "3.4.weight"},
+		names(s), "as in PyTorch's state dict")
 	paths := map[string]bool{}
 	nn.Walk(s).Modules(func(path string, _ nn.Module) { paths[path] = true })
 	require.Len(t, paths, 10, "both activations have a path of their own: %v", paths)
@@ -76,7 +79,9 @@ func TestSequentialRecompute(t *testing.T) {
 	}
 	want := run(func(*nn.Sequential) []nn.Module { return nil })
 	require.Equal(t, want, run(func(s *nn.Sequential) []nn.Module { return []nn.Module{s} }))
-	require.Equal(t, want, run(func(s *nn.Sequential) []nn.Module { return []nn.Module{s.Layers[1], s.Layers[2], s.Layers[3]} }))
+	require.Equal(t, want, run(func(s *nn.Sequential) []nn.Module {
+		return []nn.Module{s.Layers[1], s.Layers[2], s.Layers[3]}
+	}))
 }
 
 func TestActivations(t *testing.T) {
@@ -90,12 +95,14 @@ func TestActivations(t *testing.T) {
 		layer nn.Layer
 		want  func(x float64) float64
 	}{
-		"ReLU":             {&nn.ReLU{}, leaky(0)},
-		"LeakyReLU":        {&nn.LeakyReLU{Slope: 0.2}, leaky(0.2)},
-		"default slope":    {&nn.LeakyReLU{}, leaky(0.01)},
-		"ELU":              {&nn.ELU{Alpha: 2}, func(x float64) float64 { return max(x, 0) + 2*math.Expm1(min(x, 0)) }},
-		"default alpha":    {&nn.ELU{}, func(x float64) float64 { return max(x, 0) + math.Expm1(min(x, 0)) }},
-		"Softplus":         {&nn.Softplus{Beta: 2, Threshold: 70}, func(x float64) float64 { return math.Log1p(math.Exp(2*x)) / 2 }},
+		"ReLU":          {&nn.ReLU{}, leaky(0)},
+		"LeakyReLU":     {&nn.LeakyReLU{Slope: 0.2}, leaky(0.2)},
+		"default slope": {&nn.LeakyReLU{}, leaky(0.01)},
+		"ELU":           {&nn.ELU{Alpha: 2}, func(x float64) float64 { return max(x, 0) + 2*math.Expm1(min(x, 0)) }},
+		"default alpha": {&nn.ELU{}, func(x float64) float64 { return max(x, 0) + math.Expm1(min(x, 0)) }},
+		"Softplus": {&nn.Softplus{Beta: 2, Threshold: 70}, func(x float64) float64 {
+			return math.Log1p(math.Exp(2*x)) / 2
+		}},
 		"default softplus": {&nn.Softplus{}, func(x float64) float64 { return math.Log1p(math.Exp(x)) }},
 		"GELU":             {&nn.GELU{}, func(x float64) float64 { return x / 2 * (1 + math.Erf(x/math.Sqrt2)) }},
 		"GELU tanh": {&nn.GELU{Tanh: true}, func(x float64) float64 {
@@ -121,7 +128,8 @@ func TestGroupNorm(t *testing.T) {
 	l.Weight, l.Bias = param(c, []float32{1, 2, 1, 1}, 4), param(c, []float32{0, 10, 0, 0}, 4)
 	x := tensor.FromSlice(c.Ctx, []float32{1, 3, 5, 7, 0, 2, 2, 0}, 1, 4, 2) // groups 1 3 5 7 and 0 2 2 0
 	const s = 2.2360679
-	require.InDeltaSlice(t, []float32{-3 / s, -1 / s, 10 + 2/s, 10 + 6/s, -1, 1, 1, -1}, values[float32](l.Forward(c, x)), 1e-5)
+	require.InDeltaSlice(t, []float32{-3 / s, -1 / s, 10 + 2/s, 10 + 6/s, -1, 1, 1, -1},
+		values[float32](l.Forward(c, x)), 1e-5)
 	require.Equal(t, []string{"weight", "bias"}, names(l))
 	require.Equal(t, map[string]bool{"weight": true}, nn.DecayNames(l), "as in HuggingFace's Trainer")
 	l.Weight, l.Bias = nil, nil

@@ -24,8 +24,10 @@ type vae struct {
 func newVAE(in *nn.Init) *vae {
 	enc, dec := in.Sub("encoder"), in.Sub("decoder")
 	return &vae{
-		Encoder: nn.NewSequential(nn.NewLinear(enc.Sub("0"), 12, 16, true), &nn.LeakyReLU{Slope: 0.1}, nn.NewLinear(enc.Sub("2"), 16, 8, true)),
-		Decoder: nn.NewSequential(nn.NewLinear(dec.Sub("0"), 4, 16, true), &nn.Softplus{}, nn.NewLinear(dec.Sub("2"), 16, 12, true)),
+		Encoder: nn.NewSequential(nn.NewLinear(enc.Sub("0"), 12, 16, true), &nn.LeakyReLU{Slope: 0.1},
+			nn.NewLinear(enc.Sub("2"), 16, 8, true)),
+		Decoder: nn.NewSequential(nn.NewLinear(dec.Sub("0"), 4, 16, true), &nn.Softplus{},
+			nn.NewLinear(dec.Sub("2"), 16, 12, true)),
 	}
 }
 
@@ -50,13 +52,15 @@ type unet struct {
 
 func newUNet(in *nn.Init) *unet {
 	conv := func(in *nn.Init, from, to, kernel, padding int) *nn.Conv2D {
-		return nn.NewConv2D(in, from, to, [2]int{kernel, kernel}, true, tensor.Conv2DOptions{Padding: [2]int{padding, padding}})
+		return nn.NewConv2D(in, from, to, [2]int{kernel, kernel}, true,
+			tensor.Conv2DOptions{Padding: [2]int{padding, padding}})
 	}
 	down, middle, up := in.Sub("down"), in.Sub("middle"), in.Sub("up")
 	return &unet{
 		Down:   nn.NewSequential(conv(down.Sub("0"), 1, 8, 3, 0), nn.NewGroupNorm(down.Sub("1"), 4, 8), &nn.SiLU{}),
 		Middle: nn.NewSequential(conv(middle.Sub("0"), 8, 16, 3, 1), nn.NewGroupNorm(middle.Sub("1"), 2, 16), &nn.ELU{}),
-		Up:     nn.NewSequential(conv(up.Sub("0"), 24, 8, 3, 1), nn.NewGroupNorm(up.Sub("1"), 8, 8), &nn.ELU{Alpha: 0.5}, conv(up.Sub("3"), 8, 1, 1, 0)),
+		Up: nn.NewSequential(conv(up.Sub("0"), 24, 8, 3, 1), nn.NewGroupNorm(up.Sub("1"), 8, 8),
+			&nn.ELU{Alpha: 0.5}, conv(up.Sub("3"), 8, 1, 1, 0)),
 	}
 }
 
@@ -82,7 +86,8 @@ func newExperts(in *nn.Init) *experts {
 	m := &experts{Gate: nn.NewLinear(in.Sub("gate"), 6, 4, true), Head: nn.NewLinear(in.Sub("head"), 6, 3, true), Room: 14}
 	for _, name := range []string{"0", "1", "2", "3"} {
 		in := in.Sub("experts").Sub(name)
-		m.Experts = append(m.Experts, nn.NewSequential(nn.NewLinear(in.Sub("0"), 6, 10, true), &nn.GELU{}, nn.NewLinear(in.Sub("2"), 10, 6, true)))
+		m.Experts = append(m.Experts, nn.NewSequential(nn.NewLinear(in.Sub("0"), 6, 10, true), &nn.GELU{},
+			nn.NewLinear(in.Sub("2"), 10, 6, true)))
 	}
 	return m
 }
@@ -102,11 +107,14 @@ func (m *experts) loss(c *nn.Ctx, data map[string]*tensor.Tensor) *tensor.Tensor
 	for i, e := range m.Experts {
 		y = tensor.Add(c.Ctx, y, tensor.Mul(c.Ctx, tensor.Slice(c.Ctx, share, 1, i, i+1), e.Forward(c, x)))
 	}
-	balance := tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, tensor.Mean(c.Ctx, busy, []int{0}, false), tensor.Mean(c.Ctx, chances, []int{0}, false)), nil, false)
+	balance := tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, tensor.Mean(c.Ctx, busy, []int{0}, false),
+		tensor.Mean(c.Ctx, chances, []int{0}, false)), nil, false)
 	spread := tensor.Std(c.Ctx, tensor.LogSumExp(c.Ctx, gate, []int{-1}, false), nil, 1, false)
-	sum := nn.CrossEntropySumWith(c, m.Head.Forward(c, y), data["labels"], nn.CrossEntropyOptions{ClassWeights: data["class_weights"], LabelSmoothing: 0.1})
+	sum := nn.CrossEntropySumWith(c, m.Head.Forward(c, y), data["labels"],
+		nn.CrossEntropyOptions{ClassWeights: data["class_weights"], LabelSmoothing: 0.1})
 	mean := tensor.Div(c.Ctx, sum, nn.LabelWeightSum(c, data["labels"], data["class_weights"]))
-	extra := tensor.Add(c.Ctx, tensor.Affine(c.Ctx, balance, 0.05*float64(len(m.Experts)), 0), tensor.Affine(c.Ctx, spread, 0.01, 0))
+	extra := tensor.Add(c.Ctx, tensor.Affine(c.Ctx, balance, 0.05*float64(len(m.Experts)), 0),
+		tensor.Affine(c.Ctx, spread, 0.01, 0))
 	return tensor.Add(c.Ctx, mean, extra)
 }
 

@@ -153,7 +153,8 @@ var goldenOps = map[string]func(c *tensor.Ctx, k *goldenCase, in map[string]*ten
 		return one(tensor.OneHot(c, in["ids"], k.Attrs.Classes, tensor.Int64))
 	},
 	"pad": goldenUnary(func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor {
-		modes := map[string]tensor.PadMode{"constant": tensor.PadConstant, "reflect": tensor.PadReflect, "replicate": tensor.PadReplicate, "circular": tensor.PadCircular}
+		modes := map[string]tensor.PadMode{"constant": tensor.PadConstant, "reflect": tensor.PadReflect,
+			"replicate": tensor.PadReplicate, "circular": tensor.PadCircular}
 		return tensor.Pad(c, x, k.Attrs.Pads, modes[k.Attrs.Mode], k.Attrs.Value)
 	}),
 	"logsumexp": goldenUnary(func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor {

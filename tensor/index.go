@@ -53,7 +53,8 @@ func OneHot(c *Ctx, ids *Tensor, classes int, dt DType) *Tensor {
 	y := c.full(name, dt, 0, append(slices.Clone(ids.Shape()), classes))
 	one := Expand(c, Scalar(c, dt, 1), n, 1)
 	a := ints(1)
-	c.launchAttrs(backend.OpScatterAdd, &a, y.reshaped([]int{n, classes}), one, c.materialize(name, ids).reshaped([]int{n, 1}))
+	c.launchAttrs(backend.OpScatterAdd, &a, y.reshaped([]int{n, classes}), one,
+		c.materialize(name, ids).reshaped([]int{n, 1}))
 	return y
 }
 

@@ -29,15 +29,18 @@ func Pad(c *Ctx, x *Tensor, pads []int, mode PadMode, value float64) *Tensor {
 		c.fail(name, []*Tensor{x}, "pads %v: want a pair for each of at most %d dims", slices.Clone(pads), x.ndim)
 	}
 	if mode > PadCircular || mode != PadConstant && value != 0 {
-		c.fail(name, []*Tensor{x}, "mode %d with value %g: want one of the modes, and a value for PadConstant alone", mode, value)
+		c.fail(name, []*Tensor{x}, "mode %d with value %g: want one of the modes, and a value for PadConstant alone",
+			mode, value)
 	}
 	before, after := make([]int, x.ndim), make([]int, x.ndim)
 	for i := 0; i < len(pads); i += 2 {
 		d := x.ndim - 1 - i/2
 		before[d], after[d] = pads[i], pads[i+1]
-		if most := mode.most(x.shape[d]); max(before[d], after[d]) > most || mode != PadConstant && min(before[d], after[d]) < 0 ||
-			min(before[d], 0)+min(after[d], 0) < -x.shape[d] {
-			c.fail(name, []*Tensor{x}, "%d before and %d behind dim %d do not go with its size in this mode", before[d], after[d], d)
+		most, least := max(before[d], after[d]), min(before[d], after[d])
+		crop := -min(before[d], 0) - min(after[d], 0)
+		if most > mode.most(x.shape[d]) || mode != PadConstant && least < 0 || crop > x.shape[d] {
+			c.fail(name, []*Tensor{x}, "%d before and %d behind dim %d do not go with its size in this mode",
+				before[d], after[d], d)
 		}
 	}
 	if mode == PadConstant {

@@ -25,7 +25,8 @@ func newClassifier() *classifier {
 }
 
 func (m *classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
-	out := nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor { return m.Head.Forward(c, x) }, b.Tensors[data.Inputs])
+	out := nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor { return m.Head.Forward(c, x) },
+		b.Tensors[data.Inputs])
 	return models.Output{Logits: out}
 }
 
@@ -45,7 +46,8 @@ func TestClassWeightsInTheCount(t *testing.T) {
 	weighted := func(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) (sum, total *tensor.Tensor) {
 		weights := tensor.FromSlice(c.Ctx, []float64{0.25, 3, 1.5}, 3)
 		labels := b.Tensors[data.Labels]
-		return nn.CrossEntropySumWith(c, logits, labels, nn.CrossEntropyOptions{ClassWeights: weights, LabelSmoothing: 0.1}), nn.LabelWeightSum(c, labels, weights)
+		return nn.CrossEntropySumWith(c, logits, labels,
+			nn.CrossEntropyOptions{ClassWeights: weights, LabelSmoothing: 0.1}), nn.LabelWeightSum(c, labels, weights)
 	}
 	loss := func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
 		sum, total := weighted(c, o.Logits, b)
@@ -72,11 +74,13 @@ func TestClassWeightsInTheCount(t *testing.T) {
 			a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.MaxSteps = batch, (13+batch-1)/batch, 1
 			a.Optim, a.LearningRate, a.MaxGradNorm, a.LRSchedulerType = args.OptimSGD, 0.1, 0, args.SchedulerConstant
 		})
-		res, err := newTrainer(vfs.NewMem(), got, a, trainer.WithTrainData(data.NewSource(list, data.Stack[labelled])), trainer.WithLoss(loss)).Train()
+		res, err := newTrainer(vfs.NewMem(), got, a, trainer.WithTrainData(data.NewSource(list, data.Stack[labelled])),
+			trainer.WithLoss(loss)).Train()
 		require.NoError(t, err)
 		require.InDelta(t, wantLoss, res.TrainingLoss, 1e-12)
 		for i, p := range nn.NamedParameters(got) {
-			require.InDeltaSlice(t, tensor.ToSlice[float64](root, params[i].Tensor), tensor.ToSlice[float64](root, p.Tensor), 1e-12, "batch %d: %s", batch, p.Name)
+			require.InDeltaSlice(t, tensor.ToSlice[float64](root, params[i].Tensor),
+				tensor.ToSlice[float64](root, p.Tensor), 1e-12, "batch %d: %s", batch, p.Name)
 		}
 	}
 }

@@ -82,8 +82,8 @@ const (
 	OpSwiGLU     // In0·σ(In0)·In1; floats. Shazeer 2020
 	OpSwiGLUGrad // In0 gate, In1 up, In2 dy, Out0 dgate, Out1 dup; contiguous, of one size
 
-	// OpBCEWithLogits: In0 logits x, In1 targets y, In2 weights p of the positive part (NIn 2: 1); Out0 p·y·ln(1+e⁻ˣ) + (1−y)·ln(1+eˣ).
-	// No term cancels another, so that small losses keep their digits. Floats.
+	// OpBCEWithLogits: In0 logits x, In1 targets y, In2 weights p of the positive part (NIn 2: 1); Out0
+	// p·y·ln(1+e⁻ˣ) + (1−y)·ln(1+eˣ). No term cancels another, so that small losses keep their digits. Floats.
 	OpBCEWithLogits
 	OpBCEWithLogitsSlope // likewise; Out0 is the derivative by x, (1−y)·σ(x) − p·y·σ(−x)
 
@@ -104,9 +104,9 @@ const (
 	OpSoftmaxGrad    // In0 y, In1 dy, Out0 dx = y·(dy − Σ y·dy)
 	OpLogSoftmax     // In0 x, Out0 y
 	OpLogSoftmaxGrad // In0 y, In1 dy, Out0 dx = dy − exp(y)·Σ dy
-	// OpTopK: In0 x; Out0 the K largest elements of each row, or with Ints[0] = 1 the K smallest, the first of them in order first; Out1 int64 their
-	// indices. The outputs have In0's shape but for the last dim K, at most In0's. NaN counts as larger than all numbers; of equal elements the one of
-	// the lower index comes first. Floats, int32, int64.
+	// OpTopK: In0 x; Out0 the K largest elements of each row, the largest first, or with Ints[0] = 1 the K smallest, the
+	// smallest first; Out1 int64 their indices. The outputs have In0's shape but for the last dim K, at most In0's. NaN
+	// counts as larger than all numbers; of equal elements the one of the lower index comes first. Floats, int32, int64.
 	OpTopK
 	OpCumSum // Out0[i] = Σ In0[j] over j ≤ i, or with Ints[0] = 1 over j ≥ i, added in that order; floats, int32, int64
 	// OpCrossEntropy: In0 logits [N,V], In1 targets [N] int32 or int64; Out0 loss [N], Out1 log-sum-exp [N], both in float32

@@ -36,10 +36,14 @@ func embeddingRow() Op {
 
 func oneHotRow() Op {
 	op := Op{Name: "OneHot", DTypes: all, Misuse: []Misuse{
-		{Name: "ids dtype", Want: "int32 or int64", Call: func(c *tensor.Ctx) { tensor.OneHot(c, zeros(c, 2), 3, tensor.Float32) }},
-		{Name: "classes", Want: "-1 classes", Call: func(c *tensor.Ctx) { tensor.OneHot(c, tensor.Zeros(c, tensor.Int64, 2), -1, tensor.Float32) }},
-		{Name: "id", Fault: true, Want: "3", Call: func(c *tensor.Ctx) { tensor.OneHot(c, tensor.FromSlice(c, []int64{0, 3}, 2), 3, tensor.Float32) }},
-		{Name: "negative id", Fault: true, Want: "-7", Call: func(c *tensor.Ctx) { tensor.OneHot(c, tensor.FromSlice(c, []int32{-7}, 1), 3, tensor.Bool) }},
+		{Name: "ids dtype", Want: "int32 or int64",
+			Call: func(c *tensor.Ctx) { tensor.OneHot(c, zeros(c, 2), 3, tensor.Float32) }},
+		{Name: "classes", Want: "-1 classes",
+			Call: func(c *tensor.Ctx) { tensor.OneHot(c, tensor.Zeros(c, tensor.Int64, 2), -1, tensor.Float32) }},
+		{Name: "id", Fault: true, Want: "3",
+			Call: func(c *tensor.Ctx) { tensor.OneHot(c, tensor.FromSlice(c, []int64{0, 3}, 2), 3, tensor.Float32) }},
+		{Name: "negative id", Fault: true, Want: "-7",
+			Call: func(c *tensor.Ctx) { tensor.OneHot(c, tensor.FromSlice(c, []int32{-7}, 1), 3, tensor.Bool) }},
 	}}
 	for _, shape := range [][]int{{7}, {2, 3}, {}, {0}, {1}} {
 		for _, classes := range []int{1, 5} {

@@ -12,10 +12,12 @@ func topKOps() []Op { return []Op{topKRow(), cumSumRow()} }
 
 func topKRow() Op {
 	op := Op{Name: "TopK", DTypes: signed, Misuse: []Misuse{
-		{Name: "k", Want: "float32[2 3]): k = 4 of dim 1: want at least one dim, and 0 ≤ k ≤ its size", Call: func(c *tensor.Ctx) { tensor.TopK(c, zeros(c, 2, 3), 4, -1, false) }},
+		{Name: "k", Want: "float32[2 3]): k = 4 of dim 1: want at least one dim, and 0 ≤ k ≤ its size",
+			Call: func(c *tensor.Ctx) { tensor.TopK(c, zeros(c, 2, 3), 4, -1, false) }},
 		{Name: "negative", Want: "k = -1", Call: func(c *tensor.Ctx) { tensor.TopK(c, zeros(c, 2), -1, 0, false) }},
 		{Name: "0-D", Want: "at least one dim", Call: func(c *tensor.Ctx) { tensor.TopK(c, zeros(c), 0, 0, false) }},
-		{Name: "dim", Want: "dim 2: want one in [-2, 2)", Call: func(c *tensor.Ctx) { tensor.TopK(c, zeros(c, 2, 3), 1, 2, false) }},
+		{Name: "dim", Want: "dim 2: want one in [-2, 2)",
+			Call: func(c *tensor.Ctx) { tensor.TopK(c, zeros(c, 2, 3), 1, 2, false) }},
 	}}
 	sample := func(name string, x Input, k, d int, smallest, large bool) {
 		op.Samples = append(op.Samples, Sample{Name: name, In: []Input{x}, Large: large, Want: topKOracle(k, d, smallest),
@@ -27,7 +29,8 @@ func topKRow() Op {
 	for _, s := range []struct {
 		shape []int
 		k, d  int
-	}{{[]int{7}, 3, 0}, {[]int{3, 5}, 2, -1}, {[]int{3, 5}, 3, 0}, {[]int{2, 4, 3}, 4, 1}, {[]int{1}, 1, 0}, {[]int{3, 5}, 0, 1}, {[]int{0, 3}, 2, 1}} {
+	}{{[]int{7}, 3, 0}, {[]int{3, 5}, 2, -1}, {[]int{3, 5}, 3, 0}, {[]int{2, 4, 3}, 4, 1}, {[]int{1}, 1, 0},
+		{[]int{3, 5}, 0, 1}, {[]int{0, 3}, 2, 1}} {
 		for _, smallest := range []bool{false, true} {
 			sample(fmt.Sprint(s, smallest), diff(distinct, s.shape...), s.k, s.d, smallest, false)
 		}
@@ -77,7 +80,8 @@ func topKOracle(k, d int, smallest bool) Oracle {
 
 func cumSumRow() Op {
 	op := Op{Name: "CumSum", DTypes: signed, Slack: 4, Misuse: []Misuse{
-		{Name: "dim", Want: "float32[2 3]): dim 2: want one in [-2, 2)", Call: func(c *tensor.Ctx) { tensor.CumSum(c, zeros(c, 2, 3), 2) }},
+		{Name: "dim", Want: "float32[2 3]): dim 2: want one in [-2, 2)",
+			Call: func(c *tensor.Ctx) { tensor.CumSum(c, zeros(c, 2, 3), 2) }},
 	}}
 	want := func(row []float64) []float64 {
 		out, sum := make([]float64, len(row)), 0.0
@@ -90,8 +94,10 @@ func cumSumRow() Op {
 	for _, s := range []struct {
 		shape []int
 		d     int
-	}{{[]int{7}, 0}, {[]int{3, 5}, -1}, {[]int{3, 5}, 0}, {[]int{2, 3, 4}, 1}, {[]int{2, 1}, 1}, {[]int{}, 0}, {[]int{0, 3}, 1}, {[]int{3, 0}, 1}, {[]int{131, 503}, 0}} {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s.shape...)}, Want: rowwise(s.d, want), Large: len(s.shape) == 2 && s.shape[0] == 131,
+	}{{[]int{7}, 0}, {[]int{3, 5}, -1}, {[]int{3, 5}, 0}, {[]int{2, 3, 4}, 1}, {[]int{2, 1}, 1}, {[]int{}, 0},
+		{[]int{0, 3}, 1}, {[]int{3, 0}, 1}, {[]int{131, 503}, 0}} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s.shape...)},
+			Want: rowwise(s.d, want), Large: len(s.shape) == 2 && s.shape[0] == 131,
 			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.CumSum(c, x, s.d) })})
 	}
 	return op

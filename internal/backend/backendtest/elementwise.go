@@ -97,12 +97,14 @@ var pointwises = []pointwise{
 	{op: backend.OpGELU, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(func(x float64) float64 { return x * cdf(x) })},
 	{op: backend.OpGELUTanh, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(geluTanh)},
 	{op: backend.OpSiLU, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(func(x float64) float64 { return x * sigmoid(x) })},
-	{op: backend.OpLeakyReLU, ins: 1, lo: -4, hi: 4, dtypes: floating, floats: []float64{0.3}, f: attributed(func(x float64, a []float64) float64 {
-		return max(x, 0) + a[0]*min(x, 0)
-	})},
-	{op: backend.OpELU, ins: 1, lo: -8, hi: 8, dtypes: floating, floats: []float64{1.5}, f: attributed(func(x float64, a []float64) float64 {
-		return max(x, 0) + a[0]*math.Expm1(min(x, 0))
-	})},
+	{op: backend.OpLeakyReLU, ins: 1, lo: -4, hi: 4, dtypes: floating, floats: []float64{0.3},
+		f: attributed(func(x float64, a []float64) float64 {
+			return max(x, 0) + a[0]*min(x, 0)
+		})},
+	{op: backend.OpELU, ins: 1, lo: -8, hi: 8, dtypes: floating, floats: []float64{1.5},
+		f: attributed(func(x float64, a []float64) float64 {
+			return max(x, 0) + a[0]*math.Expm1(min(x, 0))
+		})},
 	{op: backend.OpSoftplus, ins: 1, lo: -30, hi: 30, dtypes: floating, floats: []float64{1, 20}, f: attributed(softplus)},
 	{op: backend.OpSoftplus, ins: 1, lo: -4, hi: 4, dtypes: floating, floats: []float64{2.5, 5}, f: attributed(softplus)},
 	{op: backend.OpNot, ins: 1, dtypes: boolean, f: f1(func(x float64) float64 { return 1 - x })},
@@ -129,32 +131,39 @@ var pointwises = []pointwise{
 		return dy * (s + x*s*(1-s))
 	})},
 
-	{op: backend.OpLeakyReLUGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, floats: []float64{0.3}, f: slope(func(x float64, a []float64) float64 {
-		if x > 0 {
-			return 1
-		}
-		return a[0]
-	})},
-	{op: backend.OpELUGrad, ins: 2, lo: -8, hi: 8, dtypes: floating, floats: []float64{1.5}, f: slope(func(x float64, a []float64) float64 {
-		if x > 0 {
-			return 1
-		}
-		return a[0] * math.Exp(x)
-	})},
-	{op: backend.OpSoftplusGrad, ins: 2, lo: -8, hi: 8, dtypes: floating, floats: []float64{2.5, 5}, f: slope(func(x float64, a []float64) float64 {
-		if a[0]*x > a[1] {
-			return 1
-		}
-		return sigmoid(a[0] * x)
-	})},
-	{op: backend.OpBCEWithLogits, ins: 2, lo: -9, hi: 9, dtypes: floating, f: f2(func(x, y float64) float64 { return bce(x, y, 1) })},
-	{op: backend.OpBCEWithLogits, ins: 3, lo: -9, hi: 9, dtypes: floating, f: func(x [3]float64, _ *sample, _ dtype.DType) float64 {
-		return bce(x[0], x[1], x[2])
-	}},
-	{op: backend.OpBCEWithLogitsSlope, ins: 2, lo: -9, hi: 9, dtypes: floating, f: f2(func(x, y float64) float64 { return sigmoid(x) - y })},
-	{op: backend.OpBCEWithLogitsSlope, ins: 3, lo: -9, hi: 9, dtypes: floating, f: func(x [3]float64, _ *sample, _ dtype.DType) float64 {
-		return (1-x[1])*sigmoid(x[0]) - x[2]*x[1]*sigmoid(-x[0])
-	}},
+	{op: backend.OpLeakyReLUGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, floats: []float64{0.3},
+		f: slope(func(x float64, a []float64) float64 {
+			if x > 0 {
+				return 1
+			}
+			return a[0]
+		})},
+	{op: backend.OpELUGrad, ins: 2, lo: -8, hi: 8, dtypes: floating, floats: []float64{1.5},
+		f: slope(func(x float64, a []float64) float64 {
+			if x > 0 {
+				return 1
+			}
+			return a[0] * math.Exp(x)
+		})},
+	{op: backend.OpSoftplusGrad, ins: 2, lo: -8, hi: 8, dtypes: floating, floats: []float64{2.5, 5},
+		f: slope(func(x float64, a []float64) float64 {
+			if a[0]*x > a[1] {
+				return 1
+			}
+			return sigmoid(a[0] * x)
+		})},
+	{op: backend.OpBCEWithLogits, ins: 2, lo: -9, hi: 9, dtypes: floating,
+		f: f2(func(x, y float64) float64 { return bce(x, y, 1) })},
+	{op: backend.OpBCEWithLogits, ins: 3, lo: -9, hi: 9, dtypes: floating,
+		f: func(x [3]float64, _ *sample, _ dtype.DType) float64 {
+			return bce(x[0], x[1], x[2])
+		}},
+	{op: backend.OpBCEWithLogitsSlope, ins: 2, lo: -9, hi: 9, dtypes: floating,
+		f: f2(func(x, y float64) float64 { return sigmoid(x) - y })},
+	{op: backend.OpBCEWithLogitsSlope, ins: 3, lo: -9, hi: 9, dtypes: floating,
+		f: func(x [3]float64, _ *sample, _ dtype.DType) float64 {
+			return (1-x[1])*sigmoid(x[0]) - x[2]*x[1]*sigmoid(-x[0])
+		}},
 
 	{op: backend.OpSwiGLU, ins: 2, lo: -8, hi: 8, dtypes: floating, f: f2(func(x, y float64) float64 { return x * sigmoid(x) * y })},
 	{op: backend.OpAdd, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(func(x, y float64) float64 { return x + y })},

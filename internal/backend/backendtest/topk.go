@@ -17,7 +17,9 @@ func init() {
 // topKSamples sort each row; integers have many equal elements, and floats some NaNs.
 func topKSamples(g *gen) {
 	for _, dt := range g.some(slices.Concat(floating, integers)) {
-		for _, n := range [][3]int{{1, 1, 1}, {3, 5, 2}, {2, 7, 7}, {3, 4, 0}, {0, 3, 2}, {2, 0, 0}, {40, 300, 9}, {2, 3000, 1000}} {
+		for _, n := range [][3]int{ // rows, columns, k
+			{1, 1, 1}, {3, 5, 2}, {2, 7, 7}, {3, 4, 0}, {0, 3, 2}, {2, 0, 0}, {40, 300, 9}, {2, 3000, 1000},
+		} {
 			for smallest := range 2 {
 				rows, cols, k := n[0], n[1], n[2]
 				x := g.random(dt, rowMajor, -20, 20, rows, cols)
@@ -47,7 +49,8 @@ func topKSamples(g *gen) {
 						values[r*k+i], indices[r*k+i] = row[at], float64(at)
 					}
 				}
-				s := &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, rows, k), output(dtype.Int64, rowMajor, rows, k)},
+				s := &sample{ins: []*operand{x},
+					outs: []*operand{output(dt, rowMajor, rows, k), output(dtype.Int64, rowMajor, rows, k)},
 					want: [][]float64{values, indices}}
 				s.ints[0] = smallest
 				g.add(s, "%s %v smallest %d", dt, n, smallest)
@@ -78,7 +81,8 @@ func cumSumSamples(g *gen) {
 						slices.Reverse(row)
 					}
 				}
-				s := &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...)}, want: [][]float64{want}, loose: 8}
+				s := &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...)},
+					want: [][]float64{want}, loose: 8}
 				s.ints[0] = backward
 				g.add(s, "%s %v backward %d", dt, shape, backward)
 			}

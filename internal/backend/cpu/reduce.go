@@ -250,7 +250,8 @@ func argExtremum(e extremes) kernel {
 		defer t.end()
 		d.geometry(c, &t.reduction)
 		if dim := c.Ints[0]; dim < 0 || dim >= in.NDim || t.reduction.total != in.Shape[dim] {
-			d.fault(c, "dim %d: input of shape %v, output of shape %v", dim, in.Shape[:in.NDim], c.Out[0].Shape[:c.Out[0].NDim])
+			d.fault(c, "dim %d: input of shape %v, output of shape %v", dim, in.Shape[:in.NDim],
+				c.Out[0].Shape[:c.Out[0].NDim])
 		}
 		t.extremum(&e, dtype.Int64)
 	}}

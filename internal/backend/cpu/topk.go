@@ -15,7 +15,8 @@ func topKKernel(d *Device, c *backend.Call) {
 		same = out.Shape[i] == x.Shape[i]
 	}
 	if !same {
-		d.fault(c, "input of shape %v, outputs of shape %v and %v", x.Shape[:x.NDim], out.Shape[:out.NDim], index.Shape[:index.NDim])
+		d.fault(c, "input of shape %v, outputs of shape %v and %v", x.Shape[:x.NDim], out.Shape[:out.NDim],
+			index.Shape[:index.NDim])
 	}
 	d.wantRows(c, x, "input", 0)
 	d.wantRows(c, out, "output", 0)
