@@ -17,6 +17,8 @@
 //		}, x)
 //	}
 //
+// A chain of layers needs no type of its own: see Sequential.
+//
 // Fields of type *Buffer are state that is saved with the parameters but not trained, as batch
 // norm's running statistics; modules that change them while training are Trackers.
 //

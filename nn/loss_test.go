@@ -91,3 +91,67 @@ func TestLinearCrossEntropySum(t *testing.T) {
 		}
 	}
 }
+
+// Losses refuse what PyTorch would broadcast, and settings without a meaning.
+func TestLossMisuse(t *testing.T) {
+	c := env()
+	a, b := tensor.Zeros(c.Ctx, tensor.Float32, 3, 1), tensor.Zeros(c.Ctx, tensor.Float32, 3)
+	labels := tensor.Zeros(c.Ctx, tensor.Int64, 3)
+	for want, call := range map[string]func(){
+		"nn.L1Sum: operands of shapes [3 1] and [3]: want one shape": func() { nn.L1Sum(c, a, b) },
+		"nn.HuberSum: operands":    func() { nn.HuberSum(c, a, b, 1) },
+		"nn.HuberSum: delta 0":     func() { nn.HuberSum(c, b, b, 0) },
+		"nn.SmoothL1Sum: operands": func() { nn.SmoothL1Sum(c, a, b, 1) },
+		"nn.SmoothL1Sum: beta -1":  func() { nn.SmoothL1Sum(c, b, b, -1) },
+		"nn.KLDivSum: operands":    func() { nn.KLDivSum(c, a, b, true) },
+		"nn.BCEWithLogitsSum: operands": func() {
+			nn.BCEWithLogitsSum(c, a, b, nn.BCEOptions{})
+		},
+		"does not broadcast to [3]": func() {
+			nn.BCEWithLogitsSum(c, b, b, nn.BCEOptions{Weight: a})
+		},
+		"label smoothing 1.5": func() {
+			nn.CrossEntropySumWith(c, a, labels, nn.CrossEntropyOptions{LabelSmoothing: 1.5})
+		},
+		"class weights of shape [3]: want one for each of 1 classes": func() {
+			nn.CrossEntropySumWith(c, a, labels, nn.CrossEntropyOptions{ClassWeights: b})
+		},
+	} {
+		require.ErrorContains(t, tensor.Try(call), want)
+	}
+	label := tensor.FromSlice(c.Ctx, []int64{0, 1, 0}, 3)
+	require.Error(t, tensor.Try(func() {
+		nn.CrossEntropySumWith(c, a, label, nn.CrossEntropyOptions{LabelSmoothing: 0.1})
+	}), "a label beyond the classes")
+}
+
+// Sums of half types are float32: 10,000 terms of 9 are more than float16 has.
+func TestLossesOfHalfTypes(t *testing.T) {
+	c := env()
+	for _, dt := range []tensor.DType{tensor.Float16, tensor.BFloat16} {
+		x, zero := tensor.Full(c.Ctx, dt, 3, 10_000).SetRequiresGrad(true), tensor.Zeros(c.Ctx, dt, 10_000)
+		for name, k := range map[string]struct {
+			loss       *tensor.Tensor
+			want, grad float64
+		}{
+			"mse":       {nn.MSESum(c, x, zero), 90_000, 6},
+			"l1":        {nn.L1Sum(c, x, zero), 30_000, 1},
+			"huber":     {nn.HuberSum(c, x, zero, 1), 25_000, 1},
+			"smooth l1": {nn.SmoothL1Sum(c, x, zero, 2), 20_000, 1},
+			"kl":        {nn.KLDivSum(c, x, tensor.Ones(c.Ctx, dt, 10_000), false), -30_000, -1},
+			"bce": {nn.BCEWithLogitsSum(c, x, zero, nn.BCEOptions{}), 10_000 * math.Log1p(math.Exp(3)),
+				1 / (1 + math.Exp(-3))},
+		} {
+			require.Equal(t, tensor.Float32, k.loss.DType(), name)
+			require.InEpsilon(t, k.want, tensor.Item(c.Ctx, k.loss), 1e-6, name)
+			g := tensor.Backward(c.Ctx, []*tensor.Tensor{k.loss}, nil, []*tensor.Tensor{x})[0]
+			require.Equal(t, dt, g.DType(), name)
+			require.InEpsilon(t, k.grad, tensor.Item(c.Ctx,
+				tensor.Cast(c.Ctx, tensor.Slice(c.Ctx, g, 0, 0, 1), tensor.Float64)), 0.005, name)
+		}
+		rows := tensor.Reshape(c.Ctx, x, 5000, 2)
+		opt := nn.CrossEntropyOptions{ClassWeights: tensor.FromSlice(c.Ctx, []float32{4, 1}, 2), LabelSmoothing: 0.5}
+		loss := nn.CrossEntropySumWith(c, rows, tensor.Zeros(c.Ctx, tensor.Int32, 5000), opt)
+		require.InEpsilon(t, 5000*math.Ln2*(0.5*4+0.25*(4+1)), tensor.Item(c.Ctx, loss), 1e-6)
+	}
+}

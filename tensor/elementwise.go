@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"math"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -14,28 +15,36 @@ type unaryGrad struct {
 
 // unary runs an elementwise op on floats whose gradient is one kernel.
 func unary(c *Ctx, name string, op backend.Op, x *Tensor, g unaryGrad) *Tensor {
+	return unaryAttrs(c, name, op, &noAttrs, x, g)
+}
+
+// noAttrs is never written to; it spares each call of unary an object of its own.
+var noAttrs attrs
+
+// unaryAttrs is unary with attributes, which the gradient's kernel gets too.
+func unaryAttrs(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, g unaryGrad) *Tensor {
 	x.check(c, name)
 	c.wantFloat(name, x)
-	y := c.applied(name, op, x)
+	y := c.applied(name, op, a, x)
 	saved := x
 	if g.useY {
 		saved = y
 	}
 	n := c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{saved}, func(b *Back) {
 		dx := b.emptyLike(name, b.Grad(0))
-		b.elementwise(g.op, &attrs{}, dx, saved, b.Grad(0))
+		b.elementwise(g.op, a, dx, saved, b.Grad(0))
 		b.Set(0, dx)
 	})
 	if !g.useY {
-		n.repeats(y, func(c *Ctx) *Tensor { return c.applied(name, op, x) })
+		n.repeats(y, func(c *Ctx) *Tensor { return c.applied(name, op, a, x) })
 	}
 	return y
 }
 
 // applied is an elementwise op of one operand, outside autograd.
-func (c *Ctx) applied(name string, op backend.Op, x *Tensor) *Tensor {
+func (c *Ctx) applied(name string, op backend.Op, a *attrs, x *Tensor) *Tensor {
 	y := c.emptyLike(name, x)
-	c.elementwise(op, &attrs{}, y, x)
+	c.elementwise(op, a, y, x)
 	return y
 }
 
@@ -89,6 +98,31 @@ func GELUTanh(c *Ctx, x *Tensor) *Tensor {
 // SiLU is x·σ(x), also called swish.
 func SiLU(c *Ctx, x *Tensor) *Tensor {
 	return unary(c, "SiLU", backend.OpSiLU, x, unaryGrad{backend.OpSiLUGrad, false})
+}
+
+// LeakyReLU is x where x > 0 and slope·x elsewhere (Maas et al. 2013); its gradient at 0 is slope.
+func LeakyReLU(c *Ctx, x *Tensor, slope float64) *Tensor {
+	a := floats(slope)
+	return unaryAttrs(c, "LeakyReLU", backend.OpLeakyReLU, &a, x, unaryGrad{backend.OpLeakyReLUGrad, false})
+}
+
+// ELU is x where x > 0 and alpha·(eˣ − 1) elsewhere (Clevert et al. 2016); its gradient at 0 is alpha.
+func ELU(c *Ctx, x *Tensor, alpha float64) *Tensor {
+	a := floats(alpha)
+	return unaryAttrs(c, "ELU", backend.OpELU, &a, x, unaryGrad{backend.OpELUGrad, false})
+}
+
+// Softplus is ln(1 + e^(beta·x))/beta, and x itself where beta·x is above threshold, as
+// torch.nn.functional.softplus (whose defaults are 1 and 20). It never overflows; with an infinite threshold
+// the formula holds everywhere. beta must be positive.
+func Softplus(c *Ctx, x *Tensor, beta, threshold float64) *Tensor {
+	const name = "Softplus"
+	x.check(c, name)
+	if !(beta > 0) {
+		c.fail(name, []*Tensor{x}, "beta %g: want a positive number", beta)
+	}
+	a := floats(beta, threshold)
+	return unaryAttrs(c, name, backend.OpSoftplus, &a, x, unaryGrad{backend.OpSoftplusGrad, false})
 }
 
 // SwiGLU is SiLU(gate)·up, the gate of LLaMA's feed-forward part (Shazeer, "GLU Variants
@@ -347,6 +381,58 @@ func extremum(c *Ctx, name string, op backend.Op, wins func(*Ctx, *Tensor, *Tens
 		}
 		return dx, dy
 	})
+}
+
+// Clamp is min(max(x, lo), hi), for all dtypes but Bool; an infinite bound is none, and NaN stays. The gradient passes
+// where lo < x < hi, as in PyTorch. The bounds of integers must be whole numbers of their dtype, or infinite.
+func Clamp(c *Ctx, x *Tensor, lo, hi float64) *Tensor {
+	const name = "Clamp"
+	c.wantNumber(name, x)
+	for _, bound := range []float64{lo, hi} {
+		if bound != bound || !math.IsInf(bound, 0) && !x.dtype.IsFloat() && !isInteger(x.dtype, bound) {
+			c.fail(name, []*Tensor{x}, "bounds %g and %g: want numbers of the dtype, or infinities", lo, hi)
+		}
+	}
+	low, high := !math.IsInf(lo, -1), !math.IsInf(hi, 1)
+	y := c.emptyLike(name, x)
+	from := x
+	if low {
+		c.elementwise(backend.OpMaximum, &attrs{}, y, from, Scalar(c, x.dtype, lo))
+		from = y
+	}
+	if high {
+		c.elementwise(backend.OpMinimum, &attrs{}, y, from, Scalar(c, x.dtype, hi))
+		from = y
+	}
+	if from == x {
+		c.launch(backend.OpCopy, y, x)
+	}
+	if !x.dtype.IsFloat() {
+		return y
+	}
+	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{x}, func(b *Back) {
+		g, zero := b.Grad(0), Scalar(b.Ctx, x.dtype, 0)
+		if low {
+			g = Where(b.Ctx, Gt(b.Ctx, x, Scalar(b.Ctx, x.dtype, lo)), g, zero)
+		}
+		if high {
+			g = Where(b.Ctx, Lt(b.Ctx, x, Scalar(b.Ctx, x.dtype, hi)), g, zero)
+		}
+		b.Set(0, g)
+	})
+	return y
+}
+
+// isInteger reports whether integer dtype dt has the number v; int64's beyond 2⁵³ do not count.
+func isInteger(dt DType, v float64) bool {
+	lo, hi := -float64(1<<53), float64(1<<53)
+	switch dt {
+	case Uint8:
+		lo, hi = 0, math.MaxUint8
+	case Int32:
+		lo, hi = math.MinInt32, math.MaxInt32
+	}
+	return v == math.Trunc(v) && lo <= v && v <= hi
 }
 
 func (c *Ctx) wantNumber(op string, xs ...*Tensor) {

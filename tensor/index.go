@@ -38,6 +38,26 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 	return out
 }
 
+// OneHot has a 1 at each id (int32 or int64, any shape) and 0 elsewhere: the result has the shape of ids with the number
+// of classes appended, and dtype dt. An id outside [0, classes) is a fault that names it.
+func OneHot(c *Ctx, ids *Tensor, classes int, dt DType) *Tensor {
+	const name = "OneHot"
+	c.wantIndex(name, ids)
+	if classes < 0 || ids.ndim+1 > MaxDims {
+		c.fail(name, []*Tensor{ids}, "%d classes: want at least 0, and ids of at most %d dims", classes, MaxDims-1)
+	}
+	if dt == Uint8 || dt == Bool {
+		return Cast(c, OneHot(c, ids, classes, Int32), dt)
+	}
+	n := ids.Numel()
+	y := c.full(name, dt, 0, append(slices.Clone(ids.Shape()), classes))
+	one := Expand(c, Scalar(c, dt, 1), n, 1)
+	a := ints(1)
+	c.launchAttrs(backend.OpScatterAdd, &a, y.reshaped([]int{n, classes}), one,
+		c.materialize(name, ids).reshaped([]int{n, 1}))
+	return y
+}
+
 // Gather picks x's elements by index along dim d, as torch.gather: the result has the
 // shape of index, which has as many dims as x and is not larger in the other dims.
 func Gather(c *Ctx, x *Tensor, d int, index *Tensor) *Tensor {

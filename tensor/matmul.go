@@ -91,7 +91,7 @@ func (c *Ctx) linear(l *linear) *Tensor {
 	}
 	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, l.w, l.saved}, l.backward)
 	if l.saved != nil && l.saved != y && !l.x.dtype.IsHalf() { // halves are rounded after the activation alone
-		node.repeats(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, l.saved) })
+		node.repeats(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, &attrs{}, l.saved) })
 		if node != nil && activations[l.f].both {
 			node.nOut, node.both = 2, l.applyBoth
 		}

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"math"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -14,7 +15,7 @@ func (c *Ctx) reduce(op backend.Op, name string, x *Tensor, dims []int, out DTyp
 	}
 	y := c.empty(name, out, shape...)
 	a := attrs{}
-	if op == backend.OpArgMax {
+	if op == backend.OpArgMax || op == backend.OpArgMin {
 		a.ints[0] = dims[0]
 	}
 	c.launchAttrs(op, &a, y, x)
@@ -123,20 +124,113 @@ func extreme(c *Ctx, name string, op backend.Op, x *Tensor, d int, keep bool) *T
 	return y
 }
 
-// ArgMax is the int64 index of the first maximum along dim d.
+// ArgMax is the int64 index of the first maximum along dim d; a NaN counts as the maximum.
 func ArgMax(c *Ctx, x *Tensor, d int, keep bool) *Tensor {
-	x.check(c, "ArgMax")
-	ds := x.dims(c, "ArgMax", []int{d})
+	return argExtreme(c, "ArgMax", backend.OpArgMax, x, d, keep)
+}
+
+// ArgMin is the int64 index of the first minimum along dim d; a NaN counts as the minimum.
+func ArgMin(c *Ctx, x *Tensor, d int, keep bool) *Tensor {
+	return argExtreme(c, "ArgMin", backend.OpArgMin, x, d, keep)
+}
+
+func argExtreme(c *Ctx, name string, op backend.Op, x *Tensor, d int, keep bool) *Tensor {
+	x.check(c, name)
+	ds := x.dims(c, name, []int{d})
 	if x.ndim == 0 {
 		return Zeros(c, Int64)
 	}
 	if x.shape[ds[0]] == 0 {
-		c.fail("ArgMax", []*Tensor{x}, "dim %d is empty: it has no maximum", d)
+		c.fail(name, []*Tensor{x}, "dim %d is empty: it has no extreme value", d)
 	}
-	y := c.reduce(backend.OpArgMax, "ArgMax", x, ds, Int64)
+	y := c.reduce(op, name, x, ds, Int64)
 	if !keep {
 		y = y.reshaped(dropDims(x.Shape(), ds))
 	}
+	return y
+}
+
+// LogSumExp is the logarithm of the sum of eˣ over dims (nil: all), which does not overflow; of nothing, or of −Inf
+// alone, it is −Inf.
+func LogSumExp(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
+	const name = "LogSumExp"
+	x.check(c, name)
+	c.wantFloat(name, x)
+	if x.dtype.IsHalf() {
+		return Cast(c, LogSumExp(c, Cast(c, x, Float32), dims, keep), x.dtype)
+	}
+	ds, infinite := x.dims(c, name, dims), math.Inf(-1)
+	for _, d := range ds {
+		if x.shape[d] == 0 {
+			return Full(c, x.dtype, infinite, keptOrDropped(x.Shape(), ds, keep)...)
+		}
+	}
+	n := c.NoGrad()
+	// An infinite maximum is not subtracted: Inf − Inf would be NaN.
+	top := n.reduce(backend.OpMax, name, x, ds, x.dtype)
+	shift := Where(n, Lt(n, Abs(n, top), Scalar(n, x.dtype, math.Inf(1))), top, Scalar(n, x.dtype, 0))
+	lse := Add(n, Log(n, n.reduce(backend.OpSum, name, Exp(n, Sub(n, Detach(x), shift)), ds, x.dtype)), shift)
+	y := lse.reshaped(keptOrDropped(x.Shape(), ds, keep))
+	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{x, lse}, func(b *Back) {
+		none := Eq(b.Ctx, lse, Scalar(b.Ctx, x.dtype, infinite)) // all of x is −Inf: no element has a share
+		share := Exp(b.Ctx, Sub(b.Ctx, x, Where(b.Ctx, none, Scalar(b.Ctx, x.dtype, 0), lse)))
+		b.Set(0, Mul(b.Ctx, share, b.materialize(name, b.Grad(0)).reshaped(lse.Shape())))
+	})
+	return y
+}
+
+// keptOrDropped is the shape of a reduction's result.
+func keptOrDropped(shape, dims []int, keep bool) []int {
+	if !keep {
+		return dropDims(shape, dims)
+	}
+	shape = slices.Clone(shape)
+	for _, d := range dims {
+		shape[d] = 1
+	}
+	return shape
+}
+
+// Var is the variance over dims (nil: all), the mean of the squared distances from the mean, whose divisor is the
+// number of elements less correction: 1 gives the unbiased variance, torch.var's default, and 0 that of the elements
+// themselves. Where no divisor is left it is NaN or infinite.
+func Var(c *Ctx, x *Tensor, dims []int, correction int, keep bool) *Tensor {
+	return spread(c, "Var", x, dims, correction, keep, false)
+}
+
+// Std is the square root of Var; its gradient is 0 where all elements are equal.
+func Std(c *Ctx, x *Tensor, dims []int, correction int, keep bool) *Tensor {
+	return spread(c, "Std", x, dims, correction, keep, true)
+}
+
+func spread(c *Ctx, name string, x *Tensor, dims []int, correction int, keep, root bool) *Tensor {
+	x.check(c, name)
+	c.wantFloat(name, x)
+	if x.dtype.IsHalf() {
+		return Cast(c, spread(c, name, Cast(c, x, Float32), dims, correction, keep, root), x.dtype)
+	}
+	ds, n := x.dims(c, name, dims), c.NoGrad()
+	count := 1
+	for _, d := range ds {
+		count *= x.shape[d]
+	}
+	divisor := float64(max(count-correction, 0))
+	mean := Mean(n, Detach(x), ds, true)
+	mean = Add(n, mean, Mean(n, Sub(n, Detach(x), mean), ds, true)) // that of equal elements has no rounding error any more
+	away := Sub(n, Detach(x), mean)
+	kept := Affine(n, n.reduce(backend.OpSum, name, Mul(n, away, away), ds, x.dtype), 1/divisor, 0)
+	if root {
+		kept = Sqrt(n, kept)
+	}
+	y := kept.reshaped(keptOrDropped(x.Shape(), ds, keep))
+	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{x, mean, kept}, func(b *Back) {
+		g, scale := b.materialize(name, b.Grad(0)).reshaped(kept.Shape()), 2/divisor
+		if root {
+			zero := Scalar(b.Ctx, x.dtype, 0)
+			g, scale = Where(b.Ctx, Eq(b.Ctx, kept, zero), zero, Div(b.Ctx, g, kept)), 1/divisor
+		}
+		b.Set(0, Mul(b.Ctx, Affine(b.Ctx, g, scale, 0), Sub(b.Ctx, x, mean)))
+	})
 	return y
 }
 

@@ -41,18 +41,24 @@ const (
 	OpGELU      // x·Φ(x), by erf
 	OpGELUTanh  // ½x(1+tanh(√(2/π)(x+0.044715x³)))
 	OpSiLU      // x·σ(x)
+	OpLeakyReLU // x where x > 0, else Floats[0]·x
+	OpELU       // x where x > 0, else Floats[0]·(eˣ−1). Clevert et al. 2016
+	OpSoftplus  // ln(1+e^(βx))/β with β = Floats[0] > 0; x where βx > Floats[1]
 	OpNot       // bool
 	OpAffine    // x·Floats[0] + Floats[1]; int32 and int64: x·Ints[0] + Ints[1]
 	OpPowScalar // x^Floats[0]
 
 	// Gradients of the above: In0 = the saved tensor, In1 = dy, Out0 = dx.
 
-	OpTanhGrad     // In0 = y: dy·(1−y²)
-	OpSigmoidGrad  // In0 = y: dy·y(1−y)
-	OpReLUGrad     // In0 = y: dy where y > 0, else 0
-	OpGELUGrad     // In0 = x
-	OpGELUTanhGrad // In0 = x. With a second output, contiguous operands of one size, of which Out0 may be In1: Out1 = OpGELUTanh of x, with its bits; Out0 differs in bits where dx is below 1e-28·dy
-	OpSiLUGrad     // In0 = x
+	OpTanhGrad      // In0 = y: dy·(1−y²)
+	OpSigmoidGrad   // In0 = y: dy·y(1−y)
+	OpReLUGrad      // In0 = y: dy where y > 0, else 0
+	OpGELUGrad      // In0 = x
+	OpGELUTanhGrad  // In0 = x. With a second output, contiguous operands of one size, of which Out0 may be In1: Out1 = OpGELUTanh of x, with its bits; Out0 differs in bits where dx is below 1e-28·dy
+	OpSiLUGrad      // In0 = x
+	OpLeakyReLUGrad // In0 = x: dy where x > 0, else Floats[0]·dy
+	OpELUGrad       // In0 = x: dy where x > 0, else Floats[0]·eˣ·dy
+	OpSoftplusGrad  // In0 = x: dy where βx > Floats[1], else σ(βx)·dy
 
 	// Elementwise, two inputs. Arithmetic: all floats, int32, int64, uint8 (Div, Pow: floats).
 
@@ -76,6 +82,11 @@ const (
 	OpSwiGLU     // In0·σ(In0)·In1; floats. Shazeer 2020
 	OpSwiGLUGrad // In0 gate, In1 up, In2 dy, Out0 dgate, Out1 dup; contiguous, of one size
 
+	// OpBCEWithLogits: In0 logits x, In1 targets y, In2 weights p of the positive part (NIn 2: 1); Out0
+	// p·y·ln(1+e⁻ˣ) + (1−y)·ln(1+eˣ). No term cancels another, so that small losses keep their digits. Floats.
+	OpBCEWithLogits
+	OpBCEWithLogitsSlope // likewise; Out0 is the derivative by x, (1−y)·σ(x) − p·y·σ(−x)
+
 	OpWhere // Out0 = In0 (bool) ? In1 : In2; any dtype
 
 	// Reductions. Out0 has In0's number of dims, with size 1 where a dim is reduced. In0 may be strided.
@@ -84,6 +95,7 @@ const (
 	OpMax    // floats, int32, int64; NaN wins; an empty reduced dim is a fault
 	OpMin    // likewise
 	OpArgMax // Out0 int64: index along the one reduced dim Ints[0] of the first maximum (NaN wins)
+	OpArgMin // likewise of the first minimum
 	OpSumSq  // In0 contiguous float, flattened; Out0 float64 [ceil(n/4096)]: sum of squares of each 4096-element block, in float64
 
 	// Row kernels.
@@ -92,6 +104,11 @@ const (
 	OpSoftmaxGrad    // In0 y, In1 dy, Out0 dx = y·(dy − Σ y·dy)
 	OpLogSoftmax     // In0 x, Out0 y
 	OpLogSoftmaxGrad // In0 y, In1 dy, Out0 dx = dy − exp(y)·Σ dy
+	// OpTopK: In0 x; Out0 the K largest elements of each row, the largest first, or with Ints[0] = 1 the K smallest, the
+	// smallest first; Out1 int64 their indices. The outputs have In0's shape but for the last dim K, at most In0's. NaN
+	// counts as larger than all numbers; of equal elements the one of the lower index comes first. Floats, int32, int64.
+	OpTopK
+	OpCumSum // Out0[i] = Σ In0[j] over j ≤ i, or with Ints[0] = 1 over j ≥ i, added in that order; floats, int32, int64
 	// OpCrossEntropy: In0 logits [N,V], In1 targets [N] int32 or int64; Out0 loss [N], Out1 log-sum-exp [N], both in float32
 	// (float64 for float64 logits). A target equal to Ints[0] (ignore index) gives loss 0; any other outside [0,V) is a fault. Out2 (NOut 2: none)
 	// softmax − onehot, 0 in ignored rows; it may be In0.
@@ -198,14 +215,18 @@ var opNames = [NumOps]string{
 	OpCopy:    "copy", OpFill: "fill", OpArange: "arange",
 	OpNeg: "neg", OpAbs: "abs", OpExp: "exp", OpLog: "log", OpSqrt: "sqrt", OpRsqrt: "rsqrt", OpSin: "sin", OpCos: "cos",
 	OpTanh: "tanh", OpSigmoid: "sigmoid", OpErf: "erf", OpReLU: "relu", OpGELU: "gelu", OpGELUTanh: "gelu_tanh", OpSiLU: "silu",
+	OpLeakyReLU: "leaky_relu", OpELU: "elu", OpSoftplus: "softplus",
 	OpNot: "not", OpAffine: "affine", OpPowScalar: "pow_scalar",
 	OpTanhGrad: "tanh_grad", OpSigmoidGrad: "sigmoid_grad", OpReLUGrad: "relu_grad", OpGELUGrad: "gelu_grad",
 	OpGELUTanhGrad: "gelu_tanh_grad", OpSiLUGrad: "silu_grad",
+	OpLeakyReLUGrad: "leaky_relu_grad", OpELUGrad: "elu_grad", OpSoftplusGrad: "softplus_grad",
+	OpBCEWithLogits: "bce_with_logits", OpBCEWithLogitsSlope: "bce_with_logits_slope",
 	OpAdd: "add", OpSub: "sub", OpMul: "mul", OpDiv: "div", OpPow: "pow", OpMaximum: "maximum", OpMinimum: "minimum", OpAxpby: "axpby",
 	OpEq: "eq", OpNe: "ne", OpLt: "lt", OpLe: "le", OpGt: "gt", OpGe: "ge", OpAnd: "and", OpOr: "or", OpWhere: "where",
 	OpSwiGLU: "swiglu", OpSwiGLUGrad: "swiglu_grad", OpRoPE: "rope",
-	OpSum: "sum", OpMax: "max", OpMin: "min", OpArgMax: "argmax", OpSumSq: "sum_sq",
+	OpSum: "sum", OpMax: "max", OpMin: "min", OpArgMax: "argmax", OpArgMin: "argmin", OpSumSq: "sum_sq",
 	OpSoftmax: "softmax", OpSoftmaxGrad: "softmax_grad", OpLogSoftmax: "log_softmax", OpLogSoftmaxGrad: "log_softmax_grad",
+	OpTopK: "topk", OpCumSum: "cumsum",
 	OpCrossEntropy: "cross_entropy", OpCrossEntropyGrad: "cross_entropy_grad",
 	OpLayerNorm: "layer_norm", OpLayerNormGrad: "layer_norm_grad", OpLayerNormParamGrad: "layer_norm_param_grad",
 	OpRMSNorm: "rms_norm", OpRMSNormGrad: "rms_norm_grad", OpRMSNormParamGrad: "rms_norm_param_grad",

@@ -3,6 +3,7 @@ package optest
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -26,6 +27,70 @@ func geluTanh(x float64) float64 {
 	return 0.5 * x * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
 }
 
+func leakyReLURow() Op {
+	return unaryRow("LeakyReLU", floats, nonzero, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.LeakyReLU(c, x, 0.2)
+	}, func(x float64) float64 { return max(x, 0) + 0.2*min(x, 0) })
+}
+
+func eluRow() Op {
+	return unaryRow("ELU", floats, nonzero, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.ELU(c, x, 1.5)
+	}, func(x float64) float64 { return max(x, 0) + 1.5*math.Expm1(min(x, 0)) })
+}
+
+func softplusRow() Op {
+	op := unaryRow("Softplus", floats, normal, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.Softplus(c, x, 1, 20)
+	}, func(x float64) float64 { return math.Log1p(math.Exp(x)) })
+	op.Samples = append(op.Samples,
+		Sample{Name: "sharp", In: []Input{diff(given(-3, -0.5, 0, 0.5, 1.9, 2.1, 3), 7)},
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Softplus(c, x, 2.5, 5) }),
+			Want: pointwise(func(v ...float64) float64 {
+				if v[0] > 2 {
+					return v[0]
+				}
+				return math.Log1p(math.Exp(2.5*v[0])) / 2.5
+			})},
+		Sample{Name: "far", Rough: true, In: []Input{diff(given(-1000, -30, 30, 1000), 4)},
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+				return tensor.Softplus(c, x, 1, math.Inf(1))
+			}),
+			Want: pointwise(func(v ...float64) float64 { return max(v[0], 0) + math.Log1p(math.Exp(-math.Abs(v[0]))) })})
+	op.Misuse = []Misuse{{Name: "beta", Want: "float32[2]): beta 0: want a positive number",
+		Call: func(c *tensor.Ctx) { tensor.Softplus(c, zeros(c, 2), 0, 20) }}}
+	return op
+}
+
+func clampRow() Op {
+	// The draws stay away from 1 and 2, where there are kinks.
+	around := each(func(r *rand.Rand) float64 { return 0.6 + 0.5*float64(r.IntN(4)) + 0.3*r.Float64() })
+	op := unaryRow("Clamp", numbers, around, func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.Clamp(c, x, 1, 2)
+	}, func(x float64) float64 { return min(max(x, 1), 2) })
+	inf := math.Inf(1)
+	for _, b := range [][2]float64{{-inf, inf}, {1, inf}, {-inf, 1}, {2, 1}} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(b), In: []Input{diff(around, 3, 5)},
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Clamp(c, x, b[0], b[1]) }),
+			Want:  pointwise(func(v ...float64) float64 { return min(max(v[0], b[0]), b[1]) })})
+	}
+	op.Samples = append(op.Samples, Sample{Name: "fractions", FloatsOnly: true, In: []Input{diff(normal, 4, 5)},
+		Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Clamp(c, x, -0.5, 0.25) }),
+		Want:  pointwise(func(v ...float64) float64 { return min(max(v[0], -0.5), 0.25) })})
+	const want = "want numbers of the dtype, or infinities"
+	op.Misuse = []Misuse{
+		{Name: "NaN", Want: "float32[2]): bounds NaN and 1: " + want,
+			Call: func(c *tensor.Ctx) { tensor.Clamp(c, zeros(c, 2), math.NaN(), 1) }},
+		{Name: "fraction", Want: want, Call: func(c *tensor.Ctx) {
+			tensor.Clamp(c, tensor.Zeros(c, tensor.Int64, 2), 0.5, 1)
+		}},
+		{Name: "range", Want: want, Call: func(c *tensor.Ctx) { tensor.Clamp(c, tensor.Zeros(c, tensor.Uint8, 2), -1, 1) }},
+		{Name: "bool", Want: "want numbers",
+			Call: func(c *tensor.Ctx) { tensor.Clamp(c, tensor.Zeros(c, tensor.Bool, 2), 0, 1) }},
+	}
+	return op
+}
+
 func unaryOps() []Op {
 	affine := unaryRow("Affine", signed, normal,
 		func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Affine(c, x, -3, 2) },
@@ -42,6 +107,10 @@ func unaryOps() []Op {
 			Want:  pointwise(func(x ...float64) float64 { return math.Pow(x[0], p) })})
 	}
 	return []Op{
+		leakyReLURow(),
+		eluRow(),
+		softplusRow(),
+		clampRow(),
 		unaryRow("Tanh", floats, normal, tensor.Tanh, math.Tanh),
 		unaryRow("Sigmoid", floats, normal, tensor.Sigmoid, func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }),
 		unaryRow("ReLU", floats, nonzero, tensor.ReLU, func(x float64) float64 { return max(x, 0) }),

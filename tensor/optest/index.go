@@ -7,7 +7,7 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-func indexOps() []Op { return []Op{embeddingRow(), gatherRow(), scatterAddRow()} }
+func indexOps() []Op { return []Op{embeddingRow(), oneHotRow(), gatherRow(), scatterAddRow()} }
 
 func embeddingRow() Op {
 	op := Op{Name: "Embedding", DTypes: floats, Misuse: []Misuse{
@@ -31,6 +31,38 @@ func embeddingRow() Op {
 	op.Samples = append(op.Samples,
 		Sample{Name: "int32", In: []Input{diff(normal, 5, 3), index32(given(4, 4, 0), 3)}, Apply: binary(tensor.Embedding), Want: want},
 		Sample{Name: "large", Large: true, In: []Input{diff(normal, 53, 67), index64(below(53), 1301)}, Apply: binary(tensor.Embedding)})
+	return op
+}
+
+func oneHotRow() Op {
+	op := Op{Name: "OneHot", DTypes: all, Misuse: []Misuse{
+		{Name: "ids dtype", Want: "int32 or int64",
+			Call: func(c *tensor.Ctx) { tensor.OneHot(c, zeros(c, 2), 3, tensor.Float32) }},
+		{Name: "classes", Want: "-1 classes",
+			Call: func(c *tensor.Ctx) { tensor.OneHot(c, tensor.Zeros(c, tensor.Int64, 2), -1, tensor.Float32) }},
+		{Name: "id", Fault: true, Want: "3",
+			Call: func(c *tensor.Ctx) { tensor.OneHot(c, tensor.FromSlice(c, []int64{0, 3}, 2), 3, tensor.Float32) }},
+		{Name: "negative id", Fault: true, Want: "-7",
+			Call: func(c *tensor.Ctx) { tensor.OneHot(c, tensor.FromSlice(c, []int32{-7}, 1), 3, tensor.Bool) }},
+	}}
+	for _, shape := range [][]int{{7}, {2, 3}, {}, {0}, {1}} {
+		for _, classes := range []int{1, 5} {
+			in := index64(below(classes), shape...)
+			if classes == 5 {
+				in = index32(below(classes), shape...)
+			}
+			op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape, classes), In: []Input{in},
+				Apply: func(c *tensor.Ctx, dt tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+					return []*tensor.Tensor{tensor.OneHot(c, in[0], classes, dt)}
+				},
+				Want: func(_ tensor.DType, in []Array) []Array {
+					return []Array{generate(append(slices.Clone(in[0].Shape), classes), func(at []int) float64 {
+						last := len(at) - 1
+						return truth(int(in[0].at(at[:last]...)) == at[last])
+					})}
+				}})
+		}
+	}
 	return op
 }
 

@@ -199,7 +199,52 @@ func normOps() []Op {
 	}
 	layerNorm.Samples = append(layerNorm.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 301, 211), diff(normal, 211), diff(normal, 211)}, Apply: layer})
 	rmsNorm.Samples = append(rmsNorm.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 301, 211), diff(normal, 211)}, Apply: rms})
-	return []Op{layerNorm, rmsNorm}
+	return []Op{layerNorm, rmsNorm, groupNormRow()}
+}
+
+func groupNormRow() Op {
+	const eps = 1e-3
+	op := Op{Name: "GroupNorm", DTypes: floats, Slack: 4,
+		Misuse: batchNormMisuse(func(c *tensor.Ctx, x, weight, bias *tensor.Tensor) {
+			tensor.GroupNorm(c, x, 1, weight, bias, eps)
+		})}
+	for _, groups := range []int{0, 2} {
+		op.Misuse = append(op.Misuse, Misuse{Name: "groups",
+			Want: fmt.Sprintf("float32[2 3]): %d groups: want a positive number that divides the 3 channels", groups),
+			Call: func(c *tensor.Ctx) { tensor.GroupNorm(c, zeros(c, 2, 3), groups, nil, nil, eps) }})
+	}
+	for _, s := range []struct {
+		shape  []int
+		groups int
+	}{{[]int{4, 6}, 2}, {[]int{3, 4, 5}, 4}, {[]int{2, 6, 3, 2}, 3}, {[]int{1, 1}, 1}, {[]int{0, 4, 2}, 2},
+		{[]int{2, 4, 0}, 2}, {[]int{9, 8, 31, 33}, 4}} {
+		x, ch, large := diff(normal, s.shape...), s.shape[1], s.shape[0] == 9
+		apply := ternary(func(c *tensor.Ctx, x, weight, bias *tensor.Tensor) *tensor.Tensor {
+			return tensor.GroupNorm(c, x, s.groups, weight, bias, eps)
+		})
+		op.Samples = append(op.Samples,
+			Sample{Name: fmt.Sprint(s), In: []Input{x, diff(positive, ch), diff(normal, ch)}, Apply: apply,
+				Want: groupNormOracle(s.groups, eps), Large: large},
+			Sample{Name: fmt.Sprint(s, " plain"), In: []Input{x, none(), none()}, Apply: apply,
+				Want: groupNormOracle(s.groups, eps), Large: large})
+	}
+	return op
+}
+
+// groupNormOracle normalises the rows that groups are, then scales and shifts each channel.
+func groupNormOracle(groups int, eps float64) Oracle {
+	return func(dt tensor.DType, in []Array) []Array {
+		x := in[0]
+		rows := Array{Shape: []int{x.Shape[0] * groups, len(x.V) / max(x.Shape[0]*groups, 1)}, V: x.V}
+		y := Array{Shape: x.Shape, V: normOracle(true, eps)(dt, []Array{rows, {}})[0].V}
+		if in[1].V != nil {
+			channel := channelOf(x.Shape)
+			for i := range y.V {
+				y.V[i] = y.V[i]*in[1].V[channel(i)] + in[2].V[channel(i)]
+			}
+		}
+		return []Array{y}
+	}
 }
 
 // normOracle normalises rows, by mean and deviation or (centred false) by the root mean

@@ -131,7 +131,8 @@ func ternary(f func(c *tensor.Ctx, x, y, z *tensor.Tensor) *tensor.Tensor) func(
 func Table() []Op {
 	var rows []Op
 	for _, group := range [][]Op{
-		unaryOps(), binaryOps(), logicOps(), reductions(), viewOps(), joinOps(), rowOps(), normOps(), batchNormOps(), llamaOps(), indexOps(), products(), creation(), randomOps(), inPlaceOps(), imageOps(),
+		unaryOps(), binaryOps(), logicOps(), reductions(), viewOps(), joinOps(), padOps(), rowOps(), topKOps(), normOps(), batchNormOps(),
+		llamaOps(), indexOps(), products(), creation(), randomOps(), inPlaceOps(), imageOps(), bceOps(),
 	} {
 		rows = append(rows, group...)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/internal/backend/meta"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -34,6 +35,31 @@ func TestCPU(t *testing.T) {
 
 func TestDeferred(t *testing.T) {
 	Run(t, func(t *testing.T) *tensor.Device { return openDeferred(t, 2) })
+}
+
+// TestMeta: on the device without values, where memory is estimated, results and gradients have the CPU's shapes.
+func TestMeta(t *testing.T) {
+	cpu, empty := openCPU(t, 1), closed(t, tensor.NewDevice(meta.New()))
+	onCPU, onMeta := runner{cpu, tensor.NewCtx(cpu)}, runner{empty, tensor.NewCtx(empty)}
+	for _, op := range Table() {
+		for _, s := range op.Samples {
+			if s.Large {
+				continue
+			}
+			in, how := s.values(op.Name, op.DTypes[0]), call{dt: op.DTypes[0]}
+			want, got := onCPU.run(&s, in, how), onMeta.run(&s, in, how)
+			require.Equal(t, shapes(want.out), shapes(got.out), "%s %s", op.Name, s.Name)
+			require.Equal(t, shapes(want.grad), shapes(got.grad), "%s %s: gradients", op.Name, s.Name)
+		}
+	}
+	require.Zero(t, empty.MemStats().InUse)
+}
+
+func shapes(list []Array) (out [][]int) {
+	for _, a := range list {
+		out = append(out, a.Shape)
+	}
+	return out
 }
 
 // TestBits: results depend neither on the number of workers, nor on chance, nor on when

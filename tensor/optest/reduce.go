@@ -91,6 +91,12 @@ func reductions() []Op {
 		extremeRow("Max", true, tensor.Max, slices.Max[[]float64]),
 		extremeRow("Min", true, tensor.Min, slices.Min[[]float64]),
 		extremeRow("ArgMax", false, tensor.ArgMax, func(v []float64) float64 { return float64(slices.Index(v, slices.Max(v))) }),
+		extremeRow("ArgMin", false, tensor.ArgMin, func(v []float64) float64 {
+			return float64(slices.Index(v, slices.Min(v)))
+		}),
+		logSumExpRow(),
+		varRow(),
+		stdRow(),
 		sumSquares(),
 	}
 }
@@ -112,6 +118,76 @@ func sumSquares() Op {
 			}})
 	}
 	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{typed(normal, 17, 5003)}, Apply: unary(tensor.SumSquares)})
+	return op
+}
+
+func logSumExpRow() Op {
+	want := func(v []float64) float64 {
+		if len(v) == 0 {
+			return math.Inf(-1)
+		}
+		return logSumExp(v)
+	}
+	op := reductionRow("LogSumExp", floats, tensor.LogSumExp,
+		append(reductionCalls, reduction{[]int{2, 0}, []int{1}, false}, reduction{[]int{2, 0}, nil, true}), want)
+	inf := math.Inf(1)
+	op.Samples = append(op.Samples, Sample{Name: "far apart", Rough: true,
+		In: []Input{diff(given(900, -900, 3, -inf, -1000, 1e4, -inf, -inf, -inf, 0, inf, 1), 4, 3)},
+		Want: func(dt tensor.DType, in []Array) []Array {
+			big := in[0].V[5] // as the dtype has it
+			return []Array{{Shape: []int{4}, V: []float64{900, big, -inf, inf}}}
+		},
+		Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+			return tensor.LogSumExp(c, x, []int{1}, false)
+		})})
+	op.Misuse = []Misuse{{Name: "dim", Want: "float32[2 3]): dim 2",
+		Call: func(c *tensor.Ctx) { tensor.LogSumExp(c, zeros(c, 2, 3), []int{2}, false) }}}
+	return op
+}
+
+// variance is Var's definition.
+func variance(v []float64, correction int) float64 {
+	mean, sum := total(v)/float64(len(v)), 0.0
+	for _, x := range v {
+		sum += (x - mean) * (x - mean)
+	}
+	return sum / float64(max(len(v)-correction, 0))
+}
+
+func varRow() Op {
+	op := reductionRow("Var", floats, func(c *tensor.Ctx, x *tensor.Tensor, dims []int, keep bool) *tensor.Tensor {
+		return tensor.Var(c, x, dims, 0, keep)
+	}, reductionCalls, func(v []float64) float64 { return variance(v, 0) })
+	op.Samples = append(op.Samples, Sample{Name: "unbiased", In: []Input{diff(normal, 3, 5)},
+		Want:  reduced([]int{1}, false, func(v []float64) float64 { return variance(v, 1) }),
+		Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Var(c, x, []int{1}, 1, false) })})
+	op.Misuse = []Misuse{{Name: "dim", Want: "float32[2 3]): dim 2",
+		Call: func(c *tensor.Ctx) { tensor.Var(c, zeros(c, 2, 3), []int{2}, 1, false) }}}
+	return op
+}
+
+func stdRow() Op {
+	calls := slices.DeleteFunc(slices.Clone(reductionCalls), func(r reduction) bool { // without a divisor there is none
+		n := 1
+		for _, d := range r.normalised() {
+			n *= r.shape[d]
+		}
+		return n < 2
+	})
+	op := reductionRow("Std", floats, func(c *tensor.Ctx, x *tensor.Tensor, dims []int, keep bool) *tensor.Tensor {
+		return tensor.Std(c, x, dims, 1, keep)
+	}, calls, func(v []float64) float64 { return math.Sqrt(variance(v, 1)) })
+	op.Samples = append(op.Samples,
+		Sample{Name: "equal", Rough: true, In: []Input{diff(given(0.1, 0.1, 0.1, -7.3, -7.3, -7.3), 2, 3)},
+			Want: reduced([]int{1}, false, func([]float64) float64 { return 0 }),
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+				return tensor.Std(c, x, []int{1}, 1, false)
+			})},
+		Sample{Name: "one element", In: []Input{diff(normal, 1)},
+			Want:  reduced([]int{0}, false, func([]float64) float64 { return 0 }),
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Std(c, x, nil, 0, false) })})
+	op.Misuse = []Misuse{{Name: "dim", Want: "float32[2 3]): dim 2",
+		Call: func(c *tensor.Ctx) { tensor.Std(c, zeros(c, 2, 3), []int{2}, 1, false) }}}
 	return op
 }
 

@@ -374,6 +374,75 @@ def rope_case(name, b, h, t, d, rotated, theta=10000.0):
 rope_case("whole", 2, 3, 7, 8, 8)
 rope_case("partial", 1, 2, 5, 12, 6, theta=500000.0)
 
+# More activations; clamp at its bounds, and beyond them on either side alone.
+for slope in [0.01, 0.3]:
+    unary(f"leaky_relu_{slope}", "leaky_relu", lambda x: F.leaky_relu(x, slope), (5, 33), slope == 0.3, {"slope": slope})
+unary("elu", "elu", lambda x: F.elu(x, 1.3), (5, 33), True, {"alpha": 1.3})
+unary("softplus", "softplus", F.softplus, (5, 33), True, {"beta": 1, "threshold": 20}, scale=8)
+unary("softplus_sharp", "softplus", lambda x: F.softplus(x, 2.5, 5), (5, 33), True, {"beta": 2.5, "threshold": 5})
+for op, fn, attrs in [
+    ("leaky_relu", lambda x: F.leaky_relu(x, 0.3), {"slope": 0.3}),
+    ("elu", lambda x: F.elu(x, 1.3), {"alpha": 1.3}),
+    ("softplus", F.softplus, {"beta": 1, "threshold": 20}),
+]:
+    case(op + "_edges", op, lambda x, fn=fn: {"y": fn(x)}, {"x": edges}, ["x"], attrs, float64=True)
+bounds = torch.tensor([-3, -1, -0.5, 0, 0.5, 0.75, 0.76, 9], dtype=torch.float64)
+for name, lo, hi in [("both", -0.5, 0.75), ("low", -0.5, None), ("high", None, 0.75), ("crossed", 0.75, -0.5)]:
+    attrs = {k: v for k, v in {"lo": lo, "hi": hi}.items() if v is not None}
+    case("clamp_" + name, "clamp", lambda x: {"y": torch.clamp(x, lo, hi)}, {"x": bounds}, ["x"], attrs)
+
+# Binary cross entropy: plain, with weights of the positive part, and with logits far from 0.
+logits, chances = randn(5, 7, scale=3), torch.rand((5, 7), generator=generator, dtype=torch.float64)
+
+
+def bce(logits, targets, pos_weight=None):
+    return {"y": F.binary_cross_entropy_with_logits(logits, targets, pos_weight=pos_weight, reduction="none")}
+
+
+case("bce_with_logits", "bce_with_logits", bce, {"logits": logits, "targets": chances}, ["logits", "targets"], float64=True)
+weighted = {"logits": logits, "targets": chances.round(), "pos_weight": randn(7).exp()}
+case("bce_with_logits_pos_weight", "bce_with_logits", bce, weighted, ["logits", "targets"], float64=True)
+# PyTorch subtracts numbers near each other in float32.
+case("bce_with_logits_edges", "bce_with_logits", bce, {"logits": edges, "targets": (edges > 0).double()}, ["logits"], float64=True, exact=True)
+
+# The largest and smallest elements, sums along a dim, and where the least is.
+for dim, k, smallest in [(-1, 3, False), (0, 2, True), (1, 5, False)]:
+    values = lambda x: dict(zip(["values", "indices"], torch.topk(x, k, dim, largest=not smallest)))
+    name = f"topk_dim{dim}".replace("-1", "_last")
+    case(name, "topk", values, {"x": randn(4, 5, 9)}, ["x"], {"dim": dim, "k": k, "smallest": smallest}, float64=dim == 0)
+for dim in [0, 1, 2]:
+    unary(f"cumsum_dim{dim}", "cumsum", lambda x: torch.cumsum(x, dim), (4, 3, 5), dim == 1, {"dim": dim})
+    case(f"argmin_dim{dim}", "argmin", lambda x: {"y": torch.argmin(x, dim)}, {"x": randn(4, 3, 5)}, [], {"dim": dim})
+case("one_hot", "one_hot", lambda ids: {"y": F.one_hot(ids, 6)}, {"ids": randint(6, 3, 4)}, [], {"classes": 6})
+
+# Padding.
+for mode, shape, pads in [
+    ("constant", (2, 3, 4), [1, 2, 0, 3]),
+    ("constant", (2, 3, 4), [-1, 2, 1, -2, 0, 1]),
+    ("reflect", (1, 2, 4, 5), [4, 1, 0, 3]),
+    ("replicate", (1, 2, 3, 4), [2, 0, 1, 5]),
+    ("circular", (1, 2, 3, 4), [4, 1, 0, 3]),
+]:
+    value = -1.5 if mode == "constant" else 0
+    fn = lambda x: F.pad(x, pads, mode, value) if mode == "constant" else F.pad(x, pads, mode)
+    unary(f"pad_{mode}" + ("_cropped" if min(pads) < 0 else ""), "pad", fn, shape, attrs={"pads": pads, "mode": mode, "value": value})
+
+# Log-sum-exp and the spread of elements.
+unary("logsumexp_last", "logsumexp", lambda x: torch.logsumexp(x, -1), (3, 5, 17), True, {"dims": [-1], "keep": False}, scale=30)
+unary("logsumexp_keep", "logsumexp", lambda x: torch.logsumexp(x, (0, 2), keepdim=True), (3, 5, 7), attrs={"dims": [0, 2], "keep": True})
+for op, fn in [("var", torch.var), ("std", torch.std)]:
+    for name, dims, correction, keep in [("all", [0, 1, 2], 1, False), ("biased", [1], 0, True), ("dims", [0, 2], 1, False)]:
+        attrs = {"dims": dims, "correction": correction, "keep": keep}
+        spread = lambda x: {"y": fn(x, dims, correction=correction, keepdim=keep)}
+        case(f"{op}_{name}", op, spread, {"x": randn(3, 5, 7, shift=20)}, ["x"], attrs, float64=True, exact=True)
+
+# Group normalisation.
+for name, shape, groups in [("images", (2, 6, 5, 4), 3), ("one_group", (3, 4, 7), 1), ("instance", (2, 4, 9), 4), ("vectors", (5, 8), 2)]:
+    affine = {"x": randn(*shape, shift=2), "weight": randn(shape[1], scale=0.5, shift=1), "bias": randn(shape[1])}
+    norm = lambda x, weight=None, bias=None: {"y": F.group_norm(x, groups, weight, bias, 1e-5)}
+    case("group_norm_" + name, "group_norm", norm, affine, ["x", "weight", "bias"], {"groups": groups, "eps": 1e-5}, True)
+case("group_norm_plain", "group_norm", lambda x: {"y": F.group_norm(x, 2)}, {"x": randn(2, 6, 5)}, ["x"], {"groups": 2, "eps": 1e-5})
+
 for name, t in tensors.items():
     assert not t.isnan().any(), name
 golden.save_tensors(OUT / "ops.safetensors", tensors, golden.versions())

@@ -35,6 +35,27 @@ func f2(f func(x, y float64) float64) func([3]float64, *sample, dtype.DType) flo
 	return func(x [3]float64, _ *sample, _ dtype.DType) float64 { return f(x[0], x[1]) }
 }
 
+// attributed is a function of one input and of the call's attributes, and slope the gradient of one whose derivative is f.
+func attributed(f func(x float64, a []float64) float64) func([3]float64, *sample, dtype.DType) float64 {
+	return func(x [3]float64, s *sample, _ dtype.DType) float64 { return f(x[0], s.floats[:]) }
+}
+
+func slope(f func(x float64, a []float64) float64) func([3]float64, *sample, dtype.DType) float64 {
+	return func(x [3]float64, s *sample, _ dtype.DType) float64 { return x[1] * f(x[0], s.floats[:]) }
+}
+
+func softplus(x float64, a []float64) float64 {
+	if a[0]*x > a[1] {
+		return x
+	}
+	return math.Log1p(math.Exp(a[0]*x)) / a[0]
+}
+
+// bce is −p·y·ln σ(x) − (1−y)·ln(1−σ(x)).
+func bce(x, y, p float64) float64 {
+	return p*y*math.Log1p(math.Exp(-x)) + (1-y)*math.Log1p(math.Exp(x))
+}
+
 func test(f func(x, y float64) bool) func([3]float64, *sample, dtype.DType) float64 {
 	return f2(func(x, y float64) float64 { return truth(f(x, y)) })
 }
@@ -76,6 +97,16 @@ var pointwises = []pointwise{
 	{op: backend.OpGELU, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(func(x float64) float64 { return x * cdf(x) })},
 	{op: backend.OpGELUTanh, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(geluTanh)},
 	{op: backend.OpSiLU, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(func(x float64) float64 { return x * sigmoid(x) })},
+	{op: backend.OpLeakyReLU, ins: 1, lo: -4, hi: 4, dtypes: floating, floats: []float64{0.3},
+		f: attributed(func(x float64, a []float64) float64 {
+			return max(x, 0) + a[0]*min(x, 0)
+		})},
+	{op: backend.OpELU, ins: 1, lo: -8, hi: 8, dtypes: floating, floats: []float64{1.5},
+		f: attributed(func(x float64, a []float64) float64 {
+			return max(x, 0) + a[0]*math.Expm1(min(x, 0))
+		})},
+	{op: backend.OpSoftplus, ins: 1, lo: -30, hi: 30, dtypes: floating, floats: []float64{1, 20}, f: attributed(softplus)},
+	{op: backend.OpSoftplus, ins: 1, lo: -4, hi: 4, dtypes: floating, floats: []float64{2.5, 5}, f: attributed(softplus)},
 	{op: backend.OpNot, ins: 1, dtypes: boolean, f: f1(func(x float64) float64 { return 1 - x })},
 	{op: backend.OpAffine, ins: 1, lo: -9, hi: 9, dtypes: signed, floats: []float64{-1.5, 0.25}, ints: []int{3, -4},
 		f: func(x [3]float64, s *sample, dt dtype.DType) float64 {
@@ -99,6 +130,40 @@ var pointwises = []pointwise{
 		s := sigmoid(x)
 		return dy * (s + x*s*(1-s))
 	})},
+
+	{op: backend.OpLeakyReLUGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, floats: []float64{0.3},
+		f: slope(func(x float64, a []float64) float64 {
+			if x > 0 {
+				return 1
+			}
+			return a[0]
+		})},
+	{op: backend.OpELUGrad, ins: 2, lo: -8, hi: 8, dtypes: floating, floats: []float64{1.5},
+		f: slope(func(x float64, a []float64) float64 {
+			if x > 0 {
+				return 1
+			}
+			return a[0] * math.Exp(x)
+		})},
+	{op: backend.OpSoftplusGrad, ins: 2, lo: -8, hi: 8, dtypes: floating, floats: []float64{2.5, 5},
+		f: slope(func(x float64, a []float64) float64 {
+			if a[0]*x > a[1] {
+				return 1
+			}
+			return sigmoid(a[0] * x)
+		})},
+	{op: backend.OpBCEWithLogits, ins: 2, lo: -9, hi: 9, dtypes: floating,
+		f: f2(func(x, y float64) float64 { return bce(x, y, 1) })},
+	{op: backend.OpBCEWithLogits, ins: 3, lo: -9, hi: 9, dtypes: floating,
+		f: func(x [3]float64, _ *sample, _ dtype.DType) float64 {
+			return bce(x[0], x[1], x[2])
+		}},
+	{op: backend.OpBCEWithLogitsSlope, ins: 2, lo: -9, hi: 9, dtypes: floating,
+		f: f2(func(x, y float64) float64 { return sigmoid(x) - y })},
+	{op: backend.OpBCEWithLogitsSlope, ins: 3, lo: -9, hi: 9, dtypes: floating,
+		f: func(x [3]float64, _ *sample, _ dtype.DType) float64 {
+			return (1-x[1])*sigmoid(x[0]) - x[2]*x[1]*sigmoid(-x[0])
+		}},
 
 	{op: backend.OpSwiGLU, ins: 2, lo: -8, hi: 8, dtypes: floating, f: f2(func(x, y float64) float64 { return x * sigmoid(x) * y })},
 	{op: backend.OpAdd, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(func(x, y float64) float64 { return x + y })},

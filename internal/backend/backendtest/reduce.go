@@ -20,7 +20,8 @@ func init() {
 	}
 	makers[backend.OpMax] = func(g *gen) { reduceSamples(g, summed, nonEmpty, extreme(math.Max)) }
 	makers[backend.OpMin] = func(g *gen) { reduceSamples(g, summed, nonEmpty, extreme(math.Min)) }
-	makers[backend.OpArgMax] = argMaxSamples
+	makers[backend.OpArgMax] = func(g *gen) { argSamples(g, func(v, best float64) bool { return v > best }) }
+	makers[backend.OpArgMin] = func(g *gen) { argSamples(g, func(v, best float64) bool { return v < best }) }
 	makers[backend.OpSumSq] = sumSqSamples
 }
 
@@ -112,7 +113,8 @@ func reduceSamples(g *gen, dtypes []dtype.DType, cases []reductionCase, f func([
 	}
 }
 
-func argMaxSamples(g *gen) {
+// argSamples are those of an index of the element that wins over all others.
+func argSamples(g *gen, wins func(v, best float64) bool) {
 	dtypes := []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16, dtype.Int32, dtype.Int64}
 	for _, dt := range g.some(dtypes) {
 		for _, shape := range [][]int{{1}, {9}, {4, 5}, {3, 4, 5}, {0, 3}, {2, 600}} {
@@ -131,7 +133,7 @@ func argMaxSamples(g *gen) {
 					outShape, groups := reduced(in, gone)
 					want := make([]float64, len(groups))
 					for i, x := range groups {
-						want[i] = float64(first(x))
+						want[i] = float64(first(x, wins))
 					}
 					s := &sample{ins: []*operand{in}, outs: []*operand{output(dtype.Int64, rowMajor, outShape...)}, want: [][]float64{want}}
 					s.ints[0] = dim
@@ -142,14 +144,14 @@ func argMaxSamples(g *gen) {
 	}
 }
 
-// first is the index of the first maximum, or of the first NaN.
-func first(x []float64) int {
+// first is the index of the first element that wins, or of the first NaN.
+func first(x []float64, wins func(v, best float64) bool) int {
 	best := 0
 	for i, v := range x {
 		if v != v {
 			return i
 		}
-		if v > x[best] {
+		if wins(v, x[best]) {
 			best = i
 		}
 	}

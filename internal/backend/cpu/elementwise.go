@@ -49,16 +49,21 @@ func launchBlocks(d *Device, c *backend.Call, ins int, b *blocks, out dtype.DTyp
 	if f == nil {
 		d.fault(c, "no kernel for %s", in)
 	}
-	if ins == 2 && c.In[1].DType != in || c.Out[0].DType != out {
-		d.fault(c, "inputs of %s and %s give %s, not %s", in, c.In[ins-1].DType, out, c.Out[0].DType)
+	for k := range ins {
+		if c.In[k].DType != in || c.Out[0].DType != out {
+			d.fault(c, "inputs of %s and %s give %s, not %s", in, c.In[k].DType, out, c.Out[0].DType)
+		}
 	}
 	d.sameShapes(c, ins)
 	t := d.begin(c)
 	t.block = f
-	if ins == 1 {
+	switch ins {
+	case 1:
 		t.nest.set(&c.Out[0], &c.In[0])
-	} else {
+	case 2:
 		t.nest.set(&c.Out[0], &c.In[0], &c.In[1])
+	default:
+		t.nest.set(&c.Out[0], &c.In[0], &c.In[1], &c.In[2])
 	}
 	grain := elementGrain
 	if t.past {

@@ -242,17 +242,19 @@ func choose[T number](t *task, lo, hi int, f func(best T, x []T, n, stride int) 
 	}
 }
 
-var argMaxes = extremes{argMaxBody[float32], argMaxBody[float64], argMaxBody[int32], argMaxBody[int64]}
-
-func argMaxKernel(d *Device, c *backend.Call) {
-	in := &c.In[0]
-	t := d.begin(c)
-	defer t.end()
-	d.geometry(c, &t.reduction)
-	if dim := c.Ints[0]; dim < 0 || dim >= in.NDim || t.reduction.total != in.Shape[dim] {
-		d.fault(c, "dim %d: input of shape %v, output of shape %v", dim, in.Shape[:in.NDim], c.Out[0].Shape[:c.Out[0].NDim])
-	}
-	t.extremum(&argMaxes, dtype.Int64)
+// argExtremum is the kernel of an index along the dim that Ints[0] names.
+func argExtremum(e extremes) kernel {
+	return kernel{outs: 1, ins: 1, run: func(d *Device, c *backend.Call) {
+		in := &c.In[0]
+		t := d.begin(c)
+		defer t.end()
+		d.geometry(c, &t.reduction)
+		if dim := c.Ints[0]; dim < 0 || dim >= in.NDim || t.reduction.total != in.Shape[dim] {
+			d.fault(c, "dim %d: input of shape %v, output of shape %v", dim, in.Shape[:in.NDim],
+				c.Out[0].Shape[:c.Out[0].NDim])
+		}
+		t.extremum(&e, dtype.Int64)
+	}}
 }
 
 func argMaxBody[T number](t *task, _ *lane, lo, hi int) {
@@ -265,6 +267,24 @@ func argMaxBody[T number](t *task, _ *lane, lo, hi int) {
 			x := from[T](v, base+offset)
 			for i := range n {
 				if y := x[i*stride]; y > best || y != y && best == best {
+					best, where = y, first+i
+				}
+			}
+		})
+		*(*int64)(at(out, out.Offset+r.out.offset(k))) = int64(where)
+	}
+}
+
+func argMinBody[T number](t *task, _ *lane, lo, hi int) {
+	r := &t.reduction
+	v, out := &t.c.In[0], &t.c.Out[0]
+	for k := lo; k < hi; k++ {
+		base := v.Offset + r.kept.offset(k)
+		best, where := *(*T)(at(v, base)), 0
+		r.gone.each(0, r.total, func(first, offset, n, stride int) {
+			x := from[T](v, base+offset)
+			for i := range n {
+				if y := x[i*stride]; y < best || y != y && best == best {
 					best, where = y, first+i
 				}
 			}

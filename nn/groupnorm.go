@@ -1,0 +1,34 @@
+package nn
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// GroupNorm normalises groups of neighbouring channels of each sample (Wu & He 2018), as torch.nn.GroupNorm: Weight and
+// Bias [C]. It treats a sample alike in training and evaluation, whatever the batch. As in HuggingFace's Trainer, its
+// weight decays.
+type GroupNorm struct {
+	Weight *Parameter `nn:"weight"` // nil, with Bias: none
+	Bias   *Parameter `nn:"bias"`
+	Groups int
+	Eps    float64
+}
+
+// NewGroupNorm makes a GroupNorm over the given number of channels with torch.nn.GroupNorm's initialisation and eps 1e-5.
+// It panics unless groups divides channels.
+func NewGroupNorm(in *Init, groups, channels int) *GroupNorm {
+	if groups < 1 || channels%groups != 0 {
+		panic(&tensor.Error{Op: "nn.NewGroupNorm", Msg: fmt.Sprintf(
+			"%d groups of %d channels: want a positive number that divides them", groups, channels)})
+	}
+	return &GroupNorm{Weight: in.Full("weight", 1, channels), Bias: in.Full("bias", 0, channels), Groups: groups, Eps: 1e-5}
+}
+
+// Forward keeps x's shape [N, C, ...].
+func (l *GroupNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.GroupNorm(c.Ctx, x, l.Groups, l.Weight.tensor(), l.Bias.tensor(), l.Eps)
+	}, x)
+}
