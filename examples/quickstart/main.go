@@ -28,6 +28,7 @@ func main() {
 	}
 	a := args.Default("out/line") // HuggingFace's defaults; zero afterwards really means zero
 	a.LearningRate, a.NumTrainEpochs, a.LoggingSteps = 0.1, 20, 20
+	a.OverwriteOutputDir = true // each run starts anew, and replaces the checkpoints of the one before
 
 	res, err := trainer.New(model, a, trainer.WithTrainData(data.NewSource(points, data.Stack[point]))).Train()
 	if err != nil {
