@@ -132,15 +132,15 @@ func (s *settings) choose(given func(key string) bool) {
 	s.demonstration = true
 	a := s.args
 	if !given("max_steps") && !given("num_train_epochs") {
-		a.MaxSteps = 800
+		a.MaxSteps = 1000
 		if !given("max_train_seconds") {
-			a.MaxTrainSeconds = 115
+			a.MaxTrainSeconds = 55
 		}
 	}
-	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 3e-3, 0.1, 0.98
+	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 5e-3, 0.1, 0.98
 	a.LRSchedulerType, a.WarmupSteps = args.SchedulerCosine, 50
-	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 50, args.StrategySteps, new(200.0)
-	a.SaveSteps, a.SaveTotalLimit = 200, new(2)
+	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 50, args.StrategySteps, new(250.0)
+	a.SaveSteps, a.SaveTotalLimit = 250, new(2)
 	a.DataloaderNumWorkers = 1
-	s.sample.Prompt = "// Package"
+	s.sample.Prompt, s.sample.Temperature, s.sample.TopK, s.sample.TopP = "func (r *Reader) Read(", 0.7, 20, 0.9
 }

@@ -28,11 +28,11 @@ func TestDemonstrationSettings(t *testing.T) {
 		learningRate float64
 		eval         args.Strategy
 	}{
-		{nil, 800, 3, 115, 3e-3, args.StrategySteps},
-		{[]string{"--num_train_epochs", "1"}, -1, 1, 0, 3e-3, args.StrategySteps},
-		{[]string{"--max_steps", "5000"}, 5000, 3, 0, 3e-3, args.StrategySteps},
-		{[]string{"--max_train_seconds", "20"}, 800, 3, 20, 3e-3, args.StrategySteps},
-		{[]string{"--learning_rate", "1e-4", "--resume_from_checkpoint", "last"}, 800, 3, 115, 1e-4, args.StrategySteps},
+		{nil, 1000, 3, 55, 5e-3, args.StrategySteps},
+		{[]string{"--num_train_epochs", "1"}, -1, 1, 0, 5e-3, args.StrategySteps},
+		{[]string{"--max_steps", "5000"}, 5000, 3, 0, 5e-3, args.StrategySteps},
+		{[]string{"--max_train_seconds", "20"}, 1000, 3, 20, 5e-3, args.StrategySteps},
+		{[]string{"--learning_rate", "1e-4", "--resume_from_checkpoint", "last"}, 1000, 3, 55, 1e-4, args.StrategySteps},
 		{[]string{"--train_file", "a.txt", "--num_train_epochs", "1"}, -1, 1, 0, standard.LearningRate, args.StrategyNo},
 		{[]string{"--validation_file", "a.txt"}, -1, 3, 0, standard.LearningRate, args.StrategyNo},
 		{[]string{"--model_name_or_path", "out/clm"}, -1, 3, 0, standard.LearningRate, args.StrategyNo},

@@ -107,7 +107,7 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 
 // demonstrationHelp stands below the settings.
 const demonstrationHelp = `Without train_file, validation_file and model_name_or_path clm trains on the source of the Go standard
-library for 800 steps, with settings chosen for that. Otherwise HuggingFace's defaults hold.
+library for 1000 steps, with settings chosen for that. Otherwise HuggingFace's defaults hold.
 `
 
 // writeOrigins lists the settings that somebody set, and who.

@@ -129,9 +129,7 @@ func long(text string) (out []int) {
 // TestLines: the lines of documents have at most 120 columns.
 func TestLines(t *testing.T) {
 	for name, text := range documents(t) {
-		if name != "README.md" && name != "CHANGELOG.md" {
-			require.Empty(t, long(text), "%s: wrap these lines at 120 columns", name)
-		}
+		require.Empty(t, long(text), "%s: wrap these lines at 120 columns", name)
 	}
 }
 
