@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -68,6 +69,9 @@ func meet(e *env.Environment) (token string, meeting rendezvous.Meeting, err err
 	if err != nil && !errors.Is(err, env.ErrNoToken) {
 		return "", nil, err
 	}
+	if err == nil && len(token) < rendezvous.MinToken {
+		return "", nil, fmt.Errorf("job token (%s or %s) of %d bytes, want at least %d random ones", env.VarJobToken, env.VarJobTokenFile, len(token), rendezvous.MinToken)
+	}
 	master := net.JoinHostPort(e.MasterAddr, strconv.Itoa(e.MasterPort))
 	switch {
 	case e.AgentStore:
@@ -94,16 +98,19 @@ func torchrunToken(e *env.Environment) string {
 }
 
 // Job names the job that a launcher started this process for, "" if there is none;
-// restarted says that the launcher has started it again after a failure. Rank 0 of an open
-// accelerator knows best: of torchrun's agents only those count a failure whose ranks failed.
+// restarted says that the launcher has started it again after a failure. On several hosts only an
+// open accelerator knows: of torchrun's agents those count a failure that saw it first.
 func (a *Accelerator) Job() (id string, restarted bool) {
 	if a.place == nil {
 		return "", false
 	}
 	restarted = a.place.RestartCount > 0
-	if a.processes != nil && a.processes.job != nil && a.processes.job.Place.Launch != "" {
-		p := a.processes.job.Place
-		return p.Launch, restarted || p.Restarted
+	if a.processes != nil && a.processes.job != nil {
+		job := a.processes.job
+		restarted = restarted || job.Place.Restarted || slices.ContainsFunc(job.Peers, func(p rendezvous.Peer) bool { return p.Restarted })
+		if job.Place.Launch != "" {
+			return job.Place.Launch, restarted
+		}
 	}
 	id = os.Getenv(env.VarLaunchID) // unlike a job's name, no other launch has it
 	if id == "" {
@@ -203,15 +210,23 @@ func (p *processes) listen(c *rendezvous.Config) error {
 
 const loopback = "127.0.0.1"
 
-// outward is this host's address in the network that leads to all others, "" if there is none.
-// No packet is sent.
+// outward is this host's address in the network that leads to all others, else in the first one
+// that it is in, "" if it is in none. No packet is sent.
 func outward() string {
-	c, err := net.Dial("udp", "198.51.100.1:9") // an address for documentation, which no interface has
+	if c, err := net.Dial("udp", "198.51.100.1:9"); err == nil { // an address for documentation, which no host has
+		defer c.Close()
+		return c.LocalAddr().(*net.UDPAddr).IP.String()
+	}
+	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return ""
 	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).IP.String()
+	for _, a := range list {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			return n.IP.String()
+		}
+	}
+	return ""
 }
 
 // reachable returns an error if a host's name means this host alone, as the own name does
