@@ -160,7 +160,7 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 	if c.Silence, err = rendezvous.ParseSilence(os.Getenv(rendezvous.EnvSilence)); err != nil {
 		return c, err
 	}
-	if err := p.listen(&c); err != nil {
+	if err := listen(&c, p.env, net.LookupHost, outward); err != nil {
 		return c, err
 	}
 	l, err := p.env.MasterListener()
@@ -172,25 +172,26 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 	return c, err
 }
 
-// listen decides on which addresses this process waits for others.
-func (p *processes) listen(c *rendezvous.Config) error {
-	torchrun := p.env.Kind == env.Torchrun && p.env.JobID != ""
+// listen decides on which addresses this process waits for others. lookup resolves names of hosts,
+// outward is the function of that name.
+func listen(c *rendezvous.Config, e *env.Environment, lookup func(string) ([]string, error), outward func() string) error {
+	torchrun := e.Kind == env.Torchrun && e.JobID != ""
 	switch {
-	case p.env.OneHost():
+	case e.OneHost():
 		if c.Meeting != nil {
 			c.Address = loopback + ":0"
 		}
 		return nil
-	case !torchrun && p.env.Rank > 0:
+	case !torchrun && e.Rank > 0:
 		return nil
 	}
-	err := reachable(p.env.MasterAddr, net.LookupHost)
+	err := reachable(e.MasterAddr, lookup)
 	if !torchrun {
 		return err
 	}
 	// torchrun's own store listens on all addresses, so that its users never learn that the name of
 	// a host means loopback there.
-	host := p.env.MasterAddr
+	host := e.MasterAddr
 	if err != nil {
 		if c.Listen == "" {
 			c.Listen = outward()
@@ -201,9 +202,9 @@ func (p *processes) listen(c *rendezvous.Config) error {
 		host = "" // other hosts come by the name, the ranks of this one by what it means here
 	}
 	if c.Meeting != nil {
-		c.Address = net.JoinHostPort(cmp.Or(c.Listen, p.env.MasterAddr), "0")
-	} else if p.env.Rank == 0 {
-		c.Address = net.JoinHostPort(host, strconv.Itoa(p.env.MasterPort))
+		c.Address = net.JoinHostPort(cmp.Or(c.Listen, e.MasterAddr), "0")
+	} else if e.Rank == 0 {
+		c.Address = net.JoinHostPort(host, strconv.Itoa(e.MasterPort))
 	}
 	return nil
 }
