@@ -7,6 +7,7 @@ hexadecimal. Both servers must say the same.
 """
 import pathlib
 import socket
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -14,6 +15,10 @@ from datetime import timedelta
 import torch
 from torch.distributed import TCPStore
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[4] / "tests" / "parity"))
+import golden  # noqa: E402
+
+OUT = golden.start(__file__, __doc__)
 
 def proxy(port, lines):
     """Passes connections on to port, and appends what crosses to lines."""
@@ -68,5 +73,4 @@ def record(libuv):
 
 exchanges = record(True)
 assert exchanges == record(False), "the two servers differ"
-path = pathlib.Path(__file__).with_name("exchanges.txt")
-path.write_text(f"# torch {torch.__version__}\n" + "\n".join(exchanges) + "\n")
+(OUT / "exchanges.txt").write_text(f"# torch {torch.__version__}\n" + "\n".join(exchanges) + "\n")
