@@ -1,11 +1,15 @@
 package accelerate
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,11 +29,27 @@ type processes struct {
 	job    *rendezvous.Job
 }
 
-// detect reads the process's place from its launcher's environment.
-func (a *Accelerator) detect() error {
+// Place finds this process's place among those that a launcher started with it, as New does. A
+// place from which it could not join the others, for want of a token, is an error: programs call
+// Place first, so that a job that cannot run ends before it has read any data.
+func Place() (*env.Environment, error) {
 	e, err := env.Detect(os.LookupEnv)
 	if err != nil {
-		return fmt.Errorf("accelerate: %w", err)
+		return nil, fmt.Errorf("accelerate: %w", err)
+	}
+	if e.Distributed() {
+		if _, _, err := meet(e); err != nil {
+			return nil, fmt.Errorf("accelerate: %w", err)
+		}
+	}
+	return e, nil
+}
+
+// detect reads the process's place from its launcher's environment.
+func (a *Accelerator) detect() error {
+	e, err := Place()
+	if err != nil {
+		return err
 	}
 	a.place = e
 	if !e.Distributed() {
@@ -42,17 +62,61 @@ func (a *Accelerator) detect() error {
 	return nil
 }
 
-// Job returns the name of the job for which a launcher started this process, or "".
-// restarted tells whether the launcher started it again after a failure.
+// meet says by what the ranks of a job know each other: the token, and where rank 0 announces
+// itself, nil if that is known to listen at MasterAddr and MasterPort.
+func meet(e *env.Environment) (token string, meeting rendezvous.Meeting, err error) {
+	token, err = e.JobToken()
+	if err != nil && !errors.Is(err, env.ErrNoToken) {
+		return "", nil, err
+	}
+	if err == nil && len(token) < rendezvous.MinToken {
+		return "", nil, fmt.Errorf("job token (%s or %s) of %d bytes, want at least %d random ones", env.VarJobToken, env.VarJobTokenFile, len(token), rendezvous.MinToken)
+	}
+	master := net.JoinHostPort(e.MasterAddr, strconv.Itoa(e.MasterPort))
+	switch {
+	case e.AgentStore:
+		return token, rendezvous.TorchStore(master, e.JobID), nil
+	case token != "":
+		return token, nil, nil
+	case e.OneHost():
+		return "", rendezvous.MeetingFile(fmt.Sprintf("%s|%s|%s|%d", e.Kind, e.JobID, master, e.WorldSize)), nil
+	case e.Kind == env.Torchrun && e.JobID != "":
+		return torchrunToken(e), nil, nil
+	}
+	if e.Kind == env.Torchrun {
+		return "", nil, fmt.Errorf("%d ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): %w", e.WorldSize, err)
+	}
+	return "", nil, fmt.Errorf("%d ranks on several hosts, started by %s: %w", e.WorldSize, e.Kind, err)
+}
+
+// torchrunToken is the token of a job on several hosts whose torchrun shares no store. It keeps
+// jobs apart; it is a secret only as far as the run id is, of which torchrun's own store at that
+// port asks nothing at all.
+func torchrunToken(e *env.Environment) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "lockstep|%q|%q|%d|%d", e.JobID, e.MasterAddr, e.MasterPort, e.WorldSize))
+	return hex.EncodeToString(sum[:16])
+}
+
+// Job names the job that a launcher started this process for, "" if there is none;
+// restarted says that the launcher has started it again after a failure. On several hosts only an
+// open accelerator knows: of torchrun's agents those count a failure that saw it first.
 func (a *Accelerator) Job() (id string, restarted bool) {
 	if a.place == nil {
 		return "", false
+	}
+	restarted = a.place.RestartCount > 0
+	if a.processes != nil && a.processes.job != nil {
+		job := a.processes.job
+		restarted = restarted || job.Place.Restarted || slices.ContainsFunc(job.Peers, func(p rendezvous.Peer) bool { return p.Restarted })
+		if job.Place.Launch != "" {
+			return job.Place.Launch, restarted
+		}
 	}
 	id = os.Getenv(env.VarLaunchID) // unlike a job's name, no other launch has it
 	if id == "" {
 		id = a.place.JobID
 	}
-	return id, a.place.RestartCount > 0
+	return id, restarted
 }
 
 // Open joins the other processes of the job if a launcher started this process as one of
@@ -84,22 +148,20 @@ func (a *Accelerator) Open(ctx context.Context) error {
 
 // config says where the job meets, and with what token.
 func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
-	token, err := p.env.JobToken()
+	token, meeting, err := meet(p.env)
 	if err != nil {
 		return rendezvous.Config{}, err
 	}
 	c := rendezvous.Config{
-		Restarted: p.env.RestartCount > 0, Rank: p.env.Rank, World: p.env.WorldSize, Token: []byte(token), Timeout: timeout,
+		Restarted: p.env.RestartCount > 0, Rank: p.env.Rank, World: p.env.WorldSize, Token: []byte(token), Meeting: meeting, Timeout: timeout,
 		Address: net.JoinHostPort(p.env.MasterAddr, strconv.Itoa(p.env.MasterPort)),
 		HostID:  os.Getenv(rendezvous.EnvHost), Listen: os.Getenv(rendezvous.EnvListen), External: os.Getenv(rendezvous.EnvStore) == "external",
 	}
 	if c.Silence, err = rendezvous.ParseSilence(os.Getenv(rendezvous.EnvSilence)); err != nil {
 		return c, err
 	}
-	if p.env.Rank == 0 && p.env.LocalWorldSize < p.env.WorldSize {
-		if err := reachable(p.env.MasterAddr, net.LookupHost); err != nil {
-			return c, err
-		}
+	if err := listen(&c, p.env, net.LookupHost, outward); err != nil {
+		return c, err
 	}
 	l, err := p.env.MasterListener()
 	if err != nil || l == nil {
@@ -108,6 +170,64 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 	p.server, err = rendezvous.ServeOn(l, c.Token)
 	c.Server = p.server
 	return c, err
+}
+
+// listen decides on which addresses this process waits for others. lookup resolves names of hosts,
+// outward is the function of that name.
+func listen(c *rendezvous.Config, e *env.Environment, lookup func(string) ([]string, error), outward func() string) error {
+	torchrun := e.Kind == env.Torchrun && e.JobID != ""
+	switch {
+	case e.OneHost():
+		if c.Meeting != nil {
+			c.Address = loopback + ":0"
+		}
+		return nil
+	case !torchrun && e.Rank > 0:
+		return nil
+	}
+	err := reachable(e.MasterAddr, lookup)
+	if !torchrun {
+		return err
+	}
+	// torchrun's own store listens on all addresses, so that its users never learn that the name of
+	// a host means loopback there.
+	host := e.MasterAddr
+	if err != nil {
+		if c.Listen == "" {
+			c.Listen = outward()
+		}
+		if c.Listen == "" {
+			return err
+		}
+		host = "" // other hosts come by the name, the ranks of this one by what it means here
+	}
+	if c.Meeting != nil {
+		c.Address = net.JoinHostPort(cmp.Or(c.Listen, e.MasterAddr), "0")
+	} else if e.Rank == 0 {
+		c.Address = net.JoinHostPort(host, strconv.Itoa(e.MasterPort))
+	}
+	return nil
+}
+
+const loopback = "127.0.0.1"
+
+// outward is this host's address in the network that leads to all others, else in the first one
+// that it is in, "" if it is in none. No packet is sent.
+func outward() string {
+	if c, err := net.Dial("udp", "198.51.100.1:9"); err == nil { // an address for documentation, which no host has
+		defer c.Close()
+		return c.LocalAddr().(*net.UDPAddr).IP.String()
+	}
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return ""
+	}
+	for _, a := range list {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			return n.IP.String()
+		}
+	}
+	return ""
 }
 
 // reachable returns an error if a host's name means this host alone, as the own name does

@@ -56,6 +56,9 @@ type Environment struct {
 	MasterAddr string `json:"master_addr"`
 	// MasterPort is the TCP port at MasterAddr; 0 in a world of one.
 	MasterPort int `json:"master_port"`
+	// AgentStore says that torchrun's agent serves its store at MasterAddr and MasterPort: rank 0
+	// cannot listen there, and finds the other ranks through that store.
+	AgentStore bool `json:"agent_store"`
 	// JobID is what the launcher calls the job, the same on all ranks; it may be empty.
 	JobID string `json:"job_id"`
 	// RestartCount is how often the launcher has started the job again (torchrun's
@@ -80,10 +83,16 @@ type Finding struct {
 // Distributed reports whether the job has more than one rank.
 func (e *Environment) Distributed() bool { return e.WorldSize > 1 }
 
+// OneHost reports whether all ranks run on this host.
+func (e *Environment) OneHost() bool { return e.LocalWorldSize == e.WorldSize }
+
 // String is the place in one line, for a log.
 func (e *Environment) String() string {
 	s := fmt.Sprintf("%s: rank %d of %d, local rank %d of %d", e.Kind, e.Rank, e.WorldSize, e.LocalRank, e.LocalWorldSize)
-	if e.MasterAddr != "" {
+	switch {
+	case e.AgentStore:
+		s += fmt.Sprintf(", torchrun's store at %s port %d", e.MasterAddr, e.MasterPort)
+	case e.MasterAddr != "":
 		s += fmt.Sprintf(", rank 0 at %s port %d", e.MasterAddr, e.MasterPort)
 	}
 	return s

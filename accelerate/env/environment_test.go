@@ -136,6 +136,33 @@ func requireExplained(t *testing.T, e *Environment, v vars) {
 	require.Equal(t, e.WorldSize > 1, count[fieldMasterAddr] == 1 && count[fieldMasterPort] == 1, "master: %v", e.Findings)
 }
 
+// torchrun's agent keeps MASTER_PORT for itself if it says so; nobody else does.
+func TestAgentStore(t *testing.T) {
+	const agent = "TORCHELASTIC_USE_AGENT_STORE"
+	for _, row := range []struct {
+		name string
+		vars vars
+		want bool
+	}{
+		{"torchrun", with(torchrunWorker, vars{agent: "True"}), true},
+		{"torchrun that shares no store", with(torchrunWorker, vars{agent: "False"}), false},
+		{"torchrun before it said so", torchrunWorker, false},
+		{"by hand in a worker's shell", with(torchrunWorker, vars{agent: "True", "TORCHELASTIC_RUN_ID": ""}), false},
+		{"lockstep inside torchrun", with(lockstepWorker, vars{agent: "True"}), false},
+		{"one rank", with(torchrunWorker, vars{agent: "True", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}), false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			e, err := Detect(Map(row.vars))
+			require.NoError(t, err)
+			require.Equal(t, row.want, e.AgentStore)
+			requireExplained(t, e, row.vars)
+			if row.want {
+				require.Equal(t, "torchrun: rank 5 of 8, local rank 1 of 4, torchrun's store at node-0 port 29511", e.String())
+			}
+		})
+	}
+}
+
 func TestNotes(t *testing.T) {
 	for _, row := range []struct {
 		name string

@@ -18,6 +18,7 @@ const (
 	fieldNodes          = "nodes"
 	fieldMasterAddr     = "master address"
 	fieldMasterPort     = "master port"
+	fieldAgentStore     = "agent store"
 	fieldJobID          = "job id"
 	fieldRestartCount   = "restart count"
 	fieldMaxRestarts    = "max restarts"

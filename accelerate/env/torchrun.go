@@ -8,6 +8,8 @@ const (
 	varLocalRank      = "LOCAL_RANK"
 	varLocalWorldSize = "LOCAL_WORLD_SIZE"
 	varRunID          = "TORCHELASTIC_RUN_ID"
+	// varAgentStore is True if torchrun's agent itself listens at MASTER_ADDR and MASTER_PORT.
+	varAgentStore = "TORCHELASTIC_USE_AGENT_STORE"
 )
 
 // torchrunLauncher is torchrun, whatever sets the same variables, and a user who sets RANK,
@@ -43,6 +45,10 @@ func readTorchrun(r *reader) {
 		r.missing(fieldMasterPort, varMasterPort)
 	} else if r.e.MasterPort > 65535 || r.e.MasterPort == 0 {
 		r.fault("%s is %d; want 1..65535", varMasterPort, r.e.MasterPort)
+	}
+	if has(r.lookup, varRunID) != "" && get(r.lookup, varAgentStore) == "True" {
+		r.e.AgentStore = true
+		r.say(fieldAgentStore, "True", varAgentStore)
 	}
 }
 

@@ -31,8 +31,9 @@ const DefaultSilence = 4 * time.Second
 type Config struct {
 	Rank      int
 	World     int
-	Address   string        // HOST:PORT of the store
+	Address   string        // HOST:PORT of the store; with a Meeting, where rank 0 listens
 	Token     []byte        // what all processes of the job know and nobody else; at least MinToken bytes
+	Meeting   Meeting       // how rank 0 tells the others where its store is; nil: all know it, it is at Address
 	External  bool          // the store is served by another process; otherwise rank 0 serves it
 	Server    *Server       // a store that this process serves already; rank 0 uses it instead of a new one and does not close it
 	Restarted bool          // the process was started again after a failure, and may meet what is left of the job as it was before
@@ -103,10 +104,10 @@ func (c *Config) check() error {
 	switch {
 	case c.World < 1 || c.Rank < 0 || c.Rank >= c.World:
 		return fmt.Errorf("rendezvous: rank %d of %d, want a rank in [0, world size)", c.Rank, c.World)
-	case len(c.Token) < MinToken:
+	case len(c.Token) < MinToken && (c.Meeting == nil || len(c.Token) > 0):
 		return fmt.Errorf("rendezvous: job token of %d bytes, want at least %d: set %s or %s to the same random text for all ranks", len(c.Token), MinToken, EnvToken, EnvTokenFile)
 	}
-	if _, _, err := net.SplitHostPort(c.Address); err != nil && c.Server == nil {
+	if _, _, err := net.SplitHostPort(c.Address); err != nil && c.Server == nil && (c.Meeting == nil || c.Rank == 0) {
 		return fmt.Errorf("rendezvous: store address %q, want HOST:PORT: %w", c.Address, err)
 	}
 	return nil

@@ -20,6 +20,7 @@ type Job struct {
 	Config
 	Peers []Peer // by rank
 	Store *Store
+	Place Place // what rank 0 announced, if the configuration has a Meeting
 
 	server   *Server // if this process started it
 	listener *wire.Listener
@@ -32,6 +33,9 @@ type Job struct {
 	gone    []chan struct{}    // by rank; closed when lost is set
 	waiting map[wire.Hello]chan net.Conn
 	holds   int
+
+	given     []byte // the configuration's token
+	announced bool   // rank 0's place stands where the others look for it
 
 	probes    map[uint64]*probe
 	lastProbe uint64
@@ -57,7 +61,7 @@ func Join(ctx context.Context, c Config) (*Job, error) {
 	defer cancel()
 	j := &Job{
 		Config: c, links: make([]*link, c.World), lost: make([]departure, c.World), gone: make([]chan struct{}, c.World), groups: map[string]*membership{}, early: map[string][]early{},
-		waiting: map[wire.Hello]chan net.Conn{}, holds: 1, probes: map[uint64]*probe{},
+		waiting: map[wire.Hello]chan net.Conn{}, holds: 1, probes: map[uint64]*probe{}, given: c.Token,
 	}
 	for r := range j.gone {
 		j.gone[r] = make(chan struct{})
@@ -174,6 +178,9 @@ func (j *Job) tooSoon(err error) bool {
 
 // openStore serves the store, if it is this process's part, and connects to it.
 func (j *Job) openStore(ctx context.Context) error {
+	if j.Meeting != nil {
+		return j.openMeeting(ctx)
+	}
 	if j.Rank == 0 && j.Server == nil && !j.External {
 		s, err := Serve(j.Address, j.Token)
 		if err != nil {
@@ -265,6 +272,7 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 	if err != nil {
 		return j.explain(err)
 	}
+	j.withdraw(ctx)
 	j.Peers = make([]Peer, j.World)
 	for r := range all {
 		if err := json.Unmarshal(all[r], &j.Peers[r]); err != nil {
@@ -398,6 +406,7 @@ func (j *Job) shutdown() error {
 		}
 	}
 	if j.server != nil {
+		j.withdraw(context.Background()) // if the ranks have not met
 		errs = append(errs, j.server.Close())
 	}
 	return ignoreClosed(errors.Join(errs...))

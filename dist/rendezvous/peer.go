@@ -17,6 +17,8 @@ type Peer struct {
 	PID     int    `json:"pid"`
 	Address string `json:"address"` // where it listens
 	Kernels string `json:"kernels"` // variant of the CPU kernels: ranks that differ would not compute the same bits
+
+	Restarted bool `json:"restarted,omitempty"` // its launcher has started it again after a failure
 }
 
 func self(c Config, address string) Peer {
@@ -28,7 +30,7 @@ func self(c Config, address string) Peer {
 	if id == "" {
 		id = hostID(host)
 	}
-	return Peer{Rank: c.Rank, Host: host, HostID: id, PID: os.Getpid(), Address: address, Kernels: kernels.Active().String()}
+	return Peer{Rank: c.Rank, Host: host, HostID: id, PID: os.Getpid(), Address: address, Kernels: kernels.Active().String(), Restarted: c.Restarted}
 }
 
 // hostID tells apart what cannot share memory: hosts by their boot, and containers by their process namespace, through which segments are opened.

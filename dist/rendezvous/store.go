@@ -35,18 +35,13 @@ type Store struct {
 // Dial connects to the store at address and proves knowledge of the token. It tries again while nobody listens or the name is unknown, for processes start in any order and
 // name services lag, until ctx ends. A wrong token is an error at once.
 func Dial(ctx context.Context, address string, token []byte, rank int) (*Store, error) {
-	dialer := net.Dialer{Timeout: wire.Patience}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		c, err := dialer.DialContext(ctx, "tcp", address)
+		s, err := dialOnce(ctx, address, token, rank)
 		if err == nil {
-			err = wire.Greet(c, token, wire.Hello{Kind: "store", Rank: rank})
-			if err == nil {
-				return newStore(c), nil
-			}
-			_ = c.Close()
-			if errors.Is(err, wire.ErrToken) {
-				return nil, fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", rank, address, err)
-			}
+			return s, nil
+		}
+		if errors.Is(err, wire.ErrToken) {
+			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", rank, address, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -54,6 +49,19 @@ func Dial(ctx context.Context, address string, token []byte, rank int) (*Store, 
 		case <-time.After(pause):
 		}
 	}
+}
+
+func dialOnce(ctx context.Context, address string, token []byte, rank int) (*Store, error) {
+	dialer := net.Dialer{Timeout: wire.Patience}
+	c, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if err := wire.Greet(c, token, wire.Hello{Kind: "store", Rank: rank}); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return newStore(c), nil
 }
 
 // Set gives key a value.

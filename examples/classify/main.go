@@ -29,7 +29,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
-	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
@@ -81,7 +80,9 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 		}
 		return serve(ctx, dir, s.serve, stdout)
 	}
-	if place, err := env.Detect(os.LookupEnv); err == nil && place.Rank > 0 {
+	if place, err := accelerate.Place(); err != nil {
+		return err
+	} else if place.Rank > 0 {
 		stdout = io.Discard // rank 0 speaks for all
 	}
 	if err := resolved.WriteNotices(stdout, ""); err != nil {

@@ -185,7 +185,7 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 	for _, config := range []string{`{"pad_token": "a"}`, `{"pad_token": {"content": "a", "special": true}}`} {
 		require.NoError(t, os.WriteFile(filepath.Join(lm, tokenizerConfigFile), []byte(config), 0o600))
 		_, err = classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30),
-			"--label_column", "sentiment", "--text_column", "sentence", "--output_dir", filepath.Join(dir, "padded"), "--max_steps", "1")
+			"--label_column", "sentiment", "--text_column", "sentence", "--output_dir", filepath.Join(dir, "padded"), "--max_steps", "1", "--overwrite_output_dir")
 		require.NoError(t, err)
 		loaded, err = models.LoadPretrained(tensor.CPU(), filepath.Join(dir, "padded"))
 		require.NoError(t, err)

@@ -21,7 +21,6 @@ import (
 	"syscall"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
-	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
@@ -88,7 +87,9 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 		level = slog.LevelWarn
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(callbacks.AboveBar(stderr), &slog.HandlerOptions{Level: level})))
-	if place, err := env.Detect(os.LookupEnv); err == nil && place.Rank > 0 {
+	if place, err := accelerate.Place(); err != nil {
+		return err
+	} else if place.Rank > 0 {
 		stdout = io.Discard // rank 0 speaks for all
 	}
 	if err := resolved.WriteNotices(stdout, ""); err != nil {

@@ -1,0 +1,116 @@
+package rendezvous
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// meetingFile is a Meeting in a file that only its owner can read.
+type meetingFile struct {
+	path string
+	text []byte // what was announced
+}
+
+// MeetingFile returns a meeting for ranks of one user on one host, in a file of the temporary folder (TMPDIR) that other
+// users can neither read nor write. job is any text that tells jobs apart which run at the same time.
+func MeetingFile(job string) Meeting {
+	owner := "lockstep"
+	if id := os.Geteuid(); id >= 0 { // not on Windows, where each user has a temporary folder
+		owner += "-" + strconv.Itoa(id)
+	}
+	sum := sha256.Sum256([]byte(job))
+	return &meetingFile{path: filepath.Join(os.TempDir(), owner, hex.EncodeToString(sum[:12])+".job")}
+}
+
+// String implements Meeting.
+func (f *meetingFile) String() string { return "the file " + f.path }
+
+// Announce implements Meeting.
+func (f *meetingFile) Announce(_ context.Context, p *Place) error {
+	text, err := p.encode()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(f.path)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := private(dir); err != nil {
+		return err
+	}
+	w, err := os.CreateTemp(dir, "new-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	if err = errors.Join(err, w.Close()); err == nil {
+		err = os.Rename(w.Name(), f.path)
+	}
+	if err != nil {
+		_ = os.Remove(w.Name())
+		return err
+	}
+	f.text = text
+	return nil
+}
+
+// Look implements Meeting.
+func (f *meetingFile) Look(ctx context.Context) (Place, error) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		text, err := f.read()
+		if err == nil {
+			return decodePlace(text)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return Place{}, err
+		}
+		select {
+		case <-ctx.Done():
+			return Place{}, fmt.Errorf("rank 0 did not write it: %w (do all ranks have the same TMPDIR?)", context.Cause(ctx))
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Withdraw implements Meeting.
+func (f *meetingFile) Withdraw(context.Context) error {
+	if text, err := f.read(); err != nil || !bytes.Equal(text, f.text) {
+		return err // another job's by now
+	}
+	return os.Remove(f.path)
+}
+
+// read returns the file's text, if nobody else could have written it.
+func (f *meetingFile) read() ([]byte, error) {
+	if err := private(filepath.Dir(f.path)); err != nil {
+		return nil, err
+	}
+	r, err := os.Open(f.path)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, maxPlace+1))
+}
+
+// private returns an error if others than this user can look into a folder, or made it.
+func private(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() || !ownedByUs(info) {
+		return fmt.Errorf("%s is not a folder of this user with mode 0700: remove it, or set TMPDIR to another folder, or %s to the same random text for all ranks", dir, EnvToken)
+	}
+	return nil
+}
