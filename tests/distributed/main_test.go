@@ -86,6 +86,7 @@ func tiny(out string, more ...string) []string {
 		"--block_size", "32", "--dropout", "0.1", "--max_grad_norm", "0.5", "--per_device_train_batch_size", "2", "--global_train_batch_size", "8",
 		"--max_steps", "24", "--warmup_steps", "2", "--logging_steps", "1", "--eval_steps", "10", "--save_steps", "8", "--save_total_limit", "none",
 		"--max_new_tokens", "0", "--report_to", "jsonl",
+		"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type", "cosine", "--eval_strategy", "steps",
 	}, more...)
 }
 

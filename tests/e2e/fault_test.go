@@ -30,15 +30,15 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--lr_scheduler_type", "cosin"}, []string{`lr_scheduler_type is "cosin"`, "want one of constant, "}},
 		{[]string{"--per_device_train_batch_size", "-3"}, []string{"per_device_train_batch_size is -3", "want a whole number ≥ 1"}},
 		{[]string{"--per_device_eval_batch_size", "-3"}, []string{"per_device_eval_batch_size is -3", "want a whole number ≥ 1"}},
-		{[]string{"--weight_decay", "ten"}, []string{`weight_decay is "ten"`, "want a finite number"}},
+		{[]string{"--max_grad_norm", "ten"}, []string{`max_grad_norm is "ten"`, "want a finite number"}},
 		{[]string{"--n_head", "3"}, []string{"n_embd is 32", "want a positive multiple of n_head"}},
 		{[]string{"--top_p", "1.5"}, []string{"top_p is 1.5", "want a probability"}},
 		{[]string{"--report_to", "nowhere"}, []string{`report_to is "nowhere"`, "want none, all, or names from jsonl, tensorboard"}},
 		{[]string{"--seed"}, []string{"missing value of flag --seed"}},
 		{[]string{"text.txt"}, []string{`unexpected argument "text.txt"; want flags only`}},
 		{[]string{"--config", "absent.yaml"}, []string{"config file", "absent.yaml"}},
-		{[]string{"--per_device_train_batch_size", "-3", "--optim", "foo", "--learning_rate", "x", "--n_layer", "0"}, []string{
-			"4 faults:\n", "per_device_train_batch_size is -3", `optim is "foo"`, `learning_rate is "x"`, "n_layer is 0",
+		{[]string{"--per_device_train_batch_size", "-3", "--optim", "foo", "--adam_epsilon", "x", "--n_layer", "0"}, []string{
+			"4 faults:\n", "per_device_train_batch_size is -3", `optim is "foo"`, `adam_epsilon is "x"`, "n_layer is 0",
 		}},
 	} {
 		out := filepath.Join(t.TempDir(), "out")
