@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -137,7 +138,7 @@ func TestMeetingWithToken(t *testing.T) {
 		zero, one []byte
 		want      string
 	}{
-		"rank 1 has none":    {disttest.Token, nil, "rank 0 was given a job token in LOCKSTEP_JOB_TOKEN or LOCKSTEP_JOB_TOKEN_FILE, and this rank was not"},
+		"rank 1 has none":    {disttest.Token, nil, "rank 0 was given a job token in LOCKSTEP_JOB_TOKEN or"},
 		"rank 0 has none":    {nil, disttest.Token, wire.ErrToken.Error()},
 		"rank 1 has another": {disttest.Token, rendezvous.NewToken(), wire.ErrToken.Error()},
 	} {
@@ -162,7 +163,8 @@ func TestMeetingWithToken(t *testing.T) {
 // What is found must be a place.
 func TestStrangeAnnouncement(t *testing.T) {
 	for text, want := range map[string]string{
-		"not JSON": "no place: invalid character", `{"address":"` + string(make([]byte, 5000)) + `"}`: "a place of 5014 bytes, want at most 4096",
+		"not JSON": "no place: invalid character",
+		`{"address":"` + strings.Repeat("a", 5000) + `"}`: "a place of 5014 bytes, want at most 4096",
 	} {
 		store := disttest.NewTorchStore(t)
 		store.Set(placeKey, []byte(text))
