@@ -70,7 +70,8 @@ func meet(e *env.Environment) (token string, meeting rendezvous.Meeting, err err
 		return "", nil, err
 	}
 	if err == nil && len(token) < rendezvous.MinToken {
-		return "", nil, fmt.Errorf("job token (%s or %s) of %d bytes, want at least %d random ones", env.VarJobToken, env.VarJobTokenFile, len(token), rendezvous.MinToken)
+		return "", nil, fmt.Errorf("job token (%s or %s) of %d bytes, want at least %d random ones",
+			env.VarJobToken, env.VarJobTokenFile, len(token), rendezvous.MinToken)
 	}
 	master := net.JoinHostPort(e.MasterAddr, strconv.Itoa(e.MasterPort))
 	switch {
@@ -84,7 +85,8 @@ func meet(e *env.Environment) (token string, meeting rendezvous.Meeting, err err
 		return torchrunToken(e), nil, nil
 	}
 	if e.Kind == env.Torchrun {
-		return "", nil, fmt.Errorf("%d ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): %w", e.WorldSize, err)
+		return "", nil, fmt.Errorf("%d ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): %w",
+			e.WorldSize, err)
 	}
 	return "", nil, fmt.Errorf("%d ranks on several hosts, started by %s: %w", e.WorldSize, e.Kind, err)
 }
@@ -107,7 +109,8 @@ func (a *Accelerator) Job() (id string, restarted bool) {
 	restarted = a.place.RestartCount > 0
 	if a.processes != nil && a.processes.job != nil {
 		job := a.processes.job
-		restarted = restarted || job.Place.Restarted || slices.ContainsFunc(job.Peers, func(p rendezvous.Peer) bool { return p.Restarted })
+		restarted = restarted || job.Place.Restarted ||
+			slices.ContainsFunc(job.Peers, func(p rendezvous.Peer) bool { return p.Restarted })
 		if job.Place.Launch != "" {
 			return job.Place.Launch, restarted
 		}
@@ -153,7 +156,8 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 		return rendezvous.Config{}, err
 	}
 	c := rendezvous.Config{
-		Restarted: p.env.RestartCount > 0, Rank: p.env.Rank, World: p.env.WorldSize, Token: []byte(token), Meeting: meeting, Timeout: timeout,
+		Restarted: p.env.RestartCount > 0, Rank: p.env.Rank, World: p.env.WorldSize, Timeout: timeout,
+		Token: []byte(token), Meeting: meeting,
 		Address: net.JoinHostPort(p.env.MasterAddr, strconv.Itoa(p.env.MasterPort)),
 		HostID:  os.Getenv(rendezvous.EnvHost), Listen: os.Getenv(rendezvous.EnvListen), External: os.Getenv(rendezvous.EnvStore) == "external",
 	}

@@ -40,7 +40,12 @@ func detected(t *testing.T, variables map[string]string) *env.Environment {
 
 // How the ranks of each launcher meet, with a token and without.
 func TestMeet(t *testing.T) {
-	mpi := map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+	mpi := map[string]string{
+		"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+	}
+	deepSpeed := map[string]string{
+		"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "7",
+	}
 	both := map[string]string{env.VarJobToken: secret, "TORCHELASTIC_USE_AGENT_STORE": "False"}
 	for _, row := range []struct {
 		name  string
@@ -54,7 +59,7 @@ func TestMeet(t *testing.T) {
 		{"torchrun that shares no store, one host", torchrunOn("1", "0", noShare), "", "the file "},
 		{"torchrun that shares no store, two hosts", torchrunOn("2", "0", noShare), "some", ""},
 		{"torchrun that shares no store, with a token", torchrunOn("2", "0", both), secret, ""},
-		{"DeepSpeed, one host", map[string]string{"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "7"}, "", "the file "},
+		{"DeepSpeed, one host", deepSpeed, "", "the file "},
 		{"mpirun, one host", mpi, "", "the file "},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -88,7 +93,9 @@ func TestMeetIsTheJobs(t *testing.T) {
 	}
 	want := token("0", nil)
 	require.Equal(t, want, token("3", map[string]string{"TORCHELASTIC_RESTART_COUNT": "1"}), "hosts may count restarts differently")
-	for name, value := range map[string]string{"TORCHELASTIC_RUN_ID": "another", "MASTER_PORT": "29401", "MASTER_ADDR": "beta", "WORLD_SIZE": "6"} {
+	for name, value := range map[string]string{
+		"TORCHELASTIC_RUN_ID": "another", "MASTER_PORT": "29401", "MASTER_ADDR": "beta", "WORLD_SIZE": "6",
+	} {
 		require.NotEqual(t, want, token("0", map[string]string{name: value}), name)
 	}
 	file := func(id string) string {
@@ -102,8 +109,10 @@ func TestMeetIsTheJobs(t *testing.T) {
 
 // A job that cannot meet says so when its place is looked for, and names the variable.
 func TestMeetWantsToken(t *testing.T) {
-	slurm := map[string]string{"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEPID": "0", "SLURM_NTASKS_PER_NODE": "1",
-		"SLURM_NODEID": "1", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "a,b"}
+	slurm := map[string]string{
+		"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEPID": "0", "SLURM_NTASKS_PER_NODE": "1",
+		"SLURM_NODEID": "1", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "a,b",
+	}
 	hand := map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "7"}
 	const advice = "no job token: set LOCKSTEP_JOB_TOKEN, or LOCKSTEP_JOB_TOKEN_FILE to a file that only its owner can read"
 	for want, variables := range map[string]map[string]string{
@@ -114,7 +123,10 @@ func TestMeetWantsToken(t *testing.T) {
 	} {
 		_, _, err := meet(detected(t, variables))
 		require.EqualError(t, err, want)
-		for _, name := range []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", env.VarJobToken, env.VarJobTokenFile, env.VarLaunchID} {
+		for _, name := range []string{
+			"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+			env.VarJobToken, env.VarJobTokenFile, env.VarLaunchID,
+		} {
 			t.Setenv(name, variables[name])
 		}
 		for name, value := range variables {
@@ -133,6 +145,11 @@ func TestListen(t *testing.T) {
 	lookup := func(name string) ([]string, error) {
 		return map[string][]string{"alpha": {"127.0.1.1"}, "beta": {"10.0.0.2"}}[name], nil
 	}
+	const out = "10.0.0.1"
+	known := map[string]string{env.VarJobToken: secret, "TORCHELASTIC_USE_AGENT_STORE": "False"}
+	hand := map[string]string{env.VarJobToken: secret, "TORCHELASTIC_RUN_ID": ""}
+	beta := map[string]string{"MASTER_ADDR": "beta"}
+	const fault = "MASTER_ADDR alpha is 127.0.1.1 on this host"
 	for _, row := range []struct {
 		name            string
 		vars            map[string]string
@@ -140,18 +157,17 @@ func TestListen(t *testing.T) {
 		address, peers  string // wanted: rank 0's, and Config.Listen
 		fault           string
 	}{
-		{name: "one host", vars: torchrunOn("1", "0", nil), outward: "10.0.0.1", address: "127.0.0.1:0"},
-		{name: "one host, a known port", vars: torchrunOn("1", "0", map[string]string{env.VarJobToken: secret, "TORCHELASTIC_USE_AGENT_STORE": "False"}), address: "alpha:29400"},
-		{name: "a host's own name", vars: torchrunOn("2", "0", nil), outward: "10.0.0.1", address: "10.0.0.1:0", peers: "10.0.0.1"},
-		{name: "a host's own name, another rank", vars: torchrunOn("2", "1", nil), outward: "10.0.0.1", address: "10.0.0.1:0", peers: "10.0.0.1"},
-		{name: "a host's own name, a known port", vars: torchrunOn("2", "0", noShare), outward: "10.0.0.1", address: ":29400", peers: "10.0.0.1"},
-		{name: "a host's own name, a known port, another rank", vars: torchrunOn("2", "1", noShare), outward: "10.0.0.1", address: "alpha:29400", peers: "10.0.0.1"},
-		{name: "told where", vars: torchrunOn("2", "0", nil), listen: "10.9.9.9", outward: "10.0.0.1", address: "10.9.9.9:0", peers: "10.9.9.9"},
-		{name: "a name for all", vars: torchrunOn("2", "0", map[string]string{"MASTER_ADDR": "beta"}), outward: "10.0.0.1", address: "beta:0"},
-		{name: "no network", vars: torchrunOn("2", "0", nil), fault: "MASTER_ADDR alpha is 127.0.1.1 on this host"},
-		{name: "not torchrun", vars: torchrunOn("2", "0", map[string]string{"TORCHELASTIC_RUN_ID": "", env.VarJobToken: secret}), outward: "10.0.0.1",
-			fault: "MASTER_ADDR alpha is 127.0.1.1 on this host"},
-		{name: "not torchrun, another rank", vars: torchrunOn("2", "1", map[string]string{"TORCHELASTIC_RUN_ID": "", env.VarJobToken: secret}), address: "alpha:29400"},
+		{"one host", torchrunOn("1", "0", nil), "", out, "127.0.0.1:0", "", ""},
+		{"one host, a known port", torchrunOn("1", "0", known), "", out, "alpha:29400", "", ""},
+		{"a host's own name", torchrunOn("2", "0", nil), "", out, "10.0.0.1:0", out, ""},
+		{"a host's own name, another rank", torchrunOn("2", "1", nil), "", out, "10.0.0.1:0", out, ""},
+		{"a host's own name, a known port", torchrunOn("2", "0", noShare), "", out, ":29400", out, ""},
+		{"a host's own name, a known port, another rank", torchrunOn("2", "1", noShare), "", out, "alpha:29400", out, ""},
+		{"told where", torchrunOn("2", "0", nil), "10.9.9.9", out, "10.9.9.9:0", "10.9.9.9", ""},
+		{"a name for all", torchrunOn("2", "0", beta), "", out, "beta:0", "", ""},
+		{"no network", torchrunOn("2", "0", nil), "", "", "", "", fault},
+		{"not torchrun", torchrunOn("2", "0", hand), "", out, "", "", fault},
+		{"not torchrun, another rank", torchrunOn("2", "1", hand), "", out, "alpha:29400", "", ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			e := detected(t, row.vars)

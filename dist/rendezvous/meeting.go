@@ -90,7 +90,8 @@ func (j *Job) openMeeting(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("rendezvous: rank %d cannot reach rank 0 at %s, as %s says: %w (last attempt: %w)", j.Rank, p.Address, j.Meeting, context.Cause(ctx), err)
+			return fmt.Errorf("rendezvous: rank %d cannot reach rank 0 at %s, as %s says: %w (last attempt: %w)",
+				j.Rank, p.Address, j.Meeting, context.Cause(ctx), err)
 		case <-time.After(pause):
 		}
 	}
@@ -116,7 +117,8 @@ func (j *Job) announce(ctx context.Context) error {
 }
 
 // errNoToken is the error of a rank that was given no token, while rank 0 was.
-var errNoToken = fmt.Errorf("rank 0 was given a job token in %s or %s, and this rank was not: set it for all ranks, or for none", EnvToken, EnvTokenFile)
+var errNoToken = fmt.Errorf("rank 0 was given a job token in %s or %s, and this rank was not: set it for all ranks, or for none",
+	EnvToken, EnvTokenFile)
 
 // visit tries to reach rank 0 where a place says it is.
 func (j *Job) visit(ctx context.Context, p Place) error {

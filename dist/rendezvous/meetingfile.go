@@ -110,7 +110,8 @@ func private(dir string) error {
 		return err
 	}
 	if !info.IsDir() || !ownedByUs(info) {
-		return fmt.Errorf("%s is not a folder of this user with mode 0700: remove it, or set TMPDIR to another folder, or %s to the same random text for all ranks", dir, EnvToken)
+		return fmt.Errorf("%s is not a folder of this user with mode 0700: remove it, or set TMPDIR to another folder, "+
+			"or %s to the same random text for all ranks", dir, EnvToken)
 	}
 	return nil
 }

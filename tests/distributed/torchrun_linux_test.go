@@ -23,9 +23,10 @@ func workers(t testing.TB, port string, argv []string, n int, more func(rank int
 	var ranks []*process
 	for rank := range n {
 		variables := map[string]string{
-			"RANK": strconv.Itoa(rank), "LOCAL_RANK": strconv.Itoa(rank), "WORLD_SIZE": strconv.Itoa(n), "LOCAL_WORLD_SIZE": strconv.Itoa(n),
-			"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GOMAXPROCS": "1", "TMPDIR": tmp,
-			"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "3",
+			"RANK": strconv.Itoa(rank), "WORLD_SIZE": strconv.Itoa(n), "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
+			"LOCAL_RANK": strconv.Itoa(rank), "LOCAL_WORLD_SIZE": strconv.Itoa(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+			"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True",
+			"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "3", "GOMAXPROCS": "1", "TMPDIR": tmp,
 		}
 		maps.Copy(variables, more(rank))
 		var list []string
@@ -111,7 +112,7 @@ func TestPlaceIsCheckedFirst(t *testing.T) {
 	t.Parallel()
 	store := disttest.NewTorchStore(t)
 	for want, more := range map[string]map[string]string{
-		"2 ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): no job token: set LOCKSTEP_JOB_TOKEN": {
+		"(if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): no job token: set LOCKSTEP_JOB_TOKEN": {
 			"TORCHELASTIC_RUN_ID": "", "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": "", "GROUP_RANK": "", "GROUP_WORLD_SIZE": ""},
 		"environment of torchrun: RANK is set, but the master port is not: want MASTER_PORT": {"MASTER_PORT": ""},
 		"of 5 bytes, want at least 16": {"LOCKSTEP_JOB_TOKEN": "short"},
