@@ -99,8 +99,7 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if s.demonstration {
-		fmt.Fprintf(stdout, "demonstration on the Go standard library: --max_steps %d --learning_rate %g --lr_scheduler_type %s\n",
-			s.args.MaxSteps, s.args.LearningRate, s.args.LRSchedulerType)
+		fmt.Fprintf(stdout, "demonstration on the Go standard library, learning rate %g (%s)\n", s.args.LearningRate, s.args.LRSchedulerType)
 	}
 	j := &job{settings: s, out: stdout, err: stderr}
 	return j.run(ctx)

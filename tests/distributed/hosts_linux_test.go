@@ -209,7 +209,7 @@ func TestKilledRankOnOneOfTwoHosts(t *testing.T) {
 	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
 	succeed(t, plain(tiny(whole, flags...)))
 	h := newHosts(t, 3, 0)
-	launchers := h.start(tiny(out, flags...), []string{"--max_restarts", "2"})
+	launchers := h.start(tiny(out, flags...), []string{"--max_restarts", "2", "--restart_delay", "0.1"})
 	for attempt, host := range []int{1, 0} {
 		before := newest(t, out)
 		p := launchers[host]
@@ -222,7 +222,7 @@ func TestKilledRankOnOneOfTwoHosts(t *testing.T) {
 		p.wait()
 		text := p.stderr.String()
 		require.Equal(t, 0, p.code(), "host %d: %s", host, text)
-		require.Equal(t, 2, strings.Count(text, "all are started again"), "host %d: %s", host, text)
+		require.Equal(t, 2, strings.Count(text, "all ranks are started again"), "host %d: %s", host, text)
 		require.Equal(t, 1, strings.Count(text, `cause="killed by SIGKILL"`), "host %d: %s", host, text)
 		requireNoTrace(t, text)
 		p.requireNothingLeft()
@@ -236,7 +236,7 @@ func TestInterruptOnOneOfTwoHosts(t *testing.T) {
 	t.Parallel()
 	h := newHosts(t, 4, 0)
 	out := filepath.Join(t.TempDir(), "out")
-	launchers := h.start(tiny(out, "--max_steps", "1000000", "--eval_strategy", "no", "--save_steps", "1000000"), []string{"--max_restarts", "3"})
+	launchers := h.start(tiny(out, "--max_steps", "1000000", "--eval_strategy", "no", "--save_steps", "1000000"), []string{"--max_restarts", "3", "--restart_delay", "0.1"})
 	launchers[0].awaitPrinted("step 5 ")
 	launchers[1].signal(syscall.SIGINT)
 	for i, p := range launchers {
@@ -263,11 +263,11 @@ func TestLinkThatComesBack(t *testing.T) {
 	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
 	succeed(t, plain(tiny(whole, flags...)))
 	h := newHosts(t, 5, 0)
-	launchers := h.start(tiny(out, flags...), []string{"--max_restarts", "1"}, rendezvous.EnvSilence+"=1s")
+	launchers := h.start(tiny(out, flags...), []string{"--max_restarts", "1", "--restart_delay", "0.1"}, rendezvous.EnvSilence+"=1s")
 	launchers[0].await("a checkpoint", func() bool { return newest(t, out) > 0 })
 	h.relay.cut.Store(true)
 	for _, p := range launchers {
-		p.awaitPrinted("all are started again")
+		p.awaitPrinted("all ranks are started again")
 	}
 	h.relay.cut.Store(false)
 	for i, p := range launchers {

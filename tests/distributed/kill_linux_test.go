@@ -91,7 +91,7 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			out := filepath.Join(dir, backend)
-			p := start(t, launched(4, tiny(out, append(flags, "--ddp_backend", backend)...), "--max_restarts", "3"))
+			p := start(t, launched(4, tiny(out, append(flags, "--ddp_backend", backend)...), "--max_restarts", "3", "--restart_delay", "0.1"))
 			r := rand.New(rand.NewPCG(7, uint64(len(backend))))
 			for kill := range 3 {
 				before := newest(t, out)
@@ -103,7 +103,7 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 			}
 			p.wait()
 			require.Equal(t, 0, p.code(), "%s", p.stderr)
-			require.Equal(t, 3, strings.Count(p.stderr.String(), "all are started again"), "%s", p.stderr)
+			require.Equal(t, 3, strings.Count(p.stderr.String(), "all ranks are started again"), "%s", p.stderr)
 			require.Equal(t, 3, strings.Count(p.stderr.String(), `cause="killed by SIGKILL"`), "the root cause is the rank that was killed\n%s", p.stderr)
 			requireNoTrace(t, p.stderr.String())
 			requireSameEnd(t, whole, out, steps)
@@ -135,7 +135,7 @@ func TestKilledAtTheStart(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	for i := range times {
 		out := filepath.Join(dir, strconv.Itoa(i))
-		p := start(t, launched(4, tiny(out, "--ddp_backend", []string{"shm", "tcp"}[i%2]), "--max_restarts", "1", "--settle_time", "0.3"))
+		p := start(t, launched(4, tiny(out, "--ddp_backend", []string{"shm", "tcp"}[i%2]), "--max_restarts", "1", "--restart_delay", "0.1", "--settle_time", "0.3"))
 		victim := r.IntN(4)
 		pid := 0
 		p.await("a rank", func() bool { pid = p.ranks(0)[victim]; return pid != 0 })
@@ -145,7 +145,7 @@ func TestKilledAtTheStart(t *testing.T) {
 		p.wait()
 		text := p.stderr.String()
 		require.Equal(t, 0, p.code(), "%s", text)
-		require.Equal(t, 1, strings.Count(text, "all are started again"), "%s", text)
+		require.Equal(t, 1, strings.Count(text, "all ranks are started again"), "%s", text)
 		require.Contains(t, text, fmt.Sprintf(`rank=%d cause="killed by SIGKILL"`, victim))
 		require.Less(t, p.endedAt.Sub(began), 10*time.Second, "the others gave up at once\n%s", text)
 		requireNoTrace(t, text)
