@@ -1,12 +1,13 @@
-// Command lockstep starts distributed jobs, tells what it finds on a machine, and what training needs of one.
+// Lockstep starts distributed jobs on this host, shows what it finds of a job or a machine, and estimates the memory that a
+// training run needs.
 //
 //	lockstep launch --nproc_per_node 4 -- ./train --learning_rate 1e-3
 //	lockstep env
 //	lockstep estimate-memory out/clm --per_device_train_batch_size 16
 //	lockstep help launch
 //
-// It is NOT a training program: those are made from the packages, as the examples are. What
-// its commands do lives in packages too; here are flags, texts and exit codes.
+// It does not train: training programs are made from the packages, as the examples are. What its commands do is in packages
+// too (accelerate/launch, accelerate/env, trainer); here are flags, texts and exit codes.
 package main
 
 import (
