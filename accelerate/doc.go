@@ -8,8 +8,8 @@
 // model that the loop made is the model.
 //
 // Ranks are goroutines of one process (the argument num_replicas) or processes that lockstep launch, torchrun,
-// mpirun or srun started. The loop is the same, and so are the resulting bits: gradients are added in an order
-// that does not depend on the number of ranks.
+// mpirun or srun started. The loop is the same, and 1, 2, 4 and 8 ranks give the same bits: gradients are added
+// in an order that does not depend on their number.
 //
 // The package knows nothing of schedules, logs or checkpoints (see packages optim, callbacks and checkpoint),
 // and it starts no processes (see accelerate/launch).

@@ -49,7 +49,8 @@ func exampleLoop(acc *accelerate.Accelerator) error {
 		return err
 	}
 	ahead := *stream // the loader reads on a stream of its own
-	loader, err := data.NewLoader(ctx, acc.Ctx().NoGrad(), examplePoints, data.StreamOrder(&ahead, steps), data.LoaderOptions{})
+	order := data.StreamOrder(&ahead, steps)
+	loader, err := data.NewLoader(ctx, acc.Ctx().NoGrad(), examplePoints, order, data.LoaderOptions{})
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,11 @@
 // The package is not a general configuration library: settings are flat, there are no sub-commands, and it
 // neither prints nor exits. Checks that need the model, the data or the number of ranks are the trainer's.
 //
+// # For packages that train
+//
+// [FromJSON], [Program], [TrainingArguments.Diff], [TrainingArguments.ValidateFor] and the methods that compute what
+// settings come to, such as [TrainingArguments.AccumulationSteps], are for packages trainer and accelerate.
+//
 // # Settings of a program's own
 //
 // A settings struct has one exported field per setting, of type bool, int, int64, uint64, float64, a string

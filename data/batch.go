@@ -1,6 +1,6 @@
 // Package data turns samples into batches of tensors. Use it to give a trainer its training and evaluation
-// data: put the samples into a [Slice], or implement [Dataset] for a file; choose a [Collator], such as [Stack]
-// for structs of numbers or [CausalLM] for token sequences; and join the two with [NewSource].
+// data: put the samples into a [Slice], or implement [Dataset] for samples elsewhere; choose a [Collator], such
+// as [Stack] for structs of numbers or [CausalLM] for token sequences; and join the two with [NewSource].
 //
 // A language model is trained on blocks of one long sequence of tokens: [JoinDocuments] makes it in memory,
 // [OpenTokenFile] reads one from disk, and [TrainBlocks] and [EvalBlocks] cut it. A training loop of your own

@@ -1,10 +1,10 @@
 // Package dist lets the ranks of a job exchange data: reductions, gathers, broadcasts, messages and barriers
 // between goroutines of one process, or processes of one or several hosts. Packages trainer and accelerate use
-// it by themselves; use it for a parallel algorithm of your own. Start with dist/local, whose Run starts ranks
-// as goroutines with a [Group] each, and with methods such as [Group.AllReduce].
+// it by themselves; use it for a parallel algorithm of your own. Start with dist/local: its Run starts ranks as
+// goroutines and gives each a [Group], whose methods, such as [Group.AllReduce], exchange the data.
 //
-// A Group is one rank's view of a set of ranks. All ranks issue the same calls in the same order. Every call
-// has a deadline, and all ranks compare what they were asked to do: the first error ends the group on every
+// A Group is one rank's view of a set of ranks, all of which issue the same calls in the same order. Every call
+// has a deadline, and the ranks compare what they were asked to do. The first error ends the group on every
 // rank, so that a mistake on one rank is an error with a name on all of them, and never a silent hang. Calls
 // return a [Handle] at once; wait for it before the buffer is used.
 //

@@ -5,7 +5,8 @@
 //
 // An optimizer is a chain of small transforms of the gradient ([L2] or [DecoupledDecay], [Momentum],
 // [ScaleByAdam]) followed by one step of the learning rate. AdamW, Adam and SGD are such chains; [New] makes
-// others. Implement [Transform] for a rule that is not here, and give trainer.WithOptimizer a function that makes the chain.
+// others. Implement [Transform] for a rule that is not here, and give trainer.WithOptimizer a function that
+// makes the chain.
 //
 // A parameter is a named tensor ([Param]), in a [Group] with its learning rate and weight decay. Which
 // parameters decay, and when to step, is for the caller to say.

@@ -1,5 +1,5 @@
 // Package imagestest writes small sets of labelled images for tests of code that reads images or trains on
-// them. It is for this module's tests; the images are not worth learning from.
+// them. The images are not worth learning from.
 package imagestest
 
 import (
