@@ -74,8 +74,7 @@ func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
 
 // New chooses the device for the given arguments and finds the process's place among those
-// that a launcher started with it, see Open. WithGroup makes it a rank of a group instead. It is for package trainer
-// and for tests; a loop of your own is started by Run.
+// that a launcher started with it, see Open. WithGroup makes it a rank of a group instead.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 	acc := &Accelerator{args: a, log: slog.Default(), world: 1, kernels: kernels.Active().String()}
 	for _, o := range opts {
@@ -100,7 +99,7 @@ func (a *Accelerator) Args() *args.TrainingArguments { return a.args }
 // Device is where the rank computes.
 func (a *Accelerator) Device() *tensor.Device { return a.dev }
 
-// Kernels is the variant of the CPU's kernels that the process runs, as "avx512". It is for package trainer's log.
+// Kernels is the variant of the CPU's kernels that the process runs, as "avx512".
 func (a *Accelerator) Kernels() string { return a.kernels }
 
 // Ctx is the rank's root tensor context, without a memory scope.
@@ -187,7 +186,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	case a.world == 1:
 		return nil
 	case a.group == nil:
-		return fmt.Errorf("accelerate: rank %d of %d is not connected: want it run by RunRanks", a.rank, a.world)
+		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.rank, a.world)
 	}
 	return a.join(ctx)
 }
@@ -326,7 +325,7 @@ func (a *Accelerator) Step() {
 }
 
 // GradientSets is how many gradients of a parameter are alive at once, at most: that of the micro-batch at hand and the sums of
-// earlier ones that wait in the tree. It is for package trainer's estimate of memory.
+// earlier ones that wait in the tree.
 func (a *Accelerator) GradientSets() int { return bits.Len(uint(max(1, a.sum.leaves/a.sum.q/a.world))) }
 
 // ZeroGrad forgets all gradients and batch statistics and readies the next window. On one rank it also frees the gradients, which

@@ -16,6 +16,12 @@
 //
 // # For packages that train
 //
-// [New], [Replicas] and [RunRanks] make the accelerators that Run makes, one by one; package trainer starts its
-// ranks with them. A loop needs neither these nor the methods that say that they are for package trainer.
+// These are for package trainer; a loop that [Run] started needs none of them:
+//
+//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [Accelerator.Open] are what Run is made of.
+//   - [Accelerator.Abort] ends the other ranks; in a loop of your own, return the error.
+//   - [Accelerator.GatherBytes], [Accelerator.SumFloats] and [Accelerator.SyncParameters] lie below
+//     [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.
+//   - [Accelerator.Job], [Accelerator.Kernels], [Accelerator.GradientSets] and [Accelerator.SetTracer] serve the
+//     trainer's log, its estimate of memory and its profiler.
 package accelerate

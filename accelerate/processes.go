@@ -43,7 +43,7 @@ func (a *Accelerator) detect() error {
 }
 
 // Job names the job that a launcher started this process for, "" if there is none;
-// restarted says that the launcher has started it again after a failure. It is for package trainer's log.
+// restarted says that the launcher has started it again after a failure.
 func (a *Accelerator) Job() (id string, restarted bool) {
 	if a.place == nil {
 		return "", false
@@ -57,7 +57,7 @@ func (a *Accelerator) Job() (id string, restarted bool) {
 
 // Open joins the other processes of the job, if the process was started by a launcher as
 // one of several; it waits for all of them. Further calls, and calls in a process that is
-// alone, do nothing. It is called before collective work. It is for package trainer; Run calls it.
+// alone, do nothing. It is called before collective work.
 func (a *Accelerator) Open(ctx context.Context) error {
 	if a.processes == nil || a.group != nil {
 		return nil

@@ -18,8 +18,8 @@ import (
 )
 
 // Replicas returns the accelerators of n ranks that are goroutines of this process, in
-// rank order. They share the device: its workers help whichever rank has work. RunRanks
-// readies them for work together. It is for package trainer; a loop of your own is started by Run.
+// rank order. They share the device: its workers help whichever rank has work. Connect
+// readies them for work together.
 func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
 	ranks := make([]*Accelerator, n)
 	for r := range ranks {
@@ -38,9 +38,9 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 	return ranks, nil
 }
 
-// connect joins the ranks that Replicas returned in a group, for one piece of work; each
+// Connect joins the ranks that Replicas returned in a group, for one piece of work; each
 // rank's Close ends its part. A group that failed is replaced by connecting again.
-func connect(ranks []*Accelerator) {
+func Connect(ranks []*Accelerator) {
 	groups := local.New(len(ranks), ranks[0].groupOptions())
 	for r, g := range groups {
 		ranks[r].group = g
@@ -213,7 +213,7 @@ func (a *Accelerator) SumCounts(ctx context.Context, n int64) (int64, error) {
 
 // SumFloats adds up vectors over all ranks, element by element. Where all ranks but one
 // have zeros the sum is that rank's value, bit for bit: so ranks share figures that are
-// then added in one order. It is for package trainer; a loop of your own uses GatherObjects or GatherForMetrics.
+// then added in one order.
 func (a *Accelerator) SumFloats(ctx context.Context, v []float64, what string) error {
 	if a.group == nil {
 		return nil
@@ -221,8 +221,7 @@ func (a *Accelerator) SumFloats(ctx context.Context, v []float64, what string) e
 	return a.group.AllReduce(dist.Of(v), dist.Sum, dist.Label(what)).Wait(ctx)
 }
 
-// GatherBytes returns what each rank gave, in rank order, on every rank. It is for package trainer; a loop of your
-// own uses GatherObjects.
+// GatherBytes returns what each rank gave, in rank order, on every rank.
 func (a *Accelerator) GatherBytes(ctx context.Context, mine []byte) ([][]byte, error) {
 	if a.group == nil {
 		return [][]byte{mine}, nil
@@ -247,8 +246,7 @@ func (a *Accelerator) GatherBytes(ctx context.Context, mine []byte) ([][]byte, e
 	return parts, nil
 }
 
-// SyncParameters gives every rank rank 0's values of m's parameters and buffers. It is for package trainer; Prepare
-// does it for the model that it is given.
+// SyncParameters gives every rank rank 0's values of m's parameters and buffers.
 func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 	if a.group == nil {
 		return nil
@@ -287,7 +285,7 @@ func (a *Accelerator) Barrier(ctx context.Context) error {
 }
 
 // Abort tells the other ranks that this one gave up, and why: they get an error instead of
-// waiting. It is for package trainer; in a loop that Run started, return the error.
+// waiting.
 func (a *Accelerator) Abort(err error) {
 	if a.group != nil {
 		a.group.Abort(err)

@@ -31,8 +31,7 @@ func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelera
 // RunRanks connects the ranks, unless they are (WithGroup), calls body for each on a goroutine of its own, and returns
 // when all have ended. A rank whose body returns an error or panics aborts the others, which
 // would wait for it; its own error is the result, before errors that only tell of it. A panic
-// is raised again on the caller. The ranks are closed. It is for package trainer; a loop of your own is started by
-// Run.
+// is raised again on the caller. The ranks are closed.
 func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelerator) error) error {
 	if len(ranks) == 1 {
 		acc := ranks[0]
@@ -42,7 +41,7 @@ func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelera
 		return acc.run(body, nil)
 	}
 	if ranks[0].group == nil {
-		connect(ranks)
+		Connect(ranks)
 	}
 	errs, panics := make([]error, len(ranks)), make([]any, len(ranks))
 	var all sync.WaitGroup

@@ -28,8 +28,7 @@ type Span struct {
 // microseconds a step, and nothing where it is not set.
 func WithTracer(f func(Span)) Option { return func(a *Accelerator) { a.trace = f } }
 
-// SetTracer is WithTracer for an accelerator that exists, before Prepare; nil ends it. It is for package trainer; a
-// loop of your own uses WithTracer.
+// SetTracer is WithTracer for an accelerator that exists, before Prepare; nil ends it.
 func (a *Accelerator) SetTracer(f func(Span)) { a.trace = f }
 
 // traceBackward reports the backward pass that began at start, and its forward pass.

@@ -1,6 +1,10 @@
 // Package nn has the building blocks of neural networks: layers, losses, parameters and their initialisation.
 // Use it to write a model of your own; complete models are in packages below models. A module is a struct of
-// layers with a Forward method. Start with [NewInit] and a layer such as [NewLinear]:
+// layers with a Forward method. Start with [NewInit] and a layer such as [NewLinear].
+//
+// The exported fields of type [*Parameter], of module types, and slices and maps of modules are the module's
+// children. A field is named by its nn tag, else by its name in lower case. Dotted paths of these names
+// identify parameters in saved files, as in PyTorch; [NamedParameters] lists them:
 //
 //	type MLP struct {
 //		Up   *nn.Linear `nn:"up"`
@@ -13,10 +17,8 @@
 //		}, x)
 //	}
 //
-// The exported fields of type [*Parameter], of module types, and slices and maps of modules are the module's
-// children. A field is named by its nn tag, else by its name in lower case. Dotted paths of these names
-// identify parameters in saved files, as in PyTorch; [NamedParameters] lists them. Fields of type [*Buffer] are
-// state that is saved with the parameters but not trained, such as the running statistics of [BatchNorm].
+// Fields of type *Buffer are state that is saved with the parameters but not trained, as batch
+// norm's running statistics; modules that change them while training are Trackers.
 //
 // Every Forward runs inside [Unit] or [Unit1]: names for random numbers and errors, memory scopes, hooks and
 // recomputation depend on it. Losses are sums over their terms, not means: what trains divides once, by the

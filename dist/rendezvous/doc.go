@@ -3,13 +3,12 @@
 // variables, get a [Config] from [FromEnv], call [Join], and give the [Job] to New of dist/shm or dist/tcp.
 //
 // It provides a store that one of the processes (or the launcher) serves, the addresses of all, and one control
-// connection between each two, whose end tells that the other process has ended. Every connection begins with a
-// handshake by which both sides prove that they know the job's token, so that two jobs never meet, whatever
-// ports they use, and a stranger learns and disturbs nothing. Listeners are bound to the loopback interface
-// unless a configuration names another. Frames are bounded, messages are JSON.
+// connection between each two, whose end tells that the other process has ended. [Serve], [Dial] and the
+// methods of [Job] that exchange and connect are for launchers and engines; [RegisterEngine] makes an engine
+// known to the argument ddp_backend.
 //
-// [Serve], [Dial] and the methods of [Job] that exchange and connect are for launchers and engines;
-// [RegisterEngine] makes an engine known to the argument ddp_backend.
+// Every connection begins with a handshake by which both sides prove that they know the job's token, so two jobs never meet, whatever ports they use, and a stranger
+// learns and disturbs nothing. Listeners are bound to the loopback interface unless a configuration names another. Frames are bounded, messages are JSON.
 //
-// The package is not a launcher: it starts no process and restarts none, and it moves no tensors.
+// It is NOT a launcher, starts no process and restarts none, and moves no tensors.
 package rendezvous
