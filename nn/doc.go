@@ -29,6 +29,6 @@
 //
 // # For packages that train
 //
-// [Tree], [Hooks], [Observer], [Tracker], [DecayNames], [Clone] and the With methods of [Ctx] are for packages
+// [Tree], [Hooks], [Observer], [DecayNames], [Clone] and the With methods of [Ctx] are for packages
 // that run other people's modules, as trainer and accelerate do. A model needs none of them.
 package nn
