@@ -1,12 +1,27 @@
-// Package accelerate is where device, precision and parallel strategy are chosen and
-// meet: the trainer and hand-written loops above it do not know which they run on.
+// Package accelerate runs a training loop of your own on any number of ranks. Use it when the loop of package
+// trainer does not fit. It chooses the device, gives each rank its part of the samples, and adds up the
+// gradients of all ranks. Start with [Run], which calls your loop on every rank with an [Accelerator].
 //
-// An Accelerator owns the rank's tensor context, cuts the training stream for the rank,
-// runs backward passes so that gradients add up in an order that does not depend on the
-// number of ranks, exchanges them (see accelerate/ddp), and lets the ranks agree on
-// decisions. Ranks are goroutines of one process (Replicas) or processes that a launcher
-// started (Open); Run is both for a loop of one's own.
+// A loop makes its model and optimizer and calls [Accelerator.Prepare] once. [Accelerator.Stream] tells which
+// samples this rank trains on. A step is [Accelerator.Accumulate], which computes the gradients of the step's
+// batches and exchanges them, then [Accelerator.ClipGradNorm] and [Accelerator.Step]. Nothing is wrapped: the
+// model that the loop made is the model.
 //
-// It knows nothing of schedules, logging or checkpoints, and starts no processes: that is
-// accelerate/launch.
+// Ranks are goroutines of one process (the argument num_replicas) or processes that lockstep launch, torchrun,
+// mpirun or srun started. The loop is the same, and 1, 2, 4 and 8 ranks give the same bits: gradients are added
+// in an order that does not depend on their number.
+//
+// The package knows nothing of schedules, logs or checkpoints (see packages optim, callbacks and checkpoint),
+// and it starts no processes (see accelerate/launch).
+//
+// # For packages that train
+//
+// These are for package trainer; a loop that [Run] started needs none of them:
+//
+//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [Accelerator.Open] are what Run is made of.
+//   - [Accelerator.Abort] ends the other ranks; in a loop of your own, return the error.
+//   - [Accelerator.GatherBytes], [Accelerator.SumFloats] and [Accelerator.SyncParameters] lie below
+//     [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.
+//   - [Accelerator.Job], [Accelerator.Kernels], [Accelerator.GradientSets] and [Accelerator.SetTracer] serve the
+//     trainer's log, its estimate of memory and its profiler.
 package accelerate

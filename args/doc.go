@@ -1,20 +1,6 @@
-// Package args holds TrainingArguments, the settings of a training run, under
-// HuggingFace's names and defaults, and fills them from flags, environment and
-// files.
-//
-// TrainingArguments is plain data: what is printed, compared, saved and resumed
-// is a field of it, and nothing in it is alive. Default returns HuggingFace's
-// defaults; a field that is zero afterwards really is zero. Only settings whose
-// feature exists have a field, so none is silently ignored.
-//
-// The other names of HuggingFace's are known to a Loader all the same, so that a
-// command line written for its Trainer is understood: HuggingFace lists them.
-// One that changes no result is accepted with a notice in Resolved, an older name
-// gives its value to the setting that replaced it, and the others are faults that
-// say what is not built. Loader.Know adds names of a program's own.
-//
-// Bind registers the fields of any list of structs as flags, so that a program
-// adds its own settings, or its own defaults, by the same mechanism:
+// Package args holds the settings of a training run: [TrainingArguments], with HuggingFace's names and
+// defaults. Use it to set up a run in code, starting from [Default], and to let the users of a program change
+// its settings by flags, environment variables and files, with [Bind]:
 //
 //	a := args.Default("out/clm")
 //	a.LearningRate = 1e-3                    // this program's own default
@@ -23,15 +9,32 @@
 //	loader := args.Bind(fs, a, d)
 //	resolved, err := loader.Parse(os.Args[1:])
 //
-// A flag beats the environment (LOCKSTEP_LEARNING_RATE), which beats files
-// (--config FILE, JSON or YAML; a later file beats an earlier one), which beat
-// the value that the struct had. All faults come back together in one *Error,
-// each naming the key, the value, where it came from and what was wanted;
-// Resolved tells the origin of every value.
+// A field that is zero after Default really is zero. Only settings whose feature exists have a field, so none
+// is silently ignored. TrainingArguments is plain data, which can be printed, compared and saved; callbacks,
+// metrics and the like are options of package trainer.
 //
-// A settings struct has one exported field per setting, of type bool, int,
-// int64, uint64, float64, a string type, a slice of one, map[string]any, or a
-// pointer to one of the scalars (nil is "not set"), with these tags:
+// A flag beats the environment (LOCKSTEP_LEARNING_RATE), which beats files (--config FILE, JSON or YAML; a
+// later file beats an earlier one), which beat the value that the struct had. All faults come back together in
+// one [*Error], each with the key, the value, where it came from and what was wanted. [Resolved] tells where
+// every value came from.
+//
+// The other names of HuggingFace's are known to a [Loader] too, so that a command line written for its Trainer
+// is understood: [HuggingFace] lists them. A name that changes no result is accepted with a [Notice], an older
+// name sets the field that replaced it, and every other name is an error that says what is not built.
+// [Loader.Know] adds names of a program's own.
+//
+// The package is not a general configuration library: settings are flat, there are no sub-commands, and it
+// neither prints nor exits. Checks that need the model, the data or the number of ranks are the trainer's.
+//
+// # For packages that train
+//
+// [FromJSON], [Program], [TrainingArguments.Diff], [TrainingArguments.ValidateFor] and the methods that compute what
+// settings come to, such as [TrainingArguments.AccumulationSteps], are for packages trainer and accelerate.
+//
+// # Settings of a program's own
+//
+// A settings struct has one exported field per setting, of type bool, int, int64, uint64, float64, a string
+// type, a slice of one, map[string]any, or a pointer to one of the scalars (nil is "not set"), with these tags:
 //
 //	json:"key"        the name in files, flags and (upper case) environment
 //	usage:"text"      one line for --help
@@ -39,8 +42,4 @@
 //	split:","         one text holds several values of a list, separated so
 //	path:"true"       a leading ~ stands for the home folder
 //	resume:"fixed"    changing it makes it another run (see Difference)
-//
-// The package is not a general configuration library: settings are flat, there
-// are no sub-commands, and it neither prints nor exits. What needs the model,
-// the data or the number of ranks to be judged is checked by the trainer.
 package args

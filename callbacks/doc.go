@@ -1,7 +1,6 @@
-// Package callbacks watches a training run and steers it: the trainer fires events, callbacks see them with the run's State and set flags in
-// its Control, and the trainer does what the flags say. Names, order and flag rules are those of HuggingFace's Trainer.
-//
-// A callback is a struct that embeds Base and has the methods of the events that it cares for:
+// Package callbacks watches a training run and steers it. Use it to do something at a certain moment of package
+// trainer's loop: log, evaluate, save or stop. Write a struct that embeds [Base], give it the methods of the events
+// that it needs, and pass it to trainer.WithCallbacks. [EarlyStopping] is ready to use.
 //
 //	type Announcer struct{ callbacks.Base }
 //
@@ -10,14 +9,27 @@
 //		return nil
 //	}
 //
-// Callbacks run in the training goroutine, one after the other, on rank 0 only unless they implement EveryRank. A flag that a callback sets on one rank
-// is agreed among the ranks by the trainer before it is acted on. Callbacks must not keep an Event, nor write to its State but through what this
-// package offers; the record of a log event is the exception: what a callback adds to it is seen by all that come after it, and kept.
+// The trainer calls the methods with an [Event], which has the run's [State] and its [Control]: a callback sets
+// flags in Control, and the trainer does what they say. Names, order and flag rules are those of HuggingFace's
+// Trainer.
 //
-// The order is Flow, then those that add to records (Speed, Memory), then reporters, then the user's own, then Progress or Printer.
+// Callbacks run in the training goroutine, one after the other, and on rank 0 only unless they implement
+// [EveryRank]. The trainer makes a flag that was set on one rank common to all before it acts on it. A callback
+// must not keep an Event, and changes its State only by the methods of this package. The record of a log event
+// is the exception: what a callback adds to it is seen by all that come after it, and kept.
 //
-// Progress and Printer are the display: Progress shows a run on a terminal, Printer in files and pipes. What a program writes to that
-// terminal meanwhile goes through TerminalOf or AboveBar, so that it stands above the progress bar.
+// The order is [Flow], then those that add to records ([Speed], [Memory]), then reporters, then the user's own,
+// then the display: [Progress] on a terminal, [Printer] in files and pipes. What a program writes to that
+// terminal during the run goes through [TerminalOf] or [AboveBar], so that it stands above the progress bar.
 //
-// The package is not an event bus: there are fifteen events, no other code subscribes to them, and nothing here trains, saves or evaluates.
+// A reporter sends records to an outside system; packages below integrations register theirs with
+// [RegisterReporter], and the argument report_to turns them on.
+//
+// The package is not an event bus: there are fifteen events, no other code subscribes to them, and nothing here
+// trains, saves or evaluates.
+//
+// # For package trainer
+//
+// [Handler], [Flow], [Display], [NewReporters], [NewState], [StateFromJSON], [SpeedMetrics] and
+// [ResidentMemory] are for code that runs the loop and fires the events. A callback needs none of them.
 package callbacks

@@ -11,7 +11,8 @@ import (
 	"slices"
 )
 
-// Handler holds the callbacks of a run and fires events at them. It is not safe for concurrent use.
+// Handler holds the callbacks of a run and fires events at them. It is not safe for concurrent use. It is for package
+// trainer, which makes one for its callbacks.
 type Handler struct {
 	log       *slog.Logger
 	rank      int
@@ -37,6 +38,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // NewHandler makes a handler for a rank (0 is the one on which all callbacks run). Warnings go to log, or to slog's default if it is nil.
+// It is for package trainer.
 func NewHandler(log *slog.Logger, rank int, callbacks ...Callback) *Handler {
 	if log == nil {
 		log = slog.Default()

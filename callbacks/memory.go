@@ -20,6 +20,7 @@ func (*Memory) OnLog(e *Event) error {
 }
 
 // ResidentMemory gives the process's resident memory and its peak so far, in bytes; 0 where the system does not tell.
+// It is for package trainer's log.
 func ResidentMemory() (rss, peak int64) { return residentMemory() }
 
 func heapMemory() int64 {

@@ -81,7 +81,7 @@ func (p *Printer) print(lines ...string) {
 }
 
 // Display gives the callback that shows a run to people on f, as a rule os.Stderr: a Progress if f is a terminal,
-// without a bar if disable_tqdm says so or the terminal is dumb (TERM), else a Printer.
+// without a bar if disable_tqdm says so or the terminal is dumb (TERM), else a Printer. It is for package trainer.
 func Display(a *args.TrainingArguments, f *os.File) Callback {
 	if !term.IsTerminal(int(f.Fd())) {
 		return &Printer{W: f}

@@ -36,7 +36,7 @@ func ReporterNames() []string {
 }
 
 // NewReporters makes the callbacks that report_to asks for, in its order; all means every registered one, sorted. The error for an unknown name lists those
-// available.
+// available. It is for package trainer.
 func NewReporters(a *args.TrainingArguments) ([]Callback, error) {
 	names, err := a.Reporters(ReporterNames()...)
 	if err != nil {

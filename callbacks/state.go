@@ -36,6 +36,7 @@ type State struct {
 }
 
 // NewState gives the state of a run of maxSteps steps before its first, on rank 0, with the intervals of logging, evaluation and saving that the arguments resolve to.
+// It is for package trainer.
 func NewState(a *args.TrainingArguments, maxSteps int64) *State {
 	eval := int64(500) // what HuggingFace's state says where nothing is evaluated by steps
 	if a.EvalSteps != nil || a.EvalStrategy == args.StrategySteps {
@@ -69,6 +70,7 @@ func better(value, than float64, greaterIsBetter bool) bool {
 }
 
 // SetBest records value, measured at the present step, as the best; the step only where checkpoints are saved, one of which may be that step's.
+// It is for package trainer.
 func (s *State) SetBest(value float64, saves bool) {
 	s.BestMetric = &value
 	if saves {
@@ -76,7 +78,8 @@ func (s *State) SetBest(value float64, saves bool) {
 	}
 }
 
-// JSON gives trainer_state.json as HuggingFace writes it: an indent of two, keys sorted.
+// JSON gives trainer_state.json as HuggingFace writes it: an indent of two, keys sorted. It is for package trainer's
+// checkpoints.
 func (s *State) JSON() ([]byte, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -92,7 +95,8 @@ func (s *State) JSON() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// StateFromJSON reads trainer_state.json. An error says where it is not what it should be.
+// StateFromJSON reads trainer_state.json. An error says where it is not what it should be. It is for package trainer,
+// which resumes from it.
 func StateFromJSON(text []byte) (*State, error) {
 	s := &State{}
 	if err := json.Unmarshal(text, s); err != nil {

@@ -1,5 +1,6 @@
-// Package checkpoint keeps the state of a training run in folders that a crash, a full
-// disk or a kill at any moment cannot tear.
+// Package checkpoint saves the state of a training run on disk, so that the run can be resumed after a crash, a
+// full disk or a kill at any moment. Package trainer does this by itself. Use this package in a training loop
+// of your own, starting with [Store.Save] and [Store.Latest], or to read what a run has saved, with [Open].
 //
 //	store := &checkpoint.Store{Dir: "out/line"}
 //	info, err := store.Save(ctx, 500, checkpoint.Content{RunID: run, Parts: parts})
@@ -7,21 +8,25 @@
 //	ck, err := store.Latest(ctx)
 //	err = ck.ReadJSON("trainer_state.json", &state)
 //
-// A checkpoint is a set of named parts, files of a folder checkpoint-<step> with
-// HuggingFace's names. It is written into a temporary folder beside its place, each file
-// synced, then manifest.json with the size and SHA-256 of each, then the folder is
-// synced, renamed and the parent synced; last comes LATEST, a pointer that is replaced
-// in the same way. A checkpoint of the same step is set aside first and deleted last, so
-// that at every moment one of the two can be loaded. Opening verifies every byte.
+// A checkpoint is a folder checkpoint-<step> with files named as HuggingFace names them: each is a [Part], made
+// by [TensorParts], [BytesPart] or a function of your own. State is kept in global terms (positions in the
+// stream of samples, whole parameters by name), never per rank, so that a run can go on with another number of
+// ranks. The trainer's parts are JSON and safetensors alone; nothing that is read is executed.
 //
-// Newer and older are told by the save id inside the manifest, which grows with every
-// save into the folder, never by times of files or by step numbers: a run that is started
-// again in the same folder counts steps from zero.
+// The package does not decide when to save or what, and it does not save a model for inference:
+// trainer.Trainer.SaveModel does.
 //
-// State is kept in global terms (positions in the stream of samples, whole parameters by
-// name), never per rank. Parts are JSON and safetensors alone; nothing that is read is
-// executed. One process at a time writes into a folder (in a run of many, rank 0): a lock
-// file keeps others out, see [Store.Acquire]. What another run wrote is never deleted.
+// # How a save survives a crash
 //
-// The package does not decide when to save or what: the trainer does.
+// A checkpoint is written into a temporary folder beside its place. Each file is synced, then manifest.json
+// with the size and SHA-256 of each; then the folder is synced and renamed, and the parent synced. Last comes
+// LATEST, a pointer that is replaced in the same way. A checkpoint of the same step is set aside first and
+// deleted last, so that at every moment one of the two can be loaded. Opening a checkpoint verifies every byte.
+//
+// Which checkpoint is newer is told by the save id inside the manifest, which grows with every save into the
+// folder, never by times of files or by step numbers: a run that is started again in the same folder counts
+// steps from zero.
+//
+// One process at a time writes into a folder (in a run of many, rank 0): a lock file keeps others out, see
+// [Store.Acquire]. What another run wrote is never deleted.
 package checkpoint

@@ -45,7 +45,7 @@ func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
 	case len(tried) > 0:
 		s.log().Warn("falling back to the newest undamaged checkpoint", "path", ck.Path, "step", ck.Step, "err", errors.Join(tried...))
 	default:
-		s.log().Warn("no "+PointerFile+" file: taking the newest checkpoint", "path", ck.Path, "step", ck.Step)
+		s.log().Warn("no "+pointerFile+" file: taking the newest checkpoint", "path", ck.Path, "step", ck.Step)
 	}
 	return ck, nil
 }

@@ -66,7 +66,8 @@ type hold struct {
 //
 // The lock is the operating system's and ends with the process. A holder on another host that did
 // not give it up is given 15 seconds to show a sign of life, since locks of network file
-// systems do not always reach other hosts. Where there are no locks at all, nobody is kept out.
+// systems do not always reach other hosts. Where there are no locks at all, nobody is kept out. Package trainer calls
+// it; a loop of your own that is the only one to write into its folder need not.
 func (s *Store) Acquire(ctx context.Context) (release func(), err error) {
 	h := &s.hold
 	h.mu.Lock()

@@ -15,11 +15,11 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// FormatVersion is the version of the manifest that this package writes and reads.
-const FormatVersion = 1
+// formatVersion is the version of the manifest that this package writes and reads.
+const formatVersion = 1
 
-// ManifestFile is the name of the manifest in a checkpoint's folder.
-const ManifestFile = "manifest.json"
+// manifestFile is the name of the manifest in a checkpoint's folder.
+const manifestFile = "manifest.json"
 
 // maxManifest bounds the size of a manifest or pointer file, in bytes.
 const maxManifest = 16 << 20
@@ -77,7 +77,7 @@ func (m *Manifest) encode() (text []byte, err error) {
 
 // readManifest reads and checks the manifest of the folder, not the files it lists.
 func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
-	path := filepath.Join(dir, ManifestFile)
+	path := filepath.Join(dir, manifestFile)
 	text, err := vfs.ReadFile(fsys, path, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Manifest{}, &CorruptError{Path: path, Problem: "missing: this is not a complete checkpoint of Lockstep"}
@@ -116,8 +116,8 @@ func decodeVersioned(text []byte, v any) error {
 	if err := json.Unmarshal(text, &head); err != nil {
 		return fmt.Errorf("not JSON: %w", err)
 	}
-	if head.FormatVersion != FormatVersion {
-		return fmt.Errorf("format version %d: this program reads version %d", head.FormatVersion, FormatVersion)
+	if head.FormatVersion != formatVersion {
+		return fmt.Errorf("format version %d: this program reads version %d", head.FormatVersion, formatVersion)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -139,7 +139,7 @@ func checkName(name string) error {
 	switch {
 	case name == "" || bad >= 0 || name[0] == '.' || strings.HasSuffix(name, "."):
 		return fmt.Errorf("part %q: want a file name of letters, digits, '.', '_' and '-', no '.' at either end", name)
-	case strings.EqualFold(name, ManifestFile) || strings.EqualFold(name, PointerFile):
+	case strings.EqualFold(name, manifestFile) || strings.EqualFold(name, pointerFile):
 		return fmt.Errorf("part %q: the name is taken", name)
 	case !filepath.IsLocal(name):
 		return fmt.Errorf("part %q: the name is reserved by the system", name)

@@ -89,7 +89,7 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 	if err != nil {
 		return Info{}, err
 	}
-	info := Info{Path: s.path(name), Manifest: Manifest{FormatVersion: FormatVersion, RunID: content.RunID, SaveID: id, Step: step}}
+	info := Info{Path: s.path(name), Manifest: Manifest{FormatVersion: formatVersion, RunID: content.RunID, SaveID: id, Step: step}}
 	aside, err := s.writeAndCommit(ctx, name, &info, content.Parts)
 	if err != nil {
 		return Info{}, err
@@ -98,7 +98,7 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 		return Info{}, fmt.Errorf("the checkpoint is complete, but may not survive a crash: %w", err)
 	}
 	if err := s.writePointer(info); err != nil {
-		return Info{}, fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", PointerFile, err)
+		return Info{}, fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", pointerFile, err)
 	}
 	if aside != "" {
 		if err := s.discard(aside); err != nil {
@@ -190,7 +190,7 @@ func (s *Store) writeAndCommit(ctx context.Context, name string, info *Info, par
 	if err != nil {
 		return "", err
 	}
-	if err := vfs.WriteFile(s.fs(), filepath.Join(tmp, ManifestFile), text); err != nil {
+	if err := vfs.WriteFile(s.fs(), filepath.Join(tmp, manifestFile), text); err != nil {
 		return "", err
 	}
 	if err := s.fs().SyncDir(tmp); err != nil {
@@ -290,7 +290,7 @@ func (h *hashWriter) Write(p []byte) (int, error) {
 }
 
 // WriteFiles writes files that belong to no checkpoint (the final model, results) into
-// the store's folder, in the order given, each atomically and durably.
+// the store's folder, in the order given, each atomically and durably. It is for package trainer.
 func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// PointerFile is the name of the file that names the last complete checkpoint.
-const PointerFile = "LATEST"
+// pointerFile is the name of the file that names the last complete checkpoint.
+const pointerFile = "LATEST"
 
 // Names in a store's folder. A folder that is set aside is a checkpoint still, under
 // another name, until the one that takes its place is durable; temporary ones never are.
@@ -39,7 +39,7 @@ var ErrNone = errors.New("no checkpoint")
 // Its methods may be called from several goroutines; saves wait for each other.
 type Store struct {
 	Dir string       // "" is the working folder
-	FS  vfs.FS       // nil: the operating system's
+	FS  vfs.FS       // for tests; nil: the operating system's
 	Log *slog.Logger // nil: slog.Default()
 	// Overwrite lets a save delete the checkpoint of another run that has its name, instead of
 	// renaming it.
@@ -226,7 +226,7 @@ type pointer struct {
 
 // readPointer returns the zero pointer, without an error, if there is no LATEST.
 func (s *Store) readPointer() (pointer, error) {
-	path := s.path(PointerFile)
+	path := s.path(pointerFile)
 	text, err := vfs.ReadFile(s.fs(), path, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return pointer{}, nil
@@ -245,11 +245,11 @@ func (s *Store) readPointer() (pointer, error) {
 }
 
 func (s *Store) writePointer(info Info) error {
-	text, err := json.Marshal(pointer{FormatVersion: FormatVersion, Checkpoint: info.Name(), SaveID: info.SaveID})
+	text, err := json.Marshal(pointer{FormatVersion: formatVersion, Checkpoint: info.Name(), SaveID: info.SaveID})
 	if err != nil {
 		return err
 	}
-	return s.replaceFile(PointerFile, append(text, '\n'))
+	return s.replaceFile(pointerFile, append(text, '\n'))
 }
 
 // temporaryName is a name for a file on its way to name, which nobody can guess: a link that

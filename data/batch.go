@@ -1,10 +1,14 @@
-// Package data brings samples to a training loop: datasets with random access, collators
-// that make a batch of tensors out of samples, a loader that prepares batches ahead on
-// several goroutines, and the token streams and blocks of language models.
+// Package data turns samples into batches of tensors. Use it to give a trainer its training and evaluation
+// data: put the samples into a [Slice], or implement [Dataset] for samples elsewhere; choose a [Collator], such
+// as [Stack] for structs of numbers or [CausalLM] for token sequences; and join the two with [NewSource].
 //
-// Which samples come when is decided elsewhere, by samplers; text is read by data/text
-// and tokenized by data/tokenizers, tables are read by data/tabular. Nothing here knows of ranks, and no sample is ever
-// invented or repeated to fill a batch.
+// A language model is trained on blocks of one long sequence of tokens: [JoinDocuments] makes it in memory,
+// [OpenTokenFile] reads one from disk, and [TrainBlocks] and [EvalBlocks] cut it. A training loop of your own
+// reads a [Source] with a [Loader], which prepares batches ahead on several goroutines.
+//
+// Other packages read files: data/text (running text), data/tabular (CSV and other tables) and data/images
+// (IDX). Package data/tokenizers turns text into tokens, and package samplers decides the order of the samples.
+// Package data knows nothing of ranks, and never repeats or makes up a sample to fill a batch.
 package data
 
 import "github.com/lockstep-ml/lockstep/tensor"

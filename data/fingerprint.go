@@ -22,7 +22,8 @@ const fingerprintSamples = 16
 
 // Fingerprint tells a source's data from others of the same length, cheaply: it is a hash of the
 // number of samples and of 16 of them, from the first to the last, each collated alone, or what a Fingerprinter says.
-// It is empty where the data have none: no samples, or samples that differ each time they are read.
+// It is empty where the data have none: no samples, or samples that differ each time they are read. It is for package
+// trainer, which compares the data of a resumed run with it.
 func Fingerprint(c *tensor.Ctx, src Source) (string, error) {
 	if f, ok := src.(Fingerprinter); ok {
 		return f.Fingerprint(), nil

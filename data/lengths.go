@@ -14,7 +14,8 @@ type LengthColumn interface {
 // Lengths returns the length of every sample of a Source: what its dataset's LengthColumn says, and otherwise,
 // reading all samples once, for each the integer field that is named column (by the rules of Stack, also if its
 // tag leaves it out of the batch), the length of the field input_ids, or that of the sample itself if it is a slice.
-// The error says which sample could not be read, or what was wanted of the type.
+// The error says which sample could not be read, or what was wanted of the type. It is for package trainer's
+// train_sampling_strategy group_by_length.
 func Lengths(s Source, column string) ([]int, error) {
 	c, ok := s.(LengthColumn)
 	if !ok {

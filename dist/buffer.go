@@ -107,7 +107,8 @@ func View[T Element](m *Memory) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(m.Bytes))), len(m.Bytes)/int(unsafe.Sizeof(zero)))
 }
 
-// Aligned returns n bytes of ordinary memory at an address that is a multiple of 64.
+// Aligned returns n bytes of ordinary memory at an address that is a multiple of 64. It is for engines; programs use
+// Group.Alloc.
 func Aligned(n int) []byte {
 	b := make([]byte, n+63)
 	skip := int(-uintptr(unsafe.Pointer(&b[0])) & 63)

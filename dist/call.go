@@ -11,6 +11,7 @@ import (
 )
 
 // Signature is what all ranks must agree on for a call, and what is compared before any byte is combined. It is stored in JSON by the flight recorder.
+// It is for engines; programs see it in errors and flight records.
 type Signature struct {
 	Seq    uint64      `json:"seq"` // number of the call in its group, from 1; messages are counted per pair and direction
 	Op     Op          `json:"op"`
@@ -27,7 +28,7 @@ type Signature struct {
 // MaxLabel is the number of bytes of a label that are compared and shown; the rest counts through Layout.
 const MaxLabel = 120
 
-// SignatureBytes is the size of an encoded Signature.
+// SignatureBytes is the size of an encoded Signature. It is for engines.
 const SignatureBytes = 48 + MaxLabel
 
 const signatureMagic = 0x4c4f434b // "LOCK"
@@ -53,7 +54,7 @@ func fastBit(fast bool) byte {
 	return 0
 }
 
-// DecodeSignature is the inverse of Encode but for the group's name, of which only a hash travels.
+// DecodeSignature is the inverse of Encode but for the group's name, of which only a hash travels. It is for engines.
 func DecodeSignature(src []byte) (Signature, error) {
 	le := binary.LittleEndian
 	if len(src) < SignatureBytes || le.Uint32(src) != signatureMagic {
@@ -103,7 +104,8 @@ func (s Signature) String() string {
 	return b.String() + ")"
 }
 
-// Hash is the 64-bit FNV-1a hash of the parts, each closed by a zero byte: for [Layout] and for names.
+// Hash is the 64-bit FNV-1a hash of the parts, each closed by a zero byte: for [Layout] and for names. It is for
+// packages that lay tensors out in buffers, such as accelerate/ddp.
 func Hash(parts ...string) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {
@@ -113,7 +115,7 @@ func Hash(parts ...string) uint64 {
 	return h.Sum64()
 }
 
-// Call is one operation as an engine sees it: checked, with its buffers and its deadline.
+// Call is one operation as an engine sees it: checked, with its buffers and its deadline. It is for engines.
 type Call struct {
 	Signature
 	In       []byte    // what this rank gives; nil where it gives nothing

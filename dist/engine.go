@@ -2,6 +2,7 @@ package dist
 
 // Engine moves and combines the bytes of one group on one rank. Package users meet it as a [Group], which issues the calls in order and keeps deadlines and
 // errors; dist/local, dist/shm, dist/tcp and dist/fake implement it, and what a user adds (MPI, NCCL) does too. disttest.Run is the proof of an engine.
+// Programs need only a Group.
 type Engine interface {
 	// Rank and Size are this rank's number and the number of ranks.
 	Rank() int

@@ -127,7 +127,8 @@ func EncodeError(err error, group string, rank int) []byte {
 	return b
 }
 
-// DecodeError is the inverse of EncodeError; it returns an *AbortError of rank from for what it cannot read.
+// DecodeError is the inverse of EncodeError; it returns an *AbortError of rank from for what it cannot read. It is
+// for engines.
 func DecodeError(b []byte, group string, from int) error {
 	var t travelling
 	if err := json.Unmarshal(b, &t); err != nil {

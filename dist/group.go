@@ -66,7 +66,8 @@ type stream struct {
 	op   Op
 }
 
-// New returns a group over an engine. It is for engines; users call local.New, shm.Join and their like.
+// New returns a group over an engine. It is for engines: programs get their group from dist/local, dist/shm or
+// dist/tcp.
 func New(e Engine, opts Options) *Group {
 	opts = opts.withDefaults()
 	g := &Group{engine: e, opts: opts, messages: map[stream]*lane{}, dead: make(chan struct{})}

@@ -13,7 +13,7 @@ import (
 )
 
 // Carried is what a model keeps of the config.json it was loaded from, so that what it does not read of it
-// is still there when it is saved. Models embed it.
+// is still there when it is saved. Models embed it. It is for packages of architectures.
 type Carried struct {
 	Original string // the text; "" of a model that was not loaded
 }

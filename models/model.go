@@ -1,10 +1,17 @@
-// Package models says what a model must offer to be trained, and keeps the registry
-// by which saved folders find their architecture.
+// Package models says what a model must offer to be trained, and loads saved models. Use it to load a model
+// from a folder that Lockstep or transformers wrote, with [LoadPretrained], and to make an architecture of your
+// own trainable, by implementing [Model].
 //
-// Architectures live in packages of their own and register themselves under the
-// model_type of their config.json; import them blank to make LoadPretrained know
-// them. The package does not train and does not generate: see trainer and
-// models/generation.
+// Architectures are packages of their own, such as models/gpt2. They register themselves under the model_type
+// of their config.json with [Register]: import them for their side effect, so that LoadPretrained knows them.
+//
+// The package does not train (see package trainer) and does not generate text (see package models/generation).
+//
+// # For package trainer
+//
+// [ConfigJSON], [ReadWeights], [WriteWeights], [NonEmbeddingParameters], [SidecarNames], [WeightsBase] and
+// [WeightsFile] are what the trainer saves and loads models with. A program calls LoadPretrained and
+// trainer.Trainer.SaveModel instead.
 package models
 
 import (
@@ -49,7 +56,7 @@ type Recomputable interface {
 
 // NonEmbeddingParameters is the number of a model's parameters but for those of its embeddings, a
 // head that shares an embedding's weights included: HuggingFace's num_parameters(exclude_embeddings=True),
-// 6 times which, for each token or pixel, is its total_flos.
+// 6 times which, for each token or pixel, is its total_flos. It is for package trainer's account of operations.
 func NonEmbeddingParameters(m nn.Module) int {
 	tree := nn.Walk(m)
 	embeddings := map[*nn.Parameter]bool{}

@@ -31,7 +31,7 @@ type WeightRenamer interface {
 }
 
 // ConfigJSON is the text of a model's config.json: what the model says of itself and, for a model with Carried that was
-// loaded, what else its config.json said.
+// loaded, what else its config.json said. It is for package trainer, whose SaveModel writes it.
 func ConfigJSON(m Configured) ([]byte, error) {
 	text, err := json.MarshalIndent(m.Config(), "", "  ")
 	if c, ok := m.(configCarrier); err == nil && ok && c.CarriedConfig() != "" {
@@ -46,7 +46,8 @@ func ConfigJSON(m Configured) ([]byte, error) {
 }
 
 // WriteWeights writes all parameters, tied ones once, and buffers as a safetensors file that
-// transformers loads. Each is read from the device when its turn comes.
+// transformers loads. Each is read from the device when its turn comes. It is for package trainer, whose SaveModel
+// calls it.
 func WriteWeights(w io.Writer, m Model) error {
 	var ts []safetensors.Tensor
 	synced := map[*tensor.Device]bool{} // whoever wrote the weights
@@ -69,7 +70,8 @@ func WriteWeights(w io.Writer, m Model) error {
 
 // ReadWeights fills the parameters and buffers of m from a saved set, converting
 // floating-point dtypes. Every one must be there, in its shape, and nothing else: the error lists all
-// that is missing, unexpected or of another shape, and then nothing was changed.
+// that is missing, unexpected or of another shape, and then nothing was changed. It is for package trainer; programs
+// use LoadPretrained.
 func ReadWeights(set *safetensors.Set, m Model) error {
 	tree := nn.Walk(m)
 	saved, bad := savedNames(set, m, tree)

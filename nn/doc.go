@@ -1,10 +1,10 @@
-// Package nn builds neural networks from tensor ops: parameters, modules, layers,
-// losses and initialisation.
+// Package nn has the building blocks of neural networks: layers, losses, parameters and their initialisation.
+// Use it to write a model of your own; complete models are in packages below models. A module is a struct of
+// layers with a Forward method. Start with [NewInit] and a layer such as [NewLinear].
 //
-// A module is a pointer to a struct. Its exported fields of type *Parameter, of module
-// types, and slices of modules are its children; a field is named by its nn tag, else
-// by its name in lower case, and dotted paths of these names identify parameters in
-// checkpoints, as in PyTorch:
+// The exported fields of type [*Parameter], of module types, and slices and maps of modules are the module's
+// children. A field is named by its nn tag, else by its name in lower case. Dotted paths of these names
+// identify parameters in saved files, as in PyTorch; [NamedParameters] lists them:
 //
 //	type MLP struct {
 //		Up   *nn.Linear `nn:"up"`
@@ -22,6 +22,15 @@
 // Fields of type *Buffer are state that is saved with the parameters but not trained, as batch
 // norm's running statistics; modules that change them while training are Trackers.
 //
-// Every Forward runs inside a Unit: that is where names, memory scopes, hooks and
-// recomputation attach. The package does not train, shard or save anything.
+// Every Forward runs inside [Unit] or [Unit1]: names for random numbers and errors, memory scopes, hooks and
+// recomputation depend on it. Losses are sums over their terms, not means: what trains divides once, by the
+// number of terms of the whole step.
+//
+// Package nn does not train (see packages trainer and optim) and does not read or write files (see package
+// models).
+//
+// # For packages that train
+//
+// [Tree], [Hooks], [Observer], [DecayNames], [Clone] and the With methods of [Ctx] are for packages
+// that run other people's modules, as trainer and accelerate do. A model needs none of them.
 package nn

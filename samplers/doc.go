@@ -1,4 +1,9 @@
-// Package samplers decides which samples of a dataset are seen, in which order, and by which rank.
+// Package samplers decides which samples of a dataset are seen, in which order, and by which rank. Package trainer does
+// this by itself. Use this package in a training loop of your own: make an order ([NewRandom], [NewSequential] or
+// [NewLengthGrouped]) and give it to accelerate's Accelerator.Stream, or cut it into steps yourself with [NewStream].
+//
+// A [Stream] sees every sample of an epoch once, on any number of ranks, and goes to any place of the training in O(1). The
+// sharding rules of torch and HuggingFace are here too, for programs that depend on them.
 //
 // # Terms
 //
@@ -38,7 +43,7 @@
 //
 // # What it is not
 //
-// The package moves indices, not data: it reads no dataset (ShardItems passes on what it is given), starts no goroutine and holds no memory that
-// grows with n, but for the lengths and the list that a LengthGrouped and a BatchList are made of. Everything is a function of (seed, position), so
-// seeking costs O(1).
+// The package moves indices, not data: it reads no dataset ([ShardItems] passes on what it is given), starts no goroutine
+// and holds no memory that grows with n, except for the lengths of a [LengthGrouped] and the list of a [BatchList].
+// Everything is a function of (seed, position), so that seeking costs O(1).
 package samplers

@@ -1,14 +1,21 @@
-// Package trainer trains a model the way HuggingFace's Trainer does:
+// Package trainer trains and evaluates a model as HuggingFace's Trainer does. Use it whenever the usual loop
+// fits: batches, a loss, an optimizer with a schedule, and on the way logs, evaluations and checkpoints. Start
+// with [New] and [Trainer.Train]:
 //
 //	t := trainer.New(model, args.Default("out/line"), trainer.WithTrainData(train))
 //	res, err := t.Train()
 //
-// It holds the loop and nothing else. Where and on how many ranks a step runs is
-// accelerate's, the order of samples samplers', when to log, evaluate and save is decided by
-// callbacks.Flow from the arguments, and a checkpoint is put on disk by checkpoint.
+// The model comes from a package below models or implements [models.Model]. Settings that are plain data are
+// fields of [args.TrainingArguments]; the rest are options, such as [WithEvalData], [WithMetrics],
+// [WithCallbacks], [WithLoss] and [WithOptimizer]. [Trainer.Evaluate] and [Trainer.Predict] run the model on
+// other data, and [Trainer.SaveModel] writes it as transformers does.
 //
-// Three things differ from HuggingFace on purpose. A loss is a sum with a count, and is
-// divided once, over all micro-batches and ranks of a step. Nothing is invented in logs: a
-// loss that is not finite is shown and counted, and never reaches the weights. A run that is
-// resumed ends with the bits of one that was never interrupted.
+// The package is the loop and nothing else. For a loop of your own, use package accelerate. To run a saved
+// model without training it, [models.LoadPretrained] is enough.
+//
+// Three things differ from HuggingFace's Trainer on purpose:
+//
+//   - A loss is a sum with a count. It is divided once, over all micro-batches and ranks of a step.
+//   - A loss that is not finite is logged and counted as such, and never reaches the weights.
+//   - A run that is resumed ends with the same bits as one that was never interrupted.
 package trainer

@@ -47,7 +47,8 @@ var AllReduce Hook = allReduce{}
 // are summed as they are. It needs no memory of its own.
 var BF16Compress Hook = bf16Compress{}
 
-// HookByName returns the built-in hook of a name: "no" (AllReduce) or "bf16".
+// HookByName returns the built-in hook of a name: "no" (AllReduce) or "bf16". It is for package accelerate; programs
+// set the argument ddp_comm_hook.
 func HookByName(name string) (Hook, error) {
 	switch name {
 	case "no":

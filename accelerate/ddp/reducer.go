@@ -17,7 +17,8 @@ const (
 	BucketBytes      = 25 << 20
 )
 
-// Options are the settings of a Reducer; all ranks must give the same, Trace excepted.
+// Options are the settings of a Reducer; all ranks must give the same, Trace excepted. They are for package
+// accelerate.
 type Options struct {
 	// BucketBytes is the size of a bucket but the first; 0 is 25 MiB.
 	BucketBytes int
@@ -36,7 +37,7 @@ type Options struct {
 
 // Reducer sums the gradients of a step over the ranks of a group. It belongs to one
 // goroutine. The life of a step: gradients become complete and are announced by Ready, in
-// any order; Finish waits for the sums.
+// any order; Finish waits for the sums. It is for package accelerate.
 type Reducer struct {
 	c      *tensor.Ctx
 	group  *dist.Group
@@ -61,7 +62,7 @@ type Reducer struct {
 }
 
 // New makes a reducer for parameters that are the same on all ranks (see Verify), and
-// makes their gradients views of its buckets. It is collective.
+// makes their gradients views of its buckets. It is collective. It is for package accelerate.
 func New(c *tensor.Ctx, g *dist.Group, params []optim.Param, o Options) (*Reducer, error) {
 	if o.BucketBytes <= 0 {
 		o.BucketBytes = BucketBytes

@@ -6,7 +6,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 )
 
-// Span is when a bucket of one step was exchanged, as the group's flight record tells it.
+// Span is when a bucket of one step was exchanged, as the group's flight record tells it. It is for package
+// accelerate, whose Span is what programs see.
 type Span struct {
 	Bucket  int
 	Label   string

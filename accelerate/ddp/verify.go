@@ -22,7 +22,7 @@ func describe(p optim.Param) string {
 // Verify checks that all ranks have the same parameters, by name, shape, dtype and whether
 // they are trained, and gives every rank rank 0's values. It returns how many parameters
 // differed in value here. The error, on every rank alike, names the first parameter that
-// does not agree and both sides. It is collective.
+// does not agree and both sides. It is collective. It is for package accelerate.
 func Verify(ctx context.Context, c *tensor.Ctx, g *dist.Group, params []optim.Param) (differed int, err error) {
 	mine := make([]string, len(params))
 	for i, p := range params {

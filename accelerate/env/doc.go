@@ -1,13 +1,14 @@
-// Package env finds a process's place in a distributed job from the environment that its
-// launcher left: rank, number of ranks, the same on this host, and where rank 0 is met.
+// Package env finds a process's place in a distributed job from the environment that its launcher left: its
+// rank, the number of ranks, the ranks on the same host, and the address of rank 0. Packages accelerate and
+// launch use it by themselves, and the command lockstep env prints what it finds. Use it to write a launcher or
+// to look into a job that does not start: call [Detect] with os.LookupEnv.
 //
-// It recognises lockstep launch, torchrun, Open MPI, MPICH and Intel MPI, MVAPICH, Slurm,
-// LSF's jsrun, Horovod and three kinds of Kubernetes jobs (TrainJob, PyTorchJob, Indexed
-// Job); one file holds one of them. Every value comes with the variable that it was read
-// from, so that "why does it think that" has an answer. An environment that is set by half
-// or contradicts itself is an error that names the variables: guessing a rank ends in a job
-// that hangs, or in several that train alone.
+// It recognises lockstep launch, torchrun, Open MPI, MPICH and Intel MPI, MVAPICH, Slurm, LSF's jsrun, Horovod
+// and three kinds of Kubernetes jobs (TrainJob, PyTorchJob, Indexed Job); one file holds one of them. Every
+// value of the [Environment] comes with the variable that it was read from. An environment that is incomplete
+// or contradicts itself is an error that names the variables: guessing a rank ends in a job that hangs, or in
+// several that train alone.
 //
-// It is NOT a rendezvous: it opens no connection, resolves no name and changes nothing. It
-// reads variables only through the function that the caller hands in.
+// The package is not a rendezvous: it opens no connection, resolves no name and changes nothing. It reads
+// variables only through the function that the caller gives it.
 package env

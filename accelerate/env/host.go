@@ -43,7 +43,7 @@ func ReadHost(lookup Lookup) Host {
 
 // CgroupFile opens a file of this process's cgroup, of version 2 or else of version 1's
 // memory controller; root is the file system's root. In a container the cgroup's path may
-// lie outside of what is mounted; the mount's root is then the process's own.
+// lie outside of what is mounted; the mount's root is then the process's own. It is for package launch.
 func CgroupFile(root fs.FS, v2, v1 string) (text []byte, name string) {
 	groups := cgroups(root)
 	var candidates []string

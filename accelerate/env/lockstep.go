@@ -55,7 +55,7 @@ var ErrNoToken = errors.New("no job token: set " + VarJobToken + ", or " + VarJo
 // or says that the file cannot be read, is empty or can be read by others.
 func (e *Environment) JobToken() (string, error) { return Token(e.lookup) }
 
-// Token is JobToken for a process whose place is not known, such as a launcher.
+// Token is JobToken for a process whose place is not known, such as a launcher. It is for package launch.
 func Token(lookup Lookup) (string, error) {
 	if t := get(lookup, VarJobToken); t != "" {
 		return t, nil

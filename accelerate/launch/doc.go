@@ -1,17 +1,17 @@
-// Package launch starts the ranks of a job as processes of this host, watches over them,
-// and leaves nothing behind: what torchrun does for PyTorch, as a library.
+// Package launch starts the ranks of a job as processes of this host and watches over them, as torchrun does
+// for PyTorch. Most users run the command lockstep launch, which is this package with flags. Use the package to
+// start jobs from a Go program: fill a [Config] and call [Run].
 //
-// Run starts each rank in a process group of its own, with torchrun's environment. If one
-// fails, the others are ended, and the group is started again as often as it may be; the
-// error names the rank that failed first, how, and what it last said. Interrupting signals
-// reach every rank; who does not end within the grace time is killed, with all processes
-// it has started. If the launcher itself is killed, the kernel (on Linux) and the guard
-// (see Guard) end the ranks.
+// Run starts each rank in a process group of its own, with torchrun's environment. If one fails, the others are
+// ended, and the group is started again as often as the configuration allows. The error ([*FailureError]) names
+// the rank that failed first, how it failed, and what it printed last. Interrupting signals reach every rank; a
+// rank that does not end within the grace time is killed, with all processes it has started. If the launcher
+// itself is killed, the kernel (on Linux) and the guard (see [Guard]) end the ranks.
 //
-// Several hosts run one launcher each, with the same token and each with its node rank.
-// The launchers do not speak to each other: a failure reaches the other hosts through the
-// ranks, whose launchers then restart them likewise.
+// Several hosts run one launcher each, with the same token and each with its node rank. The launchers do not
+// speak to each other: a failure reaches the other hosts through the ranks, whose launchers then restart them
+// too.
 //
-// It is NOT a scheduler (it asks nobody for hosts), no rendezvous, and no elastic agent:
-// the number of ranks is fixed. Windows is not supported: Run says so.
+// The package is not a scheduler (it does not ask for hosts), not a rendezvous, and not an elastic agent: the
+// number of ranks is fixed. Windows is not supported; Run says so.
 package launch

@@ -39,7 +39,8 @@ type errorInfo struct {
 // as torchrun's workers do; without that variable it does nothing. A rank calls it once,
 // before it exits with a code other than 0. blames are the ranks whose loss or silence is
 // the reason, if others are: the launcher then reports one of those as the root cause. It does not
-// start the job again after an error that is Permanent.
+// start the job again after an error that is Permanent. It is for package accelerate; programs call
+// accelerate.RecordError.
 func RecordError(lookup env.Lookup, err error, blames ...int) error {
 	path, _ := lookup(varErrorFile)
 	if path == "" || err == nil {

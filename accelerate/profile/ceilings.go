@@ -6,14 +6,14 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Ceilings are what a device was measured to reach just before a profile: what shares in its table are of.
-type Ceilings struct {
+// ceilings are what a device was measured to reach just before a profile: what shares in its table are of.
+type ceilings struct {
 	FLOPs float64 // per second: of a float32 product of 1024×1024 matrices, or of 256×256 where that would take a twentieth of a second
 	Bytes float64 // per second, read and written: of a copy of 64 MiB
 }
 
-// MeasureCeilings measures, on c's device with its workers, the best of five runs each.
-func MeasureCeilings(c *tensor.Ctx) (best Ceilings) {
+// measureCeilings measures, on c's device with its workers, the best of five runs each.
+func measureCeilings(c *tensor.Ctx) (best ceilings) {
 	const elements = 16 << 20
 	best.FLOPs = productRate(c, 256)
 	if flops := 2.0 * 1024 * 1024 * 1024; flops/best.FLOPs < 0.05 {
@@ -55,7 +55,7 @@ func fastest(c *tensor.Ctx, f func(c *tensor.Ctx)) (seconds float64) {
 
 // share is the part of a total's time that the device would need at its ceilings: the larger of computing and moving (Williams et al. 2009,
 // "Roofline"). What lies in caches is moved faster than memory allows, so that it may be above 1.
-func (c Ceilings) share(t *total) float64 {
+func (c ceilings) share(t *total) float64 {
 	if t.time <= 0 {
 		return 0
 	}

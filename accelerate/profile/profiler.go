@@ -38,7 +38,7 @@ type Profiler struct {
 	c        *tensor.Ctx
 	caller   context.Context // with the labels of the caller's goroutine
 	ctx      context.Context // with the rank's
-	ceilings Ceilings
+	ceilings ceilings
 
 	step     int // steps done
 	on       bool
@@ -95,7 +95,7 @@ func (p *Profiler) Start(ctx context.Context, c *tensor.Ctx) error {
 		return fmt.Errorf("profile: %w", err)
 	}
 	p.c, p.caller, p.ctx = c, ctx, pprof.WithLabels(ctx, pprof.Labels("rank", strconv.Itoa(p.o.Rank)))
-	p.ceilings = MeasureCeilings(c)
+	p.ceilings = measureCeilings(c)
 	if p.o.SkipFirst == 0 {
 		return p.activate()
 	}

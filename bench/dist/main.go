@@ -1,7 +1,7 @@
 //go:build unix
 
-// Command dist times an all-reduce of float32 between processes of this host, with dist's engines and with their peers, side by side: in each round every contender
-// runs once, and the ratios are taken round by round.
+// Dist times an all-reduce of float32 between processes of this host, with dist's engines and with their peers, side by
+// side: in each round every contender runs once, and the ratios are taken round by round.
 //
 //	go run ./bench/dist [-bytes 26214400] [-ranks 2] [-rounds 5] [-iterations 20] [-contenders shm,shm-heap,tcp,openmpi,gloo] [-json FILE]
 //

@@ -1,8 +1,9 @@
-// Command gpt2small trains GPT-2 small, 124 M parameters, on made-up tokens for a few AdamW steps and prints the time of each
-// step and the peak of resident memory: a measure of the whole engine at a size that people know.
+// Gpt2small trains GPT-2 small, 124 M parameters, on made-up tokens for a few AdamW steps and prints the time
+// of each step and the peak of resident memory: a measure of the whole engine at a size that people know.
 //
-// It is NOT a training run: the tokens carry no information but their frequencies.
-// Usage: gpt2small [--steps 5] [--batch 1] [--seq 256] [--gradient_checkpointing] [--logits] [--profile DIR]
+//	gpt2small [--steps 5] [--batch 1] [--seq 256] [--gradient_checkpointing] [--logits] [--profile DIR]
+//
+// It is not a training run: the tokens carry no information but their frequencies.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Loop measures what the trainer costs: training steps of a GPT-2 by a bare loop (batch, forward, backward, clip, AdamW, and nothing else) and by
-// trainer.Train, in turns, and the share of the garbage collector in the processors' time of each. Medians of steps are compared.
+// a trainer, in turns, and the share of the garbage collector in the processors' time of each. Medians of steps are compared.
 //
 //	go run ./bench/loop --steps 200 --rounds 5
 package main

@@ -1,12 +1,12 @@
-// Command lockstep starts distributed jobs, shows what it finds on a machine, and estimates the memory of a training run.
+// Lockstep starts distributed jobs, shows what it finds on a machine, and estimates the memory of a training run.
 //
 //	lockstep launch --nproc_per_node 4 -- ./train --learning_rate 1e-3
 //	lockstep env
 //	lockstep estimate-memory out/clm --per_device_train_batch_size 16
 //	lockstep help launch
 //
-// It is NOT a training program: those are made from the packages, as the examples are. What
-// its commands do lives in packages too; here are flags, texts and exit codes.
+// It does not train: training programs are made from the packages, as the examples are. What its commands do is in packages
+// too (accelerate/launch, accelerate/env, trainer); here are flags, texts and exit codes.
 package main
 
 import (

@@ -1,7 +1,8 @@
-// Package images reads labelled images and makes batches of them, pixel_values and labels.
+// Package images reads labelled images and makes batches of them, pixel_values and labels. Use it for data sets
+// in the IDX format, that of MNIST and its successors, plain or compressed by gzip. Start with [OpenIDX]; the
+// [Dataset] that it returns goes into data.NewSource.
 //
-// It reads IDX files, the format of MNIST and its successors, plain or compressed by
-// gzip. It does not decode photographs and does not augment.
+// It does not decode photographs (JPEG, PNG) and does not augment: implement data.Dataset for other formats.
 package images
 
 import (

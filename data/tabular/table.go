@@ -1,8 +1,9 @@
-// Package tabular reads tables of named columns: CSV, tab-separated values and JSON Lines, plain or compressed by
-// gzip. It is for sets of labelled rows that fit into memory, such as those of text classification and regression.
+// Package tabular reads tables of named columns: CSV, tab-separated values and JSON Lines, plain or compressed
+// by gzip. Use it for sets of labelled rows that fit into memory, such as those of text classification and
+// regression. Start with [Read].
 //
-// Values are text; what they mean (a number, a class, a sentence) is the caller's to decide. Corpora of running text
-// are data/text's work.
+// Values are text; what they mean (a number, a class, a sentence) is the caller's to decide. Corpora of running
+// text are read by package data/text.
 package tabular
 
 import (

@@ -1,8 +1,12 @@
-// Package text reads text corpora: plain files, JSON Lines with a "text" field, folders
-// and glob patterns. It checks that text is UTF-8 and says where it is not, lists source
-// trees, and divides files into training and held-out ones.
+// Package text reads text corpora: plain files, JSON Lines, folders and glob patterns, also compressed by gzip.
+// Use it to load the texts on which a tokenizer or a language model is trained: [Expand] lists the files, and
+// [Read] yields their documents one by one.
 //
-// It does not tokenize (data/tokenizers) and does not cut text into samples (data).
+// It checks that text is UTF-8 and says where it is not, lists source trees ([GoSource], [Walk]), and divides
+// files into training and held-out ones ([HeldOut]).
+//
+// It does not tokenize (see package data/tokenizers), does not cut text into samples (package data) and does
+// not read tables of texts with labels (data/tabular).
 package text
 
 import (

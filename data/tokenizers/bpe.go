@@ -1,16 +1,14 @@
-// Package tokenizers turns text into token ids and back: byte-level byte-pair
-// encoding as in GPT-2, trained in this package or read from HuggingFace's
-// tokenizer.json.
+// Package tokenizers turns text into token ids and back. Use it to feed a language model: [Load] reads the
+// tokenizer.json of a GPT-2-like model from HuggingFace, and [Train] learns a new tokenizer from texts.
+// [BPE.Encode] and [BPE.Decode] convert, and [BPE.Save] writes a tokenizer.json that transformers reads.
 //
-// A text is split into pre-tokens by GPT-2's regular expression (scanned by hand, see
-// splitNext), each pre-token is taken as bytes, and neighbouring tokens are merged in
-// the order in which training found the merges (Sennrich et al. 2016, "Neural Machine
-// Translation of Rare Words with Subword Units"). Every byte has a token, so every
-// text has an encoding, and decoding gives exactly the bytes back.
+// The tokenizer is byte-level byte-pair encoding as in GPT-2. A text is split into pre-tokens by GPT-2's
+// regular expression, each pre-token is taken as bytes, and neighbouring tokens are merged in the order in
+// which training found the merges (Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword
+// Units"). Every byte has a token, so every text has an encoding, and decoding gives exactly the bytes back.
 //
-// The package reads no corpora (data/text does), and it is not a general engine for
-// tokenizer.json: a component other than the byte-level ones is an error, never
-// ignored.
+// The package does not read corpora (see package data/text), and it is not a general engine for tokenizer.json:
+// a component other than the byte-level ones is an error, never ignored.
 package tokenizers
 
 import (

@@ -1,7 +1,8 @@
-// Package fake is an engine that moves nothing: every call ends at once and leaves the buffers as they are, while counts, bytes and times are kept. It lets one process
-// play any rank of a group of any size: to plan, to count the traffic of a strategy, to measure a step without communication.
+// Package fake is an engine that moves nothing: every call ends at once and leaves the buffers as they are,
+// while counts, bytes and times are kept. Use it to plan: one process plays any rank of a group of any size, to
+// count the traffic of a strategy or to measure a step without communication. Start with [New].
 //
-// It is NOT a group of one rank that happens to be right: results are wrong by design unless all ranks would hold the same zeros.
+// The results of its calls are wrong by design, unless all ranks would hold the same zeros.
 package fake
 
 import (

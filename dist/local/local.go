@@ -1,6 +1,9 @@
-// Package local is the engine for ranks that are goroutines of one process. Buffers are reduced where they lie.
+// Package local is the engine for ranks that are goroutines of one process. Use it for parallel work in one
+// process, and to try out code for many ranks: [Run] starts the ranks and waits for them. Buffers are reduced
+// in place.
 //
-// It is NOT for several processes (see dist/shm), and it starts no goroutine but those that run a group's calls.
+// It is not for several processes (see package dist/shm), and it starts no goroutine but those that run a
+// group's calls.
 package local
 
 import (

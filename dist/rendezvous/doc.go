@@ -1,5 +1,11 @@
-// Package rendezvous brings the processes of one job together: a store that one of them (or the launcher) serves, the addresses of all, and one control connection between
-// each two, whose end is a death notice.
+// Package rendezvous brings the processes of one job together, before an engine of dist connects them. Package
+// accelerate uses it by itself. Use it for a job of processes of your own: start each with torchrun's
+// variables, get a [Config] from [FromEnv], call [Join], and give the [Job] to New of dist/shm or dist/tcp.
+//
+// It provides a store that one of the processes (or the launcher) serves, the addresses of all, and one control
+// connection between each two, whose end tells that the other process has ended. [Serve], [Dial] and the
+// methods of [Job] that exchange and connect are for launchers and engines; [RegisterEngine] makes an engine
+// known to the argument ddp_backend.
 //
 // Every connection begins with a handshake by which both sides prove that they know the job's token, so two jobs never meet, whatever ports they use, and a stranger
 // learns and disturbs nothing. Listeners are bound to the loopback interface unless a configuration names another. Frames are bounded, messages are JSON.

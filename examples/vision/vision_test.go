@@ -16,7 +16,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data/images"
-	"github.com/lockstep-ml/lockstep/data/images/imagestest"
+	"github.com/lockstep-ml/lockstep/internal/imagestest"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/resnet"
 	"github.com/lockstep-ml/lockstep/tensor"

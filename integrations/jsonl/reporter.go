@@ -1,5 +1,8 @@
-// Package jsonl writes a run's log records to a file, one JSON object per line, for tools that read tables. A blank import makes it available to report_to
-// as jsonl. It is not the checkpoint's trainer_state.json, which holds the same records up to its own step.
+// Package jsonl writes the log records of a run to a file, one JSON object a line. Use it to read the course of
+// a run with other tools, such as pandas or jq: import the package for its side effect, and set the argument
+// report_to to jsonl.
+//
+// The file is not the trainer_state.json of a checkpoint, which holds the same records up to its own step.
 package jsonl
 
 import (

@@ -1,6 +1,9 @@
-// Package tensorboard writes a run's records as event files that TensorBoard shows. A blank import makes it available to report_to as tensorboard.
+// Package tensorboard writes the records of a run as event files that TensorBoard shows. Import the package for
+// its side effect, and set the argument report_to to tensorboard. Use [NewWriter] in a training loop of your
+// own.
 //
-// The files are TFRecords of tensorflow.Event messages, encoded here by hand with protowire: the format has been frozen for years, and a generated
-// copy of TensorFlow's schema would be the larger part of the binary. Only what is written is known; the package reads nothing back, and has no
-// histograms, images or graphs.
+// The files are TFRecords of tensorflow.Event messages, encoded here by hand with protowire: the format has
+// been frozen for years, and a generated copy of TensorFlow's schema would be the larger part of the binary.
+// The package knows scalars, texts and hyper-parameters; it has no histograms, images or graphs, and it reads
+// nothing back.
 package tensorboard

@@ -1,7 +1,8 @@
-// Package generation continues token sequences with a language model: greedily, or by
-// sampling with temperature, top-k and top-p.
+// Package generation continues sequences of tokens with a language model: greedily, or by sampling with
+// temperature, top-k and top-p. Use it to write text with a trained model, such as that of models/gpt2:
+// [Generate] takes the ids of a prompt and returns those that follow.
 //
-// It works on token ids; text is the tokenizer's business.
+// It works on token ids; package data/tokenizers turns text into ids and back.
 package generation
 
 import (

@@ -1,7 +1,8 @@
-// Package mlp is the multilayer perceptron for vectors of features: the smallest model
-// of the registry, for regression and for first steps.
+// Package mlp is the multilayer perceptron: layers of numbers, each connected with all of the next. Use it for
+// regression and classification of vectors of features, such as the columns of a table, and for first steps: it
+// is the smallest model here. Start with [New] and a [Config].
 //
-// It registers itself with models under "mlp".
+// It registers itself with package models under "mlp", so that models.LoadPretrained finds it.
 package mlp
 
 import (

@@ -1,9 +1,10 @@
-// Package resnet is the ResNet image classifier (He et al. 2016) with the parameter names
-// and config.json of transformers' ResNetForImageClassification, so that weights go both
-// ways.
+// Package resnet is the ResNet image classifier (He et al. 2016), with the parameter names and the config.json
+// of transformers' ResNetForImageClassification. Use it to train a classifier of images, or to fine-tune one
+// that transformers saved. Start with [New] and [ResNet18]; a model that is saved here loads there, and the
+// other way round.
 //
-// It registers itself with models under "resnet". Reading and augmenting images is
-// data's work.
+// It registers itself with package models under "resnet", so that models.LoadPretrained finds it. Package
+// data/images reads images; nothing augments them yet.
 package resnet
 
 import (

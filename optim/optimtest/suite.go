@@ -1,9 +1,9 @@
-// Package optimtest is the suite that every optimizer passes, ours and a user's own chain
-// of transforms: it converges, keeps exact books, survives saving and loading bit for
-// bit, and neither leaks nor litters.
+// Package optimtest is the test suite that every optimizer passes. Use it to test a chain of transforms of your
+// own: call [Run] from its tests. It checks that the optimizer converges, that its accounts of memory and state
+// are exact, that it survives saving and loading bit for bit, and that it neither leaks nor writes where it
+// should not.
 //
-// It does not compare an optimizer with its paper or with PyTorch: goldens do, beside the
-// optimizer.
+// It does not compare an optimizer with its paper or with PyTorch; golden files beside the optimizer do.
 package optimtest
 
 import (

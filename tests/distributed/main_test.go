@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/data/images/imagestest"
+	"github.com/lockstep-ml/lockstep/internal/imagestest"
 	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
 
 	// What the programs are made of: without these the go command would take a test's old

@@ -1,5 +1,5 @@
-// Package imagestest writes small sets of labelled images for tests of what reads or trains
-// on them. It is not a source of data to learn anything from.
+// Package imagestest writes small sets of labelled images for tests of code that reads images or trains on
+// them. The images are not worth learning from.
 package imagestest
 
 import (

@@ -1,0 +1,46 @@
+package checkpoint_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Save weights and a state, and load the newest checkpoint, as a training loop of one's own does.
+func Example() {
+	dir, err := os.MkdirTemp("", "lockstep")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx, c := context.Background(), tensor.NewCtx(tensor.CPU())
+	store := &checkpoint.Store{Dir: dir}
+
+	weights := []checkpoint.Named{{Name: "w", Tensor: tensor.FromSlice(c, []float32{1, 2, 3}, 3)}}
+	parts, err := checkpoint.TensorParts(c, "model", weights, 0)
+	if err != nil {
+		panic(err)
+	}
+	parts = append(parts, checkpoint.BytesPart("state.json", []byte(`{"epoch": 2}`)))
+	if _, err := store.Save(ctx, 500, checkpoint.Content{RunID: "run-1", Parts: parts}); err != nil {
+		panic(err)
+	}
+
+	newest, err := store.Latest(ctx) // checkpoint.ErrNone if there is none
+	if err != nil {
+		panic(err)
+	}
+	var state struct{ Epoch int }
+	if err := newest.ReadJSON("state.json", &state); err != nil {
+		panic(err)
+	}
+	loaded := []checkpoint.Named{{Name: "w", Tensor: tensor.Zeros(c, tensor.Float32, 3)}}
+	if err := newest.LoadTensors(c, "model", loaded); err != nil {
+		panic(err)
+	}
+	fmt.Println(newest.Name(), state.Epoch, tensor.ToSlice[float32](c, loaded[0].Tensor))
+	// Output: checkpoint-500 2 [1 2 3]
+}
