@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package accelerate runs a training loop of your own on any number of ranks. Use it when the loop of package
 // trainer does not fit. It chooses the device, gives each rank its part of the samples, and adds up the
 // gradients of all ranks. Start with [Run], which calls your loop on every rank with an [Accelerator].

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package args holds the settings of a training run: [TrainingArguments], with HuggingFace's names and
 // defaults. Use it to set up a run in code, starting from [Default], and to let the users of a program change
 // its settings by flags, environment variables and files, with [Bind]:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package args
 
 // NoneOf is what takes the place of HuggingFace's None as a setting's default.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package args
 
 // TrainingArguments holds all settings of a training run. Steps are always

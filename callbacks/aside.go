@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package callbacks
 
 // Aside puts callbacks of a program between two that take the bar away and bring it back, so that what they print does

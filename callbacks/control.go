@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package callbacks
 
 // Control is what callbacks ask of the trainer: HuggingFace's TrainerControl. Each flag is acted on at the end of the

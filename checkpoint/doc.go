@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package checkpoint saves the state of a training run on disk, so that the run can be resumed after a crash, a
 // full disk or a kill at any moment. Package trainer does this by itself. Use this package in a training loop
 // of your own, starting with [Store.Save] and [Store.Latest], or to read what a run has saved, with [Open].

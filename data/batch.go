@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package data turns samples into batches of tensors. Use it to give a trainer its training and evaluation
 // data: put the samples into a [Slice], or implement [Dataset] for samples elsewhere; choose a [Collator], such
 // as [Stack] for structs of numbers or [CausalLM] for token sequences; and join the two with [NewSource].

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dist lets the ranks of a job exchange data: reductions, gathers, broadcasts, messages and barriers
 // between goroutines of one process, or processes of one or several hosts. Packages trainer and accelerate use
 // it by themselves; use it for a parallel algorithm of your own. Start with dist/local: its Run starts ranks as

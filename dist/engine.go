@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package dist
 
 // Engine moves and combines the bytes of one group on one rank. Package users meet it as a [Group], which issues the calls in order and keeps deadlines and

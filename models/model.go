@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package models says what a model must offer to be trained, and loads saved models. Use it to load a model
 // from a folder that Lockstep or transformers wrote, with [LoadPretrained], and to make an architecture of your
 // own trainable, by implementing [Model].

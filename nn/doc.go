@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nn has the building blocks of neural networks: layers, losses, parameters and their initialisation.
 // Use it to write a model of your own; complete models are in packages below models. A module is a struct of
 // layers with a Forward method. Start with [NewInit] and a layer such as [NewLinear].

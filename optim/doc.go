@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package optim updates parameters from their gradients: optimizers, learning-rate schedules and gradient
 // clipping. With package trainer, the arguments optim, learning_rate and lr_scheduler_type choose them by name.
 // Use this package in a training loop of your own, starting with [NewAdamW], [NewSchedule] and [ClipGradNorm],

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package samplers decides which samples of a dataset are seen, in which order, and by which rank. Package trainer does
 // this by itself. Use this package in a training loop of your own: make an order ([NewRandom], [NewSequential] or
 // [NewLengthGrouped]) and give it to accelerate's Accelerator.Stream, or cut it into steps yourself with [NewStream].

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tensor is the engine below everything else: tensors, the operations on them, automatic
 // differentiation and memory scopes. Use it to write a layer, a loss or a metric of your own, or to compute
 // with arrays. Start with [NewCtx] and [FromSlice], and read results with [ToSlice] and [Item]:

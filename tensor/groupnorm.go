@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package tensor
 
 // GroupNorm normalises x [N,C,...] to mean 0 and variance 1 over each of the given number of groups of neighbouring

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package tensor
 
 // scope owns the storages that are made while it is the innermost one.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package trainer trains and evaluates a model as HuggingFace's Trainer does. Use it whenever the usual loop
 // fits: batches, a loss, an optimizer with a schedule, and on the way logs, evaluations and checkpoints. Start
 // with [New] and [Trainer.Train]:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package ddp adds up the gradients of all ranks while the backward pass still computes others: distributed
 // data parallelism as in PyTorch (Li et al. 2020). Packages trainer and accelerate use it by themselves. A
 // program needs it only for a [Hook], which replaces the sum: give [BF16Compress], or one of your own, to

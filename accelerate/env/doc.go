@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package env finds a process's place in a distributed job from the environment that its launcher left: its
 // rank, the number of ranks, the ranks on the same host, and the address of rank 0. Packages accelerate and
 // launch use it by themselves, and the command lockstep env prints what it finds. Use it to write a launcher or

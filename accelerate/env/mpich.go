@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package env
 
 // mpichLauncher is Hydra, the mpiexec of MPICH and of Intel MPI, and other process managers

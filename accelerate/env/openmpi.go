@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package env
 
 // openMPILauncher is Open MPI's mpirun and what derives from it (Spectrum MPI).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package env
 
 // pytorchJobLauncher is Kubeflow's PyTorchJob (training operator v1), which numbers pods:

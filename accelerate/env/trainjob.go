@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package env
 
 // trainJobLauncher is Kubeflow's TrainJob, whose PET_ variables are meant for a launcher in

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package launch starts the ranks of a job as processes of this host and watches over them, as torchrun does
 // for PyTorch. Most users run the command lockstep launch, which is this package with flags. Use the package to
 // start jobs from a Go program: fill a [Config] and call [Run].

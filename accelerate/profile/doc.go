@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package profile records some steps of a training run on one rank: every kernel, the phases of a step, the
 // waits for data and the collective calls. With package trainer the argument profile turns it on (--profile).
 // Use the package in a training loop of your own: make a [Profiler] with [New], and call its Start and Step.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Clm compares the run of examples/clm as a process, from its start to its end, with a script for HuggingFace's Trainer that does the same: the text of
 // the Go standard library, a tokenizer trained on it, the same model and settings, an evaluation and a checkpoint at the end.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build unix
 
 // Ddp measures what data parallelism costs: training steps of a GPT-2 of any size, in rounds

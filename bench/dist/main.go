@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build unix
 
 // Dist times an all-reduce of float32 between processes of this host, with dist's engines and with their peers, side by

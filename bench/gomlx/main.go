@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gomlx is GoMLX's side of bench/kernels: it reads a row's name per line and answers with the median seconds of one run, by GoMLX's Go backend; or "threads"
 // and the number to compute on from then on. Its one row is step: a training step of GoMLX's own transformer, 4 layers of width 256 with 8 heads and a
 // vocabulary of 2048, on a batch of 8×128 with AdamW. It does not clip gradients, which the other side does.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gpt2small trains GPT-2 small, 124 M parameters, on made-up tokens for a few AdamW steps and prints the time
 // of each step and the peak of resident memory: a measure of the whole engine at a size that people know.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Head compares the cross entropy that is fused with a language model's head with the two apart: time of a forward and a backward pass, and peak of tensor
 // memory beyond the operands, in turns.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Kernels compares matrix products, streaming kernels, attention and training steps with other engines on the CPU.
 //
 // Both sides run the same rows, in turns, since a machine's speed drifts: ours, theirs, ours, theirs …; a row's value is the median over the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package matmul times the engine's single-precision matrix product under each kernel variant; bench/kernels compares it with others.
 //
 // It is NOT a test of correctness: that is internal/kernels/gemm's own.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Readme draws the pictures of the README from a recorded run: the terminal window and the loss curve, each for light and
 // for dark pages. The input is the terminal's output as script(1) records it and the trainer_state.json of the same run.
 // bench/readme/run.sh records both.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Step times optimizer steps of a GPT-2 of any size on the CPU and prints what one step
 // costs: seconds, tokens per second, GFLOP/s, allocations and memory.
 //

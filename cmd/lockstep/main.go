@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Lockstep starts distributed jobs, shows what it finds on a machine, and estimates the memory of a training run.
 //
 //	lockstep launch --nproc_per_node 4 -- ./train --learning_rate 1e-3

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package images reads labelled images and makes batches of them, pixel_values and labels. Use it for data sets
 // in the IDX format, that of MNIST and its successors, plain or compressed by gzip. Start with [OpenIDX]; the
 // [Dataset] that it returns goes into data.NewSource.

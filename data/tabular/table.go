@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tabular reads tables of named columns: CSV, tab-separated values and JSON Lines, plain or compressed
 // by gzip. Use it for sets of labelled rows that fit into memory, such as those of text classification and
 // regression. Start with [Read].

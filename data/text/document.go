@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package text reads text corpora: plain files, JSON Lines, folders and glob patterns, also compressed by gzip.
 // Use it to load the texts on which a tokenizer or a language model is trained: [Expand] lists the files, and
 // [Read] yields their documents one by one.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tokenizers turns text into token ids and back. Use it to feed a language model: [Load] reads the
 // tokenizer.json of a GPT-2-like model from HuggingFace, and [Train] learns a new tokenizer from texts.
 // [BPE.Encode] and [BPE.Decode] convert, and [BPE.Save] writes a tokenizer.json that transformers reads.

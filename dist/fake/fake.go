@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package fake is an engine that moves nothing: every call ends at once and leaves the buffers as they are,
 // while counts, bytes and times are kept. Use it to plan: one process plays any rank of a group of any size, to
 // count the traffic of a strategy or to measure a step without communication. Start with [New].

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package local is the engine for ranks that are goroutines of one process. Use it for parallel work in one
 // process, and to try out code for many ranks: [Run] starts the ranks and waits for them. Buffers are reduced
 // in place.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rendezvous brings the processes of one job together, before an engine of dist connects them. Package
 // accelerate uses it by itself. Use it for a job of processes of your own: start each with torchrun's
 // variables, get a [Config] from [FromEnv], call [Join], and give the [Job] to New of dist/shm or dist/tcp.

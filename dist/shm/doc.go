@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package shm is the engine for ranks that are processes of one host: they reduce in memory that all of them
 // have mapped. Packages trainer and accelerate choose it by themselves on one host. Use it directly with
 // [Join], or with [New] and a job of package rendezvous.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tcp is the engine for ranks that are processes of several hosts. Packages trainer and accelerate
 // choose it by themselves for several hosts. Use it directly with [Join], or with [New] and a job of package
 // rendezvous. It does not encrypt: the network between the hosts must be trusted.

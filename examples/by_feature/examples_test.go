@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package byfeature runs every example of this folder and looks at what it prints.
 package byfeature
 

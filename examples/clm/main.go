@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Clm shows how a language model is trained and fine-tuned, as transformers' run_clm.py does it. With no flags it trains a
 // small GPT-2 for a minute at most on the source of the Go standard library, which is on every machine with Go: a
 // tokenizer, then the model, with evaluations and checkpoints, and at the end it prints Go that the model wrote.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Generate shows how a saved language model writes text: it loads the model with its tokenizer, gives it the ids that
 // transformers would, and prints token by token what it draws.
 //

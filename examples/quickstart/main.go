@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Quickstart learns y = 2x + 3 from 64 noisy samples.
 package main
 

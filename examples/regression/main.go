@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Regression trains a small network on a table: it reads a CSV file, brings its columns into the form that a network
 // learns from, holds a part of the rows out, stops when nothing improves any more, and keeps the best weights. Then it
 // answers predictions over HTTP.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Vision trains a small ResNet on labelled images in IDX files and saves it as transformers saves a
 // ResNetForImageClassification: with the names of the classes in config.json and the normalisation of the pixels in
 // preprocessor_config.json, which an evaluation or a service needs. It prints precision and recall of each class.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package jsonl writes the log records of a run to a file, one JSON object a line. Use it to read the course of
 // a run with other tools, such as pandas or jq: import the package for its side effect, and set the argument
 // report_to to jsonl.

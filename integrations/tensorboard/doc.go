@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tensorboard writes the records of a run as event files that TensorBoard shows. Import the package for
 // its side effect, and set the argument report_to to tensorboard. Use [NewWriter] in a training loop of your
 // own.

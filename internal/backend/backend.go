@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package backend is the line between the tensor engine and a device.
 //
 // It lies below autograd: a backend knows buffers, streams and kernels; it

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package backend
 
 // Cost is what a call has to do at least: floating-point operations, counted for products (a multiplication and an addition each) and zero for all

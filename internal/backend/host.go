@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package backend
 
 // HostMemory is implemented by backends whose buffers are host memory that other

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dtype names the element types of tensors and converts the two
 // half-precision formats to and from float32.
 //

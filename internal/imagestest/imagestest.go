@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package imagestest writes small sets of labelled images for tests of code that reads images or trains on
 // them. The images are not worth learning from.
 package imagestest

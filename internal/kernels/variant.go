@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kernels chooses which variant of the CPU kernels runs: portable Go, AVX2 with FMA, AVX-512, or AVX-512 with the matrix unit AMX.
 //
 // Each kernel package (gemm, …) has a generic Go version that is compiled everywhere and is the oracle for the others; assembly exists on amd64 unless

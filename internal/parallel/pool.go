@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package parallel is the one worker pool of the engine: it spreads loops with independent iterations over goroutines.
 //
 // The rule that everything here serves: the number of workers decides who does a piece of work, never what the pieces are. Chunks have

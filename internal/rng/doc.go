@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rng is the one source of random numbers: a counter-based generator, so that every number is a function of where it is used and
 // not of how many were drawn before it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package rng
 
 // Domain constants keep Key(x, s, n) and Derive(x, s, n) apart: fractional bits of √2 and √3.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package rng
 
 // Constants of Philox4x32 (Salmon et al. 2011, table 2): the multipliers of the two halves, and the Weyl increments of the key.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package safetensors reads and writes HuggingFace's file format of named arrays:
 // an 8-byte little-endian length, that many bytes of JSON header, then the elements of
 // the arrays, little-endian, row-major, without gaps. A large set may be split into

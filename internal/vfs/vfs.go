@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package vfs is the small filesystem that durable writes go through, so that each of
 // their operations can be made to fail, and a crash between any two of them simulated.
 //

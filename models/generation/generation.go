@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package generation continues sequences of tokens with a language model: greedily, or by sampling with
 // temperature, top-k and top-p. Use it to write text with a trained model, such as that of models/gpt2:
 // [Generate] takes the ids of a prompt and returns those that follow.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package gpt2 is the GPT-2 decoder (Radford et al. 2019), with the parameter names and the config.json of
 // transformers' GPT2LMHeadModel and GPT2ForSequenceClassification. Use it to train a language model or a
 // classifier of texts, or to fine-tune one that transformers saved. Start with [New] and [DefaultConfig]; a

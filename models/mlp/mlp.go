@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mlp is the multilayer perceptron: layers of numbers, each connected with all of the next. Use it for
 // regression and classification of vectors of features, such as the columns of a table, and for first steps: it
 // is the smallest model here. Start with [New] and a [Config].

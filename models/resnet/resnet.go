@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package resnet is the ResNet image classifier (He et al. 2016), with the parameter names and the config.json
 // of transformers' ResNetForImageClassification. Use it to train a classifier of images, or to fine-tune one
 // that transformers saved. Start with [New] and [ResNet18]; a model that is saved here loads there, and the

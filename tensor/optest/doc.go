@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package optest holds the table of all ops of package tensor and the test suite that every device passes. It
 // is for this module's tests and for a package that adds a device: call [Run] and [RunBits] from its tests. A
 // program that uses tensors does not need it.

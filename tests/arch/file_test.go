@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package arch holds what the architecture promises as data and checks every Go file of
 // the main module against it: who imports whom, that modules run inside Units, how
 // packages are named and documented, that libraries neither print nor exit, and that

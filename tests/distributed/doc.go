@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package distributed holds no code but tests: they start examples/clm and examples/vision on several ranks, as
 // goroutines, under lockstep launch and as plain processes with torchrun's variables, and
 // kill, stop, interrupt and disturb them. They compare what is on the disk bit for bit, read

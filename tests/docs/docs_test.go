@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package docs checks that what the documents say of the code is there: programs, paths,
 // names, the lattice and the dependencies.
 package docs

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package e2e runs examples/clm as its users do: the built program, real files, real
 // signals. It looks at exit codes, at what is printed and at what is on the disk, and at
 // nothing else.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package parity compares whole models and training runs with numbers that PyTorch and
 // transformers computed; the scripts that made them stand beside the numbers.
 package parity

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package stats has what the benchmarks make of their timings. It measures nothing itself.
 package stats
 

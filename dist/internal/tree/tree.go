@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tree combines the buffers of several ranks in the order that package dist specifies: a binary tree over ranks, per element.
 //
 // Partners at distance 1, 2, 4, … are combined, rank i with rank i+d, and one without a partner is carried up. float32 and float64 are combined in their own

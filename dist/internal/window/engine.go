@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package window is the engine for ranks that see each other's memory: goroutines of one process, or processes that map the same segments.
 //
 // A call goes like this: each rank writes its signature and the place of its buffer where all can read it, and arrives at a barrier; all compare; each then takes

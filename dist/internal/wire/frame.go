@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wire is how processes of one job speak before and beside their data: bounded frames of JSON, and a handshake by which both sides prove that they
 // know the job's token.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Custom_training_loop is the trainer's loop by hand, on two ranks that are goroutines: the
 // accelerator chooses where it runs, cuts the stream of samples, adds the gradients up and
 // exchanges them; the program does the rest. Under a launcher, with num_replicas 1, the same

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Early_stopping evaluates after every epoch, ends the training when two evaluations in a
 // row bring nothing new, and goes back to the best weights.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Goroutine_ranks trains one model on 1, 2, 4 and 8 ranks, which are goroutines of this
 // process: no launcher, no change to the program but num_replicas. global_train_batch_size
 // keeps the samples of a step, so that all of them end with the same weights, bit for bit.

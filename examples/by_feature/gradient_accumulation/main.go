@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Gradient_accumulation makes one optimizer step out of several micro-batches. The loss is
 // a sum over samples, divided once by the number of samples of the whole step: 4 micro-batches
 // of 4 give the weights of one batch of 16, up to the rounding of other sums, also where an

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Launch trains on as many ranks as processes were started for it: by lockstep launch, by
 // torchrun, mpirun or srun. There is nothing in it but that every rank says its place; the
 // trainer finds it by itself. Alone, it is one rank, and ends with the same bits.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Metrics adds figures of its own to every evaluation, and lets one of them decide which
 // checkpoint is the best. A metric sees batch by batch: predictions are never kept.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // No_sync accumulates the gradients of four micro-batches on each of two ranks and exchanges
 // them once, in the last one's backward pass: the others run under NoSync. (Accumulate does
 // that by itself; here each pass is the program's own.) A tracer counts the exchanges.

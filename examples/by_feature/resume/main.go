@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Resume trains in one go, then again in two runs of which the second goes on from the
 // first one's checkpoint. Both end with the same weights, bit for bit: model, optimizer,
 // schedule, random streams and the place in the training stream are in the checkpoint.

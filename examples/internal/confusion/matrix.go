@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package confusion is the metric that the examples of classification share: which class was taken for which, and from
 // it accuracy, F1 and a table of classes. It is no example itself.
 package confusion

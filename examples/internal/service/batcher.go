@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package service is what the examples that answer requests share: a Batcher, which puts the requests of many
 // goroutines into batches, and a small HTTP service around it. It is no example itself; copy it into a program of your
 // own. docs/inference.md explains it.

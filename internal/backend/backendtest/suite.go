@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package backendtest is the conformance suite that every backend passes.
 //
 // Run launches each op of package backend for every dtype it supports, over contiguous, strided, repeated, empty and size-one operands, and

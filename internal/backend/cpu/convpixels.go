@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package cpu
 
 // pixels is rows × cols pixels, from (top, left) on, of planes of h × w pixels.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cpu is the backend that runs kernels on the processor: Launch returns when the work is done.
 //
 // Every kernel is a row of the table in table.go, over a few loop drivers: elementwise (nest.go, elementwise.go), row by row (rows.go), reductions

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package cpu
 
 import "golang.org/x/sys/unix"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package deferred is a backend that behaves as a GPU does while it computes with the CPU's kernels.
 //
 // Work is queued and runs later, on a goroutine per stream; only events order the work of different streams. Buffers are handles: the memory

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package gemm multiplies matrices: C = A·B or C += A·B for float32 and float64, with operands strided in any way; those of a float32 C may be of half types.
 //
 // The algorithm is that of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008) in BLIS's

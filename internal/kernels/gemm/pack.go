@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package gemm
 
 // together is the number of neighbouring panels that are packed at once where whole cache lines are read so.

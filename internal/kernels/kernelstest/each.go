@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package kernelstest runs a test under each variant of the kernels.
 //
 // It is NOT for use outside of tests: it imports package testing.

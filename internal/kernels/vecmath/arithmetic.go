@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package vecmath
 
 // Every product below is converted to float32, which keeps compilers from fusing it with an addition: all variants give the same bits.

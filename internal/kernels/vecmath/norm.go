@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package vecmath
 
 // Normalize sets dst[i] = (x[i]-m)·s·w[i] + b[i]; w and b may be nil, b must be if w is. With m = 0 it is RMS norm's.

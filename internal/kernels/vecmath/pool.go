@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package vecmath
 
 // Larger sets dst[i] and place[i] to the larger one of x[i] and y[i] and to its place, px[i] or py[i]: to x's if they are equal. NaN is larger than all numbers. dst and place

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package vecmath works on float32 slices: arithmetic, exponentials and activations, sums and norms, Adam's step, bfloat16. These are the inner loops
 // of the streaming kernels; which loops they make is the backend's business.
 //

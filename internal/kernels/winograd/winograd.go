@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package winograd has the transforms of Winograd's minimal filtering F(2×2,3×3) for convolutions of 3×3 kernels (Lavin and Gray, "Fast Algorithms for
 // Convolutional Neural Networks", CVPR 2016): a tile of 2×2 results takes 16 products instead of 36.
 //

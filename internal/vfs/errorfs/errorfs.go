@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package errorfs wraps a file system so that a test sees every operation before it
 // happens and makes chosen ones fail: a full disk, a bad sector, a short write, or a
 // process that dies between two operations.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package clmtest makes what tests that run examples/clm as its users do start from: the
 // built programs and a text to train on. It runs nothing but the go command and judges
 // nothing.

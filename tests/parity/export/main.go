@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Export writes what a saved GPT-2 computes and how its tokenizer cuts a text, for the
 // scripts of tests/parity to compare with transformers and tokenizers:
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package line is what the examples by feature share: the samples of y = 2x + 3 + noise, as
 // a training and an evaluation set, and a model of one weight and one bias that learns them.
 // It is no example itself.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command asm writes the assembly of package winograd and its Go declarations.
 //
 // It is a module of its own, so that the main module does not depend on avo; the folder's name hides it from ./... patterns.
