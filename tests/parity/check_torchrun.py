@@ -4,7 +4,7 @@ rendezvous mode, without a variable of Lockstep's, and compares the weights with
     go build -o out/clm ./examples/clm
     VENV/bin/python tests/parity/check_torchrun.py out/clm [MODE ...]
 
-It takes about two minutes. Modes that kill do so with SIGKILL, a rank each of two attempts, with --max-restarts 2: the job
+It takes two to four minutes. Modes that kill do so with SIGKILL, a rank each of two attempts, with --max-restarts 2: the job
 must go on from its checkpoint and end with the same weights. The last line is `ok`.
 """
 import importlib.util
