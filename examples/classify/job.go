@@ -44,6 +44,7 @@ type job struct {
 
 	tok       *tokenizers.BPE
 	tokConfig []byte // tokenizer_config.json, by which transformers knows the padding
+	beside    []models.Sidecar
 	net       *gpt2.Classifier
 	length    int // tokens of a text that are read
 }
@@ -146,9 +147,13 @@ func (j *job) load(classes []string) error {
 		return err
 	}
 	j.tok = tok
-	j.tokConfig, err = os.ReadFile(filepath.Join(dir, tokenizerConfigFile))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if j.beside, err = models.Sidecars(dir); err != nil {
 		return err
+	}
+	for _, f := range j.beside {
+		if f.Name == tokenizerConfigFile {
+			j.tokConfig = f.Data
+		}
 	}
 	head := "its head"
 	switch m := m.(type) {
@@ -210,8 +215,15 @@ func open(dir string) (models.Configured, *tokenizers.BPE, error) {
 	return m, tok, err
 }
 
-// parts are the files that are saved beside the weights.
+// parts are the files that are saved beside the weights: those of a loaded model as they were.
 func (j *job) parts() []checkpoint.Part {
+	if j.beside != nil {
+		var parts []checkpoint.Part
+		for _, f := range j.beside {
+			parts = append(parts, checkpoint.BytesPart(f.Name, f.Data))
+		}
+		return parts
+	}
 	parts := []checkpoint.Part{{Name: tokenizerFile, Write: func(w io.Writer) error {
 		_, err := j.tok.WriteTo(w)
 		return err
