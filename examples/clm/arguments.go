@@ -49,6 +49,7 @@ type DataArguments struct {
 	TextColumn                string `json:"text_column" usage:"field of JSON Lines with the text; empty is text, or else the first field that holds a string"`
 	BlockSize                 int    `json:"block_size" usage:"tokens per sample; 0 is 128 for a new model, and what a saved one reads, 1024 at most"`
 	MaxTrainSamples           *int   `json:"max_train_samples" usage:"train on so many blocks at most; none for all"`
+	MaxEvalSamples            *int   `json:"max_eval_samples" usage:"evaluate on so many blocks at most; none for all"`
 	MaxEvalBytes              int    `json:"max_eval_bytes" usage:"evaluate on so many bytes of the held-out Go source, in whole files; 0 for all"`
 }
 
@@ -59,8 +60,10 @@ func (d *DataArguments) own() bool { return len(d.TrainFile) > 0 || len(d.Valida
 func (d *DataArguments) Check(c *args.Checker) {
 	c.Require(d.BlockSize == 0 || d.BlockSize >= 2 && d.BlockSize <= 1<<20, "block_size", d.BlockSize, "2 to 1048576 tokens, or 0")
 	c.Require(d.ValidationSplitPercentage >= 1 && d.ValidationSplitPercentage <= 99, "validation_split_percentage", d.ValidationSplitPercentage, "1 to 99")
-	if n := d.MaxTrainSamples; n != nil {
-		c.Require(*n >= 1, "max_train_samples", *n, "at least 1")
+	for key, n := range map[string]*int{"max_train_samples": d.MaxTrainSamples, "max_eval_samples": d.MaxEvalSamples} {
+		if n != nil {
+			c.Require(*n >= 1, key, *n, "at least 1")
+		}
 	}
 	c.Require(d.MaxEvalBytes >= 0, "max_eval_bytes", d.MaxEvalBytes, "at least 0")
 	if d.own() {
@@ -77,11 +80,11 @@ func (d *DataArguments) Check(c *args.Checker) {
 
 // SampleArguments say what the model writes at the end.
 type SampleArguments struct {
-	Prompt       string  `json:"prompt" usage:"what the sample begins with"`
-	MaxNewTokens int     `json:"max_new_tokens" usage:"length of the sample; 0 for none"`
-	Temperature  float64 `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model"`
-	TopK         int     `json:"top_k" usage:"sample from the k likeliest tokens; 0 for all"`
-	TopP         float64 `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; 0 for all"`
+	Prompt       []string `json:"prompt" usage:"what a sample begins with; repeatable, for several samples"`
+	MaxNewTokens int      `json:"max_new_tokens" usage:"tokens of a sample; 0 for no samples"`
+	Temperature  float64  `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model"`
+	TopK         int      `json:"top_k" usage:"sample from the k likeliest tokens; 0 for all"`
+	TopP         float64  `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; 0 for all"`
 }
 
 // Check reports faults together with those of the training arguments.
@@ -90,6 +93,11 @@ func (s *SampleArguments) Check(c *args.Checker) {
 	c.Require(s.Temperature >= 0, "temperature", s.Temperature, "at least 0")
 	c.Require(s.TopK >= 0, "top_k", s.TopK, "at least 0")
 	c.Require(s.TopP >= 0 && s.TopP <= 1, "top_p", s.TopP, "a probability in [0, 1]")
+	if s.MaxNewTokens == 0 {
+		for key, value := range map[string]any{"prompt": s.Prompt, "temperature": s.Temperature, "top_k": s.TopK, "top_p": s.TopP} {
+			c.Require(!c.Given(key), key, value, "it left out: with max_new_tokens 0 nothing is written")
+		}
+	}
 }
 
 // settings are all that the program is told.
@@ -98,8 +106,6 @@ type settings struct {
 	model  *ModelArguments
 	data   *DataArguments
 	sample *SampleArguments
-
-	demonstration bool // on the Go source, with settings chosen for it
 }
 
 // newSettings are those of a run on text, or from a model, of the user's: HuggingFace's defaults, and a small new model.
@@ -109,8 +115,8 @@ func newSettings() *settings {
 	return &settings{
 		args:   a,
 		model:  &ModelArguments{NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
-		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 384 << 10},
-		sample: &SampleArguments{Prompt: "", MaxNewTokens: 160, Temperature: 0.8, TopP: 0.95},
+		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 256 << 10},
+		sample: &SampleArguments{MaxNewTokens: 120, Temperature: 0.7, TopP: 0.9},
 	}
 }
 
@@ -122,25 +128,29 @@ func (s *settings) loader() *args.Loader {
 	return l
 }
 
+// demonstration is the origin of the settings that hold without a text and a model of the user's.
+const demonstration = "demonstration"
+
 // choose makes the defaults those of the demonstration, a minute at most on two cores, if no text and no model is given.
-func (s *settings) choose(given func(key string) bool) {
+func (s *settings) choose(given func(key string) bool) string {
 	for _, key := range []string{"train_file", "validation_file", "model_name_or_path"} {
 		if given(key) {
-			return
+			return ""
 		}
 	}
-	s.demonstration = true
 	a := s.args
 	if !given("max_steps") && !given("num_train_epochs") {
-		a.MaxSteps = 800
+		a.MaxSteps = 1000
 		if !given("max_train_seconds") {
-			a.MaxTrainSeconds = 115
+			a.MaxTrainSeconds = 50
 		}
 	}
 	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 3e-3, 0.1, 0.98
 	a.LRSchedulerType, a.WarmupSteps = args.SchedulerCosine, 50
-	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 50, args.StrategySteps, new(200.0)
-	a.SaveSteps, a.SaveTotalLimit = 200, new(2)
+	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 100, args.StrategySteps, new(400.0)
+	a.SaveSteps, a.SaveTotalLimit = 400, new(2)
 	a.DataloaderNumWorkers = 1
-	s.sample.Prompt = "// Package"
+	s.model.VocabSize = 8192 // words and names are whole tokens: more text in the same time
+	s.sample.Prompt = []string{"// Package", "func main() {", "// Read reads"}
+	return demonstration
 }

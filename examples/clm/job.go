@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -60,7 +61,7 @@ func (j *job) run(ctx context.Context) error {
 		_, err := j.evaluate(ctx, t)
 		return err
 	}
-	fmt.Fprintf(j.out, "samples    %d blocks of %d tokens\n", train.Len(), j.data.BlockSize)
+	fmt.Fprintf(j.out, "%s%s blocks of %d tokens\n", label("samples"), grouped(train.Len()), j.data.BlockSize)
 	return j.train(ctx, t)
 }
 
@@ -87,8 +88,7 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 	if j.corpus, err = readCorpus(j.data, training, evaluating); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "text       %d documents, %d bytes; %d held out, %d bytes (%s)\n",
-		len(j.corpus.train), size(j.corpus.train), len(j.corpus.eval), size(j.corpus.eval), took())
+	fmt.Fprintf(j.out, "%s%s, %s\n", label("text"), j.corpus, took())
 	switch {
 	case evaluating && len(j.corpus.eval) == 0:
 		return errors.New("there is no text to evaluate on: want --validation_file")
@@ -125,7 +125,7 @@ func (j *job) load(dir string) error {
 			return fmt.Errorf("block_size %d is more than the model's %d positions", j.data.BlockSize, g.Cfg.NPositions)
 		}
 	}
-	fmt.Fprintf(j.out, "model      %s from %s, %d parameters\n", j.net.ModelType(), dir, nn.NumParameters(j.net))
+	fmt.Fprintf(j.out, "%s%s from %s, %s parameters\n", label("model"), j.net.ModelType(), dir, grouped(nn.NumParameters(j.net)))
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (j *job) create(ctx context.Context) error {
 	if j.tok, err = j.corpus.trainTokenizer(ctx, j.model.VocabSize, newPhase(j.err, "tokenizer")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "tokenizer  byte-level BPE, %d tokens (%s)\n", j.tok.VocabSize(), took())
+	fmt.Fprintf(j.out, "%sbyte-level BPE of %s tokens, %s\n", label("tokenizer"), grouped(j.tok.VocabSize()), took())
 	if err := j.tok.BeginWith(endOfText); err != nil { // as in training, where it stands before each document
 		return err
 	}
@@ -154,7 +154,8 @@ func (j *job) create(ctx context.Context) error {
 		return err
 	}
 	j.net = net
-	fmt.Fprintf(j.out, "model      gpt2, %d layers, width %d, %d heads, %d parameters\n", cfg.NLayer, cfg.NEmbd, cfg.NHead, nn.NumParameters(net))
+	fmt.Fprintf(j.out, "%sgpt2 of %d layers, width %d, %d heads, %s parameters\n", label("model"), cfg.NLayer, cfg.NEmbd, cfg.NHead,
+		grouped(nn.NumParameters(net)))
 	return j.describe(cfg)
 }
 
@@ -184,12 +185,12 @@ func (j *job) describe(cfg gpt2.Config) error {
 	return nil
 }
 
-// train trains, writes the results and the final model, evaluates and prints a sample.
+// train trains, writes the results and the final model, evaluates and prints samples.
 func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	var baseline float64
 	if len(j.corpus.eval) > 0 {
 		baseline = newByteModel(j.corpus.train).natsPerByte(j.corpus.eval)
-		fmt.Fprintf(j.out, "to beat    %.3f nats per byte, by a model of the two bytes before\n", baseline)
+		fmt.Fprintf(j.out, "%s%.3f nats per byte, by counting which byte follows which two\n", label("to beat"), baseline)
 	}
 	j.corpus.train = nil
 	debug.FreeOSMemory() // the text and the counts are done with, and training takes less
@@ -203,11 +204,15 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f tokens/s; model saved to %s\n", res.GlobalStep, res.Metrics["train_runtime"],
 		res.TrainingLoss, res.Metrics["train_tokens_per_second"], j.args.OutputDir)
 	if len(j.corpus.eval) > 0 {
-		metrics, err := j.evaluate(ctx, t)
+		m, err := j.evaluate(ctx, t)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(j.out, "eval: %.3f nats per byte; a model of the two bytes before %.3f, one that knows nothing 5.545\n", metrics["eval_nats_per_byte"], baseline)
+		verdict := "less than"
+		if m["eval_nats_per_byte"] >= baseline {
+			verdict = "not less than"
+		}
+		fmt.Fprintf(j.out, "      that is %s the %.3f of counting; one who knows nothing needs %.3f\n", verdict, baseline, math.Log(256))
 	}
 	if !t.IsMain() {
 		return nil
@@ -221,29 +226,48 @@ func (j *job) evaluate(ctx context.Context, t *trainer.Trainer) (map[string]floa
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(j.out, "eval: loss %.4f, perplexity %.2f, %.4f nats per byte over %d bytes\n", m["eval_loss"], m["eval_perplexity"], m["eval_nats_per_byte"],
-		size(j.corpus.eval))
+	fmt.Fprintf(j.out, "eval: loss %.4f, perplexity %.2f, %.4f nats per byte over %s\n", m["eval_loss"], m["eval_perplexity"],
+		m["eval_nats_per_byte"], sizeText(size(j.corpus.eval)))
 	m["perplexity"] = m["eval_perplexity"] // HuggingFace's run_clm.py has it under this name
 	return m, t.SaveMetrics("eval", m)
 }
 
-// write prints a sample.
+// write prints a sample for each prompt.
 func (j *job) write(ctx context.Context) error {
 	g, ok := j.net.(models.Generator)
 	if !ok || j.sample.MaxNewTokens == 0 {
 		return nil
 	}
+	prompts := j.sample.Prompt
+	if len(prompts) == 0 {
+		prompts = []string{""} // the model begins by itself
+	}
+	for i, prompt := range prompts {
+		if len(prompts) == 1 {
+			fmt.Fprintf(j.out, "sample:\n%s", prompt)
+		} else {
+			fmt.Fprintf(j.out, "sample %d of %d:\n%s", i+1, len(prompts), prompt)
+		}
+		if err := j.continued(ctx, g, prompt); err != nil {
+			return err
+		}
+		fmt.Fprintln(j.out)
+	}
+	return nil
+}
+
+// continued prints what the model writes after a prompt.
+func (j *job) continued(ctx context.Context, g models.Generator, prompt string) error {
 	eot, _ := j.tok.TokenID(endOfText)
-	prompt := []int{}
-	for _, id := range j.tok.EncodeWithSpecial(j.sample.Prompt) {
-		prompt = append(prompt, int(id))
+	var ids []int
+	for _, id := range j.tok.EncodeWithSpecial(prompt) {
+		ids = append(ids, int(id))
 	}
-	if len(prompt) == 0 {
-		prompt = []int{int(eot)}
+	if len(ids) == 0 {
+		ids = []int{int(eot)}
 	}
-	fmt.Fprintf(j.out, "sample:\n%s", j.sample.Prompt)
 	var text []byte
-	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), g, prompt, generation.Options{
+	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), g, ids, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK, TopP: j.sample.TopP,
 		EOS: []int{int(eot)}, Seed: j.args.Seed,
 		OnToken: func(id int) {
@@ -253,6 +277,5 @@ func (j *job) write(ctx context.Context) error {
 			}
 		},
 	})
-	fmt.Fprintln(j.out)
 	return err
 }

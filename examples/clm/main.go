@@ -94,33 +94,12 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	if err := resolved.WriteNotices(stdout, ""); err != nil {
 		return err
 	}
-	if err := writeOrigins(stdout, resolved); err != nil {
-		return err
-	}
-	if s.demonstration {
-		fmt.Fprintf(stdout, "demonstration on the Go standard library: --max_steps %d --learning_rate %g --lr_scheduler_type %s\n",
-			s.args.MaxSteps, s.args.LearningRate, s.args.LRSchedulerType)
-	}
+	fmt.Fprint(stdout, listing(resolved))
 	j := &job{settings: s, out: stdout, err: stderr}
 	return j.run(ctx)
 }
 
 // demonstrationHelp stands below the settings.
 const demonstrationHelp = `Without train_file, validation_file and model_name_or_path clm trains on the source of the Go standard
-library for 800 steps, with settings chosen for that. Otherwise HuggingFace's defaults hold.
+library, with settings chosen for that. Otherwise HuggingFace's defaults hold.
 `
-
-// writeOrigins lists the settings that somebody set, and who.
-func writeOrigins(w io.Writer, r *args.Resolved) error {
-	title := "settings:\n"
-	for _, row := range r.Table() {
-		if row[2] == "default" {
-			continue
-		}
-		if _, err := fmt.Fprintf(w, "%s  %-28s %-24s %s\n", title, row[0], row[1], row[2]); err != nil {
-			return err
-		}
-		title = ""
-	}
-	return nil
-}

@@ -30,7 +30,8 @@ type own struct {
 	TrainFile                 []string `json:"train_file" usage:"x"`
 	ValidationFile            []string `json:"validation_file" usage:"x"`
 	BlockSize                 int      `json:"block_size" usage:"x"`
-	MaxTrainSamples           *int      `json:"max_train_samples" usage:"x"`
+	MaxTrainSamples           *int     `json:"max_train_samples" usage:"x"`
+	MaxEvalSamples            *int     `json:"max_eval_samples" usage:"x"`
 	ValidationSplitPercentage int      `json:"validation_split_percentage" usage:"x"`
 	MaxSeqLength              int      `json:"max_seq_length" usage:"x"`
 }
