@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -172,15 +173,19 @@ func (j *job) describe(cfg gpt2.Config) error {
 	for name, content := range map[string]any{
 		"tokenizer_config.json": map[string]any{
 			"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": endOfText, "eos_token": endOfText, "unk_token": endOfText,
+			"add_bos_token": true, "add_eos_token": false, // llama.cpp reads these
 			"model_max_length": cfg.NPositions, "clean_up_tokenization_spaces": false,
 		},
 		"generation_config.json": map[string]any{"bos_token_id": *cfg.BosTokenID, "eos_token_id": *cfg.EosTokenID},
 	} {
-		text, err := json.MarshalIndent(content, "", "  ")
-		if err != nil {
+		var text bytes.Buffer
+		e := json.NewEncoder(&text)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		if err := e.Encode(content); err != nil {
 			return err
 		}
-		j.beside = append(j.beside, checkpoint.BytesPart(name, append(text, '\n')))
+		j.beside = append(j.beside, checkpoint.BytesPart(name, text.Bytes()))
 	}
 	return nil
 }
