@@ -161,6 +161,9 @@ func (m *merge) set(dest map[string]any, key string, raw any, origin string) {
 	}
 	canonical, want := f.decode(raw)
 	if want != "" {
+		if list, ok := raw.([]string); ok && f.kind != reflect.Slice {
+			raw = list[len(list)-1:] // the text that counts
+		}
 		fault := Fault{Key: key, Value: quote(raw), Origin: origin, Want: want}
 		if f.secret() {
 			fault.Value = f.mask()

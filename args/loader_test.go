@@ -380,3 +380,11 @@ func TestDefaultsByWhatWasGiven(t *testing.T) {
 		require.Empty(t, resolved.Origin("learning_rate"), "it has not changed")
 	}
 }
+
+// Of a flag that is given twice the last value counts, and is the one that an error names.
+func TestFaultOfRepeatedFlag(t *testing.T) {
+	l := args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), args.Default("out"))
+	l.Environ = func() []string { return nil }
+	_, err := l.Parse([]string{"--weight_decay", "0.1", "--weight_decay", "ten"})
+	require.EqualError(t, err, `arguments: weight_decay is "ten" (flag --weight_decay); want a finite number`)
+}
