@@ -40,7 +40,7 @@ func (m *ModelArguments) Check(c *args.Checker) {
 	}
 }
 
-// DataArguments say what text to use. Without files it is the Go standard library's own source.
+// DataArguments say what text to use. Without files it is the functions of the Go standard library.
 type DataArguments struct {
 	TrainFile      []string `json:"train_file" usage:"training text: files, folders, globs; plain text or JSON Lines, also with .gz; repeatable"`
 	ValidationFile []string `json:"validation_file" usage:"evaluation text, as train_file"`
@@ -50,7 +50,7 @@ type DataArguments struct {
 	BlockSize                 int    `json:"block_size" usage:"tokens per sample; 0 is 128 for a new model, and what a saved one reads, 1024 at most"`
 	MaxTrainSamples           *int   `json:"max_train_samples" usage:"train on so many blocks at most; none for all"`
 	MaxEvalSamples            *int   `json:"max_eval_samples" usage:"evaluate on so many blocks at most; none for all"`
-	MaxEvalBytes              int    `json:"max_eval_bytes" usage:"evaluate on so many bytes of the held-out Go source, in whole files; 0 for all"`
+	MaxEvalBytes              int    `json:"max_eval_bytes" usage:"evaluate on the functions of held-out Go files of so many bytes; 0 for all"`
 }
 
 // own reports whether the text is the user's.
@@ -85,6 +85,8 @@ type SampleArguments struct {
 	Temperature  float64  `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model"`
 	TopK         int      `json:"top_k" usage:"sample from the k likeliest tokens; 0 for all"`
 	TopP         float64  `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; 0 for all"`
+	// RepetitionPenalty is transformers'.
+	RepetitionPenalty float64 `json:"repetition_penalty" usage:"above 1 tokens that are there already become less likely"`
 }
 
 // Check reports faults together with those of the training arguments.
@@ -93,8 +95,10 @@ func (s *SampleArguments) Check(c *args.Checker) {
 	c.Require(s.Temperature >= 0, "temperature", s.Temperature, "at least 0")
 	c.Require(s.TopK >= 0, "top_k", s.TopK, "at least 0")
 	c.Require(s.TopP >= 0 && s.TopP <= 1, "top_p", s.TopP, "a probability in [0, 1]")
+	c.Require(s.RepetitionPenalty > 0, "repetition_penalty", s.RepetitionPenalty, "a number above 0")
 	if s.MaxNewTokens == 0 {
-		for key, value := range map[string]any{"prompt": s.Prompt, "temperature": s.Temperature, "top_k": s.TopK, "top_p": s.TopP} {
+		for key, value := range map[string]any{"prompt": s.Prompt, "temperature": s.Temperature, "top_k": s.TopK, "top_p": s.TopP,
+			"repetition_penalty": s.RepetitionPenalty} {
 			c.Require(!c.Given(key), key, value, "it left out: with max_new_tokens 0 nothing is written")
 		}
 	}
@@ -115,8 +119,8 @@ func newSettings() *settings {
 	return &settings{
 		args:   a,
 		model:  &ModelArguments{NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
-		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 256 << 10},
-		sample: &SampleArguments{MaxNewTokens: 120, Temperature: 0.7, TopP: 0.9},
+		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 512 << 10},
+		sample: &SampleArguments{MaxNewTokens: 120, Temperature: 0.6, TopP: 0.95, RepetitionPenalty: 1},
 	}
 }
 
@@ -131,7 +135,8 @@ func (s *settings) loader() *args.Loader {
 // demonstration is the origin of the settings that hold without a text and a model of the user's.
 const demonstration = "demonstration"
 
-// choose makes the defaults those of the demonstration, a minute at most on two cores, if no text and no model is given.
+// choose makes the defaults those of the demonstration, if no text and no model is given: half a minute on two cores, a
+// minute at most.
 func (s *settings) choose(given func(key string) bool) string {
 	for _, key := range []string{"train_file", "validation_file", "model_name_or_path"} {
 		if given(key) {
@@ -140,17 +145,17 @@ func (s *settings) choose(given func(key string) bool) string {
 	}
 	a := s.args
 	if !given("max_steps") && !given("num_train_epochs") {
-		a.MaxSteps = 1000
+		a.MaxSteps = 2400
 		if !given("max_train_seconds") {
 			a.MaxTrainSeconds = 50
 		}
 	}
 	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 3e-3, 0.1, 0.98
 	a.LRSchedulerType, a.WarmupSteps = args.SchedulerCosine, 50
-	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 100, args.StrategySteps, new(400.0)
-	a.SaveSteps, a.SaveTotalLimit = 400, new(2)
+	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 200, args.StrategySteps, new(1000.0)
+	a.SaveSteps, a.SaveTotalLimit = 1000, new(2)
 	a.DataloaderNumWorkers = 1
-	s.model.VocabSize = 8192 // words and names are whole tokens: more text in the same time
-	s.sample.Prompt = []string{"// Package", "func main() {", "// Read reads"}
+	s.model.NLayer, s.model.VocabSize, s.data.BlockSize = 2, 4096, 64 // what learns most in half a minute
+	s.sample.Prompt = []string{"func (r *Reader) Read(", "func Parse", "func (b *Buffer)"}
 	return demonstration
 }

@@ -35,17 +35,23 @@ func (c *corpus) String() string {
 	return s
 }
 
-// readCorpus reads the user's files, or the Go standard library's source. Without a file to evaluate on, a share of
-// the training text is held out if evaluating says so.
+// readCorpus reads the user's files, or the functions of the Go standard library. Without a file to evaluate on, a share
+// of the training text is held out if evaluating says so.
 func readCorpus(d *DataArguments, training, evaluating bool) (*corpus, error) {
 	trainFiles, evalFiles, err := listFiles(d)
 	if err != nil {
 		return nil, err
 	}
+	read := func(files []string, o text.Options) ([]text.Document, error) {
+		if !d.own() {
+			return readFunctions(files)
+		}
+		return text.Collect(text.Read(files, o))
+	}
 	c := &corpus{}
 	split := evaluating && len(evalFiles) == 0
 	if training || split {
-		if c.train, err = text.Collect(text.Read(trainFiles, text.Options{Column: d.TextColumn})); err != nil {
+		if c.train, err = read(trainFiles, text.Options{Column: d.TextColumn}); err != nil {
 			return nil, err
 		}
 	}
@@ -54,7 +60,7 @@ func readCorpus(d *DataArguments, training, evaluating bool) (*corpus, error) {
 		return c, err
 	}
 	// A byte-level tokenizer reads anything: an evaluation may be of bytes that are no text.
-	c.eval, err = text.Collect(text.Read(evalFiles, text.Options{Column: d.TextColumn, AnyBytes: !training}))
+	c.eval, err = read(evalFiles, text.Options{Column: d.TextColumn, AnyBytes: !training})
 	return c, err
 }
 
@@ -65,10 +71,10 @@ func listFiles(d *DataArguments) (train, eval []string, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		train, eval, err = text.GoSource(root)
-		if err != nil {
+		if train, eval, err = text.GoSource(root); err != nil {
 			return nil, nil, err
 		}
+		train, eval = public(root, train), public(root, eval)
 		eval, err = limitBytes(eval, int64(d.MaxEvalBytes))
 		return train, eval, err
 	}

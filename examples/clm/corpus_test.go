@@ -41,6 +41,31 @@ func TestGoSourceSplits(t *testing.T) {
 	require.InDelta(t, 1.0/20, float64(len(whole))/float64(len(all)+len(whole)), 0.02)
 }
 
+// The text of the demonstration is functions: whole, without comments, and of packages that programs import.
+func TestFunctions(t *testing.T) {
+	d := newSettings().data
+	c, err := readCorpus(d, false, true)
+	require.NoError(t, err)
+	require.Empty(t, c.train)
+	require.Greater(t, len(c.eval), 200)
+	for _, doc := range c.eval {
+		require.True(t, strings.HasPrefix(doc.Text, "func "), doc.Text)
+		require.True(t, strings.HasSuffix(doc.Text, "}\n"), doc.Text)
+		require.NotContains(t, filepath.ToSlash(doc.Path), "/internal/")
+		require.NotContains(t, filepath.ToSlash(doc.Path), "/runtime/")
+	}
+
+	file := filepath.Join(t.TempDir(), "a.go")
+	require.NoError(t, os.WriteFile(file, []byte("package a\n\n// F is.\nfunc F() int {\n\treturn 1 // one\n}\nfunc asm()\nvar x = 1\nfunc (T) M() {}\n"), 0o600))
+	docs, err := readFunctions([]string{file})
+	require.NoError(t, err)
+	require.Equal(t, []text.Document{{Path: file, Line: 4, Text: "func F() int {\n\treturn 1\n}\n"}, {Path: file, Line: 9, Text: "func (T) M() {}\n"}}, docs)
+
+	require.NoError(t, os.WriteFile(file, []byte("package a\nfunc {"), 0o600))
+	_, err = readFunctions([]string{file})
+	require.ErrorContains(t, err, "a.go:2")
+}
+
 // Limits of blocks hold, and what the figures per byte are of is what is evaluated on.
 func TestMaxSamples(t *testing.T) {
 	c := &corpus{train: []text.Document{{Text: strings.Repeat("some words. ", 40)}}, eval: []text.Document{{Text: "one"}, {Text: strings.Repeat("two ", 40)}}}

@@ -274,7 +274,7 @@ func (j *job) continued(ctx context.Context, g models.Generator, prompt string) 
 	var text []byte
 	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), g, ids, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK, TopP: j.sample.TopP,
-		EOS: []int{int(eot)}, Seed: j.args.Seed,
+		RepetitionPenalty: j.sample.RepetitionPenalty, EOS: []int{int(eot)}, Seed: j.args.Seed,
 		OnToken: func(id int) {
 			if id != int(eot) {
 				text, _ = j.tok.AppendToken(text[:0], int32(id)) // the model knows no other tokens

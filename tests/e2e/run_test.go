@@ -18,8 +18,8 @@ import (
 
 // parts are the files of a checkpoint.
 var parts = []string{
-	"config.json", "manifest.json", "model.safetensors", "optimizer.json", "optimizer.safetensors", "progress.json", "rng_state.json",
-	"sampler.json", "scheduler.json", "tokenizer.json", "trainer_state.json", "training_args.json",
+	"config.json", "generation_config.json", "manifest.json", "model.safetensors", "optimizer.json", "optimizer.safetensors", "progress.json",
+	"rng_state.json", "sampler.json", "scheduler.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json", "training_args.json",
 }
 
 // names lists a folder.
@@ -51,11 +51,11 @@ func readJSON(t testing.TB, v any, elem ...string) {
 
 func TestRun(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "new", "folder")
-	r := succeed(t, tiny(t, out)...)
+	r := succeed(t, tiny(t, out, "--prompt", "The old", "--prompt", "A")...)
 
 	require.Equal(t, []string{
-		"LATEST", "all_results.json", "checkpoint-15", "checkpoint-20", "config.json", "eval_results.json", "log.jsonl", "model.safetensors", "runs",
-		"tokenizer.json", "train_results.json", "trainer_state.json", "training_args.json",
+		"LATEST", "all_results.json", "checkpoint-15", "checkpoint-20", "config.json", "eval_results.json", "generation_config.json", "log.jsonl",
+		"model.safetensors", "runs", "tokenizer.json", "tokenizer_config.json", "train_results.json", "trainer_state.json", "training_args.json",
 	}, names(t, out))
 	for _, c := range []string{"checkpoint-15", "checkpoint-20"} {
 		require.Equal(t, parts, names(t, filepath.Join(out, c)))
@@ -86,12 +86,14 @@ func TestRun(t *testing.T) {
 	require.Len(t, state.LogHistory, 4+2+1, "four of steps, two evaluations, and the end")
 
 	for _, want := range []string{
-		"arguments that are not defaults:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ", "model: gpt2, 1 layers, width 32, 2 heads, 23392 parameters\n",
-		"training set: ", "an order-2 byte model needs ", "trained: 20 steps, ", "model saved to " + out + "\n", "eval: loss ", " nats per byte over ", "sample:\n// Package",
+		"settings:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ", "model:     gpt2 of 1 layers, width 32, 2 heads, 23,392 parameters\n",
+		"samples:   ", "to beat:   ", "trained: 20 steps, ", "model saved to " + out + "\n", "eval: loss ", " nats per byte over ", " of counting; ",
+		"sample 1 of 2:\nThe old", "\nsample 2 of 2:\nA",
 	} {
 		require.Contains(t, r.stdout, want)
 	}
-	require.NotContains(t, r.stdout, "weight_decay", "it is a default")
+	require.NotContains(t, r.stdout, "adam_beta1", "it is a default")
+	require.NotContains(t, r.stdout, "demonstration")
 	for _, want := range []string{"step 5  epoch ", "  learning_rate ", "  train_tokens_per_second ", "step 10  epoch ", "  eval_loss ", "  eval_nats_per_byte ",
 		"saved " + filepath.Join(out, "checkpoint-5"), "saved " + filepath.Join(out, "checkpoint-20")} {
 		require.Contains(t, r.stderr, want)
@@ -150,10 +152,10 @@ func TestSettings(t *testing.T) {
 	} {
 		require.Regexp(t, `(?m)^  `+key+" +"+want+"$", r.stdout)
 	}
-	require.Contains(t, r.stdout, "1 layers, width 32, 4 heads")
+	require.Contains(t, r.stdout, "gpt2 of 1 layers, width 32, 4 heads")
 	var saved map[string]any
 	readJSON(t, &saved, out, "training_args.json")
-	for key, want := range map[string]float64{"max_steps": 5, "learning_rate": 0.002, "seed": 8, "weight_decay": 0.25, "adam_beta2": 0.98} {
+	for key, want := range map[string]float64{"max_steps": 5, "learning_rate": 0.002, "seed": 8, "weight_decay": 0.25, "adam_beta2": 0.999} {
 		require.EqualValues(t, want, saved[key], key)
 	}
 
