@@ -120,7 +120,7 @@ func newSettings() *settings {
 		args:   a,
 		model:  &ModelArguments{NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
 		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 512 << 10},
-		sample: &SampleArguments{MaxNewTokens: 120, Temperature: 0.6, TopP: 0.95, RepetitionPenalty: 1},
+		sample: &SampleArguments{MaxNewTokens: 120, Temperature: 0.7, TopP: 0.95, RepetitionPenalty: 1},
 	}
 }
 
@@ -145,17 +145,18 @@ func (s *settings) choose(given func(key string) bool) string {
 	}
 	a := s.args
 	if !given("max_steps") && !given("num_train_epochs") {
-		a.MaxSteps = 2400
+		a.MaxSteps = 2000
 		if !given("max_train_seconds") {
-			a.MaxTrainSeconds = 50
+			a.MaxTrainSeconds = 55
 		}
 	}
-	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 3e-3, 0.1, 0.98
+	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 4e-3, 0.1, 0.98
 	a.LRSchedulerType, a.WarmupSteps = args.SchedulerCosine, 50
-	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 200, args.StrategySteps, new(1000.0)
+	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 200, args.StrategySteps, new(800.0)
 	a.SaveSteps, a.SaveTotalLimit = 1000, new(2)
 	a.DataloaderNumWorkers = 1
 	s.model.NLayer, s.model.VocabSize, s.data.BlockSize = 2, 4096, 64 // what learns most in half a minute
-	s.sample.Prompt = []string{"func (r *Reader) Read(", "func Parse", "func (b *Buffer)"}
+	s.sample.Prompt = []string{"func (r *Reader) Read(", "func (c *Conn) Close()", "func Parse", "func isValid("}
+	s.sample.Temperature, s.sample.TopP = 0.5, 0.9
 	return demonstration
 }

@@ -29,11 +29,11 @@ func TestDemonstrationSettings(t *testing.T) {
 		learningRate float64
 		eval         args.Strategy
 	}{
-		{nil, 2400, 3, 50, 3e-3, args.StrategySteps},
-		{[]string{"--num_train_epochs", "1"}, -1, 1, 0, 3e-3, args.StrategySteps},
-		{[]string{"--max_steps", "5000"}, 5000, 3, 0, 3e-3, args.StrategySteps},
-		{[]string{"--max_train_seconds", "20"}, 2400, 3, 20, 3e-3, args.StrategySteps},
-		{[]string{"--learning_rate", "1e-4", "--resume_from_checkpoint", "last"}, 2400, 3, 50, 1e-4, args.StrategySteps},
+		{nil, 2000, 3, 55, 4e-3, args.StrategySteps},
+		{[]string{"--num_train_epochs", "1"}, -1, 1, 0, 4e-3, args.StrategySteps},
+		{[]string{"--max_steps", "5000"}, 5000, 3, 0, 4e-3, args.StrategySteps},
+		{[]string{"--max_train_seconds", "20"}, 2000, 3, 20, 4e-3, args.StrategySteps},
+		{[]string{"--learning_rate", "1e-4", "--resume_from_checkpoint", "last"}, 2000, 3, 55, 1e-4, args.StrategySteps},
 		{[]string{"--train_file", "a.txt", "--num_train_epochs", "1"}, -1, 1, 0, standard.LearningRate, args.StrategyNo},
 		{[]string{"--validation_file", "a.txt"}, -1, 3, 0, standard.LearningRate, args.StrategyNo},
 		{[]string{"--model_name_or_path", "out/clm"}, -1, 3, 0, standard.LearningRate, args.StrategyNo},
@@ -68,7 +68,7 @@ func TestListing(t *testing.T) {
   seed          7       env LOCKSTEP_SEED
   prompt        "a\nb"  flag --prompt
 settings of the demonstration on functions of the Go standard library:
-  learning_rate 0.003, adam_beta2 0.98, lr_scheduler_type cosine,`), got)
+  learning_rate 0.004, adam_beta2 0.98, lr_scheduler_type cosine,`), got)
 	for line := range strings.Lines(got) {
 		require.LessOrEqual(t, len(line), lineWidth+1)
 	}

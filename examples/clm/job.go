@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -31,6 +32,7 @@ type job struct {
 	tok    *tokenizers.BPE
 	net    models.Configured
 	beside []checkpoint.Part // files beside the weights: the tokenizer's, generation's
+	last   lastEvaluation
 }
 
 // run trains, or only evaluates if that is all that was asked for.
@@ -49,7 +51,8 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opts := []trainer.Option{trainer.WithTrainData(train), trainer.WithMetrics(textMetric(size(j.corpus.eval))), trainer.WithParts(j.beside...)}
+	opts := []trainer.Option{trainer.WithTrainData(train), trainer.WithMetrics(textMetric(size(j.corpus.eval))), trainer.WithParts(j.beside...),
+		trainer.WithCallbacks(&j.last)}
 	if eval != nil {
 		opts = append(opts, trainer.WithEvalData(eval))
 	}
@@ -59,8 +62,11 @@ func (j *job) run(ctx context.Context) error {
 	t := trainer.New(j.net, j.args, opts...)
 	defer t.Close() // what went wrong before is the error to report
 	if onlyEval {
-		_, err := j.evaluate(ctx, t)
-		return err
+		m, err := t.EvaluateContext(ctx)
+		if err != nil {
+			return err
+		}
+		return j.report(t, m)
 	}
 	fmt.Fprintf(j.out, "%s%s blocks of %d tokens\n", label("samples"), grouped(train.Len()), j.data.BlockSize)
 	return j.train(ctx, t)
@@ -195,7 +201,7 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	var baseline float64
 	if len(j.corpus.eval) > 0 {
 		baseline = newByteModel(j.corpus.train).natsPerByte(j.corpus.eval)
-		fmt.Fprintf(j.out, "%s%.3f nats per byte, by counting which byte follows which two\n", label("to beat"), baseline)
+		fmt.Fprintf(j.out, "%s%.3f nats per byte, a model that sees the two bytes before\n", label("baseline"), baseline)
 	}
 	j.corpus.train = nil
 	debug.FreeOSMemory() // the text and the counts are done with, and training takes less
@@ -209,15 +215,18 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f tokens/s; model saved to %s\n", res.GlobalStep, res.Metrics["train_runtime"],
 		res.TrainingLoss, res.Metrics["train_tokens_per_second"], j.args.OutputDir)
 	if len(j.corpus.eval) > 0 {
-		m, err := j.evaluate(ctx, t)
+		m, err := j.evaluate(ctx, t, int64(res.GlobalStep))
 		if err != nil {
 			return err
 		}
-		verdict := "less than"
-		if m["eval_nats_per_byte"] >= baseline {
-			verdict = "not less than"
+		if err := j.report(t, m); err != nil {
+			return err
 		}
-		fmt.Fprintf(j.out, "      that is %s the %.3f of counting; one who knows nothing needs %.3f\n", verdict, baseline, math.Log(256))
+		verdict := "better"
+		if m["eval_nats_per_byte"] >= baseline {
+			verdict = "not better"
+		}
+		fmt.Fprintf(j.out, "      %s than the baseline of %.3f nats per byte; random bytes have %.3f\n", verdict, baseline, math.Log(256))
 	}
 	if !t.IsMain() {
 		return nil
@@ -225,16 +234,21 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	return j.write(ctx)
 }
 
-// evaluate evaluates and writes the results.
-func (j *job) evaluate(ctx context.Context, t *trainer.Trainer) (map[string]float64, error) {
-	m, err := t.EvaluateContext(ctx)
-	if err != nil {
-		return nil, err
+// evaluate evaluates the final model, unless the run has just done so.
+func (j *job) evaluate(ctx context.Context, t *trainer.Trainer, step int64) (map[string]float64, error) {
+	if j.last.step == step && j.last.metrics != nil && !j.args.LoadBestModelAtEnd {
+		return j.last.metrics, nil
 	}
+	return t.EvaluateContext(ctx)
+}
+
+// report prints and writes the results of an evaluation.
+func (j *job) report(t *trainer.Trainer, m map[string]float64) error {
 	fmt.Fprintf(j.out, "eval: loss %.4f, perplexity %.2f, %.4f nats per byte over %s\n", m["eval_loss"], m["eval_perplexity"],
 		m["eval_nats_per_byte"], sizeText(size(j.corpus.eval)))
+	m = maps.Clone(m)
 	m["perplexity"] = m["eval_perplexity"] // HuggingFace's run_clm.py has it under this name
-	return m, t.SaveMetrics("eval", m)
+	return t.SaveMetrics("eval", m)
 }
 
 // write prints a sample for each prompt.

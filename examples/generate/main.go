@@ -1,7 +1,7 @@
 // Generate shows how a saved language model writes text: it loads the model with its tokenizer, gives it the ids that
 // transformers would, and prints token by token what it draws.
 //
-//	go run ./examples/generate --model_name_or_path out/clm --prompt "func main() {"
+//	go run ./examples/generate --model_name_or_path out/clm --prompt "func New"
 package main
 
 import (
@@ -67,7 +67,7 @@ func main() {
 }
 
 func run(ctx context.Context, argv []string, w io.Writer) error {
-	g := &GenerationArguments{Prompt: "func main() {", MaxNewTokens: 120, Temperature: 0.6, TopP: 0.95, RepetitionPenalty: 1, Seed: 42}
+	g := &GenerationArguments{Prompt: "func Parse", MaxNewTokens: 120, Temperature: 0.5, TopP: 0.9, RepetitionPenalty: 1, Seed: 42}
 	loader := args.Bind(pflag.NewFlagSet("generate", pflag.ContinueOnError), g)
 	if _, err := loader.Parse(argv); err != nil {
 		if errors.Is(err, args.ErrHelp) {
