@@ -56,7 +56,7 @@ type Loader struct {
 	known    map[string]*known
 	program  *Program
 	reserved []string
-	choose   func(given func(key string) bool)
+	choose   func(given func(key string) bool) (origin string)
 }
 
 // Bind registers the settings of structs (pointers, with their defaults in them)
@@ -83,8 +83,10 @@ func (l *Loader) ReserveEnv(names ...string) { l.reserved = append(l.reserved, n
 
 // Defaults sets a function that chooses the structs' defaults by what was given, for programs that have several sets
 // of them. Parse calls it when flags, variables and files have been read and before their values are put in place;
-// given reports whether one of them set a key.
-func (l *Loader) Defaults(choose func(given func(key string) bool)) { l.choose = choose }
+// given reports whether one of them set a key. The result is the Origin of the defaults that the function changed.
+func (l *Loader) Defaults(choose func(given func(key string) bool) (origin string)) {
+	l.choose = choose
+}
 
 // training is the TrainingArguments among structs, or nil.
 func (l *Loader) training(structs []any) *TrainingArguments {
@@ -161,6 +163,9 @@ func (m *merge) set(dest map[string]any, key string, raw any, origin string) {
 	}
 	canonical, want := f.decode(raw)
 	if want != "" {
+		if list, ok := raw.([]string); ok && f.kind != reflect.Slice {
+			raw = list[len(list)-1:] // the text that counts
+		}
 		fault := Fault{Key: key, Value: quote(raw), Origin: origin, Want: want}
 		if f.secret() {
 			fault.Value = f.mask()
@@ -289,9 +294,7 @@ func (m *merge) mustLoad(p koanf.Provider, origin func(key string) string) {
 // them in place if nothing is wrong.
 func (m *merge) finish() (*Resolved, error) {
 	l := m.loader
-	if l.choose != nil {
-		l.choose(m.checker.Given)
-	}
+	chosen := m.choose()
 	copies := make([]any, len(l.structs))
 	for i, s := range l.structs {
 		c := reflect.New(reflect.TypeOf(s).Elem())
@@ -312,7 +315,27 @@ func (m *merge) finish() (*Resolved, error) {
 	for i, s := range l.structs {
 		reflect.ValueOf(s).Elem().Set(reflect.ValueOf(copies[i]).Elem())
 	}
-	return &Resolved{schema: l.schema, structs: l.structs, origins: m.origins, Notices: notices}, nil
+	return &Resolved{schema: l.schema, structs: l.structs, origins: m.origins, chosen: chosen, Notices: notices}, nil
+}
+
+// choose lets the program choose its defaults and returns the origins of those that it changed.
+func (m *merge) choose() map[string]string {
+	l := m.loader
+	if l.choose == nil {
+		return nil
+	}
+	before := map[string]string{}
+	for _, f := range l.schema.fields {
+		before[f.key] = f.masked(f.of(l.structs))
+	}
+	origin := l.choose(m.checker.Given)
+	chosen := map[string]string{}
+	for _, f := range l.schema.fields {
+		if f.masked(f.of(l.structs)) != before[f.key] {
+			chosen[f.key] = origin
+		}
+	}
+	return chosen
 }
 
 func envName(key string) string { return EnvPrefix + strings.ToUpper(key) }

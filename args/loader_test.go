@@ -353,27 +353,40 @@ func TestBindRefusesWhatIsNoSettingsStruct(t *testing.T) {
 
 func TestDefaultsByWhatWasGiven(t *testing.T) {
 	for _, c := range []struct {
-		argv          []string
-		seed, warmups string
+		argv              []string
+		seed, warmups     string
+		ofSeed, ofWarmups string
 	}{
-		{nil, "7", "0"},
-		{[]string{"--seed", "3"}, "3", "0"},
-		{[]string{"--warmup_steps", "5"}, "7", "5"},
-		{[]string{"--max_steps", "5"}, "42", "10"},
+		{nil, "7", "0", "demonstration", ""},
+		{[]string{"--seed", "3"}, "3", "0", "flag --seed", ""},
+		{[]string{"--warmup_steps", "5"}, "7", "5", "demonstration", "flag --warmup_steps"},
+		{[]string{"--max_steps", "5"}, "42", "10", "", "long run"},
 	} {
 		a := args.Default("out")
 		l := args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), a)
 		l.Environ = func() []string { return nil }
-		l.Defaults(func(given func(string) bool) {
+		l.Defaults(func(given func(string) bool) string {
 			if given("max_steps") {
 				a.WarmupSteps = 10
-			} else {
-				a.Seed = 7
+				return "long run"
 			}
+			a.Seed = 7
+			return "demonstration"
 		})
-		_, err := l.Parse(c.argv)
+		resolved, err := l.Parse(c.argv)
 		require.NoError(t, err)
 		require.Equal(t, c.seed, fmt.Sprint(a.Seed), c.argv)
 		require.Equal(t, c.warmups, fmt.Sprint(a.WarmupSteps), c.argv)
+		require.Equal(t, c.ofSeed, resolved.Origin("seed"), c.argv)
+		require.Equal(t, c.ofWarmups, resolved.Origin("warmup_steps"), c.argv)
+		require.Empty(t, resolved.Origin("learning_rate"), "it has not changed")
 	}
+}
+
+// Of a flag that is given twice the last value counts, and is the one that an error names.
+func TestFaultOfRepeatedFlag(t *testing.T) {
+	l := args.Bind(pflag.NewFlagSet("t", pflag.ContinueOnError), args.Default("out"))
+	l.Environ = func() []string { return nil }
+	_, err := l.Parse([]string{"--weight_decay", "0.1", "--weight_decay", "ten"})
+	require.EqualError(t, err, `arguments: weight_decay is "ten" (flag --weight_decay); want a finite number`)
 }

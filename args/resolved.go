@@ -3,6 +3,7 @@
 package args
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -20,11 +21,12 @@ type Resolved struct {
 	schema  *schema
 	structs []any
 	origins map[string]string
+	chosen  map[string]string // origins of defaults that the program chose
 }
 
 // Origin says where a setting's value came from: "flag --x", "env LOCKSTEP_X",
-// "file x.yaml", or "" for a default.
-func (r *Resolved) Origin(key string) string { return r.origins[key] }
+// "file x.yaml", what the function given to Loader.Defaults returned, or "" for a default.
+func (r *Resolved) Origin(key string) string { return cmp.Or(r.origins[key], r.chosen[key]) }
 
 // Table lists key, value and origin ("default" for a default) of every setting,
 // in the order of the structs' fields. Values of keys that end in token are
@@ -32,7 +34,7 @@ func (r *Resolved) Origin(key string) string { return r.origins[key] }
 func (r *Resolved) Table() [][3]string {
 	rows := make([][3]string, 0, len(r.schema.fields))
 	for _, f := range r.schema.fields {
-		origin := r.origins[f.key]
+		origin := r.Origin(f.key)
 		if f.key == configKey && origin == "" {
 			continue
 		}

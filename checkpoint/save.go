@@ -110,6 +110,15 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 	return info, nil
 }
 
+// sweep removes what writers that were cut short left behind. The caller holds the folder.
+func (s *Store) sweep(l listing) {
+	for _, name := range l.garbage {
+		if err := vfs.RemoveAll(s.fs(), s.path(name)); err != nil {
+			s.log().Warn("leftover of an interrupted save not deleted", "path", s.path(name), "err", err)
+		}
+	}
+}
+
 // prepare puts the folder in order after a save that was cut short, and returns the id of
 // the next save.
 func (s *Store) prepare() (id int64, err error) {
@@ -117,11 +126,7 @@ func (s *Store) prepare() (id int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, name := range l.garbage {
-		if err := vfs.RemoveAll(s.fs(), s.path(name)); err != nil {
-			s.log().Warn("leftover of an interrupted save not deleted", "path", s.path(name), "err", err)
-		}
-	}
+	s.sweep(l)
 	p, err := s.readPointer()
 	if err != nil {
 		s.log().Warn("pointer to the last checkpoint is unreadable and will be replaced", "err", err)
@@ -304,6 +309,11 @@ func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
 		return err
 	}
 	defer release()
+	l, err := s.list()
+	if err != nil {
+		return err
+	}
+	s.sweep(l)
 	for _, p := range parts {
 		if err := s.writeFile(ctx, p); err != nil {
 			return fmt.Errorf("writing %s: %w", s.path(p.Name), err)

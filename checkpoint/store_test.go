@@ -295,7 +295,13 @@ func TestWriteFiles(t *testing.T) {
 		require.ErrorIs(t, err, errorfs.ErrNoSpace)
 		require.Equal(t, "old", string(data))
 	}
-	require.Equal(t, 9, n, "stat, lock, create, write, sync, close, rename, sync-dir")
+	require.Equal(t, 10, n, "stat, lock, read-dir, create, write, sync, close, rename, sync-dir")
 	require.Equal(t, "config.json train_results.json", names(t, m, "out"))
 	require.ErrorContains(t, s.WriteFiles(ctx, []checkpoint.Part{checkpoint.BytesPart("a/b", nil)}), `part "a/b"`)
+
+	f, err := m.Create(filepath.Join("out", ".tmp-file-all_results.json-0123456789abcdef"))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.NoError(t, s.WriteFiles(ctx, []checkpoint.Part{part("newer")}))
+	require.Equal(t, "config.json train_results.json", names(t, m, "out"), "what a killed process left is swept up")
 }

@@ -179,9 +179,9 @@ func (b *bench) ours(threads int) (times, error) {
 	out := filepath.Join(b.work, "ours")
 	n := strconv.Itoa(b.steps)
 	cmd := exec.Command(b.program, "--train_file", filepath.Join(b.texts, "train"), "--validation_file", filepath.Join(b.texts, "eval"), "--output_dir", out,
-		"--max_steps", n, "--eval_steps", n, "--save_steps", n, "--logging_first_step", "--max_new_tokens", "0",
 		"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type", "cosine", "--warmup_steps", "50",
-		"--logging_steps", "50", "--eval_strategy", "steps", "--save_total_limit", "2", "--dataloader_num_workers", "1")
+		"--max_steps", n, "--eval_strategy", "steps", "--eval_steps", n, "--save_steps", n, "--save_total_limit", "2", "--logging_steps", "50", "--logging_first_step",
+		"--dataloader_num_workers", "1", "--max_new_tokens", "0")
 	return b.timed(cmd, threads, out)
 }
 

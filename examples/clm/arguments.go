@@ -42,7 +42,7 @@ func (m *ModelArguments) Check(c *args.Checker) {
 	}
 }
 
-// DataArguments say what text to use. Without files it is the Go standard library's own source.
+// DataArguments say what text to use. Without files it is the functions of the Go standard library.
 type DataArguments struct {
 	TrainFile      []string `json:"train_file" usage:"training text: files, folders, globs; plain text or JSON Lines, also with .gz; repeatable"`
 	ValidationFile []string `json:"validation_file" usage:"evaluation text, as train_file"`
@@ -51,7 +51,8 @@ type DataArguments struct {
 	TextColumn                string `json:"text_column" usage:"field of JSON Lines with the text; empty is text, or else the first field that holds a string"`
 	BlockSize                 int    `json:"block_size" usage:"tokens per sample; 0 is 128 for a new model, and what a saved one reads, 1024 at most"`
 	MaxTrainSamples           *int   `json:"max_train_samples" usage:"train on so many blocks at most; none for all"`
-	MaxEvalBytes              int    `json:"max_eval_bytes" usage:"evaluate on so many bytes of the held-out Go source, in whole files; 0 for all"`
+	MaxEvalSamples            *int   `json:"max_eval_samples" usage:"evaluate on so many blocks at most; none for all"`
+	MaxEvalBytes              int    `json:"max_eval_bytes" usage:"evaluate on the functions of held-out Go files of so many bytes; 0 for all"`
 }
 
 // own reports whether the text is the user's.
@@ -61,8 +62,10 @@ func (d *DataArguments) own() bool { return len(d.TrainFile) > 0 || len(d.Valida
 func (d *DataArguments) Check(c *args.Checker) {
 	c.Require(d.BlockSize == 0 || d.BlockSize >= 2 && d.BlockSize <= 1<<20, "block_size", d.BlockSize, "2 to 1048576 tokens, or 0")
 	c.Require(d.ValidationSplitPercentage >= 1 && d.ValidationSplitPercentage <= 99, "validation_split_percentage", d.ValidationSplitPercentage, "1 to 99")
-	if n := d.MaxTrainSamples; n != nil {
-		c.Require(*n >= 1, "max_train_samples", *n, "at least 1")
+	for key, n := range map[string]*int{"max_train_samples": d.MaxTrainSamples, "max_eval_samples": d.MaxEvalSamples} {
+		if n != nil {
+			c.Require(*n >= 1, key, *n, "at least 1")
+		}
 	}
 	c.Require(d.MaxEvalBytes >= 0, "max_eval_bytes", d.MaxEvalBytes, "at least 0")
 	if d.own() {
@@ -79,11 +82,13 @@ func (d *DataArguments) Check(c *args.Checker) {
 
 // SampleArguments say what the model writes at the end.
 type SampleArguments struct {
-	Prompt       string  `json:"prompt" usage:"what the sample begins with"`
-	MaxNewTokens int     `json:"max_new_tokens" usage:"length of the sample; 0 for none"`
-	Temperature  float64 `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model"`
-	TopK         int     `json:"top_k" usage:"sample from the k likeliest tokens; 0 for all"`
-	TopP         float64 `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; 0 for all"`
+	Prompt       []string `json:"prompt" usage:"what a sample begins with; repeatable, for several samples"`
+	MaxNewTokens int      `json:"max_new_tokens" usage:"tokens of a sample; 0 for no samples"`
+	Temperature  float64  `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model"`
+	TopK         int      `json:"top_k" usage:"sample from the k likeliest tokens; 0 for all"`
+	TopP         float64  `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; 0 for all"`
+	// RepetitionPenalty is transformers'.
+	RepetitionPenalty float64 `json:"repetition_penalty" usage:"above 1 tokens that are there already become less likely"`
 }
 
 // Check reports faults together with those of the training arguments.
@@ -92,6 +97,13 @@ func (s *SampleArguments) Check(c *args.Checker) {
 	c.Require(s.Temperature >= 0, "temperature", s.Temperature, "at least 0")
 	c.Require(s.TopK >= 0, "top_k", s.TopK, "at least 0")
 	c.Require(s.TopP >= 0 && s.TopP <= 1, "top_p", s.TopP, "a probability in [0, 1]")
+	c.Require(s.RepetitionPenalty > 0, "repetition_penalty", s.RepetitionPenalty, "a number above 0")
+	if s.MaxNewTokens == 0 {
+		for key, value := range map[string]any{"prompt": s.Prompt, "temperature": s.Temperature, "top_k": s.TopK, "top_p": s.TopP,
+			"repetition_penalty": s.RepetitionPenalty} {
+			c.Require(!c.Given(key), key, value, "it left out: with max_new_tokens 0 nothing is written")
+		}
+	}
 }
 
 // settings are all that the program is told.
@@ -100,8 +112,6 @@ type settings struct {
 	model  *ModelArguments
 	data   *DataArguments
 	sample *SampleArguments
-
-	demonstration bool // on the Go source, with settings chosen for it
 }
 
 // newSettings are those of a run on text, or from a model, of the user's: HuggingFace's defaults, and a small new model.
@@ -111,8 +121,8 @@ func newSettings() *settings {
 	return &settings{
 		args:   a,
 		model:  &ModelArguments{NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
-		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 384 << 10},
-		sample: &SampleArguments{Prompt: "", MaxNewTokens: 160, Temperature: 0.8, TopP: 0.95},
+		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 512 << 10},
+		sample: &SampleArguments{MaxNewTokens: 120, Temperature: 0.7, TopP: 0.95, RepetitionPenalty: 1},
 	}
 }
 
@@ -124,25 +134,31 @@ func (s *settings) loader() *args.Loader {
 	return l
 }
 
-// choose makes the defaults those of the demonstration, a minute at most on two cores, if no text and no model is given.
-func (s *settings) choose(given func(key string) bool) {
+// demonstration is the origin of the settings that hold without a text and a model of the user's.
+const demonstration = "demonstration"
+
+// choose makes the defaults those of the demonstration, if no text and no model is given: half a minute on two cores, a
+// minute at most.
+func (s *settings) choose(given func(key string) bool) string {
 	for _, key := range []string{"train_file", "validation_file", "model_name_or_path"} {
 		if given(key) {
-			return
+			return ""
 		}
 	}
-	s.demonstration = true
 	a := s.args
 	if !given("max_steps") && !given("num_train_epochs") {
-		a.MaxSteps = 1000
+		a.MaxSteps = 2000
 		if !given("max_train_seconds") {
 			a.MaxTrainSeconds = 55
 		}
 	}
-	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 5e-3, 0.1, 0.98
+	a.LearningRate, a.WeightDecay, a.AdamBeta2 = 4e-3, 0.1, 0.98
 	a.LRSchedulerType, a.WarmupSteps = args.SchedulerCosine, 50
-	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 50, args.StrategySteps, new(250.0)
-	a.SaveSteps, a.SaveTotalLimit = 250, new(2)
+	a.LoggingSteps, a.EvalStrategy, a.EvalSteps = 200, args.StrategySteps, new(800.0)
+	a.SaveSteps, a.SaveTotalLimit = 1000, new(2)
 	a.DataloaderNumWorkers = 1
-	s.sample.Prompt, s.sample.Temperature, s.sample.TopK, s.sample.TopP = "func (r *Reader) Read(", 0.7, 20, 0.9
+	s.model.NLayer, s.model.VocabSize, s.data.BlockSize = 2, 4096, 64 // what learns most in half a minute
+	s.sample.Prompt = []string{"func (r *Reader) Read(", "func (c *Conn) Close()", "func Parse", "func isValid("}
+	s.sample.Temperature, s.sample.TopP = 0.5, 0.9
+	return demonstration
 }

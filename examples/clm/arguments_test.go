@@ -3,6 +3,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,11 +31,11 @@ func TestDemonstrationSettings(t *testing.T) {
 		learningRate float64
 		eval         args.Strategy
 	}{
-		{nil, 1000, 3, 55, 5e-3, args.StrategySteps},
-		{[]string{"--num_train_epochs", "1"}, -1, 1, 0, 5e-3, args.StrategySteps},
-		{[]string{"--max_steps", "5000"}, 5000, 3, 0, 5e-3, args.StrategySteps},
-		{[]string{"--max_train_seconds", "20"}, 1000, 3, 20, 5e-3, args.StrategySteps},
-		{[]string{"--learning_rate", "1e-4", "--resume_from_checkpoint", "last"}, 1000, 3, 55, 1e-4, args.StrategySteps},
+		{nil, 2000, 3, 55, 4e-3, args.StrategySteps},
+		{[]string{"--num_train_epochs", "1"}, -1, 1, 0, 4e-3, args.StrategySteps},
+		{[]string{"--max_steps", "5000"}, 5000, 3, 0, 4e-3, args.StrategySteps},
+		{[]string{"--max_train_seconds", "20"}, 2000, 3, 20, 4e-3, args.StrategySteps},
+		{[]string{"--learning_rate", "1e-4", "--resume_from_checkpoint", "last"}, 2000, 3, 55, 1e-4, args.StrategySteps},
 		{[]string{"--train_file", "a.txt", "--num_train_epochs", "1"}, -1, 1, 0, standard.LearningRate, args.StrategyNo},
 		{[]string{"--validation_file", "a.txt"}, -1, 3, 0, standard.LearningRate, args.StrategyNo},
 		{[]string{"--model_name_or_path", "out/clm"}, -1, 3, 0, standard.LearningRate, args.StrategyNo},
@@ -55,6 +56,35 @@ func TestDemonstrationSettings(t *testing.T) {
 	require.Equal(t, *standard, own, "with a text of the user's all others are HuggingFace's")
 }
 
+// What the program shows of its settings: who set them, and what the demonstration chose.
+func TestListing(t *testing.T) {
+	s := newSettings()
+	l := s.loader()
+	l.Environ = func() []string { return []string{"LOCKSTEP_SEED=7"} }
+	r, err := l.Parse([]string{"--max_steps", "5", "--prompt", "a\nb", "--weight_decay", "0.25"})
+	require.NoError(t, err)
+	got := listing(r)
+	require.True(t, strings.HasPrefix(got, `settings:
+  max_steps     5       flag --max_steps
+  weight_decay  0.25    flag --weight_decay
+  seed          7       env LOCKSTEP_SEED
+  prompt        "a\nb"  flag --prompt
+settings of the demonstration on functions of the Go standard library:
+  learning_rate 0.004, adam_beta2 0.98, lr_scheduler_type cosine,`), got)
+	for line := range strings.Lines(got) {
+		require.LessOrEqual(t, len(line), lineWidth+1)
+	}
+	require.Contains(t, got, "vocab_size 4096")
+
+	s = newSettings()
+	l = s.loader()
+	l.Environ = func() []string { return nil }
+	name := strings.Repeat("long", 30)
+	r, err = l.Parse([]string{"--train_file", name, "--seed", "7"})
+	require.NoError(t, err)
+	require.Equal(t, "settings:\n  seed        7  flag --seed\n  train_file  "+name+"  flag --train_file\n", listing(r))
+}
+
 // A setting that would do nothing is an error that says so.
 func TestSettingsWithoutEffectAreRefused(t *testing.T) {
 	for key, argv := range map[string][]string{
@@ -63,6 +93,8 @@ func TestSettingsWithoutEffectAreRefused(t *testing.T) {
 		"n_head":                      {"--n_head", "4", "--model_name_or_path", "out/clm"},
 		"dropout":                     {"--dropout", "0.1", "--model_name_or_path", "out/clm"},
 		"vocab_size":                  {"--vocab_size", "500", "--model_name_or_path", "out/clm"},
+		"temperature":                 {"--temperature", "1", "--max_new_tokens", "0"},
+		"prompt":                      {"--prompt", "a", "--max_new_tokens", "0"},
 		"max_eval_bytes":              {"--max_eval_bytes", "500", "--train_file", "a.txt"},
 		"validation_split_percentage": {"--validation_split_percentage", "10"},
 		"text_column":                 {"--text_column", "body"},

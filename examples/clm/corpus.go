@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/text"
@@ -27,17 +28,32 @@ type corpus struct {
 	train, eval []text.Document
 }
 
-// readCorpus reads the user's files, or the Go standard library's source. Without a file to evaluate on, a share of
-// the training text is held out if evaluating says so.
+// String says how much text there is.
+func (c *corpus) String() string {
+	s := fmt.Sprintf("%s documents, %s", grouped(len(c.train)), sizeText(size(c.train)))
+	if len(c.eval) > 0 {
+		s += fmt.Sprintf("; held out %s, %s", grouped(len(c.eval)), sizeText(size(c.eval)))
+	}
+	return s
+}
+
+// readCorpus reads the user's files, or the functions of the Go standard library. Without a file to evaluate on, a share
+// of the training text is held out if evaluating says so.
 func readCorpus(d *DataArguments, training, evaluating bool) (*corpus, error) {
 	trainFiles, evalFiles, err := listFiles(d)
 	if err != nil {
 		return nil, err
 	}
+	read := func(files []string, o text.Options) ([]text.Document, error) {
+		if !d.own() {
+			return readFunctions(files)
+		}
+		return text.Collect(text.Read(files, o))
+	}
 	c := &corpus{}
 	split := evaluating && len(evalFiles) == 0
 	if training || split {
-		if c.train, err = text.Collect(text.Read(trainFiles, text.Options{Column: d.TextColumn})); err != nil {
+		if c.train, err = read(trainFiles, text.Options{Column: d.TextColumn}); err != nil {
 			return nil, err
 		}
 	}
@@ -46,7 +62,7 @@ func readCorpus(d *DataArguments, training, evaluating bool) (*corpus, error) {
 		return c, err
 	}
 	// A byte-level tokenizer reads anything: an evaluation may be of bytes that are no text.
-	c.eval, err = text.Collect(text.Read(evalFiles, text.Options{Column: d.TextColumn, AnyBytes: !training}))
+	c.eval, err = read(evalFiles, text.Options{Column: d.TextColumn, AnyBytes: !training})
 	return c, err
 }
 
@@ -57,10 +73,10 @@ func listFiles(d *DataArguments) (train, eval []string, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		train, eval, err = text.GoSource(root)
-		if err != nil {
+		if train, eval, err = text.GoSource(root); err != nil {
 			return nil, nil, err
 		}
+		train, eval = public(root, train), public(root, eval)
 		eval, err = limitBytes(eval, int64(d.MaxEvalBytes))
 		return train, eval, err
 	}
@@ -110,7 +126,7 @@ func expand(patterns []string) ([]string, error) {
 
 // holdOut takes percent of the text out of the training text: of several files, files that the hash of their path
 // chooses; of one file with several documents, the last ones; of a single document its end, from the beginning of a
-// line on.
+// line on, if it has lines.
 func holdOut(docs []text.Document, files []string, percent int) (train, eval []text.Document, err error) {
 	switch {
 	case len(files) > 1:
@@ -133,11 +149,24 @@ func holdOut(docs []text.Document, files []string, percent int) (train, eval []t
 		return nil, nil, nil
 	}
 	d := docs[0]
-	cut := strings.LastIndexByte(d.Text[:len(d.Text)-len(d.Text)*percent/100], '\n') + 1
+	cut := cutAt(d.Text, len(d.Text)-len(d.Text)*percent/100)
 	if cut == 0 || cut == len(d.Text) {
-		return nil, nil, fmt.Errorf("%s has too few lines to hold some out: want --validation_file, or --eval_strategy no without --do_eval", d.Path)
+		return nil, nil, fmt.Errorf("%s is too short to hold some of it out: want --validation_file, or --eval_strategy no without --do_eval", d.Path)
 	}
 	return []text.Document{{Path: d.Path, Text: d.Text[:cut]}}, []text.Document{{Path: d.Path, Text: d.Text[cut:]}}, nil
+}
+
+// cutAt is a place near at, before it if possible, where a line begins; in a text of few lines a word, or else a character.
+func cutAt(s string, at int) int {
+	for _, end := range []byte{'\n', ' '} {
+		if i := strings.LastIndexByte(s[:at], end) + 1; i > at/2 && i < len(s) {
+			return i
+		}
+	}
+	for at < len(s) && !utf8.RuneStart(s[at]) {
+		at++
+	}
+	return at
 }
 
 // holdOutFiles takes percent of the files, at least one and not all: by the hash of the path relative to the folder
@@ -145,7 +174,9 @@ func holdOut(docs []text.Document, files []string, percent int) (train, eval []t
 func holdOutFiles(files []string, percent int) (eval []string) {
 	root := commonFolder(files)
 	for _, f := range files {
-		if text.HeldOut(filepath.ToSlash(strings.TrimPrefix(canonical(f), root)), uint64(max(1, 100/percent))) {
+		h := fnv.New64a()
+		_, _ = io.WriteString(h, filepath.ToSlash(strings.TrimPrefix(canonical(f), root))) // a hash never fails
+		if h.Sum64()%100 < uint64(percent) {
 			eval = append(eval, f)
 		}
 	}
@@ -153,7 +184,7 @@ func holdOutFiles(files []string, percent int) (eval []string) {
 	case 0:
 		return files[len(files)-1:]
 	case len(files):
-		return files[:1]
+		return files[1:]
 	}
 	return eval
 }
@@ -242,25 +273,51 @@ func encode(ctx context.Context, tok *tokenizers.BPE, docs []text.Document) (dat
 
 // blocks makes the sources of training and evaluation, nil where there is no text.
 func (c *corpus) blocks(ctx context.Context, tok *tokenizers.BPE, blockSize int, d *DataArguments) (train, eval data.Source, err error) {
-	source := func(docs []text.Document, cut func(data.Tokens, int) (*data.Blocks, error), most *int) (data.Source, error) {
-		if len(docs) == 0 {
-			return nil, nil
-		}
-		ids, err := encode(ctx, tok, docs)
+	if len(c.train) > 0 {
+		ids, err := encode(ctx, tok, c.train)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		blocks, err := cut(ids, blockSize)
+		blocks, err := data.TrainBlocks(ids, blockSize)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return data.NewSource(first{blocks, most}, data.CausalLM(0)), nil
+		train = data.NewSource(first{blocks, d.MaxTrainSamples}, data.CausalLM(0))
 	}
-	if train, err = source(c.train, data.TrainBlocks, d.MaxTrainSamples); err != nil {
-		return nil, nil, err
+	if len(c.eval) > 0 {
+		ids, err := encode(ctx, tok, c.eval)
+		if err != nil {
+			return nil, nil, err
+		}
+		if most := d.MaxEvalSamples; most != nil {
+			if n := *most*(blockSize-1) + 1; n < len(ids) { // each block begins with the last token of the one before
+				ids = ids[:n]
+				c.eval = decode(tok, ids)
+			}
+		}
+		blocks, err := data.EvalBlocks(ids, blockSize)
+		if err != nil {
+			return nil, nil, err
+		}
+		eval = data.NewSource(blocks, data.CausalLM(0))
 	}
-	eval, err = source(c.eval, data.EvalBlocks, nil)
-	return train, eval, err
+	return train, eval, nil
+}
+
+// decode is the documents of a stream that encode made.
+func decode(tok *tokenizers.BPE, ids data.TokenSlice) (docs []text.Document) {
+	eot, _ := tok.TokenID(endOfText)
+	var doc []byte
+	for i, id := range ids {
+		if id != eot {
+			doc, _ = tok.AppendToken(doc, id) // the tokenizer made them
+		}
+		if (id == eot || i == len(ids)-1) && len(doc) > 0 {
+			docs = append(docs, text.Document{Text: string(doc)})
+			doc = doc[:0]
+		}
+	}
+	return docs
 }
 
 // first is at most so many of the blocks; nil is all.
@@ -279,5 +336,5 @@ func (f first) Len() int {
 // stopwatch says how long a phase took.
 func stopwatch() func() string {
 	start := time.Now()
-	return func() string { return time.Since(start).Round(10 * time.Millisecond).String() }
+	return func() string { return fmt.Sprintf("%.1f s", time.Since(start).Seconds()) }
 }

@@ -43,6 +43,47 @@ func TestGoSourceSplits(t *testing.T) {
 	require.InDelta(t, 1.0/20, float64(len(whole))/float64(len(all)+len(whole)), 0.02)
 }
 
+// The text of the demonstration is functions: whole, without comments, and of packages that programs import.
+func TestFunctions(t *testing.T) {
+	d := newSettings().data
+	c, err := readCorpus(d, false, true)
+	require.NoError(t, err)
+	require.Empty(t, c.train)
+	require.Greater(t, len(c.eval), 200)
+	for _, doc := range c.eval {
+		require.True(t, strings.HasPrefix(doc.Text, "func "), doc.Text)
+		require.True(t, strings.HasSuffix(doc.Text, "}\n"), doc.Text)
+		require.NotContains(t, filepath.ToSlash(doc.Path), "/internal/")
+		require.NotContains(t, filepath.ToSlash(doc.Path), "/runtime/")
+	}
+
+	file := filepath.Join(t.TempDir(), "a.go")
+	require.NoError(t, os.WriteFile(file, []byte("package a\n\n// F is.\nfunc F() int {\n\treturn 1 // one\n}\nfunc asm()\nvar x = 1\nfunc (T) M() {}\n"), 0o600))
+	docs, err := readFunctions([]string{file})
+	require.NoError(t, err)
+	require.Equal(t, []text.Document{{Path: file, Line: 4, Text: "func F() int {\n\treturn 1\n}\n"}, {Path: file, Line: 9, Text: "func (T) M() {}\n"}}, docs)
+
+	require.NoError(t, os.WriteFile(file, []byte("package a\nfunc {"), 0o600))
+	_, err = readFunctions([]string{file})
+	require.ErrorContains(t, err, "a.go:2")
+}
+
+// Limits of blocks hold, and what the figures per byte are of is what is evaluated on.
+func TestMaxSamples(t *testing.T) {
+	c := &corpus{train: []text.Document{{Text: strings.Repeat("some words. ", 40)}}, eval: []text.Document{{Text: "one"}, {Text: strings.Repeat("two ", 40)}}}
+	tok, err := c.trainTokenizer(t.Context(), 257, nil)
+	require.NoError(t, err)
+	train, eval, err := c.blocks(t.Context(), tok, 8, &DataArguments{MaxTrainSamples: new(3), MaxEvalSamples: new(2)})
+	require.NoError(t, err)
+	require.Equal(t, []int{3, 2}, []int{int(train.Len()), int(eval.Len())})
+	require.Equal(t, []text.Document{{Text: "one"}, {Text: "two two tw"}}, c.eval, "14 tokens are predicted, one of which ends a text")
+
+	_, eval, err = c.blocks(t.Context(), tok, 8, &DataArguments{MaxEvalSamples: new(300)})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, eval.Len(), "15 tokens and an end: the last block is short")
+	require.Len(t, c.eval, 2)
+}
+
 // folder makes a folder with files of the given names.
 func folder(t *testing.T, names ...string) string {
 	dir := t.TempDir()
@@ -93,13 +134,29 @@ func TestOneFileSplits(t *testing.T) {
 	require.Len(t, train, 180)
 	require.Equal(t, "line 180", eval[0].Text)
 
+	train, eval = held(t, &DataArguments{TrainFile: []string{write("a.txt", "words in a line")}, ValidationSplitPercentage: 35})
+	require.Equal(t, []string{"words in ", "a line"}, []string{train[0].Text, eval[0].Text})
+	train, eval = held(t, &DataArguments{TrainFile: []string{write("a.txt", "一二三四五六七八九十")}, ValidationSplitPercentage: 40})
+	require.Equal(t, []string{"一二三四五六", "七八九十"}, []string{train[0].Text, eval[0].Text})
+
 	d := &DataArguments{TrainFile: []string{write("a.txt", "one line")}, ValidationSplitPercentage: 5}
 	_, err := readCorpus(d, true, true)
-	require.ErrorContains(t, err, "too few lines")
+	require.ErrorContains(t, err, "too short")
 	c, err := readCorpus(d, true, false)
 	require.NoError(t, err, "who does not evaluate needs nothing to evaluate on")
 	require.Len(t, c.train, 1)
 	require.Empty(t, c.eval)
+}
+
+// The share is of so many percent, whatever the percentage.
+func TestShareOfFiles(t *testing.T) {
+	var files []string
+	for i := range 1000 {
+		files = append(files, filepath.Join("folder", fmt.Sprintf("file%d", i)))
+	}
+	for _, percent := range []int{1, 5, 30, 60, 99} {
+		require.InDelta(t, float64(percent)/100, float64(len(holdOutFiles(files, percent)))/1000, 0.05, percent)
+	}
 }
 
 // The split is of the files' names below the folder that they share, wherever it lies and

@@ -3,11 +3,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -31,6 +34,7 @@ type job struct {
 	tok    *tokenizers.BPE
 	net    models.Configured
 	beside []checkpoint.Part // files beside the weights: the tokenizer's, generation's
+	last   lastEvaluation
 }
 
 // run trains, or only evaluates if that is all that was asked for.
@@ -49,7 +53,8 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opts := []trainer.Option{trainer.WithTrainData(train), trainer.WithMetrics(textMetric(size(j.corpus.eval))), trainer.WithParts(j.beside...)}
+	opts := []trainer.Option{trainer.WithTrainData(train), trainer.WithMetrics(textMetric(size(j.corpus.eval))), trainer.WithParts(j.beside...),
+		trainer.WithCallbacks(&j.last)}
 	if eval != nil {
 		opts = append(opts, trainer.WithEvalData(eval))
 	}
@@ -59,10 +64,13 @@ func (j *job) run(ctx context.Context) error {
 	t := trainer.New(j.net, j.args, opts...)
 	defer t.Close() // what went wrong before is the error to report
 	if onlyEval {
-		_, err := j.evaluate(ctx, t)
-		return err
+		m, err := t.EvaluateContext(ctx)
+		if err != nil {
+			return err
+		}
+		return j.report(t, m)
 	}
-	fmt.Fprintf(j.out, "samples    %d blocks of %d tokens\n", train.Len(), j.data.BlockSize)
+	fmt.Fprintf(j.out, "%s%s blocks of %d tokens\n", label("samples"), grouped(train.Len()), j.data.BlockSize)
 	return j.train(ctx, t)
 }
 
@@ -89,8 +97,7 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 	if j.corpus, err = readCorpus(j.data, training, evaluating); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "text       %d documents, %d bytes; %d held out, %d bytes (%s)\n",
-		len(j.corpus.train), size(j.corpus.train), len(j.corpus.eval), size(j.corpus.eval), took())
+	fmt.Fprintf(j.out, "%s%s, %s\n", label("text"), j.corpus, took())
 	switch {
 	case evaluating && len(j.corpus.eval) == 0:
 		return errors.New("there is no text to evaluate on: want --validation_file")
@@ -127,7 +134,7 @@ func (j *job) load(dir string) error {
 			return fmt.Errorf("block_size %d is more than the model's %d positions", j.data.BlockSize, g.Cfg.NPositions)
 		}
 	}
-	fmt.Fprintf(j.out, "model      %s from %s, %d parameters\n", j.net.ModelType(), dir, nn.NumParameters(j.net))
+	fmt.Fprintf(j.out, "%s%s from %s, %s parameters\n", label("model"), j.net.ModelType(), dir, grouped(nn.NumParameters(j.net)))
 	return nil
 }
 
@@ -141,7 +148,7 @@ func (j *job) create(ctx context.Context) error {
 	if j.tok, err = j.corpus.trainTokenizer(ctx, j.model.VocabSize, newPhase(j.err, "tokenizer")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "tokenizer  byte-level BPE, %d tokens (%s)\n", j.tok.VocabSize(), took())
+	fmt.Fprintf(j.out, "%sbyte-level BPE of %s tokens, %s\n", label("tokenizer"), grouped(j.tok.VocabSize()), took())
 	if err := j.tok.BeginWith(endOfText); err != nil { // as in training, where it stands before each document
 		return err
 	}
@@ -156,7 +163,8 @@ func (j *job) create(ctx context.Context) error {
 		return err
 	}
 	j.net = net
-	fmt.Fprintf(j.out, "model      gpt2, %d layers, width %d, %d heads, %d parameters\n", cfg.NLayer, cfg.NEmbd, cfg.NHead, nn.NumParameters(net))
+	fmt.Fprintf(j.out, "%sgpt2 of %d layers, width %d, %d heads, %s parameters\n", label("model"), cfg.NLayer, cfg.NEmbd, cfg.NHead,
+		grouped(nn.NumParameters(net)))
 	return j.describe(cfg)
 }
 
@@ -173,25 +181,29 @@ func (j *job) describe(cfg gpt2.Config) error {
 	for name, content := range map[string]any{
 		"tokenizer_config.json": map[string]any{
 			"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": endOfText, "eos_token": endOfText, "unk_token": endOfText,
+			"add_bos_token": true, "add_eos_token": false, // llama.cpp reads these
 			"model_max_length": cfg.NPositions, "clean_up_tokenization_spaces": false,
 		},
 		"generation_config.json": map[string]any{"bos_token_id": *cfg.BosTokenID, "eos_token_id": *cfg.EosTokenID},
 	} {
-		text, err := json.MarshalIndent(content, "", "  ")
-		if err != nil {
+		var text bytes.Buffer
+		e := json.NewEncoder(&text)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		if err := e.Encode(content); err != nil {
 			return err
 		}
-		j.beside = append(j.beside, checkpoint.BytesPart(name, append(text, '\n')))
+		j.beside = append(j.beside, checkpoint.BytesPart(name, text.Bytes()))
 	}
 	return nil
 }
 
-// train trains, writes the results and the final model, evaluates and prints a sample.
+// train trains, writes the results and the final model, evaluates and prints samples.
 func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	var baseline float64
 	if len(j.corpus.eval) > 0 {
 		baseline = newByteModel(j.corpus.train).natsPerByte(j.corpus.eval)
-		fmt.Fprintf(j.out, "to beat    %.3f nats per byte, by a model of the two bytes before\n", baseline)
+		fmt.Fprintf(j.out, "%s%.3f nats per byte, a model that sees the two bytes before\n", label("baseline"), baseline)
 	}
 	j.corpus.train = nil
 	debug.FreeOSMemory() // the text and the counts are done with, and training takes less
@@ -205,11 +217,18 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f tokens/s; model saved to %s\n", res.GlobalStep, res.Metrics["train_runtime"],
 		res.TrainingLoss, res.Metrics["train_tokens_per_second"], j.args.OutputDir)
 	if len(j.corpus.eval) > 0 {
-		metrics, err := j.evaluate(ctx, t)
+		m, err := j.evaluate(ctx, t, int64(res.GlobalStep))
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(j.out, "eval: %.3f nats per byte; a model of the two bytes before %.3f, one that knows nothing 5.545\n", metrics["eval_nats_per_byte"], baseline)
+		if err := j.report(t, m); err != nil {
+			return err
+		}
+		verdict := "better"
+		if m["eval_nats_per_byte"] >= baseline {
+			verdict = "not better"
+		}
+		fmt.Fprintf(j.out, "      %s than the baseline of %.3f nats per byte; random bytes have %.3f\n", verdict, baseline, math.Log(256))
 	}
 	if !t.IsMain() {
 		return nil
@@ -217,37 +236,61 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	return j.write(ctx)
 }
 
-// evaluate evaluates and writes the results.
-func (j *job) evaluate(ctx context.Context, t *trainer.Trainer) (map[string]float64, error) {
-	m, err := t.EvaluateContext(ctx)
-	if err != nil {
-		return nil, err
+// evaluate evaluates the final model, unless the run has just done so.
+func (j *job) evaluate(ctx context.Context, t *trainer.Trainer, step int64) (map[string]float64, error) {
+	if j.last.step == step && j.last.metrics != nil && !j.args.LoadBestModelAtEnd {
+		return j.last.metrics, nil
 	}
-	fmt.Fprintf(j.out, "eval: loss %.4f, perplexity %.2f, %.4f nats per byte over %d bytes\n", m["eval_loss"], m["eval_perplexity"], m["eval_nats_per_byte"],
-		size(j.corpus.eval))
-	m["perplexity"] = m["eval_perplexity"] // HuggingFace's run_clm.py has it under this name
-	return m, t.SaveMetrics("eval", m)
+	return t.EvaluateContext(ctx)
 }
 
-// write prints a sample.
+// report prints and writes the results of an evaluation.
+func (j *job) report(t *trainer.Trainer, m map[string]float64) error {
+	fmt.Fprintf(j.out, "eval: loss %.4f, perplexity %.2f, %.4f nats per byte over %s\n", m["eval_loss"], m["eval_perplexity"],
+		m["eval_nats_per_byte"], sizeText(size(j.corpus.eval)))
+	m = maps.Clone(m)
+	m["perplexity"] = m["eval_perplexity"] // HuggingFace's run_clm.py has it under this name
+	return t.SaveMetrics("eval", m)
+}
+
+// write prints a sample for each prompt.
 func (j *job) write(ctx context.Context) error {
 	g, ok := j.net.(models.Generator)
 	if !ok || j.sample.MaxNewTokens == 0 {
 		return nil
 	}
+	prompts := j.sample.Prompt
+	if len(prompts) == 0 {
+		prompts = []string{""} // the model begins by itself
+	}
+	for i, prompt := range prompts {
+		if len(prompts) == 1 {
+			fmt.Fprintf(j.out, "sample:\n%s", prompt)
+		} else {
+			fmt.Fprintf(j.out, "sample %d of %d:\n%s", i+1, len(prompts), prompt)
+		}
+		if err := j.continued(ctx, g, prompt); err != nil {
+			return err
+		}
+		fmt.Fprintln(j.out)
+	}
+	return nil
+}
+
+// continued prints what the model writes after a prompt.
+func (j *job) continued(ctx context.Context, g models.Generator, prompt string) error {
 	eot, _ := j.tok.TokenID(endOfText)
-	prompt := []int{}
-	for _, id := range j.tok.EncodeWithSpecial(j.sample.Prompt) {
-		prompt = append(prompt, int(id))
+	var ids []int
+	for _, id := range j.tok.EncodeWithSpecial(prompt) {
+		ids = append(ids, int(id))
 	}
-	if len(prompt) == 0 {
-		prompt = []int{int(eot)}
+	if len(ids) == 0 {
+		ids = []int{int(eot)}
 	}
-	fmt.Fprintf(j.out, "sample:\n%s", j.sample.Prompt)
 	var text []byte
-	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), g, prompt, generation.Options{
+	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), g, ids, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK, TopP: j.sample.TopP,
-		EOS: []int{int(eot)}, Seed: j.args.Seed,
+		RepetitionPenalty: j.sample.RepetitionPenalty, EOS: []int{int(eot)}, Seed: j.args.Seed,
 		OnToken: func(id int) {
 			if id != int(eot) {
 				text, _ = j.tok.AppendToken(text[:0], int32(id)) // the model knows no other tokens
@@ -255,6 +298,5 @@ func (j *job) write(ctx context.Context) error {
 			}
 		},
 	})
-	fmt.Fprintln(j.out)
 	return err
 }

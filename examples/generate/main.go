@@ -3,7 +3,7 @@
 // Generate shows how a saved language model writes text: it loads the model with its tokenizer, gives it the ids that
 // transformers would, and prints token by token what it draws.
 //
-//	go run ./examples/generate --model_name_or_path out/clm --prompt "func main() {"
+//	go run ./examples/generate --model_name_or_path out/clm --prompt "func New"
 package main
 
 import (
@@ -35,7 +35,9 @@ type GenerationArguments struct {
 	Temperature     float64 `json:"temperature" usage:"0 takes the likeliest token, 1 samples from the model"`
 	TopK            int     `json:"top_k" usage:"sample from the k likeliest tokens; 0 for all"`
 	TopP            float64 `json:"top_p" usage:"sample from the likeliest tokens that make up so much probability; 0 for all"`
-	Seed            uint64  `json:"seed" usage:"seed of the draws"`
+	// RepetitionPenalty is transformers'.
+	RepetitionPenalty float64 `json:"repetition_penalty" usage:"above 1 tokens that are there already become less likely"`
+	Seed              uint64  `json:"seed" usage:"seed of the draws"`
 }
 
 // Check reports all faults at once.
@@ -45,6 +47,7 @@ func (g *GenerationArguments) Check(c *args.Checker) {
 	c.Require(g.Temperature >= 0, "temperature", g.Temperature, "at least 0")
 	c.Require(g.TopK >= 0, "top_k", g.TopK, "at least 0")
 	c.Require(g.TopP >= 0 && g.TopP <= 1, "top_p", g.TopP, "a probability in [0, 1]")
+	c.Require(g.RepetitionPenalty > 0, "repetition_penalty", g.RepetitionPenalty, "a number above 0")
 }
 
 func main() {
@@ -66,7 +69,7 @@ func main() {
 }
 
 func run(ctx context.Context, argv []string, w io.Writer) error {
-	g := &GenerationArguments{Prompt: "// Package", MaxNewTokens: 200, Temperature: 0.8, TopP: 0.95, Seed: 42}
+	g := &GenerationArguments{Prompt: "func Parse", MaxNewTokens: 120, Temperature: 0.5, TopP: 0.9, RepetitionPenalty: 1, Seed: 42}
 	loader := args.Bind(pflag.NewFlagSet("generate", pflag.ContinueOnError), g)
 	if _, err := loader.Parse(argv); err != nil {
 		if errors.Is(err, args.ErrHelp) {
@@ -108,7 +111,8 @@ func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, to
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), lm, prompt, generation.Options{
-		MaxNewTokens: g.MaxNewTokens, Temperature: g.Temperature, TopK: g.TopK, TopP: g.TopP, EOS: eos, Seed: g.Seed,
+		MaxNewTokens: g.MaxNewTokens, Temperature: g.Temperature, TopK: g.TopK, TopP: g.TopP,
+		RepetitionPenalty: g.RepetitionPenalty, EOS: eos, Seed: g.Seed,
 		OnToken: func(id int) {
 			text, err := tok.AppendToken(nil, int32(id))
 			if !slices.Contains(eos, id) && err == nil {

@@ -31,6 +31,9 @@ type Options struct {
 	// TopP keeps the smallest set of likeliest tokens whose probability reaches p; 0 or 1
 	// keeps all (Holtzman et al. 2020).
 	TopP float64
+	// RepetitionPenalty makes tokens that the prompt or the text already has less likely: their logits are divided by it
+	// if positive and multiplied by it if negative (Keskar et al. 2019). 0 and 1 change nothing, below 1 repeats more.
+	RepetitionPenalty float64
 	// EOS are the tokens that end the text.
 	EOS []int
 	// Seed of the draws.
@@ -53,6 +56,9 @@ func (o Options) Validate() error {
 	}
 	if !(o.TopP >= 0 && o.TopP <= 1) {
 		bad = append(bad, fmt.Sprintf("top_p = %g: want a probability in [0, 1]", o.TopP))
+	}
+	if !(o.RepetitionPenalty >= 0) || math.IsInf(o.RepetitionPenalty, 0) {
+		bad = append(bad, fmt.Sprintf("repetition_penalty = %g: want a number ≥ 0", o.RepetitionPenalty))
 	}
 	if len(bad) > 0 {
 		return fmt.Errorf("generation: %s", strings.Join(bad, "; "))
@@ -90,6 +96,7 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 				fault = fmt.Errorf("generation: the largest logit of token %d is %g: the model's weights are not finite", len(all), best)
 				return
 			}
+			penalize(logits, all, opt.RepetitionPenalty)
 			id := choose(logits, opt, draws)
 			out, all = append(out, id), append(all, id)
 			feed = all[len(all)-1:]
@@ -123,6 +130,24 @@ func next(c *nn.Ctx, m models.Generator, ids []int, cache models.Cache) []float3
 		return nil
 	})
 	return logits
+}
+
+// penalize makes the tokens of seen less likely, each once however often it is there.
+func penalize(logits []float32, seen []int, penalty float64) {
+	if penalty == 0 || penalty == 1 {
+		return
+	}
+	done := map[int]bool{}
+	for _, id := range seen {
+		switch x := logits[id]; {
+		case done[id]:
+		case x < 0:
+			logits[id] = x * float32(penalty)
+		default:
+			logits[id] = x / float32(penalty)
+		}
+		done[id] = true
+	}
 }
 
 // choose picks a token from logits.

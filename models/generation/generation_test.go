@@ -4,7 +4,10 @@ package generation_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -64,6 +67,26 @@ func TestGreedyGolden(t *testing.T) {
 	})
 	require.Equal(t, want[len(prompt):], got)
 	require.Equal(t, got, seen)
+}
+
+// A repetition penalty does what transformers' does.
+func TestRepetitionPenaltyGolden(t *testing.T) {
+	text, err := os.ReadFile("testdata/repetition.json")
+	require.NoError(t, err)
+	var golden struct {
+		Prompt []int
+		Runs   []struct {
+			Penalty float64
+			New     []int
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &golden))
+	m, different := loadTiny(t), map[string]bool{}
+	for _, run := range golden.Runs {
+		require.Equal(t, run.New, generate(t, m, golden.Prompt, generation.Options{MaxNewTokens: len(run.New), RepetitionPenalty: run.Penalty}), run.Penalty)
+		different[fmt.Sprint(run.New)] = true
+	}
+	require.Len(t, different, len(golden.Runs), "penalties that change nothing test nothing")
 }
 
 func TestGreedyEOS(t *testing.T) {
@@ -222,6 +245,9 @@ func TestGenerateErrors(t *testing.T) {
 	require.Equal(t, "generation: the prompt is empty: want at least one token", fail(m, nil, generation.Options{MaxNewTokens: 1}))
 	require.Equal(t, "generation: max_new_tokens = -1: want at least 0; temperature = -1: want a number ≥ 0; top_k = -2: want at least 0; "+
 		"top_p = 1.5: want a probability in [0, 1]", fail(m, []int{1}, generation.Options{MaxNewTokens: -1, Temperature: -1, TopK: -2, TopP: 1.5}))
+	for _, penalty := range []float64{-1, math.NaN(), math.Inf(1)} {
+		require.Contains(t, fail(m, []int{1}, generation.Options{RepetitionPenalty: penalty}), "repetition_penalty")
+	}
 	require.Contains(t, fail(m, []int{1}, generation.Options{Temperature: math.NaN(), TopP: math.NaN()}), "temperature = NaN: want a number ≥ 0; top_p = NaN")
 	require.Contains(t, fail(m, []int{1, 211}, generation.Options{MaxNewTokens: 1}), "211", "an id beyond the vocabulary")
 	for _, bad := range []float64{math.NaN(), math.Inf(1)} {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -83,13 +84,12 @@ func prepare(scratch string) error {
 // is always active, and 8 samples a step, which no epoch's number of samples is a multiple
 // of. Later flags beat earlier ones.
 func tiny(out string, more ...string) []string {
-	return append([]string{
+	return slices.Concat(clmtest.Recipe(), []string{
 		"--train_file", corpus, "--validation_file", heldOut, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300",
 		"--block_size", "32", "--dropout", "0.1", "--max_grad_norm", "0.5", "--per_device_train_batch_size", "2", "--global_train_batch_size", "8",
 		"--max_steps", "24", "--warmup_steps", "2", "--logging_steps", "1", "--eval_steps", "10", "--save_steps", "8", "--save_total_limit", "none",
 		"--max_new_tokens", "0", "--report_to", "jsonl",
-		"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type", "cosine", "--eval_strategy", "steps",
-	}, more...)
+	}, more)
 }
 
 // launched is the command line of lockstep launch for clm on n ranks. flags are the

@@ -67,9 +67,11 @@ func TestBadText(t *testing.T) {
 		{"absent.txt", good, []string{"absent.txt: no such file"}},
 		{"absent*.txt", good, []string{`no file matches "absent*.txt"`}},
 		{t.TempDir(), good, []string{"has no files"}},
-		{write(t, "a.jsonl", "{\"body\": 7}\n"), good, []string{`a.jsonl: line 1 has no field "text"`}},
+		{write(t, "a.jsonl", "{\"n\": 1}\n"), good, []string{`a.jsonl: line 1 has no field "text"`}},
 		{write(t, "a.jsonl", "{\"text\": "), good, []string{"a.jsonl: line 1 is not a JSON object"}},
 		{good, good, []string{good + " is both in train_file and in validation_file"}},
+		{good, "", []string{"shorter than one block of 32"}},
+		{write(t, "a.txt.gz", "not compressed"), good, []string{"a.txt.gz: gzip: invalid header"}},
 		{"", good, []string{"no training text: want --train_file"}},
 	} {
 		argv := []string{"--output_dir", t.TempDir(), "--block_size", "32", "--vocab_size", "257"}
@@ -120,7 +122,7 @@ func TestUnwritableOutput(t *testing.T) {
 	out := filepath.Join(write(t, "file", "x"), "out")
 	r := clm(t, tiny(t, out)...)
 	requireOneError(t, r, 1, "output_dir "+out, "want a folder that can be written to")
-	require.NotContains(t, r.stdout, "model:")
+	require.NotContains(t, r.stdout, "model: ")
 	r = clm(t, "--do_eval", "--model_name_or_path", "absent", "--output_dir", out)
 	requireOneError(t, r, 1, "output_dir "+out)
 }

@@ -105,12 +105,10 @@ func tiny(t testing.TB, out string, more ...string) []string {
 	t.Helper()
 	texts, err := corpus()
 	require.NoError(t, err)
-	return append([]string{
+	return slices.Concat(clmtest.Recipe(), []string{
 		"--train_file", texts, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300", "--block_size", "32",
 		"--max_steps", "20", "--warmup_steps", "2", "--logging_steps", "5", "--eval_steps", "10", "--save_steps", "5", "--max_new_tokens", "20",
-		"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type", "cosine",
-		"--eval_strategy", "steps", "--save_total_limit", "2",
-	}, more...)
+	}, more)
 }
 
 // requireOneError checks that a run failed as it should: one message, and no trace of a

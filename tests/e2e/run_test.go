@@ -20,8 +20,8 @@ import (
 
 // parts are the files of a checkpoint.
 var parts = []string{
-	"config.json", "generation_config.json", "manifest.json", "model.safetensors", "optimizer.json", "optimizer.safetensors", "progress.json", "rng_state.json",
-	"sampler.json", "scheduler.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json", "training_args.json",
+	"config.json", "generation_config.json", "manifest.json", "model.safetensors", "optimizer.json", "optimizer.safetensors", "progress.json",
+	"rng_state.json", "sampler.json", "scheduler.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json", "training_args.json",
 }
 
 // names lists a folder.
@@ -53,11 +53,11 @@ func readJSON(t testing.TB, v any, elem ...string) {
 
 func TestRun(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "new", "folder")
-	r := succeed(t, tiny(t, out)...)
+	r := succeed(t, tiny(t, out, "--prompt", "The old", "--prompt", "A")...)
 
 	require.Equal(t, []string{
-		"LATEST", "all_results.json", "checkpoint-15", "checkpoint-20", "config.json", "eval_results.json", "generation_config.json", "log.jsonl", "model.safetensors", "runs",
-		"tokenizer.json", "tokenizer_config.json", "train_results.json", "trainer_state.json", "training_args.json",
+		"LATEST", "all_results.json", "checkpoint-15", "checkpoint-20", "config.json", "eval_results.json", "generation_config.json", "log.jsonl",
+		"model.safetensors", "runs", "tokenizer.json", "tokenizer_config.json", "train_results.json", "trainer_state.json", "training_args.json",
 	}, names(t, out))
 	for _, c := range []string{"checkpoint-15", "checkpoint-20"} {
 		require.Equal(t, parts, names(t, filepath.Join(out, c)))
@@ -88,12 +88,14 @@ func TestRun(t *testing.T) {
 	require.Len(t, state.LogHistory, 4+2+1, "four of steps, two evaluations, and the end")
 
 	for _, want := range []string{
-		"settings:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ", "model      gpt2, 1 layers, width 32, 2 heads, 23392 parameters\n",
-		"samples    ", "by a model of the two bytes before\n", "trained: 20 steps, ", "model saved to " + out + "\n", "eval: loss ", " nats per byte over ", "sample:\n",
+		"settings:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ", "model:     gpt2 of 1 layers, width 32, 2 heads, 23,392 parameters\n",
+		"samples:   ", "baseline:  ", "trained: 20 steps, ", "model saved to " + out + "\n", "eval: loss ", " nats per byte over ", " than the baseline of ",
+		"sample 1 of 2:\nThe old", "\nsample 2 of 2:\nA",
 	} {
 		require.Contains(t, r.stdout, want)
 	}
-	require.NotContains(t, r.stdout, "adam_epsilon", "it is a default")
+	require.NotContains(t, r.stdout, "adam_beta1", "it is a default")
+	require.NotContains(t, r.stdout, "demonstration")
 	for _, want := range []string{"step 5  epoch ", "  learning_rate ", "  train_tokens_per_second ", "step 10  epoch ", "  eval_loss ", "  eval_nats_per_byte ",
 		"saved " + filepath.Join(out, "checkpoint-5"), "saved " + filepath.Join(out, "checkpoint-20")} {
 		require.Contains(t, r.stderr, want)
@@ -152,7 +154,7 @@ func TestSettings(t *testing.T) {
 	} {
 		require.Regexp(t, `(?m)^  `+key+" +"+want+"$", r.stdout)
 	}
-	require.Contains(t, r.stdout, "1 layers, width 32, 4 heads")
+	require.Contains(t, r.stdout, "gpt2 of 1 layers, width 32, 4 heads")
 	var saved map[string]any
 	readJSON(t, &saved, out, "training_args.json")
 	for key, want := range map[string]float64{"max_steps": 5, "learning_rate": 0.002, "seed": 8, "weight_decay": 0.25, "adam_beta2": 0.999} {

@@ -67,7 +67,7 @@ def check_tokenizer(path, config):
     """Loads tokenizer.json as transformers does; returns what is wrong."""
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
     text = "func main() { fmt.Println(\"Hello, 世界\") }\n"
-    ids = tokenizer(text)["input_ids"]
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     print(f"tokenizer: {len(tokenizer)} tokens, model vocabulary {config.vocab_size}, {len(ids)} ids for {text!r}")
     faults = [] if len(tokenizer) <= config.vocab_size else ["the tokenizer has more tokens than the model"]
     if tokenizer.decode(ids, clean_up_tokenization_spaces=False) != text:

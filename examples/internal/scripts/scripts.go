@@ -46,7 +46,6 @@ func common(modelType, files string) []args.Known {
 // text lists the flags that the scripts for text have.
 func text(modelType string) []args.Known {
 	return append(common(modelType, "train_file and validation_file"),
-		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation samples; want less data"),
 		planned("tokenizer_name", args.TypeString, "", "a tokenizer separate from its model; "+ownFiles),
 		noEffect("use_fast_tokenizer", args.TypeBool, "true", "the only kind of tokenizer is fast"),
 		noEffect("overwrite_cache", args.TypeBool, "false", "nothing is cached on disk"),
@@ -71,6 +70,7 @@ func RunCLM() []args.Known {
 func RunGLUE() []args.Known {
 	return append(text("gpt2"),
 		planned("max_train_samples", args.TypeInt, "", "a limit on training samples; want max_steps, or less data"),
+		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation samples; want less data"),
 		planned("task_name", args.TypeString, "", noHub+", GLUE among them; want train_file and validation_file"),
 		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples; want less data"),
 		args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"},

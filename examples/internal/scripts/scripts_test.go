@@ -33,6 +33,7 @@ type own struct {
 	ValidationFile            []string `json:"validation_file" usage:"x"`
 	BlockSize                 int      `json:"block_size" usage:"x"`
 	MaxTrainSamples           *int     `json:"max_train_samples" usage:"x"`
+	MaxEvalSamples            *int     `json:"max_eval_samples" usage:"x"`
 	ValidationSplitPercentage int      `json:"validation_split_percentage" usage:"x"`
 	MaxSeqLength              int      `json:"max_seq_length" usage:"x"`
 }

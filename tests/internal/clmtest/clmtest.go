@@ -15,6 +15,12 @@ import (
 	"strings"
 )
 
+// Recipe are flags with which a tiny model of clm's learns in a few steps, with evaluations during training.
+func Recipe() []string {
+	return []string{"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type", "cosine",
+		"--eval_strategy", "steps", "--save_total_limit", "2", "--dataloader_num_workers", "1"}
+}
+
 // Build builds the main package in the folder pkg of the repository, such as
 // "examples/clm", without cgo, into the folder dir, and returns the program's path. root is
 // the repository's folder as seen from the test. The error holds what the compiler said.

@@ -5,6 +5,7 @@
 //
 //	go run ./tests/parity/export out/clm /tmp/parity
 //	VENV/bin/python tests/parity/check_gpt2.py out/clm --ids /tmp/parity/ids.json --logits /tmp/parity/logits.safetensors
+//	VENV/bin/python tests/parity/check_generation.py out/clm /tmp/parity/generation.json
 //	VENV/bin/python tests/parity/check_tokenizer.py out/clm/tokenizer.json /tmp/parity/lines.json /tmp/parity/lines.txt
 package main
 
@@ -24,6 +25,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/generation"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -45,7 +47,7 @@ func main() {
 	}
 }
 
-// export writes ids.json, logits.safetensors, lines.txt and lines.json into out.
+// export writes ids.json, logits.safetensors, generation.json, lines.txt and lines.json into out.
 func export(dir, out, from string, n, rows int) error {
 	lines, err := readLines(from, n)
 	if err != nil {
@@ -71,6 +73,10 @@ func export(dir, out, from string, n, rows int) error {
 	if err != nil {
 		return err
 	}
+	texts, err := continueAll(tok, m)
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return err
 	}
@@ -79,6 +85,7 @@ func export(dir, out, from string, n, rows int) error {
 		writeLogits(&logits, m, ids),
 		os.WriteFile(filepath.Join(out, "logits.safetensors"), logits.Bytes(), 0o666),
 		writeJSON(filepath.Join(out, "ids.json"), ids),
+		writeJSON(filepath.Join(out, "generation.json"), texts),
 		os.WriteFile(filepath.Join(out, "lines.txt"), []byte(strings.Join(lines, "\n")+"\n"), 0o666),
 		writeJSON(filepath.Join(out, "lines.json"), cuts),
 	)
@@ -114,6 +121,43 @@ func writeLogits(w *bytes.Buffer, m *gpt2.Model, ids [][]int32) error {
 		return p
 	}
 	return err
+}
+
+// continued is a prompt, the ids that the model is given for it, and those that it continues them with, greedily.
+type continued struct {
+	Prompt string  `json:"prompt"`
+	IDs    []int32 `json:"ids"`
+	New    []int   `json:"new"`
+}
+
+// prompts are what the model continues, in the languages of code and people; the last has a special token in it.
+var prompts = []string{"func main() {", "// Package", " leading space", "für 世界\n", "", "one<|endoftext|>two"}
+
+// continueAll continues each prompt by 24 tokens at most, and by no more than there are positions for.
+func continueAll(tok *tokenizers.BPE, m *gpt2.Model) ([]continued, error) {
+	end, ok := tok.TokenID("<|endoftext|>")
+	if !ok {
+		return nil, errors.New("the tokenizer has no token <|endoftext|>")
+	}
+	var all []continued
+	for _, prompt := range prompts {
+		c := continued{Prompt: prompt, IDs: append([]int32{}, tok.EncodeWithSpecial(prompt)...)}
+		var ids []int
+		for _, id := range c.IDs {
+			ids = append(ids, int(id))
+		}
+		if len(ids) == 0 {
+			continue // transformers' generate wants a token
+		}
+		var err error
+		c.New, err = generation.Generate(context.Background(), nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), m, ids,
+			generation.Options{MaxNewTokens: min(24, m.Cfg.NPositions-len(ids)), EOS: []int{int(end)}})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
 }
 
 // cutLine is how a line is cut: token ids, and the pieces within which tokens are merged.
