@@ -178,10 +178,6 @@ func (a *TrainingArguments) checkData(c *Checker) {
 	}
 }
 
-func atLeast(c *Checker, key string, v, least int) bool {
-	return c.Require(v >= least, key, v, fmt.Sprintf("a whole number ≥ %d", least))
-}
-
 func between(c *Checker, key string, v, least, most int) bool {
 	want := fmt.Sprintf("a whole number ≥ %d", least)
 	if v > most {
