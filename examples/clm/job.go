@@ -238,7 +238,7 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 
 // evaluate evaluates the final model, unless the run has just done so.
 func (j *job) evaluate(ctx context.Context, t *trainer.Trainer, step int64) (map[string]float64, error) {
-	if j.last.step == step && j.last.metrics != nil && !j.args.LoadBestModelAtEnd {
+	if j.last.done && j.last.step == step && !j.args.LoadBestModelAtEnd {
 		return j.last.metrics, nil
 	}
 	return t.EvaluateContext(ctx)

@@ -70,13 +70,13 @@ func requireSameBits(t *testing.T, one string, ranks int, flags ...string) {
 // weights, clipping.
 func requireTelling(t testing.TB, out, stdout string) {
 	t.Helper()
-	m := regexp.MustCompile(`samples +(\d+) blocks`).FindStringSubmatch(stdout)
+	m := regexp.MustCompile(`samples: +(\d+) blocks`).FindStringSubmatch(stdout)
 	require.NotNil(t, m, "%s", stdout)
 	blocks, err := strconv.Atoi(m[1])
 	require.NoError(t, err)
 	require.NotZero(t, blocks%2, "the tail must not fill a rank's batch")
 	require.Less(t, blocks, 24*8, "there must be an epoch's tail")
-	require.Contains(t, stdout, "23392 parameters\n", "the output layer must be the embedding")
+	require.Contains(t, stdout, "23,392 parameters\n", "the output layer must be the embedding")
 	clipped := 0
 	for _, r := range records(t, out) {
 		if norm, ok := r.Number("grad_norm"); ok && norm > 0.5 {
