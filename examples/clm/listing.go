@@ -73,7 +73,7 @@ func wrapped(indent string, words []string) string {
 }
 
 // label begins one of the program's lines.
-func label(name string) string { return fmt.Sprintf("%-10s ", name+":") }
+func label(name string) string { return fmt.Sprintf("%-10s ", name) }
 
 // grouped is a number with commas between thousands.
 func grouped[N int | int64](n N) string {
