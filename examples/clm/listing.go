@@ -21,6 +21,7 @@ func listing(r *args.Resolved) string {
 	for _, row := range r.Table() {
 		switch origin := row[2]; {
 		case origin == "default":
+		case origin == demonstration && row[0] == "prompt": // the samples show it
 		case origin == demonstration:
 			demo = append(demo, row[0]+" "+quoted(row[1]))
 		default:
