@@ -13,7 +13,7 @@ const (
 	valueWidth = 44  // columns from which a value is not aligned with the others
 )
 
-// listing shows the settings that are not defaults: those that somebody set, one a line, and those of the demonstration.
+// listing shows the settings that are not defaults: those that somebody set, one a line, and the demonstration's.
 func listing(r *args.Resolved) string {
 	var rows [][3]string
 	var demo []string
