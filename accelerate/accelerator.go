@@ -43,6 +43,7 @@ type Accelerator struct {
 	frozen []nn.Named // at Prepare
 	opt    *optim.Optimizer
 	sum    *accumulator
+	losses *tensor.Tensor // float64, one for each of the rank's leaves in a window
 	stats  *statistics // nil: the model tracks none
 	ddp    *ddp.Reducer
 	unhook []func()
@@ -134,15 +135,6 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 	}, nil
 }
 
-// Stream is this rank's part of the training stream in the order of s.
-func (a *Accelerator) Stream(s samplers.Sampler) (*samplers.Stream, error) {
-	l, err := a.Layout()
-	if err != nil {
-		return nil, err
-	}
-	return samplers.NewStream(s, l)
-}
-
 // Prepare prepares a model and its optimizer for training. Nothing is wrapped: the caller keeps
 // using the same model. units are the modules to recompute in backward, if gradient
 // checkpointing is on. With several ranks it checks that all have the same arguments, kernels
@@ -185,6 +177,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	}
 	a.sum = newAccumulator(a.ctx.NoGrad(), a.params, int(layout.Leaves()), a.args.DeterministicRanks)
 	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
+	a.losses = tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, layout.AccumulationSteps)
 	switch {
 	case a.world == 1:
 		return nil
