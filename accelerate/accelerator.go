@@ -43,7 +43,6 @@ type Accelerator struct {
 	frozen []nn.Named // at Prepare
 	opt    *optim.Optimizer
 	sum    *accumulator
-	losses *tensor.Tensor // float64, one for each of the rank's leaves in a window
 	stats  *statistics // nil: the model tracks none
 	ddp    *ddp.Reducer
 	unhook []func()
@@ -177,7 +176,6 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	}
 	a.sum = newAccumulator(a.ctx.NoGrad(), a.params, int(layout.Leaves()), a.args.DeterministicRanks)
 	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
-	a.losses = tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, layout.AccumulationSteps)
 	switch {
 	case a.world == 1:
 		return nil

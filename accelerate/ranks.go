@@ -301,10 +301,6 @@ func (a *Accelerator) release() error {
 		f()
 	}
 	a.unhook = nil
-	if a.losses != nil {
-		a.losses.Free()
-		a.losses = nil
-	}
 	if a.ddp == nil {
 		return nil
 	}

@@ -77,6 +77,8 @@ func (a *Accelerator) runWindow(ctx context.Context, batches []*data.Batch, p Pa
 		return WindowLoss{}, err
 	}
 	shared := newWindowFigures(int(layout.Leaves()), p.Figures)
+	losses := tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, len(batches))
+	defer losses.Free()
 	first := a.rank * layout.AccumulationSteps
 	for i, b := range batches {
 		if i > 0 && p.Between != nil {
@@ -85,7 +87,7 @@ func (a *Accelerator) runWindow(ctx context.Context, batches []*data.Batch, p Pa
 			}
 		}
 		last := i == len(batches)-1
-		count, err := a.microBatch(b, p.Loss, tensor.Slice(a.ctx.NoGrad(), a.losses, 0, i, i+1), expected, first+i, last)
+		count, err := a.microBatch(b, p.Loss, tensor.Slice(a.ctx.NoGrad(), losses, 0, i, i+1), expected, first+i, last)
 		if err != nil {
 			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: first + i, Err: err}
 		}
@@ -94,7 +96,7 @@ func (a *Accelerator) runWindow(ctx context.Context, batches []*data.Batch, p Pa
 	if err := a.Reduce(ctx); err != nil {
 		return WindowLoss{}, err
 	}
-	for i, sum := range a.readLosses(len(batches)) {
+	for i, sum := range tensor.ToSlice[float64](a.ctx.NoGrad(), losses) { // waits for the device
 		if err := shared.setSum(first+i, sum); err != nil {
 			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: first + i, Err: err}
 		}
@@ -128,14 +130,6 @@ func (a *Accelerator) microBatch(b *data.Batch, loss LossFunc, slot *tensor.Tens
 		err = fault
 	}
 	return count, err
-}
-
-// readLosses waits for the losses of the first n leaves of this rank.
-func (a *Accelerator) readLosses(n int) []float64 {
-	if n == 0 {
-		return nil
-	}
-	return tensor.ToSlice[float64](a.ctx.NoGrad(), a.losses)[:n]
 }
 
 // MicroBatchError is the failure of one micro-batch of a window.
