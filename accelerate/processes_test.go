@@ -120,7 +120,7 @@ func TestMeetWantsToken(t *testing.T) {
 	for want, variables := range map[string]map[string]string{
 		"2 ranks on several hosts, started by Slurm: " + advice:                                         slurm,
 		"2 ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): " + advice: hand,
-		"job token (LOCKSTEP_JOB_TOKEN or LOCKSTEP_JOB_TOKEN_FILE) of 5 bytes, want at least 16 random ones": torchrunOn("1", "0",
+		"LOCKSTEP_JOB_TOKEN or LOCKSTEP_JOB_TOKEN_FILE: the job token can be guessed: it has 5 bytes, want at least 24 random ones: make one with `openssl rand -hex 32`": torchrunOn("1", "0",
 			map[string]string{env.VarJobToken: "short"}),
 	} {
 		_, _, err := meet(detected(t, variables))

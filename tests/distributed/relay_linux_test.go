@@ -24,6 +24,7 @@ type relay struct {
 	delay time.Duration
 	ends  [2]*os.File // packet sockets, one on each link
 	cut   atomic.Bool
+	flip  atomic.Bool // a bit of the next large frame
 
 	mu      sync.Mutex
 	streams map[flow]*recording
@@ -122,6 +123,9 @@ func (r *relay) carry(from, to *os.File) {
 			continue
 		}
 		h := held{due: time.Now().Add(r.delay), frame: append([]byte(nil), buffer[:n]...)}
+		if n > 4<<10 && r.flip.CompareAndSwap(true, false) {
+			h.frame[n/2] ^= 1
+		}
 		r.record(h.frame[offload:])
 		line <- h
 	}
