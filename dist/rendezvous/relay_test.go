@@ -120,7 +120,7 @@ func TestRelayCannotRewriteAnAddress(t *testing.T) {
 			where, rewritten := relayTo(t, server.Addr().String(), mode == rendezvous.TLSAlways)
 			list := configs(2, server.Addr().String(), disttest.Token)
 			list[0].TLS, list[1].TLS, list[0].Server, list[1].Address = security, security, server, where
-			list[0].Timeout, list[1].Timeout = time.Second, time.Second
+			list[0].Timeout, list[1].Timeout = 500*time.Millisecond, 500*time.Millisecond
 			_, errs := join(list...)
 			if mode == rendezvous.TLSNone {
 				require.True(t, rewritten.Load())

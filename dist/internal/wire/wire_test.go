@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -208,4 +209,46 @@ func TestListenerRefusesStrangersAndServesFriends(t *testing.T) {
 	require.Empty(t, served)
 	_, err = silent[0].Read(make([]byte, 1))
 	require.True(t, err != nil && !errors.Is(err, net.ErrClosed), "closed by the listener: %v", err)
+}
+
+// When there are too many in the handshake, the oldest one of whoever has the most has to go.
+func TestExcessIsOfTheGreediest(t *testing.T) {
+	for sources, want := range map[string]int{"aaa": 0, "baaa": 1, "abbab": 1, "abcdcc": 2, "abab": 0} {
+		l := &Listener{}
+		for _, s := range sources {
+			l.strangers = append(l.strangers, stranger{source: string(s)})
+		}
+		require.Equal(t, want, l.excess(), sources)
+	}
+}
+
+// There are never more in the handshake than the bound, and the newest is let in.
+func TestStrangersAreFew(t *testing.T) {
+	key := newKey(t, token, Options{})
+	served := make(chan Hello, 1)
+	l, err := Listen("127.0.0.1:0", key, func(c net.Conn, h Hello) { served <- h; _ = c.Close() })
+	require.NoError(t, err)
+	var silent []net.Conn
+	for range Strangers + 44 {
+		c, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		silent = append(silent, c)
+	}
+	c, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = key.Greet(c, Hello{Kind: "store"})
+	require.NoError(t, err)
+	<-served
+	l.mu.Lock()
+	held := len(l.strangers)
+	l.mu.Unlock()
+	require.LessOrEqual(t, held, Strangers)
+	for _, c := range silent[:44] { // the oldest
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(Patience)))
+		_, err := c.Read(make([]byte, 1))
+		require.True(t, err != nil && !errors.Is(err, os.ErrDeadlineExceeded), "%v", err)
+	}
+	require.NoError(t, l.Close())
 }
