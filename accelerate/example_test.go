@@ -88,8 +88,6 @@ func exampleModel(acc *accelerate.Accelerator) (*mlp.Model, *optim.Optimizer) {
 		panic(err)
 	}
 	group := &optim.Group{LR: 0.1}
-	for _, p := range nn.NamedParameters(model) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
+	group.Params = nn.NamedParameters(model)
 	return model, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0.5, 0, false)
 }

@@ -18,9 +18,9 @@ import (
 )
 
 // model is a few tensors of several dtypes and shapes, one of them a view.
-func model(c *tensor.Ctx) []checkpoint.Named {
+func model(c *tensor.Ctx) []tensor.Named {
 	wide := tensor.FromSlice(c, []float32{1, 2, 3, 4, float32(math.Inf(1)), float32(math.NaN())}, 2, 3)
-	return []checkpoint.Named{
+	return []tensor.Named{
 		{"wte.weight", wide},
 		{"ids", tensor.FromSlice(c, []int64{-1, 1 << 40}, 2)},
 		{"scale", tensor.FromSlice(c, []float64{0.1})},
@@ -30,7 +30,7 @@ func model(c *tensor.Ctx) []checkpoint.Named {
 	}
 }
 
-func bits(c *tensor.Ctx, list []checkpoint.Named) map[string]string {
+func bits(c *tensor.Ctx, list []tensor.Named) map[string]string {
 	m := map[string]string{}
 	for _, n := range list {
 		m[n.Name] = fmt.Sprintf("%v %v %x", n.Tensor.DType(), n.Tensor.Shape(), tensor.ReadBytes(c, n.Tensor))

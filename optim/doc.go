@@ -10,6 +10,6 @@
 // others. Implement [Transform] for a rule that is not here, and give trainer.WithOptimizer a function that
 // makes the chain.
 //
-// A parameter is a named tensor ([Param]), in a [Group] with its learning rate and weight decay. Which
+// A parameter is a [tensor.Named], in a [Group] with its learning rate and weight decay. Which
 // parameters decay, and when to step, is for the caller to say.
 package optim

@@ -23,7 +23,7 @@ type squash struct{}
 
 func (squash) State() []string { return nil }
 
-func (squash) Apply(c *tensor.Ctx, _ optim.Param, _ *optim.Group, _ *optim.Slot, u *tensor.Tensor) {
+func (squash) Apply(c *tensor.Ctx, _ tensor.Named, _ *optim.Group, _ *optim.Slot, u *tensor.Tensor) {
 	tensor.CopyInto(c, u, tensor.Tanh(c, u))
 }
 
@@ -126,7 +126,7 @@ func TestOptimizersGolden(t *testing.T) {
 	for _, k := range g.Cases {
 		group := &optim.Group{WeightDecay: k.WeightDecay}
 		for name := range g.Params {
-			group.Params = append(group.Params, optim.Param{Name: name, Tensor: g.tensor("param/%s", name).SetRequiresGrad(true)})
+			group.Params = append(group.Params, tensor.Named{Name: name, Tensor: g.tensor("param/%s", name).SetRequiresGrad(true)})
 		}
 		opt, err := k.make(g.c, []*optim.Group{group})
 		require.NoError(t, err)
@@ -153,10 +153,10 @@ func TestClipGradNormGolden(t *testing.T) {
 	g := openGolden(t)
 	require.NotEmpty(t, g.Clip)
 	for _, k := range g.Clip {
-		var params []optim.Param
+		var params []tensor.Named
 		for _, name := range []string{"weight", "bias", "scale", "empty"} {
 			grad := g.tensor("clip/in/%s", name)
-			p := optim.Param{Name: name, Tensor: tensor.ZerosLike(g.c, grad).SetRequiresGrad(true)}
+			p := tensor.Named{Name: name, Tensor: tensor.ZerosLike(g.c, grad).SetRequiresGrad(true)}
 			p.SwapGrad(grad, true)
 			params = append(params, p)
 		}
@@ -169,10 +169,10 @@ func TestClipGradNormGolden(t *testing.T) {
 }
 
 // withGrads makes one parameter for each gradient.
-func withGrads(c *tensor.Ctx, grads ...[]float32) []optim.Param {
-	var ps []optim.Param
+func withGrads(c *tensor.Ctx, grads ...[]float32) []tensor.Named {
+	var ps []tensor.Named
 	for i, g := range grads {
-		p := optim.Param{Name: fmt.Sprint(i), Tensor: tensor.Zeros(c, tensor.Float32, len(g)).SetRequiresGrad(true)}
+		p := tensor.Named{Name: fmt.Sprint(i), Tensor: tensor.Zeros(c, tensor.Float32, len(g)).SetRequiresGrad(true)}
 		if g != nil {
 			p.SwapGrad(tensor.FromSlice(c, g, len(g)), true)
 		}
@@ -236,9 +236,9 @@ func TestGradNormWorkers(t *testing.T) {
 		dev := tensor.NewCPU(workers)
 		defer dev.Close()
 		c := tensor.NewCtx(dev)
-		p := optim.Param{Name: "p", Tensor: tensor.Zeros(c, tensor.Float32, 100_003).SetRequiresGrad(true)}
+		p := tensor.Named{Name: "p", Tensor: tensor.Zeros(c, tensor.Float32, 100_003).SetRequiresGrad(true)}
 		p.SwapGrad(tensor.Normal(c, tensor.Float32, 7, 0, 1, 100_003), true)
-		return optim.GradNorm(c, []optim.Param{p})
+		return optim.GradNorm(c, []tensor.Named{p})
 	}
 	for _, n := range []int{2, 3, 8} {
 		require.Equal(t, norm(1), norm(n), "%d workers", n)
@@ -249,12 +249,12 @@ func TestGradNormWorkers(t *testing.T) {
 func TestNewRefusesDuplicates(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	x, y := tensor.Zeros(c, tensor.Float32, 1), tensor.Zeros(c, tensor.Float32, 1)
-	make := func(ps ...optim.Param) error {
+	make := func(ps ...tensor.Named) error {
 		return tensor.Try(func() { optim.New(c, "none", []*optim.Group{{Params: ps[:1]}, {Params: ps[1:]}}) })
 	}
-	require.NoError(t, make(optim.Param{Name: "a", Tensor: x}, optim.Param{Name: "b", Tensor: y}))
-	require.EqualError(t, make(optim.Param{Name: "a", Tensor: x}, optim.Param{Name: "a", Tensor: y}), `tensor.optim.New: parameter "a" is named twice`)
-	require.EqualError(t, make(optim.Param{Name: "a", Tensor: x}, optim.Param{Name: "b", Tensor: x}),
+	require.NoError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "b", Tensor: y}))
+	require.EqualError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "a", Tensor: y}), `tensor.optim.New: parameter "a" is named twice`)
+	require.EqualError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "b", Tensor: x}),
 		`tensor.optim.New: parameters "a" and "b" are one tensor: want tied parameters once`)
 }
 

@@ -15,7 +15,7 @@ type L2 struct{}
 func (L2) State() []string { return nil }
 
 // Apply adds the decay term.
-func (L2) Apply(c *tensor.Ctx, p Param, g *Group, _ *Slot, u *tensor.Tensor) {
+func (L2) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, u *tensor.Tensor) {
 	if g.WeightDecay != 0 {
 		tensor.AxpbyInto(c, u, 1, u, g.WeightDecay, p.Tensor)
 	}
@@ -29,7 +29,7 @@ type DecoupledDecay struct{}
 func (DecoupledDecay) State() []string { return nil }
 
 // Apply shrinks p.
-func (DecoupledDecay) Apply(c *tensor.Ctx, p Param, g *Group, _ *Slot, _ *tensor.Tensor) {
+func (DecoupledDecay) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, _ *tensor.Tensor) {
 	if g.WeightDecay != 0 {
 		tensor.ScaleInto(c, p.Tensor, 1-g.LR*g.WeightDecay)
 	}
@@ -68,7 +68,7 @@ func (o *Optimizer) plain(g *Group) (m Momentum, ok bool) {
 }
 
 // Apply replaces the update.
-func (m Momentum) Apply(c *tensor.Ctx, _ Param, _ *Group, s *Slot, u *tensor.Tensor) {
+func (m Momentum) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *tensor.Tensor) {
 	b := m.add(c, s, u)
 	if m.Nesterov {
 		tensor.AxpbyInto(c, u, 1, u, m.Momentum, b)
@@ -85,14 +85,14 @@ type ScaleByAdam struct{ Beta1, Beta2, Eps float64 }
 func (ScaleByAdam) State() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
 // Apply replaces the update.
-func (a ScaleByAdam) Apply(c *tensor.Ctx, _ Param, _ *Group, s *Slot, u *tensor.Tensor) {
+func (a ScaleByAdam) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *tensor.Tensor) {
 	t := float64(s.Step)
 	tensor.AdamMoments(c, s.Tensors["exp_avg"], s.Tensors["exp_avg_sq"], u, u,
 		a.Beta1, a.Beta2, a.Eps, 1-math.Pow(a.Beta1, t), 1-math.Pow(a.Beta2, t))
 }
 
 // fusible reports whether the chain is AdamW's and one pass gives the same bits as its links: the dtype computes in itself, the layouts are plain.
-func (o *Optimizer) fusible(p Param, grad *tensor.Tensor) (adam ScaleByAdam, ok bool) {
+func (o *Optimizer) fusible(p tensor.Named, grad *tensor.Tensor) (adam ScaleByAdam, ok bool) {
 	if len(o.chain) != 2 {
 		return adam, false
 	}
@@ -103,7 +103,7 @@ func (o *Optimizer) fusible(p Param, grad *tensor.Tensor) (adam ScaleByAdam, ok 
 }
 
 // step is the whole update of one parameter by AdamW, of the gradient times factor.
-func (a ScaleByAdam) step(c *tensor.Ctx, p Param, g *Group, s *Slot, grad *tensor.Tensor, factor float64) {
+func (a ScaleByAdam) step(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, grad *tensor.Tensor, factor float64) {
 	t := float64(s.Step)
 	tensor.AdamW(c, p.Tensor, s.Tensors["exp_avg"], s.Tensors["exp_avg_sq"], grad, tensor.AdamWStep{
 		Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, Correction1: 1 - math.Pow(a.Beta1, t), Correction2: 1 - math.Pow(a.Beta2, t),

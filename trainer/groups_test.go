@@ -24,8 +24,8 @@ import (
 func groupRates(m *line, a, b float64) trainer.Option {
 	return trainer.WithOptimizer(func(c *tensor.Ctx, _ []*optim.Group) *optim.Optimizer {
 		return optim.NewSGD(c, []*optim.Group{
-			{Params: []optim.Param{{Name: "a", Tensor: m.A.Tensor}}, LR: a},
-			{Params: []optim.Param{{Name: "b", Tensor: m.B.Tensor}}, LR: b},
+			{Params: []tensor.Named{{Name: "a", Tensor: m.A.Tensor}}, LR: a},
+			{Params: []tensor.Named{{Name: "b", Tensor: m.B.Tensor}}, LR: b},
 		}, 0, 0, false)
 	})
 }

@@ -228,7 +228,7 @@ func (r *run) prepare() error {
 			i = 0
 		}
 		if p.IsLeaf() {
-			groups[i].Params = append(groups[i].Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+			groups[i].Params = append(groups[i].Params, p)
 		}
 	}
 	var err error

@@ -131,7 +131,7 @@ func prepare(acc *accelerate.Accelerator, a *args.TrainingArguments) (*gpt2.Mode
 		if decay[p.Name] {
 			g = groups[0]
 		}
-		g.Params = append(g.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+		g.Params = append(g.Params, p)
 	}
 	return m, acc.Prepare(context.Background(), m, optim.NewAdamW(acc.Ctx(), groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), m.RecomputeUnits())
 }

@@ -34,9 +34,7 @@ func fit(m *mlp.Model, b *data.Batch, steps int) (loss float64) {
 	c := tensor.NewCtx(tensor.CPU())
 	tree := nn.Walk(m)
 	group := &optim.Group{LR: 0.05}
-	for _, p := range tree.Parameters() {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
+	group.Params = tree.Parameters()
 	opt := optim.NewAdam(c, []*optim.Group{group}, 0.9, 0.999, 1e-8)
 	for range steps {
 		opt.ZeroGrad()

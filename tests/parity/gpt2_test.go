@@ -111,7 +111,7 @@ func TestGPT2TenAdamWSteps(t *testing.T) {
 			require.Contains(t, meta.Decayed, p.Name)
 			i = 0
 		}
-		groups[i].Params = append(groups[i].Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+		groups[i].Params = append(groups[i].Params, p)
 	}
 	opt := optim.NewAdamW(c, groups, 0.9, 0.999, 1e-8)
 	steps := g.tensor("steps/ids")

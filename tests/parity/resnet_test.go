@@ -52,9 +52,7 @@ func TestResNetLogits(t *testing.T) {
 func TestResNetFiveSGDSteps(t *testing.T) {
 	eachResNet(t, func(t *testing.T, c *tensor.Ctx, m *resnet.Model, g golden, meta goldenMeta) {
 		group := &optim.Group{LR: 0.05}
-		for _, p := range nn.NamedParameters(m) {
-			group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-		}
+		group.Params = nn.NamedParameters(m)
 		opt := optim.NewSGD(c, []*optim.Group{group}, 0.9, 0, false)
 		pixels, labels := g.tensor("steps/pixels"), g.tensor("steps/labels")
 		for s, want := range meta.Losses {
