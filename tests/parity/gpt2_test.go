@@ -73,7 +73,7 @@ func TestGPT2Logits(t *testing.T) {
 	labels := g.tensor("labels")
 	count := 0
 	for i, l := range tensor.ToSlice[int64](c, labels) {
-		if i%40 > 0 && l != nn.IgnoreIndex {
+		if i%40 > 0 && l != tensor.IgnoreIndex {
 			count++
 		}
 	}
