@@ -39,7 +39,7 @@ func prepared(t *testing.T, a *args.TrainingArguments) (*accelerate.Accelerator,
 	m := newLine(acc.Device())
 	group := &optim.Group{LR: 1}
 	group.Params = nn.NamedParameters(m)
-	require.NoError(t, acc.Prepare(t.Context(), m, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0, 0, false), []nn.Module{m}))
+	require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), []nn.Module{m}))
 	return acc, m
 }
 

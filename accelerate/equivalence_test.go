@@ -61,7 +61,7 @@ func trainRagged(t *testing.T, batch int, seedCount func(leaf, window int64) int
 		}
 		g.Params = append(g.Params, p)
 	}
-	require.NoError(t, acc.Prepare(t.Context(), m, optim.NewAdamW(acc.Ctx(), groups, 0.9, 0.999, 1e-8), nil))
+	require.NoError(t, acc.Prepare(t.Context(), m, optim.DefaultAdamW().New(acc.Ctx(), groups), nil))
 	collate := data.CausalLM(0)
 	for s := range equivalenceSteps {
 		var leaves []*data.Batch

@@ -75,5 +75,5 @@ func exampleModel(acc *accelerate.Accelerator) (*mlp.Model, *optim.Optimizer) {
 	}
 	group := &optim.Group{LR: 0.1}
 	group.Params = nn.NamedParameters(model)
-	return model, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0.5, 0, false)
+	return model, optim.SGD{Momentum: 0.5}.New(acc.Ctx(), []*optim.Group{group})
 }

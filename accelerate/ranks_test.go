@@ -86,7 +86,7 @@ func adamW(acc *accelerate.Accelerator, m nn.Module) *optim.Optimizer {
 			group.Params = append(group.Params, p)
 		}
 	}
-	return optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	return optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group})
 }
 
 // weights are the bytes of all parameters.

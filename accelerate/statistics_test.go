@@ -74,7 +74,7 @@ func (k normRun) train(t *testing.T) (ranks []map[string][]byte) {
 		}
 		g := &optim.Group{LR: k.lr}
 		g.Params = nn.NamedParameters(m)
-		if err := acc.Prepare(t.Context(), m, optim.NewSGD(acc.Ctx(), []*optim.Group{g}, 0, 0, false), []nn.Module{m}); err != nil {
+		if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{g}), []nn.Module{m}); err != nil {
 			return err
 		}
 		own := normLeaves / acc.WorldSize()

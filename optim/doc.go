@@ -2,7 +2,7 @@
 
 // Package optim updates parameters from their gradients: optimizers, learning-rate schedules and gradient
 // clipping. With package trainer, the arguments optim, learning_rate and lr_scheduler_type choose them by name.
-// Use this package in a training loop of your own, starting with [NewAdamW], [NewSchedule] and [ClipGradNorm],
+// Use this package in a training loop of your own, starting with [DefaultAdamW], [NewSchedule] and [ClipGradNorm],
 // or to build another optimizer.
 //
 // An optimizer is a chain of small transforms of the gradient ([L2] or [DecoupledDecay], [Momentum],

@@ -37,7 +37,9 @@ func TestAdamWIsItsChain(t *testing.T) {
 					p := tensor.Named{Name: "p", Tensor: wave(0).SetRequiresGrad(true)}
 					return p, chain(c, []*optim.Group{{Params: []tensor.Named{p}, LR: 0.01, WeightDecay: decay}})
 				}
-				p, fused := make(func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer { return optim.NewAdamW(c, g, 0.9, 0.99, 1e-6) })
+				p, fused := make(func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
+					return optim.AdamW{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6}.New(c, g)
+				})
 				q, links := make(func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
 					return optim.New(c, "adamw", g, optim.DecoupledDecay{}, optim.ScaleByAdam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6}, nothing{})
 				})

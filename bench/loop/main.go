@@ -119,7 +119,7 @@ func (b *bench) bare(src *data.Source, watch *watch) error {
 		return err
 	}
 	c, tree := tensor.NewCtx(dev), nn.Walk(m)
-	opt := optim.NewAdamW(c, []*optim.Group{{Params: tree.Parameters(), LR: 1e-4}}, 0.9, 0.999, 1e-8)
+	opt := optim.DefaultAdamW().New(c, []*optim.Group{{Params: tree.Parameters(), LR: 1e-4}})
 	indices := make([]int64, b.batch)
 	for step := range b.steps + watch.skip {
 		for i := range indices {

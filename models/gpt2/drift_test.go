@@ -94,7 +94,7 @@ func TestDriftOfTraining(t *testing.T) {
 		fill(c.NoGrad(), i, p)
 		group.Params = append(group.Params, p)
 	}
-	opt := optim.NewAdamW(c, []*optim.Group{group}, o.Betas[0], o.Betas[1], o.Eps)
+	opt := optim.AdamW{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}.New(c, []*optim.Group{group})
 	var losses []float64
 	for step := range want.Losses.One {
 		opt.ZeroGrad()

@@ -36,7 +36,7 @@ func newRig(t testing.TB, dev *tensor.Device, cfg gpt2.Config, rows, length int)
 	r.tree = nn.Walk(r.m)
 	group := &optim.Group{LR: 1e-3, WeightDecay: 0.01}
 	group.Params = r.tree.Parameters()
-	r.opt = optim.NewAdamW(r.c, []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	r.opt = optim.DefaultAdamW().New(r.c, []*optim.Group{group})
 	return r
 }
 

@@ -35,7 +35,7 @@ func fit(m *mlp.Model, b *data.Batch, steps int) (loss float64) {
 	tree := nn.Walk(m)
 	group := &optim.Group{LR: 0.05}
 	group.Params = tree.Parameters()
-	opt := optim.NewAdam(c, []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	opt := optim.Adam(optim.DefaultAdamW()).New(c, []*optim.Group{group})
 	for range steps {
 		opt.ZeroGrad()
 		nn.NewCtx(c, tree, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {

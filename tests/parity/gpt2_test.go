@@ -113,7 +113,7 @@ func TestGPT2TenAdamWSteps(t *testing.T) {
 		}
 		groups[i].Params = append(groups[i].Params, p)
 	}
-	opt := optim.NewAdamW(c, groups, 0.9, 0.999, 1e-8)
+	opt := optim.DefaultAdamW().New(c, groups)
 	steps := g.tensor("steps/ids")
 	for s, want := range meta.Losses {
 		ids := tensor.Select(c, steps, 0, s)

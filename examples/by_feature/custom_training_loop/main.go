@@ -38,7 +38,7 @@ func train(acc *accelerate.Accelerator) error {
 	model, train := line.Model(), line.Train()
 	group := &optim.Group{LR: 0.1}
 	group.Params = nn.NamedParameters(model)
-	opt := optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group})
 	if err := acc.Prepare(ctx, model, opt, nil); err != nil {
 		return err
 	}

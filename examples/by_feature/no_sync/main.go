@@ -50,7 +50,7 @@ func train(acc *accelerate.Accelerator) error {
 	model, samples := line.Model(), line.Train()
 	group := &optim.Group{LR: 0.1}
 	group.Params = nn.NamedParameters(model)
-	if err := acc.Prepare(ctx, model, optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8), nil); err != nil {
+	if err := acc.Prepare(ctx, model, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 		return err
 	}
 	for range steps {

@@ -41,7 +41,7 @@ func train(acc *accelerate.Accelerator) error {
 	mine := data.NewSource(line.Samples(sizes[acc.Rank()], uint64(acc.Rank()+1)), data.Stack[line.Point])
 	group := &optim.Group{LR: 0.1}
 	group.Params = nn.NamedParameters(model)
-	if err := acc.Prepare(ctx, model, optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8), nil); err != nil {
+	if err := acc.Prepare(ctx, model, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 		return err
 	}
 	cut, err := samplers.NewBatch(samplers.NewRandom(int64(mine.Len()), acc.Args().Seed), acc.Args().PerDeviceTrainBatchSize, false)
