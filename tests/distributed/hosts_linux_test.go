@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/lacking"
+
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
@@ -34,11 +36,11 @@ type hosts struct {
 func newHosts(t testing.TB, number int, delay time.Duration) *hosts {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("two hosts are network namespaces, which only root can make")
+		lacking.Skip(t, lacking.Hosts, "namespaces", "two hosts are network namespaces, which only root can make")
 	}
 	for _, tool := range []string{"ip", "tc", "unshare", "hostname"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("two hosts are made with %s: %v (.ci/run tools installs it)", tool, err)
+			lacking.Skip(t, lacking.Hosts, "namespaces", fmt.Sprintf("two hosts are made with %s: %v (.ci/run tools installs it)", tool, err))
 		}
 	}
 	h := &hosts{t: t, prefix: fmt.Sprintf("ls%d%d", os.Getpid()%100000, number)}
@@ -54,7 +56,7 @@ func newHosts(t testing.TB, number int, delay time.Duration) *hosts {
 	}
 	for _, line := range lines {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			t.Skipf("no network namespaces can be made here: ip %s: %v: %s", line, err, out)
+			lacking.Skip(t, lacking.Hosts, "namespaces", fmt.Sprintf("no network namespaces can be made here: ip %s: %v: %s", line, err, out))
 		}
 	}
 	for i, n := range h.names {
