@@ -91,9 +91,9 @@ func TestGuidesOfAdding(t *testing.T) {
 	r := &repository{root: top, dir: t.TempDir(), texts: map[string]string{}}
 	r.overlay = filepath.Join(r.dir, "overlay.json")
 	var commands []string
-	for _, guide := range []string{"optimizer"} {
+	for _, guide := range []string{"an-optimizer", "a-layer"} {
 		rows := 0
-		for _, b := range blocks(read(t, "docs/adding-an-"+guide+".md")) {
+		for _, b := range blocks(read(t, "docs/adding-"+guide+".md")) {
 			switch kind, name, _ := strings.Cut(b.kind, " "); kind {
 			case "go":
 				r.add(t, strings.TrimPrefix(name, "new "), strings.Join(b.lines, "\n")+"\n")
