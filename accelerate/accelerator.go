@@ -134,15 +134,6 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 	}, nil
 }
 
-// Stream is this rank's part of the training stream in the order of s.
-func (a *Accelerator) Stream(s samplers.Sampler) (*samplers.Stream, error) {
-	l, err := a.Layout()
-	if err != nil {
-		return nil, err
-	}
-	return samplers.NewStream(s, l)
-}
-
 // Prepare prepares a model and its optimizer for training. Nothing is wrapped: the caller keeps
 // using the same model. units are the modules to recompute in backward, if gradient
 // checkpointing is on. With several ranks it checks that all have the same arguments, kernels

@@ -88,10 +88,12 @@ func TestLayout(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, samplers.Layout{BatchSize: 4, DropLast: true, AccumulationSteps: 3, WorldSize: 1}, l)
 
-	s, err := acc.Stream(samplers.NewSequential(30))
+	windows, err := acc.Windows(t.Context(), numbers(30), samplers.NewSequential(30), 2)
 	require.NoError(t, err)
-	w, ok := s.Next()
-	require.True(t, ok)
+	w, err := windows.Next()
+	require.NoError(t, err)
+	defer windows.Close()
+	defer w.Free()
 	require.Len(t, w.Own, 3)
 	require.Equal(t, []int64{4, 5, 6, 7}, w.Own[1].Indices)
 
@@ -103,7 +105,7 @@ func TestLayout(t *testing.T) {
 	a.GlobalTrainBatchSize = 21
 	_, err = acc.Layout()
 	require.ErrorContains(t, err, "21")
-	_, err = acc.Stream(samplers.NewSequential(30))
+	_, err = acc.Windows(t.Context(), numbers(30), samplers.NewSequential(30), 2)
 	require.ErrorContains(t, err, "21")
 	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil, nil), "21")
 }

@@ -31,7 +31,7 @@ func NewConv2D(in *Init, inChannels, outChannels int, kernel [2]int, bias bool, 
 // Forward maps images x [N, in, H, W] to [N, out, OH, OW]; see tensor.Conv2D.
 func (l *Conv2D) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.Conv2D(c.Ctx, x, l.Weight.tensor(), l.Bias.tensor(), l.Options)
+		return tensor.Conv2D(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias), l.Options)
 	}, x)
 }
 

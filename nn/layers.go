@@ -26,7 +26,7 @@ func NewLinear(in *Init, inFeatures, outFeatures int, bias bool) *Linear {
 // Forward maps x [..., in] to [..., out].
 func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.Linear(c.Ctx, x, l.Weight.Tensor, l.Bias.tensor())
+		return tensor.Linear(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias))
 	}, x)
 }
 
@@ -34,16 +34,8 @@ func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 // result.
 func (l *Linear) Activated(c *Ctx, x *tensor.Tensor, f tensor.Activation) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.LinearActivated(c.Ctx, x, l.Weight.Tensor, l.Bias.tensor(), f)
+		return tensor.LinearActivated(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias), f)
 	}, x)
-}
-
-// tensor is the parameter's tensor, nil for a nil parameter.
-func (p *Parameter) tensor() *tensor.Tensor {
-	if p == nil {
-		return nil
-	}
-	return p.Tensor
 }
 
 // Embedding looks up rows of Weight [V, C] by id.
@@ -59,7 +51,7 @@ func NewEmbedding(in *Init, n, dim int, std float64) *Embedding {
 // Forward maps ids of any shape to ids' shape with C appended.
 func (e *Embedding) Forward(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, e, func(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		return tensor.Embedding(c.Ctx, e.Weight.Tensor, ids)
+		return tensor.Embedding(c.Ctx, c.Param(e.Weight), ids)
 	}, ids)
 }
 
@@ -80,7 +72,7 @@ func (*LayerNorm) Normalizes() {}
 // Forward keeps x's shape.
 func (l *LayerNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.LayerNorm(c.Ctx, x, l.Weight.tensor(), l.Bias.tensor(), l.Eps)
+		return tensor.LayerNorm(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias), l.Eps)
 	}, x)
 }
 
@@ -100,7 +92,7 @@ func (*RMSNorm) Normalizes() {}
 // Forward keeps x's shape.
 func (l *RMSNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.RMSNorm(c.Ctx, x, l.Weight.tensor(), l.Eps)
+		return tensor.RMSNorm(c.Ctx, x, c.Param(l.Weight), l.Eps)
 	}, x)
 }
 

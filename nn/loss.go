@@ -25,7 +25,7 @@ func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 // exist as a whole: see tensor.LinearCrossEntropy.
 func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, labels *tensor.Tensor) *tensor.Tensor {
 	rows := tensor.Reshape(c.Ctx, h, -1, h.Size(-1))
-	return tensor.LinearCrossEntropy(c.Ctx, rows, weight.tensor(), bias.tensor(), tensor.Reshape(c.Ctx, labels, -1), IgnoreIndex)
+	return tensor.LinearCrossEntropy(c.Ctx, rows, c.Param(weight), c.Param(bias), tensor.Reshape(c.Ctx, labels, -1), IgnoreIndex)
 }
 
 // CausalLMLossSum is the CrossEntropySum of predicting each next token: logits [B,T,V] at

@@ -197,7 +197,7 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	r.adopt(saved, ck)
-	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position", r.stream.Position())
+	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position", r.windows.Position())
 	return nil
 }
 
@@ -230,7 +230,7 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	if rng.Generator != generator {
 		return nil, fmt.Errorf("%s: the random number generator is %q, want %q", rngFile, rng.Generator, generator)
 	}
-	if err := r.stream.Restore(place); err != nil {
+	if err := r.windows.Restore(place); err != nil {
 		return nil, fmt.Errorf("the training set or its order has changed: %w", err)
 	}
 	text, err := ck.ReadPart(stateFile)

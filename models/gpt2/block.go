@@ -134,13 +134,13 @@ func newConv1D(in *nn.Init, nin, nout int, std float64) *Conv1D {
 // Forward maps x [..., in] to [..., out].
 func (l *Conv1D) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return nn.Unit1(c, l, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.AddMM(c.Ctx, l.Bias.Tensor, x, l.Weight.Tensor)
+		return tensor.AddMM(c.Ctx, c.Param(l.Bias), x, c.Param(l.Weight))
 	}, x)
 }
 
 // activated is f(Forward), computed as one op.
 func (l *Conv1D) activated(c *nn.Ctx, x *tensor.Tensor, f tensor.Activation) *tensor.Tensor {
 	return nn.Unit1(c, l, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.AddMMActivated(c.Ctx, l.Bias.Tensor, x, l.Weight.Tensor, f)
+		return tensor.AddMMActivated(c.Ctx, c.Param(l.Bias), x, c.Param(l.Weight), f)
 	}, x)
 }

@@ -156,7 +156,7 @@ func (m *Model) loss(c *nn.Ctx, h, labels *tensor.Tensor) *tensor.Tensor {
 // logits applies the head to hidden states [B,T,C].
 func (m *Model) logits(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
 	return nn.Unit1(c, m.LMHead, func(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
-		return tensor.Linear(c.Ctx, h, m.LMHead.Weight.Tensor, nil)
+		return tensor.Linear(c.Ctx, h, c.Param(m.LMHead.Weight), nil)
 	}, h)
 }
 

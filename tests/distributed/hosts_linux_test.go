@@ -17,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/lacking"
+
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 	"github.com/lockstep-ml/lockstep/tests/internal/twohosts"
 )
@@ -33,17 +35,17 @@ type hosts struct {
 func newHosts(t testing.TB, number int, delay time.Duration) *hosts {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("two hosts are network namespaces, which only root can make")
+		lacking.Skip(t, lacking.Hosts, "namespaces", "two hosts are network namespaces, which only root can make")
 	}
 	if _, err := exec.LookPath("tc"); err != nil {
-		t.Skipf("two hosts are made with tc: %v (.ci/run tools installs it)", err)
+		lacking.Skip(t, lacking.Hosts, "namespaces", fmt.Sprintf("two hosts are made with tc: %v (.ci/run tools installs it)", err))
 	}
 	h := &hosts{t: t, relay: &relay{streams: map[flow]*recording{}}}
 	var err error
 	h.Hosts, err = twohosts.New(fmt.Sprintf("ls%d%d", os.Getpid()%100000, number), delay, h.relay.record)
 	var unavailable *twohosts.UnavailableError
 	if errors.As(err, &unavailable) {
-		t.Skip(err)
+		lacking.Skip(t, lacking.Hosts, "namespaces", err.Error())
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.Close()) })
