@@ -29,7 +29,7 @@ func (m *line) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 }
 
 func newLine(dev *tensor.Device) *line {
-	return &line{Drop: &nn.Dropout{P: 0.5}, Linear: nn.NewLinear(nn.NewInit(dev, 1).Sub("linear"), 4, 2, true)}
+	return &line{Drop: &nn.Dropout{P: 0.5}, Linear: nn.NewLinear(nn.NewInit(dev, 1).Sub("linear"), nn.LinearConfig{In: 4, Out: 2})}
 }
 
 // prepared is an accelerator that trains a line by SGD at learning rate 1.
@@ -38,10 +38,8 @@ func prepared(t *testing.T, a *args.TrainingArguments) (*accelerate.Accelerator,
 	require.NoError(t, err)
 	m := newLine(acc.Device())
 	group := &optim.Group{LR: 1}
-	for _, p := range nn.NamedParameters(m) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	require.NoError(t, acc.Prepare(t.Context(), m, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0, 0, false), []nn.Module{m}))
+	group.Params = nn.NamedParameters(m)
+	require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), []nn.Module{m}))
 	return acc, m
 }
 

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
 
 const envFlood = "LOCKSTEP_WIRE_TEST_FLOOD"
@@ -72,7 +74,7 @@ func TestSourceIsTheUser(t *testing.T) {
 // Another user of the host who opens more connections than may be in the handshake pushes out only his own.
 func TestAnotherUserCannotPushOutOurs(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("a process of another user can only be started by root; TestExcessIsOfTheGreediest is for all")
+		lacking.Skip(t, lacking.Hosts, "namespaces", "a process of another user can only be started by root")
 	}
 	served := make(chan Hello, 1)
 	key := newKey(t, token, Options{})
