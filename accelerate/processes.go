@@ -35,7 +35,7 @@ type processes struct {
 // place from which it could not join the others, for want of a token, is an error: programs call
 // Place first, so that a job that cannot run ends before it has read any data.
 func Place() (*env.Environment, error) {
-	e, err := env.Detect(os.LookupEnv)
+	e, err := env.Detect(rendezvous.LookupEnv) // which takes the token out of the environment
 	if err != nil {
 		return nil, fmt.Errorf("accelerate: %w", err)
 	}

@@ -3,6 +3,7 @@
 package accelerate
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -192,5 +193,22 @@ func TestListen(t *testing.T) {
 func TestOutward(t *testing.T) {
 	if a := outward(); a != "" {
 		require.NoError(t, reachable("this host", func(string) ([]string, error) { return []string{a}, nil }))
+	}
+}
+
+// Place takes the token out of the environment, and a second call finds it all the same.
+func TestPlaceTakesTheToken(t *testing.T) {
+	for name, value := range torchrunOn("2", "0", map[string]string{
+		env.VarJobToken: secret, "TORCHELASTIC_USE_AGENT_STORE": "False", env.VarJobTokenFile: "", env.VarLaunchID: "",
+	}) {
+		t.Setenv(name, value)
+	}
+	for range 2 {
+		e, err := Place()
+		require.NoError(t, err)
+		token, err := e.JobToken()
+		require.NoError(t, err)
+		require.Equal(t, secret, token)
+		require.Empty(t, os.Getenv(env.VarJobToken))
 	}
 }

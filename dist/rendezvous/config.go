@@ -53,8 +53,9 @@ func NewToken() []byte {
 	return []byte(hex.EncodeToString(b))
 }
 
-// FromEnv reads the configuration from the variables that launchers set.
-func FromEnv() (Config, error) { return fromEnv(os.Getenv) }
+// FromEnv reads the configuration from the variables that launchers set. It takes the token out of the environment, as
+// [LookupEnv] does.
+func FromEnv() (Config, error) { return fromEnv(Getenv) }
 
 func fromEnv(getenv func(string) string) (Config, error) {
 	c := Config{External: getenv(EnvStore) == "external", HostID: getenv(EnvHost), Listen: getenv(EnvListen)}
@@ -85,6 +86,13 @@ func fromEnv(getenv func(string) string) (Config, error) {
 	}
 	c.Token = []byte(getenv(EnvToken))
 	if name := getenv(EnvTokenFile); name != "" {
+		info, err := os.Stat(name)
+		if err != nil {
+			return c, fmt.Errorf("rendezvous: %s: %w", EnvTokenFile, err)
+		}
+		if Exposed(info.Mode()) {
+			return c, fmt.Errorf("rendezvous: %s: %s has mode %v, so that others can read the secret; want 0600", EnvTokenFile, name, info.Mode().Perm())
+		}
 		text, err := os.ReadFile(name)
 		if err != nil {
 			return c, fmt.Errorf("rendezvous: %s: %w", EnvTokenFile, err)
