@@ -3,6 +3,7 @@
 package dist_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -78,6 +79,36 @@ func FuzzDecodeSignature(f *testing.F) {
 		back, err := dist.DecodeSignature(again)
 		require.NoError(t, err)
 		require.Equal(t, got, back)
+	})
+}
+
+// FuzzDecodeError: what another rank says of its failure is an error that can be shown, whatever it is.
+func FuzzDecodeError(f *testing.F) {
+	f.Add(dist.EncodeError(errors.New("out of memory"), "g", 2))
+	f.Add(dist.EncodeError(&dist.RankLostError{Group: "g", Rank: 1, Host: "h", PID: 3, Cause: "c", Call: "barrier"}, "g", 1))
+	f.Add(dist.EncodeError(&dist.TimeoutError{Group: "g", Missing: []int{1, 2}, After: time.Second}, "g", 1))
+	f.Add(dist.EncodeError(&dist.MismatchError{Group: "g"}, "g", 1))
+	f.Add([]byte("{"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		err := dist.DecodeError(b, "g", 1)
+		require.Error(t, err)
+		require.NotEmpty(t, err.Error())
+		require.Error(t, dist.DecodeError(dist.EncodeError(err, "g", 1), "g", 1))
+	})
+}
+
+// FuzzCompare: signatures that are no such are a mismatch that can be shown.
+func FuzzCompare(f *testing.F) {
+	var b [dist.SignatureBytes]byte
+	s := signature("bucket")
+	s.Encode(b[:])
+	f.Add(b[:], make([]byte, dist.SignatureBytes))
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		err := dist.Compare("g", [][]byte{a, b, nil})
+		require.Equal(t, a == nil || b == nil || bytes.Equal(a, b), err == nil)
+		if err != nil {
+			require.NotEmpty(t, err.Error())
+		}
 	})
 }
 

@@ -279,10 +279,18 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 		return j.explain(err)
 	}
 	j.withdraw(ctx)
+	return j.introduce(all)
+}
+
+// introduce takes what the ranks have said of themselves.
+func (j *Job) introduce(all [][]byte) error {
 	j.Peers = make([]Peer, j.World)
 	for r := range all {
 		if err := json.Unmarshal(all[r], &j.Peers[r]); err != nil {
 			return fmt.Errorf("rendezvous: rank %d sent an invalid introduction: %w", r, err)
+		}
+		if j.Peers[r].Rank != r {
+			return fmt.Errorf("rendezvous: rank %d sent an invalid introduction: it says that it is rank %d", r, j.Peers[r].Rank)
 		}
 		if a, b := j.Peers[0], j.Peers[r]; a.Kernels != b.Kernels {
 			return fmt.Errorf("rendezvous: rank 0 (%s) computes with %s kernels, rank %d (%s) with %s: their bits would differ; set LOCKSTEP_KERNELS to the same variant for all ranks",

@@ -59,6 +59,9 @@ type departure struct {
 	polite bool // it said good-bye: only waiting for it is an error
 }
 
+// maxEarly is for how many groups that this process has not made yet notices are kept.
+const maxEarly = 1024
+
 type early struct {
 	from int
 	notice
@@ -138,7 +141,7 @@ func (j *Job) read(rank int, l *link) {
 		}
 		j.mu.Lock()
 		m := j.groups[n.Group]
-		if m == nil && len(j.early[n.Group]) < 2*j.World {
+		if _, known := j.early[n.Group]; m == nil && len(j.early[n.Group]) < 2*j.World && (known || len(j.early) < maxEarly) {
 			j.early[n.Group] = append(j.early[n.Group], early{from: rank, notice: n})
 		}
 		j.mu.Unlock()

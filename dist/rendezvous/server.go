@@ -35,6 +35,9 @@ const lastAnswers = time.Second
 // requestsAtOnce is how many requests of one client may wait; further ones are not read.
 const requestsAtOnce = 256
 
+// maxRanks is how many may meet in an exchange.
+const maxRanks = 1 << 20
+
 // exchange is a meeting of n ranks at one key.
 type exchange struct {
 	n      int
@@ -80,12 +83,16 @@ func ServeOn(l net.Listener, token []byte, security TLS) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	s := &Server{
+	s := newServer()
+	s.listener = wire.ListenOn(l, key, s.serve)
+	return s, nil
+}
+
+func newServer() *Server {
+	return &Server{
 		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{}, met: map[string]bool{},
 		conns: map[net.Conn]struct{}{}, changed: make(chan struct{}),
 	}
-	s.listener = wire.ListenOn(l, key, s.serve)
-	return s, nil
 }
 
 // Addr returns the host and port that the store listens on.
@@ -269,6 +276,9 @@ func (s *Server) bring(r request) (*exchange, *response) {
 	defer s.mu.Unlock()
 	if r.Once && s.met[r.Key] {
 		return nil, &response{Error: errOver.Error(), Over: true}
+	}
+	if r.N < 1 || r.N > maxRanks {
+		return nil, &response{Error: fmt.Sprintf("an exchange of %d ranks, want 1..%d", r.N, maxRanks)}
 	}
 	x := s.exchanges[r.Key]
 	if x == nil {
