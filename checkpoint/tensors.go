@@ -65,6 +65,13 @@ type LoadOption func(*loadOptions)
 type loadOptions struct {
 	ignore func(name string) bool
 	cast   bool
+	judge  func(name string, c tensor.Census) string
+}
+
+// Judge is asked about each tensor that has been loaded, with what was counted in it. What it returns is what is wrong
+// with the tensor, "" if nothing is; all of that is one error when everything has been read.
+func Judge(judge func(name string, c tensor.Census) string) LoadOption {
+	return func(o *loadOptions) { o.judge = judge }
 }
 
 // IgnoreUnexpected passes over tensors of the file that are not asked for, if ignore
@@ -74,12 +81,13 @@ func IgnoreUnexpected(ignore func(name string) bool) LoadOption {
 }
 
 // CastFloats converts between floating-point dtypes: weights kept in bfloat16 load into
-// float32 parameters. Without it a differing dtype is an error.
+// float32 parameters. Without it a differing dtype is an error, and so is with it a finite number that becomes infinite.
 func CastFloats() LoadOption { return func(o *loadOptions) { o.cast = true } }
 
 // LoadTensors overwrites the tensors with those of the same names in base.safetensors, or
 // the files of its index, in the checkpoint. Names, shapes and dtypes must agree on both
-// sides; all that do not are listed in one MismatchError, and then nothing is written.
+// sides; all that do not are listed in one MismatchError, and then nothing is written. A piece of a tensor is in memory
+// at a time, beside the tensors.
 func (ck *Checkpoint) LoadTensors(c *tensor.Ctx, base string, tensors []Named, opts ...LoadOption) error {
 	return loadTensors(c, ck.fsys, ck.Path, base, tensors, opts)
 }
@@ -129,28 +137,34 @@ func loadTensors(c *tensor.Ctx, fsys vfs.FS, dir, base string, tensors []Named, 
 	if err := o.compare(set, dir, tensors); err != nil {
 		return err
 	}
+	var bad []string
 	for _, n := range tensors {
 		r, e, _ := set.Lookup(n.Name)
-		data, err := r.ReadTensor(n.Name)
+		section, err := r.Section(n.Name)
 		if err != nil {
 			return err
 		}
-		overwrite(c.NoGrad(), n.Tensor, e, data)
+		census, err := tensor.WriteFrom(c.NoGrad(), n.Tensor, e.DType, section)
+		if err != nil {
+			return fmt.Errorf("%s: tensor %q: %w", dir, n.Name, err)
+		}
+		if census.Overflowed > 0 {
+			bad = append(bad, fmt.Sprintf("%s: %d of %d elements are too large for %v", n.Name, census.Overflowed, n.Tensor.Numel(), n.Tensor.DType()))
+		} else if fault := o.fault(n.Name, census); fault != "" {
+			bad = append(bad, fault)
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("tensors in %s cannot be used: %s", dir, strings.Join(bad[:min(len(bad), 20)], "; "))
 	}
 	return nil
 }
 
-// overwrite gives t the elements of a file, converted if need be.
-func overwrite(c *tensor.Ctx, t *tensor.Tensor, e safetensors.Entry, data []byte) {
-	if e.DType == t.DType() {
-		tensor.WriteBytes(c, t, data)
-		return
+func (o loadOptions) fault(name string, c tensor.Census) string {
+	if o.judge == nil {
+		return ""
 	}
-	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		cast := tensor.Cast(c, tensor.FromBytes(c, data, e.DType, e.Shape...), t.DType())
-		tensor.WriteBytes(c, t, tensor.ReadBytes(c, cast))
-		return nil
-	})
+	return o.judge(name, c)
 }
 
 // MismatchError lists everything in which the tensors of a file differ from those asked

@@ -8,6 +8,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -187,7 +188,7 @@ func (o *Optimizer) State() State {
 	return st
 }
 
-// LoadState copies a saved state in. The error lists everything that does not fit, and
+// LoadState copies a saved state in. The error lists everything that does not fit or is not finite (see Judge), and
 // then nothing was changed.
 func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
 	var bad []string
@@ -195,29 +196,20 @@ func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
 		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", st.Name, o.name))
 	}
 	mine := o.State()
+	bad = append(bad, o.badSteps(st.Steps)...)
 	for _, k := range sortedKeys(mine.Tensors) {
 		t, saved := mine.Tensors[k], st.Tensors[k]
 		if saved == nil {
 			bad = append(bad, fmt.Sprintf("%s is missing", k))
 		} else if fmt.Sprint(saved.Shape(), saved.DType()) != fmt.Sprint(t.Shape(), t.DType()) {
 			bad = append(bad, fmt.Sprintf("%s is %v %v, want %v %v", k, saved.DType(), saved.Shape(), t.DType(), t.Shape()))
+		} else if fault := o.Judge(k, census(c, saved)); fault != "" {
+			bad = append(bad, fault)
 		}
 	}
 	for _, k := range sortedKeys(st.Tensors) {
 		if mine.Tensors[k] == nil {
 			bad = append(bad, fmt.Sprintf("%s is not known", k))
-		}
-	}
-	for _, k := range sortedKeys(mine.Steps) {
-		if n, ok := st.Steps[k]; !ok {
-			bad = append(bad, fmt.Sprintf("the step count of %s is missing", k))
-		} else if n < 0 {
-			bad = append(bad, fmt.Sprintf("the step count of %s is %d, want 0 or more", k, n))
-		}
-	}
-	for _, k := range sortedKeys(st.Steps) {
-		if _, ok := mine.Steps[k]; !ok {
-			bad = append(bad, fmt.Sprintf("the step count of %s is not known", k))
 		}
 	}
 	if len(bad) > 0 {
@@ -226,10 +218,78 @@ func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
 	for k, t := range mine.Tensors {
 		tensor.CopyInto(c.NoGrad(), t, st.Tensors[k])
 	}
+	return o.LoadSteps(st.Name, st.Steps)
+}
+
+// LoadSteps is LoadState without the tensors, for callers that overwrite those of State themselves: no second copy of
+// them is in memory then. See Judge. The error lists everything that does not fit, and then nothing was changed.
+func (o *Optimizer) LoadSteps(name string, steps map[string]int64) error {
+	var bad []string
+	if name != o.name {
+		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", name, o.name))
+	}
+	if bad = append(bad, o.badSteps(steps)...); len(bad) > 0 {
+		return fmt.Errorf("optim: the saved state does not fit: %s", strings.Join(bad, "; "))
+	}
 	for name, s := range o.slots {
-		s.Step = st.Steps[name]
+		s.Step = steps[name]
 	}
 	return nil
+}
+
+// maxSteps is more than any run has, and far from where a count overflows.
+const maxSteps = 1 << 53
+
+// badSteps says which step counts are not those of the optimizer's parameters.
+func (o *Optimizer) badSteps(steps map[string]int64) (bad []string) {
+	for _, k := range sortedKeys(o.slots) {
+		if n, ok := steps[k]; !ok {
+			bad = append(bad, fmt.Sprintf("the step count of %s is missing", k))
+		} else if n < 0 {
+			bad = append(bad, fmt.Sprintf("the step count of %s is %d, want 0 or more", k, n))
+		} else if n > maxSteps {
+			bad = append(bad, fmt.Sprintf("the step count of %s is %d, want at most %d", k, n, int64(maxSteps)))
+		}
+	}
+	for _, k := range sortedKeys(steps) {
+		if o.slots[k] == nil {
+			bad = append(bad, fmt.Sprintf("the step count of %s is not known", k))
+		}
+	}
+	return bad
+}
+
+// Squares is implemented by transforms that keep means of squares, which are never below zero.
+type Squares interface {
+	// Squares lists their names, some of those that State returns.
+	Squares() []string
+}
+
+// Judge says what is wrong with a loaded tensor of the state, by its name in State: "" if nothing is. The state must be
+// finite, and squares (see Squares) must not be negative: a step would make weights of it that are not finite.
+func (o *Optimizer) Judge(name string, c tensor.Census) string {
+	switch {
+	case c.NonFinite > 0:
+		return fmt.Sprintf("%s has %d elements that are NaN or infinite", name, c.NonFinite)
+	case c.Negative > 0 && o.isSquare(name):
+		return fmt.Sprintf("%s has %d elements below zero: want squares", name, c.Negative)
+	}
+	return ""
+}
+
+// census counts what a tensor has.
+func census(c *tensor.Ctx, t *tensor.Tensor) (n tensor.Census) {
+	n.NonFinite, n.Negative = dtype.Census(t.DType(), tensor.ReadBytes(c.NoGrad(), t))
+	return n
+}
+
+func (o *Optimizer) isSquare(name string) bool {
+	for _, t := range o.chain {
+		if s, ok := t.(Squares); ok && slices.ContainsFunc(s.Squares(), func(k string) bool { return strings.HasSuffix(name, "."+k) }) {
+			return true
+		}
+	}
+	return false
 }
 
 func sortedKeys[V any](m map[string]V) []string {

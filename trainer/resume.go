@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/models"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -265,26 +264,24 @@ func sameFolder(a, b string) bool {
 	return errA == nil && errB == nil && absA == absB
 }
 
-// restoreOptimizer reads the optimizer's state.
+// restoreOptimizer reads the optimizer's state, a piece at a time into the tensors that it has.
 func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) error {
-	st := optim.State{Name: head.Name, Steps: head.Steps, Tensors: map[string]*tensor.Tensor{}}
+	var state []checkpoint.Named
+	for name, t := range r.opt.State().Tensors {
+		state = append(state, checkpoint.Named{Name: name, Tensor: t})
+	}
 	var err error
 	if p := tensor.Try(func() {
-		r.acc.Ctx().NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			var list []checkpoint.Named
-			if list, err = ck.ReadTensors(c, optimizerTensors); err != nil {
-				return nil
-			}
-			for _, n := range list {
-				st.Tensors[n.Name] = n.Tensor
-			}
-			err = r.opt.LoadState(c, st)
-			return nil
-		})
+		c := r.acc.Ctx().NoGrad()
+		err = ck.LoadTensors(c, optimizerTensors, state, checkpoint.Judge(r.opt.Judge))
+		c.Sync()
 	}); p != nil {
 		return p
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return r.opt.LoadSteps(head.Name, head.Steps)
 }
 
 // loadWeights fills m from a checkpoint.
