@@ -29,7 +29,7 @@ func (m *line) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 }
 
 func newLine(dev *tensor.Device) *line {
-	return &line{Drop: &nn.Dropout{P: 0.5}, Linear: nn.NewLinear(nn.NewInit(dev, 1).Sub("linear"), 4, 2, true)}
+	return &line{Drop: &nn.Dropout{P: 0.5}, Linear: nn.NewLinear(nn.NewInit(dev, 1).Sub("linear"), nn.LinearConfig{In: 4, Out: 2})}
 }
 
 // prepared is an accelerator that trains a line by SGD at learning rate 1.
@@ -38,10 +38,8 @@ func prepared(t *testing.T, a *args.TrainingArguments) (*accelerate.Accelerator,
 	require.NoError(t, err)
 	m := newLine(acc.Device())
 	group := &optim.Group{LR: 1}
-	for _, p := range nn.NamedParameters(m) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	require.NoError(t, acc.Prepare(t.Context(), m, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0, 0, false), []nn.Module{m}))
+	group.Params = nn.NamedParameters(m)
+	require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), []nn.Module{m}))
 	return acc, m
 }
 
@@ -88,10 +86,12 @@ func TestLayout(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, samplers.Layout{BatchSize: 4, DropLast: true, AccumulationSteps: 3, WorldSize: 1}, l)
 
-	s, err := acc.Stream(samplers.NewSequential(30))
+	windows, err := acc.Windows(t.Context(), numbers(30), samplers.NewSequential(30), 2)
 	require.NoError(t, err)
-	w, ok := s.Next()
-	require.True(t, ok)
+	w, err := windows.Next()
+	require.NoError(t, err)
+	defer windows.Close()
+	defer w.Free()
 	require.Len(t, w.Own, 3)
 	require.Equal(t, []int64{4, 5, 6, 7}, w.Own[1].Indices)
 
@@ -103,7 +103,7 @@ func TestLayout(t *testing.T) {
 	a.GlobalTrainBatchSize = 21
 	_, err = acc.Layout()
 	require.ErrorContains(t, err, "21")
-	_, err = acc.Stream(samplers.NewSequential(30))
+	_, err = acc.Windows(t.Context(), numbers(30), samplers.NewSequential(30), 2)
 	require.ErrorContains(t, err, "21")
 	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil, nil), "21")
 }

@@ -12,16 +12,10 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Param is a parameter as the optimizer sees it: a leaf tensor with a name that is
-// unique in the model.
-type Param struct {
-	Name string
-	*tensor.Tensor
-}
-
 // Group is a set of parameters with common hyper-parameters.
 type Group struct {
-	Params []Param
+	// Params are leaf tensors with names that are unique in the model.
+	Params []tensor.Named
 	// LR is the learning rate of the next step. What it is when the optimizer is made is the group's
 	// base rate, which schedules multiply: see Optimizer.ScaleLR.
 	LR float64
@@ -36,7 +30,7 @@ type Transform interface {
 	State() []string
 	// Apply replaces the update of one parameter, which begins as its gradient. It may
 	// change update and the state in place, and p for what is not an update.
-	Apply(c *tensor.Ctx, p Param, g *Group, s *Slot, update *tensor.Tensor)
+	Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, update *tensor.Tensor)
 }
 
 // Slot is what an optimizer remembers of one parameter.
@@ -81,7 +75,7 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 	return o
 }
 
-func (o *Optimizer) newSlot(keep *tensor.Ctx, p Param) *Slot {
+func (o *Optimizer) newSlot(keep *tensor.Ctx, p tensor.Named) *Slot {
 	s := &Slot{Tensors: map[string]*tensor.Tensor{}}
 	for _, t := range o.chain {
 		for _, name := range t.State() {
@@ -108,8 +102,8 @@ func (o *Optimizer) ScaleLR(factor float64) {
 func (o *Optimizer) BaseLRs() []float64 { return slices.Clone(o.base) }
 
 // Params lists all parameters, group by group.
-func (o *Optimizer) Params() []Param {
-	var ps []Param
+func (o *Optimizer) Params() []tensor.Named {
+	var ps []tensor.Named
 	for _, g := range o.groups {
 		ps = append(ps, g.Params...)
 	}
@@ -138,7 +132,7 @@ func (o *Optimizer) Step(c *tensor.Ctx) {
 	}
 }
 
-func (o *Optimizer) update(c *tensor.Ctx, p Param, g *Group, grad *tensor.Tensor) {
+func (o *Optimizer) update(c *tensor.Ctx, p tensor.Named, g *Group, grad *tensor.Tensor) {
 	s := o.slots[p.Name]
 	s.Step++
 	if adam, ok := o.fusible(p, grad); ok {
@@ -188,53 +182,86 @@ func (o *Optimizer) State() State {
 	return st
 }
 
-// LoadState copies a saved state in. The error lists everything that does not fit or is not finite (see Judge), and
-// then nothing was changed.
+// LoadState copies a saved state in. The error lists everything that does not fit, or is not finite or below zero where
+// no optimizer has it, and then nothing was changed.
 func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
-	var bad []string
-	if st.Name != o.name {
-		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", st.Name, o.name))
+	saved := map[string]Saved{}
+	for k, t := range st.Tensors {
+		saved[k] = Saved{DType: t.DType(), Shape: t.Shape()}
 	}
-	mine := o.State()
-	bad = append(bad, o.badSteps(st.Steps)...)
-	for _, k := range sortedKeys(mine.Tensors) {
-		t, saved := mine.Tensors[k], st.Tensors[k]
-		if saved == nil {
-			bad = append(bad, fmt.Sprintf("%s is missing", k))
-		} else if fmt.Sprint(saved.Shape(), saved.DType()) != fmt.Sprint(t.Shape(), t.DType()) {
-			bad = append(bad, fmt.Sprintf("%s is %v %v, want %v %v", k, saved.DType(), saved.Shape(), t.DType(), t.Shape()))
-		} else if fault := o.Judge(k, census(c, saved)); fault != "" {
-			bad = append(bad, fault)
-		}
-	}
-	for _, k := range sortedKeys(st.Tensors) {
-		if mine.Tensors[k] == nil {
-			bad = append(bad, fmt.Sprintf("%s is not known", k))
+	bad := o.mismatches(st.Name, st.Steps, saved)
+	if len(bad) == 0 {
+		for _, k := range sortedKeys(st.Tensors) {
+			var n tensor.Census
+			n.NonFinite, n.Negative = dtype.Census(st.Tensors[k].DType(), tensor.ReadBytes(c.NoGrad(), st.Tensors[k]))
+			bad = append(bad, o.judge(k, n)...)
 		}
 	}
 	if len(bad) > 0 {
 		return fmt.Errorf("optim: the saved state does not fit: %s", strings.Join(bad, "; "))
 	}
-	for k, t := range mine.Tensors {
+	for k, t := range o.State().Tensors {
 		tensor.CopyInto(c.NoGrad(), t, st.Tensors[k])
 	}
-	return o.LoadSteps(st.Name, st.Steps)
+	o.setSteps(st.Steps)
+	return nil
 }
 
-// LoadSteps is LoadState without the tensors, for callers that overwrite those of State themselves: no second copy of
-// them is in memory then. See Judge. The error lists everything that does not fit, and then nothing was changed.
-func (o *Optimizer) LoadSteps(name string, steps map[string]int64) error {
-	var bad []string
-	if name != o.name {
-		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", name, o.name))
+// Saved is a tensor of a saved state that ReadState fills one of its own with.
+type Saved struct {
+	DType tensor.DType
+	Shape []int
+	Read  func(into *tensor.Tensor) (tensor.Census, error) // as tensor.WriteFrom
+}
+
+// ReadState is LoadState for a state that is not in memory: each tensor is read into the optimizer's own, so that there
+// is no second copy. After an error of what does not fit nothing was changed; after one of reading, or of numbers that
+// are not finite, the state is partly the saved one. It is for package trainer.
+func (o *Optimizer) ReadState(name string, steps map[string]int64, tensors map[string]Saved) error {
+	bad := o.mismatches(name, steps, tensors)
+	mine := o.State().Tensors
+	if len(bad) == 0 {
+		for _, k := range sortedKeys(mine) {
+			n, err := tensors[k].Read(mine[k])
+			if err != nil {
+				return fmt.Errorf("optim: %s: %w", k, err)
+			}
+			bad = append(bad, o.judge(k, n)...)
+		}
 	}
-	if bad = append(bad, o.badSteps(steps)...); len(bad) > 0 {
+	if len(bad) > 0 {
 		return fmt.Errorf("optim: the saved state does not fit: %s", strings.Join(bad, "; "))
 	}
+	o.setSteps(steps)
+	return nil
+}
+
+func (o *Optimizer) setSteps(steps map[string]int64) {
 	for name, s := range o.slots {
 		s.Step = steps[name]
 	}
-	return nil
+}
+
+// mismatches says what of a saved state is not that of this optimizer.
+func (o *Optimizer) mismatches(name string, steps map[string]int64, tensors map[string]Saved) (bad []string) {
+	if name != o.name {
+		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", name, o.name))
+	}
+	mine := o.State().Tensors
+	for _, k := range sortedKeys(mine) {
+		t := mine[k]
+		if s, ok := tensors[k]; !ok {
+			bad = append(bad, fmt.Sprintf("%s is missing", k))
+		} else if s.DType != t.DType() || !slices.Equal(s.Shape, t.Shape()) {
+			bad = append(bad, fmt.Sprintf("%s is %v %v, want %v %v", k, s.DType, s.Shape, t.DType(), t.Shape()))
+		}
+	}
+	for _, k := range sortedKeys(tensors) {
+		if mine[k] == nil {
+			bad = append(bad, fmt.Sprintf("%s is not known", k))
+		}
+	}
+	return append(bad, o.badSteps(steps)...)
 }
 
 // maxSteps is more than any run has, and far from where a count overflows.
@@ -265,22 +292,15 @@ type Squares interface {
 	Squares() []string
 }
 
-// Judge says what is wrong with a loaded tensor of the state, by its name in State: "" if nothing is. The state must be
-// finite, and squares (see Squares) must not be negative: a step would make weights of it that are not finite.
-func (o *Optimizer) Judge(name string, c tensor.Census) string {
+// judge says what is wrong with a tensor of a saved state: a step would make weights of it that are not finite.
+func (o *Optimizer) judge(name string, c tensor.Census) (bad []string) {
 	switch {
 	case c.NonFinite > 0:
-		return fmt.Sprintf("%s has %d elements that are NaN or infinite", name, c.NonFinite)
+		bad = append(bad, fmt.Sprintf("%s has %d elements that are NaN or infinite", name, c.NonFinite))
 	case c.Negative > 0 && o.isSquare(name):
-		return fmt.Sprintf("%s has %d elements below zero: want squares", name, c.Negative)
+		bad = append(bad, fmt.Sprintf("%s has %d elements below zero: want squares", name, c.Negative))
 	}
-	return ""
-}
-
-// census counts what a tensor has.
-func census(c *tensor.Ctx, t *tensor.Tensor) (n tensor.Census) {
-	n.NonFinite, n.Negative = dtype.Census(t.DType(), tensor.ReadBytes(c.NoGrad(), t))
-	return n
+	return bad
 }
 
 func (o *Optimizer) isSquare(name string) bool {

@@ -36,7 +36,7 @@ func TestResumeRefusesWhatIsNotFinite(t *testing.T) {
 		disk, m := vfs.NewMem(), newMLP(t, 1, 1)
 		var o *optim.Optimizer
 		own := trainer.WithOptimizer(func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
-			o = optim.NewAdamW(c, g, 0.9, 0.999, 1e-8)
+			o = optim.AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}.New(c, g)
 			return o
 		})
 		ruin := on(callbacks.StepEnd, func(e *callbacks.Event) error {
