@@ -177,6 +177,18 @@ func TestReadRefusesBrokenFiles(t *testing.T) {
 	}
 }
 
+// Lists of hardly any bytes a value are counted while they are read.
+func TestTokenizersMadeToExhaustMemoryAreRefused(t *testing.T) {
+	_, err := Read(strings.NewReader(`{"added_tokens":[` + strings.Repeat(`{},`, maxAdded) + `{}],"model":{"vocab":{"a":0}}}`))
+	require.ErrorContains(t, err, "a list has more than 65536 values")
+	_, err = decodeList[fileMerge]([]byte(`["a b","a c","a d","a e"]`), 3)
+	require.ErrorContains(t, err, "more than 3 values")
+	_, _, err = parseVocab([]byte(`{"a":0,"b":1,"c":2,"d":3}`), 3)
+	require.ErrorContains(t, err, "more than 3 tokens")
+	_, err = Read(strings.NewReader(strings.Repeat(" ", maxFile+1)))
+	require.ErrorContains(t, err, "more than 67108864 bytes")
+}
+
 // FuzzRead: whatever Read accepts is a tokenizer whose round trip is exact.
 func FuzzRead(f *testing.F) {
 	var b bytes.Buffer
