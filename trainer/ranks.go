@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // errOtherInterrupted is the reason for a rank to stop whose own context has not ended.
@@ -260,14 +261,20 @@ func decodePredictions(raw []byte) ([]Prediction, error) {
 		if err := binary.Read(r, binary.LittleEndian, &head); err != nil {
 			return nil, err
 		}
+		if head[1] < 0 || head[1] > tensor.MaxDims {
+			return nil, fmt.Errorf("a prediction of %d dims: want at most %d", head[1], tensor.MaxDims)
+		}
 		shape := make([]int64, head[1])
 		if err := binary.Read(r, binary.LittleEndian, shape); err != nil {
 			return nil, err
 		}
-		p, n := Prediction{Index: head[0]}, 1
+		p, n := Prediction{Index: head[0]}, int64(1)
 		for _, s := range shape {
+			if s < 0 || s > 0 && n > int64(r.Len())/s { // logits have 4 bytes each
+				return nil, fmt.Errorf("a prediction of shape %v in %d bytes", shape, r.Len())
+			}
 			p.Shape = append(p.Shape, int(s))
-			n *= int(s)
+			n *= s
 		}
 		p.Logits = make([]float32, n)
 		if err := binary.Read(r, binary.LittleEndian, p.Logits); err != nil {
