@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/models/mlp"
 	"github.com/lockstep-ml/lockstep/models/resnet"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -186,4 +187,22 @@ func FuzzFromConfig(f *testing.F) {
 		require.NoError(t, err, "%s", text)
 		require.Equal(t, m.Config(), again.Config())
 	})
+}
+
+// A configuration that a program makes, of its flags say, is refused in the same way.
+func TestModelsTooLargeAreErrors(t *testing.T) {
+	cfg := smallGPT2(t, 1, nil).Cfg
+	before := tensor.CPU().MemStats().Allocs
+	cfg.NLayer = 10_000_000
+	_, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
+	require.ErrorContains(t, err, "more than 200000 parameters and buffers")
+	cfg.NLayer, cfg.VocabSize = 1, 1<<50
+	_, err = gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
+	require.ErrorContains(t, err, "with it the model has 3.603e+16 bytes")
+	_, err = resnet.New(nn.NewInit(tensor.CPU(), 1), resnet.Config{NumChannels: 1 << 40, EmbeddingSize: 1 << 20, HiddenSizes: []int{4}, Depths: []int{1},
+		LayerType: "basic", HiddenAct: "relu", ID2Label: resnet.Labels("a", "b")})
+	require.ErrorContains(t, err, "resnet: ")
+	_, err = mlp.New(nn.NewInit(tensor.CPU(), 1), mlp.Config{Sizes: []int{1 << 30, 1 << 30}})
+	require.ErrorContains(t, err, "mlp: ")
+	require.Equal(t, before, tensor.CPU().MemStats().Allocs)
 }

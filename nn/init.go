@@ -12,7 +12,7 @@ import (
 )
 
 // Init creates the parameters of a new model. The initial value of a parameter depends
-// only on the seed and its path, not on the order of construction.
+// only on the seed and its path, not on the order of construction. An Init is for one model.
 type Init struct {
 	c     *tensor.Ctx
 	seed  uint64
@@ -53,6 +53,18 @@ func (in *Init) Dry(tensors int) *Init {
 		d.made.most = min(tensors, d.made.most)
 	}
 	return d
+}
+
+// Make makes a model by f, which it calls twice: with a Dry Init, so that a model that is too large is known before memory
+// is taken for it, and with in. What Init refuses is an error.
+func Make[M any](in *Init, f func(in *Init) M) (m M, err error) {
+	if in.c.Device().Name() != "meta" {
+		if err := tensor.Try(func() { f(in.Dry(0)) }); err != nil {
+			return m, err
+		}
+	}
+	err = tensor.Try(func() { m = f(in) })
+	return m, err
 }
 
 // take counts a parameter or buffer before it is made.

@@ -83,3 +83,22 @@ func TestResumedRunPeaksNoHigher(t *testing.T) {
 	first := run(2, "")
 	require.LessOrEqual(t, run(4, "last"), first)
 }
+
+// The best model is not loaded at the end if its weights are not finite.
+func TestBestModelThatIsNotFiniteIsRefused(t *testing.T) {
+	m := newMLP(t, 1, 1)
+	ruin := on(callbacks.Evaluate, func(*callbacks.Event) error { // after the evaluation, before the checkpoint
+		ctx := tensor.NewCtx(tensor.CPU()).NoGrad()
+		tensor.FillInto(ctx, m.Layers[0].Bias.Tensor, math.NaN())
+		ctx.Sync()
+		return nil
+	})
+	a := lineArgs(func(a *args.TrainingArguments) {
+		a.EvalStrategy, a.SaveStrategy, a.EvalSteps, a.SaveSteps, a.MaxSteps = args.StrategySteps, args.StrategySteps, new(1.0), 1, 1
+		a.LoadBestModelAtEnd = true
+	})
+	set := source(points(64))
+	_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(set), trainer.WithEvalData(set), ruin).Train()
+	require.ErrorContains(t, err, "load_best_model_at_end: ")
+	require.ErrorContains(t, err, "the saved weights are not finite: layers.0.bias has 1 of 1")
+}
