@@ -178,6 +178,7 @@ type run struct {
 	leaves   map[*Tensor]int // pending contributions of each wanted leaf
 	sums     map[*Tensor]*pending
 	order    []*Node
+	spans    []span
 	back     Back // what gradient functions work with, one after the other: its context and scope are used again
 }
 
@@ -216,8 +217,10 @@ func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Te
 	}
 	r.seed(roots, grads)
 	for _, n := range r.order {
+		r.endSpans(n.seq)
 		r.visit(n)
 	}
+	r.endSpans(0)
 	if wrt == nil {
 		return nil
 	}
