@@ -148,7 +148,7 @@ func (t *Tensor) takesPart() bool { return t != nil && (t.IsLeaf() || t.node != 
 // drop gives up what the node saved; it can then not be run again.
 func (n *Node) drop() {
 	for _, s := range n.saved {
-		if s.t.st.buf != nil && s.t.gen == s.t.st.gen {
+		if s.t.st.holds(s.t.gen) {
 			s.t.st.release()
 		}
 	}
