@@ -71,7 +71,8 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 			a.mask, a.bias = nil, m
 		}
 		if a.mask != nil && m.DType != dtype.Bool || m.NDim != 4 || [4]int(m.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.tk} {
-			d.fault(c, "mask is %s of shape %v, want bool or %s %v", m.DType, m.Shape[:m.NDim], q.DType, []int{a.batch, a.heads, a.tq, a.tk})
+			d.fault(c, "mask is %s of shape %v, want bool or %s %v", m.DType, m.Shape[:m.NDim], q.DType,
+				[]int{a.batch, a.heads, a.tq, a.tk})
 		}
 	}
 }
@@ -254,8 +255,8 @@ func (a *attention) columnsOf(b band, j0 int) (lo, hi int) {
 	return (b.from - j0) / whole * whole, a.padded(b.to - j0)
 }
 
-// scaled reports whether products are multiplied by the scale before the exponential: one that is not positive, so that the largest product is the largest score,
-// and one of scores that a bias is added to.
+// scaled reports whether products are multiplied by the scale before the exponential: by one that is not positive, so
+// that the largest product is the largest score, and where a bias is added to the scores.
 func (a *attention) scaled() bool { return a.scale <= 0 || a.bias != nil }
 
 // exponent is what products are multiplied by in the exponential to base 2.
