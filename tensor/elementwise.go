@@ -38,7 +38,7 @@ func unaryAttrs(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, g unary
 		b.Set(0, dx)
 	})
 	if !g.useY {
-		n.repeats(y, func(c *Ctx) *Tensor { return c.applied(name, op, a, x) })
+		n.recomputes(y, func(c *Ctx) *Tensor { return c.applied(name, op, a, x) })
 	}
 	return y
 }

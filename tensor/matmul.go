@@ -88,14 +88,14 @@ func (c *Ctx) linear(l *linear) *Tensor {
 	c.launchMulti(backend.OpLinear, &a, outs, l.rows, l.m, l.bias)
 	out := y.reshaped(append(slices.Clone(l.x.Shape()[:l.x.ndim-1]), n))
 	kept := l.rows
-	if l.source = l.x.cheapAgain(); l.source != nil {
+	if l.source = l.x.recomputable(); l.source != nil {
 		kept = nil
 	}
 	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, l.w, l.saved}, l.backward)
 	if l.saved != nil && l.saved != y && !l.x.dtype.IsHalf() { // halves are rounded after the activation alone
-		node.repeats(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, &attrs{}, l.saved) })
+		node.recomputes(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, &attrs{}, l.saved) })
 		if node != nil && activations[l.f].both {
-			node.nOut, node.both = 2, l.applyBoth
+			node.nOut, node.recomputeAndStep = 2, l.applyBoth
 		}
 	}
 	return out
@@ -136,7 +136,7 @@ func (l *linear) inputs(b *Back, g *Tensor) (x *Tensor) {
 	if b.Need(0) {
 		dx := b.matmul(l.op, g, swapLast(l.m)).reshaped(l.x.Shape())
 		if l.source != nil && b.Need(1) {
-			if x, ok := b.repeatAndPass(l.source, 0, dx); ok {
+			if x, ok := b.recomputeAndStep(l.source, 0, dx); ok {
 				return x.reshaped(l.rows.Shape())
 			}
 		}
@@ -148,7 +148,7 @@ func (l *linear) inputs(b *Back, g *Tensor) (x *Tensor) {
 	case l.source == nil:
 		return l.rows
 	}
-	return b.repeat(l.source).reshaped(l.rows.Shape())
+	return b.recompute(l.source).reshaped(l.rows.Shape())
 }
 
 func (l *linear) backward(b *Back) {

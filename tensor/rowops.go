@@ -158,7 +158,7 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 			b.launchMulti(backend.OpLayerNormParamGrad, &a, outs, rows, mean, rstd, g)
 		}
 	})
-	node.repeats(y, func(c *Ctx) *Tensor {
+	node.recomputes(y, func(c *Ctx) *Tensor {
 		y, _, _ := forward(c)
 		return y
 	})
