@@ -174,14 +174,26 @@ func (j *job) check() error {
 		return err
 	}
 	err = j.h.want[batch(j.ranks)].compare(got)
-	for _, dir := range []string{"tmp", "home"} {
-		err = errors.Join(err, leftFiles(filepath.Join(j.dir, dir)))
+	err = errors.Join(err, leftFiles(filepath.Join(j.dir, "tmp"), j.orphans()...), leftFiles(filepath.Join(j.dir, "home")))
+	if j.has(clockWall) && j.clocks.asked.Load() == 0 {
+		err = errors.Join(err, errors.New("harness: nobody asked for the time, so no clock was moved"))
 	}
 	if j.harmless() && (j.counts.tries > 1 || j.counts.restarts > 0) {
 		err = errors.Join(err, fmt.Errorf("it started %d times and restarted %d times, though nothing did it harm", j.counts.tries, j.counts.restarts))
 	}
 	return err
 }
+
+// orphans are folders that nobody was left to remove: a launcher's, in TMPDIR, that was killed as its guard was.
+func (j *job) orphans() []string {
+	if j.layout.launchers() == 0 || !j.has(killBoth) && !j.has(killAll) && !(j.has(killGuard) && j.has(killLauncher)) {
+		return nil
+	}
+	list := slices.DeleteFunc(names(filepath.Join(j.dir, "tmp")), func(name string) bool { return !launcherFolder.MatchString(name) })
+	return list[:min(len(list), j.layout.launchers()*(j.counts.applied[killBoth]+j.counts.applied[killAll])+j.counts.applied[killLauncher])]
+}
+
+var launcherFolder = regexp.MustCompile(`^[0-9a-z]+_[0-9]+$`)
 
 // try starts the job, from its last checkpoint if there is one, and waits until it ends, well or not.
 func (j *job) try() (ended bool, err error) {

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -155,6 +157,9 @@ func inside() (code int, err error) {
 		<-stop
 		os.Exit(130)
 	}()
+	if why := h.no[hosts]; why != "" && slices.Contains(strings.Split(os.Getenv("LOCKSTEP_REQUIRE_HOSTS"), ","), "namespaces") {
+		return 0, fmt.Errorf("LOCKSTEP_REQUIRE_HOSTS is namespaces, but %s", why)
+	}
 	if err := h.prepare(); err != nil {
 		return 0, err
 	}
