@@ -127,7 +127,7 @@ func (h *harness) prepare() error {
 			return err
 		}
 	}
-	if err := selfCheck(h.dir, h.want[batch(1)]); err != nil {
+	if err := errors.Join(selfCheck(h.dir, h.want[batch(1)]), h.drill()); err != nil {
 		return fmt.Errorf("the harness does not see what it should: %w", err)
 	}
 	return nil

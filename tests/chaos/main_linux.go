@@ -98,7 +98,7 @@ func outside() (code int, err error) {
 		}
 	}()
 	environ := append(os.Environ(), marker, insideVariable+"="+work, "CHAOS_SEED="+strconv.FormatUint(o.seed, 10))
-	cmd := inNamespaces(filepath.Join(work, "bin", "chaos"), environ)
+	cmd := inNamespaces(filepath.Join(work, "bin", "chaos"), work, environ)
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
