@@ -169,6 +169,7 @@ func (j *job) run() (err error) {
 		if j.h.stopped.Load() {
 			return errors.New("stopped")
 		}
+		time.Sleep(200 * time.Millisecond) // who starts it again is no faster
 	}
 }
 

@@ -165,7 +165,10 @@ func inside() (code int, err error) {
 	}
 	begin := time.Now()
 	for i := max(o.scenario, 0); ; i++ {
-		h.scenario(i)
+		if err := h.scenario(i); err != nil {
+			h.report(os.Stdout)
+			return 0, err
+		}
 		if o.scenario >= 0 || h.stopped.Load() || time.Since(begin) >= time.Duration(o.seconds)*time.Second {
 			break
 		}

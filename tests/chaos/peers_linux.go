@@ -144,18 +144,23 @@ func (j *job) bother(f fault, do func(net.Conn, int) bool, stop <-chan struct{})
 			_ = c.Close() // it may have been hung up
 		}
 	}()
+	var list []target
+	var looked time.Time
 	for n := int(f.pick % 100); ; {
 		select {
 		case <-stop:
 			return
-		case <-time.After(time.Millisecond):
+		case <-time.After(200 * time.Microsecond):
 		}
-		for _, t := range append(j.targets(), j.meetingPlace(f)...) {
-			for range 20 {
+		if time.Since(looked) > 50*time.Millisecond { // it takes longer than to connect
+			list, looked = append(j.meetingPlace(f), j.targets()...), time.Now()
+		}
+		for _, t := range list {
+			for range 10 {
 				n++
 				c, err := j.dial(t, n%2 == 0)
 				if err != nil {
-					continue // it listens no more
+					break // it listens no more, or not yet
 				}
 				j.mu.Lock()
 				j.counts.connections++
