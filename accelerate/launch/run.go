@@ -81,13 +81,16 @@ func (r *run) prepare() error {
 	case c.RunID == "":
 		c.RunID = r.id
 	}
-	if err := r.makeDir(); err != nil {
-		return err
-	}
 	if len(c.Guard) > 0 {
 		if r.guard, err = startGuard(c.Guard, r.id, c.Env); err != nil {
-			return errors.Join(err, r.cleanUp())
+			return err
 		}
+	}
+	if err := r.makeDir(); err != nil {
+		return errors.Join(err, r.cleanUp())
+	}
+	if r.guard != nil && !r.keepDir {
+		r.guard.folder(r.dir)
 	}
 	return nil
 }
@@ -131,7 +134,7 @@ func (r *run) cleanUp() error {
 			r.config.Logger.Warn("the guard process failed", "error", err)
 		}
 	}
-	if r.keepDir {
+	if r.keepDir || r.dir == "" {
 		return nil
 	}
 	if err := os.RemoveAll(r.dir); err != nil {
