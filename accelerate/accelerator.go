@@ -39,8 +39,8 @@ type Accelerator struct {
 	model  nn.Module
 	tree   *nn.Tree
 	units  []nn.Module
-	params []optim.Param
-	frozen []nn.Named // at Prepare
+	params []tensor.Named
+	frozen []tensor.Named // at Prepare
 	opt    *optim.Optimizer
 	sum    *accumulator
 	stats  *statistics // nil: the model tracks none
@@ -162,7 +162,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	a.params, a.frozen = nil, nil
 	for _, p := range a.tree.Parameters() {
 		if p.IsLeaf() {
-			a.params = append(a.params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+			a.params = append(a.params, p)
 		} else {
 			a.frozen = append(a.frozen, p)
 		}
@@ -189,7 +189,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 func (a *Accelerator) Tree() *nn.Tree { return a.tree }
 
 // Params are the trained parameters in registration order.
-func (a *Accelerator) Params() []optim.Param { return a.params }
+func (a *Accelerator) Params() []tensor.Named { return a.params }
 
 // TrainCtx is the context of a training forward pass whose first sample has the given
 // position in the training stream.

@@ -38,10 +38,8 @@ func prepared(t *testing.T, a *args.TrainingArguments) (*accelerate.Accelerator,
 	require.NoError(t, err)
 	m := newLine(acc.Device())
 	group := &optim.Group{LR: 1}
-	for _, p := range nn.NamedParameters(m) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	require.NoError(t, acc.Prepare(t.Context(), m, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0, 0, false), []nn.Module{m}))
+	group.Params = nn.NamedParameters(m)
+	require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), []nn.Module{m}))
 	return acc, m
 }
 

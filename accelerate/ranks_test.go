@@ -83,10 +83,10 @@ func adamW(acc *accelerate.Accelerator, m nn.Module) *optim.Optimizer {
 	group := &optim.Group{LR: 1e-2}
 	for _, p := range nn.NamedParameters(m) {
 		if p.IsLeaf() {
-			group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+			group.Params = append(group.Params, p)
 		}
 	}
-	return optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	return optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group})
 }
 
 // weights are the bytes of all parameters.

@@ -73,10 +73,8 @@ func (k normRun) train(t *testing.T) (ranks []map[string][]byte) {
 			tensor.FillInto(acc.Ctx(), m.Norm.RunningMean.Tensor, 100)
 		}
 		g := &optim.Group{LR: k.lr}
-		for _, p := range nn.NamedParameters(m) {
-			g.Params = append(g.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-		}
-		if err := acc.Prepare(t.Context(), m, optim.NewSGD(acc.Ctx(), []*optim.Group{g}, 0, 0, false), []nn.Module{m}); err != nil {
+		g.Params = nn.NamedParameters(m)
+		if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{g}), []nn.Module{m}); err != nil {
 			return err
 		}
 		own := normLeaves / acc.WorldSize()

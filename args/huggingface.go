@@ -194,7 +194,7 @@ func warmupRatio() Known {
 	return k
 }
 
-// plannedValues lists values of settings that HuggingFace's have and that are not built. A fault says so.
+// plannedValues lists values of settings that HuggingFace's have. A fault says that those that are not built are not.
 var plannedValues = map[string][]string{
 	"optim": {
 		"adafactor", "adagrad", "adalomo", "adamw_8bit", "adamw_anyprecision", "adamw_bnb_8bit", "adamw_hf", "adamw_torch_4bit",

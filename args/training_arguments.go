@@ -57,8 +57,8 @@ type TrainingArguments struct {
 	MaxGradNorm float64 `json:"max_grad_norm" resume:"fixed" usage:"global L2 norm to which gradients are clipped; 0: no clipping"`
 	// Optim is the optimizer. The default, adamw_torch_fused, is HuggingFace's name
 	// for AdamW.
-	Optim Optim `json:"optim" resume:"fixed" choices:"adamw_torch,adamw_torch_fused,adam,sgd" usage:"optimizer"`
-	// OptimArgs holds the optimizer's own settings as k=v,k=v. See OptimOptions.
+	Optim Optim `json:"optim" resume:"fixed" usage:"optimizer"`
+	// OptimArgs holds the optimizer's own settings as k=v,k=v. See OptimSettings.
 	OptimArgs string `json:"optim_args" resume:"fixed" usage:"the optimizer's own settings, k=v,k=v (sgd: momentum, dampening, nesterov)"`
 	// LRSchedulerType is the learning-rate schedule.
 	LRSchedulerType SchedulerType `json:"lr_scheduler_type" resume:"fixed" choices:"constant,constant_with_warmup,linear,cosine,cosine_with_restarts,polynomial,inverse_sqrt,cosine_with_min_lr,cosine_warmup_with_min_lr,warmup_stable_decay" usage:"learning-rate schedule"`

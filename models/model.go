@@ -61,15 +61,15 @@ type Recomputable interface {
 // 6 times which, for each token or pixel, is its total_flos. It is for package trainer's account of operations.
 func NonEmbeddingParameters(m nn.Module) int {
 	tree := nn.Walk(m)
-	embeddings := map[*nn.Parameter]bool{}
+	embeddings := map[*tensor.Tensor]bool{}
 	tree.Modules(func(_ string, sub nn.Module) {
 		if e, ok := sub.(*nn.Embedding); ok {
-			embeddings[e.Weight] = true
+			embeddings[e.Weight.Tensor] = true
 		}
 	})
 	n := 0
 	for _, p := range tree.Parameters() {
-		if !embeddings[p.Parameter] {
+		if !embeddings[p.Tensor] {
 			n += p.Numel()
 		}
 	}

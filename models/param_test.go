@@ -29,17 +29,17 @@ func TestModelsAskForParameters(t *testing.T) {
 	require.NoError(t, err)
 	for _, m := range []models.Model{line, images, lm, classifier} {
 		for _, lossOnly := range []bool{false, true} {
-			names, asked := map[*nn.Parameter]string{}, map[string]bool{}
+			names, asked := map[*tensor.Tensor]string{}, map[string]bool{}
 			tree := nn.Walk(m)
 			for _, p := range tree.Parameters() {
-				names[p.Parameter] = p.Name
+				names[p.Tensor] = p.Name
 			}
 			c := nn.NewCtx(tensor.NewCtx(tensor.CPU()), tree, true)
 			if lossOnly {
 				c = c.WithLossOnly()
 			}
 			c = c.WithParam(func(_ *nn.Ctx, p *nn.Parameter, v *tensor.Tensor) *tensor.Tensor {
-				asked[names[p]] = true
+				asked[names[p.Tensor]] = true
 				return v
 			})
 			m.Forward(c, m.(models.Example).ExampleBatch(c.Ctx, 2, 8))

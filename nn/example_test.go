@@ -46,7 +46,7 @@ func ExampleGroupNorm() {
 func ExampleCrossEntropySumWith() {
 	c := exampleCtx()
 	logits := tensor.FromSlice(c.Ctx, []float32{2, 0, 0, 1, 9, 9}, 3, 2)
-	labels := tensor.FromSlice(c.Ctx, []int64{0, 1, nn.IgnoreIndex}, 3)
+	labels := tensor.FromSlice(c.Ctx, []int64{0, 1, tensor.IgnoreIndex}, 3)
 	weights := tensor.FromSlice(c.Ctx, []float32{1, 3}, 2)
 	sum := nn.CrossEntropySumWith(c, logits, labels, nn.CrossEntropyOptions{ClassWeights: weights})
 	total := nn.LabelWeightSum(c, labels, weights)

@@ -5,6 +5,7 @@ package nn
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -25,12 +26,6 @@ func NewParameter(t *tensor.Tensor) *Parameter {
 	return &Parameter{Tensor: t.SetRequiresGrad(true)}
 }
 
-// Named is a parameter with its dotted path.
-type Named struct {
-	Name string
-	*Parameter
-}
-
 // Buffer is a tensor that belongs to a module's state but is not trained, such as running
 // statistics. It is saved, loaded and cloned with the parameters, and no optimizer
 // changes it. A module writes to it only in Track, so that all ranks stay the same.
@@ -41,17 +36,11 @@ type Buffer struct {
 // NewBuffer makes t a buffer.
 func NewBuffer(t *tensor.Tensor) *Buffer { return &Buffer{Tensor: t} }
 
-// NamedTensor is a parameter's or a buffer's tensor with its dotted path.
-type NamedTensor struct {
-	Name string
-	*tensor.Tensor
-}
-
 // Tree holds the parameters, buffers and modules of a module by path. It is computed
 // once, by Walk, and passed to NewCtx.
 type Tree struct {
-	params  []Named
-	buffers []NamedTensor
+	params  []tensor.Named
+	buffers []tensor.Named
 	aliases map[string]string // path of a tied parameter → the path it counts under
 	modules []namedModule
 	paths   map[Module]string
@@ -98,18 +87,14 @@ func join(path, name string) string {
 }
 
 // Parameters lists the parameters in registration order, tied ones once.
-func (t *Tree) Parameters() []Named { return t.params }
+func (t *Tree) Parameters() []tensor.Named { return t.params }
 
 // Buffers lists the buffers in registration order, shared ones once.
-func (t *Tree) Buffers() []NamedTensor { return t.buffers }
+func (t *Tree) Buffers() []tensor.Named { return t.buffers }
 
 // State lists the tensors of a saved model: the parameters, then the buffers.
-func (t *Tree) State() []NamedTensor {
-	list := make([]NamedTensor, 0, len(t.params)+len(t.buffers))
-	for _, p := range t.params {
-		list = append(list, NamedTensor{p.Name, p.Tensor})
-	}
-	return append(list, t.buffers...)
+func (t *Tree) State() []tensor.Named {
+	return slices.Concat(t.params, t.buffers)
 }
 
 // Aliases maps the path of each additional use of a tied parameter or shared buffer to the
@@ -154,7 +139,7 @@ func (t *Tree) tensors(m Module) []*tensor.Tensor {
 }
 
 // NamedParameters lists the parameters of m in registration order, tied ones once.
-func NamedParameters(m Module) []Named { return Walk(m).Parameters() }
+func NamedParameters(m Module) []tensor.Named { return Walk(m).Parameters() }
 
 // NumParameters counts the elements of all parameters of m, tied ones once.
 func NumParameters(m Module) int {

@@ -54,6 +54,9 @@ func statDType(x *Tensor) DType {
 	return Float32
 }
 
+// IgnoreIndex marks labels that do not count, as in PyTorch and transformers.
+const IgnoreIndex = -100
+
 // CrossEntropy is −log softmax(logits)[target] for each row of logits [N,V] and targets
 // [N] (int32 or int64): the losses [N], in float32 (float64 for float64 logits), 0 where
 // the target is ignoreIndex. A target outside [0,V) is a fault. The caller divides the

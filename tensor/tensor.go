@@ -28,6 +28,12 @@ const (
 // MaxDims is the largest number of dims of a tensor.
 const MaxDims = backend.MaxDims
 
+// Named is a tensor and its name, as the dotted path of a model's parameter.
+type Named struct {
+	Name string
+	*Tensor
+}
+
 // Tensor is a strided window into device memory: one concrete type, dtype at run time.
 // Views (Reshape, Transpose, Slice, Expand) share its memory. Two kinds take part in
 // autograd: leaves, for which SetRequiresGrad was called, and results of ops on tensors

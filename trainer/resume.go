@@ -271,7 +271,7 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) e
 	var err error
 	if p := tensor.Try(func() {
 		r.acc.Ctx().NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			var list []checkpoint.Named
+			var list []tensor.Named
 			if list, err = ck.ReadTensors(c, optimizerTensors); err != nil {
 				return nil
 			}

@@ -162,10 +162,10 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 }
 
 // named lists tensors in the order of their names.
-func named(ts map[string]*tensor.Tensor) []checkpoint.Named {
-	list := make([]checkpoint.Named, 0, len(ts))
+func named(ts map[string]*tensor.Tensor) []tensor.Named {
+	list := make([]tensor.Named, 0, len(ts))
 	for _, name := range sortedKeys(ts) {
-		list = append(list, checkpoint.Named{Name: name, Tensor: ts[name]})
+		list = append(list, tensor.Named{Name: name, Tensor: ts[name]})
 	}
 	return list
 }

@@ -192,7 +192,7 @@ func (m *Classifier) RenameWeight(saved string) string {
 
 // Forward reads input_ids [B,T], attention_mask (optional) and labels (optional), the classes [B]. Logits are
 // [B,classes], of the hidden state at each text's last token that is not pad_token_id, as in transformers. The loss
-// terms are texts: labels that are not nn.IgnoreIndex.
+// terms are texts: labels that are not tensor.IgnoreIndex.
 func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	ids, labels := b.Tensors[data.InputIDs], b.Tensors[data.Labels]
 	if m.Cfg.PadTokenID == nil && ids != nil && ids.Size(0) > 1 {

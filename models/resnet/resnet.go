@@ -134,7 +134,7 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 }
 
 // Forward reads pixel_values, images [B,num_channels,H,W], and labels (optional), the classes
-// [B]. Logits are [B,classes]. The loss terms are images: labels that are not nn.IgnoreIndex.
+// [B]. Logits are [B,classes]. The loss terms are images: labels that are not tensor.IgnoreIndex.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	x := b.Tensors[data.PixelValues]
 	switch {
