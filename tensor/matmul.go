@@ -207,18 +207,15 @@ func (c *Ctx) matmul(op string, x, y *Tensor) *Tensor {
 	batch := c.broadcast(op, xb, yb)
 	m, n := x.Size(-2), y.Size(-1)
 	z := c.empty(op, x.dtype, append(slices.Clone(batch), m, n)...)
-	c.matmulTo(z, x, y, batch, false)
+	c.matmulTo(z, x, y, batch)
 	return z
 }
 
-// matmulTo writes the product, or adds it, to z, of the shape [batch…,M,N].
-func (c *Ctx) matmulTo(z, x, y *Tensor, batch []int, add bool) {
+// matmulTo writes the product to z, of the shape [batch…,M,N].
+func (c *Ctx) matmulTo(z, x, y *Tensor, batch []int) {
 	m, k, n := x.Size(-2), x.Size(-1), y.Size(-1)
 	kc := &c.eng.call
 	kc.Op, kc.Ints, kc.Floats, kc.Key = backend.OpMatMul, [8]int{}, [8]float64{}, 0
-	if add {
-		kc.Ints[0] = 1
-	}
 	kc.NOut, kc.NIn = 1, 2
 	kc.Out[0] = z.view()
 	kc.In[0] = x.broadcastView(append(slices.Clone(batch), m, k))
@@ -228,14 +225,19 @@ func (c *Ctx) matmulTo(z, x, y *Tensor, batch []int, add bool) {
 }
 
 // setProduct hands in x·y as the gradient of input i, operand of, summed over the batch
-// dims that of was broadcast along. It is added where the gradient ends, if that is
-// known, or else made in the memory order of of: a transposed weight gets a
-// transposed gradient, so that adding it to the leaf's is a straight copy.
+// dims that of was broadcast along. It is written where the gradient ends, or added
+// there, if that is known; else it is made in the memory order of of: a transposed weight
+// gets a transposed gradient, so that adding it to the leaf's is a straight copy.
 func (b *Back) setProduct(op string, i int, of, x, y *Tensor) {
 	batch := of.Shape()[:of.ndim-2]
 	if of.IsLeaf() && b.sameBatch(batch, x, y) {
-		if sum, filled := b.into(i); sum != nil {
-			b.matmulTo(sum, x, y, batch, filled)
+		switch sum, filled := b.into(i); {
+		case sum == nil:
+		case filled: // a product that is summed onto another has other bits than one that is formed apart
+			b.launch(backend.OpAdd, sum, sum, b.matmul(op, x, y))
+			return
+		default:
+			b.matmulTo(sum, x, y, batch)
 			return
 		}
 	}
