@@ -30,7 +30,7 @@ func (m *line) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 }
 
 func newLine(dev *tensor.Device) *line {
-	return &line{Drop: &nn.Dropout{P: 0.5}, Linear: nn.NewLinear(nn.NewInit(dev, 1).Sub("linear"), 4, 2, true)}
+	return &line{Drop: &nn.Dropout{P: 0.5}, Linear: nn.NewLinear(nn.NewInit(dev, 1).Sub("linear"), nn.LinearConfig{In: 4, Out: 2})}
 }
 
 // prepared is an accelerator that trains a line by SGD at learning rate 1.

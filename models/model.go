@@ -40,6 +40,15 @@ type Output struct {
 	Logits *tensor.Tensor
 }
 
+// NewOutput is the Output of a Unit that returns logits and, if the batch has labels, the loss.
+func NewOutput(results []*tensor.Tensor) Output {
+	out := Output{Logits: results[0]}
+	if len(results) > 1 {
+		out.Loss = results[1]
+	}
+	return out
+}
+
 // Configured is implemented by models that can be saved with a config.json and
 // loaded back by LoadPretrained.
 type Configured interface {

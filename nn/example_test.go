@@ -16,9 +16,9 @@ func exampleCtx() *nn.Ctx { return nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, f
 func ExampleSequential() {
 	in := nn.NewInit(tensor.CPU(), 1)
 	model := nn.NewSequential(
-		nn.NewLinear(in.Sub("0"), 4, 16, true),
+		nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 4, Out: 16}),
 		&nn.ReLU{},
-		nn.NewLinear(in.Sub("2"), 16, 3, true),
+		nn.NewLinear(in.Sub("2"), nn.LinearConfig{In: 16, Out: 3}),
 	)
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()), nn.Walk(model), false)
 	y := model.Forward(c, tensor.Ones(c.Ctx, tensor.Float32, 5, 4))

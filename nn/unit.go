@@ -2,7 +2,11 @@
 
 package nn
 
-import "github.com/lockstep-ml/lockstep/tensor"
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
 
 // Hooks are called around a module's Unit. Any of them may be nil; none may block.
 type Hooks struct {
@@ -18,7 +22,7 @@ type Hooks struct {
 
 // Unit runs the forward function of module m in its own memory scope, under m's path, with m's
 // hooks, and with recomputation if the context asks for it. Inputs that need gradients must be
-// passed in, not captured, so that hooks and recomputation see them. Training steps run inside
+// passed in, not captured, so that hooks and recomputation see them; those that are not there are nil. Training steps run inside
 // a Scope of the caller, one per micro-batch. A graph that is recorded outside every Scope is
 // freed by the garbage collector.
 func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor, in ...*tensor.Tensor) []*tensor.Tensor {
@@ -74,6 +78,10 @@ func (c *Ctx) unit(m Module) *Ctx {
 
 // onBackward passes tensors through unchanged and calls hook when Backward gets there.
 func onBackward(c *tensor.Ctx, name string, hook func(c *tensor.Ctx), ts []*tensor.Tensor) []*tensor.Tensor {
+	if i := slices.Index(ts, nil); i >= 0 { // an input that is not there
+		rest := onBackward(c, name, hook, slices.Delete(slices.Clone(ts), i, i+1))
+		return slices.Insert(rest, i, nil)
+	}
 	return tensor.Custom(c, tensor.CustomOp{
 		Name:    name,
 		Forward: func(_ *tensor.Ctx, in []*tensor.Tensor) (out, saved []*tensor.Tensor) { return append(out, in...), nil },

@@ -46,7 +46,7 @@ func newStack(dev *tensor.Device, blocks int) *stack {
 	for i := range blocks {
 		in := in.Sub(fmt.Sprint(i))
 		s.H = append(s.H, &block{
-			Up: nn.NewLinear(in.Sub("up"), stackWidth, 8, true), Drop: &nn.Dropout{P: 0.3}, Down: nn.NewLinear(in.Sub("down"), 8, stackWidth, true),
+			Up: nn.NewLinear(in.Sub("up"), nn.LinearConfig{In: stackWidth, Out: 8}), Drop: &nn.Dropout{P: 0.3}, Down: nn.NewLinear(in.Sub("down"), nn.LinearConfig{In: 8, Out: stackWidth}),
 		})
 	}
 	return s
@@ -68,7 +68,7 @@ func samples(c *tensor.Ctx, n int) *tensor.Tensor {
 func TestUnitPathInErrors(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	s := newStack(tensor.CPU(), 2)
-	s.H[1].Down = nn.NewLinear(newInit(), 5, stackWidth, true)
+	s.H[1].Down = nn.NewLinear(newInit(), nn.LinearConfig{In: 5, Out: stackWidth})
 	forward := func(tree *nn.Tree) error {
 		return tensor.Try(func() { s.Forward(nn.NewCtx(c, tree, false), samples(c, 3)) })
 	}
@@ -79,7 +79,7 @@ func TestUnitPathInErrors(t *testing.T) {
 	require.Equal(t, "h.1.down", e.Where, "without a tree the outermost Unit walks")
 
 	// A module outside the tree goes by its type.
-	stray := nn.NewLinear(newInit(), 5, 1, true)
+	stray := nn.NewLinear(newInit(), nn.LinearConfig{In: 5, Out: 1})
 	require.ErrorAs(t, tensor.Try(func() { stray.Forward(nn.NewCtx(c, nn.Walk(s), false), samples(c, 3)) }), &e)
 	require.Equal(t, "nn.Linear", e.Where)
 }
@@ -243,7 +243,7 @@ func TestUnitPanicFrees(t *testing.T) {
 	dev := tensor.NewCPU(1)
 	defer dev.Close()
 	s := newStack(dev, 2)
-	s.H[1].Down = nn.NewLinear(nn.NewInit(dev, 1), 5, stackWidth, true)
+	s.H[1].Down = nn.NewLinear(nn.NewInit(dev, 1), nn.LinearConfig{In: 5, Out: stackWidth})
 	c := nn.NewCtx(tensor.NewCtx(dev), nn.Walk(s), true)
 	before := dev.MemStats().InUse
 	require.Error(t, tensor.Try(func() {
@@ -254,7 +254,7 @@ func TestUnitPanicFrees(t *testing.T) {
 
 func TestAGraphOutsideOfScopesLivesUntilBackward(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
-	l := nn.NewLinear(nn.NewInit(tensor.CPU(), 1), 3, 2, true)
+	l := nn.NewLinear(nn.NewInit(tensor.CPU(), 1), nn.LinearConfig{In: 3, Out: 2})
 	y := l.Forward(nn.NewCtx(c, nil, true), tensor.Ones(c, tensor.Float32, 4, 3))
 	tensor.Backward(c, []*tensor.Tensor{tensor.Sum(c, y, nil, false)}, nil, nil)
 	require.Equal(t, []float32{4, 4}, tensor.ToSlice[float32](c, l.Bias.Grad()))

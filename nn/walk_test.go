@@ -15,7 +15,7 @@ func newInit() *nn.Init { return nn.NewInit(tensor.CPU(), 1) }
 
 func vector(n int) *nn.Parameter { return newInit().Full("", 1, n) }
 
-func linear() *nn.Linear { return nn.NewLinear(newInit(), 2, 2, true) }
+func linear() *nn.Linear { return nn.NewLinear(newInit(), nn.LinearConfig{In: 2, Out: 2}) }
 
 func names(m nn.Module) []string {
 	var out []string

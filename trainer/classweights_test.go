@@ -23,7 +23,7 @@ type classifier struct {
 }
 
 func newClassifier() *classifier {
-	return &classifier{nn.NewLinear(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), 2, 3, true)}
+	return &classifier{nn.NewLinear(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), nn.LinearConfig{In: 2, Out: 3})}
 }
 
 func (m *classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {

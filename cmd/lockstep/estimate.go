@@ -15,9 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
-	_ "github.com/lockstep-ml/lockstep/models/gpt2" // the architectures that it knows
-	_ "github.com/lockstep-ml/lockstep/models/mlp"
-	_ "github.com/lockstep-ml/lockstep/models/resnet"
+	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it knows
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"

@@ -199,19 +199,14 @@ func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 		why := fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0))
 		panic(&tensor.Error{Op: "gpt2.Forward", Msg: why, Where: c.Path()})
 	}
-	res := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)
 		logits := m.Score.Forward(c, m.last(c, in[0], h))
 		if labels != nil {
 			return []*tensor.Tensor{logits, nn.CrossEntropySum(c, logits, labels)}
 		}
 		return []*tensor.Tensor{logits}
-	}, ids)
-	out := models.Output{Logits: res[0]}
-	if len(res) > 1 {
-		out.Loss = res[1]
-	}
-	return out
+	}, ids))
 }
 
 // last picks the hidden states [B,C] out of h [B,T,C] at the last token that is no padding. Of a text that is nothing

@@ -71,12 +71,18 @@ func (r *repository) run(t *testing.T, dir string, words ...string) string {
 func (r *repository) command(t *testing.T, line string) {
 	words := strings.Fields(line)
 	require.Equal(t, "go", words[0], line)
+	program := filepath.Join(r.dir, "program.exe")
 	switch words[1] {
 	case "test":
-		out := r.run(t, root, append([]string{"go", "test", "-overlay", r.overlay, "-v"}, words[2:]...)...)
+		require.Equal(t, "-run", words[3], line)
+		r.run(t, root, "go", "test", "-c", "-vet=off", "-overlay", r.overlay, "-o", program, words[2])
+		dir := filepath.Join(root, words[2])
+		if _, err := os.Stat(dir); err != nil { // the folder is new
+			dir = r.dir
+		}
+		out := r.run(t, dir, program, "-test.v", "-test.run", words[4])
 		require.Contains(t, out, "--- PASS", "%s runs no test", line)
 	case "run":
-		program := filepath.Join(r.dir, "program.exe")
 		r.run(t, root, "go", "build", "-overlay", r.overlay, "-o", program, words[2])
 		r.run(t, r.dir, append([]string{program}, words[3:]...)...)
 	default:
@@ -91,9 +97,9 @@ func TestGuidesOfAdding(t *testing.T) {
 	r := &repository{root: top, dir: t.TempDir(), texts: map[string]string{}}
 	r.overlay = filepath.Join(r.dir, "overlay.json")
 	var commands []string
-	for _, guide := range []string{"optimizer"} {
+	for _, guide := range []string{"an-optimizer", "a-layer", "a-model"} {
 		rows := 0
-		for _, b := range blocks(read(t, "docs/adding-an-"+guide+".md")) {
+		for _, b := range blocks(read(t, "docs/adding-"+guide+".md")) {
 			switch kind, name, _ := strings.Cut(b.kind, " "); kind {
 			case "go":
 				r.add(t, strings.TrimPrefix(name, "new "), strings.Join(b.lines, "\n")+"\n")
