@@ -233,7 +233,7 @@ func TestGradientCheckpointingChangesNoBitOfAGroup(t *testing.T) {
 		a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.DeterministicRanks, a.GradientCheckpointing = rows, accumulation, 8, recompute
 		acc, err := accelerate.New(a)
 		require.NoError(t, err)
-		m := &wide{Linear: nn.NewLinear(nn.NewInit(acc.Device(), 1).Sub("linear"), width, width, false)}
+		m := &wide{Linear: nn.NewLinear(nn.NewInit(acc.Device(), 1).Sub("linear"), nn.LinearConfig{In: width, Out: width, NoBias: true})}
 		group := &optim.Group{Params: []tensor.Named{{Name: "linear.weight", Tensor: m.Linear.Weight.Tensor}}}
 		require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), []nn.Module{m.Linear}))
 		var batches []*data.Batch
