@@ -11,15 +11,15 @@ func HuggingFace() []Known { return slices.Concat(current(), older()) }
 
 // Reasons that several names share.
 const (
-	noFullEval = "evaluation in lower precision than training; bf16 and fp16 hold for both"
-	noHub            = "uploads to the Hub; leave it out (hf upload can send output_dir)"
-	hubReads         = "only an upload to the Hub reads it, which is not built"
-	trackioReads     = "only the reporter trackio reads it, which is not built"
-	compiled         = "programs and kernels are compiled before the run"
-	noSharding       = "sharded models; want ranks that each hold the model (num_replicas, or a launcher)"
-	fsdpReads        = "only fsdp reads it, which is not built"
-	fp16Reads        = "only mixed precision on a GPU reads it, which is not built"
-	goroutines       = "workers are goroutines"
+	noFullEval   = "evaluation in lower precision than training; bf16 and fp16 hold for both"
+	noHub        = "uploads to the Hub; leave it out (hf upload can send output_dir)"
+	hubReads     = "only an upload to the Hub reads it, which is not built"
+	trackioReads = "only the reporter trackio reads it, which is not built"
+	compiled     = "programs and kernels are compiled before the run"
+	noSharding   = "sharded models; want ranks that each hold the model (num_replicas, or a launcher)"
+	fsdpReads    = "only fsdp reads it, which is not built"
+	fp16Reads    = "only mixed precision on a GPU reads it, which is not built"
+	goroutines   = "workers are goroutines"
 )
 
 // current lists the arguments of transformers 5.23, in its order.
