@@ -27,14 +27,6 @@ const (
 	WeightsFile = WeightsBase + ".safetensors"
 )
 
-// WeightRenamer is implemented by models that read checkpoints whose names differ from
-// their own.
-type WeightRenamer interface {
-	// RenameWeight returns the parameter's name for a saved name, "" for a saved array
-	// that the model does not need.
-	RenameWeight(saved string) string
-}
-
 // ConfigJSON is the text of a model's config.json: what the model says of itself and, for a model with Carried that was
 // loaded, what else its config.json said. It is for package trainer, whose SaveModel writes it.
 func ConfigJSON(m Configured) ([]byte, error) {
@@ -56,14 +48,24 @@ func ConfigJSON(m Configured) ([]byte, error) {
 func WriteWeights(w io.Writer, m Model) error {
 	var ts []safetensors.Tensor
 	synced := map[*tensor.Device]bool{} // whoever wrote the weights
-	for _, p := range nn.Walk(m).State() {
+	tree, list := nn.Walk(m), rules(m)
+	named := byName(tree)
+	for _, p := range tree.State() {
 		if dev := p.Device(); !synced[dev] {
 			dev.Sync()
 			synced[dev] = true
 		}
-		ts = append(ts, safetensors.Tensor{Name: p.Name, DType: p.DType(), Shape: p.Shape(), Write: func(w io.Writer) error {
+		a := arrayFor(list, p.Name)
+		params, err := a.tensors(named)
+		if err != nil {
+			return err
+		}
+		if params[0].Name != p.Name {
+			continue // it is written with the first
+		}
+		ts = append(ts, safetensors.Tensor{Name: a.name, DType: p.DType(), Shape: a.shape(params), Write: func(w io.Writer) error {
 			var data []byte
-			if err := tensor.Try(func() { data = tensor.ReadBytes(tensor.NewCtx(p.Device()).NoGrad(), p.Tensor) }); err != nil {
+			if err := tensor.Try(func() { data = a.bytes(tensor.NewCtx(p.Device()).NoGrad(), params) }); err != nil {
 				return err
 			}
 			_, err := io.Copy(w, bytes.NewReader(data))
@@ -89,8 +91,9 @@ func AllowNonFinite(names ...string) LoadOption {
 	}
 }
 
-func (o *loadOptions) allows(name string) bool {
-	return slices.Contains(o.nonFinite, "") || slices.Contains(o.nonFinite, name)
+// allows reports whether one of the names may have such values.
+func (o *loadOptions) allows(names []string) bool {
+	return slices.ContainsFunc(o.nonFinite, func(n string) bool { return n == "" || slices.Contains(names, n) })
 }
 
 // ReadWeights fills the parameters and buffers of m from a saved set, converting
@@ -108,67 +111,104 @@ func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
 	if err != nil {
 		return err
 	}
-	buffers := map[string]bool{}
+	named, buffers := byName(tree), map[string]bool{}
 	for _, b := range tree.Buffers() {
 		buffers[b.Name] = true
 	}
 	var bad []string
 	for _, p := range tree.State() {
-		r, e, _ := set.Lookup(saved[p.Name])
-		c := tensor.NewCtx(p.Device()).NoGrad()
-		was := 0
-		if buffers[p.Name] {
-			was = nonFinite(c, p.Tensor)
+		a := saved[p.Name]
+		if a.params[0] != p.Name {
+			continue // it is read with the first
 		}
-		section, err := r.Section(e.Name)
+		params, err := a.tensors(named)
 		if err != nil {
 			return err
 		}
-		n, err := tensor.WriteFrom(c, p.Tensor, e.DType, section)
+		c := tensor.NewCtx(p.Device()).NoGrad()
+		allowed := o.allows(a.params) || buffers[p.Name] && nonFinite(c, params) > 0
+		n, err := a.read(c, set, params)
 		if err != nil {
-			return fmt.Errorf("models: %s: %w", e.Name, err)
+			return fmt.Errorf("models: %s: %w", a.name, err)
 		}
 		c.Sync() // before other contexts use it
+		_, e, _ := set.Lookup(a.name)
 		switch {
 		case n.Overflowed > 0:
-			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)", e.Name, n.Overflowed, p.Numel(), p.DType(), e.Raw))
-		case n.NonFinite > 0 && was == 0 && !o.allows(p.Name):
-			bad = append(bad, fmt.Sprintf("%s has %d of %d", e.Name, n.NonFinite, p.Numel()))
+			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)", a.name, n.Overflowed, e.Numel(), p.DType(), e.Raw))
+		case n.NonFinite > 0 && !allowed:
+			bad = append(bad, fmt.Sprintf("%s has %d of %d", a.name, n.NonFinite, e.Numel()))
 		}
 	}
 	if len(bad) > 0 {
-		return fmt.Errorf("models: the saved weights are not finite: %s", list(bad))
+		return fmt.Errorf("models: the saved weights are not finite: %s", some(bad))
 	}
 	return nil
 }
 
-// nonFinite counts the elements of t that are NaN or infinite.
-func nonFinite(c *tensor.Ctx, t *tensor.Tensor) int {
-	n, _ := dtype.Census(t.DType(), tensor.ReadBytes(c, t))
+// read fills the parameters from the set: a piece at a time if the array is one of them as it lies.
+func (a array) read(c *tensor.Ctx, set *safetensors.Set, params []tensor.Named) (n tensor.Census, err error) {
+	r, e, _ := set.Lookup(a.name)
+	section, err := r.Section(e.Name)
+	if err != nil {
+		return n, err
+	}
+	if len(params) == 1 && !a.rule.Transpose {
+		return tensor.WriteFrom(c, params[0].Tensor, e.DType, section)
+	}
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		whole := tensor.Zeros(c, e.DType, e.Shape...)
+		if n, err = tensor.WriteFrom(c, whole, e.DType, section); err == nil {
+			a.fill(c, whole, params)
+		}
+		return nil
+	})
+	if err == nil && e.DType != params[0].DType() {
+		before := n.NonFinite
+		n.NonFinite = nonFinite(c, params)
+		n.Overflowed = n.NonFinite - before
+	}
+	return n, err
+}
+
+// nonFinite counts the elements that are NaN or infinite.
+func nonFinite(c *tensor.Ctx, tensors []tensor.Named) (n int) {
+	for _, t := range tensors {
+		bad, _ := dtype.Census(t.DType(), tensor.ReadBytes(c, t.Tensor))
+		n += bad
+	}
 	return n
 }
 
-// fit finds the saved name of each parameter and buffer. The error lists all that does not fit.
-func fit(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]string, err error) {
-	saved, bad := savedNames(set, m, tree)
+// fit finds the saved array of each parameter and buffer. The error lists all that does not fit.
+func fit(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, err error) {
+	saved, bad := savedArrays(set, m, tree)
+	named := byName(tree)
 	for _, p := range tree.State() {
-		name, ok := saved[p.Name]
+		a, ok := saved[p.Name]
 		if !ok {
 			bad = append(bad, fmt.Sprintf("%s is missing", p.Name))
 			continue
 		}
-		if _, e, _ := set.Lookup(name); !slices.Equal(e.Shape, p.Shape()) || e.DType != p.DType() && !(e.DType.IsFloat() && p.DType().IsFloat()) {
-			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", name, e.Raw, e.Shape, p.DType(), p.Shape()))
+		params, err := a.tensors(named)
+		if err != nil {
+			return nil, err
+		}
+		_, e, _ := set.Lookup(a.name)
+		want := a.shape(params)
+		fits := slices.Equal(e.Shape, want) && (e.DType == p.DType() || e.DType.IsFloat() && p.DType().IsFloat())
+		if !fits && a.params[0] == p.Name {
+			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", a.name, e.Raw, e.Shape, p.DType(), want))
 		}
 	}
 	if len(bad) > 0 {
-		return nil, fmt.Errorf("models: the saved weights do not fit %T: %s", m, list(bad))
+		return nil, fmt.Errorf("models: the saved weights do not fit %T: %s", m, some(bad))
 	}
 	return saved, nil
 }
 
-// list is some of the faults, and how many there are more.
-func list(bad []string) string {
+// some is the first faults, and how many there are more.
+func some(bad []string) string {
 	const most = 12
 	if n := len(bad) - most; n > 0 {
 		bad = append(bad[:most:most], fmt.Sprintf("and %d more", n))
@@ -176,28 +216,24 @@ func list(bad []string) string {
 	return strings.Join(bad, "; ")
 }
 
-// savedNames maps the names of parameters and buffers to saved names, and lists saved arrays that
-// none takes.
-func savedNames(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]string, bad []string) {
-	saved = map[string]string{}
-	known := map[string]bool{}
-	for _, p := range tree.State() {
-		known[p.Name] = true
-	}
+// savedArrays finds the saved array of each parameter and buffer, and lists saved arrays that are not expected.
+func savedArrays(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, bad []string) {
+	saved = map[string]array{}
+	named, list := byName(tree), rules(m)
 	for _, name := range set.Names() {
-		to := name
-		if r, ok := m.(WeightRenamer); ok {
-			to = r.RenameWeight(name)
-		}
-		_, tied := tree.Aliases()[to]
-		switch {
-		case to == "" || tied:
-		case known[to] && saved[to] != "":
-			bad = append(bad, fmt.Sprintf("%s and %s are both %s", saved[to], name, to))
-		case known[to]:
-			saved[to] = name
-		default:
-			bad = append(bad, fmt.Sprintf("%s is not expected", name))
+		a := arrayOf(list, name)
+		for _, to := range a.params {
+			_, tied := tree.Aliases()[to]
+			_, known := named[to]
+			switch {
+			case tied:
+			case !known:
+				bad = append(bad, fmt.Sprintf("%s is not expected", name))
+			case saved[to].name != "":
+				bad = append(bad, fmt.Sprintf("%s and %s are both %s", saved[to].name, name, to))
+			default:
+				saved[to] = a
+			}
 		}
 	}
 	return saved, bad

@@ -188,14 +188,6 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 	return &data.Batch{Tensors: tensors, Size: size, Count: int64(size)}
 }
 
-// RenameWeight reads the names of GPT2Model's checkpoints, as Model does.
-func (m *Classifier) RenameWeight(saved string) string {
-	if strings.HasPrefix(saved, "score.") {
-		return saved
-	}
-	return renameWeight(saved)
-}
-
 // Forward reads input_ids [B,T], attention_mask (optional) and labels (optional), the classes [B]. Logits are
 // [B,classes], of the hidden state at each text's last token that is not pad_token_id, as in transformers. The loss
 // terms are texts: labels that are not tensor.IgnoreIndex.
