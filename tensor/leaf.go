@@ -14,6 +14,8 @@ type leaf struct {
 	filled bool    // grad holds a gradient (else its next write overwrites)
 	frozen bool    // SetRequiresGrad(false) was called last: not a leaf at present
 	hooks  []func(c *Ctx, t *Tensor)
+
+	lowered lowered
 }
 
 // SetRequiresGrad makes t a leaf whose gradient Backward accumulates, or ends that: the

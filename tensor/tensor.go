@@ -23,6 +23,8 @@ const (
 	Int64    = dtype.Int64
 	Uint8    = dtype.Uint8
 	Bool     = dtype.Bool
+
+	Invalid = dtype.Invalid // no dtype, the zero value
 )
 
 // MaxDims is the largest number of dims of a tensor.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -225,6 +226,15 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	for name, v := range map[string]any{samplerFile: &place, rngFile: &rng, progressFile: &r.progress} {
 		if err := ck.ReadJSON(name, v); err != nil {
 			return nil, err
+		}
+	}
+	if s := r.acc.Scaler(); s != nil {
+		var saved accelerate.Scaler
+		if err := ck.ReadJSON(scalerFile, &saved); err != nil {
+			return nil, err
+		}
+		if err := s.Restore(saved); err != nil {
+			return nil, fmt.Errorf("%s: %w", scalerFile, err)
 		}
 	}
 	if rng.Generator != generator {

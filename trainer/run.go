@@ -357,6 +357,12 @@ func (r *run) info() *callbacks.RunInfo {
 	}
 	slices.Sort(dtypes)
 	info.Precision = strings.Join(dtypes, "+")
+	switch {
+	case r.args.BF16:
+		info.Precision = "bf16 autocast of " + info.Precision
+	case r.args.FP16:
+		info.Precision = "fp16 autocast of " + info.Precision
+	}
 	return info
 }
 

@@ -41,18 +41,27 @@ func matMulSamples(g *gen) {
 		{[]int{2, 1, 3}, 4, 3, 5, gapped, repeatFirst},
 		{[]int{2}, 170, 170, 170, rowMajor, rowMajor},
 	}
+	type kind struct{ in, out dtype.DType }
+	var kinds []kind
 	for _, dt := range g.some(floating) {
+		kinds = append(kinds, kind{dt, dt})
+		if dt.IsHalf() {
+			kinds = append(kinds, kind{dt, dtype.Float32})
+		}
+	}
+	for _, of := range kinds {
 		for _, c := range cases {
-			if c.m*c.k*c.n > 1<<20 && dt != dtype.Float32 {
+			if c.m*c.k*c.n > 1<<20 && of.in != dtype.Float32 {
 				continue
 			}
 			for accumulate := range 2 {
+				dt, to := of.in, of.out
 				shape := func(i, j int) []int { return append(append([]int{}, c.batch...), i, j) }
 				a, b := g.random(dt, c.a, -1, 1, shape(c.m, c.k)...), g.random(dt, c.b, -1, 1, shape(c.k, c.n)...)
-				out := output(dt, rowMajor, shape(c.m, c.n)...)
+				out := output(to, rowMajor, shape(c.m, c.n)...)
 				want := make([]float64, out.numel())
 				if accumulate == 1 {
-					out = g.random(dt, rowMajor, -1, 1, out.shape...)
+					out = g.random(to, rowMajor, -1, 1, out.shape...)
 					want = out.values()
 				}
 				x, y := a.values(), b.values()
@@ -65,7 +74,7 @@ func matMulSamples(g *gen) {
 				}
 				s := &sample{ins: []*operand{a, b}, outs: []*operand{out}, want: [][]float64{want}, loose: 16}
 				s.ints[0] = accumulate
-				g.add(s, "%s %v %d×%d×%d %s %s accumulate %d", dt, c.batch, c.m, c.k, c.n, c.a.name, c.b.name, accumulate)
+				g.add(s, "%s to %s %v %d×%d×%d %s %s accumulate %d", dt, to, c.batch, c.m, c.k, c.n, c.a.name, c.b.name, accumulate)
 			}
 		}
 	}
