@@ -70,3 +70,32 @@ func TestStepsOfManyRanksKeepNoMemory(t *testing.T) {
 	require.Less(t, c.objects[2], c.objects[0]+n, "%d steps leave fewer objects than every second one would: %v", 2*n, c.objects)
 	require.Equal(t, []int64{c.tensors[0], c.tensors[0], c.tensors[0]}, c.tensors)
 }
+
+// histories is how many records the ranks keep.
+type histories struct {
+	callbacks.Base
+	mu   sync.Mutex
+	kept []int
+}
+
+// EveryRank makes it look at all of them.
+func (*histories) EveryRank() {}
+
+func (h *histories) OnTrainEnd(e *callbacks.Event) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.kept = append(h.kept, len(e.State.LogHistory))
+	return nil
+}
+
+// Of many ranks in a process one keeps the records.
+func TestOneRankOfAProcessKeepsTheRecords(t *testing.T) {
+	h := &histories{}
+	a := rankArgs(4)
+	a.EvalStrategy, a.SaveStrategy, a.MaxSteps = args.StrategyNo, args.StrategyNo, 6
+	tr := newTrainer(vfs.NewMem(), newGPT2(t, 0.2), a, trainer.WithTrainData(texts(64)), trainer.WithCallbacks(h))
+	_, err := tr.Train()
+	require.NoError(t, err)
+	require.ElementsMatch(t, []int{7, 1, 1, 1}, h.kept)
+	require.Len(t, tr.State().LogHistory, 7)
+}
