@@ -76,7 +76,8 @@ func readFlight(name string) (FlightRecord, error) {
 		return record, fmt.Errorf("dist: flight record %s: %w", name, err)
 	}
 	if record.Version != 1 || record.Size < 1 || record.Size > maxFlightRanks || record.Rank < 0 || record.Rank >= record.Size {
-		return record, fmt.Errorf("dist: flight record %s: version %d, rank %d of %d: want version 1 and a rank below the size, which is at most %d", name, record.Version, record.Rank, record.Size, maxFlightRanks)
+		return record, fmt.Errorf("dist: flight record %s: version %d, rank %d of %d: want version 1 and a rank below the size, which is at most %d",
+			name, record.Version, record.Rank, record.Size, maxFlightRanks)
 	}
 	for i := range record.Entries {
 		e := &record.Entries[i]

@@ -135,7 +135,8 @@ func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
 		_, e, _ := set.Lookup(a.name)
 		switch {
 		case n.Overflowed > 0:
-			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)", a.name, n.Overflowed, e.Numel(), p.DType(), e.Raw))
+			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)",
+				a.name, n.Overflowed, e.Numel(), p.DType(), e.Raw))
 		case n.NonFinite > 0 && !allowed:
 			bad = append(bad, fmt.Sprintf("%s has %d of %d", a.name, n.NonFinite, e.Numel()))
 		}

@@ -45,7 +45,8 @@ func NewInit(dev *tensor.Device, seed uint64) *Init {
 }
 
 // Dry returns an Init under the same limits on a device without values (tensor.NewMeta): what a model needs is known
-// before it is made. It may make at most the given number of parameters and buffers, and no more than in may; 0 stands for that.
+// before it is made. It may make at most the given number of parameters and buffers, and no more than in may; 0 stands
+// for that.
 func (in *Init) Dry(tensors int) *Init {
 	d := NewInit(tensor.NewMeta(), in.seed).As(in.dtype)
 	d.made.limit, d.made.limited, d.made.most = in.made.limit, in.made.limited, in.made.most
@@ -81,7 +82,8 @@ func (in *Init) take(name string, dt tensor.DType, shape []int) {
 		n *= float64(max(size, 0)) // a negative size is refused where the tensor is made
 	}
 	if n+float64(m.bytes) > float64(m.limit) {
-		fail("shape %v of %v: with it the model has %.4g bytes, %s %.4g", shape, dt, n+float64(m.bytes), m.limited, float64(m.limit))
+		fail("shape %v of %v: with it the model has %.4g bytes, %s %.4g",
+			shape, dt, n+float64(m.bytes), m.limited, float64(m.limit))
 	}
 	m.bytes += uint64(n)
 }

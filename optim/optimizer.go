@@ -305,7 +305,8 @@ func (o *Optimizer) judge(name string, c tensor.Census) (bad []string) {
 
 func (o *Optimizer) isSquare(name string) bool {
 	for _, t := range o.chain {
-		if s, ok := t.(Squares); ok && slices.ContainsFunc(s.Squares(), func(k string) bool { return strings.HasSuffix(name, "."+k) }) {
+		s, ok := t.(Squares)
+		if ok && slices.ContainsFunc(s.Squares(), func(k string) bool { return strings.HasSuffix(name, "."+k) }) {
 			return true
 		}
 	}

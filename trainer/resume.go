@@ -188,7 +188,8 @@ func (p *progress) check() error {
 		v    int64
 		most int64
 	}{
-		{"leaves", p.Leaves, maxLeaves}, {"epoch", p.Epoch, maxEpoch}, {"samples", p.Samples, maxCount}, {"tokens", p.Tokens, maxCount},
+		{"leaves", p.Leaves, maxLeaves}, {"epoch", p.Epoch, maxEpoch},
+		{"samples", p.Samples, maxCount}, {"tokens", p.Tokens, maxCount},
 		{"nonfinite_steps", p.Nonfinite, maxCount}, {"loss.count", p.Loss.Count, maxCount}, {"loss.steps", p.Loss.Steps, maxCount},
 		{"unlogged.count", p.Unlogged.Count, maxCount}, {"unlogged.steps", p.Unlogged.Steps, maxCount},
 	} {

@@ -56,7 +56,8 @@ func (t *Table) head(columns []string) error {
 // add appends a row that begins in a line of the file.
 func (t *Table) add(row []string, line int) error {
 	if int64(len(t.Rows)+1)*int64(len(t.Columns)) > t.most {
-		return fmt.Errorf("it has more than %d values, too many for the file's size: want a file that is not made to exhaust memory", t.most)
+		return fmt.Errorf("it has more than %d values, too many for the file's size: want a file that is not made to exhaust memory",
+			t.most)
 	}
 	t.Rows, t.Lines = append(t.Rows, row), append(t.Lines, line)
 	return nil
