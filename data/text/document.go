@@ -153,7 +153,8 @@ type expanded struct {
 func (e *expanded) Read(p []byte) (int, error) {
 	n, err := e.z.Read(p)
 	if e.left -= int64(n); e.left < 0 {
-		return 0, fmt.Errorf("%s holds more than %d times its size: want a file that is not made to exhaust memory, or decompress it", e.path, MaxExpansion)
+		return 0, fmt.Errorf("%s holds more than %d times its size: want a file that is not made to exhaust memory, or decompress it",
+			e.path, MaxExpansion)
 	}
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("%s: %w", e.path, err)

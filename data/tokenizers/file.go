@@ -103,8 +103,8 @@ func Load(path string) (*BPE, error) {
 
 // Read reads a tokenizer in the format of HuggingFace's tokenizer.json, version 1.0: a
 // BPE model, the ByteLevel pre-tokenizer with its regular expression and without a prefix
-// space, the ByteLevel decoder, added tokens, and a post-processor that puts tokens around a text or none. A component or setting that this
-// package does not have, or a key that it does not know, is an error that names it.
+// space, the ByteLevel decoder, added tokens, and a post-processor that puts tokens around a text or none. A component
+// or setting that this package does not have, or a key that it does not know, is an error that names it.
 func Read(r io.Reader) (*BPE, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {

@@ -137,9 +137,10 @@ func (t *BPE) BeginWith(token string) error {
 		"processors": []any{
 			fileByteLevel{Type: "ByteLevel", TrimOffsets: true, UseRegex: true},
 			map[string]any{
-				"type":           "TemplateProcessing",
-				"single":         []any{piece("SpecialToken", token, 0), piece("Sequence", "A", 0)},
-				"pair":           []any{piece("SpecialToken", token, 0), piece("Sequence", "A", 0), piece("SpecialToken", token, 1), piece("Sequence", "B", 1)},
+				"type":   "TemplateProcessing",
+				"single": []any{piece("SpecialToken", token, 0), piece("Sequence", "A", 0)},
+				"pair": []any{piece("SpecialToken", token, 0), piece("Sequence", "A", 0),
+					piece("SpecialToken", token, 1), piece("Sequence", "B", 1)},
 				"special_tokens": map[string]any{token: fileSpecial{ID: token, IDs: []int32{id}, Tokens: []string{token}}},
 			},
 		},

@@ -158,7 +158,7 @@ func (s *settings) choose(given func(key string) bool) string {
 	a.SaveSteps, a.SaveTotalLimit = 1000, new(2)
 	a.DataloaderNumWorkers = 1
 	s.model.NLayer, s.model.VocabSize, s.data.BlockSize = 2, 4096, 64 // what learns most in half a minute
-	s.sample.Prompt = []string{"func (r *Reader) Read(", "func (c *Conn) Close()", "func Parse", "func isValid("}
-	s.sample.Temperature, s.sample.TopP = 0.5, 0.9
+	s.sample.Prompt = []string{"func (r *Reader) Read(", "func (c *Conn) Close()", "func (b *Buffer) Write(", "func New"}
+	s.sample.Temperature, s.sample.TopP, s.sample.RepetitionPenalty = 0.6, 0.9, 1.1
 	return demonstration
 }

@@ -79,6 +79,13 @@ settings of the demonstration on functions of the Go standard library:
 	s = newSettings()
 	l = s.loader()
 	l.Environ = func() []string { return nil }
+	r, err = l.Parse(nil)
+	require.NoError(t, err)
+	require.NotContains(t, listing(r), "prompt", "the samples show those of the demonstration")
+
+	s = newSettings()
+	l = s.loader()
+	l.Environ = func() []string { return nil }
 	name := strings.Repeat("long", 30)
 	r, err = l.Parse([]string{"--train_file", name, "--seed", "7"})
 	require.NoError(t, err)

@@ -151,12 +151,14 @@ func holdOut(docs []text.Document, files []string, percent int) (train, eval []t
 	d := docs[0]
 	cut := cutAt(d.Text, len(d.Text)-len(d.Text)*percent/100)
 	if cut == 0 || cut == len(d.Text) {
-		return nil, nil, fmt.Errorf("%s is too short to hold some of it out: want --validation_file, or --eval_strategy no without --do_eval", d.Path)
+		return nil, nil, fmt.Errorf("%s is too short to hold some of it out: want --validation_file, or --eval_strategy no without --do_eval",
+			d.Path)
 	}
 	return []text.Document{{Path: d.Path, Text: d.Text[:cut]}}, []text.Document{{Path: d.Path, Text: d.Text[cut:]}}, nil
 }
 
-// cutAt is a place near at, before it if possible, where a line begins; in a text of few lines a word, or else a character.
+// cutAt is a place near at, before it if possible, where a line begins; in a text of few lines a word, or else a
+// character.
 func cutAt(s string, at int) int {
 	for _, end := range []byte{'\n', ' '} {
 		if i := strings.LastIndexByte(s[:at], end) + 1; i > at/2 && i < len(s) {
@@ -272,7 +274,8 @@ func encode(ctx context.Context, tok *tokenizers.BPE, docs []text.Document) (dat
 }
 
 // blocks makes the sources of training and evaluation, nil where there is no text.
-func (c *corpus) blocks(ctx context.Context, tok *tokenizers.BPE, blockSize int, d *DataArguments) (train, eval data.Source, err error) {
+func (c *corpus) blocks(ctx context.Context, tok *tokenizers.BPE, blockSize int, d *DataArguments,
+) (train, eval data.Source, err error) {
 	if len(c.train) > 0 {
 		ids, err := encode(ctx, tok, c.train)
 		if err != nil {

@@ -53,8 +53,8 @@ func (j *job) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opts := []trainer.Option{trainer.WithTrainData(train), trainer.WithMetrics(textMetric(size(j.corpus.eval))), trainer.WithParts(j.beside...),
-		trainer.WithCallbacks(&j.last)}
+	opts := []trainer.Option{trainer.WithTrainData(train), trainer.WithMetrics(textMetric(size(j.corpus.eval))),
+		trainer.WithParts(j.beside...), trainer.WithCallbacks(&j.last)}
 	if eval != nil {
 		opts = append(opts, trainer.WithEvalData(eval))
 	}
@@ -214,8 +214,8 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	if err := errors.Join(t.SaveMetrics("train", res.Metrics), t.SaveState(), t.SaveModel("")); err != nil {
 		return err
 	}
-	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f tokens/s; model saved to %s\n", res.GlobalStep, res.Metrics["train_runtime"],
-		res.TrainingLoss, res.Metrics["train_tokens_per_second"], j.args.OutputDir)
+	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f tokens/s; model saved to %s\n", res.GlobalStep,
+		res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_tokens_per_second"], j.args.OutputDir)
 	if len(j.corpus.eval) > 0 {
 		m, err := j.evaluate(ctx, t, int64(res.GlobalStep))
 		if err != nil {
@@ -228,7 +228,8 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 		if m["eval_nats_per_byte"] >= baseline {
 			verdict = "not better"
 		}
-		fmt.Fprintf(j.out, "      %s than the baseline of %.3f nats per byte; random bytes have %.3f\n", verdict, baseline, math.Log(256))
+		fmt.Fprintf(j.out, "      %s than the baseline of %.3f nats per byte; random bytes have %.3f\n", verdict, baseline,
+			math.Log(256))
 	}
 	if !t.IsMain() {
 		return nil

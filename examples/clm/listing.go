@@ -15,7 +15,7 @@ const (
 	valueWidth = 44  // columns from which a value is not aligned with the others
 )
 
-// listing shows the settings that are not defaults: those that somebody set, one a line, and those of the demonstration.
+// listing shows the settings that are not defaults: those that somebody set, one a line, and the demonstration's.
 func listing(r *args.Resolved) string {
 	var rows [][3]string
 	var demo []string
@@ -23,6 +23,7 @@ func listing(r *args.Resolved) string {
 	for _, row := range r.Table() {
 		switch origin := row[2]; {
 		case origin == "default":
+		case origin == demonstration && row[0] == "prompt": // the samples show it
 		case origin == demonstration:
 			demo = append(demo, row[0]+" "+quoted(row[1]))
 		default:
@@ -75,7 +76,7 @@ func wrapped(indent string, words []string) string {
 }
 
 // label begins one of the program's lines.
-func label(name string) string { return fmt.Sprintf("%-10s ", name+":") }
+func label(name string) string { return fmt.Sprintf("%-10s ", name) }
 
 // grouped is a number with commas between thousands.
 func grouped[N int | int64](n N) string {

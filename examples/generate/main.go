@@ -69,7 +69,7 @@ func main() {
 }
 
 func run(ctx context.Context, argv []string, w io.Writer) error {
-	g := &GenerationArguments{Prompt: "func Parse", MaxNewTokens: 120, Temperature: 0.5, TopP: 0.9, RepetitionPenalty: 1, Seed: 42}
+	g := &GenerationArguments{Prompt: "func (r *Reader) Read(", MaxNewTokens: 120, Temperature: 0.6, TopP: 0.9, RepetitionPenalty: 1.1, Seed: 42}
 	loader := args.Bind(pflag.NewFlagSet("generate", pflag.ContinueOnError), g)
 	if _, err := loader.Parse(argv); err != nil {
 		if errors.Is(err, args.ErrHelp) {

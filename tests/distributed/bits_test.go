@@ -70,7 +70,7 @@ func requireSameBits(t *testing.T, one string, ranks int, flags ...string) {
 // weights, clipping.
 func requireTelling(t testing.TB, out, stdout string) {
 	t.Helper()
-	m := regexp.MustCompile(`samples: +(\d+) blocks`).FindStringSubmatch(stdout)
+	m := regexp.MustCompile(`samples +(\d+) blocks`).FindStringSubmatch(stdout)
 	require.NotNil(t, m, "%s", stdout)
 	blocks, err := strconv.Atoi(m[1])
 	require.NoError(t, err)

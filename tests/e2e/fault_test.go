@@ -122,7 +122,7 @@ func TestUnwritableOutput(t *testing.T) {
 	out := filepath.Join(write(t, "file", "x"), "out")
 	r := clm(t, tiny(t, out)...)
 	requireOneError(t, r, 1, "output_dir "+out, "want a folder that can be written to")
-	require.NotContains(t, r.stdout, "model: ")
+	require.NotContains(t, r.stdout, "model  ")
 	r = clm(t, "--do_eval", "--model_name_or_path", "absent", "--output_dir", out)
 	requireOneError(t, r, 1, "output_dir "+out)
 }

@@ -88,8 +88,8 @@ func TestRun(t *testing.T) {
 	require.Len(t, state.LogHistory, 4+2+1, "four of steps, two evaluations, and the end")
 
 	for _, want := range []string{
-		"settings:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ", "model:     gpt2 of 1 layers, width 32, 2 heads, 23,392 parameters\n",
-		"samples:   ", "baseline:  ", "trained: 20 steps, ", "model saved to " + out + "\n", "eval: loss ", " nats per byte over ", " than the baseline of ",
+		"settings:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ", "model      gpt2 of 1 layers, width 32, 2 heads, 23,392 parameters\n",
+		"samples    ", "baseline   ", "trained: 20 steps, ", "model saved to " + out + "\n", "eval: loss ", " nats per byte over ", " than the baseline of ",
 		"sample 1 of 2:\nThe old", "\nsample 2 of 2:\nA",
 	} {
 		require.Contains(t, r.stdout, want)
