@@ -46,35 +46,21 @@ func exampleLoop(acc *accelerate.Accelerator) error {
 	if err := acc.Prepare(ctx, model, opt, nil); err != nil {
 		return err
 	}
-	stream, err := acc.Stream(samplers.NewRandom(int64(examplePoints.Len()), 42)) // this rank's part of the samples
+	windows, err := acc.Windows(ctx, examplePoints, samplers.NewRandom(int64(examplePoints.Len()), 42), steps)
 	if err != nil {
 		return err
 	}
-	ahead := *stream // the loader reads on a stream of its own
-	order := data.StreamOrder(&ahead, steps)
-	loader, err := data.NewLoader(ctx, acc.Ctx().NoGrad(), examplePoints, order, data.LoaderOptions{})
-	if err != nil {
-		return err
-	}
-	defer loader.Close()
-	for range steps {
-		window, _ := stream.Next() // this rank's micro-batches of one optimizer step
-		batches := make([]*data.Batch, len(window.Own))
-		for i := range batches {
-			if batches[i], err = loader.Next(); err != nil {
-				return err
-			}
+	for window, err := range windows.All() { // each is this rank's part of one optimizer step
+		if err != nil {
+			return err
 		}
-		_, err := acc.Accumulate(ctx, batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+		_, err := acc.Accumulate(ctx, window.Batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 			return model.Forward(c, b).Loss
 		})
 		if err != nil {
 			return err
 		}
 		acc.Step() // with the gradients of all ranks
-		for _, b := range batches {
-			b.Free()
-		}
 	}
 	_, err = acc.Print(os.Stdout, fmt.Sprintf("%d ranks: y = %.1fx + %.1f", acc.WorldSize(), // on rank 0 only
 		tensor.Item(acc.Ctx(), model.Layers[0].Weight.Tensor), tensor.Item(acc.Ctx(), model.Layers[0].Bias.Tensor)))
@@ -88,8 +74,6 @@ func exampleModel(acc *accelerate.Accelerator) (*mlp.Model, *optim.Optimizer) {
 		panic(err)
 	}
 	group := &optim.Group{LR: 0.1}
-	for _, p := range nn.NamedParameters(model) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	return model, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0.5, 0, false)
+	group.Params = nn.NamedParameters(model)
+	return model, optim.SGD{Momentum: 0.5}.New(acc.Ctx(), []*optim.Group{group})
 }

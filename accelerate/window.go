@@ -21,25 +21,43 @@ type WindowLoss struct {
 // Mean is the mean loss; NaN if there was no term.
 func (w WindowLoss) Mean() float64 { return w.Sum / float64(w.Count) }
 
-// Accumulate runs the forward and backward passes of one optimizer step: loss, which returns
-// the sum of a batch's loss terms as a tensor of one element, is called for each of this
-// rank's micro-batches in a memory scope of its own. Gradients are added in the tree of
-// docs/numerics.md and exchanged only during the last pass. Afterwards the gradients of the
-// parameters are those of the mean over all terms of all ranks; gradients of earlier windows
-// are discarded.
-//
-// A rank passes at most as many batches as Layout has accumulation steps. With fewer, or
-// none, its missing gradients are left out of the sum, so that ranks may run out of data at
-// different times (see Join). It is collective; if one rank fails, the others return too.
+// LossFunc gives the sum of a batch's loss terms, a tensor of one element, and their number. The sum is read after the
+// last backward pass of the window: until then the host need not wait for the device.
+type LossFunc func(c *nn.Ctx, b *data.Batch) (sum *tensor.Tensor, count int64, err error)
+
+// Pass is what happens to the micro-batches of a window.
+type Pass struct {
+	Loss LossFunc
+	// Between is called between two micro-batches of this rank; nil stands for nothing.
+	Between func() error
+	// Figures of this rank are replaced by their sums over all ranks, beside the losses.
+	Figures []float64
+}
+
+// Accumulate is RunWindow with a loss that has Batch.Count terms.
 func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch, loss func(c *nn.Ctx, b *data.Batch) *tensor.Tensor) (WindowLoss, error) {
-	w, err := a.accumulate(ctx, batches, loss)
+	return a.RunWindow(ctx, batches, Pass{Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, int64, error) {
+		return loss(c, b), b.Count, nil
+	}})
+}
+
+// RunWindow runs the forward and backward passes of one optimizer step. Loss is called for each of this rank's
+// micro-batches in a memory scope of its own. Gradients are added in the tree of docs/numerics.md and exchanged only
+// during the last pass. Afterwards the gradients of the parameters are those of the mean over all terms of all ranks;
+// gradients of earlier windows are discarded.
+//
+// A rank passes at most as many batches as Layout has accumulation steps. With fewer, or none, its missing gradients
+// are left out of the sum, so that ranks may run out of data at different times (see Join). It is collective; if one
+// rank fails, the others return too.
+func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, p Pass) (WindowLoss, error) {
+	w, err := a.runWindow(ctx, batches, p)
 	if err != nil {
 		return WindowLoss{}, a.reject(err)
 	}
 	return w, nil
 }
 
-func (a *Accelerator) accumulate(ctx context.Context, batches []*data.Batch, loss func(c *nn.Ctx, b *data.Batch) *tensor.Tensor) (WindowLoss, error) {
+func (a *Accelerator) runWindow(ctx context.Context, batches []*data.Batch, p Pass) (WindowLoss, error) {
 	layout, err := a.Layout()
 	if err != nil {
 		return WindowLoss{}, err
@@ -51,47 +69,113 @@ func (a *Accelerator) accumulate(ctx context.Context, batches []*data.Batch, los
 		return WindowLoss{}, err
 	}
 	a.ZeroGrad()
-	var count int64
+	var expected int64 // terms, by the collators: what passes are divided by before losses are known
 	for _, b := range batches {
-		count += b.Count
+		expected += b.Count
 	}
-	if count, err = a.SumCounts(ctx, count); err != nil {
+	if expected, err = a.SumCounts(ctx, expected); err != nil {
 		return WindowLoss{}, err
 	}
-	sums := make([]float64, layout.Leaves()) // of other ranks' leaves: 0, for the ranks to add up
+	shared := newWindowFigures(int(layout.Leaves()), p.Figures)
+	losses := tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, len(batches))
+	defer losses.Free()
+	first := a.rank * layout.AccumulationSteps
 	for i, b := range batches {
-		leaf := a.rank*layout.AccumulationSteps + i
-		if sums[leaf], err = a.leaf(b, loss, count, leaf, i == len(batches)-1); err != nil {
-			return WindowLoss{}, err
+		if i > 0 && p.Between != nil {
+			if err := p.Between(); err != nil {
+				return WindowLoss{}, err
+			}
 		}
+		last := i == len(batches)-1
+		count, err := a.microBatch(b, p.Loss, tensor.Slice(a.ctx.NoGrad(), losses, 0, i, i+1), expected, first+i, last)
+		if err != nil {
+			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: first + i, Err: err}
+		}
+		shared.setCount(first+i, count)
 	}
 	if err := a.Reduce(ctx); err != nil {
 		return WindowLoss{}, err
 	}
-	if err := a.SumFloats(ctx, sums, "losses of a step"); err != nil {
+	for i, sum := range tensor.ToSlice[float64](a.ctx.NoGrad(), losses) { // waits for the device
+		if err := shared.setSum(first+i, sum); err != nil {
+			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: first + i, Err: err}
+		}
+	}
+	if err := a.SumFloats(ctx, shared.all, "losses of a step"); err != nil {
 		return WindowLoss{}, err
 	}
-	w := WindowLoss{Count: count}
-	for _, s := range sums {
-		w.Sum += s
+	copy(p.Figures, shared.figures())
+	w := shared.total()
+	if w.Count != expected && w.Count > 0 { // a loss function that counts in its own way
+		a.ScaleGrads(float64(max(expected, 1)) / float64(w.Count))
 	}
 	return w, nil
 }
 
-// leaf runs one micro-batch and returns its loss sum.
-func (a *Accelerator) leaf(b *data.Batch, loss func(c *nn.Ctx, b *data.Batch) *tensor.Tensor, count int64, leaf int, last bool) (sum float64, err error) {
-	err = tensor.Try(func() {
+// microBatch runs the forward and backward pass of a leaf. Its loss stays on the device, in slot.
+func (a *Accelerator) microBatch(b *data.Batch, loss LossFunc, slot *tensor.Tensor, expected int64, leaf int, last bool) (count int64, err error) {
+	fault := tensor.Try(func() {
 		a.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
-			l := loss(c, b)
-			sum = tensor.Item(c.Ctx, l)
-			a.Backward(c, l, count, leaf, last)
+			var sum *tensor.Tensor
+			if sum, count, err = loss(c, b); err != nil {
+				return nil
+			}
+			host := c.Ctx.NoGrad()
+			tensor.CopyInto(host, tensor.Reshape(host, slot, sum.Shape()...), sum)
+			a.Backward(c, sum, expected, leaf, last)
 			return nil
 		})
 	})
-	if err != nil {
-		err = fmt.Errorf("accelerate: rank %d, micro-batch %d: %w", a.rank, leaf, err)
+	if fault != nil {
+		err = fault
 	}
-	return sum, err
+	return count, err
+}
+
+// MicroBatchError is the failure of one micro-batch of a window.
+type MicroBatchError struct {
+	Rank, Leaf int // the leaf is counted over all ranks
+	Err        error
+}
+
+func (e *MicroBatchError) Error() string {
+	return fmt.Sprintf("accelerate: rank %d, micro-batch %d: %v", e.Rank, e.Leaf, e.Err)
+}
+
+// Unwrap gives Err.
+func (e *MicroBatchError) Unwrap() error { return e.Err }
+
+// windowFigures is what the ranks tell each other about a window: for each leaf its loss sum and count, and behind them
+// the caller's figures. A rank fills in its own leaves and leaves zeros elsewhere.
+type windowFigures struct {
+	all    []float64
+	leaves int
+}
+
+func newWindowFigures(leaves int, figures []float64) windowFigures {
+	all := make([]float64, 2*leaves, 2*leaves+len(figures))
+	return windowFigures{append(all, figures...), leaves}
+}
+
+func (f windowFigures) setCount(leaf int, count int64) { f.all[2*leaf+1] = float64(count) }
+
+// setSum refuses a loss without terms: its mean would be infinite, and its gradient is wrong by any factor.
+func (f windowFigures) setSum(leaf int, sum float64) error {
+	if f.all[2*leaf] = sum; f.all[2*leaf+1] == 0 && sum != 0 {
+		return fmt.Errorf("the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss function that returns a count", sum)
+	}
+	return nil
+}
+
+func (f windowFigures) figures() []float64 { return f.all[2*f.leaves:] }
+
+// total adds the leaves in order, so that its bits do not depend on the ranks.
+func (f windowFigures) total() (w WindowLoss) {
+	for leaf := range f.leaves {
+		w.Sum += f.all[2*leaf]
+		w.Count += int64(f.all[2*leaf+1])
+	}
+	return w
 }
 
 // NoSync calls f and returns its error. Backward passes inside f add gradients and exchange

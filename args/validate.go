@@ -78,6 +78,10 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	c.Require(a.AdamBeta2 >= 0 && a.AdamBeta2 < 1, "adam_beta2", a.AdamBeta2, "a number in [0, 1)")
 	nonNegative(c, "adam_epsilon", a.AdamEpsilon)
 	nonNegative(c, "max_grad_norm", a.MaxGradNorm)
+	c.Require(!a.BF16 || !a.FP16, "fp16", a.FP16, "one of bf16 and fp16")
+	scale, exponent := math.Frexp(a.FP16InitialScale)
+	c.Require(scale == 0.5 && exponent >= 1 && exponent <= 65, "fp16_initial_scale", a.FP16InitialScale, "a power of two from 1 to 2^64")
+	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)
 	if c.OK("optim") {
 		_, want := parseOptimArgs(a.Optim, a.OptimArgs)
 		c.Require(want == "", "optim_args", a.OptimArgs, want)

@@ -72,8 +72,10 @@ type StepStats struct {
 	ClipFactor   float64 // by which the optimizer multiplies the gradients as it reads them; 1 if they are not clipped
 	LearningRate float64 // that the step used
 	Samples      int64
-	Tokens       int64 // input tokens, or 0 where samples have none
-	Skipped      bool  // the optimizer left the parameters alone: loss or gradient were not finite
+	Tokens       int64   // input tokens, or 0 where samples have none
+	Skipped      bool    // the optimizer left the parameters alone: loss or gradient were not finite
+	LossScale    float64 // what the loss was multiplied by under fp16; 0 without
+	Overflow     bool    // Skipped, as the gradients were too large for fp16; the scale of the loss is halved
 }
 
 // Callback has a method for each event. Embed Base to implement only some. An error ends the run: it is reported as an *Error, which names the

@@ -133,7 +133,7 @@ func (c *Checkpoint) ReadJSON(name string, v any) error {
 }
 
 // OpenTensors opens base.safetensors, or the files that its index names. The caller
-// closes the set. It is for package trainer; programs use LoadTensors or ReadTensors.
+// closes the set. It is for package trainer; programs use ReadTensors.
 func (c *Checkpoint) OpenTensors(base string) (*safetensors.Set, error) {
 	return safetensors.OpenSet(c.fsys, c.Path, base)
 }

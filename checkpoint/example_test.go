@@ -5,6 +5,7 @@ package checkpoint_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -21,12 +22,11 @@ func Example() {
 	ctx, c := context.Background(), tensor.NewCtx(tensor.CPU())
 	store := &checkpoint.Store{Dir: dir}
 
-	weights := []checkpoint.Named{{Name: "w", Tensor: tensor.FromSlice(c, []float32{1, 2, 3}, 3)}}
-	parts, err := checkpoint.TensorParts(c, "model", weights, 0)
-	if err != nil {
-		panic(err)
+	weights := []tensor.Named{{Name: "w", Tensor: tensor.FromSlice(c, []float32{1, 2, 3}, 3)}}
+	parts := []checkpoint.Part{
+		{Name: "model.safetensors", Write: func(w io.Writer) error { return checkpoint.SaveTensors(c, w, weights) }},
+		checkpoint.BytesPart("state.json", []byte(`{"epoch": 2}`)),
 	}
-	parts = append(parts, checkpoint.BytesPart("state.json", []byte(`{"epoch": 2}`)))
 	if _, err := store.Save(ctx, 500, checkpoint.Content{RunID: "run-1", Parts: parts}); err != nil {
 		panic(err)
 	}
@@ -39,8 +39,8 @@ func Example() {
 	if err := newest.ReadJSON("state.json", &state); err != nil {
 		panic(err)
 	}
-	loaded := []checkpoint.Named{{Name: "w", Tensor: tensor.Zeros(c, tensor.Float32, 3)}}
-	if err := newest.LoadTensors(c, "model", loaded); err != nil {
+	loaded, err := newest.ReadTensors(c, "model")
+	if err != nil {
 		panic(err)
 	}
 	fmt.Println(newest.Name(), state.Epoch, tensor.ToSlice[float32](c, loaded[0].Tensor))

@@ -47,9 +47,9 @@ func (l *BatchNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 
 func (l *BatchNorm) forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	if !c.Training && l.RunningMean != nil {
-		return tensor.BatchNormWith(c.Ctx, x, l.RunningMean.Tensor, l.RunningVar.Tensor, l.Weight.tensor(), l.Bias.tensor(), l.Eps)
+		return tensor.BatchNormWith(c.Ctx, x, l.RunningMean.Tensor, l.RunningVar.Tensor, c.Param(l.Weight), c.Param(l.Bias), l.Eps)
 	}
-	y, mean, variance := tensor.BatchNorm(c.Ctx, x, l.Weight.tensor(), l.Bias.tensor(), l.Eps)
+	y, mean, variance := tensor.BatchNorm(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias), l.Eps)
 	n := x.Numel() / max(x.Size(1), 1)
 	if c.Training && n < 2 {
 		panic(&tensor.Error{Op: "nn.BatchNorm", Msg: fmt.Sprintf(

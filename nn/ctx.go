@@ -2,7 +2,11 @@
 
 package nn
 
-import "github.com/lockstep-ml/lockstep/tensor"
+import (
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
 
 // Ctx is the first argument of a module's Forward: the tensor context and what modules
 // add to it. Like the tensor context it is never changed, only derived, and belongs to
@@ -18,6 +22,7 @@ type Ctx struct {
 	tree      *Tree
 	recompute map[Module]bool
 	observer  Observer
+	params    []ParamFunc
 	again     bool // a forward pass is being run again for its gradient
 }
 
@@ -41,6 +46,33 @@ func (c *Ctx) WithLossOnly() *Ctx {
 	d := *c
 	d.LossOnly = true
 	return &d
+}
+
+// ParamFunc stands between modules and a parameter: it returns what the modules compute with in place of t, which is
+// p's tensor or what an earlier ParamFunc made of it. What it makes with ops of c is part of the graph, so gradients
+// reach the parameter in its own dtype and shape. It is called at each use, also when a forward pass is run again for
+// its gradient, and must then give the same bits; what is costly to make it keeps for itself. c.Path is the path of the
+// module that asks.
+type ParamFunc func(c *Ctx, p *Parameter, t *tensor.Tensor) *tensor.Tensor
+
+// WithParam returns a context whose parameters pass through f, after the functions that c has already. Casts to another
+// dtype, weights that are fetched when they are needed and parts of weights are made this way.
+func (c *Ctx) WithParam(f ParamFunc) *Ctx {
+	d := *c
+	d.params = append(slices.Clip(c.params), f)
+	return &d
+}
+
+// Param is the tensor of p that a module computes with; nil for a nil p. A Forward never reads p.Tensor itself.
+func (c *Ctx) Param(p *Parameter) *tensor.Tensor {
+	if p == nil {
+		return nil
+	}
+	t := p.Tensor
+	for _, f := range c.params {
+		t = f(c, p, t)
+	}
+	return t
 }
 
 // WithRecompute returns a context in which the given modules do not keep what their

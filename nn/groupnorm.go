@@ -31,6 +31,6 @@ func NewGroupNorm(in *Init, groups, channels int) *GroupNorm {
 // Forward keeps x's shape [N, C, ...].
 func (l *GroupNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.GroupNorm(c.Ctx, x, l.Groups, l.Weight.tensor(), l.Bias.tensor(), l.Eps)
+		return tensor.GroupNorm(c.Ctx, x, l.Groups, c.Param(l.Weight), c.Param(l.Bias), l.Eps)
 	}, x)
 }

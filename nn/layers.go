@@ -14,11 +14,17 @@ type Linear struct {
 	Bias   *Parameter `nn:"bias"` // nil: none
 }
 
+// LinearConfig is the sizes of a Linear. What is not set is as in torch.nn.Linear.
+type LinearConfig struct {
+	In, Out int
+	NoBias  bool
+}
+
 // NewLinear makes a Linear with torch.nn.Linear's initialisation, U(±1/√in).
-func NewLinear(in *Init, inFeatures, outFeatures int, bias bool) *Linear {
-	l := &Linear{Weight: in.KaimingUniform("weight", outFeatures, inFeatures)}
-	if bias {
-		l.Bias = in.Uniform("bias", 1/math.Sqrt(float64(inFeatures)), outFeatures)
+func NewLinear(in *Init, cfg LinearConfig) *Linear {
+	l := &Linear{Weight: in.KaimingUniform("weight", cfg.Out, cfg.In)}
+	if !cfg.NoBias {
+		l.Bias = in.Uniform("bias", 1/math.Sqrt(float64(cfg.In)), cfg.Out)
 	}
 	return l
 }
@@ -26,7 +32,7 @@ func NewLinear(in *Init, inFeatures, outFeatures int, bias bool) *Linear {
 // Forward maps x [..., in] to [..., out].
 func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.Linear(c.Ctx, x, l.Weight.Tensor, l.Bias.tensor())
+		return tensor.Linear(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias))
 	}, x)
 }
 
@@ -34,16 +40,8 @@ func (l *Linear) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 // result.
 func (l *Linear) Activated(c *Ctx, x *tensor.Tensor, f tensor.Activation) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.LinearActivated(c.Ctx, x, l.Weight.Tensor, l.Bias.tensor(), f)
+		return tensor.LinearActivated(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias), f)
 	}, x)
-}
-
-// tensor is the parameter's tensor, nil for a nil parameter.
-func (p *Parameter) tensor() *tensor.Tensor {
-	if p == nil {
-		return nil
-	}
-	return p.Tensor
 }
 
 // Embedding looks up rows of Weight [V, C] by id.
@@ -59,8 +57,20 @@ func NewEmbedding(in *Init, n, dim int, std float64) *Embedding {
 // Forward maps ids of any shape to ids' shape with C appended.
 func (e *Embedding) Forward(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, e, func(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
-		return tensor.Embedding(c.Ctx, e.Weight.Tensor, ids)
+		return tensor.Embedding(c.Ctx, c.Param(e.Weight), ids)
 	}, ids)
+}
+
+// Logits multiplies hidden states h [..., C] by the rows of the table, which gives [..., V]: the head of a language model.
+func (e *Embedding) Logits(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, e, func(c *Ctx, h *tensor.Tensor) *tensor.Tensor { return tensor.Linear(c.Ctx, h, c.Param(e.Weight), nil) }, h)
+}
+
+// LossSum is the CrossEntropySum of Logits, which never exist as a whole: see LinearCrossEntropySum.
+func (e *Embedding) LossSum(c *Ctx, h, labels *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, e, func(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
+		return LinearCrossEntropySum(c, h, e.Weight, nil, labels)
+	}, h)
 }
 
 // LayerNorm normalises the last dim (Ba et al. 2016).
@@ -80,7 +90,7 @@ func (*LayerNorm) Normalizes() {}
 // Forward keeps x's shape.
 func (l *LayerNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.LayerNorm(c.Ctx, x, l.Weight.tensor(), l.Bias.tensor(), l.Eps)
+		return tensor.LayerNorm(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias), l.Eps)
 	}, x)
 }
 
@@ -100,7 +110,7 @@ func (*RMSNorm) Normalizes() {}
 // Forward keeps x's shape.
 func (l *RMSNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.RMSNorm(c.Ctx, x, l.Weight.tensor(), l.Eps)
+		return tensor.RMSNorm(c.Ctx, x, c.Param(l.Weight), l.Eps)
 	}, x)
 }
 

@@ -76,6 +76,12 @@ func NewStream(s Sampler, layout Layout) (*Stream, error) {
 	return &Stream{batch: b, layout: layout}, nil
 }
 
+// Clone gives a stream at the same place that moves by itself.
+func (s *Stream) Clone() *Stream {
+	c := *s
+	return &c
+}
+
 // Layout gives the layout that the stream was made with.
 func (s *Stream) Layout() Layout { return s.layout }
 

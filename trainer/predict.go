@@ -224,6 +224,7 @@ func (t *Trainer) predictionStep(b *data.Batch, shared evalShare, each eachFunc)
 				var sum *tensor.Tensor
 				var count int64
 				if sum, count, err = t.lossFrom(c, out, b); err != nil {
+					err = fmt.Errorf("trainer: evaluation: %w", err)
 					return nil
 				}
 				shared.set(b.Position/int64(t.args.PerDeviceEvalBatchSize), tensor.Item(c.Ctx, sum), count)

@@ -263,7 +263,7 @@ func TestModelsThatDifferAcrossRanks(t *testing.T) {
 // On two hosts of two ranks: the first rank of each logs like rank 0, if it is to.
 func TestLogOnEachNode(t *testing.T) {
 	for name, value := range map[string]string{
-		"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "LOCKSTEP_JOB_TOKEN": "a token of this test",
+		"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "LOCKSTEP_JOB_TOKEN": "a token of this test alone",
 	} {
 		t.Setenv(name, value)
 	}

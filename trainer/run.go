@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/profile"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -31,8 +32,7 @@ type run struct {
 	opt      *optim.Optimizer
 	schedule optim.Schedule
 	steps    samplers.Steps
-	stream   *samplers.Stream // of windows, in step with loader
-	loader   *data.Loader
+	windows  *accelerate.Windows
 	prof     *profile.Profiler // nil: no profile is wanted
 	memory   memory
 	release  func() // gives output_dir up; nil where this process does not hold it
@@ -171,9 +171,7 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 	}
 	r.savedAt = t.state.GlobalStep
 	t.trained = true
-	if err := r.openLoader(ctx); err != nil {
-		return nil, err
-	}
+	r.windows.Limit(r.steps.MaxSteps - r.state.GlobalStep)
 	r.resumed, r.resumedP, r.logged, r.started = *t.state, r.progress, r.progress.Unlogged, time.Now()
 	return r, nil
 }
@@ -188,13 +186,13 @@ func (r *run) plan() error {
 	if err != nil {
 		return err
 	}
-	if r.stream, err = r.acc.Stream(order); err != nil {
+	if r.windows, err = r.acc.Windows(r.ctx, r.train, order, 0); err != nil {
 		return err
 	}
-	if r.stream.MicroBatches() == 0 {
+	if r.windows.MicroBatches() == 0 {
 		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last drops incomplete batches: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
 	}
-	r.steps, err = samplers.PlanSteps(r.stream.MicroBatches(), r.stream.Layout().Leaves(), r.args.NumTrainEpochs, int64(r.args.MaxSteps))
+	r.steps, err = samplers.PlanSteps(r.windows.MicroBatches(), r.windows.Layout().Leaves(), r.args.NumTrainEpochs, int64(r.args.MaxSteps))
 	return err
 }
 
@@ -228,7 +226,7 @@ func (r *run) prepare() error {
 			i = 0
 		}
 		if p.IsLeaf() {
-			groups[i].Params = append(groups[i].Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+			groups[i].Params = append(groups[i].Params, p)
 		}
 	}
 	var err error
@@ -267,19 +265,16 @@ func (r *run) optimizer(groups []*optim.Group) (*optim.Optimizer, error) {
 		}
 		return nil, errors.New("trainer: the function passed to WithOptimizer returned no optimizer")
 	}
-	o, err := a.OptimOptions()
+	own, err := a.OptimSettings()
 	if err != nil {
 		return nil, err
 	}
-	switch a.Optimizer() {
-	case args.OptimAdamW:
-		return optim.NewAdamW(c, groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), nil
-	case args.OptimAdam:
-		return optim.NewAdam(c, groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), nil
-	case args.OptimSGD:
-		return optim.NewSGD(c, groups, o.Momentum, o.Dampening, o.Nesterov), nil
+	shared := map[string]any{"adam_beta1": a.AdamBeta1, "adam_beta2": a.AdamBeta2, "adam_epsilon": a.AdamEpsilon}
+	cfg, err := optim.ByName(string(a.Optim), shared, own)
+	if err != nil {
+		return nil, fmt.Errorf("trainer: %w", err)
 	}
-	return nil, fmt.Errorf("trainer: optim = %q has no implementation", a.Optim)
+	return cfg.New(c, groups), nil
 }
 
 // checkRates refuses groups of an own optimizer that were given no learning rate and would never learn.
@@ -299,33 +294,18 @@ func (r *run) checkRates() error {
 	return nil
 }
 
-// openLoader starts loading at the stream's position.
-func (r *run) openLoader(ctx context.Context) error {
-	ahead := *r.stream // the loader runs ahead of the steps on a stream of its own
-	remaining := r.steps.MaxSteps - r.state.GlobalStep
-	var err error
-	r.loader, err = data.NewLoader(context.WithoutCancel(ctx), r.acc.Ctx().NoGrad(), r.train, data.StreamOrder(&ahead, remaining), data.LoaderOptions{
-		Workers: r.args.DataloaderNumWorkers, PrefetchFactor: r.args.PrefetchBatches(),
-	})
-	return err
-}
-
 // seekEpoch goes to the beginning of the epoch if the one before was stopped early.
-func (r *run) seekEpoch(ctx context.Context) error {
-	begin := r.progress.Epoch * r.stream.Samples()
-	if r.stream.Position() >= begin {
+func (r *run) seekEpoch() error {
+	begin := r.progress.Epoch * r.windows.Samples()
+	if r.windows.Position() >= begin {
 		return nil
 	}
-	if err := r.stream.SeekSample(begin); err != nil {
-		return err
-	}
-	r.loader.Close()
-	return r.openLoader(ctx)
+	return r.windows.SeekSample(begin)
 }
 
 // epochHasSteps tells whether the current epoch has steps left.
 func (r *run) epochHasSteps() bool {
-	return r.stream.Position() < (r.progress.Epoch+1)*r.stream.Samples()
+	return r.windows.Position() < (r.progress.Epoch+1)*r.windows.Samples()
 }
 
 // claim keeps other processes from writing into output_dir for as long as this run writes checkpoints there. A new run
@@ -360,9 +340,7 @@ func (r *run) unclaim() {
 }
 
 func (r *run) close() {
-	if r.loader != nil {
-		r.loader.Close()
-	}
+	r.windows.Close()
 	r.unclaim()
 }
 
@@ -383,6 +361,12 @@ func (r *run) info() *callbacks.RunInfo {
 	}
 	slices.Sort(dtypes)
 	info.Precision = strings.Join(dtypes, "+")
+	switch {
+	case r.args.BF16:
+		info.Precision = "bf16 autocast of " + info.Precision
+	case r.args.FP16:
+		info.Precision = "fp16 autocast of " + info.Precision
+	}
 	return info
 }
 

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -29,6 +30,7 @@ const (
 	schedulerFile    = "scheduler.json"
 	rngFile          = "rng_state.json"
 	samplerFile      = "sampler.json"
+	scalerFile       = "scaler.json" // of fp16
 	progressFile     = "progress.json"
 	stateFile        = "trainer_state.json"
 	argsFile         = "training_args.json"
@@ -140,7 +142,7 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	}
 	r.progress.Job, _ = r.acc.Job()
 	r.progress.Data = r.fingerprint()
-	r.progress.Unlogged, r.progress.Leaves = r.logged, r.stream.Layout().Leaves()
+	r.progress.Unlogged, r.progress.Leaves = r.logged, r.windows.Layout().Leaves()
 	opt := r.opt.State()
 	parts = append(parts, checkpoint.Part{Name: optimizerTensors + ".safetensors", Write: func(w io.Writer) error {
 		return checkpoint.SaveTensors(r.acc.Ctx(), w, named(opt.Tensors))
@@ -148,10 +150,14 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	for name, v := range map[string]any{
 		optimizerFile: optimizerState{opt.Name, opt.Steps},
 		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate(), r.opt.BaseLRs()},
-		rngFile:       rngState{generator, r.args.Seed, r.stream.Position()},
-		samplerFile:   r.stream.State(),
+		rngFile:       rngState{generator, r.args.Seed, r.windows.Position()},
+		samplerFile:   r.windows.State(),
 		progressFile:  r.progress,
+		scalerFile:    r.acc.Scaler(),
 	} {
+		if s, ok := v.(*accelerate.Scaler); ok && s == nil {
+			continue
+		}
 		text, err := json.MarshalIndent(v, "", "  ")
 		if err != nil {
 			return nil, fmt.Errorf("trainer: %s: %w", name, err)
@@ -162,10 +168,10 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 }
 
 // named lists tensors in the order of their names.
-func named(ts map[string]*tensor.Tensor) []checkpoint.Named {
-	list := make([]checkpoint.Named, 0, len(ts))
+func named(ts map[string]*tensor.Tensor) []tensor.Named {
+	list := make([]tensor.Named, 0, len(ts))
 	for _, name := range sortedKeys(ts) {
-		list = append(list, checkpoint.Named{Name: name, Tensor: ts[name]})
+		list = append(list, tensor.Named{Name: name, Tensor: ts[name]})
 	}
 	return list
 }

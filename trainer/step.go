@@ -5,16 +5,15 @@ package trainer
 import (
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
-	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -22,169 +21,71 @@ import (
 func (r *run) step() (more bool, err error) {
 	begin := time.Now()
 	endData := r.prof.Region("data")
-	w, batches, err := r.window()
+	w, err := r.windows.Next()
 	endData()
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
 	}
-	defer freeAll(batches)
+	defer w.Free()
 	if err := r.fire(callbacks.StepBegin); err != nil {
 		return false, err
 	}
 	r.acc.Ctx().SetStep(r.state.GlobalStep + 1)
 	stats := callbacks.StepStats{Samples: w.Samples, LearningRate: r.learningRate()}
-	sum, err := r.forwardBackward(batches, &stats)
+	loss, err := r.forwardBackward(w, &stats)
 	if err != nil {
 		return false, err
 	}
-	if err := r.update(sum, &stats); err != nil {
+	if err := r.update(&stats); err != nil {
 		return false, err
 	}
 	if err := r.prof.Step(); err != nil {
 		return false, err
 	}
-	r.count(w, sum, &stats, time.Since(begin))
+	r.count(w, loss, &stats, time.Since(begin))
 	e := r.event()
 	e.Step = stats
 	return !w.LastOfEpoch, r.callbacks.Fire(callbacks.StepEnd, e)
 }
 
-// window takes the next window and this rank's batches of it.
-func (r *run) window() (samplers.Window, []*data.Batch, error) {
-	w, _ := r.stream.Next()
-	batches := make([]*data.Batch, 0, len(w.Own))
-	for range w.Own {
-		b, err := r.loader.Next()
-		if err != nil {
-			freeAll(batches)
-			if errors.Is(err, io.EOF) {
-				err = errors.New("the loader ended before the run did")
-			}
-			return w, nil, fmt.Errorf("trainer: step %d: %w", r.state.GlobalStep+1, err)
-		}
-		batches = append(batches, b)
-	}
-	return w, batches, nil
-}
-
-func freeAll(batches []*data.Batch) {
-	for _, b := range batches {
-		b.Free()
-	}
-}
-
-// forwardBackward runs the window's micro-batches. Each is seeded with 1/count of the whole
-// window, so that gradients add up to those of one large batch.
-func (r *run) forwardBackward(batches []*data.Batch, stats *callbacks.StepStats) (lossSum, error) {
-	var count int64
-	for _, b := range batches {
-		count += b.Count
-	}
-	count, err := r.acc.SumCounts(r.ctx, count)
-	if err != nil {
-		return lossSum{}, err
-	}
-	shared := newWindowLoss(r.stream.Layout())
-	for i, b := range batches {
-		if i > 0 {
-			if err := r.fire(callbacks.SubstepEnd); err != nil {
-				return lossSum{}, err
-			}
-		}
+// forwardBackward runs the window's micro-batches on all ranks.
+func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) (loss accelerate.WindowLoss, err error) {
+	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
+	for _, b := range w.Batches {
 		r.memory.see(b)
-		err := r.guard(func() error {
-			sum, n, err := r.microBatch(b, count, i == len(batches)-1)
-			shared.set(b.Leaf, sum, n)
-			return err
-		})
-		if err != nil {
-			return lossSum{}, err
+		if ids := b.Tensors[data.InputIDs]; ids != nil {
+			tokens += ids.Numel()
+			inputs += ids.Numel()
+		} else if pixels := b.Tensors[data.PixelValues]; pixels != nil {
+			inputs += pixels.Numel()
 		}
-		shared.addInput(b)
 	}
-	return r.reduce(shared, count, stats)
-}
-
-// reduce sums gradients, losses and counts over all ranks.
-func (r *run) reduce(shared windowLoss, count int64, stats *callbacks.StepStats) (total lossSum, err error) {
-	err = r.guard(func() error {
-		if err := r.acc.Reduce(r.ctx); err != nil {
-			return err
-		}
-		if err := r.acc.SumFloats(r.ctx, shared, "losses of a step"); err != nil {
-			return err
-		}
-		total, stats.Tokens = shared.total(), shared.tokens()
-		r.state.TotalFLOPs += 6 * shared.inputs() * float64(r.flopParams)
-		if total.Count != count && total.Count > 0 { // a loss function that counts in its own way
-			r.acc.ScaleGrads(float64(max(count, 1)) / float64(total.Count))
-		}
-		return nil
+	figures := []float64{float64(tokens), float64(inputs)}
+	loss, err = r.acc.RunWindow(r.ctx, w.Batches, accelerate.Pass{
+		Loss: r.trainLoss, Between: func() error { return r.fire(callbacks.SubstepEnd) }, Figures: figures,
 	})
-	return total, err
-}
-
-// windowLoss is what the ranks exchange about a window: for each leaf its loss sum and count, the
-// number of tokens, and the size of the main input. A rank fills in its own leaves and leaves
-// zeros elsewhere.
-type windowLoss []float64
-
-func newWindowLoss(l samplers.Layout) windowLoss { return make(windowLoss, 2*l.Leaves()+2) }
-
-func (w windowLoss) set(leaf int, sum float64, count int64) {
-	w[2*leaf], w[2*leaf+1] = sum, float64(count)
-}
-
-// addInput counts tokens, and the numbers of what HuggingFace calls the main input: tokens, or pixels.
-func (w windowLoss) addInput(b *data.Batch) {
-	if ids := b.Tensors[data.InputIDs]; ids != nil {
-		w[len(w)-2] += float64(ids.Numel())
-		w[len(w)-1] += float64(ids.Numel())
-	} else if pixels := b.Tensors[data.PixelValues]; pixels != nil {
-		w[len(w)-1] += float64(pixels.Numel())
+	var failed *accelerate.MicroBatchError
+	if errors.As(err, &failed) {
+		err = fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank, failed.Leaf, failed.Err)
 	}
-}
-
-func (w windowLoss) tokens() int64 { return int64(w[len(w)-2]) }
-
-func (w windowLoss) inputs() float64 { return w[len(w)-1] }
-
-// total adds the leaves in order, so that its bits do not depend on the ranks.
-func (w windowLoss) total() (l lossSum) {
-	for i := 0; i < len(w)-2; i += 2 {
-		l.Sum += number(w[i])
-		l.Count += int64(w[i+1])
+	if err != nil {
+		return loss, err
 	}
-	return l
+	stats.Tokens = int64(figures[0])
+	r.state.TotalFLOPs += 6 * figures[1] * float64(r.flopParams)
+	stats.Loss = lossSum{Sum: number(loss.Sum), Count: loss.Count}.mean()
+	return loss, nil
 }
 
-// microBatch runs forward and backward of one batch and returns its loss.
-func (r *run) microBatch(b *data.Batch, windowCount int64, last bool) (sum float64, count int64, err error) {
-	train := r.acc.TrainCtx(b.Position)
+// trainLoss is the loss of a micro-batch. Without a loss function of the user's, models may leave out all else.
+func (r *run) trainLoss(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, int64, error) {
 	if r.loss == nil {
-		train = train.WithLossOnly()
+		c = c.WithLossOnly()
 	}
-	train.Scope(func(c *nn.Ctx) []*tensor.Tensor {
-		var loss *tensor.Tensor
-		if loss, count, err = r.lossOf(c, b); err != nil {
-			return nil
-		}
-		if sum = tensor.Item(c.Ctx, loss); count == 0 && sum != 0 {
-			err = fmt.Errorf("trainer: step %d: the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss function that returns a count", r.state.GlobalStep+1, sum)
-			return nil
-		}
-		r.acc.Backward(c, loss, windowCount, b.Leaf, last)
-		return nil
-	})
-	return sum, count, err
+	return r.lossFrom(c, r.model.Forward(c, b), b)
 }
 
-// lossOf runs the model, and the user's loss function if there is one.
-func (t *Trainer) lossOf(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, int64, error) {
-	out := t.model.Forward(c, b)
-	return t.lossFrom(c, out, b)
-}
-
+// lossFrom is the model's loss, or that of the user's loss function.
 func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, int64, error) {
 	loss, count := out.Loss, b.Count
 	if t.loss != nil {
@@ -192,37 +93,41 @@ func (t *Trainer) lossFrom(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor
 	}
 	switch {
 	case loss == nil:
-		return nil, 0, fmt.Errorf("trainer: %T returned no loss: want labels in the batch, or WithLoss", t.model)
+		return nil, 0, fmt.Errorf("%T returned no loss: want labels in the batch, or WithLoss", t.model)
 	case loss.Numel() != 1:
-		return nil, 0, fmt.Errorf("trainer: the loss has shape %v: want the sum over the batch, one element", loss.Shape())
+		return nil, 0, fmt.Errorf("the loss has shape %v: want the sum over the batch, one element", loss.Shape())
 	case count < 0:
-		return nil, 0, fmt.Errorf("trainer: the loss counts %d terms: want at least 0", count)
+		return nil, 0, fmt.Errorf("the loss counts %d terms: want at least 0", count)
 	}
 	return loss, count, nil
 }
 
 // update clips gradients and steps the optimizer, unless loss or gradient is not finite.
-func (r *run) update(sum lossSum, stats *callbacks.StepStats) error {
+func (r *run) update(stats *callbacks.StepStats) error {
 	err := r.guard(func() error {
 		stats.GradNorm = r.acc.ClipGradNorm(r.args.MaxGradNorm)
 		stats.ClipFactor = optim.ClipFactor(stats.GradNorm, r.args.MaxGradNorm)
+		if s := r.acc.Scaler(); s != nil {
+			stats.LossScale = s.Scale
+			stats.ClipFactor /= s.Scale
+			stats.Overflow = finite(stats.Loss) && !finite(stats.GradNorm)
+		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	stats.Loss = sum.mean()
 	stats.Skipped = !finite(stats.Loss, stats.GradNorm)
 	e := r.event()
 	e.Step = *stats
 	if err := r.callbacks.Fire(callbacks.PreOptimizerStep, e); err != nil {
 		return err
 	}
-	if stats.Skipped {
+	if stats.Skipped && !stats.Overflow {
 		if err := r.nonfinite(stats); err != nil {
 			return err
 		}
-	} else if err := r.guard(func() error { r.opt.ScaleLR(r.schedule.Factor(r.state.GlobalStep)); r.acc.Step(); return nil }); err != nil {
+	} else if err := r.guard(func() error { r.opt.ScaleLR(r.schedule.Factor(r.scheduled())); r.acc.Step(); return nil }); err != nil {
 		return err
 	}
 	if err := r.callbacks.Fire(callbacks.OptimizerStep, e); err != nil {
@@ -248,23 +153,31 @@ func (r *run) nonfinite(stats *callbacks.StepStats) error {
 
 // learningRate is that of the step to come, of the first group, as HuggingFace logs it.
 func (r *run) learningRate() float64 {
-	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.state.GlobalStep)
+	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.scheduled())
+}
+
+// scheduled is how many steps the schedule has done: it stands still where fp16 skips one.
+func (r *run) scheduled() int64 {
+	if s := r.acc.Scaler(); s != nil {
+		return r.state.GlobalStep - s.Skipped
+	}
+	return r.state.GlobalStep
 }
 
 // count updates the counters.
-func (r *run) count(w samplers.Window, sum lossSum, stats *callbacks.StepStats, spent time.Duration) {
+func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *callbacks.StepStats, spent time.Duration) {
 	s, p := r.state, &r.progress
 	s.GlobalStep++
 	s.Epoch = r.epochAfter(w)
 	p.EpochEnded = false
-	if !stats.Skipped {
-		p.Loss.add(float64(sum.Sum), sum.Count)
+	if !stats.Skipped || stats.Overflow {
+		p.Loss.add(loss.Sum, loss.Count)
 	}
-	r.logged.add(float64(sum.Sum), sum.Count)
+	r.logged.add(loss.Sum, loss.Count)
 	p.Samples += w.Samples
 	p.Tokens += stats.Tokens
 	p.Seconds += spent.Seconds()
-	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, stats.Skipped}
+	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, stats.Skipped && !stats.Overflow}
 	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		s.NumInputTokensSeen += stats.Tokens
 	}
@@ -272,8 +185,8 @@ func (r *run) count(w samplers.Window, sum lossSum, stats *callbacks.StepStats, 
 
 // epochAfter is the number of epochs done after window w, with the fraction of its epoch's
 // micro-batches.
-func (r *run) epochAfter(w samplers.Window) float64 {
+func (r *run) epochAfter(w *accelerate.Window) float64 {
 	b := int64(r.args.PerDeviceTrainBatchSize)
-	done := w.Position - w.Epoch*r.stream.Samples() + w.Samples
-	return float64(w.Epoch) + float64((done+b-1)/b)/float64(r.stream.MicroBatches())
+	done := w.Position - w.Epoch*r.windows.Samples() + w.Samples
+	return float64(w.Epoch) + float64((done+b-1)/b)/float64(r.windows.MicroBatches())
 }

@@ -132,7 +132,7 @@ func (r *run) catchUp(ctx context.Context) error {
 
 // runEpoch runs the steps of one epoch, or what is left of them.
 func (r *run) runEpoch(ctx context.Context) error {
-	if err := r.seekEpoch(ctx); err != nil {
+	if err := r.seekEpoch(); err != nil {
 		return err
 	}
 	if err := r.fire(callbacks.EpochBegin); err != nil {
@@ -141,9 +141,6 @@ func (r *run) runEpoch(ctx context.Context) error {
 	more := true
 	for more && !r.control.ShouldEpochStop && !r.control.ShouldTrainingStop {
 		if err := r.checkInterrupt(ctx); err != nil {
-			return err
-		}
-		if err := r.acc.BeginWindow(r.ctx); err != nil {
 			return err
 		}
 		var err error

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -97,17 +98,25 @@ func TestWorkerIndexIsExclusive(t *testing.T) {
 	})
 }
 
-// TestWorkersShareTheLoop blocks all bodies until as many run as there are workers: it ends only if the workers really come.
+// TestWorkersShareTheLoop blocks all bodies until as many run as there are workers.
 func TestWorkersShareTheLoop(t *testing.T) {
 	for _, workers := range workerCounts {
 		p := parallel.New(workers)
 		for range 50 {
-			var barrier sync.WaitGroup
-			barrier.Add(workers)
+			var running atomic.Int32
+			var alone atomic.Bool
+			all := make(chan struct{})
 			p.For(workers, func(int) {
-				barrier.Done()
-				barrier.Wait()
+				if running.Add(1) == int32(workers) {
+					close(all)
+				}
+				select {
+				case <-all:
+				case <-time.After(10 * time.Second):
+					alone.Store(true)
+				}
 			})
+			require.False(t, alone.Load(), "a body waited for workers that did not come")
 		}
 		p.Close()
 	}

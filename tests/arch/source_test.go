@@ -39,7 +39,8 @@ func callsUnit(f file, body ast.Node) bool {
 			found = found || inNN && isUnit(fun.Name)
 		case *ast.SelectorExpr:
 			x, ok := fun.X.(*ast.Ident)
-			found = found || ok && isUnit(fun.Sel.Name) && names[x.Name] == module+"/nn"
+			found = found || ok && isUnit(fun.Sel.Name) && names[x.Name] == module+"/nn" ||
+				ok && fun.Sel.Name == "CausalLM" && names[x.Name] == module+"/models" // which has a Unit
 		}
 		return true
 	})
@@ -79,11 +80,100 @@ func TestForwardRunsInUnitsBites(t *testing.T) {
 		{"models/m/a.go", nnImport + "func (m *M) Forward() { func() { nn.Unit1(m) }() }", ""},
 		{"models/m/a.go", nnImport + "func (m *M) Forward() { Unit1(m); nn.Walk(m) }", "models/m/a.go:1" + fault},
 		{"models/m/a.go", "package a; type M struct{}; func (m *M) Forward() { other.Unit(m) }", "models/m/a.go:1" + fault},
+		{"models/m/a.go", `package a; import "` + module + `/models"; type M struct{}; func (m *M) Forward() { models.CausalLM(m) }`, ""},
 		{"models/m/a.go", "package a; func Forward() {}", ""},
 		{"models/m/a_test.go", "package a; type M struct{}; func (m *M) Forward() {}", ""},
 		{"data/a.go", "package a; type M struct{}; func (m *M) Forward() {}", ""},
 	} {
 		requireBites(t, units, c.name, c.source, c.want)
+	}
+}
+
+// direct reports reads of a parameter's tensor past the context, in functions of nn and models that have one. A
+// buffer's tensor may be read.
+func direct(f file) []string {
+	if top := topOf(f.dir); f.test || top != "nn" && top != "models" || strings.HasSuffix(f.dir, "test") { // suites look on
+		return nil
+	}
+	buffers, imported := map[string]bool{}, f.importNames()
+	isType := func(t ast.Expr, name string) bool {
+		star, ok := t.(*ast.StarExpr)
+		if !ok {
+			return false
+		}
+		x, ok := star.X.(*ast.Ident)
+		if sel, qualified := star.X.(*ast.SelectorExpr); qualified {
+			pkg, named := sel.X.(*ast.Ident)
+			return sel.Sel.Name == name && named && imported[pkg.Name] == module+"/nn"
+		}
+		return ok && x.Name == name && f.dir == "nn"
+	}
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		if field, ok := n.(*ast.Field); ok && isType(field.Type, "Buffer") {
+			for _, name := range field.Names {
+				buffers[name.Name] = true
+			}
+		}
+		return true
+	})
+	var bad []string
+	for _, d := range f.ast.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || !has(fn, func(n ast.Node) bool {
+			t, ok := n.(*ast.FuncType)
+			return ok && takes(t, func(t ast.Expr) bool { return isType(t, "Ctx") })
+		}) {
+			continue
+		}
+		ast.Inspect(fn, func(n ast.Node) bool {
+			read, ok := n.(*ast.SelectorExpr)
+			if !ok || read.Sel.Name != "Tensor" {
+				return true
+			}
+			switch x := read.X.(type) {
+			case *ast.Ident:
+				ok = imported[x.Name] == ""
+			case *ast.SelectorExpr:
+				ok = !buffers[x.Sel.Name]
+			}
+			if ok {
+				bad = append(bad, fmt.Sprintf("%s: a parameter's tensor is read directly: want c.Param(p), which casts and fetches", f.line(read)))
+			}
+			return true
+		})
+	}
+	return bad
+}
+
+func takes(t *ast.FuncType, is func(t ast.Expr) bool) bool {
+	return slices.ContainsFunc(t.Params.List, func(p *ast.Field) bool { return is(p.Type) })
+}
+
+func has(root ast.Node, is func(n ast.Node) bool) (found bool) {
+	ast.Inspect(root, func(n ast.Node) bool {
+		found = found || n != nil && is(n)
+		return !found
+	})
+	return found
+}
+
+func TestParametersAreReadThroughTheContext(t *testing.T) { requireNone(t, direct) }
+
+func TestParametersAreReadThroughTheContextBites(t *testing.T) {
+	const fault = ":1: a parameter's tensor is read directly: want c.Param(p), which casts and fetches"
+	const in = `package a; import ("` + module + `/nn"; "` + module + `/tensor"); type M struct{ W *nn.Parameter; B *nn.Buffer }; `
+	for _, c := range []struct{ name, source, want string }{
+		{"nn/a.go", "package nn; func (m *M) Forward(c *Ctx) { use(m.W.Tensor) }", "nn/a.go" + fault},
+		{"nn/a.go", "package nn; func (m *M) Forward(c *Ctx) { use(c.Param(m.W)) }", ""},
+		{"nn/a.go", "package nn; type M struct{ B *Buffer }; func (m *M) Forward(c *Ctx) { use(m.B.Tensor) }", ""},
+		{"nn/a.go", "package nn; func walk(p *Parameter) { use(p.Tensor) }", ""},
+		{"models/m/a.go", in + "func (m *M) Forward(c *nn.Ctx, x *tensor.Tensor) { w := m.W; use(w.Tensor) }", "models/m/a.go" + fault},
+		{"models/m/a.go", in + "func (m *M) Forward() { run(func(c *nn.Ctx) { use(m.W.Tensor) }) }", "models/m/a.go" + fault},
+		{"models/m/a.go", in + "func (m *M) Forward(c *nn.Ctx, x *tensor.Tensor) { use(c.Param(m.W), m.B.Tensor) }", ""},
+		{"models/m/a.go", in + "func save(c *tensor.Ctx, m *M) { use(m.W.Tensor) }", ""},
+		{"data/a.go", in + "func (m *M) Forward(c *nn.Ctx) { use(m.W.Tensor) }", ""},
+	} {
+		requireBites(t, direct, c.name, c.source, c.want)
 	}
 }
 

@@ -3,6 +3,7 @@
 package distributed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,17 +17,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/internal/lacking"
+
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/tests/internal/twohosts"
 )
 
-// hosts are two network namespaces, each with a name of its own, and between them a third
-// one with the relay.
+// hosts are two network namespaces, each with a name of its own, and what crosses the wire between them.
 type hosts struct {
-	t      testing.TB
-	names  [2]string
-	wire   string
-	prefix string // of what is made
-	relay  *relay
+	*twohosts.Hosts
+	t     testing.TB
+	relay *relay
 }
 
 // newHosts makes two whose frames take so long; the test is skipped where that cannot be
@@ -34,44 +35,28 @@ type hosts struct {
 func newHosts(t testing.TB, number int, delay time.Duration) *hosts {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("two hosts are network namespaces, which only root can make")
+		lacking.Skip(t, lacking.Hosts, "namespaces", "two hosts are network namespaces, which only root can make")
 	}
-	for _, tool := range []string{"ip", "tc", "unshare", "hostname"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("two hosts are made with %s: %v (.ci/run tools installs it)", tool, err)
-		}
+	if _, err := exec.LookPath("tc"); err != nil {
+		lacking.Skip(t, lacking.Hosts, "namespaces", fmt.Sprintf("two hosts are made with tc: %v (.ci/run tools installs it)", err))
 	}
-	h := &hosts{t: t, prefix: fmt.Sprintf("ls%d%d", os.Getpid()%100000, number)}
-	h.names, h.wire = [2]string{h.prefix + "alpha", h.prefix + "beta"}, h.prefix+"wire"
-	t.Cleanup(func() {
-		for _, n := range append(h.names[:], h.wire) {
-			_ = exec.Command("ip", "netns", "del", n).Run() // there may be none
-		}
-	})
-	lines := []string{"netns add " + h.wire}
-	for i, n := range h.names {
-		lines = append(lines, "netns add "+n, fmt.Sprintf("link add %s netns %s type veth peer name %s netns %s", h.link(i), n, h.link(i), h.wire))
+	h := &hosts{t: t, relay: &relay{streams: map[flow]*recording{}}}
+	var err error
+	h.Hosts, err = twohosts.New(fmt.Sprintf("ls%d%d", os.Getpid()%100000, number), delay, h.relay.pass)
+	var unavailable *twohosts.UnavailableError
+	if errors.As(err, &unavailable) {
+		lacking.Skip(t, lacking.Hosts, "namespaces", err.Error())
 	}
-	for _, line := range lines {
-		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			t.Skipf("no network namespaces can be made here: ip %s: %v: %s", line, err, out)
-		}
-	}
-	for i, n := range h.names {
-		h.ip("-n %s addr add %s/24 dev %s", n, address(i), h.link(i))
-		h.ip("-n %s link set %s up", n, h.link(i))
-		h.ip("-n %s link set lo up", n)
-		h.ip("-n %s link set %s up", h.wire, h.link(i))
-	}
-	h.relay = newRelay(t, h.wire, [2]string{h.link(0), h.link(1)}, delay)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, h.Close()) })
 	return h
 }
 
 // limit makes both hosts send no faster than rate, in tc's terms, not even a second frame at once.
 func (h *hosts) limit(rate string) {
 	h.t.Helper()
-	for i, n := range h.names {
-		out, err := exec.Command("ip", "netns", "exec", n, "tc", "qdisc", "add", "dev", h.link(i), "root", "tbf", "rate", rate, "burst", "2kb", "latency", "1s").CombinedOutput()
+	for i, n := range h.Names {
+		out, err := exec.Command("ip", "netns", "exec", n, "tc", "qdisc", "add", "dev", h.Link(i), "root", "tbf", "rate", rate, "burst", "2kb", "latency", "1s").CombinedOutput()
 		require.NoError(h.t, err, "%s", out)
 	}
 }
@@ -79,7 +64,7 @@ func (h *hosts) limit(rate string) {
 // held is how often a host's frames had to wait for the rate.
 func (h *hosts) held(i int) int {
 	h.t.Helper()
-	out, err := exec.Command("ip", "netns", "exec", h.names[i], "tc", "-s", "qdisc", "show", "dev", h.link(i)).CombinedOutput()
+	out, err := exec.Command("ip", "netns", "exec", h.Names[i], "tc", "-s", "qdisc", "show", "dev", h.Link(i)).CombinedOutput()
 	require.NoError(h.t, err, "%s", out)
 	m := regexp.MustCompile(`overlimits (\d+)`).FindSubmatch(out)
 	require.NotNil(h.t, m, "%s", out)
@@ -88,22 +73,11 @@ func (h *hosts) held(i int) int {
 	return n
 }
 
-func (h *hosts) link(i int) string { return fmt.Sprintf("%s%c", h.prefix, 'a'+i) }
-
-func address(i int) string { return fmt.Sprintf("10.213.7.%d", i+1) }
-
-func (h *hosts) ip(format string, a ...any) {
-	h.t.Helper()
-	out, err := exec.Command("ip", strings.Fields(fmt.Sprintf(format, a...))...).CombinedOutput()
-	require.NoError(h.t, err, "%s", out)
-}
-
 // start starts a launcher with two ranks on each host. flags are the launchers'.
 func (h *hosts) start(argv, flags []string, env ...string) (launchers [2]*process) {
 	h.t.Helper()
-	for i, name := range h.names {
-		line := []string{"ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", `hostname "$0" && exec "$@"`, name}
-		line = append(line, launched(2, argv, append([]string{"--nnodes", "2", "--node_rank", fmt.Sprint(i), "--master_addr", address(0), "--master_port", "29617",
+	for i, name := range h.Names {
+		line := h.Command(i, launched(2, argv, append([]string{"--nnodes", "2", "--node_rank", fmt.Sprint(i), "--master_addr", twohosts.Address(0), "--master_port", "29617",
 			"--settle_time", "5", "--grace_period", "1"}, flags...)...)...)
 		launchers[i] = start(h.t, line, append(env, "LOCKSTEP_HOST_ID="+name, "LOCKSTEP_JOB_TOKEN=a token that both hosts of the test know")...)
 	}
@@ -116,8 +90,9 @@ func (h *hosts) start(argv, flags []string, env ...string) (launchers [2]*proces
 }
 
 // TestTwoHosts wants the bits of one process from 2 × 2 ranks that reduce inside hosts
-// first, and no byte on the link that the formula does not count: over a wire that is as
-// fast as can be, and over one of 100 Mbit/s and 5 ms each way.
+// first: over a wire that is as fast as can be, and over one of 100 Mbit/s and 5 ms each way. The
+// first carries plain text, and no byte that the formula does not count; the second carries what
+// the hosts send when nobody says otherwise, and nothing that can be read.
 func TestTwoHosts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -127,7 +102,11 @@ func TestTwoHosts(t *testing.T) {
 		name  string
 		rate  string
 		delay time.Duration
-	}{{"fast", "", 0}, {"slow", "100mbit", 5 * time.Millisecond}} {
+		env   []string
+	}{
+		{"fast", "", 0, []string{rendezvous.EnvTLS + "=" + string(rendezvous.TLSNone)}},
+		{"slow", "100mbit", 5 * time.Millisecond, nil},
+	} {
 		t.Run(wire.name, func(t *testing.T) {
 			if wire.delay > 0 && testing.Short() {
 				t.Skip("it waits for seconds")
@@ -137,14 +116,18 @@ func TestTwoHosts(t *testing.T) {
 				h.limit(wire.rate)
 			}
 			out := filepath.Join(dir, wire.name)
-			launchers := h.start(tiny(out, "--log_level", "info"), nil)
+			launchers := h.start(tiny(out, "--log_level", "info"), nil, wire.env...)
 			for host, p := range launchers {
 				p.wait()
 				require.Equal(t, 0, p.code(), "host %d: %s", host, p.stderr)
 				require.Equal(t, wire.rate != "", h.held(host) > 0, "the rate is what holds frames back")
 			}
 			require.Regexp(t, `engine=tcp path="hierarchical: shared memory of 2 processes on each of 2 hosts`, launchers[0].stderr.String())
-			h.requireGradients()
+			if wire.env != nil {
+				h.requireGradients()
+			} else {
+				h.relay.requireSecret(t)
+			}
 			requireSameEnd(t, whole, out, 24)
 			for _, p := range launchers {
 				p.requireNothingLeft()
@@ -165,7 +148,7 @@ func (h *hosts) requireGradients() {
 	}
 	const gradients = 24 * 23392 * 4
 	require.Equal(h.t, gradients, reduced, "each step reduces each gradient once")
-	for i := range h.names {
+	for i := range h.Names {
 		h.t.Logf("host %d sent %d bytes in %d calls, %.3f of the gradients", i, sent[i], len(calls), float64(sent[i])/gradients)
 		require.Less(h.t, sent[i], gradients*3/2, "flat, the gradients alone would be twice as much")
 	}
@@ -184,7 +167,7 @@ func TestCutLink(t *testing.T) {
 	launchers := h.start(long(out), nil, env...)
 	launchers[0].awaitPrinted("step 5 ")
 	cut := time.Now()
-	h.relay.cut.Store(true)
+	h.Wire.Set(twohosts.Lose)
 	for i, p := range launchers {
 		p.wait()
 		text := p.stderr.String()
@@ -194,7 +177,7 @@ func TestCutLink(t *testing.T) {
 		for _, rank := range []int{2 * i, 2*i + 1} {
 			m := regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] clm: .*`, rank)).FindString(text)
 			t.Log(m)
-			require.Regexp(t, fmt.Sprintf(`rank [%d%d] \(process \d+ on %s\) is lost`, 2-2*i, 3-2*i, h.names[1-i]), m, "%s", text)
+			require.Regexp(t, fmt.Sprintf(`rank [%d%d] \(process \d+ on %s\) is lost`, 2-2*i, 3-2*i, h.Names[1-i]), m, "%s", text)
 		}
 		requireNoTrace(t, text)
 		p.requireNothingLeft()
@@ -267,11 +250,11 @@ func TestLinkThatComesBack(t *testing.T) {
 	h := newHosts(t, 5, 0)
 	launchers := h.start(tiny(out, flags...), []string{"--max_restarts", "1", "--restart_delay", "0.1"}, rendezvous.EnvSilence+"=1s")
 	launchers[0].await("a checkpoint", func() bool { return newest(t, out) > 0 })
-	h.relay.cut.Store(true)
+	h.Wire.Set(twohosts.Lose)
 	for _, p := range launchers {
 		p.awaitPrinted("all ranks are started again")
 	}
-	h.relay.cut.Store(false)
+	h.Wire.Set(nil)
 	for i, p := range launchers {
 		p.wait()
 		require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
@@ -279,4 +262,23 @@ func TestLinkThatComesBack(t *testing.T) {
 		p.requireNothingLeft()
 	}
 	requireSameEnd(t, whole, out, steps)
+}
+
+// TestFlippedBitOnTheLink changes one bit of what the hosts send, as somebody on the link can who
+// also mends the checksum, and wants both to end with an error.
+func TestFlippedBitOnTheLink(t *testing.T) {
+	t.Parallel()
+	h := newHosts(t, 6, 0)
+	launchers := h.start(long(t.TempDir()), nil)
+	launchers[0].awaitPrinted("step 5 ")
+	h.relay.flip.Store(true)
+	for _, p := range launchers {
+		p.wait()
+		text := p.stderr.String()
+		require.Equal(t, 1, p.code(), "%s", text)
+		require.Contains(t, text, "bad record MAC")
+		requireNoTrace(t, text)
+		p.requireNothingLeft()
+	}
+	require.False(t, h.relay.flip.Load(), "a bit was changed")
 }

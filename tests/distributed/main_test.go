@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -80,17 +79,8 @@ func prepare(scratch string) error {
 	return errors.Join(clmtest.WriteCorpus(corpus, 8, 1000), clmtest.WriteCorpus(heldOut, 2, 500), imagestest.WriteIDX(pictures, 101, 30))
 }
 
-// tiny are the flags of a run of milliseconds a step: dropout, tied weights, clipping that
-// is always active, and 8 samples a step, which no epoch's number of samples is a multiple
-// of. Later flags beat earlier ones.
-func tiny(out string, more ...string) []string {
-	return slices.Concat(clmtest.Recipe(), []string{
-		"--train_file", corpus, "--validation_file", heldOut, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300",
-		"--block_size", "32", "--dropout", "0.1", "--max_grad_norm", "0.5", "--per_device_train_batch_size", "2", "--global_train_batch_size", "8",
-		"--max_steps", "24", "--warmup_steps", "2", "--logging_steps", "1", "--eval_steps", "10", "--save_steps", "8", "--save_total_limit", "none",
-		"--max_new_tokens", "0", "--report_to", "jsonl",
-	}, more)
-}
+// tiny are the flags of a run of milliseconds a step, on the texts of this package.
+func tiny(out string, more ...string) []string { return clmtest.Tiny(corpus, heldOut, out, more...) }
 
 // launched is the command line of lockstep launch for clm on n ranks. flags are the
 // launcher's.

@@ -37,33 +37,21 @@ func train(acc *accelerate.Accelerator) error {
 	ctx := context.Background()
 	model, train := line.Model(), line.Train()
 	group := &optim.Group{LR: 0.1}
-	for _, p := range nn.NamedParameters(model) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	opt := optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	group.Params = nn.NamedParameters(model)
+	opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group})
 	if err := acc.Prepare(ctx, model, opt, nil); err != nil {
 		return err
 	}
-	stream, err := acc.Stream(samplers.NewRandom(int64(train.Len()), acc.Args().Seed))
+	windows, err := acc.Windows(ctx, train, samplers.NewRandom(int64(train.Len()), acc.Args().Seed), steps)
 	if err != nil {
 		return err
 	}
-	ahead := *stream // the loader reads on a stream of its own
-	loader, err := data.NewLoader(ctx, acc.Ctx().NoGrad(), train, data.StreamOrder(&ahead, steps), data.LoaderOptions{})
-	if err != nil {
-		return err
-	}
-	defer loader.Close()
-
-	for step := range steps {
-		window, _ := stream.Next() // this rank's micro-batches of one optimizer step
-		batches := make([]*data.Batch, len(window.Own))
-		for i := range batches {
-			if batches[i], err = loader.Next(); err != nil {
-				return err
-			}
+	step := 0
+	for window, err := range windows.All() { // each is this rank's part of one optimizer step
+		if err != nil {
+			return err
 		}
-		loss, err := acc.Accumulate(ctx, batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+		loss, err := acc.Accumulate(ctx, window.Batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 			return model.Forward(c, b).Loss
 		})
 		if err != nil {
@@ -71,11 +59,8 @@ func train(acc *accelerate.Accelerator) error {
 		}
 		norm := acc.ClipGradNorm(1)
 		acc.Step()
-		for _, b := range batches {
-			b.Free()
-		}
-		if (step+1)%20 == 0 {
-			acc.Print(os.Stdout, fmt.Sprintf("step %d  loss %.4f  grad_norm %.3f", step+1, loss.Mean(), norm))
+		if step++; step%20 == 0 {
+			acc.Print(os.Stdout, fmt.Sprintf("step %d  loss %.4f  grad_norm %.3f", step, loss.Mean(), norm))
 		}
 	}
 	acc.Print(os.Stdout, line.String(model), "on", acc.WorldSize(), "ranks")

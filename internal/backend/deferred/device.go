@@ -30,6 +30,8 @@ type Device struct {
 	running sync.WaitGroup
 	closed  bool
 	stats   backend.Stats
+
+	waits atomic.Int64
 }
 
 // New returns a device whose kernels use up to the given number of workers; 0 stands for GOMAXPROCS.
@@ -116,10 +118,14 @@ func (d *Device) Sync() {
 	d.mu.Lock()
 	streams := d.streams
 	d.mu.Unlock()
+	d.waits.Add(1)
 	for _, s := range streams {
-		s.Record().Sync()
+		<-s.record()
 	}
 }
+
+// HostWaits is how often a caller has waited for the device so far: to read, or for a stream, an event or all of it.
+func (d *Device) HostWaits() int64 { return d.waits.Load() }
 
 // Stats returns the memory in use.
 func (d *Device) Stats() backend.Stats {

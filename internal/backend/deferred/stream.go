@@ -56,36 +56,50 @@ func (s *stream) Read(dst []byte, src backend.Buffer, offset int) {
 }
 
 // Record returns an event that is done when the work so far is.
-func (s *stream) Record() backend.Event {
-	e := make(event)
-	s.queue <- func() { close(e) }
-	return e
+func (s *stream) Record() backend.Event { return &event{s.d, s.record()} }
+
+// record returns a channel that is closed when the work so far is done.
+func (s *stream) record() chan struct{} {
+	done := make(chan struct{})
+	s.queue <- func() { close(done) }
+	return done
 }
 
 // Wait holds later work of the stream back until the event is done.
 func (s *stream) Wait(e backend.Event) {
+	if own, ok := e.(*event); ok {
+		s.queue <- func() { <-own.done } // the host does not wait
+		return
+	}
 	s.queue <- e.Sync
 }
 
 // Sync waits for all earlier work. It panics with the first fault of that work.
 func (s *stream) Sync() {
-	s.Record().Sync()
+	s.d.waits.Add(1)
+	<-s.record()
 	if fault := s.fault; fault != nil {
 		s.fault = nil
 		panic(fault)
 	}
 }
 
-// event is closed when the work before it is done.
-type event chan struct{}
+// event is done when the work before it is.
+type event struct {
+	d    *Device
+	done chan struct{}
+}
 
 // Sync waits until the work before the event is done.
-func (e event) Sync() { <-e }
+func (e *event) Sync() {
+	e.d.waits.Add(1)
+	<-e.done
+}
 
 // Done reports whether it is.
-func (e event) Done() bool {
+func (e *event) Done() bool {
 	select {
-	case <-e:
+	case <-e.done:
 		return true
 	default:
 		return false

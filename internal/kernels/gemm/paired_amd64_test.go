@@ -11,14 +11,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
 // TestPairsWidened takes the kernels for tiny magnitudes for all, and panels of pairs on processors that lack the instruction.
 func TestPairsWidened(t *testing.T) {
-	if missing := kernels.Missing(kernels.AVX512); len(missing) > 0 {
-		t.Skip("the processor lacks ", missing)
-	}
+	kernelstest.Want(t, kernels.AVX512)
 	restore, err := kernels.Force(kernels.AVX512)
 	require.NoError(t, err)
 	defer restore()
@@ -37,9 +36,7 @@ func TestPairsWidened(t *testing.T) {
 
 // TestPairsKnowTheirLeast compares the least magnitude of a panel with that of its elements.
 func TestPairsKnowTheirLeast(t *testing.T) {
-	if len(kernels.Missing(kernels.AVX512)) > 0 {
-		t.Skip("the processor lacks AVX-512")
-	}
+	kernelstest.Want(t, kernels.AVX512)
 	rapid.Check(t, func(t *rapid.T) {
 		lanes, k := rapid.IntRange(1, 32).Draw(t, "lanes"), rapid.IntRange(1, 70).Draw(t, "k")
 		src := rapid.SliceOfN(rapid.Uint16(), lanes*k, lanes*k).Draw(t, "src")

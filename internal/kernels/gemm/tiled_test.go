@@ -20,6 +20,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
@@ -143,9 +144,7 @@ func withTiles(t tiles[float32]) *engine[float32] {
 
 // matrixUnit forces the variant that has one until the test ends, or skips the test.
 func matrixUnit(t *testing.T) *tiles[float32] {
-	if !slices.Contains(kernels.Available(), kernels.AMX) {
-		t.Skipf("the processor lacks %v", kernels.Missing(kernels.AMX))
-	}
+	kernelstest.Want(t, kernels.AMX)
 	restore, err := kernels.Force(kernels.AMX)
 	require.NoError(t, err)
 	t.Cleanup(restore)

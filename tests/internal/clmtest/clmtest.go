@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -19,6 +20,18 @@ import (
 func Recipe() []string {
 	return []string{"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type", "cosine",
 		"--eval_strategy", "steps", "--save_total_limit", "2", "--dataloader_num_workers", "1"}
+}
+
+// Tiny are the flags of a run of milliseconds a step: dropout, tied weights, clipping that is always active, and 8
+// samples a step, which no epoch's number of samples is a multiple of. corpus and heldOut are folders of [WriteCorpus] with
+// 8 files of 1000 bytes and 2 of 500. Later flags beat earlier ones.
+func Tiny(corpus, heldOut, out string, more ...string) []string {
+	return slices.Concat(Recipe(), []string{
+		"--train_file", corpus, "--validation_file", heldOut, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300",
+		"--block_size", "32", "--dropout", "0.1", "--max_grad_norm", "0.5", "--per_device_train_batch_size", "2", "--global_train_batch_size", "8",
+		"--max_steps", "24", "--warmup_steps", "2", "--logging_steps", "1", "--eval_steps", "10", "--save_steps", "8", "--save_total_limit", "none",
+		"--max_new_tokens", "0", "--report_to", "jsonl",
+	}, more)
 }
 
 // Build builds the main package in the folder pkg of the repository, such as
