@@ -42,6 +42,11 @@ type AttentionOptions struct {
 func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor) {
 	const name = "Attention"
 	c.autocast(name, &q, &k, &v)
+	if opt.Bias != nil {
+		bias := opt.Bias
+		c.autocast(name, &bias)
+		opt.Bias = bias
+	}
 	c.checkAttention(q, k, v, opt)
 	q, k, v = c.dense(q), c.dense(k), c.dense(v)
 	b, h, tq, tk, dv := q.shape[0], q.shape[1], q.shape[2], k.shape[2], v.shape[3]

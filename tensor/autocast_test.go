@@ -96,3 +96,26 @@ func TestAutocastWantsALowerDType(t *testing.T) {
 	require.EqualError(t, tensor.Try(func() { tensor.NewCtx(tensor.CPU()).Autocast(tensor.Float64) }),
 		"tensor.Autocast: float64 is not a lower dtype: want bfloat16 or float16")
 }
+
+// A bias of attention is lowered with the other operands, and its gradient is float32.
+func TestAutocastAttentionBias(t *testing.T) {
+	c := tensor.NewCtx(tensor.CPU())
+	x := tensor.Normal(c, tensor.Float32, 1, 0, 1, 1, 2, 4, 8)
+	bias := tensor.Normal(c, tensor.Float32, 2, 0, 1, 2, 4, 4).SetRequiresGrad(true)
+	run := func(c *tensor.Ctx) (dt tensor.DType, grad []float32) {
+		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			y, _ := tensor.Attention(c, x, x, x, tensor.AttentionOptions{Bias: bias, Mask: tensor.Ones(c, tensor.Bool, 4)})
+			dt = y.DType()
+			tensor.Backward(c, []*tensor.Tensor{tensor.Sum(c, tensor.Mul(c, y, x), nil, false)}, nil, nil)
+			return nil
+		})
+		grad = tensor.ToSlice[float32](c, bias.Grad())
+		bias.ZeroGrad()
+		return dt, grad
+	}
+	_, want := run(c)
+	dt, got := run(c.Autocast(tensor.BFloat16))
+	require.Equal(t, tensor.BFloat16, dt)
+	require.NotEqual(t, want, got)
+	require.InDeltaSlice(t, want, got, 0.05)
+}
