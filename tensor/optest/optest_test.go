@@ -78,18 +78,19 @@ func TestBits(t *testing.T) {
 
 // notOps are the exported functions on a *Ctx that have no row, and why.
 var notOps = map[string]string{
-	"FromSlice":    "from host data; tested in package tensor",
-	"FromBytes":    "from host data; tested in package tensor",
-	"ToSlice":      "to host data; every check reads results by it",
-	"ReadBytes":    "to host data; every check reads bits by it",
-	"WriteBytes":   "from host data; tested in package tensor",
-	"FromHost":     "over host memory; tested in package tensor",
-	"HostBytes":    "shows host memory; tested in package tensor",
-	"Item":         "to host data; tested in package tensor",
-	"Backward":     "every gradient check calls it; tested in package tensor",
-	"Custom":       "takes functions; tested in package tensor",
+	"FromSlice":  "from host data; tested in package tensor",
+	"FromBytes":  "from host data; tested in package tensor",
+	"ToSlice":    "to host data; every check reads results by it",
+	"ReadBytes":  "to host data; every check reads bits by it",
+	"WriteBytes": "from host data; tested in package tensor",
+	"FromHost":   "over host memory; tested in package tensor",
+	"HostBytes":  "shows host memory; tested in package tensor",
+	"Item":       "to host data; tested in package tensor",
+	"Backward":   "every gradient check calls it; tested in package tensor",
+	"Custom":     "takes functions; tested in package tensor",
+	"Checkpoint": "takes functions; tested in package tensor",
+
 	"BackwardSpan": "takes functions; tested in package nn",
-	"Checkpoint":   "takes functions; tested in package tensor",
 }
 
 func TestEveryOpHasOneRow(t *testing.T) {
