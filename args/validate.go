@@ -95,9 +95,6 @@ func (a *TrainingArguments) checkSchedule(c *Checker) {
 	if !c.OK("lr_scheduler_type") {
 		return
 	}
-	if a.LRSchedulerType == SchedulerConstant {
-		c.Require(a.WarmupSteps == 0, "warmup_steps", a.WarmupSteps, "0 with lr_scheduler_type constant; constant_with_warmup has a warm-up")
-	}
 	want := a.scheduleFault(c.OK("learning_rate"))
 	c.Require(want == "", "lr_scheduler_kwargs", a.LRSchedulerKwargs, want)
 }

@@ -3,6 +3,8 @@
 package callbacks
 
 import (
+	"log/slog"
+
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/nn"
 )
@@ -43,6 +45,9 @@ type Event struct {
 	Control *Control
 	Model   nn.Module // the model being trained; nil where a program has none
 
+	// Log is the run's logger, at the level of log_level, which writes above a progress bar. Handler sets it.
+	Log *slog.Logger
+
 	Run        *RunInfo           // train_begin: what is about to run; nil where a program does not say
 	Step       StepStats          // pre_optimizer_step, optimizer_step, step_end: the step under way or just done
 	Record     Record             // log: the record, already the last of State.LogHistory
@@ -50,6 +55,14 @@ type Event struct {
 	Checkpoint string             // save: the checkpoint's folder; train_end: the one to resume from, "" if there is none
 	Batch      int64              // prediction_step: batches done
 	Batches    int64              // prediction_step: batches in all, or 0 if unknown
+}
+
+// logger is Log, or slog's default for a callback that is called without a Handler.
+func (e *Event) logger() *slog.Logger {
+	if e.Log == nil {
+		return slog.Default()
+	}
+	return e.Log
 }
 
 // StepStats is what one optimizer step did, over all ranks.

@@ -13,7 +13,10 @@ import (
 
 // FuzzDecodePredictions: what another rank sends is refused, or it is what is sent again.
 func FuzzDecodePredictions(f *testing.F) {
-	f.Add(trainer.EncodePredictions([]trainer.Prediction{{Index: 3, Shape: []int{2, 1}, Logits: []float32{1, 2}}, {Index: 4, Shape: []int{}, Logits: []float32{5}}}))
+	f.Add(trainer.EncodePredictions([]trainer.Prediction{
+		{Index: 3, Shape: []int{2, 1}, Logits: []float32{1, 2}, LabelShape: []int{1}, Labels: []float64{7}},
+		{Index: 4, Shape: []int{}, Logits: []float32{5}},
+	}))
 	head := func(n ...int64) (raw []byte) {
 		for _, v := range n {
 			raw = binary.LittleEndian.AppendUint64(raw, uint64(v))

@@ -236,6 +236,10 @@ func (r *run) prepare() error {
 	if err := r.checkRates(); err != nil {
 		return err
 	}
+	if r.args.LRSchedulerType == args.SchedulerConstant && r.args.WarmupSteps > 0 && r.acc.IsMain() {
+		r.log.Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; constant_with_warmup has one",
+			"warmup_steps", r.args.WarmupSteps)
+	}
 	total := r.steps.MaxSteps
 	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total, r.args.LearningRate, r.args.LRSchedulerKwargs)
 	if err != nil {
