@@ -43,8 +43,20 @@ func RunPrecisions(t *testing.T, open func(t *testing.T) *tensor.Device) {
 	}
 }
 
-// precision runs the samples with float32 operands, whose gradients must be float32 too.
+// precision runs the samples with float32 operands, and those of other than lower precision with operands of which all,
+// or the first, are of the lower dtype. Gradients have the dtypes of the operands.
 func (r *runner) precision(t *testing.T, op Op, p tensor.Precision, lower tensor.DType) {
+	none := func(int) bool { return false }
+	r.precisionOf(t, op, p, lower, none)
+	switch p {
+	case tensor.Wide:
+		r.precisionOf(t, op, p, lower, func(int) bool { return true })
+	case tensor.Widest:
+		r.precisionOf(t, op, p, lower, func(operand int) bool { return operand == 0 })
+	}
+}
+
+func (r *runner) precisionOf(t *testing.T, op Op, p tensor.Precision, lower tensor.DType, isLower func(operand int) bool) {
 	want := tensor.Float32
 	if p == tensor.Lower && op.Name != "LinearCrossEntropy" { // a loss
 		want = lower
@@ -58,13 +70,17 @@ func (r *runner) precision(t *testing.T, op Op, p tensor.Precision, lower tensor
 		r.c.WithRandom(seed, position).Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 			ts := make([]*tensor.Tensor, len(in))
 			var leaves []*tensor.Tensor
+			floats := 0
 			for i, x := range s.In {
 				if x.None {
 					continue
 				}
 				dt := x.DType
 				if dt == tensor.Invalid {
-					dt = tensor.Float32
+					if dt = tensor.Float32; isLower(floats) {
+						dt = lower
+					}
+					floats++
 				}
 				ts[i] = upload(c, in[i], dt, nil)
 				if x.Diff && dt.IsFloat() {
@@ -73,7 +89,7 @@ func (r *runner) precision(t *testing.T, op Op, p tensor.Precision, lower tensor
 			}
 			var roots []*tensor.Tensor
 			for i, y := range s.Apply(c, tensor.Float32, ts) {
-				if i == 0 && y.DType().IsFloat() && op.Name != "SumSquares" { // of which partial sums are float64
+				if i == 0 && y.DType().IsFloat() && (floats > 1 || p != tensor.Widest) && op.Name != "SumSquares" { // of which partial sums are float64
 					require.Equal(t, want, y.DType(), s.Name)
 				}
 				if y.RequiresGrad() {
