@@ -63,6 +63,8 @@ func (a *TrainingArguments) checkGlobalBatch(c *Checker) {
 		return
 	}
 	batch := a.PerDeviceTrainBatchSize
+	c.Require(a.GlobalTrainBatchSize/batch <= maxAccumulation, "global_train_batch_size", a.GlobalTrainBatchSize,
+		fmt.Sprintf("at most %d micro-batches of per_device_train_batch_size (%d)", maxAccumulation, batch))
 	c.Require(a.GlobalTrainBatchSize%batch == 0, "global_train_batch_size", a.GlobalTrainBatchSize,
 		fmt.Sprintf("a multiple of per_device_train_batch_size (%d)", batch))
 	if gas := a.GradientAccumulationSteps; gas != 1 {

@@ -5,12 +5,15 @@ package models
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -72,15 +75,117 @@ func WriteWeights(w io.Writer, m Model) error {
 	return safetensors.Write(w, ts, safetensors.PyTorchMetadata())
 }
 
+// LoadOption relaxes what LoadPretrained demands.
+type LoadOption func(*loadOptions)
+
+type loadOptions struct{ nonFinite []string }
+
+// AllowNonFinite loads weights with NaN or infinities, which are an error otherwise, of the named parameters and
+// buffers; of all, if none is named. It is for looking at a model that training has ruined.
+func AllowNonFinite(names ...string) LoadOption {
+	return func(o *loadOptions) {
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		o.nonFinite = append(o.nonFinite, names...)
+	}
+}
+
+// allows reports whether one of the names may have such values.
+func (o *loadOptions) allows(names []string) bool {
+	return slices.ContainsFunc(o.nonFinite, func(n string) bool { return n == "" || slices.Contains(names, n) })
+}
+
 // ReadWeights fills the parameters and buffers of m from a saved set, converting
 // floating-point dtypes. Every one must be there, in its shape, and nothing else: the error lists all
-// that is missing, unexpected or of another shape, and then nothing was changed. It is for package trainer; programs
-// use LoadPretrained.
-func ReadWeights(set *safetensors.Set, m Model) error {
+// that is missing, unexpected or of another shape, and then nothing was changed. NaN, infinities and numbers that the
+// dtype of m cannot hold are an error that names the weights, after all have been read; only a buffer that has such
+// values in m already, as masks have, may have them. It is for package trainer; programs use LoadPretrained.
+func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
+	var o loadOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
 	tree := nn.Walk(m)
+	saved, err := fit(set, m, tree)
+	if err != nil {
+		return err
+	}
+	named, buffers := byName(tree), map[string]bool{}
+	for _, b := range tree.Buffers() {
+		buffers[b.Name] = true
+	}
+	var bad []string
+	for _, p := range tree.State() {
+		a := saved[p.Name]
+		if a.params[0] != p.Name {
+			continue // it is read with the first
+		}
+		params, err := a.tensors(named)
+		if err != nil {
+			return err
+		}
+		c := tensor.NewCtx(p.Device()).NoGrad()
+		allowed := o.allows(a.params) || buffers[p.Name] && nonFinite(c, params) > 0
+		n, err := a.read(c, set, params)
+		if err != nil {
+			return fmt.Errorf("models: %s: %w", a.name, err)
+		}
+		c.Sync() // before other contexts use it
+		_, e, _ := set.Lookup(a.name)
+		switch {
+		case n.Overflowed > 0:
+			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)",
+				a.name, n.Overflowed, e.Numel(), p.DType(), e.Raw))
+		case n.NonFinite > 0 && !allowed:
+			bad = append(bad, fmt.Sprintf("%s has %d of %d", a.name, n.NonFinite, e.Numel()))
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("models: the saved weights are not finite: %s", some(bad))
+	}
+	return nil
+}
+
+// read fills the parameters from the set: a piece at a time if the array is one of them as it lies.
+func (a array) read(c *tensor.Ctx, set *safetensors.Set, params []tensor.Named) (n tensor.Census, err error) {
+	r, e, _ := set.Lookup(a.name)
+	section, err := r.Section(e.Name)
+	if err != nil {
+		return n, err
+	}
+	if len(params) == 1 && !a.rule.Transpose {
+		return tensor.WriteFrom(c, params[0].Tensor, e.DType, section)
+	}
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		whole := tensor.Zeros(c, e.DType, e.Shape...)
+		if n, err = tensor.WriteFrom(c, whole, e.DType, section); err == nil {
+			a.fill(c, whole, params)
+		}
+		return nil
+	})
+	if err == nil && e.DType != params[0].DType() {
+		before := n.NonFinite
+		n.NonFinite = nonFinite(c, params)
+		n.Overflowed = n.NonFinite - before
+	}
+	return n, err
+}
+
+// nonFinite counts the elements that are NaN or infinite.
+func nonFinite(c *tensor.Ctx, tensors []tensor.Named) (n int) {
+	for _, t := range tensors {
+		bad, _ := dtype.Census(t.DType(), tensor.ReadBytes(c, t.Tensor))
+		n += bad
+	}
+	return n
+}
+
+// fit finds the saved array of each parameter and buffer. The error lists all that does not fit.
+func fit(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, err error) {
 	saved, bad := savedArrays(set, m, tree)
-	named, state := byName(tree), tree.State()
-	for _, p := range state {
+	named := byName(tree)
+	for _, p := range tree.State() {
 		a, ok := saved[p.Name]
 		if !ok {
 			bad = append(bad, fmt.Sprintf("%s is missing", p.Name))
@@ -88,7 +193,7 @@ func ReadWeights(set *safetensors.Set, m Model) error {
 		}
 		params, err := a.tensors(named)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		_, e, _ := set.Lookup(a.name)
 		want := a.shape(params)
@@ -98,31 +203,18 @@ func ReadWeights(set *safetensors.Set, m Model) error {
 		}
 	}
 	if len(bad) > 0 {
-		const most = 12
-		if n := len(bad) - most; n > 0 {
-			bad = append(bad[:most], fmt.Sprintf("and %d more", n))
-		}
-		return fmt.Errorf("models: the saved weights do not fit %T: %s", m, strings.Join(bad, "; "))
+		return nil, fmt.Errorf("models: the saved weights do not fit %T: %s", m, some(bad))
 	}
-	for _, p := range state {
-		a := saved[p.Name]
-		if a.params[0] != p.Name {
-			continue // it is read with the first
-		}
-		params, _ := a.tensors(named)
-		r, e, _ := set.Lookup(a.name)
-		data, err := r.ReadTensor(e.Name)
-		if err != nil {
-			return err
-		}
-		c := tensor.NewCtx(p.Device()).NoGrad()
-		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			a.fill(c, tensor.FromBytes(c, data, e.DType, e.Shape...), params)
-			return nil
-		})
-		c.Sync() // before other contexts use it
+	return saved, nil
+}
+
+// some is the first faults, and how many there are more.
+func some(bad []string) string {
+	const most = 12
+	if n := len(bad) - most; n > 0 {
+		bad = append(bad[:most:most], fmt.Sprintf("and %d more", n))
 	}
-	return nil
+	return strings.Join(bad, "; ")
 }
 
 // savedArrays finds the saved array of each parameter and buffer, and lists saved arrays that are not expected.
@@ -148,23 +240,53 @@ func savedArrays(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string
 	return saved, bad
 }
 
-// LoadPretrained makes the model that a folder holds, ours or one that transformers
-// saved: config.json, and model.safetensors or its shards with their index.
-func LoadPretrained(dev *tensor.Device, dir string) (Configured, error) {
-	config, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, ConfigFile), 1<<20)
-	if err != nil {
-		return nil, fmt.Errorf("models: %s is not a saved model: %w", dir, err)
+// maxConfig is the largest config.json, in bytes.
+const maxConfig = 1 << 20
+
+// ReadConfig reads the config.json of a saved model's folder, or the file itself: a regular file of at most a MiB.
+func ReadConfig(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, ConfigFile)
 	}
-	m, err := FromConfig(nn.NewInit(dev, 0), config)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	}
-	set, err := safetensors.OpenSet(vfs.OS, dir, WeightsBase)
+	text, err := vfs.ReadFile(vfs.OS, path, maxConfig)
 	if err != nil {
 		return nil, fmt.Errorf("models: %w", err)
 	}
+	return text, nil
+}
+
+// LoadPretrained makes the model that a folder holds, ours or one that transformers
+// saved: config.json, and model.safetensors or its shards with their index. Memory for the model is taken once its
+// parameters have been compared with those of the weights. Weights with NaN or infinities are an error that names them:
+// see AllowNonFinite.
+func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configured, error) {
+	config, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, ConfigFile), maxConfig)
+	if err != nil {
+		return nil, fmt.Errorf("models: %s is not a saved model: %w", dir, err)
+	}
+	in := nn.NewInit(dev, 0)
+	set, err := safetensors.OpenSet(vfs.OS, dir, WeightsBase)
+	if err != nil {
+		var tooMany *tensor.Error
+		if _, fault := fromConfig(in.Dry(1), config); fault != nil && !errors.As(fault, &tooMany) {
+			return nil, fmt.Errorf("%s: %w", dir, fault) // the configuration comes first
+		}
+		return nil, fmt.Errorf("models: %w", err)
+	}
 	defer set.Close()
-	if err := ReadWeights(set, m); err != nil {
+	// A model may have more parameters than there are weights: the comparison tells which.
+	dry, err := fromConfig(in.Dry(2*len(set.Names())+100), config)
+	if err == nil {
+		_, err = fit(set, dry, nn.Walk(dry))
+	}
+	var m Configured
+	if err == nil {
+		m, err = fromConfig(in, config)
+	}
+	if err == nil {
+		err = ReadWeights(set, m, opts...)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	if c, ok := m.(configCarrier); ok {

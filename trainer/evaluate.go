@@ -148,7 +148,7 @@ func (r *run) evaluate(ctx context.Context) error {
 		return r.watchBest(metrics)
 	case errors.Is(err, errOtherInterrupted), ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		r.control.ShouldEvaluate = true // a resume begins with this evaluation
-		r.state.LogHistory = r.state.LogHistory[:records]
+		r.state.LogHistory = r.state.LogHistory[:min(records, len(r.state.LogHistory))]
 		return r.interrupt(ctx)
 	}
 	return err

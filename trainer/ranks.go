@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // errOtherInterrupted is the reason for a rank to stop whose own context has not ended.
@@ -285,6 +286,9 @@ func decodePredictions(raw []byte) ([]Prediction, error) {
 		if err == nil {
 			p.Shape, p.Logits, err = decodeRow[float32](r)
 		}
+		if err == nil && p.Logits == nil {
+			err = errors.New("a prediction without logits")
+		}
 		if err == nil {
 			p.LabelShape, p.Labels, err = decodeRow[float64](r)
 		}
@@ -296,19 +300,28 @@ func decodePredictions(raw []byte) ([]Prediction, error) {
 	return list, nil
 }
 
-// decodeRow reads dims and values; nil where the number of dims is negative.
+// decodeRow reads dims and values; nil where the number of dims is -1. It takes memory for what r still has.
 func decodeRow[T float32 | float64](r *bytes.Reader) (shape []int, values []T, err error) {
 	var dims int64
-	if err := binary.Read(r, binary.LittleEndian, &dims); err != nil || dims < 0 {
+	if err := binary.Read(r, binary.LittleEndian, &dims); err != nil || dims == -1 {
 		return nil, nil, err
 	}
-	sizes, n := make([]int64, dims), 1
+	if dims < 0 || dims > tensor.MaxDims {
+		return nil, nil, fmt.Errorf("a prediction of %d dims: want at most %d", dims, tensor.MaxDims)
+	}
+	sizes, n := make([]int64, dims), int64(1)
 	if err := binary.Read(r, binary.LittleEndian, sizes); err != nil {
 		return nil, nil, err
 	}
 	for _, s := range sizes {
+		if s < 0 || s > 0 && n > int64(r.Len())/s {
+			return nil, nil, fmt.Errorf("a prediction of shape %v in %d bytes", sizes, r.Len())
+		}
 		shape = append(shape, int(s))
-		n *= int(s)
+		n *= s
+	}
+	if n*int64(binary.Size(T(0))) > int64(r.Len()) {
+		return nil, nil, fmt.Errorf("a prediction of shape %v in %d bytes", sizes, r.Len())
 	}
 	values = make([]T, n)
 	return shape, values, binary.Read(r, binary.LittleEndian, values)

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -218,7 +218,7 @@ func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 		return nil
 	}
 	all := callbacks.Record{}
-	if old, err := os.ReadFile(filepath.Join(t.args.OutputDir, "all_results.json")); err == nil {
+	if old, err := vfs.ReadFile(vfs.OS, filepath.Join(t.args.OutputDir, "all_results.json"), 16<<20); err == nil {
 		if err := json.Unmarshal(old, &all); err != nil {
 			t.log.Warn("all_results.json is damaged and will be rewritten", "err", err)
 			all = callbacks.Record{}

@@ -5,8 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"text/tabwriter"
 
@@ -71,7 +69,7 @@ func (p *program) estimateMemory(argv []string) int {
 	if fs.NArg() != 1 {
 		return p.usageError("estimate-memory: %d words; want one MODEL, a folder or a config.json", fs.NArg())
 	}
-	config, err := readConfig(fs.Arg(0))
+	config, err := models.ReadConfig(fs.Arg(0))
 	if err != nil {
 		fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
 		return exitError
@@ -92,14 +90,6 @@ func (p *program) estimateMemory(argv []string) int {
 	}
 	p.showEstimate(e, &f)
 	return exitOK
-}
-
-// readConfig reads the config.json of a model, or the file itself.
-func readConfig(path string) ([]byte, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, models.ConfigFile)
-	}
-	return os.ReadFile(path)
 }
 
 // dtypes are those of parameters.

@@ -87,6 +87,7 @@ var notOps = map[string]string{
 	"ToSlice":    "to host data; every check reads results by it",
 	"ReadBytes":  "to host data; every check reads bits by it",
 	"WriteBytes": "from host data; tested in package tensor",
+	"WriteFrom":  "from host data; tested in package tensor",
 	"FromHost":   "over host memory; tested in package tensor",
 	"HostBytes":  "shows host memory; tested in package tensor",
 	"Item":       "to host data; tested in package tensor",

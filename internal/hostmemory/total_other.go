@@ -2,7 +2,7 @@
 
 //go:build !linux && !darwin
 
-package env
+package hostmemory
 
 // machineMemory is not known on this system.
 func machineMemory() uint64 { return 0 }

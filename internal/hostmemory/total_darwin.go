@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package env
+package hostmemory
 
-import "os"
+import "golang.org/x/sys/unix"
 
 // machineMemory is the machine's memory in bytes; 0 if it cannot be read.
 func machineMemory() uint64 {
-	text, err := os.ReadFile("/proc/meminfo")
+	n, err := unix.SysctlUint64("hw.memsize")
 	if err != nil {
 		return 0
 	}
-	return memTotal(string(text))
+	return n
 }
