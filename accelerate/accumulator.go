@@ -5,7 +5,6 @@ package accelerate
 import (
 	"fmt"
 
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -17,7 +16,7 @@ import (
 // parameter. At an epoch's tail absent leaves are left out of the nominal tree.
 type accumulator struct {
 	c      *tensor.Ctx
-	params []optim.Param
+	params []tensor.Named
 	leaves int // M
 	q      int
 	group  int // the group that the parameters' gradients belong to; −1 before the first leaf
@@ -33,7 +32,7 @@ type stack struct {
 	done bool // the total is the parameter's gradient
 }
 
-func newAccumulator(c *tensor.Ctx, params []optim.Param, leaves, ranks int) *accumulator {
+func newAccumulator(c *tensor.Ctx, params []tensor.Named, leaves, ranks int) *accumulator {
 	return &accumulator{c: c, params: params, leaves: leaves, q: leaves / groups(leaves, ranks), group: -1, stacks: make([]stack, len(params))}
 }
 
@@ -82,7 +81,7 @@ func (a *accumulator) carryParam(i int) {
 }
 
 // take removes the gradient from the parameter, with its buffer; nil if there is none.
-func take(p optim.Param) *tensor.Tensor {
+func take(p tensor.Named) *tensor.Tensor {
 	if p.Grad() == nil {
 		return nil
 	}

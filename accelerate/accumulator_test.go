@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -38,16 +37,16 @@ func leafAt(leaf int) leafGrads {
 	return g
 }
 
-func newParams(c *tensor.Ctx) []optim.Param {
-	var ps []optim.Param
+func newParams(c *tensor.Ctx) []tensor.Named {
+	var ps []tensor.Named
 	for i := range numParams {
-		ps = append(ps, optim.Param{Name: fmt.Sprint(i), Tensor: tensor.Zeros(c.NoGrad(), tensor.Float32, width).SetRequiresGrad(true)})
+		ps = append(ps, tensor.Named{Name: fmt.Sprint(i), Tensor: tensor.Zeros(c.NoGrad(), tensor.Float32, width).SetRequiresGrad(true)})
 	}
 	return ps
 }
 
 // backward makes g the gradients of a backward pass: those of Σ ⟨g, p⟩.
-func backward(c *tensor.Ctx, params []optim.Param, g leafGrads) {
+func backward(c *tensor.Ctx, params []tensor.Named, g leafGrads) {
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 		var roots []*tensor.Tensor
 		for i, p := range params {
@@ -205,8 +204,8 @@ func TestAccumulatorLiveGradients(t *testing.T) {
 		dev := tensor.NewCPU(1)
 		c := tensor.NewCtx(dev)
 		const n = 1 << 12
-		p := optim.Param{Name: "p", Tensor: tensor.Zeros(c.NoGrad(), tensor.Float32, n).SetRequiresGrad(true)}
-		a := newAccumulator(c.NoGrad(), []optim.Param{p}, k.leaves, k.ranks)
+		p := tensor.Named{Name: "p", Tensor: tensor.Zeros(c.NoGrad(), tensor.Float32, n).SetRequiresGrad(true)}
+		a := newAccumulator(c.NoGrad(), []tensor.Named{p}, k.leaves, k.ranks)
 		before, most := dev.MemStats().InUse, int64(0)
 		for w := range 6 {
 			a.reset()

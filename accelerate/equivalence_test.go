@@ -45,7 +45,7 @@ func ragged(i int) []int32 {
 // trainRagged takes the steps with micro-batches of the given size and returns the
 // weights. seedCount is the number that a leaf's loss sum is divided by, given the leaf's
 // terms and the window's.
-func trainRagged(t *testing.T, batch int, seedCount func(leaf, window int64) int64) []nn.Named {
+func trainRagged(t *testing.T, batch int, seedCount func(leaf, window int64) int64) []tensor.Named {
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = batch, samplesPerStep/batch
 	acc, err := accelerate.New(a)
@@ -59,9 +59,9 @@ func trainRagged(t *testing.T, batch int, seedCount func(leaf, window int64) int
 		if decay[p.Name] {
 			g = groups[0]
 		}
-		g.Params = append(g.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+		g.Params = append(g.Params, p)
 	}
-	require.NoError(t, acc.Prepare(t.Context(), m, optim.NewAdamW(acc.Ctx(), groups, 0.9, 0.999, 1e-8), nil))
+	require.NoError(t, acc.Prepare(t.Context(), m, optim.DefaultAdamW().New(acc.Ctx(), groups), nil))
 	collate := data.CausalLM(0)
 	for s := range equivalenceSteps {
 		var leaves []*data.Batch
@@ -91,7 +91,7 @@ func trainRagged(t *testing.T, batch int, seedCount func(leaf, window int64) int
 }
 
 // distance is ‖x−y‖₂/‖y‖₂ over all parameters, and in the tensor where it is largest.
-func distance(t *testing.T, xs, ys []nn.Named) (overall, worst float64, worstName string) {
+func distance(t *testing.T, xs, ys []tensor.Named) (overall, worst float64, worstName string) {
 	require.Len(t, ys, len(xs))
 	var d, n float64
 	for i, x := range xs {
@@ -114,7 +114,7 @@ func distance(t *testing.T, xs, ys []nn.Named) (overall, worst float64, worstNam
 // constant added to all keys changes no softmax, so that its true gradient is zero, and
 // Adam, which divides a gradient by its own size, makes full steps out of the rounding
 // errors that are left. Their signs are noise.
-func values(p nn.Named) []float64 {
+func values(p tensor.Named) []float64 {
 	c := tensor.NewCtx(p.Device()).NoGrad()
 	x := tensor.ToSlice[float64](c, tensor.Cast(c, p.Tensor, tensor.Float64))
 	if strings.HasSuffix(p.Name, "attn.c_attn.bias") {

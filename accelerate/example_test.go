@@ -74,8 +74,6 @@ func exampleModel(acc *accelerate.Accelerator) (*mlp.Model, *optim.Optimizer) {
 		panic(err)
 	}
 	group := &optim.Group{LR: 0.1}
-	for _, p := range nn.NamedParameters(model) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	return model, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0.5, 0, false)
+	group.Params = nn.NamedParameters(model)
+	return model, optim.SGD{Momentum: 0.5}.New(acc.Ctx(), []*optim.Group{group})
 }

@@ -35,7 +35,7 @@ type processes struct {
 // place from which it could not join the others, for want of a token, is an error: programs call
 // Place first, so that a job that cannot run ends before it has read any data.
 func Place() (*env.Environment, error) {
-	e, err := env.Detect(os.LookupEnv)
+	e, err := env.Detect(rendezvous.LookupEnv) // which takes the token out of the environment
 	if err != nil {
 		return nil, fmt.Errorf("accelerate: %w", err)
 	}
@@ -71,9 +71,10 @@ func meet(e *env.Environment) (token string, meeting rendezvous.Meeting, err err
 	if err != nil && !errors.Is(err, env.ErrNoToken) {
 		return "", nil, err
 	}
-	if err == nil && len(token) < rendezvous.MinToken {
-		return "", nil, fmt.Errorf("job token (%s or %s) of %d bytes, want at least %d random ones",
-			env.VarJobToken, env.VarJobTokenFile, len(token), rendezvous.MinToken)
+	if err == nil {
+		if err := rendezvous.CheckToken([]byte(token)); err != nil {
+			return "", nil, fmt.Errorf("%s or %s: %w", env.VarJobToken, env.VarJobTokenFile, err)
+		}
 	}
 	master := net.JoinHostPort(e.MasterAddr, strconv.Itoa(e.MasterPort))
 	switch {
@@ -166,6 +167,9 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 	if c.Silence, err = rendezvous.ParseSilence(os.Getenv(rendezvous.EnvSilence)); err != nil {
 		return c, err
 	}
+	if c.TLS, err = rendezvous.TLSFromEnv(os.Getenv); err != nil {
+		return c, err
+	}
 	if err := listen(&c, p.env, net.LookupHost, outward); err != nil {
 		return c, err
 	}
@@ -173,7 +177,7 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 	if err != nil || l == nil {
 		return c, err
 	}
-	p.server, err = rendezvous.ServeOn(l, c.Token)
+	p.server, err = rendezvous.ServeOn(l, c.Token, c.TLS)
 	c.Server = p.server
 	return c, err
 }

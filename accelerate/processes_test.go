@@ -3,6 +3,7 @@
 package accelerate
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -120,7 +121,7 @@ func TestMeetWantsToken(t *testing.T) {
 	for want, variables := range map[string]map[string]string{
 		"2 ranks on several hosts, started by Slurm: " + advice:                                         slurm,
 		"2 ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): " + advice: hand,
-		"job token (LOCKSTEP_JOB_TOKEN or LOCKSTEP_JOB_TOKEN_FILE) of 5 bytes, want at least 16 random ones": torchrunOn("1", "0",
+		"LOCKSTEP_JOB_TOKEN or LOCKSTEP_JOB_TOKEN_FILE: the job token can be guessed: it has 5 bytes, want at least 24 random ones: make one with `openssl rand -hex 32`": torchrunOn("1", "0",
 			map[string]string{env.VarJobToken: "short"}),
 	} {
 		_, _, err := meet(detected(t, variables))
@@ -192,5 +193,22 @@ func TestListen(t *testing.T) {
 func TestOutward(t *testing.T) {
 	if a := outward(); a != "" {
 		require.NoError(t, reachable("this host", func(string) ([]string, error) { return []string{a}, nil }))
+	}
+}
+
+// Place takes the token out of the environment, and a second call finds it all the same.
+func TestPlaceTakesTheToken(t *testing.T) {
+	for name, value := range torchrunOn("2", "0", map[string]string{
+		env.VarJobToken: secret, "TORCHELASTIC_USE_AGENT_STORE": "False", env.VarJobTokenFile: "", env.VarLaunchID: "",
+	}) {
+		t.Setenv(name, value)
+	}
+	for range 2 {
+		e, err := Place()
+		require.NoError(t, err)
+		token, err := e.JobToken()
+		require.NoError(t, err)
+		require.Equal(t, secret, token)
+		require.Empty(t, os.Getenv(env.VarJobToken))
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -69,7 +68,7 @@ func (a *Accelerator) join(ctx context.Context) error {
 	if err := a.compare(ctx, hook); err != nil {
 		return err
 	}
-	all := named(a.tree) // those that are not trained too
+	all := a.tree.State() // those that are not trained too
 	differed, err := ddp.Verify(ctx, a.ctx, a.group, all)
 	if err != nil {
 		return err
@@ -80,7 +79,7 @@ func (a *Accelerator) join(ctx context.Context) error {
 	if a.args.DDPReductionOrder == args.OrderFast && a.IsMain() {
 		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order", a.args.DDPReductionOrder)
 	}
-	if a.IsMain() && slices.ContainsFunc(a.params, func(p optim.Param) bool { return p.DType().IsHalf() }) {
+	if a.IsMain() && slices.ContainsFunc(a.params, func(p tensor.Named) bool { return p.DType().IsHalf() }) {
 		a.log.Warn("each rank rounds its half-precision gradients: results depend on the number of ranks")
 	}
 	if hook.Lossy() && a.IsMain() {
@@ -103,15 +102,6 @@ func (a *Accelerator) join(ctx context.Context) error {
 		}))
 	}
 	return nil
-}
-
-// named are all parameters and buffers of a model.
-func named(t *nn.Tree) []optim.Param {
-	var list []optim.Param
-	for _, p := range t.State() {
-		list = append(list, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	return list
 }
 
 // commHook is what happens to gradients between ranks.
@@ -253,7 +243,7 @@ func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 	if a.group == nil {
 		return nil
 	}
-	_, err := ddp.Verify(ctx, a.ctx, a.group, named(nn.Walk(m)))
+	_, err := ddp.Verify(ctx, a.ctx, a.group, nn.Walk(m).State())
 	return err
 }
 

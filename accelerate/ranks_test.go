@@ -41,8 +41,8 @@ type net struct {
 func newNet(dev *tensor.Device, seed uint64) *net {
 	in := nn.NewInit(dev, seed)
 	return &net{
-		Drop: &nn.Dropout{P: 0.2}, First: nn.NewLinear(in.Sub("first"), 4, 8, true), Second: nn.NewLinear(in.Sub("second"), 8, 1, true),
-		Extra: nn.NewLinear(in.Sub("extra"), 8, 1, true),
+		Drop: &nn.Dropout{P: 0.2}, First: nn.NewLinear(in.Sub("first"), nn.LinearConfig{In: 4, Out: 8}), Second: nn.NewLinear(in.Sub("second"), nn.LinearConfig{In: 8, Out: 1}),
+		Extra: nn.NewLinear(in.Sub("extra"), nn.LinearConfig{In: 8, Out: 1}),
 	}
 }
 
@@ -83,10 +83,10 @@ func adamW(acc *accelerate.Accelerator, m nn.Module) *optim.Optimizer {
 	group := &optim.Group{LR: 1e-2}
 	for _, p := range nn.NamedParameters(m) {
 		if p.IsLeaf() {
-			group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+			group.Params = append(group.Params, p)
 		}
 	}
-	return optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	return optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group})
 }
 
 // weights are the bytes of all parameters.
@@ -199,7 +199,7 @@ func TestReductionUnderBackward(t *testing.T) {
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		// 1 MiB and more in each layer: a bucket for each.
 		in := nn.NewInit(acc.Device(), 1)
-		layers := [3]*nn.Linear{nn.NewLinear(in.Sub("0"), 512, 520, true), nn.NewLinear(in.Sub("1"), 520, 6600, true), nn.NewLinear(in.Sub("2"), 6600, 1, true)}
+		layers := [3]*nn.Linear{nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 512, Out: 520}), nn.NewLinear(in.Sub("1"), nn.LinearConfig{In: 520, Out: 6600}), nn.NewLinear(in.Sub("2"), nn.LinearConfig{In: 6600, Out: 1})}
 		m := &layered{Layers: layers[:]}
 		group := groups[acc.Rank()]
 		sent := func() (n int) {
@@ -345,7 +345,7 @@ func TestRanksThatDiffer(t *testing.T) {
 	}{
 		{name: "shape", net: func(dev *tensor.Device) *net {
 			m := newNet(dev, 1)
-			m.Extra = nn.NewLinear(nn.NewInit(dev, 1), 8, 2, true)
+			m.Extra = nn.NewLinear(nn.NewInit(dev, 1), nn.LinearConfig{In: 8, Out: 2})
 			return m
 		}, want: "ddp: the models of ranks 0 and 2 differ: parameter 4 is extra.weight float32[1 8] on rank 0 and extra.weight float32[2 8] on rank 2"},
 		{name: "frozen", net: func(dev *tensor.Device) *net {
@@ -431,7 +431,7 @@ func TestHalfPrecisionIsToldOf(t *testing.T) {
 	for dtype, want := range map[tensor.DType]int{tensor.BFloat16: 1, tensor.Float32: 0} {
 		var log bytes.Buffer
 		require.NoError(t, accelerate.Run(t.Context(), rankArgs(2), func(acc *accelerate.Accelerator) error {
-			m := nn.NewLinear(nn.NewInit(acc.Device(), 1).As(dtype), 2, 2, true)
+			m := nn.NewLinear(nn.NewInit(acc.Device(), 1).As(dtype), nn.LinearConfig{In: 2, Out: 2})
 			if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
 				return err
 			}

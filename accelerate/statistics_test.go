@@ -24,7 +24,7 @@ type normed struct {
 
 func newNormed(dev *tensor.Device, seed uint64) *normed {
 	in := nn.NewInit(dev, seed)
-	return &normed{In: nn.NewLinear(in.Sub("in"), 4, 3, true), Norm: nn.NewBatchNorm(in.Sub("norm"), 3)}
+	return &normed{In: nn.NewLinear(in.Sub("in"), nn.LinearConfig{In: 4, Out: 3}), Norm: nn.NewBatchNorm(in.Sub("norm"), 3)}
 }
 
 func (m *normed) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
@@ -73,10 +73,8 @@ func (k normRun) train(t *testing.T) (ranks []map[string][]byte) {
 			tensor.FillInto(acc.Ctx(), m.Norm.RunningMean.Tensor, 100)
 		}
 		g := &optim.Group{LR: k.lr}
-		for _, p := range nn.NamedParameters(m) {
-			g.Params = append(g.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-		}
-		if err := acc.Prepare(t.Context(), m, optim.NewSGD(acc.Ctx(), []*optim.Group{g}, 0, 0, false), []nn.Module{m}); err != nil {
+		g.Params = nn.NamedParameters(m)
+		if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{g}), []nn.Module{m}); err != nil {
 			return err
 		}
 		own := normLeaves / acc.WorldSize()

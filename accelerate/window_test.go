@@ -333,8 +333,8 @@ func TestWorkedExample(t *testing.T) {
 		t.Run(k.name, func(t *testing.T) {
 			errs := job(t, accelerators(t, len(k.samples), nil), func(acc *accelerate.Accelerator) error {
 				m := &scalar{W: nn.NewInit(acc.Device(), 1).Full("w", 1)}
-				group := &optim.Group{LR: 0.1, Params: []optim.Param{{Name: "w", Tensor: m.W.Tensor}}}
-				if err := acc.Prepare(t.Context(), m, optim.NewSGD(acc.Ctx(), []*optim.Group{group}, 0, 0, false), nil); err != nil {
+				group := &optim.Group{LR: 0.1, Params: []tensor.Named{{Name: "w", Tensor: m.W.Tensor}}}
+				if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 					return err
 				}
 				layout, err := acc.Layout()

@@ -2,8 +2,20 @@
 
 package args
 
+import (
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Choices lists the values of a field, separated by commas; empty: any.
+func Choices(t reflect.Type, i int) string { return strings.Join(newField(t, i).choices, ",") }
+
 // NoneOf is what takes the place of HuggingFace's None as a setting's default.
 func NoneOf(key string) string { return noneOf[key] }
 
 // PlannedValues lists the values of a setting that are known and not built.
-func PlannedValues(key string) []string { return plannedValues[key] }
+func PlannedValues(key string) []string {
+	built := newSchema(&TrainingArguments{}).byKey[key]
+	return slices.DeleteFunc(slices.Clone(plannedValues[key]), func(v string) bool { return slices.Contains(built.choices, v) })
+}

@@ -81,6 +81,9 @@ func newField(t reflect.Type, i int) *field {
 	if c := sf.Tag.Get("choices"); c != "" {
 		f.choices = strings.Split(c, ",")
 	}
+	if l, ok := reflect.Zero(sf.Type).Interface().(interface{ choices() []string }); ok {
+		f.choices = l.choices()
+	}
 	if f.kind == reflect.Pointer {
 		f.optional, f.kind = true, sf.Type.Elem().Kind()
 	}

@@ -36,6 +36,7 @@ const configKey = "config"
 // which job a process is a rank of.
 var engineEnv = []string{
 	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE", EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE",
+	EnvPrefix + "TLS", EnvPrefix + "TLS_*",
 	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR",
 }
 

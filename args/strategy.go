@@ -15,18 +15,6 @@ const (
 	StrategyBest  Strategy = "best"  // when the watched metric improves; saving only
 )
 
-// Optim names an optimizer.
-type Optim string
-
-// The optimizers. OptimAdamW and OptimAdamWFused are the same AdamW: HuggingFace
-// tells two implementations apart, of which Lockstep has one.
-const (
-	OptimAdamW      Optim = "adamw_torch"       // Loshchilov and Hutter 2019: decoupled weight decay
-	OptimAdamWFused Optim = "adamw_torch_fused" // HuggingFace's default; the same as OptimAdamW
-	OptimAdam       Optim = "adam"              // Kingma and Ba 2015: weight decay joins the gradient
-	OptimSGD        Optim = "sgd"               // with momentum, dampening and nesterov in optim_args
-)
-
 // SchedulerType names a learning-rate schedule.
 type SchedulerType string
 

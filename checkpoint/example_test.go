@@ -22,7 +22,7 @@ func Example() {
 	ctx, c := context.Background(), tensor.NewCtx(tensor.CPU())
 	store := &checkpoint.Store{Dir: dir}
 
-	weights := []checkpoint.Named{{Name: "w", Tensor: tensor.FromSlice(c, []float32{1, 2, 3}, 3)}}
+	weights := []tensor.Named{{Name: "w", Tensor: tensor.FromSlice(c, []float32{1, 2, 3}, 3)}}
 	parts := []checkpoint.Part{
 		{Name: "model.safetensors", Write: func(w io.Writer) error { return checkpoint.SaveTensors(c, w, weights) }},
 		checkpoint.BytesPart("state.json", []byte(`{"epoch": 2}`)),

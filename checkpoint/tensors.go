@@ -11,22 +11,16 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Named is a tensor and the name that it has in a file.
-type Named struct {
-	Name   string
-	Tensor *tensor.Tensor
-}
-
 // SaveTensors writes the tensors as one safetensors file. Each is copied to the host when its turn comes.
-func SaveTensors(c *tensor.Ctx, w io.Writer, tensors []Named) error {
+func SaveTensors(c *tensor.Ctx, w io.Writer, tensors []tensor.Named) error {
 	return safetensors.Write(w, hostTensors(c, tensors), safetensors.PyTorchMetadata())
 }
 
 // hostTensors describes the tensors to the writer, which copies one at a time.
-func hostTensors(c *tensor.Ctx, tensors []Named) []safetensors.Tensor {
+func hostTensors(c *tensor.Ctx, tensors []tensor.Named) []safetensors.Tensor {
 	list := make([]safetensors.Tensor, len(tensors))
 	for i, n := range tensors {
-		list[i] = safetensors.Tensor{Name: n.Name, DType: n.Tensor.DType(), Shape: n.Tensor.Shape(), Write: func(w io.Writer) error {
+		list[i] = safetensors.Tensor{Name: n.Name, DType: n.DType(), Shape: n.Shape(), Write: func(w io.Writer) error {
 			_, err := w.Write(tensor.ReadBytes(c, n.Tensor))
 			return err
 		}}
@@ -36,7 +30,7 @@ func hostTensors(c *tensor.Ctx, tensors []Named) []safetensors.Tensor {
 
 // ReadTensors makes a tensor of each in base.safetensors, or the files of its index,
 // sorted by name.
-func (ck *Checkpoint) ReadTensors(c *tensor.Ctx, base string) (tensors []Named, err error) {
+func (ck *Checkpoint) ReadTensors(c *tensor.Ctx, base string) (tensors []tensor.Named, err error) {
 	set, err := ck.OpenTensors(base)
 	if err != nil {
 		return nil, err
@@ -55,7 +49,7 @@ func (ck *Checkpoint) ReadTensors(c *tensor.Ctx, base string) (tensors []Named, 
 		if err := tensor.Try(func() { t = tensor.FromBytes(c, data, e.DType, e.Shape...) }); err != nil {
 			return nil, fmt.Errorf("%s: tensor %q: %w", ck.Path, name, err)
 		}
-		tensors = append(tensors, Named{name, t})
+		tensors = append(tensors, tensor.Named{Name: name, Tensor: t})
 	}
 	return tensors, nil
 }

@@ -18,19 +18,19 @@ import (
 )
 
 // model is a few tensors of several dtypes and shapes, one of them a view.
-func model(c *tensor.Ctx) []checkpoint.Named {
+func model(c *tensor.Ctx) []tensor.Named {
 	wide := tensor.FromSlice(c, []float32{1, 2, 3, 4, float32(math.Inf(1)), float32(math.NaN())}, 2, 3)
-	return []checkpoint.Named{
-		{"wte.weight", wide},
-		{"ids", tensor.FromSlice(c, []int64{-1, 1 << 40}, 2)},
-		{"scale", tensor.FromSlice(c, []float64{0.1})},
-		{"half", tensor.Cast(c, tensor.FromSlice(c, []float32{0.5, 1.5}, 2), tensor.BFloat16)},
-		{"transposed", tensor.Transpose(c, wide, 0, 1)},
-		{"empty", tensor.Zeros(c, tensor.Float32, 0, 3)},
+	return []tensor.Named{
+		{Name: "wte.weight", Tensor: wide},
+		{Name: "ids", Tensor: tensor.FromSlice(c, []int64{-1, 1 << 40}, 2)},
+		{Name: "scale", Tensor: tensor.FromSlice(c, []float64{0.1})},
+		{Name: "half", Tensor: tensor.Cast(c, tensor.FromSlice(c, []float32{0.5, 1.5}, 2), tensor.BFloat16)},
+		{Name: "transposed", Tensor: tensor.Transpose(c, wide, 0, 1)},
+		{Name: "empty", Tensor: tensor.Zeros(c, tensor.Float32, 0, 3)},
 	}
 }
 
-func bits(c *tensor.Ctx, list []checkpoint.Named) map[string]string {
+func bits(c *tensor.Ctx, list []tensor.Named) map[string]string {
 	m := map[string]string{}
 	for _, n := range list {
 		m[n.Name] = fmt.Sprintf("%v %v %x", n.Tensor.DType(), n.Tensor.Shape(), tensor.ReadBytes(c, n.Tensor))

@@ -11,10 +11,10 @@ import (
 // CausalLM returns the Collator of causal language models. Samples are sequences of token
 // ids; shorter ones are padded on the right with the token pad, which no real token
 // attends to, to the longest of the batch. The tensors are input_ids and labels, int64
-// [B,T], with labels equal to input_ids and IgnoreIndex where there is padding, and
+// [B,T], with labels equal to input_ids and tensor.IgnoreIndex where there is padding, and
 // attention_mask, int64 [B,T], only if there is padding. The model shifts the labels, as
 // transformers' models do: Count is the number of labels, without each sequence's
-// first, that are not IgnoreIndex.
+// first, that are not tensor.IgnoreIndex.
 func CausalLM(pad int32) Collator[[]int32] {
 	return func(c *tensor.Ctx, samples [][]int32) (*Batch, error) {
 		length, terms, padded := 0, 0, false
@@ -31,7 +31,7 @@ func CausalLM(pad int32) Collator[[]int32] {
 		for i, s := range samples {
 			row := i * length
 			for j := range length {
-				ids[row+j], labels[row+j] = int64(pad), IgnoreIndex
+				ids[row+j], labels[row+j] = int64(pad), tensor.IgnoreIndex
 				if j < len(s) {
 					ids[row+j], labels[row+j], mask[row+j] = int64(s[j]), int64(s[j]), 1
 				}

@@ -17,7 +17,7 @@ type LabelledTokens struct {
 // WithPadding returns the Collator of text classification, transformers' DataCollatorWithPadding: texts are padded on
 // the right with the token pad, which no real token attends to, to the longest of the batch. The tensors are
 // input_ids, int64 [B,T], labels, int64 [B], and attention_mask, int64 [B,T], only if there is padding. Count is the
-// number of labels that are not IgnoreIndex.
+// number of labels that are not tensor.IgnoreIndex.
 //
 // Batches of texts of similar length have less padding: see group_by_length of the training arguments.
 func WithPadding(pad int32) Collator[LabelledTokens] {
@@ -27,7 +27,7 @@ func WithPadding(pad int32) Collator[LabelledTokens] {
 		for i, s := range samples {
 			padded = padded || i > 0 && len(s.InputIDs) != length
 			length = max(length, len(s.InputIDs))
-			if labels[i] = s.Label; s.Label != IgnoreIndex {
+			if labels[i] = s.Label; s.Label != tensor.IgnoreIndex {
 				terms++
 			}
 		}

@@ -13,7 +13,7 @@ import (
 
 func TestWithPadding(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
-	texts := data.Slice[data.LabelledTokens]{{[]int32{5, 6}, 1}, {[]int32{7, 8, 9}, data.IgnoreIndex},
+	texts := data.Slice[data.LabelledTokens]{{[]int32{5, 6}, 1}, {[]int32{7, 8, 9}, tensor.IgnoreIndex},
 		{[]int32{4, 3, 2}, 0}, {nil, 2}}
 	src := data.NewSource(texts, data.WithPadding(40))
 	b, err := src.Batch(c, []int64{0, 1, 3})
@@ -22,7 +22,7 @@ func TestWithPadding(t *testing.T) {
 	require.Equal(t, []int{3, 3}, b.Tensors[data.InputIDs].Shape())
 	require.Equal(t, []int64{5, 6, 40, 7, 8, 9, 40, 40, 40}, tensor.ToSlice[int64](c, b.Tensors[data.InputIDs]))
 	require.Equal(t, []int64{1, 1, 0, 1, 1, 1, 0, 0, 0}, tensor.ToSlice[int64](c, b.Tensors[data.AttentionMask]))
-	require.Equal(t, []int64{1, data.IgnoreIndex, 2}, tensor.ToSlice[int64](c, b.Tensors[data.Labels]))
+	require.Equal(t, []int64{1, tensor.IgnoreIndex, 2}, tensor.ToSlice[int64](c, b.Tensors[data.Labels]))
 
 	b, err = src.Batch(c, []int64{2, 1})
 	require.NoError(t, err)

@@ -12,9 +12,6 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// IgnoreIndex marks labels that are not predicted, as in PyTorch's cross entropy.
-const IgnoreIndex = -100
-
 // Stack is the default Collator, for samples that are structs (or pointers to structs) of
 // numbers: each exported field becomes a tensor whose first dim is the batch. A field is a
 // number, a bool, or an array or slice of these, nested too; slices of one field must have
@@ -27,7 +24,7 @@ const IgnoreIndex = -100
 // default_data_collator, label and label_ids become labels, and integers become int64; float32,
 // float64, uint8 and bool stay.
 //
-// Count is the number of labels: of their elements that are not IgnoreIndex if they are
+// Count is the number of labels: of their elements that are not tensor.IgnoreIndex if they are
 // integers, of all their elements otherwise; without labels it is the number of samples.
 func Stack[T any](c *tensor.Ctx, samples []T) (*Batch, error) {
 	fields, err := stackFields(reflect.TypeFor[T]())
@@ -239,7 +236,7 @@ func (col *column) terms() int64 {
 		n *= int64(d)
 	}
 	for _, label := range col.i64 {
-		if label == IgnoreIndex {
+		if label == tensor.IgnoreIndex {
 			n--
 		}
 	}

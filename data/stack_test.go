@@ -30,7 +30,7 @@ func TestStack(t *testing.T) {
 	_ = everything{}.unexported
 	b, err := Stack(c, []everything{
 		{InputIDs: []int32{1, 2, 3}, F32: 0.5, F64: [2]float64{1, 2}, Image: [2][]uint8{{1}, {2}}, Flag: true, XValue: -8, HTTPCode: 404, Weights: []float32{1, 2}, Label: 7, Renamed: 9},
-		{InputIDs: []int32{4, 5, 6}, F32: 1.5, F64: [2]float64{3, 4}, Image: [2][]uint8{{3}, {255}}, XValue: 8, HTTPCode: 200, Weights: []float32{3, 4}, Label: IgnoreIndex},
+		{InputIDs: []int32{4, 5, 6}, F32: 1.5, F64: [2]float64{3, 4}, Image: [2][]uint8{{3}, {255}}, XValue: 8, HTTPCode: 200, Weights: []float32{3, 4}, Label: tensor.IgnoreIndex},
 	})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, b.Count, "one label is ignored")
@@ -50,7 +50,7 @@ func TestStack(t *testing.T) {
 	require.Equal(t, []int64{-8, 8}, tensor.ToSlice[int64](c, check("x_value", tensor.Int64, 2)))
 	require.Equal(t, []int64{404, 200}, tensor.ToSlice[int64](c, check("http_code", tensor.Int64, 2)))
 	require.Equal(t, []float32{1, 2, 3, 4}, tensor.ToSlice[float32](c, check("weights", tensor.Float32, 2, 2)))
-	require.Equal(t, []int64{7, IgnoreIndex}, tensor.ToSlice[int64](c, check("labels", tensor.Int64, 2)))
+	require.Equal(t, []int64{7, tensor.IgnoreIndex}, tensor.ToSlice[int64](c, check("labels", tensor.Int64, 2)))
 	check("other", tensor.Float32, 2)
 }
 

@@ -40,6 +40,15 @@ type Output struct {
 	Logits *tensor.Tensor
 }
 
+// NewOutput is the Output of a Unit that returns logits and, if the batch has labels, the loss.
+func NewOutput(results []*tensor.Tensor) Output {
+	out := Output{Logits: results[0]}
+	if len(results) > 1 {
+		out.Loss = results[1]
+	}
+	return out
+}
+
 // Configured is implemented by models that can be saved with a config.json and
 // loaded back by LoadPretrained.
 type Configured interface {
@@ -61,15 +70,15 @@ type Recomputable interface {
 // 6 times which, for each token or pixel, is its total_flos. It is for package trainer's account of operations.
 func NonEmbeddingParameters(m nn.Module) int {
 	tree := nn.Walk(m)
-	embeddings := map[*nn.Parameter]bool{}
+	embeddings := map[*tensor.Tensor]bool{}
 	tree.Modules(func(_ string, sub nn.Module) {
 		if e, ok := sub.(*nn.Embedding); ok {
-			embeddings[e.Weight] = true
+			embeddings[e.Weight.Tensor] = true
 		}
 	})
 	n := 0
 	for _, p := range tree.Parameters() {
-		if !embeddings[p.Parameter] {
+		if !embeddings[p.Tensor] {
 			n += p.Numel()
 		}
 	}

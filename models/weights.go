@@ -24,14 +24,6 @@ const (
 	WeightsFile = WeightsBase + ".safetensors"
 )
 
-// WeightRenamer is implemented by models that read checkpoints whose names differ from
-// their own.
-type WeightRenamer interface {
-	// RenameWeight returns the parameter's name for a saved name, "" for a saved array
-	// that the model does not need.
-	RenameWeight(saved string) string
-}
-
 // ConfigJSON is the text of a model's config.json: what the model says of itself and, for a model with Carried that was
 // loaded, what else its config.json said. It is for package trainer, whose SaveModel writes it.
 func ConfigJSON(m Configured) ([]byte, error) {
@@ -53,14 +45,24 @@ func ConfigJSON(m Configured) ([]byte, error) {
 func WriteWeights(w io.Writer, m Model) error {
 	var ts []safetensors.Tensor
 	synced := map[*tensor.Device]bool{} // whoever wrote the weights
-	for _, p := range nn.Walk(m).State() {
+	tree, list := nn.Walk(m), rules(m)
+	named := byName(tree)
+	for _, p := range tree.State() {
 		if dev := p.Device(); !synced[dev] {
 			dev.Sync()
 			synced[dev] = true
 		}
-		ts = append(ts, safetensors.Tensor{Name: p.Name, DType: p.DType(), Shape: p.Shape(), Write: func(w io.Writer) error {
+		a := arrayFor(list, p.Name)
+		params, err := a.tensors(named)
+		if err != nil {
+			return err
+		}
+		if params[0].Name != p.Name {
+			continue // it is written with the first
+		}
+		ts = append(ts, safetensors.Tensor{Name: a.name, DType: p.DType(), Shape: a.shape(params), Write: func(w io.Writer) error {
 			var data []byte
-			if err := tensor.Try(func() { data = tensor.ReadBytes(tensor.NewCtx(p.Device()).NoGrad(), p.Tensor) }); err != nil {
+			if err := tensor.Try(func() { data = a.bytes(tensor.NewCtx(p.Device()).NoGrad(), params) }); err != nil {
 				return err
 			}
 			_, err := io.Copy(w, bytes.NewReader(data))
@@ -76,16 +78,23 @@ func WriteWeights(w io.Writer, m Model) error {
 // use LoadPretrained.
 func ReadWeights(set *safetensors.Set, m Model) error {
 	tree := nn.Walk(m)
-	saved, bad := savedNames(set, m, tree)
-	state := tree.State()
+	saved, bad := savedArrays(set, m, tree)
+	named, state := byName(tree), tree.State()
 	for _, p := range state {
-		name, ok := saved[p.Name]
+		a, ok := saved[p.Name]
 		if !ok {
 			bad = append(bad, fmt.Sprintf("%s is missing", p.Name))
 			continue
 		}
-		if _, e, _ := set.Lookup(name); !slices.Equal(e.Shape, p.Shape()) || e.DType != p.DType() && !(e.DType.IsFloat() && p.DType().IsFloat()) {
-			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", name, e.Raw, e.Shape, p.DType(), p.Shape()))
+		params, err := a.tensors(named)
+		if err != nil {
+			return err
+		}
+		_, e, _ := set.Lookup(a.name)
+		want := a.shape(params)
+		fits := slices.Equal(e.Shape, want) && (e.DType == p.DType() || e.DType.IsFloat() && p.DType().IsFloat())
+		if !fits && a.params[0] == p.Name {
+			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", a.name, e.Raw, e.Shape, p.DType(), want))
 		}
 	}
 	if len(bad) > 0 {
@@ -96,14 +105,19 @@ func ReadWeights(set *safetensors.Set, m Model) error {
 		return fmt.Errorf("models: the saved weights do not fit %T: %s", m, strings.Join(bad, "; "))
 	}
 	for _, p := range state {
-		r, e, _ := set.Lookup(saved[p.Name])
+		a := saved[p.Name]
+		if a.params[0] != p.Name {
+			continue // it is read with the first
+		}
+		params, _ := a.tensors(named)
+		r, e, _ := set.Lookup(a.name)
 		data, err := r.ReadTensor(e.Name)
 		if err != nil {
 			return err
 		}
 		c := tensor.NewCtx(p.Device()).NoGrad()
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			tensor.CopyInto(c, p.Tensor, tensor.FromBytes(c, data, e.DType, e.Shape...))
+			a.fill(c, tensor.FromBytes(c, data, e.DType, e.Shape...), params)
 			return nil
 		})
 		c.Sync() // before other contexts use it
@@ -111,28 +125,24 @@ func ReadWeights(set *safetensors.Set, m Model) error {
 	return nil
 }
 
-// savedNames maps the names of parameters and buffers to saved names, and lists saved arrays that
-// none takes.
-func savedNames(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]string, bad []string) {
-	saved = map[string]string{}
-	known := map[string]bool{}
-	for _, p := range tree.State() {
-		known[p.Name] = true
-	}
+// savedArrays finds the saved array of each parameter and buffer, and lists saved arrays that are not expected.
+func savedArrays(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, bad []string) {
+	saved = map[string]array{}
+	named, list := byName(tree), rules(m)
 	for _, name := range set.Names() {
-		to := name
-		if r, ok := m.(WeightRenamer); ok {
-			to = r.RenameWeight(name)
-		}
-		_, tied := tree.Aliases()[to]
-		switch {
-		case to == "" || tied:
-		case known[to] && saved[to] != "":
-			bad = append(bad, fmt.Sprintf("%s and %s are both %s", saved[to], name, to))
-		case known[to]:
-			saved[to] = name
-		default:
-			bad = append(bad, fmt.Sprintf("%s is not expected", name))
+		a := arrayOf(list, name)
+		for _, to := range a.params {
+			_, tied := tree.Aliases()[to]
+			_, known := named[to]
+			switch {
+			case tied:
+			case !known:
+				bad = append(bad, fmt.Sprintf("%s is not expected", name))
+			case saved[to].name != "":
+				bad = append(bad, fmt.Sprintf("%s and %s are both %s", saved[to].name, name, to))
+			default:
+				saved[to] = a
+			}
 		}
 	}
 	return saved, bad

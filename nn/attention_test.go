@@ -17,25 +17,25 @@ import (
 // a softmax, and a mask of −1e9.
 func naive(c *tensor.Ctx, m *nn.MultiheadAttention, x *tensor.Tensor, mask []bool) *tensor.Tensor {
 	b, t, w := x.Size(0), x.Size(1), x.Size(2)
-	d := w / m.Heads
+	d := w / m.Config.Heads
 	project := func(l *nn.Linear, heads int) *tensor.Tensor {
 		y := tensor.MatMul(c, x, tensor.Transpose(c, l.Weight.Tensor, 0, 1))
 		if l.Bias != nil {
 			y = tensor.Add(c, y, l.Bias.Tensor)
 		}
 		y = tensor.Transpose(c, tensor.Reshape(c, y, b, t, heads, d), 1, 2)
-		if heads == m.Heads {
+		if heads == m.Config.Heads {
 			return y
 		}
-		group := m.Heads / heads
+		group := m.Config.Heads / heads
 		y = tensor.Expand(c, tensor.Reshape(c, y, b, heads, 1, t, d), b, heads, group, t, d)
-		return tensor.Reshape(c, y, b, m.Heads, t, d)
+		return tensor.Reshape(c, y, b, m.Config.Heads, t, d)
 	}
-	q, k, v := project(m.Q, m.Heads), project(m.K, m.KVHeads), project(m.V, m.KVHeads)
+	q, k, v := project(m.Q, m.Config.Heads), project(m.K, m.Config.KVHeads), project(m.V, m.Config.KVHeads)
 	scores := tensor.Affine(c, tensor.MatMul(c, q, tensor.Transpose(c, k, 2, 3)), 1/math.Sqrt(float64(d)), 0)
 	hide := make([]float64, b*t*t)
 	for i := range hide {
-		if bi, qi, ki := i/(t*t), i/t%t, i%t; m.Causal && ki > qi || mask != nil && !mask[bi*t+ki] {
+		if bi, qi, ki := i/(t*t), i/t%t, i%t; m.Config.Causal && ki > qi || mask != nil && !mask[bi*t+ki] {
 			hide[i] = -1e9
 		}
 	}
@@ -58,7 +58,7 @@ func TestMultiheadAttention(t *testing.T) {
 			for _, masked := range []bool{false, true} {
 				t.Run(fmt.Sprintf("kv%d causal=%v mask=%v", kvHeads, causal, masked), func(t *testing.T) {
 					c := env()
-					m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), width, heads, kvHeads, !causal, causal)
+					m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), nn.AttentionConfig{Width: width, Heads: heads, KVHeads: kvHeads, NoBias: causal, Causal: causal})
 					require.Equal(t, []int{width / heads * kvHeads, width}, m.K.Weight.Shape())
 					x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width).SetRequiresGrad(true)
 					var mask *tensor.Tensor
@@ -83,7 +83,7 @@ func TestMultiheadAttention(t *testing.T) {
 						})
 						return out, grads
 					}
-					got, gotGrads := check(func(c *nn.Ctx) *tensor.Tensor { return m.Forward(c, x, mask) })
+					got, gotGrads := check(func(c *nn.Ctx) *tensor.Tensor { return m.Forward(c, x, mask, nil) })
 					want, wantGrads := check(func(c *nn.Ctx) *tensor.Tensor { return naive(c.Ctx, m, x, visible) })
 					require.InDeltaSlice(t, want, got, 1e-12)
 					for i := range wantGrads {
@@ -98,11 +98,11 @@ func TestMultiheadAttention(t *testing.T) {
 // TestMultiheadAttentionWindow: a window as long as the sequence changes nothing, one of a single key leaves each position itself.
 func TestMultiheadAttentionWindow(t *testing.T) {
 	c := env()
-	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), 8, 2, 1, true, true)
+	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), nn.AttentionConfig{Width: 8, Heads: 2, KVHeads: 1, Causal: true})
 	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, 2, 5, 8)
 	run := func(window int) []float64 {
-		m.Window = window
-		return tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nil))
+		m.Config.Window = window
+		return tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nil, nil))
 	}
 	require.Equal(t, run(0), run(5))
 	require.NotEqual(t, run(0), run(4))
@@ -113,11 +113,11 @@ func TestMultiheadAttentionWindow(t *testing.T) {
 
 func TestMultiheadAttentionDropout(t *testing.T) {
 	root := tensor.NewCtx(tensor.CPU())
-	m := nn.NewMultiheadAttention(newInit(), 8, 2, 2, true, true)
-	m.DropoutP = 0.5
+	m := nn.NewMultiheadAttention(newInit(), nn.AttentionConfig{Width: 8, Heads: 2, KVHeads: 2, Causal: true})
+	m.Config.DropoutP = 0.5
 	x := tensor.Normal(root, tensor.Float32, 8, 0, 1, 2, 5, 8)
 	run := func(training bool, seed uint64) []byte {
-		return tensor.ReadBytes(root, m.Forward(nn.NewCtx(root.WithRandom(seed, 0), nil, training), x, nil))
+		return tensor.ReadBytes(root, m.Forward(nn.NewCtx(root.WithRandom(seed, 0), nil, training), x, nil, nil))
 	}
 	require.Equal(t, run(true, 1), run(true, 1))
 	require.NotEqual(t, run(true, 1), run(true, 2))
@@ -127,8 +127,10 @@ func TestMultiheadAttentionDropout(t *testing.T) {
 
 func TestAttentionRefuses(t *testing.T) {
 	c := env()
-	for _, k := range [][3]int{{8, 3, 1}, {8, 4, 3}, {8, 0, 1}, {8, 2, 0}} {
-		err := tensor.Try(func() { nn.NewMultiheadAttention(newInit(), k[0], k[1], k[2], true, true) })
+	for _, k := range [][3]int{{8, 3, 1}, {8, 4, 3}, {8, 0, 1}, {8, 2, -1}} {
+		err := tensor.Try(func() {
+			nn.NewMultiheadAttention(newInit(), nn.AttentionConfig{Width: k[0], Heads: k[1], KVHeads: k[2], Causal: true})
+		})
 		require.EqualError(t, err, fmt.Sprintf("tensor.nn.NewMultiheadAttention: width %d, %d heads, %d key heads: "+
 			"want a width that divides into heads, and heads that divide into key heads", k[0], k[1], k[2]))
 	}
@@ -145,4 +147,48 @@ func TestSplitAndMergeHeads(t *testing.T) {
 	require.True(t, h.SharesMemory(x))
 	require.Equal(t, []float32{2, 3, 6, 7, 10, 11}, tensor.ToSlice[float32](c.Ctx, tensor.Select(c.Ctx, tensor.Select(c.Ctx, h, 0, 0), 0, 1)))
 	require.Equal(t, tensor.ToSlice[float32](c.Ctx, x), tensor.ToSlice[float32](c.Ctx, nn.MergeHeads(c, h)))
+}
+
+// Tokens that are fed in parts through a cache have the outputs of all at once, with grouped key heads too.
+func TestMultiheadAttentionCache(t *testing.T) {
+	c := env()
+	const batch, length, width = 2, 6, 8
+	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), nn.AttentionConfig{Width: width, Heads: 4, KVHeads: 2, Causal: true})
+	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width)
+	want := tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nil, nil))
+	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 1, Batch: batch, Heads: 2, Tokens: length, Dim: 2, DType: tensor.Float64})
+	defer cache.Free()
+	for _, parts := range [][]int{{6}, {1, 2, 3}, {5, 1}} {
+		cache.Reset()
+		var ys []*tensor.Tensor
+		for _, n := range parts {
+			at := cache.Len()
+			ys = append(ys, m.Forward(c, tensor.Slice(c.Ctx, x, 1, at, at+n), nil, cache.Layer(0)))
+			cache.Advance(n)
+		}
+		require.Equal(t, cache.Cap(), cache.Len())
+		require.InDeltaSlice(t, want, tensor.ToSlice[float64](c.Ctx, tensor.Concat(c.Ctx, 1, ys...)), 1e-12, "%v", parts)
+	}
+}
+
+// Hooks and recomputation work for a module one of whose inputs is not there.
+func TestMissingInputs(t *testing.T) {
+	m := nn.NewMultiheadAttention(newInit(), nn.AttentionConfig{Width: 8, Heads: 2})
+	root, tree := tensor.NewCtx(tensor.CPU()), nn.Walk(m)
+	x := tensor.Normal(root, tensor.Float32, 8, 0, 1, 2, 5, 8).SetRequiresGrad(true)
+	run := func(c *nn.Ctx) []byte {
+		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			x.ZeroGrad()
+			tensor.Backward(c.Ctx, []*tensor.Tensor{tensor.Sum(c.Ctx, m.Forward(c, x, nil, nil), nil, false)}, nil, nil)
+			return nil
+		})
+		return tensor.ReadBytes(root, x.Grad())
+	}
+	c := nn.NewCtx(root, tree, true)
+	want := run(c)
+	require.Equal(t, want, run(c.WithRecompute([]nn.Module{m})))
+	var log []string
+	tree.AddHooks(m, recorder(&log, "m"))
+	require.Equal(t, want, run(c))
+	require.Equal(t, []string{"m pre-forward", "m post-forward", "m pre-backward", "m post-backward"}, log)
 }

@@ -16,14 +16,21 @@ type Conv2D struct {
 	Options tensor.Conv2DOptions
 }
 
-// NewConv2D makes a Conv2D with kernels of the given rows and columns and
-// torch.nn.Conv2d's initialisation, U(±1/√(in/groups·rows·columns)).
-func NewConv2D(in *Init, inChannels, outChannels int, kernel [2]int, bias bool, opt tensor.Conv2DOptions) *Conv2D {
-	depth := inChannels / max(opt.Groups, 1)
+// Conv2DConfig is the sizes of a Conv2D. What is not set is as in torch.nn.Conv2d.
+type Conv2DConfig struct {
+	In, Out int    // channels
+	Kernel  [2]int // rows and columns
+	NoBias  bool
+	Options tensor.Conv2DOptions
+}
+
+// NewConv2D makes a Conv2D with torch.nn.Conv2d's initialisation, U(±1/√(in/groups·rows·columns)).
+func NewConv2D(in *Init, cfg Conv2DConfig) *Conv2D {
+	depth, kernel := cfg.In/max(cfg.Options.Groups, 1), cfg.Kernel
 	bound := 1 / math.Sqrt(float64(depth*kernel[0]*kernel[1]))
-	l := &Conv2D{Weight: in.Uniform("weight", bound, outChannels, depth, kernel[0], kernel[1]), Options: opt}
-	if bias {
-		l.Bias = in.Uniform("bias", bound, outChannels)
+	l := &Conv2D{Weight: in.Uniform("weight", bound, cfg.Out, depth, kernel[0], kernel[1]), Options: cfg.Options}
+	if !cfg.NoBias {
+		l.Bias = in.Uniform("bias", bound, cfg.Out)
 	}
 	return l
 }

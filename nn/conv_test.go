@@ -25,7 +25,7 @@ func TestConv2D(t *testing.T) {
 }
 
 func TestNewConv2D(t *testing.T) {
-	l := nn.NewConv2D(newInit(), 6, 4, [2]int{3, 5}, true, tensor.Conv2DOptions{Groups: 2})
+	l := nn.NewConv2D(newInit(), nn.Conv2DConfig{In: 6, Out: 4, Kernel: [2]int{3, 5}, Options: tensor.Conv2DOptions{Groups: 2}})
 	require.Equal(t, []int{4, 3, 3, 5}, l.Weight.Shape())
 	require.Equal(t, []int{4}, l.Bias.Shape())
 	require.Equal(t, 2, l.Options.Groups)
@@ -35,7 +35,7 @@ func TestNewConv2D(t *testing.T) {
 	}
 	require.LessOrEqual(t, largest, bound)
 	require.Greater(t, largest, 0.9*bound)
-	require.Nil(t, nn.NewConv2D(newInit(), 1, 1, [2]int{1, 1}, false, tensor.Conv2DOptions{}).Bias)
+	require.Nil(t, nn.NewConv2D(newInit(), nn.Conv2DConfig{In: 1, Out: 1, Kernel: [2]int{1, 1}, NoBias: true}).Bias)
 	names := nn.DecayNames(l)
 	require.True(t, names["weight"])
 	require.False(t, names["bias"])
@@ -52,9 +52,9 @@ type convNet struct {
 func newConvNet() *convNet {
 	in := newInit()
 	return &convNet{
-		Stem: nn.NewConv2D(in.Sub("stem"), 2, 4, [2]int{3, 3}, true, tensor.Conv2DOptions{Padding: [2]int{1, 1}}),
+		Stem: nn.NewConv2D(in.Sub("stem"), nn.Conv2DConfig{In: 2, Out: 4, Kernel: [2]int{3, 3}, Options: tensor.Conv2DOptions{Padding: [2]int{1, 1}}}),
 		Max:  &nn.MaxPool2D{Options: tensor.Pool2DOptions{Kernel: [2]int{2, 2}}},
-		Deep: nn.NewConv2D(in.Sub("deep"), 4, 3, [2]int{1, 1}, false, tensor.Conv2DOptions{}),
+		Deep: nn.NewConv2D(in.Sub("deep"), nn.Conv2DConfig{In: 4, Out: 3, Kernel: [2]int{1, 1}, NoBias: true}),
 		Mean: &nn.AvgPool2D{Options: tensor.Pool2DOptions{Kernel: [2]int{3, 3}}},
 	}
 }

@@ -17,8 +17,8 @@ type exampleNet struct {
 
 func newExampleNet(in *nn.Init) *exampleNet {
 	return &exampleNet{
-		Up:   nn.NewLinear(in.Sub("up"), 4, 8, true),
-		Down: nn.NewLinear(in.Sub("down"), 8, 2, true),
+		Up:   nn.NewLinear(in.Sub("up"), nn.LinearConfig{In: 4, Out: 8}),
+		Down: nn.NewLinear(in.Sub("down"), nn.LinearConfig{In: 8, Out: 2}),
 	}
 }
 

@@ -16,9 +16,9 @@ func exampleCtx() *nn.Ctx { return nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, f
 func ExampleSequential() {
 	in := nn.NewInit(tensor.CPU(), 1)
 	model := nn.NewSequential(
-		nn.NewLinear(in.Sub("0"), 4, 16, true),
+		nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 4, Out: 16}),
 		&nn.ReLU{},
-		nn.NewLinear(in.Sub("2"), 16, 3, true),
+		nn.NewLinear(in.Sub("2"), nn.LinearConfig{In: 16, Out: 3}),
 	)
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()), nn.Walk(model), false)
 	y := model.Forward(c, tensor.Ones(c.Ctx, tensor.Float32, 5, 4))
@@ -46,7 +46,7 @@ func ExampleGroupNorm() {
 func ExampleCrossEntropySumWith() {
 	c := exampleCtx()
 	logits := tensor.FromSlice(c.Ctx, []float32{2, 0, 0, 1, 9, 9}, 3, 2)
-	labels := tensor.FromSlice(c.Ctx, []int64{0, 1, nn.IgnoreIndex}, 3)
+	labels := tensor.FromSlice(c.Ctx, []int64{0, 1, tensor.IgnoreIndex}, 3)
 	weights := tensor.FromSlice(c.Ctx, []float32{1, 3}, 2)
 	sum := nn.CrossEntropySumWith(c, logits, labels, nn.CrossEntropyOptions{ClassWeights: weights})
 	total := nn.LabelWeightSum(c, labels, weights)

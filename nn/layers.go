@@ -14,11 +14,17 @@ type Linear struct {
 	Bias   *Parameter `nn:"bias"` // nil: none
 }
 
+// LinearConfig is the sizes of a Linear. What is not set is as in torch.nn.Linear.
+type LinearConfig struct {
+	In, Out int
+	NoBias  bool
+}
+
 // NewLinear makes a Linear with torch.nn.Linear's initialisation, U(±1/√in).
-func NewLinear(in *Init, inFeatures, outFeatures int, bias bool) *Linear {
-	l := &Linear{Weight: in.KaimingUniform("weight", outFeatures, inFeatures)}
-	if bias {
-		l.Bias = in.Uniform("bias", 1/math.Sqrt(float64(inFeatures)), outFeatures)
+func NewLinear(in *Init, cfg LinearConfig) *Linear {
+	l := &Linear{Weight: in.KaimingUniform("weight", cfg.Out, cfg.In)}
+	if !cfg.NoBias {
+		l.Bias = in.Uniform("bias", 1/math.Sqrt(float64(cfg.In)), cfg.Out)
 	}
 	return l
 }
@@ -53,6 +59,18 @@ func (e *Embedding) Forward(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
 	return Unit1(c, e, func(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
 		return tensor.Embedding(c.Ctx, c.Param(e.Weight), ids)
 	}, ids)
+}
+
+// Logits multiplies hidden states h [..., C] by the rows of the table, which gives [..., V]: the head of a language model.
+func (e *Embedding) Logits(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, e, func(c *Ctx, h *tensor.Tensor) *tensor.Tensor { return tensor.Linear(c.Ctx, h, c.Param(e.Weight), nil) }, h)
+}
+
+// LossSum is the CrossEntropySum of Logits, which never exist as a whole: see LinearCrossEntropySum.
+func (e *Embedding) LossSum(c *Ctx, h, labels *tensor.Tensor) *tensor.Tensor {
+	return Unit1(c, e, func(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
+		return LinearCrossEntropySum(c, h, e.Weight, nil, labels)
+	}, h)
 }
 
 // LayerNorm normalises the last dim (Ba et al. 2016).

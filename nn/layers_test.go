@@ -29,8 +29,8 @@ func TestLinear(t *testing.T) {
 	l.Bias = nil
 	require.Equal(t, []float32{3, 7, 11}, tensor.ToSlice[float32](c.Ctx, l.Forward(c, tensor.Ones(c.Ctx, tensor.Float32, 2))))
 
-	require.Nil(t, nn.NewLinear(newInit(), 2, 3, false).Bias)
-	n := nn.NewLinear(newInit(), 2, 3, true)
+	require.Nil(t, nn.NewLinear(newInit(), nn.LinearConfig{In: 2, Out: 3, NoBias: true}).Bias)
+	n := nn.NewLinear(newInit(), nn.LinearConfig{In: 2, Out: 3})
 	require.Equal(t, []int{3, 2}, n.Weight.Shape())
 	require.Equal(t, []int{3}, n.Bias.Shape())
 }
@@ -151,7 +151,7 @@ func TestInitDistributions(t *testing.T) {
 		{"xavier normal", in.XavierNormal("d", out, fanIn), math.Sqrt(2.0 / 500), 0},
 		{"kaiming uniform", in.KaimingUniform("e", out, fanIn), 1 / math.Sqrt(3*200), 1 / math.Sqrt(200)},
 		{"kaiming normal", in.KaimingNormal("f", out, fanIn), math.Sqrt(2.0 / 200), 0},
-		{"linear", nn.NewLinear(in, fanIn, out, true).Weight, 1 / math.Sqrt(3*200), 1 / math.Sqrt(200)},
+		{"linear", nn.NewLinear(in, nn.LinearConfig{In: fanIn, Out: out}).Weight, 1 / math.Sqrt(3*200), 1 / math.Sqrt(200)},
 		{"embedding", nn.NewEmbedding(in, out, fanIn, 0.5).Weight, 0.5, 0},
 	} {
 		require.Equal(t, []int{out, fanIn}, k.p.Shape(), k.name)

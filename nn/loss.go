@@ -9,15 +9,12 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// IgnoreIndex marks labels that do not count, as in PyTorch and transformers.
-const IgnoreIndex = -100
-
-// CrossEntropySum is the sum, over all labels except IgnoreIndex, of −log
+// CrossEntropySum is the sum, over all labels except tensor.IgnoreIndex, of −log
 // softmax(logits)[label], for logits [..., V] and labels [...]. Divide it by the number of
 // counted labels of the whole optimizer step, never of a batch.
 func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 	rows := tensor.Reshape(c.Ctx, logits, -1, logits.Size(-1))
-	losses := tensor.CrossEntropy(c.Ctx, rows, tensor.Reshape(c.Ctx, labels, -1), IgnoreIndex)
+	losses := tensor.CrossEntropy(c.Ctx, rows, tensor.Reshape(c.Ctx, labels, -1), tensor.IgnoreIndex)
 	return tensor.Sum(c.Ctx, losses, nil, false)
 }
 
@@ -25,7 +22,8 @@ func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 // exist as a whole: see tensor.LinearCrossEntropy.
 func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, labels *tensor.Tensor) *tensor.Tensor {
 	rows := tensor.Reshape(c.Ctx, h, -1, h.Size(-1))
-	return tensor.LinearCrossEntropy(c.Ctx, rows, c.Param(weight), c.Param(bias), tensor.Reshape(c.Ctx, labels, -1), IgnoreIndex)
+	ids := tensor.Reshape(c.Ctx, labels, -1)
+	return tensor.LinearCrossEntropy(c.Ctx, rows, c.Param(weight), c.Param(bias), ids, tensor.IgnoreIndex)
 }
 
 // CausalLMLossSum is the CrossEntropySum of predicting each next token: logits [B,T,V] at
@@ -34,11 +32,11 @@ func CausalLMLossSum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 	return CrossEntropySum(c, logits, NextTokens(c, labels))
 }
 
-// NextTokens shifts labels [B,T] by one, so that position t has the label of t+1; the last has IgnoreIndex. Shifting
-// the labels avoids a copy of the logits, the largest tensor of the model.
+// NextTokens shifts labels [B,T] by one, so that position t has the label of t+1; the last has tensor.IgnoreIndex.
+// Shifting the labels avoids a copy of the logits, the largest tensor of the model.
 func NextTokens(c *Ctx, labels *tensor.Tensor) *tensor.Tensor {
 	next := tensor.Slice(c.Ctx, labels, 1, min(1, labels.Size(1)), labels.Size(1))
-	none := tensor.Full(c.Ctx, labels.DType(), IgnoreIndex, labels.Size(0), labels.Size(1)-next.Size(1))
+	none := tensor.Full(c.Ctx, labels.DType(), tensor.IgnoreIndex, labels.Size(0), labels.Size(1)-next.Size(1))
 	return tensor.Concat(c.Ctx, 1, next, none)
 }
 
@@ -79,7 +77,7 @@ func CrossEntropySumWith(c *Ctx, logits, labels *tensor.Tensor, opt CrossEntropy
 		weights = tensor.Cast(c.Ctx, opt.ClassWeights, rows.DType())
 	}
 	if opt.LabelSmoothing == 0 {
-		losses = tensor.CrossEntropy(c.Ctx, rows, ids, IgnoreIndex)
+		losses = tensor.CrossEntropy(c.Ctx, rows, ids, tensor.IgnoreIndex)
 	} else {
 		logs := tensor.LogSoftmax(c.Ctx, rows, -1)
 		picked := tensor.Gather(c.Ctx, logs, 1, tensor.Unsqueeze(c.Ctx, known, 1))
@@ -99,8 +97,8 @@ func CrossEntropySumWith(c *Ctx, logits, labels *tensor.Tensor, opt CrossEntropy
 	return tensor.Sum(c.Ctx, losses, nil, false)
 }
 
-// LabelWeightSum is the sum of the class weights [V] of all labels but IgnoreIndex: what PyTorch's cross_entropy divides
-// the sum of a batch by.
+// LabelWeightSum is the sum of the class weights [V] of all labels but tensor.IgnoreIndex: what PyTorch's cross_entropy
+// divides the sum of a batch by.
 func LabelWeightSum(c *Ctx, labels, classWeights *tensor.Tensor) *tensor.Tensor {
 	known, counts := countedLabels(c, tensor.Reshape(c.Ctx, labels, -1))
 	weights := tensor.Gather(c.Ctx, single(c, classWeights), 0, known)
@@ -109,7 +107,7 @@ func LabelWeightSum(c *Ctx, labels, classWeights *tensor.Tensor) *tensor.Tensor 
 
 // countedLabels are the ids with 0 for those that are ignored, and whether each counts.
 func countedLabels(c *Ctx, ids *tensor.Tensor) (known, counts *tensor.Tensor) {
-	counts = tensor.Ne(c.Ctx, ids, tensor.Scalar(c.Ctx, ids.DType(), IgnoreIndex))
+	counts = tensor.Ne(c.Ctx, ids, tensor.Scalar(c.Ctx, ids.DType(), tensor.IgnoreIndex))
 	return tensor.Where(c.Ctx, counts, ids, tensor.Scalar(c.Ctx, ids.DType(), 0)), counts
 }
 

@@ -25,7 +25,7 @@ func TestCrossEntropySum(t *testing.T) {
 	c := env()
 	rows := []float64{1, 2, 3, 0, 0, 0, -1, 5, 2, 0.5, 0.25, 0}
 	logits := tensor.FromSlice(c.Ctx, rows, 2, 2, 3).SetRequiresGrad(true)
-	labels := tensor.FromSlice(c.Ctx, []int64{2, nn.IgnoreIndex, 0, 1}, 2, 2)
+	labels := tensor.FromSlice(c.Ctx, []int64{2, tensor.IgnoreIndex, 0, 1}, 2, 2)
 	loss := nn.CrossEntropySum(c, logits, labels)
 	require.Equal(t, 1, loss.Numel())
 	require.InDelta(t, nll(rows[:3], 2)+nll(rows[6:9], 0)+nll(rows[9:], 1), tensor.Item(c.Ctx, loss), 1e-12)
@@ -35,7 +35,7 @@ func TestCrossEntropySum(t *testing.T) {
 	require.Equal(t, []float64{0, 0, 0}, g[3:6], "an ignored label has no gradient")
 	require.InDelta(t, math.Exp(3)/(math.E+math.Exp(2)+math.Exp(3))-1, g[2], 1e-12)
 
-	none := tensor.Full(c.Ctx, tensor.Int64, nn.IgnoreIndex, 2, 2)
+	none := tensor.Full(c.Ctx, tensor.Int64, tensor.IgnoreIndex, 2, 2)
 	require.Zero(t, tensor.Item(c.Ctx, nn.CrossEntropySum(c, logits, none)))
 	require.Error(t, tensor.Try(func() { nn.CrossEntropySum(c, logits, tensor.FromSlice(c.Ctx, []int64{0, 1, 2, 3}, 2, 2)) }), "a label beyond the classes")
 }
@@ -47,7 +47,7 @@ func TestCausalLMLossSum(t *testing.T) {
 	logits := tensor.Normal(c.Ctx, tensor.Float64, 1, 0, 1, 2, length, vocab).SetRequiresGrad(true)
 	rows := tensor.ToSlice[float64](c.Ctx, logits)
 	row := func(b, t int) []float64 { return rows[(b*length+t)*vocab:][:vocab] }
-	ids := []int64{2, 0, 1, 1, 0, nn.IgnoreIndex, 2, nn.IgnoreIndex}
+	ids := []int64{2, 0, 1, 1, 0, tensor.IgnoreIndex, 2, tensor.IgnoreIndex}
 	for _, dt := range []tensor.DType{tensor.Int64, tensor.Int32} {
 		labels := tensor.Cast(c.Ctx, tensor.FromSlice(c.Ctx, ids, 2, length), dt)
 		want := nll(row(0, 0), 0) + nll(row(0, 1), 1) + nll(row(0, 2), 1) + nll(row(1, 1), 2)
@@ -80,7 +80,7 @@ func TestLinearCrossEntropySum(t *testing.T) {
 	weight, bias := in.Normal("w", 1, 11, 4), in.Normal("b", 1, 11)
 	c := nn.NewCtx(tensor.NewCtx(dev), nil, true)
 	h := tensor.Normal(c.NoGrad(), tensor.Float32, 5, 0, 1, 2, 3, 4).SetRequiresGrad(true)
-	labels := tensor.FromSlice(c.Ctx, []int64{10, 0, nn.IgnoreIndex, 3, 3, 7}, 2, 3)
+	labels := tensor.FromSlice(c.Ctx, []int64{10, 0, tensor.IgnoreIndex, 3, 3, 7}, 2, 3)
 	leaves := []*tensor.Tensor{h, weight.Tensor, bias.Tensor}
 	apart := nn.CrossEntropySum(c, tensor.AddMM(c.Ctx, bias.Tensor, h, tensor.Transpose(c.Ctx, weight.Tensor, 0, 1)), labels)
 	want := tensor.Backward(c.Ctx, []*tensor.Tensor{apart}, nil, leaves)

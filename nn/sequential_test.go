@@ -17,10 +17,10 @@ func newClassifier(dev *tensor.Device) *nn.Sequential {
 	in := nn.NewInit(dev, 1)
 	head := in.Sub("3")
 	return nn.NewSequential(
-		nn.NewConv2D(in.Sub("0"), 1, 4, [2]int{3, 3}, true, tensor.Conv2DOptions{}), nn.NewGroupNorm(in.Sub("1"), 2, 4),
+		nn.NewConv2D(in.Sub("0"), nn.Conv2DConfig{In: 1, Out: 4, Kernel: [2]int{3, 3}}), nn.NewGroupNorm(in.Sub("1"), 2, 4),
 		&nn.ReLU{},
-		nn.NewSequential(&nn.Flatten{}, nn.NewLinear(head.Sub("1"), 16, 8, true), &nn.ReLU{}, &nn.Dropout{P: 0.3},
-			nn.NewLinear(head.Sub("4"), 8, 2, false)),
+		nn.NewSequential(&nn.Flatten{}, nn.NewLinear(head.Sub("1"), nn.LinearConfig{In: 16, Out: 8}), &nn.ReLU{}, &nn.Dropout{P: 0.3},
+			nn.NewLinear(head.Sub("4"), nn.LinearConfig{In: 8, Out: 2, NoBias: true})),
 	)
 }
 
@@ -45,7 +45,7 @@ func TestSequential(t *testing.T) {
 	var e *tensor.Error
 	require.ErrorAs(t, tensor.Try(func() { nn.NewSequential(&nn.ReLU{}, nil) }), &e)
 	require.Equal(t, "layer 1 is nil", e.Msg)
-	head[4] = nn.NewLinear(newInit(), 7, 2, false)
+	head[4] = nn.NewLinear(newInit(), nn.LinearConfig{In: 7, Out: 2, NoBias: true})
 	require.ErrorAs(t, tensor.Try(func() { s.Forward(nn.NewCtx(c.Ctx, nn.Walk(s), false), x) }), &e)
 	require.Equal(t, "3.4", e.Where)
 }

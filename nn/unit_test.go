@@ -46,7 +46,7 @@ func newStack(dev *tensor.Device, blocks int) *stack {
 	for i := range blocks {
 		in := in.Sub(fmt.Sprint(i))
 		s.H = append(s.H, &block{
-			Up: nn.NewLinear(in.Sub("up"), stackWidth, 8, true), Drop: &nn.Dropout{P: 0.3}, Down: nn.NewLinear(in.Sub("down"), 8, stackWidth, true),
+			Up: nn.NewLinear(in.Sub("up"), nn.LinearConfig{In: stackWidth, Out: 8}), Drop: &nn.Dropout{P: 0.3}, Down: nn.NewLinear(in.Sub("down"), nn.LinearConfig{In: 8, Out: stackWidth}),
 		})
 	}
 	return s
@@ -68,7 +68,7 @@ func samples(c *tensor.Ctx, n int) *tensor.Tensor {
 func TestUnitPathInErrors(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	s := newStack(tensor.CPU(), 2)
-	s.H[1].Down = nn.NewLinear(newInit(), 5, stackWidth, true)
+	s.H[1].Down = nn.NewLinear(newInit(), nn.LinearConfig{In: 5, Out: stackWidth})
 	forward := func(tree *nn.Tree) error {
 		return tensor.Try(func() { s.Forward(nn.NewCtx(c, tree, false), samples(c, 3)) })
 	}
@@ -79,7 +79,7 @@ func TestUnitPathInErrors(t *testing.T) {
 	require.Equal(t, "h.1.down", e.Where, "without a tree the outermost Unit walks")
 
 	// A module outside the tree goes by its type.
-	stray := nn.NewLinear(newInit(), 5, 1, true)
+	stray := nn.NewLinear(newInit(), nn.LinearConfig{In: 5, Out: 1})
 	require.ErrorAs(t, tensor.Try(func() { stray.Forward(nn.NewCtx(c, nn.Walk(s), false), samples(c, 3)) }), &e)
 	require.Equal(t, "nn.Linear", e.Where)
 }
@@ -172,11 +172,12 @@ func TestUnitHooks(t *testing.T) {
 	s := newStack(tensor.CPU(), 2)
 	tree := nn.Walk(s)
 	var log []string
+	var removes []func()
 	for _, m := range []struct {
 		name   string
 		module nn.Module
 	}{{"stack", s}, {"h.0", s.H[0]}, {"h.0.up", s.H[0].Up}, {"h.1", s.H[1]}} {
-		tree.SetHooks(m.module, recorder(&log, m.name))
+		removes = append(removes, tree.AddHooks(m.module, recorder(&log, m.name)))
 	}
 	root := tensor.NewCtx(tensor.CPU())
 	x := samples(root, 2).SetRequiresGrad(true)
@@ -214,10 +215,37 @@ func TestUnitHooks(t *testing.T) {
 	s.Forward(c.With(c.NoGrad()), x)
 	require.Equal(t, forward, log, "without gradients the forward hooks run")
 
-	for _, m := range []nn.Module{s, s.H[0], s.H[0].Up, s.H[1]} {
-		tree.SetHooks(m, nil)
+	for _, remove := range removes {
+		remove()
 	}
 	require.Equal(t, []string{"backward", "h.1.up.weight", "h.0.up.weight"}, step(c))
+}
+
+// Hooks of one module nest, and each can be removed by itself. They also run behind a module that is fed with token ids.
+func TestUnitHooksNest(t *testing.T) {
+	in := newInit()
+	m := nn.NewSequential(nn.NewEmbedding(in.Sub("0"), 5, 4, 1), nn.NewLinear(in.Sub("1"), nn.LinearConfig{In: 4, Out: 2}))
+	tree := nn.Walk(m)
+	var log []string
+	tree.AddHooks(m.Layers[0], recorder(&log, "outer"))
+	remove := tree.AddHooks(m.Layers[0], recorder(&log, "inner"))
+	m.Layers[0].(*nn.Embedding).Weight.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { log = append(log, "gradient") })
+	step := func(c *nn.Ctx) []string {
+		log = nil
+		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			y := m.Forward(c, tensor.Zeros(c.Ctx, tensor.Int64, 2, 3))
+			tensor.Backward(c.Ctx, []*tensor.Tensor{tensor.Sum(c.Ctx, y, nil, false)}, nil, nil)
+			return nil
+		})
+		return log
+	}
+	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()), tree, true)
+	for _, c := range []*nn.Ctx{c, c.WithRecompute([]nn.Module{m.Layers[0]})} {
+		require.Equal(t, []string{"outer pre-forward", "inner pre-forward", "inner post-forward", "outer post-forward",
+			"outer pre-backward", "inner pre-backward", "gradient", "inner post-backward", "outer post-backward"}, step(c))
+	}
+	remove()
+	require.Equal(t, []string{"outer pre-forward", "outer post-forward", "outer pre-backward", "gradient", "outer post-backward"}, step(c))
 }
 
 // Hooks change no bit of what is computed.
@@ -226,7 +254,7 @@ func TestUnitHooksChangeNothing(t *testing.T) {
 		s := newStack(tensor.CPU(), 2)
 		tree := nn.Walk(s)
 		if hooks {
-			tree.Modules(func(_ string, m nn.Module) { tree.SetHooks(m, recorder(new([]string), "")) })
+			tree.Modules(func(_ string, m nn.Module) { tree.AddHooks(m, recorder(new([]string), "")) })
 		}
 		c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).WithRandom(1, 0), tree, true)
 		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
@@ -243,7 +271,7 @@ func TestUnitPanicFrees(t *testing.T) {
 	dev := tensor.NewCPU(1)
 	defer dev.Close()
 	s := newStack(dev, 2)
-	s.H[1].Down = nn.NewLinear(nn.NewInit(dev, 1), 5, stackWidth, true)
+	s.H[1].Down = nn.NewLinear(nn.NewInit(dev, 1), nn.LinearConfig{In: 5, Out: stackWidth})
 	c := nn.NewCtx(tensor.NewCtx(dev), nn.Walk(s), true)
 	before := dev.MemStats().InUse
 	require.Error(t, tensor.Try(func() {
@@ -254,7 +282,7 @@ func TestUnitPanicFrees(t *testing.T) {
 
 func TestAGraphOutsideOfScopesLivesUntilBackward(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
-	l := nn.NewLinear(nn.NewInit(tensor.CPU(), 1), 3, 2, true)
+	l := nn.NewLinear(nn.NewInit(tensor.CPU(), 1), nn.LinearConfig{In: 3, Out: 2})
 	y := l.Forward(nn.NewCtx(c, nil, true), tensor.Ones(c, tensor.Float32, 4, 3))
 	tensor.Backward(c, []*tensor.Tensor{tensor.Sum(c, y, nil, false)}, nil, nil)
 	require.Equal(t, []float32{4, 4}, tensor.ToSlice[float32](c, l.Bias.Grad()))

@@ -5,6 +5,7 @@ package nn
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -25,12 +26,6 @@ func NewParameter(t *tensor.Tensor) *Parameter {
 	return &Parameter{Tensor: t.SetRequiresGrad(true)}
 }
 
-// Named is a parameter with its dotted path.
-type Named struct {
-	Name string
-	*Parameter
-}
-
 // Buffer is a tensor that belongs to a module's state but is not trained, such as running
 // statistics. It is saved, loaded and cloned with the parameters, and no optimizer
 // changes it. A module writes to it only in Track, so that all ranks stay the same.
@@ -41,21 +36,15 @@ type Buffer struct {
 // NewBuffer makes t a buffer.
 func NewBuffer(t *tensor.Tensor) *Buffer { return &Buffer{Tensor: t} }
 
-// NamedTensor is a parameter's or a buffer's tensor with its dotted path.
-type NamedTensor struct {
-	Name string
-	*tensor.Tensor
-}
-
 // Tree holds the parameters, buffers and modules of a module by path. It is computed
 // once, by Walk, and passed to NewCtx.
 type Tree struct {
-	params  []Named
-	buffers []NamedTensor
+	params  []tensor.Named
+	buffers []tensor.Named
 	aliases map[string]string // path of a tied parameter → the path it counts under
 	modules []namedModule
 	paths   map[Module]string
-	hooks   map[Module]*Hooks
+	hooks   map[Module][]*Hooks
 	own     map[Module][]*tensor.Tensor
 }
 
@@ -68,7 +57,8 @@ type namedModule struct {
 // for maps). It panics with a clear message if m is not a pointer to a struct, or if a parameter
 // or buffer would silently be left out because it has no tensor or is in an unexported field.
 func Walk(m Module) *Tree {
-	t := &Tree{aliases: map[string]string{}, paths: map[Module]string{}, hooks: map[Module]*Hooks{}, own: map[Module][]*tensor.Tensor{}}
+	t := &Tree{aliases: map[string]string{}, paths: map[Module]string{}, hooks: map[Module][]*Hooks{},
+		own: map[Module][]*tensor.Tensor{}}
 	v := reflect.ValueOf(m)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
 		badModule("a module must be a non-nil pointer to a struct, not %T", m)
@@ -98,18 +88,14 @@ func join(path, name string) string {
 }
 
 // Parameters lists the parameters in registration order, tied ones once.
-func (t *Tree) Parameters() []Named { return t.params }
+func (t *Tree) Parameters() []tensor.Named { return t.params }
 
 // Buffers lists the buffers in registration order, shared ones once.
-func (t *Tree) Buffers() []NamedTensor { return t.buffers }
+func (t *Tree) Buffers() []tensor.Named { return t.buffers }
 
 // State lists the tensors of a saved model: the parameters, then the buffers.
-func (t *Tree) State() []NamedTensor {
-	list := make([]NamedTensor, 0, len(t.params)+len(t.buffers))
-	for _, p := range t.params {
-		list = append(list, NamedTensor{p.Name, p.Tensor})
-	}
-	return append(list, t.buffers...)
+func (t *Tree) State() []tensor.Named {
+	return slices.Concat(t.params, t.buffers)
 }
 
 // Aliases maps the path of each additional use of a tied parameter or shared buffer to the
@@ -123,13 +109,12 @@ func (t *Tree) Modules(f func(path string, m Module)) {
 	}
 }
 
-// SetHooks attaches hooks to a module of the tree; nil removes them.
-func (t *Tree) SetHooks(m Module, h *Hooks) {
-	if h == nil {
-		delete(t.hooks, m)
-		return
+// AddHooks attaches hooks to a module of the tree, beside those that it has. The returned function removes them.
+func (t *Tree) AddHooks(m Module, h *Hooks) (remove func()) {
+	t.hooks[m] = append(slices.Clip(t.hooks[m]), h) // a pass that is under way keeps its own
+	return func() {
+		t.hooks[m] = slices.DeleteFunc(slices.Clone(t.hooks[m]), func(o *Hooks) bool { return o == h })
 	}
-	t.hooks[m] = h
 }
 
 // path is m's path; a module outside the tree goes by its type.
@@ -154,7 +139,7 @@ func (t *Tree) tensors(m Module) []*tensor.Tensor {
 }
 
 // NamedParameters lists the parameters of m in registration order, tied ones once.
-func NamedParameters(m Module) []Named { return Walk(m).Parameters() }
+func NamedParameters(m Module) []tensor.Named { return Walk(m).Parameters() }
 
 // NumParameters counts the elements of all parameters of m, tied ones once.
 func NumParameters(m Module) int {

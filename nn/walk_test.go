@@ -15,7 +15,7 @@ func newInit() *nn.Init { return nn.NewInit(tensor.CPU(), 1) }
 
 func vector(n int) *nn.Parameter { return newInit().Full("", 1, n) }
 
-func linear() *nn.Linear { return nn.NewLinear(newInit(), 2, 2, true) }
+func linear() *nn.Linear { return nn.NewLinear(newInit(), nn.LinearConfig{In: 2, Out: 2}) }
 
 func names(m nn.Module) []string {
 	var out []string
@@ -129,9 +129,9 @@ func TestWalkBuffers(t *testing.T) {
 	}{[]*norm{{W: vector(1), Mean: shared}, {Mean: count(3)}}, norm{Mean: shared}, count(1)}
 	tree := nn.Walk(m)
 	require.Equal(t, []string{"norms.0.w"}, names(m))
-	require.Equal(t, []nn.NamedTensor{{"norms.0.running_mean", shared.Tensor}, {"norms.1.running_mean", m.Norms[1].Mean.Tensor}, {"buffer", m.Buffer.Tensor}}, tree.Buffers())
+	require.Equal(t, []tensor.Named{{Name: "norms.0.running_mean", Tensor: shared.Tensor}, {Name: "norms.1.running_mean", Tensor: m.Norms[1].Mean.Tensor}, {Name: "buffer", Tensor: m.Buffer.Tensor}}, tree.Buffers())
 	require.Equal(t, map[string]string{"last.running_mean": "norms.0.running_mean"}, tree.Aliases())
-	require.Equal(t, append([]nn.NamedTensor{{"norms.0.w", m.Norms[0].W.Tensor}}, tree.Buffers()...), tree.State())
+	require.Equal(t, append([]tensor.Named{{Name: "norms.0.w", Tensor: m.Norms[0].W.Tensor}}, tree.Buffers()...), tree.State())
 	require.Equal(t, 1, nn.NumParameters(m))
 
 	other, err := nn.Clone(m, tensor.CPU())

@@ -101,13 +101,13 @@ func (w *walker) pointer(v reflect.Value, path string) {
 			badModule("parameter %s has no tensor: make it with NewParameter, or leave the field nil", path)
 		}
 		w.seen[p] = path
-		w.params = append(w.params, Named{path, p})
+		w.params = append(w.params, tensor.Named{Name: path, Tensor: p.Tensor})
 	case *Buffer:
 		if p.Tensor == nil {
 			badModule("buffer %s has no tensor: make it with NewBuffer, or leave the field nil", path)
 		}
 		w.seen[p] = path
-		w.buffers = append(w.buffers, NamedTensor{path, p.Tensor})
+		w.buffers = append(w.buffers, tensor.Named{Name: path, Tensor: p.Tensor})
 	default:
 		w.module(v, path)
 	}

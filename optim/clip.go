@@ -11,7 +11,7 @@ import (
 // GradNorm is the L2 norm of all gradients together. Squares are summed in float64, in
 // blocks of 4096 elements and in the order of params, so that the bits do not depend on
 // workers or sharding.
-func GradNorm(c *tensor.Ctx, params []Param) float64 {
+func GradNorm(c *tensor.Ctx, params []tensor.Named) float64 {
 	c = c.NoGrad()
 	var sum float64
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
@@ -45,7 +45,7 @@ func ClipFactor(norm, maxNorm float64) float64 {
 
 // ClipGradNorm scales all gradients by ClipFactor and returns their norm before. Optimizer.ScaleGrads
 // does that in the pass that reads them anyway.
-func ClipGradNorm(c *tensor.Ctx, params []Param, maxNorm float64) float64 {
+func ClipGradNorm(c *tensor.Ctx, params []tensor.Named, maxNorm float64) float64 {
 	norm := GradNorm(c, params)
 	if factor := ClipFactor(norm, maxNorm); factor != 1 {
 		for _, p := range params {

@@ -13,8 +13,8 @@ import (
 func Example() {
 	c := tensor.NewCtx(tensor.CPU())
 	w := tensor.FromSlice(c, []float32{0}, 1).SetRequiresGrad(true)
-	params := []optim.Param{{Name: "w", Tensor: w}}
-	opt := optim.NewAdamW(c, []*optim.Group{{Params: params, LR: 0.3}}, 0.9, 0.999, 1e-8)
+	params := []tensor.Named{{Name: "w", Tensor: w}}
+	opt := optim.DefaultAdamW().New(c, []*optim.Group{{Params: params, LR: 0.3}})
 	const steps = 100
 	schedule, err := optim.NewSchedule("linear", 0, steps, 0.3, nil)
 	if err != nil {

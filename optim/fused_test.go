@@ -16,8 +16,8 @@ import (
 // nothing is a link that does nothing: with it a chain is not known as AdamW's, and its links run one after the other.
 type nothing struct{}
 
-func (nothing) State() []string                                                           { return nil }
-func (nothing) Apply(*tensor.Ctx, optim.Param, *optim.Group, *optim.Slot, *tensor.Tensor) {}
+func (nothing) State() []string                                                            { return nil }
+func (nothing) Apply(*tensor.Ctx, tensor.Named, *optim.Group, *optim.Slot, *tensor.Tensor) {}
 
 // TestAdamWIsItsChain holds that AdamW's one pass has the bits of its links, for every dtype, with and without decay.
 func TestAdamWIsItsChain(t *testing.T) {
@@ -33,11 +33,13 @@ func TestAdamWIsItsChain(t *testing.T) {
 					}
 					return tensor.Cast(c, tensor.FromSlice(c, x, n), dt)
 				}
-				make := func(chain func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer) (optim.Param, *optim.Optimizer) {
-					p := optim.Param{Name: "p", Tensor: wave(0).SetRequiresGrad(true)}
-					return p, chain(c, []*optim.Group{{Params: []optim.Param{p}, LR: 0.01, WeightDecay: decay}})
+				make := func(chain func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer) (tensor.Named, *optim.Optimizer) {
+					p := tensor.Named{Name: "p", Tensor: wave(0).SetRequiresGrad(true)}
+					return p, chain(c, []*optim.Group{{Params: []tensor.Named{p}, LR: 0.01, WeightDecay: decay}})
 				}
-				p, fused := make(func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer { return optim.NewAdamW(c, g, 0.9, 0.99, 1e-6) })
+				p, fused := make(func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
+					return optim.AdamW{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6}.New(c, g)
+				})
 				q, links := make(func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
 					return optim.New(c, "adamw", g, optim.DecoupledDecay{}, optim.ScaleByAdam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6}, nothing{})
 				})

@@ -11,16 +11,10 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Param is a parameter as the optimizer sees it: a leaf tensor with a name that is
-// unique in the model.
-type Param struct {
-	Name string
-	*tensor.Tensor
-}
-
 // Group is a set of parameters with common hyper-parameters.
 type Group struct {
-	Params []Param
+	// Params are leaf tensors with names that are unique in the model.
+	Params []tensor.Named
 	// LR is the learning rate of the next step. What it is when the optimizer is made is the group's
 	// base rate, which schedules multiply: see Optimizer.ScaleLR.
 	LR float64
@@ -35,7 +29,7 @@ type Transform interface {
 	State() []string
 	// Apply replaces the update of one parameter, which begins as its gradient. It may
 	// change update and the state in place, and p for what is not an update.
-	Apply(c *tensor.Ctx, p Param, g *Group, s *Slot, update *tensor.Tensor)
+	Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, update *tensor.Tensor)
 }
 
 // Slot is what an optimizer remembers of one parameter.
@@ -80,7 +74,7 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 	return o
 }
 
-func (o *Optimizer) newSlot(keep *tensor.Ctx, p Param) *Slot {
+func (o *Optimizer) newSlot(keep *tensor.Ctx, p tensor.Named) *Slot {
 	s := &Slot{Tensors: map[string]*tensor.Tensor{}}
 	for _, t := range o.chain {
 		for _, name := range t.State() {
@@ -107,8 +101,8 @@ func (o *Optimizer) ScaleLR(factor float64) {
 func (o *Optimizer) BaseLRs() []float64 { return slices.Clone(o.base) }
 
 // Params lists all parameters, group by group.
-func (o *Optimizer) Params() []Param {
-	var ps []Param
+func (o *Optimizer) Params() []tensor.Named {
+	var ps []tensor.Named
 	for _, g := range o.groups {
 		ps = append(ps, g.Params...)
 	}
@@ -137,7 +131,7 @@ func (o *Optimizer) Step(c *tensor.Ctx) {
 	}
 }
 
-func (o *Optimizer) update(c *tensor.Ctx, p Param, g *Group, grad *tensor.Tensor) {
+func (o *Optimizer) update(c *tensor.Ctx, p tensor.Named, g *Group, grad *tensor.Tensor) {
 	s := o.slots[p.Name]
 	s.Step++
 	if adam, ok := o.fusible(p, grad); ok {

@@ -4,9 +4,11 @@ package optim_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,60 +25,90 @@ type squash struct{}
 
 func (squash) State() []string { return nil }
 
-func (squash) Apply(c *tensor.Ctx, _ optim.Param, _ *optim.Group, _ *optim.Slot, u *tensor.Tensor) {
+func (squash) Apply(c *tensor.Ctx, _ tensor.Named, _ *optim.Group, _ *optim.Slot, u *tensor.Tensor) {
 	tensor.CopyInto(c, u, tensor.Tanh(c, u))
 }
 
-// optimizers is the table of all optimizers.
+// optimizers are cases beyond the defaults of the registered optimizers.
 var optimizers = []optimtest.Case{
-	{Name: "adamw", LR: 0.2, Allocs: 8, New: func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
-		return optim.NewAdamW(c, g, 0.9, 0.999, 1e-8)
-	}},
-	{Name: "adam", LR: 0.2, Allocs: 8, New: func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
-		return optim.NewAdam(c, g, 0.9, 0.999, 1e-8)
-	}},
-	{Name: "sgd", LR: 0.3, Allocs: 8, New: func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
-		return optim.NewSGD(c, g, 0, 0, false)
-	}},
-	{Name: "sgd_momentum", LR: 0.1, Allocs: 8, New: func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
-		return optim.NewSGD(c, g, 0.9, 0.1, false)
-	}},
-	{Name: "sgd_nesterov", LR: 0.1, Allocs: 8, New: func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
-		return optim.NewSGD(c, g, 0.9, 0, true)
-	}},
+	{Name: "adamw", LR: 0.2, Allocs: 8, New: optim.DefaultAdamW().New},
+	{Name: "sgd_fast", LR: 0.3, Allocs: 8, New: optim.SGD{}.New},
+	{Name: "sgd_momentum", LR: 0.1, Allocs: 8, New: optim.SGD{Momentum: 0.9, Dampening: 0.1}.New},
+	{Name: "sgd_nesterov", LR: 0.1, Allocs: 8, New: optim.SGD{Momentum: 0.9, Nesterov: true}.New},
 	{Name: "squashed", LR: 0.1, Allocs: 13, New: func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
 		return optim.New(c, "squashed", g, optim.DecoupledDecay{}, optim.Momentum{Momentum: 0.5}, squash{})
 	}},
 }
 
 func TestOptimizers(t *testing.T) {
-	for _, k := range optimizers {
+	cases := optimizers
+	for _, name := range optim.Names() {
+		cfg, err := optim.ByName(name, nil, nil)
+		require.NoError(t, err)
+		cases = append(cases, optimtest.Case{Name: name, LR: 0.1, Allocs: 24, New: cfg.New})
+	}
+	for _, k := range cases {
 		t.Run(k.Name, func(t *testing.T) { optimtest.Run(t, k) })
 	}
 }
 
-type goldenCase struct {
-	Name        string    `json:"name"`
-	Optimizer   string    `json:"optimizer"`
-	Betas       []float64 `json:"betas"`
-	Eps         float64   `json:"eps"`
-	WeightDecay float64   `json:"weight_decay"`
-	Momentum    float64   `json:"momentum"`
-	Dampening   float64   `json:"dampening"`
-	Nesterov    bool      `json:"nesterov"`
-	Rates       []float64 `json:"rates"`
+func TestByName(t *testing.T) {
+	shared := map[string]any{"adam_beta1": 0.5, "adam_beta2": 0.75, "adam_epsilon": 1e-3}
+	for name, want := range map[string]optim.Config{
+		"adamw_torch": optim.AdamW{Beta1: 0.5, Beta2: 0.75, Eps: 1e-3}, "adam": optim.Adam{Beta1: 0.5, Beta2: 0.75, Eps: 1e-3}, "sgd": optim.SGD{},
+	} {
+		cfg, err := optim.ByName(name, shared, nil)
+		require.NoError(t, err)
+		require.Equal(t, want, cfg)
+	}
+	cfg, err := optim.ByName("sgd", shared, map[string]any{"momentum": 0.9, "nesterov": true})
+	require.NoError(t, err)
+	require.Equal(t, optim.SGD{Momentum: 0.9, Nesterov: true}, cfg)
+	cfg, err = optim.ByName("adamw_torch_fused", nil, map[string]any{"adam_beta1": 0.5})
+	require.NoError(t, err)
+	require.Equal(t, optim.AdamW{Beta1: 0.5, Beta2: 0.999, Eps: 1e-8}, cfg)
+	_, err = optim.ByName("sgd", nil, map[string]any{"speed": 1})
+	require.EqualError(t, err, `optim: settings of sgd: json: unknown field "speed"`)
+	_, err = optim.ByName("sdg", nil, nil)
+	require.EqualError(t, err, `optim: optimizer is "sdg", want one of adam, adamw_torch, adamw_torch_fused, sgd`)
 }
 
+type goldenCase struct {
+	Name        string    `json:"name"`
+	WeightDecay float64   `json:"weight_decay"`
+	Rates       []float64 `json:"rates"`
+	options     map[string]any
+}
+
+// UnmarshalJSON keeps the options of PyTorch's optimizer too.
+func (k *goldenCase) UnmarshalJSON(text []byte) error {
+	type plain goldenCase
+	return errors.Join(json.Unmarshal(text, (*plain)(k)), json.Unmarshal(text, &k.options))
+}
+
+// make makes the optimizer of the class that the golden names, with its options.
 func (k goldenCase) make(c *tensor.Ctx, g []*optim.Group) (*optim.Optimizer, error) {
-	switch k.Optimizer {
-	case "AdamW":
-		return optim.NewAdamW(c, g, k.Betas[0], k.Betas[1], k.Eps), nil
-	case "Adam":
-		return optim.NewAdam(c, g, k.Betas[0], k.Betas[1], k.Eps), nil
-	case "SGD":
-		return optim.NewSGD(c, g, k.Momentum, k.Dampening, k.Nesterov), nil
+	own := map[string]any{}
+	for key, v := range k.options {
+		switch key {
+		case "name", "optimizer", "rates", "lr", "weight_decay":
+		case "betas":
+			own["adam_beta1"], own["adam_beta2"] = v.([]any)[0], v.([]any)[1]
+		case "eps":
+			own["adam_epsilon"] = v
+		default:
+			own[key] = v
+		}
 	}
-	return nil, fmt.Errorf("the golden names optimizer %q", k.Optimizer)
+	name := strings.ToLower(k.options["optimizer"].(string))
+	if name == "adamw" {
+		name = "adamw_torch"
+	}
+	cfg, err := optim.ByName(name, nil, own)
+	if err != nil {
+		return nil, err
+	}
+	return cfg.New(c, g), nil
 }
 
 type golden struct {
@@ -126,7 +158,7 @@ func TestOptimizersGolden(t *testing.T) {
 	for _, k := range g.Cases {
 		group := &optim.Group{WeightDecay: k.WeightDecay}
 		for name := range g.Params {
-			group.Params = append(group.Params, optim.Param{Name: name, Tensor: g.tensor("param/%s", name).SetRequiresGrad(true)})
+			group.Params = append(group.Params, tensor.Named{Name: name, Tensor: g.tensor("param/%s", name).SetRequiresGrad(true)})
 		}
 		opt, err := k.make(g.c, []*optim.Group{group})
 		require.NoError(t, err)
@@ -153,10 +185,10 @@ func TestClipGradNormGolden(t *testing.T) {
 	g := openGolden(t)
 	require.NotEmpty(t, g.Clip)
 	for _, k := range g.Clip {
-		var params []optim.Param
+		var params []tensor.Named
 		for _, name := range []string{"weight", "bias", "scale", "empty"} {
 			grad := g.tensor("clip/in/%s", name)
-			p := optim.Param{Name: name, Tensor: tensor.ZerosLike(g.c, grad).SetRequiresGrad(true)}
+			p := tensor.Named{Name: name, Tensor: tensor.ZerosLike(g.c, grad).SetRequiresGrad(true)}
 			p.SwapGrad(grad, true)
 			params = append(params, p)
 		}
@@ -169,10 +201,10 @@ func TestClipGradNormGolden(t *testing.T) {
 }
 
 // withGrads makes one parameter for each gradient.
-func withGrads(c *tensor.Ctx, grads ...[]float32) []optim.Param {
-	var ps []optim.Param
+func withGrads(c *tensor.Ctx, grads ...[]float32) []tensor.Named {
+	var ps []tensor.Named
 	for i, g := range grads {
-		p := optim.Param{Name: fmt.Sprint(i), Tensor: tensor.Zeros(c, tensor.Float32, len(g)).SetRequiresGrad(true)}
+		p := tensor.Named{Name: fmt.Sprint(i), Tensor: tensor.Zeros(c, tensor.Float32, len(g)).SetRequiresGrad(true)}
 		if g != nil {
 			p.SwapGrad(tensor.FromSlice(c, g, len(g)), true)
 		}
@@ -236,9 +268,9 @@ func TestGradNormWorkers(t *testing.T) {
 		dev := tensor.NewCPU(workers)
 		defer dev.Close()
 		c := tensor.NewCtx(dev)
-		p := optim.Param{Name: "p", Tensor: tensor.Zeros(c, tensor.Float32, 100_003).SetRequiresGrad(true)}
+		p := tensor.Named{Name: "p", Tensor: tensor.Zeros(c, tensor.Float32, 100_003).SetRequiresGrad(true)}
 		p.SwapGrad(tensor.Normal(c, tensor.Float32, 7, 0, 1, 100_003), true)
-		return optim.GradNorm(c, []optim.Param{p})
+		return optim.GradNorm(c, []tensor.Named{p})
 	}
 	for _, n := range []int{2, 3, 8} {
 		require.Equal(t, norm(1), norm(n), "%d workers", n)
@@ -249,12 +281,12 @@ func TestGradNormWorkers(t *testing.T) {
 func TestNewRefusesDuplicates(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	x, y := tensor.Zeros(c, tensor.Float32, 1), tensor.Zeros(c, tensor.Float32, 1)
-	make := func(ps ...optim.Param) error {
+	make := func(ps ...tensor.Named) error {
 		return tensor.Try(func() { optim.New(c, "none", []*optim.Group{{Params: ps[:1]}, {Params: ps[1:]}}) })
 	}
-	require.NoError(t, make(optim.Param{Name: "a", Tensor: x}, optim.Param{Name: "b", Tensor: y}))
-	require.EqualError(t, make(optim.Param{Name: "a", Tensor: x}, optim.Param{Name: "a", Tensor: y}), `tensor.optim.New: parameter "a" is named twice`)
-	require.EqualError(t, make(optim.Param{Name: "a", Tensor: x}, optim.Param{Name: "b", Tensor: x}),
+	require.NoError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "b", Tensor: y}))
+	require.EqualError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "a", Tensor: y}), `tensor.optim.New: parameter "a" is named twice`)
+	require.EqualError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "b", Tensor: x}),
 		`tensor.optim.New: parameters "a" and "b" are one tensor: want tied parameters once`)
 }
 
@@ -262,7 +294,7 @@ func TestOptimizerLists(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	ps := withGrads(c, []float32{1}, []float32{2}, []float32{3})
 	groups := []*optim.Group{{Params: ps[2:], LR: 1}, {Params: ps[:2], LR: 2}}
-	o := optim.NewSGD(c, groups, 0, 0, false)
+	o := optim.SGD{}.New(c, groups)
 	require.Equal(t, "sgd", o.Name())
 	require.Equal(t, groups, o.Groups())
 	var names []string

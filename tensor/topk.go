@@ -14,6 +14,7 @@ import (
 func TopK(c *Ctx, x *Tensor, k, d int, smallest bool) (values, indices *Tensor) {
 	const name = "TopK"
 	c.wantSigned(name, x)
+	c.autocast(name, &x)
 	d = x.dimIndex(c, name, d)
 	if x.ndim == 0 || k < 0 || k > x.shape[d] {
 		c.fail(name, []*Tensor{x}, "k = %d of dim %d: want at least one dim, and 0 ≤ k ≤ its size", k, d)

@@ -362,6 +362,14 @@ func Concat(c *Ctx, d int, xs ...*Tensor) *Tensor {
 	for _, x := range xs {
 		x.check(c, "Concat")
 	}
+	if c.lower != Invalid {
+		xs = slices.Clone(xs)
+		each := make([]**Tensor, len(xs))
+		for i := range xs {
+			each[i] = &xs[i]
+		}
+		c.autocast("Concat", each...)
+	}
 	c.sameDType("Concat", xs...)
 	d = xs[0].dimIndex(c, "Concat", d)
 	shape, total := slices.Clone(xs[0].Shape()), 0

@@ -23,7 +23,7 @@ type classifier struct {
 }
 
 func newClassifier() *classifier {
-	return &classifier{nn.NewLinear(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), 2, 3, true)}
+	return &classifier{nn.NewLinear(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), nn.LinearConfig{In: 2, Out: 3})}
 }
 
 func (m *classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
@@ -44,7 +44,7 @@ func TestClassWeightsInTheCount(t *testing.T) {
 	for i := range list {
 		list[i] = labelled{[2]float64{math.Sin(float64(3 * i)), math.Cos(float64(i * i))}, int64(i*i) % 3}
 	}
-	list[4].Labels = nn.IgnoreIndex
+	list[4].Labels = tensor.IgnoreIndex
 	weighted := func(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) (sum, total *tensor.Tensor) {
 		weights := tensor.FromSlice(c.Ctx, []float64{0.25, 3, 1.5}, 3)
 		labels := b.Tensors[data.Labels]

@@ -263,7 +263,7 @@ func TestOwnOptimizer(t *testing.T) {
 				require.Equal(t, i == 0, g.WeightDecay != 0)
 			}
 		}
-		return optim.NewSGD(c, groups, 0, 0, false)
+		return optim.SGD{}.New(c, groups)
 	})
 	set := func(a *args.TrainingArguments) { a.WeightDecay = 0.1 }
 	one, two := newMLP(t, 1, 1), newMLP(t, 1, 1)

@@ -119,6 +119,7 @@ func (t *Trainer) evaluateSet(ctx context.Context, src data.Source, prefix strin
 	if err := t.record(rec); err != nil {
 		return nil, err
 	}
+	metrics["epoch"] = t.state.Epoch
 	e := t.event()
 	e.Metrics = metrics
 	return metrics, t.callbacks.Fire(callbacks.Evaluate, e)

@@ -23,10 +23,10 @@ import (
 // groupRates is SGD in two groups: the line's slope at the rate a, its intercept at the rate b.
 func groupRates(m *line, a, b float64) trainer.Option {
 	return trainer.WithOptimizer(func(c *tensor.Ctx, _ []*optim.Group) *optim.Optimizer {
-		return optim.NewSGD(c, []*optim.Group{
-			{Params: []optim.Param{{Name: "a", Tensor: m.A.Tensor}}, LR: a},
-			{Params: []optim.Param{{Name: "b", Tensor: m.B.Tensor}}, LR: b},
-		}, 0, 0, false)
+		return optim.SGD{}.New(c, []*optim.Group{
+			{Params: []tensor.Named{{Name: "a", Tensor: m.A.Tensor}}, LR: a},
+			{Params: []tensor.Named{{Name: "b", Tensor: m.B.Tensor}}, LR: b},
+		})
 	})
 }
 

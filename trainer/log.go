@@ -57,7 +57,7 @@ func (r *run) result() *Result {
 	if p.Loss.Count == 0 && p.Nonfinite > 0 {
 		loss = math.NaN()
 	}
-	m["train_loss"] = loss
+	m["train_loss"], m["epoch"] = loss, r.state.Epoch
 	m["total_flos"] = r.state.TotalFLOPs
 	if p.Nonfinite > 0 {
 		m["nonfinite_steps"] = float64(p.Nonfinite)

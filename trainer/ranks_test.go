@@ -181,6 +181,8 @@ func TestPredictAndEvaluateOnRanks(t *testing.T) {
 		got, err := tr.Predict(src)
 		require.NoError(t, err)
 		require.Len(t, got.Predictions, 11)
+		require.Equal(t, []int{6}, got.Predictions[10].LabelShape)
+		require.Len(t, got.Predictions[10].Labels, 6)
 		metrics, err := tr.Evaluate()
 		require.NoError(t, err)
 		require.EqualValues(t, 66, metrics["eval_terms"])
@@ -261,7 +263,7 @@ func TestModelsThatDifferAcrossRanks(t *testing.T) {
 // On two hosts of two ranks: the first rank of each logs like rank 0, if it is to.
 func TestLogOnEachNode(t *testing.T) {
 	for name, value := range map[string]string{
-		"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "LOCKSTEP_JOB_TOKEN": "a token of this test",
+		"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "LOCKSTEP_JOB_TOKEN": "a token of this test alone",
 	} {
 		t.Setenv(name, value)
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -227,6 +228,15 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 			return nil, err
 		}
 	}
+	if s := r.acc.Scaler(); s != nil {
+		var saved accelerate.Scaler
+		if err := ck.ReadJSON(scalerFile, &saved); err != nil {
+			return nil, err
+		}
+		if err := s.Restore(saved); err != nil {
+			return nil, fmt.Errorf("%s: %w", scalerFile, err)
+		}
+	}
 	if rng.Generator != generator {
 		return nil, fmt.Errorf("%s: the random number generator is %q, want %q", rngFile, rng.Generator, generator)
 	}
@@ -271,7 +281,7 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) e
 	var err error
 	if p := tensor.Try(func() {
 		r.acc.Ctx().NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			var list []checkpoint.Named
+			var list []tensor.Named
 			if list, err = ck.ReadTensors(c, optimizerTensors); err != nil {
 				return nil
 			}

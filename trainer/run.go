@@ -226,7 +226,7 @@ func (r *run) prepare() error {
 			i = 0
 		}
 		if p.IsLeaf() {
-			groups[i].Params = append(groups[i].Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+			groups[i].Params = append(groups[i].Params, p)
 		}
 	}
 	var err error
@@ -235,6 +235,10 @@ func (r *run) prepare() error {
 	}
 	if err := r.checkRates(); err != nil {
 		return err
+	}
+	if r.args.LRSchedulerType == args.SchedulerConstant && r.args.WarmupSteps > 0 && r.acc.IsMain() {
+		r.log.Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; constant_with_warmup has one",
+			"warmup_steps", r.args.WarmupSteps)
 	}
 	total := r.steps.MaxSteps
 	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total, r.args.LearningRate, r.args.LRSchedulerKwargs)
@@ -261,19 +265,16 @@ func (r *run) optimizer(groups []*optim.Group) (*optim.Optimizer, error) {
 		}
 		return nil, errors.New("trainer: the function passed to WithOptimizer returned no optimizer")
 	}
-	o, err := a.OptimOptions()
+	own, err := a.OptimSettings()
 	if err != nil {
 		return nil, err
 	}
-	switch a.Optimizer() {
-	case args.OptimAdamW:
-		return optim.NewAdamW(c, groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), nil
-	case args.OptimAdam:
-		return optim.NewAdam(c, groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), nil
-	case args.OptimSGD:
-		return optim.NewSGD(c, groups, o.Momentum, o.Dampening, o.Nesterov), nil
+	shared := map[string]any{"adam_beta1": a.AdamBeta1, "adam_beta2": a.AdamBeta2, "adam_epsilon": a.AdamEpsilon}
+	cfg, err := optim.ByName(string(a.Optim), shared, own)
+	if err != nil {
+		return nil, fmt.Errorf("trainer: %w", err)
 	}
-	return nil, fmt.Errorf("trainer: optim = %q has no implementation", a.Optim)
+	return cfg.New(c, groups), nil
 }
 
 // checkRates refuses groups of an own optimizer that were given no learning rate and would never learn.
@@ -360,6 +361,12 @@ func (r *run) info() *callbacks.RunInfo {
 	}
 	slices.Sort(dtypes)
 	info.Precision = strings.Join(dtypes, "+")
+	switch {
+	case r.args.BF16:
+		info.Precision = "bf16 autocast of " + info.Precision
+	case r.args.FP16:
+		info.Precision = "fp16 autocast of " + info.Precision
+	}
 	return info
 }
 

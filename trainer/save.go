@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -29,6 +30,7 @@ const (
 	schedulerFile    = "scheduler.json"
 	rngFile          = "rng_state.json"
 	samplerFile      = "sampler.json"
+	scalerFile       = "scaler.json" // of fp16
 	progressFile     = "progress.json"
 	stateFile        = "trainer_state.json"
 	argsFile         = "training_args.json"
@@ -151,7 +153,11 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 		rngFile:       rngState{generator, r.args.Seed, r.windows.Position()},
 		samplerFile:   r.windows.State(),
 		progressFile:  r.progress,
+		scalerFile:    r.acc.Scaler(),
 	} {
+		if s, ok := v.(*accelerate.Scaler); ok && s == nil {
+			continue
+		}
 		text, err := json.MarshalIndent(v, "", "  ")
 		if err != nil {
 			return nil, fmt.Errorf("trainer: %s: %w", name, err)
@@ -162,10 +168,10 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 }
 
 // named lists tensors in the order of their names.
-func named(ts map[string]*tensor.Tensor) []checkpoint.Named {
-	list := make([]checkpoint.Named, 0, len(ts))
+func named(ts map[string]*tensor.Tensor) []tensor.Named {
+	list := make([]tensor.Named, 0, len(ts))
 	for _, name := range sortedKeys(ts) {
-		list = append(list, checkpoint.Named{Name: name, Tensor: ts[name]})
+		list = append(list, tensor.Named{Name: name, Tensor: ts[name]})
 	}
 	return list
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -37,7 +36,7 @@ func align(n int) int { return (n + alignment - 1) / alignment * alignment }
 // bytes, so that communication begins early; a parameter that would make a bucket larger
 // than limit opens the next one, so that only a parameter that is larger by itself makes a
 // larger bucket. Buckets come in the order in which they become complete.
-func plan(params []optim.Param, order []int, first, limit int) []*bucket {
+func plan(params []tensor.Named, order []int, first, limit int) []*bucket {
 	var list []*bucket
 	open, opened := map[tensor.DType]*bucket{}, map[tensor.DType]int{}
 	last := map[*bucket]int{} // position in the order of a bucket's last parameter
@@ -68,7 +67,7 @@ func plan(params []optim.Param, order []int, first, limit int) []*bucket {
 }
 
 // between names a bucket's parameters in a few words.
-func between(params []optim.Param, list []int) string {
+func between(params []tensor.Named, list []int) string {
 	if len(list) == 1 {
 		return params[list[0]].Name
 	}
@@ -76,7 +75,7 @@ func between(params []optim.Param, list []int) string {
 }
 
 // layout is a hash of the parameters in their order.
-func layout(params []optim.Param, list []int) uint64 {
+func layout(params []tensor.Named, list []int) uint64 {
 	var text strings.Builder
 	for _, i := range list {
 		fmt.Fprintf(&text, "%s;", describe(params[i]))

@@ -8,20 +8,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // sized are parameters of the given numbers of elements, negative ones of float64.
-func sized(numels ...int) []optim.Param {
+func sized(numels ...int) []tensor.Named {
 	c := tensor.NewCtx(tensor.CPU()).NoGrad()
-	var list []optim.Param
+	var list []tensor.Named
 	for i, n := range numels {
 		dt := tensor.Float32
 		if n < 0 {
 			n, dt = -n, tensor.Float64
 		}
-		list = append(list, optim.Param{Name: fmt.Sprintf("p%d", i), Tensor: tensor.Zeros(c, dt, n).SetRequiresGrad(true)})
+		list = append(list, tensor.Named{Name: fmt.Sprintf("p%d", i), Tensor: tensor.Zeros(c, dt, n).SetRequiresGrad(true)})
 	}
 	return list
 }

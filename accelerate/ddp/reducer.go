@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -43,7 +42,7 @@ type Options struct {
 type Reducer struct {
 	c      *tensor.Ctx
 	group  *dist.Group
-	params []optim.Param
+	params []tensor.Named
 	limit  int
 	hook   Hook
 	trace  func(Span)
@@ -65,7 +64,7 @@ type Reducer struct {
 
 // New makes a reducer for parameters that are the same on all ranks (see Verify), and
 // makes their gradients views of its buckets. It is collective. It is for package accelerate.
-func New(c *tensor.Ctx, g *dist.Group, params []optim.Param, o Options) (*Reducer, error) {
+func New(c *tensor.Ctx, g *dist.Group, params []tensor.Named, o Options) (*Reducer, error) {
 	if o.BucketBytes <= 0 {
 		o.BucketBytes = BucketBytes
 	}
@@ -106,7 +105,7 @@ func (r *Reducer) build(order []int) {
 }
 
 // view is a gradient's place: in the group's memory if the device computes there.
-func (r *Reducer) view(at int, p optim.Param) *tensor.Tensor {
+func (r *Reducer) view(at int, p tensor.Named) *tensor.Tensor {
 	v, ok := tensor.FromHost(r.c, r.memory.Bytes[at:at+p.Bytes()], p.DType(), p.Shape()...)
 	r.host = ok
 	if !ok {

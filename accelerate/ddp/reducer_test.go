@@ -23,7 +23,6 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -49,10 +48,10 @@ var shapes = []struct {
 	{tensor.Float32, nil}, {tensor.Float16, []int{9}}, {tensor.Float32, []int{0, 4}}, {tensor.Float32, []int{20, 10}}, {tensor.Float64, []int{64}},
 }
 
-func newParams(c *tensor.Ctx) []optim.Param {
-	var list []optim.Param
+func newParams(c *tensor.Ctx) []tensor.Named {
+	var list []tensor.Named
 	for i, s := range shapes {
-		list = append(list, optim.Param{Name: fmt.Sprintf("p%d", i), Tensor: tensor.Zeros(c.NoGrad(), s.dtype, s.shape...).SetRequiresGrad(true)})
+		list = append(list, tensor.Named{Name: fmt.Sprintf("p%d", i), Tensor: tensor.Zeros(c.NoGrad(), s.dtype, s.shape...).SetRequiresGrad(true)})
 	}
 	return list
 }
@@ -93,7 +92,7 @@ func negativeZeros(i int) []byte {
 }
 
 // give makes a gradient p's, in the buffer that p has for it.
-func give(c *tensor.Ctx, p optim.Param, data []byte) {
+func give(c *tensor.Ctx, p tensor.Named, data []byte) {
 	g := p.SwapGrad(nil, false)
 	if g == nil {
 		g = tensor.Zeros(c.NoGrad(), p.DType(), p.Shape()...)
@@ -121,7 +120,7 @@ func want(step, i, n int, has func(rank, i int) bool) []byte {
 }
 
 // check compares the gradients after Finish with the specified sums.
-func check(t *testing.T, c *tensor.Ctx, params []optim.Param, step, n int, has func(rank, i int) bool) {
+func check(t *testing.T, c *tensor.Ctx, params []tensor.Named, step, n int, has func(rank, i int) bool) {
 	for i, p := range params {
 		sum := want(step, i, n, has)
 		if sum == nil {

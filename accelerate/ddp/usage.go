@@ -9,12 +9,12 @@ import (
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // usage is which parameters had a gradient in a step: here, and on any rank.
 type usage struct {
-	params      []optim.Param
+	params      []tensor.Named
 	requireUsed bool
 	static      bool
 
@@ -26,7 +26,7 @@ type usage struct {
 	wait  func(context.Context) error
 }
 
-func newUsage(params []optim.Param, o Options) *usage {
+func newUsage(params []tensor.Named, o Options) *usage {
 	n := len(params)
 	return &usage{params: params, requireUsed: o.RequireUsed, static: o.StaticGraph, here: make([]bool, n), all: make([]bool, n), votes: make([]uint8, 2*n+1)}
 }

@@ -8,12 +8,11 @@ import (
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // describe is what ranks must agree on about a parameter.
-func describe(p optim.Param) string {
+func describe(p tensor.Named) string {
 	frozen := ""
 	if !p.IsLeaf() {
 		frozen = " (frozen)"
@@ -25,7 +24,7 @@ func describe(p optim.Param) string {
 // they are trained, and gives every rank rank 0's values. It returns how many parameters
 // differed in value here. The error, on every rank alike, names the first parameter that
 // does not agree and both sides. It is collective. It is for package accelerate.
-func Verify(ctx context.Context, c *tensor.Ctx, g *dist.Group, params []optim.Param) (differed int, err error) {
+func Verify(ctx context.Context, c *tensor.Ctx, g *dist.Group, params []tensor.Named) (differed int, err error) {
 	mine := make([]string, len(params))
 	for i, p := range params {
 		mine[i] = describe(p)
@@ -69,7 +68,7 @@ func difference(zero, other []string, rank int) string {
 }
 
 // adopt overwrites p with rank 0's values and reports whether that changed a bit.
-func adopt(ctx context.Context, c *tensor.Ctx, g *dist.Group, p optim.Param) (changed bool, err error) {
+func adopt(ctx context.Context, c *tensor.Ctx, g *dist.Group, p tensor.Named) (changed bool, err error) {
 	var before []byte
 	if err := tensor.Try(func() { before = tensor.ReadBytes(c, p.Tensor) }); err != nil {
 		return false, err

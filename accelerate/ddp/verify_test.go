@@ -11,12 +11,11 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
-	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // verifyRanks runs Verify on ranks with the given parameters and returns what each said.
-func verifyRanks(t *testing.T, c *tensor.Ctx, ranks [][]optim.Param) (differed []int, errs []error) {
+func verifyRanks(t *testing.T, c *tensor.Ctx, ranks [][]tensor.Named) (differed []int, errs []error) {
 	groups := local.New(len(ranks), options)
 	differed, errs = make([]int, len(ranks)), make([]error, len(ranks))
 	var all sync.WaitGroup
@@ -36,13 +35,13 @@ func verifyRanks(t *testing.T, c *tensor.Ctx, ranks [][]optim.Param) (differed [
 // is touched.
 func TestVerifyDifferences(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU()).NoGrad()
-	p := func(name string, dt tensor.DType, shape ...int) optim.Param {
-		return optim.Param{Name: name, Tensor: tensor.Ones(c, dt, shape...).SetRequiresGrad(true)}
+	p := func(name string, dt tensor.DType, shape ...int) tensor.Named {
+		return tensor.Named{Name: name, Tensor: tensor.Ones(c, dt, shape...).SetRequiresGrad(true)}
 	}
 	frozen := p("b", tensor.Float32, 3)
 	frozen.SetRequiresGrad(false)
-	ref := []optim.Param{p("a", tensor.Float32, 2, 3), p("b", tensor.Float32, 3)}
-	for want, other := range map[string][]optim.Param{
+	ref := []tensor.Named{p("a", tensor.Float32, 2, 3), p("b", tensor.Float32, 3)}
+	for want, other := range map[string][]tensor.Named{
 		"parameter 1 is b float32[3] on rank 0 and c float32[3] on rank 2":          {p("a", tensor.Float32, 2, 3), p("c", tensor.Float32, 3)},
 		"parameter 0 is a float32[2 3] on rank 0 and a float32[3 2] on rank 2":      {p("a", tensor.Float32, 3, 2), p("b", tensor.Float32, 3)},
 		"parameter 1 is b float32[3] on rank 0 and b float64[3] on rank 2":          {p("a", tensor.Float32, 2, 3), p("b", tensor.Float64, 3)},
@@ -51,8 +50,8 @@ func TestVerifyDifferences(t *testing.T) {
 		"2 parameters on rank 0 and 3 on rank 2, which has c float32[1] besides":    {p("a", tensor.Float32, 2, 3), p("b", tensor.Float32, 3), p("c", tensor.Float32, 1)},
 		"2 parameters on rank 0 and 0 on rank 2, which lacks a float32[2 3]":        nil,
 	} {
-		same := []optim.Param{p("a", tensor.Float32, 2, 3), p("b", tensor.Float32, 3)}
-		_, errs := verifyRanks(t, c, [][]optim.Param{ref, same, other})
+		same := []tensor.Named{p("a", tensor.Float32, 2, 3), p("b", tensor.Float32, 3)}
+		_, errs := verifyRanks(t, c, [][]tensor.Named{ref, same, other})
 		for _, err := range errs {
 			require.EqualError(t, err, "ddp: the models of ranks 0 and 2 differ: "+want)
 		}
@@ -63,7 +62,7 @@ func TestVerifyDifferences(t *testing.T) {
 func TestVerifyAdoptsRankZerosValues(t *testing.T) {
 	for _, dev := range devices(t) {
 		c := tensor.NewCtx(dev).NoGrad()
-		ranks := make([][]optim.Param, 3)
+		ranks := make([][]tensor.Named, 3)
 		for r := range ranks {
 			ranks[r] = newParams(c)
 			for i, p := range ranks[r] {

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // What lockstep launch gives its workers beyond torchrun's variables. None of them is a
@@ -21,6 +22,9 @@ const (
 	// VarListenerFD is, on rank 0 alone, the descriptor of a TCP socket that already
 	// listens at MASTER_ADDR and MASTER_PORT: nobody can take the port in between.
 	VarListenerFD = "LOCKSTEP_LAUNCH_LISTENER_FD"
+	// VarTokenFD is the descriptor of a file without a name that holds the secret of
+	// VarJobToken: unlike a variable, nothing that a rank starts inherits it.
+	VarTokenFD = "LOCKSTEP_LAUNCH_TOKEN_FD"
 	// VarJobToken is the secret that the job's ranks prove to each other.
 	VarJobToken = "LOCKSTEP_JOB_TOKEN"
 	// VarJobTokenFile names a file with the secret, for ranks on several hosts.
@@ -53,8 +57,9 @@ func readLockstep(r *reader) {
 var ErrNoToken = errors.New("no job token: set " + VarJobToken + ", or " + VarJobTokenFile + " to a file that only its owner can read")
 
 // JobToken is the secret that the ranks of the job prove to each other: LOCKSTEP_JOB_TOKEN,
-// else the text of the file that LOCKSTEP_JOB_TOKEN_FILE names. The error is ErrNoToken,
-// or says that the file cannot be read, is empty or can be read by others.
+// else what the launcher has handed over, else the text of the file that
+// LOCKSTEP_JOB_TOKEN_FILE names. The error is ErrNoToken, or says that the descriptor is not
+// open, or that the file cannot be read, is empty or can be read by others.
 func (e *Environment) JobToken() (string, error) { return Token(e.lookup) }
 
 // Token is JobToken for a process whose place is not known, such as a launcher. It is for package launch.
@@ -63,6 +68,9 @@ func Token(lookup Lookup) (string, error) {
 		return t, nil
 	}
 	path := get(lookup, VarJobTokenFile)
+	if t, err := handed(lookup); err == nil && t != "" || err != nil && path == "" {
+		return t, err
+	}
 	if path == "" {
 		return "", ErrNoToken
 	}
@@ -82,6 +90,41 @@ func Token(lookup Lookup) (string, error) {
 		return "", fmt.Errorf("%s: %s is empty; want a random string", VarJobTokenFile, path)
 	}
 	return t, nil
+}
+
+// tokens are those that launchers have handed over, by launch and descriptor: each descriptor is
+// read once, and closed, so that no child of this process inherits it.
+var tokens struct {
+	mu sync.Mutex
+	of map[string]string
+}
+
+// handed is the token that the launcher has handed over, "" if it has not.
+func handed(lookup Lookup) (string, error) {
+	text := get(lookup, VarTokenFD)
+	if text == "" {
+		return "", nil
+	}
+	fd, err := strconv.Atoi(text)
+	if err != nil || fd < 3 {
+		return "", fmt.Errorf("%s is %q; want a descriptor from 3", VarTokenFD, text)
+	}
+	tokens.mu.Lock()
+	defer tokens.mu.Unlock()
+	name := get(lookup, VarLaunchID) + "/" + text
+	if t := tokens.of[name]; t != "" {
+		return t, nil
+	}
+	token, err := takeFile(fd)
+	if err != nil {
+		return "", fmt.Errorf("%s is %d, which does not hold the job token (%w): a program between the launcher and this one may have closed it; "+
+			"give the launcher a token in a file, by %s", VarTokenFD, fd, err, VarJobTokenFile)
+	}
+	if tokens.of == nil {
+		tokens.of = map[string]string{}
+	}
+	tokens.of[name] = token
+	return token, nil
 }
 
 // exposed reports whether others than the owner can read a file. Windows has no such bits.

@@ -105,7 +105,7 @@ func (a *attempt) start() error {
 		if err != nil {
 			return err
 		}
-		var inherit []*os.File
+		inherit := []*os.File{a.run.token}
 		if local == 0 && listener != nil {
 			inherit = append(inherit, listener)
 		}

@@ -50,8 +50,9 @@ type Config struct {
 	// MasterPort is its TCP port. 0, on a single host only, lets the launcher open a free
 	// port and hand the listening socket to rank 0 (env.Environment.MasterListener).
 	MasterPort int
-	// Token is the job's secret, handed to the ranks in LOCKSTEP_JOB_TOKEN. "" makes a
-	// random one, on a single host only: several must be given the same.
+	// Token is the job's secret, handed to the ranks in a file without a name
+	// (env.Environment.JobToken). "" makes a random one, on a single host only: several must
+	// be given the same.
 	Token string
 
 	// MaxRestarts is how often a failed group is started again. A failure that a rank recorded

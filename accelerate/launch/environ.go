@@ -16,8 +16,11 @@ const (
 	varOMPThreads = "OMP_NUM_THREADS"
 )
 
-// listenerFD is the number of the first inherited descriptor after the standard streams.
-const listenerFD = 3
+// The inherited descriptors after the standard streams; the second is rank 0's alone.
+const (
+	tokenFD = 3 + iota
+	listenerFD
+)
 
 // environ is the environment of one rank.
 func (r *run) environ(attempt, localRank, port int, errorFile string) []string {
@@ -32,7 +35,7 @@ func (r *run) environ(attempt, localRank, port int, errorFile string) []string {
 		"TORCHELASTIC_RESTART_COUNT": strconv.Itoa(attempt), "TORCHELASTIC_MAX_RESTARTS": strconv.Itoa(c.MaxRestarts),
 		"TORCHELASTIC_RUN_ID": c.RunID, "TORCHELASTIC_USE_AGENT_STORE": "False",
 		varErrorFile:    errorFile,
-		env.VarLaunchID: r.id, env.VarJobToken: c.Token,
+		env.VarLaunchID: r.id, env.VarTokenFD: strconv.Itoa(tokenFD),
 	}
 	threads := strconv.Itoa(max(1, c.Cores/c.ProcsPerNode))
 	for _, name := range []string{varGoThreads, varOMPThreads} {
@@ -43,7 +46,7 @@ func (r *run) environ(attempt, localRank, port int, errorFile string) []string {
 	if rank == 0 && c.MasterPort == 0 {
 		set[env.VarListenerFD] = strconv.Itoa(listenerFD)
 	}
-	return override(c.Env, set, env.VarListenerFD)
+	return override(c.Env, set, env.VarListenerFD, env.VarJobToken)
 }
 
 // override replaces variables and drops others.

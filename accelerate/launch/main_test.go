@@ -110,6 +110,8 @@ func play(part string, a []string) int {
 	case "family": // waits, and so does its child in the same group
 		parent("same")
 		time.Sleep(time.Minute)
+	case "secret": // says the token, and what a child can find of it
+		return secret()
 	case "meet":
 		return meet()
 	case "place":
@@ -159,6 +161,31 @@ func parent(group string) int {
 		return 98
 	}
 	fmt.Println("child", child.Process.Pid)
+	return 0
+}
+
+func secret() int {
+	e, err := env.Detect(os.LookupEnv)
+	if err != nil {
+		return 97
+	}
+	for range 2 {
+		token, err := e.JobToken()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 96
+		}
+		fmt.Println("token", token)
+	}
+	text, _ := os.ReadFile("/proc/self/environ")
+	fmt.Printf("environ %q\n", text)
+	if os.Getenv("SECRET_CHILD") != "" {
+		return 0
+	}
+	child := exec.Command(os.Args[0], "secret")
+	child.Env = append(os.Environ(), "SECRET_CHILD=1")
+	out, err := child.CombinedOutput()
+	fmt.Printf("child %v %q\n", err, out)
 	return 0
 }
 

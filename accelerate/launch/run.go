@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
 )
 
 // run is one call of Run.
@@ -26,6 +28,7 @@ type run struct {
 	keepDir bool
 	console console
 	guard   *guard
+	token   *os.File // holds the secret, and has no name
 	signals inbox
 	backoff time.Duration // before the last restart
 }
@@ -81,9 +84,12 @@ func (r *run) prepare() error {
 	case c.RunID == "":
 		c.RunID = r.id
 	}
+	if r.token, err = secretFile(c.Token); err != nil {
+		return fmt.Errorf("launch: job token: %w", err)
+	}
 	if len(c.Guard) > 0 {
-		if r.guard, err = startGuard(c.Guard, r.id, c.Env); err != nil {
-			return err
+		if r.guard, err = startGuard(c.Guard, r.id, override(c.Env, nil, env.VarJobToken)); err != nil {
+			return errors.Join(err, r.cleanUp())
 		}
 	}
 	if err := r.makeDir(); err != nil {
@@ -93,6 +99,23 @@ func (r *run) prepare() error {
 		r.guard.folder(r.dir)
 	}
 	return nil
+}
+
+// secretFile returns a file without a name that holds a text, to be read only.
+func secretFile(text string) (*os.File, error) {
+	w, err := os.CreateTemp("", "lockstep-token-*") // mode 0600
+	if err != nil {
+		return nil, err
+	}
+	r, err := os.Open(w.Name())
+	err = errors.Join(err, os.Remove(w.Name())) // before there is anything in it
+	if err == nil {
+		_, err = w.WriteString(text)
+	}
+	if err = errors.Join(err, w.Close()); err != nil && r != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, err
 }
 
 // makeDir makes the run's folder, which holds the error files if nothing else.
@@ -133,6 +156,9 @@ func (r *run) cleanUp() error {
 		if err := r.guard.release(); err != nil { // the job did without it
 			r.config.Logger.Warn("the guard process failed", "error", err)
 		}
+	}
+	if r.token != nil {
+		_ = r.token.Close() // it was only read
 	}
 	if r.keepDir || r.dir == "" {
 		return nil

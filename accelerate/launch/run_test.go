@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate/env"
 )
 
 // bench is a Config whose ranks play a part, and what they say.
@@ -90,7 +92,7 @@ func TestEnvironment(t *testing.T) {
 		"RANK": "3", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "3", "ROLE_NAME": "default",
 		"ROLE_RANK": "3", "ROLE_WORLD_SIZE": "6", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4242", "TORCHELASTIC_RUN_ID": "job",
 		"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "2", "TORCHELASTIC_USE_AGENT_STORE": "False", "GOMAXPROCS": "2",
-		"OMP_NUM_THREADS": "7", "LOCKSTEP_JOB_TOKEN": "secret", "LOCKSTEP_LAUNCH_LISTENER_FD": "",
+		"OMP_NUM_THREADS": "7", "LOCKSTEP_JOB_TOKEN": "", "LOCKSTEP_LAUNCH_LISTENER_FD": "",
 	} {
 		require.Equal(t, want, rank["3"][name], name)
 	}
@@ -98,6 +100,28 @@ func TestEnvironment(t *testing.T) {
 	require.Regexp(t, `/attempt_0/1/error\.json$`, rank["3"]["TORCHELASTIC_ERROR_FILE"])
 	require.NoDirExists(t, filepath.Dir(rank["3"]["TORCHELASTIC_ERROR_FILE"]))
 	require.Len(t, rank["2"]["LOCKSTEP_LAUNCH_ID"], 16)
+}
+
+// The token reaches the ranks, and neither their environment nor what they start.
+func TestTokenIsNotInherited(t *testing.T) {
+	const token = "a token that the launcher was given"
+	b := newBench(t, 2, "secret")
+	b.Env = append(b.Env, env.VarJobToken+"="+token)
+	b.Token = token
+	require.NoError(t, b.run(t), b.err.String())
+	for _, rank := range []string{"0", "1"} {
+		require.Equal(t, 2, strings.Count(b.out.String(), "["+rank+"] token "+token+"\n"), "%s", b.out.String())
+	}
+	require.Equal(t, 2, strings.Count(b.out.String(), "] child exit status 96 "), "%s", b.out.String())
+	require.Equal(t, 2, strings.Count(b.out.String(), "does not hold the job token"), "%s", b.out.String())
+	require.Equal(t, 4, strings.Count(b.out.String(), token), "%s", b.out.String())
+}
+
+// A token that the launcher makes has 256 bits.
+func TestTokenOfTheLauncherIsLong(t *testing.T) {
+	b := newBench(t, 1, "secret")
+	require.NoError(t, b.run(t), b.err.String())
+	require.Regexp(t, `(?m)^\[0\] token [0-9a-f]{64}$`, b.out.String())
 }
 
 func TestMasterPortIsHeld(t *testing.T) {

@@ -156,10 +156,8 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 		return nil, err
 	}
 	group := &optim.Group{LR: 1e-4, WeightDecay: 0.01}
-	for _, p := range nn.NamedParameters(m) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	if err := acc.Prepare(context.Background(), m, optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8), nil); err != nil {
+	group.Params = nn.NamedParameters(m)
+	if err := acc.Prepare(context.Background(), m, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 		return nil, err
 	}
 	ids := make([]int32, s.Batch*s.Block)

@@ -131,9 +131,9 @@ func prepare(acc *accelerate.Accelerator, a *args.TrainingArguments) (*gpt2.Mode
 		if decay[p.Name] {
 			g = groups[0]
 		}
-		g.Params = append(g.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+		g.Params = append(g.Params, p)
 	}
-	return m, acc.Prepare(context.Background(), m, optim.NewAdamW(acc.Ctx(), groups, a.AdamBeta1, a.AdamBeta2, a.AdamEpsilon), m.RecomputeUnits())
+	return m, acc.Prepare(context.Background(), m, optim.AdamW{Beta1: a.AdamBeta1, Beta2: a.AdamBeta2, Eps: a.AdamEpsilon}.New(acc.Ctx(), groups), m.RecomputeUnits())
 }
 
 // train takes one step on fresh tokens, of which small ids are the more frequent, and returns the mean loss.

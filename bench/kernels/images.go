@@ -88,11 +88,7 @@ func resNet18() row {
 			panic(err)
 		}
 		c, tree := tensor.NewCtx(dev), nn.Walk(m)
-		var ps []optim.Param
-		for _, p := range tree.Parameters() {
-			ps = append(ps, optim.Param{Name: p.Name, Tensor: p.Tensor})
-		}
-		opt := optim.NewSGD(c, []*optim.Group{{Params: ps, LR: 1e-3}}, 0.9, 0, false)
+		opt := optim.SGD{Momentum: 0.9}.New(c, []*optim.Group{{Params: tree.Parameters(), LR: 1e-3}})
 		labels := make([]int64, imageBatch)
 		for i := range labels {
 			labels[i] = int64(i * 7919 % 1000)

@@ -170,7 +170,7 @@ func adamW(threads int) (run, end func()) {
 	dev := tensor.NewCPU(threads)
 	c := tensor.NewCtx(dev)
 	p := filled(c, elements).SetRequiresGrad(true)
-	opt := optim.NewAdamW(c, []*optim.Group{{Params: []optim.Param{{Name: "p", Tensor: p}}, LR: 1e-3, WeightDecay: 0.01}}, 0.9, 0.999, 1e-8)
+	opt := optim.DefaultAdamW().New(c, []*optim.Group{{Params: []tensor.Named{{Name: "p", Tensor: p}}, LR: 1e-3, WeightDecay: 0.01}})
 	p.SwapGrad(filled(c, elements), true)
 	return func() { opt.Step(c) }, func() { dev.Close() }
 }

@@ -36,11 +36,7 @@ func step(name string, cfg gpt2.Config, batch, block int) row {
 			panic(err)
 		}
 		c, tree := tensor.NewCtx(dev), nn.Walk(m)
-		var ps []optim.Param
-		for _, p := range tree.Parameters() {
-			ps = append(ps, optim.Param{Name: p.Name, Tensor: p.Tensor})
-		}
-		opt := optim.NewAdamW(c, []*optim.Group{{Params: ps, LR: 1e-4, WeightDecay: 0.01}}, 0.9, 0.999, 1e-8)
+		opt := optim.DefaultAdamW().New(c, []*optim.Group{{Params: tree.Parameters(), LR: 1e-4, WeightDecay: 0.01}})
 		ids := make([]int32, batch*block)
 		for i := range ids {
 			ids[i] = int32(i * 7919 % cfg.VocabSize)

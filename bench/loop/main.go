@@ -119,11 +119,7 @@ func (b *bench) bare(src *data.Source, watch *watch) error {
 		return err
 	}
 	c, tree := tensor.NewCtx(dev), nn.Walk(m)
-	var ps []optim.Param
-	for _, p := range tree.Parameters() {
-		ps = append(ps, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	opt := optim.NewAdamW(c, []*optim.Group{{Params: ps, LR: 1e-4}}, 0.9, 0.999, 1e-8)
+	opt := optim.DefaultAdamW().New(c, []*optim.Group{{Params: tree.Parameters(), LR: 1e-4}})
 	indices := make([]int64, b.batch)
 	for step := range b.steps + watch.skip {
 		for i := range indices {
@@ -141,7 +137,7 @@ func (b *bench) bare(src *data.Source, watch *watch) error {
 			tensor.Backward(c.Ctx, []*tensor.Tensor{loss}, []*tensor.Tensor{seed}, nil)
 			return nil
 		})
-		opt.ScaleGrads(optim.ClipFactor(optim.GradNorm(c, ps), 1))
+		opt.ScaleGrads(optim.ClipFactor(optim.GradNorm(c, opt.Params()), 1))
 		opt.Step(c)
 		batch.Free()
 		watch.step()

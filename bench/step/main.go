@@ -84,11 +84,7 @@ type stepper struct {
 
 func newStepper(m *gpt2.Model, batch, block int) *stepper {
 	s := &stepper{c: tensor.NewCtx(tensor.CPU()), m: m, tree: nn.Walk(m)}
-	var ps []optim.Param
-	for _, p := range s.tree.Parameters() {
-		ps = append(ps, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	s.opt = optim.NewAdamW(s.c, []*optim.Group{{Params: ps, LR: 1e-4, WeightDecay: 0.01}}, 0.9, 0.999, 1e-8)
+	s.opt = optim.DefaultAdamW().New(s.c, []*optim.Group{{Params: s.tree.Parameters(), LR: 1e-4, WeightDecay: 0.01}})
 	ids := make([]int32, batch*block)
 	for i := range ids {
 		ids[i] = int32(i * 7919 % m.Cfg.VocabSize)

@@ -15,9 +15,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
-	_ "github.com/lockstep-ml/lockstep/models/gpt2" // the architectures that it knows
-	_ "github.com/lockstep-ml/lockstep/models/mlp"
-	_ "github.com/lockstep-ml/lockstep/models/resnet"
+	_ "github.com/lockstep-ml/lockstep/models/all" // the architectures that it knows
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
@@ -38,7 +36,7 @@ than gradients and all that backward needs together: it makes the one as it free
 type estimateFlags struct {
 	batch, accumulation, ranks, length int
 	optim, dtype                       string
-	checkpointing, json                bool
+	checkpointing, json, bf16, fp16    bool
 }
 
 func (f *estimateFlags) flagSet() *pflag.FlagSet {
@@ -50,6 +48,8 @@ func (f *estimateFlags) flagSet() *pflag.FlagSet {
 	fs.IntVar(&f.ranks, "ranks", 1, "ranks of the run; several ranks sum their gradients")
 	fs.StringVar(&f.optim, "optim", string(a.Optim), "optimizer: adamw_torch, adamw_torch_fused, adam or sgd")
 	fs.StringVar(&f.dtype, "dtype", "float32", "dtype of the parameters: float32, bfloat16, float16 or float64")
+	fs.BoolVar(&f.bf16, "bf16", false, "compute in bfloat16 where that is safe")
+	fs.BoolVar(&f.fp16, "fp16", false, "compute in float16 where that is safe")
 	fs.BoolVar(&f.checkpointing, "gradient_checkpointing", false, "recompute activations in the backward pass instead of keeping them")
 	fs.BoolVar(&f.json, "json", false, "print JSON")
 	return fs
@@ -115,7 +115,7 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	}
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = f.batch, f.accumulation
-	a.Optim, a.GradientCheckpointing = args.Optim(f.optim), f.checkpointing
+	a.Optim, a.GradientCheckpointing, a.BF16, a.FP16 = args.Optim(f.optim), f.checkpointing, f.bf16, f.fp16
 	if err := a.Validate(); err != nil {
 		return nil, err
 	}

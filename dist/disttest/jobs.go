@@ -25,7 +25,11 @@ var Token = []byte("a token that only these tests know")
 // Jobs joins n ranks in the test's process, each with its own job, store connection and control connections. change, if not nil, is called with each rank's configuration. They
 // are closed when the test ends, unless closed earlier.
 func Jobs(t *testing.T, n int, change func(*rendezvous.Config)) []*rendezvous.Job {
-	server, err := rendezvous.Serve("127.0.0.1:0", Token)
+	var first rendezvous.Config
+	if change != nil {
+		change(&first)
+	}
+	server, err := rendezvous.Serve("127.0.0.1:0", Token, first.TLS)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	jobs := make([]*rendezvous.Job, n)

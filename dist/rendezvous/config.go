@@ -43,17 +43,19 @@ type Config struct {
 	HostID    string        // "": found out
 	Timeout   time.Duration // for all ranks to come; 0 is DefaultTimeout
 	Silence   time.Duration // of another host, after which its ranks are lost; 0 is DefaultSilence
+	TLS       TLS           // how connections are encrypted; the zero value encrypts those between hosts
 }
 
-// NewToken returns a random job token of 32 hexadecimal characters.
+// NewToken returns a random job token of 64 hexadecimal characters, 256 bits.
 func NewToken() []byte {
-	b := make([]byte, 16)
+	b := make([]byte, 32)
 	_, _ = rand.Read(b) // never fails: crypto/rand ends the process instead
 	return []byte(hex.EncodeToString(b))
 }
 
-// FromEnv reads the configuration from the variables that launchers set.
-func FromEnv() (Config, error) { return fromEnv(os.Getenv) }
+// FromEnv reads the configuration from the variables that launchers set. It takes the token out of the environment, as
+// [LookupEnv] does.
+func FromEnv() (Config, error) { return fromEnv(Getenv) }
 
 func fromEnv(getenv func(string) string) (Config, error) {
 	c := Config{External: getenv(EnvStore) == "external", HostID: getenv(EnvHost), Listen: getenv(EnvListen)}
@@ -79,8 +81,18 @@ func fromEnv(getenv func(string) string) (Config, error) {
 	if c.Silence, err = ParseSilence(getenv(EnvSilence)); err != nil {
 		return c, err
 	}
+	if c.TLS, err = TLSFromEnv(getenv); err != nil {
+		return c, err
+	}
 	c.Token = []byte(getenv(EnvToken))
 	if name := getenv(EnvTokenFile); name != "" {
+		info, err := os.Stat(name)
+		if err != nil {
+			return c, fmt.Errorf("rendezvous: %s: %w", EnvTokenFile, err)
+		}
+		if Exposed(info.Mode()) {
+			return c, fmt.Errorf("rendezvous: %s: %s has mode %v, so that others can read the secret; want 0600", EnvTokenFile, name, info.Mode().Perm())
+		}
 		text, err := os.ReadFile(name)
 		if err != nil {
 			return c, fmt.Errorf("rendezvous: %s: %w", EnvTokenFile, err)
@@ -106,8 +118,13 @@ func (c *Config) check() error {
 	switch {
 	case c.World < 1 || c.Rank < 0 || c.Rank >= c.World:
 		return fmt.Errorf("rendezvous: rank %d of %d, want a rank in [0, world size)", c.Rank, c.World)
-	case len(c.Token) < MinToken && (c.Meeting == nil || len(c.Token) > 0):
-		return fmt.Errorf("rendezvous: job token of %d bytes, want at least %d: set %s or %s to the same random text for all ranks", len(c.Token), MinToken, EnvToken, EnvTokenFile)
+	case len(c.Token) == 0 && c.Meeting == nil:
+		return fmt.Errorf("rendezvous: no job token: set %s or %s to the same random text for all ranks", EnvToken, EnvTokenFile)
+	}
+	if len(c.Token) > 0 {
+		if err := CheckToken(c.Token); err != nil {
+			return fmt.Errorf("rendezvous: %s or %s: %w", EnvToken, EnvTokenFile, err)
+		}
 	}
 	if _, _, err := net.SplitHostPort(c.Address); err != nil && c.Server == nil && (c.Meeting == nil || c.Rank == 0) {
 		return fmt.Errorf("rendezvous: store address %q, want HOST:PORT: %w", c.Address, err)

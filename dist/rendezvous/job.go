@@ -36,8 +36,9 @@ type Job struct {
 	waiting map[wire.Hello]chan net.Conn
 	holds   int
 
-	given     []byte // the configuration's token
-	announced bool   // rank 0's place stands where the others look for it
+	key       *wire.Key // of Token
+	given     []byte    // the configuration's token
+	announced bool      // rank 0's place stands where the others look for it
 
 	probes    map[uint64]*probe
 	lastProbe uint64
@@ -161,7 +162,7 @@ func (j *Job) enter(ctx context.Context) (watched context.Context, stop func(), 
 		if host == "" {
 			host = j.Store.conn.LocalAddr().(*net.TCPAddr).IP.String()
 		}
-		if j.listener, err = wire.Listen(net.JoinHostPort(host, "0"), j.Token, j.arrived); err != nil {
+		if j.listener, err = wire.Listen(net.JoinHostPort(host, "0"), j.key, j.arrived); err != nil {
 			return nil, nil, fmt.Errorf("rendezvous: rank %d cannot listen: %w", j.Rank, err)
 		}
 	}
@@ -183,8 +184,12 @@ func (j *Job) openStore(ctx context.Context) error {
 	if j.Meeting != nil {
 		return j.openMeeting(ctx)
 	}
+	var err error
+	if j.key, err = j.TLS.key(j.Token); err != nil {
+		return err
+	}
 	if j.Rank == 0 && j.Server == nil && !j.External {
-		s, err := Serve(j.Address, j.Token)
+		s, err := Serve(j.Address, j.Token, j.TLS)
 		if err != nil {
 			return err
 		}
@@ -195,8 +200,7 @@ func (j *Job) openStore(ctx context.Context) error {
 	}
 	address := j.Address
 	j.want(func() string { return "the store at " + address })
-	var err error
-	if j.Store, err = Dial(ctx, j.Address, j.Token, j.Rank); err == nil {
+	if j.Store, err = dial(ctx, j.Address, j.key, j.Rank); err == nil {
 		listenFor(j.Store.conn, j.Silence)
 	}
 	return err
@@ -311,16 +315,46 @@ func (j *Job) Connect(ctx context.Context, kind string, rank int) (net.Conn, err
 	if rank > j.Rank {
 		return j.accept(ctx, wire.Hello{Kind: kind, Rank: rank})
 	}
-	dialer := net.Dialer{Timeout: wire.Patience}
 	peer := j.Peers[rank]
-	c, err := dialer.DialContext(ctx, "tcp", peer.Address)
-	if err == nil {
-		if err = wire.Greet(c, j.Token, wire.Hello{Kind: kind, Rank: j.Rank}); err == nil {
+	began := time.Now()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		c, again, err := j.reach(ctx, peer.Address, kind)
+		if err == nil {
 			return c, nil
 		}
-		_ = c.Close()
+		if !again || time.Since(began) > dialPatience || sleep(ctx, pause) != nil {
+			return nil, fmt.Errorf("rendezvous: rank %d cannot reach rank %d (process %d on %s) at %s: %w", j.Rank, rank, peer.PID, peer.Host, peer.Address, err)
+		}
 	}
-	return nil, fmt.Errorf("rendezvous: rank %d cannot reach rank %d (process %d on %s) at %s: %w", j.Rank, rank, peer.PID, peer.Host, peer.Address, err)
+}
+
+// dialPatience is how long a rank that listens may be too busy with strangers.
+const dialPatience = time.Minute
+
+// reach dials another rank once. again says that it listens and may have been busy with others.
+func (j *Job) reach(ctx context.Context, address, kind string) (c net.Conn, again bool, err error) {
+	dialer := net.Dialer{Timeout: wire.Patience}
+	if c, err = dialer.DialContext(ctx, "tcp", address); err != nil {
+		return nil, false, err
+	}
+	proven, err := j.key.Greet(c, wire.Hello{Kind: kind, Rank: j.Rank})
+	if err != nil {
+		_ = c.Close()
+		return nil, !errors.Is(err, wire.ErrToken) && !errors.Is(err, wire.ErrTLS), err
+	}
+	return proven, false, nil
+}
+
+// sleep waits, and returns an error if ctx ends before.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 // accept waits for a connection that another rank dials, until that rank is gone.

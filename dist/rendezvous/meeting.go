@@ -75,7 +75,7 @@ func (j *Job) openMeeting(ctx context.Context) error {
 			return err
 		}
 		var err error
-		j.Store, err = Dial(ctx, j.Server.Addr().String(), j.Token, j.Rank)
+		j.Store, err = dial(ctx, j.Server.Addr().String(), j.key, j.Rank)
 		return err
 	}
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, lookAgain) {
@@ -87,7 +87,7 @@ func (j *Job) openMeeting(ctx context.Context) error {
 		if err = j.visit(ctx, p); err == nil {
 			return nil
 		}
-		if errors.Is(err, errNoToken) || errors.Is(err, wire.ErrToken) && len(j.given) > 0 {
+		if errors.Is(err, errNoToken) || errors.Is(err, wire.ErrTLS) || errors.Is(err, wire.ErrToken) && len(j.given) > 0 {
 			return fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", j.Rank, p.Address, err)
 		}
 		select {
@@ -106,7 +106,10 @@ func (j *Job) announce(ctx context.Context) error {
 		j.Place.Token = j.Token
 	}
 	var err error
-	if j.server, err = Serve(j.Address, j.Token); err != nil {
+	if j.key, err = j.TLS.key(j.Token); err != nil {
+		return err
+	}
+	if j.server, err = Serve(j.Address, j.Token, j.TLS); err != nil {
 		return err
 	}
 	j.Server = j.server
@@ -126,12 +129,16 @@ var errNoToken = fmt.Errorf("rank 0 was given a job token in %s or %s, and this 
 func (j *Job) visit(ctx context.Context, p Place) error {
 	token := j.given
 	if len(token) == 0 {
-		if token = p.Token; len(token) < MinToken {
+		if token = p.Token; len(token) == 0 {
 			return errNoToken
 		}
 	}
 	j.want(func() string { return "the store at " + p.Address })
-	s, err := dialOnce(ctx, p.Address, token, j.Rank)
+	key, err := j.TLS.key(token)
+	if err != nil {
+		return err
+	}
+	s, err := dialOnce(ctx, p.Address, key, j.Rank)
 	if err != nil {
 		return err
 	}
@@ -140,7 +147,7 @@ func (j *Job) visit(ctx context.Context, p Place) error {
 		j.listener = nil
 	}
 	listenFor(s.conn, j.Silence)
-	j.Store, j.Token, j.Place = s, token, p
+	j.Store, j.Token, j.key, j.Place = s, token, key, p
 	return nil
 }
 

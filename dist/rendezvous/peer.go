@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/dist/internal/wire"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
 
@@ -51,7 +52,10 @@ func hostID(name string) string {
 // listenFor makes a connection end when nothing has come from the other host for so long: it is gone, or the link to it is cut. A stopped process is still answered for
 // by its kernel.
 func listenFor(c net.Conn, silence time.Duration) {
-	tcp := c.(*net.TCPConn)
+	tcp := wire.TCP(c)
+	if tcp == nil {
+		return
+	}
 	pause := max(silence/4, time.Second) // the unit of some systems
 	_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: pause, Interval: pause, Count: 3})
 	limitUnacknowledged(tcp, silence)

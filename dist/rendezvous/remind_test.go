@@ -40,7 +40,7 @@ func TestReminders(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
 	defer slog.SetDefault(before)
-	server, err := Serve("127.0.0.1:0", []byte("a token of this test alone"))
+	server, err := Serve("127.0.0.1:0", []byte("a token of this test alone"), TLS{})
 	require.NoError(t, err)
 	job := func(rank int, own *Server, address string) *Job {
 		return &Job{Config: Config{Rank: rank, World: 4, Address: address, Server: own, Token: []byte("a token of this test alone"), Timeout: time.Minute}}

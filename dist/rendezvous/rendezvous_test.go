@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,6 +59,15 @@ func configs(n int, address string, token []byte) []rendezvous.Config {
 	return list
 }
 
+// testKey is the key of disttest.Token within a host.
+var testKey = func() *wire.Key {
+	k, err := wire.NewKey(disttest.Token, wire.Options{})
+	if err != nil {
+		panic(err)
+	}
+	return k
+}()
+
 func address(t *testing.T) string { return "127.0.0.1:" + disttest.FreePort(t) }
 
 func TestJoin(t *testing.T) {
@@ -104,7 +114,7 @@ func TestTwoJobsNeverMeet(t *testing.T) {
 
 // Garbage on the store's port is refused and disturbs nobody.
 func TestPortScanner(t *testing.T) {
-	server, err := rendezvous.Serve("127.0.0.1:0", disttest.Token)
+	server, err := rendezvous.Serve("127.0.0.1:0", disttest.Token, rendezvous.TLS{})
 	require.NoError(t, err)
 	for range 10 {
 		c, err := net.Dial("tcp", server.Addr().String())
@@ -161,7 +171,7 @@ func TestRankThatDiesDuringTheRendezvous(t *testing.T) {
 		for ; err != nil; c, err = net.Dial("tcp", list[0].Address) {
 			time.Sleep(time.Millisecond)
 		}
-		if wire.Greet(c, disttest.Token, wire.Hello{Kind: "store", Rank: 2}) == nil {
+		if _, err := testKey.Greet(c, wire.Hello{Kind: "store", Rank: 2}); err == nil {
 			time.Sleep(200 * time.Millisecond)
 		}
 		_ = c.Close()
@@ -176,13 +186,14 @@ func TestRankThatDiesDuringTheRendezvous(t *testing.T) {
 // A rank that dies after it has introduced itself, and before it has connected to the others, is an error as well.
 func TestRankThatDiesBeforeItConnects(t *testing.T) {
 	list := configs(2, address(t), disttest.Token)
-	server, err := rendezvous.Serve(list[0].Address, disttest.Token)
+	server, err := rendezvous.Serve(list[0].Address, disttest.Token, rendezvous.TLS{})
 	require.NoError(t, err)
 	defer server.Close()
 	list[0].Server = server
 	dying, err := net.Dial("tcp", list[0].Address)
 	require.NoError(t, err)
-	require.NoError(t, wire.Greet(dying, disttest.Token, wire.Hello{Kind: "store", Rank: 1}))
+	_, err = testKey.Greet(dying, wire.Hello{Kind: "store", Rank: 1})
+	require.NoError(t, err)
 	me := fmt.Appendf(nil, `{"rank":1,"host":"elsewhere","pid":7,"address":"127.0.0.1:1","kernels":%q}`, kernels.Active())
 	require.NoError(t, wire.Write(dying, map[string]any{"id": 1, "op": "exchange", "key": "peers", "value": me, "rank": 1, "n": 2, "timeout": time.Minute}, wire.MaxFrame))
 	go func() {
@@ -200,12 +211,12 @@ func TestRankThatDiesBeforeItConnects(t *testing.T) {
 }
 
 func TestStore(t *testing.T) {
-	server, err := rendezvous.Serve("127.0.0.1:0", disttest.Token)
+	server, err := rendezvous.Serve("127.0.0.1:0", disttest.Token, rendezvous.TLS{})
 	require.NoError(t, err)
 	ctx := t.Context()
-	a, err := rendezvous.Dial(ctx, server.Addr().String(), disttest.Token, 0)
+	a, err := rendezvous.Dial(ctx, server.Addr().String(), disttest.Token, 0, rendezvous.TLS{})
 	require.NoError(t, err)
-	b, err := rendezvous.Dial(ctx, server.Addr().String(), disttest.Token, 1)
+	b, err := rendezvous.Dial(ctx, server.Addr().String(), disttest.Token, 1, rendezvous.TLS{})
 	require.NoError(t, err)
 
 	got := make(chan string)
@@ -248,9 +259,31 @@ func TestStore(t *testing.T) {
 func TestTokens(t *testing.T) {
 	a, b := rendezvous.NewToken(), rendezvous.NewToken()
 	require.NotEqual(t, a, b)
-	require.Len(t, a, 32)
-	_, err := rendezvous.Serve("127.0.0.1:0", []byte("short"))
-	require.EqualError(t, err, "rendezvous: job token of 5 bytes, want at least 16")
+	require.Len(t, a, 64)
+	_, err := rendezvous.Serve("127.0.0.1:0", []byte("short"), rendezvous.TLS{})
+	require.EqualError(t, err, "rendezvous: the job token can be guessed: it has 5 bytes, want at least 24 random ones: make one with `openssl rand -hex 32`")
+}
+
+// Tokens that people chose are refused when they are short or regular, wherever they come from; what programs make is not.
+func TestWeakTokensAreRefused(t *testing.T) {
+	for _, weak := range []string{
+		"", "secret", "0123456789abcdef", strings.Repeat("a", 64), strings.Repeat("password", 8), "0123456789abcdef0123456789abcdef",
+		"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz", "11111111111111111111111111111112",
+	} {
+		require.ErrorIs(t, rendezvous.CheckToken([]byte(weak)), rendezvous.ErrWeakToken, weak)
+		_, err := rendezvous.Serve("127.0.0.1:0", []byte(weak), rendezvous.TLS{})
+		require.ErrorIs(t, err, rendezvous.ErrWeakToken, weak)
+		_, err = rendezvous.Dial(t.Context(), "127.0.0.1:1", []byte(weak), 0, rendezvous.TLS{})
+		require.ErrorIs(t, err, rendezvous.ErrWeakToken, weak)
+		_, errs := join(configs(2, "127.0.0.1:1", []byte(weak))[1])
+		require.ErrorContains(t, errs[0], "token", weak)
+	}
+	for range 1000 {
+		text := rendezvous.NewToken()
+		for _, n := range []int{rendezvous.MinToken, 32, 64} { // openssl rand -hex 12, 16, 32
+			require.NoError(t, rendezvous.CheckToken(text[:n]), "%s", text[:n])
+		}
+	}
 }
 
 func TestFromEnv(t *testing.T) {

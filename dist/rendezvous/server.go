@@ -66,24 +66,25 @@ type response struct {
 }
 
 // Serve starts a store on address (HOST:PORT, port 0 for a free one) for those who know the token.
-func Serve(address string, token []byte) (*Server, error) {
+func Serve(address string, token []byte, security TLS) (*Server, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: the store cannot listen: %w", err)
 	}
-	return ServeOn(l, token)
+	return ServeOn(l, token, security)
 }
 
 // ServeOn is Serve on a TCP socket that listens already, as a launcher hands it to rank 0. It takes the socket over, also on error.
-func ServeOn(l net.Listener, token []byte) (*Server, error) {
-	if len(token) < MinToken {
-		return nil, errors.Join(fmt.Errorf("rendezvous: job token of %d bytes, want at least %d", len(token), MinToken), l.Close())
+func ServeOn(l net.Listener, token []byte, security TLS) (*Server, error) {
+	key, err := security.key(token)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	s := &Server{
 		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{}, met: map[string]bool{},
 		conns: map[net.Conn]struct{}{}, changed: make(chan struct{}),
 	}
-	s.listener = wire.ListenOn(l, token, s.serve)
+	s.listener = wire.ListenOn(l, key, s.serve)
 	return s, nil
 }
 

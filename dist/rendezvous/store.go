@@ -13,9 +13,6 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
 )
 
-// MinToken is the least length of a job token in bytes; [NewToken] makes longer ones.
-const MinToken = 16
-
 // What may be said to a rank that comes to the store of a job which it does not belong to: one before its restart.
 var (
 	errOver = errors.New("the ranks have already met")
@@ -35,12 +32,23 @@ type Store struct {
 }
 
 // Dial connects to the store at address and proves knowledge of the token. It tries again while nobody listens or the name is unknown, for processes start in any order and
-// name services lag, until ctx ends. A wrong token is an error at once.
-func Dial(ctx context.Context, address string, token []byte, rank int) (*Store, error) {
+// name services lag, until ctx ends. A wrong token is an error at once, and so is a store that wants TLS where this process does not, or the other way round.
+func Dial(ctx context.Context, address string, token []byte, rank int, security TLS) (*Store, error) {
+	key, err := security.key(token)
+	if err != nil {
+		return nil, err
+	}
+	return dial(ctx, address, key, rank)
+}
+
+func dial(ctx context.Context, address string, key *wire.Key, rank int) (*Store, error) {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		s, err := dialOnce(ctx, address, token, rank)
+		s, err := dialOnce(ctx, address, key, rank)
 		if err == nil {
 			return s, nil
+		}
+		if errors.Is(err, wire.ErrTLS) {
+			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s: %w", rank, address, err)
 		}
 		if errors.Is(err, wire.ErrToken) {
 			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", rank, address, err)
@@ -53,17 +61,18 @@ func Dial(ctx context.Context, address string, token []byte, rank int) (*Store, 
 	}
 }
 
-func dialOnce(ctx context.Context, address string, token []byte, rank int) (*Store, error) {
+func dialOnce(ctx context.Context, address string, key *wire.Key, rank int) (*Store, error) {
 	dialer := net.Dialer{Timeout: wire.Patience}
 	c, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	if err := wire.Greet(c, token, wire.Hello{Kind: "store", Rank: rank}); err != nil {
+	proven, err := key.Greet(c, wire.Hello{Kind: "store", Rank: rank})
+	if err != nil {
 		_ = c.Close()
 		return nil, err
 	}
-	return newStore(c), nil
+	return newStore(proven), nil
 }
 
 // Set gives key a value.

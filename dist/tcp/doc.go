@@ -2,7 +2,7 @@
 
 // Package tcp is the engine for ranks that are processes of several hosts. Packages trainer and accelerate
 // choose it by themselves for several hosts. Use it directly with [Join], or with [New] and a job of package
-// rendezvous. It does not encrypt: the network between the hosts must be trusted.
+// rendezvous. Connections between hosts are encrypted (see package dist/rendezvous).
 //
 // Each pair of ranks has a connection for collective calls and one for messages. A reduction is an exchange of
 // slices, the specified tree over each rank's slice, and a gathering of the results, so that each rank sends

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lockstep-ml/lockstep/dist/disttest"
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
 func TestMain(m *testing.M) { disttest.Main(m, Join) }
@@ -15,4 +16,10 @@ func TestMain(m *testing.M) { disttest.Main(m, Join) }
 func TestConformanceOfProcesses(t *testing.T) {
 	t.Parallel()
 	disttest.RunProcesses(t, "flat", nil)
+}
+
+// Killed and stopped processes are noticed as soon over encrypted connections.
+func TestConformanceOfProcessesOverTLS(t *testing.T) {
+	t.Parallel()
+	disttest.RunProcesses(t, "flat", func(int) []string { return []string{rendezvous.EnvTLS + "=" + string(rendezvous.TLSAlways)} })
 }

@@ -45,6 +45,18 @@ func TestConformance(t *testing.T) {
 	disttest.Run(t, disttest.Engine{Name: "tcp", Path: "flat", Start: start, Leftovers: disttest.Leftovers})
 }
 
+// The suite over encrypted connections.
+func TestConformanceOverTLS(t *testing.T) {
+	disttest.Run(t, disttest.Engine{
+		Name: "tcp", Path: "flat", Ranks: []int{3}, Leftovers: disttest.Leftovers,
+		Start: func(t *testing.T, n int, opts dist.Options) []*dist.Group {
+			return startWith(t, n, opts, func(c *rendezvous.Config) {
+				c.HostID, c.TLS.Mode = fmt.Sprint("host ", c.Rank), rendezvous.TLSAlways
+			})
+		},
+	})
+}
+
 // A message may lie in the connection for longer than a host may be silent: its receiver has other things to do, and its kernel answers.
 func TestMessageWaitsForItsReceiver(t *testing.T) {
 	t.Parallel()

@@ -28,19 +28,12 @@ func newBlock(in *nn.Init, cfg Config) *Block {
 
 // Forward keeps x's shape [B,T,C]. keys is the mask of visible keys, kv the layer's cache;
 // both may be nil.
-func (b *Block) Forward(c *nn.Ctx, x, keys *tensor.Tensor, kv *layerCache) *tensor.Tensor {
-	in := []*tensor.Tensor{x}
-	if keys != nil { // handed in, so that it lives until the block is recomputed
-		in = append(in, keys)
-	}
+func (b *Block) Forward(c *nn.Ctx, x, keys *tensor.Tensor, kv *nn.KVLayer) *tensor.Tensor {
 	return nn.Unit(c, b, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
-		x, keys := in[0], (*tensor.Tensor)(nil)
-		if len(in) > 1 {
-			keys = in[1]
-		}
+		x, keys := in[0], in[1]
 		x = tensor.Add(c.Ctx, x, b.Attn.Forward(c, b.LN1.Forward(c, x), keys, kv))
 		return []*tensor.Tensor{tensor.Add(c.Ctx, x, b.MLP.Forward(c, b.LN2.Forward(c, x)))}
-	}, in...)[0]
+	}, x, keys)[0] // keys are handed in so that they live until the block is recomputed
 }
 
 // Attention is causal self-attention with one projection for queries, keys and values.
@@ -64,25 +57,21 @@ func newAttention(in *nn.Init, cfg Config) *Attention {
 }
 
 // Forward keeps x's shape.
-func (a *Attention) Forward(c *nn.Ctx, x, keys *tensor.Tensor, kv *layerCache) *tensor.Tensor {
+func (a *Attention) Forward(c *nn.Ctx, x, keys *tensor.Tensor, kv *nn.KVLayer) *tensor.Tensor {
 	return nn.Unit1(c, a, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 		w := x.Size(2)
 		qkv := tensor.Split(c.Ctx, a.CAttn.Forward(c, x), 2, w, w, w)
 		for i := range qkv {
 			qkv[i] = nn.SplitHeads(c, qkv[i], a.Heads)
 		}
-		opt := tensor.AttentionOptions{Causal: true, Mask: keys}
+		opt := tensor.AttentionOptions{Causal: true, Mask: keys, QueryOffset: kv.Len()}
 		if !a.Scaled {
 			opt.Scale = 1
 		}
 		if c.Training {
 			opt.Dropout = a.PDrop
 		}
-		k, v := qkv[1], qkv[2]
-		if kv != nil {
-			opt.QueryOffset = kv.cache.length
-			k, v = kv.extend(c, k, v)
-		}
+		k, v := kv.Extend(c, qkv[1], qkv[2])
 		y, _ := tensor.Attention(c.Ctx, qkv[0], k, v, opt)
 		return a.Drop.Forward(c, a.CProj.Forward(c, nn.MergeHeads(c, y)))
 	}, x)

@@ -182,36 +182,23 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 	return &data.Batch{Tensors: tensors, Size: size, Count: int64(size)}
 }
 
-// RenameWeight reads the names of GPT2Model's checkpoints, as Model does.
-func (m *Classifier) RenameWeight(saved string) string {
-	if strings.HasPrefix(saved, "score.") {
-		return saved
-	}
-	return renameWeight(saved)
-}
-
 // Forward reads input_ids [B,T], attention_mask (optional) and labels (optional), the classes [B]. Logits are
 // [B,classes], of the hidden state at each text's last token that is not pad_token_id, as in transformers. The loss
-// terms are texts: labels that are not nn.IgnoreIndex.
+// terms are texts: labels that are not tensor.IgnoreIndex.
 func (m *Classifier) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	ids, labels := b.Tensors[data.InputIDs], b.Tensors[data.Labels]
 	if m.Cfg.PadTokenID == nil && ids != nil && ids.Size(0) > 1 {
 		why := fmt.Sprintf("%d texts and no pad_token_id: want it in the configuration, or one text", ids.Size(0))
 		panic(&tensor.Error{Op: "gpt2.Forward", Msg: why, Where: c.Path()})
 	}
-	res := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)
 		logits := m.Score.Forward(c, m.last(c, in[0], h))
 		if labels != nil {
 			return []*tensor.Tensor{logits, nn.CrossEntropySum(c, logits, labels)}
 		}
 		return []*tensor.Tensor{logits}
-	}, ids)
-	out := models.Output{Logits: res[0]}
-	if len(res) > 1 {
-		out.Loss = res[1]
-	}
-	return out
+	}, ids))
 }
 
 // last picks the hidden states [B,C] out of h [B,T,C] at the last token that is no padding. Of a text that is nothing

@@ -38,7 +38,7 @@ func splitmix64(counter uint64) uint64 {
 }
 
 // fill gives parameter number i the values that make_drift.py gives it.
-func fill(c *tensor.Ctx, i int, p nn.Named) {
+func fill(c *tensor.Ctx, i int, p tensor.Named) {
 	base := 0.0
 	if strings.Contains(p.Name, ".ln_") && strings.HasSuffix(p.Name, "weight") {
 		base = 1
@@ -92,9 +92,9 @@ func TestDriftOfTraining(t *testing.T) {
 	group := &optim.Group{LR: o.LR, WeightDecay: o.WeightDecay}
 	for i, p := range tree.Parameters() {
 		fill(c.NoGrad(), i, p)
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+		group.Params = append(group.Params, p)
 	}
-	opt := optim.NewAdamW(c, []*optim.Group{group}, o.Betas[0], o.Betas[1], o.Eps)
+	opt := optim.AdamW{Beta1: o.Betas[0], Beta2: o.Betas[1], Eps: o.Eps}.New(c, []*optim.Group{group})
 	var losses []float64
 	for step := range want.Losses.One {
 		opt.ZeroGrad()

@@ -124,64 +124,31 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 // Forward reads input_ids [B,T], attention_mask (optional) and labels (optional; shifted
 // inside, −100 is ignored). With labels under LossOnly it computes no logits.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
-	labels := b.Tensors[data.Labels]
-	alone := labels != nil && c.LossOnly
-	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
-		h := m.Transformer.forward(c, in[0], b.Tensors[data.AttentionMask], nil)
-		if alone {
-			return []*tensor.Tensor{m.loss(c, h, labels)}
-		}
-		logits := m.logits(c, h)
-		if labels == nil {
-			return []*tensor.Tensor{logits}
-		}
-		return []*tensor.Tensor{logits, nn.CausalLMLossSum(c, logits, labels)}
-	}, b.Tensors[data.InputIDs])
-	switch {
-	case labels == nil:
-		return models.Output{Logits: out[0]}
-	case alone:
-		return models.Output{Loss: out[0]}
-	}
-	return models.Output{Logits: out[0], Loss: out[1]}
-}
-
-// loss is the loss of hidden states [B,T,C] without their logits.
-func (m *Model) loss(c *nn.Ctx, h, labels *tensor.Tensor) *tensor.Tensor {
-	return nn.Unit1(c, m.LMHead, func(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
-		return nn.LinearCrossEntropySum(c, h, m.LMHead.Weight, nil, nn.NextTokens(c, labels))
-	}, h)
-}
-
-// logits applies the head to hidden states [B,T,C].
-func (m *Model) logits(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
-	return nn.Unit1(c, m.LMHead, func(c *nn.Ctx, h *tensor.Tensor) *tensor.Tensor {
-		return tensor.Linear(c.Ctx, h, c.Param(m.LMHead.Weight), nil)
-	}, h)
+	return models.CausalLM(c, m, m.LMHead, b, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
+		return m.Transformer.forward(c, ids, b.Tensors[data.AttentionMask], nil)
+	})
 }
 
 // forward maps ids [B,T] to hidden states [B,T,C]. With a cache, ids continue what the
 // cache holds.
-func (t *Transformer) forward(c *nn.Ctx, ids, mask *tensor.Tensor, cache *Cache) *tensor.Tensor {
+func (t *Transformer) forward(c *nn.Ctx, ids, mask *tensor.Tensor, cache *nn.KVCache) *tensor.Tensor {
 	return nn.Unit1(c, t, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
 		past := t.past(c, ids, cache)
 		pos := tensor.Arange(c.Ctx, tensor.Int32, float64(past), 1, ids.Size(1))
 		x := tensor.Add(c.Ctx, t.WTE.Forward(c, ids), t.WPE.Forward(c, pos))
 		x = t.Drop.Forward(c, x)
-		keys := keyMask(c, mask)
+		keys := nn.KeyMask(c, mask)
 		for i, b := range t.H {
-			x = b.Forward(c, x, keys, cache.layer(i))
+			x = b.Forward(c, x, keys, cache.Layer(i))
 		}
-		if cache != nil {
-			cache.length += ids.Size(1)
-		}
+		cache.Advance(ids.Size(1))
 		return t.LNF.Forward(c, x)
 	}, ids)
 }
 
 // past is the number of tokens in the cache. It refuses ids that are missing, are no [B,T]
 // or have no positions.
-func (t *Transformer) past(c *nn.Ctx, ids *tensor.Tensor, cache *Cache) int {
+func (t *Transformer) past(c *nn.Ctx, ids *tensor.Tensor, cache *nn.KVCache) int {
 	fail := func(format string, args ...any) {
 		panic(&tensor.Error{Op: "gpt2.Forward", Msg: fmt.Sprintf(format, args...), Where: c.Path()})
 	}
@@ -191,23 +158,11 @@ func (t *Transformer) past(c *nn.Ctx, ids *tensor.Tensor, cache *Cache) int {
 	if ids.Dim() != 2 {
 		fail("input_ids of shape %v: want [batch, tokens]", ids.Shape())
 	}
-	past, limit := 0, t.WPE.Weight.Size(0)
-	if cache != nil {
-		past = cache.length
-	}
+	past, limit := cache.Len(), t.WPE.Weight.Size(0)
 	if past+ids.Size(1) > limit {
 		fail("%d tokens after %d: want at most n_positions = %d in all", ids.Size(1), past, limit)
 	}
 	return past
-}
-
-// keyMask turns an attention_mask [B,T] into the mask [B,1,1,T] of the keys that may be
-// seen; nil stays nil.
-func keyMask(c *nn.Ctx, mask *tensor.Tensor) *tensor.Tensor {
-	if mask == nil {
-		return nil
-	}
-	return tensor.Reshape(c.Ctx, tensor.Cast(c.Ctx, mask, tensor.Bool), mask.Size(0), 1, 1, mask.Size(1))
 }
 
 // residualStd is the deviation of projections that end in the residual stream.

@@ -35,10 +35,8 @@ func newRig(t testing.TB, dev *tensor.Device, cfg gpt2.Config, rows, length int)
 	r := &rig{m: newModel(t, dev, cfg), c: tensor.NewCtx(dev), ids: tokens(rows, length, cfg.VocabSize), rows: rows}
 	r.tree = nn.Walk(r.m)
 	group := &optim.Group{LR: 1e-3, WeightDecay: 0.01}
-	for _, p := range r.tree.Parameters() {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	r.opt = optim.NewAdamW(r.c, []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	group.Params = r.tree.Parameters()
+	r.opt = optim.DefaultAdamW().New(r.c, []*optim.Group{group})
 	return r
 }
 

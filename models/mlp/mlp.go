@@ -82,7 +82,7 @@ func New(in *nn.Init, cfg Config) (*Model, error) {
 	m := &Model{Cfg: cfg}
 	for i := range len(cfg.Sizes) - 1 {
 		layer := in.Sub("layers").Sub(fmt.Sprint(i))
-		m.Layers = append(m.Layers, nn.NewLinear(layer, cfg.Sizes[i], cfg.Sizes[i+1], true))
+		m.Layers = append(m.Layers, nn.NewLinear(layer, nn.LinearConfig{In: cfg.Sizes[i], Out: cfg.Sizes[i+1]}))
 	}
 	return m, nil
 }
@@ -112,11 +112,10 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, _ int) *data.Batch {
 // Forward reads inputs [B, sizes[0]] and labels: float [B, sizes[last]] for mse, integer
 // [B] for cross_entropy. The loss terms are samples: mse is averaged over the outputs.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
-	var out models.Output
 	if b.Tensors[data.Inputs] == nil {
 		panic(&tensor.Error{Op: "mlp.Forward", Msg: fmt.Sprintf("the batch has no %s", data.Inputs), Where: c.Path()})
 	}
-	res := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		x := in[0]
 		for i, l := range m.Layers {
 			if i > 0 {
@@ -125,12 +124,7 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 			x = l.Forward(c, x)
 		}
 		return m.loss(c, x, b.Tensors[data.Labels])
-	}, b.Tensors[data.Inputs])
-	out.Logits = res[0]
-	if len(res) > 1 {
-		out.Loss = res[1]
-	}
-	return out
+	}, b.Tensors[data.Inputs]))
 }
 
 // loss appends the loss to the predictions if there are labels.

@@ -34,10 +34,8 @@ func fit(m *mlp.Model, b *data.Batch, steps int) (loss float64) {
 	c := tensor.NewCtx(tensor.CPU())
 	tree := nn.Walk(m)
 	group := &optim.Group{LR: 0.05}
-	for _, p := range tree.Parameters() {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	opt := optim.NewAdam(c, []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	group.Params = tree.Parameters()
+	opt := optim.Adam(optim.DefaultAdamW()).New(c, []*optim.Group{group})
 	for range steps {
 		opt.ZeroGrad()
 		nn.NewCtx(c, tree, true).Scope(func(c *nn.Ctx) []*tensor.Tensor {

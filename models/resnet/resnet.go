@@ -82,7 +82,7 @@ func New(in *nn.Init, cfg Config) (*Model, error) {
 		encoder.Stages = append(encoder.Stages, newStage(stages.Sub(strconv.Itoa(i)), cfg, from, to, stride, cfg.Depths[i]))
 		from = to
 	}
-	head := &Head{Linear: nn.NewLinear(in.Sub("classifier").Sub("1"), from, len(cfg.ID2Label), true)}
+	head := &Head{Linear: nn.NewLinear(in.Sub("classifier").Sub("1"), nn.LinearConfig{In: from, Out: len(cfg.ID2Label)})}
 	return &Model{ResNet: &ResNet{Embedder: embedder, Encoder: encoder}, Classifier: head, Cfg: cfg}, nil
 }
 
@@ -134,7 +134,7 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 }
 
 // Forward reads pixel_values, images [B,num_channels,H,W], and labels (optional), the classes
-// [B]. Logits are [B,classes]. The loss terms are images: labels that are not nn.IgnoreIndex.
+// [B]. Logits are [B,classes]. The loss terms are images: labels that are not tensor.IgnoreIndex.
 func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	x := b.Tensors[data.PixelValues]
 	switch {
@@ -143,18 +143,13 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	case len(x.Shape()) != 4 || x.Size(1) != m.Cfg.NumChannels:
 		panic(&tensor.Error{Op: "resnet.Forward", Msg: fmt.Sprintf("%s of shape %v: want [B %d H W]", data.PixelValues, x.Shape(), m.Cfg.NumChannels), Where: c.Path()})
 	}
-	res := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		logits := m.Classifier.Forward(c, m.ResNet.Forward(c, in[0]))
 		if labels := b.Tensors[data.Labels]; labels != nil {
 			return []*tensor.Tensor{logits, nn.CrossEntropySum(c, logits, labels)}
 		}
 		return []*tensor.Tensor{logits}
-	}, x)
-	out := models.Output{Logits: res[0]}
-	if len(res) > 1 {
-		out.Loss = res[1]
-	}
-	return out
+	}, x))
 }
 
 // Forward maps images [B,C,H,W] to features [B,hidden_sizes[last]], the means of the last

@@ -127,7 +127,7 @@ func TestRecompute(t *testing.T) {
 			}
 			c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 				b := images(c.Ctx, 4, 3, 32, 32)
-				b.Tensors[data.Labels] = tensor.FromSlice(c.Ctx, []int64{0, 2, 1, nn.IgnoreIndex}, 4)
+				b.Tensors[data.Labels] = tensor.FromSlice(c.Ctx, []int64{0, 2, 1, tensor.IgnoreIndex}, 4)
 				tensor.Backward(c.Ctx, []*tensor.Tensor{m.Forward(c, b).Loss}, nil, nil)
 				return nil
 			})

@@ -98,7 +98,7 @@ var order = []string{"matrix", "vector", "scalar", "empty"}
 type rig struct {
 	c      *tensor.Ctx
 	opt    *optim.Optimizer
-	params []optim.Param
+	params []tensor.Named
 }
 
 func newRig(k Case, dev *tensor.Device, dt tensor.DType, lr, decay float64) *rig {
@@ -107,7 +107,7 @@ func newRig(k Case, dev *tensor.Device, dt tensor.DType, lr, decay float64) *rig
 	r := &rig{c: c}
 	for i, name := range order {
 		x := tensor.Normal(c.NoGrad(), tensor.Float32, uint64(i+1), 0, 1, shapes[name]...)
-		p := optim.Param{Name: name, Tensor: tensor.Cast(c.NoGrad(), x, dt).SetRequiresGrad(true)}
+		p := tensor.Named{Name: name, Tensor: tensor.Cast(c.NoGrad(), x, dt).SetRequiresGrad(true)}
 		groups[min(i, 1)].Params = append(groups[min(i, 1)].Params, p)
 		r.params = append(r.params, p)
 	}
@@ -152,7 +152,7 @@ func converges(t *testing.T, k Case) {
 	c := tensor.NewCtx(tensor.CPU())
 	a := tensor.FromSlice(c, []float32{1, 1.5, 2, 3, 4}, 5)
 	x := tensor.FromSlice(c, []float32{-2, 3, 0, 5, 0.5}, 5).SetRequiresGrad(true)
-	group := &optim.Group{Params: []optim.Param{{Name: "x", Tensor: x}}, LR: k.LR}
+	group := &optim.Group{Params: []tensor.Named{{Name: "x", Tensor: x}}, LR: k.LR}
 	opt := k.New(c, []*optim.Group{group})
 	const steps = 300
 	for n := range steps {
@@ -333,8 +333,8 @@ func workers(t *testing.T, k Case) {
 		dev := tensor.NewCPU(n)
 		defer dev.Close()
 		c := tensor.NewCtx(dev)
-		p := optim.Param{Name: "p", Tensor: tensor.Normal(c.NoGrad(), tensor.Float32, 1, 0, 1, 50_001).SetRequiresGrad(true)}
-		opt := k.New(c, []*optim.Group{{Params: []optim.Param{p}, LR: 0.1, WeightDecay: 0.1}})
+		p := tensor.Named{Name: "p", Tensor: tensor.Normal(c.NoGrad(), tensor.Float32, 1, 0, 1, 50_001).SetRequiresGrad(true)}
+		opt := k.New(c, []*optim.Group{{Params: []tensor.Named{p}, LR: 0.1, WeightDecay: 0.1}})
 		for i := range 3 {
 			p.SwapGrad(tensor.Normal(c.NoGrad(), tensor.Float32, uint64(i+2), 0, 1, 50_001), true)
 			optim.ClipGradNorm(c, opt.Params(), 0.5)

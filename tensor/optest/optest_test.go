@@ -64,6 +64,10 @@ func shapes(list []Array) (out [][]int) {
 	return out
 }
 
+func TestPrecisions(t *testing.T) {
+	RunPrecisions(t, func(t *testing.T) *tensor.Device { return openCPU(t, 1) })
+}
+
 // TestBits: results depend neither on the number of workers, nor on chance, nor on when
 // kernels run, under any variant of the kernels.
 func TestBits(t *testing.T) {
@@ -89,6 +93,8 @@ var notOps = map[string]string{
 	"Backward":   "every gradient check calls it; tested in package tensor",
 	"Custom":     "takes functions; tested in package tensor",
 	"Checkpoint": "takes functions; tested in package tensor",
+
+	"BackwardSpan": "takes functions; tested in package nn",
 }
 
 func TestEveryOpHasOneRow(t *testing.T) {

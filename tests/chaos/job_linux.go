@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -359,7 +360,7 @@ func (j *job) launch(ranks int) []string {
 func (j *job) environ(i int) []string {
 	list := environ(j.marker, "TMPDIR="+filepath.Join(j.dir, "tmp"), "HOME="+filepath.Join(j.dir, "home"), "XDG_RUNTIME_DIR="+filepath.Join(j.dir, "tmp"))
 	if j.layout.launchers() == 2 {
-		list = append(list, fmt.Sprintf("LOCKSTEP_HOST_ID=host%d", i), "LOCKSTEP_JOB_TOKEN="+strings.Repeat(j.marker[len(j.marker)-16:], 2))
+		list = append(list, fmt.Sprintf("LOCKSTEP_HOST_ID=host%d", i), fmt.Sprintf("LOCKSTEP_JOB_TOKEN=%x", sha256.Sum256([]byte(j.marker))))
 	}
 	if j.has(linkCut) || j.has(linkOneWay) {
 		list = append(list, "LOCKSTEP_SILENCE=1s")

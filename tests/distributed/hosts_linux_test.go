@@ -42,7 +42,7 @@ func newHosts(t testing.TB, number int, delay time.Duration) *hosts {
 	}
 	h := &hosts{t: t, relay: &relay{streams: map[flow]*recording{}}}
 	var err error
-	h.Hosts, err = twohosts.New(fmt.Sprintf("ls%d%d", os.Getpid()%100000, number), delay, h.relay.record)
+	h.Hosts, err = twohosts.New(fmt.Sprintf("ls%d%d", os.Getpid()%100000, number), delay, h.relay.pass)
 	var unavailable *twohosts.UnavailableError
 	if errors.As(err, &unavailable) {
 		lacking.Skip(t, lacking.Hosts, "namespaces", err.Error())
@@ -90,8 +90,9 @@ func (h *hosts) start(argv, flags []string, env ...string) (launchers [2]*proces
 }
 
 // TestTwoHosts wants the bits of one process from 2 × 2 ranks that reduce inside hosts
-// first, and no byte on the link that the formula does not count: over a wire that is as
-// fast as can be, and over one of 100 Mbit/s and 5 ms each way.
+// first: over a wire that is as fast as can be, and over one of 100 Mbit/s and 5 ms each way. The
+// first carries plain text, and no byte that the formula does not count; the second carries what
+// the hosts send when nobody says otherwise, and nothing that can be read.
 func TestTwoHosts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -101,7 +102,11 @@ func TestTwoHosts(t *testing.T) {
 		name  string
 		rate  string
 		delay time.Duration
-	}{{"fast", "", 0}, {"slow", "100mbit", 5 * time.Millisecond}} {
+		env   []string
+	}{
+		{"fast", "", 0, []string{rendezvous.EnvTLS + "=" + string(rendezvous.TLSNone)}},
+		{"slow", "100mbit", 5 * time.Millisecond, nil},
+	} {
 		t.Run(wire.name, func(t *testing.T) {
 			if wire.delay > 0 && testing.Short() {
 				t.Skip("it waits for seconds")
@@ -111,14 +116,18 @@ func TestTwoHosts(t *testing.T) {
 				h.limit(wire.rate)
 			}
 			out := filepath.Join(dir, wire.name)
-			launchers := h.start(tiny(out, "--log_level", "info"), nil)
+			launchers := h.start(tiny(out, "--log_level", "info"), nil, wire.env...)
 			for host, p := range launchers {
 				p.wait()
 				require.Equal(t, 0, p.code(), "host %d: %s", host, p.stderr)
 				require.Equal(t, wire.rate != "", h.held(host) > 0, "the rate is what holds frames back")
 			}
 			require.Regexp(t, `engine=tcp path="hierarchical: shared memory of 2 processes on each of 2 hosts`, launchers[0].stderr.String())
-			h.requireGradients()
+			if wire.env != nil {
+				h.requireGradients()
+			} else {
+				h.relay.requireSecret(t)
+			}
 			requireSameEnd(t, whole, out, 24)
 			for _, p := range launchers {
 				p.requireNothingLeft()
@@ -253,4 +262,23 @@ func TestLinkThatComesBack(t *testing.T) {
 		p.requireNothingLeft()
 	}
 	requireSameEnd(t, whole, out, steps)
+}
+
+// TestFlippedBitOnTheLink changes one bit of what the hosts send, as somebody on the link can who
+// also mends the checksum, and wants both to end with an error.
+func TestFlippedBitOnTheLink(t *testing.T) {
+	t.Parallel()
+	h := newHosts(t, 6, 0)
+	launchers := h.start(long(t.TempDir()), nil)
+	launchers[0].awaitPrinted("step 5 ")
+	h.relay.flip.Store(true)
+	for _, p := range launchers {
+		p.wait()
+		text := p.stderr.String()
+		require.Equal(t, 1, p.code(), "%s", text)
+		require.Contains(t, text, "bad record MAC")
+		requireNoTrace(t, text)
+		p.requireNothingLeft()
+	}
+	require.False(t, h.relay.flip.Load(), "a bit was changed")
 }

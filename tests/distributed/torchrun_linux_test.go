@@ -117,7 +117,7 @@ func TestPlaceIsCheckedFirst(t *testing.T) {
 		"(if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): no job token: set LOCKSTEP_JOB_TOKEN": {
 			"TORCHELASTIC_RUN_ID": "", "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": "", "GROUP_RANK": "", "GROUP_WORLD_SIZE": ""},
 		"environment of torchrun: RANK is set, but the master port is not: want MASTER_PORT": {"MASTER_PORT": ""},
-		"of 5 bytes, want at least 16": {"LOCKSTEP_JOB_TOKEN": "short"},
+		"it has 5 bytes, want at least 24 random ones":                                       {"LOCKSTEP_JOB_TOKEN": "short"},
 	} {
 		for _, p := range workers(t, store.Port(), tiny(t.TempDir()), 2, func(int) map[string]string { return more }) {
 			p.wait()

@@ -55,6 +55,25 @@ func (r *relay) connections(t testing.TB) []connection {
 	return list
 }
 
+// requireSecret checks that the hosts have spoken, and that all of it was TLS.
+func (r *relay) requireSecret(t testing.TB) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	total := 0
+	for f, s := range r.streams {
+		total += len(s.bytes)
+		require.Empty(t, s.later, "a gap in what %v sent", f)
+		for b := s.bytes; len(b) > 0; {
+			require.GreaterOrEqual(t, len(b), 5, "%v", f)
+			kind, n := b[0], 5+int(binary.BigEndian.Uint16(b[3:]))
+			require.True(t, kind >= 20 && kind <= 23 && b[1] == 3, "%v: no record of TLS: %x", f, b[:5])
+			b = b[min(n, len(b)):]
+		}
+	}
+	require.Greater(t, total, 24*23392*4)
+}
+
 // frame cuts off the first one of a handshake.
 func frame(b []byte) (first, rest []byte) {
 	if len(b) < 4 {

@@ -95,7 +95,7 @@ func (g *guide) command(t *testing.T, line string) *exec.Cmd {
 		require.Fail(t, "what does this command do?", line)
 	}
 	cmd := exec.Command(words[0], words[1:]...)
-	cmd.Dir, cmd.Env = g.dir, append(os.Environ(), "LOCKSTEP_JOB_TOKEN=0123456789abcdef0123456789abcdef")
+	cmd.Dir, cmd.Env = g.dir, append(os.Environ(), "LOCKSTEP_JOB_TOKEN=9c1b7f0e44d2a8536ab1c07d5e92f348")
 	return cmd
 }
 

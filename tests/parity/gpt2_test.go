@@ -73,7 +73,7 @@ func TestGPT2Logits(t *testing.T) {
 	labels := g.tensor("labels")
 	count := 0
 	for i, l := range tensor.ToSlice[int64](c, labels) {
-		if i%40 > 0 && l != nn.IgnoreIndex {
+		if i%40 > 0 && l != tensor.IgnoreIndex {
 			count++
 		}
 	}
@@ -111,9 +111,9 @@ func TestGPT2TenAdamWSteps(t *testing.T) {
 			require.Contains(t, meta.Decayed, p.Name)
 			i = 0
 		}
-		groups[i].Params = append(groups[i].Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
+		groups[i].Params = append(groups[i].Params, p)
 	}
-	opt := optim.NewAdamW(c, groups, 0.9, 0.999, 1e-8)
+	opt := optim.DefaultAdamW().New(c, groups)
 	steps := g.tensor("steps/ids")
 	for s, want := range meta.Losses {
 		ids := tensor.Select(c, steps, 0, s)

@@ -52,10 +52,8 @@ func TestResNetLogits(t *testing.T) {
 func TestResNetFiveSGDSteps(t *testing.T) {
 	eachResNet(t, func(t *testing.T, c *tensor.Ctx, m *resnet.Model, g golden, meta goldenMeta) {
 		group := &optim.Group{LR: 0.05}
-		for _, p := range nn.NamedParameters(m) {
-			group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-		}
-		opt := optim.NewSGD(c, []*optim.Group{group}, 0.9, 0, false)
+		group.Params = nn.NamedParameters(m)
+		opt := optim.SGD{Momentum: 0.9}.New(c, []*optim.Group{group})
 		pixels, labels := g.tensor("steps/pixels"), g.tensor("steps/labels")
 		for s, want := range meta.Losses {
 			opt.ZeroGrad()

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is how processes of one job speak before and beside their data: bounded frames of JSON, and a handshake by which both sides prove that they
-// know the job's token.
+// Package wire is how processes of one job speak before and beside their data: bounded frames of JSON, and a handshake
+// by which both sides prove that they know the job's token, the one that dials first.
 //
-// Nothing that is read from a connection is executed, allocated without bound or trusted before the handshake. It is NOT encryption: who can read the
-// network reads the data.
+// Connections between hosts are TLS 1.3. The certificates say nothing; the proofs cover the exporter of the connection
+// (RFC 9266), which differs on the two sides if somebody between them speaks TLS to both. Connections that do not leave
+// the host are plain.
+//
+// Nothing that is read from a connection is executed, allocated without bound or trusted before the handshake.
 package wire
 
 import (
@@ -43,7 +46,7 @@ func Read(r io.Reader, v any, limit int) error {
 	}
 	n := binary.BigEndian.Uint32(length[:])
 	if n > uint32(limit) {
-		return fmt.Errorf("wire: frame of %d bytes, want at most %d", n, limit)
+		return &lengthError{length: n, limit: limit}
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {
@@ -53,4 +56,15 @@ func Read(r io.Reader, v any, limit int) error {
 		return fmt.Errorf("wire: %w", err)
 	}
 	return nil
+}
+
+// lengthError is Read's error for a frame that is too long.
+type lengthError struct {
+	length uint32
+	limit  int
+}
+
+// Error implements error.
+func (e *lengthError) Error() string {
+	return fmt.Sprintf("wire: frame of %d bytes, want at most %d", e.length, e.limit)
 }

@@ -6,19 +6,24 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 )
 
-// Patience is how long one side of a handshake waits for the other.
+// Patience is how long one side of a handshake waits for the other, all in all.
 const Patience = 5 * time.Second
 
-// ErrToken is returned by both sides if they do not have the same job token.
+// ErrToken is returned by both sides if they do not have the same job token, or if somebody between them speaks to both.
 var ErrToken = errors.New("the job tokens differ")
 
-const protocol = "lockstep/1"
+// ErrTLS is returned by both sides if one of them wants an encrypted connection and the other one a plain one.
+var ErrTLS = errors.New("one side wants TLS and the other one does not: set LOCKSTEP_TLS to the same value for all ranks")
+
+const protocol = "lockstep/2"
 
 // Hello is what the dialling side says about itself. It is covered by the proof.
 type Hello struct {
@@ -26,87 +31,182 @@ type Hello struct {
 	Rank int    `json:"rank"` // who dials
 }
 
+// greeting is the dialling side's first message.
 type greeting struct {
 	Protocol string `json:"protocol"`
 	Hello    Hello  `json:"hello"`
 	Nonce    []byte `json:"nonce"`
 }
 
-type answer struct {
-	Nonce []byte `json:"nonce"`
+// claim is the dialling side's second message: its proof.
+type claim struct {
 	Proof []byte `json:"proof"`
 }
 
-type verdict struct {
-	Proof []byte `json:"proof,omitempty"` // from the dialling side
-	Error string `json:"error,omitempty"` // from the listening side
+// reply is what the listening side says: first a nonce, which depends on nothing, and then, to those alone that have
+// proved that they know the token, its own proof.
+type reply struct {
+	Nonce []byte `json:"nonce,omitempty"`
+	Proof []byte `json:"proof,omitempty"`
+	Error string `json:"error,omitempty"`
 }
 
-// proof binds the token, the side, both nonces and the hello.
-func proof(token []byte, side string, client, server []byte, h Hello) []byte {
-	mac := hmac.New(sha256.New, token)
-	fmt.Fprintf(mac, "%s|%s|%d:%s|%d|%x|%x", protocol, side, len(h.Kind), h.Kind, h.Rank, client, server)
+// The errors that a reply may name.
+const (
+	saysToken = "token"
+	saysTLS   = "tls"
+)
+
+// nonceBytes is the length of a nonce.
+const nonceBytes = 16
+
+// conversation is what the proofs cover.
+type conversation struct {
+	hello          Hello
+	dialer, listen []byte // nonces
+	binding        []byte // what tells the encrypted connection from all others; nil if it is plain
+}
+
+// proof binds the secret, the side, both nonces, the hello and the keys of the connection.
+func (k *Key) proof(side string, c conversation) []byte {
+	mac := hmac.New(sha256.New, k.secret)
+	fmt.Fprintf(mac, "%s|%s|%d:%s|%d|%x|%x|%x", protocol, side, len(c.hello.Kind), c.hello.Kind, c.hello.Rank, c.dialer, c.listen, c.binding)
 	return mac.Sum(nil)
 }
 
 func nonce() []byte {
-	b := make([]byte, 16)
+	b := make([]byte, nonceBytes)
 	_, _ = rand.Read(b) // never fails: crypto/rand ends the process instead
 	return b
 }
 
-// Greet is the dialling side's handshake. The deadline of c is cleared at the end.
-func Greet(c net.Conn, token []byte, h Hello) error {
-	_ = c.SetDeadline(time.Now().Add(Patience))
-	mine := nonce()
-	if err := Write(c, greeting{Protocol: protocol, Hello: h, Nonce: mine}, MaxGreeting); err != nil {
-		return fmt.Errorf("handshake: %w", err)
+// Greet is the dialling side's handshake. It returns the connection to use from now on, without a deadline; on error c is
+// the caller's to close.
+func (k *Key) Greet(c net.Conn, h Hello) (net.Conn, error) {
+	c, err := k.greet(c, h)
+	if err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
 	}
-	var a answer
-	if err := Read(c, &a, MaxGreeting); err != nil {
-		return fmt.Errorf("handshake: invalid answer: %w", err)
-	}
-	if !hmac.Equal(a.Proof, proof(token, "listen", mine, a.Nonce, h)) {
-		_ = Write(c, verdict{}, MaxGreeting) // so that the other side knows too
-		return fmt.Errorf("handshake: %w", ErrToken)
-	}
-	if err := Write(c, verdict{Proof: proof(token, "dial", mine, a.Nonce, h)}, MaxGreeting); err != nil {
-		return fmt.Errorf("handshake: %w", err)
-	}
-	var v verdict
-	if err := Read(c, &v, MaxGreeting); err != nil {
-		return fmt.Errorf("handshake: %w", err)
-	}
-	if v.Error != "" {
-		return fmt.Errorf("handshake: refused: %s", v.Error)
-	}
-	return c.SetDeadline(time.Time{})
+	return c, nil
 }
 
-// Receive is the listening side's handshake: it returns what the other side said, once it has proved that it knows the token.
-func Receive(c net.Conn, token []byte) (Hello, error) {
+func (k *Key) greet(c net.Conn, h Hello) (net.Conn, error) {
 	_ = c.SetDeadline(time.Now().Add(Patience))
+	said := conversation{hello: h, dialer: nonce()}
+	if k.encrypts(c) {
+		var err error
+		if c, said.binding, err = seal(tls.Client(c, k.dial)); err != nil {
+			if remote := (*net.OpError)(nil); errors.As(err, &remote) && remote.Op == "remote error" && remote.Err.Error() == alertPlain.Error() {
+				return nil, ErrTLS
+			}
+			return nil, fmt.Errorf("TLS: %w", err)
+		}
+	}
+	if err := Write(c, greeting{Protocol: protocol, Hello: h, Nonce: said.dialer}, MaxGreeting); err != nil {
+		return nil, err
+	}
+	r, err := hear(c)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Nonce) != nonceBytes {
+		return nil, fmt.Errorf("invalid answer: a nonce of %d bytes, want %d", len(r.Nonce), nonceBytes)
+	}
+	said.listen = r.Nonce
+	if err := Write(c, claim{Proof: k.proof("dial", said)}, MaxGreeting); err != nil {
+		return nil, err
+	}
+	if r, err = hear(c); err != nil {
+		return nil, err
+	}
+	if !hmac.Equal(r.Proof, k.proof("listen", said)) {
+		return nil, ErrToken
+	}
+	return c, c.SetDeadline(time.Time{})
+}
+
+// hear reads a reply.
+func hear(c net.Conn) (r reply, err error) {
+	if err := Read(c, &r, MaxGreeting); err != nil {
+		return r, fmt.Errorf("invalid answer: %w", err)
+	}
+	switch r.Error {
+	case "":
+		return r, nil
+	case saysToken:
+		return r, ErrToken
+	case saysTLS:
+		return r, ErrTLS
+	}
+	return r, fmt.Errorf("refused: %.100q", r.Error)
+}
+
+// Receive is the listening side's handshake: it returns the connection to use from now on, and what the other side said,
+// once that has proved that it knows the token. On error c is the caller's to close.
+func (k *Key) Receive(c net.Conn) (net.Conn, Hello, error) {
+	c, h, err := k.receive(c)
+	if err != nil {
+		return nil, Hello{}, fmt.Errorf("handshake: %w", err)
+	}
+	return c, h, nil
+}
+
+func (k *Key) receive(c net.Conn) (net.Conn, Hello, error) {
+	_ = c.SetDeadline(time.Now().Add(Patience))
+	var said conversation
+	if k.encrypts(c) {
+		plain := c
+		var err error
+		if c, said.binding, err = seal(tls.Server(c, k.listen)); err != nil {
+			if head := (tls.RecordHeaderError{}); errors.As(err, &head) && head.RecordHeader[0] == 0 { // the length of a greeting
+				_ = Write(plain, reply{Error: saysTLS}, MaxGreeting)
+				linger(plain)
+				return nil, Hello{}, ErrTLS
+			}
+			return nil, Hello{}, fmt.Errorf("TLS: %w", err)
+		}
+	}
 	var g greeting
 	if err := Read(c, &g, MaxGreeting); err != nil {
-		return Hello{}, fmt.Errorf("handshake: %w", err)
+		if long := (*lengthError)(nil); errors.As(err, &long) && long.length>>8 == clientHello>>8 {
+			_, _ = c.Write([]byte{21, 3, 3, 0, 2, 2, byte(alertPlain)})
+			linger(c)
+			return nil, Hello{}, ErrTLS
+		}
+		return nil, Hello{}, err
 	}
-	if g.Protocol != protocol || len(g.Nonce) != 16 {
-		return Hello{}, fmt.Errorf("handshake: protocol %.20q, want %q", g.Protocol, protocol)
+	if g.Protocol != protocol || len(g.Nonce) != nonceBytes {
+		err := fmt.Errorf("protocol %.20q, want %q: do all ranks run the same version?", g.Protocol, protocol)
+		_ = Write(c, reply{Error: err.Error()}, MaxGreeting)
+		return nil, Hello{}, err
 	}
-	mine := nonce()
-	if err := Write(c, answer{Nonce: mine, Proof: proof(token, "listen", g.Nonce, mine, g.Hello)}, MaxGreeting); err != nil {
-		return Hello{}, fmt.Errorf("handshake: %w", err)
+	said.hello, said.dialer, said.listen = g.Hello, g.Nonce, nonce()
+	if err := Write(c, reply{Nonce: said.listen}, MaxGreeting); err != nil {
+		return nil, Hello{}, err
 	}
-	var v verdict
-	if err := Read(c, &v, MaxGreeting); err != nil {
-		return Hello{}, fmt.Errorf("handshake: %w", err)
+	var p claim
+	if err := Read(c, &p, MaxGreeting); err != nil {
+		return nil, Hello{}, err
 	}
-	if !hmac.Equal(v.Proof, proof(token, "dial", g.Nonce, mine, g.Hello)) {
-		_ = Write(c, verdict{Error: ErrToken.Error()}, MaxGreeting)
-		return Hello{}, fmt.Errorf("handshake: %w", ErrToken)
+	if !hmac.Equal(p.Proof, k.proof("dial", said)) {
+		_ = Write(c, reply{Error: saysToken}, MaxGreeting)
+		return nil, Hello{}, ErrToken
 	}
-	if err := Write(c, verdict{}, MaxGreeting); err != nil {
-		return Hello{}, fmt.Errorf("handshake: %w", err)
+	if err := Write(c, reply{Proof: k.proof("listen", said)}, MaxGreeting); err != nil {
+		return nil, Hello{}, err
 	}
-	return g.Hello, c.SetDeadline(time.Time{})
+	return c, g.Hello, c.SetDeadline(time.Time{})
 }
+
+// linger reads what is still to come: a connection that is closed before would be reset, and the other side might not
+// hear why.
+func linger(c net.Conn) {
+	_ = c.SetReadDeadline(time.Now().Add(time.Second / 2))
+	_, _ = io.CopyN(io.Discard, c, 1<<16)
+}
+
+// clientHello are the first bytes of a TLS connection, as the length of a frame; the last of them differs.
+const clientHello = 0x16030100
+
+// alertPlain is the alert (protocol_version) by which a listener that wants no TLS answers who does.
+const alertPlain tls.AlertError = 70

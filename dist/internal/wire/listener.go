@@ -6,37 +6,46 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
+	"time"
 )
 
-// strangers is the number of connections that may be in the handshake at once; further ones wait in the kernel's queue.
-const strangers = 64
+// Strangers is the number of connections that may be in the handshake at once. One more costs the oldest of whoever has
+// the most.
+const Strangers = 256
 
 // Listener accepts connections and hands on those that pass the handshake. Others are closed, and logged at the debug level.
 type Listener struct {
 	listener net.Listener
-	token    []byte
+	key      *Key
 	serve    func(net.Conn, Hello)
 
-	mu      sync.Mutex
-	open    map[net.Conn]struct{}
-	closed  bool
-	refused int
-	handled sync.WaitGroup
+	mu        sync.Mutex
+	strangers []stranger // in the handshake, the oldest first
+	closed    bool
+	refused   int
+	handled   sync.WaitGroup
+}
+
+// stranger is a connection in the handshake.
+type stranger struct {
+	conn   net.Conn
+	source string // who is at the other end, as far as the kernel says
 }
 
 // Listen begins to accept on address (port 0 picks a free one). serve is called on a goroutine of its own for each connection that passed, and owns it.
-func Listen(address string, token []byte, serve func(net.Conn, Hello)) (*Listener, error) {
+func Listen(address string, key *Key, serve func(net.Conn, Hello)) (*Listener, error) {
 	nl, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	return ListenOn(nl, token, serve), nil
+	return ListenOn(nl, key, serve), nil
 }
 
 // ListenOn is Listen on a TCP socket that listens already, which it takes over.
-func ListenOn(nl net.Listener, token []byte, serve func(net.Conn, Hello)) *Listener {
-	l := &Listener{listener: nl, token: token, serve: serve, open: map[net.Conn]struct{}{}}
+func ListenOn(nl net.Listener, key *Key, serve func(net.Conn, Hello)) *Listener {
+	l := &Listener{listener: nl, key: key, serve: serve}
 	l.handled.Add(1)
 	go l.accept()
 	return l
@@ -54,48 +63,64 @@ func (l *Listener) Refused() int {
 
 func (l *Listener) accept() {
 	defer l.handled.Done()
-	places := make(chan struct{}, strangers)
 	for {
-		places <- struct{}{}
 		c, err := l.listener.Accept()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			<-places // a connection that died in the queue, or no descriptor left: the next may do
+			time.Sleep(time.Millisecond) // a connection that died in the queue, or no descriptor left: the next may do
 			continue
 		}
-		if !l.track(c) {
+		if !l.admit(stranger{conn: c, source: source(c)}) {
 			_ = c.Close()
 			return
 		}
 		l.handled.Go(func() {
-			h, err := Receive(c, l.token)
-			<-places
-			l.untrack(c, err)
+			proven, h, err := l.key.Receive(c)
+			l.dismiss(c, err)
 			if err != nil {
 				slog.Debug("wire: connection refused", "from", c.RemoteAddr().String(), "error", err)
 				_ = c.Close()
 				return
 			}
-			l.serve(c, h)
+			l.serve(proven, h)
 		})
 	}
 }
 
-func (l *Listener) track(c net.Conn) bool {
+// admit lets a connection into the handshake; false if the listener is closed.
+func (l *Listener) admit(s stranger) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.closed {
-		l.open[c] = struct{}{}
+	if l.closed {
+		return false
 	}
-	return !l.closed
+	if len(l.strangers) == Strangers {
+		i := l.excess()
+		_ = l.strangers[i].conn.Close() // ends its handshake
+		l.strangers = slices.Delete(l.strangers, i, i+1)
+	}
+	l.strangers = append(l.strangers, s)
+	return true
 }
 
-func (l *Listener) untrack(c net.Conn, err error) {
+// excess returns which connection has to go: the oldest one of the source that has the most, so that one source cannot
+// push out another.
+func (l *Listener) excess() int {
+	most, of := 0, map[string]int{}
+	for _, s := range l.strangers {
+		of[s.source]++
+		most = max(most, of[s.source])
+	}
+	return slices.IndexFunc(l.strangers, func(s stranger) bool { return of[s.source] == most })
+}
+
+// dismiss ends what admit began.
+func (l *Listener) dismiss(c net.Conn, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.open, c)
+	l.strangers = slices.DeleteFunc(l.strangers, func(s stranger) bool { return s.conn == c })
 	if err != nil {
 		l.refused++
 	}
@@ -105,8 +130,8 @@ func (l *Listener) untrack(c net.Conn, err error) {
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	l.closed = true
-	for c := range l.open {
-		_ = c.Close()
+	for _, s := range l.strangers {
+		_ = s.conn.Close()
 	}
 	l.mu.Unlock()
 	err := l.listener.Close()

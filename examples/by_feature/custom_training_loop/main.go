@@ -37,10 +37,8 @@ func train(acc *accelerate.Accelerator) error {
 	ctx := context.Background()
 	model, train := line.Model(), line.Train()
 	group := &optim.Group{LR: 0.1}
-	for _, p := range nn.NamedParameters(model) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	opt := optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8)
+	group.Params = nn.NamedParameters(model)
+	opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group})
 	if err := acc.Prepare(ctx, model, opt, nil); err != nil {
 		return err
 	}

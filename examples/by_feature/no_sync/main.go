@@ -49,10 +49,8 @@ func train(acc *accelerate.Accelerator) error {
 	ctx := context.Background()
 	model, samples := line.Model(), line.Train()
 	group := &optim.Group{LR: 0.1}
-	for _, p := range nn.NamedParameters(model) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	if err := acc.Prepare(ctx, model, optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8), nil); err != nil {
+	group.Params = nn.NamedParameters(model)
+	if err := acc.Prepare(ctx, model, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 		return err
 	}
 	for range steps {

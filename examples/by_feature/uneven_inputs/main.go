@@ -40,10 +40,8 @@ func train(acc *accelerate.Accelerator) error {
 	model := line.Model()
 	mine := data.NewSource(line.Samples(sizes[acc.Rank()], uint64(acc.Rank()+1)), data.Stack[line.Point])
 	group := &optim.Group{LR: 0.1}
-	for _, p := range nn.NamedParameters(model) {
-		group.Params = append(group.Params, optim.Param{Name: p.Name, Tensor: p.Tensor})
-	}
-	if err := acc.Prepare(ctx, model, optim.NewAdamW(acc.Ctx(), []*optim.Group{group}, 0.9, 0.999, 1e-8), nil); err != nil {
+	group.Params = nn.NamedParameters(model)
+	if err := acc.Prepare(ctx, model, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 		return err
 	}
 	cut, err := samplers.NewBatch(samplers.NewRandom(int64(mine.Len()), acc.Args().Seed), acc.Args().PerDeviceTrainBatchSize, false)

@@ -28,7 +28,7 @@ func TestMatrix(t *testing.T) {
 	}
 	m := New([]string{"cat", "dog", "eel"})
 	other := m.ForRank().(*Matrix)
-	update(m, []int64{0, 0, 1, data.IgnoreIndex}, 0, 1, 1, 2)
+	update(m, []int64{0, 0, 1, tensor.IgnoreIndex}, 0, 1, 1, 2)
 	update(other, []int64{2, 1, 0}, 0, 1, 1)
 	var parts [][]byte
 	for _, part := range []*Matrix{m, other} {

@@ -125,6 +125,21 @@ func productsHalf[H half](t *task, batch int) {
 	t.endHalf()
 }
 
+// productsWide computes products [lo, hi) of half operands whose output is float32: the sums are it.
+func productsWide[H half](t *task, pool *parallel.Pool, lo, hi int) {
+	p, out := &t.product, &t.c.Out[0]
+	for i := lo; i < hi; i++ {
+		sums := from[float32](out, out.Offset+p.c.offset(i))
+		f := gemm.Fused[float32]{}
+		if p.accumulate {
+			f = gemm.Fused[float32]{Add: sums, RowStride: p.n, ColStride: 1}
+		}
+		productHalf[H](t, pool, i, sums, &f)
+	}
+}
+
+func productsWideSerial[H half](t *task, _ *lane, lo, hi int) { productsWide[H](t, nil, lo, hi) }
+
 // loadSums widens what the output holds.
 func loadSums(t *task, l *lane, lo, hi int) {
 	h, out := &t.half, &t.c.Out[0]

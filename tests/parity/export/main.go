@@ -116,7 +116,7 @@ func writeLogits(w *bytes.Buffer, m *gpt2.Model, ids [][]int32) error {
 	if p := tensor.Try(func() {
 		in := tensor.FromSlice(c, flat, len(ids), len(ids[0]))
 		out := m.Forward(nn.NewCtx(c, nil, false), &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: in}, Size: len(ids)})
-		err = checkpoint.SaveTensors(c, w, []checkpoint.Named{{Name: "logits", Tensor: out.Logits}})
+		err = checkpoint.SaveTensors(c, w, []tensor.Named{{Name: "logits", Tensor: out.Logits}})
 	}); p != nil {
 		return p
 	}

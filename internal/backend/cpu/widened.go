@@ -11,7 +11,7 @@ import (
 type widened struct {
 	call  backend.Call // as the kernel sees it
 	inner backend.Call // conversions
-	bufs  [10]*buffer
+	bufs  [11]*buffer
 	n     int
 }
 

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package wire
+
+import "net"
+
+// source says who is at the other end of a connection that was accepted: the address.
+func source(c net.Conn) string {
+	if remote, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		return remote.IP.String()
+	}
+	return ""
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package all registers every architecture that Lockstep has, so that models.LoadPretrained and models.FromConfig know
+// them. Import it for its side effect in programs that load models of any kind; a program that knows its architecture
+// imports that one alone.
+package all
+
+import (
+	_ "github.com/lockstep-ml/lockstep/models/gpt2"
+	_ "github.com/lockstep-ml/lockstep/models/mlp"
+	_ "github.com/lockstep-ml/lockstep/models/resnet"
+)

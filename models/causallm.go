@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package models
+
+import (
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Hidden maps ids [B,T] to the hidden states [B,T,C] below a language model's head.
+type Hidden func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor
+
+// CausalLM is the Forward of language model m with a head [V,C]. It reads input_ids [B,T] and labels (optional; shifted
+// inside). With labels under LossOnly it computes no logits.
+func CausalLM(c *nn.Ctx, m nn.Module, head *nn.Embedding, b *data.Batch, hidden Hidden) Output {
+	labels := b.Tensors[data.Labels]
+	alone := labels != nil && c.LossOnly
+	out := nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+		h := hidden(c, in[0])
+		if alone {
+			return []*tensor.Tensor{head.LossSum(c, h, nn.NextTokens(c, labels))}
+		}
+		logits := head.Logits(c, h)
+		if labels == nil {
+			return []*tensor.Tensor{logits}
+		}
+		return []*tensor.Tensor{logits, nn.CausalLMLossSum(c, logits, labels)}
+	}, b.Tensors[data.InputIDs])
+	if alone {
+		return Output{Loss: out[0]}
+	}
+	return NewOutput(out)
+}
+
+// NextLogits is the Next of a Generator with a head [V,C]: the logits [B,V] of the token after the last of ids.
+func NextLogits(c *nn.Ctx, m nn.Module, head *nn.Embedding, ids *tensor.Tensor, hidden Hidden) *tensor.Tensor {
+	return nn.Unit1(c, m, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
+		return head.Logits(c, tensor.Select(c.Ctx, hidden(c, ids), 1, -1))
+	}, ids)
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package modeltest is the test suite that every architecture passes. Use it to test a model of your own: call [Run]
+// from its tests with a small configuration. It checks what a model promises to the trainer and to saved files: that
+// all parameters get gradients, that configurations and weights survive saving, and that recomputation, copies, a loss
+// without logits and a key-value cache change no result.
+//
+// It does not compare a model with transformers; golden files beside the model do.
+package modeltest
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Run checks the architecture in subtests. config is the config.json of a small model, whose batches have samples of
+// the given length, see models.Example.
+func Run(t *testing.T, config string, length int) {
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, r *rig)
+	}{
+		{"Config", configuration}, {"Parameters", parameters}, {"SameBits", sameBits}, {"LossOnly", lossOnly}, {"Saved", saved},
+		{"Memory", memory}, {"Cache", cache},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, newRig(t, config, length)) })
+	}
+}
+
+// rig is a model with a batch on a device of its own.
+type rig struct {
+	models.Configured
+	dev   *tensor.Device
+	batch *data.Batch
+}
+
+func newRig(t *testing.T, config string, length int) *rig {
+	r := &rig{dev: tensor.NewCPU(1)}
+	t.Cleanup(func() { require.NoError(t, r.dev.Close()) })
+	m, err := models.FromConfig(nn.NewInit(r.dev, 1), []byte(config))
+	require.NoError(t, err)
+	r.Configured = m
+	example, ok := m.(models.Example)
+	require.True(t, ok, "want an ExampleBatch to test with")
+	r.batch = example.ExampleBatch(tensor.NewCtx(r.dev).NoGrad(), 2, length)
+	for _, name := range []string{data.Inputs, data.PixelValues} { // zeros would hide what is wrong
+		if x := r.batch.Tensors[name]; x != nil {
+			r.batch.Tensors[name] = tensor.Normal(tensor.NewCtx(r.dev).NoGrad(), x.DType(), 5, 0, 1, x.Shape()...)
+		}
+	}
+	return r
+}
+
+func (r *rig) ctx(m models.Model, training bool) *nn.Ctx {
+	return nn.NewCtx(tensor.NewCtx(r.dev).WithRandom(3, 0), nn.Walk(m), training)
+}
+
+// step is the loss of a training step, and the bits of loss and gradients.
+func (r *rig) step(c *nn.Ctx, m models.Model) (loss float64, bits map[string][]byte) {
+	bits = map[string][]byte{}
+	c.With(c.WithRandom(3, 0)).Scope(func(c *nn.Ctx) []*tensor.Tensor { // every step draws the same numbers
+		out := m.Forward(c, r.batch)
+		loss = tensor.Item(c.Ctx, out.Loss)
+		bits["loss"] = tensor.ReadBytes(c.Ctx, out.Loss)
+		tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, nil, nil)
+		return nil
+	})
+	for _, p := range nn.NamedParameters(m) {
+		if g := p.Grad(); g != nil {
+			bits[p.Name] = tensor.ReadBytes(c.Ctx, g)
+			p.ZeroGrad()
+		}
+	}
+	return loss, bits
+}
+
+// logits are those of an evaluation.
+func (r *rig) logits(m models.Model) (bits []byte) {
+	c := r.ctx(m, false)
+	c.With(c.NoGrad()).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+		bits = tensor.ReadBytes(c.Ctx, m.Forward(c, r.batch).Logits)
+		return nil
+	})
+	return bits
+}
+
+// configuration makes the model again from what it says of itself.
+func configuration(t *testing.T, r *rig) {
+	text, err := models.ConfigJSON(r)
+	require.NoError(t, err)
+	var head struct {
+		ModelType string `json:"model_type"`
+	}
+	require.NoError(t, json.Unmarshal(text, &head))
+	require.Equal(t, r.ModelType(), head.ModelType)
+	again, err := models.FromConfig(nn.NewInit(r.dev, 1), text)
+	require.NoError(t, err)
+	more, err := models.ConfigJSON(again)
+	require.NoError(t, err)
+	require.Equal(t, string(text), string(more))
+	require.Equal(t, r.logits(r.Configured), r.logits(again), "the seed and the paths decide the first weights")
+}
+
+// parameters asks whether a step reaches all of them, through the context.
+func parameters(t *testing.T, r *rig) {
+	asked := map[*tensor.Tensor]bool{}
+	c := r.ctx(r.Configured, true).WithParam(func(_ *nn.Ctx, p *nn.Parameter, v *tensor.Tensor) *tensor.Tensor {
+		asked[p.Tensor] = true
+		return v
+	})
+	loss, bits := r.step(c, r.Configured)
+	require.False(t, math.IsNaN(loss) || math.IsInf(loss, 0), "the loss is %v", loss)
+	for _, p := range nn.NamedParameters(r.Configured) {
+		require.True(t, asked[p.Tensor], "%s was not asked for with Ctx.Param", p.Name)
+		require.NotNil(t, bits[p.Name], "%s got no gradient", p.Name)
+	}
+}
+
+// sameBits steps again, with recomputation, with hooks and as a copy.
+func sameBits(t *testing.T, r *rig) {
+	c := r.ctx(r.Configured, true)
+	_, want := r.step(c, r.Configured)
+	same := func(c *nn.Ctx, m models.Model, what string) {
+		_, got := r.step(c, m)
+		require.Equal(t, want, got, what)
+	}
+	same(c, r.Configured, "the same again")
+	if m, ok := r.Configured.(models.Recomputable); ok {
+		require.NotEmpty(t, m.RecomputeUnits())
+		same(c.WithRecompute(m.RecomputeUnits()), r.Configured, "with recomputation")
+	}
+	tree, nothing := nn.Walk(r.Configured), func(*tensor.Ctx) {}
+	tree.Modules(func(_ string, m nn.Module) { tree.AddHooks(m, &nn.Hooks{PreBackward: nothing, PostBackward: nothing}) })
+	same(nn.NewCtx(c.Ctx, tree, true), r.Configured, "with hooks")
+	twin, err := nn.Clone(r.Configured, r.dev)
+	require.NoError(t, err)
+	same(r.ctx(twin, true), twin, "a copy")
+}
+
+// lossOnly leaves out what is not the loss.
+func lossOnly(t *testing.T, r *rig) {
+	_, want := r.step(r.ctx(r.Configured, true), r.Configured)
+	_, got := r.step(r.ctx(r.Configured, true).WithLossOnly(), r.Configured)
+	require.Equal(t, want["loss"], got["loss"])
+	require.Len(t, got, len(want))
+}
+
+// saved writes the model to a folder and loads it.
+func saved(t *testing.T, r *rig) {
+	dir := t.TempDir()
+	config, err := models.ConfigJSON(r.Configured)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, models.ConfigFile), config, 0o600))
+	var weights bytes.Buffer
+	require.NoError(t, models.WriteWeights(&weights, r.Configured))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, models.WeightsFile), weights.Bytes(), 0o600))
+	loaded, err := models.LoadPretrained(r.dev, dir)
+	require.NoError(t, err)
+	require.Equal(t, r.logits(r.Configured), r.logits(loaded))
+}
+
+// memory checks that a step leaves nothing.
+func memory(t *testing.T, r *rig) {
+	before := r.dev.MemStats().InUse
+	for range 2 {
+		r.step(r.ctx(r.Configured, true), r.Configured)
+		require.Equal(t, before, r.dev.MemStats().InUse)
+	}
+}
+
+// cache feeds a Generator the tokens of a batch at once and one by one.
+func cache(t *testing.T, r *rig) {
+	m, ok := r.Configured.(models.Generator)
+	if !ok {
+		return
+	}
+	c := r.ctx(m, false)
+	c = c.With(c.NoGrad())
+	shape := r.batch.Tensors[data.InputIDs].Shape()
+	ids := tensor.Reshape(c.Ctx, tensor.Arange(c.Ctx, tensor.Int64, 0, 1, shape[1]), 1, shape[1])
+	next := func(n int) (logits []float32) {
+		k := m.NewCache(c, 1)
+		defer k.Free()
+		for at := 0; at < shape[1]; at += n {
+			logits = tensor.ToSlice[float32](c.Ctx, m.Next(c, tensor.Slice(c.Ctx, ids, 1, at, at+n), k))
+			require.Equal(t, at+n, k.Len())
+		}
+		return logits
+	}
+	require.InDeltaSlice(t, next(shape[1]), next(1), 1e-4)
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nn_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/nn/nntest"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// layers is the table of the layers of one input.
+var layers = []nntest.Case{
+	{Name: "Linear", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewLinear(in, nn.LinearConfig{In: 5, Out: 4}) }},
+	{Name: "LinearNoBias", In: []int{3, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewLinear(in, nn.LinearConfig{In: 5, Out: 4, NoBias: true}) }},
+	{Name: "Conv2D", In: []int{2, 4, 5, 5}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewConv2D(in, nn.Conv2DConfig{In: 4, Out: 6, Kernel: [2]int{3, 3}, Options: tensor.Conv2DOptions{Groups: 2, Padding: [2]int{1, 1}}})
+	}},
+	{Name: "LayerNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewLayerNorm(in, 5, 1e-5) }},
+	{Name: "RMSNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewRMSNorm(in, 5, 1e-5) }},
+	{Name: "GroupNorm", In: []int{3, 4, 3}, New: func(in *nn.Init) nn.Layer { return nn.NewGroupNorm(in, 2, 4) }},
+	{Name: "BatchNorm", In: []int{3, 4, 3}, New: func(in *nn.Init) nn.Layer { return nn.NewBatchNorm(in, 4) }},
+	{Name: "BatchNormTraining", In: []int{3, 4, 3}, Training: true, New: func(in *nn.Init) nn.Layer { return nn.NewBatchNorm(in, 4) }},
+	{Name: "Dropout", In: []int{3, 4}, Training: true, New: func(*nn.Init) nn.Layer { return &nn.Dropout{P: 0.4} }},
+	{Name: "MaxPool2D", In: []int{2, 3, 4, 4}, New: func(*nn.Init) nn.Layer {
+		return &nn.MaxPool2D{Options: tensor.Pool2DOptions{Kernel: [2]int{2, 2}}}
+	}},
+	{Name: "AvgPool2D", In: []int{2, 3, 4, 4}, New: func(*nn.Init) nn.Layer {
+		return &nn.AvgPool2D{Options: tensor.Pool2DOptions{Kernel: [2]int{2, 2}}}
+	}},
+	{Name: "ReLU", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.ReLU{} }},
+	{Name: "LeakyReLU", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.LeakyReLU{} }},
+	{Name: "ELU", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.ELU{} }},
+	{Name: "Softplus", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.Softplus{} }},
+	{Name: "GELU", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.GELU{} }},
+	{Name: "GELUTanh", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.GELU{Tanh: true} }},
+	{Name: "SiLU", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.SiLU{} }},
+	{Name: "Tanh", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.Tanh{} }},
+	{Name: "Sigmoid", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.Sigmoid{} }},
+	{Name: "Flatten", In: []int{3, 4, 2}, New: func(*nn.Init) nn.Layer { return &nn.Flatten{} }},
+	{Name: "Sequential", In: []int{3, 4}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewSequential(nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 4, Out: 5}), &nn.SiLU{}, &nn.Dropout{P: 0.5})
+	}},
+}
+
+var forward = regexp.MustCompile(`func \(\w* ?\*(\w+)\) Forward\(c \*Ctx, x \*tensor\.Tensor\) \*tensor\.Tensor`)
+
+// Every layer of the package has a row.
+func TestLayersHaveRows(t *testing.T) {
+	rows := map[string]bool{}
+	for _, k := range layers {
+		rows[reflect.TypeOf(k.New(newInit())).Elem().Name()] = true
+	}
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	found := 0
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, m := range forward.FindAllStringSubmatch(string(text), -1) {
+			require.True(t, rows[m[1]], "%s has no row in the table of layers", m[1])
+			found++
+		}
+	}
+	require.Greater(t, found, 15, "the search lost the layers")
+}
+
+func TestLayers(t *testing.T) {
+	for _, k := range layers {
+		t.Run(k.Name, func(t *testing.T) { nntest.Run(t, k) })
+	}
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package optim
+
+import (
+	"math"
+
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+func init() {
+	register(DefaultAdamW, "adamw_torch", "adamw_torch_fused") // HuggingFace tells two implementations apart
+	register(func() Adam { return Adam(DefaultAdamW()) }, "adam")
+}
+
+// AdamW is Adam with decoupled weight decay (Loshchilov & Hutter 2019), as torch.optim.AdamW.
+type AdamW struct {
+	Beta1 float64 `json:"adam_beta1"`
+	Beta2 float64 `json:"adam_beta2"`
+	Eps   float64 `json:"adam_epsilon"`
+}
+
+// DefaultAdamW has the defaults of torch.optim.AdamW: 0.9, 0.999 and 1e-8.
+func DefaultAdamW() AdamW { return AdamW{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8} }
+
+// New makes the optimizer over groups.
+func (a AdamW) New(c *tensor.Ctx, groups []*Group) *Optimizer {
+	return New(c, "adamw", groups, DecoupledDecay{}, ScaleByAdam(a))
+}
+
+// Adam is Adam (Kingma & Ba 2015) with L2 decay, as torch.optim.Adam. Its defaults are AdamW's.
+type Adam AdamW
+
+// New makes the optimizer over groups.
+func (a Adam) New(c *tensor.Ctx, groups []*Group) *Optimizer {
+	return New(c, "adam", groups, L2{}, ScaleByAdam(a))
+}
+
+// ScaleByAdam replaces the update by Adam's direction, the bias-corrected mean of
+// gradients over the root of that of their squares (Kingma & Ba 2015).
+type ScaleByAdam struct{ Beta1, Beta2, Eps float64 }
+
+// State is the two moments.
+func (ScaleByAdam) State() []string { return []string{"exp_avg", "exp_avg_sq"} }
+
+// Apply replaces the update.
+func (a ScaleByAdam) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *tensor.Tensor) {
+	t := float64(s.Step)
+	tensor.AdamMoments(c, s.Tensors["exp_avg"], s.Tensors["exp_avg_sq"], u, u,
+		a.Beta1, a.Beta2, a.Eps, 1-math.Pow(a.Beta1, t), 1-math.Pow(a.Beta2, t))
+}
+
+// fusible reports whether the chain is AdamW's and one pass gives the same bits as its links: the dtype computes in itself, the layouts are plain.
+func (o *Optimizer) fusible(p tensor.Named, grad *tensor.Tensor) (adam ScaleByAdam, ok bool) {
+	if len(o.chain) != 2 {
+		return adam, false
+	}
+	_, decays := o.chain[0].(DecoupledDecay)
+	adam, ok = o.chain[1].(ScaleByAdam)
+	dt := p.DType()
+	return adam, ok && decays && (dt == tensor.Float32 || dt == tensor.Float64) && grad.DType() == dt && p.IsContiguous() && grad.IsContiguous()
+}
+
+// step is the whole update of one parameter by AdamW, of the gradient times factor.
+func (a ScaleByAdam) step(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, grad *tensor.Tensor, factor float64) {
+	t := float64(s.Step)
+	tensor.AdamW(c, p.Tensor, s.Tensors["exp_avg"], s.Tensors["exp_avg_sq"], grad, tensor.AdamWStep{
+		Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, Correction1: 1 - math.Pow(a.Beta1, t), Correction2: 1 - math.Pow(a.Beta2, t),
+		LR: g.LR, WeightDecay: g.WeightDecay, GradScale: factor})
+}

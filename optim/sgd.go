@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package optim
+
+import "github.com/lockstep-ml/lockstep/tensor"
+
+func init() { register(func() SGD { return SGD{} }, "sgd") }
+
+// SGD is stochastic gradient descent with L2 decay and, if Momentum is not 0, momentum, as torch.optim.SGD.
+type SGD struct {
+	Momentum  float64 `json:"momentum"`
+	Dampening float64 `json:"dampening"`
+	Nesterov  bool    `json:"nesterov"`
+}
+
+// New makes the optimizer over groups.
+func (o SGD) New(c *tensor.Ctx, groups []*Group) *Optimizer {
+	if o.Momentum == 0 {
+		return New(c, "sgd", groups, L2{})
+	}
+	return New(c, "sgd", groups, L2{}, Momentum(o))
+}
+
+// Momentum replaces the update by a running sum of updates, b ← Momentum·b + (1−Dampening)·u,
+// which begins as the first update (Sutskever et al. 2013, in PyTorch's form). With
+// Nesterov the update is u + Momentum·b.
+type Momentum struct {
+	Momentum, Dampening float64
+	Nesterov            bool
+}
+
+// State is the momentum buffer.
+func (Momentum) State() []string { return []string{"momentum_buffer"} }
+
+// add adds an update to the buffer.
+func (m Momentum) add(c *tensor.Ctx, s *Slot, u *tensor.Tensor) (b *tensor.Tensor) {
+	b = s.Tensors["momentum_buffer"]
+	if s.Step == 1 {
+		tensor.CopyInto(c, b, u)
+	} else {
+		tensor.AxpbyInto(c, b, m.Momentum, b, 1-m.Dampening, u)
+	}
+	return b
+}
+
+// plain reports whether the update is the momentum buffer after the gradient itself was added to it, so that neither needs a copy.
+func (o *Optimizer) plain(g *Group) (m Momentum, ok bool) {
+	if len(o.chain) != 2 || g.WeightDecay != 0 || o.factor != 1 {
+		return m, false
+	}
+	_, decays := o.chain[0].(L2)
+	m, ok = o.chain[1].(Momentum)
+	return m, ok && decays && !m.Nesterov
+}
+
+// Apply replaces the update.
+func (m Momentum) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *tensor.Tensor) {
+	b := m.add(c, s, u)
+	if m.Nesterov {
+		tensor.AxpbyInto(c, u, 1, u, m.Momentum, b)
+	} else {
+		tensor.CopyInto(c, u, b)
+	}
+}
