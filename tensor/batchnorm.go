@@ -23,7 +23,7 @@ func BatchNorm(c *Ctx, x, weight, bias *Tensor, eps float64) (y, mean, variance 
 // torch.nn.functional.batch_norm in evaluation.
 func BatchNormWith(c *Ctx, x, mean, variance, weight, bias *Tensor, eps float64) *Tensor {
 	const name = "BatchNormWith"
-	c.autocast(name, &x, &weight, &bias)
+	c.autocast(name, &x, &mean, &variance, &weight, &bias)
 	x, weight, bias = c.batch(name, x, weight, bias)
 	for _, s := range []*Tensor{mean, variance} {
 		s.check(c, name)

@@ -64,6 +64,10 @@ func shapes(list []Array) (out [][]int) {
 	return out
 }
 
+func TestPrecisions(t *testing.T) {
+	RunPrecisions(t, func(t *testing.T) *tensor.Device { return openCPU(t, 1) })
+}
+
 // TestBits: results depend neither on the number of workers, nor on chance, nor on when
 // kernels run, under any variant of the kernels.
 func TestBits(t *testing.T) {

@@ -398,7 +398,7 @@ func told(wrapper []string, self string) (wall, mono int64, err error) {
 
 // tryWallClock finds out whether a program's wall clock can be moved here.
 func tryWallClock(self string) error {
-	dir, err := os.MkdirTemp("", "chaos-clock-*")
+	dir, err := os.MkdirTemp(filepath.Dir(self), "clock-*")
 	if err != nil {
 		return err
 	}
