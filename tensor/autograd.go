@@ -20,6 +20,7 @@ type Node struct {
 	// recompute computes the first output again, with the same bits, from what the node saved; nil if that is not cheap.
 	recompute func(c *Ctx) *Tensor
 	version   uint32 // of that output
+	source    *Node  // whose recompute this node's calls; nil: none
 	// recomputeAndStep computes the first output again and also passes its gradient g, contiguous, through the node's
 	// last step (an activation). The result passed is the gradient of what that step was applied to, which is the node's
 	// second output, in the memory of g. nil: no kernel does both at once.
@@ -123,7 +124,9 @@ func (t *Tensor) recomputable() *Node {
 
 // recompute computes the first output of n again.
 func (b *Back) recompute(n *Node) *Tensor {
-	b.node.run.checkSaved(n)
+	for at := n; at != nil; at = at.source {
+		b.node.run.checkSaved(at)
+	}
 	return n.recompute(b.Ctx)
 }
 
@@ -156,7 +159,7 @@ func (n *Node) drop() {
 			s.t.st.release()
 		}
 	}
-	n.saved, n.backward, n.recompute, n.recomputeAndStep = nil, nil, nil, nil
+	n.saved, n.backward, n.recompute, n.recomputeAndStep, n.source = nil, nil, nil, nil, nil
 }
 
 // BackwardOption changes what Backward does.

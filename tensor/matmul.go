@@ -45,8 +45,7 @@ func AddMM(c *Ctx, bias, x, w *Tensor) *Tensor {
 	return c.linear(&linear{op: "AddMM", x: x, w: w, bias: bias})
 }
 
-// AddMMActivated is f(AddMM) in one pass over the outputs. In float32 and float64 it has
-// the bits of the two ops; the half types round once less.
+// AddMMActivated is f(AddMM) in one pass over the outputs, with the bits of the two ops.
 func AddMMActivated(c *Ctx, bias, x, w *Tensor, f Activation) *Tensor {
 	return c.linear(&linear{op: "AddMMActivated", x: x, w: w, bias: bias, f: f})
 }
@@ -103,7 +102,7 @@ func (c *Ctx) linear(l *linear) *Tensor {
 		kept = nil
 	}
 	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, l.w, l.wLow, l.saved}, l.backward)
-	if l.saved != nil && l.saved != y && !l.x.dtype.IsHalf() { // halves are rounded after the activation alone
+	if l.saved != nil && l.saved != y {
 		node.recomputes(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, &attrs{}, l.saved) })
 		if node != nil && activations[l.f].both {
 			node.nOut, node.recomputeAndStep = 2, l.applyBoth

@@ -154,7 +154,7 @@ const (
 	OpMatMul
 	// OpLinear: In0 x [M,K] · In1 w [K,N], strided in any way, plus In2 bias [N] (NIn 2: none), and then the op of one input and one output that Ints[0]
 	// names: OpReLU, OpGELU, OpGELUTanh or OpSiLU, or 0 for none. Out0 [M,N], contiguous; Out1 (NOut 1: not wanted, or no op) is what the op was applied to. In float32
-	// and float64 the bits are those of OpCopy of the bias, OpMatMul added to it, and that op, one after the other; half types round each output once. Floats.
+	// and float64 the bits are those of OpCopy of the bias, OpMatMul added to it, and that op, one after the other; half types round what the op is applied to, and what comes of it. Floats.
 	OpLinear
 	// OpAttention: scaled dot-product attention, softmax(scale·QKᵀ + mask)V. In0 q [B,H,Tq,D], In1 k [B,Hkv,Tk,D],
 	// In2 v [B,Hkv,Tk,Dv], H a multiple of Hkv (grouped queries: query head h uses head h/(H/Hkv)); In3 mask,
