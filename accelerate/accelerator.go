@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/bits"
 	"time"
 
@@ -43,6 +44,8 @@ type Accelerator struct {
 	frozen []tensor.Named // at Prepare
 	opt    *optim.Optimizer
 	sum    *accumulator
+	scaler *Scaler     // nil: not with fp16
+	norm   float64     // of the window's gradients as ClipGradNorm measured it; −1 before
 	stats  *statistics // nil: the model tracks none
 	ddp    *ddp.Reducer
 	unhook []func()
@@ -159,6 +162,14 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 			return fmt.Errorf("accelerate: parameter %s is on %s, want %s", p.Name, p.Device().Name(), a.dev.Name())
 		}
 	}
+	if a.lower() != tensor.Invalid {
+		for _, p := range a.tree.Parameters() {
+			if p.DType() != tensor.Float32 {
+				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16", p.Name, p.DType())
+			}
+		}
+	}
+	a.scaler, a.norm = newScaler(a.args), -1
 	a.params, a.frozen = nil, nil
 	for _, p := range a.tree.Parameters() {
 		if p.IsLeaf() {
@@ -197,7 +208,7 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 	if a.trace != nil {
 		a.forward = time.Now()
 	}
-	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position), a.tree, true)
+	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position).Autocast(a.lower()), a.tree, true)
 	if len(a.units) > 0 {
 		c = c.WithRecompute(a.units)
 	}
@@ -208,7 +219,23 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 }
 
 // EvalCtx is the context of a forward pass without gradients and dropout.
-func (a *Accelerator) EvalCtx() *nn.Ctx { return nn.NewCtx(a.ctx.NoGrad(), a.tree, false) }
+func (a *Accelerator) EvalCtx() *nn.Ctx {
+	return nn.NewCtx(a.ctx.NoGrad().Autocast(a.lower()), a.tree, false)
+}
+
+// lower is the dtype of autocast; Invalid without bf16 and fp16.
+func (a *Accelerator) lower() tensor.DType {
+	switch {
+	case a.args.BF16:
+		return tensor.BFloat16
+	case a.args.FP16:
+		return tensor.Float16
+	}
+	return tensor.Invalid
+}
+
+// Scaler is the loss scaling of fp16, nil without it.
+func (a *Accelerator) Scaler() *Scaler { return a.scaler }
 
 // Backward runs one leaf's backward pass: lossSum is the sum of the leaf's loss terms,
 // count the number of terms in the whole window over all ranks, leaf the number of the
@@ -229,7 +256,7 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 	if a.trace != nil {
 		defer a.traceBackward(leaf, time.Now())
 	}
-	seed := tensor.Full(c.Ctx, lossSum.DType(), 1/float64(max(count, 1)), lossSum.Shape()...)
+	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/float64(max(count, 1)), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
 	if a.last && a.ddp != nil {
 		opts = append(opts, tensor.Reaching(a.announceUnused))
@@ -292,22 +319,34 @@ func (a *Accelerator) ScaleGrads(f float64) {
 }
 
 // ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures it) and returns
-// the norm before clipping. The gradients themselves stay unchanged: Step scales them in the pass that
+// the norm before clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them in the pass that
 // reads them.
 func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 	if a.trace != nil {
 		defer a.tracePhase("clip", time.Now())
 	}
-	norm := optim.GradNorm(a.ctx, a.params)
+	scale := a.scaler.factor()
+	norm := optim.GradNorm(a.ctx, a.params) / scale
+	a.norm = norm
 	if a.opt != nil {
-		a.opt.ScaleGrads(optim.ClipFactor(norm, maxNorm))
+		a.opt.ScaleGrads(optim.ClipFactor(norm, maxNorm) / scale)
 	}
 	return norm
 }
 
 // Step updates the parameters, and updates running statistics (batch norm's) with each leaf
-// of the window, in order. If Step is not called, both stay as they were.
+// of the window, in order. If Step is not called, both stay as they were; so do they under fp16
+// if the gradients overflowed, which changes the scale instead.
 func (a *Accelerator) Step() {
+	if a.scaler != nil {
+		if a.norm < 0 {
+			a.ClipGradNorm(0)
+		}
+		overflow := math.IsNaN(a.norm) || math.IsInf(a.norm, 0)
+		if a.scaler.update(overflow); overflow {
+			return
+		}
+	}
 	if a.trace != nil {
 		defer a.traceCollectives()
 		defer a.tracePhase("optimizer", time.Now())
@@ -326,6 +365,7 @@ func (a *Accelerator) GradientSets() int { return bits.Len(uint(max(1, a.sum.lea
 // gradients, which the next window allocates again as needed; several ranks keep the memory in which they exchange
 // them. After the last backward pass of a window, call Reduce first, because its gradients are being exchanged.
 func (a *Accelerator) ZeroGrad() {
+	a.norm = -1
 	if a.opt != nil {
 		a.opt.ScaleGrads(1)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
@@ -221,4 +222,54 @@ func TestGradientCheckpointingChangesNoBit(t *testing.T) {
 		return tensor.ReadBytes(acc.Ctx(), m.Linear.Weight.Tensor)
 	}
 	require.Equal(t, weights(false), weights(true))
+}
+
+// The leaves of a group are formed apart and then added, with and without recomputation, wherever a group has several
+// of them and a product more rows than one block of a sum.
+func TestGradientCheckpointingChangesNoBitOfAGroup(t *testing.T) {
+	const rows, width = 1024, 64
+	gradient := func(accumulation int, recompute bool) []float32 {
+		a := args.Default("")
+		a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.DeterministicRanks, a.GradientCheckpointing = rows, accumulation, 8, recompute
+		acc, err := accelerate.New(a)
+		require.NoError(t, err)
+		m := &wide{Linear: nn.NewLinear(nn.NewInit(acc.Device(), 1).Sub("linear"), nn.LinearConfig{In: width, Out: width, NoBias: true})}
+		group := &optim.Group{Params: []tensor.Named{{Name: "linear.weight", Tensor: m.Linear.Weight.Tensor}}}
+		require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), []nn.Module{m.Linear}))
+		var batches []*data.Batch
+		for leaf := range accumulation {
+			c := acc.Ctx().NoGrad().WithRandom(3, 0)
+			batches = append(batches, &data.Batch{Count: rows, Tensors: map[string]*tensor.Tensor{data.Inputs: tensor.Normal(c, tensor.Float32, uint64(leaf), 0, 1, rows, width)}})
+		}
+		_, err = acc.Accumulate(t.Context(), batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+			y := m.Forward(c, b.Tensors[data.Inputs])
+			return tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false)
+		})
+		require.NoError(t, err)
+		return tensor.ToSlice[float32](acc.Ctx(), m.Linear.Weight.Grad())
+	}
+	for _, accumulation := range []int{2, 3, 16} {
+		require.Equal(t, gradient(accumulation, false), gradient(accumulation, true), "%d leaves", accumulation)
+	}
+}
+
+// The sizes of the test above tell sums that are formed apart from one that goes on.
+func TestAProductSummedOntoAnotherHasOtherBits(t *testing.T) {
+	const rows, width = 1024, 64
+	c := tensor.NewCtx(tensor.CPU()).NoGrad().WithRandom(3, 0)
+	x, g := tensor.Normal(c, tensor.Float32, 1, 0, 1, 2*rows, width), tensor.Normal(c, tensor.Float32, 2, 0, 1, 2*rows, width)
+	product := func(first, end int) *tensor.Tensor {
+		return tensor.MatMul(c, tensor.Transpose(c, tensor.Slice(c, g, 0, first, end), 0, 1), tensor.Slice(c, x, 0, first, end))
+	}
+	apart := tensor.Add(c, product(0, rows), product(rows, 2*rows))
+	require.NotEqual(t, tensor.ToSlice[float32](c, apart), tensor.ToSlice[float32](c, product(0, 2*rows)))
+}
+
+// wide is a module with one layer.
+type wide struct {
+	Linear *nn.Linear `nn:"linear"`
+}
+
+func (m *wide) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+	return nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor { return m.Linear.Forward(c, x) }, x)
 }

@@ -11,15 +11,15 @@ func HuggingFace() []Known { return slices.Concat(current(), older()) }
 
 // Reasons that several names share.
 const (
-	noMixedPrecision = "mixed precision; leave it out to train in float32"
-	noHub            = "uploads to the Hub; leave it out (hf upload can send output_dir)"
-	hubReads         = "only an upload to the Hub reads it, which is not built"
-	trackioReads     = "only the reporter trackio reads it, which is not built"
-	compiled         = "programs and kernels are compiled before the run"
-	noSharding       = "sharded models; want ranks that each hold the model (num_replicas, or a launcher)"
-	fsdpReads        = "only fsdp reads it, which is not built"
-	fp16Reads        = "only mixed precision on a GPU reads it, which is not built"
-	goroutines       = "workers are goroutines"
+	noFullEval   = "evaluation in lower precision than training; bf16 and fp16 hold for both"
+	noHub        = "uploads to the Hub; leave it out (hf upload can send output_dir)"
+	hubReads     = "only an upload to the Hub reads it, which is not built"
+	trackioReads = "only the reporter trackio reads it, which is not built"
+	compiled     = "programs and kernels are compiled before the run"
+	noSharding   = "sharded models; want ranks that each hold the model (num_replicas, or a launcher)"
+	fsdpReads    = "only fsdp reads it, which is not built"
+	fp16Reads    = "only mixed precision on a GPU reads it, which is not built"
+	goroutines   = "workers are goroutines"
 )
 
 // current lists the arguments of transformers 5.23, in its order.
@@ -30,10 +30,8 @@ func current() []Known {
 		refused("average_tokens_across_devices", TypeBool, "true",
 			"true: the loss is the mean over the terms of all ranks, never a mean of the ranks' means"),
 		planned("label_smoothing_factor", TypeFloat, "0", "label smoothing; want 0"),
-		planned("bf16", TypeBool, "false", noMixedPrecision),
-		planned("fp16", TypeBool, "false", noMixedPrecision),
-		planned("bf16_full_eval", TypeBool, "false", noMixedPrecision),
-		planned("fp16_full_eval", TypeBool, "false", noMixedPrecision),
+		planned("bf16_full_eval", TypeBool, "false", noFullEval),
+		planned("fp16_full_eval", TypeBool, "false", noFullEval),
 		noEffect("tf32", TypeBool, "", "it is a mode of NVIDIA GPUs, and the run is on the CPU"),
 		renamed("activation_checkpointing", TypeBool, "", "gradient_checkpointing").same("false"),
 		noEffect("activation_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),

@@ -15,6 +15,8 @@ import (
 	"github.com/knadh/koanf/providers/rawbytes"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // EnvPrefix starts the name of every environment variable that is a setting.
@@ -47,7 +49,7 @@ type Loader struct {
 	AllowArgs bool
 	// Environ is the environment; nil stands for os.Environ.
 	Environ func() []string
-	// ReadFile reads a config file; nil stands for os.ReadFile.
+	// ReadFile reads a config file; nil stands for reading regular files of at most a MiB.
 	ReadFile func(path string) ([]byte, error)
 
 	flags    *pflag.FlagSet
@@ -206,10 +208,13 @@ func (m *merge) files() {
 	}
 }
 
+// maxConfigFile is the largest config file, in bytes.
+const maxConfigFile = 1 << 20
+
 func (m *merge) file(path string) {
 	readFile := m.loader.ReadFile
 	if readFile == nil {
-		readFile = os.ReadFile
+		readFile = func(path string) ([]byte, error) { return vfs.ReadFile(vfs.OS, path, maxConfigFile) }
 	}
 	d, err := newDocument(path)
 	var data []byte

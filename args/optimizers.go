@@ -27,7 +27,8 @@ var optimizers = []optimizer{
 	{name: OptimAdamW},      // Loshchilov and Hutter 2019: decoupled weight decay
 	{name: OptimAdamWFused}, // HuggingFace's default
 	{name: OptimAdam},       // Kingma and Ba 2015: weight decay joins the gradient
-	{name: OptimSGD, settings: []setting{{"momentum", anyNonNegative}, {"dampening", unitRatio}, {"nesterov", kwargRule{}}}, fault: nesterovFault},
+	{name: OptimSGD, fault: nesterovFault,
+		settings: []setting{{"momentum", anyNonNegative}, {"dampening", unitRatio}, {"nesterov", kwargRule{}}}},
 }
 
 // optimizer is a row of the table.

@@ -71,6 +71,16 @@ type TrainingArguments struct {
 	// GradientCheckpointing recomputes activations in the backward pass instead of
 	// keeping them: less memory, more time, the same bits.
 	GradientCheckpointing bool `json:"gradient_checkpointing" usage:"recompute activations in the backward pass instead of keeping them"`
+	// BF16 computes matrix products, convolutions and attention in bfloat16 (autocast). Parameters, gradients and
+	// optimizer state stay float32.
+	BF16 bool `json:"bf16" resume:"fixed" usage:"compute in bfloat16 where that is safe; parameters and gradients stay float32"`
+	// FP16 is BF16 with float16, whose smallest numbers are too large for many gradients: the loss is scaled.
+	FP16 bool `json:"fp16" resume:"fixed" usage:"compute in float16 where that is safe, with loss scaling; parameters and gradients stay float32"`
+	// FP16InitialScale is the factor of the loss at first. It is halved when a gradient overflows, and the step is
+	// skipped.
+	FP16InitialScale float64 `json:"fp16_initial_scale" resume:"fixed" usage:"factor of the loss at first, with fp16"`
+	// FP16GrowthInterval is the number of steps without overflow after which the factor is doubled.
+	FP16GrowthInterval int `json:"fp16_growth_interval" resume:"fixed" usage:"steps without overflow after which the factor is doubled, with fp16"`
 	// NonfiniteLoss is the policy for a loss or gradient norm that is NaN or infinite.
 	NonfiniteLoss NonfiniteLoss `json:"nonfinite_loss" choices:"skip,stop,raise" usage:"what to do if loss or gradient norm is NaN or infinite; it never reaches the weights"`
 
@@ -223,6 +233,8 @@ func Default(outputDir string) *TrainingArguments {
 		MaxGradNorm:               1,
 		Optim:                     OptimAdamWFused,
 		LRSchedulerType:           SchedulerLinear,
+		FP16InitialScale:          65536,
+		FP16GrowthInterval:        2000,
 		NonfiniteLoss:             NonfiniteStop,
 		LoggingStrategy:           StrategySteps,
 		LoggingSteps:              500,

@@ -152,7 +152,6 @@ func TestValidate(t *testing.T) {
 		{"warmup", func(a *arguments) { a.WarmupSteps = -1 }, "warmup_steps: ratio"},
 		{"warmup 1.5", func(a *arguments) { a.WarmupSteps = 1.5 }, "warmup_steps: ratio"},
 		{"warmup ratio", func(a *arguments) { a.WarmupSteps = 0.06 }, ""},
-		{"constant warms up", func(a *arguments) { a.LRSchedulerType, a.WarmupSteps = args.SchedulerConstant, 10 }, "warmup_steps: constant_with_warmup"},
 
 		{"nonfinite", func(a *arguments) { a.NonfiniteLoss = "ignore" }, "nonfinite_loss: one of skip, stop, raise"},
 		{"logging strategy", func(a *arguments) { a.LoggingStrategy = args.StrategyBest }, "logging_strategy: one of no, steps, epoch"},

@@ -63,6 +63,8 @@ func (a *TrainingArguments) checkGlobalBatch(c *Checker) {
 		return
 	}
 	batch := a.PerDeviceTrainBatchSize
+	c.Require(a.GlobalTrainBatchSize/batch <= maxAccumulation, "global_train_batch_size", a.GlobalTrainBatchSize,
+		fmt.Sprintf("at most %d micro-batches of per_device_train_batch_size (%d)", maxAccumulation, batch))
 	c.Require(a.GlobalTrainBatchSize%batch == 0, "global_train_batch_size", a.GlobalTrainBatchSize,
 		fmt.Sprintf("a multiple of per_device_train_batch_size (%d)", batch))
 	if gas := a.GradientAccumulationSteps; gas != 1 {
@@ -78,6 +80,10 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	c.Require(a.AdamBeta2 >= 0 && a.AdamBeta2 < 1, "adam_beta2", a.AdamBeta2, "a number in [0, 1)")
 	nonNegative(c, "adam_epsilon", a.AdamEpsilon)
 	nonNegative(c, "max_grad_norm", a.MaxGradNorm)
+	c.Require(!a.BF16 || !a.FP16, "fp16", a.FP16, "one of bf16 and fp16")
+	scale, exponent := math.Frexp(a.FP16InitialScale)
+	c.Require(scale == 0.5 && exponent >= 1 && exponent <= 65, "fp16_initial_scale", a.FP16InitialScale, "a power of two from 1 to 2^64")
+	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)
 	if c.OK("optim") {
 		_, want := parseOptimArgs(a.Optim, a.OptimArgs)
 		c.Require(want == "", "optim_args", a.OptimArgs, want)
@@ -88,9 +94,6 @@ func (a *TrainingArguments) checkSchedule(c *Checker) {
 	checkSteps(c, "warmup_steps", a.WarmupSteps)
 	if !c.OK("lr_scheduler_type") {
 		return
-	}
-	if a.LRSchedulerType == SchedulerConstant {
-		c.Require(a.WarmupSteps == 0, "warmup_steps", a.WarmupSteps, "0 with lr_scheduler_type constant; constant_with_warmup has a warm-up")
 	}
 	want := a.scheduleFault(c.OK("learning_rate"))
 	c.Require(want == "", "lr_scheduler_kwargs", a.LRSchedulerKwargs, want)

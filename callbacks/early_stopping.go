@@ -5,7 +5,6 @@ package callbacks
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 
 	"github.com/lockstep-ml/lockstep/args"
@@ -20,7 +19,7 @@ type EarlyStopping struct {
 
 	warned   bool
 	failures int
-	best     *float64 // what State.BestMetric is where the arguments watch a metric
+	best     *float64 // of eval_loss, where the arguments watch no metric
 }
 
 // CallbackName gives HuggingFace's name.
@@ -39,7 +38,7 @@ func (s *EarlyStopping) OnTrainBegin(e *Event) error {
 		faults = append(faults, fmt.Errorf("threshold is %v, want 0 or more", s.Threshold))
 	}
 	if !e.Args.LoadBestModelAtEnd {
-		slog.Info("early stopping without load_best_model_at_end keeps the last model, not the best")
+		e.logger().Info("early stopping without load_best_model_at_end keeps the last model, not the best")
 	}
 	return errors.Join(faults...)
 }
@@ -48,13 +47,14 @@ func (s *EarlyStopping) OnTrainBegin(e *Event) error {
 // An evaluation before the first step does not count.
 func (s *EarlyStopping) OnEvaluate(e *Event) error {
 	name, greater, best := e.Args.BestMetric(), e.Args.BestIsGreater(), e.State.BestMetric
-	if name == "" {
+	own := name == ""
+	if own {
 		name, greater, best = "eval_loss", false, s.best
 	}
 	value, ok := e.Metrics[name]
 	if !ok {
 		if !s.warned {
-			slog.Warn("early stopping is off: the evaluation has no such metric", "metric", name)
+			e.logger().Warn("early stopping is off: the evaluation has no such metric", "metric", name)
 		}
 		s.warned = true
 		return nil
@@ -67,7 +67,7 @@ func (s *EarlyStopping) OnEvaluate(e *Event) error {
 	} else {
 		s.failures++
 	}
-	if finite(value) && (s.best == nil || better(value, *s.best, greater)) {
+	if own && finite(value) && (s.best == nil || better(value, *s.best, greater)) {
 		s.best = &value
 	}
 	if s.failures >= max(1, s.Patience) {

@@ -3,6 +3,8 @@
 package callbacks
 
 import (
+	"log/slog"
+
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/nn"
 )
@@ -43,6 +45,9 @@ type Event struct {
 	Control *Control
 	Model   nn.Module // the model being trained; nil where a program has none
 
+	// Log is the run's logger, at the level of log_level, which writes above a progress bar. Handler sets it.
+	Log *slog.Logger
+
 	Run        *RunInfo           // train_begin: what is about to run; nil where a program does not say
 	Step       StepStats          // pre_optimizer_step, optimizer_step, step_end: the step under way or just done
 	Record     Record             // log: the record, already the last of State.LogHistory
@@ -52,6 +57,14 @@ type Event struct {
 	Batches    int64              // prediction_step: batches in all, or 0 if unknown
 }
 
+// logger is Log, or slog's default for a callback that is called without a Handler.
+func (e *Event) logger() *slog.Logger {
+	if e.Log == nil {
+		return slog.Default()
+	}
+	return e.Log
+}
+
 // StepStats is what one optimizer step did, over all ranks.
 type StepStats struct {
 	Loss         float64 // mean over the step's loss terms; NaN and infinities as they came
@@ -59,8 +72,10 @@ type StepStats struct {
 	ClipFactor   float64 // by which the optimizer multiplies the gradients as it reads them; 1 if they are not clipped
 	LearningRate float64 // that the step used
 	Samples      int64
-	Tokens       int64 // input tokens, or 0 where samples have none
-	Skipped      bool  // the optimizer left the parameters alone: loss or gradient were not finite
+	Tokens       int64   // input tokens, or 0 where samples have none
+	Skipped      bool    // the optimizer left the parameters alone: loss or gradient were not finite
+	LossScale    float64 // what the loss was multiplied by under fp16; 0 without
+	Overflow     bool    // Skipped, as the gradients were too large for fp16; the scale of the loss is halved
 }
 
 // Callback has a method for each event. Embed Base to implement only some. An error ends the run: it is reported as an *Error, which names the

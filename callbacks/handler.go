@@ -103,6 +103,9 @@ func (h *Handler) Fire(k Kind, e *Event) error {
 		return fmt.Errorf("callbacks: there is no event %q", k)
 	}
 	e.Kind = k
+	if e.Log == nil {
+		e.Log = h.log
+	}
 	e.Control.reset(k)
 	if k == TrainBegin && h.rank == 0 && !slices.ContainsFunc(h.callbacks, isFlow) {
 		h.log.Warn("there is no Flow callback: nothing logs, evaluates, saves or stops at max_steps unless a callback asks for it")

@@ -23,6 +23,8 @@ type State struct {
 	NumInputTokensSeen int64   `json:"num_input_tokens_seen"`
 	TotalFLOPs         float64 `json:"total_flos"`
 
+	// LogHistory is the records so far. Of the ranks that are goroutines of one process (num_replicas), rank 0 has
+	// them; the others have the last one.
 	LogHistory []Record `json:"log_history"`
 
 	BestMetric          *float64 `json:"best_metric"` // nil before the first evaluation that counts

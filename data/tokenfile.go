@@ -4,6 +4,7 @@ package data
 
 import (
 	"bufio"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"math"
 	"os"
 	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // A token file is a header of 32 bytes and the tokens, all little-endian:
@@ -101,7 +104,7 @@ func OpenTokenFile(path string) (*TokenFile, error) {
 }
 
 func openTokenFile(path string) (_ *TokenFile, err error) {
-	file, err := os.Open(path)
+	file, err := vfs.OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +193,7 @@ func (f *TokenFile) Close() error {
 }
 
 // TokenWriter writes a token file as a stream. The file appears under its name when Close
-// has succeeded, complete and synced; until then it has ".tmp" after its name, and after
+// has succeeded, complete and synced; until then it has a random number and ".tmp" after its name, and after
 // Abort there is none. A TokenWriter belongs to one goroutine at a time.
 type TokenWriter struct {
 	path   string
@@ -207,7 +210,8 @@ func CreateTokenFile(path string, vocabSize int) (*TokenWriter, error) {
 	if vocabSize < 1 || vocabSize > math.MaxInt32 {
 		return nil, fmt.Errorf("data: token file %s: vocabulary size is %d, want 1 or more", path, vocabSize)
 	}
-	file, err := os.OpenFile(path+".tmp", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o666)
+	// A name that nobody can guess: a link that was planted under it would be followed.
+	file, err := os.OpenFile(path+"."+rand.Text()+".tmp", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("data: token file %s: %w", path, err)
 	}

@@ -77,7 +77,7 @@ func writeTokens(t testing.TB, vocabSize int, tokens []int32) string {
 	}
 	require.NoError(t, w.Close())
 	require.NoError(t, w.Close(), "again")
-	require.NoFileExists(t, path+".tmp")
+	requireNoTemporary(t, path)
 	return path
 }
 
@@ -193,7 +193,7 @@ func TestTokenWriterRefuses(t *testing.T) {
 		require.ErrorContains(t, w.Write([]int32{5}), "token 1 has id", "the first error stays")
 		require.ErrorContains(t, w.Close(), "token 1 has id")
 		require.NoFileExists(t, path)
-		require.NoFileExists(t, path+".tmp")
+		requireNoTemporary(t, path)
 	}
 	w, err := CreateTokenFile(path, 300)
 	require.NoError(t, err)
@@ -201,7 +201,7 @@ func TestTokenWriterRefuses(t *testing.T) {
 	w.Abort()
 	require.ErrorContains(t, w.Write([]int32{1}), "aborted")
 	require.ErrorContains(t, w.Close(), "aborted")
-	require.NoFileExists(t, path+".tmp")
+	requireNoTemporary(t, path)
 
 	_, err = CreateTokenFile(path, 0)
 	require.ErrorContains(t, err, "vocabulary size is 0")
@@ -230,4 +230,29 @@ func FuzzTokenFile(f *testing.F) {
 			require.ErrorContains(t, err, "corrupt")
 		}
 	})
+}
+
+// requireNoTemporary holds that nothing is left of a file that was not finished.
+func requireNoTemporary(t testing.TB, path string) {
+	t.Helper()
+	left, err := filepath.Glob(path + ".*")
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// A link in the place of the file on its way is not followed: the name cannot be known, and a taken one is not used.
+func TestTokenWriterFollowsNoPlantedLink(t *testing.T) {
+	dir := t.TempDir()
+	path, victim := filepath.Join(dir, "tokens.bin"), filepath.Join(dir, "victim")
+	require.NoError(t, os.WriteFile(victim, []byte("precious"), 0o600))
+	require.NoError(t, os.Symlink(victim, path+".tmp"))
+	w, err := CreateTokenFile(path, 10)
+	require.NoError(t, err)
+	require.NoError(t, w.Write([]int32{1, 2}))
+	require.NoError(t, w.Close())
+	text, err := os.ReadFile(victim)
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(text))
+	_, err = OpenTokenFile(os.DevNull)
+	require.ErrorContains(t, err, "neither a file nor a folder")
 }

@@ -5,12 +5,12 @@ package dist
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // Finding is what the flight records of one group say together.
@@ -60,17 +60,24 @@ func Diagnose(dir string) (*Report, error) {
 	return report, nil
 }
 
+// What a flight file may hold.
+const (
+	maxFlightFile  = 64 << 20 // bytes
+	maxFlightRanks = 1 << 16
+)
+
 func readFlight(name string) (FlightRecord, error) {
 	var record FlightRecord
-	text, err := os.ReadFile(name)
+	text, err := vfs.ReadFile(vfs.OS, name, maxFlightFile)
 	if err != nil {
 		return record, fmt.Errorf("dist: flight record: %w", err)
 	}
 	if err := json.Unmarshal(text, &record); err != nil {
 		return record, fmt.Errorf("dist: flight record %s: %w", name, err)
 	}
-	if record.Version != 1 || record.Size < 1 || record.Rank < 0 || record.Rank >= record.Size {
-		return record, fmt.Errorf("dist: flight record %s: version %d, rank %d of %d: want version 1 and a rank below the size", name, record.Version, record.Rank, record.Size)
+	if record.Version != 1 || record.Size < 1 || record.Size > maxFlightRanks || record.Rank < 0 || record.Rank >= record.Size {
+		return record, fmt.Errorf("dist: flight record %s: version %d, rank %d of %d: want version 1 and a rank below the size, which is at most %d",
+			name, record.Version, record.Rank, record.Size, maxFlightRanks)
 	}
 	for i := range record.Entries {
 		e := &record.Entries[i]

@@ -47,8 +47,30 @@ func Types() []string {
 	return names
 }
 
-// FromConfig makes a model with fresh weights from the text of a config.json.
+// FromConfig makes a model with fresh weights from the text of a config.json. Before it takes memory, it finds out how
+// much the model needs: one of more than nn.MaxTensors parameters and buffers, or of more bytes than the machine has,
+// is an error.
 func FromConfig(in *nn.Init, config []byte) (Configured, error) {
+	if _, err := fromConfig(in.Dry(0), config); err != nil {
+		return nil, err
+	}
+	return fromConfig(in, config)
+}
+
+// fromConfig makes the model, and turns the misuse that a configuration may be into an error.
+func fromConfig(in *nn.Init, config []byte) (m Configured, err error) {
+	f, err := factory(config)
+	if err != nil {
+		return nil, err
+	}
+	if p := tensor.Try(func() { m, err = f(in, config) }); p != nil {
+		return nil, fmt.Errorf("models: config.json: no model can be made of it: %w", p)
+	}
+	return m, err
+}
+
+// factory finds who makes the model of a config.json.
+func factory(config []byte) (Factory, error) {
 	var head struct {
 		ModelType string `json:"model_type"`
 	}
@@ -59,10 +81,10 @@ func FromConfig(in *nn.Init, config []byte) (Configured, error) {
 	f := registry.factories[head.ModelType]
 	registry.Unlock()
 	if f == nil {
-		return nil, fmt.Errorf("models: config.json: model_type %q is not built in: want one of %s (import the model's package to register it)",
+		return nil, fmt.Errorf("models: config.json: model_type %.100q is not built in: want one of %s (import the model's package to register it)",
 			head.ModelType, strings.Join(Types(), ", "))
 	}
-	return f(in, config)
+	return f, nil
 }
 
 // Cache is a model's memory of the tokens seen so far during generation.

@@ -5,12 +5,15 @@ package models
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -23,14 +26,6 @@ const (
 	WeightsBase = "model"
 	WeightsFile = WeightsBase + ".safetensors"
 )
-
-// WeightRenamer is implemented by models that read checkpoints whose names differ from
-// their own.
-type WeightRenamer interface {
-	// RenameWeight returns the parameter's name for a saved name, "" for a saved array
-	// that the model does not need.
-	RenameWeight(saved string) string
-}
 
 // ConfigJSON is the text of a model's config.json: what the model says of itself and, for a model with Carried that was
 // loaded, what else its config.json said. It is for package trainer, whose SaveModel writes it.
@@ -53,14 +48,24 @@ func ConfigJSON(m Configured) ([]byte, error) {
 func WriteWeights(w io.Writer, m Model) error {
 	var ts []safetensors.Tensor
 	synced := map[*tensor.Device]bool{} // whoever wrote the weights
-	for _, p := range nn.Walk(m).State() {
+	tree, list := nn.Walk(m), rules(m)
+	named := byName(tree)
+	for _, p := range tree.State() {
 		if dev := p.Device(); !synced[dev] {
 			dev.Sync()
 			synced[dev] = true
 		}
-		ts = append(ts, safetensors.Tensor{Name: p.Name, DType: p.DType(), Shape: p.Shape(), Write: func(w io.Writer) error {
+		a := arrayFor(list, p.Name)
+		params, err := a.tensors(named)
+		if err != nil {
+			return err
+		}
+		if params[0].Name != p.Name {
+			continue // it is written with the first
+		}
+		ts = append(ts, safetensors.Tensor{Name: a.name, DType: p.DType(), Shape: a.shape(params), Write: func(w io.Writer) error {
 			var data []byte
-			if err := tensor.Try(func() { data = tensor.ReadBytes(tensor.NewCtx(p.Device()).NoGrad(), p.Tensor) }); err != nil {
+			if err := tensor.Try(func() { data = a.bytes(tensor.NewCtx(p.Device()).NoGrad(), params) }); err != nil {
 				return err
 			}
 			_, err := io.Copy(w, bytes.NewReader(data))
@@ -70,91 +75,218 @@ func WriteWeights(w io.Writer, m Model) error {
 	return safetensors.Write(w, ts, safetensors.PyTorchMetadata())
 }
 
+// LoadOption relaxes what LoadPretrained demands.
+type LoadOption func(*loadOptions)
+
+type loadOptions struct{ nonFinite []string }
+
+// AllowNonFinite loads weights with NaN or infinities, which are an error otherwise, of the named parameters and
+// buffers; of all, if none is named. It is for looking at a model that training has ruined.
+func AllowNonFinite(names ...string) LoadOption {
+	return func(o *loadOptions) {
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		o.nonFinite = append(o.nonFinite, names...)
+	}
+}
+
+// allows reports whether one of the names may have such values.
+func (o *loadOptions) allows(names []string) bool {
+	return slices.ContainsFunc(o.nonFinite, func(n string) bool { return n == "" || slices.Contains(names, n) })
+}
+
 // ReadWeights fills the parameters and buffers of m from a saved set, converting
 // floating-point dtypes. Every one must be there, in its shape, and nothing else: the error lists all
-// that is missing, unexpected or of another shape, and then nothing was changed. It is for package trainer; programs
-// use LoadPretrained.
-func ReadWeights(set *safetensors.Set, m Model) error {
+// that is missing, unexpected or of another shape, and then nothing was changed. NaN, infinities and numbers that the
+// dtype of m cannot hold are an error that names the weights, after all have been read; only a buffer that has such
+// values in m already, as masks have, may have them. It is for package trainer; programs use LoadPretrained.
+func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
+	var o loadOptions
+	for _, opt := range opts {
+		opt(&o)
+	}
 	tree := nn.Walk(m)
-	saved, bad := savedNames(set, m, tree)
-	state := tree.State()
-	for _, p := range state {
-		name, ok := saved[p.Name]
-		if !ok {
-			bad = append(bad, fmt.Sprintf("%s is missing", p.Name))
-			continue
-		}
-		if _, e, _ := set.Lookup(name); !slices.Equal(e.Shape, p.Shape()) || e.DType != p.DType() && !(e.DType.IsFloat() && p.DType().IsFloat()) {
-			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", name, e.Raw, e.Shape, p.DType(), p.Shape()))
-		}
+	saved, err := fit(set, m, tree)
+	if err != nil {
+		return err
 	}
-	if len(bad) > 0 {
-		const most = 12
-		if n := len(bad) - most; n > 0 {
-			bad = append(bad[:most], fmt.Sprintf("and %d more", n))
-		}
-		return fmt.Errorf("models: the saved weights do not fit %T: %s", m, strings.Join(bad, "; "))
+	named, buffers := byName(tree), map[string]bool{}
+	for _, b := range tree.Buffers() {
+		buffers[b.Name] = true
 	}
-	for _, p := range state {
-		r, e, _ := set.Lookup(saved[p.Name])
-		data, err := r.ReadTensor(e.Name)
+	var bad []string
+	for _, p := range tree.State() {
+		a := saved[p.Name]
+		if a.params[0] != p.Name {
+			continue // it is read with the first
+		}
+		params, err := a.tensors(named)
 		if err != nil {
 			return err
 		}
 		c := tensor.NewCtx(p.Device()).NoGrad()
-		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			tensor.CopyInto(c, p.Tensor, tensor.FromBytes(c, data, e.DType, e.Shape...))
-			return nil
-		})
+		allowed := o.allows(a.params) || buffers[p.Name] && nonFinite(c, params) > 0
+		n, err := a.read(c, set, params)
+		if err != nil {
+			return fmt.Errorf("models: %s: %w", a.name, err)
+		}
 		c.Sync() // before other contexts use it
+		_, e, _ := set.Lookup(a.name)
+		switch {
+		case n.Overflowed > 0:
+			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)",
+				a.name, n.Overflowed, e.Numel(), p.DType(), e.Raw))
+		case n.NonFinite > 0 && !allowed:
+			bad = append(bad, fmt.Sprintf("%s has %d of %d", a.name, n.NonFinite, e.Numel()))
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("models: the saved weights are not finite: %s", some(bad))
 	}
 	return nil
 }
 
-// savedNames maps the names of parameters and buffers to saved names, and lists saved arrays that
-// none takes.
-func savedNames(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]string, bad []string) {
-	saved = map[string]string{}
-	known := map[string]bool{}
-	for _, p := range tree.State() {
-		known[p.Name] = true
+// read fills the parameters from the set: a piece at a time if the array is one of them as it lies.
+func (a array) read(c *tensor.Ctx, set *safetensors.Set, params []tensor.Named) (n tensor.Census, err error) {
+	r, e, _ := set.Lookup(a.name)
+	section, err := r.Section(e.Name)
+	if err != nil {
+		return n, err
 	}
-	for _, name := range set.Names() {
-		to := name
-		if r, ok := m.(WeightRenamer); ok {
-			to = r.RenameWeight(name)
+	if len(params) == 1 && !a.rule.Transpose {
+		return tensor.WriteFrom(c, params[0].Tensor, e.DType, section)
+	}
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		whole := tensor.Zeros(c, e.DType, e.Shape...)
+		if n, err = tensor.WriteFrom(c, whole, e.DType, section); err == nil {
+			a.fill(c, whole, params)
 		}
-		_, tied := tree.Aliases()[to]
-		switch {
-		case to == "" || tied:
-		case known[to] && saved[to] != "":
-			bad = append(bad, fmt.Sprintf("%s and %s are both %s", saved[to], name, to))
-		case known[to]:
-			saved[to] = name
-		default:
-			bad = append(bad, fmt.Sprintf("%s is not expected", name))
+		return nil
+	})
+	if err == nil && e.DType != params[0].DType() {
+		before := n.NonFinite
+		n.NonFinite = nonFinite(c, params)
+		n.Overflowed = n.NonFinite - before
+	}
+	return n, err
+}
+
+// nonFinite counts the elements that are NaN or infinite.
+func nonFinite(c *tensor.Ctx, tensors []tensor.Named) (n int) {
+	for _, t := range tensors {
+		bad, _ := dtype.Census(t.DType(), tensor.ReadBytes(c, t.Tensor))
+		n += bad
+	}
+	return n
+}
+
+// fit finds the saved array of each parameter and buffer. The error lists all that does not fit.
+func fit(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, err error) {
+	saved, bad := savedArrays(set, m, tree)
+	named := byName(tree)
+	for _, p := range tree.State() {
+		a, ok := saved[p.Name]
+		if !ok {
+			bad = append(bad, fmt.Sprintf("%s is missing", p.Name))
+			continue
+		}
+		params, err := a.tensors(named)
+		if err != nil {
+			return nil, err
+		}
+		_, e, _ := set.Lookup(a.name)
+		want := a.shape(params)
+		fits := slices.Equal(e.Shape, want) && (e.DType == p.DType() || e.DType.IsFloat() && p.DType().IsFloat())
+		if !fits && a.params[0] == p.Name {
+			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", a.name, e.Raw, e.Shape, p.DType(), want))
+		}
+	}
+	if len(bad) > 0 {
+		return nil, fmt.Errorf("models: the saved weights do not fit %T: %s", m, some(bad))
+	}
+	return saved, nil
+}
+
+// some is the first faults, and how many there are more.
+func some(bad []string) string {
+	const most = 12
+	if n := len(bad) - most; n > 0 {
+		bad = append(bad[:most:most], fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(bad, "; ")
+}
+
+// savedArrays finds the saved array of each parameter and buffer, and lists saved arrays that are not expected.
+func savedArrays(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, bad []string) {
+	saved = map[string]array{}
+	named, list := byName(tree), rules(m)
+	for _, name := range set.Names() {
+		a := arrayOf(list, name)
+		for _, to := range a.params {
+			_, tied := tree.Aliases()[to]
+			_, known := named[to]
+			switch {
+			case tied:
+			case !known:
+				bad = append(bad, fmt.Sprintf("%s is not expected", name))
+			case saved[to].name != "":
+				bad = append(bad, fmt.Sprintf("%s and %s are both %s", saved[to].name, name, to))
+			default:
+				saved[to] = a
+			}
 		}
 	}
 	return saved, bad
 }
 
-// LoadPretrained makes the model that a folder holds, ours or one that transformers
-// saved: config.json, and model.safetensors or its shards with their index.
-func LoadPretrained(dev *tensor.Device, dir string) (Configured, error) {
-	config, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, ConfigFile), 1<<20)
-	if err != nil {
-		return nil, fmt.Errorf("models: %s is not a saved model: %w", dir, err)
+// maxConfig is the largest config.json, in bytes.
+const maxConfig = 1 << 20
+
+// ReadConfig reads the config.json of a saved model's folder, or the file itself: a regular file of at most a MiB.
+func ReadConfig(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, ConfigFile)
 	}
-	m, err := FromConfig(nn.NewInit(dev, 0), config)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	}
-	set, err := safetensors.OpenSet(vfs.OS, dir, WeightsBase)
+	text, err := vfs.ReadFile(vfs.OS, path, maxConfig)
 	if err != nil {
 		return nil, fmt.Errorf("models: %w", err)
 	}
+	return text, nil
+}
+
+// LoadPretrained makes the model that a folder holds, ours or one that transformers
+// saved: config.json, and model.safetensors or its shards with their index. Memory for the model is taken once its
+// parameters have been compared with those of the weights. Weights with NaN or infinities are an error that names them:
+// see AllowNonFinite.
+func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configured, error) {
+	config, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, ConfigFile), maxConfig)
+	if err != nil {
+		return nil, fmt.Errorf("models: %s is not a saved model: %w", dir, err)
+	}
+	in := nn.NewInit(dev, 0)
+	set, err := safetensors.OpenSet(vfs.OS, dir, WeightsBase)
+	if err != nil {
+		var tooMany *tensor.Error
+		if _, fault := fromConfig(in.Dry(1), config); fault != nil && !errors.As(fault, &tooMany) {
+			return nil, fmt.Errorf("%s: %w", dir, fault) // the configuration comes first
+		}
+		return nil, fmt.Errorf("models: %w", err)
+	}
 	defer set.Close()
-	if err := ReadWeights(set, m); err != nil {
+	// A model may have more parameters than there are weights: the comparison tells which.
+	dry, err := fromConfig(in.Dry(2*len(set.Names())+100), config)
+	if err == nil {
+		_, err = fit(set, dry, nn.Walk(dry))
+	}
+	var m Configured
+	if err == nil {
+		m, err = fromConfig(in, config)
+	}
+	if err == nil {
+		err = ReadWeights(set, m, opts...)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	if c, ok := m.(configCarrier); ok {

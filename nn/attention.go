@@ -59,16 +59,15 @@ func NewMultiheadAttention(in *Init, cfg AttentionConfig) *MultiheadAttention {
 		cfg.KVHeads = cfg.Heads
 	}
 	if cfg.Heads < 1 || cfg.KVHeads < 1 || cfg.Width%cfg.Heads != 0 || cfg.Heads%cfg.KVHeads != 0 {
-		panic(&tensor.Error{Op: "nn.NewMultiheadAttention", Msg: fmt.Sprintf(
-			"width %d, %d heads, %d key heads: want a width that divides into heads, and heads that divide into key heads", cfg.Width, cfg.Heads, cfg.KVHeads)})
+		panic(&tensor.Error{Op: "nn.NewMultiheadAttention", Msg: fmt.Sprintf("width %d, %d heads, %d key heads: "+
+			"want a width that divides into heads, and heads that divide into key heads", cfg.Width, cfg.Heads, cfg.KVHeads)})
 	}
 	project := func(name string, out int) *Linear {
 		return NewLinear(in.Sub(name), LinearConfig{In: cfg.Width, Out: out, NoBias: cfg.NoBias})
 	}
 	kv := cfg.Width / cfg.Heads * cfg.KVHeads
-	return &MultiheadAttention{
-		Q: project("q_proj", cfg.Width), K: project("k_proj", kv), V: project("v_proj", kv), Out: project("o_proj", cfg.Width), Config: cfg,
-	}
+	return &MultiheadAttention{Q: project("q_proj", cfg.Width), K: project("k_proj", kv), V: project("v_proj", kv),
+		Out: project("o_proj", cfg.Width), Config: cfg}
 }
 
 // Forward keeps x's shape [B,T,C]. mask (may be nil) is Bool, broadcasts to [B,H,T,T],

@@ -188,7 +188,7 @@ func TestMissingInputs(t *testing.T) {
 	want := run(c)
 	require.Equal(t, want, run(c.WithRecompute([]nn.Module{m})))
 	var log []string
-	tree.SetHooks(m, recorder(&log, "m"))
+	tree.AddHooks(m, recorder(&log, "m"))
 	require.Equal(t, want, run(c))
 	require.Equal(t, []string{"m pre-forward", "m post-forward", "m pre-backward", "m post-backward"}, log)
 }

@@ -3,24 +3,89 @@
 package nn
 
 import (
+	"fmt"
 	"math"
 
+	"github.com/lockstep-ml/lockstep/internal/hostmemory"
 	"github.com/lockstep-ml/lockstep/internal/rng"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // Init creates the parameters of a new model. The initial value of a parameter depends
-// only on the seed and its path, not on the order of construction.
+// only on the seed and its path, not on the order of construction. An Init is for one model.
 type Init struct {
 	c     *tensor.Ctx
 	seed  uint64
 	path  string
 	dtype tensor.DType
+	made  *made
 }
 
-// NewInit returns an Init that draws float32 parameters on dev from seed.
+// MaxTensors is the number of parameters and buffers that a model may have: so many fit into a safetensors file.
+const MaxTensors = 200_000
+
+// made is what an Init and those derived from it have made, and may make.
+type made struct {
+	tensors, most int
+	bytes, limit  uint64
+	limited       string // who set the limit
+}
+
+// maxBytes bounds a model where the memory is not known, as on a device without values.
+const maxBytes = 1 << 50
+
+// NewInit returns an Init that draws float32 parameters on dev from seed. A model of more than MaxTensors
+// parameters and buffers, or on the CPU of more bytes than the machine has, is misuse: a panic with a *tensor.Error.
 func NewInit(dev *tensor.Device, seed uint64) *Init {
-	return &Init{c: tensor.NewCtx(dev).NoGrad(), seed: seed, dtype: tensor.Float32}
+	m := &made{most: MaxTensors, limit: maxBytes, limited: "a model may have"}
+	if n, source := hostmemory.Limit(); n > 0 && dev.Name() == "cpu" {
+		m.limit, m.limited = n, "the memory of "+source+" holds"
+	}
+	return &Init{c: tensor.NewCtx(dev).NoGrad(), seed: seed, dtype: tensor.Float32, made: m}
+}
+
+// Dry returns an Init under the same limits on a device without values (tensor.NewMeta): what a model needs is known
+// before it is made. It may make at most the given number of parameters and buffers, and no more than in may; 0 stands
+// for that.
+func (in *Init) Dry(tensors int) *Init {
+	d := NewInit(tensor.NewMeta(), in.seed).As(in.dtype)
+	d.made.limit, d.made.limited, d.made.most = in.made.limit, in.made.limited, in.made.most
+	if tensors > 0 {
+		d.made.most = min(tensors, d.made.most)
+	}
+	return d
+}
+
+// Make makes a model by f, which it calls twice: with a Dry Init, so that a model that is too large is known before memory
+// is taken for it, and with in. What Init refuses is an error.
+func Make[M any](in *Init, f func(in *Init) M) (m M, err error) {
+	if in.c.Device().Name() != "meta" {
+		if err := tensor.Try(func() { f(in.Dry(0)) }); err != nil {
+			return m, err
+		}
+	}
+	err = tensor.Try(func() { m = f(in) })
+	return m, err
+}
+
+// take counts a parameter or buffer before it is made.
+func (in *Init) take(name string, dt tensor.DType, shape []int) {
+	fail := func(format string, args ...any) {
+		panic(&tensor.Error{Op: "nn.Init", Msg: fmt.Sprintf(format, args...), Where: join(in.path, name)})
+	}
+	m := in.made
+	if m.tensors++; m.tensors > m.most {
+		fail("the model has more than %d parameters and buffers: want at most so many", m.most)
+	}
+	n := float64(dt.Size())
+	for _, size := range shape {
+		n *= float64(max(size, 0)) // a negative size is refused where the tensor is made
+	}
+	if n+float64(m.bytes) > float64(m.limit) {
+		fail("shape %v of %v: with it the model has %.4g bytes, %s %.4g",
+			shape, dt, n+float64(m.bytes), m.limited, float64(m.limit))
+	}
+	m.bytes += uint64(n)
 }
 
 // Sub returns the Init of a child module.
@@ -47,11 +112,13 @@ func (in *Init) parameter(t *tensor.Tensor) *Parameter {
 
 // Full makes a parameter whose elements are all v.
 func (in *Init) Full(name string, v float64, shape ...int) *Parameter {
+	in.take(name, in.dtype, shape)
 	return in.parameter(tensor.Full(in.c, in.dtype, v, shape...))
 }
 
 // Buffer makes a buffer of the given dtype whose elements are all v.
 func (in *Init) Buffer(dt tensor.DType, v float64, shape ...int) *Buffer {
+	in.take("", dt, shape)
 	t := tensor.Full(in.c, dt, v, shape...)
 	in.c.Sync()
 	return NewBuffer(t)
@@ -59,11 +126,13 @@ func (in *Init) Buffer(dt tensor.DType, v float64, shape ...int) *Buffer {
 
 // Normal draws from the normal distribution of mean 0 and standard deviation std.
 func (in *Init) Normal(name string, std float64, shape ...int) *Parameter {
+	in.take(name, in.dtype, shape)
 	return in.parameter(tensor.Normal(in.c, in.dtype, in.key(name), 0, std, shape...))
 }
 
 // Uniform draws from [−bound, bound).
 func (in *Init) Uniform(name string, bound float64, shape ...int) *Parameter {
+	in.take(name, in.dtype, shape)
 	return in.parameter(tensor.Uniform(in.c, in.dtype, in.key(name), -bound, bound, shape...))
 }
 

@@ -22,7 +22,8 @@ func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 // exist as a whole: see tensor.LinearCrossEntropy.
 func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, labels *tensor.Tensor) *tensor.Tensor {
 	rows := tensor.Reshape(c.Ctx, h, -1, h.Size(-1))
-	return tensor.LinearCrossEntropy(c.Ctx, rows, c.Param(weight), c.Param(bias), tensor.Reshape(c.Ctx, labels, -1), tensor.IgnoreIndex)
+	ids := tensor.Reshape(c.Ctx, labels, -1)
+	return tensor.LinearCrossEntropy(c.Ctx, rows, c.Param(weight), c.Param(bias), ids, tensor.IgnoreIndex)
 }
 
 // CausalLMLossSum is the CrossEntropySum of predicting each next token: logits [B,T,V] at
@@ -31,8 +32,8 @@ func CausalLMLossSum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 	return CrossEntropySum(c, logits, NextTokens(c, labels))
 }
 
-// NextTokens shifts labels [B,T] by one, so that position t has the label of t+1; the last has tensor.IgnoreIndex. Shifting
-// the labels avoids a copy of the logits, the largest tensor of the model.
+// NextTokens shifts labels [B,T] by one, so that position t has the label of t+1; the last has tensor.IgnoreIndex.
+// Shifting the labels avoids a copy of the logits, the largest tensor of the model.
 func NextTokens(c *Ctx, labels *tensor.Tensor) *tensor.Tensor {
 	next := tensor.Slice(c.Ctx, labels, 1, min(1, labels.Size(1)), labels.Size(1))
 	none := tensor.Full(c.Ctx, labels.DType(), tensor.IgnoreIndex, labels.Size(0), labels.Size(1)-next.Size(1))
@@ -96,8 +97,8 @@ func CrossEntropySumWith(c *Ctx, logits, labels *tensor.Tensor, opt CrossEntropy
 	return tensor.Sum(c.Ctx, losses, nil, false)
 }
 
-// LabelWeightSum is the sum of the class weights [V] of all labels but tensor.IgnoreIndex: what PyTorch's cross_entropy divides
-// the sum of a batch by.
+// LabelWeightSum is the sum of the class weights [V] of all labels but tensor.IgnoreIndex: what PyTorch's cross_entropy
+// divides the sum of a batch by.
 func LabelWeightSum(c *Ctx, labels, classWeights *tensor.Tensor) *tensor.Tensor {
 	known, counts := countedLabels(c, tensor.Reshape(c.Ctx, labels, -1))
 	weights := tensor.Gather(c.Ctx, single(c, classWeights), 0, known)

@@ -8,15 +8,15 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Hooks are called around a module's Unit. Any of them may be nil; none may block.
+// Hooks are called around a module's Unit. Any of them may be nil; none may block. Of several hooks of a module, those
+// before run in the order in which they were added, those behind in the reverse order.
 type Hooks struct {
 	PreForward  func(c *Ctx)
 	PostForward func(c *Ctx)
 	// PreBackward runs before the first op of the module runs backward.
 	PreBackward func(c *tensor.Ctx)
-	// PostBackward runs when the gradients of the module's inputs are known. It does not
-	// run for a module none of whose inputs needs a gradient (the first one, which gets
-	// token ids).
+	// PostBackward runs when all ops of the module have run backward: the gradients of its inputs are known, and those
+	// of its parameters, but for what other modules add to them.
 	PostBackward func(c *tensor.Ctx)
 }
 
@@ -27,13 +27,13 @@ type Hooks struct {
 // freed by the garbage collector.
 func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor, in ...*tensor.Tensor) []*tensor.Tensor {
 	u := c.unit(m)
-	h := u.tree.hooks[m]
-	if h != nil && h.PreForward != nil {
-		h.PreForward(u)
+	hooks := u.tree.hooks[m]
+	for _, h := range hooks {
+		if h.PreForward != nil {
+			h.PreForward(u)
+		}
 	}
-	if h != nil && h.PostBackward != nil {
-		in = onBackward(u.Ctx, u.Path()+".post_backward", h.PostBackward, in)
-	}
+	since := tensor.Recorded()
 	run := func(t *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor { return forward(u.With(t), in) }
 	var out []*tensor.Tensor
 	switch {
@@ -50,11 +50,13 @@ func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.
 	default:
 		out = u.Ctx.Scope(func(t *tensor.Ctx) []*tensor.Tensor { return run(t, in) })
 	}
-	if h != nil && h.PreBackward != nil {
-		out = onBackward(u.Ctx, u.Path()+".pre_backward", h.PreBackward, out)
+	if slices.ContainsFunc(hooks, func(h *Hooks) bool { return h.PreBackward != nil || h.PostBackward != nil }) {
+		out = aroundBackward(u.Ctx, hooks, since, out)
 	}
-	if h != nil && h.PostForward != nil {
-		h.PostForward(u)
+	for _, h := range slices.Backward(hooks) {
+		if h.PostForward != nil {
+			h.PostForward(u)
+		}
 	}
 	return out
 }
@@ -76,18 +78,22 @@ func (c *Ctx) unit(m Module) *Ctx {
 	return &d
 }
 
-// onBackward passes tensors through unchanged and calls hook when Backward gets there.
-func onBackward(c *tensor.Ctx, name string, hook func(c *tensor.Ctx), ts []*tensor.Tensor) []*tensor.Tensor {
-	if i := slices.Index(ts, nil); i >= 0 { // an input that is not there
-		rest := onBackward(c, name, hook, slices.Delete(slices.Clone(ts), i, i+1))
-		return slices.Insert(rest, i, nil)
+// aroundBackward passes a unit's outputs through and calls the hooks before and behind the ops that were recorded for
+// them.
+func aroundBackward(c *tensor.Ctx, hooks []*Hooks, since uint64, out []*tensor.Tensor) []*tensor.Tensor {
+	before := func(c *tensor.Ctx) {
+		for _, h := range hooks {
+			if h.PreBackward != nil {
+				h.PreBackward(c)
+			}
+		}
 	}
-	return tensor.Custom(c, tensor.CustomOp{
-		Name:    name,
-		Forward: func(_ *tensor.Ctx, in []*tensor.Tensor) (out, saved []*tensor.Tensor) { return append(out, in...), nil },
-		Backward: func(c *tensor.Ctx, _, grads []*tensor.Tensor, _ []bool) []*tensor.Tensor {
-			hook(c)
-			return append([]*tensor.Tensor(nil), grads...)
-		},
-	}, ts...)
+	after := func(c *tensor.Ctx) {
+		for _, h := range slices.Backward(hooks) {
+			if h.PostBackward != nil {
+				h.PostBackward(c)
+			}
+		}
+	}
+	return tensor.BackwardSpan(c, c.Path()+".backward", since, out, before, after)
 }

@@ -172,11 +172,12 @@ func TestUnitHooks(t *testing.T) {
 	s := newStack(tensor.CPU(), 2)
 	tree := nn.Walk(s)
 	var log []string
+	var removes []func()
 	for _, m := range []struct {
 		name   string
 		module nn.Module
 	}{{"stack", s}, {"h.0", s.H[0]}, {"h.0.up", s.H[0].Up}, {"h.1", s.H[1]}} {
-		tree.SetHooks(m.module, recorder(&log, m.name))
+		removes = append(removes, tree.AddHooks(m.module, recorder(&log, m.name)))
 	}
 	root := tensor.NewCtx(tensor.CPU())
 	x := samples(root, 2).SetRequiresGrad(true)
@@ -214,10 +215,37 @@ func TestUnitHooks(t *testing.T) {
 	s.Forward(c.With(c.NoGrad()), x)
 	require.Equal(t, forward, log, "without gradients the forward hooks run")
 
-	for _, m := range []nn.Module{s, s.H[0], s.H[0].Up, s.H[1]} {
-		tree.SetHooks(m, nil)
+	for _, remove := range removes {
+		remove()
 	}
 	require.Equal(t, []string{"backward", "h.1.up.weight", "h.0.up.weight"}, step(c))
+}
+
+// Hooks of one module nest, and each can be removed by itself. They also run behind a module that is fed with token ids.
+func TestUnitHooksNest(t *testing.T) {
+	in := newInit()
+	m := nn.NewSequential(nn.NewEmbedding(in.Sub("0"), 5, 4, 1), nn.NewLinear(in.Sub("1"), nn.LinearConfig{In: 4, Out: 2}))
+	tree := nn.Walk(m)
+	var log []string
+	tree.AddHooks(m.Layers[0], recorder(&log, "outer"))
+	remove := tree.AddHooks(m.Layers[0], recorder(&log, "inner"))
+	m.Layers[0].(*nn.Embedding).Weight.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { log = append(log, "gradient") })
+	step := func(c *nn.Ctx) []string {
+		log = nil
+		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
+			y := m.Forward(c, tensor.Zeros(c.Ctx, tensor.Int64, 2, 3))
+			tensor.Backward(c.Ctx, []*tensor.Tensor{tensor.Sum(c.Ctx, y, nil, false)}, nil, nil)
+			return nil
+		})
+		return log
+	}
+	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()), tree, true)
+	for _, c := range []*nn.Ctx{c, c.WithRecompute([]nn.Module{m.Layers[0]})} {
+		require.Equal(t, []string{"outer pre-forward", "inner pre-forward", "inner post-forward", "outer post-forward",
+			"outer pre-backward", "inner pre-backward", "gradient", "inner post-backward", "outer post-backward"}, step(c))
+	}
+	remove()
+	require.Equal(t, []string{"outer pre-forward", "outer post-forward", "outer pre-backward", "gradient", "outer post-backward"}, step(c))
 }
 
 // Hooks change no bit of what is computed.
@@ -226,7 +254,7 @@ func TestUnitHooksChangeNothing(t *testing.T) {
 		s := newStack(tensor.CPU(), 2)
 		tree := nn.Walk(s)
 		if hooks {
-			tree.Modules(func(_ string, m nn.Module) { tree.SetHooks(m, recorder(new([]string), "")) })
+			tree.Modules(func(_ string, m nn.Module) { tree.AddHooks(m, recorder(new([]string), "")) })
 		}
 		c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).WithRandom(1, 0), tree, true)
 		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {

@@ -44,7 +44,7 @@ type Tree struct {
 	aliases map[string]string // path of a tied parameter → the path it counts under
 	modules []namedModule
 	paths   map[Module]string
-	hooks   map[Module]*Hooks
+	hooks   map[Module][]*Hooks
 	own     map[Module][]*tensor.Tensor
 }
 
@@ -57,7 +57,8 @@ type namedModule struct {
 // for maps). It panics with a clear message if m is not a pointer to a struct, or if a parameter
 // or buffer would silently be left out because it has no tensor or is in an unexported field.
 func Walk(m Module) *Tree {
-	t := &Tree{aliases: map[string]string{}, paths: map[Module]string{}, hooks: map[Module]*Hooks{}, own: map[Module][]*tensor.Tensor{}}
+	t := &Tree{aliases: map[string]string{}, paths: map[Module]string{}, hooks: map[Module][]*Hooks{},
+		own: map[Module][]*tensor.Tensor{}}
 	v := reflect.ValueOf(m)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
 		badModule("a module must be a non-nil pointer to a struct, not %T", m)
@@ -108,13 +109,12 @@ func (t *Tree) Modules(f func(path string, m Module)) {
 	}
 }
 
-// SetHooks attaches hooks to a module of the tree; nil removes them.
-func (t *Tree) SetHooks(m Module, h *Hooks) {
-	if h == nil {
-		delete(t.hooks, m)
-		return
+// AddHooks attaches hooks to a module of the tree, beside those that it has. The returned function removes them.
+func (t *Tree) AddHooks(m Module, h *Hooks) (remove func()) {
+	t.hooks[m] = append(slices.Clip(t.hooks[m]), h) // a pass that is under way keeps its own
+	return func() {
+		t.hooks[m] = slices.DeleteFunc(slices.Clone(t.hooks[m]), func(o *Hooks) bool { return o == h })
 	}
-	t.hooks[m] = h
 }
 
 // path is m's path; a module outside the tree goes by its type.

@@ -43,6 +43,9 @@ type ScaleByAdam struct{ Beta1, Beta2, Eps float64 }
 // State is the two moments.
 func (ScaleByAdam) State() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
+// Squares implements Squares.
+func (ScaleByAdam) Squares() []string { return []string{"exp_avg_sq"} }
+
 // Apply replaces the update.
 func (a ScaleByAdam) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *tensor.Tensor) {
 	t := float64(s.Step)

@@ -8,6 +8,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -181,49 +182,135 @@ func (o *Optimizer) State() State {
 	return st
 }
 
-// LoadState copies a saved state in. The error lists everything that does not fit, and
-// then nothing was changed.
+// LoadState copies a saved state in. The error lists everything that does not fit, or is not finite or below zero where
+// no optimizer has it, and then nothing was changed.
 func (o *Optimizer) LoadState(c *tensor.Ctx, st State) error {
-	var bad []string
-	if st.Name != o.name {
-		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", st.Name, o.name))
+	saved := map[string]Saved{}
+	for k, t := range st.Tensors {
+		saved[k] = Saved{DType: t.DType(), Shape: t.Shape()}
 	}
-	mine := o.State()
-	for _, k := range sortedKeys(mine.Tensors) {
-		t, saved := mine.Tensors[k], st.Tensors[k]
-		if saved == nil {
-			bad = append(bad, fmt.Sprintf("%s is missing", k))
-		} else if fmt.Sprint(saved.Shape(), saved.DType()) != fmt.Sprint(t.Shape(), t.DType()) {
-			bad = append(bad, fmt.Sprintf("%s is %v %v, want %v %v", k, saved.DType(), saved.Shape(), t.DType(), t.Shape()))
-		}
-	}
-	for _, k := range sortedKeys(st.Tensors) {
-		if mine.Tensors[k] == nil {
-			bad = append(bad, fmt.Sprintf("%s is not known", k))
-		}
-	}
-	for _, k := range sortedKeys(mine.Steps) {
-		if n, ok := st.Steps[k]; !ok {
-			bad = append(bad, fmt.Sprintf("the step count of %s is missing", k))
-		} else if n < 0 {
-			bad = append(bad, fmt.Sprintf("the step count of %s is %d, want 0 or more", k, n))
-		}
-	}
-	for _, k := range sortedKeys(st.Steps) {
-		if _, ok := mine.Steps[k]; !ok {
-			bad = append(bad, fmt.Sprintf("the step count of %s is not known", k))
+	bad := o.mismatches(st.Name, st.Steps, saved)
+	if len(bad) == 0 {
+		for _, k := range sortedKeys(st.Tensors) {
+			var n tensor.Census
+			n.NonFinite, n.Negative = dtype.Census(st.Tensors[k].DType(), tensor.ReadBytes(c.NoGrad(), st.Tensors[k]))
+			bad = append(bad, o.judge(k, n)...)
 		}
 	}
 	if len(bad) > 0 {
 		return fmt.Errorf("optim: the saved state does not fit: %s", strings.Join(bad, "; "))
 	}
-	for k, t := range mine.Tensors {
+	for k, t := range o.State().Tensors {
 		tensor.CopyInto(c.NoGrad(), t, st.Tensors[k])
 	}
-	for name, s := range o.slots {
-		s.Step = st.Steps[name]
-	}
+	o.setSteps(st.Steps)
 	return nil
+}
+
+// Saved is a tensor of a saved state that ReadState fills one of its own with.
+type Saved struct {
+	DType tensor.DType
+	Shape []int
+	Read  func(into *tensor.Tensor) (tensor.Census, error) // as tensor.WriteFrom
+}
+
+// ReadState is LoadState for a state that is not in memory: each tensor is read into the optimizer's own, so that there
+// is no second copy. After an error of what does not fit nothing was changed; after one of reading, or of numbers that
+// are not finite, the state is partly the saved one. It is for package trainer.
+func (o *Optimizer) ReadState(name string, steps map[string]int64, tensors map[string]Saved) error {
+	bad := o.mismatches(name, steps, tensors)
+	mine := o.State().Tensors
+	if len(bad) == 0 {
+		for _, k := range sortedKeys(mine) {
+			n, err := tensors[k].Read(mine[k])
+			if err != nil {
+				return fmt.Errorf("optim: %s: %w", k, err)
+			}
+			bad = append(bad, o.judge(k, n)...)
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("optim: the saved state does not fit: %s", strings.Join(bad, "; "))
+	}
+	o.setSteps(steps)
+	return nil
+}
+
+func (o *Optimizer) setSteps(steps map[string]int64) {
+	for name, s := range o.slots {
+		s.Step = steps[name]
+	}
+}
+
+// mismatches says what of a saved state is not that of this optimizer.
+func (o *Optimizer) mismatches(name string, steps map[string]int64, tensors map[string]Saved) (bad []string) {
+	if name != o.name {
+		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", name, o.name))
+	}
+	mine := o.State().Tensors
+	for _, k := range sortedKeys(mine) {
+		t := mine[k]
+		if s, ok := tensors[k]; !ok {
+			bad = append(bad, fmt.Sprintf("%s is missing", k))
+		} else if s.DType != t.DType() || !slices.Equal(s.Shape, t.Shape()) {
+			bad = append(bad, fmt.Sprintf("%s is %v %v, want %v %v", k, s.DType, s.Shape, t.DType(), t.Shape()))
+		}
+	}
+	for _, k := range sortedKeys(tensors) {
+		if mine[k] == nil {
+			bad = append(bad, fmt.Sprintf("%s is not known", k))
+		}
+	}
+	return append(bad, o.badSteps(steps)...)
+}
+
+// maxSteps is more than any run has, and far from where a count overflows.
+const maxSteps = 1 << 53
+
+// badSteps says which step counts are not those of the optimizer's parameters.
+func (o *Optimizer) badSteps(steps map[string]int64) (bad []string) {
+	for _, k := range sortedKeys(o.slots) {
+		if n, ok := steps[k]; !ok {
+			bad = append(bad, fmt.Sprintf("the step count of %s is missing", k))
+		} else if n < 0 {
+			bad = append(bad, fmt.Sprintf("the step count of %s is %d, want 0 or more", k, n))
+		} else if n > maxSteps {
+			bad = append(bad, fmt.Sprintf("the step count of %s is %d, want at most %d", k, n, int64(maxSteps)))
+		}
+	}
+	for _, k := range sortedKeys(steps) {
+		if o.slots[k] == nil {
+			bad = append(bad, fmt.Sprintf("the step count of %s is not known", k))
+		}
+	}
+	return bad
+}
+
+// Squares is implemented by transforms that keep means of squares, which are never below zero.
+type Squares interface {
+	// Squares lists their names, some of those that State returns.
+	Squares() []string
+}
+
+// judge says what is wrong with a tensor of a saved state: a step would make weights of it that are not finite.
+func (o *Optimizer) judge(name string, c tensor.Census) (bad []string) {
+	switch {
+	case c.NonFinite > 0:
+		bad = append(bad, fmt.Sprintf("%s has %d elements that are NaN or infinite", name, c.NonFinite))
+	case c.Negative > 0 && o.isSquare(name):
+		bad = append(bad, fmt.Sprintf("%s has %d elements below zero: want squares", name, c.Negative))
+	}
+	return bad
+}
+
+func (o *Optimizer) isSquare(name string) bool {
+	for _, t := range o.chain {
+		s, ok := t.(Squares)
+		if ok && slices.ContainsFunc(s.Squares(), func(k string) bool { return strings.HasSuffix(name, "."+k) }) {
+			return true
+		}
+	}
+	return false
 }
 
 func sortedKeys[V any](m map[string]V) []string {

@@ -25,6 +25,9 @@ type AttentionOptions struct {
 	// Mask is Bool, broadcasts to [B,H,Tq,Tk], and is true where a query may see a key.
 	// Padding is a mask [B,1,1,Tk]: keys that it hides at the ends of a row cost nothing.
 	Mask *Tensor
+	// Bias is added to the scaled scores before the softmax: relative positions (T5, ALiBi). It has q's dtype and
+	// broadcasts to [B,H,Tq,Tk]. Its gradient takes memory of that shape, and together with Mask it does so, too.
+	Bias *Tensor
 	// Dropout is the probability with which attention weights are zeroed.
 	Dropout float64
 }
@@ -38,11 +41,24 @@ type AttentionOptions struct {
 // sees no key has output 0 and log-sum-exp −Inf.
 func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor) {
 	const name = "Attention"
+	c.autocast(name, &q, &k, &v)
+	if opt.Bias != nil {
+		bias := opt.Bias
+		c.autocast(name, &bias)
+		opt.Bias = bias
+	}
 	c.checkAttention(q, k, v, opt)
 	q, k, v = c.dense(q), c.dense(k), c.dense(v)
 	b, h, tq, tk, dv := q.shape[0], q.shape[1], q.shape[2], k.shape[2], v.shape[3]
-	mask := opt.Mask
-	if mask != nil {
+	mask, bias := opt.Mask, opt.Bias
+	switch {
+	case bias != nil:
+		if mask != nil {
+			bias = Where(c, mask, bias, Scalar(c, bias.dtype, math.Inf(-1)))
+		}
+		bias = Expand(c, bias, b, h, tq, tk)
+		mask = bias
+	case mask != nil:
 		view := mask.broadcastView([]int{b, h, tq, tk})
 		m := mask.alias()
 		m.ndim, m.shape, m.stride = view.NDim, view.Shape, view.Stride
@@ -53,7 +69,7 @@ func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor)
 	lse = c.empty(name, statDType(q), b, h, tq)
 	c.launchMulti(backend.OpAttention, &a, []*Tensor{out, lse}, q, k, v, mask)
 	outT, lseT := out, lse
-	c.record(name, []*Tensor{out, lse}, []*Tensor{q, k, v}, []*Tensor{q, k, v, out, lse, mask}, func(bk *Back) {
+	c.record(name, []*Tensor{out, lse}, []*Tensor{q, k, v, bias}, []*Tensor{q, k, v, out, lse, mask}, func(bk *Back) {
 		dout, aside := bk.Grad(0), outT // or delta
 		if dout == nil {
 			dout = Zeros(bk.Ctx, outT.dtype, outT.Shape()...)
@@ -64,7 +80,12 @@ func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor)
 			aside = Sub(bk.Ctx, Sum(bk.Ctx, prod, []int{-1}, false), g)
 		}
 		dq, dk, dv := bk.attentionGrads(q, k, v)
-		bk.launchMulti(backend.OpAttentionGrad, &a, []*Tensor{dq, dk, dv}, q, k, v, lseT, dout, aside, mask)
+		outs := []*Tensor{dq, dk, dv}
+		if bk.Need(3) {
+			outs = append(outs, bk.empty(name, q.dtype, b, h, tq, tk))
+			bk.Set(3, outs[3])
+		}
+		bk.launchMulti(backend.OpAttentionGrad, &a, outs, q, k, v, lseT, dout, aside, mask)
 		bk.Set(0, dq)
 		bk.Set(1, dk)
 		bk.Set(2, dv)
@@ -156,16 +177,21 @@ func (c *Ctx) checkAttention(q, k, v *Tensor, opt AttentionOptions) {
 	case !(opt.Dropout >= 0 && opt.Dropout < 1):
 		c.fail(name, ins, "dropout %g: want a probability in [0, 1)", opt.Dropout)
 	}
-	if m := opt.Mask; m != nil {
+	shape := []int{q.shape[0], q.shape[1], q.shape[2], k.shape[2]}
+	fits := func(m *Tensor, dt DType, what string) {
+		if m == nil {
+			return
+		}
 		m.check(c, name)
-		shape := []int{q.shape[0], q.shape[1], q.shape[2], k.shape[2]}
-		ok := m.dtype == Bool && m.ndim <= 4
+		ok := m.dtype == dt && m.ndim <= 4
 		for d := 0; ok && d < m.ndim; d++ {
 			s := m.shape[d]
 			ok = s == 1 || s == shape[4-m.ndim+d]
 		}
 		if !ok {
-			c.fail(name, []*Tensor{q, k, v, m}, "want a bool mask that broadcasts to %v", shape)
+			c.fail(name, []*Tensor{q, k, v, m}, "want a %s %s that broadcasts to %v", dt, what, shape)
 		}
 	}
+	fits(opt.Mask, Bool, "mask")
+	fits(opt.Bias, q.dtype, "bias")
 }

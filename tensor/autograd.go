@@ -17,11 +17,14 @@ type Node struct {
 	nOut     int
 	saved    []savedRef
 	backward func(b *Back)
-	again    func(c *Ctx) *Tensor // computes the first output once more, with the same bits, from what the node saved; nil: nothing cheap does
-	made     uint32               // version of that output
-	// both computes the first output once more and passes its gradient g, contiguous, through the last step of n, to what that step was applied to, which is the
-	// second output; g's memory is used again. nil: nothing does both at once.
-	both func(c *Ctx, g *Tensor) (out, passed *Tensor)
+	// recompute computes the first output again, with the same bits, from what the node saved; nil if that is not cheap.
+	recompute func(c *Ctx) *Tensor
+	version   uint32 // of that output
+	source    *Node  // whose recompute this node's calls; nil: none
+	// recomputeAndStep computes the first output again and also passes its gradient g, contiguous, through the node's
+	// last step (an activation). The result passed is the gradient of what that step was applied to, which is the node's
+	// second output, in the memory of g. nil: no kernel does both at once.
+	recomputeAndStep func(c *Ctx, g *Tensor) (out, passed *Tensor)
 
 	// State of the Backward that is under way.
 	run   *run // the Backward that wants this node's gradient
@@ -51,7 +54,7 @@ type Back struct {
 	*Ctx
 	node   *Node
 	in     []*Tensor
-	passed int // the gradient of this input has been passed through a step of the node that made it; -1: of none
+	passed int // the input whose gradient was passed through the last step of the node that made it; -1: none
 }
 
 // Grad is the gradient of output i, or nil if none flows there.
@@ -102,37 +105,41 @@ func (c *Ctx) record(op string, outs, ins, saved []*Tensor, backward func(b *Bac
 	return n
 }
 
-// repeats says how out, the first output of n, is computed once more; n may be nil.
-func (n *Node) repeats(out *Tensor, again func(c *Ctx) *Tensor) {
+// recomputes says how out, the first output of n, is computed again; n may be nil.
+func (n *Node) recomputes(out *Tensor, how func(c *Ctx) *Tensor) {
 	if n != nil {
-		n.again, n.made = again, out.st.ver
+		n.recompute, n.version = how, out.st.ver
 	}
 }
 
-// cheapAgain returns the node whose again computes t, so that a gradient function need not save t; nil if there is none.
-func (t *Tensor) cheapAgain() *Node {
+// recomputable returns the node that can compute t again, so that a gradient function need not save t; nil if there is
+// none.
+func (t *Tensor) recomputable() *Node {
 	n := t.node
-	if n == nil || n.again == nil || t.out != 0 || t.st.ver != n.made || !t.IsContiguous() {
+	if n == nil || n.recompute == nil || t.out != 0 || t.st.ver != n.version || !t.IsContiguous() {
 		return nil
 	}
 	return n
 }
 
-// repeat computes the first output of n once more.
-func (b *Back) repeat(n *Node) *Tensor {
-	b.node.run.checkSaved(n)
-	return n.again(b.Ctx)
+// recompute computes the first output of n again.
+func (b *Back) recompute(n *Node) *Tensor {
+	for at := n; at != nil; at = at.source {
+		b.node.run.checkSaved(at)
+	}
+	return n.recompute(b.Ctx)
 }
 
-// repeatAndPass computes what n made, which is input i and whose gradient is g, made for it alone, once more, and hands in g passed through n's last step. It is
-// false, and nothing is done, if n cannot, or if somebody wants g itself.
-func (b *Back) repeatAndPass(n *Node, i int, g *Tensor) (out *Tensor, ok bool) {
+// recomputeAndStep computes input i again, which n made, and sets its gradient: g, which was made for this input alone,
+// passed through n's last step. It returns false and does nothing if n cannot do both at once, or if the gradient of the
+// input itself is wanted.
+func (b *Back) recomputeAndStep(n *Node, i int, g *Tensor) (out *Tensor, ok bool) {
 	e, r := b.node.in[i], b.node.run
-	if n.both == nil || r.wrt != nil || e.node != n || n.run != r {
+	if n.recomputeAndStep == nil || r.wrt != nil || e.node != n || n.run != r {
 		return nil, false
 	}
 	r.checkSaved(n)
-	out, g = n.both(b.Ctx, g)
+	out, g = n.recomputeAndStep(b.Ctx, g)
 	b.Set(i, g)
 	b.passed = i
 	return out, true
@@ -145,14 +152,14 @@ func (c *Ctx) records(ins []*Tensor) bool {
 
 func (t *Tensor) takesPart() bool { return t != nil && (t.IsLeaf() || t.node != nil) }
 
-// drop gives up what the node saved; it can then not be run again.
+// drop releases what the node saved. It cannot run again afterwards.
 func (n *Node) drop() {
 	for _, s := range n.saved {
-		if s.t.st.buf != nil && s.t.gen == s.t.st.gen {
+		if s.t.st.holds(s.t.gen) {
 			s.t.st.release()
 		}
 	}
-	n.saved, n.backward, n.again, n.both = nil, nil, nil, nil
+	n.saved, n.backward, n.recompute, n.recomputeAndStep, n.source = nil, nil, nil, nil, nil
 }
 
 // BackwardOption changes what Backward does.
@@ -178,6 +185,7 @@ type run struct {
 	leaves   map[*Tensor]int // pending contributions of each wanted leaf
 	sums     map[*Tensor]*pending
 	order    []*Node
+	spans    []span
 	back     Back // what gradient functions work with, one after the other: its context and scope are used again
 }
 
@@ -202,7 +210,7 @@ type pending struct {
 // The graph is walked from the youngest op to the oldest, so the order of additions
 // depends only on the program.
 func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Tensor {
-	r := &run{c: c.NoGrad(), wrt: wrt, leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
+	r := &run{c: c.NoGrad().Autocast(Invalid), wrt: wrt, leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
 	for _, o := range opts {
 		o(r)
 	}
@@ -216,8 +224,10 @@ func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Te
 	}
 	r.seed(roots, grads)
 	for _, n := range r.order {
+		r.endSpans(n.seq)
 		r.visit(n)
 	}
+	r.endSpans(0)
 	if wrt == nil {
 		return nil
 	}
@@ -230,7 +240,7 @@ func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Te
 	return out
 }
 
-// abandon gives up the gradients that are in flight when Backward panics.
+// abandon frees the gradients that are not delivered yet if Backward panics.
 func (r *run) abandon() {
 	for _, n := range r.order {
 		if n.run == r {
@@ -248,7 +258,8 @@ func (r *run) abandon() {
 	}
 }
 
-// movable reports whether g may become the gradient of leaf t as it is: nothing else refers to its memory, all of which it is.
+// movable reports whether g may become the gradient of leaf t without a copy: it is the only tensor in its memory, and
+// nothing else refers to that.
 func (p *pending) movable(t *Tensor) bool {
 	st := p.g.st
 	return !t.leaf.hasMemory() && st.refs == 1 && st.owner == nil && p.g.IsContiguous() && p.g.Bytes() == st.buf.Bytes() &&
@@ -316,7 +327,7 @@ func (r *run) collect(roots []*Tensor) {
 	slices.Reverse(r.order)
 }
 
-// ready makes room for the gradients of n's outputs.
+// ready allocates the lists of the gradients of n's outputs.
 func (n *Node) ready() {
 	if n.nOut <= len(n.fewGrads) {
 		n.fewGrads, n.fewSole = [2]*Tensor{}, [2]bool{}
@@ -450,8 +461,7 @@ func (n *Node) releaseGrads() {
 	}
 }
 
-// settle gives up n's output gradients and saved tensors and announces the leaves
-// that n was the last to contribute to.
+// settle frees n's output gradients and saved tensors, and announces the leaves whose last contribution came from n.
 func (r *run) settle(n *Node) {
 	n.releaseGrads()
 	if !r.retain {
@@ -492,11 +502,10 @@ func (r *run) contributed(t *Tensor) {
 	}
 }
 
-// into is where the gradient of input i may be written at once instead of being handed
-// in with Set, contiguous, and whether something is there already that it must be added
-// to: the buffer of a leaf, or the sum of what has reached it so far. nil: nowhere.
-// The buffer of an earlier Backward is only added to if this gradient is the leaf's only
-// one, so that an unfinished sum stays apart.
+// into returns the buffer, contiguous, into which a gradient function may write the gradient of input i instead of
+// calling Set, and whether the buffer holds something that the gradient must be added to: the gradient of a leaf, or the
+// sum of its contributions so far. nil means that there is no such buffer. The buffer of an earlier Backward is only
+// added to if this gradient is the leaf's only one, so that an unfinished sum stays apart.
 func (b *Back) into(i int) (sum *Tensor, filled bool) {
 	e, r := b.node.in[i], b.node.run
 	if e.leaf == nil || r.wrt != nil {
@@ -517,7 +526,8 @@ func (b *Back) into(i int) (sum *Tensor, filled bool) {
 	return sum, filled
 }
 
-// begins reports whether what is handed in with Set as the gradient of input i becomes a leaf's gradient as it is: into would have to allocate.
+// begins reports whether the gradient of input i, passed to Set, becomes a leaf's gradient without a copy, since the leaf
+// has no memory for one yet.
 func (b *Back) begins(i int) bool {
 	e, r := b.node.in[i], b.node.run
 	return e.leaf != nil && r.wrt == nil && r.sums[e.leaf] == nil && !e.leaf.leaf.hasMemory()

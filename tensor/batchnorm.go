@@ -11,6 +11,7 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // float32 (float64 for float64 x); no gradient flows through these.
 func BatchNorm(c *Ctx, x, weight, bias *Tensor, eps float64) (y, mean, variance *Tensor) {
 	const name = "BatchNorm"
+	c.autocast(name, &x, &weight, &bias)
 	x, weight, bias = c.batch(name, x, weight, bias)
 	mean, variance = c.empty(name, statDType(x), x.shape[1]), c.empty(name, statDType(x), x.shape[1])
 	c.launchMulti(backend.OpBatchStats, &attrs{}, []*Tensor{mean, variance}, channels(x))
@@ -22,6 +23,7 @@ func BatchNorm(c *Ctx, x, weight, bias *Tensor, eps float64) (y, mean, variance 
 // torch.nn.functional.batch_norm in evaluation.
 func BatchNormWith(c *Ctx, x, mean, variance, weight, bias *Tensor, eps float64) *Tensor {
 	const name = "BatchNormWith"
+	c.autocast(name, &x, &mean, &variance, &weight, &bias)
 	x, weight, bias = c.batch(name, x, weight, bias)
 	for _, s := range []*Tensor{mean, variance} {
 		s.check(c, name)

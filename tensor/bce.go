@@ -15,6 +15,7 @@ import (
 // weight of the positive part, broadcasts to it and gets no gradient.
 func BCEWithLogits(c *Ctx, logits, targets, posWeight *Tensor) *Tensor {
 	const name = "BCEWithLogits"
+	c.autocast(name, &logits, &targets, &posWeight)
 	ins := []*Tensor{logits, targets}
 	if posWeight != nil {
 		ins = append(ins, posWeight)

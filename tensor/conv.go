@@ -35,6 +35,14 @@ type Conv2DOptions struct {
 // image is refused.
 func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	const name = "Conv2D"
+	if dt := c.lower; dt != Invalid && x.dtype.IsFloat() && x.dtype != Float64 {
+		c.autocast(name, &x)
+		plain := c.Autocast(Invalid)
+		if bias != nil {
+			bias = Cast(c, bias, Float32)
+		}
+		return Cast(c, Conv2D(plain, Cast(c, x, Float32), Cast(c, weight, Float32), bias, opt), dt)
+	}
 	g := c.convolution(x, weight, bias, opt)
 	if dt := x.dtype; dt.IsHalf() {
 		if bias != nil {

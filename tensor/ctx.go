@@ -18,6 +18,7 @@ type Ctx struct {
 	grad  bool
 	scope *scope
 	path  string // dotted module path, "" at the root
+	lower DType  // of Autocast; Invalid: none
 
 	key   uint64  // of the random stream
 	pos   int64   // stream position of the micro-batch's first sample

@@ -27,6 +27,10 @@ var noAttrs attrs
 func unaryAttrs(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, g unaryGrad) *Tensor {
 	x.check(c, name)
 	c.wantFloat(name, x)
+	if c.lower != Invalid {
+		plain, x, _, _ := c.cast(name, x, nil, nil)
+		return unaryAttrs(plain, name, op, a, x, g)
+	}
 	y := c.applied(name, op, a, x)
 	saved := x
 	if g.useY {
@@ -38,7 +42,7 @@ func unaryAttrs(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, g unary
 		b.Set(0, dx)
 	})
 	if !g.useY {
-		n.repeats(y, func(c *Ctx) *Tensor { return c.applied(name, op, a, x) })
+		n.recomputes(y, func(c *Ctx) *Tensor { return c.applied(name, op, a, x) })
 	}
 	return y
 }
@@ -63,6 +67,10 @@ const (
 // returns dx from dy and what r names: the input, the output or nil.
 func unaryWith(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, r reads, back func(c *Ctx, saved, dy *Tensor) *Tensor) *Tensor {
 	x.check(c, name)
+	if c.lower != Invalid {
+		plain, x, _, _ := c.cast(name, x, nil, nil)
+		return unaryWith(plain, name, op, a, x, r, back)
+	}
 	y := c.emptyLike(name, x)
 	c.elementwise(op, a, y, x)
 	if x.dtype.IsFloat() {
@@ -133,6 +141,10 @@ func SwiGLU(c *Ctx, gate, up *Tensor) *Tensor {
 	const name = "SwiGLU"
 	ins := []*Tensor{gate, up}
 	c.wantFloat(name, ins...)
+	if c.lower != Invalid {
+		plain, gate, up, _ := c.cast(name, gate, up, nil)
+		return SwiGLU(plain, gate, up)
+	}
 	c.sameDType(name, ins...)
 	if !slices.Equal(gate.Shape(), up.Shape()) {
 		c.fail(name, ins, "want operands of one shape")
@@ -255,13 +267,17 @@ func (c *Ctx) wantBool(op string, xs ...*Tensor) {
 	}
 }
 
-// binary runs an elementwise op with broadcasting; back returns the gradients in the
+// binary runs an elementwise op with broadcasting, whose result is of dtype out, or of the operands' if that is Invalid; back returns the gradients in the
 // broadcast shape, nil where need is false.
 func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType, back func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor)) *Tensor {
 	x.check(c, name)
 	y.check(c, name)
+	if c.lower != Invalid {
+		plain, x, y, _ := c.cast(name, x, y, nil)
+		return binary(plain, name, op, x, y, out, back)
+	}
 	c.sameDType(name, x, y)
-	z := c.empty(name, out, c.broadcast(name, x, y)...)
+	z := c.empty(name, resultDType(out, x), c.broadcast(name, x, y)...)
 	c.elementwise(op, &attrs{}, z, x, y)
 	if back != nil && x.dtype.IsFloat() {
 		saved := binarySaves(op, x, y, z)
@@ -277,6 +293,14 @@ func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType, back fu
 		})
 	}
 	return z
+}
+
+// resultDType is dt, or that of the operand x if dt is Invalid.
+func resultDType(dt DType, x *Tensor) DType {
+	if dt == Invalid {
+		return x.dtype
+	}
+	return dt
 }
 
 // binarySaves lists what the gradient of a binary op reads.
@@ -304,13 +328,13 @@ func binarySaves(op backend.Op, x, y, z *Tensor) []*Tensor {
 // Add is x + y with broadcasting, for all dtypes except Bool.
 func Add(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantNumber("Add", x, y)
-	return binary(c, "Add", backend.OpAdd, x, y, x.dtype, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) { return dz, dz })
+	return binary(c, "Add", backend.OpAdd, x, y, Invalid, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) { return dz, dz })
 }
 
 // Sub is x − y with broadcasting.
 func Sub(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantNumber("Sub", x, y)
-	return binary(c, "Sub", backend.OpSub, x, y, x.dtype, func(c *Ctx, _, _, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+	return binary(c, "Sub", backend.OpSub, x, y, Invalid, func(c *Ctx, _, _, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
 		if need[1] {
 			dy = Neg(c, dz)
 		}
@@ -321,7 +345,7 @@ func Sub(c *Ctx, x, y *Tensor) *Tensor {
 // Mul is the elementwise product with broadcasting.
 func Mul(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantNumber("Mul", x, y)
-	return binary(c, "Mul", backend.OpMul, x, y, x.dtype, func(c *Ctx, x, y, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+	return binary(c, "Mul", backend.OpMul, x, y, Invalid, func(c *Ctx, x, y, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
 		if need[0] {
 			dx = Mul(c, dz, y)
 		}
@@ -335,7 +359,7 @@ func Mul(c *Ctx, x, y *Tensor) *Tensor {
 // Div is the elementwise quotient of floats, with broadcasting.
 func Div(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantFloat("Div", x, y)
-	return binary(c, "Div", backend.OpDiv, x, y, x.dtype, func(c *Ctx, _, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+	return binary(c, "Div", backend.OpDiv, x, y, Invalid, func(c *Ctx, _, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
 		q := Div(c, dz, y)
 		if need[1] {
 			dy = Neg(c, Mul(c, q, z))
@@ -348,7 +372,7 @@ func Div(c *Ctx, x, y *Tensor) *Tensor {
 // is xʸ·ln x, and 0 where x is 0.
 func Pow(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantFloat("Pow", x, y)
-	return binary(c, "Pow", backend.OpPow, x, y, x.dtype, func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+	return binary(c, "Pow", backend.OpPow, x, y, Invalid, func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
 		if need[0] {
 			dx = Mul(c, dz, Mul(c, y, Pow(c, x, Affine(c, y, 1, -1))))
 		}
@@ -373,7 +397,7 @@ func Minimum(c *Ctx, x, y *Tensor) *Tensor {
 
 func extremum(c *Ctx, name string, op backend.Op, wins func(*Ctx, *Tensor, *Tensor) *Tensor, x, y *Tensor) *Tensor {
 	c.wantNumber(name, x, y)
-	return binary(c, name, op, x, y, x.dtype, func(c *Ctx, x, y, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+	return binary(c, name, op, x, y, Invalid, func(c *Ctx, x, y, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
 		tie := Where(c, Eq(c, x, y), Affine(c, dz, 0.5, 0), Scalar(c, dz.dtype, 0))
 		if need[0] {
 			dx = Where(c, wins(c, x, y), dz, tie)
@@ -481,6 +505,10 @@ func Where(c *Ctx, cond, x, y *Tensor) *Tensor {
 	ins := []*Tensor{cond, x, y}
 	for _, t := range ins {
 		t.check(c, "Where")
+	}
+	if c.lower != Invalid {
+		plain, x, y, _ := c.cast("Where", x, y, nil)
+		return Where(plain, cond, x, y)
 	}
 	c.sameDType("Where", x, y)
 	if cond.dtype != Bool {

@@ -7,6 +7,7 @@ package tensor
 // torch.nn.functional.group_norm does. The variance is the biased one; eps is added to it.
 func GroupNorm(c *Ctx, x *Tensor, groups int, weight, bias *Tensor, eps float64) *Tensor {
 	const name = "GroupNorm"
+	c.autocast(name, &x, &weight, &bias)
 	x, weight, bias = c.batch(name, x, weight, bias)
 	n, channels := x.shape[0], x.shape[1]
 	if groups < 1 || channels%groups != 0 {

@@ -86,6 +86,7 @@ func Gather(c *Ctx, x *Tensor, d int, index *Tensor) *Tensor {
 func ScatterAdd(c *Ctx, x *Tensor, d int, index, src *Tensor) *Tensor {
 	x.check(c, "ScatterAdd")
 	src.check(c, "ScatterAdd")
+	c.autocast("ScatterAdd", &x, &src)
 	c.sameDType("ScatterAdd", x, src)
 	c.wantFloat("ScatterAdd", x)
 	d = c.wantGatherIndex("ScatterAdd", x, d, index)

@@ -12,8 +12,10 @@ import (
 type leaf struct {
 	grad   *Tensor // memory of the gradient, contiguous, outside every scope; nil: the first write makes it
 	filled bool    // grad holds a gradient (else its next write overwrites)
-	frozen bool    // SetRequiresGrad(false) came last: no leaf at present
+	frozen bool    // SetRequiresGrad(false) was called last: not a leaf at present
 	hooks  []func(c *Ctx, t *Tensor)
+
+	lowered lowered
 }
 
 // SetRequiresGrad makes t a leaf whose gradient Backward accumulates, or ends that: the
@@ -127,10 +129,10 @@ func (t *Tensor) gradBuffer(c *Ctx) *Tensor {
 	return l.grad
 }
 
-// hasMemory reports whether there is memory for a gradient; the caller may have freed what he was shown.
+// hasMemory reports whether there is memory for a gradient; a caller of Grad may have freed it.
 func (l *leaf) hasMemory() bool { return l.grad != nil && l.grad.gen == l.grad.st.gen }
 
-// adoptGrad makes g, which nobody else refers to, the gradient of a leaf that has no memory for one.
+// adoptGrad makes g the gradient of a leaf that has no memory for one. Nothing else refers to g.
 func (t *Tensor) adoptGrad(g *Tensor) {
 	g.st.give(nil) // the reference that Backward held is the leaf's
 	g.st.gradient = true

@@ -28,6 +28,7 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 	defer in.leave(nil)
 	in.grad = false
 	v := weight.shape[0]
+	x = h.x
 	rows := max(1, headBytes/max(1, v*x.dtype.Size()*headRows)) * headRows
 	z := in.empty(h.op, x.dtype, min(n, rows), v)
 	for lo := 0; lo < n; lo += rows {
@@ -43,7 +44,7 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 // over the chunks in stat, that of x has x's dtype.
 type head struct {
 	op                       string
-	x, weight, bias, targets *Tensor
+	x, weight, bias, targets *Tensor // weight and bias in the dtype of x: under Autocast lower copies
 	ignore                   attrs
 	stat                     DType
 	ins                      []*Tensor
@@ -52,10 +53,13 @@ type head struct {
 
 func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
 	const op = "LinearCrossEntropy"
-	ins := []*Tensor{x, weight, bias}
-	shown := []*Tensor{x, weight, targets}
 	c.wantFloat(op, x, weight)
 	c.wantIndex(op, targets)
+	c.autocast(op, &x)
+	ins := []*Tensor{x, nil, nil}
+	ins[1], weight = c.lowerParam(weight)
+	ins[2], bias = c.lowerParam(bias)
+	shown := []*Tensor{x, weight, targets}
 	c.sameDType(op, x, weight)
 	if x.ndim != 2 || weight.ndim != 2 || targets.ndim != 1 || x.shape[1] != weight.shape[1] || x.shape[0] != targets.shape[0] {
 		c.fail(op, shown, "want x [N K], weight [V K] and targets [N]")
@@ -84,7 +88,7 @@ func (h *head) prepareGrads(c *Ctx) {
 		}
 		return g
 	}
-	h.dx, h.dw, h.db = wanted(h.x, h.x.dtype), wanted(h.weight, h.stat), wanted(h.bias, h.stat)
+	h.dx, h.dw, h.db = wanted(h.x, h.x.dtype), wanted(h.ins[1], h.stat), wanted(h.ins[2], h.stat)
 }
 
 // chunk computes the losses of the rows from lo on, and adds their part of the gradients. z is memory for their outputs.
@@ -107,13 +111,12 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 	if h.dx != nil {
 		c.launch(backend.OpMatMul, h.dx.narrow(0, lo, m), z, h.weight)
 	}
-	wide := c.convert(h.op, z, h.stat)
 	if h.dw != nil {
 		add := ints(min(lo, 1))
-		c.launchAttrs(backend.OpMatMul, &add, h.dw, swapLast(wide), c.convert(h.op, x, h.stat))
+		c.launchAttrs(backend.OpMatMul, &add, h.dw, swapLast(z), x)
 	}
 	if h.db != nil {
-		part := c.reduce(backend.OpSum, h.op, wide, []int{0}, h.stat).reshaped(h.db.Shape())
+		part := c.reduce(backend.OpSum, h.op, z, []int{0}, h.stat).reshaped(h.db.Shape())
 		if lo == 0 {
 			c.launch(backend.OpCopy, h.db, part)
 		} else {
@@ -135,10 +138,12 @@ func (c *Ctx) convert(op string, x *Tensor, dt DType) *Tensor {
 // record makes total the result. Its node holds the gradients, which no scope owns, until it is run or dropped.
 func (h *head) record(c *Ctx, total *Tensor) {
 	grads := []*Tensor{h.dx, h.dw, h.db}
-	dt := h.x.dtype
 	c.record(h.op, []*Tensor{total}, h.ins, grads, func(b *Back) {
 		for i, g := range grads {
-			if g != nil && b.Need(i) && !(g.dtype == dt && b.scaledInto(h.op, i, g)) {
+			if g == nil || !b.Need(i) {
+				continue
+			}
+			if dt := h.ins[i].dtype; g.dtype != dt || !b.scaledInto(h.op, i, g) {
 				b.Set(i, b.convert(h.op, b.scaled(h.op, g), dt))
 			}
 		}

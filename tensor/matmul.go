@@ -12,6 +12,10 @@ import (
 // the batch dims broadcast. Operands may be strided: a Transpose costs nothing.
 func MatMul(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantFloat("MatMul", x, y)
+	if c.lower != Invalid && !(y.ndim == 2 && x.ndim > 2) { // else AddMM lowers its weight
+		plain, x, y, _ := c.cast("MatMul", x, y, nil)
+		return MatMul(plain, x, y)
+	}
 	c.sameDType("MatMul", x, y)
 	if x.ndim < 2 || y.ndim < 2 {
 		c.fail("MatMul", []*Tensor{x, y}, "want operands of at least two dims")
@@ -41,8 +45,7 @@ func AddMM(c *Ctx, bias, x, w *Tensor) *Tensor {
 	return c.linear(&linear{op: "AddMM", x: x, w: w, bias: bias})
 }
 
-// AddMMActivated is f(AddMM) in one pass over the outputs. In float32 and float64 it has
-// the bits of the two ops; the half types round once less.
+// AddMMActivated is f(AddMM) in one pass over the outputs, with the bits of the two ops.
 func AddMMActivated(c *Ctx, bias, x, w *Tensor, f Activation) *Tensor {
 	return c.linear(&linear{op: "AddMMActivated", x: x, w: w, bias: bias, f: f})
 }
@@ -65,12 +68,19 @@ type linear struct {
 	transposed bool // w is [N,K]
 	f          Activation
 
-	rows, m *Tensor // x as a matrix, w as [K,N]
+	// Under Autocast gradients go to the parameters w and bias, and products are computed with lower copies of them.
+	wLow, biasLow *Tensor
+
+	rows, m *Tensor // x as a matrix, wLow as [K,N]
 	source  *Node   // computes x again for the gradient of w, instead of keeping it; nil: rows are kept
 	saved   *Tensor // what the activation's gradient reads, as a matrix
 }
 
 func (c *Ctx) linear(l *linear) *Tensor {
+	c.wantFloat(l.op, l.x, l.w)
+	c.autocast(l.op, &l.x)
+	l.w, l.wLow = c.lowerParam(l.w)
+	l.bias, l.biasLow = c.lowerParam(l.bias)
 	l.check(c)
 	k, n := l.m.shape[0], l.m.shape[1]
 	l.rows = c.rows(l.op, l.x, k)
@@ -85,17 +95,17 @@ func (c *Ctx) linear(l *linear) *Tensor {
 		outs = append(outs, l.saved)
 	}
 	a := ints(int(activations[l.f].op))
-	c.launchMulti(backend.OpLinear, &a, outs, l.rows, l.m, l.bias)
+	c.launchMulti(backend.OpLinear, &a, outs, l.rows, l.m, l.biasLow)
 	out := y.reshaped(append(slices.Clone(l.x.Shape()[:l.x.ndim-1]), n))
 	kept := l.rows
-	if l.source = l.x.cheapAgain(); l.source != nil {
+	if l.source = l.x.recomputable(); l.source != nil {
 		kept = nil
 	}
-	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, l.w, l.saved}, l.backward)
-	if l.saved != nil && l.saved != y && !l.x.dtype.IsHalf() { // halves are rounded after the activation alone
-		node.repeats(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, &attrs{}, l.saved) })
+	node := c.record(l.op, []*Tensor{out}, ins, []*Tensor{kept, l.w, l.wLow, l.saved}, l.backward)
+	if l.saved != nil && l.saved != y {
+		node.recomputes(y, func(c *Ctx) *Tensor { return c.applied(l.op, activations[l.f].op, &attrs{}, l.saved) })
 		if node != nil && activations[l.f].both {
-			node.nOut, node.both = 2, l.applyBoth
+			node.nOut, node.recomputeAndStep = 2, l.applyBoth
 		}
 	}
 	return out
@@ -136,7 +146,7 @@ func (l *linear) inputs(b *Back, g *Tensor) (x *Tensor) {
 	if b.Need(0) {
 		dx := b.matmul(l.op, g, swapLast(l.m)).reshaped(l.x.Shape())
 		if l.source != nil && b.Need(1) {
-			if x, ok := b.repeatAndPass(l.source, 0, dx); ok {
+			if x, ok := b.recomputeAndStep(l.source, 0, dx); ok {
 				return x.reshaped(l.rows.Shape())
 			}
 		}
@@ -148,7 +158,7 @@ func (l *linear) inputs(b *Back, g *Tensor) (x *Tensor) {
 	case l.source == nil:
 		return l.rows
 	}
-	return b.repeat(l.source).reshaped(l.rows.Shape())
+	return b.recompute(l.source).reshaped(l.rows.Shape())
 }
 
 func (l *linear) backward(b *Back) {
@@ -160,28 +170,27 @@ func (l *linear) backward(b *Back) {
 		b.setProduct(l.op, 1, l.w, swapLast(x), g)
 	}
 	if l.bias != nil && b.Need(2) {
-		b.Set(2, b.reduce(backend.OpSum, l.op, g, []int{0}, g.dtype).reshaped([]int{n}))
+		b.Set(2, b.reduce(backend.OpSum, l.op, g, []int{0}, l.bias.dtype).reshaped([]int{n}))
 	}
 }
 
 // check panics unless the operands fit.
 func (l *linear) check(c *Ctx) {
-	ins := []*Tensor{l.x, l.w}
-	c.wantFloat(l.op, ins...)
+	ins := []*Tensor{l.x, l.wLow}
 	c.sameDType(l.op, ins...)
 	if l.x.ndim < 1 || l.w.ndim != 2 {
 		c.fail(l.op, ins, "want an input of at least one dim and a weight of two dims")
 	}
-	l.m = l.w
+	l.m = l.wLow
 	if l.transposed {
-		l.m = swapLast(l.w)
+		l.m = swapLast(l.wLow)
 	}
 	if l.x.Size(-1) != l.m.shape[0] {
 		c.fail(l.op, ins, "inner sizes differ: %d and %d", l.x.Size(-1), l.m.shape[0])
 	}
 	if l.bias != nil {
 		l.bias.check(c, l.op)
-		c.sameDType(l.op, l.x, l.bias)
+		c.sameDType(l.op, l.x, l.biasLow)
 		if l.bias.ndim != 1 || l.bias.shape[0] != l.m.shape[1] {
 			c.fail(l.op, []*Tensor{l.x, l.w, l.bias}, "want a bias of shape [%d]", l.m.shape[1])
 		}
@@ -201,24 +210,24 @@ func (c *Ctx) rows(op string, x *Tensor, width int) *Tensor {
 }
 
 // matmul runs the product outside autograd.
-func (c *Ctx) matmul(op string, x, y *Tensor) *Tensor {
+func (c *Ctx) matmul(op string, x, y *Tensor) *Tensor { return c.matmulAs(op, x.dtype, x, y) }
+
+// matmulAs is matmul with a result of dtype dt, which may be float32 for half operands.
+func (c *Ctx) matmulAs(op string, dt DType, x, y *Tensor) *Tensor {
 	xb, yb := x.alias(), y.alias()
 	xb.ndim, yb.ndim = x.ndim-2, y.ndim-2
 	batch := c.broadcast(op, xb, yb)
 	m, n := x.Size(-2), y.Size(-1)
-	z := c.empty(op, x.dtype, append(slices.Clone(batch), m, n)...)
-	c.matmulTo(z, x, y, batch, false)
+	z := c.empty(op, dt, append(slices.Clone(batch), m, n)...)
+	c.matmulTo(z, x, y, batch)
 	return z
 }
 
-// matmulTo writes the product, or adds it, to z, of the shape [batch…,M,N].
-func (c *Ctx) matmulTo(z, x, y *Tensor, batch []int, add bool) {
+// matmulTo writes the product to z, of the shape [batch…,M,N].
+func (c *Ctx) matmulTo(z, x, y *Tensor, batch []int) {
 	m, k, n := x.Size(-2), x.Size(-1), y.Size(-1)
 	kc := &c.eng.call
 	kc.Op, kc.Ints, kc.Floats, kc.Key = backend.OpMatMul, [8]int{}, [8]float64{}, 0
-	if add {
-		kc.Ints[0] = 1
-	}
 	kc.NOut, kc.NIn = 1, 2
 	kc.Out[0] = z.view()
 	kc.In[0] = x.broadcastView(append(slices.Clone(batch), m, k))
@@ -228,22 +237,27 @@ func (c *Ctx) matmulTo(z, x, y *Tensor, batch []int, add bool) {
 }
 
 // setProduct hands in x·y as the gradient of input i, operand of, summed over the batch
-// dims that of was broadcast along. It is added where the gradient ends, if that is
-// known, or else made in the memory order of of: a transposed weight gets a
-// transposed gradient, so that adding it to the leaf's is a straight copy.
+// dims that of was broadcast along. It is written where the gradient ends, or added
+// there, if that is known; else it is made in the memory order of of: a transposed weight
+// gets a transposed gradient, so that adding it to the leaf's is a straight copy.
 func (b *Back) setProduct(op string, i int, of, x, y *Tensor) {
 	batch := of.Shape()[:of.ndim-2]
 	if of.IsLeaf() && b.sameBatch(batch, x, y) {
-		if sum, filled := b.into(i); sum != nil {
-			b.matmulTo(sum, x, y, batch, filled)
+		switch sum, filled := b.into(i); {
+		case sum == nil:
+		case filled: // a product that is summed onto another has other bits than one that is formed apart
+			b.launch(backend.OpAdd, sum, sum, b.matmulAs(op, of.dtype, x, y))
+			return
+		default:
+			b.matmulTo(sum, x, y, batch)
 			return
 		}
 	}
 	if n := of.ndim; of.stride[n-2] == 1 && of.stride[n-1] != 1 {
-		b.Set(i, swapLast(b.sumTo(b.matmul(op, swapLast(y), swapLast(x)), swapLast(of).Shape())))
+		b.Set(i, swapLast(b.sumTo(b.matmulAs(op, of.dtype, swapLast(y), swapLast(x)), swapLast(of).Shape())))
 		return
 	}
-	b.Set(i, b.sumTo(b.matmul(op, x, y), of.Shape()))
+	b.Set(i, b.sumTo(b.matmulAs(op, of.dtype, x, y), of.Shape()))
 }
 
 // sameBatch reports whether the batch dims of a product are batch.

@@ -61,6 +61,10 @@ func dropDims(shape, dims []int) []int {
 // dims remain with size 1.
 func Sum(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 	x.check(c, "Sum")
+	if c.lower != Invalid {
+		plain, x, _, _ := c.cast("Sum", x, nil, nil)
+		return Sum(plain, x, dims, keep)
+	}
 	if x.dtype == Bool || x.dtype == Uint8 {
 		c.fail("Sum", []*Tensor{x}, "want a floating-point dtype, int32 or int64: convert with Cast")
 	}
@@ -81,6 +85,7 @@ func Sum(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 func Mean(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 	x.check(c, "Mean")
 	c.wantFloat("Mean", x)
+	c.autocast("Mean", &x)
 	if x.dtype.IsHalf() { // the sum may be larger than the dtype's largest number
 		return Cast(c, Mean(c, Cast(c, x, Float32), dims, keep), x.dtype)
 	}
@@ -158,6 +163,7 @@ func LogSumExp(c *Ctx, x *Tensor, dims []int, keep bool) *Tensor {
 	const name = "LogSumExp"
 	x.check(c, name)
 	c.wantFloat(name, x)
+	c.autocast(name, &x)
 	if x.dtype.IsHalf() {
 		return Cast(c, LogSumExp(c, Cast(c, x, Float32), dims, keep), x.dtype)
 	}
@@ -208,6 +214,7 @@ func Std(c *Ctx, x *Tensor, dims []int, correction int, keep bool) *Tensor {
 func spread(c *Ctx, name string, x *Tensor, dims []int, correction int, keep, root bool) *Tensor {
 	x.check(c, name)
 	c.wantFloat(name, x)
+	c.autocast(name, &x)
 	if x.dtype.IsHalf() {
 		return Cast(c, spread(c, name, Cast(c, x, Float32), dims, correction, keep, root), x.dtype)
 	}

@@ -10,6 +10,7 @@ import (
 func lastDim(c *Ctx, name string, x *Tensor, d int, f func(c *Ctx, x *Tensor) *Tensor) *Tensor {
 	x.check(c, name)
 	c.wantFloat(name, x)
+	c.autocast(name, &x)
 	d = x.dimIndex(c, name, d)
 	switch {
 	case x.ndim == 0:
@@ -120,6 +121,10 @@ func (c *Ctx) normRows(op string, x *Tensor) (in, rows *Tensor) {
 // one; eps is added to it.
 func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 	const name = "LayerNorm"
+	if c.lower != Invalid {
+		plain, x, weight, bias := c.cast(name, x, weight, bias)
+		return LayerNorm(plain, x, weight, bias, eps)
+	}
 	in, rows := c.normRows(name, x)
 	weight, bias = c.affine(name, x, weight), c.affine(name, x, bias)
 	if weight == nil && bias != nil {
@@ -158,7 +163,7 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 			b.launchMulti(backend.OpLayerNormParamGrad, &a, outs, rows, mean, rstd, g)
 		}
 	})
-	node.repeats(y, func(c *Ctx) *Tensor {
+	node.recomputes(y, func(c *Ctx) *Tensor {
 		y, _, _ := forward(c)
 		return y
 	})
@@ -169,6 +174,10 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 // weight [C] or nil (Zhang & Sennrich 2019).
 func RMSNorm(c *Ctx, x, weight *Tensor, eps float64) *Tensor {
 	const name = "RMSNorm"
+	if c.lower != Invalid {
+		plain, x, weight, _ := c.cast(name, x, weight, nil)
+		return RMSNorm(plain, x, weight, eps)
+	}
 	in, rows := c.normRows(name, x)
 	weight = c.affine(name, x, weight)
 	y := c.emptyLike(name, rows)

@@ -14,7 +14,8 @@ import (
 // graph node that saved it and each gradient in flight.
 type storage struct {
 	dev   *Device
-	buf   backend.Buffer // nil once freed
+	buf   backend.Buffer // nil once freed, and while away
+	away  int            // bytes that Unload gave up and Reload brings back
 	refs  int32
 	gen   uint32 // grows when the memory is given up: a tensor of an older generation is dead
 	ver   uint32 // grows with every write in place
@@ -58,14 +59,58 @@ func (s *storage) release() {
 }
 
 func (s *storage) free() {
-	if s.buf == nil {
+	if s.buf == nil && s.away == 0 {
 		return
 	}
-	s.cleanup.Stop()
-	s.dev.free(s.buf)
-	s.buf, s.owner = nil, nil
+	if s.buf != nil {
+		s.cleanup.Stop()
+		s.dev.free(s.buf)
+	}
+	s.buf, s.owner, s.away = nil, nil, 0
 	s.gen++
 }
+
+// holds reports whether the storage is still that of a tensor of generation gen: its memory is here, or away.
+func (s *storage) holds(gen uint32) bool { return (s.buf != nil || s.away > 0) && s.gen == gen }
+
+// Unload gives up the memory of t until Reload brings it back, so that weights need it only while they are used. t and
+// its views stay what they are: graphs that saved them keep them, and their version does not change. Until then using
+// them panics. t must not belong to a Scope, and holds more than nothing.
+func (t *Tensor) Unload() {
+	s := t.st
+	switch {
+	case s.buf == nil || t.gen != s.gen:
+		panic(&Error{Op: "Unload", Inputs: []string{describe(t)}, Msg: "its memory is not there"})
+	case s.owner != nil || s.buf.Bytes() == 0:
+		panic(&Error{Op: "Unload", Inputs: []string{describe(t)}, Msg: "want a tensor that holds memory outside of every Scope"})
+	}
+	s.cleanup.Stop()
+	s.away = s.buf.Bytes()
+	s.dev.free(s.buf)
+	s.buf = nil
+}
+
+// Reload makes the memory of from that of an unloaded tensor, and ends from. It must hold the elements that t had, as
+// graphs that saved t may read them: from is as large as what was unloaded, on the same device, has no views and belongs
+// to no Scope.
+func (t *Tensor) Reload(from *Tensor) {
+	s, f := t.st, from.st
+	switch {
+	case s.away == 0 || t.gen != s.gen:
+		panic(&Error{Op: "Reload", Inputs: []string{describe(t)}, Msg: "it is not unloaded"})
+	case f.buf == nil || from.gen != f.gen || f.owner != nil || f.refs != 1 || f.dev != s.dev || f.buf.Bytes() != s.away:
+		panic(&Error{Op: "Reload", Inputs: []string{describe(t), describe(from)}, Msg: fmt.Sprintf(
+			"want %d bytes of the same device that nothing else refers to, outside of every Scope", s.away)})
+	}
+	f.cleanup.Stop()
+	s.buf, f.buf = f.buf, nil
+	f.gen++
+	s.away = 0
+	s.cleanup = runtime.AddCleanup(s, s.dev.free, s.buf)
+}
+
+// Unloaded reports whether Unload was called on t or a view of it, and Reload was not yet.
+func (t *Tensor) Unloaded() bool { return t.st.away > 0 && t.gen == t.st.gen }
 
 func (s *storage) origin() string { return fmt.Sprintf("made by %s in step %d", s.op, s.step) }
 

@@ -23,6 +23,8 @@ const (
 	Int64    = dtype.Int64
 	Uint8    = dtype.Uint8
 	Bool     = dtype.Bool
+
+	Invalid = dtype.Invalid // no dtype, the zero value
 )
 
 // MaxDims is the largest number of dims of a tensor.
@@ -148,7 +150,7 @@ func (t *Tensor) String() string { return fmt.Sprintf("tensor(%s)", describe(t))
 // Free releases the memory of t and of all its views now. Using them afterwards panics.
 // Inside a Scope it is rarely needed.
 func (t *Tensor) Free() {
-	if t.st.buf != nil && t.gen == t.st.gen {
+	if t.st.holds(t.gen) {
 		t.st.free()
 	}
 }
@@ -162,6 +164,8 @@ func (t *Tensor) check(c *Ctx, op string) {
 	switch {
 	case t == nil:
 		c.fail(op, nil, "an operand is nil")
+	case t.Unloaded():
+		c.fail(op, []*Tensor{t}, "used while its memory is unloaded: Reload it first")
 	case t.st.buf == nil || t.gen != t.st.gen:
 		c.fail(op, []*Tensor{t}, "used after it was freed; it was %s. Return it from its Scope or Keep it", t.st.origin())
 	case t.st.dev != c.eng.dev:

@@ -46,6 +46,7 @@ func TopK(c *Ctx, x *Tensor, k, d int, smallest bool) (values, indices *Tensor) 
 func CumSum(c *Ctx, x *Tensor, d int) *Tensor {
 	const name = "CumSum"
 	c.wantSigned(name, x)
+	c.autocast(name, &x)
 	d = x.dimIndex(c, name, d)
 	if last := x.ndim - 1; x.ndim > 0 && d != last {
 		return Transpose(c, CumSum(c, Transpose(c, x, d, last), last), d, last)

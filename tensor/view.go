@@ -73,7 +73,11 @@ func Cast(c *Ctx, x *Tensor, dt DType) *Tensor {
 	c.launch(backend.OpCopy, y, x)
 	if dt.IsFloat() && x.dtype.IsFloat() {
 		from := x.dtype
-		c.record("Cast", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) { b.Set(0, Cast(b.Ctx, b.Grad(0), from)) })
+		n := c.record("Cast", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) { b.Set(0, Cast(b.Ctx, b.Grad(0), from)) })
+		if source := x.recomputable(); source != nil && n != nil {
+			n.source = source
+			n.recomputes(y, func(c *Ctx) *Tensor { return c.convert("Cast", source.recompute(c), dt) })
+		}
 	}
 	return y
 }
@@ -361,6 +365,14 @@ func Concat(c *Ctx, d int, xs ...*Tensor) *Tensor {
 	}
 	for _, x := range xs {
 		x.check(c, "Concat")
+	}
+	if c.lower != Invalid {
+		xs = slices.Clone(xs)
+		each := make([]**Tensor, len(xs))
+		for i := range xs {
+			each[i] = &xs[i]
+		}
+		c.autocast("Concat", each...)
 	}
 	c.sameDType("Concat", xs...)
 	d = xs[0].dimIndex(c, "Concat", d)

@@ -119,6 +119,7 @@ func (t *Trainer) evaluateSet(ctx context.Context, src data.Source, prefix strin
 	if err := t.record(rec); err != nil {
 		return nil, err
 	}
+	metrics["epoch"] = t.state.Epoch
 	e := t.event()
 	e.Metrics = metrics
 	return metrics, t.callbacks.Fire(callbacks.Evaluate, e)
@@ -147,7 +148,7 @@ func (r *run) evaluate(ctx context.Context) error {
 		return r.watchBest(metrics)
 	case errors.Is(err, errOtherInterrupted), ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		r.control.ShouldEvaluate = true // a resume begins with this evaluation
-		r.state.LogHistory = r.state.LogHistory[:records]
+		r.state.LogHistory = r.state.LogHistory[:min(records, len(r.state.LogHistory))]
 		return r.interrupt(ctx)
 	}
 	return err

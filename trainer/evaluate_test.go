@@ -161,6 +161,7 @@ func TestPredictGivesTheDatasetsOrder(t *testing.T) {
 			require.EqualValues(t, i, one.Index)
 			require.Equal(t, []int{3}, one.Shape)
 			require.Len(t, one.Logits, 3)
+			require.Nil(t, one.Labels)
 			for j, y := range one.Logits {
 				require.InDelta(t, w[2*j]*float32(i)+w[2*j+1]+bias[j], y, 1e-4)
 			}

@@ -13,3 +13,9 @@ func (t *Trainer) Logger() *slog.Logger { return t.log }
 
 // WithFileSystem keeps checkpoints on another file system.
 func WithFileSystem(fsys vfs.FS) Option { return func(t *Trainer) { t.fsys = fsys } }
+
+// DecodePredictions and EncodePredictions are how ranks send predictions to each other.
+var (
+	DecodePredictions = decodePredictions
+	EncodePredictions = encodePredictions
+)

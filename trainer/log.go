@@ -33,6 +33,9 @@ func (t *Trainer) record(rec callbacks.Record) error {
 	if t.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		rec["num_input_tokens_seen"] = t.state.NumInputTokensSeen
 	}
+	if t.acc.Rank() != 0 && t.args.NumReplicas > 1 { // the process has them in rank 0's
+		t.state.LogHistory = nil
+	}
 	t.state.LogHistory = append(t.state.LogHistory, rec)
 	e := t.event()
 	e.Record = rec
@@ -57,7 +60,7 @@ func (r *run) result() *Result {
 	if p.Loss.Count == 0 && p.Nonfinite > 0 {
 		loss = math.NaN()
 	}
-	m["train_loss"] = loss
+	m["train_loss"], m["epoch"] = loss, r.state.Epoch
 	m["total_flos"] = r.state.TotalFLOPs
 	if p.Nonfinite > 0 {
 		m["nonfinite_steps"] = float64(p.Nonfinite)

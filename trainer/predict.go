@@ -22,6 +22,11 @@ type Prediction struct {
 	Index  int64     // of the sample in the dataset
 	Shape  []int     // of the logits of this sample
 	Logits []float32 // row-major
+
+	// Labels are those of the sample, row-major, in the shape LabelShape: HuggingFace's label_ids. They are nil if the
+	// batch has none, or none with a row for each sample.
+	Labels     []float64
+	LabelShape []int
 }
 
 // PredictionOutput is the result of Predict, with samples in the dataset's order.
@@ -30,7 +35,7 @@ type PredictionOutput struct {
 	Metrics     map[string]float64
 }
 
-// Predict runs the model over src. If its batches have labels, the metrics include
+// Predict runs the model over src. If its batches have labels, the predictions have them too, and the metrics include
 // test_loss.
 func (t *Trainer) Predict(src data.Source) (*PredictionOutput, error) {
 	return t.PredictContext(context.Background(), src)
@@ -81,7 +86,7 @@ func (t *Trainer) predictRank(ctx context.Context, src data.Source) (*Prediction
 	return out, t.callbacks.Fire(callbacks.Predict, e)
 }
 
-// predictions copies the logits of a batch, sample by sample.
+// predictions copies the logits and labels of a batch, sample by sample.
 func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction, error) {
 	if s := logits.Shape(); len(s) == 0 || s[0] != b.Size {
 		return nil, fmt.Errorf("trainer: the logits have shape %v: want dim 0 to be the %d samples of the batch", s, b.Size)
@@ -91,6 +96,13 @@ func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction,
 	out := make([]Prediction, b.Size)
 	for i := range out {
 		out[i] = Prediction{Index: b.Indices[i], Shape: logits.Shape()[1:], Logits: flat[i*n : (i+1)*n : (i+1)*n]}
+	}
+	if labels := b.Tensors[data.Labels]; labels != nil && len(labels.Shape()) > 0 && labels.Shape()[0] == b.Size {
+		flat := tensor.ToSlice[float64](c.Ctx, tensor.Cast(c.Ctx, labels, tensor.Float64))
+		n := len(flat) / max(b.Size, 1)
+		for i := range out {
+			out[i].Labels, out[i].LabelShape = flat[i*n:(i+1)*n:(i+1)*n], labels.Shape()[1:]
+		}
 	}
 	return out, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // errOtherInterrupted is the reason for a rank to stop whose own context has not ended.
@@ -25,7 +26,7 @@ var errOtherInterrupted = errors.New("trainer: another rank was interrupted")
 // this process (num_replicas). These have the same arguments and data, and their own
 // model and state.
 func (t *Trainer) buildRanks() error {
-	opts := []accelerate.Option{accelerate.WithLogger(t.log)}
+	opts := []accelerate.Option{accelerate.WithLogger(t.levelLogger(t.args.SlogLevel()))}
 	if t.device != nil {
 		opts = append(opts, accelerate.WithDevice(t.device))
 	}
@@ -34,8 +35,8 @@ func (t *Trainer) buildRanks() error {
 	}
 	if t.args.NumReplicas == 1 {
 		var err error
-		if t.acc, err = accelerate.New(t.args, opts...); err == nil && !t.acc.IsMain() {
-			t.log = t.replicaLogger(t.acc)
+		if t.acc, err = accelerate.New(t.args, opts...); err == nil {
+			t.log = t.rankLogger(t.acc)
 		}
 		return err
 	}
@@ -52,12 +53,13 @@ func (t *Trainer) buildRanks() error {
 			_, every := c.(callbacks.EveryRank)
 			return !every
 		})
-		replica.log = t.replicaLogger(acc)
+		replica.log = t.rankLogger(acc)
 		if replica.model, err = t.cloneModel(acc); err != nil {
 			return err
 		}
 		t.replicas = append(t.replicas, &replica)
 	}
+	t.log = t.rankLogger(t.acc)
 	return t.checkMetrics()
 }
 
@@ -73,36 +75,47 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 	return nn.Clone(t.model, acc.Device())
 }
 
-// replicaLogger is the logger of a rank other than 0: it passes the messages that
-// log_level_replica allows and rank 0 does not log already. The first rank of another host
-// does not count as a replica here, unless log_on_each_node is off.
-func (t *Trainer) replicaLogger(acc *accelerate.Accelerator) *slog.Logger {
-	h := t.log.Handler()
-	if level, set := t.args.SlogLevelReplica(); set && !(t.args.LogOnEachNode && acc.IsLocalMain()) {
-		h = levelHandler{h, level}
+// rankLogger is the logger of a rank. Rank 0 logs at log_level, and so does the first rank of another host unless
+// log_on_each_node is off; the others log at log_level_replica, since rank 0 says most already.
+func (t *Trainer) rankLogger(acc *accelerate.Accelerator) *slog.Logger {
+	if acc.IsMain() {
+		return t.levelLogger(t.args.SlogLevel())
 	}
-	return slog.New(h).With("rank", acc.Rank())
+	level, set := t.args.SlogLevelReplica()
+	if t.args.LogOnEachNode && acc.IsLocalMain() {
+		level, set = t.args.SlogLevel()
+	}
+	return t.levelLogger(level, set).With("rank", acc.Rank())
+}
+
+// levelLogger is the trainer's logger at a level, if one is set.
+func (t *Trainer) levelLogger(level slog.Level, set bool) *slog.Logger {
+	if !set {
+		return t.log
+	}
+	return slog.New(levelHandler{t.log.Handler(), level, !t.given})
 }
 
 // levelHandler passes records of a minimum level.
 type levelHandler struct {
 	slog.Handler
 	level slog.Level
+	alone bool // the handler's own level does not count
 }
 
 // Enabled implements slog.Handler.
 func (h levelHandler) Enabled(ctx context.Context, l slog.Level) bool {
-	return l >= h.level && h.Handler.Enabled(ctx, l)
+	return l >= h.level && (h.alone || h.Handler.Enabled(ctx, l))
 }
 
 // WithAttrs implements slog.Handler.
 func (h levelHandler) WithAttrs(a []slog.Attr) slog.Handler {
-	return levelHandler{h.Handler.WithAttrs(a), h.level}
+	return levelHandler{h.Handler.WithAttrs(a), h.level, h.alone}
 }
 
 // WithGroup implements slog.Handler.
 func (h levelHandler) WithGroup(name string) slog.Handler {
-	return levelHandler{h.Handler.WithGroup(name), h.level}
+	return levelHandler{h.Handler.WithGroup(name), h.level, h.alone}
 }
 
 // every calls f for each rank of this process, each in its own goroutine, and returns when
@@ -237,43 +250,79 @@ func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]P
 	return all, nil
 }
 
-// encodePredictions writes index, number of dims, dims and logits of each prediction,
-// little-endian.
+// encodePredictions writes each prediction, little-endian: its index; the number of dims, the dims and the values of
+// its logits and of its labels. The number of dims is -1 where there are no labels.
 func encodePredictions(list []Prediction) []byte {
 	var b bytes.Buffer
+	write := func(v any) { _ = binary.Write(&b, binary.LittleEndian, v) } // a buffer takes everything
 	for _, p := range list {
-		head := []int64{p.Index, int64(len(p.Shape))}
-		for _, s := range p.Shape {
-			head = append(head, int64(s))
+		write(p.Index)
+		write(encodedShape(p.Shape))
+		write(p.Logits)
+		if p.Labels == nil {
+			write(int64(-1))
+			continue
 		}
-		_ = binary.Write(&b, binary.LittleEndian, head) // a buffer takes everything
-		_ = binary.Write(&b, binary.LittleEndian, p.Logits)
+		write(encodedShape(p.LabelShape))
+		write(p.Labels)
 	}
 	return b.Bytes()
+}
+
+func encodedShape(shape []int) []int64 {
+	list := []int64{int64(len(shape))}
+	for _, s := range shape {
+		list = append(list, int64(s))
+	}
+	return list
 }
 
 func decodePredictions(raw []byte) ([]Prediction, error) {
 	r := bytes.NewReader(raw)
 	var list []Prediction
 	for r.Len() > 0 {
-		var head [2]int64
-		if err := binary.Read(r, binary.LittleEndian, &head); err != nil {
-			return nil, err
+		var p Prediction
+		err := binary.Read(r, binary.LittleEndian, &p.Index)
+		if err == nil {
+			p.Shape, p.Logits, err = decodeRow[float32](r)
 		}
-		shape := make([]int64, head[1])
-		if err := binary.Read(r, binary.LittleEndian, shape); err != nil {
-			return nil, err
+		if err == nil && p.Logits == nil {
+			err = errors.New("a prediction without logits")
 		}
-		p, n := Prediction{Index: head[0]}, 1
-		for _, s := range shape {
-			p.Shape = append(p.Shape, int(s))
-			n *= int(s)
+		if err == nil {
+			p.LabelShape, p.Labels, err = decodeRow[float64](r)
 		}
-		p.Logits = make([]float32, n)
-		if err := binary.Read(r, binary.LittleEndian, p.Logits); err != nil {
+		if err != nil {
 			return nil, err
 		}
 		list = append(list, p)
 	}
 	return list, nil
+}
+
+// decodeRow reads dims and values; nil where the number of dims is -1. It takes memory for what r still has.
+func decodeRow[T float32 | float64](r *bytes.Reader) (shape []int, values []T, err error) {
+	var dims int64
+	if err := binary.Read(r, binary.LittleEndian, &dims); err != nil || dims == -1 {
+		return nil, nil, err
+	}
+	if dims < 0 || dims > tensor.MaxDims {
+		return nil, nil, fmt.Errorf("a prediction of %d dims: want at most %d", dims, tensor.MaxDims)
+	}
+	sizes, n := make([]int64, dims), int64(1)
+	if err := binary.Read(r, binary.LittleEndian, sizes); err != nil {
+		return nil, nil, err
+	}
+	for _, s := range sizes {
+		if s < 0 || s > 0 && n > int64(r.Len())/s {
+			return nil, nil, fmt.Errorf("a prediction of shape %v in %d bytes", sizes, r.Len())
+		}
+		shape = append(shape, int(s))
+		n *= s
+	}
+	if n*int64(binary.Size(T(0))) > int64(r.Len()) {
+		return nil, nil, fmt.Errorf("a prediction of shape %v in %d bytes", sizes, r.Len())
+	}
+	values = make([]T, n)
+	return shape, values, binary.Read(r, binary.LittleEndian, values)
 }

@@ -181,6 +181,8 @@ func TestPredictAndEvaluateOnRanks(t *testing.T) {
 		got, err := tr.Predict(src)
 		require.NoError(t, err)
 		require.Len(t, got.Predictions, 11)
+		require.Equal(t, []int{6}, got.Predictions[10].LabelShape)
+		require.Len(t, got.Predictions[10].Labels, 6)
 		metrics, err := tr.Evaluate()
 		require.NoError(t, err)
 		require.EqualValues(t, 66, metrics["eval_terms"])

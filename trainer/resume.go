@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
@@ -142,6 +143,9 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 	if err := r.keepLeaves(ck, a); err != nil {
 		return err
 	}
+	if err := a.Validate(); err != nil {
+		return fmt.Errorf("%s: %w", argsFile, err)
+	}
 	*r.args = *a
 	return nil
 }
@@ -151,6 +155,9 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 func (r *run) keepLeaves(ck *checkpoint.Checkpoint, a *args.TrainingArguments) error {
 	var saved progress
 	if err := ck.ReadJSON(progressFile, &saved); err != nil {
+		return err
+	}
+	if err := saved.check(); err != nil {
 		return err
 	}
 	world := r.acc.WorldSize()
@@ -164,6 +171,35 @@ func (r *run) keepLeaves(ck *checkpoint.Checkpoint, a *args.TrainingArguments) e
 		return fmt.Errorf("a step of the run has %d micro-batches, which %d ranks cannot share evenly: %w", saved.Leaves, world, err)
 	}
 	r.log.Warn("resuming on a different number of ranks keeps the micro-batches of a step", "micro_batches", saved.Leaves, "ranks", world, "accumulation", perRank)
+	return nil
+}
+
+// The largest numbers of a progress.json, far above those of any run and far below where sums overflow.
+const (
+	maxLeaves = 1 << 20
+	maxEpoch  = 1 << 30
+	maxCount  = 1 << 53
+)
+
+// check refuses numbers that no run writes, before memory is taken for them.
+func (p *progress) check() error {
+	for _, n := range []struct {
+		name string
+		v    int64
+		most int64
+	}{
+		{"leaves", p.Leaves, maxLeaves}, {"epoch", p.Epoch, maxEpoch},
+		{"samples", p.Samples, maxCount}, {"tokens", p.Tokens, maxCount},
+		{"nonfinite_steps", p.Nonfinite, maxCount}, {"loss.count", p.Loss.Count, maxCount}, {"loss.steps", p.Loss.Steps, maxCount},
+		{"unlogged.count", p.Unlogged.Count, maxCount}, {"unlogged.steps", p.Unlogged.Steps, maxCount},
+	} {
+		if n.v < 0 || n.v > n.most {
+			return fmt.Errorf("%s: %s = %d: want 0 to %d", progressFile, n.name, n.v, n.most)
+		}
+	}
+	if p.Seconds < 0 {
+		return fmt.Errorf("%s: train_seconds = %g: want at least 0", progressFile, p.Seconds)
+	}
 	return nil
 }
 
@@ -227,6 +263,15 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 			return nil, err
 		}
 	}
+	if s := r.acc.Scaler(); s != nil {
+		var saved accelerate.Scaler
+		if err := ck.ReadJSON(scalerFile, &saved); err != nil {
+			return nil, err
+		}
+		if err := s.Restore(saved); err != nil {
+			return nil, fmt.Errorf("%s: %w", scalerFile, err)
+		}
+	}
 	if rng.Generator != generator {
 		return nil, fmt.Errorf("%s: the random number generator is %q, want %q", rngFile, rng.Generator, generator)
 	}
@@ -237,7 +282,11 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	if err != nil {
 		return nil, err
 	}
-	return callbacks.StateFromJSON(text)
+	state, err := callbacks.StateFromJSON(text)
+	if err == nil && state.GlobalStep != ck.Step {
+		err = fmt.Errorf("%s: global_step = %d, but the checkpoint is of step %d", stateFile, state.GlobalStep, ck.Step)
+	}
+	return state, err
 }
 
 // adopt makes the saved state the run's, except for what depends on the arguments.
@@ -265,25 +314,29 @@ func sameFolder(a, b string) bool {
 	return errA == nil && errB == nil && absA == absB
 }
 
-// restoreOptimizer reads the optimizer's state.
-func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) error {
-	st := optim.State{Name: head.Name, Steps: head.Steps, Tensors: map[string]*tensor.Tensor{}}
-	var err error
-	if p := tensor.Try(func() {
-		r.acc.Ctx().NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			var list []tensor.Named
-			if list, err = ck.ReadTensors(c, optimizerTensors); err != nil {
-				return nil
+// restoreOptimizer reads the optimizer's state into the tensors that it has.
+func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) (err error) {
+	set, err := ck.OpenTensors(optimizerTensors)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	c := r.acc.Ctx().NoGrad()
+	saved := map[string]optim.Saved{}
+	for _, name := range set.Names() {
+		file, e, _ := set.Lookup(name)
+		saved[name] = optim.Saved{DType: e.DType, Shape: e.Shape, Read: func(into *tensor.Tensor) (tensor.Census, error) {
+			section, err := file.Section(name)
+			if err != nil {
+				return tensor.Census{}, err
 			}
-			for _, n := range list {
-				st.Tensors[n.Name] = n.Tensor
-			}
-			err = r.opt.LoadState(c, st)
-			return nil
-		})
-	}); p != nil {
+			return tensor.WriteFrom(c, into, e.DType, section)
+		}}
+	}
+	if p := tensor.Try(func() { err = r.opt.ReadState(head.Name, head.Steps, saved) }); p != nil {
 		return p
 	}
+	c.Sync()
 	return err
 }
 

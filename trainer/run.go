@@ -236,6 +236,10 @@ func (r *run) prepare() error {
 	if err := r.checkRates(); err != nil {
 		return err
 	}
+	if r.args.LRSchedulerType == args.SchedulerConstant && r.args.WarmupSteps > 0 && r.acc.IsMain() {
+		r.log.Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; constant_with_warmup has one",
+			"warmup_steps", r.args.WarmupSteps)
+	}
 	total := r.steps.MaxSteps
 	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total, r.args.LearningRate, r.args.LRSchedulerKwargs)
 	if err != nil {
@@ -357,6 +361,12 @@ func (r *run) info() *callbacks.RunInfo {
 	}
 	slices.Sort(dtypes)
 	info.Precision = strings.Join(dtypes, "+")
+	switch {
+	case r.args.BF16:
+		info.Precision = "bf16 autocast of " + info.Precision
+	case r.args.FP16:
+		info.Precision = "fp16 autocast of " + info.Precision
+	}
 	return info
 }
 

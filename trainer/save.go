@@ -10,14 +10,15 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -29,6 +30,7 @@ const (
 	schedulerFile    = "scheduler.json"
 	rngFile          = "rng_state.json"
 	samplerFile      = "sampler.json"
+	scalerFile       = "scaler.json" // of fp16
 	progressFile     = "progress.json"
 	stateFile        = "trainer_state.json"
 	argsFile         = "training_args.json"
@@ -151,7 +153,11 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 		rngFile:       rngState{generator, r.args.Seed, r.windows.Position()},
 		samplerFile:   r.windows.State(),
 		progressFile:  r.progress,
+		scalerFile:    r.acc.Scaler(),
 	} {
+		if s, ok := v.(*accelerate.Scaler); ok && s == nil {
+			continue
+		}
 		text, err := json.MarshalIndent(v, "", "  ")
 		if err != nil {
 			return nil, fmt.Errorf("trainer: %s: %w", name, err)
@@ -212,7 +218,7 @@ func (t *Trainer) SaveMetrics(split string, metrics map[string]float64) error {
 		return nil
 	}
 	all := callbacks.Record{}
-	if old, err := os.ReadFile(filepath.Join(t.args.OutputDir, "all_results.json")); err == nil {
+	if old, err := vfs.ReadFile(vfs.OS, filepath.Join(t.args.OutputDir, "all_results.json"), 16<<20); err == nil {
 		if err := json.Unmarshal(old, &all); err != nil {
 			t.log.Warn("all_results.json is damaged and will be rewritten", "err", err)
 			all = callbacks.Record{}

@@ -107,6 +107,11 @@ func (r *run) update(stats *callbacks.StepStats) error {
 	err := r.guard(func() error {
 		stats.GradNorm = r.acc.ClipGradNorm(r.args.MaxGradNorm)
 		stats.ClipFactor = optim.ClipFactor(stats.GradNorm, r.args.MaxGradNorm)
+		if s := r.acc.Scaler(); s != nil {
+			stats.LossScale = s.Scale
+			stats.ClipFactor /= s.Scale
+			stats.Overflow = finite(stats.Loss) && !finite(stats.GradNorm)
+		}
 		return nil
 	})
 	if err != nil {
@@ -118,11 +123,11 @@ func (r *run) update(stats *callbacks.StepStats) error {
 	if err := r.callbacks.Fire(callbacks.PreOptimizerStep, e); err != nil {
 		return err
 	}
-	if stats.Skipped {
+	if stats.Skipped && !stats.Overflow {
 		if err := r.nonfinite(stats); err != nil {
 			return err
 		}
-	} else if err := r.guard(func() error { r.opt.ScaleLR(r.schedule.Factor(r.state.GlobalStep)); r.acc.Step(); return nil }); err != nil {
+	} else if err := r.guard(func() error { r.opt.ScaleLR(r.schedule.Factor(r.scheduled())); r.acc.Step(); return nil }); err != nil {
 		return err
 	}
 	if err := r.callbacks.Fire(callbacks.OptimizerStep, e); err != nil {
@@ -148,7 +153,15 @@ func (r *run) nonfinite(stats *callbacks.StepStats) error {
 
 // learningRate is that of the step to come, of the first group, as HuggingFace logs it.
 func (r *run) learningRate() float64 {
-	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.state.GlobalStep)
+	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.scheduled())
+}
+
+// scheduled is how many steps the schedule has done: it stands still where fp16 skips one.
+func (r *run) scheduled() int64 {
+	if s := r.acc.Scaler(); s != nil {
+		return r.state.GlobalStep - s.Skipped
+	}
+	return r.state.GlobalStep
 }
 
 // count updates the counters.
@@ -157,14 +170,14 @@ func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *cal
 	s.GlobalStep++
 	s.Epoch = r.epochAfter(w)
 	p.EpochEnded = false
-	if !stats.Skipped {
+	if !stats.Skipped || stats.Overflow {
 		p.Loss.add(loss.Sum, loss.Count)
 	}
 	r.logged.add(loss.Sum, loss.Count)
 	p.Samples += w.Samples
 	p.Tokens += stats.Tokens
 	p.Seconds += spent.Seconds()
-	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, stats.Skipped}
+	p.LastStep = lastStep{number(stats.GradNorm), stats.LearningRate, stats.Skipped && !stats.Overflow}
 	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		s.NumInputTokensSeen += stats.Tokens
 	}

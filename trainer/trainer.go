@@ -30,6 +30,7 @@ type Trainer struct {
 	acc   *accelerate.Accelerator
 	store *checkpoint.Store
 	log   *slog.Logger
+	given bool // log is the program's own
 
 	train    data.Source
 	evals    []evalSet
@@ -124,8 +125,11 @@ func WithDisplay(f *os.File) Option { return func(t *Trainer) { t.display = f } 
 // set to those of the first rank.
 func WithModelInit(f func() (models.Model, error)) Option { return func(t *Trainer) { t.newModel = f } }
 
-// WithLogger sets the logger; the default is slog.Default().
-func WithLogger(l *slog.Logger) Option { return func(t *Trainer) { t.log = l } }
+// WithLogger sets the logger; the default is slog.Default(). log_level leaves out messages below it. With the default
+// logger it also shows those that the logger would leave out.
+func WithLogger(l *slog.Logger) Option {
+	return func(t *Trainer) { t.log, t.given = l, l != nil }
+}
 
 // WithDevice runs on dev instead of the CPU; the model's parameters must live there.
 func WithDevice(dev *tensor.Device) Option { return func(t *Trainer) { t.device = dev } }

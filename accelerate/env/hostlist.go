@@ -12,6 +12,9 @@ import (
 // maxHosts bounds what one expression may stand for, so that a typing error costs no memory.
 const maxHosts = 1 << 20
 
+// maxHost bounds the length of a name, which repeats for each of a range; a DNS name has at most 253 bytes.
+const maxHost = 255
+
 // ExpandHostList expands Slurm's short form of a list of hosts: "n[08-10,12]-ib,login" is
 // n08-ib, n09-ib, n10-ib, n12-ib, login. A name may have several brackets; the last varies
 // fastest, and the width of a range's first number is kept. At most 1048576 hosts.
@@ -68,6 +71,9 @@ func splitOutside(text string) ([]string, error) {
 
 // expandHost expands the brackets of one name, from left to right.
 func expandHost(name string) ([]string, error) {
+	if outside := len(outsideOfBrackets(name)); outside > maxHost {
+		return nil, fmt.Errorf("a name has %d bytes beside its brackets, want at most %d", outside, maxHost)
+	}
 	hosts := []string{""}
 	for name != "" {
 		head, rest, bracket := strings.Cut(name, "[")
@@ -93,6 +99,21 @@ func expandHost(name string) ([]string, error) {
 	return hosts, nil
 }
 
+// outsideOfBrackets is the name without its brackets and what is in them.
+func outsideOfBrackets(name string) string {
+	var b strings.Builder
+	for name != "" {
+		head, rest, _ := strings.Cut(name, "[")
+		_, tail, _ := strings.Cut(rest, "]")
+		b.WriteString(head)
+		name = tail
+	}
+	return b.String()
+}
+
+// maxDigits is the largest width of a number: Slurm's hosts are 32 bits.
+const maxDigits = 20
+
 // expandRanges expands the inside of a bracket: "08-10,12".
 func expandRanges(text string) ([]string, error) {
 	var numbers []string
@@ -100,6 +121,9 @@ func expandRanges(text string) ([]string, error) {
 		first, last, isRange := strings.Cut(part, "-")
 		if !isRange {
 			last = first
+		}
+		if len(first) > maxDigits {
+			return nil, fmt.Errorf("[%.20s…] has a number of %d digits, want at most %d", text, len(first), maxDigits)
 		}
 		lo, errLo := strconv.ParseUint(first, 10, 32)
 		hi, errHi := strconv.ParseUint(last, 10, 32)

@@ -27,7 +27,8 @@ func TestExpandHostList(t *testing.T) {
 		require.NoError(t, err, row.in)
 		require.Equal(t, row.want, got, row.in)
 	}
-	for _, in := range []string{"", ",", "a,", "n[1-3", "n1-3]", "n[[1]]", "n[]", "n[3-1]", "n[a-b]", "n[1-2-3]", "n[0-4294967295]", "n[0-99999]m[0-99999]"} {
+	for _, in := range []string{"", ",", "a,", "n[1-3", "n1-3]", "n[[1]]", "n[]", "n[3-1]", "n[a-b]", "n[1-2-3]", "n[0-4294967295]", "n[0-99999]m[0-99999]",
+		strings.Repeat("n", 256) + "[0-1000000]", "n[" + strings.Repeat("0", 1000) + "1-1000000]"} {
 		_, err := ExpandHostList(in)
 		require.ErrorContains(t, err, "host list", in)
 	}
@@ -57,4 +58,23 @@ func TestExpandCounts(t *testing.T) {
 		_, err := expandCounts(in)
 		require.ErrorContains(t, err, "is not a count", in)
 	}
+}
+
+// FuzzExpandHostList: a list is refused, or its names have a bounded length and no brackets.
+func FuzzExpandHostList(f *testing.F) {
+	for _, text := range []string{"n[08-10,12]-ib,login", "r[1-2]n[0-1]", "[1-3]", "n[0-1048576]", "a[0][0][0][0]"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		hosts, err := ExpandHostList(text)
+		if err != nil {
+			require.ErrorContains(t, err, "host list")
+			return
+		}
+		require.NotEmpty(t, hosts)
+		require.LessOrEqual(t, len(hosts), maxHosts)
+		for _, h := range hosts {
+			require.NotContains(t, h, "[")
+		}
+	})
 }

@@ -3,8 +3,9 @@
 package env
 
 import (
-	"os"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // jsrunLauncher is LSF's jsrun.
@@ -32,7 +33,7 @@ func (r *reader) rankFile() {
 	if path == "" {
 		return
 	}
-	text, err := os.ReadFile(path)
+	text, err := vfs.ReadFile(vfs.OS, path, 16<<20)
 	if err != nil {
 		r.fault("LSB_DJOB_RANKFILE: %v", err)
 		return

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
 // errorFile is the JSON that torchrun's workers leave (torch.distributed.elastic's
@@ -92,7 +93,7 @@ func writeErrorFile(path string, f errorFile) error {
 // readErrorFile reads a rank's error file. torchrun's older form has a text as message.
 // ok is false if there is none that can be read.
 func readErrorFile(path string) (f errorFile, ok bool) {
-	text, err := os.ReadFile(path)
+	text, err := vfs.ReadFile(vfs.OS, path, 1<<20)
 	if err != nil {
 		return f, false
 	}

@@ -4,8 +4,10 @@ package launch
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -15,11 +17,12 @@ import (
 
 // Guard is the whole work of a guard, a process beside the launcher that ends the ranks if
 // the launcher is killed and cannot. It reads from its standard input which process groups
-// there are, and when the input ends without a farewell it kills them. It returns how many
-// groups it killed. The process should ignore the signals that end the launcher.
+// there are, and when the input ends without a farewell it kills them and removes the run's
+// temporary folder. It returns how many groups it killed. The process should ignore the
+// signals that end the launcher.
 func Guard(input io.Reader) (killed int, err error) {
 	groups := map[int]bool{}
-	var id string
+	var id, dir string
 	s := bufio.NewScanner(input)
 	for s.Scan() {
 		verb, value, _ := strings.Cut(s.Text(), " ")
@@ -27,6 +30,8 @@ func Guard(input io.Reader) (killed int, err error) {
 		switch {
 		case verb == "id":
 			id = value
+		case verb == "dir":
+			dir = value
 		case verb == "done":
 			return 0, nil
 		case numberErr != nil || pgid <= 1:
@@ -45,7 +50,10 @@ func Guard(input io.Reader) (killed int, err error) {
 	if id != "" {
 		sweep(id)
 	}
-	return killed, s.Err()
+	if dir != "" {
+		err = os.RemoveAll(dir)
+	}
+	return killed, errors.Join(s.Err(), err)
 }
 
 // guard is the launcher's end.
@@ -78,6 +86,13 @@ func (g *guard) send(order string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	io.WriteString(g.pipe, order+"\n") // see above
+}
+
+// folder is to be removed if the launcher cannot.
+func (g *guard) folder(dir string) {
+	if !strings.Contains(dir, "\n") { // an order is a line
+		g.send("dir " + dir)
+	}
 }
 
 func (g *guard) add(pgid int)    { g.send("add " + strconv.Itoa(pgid)) }

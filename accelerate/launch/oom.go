@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/internal/hostmemory"
 )
 
 // oomKills counts processes that the kernel killed for want of memory: in this process's
@@ -23,7 +23,7 @@ type oomKills struct {
 // readOOMKills reads both counters; root is the file system's root.
 func readOOMKills(root fs.FS) oomKills {
 	var k oomKills
-	text, _ := env.CgroupFile(root, "memory.events", "memory.oom_control")
+	text, _ := hostmemory.CgroupFile(root, "memory.events", "memory.oom_control")
 	k.cgroup, k.cgroupKnown = counter(text)
 	if text, err := fs.ReadFile(root, "proc/vmstat"); err == nil {
 		k.host, k.hostKnown = counter(text)

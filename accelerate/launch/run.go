@@ -84,16 +84,19 @@ func (r *run) prepare() error {
 	case c.RunID == "":
 		c.RunID = r.id
 	}
-	if err := r.makeDir(); err != nil {
-		return err
-	}
 	if r.token, err = secretFile(c.Token); err != nil {
-		return errors.Join(fmt.Errorf("launch: job token: %w", err), r.cleanUp())
+		return fmt.Errorf("launch: job token: %w", err)
 	}
 	if len(c.Guard) > 0 {
 		if r.guard, err = startGuard(c.Guard, r.id, override(c.Env, nil, env.VarJobToken)); err != nil {
 			return errors.Join(err, r.cleanUp())
 		}
+	}
+	if err := r.makeDir(); err != nil {
+		return errors.Join(err, r.cleanUp())
+	}
+	if r.guard != nil && !r.keepDir {
+		r.guard.folder(r.dir)
 	}
 	return nil
 }
@@ -157,7 +160,7 @@ func (r *run) cleanUp() error {
 	if r.token != nil {
 		_ = r.token.Close() // it was only read
 	}
-	if r.keepDir {
+	if r.keepDir || r.dir == "" {
 		return nil
 	}
 	if err := os.RemoveAll(r.dir); err != nil {

@@ -186,6 +186,11 @@ func TestLauncherKilled(t *testing.T) {
 			require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second, 5*time.Millisecond)
 			code, _, _ := l.end(t) // every process that held the output is gone
 			require.Equal(t, -1, code)
+			if row.guard == "guard" {
+				left, err := os.ReadDir(l.temp)
+				require.NoError(t, err)
+				require.Empty(t, left, "the guard removes the run's folder")
+			}
 		})
 	}
 }

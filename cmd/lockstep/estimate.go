@@ -5,8 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"text/tabwriter"
 
@@ -36,7 +34,7 @@ than gradients and all that backward needs together: it makes the one as it free
 type estimateFlags struct {
 	batch, accumulation, ranks, length int
 	optim, dtype                       string
-	checkpointing, json                bool
+	checkpointing, json, bf16, fp16    bool
 }
 
 func (f *estimateFlags) flagSet() *pflag.FlagSet {
@@ -48,6 +46,8 @@ func (f *estimateFlags) flagSet() *pflag.FlagSet {
 	fs.IntVar(&f.ranks, "ranks", 1, "ranks of the run; several ranks sum their gradients")
 	fs.StringVar(&f.optim, "optim", string(a.Optim), "optimizer: adamw_torch, adamw_torch_fused, adam or sgd")
 	fs.StringVar(&f.dtype, "dtype", "float32", "dtype of the parameters: float32, bfloat16, float16 or float64")
+	fs.BoolVar(&f.bf16, "bf16", false, "compute in bfloat16 where that is safe")
+	fs.BoolVar(&f.fp16, "fp16", false, "compute in float16 where that is safe")
 	fs.BoolVar(&f.checkpointing, "gradient_checkpointing", false, "recompute activations in the backward pass instead of keeping them")
 	fs.BoolVar(&f.json, "json", false, "print JSON")
 	return fs
@@ -69,7 +69,7 @@ func (p *program) estimateMemory(argv []string) int {
 	if fs.NArg() != 1 {
 		return p.usageError("estimate-memory: %d words; want one MODEL, a folder or a config.json", fs.NArg())
 	}
-	config, err := readConfig(fs.Arg(0))
+	config, err := models.ReadConfig(fs.Arg(0))
 	if err != nil {
 		fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
 		return exitError
@@ -92,14 +92,6 @@ func (p *program) estimateMemory(argv []string) int {
 	return exitOK
 }
 
-// readConfig reads the config.json of a model, or the file itself.
-func readConfig(path string) ([]byte, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, models.ConfigFile)
-	}
-	return os.ReadFile(path)
-}
-
 // dtypes are those of parameters.
 var dtypes = []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16, tensor.Float64}
 
@@ -113,7 +105,7 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	}
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = f.batch, f.accumulation
-	a.Optim, a.GradientCheckpointing = args.Optim(f.optim), f.checkpointing
+	a.Optim, a.GradientCheckpointing, a.BF16, a.FP16 = args.Optim(f.optim), f.checkpointing, f.bf16, f.fp16
 	if err := a.Validate(); err != nil {
 		return nil, err
 	}

@@ -8,13 +8,12 @@
 package images
 
 import (
-	"bufio"
-	"compress/gzip"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"os"
+
+	"github.com/lockstep-ml/lockstep/internal/gzipped"
 )
 
 // IDX is an array of bytes from an IDX file.
@@ -31,9 +30,10 @@ const (
 )
 
 // ReadIDX reads an IDX file of unsigned bytes, decompressing it if it is gzip's. A file that
-// is of another kind, or shorter or longer than its head says, is an error that says so.
+// is of another kind, or shorter or longer than its head says, is an error that says so; so is a compressed one that
+// holds more than 200 times its size and 64 MiB.
 func ReadIDX(name string) (*IDX, error) {
-	f, err := os.Open(name)
+	f, err := gzipped.OpenSniffed(name)
 	if err != nil {
 		return nil, fmt.Errorf("images: %w", err)
 	}
@@ -45,15 +45,7 @@ func ReadIDX(name string) (*IDX, error) {
 	return x, nil
 }
 
-func decodeIDX(r io.Reader) (*IDX, error) {
-	in := bufio.NewReader(r)
-	if magic, err := in.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
-		z, err := gzip.NewReader(in)
-		if err != nil {
-			return nil, err
-		}
-		in = bufio.NewReader(z)
-	}
+func decodeIDX(in io.Reader) (*IDX, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
 		return nil, tooShort(err, "no IDX head")

@@ -24,7 +24,7 @@ var (
 	labels = []byte{0, 0, 8, 1, 0, 0, 0, 3, 4, 0, 2}
 )
 
-func zipped(t *testing.T, raw []byte) []byte {
+func zipped(t testing.TB, raw []byte) []byte {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	_, err := z.Write(raw)
@@ -100,4 +100,42 @@ func TestReadIDXRefuses(t *testing.T) {
 	}
 	_, err := images.NewDataset(&images.IDX{Shape: []int{2, 1, 1}}, &images.IDX{Shape: []int{3}})
 	require.EqualError(t, err, "images of shape [2 1 1] and labels of shape [3]: want [N H W] and [N]")
+}
+
+// A small compressed file that holds as much as its head says is refused once it holds too much for its size.
+func TestImagesMadeToExhaustMemoryAreRefused(t *testing.T) {
+	bomb := append([]byte{0, 0, 8, 1, 8, 0, 0, 0}, make([]byte, 128<<20)...)
+	name := filepath.Join(t.TempDir(), "bomb")
+	write(t, name, zipped(t, bomb))
+	_, err := images.ReadIDX(name)
+	require.ErrorContains(t, err, "holds more than 200 times its size")
+	require.NoError(t, os.Symlink(os.DevNull, name+"-device"))
+	_, err = images.ReadIDX(name + "-device")
+	require.ErrorContains(t, err, "neither a file nor a folder")
+}
+
+// FuzzReadIDX: a file is refused by name, or its shape says how many bytes there are.
+func FuzzReadIDX(f *testing.F) {
+	f.Add(pixels)
+	f.Add(labels)
+	f.Add(zipped(f, labels))
+	f.Add([]byte{0, 0, 8, 4, 255, 255, 255, 255, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255})
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		name := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(name, raw, 0o600))
+		x, err := images.ReadIDX(name)
+		if err != nil {
+			require.ErrorContains(t, err, name)
+			return
+		}
+		n := 1
+		for _, d := range x.Shape {
+			n *= d
+		}
+		require.Len(t, x.Data, n)
+		if d, err := images.NewDataset(x, &images.IDX{Shape: x.Shape[:1], Data: make([]byte, min(x.Shape[0], 1000))}); err == nil && d.Len() > 0 && d.Len() < 1000 {
+			_, err = d.Get(d.Len() - 1)
+			require.NoError(t, err)
+		}
+	})
 }

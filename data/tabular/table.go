@@ -9,9 +9,7 @@
 package tabular
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -22,6 +20,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/lockstep-ml/lockstep/internal/gzipped"
 )
 
 // Table is the content of a file.
@@ -32,16 +32,48 @@ type Table struct {
 	Rows [][]string
 	// Lines has the number of each row's first line in the file, from 1.
 	Lines []int
+
+	most int64 // values that the table may have
+}
+
+// What a table may hold, so that a small file does not fill the memory: a value takes 16 to 64 bytes, and what is
+// missing in JSON Lines is a value too.
+const (
+	MaxColumns   = 1 << 16
+	cellsPerByte = 8       // of the file as it is, compressed or not
+	minCells     = 8 << 20 // which every file may have
+)
+
+// head sets the columns.
+func (t *Table) head(columns []string) error {
+	if len(columns) > MaxColumns {
+		return fmt.Errorf("it has %d columns, want at most %d", len(columns), MaxColumns)
+	}
+	t.Columns = columns
+	return nil
+}
+
+// add appends a row that begins in a line of the file.
+func (t *Table) add(row []string, line int) error {
+	if int64(len(t.Rows)+1)*int64(len(t.Columns)) > t.most {
+		return fmt.Errorf("it has more than %d values, too many for the file's size: want a file that is not made to exhaust memory",
+			t.most)
+	}
+	t.Rows, t.Lines = append(t.Rows, row), append(t.Lines, line)
+	return nil
 }
 
 // Read reads a file. Its format is that of its name, without .gz: .csv is comma-separated with a header (RFC 4180),
 // .tsv the same with tabs and without quoting, and .jsonl, .ndjson or .json one object of strings, numbers and bools
 // on each line. A table without rows, a row of another length than the header, text that is not UTF-8 and a name of
 // another format are errors that name the file and, where there is one, the line.
+//
+// A file compressed by gzip may hold 200 times its size, or 64 MiB if that is more. A table has at most MaxColumns
+// columns, and 8 values for each byte of the file, or 8 Mi if that is more.
 func Read(path string) (*Table, error) {
 	t := &Table{Path: path}
 	var read func(raw []byte) error
-	switch format := strings.ToLower(filepath.Ext(withoutGzip(path))); format {
+	switch format := strings.ToLower(filepath.Ext(gzipped.TrimExt(path))); format {
 	case ".csv":
 		read = t.readCSV
 	case ".tsv":
@@ -51,21 +83,22 @@ func Read(path string) (*Table, error) {
 	default:
 		return nil, fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv or .jsonl, or the same with .gz", path, format)
 	}
-	raw, err := content(path)
+	raw, size, err := content(path)
 	if err != nil {
 		return nil, fmt.Errorf("tabular: %w", err)
 	}
-	return t.fill(read, raw)
+	return t.fill(read, raw, size)
 }
 
 // Parse reads CSV text with a header, as a file that a program embeds. name stands for its path in errors.
 func Parse(name string, text []byte) (*Table, error) {
 	t := &Table{Path: name}
-	return t.fill(t.readCSV, text)
+	return t.fill(t.readCSV, text, int64(len(text)))
 }
 
 // fill reads the table and checks it.
-func (t *Table) fill(read func(raw []byte) error, raw []byte) (*Table, error) {
+func (t *Table) fill(read func(raw []byte) error, raw []byte, size int64) (*Table, error) {
+	t.most = max(minCells, cellsPerByte*size)
 	err := read(raw)
 	if err == nil {
 		err = t.check()
@@ -84,32 +117,18 @@ func (t *Table) Column(name string) (int, error) {
 	return 0, fmt.Errorf("tabular: %s has no column %q: want one of %s", t.Path, name, strings.Join(t.Columns, ", "))
 }
 
-// content is the text of a file, decompressed.
-func content(path string) ([]byte, error) {
-	f, err := os.Open(path)
+// content is the file's text, decompressed if its name says so, and the file's own size.
+func content(path string) (raw []byte, size int64, err error) {
+	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	defer f.Close()
-	if withoutGzip(path) == path {
-		return io.ReadAll(f)
-	}
-	z, err := gzip.NewReader(bufio.NewReader(f))
+	f, err := gzipped.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, 0, err
 	}
-	raw, err := io.ReadAll(z)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return raw, nil
-}
-
-func withoutGzip(path string) string {
-	if strings.EqualFold(filepath.Ext(path), ".gz") {
-		return path[:len(path)-len(".gz")]
-	}
-	return path
+	raw, err = io.ReadAll(f)
+	return raw, info.Size(), errors.Join(err, f.Close())
 }
 
 // byteOrderMark begins files of some programs.
@@ -126,11 +145,15 @@ func (t *Table) readCSV(raw []byte) error {
 			return err
 		}
 		if t.Columns == nil {
-			t.Columns = row
+			if err := t.head(row); err != nil {
+				return err
+			}
 			continue
 		}
 		line, _ := r.FieldPos(0)
-		t.Rows, t.Lines = append(t.Rows, row), append(t.Lines, line)
+		if err := t.add(row, line); err != nil {
+			return err
+		}
 	}
 }
 
@@ -138,13 +161,17 @@ func (t *Table) readTSV(raw []byte) error {
 	for number, line := range nonBlank(raw) {
 		row := strings.Split(line, "\t")
 		if t.Columns == nil {
-			t.Columns = row
+			if err := t.head(row); err != nil {
+				return err
+			}
 			continue
 		}
 		if len(row) != len(t.Columns) {
 			return fmt.Errorf("line %d has %d values, want %d as the header", number, len(row), len(t.Columns))
 		}
-		t.Rows, t.Lines = append(t.Rows, row), append(t.Lines, number)
+		if err := t.add(row, number); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -166,7 +193,9 @@ func (t *Table) readJSONLines(raw []byte) error {
 			}
 			row[at] = values[i]
 		}
-		t.Rows, t.Lines = append(t.Rows, row), append(t.Lines, number)
+		if err := errors.Join(t.head(t.Columns), t.add(row, number)); err != nil {
+			return err
+		}
 	}
 	for i, row := range t.Rows {
 		t.Rows[i] = append(row, make([]string, len(t.Columns)-len(row))...)
@@ -228,13 +257,15 @@ func (t *Table) check() error {
 	if len(t.Rows) == 0 {
 		return errors.New("there are no rows, want a header and at least one")
 	}
+	seen := make(map[string]bool, len(t.Columns))
 	for i, name := range t.Columns {
 		switch {
 		case name == "":
 			return fmt.Errorf("column %d has no name", i+1)
-		case slices.Contains(t.Columns[:i], name):
+		case seen[name]:
 			return fmt.Errorf("two columns are named %q", name)
 		}
+		seen[name] = true
 	}
 	for i, row := range t.Rows {
 		for _, value := range row {

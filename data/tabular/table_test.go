@@ -5,8 +5,10 @@ package tabular_test
 import (
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +22,7 @@ func write(t *testing.T, name, content string) string {
 	return path
 }
 
-func zipped(t *testing.T, content string) string {
+func zipped(t testing.TB, content string) string {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	_, err := z.Write([]byte(content))
@@ -92,4 +94,63 @@ func TestReadRefuses(t *testing.T) {
 	}
 	_, err := tabular.Read(filepath.Join(t.TempDir(), "none.csv"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// Small files whose table would fill the memory are refused: zeros that gzip has made a thousand times smaller, rows of
+// hardly any bytes, and rows that each bring a column of their own, which all others would have to have too.
+func TestTablesMadeToExhaustMemoryAreRefused(t *testing.T) {
+	var columns strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&columns, "{\"c%d\":1}\n", i)
+	}
+	var header strings.Builder
+	for i := range 60_000 {
+		fmt.Fprintf(&header, "%d\t", i)
+	}
+	for name, c := range map[string]struct{ content, want string }{
+		"bomb.csv.gz":   {zipped(t, "a\n"+strings.Repeat("0", 65<<20)), "holds more than 200 times its size"},
+		"rows.tsv.gz":   {zipped(t, strings.TrimSuffix(header.String(), "\t")+"\n"+strings.Repeat(strings.Repeat("\t", 59_999)+"0\n", 140)), "more than 8388608 values"},
+		"columns.jsonl": {columns.String(), "more than 8388608 values"},
+		"header.csv":    {strings.Repeat("x,", 70_000) + "\n1\n", "70001 columns, want at most 65536"},
+		"header.tsv":    {strings.Repeat("x\t", 70_000) + "\n1\n", "70001 columns, want at most 65536"},
+	} {
+		path := write(t, name, c.content)
+		_, err := tabular.Read(path)
+		require.ErrorContains(t, err, c.want, name)
+		require.ErrorContains(t, err, path)
+	}
+	pipe := filepath.Join(t.TempDir(), "device.csv")
+	require.NoError(t, os.Symlink(os.DevNull, pipe))
+	_, err := tabular.Read(pipe)
+	require.ErrorContains(t, err, "neither a file nor a folder")
+}
+
+// FuzzRead: a file is refused by name, or it is a table whose rows have a value for each column.
+func FuzzRead(f *testing.F) {
+	for name, content := range map[string]string{
+		"a.csv": "a,b\n\"x\ny\",\"\"\"\"\n", "a.tsv": "a\tb\n\n1\t2\r\n", "a.jsonl": "{\"a\":1}\n{\"b\":null,\"a\":true}\n", "a.csv.gz": zipped(f, "a\n1\n"),
+	} {
+		f.Add(name, []byte(content))
+	}
+	f.Fuzz(func(t *testing.T, name string, content []byte) {
+		format := filepath.Ext(name)
+		if strings.ContainsAny(name, "/\x00") || len(name) > 50 {
+			return
+		}
+		path := filepath.Join(t.TempDir(), "table"+format)
+		if strings.HasSuffix(name, ".gz") {
+			path = filepath.Join(t.TempDir(), "table"+filepath.Ext(strings.TrimSuffix(name, ".gz"))+".gz")
+		}
+		require.NoError(t, os.WriteFile(path, content, 0o600))
+		table, err := tabular.Read(path)
+		if err != nil {
+			require.ErrorContains(t, err, path)
+			return
+		}
+		require.NotEmpty(t, table.Rows)
+		require.Len(t, table.Lines, len(table.Rows))
+		for _, row := range table.Rows {
+			require.Len(t, row, len(table.Columns))
+		}
+	})
 }

@@ -15,18 +15,16 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
-	"os"
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/internal/gzipped"
 )
 
 // Document is one text of a corpus: a whole file, or one line of a JSON Lines file.
@@ -49,10 +47,7 @@ type Options struct {
 
 // MaxExpansion bounds what a file compressed by gzip may hold: so many times its size, or 64 MiB if that is more.
 // Text seldom shrinks to less than a tenth; a file that holds more is made to exhaust memory.
-const MaxExpansion = 200
-
-// minExpanded is what every compressed file may hold.
-const minExpanded = 64 << 20
+const MaxExpansion = gzipped.MaxExpansion
 
 // Read yields the documents of the files in the given order. Files whose names end in
 // .jsonl, .ndjson or .json hold one JSON object a line, with the text in one of its fields (Options.Column);
@@ -108,67 +103,18 @@ func readOne(path string, o Options) iter.Seq2[Document, error] {
 }
 
 func isJSONLines(path string) bool {
-	switch strings.ToLower(filepath.Ext(withoutGzip(path))) {
+	switch strings.ToLower(filepath.Ext(gzipped.TrimExt(path))) {
 	case ".jsonl", ".ndjson", ".json":
 		return true
 	}
 	return false
 }
 
-func withoutGzip(path string) string {
-	if strings.EqualFold(filepath.Ext(path), ".gz") {
-		return path[:len(path)-len(".gz")]
-	}
-	return path
-}
-
-// open opens a file, and decompresses it if its name says so.
-func open(path string) (io.ReadCloser, error) {
-	f, err := vfs.OpenRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	if withoutGzip(path) == path {
-		return f, nil
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	z, err := gzip.NewReader(bufio.NewReader(f))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), f.Close())
-	}
-	return &expanded{z: z, file: f, path: path, left: max(minExpanded, MaxExpansion*info.Size())}, nil
-}
-
-// expanded is a compressed file that holds no more than it may.
-type expanded struct {
-	z    *gzip.Reader
-	file *os.File
-	path string
-	left int64
-}
-
-func (e *expanded) Read(p []byte) (int, error) {
-	n, err := e.z.Read(p)
-	if e.left -= int64(n); e.left < 0 {
-		return 0, fmt.Errorf("%s holds more than %d times its size: want a file that is not made to exhaust memory, or decompress it",
-			e.path, MaxExpansion)
-	}
-	if err != nil && err != io.EOF {
-		err = fmt.Errorf("%s: %w", e.path, err)
-	}
-	return n, err
-}
-
-func (e *expanded) Close() error { return errors.Join(e.z.Close(), e.file.Close()) }
-
 // byteOrderMark begins files of some programs.
 const byteOrderMark = "\ufeff"
 
 func readPlain(path string, o Options) (string, error) {
-	f, err := open(path)
+	f, err := gzipped.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("text: %w", err)
 	}
@@ -214,7 +160,7 @@ func notUTF8(path string, data []byte, at int, offset int64) error {
 
 func readJSONLines(path, column string) iter.Seq2[Document, error] {
 	return func(yield func(Document, error) bool) {
-		f, err := open(path)
+		f, err := gzipped.Open(path)
 		if err != nil {
 			yield(Document{}, fmt.Errorf("text: %w", err))
 			return

@@ -126,7 +126,7 @@ func FuzzJSONLines(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte) {
 		path := filepath.Join(t.TempDir(), "fuzz.jsonl")
 		require.NoError(t, os.WriteFile(path, content, 0o600))
-		docs, err := readAll(path)
+		docs, err := Collect(Read([]string{path}, Options{Column: "text"}))
 		if err != nil {
 			require.ErrorContains(t, err, path)
 			return

@@ -18,19 +18,69 @@ import (
 )
 
 // maxFile is the largest tokenizer.json, in bytes. That of a vocabulary of 256,000 tokens has 35 MB.
-const maxFile = 128 << 20
+const maxFile = 64 << 20
 
 // file is tokenizer.json, version 1.0, of HuggingFace's tokenizers library.
 type file struct {
 	Version       string          `json:"version"`
 	Truncation    json.RawMessage `json:"truncation"`
 	Padding       json.RawMessage `json:"padding"`
-	AddedTokens   []fileAdded     `json:"added_tokens"`
+	AddedTokens   addedList       `json:"added_tokens"`
 	Normalizer    json.RawMessage `json:"normalizer"`
 	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
 	PostProcessor json.RawMessage `json:"post_processor"`
 	Decoder       json.RawMessage `json:"decoder"`
 	Model         json.RawMessage `json:"model"`
+}
+
+// What a file may hold besides: lists of hardly any bytes take thirty times as many in memory.
+const (
+	maxTokens = 1 << 21 // and merges
+	maxAdded  = 1 << 16
+)
+
+type (
+	addedList []fileAdded
+	mergeList []fileMerge
+)
+
+// UnmarshalJSON reads the list up to maxAdded.
+func (l *addedList) UnmarshalJSON(data []byte) (err error) {
+	*l, err = decodeList[fileAdded](data, maxAdded)
+	return err
+}
+
+// UnmarshalJSON reads the list up to maxTokens.
+func (l *mergeList) UnmarshalJSON(data []byte) (err error) {
+	*l, err = decodeList[fileMerge](data, maxTokens)
+	return err
+}
+
+// decodeList reads a list of at most so many values, or null.
+func decodeList[T any](data []byte, most int) ([]T, error) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	start, err := d.Token()
+	switch {
+	case err != nil:
+		return nil, err
+	case start == nil:
+		return nil, nil
+	case start != json.Delim('['):
+		return nil, fmt.Errorf("got %v, want a list", start)
+	}
+	list := []T{}
+	for d.More() {
+		if len(list) == most {
+			return nil, fmt.Errorf("a list has more than %d values", most)
+		}
+		var v T
+		if err := d.Decode(&v); err != nil {
+			return nil, err
+		}
+		list = append(list, v)
+	}
+	return list, nil
 }
 
 type fileAdded struct {
@@ -62,7 +112,7 @@ type fileModel struct {
 	ByteFallback            bool            `json:"byte_fallback"`
 	IgnoreMerges            bool            `json:"ignore_merges"`
 	Vocab                   json.RawMessage `json:"vocab"`
-	Merges                  []fileMerge     `json:"merges"`
+	Merges                  mergeList       `json:"merges"`
 }
 
 // fileMerge is ["a", "b"], or "a b" in older files.
@@ -132,7 +182,7 @@ func parse(data []byte) (*BPE, error) {
 	if err := m.check(); err != nil {
 		return nil, fmt.Errorf("tokenizers: tokenizer.json: model: %w", err)
 	}
-	vocab, ids, err := parseVocab(m.Vocab)
+	vocab, ids, err := parseVocab(m.Vocab, maxTokens)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizers: tokenizer.json: vocab: %w", err)
 	}
@@ -246,7 +296,7 @@ func (m *fileModel) check() error {
 }
 
 // parseVocab reads the object {token: id} into a list by id and its inverse.
-func parseVocab(raw json.RawMessage) ([]string, map[string]int32, error) {
+func parseVocab(raw json.RawMessage, most int) ([]string, map[string]int32, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
 		return nil, nil, errors.New("it is not an object of tokens and their ids")
@@ -258,6 +308,9 @@ func parseVocab(raw json.RawMessage) ([]string, map[string]int32, error) {
 			return nil, nil, err
 		}
 		token := key.(string) // the keys of an object are strings, or Token fails
+		if len(ids) == most {
+			return nil, nil, fmt.Errorf("it has more than %d tokens", most)
+		}
 		var id int64
 		if err := d.Decode(&id); err != nil {
 			return nil, nil, fmt.Errorf("token %q: %w", token, err)
@@ -318,7 +371,7 @@ func (t *BPE) WriteTo(w io.Writer) (int64, error) {
 	null := json.RawMessage("null")
 	level := fileByteLevel{Type: "ByteLevel", TrimOffsets: true, UseRegex: true}
 	f := file{
-		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: []fileAdded{},
+		Version: "1.0", Truncation: null, Padding: null, Normalizer: null, AddedTokens: addedList{},
 		PreTokenizer: encodeJSON(level), PostProcessor: encodeJSON(level),
 	}
 	if t.template.raw != nil {
@@ -329,7 +382,7 @@ func (t *BPE) WriteTo(w io.Writer) (int64, error) {
 	for _, a := range t.added {
 		f.AddedTokens = append(f.AddedTokens, fileAdded{ID: int64(a.ID), Content: a.Content, Normalized: a.Normalized, Special: a.Special})
 	}
-	m := fileModel{Type: "BPE", Vocab: t.vocabJSON(), Merges: []fileMerge{}}
+	m := fileModel{Type: "BPE", Vocab: t.vocabJSON(), Merges: mergeList{}}
 	for _, p := range t.merges {
 		m.Merges = append(m.Merges, fileMerge{t.spelled[p.left()], t.spelled[p.right()]})
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -177,6 +178,18 @@ func TestReadRefusesBrokenFiles(t *testing.T) {
 	}
 }
 
+// Lists of hardly any bytes a value are counted while they are read.
+func TestTokenizersMadeToExhaustMemoryAreRefused(t *testing.T) {
+	_, err := Read(strings.NewReader(`{"added_tokens":[` + strings.Repeat(`{},`, maxAdded) + `{}],"model":{"vocab":{"a":0}}}`))
+	require.ErrorContains(t, err, "a list has more than 65536 values")
+	_, err = decodeList[fileMerge]([]byte(`["a b","a c","a d","a e"]`), 3)
+	require.ErrorContains(t, err, "more than 3 values")
+	_, _, err = parseVocab([]byte(`{"a":0,"b":1,"c":2,"d":3}`), 3)
+	require.ErrorContains(t, err, "more than 3 tokens")
+	_, err = Read(strings.NewReader(strings.Repeat(" ", maxFile+1)))
+	require.ErrorContains(t, err, "more than 67108864 bytes")
+}
+
 // FuzzRead: whatever Read accepts is a tokenizer whose round trip is exact.
 func FuzzRead(f *testing.F) {
 	var b bytes.Buffer
@@ -194,5 +207,52 @@ func FuzzRead(f *testing.F) {
 		back, err := bpe.Decode(bpe.Encode(text))
 		require.NoError(t, err)
 		require.Equal(t, text, back)
+	})
+}
+
+// A template whose tokens multiply is refused while it is read.
+func TestTemplatesMadeToExhaustMemoryAreRefused(t *testing.T) {
+	special := `{"SpecialToken":{"id":"x","type_id":0}}`
+	template := func(pieces, ids int) string {
+		return `{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}` + strings.Repeat(","+special, pieces) +
+			`],"pair":[],"special_tokens":{"x":{"id":"x","ids":[0` + strings.Repeat(",0", ids-1) + `],"tokens":["x"]}}}`
+	}
+	sequence := func(inner string, n int) string {
+		return `{"type":"Sequence","processors":[` + strings.TrimSuffix(strings.Repeat(inner+",", n), ",") + `]}`
+	}
+	nested := template(1, 1)
+	for range 6 {
+		nested = sequence(nested, 1)
+	}
+	for want, text := range map[string]string{
+		"post_processor: the template puts more than 1024 tokens around a text": template(33, 32),
+		"post_processor is a Sequence of 65 processors, want at most 64":        sequence(`{"type":"ByteLevel"}`, 65),
+		"more than 4 Sequences in each other":                                   nested,
+		"more than 1024 tokens":                                                 sequence(template(32, 31), 2),
+	} {
+		_, err := parseTemplate("post_processor", []byte(text), 1)
+		require.ErrorContains(t, err, want)
+	}
+	got, err := parseTemplate("post_processor", []byte(sequence(template(2, 16), 2)), 1)
+	require.NoError(t, err)
+	require.Len(t, got.after, 64)
+}
+
+// FuzzParseTemplate: a post-processor is refused, or it puts known tokens around a text, a bounded number.
+func FuzzParseTemplate(f *testing.F) {
+	template := `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],` +
+		`"special_tokens":{"x":{"id":"x","ids":[0,1],"tokens":["x"]}}}`
+	f.Add([]byte(template))
+	f.Add([]byte(`{"type":"Sequence","processors":[{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},` + template + `]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		got, err := parseTemplate("post_processor", raw, 7)
+		if err != nil {
+			return
+		}
+		all := append(slices.Clone(got.before), got.after...)
+		require.LessOrEqual(t, len(all), maxTemplate)
+		for _, id := range all {
+			require.True(t, id >= 0 && id < 7)
+		}
 	})
 }

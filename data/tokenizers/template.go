@@ -41,10 +41,26 @@ type fileSpecial struct {
 	Tokens []string `json:"tokens"`
 }
 
+// What a template may be: one token of many ids, named many times, would fill the memory.
+const (
+	maxTemplate   = 1 << 10 // tokens around a text
+	maxProcessors = 1 << 6  // of a Sequence
+	maxSequences  = 4       // in each other
+)
+
+var errTemplate = fmt.Errorf("the template puts more than %d tokens around a text", maxTemplate)
+
 // parseTemplate reads a post-processor: ByteLevel (which moves offsets only), TemplateProcessing, or a Sequence
 // of such.
 func parseTemplate(name string, raw json.RawMessage, vocab int) (template, error) {
+	return parseProcessor(name, raw, vocab, 0)
+}
+
+func parseProcessor(name string, raw json.RawMessage, vocab, depth int) (template, error) {
 	t := template{}
+	if depth > maxSequences {
+		return t, fmt.Errorf("post_processor has more than %d Sequences in each other", maxSequences)
+	}
 	if isNull(raw) {
 		return template{raw: json.RawMessage("null")}, nil
 	}
@@ -66,8 +82,14 @@ func parseTemplate(name string, raw json.RawMessage, vocab int) (template, error
 			return t, fmt.Errorf("%s: %w", name, err)
 		}
 	case "Sequence":
+		if n := len(kind.Processors); n > maxProcessors {
+			return t, fmt.Errorf("%s is a Sequence of %d processors, want at most %d", name, n, maxProcessors)
+		}
 		for i, p := range kind.Processors {
-			inner, err := parseTemplate(fmt.Sprintf("%s.processors[%d]", name, i), p, vocab)
+			inner, err := parseProcessor(fmt.Sprintf("%s.processors[%d]", name, i), p, vocab, depth+1)
+			if err == nil && len(inner.before)+len(inner.after)+len(t.before)+len(t.after) > maxTemplate {
+				err = fmt.Errorf("%s: %w", name, errTemplate)
+			}
 			if err != nil {
 				return t, err
 			}
@@ -95,6 +117,9 @@ func single(raw json.RawMessage, vocab int) (before, after []int32, err error) {
 			special, ok := f.SpecialTokens[piece.SpecialToken.ID]
 			if !ok {
 				return nil, nil, fmt.Errorf("the template has the token %q, which is not in special_tokens", piece.SpecialToken.ID)
+			}
+			if len(before)+len(after)+len(special.IDs) > maxTemplate {
+				return nil, nil, errTemplate
 			}
 			for _, id := range special.IDs {
 				if id < 0 || int(id) >= vocab {

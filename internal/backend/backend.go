@@ -129,7 +129,7 @@ type Call struct {
 	Op     Op
 	NOut   int
 	NIn    int
-	Out    [3]View
+	Out    [4]View
 	In     [7]View
 	Ints   [8]int
 	Floats [8]float64

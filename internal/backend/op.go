@@ -149,23 +149,27 @@ const (
 	// Products.
 
 	// OpMatMul: In0 [B…,M,K] · In1 [B…,K,N] → Out0 [B…,M,N]; equal numbers of dims ≥ 2, batch dims of Out0's size (stride 0 where
-	// broadcast), inputs strided in any way, Out0 contiguous in its last two dims. Ints[0] = 1 adds to Out0 instead of overwriting. Floats.
+	// broadcast), inputs strided in any way, Out0 contiguous in its last two dims. Ints[0] = 1 adds to Out0 instead of overwriting. Floats; Out0 may be float32 where
+	// both inputs are of one half type: it is then not rounded.
 	OpMatMul
 	// OpLinear: In0 x [M,K] · In1 w [K,N], strided in any way, plus In2 bias [N] (NIn 2: none), and then the op of one input and one output that Ints[0]
 	// names: OpReLU, OpGELU, OpGELUTanh or OpSiLU, or 0 for none. Out0 [M,N], contiguous; Out1 (NOut 1: not wanted, or no op) is what the op was applied to. In float32
-	// and float64 the bits are those of OpCopy of the bias, OpMatMul added to it, and that op, one after the other; half types round each output once. Floats.
+	// and float64 the bits are those of OpCopy of the bias, OpMatMul added to it, and that op, one after the other; half types round what the op is applied to, and what comes of it. Floats.
 	OpLinear
-	// OpAttention: scaled dot-product attention, softmax(scale·QKᵀ + mask)V. In0 q [B,H,Tq,D], In1 k [B,Hkv,Tk,D], In2 v [B,Hkv,Tk,Dv], H a
-	// multiple of Hkv (grouped queries: query head h uses head h/(H/Hkv)); In3 mask, bool [B,H,Tq,Tk] with strides 0 where broadcast, true = attend (NIn 3: none). q, k, v
-	// strided with stride 1 in the last dim. Floats[0] = scale, Floats[1] = dropout probability. Ints: [0] causal (key j is seen by query i if
-	// koff+j ≤ qoff+i), [1] qoff, [2] koff, [3] stream position of sample 0 (dropout; element = index in [H,Tq,Tk] of the sample), [4] window (if above 0, key j is
-	// seen only if |qoff+i − koff−j| < window).
-	// Out0 [B,H,Tq,Dv] strided with stride 1 in the last dim, Out1 log-sum-exp [B,H,Tq] (float32, float64 for float64), contiguous: before dropout; −Inf where no key is seen, and then
-	// the output row is 0.
+	// OpAttention: scaled dot-product attention, softmax(scale·QKᵀ + mask)V. In0 q [B,H,Tq,D], In1 k [B,Hkv,Tk,D],
+	// In2 v [B,Hkv,Tk,Dv], H a multiple of Hkv (grouped queries: query head h uses head h/(H/Hkv)); In3 mask,
+	// [B,H,Tq,Tk] with strides 0 where broadcast (NIn 3: none): bool, true = attend, or of q's dtype, added to the scaled
+	// products. q, k, v strided with stride 1 in the last dim. Floats[0] = scale, Floats[1] = dropout probability. Ints:
+	// [0] causal (key j is seen by query i if koff+j ≤ qoff+i), [1] qoff, [2] koff, [3] stream position of sample 0
+	// (dropout; element = index in [H,Tq,Tk] of the sample), [4] window (if above 0, key j is seen only if
+	// |qoff+i − koff−j| < window).
+	// Out0 [B,H,Tq,Dv] strided with stride 1 in the last dim, Out1 log-sum-exp [B,H,Tq] (float32, float64 for float64),
+	// contiguous: before dropout; −Inf where no key is seen, and then the output row is 0.
 	OpAttention
-	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 out [B,H,Tq,Dv], or delta [B,H,Tq] (dtype of lse) = Σ dout·out − dlse over the last dim, In6 mask
-	// (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: of the shapes of q, k and v, strided with stride 1 in the last dim, overwritten; the query
-	// heads of a group are added in order.
+	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 out [B,H,Tq,Dv], or delta [B,H,Tq] (dtype of lse)
+	// = Σ dout·out − dlse over the last dim, In6 mask (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: of
+	// the shapes of q, k and v, strided with stride 1 in the last dim, overwritten; the query heads of a group are added
+	// in order. Out3 (NOut 3: not wanted): the gradient of a mask of q's dtype, contiguous [B,H,Tq,Tk].
 	OpAttentionGrad
 
 	// OpRoPE turns pairs of elements by angles: In0 x [B,H,T,D], In1 cos and In2 sin [B,T,R] with 2R ≤ D (stride 0 where broadcast) → Out0 y [B,H,T,D]: for e < R

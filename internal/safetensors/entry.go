@@ -24,6 +24,15 @@ type Entry struct {
 // Bytes is the number of bytes of the array's elements.
 func (e Entry) Bytes() int64 { return e.End - e.Begin }
 
+// Numel is the number of the array's elements.
+func (e Entry) Numel() int {
+	n := 1
+	for _, s := range e.Shape {
+		n *= s
+	}
+	return n
+}
+
 // element is one of the format's types of elements. Their order is the one in which the
 // format's own implementation sorts arrays when it writes (last first).
 type element struct {

@@ -360,7 +360,7 @@ func TestBrokenSets(t *testing.T) {
 		{`"b": "model-00002`, `"b": "model-00001`, `tensor "b" is not in model-00001-of-00003.safetensors`},
 		{`"b": "model-00002`, `"z": "model-00002`, `tensor "z" is not in`},
 		{`"weight_map": {`, `"weight_map": {"d": "model-00001-of-00003.safetensors",`, `tensor "d" is not in`},
-		{`"c": "model-00003-of-00003.safetensors"`, `"a": "model-00003-of-00003.safetensors"`, `tensor "a" is not in model-00003`},
+		{`"c": "model-00003-of-00003.safetensors"`, `"a": "model-00003-of-00003.safetensors"`, `weight_map has the key "a" twice`},
 		{`"weight_map"`, `"weights"`, "no weight_map"},
 		{`{`, ``, "model.safetensors.index.json: "},
 	} {

@@ -23,7 +23,7 @@ type Shard struct {
 }
 
 // maxIndex bounds the size of an index file, in bytes.
-const maxIndex = 256 << 20
+const maxIndex = 64 << 20
 
 // index is the JSON of model.safetensors.index.json.
 type index struct {
@@ -128,14 +128,11 @@ func (s *Set) openIndex(fsys vfs.FS, dir, base string) error {
 	if err != nil {
 		return err
 	}
-	var ix index
-	if err := json.Unmarshal(text, &ix); err != nil {
+	weightMap, err := parseIndex(text)
+	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	if len(ix.WeightMap) == 0 {
-		return fmt.Errorf("%s: no weight_map", name)
-	}
-	files := slices.Sorted(maps.Values(ix.WeightMap))
+	files := slices.Sorted(maps.Values(weightMap))
 	for _, file := range slices.Compact(files) {
 		if file == "" || file != filepath.Base(file) || strings.ContainsAny(file, `/\:`) || file == ".." || file == "." {
 			return fmt.Errorf("%s: %q is not the name of a file in the same folder", name, clip(file))
@@ -144,17 +141,48 @@ func (s *Set) openIndex(fsys vfs.FS, dir, base string) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	for _, tensor := range slices.Sorted(maps.Keys(ix.WeightMap)) {
-		if file := ix.WeightMap[tensor]; s.where[tensor] != s.files[file] {
+	for _, tensor := range slices.Sorted(maps.Keys(weightMap)) {
+		if file := weightMap[tensor]; s.where[tensor] != s.files[file] {
 			return fmt.Errorf("%s: tensor %q is not in %s", name, clip(tensor), file)
 		}
 	}
 	for _, tensor := range s.Names() {
-		if _, ok := ix.WeightMap[tensor]; !ok {
+		if _, ok := weightMap[tensor]; !ok {
 			return fmt.Errorf("%s does not name tensor %q of %s", name, clip(tensor), s.where[tensor].name)
 		}
 	}
 	return nil
+}
+
+// parseIndex reads the weight_map of an index, and passes over the rest.
+func parseIndex(text []byte) (weightMap map[string]string, err error) {
+	p := parser{dec: json.NewDecoder(bytes.NewReader(text))}
+	err = p.object("index", func(key string) error {
+		if key != "weight_map" {
+			var passed json.RawMessage
+			if err := p.dec.Decode(&passed); err != nil {
+				return fmt.Errorf("index is not JSON: %w", err)
+			}
+			return nil
+		}
+		weightMap = map[string]string{}
+		return p.object(key, func(tensor string) (err error) {
+			if len(weightMap) == maxEntries {
+				return fmt.Errorf("it names more than %d tensors", maxEntries)
+			}
+			weightMap[tensor], err = p.string("weight_map." + clip(tensor))
+			return err
+		})
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(weightMap) == 0:
+		return nil, errors.New("no weight_map")
+	case len(bytes.TrimSpace(text[p.dec.InputOffset():])) > 0:
+		return nil, errors.New("there is text after the JSON object")
+	}
+	return weightMap, nil
 }
 
 // Names lists the arrays of all files, sorted.

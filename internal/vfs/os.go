@@ -34,6 +34,9 @@ func (osFS) Open(name string) (File, error) {
 // has no end.
 func OpenRegular(name string) (*os.File, error) {
 	if err := regular(name, os.Stat); err != nil {
+		if p := (*fs.PathError)(nil); errors.As(err, &p) {
+			p.Op = "open" // what was asked for
+		}
 		return nil, err
 	}
 	f, err := os.Open(name)

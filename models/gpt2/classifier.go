@@ -36,6 +36,9 @@ func Labels(names ...string) map[string]string {
 	return m
 }
 
+// maxLabels bounds the classes that a number alone may stand for.
+const maxLabels = 1 << 20
+
 // ParseClassifierConfig reads a config.json. Fields that are missing keep their defaults; num_labels stands for
 // names of classes that are missing. A head that is no classifier of one class per text is an error.
 func ParseClassifierConfig(raw []byte) (ClassifierConfig, error) {
@@ -56,8 +59,11 @@ func ParseClassifierConfig(raw []byte) (ClassifierConfig, error) {
 	cfg.ID2Label, cfg.PadTokenID = more.ID2Label, more.PadTokenID
 	if cfg.ID2Label == nil {
 		n := 2 // transformers' default
-		if more.NumLabels != nil && *more.NumLabels >= 0 && *more.NumLabels < 1<<20 {
+		if more.NumLabels != nil {
 			n = *more.NumLabels
+		}
+		if n < 0 || n > maxLabels {
+			return cfg, fmt.Errorf("gpt2: config.json: num_labels = %d: want at most %d", n, maxLabels)
 		}
 		names := make([]string, n)
 		for i := range names {
@@ -180,14 +186,6 @@ func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 	ids, labels := tensor.Zeros(c, tensor.Int64, size, length), tensor.Zeros(c, tensor.Int64, size)
 	tensors := map[string]*tensor.Tensor{data.InputIDs: ids, data.Labels: labels}
 	return &data.Batch{Tensors: tensors, Size: size, Count: int64(size)}
-}
-
-// RenameWeight reads the names of GPT2Model's checkpoints, as Model does.
-func (m *Classifier) RenameWeight(saved string) string {
-	if strings.HasPrefix(saved, "score.") {
-		return saved
-	}
-	return renameWeight(saved)
 }
 
 // Forward reads input_ids [B,T], attention_mask (optional) and labels (optional), the classes [B]. Logits are

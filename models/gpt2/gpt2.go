@@ -60,6 +60,14 @@ func New(in *nn.Init, cfg Config) (*Model, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	m, err := nn.Make(in, func(in *nn.Init) *Model { return newModel(in, cfg) })
+	if err != nil {
+		return nil, fmt.Errorf("gpt2: %w", err)
+	}
+	return m, nil
+}
+
+func newModel(in *nn.Init, cfg Config) *Model {
 	t, std := in.Sub("transformer"), cfg.InitializerRange
 	tr := &Transformer{
 		WTE:  nn.NewEmbedding(t.Sub("wte"), cfg.VocabSize, cfg.NEmbd, std),
@@ -76,7 +84,7 @@ func New(in *nn.Init, cfg Config) (*Model, error) {
 	} else {
 		m.LMHead = nn.NewEmbedding(in.Sub("lm_head"), cfg.VocabSize, cfg.NEmbd, std)
 	}
-	return m, nil
+	return m
 }
 
 // ModelType is "gpt2".

@@ -2,30 +2,22 @@
 
 package gpt2
 
-import (
-	"regexp"
-	"strings"
-)
+import "github.com/lockstep-ml/lockstep/models"
 
-// maskBuffer matches the constant causal masks that old checkpoints carry.
-var maskBuffer = regexp.MustCompile(`^(transformer\.)?h\.\d+\.attn\.(masked_)?bias$`)
-
-// RenameWeight reads the names of GPT2Model's checkpoints, which lack the prefix
-// "transformer.", and leaves out constant masks.
-func (m *Model) RenameWeight(saved string) string {
-	if strings.HasPrefix(saved, "lm_head.") {
-		return saved
+// weightMap reads the names of GPT2Model's checkpoints, which lack the prefix "transformer.", and leaves out the
+// constant causal masks that old checkpoints carry. The arrays of head are kept as they are.
+func weightMap(head string) []models.WeightRule {
+	return []models.WeightRule{
+		{Saved: "*h.*.attn.bias"},
+		{Saved: "*h.*.attn.masked_bias"},
+		{Saved: head, Params: []string{head}},
+		{Saved: "transformer.*", Params: []string{"transformer.*"}},
+		{Saved: "*", Params: []string{"transformer.*"}, ReadOnly: true},
 	}
-	return renameWeight(saved)
 }
 
-// renameWeight is the name of a saved array of the transformer.
-func renameWeight(saved string) string {
-	switch {
-	case maskBuffer.MatchString(saved):
-		return ""
-	case strings.HasPrefix(saved, "transformer."):
-		return saved
-	}
-	return "transformer." + saved
-}
+// WeightMap reads checkpoints of GPT2Model too.
+func (m *Model) WeightMap() []models.WeightRule { return weightMap("lm_head.*") }
+
+// WeightMap reads checkpoints of GPT2Model too.
+func (m *Classifier) WeightMap() []models.WeightRule { return weightMap("score.*") }

@@ -79,12 +79,20 @@ func New(in *nn.Init, cfg Config) (*Model, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	m, err := nn.Make(in, func(in *nn.Init) *Model { return newModel(in, cfg) })
+	if err != nil {
+		return nil, fmt.Errorf("mlp: %w", err)
+	}
+	return m, nil
+}
+
+func newModel(in *nn.Init, cfg Config) *Model {
 	m := &Model{Cfg: cfg}
 	for i := range len(cfg.Sizes) - 1 {
 		layer := in.Sub("layers").Sub(fmt.Sprint(i))
 		m.Layers = append(m.Layers, nn.NewLinear(layer, nn.LinearConfig{In: cfg.Sizes[i], Out: cfg.Sizes[i+1]}))
 	}
-	return m, nil
+	return m
 }
 
 // ModelType is "mlp".

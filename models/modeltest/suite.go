@@ -141,7 +141,7 @@ func sameBits(t *testing.T, r *rig) {
 		same(c.WithRecompute(m.RecomputeUnits()), r.Configured, "with recomputation")
 	}
 	tree, nothing := nn.Walk(r.Configured), func(*tensor.Ctx) {}
-	tree.Modules(func(_ string, m nn.Module) { tree.SetHooks(m, &nn.Hooks{PreBackward: nothing, PostBackward: nothing}) })
+	tree.Modules(func(_ string, m nn.Module) { tree.AddHooks(m, &nn.Hooks{PreBackward: nothing, PostBackward: nothing}) })
 	same(nn.NewCtx(c.Ctx, tree, true), r.Configured, "with hooks")
 	twin, err := nn.Clone(r.Configured, r.dev)
 	require.NoError(t, err)

@@ -57,6 +57,9 @@ func Labels(names ...string) map[string]string {
 	return m
 }
 
+// maxLabels bounds the classes that a number alone may stand for.
+const maxLabels = 1 << 20
+
 // ParseConfig reads a config.json. Fields that are missing keep their defaults; num_labels
 // stands for names of classes that are missing. A head that is no classifier is an error.
 func ParseConfig(raw []byte) (Config, error) {
@@ -73,7 +76,9 @@ func ParseConfig(raw []byte) (Config, error) {
 	switch {
 	case more.ID2Label != nil:
 		cfg.ID2Label = more.ID2Label
-	case more.NumLabels != nil && *more.NumLabels >= 0 && *more.NumLabels < 1<<20:
+	case more.NumLabels != nil && (*more.NumLabels < 0 || *more.NumLabels > maxLabels):
+		return cfg, fmt.Errorf("resnet: config.json: num_labels = %d: want at most %d", *more.NumLabels, maxLabels)
+	case more.NumLabels != nil:
 		names := make([]string, *more.NumLabels)
 		for i := range names {
 			names[i] = fmt.Sprintf("LABEL_%d", i)

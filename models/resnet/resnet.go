@@ -66,6 +66,14 @@ func New(in *nn.Init, cfg Config) (*Model, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	m, err := nn.Make(in, func(in *nn.Init) *Model { return newModel(in, cfg) })
+	if err != nil {
+		return nil, fmt.Errorf("resnet: %w", err)
+	}
+	return m, nil
+}
+
+func newModel(in *nn.Init, cfg Config) *Model {
 	base := in.Sub("resnet")
 	embedder := &Embedder{
 		Embedder: newConvolution(base.Sub("embedder").Sub("embedder"), cfg.NumChannels, cfg.EmbeddingSize, 7, 2, cfg.HiddenAct),
@@ -83,7 +91,7 @@ func New(in *nn.Init, cfg Config) (*Model, error) {
 		from = to
 	}
 	head := &Head{Linear: nn.NewLinear(in.Sub("classifier").Sub("1"), nn.LinearConfig{In: from, Out: len(cfg.ID2Label)})}
-	return &Model{ResNet: &ResNet{Embedder: embedder, Encoder: encoder}, Classifier: head, Cfg: cfg}, nil
+	return &Model{ResNet: &ResNet{Embedder: embedder, Encoder: encoder}, Classifier: head, Cfg: cfg}
 }
 
 // ModelType is "resnet".

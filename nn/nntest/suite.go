@@ -113,7 +113,7 @@ func parameters(t *testing.T, k Case) {
 		return v
 	})
 	tree := nn.Walk(r.layer)
-	tree.SetHooks(r.layer, &nn.Hooks{PreForward: func(*nn.Ctx) { ran++ }})
+	tree.AddHooks(r.layer, &nn.Hooks{PreForward: func(*nn.Ctx) { ran++ }})
 	r.layer.Forward(c, r.x)
 	require.Len(t, asked, len(r.leaves)-1, "parameters that the layer asked its context for")
 	r.layer.Forward(nn.NewCtx(r.c.Ctx, tree, true), r.x)
@@ -127,7 +127,7 @@ func sameBits(t *testing.T, k Case) {
 	require.Equal(t, want, r.bits(r.c), "the same again")
 	require.Equal(t, want, r.bits(r.c.WithRecompute([]nn.Module{r.layer})), "with recomputation")
 	tree, nothing := nn.Walk(r.layer), func(*tensor.Ctx) {}
-	tree.SetHooks(r.layer, &nn.Hooks{PreBackward: nothing, PostBackward: nothing})
+	tree.AddHooks(r.layer, &nn.Hooks{PreBackward: nothing, PostBackward: nothing})
 	hooked := nn.NewCtx(r.c.Ctx, tree, true)
 	require.Equal(t, want, r.bits(hooked), "with hooks")
 	twin := newRig(k, tensor.CPU(), tensor.Float32, true)

@@ -64,6 +64,10 @@ func shapes(list []Array) (out [][]int) {
 	return out
 }
 
+func TestPrecisions(t *testing.T) {
+	RunPrecisions(t, func(t *testing.T) *tensor.Device { return openCPU(t, 1) })
+}
+
 // TestBits: results depend neither on the number of workers, nor on chance, nor on when
 // kernels run, under any variant of the kernels.
 func TestBits(t *testing.T) {
@@ -83,12 +87,15 @@ var notOps = map[string]string{
 	"ToSlice":    "to host data; every check reads results by it",
 	"ReadBytes":  "to host data; every check reads bits by it",
 	"WriteBytes": "from host data; tested in package tensor",
+	"WriteFrom":  "from host data; tested in package tensor",
 	"FromHost":   "over host memory; tested in package tensor",
 	"HostBytes":  "shows host memory; tested in package tensor",
 	"Item":       "to host data; tested in package tensor",
 	"Backward":   "every gradient check calls it; tested in package tensor",
 	"Custom":     "takes functions; tested in package tensor",
 	"Checkpoint": "takes functions; tested in package tensor",
+
+	"BackwardSpan": "takes functions; tested in package nn",
 }
 
 func TestEveryOpHasOneRow(t *testing.T) {

@@ -179,16 +179,20 @@ type attention struct {
 	mask                 []int
 	opt                  tensor.AttentionOptions
 	large                bool
+	bias                 []int // its shape, if there is one
 }
 
 func (a attention) sample() Sample {
-	in := []Input{diff(normal, a.b, a.h, a.tq, a.d), diff(normal, a.b, a.hkv, a.tk, a.d), diff(normal, a.b, a.hkv, a.tk, a.dv), none()}
+	in := []Input{diff(normal, a.b, a.h, a.tq, a.d), diff(normal, a.b, a.hkv, a.tk, a.d), diff(normal, a.b, a.hkv, a.tk, a.dv), none(), none()}
 	if a.mask != nil {
 		in[3] = flags(a.mask...)
 	}
+	if a.bias != nil {
+		in[4] = diff(normal, a.bias...)
+	}
 	s := Sample{Name: a.name, In: in, Large: a.large, Apply: func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
 		opt := a.opt
-		opt.Mask = in[3]
+		opt.Mask, opt.Bias = in[3], in[4]
 		out, lse := tensor.Attention(c, in[0], in[1], in[2], opt)
 		return []*tensor.Tensor{out, lse}
 	}}
@@ -200,7 +204,7 @@ func (a attention) sample() Sample {
 
 // want computes attention score by score.
 func (a attention) want(_ tensor.DType, in []Array) []Array {
-	q, k, v, mask := in[0], in[1], in[2], in[3]
+	q, k, v, mask, bias := in[0], in[1], in[2], in[3], in[4]
 	group, scale := a.h/a.hkv, a.opt.Scale
 	if scale == 0 {
 		scale = 1 / math.Sqrt(float64(a.d))
@@ -210,6 +214,9 @@ func (a attention) want(_ tensor.DType, in []Array) []Array {
 		for j := range row {
 			for x := range a.d {
 				row[j] += scale * q.at(at[0], at[1], at[2], x) * k.at(at[0], at[1]/group, j, x)
+			}
+			if bias.V != nil {
+				row[j] += bias.at(at[0], at[1], at[2], j)
 			}
 			apart := a.opt.QueryOffset + at[2] - a.opt.KeyOffset - j
 			if a.opt.Causal && apart < 0 || a.opt.Window > 0 && max(apart, -apart) >= a.opt.Window || mask.V != nil && mask.at(at[0], at[1], at[2], j) == 0 {
@@ -240,30 +247,37 @@ func attentionRow() Op {
 	op := Op{Name: "Attention", DTypes: floats, Slack: 4}
 	causal := tensor.AttentionOptions{Causal: true}
 	for _, a := range []attention{
-		{"full", 2, 2, 2, 3, 5, 4, 3, nil, tensor.AttentionOptions{}, false},
-		{"causal", 1, 2, 2, 4, 4, 3, 3, nil, causal, false},
-		{"grouped", 2, 4, 2, 3, 3, 2, 2, nil, tensor.AttentionOptions{Scale: 0.3}, false},
-		{"grouped causal", 1, 3, 1, 3, 3, 2, 3, nil, causal, false},
-		{"cached", 1, 2, 1, 2, 6, 3, 2, nil, tensor.AttentionOptions{Causal: true, QueryOffset: 4}, false},
-		{"sees nothing", 1, 1, 1, 3, 2, 2, 2, nil, tensor.AttentionOptions{Causal: true, KeyOffset: 1}, false},
-		{"mask", 2, 2, 1, 3, 4, 2, 2, []int{2, 2, 3, 4}, tensor.AttentionOptions{}, false},
-		{"padding", 2, 2, 2, 3, 4, 2, 2, []int{2, 1, 1, 4}, causal, false},
-		{"mask of two dims", 2, 2, 2, 3, 4, 2, 2, []int{3, 4}, tensor.AttentionOptions{}, false},
-		{"window", 1, 2, 1, 6, 6, 3, 2, nil, tensor.AttentionOptions{Causal: true, Window: 3}, false},
-		{"window on both sides", 2, 2, 2, 5, 7, 2, 2, nil, tensor.AttentionOptions{Window: 2, KeyOffset: 1}, false},
-		{"window of a cache", 1, 2, 2, 2, 7, 2, 2, nil, tensor.AttentionOptions{Causal: true, QueryOffset: 5, Window: 4}, false},
-		{"window and padding", 2, 2, 1, 4, 4, 2, 2, []int{2, 1, 1, 4}, tensor.AttentionOptions{Causal: true, Window: 2}, false},
-		{"window past the keys", 1, 1, 1, 3, 2, 2, 2, nil, tensor.AttentionOptions{QueryOffset: 2, Window: 2}, false},
-		{"window and dropout", 1, 2, 1, 5, 5, 2, 2, nil, tensor.AttentionOptions{Causal: true, Window: 3, Dropout: 0.3}, false},
-		{"one", 1, 1, 1, 1, 1, 1, 1, nil, tensor.AttentionOptions{}, false},
-		{"head of one", 2, 2, 2, 3, 3, 1, 1, nil, causal, false},
-		{"no queries", 1, 2, 2, 0, 3, 2, 2, nil, tensor.AttentionOptions{}, false},
-		{"no keys", 1, 2, 2, 3, 0, 2, 2, nil, tensor.AttentionOptions{}, false},
-		{"no batch", 0, 2, 2, 3, 3, 2, 2, nil, causal, false},
-		{"dropout", 2, 2, 1, 4, 4, 3, 2, nil, tensor.AttentionOptions{Causal: true, Dropout: 0.3}, false},
-		{"large", 2, 4, 2, 97, 97, 16, 24, nil, causal, true},
-		{"large window", 1, 4, 2, 131, 131, 16, 16, nil, tensor.AttentionOptions{Causal: true, Window: 50}, true},
-		{"large dropout", 2, 2, 2, 67, 97, 16, 16, []int{2, 1, 1, 97}, tensor.AttentionOptions{Dropout: 0.1}, true},
+		{"full", 2, 2, 2, 3, 5, 4, 3, nil, tensor.AttentionOptions{}, false, nil},
+		{"causal", 1, 2, 2, 4, 4, 3, 3, nil, causal, false, nil},
+		{"grouped", 2, 4, 2, 3, 3, 2, 2, nil, tensor.AttentionOptions{Scale: 0.3}, false, nil},
+		{"grouped causal", 1, 3, 1, 3, 3, 2, 3, nil, causal, false, nil},
+		{"cached", 1, 2, 1, 2, 6, 3, 2, nil, tensor.AttentionOptions{Causal: true, QueryOffset: 4}, false, nil},
+		{"sees nothing", 1, 1, 1, 3, 2, 2, 2, nil, tensor.AttentionOptions{Causal: true, KeyOffset: 1}, false, nil},
+		{"mask", 2, 2, 1, 3, 4, 2, 2, []int{2, 2, 3, 4}, tensor.AttentionOptions{}, false, nil},
+		{"padding", 2, 2, 2, 3, 4, 2, 2, []int{2, 1, 1, 4}, causal, false, nil},
+		{"mask of two dims", 2, 2, 2, 3, 4, 2, 2, []int{3, 4}, tensor.AttentionOptions{}, false, nil},
+		{"window", 1, 2, 1, 6, 6, 3, 2, nil, tensor.AttentionOptions{Causal: true, Window: 3}, false, nil},
+		{"window on both sides", 2, 2, 2, 5, 7, 2, 2, nil, tensor.AttentionOptions{Window: 2, KeyOffset: 1}, false, nil},
+		{"window of a cache", 1, 2, 2, 2, 7, 2, 2, nil, tensor.AttentionOptions{Causal: true, QueryOffset: 5, Window: 4}, false, nil},
+		{"window and padding", 2, 2, 1, 4, 4, 2, 2, []int{2, 1, 1, 4}, tensor.AttentionOptions{Causal: true, Window: 2}, false, nil},
+		{"window past the keys", 1, 1, 1, 3, 2, 2, 2, nil, tensor.AttentionOptions{QueryOffset: 2, Window: 2}, false, nil},
+		{"window and dropout", 1, 2, 1, 5, 5, 2, 2, nil, tensor.AttentionOptions{Causal: true, Window: 3, Dropout: 0.3}, false, nil},
+		{"one", 1, 1, 1, 1, 1, 1, 1, nil, tensor.AttentionOptions{}, false, nil},
+		{"head of one", 2, 2, 2, 3, 3, 1, 1, nil, causal, false, nil},
+		{"no queries", 1, 2, 2, 0, 3, 2, 2, nil, tensor.AttentionOptions{}, false, nil},
+		{"no keys", 1, 2, 2, 3, 0, 2, 2, nil, tensor.AttentionOptions{}, false, nil},
+		{"no batch", 0, 2, 2, 3, 3, 2, 2, nil, causal, false, nil},
+		{"dropout", 2, 2, 1, 4, 4, 3, 2, nil, tensor.AttentionOptions{Causal: true, Dropout: 0.3}, false, nil},
+		{"large", 2, 4, 2, 97, 97, 16, 24, nil, causal, true, nil},
+		{"large window", 1, 4, 2, 131, 131, 16, 16, nil, tensor.AttentionOptions{Causal: true, Window: 50}, true, nil},
+		{"large dropout", 2, 2, 2, 67, 97, 16, 16, []int{2, 1, 1, 97}, tensor.AttentionOptions{Dropout: 0.1}, true, nil},
+		{"bias", 2, 2, 2, 3, 4, 2, 2, nil, tensor.AttentionOptions{}, false, []int{2, 2, 3, 4}},
+		{"bias of heads", 2, 4, 2, 3, 3, 2, 3, nil, causal, false, []int{4, 3, 3}},
+		{"bias of keys", 2, 2, 1, 3, 4, 2, 2, nil, tensor.AttentionOptions{Scale: -0.5, Window: 3}, false, []int{2, 1, 1, 4}},
+		{"bias and mask", 2, 2, 1, 3, 4, 2, 2, []int{2, 1, 3, 4}, tensor.AttentionOptions{}, false, []int{1, 2, 3, 4}},
+		{"bias and dropout", 2, 2, 1, 4, 4, 3, 2, nil, tensor.AttentionOptions{Causal: true, Dropout: 0.3}, false, []int{2, 4, 4}},
+		{"bias of nothing", 1, 2, 2, 3, 0, 2, 2, nil, tensor.AttentionOptions{}, false, []int{2, 3, 0}},
+		{"large bias", 2, 4, 2, 97, 131, 16, 24, nil, tensor.AttentionOptions{Dropout: 0.1}, true, []int{4, 97, 131}},
 	} {
 		op.Samples = append(op.Samples, a.sample())
 	}
@@ -290,6 +304,12 @@ func attentionRow() Op {
 		})},
 		{Name: "mask dtype", Want: "want a bool mask", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
 			return tensor.AttentionOptions{Mask: zeros(c, 3, 3)}
+		})},
+		{Name: "bias", Want: "want a float32 bias that broadcasts to [1 2 3 3]", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
+			return tensor.AttentionOptions{Bias: zeros(c, 3, 4)}
+		})},
+		{Name: "bias dtype", Want: "want a float32 bias", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
+			return tensor.AttentionOptions{Bias: tensor.Zeros(c, tensor.Float64, 3, 3)}
 		})},
 	}
 	return op

@@ -31,7 +31,8 @@ import (
 // the vDSO; so the harness hides that from it when it starts (ptrace). The monotonic clock is a time namespace's: chaos
 // skew SECONDS PROGRAM...
 
-// wrapped does the work of the process that becomes a program with a wrong clock; false if argv asks for nothing of that.
+// wrapped does the work of the harness's helpers, such as the process that becomes a program with a wrong clock; false if
+// argv asks for none.
 func wrapped(argv []string) (code int, is bool) {
 	if len(argv) < 2 {
 		return 0, false
@@ -42,6 +43,8 @@ func wrapped(argv []string) (code int, is bool) {
 		err = becomeWatched(argv[2], argv[3:])
 	case "skew":
 		err = becomeSkewed(argv[2], argv[3:])
+	case "enter": // whether it can be done
+		err = enter(argv[2])
 	case "hide":
 		err = hide(argv[2])
 	case "tell": // what the clocks say
@@ -395,7 +398,7 @@ func told(wrapper []string, self string) (wall, mono int64, err error) {
 
 // tryWallClock finds out whether a program's wall clock can be moved here.
 func tryWallClock(self string) error {
-	dir, err := os.MkdirTemp("", "chaos-clock-*")
+	dir, err := os.MkdirTemp(filepath.Dir(self), "clock-*")
 	if err != nil {
 		return err
 	}

@@ -127,37 +127,34 @@ func (h *harness) prepare() error {
 			return err
 		}
 	}
-	if err := selfCheck(h.dir, h.want[batch(1)]); err != nil {
+	if err := errors.Join(selfCheck(h.dir, h.want[batch(1)]), h.drill()); err != nil {
 		return fmt.Errorf("the harness does not see what it should: %w", err)
 	}
 	return nil
 }
 
-// scenario runs one, and says in a line how it went.
-func (h *harness) scenario(index int) {
+// scenario runs one, and says in a line how it went. The error is for a scenario that could not begin.
+func (h *harness) scenario(index int) error {
 	s := h.plan.scenario(index)
 	begin := time.Now()
 	j, err := h.newJob(s)
-	if err == nil {
-		err = errors.Join(j.run(), j.close())
+	if err != nil {
+		return err
 	}
-	o := outcome{scenario: s, err: err, took: time.Since(begin)}
-	if j != nil {
-		o.counts = j.counts
-	}
+	err = errors.Join(j.run(), j.close())
+	o := outcome{scenario: s, counts: j.counts, err: err, took: time.Since(begin)}
 	if h.stopped.Load() {
-		return // whatever failed, failed because of that
+		return nil // whatever failed, failed because of that
 	}
 	h.done = append(h.done, o)
 	fmt.Println(o.line())
 	if err == nil {
-		return
+		return nil
 	}
 	fmt.Printf("%s\n", indent(err.Error()))
 	fmt.Printf("    repeat: CHAOS_SEED=%d CHAOS_SCENARIO=%d .ci/run chaos\n", h.seed, index)
-	if j != nil {
-		fmt.Printf("    kept:   %s\n", filepath.Join(h.outer, failedFolder, strconv.Itoa(index)))
-	}
+	fmt.Printf("    kept:   %s\n", filepath.Join(h.outer, failedFolder, strconv.Itoa(index)))
+	return nil
 }
 
 func indent(text string) string {

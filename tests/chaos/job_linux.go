@@ -48,6 +48,8 @@ type job struct {
 	began      time.Time
 	background sync.WaitGroup // peers
 	log        *output
+	grace      time.Duration // for processes to go
+	sabotage   func() error  // of a drill, before the check
 
 	mu        sync.Mutex
 	programs  []*program // of the present try
@@ -61,7 +63,7 @@ type job struct {
 func (h *harness) newJob(s scenario) (*job, error) {
 	j := &job{
 		scenario: s, h: h, dir: filepath.Join(h.dir, "job"), marker: fmt.Sprintf("CHAOS_JOB=%016x", rand.Uint64()), port: 20000 + rand.IntN(9000),
-		log: &output{}, began: time.Now(), counts: counts{applied: map[kind]int{}},
+		log: &output{}, grace: grace, began: time.Now(), counts: counts{applied: map[kind]int{}},
 	}
 	if err := os.Mkdir(j.dir, 0o755); err != nil {
 		return nil, err
@@ -147,10 +149,13 @@ func (j *job) run() (err error) {
 		for _, p := range living(j.marker) {
 			_ = syscall.Kill(p.pid, syscall.SIGKILL) // told above as left over
 		}
+		if err == nil && j.sabotage != nil {
+			err = j.sabotage()
+		}
 		if err == nil {
 			err = j.check()
 		}
-		if err != nil {
+		if err != nil && j.index >= 0 {
 			err = errors.Join(err, j.h.keep(j, err))
 		}
 	}()
@@ -165,6 +170,7 @@ func (j *job) run() (err error) {
 		if j.h.stopped.Load() {
 			return errors.New("stopped")
 		}
+		time.Sleep(200 * time.Millisecond) // who starts it again is no faster
 	}
 }
 
@@ -174,15 +180,30 @@ func (j *job) check() error {
 	if err != nil {
 		return err
 	}
+	if j.counts.tries+j.counts.restarts > 1 { // a run that starts afresh keeps the log of the one before
+		got.names = slices.DeleteFunc(got.names, func(name string) bool { return name == "log.jsonl.old" })
+	}
 	err = j.h.want[batch(j.ranks)].compare(got)
-	for _, dir := range []string{"tmp", "home"} {
-		err = errors.Join(err, leftFiles(filepath.Join(j.dir, dir)))
+	err = errors.Join(err, leftFiles(filepath.Join(j.dir, "tmp"), j.orphans()...), leftFiles(filepath.Join(j.dir, "home")))
+	if j.has(clockWall) && j.clocks.asked.Load() == 0 {
+		err = errors.Join(err, errors.New("harness: nobody asked for the time, so no clock was moved"))
 	}
 	if j.harmless() && (j.counts.tries > 1 || j.counts.restarts > 0) {
 		err = errors.Join(err, fmt.Errorf("it started %d times and restarted %d times, though nothing did it harm", j.counts.tries, j.counts.restarts))
 	}
 	return err
 }
+
+// orphans are folders that nobody was left to remove: a launcher's, in TMPDIR, that was killed as its guard was.
+func (j *job) orphans() []string {
+	if j.layout.launchers() == 0 || !j.has(killBoth) && !j.has(killAll) && !(j.has(killGuard) && j.has(killLauncher)) {
+		return nil
+	}
+	list := slices.DeleteFunc(names(filepath.Join(j.dir, "tmp")), func(name string) bool { return !launcherFolder.MatchString(name) })
+	return list[:min(len(list), j.layout.launchers()*(j.counts.applied[killBoth]+j.counts.applied[killAll])+j.counts.applied[killLauncher])]
+}
+
+var launcherFolder = regexp.MustCompile(`^[0-9a-z]+_[0-9]+$`)
 
 // try starts the job, from its last checkpoint if there is one, and waits until it ends, well or not.
 func (j *job) try() (ended bool, err error) {
@@ -219,7 +240,7 @@ func (j *job) try() (ended bool, err error) {
 		j.counts.restarts += strings.Count(p.printed.String(), "all ranks are started again")
 	}
 	if err == nil {
-		err = leftProcesses(j.marker, grace)
+		err = leftProcesses(j.marker, j.grace)
 	}
 	if err != nil {
 		return false, err

@@ -10,7 +10,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -96,7 +98,7 @@ func outside() (code int, err error) {
 		}
 	}()
 	environ := append(os.Environ(), marker, insideVariable+"="+work, "CHAOS_SEED="+strconv.FormatUint(o.seed, 10))
-	cmd := inNamespaces(filepath.Join(work, "bin", "chaos"), environ)
+	cmd := inNamespaces(filepath.Join(work, "bin", "chaos"), work, environ)
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
@@ -155,12 +157,18 @@ func inside() (code int, err error) {
 		<-stop
 		os.Exit(130)
 	}()
+	if why := h.no[hosts]; why != "" && slices.Contains(strings.Split(os.Getenv("LOCKSTEP_REQUIRE_HOSTS"), ","), "namespaces") {
+		return 0, fmt.Errorf("LOCKSTEP_REQUIRE_HOSTS is namespaces, but %s", why)
+	}
 	if err := h.prepare(); err != nil {
 		return 0, err
 	}
 	begin := time.Now()
 	for i := max(o.scenario, 0); ; i++ {
-		h.scenario(i)
+		if err := h.scenario(i); err != nil {
+			h.report(os.Stdout)
+			return 0, err
+		}
 		if o.scenario >= 0 || h.stopped.Load() || time.Since(begin) >= time.Duration(o.seconds)*time.Second {
 			break
 		}

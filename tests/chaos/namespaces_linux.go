@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -22,10 +23,10 @@ const (
 
 type exitError = exec.ExitError
 
-// inNamespaces prepares the program in a mount and a network namespace of its own, or, where these cannot be made,
-// without.
-func inNamespaces(program string, environ []string) *exec.Cmd {
-	const flags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET
+// inNamespaces prepares the program in namespaces of its own for mounts, network and processes, or, where these cannot be
+// made, without. When the caller ends, the program does, and with it all that it has started.
+func inNamespaces(program, work string, environ []string) *exec.Cmd {
+	const flags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID
 	attributes := &syscall.SysProcAttr{Cloneflags: flags}
 	if os.Geteuid() != 0 {
 		attributes = &syscall.SysProcAttr{
@@ -34,11 +35,12 @@ func inNamespaces(program string, environ []string) *exec.Cmd {
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 		}
 	}
-	try := exec.Command("/bin/true")
+	attributes.Pdeathsig = syscall.SIGKILL
+	try := exec.Command(program, "enter", work)
 	try.SysProcAttr = attributes
-	if err := try.Run(); err != nil {
-		environ = append(environ, noNamespaces+"="+err.Error())
-		attributes = &syscall.SysProcAttr{}
+	if out, err := try.CombinedOutput(); err != nil {
+		environ = append(environ, fmt.Sprintf("%s=%v: %s", noNamespaces, err, bytes.TrimSpace(out)))
+		attributes = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	}
 	cmd := exec.Command(program)
 	attributes.Setpgid = true // Ctrl-C comes through the outer process
@@ -52,7 +54,7 @@ const noNamespaces = "CHAOS_NO_NAMESPACES"
 // private is where the harness's folder is seen inside.
 const private = "/run/chaos"
 
-// enter makes the private folders: /tmp and /dev/shm are empty, /run holds the harness's folder and what ip makes, and
+// enter makes the private folders: /proc shows this namespace's processes, /tmp and /dev/shm are empty, /run holds the harness's folder and what ip makes, and
 // the loopback is up. What is mounted later reaches network namespaces that ip makes.
 func enter(work string) error {
 	if why := os.Getenv(noNamespaces); why != "" {
@@ -63,6 +65,9 @@ func enter(work string) error {
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("shared mounts: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mounting /proc: %w", err)
 	}
 	held, err := os.Open(work) // /run may be where it is
 	if err != nil {

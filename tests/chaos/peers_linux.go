@@ -107,7 +107,7 @@ func (j *job) dial(t target, away bool) (net.Conn, error) {
 // at once; those it keeps are held to the end, so many at most.
 func strangers(do func(c net.Conn, n int) (keep bool)) action {
 	return func(j *job, f fault) (func() error, error) {
-		if len(j.targets()) == 0 {
+		if len(j.meetingPlace(f)) == 0 && len(j.targets()) == 0 {
 			return nil, nil
 		}
 		j.begin(f)
@@ -115,6 +115,18 @@ func strangers(do func(c net.Conn, n int) (keep bool)) action {
 		j.whileItLasts(over, func(stop <-chan struct{}) { j.bother(f, do, stop) })
 		return func() error { close(over); return nil }, nil
 	}
+}
+
+// meetingPlace is where rank 0 will listen, for strangers that come before the ranks do: where two launchers were told to
+// meet.
+func (j *job) meetingPlace(f fault) []target {
+	switch {
+	case f.step > 0 || j.layout.launchers() < 2:
+		return nil
+	case j.layout == hosts:
+		return []target{{0, fmt.Sprintf("%s:%d", twohosts.Address(0), j.port)}}
+	}
+	return []target{{0, fmt.Sprintf("127.0.0.1:%d", j.port)}}
 }
 
 // whileItLasts calls f in the background. It is told to stop when the fault is over.
@@ -132,18 +144,23 @@ func (j *job) bother(f fault, do func(net.Conn, int) bool, stop <-chan struct{})
 			_ = c.Close() // it may have been hung up
 		}
 	}()
+	var list []target
+	var looked time.Time
 	for n := int(f.pick % 100); ; {
 		select {
 		case <-stop:
 			return
-		case <-time.After(time.Millisecond):
+		case <-time.After(200 * time.Microsecond):
 		}
-		for _, t := range j.targets() {
-			for range 20 {
+		if time.Since(looked) > 50*time.Millisecond { // it takes longer than to connect
+			list, looked = append(j.meetingPlace(f), j.targets()...), time.Now()
+		}
+		for _, t := range list {
+			for range 10 {
 				n++
 				c, err := j.dial(t, n%2 == 0)
 				if err != nil {
-					continue // it listens no more
+					break // it listens no more, or not yet
 				}
 				j.mu.Lock()
 				j.counts.connections++

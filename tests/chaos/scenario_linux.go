@@ -264,6 +264,9 @@ func draw(r *rand.Rand, k kind) fault {
 		f.hold = time.Duration(1500+r.IntN(2500)) * time.Millisecond // the jobs allow a second of silence
 	case peersGarbage, peersIdle, peersHalf, peersToken:
 		f.hold = time.Hour // until the job ends
+		if f.step == 0 {
+			f.after /= 50 // they are there before the ranks are
+		}
 	case linkLoss:
 		f.hold = time.Duration(500+r.IntN(2000)) * time.Millisecond
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -40,6 +41,44 @@ func selfCheck(dir string, good result) error {
 	bad.figures["step=3 loss=1 "] = true
 	faults = append(faults, unseen(good.compare(bad), "a wrong figure"))
 	return errors.Join(errors.Join(faults...), checkLeftovers(dir))
+}
+
+// drill runs two jobs that nothing disturbs and whose end is spoilt: the harness must see it.
+func (h *harness) drill() error {
+	j, err := h.newJob(scenario{index: -1, layout: shm, ranks: 2})
+	if err != nil {
+		return err
+	}
+	j.sabotage = func() error {
+		name := filepath.Join(j.out(), "model.safetensors")
+		weights, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		weights[len(weights)-1] ^= 1
+		return errors.Join(os.WriteFile(name, weights, 0o600), os.WriteFile(filepath.Join(j.dir, "tmp", "planted"), nil, 0o600))
+	}
+	err = errors.Join(j.run(), j.close())
+	for _, want := range []string{"wrong bits in model.safetensors", "leftover files in " + filepath.Join(j.dir, "tmp") + ": planted"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("of a spoilt job this was seen: %w; want %s", err, want)
+		}
+	}
+	if j, err = h.newJob(scenario{index: -1, layout: shm, ranks: 2}); err != nil {
+		return err
+	}
+	j.grace = 0
+	cmd := exec.Command("sleep", "60")
+	cmd.Env = append(os.Environ(), j.marker)
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err = errors.Join(j.run(), j.close()) // kills it, too
+	_ = cmd.Wait()                        // killed
+	if err == nil || !strings.Contains(err.Error(), "leftover processes") {
+		return fmt.Errorf("of a job that left a process this was seen: %w", err)
+	}
+	return nil
 }
 
 func (r result) clone() result {

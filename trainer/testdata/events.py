@@ -34,7 +34,6 @@ import transformers
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "parity"))
 import golden  # noqa: E402
 
-OUT = golden.start(__file__, __doc__)
 transformers.logging.set_verbosity_error()
 
 START = {"a": 0.5, "b": -0.25}
@@ -245,7 +244,7 @@ def special():
     yield run("warmup_fraction", {**strategy("steps", "logging", 1), "warmup_steps": 0.2, "max_steps": 7})
 
 
-def arithmetic():
+def arithmetic(trainer):
     """The step arithmetic of the Trainer for lengths, batch sizes, accumulation, epochs and max_steps; null: refused."""
     columns = ["train_size", "batch_size", "gradient_accumulation_steps", "num_train_epochs", "max_steps_arg", "drop_last", "max_steps", "epochs", "steps_per_epoch", "batches_per_epoch"]
     rows = []
@@ -268,7 +267,6 @@ def arithmetic():
                         )
                         given = [size, batch, gas, epochs, max_steps, drop]
                         loader = torch.utils.data.DataLoader(range(size), batch_size=batch, drop_last=drop)
-                        trainer = ARITHMETIC
                         trainer.args = args
                         trainer._train_batch_size = batch
                         try:
@@ -283,19 +281,25 @@ def arithmetic():
     return {"columns": columns, "rows": rows}
 
 
-ARITHMETIC = new_trainer({"output_dir": tempfile.gettempdir()}, TRAIN, Recorder({}))
-runs = list(grid()) + list(special())
-assert len({r["name"] for r in runs}) == len(runs)
-fired = {e for r in runs for e in r["events"]}
-assert fired == set(EVENTS.split()) - {"push_begin"}, fired
-table = arithmetic()
-document = {
-    "made_by": golden.versions(transformers, accelerate),
-    "model": START,
-    "train": {"x": [s["input_x"] for s in TRAIN], "y": [s["labels"] for s in TRAIN]},
-    "eval": {"x": [s["input_x"] for s in EVAL], "y": [s["labels"] for s in EVAL]},
-    "runs": runs,
-}
-golden.save_json(OUT / "events.json", document)
-golden.save_json(OUT / "arithmetic.json", {"made_by": golden.versions(transformers, accelerate), **table})
-print(json.dumps({"runs": len(runs), "arithmetic": len(table["rows"])}))
+def main():
+    out = golden.start(__file__, __doc__)
+    trainer = new_trainer({"output_dir": tempfile.gettempdir()}, TRAIN, Recorder({}))
+    runs = list(grid()) + list(special())
+    assert len({r["name"] for r in runs}) == len(runs)
+    fired = {e for r in runs for e in r["events"]}
+    assert fired == set(EVENTS.split()) - {"push_begin"}, fired
+    table = arithmetic(trainer)
+    document = {
+        "made_by": golden.versions(transformers, accelerate),
+        "model": START,
+        "train": {"x": [s["input_x"] for s in TRAIN], "y": [s["labels"] for s in TRAIN]},
+        "eval": {"x": [s["input_x"] for s in EVAL], "y": [s["labels"] for s in EVAL]},
+        "runs": runs,
+    }
+    golden.save_json(out / "events.json", document)
+    golden.save_json(out / "arithmetic.json", {"made_by": golden.versions(transformers, accelerate), **table})
+    print(json.dumps({"runs": len(runs), "arithmetic": len(table["rows"])}))
+
+
+if __name__ == "__main__":
+    main()

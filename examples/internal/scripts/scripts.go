@@ -74,7 +74,7 @@ func RunGLUE() []args.Known {
 		planned("task_name", args.TypeString, "", noHub+", GLUE among them; want train_file and validation_file"),
 		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples; want less data"),
 		args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"},
-		noEffect("pad_to_max_length", args.TypeBool, "true", "padding changes no result; batches are padded to their longest text"),
+		noEffect("pad_to_max_length", args.TypeBool, "true", "padding changes no result; batches are padded to the longest text"),
 		planned("test_file", args.TypeString, "", "predictions for a file; want validation_file"),
 	)
 }

@@ -78,7 +78,7 @@ func TestCommands(t *testing.T) {
 			continue
 		}
 		for _, n := range resolved.Notices {
-			require.LessOrEqual(t, len(n.String()), 100)
+			require.LessOrEqual(t, len(n.String()), 100, "%s", n)
 			fmt.Fprintf(&b, "  %s\n", n)
 		}
 	}

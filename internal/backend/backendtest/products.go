@@ -41,18 +41,27 @@ func matMulSamples(g *gen) {
 		{[]int{2, 1, 3}, 4, 3, 5, gapped, repeatFirst},
 		{[]int{2}, 170, 170, 170, rowMajor, rowMajor},
 	}
+	type kind struct{ in, out dtype.DType }
+	var kinds []kind
 	for _, dt := range g.some(floating) {
+		kinds = append(kinds, kind{dt, dt})
+		if dt.IsHalf() {
+			kinds = append(kinds, kind{dt, dtype.Float32})
+		}
+	}
+	for _, of := range kinds {
 		for _, c := range cases {
-			if c.m*c.k*c.n > 1<<20 && dt != dtype.Float32 {
+			if c.m*c.k*c.n > 1<<20 && of.in != dtype.Float32 {
 				continue
 			}
 			for accumulate := range 2 {
+				dt, to := of.in, of.out
 				shape := func(i, j int) []int { return append(append([]int{}, c.batch...), i, j) }
 				a, b := g.random(dt, c.a, -1, 1, shape(c.m, c.k)...), g.random(dt, c.b, -1, 1, shape(c.k, c.n)...)
-				out := output(dt, rowMajor, shape(c.m, c.n)...)
+				out := output(to, rowMajor, shape(c.m, c.n)...)
 				want := make([]float64, out.numel())
 				if accumulate == 1 {
-					out = g.random(dt, rowMajor, -1, 1, out.shape...)
+					out = g.random(to, rowMajor, -1, 1, out.shape...)
 					want = out.values()
 				}
 				x, y := a.values(), b.values()
@@ -65,7 +74,7 @@ func matMulSamples(g *gen) {
 				}
 				s := &sample{ins: []*operand{a, b}, outs: []*operand{out}, want: [][]float64{want}, loose: 16}
 				s.ints[0] = accumulate
-				g.add(s, "%s %v %d×%d×%d %s %s accumulate %d", dt, c.batch, c.m, c.k, c.n, c.a.name, c.b.name, accumulate)
+				g.add(s, "%s to %s %v %d×%d×%d %s %s accumulate %d", dt, to, c.batch, c.m, c.k, c.n, c.a.name, c.b.name, accumulate)
 			}
 		}
 	}
@@ -78,7 +87,7 @@ type attentionCase struct {
 	qoff, koff               int
 	window                   int
 	p                        float64
-	mask                     int // 0 none, 1 full, 2 of keys, 3 hides whole rows, 4 all but the last keys, 5 of keys: pads both ends, 6 of queries, 7 columns first
+	mask                     int // 0 none, 1 full, 2 of keys, 3 hides whole rows, 4 all but the last keys, 5 of keys: pads both ends, 6 of queries, 7 columns first, 8 a bias, 9 a bias of keys
 	lay                      layout
 }
 
@@ -124,6 +133,10 @@ var attentionCases = []attentionCase{
 	{b: 1, h: 2, hkv: 1, tq: 200, tk: 300, d: 40, dv: 65, lay: tokenMajor},
 	{b: 1, h: 1, hkv: 1, tq: 150, tk: 300, d: 64, dv: 33, causal: 1, qoff: 170, p: 0.1, lay: rowMajor},
 	{b: 2, h: 1, hkv: 1, tq: 130, tk: 290, d: 32, dv: 32, mask: 5, lay: tokenMajor},
+	{b: 2, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 3, mask: 8, lay: tokenMajor},
+	{b: 1, h: 2, hkv: 1, tq: 130, tk: 300, d: 4, dv: 4, mask: 8, p: 0.2, causal: 1, qoff: 100, lay: rowMajor},
+	{b: 2, h: 2, hkv: 2, tq: 70, tk: 90, d: 40, dv: 4, mask: 9, window: 40, lay: rowMajor},
+	{b: 1, h: 1, hkv: 1, tq: 130, tk: 290, d: 32, dv: 32, mask: 8, lay: tokenMajor},
 	{b: 0, h: 2, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 0, tk: 6, d: 4, dv: 4, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 3, tk: 0, d: 4, dv: 4, lay: rowMajor},
@@ -133,6 +146,7 @@ var attentionCases = []attentionCase{
 type attentionSetting struct {
 	attentionCase
 	q, k, v, mask *operand
+	bias          *operand
 	scale         float64
 	key           uint64
 	position      int
@@ -160,6 +174,10 @@ func (g *gen) attentionSetting(dt dtype.DType, c attentionCase) *attentionSettin
 		a.mask = g.random(dtype.Bool, repeated("queries", func(k, _ int) bool { return k == 3 }), 0, 1, shape...)
 	case 7:
 		a.mask = g.random(dtype.Bool, reversed, 0, 1, shape...)
+	case 8:
+		a.bias = g.random(dt, rowMajor, -1, 1, shape...)
+	case 9:
+		a.bias = g.random(dt, ofKeys, -1, 1, shape...)
 	case 4:
 		a.mask = newOperand(dtype.Bool, rowMajor, shape, func(i int) float64 { return truth(i%c.tk > c.tk-50*(i/c.tk+1)) })
 	case 3:
@@ -171,6 +189,9 @@ func (g *gen) attentionSetting(dt dtype.DType, c attentionCase) *attentionSettin
 		for j := range scores {
 			for e := range c.d {
 				scores[j] += a.scale * a.q.at(r*c.d+e) * a.k.at(((b*c.hkv+h/(c.h/c.hkv))*c.tk+j)*c.d+e)
+			}
+			if a.bias != nil {
+				scores[j] += a.bias.at(r*c.tk + j)
 			}
 			apart := c.qoff + i - c.koff - j
 			if c.causal == 1 && apart < 0 || c.window > 0 && max(apart, -apart) >= c.window || a.mask != nil && a.mask.at(r*c.tk+j) == 0 {
@@ -223,8 +244,10 @@ func (a *attentionSetting) attributes(s *sample) {
 	s.floats[0], s.floats[1] = a.scale, a.p
 	s.ints[0], s.ints[1], s.ints[2], s.ints[3] = a.causal, a.qoff, a.koff, a.position
 	s.ints[4], s.key = a.window, a.key
-	if a.mask != nil {
-		s.ins = append(s.ins, a.mask)
+	for _, x := range []*operand{a.mask, a.bias} {
+		if x != nil {
+			s.ins = append(s.ins, x)
+		}
 	}
 }
 
@@ -260,6 +283,7 @@ func attentionGradSamples(g *gen) {
 				}
 				aside = numbers(statistic(dt), stat, deltas)
 			}
+			dbias := make([]float64, rows*c.tk)
 			dq, dk, dv := make([]float64, a.q.numel()), make([]float64, a.k.numel()), make([]float64, a.v.numel())
 			for r := range rows {
 				for j, s := range a.scores[r] {
@@ -271,7 +295,9 @@ func attentionGradSamples(g *gen) {
 						dp += dout.at(r*c.dv+e) * a.value(a.v, r, j, e, c.dv)
 						dv[a.kvRow(r, j)*c.dv+e] += p * a.keep[r][j] * dout.at(r*c.dv+e)
 					}
-					ds := a.scale * p * (a.keep[r][j]*dp - deltas[r])
+					ds := p * (a.keep[r][j]*dp - deltas[r])
+					dbias[r*c.tk+j] = ds
+					ds *= a.scale
 					for e := range c.d {
 						dq[r*c.d+e] += ds * a.value(a.k, r, j, e, c.d)
 						dk[a.kvRow(r, j)*c.d+e] += ds * a.q.at(r*c.d+e)
@@ -280,6 +306,9 @@ func attentionGradSamples(g *gen) {
 			}
 			s := &sample{ins: []*operand{a.q, a.k, a.v, lse, dout, aside}, want: [][]float64{dq, dk, dv}, loose: 16, outs: []*operand{
 				output(dt, c.lay, a.q.shape...), output(dt, c.lay, a.k.shape...), output(dt, c.lay, a.v.shape...)}}
+			if a.bias != nil && n%2 == 0 { // its gradient need not be wanted
+				s.want, s.outs = append(s.want, dbias), append(s.outs, output(dt, rowMajor, c.b, c.h, c.tq, c.tk))
+			}
 			a.attributes(s)
 			g.add(s, "%s %+v", dt, c)
 		}

@@ -87,11 +87,11 @@ func vector(t *testing.T, b backend.Backend, n int) backend.View {
 }
 
 func fill(s backend.Stream, v backend.View, x float64) {
-	s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [3]backend.View{v}, Floats: [8]float64{x}})
+	s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [4]backend.View{v}, Floats: [8]float64{x}})
 }
 
 func affine(s backend.Stream, out, in backend.View, a, b float64) {
-	s.Launch(&backend.Call{Op: backend.OpAffine, NOut: 1, NIn: 1, Out: [3]backend.View{out}, In: [7]backend.View{in}, Floats: [8]float64{a, b}})
+	s.Launch(&backend.Call{Op: backend.OpAffine, NOut: 1, NIn: 1, Out: [4]backend.View{out}, In: [7]backend.View{in}, Floats: [8]float64{a, b}})
 }
 
 // read is the vector's one value.

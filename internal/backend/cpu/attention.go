@@ -26,6 +26,7 @@ type attention struct {
 	batch, heads, kvHeads, tq, tk, d, dv int
 	q, k, v                              *backend.View
 	mask                                 *backend.View // nil: none
+	bias                                 *backend.View // of the scores; nil: none
 	scale, p                             float64
 	causal                               bool
 	shift                                int  // key i+shift has query i's position: causal queries see no later one
@@ -65,10 +66,13 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 		d.fault(c, "dropout probability %v, want 0 to 1", a.p)
 	}
 	if c.NIn > maskAt {
-		a.mask = &c.In[maskAt]
-		m := a.mask
-		if m.DType != dtype.Bool || m.NDim != 4 || [4]int(m.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.tk} {
-			d.fault(c, "mask is %s of shape %v, want bool %v", m.DType, m.Shape[:m.NDim], []int{a.batch, a.heads, a.tq, a.tk})
+		m := &c.In[maskAt]
+		if a.mask = m; m.DType == q.DType {
+			a.mask, a.bias = nil, m
+		}
+		if a.mask != nil && m.DType != dtype.Bool || m.NDim != 4 || [4]int(m.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.tk} {
+			d.fault(c, "mask is %s of shape %v, want bool or %s %v", m.DType, m.Shape[:m.NDim], q.DType,
+				[]int{a.batch, a.heads, a.tq, a.tk})
 		}
 	}
 }
@@ -251,10 +255,13 @@ func (a *attention) columnsOf(b band, j0 int) (lo, hi int) {
 	return (b.from - j0) / whole * whole, a.padded(b.to - j0)
 }
 
-// exponent is what products are multiplied by in the exponential to base 2. A scale that is not positive is multiplied in before, so that the largest product
-// is the largest score.
+// scaled reports whether products are multiplied by the scale before the exponential: by one that is not positive, so
+// that the largest product is the largest score, and where a bias is added to the scores.
+func (a *attention) scaled() bool { return a.scale <= 0 || a.bias != nil }
+
+// exponent is what products are multiplied by in the exponential to base 2.
 func (a *attention) exponent() float64 {
-	if a.scale <= 0 {
+	if a.scaled() {
 		return math.Log2E
 	}
 	return a.scale * math.Log2E

@@ -27,6 +27,9 @@ func attentionGradKernel(d *Device, c *backend.Call) {
 	for i := range 3 {
 		d.wantGradOf(c, i)
 	}
+	if c.NOut == 4 {
+		d.wantVector(c, &c.Out[3], a.q.DType, rows*a.tk, "gradient of the bias")
+	}
 	switch a.q.DType {
 	case dtype.Float32:
 		t.do(a.batch*a.kvHeads, 1, attentionGradHeads[float32])
@@ -80,6 +83,9 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 			continue
 		}
 		for i := range group {
+			if c := t.c; c.NOut == 4 {
+				clear(slice[T](&c.Out[3])[(g.b*a.heads+g.kv*group+i)*a.tq*a.tk:][:a.tq*a.tk])
+			}
 			if a.tk == 0 {
 				clearHead[T](&t.c.Out[0], g.b, g.kv*group+i, 0, a.tq)
 			}
@@ -202,10 +208,19 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 	g.products(a, b, j0, dout, dos, a.dv, g.valuePanels, grads)
 	g.hide(a, b, j0, probs)
 	shift, delta := g.shift[stats+b.first:][:rows], g.delta[stats+b.first:][:rows]
+	scale := T(a.scale)
+	if t.c.NOut == 4 { // the gradient of the bias is that of the scores
+		scale = 1
+	}
 	if a.p > 0 {
-		g.dropped(t, b, lo, hi, j0, probs, grads, shift, delta)
+		g.dropped(t, b, lo, hi, j0, probs, grads, shift, delta, scale)
 	} else {
-		scoreRows(probs, grads, hi-lo, a.stride, shift, delta, T(a.exponent()), T(a.scale))
+		scoreRows(probs, grads, hi-lo, a.stride, shift, delta, T(a.exponent()), scale)
+	}
+	for i := 0; i < rows && t.c.NOut == 4; i++ {
+		row := grads[i*a.stride:][:hi-lo]
+		copy(slice[T](&t.c.Out[3])[((g.b*a.heads+g.h)*a.tq+b.first+i)*a.tk+b.from:], row[b.from-j0-lo:][:b.to-b.from])
+		scaleLine(row, row, T(a.scale), false)
 	}
 	if lo > first-j0 || hi < last-j0 {
 		for i := range rows {
@@ -220,14 +235,14 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 }
 
 // dropped is scoreRows with dropout: the mask is applied to the gradients before, and to the probabilities behind it.
-func (g *gradHeads[T]) dropped(t *task, b band, lo, hi, j0 int, probs, grads, shift, delta []T) {
+func (g *gradHeads[T]) dropped(t *task, b band, lo, hi, j0 int, probs, grads, shift, delta []T, scale T) {
 	a := &t.attention
 	for i := range b.end - b.first {
 		p, d := probs[i*a.stride:], grads[i*a.stride:]
 		bits := g.draw(a, t.c, b.first+i, b.from, b.to-b.from)
 		seenP, seenD := p[b.from-j0-lo:][:len(bits)], d[b.from-j0-lo:][:len(bits)]
 		keepLine(seenD, seenD, bits, rng.KeepThreshold(a.p), keepScale[T](a.p))
-		scoreRows(p, d, hi-lo, a.stride, shift[i:i+1], delta[i:i+1], T(a.exponent()), T(a.scale))
+		scoreRows(p, d, hi-lo, a.stride, shift[i:i+1], delta[i:i+1], T(a.exponent()), scale)
 		keepLine(seenP, seenP, bits, rng.KeepThreshold(a.p), keepScale[T](a.p))
 	}
 }

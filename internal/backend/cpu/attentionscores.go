@@ -50,10 +50,11 @@ func packKeys[T float](a *attention, dst []T, d, n int, x []T, stride int) {
 // hide makes of a band's products q·k what the exponential wants: −∞ where a query does not see the key.
 func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
 	lo, hi := a.columnsOf(b, j0)
-	if a.scale <= 0 {
-		for i := range b.end - b.first {
-			row := products[i*a.stride:][:hi-lo]
-			scaleLine(row, row, T(a.scale), false)
+	for i := 0; i < b.end-b.first && a.scaled(); i++ {
+		row := products[i*a.stride:][:hi-lo]
+		scaleLine(row, row, T(a.scale), false)
+		if a.bias != nil {
+			w.bend(a, b.first+i, b.from, row[b.from-j0-lo:][:b.to-b.from])
 		}
 	}
 	if !w.masked && b.from-j0 == lo && b.to-j0 == hi && a.whole(b) {
@@ -77,6 +78,15 @@ func (w *attentionHead[T]) hide(a *attention, b band, j0 int, products []T) {
 		if w.masked && from < to {
 			hideLine(row[from-start:to-start], a.maskRow(w.seen, w.b, w.h, i, from, to-from), T(negInf))
 		}
+	}
+}
+
+// bend adds the bias of query i to its scores of the keys from j on.
+func (w *attentionHead[T]) bend(a *attention, i, j int, scores []T) {
+	v := a.bias
+	bias := from[T](v, v.Offset+w.b*v.Stride[0]+w.h*v.Stride[1]+i*v.Stride[2]+j*v.Stride[3])
+	for k := range scores {
+		scores[k] += bias[k*v.Stride[3]]
 	}
 }
 

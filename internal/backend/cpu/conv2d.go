@@ -80,7 +80,7 @@ func (g *convolution) empty() bool { return g.n*g.c*g.o*g.oh*g.ow == 0 }
 
 // convolveNothing sets the output to the bias, or zero.
 func (d *Device) convolveNothing(c *backend.Call) {
-	fill := backend.Call{Op: backend.OpFill, NOut: 1, Out: [3]backend.View{c.Out[0]}}
+	fill := backend.Call{Op: backend.OpFill, NOut: 1, Out: [4]backend.View{c.Out[0]}}
 	if c.Op != backend.OpConv2D || c.NIn < 3 {
 		fillKernel(d, &fill)
 		return

@@ -59,23 +59,24 @@ func (t *task) round(i0, i1, j0, j1 int) {
 	}
 }
 
-// roundRun applies the task's block function to sums [lo, hi), if there is one, and rounds what comes of it to the first output. What it was applied to is
-// rounded to the second one, if that is wanted.
+// roundRun rounds sums [lo, hi) to the last output. If the task has a block function, it is applied to what was rounded, and what comes of it is rounded to
+// the first output.
 func (t *task) roundRun(l *lane, lo, hi int) {
 	const piece = 4096 // stays in the first-level cache
 	h := &t.half
 	for ; lo < hi; lo += piece {
 		n := min(piece, hi-lo)
-		sums := unsafe.Pointer(&h.sums[lo])
-		if t.c.NOut > 1 {
-			z := &t.c.Out[1]
-			l.p[0], l.p[1] = at(z, z.Offset+h.offset+lo), sums
-			h.down(t.c, &l.p, n)
+		sums, out := unsafe.Pointer(&h.sums[lo]), &t.c.Out[t.c.NOut-1]
+		rounded := at(out, out.Offset+h.offset+lo)
+		l.p[0], l.p[1] = rounded, sums
+		h.down(t.c, &l.p, n)
+		if t.block == nil {
+			continue
 		}
-		if t.block != nil {
-			l.p[0], l.p[1] = sums, sums
-			t.block(t.c, &l.p, n)
-		}
+		l.p[0], l.p[1] = sums, rounded
+		h.widen(t.c, &l.p, n)
+		l.p[0], l.p[1] = sums, sums
+		t.block(t.c, &l.p, n)
 		y := &t.c.Out[0]
 		l.p[0], l.p[1] = at(y, y.Offset+h.offset+lo), sums
 		h.down(t.c, &l.p, n)
@@ -124,6 +125,21 @@ func productsHalf[H half](t *task, batch int) {
 	}
 	t.endHalf()
 }
+
+// productsWide computes products [lo, hi) of half operands whose output is float32: the sums are it.
+func productsWide[H half](t *task, pool *parallel.Pool, lo, hi int) {
+	p, out := &t.product, &t.c.Out[0]
+	for i := lo; i < hi; i++ {
+		sums := from[float32](out, out.Offset+p.c.offset(i))
+		f := gemm.Fused[float32]{}
+		if p.accumulate {
+			f = gemm.Fused[float32]{Add: sums, RowStride: p.n, ColStride: 1}
+		}
+		productHalf[H](t, pool, i, sums, &f)
+	}
+}
+
+func productsWideSerial[H half](t *task, _ *lane, lo, hi int) { productsWide[H](t, nil, lo, hi) }
 
 // loadSums widens what the output holds.
 func loadSums(t *task, l *lane, lo, hi int) {

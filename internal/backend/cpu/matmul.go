@@ -42,6 +42,18 @@ func matMulKernel(d *Device, c *backend.Call) {
 	}
 	switch c.Out[0].DType {
 	case dtype.Float32:
+		if c.In[0].DType.IsHalf() {
+			wide, serial := productsWide[dtype.BF16], productsWideSerial[dtype.BF16]
+			if c.In[0].DType == dtype.Float16 {
+				wide, serial = productsWide[dtype.F16], productsWideSerial[dtype.F16]
+			}
+			if pool != nil {
+				wide(t, pool, 0, batch)
+				return
+			}
+			t.do(batch, grain, serial)
+			return
+		}
 		if pool != nil {
 			products[float32](t, pool, 0, batch)
 			return
@@ -76,7 +88,7 @@ func matMulKernel(d *Device, c *backend.Call) {
 func (d *Device) product(c *backend.Call, p *product) {
 	a, b, out := &c.In[0], &c.In[1], &c.Out[0]
 	nd := out.NDim
-	if nd < 2 || a.NDim != nd || b.NDim != nd || a.DType != out.DType || b.DType != out.DType {
+	if nd < 2 || a.NDim != nd || b.NDim != nd || a.DType != b.DType || a.DType != out.DType && !(a.DType.IsHalf() && out.DType == dtype.Float32) {
 		d.fault(c, "%s %v times %s %v gives no %s %v", a.DType, a.Shape[:a.NDim], b.DType, b.Shape[:b.NDim], out.DType, out.Shape[:nd])
 	}
 	i, j := nd-2, nd-1

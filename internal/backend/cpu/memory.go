@@ -109,11 +109,15 @@ func (m *memory) alloc(n int, use purpose) (*buffer, error) {
 	return b, nil
 }
 
-// take finds a free block of the class, or takes new memory. Large ones come from the arena.
+// take finds a free block of the class or, if there is none, of one that is larger by at most a factor of two, or takes
+// new memory. Without the larger ones, memory would grow for hours: ranks that share a device have ever different numbers
+// of blocks of each class at once, and a block stays in its class for good.
 func (m *memory) take(class, size int) (*buffer, error) {
-	if b := m.free[class]; b != nil {
-		m.free[class], b.next = b.next, nil
-		return b, nil
+	for c := class; c <= min(class+classesPer, numClasses-1); c++ {
+		if b := m.free[c]; b != nil {
+			m.free[c], b.next = b.next, nil
+			return b, nil
+		}
 	}
 	if len(m.slab) < size {
 		slab, err := m.lasting.alloc(slabBytes, m.bound())

@@ -4,6 +4,8 @@ package cpu
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"unsafe"
@@ -150,4 +152,24 @@ func TestConcurrentAllocation(t *testing.T) {
 	}
 	wait.Wait()
 	require.Zero(t, d.Stats().InUse)
+}
+
+// Ranks that share a device have ever different numbers of blocks of each size at the same time. A size that has none left
+// takes a larger free block, so that memory follows what was in use at once, not the sum of what was in use of each size.
+func TestSmallBlocksOfOtherSizesAreUsedAgain(t *testing.T) {
+	m := &memory{name: "test"}
+	defer m.close()
+	r := rand.New(rand.NewPCG(3, 1))
+	for range 4000 { // steps
+		var live []*buffer
+		for range 100 {
+			b, err := m.alloc(int(64*math.Exp2(10*r.Float64())), forTensor)
+			require.NoError(t, err)
+			live = append(live, b)
+		}
+		for _, b := range live {
+			m.release(b)
+		}
+	}
+	require.Less(t, m.lasting.taken-int64(len(m.slab)), 2*m.stats.Peak)
 }

@@ -42,7 +42,7 @@ func TestMemoryIsPoisoned(t *testing.T) {
 		for _, b := range raw {
 			require.EqualValues(t, 0xFF, b)
 		}
-		s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [3]backend.View{v}})
+		s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [4]backend.View{v}})
 		d.Free(v.Buf)
 	}
 }
@@ -55,14 +55,14 @@ func TestWorkIsDeferred(t *testing.T) {
 	gate := make(gate)
 	x, y := vector(t, d, 100), vector(t, d, 100)
 	s.Wait(gate)
-	s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [3]backend.View{x}, Floats: [8]float64{3}})
-	s.Launch(&backend.Call{Op: backend.OpNeg, NOut: 1, NIn: 1, Out: [3]backend.View{y}, In: [7]backend.View{x}})
+	s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [4]backend.View{x}, Floats: [8]float64{3}})
+	s.Launch(&backend.Call{Op: backend.OpNeg, NOut: 1, NIn: 1, Out: [4]backend.View{y}, In: [7]backend.View{x}})
 	d.Free(x.Buf)
 	event := s.Record()
 	require.False(t, event.Done())
 	require.EqualValues(t, 400, d.Stats().InUse)
 	require.Panics(t, func() { d.Free(x.Buf) })
-	require.Panics(t, func() { s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [3]backend.View{x}}) }, "a freed operand")
+	require.Panics(t, func() { s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [4]backend.View{x}}) }, "a freed operand")
 	close(gate)
 	raw := make([]byte, 4)
 	s.Read(raw, y.Buf, 0)

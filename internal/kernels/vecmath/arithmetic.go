@@ -114,15 +114,6 @@ func SoftmaxGradDot(dst, y, dy, nextY, nextDY []float32, dot float32, past bool)
 	return a.total()
 }
 
-// ScoreGrad sets dst[i] = a·(y[i]·(dy[i]-delta)), the gradient of attention's scores.
-func ScoreGrad(dst, y, dy []float32, delta, a float32) {
-	checkLengths(len(dst), len(y), len(dy))
-	done := scoreGradVector(len(dst), first(dst), first(y), first(dy), delta, a)
-	for i := done; i < len(dst); i++ {
-		dst[i] = y[i] * (dy[i] - delta) * a
-	}
-}
-
 // SubWide sets dst[i] = x[i] - c, computed in float64 and rounded once.
 func SubWide(dst, x []float32, c float64, past bool) {
 	checkLengths(len(dst), len(x))

@@ -704,26 +704,6 @@ func softmaxGradDotVector(n int, dst *float32, y *float32, dy *float32, nextY *f
 	return n
 }
 
-// scoreGradVector: dst[i] = (y[i]·(dy[i]-delta))·a
-// for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
-func scoreGradVector(n int, dst *float32, y *float32, dy *float32, delta float32, a float32) int {
-	variant := kernels.Vectors()
-	if variant == kernels.Generic {
-		return 0
-	}
-	n -= n % 16
-	for done := 0; done < n; done += stretch {
-		count := min(stretch, n-done)
-		switch {
-		case variant == kernels.AVX512:
-			scoreGradAVX512(count, element(dst, done), element(y, done), element(dy, done), delta, a)
-		default:
-			scoreGradAVX2(count, element(dst, done), element(y, done), element(dy, done), delta, a)
-		}
-	}
-	return n
-}
-
 // subWideVector: dst[i] = float32(float64(x[i]) - c)
 // for as many of n elements as fill blocks of 16; it returns how many it did: 0 under the generic variant.
 // past writes dst past the caches, if it is aligned to 64 bytes and none of the operands.

@@ -98,9 +98,6 @@ func softmaxGradDotVector(_ int, _ *float32, _ *float32, _ *float32, _ *float32,
 	return 0
 }
 
-// scoreGradVector does nothing.
-func scoreGradVector(_ int, _ *float32, _ *float32, _ *float32, _ float32, _ float32) int { return 0 }
-
 // subWideVector does nothing.
 func subWideVector(_ int, _ *float32, _ *float32, _ float64, _ bool) int { return 0 }
 

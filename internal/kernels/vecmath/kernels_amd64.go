@@ -259,11 +259,6 @@ func softmaxGradDotAVX2(n int, dst *float32, y *float32, dy *float32, nextY *flo
 //go:noescape
 func softmaxGradDotPastAVX2(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
 
-// scoreGradAVX2: dst[i] = (y[i]·(dy[i]-delta))·a for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func scoreGradAVX2(n int, dst *float32, y *float32, dy *float32, delta float32, a float32)
-
 // subWideAVX2: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16.
 //
 //go:noescape
@@ -738,11 +733,6 @@ func softmaxGradDotAVX512(n int, dst *float32, y *float32, dy *float32, nextY *f
 //
 //go:noescape
 func softmaxGradDotPastAVX512(n int, dst *float32, y *float32, dy *float32, nextY *float32, nextDY *float32, sum *float64, dot float32)
-
-// scoreGradAVX512: dst[i] = (y[i]·(dy[i]-delta))·a for i < n, n a positive multiple of 16.
-//
-//go:noescape
-func scoreGradAVX512(n int, dst *float32, y *float32, dy *float32, delta float32, a float32)
 
 // subWideAVX512: dst[i] = float32(float64(x[i]) - c) for i < n, n a positive multiple of 16.
 //

@@ -5283,34 +5283,6 @@ end:
 	VZEROUPPER
 	RET
 
-// func scoreGradAVX2(n int, dst *float32, y *float32, dy *float32, delta float32, a float32)
-// Requires: AVX
-TEXT ·scoreGradAVX2(SB), $0-40
-	MOVQ         n+0(FP), AX
-	MOVQ         dst+8(FP), CX
-	MOVQ         y+16(FP), DX
-	MOVQ         dy+24(FP), BX
-	VBROADCASTSS delta+32(FP), Y0
-	VBROADCASTSS a+36(FP), Y1
-	XORQ         SI, SI
-
-loop:
-	VMOVUPS (BX)(SI*4), Y2
-	VSUBPS  Y0, Y2, Y2
-	VMULPS  (DX)(SI*4), Y2, Y2
-	VMULPS  Y1, Y2, Y2
-	VMOVUPS Y2, (CX)(SI*4)
-	VMOVUPS 32(BX)(SI*4), Y2
-	VSUBPS  Y0, Y2, Y2
-	VMULPS  32(DX)(SI*4), Y2, Y2
-	VMULPS  Y1, Y2, Y2
-	VMOVUPS Y2, 32(CX)(SI*4)
-	ADDQ    $0x00000010, SI
-	CMPQ    SI, AX
-	JL      loop
-	VZEROUPPER
-	RET
-
 // func subWideAVX2(n int, dst *float32, x *float32, c float64)
 // Requires: AVX
 TEXT ·subWideAVX2(SB), $0-32
@@ -16212,29 +16184,6 @@ loop:
 end:
 	VMOVUPD Z1, (R8)
 	VMOVUPD Z2, 64(R8)
-	VZEROUPPER
-	RET
-
-// func scoreGradAVX512(n int, dst *float32, y *float32, dy *float32, delta float32, a float32)
-// Requires: AVX, AVX512F
-TEXT ·scoreGradAVX512(SB), $0-40
-	MOVQ         n+0(FP), AX
-	MOVQ         dst+8(FP), CX
-	MOVQ         y+16(FP), DX
-	MOVQ         dy+24(FP), BX
-	VBROADCASTSS delta+32(FP), Z0
-	VBROADCASTSS a+36(FP), Z1
-	XORQ         SI, SI
-
-loop:
-	VMOVUPS (BX)(SI*4), Z2
-	VSUBPS  Z0, Z2, Z2
-	VMULPS  (DX)(SI*4), Z2, Z2
-	VMULPS  Z1, Z2, Z2
-	VMOVUPS Z2, (CX)(SI*4)
-	ADDQ    $0x00000010, SI
-	CMPQ    SI, AX
-	JL      loop
 	VZEROUPPER
 	RET
 

@@ -90,7 +90,6 @@ var exact = map[string]func(x *arrays){
 	"ReLUGrad":       func(x *arrays) { ReLUGrad(x.b, x.a, x.c) },
 	"SoftmaxGrad":    func(x *arrays) { SoftmaxGrad(x.b, x.a, x.c, 0.7, true) },
 	"SoftmaxGradDot": func(x *arrays) { x.sum = SoftmaxGradDot(x.b, x.a, x.c, x.d, x.e, 0.7, true) },
-	"ScoreGrad":      func(x *arrays) { ScoreGrad(x.b, x.a, x.c, 0.7, 0.3) },
 	"SubWide":        func(x *arrays) { SubWide(x.b, x.a, 0.123456789, true) },
 	"Sum":            func(x *arrays) { x.sum = Sum(x.b) },
 	"Dot":            func(x *arrays) { x.sum = Dot(x.b, x.c) },

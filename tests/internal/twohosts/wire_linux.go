@@ -4,6 +4,7 @@ package twohosts
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"runtime"
@@ -51,7 +52,7 @@ func (w *Wire) decide(from int) (lost bool, delay time.Duration) {
 func newWire(namespace string, links [2]string, delay time.Duration, tap func([]byte)) (*Wire, error) {
 	w := &Wire{delay: delay, tap: tap}
 	if err := In(namespace, func() error { return w.open(links) }); err != nil {
-		return nil, errors.Join(err, w.close())
+		return nil, errors.Join(fmt.Errorf("packet sockets in namespace %s: %w", namespace, err), w.close())
 	}
 	for i := range w.ends {
 		w.running.Go(func() { w.carry(i) })
@@ -94,7 +95,11 @@ func (w *Wire) open(links [2]string) error {
 				return err
 			}
 		}
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20); err != nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20)
+		if errors.Is(err, unix.EPERM) { // root of a user namespace gets what all get, and a wire that loses more
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 16<<20)
+		}
+		if err != nil {
 			return err
 		}
 		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index}); err != nil {

@@ -105,16 +105,6 @@ func (g *generator) arithmetic() {
 				sum.add(p)
 			}, sum.store
 		})
-	g.kernel("scoreGrad", "dst[i] = (y[i]·(dy[i]-delta))·a", params(streams("dst", "y", "dy"), scalars("delta", "a")), func(l *loop) (step, end func()) {
-		delta, a := l.scalar("delta"), l.scalar("a")
-		return func() {
-			x := l.load("dy")
-			l.VSUBPS(delta, x, x)
-			l.VMULPS(l.at("y", 0), x, x)
-			l.VMULPS(a, x, x)
-			l.store(x, "dst")
-		}, nil
-	})
 	g.pastKernel("subWide", "dst[i] = float32(float64(x[i]) - c)", params(streams("dst", "x"), typed(scalar, "float64", "c")), func(l *loop) (step, end func()) {
 		c := l.scalar("c")
 		return func() {

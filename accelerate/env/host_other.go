@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-//go:build !linux && !darwin
-
-package env
-
-// machineMemory is not known on this system.
-func machineMemory() uint64 { return 0 }

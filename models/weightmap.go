@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package models
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// WeightMapper is implemented by models whose saved arrays differ from their parameters and buffers in names or layout.
+// One map serves both ways: weights that are written are read back, and other programs read them too.
+type WeightMapper interface {
+	// WeightMap lists the rules, of which the first that matches counts. What has no rule is saved under its own name.
+	WeightMap() []WeightRule
+}
+
+// WeightRule says what parameters, or buffers, a saved array holds.
+type WeightRule struct {
+	// Saved is the name of the array. A * stands for any text, and for the same text at its place in Params.
+	Saved string
+	// Params are what the array holds, one after the other along Dim; as a rule it is one. None: the model does not need
+	// the array.
+	Params []string
+	// Dim is the dim of the saved array along which several parameters lie, as in one projection of queries, keys and
+	// values.
+	Dim int
+	// Transpose is true for a matrix that is saved [in, out] where the parameter is [out, in], or the other way round.
+	Transpose bool
+	// ReadOnly rules read arrays of other programs or versions. What is written has the names of the other rules.
+	ReadOnly bool
+}
+
+// array is a saved array and what it holds.
+type array struct {
+	name   string
+	rule   WeightRule
+	params []string
+}
+
+// matched returns what the *s of pattern stand for in name.
+func matched(pattern, name string) (texts []string, ok bool) {
+	parts := strings.Split(pattern, "*")
+	for i := range parts {
+		parts[i] = regexp.QuoteMeta(parts[i])
+	}
+	m := regexp.MustCompile("^" + strings.Join(parts, "(.*)") + "$").FindStringSubmatch(name)
+	if m == nil {
+		return nil, false
+	}
+	return m[1:], true
+}
+
+// filled puts texts in place of the *s of pattern.
+func filled(pattern string, texts []string) string {
+	for _, t := range texts {
+		pattern = strings.Replace(pattern, "*", t, 1)
+	}
+	return pattern
+}
+
+// rules are those of m, nil for none.
+func rules(m Model) []WeightRule {
+	if w, ok := m.(WeightMapper); ok {
+		return w.WeightMap()
+	}
+	return nil
+}
+
+// arrayOf is the array of a saved name.
+func arrayOf(rules []WeightRule, saved string) array {
+	for _, r := range rules {
+		if texts, ok := matched(r.Saved, saved); ok {
+			a := array{name: saved, rule: r}
+			for _, p := range r.Params {
+				a.params = append(a.params, filled(p, texts))
+			}
+			return a
+		}
+	}
+	return array{name: saved, params: []string{saved}}
+}
+
+// arrayFor is the array in which a parameter is written.
+func arrayFor(rules []WeightRule, param string) array {
+	for _, r := range rules {
+		for _, p := range r.Params {
+			if texts, ok := matched(p, param); ok && !r.ReadOnly {
+				return arrayOf([]WeightRule{r}, filled(r.Saved, texts))
+			}
+		}
+	}
+	return array{name: param, params: []string{param}}
+}
+
+// byName are the parameters and buffers of a model.
+func byName(tree *nn.Tree) map[string]tensor.Named {
+	named := map[string]tensor.Named{}
+	for _, p := range tree.State() {
+		named[p.Name] = p
+	}
+	return named
+}
+
+// tensors are the parameters of the array.
+func (a array) tensors(named map[string]tensor.Named) ([]tensor.Named, error) {
+	var list []tensor.Named
+	for _, name := range a.params {
+		p, ok := named[name]
+		if !ok {
+			return nil, fmt.Errorf("models: the weight map puts %s into %s, which the model does not have", a.name, name)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// shape is that of the array of parameters in their order.
+func (a array) shape(params []tensor.Named) []int {
+	var total []int
+	for _, p := range params {
+		shape := slices.Clone(p.Shape())
+		if a.rule.Transpose && len(shape) == 2 {
+			slices.Reverse(shape)
+		}
+		if total == nil {
+			total = shape
+		} else if a.rule.Dim < len(total) && a.rule.Dim < len(shape) {
+			total[a.rule.Dim] += shape[a.rule.Dim]
+		}
+	}
+	return total
+}
+
+// fill copies an array into its parameters.
+func (a array) fill(c *tensor.Ctx, saved *tensor.Tensor, params []tensor.Named) {
+	at := 0
+	for _, p := range params {
+		part := saved
+		if len(params) > 1 {
+			n := a.shape([]tensor.Named{p})[a.rule.Dim]
+			part, at = tensor.Slice(c, saved, a.rule.Dim, at, at+n), at+n
+		}
+		if a.rule.Transpose {
+			part = tensor.Transpose(c, part, 0, 1)
+		}
+		tensor.CopyInto(c, p.Tensor, part)
+	}
+}
+
+// bytes are the elements of the array of parameters.
+func (a array) bytes(c *tensor.Ctx, params []tensor.Named) (data []byte) {
+	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+		parts := make([]*tensor.Tensor, len(params))
+		for i, p := range params {
+			if parts[i] = p.Tensor; a.rule.Transpose {
+				parts[i] = tensor.Transpose(c, p.Tensor, 0, 1)
+			}
+		}
+		whole := parts[0]
+		if len(parts) > 1 {
+			whole = tensor.Concat(c, a.rule.Dim, parts...)
+		}
+		data = tensor.ReadBytes(c, whole)
+		return nil
+	})
+	return data
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tensor
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/lockstep-ml/lockstep/internal/backend"
+)
+
+// Precision says in which dtype an op computes under [Ctx.Autocast], as the lists of torch.amp.autocast do.
+type Precision uint8
+
+// The precisions.
+const (
+	// Widest is the widest dtype of the operands.
+	Widest Precision = iota
+	// Lower is the dtype of Autocast: products, convolutions and attention. Their sums are float32 inside.
+	Lower
+	// Wide is float32: norms, softmax, losses, sums, exponentials and powers.
+	Wide
+)
+
+// String is the precision's name.
+func (p Precision) String() string { return [...]string{"widest", "lower", "float32"}[p] }
+
+// precisions of the ops. An op that is not here takes the dtypes of its operands as they are: creation, conversion,
+// views, writes in place, indexing and what has one operand and no sums.
+var precisions = map[string]Precision{
+	"MatMul": Lower, "AddMM": Lower, "AddMMActivated": Lower, "Linear": Lower, "LinearActivated": Lower,
+	"Conv2D": Lower, "Attention": Lower, "LinearCrossEntropy": Lower,
+
+	"Softmax": Wide, "LogSoftmax": Wide, "CrossEntropy": Wide, "BCEWithLogits": Wide, "LayerNorm": Wide, "RMSNorm": Wide,
+	"GroupNorm": Wide, "BatchNorm": Wide, "BatchNormWith": Wide, "Sum": Wide, "Mean": Wide, "LogSumExp": Wide, "Var": Wide,
+	"Std": Wide, "CumSum": Wide, "SumSquares": Wide, "Exp": Wide, "Log": Wide, "Rsqrt": Wide, "Erf": Wide, "Pow": Wide,
+	"PowScalar": Wide, "Softplus": Wide,
+
+	"Add": Widest, "Sub": Widest, "Mul": Widest, "Div": Widest, "Maximum": Widest, "Minimum": Widest, "Where": Widest,
+	"MaskedFill": Widest, "Concat": Widest, "Stack": Widest, "ScatterAdd": Widest, "SwiGLU": Widest, "Eq": Widest,
+	"Ne": Widest, "Lt": Widest, "Le": Widest, "Gt": Widest, "Ge": Widest,
+}
+
+// PrecisionOf is the precision of an op of this package by its name; false if Autocast leaves its operands as they are.
+func PrecisionOf(op string) (Precision, bool) {
+	p, ok := precisions[op]
+	return p, ok
+}
+
+// Autocast returns a context whose ops compute with float32 operands in the lower dtype dt, BFloat16 or Float16, where
+// that pays and is safe (see Precision), as torch.amp.autocast. Parameters stay float32: a copy of each in dt is made
+// when it is first used and kept until the parameter changes, and gradients of products are summed in float32 and
+// reach the parameter without having been rounded. Float64 operands are left alone. The gradient functions of ops run
+// in the dtypes that forward ran in. Invalid ends autocasting.
+func (c *Ctx) Autocast(dt DType) *Ctx {
+	if dt != Invalid && !dt.IsHalf() {
+		panic(&Error{Op: "Autocast", Msg: fmt.Sprintf("%v is not a lower dtype: want %v or %v", dt, BFloat16, Float16)})
+	}
+	d := *c
+	d.lower = dt
+	return &d
+}
+
+// Lower is the dtype of Autocast, Invalid without it.
+func (c *Ctx) Lower() DType { return c.lower }
+
+// autocast converts the operands of op as its precision says.
+func (c *Ctx) autocast(op string, operands ...**Tensor) {
+	if c.lower == Invalid {
+		return
+	}
+	p, ok := precisions[op]
+	if !ok {
+		return
+	}
+	to := Float32
+	switch p {
+	case Lower:
+		to = c.lower
+	case Widest:
+		to = widest(operands)
+	}
+	for _, t := range operands {
+		if *t != nil && (*t).dtype.IsFloat() && (*t).dtype != Float64 {
+			*t = Cast(c, *t, to)
+		}
+	}
+}
+
+// cast is autocast for operands that closures keep: taking their address would cost an allocation. It also returns the
+// context to go on with.
+func (c *Ctx) cast(op string, x, y, z *Tensor) (plain *Ctx, _, _, _ *Tensor) {
+	c.autocast(op, &x, &y, &z)
+	return c.Autocast(Invalid), x, y, z
+}
+
+// widest is the widest floating-point dtype; that of both half types is float32.
+func widest(operands []**Tensor) DType {
+	to := Invalid
+	for _, t := range operands {
+		if *t == nil || !(*t).dtype.IsFloat() {
+			continue
+		}
+		switch dt := (*t).dtype; {
+		case to == Invalid || to == dt:
+			to = dt
+		case to == Float64 || dt == Float64:
+			to = Float64
+		default:
+			to = Float32
+		}
+	}
+	return to
+}
+
+// lowered is a parameter's copy in the dtype of Autocast.
+type lowered struct {
+	mu   sync.Mutex // contexts of several goroutines may run one model
+	copy *Tensor    // nil before the first use
+	of   uint32     // version of the parameter that copy holds
+	made *engine    // whose stream wrote it
+}
+
+// lower is a parameter in the dtype of Autocast: edge is where its gradient goes, low what is computed with. Of a leaf
+// that is the copy, so that the gradient reaches it as it is formed; of anything else a recorded Cast.
+func (c *Ctx) lowerParam(t *Tensor) (edge, low *Tensor) {
+	switch {
+	case c.lower == Invalid || t == nil || t.dtype == c.lower || t.dtype == Float64 || !t.dtype.IsFloat():
+		return t, t
+	case t.leaf == nil || t.dtype != Float32:
+		low = Cast(c, t, c.lower)
+		return low, low
+	}
+	l := &t.leaf.lowered
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.copy == nil || l.copy.dtype != c.lower || l.copy.gen != l.copy.st.gen {
+		free := *c
+		free.scope = nil
+		l.copy, l.of = free.empty("Autocast", c.lower, t.Shape()...), t.st.ver-1
+	}
+	if l.of != t.st.ver {
+		c.launch(backend.OpCopy, l.copy, t)
+		l.copy.st.ver++ // what was saved of it is gone
+		l.of, l.made = t.st.ver, c.eng
+	}
+	if l.made != c.eng {
+		c.Device().Sync()
+		l.made = c.eng
+	}
+	return t, l.copy
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tensor
+
+import "slices"
+
+// Checkpoint runs f without keeping what its gradient needs, and runs it again during
+// Backward (gradient checkpointing, Chen et al. 2016). params are the leaves that f uses
+// in addition to its inputs; neither they nor the inputs may change in between. Random
+// ops in f draw the same numbers both times.
+func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in, params []*Tensor) []*Tensor {
+	again, drawn := *c, *c.draws // before f draws
+	out := slices.Clone(c.NoGrad().Scope(func(c *Ctx) []*Tensor { return f(c, in) }))
+	if !c.grad {
+		return out
+	}
+	for i, t := range out {
+		out[i] = t.alias()
+	}
+	ins := slices.Clone(in)
+	for _, p := range params {
+		if !slices.Contains(ins[len(in):], p) { // tied parameters count once
+			ins = append(ins, p)
+		}
+	}
+	c.record(name, out, ins, ins, func(b *Back) {
+		redo := again
+		redo.grad, redo.scope, redo.draws = true, b.scope, new(uint64)
+		*redo.draws = drawn
+		args, wrt, at := make([]*Tensor, len(in)), []*Tensor(nil), []int(nil)
+		for i, t := range ins {
+			if i < len(in) && t != nil {
+				t = t.alias()
+				args[i] = t
+			}
+			if t != nil && b.Need(i) {
+				if i < len(in) {
+					t.SetRequiresGrad(true)
+				}
+				wrt, at = append(wrt, t), append(at, i)
+			}
+		}
+		var roots, grads []*Tensor
+		for i, y := range f(&redo, args) {
+			if b.Grad(i) != nil && y.takesPart() {
+				roots, grads = append(roots, y), append(grads, b.Grad(i))
+			}
+		}
+		if len(roots) == 0 {
+			return
+		}
+		for j, g := range Backward(&redo, roots, grads, wrt) {
+			b.Set(at[j], g)
+		}
+	})
+	return out
+}

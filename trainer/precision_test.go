@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+func bf16(a *args.TrainingArguments) { a.BF16 = true }
+func fp16(a *args.TrainingArguments) { a.FP16 = true }
+
+// Mixed precision has the same bits on any number of ranks and workers, and with recomputation; parameters stay float32 and the
+// model learns what it learns in float32.
+func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
+	single := trainOnRanks(t, 1)
+	for name, lower := range map[string]func(*args.TrainingArguments){"bf16": bf16, "fp16": fp16} {
+		t.Run(name, func(t *testing.T) {
+			want := trainOnRanks(t, 1, lower)
+			require.NotEqual(t, single.weights, want.weights)
+			last := func(r rankRun) float64 {
+				for i := len(r.history) - 1; ; i-- {
+					if loss, ok := r.history[i]["eval_loss"].(float64); ok {
+						return loss
+					}
+				}
+			}
+			require.InEpsilon(t, last(single), last(want), 0.02)
+			for _, ranks := range []int{2, 4, 8} {
+				got := trainOnRanks(t, ranks, lower)
+				require.Equal(t, want.weights, got.weights, "%d ranks", ranks)
+				require.Equal(t, want.history, got.history, "%d ranks", ranks)
+			}
+			for _, workers := range []int{1, 3} {
+				require.Equal(t, want.weights, trainOnRanks(t, 2, lower, func(a *args.TrainingArguments) { a.DataloaderNumWorkers = workers }).weights)
+			}
+			require.Equal(t, want.weights, trainOnRanks(t, 1, lower, func(a *args.TrainingArguments) { a.GradientCheckpointing = true }).weights)
+		})
+	}
+}
+
+// Products run in the lower dtype, the loss and the parameters in float32.
+func TestMixedPrecisionOfAStep(t *testing.T) {
+	for dt, lower := range map[tensor.DType]func(*args.TrainingArguments){tensor.BFloat16: bf16, tensor.Float16: fp16} {
+		m := newGPT2(t, 0)
+		a := rankArgs(1)
+		lower(a)
+		a.MaxSteps, a.EvalStrategy, a.SaveStrategy = 1, args.StrategyNo, args.StrategyNo
+		seen := 0
+		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+			require.Equal(t, dt, c.Lower())
+			require.Equal(t, dt, o.Logits.DType())
+			require.Equal(t, tensor.Float32, o.Loss.DType())
+			seen++
+			return o.Loss, b.Count
+		})).Train()
+		require.NoError(t, err)
+		require.Positive(t, seen)
+		for _, p := range nn.NamedParameters(m) {
+			require.Equal(t, tensor.Float32, p.DType(), p.Name)
+		}
+	}
+}
+
+// An overflow in one micro-batch of one rank: all ranks skip the step and halve the scale, the schedule stands still, and a
+// resume keeps the scale.
+func TestOverflowHalvesTheScaleOnAllRanks(t *testing.T) {
+	const bad = 2 // step
+	var scales []float64
+	var rates []float64
+	run := func(disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) map[string][]byte {
+		m := newGPT2(t, 0.2)
+		a := rankArgs(ranks)
+		a.FP16, a.FP16InitialScale, a.FP16GrowthInterval = true, 1024, 4
+		for _, f := range set {
+			f(a)
+		}
+		scales, rates = nil, nil
+		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+			trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+				if c.Training && b.Leaf == 3 && b.Position >= 16*(bad-1) && b.Position < 16*bad {
+					huge := tensor.Affine(c.Ctx, tensor.Cast(c.Ctx, o.Logits, tensor.Float32), 1e20, 0) // whose gradient overflows float16
+					zero := tensor.Affine(c.Ctx, tensor.Detach(tensor.Sum(c.Ctx, huge, nil, false)), -1, 0)
+					return tensor.Add(c.Ctx, o.Loss, tensor.Add(c.Ctx, tensor.Sum(c.Ctx, huge, nil, false), zero)), b.Count
+				}
+				return o.Loss, b.Count
+			}),
+			on(callbacks.StepEnd, func(e *callbacks.Event) error {
+				require.Equal(t, e.State.GlobalStep == bad, e.Step.Overflow)
+				scales, rates = append(scales, e.Step.LossScale), append(rates, e.Step.LearningRate)
+				return nil
+			}))
+		_, err := tr.Train()
+		require.NoError(t, err)
+		return weights(m)
+	}
+	disk := vfs.NewMem()
+	want := run(disk, 1)
+	require.Equal(t, []float64{1024, 1024, 512, 512, 512, 512, 1024, 1024}, scales)
+	require.Equal(t, rates[1], rates[2], "the schedule waits")
+	require.Equal(t, want, run(vfs.NewMem(), 4))
+	require.Equal(t, want, run(disk, 2, resumeFrom(4), func(a *args.TrainingArguments) { a.OutputDir = "elsewhere" }))
+	require.Equal(t, []float64{512, 512, 1024, 1024}, scales)
+}
+
+// A power of two more of scale changes no bit where nothing under- or overflows; where gradients are too small for float16,
+// a larger scale keeps more of them.
+func TestTheScaleChangesNoBit(t *testing.T) {
+	run := func(scale float64) map[string][]byte {
+		m := newMLP(t, 1, 1)
+		a := lineArgs(fp16, func(a *args.TrainingArguments) { a.FP16InitialScale = scale })
+		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(source(points(64)))).Train()
+		require.NoError(t, err)
+		return weights(m)
+	}
+	require.Equal(t, run(1<<8), run(1<<9))
+
+	tiny := func(scale float64) map[string][]byte { // gradients of attention's scores
+		return trainOnRanks(t, 1, fp16, func(a *args.TrainingArguments) { a.FP16InitialScale = scale }).weights
+	}
+	require.NotEqual(t, tiny(1<<8), tiny(1<<16))
+}
+
+func TestMixedPrecisionFaults(t *testing.T) {
+	for want, set := range map[string]func(*args.TrainingArguments){
+		"fp16 is true; want one of bf16 and fp16":                       func(a *args.TrainingArguments) { a.BF16, a.FP16 = true, true },
+		"fp16_initial_scale is -2; want a power of two from 1 to 2^64":  func(a *args.TrainingArguments) { a.FP16InitialScale = -2 },
+		"fp16_initial_scale is NaN; want a power of two from 1 to 2^64": func(a *args.TrainingArguments) { a.FP16InitialScale = math.NaN() },
+		"fp16_growth_interval is 0; want":                               func(a *args.TrainingArguments) { a.FP16GrowthInterval = 0 },
+	} {
+		a := rankArgs(1)
+		set(a)
+		require.ErrorContains(t, a.Validate(), want)
+	}
+	a := rankArgs(1)
+	a.FP16 = true
+	acc, err := accelerate.New(a)
+	require.NoError(t, err)
+	cfg := newGPT2(t, 0).Cfg
+	m, err := models.FromConfig(nn.NewInit(tensor.CPU(), 1).As(tensor.Float64), []byte(fmt.Sprintf(`{"model_type":"gpt2","vocab_size":%d,"n_embd":8,"n_head":2,"n_layer":1,"n_positions":8}`, cfg.VocabSize)))
+	require.NoError(t, err)
+	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil), "is float64: want float32 parameters with bf16 and fp16")
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// resumable is a run of a line with everything that a checkpoint can hold, and its checkpoint of step 1 of 2.
+func resumable(t testing.TB) (parts map[string][]byte, order []string) {
+	disk := vfs.NewMem()
+	a := lineArgs(func(a *args.TrainingArguments) {
+		a.SaveStrategy, a.SaveSteps, a.MaxSteps, a.LoggingSteps = args.StrategySteps, 1, 1, 1
+	})
+	_, err := newTrainer(disk, newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64)))).Train()
+	require.NoError(t, err)
+	ck, err := (&checkpoint.Store{Dir: out, FS: disk, Log: quiet}).Open(ctx, "checkpoint-1")
+	require.NoError(t, err)
+	parts = map[string][]byte{}
+	for _, f := range ck.Files {
+		parts[f.Name], err = ck.ReadPart(f.Name)
+		require.NoError(t, err)
+		order = append(order, f.Name)
+	}
+	return parts, order
+}
+
+// resumeWith resumes for a step from that checkpoint with one file replaced and the hashes computed again, as anybody
+// can do.
+func resumeWith(t testing.TB, parts map[string][]byte, order []string, name string, text []byte) (*callbacks.State, error) {
+	disk := vfs.NewMem()
+	content := checkpoint.Content{RunID: "run"}
+	for _, n := range order {
+		data := parts[n]
+		if n == name {
+			data = text
+		}
+		content.Parts = append(content.Parts, checkpoint.BytesPart(n, data))
+	}
+	_, err := (&checkpoint.Store{Dir: out, FS: disk, Log: quiet}).Save(ctx, 1, content)
+	require.NoError(t, err)
+	a := lineArgs(func(a *args.TrainingArguments) { a.ResumeFromCheckpoint, a.MaxSteps = "last", 2 })
+	tr := newTrainer(disk, newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64))))
+	_, err = tr.Train()
+	return tr.State(), err
+}
+
+// FuzzResume: whatever a file of a checkpoint says, the run is refused or goes on to its end.
+func FuzzResume(f *testing.F) {
+	parts, order := resumable(f)
+	for i, name := range order {
+		f.Add(uint8(i), parts[name])
+	}
+	f.Fuzz(func(t *testing.T, which uint8, text []byte) {
+		name := order[int(which)%len(order)]
+		if state, err := resumeWith(t, parts, order, name, text); err == nil {
+			require.GreaterOrEqual(t, state.GlobalStep, int64(0))
+		}
+	})
+}
+
+// Numbers of a checkpoint that no run writes are refused, before memory is taken for them.
+func TestResumeRefusesImpossibleNumbers(t *testing.T) {
+	parts, order := resumable(t)
+	for _, c := range []struct{ file, key, value, want string }{
+		{"progress.json", "leaves", "1000000000000", "progress.json: leaves = 1000000000000: want 0 to 1048576"},
+		{"progress.json", "leaves", "-8", "leaves = -8"},
+		{"progress.json", "epoch", "-1", "epoch = -1"},
+		{"progress.json", "epoch", "9223372036854775807", "epoch = 9223372036854775807: want 0 to"},
+		{"progress.json", "samples", "-1", "samples = -1"},
+		{"progress.json", "tokens", "9223372036854775807", "tokens = 9223372036854775807"},
+		{"progress.json", "nonfinite_steps", "-1", "nonfinite_steps = -1"},
+		{"progress.json", "loss", `{"sum": 1, "count": -1, "steps": 1}`, "loss.count = -1"},
+		{"progress.json", "train_seconds", "-1", "train_seconds = -1"},
+		{"sampler.json", "position", "9223372036854775807", "is not in epoch 0"},
+		{"optimizer.json", "steps", `{"layers.0.weight": 9223372036854775807, "layers.0.bias": 1}`, "the step count of layers.0.weight is 9223372036854775807"},
+		{"training_args.json", "per_device_train_batch_size", "1000000000000000000", "per_device_train_batch_size is 1000000000000000000; want at most"},
+		{"training_args.json", "deterministic_ranks", "1000000000000", "deterministic_ranks is 1000000000000"},
+		{"trainer_state.json", "global_step", "9223372036854775807", "global_step = 9223372036854775807, but the checkpoint is of step 1"},
+	} {
+		var fields map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(parts[c.file], &fields))
+		require.Contains(t, fields, c.key)
+		fields[c.key] = json.RawMessage(c.value)
+		text, err := json.Marshal(fields)
+		require.NoError(t, err)
+		_, err = resumeWith(t, parts, order, c.file, text)
+		require.ErrorContains(t, err, c.want, "%s: %s", c.file, c.key)
+	}
+}
