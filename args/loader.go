@@ -34,12 +34,13 @@ type builtin struct {
 const configKey = "config"
 
 // engineEnv lists the variables that the engine reads by itself and that are no
-// settings of a run: LOCKSTEP_KERNELS forces a variant of the CPU kernels, the others say
-// which job a process is a rank of.
+// settings of a run: LOCKSTEP_KERNELS forces a variant of the CPU kernels, REQUIRE_* and SKIPPED
+// are read by the project's tests, the others say which job a process is a rank of.
 var engineEnv = []string{
 	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE", EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE",
 	EnvPrefix + "TLS", EnvPrefix + "TLS_*",
 	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR",
+	EnvPrefix + "REQUIRE_*", EnvPrefix + "SKIPPED",
 }
 
 // Loader fills a list of structs from flags, environment and files.
