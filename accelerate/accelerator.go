@@ -34,6 +34,8 @@ type Accelerator struct {
 	world int         // number of ranks
 	group *dist.Group // nil: this rank is alone, or not connected
 
+	unwatch func() // ends giving out the group's flight records; nil with WithGroup
+
 	place     *env.Environment // what the launcher says; nil with WithGroup
 	processes *processes       // nil: the other ranks, if there are any, are goroutines
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/accelerate/flight"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
@@ -145,6 +146,7 @@ func (a *Accelerator) Open(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("accelerate: %w", err), job.Close())
 	}
+	a.unwatch = flight.Watch(a.group, a.flightJob(), a.log)
 	if a.IsMain() {
 		info := a.group.Describe()
 		a.log.Info("joined the job", "ranks", a.world, "launcher", string(a.processes.env.Kind), "engine", info.Name, "path", info.Path)
@@ -261,7 +263,7 @@ func reachable(name string, lookup func(string) ([]string, error)) error {
 // engine makes the group over what ddp_backend names.
 func (a *Accelerator) engine(job *rendezvous.Job) (*dist.Group, error) {
 	opts := a.groupOptions()
-	opts.FlightDir = os.Getenv("LOCKSTEP_FLIGHT_DIR")
+	opts.FlightDir = flight.Dir(a.flightJob())
 	backend := a.args.DDPBackend
 	if backend == args.BackendAuto || backend == args.BackendGloo {
 		backend = args.BackendTCP
@@ -280,6 +282,17 @@ func (a *Accelerator) engine(job *rendezvous.Job) (*dist.Group, error) {
 		return nil, err
 	}
 	return f(job, opts)
+}
+
+// flightJob names the folder that the ranks of this host share for their flight records.
+func (a *Accelerator) flightJob() string {
+	if id, _ := a.Job(); id != "" {
+		return id
+	}
+	if a.processes != nil {
+		return fmt.Sprintf("%s-%d", a.processes.env.MasterAddr, a.processes.env.MasterPort)
+	}
+	return fmt.Sprintf("process-%d", os.Getpid())
 }
 
 // groupOptions are what the arguments say of any group.

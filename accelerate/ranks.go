@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/flight"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/local"
@@ -42,9 +44,10 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 // Connect joins the ranks that Replicas returned into a group. Each rank leaves it with
 // Close. After a failure, call Connect again to replace the group.
 func Connect(ranks []*Accelerator) {
-	groups := local.New(len(ranks), ranks[0].groupOptions())
-	for r, g := range groups {
-		ranks[r].group = g
+	opts := ranks[0].groupOptions()
+	opts.FlightDir = os.Getenv(flight.EnvDir) // what ranks of one process say of a failure is enough otherwise
+	for r, g := range local.New(len(ranks), opts) {
+		ranks[r].group, ranks[r].unwatch = g, flight.Watch(g, ranks[r].flightJob(), ranks[r].log)
 	}
 }
 
@@ -305,6 +308,10 @@ func (a *Accelerator) release() error {
 func (a *Accelerator) Close() error {
 	if a.group == nil {
 		return nil
+	}
+	if a.unwatch != nil { // a group of the program's own is its own to watch
+		a.unwatch()
+		a.unwatch = nil
 	}
 	err := errors.Join(a.group.Close(), a.release())
 	a.group = nil

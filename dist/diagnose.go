@@ -8,15 +8,24 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
+// The kinds of findings.
+const (
+	FindingNone     = "none"     // nothing went wrong
+	FindingMissing  = "missing"  // ranks did not come to a call
+	FindingMismatch = "mismatch" // ranks called something else than most
+	FindingError    = "error"    // the group failed otherwise
+)
+
 // Finding is what the flight records of one group say together.
 type Finding struct {
 	Group    string   `json:"group"`
-	Kind     string   `json:"kind"`     // "missing", "mismatch", "error" or "none"
+	Kind     string   `json:"kind"`     // FindingNone, …
 	Seq      uint64   `json:"seq"`      // the call that went wrong, 0 if none did
 	Culprits []int    `json:"culprits"` // ranks that did not come, or that called something else than most
 	Absent   []int    `json:"absent"`   // ranks without a flight file, whose process was killed for instance
@@ -91,7 +100,7 @@ func readFlight(name string) (FlightRecord, error) {
 // find looks at one group's records.
 func find(records []FlightRecord) Finding {
 	slices.SortFunc(records, func(a, b FlightRecord) int { return a.Rank - b.Rank })
-	f := Finding{Group: records[0].Group, Kind: "none", Culprits: []int{}, Absent: []int{}}
+	f := Finding{Group: records[0].Group, Kind: FindingNone, Culprits: []int{}, Absent: []int{}}
 	for r := range records[0].Size {
 		if !slices.ContainsFunc(records, func(x FlightRecord) bool { return x.Rank == r }) {
 			f.Absent = append(f.Absent, r)
@@ -110,12 +119,20 @@ func find(records []FlightRecord) Finding {
 	return f
 }
 
-// firstUnfinished returns the number of the first collective call that some rank began and did not finish, 0 if there is none.
+// firstUnfinished returns the number of the first collective call that some rank began and none finished, 0 if there is
+// none. Records may be of different times: what one rank finished, all came to.
 func firstUnfinished(records []FlightRecord) uint64 {
-	var first uint64
+	var finished, first uint64
 	for _, r := range records {
 		for _, e := range r.Entries {
-			if !e.Op.PointToPoint() && (e.State == Started || e.State == Failed) && (first == 0 || e.Seq < first) {
+			if !e.Op.PointToPoint() && e.State == Finished {
+				finished = max(finished, e.Seq)
+			}
+		}
+	}
+	for _, r := range records {
+		for _, e := range r.Entries {
+			if !e.Op.PointToPoint() && (e.State == Started || e.State == Failed) && e.Seq > finished && (first == 0 || e.Seq < first) {
 				first = e.Seq
 			}
 		}
@@ -127,6 +144,7 @@ func firstUnfinished(records []FlightRecord) uint64 {
 func (f *Finding) explain(records []FlightRecord) {
 	calls := map[string][]int{} // what was called, by whom
 	var came, absent []int
+	var waited time.Duration
 	for _, r := range records {
 		i := slices.IndexFunc(r.Entries, func(e FlightEntry) bool {
 			return !e.Op.PointToPoint() && e.Seq == f.Seq && e.State != Queued
@@ -136,23 +154,31 @@ func (f *Finding) explain(records []FlightRecord) {
 			continue
 		}
 		came = append(came, r.Rank)
-		text := r.Entries[i].Signature.String()
+		e := &r.Entries[i]
+		end := e.EndedAt
+		if end.IsZero() {
+			end = r.Time
+		}
+		waited = max(waited, end.Sub(e.StartedAt))
+		text := e.Signature.String()
 		calls[text] = append(calls[text], r.Rank)
 	}
 	switch {
 	case f.Seq == 0 && len(f.Errors) == 0:
 		f.Text = fmt.Sprintf("group %q: all recorded calls are finished", f.Group)
 	case len(calls) > 1:
-		f.Kind = "mismatch"
+		f.Kind = FindingMismatch
 		f.mismatch(calls)
 	case f.Seq != 0 && len(absent) > 0:
-		f.Kind, f.Culprits = "missing", absent
-		f.Text = fmt.Sprintf("group %q: %s did not come to %s; %s waited", f.Group, rankList(absent), only(calls), rankList(came))
+		f.Kind, f.Culprits = FindingMissing, absent
+		f.Text = fmt.Sprintf("group %q: %s did not come to %s; %s waited %v", f.Group, rankList(absent), only(calls), rankList(came), waited.Round(time.Millisecond))
 	case f.Seq != 0 && len(f.Absent) > 0:
-		f.Kind, f.Culprits = "missing", f.Absent
-		f.Text = fmt.Sprintf("group %q: %s did not finish %s", f.Group, rankList(came), only(calls))
+		f.Kind, f.Culprits = FindingMissing, f.Absent
+		f.Text = fmt.Sprintf("group %q: %s did not finish %s after %v", f.Group, rankList(came), only(calls), waited.Round(time.Millisecond))
+	case f.Seq != 0 && len(f.Errors) == 0:
+		f.Text = fmt.Sprintf("group %q: all ranks are in %s, since %v", f.Group, only(calls), waited.Round(time.Millisecond))
 	default:
-		f.Kind = "error"
+		f.Kind = FindingError
 		f.Text = fmt.Sprintf("group %q: %s", f.Group, strings.Join(f.Errors, "; "))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -207,6 +208,40 @@ func TestDiagnose(t *testing.T) {
 	require.Equal(t, []int{3}, f.Absent)
 	require.Equal(t, `group "world": the ranks disagree: ranks 0, 1 called all-reduce #1 "bucket 1" (sum of float32 × 4), rank 2 called `+
 		`all-reduce #1 "bucket 2" (sum of float32 × 4); there is no record of rank 3`, f.String())
+}
+
+// Records of running ranks are of different times: what one rank finished, all came to.
+func TestDiagnoseOfRunningRanks(t *testing.T) {
+	now := time.Now()
+	write := func(dir string, rank int, age time.Duration, states ...dist.State) {
+		r := dist.FlightRecord{Version: 1, Group: "world", Rank: rank, Size: 2, Time: now.Add(-age)}
+		for i, s := range states {
+			r.Entries = append(r.Entries, dist.FlightEntry{DTypeName: "float32", State: s, StartedAt: r.Time.Add(-2 * time.Second),
+				Signature: dist.Signature{Op: dist.Barrier, Seq: uint64(i + 1)}})
+		}
+		text, err := json.Marshal(r)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("flight_world_rank%d.json", rank)), text, 0o600))
+	}
+	for _, c := range []struct {
+		zero, one []dist.State
+		kind      string
+		text      string
+	}{
+		{[]dist.State{dist.Finished, dist.Started}, []dist.State{dist.Finished}, dist.FindingMissing, "rank 1 did not come to barrier #2; rank 0 waited 2s"},
+		{[]dist.State{dist.Finished, dist.Started}, []dist.State{dist.Started}, dist.FindingMissing, "rank 1 did not come to barrier #2; rank 0 waited 2s"},
+		{[]dist.State{dist.Finished, dist.Finished}, []dist.State{dist.Started}, dist.FindingNone, "all recorded calls are finished"},
+		{[]dist.State{dist.Finished, dist.Started}, []dist.State{dist.Finished, dist.Started}, dist.FindingNone, "all ranks are in barrier #2, since 2s"},
+	} {
+		dir := t.TempDir()
+		write(dir, 0, 0, c.zero...)
+		write(dir, 1, time.Minute, c.one...)
+		report, err := dist.Diagnose(dir)
+		require.NoError(t, err)
+		require.Len(t, report.Findings, 1)
+		require.Equal(t, c.kind, report.Findings[0].Kind)
+		require.Equal(t, `group "world": `+c.text, report.Findings[0].Text)
+	}
 }
 
 func TestDiagnoseRefusesWhatIsNoRecord(t *testing.T) {

@@ -4,9 +4,11 @@ package dist
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -120,22 +122,71 @@ func (g *Group) Flight() FlightRecord {
 	return f
 }
 
+// DumpFlights writes this rank's flight records of g, of its sub-groups and of the groups that they are sub-groups of, unless they are closed. See [Group.DumpFlight].
+func (g *Group) DumpFlights(dir string) (files []string, err error) {
+	for _, member := range g.family.members() {
+		file, e := member.DumpFlight(dir)
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		files = append(files, file)
+	}
+	return files, err
+}
+
+// family is a group and all its sub-groups on this rank that are open.
+type family struct {
+	mu     sync.Mutex
+	groups []*Group
+}
+
+func (f *family) add(g *Group) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.groups = append(f.groups, g)
+}
+
+func (f *family) remove(g *Group) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.groups = slices.DeleteFunc(f.groups, func(x *Group) bool { return x == g })
+}
+
+func (f *family) members() []*Group {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.groups)
+}
+
 // DumpFlight writes this rank's flight record into dir, which it makes if need be, and returns the file's path. See [Diagnose].
 func (g *Group) DumpFlight(dir string) (string, error) {
 	text, err := json.MarshalIndent(g.Flight(), "", " ")
 	if err != nil {
 		return "", fmt.Errorf("dist: flight record: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("dist: flight record: %w", err)
 	}
 	name := filepath.Join(dir, fmt.Sprintf("flight_%s_rank%d.json", strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(g.Name()), g.Rank()))
-	temporary := name + ".tmp" // ranks that are goroutines and a reader may look at the folder now
-	if err := os.WriteFile(temporary, text, 0o644); err != nil {
-		return "", fmt.Errorf("dist: flight record: %w", err)
-	}
-	if err := os.Rename(temporary, name); err != nil {
+	if err := replace(name, text); err != nil {
 		return "", fmt.Errorf("dist: flight record: %w", err)
 	}
 	return name, nil
+}
+
+// replace writes a file in one step, since ranks that are goroutines and a reader may look at the folder now. It follows no link.
+func replace(name string, text []byte) error {
+	w, err := os.CreateTemp(filepath.Dir(name), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	if err = errors.Join(err, w.Close()); err == nil {
+		err = os.Rename(w.Name(), name)
+	}
+	if err != nil {
+		_ = os.Remove(w.Name())
+	}
+	return err
 }

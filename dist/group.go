@@ -48,6 +48,7 @@ type Group struct {
 	engine Engine
 	opts   Options
 	flight *recorder
+	family *family
 
 	collective *lane
 	running    atomic.Pointer[Handle] // in that lane
@@ -70,10 +71,13 @@ type stream struct {
 
 // New returns a group over an engine. It is for engines: programs get their group from dist/local, dist/shm or
 // dist/tcp.
-func New(e Engine, opts Options) *Group {
+func New(e Engine, opts Options) *Group { return newGroup(e, opts, &family{}) }
+
+func newGroup(e Engine, opts Options, f *family) *Group {
 	opts = opts.withDefaults()
-	g := &Group{engine: e, opts: opts, messages: map[stream]*lane{}, dead: make(chan struct{})}
+	g := &Group{engine: e, opts: opts, family: f, messages: map[stream]*lane{}, dead: make(chan struct{})}
 	g.flight = newRecorder(opts.FlightSize)
+	f.add(g)
 	g.collective = newLane(g.execute)
 	e.OnFailure(g.fail)
 	return g
@@ -147,7 +151,7 @@ func (g *Group) Sub(name string, members []int) (*Group, error) {
 	if e == nil {
 		return nil, nil
 	}
-	return New(e, opts), nil
+	return newGroup(e, opts, g.family), nil
 }
 
 // agree is a barrier that fails on all ranks if they differ in what they are about to do.
@@ -187,9 +191,12 @@ func (g *Group) fail(err error) {
 	if g.opts.FlightDir == "" {
 		return
 	}
-	if _, e := g.DumpFlight(g.opts.FlightDir); e != nil {
+	name, e := g.DumpFlight(g.opts.FlightDir)
+	if e != nil {
 		g.opts.Log.Error("dist: the flight record could not be written", "group", g.opts.Name, "rank", g.Rank(), "error", e)
+		return
 	}
+	g.opts.Log.Info("flight record written: lockstep debug flight reads it", "file", name)
 }
 
 // named gives the error of a lost rank the group's name, which engines need not know, and the call that the loss ended.
@@ -225,6 +232,7 @@ func (g *Group) Close() error {
 	g.mu.Lock()
 	g.left = true
 	g.mu.Unlock()
+	g.family.remove(g)
 	return g.engine.Close()
 }
 

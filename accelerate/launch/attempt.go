@@ -21,6 +21,7 @@ const secondSignal = 300 * time.Millisecond
 type attempt struct {
 	run    *run
 	number int
+	began  time.Time
 	oom    oomKills
 
 	workers []*worker
@@ -35,7 +36,7 @@ type attempt struct {
 
 // attempt starts the group once and waits for its end.
 func (r *run) attempt(number int) error {
-	a := &attempt{run: r, number: number, ended: make(chan *worker, r.config.ProcsPerNode), oom: readOOMKills(os.DirFS("/"))}
+	a := &attempt{run: r, number: number, began: time.Now(), ended: make(chan *worker, r.config.ProcsPerNode), oom: readOOMKills(os.DirFS("/"))}
 	defer a.settle.stop()
 	defer a.grace.stop()
 	if err := a.start(); err != nil {

@@ -3,11 +3,14 @@
 package launch
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/env"
+	"github.com/lockstep-ml/lockstep/accelerate/flight"
 )
 
 const (
@@ -43,10 +46,18 @@ func (r *run) environ(attempt, localRank, port int, errorFile string) []string {
 			set[name] = threads
 		}
 	}
+	if dir := r.flightDir(attempt); dir != "" {
+		set[flight.EnvDir] = dir
+	}
 	if rank == 0 && c.MasterPort == 0 {
 		set[env.VarListenerFD] = strconv.Itoa(listenerFD)
 	}
 	return override(c.Env, set, env.VarListenerFD, env.VarJobToken)
+}
+
+// flightDir is the folder for the flight records of an attempt, "" if there is none.
+func (r *run) flightDir(attempt int) string {
+	return cmp.Or(lookup(r.config.Env, flight.EnvDir), flight.Dir(fmt.Sprintf("%s-%d", r.id, attempt)))
 }
 
 // override replaces variables and drops others.

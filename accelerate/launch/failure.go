@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/dist"
 )
 
 // Failure is how one rank ended.
@@ -55,6 +57,10 @@ type FailureError struct {
 	Others []Failure
 	// Attempt is the number of the last start, from 0.
 	Attempt int
+	// Waits says of each group of ranks which call some waited in and who did not come, as far as this host's flight
+	// records tell; they lie in FlightDir, "" if there are none.
+	Waits     []string
+	FlightDir string
 }
 
 // InterruptedError says that a signal or the end of the context ended the job.
@@ -156,6 +162,12 @@ func (e *FailureError) Error() string {
 			fmt.Fprintf(&b, "%s rank %d %s", strings.Repeat(",", min(i, 1)), o.Rank, o.how())
 		}
 	}
+	for _, w := range e.Waits {
+		fmt.Fprintf(&b, "\n  flight record: %s", w)
+	}
+	if e.FlightDir != "" {
+		fmt.Fprintf(&b, "\n  flight records: %s", e.FlightDir)
+	}
 	return b.String()
 }
 
@@ -173,7 +185,25 @@ func (a *attempt) verdict() error {
 	root := rootCause(all)
 	e := &FailureError{Root: all[root], Attempt: a.number, Others: slices.Delete(slices.Clone(all), root, root+1)}
 	a.explain(&e.Root)
+	e.readFlights(a.run.flightDir(a.number), a.began)
 	return e
+}
+
+// readFlights takes what the flight records tell that ranks wrote since the attempt began.
+func (e *FailureError) readFlights(dir string, began time.Time) {
+	report, err := dist.Diagnose(dir)
+	if err != nil { // as a rule there are none: no rank got as far
+		return
+	}
+	if !slices.ContainsFunc(report.Records, func(r dist.FlightRecord) bool { return r.Time.After(began) }) {
+		return // an earlier job's, in a folder that the user chose
+	}
+	e.FlightDir = dir
+	for _, f := range report.Findings {
+		if f.Kind == dist.FindingMissing || f.Kind == dist.FindingMismatch {
+			e.Waits = append(e.Waits, f.Text)
+		}
+	}
 }
 
 // failure describes a rank's end, and leaves an error file where the rank could not.

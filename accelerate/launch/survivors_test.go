@@ -85,7 +85,7 @@ func startLauncher(t *testing.T, grace time.Duration, guard string, ranks, ready
 	t.Helper()
 	l := &launched{mark: "LAUNCH_TEST_MARK=" + random(8), temp: t.TempDir()}
 	l.cmd = exec.Command(os.Args[0], append([]string{"launcher", grace.String(), guard, strconv.Itoa(ranks)}, part...)...)
-	l.cmd.Env = append(os.Environ(), role+"=1", l.mark, raceAtOnce, "TMPDIR="+l.temp)
+	l.cmd.Env = append(os.Environ(), role+"=1", l.mark, raceAtOnce, "TMPDIR="+l.temp, "LOCKSTEP_FLIGHT_DIR="+t.TempDir())
 	l.cmd.Stderr = &l.stderr
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error

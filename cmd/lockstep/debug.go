@@ -3,32 +3,51 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockstep-ml/lockstep/accelerate/flight"
 	"github.com/lockstep-ml/lockstep/dist"
 )
 
 const debugUsage = `usage: lockstep debug flight DIR
+       lockstep debug flight --pid PID [--pid PID …]
 
-Reads the flight records that the ranks of a failed job left in DIR (they write them to the
-folder that LOCKSTEP_FLIGHT_DIR names) and says, for each group, which call did not end, who
-did not come to it and who called something else.
+Reads the flight records in DIR and says, for each group of ranks, which call did not end, who
+did not come to it and who called something else. Ranks write them when their group fails, to
+the folder that the launcher and the ranks' log name, and on SIGUSR2.
+
+With --pid it makes a running process write its records first: a rank, or a launcher for all
+ranks that it started. They run on. A call that ranks wait in is no fault by itself: ask again,
+and see whether it is the same.
+
+      --pid PID   process of a rank or a launcher; may be repeated
 `
 
-// debug says what is to be learnt from what a failed job left.
+// debug says what is to be learnt from what the ranks of a job recorded.
 func (p *program) debug(argv []string) int {
 	fs := pflag.NewFlagSet("debug", pflag.ContinueOnError)
+	pids := fs.IntSlice("pid", nil, "")
 	if code, done := p.parse(fs, argv, debugUsage); done {
 		return code
 	}
 	words := fs.Args()
-	if len(words) != 2 || words[0] != "flight" {
-		fmt.Fprintf(p.stderr, "lockstep debug: %q; want flight and a folder\n", words)
-		return exitUsage
+	switch {
+	case len(words) == 1 && words[0] == "flight" && len(*pids) > 0:
+		return p.debugProcesses(*pids)
+	case len(words) == 2 && words[0] == "flight" && len(*pids) == 0:
+		return p.diagnose(words[1])
 	}
-	report, err := dist.Diagnose(words[1])
+	return p.usageError("debug: %q; want flight and a folder, or flight --pid PID", words)
+}
+
+// diagnose says what the flight records in a folder tell.
+func (p *program) diagnose(dir string) int {
+	report, err := dist.Diagnose(dir)
 	if err != nil {
 		fmt.Fprintf(p.stderr, "lockstep debug: %v\n", err)
 		return exitError
@@ -37,4 +56,39 @@ func (p *program) debug(argv []string) int {
 		fmt.Fprintln(p.stdout, f)
 	}
 	return exitOK
+}
+
+// debugProcesses asks processes and all that they have started for their records.
+func (p *program) debugProcesses(pids []int) int {
+	var dirs []string
+	code := exitOK
+	fault := func(format string, a ...any) {
+		fmt.Fprintf(p.stderr, "lockstep debug: "+format+"\n", a...)
+		code = exitError
+	}
+	for _, pid := range pids {
+		before := len(dirs)
+		for i, id := range append([]int{pid}, flight.Descendants(pid)...) {
+			w, err := flight.Ask(context.Background(), id)
+			if errors.Is(err, flight.ErrNoRank) {
+				continue // a launcher, or what a rank has started
+			}
+			if err != nil && (i == 0 || !errors.Is(err, flight.ErrNoProcess)) {
+				fault("%v", err)
+			}
+			if w.Error != "" {
+				fault("process %d: %s", id, w.Error)
+			}
+			dirs = append(dirs, w.Dirs...)
+		}
+		if len(dirs) == before && code == exitOK {
+			fault("process %d: neither it nor what it started is a rank of a job", pid)
+		}
+	}
+	slices.Sort(dirs)
+	for _, dir := range slices.Compact(dirs) {
+		fmt.Fprintf(p.stdout, "flight records: %s\n", dir)
+		code = max(code, p.diagnose(dir))
+	}
+	return code
 }

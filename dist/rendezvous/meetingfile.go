@@ -13,8 +13,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/internal/usertemp"
 )
 
 // meetingFile is a Meeting in a file that only its owner can read.
@@ -26,12 +27,8 @@ type meetingFile struct {
 // MeetingFile returns a meeting for ranks of one user on one host, in a file of the temporary folder (TMPDIR) that other
 // users can neither read nor write. job is any text that tells jobs apart which run at the same time.
 func MeetingFile(job string) Meeting {
-	owner := "lockstep"
-	if id := os.Geteuid(); id >= 0 { // not on Windows, where each user has a temporary folder
-		owner += "-" + strconv.Itoa(id)
-	}
 	sum := sha256.Sum256([]byte(job))
-	return &meetingFile{path: filepath.Join(os.TempDir(), owner, hex.EncodeToString(sum[:12])+".job")}
+	return &meetingFile{path: filepath.Join(usertemp.Path(), hex.EncodeToString(sum[:12])+".job")}
 }
 
 // String implements Meeting.
@@ -43,12 +40,9 @@ func (f *meetingFile) Announce(_ context.Context, p *Place) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(f.path)
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	if err := private(dir); err != nil {
-		return err
+	dir, err := usertemp.Make()
+	if err != nil {
+		return orToken(err)
 	}
 	w, err := os.CreateTemp(dir, "new-*") // mode 0600
 	if err != nil {
@@ -94,8 +88,8 @@ func (f *meetingFile) Withdraw(context.Context) error {
 
 // read returns the file's text, if nobody else could have written it.
 func (f *meetingFile) read() ([]byte, error) {
-	if err := private(filepath.Dir(f.path)); err != nil {
-		return nil, err
+	if err := usertemp.Check(); err != nil {
+		return nil, orToken(err)
 	}
 	r, err := os.Open(f.path)
 	if err != nil {
@@ -105,15 +99,10 @@ func (f *meetingFile) read() ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, maxPlace+1))
 }
 
-// private returns an error if others than this user can look into a folder, or made it.
-func private(dir string) error {
-	info, err := os.Lstat(dir)
-	if err != nil {
+// orToken adds the other way out: ranks that share a token need no file.
+func orToken(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if !info.IsDir() || !ownedByUs(info) {
-		return fmt.Errorf("%s is not a folder of this user with mode 0700: remove it, or set TMPDIR to another folder, "+
-			"or %s to the same random text for all ranks", dir, EnvToken)
-	}
-	return nil
+	return fmt.Errorf("%w, or %s to the same random text for all ranks", err, EnvToken)
 }

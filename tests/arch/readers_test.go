@@ -19,6 +19,7 @@ var plainReaders = map[string]string{
 	"internal/hostmemory": "reads /proc",
 	"internal/screen":     "opens a terminal",
 	"callbacks":           "reads /proc",
+	"accelerate/flight":   "reads /proc",
 	"accelerate/launch":   "reads /proc",
 	"accelerate/env":      "reads the owner's token",
 	"dist/rendezvous":     "reads the owner's token and meeting",

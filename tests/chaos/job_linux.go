@@ -358,7 +358,8 @@ func (j *job) launch(ranks int) []string {
 
 // environ is the environment of a program of a try.
 func (j *job) environ(i int) []string {
-	list := environ(j.marker, "TMPDIR="+filepath.Join(j.dir, "tmp"), "HOME="+filepath.Join(j.dir, "home"), "XDG_RUNTIME_DIR="+filepath.Join(j.dir, "tmp"))
+	list := environ(j.marker, "LOCKSTEP_FLIGHT_DIR="+filepath.Join(j.dir, "flight"), "TMPDIR="+filepath.Join(j.dir, "tmp"),
+		"HOME="+filepath.Join(j.dir, "home"), "XDG_RUNTIME_DIR="+filepath.Join(j.dir, "tmp"))
 	if j.layout.launchers() == 2 {
 		list = append(list, fmt.Sprintf("LOCKSTEP_HOST_ID=host%d", i), fmt.Sprintf("LOCKSTEP_JOB_TOKEN=%x", sha256.Sum256([]byte(j.marker))))
 	}

@@ -177,6 +177,8 @@ func TestKilledRankUnderLauncher(t *testing.T) {
 			require.Equal(t, 1, strings.Count(text, "failed first"), "%s", text)
 			require.Contains(t, text, "rank 2 failed first: killed by SIGKILL")
 			require.Regexp(t, `then: rank 0 exit code 1, rank 1 exit code 1, rank 3 exit code 1`, text)
+			require.Regexp(t, `(?m)^  flight records: .*/flight/[0-9a-f]+-0$`, text)
+			require.Regexp(t, `(?m)^  flight record: group "world": .*(no record of rank 2$|rank 2 did not come)`, text)
 			for _, rank := range []int{0, 1, 3} {
 				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*rank 2 \(process %d on .*\) is lost`, rank, reported(text)), text)
 			}
@@ -247,6 +249,7 @@ func TestStoppedRank(t *testing.T) {
 			require.Equal(t, 1, p.code())
 			text := p.stderr.String()
 			require.Equal(t, 1, strings.Count(text, "failed first"), "%s", text)
+			require.Regexp(t, `(?m)^  flight record: group "world": ranks 0, 2, 3 did not finish .* after 3.*s; there is no record of rank 1$`, text)
 			for _, rank := range []int{0, 2, 3} {
 				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*timed out after 3s on rank \d: rank 1 did not arrive`, rank), text)
 			}

@@ -2,7 +2,7 @@
 
 //go:build !unix
 
-package rendezvous
+package usertemp
 
 import "io/fs"
 
