@@ -3,6 +3,7 @@
 package dist
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -61,6 +62,9 @@ type Group struct {
 	left     bool // what other ranks do is no longer this rank's business
 
 	dead chan struct{}
+
+	watching  sync.WaitGroup
+	stopWatch context.CancelFunc // by Close, or when the group fails
 }
 
 // stream is the messages to or from one rank.
@@ -76,10 +80,17 @@ func New(e Engine, opts Options) *Group { return newGroup(e, opts, &family{}) }
 func newGroup(e Engine, opts Options, f *family) *Group {
 	opts = opts.withDefaults()
 	g := &Group{engine: e, opts: opts, family: f, messages: map[stream]*lane{}, dead: make(chan struct{})}
+	watched, stop := context.WithCancel(context.Background())
+	g.stopWatch = stop
 	g.flight = newRecorder(opts.FlightSize)
 	f.add(g)
 	g.collective = newLane(g.execute)
 	e.OnFailure(g.fail)
+	if p, ok := e.(Prober); ok && e.Size() > 1 {
+		if _, pid := p.Process(e.Rank()); pid != 0 {
+			g.watching.Go(func() { g.watch(watched, p) })
+		}
+	}
 	return g
 }
 
@@ -186,6 +197,7 @@ func (g *Group) fail(err error) {
 	g.err = err
 	close(g.dead)
 	g.mu.Unlock()
+	g.stopWatch()
 	g.engine.Abort(err)
 	g.flight.fail(err)
 	if g.opts.FlightDir == "" {
@@ -196,7 +208,7 @@ func (g *Group) fail(err error) {
 		g.opts.Log.Error("dist: the flight record could not be written", "group", g.opts.Name, "rank", g.Rank(), "error", e)
 		return
 	}
-	g.opts.Log.Info("flight record written: lockstep debug flight reads it", "file", name)
+	g.opts.Log.Warn("flight record written: lockstep debug flight reads it", "file", name)
 }
 
 // named gives the error of a lost rank the group's name, which engines need not know, and the call that the loss ended.
@@ -232,6 +244,8 @@ func (g *Group) Close() error {
 	g.mu.Lock()
 	g.left = true
 	g.mu.Unlock()
+	g.stopWatch()
+	g.watching.Wait()
 	g.family.remove(g)
 	return g.engine.Close()
 }

@@ -155,6 +155,6 @@ func report(log *slog.Logger) {
 		log.Error("flight records could not be written", "error", w.Error)
 	}
 	for _, dir := range w.Dirs {
-		log.Info("flight records written: lockstep debug flight reads them", "dir", dir)
+		log.Warn("flight records written: lockstep debug flight reads them", "dir", dir)
 	}
 }

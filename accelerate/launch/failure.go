@@ -25,6 +25,10 @@ type Failure struct {
 	Signal syscall.Signal
 	// BySelf says that the rank ended before this launcher sent it any signal.
 	BySelf bool
+	// Stopped says that the process stood still (SIGSTOP, a debugger) when the launcher ended it.
+	Stopped bool
+	// Blamed says that other ranks failed since they waited for this one in vain.
+	Blamed bool
 	// Message is what the rank's error file says; "" if it left none.
 	Message string
 	// Permanent says that the rank expects the same failure of every further attempt.
@@ -113,6 +117,8 @@ func ExitCode(err error) int {
 
 func (f *Failure) code() int {
 	switch {
+	case f.Blamed: // how it ended is the launcher's doing
+		return 1
 	case f.Signal != 0:
 		return 128 + int(f.Signal)
 	case f.ExitCode > 0:
@@ -124,6 +130,10 @@ func (f *Failure) code() int {
 // how is the rank's end in words.
 func (f *Failure) how() string {
 	switch {
+	case f.Stopped:
+		return "its process was stopped, so that the others waited in vain"
+	case f.Blamed:
+		return "the others waited for it in vain"
 	case f.Signal != 0 && f.BySelf:
 		return "killed by " + signalName(f.Signal)
 	case f.Signal != 0:
@@ -182,6 +192,7 @@ func (a *attempt) verdict() error {
 	if len(all) == 0 {
 		return nil
 	}
+	markBlamed(all)
 	root := rootCause(all)
 	e := &FailureError{Root: all[root], Attempt: a.number, Others: slices.Delete(slices.Clone(all), root, root+1)}
 	a.explain(&e.Root)
@@ -209,7 +220,7 @@ func (e *FailureError) readFlights(dir string, began time.Time) {
 // failure describes a rank's end, and leaves an error file where the rank could not.
 func (a *attempt) failure(w *worker) Failure {
 	f := Failure{
-		Rank: w.rank, LocalRank: w.localRank, PID: w.pid(), ExitCode: Unknown, BySelf: w.unprompted,
+		Rank: w.rank, LocalRank: w.localRank, PID: w.pid(), ExitCode: Unknown, BySelf: w.unprompted, Stopped: w.stopped,
 		ErrorFile: w.errorFile(), MaxRSS: w.maxRSS, After: w.at.Sub(w.started), at: w.at,
 	}
 	switch {
@@ -251,20 +262,29 @@ func (a *attempt) explain(f *Failure) {
 	}
 }
 
+// markBlamed marks the ranks that the launcher ended since others had given them up.
+func markBlamed(all []Failure) {
+	for i := range all {
+		f := &all[i]
+		f.Blamed = !f.BySelf && slices.ContainsFunc(all, func(o Failure) bool { return o.BySelf && slices.Contains(o.blames, f.Rank) })
+		f.Stopped = f.Stopped && f.Blamed
+	}
+}
+
 // rootCause is the index of the rank whose failure the others' followed: not one that the
-// launcher ended; not one that blames a rank that failed too; one that a signal ended
+// launcher ended, unless others blame it; not one that blames a rank that failed too; one that a signal ended
 // rather than one that gave up, since losing a peer makes a rank give up but sends it no
 // signal; then the earliest.
 func rootCause(all []Failure) int {
 	failed := map[int]bool{}
 	for i := range all {
-		failed[all[i].Rank] = all[i].BySelf
+		failed[all[i].Rank] = all[i].BySelf || all[i].Blamed
 	}
 	order := func(i int) (k [3]bool) {
 		f := &all[i]
-		k[0] = !f.BySelf
+		k[0] = !f.BySelf && !f.Blamed
 		k[1] = slices.ContainsFunc(f.blames, func(r int) bool { return r != f.Rank && failed[r] })
-		k[2] = f.Signal == 0
+		k[2] = f.Signal == 0 || !f.BySelf
 		return k
 	}
 	index := make([]int, len(all))

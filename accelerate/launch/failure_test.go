@@ -33,9 +33,11 @@ func TestRootCause(t *testing.T) {
 		{"who is blamed", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{2}}, {Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 2},
 		{"who is blamed, before a signal", []Failure{{Rank: 0, BySelf: true, Signal: syscall.SIGABRT, at: at(1), blames: []int{2}}, {Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 2},
 		{"blame for one that lives or is elsewhere", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{9}}, {Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 0},
-		{"blame for one that the launcher ended", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{2}}, {Rank: 2, Signal: syscall.SIGKILL, at: at(3)}}, 0},
+		{"who is blamed and would not end", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{2}}, {Rank: 2, Signal: syscall.SIGKILL, at: at(3)}}, 2},
+		{"blame by one that was ended itself", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1)}, {Rank: 1, Signal: syscall.SIGTERM, blames: []int{2}}, {Rank: 2, Signal: syscall.SIGKILL, at: at(3)}}, 0},
 		{"blame for itself", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{0}}, {Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 0},
 	} {
+		markBlamed(row.all)
 		require.Equal(t, row.want, row.all[rootCause(row.all)].Rank, row.name)
 	}
 }

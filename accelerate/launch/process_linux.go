@@ -62,6 +62,12 @@ func processIDs() []int {
 	return pids
 }
 
+// standsStill reports whether a process stands still for a signal or a debugger.
+func standsStill(pid int) bool {
+	state, _, ok := processStat(pid)
+	return ok && (state == 'T' || state == 't')
+}
+
 // processStat reads state and process group. The name before them, in parentheses, may
 // itself contain some.
 func processStat(pid int) (state byte, group int, ok bool) {

@@ -34,11 +34,13 @@ type worker struct {
 	mu     sync.Mutex
 	reaped bool // its process group's number may be another's
 	asked  bool // this launcher has signalled it
+	idle   bool // and it stood still when it first did so
 	killed bool // by the launcher's goroutine alone: SIGKILL because it did not end
 
 	// Once it has been sent to the channel of the ended:
 	at          time.Time
 	unprompted  bool // it ended before it was signalled
+	stopped     bool // it stood still when it was signalled
 	status      syscall.WaitStatus
 	maxRSS      int64
 	waitProblem error
@@ -146,7 +148,7 @@ func (w *worker) over(pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.at = time.Now()
-	w.unprompted = !w.asked
+	w.unprompted, w.stopped = !w.asked, w.idle
 	w.reaped = true
 	w.endGroup(pid)
 }
@@ -180,6 +182,7 @@ func (w *worker) signal(sig syscall.Signal) bool {
 	if w.reaped {
 		return false
 	}
+	w.idle = w.idle || !w.asked && standsStill(w.pid())
 	w.asked = true
 	if err := signalGroup(w.pid(), sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		w.run.config.Logger.Warn("a rank could not be signalled", "rank", w.rank, "signal", signalName(sig), "error", err)

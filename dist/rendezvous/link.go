@@ -3,6 +3,7 @@
 package rendezvous
 
 import (
+	"context"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -217,8 +218,9 @@ type probe struct {
 	done    chan struct{}
 }
 
-// Probe asks the processes of the other members of a group how far they are, and returns the answers that come within d, by rank of the group. Those that stand still do not answer.
-func (j *Job) Probe(group string, members []int, d time.Duration) map[int]uint64 {
+// Probe asks the processes of the other members of a group how far they are, and returns the answers that come before ctx
+// ends, by rank of the group. Those that stand still do not answer.
+func (j *Job) Probe(ctx context.Context, group string, members []int) map[int]uint64 {
 	p := &probe{seqs: map[int]uint64{}, done: make(chan struct{})}
 	j.mu.Lock()
 	j.lastProbe++
@@ -231,11 +233,9 @@ func (j *Job) Probe(group string, members []int, d time.Duration) map[int]uint64
 	}
 	j.mu.Unlock()
 	j.post(members, notice{Kind: "probe", Group: group, ID: id})
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-p.done:
-	case <-timer.C:
+	case <-ctx.Done():
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

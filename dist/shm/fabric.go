@@ -256,7 +256,18 @@ func (f *fabric) Split(name string, members []int) (window.Fabric, error) {
 }
 
 func (f *fabric) Bind(e *window.Engine) {
-	f.job.Register("shm/"+f.group, f.members, rendezvous.Listener{Fail: e.Fail, Gone: e.Gone})
+	f.job.Register("shm/"+f.group, f.members, rendezvous.Listener{Fail: e.Fail, Gone: e.Gone, At: e.At})
+}
+
+// Probe implements [dist.Prober].
+func (f *fabric) Probe(ctx context.Context) map[int]uint64 {
+	return f.job.Probe(ctx, "shm/"+f.group, f.members)
+}
+
+// Process implements [dist.Prober].
+func (f *fabric) Process(rank int) (host string, pid int) {
+	p := f.job.Peers[f.members[rank]]
+	return p.Host, p.PID
 }
 
 func (f *fabric) Abort(err error) { f.job.Abort("shm/"+f.group, f.rank, err) }

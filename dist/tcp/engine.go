@@ -300,6 +300,17 @@ func (e *Engine) explain(c *dist.Call, rank int, cause error, missing []int) err
 	}
 }
 
+// Probe implements [dist.Prober].
+func (e *Engine) Probe(ctx context.Context) map[int]uint64 {
+	return e.job.Probe(ctx, e.group, e.members)
+}
+
+// Process implements [dist.Prober].
+func (e *Engine) Process(rank int) (host string, pid int) {
+	p := e.job.Peers[e.members[rank]]
+	return p.Host, p.PID
+}
+
 // grace is how long a rank may take to say how far it is.
 const grace = 300 * time.Millisecond
 
@@ -309,7 +320,9 @@ func (e *Engine) timeout(c *dist.Call, suspects []int) error {
 	if !e.probes || c.Op.PointToPoint() {
 		return dist.NewTimeoutError(c, e.rank, suspects)
 	}
-	answers := e.job.Probe(e.group, e.members, grace)
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	answers := e.Probe(ctx)
 	var silent, late []int
 	for r := range e.members {
 		seq, answered := answers[r]

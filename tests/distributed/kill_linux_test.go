@@ -248,12 +248,39 @@ func TestStoppedRank(t *testing.T) {
 			require.Less(t, p.endedAt.Sub(struck), 8*time.Second)
 			require.Equal(t, 1, p.code())
 			text := p.stderr.String()
-			require.Equal(t, 1, strings.Count(text, "failed first"), "%s", text)
+			require.Contains(t, text, "rank 1 failed first: its process was stopped, so that the others waited in vain")
 			require.Regexp(t, `(?m)^  flight record: group "world": ranks 0, 2, 3 did not finish .* after 3.*s; there is no record of rank 1$`, text)
 			for _, rank := range []int{0, 2, 3} {
 				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*timed out after 3s on rank \d: rank 1 did not arrive`, rank), text)
 			}
 			requireNoTrace(t, text)
+			p.requireNothingLeft()
+		})
+	}
+}
+
+// TestAFrozenRankIsNamedLongBeforeTheDeadline: every other rank names it, the deadline is half an hour away, and nothing is
+// lost once it goes on.
+func TestAFrozenRankIsNamedLongBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"shm", "tcp"} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend)))
+			p.awaitPrinted("step 5 ")
+			frozen := p.ranks(0)[1]
+			struck := p.strike(1, syscall.SIGSTOP)
+			for _, rank := range []int{0, 2, 3} {
+				line := regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] .*a rank does not answer.* rank=1 process=%d `, rank, frozen))
+				p.await(fmt.Sprintf("rank %d names rank 1", rank), func() bool { return line.MatchString(p.stderr.String()) })
+			}
+			t.Logf("named %v after the stop", time.Since(struck))
+			require.NotRegexp(t, `a rank does not answer.* rank=[023] `, p.stderr.String(), "ranks that wait are alive")
+			p.strike(1, syscall.SIGCONT)
+			p.awaitPrinted("msg=\"the rank answers again\"")
+			p.signal(syscall.SIGINT)
+			p.wait()
+			require.Equal(t, 130, p.code(), "%s", p.stderr)
 			p.requireNothingLeft()
 		})
 	}

@@ -11,6 +11,7 @@
 package window
 
 import (
+	"context"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,7 @@ type Engine struct {
 
 	sent, received []uint32 // pieces, by partner; each of one goroutine
 
+	at      atomic.Uint64 // number of the last collective call begun
 	failure atomic.Pointer[error]
 	gone    []atomic.Pointer[dist.RankLostError]
 
@@ -101,7 +103,27 @@ func (e *Engine) Run(c *dist.Call) error {
 	case dist.Recv:
 		return e.receive(c)
 	}
+	e.at.Store(c.Seq)
 	return e.collective(c)
+}
+
+// At returns the number of the last collective call begun.
+func (e *Engine) At() uint64 { return e.at.Load() }
+
+// Probe implements [dist.Prober] where the fabric does.
+func (e *Engine) Probe(ctx context.Context) map[int]uint64 {
+	if p, ok := e.fabric.(dist.Prober); ok {
+		return p.Probe(ctx)
+	}
+	return nil
+}
+
+// Process implements [dist.Prober].
+func (e *Engine) Process(rank int) (host string, pid int) {
+	if p, ok := e.fabric.(dist.Prober); ok {
+		return p.Process(rank)
+	}
+	return "", 0
 }
 
 // OnFailure registers the function that is told of the failure of another rank.
