@@ -271,12 +271,17 @@ func (j *Job) meet(ctx context.Context, me Peer) error {
 	if j.External {
 		exchange = j.Store.Exchange // a launcher's store sees every restart
 	}
+	waiting, stop := context.WithCancel(ctx)
+	var warning sync.WaitGroup
+	warning.Go(func() { j.warnOfWrongToken(waiting) })
 	all, err := exchange(ctx, "peers", j.Rank, j.World, text)
+	stop()
+	warning.Wait()
 	if errors.Is(err, errOver) {
 		return fmt.Errorf("rendezvous: the job at %s already has a rank %d and has started: %w", j.Address, j.Rank, err)
 	}
 	if err != nil {
-		return j.explain(err)
+		return err
 	}
 	j.withdraw(ctx)
 	return j.introduce(all)
@@ -300,12 +305,13 @@ func (j *Job) introduce(all [][]byte) error {
 	return nil
 }
 
-// explain adds, on the rank that serves the store, how many strangers were refused: a rank with a wrong token is one of them.
-func (j *Job) explain(err error) error {
-	if j.Server != nil && j.Server.Refused() > 0 {
-		return fmt.Errorf("%w (%d connections were refused: they did not know the job token)", err, j.Server.Refused())
+// warnOfWrongToken says in the log, as long as this process waits for the others, that one was refused. Only the one that
+// was refused ends: anybody can come with a wrong token.
+func (j *Job) warnOfWrongToken(ctx context.Context) {
+	if who, err := j.Store.Get(ctx, wrongToken); err == nil {
+		slog.Warn("rendezvous: a process was refused since its job token is another one; if it belongs to this job, give it the same token",
+			"rank", j.Rank, "refused", string(who))
 	}
-	return err
 }
 
 // OneHost reports whether all processes can share memory, as far as they know.

@@ -84,7 +84,9 @@ func ServeOn(l net.Listener, token []byte, security TLS) (*Server, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	s := newServer()
-	s.listener = wire.ListenOn(l, key, s.serve)
+	s.mu.Lock() // clients may come at once
+	defer s.mu.Unlock()
+	s.listener = wire.ListenOn(l, key, s.serve, s.tellOfWrongToken)
 	return s, nil
 }
 
@@ -100,6 +102,20 @@ func (s *Server) Addr() *net.TCPAddr { return s.listener.Addr() }
 
 // Refused returns the number of connections that did not know the token.
 func (s *Server) Refused() int { return s.listener.Refused() }
+
+// wrongToken is the key of the first process that was refused since its token is another one. Who waits for the others to
+// come reads it: one of them may be meant.
+const wrongToken = "wrong-token"
+
+// tellOfWrongToken tells those who read wrongToken. It ends nothing: anybody can come with a token.
+func (s *Server) tellOfWrongToken(from net.Addr, claimed wire.Hello) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.values[wrongToken] == nil {
+		s.values[wrongToken] = fmt.Appendf(nil, "%v, which calls itself rank %d", from, claimed.Rank)
+		s.notify()
+	}
+}
 
 // Close ends the store; requests that wait fail.
 func (s *Server) Close() error {
@@ -254,7 +270,7 @@ func (s *Server) exchange(r request, gone <-chan struct{}) response {
 	case <-timer.C:
 		s.mu.Lock()
 		if s.exchanges[r.Key] == x {
-			s.fail(r.Key, fmt.Sprintf("%s did not come within %v", x.missing(), r.Timeout))
+			s.fail(r.Key, fmt.Sprintf("%s did not come within %v%s", x.missing(), r.Timeout.Round(100*time.Millisecond), s.refusals()))
 		}
 		s.mu.Unlock()
 	}
@@ -268,6 +284,17 @@ func (s *Server) exchange(r request, gone <-chan struct{}) response {
 		all[rank] = v
 	}
 	return response{Values: all}
+}
+
+// refusals says whether there were strangers: a rank with a wrong token is one of them. The lock is held.
+func (s *Server) refusals() string {
+	switch n, first := s.listener.Refused(), s.values[wrongToken]; {
+	case first != nil:
+		return fmt.Sprintf(" (%d connections were refused: they did not know the job token; the first came from %s)", n, first)
+	case n > 0:
+		return fmt.Sprintf(" (%d connections were refused: they did not know the job token)", n)
+	}
+	return ""
 }
 
 // bring adds one rank's value to an exchange, and completes it with the last one.

@@ -19,8 +19,8 @@ import (
 // soon is how long a mistake may take to be told.
 const soon = 5 * time.Second
 
-// TestWrongToken wants the rank that has it refused at once, and the others to say who is
-// missing when their patience ends.
+// TestWrongToken wants the rank that has it refused at once, the others to be told of it long before their patience ends,
+// and to say then who is missing.
 func TestWrongToken(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()
@@ -29,9 +29,15 @@ func TestWrongToken(t *testing.T) {
 		if rank == 1 {
 			env = append(env, "LOCKSTEP_JOB_TOKEN=a token of quite another job")
 		}
-		return tiny(out, "--ddp_timeout", "2"), env
+		return tiny(out, "--ddp_timeout", "4"), env
 	})
 	wants := []string{"connections were refused: they did not know the job token", "belongs to another job", "rank 1", "rank 1"}
+	for _, r := range []int{0, 2, 3} {
+		ranks[r].awaitPrinted("a process was refused since its job token is another one")
+		ranks[r].awaitPrinted("which calls itself rank 1")
+		require.NotContains(t, ranks[r].stderr.String(), "did not come within", "told before its patience ends")
+	}
+	t.Logf("all were told after %v", time.Since(began))
 	for r, p := range ranks {
 		p.wait()
 		t.Logf("rank %d: %s", r, firstError(p))

@@ -142,11 +142,12 @@ func hear(c net.Conn) (r reply, err error) {
 }
 
 // Receive is the listening side's handshake: it returns the connection to use from now on, and what the other side said,
-// once that has proved that it knows the token. On error c is the caller's to close.
+// once that has proved that it knows the token. On error c is the caller's to close; with [ErrToken] comes what the other
+// side claimed.
 func (k *Key) Receive(c net.Conn) (net.Conn, Hello, error) {
 	c, h, err := k.receive(c)
 	if err != nil {
-		return nil, Hello{}, fmt.Errorf("handshake: %w", err)
+		return nil, h, fmt.Errorf("handshake: %w", err)
 	}
 	return c, h, nil
 }
@@ -190,7 +191,7 @@ func (k *Key) receive(c net.Conn) (net.Conn, Hello, error) {
 	}
 	if !hmac.Equal(p.Proof, k.proof("dial", said)) {
 		_ = Write(c, reply{Error: saysToken}, MaxGreeting)
-		return nil, Hello{}, ErrToken
+		return nil, g.Hello, ErrToken
 	}
 	if err := Write(c, reply{Proof: k.proof("listen", said)}, MaxGreeting); err != nil {
 		return nil, Hello{}, err

@@ -20,6 +20,7 @@ type Listener struct {
 	listener net.Listener
 	key      *Key
 	serve    func(net.Conn, Hello)
+	wrong    func(from net.Addr, claimed Hello) // may be nil
 
 	mu        sync.Mutex
 	strangers []stranger // in the handshake, the oldest first
@@ -40,12 +41,13 @@ func Listen(address string, key *Key, serve func(net.Conn, Hello)) (*Listener, e
 	if err != nil {
 		return nil, err
 	}
-	return ListenOn(nl, key, serve), nil
+	return ListenOn(nl, key, serve, nil), nil
 }
 
-// ListenOn is Listen on a TCP socket that listens already, which it takes over.
-func ListenOn(nl net.Listener, key *Key, serve func(net.Conn, Hello)) *Listener {
-	l := &Listener{listener: nl, key: key, serve: serve}
+// ListenOn is Listen on a TCP socket that listens already, which it takes over. wrong, unless nil, is told of each
+// connection that was refused for another token, and what it claimed to be.
+func ListenOn(nl net.Listener, key *Key, serve func(net.Conn, Hello), wrong func(from net.Addr, claimed Hello)) *Listener {
+	l := &Listener{listener: nl, key: key, serve: serve, wrong: wrong}
 	l.handled.Add(1)
 	go l.accept()
 	return l
@@ -81,6 +83,9 @@ func (l *Listener) accept() {
 			l.dismiss(c, err)
 			if err != nil {
 				slog.Debug("wire: connection refused", "from", c.RemoteAddr().String(), "error", err)
+				if l.wrong != nil && errors.Is(err, ErrToken) {
+					l.wrong(c.RemoteAddr(), h)
+				}
 				_ = c.Close()
 				return
 			}
