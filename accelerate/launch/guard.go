@@ -7,20 +7,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // Guard is the whole work of a guard, a process beside the launcher that ends the ranks if
 // the launcher is killed and cannot. It reads from its standard input which process groups
 // there are, and when the input ends without a farewell it kills them and removes the run's
 // temporary folder. It returns how many groups it killed. The process should ignore the
-// signals that end the launcher.
+// signals that end the launcher. On Linux it has a name of its own, so that killing the launcher by its name spares it.
 func Guard(input io.Reader) (killed int, err error) {
+	rename("launch-guard")
 	groups := map[int]bool{}
 	var id, dir string
 	s := bufio.NewScanner(input)
@@ -56,54 +59,137 @@ func Guard(input io.Reader) (killed int, err error) {
 	return killed, errors.Join(s.Err(), err)
 }
 
-// guard is the launcher's end.
-type guard struct {
-	cmd *exec.Cmd
+// guardCount is how many guards a launcher has: whoever kills the launcher and one guard at once, with SIGKILL, still leaves
+// one that ends the ranks and what they have started. Nothing unprivileged on Linux does so without a process that lives:
+// a parent's death signal does not reach grandchildren, and a cgroup or a PID namespace of one's own wants permission.
+const guardCount = 2
 
-	mu   sync.Mutex
-	pipe io.WriteCloser
+// guardPause is how long a guard that has died waits for its successor.
+const guardPause = 100 * time.Millisecond
+
+// guards is the launcher's end. A guard that dies is replaced.
+type guards struct {
+	command []string
+	environ []string
+	logger  *slog.Logger
+	id      string
+
+	mu       sync.Mutex
+	dir      string
+	groups   map[int]bool
+	pipes    []io.WriteCloser // one for each guard; nil while it is being replaced
+	released bool
+	ended    sync.WaitGroup
+	problem  error // of a guard's process, after release
 }
 
-// startGuard starts the guard's process in a group of its own: a terminal's Ctrl-C must not
-// reach it.
-func startGuard(command []string, id string, environ []string) (*guard, error) {
-	g := &guard{cmd: exec.Command(command[0], command[1:]...)}
-	g.cmd.Env = environ
-	g.cmd.SysProcAttr = guardAttributes()
-	var err error
-	if g.pipe, err = g.cmd.StdinPipe(); err == nil {
-		err = g.cmd.Start()
+// startGuards starts the guards' processes.
+func startGuards(command []string, id string, environ []string, logger *slog.Logger) (*guards, error) {
+	g := &guards{command: command, environ: environ, logger: logger, id: id, groups: map[int]bool{}, pipes: make([]io.WriteCloser, guardCount)}
+	for i := range g.pipes {
+		cmd, err := g.start(i)
+		if err != nil {
+			return nil, errors.Join(err, g.release())
+		}
+		g.ended.Go(func() { g.keep(i, cmd) })
+	}
+	return g, nil
+}
+
+// start starts one guard, in a group of its own: a terminal's Ctrl-C must not reach it.
+func (g *guards) start(i int) (*exec.Cmd, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.released {
+		return nil, nil
+	}
+	cmd := exec.Command(g.command[0], g.command[1:]...)
+	cmd.Env, cmd.SysProcAttr = g.environ, guardAttributes()
+	pipe, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("launch: guard: %w", err)
 	}
-	g.send("id " + id)
-	return g, nil
+	orders := "id " + g.id + "\n"
+	if g.dir != "" {
+		orders += "dir " + g.dir + "\n"
+	}
+	for pgid := range g.groups {
+		orders += "add " + strconv.Itoa(pgid) + "\n"
+	}
+	io.WriteString(pipe, orders) // a guard that is gone is noticed by keep
+	g.pipes[i] = pipe
+	return cmd, nil
 }
 
-// send gives an order. A guard that is gone is noticed by release.
-func (g *guard) send(order string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	io.WriteString(g.pipe, order+"\n") // see above
+// keep replaces a guard whenever it dies.
+func (g *guards) keep(i int, cmd *exec.Cmd) {
+	for cmd != nil {
+		err := cmd.Wait()
+		g.mu.Lock()
+		g.pipes[i] = nil
+		released := g.released
+		if released && err != nil {
+			g.problem = fmt.Errorf("launch: guard: %w", err)
+		}
+		g.mu.Unlock()
+		if released {
+			return
+		}
+		g.logger.Warn("a guard process ended and is replaced", "error", err)
+		time.Sleep(guardPause)
+		if cmd, err = g.start(i); err != nil {
+			g.logger.Warn("a guard process could not be replaced: if the launcher is killed, what ranks have started may keep running", "error", err)
+		}
+	}
+}
+
+// send gives an order. The lock is held.
+func (g *guards) send(order string) {
+	for _, pipe := range g.pipes {
+		if pipe != nil {
+			io.WriteString(pipe, order+"\n") // as in start
+		}
+	}
 }
 
 // folder is to be removed if the launcher cannot.
-func (g *guard) folder(dir string) {
+func (g *guards) folder(dir string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if !strings.Contains(dir, "\n") { // an order is a line
+		g.dir = dir
 		g.send("dir " + dir)
 	}
 }
 
-func (g *guard) add(pgid int)    { g.send("add " + strconv.Itoa(pgid)) }
-func (g *guard) remove(pgid int) { g.send("remove " + strconv.Itoa(pgid)) }
+func (g *guards) add(pgid int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.groups[pgid] = true
+	g.send("add " + strconv.Itoa(pgid))
+}
 
-// release ends the guard, whose ranks are all gone.
-func (g *guard) release() error {
+func (g *guards) remove(pgid int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.groups, pgid)
+	g.send("remove " + strconv.Itoa(pgid))
+}
+
+// release ends the guards, whose ranks are all gone.
+func (g *guards) release() error {
+	g.mu.Lock()
+	g.released = true
 	g.send("done")
-	g.pipe.Close() // it has read the farewell, or is gone
-	if err := g.cmd.Wait(); err != nil {
-		return fmt.Errorf("launch: guard: %w", err)
+	for _, pipe := range g.pipes {
+		if pipe != nil {
+			pipe.Close() // the guard has read the farewell, or is gone
+		}
 	}
-	return nil
+	g.mu.Unlock()
+	g.ended.Wait()
+	return g.problem
 }

@@ -22,6 +22,11 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
+// rename gives this process another name for ps, pkill and killall.
+func rename(name string) {
+	_ = os.WriteFile("/proc/self/comm", []byte(name), 0) // it works under any name
+}
+
 // awaitExit waits until a child has ended and leaves it unreaped, so that its number is not
 // given to another process. It reports whether that was possible.
 func awaitExit(pid int) bool {

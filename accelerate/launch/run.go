@@ -27,7 +27,7 @@ type run struct {
 	dir     string // log files and error files
 	keepDir bool
 	console console
-	guard   *guard
+	guards  *guards
 	token   *os.File // holds the secret, and has no name
 	signals inbox
 	backoff time.Duration // before the last restart
@@ -88,15 +88,15 @@ func (r *run) prepare() error {
 		return fmt.Errorf("launch: job token: %w", err)
 	}
 	if len(c.Guard) > 0 {
-		if r.guard, err = startGuard(c.Guard, r.id, override(c.Env, nil, env.VarJobToken)); err != nil {
+		if r.guards, err = startGuards(c.Guard, r.id, override(c.Env, nil, env.VarJobToken), c.Logger); err != nil {
 			return errors.Join(err, r.cleanUp())
 		}
 	}
 	if err := r.makeDir(); err != nil {
 		return errors.Join(err, r.cleanUp())
 	}
-	if r.guard != nil && !r.keepDir {
-		r.guard.folder(r.dir)
+	if r.guards != nil && !r.keepDir {
+		r.guards.folder(r.dir)
 	}
 	return nil
 }
@@ -152,8 +152,8 @@ func (r *run) rankDir(attempt, localRank int) (string, error) {
 
 // cleanUp removes what only the run itself needed.
 func (r *run) cleanUp() error {
-	if r.guard != nil {
-		if err := r.guard.release(); err != nil { // the job did without it
+	if r.guards != nil {
+		if err := r.guards.release(); err != nil { // the job did without it
 			r.config.Logger.Warn("the guard process failed", "error", err)
 		}
 	}

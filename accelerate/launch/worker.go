@@ -104,7 +104,7 @@ func (w *worker) start(inherit []*os.File, ended chan<- *worker) error {
 		w.err.close()
 		return fmt.Errorf("launch: rank %d: %w", w.rank, err)
 	}
-	if g := w.run.guard; g != nil {
+	if g := w.run.guards; g != nil {
 		g.add(w.pid())
 	}
 	go func() {
@@ -138,7 +138,7 @@ func (w *worker) wait() {
 	w.awaitGroup(pid)
 	w.out.close()
 	w.err.close()
-	if g := w.run.guard; g != nil {
+	if g := w.run.guards; g != nil {
 		g.remove(pid)
 	}
 }

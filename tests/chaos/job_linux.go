@@ -194,9 +194,9 @@ func (j *job) check() error {
 	return err
 }
 
-// orphans are folders that nobody was left to remove: a launcher's, in TMPDIR, that was killed as its guard was.
+// orphans are folders that nobody was left to remove: a launcher's, in TMPDIR, that was killed as its guards were.
 func (j *job) orphans() []string {
-	if j.layout.launchers() == 0 || !j.has(killBoth) && !j.has(killAll) && !(j.has(killGuard) && j.has(killLauncher)) {
+	if j.layout.launchers() == 0 || !j.has(killAll) {
 		return nil
 	}
 	list := slices.DeleteFunc(names(filepath.Join(j.dir, "tmp")), func(name string) bool { return !launcherFolder.MatchString(name) })
