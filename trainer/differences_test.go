@@ -1,32 +1,239 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build differential
-
 package trainer_test
 
-import "strings"
+import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
 
-// difference is a difference that stays, with its row in docs/differences-from-huggingface.md.
+	"github.com/stretchr/testify/require"
+)
+
+// difference is a difference that stays, with its row in docs/differences-from-huggingface.md. It explains a mismatch of a
+// case in which it plays a part.
 type difference struct {
 	heading, row string
-	explains     func(c *randomCase, m mismatch) bool
+	plays        func(c *randomCase) bool // nil: in every case
+	explains     func(c *randomCase, got outcome, m mismatch) bool
 }
 
-// explain is the name of the difference that explains a mismatch, "" if none does.
-func explain(c *randomCase, m mismatch) string {
+// explain is the row of the difference that explains a mismatch, "" if none does.
+func explain(c *randomCase, got outcome, m mismatch) string {
 	for _, d := range differences {
-		if d.explains(c, m) {
+		if (d.plays == nil || d.plays(c)) && d.explains(c, got, m) {
 			return d.row
 		}
 	}
 	return ""
 }
 
+// anything explains each mismatch of a case that takes another way altogether.
+func anything(*randomCase, outcome, mismatch) bool { return true }
+
 var differences = []difference{
-	{"Callbacks and logs", "Records of training steps also have speed and memory", func(c *randomCase, m mismatch) bool {
-		return m.place == "record" && m.want == "nothing" && (strings.HasPrefix(m.key, "memory_") || strings.HasPrefix(m.key, "train_"))
-	}},
-	{"Evaluation and data", "There is no `eval_model_preparation_time`", func(c *randomCase, m mismatch) bool {
-		return strings.HasSuffix(m.key, "_model_preparation_time") && m.got == "nothing"
-	}},
+	{"Callbacks and logs", "Records of training steps also have speed and memory", nil,
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return m.place == "record" && m.want == "nothing" && (strings.HasPrefix(m.key, "memory_") || strings.HasPrefix(m.key, "train_"))
+		}},
+	{"Evaluation and data", "There is no `eval_model_preparation_time`", nil,
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return strings.HasSuffix(m.key, "_model_preparation_time") && m.got == "nothing"
+		}},
+	{"The loss", "A logged loss is a mean over loss terms", nil, meanOfMeans},
+	{"The loss", "A sum and a count", func(c *randomCase) bool { return c.Loss == "mean" && c.ragged() },
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return m.place == "weights" || m.place == "record" || m.place == "returned" || strings.HasPrefix(m.key, "best_") ||
+				m.place == "checkpoint" && (m.key == "a" || m.key == "b")
+		}},
+	{"Evaluation and data", "`dataloader_drop_last` does not affect evaluation", (*randomCase).dropsEvaluation, evaluatedMore},
+	{"Resuming", "A second call of Train is a new run", func(c *randomCase) bool { return slices.Equal(c.Calls, []string{"train", "train"}) },
+		func(c *randomCase, _ outcome, m mismatch) bool { return m.place != "returned" || m.index == 1 }},
+	{"Callbacks and logs", "Early stopping without `metric_for_best_model`", func(c *randomCase) bool { return c.EarlyStopping != nil && c.Args["metric_for_best_model"] == nil },
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return m.place == "error" && m.want == "AssertionError"
+		}},
+	{"Callbacks and logs", "A step that has begun is finished", (*randomCase).stopsWithinSteps, anything},
+	{"Callbacks and logs", "The state shows the plan before training", func(c *randomCase) bool { return !slices.Contains(c.Calls, "train") },
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return m.place == "state" && slices.Contains([]string{"logging_steps", "eval_steps", "save_steps", "train_batch_size"}, m.key)
+		}},
+	{"Resuming", "The arguments that cut the training stream come from the checkpoint", (*randomCase).cutsAnew, anything},
+	{"Resuming", "A resume after the last step trains no further", (*randomCase).resumesAtTheEnd, anything},
+	{"Callbacks and logs", "A resumed run does not evaluate on start", func(c *randomCase) bool { return c.Resume != nil && c.Args["eval_on_start"] == true }, startedAlready},
+	{"Resuming", "A checkpoint at the last step of an epoch", func(c *randomCase) bool { return c.Resume != nil },
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return m.place == "events" && strings.Replace(m.got.(string), "abe", "ab", 1) == m.want
+		}},
+	{"Resuming", "States of callbacks are always restored", func(c *randomCase) bool { return c.Resume != nil && c.EarlyStopping != nil }, anything},
+	{"Resuming", "The intervals of a resume are those of its arguments", func(c *randomCase) bool { return c.Resume != nil },
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return (m.place == "state" || m.place == "checkpoint") && strings.HasSuffix(m.key, "_steps") && c.Args[m.key] != c.Resume.Args[m.key]
+		}},
+	{"Resuming", "The learning rate of a resume is that of its arguments", func(c *randomCase) bool {
+		return c.Resume != nil && c.Args["learning_rate"] != c.Resume.Args["learning_rate"]
+	},
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return m.place == "weights" || m.place == "record" || m.place == "returned" || m.place == "checkpoint" && (m.key == "a" || m.key == "b")
+		}},
+	{"Arguments", "A metric that the evaluation does not have is refused", func(c *randomCase) bool { return c.Args["eval_strategy"] == "no" },
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return m.place == "error" && m.want == "" && strings.Contains(m.got.(string), "metric_for_best_model")
+		}},
+	{"Callbacks and logs", "A flag for what has been done is cleared", nil,
+		func(c *randomCase, _ outcome, m mismatch) bool {
+			return m.place == "checkpoint" && m.key == "control.should_log" && m.want == true
+		}},
+}
+
+// ragged reports whether an optimizer step has micro-batches of different sizes.
+func (c *randomCase) ragged() bool {
+	batch, gas := c.integer("per_device_train_batch_size", 8), c.integer("gradient_accumulation_steps", 1)
+	return gas > 1 && c.TrainSize%batch != 0 && c.Args["dataloader_drop_last"] != true
+}
+
+func (c *randomCase) integer(key string, otherwise int) int { return integerOf(c.Args, key, otherwise) }
+
+func integerOf(given map[string]any, key string, otherwise int) int {
+	if v, ok := given[key].(float64); ok {
+		return int(v)
+	}
+	return otherwise
+}
+
+// dropsEvaluation reports whether transformers leaves evaluation samples out.
+func (c *randomCase) dropsEvaluation() bool {
+	batch, sizes := c.integer("per_device_eval_batch_size", 8), []int{c.EvalSize}
+	if c.EvalSets == 2 {
+		sizes = []int{c.EvalSize / 2, c.EvalSize - c.EvalSize/2}
+	}
+	if slices.Contains(c.Calls, "predict") {
+		sizes = append(sizes, 11)
+	}
+	return c.Args["dataloader_drop_last"] == true && slices.ContainsFunc(sizes, func(n int) bool { return n%batch != 0 })
+}
+
+var batches = regexp.MustCompile("o+")
+
+// evaluatedMore explains what an evaluation of more samples changes: its batches, its figures, and what is best by them.
+func evaluatedMore(c *randomCase, _ outcome, m mismatch) bool {
+	switch m.place {
+	case "events":
+		return batches.ReplaceAllString(m.want.(string), "o") == batches.ReplaceAllString(m.got.(string), "o")
+	case "record":
+		return strings.HasPrefix(m.key, "eval_")
+	case "returned":
+		return strings.HasPrefix(m.key, "metrics.") || m.key == "predictions" || m.key == "labels"
+	case "weights":
+		return c.Args["load_best_model_at_end"] == true
+	}
+	return strings.HasPrefix(m.key, "best_")
+}
+
+var firstEvaluation = regexp.MustCompile(`^ab(o*nk)+`)
+
+// startedAlready explains the lack of an evaluation at the start of a resume: its events and records, and what is best by it.
+func startedAlready(c *randomCase, _ outcome, m mismatch) bool {
+	switch m.place {
+	case "events":
+		return firstEvaluation.ReplaceAllString(m.want.(string), "ab") == strings.Replace(m.got.(string), "abe", "ab", 1)
+	case "log":
+		extra := fmt.Sprintf("eval@%d", c.Resume.From)
+		return slices.Contains(m.want.([]string), extra)
+	}
+	return strings.HasPrefix(m.key, "best_") || m.key == "records"
+}
+
+// stopsWithinSteps reports whether a callback asks, before a step has ended, for the end of the epoch or of training.
+func (c *randomCase) stopsWithinSteps() bool {
+	return slices.ContainsFunc(c.Flags, func(f randomFlag) bool {
+		return (f.event == "step_begin" || f.event == "substep_end") && (f.flag == "should_epoch_stop" || f.flag == "should_training_stop")
+	})
+}
+
+// cutsAnew reports whether a resume has another batch size.
+func (c *randomCase) cutsAnew() bool {
+	return c.Resume != nil && slices.ContainsFunc([]string{"per_device_train_batch_size", "gradient_accumulation_steps"}, func(key string) bool {
+		return c.Args[key] != c.Resume.Args[key]
+	})
+}
+
+// resumesAtTheEnd reports whether a resume has nothing left to do.
+func (c *randomCase) resumesAtTheEnd() bool {
+	return c.Resume != nil && float64(c.Resume.From) >= c.State["max_steps"].(float64)
+}
+
+// meanOfMeans explains a loss that transformers averages over optimizer steps, or micro-batches, of different sizes: from
+// the loss terms found here it computes what transformers logs.
+func meanOfMeans(c *randomCase, got outcome, m mismatch) bool {
+	var from, to, resumed int64
+	if c.Resume != nil {
+		resumed = c.Resume.From
+	}
+	losses := got.losses
+	switch {
+	case m.place == "record" && m.key == "loss":
+		end, _ := got.LogHistory[m.index].Number("step")
+		if to = int64(end); to > resumed { // transformers forgets what it had not logged before the checkpoint
+			from = resumed
+		}
+		for _, rec := range got.LogHistory[:m.index] {
+			if step, _ := rec.Number("step"); rec["loss"] != nil {
+				from = max(from, int64(step))
+			}
+		}
+	case m.place == "record" && m.key == "train_loss", m.place == "returned" && m.key == "training_loss":
+		from, to = resumed, int64(got.State["global_step"].(float64))
+		if m.place == "returned" {
+			to = int64(got.Returned[m.index]["global_step"].(float64))
+		}
+	default:
+		return false
+	}
+	for i := 1; i < len(losses); i++ {
+		if losses[i].step <= losses[i-1].step && m.index == 0 {
+			losses = losses[:i] // a second call of Train began there
+		}
+	}
+	total := float64(0)
+	for _, s := range losses {
+		if s.step > from && s.step <= to {
+			total += s.transformers(c.Loss)
+		}
+	}
+	want, _ := toFloat(m.want)
+	return math.Abs(total/float64(to-from)-want) <= 5e-5*(1+math.Abs(want))
+}
+
+// transformers is the loss that transformers has for a step.
+func (s stepLoss) transformers(kind string) (loss float64) {
+	count := 0
+	for i, n := range s.counts {
+		count += n
+		loss += s.sums[i] / float64(n) / float64(len(s.counts))
+	}
+	if kind == "mean" {
+		return loss
+	}
+	loss = 0
+	for _, sum := range s.sums {
+		loss += sum / float64(count)
+	}
+	return loss
+}
+
+// TestDifferencesAreDocumented: each of them is a row in the document, below its heading.
+func TestDifferencesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/differences-from-huggingface.md")
+	require.NoError(t, err)
+	for _, d := range differences {
+		_, after, found := strings.Cut(string(text), "\n## "+d.heading+"\n")
+		require.True(t, found, "heading %q", d.heading)
+		section, _, _ := strings.Cut(after, "\n## ")
+		require.Contains(t, strings.Join(strings.Fields(section), " "), d.row, "below %q", d.heading)
+	}
 }

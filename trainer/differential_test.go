@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build differential
-
 package trainer_test
 
 import (
@@ -33,11 +31,7 @@ import (
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
-// The goldens of this test are runs of transformers' Trainer with random arguments: see testdata/differential.py. It is
-// not part of go test ./... yet: 206 of the 360 runs agree, and for the others it is not settled which differences are
-// meant and which are faults. Run it with
-//
-//	go test -tags differential -run TestRandomRuns ./trainer
+// The goldens of this test are runs of transformers' Trainer with random arguments: see testdata/differential.py.
 
 // randomFlag is what the user's callback of a random run asks for.
 type randomFlag struct {
@@ -85,6 +79,15 @@ type outcome struct {
 	Returned    []map[string]any           `json:"returned"`
 	A           float64                    `json:"a"`
 	B           float64                    `json:"b"`
+
+	losses []stepLoss // here, in order
+}
+
+// stepLoss is the loss terms of one optimizer step, micro-batch by micro-batch.
+type stepLoss struct {
+	step   int64
+	sums   []float64
+	counts []int
 }
 
 // savedCheckpoint is what a checkpoint holds.
@@ -112,13 +115,30 @@ var stateKeys = []string{"global_step", "epoch", "max_steps", "num_train_epochs"
 // flagRecorder notes every event and sets the flags that a run asks for.
 type flagRecorder struct {
 	recorder
-	flags []randomFlag
+	flags  []randomFlag
+	losses []stepLoss // the last one is of the step under way
+}
+
+// loss is the model's own, noted.
+func (r *flagRecorder) loss(c *nn.Ctx, out models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+	n := b.Size
+	if c.Training && len(r.losses) > 0 {
+		s := &r.losses[len(r.losses)-1]
+		s.sums, s.counts = append(s.sums, float64(tensor.ToSlice[float32](c.Ctx, out.Loss)[0])), append(s.counts, n)
+	}
+	return out.Loss, int64(n)
 }
 
 func (r *flagRecorder) see(e *callbacks.Event) error {
 	set := map[string]*bool{
 		"should_training_stop": &e.Control.ShouldTrainingStop, "should_epoch_stop": &e.Control.ShouldEpochStop,
 		"should_save": &e.Control.ShouldSave, "should_evaluate": &e.Control.ShouldEvaluate, "should_log": &e.Control.ShouldLog,
+	}
+	switch e.Kind {
+	case callbacks.StepBegin:
+		r.losses = append(r.losses, stepLoss{})
+	case callbacks.StepEnd:
+		r.losses[len(r.losses)-1].step = e.State.GlobalStep
 	}
 	for _, f := range r.flags {
 		if f.event == string(e.Kind) && f.step == e.State.GlobalStep {
@@ -179,7 +199,7 @@ func (g *randomGoldens) trainer(c *randomCase, given map[string]any, disk vfs.FS
 	if err := args.UnmarshalJSON(text, a); err != nil {
 		return nil, err
 	}
-	opts := []trainer.Option{trainer.WithTrainData(g.Train.rows(0, c.TrainSize)), trainer.WithCallbacks(rec)}
+	opts := []trainer.Option{trainer.WithTrainData(g.Train.rows(0, c.TrainSize)), trainer.WithCallbacks(rec), trainer.WithLoss(rec.loss)}
 	if c.EvalSets == 2 {
 		half := c.EvalSize / 2
 		opts = append(opts, trainer.WithNamedEvalData("first", g.Eval.rows(0, half)), trainer.WithNamedEvalData("second", g.Eval.rows(half, c.EvalSize)))
@@ -202,12 +222,18 @@ func (g *randomGoldens) run(c *randomCase) (o outcome, err error) {
 	var from int64
 	if c.Resume != nil {
 		from = c.Resume.From
-		first, err := g.trainer(c, c.Resume.Args, disk, newLine(g.Model.A, g.Model.B), &flagRecorder{flags: c.Resume.Flags}, 0)
+		before := &flagRecorder{flags: c.Resume.Flags}
+		first, err := g.trainer(c, c.Resume.Args, disk, newLine(g.Model.A, g.Model.B), before, 0)
 		if err != nil {
 			return o, err
 		}
 		if _, err := first.Train(); err != nil {
 			return o, err
+		}
+		for _, s := range before.losses {
+			if s.step <= from {
+				o.losses = append(o.losses, s)
+			}
 		}
 	}
 	m, rec := newLine(g.Model.A, g.Model.B), &flagRecorder{flags: c.Flags}
@@ -233,6 +259,7 @@ func (g *randomGoldens) run(c *randomCase) (o outcome, err error) {
 		}
 		o.Steps[len(o.Steps)-1][1]++
 	}
+	o.losses = append(o.losses, rec.losses...)
 	s := tr.State()
 	o.LogHistory = s.LogHistory
 	if o.State, err = stateMap(s); err != nil {
@@ -514,7 +541,7 @@ func TestRandomRunsOfTransformers(t *testing.T) {
 					list = compare(c.outcome, got)
 				}
 				for _, m := range list {
-					name := explain(c, m)
+					name := explain(c, got, m)
 					if name == "" {
 						t.Error(m)
 					}
