@@ -229,6 +229,9 @@ func (t *Trainer) predictionStep(b *data.Batch, shared evalShare, each eachFunc)
 				}
 				shared.set(b.Position/int64(t.args.PerDeviceEvalBatchSize), tensor.Item(c.Ctx, sum), count)
 			}
+			if t.logits != nil && out.Logits != nil && !t.args.PredictionLossOnly {
+				out.Logits = t.logits(c, out.Logits, b)
+			}
 			if each != nil {
 				if err = each(c, out, b); err != nil {
 					return nil

@@ -31,6 +31,7 @@ type run struct {
 	ctx      context.Context // of collective calls: an interrupt does not cancel them; their deadline is ddp_timeout
 	opt      *optim.Optimizer
 	schedule optim.Schedule
+	samples  int64 // of an epoch
 	steps    samplers.Steps
 	windows  *accelerate.Windows
 	prof     *profile.Profiler // nil: no profile is wanted
@@ -182,6 +183,12 @@ func (r *run) plan() error {
 	if n == 0 {
 		return errors.New("trainer: the training set is empty")
 	}
+	if r.sampler != nil {
+		if n = r.sampler.Len(); n <= 0 {
+			return fmt.Errorf("trainer: the sampler has %d samples an epoch: want at least 1", n)
+		}
+	}
+	r.samples = n
 	order, err := r.order(n)
 	if err != nil {
 		return err
@@ -196,9 +203,12 @@ func (r *run) plan() error {
 	return err
 }
 
-// order returns the order of n training samples. Lengths are grouped by whole optimizer steps over all
+// order returns the order of n training samples: the program's own, or the one that the arguments name. Lengths are grouped by whole optimizer steps over all
 // ranks, so the order does not depend on the number of ranks.
 func (r *run) order(n int64) (samplers.Sampler, error) {
+	if r.sampler != nil {
+		return r.sampler, nil
+	}
 	switch r.args.TrainSamplingStrategy {
 	case args.SamplingRandom:
 		return samplers.NewRandom(n, r.args.SamplerSeed()), nil
@@ -349,7 +359,7 @@ func (r *run) info() *callbacks.RunInfo {
 	total, _ := r.args.TotalTrainBatchSize(r.acc.WorldSize()) // plan has checked it
 	info := &callbacks.RunInfo{
 		Device: r.acc.Device().Name(), Kernels: r.acc.Kernels(), Threads: r.acc.Device().Workers(), Ranks: r.acc.WorldSize(),
-		Parameters: int64(nn.NumParameters(r.model)), Samples: int64(r.train.Len()), Steps: r.steps.MaxSteps, FromStep: r.state.GlobalStep,
+		Parameters: int64(nn.NumParameters(r.model)), Samples: r.samples, Steps: r.steps.MaxSteps, FromStep: r.state.GlobalStep,
 		BatchSize: r.args.PerDeviceTrainBatchSize, TotalBatch: total, Seconds: r.progress.Seconds,
 	}
 	var dtypes []string

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -36,6 +37,8 @@ type Trainer struct {
 	evals    []evalSet
 	loss     LossFunc
 	metrics  []Metric
+	logits   LogitsFunc
+	sampler  samplers.Sampler
 	parts    []checkpoint.Part
 	user     []callbacks.Callback
 	display  *os.File
@@ -56,6 +59,10 @@ type Trainer struct {
 // LossFunc computes a loss instead of the model's own: the SUM of the batch's loss terms,
 // and their number.
 type LossFunc func(c *nn.Ctx, out models.Output, b *data.Batch) (sum *tensor.Tensor, count int64)
+
+// LogitsFunc replaces the logits of a batch before metrics and Predict get them: HuggingFace's
+// preprocess_logits_for_metrics. Predict wants one row for each sample.
+type LogitsFunc func(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) *tensor.Tensor
 
 // OptimizerFunc makes an optimizer in place of the one that the arguments name. groups are
 // the parameters that decay and those that do not, at learning_rate. It may make groups of its
@@ -99,6 +106,15 @@ func WithLoss(f LossFunc) Option { return func(t *Trainer) { t.loss = f } }
 func WithMetrics(m ...Metric) Option {
 	return func(t *Trainer) { t.metrics = append(t.metrics, m...) }
 }
+
+// WithLogitsForMetrics replaces the model's logits for metrics and Predict, by their argmax for instance, so that
+// predictions of a large vocabulary take less memory. The loss is not affected.
+func WithLogitsForMetrics(f LogitsFunc) Option { return func(t *Trainer) { t.logits = f } }
+
+// WithSampler sets the order of the training samples in place of the one that train_sampling_strategy names, to draw
+// some more often than others for instance. An epoch has as many samples as the sampler. All ranks and a resume must
+// give an equal one.
+func WithSampler(s samplers.Sampler) Option { return func(t *Trainer) { t.sampler = s } }
 
 // WithCallbacks adds callbacks; they run after the built-in ones.
 func WithCallbacks(c ...callbacks.Callback) Option {
