@@ -164,7 +164,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 			return fmt.Errorf("accelerate: parameter %s is on %s, want %s", p.Name, p.Device().Name(), a.dev.Name())
 		}
 	}
-	if a.lower() != tensor.Invalid {
+	if a.lower() != tensor.Invalid || a.lowerEval() != tensor.Invalid {
 		for _, p := range a.tree.Parameters() {
 			if p.DType() != tensor.Float32 {
 				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16", p.Name, p.DType())
@@ -222,7 +222,7 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 
 // EvalCtx is the context of a forward pass without gradients and dropout.
 func (a *Accelerator) EvalCtx() *nn.Ctx {
-	return nn.NewCtx(a.ctx.NoGrad().Autocast(a.lower()), a.tree, false)
+	return nn.NewCtx(a.ctx.NoGrad().Autocast(a.lowerEval()), a.tree, false)
 }
 
 // lower is the dtype of autocast; Invalid without bf16 and fp16.
@@ -234,6 +234,17 @@ func (a *Accelerator) lower() tensor.DType {
 		return tensor.Float16
 	}
 	return tensor.Invalid
+}
+
+// lowerEval is lower for evaluation and prediction.
+func (a *Accelerator) lowerEval() tensor.DType {
+	switch {
+	case a.args.BF16FullEval:
+		return tensor.BFloat16
+	case a.args.FP16FullEval:
+		return tensor.Float16
+	}
+	return a.lower()
 }
 
 // Scaler is the loss scaling of fp16, nil without it.

@@ -63,13 +63,13 @@ func ExampleLoader_Know() {
 
 	loader = args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), train)
 	loader.Environ = func() []string { return nil }
-	_, err = loader.Parse([]string{"--bf16_full_eval", "--ignore_data_skip"})
+	_, err = loader.Parse([]string{"--auto_find_batch_size", "--ignore_data_skip"})
 	fmt.Println(err)
 	// Output:
 	// --cache_dir has no effect: nothing is downloaded
 	// --evaluation_strategy is taken as eval_strategy epoch
 	// --torch_compile has no effect: programs and kernels are compiled before the run
 	// arguments: 2 faults:
-	//   - bf16_full_eval is true (flag --bf16_full_eval); not built yet: evaluation in lower precision than training; bf16 and fp16 hold for both
+	//   - auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that fits; want per_device_train_batch_size (see lockstep estimate-memory)
 	//   - ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run continues at its position in the data, which takes no time
 }

@@ -11,7 +11,6 @@ func HuggingFace() []Known { return slices.Concat(current(), older()) }
 
 // Reasons that several names share.
 const (
-	noFullEval   = "evaluation in lower precision than training; bf16 and fp16 hold for both"
 	noHub        = "uploads to the Hub; leave it out (hf upload can send output_dir)"
 	hubReads     = "only an upload to the Hub reads it, which is not built"
 	trackioReads = "only the reporter trackio reads it, which is not built"
@@ -30,8 +29,6 @@ func current() []Known {
 		refused("average_tokens_across_devices", TypeBool, "true",
 			"true: the loss is the mean over the terms of all ranks, never a mean of the ranks' means"),
 		planned("label_smoothing_factor", TypeFloat, "0", "label smoothing; want 0"),
-		planned("bf16_full_eval", TypeBool, "false", noFullEval),
-		planned("fp16_full_eval", TypeBool, "false", noFullEval),
 		noEffect("tf32", TypeBool, "", "it is a mode of NVIDIA GPUs, and the run is on the CPU"),
 		renamed("activation_checkpointing", TypeBool, "", "gradient_checkpointing").same("false"),
 		noEffect("activation_checkpointing_kwargs", TypeAny, "", "recomputing never changes the bits"),

@@ -298,9 +298,9 @@ func TestKnownNames(t *testing.T) {
 		fault       string // what follows "name is value (origin); "
 		notice      string // what follows "name (origin) "
 	}{
-		{"bf16_full_eval", "true", "not built yet: evaluation in lower precision than training", ""},
-		{"bf16_full_eval", "false", "", ""},
-		{"bf16_full_eval", "maybe", "want true or false", ""},
+		{"auto_find_batch_size", "true", "not built yet: the search for a batch size that fits", ""},
+		{"auto_find_batch_size", "false", "", ""},
+		{"auto_find_batch_size", "maybe", "want true or false", ""},
 		{"label_smoothing_factor", "0.1", "not built yet: label smoothing", ""},
 		{"label_smoothing_factor", "0.0", "", ""},
 		{"neftune_noise_alpha", "none", "", ""},
@@ -487,15 +487,15 @@ func TestFileOfTransformers(t *testing.T) {
 
 // All faults come at once, those of known names and of the program's parts among them.
 func TestFaultsOfAllKindsAtOnce(t *testing.T) {
-	p := newProgram([]string{"LOCKSTEP_FP16_FULL_EVAL=1"}, map[string]string{"x.yaml": "deepspeed: ds.json\nblock_size: 0\n"})
+	p := newProgram([]string{"LOCKSTEP_PUSH_TO_HUB=1"}, map[string]string{"x.yaml": "deepspeed: ds.json\nblock_size: 0\n"})
 	p.loader.ForProgram(args.Program{Reporters: []string{"jsonl", "tensorboard"}})
-	p.parse("--config", "x.yaml", "--bf16_full_eval", "--report_to", "wandb", "--ignore_data_skip", "--torch_compile", "--learning_rate=-1", "--stray_name=1")
+	p.parse("--config", "x.yaml", "--auto_find_batch_size", "--report_to", "wandb", "--ignore_data_skip", "--torch_compile", "--learning_rate=-1", "--stray_name=1")
 	require.Equal(t, []string{
 		"unknown flag --stray_name; --help lists the flags",
-		"bf16_full_eval is true (flag --bf16_full_eval); not built yet: evaluation in lower precision than training; bf16 and fp16 hold for both",
+		"auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that fits; want per_device_train_batch_size (see lockstep estimate-memory)",
 		`deepspeed is "ds.json" (file x.yaml); not built yet: sharded models; want ranks that each hold the model (num_replicas, or a launcher)`,
-		"fp16_full_eval is true (env LOCKSTEP_FP16_FULL_EVAL); not built yet: evaluation in lower precision than training; bf16 and fp16 hold for both",
 		"ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run continues at its position in the data, which takes no time",
+		"push_to_hub is true (env LOCKSTEP_PUSH_TO_HUB); not built yet: uploads to the Hub; leave it out (hf upload can send output_dir)",
 		"learning_rate is -1 (flag --learning_rate); want a finite number ≥ 0",
 		"block_size is 0 (file x.yaml); want a whole number ≥ 1",
 		`report_to is "wandb" (flag --report_to); want none, all, or names from jsonl, tensorboard; wandb is not built yet`,
@@ -536,16 +536,16 @@ func TestKnow(t *testing.T) {
 		args.Known{Name: "block_size", Type: args.TypeBool, Status: args.StatusRefused, Reason: "never"},
 		args.Known{Name: "dataset_name", Type: args.TypeString, Status: args.StatusPlanned, Reason: "data sets of the Hub; want train_file"},
 		args.Known{Name: "job", Type: args.TypeString, Status: args.StatusRefused, Reason: "never"},
-		args.Known{Name: "bf16_full_eval", Type: args.TypeBool, Status: args.StatusNoEffect, Reason: "this program's own reason"},
+		args.Known{Name: "auto_find_batch_size", Type: args.TypeBool, Status: args.StatusNoEffect, Reason: "this program's own reason"},
 	)
-	p.parse("--debug", "--block_size", "3", "--bf16_full_eval")
+	p.parse("--debug", "--block_size", "3", "--auto_find_batch_size")
 	require.NoError(t, p.err)
 	require.True(t, *debug)
 	require.Equal(t, 3, p.data.BlockSize)
-	require.Equal(t, "--bf16_full_eval has no effect: this program's own reason", p.resolved.Notices[0].String())
+	require.Equal(t, "--auto_find_batch_size has no effect: this program's own reason", p.resolved.Notices[0].String())
 	var b strings.Builder
 	require.NoError(t, p.resolved.WriteNotices(&b, "test: "))
-	require.Equal(t, "test: --bf16_full_eval has no effect: this program's own reason\n", b.String())
+	require.Equal(t, "test: --auto_find_batch_size has no effect: this program's own reason\n", b.String())
 
 	p = newProgram(nil, nil)
 	p.loader.Know(args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"})
@@ -561,7 +561,7 @@ func TestKnow(t *testing.T) {
 func TestUsageSaysWhereKnownNamesAre(t *testing.T) {
 	usage := newProgram(nil, nil).loader.Usage()
 	require.Contains(t, usage, "docs/arguments.md")
-	require.NotContains(t, usage, "--bf16_full_eval")
+	require.NotContains(t, usage, "--auto_find_batch_size")
 	require.NotContains(t, usage, "--torch_compile")
 }
 

@@ -76,6 +76,10 @@ type TrainingArguments struct {
 	BF16 bool `json:"bf16" resume:"fixed" usage:"compute in bfloat16 where that is safe; parameters and gradients stay float32"`
 	// FP16 is BF16 with float16, whose smallest numbers are too large for many gradients: the loss is scaled.
 	FP16 bool `json:"fp16" resume:"fixed" usage:"compute in float16 where that is safe, with loss scaling; parameters and gradients stay float32"`
+	// BF16FullEval computes evaluation and prediction in bfloat16 as BF16 does, whatever training computes in.
+	BF16FullEval bool `json:"bf16_full_eval" usage:"evaluate and predict in bfloat16 where that is safe"`
+	// FP16FullEval is BF16FullEval with float16.
+	FP16FullEval bool `json:"fp16_full_eval" usage:"evaluate and predict in float16 where that is safe"`
 	// FP16InitialScale is the factor of the loss at first. It is halved when a gradient overflows, and the step is
 	// skipped.
 	FP16InitialScale float64 `json:"fp16_initial_scale" resume:"fixed" usage:"factor of the loss at first, with fp16"`

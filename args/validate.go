@@ -81,6 +81,7 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	nonNegative(c, "adam_epsilon", a.AdamEpsilon)
 	nonNegative(c, "max_grad_norm", a.MaxGradNorm)
 	c.Require(!a.BF16 || !a.FP16, "fp16", a.FP16, "one of bf16 and fp16")
+	c.Require(!a.BF16FullEval || !a.FP16FullEval, "fp16_full_eval", a.FP16FullEval, "one of bf16_full_eval and fp16_full_eval")
 	scale, exponent := math.Frexp(a.FP16InitialScale)
 	c.Require(scale == 0.5 && exponent >= 1 && exponent <= 65, "fp16_initial_scale", a.FP16InitialScale, "a power of two from 1 to 2^64")
 	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)

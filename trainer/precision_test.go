@@ -154,3 +154,29 @@ func TestMixedPrecisionFaults(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil), "is float64: want float32 parameters with bf16 and fp16")
 }
+
+// bf16_full_eval and fp16_full_eval change what evaluation and prediction compute in, and nothing of training.
+func TestFullEvaluationInHalfPrecision(t *testing.T) {
+	single := trainOnRanks(t, 1)
+	loss := func(r rankRun) (last float64) {
+		for _, rec := range r.history {
+			if v, ok := rec["eval_loss"].(float64); ok {
+				last = v
+			}
+		}
+		return last
+	}
+	for name, set := range map[string]func(*args.TrainingArguments){
+		"bf16": func(a *args.TrainingArguments) { a.BF16FullEval = true },
+		"fp16": func(a *args.TrainingArguments) { a.FP16FullEval = true },
+	} {
+		got := trainOnRanks(t, 1, set)
+		require.Equal(t, single.weights, got.weights, name)
+		require.NotEqual(t, loss(single), loss(got), name)
+		require.InEpsilon(t, loss(single), loss(got), 0.01, name)
+		require.Equal(t, got.history, trainOnRanks(t, 2, set).history, name)
+	}
+	a := rankArgs(1)
+	a.BF16FullEval, a.FP16FullEval = true, true
+	require.ErrorContains(t, a.Validate(), "fp16_full_eval is true; want one of bf16_full_eval and fp16_full_eval")
+}

@@ -48,6 +48,20 @@ func TestSameBitsOnEightRanks(t *testing.T) {
 	requireSameBits(t, one, 8, flags...)
 }
 
+// TestSameBitsInMixedPrecision is TestSameBits for bf16 and fp16; the ranks recompute activations, the single process does
+// not.
+func TestSameBitsInMixedPrecision(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--bf16", "--fp16"} {
+		one := filepath.Join(t.TempDir(), "one")
+		succeed(t, plain(tiny(one, flag)))
+		requireSameBits(t, one, 2, flag, "--gradient_checkpointing", "true")
+		single := filepath.Join(t.TempDir(), "float32")
+		succeed(t, plain(tiny(single)))
+		require.False(t, bytes.Equal(read(t, one, "model.safetensors"), read(t, single, "model.safetensors")), flag)
+	}
+}
+
 // requireSameBits compares a run with those on so many ranks of every kind.
 func requireSameBits(t *testing.T, one string, ranks int, flags ...string) {
 	t.Helper()
