@@ -1,9 +1,11 @@
-"""Makes drift.json: how far 200 steps of training drift apart in PyTorch if all that differs is the number of threads.
+"""Makes drift.json: how far 200 steps of training drift apart in PyTorch if all that differs is the number of threads,
+and autocast.json: how far they do under torch.autocast.
 
 A GPT-2 of transformers (2 layers, width 128, 128 positions) is trained twice from the same weights on the same batches, on one thread and on two. Weights
 and tokens come from a counter (splitmix64), so that drift_test.go makes the same ones and no file has to hold them.
 
 drift.json: config, optimizer, and the losses of the run on one thread and of that on two, each before its update.
+autocast.json: the losses of a run in bfloat16.
 """
 
 import json
@@ -56,7 +58,7 @@ def batch(step):
     return torch.from_numpy(ids)
 
 
-def train(threads):
+def train(threads, lower=None):
     torch.set_num_threads(threads)
     model = transformers.GPT2LMHeadModel(config).train()
     named = dict(model.named_parameters())
@@ -67,7 +69,8 @@ def train(threads):
     losses = []
     for step in range(STEPS):
         ids = batch(step)
-        loss = model(ids, labels=ids).loss
+        with torch.autocast("cpu", dtype=lower, enabled=lower is not None):
+            loss = model(ids, labels=ids).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(named.values(), 1.0)
@@ -76,7 +79,7 @@ def train(threads):
     return losses
 
 
-one, two = train(1), train(2)
+one, two, half = train(1), train(2), train(1, torch.bfloat16)
 golden.save_json(
     OUT / "drift.json",
     {
@@ -86,4 +89,6 @@ golden.save_json(
         "losses": {"one": one, "two": two},
     },
 )
+golden.save_json(OUT / "autocast.json", {"made_by": golden.versions(transformers, np), "losses": {"bfloat16": half}})
 print(f"losses {one[0]:.4f} .. {one[-1]:.4f}; largest difference {max(abs(a - b) for a, b in zip(one, two)):.3g}")
+print(f"in bfloat16 {half[0]:.4f} .. {half[-1]:.4f}; largest difference {max(abs(a - b) for a, b in zip(one, half)):.3g}")
