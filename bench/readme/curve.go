@@ -53,6 +53,7 @@ type curve struct {
 	title   string
 	unit    string // the label of the upright axis
 	history history
+	runs    []series // instead of history
 }
 
 // The curve's measures, in pixels.
@@ -98,10 +99,10 @@ func (a axis) ticks() (out []float64) {
 }
 
 func (c *curve) svg() string {
-	t, h := c.theme, c.history
+	t := c.theme
 	low, high, last := math.Inf(1), math.Inf(-1), 0.0
-	for _, points := range [][]point{h.train, h.eval} {
-		for _, p := range points {
+	for _, s := range c.series() {
+		for _, p := range s.points {
 			low, high, last = min(low, p.loss), max(high, p.loss), max(last, p.step)
 		}
 	}
@@ -146,15 +147,19 @@ type series struct {
 	points []point
 	colour string
 	discs  bool
+	bare   bool // no line between the discs
 }
 
-// series are the lines, the one that ends higher first.
+// series are the lines: the runs as they were given, or those of one run, the one that ends higher first.
 func (c *curve) series() []series {
-	out := []series{{"training", c.history.train, c.theme.accent, false}}
+	if c.runs != nil {
+		return c.runs
+	}
+	out := []series{{name: "training", points: c.history.train, colour: c.theme.accent}}
 	if len(c.history.eval) == 0 {
 		return out
 	}
-	eval := series{"evaluation", c.history.eval, c.theme.evaluate, true}
+	eval := series{name: "evaluation", points: c.history.eval, colour: c.theme.evaluate, discs: true}
 	if eval.last().loss > out[0].last().loss {
 		return append([]series{eval}, out...)
 	}
@@ -169,7 +174,9 @@ func (s *series) draw(b *strings.Builder, x, y axis) {
 		path = append(path, fmt.Sprintf("%.1f,%.1f", x.at(p.step), y.at(p.loss)))
 	}
 	const line = `<polyline points="%s" fill="none" stroke="%s" stroke-width="2.25" stroke-linejoin="round"/>`
-	fmt.Fprintf(b, line+"\n", strings.Join(path, " "), s.colour)
+	if !s.bare {
+		fmt.Fprintf(b, line+"\n", strings.Join(path, " "), s.colour)
+	}
 	if s.discs {
 		for _, p := range s.points {
 			fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4" fill="%s"/>`+"\n", x.at(p.step), y.at(p.loss), s.colour)

@@ -6,6 +6,11 @@
 //
 //	go run ./bench/readme --command 'go run ./examples/clm' --transcript bench/readme/testdata/clm.txt \
 //		--state bench/readme/testdata/clm.json --out docs/figures
+//
+// With --compare it draws the loss curves of several runs in one picture instead, for docs/precision.md:
+//
+//	go run ./bench/readme --compare float32=a/trainer_state.json --compare --bf16=b/trainer_state.json \
+//		--name precision-loss --title 'Loss of examples/clm in float32 and under --bf16' --out docs/figures
 package main
 
 import (
@@ -13,6 +18,8 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 )
@@ -23,6 +30,8 @@ type options struct {
 	command, title, unit   string
 	until                  string
 	columns, head, tail    int
+	compare                []string // NAME=FILE
+	name                   string
 }
 
 func main() {
@@ -38,11 +47,17 @@ func main() {
 	pflag.IntVar(&o.columns, "columns", 100, "the width of the terminal")
 	pflag.IntVar(&o.head, "head", 10, "how many of the first lines to show if there are more than head + tail")
 	pflag.IntVar(&o.tail, "tail", 18, "how many of the last lines to show if there are more than head + tail")
+	pflag.StringArrayVar(&o.compare, "compare", nil, "NAME=FILE: a run to draw by its trainer_state.json; repeat it for each run")
+	pflag.StringVar(&o.name, "name", "compare", "with --compare, the picture's name")
 	pflag.Parse()
 	if pflag.NArg() > 0 {
 		log.Fatalf("unexpected argument %q", pflag.Arg(0))
 	}
-	pictures, err := o.draw()
+	draw := o.draw
+	if len(o.compare) > 0 {
+		draw = o.drawComparison
+	}
+	pictures, err := draw()
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -78,6 +93,37 @@ func (o options) draw() (map[string]string, error) {
 		out["readme-run-"+t.name+".svg"] = w.svg()
 		c := curve{theme: t, title: o.title, unit: o.unit, history: history}
 		out["readme-loss-"+t.name+".svg"] = c.svg()
+	}
+	return out, nil
+}
+
+// drawComparison returns the pictures of several runs' losses by file name.
+func (o options) drawComparison() (map[string]string, error) {
+	var runs []series
+	for _, text := range o.compare {
+		name, file, found := strings.Cut(text, "=")
+		if !found {
+			return nil, fmt.Errorf("--compare %s: want NAME=FILE", text)
+		}
+		state, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		history, err := parseHistory(state)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		runs = append(runs, series{name: name, points: history.train})
+	}
+	out := map[string]string{}
+	for _, t := range themes {
+		lines := slices.Clone(runs)
+		for i := range lines {
+			lines[i].colour = []string{t.accent, t.evaluate}[i%2]
+			lines[i].discs, lines[i].bare = i%2 == 1, i%2 == 1 // so that the other shows below it
+		}
+		c := curve{theme: t, title: o.title, unit: o.unit, runs: lines}
+		out[o.name+"-"+t.name+".svg"] = c.svg()
 	}
 	return out, nil
 }
