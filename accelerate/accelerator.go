@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
-	"github.com/lockstep-ml/lockstep/accelerate/env"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -26,18 +25,9 @@ import (
 // goroutine. Methods that take a context are collective: all ranks call them in the same
 // order, and an error on one rank is an error on all.
 type Accelerator struct {
-	args  *args.TrainingArguments
-	log   *slog.Logger
-	dev   *tensor.Device
-	ctx   *tensor.Ctx
-	rank  int
-	world int         // number of ranks
-	group *dist.Group // nil: this rank is alone, or not connected
-
-	unwatch func() // ends giving out the group's flight records; nil with WithGroup
-
-	place     *env.Environment // what the launcher says; nil with WithGroup
-	processes *processes       // nil: the other ranks, if there are any, are goroutines
+	Ranks
+	dev *tensor.Device
+	ctx *tensor.Ctx
 
 	model  nn.Module
 	tree   *nn.Tree
@@ -55,11 +45,8 @@ type Accelerator struct {
 	sealed bool // the last was: gradients are on their way
 	noSync int  // nested calls of NoSync
 
-	hook    ddp.Hook   // nil: what ddp_comm_hook says
-	trace   func(Span) // nil: nobody watches
-	traced  time.Time  // when the last call of the group ended that trace was told of
-	forward time.Time  // when the context of a forward pass was last made, if somebody watches
-	kernels string     // the variant, which ranks compare
+	hook  ddp.Hook // nil: what ddp_comm_hook says
+	trace tracer
 }
 
 // Option changes what New chooses.
@@ -84,7 +71,7 @@ func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h 
 // among those that a launcher started; see Open. With WithGroup it is a rank of that group
 // instead.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
-	acc := &Accelerator{args: a, log: slog.Default(), world: 1, kernels: kernels.Active().String()}
+	acc := &Accelerator{Ranks: Ranks{args: a, log: slog.Default(), world: 1, kernels: kernels.Active().String()}}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -101,31 +88,11 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 	return acc, acc.detect()
 }
 
-// Args are the rank's arguments. Additional ranks of Replicas have copies.
-func (a *Accelerator) Args() *args.TrainingArguments { return a.args }
-
 // Device is where the rank computes.
 func (a *Accelerator) Device() *tensor.Device { return a.dev }
 
-// Kernels is the variant of the CPU's kernels that the process runs, as "avx512".
-func (a *Accelerator) Kernels() string { return a.kernels }
-
 // Ctx is the rank's root tensor context, without a memory scope.
 func (a *Accelerator) Ctx() *tensor.Ctx { return a.ctx }
-
-// WorldSize is the number of ranks.
-func (a *Accelerator) WorldSize() int { return a.world }
-
-// Rank is this rank's number, from 0.
-func (a *Accelerator) Rank() int { return a.rank }
-
-// IsMain reports whether this rank logs and saves.
-func (a *Accelerator) IsMain() bool { return a.Rank() == 0 }
-
-// IsLocalMain reports whether this rank is the first of those on its host.
-func (a *Accelerator) IsLocalMain() bool {
-	return a.IsMain() || a.processes != nil && a.processes.env.LocalRank == 0
-}
 
 // Layout describes how the training stream is divided for this rank.
 func (a *Accelerator) Layout() (samplers.Layout, error) {
@@ -164,7 +131,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 			return fmt.Errorf("accelerate: parameter %s is on %s, want %s", p.Name, p.Device().Name(), a.dev.Name())
 		}
 	}
-	if a.lower() != tensor.Invalid || a.lowerEval() != tensor.Invalid {
+	if lower(a.args) != tensor.Invalid || lowerEval(a.args) != tensor.Invalid {
 		for _, p := range a.tree.Parameters() {
 			if p.DType() != tensor.Float32 {
 				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16", p.Name, p.DType())
@@ -207,10 +174,8 @@ func (a *Accelerator) Params() []tensor.Named { return a.params }
 // TrainCtx is the context of a training forward pass whose first sample has the given
 // position in the training stream.
 func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
-	if a.trace != nil {
-		a.forward = time.Now()
-	}
-	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position).Autocast(a.lower()), a.tree, true)
+	a.trace.beginForward()
+	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position).Autocast(lower(a.args)), a.tree, true)
 	if len(a.units) > 0 {
 		c = c.WithRecompute(a.units)
 	}
@@ -222,29 +187,29 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 
 // EvalCtx is the context of a forward pass without gradients and dropout.
 func (a *Accelerator) EvalCtx() *nn.Ctx {
-	return nn.NewCtx(a.ctx.NoGrad().Autocast(a.lowerEval()), a.tree, false)
+	return nn.NewCtx(a.ctx.NoGrad().Autocast(lowerEval(a.args)), a.tree, false)
 }
 
 // lower is the dtype of autocast; Invalid without bf16 and fp16.
-func (a *Accelerator) lower() tensor.DType {
+func lower(a *args.TrainingArguments) tensor.DType {
 	switch {
-	case a.args.BF16:
+	case a.BF16:
 		return tensor.BFloat16
-	case a.args.FP16:
+	case a.FP16:
 		return tensor.Float16
 	}
 	return tensor.Invalid
 }
 
 // lowerEval is lower for evaluation and prediction.
-func (a *Accelerator) lowerEval() tensor.DType {
+func lowerEval(a *args.TrainingArguments) tensor.DType {
 	switch {
-	case a.args.BF16FullEval:
+	case a.BF16FullEval:
 		return tensor.BFloat16
-	case a.args.FP16FullEval:
+	case a.FP16FullEval:
 		return tensor.Float16
 	}
-	return a.lower()
+	return lower(a)
 }
 
 // Scaler is the loss scaling of fp16, nil without it.
@@ -266,9 +231,7 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 	}
 	a.last = last && a.noSync == 0
 	defer func() { a.last, a.sealed = false, a.last }()
-	if a.trace != nil {
-		defer a.traceBackward(leaf, time.Now())
-	}
+	defer a.trace.backward(a.rank, leaf, time.Now())
 	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/float64(max(count, 1)), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
 	if a.last && a.ddp != nil {
@@ -304,22 +267,16 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 	}
 	a.sealed = false
 	if a.ddp != nil {
-		if err := a.finishBuckets(ctx); err != nil {
+		began := time.Now()
+		if err := a.ddp.Finish(ctx); err != nil {
 			return err
 		}
+		a.trace.phase(a.rank, "wait", began)
 	}
 	if a.stats != nil {
 		return a.stats.exchange(ctx, a)
 	}
 	return nil
-}
-
-// finishBuckets waits for the exchange of gradients.
-func (a *Accelerator) finishBuckets(ctx context.Context) error {
-	if a.trace != nil {
-		defer a.tracePhase("wait", time.Now())
-	}
-	return a.ddp.Finish(ctx)
 }
 
 // ScaleGrads multiplies all gradients by f.
@@ -335,9 +292,7 @@ func (a *Accelerator) ScaleGrads(f float64) {
 // the norm before clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them in the pass that
 // reads them.
 func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
-	if a.trace != nil {
-		defer a.tracePhase("clip", time.Now())
-	}
+	defer a.trace.phase(a.rank, "clip", time.Now())
 	scale := a.scaler.factor()
 	norm := optim.GradNorm(a.ctx, a.params) / scale
 	a.norm = norm
@@ -360,10 +315,8 @@ func (a *Accelerator) Step() {
 			return
 		}
 	}
-	if a.trace != nil {
-		defer a.traceCollectives()
-		defer a.tracePhase("optimizer", time.Now())
-	}
+	defer a.trace.collectives(a.rank, a.group)
+	defer a.trace.phase(a.rank, "optimizer", time.Now())
 	a.opt.Step(a.ctx)
 	if a.stats != nil {
 		a.stats.track()

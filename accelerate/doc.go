@@ -20,10 +20,10 @@
 //
 // These are for package trainer; a loop that [Run] started needs none of them:
 //
-//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [Accelerator.Open] are what Run is made of.
-//   - [Accelerator.Abort] ends the other ranks; in a loop of your own, return the error.
-//   - [Accelerator.GatherBytes], [Accelerator.SumFloats] and [Accelerator.SyncParameters] lie below
+//   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [Ranks.Open] are what Run is made of.
+//   - [Ranks.Abort] ends the other ranks; in a loop of your own, return the error.
+//   - [Ranks.GatherBytes], [Ranks.SumFloats] and [Accelerator.SyncParameters] lie below
 //     [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.
-//   - [Accelerator.Job], [Accelerator.Kernels], [Accelerator.GradientSets] and [Accelerator.SetTracer] serve the
+//   - [Ranks.Job], [Ranks.Kernels], [Accelerator.GradientSets] and [Accelerator.SetTracer] serve the
 //     trainer's log, its estimate of memory and its profiler.
 package accelerate

@@ -30,7 +30,7 @@ type rows struct {
 // rank is kept. The result belongs to no scope and is nil if there are no rows. It is
 // collective.
 func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *tensor.Tensor) (all *tensor.Tensor, order []int64, err error) {
-	mine, err := a.encodeRows(indices, t)
+	mine, err := encodeRows(a.ctx.NoGrad(), indices, t)
 	if err != nil {
 		return nil, nil, a.reject(err)
 	}
@@ -44,11 +44,11 @@ func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *
 			return nil, nil, fmt.Errorf("accelerate: gathering: rank %d: %w", rank, err)
 		}
 	}
-	return a.mergeRows(decoded)
+	return mergeRows(a.ctx.NoGrad(), decoded)
 }
 
 // encodeRows writes the length of a JSON header, the header, and the rows.
-func (a *Accelerator) encodeRows(indices []int64, t *tensor.Tensor) ([]byte, error) {
+func encodeRows(c *tensor.Ctx, indices []int64, t *tensor.Tensor) ([]byte, error) {
 	r := rows{Indices: indices}
 	if t != nil {
 		r.DType, r.Shape = t.DType().String(), slices.Clone(t.Shape())
@@ -59,7 +59,7 @@ func (a *Accelerator) encodeRows(indices []int64, t *tensor.Tensor) ([]byte, err
 		return nil, fmt.Errorf("accelerate: gathering %d indices with a tensor of shape %v: want one row (dim 0) for each index", len(indices), r.Shape)
 	default:
 		r.Shape = r.Shape[1:]
-		if err := tensor.Try(func() { r.data = tensor.ReadBytes(a.ctx.NoGrad(), t) }); err != nil {
+		if err := tensor.Try(func() { r.data = tensor.ReadBytes(c, t) }); err != nil {
 			return nil, err
 		}
 	}
@@ -87,7 +87,7 @@ func decodeRows(part []byte) (r rows, err error) {
 }
 
 // mergeRows puts the ranks' rows together.
-func (a *Accelerator) mergeRows(parts []rows) (all *tensor.Tensor, order []int64, err error) {
+func mergeRows(c *tensor.Ctx, parts []rows) (all *tensor.Tensor, order []int64, err error) {
 	type place struct{ rank, row int }
 	var first *rows
 	places := map[int64]place{}
@@ -124,7 +124,7 @@ func (a *Accelerator) mergeRows(parts []rows) (all *tensor.Tensor, order []int64
 		joined.Write(parts[at.rank].data[at.row*size : (at.row+1)*size])
 	}
 	err = tensor.Try(func() {
-		all = tensor.FromBytes(a.ctx.NoGrad(), joined.Bytes(), dt, append([]int{len(order)}, first.Shape...)...)
+		all = tensor.FromBytes(c, joined.Bytes(), dt, append([]int{len(order)}, first.Shape...)...)
 	})
 	return all, order, err
 }

@@ -4,14 +4,12 @@ package accelerate
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,23 +44,6 @@ func Place() (*env.Environment, error) {
 		}
 	}
 	return e, nil
-}
-
-// detect reads the process's place from its launcher's environment.
-func (a *Accelerator) detect() error {
-	e, err := Place()
-	if err != nil {
-		return err
-	}
-	a.place = e
-	if !e.Distributed() {
-		return nil
-	}
-	if a.args.NumReplicas > 1 {
-		return fmt.Errorf("accelerate: num_replicas is %d in a job of %d processes (%s): want ranks as goroutines or as processes, not both", a.args.NumReplicas, e.WorldSize, e)
-	}
-	a.processes, a.rank, a.world = &processes{env: e}, e.Rank, e.WorldSize
-	return nil
 }
 
 // meet says by what the ranks of a job know each other: the token, and where rank 0 announces
@@ -101,57 +82,6 @@ func meet(e *env.Environment) (token string, meeting rendezvous.Meeting, err err
 func torchrunToken(e *env.Environment) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "lockstep|%q|%q|%d|%d", e.JobID, e.MasterAddr, e.MasterPort, e.WorldSize))
 	return hex.EncodeToString(sum[:16])
-}
-
-// Job names the job that a launcher started this process for, "" if there is none;
-// restarted says that the launcher has started it again after a failure. On several hosts only an
-// open accelerator knows: of torchrun's agents those count a failure that saw it first.
-func (a *Accelerator) Job() (id string, restarted bool) {
-	if a.place == nil {
-		return "", false
-	}
-	restarted = a.place.RestartCount > 0
-	if a.processes != nil && a.processes.job != nil {
-		job := a.processes.job
-		restarted = restarted || job.Place.Restarted ||
-			slices.ContainsFunc(job.Peers, func(p rendezvous.Peer) bool { return p.Restarted })
-		if job.Place.Launch != "" {
-			return job.Place.Launch, restarted
-		}
-	}
-	id = os.Getenv(env.VarLaunchID) // unlike a job's name, no other launch has it
-	if id == "" {
-		id = a.place.JobID
-	}
-	return id, restarted
-}
-
-// Open joins the other processes of the job if a launcher started this process as one of
-// several, and waits for all of them. Further calls, and calls in a single process, do
-// nothing. Call it before collective work.
-func (a *Accelerator) Open(ctx context.Context) error {
-	if a.processes == nil || a.group != nil {
-		return nil
-	}
-	config, err := a.processes.config(time.Duration(a.args.DDPTimeout) * time.Second)
-	if err != nil {
-		return fmt.Errorf("accelerate: %w", err)
-	}
-	job, err := rendezvous.Join(ctx, config)
-	if err != nil {
-		return fmt.Errorf("accelerate: joining the job (%s): %w", a.processes.env, err)
-	}
-	a.processes.job = job
-	a.group, err = a.engine(job)
-	if err != nil {
-		return errors.Join(fmt.Errorf("accelerate: %w", err), job.Close())
-	}
-	a.unwatch = flight.Watch(a.group, a.flightJob(), a.log)
-	if a.IsMain() {
-		info := a.group.Describe()
-		a.log.Info("joined the job", "ranks", a.world, "launcher", string(a.processes.env.Kind), "engine", info.Name, "path", info.Path)
-	}
-	return nil
 }
 
 // config says where the job meets, and with what token.
@@ -260,11 +190,41 @@ func reachable(name string, lookup func(string) ([]string, error)) error {
 	return fmt.Errorf("MASTER_ADDR %s is %s on this host (see /etc/hosts), where no other host can reach it: want its address on the network between the hosts", name, strings.Join(addresses, ", "))
 }
 
+// close leaves the job.
+func (p *processes) close() error {
+	var errs []error
+	if p.job != nil {
+		errs = append(errs, p.job.Close())
+	}
+	if p.server != nil {
+		errs = append(errs, p.server.Close())
+	}
+	p.job, p.server = nil, nil
+	return errors.Join(errs...)
+}
+
+// detect reads the process's place from its launcher's environment.
+func (r *Ranks) detect() error {
+	e, err := Place()
+	if err != nil {
+		return err
+	}
+	r.place = e
+	if !e.Distributed() {
+		return nil
+	}
+	if r.args.NumReplicas > 1 {
+		return fmt.Errorf("accelerate: num_replicas is %d in a job of %d processes (%s): want ranks as goroutines or as processes, not both", r.args.NumReplicas, e.WorldSize, e)
+	}
+	r.processes, r.rank, r.world = &processes{env: e}, e.Rank, e.WorldSize
+	return nil
+}
+
 // engine makes the group over what ddp_backend names.
-func (a *Accelerator) engine(job *rendezvous.Job) (*dist.Group, error) {
-	opts := a.groupOptions()
-	opts.FlightDir = flight.Dir(a.flightJob())
-	backend := a.args.DDPBackend
+func (r *Ranks) engine(job *rendezvous.Job) (*dist.Group, error) {
+	opts := r.groupOptions()
+	opts.FlightDir = flight.Dir(r.flightJob())
+	backend := r.args.DDPBackend
 	if backend == args.BackendAuto || backend == args.BackendGloo {
 		backend = args.BackendTCP
 		if job.OneHost() {
@@ -284,43 +244,30 @@ func (a *Accelerator) engine(job *rendezvous.Job) (*dist.Group, error) {
 	return f(job, opts)
 }
 
-// flightJob names the folder that the ranks of this host share for their flight records.
-func (a *Accelerator) flightJob() string {
-	if id, _ := a.Job(); id != "" {
-		return id
-	}
-	if a.processes != nil {
-		return fmt.Sprintf("%s-%d", a.processes.env.MasterAddr, a.processes.env.MasterPort)
-	}
-	return fmt.Sprintf("process-%d", os.Getpid())
-}
-
 // groupOptions are what the arguments say of any group.
-func (a *Accelerator) groupOptions() dist.Options {
-	return dist.Options{Timeout: time.Duration(a.args.DDPTimeout) * time.Second, Log: a.log, FastOrder: a.args.DDPReductionOrder == args.OrderFast}
+func (r *Ranks) groupOptions() dist.Options {
+	return dist.Options{Timeout: time.Duration(r.args.DDPTimeout) * time.Second, Log: r.log, FastOrder: r.args.DDPReductionOrder == args.OrderFast}
 }
 
 // checkBackend refuses an engine that the program does not have, before any work is done.
-func (a *Accelerator) checkBackend() error {
-	switch a.args.DDPBackend {
+func (r *Ranks) checkBackend() error {
+	switch r.args.DDPBackend {
 	case args.BackendAuto, args.BackendGloo, args.BackendSHM, args.BackendTCP:
 		return nil
 	}
-	if _, err := rendezvous.Engine(string(a.args.DDPBackend)); err != nil {
+	if _, err := rendezvous.Engine(string(r.args.DDPBackend)); err != nil {
 		return fmt.Errorf("accelerate: ddp_backend: %w", err)
 	}
 	return nil
 }
 
-// close leaves the job.
-func (p *processes) close() error {
-	var errs []error
-	if p.job != nil {
-		errs = append(errs, p.job.Close())
+// flightJob names the folder that the ranks of this host share for their flight records.
+func (r *Ranks) flightJob() string {
+	if id, _ := r.Job(); id != "" {
+		return id
 	}
-	if p.server != nil {
-		errs = append(errs, p.server.Close())
+	if r.processes != nil {
+		return fmt.Sprintf("%s-%d", r.processes.env.MasterAddr, r.processes.env.MasterPort)
 	}
-	p.job, p.server = nil, nil
-	return errors.Join(errs...)
+	return fmt.Sprintf("process-%d", os.Getpid())
 }

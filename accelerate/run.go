@@ -40,7 +40,7 @@ func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelera
 		if err := acc.Open(ctx); err != nil {
 			return err
 		}
-		return acc.run(body, nil)
+		return runRank(acc, body, nil)
 	}
 	if ranks[0].group == nil {
 		Connect(ranks)
@@ -48,7 +48,7 @@ func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelera
 	errs, panics := make([]error, len(ranks)), make([]any, len(ranks))
 	var all sync.WaitGroup
 	for i, acc := range ranks {
-		all.Go(func() { errs[i] = acc.run(body, &panics[i]) })
+		all.Go(func() { errs[i] = runRank(acc, body, &panics[i]) })
 	}
 	all.Wait()
 	for _, p := range panics {
@@ -63,9 +63,9 @@ func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelera
 // testing.T.FailNow does.
 var errGoexit = errors.New("accelerate: the rank's goroutine ended")
 
-// run calls body, tells the others if it fails, and closes the rank. A panic is kept in
+// runRank calls body, tells the others if it fails, and closes the rank. A panic is kept in
 // panicked, or goes on if that is nil.
-func (a *Accelerator) run(body func(acc *Accelerator) error, panicked *any) (err error) {
+func runRank(a *Accelerator, body func(acc *Accelerator) error, panicked *any) (err error) {
 	returned := false
 	defer func() {
 		var p any

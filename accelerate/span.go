@@ -28,55 +28,77 @@ type Span struct {
 
 // WithTracer calls f with the spans of each step, on the rank's goroutine. It costs a few
 // microseconds per step, and nothing when it is not set.
-func WithTracer(f func(Span)) Option { return func(a *Accelerator) { a.trace = f } }
+func WithTracer(f func(Span)) Option { return func(a *Accelerator) { a.trace.tell = f } }
 
 // SetTracer is WithTracer for an existing accelerator; call it before Prepare. nil
 // removes the tracer.
-func (a *Accelerator) SetTracer(f func(Span)) { a.trace = f }
+func (a *Accelerator) SetTracer(f func(Span)) { a.trace.tell = f }
 
-// traceBackward reports the backward pass that began at start, and its forward pass.
-func (a *Accelerator) traceBackward(leaf int, start time.Time) {
-	detail := fmt.Sprintf("leaf %d", leaf)
-	if !a.forward.IsZero() {
-		a.trace(Span{Rank: a.rank, Name: "forward", Detail: detail, Start: a.forward, End: start})
+// tracer tells of the parts of a step, if somebody listens.
+type tracer struct {
+	tell   func(Span) // nil: nobody does
+	told   time.Time  // when the last call of the group ended that was told of
+	passed time.Time  // when the context of a forward pass was last made
+}
+
+// beginForward notes when a forward pass began.
+func (t *tracer) beginForward() {
+	if t.tell != nil {
+		t.passed = time.Now()
 	}
-	a.forward = time.Time{}
-	a.trace(Span{Rank: a.rank, Name: "backward", Detail: detail, Start: start, End: time.Now()})
 }
 
-// tracePhase reports a phase without details that began at start.
-func (a *Accelerator) tracePhase(name string, start time.Time) {
-	a.trace(Span{Rank: a.rank, Name: name, Start: start, End: time.Now()})
-}
-
-// traceCollectives reports the calls of the group that ended since the last time, but for buckets.
-func (a *Accelerator) traceCollectives() {
-	if a.group == nil {
+// backward tells of the backward pass that began at start, and of its forward pass.
+func (t *tracer) backward(rank, leaf int, start time.Time) {
+	if t.tell == nil {
 		return
 	}
-	since := a.traced
-	for _, e := range a.group.Flight().Entries {
+	detail := fmt.Sprintf("leaf %d", leaf)
+	if !t.passed.IsZero() {
+		t.tell(Span{Rank: rank, Name: "forward", Detail: detail, Start: t.passed, End: start})
+	}
+	t.passed = time.Time{}
+	t.tell(Span{Rank: rank, Name: "backward", Detail: detail, Start: start, End: time.Now()})
+}
+
+// phase tells of a phase without details that began at start.
+func (t *tracer) phase(rank int, name string, start time.Time) {
+	if t.tell != nil {
+		t.tell(Span{Rank: rank, Name: name, Start: start, End: time.Now()})
+	}
+}
+
+// collectives tells of the calls of the group that ended since the last time, but for buckets.
+func (t *tracer) collectives(rank int, group *dist.Group) {
+	if t.tell == nil || group == nil {
+		return
+	}
+	since := t.told
+	for _, e := range group.Flight().Entries {
 		if e.State != dist.Finished || !e.EndedAt.After(since) {
 			continue
 		}
-		if e.EndedAt.After(a.traced) {
-			a.traced = e.EndedAt
+		if e.EndedAt.After(t.told) {
+			t.told = e.EndedAt
 		}
-		if detail := strings.TrimSpace(fmt.Sprintf("%s %s", e.Op, e.Label)); !strings.HasPrefix(e.Label, "bucket ") {
-			a.trace(Span{Rank: a.rank, Name: "collective", Detail: detail, Bytes: e.Count * e.DType.Size(), Queued: e.QueuedAt, Start: e.StartedAt, End: e.EndedAt})
+		if strings.HasPrefix(e.Label, "bucket ") {
+			continue
 		}
+		t.tell(Span{
+			Rank: rank, Name: "collective", Detail: strings.TrimSpace(fmt.Sprintf("%s %s", e.Op, e.Label)),
+			Bytes: e.Count * e.DType.Size(), Queued: e.QueuedAt, Start: e.StartedAt, End: e.EndedAt,
+		})
 	}
 }
 
-// traceBuckets is the reducer's tracer; nil if nobody watches.
-func (a *Accelerator) traceBuckets() func(ddp.Span) {
-	if a.trace == nil {
+// buckets is the reducer's tracer; nil if nobody listens.
+func (t *tracer) buckets(rank int) func(ddp.Span) {
+	if t.tell == nil {
 		return nil
 	}
 	return func(s ddp.Span) {
-		if a.trace == nil {
-			return
+		if t.tell != nil {
+			t.tell(Span{Rank: rank, Name: "bucket", Detail: s.Label, Bytes: s.Bytes, Queued: s.Queued, Start: s.Started, End: s.Ended})
 		}
-		a.trace(Span{Rank: a.rank, Name: "bucket", Detail: s.Label, Bytes: s.Bytes, Queued: s.Queued, Start: s.Started, End: s.Ended})
 	}
 }

@@ -185,19 +185,3 @@ func (a *Accelerator) NoSync(f func() error) error {
 	defer func() { a.noSync-- }()
 	return f()
 }
-
-// Join tells a loop whose ranks may have unequal numbers of batches whether to take another
-// step: more is true on every rank as long as have is true on one. A rank without data
-// continues with no batches, which Accumulate allows, until all ranks have finished. It is
-// collective.
-func (a *Accelerator) Join(ctx context.Context, have bool) (more bool, err error) {
-	more = have
-	return more, a.Agree(ctx, &more)
-}
-
-// reject aborts the group for an error of this rank, for which the others would wait, and
-// returns it.
-func (a *Accelerator) reject(err error) error {
-	a.Abort(err)
-	return err
-}

@@ -11,8 +11,6 @@ import (
 
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
-	"github.com/lockstep-ml/lockstep/models"
-	"github.com/lockstep-ml/lockstep/nn"
 )
 
 // EvalLoss is the loss of an evaluation: float64 sum and count over all batches in order.
@@ -23,32 +21,6 @@ type EvalLoss struct {
 
 // Mean is the loss per term, independent of the batch size; NaN if there are no terms.
 func (l EvalLoss) Mean() float64 { return l.Sum / float64(l.Count) }
-
-// Metric computes figures over an evaluation batch by batch, so that predictions need not
-// be kept. The names in the result get the prefix of the evaluation.
-type Metric interface {
-	// Reset begins an evaluation.
-	Reset()
-	// Update adds a batch. Under prediction_loss_only metrics are left out, but for each LossMetric, whose Update is
-	// not called.
-	Update(c *nn.Ctx, out models.Output, b *data.Batch) error
-	// Compute returns the figures.
-	Compute(loss EvalLoss) map[string]float64
-}
-
-// activeMetrics are the metrics of WithMetrics; under prediction_loss_only those that need the loss alone.
-func (t *Trainer) activeMetrics() []Metric {
-	if !t.args.PredictionLossOnly {
-		return t.metrics
-	}
-	var list []Metric
-	for _, m := range t.metrics {
-		if _, ok := m.(LossMetric); ok {
-			list = append(list, m)
-		}
-	}
-	return list
-}
 
 // Evaluate runs the model over the evaluation sets, logs eval_loss, speed figures and
 // metrics, and returns them.

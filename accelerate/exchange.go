@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// join makes this rank part of the job: see Prepare.
+func (a *Accelerator) join(ctx context.Context) error {
+	hook, err := commHook(a.hook, string(a.args.DDPCommHook))
+	if err != nil {
+		return err
+	}
+	if err := a.compare(ctx, hook); err != nil {
+		return err
+	}
+	all := a.tree.State() // those that are not trained too
+	differed, err := ddp.Verify(ctx, a.ctx, a.group, all)
+	if err != nil {
+		return err
+	}
+	if err := a.reportDiffering(ctx, differed, len(all)); err != nil {
+		return err
+	}
+	if a.args.DDPReductionOrder == args.OrderFast && a.IsMain() {
+		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order", a.args.DDPReductionOrder)
+	}
+	if a.IsMain() && slices.ContainsFunc(a.params, func(p tensor.Named) bool { return p.DType().IsHalf() }) {
+		a.log.Warn("each rank rounds its half-precision gradients: results depend on the number of ranks")
+	}
+	if hook.Lossy() && a.IsMain() {
+		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook", hook.Name())
+	}
+	a.ddp, err = ddp.New(a.ctx, a.group, a.params, ddp.Options{
+		BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),
+		RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
+	})
+	if err != nil {
+		return err
+	}
+	a.sum.settle(a.ddp.Views())
+	for i, p := range a.params {
+		a.unhook = append(a.unhook, p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
+			if a.last {
+				a.sum.finishParam(i)
+				a.ddp.Ready(i)
+			}
+		}))
+	}
+	return nil
+}
+
+// commHook is what happens to gradients between ranks: the program's own hook, or the one of a name.
+func commHook(own ddp.Hook, name string) (ddp.Hook, error) {
+	if own != nil {
+		return own, nil
+	}
+	h, err := ddp.HookByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("accelerate: ddp_comm_hook: %w", err)
+	}
+	return h, nil
+}
+
+// BeginWindow prepares the exchange for the next window. It is collective: call it on
+// every rank before each window.
+func (a *Accelerator) BeginWindow(ctx context.Context) error {
+	if a.ddp == nil {
+		return nil
+	}
+	rebuilt, err := a.ddp.Rebuild(ctx)
+	if rebuilt {
+		a.sum.settle(a.ddp.Views())
+	}
+	return err
+}
+
+// SyncParameters copies rank 0's values of m's parameters and buffers to every rank.
+func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
+	if a.group == nil {
+		return nil
+	}
+	_, err := ddp.Verify(ctx, a.ctx, a.group, nn.Walk(m).State())
+	return err
+}
+
+// release takes the gradients out of the exchange.
+func (a *Accelerator) release() error {
+	for _, f := range a.unhook {
+		f()
+	}
+	a.unhook = nil
+	if a.ddp == nil {
+		return nil
+	}
+	r := a.ddp
+	a.ddp = nil
+	a.sum.settle(nil) // the buckets go
+	return r.Close()
+}
+
+// Close leaves the rank's group without waiting for the others. Further collective work
+// needs a new group.
+func (a *Accelerator) Close() error {
+	if a.group == nil {
+		return nil
+	}
+	if a.unwatch != nil { // a group of the program's own is its own to watch
+		a.unwatch()
+		a.unwatch = nil
+	}
+	err := errors.Join(a.group.Close(), a.release())
+	a.group = nil
+	if a.processes != nil {
+		err = errors.Join(err, a.processes.close())
+	}
+	return err
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/lockstep-ml/lockstep/accelerate/flight"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/dist/local"
+)
+
+// Replicas returns the accelerators of n ranks that are goroutines of this process, in
+// rank order. They share the device, whose workers help any rank that has work. Connect
+// prepares them for collective work.
+func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
+	ranks := make([]*Accelerator, n)
+	for r := range ranks {
+		if r > 0 { // a resume changes arguments, on each rank its own
+			a = a.Clone()
+		}
+		var err error
+		if ranks[r], err = New(a, opts...); err != nil {
+			return nil, err
+		}
+		if ranks[r].processes != nil {
+			return nil, fmt.Errorf("accelerate: this process is already rank %d of %d: want ranks as goroutines or as processes, not both", ranks[r].rank, ranks[r].world)
+		}
+		ranks[r].rank, ranks[r].world = r, n
+	}
+	return ranks, nil
+}
+
+// Connect joins the ranks that Replicas returned into a group. Each rank leaves it with
+// Close. After a failure, call Connect again to replace the group.
+func Connect(ranks []*Accelerator) {
+	opts := ranks[0].groupOptions()
+	opts.FlightDir = os.Getenv(flight.EnvDir) // what ranks of one process say of a failure is enough otherwise
+	for r, g := range local.New(len(ranks), opts) {
+		ranks[r].group, ranks[r].unwatch = g, flight.Watch(g, ranks[r].flightJob(), ranks[r].log)
+	}
+}

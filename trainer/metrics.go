@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+)
+
+// Metric computes figures over an evaluation batch by batch, so that predictions need not
+// be kept. The names in the result get the prefix of the evaluation.
+type Metric interface {
+	// Reset begins an evaluation.
+	Reset()
+	// Update adds a batch. Under prediction_loss_only metrics are left out, but for each LossMetric, whose Update is
+	// not called.
+	Update(c *nn.Ctx, out models.Output, b *data.Batch) error
+	// Compute returns the figures.
+	Compute(loss EvalLoss) map[string]float64
+}
+
+// activeMetrics are the metrics of WithMetrics; under prediction_loss_only those that need the loss alone.
+func (t *Trainer) activeMetrics() []Metric {
+	if !t.args.PredictionLossOnly {
+		return t.metrics
+	}
+	var list []Metric
+	for _, m := range t.metrics {
+		if _, ok := m.(LossMetric); ok {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// MergeableMetric is a Metric for several ranks. Each rank sees some of the batches and
+// exports what it gathered; every rank then merges all parts, in rank order.
+type MergeableMetric interface {
+	Metric
+	// ExportPart returns what this rank's calls of Update gathered.
+	ExportPart() ([]byte, error)
+	// MergeParts replaces the gathered state by the parts of all ranks.
+	MergeParts(parts [][]byte) error
+}
+
+// MetricRanks is implemented by metrics that need a separate instance for each additional
+// rank.
+type MetricRanks interface {
+	// ForRank returns a fresh metric of the same kind.
+	ForRank() Metric
+}
+
+// LossMetric is a Metric computed only from the loss, on any number of ranks.
+type LossMetric func(loss EvalLoss) map[string]float64
+
+// Reset does nothing, since a LossMetric keeps no state.
+func (LossMetric) Reset() {}
+
+// Update does nothing, since a LossMetric keeps no state.
+func (LossMetric) Update(*nn.Ctx, models.Output, *data.Batch) error { return nil }
+
+// Compute calls the function.
+func (m LossMetric) Compute(loss EvalLoss) map[string]float64 { return m(loss) }
+
+// checkMetrics gives each additional rank its own metrics, and refuses metrics that do
+// not work on several ranks.
+func (t *Trainer) checkMetrics() error {
+	for _, rank := range t.replicas {
+		rank.metrics = nil
+		for _, m := range t.metrics {
+			if _, ok := m.(LossMetric); ok {
+				rank.metrics = append(rank.metrics, m)
+				continue
+			}
+			per, ok := m.(MetricRanks)
+			if _, merges := m.(MergeableMetric); !ok || !merges {
+				return fmt.Errorf("trainer: metric %T cannot be computed on %d ranks: want a LossMetric, or MergeableMetric and MetricRanks", m, t.acc.WorldSize())
+			}
+			rank.metrics = append(rank.metrics, per.ForRank())
+		}
+	}
+	return nil
+}
+
+// mergeMetrics merges the ranks' parts of each metric.
+func (t *Trainer) mergeMetrics(ctx context.Context) error {
+	if t.acc.WorldSize() == 1 || t.args.PredictionLossOnly {
+		return nil
+	}
+	for _, m := range t.metrics {
+		merges, ok := m.(MergeableMetric)
+		if !ok {
+			continue
+		}
+		part, err := merges.ExportPart()
+		if err != nil {
+			return fmt.Errorf("trainer: metric %T: %w", m, err)
+		}
+		parts, err := t.acc.GatherBytes(ctx, part)
+		if err != nil {
+			return err
+		}
+		if err := merges.MergeParts(parts); err != nil {
+			return fmt.Errorf("trainer: metric %T: %w", m, err)
+		}
+	}
+	return nil
+}

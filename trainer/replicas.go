@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/callbacks"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+)
+
+// errOtherInterrupted is the reason for a rank to stop whose own context has not ended.
+var errOtherInterrupted = errors.New("trainer: another rank was interrupted")
+
+// buildRanks creates the accelerator, and the trainers of the other ranks that run in
+// this process (num_replicas). These have the same arguments and data, and their own
+// model and state.
+func (t *Trainer) buildRanks() error {
+	opts := []accelerate.Option{accelerate.WithLogger(t.levelLogger(t.args.SlogLevel()))}
+	if t.device != nil {
+		opts = append(opts, accelerate.WithDevice(t.device))
+	}
+	if t.group != nil {
+		opts = append(opts, accelerate.WithGroup(t.group))
+	}
+	if t.args.NumReplicas == 1 {
+		var err error
+		if t.acc, err = accelerate.New(t.args, opts...); err == nil {
+			t.log = t.rankLogger(t.acc)
+		}
+		return err
+	}
+	ranks, err := accelerate.Replicas(t.args, t.args.NumReplicas, opts...)
+	if err != nil {
+		return err
+	}
+	t.acc = ranks[0]
+	for _, acc := range ranks[1:] {
+		replica := *t
+		replica.acc, replica.replicas, replica.display = acc, nil, nil
+		replica.args = acc.Args()
+		replica.user = slices.DeleteFunc(slices.Clone(t.user), func(c callbacks.Callback) bool {
+			_, every := c.(callbacks.EveryRank)
+			return !every
+		})
+		replica.log = t.rankLogger(acc)
+		if replica.model, err = t.cloneModel(acc); err != nil {
+			return err
+		}
+		t.replicas = append(t.replicas, &replica)
+	}
+	t.log = t.rankLogger(t.acc)
+	return t.checkMetrics()
+}
+
+// cloneModel creates the model of another rank.
+func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) {
+	if t.newModel != nil {
+		m, err := t.newModel()
+		if err != nil {
+			return nil, fmt.Errorf("trainer: WithModelInit, rank %d: %w", acc.Rank(), err)
+		}
+		return m, nil
+	}
+	return nn.Clone(t.model, acc.Device())
+}
+
+// every calls f for each rank of this process, each in its own goroutine, and returns when
+// all have ended. A rank that fails aborts the others, because they would wait for it; its
+// error is returned instead of theirs. ctx ends only the waiting for other processes.
+func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error {
+	defer t.acc.Device().Sync() // the caller reads the model with a context of its own
+	if len(t.replicas) == 0 {
+		err := t.acc.Open(ctx)
+		switch {
+		case err == nil:
+			err = f(t)
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w while waiting for the other ranks: %w", ErrInterrupted, err)
+		}
+		if err != nil && !errors.Is(err, ErrInterrupted) {
+			t.acc.Abort(err)
+		}
+		return err
+	}
+	ranks := append([]*Trainer{t}, t.replicas...)
+	accs := make([]*accelerate.Accelerator, len(ranks))
+	for i, rank := range ranks {
+		accs[i] = rank.acc
+	}
+	interrupted := make([]error, len(ranks)) // an interrupt that all ranks agreed on is not a failure of one, which would abort the others
+	err := accelerate.RunRanks(ctx, accs, func(acc *accelerate.Accelerator) error {
+		err := f(ranks[acc.Rank()])
+		if errors.Is(err, ErrInterrupted) {
+			interrupted[acc.Rank()], err = err, nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return interrupted[0]
+}
