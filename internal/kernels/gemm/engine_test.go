@@ -57,8 +57,8 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 		packing := *engine32()
 		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{}, outer[float32]{}
 		packing.twins, packing.sweep, packing.walk = twins[float32]{}, sweep[float32]{}, walk[float32]{}
-		for m := 1; m <= 14; m++ {
-			for _, n := range []int{15, 32, 97, 300} {
+		for _, m := range some(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14) {
+			for _, n := range some(15, 32, 97, 300) {
 				for i, k := range []int{1, 16, 40, kc + 32, 4 * kc, kc + 7} {
 					for trans := range 4 {
 						x := newExample[float32](uint64(m*n*k), m, n, k, trans&1 == 0, trans&2 == 0, i%2, (m+i)%2 == 0)
@@ -88,8 +88,8 @@ func TestPackingDoesNotMatter(t *testing.T) {
 		packing, inPlace := *engine32(), *engine32()
 		inPlace.skinny, inPlace.passing, inPlace.narrow, inPlace.mb, inPlace.tm = 0, passing{}, 0, 4*inPlace.mr, 2*inPlace.mr
 		packing.tiling, packing.rows, packing.tall, packing.copyA, packing.copyB = inPlace.tiling, nil, nil, nil, nil
-		for _, m := range []int{13, 48, 131, 1024} {
-			for _, n := range []int{15, 128, 513} {
+		for _, m := range some(13, 48, 131, 1024) {
+			for _, n := range some(15, 128, 513) {
 				for i, k := range []int{1, 40, kc + 7} {
 					for trans := range 4 {
 						x := newExample[float32](uint64(m*n*k), m, n, k, trans&1 == 0, trans&2 == 0, i%2, (m+i)%2 == 0)
@@ -284,8 +284,8 @@ func TestPackingByTheWayDoesNotMatter(t *testing.T) {
 		before, byTheWay := *engine32(), *engine32()
 		before.skinny, before.passing = 0, passing{}
 		byTheWay.skinny, byTheWay.passing = 0, passing{rows: 1000}
-		for _, m := range []int{13, 24, 53, 130} {
-			for _, n := range []int{256, 264, 300, 1700} {
+		for _, m := range some(13, 24, 53, 130) {
+			for _, n := range some(256, 264, 300, 1700) {
 				for i, k := range []int{passingProducts, kc + 3, 2*kc + 100} {
 					for option := range 8 {
 						x := newExample[float32](uint64(m*n*k), m, n, k, false, option&4 != 0, 9*(option&1), option&2 != 0)
@@ -315,4 +315,14 @@ func TestAskingForRowsDoesNotMatter(t *testing.T) {
 			}
 		}
 	})
+}
+
+// some is every second of the sizes under -short, which the race detector and emulators run with, and all of them otherwise.
+func some(sizes ...int) (list []int) {
+	for i, n := range sizes {
+		if i%2 == 0 || !testing.Short() {
+			list = append(list, n)
+		}
+	}
+	return list
 }
