@@ -288,9 +288,9 @@ func (a *Accelerator) ScaleGrads(f float64) {
 	}
 }
 
-// ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures it) and returns
-// the norm before clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them in the pass that
-// reads them.
+// ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures it) and returns the norm before
+// clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them
+// in the pass that reads them.
 func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 	defer a.trace.phase(a.rank, "clip", time.Now())
 	scale := a.scaler.factor()

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
-// Ranks is this rank among the others: who it is, what they tell each other, and what they decide together. Methods that
-// take a context are collective.
+// Ranks is this rank among the others: who it is, what they tell each other, and what they decide together. Methods
+// that take a context are collective.
 type Ranks struct {
 	args  *args.TrainingArguments
 	log   *slog.Logger

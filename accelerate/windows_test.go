@@ -109,7 +109,8 @@ func TestWindowsEndAtAnError(t *testing.T) {
 	require.Equal(t, 1, rounds)
 }
 
-// Between the passes of a window the host does not wait for the device: the losses are read behind the last one, all at once.
+// Between the passes of a window the host does not wait for the device: the losses are read behind the last one, all at
+// once.
 func TestAWindowWaitsForTheDeviceOnce(t *testing.T) {
 	backend := deferred.New(1)
 	dev := tensor.NewDevice(backend)

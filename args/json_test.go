@@ -38,7 +38,8 @@ func unusual() *args.TrainingArguments {
 	return a
 }
 
-// Only save_strategy, fp16 and fp16_full_eval are as by default: load_best_model_at_end, bf16 and bf16_full_eval want it so.
+// Only save_strategy, fp16 and fp16_full_eval are as by default: load_best_model_at_end, bf16 and bf16_full_eval want
+// it so.
 func TestUnusualDiffersEverywhere(t *testing.T) {
 	require.NoError(t, unusual().Validate())
 	differs := map[string]bool{}

@@ -93,7 +93,8 @@ func (w watch) OnPredictionStep(e *callbacks.Event) error { w.f(e); return nil }
 func (w watch) OnEvaluate(e *callbacks.Event) error       { w.f(e); return nil }
 func (w watch) OnSave(e *callbacks.Event) error           { w.f(e); return nil }
 
-// TestProgress looks at the screen after every event: there is one bar, in the last line, and nothing else below the records.
+// TestProgress looks at the screen after every event: there is one bar, in the last line, and nothing else below the
+// records.
 func TestProgress(t *testing.T) {
 	for _, width := range []int{101, 100, 70, 50} {
 		s := screen.New(width, 30)

@@ -10,8 +10,9 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// EarlyStopping ends the run after Patience evaluations in a row without an improvement of more than Threshold over the best before: HuggingFace's
-// EarlyStoppingCallback. It watches metric_for_best_model, in the direction of greater_is_better; if the arguments name none, eval_loss. A NaN is no improvement.
+// EarlyStopping ends the run after Patience evaluations in a row without an improvement of more than Threshold over the
+// best before: HuggingFace's EarlyStoppingCallback. It watches metric_for_best_model, in the direction of
+// greater_is_better; if the arguments name none, eval_loss. A NaN is no improvement.
 type EarlyStopping struct {
 	Base
 	Patience  int     // evaluations; 0 means 1
@@ -43,8 +44,8 @@ func (s *EarlyStopping) OnTrainBegin(e *Event) error {
 	return errors.Join(faults...)
 }
 
-// OnEvaluate counts the evaluation and asks for the end of the run after Patience failures. A run without the metric is warned of, and not stopped.
-// An evaluation before the first step does not count.
+// OnEvaluate counts the evaluation and asks for the end of the run after Patience failures. A run without the metric is
+// warned of, and not stopped. An evaluation before the first step does not count.
 func (s *EarlyStopping) OnEvaluate(e *Event) error {
 	name, greater, best := e.Args.BestMetric(), e.Args.BestIsGreater(), e.State.BestMetric
 	own := name == ""

@@ -78,8 +78,8 @@ type StepStats struct {
 	Overflow     bool    // Skipped, as the gradients were too large for fp16; the scale of the loss is halved
 }
 
-// Callback has a method for each event. Embed Base to implement only some. An error ends the run: it is reported as an *Error, which names the
-// callback and the event.
+// Callback has a method for each event. Embed Base to implement only some. An error ends the run: it is reported as an
+// *Error, which names the callback and the event.
 type Callback interface {
 	OnInitEnd(*Event) error
 	OnTrainBegin(*Event) error
@@ -98,8 +98,8 @@ type Callback interface {
 	OnPredict(*Event) error
 }
 
-// EveryRank marks a callback that runs on every rank, not only on rank 0. It must set the same flags on all of them, or leave that to the trainer's
-// agreement.
+// EveryRank marks a callback that runs on every rank, not only on rank 0. It must set the same flags on all of them, or
+// leave that to the trainer's agreement.
 type EveryRank interface {
 	EveryRank()
 }
@@ -117,7 +117,8 @@ type Stateful interface {
 	ImportState(Exported) error
 }
 
-// Exported is the state of a callback in HuggingFace's form: the arguments that it was made with, and what has changed since.
+// Exported is the state of a callback in HuggingFace's form: the arguments that it was made with, and what has changed
+// since.
 type Exported struct {
 	Args       map[string]any `json:"args"`
 	Attributes map[string]any `json:"attributes"`

@@ -4,12 +4,14 @@ package callbacks
 
 import "github.com/lockstep-ml/lockstep/args"
 
-// Flow turns the strategies of the arguments into flags: HuggingFace's DefaultFlowCallback. Every run has it, first in the list.
+// Flow turns the strategies of the arguments into flags: HuggingFace's DefaultFlowCallback. Every run has it, first in
+// the list.
 //
-// At the end of a step it asks for a record at every multiple of logging_steps, and at step 1 with logging_first_step; for an evaluation at
-// every multiple of eval_steps from step eval_delay on; for a checkpoint at every multiple of save_steps. At max_steps it stops the run, and under strategy
-// steps asks for a last evaluation, if eval_delay has passed, and a last checkpoint. At the end of an epoch it asks for what has strategy epoch, for an
-// evaluation from epoch eval_delay on. The intervals are those of State, where ratios are resolved; an interval of 0 is never.
+// At the end of a step it asks for a record at every multiple of logging_steps, and at step 1 with logging_first_step;
+// for an evaluation at every multiple of eval_steps from step eval_delay on; for a checkpoint at every multiple of
+// save_steps. At max_steps it stops the run, and under strategy steps asks for a last evaluation, if eval_delay has
+// passed, and a last checkpoint. At the end of an epoch it asks for what has strategy epoch, for an evaluation from
+// epoch eval_delay on. The intervals are those of State, where ratios are resolved; an interval of 0 is never.
 type Flow struct{ Base }
 
 // EveryRank marks Flow as running on every rank.

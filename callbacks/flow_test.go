@@ -16,7 +16,8 @@ import (
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// trace runs a loop of epochs of microBatches each and gives what happened. change sets the arguments; the default is to do nothing.
+// trace runs a loop of epochs of microBatches each and gives what happened. change sets the arguments; the default is
+// to do nothing.
 func trace(t *testing.T, microBatches int64, change func(*args.TrainingArguments), more ...callbacks.Callback) *tracer {
 	a := args.Default("out")
 	a.LoggingStrategy, a.SaveStrategy = args.StrategyNo, args.StrategyNo

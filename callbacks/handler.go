@@ -39,8 +39,8 @@ func (e *Error) Error() string {
 // Unwrap gives what the callback returned, or what it panicked with if that was an error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// NewHandler makes a handler for a rank (0 is the one on which all callbacks run). Warnings go to log, or to slog's default if it is nil.
-// It is for package trainer.
+// NewHandler makes a handler for a rank (0 is the one on which all callbacks run). Warnings go to log, or to slog's
+// default if it is nil. It is for package trainer.
 func NewHandler(log *slog.Logger, rank int, callbacks ...Callback) *Handler {
 	if log == nil {
 		log = slog.Default()
@@ -95,8 +95,9 @@ func Name(c any) string {
 	return t.Name()
 }
 
-// Fire clears the flags that an event clears and hands it to the callbacks in order. The first failure, as an *Error, keeps those that follow from being called;
-// at train_end all are called and the failures joined, since callbacks close there what they opened.
+// Fire clears the flags that an event clears and hands it to the callbacks in order. The first failure, as an *Error,
+// keeps those that follow from being called; at train_end all are called and the failures joined, since callbacks close
+// there what they opened.
 func (h *Handler) Fire(k Kind, e *Event) error {
 	call, ok := methods[k]
 	if !ok {
@@ -168,7 +169,8 @@ func (h *Handler) call(c Callback, k Kind, e *Event, method func(Callback, *Even
 	return nil
 }
 
-// Close closes the callbacks that are io.Closers, last first. The trainer calls it when a run is over, however it ended.
+// Close closes the callbacks that are io.Closers, last first. The trainer calls it when a run is over, however it
+// ended.
 func (h *Handler) Close() error {
 	var failures []error
 	for _, c := range slices.Backward(h.callbacks) {
@@ -181,8 +183,8 @@ func (h *Handler) Close() error {
 	return errors.Join(failures...)
 }
 
-// ExportStates gives what State.StatefulCallbacks is to hold: by name the state of the one callback of that name, or a list of the states of several in
-// order. The control's flags are among them.
+// ExportStates gives what State.StatefulCallbacks is to hold: by name the state of the one callback of that name, or a
+// list of the states of several in order. The control's flags are among them.
 func (h *Handler) ExportStates(control *Control) map[string]any {
 	lists := map[string][]Exported{Name(control): {control.ExportState()}}
 	for _, c := range h.callbacks {
@@ -200,8 +202,9 @@ func (h *Handler) ExportStates(control *Control) map[string]any {
 	return out
 }
 
-// ImportStates hands saved states to the callbacks of the same names, several of one name in order, and the flags to control. States that no callback
-// takes are warned of, as are callbacks for which none was saved. An error names the callback whose state is not as it should be.
+// ImportStates hands saved states to the callbacks of the same names, several of one name in order, and the flags to
+// control. States that no callback takes are warned of, as are callbacks for which none was saved. An error names the
+// callback whose state is not as it should be.
 func (h *Handler) ImportStates(saved map[string]any, control *Control) error {
 	lists := make(map[string][]Exported, len(saved))
 	for name, v := range saved {

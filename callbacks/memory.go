@@ -4,8 +4,9 @@ package callbacks
 
 import "runtime/metrics"
 
-// Memory adds to each record what memory the process holds, in bytes: memory_rss and memory_rss_peak, resident memory as the system counts it (where it
-// tells: Linux both, macOS the peak), and memory_heap, the live and not yet collected objects of the Go heap, which tensors are not part of.
+// Memory adds to each record what memory the process holds, in bytes: memory_rss and memory_rss_peak, resident memory
+// as the system counts it (where it tells: Linux both, macOS the peak), and memory_heap, the live and not yet collected
+// objects of the Go heap, which tensors are not part of.
 type Memory struct{ Base }
 
 // OnLog adds the figures.

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/screen"
 )
 
-// TestTerminal runs under a display on a real terminal of the system. The standard logger writes to the same one, and to where it
-// wrote before when the run is over.
+// TestTerminal runs under a display on a real terminal of the system. The standard logger writes to the same one, and
+// to where it wrote before when the run is over.
 func TestTerminal(t *testing.T) {
 	terminal, other, err := screen.OpenTerminal(90, 30)
 	require.NoError(t, err)

@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// ReporterFactory makes the callback that sends a run's records to an outside system. It opens nothing yet: that is for train_begin.
+// ReporterFactory makes the callback that sends a run's records to an outside system. It opens nothing yet: that is for
+// train_begin.
 type ReporterFactory func(*args.TrainingArguments) (Callback, error)
 
 var reporters = struct {
@@ -19,8 +20,8 @@ var reporters = struct {
 	factories map[string]ReporterFactory
 }{factories: map[string]ReporterFactory{}}
 
-// RegisterReporter makes a reporter known to report_to by its name. Packages of integrations call it in init, so that a blank import of one makes it
-// available. It panics if the name is taken or reserved (none, all).
+// RegisterReporter makes a reporter known to report_to by its name. Packages of integrations call it in init, so that a
+// blank import of one makes it available. It panics if the name is taken or reserved (none, all).
 func RegisterReporter(name string, factory ReporterFactory) {
 	reporters.Lock()
 	defer reporters.Unlock()
@@ -37,8 +38,8 @@ func ReporterNames() []string {
 	return slices.Sorted(maps.Keys(reporters.factories))
 }
 
-// NewReporters makes the callbacks that report_to asks for, in its order; all means every registered one, sorted. The error for an unknown name lists those
-// available. It is for package trainer.
+// NewReporters makes the callbacks that report_to asks for, in its order; all means every registered one, sorted. The
+// error for an unknown name lists those available. It is for package trainer.
 func NewReporters(a *args.TrainingArguments) ([]Callback, error) {
 	names, err := a.Reporters(ReporterNames()...)
 	if err != nil {

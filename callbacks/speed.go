@@ -4,8 +4,9 @@ package callbacks
 
 import "time"
 
-// Speed adds to each record of training steps how fast they were done since the one before: train_steps_per_second, train_samples_per_second, and, if samples
-// have tokens, train_tokens_per_second. The time is that of the steps with the wait for their data; evaluations and checkpoints are left out.
+// Speed adds to each record of training steps how fast they were done since the one before: train_steps_per_second,
+// train_samples_per_second, and, if samples have tokens, train_tokens_per_second. The time is that of the steps with
+// the wait for their data; evaluations and checkpoints are left out.
 type Speed struct {
 	Base
 	meter meter

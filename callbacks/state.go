@@ -10,7 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 )
 
-// State is where a run is: HuggingFace's TrainerState, and the content of trainer_state.json. Steps are optimizer steps.
+// State is where a run is: HuggingFace's TrainerState, and the content of trainer_state.json. Steps are optimizer
+// steps.
 type State struct {
 	Epoch              float64 `json:"epoch"`       // epochs done, with the fraction of the present one
 	GlobalStep         int64   `json:"global_step"` // steps done
@@ -39,8 +40,8 @@ type State struct {
 	StatefulCallbacks  map[string]any `json:"stateful_callbacks"` // see Handler.ExportStates
 }
 
-// NewState gives the state of a run of maxSteps steps before its first, on rank 0, with the intervals of logging, evaluation and saving that the arguments resolve to.
-// It is for package trainer.
+// NewState gives the state of a run of maxSteps steps before its first, on rank 0, with the intervals of logging,
+// evaluation and saving that the arguments resolve to. It is for package trainer.
 func NewState(a *args.TrainingArguments, maxSteps int64) *State {
 	eval := int64(500) // what HuggingFace's state says where nothing is evaluated by steps
 	if a.EvalSteps != nil || a.EvalStrategy == args.StrategySteps {
@@ -59,7 +60,8 @@ func NewState(a *args.TrainingArguments, maxSteps int64) *State {
 	}
 }
 
-// Improves tells whether value is a new best: better than BestMetric by any amount, or the first. Numbers that are not finite never are.
+// Improves tells whether value is a new best: better than BestMetric by any amount, or the first. Numbers that are not
+// finite never are.
 func (s *State) Improves(value float64, greaterIsBetter bool) bool {
 	return finite(value) && (s.BestMetric == nil || better(value, *s.BestMetric, greaterIsBetter))
 }
@@ -73,8 +75,8 @@ func better(value, than float64, greaterIsBetter bool) bool {
 	return value < than
 }
 
-// SetBest records value, measured at the present step, as the best; the step only where checkpoints are saved, one of which may be that step's.
-// It is for package trainer.
+// SetBest records value, measured at the present step, as the best; the step only where checkpoints are saved, one of
+// which may be that step's. It is for package trainer.
 func (s *State) SetBest(value float64, saves bool) {
 	s.BestMetric = &value
 	if saves {

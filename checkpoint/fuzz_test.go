@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// FuzzOpen: whatever LATEST and a manifest say, whose hash anybody can compute, a checkpoint is refused or all its parts
-// can be read, and nothing outside of its folder is.
+// FuzzOpen: whatever LATEST and a manifest say, whose hash anybody can compute, a checkpoint is refused or all its
+// parts can be read, and nothing outside of its folder is.
 func FuzzOpen(f *testing.F) {
 	saved := func(t testing.TB) (*vfs.Mem, *Store) {
 		disk := vfs.NewMem()

@@ -14,8 +14,8 @@ type Element interface {
 	float32 | float64 | dtype.BF16 | dtype.F16 | int32 | int64 | uint8 | bool
 }
 
-// Buffer is a piece of the caller's memory and the type of its elements. It is a view: calls read and write the memory itself, which must not be
-// touched until the call's handle is done.
+// Buffer is a piece of the caller's memory and the type of its elements. It is a view: calls read and write the memory
+// itself, which must not be touched until the call's handle is done.
 type Buffer struct {
 	data  []byte
 	dtype dtype.DType
@@ -46,8 +46,8 @@ func Of[T Element](s []T) Buffer {
 	return Buffer{data: unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(zero))), dtype: d}
 }
 
-// Bytes returns b, which holds elements of dtype d in the host's byte order, as a Buffer. Its length must be a multiple of d's size and its address a
-// multiple too; a call returns an error otherwise.
+// Bytes returns b, which holds elements of dtype d in the host's byte order, as a Buffer. Its length must be a multiple
+// of d's size and its address a multiple too; a call returns an error otherwise.
 func Bytes(b []byte, d dtype.DType) Buffer { return Buffer{data: b, dtype: d} }
 
 // DType returns the type of the elements.
@@ -93,7 +93,8 @@ type Memory struct {
 // NewMemory is for engines: free is called once, by Free, and may be nil.
 func NewMemory(b []byte, free func() error) *Memory { return &Memory{Bytes: b, free: free} }
 
-// Free gives the memory back. Nothing may use it afterwards, on any rank: free it after a barrier, or when the group is dead or closed.
+// Free gives the memory back. Nothing may use it afterwards, on any rank: free it after a barrier, or when the group is
+// dead or closed.
 func (m *Memory) Free() error {
 	f := m.free
 	m.Bytes, m.free = nil, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// Signature is what all ranks must agree on for a call, and what is compared before any byte is combined. It is stored in JSON by the flight recorder.
-// It is for engines; programs see it in errors and flight records.
+// Signature is what all ranks must agree on for a call, and what is compared before any byte is combined. It is stored
+// in JSON by the flight recorder. It is for engines; programs see it in errors and flight records.
 type Signature struct {
 	Seq    uint64      `json:"seq"` // number of the call in its group, from 1; messages are counted per pair and direction
 	Op     Op          `json:"op"`
@@ -133,11 +133,13 @@ type CallOption struct {
 	timeout time.Duration
 }
 
-// Label names what a call works on: a parameter, a bucket. It stands in errors and flight records, and ranks that disagree on it get a *MismatchError.
+// Label names what a call works on: a parameter, a bucket. It stands in errors and flight records, and ranks that
+// disagree on it get a *MismatchError.
 func Label(name string) CallOption { return CallOption{label: name} }
 
 // Layout is a hash (see [Hash]) of what lies in the buffer. Ranks that disagree on it get a *MismatchError.
 func Layout(hash uint64) CallOption { return CallOption{layout: hash} }
 
-// Timeout replaces the group's deadline for one call. It counts from when the call begins to run, not from when it was issued.
+// Timeout replaces the group's deadline for one call. It counts from when the call begins to run, not from when it was
+// issued.
 func Timeout(d time.Duration) CallOption { return CallOption{timeout: d} }

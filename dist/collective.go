@@ -13,13 +13,14 @@ func (g *Group) AllReduce(b Buffer, op ReduceOp, options ...CallOption) *Handle 
 	return g.issue(Call{Signature: Signature{Op: AllReduce, Reduce: op}}, 0, b, b, options)
 }
 
-// ReduceScatter combines the in buffers of all ranks and leaves the k-th of Size equal parts of the result in rank k's out. in has Size times out's elements;
-// out may be this rank's part of in.
+// ReduceScatter combines the in buffers of all ranks and leaves the k-th of Size equal parts of the result in rank k's
+// out. in has Size times out's elements; out may be this rank's part of in.
 func (g *Group) ReduceScatter(out, in Buffer, op ReduceOp, options ...CallOption) *Handle {
 	return g.issue(Call{Signature: Signature{Op: ReduceScatter, Reduce: op}}, inBlocks, in, out, options)
 }
 
-// AllGather puts the in buffers of all ranks one after another, in rank order, into every rank's out, which has Size times in's elements; in may be this rank's part of out.
+// AllGather puts the in buffers of all ranks one after another, in rank order, into every rank's out, which has Size
+// times in's elements; in may be this rank's part of out.
 func (g *Group) AllGather(out, in Buffer, options ...CallOption) *Handle {
 	return g.issue(Call{Signature: Signature{Op: AllGather}}, outBlocks, in, out, options)
 }
@@ -29,13 +30,14 @@ func (g *Group) Broadcast(b Buffer, root int, options ...CallOption) *Handle {
 	return g.issue(Call{Signature: Signature{Op: Broadcast, Root: root}}, 0, b, b, options)
 }
 
-// Reduce combines the buffers of all ranks and leaves the result in the root's. The other ranks' buffers keep what they held.
+// Reduce combines the buffers of all ranks and leaves the result in the root's. The other ranks' buffers keep what they
+// held.
 func (g *Group) Reduce(b Buffer, op ReduceOp, root int, options ...CallOption) *Handle {
 	return g.issue(Call{Signature: Signature{Op: Reduce, Reduce: op, Root: root}}, 0, b, b, options)
 }
 
-// Gather puts the in buffers of all ranks one after another, in rank order, into the root's out, which has Size times in's elements. The other ranks' out is
-// not looked at.
+// Gather puts the in buffers of all ranks one after another, in rank order, into the root's out, which has Size times
+// in's elements. The other ranks' out is not looked at.
 func (g *Group) Gather(out, in Buffer, root int, options ...CallOption) *Handle {
 	if g.Rank() != root {
 		out = Buffer{dtype: in.dtype}
@@ -51,7 +53,8 @@ func (g *Group) Scatter(out, in Buffer, root int, options ...CallOption) *Handle
 	return g.issue(Call{Signature: Signature{Op: Scatter, Root: root}}, inBlocks, in, out, options)
 }
 
-// AllToAll sends the k-th of Size equal parts of in to rank k, and puts what the ranks sent, in rank order, into out. The buffers have equal lengths and must not overlap.
+// AllToAll sends the k-th of Size equal parts of in to rank k, and puts what the ranks sent, in rank order, into out.
+// The buffers have equal lengths and must not overlap.
 func (g *Group) AllToAll(out, in Buffer, options ...CallOption) *Handle {
 	return g.issue(Call{Signature: Signature{Op: AllToAll}}, inBlocks|outBlocks, in, out, options)
 }
@@ -62,8 +65,9 @@ func (g *Group) Barrier(options ...CallOption) *Handle {
 	return g.issue(Call{Signature: Signature{Op: Barrier}}, 0, none, none, options)
 }
 
-// Send sends the buffer to one rank, which must Recv as many elements of the same dtype. It may end before or after the receiver has begun. Messages between two
-// ranks arrive in the order in which they were sent, beside collective calls and other messages, so that no pattern of messages alone can block.
+// Send sends the buffer to one rank, which must Recv as many elements of the same dtype. It may end before or after the
+// receiver has begun. Messages between two ranks arrive in the order in which they were sent, beside collective calls
+// and other messages, so that no pattern of messages alone can block.
 func (g *Group) Send(b Buffer, to int, options ...CallOption) *Handle {
 	return g.issue(Call{Signature: Signature{Op: Send, Root: to}}, 0, b, Buffer{dtype: b.dtype}, options)
 }

@@ -42,8 +42,9 @@ type Report struct {
 	Findings []Finding      `json:"findings"`
 }
 
-// Diagnose reads the flight files in dir (see [Group.DumpFlight]) and finds, for each group, the first collective call that not all ranks finished, who did not come to it
-// and who called something else. It is an error if there is none or one cannot be read.
+// Diagnose reads the flight files in dir (see [Group.DumpFlight]) and finds, for each group, the first collective call
+// that not all ranks finished, who did not come to it and who called something else. It is an error if there is none or
+// one cannot be read.
 func Diagnose(dir string) (*Report, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "flight_*.json"))
 	if err != nil {

@@ -2,9 +2,9 @@
 
 package dist
 
-// Engine moves and combines the bytes of one group on one rank. Package users meet it as a [Group], which issues the calls in order and keeps deadlines and
-// errors; dist/local, dist/shm, dist/tcp and dist/fake implement it, and what a user adds (MPI, NCCL) does too. disttest.Run is the proof of an engine.
-// Programs need only a Group.
+// Engine moves and combines the bytes of one group on one rank. Package users meet it as a [Group], which issues the
+// calls in order and keeps deadlines and errors; dist/local, dist/shm, dist/tcp and dist/fake implement it, and what a
+// user adds (MPI, NCCL) does too. disttest.Run is the proof of an engine. Programs need only a Group.
 type Engine interface {
 	// Rank and Size are this rank's number and the number of ranks.
 	Rank() int
@@ -13,25 +13,29 @@ type Engine interface {
 	// Describe names the engine and the path that its bytes take, for logs and for the tests that ask which one ran.
 	Describe() Info
 
-	// Run carries one call out. Collective calls come from one goroutine, in order; messages come from others, one goroutine per partner and direction.
-	// It compares signatures (see [Compare]) before a caller's buffer is written, returns a *TimeoutError within a second of the deadline, and returns
-	// soon after Abort. The buffers belong to it until it returns.
+	// Run carries one call out. Collective calls come from one goroutine, in order; messages come from others, one
+	// goroutine per partner and direction. It compares signatures (see [Compare]) before a caller's buffer is written,
+	// returns a *TimeoutError within a second of the deadline, and returns soon after Abort. The buffers belong to it
+	// until it returns.
 	Run(c *Call) error
 
-	// Alloc returns n bytes that calls reduce where they lie, if the engine has such memory, else ordinary memory. It is collective.
+	// Alloc returns n bytes that calls reduce where they lie, if the engine has such memory, else ordinary memory. It
+	// is collective.
 	Alloc(n int) (*Memory, error)
 
-	// Split makes the engine of a sub-group of the given ranks, in the given order. All ranks of the group call it with the same arguments; those that
-	// are not members get nil.
+	// Split makes the engine of a sub-group of the given ranks, in the given order. All ranks of the group call it with
+	// the same arguments; those that are not members get nil.
 	Split(name string, members []int) (Engine, error)
 
-	// OnFailure registers the function that is told, once, that another rank failed or was lost. It may be called at once.
+	// OnFailure registers the function that is told, once, that another rank failed or was lost. It may be called at
+	// once.
 	OnFailure(failed func(error))
 
 	// Abort makes running and later calls return on this rank and tells the others why. Only the first call counts.
 	Abort(err error)
 
-	// Close leaves the group in good order and releases everything. Ranks that wait for this one afterwards get a *RankLostError.
+	// Close leaves the group in good order and releases everything. Ranks that wait for this one afterwards get a
+	// *RankLostError.
 	Close() error
 }
 

@@ -20,7 +20,8 @@ type Side struct {
 	Call string `json:"call"` // as Signature.String gives it
 }
 
-// MismatchError says that two ranks issued different calls where all must issue the same. Every rank of the group gets it, with the same two sides.
+// MismatchError says that two ranks issued different calls where all must issue the same. Every rank of the group gets
+// it, with the same two sides.
 type MismatchError struct {
 	Group string `json:"group"`
 	A     Side   `json:"a"` // the lowest rank of the majority
@@ -32,7 +33,8 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("dist: group %q: the ranks disagree: rank %d called %s, rank %d called %s", e.Group, e.A.Rank, e.A.Call, e.B.Rank, e.B.Call)
 }
 
-// RankLostError says that a rank's process ended, its host became unreachable, or it left the group while others waited for it.
+// RankLostError says that a rank's process ended, its host became unreachable, or it left the group while others waited
+// for it.
 type RankLostError struct {
 	Group string `json:"group"`
 	Rank  int    `json:"rank"`           // in the group
@@ -81,7 +83,8 @@ func NewTimeoutError(c *Call, reporter int, missing []int) *TimeoutError {
 	return &TimeoutError{Group: c.Group, Reporter: reporter, Op: c.Op, Seq: c.Seq, Label: c.Label, Call: c.String(), After: c.Timeout, Missing: missing}
 }
 
-// AbortError says that a rank gave up the group for a reason of its own: it panicked, its arguments were wrong, or it called [Group.Abort].
+// AbortError says that a rank gave up the group for a reason of its own: it panicked, its arguments were wrong, or it
+// called [Group.Abort].
 type AbortError struct {
 	Group   string `json:"group"`
 	Rank    int    `json:"rank"`
@@ -116,7 +119,8 @@ type travelling struct {
 	Abort    *AbortError    `json:"abort,omitempty"`
 }
 
-// EncodeError is for engines: err as JSON, to be told to other ranks. What is none of the package's types travels as an *AbortError of this rank.
+// EncodeError is for engines: err as JSON, to be told to other ranks. What is none of the package's types travels as an
+// *AbortError of this rank.
 func EncodeError(err error, group string, rank int) []byte {
 	var t travelling
 	if !errors.As(err, &t.Mismatch) && !errors.As(err, &t.Lost) && !errors.As(err, &t.Timeout) && !errors.As(err, &t.Abort) {
@@ -149,8 +153,8 @@ func DecodeError(b []byte, group string, from int) error {
 	return &AbortError{Group: group, Rank: from, Message: "no reason given"}
 }
 
-// Compare is for engines: it returns nil if the encoded signatures of all ranks are equal, else the *MismatchError that all ranks return. Entries without
-// bytes are left out. The side called wrong is the one that fewer ranks are on.
+// Compare is for engines: it returns nil if the encoded signatures of all ranks are equal, else the *MismatchError that
+// all ranks return. Entries without bytes are left out. The side called wrong is the one that fewer ranks are on.
 func Compare(group string, signatures [][]byte) error {
 	first := slices.IndexFunc(signatures, func(s []byte) bool { return s != nil })
 	if first < 0 || !slices.ContainsFunc(signatures, func(s []byte) bool { return s != nil && string(s) != string(signatures[first]) }) {
@@ -184,7 +188,8 @@ func sideOf(rank int, signature []byte) Side {
 	return Side{Rank: rank, Call: s.String()}
 }
 
-// CompareMessage is for engines: it returns a *MismatchError unless sent, the sender's encoded signature, fits the receiver's call.
+// CompareMessage is for engines: it returns a *MismatchError unless sent, the sender's encoded signature, fits the
+// receiver's call.
 func CompareMessage(c *Call, receiver int, sent []byte) error {
 	want := c.Signature
 	want.Op, want.Root = Send, receiver

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/local"
 )
 
-// Four ranks, here goroutines of one process, add up their numbers. With dist/shm or dist/tcp the ranks are processes, and
-// the body is the same.
+// Four ranks, here goroutines of one process, add up their numbers. With dist/shm or dist/tcp the ranks are processes,
+// and the body is the same.
 func Example() {
 	err := local.Run(4, dist.Options{}, func(g *dist.Group) error {
 		numbers := []float32{1, float32(g.Rank())}

@@ -122,7 +122,8 @@ func (g *Group) Flight() FlightRecord {
 	return f
 }
 
-// DumpFlights writes this rank's flight records of g, of its sub-groups and of the groups that they are sub-groups of, unless they are closed. See [Group.DumpFlight].
+// DumpFlights writes this rank's flight records of g, of its sub-groups and of the groups that they are sub-groups of,
+// unless they are closed. See [Group.DumpFlight].
 func (g *Group) DumpFlights(dir string) (files []string, err error) {
 	for _, member := range g.family.members() {
 		file, e := member.DumpFlight(dir)
@@ -159,7 +160,8 @@ func (f *family) members() []*Group {
 	return slices.Clone(f.groups)
 }
 
-// DumpFlight writes this rank's flight record into dir, which it makes if need be, and returns the file's path. See [Diagnose].
+// DumpFlight writes this rank's flight record into dir, which it makes if need be, and returns the file's path. See
+// [Diagnose].
 func (g *Group) DumpFlight(dir string) (string, error) {
 	text, err := json.MarshalIndent(g.Flight(), "", " ")
 	if err != nil {
@@ -175,7 +177,8 @@ func (g *Group) DumpFlight(dir string) (string, error) {
 	return name, nil
 }
 
-// replace writes a file in one step, since ranks that are goroutines and a reader may look at the folder now. It follows no link.
+// replace writes a file in one step, since ranks that are goroutines and a reader may look at the folder now. It
+// follows no link.
 func replace(name string, text []byte) error {
 	w, err := os.CreateTemp(filepath.Dir(name), ".new-*")
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// DefaultTimeout is the deadline of a call where nothing else is said: ddp_timeout's default in HuggingFace's TrainingArguments.
+// DefaultTimeout is the deadline of a call where nothing else is said: ddp_timeout's default in HuggingFace's
+// TrainingArguments.
 const DefaultTimeout = 30 * time.Minute
 
 // Options are what a group is made with. All ranks must give the same, FlightDir and Log excepted.
@@ -42,9 +43,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Group is one rank's part in a set of ranks that work together. Its methods may be called from several goroutines, as long as all ranks issue
-// collective calls in the same order; messages between two ranks are ordered for themselves. After the first error the group is dead: every later call returns
-// that error, on every rank. Close it in any case.
+// Group is one rank's part in a set of ranks that work together. Its methods may be called from several goroutines, as
+// long as all ranks issue collective calls in the same order; messages between two ranks are ordered for themselves.
+// After the first error the group is dead: every later call returns that error, on every rank. Close it in any case.
 type Group struct {
 	engine Engine
 	opts   Options
@@ -119,8 +120,9 @@ func (g *Group) Err() error {
 	return g.err
 }
 
-// Alloc returns n zeroed bytes, aligned to 64, that the engine reduces where they lie: in shared memory for dist/shm, ordinary memory elsewhere. All ranks call it
-// with the same n, in the same order relative to other collective calls, and it waits for those before it.
+// Alloc returns n zeroed bytes, aligned to 64, that the engine reduces where they lie: in shared memory for dist/shm,
+// ordinary memory elsewhere. All ranks call it with the same n, in the same order relative to other collective calls,
+// and it waits for those before it.
 func (g *Group) Alloc(n int) (*Memory, error) {
 	if n < 0 {
 		return nil, g.reject(fmt.Errorf("dist: Alloc of %d bytes", n))
@@ -135,8 +137,9 @@ func (g *Group) Alloc(n int) (*Memory, error) {
 	return m, nil
 }
 
-// Sub returns the sub-group of the given ranks of g, in the given order; ranks of g that are not members get nil. All ranks of g call it with the same arguments, in
-// the same order relative to other collective calls, and it waits for those before it. A sub-group fails alone, unless a rank is lost.
+// Sub returns the sub-group of the given ranks of g, in the given order; ranks of g that are not members get nil. All
+// ranks of g call it with the same arguments, in the same order relative to other collective calls, and it waits for
+// those before it. A sub-group fails alone, unless a rank is lost.
 func (g *Group) Sub(name string, members []int) (*Group, error) {
 	for i, r := range members {
 		if r < 0 || r >= g.Size() || slices.Contains(members[:i], r) {
@@ -172,7 +175,8 @@ func (g *Group) agree(what, how string) error {
 	return h.err
 }
 
-// Abort kills the group on every rank: calls that run and all later ones return an *AbortError that names this rank and err.
+// Abort kills the group on every rank: calls that run and all later ones return an *AbortError that names this rank and
+// err.
 func (g *Group) Abort(err error) {
 	if err == nil {
 		err = errors.New("no reason given")
@@ -180,7 +184,8 @@ func (g *Group) Abort(err error) {
 	g.fail(&AbortError{Group: g.opts.Name, Rank: g.Rank(), Message: err.Error(), cause: err})
 }
 
-// reject kills the group for a mistake of this rank, for which the others would wait, and returns the error that later calls will.
+// reject kills the group for a mistake of this rank, for which the others would wait, and returns the error that later
+// calls will.
 func (g *Group) reject(err error) error {
 	g.fail(&AbortError{Group: g.opts.Name, Rank: g.Rank(), Message: err.Error(), cause: err})
 	return g.Err()
@@ -225,7 +230,8 @@ func (g *Group) named(err error) error {
 	return &named
 }
 
-// Close lets the calls that were issued finish (each has its deadline), then leaves the group. Waiting for a rank that has left is a *RankLostError.
+// Close lets the calls that were issued finish (each has its deadline), then leaves the group. Waiting for a rank that
+// has left is a *RankLostError.
 func (g *Group) Close() error {
 	g.mu.Lock()
 	if g.closed {

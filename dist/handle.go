@@ -15,7 +15,8 @@ type Handle struct {
 // Done is closed when the call has ended and its buffers are the caller's again.
 func (h *Handle) Done() <-chan struct{} { return h.done }
 
-// Wait returns the call's error when it has ended, or the context's if that ends first; the call then still runs, and still owns its buffers.
+// Wait returns the call's error when it has ended, or the context's if that ends first; the call then still runs, and
+// still owns its buffers.
 func (h *Handle) Wait(ctx context.Context) error {
 	select {
 	case <-h.done:

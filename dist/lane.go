@@ -22,7 +22,8 @@ func newLane(run func(*Handle)) *lane {
 	return &lane{run: run, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// push numbers h, records it and appends it to the queue, all at once, so that numbers follow the queue. false: the lane is closed.
+// push numbers h, records it and appends it to the queue, all at once, so that numbers follow the queue. false: the
+// lane is closed.
 func (l *lane) push(h *Handle, flight *recorder) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 // MaxObject is the largest size of an object's JSON text, in bytes.
 const MaxObject = 64 << 20
 
-// BroadcastObject sends the root's *v to all ranks, as JSON, and decodes it into *v there. The label of its calls is "object".
+// BroadcastObject sends the root's *v to all ranks, as JSON, and decodes it into *v there. The label of its calls is
+// "object".
 func BroadcastObject[T any](ctx context.Context, g *Group, v *T, root int) error {
 	var text []byte
 	if g.Rank() == root {
@@ -39,7 +40,8 @@ func BroadcastObject[T any](ctx context.Context, g *Group, v *T, root int) error
 	return g.decodeObject(text, v, root)
 }
 
-// AllGatherObject returns the v of all ranks, in rank order, on every rank; they travel as JSON. The label of its calls is "object".
+// AllGatherObject returns the v of all ranks, in rank order, on every rank; they travel as JSON. The label of its calls
+// is "object".
 func AllGatherObject[T any](ctx context.Context, g *Group, v T) ([]T, error) {
 	text, err := encodeObject(v)
 	if err != nil {

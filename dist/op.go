@@ -7,7 +7,8 @@ import "fmt"
 // Op is what a call does.
 type Op uint8
 
-// The operations. Send and Recv are between two ranks; all others are collective: every rank of the group issues them, in one order.
+// The operations. Send and Recv are between two ranks; all others are collective: every rank of the group issues them,
+// in one order.
 const (
 	opInvalid Op = iota
 	AllReduce
@@ -54,7 +55,8 @@ func (o Op) PointToPoint() bool { return o == Send || o == Recv }
 // ReduceOp is how a reduction combines two values.
 type ReduceOp uint8
 
-// The ways to combine. Min and Max return NaN if either value is NaN, and hold −0 below +0. Bool knows Min (and) and Max (or) only.
+// The ways to combine. Min and Max return NaN if either value is NaN, and hold −0 below +0. Bool knows Min (and) and
+// Max (or) only.
 const (
 	Sum ReduceOp = iota
 	Min

@@ -9,20 +9,22 @@ import (
 	"time"
 )
 
-// Prober is an [Engine] that can ask the other ranks for signs of life beside the calls. Without it, a process that stands
-// still is noticed at a call's deadline only.
+// Prober is an [Engine] that can ask the other ranks for signs of life beside the calls. Without it, a process that
+// stands still is noticed at a call's deadline only.
 type Prober interface {
 	// Probe asks the other ranks how far they are and returns, for those that answer before ctx ends, the number of the
 	// last collective call that they have begun. A process answers whatever it computes, unless it is stopped or has no
 	// processor time.
 	Probe(ctx context.Context) (answers map[int]uint64)
 
-	// Process says where a rank runs. Number 0 says that the ranks are goroutines of one process: there is nobody to ask.
+	// Process says where a rank runs. Number 0 says that the ranks are goroutines of one process: there is nobody to
+	// ask.
 	Process(rank int) (host string, pid int)
 }
 
-// patience is when a rank that waits in a collective call asks for the others, and what it says of them. The first question
-// comes early: a connection on which something was sent is lost to a cut link only its time for silence after that.
+// patience is when a rank that waits in a collective call asks for the others, and what it says of them. The first
+// question comes early: a connection on which something was sent is lost to a cut link only its time for silence after
+// that.
 var patience = struct {
 	tick   time.Duration // between looks at the call
 	late   time.Duration // of waiting, after which the others are asked
@@ -30,8 +32,8 @@ var patience = struct {
 	busy   time.Duration // of waiting for ranks that do answer, after which the log says so; then after twice the time
 }{tick: 250 * time.Millisecond, late: 500 * time.Millisecond, answer: 5 * time.Second, busy: time.Minute}
 
-// watch names, in this rank's log, the ranks that keep its collective calls waiting, long before the calls' deadline: who
-// does not answer stands still, who does computes. It ends with the group.
+// watch names, in this rank's log, the ranks that keep its collective calls waiting, long before the calls' deadline:
+// who does not answer stands still, who does computes. It ends with the group.
 func (g *Group) watch(ctx context.Context, p Prober) {
 	w := watchdog{group: g, prober: p, silent: map[int]time.Time{}}
 	ticker := time.NewTicker(patience.tick)
@@ -91,7 +93,8 @@ func (w *watchdog) look(ctx context.Context) {
 	w.sayBusy(h, busy)
 }
 
-// answered says which of the silent ranks have answered; nil stands for all, since a call in which all take part has ended.
+// answered says which of the silent ranks have answered; nil stands for all, since a call in which all take part has
+// ended.
 func (w *watchdog) answered(answers map[int]uint64) {
 	for r, since := range w.silent {
 		if _, ok := answers[r]; ok || answers == nil {

@@ -35,8 +35,8 @@ type Output struct {
 	// there are. Who computes a mean over several batches divides once, by the sum of
 	// the counts. Nil if the batch has no labels.
 	Loss *tensor.Tensor
-	// Logits are the predictions, before any softmax. Dim 0 counts samples. Nil if the model left them out because the context
-	// says that the loss is all that counts (nn.Ctx.LossOnly).
+	// Logits are the predictions, before any softmax. Dim 0 counts samples. Nil if the model left them out because the
+	// context says that the loss is all that counts (nn.Ctx.LossOnly).
 	Logits *tensor.Tensor
 }
 
@@ -94,7 +94,7 @@ type TokenFLOPs interface {
 
 // Example is implemented by models that can make a batch such as they read, labels included. Its values mean nothing.
 type Example interface {
-	// ExampleBatch makes a batch of size samples. length is the number of tokens of a sequence or the pixels of an image's side, where the model has
-	// a choice; 0 is its largest or usual one.
+	// ExampleBatch makes a batch of size samples. length is the number of tokens of a sequence or the pixels of an
+	// image's side, where the model has a choice; 0 is its largest or usual one.
 	ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch
 }

@@ -23,8 +23,8 @@ type WeightMapper interface {
 type WeightRule struct {
 	// Saved is the name of the array. A * stands for any text, and for the same text at its place in Params.
 	Saved string
-	// Params are what the array holds, one after the other along Dim; as a rule it is one. None: the model does not need
-	// the array.
+	// Params are what the array holds, one after the other along Dim; as a rule it is one. None: the model does not
+	// need the array.
 	Params []string
 	// Dim is the dim of the saved array along which several parameters lie, as in one projection of queries, keys and
 	// values.

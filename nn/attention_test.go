@@ -95,7 +95,8 @@ func TestMultiheadAttention(t *testing.T) {
 	}
 }
 
-// TestMultiheadAttentionWindow: a window as long as the sequence changes nothing, one of a single key leaves each position itself.
+// TestMultiheadAttentionWindow: a window as long as the sequence changes nothing, one of a single key leaves each
+// position itself.
 func TestMultiheadAttentionWindow(t *testing.T) {
 	c := env()
 	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), nn.AttentionConfig{Width: 8, Heads: 2, KVHeads: 1, Causal: true})

@@ -18,8 +18,8 @@ type GroupNorm struct {
 	Eps    float64
 }
 
-// NewGroupNorm makes a GroupNorm over the given number of channels with torch.nn.GroupNorm's initialisation and eps 1e-5.
-// It panics unless groups divides channels.
+// NewGroupNorm makes a GroupNorm over the given number of channels with torch.nn.GroupNorm's initialisation and eps
+// 1e-5. It panics unless groups divides channels.
 func NewGroupNorm(in *Init, groups, channels int) *GroupNorm {
 	if groups < 1 || channels%groups != 0 {
 		panic(&tensor.Error{Op: "nn.NewGroupNorm", Msg: fmt.Sprintf(

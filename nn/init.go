@@ -56,8 +56,8 @@ func (in *Init) Dry(tensors int) *Init {
 	return d
 }
 
-// Make makes a model by f, which it calls twice: with a Dry Init, so that a model that is too large is known before memory
-// is taken for it, and with in. What Init refuses is an error.
+// Make makes a model by f, which it calls twice: with a Dry Init, so that a model that is too large is known before
+// memory is taken for it, and with in. What Init refuses is an error.
 func Make[M any](in *Init, f func(in *Init) M) (m M, err error) {
 	if in.c.Device().Name() != "meta" {
 		if err := tensor.Try(func() { f(in.Dry(0)) }); err != nil {

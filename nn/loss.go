@@ -18,8 +18,8 @@ func CrossEntropySum(c *Ctx, logits, labels *tensor.Tensor) *tensor.Tensor {
 	return tensor.Sum(c.Ctx, losses, nil, false)
 }
 
-// LinearCrossEntropySum is the CrossEntropySum of the logits h·weightᵀ + bias for h [..., C], weight [V, C] and bias [V] (nil: none). The logits never
-// exist as a whole: see tensor.LinearCrossEntropy.
+// LinearCrossEntropySum is the CrossEntropySum of the logits h·weightᵀ + bias for h [..., C], weight [V, C] and bias
+// [V] (nil: none). The logits never exist as a whole: see tensor.LinearCrossEntropy.
 func LinearCrossEntropySum(c *Ctx, h *tensor.Tensor, weight, bias *Parameter, labels *tensor.Tensor) *tensor.Tensor {
 	rows := tensor.Reshape(c.Ctx, h, -1, h.Size(-1))
 	ids := tensor.Reshape(c.Ctx, labels, -1)
@@ -44,8 +44,8 @@ func NextTokens(c *Ctx, labels *tensor.Tensor) *tensor.Tensor {
 type CrossEntropyOptions struct {
 	// ClassWeights [V] multiply the loss of each label by its class's weight; nil: 1.
 	ClassWeights *tensor.Tensor
-	// LabelSmoothing, from 0 to 1, is the share of a label's probability that is spread evenly over all classes (Szegedy
-	// et al. 2016). With ClassWeights each class's part of it has that class's weight, as in PyTorch.
+	// LabelSmoothing, from 0 to 1, is the share of a label's probability that is spread evenly over all classes
+	// (Szegedy et al. 2016). With ClassWeights each class's part of it has that class's weight, as in PyTorch.
 	LabelSmoothing float64
 }
 
@@ -53,8 +53,8 @@ type CrossEntropyOptions struct {
 // "sum".
 //
 // What to divide it by is a choice. The number of labels that count, as without weights, goes with data.Batch.Count and
-// gives PyTorch's mean if the weights are on average 1 over the labels. PyTorch's own denominator is LabelWeightSum, which
-// is no whole number; a loss function that wants it returns sum and count in smaller units:
+// gives PyTorch's mean if the weights are on average 1 over the labels. PyTorch's own denominator is LabelWeightSum,
+// which is no whole number; a loss function that wants it returns sum and count in smaller units:
 //
 //	weight := tensor.Item(c.Ctx, nn.LabelWeightSum(c, labels, weights))
 //	return tensor.Affine(c.Ctx, sum, 1024, 0), int64(math.Round(1024 * weight))
@@ -139,8 +139,8 @@ type BCEOptions struct {
 	PosWeight *tensor.Tensor
 }
 
-// BCEWithLogitsSum is the sum of the binary cross entropies of σ(logits) and targets of the same shape, which are 0 or 1
-// or between, in any dtype: torch.nn.BCEWithLogitsLoss with reduction "sum". Its count is the number of elements,
+// BCEWithLogitsSum is the sum of the binary cross entropies of σ(logits) and targets of the same shape, which are 0 or
+// 1 or between, in any dtype: torch.nn.BCEWithLogitsLoss with reduction "sum". Its count is the number of elements,
 // whatever their weights. See tensor.BCEWithLogits.
 func BCEWithLogitsSum(c *Ctx, logits, targets *tensor.Tensor, opt BCEOptions) *tensor.Tensor {
 	logits, targets = compared(c, "nn.BCEWithLogitsSum", logits, targets)
@@ -163,8 +163,8 @@ func L1Sum(c *Ctx, x, target *tensor.Tensor) *tensor.Tensor {
 	return tensor.Sum(c.Ctx, tensor.Abs(c.Ctx, tensor.Sub(c.Ctx, x, target)), nil, false)
 }
 
-// HuberSum is the sum of ½d² for differences d up to ±delta and of delta·(|d| − ½delta) for larger ones (Huber 1964), as
-// torch.nn.HuberLoss. delta must be positive.
+// HuberSum is the sum of ½d² for differences d up to ±delta and of delta·(|d| − ½delta) for larger ones (Huber 1964),
+// as torch.nn.HuberLoss. delta must be positive.
 func HuberSum(c *Ctx, x, target *tensor.Tensor, delta float64) *tensor.Tensor {
 	if !(delta > 0) {
 		refuse(c, "nn.HuberSum", "delta %g: want a positive number", delta)
@@ -193,9 +193,10 @@ func SmoothL1Sum(c *Ctx, x, target *tensor.Tensor, beta float64) *tensor.Tensor 
 	return tensor.Affine(c.Ctx, huberSum(c, x, target, beta), 1/beta, 0)
 }
 
-// KLDivSum is the Kullback-Leibler divergence of the distributions target from those whose logarithms are logProbs, summed
-// over all elements: Σ target·(ln target − logProbs), as torch.nn.KLDivLoss with reduction "sum"; a target of 0 adds
-// nothing. With logTarget target holds logarithms too. PyTorch's "batchmean" has the number of samples as its count.
+// KLDivSum is the Kullback-Leibler divergence of the distributions target from those whose logarithms are logProbs,
+// summed over all elements: Σ target·(ln target − logProbs), as torch.nn.KLDivLoss with reduction "sum"; a target of 0
+// adds nothing. With logTarget target holds logarithms too. PyTorch's "batchmean" has the number of samples as its
+// count.
 func KLDivSum(c *Ctx, logProbs, target *tensor.Tensor, logTarget bool) *tensor.Tensor {
 	x, p := compared(c, "nn.KLDivSum", logProbs, target)
 	if logTarget {

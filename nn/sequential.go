@@ -16,8 +16,8 @@ type Layer interface {
 // Layers are modules that run one after the other. Paths name them by their places.
 type Layers []Layer
 
-// Sequential feeds each layer with what the one before it made, as torch.nn.Sequential: its children are called 0, 1, …,
-// so that a layer's weight is 0.weight. Each runs in its own Unit.
+// Sequential feeds each layer with what the one before it made, as torch.nn.Sequential: its children are called 0, 1,
+// …, so that a layer's weight is 0.weight. Each runs in its own Unit.
 type Sequential struct {
 	Layers
 }

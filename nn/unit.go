@@ -20,11 +20,10 @@ type Hooks struct {
 	PostBackward func(c *tensor.Ctx)
 }
 
-// Unit runs the forward function of module m in its own memory scope, under m's path, with m's
-// hooks, and with recomputation if the context asks for it. Inputs that need gradients must be
-// passed in, not captured, so that hooks and recomputation see them; those that are not there are nil. Training steps run inside
-// a Scope of the caller, one per micro-batch. A graph that is recorded outside every Scope is
-// freed by the garbage collector.
+// Unit runs the forward function of module m in its own memory scope, under m's path, with m's hooks, and with
+// recomputation if the context asks for it. Inputs that need gradients must be passed in, not captured, so that hooks
+// and recomputation see them; those that are not there are nil. Training steps run inside a Scope of the caller, one
+// per micro-batch. A graph that is recorded outside every Scope is freed by the garbage collector.
 func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor, in ...*tensor.Tensor) []*tensor.Tensor {
 	u := c.unit(m)
 	hooks := u.tree.hooks[m]

@@ -221,7 +221,8 @@ func TestUnitHooks(t *testing.T) {
 	require.Equal(t, []string{"backward", "h.1.up.weight", "h.0.up.weight"}, step(c))
 }
 
-// Hooks of one module nest, and each can be removed by itself. They also run behind a module that is fed with token ids.
+// Hooks of one module nest, and each can be removed by itself. They also run behind a module that is fed with token
+// ids.
 func TestUnitHooksNest(t *testing.T) {
 	in := newInit()
 	m := nn.NewSequential(nn.NewEmbedding(in.Sub("0"), 5, 4, 1), nn.NewLinear(in.Sub("1"), nn.LinearConfig{In: 4, Out: 2}))

@@ -53,7 +53,8 @@ func (a ScaleByAdam) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *
 		a.Beta1, a.Beta2, a.Eps, 1-math.Pow(a.Beta1, t), 1-math.Pow(a.Beta2, t))
 }
 
-// fusible reports whether the chain is AdamW's and one pass gives the same bits as its links: the dtype computes in itself, the layouts are plain.
+// fusible reports whether the chain is AdamW's and one pass gives the same bits as its links: the dtype computes in
+// itself, the layouts are plain.
 func (o *Optimizer) fusible(p tensor.Named, grad *tensor.Tensor) (adam ScaleByAdam, ok bool) {
 	if len(o.chain) != 2 {
 		return adam, false

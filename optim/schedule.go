@@ -12,10 +12,11 @@ import (
 	"strings"
 )
 
-// Schedule is the course of the learning rate over a run: the learning rate of a step is the base learning rate times Factor.
+// Schedule is the course of the learning rate over a run: the learning rate of a step is the base learning rate times
+// Factor.
 //
-// step is the number of optimizer steps done before, so a run's first step has step 0. Factor is pure: a schedule has no state to save, and resuming
-// is asking for a later step.
+// step is the number of optimizer steps done before, so a run's first step has step 0. Factor is pure: a schedule has
+// no state to save, and resuming is asking for a later step.
 type Schedule interface {
 	Factor(step int64) float64
 }
@@ -43,11 +44,14 @@ var schedules = map[string]func(*scheduleSpec) Schedule{
 // ScheduleNames gives the names that NewSchedule knows, sorted.
 func ScheduleNames() []string { return slices.Sorted(maps.Keys(schedules)) }
 
-// NewSchedule makes a schedule of HuggingFace's by its name (lr_scheduler_type), with the formulas of transformers' optimization module.
+// NewSchedule makes a schedule of HuggingFace's by its name (lr_scheduler_type), with the formulas of transformers'
+// optimization module.
 //
-// warmup is the number of warm-up steps w and total the number T of steps in the run; neither is negative. In all schedules that warm up, the factor of a
-// step s < w is s/w, so that the first step has learning rate 0; cosine_warmup_with_min_lr and warmup_stable_decay differ as they say. baseLR is the learning
-// rate that the factor multiplies; only schedules that end at an absolute learning rate read it. kwargs (lr_scheduler_kwargs; may be nil) has these keys:
+// warmup is the number of warm-up steps w and total the number T of steps in the run; neither is negative. In all
+// schedules that warm up, the factor of a step s < w is s/w, so that the first step has learning rate 0;
+// cosine_warmup_with_min_lr and warmup_stable_decay differ as they say. baseLR is the learning rate that the factor
+// multiplies; only schedules that end at an absolute learning rate read it. kwargs (lr_scheduler_kwargs; may be nil)
+// has these keys:
 //
 //	constant, constant_with_warmup, linear   none
 //	cosine                     num_cycles (0.5)
@@ -59,8 +63,8 @@ func ScheduleNames() []string { return slices.Sorted(maps.Keys(schedules)) }
 //	warmup_stable_decay        num_decay_steps (required), num_stable_steps (total − warmup − num_decay_steps), warmup_type and decay_type
 //	                           (linear, cosine or 1-sqrt; linear and cosine), min_lr_ratio (0), num_cycles (0.5)
 //
-// The values are Go or JSON numbers and strings; nil counts as not given. The error lists every fault: an unknown name or key, a value of a wrong type or out
-// of range.
+// The values are Go or JSON numbers and strings; nil counts as not given. The error lists every fault: an unknown name
+// or key, a value of a wrong type or out of range.
 func NewSchedule(name string, warmup, total int64, baseLR float64, kwargs map[string]any) (Schedule, error) {
 	construct, ok := schedules[name]
 	if !ok {

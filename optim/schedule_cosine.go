@@ -4,8 +4,8 @@ package optim
 
 import "math"
 
-// newCosine: max(0, ½(1 + cos(2πc·p))), p the part of the steps after the warm-up that is done, c = num_cycles. c = ½ is the half wave from 1 to 0 of
-// Loshchilov and Hutter, SGDR (2017).
+// newCosine: max(0, ½(1 + cos(2πc·p))), p the part of the steps after the warm-up that is done, c = num_cycles. c = ½
+// is the half wave from 1 to 0 of Loshchilov and Hutter, SGDR (2017).
 func newCosine(spec *scheduleSpec) Schedule {
 	cycles := spec.number("num_cycles", 0.5)
 	progress := spec.progress(0)
@@ -14,7 +14,8 @@ func newCosine(spec *scheduleSpec) Schedule {
 	})
 }
 
-// newCosineWithRestarts: num_cycles half waves from 1 to 0, one after the other; 0 after the end. (SGDR, hard restarts.)
+// newCosineWithRestarts: num_cycles half waves from 1 to 0, one after the other; 0 after the end. (SGDR, hard
+// restarts.)
 func newCosineWithRestarts(spec *scheduleSpec) Schedule {
 	cycles := spec.number("num_cycles", 1)
 	spec.require(cycles >= 0, "num_cycles is %v, want 0 or more", cycles)
@@ -37,8 +38,8 @@ func newCosineWithMinLR(spec *scheduleSpec) Schedule {
 	})
 }
 
-// newCosineWarmupWithMinLR: as cosine_with_min_lr, but one step ahead, so that no step has learning rate 0 and the last has the least: step s of the
-// warm-up has factor (s+1)/w, or, with warmup_lr_rate r, r + (1−r)·s/(w−1).
+// newCosineWarmupWithMinLR: as cosine_with_min_lr, but one step ahead, so that no step has learning rate 0 and the last
+// has the least: step s of the warm-up has factor (s+1)/w, or, with warmup_lr_rate r, r + (1−r)·s/(w−1).
 func newCosineWarmupWithMinLR(spec *scheduleSpec) Schedule {
 	cycles, ratio := spec.number("num_cycles", 0.5), spec.minRatio()
 	rate := spec.number("warmup_lr_rate", math.NaN())
@@ -60,7 +61,8 @@ func (s *scheduleSpec) progress(ahead int64) func(step int64) float64 {
 	return func(step int64) float64 { return float64(step-w+ahead) / float64(steps) }
 }
 
-// minRatio gives the ratio of the least learning rate to the base learning rate: min_lr_rate, or min_lr divided by the base.
+// minRatio gives the ratio of the least learning rate to the base learning rate: min_lr_rate, or min_lr divided by the
+// base.
 func (s *scheduleSpec) minRatio() float64 {
 	rate, minLR := s.number("min_lr_rate", math.NaN()), s.number("min_lr", math.NaN())
 	haveRate, haveLR := s.kwargs["min_lr_rate"] != nil, s.kwargs["min_lr"] != nil

@@ -4,8 +4,8 @@ package optim
 
 import "math"
 
-// newPolynomial: the learning rate falls as a power of the part of the steps that is left, from the base learning rate lr to lr_end, and stays there:
-// ((lr − lr_end)(1 − (s−w)/(T−w))^power + lr_end)/lr.
+// newPolynomial: the learning rate falls as a power of the part of the steps that is left, from the base learning rate
+// lr to lr_end, and stays there: ((lr − lr_end)(1 − (s−w)/(T−w))^power + lr_end)/lr.
 func newPolynomial(spec *scheduleSpec) Schedule {
 	end, power := spec.number("lr_end", 1e-7), spec.number("power", 1)
 	w, total, lr := spec.warmup, spec.total, spec.baseLR

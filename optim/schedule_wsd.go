@@ -4,9 +4,9 @@ package optim
 
 import "math"
 
-// newWarmupStableDecay: rises to 1 over the warm-up, stays for num_stable_steps, falls over num_decay_steps, and stays at min_lr_ratio; rise and fall
-// are scaled to [min_lr_ratio, 1]. In a run shorter than warm-up and decay together the decay begins as if it had begun early enough to end with the
-// run, as in HuggingFace's. (Hu et al., MiniCPM, 2024.)
+// newWarmupStableDecay: rises to 1 over the warm-up, stays for num_stable_steps, falls over num_decay_steps, and stays
+// at min_lr_ratio; rise and fall are scaled to [min_lr_ratio, 1]. In a run shorter than warm-up and decay together the
+// decay begins as if it had begun early enough to end with the run, as in HuggingFace's. (Hu et al., MiniCPM, 2024.)
 func newWarmupStableDecay(spec *scheduleSpec) Schedule {
 	decay := spec.steps("num_decay_steps", -1)
 	spec.require(decay >= 0 || spec.kwargs["num_decay_steps"] != nil, "num_decay_steps is missing")

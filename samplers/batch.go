@@ -4,8 +4,9 @@ package samplers
 
 import "fmt"
 
-// Batches is the list of batches of each epoch, before it is shared out to ranks: a *Batch, a *BatchList, or an order of the user's own, say by
-// buckets. The batches' sizes are the same in every epoch. All methods are pure and safe for concurrent use.
+// Batches is the list of batches of each epoch, before it is shared out to ranks: a *Batch, a *BatchList, or an order
+// of the user's own, say by buckets. The batches' sizes are the same in every epoch. All methods are pure and safe for
+// concurrent use.
 type Batches interface {
 	// Len gives the number of batches per epoch, L.
 	Len() int64
@@ -13,7 +14,8 @@ type Batches interface {
 	First(j int64) int64
 	// Size gives the number of samples of every batch but perhaps the last, which may have fewer; 0 if sizes vary.
 	Size() int
-	// DropLast tells whether what is left over after the whole batches, and after whole rounds of the ranks, is left out.
+	// DropLast tells whether what is left over after the whole batches, and after whole rounds of the ranks, is left
+	// out.
 	DropLast() bool
 	// At gives the dataset indices of batch j, 0 ≤ j < L, of an epoch, in a slice of its own.
 	At(epoch, j int64) []int64
@@ -26,8 +28,8 @@ type Batch struct {
 	dropLast bool
 }
 
-// NewBatch cuts the epochs of s into batches of size samples. The last of an epoch has what remains, or is left out with dropLast. An error
-// names a size below 1.
+// NewBatch cuts the epochs of s into batches of size samples. The last of an epoch has what remains, or is left out
+// with dropLast. An error names a size below 1.
 func NewBatch(s Sampler, size int, dropLast bool) (*Batch, error) {
 	if size < 1 {
 		return nil, fmt.Errorf("samplers: batch size is %d, want at least 1", size)

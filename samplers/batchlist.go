@@ -14,8 +14,8 @@ type BatchList struct {
 	dropLast bool
 }
 
-// NewBatchList gives a list of batches of dataset indices, which the caller leaves unchanged. With dropLast, a last round that is not complete over
-// all ranks is left out. An error names an empty batch.
+// NewBatchList gives a list of batches of dataset indices, which the caller leaves unchanged. With dropLast, a last
+// round that is not complete over all ranks is left out. An error names an empty batch.
 func NewBatchList(batches [][]int64, dropLast bool) (*BatchList, error) {
 	first := make([]int64, 1, len(batches)+1)
 	for j, b := range batches {

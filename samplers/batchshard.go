@@ -8,21 +8,25 @@ import (
 	"sort"
 )
 
-// BatchShardOptions are accelerate's settings of the same names. Beware that accelerate's EvenBatches is true unless told.
+// BatchShardOptions are accelerate's settings of the same names. Beware that accelerate's EvenBatches is true unless
+// told.
 type BatchShardOptions struct {
-	// SplitBatches cuts every batch into W slices, one per rank. Otherwise the ranks take whole batches in turn: batch i is rank i mod W's.
+	// SplitBatches cuts every batch into W slices, one per rank. Otherwise the ranks take whole batches in turn: batch
+	// i is rank i mod W's.
 	SplitBatches bool
-	// EvenBatches gives all ranks the same number of batches of the same size: the last round is completed with samples from the epoch's head, which are
-	// then seen twice. Otherwise the last batch may be smaller on some ranks, or missing. It has no effect on batches with DropLast.
+	// EvenBatches gives all ranks the same number of batches of the same size: the last round is completed with samples
+	// from the epoch's head, which are then seen twice. Otherwise the last batch may be smaller on some ranks, or
+	// missing. It has no effect on batches with DropLast.
 	EvenBatches bool
 }
 
-// BatchShard shares the batches of an epoch out to W ranks by the rules of accelerate's BatchSamplerShard. Every batch is a function of (epoch,
-// number).
+// BatchShard shares the batches of an epoch out to W ranks by the rules of accelerate's BatchSamplerShard. Every batch
+// is a function of (epoch, number).
 //
-// With EvenBatches and without DropLast samples are repeated: the head that they are taken from is the epoch's first W batches, or the first batch
-// with SplitBatches, and is gone through again if it is too short. Batches of varying size are completed with whole batches from the head. With
-// DropLast an incomplete last round of the ranks is not seen in that epoch.
+// With EvenBatches and without DropLast samples are repeated: the head that they are taken from is the epoch's first W
+// batches, or the first batch with SplitBatches, and is gone through again if it is too short. Batches of varying size
+// are completed with whole batches from the head. With DropLast an incomplete last round of the ranks is not seen in
+// that epoch.
 type BatchShard struct {
 	batches Batches
 	shard   Shard
@@ -31,8 +35,8 @@ type BatchShard struct {
 	done int64 // batches of the epoch that are left out at the front
 }
 
-// NewBatchShard gives a rank's part of the batches. It is an error if the shard is at fault, or SplitBatches is set and W does not divide the batch
-// size.
+// NewBatchShard gives a rank's part of the batches. It is an error if the shard is at fault, or SplitBatches is set and
+// W does not divide the batch size.
 func NewBatchShard(batches Batches, shard Shard, o BatchShardOptions) (*BatchShard, error) {
 	if err := shard.Validate(); err != nil {
 		return nil, err
@@ -50,8 +54,8 @@ func NewBatchShard(batches Batches, shard Shard, o BatchShardOptions) (*BatchSha
 	return s, nil
 }
 
-// Len gives the number of batches of this rank per epoch: ⌈L/W⌉ with EvenBatches and ⌊L/W⌋ with DropLast, on all ranks; L with SplitBatches; exact
-// for this rank in all cases.
+// Len gives the number of batches of this rank per epoch: ⌈L/W⌉ with EvenBatches and ⌊L/W⌋ with DropLast, on all ranks;
+// L with SplitBatches; exact for this rank in all cases.
 func (s *BatchShard) Len() int64 {
 	rest, w := s.batches.Len()-s.done, s.shard.world()
 	switch {
@@ -71,8 +75,8 @@ func (s *BatchShard) Len() int64 {
 // At gives the dataset indices of this rank's batch j, 0 ≤ j < Len(), of an epoch, in a slice of its own.
 func (s *BatchShard) At(epoch, j int64) []int64 { return s.MicroBatch(epoch, j).Indices }
 
-// MicroBatch gives this rank's batch j, 0 ≤ j < Len(), of an epoch with its position in the training stream. Repeated samples run on past the epoch's
-// end. Leaf is 0: these rules know of no windows.
+// MicroBatch gives this rank's batch j, 0 ≤ j < Len(), of an epoch with its position in the training stream. Repeated
+// samples run on past the epoch's end. Leaf is 0: these rules know of no windows.
 func (s *BatchShard) MicroBatch(epoch, j int64) MicroBatch {
 	if epoch < 0 || j < 0 || j >= s.Len() {
 		panic(fmt.Sprintf("samplers: batch %d of epoch %d, want a batch in [0, %d) and an epoch of 0 or more", j, epoch, s.Len()))
@@ -150,10 +154,11 @@ func (s *BatchShard) ragged() int64 {
 	return 0
 }
 
-// SkipFirst gives this rank's part of what is left of an epoch after done batches of it, counted over all ranks and before they are shared out, in
-// O(1): accelerate's skip_first_batches. It is for the epoch under way alone: later epochs are s's. With done a multiple of W (any number with
-// SplitBatches) these are s's batches from there on, repeated samples included; other values (left by another number of ranks) share the rest out
-// anew. It is an error if done is outside [0, L].
+// SkipFirst gives this rank's part of what is left of an epoch after done batches of it, counted over all ranks and
+// before they are shared out, in O(1): accelerate's skip_first_batches. It is for the epoch under way alone: later
+// epochs are s's. With done a multiple of W (any number with SplitBatches) these are s's batches from there on,
+// repeated samples included; other values (left by another number of ranks) share the rest out anew. It is an error if
+// done is outside [0, L].
 func (s *BatchShard) SkipFirst(done int64) (*BatchShard, error) {
 	if err := checkSkip("batches", done, s.batches.Len()-s.done); err != nil {
 		return nil, err
@@ -163,8 +168,8 @@ func (s *BatchShard) SkipFirst(done int64) (*BatchShard, error) {
 	return &rest, nil
 }
 
-// StateAt gives the place after each rank has seen own batches of an epoch (those that it has), in global terms: Resume takes it on any number of
-// ranks. All ranks give the same. It panics if own is negative.
+// StateAt gives the place after each rank has seen own batches of an epoch (those that it has), in global terms: Resume
+// takes it on any number of ranks. All ranks give the same. It panics if own is negative.
 func (s *BatchShard) StateAt(epoch, own int64) State {
 	mustIndex(epoch, own, own+1)
 	l, each := s.batches.Len(), s.shard.world()
@@ -178,8 +183,9 @@ func (s *BatchShard) StateAt(epoch, own int64) State {
 	return stateAt(s.batches, epoch, s.batches.First(next), s.batches.First(l))
 }
 
-// Resume gives the epoch that a saved place is in and this rank's part of what is left of it, in O(log L). It is an error if the state was taken of
-// another order, or no batch begins there since the batch size has changed. s must be of whole epochs.
+// Resume gives the epoch that a saved place is in and this rank's part of what is left of it, in O(log L). It is an
+// error if the state was taken of another order, or no batch begins there since the batch size has changed. s must be
+// of whole epochs.
 func (s *BatchShard) Resume(st State) (epoch int64, rest *BatchShard, err error) {
 	l := s.batches.Len()
 	n := s.batches.First(l)
@@ -195,7 +201,8 @@ func (s *BatchShard) Resume(st State) (epoch int64, rest *BatchShard, err error)
 	return st.Epoch, rest, err
 }
 
-// Epoch gives this rank's batches of one epoch in their order, as a loader takes them. It is not safe for concurrent use.
+// Epoch gives this rank's batches of one epoch in their order, as a loader takes them. It is not safe for concurrent
+// use.
 func (s *BatchShard) Epoch(epoch int64) *BatchShardEpoch {
 	return &BatchShardEpoch{shard: s, epoch: epoch}
 }

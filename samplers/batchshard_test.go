@@ -282,7 +282,8 @@ func TestBatchShardSkipFirst(t *testing.T) {
 	})
 }
 
-// A place saved by some ranks is resumed by others: what is left is seen once, but for the completion of the last round.
+// A place saved by some ranks is resumed by others: what is left is seen once, but for the completion of the last
+// round.
 func TestBatchShardResumesOnOtherRanks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		split := rapid.Bool().Draw(t, "split")

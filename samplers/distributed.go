@@ -4,12 +4,14 @@ package samplers
 
 import "fmt"
 
-// Distributed deals an order out to W ranks one sample at a time: rank r has samples r, r+W, r+2W, … of it. This is torch's
-// DistributedSampler, with the order as an argument: of Random (shuffle=True) or Sequential (shuffle=False), and HuggingFace's
-// DistributedLengthGroupedSampler when it is of LengthGrouped. The epoch is an argument of At, so that no set_epoch can be forgotten.
+// Distributed deals an order out to W ranks one sample at a time: rank r has samples r, r+W, r+2W, … of it. This is
+// torch's DistributedSampler, with the order as an argument: of Random (shuffle=True) or Sequential (shuffle=False),
+// and HuggingFace's DistributedLengthGroupedSampler when it is of LengthGrouped. The epoch is an argument of At, so
+// that no set_epoch can be forgotten.
 //
-// All ranks have the same number of samples. If W does not divide n, the order is filled up to the next multiple with samples from its head, which
-// are then seen twice (more often if n < W); with drop-last it is cut to the last multiple instead, and the rest is not seen in that epoch.
+// All ranks have the same number of samples. If W does not divide n, the order is filled up to the next multiple with
+// samples from its head, which are then seen twice (more often if n < W); with drop-last it is cut to the last multiple
+// instead, and the rest is not seen in that epoch.
 type Distributed struct {
 	order    Sampler
 	shard    Shard
@@ -53,9 +55,10 @@ func (d *Distributed) Seed() uint64 { return seedOf(d.order) }
 // Fingerprint gives the order's fingerprint, 0 if it has none.
 func (d *Distributed) Fingerprint() uint64 { return fingerprintOf(d.order) }
 
-// SkipFirst gives this rank's part of what is left of an epoch after done samples of it, counted over all ranks, in O(1). It is for the epoch under
-// way alone: later epochs are d's. With done a multiple of W these are d's samples from done/W on; other values (left by another number of ranks)
-// deal the rest out anew. It is an error if done is outside [0, n].
+// SkipFirst gives this rank's part of what is left of an epoch after done samples of it, counted over all ranks, in
+// O(1). It is for the epoch under way alone: later epochs are d's. With done a multiple of W these are d's samples from
+// done/W on; other values (left by another number of ranks) deal the rest out anew. It is an error if done is outside
+// [0, n].
 func (d *Distributed) SkipFirst(done int64) (*Distributed, error) {
 	if err := checkSkip("samples", done, d.order.Len()-d.done); err != nil {
 		return nil, err
@@ -63,8 +66,8 @@ func (d *Distributed) SkipFirst(done int64) (*Distributed, error) {
 	return distributedFrom(d.order, d.shard, d.dropLast, d.done+done), nil
 }
 
-// StateAt gives the place after each rank has seen own samples of an epoch, in global terms: Resume takes it on any number of ranks. It panics if own
-// is outside [0, Len()].
+// StateAt gives the place after each rank has seen own samples of an epoch, in global terms: Resume takes it on any
+// number of ranks. It panics if own is outside [0, Len()].
 func (d *Distributed) StateAt(epoch, own int64) State {
 	mustIndex(epoch, own, d.own+1)
 	n := d.order.Len()
@@ -74,8 +77,8 @@ func (d *Distributed) StateAt(epoch, own int64) State {
 	return stateAt(d.order, epoch, d.done+own*d.shard.world(), n)
 }
 
-// Resume gives the epoch that a saved place is in and this rank's part of what is left of it, in O(1). It is an error if the state was taken of
-// another order. d must be of whole epochs.
+// Resume gives the epoch that a saved place is in and this rank's part of what is left of it, in O(1). It is an error
+// if the state was taken of another order. d must be of whole epochs.
 func (d *Distributed) Resume(st State) (epoch int64, rest *Distributed, err error) {
 	if err := st.check(stateAt(d.order, 0, 0, d.order.Len())); err != nil {
 		return 0, nil, err
@@ -84,8 +87,8 @@ func (d *Distributed) Resume(st State) (epoch int64, rest *Distributed, err erro
 	return st.Epoch, rest, err
 }
 
-// NewDistributedLengthGrouped gives a rank's part of the length-grouped order (HuggingFace's DistributedLengthGroupedSampler): rank 0 begins with the
-// longest sample of all.
+// NewDistributedLengthGrouped gives a rank's part of the length-grouped order (HuggingFace's
+// DistributedLengthGroupedSampler): rank 0 begins with the longest sample of all.
 func NewDistributedLengthGrouped(lengths []int, batchSize int, seed uint64, shard Shard, dropLast bool) (*Distributed, error) {
 	order, err := NewLengthGrouped(lengths, batchSize, seed)
 	if err != nil {

@@ -4,28 +4,29 @@
 // this by itself. Use this package in a training loop of your own: make an order ([NewRandom], [NewSequential] or
 // [NewLengthGrouped]) and give it to accelerate's Accelerator.Stream, or cut it into steps yourself with [NewStream].
 //
-// A [Stream] sees every sample of an epoch once, on any number of ranks, and goes to any place of the training in O(1). The
-// sharding rules of torch and HuggingFace are here too, for programs that depend on them.
+// A [Stream] sees every sample of an epoch once, on any number of ranks, and goes to any place of the training in O(1).
+// The sharding rules of torch and HuggingFace are here too, for programs that depend on them.
 //
 // # Terms
 //
-// A Sampler orders the samples of an epoch: n = Len() of them, sample i of epoch e being dataset index At(e, i). Cut into micro-batches of b
-// consecutive samples an epoch has L = ⌈n/b⌉ of them, the last with what remains; with drop-last L = ⌊n/b⌋, and all are whole. The samples
-// used per epoch are S = n, or L·b with drop-last.
+// A Sampler orders the samples of an epoch: n = Len() of them, sample i of epoch e being dataset index At(e, i). Cut
+// into micro-batches of b consecutive samples an epoch has L = ⌈n/b⌉ of them, the last with what remains; with
+// drop-last L = ⌊n/b⌋, and all are whole. The samples used per epoch are S = n, or L·b with drop-last.
 //
-// The training stream is epoch 0, epoch 1, … without end. The position of sample i of epoch e in it is e·S + i. Positions are what
-// checkpoints store and what random numbers (dropout) depend on; neither knows of ranks.
+// The training stream is epoch 0, epoch 1, … without end. The position of sample i of epoch e in it is e·S + i.
+// Positions are what checkpoints store and what random numbers (dropout) depend on; neither knows of ranks.
 //
-// An optimizer step consumes a window: M = accumulation steps × world size consecutive micro-batches of one epoch, numbered 0 … M−1 as the window's
-// leaves. Rank r owns leaves [r·M/N, (r+1)·M/N) with N the world size, so that the same M on another number of ranks gives the same leaves to the
-// same window. Windows do not cross epochs: an epoch has max(⌈L/M⌉, 1) steps, and its last window may have fewer leaves, of which rank r owns those
-// of its range that exist: possibly none. Nothing is repeated to fill up.
+// An optimizer step consumes a window: M = accumulation steps × world size consecutive micro-batches of one epoch,
+// numbered 0 … M−1 as the window's leaves. Rank r owns leaves [r·M/N, (r+1)·M/N) with N the world size, so that the
+// same M on another number of ranks gives the same leaves to the same window. Windows do not cross epochs: an epoch has
+// max(⌈L/M⌉, 1) steps, and its last window may have fewer leaves, of which rank r owns those of its range that exist:
+// possibly none. Nothing is repeated to fill up.
 //
 // # HuggingFace's sharding rules
 //
-// A Stream sees every sample of an epoch once on any number of ranks, and its bits do not depend on that number. The rules of torch and HuggingFace
-// exist beside it for programs that move here and want the indices that they had; they make no such promise. (The permutations are this package's,
-// not torch's.)
+// A Stream sees every sample of an epoch once on any number of ranks, and its bits do not depend on that number. The
+// rules of torch and HuggingFace exist beside it for programs that move here and want the indices that they had; they
+// make no such promise. (The permutations are this package's, not torch's.)
 //
 //	here                          there                            samples at an epoch's end that do not divide evenly
 //	Distributed                   DistributedSampler               repeated from the epoch's head, or left out with drop-last
@@ -36,16 +37,17 @@
 //	                              ShardSampler
 //	SkipFirst                     skip_first_batches               reads nothing; the epoch stays what it was
 //
-// A rule that repeats samples is for training alone: a metric over repeated samples is wrong unless they are cut off again. Evaluation and prediction
-// in Lockstep use none of these rules, see every sample exactly once, in the order of the dataset, and never leave one out; not with drop-last
-// either, nor with length grouping.
+// A rule that repeats samples is for training alone: a metric over repeated samples is wrong unless they are cut off
+// again. Evaluation and prediction in Lockstep use none of these rules, see every sample exactly once, in the order of
+// the dataset, and never leave one out; not with drop-last either, nor with length grouping.
 //
-// All rules give and take places in global terms (State, IterableState), so that another number of ranks can go on: nothing of the rest of the epoch
-// is lost (but what drop-last leaves out), and nothing seen twice but to complete its last round.
+// All rules give and take places in global terms (State, IterableState), so that another number of ranks can go on:
+// nothing of the rest of the epoch is lost (but what drop-last leaves out), and nothing seen twice but to complete its
+// last round.
 //
 // # What it is not
 //
-// The package moves indices, not data: it reads no dataset ([ShardItems] passes on what it is given), starts no goroutine
-// and holds no memory that grows with n, except for the lengths of a [LengthGrouped] and the list of a [BatchList].
-// Everything is a function of (seed, position), so that seeking costs O(1).
+// The package moves indices, not data: it reads no dataset ([ShardItems] passes on what it is given), starts no
+// goroutine and holds no memory that grows with n, except for the lengths of a [LengthGrouped] and the list of a
+// [BatchList]. Everything is a function of (seed, position), so that seeking costs O(1).
 package samplers

@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
-// Two ranks train on 10 samples: an optimizer step has two micro-batches of 2 samples, one for each rank. The last step of
-// an epoch has fewer, and no sample is repeated.
+// Two ranks train on 10 samples: an optimizer step has two micro-batches of 2 samples, one for each rank. The last step
+// of an epoch has fewer, and no sample is repeated.
 func Example() {
 	for rank := range 2 {
 		order := samplers.NewRandom(10, 42) // shuffled anew in every epoch

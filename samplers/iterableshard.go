@@ -15,9 +15,10 @@ type IterableShardOptions struct {
 	DropLast bool
 }
 
-// IterableShard shares a stream of items out to W ranks in blocks of b·W consecutive items, of which rank r has slice [r·b, (r+1)·b): HuggingFace's
-// IterableDatasetShard. All ranks read all items. A last block that is not whole is completed with items from the stream's first block, which are
-// then seen twice (more often if the stream is shorter than a block), unless DropLast is set.
+// IterableShard shares a stream of items out to W ranks in blocks of b·W consecutive items, of which rank r has slice
+// [r·b, (r+1)·b): HuggingFace's IterableDatasetShard. All ranks read all items. A last block that is not whole is
+// completed with items from the stream's first block, which are then seen twice (more often if the stream is shorter
+// than a block), unless DropLast is set.
 type IterableShard struct {
 	shard Shard
 	size  int64 // b, items per rank and block
@@ -25,8 +26,8 @@ type IterableShard struct {
 	drop  bool
 }
 
-// NewIterableShard gives a rank's part of streams. It is an error if the shard is at fault, batchSize is below 1, or SplitBatches is set and W does
-// not divide it.
+// NewIterableShard gives a rank's part of streams. It is an error if the shard is at fault, batchSize is below 1, or
+// SplitBatches is set and W does not divide it.
 func NewIterableShard(batchSize int, shard Shard, o IterableShardOptions) (*IterableShard, error) {
 	if err := shard.Validate(); err != nil {
 		return nil, err
@@ -52,7 +53,8 @@ func (s *IterableShard) Len(n int64) int64 {
 	return ceilDiv(n, s.block) * s.size
 }
 
-// Index gives the place of this rank's item i in the stream, from 0. Past the end of a stream of n stands the item at that place modulo n.
+// Index gives the place of this rank's item i in the stream, from 0. Past the end of a stream of n stands the item at
+// that place modulo n.
 func (s *IterableShard) Index(i int64) int64 {
 	return i/s.size*s.block + s.shard.rank()*s.size + i%s.size
 }
@@ -63,14 +65,16 @@ type IterableState struct {
 	Items int64 `json:"items"` // of the epoch's stream that are done with, over all ranks
 }
 
-// StateAt gives the place after each rank has seen own items of an epoch: the end of the last block that all are done with.
+// StateAt gives the place after each rank has seen own items of an epoch: the end of the last block that all are done
+// with.
 func (s *IterableShard) StateAt(epoch, own int64) IterableState {
 	mustIndex(epoch, own, own+1)
 	return IterableState{Epoch: epoch, Items: own / s.size * s.block}
 }
 
-// ShardItems gives a rank's items of a stream. The first skip items of the stream (IterableState.Items, left by any number of ranks) are read and
-// dropped, as a stream cannot seek; the blocks begin after them. It holds two blocks. An error of the stream is passed on and ends it.
+// ShardItems gives a rank's items of a stream. The first skip items of the stream (IterableState.Items, left by any
+// number of ranks) are read and dropped, as a stream cannot seek; the blocks begin after them. It holds two blocks. An
+// error of the stream is passed on and ends it.
 func ShardItems[T any](s *IterableShard, items iter.Seq2[T, error], skip int64) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var head, block []T
@@ -110,13 +114,15 @@ func ShardItems[T any](s *IterableShard, items iter.Seq2[T, error], skip int64) 
 	}
 }
 
-// Blocks is the rule of IterableShard for an order of known length: HuggingFace's ShardSampler. It repeats samples as IterableShard does.
+// Blocks is the rule of IterableShard for an order of known length: HuggingFace's ShardSampler. It repeats samples as
+// IterableShard does.
 type Blocks struct {
 	order Sampler
 	rule  *IterableShard
 }
 
-// NewBlocks gives a rank's part of the order, batchSize consecutive samples at a time. The errors are those of NewIterableShard.
+// NewBlocks gives a rank's part of the order, batchSize consecutive samples at a time. The errors are those of
+// NewIterableShard.
 func NewBlocks(order Sampler, batchSize int, shard Shard, dropLast bool) (*Blocks, error) {
 	rule, err := NewIterableShard(batchSize, shard, IterableShardOptions{DropLast: dropLast})
 	if err != nil {

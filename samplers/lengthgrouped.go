@@ -10,13 +10,14 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
-// LengthGrouped visits every sample once per epoch in an order that is random in the large and sorted by length in the small, so that a batch is of
-// similar lengths and little of it is padding: HuggingFace's LengthGroupedSampler. The samples are permuted; the permutation is cut into mega-batches
-// of m·b samples with m = min(⌊n/4b⌋, 50), at least 1; each is sorted by descending length (equal lengths stay as permuted). Then the longest sample
-// of all changes places with the epoch's first, so that a batch too large for the memory fails at once.
+// LengthGrouped visits every sample once per epoch in an order that is random in the large and sorted by length in the
+// small, so that a batch is of similar lengths and little of it is padding: HuggingFace's LengthGroupedSampler. The
+// samples are permuted; the permutation is cut into mega-batches of m·b samples with m = min(⌊n/4b⌋, 50), at least 1;
+// each is sorted by descending length (equal lengths stay as permuted). Then the longest sample of all changes places
+// with the epoch's first, so that a batch too large for the memory fails at once.
 //
-// It holds the lengths, and of an epoch the mega-batches in use alone. Seeking costs one mega-batch, the first use of an epoch one search for its
-// longest sample.
+// It holds the lengths, and of an epoch the mega-batches in use alone. Seeking costs one mega-batch, the first use of
+// an epoch one search for its longest sample.
 type LengthGrouped struct {
 	lengths     []int
 	mega        int64 // samples per mega-batch
@@ -45,9 +46,10 @@ type megaBatch struct {
 // maxMegaBatches is HuggingFace's bound of m, the batches per mega-batch.
 const maxMegaBatches = 50
 
-// NewLengthGrouped gives the length-grouped order of len(lengths) samples under a seed. batchSize is b, the samples that should be of similar
-// lengths: all those of an optimizer step, if ranks and accumulation steps are to be balanced and the order is not to depend on the number of ranks
-// (HuggingFace: those of one rank's step). The caller leaves lengths unchanged. An error names a batch size below 1 or a negative length.
+// NewLengthGrouped gives the length-grouped order of len(lengths) samples under a seed. batchSize is b, the samples
+// that should be of similar lengths: all those of an optimizer step, if ranks and accumulation steps are to be balanced
+// and the order is not to depend on the number of ranks (HuggingFace: those of one rank's step). The caller leaves
+// lengths unchanged. An error names a batch size below 1 or a negative length.
 func NewLengthGrouped(lengths []int, batchSize int, seed uint64) (*LengthGrouped, error) {
 	if batchSize < 1 {
 		return nil, fmt.Errorf("samplers: batch size is %d, want at least 1", batchSize)

@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
-// Sampler is the order in which an epoch visits a dataset. Len and At are pure: equal arguments give equal results, on every rank and after a resume.
-// Both must be safe for concurrent use.
+// Sampler is the order in which an epoch visits a dataset. Len and At are pure: equal arguments give equal results, on
+// every rank and after a resume. Both must be safe for concurrent use.
 type Sampler interface {
 	// Len gives the number of samples per epoch, the same in every epoch.
 	Len() int64
@@ -41,9 +41,10 @@ func (s Sequential) At(epoch, i int64) int64 {
 	return i
 }
 
-// Random visits every sample once per epoch, in an order that depends on the seed and the epoch alone: what HuggingFace's seedable random sampler does,
-// with a permutation that needs no memory (rng.Perm). The orders of two seeds are unrelated in every epoch, whereas a sum of seed and epoch would
-// give seed 1's second epoch to seed 2 as its first.
+// Random visits every sample once per epoch, in an order that depends on the seed and the epoch alone: what
+// HuggingFace's seedable random sampler does, with a permutation that needs no memory (rng.Perm). The orders of two
+// seeds are unrelated in every epoch, whereas a sum of seed and epoch would give seed 1's second epoch to seed 2 as its
+// first.
 type Random struct {
 	n     int64
 	seed  uint64

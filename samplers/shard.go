@@ -13,9 +13,9 @@ type Shard struct {
 	WorldSize int // W, parts
 }
 
-// ReplicaShard gives the shard of a rank when each model replica is spread over ranksPerReplica consecutive ranks (tensor × context × sequence
-// parallel sizes): those ranks share one shard and get the same batches. It is an error if worldSize is not a multiple of ranksPerReplica, or the
-// rank is outside.
+// ReplicaShard gives the shard of a rank when each model replica is spread over ranksPerReplica consecutive ranks
+// (tensor × context × sequence parallel sizes): those ranks share one shard and get the same batches. It is an error if
+// worldSize is not a multiple of ranksPerReplica, or the rank is outside.
 func ReplicaShard(rank, worldSize, ranksPerReplica int) (Shard, error) {
 	if err := (Shard{rank, worldSize}).Validate(); err != nil {
 		return Shard{}, err

@@ -4,14 +4,15 @@ package samplers
 
 import "fmt"
 
-// Fingerprinter is a Sampler whose order depends on more than seed and number of samples (say, on their lengths). The fingerprint of the rest becomes
-// part of a State, so that a place in one order is not taken for the same place in another.
+// Fingerprinter is a Sampler whose order depends on more than seed and number of samples (say, on their lengths). The
+// fingerprint of the rest becomes part of a State, so that a place in one order is not taken for the same place in
+// another.
 type Fingerprinter interface {
 	Fingerprint() uint64
 }
 
-// State is a place in the training stream in global terms, for a checkpoint: it says nothing of ranks, batch sizes or accumulation. Streams,
-// Distributed, BatchShard and IterableShard give and take it.
+// State is a place in the training stream in global terms, for a checkpoint: it says nothing of ranks, batch sizes or
+// accumulation. Streams, Distributed, BatchShard and IterableShard give and take it.
 type State struct {
 	Seed     uint64 `json:"seed"`                        // of the sampler; 0 if it has none
 	Epoch    int64  `json:"epoch"`                       // the epoch of Position
@@ -37,7 +38,8 @@ func (st State) check(have State) error {
 	return nil
 }
 
-// stateAt gives the place after done samples of an epoch of n samples; the end of an epoch is the beginning of the next.
+// stateAt gives the place after done samples of an epoch of n samples; the end of an epoch is the beginning of the
+// next.
 func stateAt(order any, epoch, done, n int64) State {
 	st := State{Seed: seedOf(order), Epoch: epoch, Position: epoch*n + done, Samples: n, Order: fingerprintOf(order)}
 	if done >= n {

@@ -17,15 +17,15 @@ type Steps struct {
 	Epochs          int64 // epochs begun, the last perhaps cut short by MaxSteps; math.MaxInt64 if the length is unknown
 }
 
-// UpdatesPerEpoch gives the number of optimizer steps in an epoch of microBatches micro-batches, leaves of which make a full step:
-// max(⌈microBatches/leaves⌉, 1). An epoch's ragged tail is a step of its own.
+// UpdatesPerEpoch gives the number of optimizer steps in an epoch of microBatches micro-batches, leaves of which make a
+// full step: max(⌈microBatches/leaves⌉, 1). An epoch's ragged tail is a step of its own.
 func UpdatesPerEpoch(microBatches, leaves int64) int64 {
 	return max(ceilDiv(microBatches, leaves), 1)
 }
 
-// PlanSteps does HuggingFace's step arithmetic for epochs of microBatches micro-batches (Batch.Len) with leaves of them per step (Layout.Leaves).
-// maxSteps > 0 decides alone, and the data is gone through as often as that needs; otherwise the run has ⌈epochs × updates per epoch⌉ steps.
-// It is an error if neither is positive.
+// PlanSteps does HuggingFace's step arithmetic for epochs of microBatches micro-batches (Batch.Len) with leaves of them
+// per step (Layout.Leaves). maxSteps > 0 decides alone, and the data is gone through as often as that needs; otherwise
+// the run has ⌈epochs × updates per epoch⌉ steps. It is an error if neither is positive.
 func PlanSteps(microBatches, leaves int64, epochs float64, maxSteps int64) (Steps, error) {
 	var faults []error
 	if microBatches < 0 {
@@ -53,8 +53,8 @@ func PlanSteps(microBatches, leaves int64, epochs float64, maxSteps int64) (Step
 	return p, nil
 }
 
-// PlanUnsized does the step arithmetic for data of unknown length, which needs maxSteps: the run is one epoch without end, and the epoch that logs
-// show is the fraction of maxSteps that is done.
+// PlanUnsized does the step arithmetic for data of unknown length, which needs maxSteps: the run is one epoch without
+// end, and the epoch that logs show is the fraction of maxSteps that is done.
 func PlanUnsized(leaves, maxSteps int64) (Steps, error) {
 	if leaves < 1 {
 		return Steps{}, fmt.Errorf("samplers: micro-batches per step is %d, want at least 1", leaves)
@@ -65,7 +65,8 @@ func PlanUnsized(leaves, maxSteps int64) (Steps, error) {
 	return Steps{Leaves: leaves, UpdatesPerEpoch: maxSteps, MaxSteps: maxSteps, Epochs: math.MaxInt64}, nil
 }
 
-// EpochAt gives the epochs done after step optimizer steps, as logs show it: whole epochs plus the fraction of the present epoch's micro-batches that is done.
+// EpochAt gives the epochs done after step optimizer steps, as logs show it: whole epochs plus the fraction of the
+// present epoch's micro-batches that is done.
 func (p Steps) EpochAt(step int64) float64 {
 	epoch, within := step/p.UpdatesPerEpoch, step%p.UpdatesPerEpoch
 	if p.MicroBatches == 0 {
@@ -74,7 +75,8 @@ func (p Steps) EpochAt(step int64) float64 {
 	return float64(epoch) + float64(within*p.Leaves)/float64(p.MicroBatches)
 }
 
-// ResumeAt gives the epoch that a run resumed after step optimizer steps goes on in, and how many of that epoch's steps are done.
+// ResumeAt gives the epoch that a run resumed after step optimizer steps goes on in, and how many of that epoch's steps
+// are done.
 func (p Steps) ResumeAt(step int64) (epoch, done int64) {
 	return step / p.UpdatesPerEpoch, step % p.UpdatesPerEpoch
 }

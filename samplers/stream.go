@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// Layout says how the training stream is cut into micro-batches and windows, and which part of each window is this rank's. The package
-// documentation defines the terms.
+// Layout says how the training stream is cut into micro-batches and windows, and which part of each window is this
+// rank's. The package documentation defines the terms.
 type Layout struct {
 	BatchSize         int  // b, samples per micro-batch
 	DropLast          bool // leave out an epoch's ragged last micro-batch
@@ -55,7 +55,8 @@ type Window struct {
 	LastOfEpoch bool
 }
 
-// Stream gives one rank's part of the training stream, window by window, epoch after epoch without end. It is not safe for concurrent use.
+// Stream gives one rank's part of the training stream, window by window, epoch after epoch without end. It is not safe
+// for concurrent use.
 type Stream struct {
 	batch  *Batch
 	layout Layout
@@ -91,8 +92,8 @@ func (s *Stream) MicroBatches() int64 { return s.batch.Len() }
 // Samples gives S, the number of samples per epoch.
 func (s *Stream) Samples() int64 { return s.batch.Samples() }
 
-// Next gives the next window. Every rank gets every window, also those of which it owns nothing, since it takes part in their reductions. It gives
-// false if epochs are empty, and otherwise always true.
+// Next gives the next window. Every rank gets every window, also those of which it owns nothing, since it takes part in
+// their reductions. It gives false if epochs are empty, and otherwise always true.
 func (s *Stream) Next() (Window, bool) {
 	if s.MicroBatches() == 0 {
 		return Window{}, false
@@ -115,7 +116,8 @@ func (s *Stream) Next() (Window, bool) {
 	return w, true
 }
 
-// Position gives the position of the next window's first sample: the number of samples done with if every window given so far is.
+// Position gives the position of the next window's first sample: the number of samples done with if every window given
+// so far is.
 func (s *Stream) Position() int64 {
 	if s.MicroBatches() == 0 {
 		return 0
@@ -132,9 +134,9 @@ func (s *Stream) State() State {
 	return st
 }
 
-// Restore goes to a saved place, in O(1). The stream goes on exactly as the saved one would have, on any world size, as long as the batch size and
-// the number of leaves per window are the same. It is an error if the state was not taken of this order: another seed, number of samples or
-// fingerprint.
+// Restore goes to a saved place, in O(1). The stream goes on exactly as the saved one would have, on any world size, as
+// long as the batch size and the number of leaves per window are the same. It is an error if the state was not taken of
+// this order: another seed, number of samples or fingerprint.
 func (s *Stream) Restore(st State) error {
 	if err := st.check(stateAt(s.batch.sampler, 0, 0, s.Samples())); err != nil {
 		return err
@@ -152,8 +154,8 @@ func (s *Stream) SeekStep(steps int64) error {
 	return nil
 }
 
-// SeekMicroBatch goes to micro-batch number n of the training stream, counted over all ranks and epochs, in O(1): it is leaf 0 of the next window
-// (see SeekSample).
+// SeekMicroBatch goes to micro-batch number n of the training stream, counted over all ranks and epochs, in O(1): it is
+// leaf 0 of the next window (see SeekSample).
 func (s *Stream) SeekMicroBatch(n int64) error {
 	if err := checkSeek("micro-batch", n); err != nil {
 		return err
@@ -165,9 +167,9 @@ func (s *Stream) SeekMicroBatch(n int64) error {
 	return s.SeekSample(n/perEpoch*s.Samples() + n%perEpoch*s.batch.size)
 }
 
-// SeekSample goes to a position of the training stream, in O(1). The sample there is the first of the next window. If no window of the grid begins
-// there (batch size or window changed since the position was saved), the rest of that epoch is cut into micro-batches and windows anew from there on,
-// and later epochs are as ever.
+// SeekSample goes to a position of the training stream, in O(1). The sample there is the first of the next window. If
+// no window of the grid begins there (batch size or window changed since the position was saved), the rest of that
+// epoch is cut into micro-batches and windows anew from there on, and later epochs are as ever.
 func (s *Stream) SeekSample(position int64) error {
 	if err := checkSeek("position", position); err != nil {
 		return err
@@ -191,7 +193,8 @@ func (s *Stream) settle() {
 	}
 }
 
-// span gives the next window's first micro-batch, counted from base, how many it has, and how many the epoch has from base on.
+// span gives the next window's first micro-batch, counted from base, how many it has, and how many the epoch has from
+// base on.
 func (s *Stream) span() (first, leaves, total int64) {
 	total = s.batch.count(s.Samples() - s.base)
 	first = s.window * s.layout.Leaves()

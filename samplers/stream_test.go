@@ -53,7 +53,8 @@ func next(t require.TestingT, s *samplers.Stream) samplers.Window {
 	return w
 }
 
-// merged gives the next window as all ranks together see it, after checking that each holds exactly its range of leaves.
+// merged gives the next window as all ranks together see it, after checking that each holds exactly its range of
+// leaves.
 func merged(t require.TestingT, c scenario, ranks []*samplers.Stream) samplers.Window {
 	all := next(t, ranks[0])
 	for rank, s := range ranks {

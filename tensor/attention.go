@@ -93,8 +93,9 @@ func Attention(c *Ctx, q, k, v *Tensor, opt AttentionOptions) (out, lse *Tensor)
 	return out, lse
 }
 
-// attentionGrads makes room for the gradients of Attention's operands. Where these are the thirds of one projection, or as many groups of its columns, the
-// gradients lie in one matrix likewise, which Split takes as a whole; else each lies in the order of its operand.
+// attentionGrads makes room for the gradients of Attention's operands. Where these are the thirds of one projection, or
+// as many groups of its columns, the gradients lie in one matrix likewise, which Split takes as a whole; else each lies
+// in the order of its operand.
 func (b *Back) attentionGrads(q, k, v *Tensor) (dq, dk, dv *Tensor) {
 	const name = "Attention"
 	batch, tokens, keys := q.shape[0], q.shape[2], k.shape[2]

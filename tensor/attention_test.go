@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// TestPaddingIsNotRead: keys that a padding mask hides at the ends, or that lie outside the window of all queries, take part in nothing: what stands there may
-// be anything, NaN too, and the gradient there is 0.
+// TestPaddingIsNotRead: keys that a padding mask hides at the ends, or that lie outside the window of all queries, take
+// part in nothing: what stands there may be anything, NaN too, and the gradient there is 0.
 func TestPaddingIsNotRead(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	const keys, d = 40, 4

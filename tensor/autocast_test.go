@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Under Autocast a weight's gradient is the unrounded product of what was rounded: it has the bits of a float32 product of
-// rounded operands.
+// Under Autocast a weight's gradient is the unrounded product of what was rounded: it has the bits of a float32 product
+// of rounded operands.
 func TestAutocastGradientsAreNotRounded(t *testing.T) {
 	root := tensor.NewCtx(tensor.CPU()).WithRandom(1, 0)
 	x := tensor.Normal(root.NoGrad(), tensor.Float32, 1, 0, 1, 6, 5)

@@ -17,13 +17,14 @@ type Node struct {
 	nOut     int
 	saved    []savedRef
 	backward func(b *Back)
-	// recompute computes the first output again, with the same bits, from what the node saved; nil if that is not cheap.
+	// recompute computes the first output again, with the same bits, from what the node saved; nil if that is not
+	// cheap.
 	recompute func(c *Ctx) *Tensor
 	version   uint32 // of that output
 	source    *Node  // whose recompute this node's calls; nil: none
 	// recomputeAndStep computes the first output again and also passes its gradient g, contiguous, through the node's
-	// last step (an activation). The result passed is the gradient of what that step was applied to, which is the node's
-	// second output, in the memory of g. nil: no kernel does both at once.
+	// last step (an activation). The result passed is the gradient of what that step was applied to, which is the
+	// node's second output, in the memory of g. nil: no kernel does both at once.
 	recomputeAndStep func(c *Ctx, g *Tensor) (out, passed *Tensor)
 
 	// State of the Backward that is under way.
@@ -131,8 +132,8 @@ func (b *Back) recompute(n *Node) *Tensor {
 }
 
 // recomputeAndStep computes input i again, which n made, and sets its gradient: g, which was made for this input alone,
-// passed through n's last step. It returns false and does nothing if n cannot do both at once, or if the gradient of the
-// input itself is wanted.
+// passed through n's last step. It returns false and does nothing if n cannot do both at once, or if the gradient of
+// the input itself is wanted.
 func (b *Back) recomputeAndStep(n *Node, i int, g *Tensor) (out *Tensor, ok bool) {
 	e, r := b.node.in[i], b.node.run
 	if n.recomputeAndStep == nil || r.wrt != nil || e.node != n || n.run != r {
@@ -503,9 +504,9 @@ func (r *run) contributed(t *Tensor) {
 }
 
 // into returns the buffer, contiguous, into which a gradient function may write the gradient of input i instead of
-// calling Set, and whether the buffer holds something that the gradient must be added to: the gradient of a leaf, or the
-// sum of its contributions so far. nil means that there is no such buffer. The buffer of an earlier Backward is only
-// added to if this gradient is the leaf's only one, so that an unfinished sum stays apart.
+// calling Set, and whether the buffer holds something that the gradient must be added to: the gradient of a leaf, or
+// the sum of its contributions so far. nil means that there is no such buffer. The buffer of an earlier Backward is
+// only added to if this gradient is the leaf's only one, so that an unfinished sum stays apart.
 func (b *Back) into(i int) (sum *Tensor, filled bool) {
 	e, r := b.node.in[i], b.node.run
 	if e.leaf == nil || r.wrt != nil {
@@ -526,8 +527,8 @@ func (b *Back) into(i int) (sum *Tensor, filled bool) {
 	return sum, filled
 }
 
-// begins reports whether the gradient of input i, passed to Set, becomes a leaf's gradient without a copy, since the leaf
-// has no memory for one yet.
+// begins reports whether the gradient of input i, passed to Set, becomes a leaf's gradient without a copy, since the
+// leaf has no memory for one yet.
 func (b *Back) begins(i int) bool {
 	e, r := b.node.in[i], b.node.run
 	return e.leaf != nil && r.wrt == nil && r.sums[e.leaf] == nil && !e.leaf.leaf.hasMemory()

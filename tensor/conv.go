@@ -97,7 +97,8 @@ func (s *sliding) attrs() attrs {
 	return ints(s.stride[0], s.stride[1], s.padding[0], s.padding[1], s.dilation[0], s.dilation[1])
 }
 
-// convolution is the geometry of one Conv2D, seen as products of weight [groups,O/groups,depth] and windows [groups,depth,N·area].
+// convolution is the geometry of one Conv2D, seen as products of weight [groups,O/groups,depth] and windows
+// [groups,depth,N·area].
 type convolution struct {
 	sliding
 	n, c, o, groups int
@@ -139,8 +140,8 @@ func (c *Ctx) convolution(x, weight, bias *Tensor, opt Conv2DOptions) *convoluti
 	return g
 }
 
-// workspace is the memory in which a convolution works on a piece: some rows of places of some samples, whose elements lie side by side, so that what is done
-// for one is done for all at once.
+// workspace is the memory in which a convolution works on a piece: some rows of places of some samples, whose elements
+// lie side by side, so that what is done for one is done for all at once.
 type workspace struct {
 	c       *Ctx
 	room    *Tensor // for pixels; nil where there is one sample at a time, which lies as it should in the images
@@ -287,8 +288,8 @@ func (g *convolution) forward(c *Ctx, x, weight, bias *Tensor) *Tensor {
 	return y
 }
 
-// inputGrad is the gradient of the images: each window's is Wᵀ·dY, and is folded back. Where windows lie side by side and kernels are small it is instead the
-// convolution of dY with the kernels turned round.
+// inputGrad is the gradient of the images: each window's is Wᵀ·dY, and is folded back. Where windows lie side by side
+// and kernels are small it is instead the convolution of dY with the kernels turned round.
 func (g *convolution) inputGrad(c *Ctx, dy, weight *Tensor) *Tensor {
 	if g.groups == 1 {
 		dx, slide := c.empty("Conv2D", dy.dtype, g.n, g.c, g.size[0], g.size[1]), g.attrs()

@@ -23,7 +23,8 @@ func convolve(c *tensor.Ctx, x, w, bias, seed *tensor.Tensor, first, n int, opt 
 	return out
 }
 
-// A convolution works on pieces, some rows of some samples. Sample by sample, where a piece is all there is, results and gradients of images have the same bits.
+// A convolution works on pieces, some rows of some samples. Sample by sample, where a piece is all there is, results
+// and gradients of images have the same bits.
 func TestConv2DPieces(t *testing.T) {
 	pair := func(n int) [2]int { return [2]int{n, n} }
 	for _, k := range []struct {

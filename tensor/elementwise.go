@@ -267,8 +267,8 @@ func (c *Ctx) wantBool(op string, xs ...*Tensor) {
 	}
 }
 
-// binary runs an elementwise op with broadcasting, whose result is of dtype out, or of the operands' if that is Invalid; back returns the gradients in the
-// broadcast shape, nil where need is false.
+// binary runs an elementwise op with broadcasting, whose result is of dtype out, or of the operands' if that is
+// Invalid; back returns the gradients in the broadcast shape, nil where need is false.
 func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType, back func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor)) *Tensor {
 	x.check(c, name)
 	y.check(c, name)

@@ -40,8 +40,8 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 	return out
 }
 
-// OneHot has a 1 at each id (int32 or int64, any shape) and 0 elsewhere: the result has the shape of ids with the number
-// of classes appended, and dtype dt. An id outside [0, classes) is a fault that names it.
+// OneHot has a 1 at each id (int32 or int64, any shape) and 0 elsewhere: the result has the shape of ids with the
+// number of classes appended, and dtype dt. An id outside [0, classes) is a fault that names it.
 func OneHot(c *Ctx, ids *Tensor, classes int, dt DType) *Tensor {
 	const name = "OneHot"
 	c.wantIndex(name, ids)

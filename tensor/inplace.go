@@ -90,9 +90,9 @@ type AdamWStep struct {
 	GradScale                float64 // multiplies the gradient; 1 for none
 }
 
-// AdamW updates the parameter p and Adam's moments m and v in place from the gradient GradScale·g, in one pass: m and v as in
-// [AdamMoments], then p ← (1 − LR·WeightDecay)·p − LR·u with its direction u (Loshchilov & Hutter 2019). In float32 and float64 the bits are
-// those of the single operations. All are contiguous.
+// AdamW updates the parameter p and Adam's moments m and v in place from the gradient GradScale·g, in one pass: m and v
+// as in [AdamMoments], then p ← (1 − LR·WeightDecay)·p − LR·u with its direction u (Loshchilov & Hutter 2019). In
+// float32 and float64 the bits are those of the single operations. All are contiguous.
 func AdamW(c *Ctx, p, m, v, g *Tensor, s AdamWStep) {
 	for _, t := range []*Tensor{p, m, v} {
 		c.wantWritable("AdamW", t, g)

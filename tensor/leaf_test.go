@@ -80,7 +80,8 @@ func TestGradientsTakeThePlaceOfActivations(t *testing.T) {
 	}
 }
 
-// TestGradientsMoveIntoLeaves: what a gradient function made for a leaf alone becomes its gradient; what others have is copied.
+// TestGradientsMoveIntoLeaves: what a gradient function made for a leaf alone becomes its gradient; what others have is
+// copied.
 func TestGradientsMoveIntoLeaves(t *testing.T) {
 	const bytes = 8 * 1000
 	c := newCtx(t)

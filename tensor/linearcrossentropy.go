@@ -4,16 +4,18 @@ package tensor
 
 import "github.com/lockstep-ml/lockstep/internal/backend"
 
-// The logits of LinearCrossEntropy exist for so many rows at a time as fit into headBytes, a multiple of headRows. A product sums 256 rows
-// at a time in registers: in pieces of as many, the weight's gradient has the bits of a sum over all rows at once.
+// The logits of LinearCrossEntropy exist for so many rows at a time as fit into headBytes, a multiple of headRows. A
+// product sums 256 rows at a time in registers: in pieces of as many, the weight's gradient has the bits of a sum over
+// all rows at once.
 const (
 	headRows  = 256
 	headBytes = 128 << 20
 )
 
-// LinearCrossEntropy is the cross entropy of a linear layer's outputs, summed over all rows: Σᵢ CrossEntropy(x·weightᵀ + bias, targets)ᵢ for x
-// [N,K], weight [V,K], bias [V] (nil: none) and targets [N] (int32 or int64; ignoreIndex does not count). The result is a scalar, in float32 (float64
-// for float64 operands), with the bits of the separate ops. A target outside [0,V) is a fault.
+// LinearCrossEntropy is the cross entropy of a linear layer's outputs, summed over all rows: Σᵢ CrossEntropy(x·weightᵀ
+// + bias, targets)ᵢ for x [N,K], weight [V,K], bias [V] (nil: none) and targets [N] (int32 or int64; ignoreIndex does
+// not count). The result is a scalar, in float32 (float64 for float64 operands), with the bits of the separate ops. A
+// target outside [0,V) is a fault.
 //
 // The outputs [N,V], the largest tensors in a step of a language model, never exist as a whole: rows are processed in
 // chunks, and each chunk's part of the gradients is computed together with its loss and scaled by the gradient of the
@@ -40,8 +42,8 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 	return total
 }
 
-// head is one LinearCrossEntropy: operands, and the gradients of the sum that are wanted, nil where not. Those of weight and bias add up
-// over the chunks in stat, that of x has x's dtype.
+// head is one LinearCrossEntropy: operands, and the gradients of the sum that are wanted, nil where not. Those of
+// weight and bias add up over the chunks in stat, that of x has x's dtype.
 type head struct {
 	op                       string
 	x, weight, bias, targets *Tensor // weight and bias in the dtype of x: under Autocast lower copies
@@ -91,7 +93,8 @@ func (h *head) prepareGrads(c *Ctx) {
 	h.dx, h.dw, h.db = wanted(h.x, h.x.dtype), wanted(h.ins[1], h.stat), wanted(h.ins[2], h.stat)
 }
 
-// chunk computes the losses of the rows from lo on, and adds their part of the gradients. z is memory for their outputs.
+// chunk computes the losses of the rows from lo on, and adds their part of the gradients. z is memory for their
+// outputs.
 func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 	c = c.enter()
 	defer c.leave(nil)
@@ -155,8 +158,8 @@ func (h *head) record(c *Ctx, total *Tensor) {
 	}
 }
 
-// scaledInto adds the saved gradient g of input i times that of output 0 where it belongs in the end, if there is memory already: else g itself may
-// become the gradient of a leaf.
+// scaledInto adds the saved gradient g of input i times that of output 0 where it belongs in the end, if there is
+// memory already: else g itself may become the gradient of a leaf.
 func (b *Back) scaledInto(op string, i int, g *Tensor) bool {
 	if g.dtype != b.Grad(0).dtype || b.begins(i) && !b.node.run.retain {
 		return false
@@ -173,8 +176,8 @@ func (b *Back) scaledInto(op string, i int, g *Tensor) bool {
 	return true
 }
 
-// scaled is the saved gradient g times that of output 0: in the same memory, which passes to the gradient's scope, unless the graph is
-// retained.
+// scaled is the saved gradient g times that of output 0: in the same memory, which passes to the gradient's scope,
+// unless the graph is retained.
 func (b *Back) scaled(op string, g *Tensor) *Tensor {
 	seed := b.Grad(0)
 	from := b.convert(op, g, seed.dtype)

@@ -86,7 +86,8 @@ func TestLinearCrossEntropyInChunks(t *testing.T) {
 	}
 }
 
-// Gradients add up in the leaves, go only where they are wanted, and leave no memory behind, whether backward runs or not.
+// Gradients add up in the leaves, go only where they are wanted, and leave no memory behind, whether backward runs or
+// not.
 func TestLinearCrossEntropyMemory(t *testing.T) {
 	dev := tensor.NewCPU(1)
 	defer dev.Close()

@@ -119,7 +119,8 @@ func (l *linear) applyBoth(c *Ctx, g *Tensor) (y, dz *Tensor) {
 	return y, dz
 }
 
-// grad is the gradient of the product: that of the outputs through the activation, and what has been passed through it already.
+// grad is the gradient of the product: that of the outputs through the activation, and what has been passed through it
+// already.
 func (l *linear) grad(b *Back) (g *Tensor) {
 	shape := []int{l.rows.shape[0], l.m.shape[1]}
 	if out := b.Grad(0); out != nil {

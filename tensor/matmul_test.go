@@ -10,8 +10,9 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// TestProductsAreAddedWhereTheGradientEnds compares the gradients that backward adds up in a leaf, which products write to at once where they can, with
-// those that it returns. All values are whole numbers, so that the order of additions does not show.
+// TestProductsAreAddedWhereTheGradientEnds compares the gradients that backward adds up in a leaf, which products write
+// to at once where they can, with those that it returns. All values are whole numbers, so that the order of additions
+// does not show.
 func TestProductsAreAddedWhereTheGradientEnds(t *testing.T) {
 	fixed := func(c *tensor.Ctx, shape ...int) *tensor.Tensor {
 		return tensor.Reshape(c, tensor.Arange(c, tensor.Float32, -3, 1, tensor.Zeros(c, tensor.Float32, shape...).Numel()), shape...)
@@ -120,7 +121,8 @@ func TestProductsMakeNoSecondGradient(t *testing.T) {
 	require.Less(t, c.Device().MemStats().Peak, before+2*matrix+matrix/2)
 }
 
-// TestActivatedHasTheBitsOfSteps compares a linear layer with its activation to the two ops, forward and backward, with a graph and without.
+// TestActivatedHasTheBitsOfSteps compares a linear layer with its activation to the two ops, forward and backward, with
+// a graph and without.
 func TestActivatedHasTheBitsOfSteps(t *testing.T) {
 	type function = func(*tensor.Ctx, *tensor.Tensor) *tensor.Tensor
 	for f, apply := range map[tensor.Activation]function{

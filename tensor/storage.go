@@ -91,8 +91,8 @@ func (t *Tensor) Unload() {
 }
 
 // Reload makes the memory of from that of an unloaded tensor, and ends from. It must hold the elements that t had, as
-// graphs that saved t may read them: from is as large as what was unloaded, on the same device, has no views and belongs
-// to no Scope.
+// graphs that saved t may read them: from is as large as what was unloaded, on the same device, has no views and
+// belongs to no Scope.
 func (t *Tensor) Reload(from *Tensor) {
 	s, f := t.st, from.st
 	switch {
@@ -114,7 +114,8 @@ func (t *Tensor) Unloaded() bool { return t.st.away > 0 && t.gen == t.st.gen }
 
 func (s *storage) origin() string { return fmt.Sprintf("made by %s in step %d", s.op, s.step) }
 
-// orphan ends the owner's hold on a storage that something else refers to. The garbage collector frees it if that is forgotten.
+// orphan ends the owner's hold on a storage that something else refers to. The garbage collector frees it if that is
+// forgotten.
 func (s *storage) orphan() {
 	if s.owner != nil {
 		s.give(nil)

@@ -18,8 +18,8 @@ type KernelSpan struct {
 	Dims  int // of the first output, which Shape is of
 	Start time.Time
 	End   time.Time
-	// FLOPs are the floating-point operations of matrix products, attention included, and 0 for other kernels. Bytes are those of the operands' elements,
-	// each read or written once.
+	// FLOPs are the floating-point operations of matrix products, attention included, and 0 for other kernels. Bytes
+	// are those of the operands' elements, each read or written once.
 	FLOPs, Bytes float64
 }
 

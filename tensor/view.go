@@ -336,8 +336,8 @@ func Split(c *Ctx, x *Tensor, d int, sizes ...int) []*Tensor {
 	return out
 }
 
-// joined shows the gradients of all outputs, pieces of the given sizes of dim d, as one contiguous tensor of the shape, if they lie in memory that way; else it
-// is nil.
+// joined shows the gradients of all outputs, pieces of the given sizes of dim d, as one contiguous tensor of the shape,
+// if they lie in memory that way; else it is nil.
 func (b *Back) joined(d int, shape, sizes []int) *Tensor {
 	if len(sizes) == 0 || b.Grad(0) == nil {
 		return nil

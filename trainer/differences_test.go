@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// difference is a difference that stays, with its row in docs/differences-from-huggingface.md. It explains a mismatch of a
-// case in which it plays a part.
+// difference is a difference that stays, with its row in docs/differences-from-huggingface.md. It explains a mismatch
+// of a case in which it plays a part.
 type difference struct {
 	heading, row string
 	plays        func(c *randomCase) bool // nil: in every case
@@ -119,7 +119,8 @@ func (c *randomCase) dropsEvaluation() bool {
 
 var batches = regexp.MustCompile("o+")
 
-// evaluatedMore explains what an evaluation of more samples changes: its batches, its figures, and what is best by them.
+// evaluatedMore explains what an evaluation of more samples changes: its batches, its figures, and what is best by
+// them.
 func evaluatedMore(c *randomCase, _ outcome, m mismatch) bool {
 	switch m.place {
 	case "events":
@@ -136,7 +137,8 @@ func evaluatedMore(c *randomCase, _ outcome, m mismatch) bool {
 
 var firstEvaluation = regexp.MustCompile(`^ab(o*nk)+`)
 
-// startedAlready explains the lack of an evaluation at the start of a resume: its events and records, and what is best by it.
+// startedAlready explains the lack of an evaluation at the start of a resume: its events and records, and what is best
+// by it.
 func startedAlready(c *randomCase, _ outcome, m mismatch) bool {
 	switch m.place {
 	case "events":
@@ -167,8 +169,8 @@ func (c *randomCase) resumesAtTheEnd() bool {
 	return c.Resume != nil && float64(c.Resume.From) >= c.State["max_steps"].(float64)
 }
 
-// meanOfMeans explains a loss that transformers averages over optimizer steps, or micro-batches, of different sizes: from
-// the loss terms found here it computes what transformers logs.
+// meanOfMeans explains a loss that transformers averages over optimizer steps, or micro-batches, of different sizes:
+// from the loss terms found here it computes what transformers logs.
 func meanOfMeans(c *randomCase, got outcome, m mismatch) bool {
 	var from, to, resumed int64
 	if c.Resume != nil {

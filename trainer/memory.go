@@ -78,7 +78,8 @@ func (r *run) memoryMetrics() map[string]float64 {
 	return out
 }
 
-// estimate is EstimateMemory for this run and its largest batch; nil for a model that is not made from a configuration, or if there was no batch.
+// estimate is EstimateMemory for this run and its largest batch; nil for a model that is not made from a configuration,
+// or if there was no batch.
 func (r *run) estimate() (*MemoryEstimate, error) {
 	m, ok := r.model.(models.Configured)
 	if !ok || r.memory.batch == nil {

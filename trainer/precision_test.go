@@ -23,8 +23,8 @@ import (
 func bf16(a *args.TrainingArguments) { a.BF16 = true }
 func fp16(a *args.TrainingArguments) { a.FP16 = true }
 
-// Mixed precision has the same bits on any number of ranks and workers, and with recomputation; parameters stay float32 and the
-// model learns what it learns in float32.
+// Mixed precision has the same bits on any number of ranks and workers, and with recomputation; parameters stay float32
+// and the model learns what it learns in float32.
 func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 	single := trainOnRanks(t, 1)
 	for name, lower := range map[string]func(*args.TrainingArguments){"bf16": bf16, "fp16": fp16} {
@@ -75,8 +75,8 @@ func TestMixedPrecisionOfAStep(t *testing.T) {
 	}
 }
 
-// An overflow in one micro-batch of one rank: all ranks skip the step and halve the scale, the schedule stands still, and a
-// resume keeps the scale.
+// An overflow in one micro-batch of one rank: all ranks skip the step and halve the scale, the schedule stands still,
+// and a resume keeps the scale.
 func TestOverflowHalvesTheScaleOnAllRanks(t *testing.T) {
 	const bad = 2 // step
 	var scales []float64
@@ -116,8 +116,8 @@ func TestOverflowHalvesTheScaleOnAllRanks(t *testing.T) {
 	require.Equal(t, []float64{512, 512, 1024, 1024}, scales)
 }
 
-// A power of two more of scale changes no bit where nothing under- or overflows; where gradients are too small for float16,
-// a larger scale keeps more of them.
+// A power of two more of scale changes no bit where nothing under- or overflows; where gradients are too small for
+// float16, a larger scale keeps more of them.
 func TestTheScaleChangesNoBit(t *testing.T) {
 	run := func(scale float64) map[string][]byte {
 		m := newMLP(t, 1, 1)

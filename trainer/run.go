@@ -203,8 +203,8 @@ func (r *run) plan() error {
 	return err
 }
 
-// order returns the order of n training samples: the program's own, or the one that the arguments name. Lengths are grouped by whole optimizer steps over all
-// ranks, so the order does not depend on the number of ranks.
+// order returns the order of n training samples: the program's own, or the one that the arguments name. Lengths are
+// grouped by whole optimizer steps over all ranks, so the order does not depend on the number of ranks.
 func (r *run) order(n int64) (samplers.Sampler, error) {
 	if r.sampler != nil {
 		return r.sampler, nil

@@ -19,8 +19,9 @@ type Result struct {
 	TrainingLoss float64            // mean over the loss terms of all steps whose loss was finite
 	Metrics      map[string]float64 // train_loss, train_runtime, train_samples_per_second, …
 
-	// StopReason says why the run ended before its last planned step: max_train_seconds, a callback (EarlyStopping), an interrupt, a
-	// loss that was not finite. It is the zero value of a run that has done all its steps, or that an error ended.
+	// StopReason says why the run ended before its last planned step: max_train_seconds, a callback (EarlyStopping), an
+	// interrupt, a loss that was not finite. It is the zero value of a run that has done all its steps, or that an
+	// error ended.
 	StopReason callbacks.StopReason
 }
 

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long one side waits for the other. A process that does not answer by then is stopped, or has no memory
-// or processor to answer with.
+// patience is how long one side waits for the other. A process that does not answer by then is stopped, or has no
+// memory or processor to answer with.
 const patience = 5 * time.Second
 
 // maxAnswer is the most that a process may answer, in bytes.
@@ -78,8 +78,8 @@ func credentials(c *net.UnixConn) (*unix.Ucred, error) {
 	return peer, errors.Join(err, e)
 }
 
-// Ask makes a process write its flight records, and returns where they are. ErrNoRank is for a process that has none. It
-// sends no signal, which would end a process that does not expect it.
+// Ask makes a process write its flight records, and returns where they are. ErrNoRank is for a process that has none.
+// It sends no signal, which would end a process that does not expect it.
 func Ask(ctx context.Context, pid int) (w Written, err error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)

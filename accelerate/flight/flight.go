@@ -3,8 +3,8 @@
 // Package flight gives out the flight records of this process's ranks on demand: upon SIGUSR2, and to lockstep debug
 // flight --pid. Training programs get it by package accelerate; use it for groups that a program makes by itself.
 //
-// A flight record (dist.FlightRecord) holds the last collective calls of one rank in one group. Records are also written
-// when a group fails; dist.Diagnose reads those of all ranks and says who did not come to which call.
+// A flight record (dist.FlightRecord) holds the last collective calls of one rank in one group. Records are also
+// written when a group fails; dist.Diagnose reads those of all ranks and says who did not come to which call.
 package flight
 
 import (
@@ -34,9 +34,8 @@ var (
 // kept is the number of jobs whose records stay in the default folder. A rank's file has half a MiB.
 const kept = 16
 
-// Dir returns the folder for the records of a job: what LOCKSTEP_FLIGHT_DIR says, else a folder of the job in the user's
-// part of TMPDIR, or "" if another user has that. It removes all but the
-// last 15 jobs' folders there.
+// Dir returns the folder for the records of a job: what LOCKSTEP_FLIGHT_DIR says, else a folder of the job in the
+// user's part of TMPDIR, or "" if another user has that. It removes all but the last 15 jobs' folders there.
 func Dir(job string) string {
 	if dir := os.Getenv(EnvDir); dir != "" {
 		return dir
@@ -92,8 +91,8 @@ var service struct {
 	stop   func()
 }
 
-// Watch writes the records of g and its sub-groups into the folder of a job (see [Dir]) whenever they are asked for, until
-// stop is called.
+// Watch writes the records of g and its sub-groups into the folder of a job (see [Dir]) whenever they are asked for,
+// until stop is called.
 func Watch(g *dist.Group, job string, log *slog.Logger) (stop func()) {
 	w := &watched{g, job}
 	service.Lock()

@@ -59,9 +59,10 @@ func Guard(input io.Reader) (killed int, err error) {
 	return killed, errors.Join(s.Err(), err)
 }
 
-// guardCount is how many guards a launcher has: whoever kills the launcher and one guard at once, with SIGKILL, still leaves
-// one that ends the ranks and what they have started. Nothing unprivileged on Linux does so without a process that lives:
-// a parent's death signal does not reach grandchildren, and a cgroup or a PID namespace of one's own wants permission.
+// guardCount is how many guards a launcher has: whoever kills the launcher and one guard at once, with SIGKILL, still
+// leaves one that ends the ranks and what they have started. Nothing unprivileged on Linux does so without a process
+// that lives: a parent's death signal does not reach grandchildren, and a cgroup or a PID namespace of one's own wants
+// permission.
 const guardCount = 2
 
 // guardPause is how long a guard that has died waits for its successor.

@@ -152,7 +152,8 @@ func TestOneFails(t *testing.T) {
   then: rank 0 ended by SIGTERM on the launcher's request, rank 2 ended by SIGTERM on the launcher's request$`, err.Error())
 }
 
-// Ranks that end together as an interrupt ends a program are not started again: a launcher on another host was interrupted.
+// Ranks that end together as an interrupt ends a program are not started again: a launcher on another host was
+// interrupted.
 func TestInterruptedElsewhere(t *testing.T) {
 	b := newBench(t, 2, "together", "130")
 	b.MaxRestarts, b.Settle = 3, 10*time.Second

@@ -55,8 +55,9 @@ func fastest(c *tensor.Ctx, f func(c *tensor.Ctx)) (seconds float64) {
 	return seconds
 }
 
-// share is the part of a total's time that the device would need at its ceilings: the larger of computing and moving (Williams et al. 2009,
-// "Roofline"). What lies in caches is moved faster than memory allows, so that it may be above 1.
+// share is the part of a total's time that the device would need at its ceilings: the larger of computing and moving
+// (Williams et al. 2009, "Roofline"). What lies in caches is moved faster than memory allows, so that it may be above
+// 1.
 func (c ceilings) share(t *total) float64 {
 	if t.time <= 0 {
 		return 0

@@ -25,7 +25,8 @@ type Options struct {
 	Rank int
 	// SkipFirst steps are not recorded: they fill caches and allocate. Active steps after them are.
 	SkipFirst, Active int
-	// Limit is the largest number of events of the trace, 100 bytes each; 0 is 500,000. The table counts those that the trace leaves out, too.
+	// Limit is the largest number of events of the trace, 100 bytes each; 0 is 500,000. The table counts those that the
+	// trace leaves out, too.
 	Limit int
 	// Log gets the table; nil is slog.Default().
 	Log *slog.Logger
@@ -34,7 +35,8 @@ type Options struct {
 // defaultLimit is the number of events that a trace may have: two dozen steps of a GPT-2 of 12 layers, in 50 MB.
 const defaultLimit = 500_000
 
-// Profiler records one rank. It belongs to the goroutine that runs the rank's steps. A nil *Profiler records nothing: its methods may be called.
+// Profiler records one rank. It belongs to the goroutine that runs the rank's steps. A nil *Profiler records nothing:
+// its methods may be called.
 type Profiler struct {
 	o        Options
 	c        *tensor.Ctx
@@ -87,8 +89,8 @@ func New(o Options) *Profiler {
 	return &Profiler{o: o, kernels: map[string]*total{}, phases: map[string]*total{}, calls: map[string]*total{}}
 }
 
-// Start measures the ceilings of c's device and, if no step is to be skipped, begins to record. ctx carries the pprof labels that the caller's
-// goroutine has, to which rank and op are added.
+// Start measures the ceilings of c's device and, if no step is to be skipped, begins to record. ctx carries the pprof
+// labels that the caller's goroutine has, to which rank and op are added.
 func (p *Profiler) Start(ctx context.Context, c *tensor.Ctx) error {
 	if p == nil {
 		return nil
@@ -197,7 +199,8 @@ func (p *Profiler) Span(s accelerate.Span) {
 	p.keep(e)
 }
 
-// Region begins a phase of the given name that the accelerator does not see, as "data" or "evaluate"; the returned function ends it.
+// Region begins a phase of the given name that the accelerator does not see, as "data" or "evaluate"; the returned
+// function ends it.
 func (p *Profiler) Region(name string) (end func()) {
 	if p == nil || !p.on {
 		return nothing

@@ -25,8 +25,8 @@ const (
 
 var laneNames = [numLanes]string{"steps", "phases", "kernels", "collectives"}
 
-// traceEvent is an entry of the Trace Event Format (Google, "Trace Event Format", 2016): X is an event with a length, M names a process or thread. Times are
-// microseconds.
+// traceEvent is an entry of the Trace Event Format (Google, "Trace Event Format", 2016): X is an event with a length, M
+// names a process or thread. Times are microseconds.
 type traceEvent struct {
 	Name  string         `json:"name"`
 	Cat   string         `json:"cat,omitempty"`
@@ -38,7 +38,8 @@ type traceEvent struct {
 	Args  map[string]any `json:"args,omitempty"`
 }
 
-// writeTrace writes the events. Times count from 0:00 UTC of the day on which the profile began, so that the traces of several ranks lie on one axis.
+// writeTrace writes the events. Times count from 0:00 UTC of the day on which the profile began, so that the traces of
+// several ranks lie on one axis.
 func (p *Profiler) writeTrace() error {
 	f, err := os.Create(p.path("trace", "json"))
 	if err != nil {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Clm compares the run of examples/clm as a process, from its start to its end, with a script for HuggingFace's Trainer that does the same: the text of
-// the Go standard library, a tokenizer trained on it, the same model and settings, an evaluation and a checkpoint at the end.
+// Clm compares the run of examples/clm as a process, from its start to its end, with a script for HuggingFace's Trainer
+// that does the same: the text of the Go standard library, a tokenizer trained on it, the same model and settings, an
+// evaluation and a checkpoint at the end.
 //
-// Runs take turns: ours, theirs, ours, theirs …. The rows are tokens trained on per second of the whole process, and the time from the process's start
-// to the end of the first optimizer step; those with _ids are against a peer that leaves text and tokenizer alone and loads token ids.
-// The peer is peer.py under the Python that the environment variable PYTHON names.
+// Runs take turns: ours, theirs, ours, theirs …. The rows are tokens trained on per second of the whole process, and
+// the time from the process's start to the end of the first optimizer step; those with _ids are against a peer that
+// leaves text and tokenizer alone and loads token ids. The peer is peer.py under the Python that the environment
+// variable PYTHON names.
 //
 //	PYTHON=venv/bin/python go run ./bench/clm --threads 1,2 --steps 200
 package main
@@ -195,7 +197,8 @@ func (b *bench) theirs(threads int, ids string) (times, error) {
 	return b.timed(exec.Command(b.python, arguments...), threads, out)
 }
 
-// timed runs a command that prints a line that begins with "step 1 " at the end of the first step, and removes what it wrote.
+// timed runs a command that prints a line that begins with "step 1 " at the end of the first step, and removes what it
+// wrote.
 func (b *bench) timed(cmd *exec.Cmd, threads int, out string) (t times, err error) {
 	defer os.RemoveAll(out)
 	n := strconv.Itoa(threads)

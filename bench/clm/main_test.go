@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTimed: the first step's end is read off either output, what the run wrote is removed, and a failure shows its last words.
+// TestTimed: the first step's end is read off either output, what the run wrote is removed, and a failure shows its
+// last words.
 func TestTimed(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("wants a shell")

@@ -7,8 +7,9 @@
 //
 //	go run ./bench/dist [-bytes 26214400] [-ranks 2] [-rounds 5] [-iterations 20] [-contenders shm,shm-heap,tcp,openmpi,gloo] [-json FILE]
 //
-// openmpi is peer/allreduce.c built with mpicc, gloo is peer/allreduce.py under $PYTHON (python3) with PyTorch; run.sh installs them. A contender that is not there
-// is named as missing. It is NOT a measurement of networks: everything runs on one host, over loopback where sockets are used.
+// openmpi is peer/allreduce.c built with mpicc, gloo is peer/allreduce.py under $PYTHON (python3) with PyTorch; run.sh
+// installs them. A contender that is not there is named as missing. It is NOT a measurement of networks: everything
+// runs on one host, over loopback where sockets are used.
 package main
 
 import (

@@ -20,7 +20,8 @@ import (
 
 const warmUps = 5
 
-// rank is one process of dist's own contenders: "shm" reduces in the engine's memory, as gradient buckets do; "shm-heap" and "tcp" in ordinary memory.
+// rank is one process of dist's own contenders: "shm" reduces in the engine's memory, as gradient buckets do;
+// "shm-heap" and "tcp" in ordinary memory.
 func rank() error {
 	config, err := rendezvous.FromEnv()
 	if err != nil {

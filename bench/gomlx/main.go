@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Gomlx is GoMLX's side of bench/kernels: it reads a row's name per line and answers with the median seconds of one run, by GoMLX's Go backend; or "threads"
-// and the number to compute on from then on. Its one row is step: a training step of GoMLX's own transformer, 4 layers of width 256 with 8 heads and a
-// vocabulary of 2048, on a batch of 8×128 with AdamW. It does not clip gradients, which the other side does.
+// Gomlx is GoMLX's side of bench/kernels: it reads a row's name per line and answers with the median seconds of one
+// run, by GoMLX's Go backend; or "threads" and the number to compute on from then on. Its one row is step: a training
+// step of GoMLX's own transformer, 4 layers of width 256 with 8 heads and a vocabulary of 2048, on a batch of 8×128
+// with AdamW. It does not clip gradients, which the other side does.
 //
-// Usage: gomlx THREADS SECONDS_PER_TURN MODE; THREADS is GOMAXPROCS at first. The backend is given a pool of 16 workers whatever their number: with its own choice it
-// waits for itself for ever in this step.
+// Usage: gomlx THREADS SECONDS_PER_TURN MODE; THREADS is GOMAXPROCS at first. The backend is given a pool of 16 workers
+// whatever their number: with its own choice it waits for itself for ever in this step.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Head compares the cross entropy that is fused with a language model's head with the two apart: time of a forward and a backward pass, and peak of tensor
-// memory beyond the operands, in turns.
+// Head compares the cross entropy that is fused with a language model's head with the two apart: time of a forward and
+// a backward pass, and peak of tensor memory beyond the operands, in turns.
 //
 // Usage: head [--rows 1024] [--width 768] [--vocab 50257] [--threads 2] [--rounds 9]
 package main
@@ -72,7 +72,8 @@ func (b bench) run(out io.Writer) {
 	fmt.Fprintf(out, "fused / separate: %.3f of the time (median of the rounds), %.3f of the memory\n", stats.Median(ratios), float64(peaks[1])/float64(max(peaks[0], 1)))
 }
 
-// once runs three passes of a contender on a device of its own and gives the median time, and the memory that a pass needs at most.
+// once runs three passes of a contender on a device of its own and gives the median time, and the memory that a pass
+// needs at most.
 func (b bench) once(k contender) (seconds float64, peak int64) {
 	dev := tensor.NewCPU(b.threads)
 	defer dev.Close()

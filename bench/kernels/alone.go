@@ -15,7 +15,8 @@ import (
 // peakRows are the rows whose peak of resident memory is compared too, in processes of their own.
 var peakRows = []string{"gpt2_124m"}
 
-// aloneRuns is how often a row runs in a process of its own: the second run has the optimizer's state from its start, and those after it take no more memory.
+// aloneRuns is how often a row runs in a process of its own: the second run has the optimizer's state from its start,
+// and those after it take no more memory.
 const aloneRuns = 2
 
 // key is a row at a number of threads.
@@ -27,7 +28,8 @@ type key struct {
 // alone is what a row took in a process of its own, and the ceiling beside it.
 type alone struct{ peak, seconds, ceiling float64 }
 
-// memory compares the peaks of resident memory of a row in fresh processes, two at once, since no clock does; its ratio is theirs divided by ours.
+// memory compares the peaks of resident memory of a row in fresh processes, two at once, since no clock does; its ratio
+// is theirs divided by ours.
 func (b *bench) memory(row string, ps *peers) error {
 	name := row + "_memory"
 	if !b.wanted.MatchString(name) {
@@ -96,7 +98,8 @@ func (b *bench) alone(row string, threads int) (a alone, err error) {
 	return a, nil
 }
 
-// printAlone runs a row and prints the peak of this process's resident memory in bytes, the seconds of the last run and the ceiling beside it.
+// printAlone runs a row and prints the peak of this process's resident memory in bytes, the seconds of the last run and
+// the ceiling beside it.
 func (b *bench) printAlone(name string, threads int) error {
 	for _, r := range rows() {
 		if r.name == name {

@@ -46,7 +46,8 @@ func printCeilings(threads int) error {
 // ceilings are the highest speeds yet.
 var ceilings = map[string]float64{}
 
-// highest measures a speed once more and returns the highest of all times: others may be running meanwhile, and a ceiling is what the machine can do.
+// highest measures a speed once more and returns the highest of all times: others may be running meanwhile, and a
+// ceiling is what the machine can do.
 func highest(name string, threads int, measure func(threads int) float64) float64 {
 	k := fmt.Sprint(name, threads)
 	ceilings[k] = max(ceilings[k], measure(threads))
@@ -64,8 +65,9 @@ func onThreads(threads int, f func(thread int)) float64 {
 	return time.Since(start).Seconds()
 }
 
-// copied are the source and target of copySpeed, tensors as large as an array of the streaming rows, which are compared with it: a large last cache still holds a
-// part of arrays of that size, for the rows as for copying, and nothing of much larger ones. They are written to, since untouched memory is one page of zeros.
+// copied are the source and target of copySpeed, tensors as large as an array of the streaming rows, which are compared
+// with it: a large last cache still holds a part of arrays of that size, for the rows as for copying, and nothing of
+// much larger ones. They are written to, since untouched memory is one page of zeros.
 var copied = sync.OnceValue(func() (c struct {
 	kept     [2]*tensor.Tensor // whose memory it is
 	dst, src []byte
@@ -81,8 +83,9 @@ var copied = sync.OnceValue(func() (c struct {
 	return c
 })
 
-// copies are ways of copying memory, of which the fastest counts; which one that is depends on the processor. What is written past the caches need not be read
-// first; requests ahead go on where the processor's own end, at the end of a page or with as many as it makes by itself.
+// copies are ways of copying memory, of which the fastest counts; which one that is depends on the processor. What is
+// written past the caches need not be read first; requests ahead go on where the processor's own end, at the end of a
+// page or with as many as it makes by itself.
 var copies = []func(dst, src []byte){
 	func(dst, src []byte) { copy(dst, src) },
 	func(dst, src []byte) { copyTurn(dst, src, 0, true) },
@@ -116,8 +119,8 @@ var triad = sync.OnceValue(func() (t [3][]float32) {
 	return t
 })
 
-// triadSpeed is the speed of a = b + 3c over 128 MiB each, in bytes read and written per second (STREAM's count: what a line of a costs to be fetched before
-// it is written is not in it): the best of three.
+// triadSpeed is the speed of a = b + 3c over 128 MiB each, in bytes read and written per second (STREAM's count: what a
+// line of a costs to be fetched before it is written is not in it): the best of three.
 func triadSpeed(threads int) float64 {
 	a, b, c := triad()[0], triad()[1], triad()[2]
 	n := len(a) / threads

@@ -13,12 +13,14 @@ import (
 const (
 	// fmaChunk is how many turns of the loop are timed at once, in a millisecond or so.
 	fmaChunk = 1 << 18
-	// shortestTurn is how long the loop runs at least beside a turn of ours, so that the clock has settled for most of it.
+	// shortestTurn is how long the loop runs at least beside a turn of ours, so that the clock has settled for most of
+	// it.
 	shortestTurn = 20 * time.Millisecond
 )
 
-// fmaSpeed is the number of float32 operations per second of fused multiply-adds on registers, in a turn of that length: the sum over the threads of the
-// median of the chunks that each ran. It is 0 where the kernels have no assembly.
+// fmaSpeed is the number of float32 operations per second of fused multiply-adds on registers, in a turn of that
+// length: the sum over the threads of the median of the chunks that each ran. It is 0 where the kernels have no
+// assembly.
 func fmaSpeed(threads int, turn time.Duration) float64 { return fmaLoop(threads, fmaChunk, turn) }
 
 // fmaLoop is the speed of a loop whose chunks are that many turns.
@@ -48,7 +50,8 @@ func fmaLoop(threads, chunk int, turn time.Duration) float64 {
 	return sum
 }
 
-// coresOf is how many times as fast as one thread so many are together, in a millisecond each: half the threads or so if each two of them share a core.
+// coresOf is how many times as fast as one thread so many are together, in a millisecond each: half the threads or so
+// if each two of them share a core.
 func coresOf(threads int) float64 {
 	const chunk, turn = fmaChunk / 16, time.Millisecond
 	alone := fmaLoop(1, chunk, turn)

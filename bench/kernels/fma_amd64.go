@@ -34,7 +34,8 @@ func fmaTurns(v kernels.Variant, turns int, x []float32) float64 {
 	return float64(turns) * 2 * 2 * float64(fmaVectors[v].sums*fmaVectors[v].width)
 }
 
-// fmaOperands are sums of 2 to 4 and factors of ½ to 1, all different: what is added to a sum leaves it between 1 and 5.
+// fmaOperands are sums of 2 to 4 and factors of ½ to 1, all different: what is added to a sum leaves it between 1 and
+// 5.
 func fmaOperands(v kernels.Variant) []float32 {
 	n := fmaVectors[v]
 	x := make([]float32, (n.sums+n.factors)*n.width)
@@ -70,7 +71,8 @@ func triadTurn(a, b, c []float32) {
 //go:noescape
 func copyNear(dst, src *byte, n, ahead int)
 
-// copyPast copies n bytes, a positive multiple of 128, past the caches to a dst aligned to 32 bytes. It asks for src so many bytes ahead.
+// copyPast copies n bytes, a positive multiple of 128, past the caches to a dst aligned to 32 bytes. It asks for src so
+// many bytes ahead.
 //
 //go:noescape
 func copyPast(dst, src *byte, n, ahead int)

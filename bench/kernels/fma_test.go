@@ -39,7 +39,8 @@ func TestFMATurns(t *testing.T) {
 	}
 }
 
-// TestBeside: a row of operations runs between two turns of the loop, others do not; a share is of that, of half of it in float64.
+// TestBeside: a row of operations runs between two turns of the loop, others do not; a share is of that, of half of it
+// in float64.
 func TestBeside(t *testing.T) {
 	runs := 0
 	ours := func() float64 { runs++; return 0.5 }

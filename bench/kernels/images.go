@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// imageRows are convolutions, batch norm and pooling as ResNet-18 has them for 32 images of 64×64 pixels, each forward and backward, and its whole training step.
+// imageRows are convolutions, batch norm and pooling as ResNet-18 has them for 32 images of 64×64 pixels, each forward
+// and backward, and its whole training step.
 func imageRows() []row {
 	// Input channels, output channels, kernel, stride, and the image's height and width.
 	all := []row{resNet18()}

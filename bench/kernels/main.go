@@ -2,11 +2,12 @@
 
 // Kernels compares matrix products, streaming kernels, attention and training steps with other engines on the CPU.
 //
-// Both sides run the same rows, in turns, since a machine's speed drifts: ours, theirs, ours, theirs …; a row's value is the median over the
-// rounds of theirs divided by ours, above 1 where Lockstep is faster. Each row runs at all numbers of threads before the next, so that peers start once and
-// keep their memory. The peers are peer.py and openblas.py under the Python that the environment variable PYTHON names, and the program that GOMLX names; a
-// row whose peer is missing says so. The machine's own ceilings (FMA peak, copy) are measured between the rounds; a share of the FMA peak is of what its loop
-// reached right before and after.
+// Both sides run the same rows, in turns, since a machine's speed drifts: ours, theirs, ours, theirs …; a row's value
+// is the median over the rounds of theirs divided by ours, above 1 where Lockstep is faster. Each row runs at all
+// numbers of threads before the next, so that peers start once and keep their memory. The peers are peer.py and
+// openblas.py under the Python that the environment variable PYTHON names, and the program that GOMLX names; a row
+// whose peer is missing says so. The machine's own ceilings (FMA peak, copy) are measured between the rounds; a share
+// of the FMA peak is of what its loop reached right before and after.
 //
 //	PYTHON=venv/bin/python go run ./bench/kernels --threads 1,2 --rounds 5 --rows 'gelu|adamw'
 package main
@@ -155,14 +156,15 @@ func (b *bench) row(r row, threads int, peers *peers) {
 	}
 }
 
-// once tells that a row has one run a side that counts, after one for caches and allocators; ours, for all sides, in a process of its own, whose peak of
-// memory counts, too.
+// once tells that a row has one run a side that counts, after one for caches and allocators; ours, for all sides, in a
+// process of its own, whose peak of memory counts, too.
 func (b *bench) once(r row) bool { return b.quick && r.flops > manyFlops }
 
 // manyFlops is the number of operations from which on a run takes seconds.
 const manyFlops = 1e11
 
-// turns are a row's turns: seconds of ours and theirs and their quotients, the ceiling beside ours and its share, how far apart the cores were and how many.
+// turns are a row's turns: seconds of ours and theirs and their quotients, the ceiling beside ours and its share, how
+// far apart the cores were and how many.
 type turns struct{ ours, theirs, ratios, ceilings, shares, trips, cores []float64 }
 
 // take adds a turn of ours.

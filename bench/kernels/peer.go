@@ -28,12 +28,14 @@ type side struct {
 	slow    bool // one turn is enough; none in a quick run
 }
 
-// The sides. All have as many threads as ours, and threads that wait do not spin: spinning ones would take the other side's turn. MKL takes kernels of AVX2 times
-// on processors that are not Intel's: MKL_PRELOAD names a library that makes it take its AVX-512 ones, see run.sh.
+// The sides. All have as many threads as ours, and threads that wait do not spin: spinning ones would take the other
+// side's turn. MKL takes kernels of AVX2 times on processors that are not Intel's: MKL_PRELOAD names a library that
+// makes it take its AVX-512 ones, see run.sh.
 var (
 	eager     = side{program: "peer.py", mode: "eager", env: mkl}
 	installed = side{suffix: "_installed", program: "peer.py", mode: "installed", slow: true}
-	// reused has its outputs allocated beforehand, and what it must allocate itself it takes again from huge pages that it keeps.
+	// reused has its outputs allocated beforehand, and what it must allocate itself it takes again from huge pages that
+	// it keeps.
 	reused   = side{suffix: "_out", program: "peer.py", mode: "out", env: keepMemory}
 	kept     = side{program: "peer.py", mode: "out", env: keepMemory} // reused, where there is no other setting
 	compiled = side{suffix: "_compile", program: "peer.py", mode: "out", form: "_compile", env: keepMemory}
@@ -174,8 +176,8 @@ func (ps *peers) start(s side, threads int) (*peer, error) {
 	return p, nil
 }
 
-// peer is the process of another side: it reads a row's name per line and answers with seconds. An empty name frees what rows hold, and "threads" with a
-// number says how many to compute on.
+// peer is the process of another side: it reads a row's name per line and answers with seconds. An empty name frees
+// what rows hold, and "threads" with a number says how many to compute on.
 type peer struct {
 	threads int
 	cmd     *exec.Cmd

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPeer: a side's program is started once, with its settings, answers for each row at any number of threads, and may be missing.
+// TestPeer: a side's program is started once, with its settings, answers for each row at any number of threads, and may
+// be missing.
 func TestPeer(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("wants a shell")

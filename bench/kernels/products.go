@@ -10,7 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// productRows are the matrix products of training: GPT-2 small's projections and head, ResNet-18's convolutions as products over unfolded windows, and squares.
+// productRows are the matrix products of training: GPT-2 small's projections and head, ResNet-18's convolutions as
+// products over unfolded windows, and squares.
 func productRows() []row {
 	var all []row
 	for _, w := range [][2]int{{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}} {
@@ -45,7 +46,8 @@ func productRows() []row {
 // longProduct is the number of operations from which on a product is left out of a quick run.
 const longProduct = 2e10
 
-// under is a row with a variant of the kernels forced, without a peer: what counts is the share of the variant's own peak.
+// under is a row with a variant of the kernels forced, without a peer: what counts is the share of the variant's own
+// peak.
 func under(r row, v kernels.Variant) row {
 	open := r.open
 	r.name, r.against = fmt.Sprintf("%s_%s", r.name, v), []side{}
@@ -83,7 +85,8 @@ func head(tokens, in, out int) []row {
 	}
 }
 
-// convolution is the product of a convolution's weight [out, depth] with its windows [depth, places], and its gradients.
+// convolution is the product of a convolution's weight [out, depth] with its windows [depth, places], and its
+// gradients.
 func convolution(out, depth, places int) []row {
 	name := fmt.Sprintf("conv_%dx%d_%d", out, depth, places)
 	return []row{

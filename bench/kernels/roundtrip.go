@@ -10,8 +10,9 @@ import (
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 )
 
-// roundTrip is the time in which a cache line goes from one thread to another and back, the median of some. It says whether the cores that run two threads share
-// their last cache: a hypervisor may move virtual cores at any time, and a line that one thread wrote costs the other several times as much then.
+// roundTrip is the time in which a cache line goes from one thread to another and back, the median of some. It says
+// whether the cores that run two threads share their last cache: a hypervisor may move virtual cores at any time, and a
+// line that one thread wrote costs the other several times as much then.
 func roundTrip() time.Duration {
 	const trips = 2000
 	var times []float64

@@ -50,8 +50,8 @@ func (r row) share(seconds, ceiling float64) float64 {
 	return work / seconds / ceiling
 }
 
-// beside runs a turn of ours and measures the ceiling beside it: the loop of fused multiply-adds before and after, since the clock drifts, or the highest speed
-// of copying yet. It is 0 for a row that wants none.
+// beside runs a turn of ours and measures the ceiling beside it: the loop of fused multiply-adds before and after,
+// since the clock drifts, or the highest speed of copying yet. It is 0 for a row that wants none.
 func (r row) beside(threads int, turn time.Duration, ours func() float64) (seconds, ceiling float64) {
 	switch {
 	case !r.ofCeiling:
@@ -131,8 +131,9 @@ func filled(c *tensor.Ctx, shape ...int) *tensor.Tensor {
 	return tensor.FromSlice(c, x, shape...)
 }
 
-// pointwise is a function of 16 Mi elements in two rows: forward, and forward and backward. passes and both count how often so many elements must at least be
-// read or written. f gets the operand and so many parameters of its width; gradients are handed back, as PyTorch's leaves take over the first.
+// pointwise is a function of 16 Mi elements in two rows: forward, and forward and backward. passes and both count how
+// often so many elements must at least be read or written. f gets the operand and so many parameters of its width;
+// gradients are handed back, as PyTorch's leaves take over the first.
 func pointwise(name string, shape []int, passes, both float64, params int, f func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor) []row {
 	operands := func(c *tensor.Ctx) []*tensor.Tensor {
 		x := []*tensor.Tensor{filled(c, shape...).SetRequiresGrad(true)}
@@ -178,8 +179,9 @@ func adamW(threads int) (run, end func()) {
 // longAttention is the number of operations from which on attention is left out of a quick run.
 const longAttention = 3e11
 
-// attention is forward and backward over t positions of 4 samples, 8 heads of 64: of all keys, or causal, and then in a window of 256, of 2 key heads, or with
-// dropout; or of samples that are padded by none, an eighth, two and three eighths.
+// attention is forward and backward over t positions of 4 samples, 8 heads of 64: of all keys, or causal, and then in a
+// window of 256, of 2 key heads, or with dropout; or of samples that are padded by none, an eighth, two and three
+// eighths.
 func attention(t int, kind string) row {
 	const batch, heads, d, window = 4, 8, 64, 256
 	opt := tensor.AttentionOptions{Causal: kind != "full" && kind != "padded"}

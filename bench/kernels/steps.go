@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// steps are whole training steps: forward, backward, clipping and AdamW. The small one is 4 layers of width 256 with 8 heads and a vocabulary of 2048, on a batch
-// of 8×128; the other is GPT-2 small, 124 M parameters, on 2×512.
+// steps are whole training steps: forward, backward, clipping and AdamW. The small one is 4 layers of width 256 with 8
+// heads and a vocabulary of 2048, on a batch of 8×128; the other is GPT-2 small, 124 M parameters, on 2×512.
 func steps() []row {
 	small, gpt := gpt2.DefaultConfig(), gpt2.DefaultConfig()
 	small.NLayer, small.NEmbd, small.NHead, small.VocabSize, small.NPositions = 4, 256, 8, 2048, 128

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package matmul times the engine's single-precision matrix product under each kernel variant; bench/kernels compares it with others.
+// Package matmul times the engine's single-precision matrix product under each kernel variant; bench/kernels compares
+// it with others.
 //
 // It is NOT a test of correctness: that is internal/kernels/gemm's own.
 package matmul
@@ -32,7 +33,8 @@ func square(b *testing.B, p *parallel.Pool, n int) {
 	b.ReportMetric(2*float64(n)*float64(n)*float64(n)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 }
 
-// BenchmarkFloat32 runs each size under each kernel variant on the caller alone, then on all cores with the preferred variant.
+// BenchmarkFloat32 runs each size under each kernel variant on the caller alone, then on all cores with the preferred
+// variant.
 func BenchmarkFloat32(b *testing.B) {
 	sizes := []int{256, 512, 1024, 2048}
 	for _, v := range kernels.Available() {

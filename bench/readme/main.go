@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Readme draws the pictures of the README from a recorded run: the terminal window and the loss curve, each for light and
-// for dark pages. The input is the terminal's output as script(1) records it and the trainer_state.json of the same run.
-// bench/readme/run.sh records both.
+// Readme draws the pictures of the README from a recorded run: the terminal window and the loss curve, each for light
+// and for dark pages. The input is the terminal's output as script(1) records it and the trainer_state.json of the same
+// run. bench/readme/run.sh records both.
 //
 //	go run ./bench/readme --command 'go run ./examples/clm' --transcript bench/readme/testdata/clm.txt \
 //		--state bench/readme/testdata/clm.json --out docs/figures

@@ -29,8 +29,8 @@ type span struct {
 	style  style
 }
 
-// screen is a terminal that keeps every line. It knows what progress bars and log lines use: carriage returns, backspaces,
-// tabs, movements of the cursor, erasing, and colours. It ignores other escape sequences.
+// screen is a terminal that keeps every line. It knows what progress bars and log lines use: carriage returns,
+// backspaces, tabs, movements of the cursor, erasing, and colours. It ignores other escape sequences.
 type screen struct {
 	columns     int
 	rows        [][]cell
@@ -51,8 +51,8 @@ func unwrapScript(text string) string {
 // escape is a control sequence: its parameters and its final letter; or a title (OSC); or a short sequence.
 var escape = regexp.MustCompile("^\x1b(?:\\[([0-9;?]*)[ -/]*([@-~])|\\][^\a\x1b]*(?:\a|\x1b\\\\)|[()].|[=>78DEHM])")
 
-// play feeds the text to the screen until a line contains the text until, and tells whether one did. An empty until plays
-// everything.
+// play feeds the text to the screen until a line contains the text until, and tells whether one did. An empty until
+// plays everything.
 func (s *screen) play(text, until string) bool {
 	for len(text) > 0 {
 		if m := escape.FindStringSubmatch(text); m != nil {
@@ -198,8 +198,8 @@ func (s *screen) lines() [][]span {
 	return out
 }
 
-// excerpt keeps the first and the last lines if there are more than both. Cut is the number of the line before which lines
-// are missing, or 0.
+// excerpt keeps the first and the last lines if there are more than both. Cut is the number of the line before which
+// lines are missing, or 0.
 func excerpt(lines [][]span, head, tail int) (kept [][]span, cut int) {
 	if len(lines) <= head+tail {
 		return lines, 0

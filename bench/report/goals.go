@@ -17,7 +17,8 @@ type goal struct {
 	rows    *regexp.Regexp
 	label   string     // of a line; $1 stands for the expression's group
 	want    [2]float64 // at 1 and 2 threads; 0: shown, but nothing is wanted
-	// A row that misses want reaches its goal all the same if the row that or names, in terms of the expression's groups, reaches orWant.
+	// A row that misses want reaches its goal all the same if the row that or names, in terms of the expression's
+	// groups, reaches orWant.
 	or     string
 	orWant float64
 	// combine makes one line of all rows.
@@ -124,8 +125,8 @@ func (r *results) ofRow(row string) map[int]float64 {
 	return out
 }
 
-// limitsOf are what a row's ratios would be if our side ran at the machine's ceiling: if operations count what the FMA loop reached beside other rows, or at best
-// where that was not measured, else copy's bandwidth.
+// limitsOf are what a row's ratios would be if our side ran at the machine's ceiling: if operations count what the FMA
+// loop reached beside other rows, or at best where that was not measured, else copy's bandwidth.
 func (r *results) limitsOf(row string) map[int]float64 {
 	out := map[int]float64{}
 	for threads, ratio := range r.ofRow(row) {
@@ -139,7 +140,8 @@ func (r *results) limitsOf(row string) map[int]float64 {
 	return out
 }
 
-// usual is the machine's ceiling in a unit: the median of its loop's turns beside ours if there were any, else the highest speed.
+// usual is the machine's ceiling in a unit: the median of its loop's turns beside ours if there were any, else the
+// highest speed.
 func (r *results) usual(unit string, threads int) float64 {
 	var highest ceiling
 	for _, c := range r.ceilings {

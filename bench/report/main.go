@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Report reads what the benchmarks printed, from files or its input, and prints one table with targets and measurements, and the RATIO
-// lines of all rows. It can write the table into a document, which may have tables of several machines, between two markers, and draw it.
-// With --summary it writes one table of the most important rows of several machines instead, a file for each.
+// Report reads what the benchmarks printed, from files or its input, and prints one table with targets and
+// measurements, and the RATIO lines of all rows. It can write the table into a document, which may have tables of
+// several machines, between two markers, and draw it. With --summary it writes one table of the most important rows of
+// several machines instead, a file for each.
 //
 //	go run ./bench/report --docs docs/performance.md --table zen5 --svg docs/figures/performance-zen5.svg bench/report/testdata/zen5.txt
 //	go run ./bench/report --docs docs/performance.md --summary bench/report/testdata/*.txt

@@ -113,7 +113,8 @@ func TestReplaceTable(t *testing.T) {
 	require.ErrorContains(t, err, strings.TrimSpace(begin))
 }
 
-// TestDocuments: the document's tables and figures are those of the results that lie here, each in a file with the table's name.
+// TestDocuments: the document's tables and figures are those of the results that lie here, each in a file with the
+// table's name.
 func TestDocuments(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)

@@ -56,7 +56,8 @@ type results struct {
 //	CORES row threads value
 //	FMA variant threads value unit
 //
-// and passes over all others. A later line of a row replaces an earlier one, but for FMA, one for each row that is a share of its peak. Results from before a line was printed do without it.
+// and passes over all others. A later line of a row replaces an earlier one, but for FMA, one for each row that is a
+// share of its peak. Results from before a line was printed do without it.
 func parse(r io.Reader) (*results, error) {
 	out := &results{ratios: map[key]float64{}, measures: map[key]measure{}, trips: map[key]float64{}, cores: map[key]float64{}, beside: map[key][]float64{}}
 	for lines, n := bufio.NewScanner(r), 1; ; n++ {
@@ -134,7 +135,8 @@ func (r *results) ceiling(c ceiling) {
 	r.ceilings = append(r.ceilings, c)
 }
 
-// shortestTrip is the time of a cache line's shortest round trip between two threads in any row, in nanoseconds; 0 if none was measured.
+// shortestTrip is the time of a cache line's shortest round trip between two threads in any row, in nanoseconds; 0 if
+// none was measured.
 func (r *results) shortestTrip() float64 {
 	if len(r.trips) == 0 {
 		return 0
@@ -142,10 +144,12 @@ func (r *results) shortestTrip() float64 {
 	return slices.Min(slices.Collect(maps.Values(r.trips)))
 }
 
-// apart says whether the cores of a row's threads shared no cache: a line took more than twice as long from one to the other as in the best row.
+// apart says whether the cores of a row's threads shared no cache: a line took more than twice as long from one to the
+// other as in the best row.
 func (r *results) apart(k key) bool { return r.trips[k] > 2*r.shortestTrip() }
 
-// shared says whether a row's threads shared cores: together they multiplied and added less than three quarters as fast as so many that do not.
+// shared says whether a row's threads shared cores: together they multiplied and added less than three quarters as fast
+// as so many that do not.
 func (r *results) shared(k key) bool {
 	v, ok := r.cores[k]
 	return ok && v < 0.75*float64(k.threads)

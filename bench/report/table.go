@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-ml/lockstep/bench/internal/stats"
 )
 
-// below marks a ratio that misses what is wanted, apart one that was measured while the threads' cores shared no cache, shared one while the threads shared a core.
+// below marks a ratio that misses what is wanted, apart one that was measured while the threads' cores shared no cache,
+// shared one while the threads shared a core.
 const (
 	below  = " ↓"
 	apart  = " ‡"

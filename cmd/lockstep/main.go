@@ -7,8 +7,8 @@
 //	lockstep estimate-memory out/clm --per_device_train_batch_size 16
 //	lockstep help launch
 //
-// It does not train: training programs are made from the packages, as the examples are. What its commands do is in packages
-// too (accelerate/launch, accelerate/env, trainer); here are flags, texts and exit codes.
+// It does not train: training programs are made from the packages, as the examples are. What its commands do is in
+// packages too (accelerate/launch, accelerate/env, trainer); here are flags, texts and exit codes.
 package main
 
 import (

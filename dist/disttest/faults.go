@@ -155,7 +155,8 @@ func (e Engine) arguments(t *testing.T) {
 	}
 }
 
-// missing: a rank never calls. The others are told which one at their deadline, and it is told too when it comes after all.
+// missing: a rank never calls. The others are told which one at their deadline, and it is told too when it comes after
+// all.
 func (e Engine) missing(t *testing.T) {
 	groups := e.start(t, 4, dist.Options{Timeout: 300 * time.Millisecond})
 	wait(t, issue(groups, func(_ int, g *dist.Group) *dist.Handle { return g.Barrier(dist.Timeout(time.Minute)) }))

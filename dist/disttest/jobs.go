@@ -22,8 +22,8 @@ import (
 // Token is the job token of tests.
 var Token = []byte("a token that only these tests know")
 
-// Jobs joins n ranks in the test's process, each with its own job, store connection and control connections. change, if not nil, is called with each rank's configuration. They
-// are closed when the test ends, unless closed earlier.
+// Jobs joins n ranks in the test's process, each with its own job, store connection and control connections. change, if
+// not nil, is called with each rank's configuration. They are closed when the test ends, unless closed earlier.
 func Jobs(t *testing.T, n int, change func(*rendezvous.Config)) []*rendezvous.Job {
 	var first rendezvous.Config
 	if change != nil {
@@ -54,7 +54,8 @@ func Jobs(t *testing.T, n int, change func(*rendezvous.Config)) []*rendezvous.Jo
 	return jobs
 }
 
-// Leftovers lists this process's sockets and shared memory, mapped or with a name: what an engine must not leave behind.
+// Leftovers lists this process's sockets and shared memory, mapped or with a name: what an engine must not leave
+// behind.
 func Leftovers(t *testing.T) []string {
 	var list []string
 	descriptors, err := os.ReadDir("/proc/self/fd")
@@ -86,8 +87,9 @@ func Leftovers(t *testing.T) []string {
 	return list
 }
 
-// FreePort returns a port of the loopback interface that was free a moment ago. It is below those that systems give to connections, which come and go all the time; and nothing
-// listens there to find out, for a process that is just being started by another goroutine would hold that socket, too.
+// FreePort returns a port of the loopback interface that was free a moment ago. It is below those that systems give to
+// connections, which come and go all the time; and nothing listens there to find out, for a process that is just being
+// started by another goroutine would hold that socket, too.
 func FreePort(t testing.TB) string {
 	for range 100 {
 		port := fmt.Sprint(12_000 + rand.IntN(20_000))

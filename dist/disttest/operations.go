@@ -224,11 +224,12 @@ func (b *bench) moves(what string) {
 	}
 }
 
-// largeCount is the number of elements of a buffer that goes through many chunks of every engine, and fills none to the end.
+// largeCount is the number of elements of a buffer that goes through many chunks of every engine, and fills none to the
+// end.
 const largeCount = 1e6 + 3
 
-// large checks all operations on such buffers, or, where a buffer has a block for each rank, on blocks that make up as much. Each dtype has another kind
-// of memory, and with another number of ranks each kind has other dtypes.
+// large checks all operations on such buffers, or, where a buffer has a block for each rank, on blocks that make up as
+// much. Each dtype has another kind of memory, and with another number of ranks each kind has other dtypes.
 func large(t *testing.T, groups []*dist.Group, arenas map[string]*arena, dtypes []dtype.DType, ops []dist.ReduceOp) {
 	n := len(groups)
 	kinds := slices.Sorted(maps.Keys(arenas))

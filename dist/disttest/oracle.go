@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// Combine is the specification of a reduction, computed serially: per element, partners at distance 1, 2, 4, …; one without a partner is carried up. inputs are the
-// ranks' buffers in rank order.
+// Combine is the specification of a reduction, computed serially: per element, partners at distance 1, 2, 4, …; one
+// without a partner is carried up. inputs are the ranks' buffers in rank order.
 func Combine(inputs [][]byte, d dtype.DType, op dist.ReduceOp) []byte {
 	same := func(b []byte) []byte { return append(dist.Aligned(len(b))[:0], b...) }
 	switch d {
@@ -114,7 +114,8 @@ var magnitudes = [...]float64{1e-4, 1e-3, 1e-2, 1e-1, 1, 1e1, 1e2}
 // period is after how many elements those of fill come again: a prime, so that no chunk of an engine is like another.
 const period = 10_007
 
-// fill writes random elements over many magnitudes, so that the order of additions shows; a zero of each sign is among them, NaN and infinity are not.
+// fill writes random elements over many magnitudes, so that the order of additions shows; a zero of each sign is among
+// them, NaN and infinity are not.
 func fill(b []byte, d dtype.DType, rng *rand.Rand) {
 	size := d.Size()
 	first := min(len(b), period*size)

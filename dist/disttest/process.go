@@ -32,7 +32,8 @@ const envScenario = "LOCKSTEP_DISTTEST_SCENARIO"
 // Join makes the group of a process, as shm.Join and tcp.Join do.
 type Join func(ctx context.Context, c rendezvous.Config, opts dist.Options) (*dist.Group, error)
 
-// Main is for TestMain of an engine whose ranks are processes: a process that [Processes] started plays its rank and ends; any other runs the tests.
+// Main is for TestMain of an engine whose ranks are processes: a process that [Processes] started plays its rank and
+// ends; any other runs the tests.
 func Main(m *testing.M, join Join) {
 	name := os.Getenv(envScenario)
 	if name == "" {
@@ -147,7 +148,8 @@ type Proc struct {
 	seen  map[string]string
 }
 
-// Processes starts n ranks that play a scenario of this package: "sums", "kill" or "stop". env, if not nil, returns variables to add for a rank.
+// Processes starts n ranks that play a scenario of this package: "sums", "kill" or "stop". env, if not nil, returns
+// variables to add for a rank.
 func Processes(t *testing.T, n int, scenario string, env func(rank int) []string) []*Proc {
 	port := FreePort(t)
 	list := make([]*Proc, n)
@@ -188,7 +190,8 @@ func Processes(t *testing.T, n int, scenario string, env func(rank int) []string
 	return list
 }
 
-// Await returns the text of the process's next line of the given kind; it fails the test when the process ends or d has passed before.
+// Await returns the text of the process's next line of the given kind; it fails the test when the process ends or d has
+// passed before.
 func (p *Proc) Await(t *testing.T, kind string, d time.Duration) string {
 	t.Helper()
 	if text, ok := p.seen[kind]; ok {
@@ -228,8 +231,8 @@ func (p *Proc) Stop(t *testing.T) {
 // Said returns the text of the last line of the given kind that was read.
 func (p *Proc) Said(kind string) string { return p.seen[kind] }
 
-// RunProcesses is the part of the suite with ranks in processes: equal bits, a rank that is killed inside a reduction, one that is stopped. path must be part of
-// Describe's path; env is as for [Processes].
+// RunProcesses is the part of the suite with ranks in processes: equal bits, a rank that is killed inside a reduction,
+// one that is stopped. path must be part of Describe's path; env is as for [Processes].
 func RunProcesses(t *testing.T, path string, env func(rank int) []string) {
 	t.Run("sums", func(t *testing.T) {
 		ranks := []int{2, 3, 4}

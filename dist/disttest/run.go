@@ -30,14 +30,16 @@ type Engine struct {
 	// Start makes the groups of n ranks that live in the test's process; they are closed by the suite.
 	Start func(t *testing.T, n int, opts dist.Options) []*dist.Group
 
-	// Leftovers lists what must be as it was when all groups are closed, descriptors and shared-memory files say; nil: goroutines alone are counted.
+	// Leftovers lists what must be as it was when all groups are closed, descriptors and shared-memory files say; nil:
+	// goroutines alone are counted.
 	Leftovers func(t *testing.T) []string
 }
 
 // DTypes are the element types that reductions know; Bool is tested for Min and Max only.
 var DTypes = []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16, dtype.Int32, dtype.Int64, dtype.Uint8}
 
-// Run is the suite. It takes some seconds for each engine; -short, for the race detector, leaves most of the large buffers out.
+// Run is the suite. It takes some seconds for each engine; -short, for the race detector, leaves most of the large
+// buffers out.
 func Run(t *testing.T, e Engine) {
 	before := goleak.IgnoreCurrent()
 	var left []string

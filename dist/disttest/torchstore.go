@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TorchStore is a fake of the TCPStore that torchrun's agent serves: enough of PyTorch's protocol for ranks to meet. It is
-// as credulous as the real one, but closes a connection that does not begin as PyTorch 2.2's do.
+// TorchStore is a fake of the TCPStore that torchrun's agent serves: enough of PyTorch's protocol for ranks to meet. It
+// is as credulous as the real one, but closes a connection that does not begin as PyTorch 2.2's do.
 type TorchStore struct {
 	listener net.Listener
 	serving  sync.WaitGroup

@@ -20,7 +20,8 @@ import (
 // Totals is what has been asked of an engine, for one kind of call.
 type Totals struct {
 	Calls int
-	// Bytes is what this rank would send with dist/tcp's flat algorithms: 2(n-1)/n of the buffer for an all-reduce (rounded down), and so on.
+	// Bytes is what this rank would send with dist/tcp's flat algorithms: 2(n-1)/n of the buffer for an all-reduce
+	// (rounded down), and so on.
 	Bytes int64
 	// Last is when the last call ran.
 	Last time.Time

@@ -20,7 +20,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/internal/window"
 )
 
-// New returns the groups of n ranks, in rank order. Each rank's goroutine closes its own, whatever happens; see [Run]. It panics if n is below 1.
+// New returns the groups of n ranks, in rank order. Each rank's goroutine closes its own, whatever happens; see [Run].
+// It panics if n is below 1.
 func New(n int, opts dist.Options) []*dist.Group {
 	if n < 1 {
 		panic(fmt.Sprintf("local: group of %d ranks, want at least 1", n))
@@ -33,8 +34,9 @@ func New(n int, opts dist.Options) []*dist.Group {
 	return groups
 }
 
-// Run calls body once for each of n ranks, each on a goroutine of its own with its group, and returns when all have ended. A rank whose body returns an error or panics
-// aborts the group, so that the others return too; the rank's own error is the result, before errors that only tell of it. A panic is raised again on the caller.
+// Run calls body once for each of n ranks, each on a goroutine of its own with its group, and returns when all have
+// ended. A rank whose body returns an error or panics aborts the group, so that the others return too; the rank's own
+// error is the result, before errors that only tell of it. A panic is raised again on the caller.
 func Run(n int, opts dist.Options, body func(g *dist.Group) error) error {
 	groups := New(n, opts)
 	errs := make([]error, n)
@@ -237,7 +239,8 @@ func (f *fabric) Bind(e *window.Engine) {
 	}
 }
 
-// others returns the engines of the other ranks that exist yet, after record has noted what those that come later must know.
+// others returns the engines of the other ranks that exist yet, after record has noted what those that come later must
+// know.
 func (f *fabric) others(record func()) []*window.Engine {
 	f.mu.Lock()
 	defer f.mu.Unlock()

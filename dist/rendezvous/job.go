@@ -17,7 +17,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
 )
 
-// Job is this process among the others of its job: who they are, the store, and a control connection to each. Engines register their groups with it.
+// Job is this process among the others of its job: who they are, the store, and a control connection to each. Engines
+// register their groups with it.
 type Job struct {
 	Config
 	Peers []Peer // by rank
@@ -48,8 +49,9 @@ type Job struct {
 	readers sync.WaitGroup
 }
 
-// Join waits for all processes of the job and connects to them. It returns a clear error if the token is wrong, if two processes claim one rank or disagree on the
-// number of ranks or on the kernels' variant, or if some do not come in time. The job is closed by as many calls of Release as there were of Hold, plus Close.
+// Join waits for all processes of the job and connects to them. It returns a clear error if the token is wrong, if two
+// processes claim one rank or disagree on the number of ranks or on the kernels' variant, or if some do not come in
+// time. The job is closed by as many calls of Release as there were of Hold, plus Close.
 func Join(ctx context.Context, c Config) (*Job, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -107,7 +109,8 @@ func (j *Job) join(ctx context.Context) error {
 // firstReminder is after how long of waiting for others the log says so; each further one comes after twice the time.
 const firstReminder = 10 * time.Second
 
-// remind logs now and then what this process waits for, unless that is for another rank to say, until the function that it returns is called.
+// remind logs now and then what this process waits for, unless that is for another rank to say, until the function that
+// it returns is called.
 func (j *Job) remind(pause time.Duration) (quiet func()) {
 	began, ended := time.Now(), make(chan struct{})
 	var reminding sync.WaitGroup
@@ -174,7 +177,8 @@ func (j *Job) enter(ctx context.Context) (watched context.Context, stop func(), 
 	return watched, stop, nil
 }
 
-// tooSoon reports whether this process, started again, has met the store of the job as it was before, which is about to end: ranks of other hosts may notice a failure later.
+// tooSoon reports whether this process, started again, has met the store of the job as it was before, which is about to
+// end: ranks of other hosts may notice a failure later.
 func (j *Job) tooSoon(err error) bool {
 	return j.Restarted && j.Server == nil && !j.External && (errors.Is(err, errOver) || errors.Is(err, errGone))
 }
@@ -206,8 +210,9 @@ func (j *Job) openStore(ctx context.Context) error {
 	return err
 }
 
-// watch returns a context that ends, beside the reasons of ctx, when a process that has come dies. Until there are control connections only the store can tell: it fails
-// the exchanges under way, and this one waits for one process more than there are.
+// watch returns a context that ends, beside the reasons of ctx, when a process that has come dies. Until there are
+// control connections only the store can tell: it fails the exchanges under way, and this one waits for one process
+// more than there are.
 func (j *Job) watch(ctx context.Context) (context.Context, func()) {
 	watched, cancel := context.WithCancelCause(ctx)
 	// Who does not come in time is for others to say.
@@ -226,8 +231,8 @@ func (j *Job) watch(ctx context.Context) (context.Context, func()) {
 // lastWords is how long an answer may be under way after one of those who were asked has left.
 const lastWords = time.Second
 
-// Exchange is [Store.Exchange] among some ranks of the job, this one among them, with their values in the order of members. It also fails, within a second or two, when
-// one of them is gone, before the exchange has begun or since.
+// Exchange is [Store.Exchange] among some ranks of the job, this one among them, with their values in the order of
+// members. It also fails, within a second or two, when one of them is gone, before the exchange has begun or since.
 func (j *Job) Exchange(ctx context.Context, key string, members []int, value []byte) ([][]byte, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -305,8 +310,8 @@ func (j *Job) introduce(all [][]byte) error {
 	return nil
 }
 
-// warnOfWrongToken says in the log, as long as this process waits for the others, that one was refused. Only the one that
-// was refused ends: anybody can come with a wrong token.
+// warnOfWrongToken says in the log, as long as this process waits for the others, that one was refused. Only the one
+// that was refused ends: anybody can come with a wrong token.
 func (j *Job) warnOfWrongToken(ctx context.Context) {
 	if who, err := j.Store.Get(ctx, wrongToken); err == nil {
 		slog.Warn("rendezvous: a process was refused since its job token is another one; if it belongs to this job, give it the same token",

@@ -35,7 +35,8 @@ func (l *link) send(n notice) error {
 	return wire.Write(l.conn, n, wire.MaxFrame)
 }
 
-// Listener is what an engine is told about one group; the ranks are the group's. Functions may be called from several goroutines, and before Register returns.
+// Listener is what an engine is told about one group; the ranks are the group's. Functions may be called from several
+// goroutines, and before Register returns.
 type Listener struct {
 	Fail func(err error)                         // another rank aborted, or is lost
 	Gone func(rank int, why *dist.RankLostError) // a rank has closed the group in good order
@@ -68,7 +69,8 @@ type early struct {
 	notice
 }
 
-// Register tells the listener of everything that concerns the group of the given members from now on, and of what came before.
+// Register tells the listener of everything that concerns the group of the given members from now on, and of what came
+// before.
 func (j *Job) Register(group string, members []int, l Listener) {
 	m := &membership{members: members, listener: l}
 	j.mu.Lock()
@@ -90,8 +92,9 @@ func (j *Job) Register(group string, members []int, l Listener) {
 	}
 }
 
-// Unregister ends what Register began and tells the other members that this rank has left the group. If it leaves because of a failure, it says which: some of the others may
-// not know of it yet, and would take this rank for the first that was lost.
+// Unregister ends what Register began and tells the other members that this rank has left the group. If it leaves
+// because of a failure, it says which: some of the others may not know of it yet, and would take this rank for the
+// first that was lost.
 func (j *Job) Unregister(group string) {
 	j.mu.Lock()
 	m := j.groups[group]
@@ -218,8 +221,8 @@ type probe struct {
 	done    chan struct{}
 }
 
-// Probe asks the processes of the other members of a group how far they are, and returns the answers that come before ctx
-// ends, by rank of the group. Those that stand still do not answer.
+// Probe asks the processes of the other members of a group how far they are, and returns the answers that come before
+// ctx ends, by rank of the group. Those that stand still do not answer.
 func (j *Job) Probe(ctx context.Context, group string, members []int) map[int]uint64 {
 	p := &probe{seqs: map[int]uint64{}, done: make(chan struct{})}
 	j.mu.Lock()

@@ -25,8 +25,8 @@ type Place struct {
 	Restarted bool `json:"restarted,omitempty"`
 }
 
-// Meeting is how rank 0 tells the other ranks where its store is and what the token is, if a launcher does not tell all of
-// them. Whoever can read what is announced can join the job.
+// Meeting is how rank 0 tells the other ranks where its store is and what the token is, if a launcher does not tell all
+// of them. Whoever can read what is announced can join the job.
 //
 // A place outlives its rank 0 if that is killed before it withdraws it. Looking may therefore return the place of an
 // earlier attempt, where nobody listens any more: the ranks look again until somebody does.

@@ -45,8 +45,8 @@ func dead(t *testing.T) []byte {
 	return text
 }
 
-// Ranks meet through torchrun's store, whose agent holds the port that they were told; a second attempt of the same launch
-// is not misled by what the first one left, and knows that it is the second.
+// Ranks meet through torchrun's store, whose agent holds the port that they were told; a second attempt of the same
+// launch is not misled by what the first one left, and knows that it is the second.
 func TestMeetThroughTorchrunsStore(t *testing.T) {
 	store := disttest.NewTorchStore(t)
 	var launches []string
@@ -89,8 +89,8 @@ func TestLateRank0(t *testing.T) {
 	closeAll(t, append(first, others...))
 }
 
-// A rank that was started again before the last attempt's rank 0 has ended leaves that one alone, and takes the new one's
-// token as well as its address.
+// A rank that was started again before the last attempt's rank 0 has ended leaves that one alone, and takes the new
+// one's token as well as its address.
 func TestMeetingBeforeTheLastAttemptEnded(t *testing.T) {
 	store := disttest.NewTorchStore(t)
 	old, errs := join(meeting(3, torchMeeting(store))...)

@@ -24,8 +24,8 @@ type meetingFile struct {
 	text []byte // what was announced
 }
 
-// MeetingFile returns a meeting for ranks of one user on one host, in a file of the temporary folder (TMPDIR) that other
-// users can neither read nor write. job is any text that tells jobs apart which run at the same time.
+// MeetingFile returns a meeting for ranks of one user on one host, in a file of the temporary folder (TMPDIR) that
+// other users can neither read nor write. job is any text that tells jobs apart which run at the same time.
 func MeetingFile(job string) Meeting {
 	sum := sha256.Sum256([]byte(job))
 	return &meetingFile{path: filepath.Join(usertemp.Path(), hex.EncodeToString(sum[:12])+".job")}

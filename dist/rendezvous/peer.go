@@ -36,7 +36,8 @@ func self(c Config, address string) Peer {
 	return Peer{Rank: c.Rank, Host: host, HostID: id, PID: os.Getpid(), Address: address, Kernels: kernels.Active().String(), Restarted: c.Restarted}
 }
 
-// hostID tells apart what cannot share memory: hosts by their boot, and containers by their process namespace, through which segments are opened.
+// hostID tells apart what cannot share memory: hosts by their boot, and containers by their process namespace, through
+// which segments are opened.
 func hostID(name string) string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -49,8 +50,8 @@ func hostID(name string) string {
 	return strings.TrimSpace(string(boot)) + "/" + namespace
 }
 
-// listenFor makes a connection end when nothing has come from the other host for so long: it is gone, or the link to it is cut. A stopped process is still answered for
-// by its kernel.
+// listenFor makes a connection end when nothing has come from the other host for so long: it is gone, or the link to it
+// is cut. A stopped process is still answered for by its kernel.
 func listenFor(c net.Conn, silence time.Duration) {
 	tcp := wire.TCP(c)
 	if tcp == nil {

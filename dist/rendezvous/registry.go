@@ -47,7 +47,8 @@ func Engine(name string) (NewEngine, error) {
 	return nil, fmt.Errorf("no engine %q is built into this program (%s): a program builds one in by a blank import of a package that calls rendezvous.RegisterEngine; shm and tcp are always there", name, have)
 }
 
-// EngineNames gives the names of the registered engines, sorted. shm and tcp, which are always there, are not among them.
+// EngineNames gives the names of the registered engines, sorted. shm and tcp, which are always there, are not among
+// them.
 func EngineNames() []string {
 	engines.mu.Lock()
 	defer engines.mu.Unlock()

@@ -27,8 +27,8 @@ import (
 // elsewhere is where a relay has the ranks connect instead of to rank 0.
 const elsewhere = "127.0.0.1:9"
 
-// relayTo hands on what a rank says to a store and back, and changes rank 0's address in the answers. With encrypted, it
-// speaks TLS to both. It knows no token.
+// relayTo hands on what a rank says to a store and back, and changes rank 0's address in the answers. With encrypted,
+// it speaks TLS to both. It knows no token.
 func relayTo(t *testing.T, store string, encrypted bool) (address string, rewritten *atomic.Bool) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

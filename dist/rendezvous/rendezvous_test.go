@@ -264,7 +264,8 @@ func TestTokens(t *testing.T) {
 	require.EqualError(t, err, "rendezvous: the job token can be guessed: it has 5 bytes, want at least 24 random ones: make one with `openssl rand -hex 32`")
 }
 
-// Tokens that people chose are refused when they are short or regular, wherever they come from; what programs make is not.
+// Tokens that people chose are refused when they are short or regular, wherever they come from; what programs make is
+// not.
 func TestWeakTokensAreRefused(t *testing.T) {
 	for _, weak := range []string{
 		"", "secret", "0123456789abcdef", strings.Repeat("a", 64), strings.Repeat("password", 8), "0123456789abcdef0123456789abcdef",
@@ -334,7 +335,8 @@ func TestLeavingAfterAFailureNamesIt(t *testing.T) {
 	closeAll(t, jobs)
 }
 
-// A rank that is started again may come while the job as it was still holds its port: it waits for the store of the new one. One that was not is told at once.
+// A rank that is started again may come while the job as it was still holds its port: it waits for the store of the new
+// one. One that was not is told at once.
 func TestStartedAgainTooSoon(t *testing.T) {
 	where := address(t)
 	before, errs := join(configs(2, where, disttest.Token)...)

@@ -34,8 +34,8 @@ const (
 )
 
 // TLS says how the connections of a job are encrypted. Both sides always prove that they know the job's token, and the
-// proofs cover the keys of the connection. Certificates are wanted beside the token if the files are named: all three, on
-// all processes.
+// proofs cover the keys of the connection. Certificates are wanted beside the token if the files are named: all three,
+// on all processes.
 type TLS struct {
 	Mode     TLSMode
 	CertFile string
@@ -115,8 +115,8 @@ const minTokenBits = 48
 // ErrWeakToken is the error for a token that could be guessed.
 var ErrWeakToken = errors.New("the job token can be guessed")
 
-// CheckToken returns an error for a token that is too short or too regular to be a secret. Others may still be guessed if
-// people have thought of them; a guess costs a hundred thousand hashes.
+// CheckToken returns an error for a token that is too short or too regular to be a secret. Others may still be guessed
+// if people have thought of them; a guess costs a hundred thousand hashes.
 func CheckToken(token []byte) error {
 	const how = "make one with `openssl rand -hex 32`"
 	if len(token) < MinToken {

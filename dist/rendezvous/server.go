@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/internal/wire"
 )
 
-// Server is the store: a map from keys to small values that the processes of a job read and write. It is served by rank 0, or by the launcher,
-// whose store outlives a rank.
+// Server is the store: a map from keys to small values that the processes of a job read and write. It is served by rank
+// 0, or by the launcher, whose store outlives a rank.
 type Server struct {
 	listener *wire.Listener
 
@@ -77,7 +77,8 @@ func Serve(address string, token []byte, security TLS) (*Server, error) {
 	return ServeOn(l, token, security)
 }
 
-// ServeOn is Serve on a TCP socket that listens already, as a launcher hands it to rank 0. It takes the socket over, also on error.
+// ServeOn is Serve on a TCP socket that listens already, as a launcher hands it to rank 0. It takes the socket over,
+// also on error.
 func ServeOn(l net.Listener, token []byte, security TLS) (*Server, error) {
 	key, err := security.key(token)
 	if err != nil {
@@ -103,8 +104,8 @@ func (s *Server) Addr() *net.TCPAddr { return s.listener.Addr() }
 // Refused returns the number of connections that did not know the token.
 func (s *Server) Refused() int { return s.listener.Refused() }
 
-// wrongToken is the key of the first process that was refused since its token is another one. Who waits for the others to
-// come reads it: one of them may be meant.
+// wrongToken is the key of the first process that was refused since its token is another one. Who waits for the others
+// to come reads it: one of them may be meant.
 const wrongToken = "wrong-token"
 
 // tellOfWrongToken tells those who read wrongToken. It ends nothing: anybody can come with a token.
@@ -150,7 +151,8 @@ func (s *Server) notify() {
 	s.changed = make(chan struct{})
 }
 
-// serve answers one client until it leaves. One that leaves without a word has died, and whoever waits to meet it is told.
+// serve answers one client until it leaves. One that leaves without a word has died, and whoever waits to meet it is
+// told.
 func (s *Server) serve(c net.Conn, h wire.Hello) {
 	defer c.Close()
 	s.mu.Lock()
@@ -171,7 +173,8 @@ func (s *Server) serve(c net.Conn, h wire.Hello) {
 	}
 }
 
-// answer handles the requests of one client, each on a goroutine of its own, for many of them wait. It returns when the client is gone and all have ended.
+// answer handles the requests of one client, each on a goroutine of its own, for many of them wait. It returns when the
+// client is gone and all have ended.
 func (s *Server) answer(c net.Conn) (polite bool) {
 	var running sync.WaitGroup
 	var writing sync.Mutex
@@ -344,7 +347,8 @@ func (s *Server) fail(key, why string) {
 	delete(s.exchanges, key)
 }
 
-// missing names the ranks that an exchange waits for, "" if there is none. A process that is not the server does not know.
+// missing names the ranks that an exchange waits for, "" if there is none. A process that is not the server does not
+// know.
 func (s *Server) missing(key string) string {
 	if s == nil {
 		return ""

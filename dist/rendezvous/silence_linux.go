@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitUnacknowledged makes a cut link an error while data is on its way: without it, it is sent again for a quarter of an hour, and nothing asks whether the other
-// host is there. It also ends a connection whose receiver does not read for so long: it is not for those that may have to wait.
+// limitUnacknowledged makes a cut link an error while data is on its way: without it, it is sent again for a quarter of
+// an hour, and nothing asks whether the other host is there. It also ends a connection whose receiver does not read for
+// so long: it is not for those that may have to wait.
 func limitUnacknowledged(c *net.TCPConn, d time.Duration) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -31,8 +31,9 @@ type Store struct {
 	gone    error // why there is no store any more
 }
 
-// Dial connects to the store at address and proves knowledge of the token. It tries again while nobody listens or the name is unknown, for processes start in any order and
-// name services lag, until ctx ends. A wrong token is an error at once, and so is a store that wants TLS where this process does not, or the other way round.
+// Dial connects to the store at address and proves knowledge of the token. It tries again while nobody listens or the
+// name is unknown, for processes start in any order and name services lag, until ctx ends. A wrong token is an error at
+// once, and so is a store that wants TLS where this process does not, or the other way round.
 func Dial(ctx context.Context, address string, token []byte, rank int, security TLS) (*Store, error) {
 	key, err := security.key(token)
 	if err != nil {
@@ -99,7 +100,8 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	return err
 }
 
-// Exchange waits until n ranks have called it with this key, and returns the values of all in rank order. It fails for all of them if one dies or does not come before ctx ends.
+// Exchange waits until n ranks have called it with this key, and returns the values of all in rank order. It fails for
+// all of them if one dies or does not come before ctx ends.
 func (s *Store) Exchange(ctx context.Context, key string, rank, n int, value []byte) ([][]byte, error) {
 	return s.exchange(ctx, request{Op: "exchange", Key: key, Rank: rank, N: n, Value: value})
 }
@@ -198,7 +200,8 @@ func (s *Store) do(ctx context.Context, r request) (response, error) {
 	return a, nil
 }
 
-// roundTrip sends a request and waits for its answer. The store keeps the deadline itself, since it knows who is missing; it is given a little longer than that.
+// roundTrip sends a request and waits for its answer. The store keeps the deadline itself, since it knows who is
+// missing; it is given a little longer than that.
 func (s *Store) roundTrip(ctx context.Context, r request) (response, error) {
 	r.Timeout = defaultWait
 	if deadline, ok := ctx.Deadline(); ok {

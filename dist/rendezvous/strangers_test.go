@@ -26,8 +26,8 @@ func idle(t *testing.T, address string, n int) {
 	}
 }
 
-// Connections that are there before the ranks and prove nothing do not stop a job from starting, however many and however
-// long they are held.
+// Connections that are there before the ranks and prove nothing do not stop a job from starting, however many and
+// however long they are held.
 func TestIdleConnectionsDoNotStopAJob(t *testing.T) {
 	for _, n := range []int{70, 300} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -99,8 +99,8 @@ func cutter(t *testing.T, to string, cuts int) (address string) {
 	return l.Addr().String()
 }
 
-// A rank whose connection is cut during the handshake, as a listener does that has too many of them, tries again: at the
-// store and at another rank.
+// A rank whose connection is cut during the handshake, as a listener does that has too many of them, tries again: at
+// the store and at another rank.
 func TestStartRetries(t *testing.T) {
 	server, err := rendezvous.Serve("127.0.0.1:0", disttest.Token, rendezvous.TLS{})
 	require.NoError(t, err)

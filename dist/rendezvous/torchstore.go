@@ -14,16 +14,16 @@ import (
 
 // torchStore is a Meeting in the TCPStore of torchrun's agent.
 //
-// Keys do not hold TORCHELASTIC_RESTART_COUNT: each agent counts the failures of its own workers, so that after a restart
-// ranks on different hosts may see different counts. A new rank 0 replaces the place of the last one instead; torchrun
-// ends all workers of an attempt before it starts those of the next.
+// Keys do not hold TORCHELASTIC_RESTART_COUNT: each agent counts the failures of its own workers, so that after a
+// restart ranks on different hosts may see different counts. A new rank 0 replaces the place of the last one instead;
+// torchrun ends all workers of an attempt before it starts those of the next.
 type torchStore struct {
 	address, prefix string
 }
 
 // TorchStore returns a meeting in the TCPStore that torchrun serves at address (HOST:PORT; MASTER_ADDR and MASTER_PORT
-// where TORCHELASTIC_USE_AGENT_STORE is True), for the job of the given run id. A TCPStore authenticates nobody: who can
-// reach it can join the job, as with torchrun's own jobs.
+// where TORCHELASTIC_USE_AGENT_STORE is True), for the job of the given run id. A TCPStore authenticates nobody: who
+// can reach it can join the job, as with torchrun's own jobs.
 func TorchStore(address, runID string) Meeting {
 	if len(runID) > tcpstore.MaxKey/2 {
 		runID = runID[:tcpstore.MaxKey/2]
@@ -34,8 +34,8 @@ func TorchStore(address, runID string) Meeting {
 // String implements Meeting.
 func (t *torchStore) String() string { return "torchrun's store at " + t.address }
 
-// storePatience is how long torchrun's store may refuse connections: it is there before the ranks are, but names of hosts
-// may not be known everywhere yet.
+// storePatience is how long torchrun's store may refuse connections: it is there before the ranks are, but names of
+// hosts may not be known everywhere yet.
 const storePatience = time.Minute
 
 // open connects to the store.

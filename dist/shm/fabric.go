@@ -71,8 +71,8 @@ func (f *fabric) controlBytes() uintptr {
 	return f.channelStages() + uintptr(len(f.members))*channelStageBytes
 }
 
-// expose makes a segment on each rank and maps them all on each; all ranks call it with the same n. It fails on all of them if it fails on one, and then tries the
-// other kind of segment.
+// expose makes a segment on each rank and maps them all on each; all ranks call it with the same n. It fails on all of
+// them if it fails on one, and then tries the other kind of segment.
 func (f *fabric) expose(n int) (*segment, [][]byte, error) {
 	page := os.Getpagesize()
 	n = (max(n, 1) + page - 1) / page * page

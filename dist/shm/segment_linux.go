@@ -15,7 +15,8 @@ const preferred = anonymous
 // mapFlags fault all pages in when a segment is mapped, not in the first steps of training.
 const mapFlags = unix.MAP_SHARED | unix.MAP_POPULATE
 
-// makeAnonymous makes a segment without a name. Its size is sealed, so that no process can be killed by another's truncating it.
+// makeAnonymous makes a segment without a name. Its size is sealed, so that no process can be killed by another's
+// truncating it.
 func makeAnonymous(n int) (*segment, string, error) {
 	fd, err := unix.MemfdCreate("lockstep", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -33,5 +34,6 @@ func makeAnonymous(n int) (*segment, string, error) {
 	return s, fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), nil
 }
 
-// reserve takes the memory now, so that a lack of it is an error here and not the end of the process at some later access.
+// reserve takes the memory now, so that a lack of it is an error here and not the end of the process at some later
+// access.
 func reserve(f *os.File, n int) error { return unix.Fallocate(int(f.Fd()), 0, 0, int64(n)) }

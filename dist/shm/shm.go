@@ -13,7 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
-// Join brings the processes of a job together and returns the group of all of them. It is an error if they are not on one host.
+// Join brings the processes of a job together and returns the group of all of them. It is an error if they are not on
+// one host.
 func Join(ctx context.Context, c rendezvous.Config, opts dist.Options) (*dist.Group, error) {
 	job, err := rendezvous.Join(ctx, c)
 	if err != nil {
@@ -26,7 +27,8 @@ func Join(ctx context.Context, c rendezvous.Config, opts dist.Options) (*dist.Gr
 	return g, err
 }
 
-// NewEngine returns the engine of some processes of a job that share a host, for dist/tcp, which uses it inside each host. All members call it.
+// NewEngine returns the engine of some processes of a job that share a host, for dist/tcp, which uses it inside each
+// host. All members call it.
 func NewEngine(job *rendezvous.Job, group string, members []int) (*window.Engine, error) {
 	f, err := newFabric(job, group, members, job.Timeout, preferred)
 	if err != nil {

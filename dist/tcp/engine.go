@@ -314,8 +314,9 @@ func (e *Engine) Process(rank int) (host string, pid int) {
 // grace is how long a rank may take to say how far it is.
 const grace = 300 * time.Millisecond
 
-// timeout returns the error of a call that passed its deadline. The rank that this one waits for may itself wait for another, so all are asked: who does
-// not answer stands still, and who has not begun the call is late. suspects are named if all answer and all have begun.
+// timeout returns the error of a call that passed its deadline. The rank that this one waits for may itself wait for
+// another, so all are asked: who does not answer stands still, and who has not begun the call is late. suspects are
+// named if all answer and all have begun.
 func (e *Engine) timeout(c *dist.Call, suspects []int) error {
 	if !e.probes || c.Op.PointToPoint() {
 		return dist.NewTimeoutError(c, e.rank, suspects)

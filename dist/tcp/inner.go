@@ -15,10 +15,12 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// inner is the second level of a hierarchical operation: every rank does its share of it inside its host, in shared memory, and with the ranks of the same
-// number on the other hosts (its rail). No byte goes twice from one host to another: for h hosts each sends 2(h-1)/h of an all-reduce's buffer, however many ranks it has.
+// inner is the second level of a hierarchical operation: every rank does its share of it inside its host, in shared
+// memory, and with the ranks of the same number on the other hosts (its rail). No byte goes twice from one host to
+// another: for h hosts each sends 2(h-1)/h of an all-reduce's buffer, however many ranks it has.
 //
-// The tree over ranks is kept because hosts hold aligned blocks of 2ᵏ consecutive ranks: a block is a subtree, and the tree over hosts is the rest.
+// The tree over ranks is kept because hosts hold aligned blocks of 2ᵏ consecutive ranks: a block is a subtree, and the
+// tree over hosts is the rest.
 type inner struct {
 	e       *Engine
 	local   *window.Engine
@@ -27,7 +29,8 @@ type inner struct {
 	across  []int // ranks in the group of this rail's ranks
 }
 
-// placement returns the number of ranks on each host if hosts hold consecutive blocks of one power of two, at least 2, and there are at least two hosts; else 0.
+// placement returns the number of ranks on each host if hosts hold consecutive blocks of one power of two, at least 2,
+// and there are at least two hosts; else 0.
 func placement(hosts []string) int {
 	size := 1
 	for size < len(hosts) && hosts[size] == hosts[0] {
@@ -150,7 +153,8 @@ func (in *inner) cross(c *dist.Call, give, take []byte, d dtype.DType) error {
 	return in.outside(&sub, c, x.run())
 }
 
-// outside ends an exchange over the rail, sub, that is a part of c: it waits for what is to be sent, and says what an error means.
+// outside ends an exchange over the rail, sub, that is a part of c: it waits for what is to be sent, and says what an
+// error means.
 func (in *inner) outside(sub, c *dist.Call, err error) error {
 	for r, p := range in.rail.peers {
 		if p != nil && err == nil {
@@ -168,7 +172,8 @@ func (in *inner) outside(sub, c *dist.Call, err error) error {
 	return err
 }
 
-// allGather sends this rank's block over its rail. What comes from another host, one block for each rank of this one, they show each other; meanwhile the next is on its way.
+// allGather sends this rank's block over its rail. What comes from another host, one block for each rank of this one,
+// they show each other; meanwhile the next is on its way.
 func (in *inner) allGather(c *dist.Call) error {
 	size := c.Count * c.DType.Size()
 	block := func(rank int) []byte { return c.Out[rank*size : (rank+1)*size] }

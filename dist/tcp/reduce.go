@@ -49,8 +49,9 @@ func (x *exchange) collect(own []byte, n int) error {
 	return nil
 }
 
-// reduce is all-reduce and reduce: every rank combines its share of each chunk and sends the result to all, or to the root. Two chunks are on their way at any time;
-// on each connection follow one another the slices of chunks 0 and 1, the result of 0, the slices of 2, the result of 1, and so on.
+// reduce is all-reduce and reduce: every rank combines its share of each chunk and sends the result to all, or to the
+// root. Two chunks are on their way at any time; on each connection follow one another the slices of chunks 0 and 1,
+// the result of 0, the slices of 2, the result of 1, and so on.
 func (x *exchange) reduce() error {
 	chunk := chunkBytes / x.size * len(x.e.peers)
 	n := (x.c.Count + chunk - 1) / chunk
@@ -90,7 +91,8 @@ func (x *exchange) share(k, chunk, rank int) []byte {
 	return x.c.In[from*x.size : to*x.size]
 }
 
-// place returns where rank's part of a chunk of the result belongs: where its share is, unless the result has another dtype.
+// place returns where rank's part of a chunk of the result belongs: where its share is, unless the result has another
+// dtype.
 func (x *exchange) place(k, chunk, rank int) []byte {
 	from, to := x.bounds(k, chunk, rank)
 	return x.c.Out[from*x.result.Size() : to*x.result.Size()]
@@ -128,8 +130,8 @@ func (x *exchange) combine(k, chunk int) error {
 	return nil
 }
 
-// results reads the other ranks' shares of a chunk into the buffer. A share's place was sent to that very rank, which has combined it: it is
-// free, and the writer knows it.
+// results reads the other ranks' shares of a chunk into the buffer. A share's place was sent to that very rank, which
+// has combined it: it is free, and the writer knows it.
 func (x *exchange) results(k, chunk int, sent []int) error {
 	if x.c.Op == dist.Reduce && x.e.rank != x.c.Root {
 		return nil

@@ -57,7 +57,8 @@ func TestConformanceOverTLS(t *testing.T) {
 	})
 }
 
-// A message may lie in the connection for longer than a host may be silent: its receiver has other things to do, and its kernel answers.
+// A message may lie in the connection for longer than a host may be silent: its receiver has other things to do, and
+// its kernel answers.
 func TestMessageWaitsForItsReceiver(t *testing.T) {
 	t.Parallel()
 	const silence = time.Second

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Classify trains a text classifier, as HuggingFace's run_glue.py does: a GPT-2 with a head that reads a text's last
-// token. It takes tables of texts with labels, trains a tokenizer and a model or fine-tunes saved ones, measures accuracy
-// and F1, and saves a folder that transformers loads as GPT2ForSequenceClassification. Then it answers over HTTP.
+// token. It takes tables of texts with labels, trains a tokenizer and a model or fine-tunes saved ones, measures
+// accuracy and F1, and saves a folder that transformers loads as GPT2ForSequenceClassification. Then it answers over
+// HTTP.
 //
 // Without a file of your own it learns, in some ten seconds, to tell from a comment of the Go standard library which
 // part of it the comment is about. It then has settings of its own for that; with a file they are HuggingFace's, which

@@ -46,7 +46,8 @@ func (m *ModelArguments) Check(c *args.Checker) {
 type DataArguments struct {
 	TrainFile      []string `json:"train_file" usage:"training text: files, folders, globs; plain text or JSON Lines, also with .gz; repeatable"`
 	ValidationFile []string `json:"validation_file" usage:"evaluation text, as train_file"`
-	// ValidationSplitPercentage is what is held out of the training text where it is needed and there is no validation_file.
+	// ValidationSplitPercentage is what is held out of the training text where it is needed and there is no
+	// validation_file.
 	ValidationSplitPercentage int    `json:"validation_split_percentage" usage:"percent of train_file held out to evaluate on, without a validation_file"`
 	TextColumn                string `json:"text_column" usage:"field of JSON Lines with the text; empty is text, or else the first field that holds a string"`
 	BlockSize                 int    `json:"block_size" usage:"tokens per sample; 0 is 128 for a new model, and what a saved one reads, 1024 at most"`
@@ -114,7 +115,8 @@ type settings struct {
 	sample *SampleArguments
 }
 
-// newSettings are those of a run on text, or from a model, of the user's: HuggingFace's defaults, and a small new model.
+// newSettings are those of a run on text, or from a model, of the user's: HuggingFace's defaults, and a small new
+// model.
 func newSettings() *settings {
 	a := args.Default("out/clm")
 	a.ReportTo = []string{"jsonl", "tensorboard"}

@@ -37,8 +37,8 @@ func (c *corpus) String() string {
 	return s
 }
 
-// readCorpus reads the user's files, or the functions of the Go standard library. Without a file to evaluate on, a share
-// of the training text is held out if evaluating says so.
+// readCorpus reads the user's files, or the functions of the Go standard library. Without a file to evaluate on, a
+// share of the training text is held out if evaluating says so.
 func readCorpus(d *DataArguments, training, evaluating bool) (*corpus, error) {
 	trainFiles, evalFiles, err := listFiles(d)
 	if err != nil {

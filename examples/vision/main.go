@@ -96,8 +96,8 @@ func run(ctx context.Context, argv []string, stdout, stderr io.Writer) error {
 	return j.run(ctx)
 }
 
-// parse reads the settings: with HuggingFace's defaults, and again with the demonstration's if no images and no model of
-// the user's are given.
+// parse reads the settings: with HuggingFace's defaults, and again with the demonstration's if no images and no model
+// of the user's are given.
 func parse(argv []string) (s *settings, resolved *args.Resolved, usage string, err error) {
 	for _, demo := range []bool{false, true} {
 		s = newSettings(demo)

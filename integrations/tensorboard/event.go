@@ -9,7 +9,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Field numbers of tensorflow/core/util/event.proto and of framework's summary.proto, tensor.proto and tensor_shape.proto.
+// Field numbers of tensorflow/core/util/event.proto and of framework's summary.proto, tensor.proto and
+// tensor_shape.proto.
 const (
 	eventWallTime    = 1
 	eventStep        = 2

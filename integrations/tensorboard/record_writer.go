@@ -10,7 +10,8 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// recordWriter frames messages as TFRecords: length (8 bytes), its masked checksum (4), data, its masked checksum (4); little-endian.
+// recordWriter frames messages as TFRecords: length (8 bytes), its masked checksum (4), data, its masked checksum (4);
+// little-endian.
 type recordWriter struct{ w io.Writer }
 
 func (r recordWriter) write(data []byte) error {
@@ -23,7 +24,8 @@ func (r recordWriter) write(data []byte) error {
 	return err
 }
 
-// maskedCRC is CRC-32C, rotated by 15 bits with a constant added: TensorFlow's remedy for checksums of data that hold checksums.
+// maskedCRC is CRC-32C, rotated by 15 bits with a constant added: TensorFlow's remedy for checksums of data that hold
+// checksums.
 func maskedCRC(data []byte) uint32 {
 	crc := crc32.Checksum(data, castagnoli)
 	return (crc>>15 | crc<<17) + 0xa282ead8

@@ -32,10 +32,10 @@ func logDir(outputDir string, now time.Time) string {
 	return filepath.Join(outputDir, "runs", now.Format("Jan02_15-04-05")+"_"+hostName())
 }
 
-// Reporter writes the records of a run: the arguments as a text and as the hyperparameters of the HPARAMS tab, the model's
-// configuration as a text, each number as a scalar, each text as a text. eval_x becomes eval/x, test_x test/x, memory_x and
-// train_mem_x memory/x_mib and memory/train_x_mib, anything else train/x. Writing never holds the run up: it happens
-// on another goroutine, and failures are counted and told in the log.
+// Reporter writes the records of a run: the arguments as a text and as the hyperparameters of the HPARAMS tab, the
+// model's configuration as a text, each number as a scalar, each text as a text. eval_x becomes eval/x, test_x test/x,
+// memory_x and train_mem_x memory/x_mib and memory/train_x_mib, anything else train/x. Writing never holds the run up:
+// it happens on another goroutine, and failures are counted and told in the log.
 type Reporter struct {
 	callbacks.Base
 	dir      string
@@ -105,7 +105,8 @@ func (r *Reporter) OnLog(e *callbacks.Event) error {
 	return nil
 }
 
-// Tag gives the name under which TensorBoard shows a record's key. Memory, which records have in bytes, stands there in MiB and says so.
+// Tag gives the name under which TensorBoard shows a record's key. Memory, which records have in bytes, stands there in
+// MiB and says so.
 func Tag(key string) string {
 	if isMemory(key) {
 		return "memory/" + strings.TrimPrefix(strings.Replace(key, "train_mem_", "train_", 1), "memory_") + "_mib"
@@ -129,7 +130,8 @@ func (r *Reporter) OnEvaluate(*callbacks.Event) error { return r.pause() }
 // OnPredict ends the file of a prediction.
 func (r *Reporter) OnPredict(*callbacks.Event) error { return r.pause() }
 
-// OnTrainEnd closes the file. A run that was interrupted, or stopped because of a loss that was not finite, is no success.
+// OnTrainEnd closes the file. A run that was interrupted, or stopped because of a loss that was not finite, is no
+// success.
 func (r *Reporter) OnTrainEnd(e *callbacks.Event) error {
 	kind := e.Control.StopReason.Kind
 	return r.end(kind != callbacks.StopInterrupted && kind != callbacks.StopNonfinite)

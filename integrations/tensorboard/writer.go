@@ -23,7 +23,8 @@ type Writer struct {
 	records recordWriter
 }
 
-// NewWriter makes an event file of a name of its own in dir, which is made if there is none, and writes its first event.
+// NewWriter makes an event file of a name of its own in dir, which is made if there is none, and writes its first
+// event.
 func NewWriter(dir string) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("tensorboard: %w", err)

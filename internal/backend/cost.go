@@ -2,8 +2,8 @@
 
 package backend
 
-// Cost is what a call has to do at least: floating-point operations, counted for products (a multiplication and an addition each) and zero for all
-// else, and bytes of the elements that it reads and writes, each once.
+// Cost is what a call has to do at least: floating-point operations, counted for products (a multiplication and an
+// addition each) and zero for all else, and bytes of the elements that it reads and writes, each once.
 func (c *Call) Cost() (flops, bytes float64) {
 	for i := range c.NOut {
 		bytes += c.Out[i].bytes()

@@ -106,37 +106,39 @@ const (
 	OpSoftmaxGrad    // In0 y, In1 dy, Out0 dx = y·(dy − Σ y·dy)
 	OpLogSoftmax     // In0 x, Out0 y
 	OpLogSoftmaxGrad // In0 y, In1 dy, Out0 dx = dy − exp(y)·Σ dy
-	// OpTopK: In0 x; Out0 the K largest elements of each row, the largest first, or with Ints[0] = 1 the K smallest, the
-	// smallest first; Out1 int64 their indices. The outputs have In0's shape but for the last dim K, at most In0's. NaN
-	// counts as larger than all numbers; of equal elements the one of the lower index comes first. Floats, int32, int64.
+	// OpTopK: In0 x; Out0 the K largest elements of each row, the largest first, or with Ints[0] = 1 the K smallest,
+	// the smallest first; Out1 int64 their indices. The outputs have In0's shape but for the last dim K, at most In0's.
+	// NaN counts as larger than all numbers; of equal elements the one of the lower index comes first. Floats, int32,
+	// int64.
 	OpTopK
 	OpCumSum // Out0[i] = Σ In0[j] over j ≤ i, or with Ints[0] = 1 over j ≥ i, added in that order; floats, int32, int64
-	// OpCrossEntropy: In0 logits [N,V], In1 targets [N] int32 or int64; Out0 loss [N], Out1 log-sum-exp [N], both in float32
-	// (float64 for float64 logits). A target equal to Ints[0] (ignore index) gives loss 0; any other outside [0,V) is a fault. Out2 (NOut 2: none)
-	// softmax − onehot, 0 in ignored rows; it may be In0.
+	// OpCrossEntropy: In0 logits [N,V], In1 targets [N] int32 or int64; Out0 loss [N], Out1 log-sum-exp [N], both in
+	// float32 (float64 for float64 logits). A target equal to Ints[0] (ignore index) gives loss 0; any other outside
+	// [0,V) is a fault. Out2 (NOut 2: none) softmax − onehot, 0 in ignored rows; it may be In0.
 	OpCrossEntropy
-	// OpCrossEntropyGrad: In0 logits, In1 targets, In2 log-sum-exp [N], In3 dloss [N] (dtype of log-sum-exp; may have stride 0);
-	// Out0 dlogits = (softmax − onehot)·dloss, 0 in ignored rows.
+	// OpCrossEntropyGrad: In0 logits, In1 targets, In2 log-sum-exp [N], In3 dloss [N] (dtype of log-sum-exp; may have
+	// stride 0); Out0 dlogits = (softmax − onehot)·dloss, 0 in ignored rows.
 	OpCrossEntropyGrad
-	// OpLayerNorm: In0 x [N,C], In1 weight [C], In2 bias [C] (NIn is 1 without affine, 2 without bias); Floats[0] = eps; Out0 y,
-	// Out1 mean [N], Out2 1/σ [N] (float32, or float64 for float64 x). Ba et al. 2016.
+	// OpLayerNorm: In0 x [N,C], In1 weight [C], In2 bias [C] (NIn is 1 without affine, 2 without bias); Floats[0] =
+	// eps; Out0 y, Out1 mean [N], Out2 1/σ [N] (float32, or float64 for float64 x). Ba et al. 2016.
 	OpLayerNorm
-	// OpLayerNormGrad: In0 x, In1 mean, In2 rstd, In3 dy, In4 weight (absent without affine: NIn 4); Out0 dx. With more outputs also those of
-	// OpLayerNormParamGrad, with the same bits: Out1 dweight, Out2 dbias.
+	// OpLayerNormGrad: In0 x, In1 mean, In2 rstd, In3 dy, In4 weight (absent without affine: NIn 4); Out0 dx. With more
+	// outputs also those of OpLayerNormParamGrad, with the same bits: Out1 dweight, Out2 dbias.
 	OpLayerNormGrad
-	// OpLayerNormParamGrad: In0 x, In1 mean, In2 rstd, In3 dy; Out0 dweight [C], Out1 dbias [C] (NOut 1: weight only). Rows are summed in
-	// fixed blocks of 64, the blocks in order.
+	// OpLayerNormParamGrad: In0 x, In1 mean, In2 rstd, In3 dy; Out0 dweight [C], Out1 dbias [C] (NOut 1: weight only).
+	// Rows are summed in fixed blocks of 64, the blocks in order.
 	OpLayerNormParamGrad
 	OpRMSNorm          // In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, Out1 1/rms [N]. Zhang & Sennrich 2019.
 	OpRMSNormGrad      // In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx, and with NOut 2 Out1 dweight, as OpRMSNormParamGrad's
 	OpRMSNormParamGrad // In0 x, In1 rrms, In2 dy; Out0 dweight [C]
 
-	// Batch norm (Ioffe & Szegedy 2015) works on the channels, dim 1, of contiguous x [N,C,L]; statistics are [C], in float32 (float64 for float64 x).
+	// Batch norm (Ioffe & Szegedy 2015) works on the channels, dim 1, of contiguous x [N,C,L]; statistics are [C], in
+	// float32 (float64 for float64 x).
 
 	OpBatchStats // In0 x; Out0 mean, Out1 biased variance; 0 of nothing
 	OpBatchNorm  // In0 x, In1 mean, In2 variance, In3 weight [C], In4 bias [C] (NIn 3: neither); Floats[0] = eps; Out0 y = (x − mean)/√(variance + eps)·weight + bias
-	// OpBatchNormGrad: In0 x, In1 mean, In2 variance, In3 dy, In4 weight (NIn 4: none); Floats[0] = eps; Out0 dx, Out1 dweight [C], Out2 dbias [C]. With Ints[0] = 1
-	// mean and variance are constants, else they are x's.
+	// OpBatchNormGrad: In0 x, In1 mean, In2 variance, In3 dy, In4 weight (NIn 4: none); Floats[0] = eps; Out0 dx, Out1
+	// dweight [C], Out2 dbias [C]. With Ints[0] = 1 mean and variance are constants, else they are x's.
 	OpBatchNormGrad
 
 	// Indexing. Indices are int32 or int64, contiguous; one out of range is a fault that names it.
@@ -148,36 +150,40 @@ const (
 
 	// Products.
 
-	// OpMatMul: In0 [B…,M,K] · In1 [B…,K,N] → Out0 [B…,M,N]; equal numbers of dims ≥ 2, batch dims of Out0's size (stride 0 where
-	// broadcast), inputs strided in any way, Out0 contiguous in its last two dims. Ints[0] = 1 adds to Out0 instead of overwriting. Floats; Out0 may be float32 where
-	// both inputs are of one half type: it is then not rounded.
+	// OpMatMul: In0 [B…,M,K] · In1 [B…,K,N] → Out0 [B…,M,N]; equal numbers of dims ≥ 2, batch dims of Out0's size
+	// (stride 0 where broadcast), inputs strided in any way, Out0 contiguous in its last two dims. Ints[0] = 1 adds to
+	// Out0 instead of overwriting. Floats; Out0 may be float32 where both inputs are of one half type: it is then not
+	// rounded.
 	OpMatMul
-	// OpLinear: In0 x [M,K] · In1 w [K,N], strided in any way, plus In2 bias [N] (NIn 2: none), and then the op of one input and one output that Ints[0]
-	// names: OpReLU, OpGELU, OpGELUTanh or OpSiLU, or 0 for none. Out0 [M,N], contiguous; Out1 (NOut 1: not wanted, or no op) is what the op was applied to. In float32
-	// and float64 the bits are those of OpCopy of the bias, OpMatMul added to it, and that op, one after the other; half types round what the op is applied to, and what comes of it. Floats.
+	// OpLinear: In0 x [M,K] · In1 w [K,N], strided in any way, plus In2 bias [N] (NIn 2: none), and then the op of one
+	// input and one output that Ints[0] names: OpReLU, OpGELU, OpGELUTanh or OpSiLU, or 0 for none. Out0 [M,N],
+	// contiguous; Out1 (NOut 1: not wanted, or no op) is what the op was applied to. In float32 and float64 the bits
+	// are those of OpCopy of the bias, OpMatMul added to it, and that op, one after the other; half types round what
+	// the op is applied to, and what comes of it. Floats.
 	OpLinear
-	// OpAttention: scaled dot-product attention, softmax(scale·QKᵀ + mask)V. In0 q [B,H,Tq,D], In1 k [B,Hkv,Tk,D],
-	// In2 v [B,Hkv,Tk,Dv], H a multiple of Hkv (grouped queries: query head h uses head h/(H/Hkv)); In3 mask,
-	// [B,H,Tq,Tk] with strides 0 where broadcast (NIn 3: none): bool, true = attend, or of q's dtype, added to the scaled
-	// products. q, k, v strided with stride 1 in the last dim. Floats[0] = scale, Floats[1] = dropout probability. Ints:
-	// [0] causal (key j is seen by query i if koff+j ≤ qoff+i), [1] qoff, [2] koff, [3] stream position of sample 0
-	// (dropout; element = index in [H,Tq,Tk] of the sample), [4] window (if above 0, key j is seen only if
-	// |qoff+i − koff−j| < window).
-	// Out0 [B,H,Tq,Dv] strided with stride 1 in the last dim, Out1 log-sum-exp [B,H,Tq] (float32, float64 for float64),
-	// contiguous: before dropout; −Inf where no key is seen, and then the output row is 0.
+	// OpAttention: scaled dot-product attention, softmax(scale·QKᵀ + mask)V. In0 q [B,H,Tq,D], In1 k [B,Hkv,Tk,D], In2
+	// v [B,Hkv,Tk,Dv], H a multiple of Hkv (grouped queries: query head h uses head h/(H/Hkv)); In3 mask, [B,H,Tq,Tk]
+	// with strides 0 where broadcast (NIn 3: none): bool, true = attend, or of q's dtype, added to the scaled products.
+	// q, k, v strided with stride 1 in the last dim. Floats[0] = scale, Floats[1] = dropout probability. Ints: [0]
+	// causal (key j is seen by query i if koff+j ≤ qoff+i), [1] qoff, [2] koff, [3] stream position of sample 0
+	// (dropout; element = index in [H,Tq,Tk] of the sample), [4] window (if above 0, key j is seen only if |qoff+i −
+	// koff−j| < window). Out0 [B,H,Tq,Dv] strided with stride 1 in the last dim, Out1 log-sum-exp [B,H,Tq] (float32,
+	// float64 for float64), contiguous: before dropout; −Inf where no key is seen, and then the output row is 0.
 	OpAttention
-	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 out [B,H,Tq,Dv], or delta [B,H,Tq] (dtype of lse)
-	// = Σ dout·out − dlse over the last dim, In6 mask (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: of
-	// the shapes of q, k and v, strided with stride 1 in the last dim, overwritten; the query heads of a group are added
-	// in order. Out3 (NOut 3: not wanted): the gradient of a mask of q's dtype, contiguous [B,H,Tq,Tk].
+	// OpAttentionGrad: In0 q, In1 k, In2 v, In3 lse, In4 dout, In5 out [B,H,Tq,Dv], or delta [B,H,Tq] (dtype of lse) =
+	// Σ dout·out − dlse over the last dim, In6 mask (NIn 6: none); attributes as above. Out0 dq, Out1 dk, Out2 dv: of
+	// the shapes of q, k and v, strided with stride 1 in the last dim, overwritten; the query heads of a group are
+	// added in order. Out3 (NOut 3: not wanted): the gradient of a mask of q's dtype, contiguous [B,H,Tq,Tk].
 	OpAttentionGrad
 
-	// OpRoPE turns pairs of elements by angles: In0 x [B,H,T,D], In1 cos and In2 sin [B,T,R] with 2R ≤ D (stride 0 where broadcast) → Out0 y [B,H,T,D]: for e < R
-	// y[e] = x[e]·cos[e] − x[R+e]·sin[e] and y[R+e] = x[R+e]·cos[e] + x[e]·sin[e]; elements from 2R on are copied. All strided with stride 1 in the last dim.
-	// Ints[0] = 1 turns back (−sin), which is the gradient. In1 and In2 may be float32 where x is of a half type. Su et al. 2021.
+	// OpRoPE turns pairs of elements by angles: In0 x [B,H,T,D], In1 cos and In2 sin [B,T,R] with 2R ≤ D (stride 0
+	// where broadcast) → Out0 y [B,H,T,D]: for e < R y[e] = x[e]·cos[e] − x[R+e]·sin[e] and y[R+e] = x[R+e]·cos[e] +
+	// x[e]·sin[e]; elements from 2R on are copied. All strided with stride 1 in the last dim. Ints[0] = 1 turns back
+	// (−sin), which is the gradient. In1 and In2 may be float32 where x is of a half type. Su et al. 2021.
 	OpRoPE
 
-	// Random numbers, see internal/rng. Element e of sample s (first dim; 0-D counts as one sample) is drawn at (Key, Ints[0]+s, e).
+	// Random numbers, see internal/rng. Element e of sample s (first dim; 0-D counts as one sample) is drawn at (Key,
+	// Ints[0]+s, e).
 
 	OpDropout // In0 x contiguous; Out0 = x/(1−p) where the uniform draw u ≥ p, else 0 (u is rng.Float32At's for every dtype); p = Floats[0]; Ints[0] = stream position of sample 0
 	OpUniform // Out0 = Floats[0] + u·(Floats[1]−Floats[0]); element index over the whole tensor (one sample), position Ints[0]
@@ -185,32 +191,35 @@ const (
 
 	// Optimizers: contiguous, flat, in place.
 
-	// OpAdamMoments: In0 g; Out0 m = β₁m+(1−β₁)g, Out1 v = β₂v+(1−β₂)g², Out2 u = (m/c₁)/(√(v/c₂)+ε). Floats: β₁, β₂, ε, c₁ = 1−β₁ᵗ, c₂ = 1−β₂ᵗ.
-	// Kingma & Ba 2015.
+	// OpAdamMoments: In0 g; Out0 m = β₁m+(1−β₁)g, Out1 v = β₂v+(1−β₂)g², Out2 u = (m/c₁)/(√(v/c₂)+ε). Floats: β₁, β₂,
+	// ε, c₁ = 1−β₁ᵗ, c₂ = 1−β₂ᵗ. Kingma & Ba 2015.
 	OpAdamMoments
-	// OpAdamW: In0 g; Out0 p, Out1 m, Out2 v: OpAdamMoments of the gradient Floats[7]·g, then p = (1 − lr·decay)·p − lr·u, in one pass. Floats as there,
-	// then [5] lr, [6] decay. In float32 and float64 the bits are those of OpAffine, OpAdamMoments, OpAffine and OpAxpby one after the other.
-	// Loshchilov & Hutter 2019.
+	// OpAdamW: In0 g; Out0 p, Out1 m, Out2 v: OpAdamMoments of the gradient Floats[7]·g, then p = (1 − lr·decay)·p −
+	// lr·u, in one pass. Floats as there, then [5] lr, [6] decay. In float32 and float64 the bits are those of
+	// OpAffine, OpAdamMoments, OpAffine and OpAxpby one after the other. Loshchilov & Hutter 2019.
 	OpAdamW
 
-	// Images: contiguous. A window is moved over rows and columns of planes of H × W pixels: its element (a,b) at place (i,j) is pixel
-	// (i·sh − ph + a·dh, j·sw − pw + b·dw), or padding where there is none. Ints: [0] sh, [1] sw > 0 (stride), [2] ph, [3] pw (padding; negative
-	// where the first window begins inside), [4] dh, [5] dw > 0 (dilation).
+	// Images: contiguous. A window is moved over rows and columns of planes of H × W pixels: its element (a,b) at place
+	// (i,j) is pixel (i·sh − ph + a·dh, j·sw − pw + b·dw), or padding where there is none. Ints: [0] sh, [1] sw > 0
+	// (stride), [2] ph, [3] pw (padding; negative where the first window begins inside), [4] dh, [5] dw > 0 (dilation).
 
-	// OpIm2Col: In0 x [P,H,W,L], P planes of pixels of L elements → Out0 [P,KH,KW,OH,OW,L], what each window sees; 0 for padding. Floats.
+	// OpIm2Col: In0 x [P,H,W,L], P planes of pixels of L elements → Out0 [P,KH,KW,OH,OW,L], what each window sees; 0
+	// for padding. Floats.
 	OpIm2Col
-	// OpCol2Im: its gradient. In0 [P,KH,KW,OH,OW,L] → Out0 x [P,H,W,L], overwritten: the elements that a pixel went to are added in the order of (a,b).
+	// OpCol2Im: its gradient. In0 [P,KH,KW,OH,OW,L] → Out0 x [P,H,W,L], overwritten: the elements that a pixel went to
+	// are added in the order of (a,b).
 	OpCol2Im
-	// OpConv2D: In0 x [N,C,H,W], In1 w [O,C,KH,KW], In2 bias [O] (NIn 2: none) → Out0 y [N,O,OH,OW], the cross-correlation: the sum of w times what the window
-	// sees, plus bias. A backend may take an algorithm that adds in another order (Winograd's, in single precision), but one for all samples of a shape. Floats.
+	// OpConv2D: In0 x [N,C,H,W], In1 w [O,C,KH,KW], In2 bias [O] (NIn 2: none) → Out0 y [N,O,OH,OW], the
+	// cross-correlation: the sum of w times what the window sees, plus bias. A backend may take an algorithm that adds
+	// in another order (Winograd's, in single precision), but one for all samples of a shape. Floats.
 	OpConv2D
 	// OpConv2DGrad: its gradient by x. In0 dy, In1 w → Out0 dx.
 	OpConv2DGrad
 	// OpConv2DParamGrad: its gradient by w. In0 x, In1 dy → Out0 dw. Samples are added in groups, the groups in order.
 	OpConv2DParamGrad
-	// OpMaxPool: In0 x [N,C,H,W], H and W > 0 → Out0 [N,C,OH,OW], Out1 int64 of the same shape: maximum of each window and its place y·W + x, the first
-	// one's; NaN wins. Ints[4], [5]: the window's size KH, KW (no dilation); padding is not seen and at most half of it; OH = (H + 2·ph − KH)/sh + 1,
-	// OW likewise. Floats.
+	// OpMaxPool: In0 x [N,C,H,W], H and W > 0 → Out0 [N,C,OH,OW], Out1 int64 of the same shape: maximum of each window
+	// and its place y·W + x, the first one's; NaN wins. Ints[4], [5]: the window's size KH, KW (no dilation); padding
+	// is not seen and at most half of it; OH = (H + 2·ph − KH)/sh + 1, OW likewise. Floats.
 	OpMaxPool
 
 	NumOps

@@ -15,7 +15,8 @@ const (
 	cachesAMD   = 0x8000001d
 )
 
-// dataCache asks the processor for the lines in a set of its data cache of that level, and for the bytes in all; 0 means that it does not say.
+// dataCache asks the processor for the lines in a set of its data cache of that level, and for the bytes in all; 0
+// means that it does not say.
 func dataCache(level uint32) (ways, size int) {
 	for _, leaf := range []uint32{cachesAMD, cachesIntel} {
 		if highest, _, _, _ := cpuid(leaf&^0xffff, 0); highest < leaf {

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tilesAllowed asks the kernel once, for all threads of the process, for leave to use tile registers, whose 8 KiB it saves only for those that asked. It says no where a thread has a
-// signal stack that is too small for them; those of Go are not.
+// tilesAllowed asks the kernel once, for all threads of the process, for leave to use tile registers, whose 8 KiB it
+// saves only for those that asked. It says no where a thread has a signal stack that is too small for them; those of Go
+// are not.
 var tilesAllowed = sync.OnceValue(func() bool {
 	const (
 		requestPermission = 0x1023 // ARCH_REQ_XCOMP_PERM of asm/prctl.h

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernels chooses which variant of the CPU kernels runs: portable Go, AVX2 with FMA, AVX-512, or AVX-512 with the matrix unit AMX.
+// Package kernels chooses which variant of the CPU kernels runs: portable Go, AVX2 with FMA, AVX-512, or AVX-512 with
+// the matrix unit AMX.
 //
-// Each kernel package (gemm, …) has a generic Go version that is compiled everywhere and is the oracle for the others; assembly exists on amd64 unless
-// the build tag noasm removes it. The choice is made once for the whole process, since two variants may round differently: ranks that must
-// agree bit for bit compare [Active] when they meet. The environment variable LOCKSTEP_KERNELS forces a variant.
+// Each kernel package (gemm, …) has a generic Go version that is compiled everywhere and is the oracle for the others;
+// assembly exists on amd64 unless the build tag noasm removes it. The choice is made once for the whole process, since
+// two variants may round differently: ranks that must agree bit for bit compare [Active] when they meet. The
+// environment variable LOCKSTEP_KERNELS forces a variant.
 //
 // It is NOT a collection of kernels, and it does not choose per operation or per shape.
 package kernels
@@ -17,7 +19,8 @@ import (
 	"sync/atomic"
 )
 
-// EnvVar names the environment variable that forces a variant: generic, avx2, avx512 or amx. Empty or unset means the best available one.
+// EnvVar names the environment variable that forces a variant: generic, avx2, avx512 or amx. Empty or unset means the
+// best available one.
 const EnvVar = "LOCKSTEP_KERNELS"
 
 // Variant is one set of instructions that kernels are written for. Variants are ordered: a later one is preferred.
@@ -55,7 +58,8 @@ func Parse(name string) (Variant, error) {
 // Compiled returns the variants that this binary contains, in ascending order. The processor may lack some of them.
 func Compiled() []Variant { return append([]Variant(nil), compiled...) }
 
-// Available returns the variants that this binary contains and this processor runs, in ascending order; Generic is always the first.
+// Available returns the variants that this binary contains and this processor runs, in ascending order; Generic is
+// always the first.
 func Available() []Variant {
 	var list []Variant
 	for _, v := range compiled {
@@ -66,7 +70,8 @@ func Available() []Variant {
 	return list
 }
 
-// Missing returns the processor features that v needs and this processor (or its operating system) lacks; it is empty for a variant that can run.
+// Missing returns the processor features that v needs and this processor (or its operating system) lacks; it is empty
+// for a variant that can run.
 func Missing(v Variant) []string { return missing(v) }
 
 // check returns an error unless v can run here.
@@ -116,15 +121,16 @@ func fromEnvironment() (Variant, error) { return choose(os.Getenv(EnvVar)) }
 // active is 1 + the variant of the first use, or of Force; 0 before. Kernels ask for each row.
 var active atomic.Uint32
 
-// Init reports whether [EnvVar] is empty or names a variant that can run here; the error says what was given and what is available.
-// A program calls it once at its start, so that the mistake is a message to its user and not a panic of the first kernel.
+// Init reports whether [EnvVar] is empty or names a variant that can run here; the error says what was given and what
+// is available. A program calls it once at its start, so that the mistake is a message to its user and not a panic of
+// the first kernel.
 func Init() error {
 	_, err := initial()
 	return err
 }
 
-// Active returns the variant that all kernels of this process run. It panics with Init's error if that one is not nil: running
-// something else than what was asked for would be worse.
+// Active returns the variant that all kernels of this process run. It panics with Init's error if that one is not nil:
+// running something else than what was asked for would be worse.
 func Active() Variant {
 	if v := active.Load(); v != 0 {
 		return Variant(v - 1)
@@ -132,7 +138,8 @@ func Active() Variant {
 	return settle()
 }
 
-// Vectors returns the variant of the kernels that work on vectors: AVX512 where [Active] is AMX, whose tiles do nothing but multiply matrices.
+// Vectors returns the variant of the kernels that work on vectors: AVX512 where [Active] is AMX, whose tiles do nothing
+// but multiply matrices.
 func Vectors() Variant { return min(Active(), AVX512) }
 
 // settle makes the environment's choice the active variant.
@@ -145,8 +152,8 @@ func settle() Variant {
 	return v
 }
 
-// Force makes v the active variant until restore is called; an error if v cannot run here. It exists for tests and benchmarks (see
-// package kernelstest): nothing else may compute meanwhile, for one operation could then mix variants.
+// Force makes v the active variant until restore is called; an error if v cannot run here. It exists for tests and
+// benchmarks (see package kernelstest): nothing else may compute meanwhile, for one operation could then mix variants.
 func Force(v Variant) (restore func(), err error) {
 	if err := check(v); err != nil {
 		return nil, err

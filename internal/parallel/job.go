@@ -14,8 +14,8 @@ import (
 // errGoexit is the panic that a caller sees when a body ended a worker's goroutine by runtime.Goexit (t.FailNow does).
 var errGoexit = errors.New("parallel: a loop body called runtime.Goexit on a worker")
 
-// job is one loop. Exactly one of each, span and indexed is set: three fields instead of one adapter, since an adapter is a
-// closure and closures are garbage.
+// job is one loop. Exactly one of each, span and indexed is set: three fields instead of one adapter, since an adapter
+// is a closure and closures are garbage.
 type job struct {
 	each    func(i int)
 	span    func(lo, hi int)
@@ -35,9 +35,9 @@ type job struct {
 	failure *failure
 }
 
-// part is a range of neighbouring chunks. It is one worker's own, the same processor's in every loop over as many chunks: so what a loop wrote is in
-// the cache of the worker that reads it in the next, and what the hardware fetches ahead is for itself. Who has finished takes from
-// the others.
+// part is a range of neighbouring chunks. It is one worker's own, the same processor's in every loop over as many
+// chunks: so what a loop wrote is in the cache of the worker that reads it in the next, and what the hardware fetches
+// ahead is for itself. Who has finished takes from the others.
 type part struct {
 	next  atomic.Int64 // the first chunk that has not been handed out
 	end   int64
@@ -45,12 +45,12 @@ type part struct {
 	_     [40]byte    // a cache line of its own
 }
 
-// homes says which processor last had each part as its own. Goroutines move between threads and threads between processors, often more than once in a
-// training step; the data of a part do not move with them.
+// homes says which processor last had each part as its own. Goroutines move between threads and threads between
+// processors, often more than once in a training step; the data of a part do not move with them.
 type homes []atomic.Int32
 
-// claim takes a part for a goroutine with the given number: the one that was at home on its processor, else that of its number, else
-// any. There are as many parts as goroutines that can take one.
+// claim takes a part for a goroutine with the given number: the one that was at home on its processor, else that of its
+// number, else any. There are as many parts as goroutines that can take one.
 func (j *job) claim(number int) int {
 	here := processor()
 	for i := range j.parts {
@@ -70,7 +70,8 @@ func (j *job) claim(number int) int {
 // failure is a panic caught on a worker.
 type failure struct{ value any }
 
-// work runs chunks until none is left: first those of a part of its own, whose number is that of the worker from here on, then what others have not begun.
+// work runs chunks until none is left: first those of a part of its own, whose number is that of the worker from here
+// on, then what others have not begun.
 func (j *job) work(number int) {
 	worker := j.claim(number)
 	for i := range j.parts {
@@ -140,7 +141,8 @@ func (j *job) release() {
 	}
 }
 
-// wait returns when the last worker has finished: it watches for a short while, since chunks end at about the same time, then sleeps.
+// wait returns when the last worker has finished: it watches for a short while, since chunks end at about the same
+// time, then sleeps.
 func (j *job) wait() {
 	for i := range rounds * spins {
 		select {

@@ -2,15 +2,18 @@
 
 // Package parallel is the one worker pool of the engine: it spreads loops with independent iterations over goroutines.
 //
-// The rule that everything here serves: the number of workers decides who does a piece of work, never what the pieces are. Chunks have
-// the size that the caller gives, so a body that writes only to its own chunk yields the same bits with 1, 2 or 64 workers.
+// The rule that everything here serves: the number of workers decides who does a piece of work, never what the pieces
+// are. Chunks have the size that the caller gives, so a body that writes only to its own chunk yields the same bits
+// with 1, 2 or 64 workers.
 //
-// The calling goroutine always takes part, and workers are only ever asked, never waited for: a call takes the workers that are idle at that
-// moment, and once the chunks have run out it withdraws the requests that nobody has taken up. A call from inside a body therefore cannot
-// deadlock (with no idle worker it runs serially on its caller), and any number of goroutines may share one pool.
+// The calling goroutine always takes part, and workers are only ever asked, never waited for: a call takes the workers
+// that are idle at that moment, and once the chunks have run out it withdraws the requests that nobody has taken up. A
+// call from inside a body therefore cannot deadlock (with no idle worker it runs serially on its caller), and any
+// number of goroutines may share one pool.
 //
-// It is NOT a scheduler of tasks that depend on each other, block, or do input and output, and it keeps no order between chunks: nothing
-// may be reduced across chunks inside a body. Reduce per chunk and combine the partial results in index order afterwards.
+// It is NOT a scheduler of tasks that depend on each other, block, or do input and output, and it keeps no order
+// between chunks: nothing may be reduced across chunks inside a body. Reduce per chunk and combine the partial results
+// in index order afterwards.
 package parallel
 
 import (
@@ -21,9 +24,9 @@ import (
 	"sync/atomic"
 )
 
-// Pool is a fixed number of persistent workers, the calling goroutine among them. Its goroutines start with the first call that can use
-// them and end with [Pool.Close]. All methods may be called from several goroutines at once, and on a nil *Pool, which is a pool of one
-// worker: the caller.
+// Pool is a fixed number of persistent workers, the calling goroutine among them. Its goroutines start with the first
+// call that can use them and end with [Pool.Close]. All methods may be called from several goroutines at once, and on a
+// nil *Pool, which is a pool of one worker: the caller.
 type Pool struct {
 	size    int       // workers including the caller
 	workers []*worker // the size-1 persistent goroutines
@@ -37,8 +40,8 @@ type Pool struct {
 	live    sync.WaitGroup
 }
 
-// New returns a pool in which at most workers goroutines, the caller included, run the bodies of one call. workers below 1 means
-// runtime.GOMAXPROCS(0). No goroutine is started yet.
+// New returns a pool in which at most workers goroutines, the caller included, run the bodies of one call. workers
+// below 1 means runtime.GOMAXPROCS(0). No goroutine is started yet.
 func New(workers int) *Pool {
 	if workers < 1 {
 		workers = runtime.GOMAXPROCS(0)
@@ -53,7 +56,8 @@ func New(workers int) *Pool {
 	return p
 }
 
-// Workers returns the largest number of goroutines that run bodies of one call at once, the caller included; it is at least 1.
+// Workers returns the largest number of goroutines that run bodies of one call at once, the caller included; it is at
+// least 1.
 func (p *Pool) Workers() int {
 	if p == nil {
 		return 1
@@ -61,9 +65,10 @@ func (p *Pool) Workers() int {
 	return p.size
 }
 
-// For calls body(i) once for each i in [0, n), in no order, and returns when all calls have returned. Each iteration is handed out
-// on its own (tens of nanoseconds), so a body should be worth microseconds; use [Pool.ForChunks] for finer loops.
-// A panic in a body stops the loop early and is raised again, with its own value, on the caller. Nothing is allocated.
+// For calls body(i) once for each i in [0, n), in no order, and returns when all calls have returned. Each iteration is
+// handed out on its own (tens of nanoseconds), so a body should be worth microseconds; use [Pool.ForChunks] for finer
+// loops. A panic in a body stops the loop early and is raised again, with its own value, on the caller. Nothing is
+// allocated.
 func (p *Pool) For(n int, body func(i int)) {
 	if p.serial(n, 1) {
 		for i := range n {
@@ -76,9 +81,9 @@ func (p *Pool) For(n int, body func(i int)) {
 	p.run(j, n, 1)
 }
 
-// ForChunks calls body(lo, hi) once for each chunk [lo, hi) of [0, n): [0, chunk), [chunk, 2·chunk) and so on, the last one cut at n. The
-// chunks depend on n and chunk alone, never on the number of workers. Order, panics and allocation are as for [Pool.For].
-// It panics if chunk is below 1.
+// ForChunks calls body(lo, hi) once for each chunk [lo, hi) of [0, n): [0, chunk), [chunk, 2·chunk) and so on, the last
+// one cut at n. The chunks depend on n and chunk alone, never on the number of workers. Order, panics and allocation
+// are as for [Pool.For]. It panics if chunk is below 1.
 func (p *Pool) ForChunks(n, chunk int, body func(lo, hi int)) {
 	if p.serial(n, chunk) {
 		for lo := 0; lo < n; lo += chunk {
@@ -91,9 +96,9 @@ func (p *Pool) ForChunks(n, chunk int, body func(lo, hi int)) {
 	p.run(j, n, chunk)
 }
 
-// ForWorkers is [Pool.ForChunks] for bodies that need scratch memory: worker is in [0, Workers()), and no two bodies of this call that
-// run at the same time are given the same one. The index says nothing beyond this call: scratch indexed by it must belong to the call,
-// and what a body computes must not depend on it.
+// ForWorkers is [Pool.ForChunks] for bodies that need scratch memory: worker is in [0, Workers()), and no two bodies of
+// this call that run at the same time are given the same one. The index says nothing beyond this call: scratch indexed
+// by it must belong to the call, and what a body computes must not depend on it.
 func (p *Pool) ForWorkers(n, chunk int, body func(worker, lo, hi int)) {
 	if p.serial(n, chunk) {
 		for lo := 0; lo < n; lo += chunk {
@@ -106,7 +111,8 @@ func (p *Pool) ForWorkers(n, chunk int, body func(worker, lo, hi int)) {
 	p.run(j, n, chunk)
 }
 
-// SetLabels gives workers the pprof labels of ctx while they work on loops that begin from now on. The caller of a loop keeps its own.
+// SetLabels gives workers the pprof labels of ctx while they work on loops that begin from now on. The caller of a loop
+// keeps its own.
 func (p *Pool) SetLabels(ctx context.Context) {
 	if p != nil {
 		p.labels.Store(&ctx)
@@ -120,8 +126,8 @@ func (p *Pool) ClearLabels() {
 	}
 }
 
-// Close ends the pool's goroutines and returns when they have ended; bodies that are running finish first. Later calls run serially on
-// their caller. Close may be called twice, but not from inside a body.
+// Close ends the pool's goroutines and returns when they have ended; bodies that are running finish first. Later calls
+// run serially on their caller. Close may be called twice, but not from inside a body.
 func (p *Pool) Close() {
 	if p == nil {
 		return
@@ -216,8 +222,9 @@ func (p *Pool) ask(j *job, helpers int) {
 	}
 }
 
-// finish withdraws the offers that nobody took up, waits for the workers that joined, and raises the panic of one of them. completed
-// is false when the caller's own body panicked or ended its goroutine; that goes on unwinding by itself.
+// finish withdraws the offers that nobody took up, waits for the workers that joined, and raises the panic of one of
+// them. completed is false when the caller's own body panicked or ended its goroutine; that goes on unwinding by
+// itself.
 func (p *Pool) finish(j *job, completed bool) {
 	if !completed {
 		j.stop()

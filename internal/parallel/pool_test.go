@@ -320,7 +320,8 @@ func TestLabels(t *testing.T) {
 	(*parallel.Pool)(nil).ClearLabels()
 }
 
-// Goroutines that hold each other up take different parts, whatever processors they run on, and numbers are not given out twice.
+// Goroutines that hold each other up take different parts, whatever processors they run on, and numbers are not given
+// out twice.
 func TestPartsAreClaimedOnce(t *testing.T) {
 	for _, workers := range workerCounts {
 		p := parallel.New(workers)

@@ -10,9 +10,10 @@ import (
 // nowhere is the number of a processor that is not known.
 const nowhere = -1
 
-// A goroutine looks for news spins times in a row, some twenty microseconds, and then lets others that wait for its thread go first. After so many rounds of that it
-// sleeps. Waking a thread up takes longer than most operations of a training step, and its work is then done by another, which has not got the data; consecutive
-// loops come closer together than this, but for the longest stretches of a step that are not divided.
+// A goroutine looks for news spins times in a row, some twenty microseconds, and then lets others that wait for its
+// thread go first. After so many rounds of that it sleeps. Waking a thread up takes longer than most operations of a
+// training step, and its work is then done by another, which has not got the data; consecutive loops come closer
+// together than this, but for the longest stretches of a step that are not divided.
 const (
 	spins  = 20_000
 	rounds = 4
@@ -21,8 +22,9 @@ const (
 // busy and gone are what a worker's mailbox holds while it works and after it has ended; nobody can be asked then.
 var busy, gone = new(job), new(job)
 
-// worker is a goroutine with a mailbox for one job. nil in the mailbox means idle. A caller moves it from nil to its job, and
-// back to nil if the worker has not reacted by the time it is no longer needed; the worker moves it from the job to busy, and to nil when done.
+// worker is a goroutine with a mailbox for one job. nil in the mailbox means idle. A caller moves it from nil to its
+// job, and back to nil if the worker has not reacted by the time it is no longer needed; the worker moves it from the
+// job to busy, and to nil when done.
 type worker struct {
 	number int // from 1; the caller of a loop is 0
 	mail   atomic.Pointer[job]

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rng is the one source of random numbers: a counter-based generator, so that every number is a function of where it is used and
-// not of how many were drawn before it.
+// Package rng is the one source of random numbers: a counter-based generator, so that every number is a function of
+// where it is used and not of how many were drawn before it.
 //
-// A number is addressed by (key, position, element). The key says what the numbers are for: Key(seed, module path, call ordinal). The
-// position is the sample's place in the training stream, the element its index within the sample. From that follows all that training needs of
-// randomness: the same bits for any chunking, any number of workers and any number of ranks, recomputation without stored state, and seeking
-// in O(1).
+// A number is addressed by (key, position, element). The key says what the numbers are for: Key(seed, module path, call
+// ordinal). The position is the sample's place in the training stream, the element its index within the sample. From
+// that follows all that training needs of randomness: the same bits for any chunking, any number of workers and any
+// number of ranks, recomputation without stored state, and seeking in O(1).
 //
-// The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3; SC 2011). The addresses map to its
-// 128-bit counter as (element / lanes, position), low words first, where lanes is how many values of the wanted type one block of 128
-// bits gives: 4 for uint32, float32 and float32 normals, 2 for uint64, float64 and float64 normals. The normal distribution uses
-// arithmetic of this package instead of package math's, so that its bits are the same on every processor.
+// The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3; SC 2011).
+// The addresses map to its 128-bit counter as (element / lanes, position), low words first, where lanes is how many
+// values of the wanted type one block of 128 bits gives: 4 for uint32, float32 and float32 normals, 2 for uint64,
+// float64 and float64 normals. The normal distribution uses arithmetic of this package instead of package math's, so
+// that its bits are the same on every processor.
 //
 // What a key, position and element give is part of the checkpoint format: it never changes, and golden tests hold it.
 //

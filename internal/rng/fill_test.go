@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
-// TestFillUnderVariants holds the vectorised generator to single elements: odd beginnings and ends, long pieces, and a block number beyond 32 bits on the way.
+// TestFillUnderVariants holds the vectorised generator to single elements: odd beginnings and ends, long pieces, and a
+// block number beyond 32 bits on the way.
 func TestFillUnderVariants(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		const key, position = 0x123456789abcdef0, 0xfedcba9876543210

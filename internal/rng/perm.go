@@ -7,19 +7,20 @@ import (
 	"math"
 )
 
-// tableLimit is the largest domain for which a permutation is stored; feistelRounds is how often a larger one is mixed. Both are
-// part of what a key gives, and never change.
+// tableLimit is the largest domain for which a permutation is stored; feistelRounds is how often a larger one is mixed.
+// Both are part of what a key gives, and never change.
 const (
 	tableLimit    = 1 << 16
 	feistelRounds = 8
 )
 
-// Perm is a pseudorandom permutation of 0 … n−1 that gives any of its elements in O(1) time and memory, so that a sampler over a billion
-// samples can seek. It is safe for concurrent use.
+// Perm is a pseudorandom permutation of 0 … n−1 that gives any of its elements in O(1) time and memory, so that a
+// sampler over a billion samples can seek. It is safe for concurrent use.
 //
-// Up to n = 65536 it is a stored shuffle (Fisher and Yates; all permutations equally likely, as far as the key's 64 bits allow). Above, it is a generalized
-// Feistel network on pairs (l, r) with l < a, r < b, a·b ≥ n, a ≈ b ≈ √n, of eight rounds with Philox as the round function, and results ≥ n are
-// walked on until they fall below n (Black and Rogaway: Ciphers with Arbitrary Finite Domains, 2002).
+// Up to n = 65536 it is a stored shuffle (Fisher and Yates; all permutations equally likely, as far as the key's 64
+// bits allow). Above, it is a generalized Feistel network on pairs (l, r) with l < a, r < b, a·b ≥ n, a ≈ b ≈ √n, of
+// eight rounds with Philox as the round function, and results ≥ n are walked on until they fall below n (Black and
+// Rogaway: Ciphers with Arbitrary Finite Domains, 2002).
 type Perm struct {
 	n     int64
 	table []uint16

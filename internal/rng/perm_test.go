@@ -50,7 +50,8 @@ func feistel(key uint64, n int64) *Perm {
 	return p
 }
 
-// For domains too large to enumerate: the network can be undone, so it is a bijection of [0, a·b), and a walk ends in [0, n).
+// For domains too large to enumerate: the network can be undone, so it is a bijection of [0, a·b), and a walk ends in
+// [0, n).
 func TestLargePermIsBijection(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := NewPerm(rapid.Uint64().Draw(t, "key"), rapid.Int64Range(tableLimit+1, 1<<62).Draw(t, "n"))
@@ -102,7 +103,8 @@ func TestSmallPermsAreUniform(t *testing.T) {
 	}
 }
 
-// A large permutation looks random: images of neighbours are spread, it has about one fixed point, and positions are uncorrelated with values.
+// A large permutation looks random: images of neighbours are spread, it has about one fixed point, and positions are
+// uncorrelated with values.
 func TestLargePermLooksRandom(t *testing.T) {
 	const n = 100000
 	var fixed, ascents, correlation float64

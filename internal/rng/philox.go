@@ -2,7 +2,8 @@
 
 package rng
 
-// Constants of Philox4x32 (Salmon et al. 2011, table 2): the multipliers of the two halves, and the Weyl increments of the key.
+// Constants of Philox4x32 (Salmon et al. 2011, table 2): the multipliers of the two halves, and the Weyl increments of
+// the key.
 const (
 	philoxM0 = 0xD2511F53
 	philoxM1 = 0xCD9E8D57
@@ -13,8 +14,8 @@ const (
 // Block is the output of one call of the generator: 128 random bits.
 type Block [4]uint32
 
-// Philox encrypts the 128-bit counter (words c0 lowest to c3) under key with ten rounds of Philox4x32. The key's low word is the first key word of
-// Random123, whose known answers the tests hold.
+// Philox encrypts the 128-bit counter (words c0 lowest to c3) under key with ten rounds of Philox4x32. The key's low
+// word is the first key word of Random123, whose known answers the tests hold.
 func Philox(key uint64, c0, c1, c2, c3 uint32) Block {
 	k0, k1 := uint32(key), uint32(key>>32)
 	for range 10 {

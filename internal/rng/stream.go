@@ -7,9 +7,9 @@ import (
 	"math/bits"
 )
 
-// Stream draws the numbers of one key one after the other, where no natural index exists: token sampling, shuffles. Number i is
-// Uint64At(key, 0, i), so that the whole state is the key and how many were drawn. It is a Source of math/rand/v2. It is not safe for
-// concurrent use.
+// Stream draws the numbers of one key one after the other, where no natural index exists: token sampling, shuffles.
+// Number i is Uint64At(key, 0, i), so that the whole state is the key and how many were drawn. It is a Source of
+// math/rand/v2. It is not safe for concurrent use.
 type Stream struct {
 	key   uint64
 	drawn uint64
@@ -48,8 +48,8 @@ func (s *Stream) Seek(drawn uint64) {
 	}
 }
 
-// Int64NAt gives the uniform integer in [0, n) of one element, without bias: bits that would bring a bias (with probability below n/2⁶⁴) are drawn again
-// under a key derived from key. It panics if n < 1.
+// Int64NAt gives the uniform integer in [0, n) of one element, without bias: bits that would bring a bias (with
+// probability below n/2⁶⁴) are drawn again under a key derived from key. It panics if n < 1.
 func Int64NAt(n int64, key, position, element uint64) int64 {
 	return bounded(n, func(attempt int) uint64 {
 		if attempt == 0 {
@@ -59,8 +59,8 @@ func Int64NAt(n int64, key, position, element uint64) int64 {
 	})
 }
 
-// bounded is the multiply-shift method of Lemire (Fast Random Integer Generation in an Interval, 2019): the high word of x·n, rejected while the
-// low word is below 2⁶⁴ mod n.
+// bounded is the multiply-shift method of Lemire (Fast Random Integer Generation in an Interval, 2019): the high word
+// of x·n, rejected while the low word is below 2⁶⁴ mod n.
 func bounded(n int64, draw func(attempt int) uint64) int64 {
 	if n < 1 {
 		panic(fmt.Sprintf("rng: bound of a random integer is %d, want at least 1", n))

@@ -50,7 +50,8 @@ func TestInt64N(t *testing.T) {
 		require.Less(t, chiSquare(bins, draws/float64(n)), 40.)
 		require.Less(t, chiSquare(at, draws/float64(n)), 40.)
 	}
-	// n = 3·2⁶¹ rejects a quarter of all draws: without rejection the three residues modulo 3 would come up as 3 : 3 : 2.
+	// n = 3·2⁶¹ rejects a quarter of all draws: without rejection the three residues modulo 3 would come up as 3 : 3 :
+	// 2.
 	const large = int64(3) << 61
 	var residues, atResidues [4]float64
 	for i := range uint64(20000) {

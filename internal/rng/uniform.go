@@ -75,8 +75,9 @@ func FillFloat64(dst []float64, key, position, first uint64) {
 	}
 }
 
-// KeepThreshold gives the integer t for which an element is kept by dropout with probability p exactly if its upper 24 random bits, Uint32At(…)>>8, are at
-// least t: the same as Float32At(…) ≥ p without a conversion. It panics if p is outside [0, 1].
+// KeepThreshold gives the integer t for which an element is kept by dropout with probability p exactly if its upper 24
+// random bits, Uint32At(…)>>8, are at least t: the same as Float32At(…) ≥ p without a conversion. It panics if p is
+// outside [0, 1].
 func KeepThreshold(p float64) uint32 {
 	if !(p >= 0 && p <= 1) {
 		panic(fmt.Sprintf("rng: dropout probability is %v, want 0 to 1", p))
@@ -84,9 +85,9 @@ func KeepThreshold(p float64) uint32 {
 	return uint32(math.Ceil(p * (1 << 24)))
 }
 
-// FillKeep draws a dropout mask: dst[i] is true (the element is kept) exactly if Float32At(key, position, first+i) ≥ p, which has probability
-// 1−p to within 2⁻²⁴. position is the sample's place in the training stream, first+i the element within the sample. p = 0 keeps all, p = 1
-// nothing. It panics if p is outside [0, 1].
+// FillKeep draws a dropout mask: dst[i] is true (the element is kept) exactly if Float32At(key, position, first+i) ≥ p,
+// which has probability 1−p to within 2⁻²⁴. position is the sample's place in the training stream, first+i the element
+// within the sample. p = 0 keeps all, p = 1 nothing. It panics if p is outside [0, 1].
 func FillKeep(dst []bool, p float64, key, position, first uint64) {
 	t := KeepThreshold(p)
 	var bits [piece]uint32

@@ -31,8 +31,9 @@ type Options struct {
 	// TopP keeps the smallest set of likeliest tokens whose probability reaches p; 0 or 1
 	// keeps all (Holtzman et al. 2020).
 	TopP float64
-	// RepetitionPenalty makes tokens that the prompt or the text already has less likely: their logits are divided by it
-	// if positive and multiplied by it if negative (Keskar et al. 2019). 0 and 1 change nothing, below 1 repeats more.
+	// RepetitionPenalty makes tokens that the prompt or the text already has less likely: their logits are divided by
+	// it if positive and multiplied by it if negative (Keskar et al. 2019). 0 and 1 change nothing, below 1 repeats
+	// more.
 	RepetitionPenalty float64
 	// EOS are the tokens that end the text.
 	EOS []int

@@ -100,7 +100,8 @@ func (c ClassifierConfig) Validate() error {
 	return nil
 }
 
-// Classifier is GPT-2 with a head that gives a text one of several classes, transformers' GPT2ForSequenceClassification.
+// Classifier is GPT-2 with a head that gives a text one of several classes, transformers'
+// GPT2ForSequenceClassification.
 type Classifier struct {
 	Transformer *Transformer `nn:"transformer"`
 	Score       *nn.Linear   `nn:"score"` // without bias

@@ -172,8 +172,8 @@ func TestStepLearns(t *testing.T) {
 	require.Greater(t, first, 3.0)
 }
 
-// Gradients are there only from backward to ZeroGrad, and take the place of activations. Gradient checkpointing needs less memory, and no step leaves
-// any behind.
+// Gradients are there only from backward to ZeroGrad, and take the place of activations. Gradient checkpointing needs
+// less memory, and no step leaves any behind.
 func TestStepMemory(t *testing.T) {
 	peak := func(recompute bool) int64 {
 		dev := tensor.NewCPU(1)

@@ -15,7 +15,8 @@ import (
 // spdx is the first line of every Go file; an empty line follows, so that it is not part of a package comment.
 const spdx = "// SPDX-License-Identifier: Apache-2.0\n\n"
 
-// unlicensed reports whether a Go file lacks the line. Generated files need none: their generators decide their first line.
+// unlicensed reports whether a Go file lacks the line. Generated files need none: their generators decide their first
+// line.
 func unlicensed(text []byte, generated bool) bool {
 	return !generated && !bytes.HasPrefix(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte(spdx))
 }

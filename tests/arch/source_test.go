@@ -244,8 +244,8 @@ func TestPackageCommentsBites(t *testing.T) {
 // programs are the folders whose packages may print, log and exit.
 var programs = []string{"cmd", "examples", "tests", "bench"}
 
-// redirector is the one library file that may say where the standard logger writes: while a progress bar is shown, above it. It
-// logs nothing itself.
+// redirector is the one library file that may say where the standard logger writes: while a progress bar is shown,
+// above it. It logs nothing itself.
 const redirector = "callbacks/terminal.go"
 
 // quiet reports library code that prints, logs past slog, or exits.

@@ -41,8 +41,8 @@ func TestScenariosRepeat(t *testing.T) {
 	require.Greater(t, differ, 250)
 }
 
-// TestTourHasEveryKind wants each kind once in the first scenarios, the harmless ones among themselves, and only what can
-// be had.
+// TestTourHasEveryKind wants each kind once in the first scenarios, the harmless ones among themselves, and only what
+// can be had.
 func TestTourHasEveryKind(t *testing.T) {
 	count := map[kind]int{}
 	tour := whole(1).tour()

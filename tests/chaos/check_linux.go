@@ -62,8 +62,8 @@ func readResult(out string) (result, error) {
 	return r, err
 }
 
-// readLog takes what was logged apart: losses and metrics, since a run that is interrupted tells, too, how long it took.
-// A kill may have cut a line off.
+// readLog takes what was logged apart: losses and metrics, since a run that is interrupted tells, too, how long it
+// took. A kill may have cut a line off.
 func (r *result) readLog(text []byte) error {
 	for line := range bytes.Lines(text) {
 		var record map[string]any

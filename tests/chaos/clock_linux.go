@@ -31,8 +31,8 @@ import (
 // the vDSO; so the harness hides that from it when it starts (ptrace). The monotonic clock is a time namespace's: chaos
 // skew SECONDS PROGRAM...
 
-// wrapped does the work of the harness's helpers, such as the process that becomes a program with a wrong clock; false if
-// argv asks for none.
+// wrapped does the work of the harness's helpers, such as the process that becomes a program with a wrong clock; false
+// if argv asks for none.
 func wrapped(argv []string) (code int, is bool) {
 	if len(argv) < 2 {
 		return 0, false

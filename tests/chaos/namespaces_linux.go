@@ -23,8 +23,8 @@ const (
 
 type exitError = exec.ExitError
 
-// inNamespaces prepares the program in namespaces of its own for mounts, network and processes, or, where these cannot be
-// made, without. When the caller ends, the program does, and with it all that it has started.
+// inNamespaces prepares the program in namespaces of its own for mounts, network and processes, or, where these cannot
+// be made, without. When the caller ends, the program does, and with it all that it has started.
 func inNamespaces(program, work string, environ []string) *exec.Cmd {
 	const flags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID
 	attributes := &syscall.SysProcAttr{Cloneflags: flags}
@@ -54,8 +54,9 @@ const noNamespaces = "CHAOS_NO_NAMESPACES"
 // private is where the harness's folder is seen inside.
 const private = "/run/chaos"
 
-// enter makes the private folders: /proc shows this namespace's processes, /tmp and /dev/shm are empty, /run holds the harness's folder and what ip makes, and
-// the loopback is up. What is mounted later reaches network namespaces that ip makes.
+// enter makes the private folders: /proc shows this namespace's processes, /tmp and /dev/shm are empty, /run holds the
+// harness's folder and what ip makes, and the loopback is up. What is mounted later reaches network namespaces that ip
+// makes.
 func enter(work string) error {
 	if why := os.Getenv(noNamespaces); why != "" {
 		return errors.New("no namespaces can be made: " + why)

@@ -65,8 +65,8 @@ func sockets(pid int) map[string]bool {
 	return list
 }
 
-// reachable turns the kernel's form of an address and port into one that can be dialled: the loopback where it listens on
-// all.
+// reachable turns the kernel's form of an address and port into one that can be dialled: the loopback where it listens
+// on all.
 func (j *job) reachable(kernel string) string {
 	host, port, _ := strings.Cut(kernel, ":")
 	n, _ := strconv.ParseUint(port, 16, 16) // the kernel's
@@ -103,8 +103,8 @@ func (j *job) dial(t target, away bool) (net.Conn, error) {
 	return c, err
 }
 
-// strangers connects to all ports of a job from now on, until it ends. What do says with each connection is done with it
-// at once; those it keeps are held to the end, so many at most.
+// strangers connects to all ports of a job from now on, until it ends. What do says with each connection is done with
+// it at once; those it keeps are held to the end, so many at most.
 func strangers(do func(c net.Conn, n int) (keep bool)) action {
 	return func(j *job, f fault) (func() error, error) {
 		if len(j.meetingPlace(f)) == 0 && len(j.targets()) == 0 {
@@ -117,8 +117,8 @@ func strangers(do func(c net.Conn, n int) (keep bool)) action {
 	}
 }
 
-// meetingPlace is where rank 0 will listen, for strangers that come before the ranks do: where two launchers were told to
-// meet.
+// meetingPlace is where rank 0 will listen, for strangers that come before the ranks do: where two launchers were told
+// to meet.
 func (j *job) meetingPlace(f fault) []target {
 	switch {
 	case f.step > 0 || j.layout.launchers() < 2:

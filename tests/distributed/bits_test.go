@@ -48,8 +48,8 @@ func TestSameBitsOnEightRanks(t *testing.T) {
 	requireSameBits(t, one, 8, flags...)
 }
 
-// TestSameBitsInMixedPrecision is TestSameBits for bf16 and fp16; the ranks recompute activations, the single process does
-// not.
+// TestSameBitsInMixedPrecision is TestSameBits for bf16 and fp16; the ranks recompute activations, the single process
+// does not.
 func TestSameBitsInMixedPrecision(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"--bf16", "--fp16"} {

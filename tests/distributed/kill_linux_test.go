@@ -259,8 +259,8 @@ func TestStoppedRank(t *testing.T) {
 	}
 }
 
-// TestAFrozenRankIsNamedLongBeforeTheDeadline: every other rank names it, the deadline is half an hour away, and nothing is
-// lost once it goes on.
+// TestAFrozenRankIsNamedLongBeforeTheDeadline: every other rank names it, the deadline is half an hour away, and
+// nothing is lost once it goes on.
 func TestAFrozenRankIsNamedLongBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"shm", "tcp"} {

@@ -19,8 +19,8 @@ import (
 // soon is how long a mistake may take to be told.
 const soon = 5 * time.Second
 
-// TestWrongToken wants the rank that has it refused at once, the others to be told of it long before their patience ends,
-// and to say then who is missing.
+// TestWrongToken wants the rank that has it refused at once, the others to be told of it long before their patience
+// ends, and to say then who is missing.
 func TestWrongToken(t *testing.T) {
 	t.Parallel()
 	out := t.TempDir()

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
-// Environment returns the variables that the ranks share: torchrun's names, which PyTorch reads too, with a free port and a
-// token of the job's own. Each rank needs RANK and LOCAL_RANK besides.
+// Environment returns the variables that the ranks share: torchrun's names, which PyTorch reads too, with a free port
+// and a token of the job's own. Each rank needs RANK and LOCAL_RANK besides.
 func Environment(ranks int) ([]string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tree combines the buffers of several ranks in the order that package dist specifies: a binary tree over ranks, per element.
+// Package tree combines the buffers of several ranks in the order that package dist specifies: a binary tree over
+// ranks, per element.
 //
-// Partners at distance 1, 2, 4, … are combined, rank i with rank i+d, and one without a partner is carried up. float32 and float64 are combined in their own
-// precision; bfloat16 and float16 in float32, with one rounding at the end. Each element's result depends on the ranks' values of that element alone.
+// Partners at distance 1, 2, 4, … are combined, rank i with rank i+d, and one without a partner is carried up. float32
+// and float64 are combined in their own precision; bfloat16 and float16 in float32, with one rounding at the end. Each
+// element's result depends on the ranks' values of that element alone.
 //
 // It is NOT an engine: it sees buffers side by side and moves nothing between ranks.
 package tree
@@ -18,13 +20,15 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
-// blockBytes is the size of one input's part that is combined at a time, so that a tree's partial results stay in the nearest caches.
+// blockBytes is the size of one input's part that is combined at a time, so that a tree's partial results stay in the
+// nearest caches.
 const blockBytes = 8 << 10
 
 // maxDepth is the largest number of unmerged subtrees plus one: enough for a million ranks.
 const maxDepth = 21
 
-// Combiner combines inputs; it owns the memory for partial results. It is for one goroutine at a time; the zero value is ready.
+// Combiner combines inputs; it owns the memory for partial results. It is for one goroutine at a time; the zero value
+// is ready.
 type Combiner struct {
 	scratch []byte
 }
@@ -37,8 +41,8 @@ func Accumulator(d dtype.DType) dtype.DType {
 	return d
 }
 
-// Combine sets dst to the combination of inputs, all of dtype d and equally long. dst may be one of the inputs, but must not overlap them otherwise. fast
-// permits another order (rank by rank). It panics if the lengths differ.
+// Combine sets dst to the combination of inputs, all of dtype d and equally long. dst may be one of the inputs, but
+// must not overlap them otherwise. fast permits another order (rank by rank). It panics if the lengths differ.
 func (c *Combiner) Combine(dst []byte, inputs [][]byte, d dtype.DType, op dist.ReduceOp, fast bool) {
 	c.run(dst, inputs, d, op, fast, d.IsHalf(), d.IsHalf())
 }
@@ -123,8 +127,9 @@ func (b *block) leaf(i, at int) []byte {
 	return wide
 }
 
-// combine runs a binary counter over the ranks: stack position k holds a subtree, and equal ones merge. The result lies in out, or in scratch if out is nil.
-// Partial results use the scratch level of their stack position, so that a merge writes where its left side lies.
+// combine runs a binary counter over the ranks: stack position k holds a subtree, and equal ones merge. The result lies
+// in out, or in scratch if out is nil. Partial results use the scratch level of their stack position, so that a merge
+// writes where its left side lies.
 func (b *block) combine(out []byte, fast bool) []byte {
 	var stack [maxDepth][]byte
 	var ranks [maxDepth]int
@@ -156,7 +161,8 @@ func (b *block) combine(out []byte, fast bool) []byte {
 	return stack[0]
 }
 
-// last reports whether a subtree of so many ranks is the whole tree: only then may the output, which may be an input, be written.
+// last reports whether a subtree of so many ranks is the whole tree: only then may the output, which may be an input,
+// be written.
 func (b *block) last(ranks int) bool { return ranks == len(b.inputs) }
 
 // of returns the bytes as elements of T.

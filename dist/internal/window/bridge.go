@@ -8,18 +8,20 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// Bridge carries out this rank's part of a call with the ranks of the same number in the other groups; in has dtype d. For an all-reduce in is its share of the combined
-// buffer, not rounded yet, and out where the result goes, in the call's dtype; for a broadcast they are its share of the root's buffer, the same memory; for a reduce-scatter
-// in is one block for each group and out this group's place in it.
+// Bridge carries out this rank's part of a call with the ranks of the same number in the other groups; in has dtype d.
+// For an all-reduce in is its share of the combined buffer, not rounded yet, and out where the result goes, in the
+// call's dtype; for a broadcast they are its share of the root's buffer, the same memory; for a reduce-scatter in is
+// one block for each group and out this group's place in it.
 type Bridge func(c *dist.Call, in, out []byte, d dtype.DType) error
 
-// SetBridge makes every all-reduce, reduce-scatter and broadcast one over several groups of equal size, of which this is the given one; their roots and blocks are numbered over
-// all groups. It comes before the first call.
+// SetBridge makes every all-reduce, reduce-scatter and broadcast one over several groups of equal size, of which this
+// is the given one; their roots and blocks are numbered over all groups. It comes before the first call.
 func (e *Engine) SetBridge(b Bridge, group, groups int) {
 	e.bridge, e.groups, e.first = b, groups, group*e.size
 }
 
-// bridgeBytes is the size of a chunk that crosses a bridge, of all ranks of a group together, where no buffer goes through a stage.
+// bridgeBytes is the size of a chunk that crosses a bridge, of all ranks of a group together, where no buffer goes
+// through a stage.
 const bridgeBytes = 8 << 20
 
 // Shows reports whether the ranks of this group will see this rank's buffer where it lies.
@@ -27,7 +29,8 @@ func (e *Engine) Shows(c *dist.Call) bool {
 	return !e.gives(c, e.rank) || e.fabric.Publish(&e.trial, c.In)
 }
 
-// SetSeen says of the next call whether Shows is true on all ranks of all groups. They must agree on it, since it decides how large the chunks are that cross the bridge.
+// SetSeen says of the next call whether Shows is true on all ranks of all groups. They must agree on it, since it
+// decides how large the chunks are that cross the bridge.
 func (e *Engine) SetSeen(all bool) { e.seen = all }
 
 // bridged reports whether a call is one over several groups.
@@ -43,7 +46,8 @@ func (e *Engine) room(n int) []byte {
 	return e.partial[:n]
 }
 
-// bridgeShare takes this rank's share of a chunk, combined or the root's, over the bridge and writes it into all buffers. What is still to be added crosses as it is, and the sums as they will be, rounded.
+// bridgeShare takes this rank's share of a chunk, combined or the root's, over the bridge and writes it into all
+// buffers. What is still to be added crosses as it is, and the sums as they will be, rounded.
 func (t *transfer) bridgeShare(lo, hi, half int) error {
 	e, c := t.e, t.c
 	from, to := Share(hi-lo, e.size, e.rank, line)
@@ -91,7 +95,8 @@ func (t *transfer) bridgeBroadcast(n int) error {
 	return nil
 }
 
-// bridgeBlocks combines, for each group, the block of the rank there that has this one's number, and takes them over the bridge.
+// bridgeBlocks combines, for each group, the block of the rank there that has this one's number, and takes them over
+// the bridge.
 func (t *transfer) bridgeBlocks(out []byte, lo, hi, half int) error {
 	e, c := t.e, t.c
 	acc := tree.Accumulator(c.DType)

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package window is the engine for ranks that see each other's memory: goroutines of one process, or processes that map the same segments.
+// Package window is the engine for ranks that see each other's memory: goroutines of one process, or processes that map
+// the same segments.
 //
-// A call goes like this: each rank writes its signature and the place of its buffer where all can read it, and arrives at a barrier; all compare; each then takes
-// what it needs from the buffers of the others, and for a reduction combines its share of the elements and writes the result into all buffers; a second
-// barrier gives the buffers back. Nothing is copied where the buffers lie in shared memory. A buffer that the others cannot see goes through a staging
-// area in chunks, with one barrier for each, since the area has two halves.
+// A call goes like this: each rank writes its signature and the place of its buffer where all can read it, and arrives
+// at a barrier; all compare; each then takes what it needs from the buffers of the others, and for a reduction combines
+// its share of the elements and writes the result into all buffers; a second barrier gives the buffers back. Nothing is
+// copied where the buffers lie in shared memory. A buffer that the others cannot see goes through a staging area in
+// chunks, with one barrier for each, since the area has two halves.
 //
 // It is NOT an engine by itself: a [Fabric] gives it the memory (dist/local, dist/shm).
 package window
@@ -21,7 +23,8 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/internal/tree"
 )
 
-// Waiting goes from looking to yielding to sleeping, since ranks often arrive together and cores may be fewer than ranks.
+// Waiting goes from looking to yielding to sleeping, since ranks often arrive together and cores may be fewer than
+// ranks.
 const (
 	looks  = 200                   // loads in a row
 	yields = 50                    // loads with a yield between them

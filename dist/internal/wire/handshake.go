@@ -17,7 +17,8 @@ import (
 // Patience is how long one side of a handshake waits for the other, all in all.
 const Patience = 5 * time.Second
 
-// ErrToken is returned by both sides if they do not have the same job token, or if somebody between them speaks to both.
+// ErrToken is returned by both sides if they do not have the same job token, or if somebody between them speaks to
+// both.
 var ErrToken = errors.New("the job tokens differ")
 
 // ErrTLS is returned by both sides if one of them wants an encrypted connection and the other one a plain one.
@@ -80,8 +81,8 @@ func nonce() []byte {
 	return b
 }
 
-// Greet is the dialling side's handshake. It returns the connection to use from now on, without a deadline; on error c is
-// the caller's to close.
+// Greet is the dialling side's handshake. It returns the connection to use from now on, without a deadline; on error c
+// is the caller's to close.
 func (k *Key) Greet(c net.Conn, h Hello) (net.Conn, error) {
 	c, err := k.greet(c, h)
 	if err != nil {
@@ -141,9 +142,9 @@ func hear(c net.Conn) (r reply, err error) {
 	return r, fmt.Errorf("refused: %.100q", r.Error)
 }
 
-// Receive is the listening side's handshake: it returns the connection to use from now on, and what the other side said,
-// once that has proved that it knows the token. On error c is the caller's to close; with [ErrToken] comes what the other
-// side claimed.
+// Receive is the listening side's handshake: it returns the connection to use from now on, and what the other side
+// said, once that has proved that it knows the token. On error c is the caller's to close; with [ErrToken] comes what
+// the other side claimed.
 func (k *Key) Receive(c net.Conn) (net.Conn, Hello, error) {
 	c, h, err := k.receive(c)
 	if err != nil {

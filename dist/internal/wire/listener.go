@@ -15,7 +15,8 @@ import (
 // the most.
 const Strangers = 256
 
-// Listener accepts connections and hands on those that pass the handshake. Others are closed, and logged at the debug level.
+// Listener accepts connections and hands on those that pass the handshake. Others are closed, and logged at the debug
+// level.
 type Listener struct {
 	listener net.Listener
 	key      *Key
@@ -35,7 +36,8 @@ type stranger struct {
 	source string // who is at the other end, as far as the kernel says
 }
 
-// Listen begins to accept on address (port 0 picks a free one). serve is called on a goroutine of its own for each connection that passed, and owns it.
+// Listen begins to accept on address (port 0 picks a free one). serve is called on a goroutine of its own for each
+// connection that passed, and owns it.
 func Listen(address string, key *Key, serve func(net.Conn, Hello)) (*Listener, error) {
 	nl, err := net.Listen("tcp", address)
 	if err != nil {

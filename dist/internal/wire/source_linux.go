@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// source says who is at the other end of a connection that was accepted: the user, if the connection does not leave this
-// host, else the address.
+// source says who is at the other end of a connection that was accepted: the user, if the connection does not leave
+// this host, else the address.
 func source(c net.Conn) string {
 	remote, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {

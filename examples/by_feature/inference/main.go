@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Inference loads a saved model and runs it: without gradients, with memory that is freed after every batch, in batches,
-// and on several goroutines that share the one model. It prints how many predictions a second each way gives. See
-// docs/inference.md; examples/regression --serve puts an HTTP service around it.
+// Inference loads a saved model and runs it: without gradients, with memory that is freed after every batch, in
+// batches, and on several goroutines that share the one model. It prints how many predictions a second each way gives.
+// See docs/inference.md; examples/regression --serve puts an HTTP service around it.
 package main
 
 import (

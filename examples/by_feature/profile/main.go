@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Profile records three steps of a small GPT-2 on two ranks: --profile of every program, set by hand. What it writes is described in
-// docs/profiling.md; the table is shown at the end.
+// Profile records three steps of a small GPT-2 on two ranks: --profile of every program, set by hand. What it writes is
+// described in docs/profiling.md; the table is shown at the end.
 package main
 
 import (

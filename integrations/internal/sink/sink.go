@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sink takes the writing of reports off the training goroutine: jobs are queued without ever waiting, and one goroutine does them in order.
-// Failures are counted and told in the log, never returned to the run. It is not a general worker pool.
+// Package sink takes the writing of reports off the training goroutine: jobs are queued without ever waiting, and one
+// goroutine does them in order. Failures are counted and told in the log, never returned to the run. It is not a
+// general worker pool.
 package sink
 
 import (
@@ -60,8 +61,8 @@ func (s *Sink) Put(job func() error) {
 	}
 }
 
-// Close does what still waits, flushes and closes, and says in the log how many records failed or were dropped. It waits no longer than Patience. Later calls do
-// nothing.
+// Close does what still waits, flushes and closes, and says in the log how many records failed or were dropped. It
+// waits no longer than Patience. Later calls do nothing.
 func (s *Sink) Close() {
 	if s.closed {
 		return

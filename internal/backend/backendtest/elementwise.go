@@ -37,7 +37,8 @@ func f2(f func(x, y float64) float64) func([3]float64, *sample, dtype.DType) flo
 	return func(x [3]float64, _ *sample, _ dtype.DType) float64 { return f(x[0], x[1]) }
 }
 
-// attributed is a function of one input and of the call's attributes, and slope the gradient of one whose derivative is f.
+// attributed is a function of one input and of the call's attributes, and slope the gradient of one whose derivative is
+// f.
 func attributed(f func(x float64, a []float64) float64) func([3]float64, *sample, dtype.DType) float64 {
 	return func(x [3]float64, s *sample, _ dtype.DType) float64 { return f(x[0], s.floats[:]) }
 }

@@ -103,7 +103,8 @@ func maxPoolSamples(g *gen) {
 	}
 }
 
-// maxPoolSample has few different numbers, so that maxima meet, and the special one at so many places that some windows see nothing else.
+// maxPoolSample has few different numbers, so that maxima meet, and the special one at so many places that some windows
+// see nothing else.
 func maxPoolSample(g *gen, dt dtype.DType, w windowCase, special float64) *sample {
 	x := newOperand(dt, rowMajor, []int{w.n, w.c, w.size[0], w.size[1]}, func(int) float64 {
 		if v := g.rng.IntN(8); v > 2 {

@@ -2,9 +2,10 @@
 
 // Package backendtest is the conformance suite that every backend passes.
 //
-// Run launches each op of package backend for every dtype it supports, over contiguous, strided, repeated, empty and size-one operands, and
-// compares with a reference that computes in float64, one element at a time, from the contract in op.go alone. Memory around the outputs must
-// stay untouched. Streams, events, faults and the allocator have tests of their own.
+// Run launches each op of package backend for every dtype it supports, over contiguous, strided, repeated, empty and
+// size-one operands, and compares with a reference that computes in float64, one element at a time, from the contract
+// in op.go alone. Memory around the outputs must stay untouched. Streams, events, faults and the allocator have tests
+// of their own.
 //
 // It is not a benchmark, and it does not test gradients against finite differences: that is the tensor package's table.
 package backendtest
@@ -48,7 +49,8 @@ func Run(t *testing.T, open func(t *testing.T) backend.Backend) {
 	require.Zero(t, b.Stats().InUse, "memory that the suite freed is still in use")
 }
 
-// Digest runs every sample of the suite on a device and hashes all outputs, bit for bit. Two devices that must agree have equal digests.
+// Digest runs every sample of the suite on a device and hashes all outputs, bit for bit. Two devices that must agree
+// have equal digests.
 func Digest(t *testing.T, b backend.Backend) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	stream := b.NewStream()
@@ -109,7 +111,8 @@ func (s *sample) run(t *testing.T, b backend.Backend, stream backend.Stream) [][
 	return results
 }
 
-// tolerance is the relative error that an output may have, by dtype: some roundings in the dtype that the op computes in, and one of the output.
+// tolerance is the relative error that an output may have, by dtype: some roundings in the dtype that the op computes
+// in, and one of the output.
 var tolerance = map[dtype.DType]float64{
 	dtype.Float32: 2e-6, dtype.Float64: 1e-12, dtype.BFloat16: 1.0 / (1 << 8), dtype.Float16: 1.0 / (1 << 10),
 }
@@ -167,7 +170,8 @@ func samplesOf(op backend.Op) []*sample {
 	return made.samples[op]
 }
 
-// some is all of the dtypes, or in a short run those with code of their own that differs: float64 and float16 take float32's and bfloat16's ways.
+// some is all of the dtypes, or in a short run those with code of their own that differs: float64 and float16 take
+// float32's and bfloat16's ways.
 func (g *gen) some(dtypes []dtype.DType) []dtype.DType {
 	if !testing.Short() {
 		return dtypes

@@ -8,9 +8,10 @@ import (
 	"unsafe"
 )
 
-// arena gives out blocks of whole pages, cut from address space that it reserves, and puts free neighbours together again: so what tensors of one size gave
-// back serves those of another, activations' memory their gradients. A block is one of the same size that was freed a moment ago, or is taken from the
-// smallest free extent that holds it; new memory is only touched if there is none. It is not safe for concurrent use.
+// arena gives out blocks of whole pages, cut from address space that it reserves, and puts free neighbours together
+// again: so what tensors of one size gave back serves those of another, activations' memory their gradients. A block is
+// one of the same size that was freed a moment ago, or is taken from the smallest free extent that holds it; new memory
+// is only touched if there is none. It is not safe for concurrent use.
 type arena struct {
 	page     int
 	segments []*segment
@@ -57,7 +58,8 @@ const (
 func (e *extent) bytes() []byte           { return e.seg.mem[e.at : e.at+e.size : e.at+e.size] }
 func (e *extent) pointer() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(e.bytes())) }
 
-// alloc gives out n bytes, rounded up to pages: from idle memory, or from the system, keeping at most bound bytes idle then.
+// alloc gives out n bytes, rounded up to pages: from idle memory, or from the system, keeping at most bound bytes idle
+// then.
 func (a *arena) alloc(n int, bound int64) (*extent, error) {
 	if a.page == 0 {
 		a.page = os.Getpagesize()
@@ -96,7 +98,8 @@ func binOf(n int) int {
 	return class
 }
 
-// fitting is the smallest idle extent of at least n bytes, of equal ones the lowest in its segment; nil if there is none.
+// fitting is the smallest idle extent of at least n bytes, of equal ones the lowest in its segment; nil if there is
+// none.
 func (a *arena) fitting(n int) *extent {
 	for k := binOf(n); k < numClasses; k++ {
 		var best *extent
@@ -112,8 +115,8 @@ func (a *arena) fitting(n int) *extent {
 	return nil
 }
 
-// grow finds free extents that are neighbours and hold n bytes together, with as little new memory as possible and in the smallest place, and
-// returns the lowest. All of it may be touched.
+// grow finds free extents that are neighbours and hold n bytes together, with as little new memory as possible and in
+// the smallest place, and returns the lowest. All of it may be touched.
 func (a *arena) grow(n int) (*extent, error) {
 	var best *extent
 	var least, place int
@@ -223,7 +226,8 @@ func (a *arena) free(e *extent) {
 	a.forget(recentBytes)
 }
 
-// again gives out the extent of n bytes that was freed last, if it is a recent one: a cache may hold it, and each worker's part of it.
+// again gives out the extent of n bytes that was freed last, if it is a recent one: a cache may hold it, and each
+// worker's part of it.
 func (a *arena) again(n int) *extent {
 	for i := len(a.recent) - 1; i >= 0; i-- {
 		if e := a.recent[i]; e.size == n {
@@ -251,7 +255,8 @@ func (a *arena) forget(keep int) {
 	a.recent = slices.Delete(a.recent, 0, n)
 }
 
-// settle makes e, which is on no list, free in one way or the other, and puts it together with neighbours that are free in the same way.
+// settle makes e, which is on no list, free in one way or the other, and puts it together with neighbours that are free
+// in the same way.
 func (a *arena) settle(e *extent, to state) {
 	e.state = to
 	if up := e.above; up != nil && up.state == to {
@@ -268,7 +273,8 @@ func (a *arena) settle(e *extent, to state) {
 	a.list(e)
 }
 
-// trim gives memory back to the system until at most keep bytes are idle: segments that nobody uses, then the largest extents.
+// trim gives memory back to the system until at most keep bytes are idle: segments that nobody uses, then the largest
+// extents.
 func (a *arena) trim(keep int64) {
 	if a.idleBytes > keep {
 		a.forget(0)

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// check holds what must be true of an arena at any time: extents fill their segments, free neighbours are of different kinds, lists and counts agree.
+// check holds what must be true of an arena at any time: extents fill their segments, free neighbours are of different
+// kinds, lists and counts agree.
 func (a *arena) check(t *testing.T) {
 	t.Helper()
 	listed := map[*extent]bool{}
@@ -67,7 +68,8 @@ func (a *arena) check(t *testing.T) {
 	require.Equal(t, taken, a.taken)
 }
 
-// Blocks of any sizes that come and go, with memory given back in between, never overlap and keep what is written to them.
+// Blocks of any sizes that come and go, with memory given back in between, never overlap and keep what is written to
+// them.
 func TestArena(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var a arena
@@ -132,7 +134,8 @@ func TestArenaTakesTheBestFit(t *testing.T) {
 	a.check(t)
 }
 
-// A block of the size of one that was freed a moment ago is that one, until too much was freed since or another size wants the room.
+// A block of the size of one that was freed a moment ago is that one, until too much was freed since or another size
+// wants the room.
 func TestArenaGivesWhatIsInTheCache(t *testing.T) {
 	var a arena
 	defer a.close()
@@ -161,7 +164,8 @@ func TestArenaGivesWhatIsInTheCache(t *testing.T) {
 	a.check(t)
 }
 
-// When the system is asked for more, no more than the bound stays idle; what was given back is taken again before new address space.
+// When the system is asked for more, no more than the bound stays idle; what was given back is taken again before new
+// address space.
 func TestArenaBound(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only whole segments are given back here")
@@ -197,7 +201,8 @@ func TestArenaBound(t *testing.T) {
 	a.check(t)
 }
 
-// Where no address space is left, a smaller segment will do; where there is no memory, the error says so and nothing is lost.
+// Where no address space is left, a smaller segment will do; where there is no memory, the error says so and nothing is
+// lost.
 func TestArenaWithoutMemory(t *testing.T) {
 	var a arena
 	defer a.close()

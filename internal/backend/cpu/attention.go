@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 )
 
-// Scores are computed in tiles, so that they and the keys and values of a tile stay in the second-level cache, and memory does not grow with their number.
+// Scores are computed in tiles, so that they and the keys and values of a tile stay in the second-level cache, and
+// memory does not grow with their number.
 const (
 	attentionRows    = 192 // queries of a tile at most, where products take one panel at a time
 	attentionFewer   = 120 // and where they take two, so that the queries of a tile are no more products than gemm adds up at a time
@@ -113,7 +114,8 @@ func (a *attention) padded(columns int) int {
 	return (columns + whole - 1) / whole * whole
 }
 
-// panels is the number of elements of so many keys in panels, d of each: of those for vectors, and behind them of those for a matrix unit if there is one.
+// panels is the number of elements of so many keys in panels, d of each: of those for vectors, and behind them of those
+// for a matrix unit if there is one.
 func (a *attention) panels(keys, d int) int {
 	if a.split {
 		return keys*d + gemm.SplitSize32(d, keys)
@@ -137,8 +139,8 @@ func (a *attention) keys(i int) (from, to int) {
 	return min(max(0, from), to), to
 }
 
-// visible are the keys of a sample and head without those at both ends that a mask of keys (the same for all queries, as padding is) hides. masked says whether
-// the mask hides any other.
+// visible are the keys of a sample and head without those at both ends that a mask of keys (the same for all queries,
+// as padding is) hides. masked says whether the mask hides any other.
 func (a *attention) visible(b, h int) (from, to int, masked bool) {
 	to = a.tk
 	if a.mask == nil {
@@ -194,7 +196,8 @@ func (a *attention) reach() (reach int, limited bool) {
 	return 0, false
 }
 
-// queries are the queries from ≤ i < to that may see some key from j0 to j1, but for the mask; neither bound falls as j0 and j1 grow.
+// queries are the queries from ≤ i < to that may see some key from j0 to j1, but for the mask; neither bound falls as
+// j0 and j1 grow.
 func (a *attention) queries(j0, j1 int) (from, to int) {
 	to = a.tq
 	if reach, limited := a.reach(); limited {
@@ -207,10 +210,12 @@ func (a *attention) queries(j0, j1 int) (from, to int) {
 	return min(max(0, from), to), to
 }
 
-// band is a run of neighbouring rows of a product, some panels of them, and the range of what they need of the other side.
+// band is a run of neighbouring rows of a product, some panels of them, and the range of what they need of the other
+// side.
 type band struct{ first, end, from, to int }
 
-// bandOfQueries is the longest run of panels of queries from first on, before end, that need the same keys of those from ≤ j < to.
+// bandOfQueries is the longest run of panels of queries from first on, before end, that need the same keys of those
+// from ≤ j < to.
 func (a *attention) bandOfQueries(first, end, from, to int) band {
 	return a.band(first, end, from, to, func(i0, i1 int) (int, int) {
 		lo, _ := a.keys(i0)
@@ -219,7 +224,8 @@ func (a *attention) bandOfQueries(first, end, from, to int) band {
 	})
 }
 
-// bandOfKeys is the longest run of panels of keys from first on, before end, that need the same queries of those from ≤ i < to.
+// bandOfKeys is the longest run of panels of keys from first on, before end, that need the same queries of those from ≤
+// i < to.
 func (a *attention) bandOfKeys(first, end, from, to int) band {
 	return a.band(first, end, from, to, a.queries)
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 )
 
-// While products of a tile are computed they ask for what the next one reads and writes, so that it is in the second-level cache by then. Tiles touch a few KiB of each of many
-// pages, which no processor fetches ahead by itself.
+// While products of a tile are computed they ask for what the next one reads and writes, so that it is in the
+// second-level cache by then. Tiles touch a few KiB of each of many pages, which no processor fetches ahead by itself.
 
-// attentionAsks is the least number of scores in a tile with which its products have the time to ask for what the next one needs: that grows with the sides of a tile,
-// the time with their product.
+// attentionAsks is the least number of scores in a tile with which its products have the time to ask for what the next
+// one needs: that grows with the sides of a tile, the time with their product.
 const attentionAsks = 128 * 128
 
 // asking is the lane's list, if products of tiles are large enough to ask for what it lists.
@@ -66,7 +66,8 @@ func (w *attentionPart[T]) ask(t *task, i0, j0 int) {
 	ask[T](w.ahead, &t.c.Out[0], next.sample, next.head, i, min(i+a.rows, next.i1))
 }
 
-// ask lists the gradients of the keys from j0 on before the first tile of queries, and what comes after that from i0 on, of the group's head.
+// ask lists the gradients of the keys from j0 on before the first tile of queries, and what comes after that from i0
+// on, of the group's head.
 func (g *gradHeads[T]) ask(t *task, i0, j0, inGroup int) {
 	a, c := &t.attention, t.c
 	if g.ahead == nil {

@@ -61,8 +61,9 @@ type attentionPart[T float] struct {
 	sum            []float64 // of the exponentials of each query so far
 }
 
-// compute goes over tiles of keys. After each, a row holds Σ e^(s−m)·v with m the largest score so far (Milakov & Gimelshein, "Online normalizer calculation for
-// softmax", 2018); it is divided by the sum of the exponentials at the end.
+// compute goes over tiles of keys. After each, a row holds Σ e^(s−m)·v with m the largest score so far (Milakov &
+// Gimelshein, "Online normalizer calculation for softmax", 2018); it is divided by the sum of the exponentials at the
+// end.
 func (w *attentionPart[T]) compute(t *task) {
 	a, m := &t.attention, w.i1-w.i0
 	if m == 0 {
@@ -93,7 +94,8 @@ func (w *attentionPart[T]) compute(t *task) {
 	scaleRows(out, a.dv, os, w.factor[:m])
 }
 
-// keys adds what the tile of keys from j0 on contributes to what others did, or overwrites the output if there were no more.
+// keys adds what the tile of keys from j0 on contributes to what others did, or overwrites the output if there were no
+// more.
 func (w *attentionPart[T]) keys(t *task, j0 int, more bool) {
 	a := &t.attention
 	from, to := max(j0, w.from), min(j0+a.columns, w.to)

@@ -59,8 +59,9 @@ func (d *Device) wantGradOf(c *backend.Call, i int) {
 	}
 }
 
-// attentionGradHeads computes all gradients of key heads lo to hi: their tiles of keys in order, for each the query heads of a group and their tiles of queries in
-// order. The probabilities come again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022):
+// attentionGradHeads computes all gradients of key heads lo to hi: their tiles of keys in order, for each the query
+// heads of a group and their tiles of queries in order. The probabilities come again from the saved log-sum-exp (Dao et
+// al., "FlashAttention", 2022):
 //
 //	P = exp(scale·QKᵀ − lse)   dV += (P∘Z)ᵀ dO   dS = scale·P∘(Z∘(dO Vᵀ) − delta)   dQ += dS K   dK += dSᵀ Q
 //
@@ -131,7 +132,8 @@ func (g *gradHeads[T]) rowStatistics(t *task, h int, delta, shift []T) {
 	}
 }
 
-// tileOfKeys adds what the tile of keys from j0 on contributes to the gradients of the group's queries, and computes its own.
+// tileOfKeys adds what the tile of keys from j0 on contributes to the gradients of the group's queries, and computes
+// its own.
 func (g *gradHeads[T]) tileOfKeys(t *task, j0 int) {
 	a, c := &t.attention, t.c
 	n := min(a.columns, a.tk-j0)
@@ -155,8 +157,8 @@ func (g *gradHeads[T]) tileOfKeys(t *task, j0 int) {
 	}
 }
 
-// tile adds what the queries from i0 on of the group's head, and the n keys from j0 on, contribute to all gradients. The first tile of its queries or of its keys
-// overwrites what these have.
+// tile adds what the queries from i0 on of the group's head, and the n keys from j0 on, contribute to all gradients.
+// The first tile of its queries or of its keys overwrites what these have.
 func (g *gradHeads[T]) tile(t *task, i0, j0, n, inGroup int) {
 	a := &t.attention
 	i1, end := min(i0+a.rows, a.tq), j0+n
@@ -195,8 +197,9 @@ func (g *gradHeads[T]) clearKeys(t *task, from, to int) {
 	clearHead[T](&t.c.Out[2], g.b, g.kv, from, to)
 }
 
-// scores computes the probabilities of a band of queries and the gradients of its scores, and adds up those of the queries. All is 0 as far as a panel of keys
-// from first to last, which are those of the tile, may reach beyond the band's own.
+// scores computes the probabilities of a band of queries and the gradients of its scores, and adds up those of the
+// queries. All is 0 as far as a panel of keys from first to last, which are those of the tile, may reach beyond the
+// band's own.
 func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 	a, rows := &t.attention, b.end-b.first
 	lo, hi := a.columnsOf(b, j0)
@@ -247,7 +250,8 @@ func (g *gradHeads[T]) dropped(t *task, b band, lo, hi, j0 int, probs, grads, sh
 	}
 }
 
-// keyGrads computes what a band of keys gets from the queries from i0 on: their gradients and those of the values, and adds it if there is more already.
+// keyGrads computes what a band of keys gets from the queries from i0 on: their gradients and those of the values, and
+// adds it if there is more already.
 func (g *gradHeads[T]) keyGrads(t *task, b band, i0, j0 int, more bool) {
 	a, rows, n := &t.attention, b.end-b.first, b.to-b.from
 	at := (b.from-i0)*a.stride + b.first - j0

@@ -24,7 +24,8 @@ func (w *attentionHead[T]) set(a *attention, b, h int) {
 	w.from, w.to, w.masked = a.visible(b, h)
 }
 
-// products computes x·y of a band of rows x and keys in panels, from key j0 on, where the band needs them; what columns have beyond is 0.
+// products computes x·y of a band of rows x and keys in panels, from key j0 on, where the band needs them; what columns
+// have beyond is 0.
 func (w *attentionHead[T]) products(a *attention, b band, j0 int, x []T, stride, d int, panels, dst []T) {
 	lo, hi := a.columnsOf(b, j0)
 	n := (b.to - j0 + a.width - 1) / a.width * a.width
@@ -96,7 +97,8 @@ func (w *attentionHead[T]) draw(a *attention, c *backend.Call, i, j, n int) []ui
 	return w.bits[:n]
 }
 
-// writtenHead is head for a matrix that is written: a single row has any distance, which a product wants to be one of rows.
+// writtenHead is head for a matrix that is written: a single row has any distance, which a product wants to be one of
+// rows.
 func writtenHead[T float](v *backend.View, b, h, i int) (x []T, stride int) {
 	if v.Shape[3] == 0 {
 		return nil, 0 // strides of nothing may be any
@@ -127,7 +129,8 @@ type operand[T float] struct {
 	stride, panels int // distances of rows, and of panels
 }
 
-// newOperand takes rows of n elements where they lie if they lie together, else packs them in room: those that lie far apart fall into few sets of a cache.
+// newOperand takes rows of n elements where they lie if they lie together, else packs them in room: those that lie far
+// apart fall into few sets of a cache.
 func newOperand[T float](a *attention, room, x []T, stride, rows, n int) operand[T] {
 	if stride == n || rows <= 1 {
 		return operand[T]{x, n, a.width}

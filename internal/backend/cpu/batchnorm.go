@@ -10,7 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// batchLine is the number of elements that the inner loops of a batch norm should have: shorter planes are put together.
+// batchLine is the number of elements that the inner loops of a batch norm should have: shorter planes are put
+// together.
 const batchLine = 256
 
 // channels is how x [N,C,L] is worked on: a channel is n planes of size elements, per of which make a line.
@@ -82,7 +83,8 @@ func fill[T float](line []T, v T) []T {
 	return line
 }
 
-// batchwise is the kernel of an op that works on the channels of In[0] [N,C,L]. same are the operands of its shape, the others have one element per channel.
+// batchwise is the kernel of an op that works on the channels of In[0] [N,C,L]. same are the operands of its shape, the
+// others have one element per channel.
 func batchwise(outs, ins int, sameOut, sameIn []int, f32, f64 body) kernel {
 	return kernel{outs: outs, ins: ins, run: func(d *Device, c *backend.Call) {
 		x := &c.In[0]

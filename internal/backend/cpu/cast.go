@@ -101,7 +101,8 @@ func toNumber[D, S number](_ *backend.Call, p *[4]unsafe.Pointer, n int) {
 	}
 }
 
-// truncate goes toward zero and stops at the borders lo and hi of the integer type; a NaN gives 0. Go leaves both to the processor.
+// truncate goes toward zero and stops at the borders lo and hi of the integer type; a NaN gives 0. Go leaves both to
+// the processor.
 func truncate[D int32 | int64 | uint8](lo, hi D) func(float64) D {
 	return func(f float64) D {
 		switch {

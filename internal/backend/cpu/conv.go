@@ -7,7 +7,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// window is how the window of an image op moves over planes of h × w pixels of depth elements: kh × kw pixels at each of oh × ow places.
+// window is how the window of an image op moves over planes of h × w pixels of depth elements: kh × kw pixels at each
+// of oh × ow places.
 type window struct {
 	planes, depth          int
 	h, w, kh, kw, oh, ow   int

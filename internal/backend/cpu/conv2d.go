@@ -10,10 +10,12 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 )
 
-// convolution is the geometry of OpConv2D and its gradients: images x [n,c,h,w], kernels [o,c,kh,kw] and results y [n,o,oh,ow].
+// convolution is the geometry of OpConv2D and its gradients: images x [n,c,h,w], kernels [o,c,kh,kw] and results y
+// [n,o,oh,ow].
 //
-// The work is divided into pieces, each of which one worker does from its images to its results, in memory of its own: it lays some rows of some images out
-// channels last, so that vectors go over channels, multiplies, and lays the results out as they are wanted. Pieces follow from the shape alone.
+// The work is divided into pieces, each of which one worker does from its images to its results, in memory of its own:
+// it lays some rows of some images out channels last, so that vectors go over channels, multiplies, and lays the
+// results out as they are wanted. Pieces follow from the shape alone.
 type convolution struct {
 	n, c, o                int
 	h, w, kh, kw, oh, ow   int
@@ -127,7 +129,8 @@ func (g *convolution) turn() {
 	g.ph, g.pw, g.turned = g.dh*(g.kh-1)-g.ph, g.dw*(g.kw-1)-g.pw, true
 }
 
-// cut chooses what a piece has of so many rows, of size places or tiles each: at least so many places if there are as many.
+// cut chooses what a piece has of so many rows, of size places or tiles each: at least so many places if there are as
+// many.
 func (g *convolution) cut(rows, size, places int) {
 	g.images, g.rows = 1, rows
 	if all := rows * size; all > places {
@@ -139,7 +142,8 @@ func (g *convolution) cut(rows, size, places int) {
 	}
 }
 
-// divide cuts so many channels into blocks, where there are too few pieces otherwise. A block is a multiple of a panel's width.
+// divide cuts so many channels into blocks, where there are too few pieces otherwise. A block is a multiple of a
+// panel's width.
 func (g *convolution) divide(channels, pieces, panel int) {
 	const narrowest = 64
 	g.blocks = max(1, min(ceilDiv(convPieces, max(1, pieces)), channels/narrowest))
@@ -147,7 +151,8 @@ func (g *convolution) divide(channels, pieces, panel int) {
 	g.blocks = max(1, ceilDiv(channels, g.width))
 }
 
-// group cuts the images into groups, so many that their gradients of the kernels of size bytes do not take too much memory.
+// group cuts the images into groups, so many that their gradients of the kernels of size bytes do not take too much
+// memory.
 func (g *convolution) group(size int) {
 	g.groups = max(1, min(convPieces, g.n, convParts/max(1, size)))
 	g.groups = ceilDiv(g.n, ceilDiv(g.n, g.groups))
@@ -194,7 +199,8 @@ func held[T float32 | float64](t *task) []T {
 // tapsRoom is how many rows transposeTaps may write at least.
 const tapsRoom = 16
 
-// transposeTaps sets dst[p·width + i] = src[i·taps + p] for i < lanes and p < taps, and rows up to tapsRoom to anything: whole squares are faster.
+// transposeTaps sets dst[p·width + i] = src[i·taps + p] for i < lanes and p < taps, and rows up to tapsRoom to
+// anything: whole squares are faster.
 func transposeTaps[T float32 | float64](dst []T, width, lanes, taps int, src []T) {
 	k := taps
 	if taps > tapsRoom/2 && taps < tapsRoom && len(src) >= (lanes-1)*taps+tapsRoom {

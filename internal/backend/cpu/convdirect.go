@@ -13,7 +13,8 @@ func cutPlaces[T float32 | float64](g *convolution) {
 	g.cut(g.oh, g.ow, max(convPlaces, convScratch/(int(unsafe.Sizeof(*new(T)))*max(1, g.c*g.taps()))))
 }
 
-// pitchOf is the distance of windows of so many elements: a multiple of what products round up to, and not of the size of a page.
+// pitchOf is the distance of windows of so many elements: a multiple of what products round up to, and not of the size
+// of a page.
 func pitchOf(n int) int {
 	n = roundUp(max(n, 1), gemm.RowStep)
 	if n%256 == 0 {
@@ -35,7 +36,8 @@ func weights[T float32 | float64](t *task) (w, panels []T) {
 // ordered reports whether the kernels lie in the order of windows.
 func (g *convolution) ordered() bool { return !g.last() || g.taps() == 1 }
 
-// orderKernels puts the kernels, [o,c,taps], into the order of windows, [o,taps,c], for blocks of input channels of the given width, beside room for panels.
+// orderKernels puts the kernels, [o,c,taps], into the order of windows, [o,taps,c], for blocks of input channels of the
+// given width, beside room for panels.
 func orderKernels[T float32 | float64](t *task, width, panels int) {
 	g := &t.conv
 	size := int(unsafe.Sizeof(*new(T)))
@@ -136,7 +138,8 @@ func seePortion[T float32 | float64](g *convolution, p portion, first, n int, x,
 	}
 }
 
-// unfoldedGrad computes the gradient of the images: each window's is a product with the kernels, and is added to the pixels that it sees.
+// unfoldedGrad computes the gradient of the images: each window's is a product with the kernels, and is added to the
+// pixels that it sees.
 func unfoldedGrad[T float32 | float64](t *task) {
 	g := &t.conv
 	cutPlaces[T](g)
@@ -215,7 +218,8 @@ func storeSeen[T float32 | float64](g *convolution, u *unfolding, planes, from [
 	}
 }
 
-// unfoldedParamGrad computes the gradient of the kernels for each group of images and block of input channels; then it adds up the groups.
+// unfoldedParamGrad computes the gradient of the kernels for each group of images and block of input channels; then it
+// adds up the groups.
 func unfoldedParamGrad[T float32 | float64](t *task) {
 	g, size := &t.conv, int(unsafe.Sizeof(*new(T)))
 	cutPlaces[T](g)

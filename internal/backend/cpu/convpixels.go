@@ -22,7 +22,8 @@ func roomLast(h, w, rows, pitch int) int {
 	return min(h, rows) * w * pitch
 }
 
-// loadLast lays pixels of so many planes out channels last, pitch elements apart, and zeros for what is outside; roomLast says how much room it needs.
+// loadLast lays pixels of so many planes out channels last, pitch elements apart, and zeros for what is outside;
+// roomLast says how much room it needs.
 func loadLast[T float32 | float64](dst []T, pitch int, p pixels, planes []T, channels int, room []T) {
 	first, last := p.inside()
 	above, below := max(p.top, 0), min(p.top+p.rows, p.h)
@@ -60,7 +61,8 @@ func loadLast[T float32 | float64](dst []T, pitch int, p pixels, planes []T, cha
 	}
 }
 
-// transposePlanes lays n pixels of planes out channels last. Through planes of a page or more it goes as many side by side as the processor reads ahead for.
+// transposePlanes lays n pixels of planes out channels last. Through planes of a page or more it goes as many side by
+// side as the processor reads ahead for.
 func transposePlanes[T float32 | float64](dst []T, pitch, channels, n int, planes []T, size int) {
 	const page = 1024
 	together := channels

@@ -9,10 +9,12 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
-// lastChannels is the number of channels from which images are laid out channels last: a window sees kw pixels of a row as one run of so many times more elements.
+// lastChannels is the number of channels from which images are laid out channels last: a window sees kw pixels of a row
+// as one run of so many times more elements.
 const lastChannels = 8
 
-// unfolding is how windows see pixels that lie in scratch memory: so many planes of rows × cols pixels of depth elements.
+// unfolding is how windows see pixels that lie in scratch memory: so many planes of rows × cols pixels of depth
+// elements.
 type unfolding struct {
 	planes, depth   int
 	top, rows, cols int // of the pixels
@@ -48,7 +50,8 @@ func load[T float32 | float64](g *convolution, u *unfolding, dst, planes, room [
 	loadFirst(dst, g.area(u), planes, u.planes)
 }
 
-// runs calls f for each run of a window's elements that lie side by side: its first element, its first pixel's from the window's first one on, and its length.
+// runs calls f for each run of a window's elements that lie side by side: its first element, its first pixel's from the
+// window's first one on, and its length.
 func (g *convolution) runs(u *unfolding, f func(element, pixel, n int)) {
 	across, n := g.kw, u.depth
 	if g.dw == 1 {
@@ -63,7 +66,8 @@ func (g *convolution) runs(u *unfolding, f func(element, pixel, n int)) {
 	}
 }
 
-// see copies what windows see, of all places of so many rows: one after the other in rows of cols, pitch elements apart.
+// see copies what windows see, of all places of so many rows: one after the other in rows of cols, pitch elements
+// apart.
 func see[T float32 | float64](g *convolution, u *unfolding, cols []T, pitch, rows int, from []T) {
 	for i := range rows {
 		to, src := cols[i*g.ow*pitch:], from[i*g.sh*u.cols*u.depth:]

@@ -13,7 +13,8 @@ const (
 	winogradChannels = 16
 	// winogradScratch is the bytes of the transformed tiles of a piece, in the second-level cache.
 	winogradScratch = 512 << 10
-	// apart keeps vectors that are used together, a power of two apart otherwise, from pushing each other out of a cache.
+	// apart keeps vectors that are used together, a power of two apart otherwise, from pushing each other out of a
+	// cache.
 	apart = 16
 )
 
@@ -88,7 +89,8 @@ func (g *convolution) transformOutputGrad(to *tiled, dy []float32, p portion, re
 	}
 }
 
-// winograd computes the convolution: it transforms the kernels, then piece by piece the images, multiplies point by point, and transforms back.
+// winograd computes the convolution: it transforms the kernels, then piece by piece the images, multiplies point by
+// point, and transforms back.
 func (t *task) winograd() {
 	g := &t.conv
 	panel := gemm.PanelWidth[float32]()
@@ -179,8 +181,8 @@ func (g *convolution) transformOutput(y, bias []float32, from *tiled, p portion,
 	}
 }
 
-// winogradParamGrad computes the gradient of the kernels, at the points, for each group of images and block of input channels; then it adds up the groups and
-// transforms back.
+// winogradParamGrad computes the gradient of the kernels, at the points, for each group of images and block of input
+// channels; then it adds up the groups and transforms back.
 func (t *task) winogradParamGrad() {
 	g := &t.conv
 	panel := gemm.PanelWidth[float32]()
@@ -193,7 +195,8 @@ func (t *task) winogradParamGrad() {
 	t.do(ceilDiv(g.c, sumChannels), 1, winogradSums)
 }
 
-// pointsRow is the number of elements that the points of one input channel and all output channels take in the gradient of the kernels.
+// pointsRow is the number of elements that the points of one input channel and all output channels take in the gradient
+// of the kernels.
 func (g *convolution) pointsRow(panel int) int {
 	return winograd.Points*roundUp(g.o, max(panel, apart)) + apart
 }

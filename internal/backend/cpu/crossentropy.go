@@ -86,7 +86,8 @@ func crossEntropyRows[T float](t *task, _ *lane, lo, hi int) {
 	}
 }
 
-// crossEntropySlope sets dx = softmax(x) − onehot(k), or 0 in an ignored row, and returns Σ e^(x−m). m is the largest of x, which may be dx.
+// crossEntropySlope sets dx = softmax(x) − onehot(k), or 0 in an ignored row, and returns Σ e^(x−m). m is the largest
+// of x, which may be dx.
 func crossEntropySlope[T float](dx, x []T, m T, k int, ignored bool) float64 {
 	if ignored {
 		sum := expSum(x, m)

@@ -2,13 +2,13 @@
 
 // Package cpu is the backend that runs kernels on the processor: Launch returns when the work is done.
 //
-// Every kernel is a row of the table in table.go, over a few loop drivers: elementwise (nest.go, elementwise.go), row by row (rows.go), reductions
-// (reduce.go). Half types have no kernels of their own but for products (halfproduct.go): Launch
-// widens them to float32, runs the float32 kernel and rounds once (widened.go).
-// Work is divided by shape alone, never by the number of workers, so that results do not depend on it; a launch makes no garbage.
+// Every kernel is a row of the table in table.go, over a few loop drivers: elementwise (nest.go, elementwise.go), row
+// by row (rows.go), reductions (reduce.go). Half types have no kernels of their own but for products (halfproduct.go):
+// Launch widens them to float32, runs the float32 kernel and rounds once (widened.go). Work is divided by shape alone,
+// never by the number of workers, so that results do not depend on it; a launch makes no garbage.
 //
-// The package is not a tensor library: shapes are checked only as far as needed to stay inside the buffers, broadcasting and type promotion
-// are the caller's.
+// The package is not a tensor library: shapes are checked only as far as needed to stay inside the buffers,
+// broadcasting and type promotion are the caller's.
 package cpu
 
 import (
@@ -66,7 +66,8 @@ func (d *Device) Alloc(n int) (backend.Buffer, error) {
 // Free gives the buffer back. Freeing twice panics.
 func (d *Device) Free(b backend.Buffer) { d.mem.release(d.own(b)) }
 
-// SetPoison makes Alloc and Free fill memory with bytes 0xFF, NaN in every floating dtype, so that a use before writing or after freeing shows.
+// SetPoison makes Alloc and Free fill memory with bytes 0xFF, NaN in every floating dtype, so that a use before writing
+// or after freeing shows.
 func (d *Device) SetPoison(on bool) {
 	d.mem.mu.Lock()
 	defer d.mem.mu.Unlock()
@@ -93,7 +94,8 @@ func (d *Device) Stats() backend.Stats {
 	return stats
 }
 
-// Close gives all memory back to the system, including that of buffers that were not freed; the device must not be used afterwards.
+// Close gives all memory back to the system, including that of buffers that were not freed; the device must not be used
+// afterwards.
 func (d *Device) Close() error {
 	d.pool.Close()
 	d.mu.Lock()

@@ -34,7 +34,8 @@ func (w *dims) offset(i int) int {
 	return offset
 }
 
-// each calls f for the runs that elements lo to hi of the walk consist of: n elements from element i on, stride apart from offset on.
+// each calls f for the runs that elements lo to hi of the walk consist of: n elements from element i on, stride apart
+// from offset on.
 func (w *dims) each(lo, hi int, f func(i, offset, n, stride int)) {
 	if w.nd == 0 {
 		if lo < hi {
@@ -75,8 +76,8 @@ type reduction struct {
 	part      int  // elements of gone per partial sum
 }
 
-// geometry splits the dims of the input by whether the output keeps them. Neighbours among the kept ones are merged by shape only if both
-// strides allow it and they are neighbours in the input; this does not change the order of anything.
+// geometry splits the dims of the input by whether the output keeps them. Neighbours among the kept ones are merged by
+// shape only if both strides allow it and they are neighbours in the input; this does not change the order of anything.
 func (d *Device) geometry(c *backend.Call, r *reduction) {
 	in, out := &c.In[0], &c.Out[0]
 	*r = reduction{last: true}

@@ -128,7 +128,8 @@ func equalShape(a, b *backend.View) bool {
 	return a.NDim == b.NDim
 }
 
-// operands1 and operands2 are the slices of a block with one and two inputs; the results have equal length, so that loops need no bounds checks.
+// operands1 and operands2 are the slices of a block with one and two inputs; the results have equal length, so that
+// loops need no bounds checks.
 func operands1[T any](p *[4]unsafe.Pointer, n int) (out, x []T) {
 	return unsafe.Slice((*T)(p[0]), n), unsafe.Slice((*T)(p[1]), n)
 }

@@ -4,8 +4,9 @@ package cpu
 
 import "math"
 
-// The error function for float32 kernels. It is computed in float64, where short polynomials already have more digits than float32 keeps, and the caller
-// rounds once: errors stay near half a unit in the last place, and there are no cancellations to guard against.
+// The error function for float32 kernels. It is computed in float64, where short polynomials already have more digits
+// than float32 keeps, and the caller rounds once: errors stay near half a unit in the last place, and there are no
+// cancellations to guard against.
 
 const (
 	sqrtPi   = 1.77245385090551602729816748334114518279754945612238712821380779
@@ -26,8 +27,9 @@ var expTable = func() (t [expSteps]uint64) {
 	return t
 }()
 
-// exp is eˣ with a relative error below 1e-9; outside [−708, 709] the value at the border. x = (k+r)·ln2/32 with |r| ≤ ½: a table gives 2^(k/32), three terms
-// of Taylor's series the rest. After Tang, "Table-driven implementation of the exponential function", 1989.
+// exp is eˣ with a relative error below 1e-9; outside [−708, 709] the value at the border. x = (k+r)·ln2/32 with |r| ≤
+// ½: a table gives 2^(k/32), three terms of Taylor's series the rest. After Tang, "Table-driven implementation of the
+// exponential function", 1989.
 func exp(x float64) float64 {
 	if x > expMax {
 		x = expMax
@@ -42,8 +44,9 @@ func exp(x float64) float64 {
 	return math.Float64frombits(expTable[n%expSteps]+n<<47) * (1 + r*(expStep+r*(expC2+r*expC3)))
 }
 
-// erfcScaled is erfc(x)·exp(x²) for x ≥ 0 with a relative error below 2e-8: t = 2/(2+x) maps the half line to (0, 1], and the rest is
-// smooth enough for a polynomial of degree 10 in 2t−1 (the Chebyshev series of erfcScaled(x)/t, cut off).
+// erfcScaled is erfc(x)·exp(x²) for x ≥ 0 with a relative error below 2e-8: t = 2/(2+x) maps the half line to (0, 1],
+// and the rest is smooth enough for a polynomial of degree 10 in 2t−1 (the Chebyshev series of erfcScaled(x)/t, cut
+// off).
 func erfcScaled(x float64) float64 {
 	t := 2 / (2 + x)
 	s := 2*t - 1

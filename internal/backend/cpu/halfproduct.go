@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// halfProduct is what a task needs for a product of half operands. Package gemm widens them while it reads them; its sums are float32, and are rounded to the
-// outputs piece by piece, when they are complete.
+// halfProduct is what a task needs for a product of half operands. Package gemm widens them while it reads them; its
+// sums are float32, and are rounded to the outputs piece by piece, when they are complete.
 type halfProduct struct {
 	fused       gemm.Fused[float32]
 	sums        []float32                // [M,N]
@@ -59,8 +59,8 @@ func (t *task) round(i0, i1, j0, j1 int) {
 	}
 }
 
-// roundRun rounds sums [lo, hi) to the last output. If the task has a block function, it is applied to what was rounded, and what comes of it is rounded to
-// the first output.
+// roundRun rounds sums [lo, hi) to the last output. If the task has a block function, it is applied to what was
+// rounded, and what comes of it is rounded to the first output.
 func (t *task) roundRun(l *lane, lo, hi int) {
 	const piece = 4096 // stays in the first-level cache
 	h := &t.half
@@ -173,7 +173,8 @@ func productHalf[H half](t *task, pool *parallel.Pool, i int, sums []float32, f 
 	gemm.Widened(pool, p.m, p.n, p.k, from[H](a, a.Offset+p.a.offset(i)), p.ars, p.acs, from[H](b, b.Offset+p.b.offset(i)), p.brs, p.bcs, sums, p.n, f)
 }
 
-// repeats reports whether elements of the view share memory, so that what is rounded to one would be read again as another.
+// repeats reports whether elements of the view share memory, so that what is rounded to one would be read again as
+// another.
 func repeats(v *backend.View) bool {
 	for k := range v.NDim {
 		if v.Stride[k] == 0 && v.Shape[k] > 1 {

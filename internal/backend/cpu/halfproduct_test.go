@@ -33,7 +33,8 @@ func turned(v backend.View) backend.View {
 	return v
 }
 
-// requireRoundsOnce runs a call on half operands, and on float32 copies of them whose outputs are rounded afterwards: the bits must be the same.
+// requireRoundsOnce runs a call on half operands, and on float32 copies of them whose outputs are rounded afterwards:
+// the bits must be the same.
 func requireRoundsOnce(t *testing.T, d *Device, half backend.Call, what string) {
 	s := d.NewStream()
 	wide, want := half, half
@@ -117,7 +118,8 @@ func requireSteps(t *testing.T, d *Device, fused backend.Call, what string) {
 	}
 }
 
-// A linear layer with an activation has the bits of the two ops, so that its output can be computed again from what was saved.
+// A linear layer with an activation has the bits of the two ops, so that its output can be computed again from what was
+// saved.
 func TestHalfLinear(t *testing.T) {
 	eachHalf(t, func(t *testing.T, d *Device, operand func(shape ...int) backend.View) {
 		for _, c := range [][3]int{{3, 4, 5}, {1, 300, 170}, {140, 300, 65}, {130, 1100, 40}, {7, 64, 1500}, {3, 0, 5}, {0, 4, 5}, {3, 4, 0}} {

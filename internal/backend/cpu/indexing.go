@@ -30,7 +30,8 @@ func embeddingRows(t *task, _ *lane, lo, hi int) {
 	}
 }
 
-// embeddingGradKernel sorts the positions by id, keeping their order, so that each row of the table is one sum, to which what is there is added at the end.
+// embeddingGradKernel sorts the positions by id, keeping their order, so that each row of the table is one sum, to
+// which what is there is added at the end.
 func embeddingGradKernel(d *Device, c *backend.Call) {
 	vocab, cols := rowShape(&c.Out[0])
 	n := c.In[0].Numel()

@@ -119,8 +119,8 @@ func hot(t testing.TB, d *Device) map[string]*backend.Call {
 	return m
 }
 
-// steadyAllocs is the number of allocations of f once it has none, or after some tries: scratch memory is made when a worker first takes part,
-// which on a busy machine may be late.
+// steadyAllocs is the number of allocations of f once it has none, or after some tries: scratch memory is made when a
+// worker first takes part, which on a busy machine may be late.
 func steadyAllocs(f func()) float64 {
 	f()
 	allocs := testing.AllocsPerRun(3, f)

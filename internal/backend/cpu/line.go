@@ -9,7 +9,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
-// The inner loops of the row kernels over contiguous elements: by package vecmath in float32, by plain loops in float64.
+// The inner loops of the row kernels over contiguous elements: by package vecmath in float32, by plain loops in
+// float64.
 
 // single reports whether T is float32. It is a constant wherever T is known.
 func single[T float]() bool { return unsafe.Sizeof(*new(T)) == 4 }
@@ -21,7 +22,8 @@ func cast[D, S any](s []S) []D {
 
 var negInf = math.Inf(-1)
 
-// largest is the largest element; a NaN does not count, and of none it is −∞. What uses it makes the whole row NaN by the sum that follows.
+// largest is the largest element; a NaN does not count, and of none it is −∞. What uses it makes the whole row NaN by
+// the sum that follows.
 func largest[T float](x []T) T {
 	if single[T]() {
 		return T(vecmath.Max(cast[float32](x)))
@@ -85,7 +87,8 @@ func rowSquares[T float](x []T) float64 {
 // sumSquares is dot(x, x).
 func sumSquares[T float](x []T) float64 { return dot(x, x) }
 
-// meanAndVariance are those of a row, to the precision of T: float64 in one pass, from the sums of the distances to its first element and of their squares.
+// meanAndVariance are those of a row, to the precision of T: float64 in one pass, from the sums of the distances to its
+// first element and of their squares.
 func meanAndVariance[T float](x []T) (mean, variance float64) {
 	if single[T]() {
 		return vecmath.MeanAndVariance(cast[float32](x))
@@ -146,7 +149,8 @@ func expSumLine[T float](dst, x []T, m T) float64 {
 	return sum
 }
 
-// scaleExpSumLine is scaleLine of a row of exponentials, expSumLine of the next row in the place of those, and largest of the one after that.
+// scaleExpSumLine is scaleLine of a row of exponentials, expSumLine of the next row in the place of those, and largest
+// of the one after that.
 func scaleExpSumLine[T float](dst, near, x, next []T, factor, m T, past bool) (sum float64, most T) {
 	if single[T]() {
 		sum, most := vecmath.ScaleExpSum(cast[float32](dst), cast[float32](near), cast[float32](x), cast[float32](next), float32(factor), float32(m), past)
@@ -250,7 +254,8 @@ func normalizeMomentsLine[T float](y, x, w, b, next []T, m, s T, past bool) (mea
 	return meanAndVariance(next)
 }
 
-// normSumsLine is, with d = dy[i]·w[i], the sums of d and of d·(x[i]−m)·s. It adds to the parameters' gradients as normParamLine does, unless dw is nil.
+// normSumsLine is, with d = dy[i]·w[i], the sums of d and of d·(x[i]−m)·s. It adds to the parameters' gradients as
+// normParamLine does, unless dw is nil.
 func normSumsLine[T float](dw, db, x, dy, w []T, m, s T) (sum, inner float64) {
 	if single[T]() {
 		return vecmath.NormSums(cast[float32](dw), cast[float32](db), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m), float32(s))

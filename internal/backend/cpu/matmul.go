@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// batchFlops is the number of multiplications of one product from which it is spread over the workers itself; smaller ones are spread as a batch.
+// batchFlops is the number of multiplications of one product from which it is spread over the workers itself; smaller
+// ones are spread as a batch.
 const batchFlops = 1 << 22
 
 // product is C = A·B of one batch element, with the batch walked by three dims.

@@ -22,8 +22,8 @@ const (
 	poisonByte = 0xFF // 0xFFFF… is a NaN in every floating dtype and −1 in the integers
 )
 
-// buffer is a block of device memory. Header and small block stay together for life: Free puts both on a list and Alloc takes both off it, so that a
-// steady training loop makes no garbage.
+// buffer is a block of device memory. Header and small block stay together for life: Free puts both on a list and Alloc
+// takes both off it, so that a steady training loop makes no garbage.
 type buffer struct {
 	ptr    unsafe.Pointer // off the Go heap, aligned
 	n      int            // bytes asked for
@@ -40,8 +40,8 @@ func (b *buffer) Bytes() int { return b.n }
 
 func (b *buffer) bytes() []byte { return unsafe.Slice((*byte)(b.ptr), b.n) }
 
-// memory is the allocator: size classes with a list of free blocks each for small ones, an arena for large ones. It lies off the Go heap, where
-// the collector neither scans nor counts it. It is safe for concurrent use.
+// memory is the allocator: size classes with a list of free blocks each for small ones, an arena for large ones. It
+// lies off the Go heap, where the collector neither scans nor counts it. It is safe for concurrent use.
 type memory struct {
 	name string
 
@@ -110,8 +110,8 @@ func (m *memory) alloc(n int, use purpose) (*buffer, error) {
 }
 
 // take finds a free block of the class or, if there is none, of one that is larger by at most a factor of two, or takes
-// new memory. Without the larger ones, memory would grow for hours: ranks that share a device have ever different numbers
-// of blocks of each class at once, and a block stays in its class for good.
+// new memory. Without the larger ones, memory would grow for hours: ranks that share a device have ever different
+// numbers of blocks of each class at once, and a block stays in its class for good.
 func (m *memory) take(class, size int) (*buffer, error) {
 	for c := class; c <= min(class+classesPer, numClasses-1); c++ {
 		if b := m.free[c]; b != nil {

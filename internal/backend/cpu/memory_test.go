@@ -55,7 +55,8 @@ func TestAllocation(t *testing.T) {
 	require.Panics(t, func() { d.Free(b) }, "a buffer of another device")
 }
 
-// What large blocks of one size gave back serves others; sizes that come and go do not pile up; Trim gives back what is idle.
+// What large blocks of one size gave back serves others; sizes that come and go do not pile up; Trim gives back what is
+// idle.
 func TestReservedStaysBounded(t *testing.T) {
 	d := New(1)
 	defer d.Close()
@@ -154,8 +155,9 @@ func TestConcurrentAllocation(t *testing.T) {
 	require.Zero(t, d.Stats().InUse)
 }
 
-// Ranks that share a device have ever different numbers of blocks of each size at the same time. A size that has none left
-// takes a larger free block, so that memory follows what was in use at once, not the sum of what was in use of each size.
+// Ranks that share a device have ever different numbers of blocks of each size at the same time. A size that has none
+// left takes a larger free block, so that memory follows what was in use at once, not the sum of what was in use of
+// each size.
 func TestSmallBlocksOfOtherSizesAreUsedAgain(t *testing.T) {
 	m := &memory{name: "test"}
 	defer m.close()

@@ -12,8 +12,8 @@ const hugePage = 2 << 20
 // segmentBytes of address space are reserved at a time. They cost nothing until they are committed and touched.
 const segmentBytes = 16 << (10 + 10*(^uint(0)>>63) + 10) // 16 GiB, or 16 MiB where addresses have 32 bits
 
-// reserveMemory takes n bytes of address space, aligned to a page. Large pages are asked for: with small ones, prefetching ends every 4 KiB, which costs
-// the streaming kernels up to half of their speed.
+// reserveMemory takes n bytes of address space, aligned to a page. Large pages are asked for: with small ones,
+// prefetching ends every 4 KiB, which costs the streaming kernels up to half of their speed.
 func reserveMemory(n int) ([]byte, error) {
 	mem, err := unix.Mmap(-1, 0, n, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/backend"
 )
 
-// blockLen is the number of elements that a strided operand is gathered in at a time: small enough for the first-level cache.
+// blockLen is the number of elements that a strided operand is gathered in at a time: small enough for the first-level
+// cache.
 const blockLen = 512
 
 // elementGrain is the number of elements below which a loop is not worth a second worker.
@@ -17,7 +18,8 @@ const elementGrain = 16384
 // block computes n elements: p[0] is the output, p[1:] the inputs, all contiguous.
 type block func(c *backend.Call, p *[4]unsafe.Pointer, n int)
 
-// nest is the loop nest over up to four operands of one shape, with as few dims as their strides allow. Operand 0 is the output.
+// nest is the loop nest over up to four operands of one shape, with as few dims as their strides allow. Operand 0 is
+// the output.
 type nest struct {
 	nd     int
 	shape  [backend.MaxDims]int
@@ -69,7 +71,8 @@ func (n *nest) numel() int {
 	return total
 }
 
-// elementwise runs the task's block function over elements lo to hi of its nest, in row-major order: a run of the last dim at a time.
+// elementwise runs the task's block function over elements lo to hi of its nest, in row-major order: a run of the last
+// dim at a time.
 func elementwise(t *task, l *lane, lo, hi int) {
 	n := &t.nest
 	last := n.nd - 1
@@ -117,8 +120,8 @@ func elementwise(t *task, l *lane, lo, hi int) {
 	}
 }
 
-// runBlocks computes one run. Operands with stride one are used where they lie; the others are gathered into scratch and scattered from it,
-// a block at a time.
+// runBlocks computes one run. Operands with stride one are used where they lie; the others are gathered into scratch
+// and scattered from it, a block at a time.
 func (t *task) runBlocks(l *lane, count int) {
 	n := &t.nest
 	last := n.nd - 1

@@ -93,7 +93,8 @@ func reserveRows[T float](t *task, l *lane) {
 	l.reserve(3 * (rowsApart + carved(t.n[0]*int(unsafe.Sizeof(*new(T))))))
 }
 
-// rowsApart lies before each of them. Rows that begin at the same place of a page share the first cache's sets with x, dy and dx.
+// rowsApart lies before each of them. Rows that begin at the same place of a page share the first cache's sets with x,
+// dy and dx.
 const rowsApart = 256
 
 // carveRow takes one of them.
@@ -126,7 +127,8 @@ func layerNormGradOf[T float](t *task, l *lane) layerNormGrad[T] {
 	return layerNormGrad[T]{mean: slice[T](&t.c.In[1]), rstd: slice[T](&t.c.In[2]), weight: paramOrOnes[T](t, l, 4)}
 }
 
-// row sets row i of dx, or lets it wait for the next row or end, and adds to the gradients of the parameters unless they are nil.
+// row sets row i of dx, or lets it wait for the next row or end, and adds to the gradients of the parameters unless
+// they are nil.
 func (g *layerNormGrad[T]) row(t *task, dw, db []T, i int) {
 	c, cols, m, s := t.c, t.n[0], g.mean[i], g.rstd[i]
 	x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols)
@@ -211,7 +213,8 @@ func paramGrad(ins int, f32, f64 body) kernel {
 	}}
 }
 
-// normGrad is the kernel of a norm's gradient: dx by rows if it is asked for alone, else with the parameters' gradients in one pass over x and dy.
+// normGrad is the kernel of a norm's gradient: dx by rows if it is asked for alone, else with the parameters' gradients
+// in one pass over x and dy.
 func normGrad(ins int, check func(*Device, *backend.Call), rows32, rows64, blocks32, blocks64 body) kernel {
 	alone := rowwise(ins, check, rows32, rows64)
 	return kernel{outs: 1, ins: ins, run: func(d *Device, c *backend.Call) {
@@ -224,7 +227,8 @@ func normGrad(ins int, check func(*Device, *backend.Call), rows32, rows64, block
 	}}
 }
 
-// sumNormParts makes the outputs from first on, which are gradients of parameters: partial sums over blocks of 64 rows, in float64, then the blocks in order.
+// sumNormParts makes the outputs from first on, which are gradients of parameters: partial sums over blocks of 64 rows,
+// in float64, then the blocks in order.
 func (d *Device) sumNormParts(c *backend.Call, first int, f32, f64 body) {
 	rows, cols := rowShape(&c.In[0])
 	for i := first; i < c.NOut; i++ {
@@ -255,11 +259,12 @@ func (t *task) normPart(out, block int) []float64 {
 	return p[(out*t.n[2]+block)*cols:][:cols]
 }
 
-// normGroup is the number of rows whose contributions to the parameters' gradients are added in their own type before they are added in float64: so they stay in
-// the first-level cache.
+// normGroup is the number of rows whose contributions to the parameters' gradients are added in their own type before
+// they are added in float64: so they stay in the first-level cache.
 const normGroup = 16
 
-// normBlocks calls f for the rows of blocks lo to hi, with what it adds their contributions to; db is nil if only the weight's gradient is wanted.
+// normBlocks calls f for the rows of blocks lo to hi, with what it adds their contributions to; db is nil if only the
+// weight's gradient is wanted.
 func normBlocks[T float](t *task, l *lane, lo, hi int, f func(dw, db []T, i int)) {
 	dw, db := carveRow[T](t, l), []T(nil)
 	if t.c.NOut-t.n[3] > 1 {

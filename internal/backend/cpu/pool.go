@@ -62,8 +62,9 @@ func maxPoolPlanes(t *task, _ *lane, lo, hi int) {
 	}
 }
 
-// maxPoolVectors is maxPoolPlanes in single precision. A plane lies in a frame of padding that no pixel is smaller than; in place, each element becomes the maximum of ever more
-// elements from itself on, of rows and then of columns, until they are a window, and so does the place where it was.
+// maxPoolVectors is maxPoolPlanes in single precision. A plane lies in a frame of padding that no pixel is smaller
+// than; in place, each element becomes the maximum of ever more elements from itself on, of rows and then of columns,
+// until they are a window, and so does the place where it was.
 func maxPoolVectors(t *task, l *lane, lo, hi int) {
 	c := t.c
 	h, w, oh, ow := c.In[0].Shape[2], c.In[0].Shape[3], c.Out[0].Shape[2], c.Out[0].Shape[3]

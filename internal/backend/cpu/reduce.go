@@ -22,8 +22,9 @@ const (
 // accumulator is what a sum is kept in: float64 for floats, int64 for integers.
 type accumulator interface{ float64 | int64 }
 
-// sumKernel adds in an order that follows from the shape alone. If the last dim goes, an output is the sum of partial sums of 16384
-// elements, which have sixteen accumulators each; else columns are summed side by side, in parts of 128 rows. Parts are added in order.
+// sumKernel adds in an order that follows from the shape alone. If the last dim goes, an output is the sum of partial
+// sums of 16384 elements, which have sixteen accumulators each; else columns are summed side by side, in parts of 128
+// rows. Parts are added in order.
 func sumKernel(d *Device, c *backend.Call) {
 	t := d.begin(c)
 	defer t.end()
@@ -68,7 +69,8 @@ func partials[A accumulator](t *task) []A {
 	return unsafe.Slice((*A)(t.parts.ptr), t.parts.n/8)
 }
 
-// sumAlong makes partial sums lo to hi, where the last dim is summed. Element i of an output goes to accumulator i mod 16 of its part.
+// sumAlong makes partial sums lo to hi, where the last dim is summed. Element i of an output goes to accumulator i mod
+// 16 of its part.
 func sumAlong[T number, A accumulator](t *task, _ *lane, lo, hi int) {
 	r, parts := &t.reduction, partials[A](t)
 	v := &t.c.In[0]
@@ -189,7 +191,8 @@ func extremum(e extremes) kernel {
 	}}
 }
 
-// extremum runs the body of the input's dtype, one unit per output. want is the output's dtype if it is not the input's.
+// extremum runs the body of the input's dtype, one unit per output. want is the output's dtype if it is not the
+// input's.
 func (t *task) extremum(e *extremes, out dtype.DType) {
 	d, c, r := t.d, t.c, &t.reduction
 	if r.total == 0 && r.outputs > 0 {

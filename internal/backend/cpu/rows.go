@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
-// rowwise is the kernel of an op that works along the last dim of contiguous operands of In[0]'s dtype: the output and the first inputs.
-// check, if any, looks at the rest.
+// rowwise is the kernel of an op that works along the last dim of contiguous operands of In[0]'s dtype: the output and
+// the first inputs. check, if any, looks at the rest.
 func rowwise(ins int, check func(*Device, *backend.Call), f32, f64 body) kernel {
 	return kernel{outs: 1, ins: ins, run: func(d *Device, c *backend.Call) {
 		f := f32

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 )
 
-// task is one launch that is running: what its workers share. Tasks are reused, with the method value that a pool needs, so that a launch makes no
-// garbage.
+// task is one launch that is running: what its workers share. Tasks are reused, with the method value that a pool
+// needs, so that a launch makes no garbage.
 type task struct {
 	d    *Device
 	c    *backend.Call
@@ -38,8 +38,9 @@ type task struct {
 // pastBytes is the size of outputs that no cache holds until somebody reads them.
 const pastBytes = 32 << 20
 
-// overlapRows says that a row is written past the caches while the next one is read, instead of one after the other. Where the second-level cache is ample
-// the third one tends to be far away, and a core's few lines that are on their way keep memory busy only if there are always some of both kinds.
+// overlapRows says that a row is written past the caches while the next one is read, instead of one after the other.
+// Where the second-level cache is ample the third one tends to be far away, and a core's few lines that are on their
+// way keep memory busy only if there are always some of both kinds.
 var overlapRows = variants.AmpleSecondCache()
 
 // body is the part of a kernel that does units lo ≤ i < hi of the work. Bodies are plain functions, not closures.
@@ -113,7 +114,8 @@ func (t *task) chunk(worker, lo, hi int) {
 	t.body(t, l, lo, hi)
 }
 
-// laneOf is the lane that the worker had in the launch before, whose scratch its processor has in its cache, unless another launch has it now.
+// laneOf is the lane that the worker had in the launch before, whose scratch its processor has in its cache, unless
+// another launch has it now.
 func (d *Device) laneOf(worker int) *lane {
 	d.mu.Lock()
 	l := d.kept[worker]

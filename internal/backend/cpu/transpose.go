@@ -9,12 +9,12 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 )
 
-// transposeTile is the side of the square that a transposing copy moves at a time, through compact scratch: lines of either side that lie a power of two
-// apart would push each other out of the first-level cache.
+// transposeTile is the side of the square that a transposing copy moves at a time, through compact scratch: lines of
+// either side that lie a power of two apart would push each other out of the first-level cache.
 const transposeTile = 32
 
-// transposition returns the dim along which the input of a copy is contiguous, where the output is contiguous along the last one and the input is not; ok is
-// false where a copy by runs is as good.
+// transposition returns the dim along which the input of a copy is contiguous, where the output is contiguous along the
+// last one and the input is not; ok is false where a copy by runs is as good.
 func (n *nest) transposition() (dim int, ok bool) {
 	last := n.nd - 1
 	if n.ops != 2 || n.size[0] != n.size[1] || n.stride[0][last] != n.size[0] || n.stride[1][last] <= n.size[1] || n.shape[last] < 4 {
@@ -28,7 +28,8 @@ func (n *nest) transposition() (dim int, ok bool) {
 	return 0, false
 }
 
-// transposeStrips copies strips lo to hi of the task's nest: a strip is 32 places along dim t.n[0], all along the last dim, at one place along the others.
+// transposeStrips copies strips lo to hi of the task's nest: a strip is 32 places along dim t.n[0], all along the last
+// dim, at one place along the others.
 func transposeStrips[T uint8 | uint16 | uint32 | uint64](t *task, l *lane, lo, hi int) {
 	l.reserve(transposeTile * transposeTile * int(unsafe.Sizeof(*new(T))))
 	square := carve[T](l, transposeTile*transposeTile)

@@ -15,7 +15,8 @@ type widened struct {
 	n     int
 }
 
-// launchWidened runs the float32 kernel of a call with half operands: inputs are widened, outputs rounded once at the end.
+// launchWidened runs the float32 kernel of a call with half operands: inputs are widened, outputs rounded once at the
+// end.
 func (d *Device) launchWidened(k *kernel, c *backend.Call) {
 	w := d.widened()
 	defer d.putWidened(w)
@@ -38,7 +39,8 @@ func (d *Device) launchWidened(k *kernel, c *backend.Call) {
 	}
 }
 
-// widen makes a float32 view of the same shape in a temporary buffer. Dims that repeat (stride 0) are stored once and repeat again.
+// widen makes a float32 view of the same shape in a temporary buffer. Dims that repeat (stride 0) are stored once and
+// repeat again.
 func (d *Device) widen(w *widened, to, from *backend.View, load bool) {
 	to.DType, to.Offset = dtype.Float32, 0
 	once := *from

@@ -2,9 +2,10 @@
 
 // Package deferred is a backend that behaves as a GPU does while it computes with the CPU's kernels.
 //
-// Work is queued and runs later, on a goroutine per stream; only events order the work of different streams. Buffers are handles: the memory
-// behind them is touched by the device's goroutines alone. Memory is filled with NaN patterns when it is given out and when it is freed, and
-// a kernel's fault appears at the next call that waits. Code that takes a shortcut which works on the CPU alone fails here.
+// Work is queued and runs later, on a goroutine per stream; only events order the work of different streams. Buffers
+// are handles: the memory behind them is touched by the device's goroutines alone. Memory is filled with NaN patterns
+// when it is given out and when it is freed, and a kernel's fault appears at the next call that waits. Code that takes
+// a shortcut which works on the CPU alone fails here.
 //
 // It is not fast and not meant for training; it is the proof that the engine above does not depend on the CPU's ways.
 package deferred
@@ -69,7 +70,8 @@ func (d *Device) Alloc(n int) (backend.Buffer, error) {
 	return &buffer{owner: d, n: n, mem: mem}, nil
 }
 
-// Free invalidates the handle; the memory goes when every stream has done what was launched before. Freeing twice panics.
+// Free invalidates the handle; the memory goes when every stream has done what was launched before. Freeing twice
+// panics.
 func (d *Device) Free(b backend.Buffer) {
 	own := d.own(b)
 	d.mu.Lock()

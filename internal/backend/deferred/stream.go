@@ -30,7 +30,8 @@ func (s *stream) do(f func()) {
 	f()
 }
 
-// Launch queues a copy of the call. Operands that were freed before are found here, everything else when the kernel runs.
+// Launch queues a copy of the call. Operands that were freed before are found here, everything else when the kernel
+// runs.
 func (s *stream) Launch(c *backend.Call) {
 	call := *c
 	for i := range call.NOut {

@@ -4,15 +4,17 @@ package gemm
 
 import "unsafe"
 
-// A kernel for a strided A asks for askedBytes of memory, two cache lines of 64, with each turn of productsPerTurn products: little by little, since requests for a whole tile
-// at once take up all the misses that a first-level cache can have under way.
+// A kernel for a strided A asks for askedBytes of memory, two cache lines of 64, with each turn of productsPerTurn
+// products: little by little, since requests for a whole tile at once take up all the misses that a first-level cache
+// can have under way.
 const (
 	askedBytes      = 128
 	productsPerTurn = 4
 )
 
-// Ahead lists memory that is needed after a product, for [Float32InPlace] to ask for while it computes: it comes to the second-level cache in the order of the list. It only
-// says what is worth having; memory is neither read nor written, and it may have been freed. The zero value lists nothing, as nil does.
+// Ahead lists memory that is needed after a product, for [Float32InPlace] to ask for while it computes: it comes to the
+// second-level cache in the order of the list. It only says what is worth having; memory is neither read nor written,
+// and it may have been freed. The zero value lists nothing, as nil does.
 type Ahead struct {
 	runs []run
 	done int // runs that have been asked for
@@ -38,8 +40,8 @@ func (a *Ahead) Rows(at unsafe.Pointer, rows, stride, width int) {
 	}
 }
 
-// take hands out what to ask for with the next of so many tiles of k products each: count tiles, and a kernel's next and step for them. Where there is nothing to ask for, they
-// name memory that is in the cache.
+// take hands out what to ask for with the next of so many tiles of k products each: count tiles, and a kernel's next
+// and step for them. Where there is nothing to ask for, they name memory that is in the cache.
 func (a *Ahead) take(tiles, k int, cached unsafe.Pointer) (count int, next, step uintptr) {
 	each := k / productsPerTurn
 	if a == nil || a.done == len(a.runs) || each == 0 {

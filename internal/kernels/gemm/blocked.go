@@ -21,16 +21,18 @@ const (
 	copiedColumns               // the same of a copy of some panels at a time
 )
 
-// fetch is what a kernel asks for while it computes a block, so that it is in the second-level cache when its turn comes: the tile of C, of which the kernel
-// itself knows where it is, and parts of A and of B. A stride of 0 says that nothing more is asked for: what is at end is in a cache already. Addresses are
-// numbers, as nothing is read from them: they may lie beyond what there is.
+// fetch is what a kernel asks for while it computes a block, so that it is in the second-level cache when its turn
+// comes: the tile of C, of which the kernel itself knows where it is, and parts of A and of B. A stride of 0 says that
+// nothing more is asked for: what is at end is in a cache already. Addresses are numbers, as nothing is read from them:
+// they may lie beyond what there is.
 type fetch struct{ c, a, b, end request }
 
-// request is count rows, as wide as a tile of C, that lie stride bytes apart, from at on, with the next block of a kernel; after each block at moves on by step
-// bytes.
+// request is count rows, as wide as a tile of C, that lie stride bytes apart, from at on, with the next block of a
+// kernel; after each block at moves on by step bytes.
 type request struct{ at, stride, count, step uintptr }
 
-// crowded is the distance, in bytes, of lines that fall into the same set of a first-level cache, and of which a second-level cache holds few.
+// crowded is the distance, in bytes, of lines that fall into the same set of a first-level cache, and of which a
+// second-level cache holds few.
 const crowded = 4096
 
 // firstCacheWays is how many of them a first-level cache holds; a variable for tests.
@@ -39,14 +41,15 @@ var firstCacheWays = kernels.FirstCacheWays
 // ampleSecondCache says whether the second-level cache is large; a variable for tests.
 var ampleSecondCache = kernels.AmpleSecondCache
 
-// roomy is how many ways hold the rows of a panel that crowd a set: 12 hold 12 rows, 8 not even 6 beside the panels of B that pass by.
+// roomy is how many ways hold the rows of a panel that crowd a set: 12 hold 12 rows, 8 not even 6 beside the panels of
+// B that pass by.
 const roomy = 12
 
 // slack is how many bytes lie between the rows of a copied panel, so that they fall into different sets.
 const slack = 64
 
-// runBlocked cuts C into pieces. Each is computed as a whole, over all products, by one worker, which packs for itself alone what it reads: hardly a line
-// goes from one processor's cache to another's.
+// runBlocked cuts C into pieces. Each is computed as a whole, over all products, by one worker, which packs for itself
+// alone what it reads: hardly a line goes from one processor's cache to another's.
 func (j *job[T]) runBlocked(p *parallel.Pool) {
 	workers := p.Workers()
 	j.layout = j.chooseLayout()
@@ -69,8 +72,8 @@ func (j *job[T]) runBlocked(p *parallel.Pool) {
 	p.ForWorkers(j.down*j.across, 1, j.pieceBody)
 }
 
-// chooseLayout decides how A is read. In place is best, but for rows and columns that lie a multiple of 4 KiB apart, which fall into few sets of the caches, and
-// for columns where there is room for all that is packed of them.
+// chooseLayout decides how A is read. In place is best, but for rows and columns that lie a multiple of 4 KiB apart,
+// which fall into few sets of the caches, and for columns where there is room for all that is packed of them.
 func (j *job[T]) chooseLayout() layout {
 	size := int(unsafe.Sizeof(*new(T)))
 	switch {
@@ -112,9 +115,11 @@ func (j *job[T]) blockedCut() cutting {
 	return c
 }
 
-// cut settles into how many parts the rows and the columns of C are cut: rows by the number of workers, so that each has its own, which it reads or wrote in the
-// operations before and after, and columns by blocks of B, unless A must be packed for each part. Some pieces more than there are workers make up for
-// one that is slow. Of the ways to have so many, the best leaves the least to the worker with the most; each part of the rows packs B once more, and each of the columns reads A.
+// cut settles into how many parts the rows and the columns of C are cut: rows by the number of workers, so that each
+// has its own, which it reads or wrote in the operations before and after, and columns by blocks of B, unless A must be
+// packed for each part. Some pieces more than there are workers make up for one that is slow. Of the ways to have so
+// many, the best leaves the least to the worker with the most; each part of the rows packs B once more, and each of the
+// columns reads A.
 func (j *job[T]) cut(workers int, c cutting) {
 	const (
 		few   = 192 // rows for which B is packed
@@ -149,14 +154,16 @@ func (j *job[T]) largest() (rows, cols int) {
 	return ceilDiv(rows, j.down) * j.cutting.rows, ceilDiv(cols, j.across) * j.cutting.cols
 }
 
-// piece is the part of C with the number: rows [i0, i1) × columns [j0, j1). Neighbours share rows, and one has at most a panel more than another.
+// piece is the part of C with the number: rows [i0, i1) × columns [j0, j1). Neighbours share rows, and one has at most
+// a panel more than another.
 func (j *job[T]) piece(number int) (i0, i1, j0, j1 int) {
 	y, x, high, wide := number/j.across, number%j.across, j.cutting.rows, j.cutting.cols
 	rows, cols := j.panels()
 	return y * rows / j.down * high, min((y+1)*rows/j.down*high, j.m), x * cols / j.across * wide, min((x+1)*cols/j.across*wide, j.n)
 }
 
-// blockCols is how many of cols columns of B are packed at once: parts of about the same width, wider ones of fewer products.
+// blockCols is how many of cols columns of B are packed at once: parts of about the same width, wider ones of fewer
+// products.
 func (j *job[T]) blockCols(cols int) int {
 	most := j.nb * (kc / min(j.k, kc))
 	return ceilDiv(ceilDiv(cols, ceilDiv(cols, most)), j.nr) * j.nr
@@ -172,7 +179,8 @@ func (j *job[T]) computePieces(worker, lo, hi int) {
 // block is a part of C, rows [i0, i1) × columns [j0, j1), and of its products, [k0, k1).
 type block struct{ i0, i1, j0, j1, k0, k1 int }
 
-// computePiece computes the piece of C with the number, block by block: all products for which A is packed once, then the next columns.
+// computePiece computes the piece of C with the number, block by block: all products for which A is packed once, then
+// the next columns.
 func (j *job[T]) computePiece(worker, number int) {
 	s := &j.scratch[worker]
 	i0, i1, j0, j1 := j.piece(number)
@@ -209,7 +217,8 @@ func (j *job[T]) following(t *block, j0, j1, width int) block {
 	return next
 }
 
-// packBlocksA packs A for t's rows and products, blocks of kc of them one after the other, or those rows that do not fill a panel.
+// packBlocksA packs A for t's rows and products, blocks of kc of them one after the other, or those rows that do not
+// fill a panel.
 func (j *job[T]) packBlocksA(s *scratch[T], t *block) {
 	whole := t.i0 + (t.i1-t.i0)/j.mr*j.mr
 	for k0 := t.k0; k0 < t.k1; k0 += kc {
@@ -307,8 +316,8 @@ func (j *job[T]) copyRows(dst []T, i, k0, k int) int {
 	return stride
 }
 
-// copyColumns returns the panel of A from row i on of t's products: in dst, to which it copies that and the following ones if it is the first of as many as are
-// copied together.
+// copyColumns returns the panel of A from row i on of t's products: in dst, to which it copies that and the following
+// ones if it is the first of as many as are copied together.
 func (j *job[T]) copyColumns(dst []T, t *block, i int) *T {
 	k, place := t.k1-t.k0, (i-t.i0)/j.mr%together
 	panel := dst[place*k*j.mr:]
@@ -324,8 +333,8 @@ func (j *job[T]) copyColumns(dst []T, t *block, i int) *T {
 // copiedStride is how far rows of k elements are apart in a copied panel.
 func (j *job[T]) copiedStride(k int) int { return k + slack/int(unsafe.Sizeof(*new(T))) }
 
-// nextA is the request for the panel of A from row i on, or for the first one of the products that follow; of panels that are copied together, for the one that
-// is as far behind them.
+// nextA is the request for the panel of A from row i on, or for the first one of the products that follow; of panels
+// that are copied together, for the one that is as far behind them.
 func (j *job[T]) nextA(s *scratch[T], t *block, i int) request {
 	size, next := int(unsafe.Sizeof(*new(T))), *t
 	if i >= t.i1 {
@@ -389,7 +398,8 @@ func down[T element](first *T, stride, rows, blocks int) request {
 	return request{uintptr(unsafe.Pointer(first)), uintptr(stride), uintptr(count), uintptr(count * stride)}
 }
 
-// across is the request for rows of so many bytes, from first on and stride bytes apart: each of so many blocks asks for a part of all rows.
+// across is the request for rows of so many bytes, from first on and stride bytes apart: each of so many blocks asks
+// for a part of all rows.
 func across[T element](first *T, stride, rows, bytes, blocks int) request {
 	return request{uintptr(unsafe.Pointer(first)), uintptr(stride), uintptr(rows), uintptr(ceilDiv(bytes, blocks))}
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPieces: pieces cover each element of C once, none is larger than there is room for, and no worker's share of them is much larger than another's.
+// TestPieces: pieces cover each element of C once, none is larger than there is room for, and no worker's share of them
+// is much larger than another's.
 func TestPieces(t *testing.T) {
 	e := engine32()
 	for _, size := range [][3]int{{1024, 256, 1024}, {256, 256, 1024}, {256, 768, 1024}, {1024, 1024, 256}, {128, 768, 3072}, {4096, 3072, 768}, {200, 40, 5000}, {13, 33, 4000}} {

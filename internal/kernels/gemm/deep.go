@@ -8,8 +8,9 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// A deep product has few results of many products, as the gradient of a small weight over many tokens or windows. Workers that shared its results would each pack all of
-// B or read all of A; here they share blocks of products instead, whose sums are added in the order of k, as always.
+// A deep product has few results of many products, as the gradient of a small weight over many tokens or windows.
+// Workers that shared its results would each pack all of B or read all of A; here they share blocks of products
+// instead, whose sums are added in the order of k, as always.
 
 // deepLimits say which products are deep; the zero value: none. They are a matter of speed alone.
 type deepLimits struct {
@@ -31,14 +32,15 @@ func (j *job[T]) hasBlocks(workers int) bool {
 	return j.halfA.format == nil && j.halfB.format == nil && j.inRows() && j.m*j.n <= j.deepLimits.results && j.k >= kc*workers*j.deepLimits.blocks
 }
 
-// deepOfFew reports whether the product of few rows is deep, even for one worker: kernels that read a large B where it lies take some columns of many rows, each line of which comes
-// late where the third-level cache is far away, and packing one block of products after the other reads long runs.
+// deepOfFew reports whether the product of few rows is deep, even for one worker: kernels that read a large B where it
+// lies take some columns of many rows, each line of which comes late where the third-level cache is far away, and
+// packing one block of products after the other reads long runs.
 func (j *job[T]) deepOfFew(workers int) bool {
 	return j.m > 1 && j.m <= j.mr && j.bcs == 1 && j.hasBlocks(workers) && j.sizeB() >= j.deepLimits.large && ampleSecondCache()
 }
 
-// runDeep computes a deep product. The sums of blocks of products lie one after the other, in rows as wide as the kernel that adds them wants; before them there is room
-// for D, or what C is so far.
+// runDeep computes a deep product. The sums of blocks of products lie one after the other, in rows as wide as the
+// kernel that adds them wants; before them there is room for D, or what C is so far.
 func (j *job[T]) runDeep(p *parallel.Pool) {
 	size := j.m * j.deepWidth()
 	blocks := min(ceilDiv(j.k, kc), max(1, j.deepLimits.kept/size))

@@ -7,36 +7,41 @@ import "github.com/lockstep-ml/lockstep/internal/kernels"
 // element is a type that matrices are made of.
 type element interface{ float32 | float64 }
 
-// kc is the number of products that a kernel sums in registers before it touches C. It decides the order of summation, so it is the
-// same for all variants, and changing it changes the last bits of every result. 256 rows of a 32 column panel are 32 KiB of B,
-// and a 12 row panel of A takes 12 KiB of the first-level cache.
+// kc is the number of products that a kernel sums in registers before it touches C. It decides the order of summation,
+// so it is the same for all variants, and changing it changes the last bits of every result. 256 rows of a 32 column
+// panel are 32 KiB of B, and a 12 row panel of A takes 12 KiB of the first-level cache.
 const kc = 256
 
 // tiling says how a product is cut. It is a matter of speed alone: no entry changes a bit of the result.
 type tiling struct {
-	// mr × nr elements of C are kept in registers by one call of the kernel: mr broadcast rows of A by nr columns of B in vectors.
-	// 12×32 fills 24 of AVX-512's 32 registers, 6×16 fills 12 of AVX2's 16.
+	// mr × nr elements of C are kept in registers by one call of the kernel: mr broadcast rows of A by nr columns of B
+	// in vectors. 12×32 fills 24 of AVX-512's 32 registers, 6×16 fills 12 of AVX2's 16.
 	mr, nr int
-	// mb is the most rows that a worker packs A for at a time, if it must, and tm the rows of C after which they are announced as complete. Both are multiples
-	// of mr.
+	// mb is the most rows that a worker packs A for at a time, if it must, and tm the rows of C after which they are
+	// announced as complete. Both are multiples of mr.
 	mb, tm int
-	// ka is how many products A is packed for at a time, if it must be, a multiple of kc: all products of those come before the next columns of C.
+	// ka is how many products A is packed for at a time, if it must be, a multiple of kc: all products of those come
+	// before the next columns of C.
 	ka int
-	// kc × nb of B, 512 KiB at most, or as much of fewer products, are packed at once and stay in the second-level cache of the worker that packed them. nb is a multiple of nr.
+	// kc × nb of B, 512 KiB at most, or as much of fewer products, are packed at once and stay in the second-level
+	// cache of the worker that packed them. nb is a multiple of nr.
 	nb int
 	// kb is how many products of some rows of A are packed at once if B is read where it lies, a multiple of kc.
 	kb int
-	// skinny is the largest m for which B is not packed ahead: its elements are used by so few rows that packing all of it would not pay.
+	// skinny is the largest m for which B is not packed ahead: its elements are used by so few rows that packing all of
+	// it would not pay.
 	skinny int
 	// passing says for which products panels of B are packed by the way; the zero value: none.
 	passing passing
-	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be padding.
+	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be
+	// padding.
 	narrow int
 }
 
-// ample is the tiling for this processor. Where the second-level cache has room for it, columns of A are packed for more products than a kernel adds up: in place, a panel of them takes
-// a line or two of each of many pages. Few rows pack B there, too: where it lies it would come from the third-level cache a line here and a line there, and nothing be asked for early. So
-// its panels are packed by the way, or as usual.
+// ample is the tiling for this processor. Where the second-level cache has room for it, columns of A are packed for
+// more products than a kernel adds up: in place, a panel of them takes a line or two of each of many pages. Few rows
+// pack B there, too: where it lies it would come from the third-level cache a line here and a line there, and nothing
+// be asked for early. So its panels are packed by the way, or as usual.
 func (t tiling) ample() tiling {
 	if kernels.AmpleSecondCache() {
 		t.ka, t.passing, t.skinny = 2*kc, passing{t.skinny, 1 << 20}, 0
@@ -47,10 +52,12 @@ func (t tiling) ample() tiling {
 // engine is a kernel variant for one element type.
 type engine[T element] struct {
 	tiling
-	// micro computes rows ≤ mr by blocks·nr: C = A·B, or C = D + A·B if d is not nil, over k ≤ kc products. A is packed k × rows; row p of B is at
-	// b[p·bstride], and those of the next block follow; row i of C is at c[i·cstride], of D at d[i·dstride].
+	// micro computes rows ≤ mr by blocks·nr: C = A·B, or C = D + A·B if d is not nil, over k ≤ kc products. A is packed
+	// k × rows; row p of B is at b[p·bstride], and those of the next block follow; row i of C is at c[i·cstride], of D
+	// at d[i·dstride].
 	micro func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
-	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here column j at b[j·bstride].
+	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here
+	// column j at b[j·bstride].
 	stream, dots direct[T, T]
 	// twins is what dots is for one row and crowded columns.
 	twins twins[T]
@@ -58,16 +65,19 @@ type engine[T element] struct {
 	walk walk[T]
 	// sweep is what stream is for one row and a large B.
 	sweep sweep[T]
-	// rows and tall are micro for mr rows of A where they lie: row i at a[i·astride], or column p at a[p·astride]. With each block they ask for a part of what
-	// next, the address of a fetch, says. They are nil where there are none.
+	// rows and tall are micro for mr rows of A where they lie: row i at a[i·astride], or column p at a[p·astride]. With
+	// each block they ask for a part of what next, the address of a fetch, says. They are nil where there are none.
 	rows, tall func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int, next *uintptr)
-	// keeping is rows for one block that packs B by the way: row p of it goes to kept[p·nr:]. With that it asks for nr elements at near[p·bstride]. It is nil where there is none.
+	// keeping is rows for one block that packs B by the way: row p of it goes to kept[p·nr:]. With that it asks for nr
+	// elements at near[p·bstride]. It is nil where there is none.
 	keeping func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int, kept, near *T)
-	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products. Element (i, p) of A is at a[i·ars + p·acs],
-	// row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep. With each
-	// productsPerTurn products it may ask for two neighbouring cache lines: the first time at next, each time step bytes further.
+	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products.
+	// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the
+	// next a, b and c move on by astep, bstep and cstep. With each productsPerTurn products it may ask for two
+	// neighbouring cache lines: the first time at next, each time step bytes further.
 	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)
-	// broad is strided for tiles below each other of mr/2 rows by two panels, of which the second lies bps elements behind the first. It is nil where there is none.
+	// broad is strided for tiles below each other of mr/2 rows by two panels, of which the second lies bps elements
+	// behind the first. It is nil where there is none.
 	broad func(k int, a *T, ars, acs int, b *T, brs, bps int, c *T, crs, add, count, astep, cstep int, next, step uintptr)
 	// tiles is zero where there is no matrix unit.
 	tiles tiles[T]
@@ -77,14 +87,15 @@ type engine[T element] struct {
 	outer outer[T]
 	// pack is packGeneric or something faster that does the same.
 	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
-	// copyA and copyB pack together full panels of A and of B whose lanes are contiguous, each pitch elements after the one before. They are nil where pack
-	// does as well.
+	// copyA and copyB pack together full panels of A and of B whose lanes are contiguous, each pitch elements after the
+	// one before. They are nil where pack does as well.
 	copyA, copyB copyPanels[T]
 	// transpose is transposeGeneric or something faster that does the same.
 	transpose func(dst []T, width, lanes, k int, src []T, stride int)
 }
 
-// direct is a family of kernels for few rows, which read a B of elements of their own where it lies. The zero value has none.
+// direct is a family of kernels for few rows, which read a B of elements of their own where it lies. The zero value has
+// none.
 type direct[T element, B any] struct {
 	widths []int // by number of rows: how many columns a kernel computes at once; a divisor of nr or a multiple of it or of its half
 	whole  int   // what k must be a multiple of
@@ -92,8 +103,9 @@ type direct[T element, B any] struct {
 	compute func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 }
 
-// problem is one product C = D + A·B as the caller described it. Element (i, j) of C is c[i·crs + j·ccs], so that it can be transposed, and of D
-// likewise; a nil d is no D. finish is [Fused.Finish], with rows and columns exchanged if flipped is set.
+// problem is one product C = D + A·B as the caller described it. Element (i, j) of C is c[i·crs + j·ccs], so that it
+// can be transposed, and of D likewise; a nil d is no D. finish is [Fused.Finish], with rows and columns exchanged if
+// flipped is set.
 type problem[T element] struct {
 	m, n, k  int
 	a        []T
@@ -120,7 +132,8 @@ func newProblem[T element](m, n, k int, a []T, ars, acs int, b []T, brs, bcs int
 	return q
 }
 
-// transposed returns the problem Cᵀ = Dᵀ + Bᵀ·Aᵀ, which has the same bits, as each product is the same and the order of k too.
+// transposed returns the problem Cᵀ = Dᵀ + Bᵀ·Aᵀ, which has the same bits, as each product is the same and the order of
+// k too.
 func (q *problem[T]) transposed() problem[T] {
 	return problem[T]{q.n, q.m, q.k, q.b, q.bcs, q.brs, q.a, q.acs, q.ars, q.c, q.ccs, q.crs, q.d, q.dcs, q.drs, q.finish, !q.flipped, q.halfB, q.halfA}
 }
@@ -128,7 +141,8 @@ func (q *problem[T]) transposed() problem[T] {
 // inRows reports whether the rows of C and D are contiguous, as kernels want them.
 func (q *problem[T]) inRows() bool { return q.ccs == 1 && (q.d == nil || q.dcs == 1) }
 
-// addend is what a kernel adds to the block of products from k0 on, for the elements from (i, j) on: C as it is so far, or D, or nothing.
+// addend is what a kernel adds to the block of products from k0 on, for the elements from (i, j) on: C as it is so far,
+// or D, or nothing.
 func (q *problem[T]) addend(i, j, k0 int) (d *T, stride int) {
 	switch {
 	case k0 > 0:

@@ -65,7 +65,8 @@ func microAVX512F64(rows, k int, a, b *float64, bstride int, c *float64, cstride
 	kernels64AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-// packAVX2F64 is packGeneric with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along k.
+// packAVX2F64 is packGeneric with vector instructions for whole panels of contiguous rows, and for lanes that are
+// contiguous along k.
 func packAVX2F64(dst []float64, width, lanes, k int, src []float64, laneStride, kStride int) {
 	if laneStride == 1 && lanes == 8 && width == 8 && k > 0 {
 		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]

@@ -107,7 +107,8 @@ func dotsAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int
 	dottersAVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-// packAVX2 is packGeneric with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along k.
+// packAVX2 is packGeneric with vector instructions for whole panels of contiguous rows, and for lanes that are
+// contiguous along k.
 func packAVX2(dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
 	if laneStride == 1 && lanes == 16 && width == 16 && k > 0 {
 		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]

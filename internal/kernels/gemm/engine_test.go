@@ -50,8 +50,9 @@ func TestTilingDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestReadingInPlaceDoesNotMatter compares the kernels that read B where it lies, and the product of one summand, with those that pack: by number of
-// rows, for whole and cut blocks, of B and of its transpose, and for a C that is written row by row or column by column.
+// TestReadingInPlaceDoesNotMatter compares the kernels that read B where it lies, and the product of one summand, with
+// those that pack: by number of rows, for whole and cut blocks, of B and of its transpose, and for a C that is written
+// row by row or column by column.
 func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing := *engine32()
@@ -81,8 +82,9 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestPackingDoesNotMatter compares the kernels that read A where it lies with one that reads packed panels, and several panels packed at once with one by
-// one: for whole and cut panels, for columns of A that crowd a cache and others, and for a C whose rows are not contiguous.
+// TestPackingDoesNotMatter compares the kernels that read A where it lies with one that reads packed panels, and
+// several panels packed at once with one by one: for whole and cut panels, for columns of A that crowd a cache and
+// others, and for a C whose rows are not contiguous.
 func TestPackingDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing, inPlace := *engine32(), *engine32()
@@ -104,8 +106,9 @@ func TestPackingDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestOrderOfSummation computes the documented sums step by step: blocks of kc products in ascending order, each product rounded on its own by the
-// generic kernel and fused by the others. It would notice a compiler that fuses the generic kernel's operations.
+// TestOrderOfSummation computes the documented sums step by step: blocks of kc products in ascending order, each
+// product rounded on its own by the generic kernel and fused by the others. It would notice a compiler that fuses the
+// generic kernel's operations.
 func TestOrderOfSummation(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
 		single := func(sum, a, b float32) float32 {
@@ -113,7 +116,8 @@ func TestOrderOfSummation(t *testing.T) {
 		}
 		double := func(sum, a, b float64) float64 { return math.Float64frombits(math.Float64bits(a*b)) + sum }
 		if v != kernels.Generic {
-			// The product of two float32 is exact in float64. That the sum is rounded twice matters once in 2²⁹ times, not for these operands.
+			// The product of two float32 is exact in float64. That the sum is rounded twice matters once in 2²⁹ times,
+			// not for these operands.
 			single = func(sum, a, b float32) float32 { return float32(float64(a)*float64(b) + float64(sum)) }
 			double = func(sum, a, b float64) float64 { return math.FMA(a, b, sum) }
 		}
@@ -146,7 +150,8 @@ func requireOrderOfSummation[T element](t *testing.T, f function[T], step func(s
 	}
 }
 
-// TestSweepingDoesNotMatter compares the kernels that read rows of B from end to end with those that read a few columns, for limits that small matrices reach.
+// TestSweepingDoesNotMatter compares the kernels that read rows of B from end to end with those that read a few
+// columns, for limits that small matrices reach.
 func TestSweepingDoesNotMatter(t *testing.T) {
 	defer func(ample func() bool) { ampleSecondCache = ample }(ampleSecondCache)
 	ampleSecondCache = func() bool { return false } // or nothing is asked for
@@ -171,7 +176,8 @@ func TestSweepingDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestSharingProductsDoesNotMatter: a deep product has the bits that it has where one worker computes it, whatever is kept at a time.
+// TestSharingProductsDoesNotMatter: a deep product has the bits that it has where one worker computes it, whatever is
+// kept at a time.
 func TestSharingProductsDoesNotMatter(t *testing.T) {
 	defer func(ample func() bool) { ampleSecondCache = ample }(ampleSecondCache)
 	ampleSecondCache = func() bool { return true } // of few rows, too
@@ -199,7 +205,8 @@ func TestSharingProductsDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestWalkingDoesNotMatter compares the kernels that walk down columns of B with those that read twice as many side by side, whatever the processor prefers.
+// TestWalkingDoesNotMatter compares the kernels that walk down columns of B with those that read twice as many side by
+// side, whatever the processor prefers.
 func TestWalkingDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		standing, walking := *engine32(), *engine32()
@@ -251,7 +258,8 @@ func TestLargeOuterProduct(t *testing.T) {
 	})
 }
 
-// TestCopyingPanelsDoesNotMatter compares an A that is read in place with one whose panels are copied, since its rows or columns lie a multiple of 4 KiB apart.
+// TestCopyingPanelsDoesNotMatter compares an A that is read in place with one whose panels are copied, since its rows
+// or columns lie a multiple of 4 KiB apart.
 func TestCopyingPanelsDoesNotMatter(t *testing.T) {
 	defer func(ways func() int) { firstCacheWays = ways }(firstCacheWays)
 	pool := parallel.New(2)
@@ -276,7 +284,8 @@ func TestCopyingPanelsDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestPackingByTheWayDoesNotMatter compares panels of B that are packed by the kernel for A's first rows with those that are packed before.
+// TestPackingByTheWayDoesNotMatter compares panels of B that are packed by the kernel for A's first rows with those
+// that are packed before.
 func TestPackingByTheWayDoesNotMatter(t *testing.T) {
 	pool := parallel.New(2)
 	defer pool.Close()
@@ -298,7 +307,8 @@ func TestPackingByTheWayDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestAskingForRowsDoesNotMatter compares products of few rows whose kernels ask for what comes next of B with those whose kernels do not.
+// TestAskingForRowsDoesNotMatter compares products of few rows whose kernels ask for what comes next of B with those
+// whose kernels do not.
 func TestAskingForRowsDoesNotMatter(t *testing.T) {
 	defer func(ways func() int) { firstCacheWays = ways }(firstCacheWays)
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
@@ -317,7 +327,8 @@ func TestAskingForRowsDoesNotMatter(t *testing.T) {
 	})
 }
 
-// some is every second of the sizes under -short, which the race detector and emulators run with, and all of them otherwise.
+// some is every second of the sizes under -short, which the race detector and emulators run with, and all of them
+// otherwise.
 func some(sizes ...int) (list []int) {
 	for i, n := range sizes {
 		if i%2 == 0 || !testing.Short() {

@@ -6,12 +6,13 @@ import "github.com/lockstep-ml/lockstep/internal/parallel"
 
 // Fused is what is done to C beside the product, while its elements are at hand. The zero value is nothing.
 type Fused[T element] struct {
-	// Add, if not nil, is a matrix that is added to the product: its element (i, j) is Add[i·RowStride + j·ColStride]. Strides may be any number ≥ 0: with a
-	// RowStride of 0 it is a row that is added to all rows, a bias. It must be C itself or not overlap it. The bits are those of adding to a C that held these values.
+	// Add, if not nil, is a matrix that is added to the product: its element (i, j) is Add[i·RowStride + j·ColStride].
+	// Strides may be any number ≥ 0: with a RowStride of 0 it is a row that is added to all rows, a bias. It must be C
+	// itself or not overlap it. The bits are those of adding to a C that held these values.
 	Add                  []T
 	RowStride, ColStride int
-	// Finish, if not nil, is called for rows [i0, i1) × columns [j0, j1) of C when they are complete, by the worker that completed them: once for each
-	// element, several workers at a time. Which pieces C is cut into is no promise.
+	// Finish, if not nil, is called for rows [i0, i1) × columns [j0, j1) of C when they are complete, by the worker
+	// that completed them: once for each element, several workers at a time. Which pieces C is cut into is no promise.
 	Finish func(i0, i1, j0, j1 int)
 }
 

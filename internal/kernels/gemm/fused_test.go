@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// requireFusedEqualToSteps compares a fused product with one that is added to a C that holds the addend, and watches that each element is finished once,
-// with its last value.
+// requireFusedEqualToSteps compares a fused product with one that is added to a C that holds the addend, and watches
+// that each element is finished once, with its last value.
 func requireFusedEqualToSteps[T element](t *rapid.T, p *parallel.Pool, x *example[T], plain function[T],
 	fused func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, f *Fused[T])) {
 	drs, dcs := rapid.SampledFrom([]int{0, 1, x.n + 3}).Draw(t, "row stride"), rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "column stride")

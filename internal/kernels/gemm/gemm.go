@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gemm multiplies matrices: C = A·B or C += A·B for float32 and float64, with operands strided in any way; those of a float32 C may be of half types.
+// Package gemm multiplies matrices: C = A·B or C += A·B for float32 and float64, with operands strided in any way;
+// those of a float32 C may be of half types.
 //
 // The algorithm is that of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008) in BLIS's
 // arrangement (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", ACM TOMS 41(3), 2015): panels of B
 // are packed so that a small register-blocked kernel reads them in sequence, and so are those of A that it cannot read where they lie. Packing takes any strides, so transposed operands need no copy, and widens half
 // types, so that these need none either.
 //
-// What an element of C becomes depends on its row of A, its column of B, its old value and the kernel variant, on nothing else: k is summed in ascending
-// order within blocks of kc, and the blocks are added in ascending order. So neither the number of workers, nor the tile that an element falls
-// into, nor the other rows of a batch change its bits; the AVX2 and AVX-512 variants agree with each other, and the generic one differs from
-// them only by not fusing multiplication and addition. NaN and infinities propagate as the sum of products does it.
+// What an element of C becomes depends on its row of A, its column of B, its old value and the kernel variant, on
+// nothing else: k is summed in ascending order within blocks of kc, and the blocks are added in ascending order. So
+// neither the number of workers, nor the tile that an element falls into, nor the other rows of a batch change its
+// bits; the AVX2 and AVX-512 variants agree with each other, and the generic one differs from them only by not fusing
+// multiplication and addition. NaN and infinities propagate as the sum of products does it.
 //
-// The AMX variant multiplies float32 and bfloat16 by a matrix unit where a product has enough rows, columns and summands, and otherwise as AVX-512 does. Blocks of kc are the same; within one, sums of 16 products
-// and of pieces of floats are added, with less rounding than one by one. So whether a product is large counts, too; and what is smaller than the least normal number counts as zero there.
+// The AMX variant multiplies float32 and bfloat16 by a matrix unit where a product has enough rows, columns and
+// summands, and otherwise as AVX-512 does. Blocks of kc are the same; within one, sums of 16 products and of pieces of
+// floats are added, with less rounding than one by one. So whether a product is large counts, too; and what is smaller
+// than the least normal number counts as zero there.
 //
 // It is NOT a BLAS: no alpha and beta, no triangular or symmetric forms, no sums in half precision.
 package gemm
@@ -26,13 +30,14 @@ import (
 
 // Float32 computes C = A·B, or C += A·B if accumulate is set, where A is [m, k], B is [k, n] and C is [m, n].
 //
-// Element (i, p) of A is a[i·ars + p·acs], element (p, j) of B is b[p·brs + j·bcs], element (i, j) of C is c[i·ldc + j]. Strides count
-// elements; those of A and B may be any number ≥ 0 (0 repeats a row or column), and ldc must be at least n. So a transposed operand
-// is one whose strides are swapped. With k = 0 the product is zero; with m = 0 or n = 0 nothing happens. C must not overlap A or B.
+// Element (i, p) of A is a[i·ars + p·acs], element (p, j) of B is b[p·brs + j·bcs], element (i, j) of C is c[i·ldc +
+// j]. Strides count elements; those of A and B may be any number ≥ 0 (0 repeats a row or column), and ldc must be at
+// least n. So a transposed operand is one whose strides are swapped. With k = 0 the product is zero; with m = 0 or n =
+// 0 nothing happens. C must not overlap A or B.
 //
-// The work is spread over the workers of p; nil means the caller alone. The bits of the result do not depend on p. Once the scratch
-// memory for packing has grown to the largest size in use (at most about 5 MiB per worker and concurrent call), a call allocates nothing.
-// It panics if a size is negative or a slice too short for its matrix.
+// The work is spread over the workers of p; nil means the caller alone. The bits of the result do not depend on p. Once
+// the scratch memory for packing has grown to the largest size in use (at most about 5 MiB per worker and concurrent
+// call), a call allocates nothing. It panics if a size is negative or a slice too short for its matrix.
 func Float32(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
 	multiply(p, engine32(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))

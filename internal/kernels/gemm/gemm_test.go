@@ -108,7 +108,8 @@ func (x *example[T]) requireWithin(t require.TestingT, o oracle, got []T, units 
 	}
 }
 
-// newExample fills operands of the given shape; the strides are those of stored matrices with pad unused elements per row, transposed if asked.
+// newExample fills operands of the given shape; the strides are those of stored matrices with pad unused elements per
+// row, transposed if asked.
 func newExample[T element](seed uint64, m, n, k int, transA, transB bool, pad int, accumulate bool) *example[T] {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	fill := func(n int) []T {
@@ -250,8 +251,8 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 	})
 }
 
-// TestElementsDependOnTheirOperandsAlone is the promise of the package doc: a row computed alone, in a batch, or as a column of
-// the transposed product has the same bits. A product made of tiles has those of others that are.
+// TestElementsDependOnTheirOperandsAlone is the promise of the package doc: a row computed alone, in a batch, or as a
+// column of the transposed product has the same bits. A product made of tiles has those of others that are.
 func TestElementsDependOnTheirOperandsAlone(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		rapid.Check(t, func(t *rapid.T) { requireElementsDependOnTheirOperandsAlone(t, Float32, engine32().tiles.take) })
@@ -331,7 +332,8 @@ func TestEmpty(t *testing.T) {
 	})
 }
 
-// TestNonFinite puts a NaN or an infinity into each place in turn: what it must reach is NaN or infinite, all else is untouched by it.
+// TestNonFinite puts a NaN or an infinity into each place in turn: what it must reach is NaN or infinite, all else is
+// untouched by it.
 func TestNonFinite(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {

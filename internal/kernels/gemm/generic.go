@@ -12,8 +12,9 @@ var (
 	generic64 = engine[float64]{tiling: genericTiling, micro: microGeneric[float64], strided: stridedGeneric[float64], pack: packGeneric[float64], transpose: transposeGeneric[float64]}
 )
 
-// microGeneric is engine.micro in portable Go for blocks of at most 4×4, and the oracle of the others. Multiplication and addition are rounded
-// one by one on every architecture: the conversion of a product to its own type forbids fusing.
+// microGeneric is engine.micro in portable Go for blocks of at most 4×4, and the oracle of the others. Multiplication
+// and addition are rounded one by one on every architecture: the conversion of a product to its own type forbids
+// fusing.
 func microGeneric[T element](rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int) {
 	panelA := unsafe.Slice(a, k*rows)
 	rowsB := unsafe.Slice(b, (blocks*k-1)*bstride+4)

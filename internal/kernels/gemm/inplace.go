@@ -7,14 +7,17 @@ import (
 	"unsafe"
 )
 
-// Float32InPlace computes C = A·B, or C += A·B if accumulate is set, as [Float32] does, for operands that lie in a core's caches already: it reads them where they
-// are, packs nothing and spreads nothing over workers.
+// Float32InPlace computes C = A·B, or C += A·B if accumulate is set, as [Float32] does, for operands that lie in a
+// core's caches already: it reads them where they are, packs nothing and spreads nothing over workers.
 //
-// Columns of B are contiguous within panels of [PanelWidth32], which lie bps elements apart: element (p, j) is b[j/w·bps + p·brs + j%w], so that a bps of w is a B
-// in rows, and [PackPanels32] makes one of any other. Strides of A are any numbers ≥ 0.
+// Columns of B are contiguous within panels of [PanelWidth32], which lie bps elements apart: element (p, j) is
+// b[j/w·bps + p·brs + j%w], so that a bps of w is a B in rows, and [PackPanels32] makes one of any other. Strides of A
+// are any numbers ≥ 0.
 //
-// An element of C is the sum over k in ascending order, which begins with the old value if accumulate is set: it depends on its row, its column and the variant alone,
-// but differs in the last bits from Float32's. While it computes it asks for what ahead lists, unless that is nil. It panics if a size is negative or a slice too short for its matrix.
+// An element of C is the sum over k in ascending order, which begins with the old value if accumulate is set: it
+// depends on its row, its column and the variant alone, but differs in the last bits from Float32's. While it computes
+// it asks for what ahead lists, unless that is nil. It panics if a size is negative or a slice too short for its
+// matrix.
 func Float32InPlace(m, n, k int, a []float32, ars, acs int, b []float32, brs, bps int, c []float32, ldc int, accumulate bool, ahead *Ahead) {
 	inPlace(engine32(), m, n, k, a, ars, acs, b, brs, bps, c, ldc, accumulate, ahead)
 }
@@ -36,11 +39,13 @@ func PanelHeight32() int { return engine32().mr }
 // PanelHeight64 is [PanelHeight32] for float64.
 func PanelHeight64() int { return engine64().mr }
 
-// SideBySide says whether [Float32InPlace] and its like compute two panels side by side, over broadProducts products at a time.
+// SideBySide says whether [Float32InPlace] and its like compute two panels side by side, over broadProducts products at
+// a time.
 func SideBySide() bool { return engine32().broad != nil && sideBySide() }
 
-// PackPanels32 packs B, [k, n] with any strides, into panels for [Float32InPlace] with a brs of the panels' width w and a bps of k·w. The last panel is filled up with
-// zeros: dst has k·w elements for each panel. It panics if a slice is too short.
+// PackPanels32 packs B, [k, n] with any strides, into panels for [Float32InPlace] with a brs of the panels' width w and
+// a bps of k·w. The last panel is filled up with zeros: dst has k·w elements for each panel. It panics if a slice is
+// too short.
 func PackPanels32(dst []float32, k, n int, b []float32, brs, bcs int) {
 	packPanels(engine32(), dst, k, n, b, brs, bcs)
 }
@@ -109,12 +114,15 @@ func inPlace[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []T, b
 	}
 }
 
-// broadProducts is how many products are summed at a time with two panels side by side: B's rows for them, 32 KiB, stay in a first-level cache of 48.
+// broadProducts is how many products are summed at a time with two panels side by side: B's rows for them, 32 KiB, stay
+// in a first-level cache of 48.
 const broadProducts = 128
 
-// sideBySide says whether two panels are computed side by side; a variable for tests. Fewer elements are read for each multiply-add, and A half as often, which matters
-// where a core has two multiply-adds per cycle: then each load beside them counts, in time and in the power that a clock's frequency depends on. Where the first-level
-// cache holds no more than 32 KiB it would read B from the second again and again. Processors with a large first but a small second-level cache lose nothing to loads.
+// sideBySide says whether two panels are computed side by side; a variable for tests. Fewer elements are read for each
+// multiply-add, and A half as often, which matters where a core has two multiply-adds per cycle: then each load beside
+// them counts, in time and in the power that a clock's frequency depends on. Where the first-level cache holds no more
+// than 32 KiB it would read B from the second again and again. Processors with a large first but a small second-level
+// cache lose nothing to loads.
 var sideBySide = func() bool { return firstCacheWays() >= roomy && ampleSecondCache() }
 
 // inPlaceBroad computes two panels side by side, some products after the others.
@@ -137,7 +145,8 @@ func inPlaceBroad[T element](e *engine[T], m, k int, a []T, ars, acs int, b []T,
 	}
 }
 
-// inPlaceEdge computes the n columns of C that are less than a panel: of a copy of B that is filled up with zeros, to scratch.
+// inPlaceEdge computes the n columns of C that are less than a panel: of a copy of B that is filled up with zeros, to
+// scratch.
 func inPlaceEdge[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, ldc int, accumulate bool) {
 	checkExtent("B", k, n, len(b), brs, 1)
 	list := jobsOf[T]()

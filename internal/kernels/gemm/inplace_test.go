@@ -125,7 +125,8 @@ func TestInPlaceAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// TestInPlaceBroad: two panels side by side have the bits of one after the other, whatever blocks of products they are summed in.
+// TestInPlaceBroad: two panels side by side have the bits of one after the other, whatever blocks of products they are
+// summed in.
 func TestInPlaceBroad(t *testing.T) {
 	defer func(f func() bool) { sideBySide = f }(sideBySide)
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {

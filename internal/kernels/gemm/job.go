@@ -8,11 +8,12 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// serialFlops is the number of floating-point operations, a dozen microseconds' worth, below which a product is not spread over workers.
+// serialFlops is the number of floating-point operations, a dozen microseconds' worth, below which a product is not
+// spread over workers.
 const serialFlops = 1 << 20
 
-// job is a product under way together with its scratch memory. Jobs are used again and their loop bodies are made once, so that a
-// product allocates nothing.
+// job is a product under way together with its scratch memory. Jobs are used again and their loop bodies are made once,
+// so that a product allocates nothing.
 type job[T element] struct {
 	*engine[T]
 	problem[T]
@@ -154,14 +155,16 @@ func grown[T any](s []T, n int) []T {
 	return s
 }
 
-// edge computes a tile that C does not hold as a whole or not in rows: the kernel writes to scratch, from where the cols columns that exist go to C.
+// edge computes a tile that C does not hold as a whole or not in rows: the kernel writes to scratch, from where the
+// cols columns that exist go to C.
 func (j *job[T]) edge(worker, rows, cols, k int, a, b *T, bstride, i, col, k0 int) {
 	tile := j.scratch[worker].tile
 	j.micro(rows, k, a, b, bstride, &tile[0], j.nr, nil, 0, 1)
 	j.scatter(tile, rows, cols, i, col, k0)
 }
 
-// scatter writes the rows of a tile, sums of the block of products from k0 on, to C from (i, col) on, with what is to be added to them.
+// scatter writes the rows of a tile, sums of the block of products from k0 on, to C from (i, col) on, with what is to
+// be added to them.
 func (j *job[T]) scatter(tile []T, rows, cols, i, col, k0 int) {
 	d, drs, dcs := j.d, j.drs, j.dcs
 	if k0 > 0 {

@@ -11,8 +11,9 @@ import (
 // outer are the kernels for a row of an outer product. The zero value has none.
 type outer[T element] struct {
 	width int // of a block
-	// row computes blocks·width elements of c = a·b, or c = d + a·b if d is not nil. past is the same for a d of nil and a c whose address is a multiple of
-	// pastBytes, and writes past the caches; fence comes before anyone else may read c.
+	// row computes blocks·width elements of c = a·b, or c = d + a·b if d is not nil. past is the same for a d of nil
+	// and a c whose address is a multiple of pastBytes, and writes past the caches; fence comes before anyone else may
+	// read c.
 	row, past func(a, b, c, d *T, blocks int)
 	fence     func()
 }
@@ -23,7 +24,8 @@ const (
 	pastSize = 64 << 20
 )
 
-// runOuter computes a product of one summand, which is a matter of writing C: each row is written from its first element to its last.
+// runOuter computes a product of one summand, which is a matter of writing C: each row is written from its first
+// element to its last.
 func (j *job[T]) runOuter(p *parallel.Pool) {
 	piece := 1 << 16 // elements of C per task
 	if j.writesPast() {

@@ -4,24 +4,28 @@ package gemm
 
 import "github.com/lockstep-ml/lockstep/internal/parallel"
 
-// pairing multiplies operands of which both are bfloat16 by an instruction for pairs of neighbouring products. Panels hold pairs in the bits of an element, the
-// first product in the upper half: so the instruction adds them in the order of k, each rounded on its own.
+// pairing multiplies operands of which both are bfloat16 by an instruction for pairs of neighbouring products. Panels
+// hold pairs in the bits of an element, the first product in the upper half: so the instruction adds them in the order
+// of k, each rounded on its own.
 type pairing[T element] struct {
-	// pack is format.pack for pairs: dst has a row for each two of k products, the last one filled up with pad if k is odd. It returns the least magnitude of
-	// the elements but zero, as the bits of a bfloat16, or more than any.
+	// pack is format.pack for pairs: dst has a row for each two of k products, the last one filled up with pad if k is
+	// odd. It returns the least magnitude of the elements but zero, as the bits of a bfloat16, or more than any.
 	pack func(dst []T, width, lanes, k int, src []uint16, laneStride, kStride int, pad uint16) (least uint32)
-	// dot is engine.micro over k pairs, by the instruction, for which denormal numbers are zero; widened is the same without it.
+	// dot is engine.micro over k pairs, by the instruction, for which denormal numbers are zero; widened is the same
+	// without it.
 	dot, widened func(rows, k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 }
 
-// The pads of A and B: 0 times −0 is −0, which changes no sum, where 0 would change one that is −0 (of a product too small for a denormal number).
+// The pads of A and B: 0 times −0 is −0, which changes no sum, where 0 would change one that is −0 (of a product too
+// small for a denormal number).
 const (
 	padA = 0
 	padB = 1 << 15
 )
 
-// normal reports whether sums of products of bfloat16 whose magnitudes are at least a and b, or zero, can never be denormal: a bfloat16 of exponent e is a multiple
-// of 2^(e−7), products are multiples of 2^(ea+eb−14), and so are their sums, rounded or not; nothing between 0 and 2^−126 may be one.
+// normal reports whether sums of products of bfloat16 whose magnitudes are at least a and b, or zero, can never be
+// denormal: a bfloat16 of exponent e is a multiple of 2^(e−7), products are multiples of 2^(ea+eb−14), and so are their
+// sums, rounded or not; nothing between 0 and 2^−126 may be one.
 func normal(a, b uint32) bool {
 	ea, eb := int(a>>7), int(b>>7) // with 127 added; 0 is a denormal number
 	return ea > 0 && eb > 0 && ea+eb-2*127-14 >= -126
@@ -47,7 +51,8 @@ func (j *job[T]) runPaired(p *parallel.Pool) {
 	p.ForWorkers(j.down*j.across, 1, j.pairedBody)
 }
 
-// pairedCols is how many times as many columns of pairs as of single elements are packed at once, as they have half the size.
+// pairedCols is how many times as many columns of pairs as of single elements are packed at once, as they have half the
+// size.
 const pairedCols = 2
 
 // computePaired is computePieces for a product of pairs.

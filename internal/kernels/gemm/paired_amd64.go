@@ -32,7 +32,8 @@ var formatAVX512 = sync.OnceValue(func() *format[float32] {
 	return &f
 })
 
-// dotsAsWidened reports whether VDPBF16PS adds two products as two FMAs do, that of the upper halves first. Intel's manual says so; this asks the processor.
+// dotsAsWidened reports whether VDPBF16PS adds two products as two FMAs do, that of the upper halves first. Intel's
+// manual says so; this asks the processor.
 func dotsAsWidened() bool {
 	const pairs = 64
 	var a [pairs]float32
@@ -95,7 +96,8 @@ func packPairsAVX512(dst []float32, width, lanes, k int, src []uint16, laneStrid
 	return exchangePairs(dst, words)
 }
 
-// exchangePairs exchanges the halves of all words, which are those of dst, and returns the least magnitude but zero among them.
+// exchangePairs exchanges the halves of all words, which are those of dst, and returns the least magnitude but zero
+// among them.
 func exchangePairs(dst []float32, words []uint32) uint32 {
 	least := uint32(math.MaxUint16)
 	if n := len(dst) / 16; n > 0 {

@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// TestPairsWidened takes the kernels for tiny magnitudes for all, and panels of pairs on processors that lack the instruction.
+// TestPairsWidened takes the kernels for tiny magnitudes for all, and panels of pairs on processors that lack the
+// instruction.
 func TestPairsWidened(t *testing.T) {
 	kernelstest.Want(t, kernels.AVX512)
 	restore, err := kernels.Force(kernels.AVX512)

@@ -16,7 +16,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// drawPaired draws a product with enough rows for pairs, of operands whose magnitudes go from lo to 2¹⁰: with zeros of both signs and, from −133 on, denormal numbers.
+// drawPaired draws a product with enough rows for pairs, of operands whose magnitudes go from lo to 2¹⁰: with zeros of
+// both signs and, from −133 on, denormal numbers.
 func drawPaired(t *rapid.T, lo int) *halfCase {
 	x := drawExample[float32](t)
 	if x.m <= 12 {
@@ -46,7 +47,8 @@ func TestTinyMagnitudes(t *testing.T) {
 	})
 }
 
-// TestDenormalSums has operands of the least magnitudes for which pairs are taken, or half of that, and sums that cancel to the least that are possible.
+// TestDenormalSums has operands of the least magnitudes for which pairs are taken, or half of that, and sums that
+// cancel to the least that are possible.
 func TestDenormalSums(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		for i, e := range []int{-56, -57, -60, -70, -80} {

@@ -7,11 +7,13 @@ import "fmt"
 // RowStep is what the products of panels round numbers of rows up to.
 const RowStep = 4
 
-// panelKernels are the kernels for products that are put together from outside, with a B that is packed once and an A that is read where it lies.
+// panelKernels are the kernels for products that are put together from outside, with a B that is packed once and an A
+// that is read where it lies.
 type panelKernels[T element] struct {
 	nr    int   // columns of a panel
 	sizes []int // numbers of rows of the kernels, the largest first; any multiple of RowStep is a sum of them
-	// rows and tall compute sizes[i] rows of C = A·B and C = Aᵀ·B: row i of A, or row p, is at a[i·astride]. The rest is as for engine.micro.
+	// rows and tall compute sizes[i] rows of C = A·B and C = Aᵀ·B: row i of A, or row p, is at a[i·astride]. The rest
+	// is as for engine.micro.
 	rows, tall []placedKernel[T]
 	pack       func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)
 }
@@ -34,14 +36,17 @@ func panelsOf[T element]() *panelKernels[T] {
 	return list.(*panelKernels[T])
 }
 
-// sharedPanels is the number of elements of panels up to which some rows of A go through all of them, as they stay in the second-level cache: else all rows go through one.
+// sharedPanels is the number of elements of panels up to which some rows of A go through all of them, as they stay in
+// the second-level cache: else all rows go through one.
 const sharedPanels = 1 << 16
 
-// PanelWidth is the number of columns of a panel in the active variant; matrices that products of panels write have a multiple of it.
+// PanelWidth is the number of columns of a panel in the active variant; matrices that products of panels write have a
+// multiple of it.
 func PanelWidth[T element]() int { return panelsOf[T]().nr }
 
-// PackPanels lays out B [k,n] for [MultiplyPanels], in dst of k·n elements with n rounded up to a multiple of [PanelWidth]; element (p,j) of B is b[p·brs + j·bcs]. Columns
-// that B lacks are zero. Panel by panel of columns, blocks of 256 rows one after the other in each: that of columns [j,j+width) from row p on begins at p·width + j·k.
+// PackPanels lays out B [k,n] for [MultiplyPanels], in dst of k·n elements with n rounded up to a multiple of
+// [PanelWidth]; element (p,j) of B is b[p·brs + j·bcs]. Columns that B lacks are zero. Panel by panel of columns,
+// blocks of 256 rows one after the other in each: that of columns [j,j+width) from row p on begins at p·width + j·k.
 func PackPanels[T element](dst []T, k, n int, b []T, brs, bcs int) {
 	e := panelsOf[T]()
 	checkExtent("B", k, n, len(b), brs, bcs)
@@ -50,10 +55,11 @@ func PackPanels[T element](dst []T, k, n int, b []T, brs, bcs int) {
 	}
 }
 
-// MultiplyPanels computes C = A·B, or C = D + A·B if d is not nil, on the caller alone: A [m,k] has rows of contiguous elements, ars apart, panels are [PackPanels]'s of B [k,n], and
-// C has rows crs apart. m is rounded up to a multiple of [RowStep], n to one of [PanelWidth]: A must have such rows to read and C such elements to write. Row i of D is
-// d[i·drs:], and drs may be 0. An element of C is summed as by [Float32]; in double precision it is portable Go. It panics if a
-// slice is too short.
+// MultiplyPanels computes C = A·B, or C = D + A·B if d is not nil, on the caller alone: A [m,k] has rows of contiguous
+// elements, ars apart, panels are [PackPanels]'s of B [k,n], and C has rows crs apart. m is rounded up to a multiple of
+// [RowStep], n to one of [PanelWidth]: A must have such rows to read and C such elements to write. Row i of D is
+// d[i·drs:], and drs may be 0. An element of C is summed as by [Float32]; in double precision it is portable Go. It
+// panics if a slice is too short.
 func MultiplyPanels[T element](m, n, k int, a []T, ars int, panels []T, c []T, crs int, d []T, drs int) {
 	e := panelsOf[T]()
 	m, n = ceilDiv(m, RowStep)*RowStep, ceilDiv(n, e.nr)*e.nr
@@ -84,8 +90,9 @@ func MultiplyPanels[T element](m, n, k int, a []T, ars int, panels []T, c []T, c
 	}
 }
 
-// MultiplyTall computes C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, on the caller alone: A [k,m] and B [k,n] have rows of contiguous elements, ars and brs apart. m and n are rounded up
-// as for [MultiplyPanels], and A and B must have such elements to read. It panics if a slice is too short.
+// MultiplyTall computes C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, on the caller alone: A [k,m] and B [k,n] have rows
+// of contiguous elements, ars and brs apart. m and n are rounded up as for [MultiplyPanels], and A and B must have such
+// elements to read. It panics if a slice is too short.
 func MultiplyTall[T element](m, n, k int, a []T, ars int, b []T, brs int, c []T, crs int, d []T, drs int) {
 	e := panelsOf[T]()
 	m, n = ceilDiv(m, RowStep)*RowStep, ceilDiv(n, e.nr)*e.nr
@@ -108,7 +115,8 @@ func MultiplyTall[T element](m, n, k int, a []T, ars int, b []T, brs int, c []T,
 	}
 }
 
-// choose returns the largest kernel for at most so many rows that does not leave as few as the smallest has, which is slow.
+// choose returns the largest kernel for at most so many rows that does not leave as few as the smallest has, which is
+// slow.
 func (e *panelKernels[T]) choose(list []placedKernel[T], rows int) (int, placedKernel[T]) {
 	last := len(e.sizes) - 1
 	for i, n := range e.sizes {

@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
 )
 
-// padded is a matrix whose rows and columns have room up to a multiple of the steps; what is beyond the edges is a number that would show.
+// padded is a matrix whose rows and columns have room up to a multiple of the steps; what is beyond the edges is a
+// number that would show.
 func padded[T element](r *rand.Rand, rows, cols, rowStep, colStep, gap int) (x []T, stride int) {
 	stride = ceilDiv(cols, colStep)*colStep + gap
 	x = make([]T, ceilDiv(rows, rowStep)*rowStep*stride)

@@ -8,12 +8,14 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// Packing B takes a tenth of the time where A has some rows and the third-level cache is far away. Here the kernel for the first rows of A packs a panel of B by the way. It stays in the
-// first-level cache while the other rows pass by, and their kernels ask for the next panel. A B whose columns are contiguous is transposed before, as always, but panel by panel, too.
+// Packing B takes a tenth of the time where A has some rows and the third-level cache is far away. Here the kernel for
+// the first rows of A packs a panel of B by the way. It stays in the first-level cache while the other rows pass by,
+// and their kernels ask for the next panel. A B whose columns are contiguous is transposed before, as always, but panel
+// by panel, too.
 
 const (
-	// passingPanels is how many panels are gone through for one block of products after the other: their rows lie in the same pages, and A is copied once for all of them, but their part
-	// of C must stay in the second-level cache.
+	// passingPanels is how many panels are gone through for one block of products after the other: their rows lie in
+	// the same pages, and A is copied once for all of them, but their part of C must stay in the second-level cache.
 	passingPanels = 24
 	// passingProducts is the number of products from which that pays.
 	passingProducts = 128
@@ -27,7 +29,8 @@ type passing struct {
 	bytes int // of B, at least: less than half of the second-level cache is there from last time, and packed at once
 }
 
-// passes reports whether the rows of A are some that pass by the panels of B, of which so many workers have enough each.
+// passes reports whether the rows of A are some that pass by the panels of B, of which so many workers have enough
+// each.
 func (j *job[T]) passes(workers int) bool {
 	return j.keeping != nil && j.m > j.mr && j.m <= j.passing.rows && j.sizeB() >= j.passing.bytes && j.k >= passingProducts &&
 		j.n >= max(2, workers)*shareable/2*j.nr && j.acs == 1 && (j.bcs == 1 || j.brs == 1) && j.inRows() && j.halfA.format == nil && j.halfB.format == nil
@@ -51,7 +54,8 @@ func (j *job[T]) runPassing(p *parallel.Pool) {
 	p.ForWorkers(panels, ceilDiv(panels, parts), j.passingBody)
 }
 
-// computePassing computes all rows of C for panels [lo, hi) of B. A is copied for each block of products, as what lies together falls into different sets of a cache.
+// computePassing computes all rows of C for panels [lo, hi) of B. A is copied for each block of products, as what lies
+// together falls into different sets of a cache.
 func (j *job[T]) computePassing(worker, lo, hi int) {
 	a, begin, end := j.scratch[worker].copied, lo*j.nr, min(hi*j.nr, j.n)
 	for k0 := 0; k0 < j.k; k0 += kc {
@@ -80,7 +84,8 @@ func (j *job[T]) computePassing(worker, lo, hi int) {
 	j.finished(0, j.m, begin, end)
 }
 
-// passPanel adds k products, from k0 on, of a whole panel of B to all rows of C, and asks for the panel at next, if there is one. Rows of the copy of A are stride elements apart.
+// passPanel adds k products, from k0 on, of a whole panel of B to all rows of C, and asks for the panel at next, if
+// there is one. Rows of the copy of A are stride elements apart.
 func (j *job[T]) passPanel(worker, col, k0, k, stride int, next *T) {
 	s, whole := &j.scratch[worker], j.m/j.mr*j.mr
 	kept := &s.panel[0]
@@ -111,8 +116,9 @@ func (j *job[T]) passPanel(worker, col, k0, k, stride int, next *T) {
 	}
 }
 
-// shareOfPanel is turn's part, of so many turns, of the request for the rows of a panel from next on: as many as kernels ask for one at a time, in the course of k products and beside
-// the tile of C. A burst of requests would do more harm than those that are left out.
+// shareOfPanel is turn's part, of so many turns, of the request for the rows of a panel from next on: as many as
+// kernels ask for one at a time, in the course of k products and beside the tile of C. A burst of requests would do
+// more harm than those that are left out.
 func (j *job[T]) shareOfPanel(next *T, k, turn, turns int) request {
 	first, end := k*turn/turns, k*(turn+1)/turns
 	end = max(first, min(end, first+k/productsPerTurn-j.mr))

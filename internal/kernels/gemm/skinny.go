@@ -8,14 +8,16 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// shareable is the number of panels of B from which some rows of A are worth a pass over them: fewer cannot be handed out evenly.
+// shareable is the number of panels of B from which some rows of A are worth a pass over them: fewer cannot be handed
+// out evenly.
 const shareable = 8
 
 // uncached is the size of a B in bytes that no cache holds.
 const uncached = 32 << 20
 
-// few is the largest number of rows for which B is not packed ahead: fewer than otherwise if no cache holds B, since what is packed has been asked for while
-// something else was computed, and still fewer if each panel must be packed anyway.
+// few is the largest number of rows for which B is not packed ahead: fewer than otherwise if no cache holds B, since
+// what is packed has been asked for while something else was computed, and still fewer if each panel must be packed
+// anyway.
 func few[T element](e *engine[T], q *problem[T]) int {
 	switch {
 	case q.bcs != 1 && q.halfB.format == nil:
@@ -26,8 +28,9 @@ func few[T element](e *engine[T], q *problem[T]) int {
 	return e.skinny
 }
 
-// runSkinny computes a product whose few rows make it a matter of reading B: A is packed as a whole, and B is read where it lies if there is
-// a kernel for that, else its panels are packed one at a time into the worker's first-level cache.
+// runSkinny computes a product whose few rows make it a matter of reading B: A is packed as a whole, and B is read
+// where it lies if there is a kernel for that, else its panels are packed one at a time into the worker's first-level
+// cache.
 func (j *job[T]) runSkinny(p *parallel.Pool) {
 	part := j.k // of the products at a time: as many as A's rows stay in the second-level cache for
 	if j.m > j.mr {
@@ -108,8 +111,8 @@ func (j *job[T]) computeSkinny(worker, lo, hi int) {
 	}
 }
 
-// streamRows computes rows [i, i+rows) of C, whose part of A is packed in a, for as many whole blocks of the columns from col on as there are before end. It
-// returns the first column that is left.
+// streamRows computes rows [i, i+rows) of C, whose part of A is packed in a, for as many whole blocks of the columns
+// from col on as there are before end. It returns the first column that is left.
 func (j *job[T]) streamRows(i, rows int, a []T, col, end int) int {
 	if j.halfB.format != nil {
 		return streamRows(j, &j.halfB.stream, j.halfB.bits, i, rows, a, col, end)
@@ -166,15 +169,16 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 	}
 }
 
-// asksForRows reports whether kernels ask for the block of B that comes after the one they read where it lies: if its rows lie in pages of their own, processors do not see by
-// themselves what comes next. Those with a larger first-level cache have done without.
+// asksForRows reports whether kernels ask for the block of B that comes after the one they read where it lies: if its
+// rows lie in pages of their own, processors do not see by themselves what comes next. Those with a larger first-level
+// cache have done without.
 func (j *job[T]) asksForRows() bool {
 	const page = 4096 // bytes
 	return j.engine.tall != nil && j.bcs == 1 && j.halfB.format == nil && j.brs*int(unsafe.Sizeof(j.c[0])) >= page && firstCacheWays() < roomy
 }
 
-// shareOfNext is what the panel of A from row i on asks for of the block of B that comes after the products before k1 of the panel from column col on; the stride is 0 if there
-// is none.
+// shareOfNext is what the panel of A from row i on asks for of the block of B that comes after the products before k1
+// of the panel from column col on; the stride is 0 if there is none.
 func (j *job[T]) shareOfNext(i, col, k1 int) request {
 	if k1 == j.k1 {
 		col, k1 = col+j.nr, j.k0
@@ -187,7 +191,8 @@ func (j *job[T]) shareOfNext(i, col, k1 int) request {
 	return down(&j.b[(k1+first)*j.brs+col], j.brs*int(unsafe.Sizeof(j.c[0])), end-first, 1)
 }
 
-// dotsPanel is skinnyPanel with a kernel that reads columns of B where they lie; it reports false, and does nothing, if there is none for the panel.
+// dotsPanel is skinnyPanel with a kernel that reads columns of B where they lie; it reports false, and does nothing, if
+// there is none for the panel.
 func (j *job[T]) dotsPanel(worker, col, cols, k0, k int) bool {
 	switch {
 	case j.brs != 1 || cols != j.nr:

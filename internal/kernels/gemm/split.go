@@ -4,14 +4,16 @@ package gemm
 
 import "fmt"
 
-// HasTiles reports whether the active variant multiplies by a matrix unit, for which [SplitPanels32] and [MultiplySplit32] are.
+// HasTiles reports whether the active variant multiplies by a matrix unit, for which [SplitPanels32] and
+// [MultiplySplit32] are.
 func HasTiles() bool { return engine32().tiles.floats.micro != nil }
 
-// SplitSize32 is the number of elements that [SplitPanels32] writes for a B of [k, n]: if n is a multiple of [PanelWidth32], that is where those of the columns from n on begin in a wider B's.
+// SplitSize32 is the number of elements that [SplitPanels32] writes for a B of [k, n]: if n is a multiple of
+// [PanelWidth32], that is where those of the columns from n on begin in a wider B's.
 func SplitSize32(k, n int) int { return ceilDiv(n, tileSide) * ceilDiv(k, tileStep) * largeStep }
 
-// SplitPanels32 splits B, [k, n] with any strides, for [MultiplySplit32], into panels of [PanelWidth32] columns; what the last one lacks is zero. It panics if the variant has no matrix
-// unit, or a slice is too short.
+// SplitPanels32 splits B, [k, n] with any strides, for [MultiplySplit32], into panels of [PanelWidth32] columns; what
+// the last one lacks is zero. It panics if the variant has no matrix unit, or a slice is too short.
 func SplitPanels32(dst []float32, k, n int, b []float32, brs, bcs int) {
 	if k <= 0 || n <= 0 {
 		return
@@ -24,10 +26,12 @@ func SplitPanels32(dst []float32, k, n int, b []float32, brs, bcs int) {
 	jobsOf[float32]().put(j)
 }
 
-// MultiplySplit32 computes C = A·B on the caller alone, where rows of A, [m, k], are contiguous and ars apart, panels are [SplitPanels32]'s of B, [k, n], and rows of C are ldc apart.
+// MultiplySplit32 computes C = A·B on the caller alone, where rows of A, [m, k], are contiguous and ars apart, panels
+// are [SplitPanels32]'s of B, [k, n], and rows of C are ldc apart.
 //
-// All products of an element are summed as [Float32] sums a block of them by the matrix unit: it depends on its row and its column alone. What is not finite makes it not a number. It
-// panics if the variant has no matrix unit, k is not positive or a slice is too short.
+// All products of an element are summed as [Float32] sums a block of them by the matrix unit: it depends on its row and
+// its column alone. What is not finite makes it not a number. It panics if the variant has no matrix unit, k is not
+// positive or a slice is too short.
 func MultiplySplit32(m, n, k int, a []float32, ars int, panels, c []float32, ldc int) {
 	if m == 0 || n == 0 {
 		return

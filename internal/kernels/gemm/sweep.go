@@ -9,16 +9,18 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// sweep are the kernels for one row and a large B whose rows are contiguous: they read rows from end to end and keep their sums in the first-level cache. The zero
-// value has none.
+// sweep are the kernels for one row and a large B whose rows are contiguous: they read rows from end to end and keep
+// their sums in the first-level cache. The zero value has none.
 //
-// Stream kernels keep sums in registers, but read few columns of many rows, each in a page of its own. Processors whose first cache has few ways are better at long runs,
-// and those with a large second-level cache, since their third one is far away.
+// Stream kernels keep sums in registers, but read few columns of many rows, each in a page of its own. Processors whose
+// first cache has few ways are better at long runs, and those with a large second-level cache, since their third one is
+// far away.
 type sweep[T element] struct {
 	rows, width int // that are read side by side; columns of a step
-	// one, some and ahead compute width·steps elements of the row c = a·B over k products, or add them to c if add is not 0. Row p of B is at b[p·bstride]. For some and
-	// ahead k is a multiple of rows. ahead asks for the rows that follow, if all of a row is computed. Processors
-	// with a large second-level cache see long runs ahead by themselves, and requests take up the misses that they have room for.
+	// one, some and ahead compute width·steps elements of the row c = a·B over k products, or add them to c if add is
+	// not 0. Row p of B is at b[p·bstride]. For some and ahead k is a multiple of rows. ahead asks for the rows that
+	// follow, if all of a row is computed. Processors with a large second-level cache see long runs ahead by
+	// themselves, and requests take up the misses that they have room for.
 	one, some, ahead func(k int, a, b *T, bstride int, c *T, steps, add int)
 	// add adds count ≥ 1 rows from b on to d, one after the other, and writes width·steps sums to c.
 	add func(c, d, b *T, bstride, count, steps int)
@@ -46,8 +48,8 @@ func (j *job[T]) sweeps() bool {
 		j.n >= s.columns && j.sizeB() >= s.small && (kernels.FirstCacheWays() <= s.ways || ampleSecondCache())
 }
 
-// runSweep computes a product of one row. Blocks of products are summed each on its own, in any order, so that each worker reads whole rows, and then added in the
-// order of k.
+// runSweep computes a product of one row. Blocks of products are summed each on its own, in any order, so that each
+// worker reads whole rows, and then added in the order of k.
 func (j *job[T]) runSweep(p *parallel.Pool) {
 	steps := j.n / j.sweep.width
 	strips := ceilDiv(steps*j.sweep.width, j.sweep.strip)

@@ -8,11 +8,15 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// A matrix unit multiplies tiles of bfloat16, many times as fast as vectors multiply floats. A float32 is the sum of three bfloat16, its pieces, and a product of two of them that of nine products of
-// pieces: six are added, in single precision; the three that are left out are at most 2^-24 of the product each, of either sign and far smaller on the average (Henry, Tang and Heinecke, "Leveraging the
-// bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", ARITH 2019). As fewer sums are rounded, the result is nearer to the exact one than that of multiply-adds one by one.
+// A matrix unit multiplies tiles of bfloat16, many times as fast as vectors multiply floats. A float32 is the sum of
+// three bfloat16, its pieces, and a product of two of them that of nine products of pieces: six are added, in single
+// precision; the three that are left out are at most 2^-24 of the product each, of either sign and far smaller on the
+// average (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+// Computations", ARITH 2019). As fewer sums are rounded, the result is nearer to the exact one than that of
+// multiply-adds one by one.
 //
-// Panels have 32 lanes. A step of 32 products of one has two tiles for each piece, the largest first: of A, 16 lanes by 16 pairs of products; of B, 16 pairs by 16 lanes. A pair are two products 16 apart.
+// Panels have 32 lanes. A step of 32 products of one has two tiles for each piece, the largest first: of A, 16 lanes by
+// 16 pairs of products; of B, 16 pairs by 16 lanes. A pair are two products 16 apart.
 
 const (
 	tileSide  = 32                       // of the part of C that a kernel computes, in elements; the nr of the engines that have tiles
@@ -25,7 +29,8 @@ const (
 
 // tiles is what an engine does with a matrix unit. The zero value is no such unit.
 type tiles[T element] struct {
-	// rows, cols and products are what m, n and k are at least for a product to be made of tiles. They decide about bits.
+	// rows, cols and products are what m, n and k are at least for a product to be made of tiles. They decide about
+	// bits.
 	rows, cols, products int
 	// floats have three pieces, a bfloat16 has one: the sums are the same, as those of pieces that are zero are.
 	floats    pieces[T, T]
@@ -35,22 +40,27 @@ type tiles[T element] struct {
 // pieces are the kernels for operands of elements of a type S.
 type pieces[T element, S any] struct {
 	count int
-	// B is split for so many columns and so many products, a multiple of kc, at once. What columns of C become stays in the second-level cache for those products.
+	// B is split for so many columns and so many products, a multiple of kc, at once. What columns of C become stays in
+	// the second-level cache for those products.
 	columns, products int
-	// micro computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, rows ≤ 32, over steps of 32 products, of panels of pieces, those of B one behind the other. Row i of C is at
-	// c[i·cstride], of D at d[i·dstride]. sums has room for 32×32 elements.
+	// micro computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, rows ≤ 32, over steps of 32
+	// products, of panels of pieces, those of B one behind the other. Row i of C is at c[i·cstride], of D at
+	// d[i·dstride]. sums has room for 32×32 elements.
 	micro func(rows, steps int, a, b, c *T, cstride int, d *T, dstride, cols int, sums *T)
-	// rows splits 16 lanes of 32·steps contiguous products, of which lane i begins at src[i·stride]: pair p of piece n of lane i goes to dst[n·pieceSize + i·16 + p], in the next step pitch further.
-	// It returns 0 if all are finite, and round to such bfloat16.
+	// rows splits 16 lanes of 32·steps contiguous products, of which lane i begins at src[i·stride]: pair p of piece n
+	// of lane i goes to dst[n·pieceSize + i·16 + p], in the next step pitch further. It returns 0 if all are finite,
+	// and round to such bfloat16.
 	rows func(steps int, src *S, stride int, dst *T, pitch int) (bad uint32)
-	// lanes splits 32·panels contiguous lanes of 32·steps products, of which product p begins at src[p·stride]: pair p of piece n of lane i < 16 goes to dst[n·pieceSize + p·16 + i], of the next
-	// 16 lanes a tile further, in the next panel pitch further; steps follow each other. It returns what rows does.
+	// lanes splits 32·panels contiguous lanes of 32·steps products, of which product p begins at src[p·stride]: pair p
+	// of piece n of lane i < 16 goes to dst[n·pieceSize + p·16 + i], of the next 16 lanes a tile further, in the next
+	// panel pitch further; steps follow each other. It returns what rows does.
 	lanes func(steps, panels int, src *S, stride int, dst *T, pitch int) (bad uint32)
 	// pack is engine.pack of elements as they are.
 	pack func(dst []S, width, lanes, k int, src []S, laneStride, kStride int)
 }
 
-// take reports whether a product is one for the matrix unit. That depends on its shape alone, since its bits depend on it.
+// take reports whether a product is one for the matrix unit. That depends on its shape alone, since its bits depend on
+// it.
 func (t *tiles[T]) take(m, n, k int) bool {
 	pays := func(lanes, least int) bool { // a panel that is hardly filled takes as long as any
 		return lanes >= least+tileSide || lanes >= least && lanes%tileSide == 0
@@ -83,7 +93,8 @@ func (j *job[T]) runTiled(p *parallel.Pool) {
 	p.ForWorkers(j.down*j.across, 1, j.tiledBody)
 }
 
-// forTiles makes room for a panel of A of so many steps, for what is split before it is transposed or staged before it is split, and for a block of C.
+// forTiles makes room for a panel of A of so many steps, for what is split before it is transposed or staged before it
+// is split, and for a block of C.
 func (s *scratch[T]) forTiles(steps, stepSize int) {
 	s.a, s.sums, s.copied = grown(s.a, steps*stepSize), grown(s.sums, tileSide*tileSide), grown(s.copied, spareSize+steps*tileStep*tileSide)
 }
@@ -121,8 +132,9 @@ func (j *job[T]) computeSplit(s *scratch[T], t *block) {
 	}
 }
 
-// tiledPanel adds t's products to the rows of C from row i on. A tile is computed as products are without a matrix unit if its panel of A or of B is not finite: pieces of infinity are not a number, where
-// infinity times a number may be infinite. The tiles are the same however C is cut, so that this changes no bit with the number of workers.
+// tiledPanel adds t's products to the rows of C from row i on. A tile is computed as products are without a matrix unit
+// if its panel of A or of B is not finite: pieces of infinity are not a number, where infinity times a number may be
+// infinite. The tiles are the same however C is cut, so that this changes no bit with the number of workers.
 func (j *job[T]) tiledPanel(s *scratch[T], t *block, i int, panels []T, bad []uint32, finiteA, finiteB bool) {
 	steps, rows, micro := ceilDiv(t.k1-t.k0, tileStep), min(tileSide, t.i1-i), j.tiles.floats.micro
 	if j.whole() {
@@ -172,7 +184,8 @@ func (j *job[T]) splitA(s *scratch[T], t *block, i int) bool {
 	return j.splitFloats(s, s.a, true, j.a, &j.halfA, at, lanes, k, j.ars, j.acs) == 0
 }
 
-// splitB splits B for t's columns and products to dst. It reports whether all is finite; if not, bad says which panels are not.
+// splitB splits B for t's columns and products to dst. It reports whether all is finite; if not, bad says which panels
+// are not.
 func (j *job[T]) splitB(s *scratch[T], t *block, dst []T, bad []uint32) bool {
 	k, col := t.k1-t.k0, t.j0
 	pitch, at, panels := ceilDiv(k, tileStep)*j.stepSize, t.k0*j.brs+t.j0*j.bcs, (t.j1-t.j0)/tileSide
@@ -202,7 +215,8 @@ func (j *job[T]) splitB(s *scratch[T], t *block, dst []T, bad []uint32) bool {
 	return all == 0
 }
 
-// splitFloats is splitPanel for elements of x from number at on, or of h if that is a half type: they are widened before.
+// splitFloats is splitPanel for elements of x from number at on, or of h if that is a half type: they are widened
+// before.
 func (j *job[T]) splitFloats(s *scratch[T], dst []T, asRows bool, x []T, h *half[T], at, lanes, k, laneStride, kStride int) (bad uint32) {
 	if h.format == nil {
 		return splitPanel(j, s, &j.tiles.floats, dst, asRows, x[at:], lanes, k, laneStride, kStride)
@@ -213,7 +227,8 @@ func (j *job[T]) splitFloats(s *scratch[T], dst []T, asRows bool, x []T, h *half
 	return splitSteps(j, s, &j.tiles.floats, dst, asRows, staged, ceilDiv(k, tileStep), 1, tileSide)
 }
 
-// splitPanel splits k products of so many lanes, at most those of a panel, to tiles of A if asRows is set, else to tiles of B. What is missing of lanes and of the last step is zero.
+// splitPanel splits k products of so many lanes, at most those of a panel, to tiles of A if asRows is set, else to
+// tiles of B. What is missing of lanes and of the last step is zero.
 func splitPanel[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, asRows bool, src []S, lanes, k, laneStride, kStride int) (bad uint32) {
 	whole := 0
 	if lanes == tileSide && (laneStride == 1 || kStride == 1) {

@@ -42,7 +42,8 @@ func piecesOf(x float32) (pieces [3]uint32) {
 	return pieces
 }
 
-// splitGeneric splits 16 lanes of 32·steps products to dst[n·pieceSize + at(lane, pair)], in the next step pitch further.
+// splitGeneric splits 16 lanes of 32·steps products to dst[n·pieceSize + at(lane, pair)], in the next step pitch
+// further.
 func splitGeneric[S any](split func(S) []uint32, steps int, src []S, laneStride, kStride int, dst []float32, at func(lane, pair int) int, pitch int) (bad uint32) {
 	for step := range steps {
 		for lane := range tileLanes {
@@ -171,7 +172,8 @@ func bitsOf(x []float32) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
 }
 
-// TestSplittingIsExact: three pieces are what they were split from, if its last bits are not too small for a float, and each is half a unit of the one before at most.
+// TestSplittingIsExact: three pieces are what they were split from, if its last bits are not too small for a float, and
+// each is half a unit of the one before at most.
 func TestSplittingIsExact(t *testing.T) {
 	for _, x := range append(values(1, 10000), 1, 1.5, 0x1p-100, 3.3e38, float32(math.Copysign(0, -1)), 0x1.fffffep-100, 0x1.fefffep0) {
 		p := piecesOf(x)
@@ -187,7 +189,8 @@ func TestSplittingIsExact(t *testing.T) {
 	}
 }
 
-// TestSplittersAgree compares the assembly that splits with portable Go, bit by bit, and what both say of values that are not finite or become that.
+// TestSplittersAgree compares the assembly that splits with portable Go, bit by bit, and what both say of values that
+// are not finite or become that.
 func TestSplittersAgree(t *testing.T) {
 	unit := matrixUnit(t)
 	requireSplittersAgree(t, &genericTiles.floats, &unit.floats, func(x float32) float32 { return x })
@@ -230,7 +233,8 @@ func requireSplittersAgree[S any](t *testing.T, generic, unit *pieces[float32, S
 	}
 }
 
-// TestMatrixUnitAgrees compares whole products by the matrix unit with those by portable Go of the same tiles, bit by bit: it sums in the order that its manual says.
+// TestMatrixUnitAgrees compares whole products by the matrix unit with those by portable Go of the same tiles, bit by
+// bit: it sums in the order that its manual says.
 func TestMatrixUnitAgrees(t *testing.T) {
 	unit := *matrixUnit(t)
 	unit.rows, unit.cols, unit.products = genericTiles.rows, genericTiles.cols, genericTiles.products
@@ -248,7 +252,8 @@ func TestMatrixUnitAgrees(t *testing.T) {
 	})
 }
 
-// requireHalvesAsWidened compares products of bfloat16, and of one such operand and one of float32, with those of widened ones.
+// requireHalvesAsWidened compares products of bfloat16, and of one such operand and one of float32, with those of
+// widened ones.
 func requireHalvesAsWidened(t require.TestingT, h *halfCase, e *engine[float32]) {
 	bf16 := func(x []dtype.BF16) half[float32] { return half[float32]{asBits(x), &genericBF16} }
 	product := func(halfA, halfB half[float32]) function[float32] {
@@ -274,7 +279,8 @@ func TestTiledHalves(t *testing.T) {
 	}
 }
 
-// TestTiledAgainstFloat64 holds on all machines: products of any shape, cut in any way, of which no bit depends on the number of workers.
+// TestTiledAgainstFloat64 holds on all machines: products of any shape, cut in any way, of which no bit depends on the
+// number of workers.
 func TestTiledAgainstFloat64(t *testing.T) {
 	pool := parallel.New(3)
 	defer pool.Close()
@@ -315,7 +321,8 @@ func TestTiledIsAsPrecise(t *testing.T) {
 	}
 }
 
-// TestTiledNonFinite: what is not finite makes of tiles what it makes of other products, infinities too, and numbers that only their pieces cannot hold remain numbers.
+// TestTiledNonFinite: what is not finite makes of tiles what it makes of other products, infinities too, and numbers
+// that only their pieces cannot hold remain numbers.
 func TestTiledNonFinite(t *testing.T) {
 	e, vectors := withTiles(genericTiles), withTiles(tiles[float32]{})
 	inf := float32(math.Inf(1))
@@ -384,7 +391,8 @@ func BenchmarkTiled(b *testing.B) {
 	}
 }
 
-// TestSplitPanels compares products of panels that are split ahead with those of the same tiles, for any part of the panels.
+// TestSplitPanels compares products of panels that are split ahead with those of the same tiles, for any part of the
+// panels.
 func TestSplitPanels(t *testing.T) {
 	unit := *matrixUnit(t)
 	unit.rows, unit.cols, unit.products = genericTiles.rows, genericTiles.cols, genericTiles.products
@@ -407,7 +415,8 @@ func TestSplitPanels(t *testing.T) {
 	})
 }
 
-// TestMatrixUnitSurvivesInterruptions: signals of a profiler, of the garbage collector and of threads that take turns on a processor leave tiles as they were.
+// TestMatrixUnitSurvivesInterruptions: signals of a profiler, of the garbage collector and of threads that take turns
+// on a processor leave tiles as they were.
 func TestMatrixUnitSurvivesInterruptions(t *testing.T) {
 	matrixUnit(t)
 	var profile bytes.Buffer

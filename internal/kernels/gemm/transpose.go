@@ -4,8 +4,8 @@ package gemm
 
 import "fmt"
 
-// Transpose sets dst[p·width + i] = src[i·stride + p] for i < lanes and p < k: it moves bits as they are. It panics if lanes is more than width or a
-// slice too short.
+// Transpose sets dst[p·width + i] = src[i·stride + p] for i < lanes and p < k: it moves bits as they are. It panics if
+// lanes is more than width or a slice too short.
 func Transpose(dst []float32, width, lanes, k int, src []float32, stride int) {
 	if lanes == 0 || k == 0 {
 		return

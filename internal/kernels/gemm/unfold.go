@@ -7,9 +7,10 @@ import "fmt"
 // UnfoldSlack is the number of elements that [Unfold] may read and write beyond the last window.
 const UnfoldSlack = 16
 
-// Unfold copies what windows see, one after the other: dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride + a·rowStride + e] for j < places, p < planes, a < rows and e < run. It may
-// write anything to up to [UnfoldSlack] elements behind each window, in dst before the next window, and reads as many behind runs. It panics if a number is negative or a slice
-// shorter than that.
+// Unfold copies what windows see, one after the other: dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride
+// + a·rowStride + e] for j < places, p < planes, a < rows and e < run. It may write anything to up to [UnfoldSlack]
+// elements behind each window, in dst before the next window, and reads as many behind runs. It panics if a number is
+// negative or a slice shorter than that.
 func Unfold(dst []float32, pitch, places int, src []float32, step, planes, planeStride, rows, rowStride, run int) {
 	if places == 0 || planes == 0 || rows == 0 || run == 0 {
 		return

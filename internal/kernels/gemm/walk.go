@@ -9,18 +9,22 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 )
 
-// walk are the kernels for one row and a B whose columns are contiguous, on a processor whose first cache has few ways. The zero value has none.
+// walk are the kernels for one row and a B whose columns are contiguous, on a processor whose first cache has few ways.
+// The zero value has none.
 //
-// dots reads twice as many columns side by side, each in a page of its own. A walk goes down half as many, two blocks of products at a time, and asks for what comes
-// later in long runs, as the processor sees by itself only within a page.
+// dots reads twice as many columns side by side, each in a page of its own. A walk goes down half as many, two blocks
+// of products at a time, and asks for what comes later in long runs, as the processor sees by itself only within a
+// page.
 type walk[T element] struct {
 	ways  int // of the first-level cache, at most
 	lanes int // half a panel
-	// compute computes lanes elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over kc products. Column j of B0 is at b0[j·bstride]. c0 is written
-	// before d1 is read. It asks for kc/lanes runs of 2·kc elements, the first of which is at next, and each nstride after the one before.
+	// compute computes lanes elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over kc products.
+	// Column j of B0 is at b0[j·bstride]. c0 is written before d1 is read. It asks for kc/lanes runs of 2·kc elements,
+	// the first of which is at next, and each nstride after the one before.
 	//
-	// crowded is for columns that lie a multiple of 4 KiB apart: it computes half as many elements over two blocks of kc products, one after the other, whose elements
-	// alternate in a0 and a1. It asks for two runs one behind the other in place of each second one.
+	// crowded is for columns that lie a multiple of 4 KiB apart: it computes half as many elements over two blocks of
+	// kc products, one after the other, whose elements alternate in a0 and a1. It asks for two runs one behind the
+	// other in place of each second one.
 	compute, crowded func(a0, b0, c0, d0, a1, b1, c1, d1 *T, bstride int, next *T, nstride int)
 }
 
@@ -53,8 +57,8 @@ func (j *job[T]) alternate() {
 	}
 }
 
-// computeWalk computes the only row of C for the whole vectors of columns from col on as engine.dots does. It returns the first column that is left: col, if there is
-// no such kernel for the product.
+// computeWalk computes the only row of C for the whole vectors of columns from col on as engine.dots does. It returns
+// the first column that is left: col, if there is no such kernel for the product.
 func (j *job[T]) computeWalk(worker, col, end int) int {
 	if !j.walks() {
 		return col

@@ -15,9 +15,10 @@ type Operand interface {
 	float32 | dtype.BF16 | dtype.F16
 }
 
-// Widened is [Float32Fused] for operands of which one or both are of a half type; a nil f is nothing to be done to C. Elements of a half type are widened,
-// which is exact, while panels are packed or where they lie: the bits are those of widening the operands to float32 beforehand. That holds for processors that
-// multiply pairs of bfloat16, too; only which NaN an element becomes may differ.
+// Widened is [Float32Fused] for operands of which one or both are of a half type; a nil f is nothing to be done to C.
+// Elements of a half type are widened, which is exact, while panels are packed or where they lie: the bits are those of
+// widening the operands to float32 beforehand. That holds for processors that multiply pairs of bfloat16, too; only
+// which NaN an element becomes may differ.
 func Widened[A, B Operand](p *parallel.Pool, m, n, k int, a []A, ars, acs int, b []B, brs, bcs int, c []float32, ldc int, f *Fused[float32]) {
 	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
 	q := newProblem(m, n, k, nil, ars, acs, nil, brs, bcs, c, ldc, false)

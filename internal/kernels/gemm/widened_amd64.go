@@ -104,7 +104,8 @@ type halfPacking struct {
 	generic            func(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int)
 }
 
-// pack is generic with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along k.
+// pack is generic with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along
+// k.
 func (h *halfPacking) pack(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
 	switch {
 	case k > 0 && laneStride == 1 && width == lanes && (lanes == h.wide || lanes == h.tall):
@@ -124,7 +125,8 @@ func (h *halfPacking) pack(dst []float32, width, lanes, k int, src []uint16, lan
 	}
 }
 
-// transposeBF16AVX512 sets dst[p·width + i] = src[i·stride + p] in blocks of 16 lanes by 32 products, lanes ≥ 4; what is left is transposeBF16AVX2's.
+// transposeBF16AVX512 sets dst[p·width + i] = src[i·stride + p] in blocks of 16 lanes by 32 products, lanes ≥ 4; what
+// is left is transposeBF16AVX2's.
 func transposeBF16AVX512(dst []float32, width, lanes, k int, src []uint16, stride int) {
 	whole, deep := lanes&^15, k&^31
 	if whole > 0 && deep > 0 {

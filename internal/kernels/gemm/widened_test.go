@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// halfCase is an example with its operands in both half types; those of the example hold the same values as the bfloat16 ones.
+// halfCase is an example with its operands in both half types; those of the example hold the same values as the
+// bfloat16 ones.
 type halfCase struct {
 	*example[float32]
 	a16, b16   []dtype.BF16
@@ -47,7 +48,8 @@ func widened[A, B Operand](a []A, b []B) function[float32] {
 	}
 }
 
-// requireWidenedExactly compares the products of bfloat16 operands, and of one such and one of float32, with that of widened ones.
+// requireWidenedExactly compares the products of bfloat16 operands, and of one such and one of float32, with that of
+// widened ones.
 func (h *halfCase) requireWidenedExactly(t require.TestingT, p *parallel.Pool) {
 	want := h.run(t, Float32, nil)
 	requireSameBits(t, want, h.run(t, widened(h.a16, h.b16), p), h.String())
@@ -76,8 +78,8 @@ func TestWidenedEqualsFloat32(t *testing.T) {
 	})
 }
 
-// TestWidenedInPlaceAndPacked goes through the numbers of rows and columns that have kernels of their own, for whole and cut blocks, of B and of its
-// transpose, and for a C that is written row by row or column by column.
+// TestWidenedInPlaceAndPacked goes through the numbers of rows and columns that have kernels of their own, for whole
+// and cut blocks, of B and of its transpose, and for a C that is written row by row or column by column.
 func TestWidenedInPlaceAndPacked(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
 		columns, depths := []int{1, 15, 32, 97, 300}, []int{1, 7, 9, 16, 40, 64, kc + 32, kc + 7}

@@ -21,9 +21,9 @@ func Want(t testing.TB, v kernels.Variant) {
 	}
 }
 
-// Each runs test once under each variant that this binary contains, as a subtest of the variant's name. A variant that the processor lacks
-// shows up as a skipped subtest naming the missing features, never as silence. The variant is process-wide: neither test nor its caller may
-// call t.Parallel.
+// Each runs test once under each variant that this binary contains, as a subtest of the variant's name. A variant that
+// the processor lacks shows up as a skipped subtest naming the missing features, never as silence. The variant is
+// process-wide: neither test nor its caller may call t.Parallel.
 func Each(t *testing.T, test func(t *testing.T, v kernels.Variant)) {
 	t.Helper()
 	for _, v := range kernels.Compiled() {

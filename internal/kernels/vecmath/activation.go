@@ -73,7 +73,8 @@ func SiLUGrad(dst, x, dy []float32) {
 	copy(dst, a[:])
 }
 
-// SwiGLU sets dst[i] = gate[i]·σ(gate[i])·up[i] (Shazeer, "GLU Variants Improve Transformer", 2020). dst may be gate or up.
+// SwiGLU sets dst[i] = gate[i]·σ(gate[i])·up[i] (Shazeer, "GLU Variants Improve Transformer", 2020). dst may be gate or
+// up.
 func SwiGLU(dst, gate, up []float32) {
 	checkLengths(len(dst), len(gate), len(up))
 	done := swigluVector(len(dst), first(dst), first(gate), first(up), len(dst) >= PastLength)
@@ -93,7 +94,8 @@ func SwiGLU(dst, gate, up []float32) {
 	copy(dst, a[:])
 }
 
-// SwiGLUGrad sets dgate and dup to dy times the derivatives of SwiGLU by gate and up. They may be any of gate, up and dy.
+// SwiGLUGrad sets dgate and dup to dy times the derivatives of SwiGLU by gate and up. They may be any of gate, up and
+// dy.
 func SwiGLUGrad(dgate, dup, gate, up, dy []float32) {
 	checkLengths(len(dy), len(dgate), len(dup), len(gate), len(up))
 	done := swigluGradVector(len(dy), first(dgate), first(dup), first(gate), first(up), first(dy))
@@ -161,8 +163,8 @@ func GELUTanhGrad(dst, x, dy []float32) {
 	copy(dst, a[:])
 }
 
-// GELUTanhBoth is GELUTanh(y, x) and GELUTanhGrad(dst, x, dy) at once: y has the same bits, and dst has where |x| ≤ 9.5 or x is positive; below both are about 0.
-// dst may be x or dy, and y none of the others.
+// GELUTanhBoth is GELUTanh(y, x) and GELUTanhGrad(dst, x, dy) at once: y has the same bits, and dst has where |x| ≤ 9.5
+// or x is positive; below both are about 0. dst may be x or dy, and y none of the others.
 func GELUTanhBoth(y, dst, x, dy []float32) {
 	checkLengths(len(dst), len(y), len(x), len(dy))
 	done := geluTanhBothVector(len(dst), first(y), first(dst), first(x), first(dy))
@@ -259,8 +261,8 @@ func normalExp(x float32) float32 {
 // powerPoly is 2^r for |r| ≤ ½, to 1e-7: a polynomial through 1 at 0 whose largest relative error is smallest.
 var powerPoly = [6]float32{0.001326472032815218, 0.009671512991189957, 0.05550733581185341, 0.24022242426872253, 0.6931470036506653, 1}
 
-// normalCDF gives Φ(x) = erfc(−x/√2)/2 and e^(−x²/2). t = 2/(2+|x|/√2) maps the half line to (0, 1], where erfc(z)·e^(z²) = t times a polynomial of degree 10
-// in 2t−1, to 2e-8 (a Chebyshev series, cut off).
+// normalCDF gives Φ(x) = erfc(−x/√2)/2 and e^(−x²/2). t = 2/(2+|x|/√2) maps the half line to (0, 1], where
+// erfc(z)·e^(z²) = t times a polynomial of degree 10 in 2t−1, to 2e-8 (a Chebyshev series, cut off).
 func normalCDF(x float32) (cdf, e float32) {
 	e = normalExp(x)
 	size := math.Float32frombits(math.Float32bits(x) &^ (1 << 31))

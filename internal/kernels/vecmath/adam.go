@@ -22,8 +22,9 @@ func (a Adam) Moments(m, v, u, g []float32) {
 	}
 }
 
-// Step is AdamW's whole step (Loshchilov & Hutter 2019) in one pass: with the gradient clip·g it updates m and v, and then sets
-// p = keep·p + rate·u, where keep is 1 − lr·decay and rate is −lr. The bits are those of the passes one after the other.
+// Step is AdamW's whole step (Loshchilov & Hutter 2019) in one pass: with the gradient clip·g it updates m and v, and
+// then sets p = keep·p + rate·u, where keep is 1 − lr·decay and rate is −lr. The bits are those of the passes one after
+// the other.
 func (a Adam) Step(p, m, v, g []float32, clip, keep, rate float32) {
 	checkLengths(len(g), len(p), len(m), len(v))
 	done := adamWVector(len(g), first(p), first(m), first(v), first(g), a.b1, a.a1, a.b2, a.a2, a.r1, a.r2, a.eps, clip, keep, rate)

@@ -2,9 +2,11 @@
 
 package vecmath
 
-// Every product below is converted to float32, which keeps compilers from fusing it with an addition: all variants give the same bits.
+// Every product below is converted to float32, which keeps compilers from fusing it with an addition: all variants give
+// the same bits.
 
-// Add sets dst[i] = x[i] + y[i]. dst may be x or y, here and below; else operands must not overlap. Lengths that differ are a panic.
+// Add sets dst[i] = x[i] + y[i]. dst may be x or y, here and below; else operands must not overlap. Lengths that differ
+// are a panic.
 func Add(dst, x, y []float32) {
 	checkLengths(len(dst), len(x), len(y))
 	done := addVector(len(dst), first(dst), first(x), first(y), len(dst) >= PastLength)
@@ -102,7 +104,8 @@ func SoftmaxGrad(dst, y, dy []float32, dot float32, past bool) {
 	}
 }
 
-// SoftmaxGradDot is [SoftmaxGrad] of a row and returns [RowDot] of the next one: so a row is written while the next one is read.
+// SoftmaxGradDot is [SoftmaxGrad] of a row and returns [RowDot] of the next one: so a row is written while the next one
+// is read.
 func SoftmaxGradDot(dst, y, dy, nextY, nextDY []float32, dot float32, past bool) float64 {
 	checkLengths(len(dst), len(y), len(dy), len(nextY), len(nextDY))
 	var a accumulators
@@ -123,8 +126,8 @@ func SubWide(dst, x []float32, c float64, past bool) {
 	}
 }
 
-// Rotate turns the pairs (x[i], y[i]) by angles: a[i] = x[i]·cos[i] - y[i]·sin[i] and b[i] = y[i]·cos[i] + x[i]·sin[i], with sin multiplied by sign (1, or -1
-// to turn back). a and b may be x and y.
+// Rotate turns the pairs (x[i], y[i]) by angles: a[i] = x[i]·cos[i] - y[i]·sin[i] and b[i] = y[i]·cos[i] + x[i]·sin[i],
+// with sin multiplied by sign (1, or -1 to turn back). a and b may be x and y.
 func Rotate(a, b, x, y, cos, sin []float32, sign float32) {
 	checkLengths(len(a), len(b), len(x), len(y), len(cos), len(sin))
 	done := rotateVector(len(a), first(a), first(b), first(x), first(y), first(cos), first(sin), sign)

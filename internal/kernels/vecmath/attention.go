@@ -10,21 +10,23 @@ import (
 // Log2E is 1/ln 2: e^x = 2^(x·Log2E).
 const Log2E = log2e
 
-// power2Poly is 2^f for 0 ≤ f < 1, to 1.5e-7, with 1 at 0: the polynomial whose largest relative error is smallest, the coefficient of the highest power first.
+// power2Poly is 2^f for 0 ≤ f < 1, to 1.5e-7, with 1 at 0: the polynomial whose largest relative error is smallest, the
+// coefficient of the highest power first.
 var power2Poly = [...]float32{0.0018671300495043397, 0.009017030708491802, 0.05579991266131401, 0.24016444385051727, 0.6931512951850891, 1}
 
-// softmaxStep is the number of rows whose largest elements are found before their exponentials are computed: one row's latency is hidden behind the others, and they stay
-// in the first-level cache.
+// softmaxStep is the number of rows whose largest elements are found before their exponentials are computed: one row's
+// latency is hidden behind the others, and they stay in the first-level cache.
 const softmaxStep = 12
 
-// SoftmaxRows is the step of a softmax over n more columns of rows (Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018), to base 2. Element
-// (i, j) of s is s[i·stride + j]; the number of rows is len(most). It sets
+// SoftmaxRows is the step of a softmax over n more columns of rows (Milakov & Gimelshein, "Online normalizer
+// calculation for softmax", 2018), to base 2. Element (i, j) of s is s[i·stride + j]; the number of rows is len(most).
+// It sets
 //
 //	most[i] = max(most[i], scale·s[i,j] for all j)    s[i,j] = 2^(scale·s[i,j] − most[i])
 //	factor[i] = 2^(most[i] before − most[i])          sum[i] = sum[i]·factor[i] + Σ s[i,j]
 //
-// where a row of nothing but −∞ becomes 0, and a NaN makes its row's sum NaN. A row's sum is taken in float32, with 16 accumulators. n is a multiple of 16 and scale above 0; pad
-// with −∞. It panics if n is not, or a slice too short.
+// where a row of nothing but −∞ becomes 0, and a NaN makes its row's sum NaN. A row's sum is taken in float32, with 16
+// accumulators. n is a multiple of 16 and scale above 0; pad with −∞. It panics if n is not, or a slice too short.
 func SoftmaxRows(s []float32, n, stride int, most []float32, sum []float64, factor []float32, scale float32) {
 	rows := len(most)
 	checkRows(rows, n, stride, len(s), len(sum), len(factor))
@@ -70,7 +72,8 @@ func SoftmaxRows(s []float32, n, stride int, most []float32, sum []float64, fact
 //
 //	s[i,j] = 2^(base·s[i,j] − shift[i])    d[i,j] = s[i,j]·(scale·d[i,j] − scale·delta[i])
 //
-// as the gradient of attention needs it of products and gradients of probabilities. n is a multiple of 16. It panics if n is not, or a slice too short.
+// as the gradient of attention needs it of products and gradients of probabilities. n is a multiple of 16. It panics if
+// n is not, or a slice too short.
 func ScoreRows(s, d []float32, n, stride int, shift, delta []float32, base, scale float32) {
 	rows := len(shift)
 	checkRows(rows, n, stride, min(len(s), len(d)), len(delta))
@@ -106,8 +109,8 @@ func ScaleRows(x []float32, n, stride int, factor []float32) {
 	}
 }
 
-// DotRows sets sum[i] = Σ x[i,j]·y[i,j], summed in float64 as [Dot] does, with element (i, j) of x at i·xstride + j, of y at i·ystride + j, and j < n. It panics if a slice
-// is too short.
+// DotRows sets sum[i] = Σ x[i,j]·y[i,j], summed in float64 as [Dot] does, with element (i, j) of x at i·xstride + j, of
+// y at i·ystride + j, and j < n. It panics if a slice is too short.
 func DotRows(sum []float32, n int, x []float32, xstride int, y []float32, ystride int) {
 	rows := len(sum)
 	if rows > 0 && n > 0 && n%lanes == 0 && vectors() {
@@ -121,8 +124,8 @@ func DotRows(sum []float32, n int, x []float32, xstride int, y []float32, ystrid
 	}
 }
 
-// HideRows sets s[i,j] = −∞ where seen + i·grow ≤ j < n, for rows of n elements with element (i, j) at i·stride + j. n is a multiple of 16. It panics if n is not, or s too
-// short.
+// HideRows sets s[i,j] = −∞ where seen + i·grow ≤ j < n, for rows of n elements with element (i, j) at i·stride + j. n
+// is a multiple of 16. It panics if n is not, or s too short.
 func HideRows(s []float32, rows, n, stride, seen, grow int) {
 	checkRows(rows, n, stride, len(s))
 	if rows <= 0 || n == 0 {

@@ -4,8 +4,8 @@ package vecmath
 
 import "math"
 
-// The polynomials and the reduction of the argument are those of Cephes' expf and tanhf (S. L. Moshier, Methods and Programs for Mathematical Functions,
-// Ellis Horwood, 1989).
+// The polynomials and the reduction of the argument are those of Cephes' expf and tanhf (S. L. Moshier, Methods and
+// Programs for Mathematical Functions, Ellis Horwood, 1989).
 const (
 	expHigh   = 89   // e^89 overflows
 	expLow    = -104 // e^-104 is less than half of the smallest subnormal
@@ -19,9 +19,9 @@ const (
 
 var negInf = float32(math.Inf(-1))
 
-// Exp sets dst[i] = e^(src[i]-shift), with an error below 2 units in the last place of the result for shift 0 (a shift adds the rounding of the
-// difference). Results below the smallest subnormal are 0, those beyond the largest float32 are +Inf, and NaN stays NaN. dst may be src; else
-// they must not overlap. It panics if the lengths differ.
+// Exp sets dst[i] = e^(src[i]-shift), with an error below 2 units in the last place of the result for shift 0 (a shift
+// adds the rounding of the difference). Results below the smallest subnormal are 0, those beyond the largest float32
+// are +Inf, and NaN stays NaN. dst may be src; else they must not overlap. It panics if the lengths differ.
 func Exp(dst, src []float32, shift float32) { ExpScaled(dst, src, shift, 1, false) }
 
 // ExpScaled sets dst[i] = factor·e^(src[i]-shift): [Exp], with the rounding of one more product.
@@ -69,8 +69,9 @@ func (a *accumulators) expRest(dst, src []float32, shift float32) {
 	copy(dst, rest[:])
 }
 
-// ScaleExpSum sets dst[i] = factor·near[i], as [Scale] does, then near[i], and returns what [ExpSum] does of src, and [Max] of next: so a row of softmax is
-// written while the next one's exponentials are computed and the one after that is read.
+// ScaleExpSum sets dst[i] = factor·near[i], as [Scale] does, then near[i], and returns what [ExpSum] does of src, and
+// [Max] of next: so a row of softmax is written while the next one's exponentials are computed and the one after that
+// is read.
 func ScaleExpSum(dst, near, src, next []float32, factor, shift float32, past bool) (total float64, most float32) {
 	checkLengths(len(dst), len(near), len(src), len(next))
 	var sum accumulators
@@ -161,8 +162,8 @@ func scaled(y float32, n int32) float32 {
 // power returns 2ⁿ for |n| < 127.
 func power(n int32) float32 { return math.Float32frombits(uint32(n+127) << 23) }
 
-// Tanh sets dst[i] = tanh(src[i]), with an error below 3 units in the last place; the sign of zero and NaN are kept. dst may be src; else they
-// must not overlap. It panics if the lengths differ.
+// Tanh sets dst[i] = tanh(src[i]), with an error below 3 units in the last place; the sign of zero and NaN are kept.
+// dst may be src; else they must not overlap. It panics if the lengths differ.
 func Tanh(dst, src []float32) {
 	checkLengths(len(dst), len(src))
 	done := tanhVector(len(src), first(dst), first(src), len(dst) >= PastLength)

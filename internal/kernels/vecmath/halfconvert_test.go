@@ -19,7 +19,8 @@ func asF16(x []dtype.BF16) []dtype.F16 {
 	return unsafe.Slice((*dtype.F16)(unsafe.Pointer(unsafe.SliceData(x))), len(x))
 }
 
-// TestEveryFloat16 widens all there are, and rounds them, their neighbours in float32 and the middles between them as package dtype does.
+// TestEveryFloat16 widens all there are, and rounds them, their neighbours in float32 and the middles between them as
+// package dtype does.
 func TestEveryFloat16(t *testing.T) {
 	all := make([]dtype.F16, 1<<16)
 	for i := range all {

@@ -210,7 +210,8 @@ func TestVariantsAgreeBitByBit(t *testing.T) {
 	}
 }
 
-// TestPastTheCaches: a result that is long enough to be written past the caches has the bits of the same in pieces, wherever it begins.
+// TestPastTheCaches: a result that is long enough to be written past the caches has the bits of the same in pieces,
+// wherever it begins.
 func TestPastTheCaches(t *testing.T) {
 	unary := func(f func(dst, x []float32)) func(dst, x, y []float32) {
 		return func(dst, x, _ []float32) { f(dst, x) }
@@ -458,8 +459,8 @@ func TestGELUTanhBoth(t *testing.T) {
 	})
 }
 
-// TestGELUKeepsItsTail: relative to the result, or the terms of a sum that may cancel, errors grow only as x², which the exponential's argument loses; and at 0
-// they stay as small.
+// TestGELUKeepsItsTail: relative to the result, or the terms of a sum that may cancel, errors grow only as x², which
+// the exponential's argument loses; and at 0 they stay as small.
 func TestGELUKeepsItsTail(t *testing.T) {
 	tail := func(x float64) float64 { return math.Erfc(math.Abs(x)/math.Sqrt2) / 2 }
 	density := func(x float64) float64 { return math.Exp(-x*x/2) / math.Sqrt(2*math.Pi) }

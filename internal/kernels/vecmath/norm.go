@@ -26,8 +26,8 @@ func Normalize(dst, x, w, b []float32, m, s float32, past bool) {
 	}
 }
 
-// NormSums returns, with d = dy[i]·w[i], the sums of d and of d·(x[i]-m)·s that a norm's gradient needs. It adds what the row contributes to the gradients of the
-// parameters, as [NormParamGrad] does, unless dw is nil.
+// NormSums returns, with d = dy[i]·w[i], the sums of d and of d·(x[i]-m)·s that a norm's gradient needs. It adds what
+// the row contributes to the gradients of the parameters, as [NormParamGrad] does, unless dw is nil.
 func NormSums(dw, db, x, dy, w []float32, m, s float32) (sum, inner float64) {
 	checkLengths(len(x), len(dy), len(w))
 	var a, b accumulators
@@ -59,7 +59,8 @@ func NormGrad(dst, x, dy, w []float32, m, s, a, b, f float32, past bool) {
 	}
 }
 
-// NormGradSums is [NormGrad] of a row and [NormSums] of the next one, which has the same w: so a row is written while the next one is read. dw and db must not be nil.
+// NormGradSums is [NormGrad] of a row and [NormSums] of the next one, which has the same w: so a row is written while
+// the next one is read. dw and db must not be nil.
 func NormGradSums(dst, x, dy, w, dw, db, nextX, nextDY []float32, m, s, a, b, f, nextM, nextS float32, past bool) (sum, inner float64) {
 	checkLengths(len(dst), len(x), len(dy), len(w), len(dw), len(db), len(nextX), len(nextDY))
 	var sums, inners accumulators
@@ -74,7 +75,8 @@ func NormGradSums(dst, x, dy, w, dw, db, nextX, nextDY []float32, m, s, a, b, f,
 	return sums.total(), inners.total()
 }
 
-// NormParamGrad adds dy[i]·(x[i]-m)·s to dw[i], and dy[i] to db[i] unless db is nil: sums over a few rows, which others add up in float64.
+// NormParamGrad adds dy[i]·(x[i]-m)·s to dw[i], and dy[i] to db[i] unless db is nil: sums over a few rows, which others
+// add up in float64.
 func NormParamGrad(dw, db, x, dy []float32, m, s float32) {
 	checkLengths(len(dw), len(x), len(dy))
 	done := 0

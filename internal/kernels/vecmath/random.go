@@ -4,8 +4,9 @@ package vecmath
 
 import "math"
 
-// PhiloxBlocks sets as many of dst as fill vectors to consecutive blocks of random bits and returns their number; 0 under the generic variant. Block i is Philox4x32-10
-// (Salmon et al. 2011) of the 128-bit counter (block+i, position) under key, low words first: package rng's At, which is the generic version.
+// PhiloxBlocks sets as many of dst as fill vectors to consecutive blocks of random bits and returns their number; 0
+// under the generic variant. Block i is Philox4x32-10 (Salmon et al. 2011) of the 128-bit counter (block+i, position)
+// under key, low words first: package rng's At, which is the generic version.
 func PhiloxBlocks(dst [][4]uint32, key, position, block uint64) int {
 	done := 0
 	for done < len(dst) {
@@ -23,7 +24,8 @@ func PhiloxBlocks(dst [][4]uint32, key, position, block uint64) int {
 	return done
 }
 
-// Keep sets dst[i] = scale·x[i] where bits[i]>>8 ≥ threshold, else 0: dropout with rng.KeepThreshold and the random bits of each element. dst may be x.
+// Keep sets dst[i] = scale·x[i] where bits[i]>>8 ≥ threshold, else 0: dropout with rng.KeepThreshold and the random
+// bits of each element. dst may be x.
 func Keep(dst, x []float32, bits []uint32, threshold uint32, scale float32) {
 	checkLengths(len(dst), len(x), len(bits))
 	done := keepVector(len(dst), first(dst), first(x), first(bits), threshold-1, scale)

@@ -4,8 +4,9 @@ package vecmath
 
 import "math"
 
-// The sums over a row of a norm or of softmax. Four elements at a distance of 16 are added in float32, in order, before their sum is added in float64: the error of
-// so short a sum is that of its last digits, and most of the time would go into converting single elements.
+// The sums over a row of a norm or of softmax. Four elements at a distance of 16 are added in float32, in order, before
+// their sum is added in float64: the error of so short a sum is that of its last digits, and most of the time would go
+// into converting single elements.
 
 // fours adds what value gives for i < n from done on, a multiple of 64 unless fewer than 16 are left.
 func (a *accumulators) fours(done, n int, value func(i int) float32) {
@@ -43,8 +44,8 @@ func RowSquares(x []float32) float64 {
 	return Dot(x, x)
 }
 
-// MeanAndVariance are those of x, to the precision of float32 whatever the mean: in one pass, from the distances to its first element and their squares, and again
-// in float64 where that element is too far from the mean for it.
+// MeanAndVariance are those of x, to the precision of float32 whatever the mean: in one pass, from the distances to its
+// first element and their squares, and again in float64 where that element is too far from the mean for it.
 func MeanAndVariance(x []float32) (mean, variance float64) {
 	if len(x) == 0 {
 		return math.NaN(), math.NaN()
@@ -53,7 +54,8 @@ func MeanAndVariance(x []float32) (mean, variance float64) {
 	return moments(&a, &b, x, rowMomentsVector(len(x), first(x), &a[0], &b[0], x[0]))
 }
 
-// NormalizeMoments is [Normalize] of a row and [MeanAndVariance] of the next one: so a row is written while the next one is read. w and b must not be nil.
+// NormalizeMoments is [Normalize] of a row and [MeanAndVariance] of the next one: so a row is written while the next
+// one is read. w and b must not be nil.
 func NormalizeMoments(dst, x, w, b, next []float32, m, s float32, past bool) (mean, variance float64) {
 	checkLengths(len(dst), len(x), len(w), len(b), len(next))
 	if len(next) == 0 {

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vecmath works on float32 slices: arithmetic, exponentials and activations, sums and norms, Adam's step, bfloat16. These are the inner loops
-// of the streaming kernels; which loops they make is the backend's business.
+// Package vecmath works on float32 slices: arithmetic, exponentials and activations, sums and norms, Adam's step,
+// bfloat16. These are the inner loops of the streaming kernels; which loops they make is the backend's business.
 //
-// An element's result depends on the operands of that element (and the variant of the kernels) alone, wherever it stands in a slice. Sums are kept in float64: element i is added
-// to accumulator i mod 16, and the accumulators are added as a tree; sums over rows add four elements in float32 before. So the bits depend on the length alone.
+// An element's result depends on the operands of that element (and the variant of the kernels) alone, wherever it
+// stands in a slice. Sums are kept in float64: element i is added to accumulator i mod 16, and the accumulators are
+// added as a tree; sums over rows add four elements in float32 before. So the bits depend on the length alone.
 //
-// AVX2 and AVX-512 give the same bits everywhere but in GELU, which AVX-512 has in pieces. The generic version, portable Go that is compiled everywhere, gives them
-// too, except in functions with an exponential, where the others fuse multiplication and addition and take eighths of a power of 2 from a table.
+// AVX2 and AVX-512 give the same bits everywhere but in GELU, which AVX-512 has in pieces. The generic version,
+// portable Go that is compiled everywhere, gives them too, except in functions with an exponential, where the others
+// fuse multiplication and addition and take eighths of a power of 2 from a table.
 //
-// It is NOT a mathematics library: float64 code calls package math. And it knows nothing of tensors: no strides, no broadcasting, no workers.
+// It is NOT a mathematics library: float64 code calls package math. And it knows nothing of tensors: no strides, no
+// broadcasting, no workers.
 package vecmath
 
 import (
@@ -27,16 +30,19 @@ const (
 	lanes = 16
 	// several is the number of blocks whose elements sums over rows add before they go into an accumulator.
 	several = 4
-	// stretch is the number of elements per call of an assembly function, which cannot be preempted: some ten microseconds.
+	// stretch is the number of elements per call of an assembly function, which cannot be preempted: some ten
+	// microseconds.
 	stretch = 8192
 )
 
-// PastLength is the number of elements from which on a function writes its result past the caches, as it does for less where a parameter past says so: for
-// results that are larger than the caches, it saves reading the lines that are overwritten. Bits are the same. Other processors see such writes in
-// order after a locked instruction, which every mutex and atomic operation is.
+// PastLength is the number of elements from which on a function writes its result past the caches, as it does for less
+// where a parameter past says so: for results that are larger than the caches, it saves reading the lines that are
+// overwritten. Bits are the same. Other processors see such writes in order after a locked instruction, which every
+// mutex and atomic operation is.
 const PastLength = 1 << 18
 
-// separate reports whether dst can be written past the caches: it is aligned as that needs, and none of the operands, which are near by already.
+// separate reports whether dst can be written past the caches: it is aligned as that needs, and none of the operands,
+// which are near by already.
 func separate(dst *float32, operands ...*float32) bool {
 	return uintptr(unsafe.Pointer(dst))%64 == 0 && !slices.Contains(operands, dst)
 }

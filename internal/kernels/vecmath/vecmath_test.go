@@ -35,13 +35,15 @@ func each(t *testing.T, test func(t *testing.T, f function)) {
 	}
 }
 
-// ulps returns the distance of got from the exact result in units of the float32 below it; the unit of subnormal results is 2^-149.
+// ulps returns the distance of got from the exact result in units of the float32 below it; the unit of subnormal
+// results is 2^-149.
 func ulps(got float32, exact float64) float64 {
 	_, exponent := math.Frexp(exact)
 	return math.Abs(float64(got)-exact) / math.Ldexp(1, max(exponent-24, -149))
 }
 
-// TestAccuracy samples all float32 numbers evenly by their bits, and the range where results are neither 0 nor infinite more closely.
+// TestAccuracy samples all float32 numbers evenly by their bits, and the range where results are neither 0 nor infinite
+// more closely.
 func TestAccuracy(t *testing.T) {
 	var src []float32
 	for pattern := uint64(0); pattern < 1<<32; pattern += 50_021 {

@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAssemblyIsCurrent runs the generator and compares its output with the committed files. It needs the go command and avo from the
-// module proxy or the module cache.
+// TestAssemblyIsCurrent runs the generator and compares its output with the committed files. It needs the go command
+// and avo from the module proxy or the module cache.
 func TestAssemblyIsCurrent(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: the generator is not built")
 	}
-	// Reading the sources here makes them inputs of this test for go test's cache, which cannot see what a child process reads.
+	// Reading the sources here makes them inputs of this test for go test's cache, which cannot see what a child
+	// process reads.
 	sources, err := filepath.Glob("_asm/*")
 	require.NoError(t, err)
 	require.NotEmpty(t, sources)

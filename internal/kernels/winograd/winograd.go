@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package winograd has the transforms of Winograd's minimal filtering F(2×2,3×3) for convolutions of 3×3 kernels (Lavin and Gray, "Fast Algorithms for
-// Convolutional Neural Networks", CVPR 2016): a tile of 2×2 results takes 16 products instead of 36.
+// Package winograd has the transforms of Winograd's minimal filtering F(2×2,3×3) for convolutions of 3×3 kernels (Lavin
+// and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016): a tile of 2×2 results takes 16 products
+// instead of 36.
 //
 //	Output(Input(d) ∘ Kernel(g))
 //
-// are the 2×2 results of the kernel g on the 4×4 pixels d, where ∘ multiplies the 16 elements one by one. Sums over input channels, results and tiles are matrix products,
-// one for each of the 16 places. OutputGrad and KernelGrad are the transposes of Output and Kernel, for the gradient of g. The sign of the last row is
-// another one than in the paper, so that each row begins with a sum.
+// are the 2×2 results of the kernel g on the 4×4 pixels d, where ∘ multiplies the 16 elements one by one. Sums over
+// input channels, results and tiles are matrix products, one for each of the 16 places. OutputGrad and KernelGrad are
+// the transposes of Output and Kernel, for the gradient of g. The sign of the last row is another one than in the
+// paper, so that each row begins with a sum.
 //
-// Elements are vectors over channels. All variants give the same bits, since they add in the same order and factors are ±1 and ±½.
+// Elements are vectors over channels. All variants give the same bits, since they add in the same order and factors are
+// ±1 and ±½.
 //
 // It is NOT a convolution: package cpu puts one together of this and of package gemm.
 package winograd
@@ -48,7 +51,8 @@ func Flipped(point int) int {
 // Square is where the vectors of a square lie: (i,j) at i·Row + j·Col.
 type Square struct{ Row, Col int }
 
-// Apply transforms a square of vectors of n elements in src to one in dst, which must not overlap. It panics if a slice is too short.
+// Apply transforms a square of vectors of n elements in src to one in dst, which must not overlap. It panics if a slice
+// is too short.
 func (t *Transform) Apply(n int, dst []float32, to Square, src []float32, from Square) {
 	if n == 0 {
 		return

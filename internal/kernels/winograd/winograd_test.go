@@ -21,7 +21,8 @@ func random(r *rand.Rand, n int) []float32 {
 	return x
 }
 
-// Products of transforms are the correlation of 4×4 pixels with a 3×3 kernel, turned or not, and transposes are its gradient.
+// Products of transforms are the correlation of 4×4 pixels with a 3×3 kernel, turned or not, and transposes are its
+// gradient.
 func TestTransformsCorrelate(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	d, g, dy := random(r, 16), random(r, 9), random(r, 4)

@@ -23,8 +23,8 @@ func Recipe() []string {
 }
 
 // Tiny are the flags of a run of milliseconds a step: dropout, tied weights, clipping that is always active, and 8
-// samples a step, which no epoch's number of samples is a multiple of. corpus and heldOut are folders of [WriteCorpus] with
-// 8 files of 1000 bytes and 2 of 500. Later flags beat earlier ones.
+// samples a step, which no epoch's number of samples is a multiple of. corpus and heldOut are folders of [WriteCorpus]
+// with 8 files of 1000 bytes and 2 of 500. Later flags beat earlier ones.
 func Tiny(corpus, heldOut, out string, more ...string) []string {
 	return slices.Concat(Recipe(), []string{
 		"--train_file", corpus, "--validation_file", heldOut, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300",

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fate decides what becomes of a frame that host from sends: whether it is lost, or else how much longer it takes. It is
-// called by several goroutines.
+// Fate decides what becomes of a frame that host from sends: whether it is lost, or else how much longer it takes. It
+// is called by several goroutines.
 type Fate func(from int) (lost bool, delay time.Duration)
 
 // Wire hands frames on between two links.

@@ -27,8 +27,9 @@ func placedSignature(ahead bool) string {
 	return placed + ")"
 }
 
-// asking is a loop over k that asks for memory while it runs, one row in each turn: all at once would take up the misses that a core can have under way, and the
-// panels would wait. What is asked for stands in a list of requests that ends with one whose stride is 0. Those for which there are too few turns are asked for at once.
+// asking is a loop over k that asks for memory while it runs, one row in each turn: all at once would take up the
+// misses that a core can have under way, and the panels would wait. What is asked for stands in a list of requests that
+// ends with one whose stride is 0. Those for which there are too few turns are asked for at once.
 type asking struct {
 	f                          family
 	list, at, stride, n, turns reg.GPVirtual

@@ -9,8 +9,8 @@ import (
 	"github.com/mmcloughlin/avo/operand"
 )
 
-// broad emits the kernel for half as many rows and two panels of B: engine.broad. It has as many sums as the one for whole tiles, but reads 6 elements of A and 4 vectors of B
-// for 24 multiply-adds, where that reads 12 and 2.
+// broad emits the kernel for half as many rows and two panels of B: engine.broad. It has as many sums as the one for
+// whole tiles, but reads 6 elements of A and 4 vectors of B for 24 multiply-adds, where that reads 12 and 2.
 func broad(c *build.Context, f family) {
 	rows, panels := f.mr/2, 2
 	name := fmt.Sprintf("broad%sx%d", f.name, rows)

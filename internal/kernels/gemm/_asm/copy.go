@@ -10,7 +10,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// ahead is how many rows ahead copyRows asks for memory: rows lie apart by a multiple of a page often enough, where processors do not look ahead by themselves.
+// ahead is how many rows ahead copyRows asks for memory: rows lie apart by a multiple of a page often enough, where
+// processors do not look ahead by themselves.
 const ahead = 16
 
 // copyRows emits the packing of a full panel of B whose rows are contiguous.
@@ -89,8 +90,9 @@ func copyTall(c *build.Context, rows int) {
 	c.RET()
 }
 
-// together is how many panels are packed side by side, so that whole cache lines are read at once, and togetherAhead how many rows ahead that asks for
-// memory: rows may lie a multiple of 4 KiB apart, and more of them than a set of the first-level cache has places would push each other out.
+// together is how many panels are packed side by side, so that whole cache lines are read at once, and togetherAhead
+// how many rows ahead that asks for memory: rows may lie a multiple of 4 KiB apart, and more of them than a set of the
+// first-level cache has places would push each other out.
 const (
 	together      = 4
 	togetherAhead = 8

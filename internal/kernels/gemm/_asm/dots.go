@@ -21,8 +21,8 @@ func dotsVectors(f family) []int {
 	return []int{0, 2, 2, 1, 1, 1}
 }
 
-// dots emits the kernel for a B whose columns are contiguous: squares of it are transposed in registers, so that each lane sums one
-// column in the order of k, as all kernels do.
+// dots emits the kernel for a B whose columns are contiguous: squares of it are transposed in registers, so that each
+// lane sums one column in the order of k, as all kernels do.
 func dots(c *build.Context, f family, rows int) {
 	vectors := dotsVectors(f)[rows]
 	name := fmt.Sprintf("dots%sx%d", f.name, rows)

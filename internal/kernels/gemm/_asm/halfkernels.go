@@ -10,8 +10,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// A bfloat16 is the upper half of a float32. So one shift widens those at even places of a vector and one mask those at odd places, and a square of pairs is
-// transposed as one of float32 is.
+// A bfloat16 is the upper half of a float32. So one shift widens those at even places of a vector and one mask those at
+// odd places, and a square of pairs is transposed as one of float32 is.
 
 const directHalf = "func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)"
 
@@ -85,8 +85,8 @@ func streamBF16(c *build.Context, f family, rows int) {
 	})
 }
 
-// streamHalf emits stream for a B of a half type, whose begin emits what comes before the loops and returns what emits the addition of a product and, if not
-// nil, the end of the sums.
+// streamHalf emits stream for a B of a half type, whose begin emits what comes before the loops and returns what emits
+// the addition of a product and, if not nil, the end of the sums.
 func streamHalf(c *build.Context, f family, of string, rows, vectors int, begin func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual))) {
 	width := vectors * f.lanes
 	name := fmt.Sprintf("stream%s%sx%d", of, f.name, rows)
@@ -133,7 +133,8 @@ func streamHalf(c *build.Context, f family, of string, rows, vectors int, begin 
 	c.RET()
 }
 
-// streamProductBF16 is streamProduct for a B of bfloat16. Of each pair of vectors of sums the first are those of the even columns.
+// streamProductBF16 is streamProduct for a B of bfloat16. Of each pair of vectors of sums the first are those of the
+// even columns.
 func streamProductBF16(c *build.Context, f family, p pointers, mask reg.VecVirtual, sums [][]reg.VecVirtual) {
 	rows, vectors := len(sums), len(sums[0])
 	element := func(i int) reg.VecVirtual {

@@ -10,7 +10,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// keeping emits the kernel that reads mr rows of A and a panel of B where they lie, and packs the panel by the way: writing is free among so many multiplications.
+// keeping emits the kernel that reads mr rows of A and a panel of B where they lie, and packs the panel by the way:
+// writing is free among so many multiplications.
 func keeping(c *build.Context, f family) {
 	name := fmt.Sprintf("rows%sx%dKeeping", f.name, f.mr)
 	c.Function(name)

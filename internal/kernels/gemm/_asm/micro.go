@@ -167,8 +167,9 @@ func product(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 	c.ADDQ(p.bstride, p.b)
 }
 
-// addRows emits the writing of the sums and rows of D from d on to rows of C from row on; it moves both. All of D is read before anything is written: a
-// read that waits for an earlier write to the same place of another page would wait here in each row of a C whose rows are a multiple of 4 KiB apart.
+// addRows emits the writing of the sums and rows of D from d on to rows of C from row on; it moves both. All of D is
+// read before anything is written: a read that waits for an earlier write to the same place of another page would wait
+// here in each row of a C whose rows are a multiple of 4 KiB apart.
 func addRows(c *build.Context, f family, row, stride, d reg.GPVirtual, sums [][]reg.VecVirtual) {
 	dstride := c.GP64()
 	c.Load(c.Param("dstride"), dstride)

@@ -11,7 +11,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Panels of pairs hold two bfloat16 of neighbouring products in 32 bits, the first in the upper half, as VDPBF16PS adds that one first.
+// Panels of pairs hold two bfloat16 of neighbouring products in 32 bits, the first in the upper half, as VDPBF16PS adds
+// that one first.
 
 // pairs emits the kernels for panels of pairs.
 func pairs(c *build.Context) {
@@ -186,7 +187,8 @@ func endPairs(c *build.Context) {
 	c.RET()
 }
 
-// encodeDots replaces VPDPWSSD, which no kernel needs, by VDPBF16PS, which Go's assembler does not know: they are coded alike but for their prefix.
+// encodeDots replaces VPDPWSSD, which no kernel needs, by VDPBF16PS, which Go's assembler does not know: they are coded
+// alike but for their prefix.
 func encodeDots(file *ir.File) error {
 	for _, f := range file.Functions() {
 		for _, i := range f.Instructions() {

@@ -31,7 +31,8 @@ func panels(c *build.Context, f family) {
 	unfold(c, f)
 }
 
-// tall emits the kernel that reads mr columns of A, whose rows are contiguous, where they lie: it multiplies by Aᵀ. With ahead it is as for rows.
+// tall emits the kernel that reads mr columns of A, whose rows are contiguous, where they lie: it multiplies by Aᵀ.
+// With ahead it is as for rows.
 func tall(c *build.Context, f family, ahead bool) {
 	name := fmt.Sprintf("tall%sx%d%s", f.name, f.mr, aheadName(ahead))
 	c.Function(name)

@@ -42,7 +42,8 @@ func (r *rowsOf) start(c *build.Context, first reg.GPVirtual, rows int) {
 	}
 }
 
-// rows emits the kernel that reads mr rows of A where they lie, and while it computes asks for what comes later if ahead is set.
+// rows emits the kernel that reads mr rows of A where they lie, and while it computes asks for what comes later if
+// ahead is set.
 func rows(c *build.Context, f family, ahead bool) {
 	name := fmt.Sprintf("rows%sx%d%s", f.name, f.mr, aheadName(ahead))
 	c.Function(name)
@@ -76,7 +77,8 @@ func rows(c *build.Context, f family, ahead bool) {
 	c.RET()
 }
 
-// nextBlock emits the end of the loop over blocks, whose number is counted where it was passed: kernels for large tiles need the registers.
+// nextBlock emits the end of the loop over blocks, whose number is counted where it was passed: kernels for large tiles
+// need the registers.
 func nextBlock(c *build.Context) {
 	blocks, err := c.Param("blocks").Resolve()
 	if err != nil {
@@ -116,8 +118,8 @@ func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.Vec
 	c.JNE(operand.LabelRef("single"))
 }
 
-// rowsProduct emits the addition of a column of A, at places from the pointers on, times one row of B, and moves on to B's next.
-// Half of that row's vectors lie second bytes behind the others, unless that is nil.
+// rowsProduct emits the addition of a column of A, at places from the pointers on, times one row of B, and moves on to
+// B's next. Half of that row's vectors lie second bytes behind the others, unless that is nil.
 func rowsProduct(c *build.Context, f family, p pointers, a rowsOf, at int, sums [][]reg.VecVirtual, second reg.GPVirtual) {
 	b := make([]reg.VecVirtual, f.vectors)
 	for v := range b {

@@ -10,15 +10,15 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// A stream kernel asks for memory so many rows ahead, and so many bytes of it: fewer where the rows fall into the same places of a first-level
-// cache, from where those asked for early would be lost again.
+// A stream kernel asks for memory so many rows ahead, and so many bytes of it: fewer where the rows fall into the same
+// places of a first-level cache, from where those asked for early would be lost again.
 const (
 	streamAhead = 4
 	streamBytes = 2048
 )
 
-// streamVectors is the width, in vectors, of the stream kernel for so many rows: what the registers hold, and no more than eight, which hide the
-// latency of their sums and leave more pieces to hand out.
+// streamVectors is the width, in vectors, of the stream kernel for so many rows: what the registers hold, and no more
+// than eight, which hide the latency of their sums and leave more pieces to hand out.
 func streamVectors(f family) []int {
 	if f.lanes == 16 {
 		return []int{0, 16, 12, 8, 6, 4, 4, 3, 3}
@@ -26,7 +26,8 @@ func streamVectors(f family) []int {
 	return []int{0, 8, 6, 4, 3}
 }
 
-// stream emits the kernel that reads B where it lies, each row once and as widely as the sums of so few rows of A fit into registers.
+// stream emits the kernel that reads B where it lies, each row once and as widely as the sums of so few rows of A fit
+// into registers.
 func stream(c *build.Context, f family, rows int) {
 	vectors := streamVectors(f)[rows]
 	width := vectors * f.lanes
@@ -88,7 +89,8 @@ func storeBlock(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual)
 	c.ADDQ(operand.U32(len(sums[0])*f.bytes()), p.cc)
 }
 
-// streamProduct emits the addition of one column of A times one row of B. The operand that has fewer registers stays in them.
+// streamProduct emits the addition of one column of A times one row of B. The operand that has fewer registers stays in
+// them.
 func streamProduct(c *build.Context, f family, p pointers, sums [][]reg.VecVirtual) {
 	rows, vectors := len(sums), len(sums[0])
 	broadcast := func(i int) reg.VecVirtual {

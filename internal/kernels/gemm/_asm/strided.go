@@ -10,7 +10,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// stridedUnroll is the number of products per turn of the main loop of a kernel that reads A with any strides: package gemm's productsPerTurn.
+// stridedUnroll is the number of products per turn of the main loop of a kernel that reads A with any strides: package
+// gemm's productsPerTurn.
 const stridedUnroll = 4
 
 // strideds emits the kernels that read A with any strides, for each number of rows.
@@ -23,7 +24,8 @@ func strideds(c *build.Context, f family) {
 	}
 }
 
-// strided emits the kernel that reads A and B where they lie, for tiles side by side or below each other: engine.strided without its first parameter.
+// strided emits the kernel that reads A and B where they lie, for tiles side by side or below each other:
+// engine.strided without its first parameter.
 func strided(c *build.Context, f family, rows int) {
 	name := fmt.Sprintf("strided%sx%d", f.name, rows)
 	c.Function(name)
@@ -180,8 +182,9 @@ func (s stridedProducts) ask(product int) {
 	}
 }
 
-// lastTurn emits the last products three rows at a time, which are written while the next ones are computed: a processor holds few writes that wait, and all at once would keep the
-// next tile from beginning. Meanwhile it asks for that tile's rows.
+// lastTurn emits the last products three rows at a time, which are written while the next ones are computed: a
+// processor holds few writes that wait, and all at once would keep the next tile from beginning. Meanwhile it asks for
+// that tile's rows.
 func (s stridedProducts) lastTurn(to, stride, step reg.GPVirtual) {
 	row, next := s.GP64(), s.GP64()
 	s.MOVQ(to, row)

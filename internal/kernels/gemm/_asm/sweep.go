@@ -10,10 +10,12 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// sweepRows is the number of rows of B that a sweep kernel reads side by side, and the number of vectors of one of its steps.
+// sweepRows is the number of rows of B that a sweep kernel reads side by side, and the number of vectors of one of its
+// steps.
 const sweepRows = 4
 
-// sweep emits the kernel that reads so many rows of B at a time from end to end and keeps its sums in memory. ahead is set for the one that asks for the rows that follow.
+// sweep emits the kernel that reads so many rows of B at a time from end to end and keeps its sums in memory. ahead is
+// set for the one that asks for the rows that follow.
 func sweep(c *build.Context, f family, rows int, ahead bool) {
 	name, note := fmt.Sprintf("sweep%sx%d%s", f.name, rows, aheadName(ahead)), ""
 	if ahead {

@@ -12,17 +12,20 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// AMX has eight tiles of 16 rows of 64 bytes. TDPBF16PS adds to a tile of 16×16 floats the products of one of 16 rows by 32 bfloat16 and one of 16 pairs of rows by 16.
+// AMX has eight tiles of 16 rows of 64 bytes. TDPBF16PS adds to a tile of 16×16 floats the products of one of 16 rows
+// by 32 bfloat16 and one of 16 pairs of rows by 16.
 //
-// A float is the sum of three bfloat16, pieces of 8 bits each. Of the nine products of the pieces of two floats six are added; the others are as small as what rounding loses. A bfloat16 is its only piece.
-// A step is 32 products: of a panel of 32 lanes it has two tiles for each piece, of 1 KiB each.
+// A float is the sum of three bfloat16, pieces of 8 bits each. Of the nine products of the pieces of two floats six are
+// added; the others are as small as what rounding loses. A bfloat16 is its only piece. A step is 32 products: of a
+// panel of 32 lanes it has two tiles for each piece, of 1 KiB each.
 
 const (
 	tileBytes  = 1 << 10
 	pieceBytes = 2 * tileBytes
 )
 
-// tilePasses are, by the number of pieces, the products of pieces of A and of B, 0 being the largest piece, in the order in which they are added: from one to the next only one side changes.
+// tilePasses are, by the number of pieces, the products of pieces of A and of B, 0 being the largest piece, in the
+// order in which they are added: from one to the next only one side changes.
 var tilePasses = map[int][][2]int{1: {{0, 0}}, 3: {{2, 0}, {0, 0}, {0, 2}, {0, 1}, {1, 1}, {1, 0}}}
 
 // tiles emits the kernels that use AMX and those that split floats for it.
@@ -34,7 +37,8 @@ func tiles(c *build.Context) {
 	}
 }
 
-// microTiles emits the kernel of 32×32 elements. While the unit multiplies for a block, what it summed for the one before is added to C.
+// microTiles emits the kernel of 32×32 elements. While the unit multiplies for a block, what it summed for the one
+// before is added to C.
 func microTiles(c *build.Context, pieces int) {
 	name, stepBytes, passes := fmt.Sprintf("tiles%dAMX", pieces), pieces*pieceBytes, tilePasses[pieces]
 	c.Function(name)
@@ -62,7 +66,8 @@ func microTiles(c *build.Context, pieces int) {
 	c.SHLQ(operand.Imm(2), cstride)
 	c.SHLQ(operand.Imm(2), dstride)
 	c.MOVQ(operand.U32(64), row) // bytes of a tile's
-	// Of the block before: the sums that are left, as the distance from their end, where they go, and which columns there are.
+	// Of the block before: the sums that are left, as the distance from their end, where they go, and which columns
+	// there are.
 	pending, to, added := c.GP64(), c.GP64(), c.GP64()
 	c.XORQ(pending, pending)
 	c.XORQ(to, to)
@@ -185,7 +190,8 @@ func microTiles(c *build.Context, pieces int) {
 	c.RET()
 }
 
-// splitter splits vectors of floats into pieces: each is what is left, rounded to the nearest bfloat16, and what is left is then exact. A bfloat16 is its only piece.
+// splitter splits vectors of floats into pieces: each is what is left, rounded to the nearest bfloat16, and what is
+// left is then exact. A bfloat16 is its only piece.
 type splitter struct {
 	c          *build.Context
 	count      int            // of pieces
@@ -212,7 +218,8 @@ func newSplitter(c *build.Context, pieces int) splitter {
 		return s
 	}
 	s.half, s.mask, s.control = c.ZMM(), c.ZMM(), c.AllocLocal(8)
-	// Denormal numbers are zero, as they are for the unit that multiplies: differences that are denormal take a hundred times as long.
+	// Denormal numbers are zero, as they are for the unit that multiplies: differences that are denormal take a hundred
+	// times as long.
 	const denormalsAreZero = 1<<6 | 1<<15
 	word := c.GP32()
 	c.VSTMXCSR(s.control)
@@ -236,7 +243,8 @@ func (s splitter) signature(of string) string {
 	return strings.ReplaceAll(of, "S", []string{1: "uint16", 3: "float32"}[s.count])
 }
 
-// pairs emits the pairs of the elements of two vectors in memory by piece, and notes whether the last pieces are finite.
+// pairs emits the pairs of the elements of two vectors in memory by piece, and notes whether the last pieces are
+// finite.
 func (s splitter) pairs(x, y operand.Mem) []reg.VecVirtual {
 	c := s.c
 	low, high := c.ZMM(), c.ZMM()
@@ -258,7 +266,8 @@ func (s splitter) pairs(x, y operand.Mem) []reg.VecVirtual {
 	return all
 }
 
-// pieces emits the splitting of x, which is overwritten. The last piece has only the bits of a bfloat16 unless x is not finite or its last bits are too small for a float.
+// pieces emits the splitting of x, which is overwritten. The last piece has only the bits of a bfloat16 unless x is not
+// finite or its last bits are too small for a float.
 func (s splitter) pieces(x reg.VecVirtual) []reg.VecVirtual {
 	all := make([]reg.VecVirtual, 3)
 	for i := range 2 {
@@ -286,7 +295,8 @@ func (s splitter) pairPieces(x, y reg.VecVirtual) []reg.VecVirtual {
 	return low
 }
 
-// end emits the return of the lanes in which a last piece was not finite: infinity less itself is not a number, nor is what a number loses by becoming infinite.
+// end emits the return of the lanes in which a last piece was not finite: infinity less itself is not a number, nor is
+// what a number loses by becoming infinite.
 func (s splitter) end() {
 	word, k := s.c.GP32(), s.c.K()
 	s.c.MOVL(operand.U32(0xff00ff00), word)
@@ -389,7 +399,8 @@ func splitLanes(c *build.Context, pieces int) {
 	s.end()
 }
 
-// tileInstruction emits an instruction of AMX, which neither avo nor Go's assembler knows. Tiles are immediate operands; encodeTiles encodes it when registers are allocated.
+// tileInstruction emits an instruction of AMX, which neither avo nor Go's assembler knows. Tiles are immediate
+// operands; encodeTiles encodes it when registers are allocated.
 func tileInstruction(c *build.Context, opcode string, operands ...operand.Op) {
 	i := &ir.Instruction{Opcode: opcode, Operands: operands}
 	for _, o := range operands {

@@ -43,7 +43,8 @@ func at(base, stride, stride3 reg.Register, row int) operand.Mem {
 	}
 }
 
-// exchange emits the transposition of 4×4 elements, within each 128 bit half of the registers, and stores the four columns.
+// exchange emits the transposition of 4×4 elements, within each 128 bit half of the registers, and stores the four
+// columns.
 func (w walker) exchange(c *build.Context, rows []reg.VecVirtual, fresh func() reg.VecVirtual) {
 	low01, high01, low23, high23 := fresh(), fresh(), fresh(), fresh()
 	c.VUNPCKLPS(rows[1], rows[0], low01)

@@ -13,8 +13,8 @@ import (
 // twinDepth is the number of products of a twins kernel: kc of package gemm.
 const twinDepth = 256
 
-// twins emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever they are: half as many columns as those of
-// dots are read side by side in two places each.
+// twins emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever
+// they are: half as many columns as those of dots are read side by side in two places each.
 func twins(c *build.Context, f family) {
 	name := fmt.Sprintf("twins%s", f.name)
 	c.Function(name)

@@ -15,8 +15,8 @@ const walkNear = 128
 
 const walkSignature = "func(a0, b0, c0, d0, a1, b1, c1, d1 *float32, bstride int, next *float32, nstride int)"
 
-// walk emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever they are, and asks for what comes later in long
-// runs.
+// walk emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever
+// they are, and asks for what comes later in long runs.
 func walk(c *build.Context, f family) {
 	name := fmt.Sprintf("walk%s", f.name)
 	c.Function(name)
@@ -38,7 +38,8 @@ func walk(c *build.Context, f family) {
 	c.RET()
 }
 
-// walkCrowded emits the walk kernel for columns that crowd a cache: half as many, and in place of the others the same ones a block of products further down.
+// walkCrowded emits the walk kernel for columns that crowd a cache: half as many, and in place of the others the same
+// ones a block of products further down.
 func walkCrowded(c *build.Context, f family) {
 	name := fmt.Sprintf("walkCrowded%s", f.name)
 	c.Function(name)
@@ -71,7 +72,8 @@ func walkCrowded(c *build.Context, f family) {
 	c.RET()
 }
 
-// walkKernel is what a walk kernel has: two vectors' columns, each of so many blocks of products, their sums, and half a square of each, transposed.
+// walkKernel is what a walk kernel has: two vectors' columns, each of so many blocks of products, their sums, and half
+// a square of each, transposed.
 type walkKernel struct {
 	f      family
 	blocks int
@@ -105,8 +107,8 @@ func newWalk(c *build.Context, f family, blocks int) *walkKernel {
 	return w
 }
 
-// emit emits the loop; advance goes on to the next run. While one half of the squares is summed, the next one is transposed: a core that shares its units with another
-// looks too few instructions ahead to do that by itself.
+// emit emits the loop; advance goes on to the next run. While one half of the squares is summed, the next one is
+// transposed: a core that shares its units with another looks too few instructions ahead to do that by itself.
 func (w *walkKernel) emit(c *build.Context, advance func()) {
 	first, second := 0, w.f.bytes()/2
 	k := c.GP64()
@@ -180,7 +182,8 @@ func (w *walkKernel) nearRequests(c *build.Context, v, half int) (list []func())
 	return list
 }
 
-// products lists those of the transposed half of vector v's square, whose elements of A are disp bytes behind the square's first.
+// products lists those of the transposed half of vector v's square, whose elements of A are disp bytes behind the
+// square's first.
 func (w *walkKernel) products(c *build.Context, v, disp int) (list []func()) {
 	for n, x := range w.halves[v] {
 		a := operand.Mem{Base: w.a[v], Disp: w.blocks * (disp + w.f.size()*n)}
@@ -197,8 +200,8 @@ func (w *walkKernel) products(c *build.Context, v, disp int) (list []func()) {
 	return list
 }
 
-// transpose emits the reading of half of vector v's square, eight elements of each of 16 rows, as eight vectors, and others by the way: the products of the half that was
-// there before are among them.
+// transpose emits the reading of half of vector v's square, eight elements of each of 16 rows, as eight vectors, and
+// others by the way: the products of the half that was there before are among them.
 func (w *walkKernel) transpose(c *build.Context, v, disp int, others ...[]func()) {
 	fresh := func() reg.VecVirtual { return w.f.register(c) }
 	var list []func()

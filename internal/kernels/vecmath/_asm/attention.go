@@ -79,7 +79,8 @@ type matrix struct {
 	row, stride reg.GPVirtual // the address of the row, and the distance to the next in bytes
 }
 
-// tile begins a function over rows × n elements of matrices, which have the same stride unless the function has strides of their own.
+// tile begins a function over rows × n elements of matrices, which have the same stride unless the function has strides
+// of their own.
 func (g *generator) tile(name, formula, signature string, matrices ...string) *tile {
 	g.Function(name + g.suffix())
 	g.Doc(fmt.Sprintf("%s%s: %s for i < rows and j < n, both positive, n a multiple of %d.", name, g.suffix(), formula, block))
@@ -134,8 +135,8 @@ func (t *tile) at(name string, v int) operand.Mem {
 	panic("a kernel over rows has no matrix " + name)
 }
 
-// across emits a loop over the elements of a row: turns of as many vectors as the registers hold, which are taken in turns, then of a block. step gets the number
-// of the vector in its turn.
+// across emits a loop over the elements of a row: turns of as many vectors as the registers hold, which are taken in
+// turns, then of a block. step gets the number of the vector in its turn.
 func (t *tile) across(label string, step func(v int)) {
 	vectors := t.lanes / 4
 	t.XORQ(t.offset, t.offset)
@@ -164,7 +165,8 @@ func (t *tile) across(label string, step func(v int)) {
 	t.Label(label + "End")
 }
 
-// end emits the step to the next row, and the end of the function. others are pointers to one element of so many bytes for each row.
+// end emits the step to the next row, and the end of the function. others are pointers to one element of so many bytes
+// for each row.
 func (t *tile) end(others map[int][]reg.GPVirtual) {
 	for _, bytes := range []int{4, 8} {
 		for _, p := range others[bytes] {
@@ -180,8 +182,8 @@ func (t *tile) end(others map[int][]reg.GPVirtual) {
 	t.RET()
 }
 
-// folded emits the reduction of the lanes of 16, in one or two registers, to the first one: lane i with lane i+8, then i+4, i+2 and i+1. With both widths the same
-// are combined.
+// folded emits the reduction of the lanes of 16, in one or two registers, to the first one: lane i with lane i+8, then
+// i+4, i+2 and i+1. With both widths the same are combined.
 func (g *generator) folded(x []reg.VecVirtual, combine func(from, to reg.VecVirtual)) reg.VecVirtual {
 	y := x[0]
 	if g.wide() {

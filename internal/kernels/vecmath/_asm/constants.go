@@ -11,7 +11,8 @@ import (
 	"github.com/mmcloughlin/avo/operand"
 )
 
-// The numbers are those of the generic kernels in package vecmath, but for the exponential's; their tests would notice a difference.
+// The numbers are those of the generic kernels in package vecmath, but for the exponential's; their tests would notice
+// a difference.
 const (
 	expHigh = 89
 	expLow  = -104
@@ -80,7 +81,8 @@ func (t *constants) eighths() operand.Mem {
 	return t.tables[name]
 }
 
-// listed returns the operand for the coefficients of a function in pieces, a row for each power, and defines it at its first use.
+// listed returns the operand for the coefficients of a function in pieces, a row for each power, and defines it at its
+// first use.
 func (t *constants) listed(name string, p *pieces) operand.Mem {
 	if m, ok := t.tables[name]; ok {
 		return m

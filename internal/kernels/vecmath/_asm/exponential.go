@@ -15,13 +15,15 @@ type limits struct{ high, low reg.VecVirtual }
 
 func (g *generator) limits() limits { return limits{g.constant(expHigh), g.constant(expLow)} }
 
-// clamp emits low ≤ x ≤ high in place. A NaN survives, since VMINPS and VMAXPS return their first operand in Go's order if any is NaN.
+// clamp emits low ≤ x ≤ high in place. A NaN survives, since VMINPS and VMAXPS return their first operand in Go's order
+// if any is NaN.
 func (g *generator) clamp(x reg.VecVirtual, l limits) {
 	g.VMINPS(x, l.high, x)
 	g.VMAXPS(x, l.low, x)
 }
 
-// exponential emits e^x = 2ᵏ·2^(j/8)·e^r, where (8k+j)/8 is x·log2(e) rounded to eighths, j = 0 … 7 its number in a table; x is overwritten.
+// exponential emits e^x = 2ᵏ·2^(j/8)·e^r, where (8k+j)/8 is x·log2(e) rounded to eighths, j = 0 … 7 its number in a
+// table; x is overwritten.
 func (g *generator) exponential(x reg.VecVirtual, l limits) reg.VecVirtual {
 	g.clamp(x, l)
 	n, power := g.constant(expMagic), g.register()
@@ -116,7 +118,8 @@ func (g *generator) exponentials() {
 	g.tanh()
 }
 
-// scaleExpSum emits what softmax does to three rows at a time: it writes one, computes the exponentials of the next one and reads the one after that.
+// scaleExpSum emits what softmax does to three rows at a time: it writes one, computes the exponentials of the next one
+// and reads the one after that.
 func (g *generator) scaleExpSum() {
 	if !g.wide() {
 		defer func(before int) { g.flight = before }(g.flight)

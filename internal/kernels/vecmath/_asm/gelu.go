@@ -9,7 +9,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// What GELU and its slope are in pieces, with t = |x|: x·Φ(x) = max(x, 0) - t·Φ(-t), and the slope is Φ(-t) - t·φ(t) where x < 0, 1 less that where it is not.
+// What GELU and its slope are in pieces, with t = |x|: x·Φ(x) = max(x, 0) - t·Φ(-t), and the slope is Φ(-t) - t·φ(t)
+// where x < 0, 1 less that where it is not.
 var (
 	geluLoss = sync.OnceValue(func() *pieces {
 		return fit(func(t float64) float64 { return t * normalTail(t) }, func(t float64) float64 { return t * normalTail(t) })
@@ -100,7 +101,8 @@ func (l *loop) wholeSlope(n normal) reg.VecVirtual {
 	return cdf
 }
 
-// normalExponential emits e^(-x²/2) as 2^w: the argument is never above 0, and what its logarithm to base 2 loses in a product is not lost in a fused one.
+// normalExponential emits e^(-x²/2) as 2^w: the argument is never above 0, and what its logarithm to base 2 loses in a
+// product is not lost in a fused one.
 func (g *generator) normalExponential(x reg.VecVirtual, limits normal) reg.VecVirtual {
 	y, n := g.register(), g.register()
 	g.VMULPS(g.number(-0.5), x, y)

@@ -16,8 +16,9 @@ const (
 	endMark  = "end of parts"
 )
 
-// interleave takes the instructions of the vectors of each turn in turns: the first one of each, the second one of each, and so on. The vectors share nothing
-// but what they only read, accumulators, which are still added to in order, and pointers, which move on only in turns of one vector.
+// interleave takes the instructions of the vectors of each turn in turns: the first one of each, the second one of
+// each, and so on. The vectors share nothing but what they only read, accumulators, which are still added to in order,
+// and pointers, which move on only in turns of one vector.
 func interleave(f *ir.File) {
 	for _, section := range f.Sections {
 		function, ok := section.(*ir.Function)
@@ -42,8 +43,8 @@ func interleave(f *ir.File) {
 	}
 }
 
-// broadcast makes the functions of 512 bits read a number as 4 bytes that the load repeats. The linker aligns data to 32 bytes at most: half of all whole vectors
-// would lie across two cache lines.
+// broadcast makes the functions of 512 bits read a number as 4 bytes that the load repeats. The linker aligns data to
+// 32 bytes at most: half of all whole vectors would lie across two cache lines.
 func broadcast(f *ir.File) {
 	for _, function := range f.Functions() {
 		for _, i := range function.Instructions() {

@@ -11,8 +11,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// block is the number of elements that a kernel does per turn of its loop under either vector width. Sums have as many accumulators, so that
-// both widths add in the same order.
+// block is the number of elements that a kernel does per turn of its loop under either vector width. Sums have as many
+// accumulators, so that both widths add in the same order.
 const block = 16
 
 // param is a parameter of a kernel after n, the number of elements.
@@ -117,15 +117,16 @@ type loop struct {
 	gathered  []*gathered
 }
 
-// rare is another way to do a turn, and the test that chooses it: it leaves the zero flag clear if the turn's vectors need it.
+// rare is another way to do a turn, and the test that chooses it: it leaves the zero flag clear if the turn's vectors
+// need it.
 type rare struct {
 	test   func(vectors int)
 	step   func()
 	places []func() // what emits it for each turn, behind the function's end
 }
 
-// kernel emits a loop over n elements, n a positive multiple of 16. body loads what stays in registers and returns what is emitted per part
-// of a block, and at the end (may be nil).
+// kernel emits a loop over n elements, n a positive multiple of 16. body loads what stays in registers and returns what
+// is emitted per part of a block, and at the end (may be nil).
 func (g *generator) kernel(name, formula string, ps []param, body func(l *loop) (step, end func())) {
 	k := kernel{name, formula, ps, g.past}
 	g.emitted = append(g.emitted, k)
@@ -202,8 +203,8 @@ func (l *loop) walk(n reg.GPVirtual, step func()) {
 	l.Label("end")
 }
 
-// turn emits a turn of the loop over so many blocks. What it emits for each vector is taken in turns afterwards (see interleave), since the chains of dependent
-// instructions are longer than what a processor looks ahead.
+// turn emits a turn of the loop over so many blocks. What it emits for each vector is taken in turns afterwards (see
+// interleave), since the chains of dependent instructions are longer than what a processor looks ahead.
 func (l *loop) turn(label string, blocks int, step func()) {
 	l.Label(label)
 	vectors := blocks * block / l.lanes
@@ -258,26 +259,29 @@ func (l *loop) at(name string, element int) operand.Mem {
 	return operand.Mem{Base: l.pointers[name], Index: l.index, Scale: uint8(p.bytes()), Disp: p.bytes() * (l.lanes*l.part + element)}
 }
 
-// ahead asks for what streams hold so many bytes further on: some rows of 1024 elements. The processor itself looks ahead within a page of 4096 bytes at most, and
-// memory would be idle while others go over the row again. The distances are those that measured best, where the first cache has room for it (see lookahead). The
-// pass of a row that computes most asks: the others would only wait in turn. What it returns is emitted for each part. Of vectors that take turns each asks, since all
-// must have as many instructions.
+// ahead asks for what streams hold so many bytes further on: some rows of 1024 elements. The processor itself looks
+// ahead within a page of 4096 bytes at most, and memory would be idle while others go over the row again. The distances
+// are those that measured best, where the first cache has room for it (see lookahead). The pass of a row that computes
+// most asks: the others would only wait in turn. What it returns is emitted for each part. Of vectors that take turns
+// each asks, since all must have as many instructions.
 func (l *loop) ahead(bytes int, names ...string) (ask func()) {
 	return l.asking(l.PREFETCHT0, bytes, "lookahead", names)
 }
 
-// aheadSecond asks for the second cache, which has room for it in any processor: for a pass of exponentials, which computes for longer than memory takes.
+// aheadSecond asks for the second cache, which has room for it in any processor: for a pass of exponentials, which
+// computes for longer than memory takes.
 func (l *loop) aheadSecond(bytes int, names ...string) (ask func()) {
 	return l.asking(l.PREFETCHT1, bytes, "", names)
 }
 
-// aheadInstead asks for the second cache where ahead does not ask for the first. Passes over a row that each ask for one stream measured better than one that asks for
-// all, as did distances that are no multiple of a row.
+// aheadInstead asks for the second cache where ahead does not ask for the first. Passes over a row that each ask for
+// one stream measured better than one that asks for all, as did distances that are no multiple of a row.
 func (l *loop) aheadInstead(bytes int, names ...string) (ask func()) {
 	return l.asking(l.PREFETCHT1, bytes, "lookaheadSecond", names)
 }
 
-// aheadFar asks for the second cache where it is large, as in processors whose third cache is far away: what they ask for by themselves does not keep memory busy.
+// aheadFar asks for the second cache where it is large, as in processors whose third cache is far away: what they ask
+// for by themselves does not keep memory busy.
 func (l *loop) aheadFar(bytes int, names ...string) (ask func()) {
 	return l.asking(l.PREFETCHT1, bytes, "lookaheadFar", names)
 }
@@ -467,10 +471,12 @@ func (a *accumulators) store() {
 	a.each(func(v reg.VecVirtual, m operand.Mem) { a.VMOVUPD(v, m) })
 }
 
-// several is the number of blocks of a turn in kernels with more accumulators than a block has elements, or gathered ones.
+// several is the number of blocks of a turn in kernels with more accumulators than a block has elements, or gathered
+// ones.
 const several = 4
 
-// gathered are accumulators that get the sum of a turn's several blocks, added in order in float32: converting takes longer than adding.
+// gathered are accumulators that get the sum of a turn's several blocks, added in order in float32: converting takes
+// longer than adding.
 type gathered struct {
 	*accumulators
 	turn []reg.VecVirtual

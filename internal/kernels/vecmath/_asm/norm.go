@@ -137,7 +137,8 @@ func (g *generator) norms() {
 	}
 }
 
-// needed is a parameter in each lane whenever it is asked for: 16 registers of 256 bits do not hold all of them beside two sums.
+// needed is a parameter in each lane whenever it is asked for: 16 registers of 256 bits do not hold all of them beside
+// two sums.
 func (l *loop) needed(name string) func() reg.VecVirtual {
 	if !l.wide() {
 		return func() reg.VecVirtual { return l.scalar(name) }

@@ -4,7 +4,8 @@ package main
 
 import "github.com/mmcloughlin/avo/reg"
 
-// adamNumbers are the scalars of an Adam step as its kernels take them: a1 = 1-b1, a2 = 1-b2, r1 and r2 the reciprocals of the corrections.
+// adamNumbers are the scalars of an Adam step as its kernels take them: a1 = 1-b1, a2 = 1-b2, r1 and r2 the reciprocals
+// of the corrections.
 var adamNumbers = scalars("b1", "a1", "b2", "a2", "r1", "r2", "eps")
 
 // adamDirection emits the update of the moments and returns m·r1/(√(v·r2)+eps).

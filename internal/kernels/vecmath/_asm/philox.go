@@ -16,8 +16,8 @@ const (
 	philoxW0, philoxW1 = 0x9E3779B9, 0xBB67AE85
 )
 
-// order returns the memory operand with the numbers of the blocks in the lanes: lane 4q+i has block i·lanes/4 + q, so that interleaving the four
-// words of each block leaves whole vectors in order.
+// order returns the memory operand with the numbers of the blocks in the lanes: lane 4q+i has block i·lanes/4 + q, so
+// that interleaving the four words of each block leaves whole vectors in order.
 func (g *generator) order() operand.Mem {
 	m := g.StaticGlobal(fmt.Sprintf("order%d", g.lanes))
 	g.DataAttributes(attr.RODATA | attr.NOPTR)

@@ -9,8 +9,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// A function of t ≥ 0 in pieces is a polynomial around each multiple of pieceWidth: 32 of them, so that a permutation of two registers picks a coefficient by the
-// number of the piece, which an addition leaves in the low bits of a float32.
+// A function of t ≥ 0 in pieces is a polynomial around each multiple of pieceWidth: 32 of them, so that a permutation
+// of two registers picks a coefficient by the number of the piece, which an addition leaves in the low bits of a
+// float32.
 const (
 	pieceCount  = 32
 	pieceWidth  = 0.25
@@ -23,7 +24,8 @@ const (
 // pieces are the coefficients, of each power 32 of them.
 type pieces [pieceDegree + 1][pieceCount]float32
 
-// fit returns the polynomials whose largest error in units of scale is smallest. A function that is odd at 0 is so in its first piece.
+// fit returns the polynomials whose largest error in units of scale is smallest. A function that is odd at 0 is so in
+// its first piece.
 func fit(f, scale func(t float64) float64) *pieces {
 	var p pieces
 	for k := range pieceCount {
@@ -46,7 +48,8 @@ func fit(f, scale func(t float64) float64) *pieces {
 	return &p
 }
 
-// minimax is Remez' algorithm: the coefficients, that of the constant first, of the polynomial whose errors in units of scale alternate between degree+2 extrema.
+// minimax is Remez' algorithm: the coefficients, that of the constant first, of the polynomial whose errors in units of
+// scale alternate between degree+2 extrema.
 func minimax(f, scale func(u float64) float64, from, to float64, degree int) []float64 {
 	at := func(i int) float64 { return from + (to-from)*float64(i)/pieceGrid }
 	extrema := make([]int, degree+2)
@@ -126,7 +129,8 @@ func solve(a [][]float64) []float64 {
 	return x
 }
 
-// pieceTable is what a kernel of 512 bits holds of a function in pieces: the coefficients of each power in two registers.
+// pieceTable is what a kernel of 512 bits holds of a function in pieces: the coefficients of each power in two
+// registers.
 type pieceTable struct {
 	powers      [pieceDegree + 1][2]reg.VecVirtual
 	last, magic reg.VecVirtual
@@ -169,7 +173,8 @@ func (l *loop) inPieces(t *pieceTable, name string) reg.VecVirtual {
 	return y
 }
 
-// beyond emits the test whether any of a turn's elements of a stream is below -pieceLast, as the unsigned order of bits has it: a negative NaN is, too.
+// beyond emits the test whether any of a turn's elements of a stream is below -pieceLast, as the unsigned order of bits
+// has it: a negative NaN is, too.
 func (l *loop) beyond(name string, vectors int) {
 	l.part = 0
 	most, mask := l.load(name), l.K()

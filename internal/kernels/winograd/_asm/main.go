@@ -2,8 +2,9 @@
 
 // Command asm writes the assembly of package winograd and its Go declarations.
 //
-// It is a module of its own, so that the main module does not depend on avo; the folder's name hides it from ./... patterns.
-// Run it by go generate in the folder above. A test of package winograd fails if its output is not what is committed.
+// It is a module of its own, so that the main module does not depend on avo; the folder's name hides it from ./...
+// patterns. Run it by go generate in the folder above. A test of package winograd fails if its output is not what is
+// committed.
 package main
 
 import (
