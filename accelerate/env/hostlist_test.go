@@ -3,6 +3,7 @@
 package env
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,8 +74,8 @@ func FuzzExpandHostList(f *testing.F) {
 		}
 		require.NotEmpty(t, hosts)
 		require.LessOrEqual(t, len(hosts), maxHosts)
-		for _, h := range hosts {
-			require.NotContains(t, h, "[")
+		if i := slices.IndexFunc(hosts, func(h string) bool { return strings.Contains(h, "[") }); i >= 0 {
+			t.Fatalf("host %q", hosts[i]) // there may be a million
 		}
 	})
 }
