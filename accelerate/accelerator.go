@@ -57,7 +57,7 @@ func WithDevice(dev *tensor.Device) Option { return func(a *Accelerator) { a.dev
 
 // WithGroup makes the accelerator a rank of g. It closes g at the end.
 func WithGroup(g *dist.Group) Option {
-	return func(a *Accelerator) { a.group, a.rank, a.world = g, g.Rank(), g.Size() }
+	return func(a *Accelerator) { a.Peers = Peers{g.Rank(), g.Size(), g} }
 }
 
 // WithLogger sets the logger; the default is slog.Default().
@@ -71,7 +71,16 @@ func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h 
 // among those that a launcher started; see Open. With WithGroup it is a rank of that group
 // instead.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
-	acc := &Accelerator{Ranks: Ranks{args: a, log: slog.Default(), world: 1, kernels: kernels.Active().String()}}
+	acc, err := create(a, opts)
+	if err != nil {
+		return nil, err
+	}
+	return acc, acc.arrange()
+}
+
+// create is New for a rank whose number may yet change.
+func create(a *args.TrainingArguments, opts []Option) (*Accelerator, error) {
+	acc := &Accelerator{Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(), kernels: kernels.Active().String()}}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -96,13 +105,14 @@ func (a *Accelerator) Ctx() *tensor.Ctx { return a.ctx }
 
 // Layout describes how the training stream is divided for this rank.
 func (a *Accelerator) Layout() (samplers.Layout, error) {
-	gas, err := a.args.AccumulationSteps(a.WorldSize())
+	peers := a.Data()
+	gas, err := a.args.AccumulationSteps(peers.Size())
 	if err != nil {
 		return samplers.Layout{}, err
 	}
 	return samplers.Layout{
 		BatchSize: a.args.PerDeviceTrainBatchSize, DropLast: a.args.DataloaderDropLast,
-		AccumulationSteps: gas, WorldSize: a.WorldSize(), Rank: a.Rank(),
+		AccumulationSteps: gas, WorldSize: peers.Size(), Rank: peers.Rank(),
 	}, nil
 }
 
@@ -157,10 +167,12 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	a.sum = newAccumulator(a.ctx.NoGrad(), a.params, int(layout.Leaves()), a.args.DeterministicRanks)
 	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
 	switch {
-	case a.world == 1:
+	case a.size == 1:
 		return nil
 	case a.group == nil:
-		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.rank, a.world)
+		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.rank, a.size)
+	case a.Data().group == nil && a.Data().size > 1:
+		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.rank, a.size)
 	}
 	return a.join(ctx)
 }
@@ -325,7 +337,9 @@ func (a *Accelerator) Step() {
 
 // GradientSets is the largest number of gradients of a parameter that exist at the same time: that of the current
 // micro-batch and the sums of earlier ones that wait in the tree.
-func (a *Accelerator) GradientSets() int { return bits.Len(uint(max(1, a.sum.leaves/a.sum.q/a.world))) }
+func (a *Accelerator) GradientSets() int {
+	return bits.Len(uint(max(1, a.sum.leaves/a.sum.q/a.Data().Size())))
+}
 
 // ZeroGrad discards all gradients and batch statistics and prepares the next window. On one rank it also frees the
 // gradients, which the next window allocates again as needed; several ranks keep the memory in which they exchange

@@ -40,7 +40,11 @@ func (a *Accelerator) join(ctx context.Context) error {
 	if hook.Lossy() && a.IsMain() {
 		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook", hook.Name())
 	}
-	a.ddp, err = ddp.New(a.ctx, a.group, a.params, ddp.Options{
+	group := a.Data().group
+	if group == nil { // all ranks see the same data
+		return nil
+	}
+	a.ddp, err = ddp.New(a.ctx, group, a.params, ddp.Options{
 		BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),
 		RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
 	})
@@ -118,7 +122,7 @@ func (a *Accelerator) Close() error {
 		a.unwatch()
 		a.unwatch = nil
 	}
-	err := errors.Join(a.group.Close(), a.release())
+	err := errors.Join(a.roles.close(), a.group.Close(), a.release())
 	a.group = nil
 	if a.processes != nil {
 		err = errors.Join(err, a.processes.close())

@@ -34,7 +34,7 @@ func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *
 	if err != nil {
 		return nil, nil, a.reject(err)
 	}
-	parts, err := a.GatherBytes(ctx, mine)
+	parts, err := a.Data().GatherBytes(ctx, mine)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -143,7 +143,7 @@ func GatherObjects[T any](ctx context.Context, a *Accelerator, v T) ([]T, error)
 // pad the others repeat the last element of the list, so that all parts have the same length
 // (0 if the list is empty).
 func SplitBetweenProcesses[T any](a *Accelerator, list []T, pad bool) []T {
-	n, each, extra := len(list), len(list)/a.world, len(list)%a.world
+	n, each, extra := len(list), len(list)/a.size, len(list)%a.size
 	lo := a.rank*each + min(a.rank, extra)
 	hi := lo + each
 	if a.rank < extra {

@@ -216,7 +216,7 @@ func (r *Ranks) detect() error {
 	if r.args.NumReplicas > 1 {
 		return fmt.Errorf("accelerate: num_replicas is %d in a job of %d processes (%s): want ranks as goroutines or as processes, not both", r.args.NumReplicas, e.WorldSize, e)
 	}
-	r.processes, r.rank, r.world = &processes{env: e}, e.Rank, e.WorldSize
+	r.processes, r.rank, r.size = &processes{env: e}, e.Rank, e.WorldSize
 	return nil
 }
 

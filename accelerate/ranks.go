@@ -22,11 +22,11 @@ import (
 // Ranks is this rank among the others: who it is, what they tell each other, and what they decide together. Methods
 // that take a context are collective.
 type Ranks struct {
-	args  *args.TrainingArguments
-	log   *slog.Logger
-	rank  int
-	world int         // number of ranks
-	group *dist.Group // nil: this rank is alone, or not connected
+	Peers // all ranks: they decide, wait and fail together
+	roles
+
+	args *args.TrainingArguments
+	log  *slog.Logger
 
 	unwatch func() // ends giving out the group's flight records; nil with WithGroup
 
@@ -41,11 +41,8 @@ func (r *Ranks) Args() *args.TrainingArguments { return r.args }
 // Kernels is the variant of the CPU's kernels that the process runs, as "avx512".
 func (r *Ranks) Kernels() string { return r.kernels }
 
-// Rank is this rank's number, from 0.
-func (r *Ranks) Rank() int { return r.rank }
-
 // WorldSize is the number of ranks.
-func (r *Ranks) WorldSize() int { return r.world }
+func (r *Ranks) WorldSize() int { return r.size }
 
 // IsMain reports whether this rank logs and saves.
 func (r *Ranks) IsMain() bool { return r.Rank() == 0 }
@@ -79,12 +76,19 @@ func (r *Ranks) Job() (id string, restarted bool) {
 }
 
 // Open joins the other processes of the job if a launcher started this process as one of
-// several, and waits for all of them. Further calls, and calls in a single process, do
-// nothing. Call it before collective work.
+// several, and waits for all of them; with WithMesh it makes the groups of the mesh. Further calls, and calls
+// in a single process, do nothing. Call it before collective work.
 func (r *Ranks) Open(ctx context.Context) error {
-	if r.processes == nil || r.group != nil {
-		return nil
+	if r.processes != nil && r.group == nil {
+		if err := r.joinJob(ctx); err != nil {
+			return err
+		}
 	}
+	return r.split()
+}
+
+// joinJob joins the other processes.
+func (r *Ranks) joinJob(ctx context.Context) error {
 	config, err := r.processes.config(time.Duration(r.args.DDPTimeout) * time.Second)
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
@@ -101,40 +105,7 @@ func (r *Ranks) Open(ctx context.Context) error {
 	r.unwatch = flight.Watch(r.group, r.flightJob(), r.log)
 	if r.IsMain() {
 		info := r.group.Describe()
-		r.log.Info("joined the job", "ranks", r.world, "launcher", string(r.processes.env.Kind), "engine", info.Name, "path", info.Path)
-	}
-	return nil
-}
-
-// Barrier waits until all ranks have called it.
-func (r *Ranks) Barrier(ctx context.Context) error {
-	if r.group == nil {
-		return nil
-	}
-	return r.group.Barrier().Wait(ctx)
-}
-
-// WaitForEveryone returns when all ranks have called it: accelerate's name for Barrier.
-func (r *Ranks) WaitForEveryone(ctx context.Context) error { return r.Barrier(ctx) }
-
-// Agree makes all ranks take the same decisions: each flag becomes true on every rank if
-// it is true on one. Decisions to stop, save or evaluate must go through it; otherwise
-// one rank would wait for the others.
-func (r *Ranks) Agree(ctx context.Context, flags ...*bool) error {
-	if r.group == nil {
-		return nil
-	}
-	v := make([]uint8, len(flags))
-	for i, f := range flags {
-		if *f {
-			v[i] = 1
-		}
-	}
-	if err := r.group.AllReduce(dist.Of(v), dist.Max, dist.Label("control")).Wait(ctx); err != nil {
-		return err
-	}
-	for i, f := range flags {
-		*f = v[i] == 1
+		r.log.Info("joined the job", "ranks", r.size, "launcher", string(r.processes.env.Kind), "engine", info.Name, "path", info.Path)
 	}
 	return nil
 }
@@ -146,51 +117,6 @@ func (r *Ranks) Agree(ctx context.Context, flags ...*bool) error {
 func (r *Ranks) Join(ctx context.Context, have bool) (more bool, err error) {
 	more = have
 	return more, r.Agree(ctx, &more)
-}
-
-// SumCounts adds the counts of all ranks.
-func (r *Ranks) SumCounts(ctx context.Context, n int64) (int64, error) {
-	if r.group == nil {
-		return n, nil
-	}
-	v := []int64{n}
-	err := r.group.AllReduce(dist.Of(v), dist.Sum, dist.Label("loss terms")).Wait(ctx)
-	return v[0], err
-}
-
-// SumFloats adds vectors over all ranks, element by element. Where all ranks but one have
-// zeros, the sum is that rank's value, bit for bit. Ranks use this to share figures that
-// are then added in a fixed order.
-func (r *Ranks) SumFloats(ctx context.Context, v []float64, what string) error {
-	if r.group == nil {
-		return nil
-	}
-	return r.group.AllReduce(dist.Of(v), dist.Sum, dist.Label(what)).Wait(ctx)
-}
-
-// GatherBytes returns the bytes of all ranks, in rank order, on every rank.
-func (r *Ranks) GatherBytes(ctx context.Context, mine []byte) ([][]byte, error) {
-	if r.group == nil {
-		return [][]byte{mine}, nil
-	}
-	sizes := make([]int64, r.WorldSize())
-	if err := r.group.AllGather(dist.Of(sizes), dist.Of([]int64{int64(len(mine))}), dist.Label("sizes")).Wait(ctx); err != nil {
-		return nil, err
-	}
-	longest := int64(0)
-	for _, n := range sizes {
-		longest = max(longest, n)
-	}
-	in, out := make([]byte, longest), make([]byte, longest*int64(len(sizes)))
-	copy(in, mine)
-	if err := r.group.AllGather(dist.Of(out), dist.Of(in), dist.Label("gathered bytes")).Wait(ctx); err != nil {
-		return nil, err
-	}
-	parts := make([][]byte, len(sizes))
-	for r, n := range sizes {
-		parts[r] = out[int64(r)*longest:][:n:n]
-	}
-	return parts, nil
 }
 
 // MainProcessFirst calls f on rank 0 and then on the others, so that rank 0 downloads or
@@ -234,6 +160,7 @@ func (r *Ranks) Abort(err error) {
 	if r.group != nil {
 		r.group.Abort(err)
 	}
+	r.roles.abort(err)
 }
 
 // reject aborts the group for an error of this rank, for which the others would wait, and

@@ -164,11 +164,11 @@ func train(t *testing.T, acc *accelerate.Accelerator, steps int, here, extra fun
 		return nil, nil, err
 	}
 	var losses []accelerate.WindowLoss
-	own := 8 / acc.WorldSize()
+	own := 8 / acc.Data().Size()
 	for s := range steps {
 		var batches []*data.Batch
 		for i := range own {
-			if place := 8*s + own*acc.Rank() + i; here(place) {
+			if place := 8*s + own*acc.Data().Rank() + i; here(place) {
 				batches = append(batches, batch(acc.Ctx(), place, extra(place)))
 			}
 		}

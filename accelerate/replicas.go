@@ -21,13 +21,16 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 			a = a.Clone()
 		}
 		var err error
-		if ranks[r], err = New(a, opts...); err != nil {
+		if ranks[r], err = create(a, opts); err != nil {
 			return nil, err
 		}
 		if ranks[r].processes != nil {
-			return nil, fmt.Errorf("accelerate: this process is already rank %d of %d: want ranks as goroutines or as processes, not both", ranks[r].rank, ranks[r].world)
+			return nil, fmt.Errorf("accelerate: this process is already rank %d of %d: want ranks as goroutines or as processes, not both", ranks[r].rank, ranks[r].size)
 		}
-		ranks[r].rank, ranks[r].world = r, n
+		ranks[r].rank, ranks[r].size = r, n
+		if err := ranks[r].arrange(); err != nil {
+			return nil, err
+		}
 	}
 	return ranks, nil
 }

@@ -36,11 +36,7 @@ func Run(ctx context.Context, a *args.TrainingArguments, body func(acc *Accelera
 // ranks are closed.
 func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelerator) error) error {
 	if len(ranks) == 1 {
-		acc := ranks[0]
-		if err := acc.Open(ctx); err != nil {
-			return err
-		}
-		return runRank(acc, body, nil)
+		return runRank(ctx, ranks[0], body, nil)
 	}
 	if ranks[0].group == nil {
 		Connect(ranks)
@@ -48,7 +44,7 @@ func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelera
 	errs, panics := make([]error, len(ranks)), make([]any, len(ranks))
 	var all sync.WaitGroup
 	for i, acc := range ranks {
-		all.Go(func() { errs[i] = runRank(acc, body, &panics[i]) })
+		all.Go(func() { errs[i] = runRank(ctx, acc, body, &panics[i]) })
 	}
 	all.Wait()
 	for _, p := range panics {
@@ -63,9 +59,9 @@ func RunRanks(ctx context.Context, ranks []*Accelerator, body func(acc *Accelera
 // testing.T.FailNow does.
 var errGoexit = errors.New("accelerate: the rank's goroutine ended")
 
-// runRank calls body, tells the others if it fails, and closes the rank. A panic is kept in
+// runRank opens the rank, calls body, tells the others if it fails, and closes the rank. A panic is kept in
 // panicked, or goes on if that is nil.
-func runRank(a *Accelerator, body func(acc *Accelerator) error, panicked *any) (err error) {
+func runRank(ctx context.Context, a *Accelerator, body func(acc *Accelerator) error, panicked *any) (err error) {
 	returned := false
 	defer func() {
 		var p any
@@ -88,7 +84,9 @@ func runRank(a *Accelerator, body func(acc *Accelerator) error, panicked *any) (
 			panic(p)
 		}
 	}()
-	err = body(a)
+	if err = a.Open(ctx); err == nil {
+		err = body(a)
+	}
 	returned = true
 	return err
 }

@@ -100,10 +100,10 @@ func (s *statistics) forget(first int) {
 // passes without a backward pass do not count.
 func (s *statistics) exchange(ctx context.Context, a *Accelerator) error {
 	s.forget(s.unowned)
-	if a.group == nil || !a.args.DDPBroadcastBuffers {
+	if a.Data().group == nil || !a.args.DDPBroadcastBuffers {
 		return nil
 	}
-	parts, err := a.GatherBytes(ctx, s.encode())
+	parts, err := a.Data().GatherBytes(ctx, s.encode())
 	if err != nil {
 		return fmt.Errorf("accelerate: exchanging batch statistics: %w", err)
 	}

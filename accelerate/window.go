@@ -73,13 +73,13 @@ func (a *Accelerator) runWindow(ctx context.Context, batches []*data.Batch, p Pa
 	for _, b := range batches {
 		expected += b.Count
 	}
-	if expected, err = a.SumCounts(ctx, expected); err != nil {
+	if expected, err = a.Data().SumCounts(ctx, expected); err != nil {
 		return WindowLoss{}, err
 	}
 	shared := newWindowFigures(int(layout.Leaves()), p.Figures)
 	losses := tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, len(batches))
 	defer losses.Free()
-	first := a.rank * layout.AccumulationSteps
+	first := layout.Rank * layout.AccumulationSteps
 	for i, b := range batches {
 		if i > 0 && p.Between != nil {
 			if err := p.Between(); err != nil {
@@ -101,7 +101,7 @@ func (a *Accelerator) runWindow(ctx context.Context, batches []*data.Batch, p Pa
 			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: first + i, Err: err}
 		}
 	}
-	if err := a.SumFloats(ctx, shared.all, "losses of a step"); err != nil {
+	if err := a.Data().SumFloats(ctx, shared.all, "losses of a step"); err != nil {
 		return WindowLoss{}, err
 	}
 	copy(p.Figures, shared.figures())

@@ -64,7 +64,7 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
 	measured := r.acc.Device().MemStats().Peak / int64(r.args.NumReplicas) // which share a device
-	if r.acc.WorldSize() > 1 {                                             // gradients lie in the memory of the group
+	if r.acc.Data().Size() > 1 {                                           // gradients lie in the memory of the group
 		for _, p := range r.acc.Params() {
 			measured += int64(p.Bytes())
 		}
@@ -102,5 +102,5 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 		}
 		return b
 	}
-	return estimateMemory(r.args, r.acc.WorldSize(), fresh, batch, func(t *Trainer) { t.loss, t.newOptim = r.loss, r.newOptim })
+	return estimateMemory(r.args, r.acc.Data().Size(), fresh, batch, func(t *Trainer) { t.loss, t.newOptim = r.loss, r.newOptim })
 }

@@ -118,7 +118,7 @@ func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix st
 	if err != nil {
 		return nil, err
 	}
-	order := &dealtOrder{order: data.EpochOrder(batches, 0), rank: t.acc.Rank(), ranks: t.acc.WorldSize()}
+	order := &dealtOrder{order: data.EpochOrder(batches, 0), rank: t.acc.Data().Rank(), ranks: t.acc.Data().Size()}
 	loader, err := data.NewLoader(ctx, t.acc.Ctx().NoGrad(), src, order, data.LoaderOptions{
 		Workers: t.args.DataloaderNumWorkers, PrefetchFactor: t.args.PrefetchBatches(),
 	})
@@ -133,7 +133,7 @@ func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix st
 	if err := t.predictBatches(ctx, loader, shared, batches.Len(), each); err != nil {
 		return nil, err
 	}
-	if err := t.acc.SumFloats(context.WithoutCancel(ctx), shared, "losses of an evaluation"); err != nil {
+	if err := t.acc.Data().SumFloats(context.WithoutCancel(ctx), shared, "losses of an evaluation"); err != nil {
 		return nil, err
 	}
 	if err := t.mergeMetrics(context.WithoutCancel(ctx)); err != nil {
@@ -164,7 +164,7 @@ func (t *Trainer) predictBatches(ctx context.Context, loader *data.Loader, share
 			return err
 		}
 		e := t.event()
-		e.Batch, e.Batches = min(n*int64(t.acc.WorldSize()), total), total
+		e.Batch, e.Batches = min(n*int64(t.acc.Data().Size()), total), total
 		if err := t.callbacks.Fire(callbacks.PredictionStep, e); err != nil {
 			return err
 		}

@@ -15,10 +15,10 @@ import (
 
 // gatherPredictions collects the predictions of all ranks, in the dataset's order.
 func (t *Trainer) gatherPredictions(ctx context.Context, mine []Prediction) ([]Prediction, error) {
-	if t.acc.WorldSize() == 1 {
+	if t.acc.Data().Size() == 1 {
 		return mine, nil
 	}
-	parts, err := t.acc.GatherBytes(ctx, encodePredictions(mine))
+	parts, err := t.acc.Data().GatherBytes(ctx, encodePredictions(mine))
 	if err != nil {
 		return nil, err
 	}

@@ -160,7 +160,7 @@ func (r *run) keepLeaves(ck *checkpoint.Checkpoint, a *args.TrainingArguments) e
 	if err := saved.check(); err != nil {
 		return err
 	}
-	world := r.acc.WorldSize()
+	world := r.acc.Data().Size()
 	perRank, err := a.AccumulationSteps(world)
 	if err == nil && (saved.Leaves == 0 || int64(perRank*world) == saved.Leaves) {
 		return nil

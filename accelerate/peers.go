@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"context"
+
+	"github.com/lockstep-ml/lockstep/dist"
+)
+
+// Peers are ranks that have something to do together, and this rank's place among them. Methods that take a context
+// are collective: all of the peers call them in the same order.
+type Peers struct {
+	rank  int
+	size  int
+	group *dist.Group // nil: this rank is alone, or not connected
+}
+
+// Rank is this rank's number among the peers, from 0.
+func (p *Peers) Rank() int { return p.rank }
+
+// Size is the number of peers.
+func (p *Peers) Size() int { return p.size }
+
+// Barrier waits until all peers have called it.
+func (p *Peers) Barrier(ctx context.Context) error {
+	if p.group == nil {
+		return nil
+	}
+	return p.group.Barrier().Wait(ctx)
+}
+
+// WaitForEveryone returns when all peers have called it: accelerate's name for Barrier.
+func (p *Peers) WaitForEveryone(ctx context.Context) error { return p.Barrier(ctx) }
+
+// Agree makes all peers take the same decisions: each flag becomes true on every rank if
+// it is true on one. Decisions to stop, save or evaluate must go through it; otherwise
+// one rank would wait for the others.
+func (p *Peers) Agree(ctx context.Context, flags ...*bool) error {
+	if p.group == nil {
+		return nil
+	}
+	v := make([]uint8, len(flags))
+	for i, f := range flags {
+		if *f {
+			v[i] = 1
+		}
+	}
+	if err := p.group.AllReduce(dist.Of(v), dist.Max, dist.Label("control")).Wait(ctx); err != nil {
+		return err
+	}
+	for i, f := range flags {
+		*f = v[i] == 1
+	}
+	return nil
+}
+
+// SumCounts adds the counts of all peers.
+func (p *Peers) SumCounts(ctx context.Context, n int64) (int64, error) {
+	if p.group == nil {
+		return n, nil
+	}
+	v := []int64{n}
+	err := p.group.AllReduce(dist.Of(v), dist.Sum, dist.Label("loss terms")).Wait(ctx)
+	return v[0], err
+}
+
+// SumFloats adds vectors over all peers, element by element. Where all ranks but one have
+// zeros, the sum is that rank's value, bit for bit. Ranks use this to share figures that
+// are then added in a fixed order.
+func (p *Peers) SumFloats(ctx context.Context, v []float64, what string) error {
+	if p.group == nil {
+		return nil
+	}
+	return p.group.AllReduce(dist.Of(v), dist.Sum, dist.Label(what)).Wait(ctx)
+}
+
+// GatherBytes returns the bytes of all peers, in rank order, on every rank.
+func (p *Peers) GatherBytes(ctx context.Context, mine []byte) ([][]byte, error) {
+	if p.group == nil {
+		return [][]byte{mine}, nil
+	}
+	sizes := make([]int64, p.size)
+	if err := p.group.AllGather(dist.Of(sizes), dist.Of([]int64{int64(len(mine))}), dist.Label("sizes")).Wait(ctx); err != nil {
+		return nil, err
+	}
+	longest := int64(0)
+	for _, n := range sizes {
+		longest = max(longest, n)
+	}
+	in, out := make([]byte, longest), make([]byte, longest*int64(len(sizes)))
+	copy(in, mine)
+	if err := p.group.AllGather(dist.Of(out), dist.Of(in), dist.Label("gathered bytes")).Wait(ctx); err != nil {
+		return nil, err
+	}
+	parts := make([][]byte, len(sizes))
+	for r, n := range sizes {
+		parts[r] = out[int64(r)*longest:][:n:n]
+	}
+	return parts, nil
+}

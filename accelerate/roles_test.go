@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/dist"
+)
+
+// Only the ranks along the axes of the data divide the training stream and sum gradients; the others do the same work,
+// and all end with the bits of one rank.
+func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
+	var want map[string]string
+	err := accelerate.Run(t.Context(), rankArgs(1), func(acc *accelerate.Accelerator) (err error) {
+		want, _, err = train(t, acc, 3, everywhere, nowhere)
+		return err
+	})
+	require.NoError(t, err)
+	for _, mesh := range []string{"dp=2,tp=2", "pp=2,dp=-1", "tp=4", "dp=4", "dp_replicate=2,dp_shard=2,tp=2", "tp=2,dp=2,cp=2"} {
+		axes, err := dist.ParseAxes(mesh)
+		require.NoError(t, err)
+		ranks := 4
+		if len(axes) == 3 {
+			ranks = 8
+		}
+		got, places := make([]map[string]string, ranks), make([]string, ranks)
+		err = accelerate.Run(t.Context(), rankArgs(ranks), func(acc *accelerate.Accelerator) error {
+			w, _, err := train(t, acc, 3, everywhere, nowhere)
+			got[acc.Rank()] = w
+			places[acc.Rank()] = fmt.Sprintf("%d/%d %d/%d", acc.Data().Rank(), acc.Data().Size(), acc.Model().Rank(), acc.Model().Size())
+			return err
+		}, accelerate.WithLogger(quiet), accelerate.WithMesh(axes...))
+		require.NoError(t, err, mesh)
+		for rank, w := range got {
+			require.Equal(t, want, w, "%s: rank %d", mesh, rank)
+		}
+		if mesh == "dp=2,tp=2" {
+			require.Equal(t, []string{"0/2 0/2", "0/2 1/2", "1/2 0/2", "1/2 1/2"}, places)
+		}
+	}
+}
+
+func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
+	body := func(*accelerate.Accelerator) error { return errors.New("not reached") }
+	err := accelerate.Run(t.Context(), rankArgs(4), body, accelerate.WithMesh(dist.Axis{Name: "dp", Size: 3}))
+	require.EqualError(t, err, "accelerate: dist: mesh dp=3 does not fit 4 ranks: want sizes whose product is 4")
+}
+
+// A rank that fails ends the work of ranks that wait for others than it.
+func TestFailureEndsAllGroupsOfAMesh(t *testing.T) {
+	ranks := accelerators(t, 4, func(_ int, a *args.TrainingArguments) {}, accelerate.WithMesh(dist.Axis{Name: "dp", Size: 2}, dist.Axis{Name: "tp", Size: 2}))
+	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
+		if err := acc.Open(t.Context()); err != nil {
+			return err
+		}
+		if acc.Rank() == 3 {
+			return errors.New("out of disk")
+		}
+		for { // ranks 0 and 2 have no call with rank 3
+			if err := acc.Data().Barrier(t.Context()); err != nil {
+				return err
+			}
+		}
+	})
+	for rank, err := range errs {
+		require.ErrorContains(t, err, "out of disk", "rank %d", rank)
+	}
+}
