@@ -19,3 +19,6 @@ var (
 	DecodePredictions = decodePredictions
 	EncodePredictions = encodePredictions
 )
+
+// WithGroup makes the trainer a rank of a group.
+var WithGroup = withGroup

@@ -44,9 +44,10 @@ type run struct {
 
 	memoryUsed map[string]float64 // of the last record; nil until then
 
-	timeUp     bool                 // max_train_seconds are used up, on any rank
-	checkpoint string               // the folder of the last one that this run wrote or began with
-	stopReason callbacks.StopReason // at the end: why steps are missing
+	timeUp      bool                 // max_train_seconds are used up, on any rank
+	interrupted bool                 // the context of any rank has ended
+	checkpoint  string               // the folder of the last one that this run wrote or began with
+	stopReason  callbacks.StopReason // at the end: why steps are missing
 
 	progress progress
 	owed     owed
@@ -356,7 +357,7 @@ func (r *run) close() {
 
 // info says what is about to run.
 func (r *run) info() *callbacks.RunInfo {
-	total, _ := r.args.TotalTrainBatchSize(r.acc.WorldSize()) // plan has checked it
+	total, _ := r.args.TotalTrainBatchSize(r.acc.Data().Size()) // plan has checked it
 	info := &callbacks.RunInfo{
 		Device: r.acc.Device().Name(), Kernels: r.acc.Kernels(), Threads: r.acc.Device().Workers(), Ranks: r.acc.WorldSize(),
 		Parameters: int64(nn.NumParameters(r.model)), Samples: r.samples, Steps: r.steps.MaxSteps, FromStep: r.state.GlobalStep,

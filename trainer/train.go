@@ -141,8 +141,8 @@ func (r *run) runEpoch(ctx context.Context) error {
 	}
 	more := true
 	for more && !r.control.ShouldEpochStop && !r.control.ShouldTrainingStop {
-		if err := r.checkInterrupt(ctx); err != nil {
-			return err
+		if r.interrupted {
+			return r.interrupt(ctx)
 		}
 		var err error
 		if more, err = r.step(); err != nil {
@@ -199,14 +199,14 @@ func (r *run) timeIsUp() bool {
 // for more, some of them on rank 0 alone: the ranks agree again after each.
 func (r *run) act(ctx context.Context) error {
 	c := &r.control
-	if err := r.agree(); err != nil {
+	if err := r.agree(ctx); err != nil {
 		return err
 	}
 	if c.ShouldLog {
 		if err := r.logStep(); err != nil {
 			return err
 		}
-		if err := r.agree(); err != nil {
+		if err := r.agree(ctx); err != nil {
 			return err
 		}
 	}
@@ -216,7 +216,7 @@ func (r *run) act(ctx context.Context) error {
 			return err
 		}
 		end()
-		if err := r.agree(); err != nil {
+		if err := r.agree(ctx); err != nil {
 			return err
 		}
 	}
@@ -225,7 +225,7 @@ func (r *run) act(ctx context.Context) error {
 		if err := r.save(context.WithoutCancel(ctx)); err != nil {
 			return err
 		}
-		return r.agree()
+		return r.agree(ctx)
 	}
 	return nil
 }
@@ -241,23 +241,16 @@ func (r *run) agreedReason() callbacks.StopReason {
 	return callbacks.StopReason{}
 }
 
-// agree makes what a callback of any rank asked for hold on all.
-func (r *run) agree() error {
+// agree makes what a callback of any rank asked for hold on all, and the end of any rank's ctx: it is the one exchange of
+// a step that is not about data.
+func (r *run) agree(ctx context.Context) error {
 	c := &r.control
-	err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog, &r.timeUp)
+	r.interrupted = r.interrupted || ctx.Err() != nil
+	err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog, &r.timeUp, &r.interrupted)
 	if err == nil && c.ShouldTrainingStop && !c.StopReason.Early() {
 		c.StopReason = r.agreedReason()
 	}
 	return err
-}
-
-// checkInterrupt ends the run if ctx has ended on any rank.
-func (r *run) checkInterrupt(ctx context.Context) error {
-	interrupted := ctx.Err() != nil
-	if err := r.acc.Agree(r.ctx, &interrupted); err != nil || !interrupted {
-		return err
-	}
-	return r.interrupt(ctx)
 }
 
 // interrupt saves if asked to, unless there is nothing new, and ends the run.
