@@ -41,7 +41,7 @@ func (a Adam) New(c *tensor.Ctx, groups []*Group) *Optimizer {
 type ScaleByAdam struct{ Beta1, Beta2, Eps float64 }
 
 // State is the two moments.
-func (ScaleByAdam) State() []string { return []string{"exp_avg", "exp_avg_sq"} }
+func (ScaleByAdam) State(p tensor.Named) []StateTensor { return Like(p, "exp_avg", "exp_avg_sq") }
 
 // Squares implements Squares.
 func (ScaleByAdam) Squares() []string { return []string{"exp_avg_sq"} }

@@ -16,7 +16,7 @@ import (
 // nothing is a link that does nothing: with it a chain is not known as AdamW's, and its links run one after the other.
 type nothing struct{}
 
-func (nothing) State() []string                                                            { return nil }
+func (nothing) State(tensor.Named) []optim.StateTensor                                           { return nil }
 func (nothing) Apply(*tensor.Ctx, tensor.Named, *optim.Group, *optim.Slot, *tensor.Tensor) {}
 
 // TestAdamWIsItsChain holds that AdamW's one pass has the bits of its links, for every dtype, with and without decay.

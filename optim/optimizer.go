@@ -25,12 +25,28 @@ type Group struct {
 
 // Transform is one link of an optimizer's chain.
 type Transform interface {
-	// State names the tensors of the parameter's shape that the transform keeps, as
-	// "exp_avg"; they start as zeros.
-	State() []string
+	// State describes the tensors that the transform keeps for a parameter, as Like(p, "exp_avg"). They begin as zeros,
+	// when they are first needed.
+	State(p tensor.Named) []StateTensor
 	// Apply replaces the update of one parameter, which begins as its gradient. It may
 	// change update and the state in place, and p for what is not an update.
 	Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, update *tensor.Tensor)
+}
+
+// StateTensor describes a tensor that a transform keeps for a parameter.
+type StateTensor struct {
+	Name  string
+	Shape []int
+	DType tensor.DType
+}
+
+// Like describes tensors of the parameter's shape and dtype.
+func Like(p tensor.Named, names ...string) []StateTensor {
+	list := make([]StateTensor, len(names))
+	for i, name := range names {
+		list[i] = StateTensor{name, p.Shape(), p.DType()}
+	}
+	return list
 }
 
 // Slot is what an optimizer remembers of one parameter.
@@ -38,7 +54,9 @@ type Slot struct {
 	// Step counts the steps that changed the parameter, this one included.
 	Step int64
 	// Tensors are the state by name.
-	Tensors map[string]*tensor.Tensor
+	Tensors map[string]*tensor.Tensor // nil until they are needed
+
+	param tensor.Named
 }
 
 // Optimizer is a chain of transforms over groups of parameters.
@@ -47,17 +65,18 @@ type Optimizer struct {
 	groups []*Group
 	chain  []Transform
 	slots  map[string]*Slot
-	base   []float64 // learning rates of the groups before a schedule
-	factor float64   // of the next step's gradients
+	keep   *tensor.Ctx // of the state, which lives in no scope
+	base   []float64   // learning rates of the groups before a schedule
+	factor float64     // of the next step's gradients
 }
 
 // New makes an optimizer of a user's own chain. name identifies it in checkpoints. It
 // panics if two parameters share a name, or if a tensor is given twice and would be
 // updated twice in a step.
 func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
-	o := &Optimizer{name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, factor: 1}
-	keep := tensor.NewCtx(c.Device()).NoGrad() // state lives in no scope
-	defer keep.Sync()
+	o := &Optimizer{
+		name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad(), factor: 1,
+	}
 	names := map[*tensor.Tensor]string{}
 	for _, g := range groups {
 		o.base = append(o.base, g.LR)
@@ -69,20 +88,30 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 				panic(&tensor.Error{Op: "optim.New", Msg: fmt.Sprintf("parameters %q and %q are one tensor: want tied parameters once", first, p.Name)})
 			}
 			names[p.Tensor] = p.Name
-			o.slots[p.Name] = o.newSlot(keep, p)
+			o.slots[p.Name] = &Slot{param: p}
 		}
 	}
 	return o
 }
 
-func (o *Optimizer) newSlot(keep *tensor.Ctx, p tensor.Named) *Slot {
-	s := &Slot{Tensors: map[string]*tensor.Tensor{}}
+// state describes what the chain keeps for a parameter.
+func (o *Optimizer) state(p tensor.Named) (list []StateTensor) {
 	for _, t := range o.chain {
-		for _, name := range t.State() {
-			s.Tensors[name] = tensor.ZerosLike(keep, p.Tensor)
-		}
+		list = append(list, t.State(p)...)
 	}
-	return s
+	return list
+}
+
+// fill makes the tensors of a slot that has none yet.
+func (o *Optimizer) fill(s *Slot) {
+	if s.Tensors != nil {
+		return
+	}
+	s.Tensors = map[string]*tensor.Tensor{}
+	for _, t := range o.state(s.param) {
+		s.Tensors[t.Name] = tensor.Zeros(o.keep, t.DType, t.Shape...)
+	}
+	o.keep.Sync() // steps have a stream of their own
 }
 
 // Name is the optimizer's name, as "adamw".
@@ -134,6 +163,7 @@ func (o *Optimizer) Step(c *tensor.Ctx) {
 
 func (o *Optimizer) update(c *tensor.Ctx, p tensor.Named, g *Group, grad *tensor.Tensor) {
 	s := o.slots[p.Name]
+	o.fill(s)
 	s.Step++
 	if adam, ok := o.fusible(p, grad); ok {
 		adam.step(c, p, g, s, grad, o.factor)
@@ -174,6 +204,7 @@ type State struct {
 func (o *Optimizer) State() State {
 	st := State{Name: o.name, Steps: map[string]int64{}, Tensors: map[string]*tensor.Tensor{}}
 	for name, s := range o.slots {
+		o.fill(s)
 		st.Steps[name] = s.Step
 		for k, t := range s.Tensors {
 			st.Tensors[name+"."+k] = t
@@ -219,8 +250,8 @@ type Saved struct {
 // are not finite, the state is partly the saved one. It is for package trainer.
 func (o *Optimizer) ReadState(name string, steps map[string]int64, tensors map[string]Saved) error {
 	bad := o.mismatches(name, steps, tensors)
-	mine := o.State().Tensors
 	if len(bad) == 0 {
+		mine := o.State().Tensors
 		for _, k := range sortedKeys(mine) {
 			n, err := tensors[k].Read(mine[k])
 			if err != nil {
@@ -247,17 +278,22 @@ func (o *Optimizer) mismatches(name string, steps map[string]int64, tensors map[
 	if name != o.name {
 		bad = append(bad, fmt.Sprintf("it was saved by optimizer %q, not %q", name, o.name))
 	}
-	mine := o.State().Tensors
+	mine := map[string]StateTensor{}
+	for name, s := range o.slots {
+		for _, t := range o.state(s.param) {
+			mine[name+"."+t.Name] = t
+		}
+	}
 	for _, k := range sortedKeys(mine) {
 		t := mine[k]
 		if s, ok := tensors[k]; !ok {
 			bad = append(bad, fmt.Sprintf("%s is missing", k))
-		} else if s.DType != t.DType() || !slices.Equal(s.Shape, t.Shape()) {
-			bad = append(bad, fmt.Sprintf("%s is %v %v, want %v %v", k, s.DType, s.Shape, t.DType(), t.Shape()))
+		} else if s.DType != t.DType || !slices.Equal(s.Shape, t.Shape) {
+			bad = append(bad, fmt.Sprintf("%s is %v %v, want %v %v", k, s.DType, s.Shape, t.DType, t.Shape))
 		}
 	}
 	for _, k := range sortedKeys(tensors) {
-		if mine[k] == nil {
+		if _, ok := mine[k]; !ok {
 			bad = append(bad, fmt.Sprintf("%s is not known", k))
 		}
 	}

@@ -23,7 +23,7 @@ import (
 // squash is a user's own transform without state: it bounds each element of the update.
 type squash struct{}
 
-func (squash) State() []string { return nil }
+func (squash) State(tensor.Named) []optim.StateTensor { return nil }
 
 func (squash) Apply(c *tensor.Ctx, _ tensor.Named, _ *optim.Group, _ *optim.Slot, u *tensor.Tensor) {
 	tensor.CopyInto(c, u, tensor.Tanh(c, u))
@@ -307,4 +307,43 @@ func TestOptimizerLists(t *testing.T) {
 	require.Equal(t, []float32{-2}, tensor.ToSlice[float32](c, ps[0].Tensor), "each group has its learning rate")
 	o.ZeroGrad()
 	require.Nil(t, ps[0].Grad())
+}
+
+// rows is a transform whose state is smaller than the parameter and of another dtype, as Adafactor's is.
+type rows struct{}
+
+func (rows) State(p tensor.Named) []optim.StateTensor {
+	return []optim.StateTensor{{Name: "row_sum", Shape: p.Shape()[:1], DType: tensor.Float64}}
+}
+
+func (rows) Apply(c *tensor.Ctx, _ tensor.Named, _ *optim.Group, s *optim.Slot, u *tensor.Tensor) {
+	sum := s.Tensors["row_sum"]
+	tensor.AxpbyInto(c, sum, 1, sum, 1, tensor.Sum(c, tensor.Cast(c, u, tensor.Float64), []int{1}, false))
+}
+
+// State has the shape and dtype that the transform asks for, and takes memory from the first step on.
+func TestStateIsMadeWhenItIsNeeded(t *testing.T) {
+	dev := tensor.NewCPU(1)
+	c := tensor.NewCtx(dev)
+	create := func() (tensor.Named, *optim.Optimizer) {
+		p := tensor.Named{Name: "w", Tensor: tensor.Ones(c.NoGrad(), tensor.Float32, 300, 400).SetRequiresGrad(true)}
+		return p, optim.New(c, "rows", []*optim.Group{{Params: []tensor.Named{p}, LR: 1}}, rows{})
+	}
+	before := dev.MemStats().InUse
+	p, opt := create()
+	require.EqualValues(t, 300*400*4, dev.MemStats().InUse-before, "the parameter alone")
+	opt.Step(c) // without a gradient
+	require.EqualValues(t, 300*400*4, dev.MemStats().InUse-before)
+	p.SwapGrad(tensor.Ones(c.NoGrad(), tensor.Float32, 300, 400), true)
+	opt.Step(c)
+	saved := opt.State()
+	require.Equal(t, []int{300}, saved.Tensors["w.row_sum"].Shape())
+	require.EqualValues(t, 400, tensor.ToSlice[float64](c.NoGrad(), saved.Tensors["w.row_sum"])[299])
+
+	_, other := create()
+	require.NoError(t, other.LoadState(c, saved))
+	require.Equal(t, tensor.ReadBytes(c, saved.Tensors["w.row_sum"]), tensor.ReadBytes(c, other.State().Tensors["w.row_sum"]))
+	saved.Tensors["w.row_sum"] = tensor.Zeros(c.NoGrad(), tensor.Float32, 300)
+	_, third := create()
+	require.EqualError(t, third.LoadState(c, saved), "optim: the saved state does not fit: w.row_sum is float32 [300], want float64 [300]")
 }

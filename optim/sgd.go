@@ -30,7 +30,7 @@ type Momentum struct {
 }
 
 // State is the momentum buffer.
-func (Momentum) State() []string { return []string{"momentum_buffer"} }
+func (Momentum) State(p tensor.Named) []StateTensor { return Like(p, "momentum_buffer") }
 
 // add adds an update to the buffer.
 func (m Momentum) add(c *tensor.Ctx, s *Slot, u *tensor.Tensor) (b *tensor.Tensor) {

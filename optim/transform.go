@@ -10,7 +10,7 @@ import (
 type L2 struct{}
 
 // State is empty.
-func (L2) State() []string { return nil }
+func (L2) State(tensor.Named) []StateTensor { return nil }
 
 // Apply adds the decay term.
 func (L2) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, u *tensor.Tensor) {
@@ -24,7 +24,7 @@ func (L2) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, u *tensor.Tens
 type DecoupledDecay struct{}
 
 // State is empty.
-func (DecoupledDecay) State() []string { return nil }
+func (DecoupledDecay) State(tensor.Named) []StateTensor { return nil }
 
 // Apply shrinks p.
 func (DecoupledDecay) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, _ *tensor.Tensor) {
