@@ -68,12 +68,12 @@ func New(in *nn.Init, cfg Config) (*Model, error) {
 }
 
 func newModel(in *nn.Init, cfg Config) *Model {
-	t, std := in.Sub("transformer"), cfg.InitializerRange
+	t := in.Sub("transformer")
 	tr := &Transformer{
-		WTE:  nn.NewEmbedding(t.Sub("wte"), cfg.VocabSize, cfg.NEmbd, std),
-		WPE:  nn.NewEmbedding(t.Sub("wpe"), cfg.NPositions, cfg.NEmbd, std),
+		WTE:  newEmbedding(t.Sub("wte"), cfg.VocabSize, cfg),
+		WPE:  newEmbedding(t.Sub("wpe"), cfg.NPositions, cfg),
 		Drop: &nn.Dropout{P: cfg.EmbdPdrop},
-		LNF:  nn.NewLayerNorm(t.Sub("ln_f"), cfg.NEmbd, cfg.LayerNormEpsilon),
+		LNF:  nn.NewLayerNorm(t.Sub("ln_f"), nn.LayerNormConfig{Dim: cfg.NEmbd, Eps: cfg.LayerNormEpsilon}),
 	}
 	for i := range cfg.NLayer {
 		tr.H = append(tr.H, newBlock(t.Sub("h").Sub(itoa(i)), cfg))
@@ -82,9 +82,14 @@ func newModel(in *nn.Init, cfg Config) *Model {
 	if cfg.TieWordEmbeddings {
 		m.LMHead = &nn.Embedding{Weight: tr.WTE.Weight}
 	} else {
-		m.LMHead = nn.NewEmbedding(in.Sub("lm_head"), cfg.VocabSize, cfg.NEmbd, std)
+		m.LMHead = newEmbedding(in.Sub("lm_head"), cfg.VocabSize, cfg)
 	}
 	return m
+}
+
+// newEmbedding draws rows with GPT-2's deviation, which may be 0.
+func newEmbedding(in *nn.Init, rows int, cfg Config) *nn.Embedding {
+	return &nn.Embedding{Weight: in.Normal("weight", cfg.InitializerRange, rows, cfg.NEmbd)}
 }
 
 // ModelType is "gpt2".
