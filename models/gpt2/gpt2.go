@@ -107,9 +107,11 @@ func (m *Model) Config() any {
 }
 
 // RecomputeUnits are the blocks.
-func (m *Model) RecomputeUnits() []nn.Module {
-	units := make([]nn.Module, len(m.Transformer.H))
-	for i, b := range m.Transformer.H {
+func (m *Model) RecomputeUnits() []nn.Module { return m.Transformer.units() }
+
+func (t *Transformer) units() []nn.Module {
+	units := make([]nn.Module, len(t.H))
+	for i, b := range t.H {
 		units[i] = b
 	}
 	return units
