@@ -22,9 +22,6 @@ const (
 	Wide
 )
 
-// String is the precision's name.
-func (p Precision) String() string { return [...]string{"widest", "lower", "float32"}[p] }
-
 // precisions of the ops. An op that is not here takes the dtypes of its operands as they are: creation, conversion,
 // views, writes in place, indexing and what has one operand and no sums.
 var precisions = map[string]Precision{
