@@ -116,12 +116,6 @@ func (m *Classifier) Labels() []string { return m.Cfg.ID2Label.Names() }
 // RecomputeUnits are the blocks.
 func (m *Classifier) RecomputeUnits() []nn.Module { return m.Transformer.units() }
 
-// FLOPsPerToken counts as Model's, without the language model's head.
-func (m *Classifier) FLOPsPerToken(t int) float64 {
-	lm := Model{Cfg: m.Cfg.Config}
-	return lm.FLOPsPerToken(t) - 6*float64(m.Cfg.VocabSize)*float64(m.Cfg.NEmbd)
-}
-
 // ExampleBatch is size texts of length tokens, n_positions for 0.
 func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 	if length == 0 {

@@ -117,9 +117,9 @@ func (t *Transformer) units() []nn.Module {
 	return units
 }
 
-// FLOPsPerToken counts 6 per weight of the matrix products and attention's 12·L·t·C (Chowdhery
-// et al. 2022, appendix B). It is asked for in every step, so that it counts by the configuration:
-// the blocks, the last norm and the head.
+// FLOPsPerToken is the floating-point operations of a forward and a backward pass per token of context length t: 6 per
+// weight of the matrix products, and attention's 12·L·t·C (Chowdhery et al. 2022, appendix B). It counts by the
+// configuration: the blocks, the last norm and the head.
 func (m *Model) FLOPsPerToken(t int) float64 {
 	c, inner := m.Cfg.NEmbd, m.Cfg.inner()
 	layer := 4*c*c + 2*c*inner + 9*c + inner // with biases and norms
