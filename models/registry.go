@@ -5,7 +5,8 @@ package models
 import (
 	"encoding/json"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -39,12 +40,7 @@ func Register(modelType string, f Factory) {
 func Types() []string {
 	registry.Lock()
 	defer registry.Unlock()
-	var names []string
-	for n := range registry.factories {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
+	return slices.Sorted(maps.Keys(registry.factories))
 }
 
 // FromConfig makes a model with fresh weights from the text of a config.json. Before it takes memory, it finds out how
@@ -67,6 +63,18 @@ func fromConfig(in *nn.Init, config []byte) (m Configured, err error) {
 		return nil, fmt.Errorf("models: config.json: no model can be made of it: %w", p)
 	}
 	return m, err
+}
+
+// Make makes a model by f, as nn.Make, if its configuration is valid. It is for packages of architectures; pkg is the
+// name of theirs.
+func Make[C interface{ Validate() error }, M any](in *nn.Init, pkg string, cfg C, f func(*nn.Init, C) M) (m M, err error) {
+	if err := cfg.Validate(); err != nil {
+		return m, err
+	}
+	if m, err = nn.Make(in, func(in *nn.Init) M { return f(in, cfg) }); err != nil {
+		return m, fmt.Errorf("%s: %w", pkg, err)
+	}
+	return m, nil
 }
 
 // factory finds who makes the model of a config.json.

@@ -36,15 +36,7 @@ func (t *Trainer) EvaluateContext(ctx context.Context) (map[string]float64, erro
 	if len(t.evals) == 0 {
 		return nil, errors.New("trainer: there is no evaluation set: want WithEvalData")
 	}
-	var out map[string]float64
-	err := t.every(ctx, func(rank *Trainer) error {
-		m, err := rank.evaluateAlone(ctx)
-		if rank == t {
-			out = m
-		}
-		return err
-	})
-	return out, err
+	return onEvery(ctx, t, func(rank *Trainer) (map[string]float64, error) { return rank.evaluateAlone(ctx) })
 }
 
 // evaluateAlone evaluates outside a training run: the ranks first take rank 0's

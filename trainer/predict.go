@@ -49,15 +49,7 @@ func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*Predict
 	if src == nil {
 		return nil, errors.New("trainer: Predict has no data: want a source")
 	}
-	var out *PredictionOutput
-	err := t.every(ctx, func(rank *Trainer) error {
-		p, err := rank.predictRank(ctx, src)
-		if rank == t {
-			out = p
-		}
-		return err
-	})
-	return out, err
+	return onEvery(ctx, t, func(rank *Trainer) (*PredictionOutput, error) { return rank.predictRank(ctx, src) })
 }
 
 // predictRank is this rank's part of a prediction; the result is the same on every rank.

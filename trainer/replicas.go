@@ -70,6 +70,18 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 	return nn.Clone(t.model, acc.Device())
 }
 
+// onEvery is every for an f with a result, which is that of t.
+func onEvery[T any](ctx context.Context, t *Trainer, f func(rank *Trainer) (T, error)) (result T, err error) {
+	err = t.every(ctx, func(rank *Trainer) error {
+		out, err := f(rank)
+		if rank == t {
+			result = out
+		}
+		return err
+	})
+	return result, err
+}
+
 // every calls f for each rank of this process, each in its own goroutine, and returns when
 // all have ended. A rank that fails aborts the others, because they would wait for it; its
 // error is returned instead of theirs. ctx ends only the waiting for other processes.

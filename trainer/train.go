@@ -60,15 +60,7 @@ func (t *Trainer) TrainContext(ctx context.Context) (*Result, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
-	var res *Result
-	err := t.every(ctx, func(rank *Trainer) error {
-		out, err := rank.trainRank(ctx)
-		if rank == t {
-			res = out
-		}
-		return err
-	})
-	return res, err
+	return onEvery(ctx, t, func(rank *Trainer) (*Result, error) { return rank.trainRank(ctx) })
 }
 
 // trainRank is TrainContext on one rank.

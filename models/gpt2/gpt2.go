@@ -56,16 +56,7 @@ type Transformer struct {
 
 // New makes a model with GPT-2's initialisation: N(0, initializer_range²), the projections
 // into the residual stream scaled by 1/√(2·n_layer), biases 0.
-func New(in *nn.Init, cfg Config) (*Model, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	m, err := nn.Make(in, func(in *nn.Init) *Model { return newModel(in, cfg) })
-	if err != nil {
-		return nil, fmt.Errorf("gpt2: %w", err)
-	}
-	return m, nil
-}
+func New(in *nn.Init, cfg Config) (*Model, error) { return models.Make(in, "gpt2", cfg, newModel) }
 
 func newModel(in *nn.Init, cfg Config) *Model {
 	t := in.Sub("transformer")

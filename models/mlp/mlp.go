@@ -62,16 +62,7 @@ type Model struct {
 }
 
 // New makes an MLP with torch.nn.Linear's initialisation.
-func New(in *nn.Init, cfg Config) (*Model, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	m, err := nn.Make(in, func(in *nn.Init) *Model { return newModel(in, cfg) })
-	if err != nil {
-		return nil, fmt.Errorf("mlp: %w", err)
-	}
-	return m, nil
-}
+func New(in *nn.Init, cfg Config) (*Model, error) { return models.Make(in, "mlp", cfg, newModel) }
 
 func newModel(in *nn.Init, cfg Config) *Model {
 	m := &Model{Cfg: cfg}

@@ -62,16 +62,7 @@ type Head struct {
 
 // New makes a model with transformers' initialisation: kernels drawn as He et al. (2015), the
 // classifier as torch.nn.Linear.
-func New(in *nn.Init, cfg Config) (*Model, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	m, err := nn.Make(in, func(in *nn.Init) *Model { return newModel(in, cfg) })
-	if err != nil {
-		return nil, fmt.Errorf("resnet: %w", err)
-	}
-	return m, nil
-}
+func New(in *nn.Init, cfg Config) (*Model, error) { return models.Make(in, "resnet", cfg, newModel) }
 
 func newModel(in *nn.Init, cfg Config) *Model {
 	base := in.Sub("resnet")
