@@ -222,7 +222,11 @@ func (r *run) order(n int64) (samplers.Sampler, error) {
 		if err != nil {
 			return nil, fmt.Errorf("trainer: train_sampling_strategy %s: %w", args.SamplingGroupByLength, err)
 		}
-		return samplers.NewLengthGrouped(lengths, layout.BatchSize*int(layout.Leaves()), r.args.SamplerSeed())
+		group := layout.BatchSize * int(layout.Leaves())
+		if _, huggingface := r.args.BatchSharding(); huggingface { // groups the share of one rank
+			group = layout.BatchSize * layout.AccumulationSteps
+		}
+		return samplers.NewLengthGrouped(lengths, group, r.args.SamplerSeed())
 	}
 	return samplers.NewSequential(n), nil
 }
@@ -312,6 +316,15 @@ func (r *run) seekEpoch() error {
 		return nil
 	}
 	return r.windows.SeekSample(begin)
+}
+
+// rewindEpoch goes back to the beginning of the epoch that a resumed run is in, as HuggingFace does with
+// ignore_data_skip.
+func (r *run) rewindEpoch() error {
+	if !r.epochHasSteps() {
+		return nil
+	}
+	return r.windows.SeekSample(r.progress.Epoch * r.windows.Samples())
 }
 
 // epochHasSteps tells whether the current epoch has steps left.

@@ -168,7 +168,7 @@ func (r *run) scheduled() int64 {
 func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *callbacks.StepStats, spent time.Duration) {
 	s, p := r.state, &r.progress
 	s.GlobalStep++
-	s.Epoch = r.epochAfter(w)
+	s.Epoch = r.windows.EpochAfter(w.Window)
 	p.EpochEnded = false
 	if !stats.Skipped || stats.Overflow {
 		p.Loss.add(loss.Sum, loss.Count)
@@ -181,12 +181,4 @@ func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *cal
 	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		s.NumInputTokensSeen += stats.Tokens
 	}
-}
-
-// epochAfter is the number of epochs done after window w, with the fraction of its epoch's
-// micro-batches.
-func (r *run) epochAfter(w *accelerate.Window) float64 {
-	b := int64(r.args.PerDeviceTrainBatchSize)
-	done := w.Position - w.Epoch*r.windows.Samples() + w.Samples
-	return float64(w.Epoch) + float64((done+b-1)/b)/float64(r.windows.MicroBatches())
 }
