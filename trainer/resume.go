@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/optim"
-	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -265,9 +264,8 @@ func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
 
 // restorePlace reads counters and position, and seeks to the position.
 func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) {
-	var place samplers.State
 	var rng rngState
-	for name, v := range map[string]any{samplerFile: &place, rngFile: &rng, progressFile: &r.progress} {
+	for name, v := range map[string]any{rngFile: &rng, progressFile: &r.progress} {
 		if err := ck.ReadJSON(name, v); err != nil {
 			return nil, err
 		}
@@ -284,7 +282,7 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	if rng.Generator != generator {
 		return nil, fmt.Errorf("%s: the random number generator is %q, want %q", rngFile, rng.Generator, generator)
 	}
-	if err := r.windows.Restore(place); err != nil {
+	if err := r.windows.restore(func(place any) error { return ck.ReadJSON(samplerFile, place) }); err != nil {
 		return nil, fmt.Errorf("the training set or its order has changed: %w", err)
 	}
 	text, err := ck.ReadPart(stateFile)
