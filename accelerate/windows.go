@@ -42,18 +42,26 @@ func (w *Window) Free() {
 	w.Batches = nil
 }
 
-// Windows cuts the samples of source, in the order of s, into the windows of this rank; see Layout. Next gives steps of
-// them. When ctx ends, loading does.
+// Windows cuts the samples of source, in the order of s, into the windows of this rank; see Layout. The ranks share them
+// as data_sharding says. Next gives steps of them. When ctx ends, loading does.
 func (a *Accelerator) Windows(ctx context.Context, source data.Source, s samplers.Sampler, steps int64) (*Windows, error) {
 	layout, err := a.Layout()
 	if err != nil {
 		return nil, err
 	}
-	stream, err := samplers.NewStream(s, layout)
+	stream, err := a.stream(s, layout)
 	if err != nil {
 		return nil, err
 	}
 	return &Windows{Stream: stream, acc: a, ctx: ctx, source: source, left: steps}, nil
+}
+
+// stream is the order of samples as data_sharding shares it out.
+func (a *Accelerator) stream(s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
+	if o, ok := a.args.BatchSharding(); ok {
+		return samplers.NewShardedStream(s, layout, samplers.BatchShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
+	}
+	return samplers.NewStream(s, layout)
 }
 
 // Limit lets Next give steps more windows, instead of what is left.

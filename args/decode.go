@@ -5,6 +5,7 @@ package args
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"strconv"
@@ -39,7 +40,7 @@ func (f *field) decode(raw any) (canonical any, want string) {
 	case reflect.Float64:
 		canonical, want = decodeFloat(raw)
 	case reflect.Map:
-		canonical, want = decodeObject(raw)
+		canonical, want = decodeObject(raw, f.plain)
 	default:
 		canonical, want = f.decodeString(raw)
 	}
@@ -220,7 +221,8 @@ func (f *field) splitText(s string) []string {
 	return parts
 }
 
-func decodeObject(raw any) (any, string) {
+// decodeObject leaves out the entries of plain, and nulls where there is a plain; nothing else is "not set".
+func decodeObject(raw any, plain map[string]any) (any, string) {
 	const want = "a JSON object of numbers, texts and booleans"
 	if text, ok := raw.(string); ok {
 		m, duplicates, err := parseJSON([]byte(text))
@@ -238,6 +240,9 @@ func decodeObject(raw any) (any, string) {
 	}
 	out := make(map[string]any, len(m))
 	for k, v := range m {
+		if plain != nil && v == nil {
+			continue
+		}
 		text, isText := v.(string)
 		if !utf8.ValidString(k) || !utf8.ValidString(text) {
 			return nil, wantUTF8
@@ -251,6 +256,13 @@ func decodeObject(raw any) (any, string) {
 			return nil, want
 		}
 		out[k] = number
+	}
+	if plain == nil {
+		return out, ""
+	}
+	maps.DeleteFunc(out, func(k string, v any) bool { return v == plain[k] })
+	if len(out) == 0 {
+		return nil, ""
 	}
 	return out, ""
 }

@@ -160,9 +160,9 @@ func (a *TrainingArguments) AccumulationSteps(ranks int) (int, error) {
 		return a.GradientAccumulationSteps, nil
 	}
 	var c Checker
-	share := a.PerDeviceTrainBatchSize * ranks
+	share := a.PerDeviceTrainBatchSize * a.batchRanks(ranks)
 	ok := c.Require(share > 0 && a.GlobalTrainBatchSize%share == 0, "global_train_batch_size", a.GlobalTrainBatchSize,
-		fmt.Sprintf("a multiple of per_device_train_batch_size × ranks (%d × %d)", a.PerDeviceTrainBatchSize, ranks))
+		fmt.Sprintf("a multiple of per_device_train_batch_size × ranks (%d × %d)", a.PerDeviceTrainBatchSize, a.batchRanks(ranks)))
 	if !ok {
 		return 0, c.Err()
 	}
@@ -177,5 +177,5 @@ func (a *TrainingArguments) AccumulationSteps(ranks int) (int, error) {
 // ranks ranks; the error is AccumulationSteps'.
 func (a *TrainingArguments) TotalTrainBatchSize(ranks int) (int, error) {
 	steps, err := a.AccumulationSteps(ranks)
-	return a.PerDeviceTrainBatchSize * steps * ranks, err
+	return a.PerDeviceTrainBatchSize * steps * a.batchRanks(ranks), err
 }

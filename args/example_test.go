@@ -63,7 +63,7 @@ func ExampleLoader_Know() {
 
 	loader = args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), train)
 	loader.Environ = func() []string { return nil }
-	_, err = loader.Parse([]string{"--auto_find_batch_size", "--ignore_data_skip"})
+	_, err = loader.Parse([]string{"--auto_find_batch_size", "--past_index", "2"})
 	fmt.Println(err)
 	// Output:
 	// --cache_dir has no effect: nothing is downloaded
@@ -71,5 +71,5 @@ func ExampleLoader_Know() {
 	// --torch_compile has no effect: programs and kernels are compiled before the run
 	// arguments: 2 faults:
 	//   - auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that fits; want per_device_train_batch_size (see lockstep estimate-memory)
-	//   - ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run continues at its position in the data, which takes no time
+	//   - past_index is 2 (flag --past_index); want -1: models with a memory between batches are not built
 }

@@ -23,6 +23,7 @@ type field struct {
 	index      int    // which field of that struct
 	optional   bool   // a pointer
 	kind       reflect.Kind
+	plain      map[string]any // entries of an object that change nothing, as a null does
 }
 
 // schema is the settings of a list of structs, in order.
@@ -77,6 +78,13 @@ func newField(t reflect.Type, i int) *field {
 	}
 	if f.usage == "" {
 		panic(fmt.Sprintf("args: %s.%s needs a tag usage", t, sf.Name))
+	}
+	if text := sf.Tag.Get("plain"); text != "" {
+		object, bad := decodeObject(text, nil)
+		if bad != "" {
+			panic(fmt.Sprintf("args: %s.%s: its tag plain wants %s", t, sf.Name, bad))
+		}
+		f.plain = object.(map[string]any)
 	}
 	if c := sf.Tag.Get("choices"); c != "" {
 		f.choices = strings.Split(c, ",")

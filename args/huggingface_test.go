@@ -314,9 +314,16 @@ func TestKnownNames(t *testing.T) {
 		{"fsdp_config", `{"min_num_params": 0, "xla": false}`, "", ""},
 		{"fsdp_config", `{"min_num_params": 5}`, "", "has no effect: only fsdp reads it"},
 		{"average_tokens_across_devices", "false", "want true: the loss", ""},
-		{"ignore_data_skip", "true", "want false: a resumed run", ""},
 		{"accelerator_config", `{"split_batches": false, "dispatch_batches": null, "even_batches": true}`, "", ""},
-		{"accelerator_config", `{"split_batches": true}`, "want no accelerator_config: each rank", ""},
+		{"accelerator_config", `{"split_batches": true}`, "want data_sharding huggingface with split_batches true", ""},
+		{"accelerator_config", `{"even_batches": false}`, "want data_sharding huggingface with even_batches false", ""},
+		{"accelerator_config", `{"dispatch_batches": true}`, "want dispatch_batches false: every rank reads its own batches", ""},
+		{"accelerator_config", `{"use_seedable_sampler": false}`, "want use_seedable_sampler true: the order of samples", ""},
+		{"accelerator_config", `{"split_batch": true}`, "want keys from dispatch_batches, even_batches, ", ""},
+		{"accelerator_config", `{"split_batches": 1}`, "want split_batches to be true or false", ""},
+		{"accelerator_config", `{"gradient_accumulation_kwargs": null, "non_blocking": true}`, "", ""},
+		{"accelerator_config", "accelerate.json", "want a JSON object", ""},
+		{"split_batches", "true", "want accelerator_config with split_batches", ""},
 		{"torch_compile", "true", "", "has no effect: programs and kernels are compiled before the run"},
 		{"torch_compile", "false", "", ""},
 		{"dataloader_pin_memory", "false", "", "has no effect: nothing is copied to a GPU"},
@@ -489,12 +496,12 @@ func TestFileOfTransformers(t *testing.T) {
 func TestFaultsOfAllKindsAtOnce(t *testing.T) {
 	p := newProgram([]string{"LOCKSTEP_PUSH_TO_HUB=1"}, map[string]string{"x.yaml": "deepspeed: ds.json\nblock_size: 0\n"})
 	p.loader.ForProgram(args.Program{Reporters: []string{"jsonl", "tensorboard"}})
-	p.parse("--config", "x.yaml", "--auto_find_batch_size", "--report_to", "wandb", "--ignore_data_skip", "--torch_compile", "--learning_rate=-1", "--stray_name=1")
+	p.parse("--config", "x.yaml", "--auto_find_batch_size", "--report_to", "wandb", "--average_tokens_across_devices", "false", "--torch_compile", "--learning_rate=-1", "--stray_name=1")
 	require.Equal(t, []string{
 		"unknown flag --stray_name; --help lists the flags",
 		"auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that fits; want per_device_train_batch_size (see lockstep estimate-memory)",
+		"average_tokens_across_devices is false (flag --average_tokens_across_devices); want true: the loss is the mean over the terms of all ranks, never a mean of the ranks' means",
 		`deepspeed is "ds.json" (file x.yaml); not built yet: sharded models; want ranks that each hold the model (num_replicas, or a launcher)`,
-		"ignore_data_skip is true (flag --ignore_data_skip); want false: a resumed run continues at its position in the data, which takes no time",
 		"push_to_hub is true (env LOCKSTEP_PUSH_TO_HUB); not built yet: uploads to the Hub; leave it out (hf upload can send output_dir)",
 		"learning_rate is -1 (flag --learning_rate); want a finite number ≥ 0",
 		"block_size is 0 (file x.yaml); want a whole number ≥ 1",

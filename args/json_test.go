@@ -34,6 +34,7 @@ func unusual() *args.TrainingArguments {
 		NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5, DDPCommHook: args.CommHookBF16, DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
 		Seed: math.MaxUint64, DataSeed: new(uint64(1<<63 + 1)), DeterministicRanks: 4,
 		DataloaderDropLast: true, DataloaderNumWorkers: 2, DataloaderPrefetchFactor: new(3), TrainSamplingStrategy: args.SamplingGroupByLength, LengthColumnName: "rows",
+		DataSharding: args.ShardingHuggingFace, AcceleratorConfig: map[string]any{"even_batches": false}, IgnoreDataSkip: true,
 	}
 	return a
 }

@@ -124,6 +124,18 @@ const (
 	SamplingGroupByLength Sampling = "group_by_length"
 )
 
+// Sharding names the rules by which ranks share the training samples.
+type Sharding string
+
+// The rules.
+const (
+	// ShardingLockstep shares out the micro-batches of each optimizer step. No sample is repeated, and the result has the
+	// same bits on any number of ranks.
+	ShardingLockstep Sharding = "lockstep"
+	// ShardingHuggingFace deals batches to the ranks as accelerate does (BatchSamplerShard, IterableDatasetShard).
+	ShardingHuggingFace Sharding = "huggingface"
+)
+
 // The special values of report_to. Every other value names a reporter.
 const (
 	ReportNone = "none"

@@ -160,6 +160,11 @@ type TrainingArguments struct {
 	// tokenizer. Without it that is an error.
 	ResumeOnOtherData bool `json:"resume_on_other_data" resume:"fixed" usage:"resume although the training data or the tokenizer changed since the checkpoint"`
 
+	// IgnoreDataSkip lets a resumed run begin its epoch anew instead of going on at its place in the data. A stream
+	// that can only be read from its beginning then takes no time to resume, but the run sees other samples than an
+	// uninterrupted one.
+	IgnoreDataSkip bool `json:"ignore_data_skip" resume:"fixed" usage:"resume at the beginning of the epoch, not at the place in the data; the result then differs from that of an uninterrupted run"`
+
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`
 	// DDPBackend is the engine that connects ranks in different processes.
@@ -207,6 +212,12 @@ type TrainingArguments struct {
 	DataloaderPrefetchFactor *int `json:"dataloader_prefetch_factor" usage:"batches that each worker reads ahead; none: 2"`
 	// TrainSamplingStrategy is the order of training samples.
 	TrainSamplingStrategy Sampling `json:"train_sampling_strategy" resume:"fixed" choices:"random,sequential,group_by_length" usage:"order of training samples"`
+	// DataSharding is how the ranks share the training samples. Under ShardingHuggingFace what a rank sees, and so the
+	// bits of the result, depends on the number of ranks.
+	DataSharding Sharding `json:"data_sharding" resume:"fixed" choices:"lockstep,huggingface" usage:"how ranks share the training samples: lockstep (same bits on any number of ranks, nothing repeated), or huggingface (accelerate's rules)"`
+	// AcceleratorConfig holds accelerate's settings of DataSharding huggingface: split_batches and even_batches. See
+	// BatchSharding.
+	AcceleratorConfig map[string]any `json:"accelerator_config" resume:"fixed" plain:"{\"split_batches\": false, \"dispatch_batches\": false, \"even_batches\": true, \"use_seedable_sampler\": true, \"non_blocking\": false, \"use_configured_state\": false}" usage:"accelerate's settings of data_sharding huggingface, a JSON object: split_batches (false), even_batches (true)"`
 	// LengthColumnName is where group_by_length finds the lengths of samples (data.Lengths);
 	// without such a column they are the numbers of input tokens.
 	LengthColumnName string `json:"length_column_name" resume:"fixed" usage:"column of sample lengths, for group_by_length; without it, lengths are counted"`
@@ -264,6 +275,7 @@ func Default(outputDir string) *TrainingArguments {
 		Seed:                      42,
 		DeterministicRanks:        8,
 		TrainSamplingStrategy:     SamplingRandom,
+		DataSharding:              ShardingLockstep,
 		LengthColumnName:          "length",
 	}
 }

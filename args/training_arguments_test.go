@@ -348,3 +348,34 @@ func TestAccumulationSteps(t *testing.T) {
 		require.Equal(t, c.batch*c.want*c.ranks, total)
 	}
 }
+
+// accelerate's settings count under data_sharding huggingface alone; what equals its defaults is not set at all.
+func TestBatchSharding(t *testing.T) {
+	a := args.Default("")
+	_, ok := a.BatchSharding()
+	require.False(t, ok)
+	p := newProgram(nil, nil).parse("--data_sharding", "huggingface")
+	require.NoError(t, p.err)
+	s, ok := p.train.BatchSharding()
+	require.Equal(t, [2]any{args.BatchSharding{Even: true}, true}, [2]any{s, ok})
+	p = newProgram(nil, nil).parse("--data_sharding=huggingface", `--accelerator_config={"split_batches": true, "even_batches": false, "dispatch_batches": null}`)
+	require.NoError(t, p.err)
+	require.Equal(t, map[string]any{"split_batches": true, "even_batches": false}, p.train.AcceleratorConfig)
+	s, _ = p.train.BatchSharding()
+	require.Equal(t, args.BatchSharding{Split: true}, s)
+
+	// With split_batches a batch is that of all ranks.
+	p.train.PerDeviceTrainBatchSize, p.train.GlobalTrainBatchSize = 8, 32
+	steps, err := p.train.AccumulationSteps(4)
+	require.NoError(t, err)
+	require.Equal(t, 4, steps)
+	total, err := p.train.TotalTrainBatchSize(4)
+	require.NoError(t, err)
+	require.Equal(t, 32, total)
+
+	p = newProgram(nil, nil).parse(`--accelerator_config={"even_batches": true, "split_batches": false, "use_seedable_sampler": true}`)
+	require.NoError(t, p.err)
+	require.Nil(t, p.train.AcceleratorConfig)
+	p = newProgram(nil, nil).parse("--data_sharding=hugging_face")
+	require.ErrorContains(t, p.err, "want one of lockstep, huggingface")
+}

@@ -176,6 +176,10 @@ func (a *TrainingArguments) checkReporting(c *Checker) {
 }
 
 func (a *TrainingArguments) checkData(c *Checker) {
+	if c.OK("data_sharding") {
+		want := a.acceleratorFault()
+		c.Require(want == "", "accelerator_config", a.AcceleratorConfig, want)
+	}
 	between(c, "dataloader_num_workers", a.DataloaderNumWorkers, 0, maxWorkers)
 	if p := a.DataloaderPrefetchFactor; p != nil {
 		c.Require(*p >= 1, "dataloader_prefetch_factor", *p, "a number ≥ 1, or none")

@@ -17,7 +17,7 @@ type RunInfo struct {
 	Precision  string  // the parameters' dtype, as "float32"
 	Parameters int64   // elements of all parameters, tied ones counted once
 	Trainable  int64   // elements of those that are trained
-	Samples    int64   // in the training set
+	Samples    int64   // in the training set, 0 if it has no length
 	Steps      int64   // optimizer steps of the whole run
 	FromStep   int64   // steps done before: those of the run that this one resumes
 	BatchSize  int     // samples of one forward pass on one rank
@@ -61,6 +61,9 @@ func (r RunInfo) Work() string {
 	}
 	if r.FromStep > 0 {
 		steps += " from step " + thousands(r.FromStep)
+	}
+	if r.Samples == 0 {
+		return parameters + ", " + steps
 	}
 	return strings.Join([]string{parameters, count(r.Samples, "sample"), steps}, ", ")
 }

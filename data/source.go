@@ -71,6 +71,11 @@ func (s source[T]) Batch(c *tensor.Ctx, indices []int64) (*Batch, error) {
 			return nil, &SampleError{Index: index, Err: err}
 		}
 	}
+	return s.collated(c, samples, indices)
+}
+
+// collated makes a batch of samples, which have the given indices.
+func (s source[T]) collated(c *tensor.Ctx, samples []T, indices []int64) (*Batch, error) {
 	var batch *Batch
 	err := guard(func() (err error) {
 		batch, err = s.build(c, samples)

@@ -45,6 +45,12 @@ func NewIterableShard(batchSize int, shard Shard, o IterableShardOptions) (*Iter
 	return &IterableShard{shard: shard, size: size, block: size * shard.world(), drop: o.DropLast}, nil
 }
 
+// Size gives the number of items of a rank in a block, b.
+func (s *IterableShard) Size() int64 { return s.size }
+
+// Block gives the number of items in a block, b·W.
+func (s *IterableShard) Block() int64 { return s.block }
+
 // Len gives the number of items per rank of a stream of n: ⌈n/bW⌉·b, or ⌊n/bW⌋·b with DropLast.
 func (s *IterableShard) Len(n int64) int64 {
 	if s.drop {

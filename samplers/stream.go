@@ -60,6 +60,7 @@ type Window struct {
 type Stream struct {
 	batch  *Batch
 	layout Layout
+	rounds *rounds // of HuggingFace's sharding; nil under the package's own rule
 	epoch  int64
 	base   int64 // samples of the epoch that lie before its window 0: 0 but after a seek off the grid
 	window int64 // the window that comes next
@@ -86,8 +87,9 @@ func (s *Stream) Clone() *Stream {
 // Layout gives the layout that the stream was made with.
 func (s *Stream) Layout() Layout { return s.layout }
 
-// MicroBatches gives L, the number of micro-batches per epoch over all ranks.
-func (s *Stream) MicroBatches() int64 { return s.batch.Len() }
+// MicroBatches gives L, the number of micro-batches per epoch over all ranks; under HuggingFace's sharding, those of
+// its rounds, also where a rank has none in the last.
+func (s *Stream) MicroBatches() int64 { return s.count(0) }
 
 // Samples gives S, the number of samples per epoch.
 func (s *Stream) Samples() int64 { return s.batch.Samples() }
@@ -105,8 +107,13 @@ func (s *Stream) Next() (Window, bool) {
 		Number:      s.window,
 		Position:    s.position(first),
 		Leaves:      int(leaves),
-		Samples:     min(s.base+(first+leaves)*s.batch.size, s.Samples()) - s.base - first*s.batch.size,
+		Samples:     min(s.position(first+leaves), (s.epoch+1)*s.Samples()) - s.position(first),
 		LastOfEpoch: first+leaves == total,
+	}
+	if s.rounds != nil {
+		s.rounds.fill(s, &w)
+		s.window++
+		return w, true
 	}
 	perRank := int64(s.layout.AccumulationSteps)
 	for leaf := int64(s.layout.Rank) * perRank; leaf < min(int64(s.layout.Rank+1)*perRank, leaves); leaf++ {
@@ -164,7 +171,7 @@ func (s *Stream) SeekMicroBatch(n int64) error {
 	if perEpoch == 0 {
 		return nil
 	}
-	return s.SeekSample(n/perEpoch*s.Samples() + n%perEpoch*s.batch.size)
+	return s.SeekSample(n/perEpoch*s.Samples() + s.samplesOf(n%perEpoch))
 }
 
 // SeekSample goes to a position of the training stream, in O(1). The sample there is the first of the next window. If
@@ -178,7 +185,10 @@ func (s *Stream) SeekSample(position int64) error {
 		return nil
 	}
 	offset := position % s.Samples()
-	perWindow := s.layout.Leaves() * s.batch.size
+	perWindow := s.samplesOf(s.layout.Leaves())
+	if s.rounds != nil && offset%s.batch.size != 0 {
+		return fmt.Errorf("samplers: position %d lies %d samples into its epoch, where no batch of %d begins", position, offset, s.batch.size)
+	}
 	s.epoch, s.base, s.window = position/s.Samples(), 0, offset/perWindow
 	if offset%perWindow != 0 {
 		s.base, s.window = offset, 0
@@ -188,7 +198,7 @@ func (s *Stream) SeekSample(position int64) error {
 
 // settle moves on to the next epoch if the present one is used up.
 func (s *Stream) settle() {
-	for s.window*s.layout.Leaves() >= s.batch.count(s.Samples()-s.base) {
+	for s.window*s.layout.Leaves() >= s.count(s.base) {
 		s.epoch, s.base, s.window = s.epoch+1, 0, 0
 	}
 }
@@ -196,14 +206,40 @@ func (s *Stream) settle() {
 // span gives the next window's first micro-batch, counted from base, how many it has, and how many the epoch has from
 // base on.
 func (s *Stream) span() (first, leaves, total int64) {
-	total = s.batch.count(s.Samples() - s.base)
+	total = s.count(s.base)
 	first = s.window * s.layout.Leaves()
 	return first, min(s.layout.Leaves(), total-first), total
 }
 
 // position gives the position of the first sample of micro-batch j of the present epoch, counted from base.
 func (s *Stream) position(j int64) int64 {
-	return s.epoch*s.Samples() + s.base + j*s.batch.size
+	return s.epoch*s.Samples() + s.base + s.samplesOf(j)
+}
+
+// count gives the micro-batches of an epoch from sample base on.
+func (s *Stream) count(base int64) int64 {
+	if s.rounds != nil {
+		return s.rounds.count(base)
+	}
+	return s.batch.count(s.Samples() - base)
+}
+
+// samplesOf gives the samples of j whole micro-batches.
+func (s *Stream) samplesOf(j int64) int64 {
+	if s.rounds != nil {
+		return j * s.rounds.each
+	}
+	return j * s.batch.size
+}
+
+// EpochAfter gives the number of epochs done after window w of the stream, with the fraction of its epoch's
+// micro-batches that is done.
+func (s *Stream) EpochAfter(w Window) float64 {
+	if w.LastOfEpoch {
+		return float64(w.Epoch + 1)
+	}
+	done := w.Position - w.Epoch*s.Samples() + w.Samples
+	return float64(w.Epoch) + float64(ceilDiv(done, s.samplesOf(1)))/float64(s.MicroBatches())
 }
 
 func (s *Stream) microBatch(first, leaf int64) MicroBatch {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/callbacks"
-	"github.com/lockstep-ml/lockstep/data"
 )
 
 // EvalLoss is the loss of an evaluation: float64 sum and count over all batches in order.
@@ -56,10 +55,10 @@ func (t *Trainer) evaluateAlone(ctx context.Context) (map[string]float64, error)
 func (t *Trainer) evaluateRank(ctx context.Context) (map[string]float64, error) {
 	all := map[string]float64{}
 	for _, set := range t.evals {
-		if set.src.Len() == 0 {
+		if set.stream == nil && set.src.Len() == 0 {
 			return nil, fmt.Errorf("trainer: evaluation set %q is empty", set.name)
 		}
-		m, err := t.evaluateSet(ctx, set.src, set.prefix())
+		m, err := t.evaluateSet(ctx, set)
 		if err != nil {
 			return nil, err
 		}
@@ -71,8 +70,8 @@ func (t *Trainer) evaluateRank(ctx context.Context) (map[string]float64, error) 
 }
 
 // evaluateSet evaluates one set, logs the figures and tells the callbacks.
-func (t *Trainer) evaluateSet(ctx context.Context, src data.Source, prefix string) (map[string]float64, error) {
-	metrics, err := t.predictionLoop(ctx, src, prefix, nil)
+func (t *Trainer) evaluateSet(ctx context.Context, set evalSet) (map[string]float64, error) {
+	metrics, err := t.predictionLoop(ctx, set, set.prefix(), nil)
 	if err != nil {
 		return nil, err
 	}

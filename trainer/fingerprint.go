@@ -48,6 +48,13 @@ func (r *run) fingerprint() string {
 	}
 	var print string
 	var err error
+	if r.stream != nil {
+		if f, ok := r.stream.(data.Fingerprinter); ok {
+			print = f.Fingerprint()
+		}
+		r.print = &print
+		return print
+	}
 	if p := tensor.Try(func() { print, err = data.Fingerprint(r.acc.Ctx().NoGrad(), r.train) }); p != nil {
 		err = p
 	}

@@ -9,11 +9,11 @@ import (
 	"io"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
-	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -43,23 +43,32 @@ func (t *Trainer) Predict(src data.Source) (*PredictionOutput, error) {
 
 // PredictContext is Predict with a context that can end it.
 func (t *Trainer) PredictContext(ctx context.Context, src data.Source) (*PredictionOutput, error) {
+	return t.predict(ctx, evalSet{src: src})
+}
+
+// PredictIterable is PredictContext for data without a length. The predictions are numbered in their order.
+func (t *Trainer) PredictIterable(ctx context.Context, src data.IterableSource) (*PredictionOutput, error) {
+	return t.predict(ctx, evalSet{stream: src})
+}
+
+func (t *Trainer) predict(ctx context.Context, set evalSet) (*PredictionOutput, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
-	if src == nil {
+	if set.src == nil && set.stream == nil {
 		return nil, errors.New("trainer: Predict has no data: want a source")
 	}
-	return onEvery(ctx, t, func(rank *Trainer) (*PredictionOutput, error) { return rank.predictRank(ctx, src) })
+	return onEvery(ctx, t, func(rank *Trainer) (*PredictionOutput, error) { return rank.predictRank(ctx, set) })
 }
 
 // predictRank is this rank's part of a prediction; the result is the same on every rank.
-func (t *Trainer) predictRank(ctx context.Context, src data.Source) (*PredictionOutput, error) {
+func (t *Trainer) predictRank(ctx context.Context, set evalSet) (*PredictionOutput, error) {
 	if err := t.acc.SyncParameters(context.WithoutCancel(ctx), t.model); err != nil {
 		return nil, err
 	}
 	out := &PredictionOutput{}
 	var err error
-	out.Metrics, err = t.predictionLoop(ctx, src, "test_", func(c *nn.Ctx, o models.Output, b *data.Batch) error {
+	out.Metrics, err = t.predictionLoop(ctx, set, "test_", func(c *nn.Ctx, o models.Output, b *data.Batch) error {
 		if t.args.PredictionLossOnly || o.Logits == nil {
 			return nil
 		}
@@ -102,45 +111,40 @@ func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction,
 // eachFunc receives the output of a batch.
 type eachFunc func(*nn.Ctx, models.Output, *data.Batch) error
 
-// predictionLoop runs the model over src, every sample once, without gradients. The
+// predictionLoop runs the model over a set, every sample once, without gradients. The
 // batches are distributed to the ranks in turn; the loss is added in their order.
-func (t *Trainer) predictionLoop(ctx context.Context, src data.Source, prefix string, each eachFunc) (map[string]float64, error) {
+func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string, each eachFunc) (map[string]float64, error) {
 	begin := time.Now()
-	batches, err := samplers.NewBatch(samplers.NewSequential(int64(src.Len())), t.args.PerDeviceEvalBatchSize, false)
+	batches, err := t.evalBatches(ctx, set)
 	if err != nil {
 		return nil, err
 	}
-	order := &dealtOrder{order: data.EpochOrder(batches, 0), rank: t.acc.Data().Rank(), ranks: t.acc.Data().Size()}
-	loader, err := data.NewLoader(ctx, t.acc.Ctx().NoGrad(), src, order, data.LoaderOptions{
-		Workers: t.args.DataloaderNumWorkers, PrefetchFactor: t.args.PrefetchBatches(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer loader.Close()
+	defer batches.Close()
 	for _, m := range t.activeMetrics() {
 		m.Reset()
 	}
-	shared := make(evalShare, 2*batches.Len()+1)
-	if err := t.predictBatches(ctx, loader, shared, batches.Len(), each); err != nil {
+	shared := &evalShare{}
+	if err := t.predictBatches(ctx, batches, shared, each); err != nil {
 		return nil, err
 	}
-	if err := t.acc.Data().SumFloats(context.WithoutCancel(ctx), shared, "losses of an evaluation"); err != nil {
+	samples, total := batches.seen()
+	if err := shared.sum(context.WithoutCancel(ctx), t.acc, total); err != nil {
 		return nil, err
 	}
 	if err := t.mergeMetrics(context.WithoutCancel(ctx)); err != nil {
 		return nil, err
 	}
 	loss, labelled := shared.total()
-	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), int64(src.Len()), batches.Len()), nil
+	return t.evalMetrics(prefix, loss, labelled, time.Since(begin), samples, total), nil
 }
 
 // predictBatches runs this rank's batches. If ctx ends on one rank, all stop.
-func (t *Trainer) predictBatches(ctx context.Context, loader *data.Loader, shared evalShare, total int64, each eachFunc) error {
+func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, shared *evalShare, each eachFunc) error {
 	var interrupted bool
+	total := batches.total()
 	for n := int64(1); ; n++ {
-		b, err := loader.Next()
-		if errors.Is(err, io.EOF) {
+		b, err := batches.Next()
+		if err == io.EOF { // not a source's error about the end of a file
 			break
 		}
 		if err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
@@ -156,7 +160,10 @@ func (t *Trainer) predictBatches(ctx context.Context, loader *data.Loader, share
 			return err
 		}
 		e := t.event()
-		e.Batch, e.Batches = min(n*int64(t.acc.Data().Size()), total), total
+		e.Batch, e.Batches = n*int64(t.acc.Data().Size()), total
+		if total > 0 {
+			e.Batch = min(e.Batch, total)
+		}
 		if err := t.callbacks.Fire(callbacks.PredictionStep, e); err != nil {
 			return err
 		}
@@ -167,44 +174,51 @@ func (t *Trainer) predictBatches(ctx context.Context, loader *data.Loader, share
 	return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, causeOf(ctx))
 }
 
-// dealtOrder yields every ranks-th batch of an order, starting with the rank-th.
-type dealtOrder struct {
-	order       data.Order
-	rank, ranks int
-	next        int
+// evalShare is what the ranks exchange about an evaluation: for each batch its loss sum and
+// count, and whether there was a loss. A rank fills in its own batches.
+type evalShare struct {
+	losses   []float64 // sum and count, batch by batch
+	labelled bool
 }
 
-// Next implements data.Order.
-func (o *dealtOrder) Next() (samplers.MicroBatch, bool) {
-	for {
-		m, ok := o.order.Next()
-		mine := o.next%o.ranks == o.rank
-		o.next++
-		if !ok || mine {
-			return m, ok
-		}
+func (s *evalShare) set(batch int64, sum float64, count int64) {
+	s.grow(batch + 1)
+	s.losses[2*batch], s.losses[2*batch+1], s.labelled = sum, float64(count), true
+}
+
+// grow makes room for so many batches.
+func (s *evalShare) grow(batches int64) {
+	if missing := 2*batches - int64(len(s.losses)); missing > 0 {
+		s.losses = append(s.losses, make([]float64, missing)...)
 	}
 }
 
-// evalShare is what the ranks exchange about an evaluation: for each batch its loss sum and
-// count, and at the end whether there was a loss. A rank fills in its own batches.
-type evalShare []float64
-
-func (s evalShare) set(batch int64, sum float64, count int64) {
-	s[2*batch], s[2*batch+1], s[len(s)-1] = sum, float64(count), 1
+// sum completes the losses of all batches from all ranks.
+func (s *evalShare) sum(ctx context.Context, acc *accelerate.Accelerator, batches int64) error {
+	s.grow(batches)
+	labelled := 0.0
+	if s.labelled {
+		labelled = 1
+	}
+	all := append(s.losses, labelled)
+	if err := acc.Data().SumFloats(ctx, all, "losses of an evaluation"); err != nil {
+		return err
+	}
+	s.losses, s.labelled = all[:len(all)-1], all[len(all)-1] > 0
+	return nil
 }
 
 // total adds the batches in order, so that its bits do not depend on the ranks.
-func (s evalShare) total() (loss EvalLoss, labelled bool) {
-	for i := 0; i+1 < len(s); i += 2 {
-		loss.Sum += s[i]
-		loss.Count += int64(s[i+1])
+func (s *evalShare) total() (loss EvalLoss, labelled bool) {
+	for i := 0; i < len(s.losses); i += 2 {
+		loss.Sum += s.losses[i]
+		loss.Count += int64(s.losses[i+1])
 	}
-	return loss, s[len(s)-1] > 0
+	return loss, s.labelled
 }
 
 // predictionStep runs one batch and shares its loss, if it has one.
-func (t *Trainer) predictionStep(b *data.Batch, shared evalShare, each eachFunc) (err error) {
+func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc) (err error) {
 	eval := t.acc.EvalCtx()
 	if each == nil && t.loss == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly) {
 		eval = eval.WithLossOnly()

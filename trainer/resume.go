@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/optim"
-	"github.com/lockstep-ml/lockstep/samplers"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -115,7 +114,7 @@ func (r *run) ownCheckpoint(ctx context.Context) (*checkpoint.Checkpoint, error)
 
 // layoutKeys decide how the training stream is cut and gradients are added. A resumed run
 // keeps them on any number of ranks; otherwise its bits and its samples would differ.
-var layoutKeys = []string{"per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size", "deterministic_ranks"}
+var layoutKeys = []string{"per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size", "deterministic_ranks", "data_sharding", "accelerator_config"}
 
 // settleArgs compares the arguments with those of the checkpoint. Arguments that cut the
 // training stream are taken from the checkpoint; every other difference that changes
@@ -140,6 +139,7 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 	}
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = old.PerDeviceTrainBatchSize, old.GradientAccumulationSteps
 	a.GlobalTrainBatchSize, a.DeterministicRanks = old.GlobalTrainBatchSize, old.DeterministicRanks
+	a.DataSharding, a.AcceleratorConfig = old.DataSharding, old.AcceleratorConfig
 	if err := r.keepLeaves(ck, a); err != nil {
 		return err
 	}
@@ -159,6 +159,9 @@ func (r *run) keepLeaves(ck *checkpoint.Checkpoint, a *args.TrainingArguments) e
 	}
 	if err := saved.check(); err != nil {
 		return err
+	}
+	if s, ok := a.BatchSharding(); ok && s.Split {
+		return nil // the ranks share each micro-batch, however many they are
 	}
 	world := r.acc.Data().Size()
 	perRank, err := a.AccumulationSteps(world)
@@ -233,6 +236,11 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	r.adopt(saved, ck)
+	if r.args.IgnoreDataSkip {
+		if err := r.rewindEpoch(); err != nil {
+			return err
+		}
+	}
 	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position", r.windows.Position())
 	return nil
 }
@@ -256,9 +264,8 @@ func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
 
 // restorePlace reads counters and position, and seeks to the position.
 func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) {
-	var place samplers.State
 	var rng rngState
-	for name, v := range map[string]any{samplerFile: &place, rngFile: &rng, progressFile: &r.progress} {
+	for name, v := range map[string]any{rngFile: &rng, progressFile: &r.progress} {
 		if err := ck.ReadJSON(name, v); err != nil {
 			return nil, err
 		}
@@ -275,7 +282,7 @@ func (r *run) restorePlace(ck *checkpoint.Checkpoint) (*callbacks.State, error) 
 	if rng.Generator != generator {
 		return nil, fmt.Errorf("%s: the random number generator is %q, want %q", rngFile, rng.Generator, generator)
 	}
-	if err := r.windows.Restore(place); err != nil {
+	if err := r.windows.restore(func(place any) error { return ck.ReadJSON(samplerFile, place) }); err != nil {
 		return nil, fmt.Errorf("the training set or its order has changed: %w", err)
 	}
 	text, err := ck.ReadPart(stateFile)

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/profile"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -33,7 +32,7 @@ type run struct {
 	schedule optim.Schedule
 	samples  int64 // of an epoch
 	steps    samplers.Steps
-	windows  *accelerate.Windows
+	windows  course
 	prof     *profile.Profiler // nil: no profile is wanted
 	memory   memory
 	release  func() // gives output_dir up; nil where this process does not hold it
@@ -130,7 +129,7 @@ func (l lossSum) mean() float64 {
 
 // begin creates everything that a run needs and, if asked to, restores a checkpoint.
 func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
-	if t.train == nil {
+	if t.train == nil && t.stream == nil {
 		return nil, errors.New("trainer: there is no training set: want WithTrainData")
 	}
 	if err := t.checkBest(); err != nil {
@@ -180,6 +179,9 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 
 // plan cuts the training stream and counts steps.
 func (r *run) plan() error {
+	if r.stream != nil {
+		return r.planIterable()
+	}
 	n := int64(r.train.Len())
 	if n == 0 {
 		return errors.New("trainer: the training set is empty")
@@ -194,13 +196,15 @@ func (r *run) plan() error {
 	if err != nil {
 		return err
 	}
-	if r.windows, err = r.acc.Windows(r.ctx, r.train, order, 0); err != nil {
+	windows, err := r.acc.Windows(r.ctx, r.train, order, 0)
+	if err != nil {
 		return err
 	}
-	if r.windows.MicroBatches() == 0 {
+	r.windows = sized{windows}
+	if windows.MicroBatches() == 0 {
 		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last drops incomplete batches: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
 	}
-	r.steps, err = samplers.PlanSteps(r.windows.MicroBatches(), r.windows.Layout().Leaves(), r.args.NumTrainEpochs, int64(r.args.MaxSteps))
+	r.steps, err = samplers.PlanSteps(windows.MicroBatches(), windows.Layout().Leaves(), r.args.NumTrainEpochs, int64(r.args.MaxSteps))
 	return err
 }
 
@@ -222,7 +226,11 @@ func (r *run) order(n int64) (samplers.Sampler, error) {
 		if err != nil {
 			return nil, fmt.Errorf("trainer: train_sampling_strategy %s: %w", args.SamplingGroupByLength, err)
 		}
-		return samplers.NewLengthGrouped(lengths, layout.BatchSize*int(layout.Leaves()), r.args.SamplerSeed())
+		group := layout.BatchSize * int(layout.Leaves())
+		if _, huggingface := r.args.BatchSharding(); huggingface { // groups the share of one rank
+			group = layout.BatchSize * layout.AccumulationSteps
+		}
+		return samplers.NewLengthGrouped(lengths, group, r.args.SamplerSeed())
 	}
 	return samplers.NewSequential(n), nil
 }
@@ -307,16 +315,24 @@ func (r *run) checkRates() error {
 
 // seekEpoch goes to the beginning of the epoch if the one before was stopped early.
 func (r *run) seekEpoch() error {
-	begin := r.progress.Epoch * r.windows.Samples()
-	if r.windows.Position() >= begin {
+	if r.windows.reached(r.progress.Epoch) {
 		return nil
 	}
-	return r.windows.SeekSample(begin)
+	return r.windows.begin(r.progress.Epoch)
+}
+
+// rewindEpoch goes back to the beginning of the epoch that a resumed run is in, as HuggingFace does with
+// ignore_data_skip.
+func (r *run) rewindEpoch() error {
+	if !r.epochHasSteps() {
+		return nil
+	}
+	return r.windows.begin(r.progress.Epoch)
 }
 
 // epochHasSteps tells whether the current epoch has steps left.
 func (r *run) epochHasSteps() bool {
-	return r.windows.Position() < (r.progress.Epoch+1)*r.windows.Samples()
+	return !r.windows.reached(r.progress.Epoch + 1)
 }
 
 // claim keeps other processes from writing into output_dir for as long as this run writes checkpoints there. A new run

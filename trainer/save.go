@@ -151,7 +151,7 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 		optimizerFile: optimizerState{opt.Name, opt.Steps},
 		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate(), r.opt.BaseLRs()},
 		rngFile:       rngState{generator, r.args.Seed, r.windows.Position()},
-		samplerFile:   r.windows.State(),
+		samplerFile:   r.windows.place(),
 		progressFile:  r.progress,
 		scalerFile:    r.acc.Scaler(),
 	} {

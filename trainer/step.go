@@ -61,6 +61,9 @@ func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) 
 		}
 	}
 	figures := []float64{float64(tokens), float64(inputs)}
+	if r.stream != nil {
+		figures = append(figures, windowShape(w.Window)...)
+	}
 	loss, err = r.acc.RunWindow(r.ctx, w.Batches, accelerate.Pass{
 		Loss: r.trainLoss, Between: func() error { return r.fire(callbacks.SubstepEnd) }, Figures: figures,
 	})
@@ -70,6 +73,11 @@ func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) 
 	}
 	if err != nil {
 		return loss, err
+	}
+	if r.stream != nil {
+		if err := r.checkStreams(w.Window, figures[2:]); err != nil {
+			return loss, err
+		}
 	}
 	stats.Tokens = int64(figures[0])
 	r.state.TotalFLOPs += 6 * figures[1] * float64(r.flopParams)
@@ -168,7 +176,7 @@ func (r *run) scheduled() int64 {
 func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *callbacks.StepStats, spent time.Duration) {
 	s, p := r.state, &r.progress
 	s.GlobalStep++
-	s.Epoch = r.epochAfter(w)
+	s.Epoch = r.windows.epochAfter(w.Window)
 	p.EpochEnded = false
 	if !stats.Skipped || stats.Overflow {
 		p.Loss.add(loss.Sum, loss.Count)
@@ -181,12 +189,4 @@ func (r *run) count(w *accelerate.Window, loss accelerate.WindowLoss, stats *cal
 	if r.args.IncludeNumInputTokensSeen == args.TokensSeenAll {
 		s.NumInputTokensSeen += stats.Tokens
 	}
-}
-
-// epochAfter is the number of epochs done after window w, with the fraction of its epoch's
-// micro-batches.
-func (r *run) epochAfter(w *accelerate.Window) float64 {
-	b := int64(r.args.PerDeviceTrainBatchSize)
-	done := w.Position - w.Epoch*r.windows.Samples() + w.Samples
-	return float64(w.Epoch) + float64((done+b-1)/b)/float64(r.windows.MicroBatches())
 }

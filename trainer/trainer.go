@@ -33,7 +33,8 @@ type Trainer struct {
 	log   *slog.Logger
 	given bool // log is the program's own
 
-	train    data.Source
+	train    data.Source         // nil where stream is set
+	stream   data.IterableSource // the training set without a length
 	evals    []evalSet
 	loss     LossFunc
 	metrics  []Metric
@@ -82,13 +83,14 @@ func WithEvalData(src data.Source) Option { return WithNamedEvalData("", src) }
 // WithNamedEvalData adds one of several evaluation sets; its metrics are
 // eval_<name>_loss and so on.
 func WithNamedEvalData(name string, src data.Source) Option {
-	return func(t *Trainer) { t.evals = append(t.evals, evalSet{name, src}) }
+	return func(t *Trainer) { t.evals = append(t.evals, evalSet{name: name, src: src}) }
 }
 
 // evalSet is an evaluation set with the name that its metrics carry.
 type evalSet struct {
-	name string
-	src  data.Source
+	name   string
+	src    data.Source         // nil where stream is set
+	stream data.IterableSource // a set without a length
 }
 
 // prefix is what the set's metrics begin with.
@@ -216,7 +218,7 @@ func (t *Trainer) checkOptions() error {
 	}
 	names := map[string]bool{}
 	for _, set := range t.evals {
-		if set.src == nil {
+		if set.src == nil && set.stream == nil {
 			return fmt.Errorf("trainer: evaluation set %q has no data: want a source", set.name)
 		}
 		if names[set.name] {
@@ -224,7 +226,7 @@ func (t *Trainer) checkOptions() error {
 		}
 		names[set.name] = true
 	}
-	return nil
+	return t.checkIterable()
 }
 
 // buildCallbacks puts the callbacks into order.

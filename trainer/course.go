@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/samplers"
+)
+
+// course is the training data in the order of the optimizer steps: of a dataset with a length, or of an iterable one.
+type course interface {
+	Next() (*accelerate.Window, error)
+	Limit(steps int64)
+	Close()
+	Layout() samplers.Layout
+	Position() int64
+
+	// place is what a checkpoint says of the place of the next step; restore goes there.
+	place() any
+	restore(read func(place any) error) error
+	// reached tells whether the next step is in an epoch or a later one.
+	reached(epoch int64) bool
+	// begin goes to the beginning of an epoch.
+	begin(epoch int64) error
+	// epochAfter is the number of epochs done after a window, with the fraction of its epoch.
+	epochAfter(w samplers.Window) float64
+}
+
+// sized is the course of a dataset with a length.
+type sized struct{ *accelerate.Windows }
+
+func (c sized) place() any { return c.State() }
+
+func (c sized) restore(read func(place any) error) error {
+	var st samplers.State
+	if err := read(&st); err != nil {
+		return err
+	}
+	return c.Restore(st)
+}
+
+func (c sized) reached(epoch int64) bool { return c.Position() >= epoch*c.Samples() }
+
+func (c sized) begin(epoch int64) error { return c.SeekSample(epoch * c.Samples()) }
+
+func (c sized) epochAfter(w samplers.Window) float64 { return c.EpochAfter(w) }
+
+// iterable is the course of an iterable dataset. As its length is not known, an epoch under way counts for the part of
+// max_steps that it has had, as in transformers.
+type iterable struct {
+	*accelerate.IterableWindows
+	maxSteps int64
+}
+
+func (c iterable) place() any { return c.Place() }
+
+func (c iterable) restore(read func(place any) error) error {
+	var p accelerate.IterablePlace
+	if err := read(&p); err != nil {
+		return err
+	}
+	return c.Restore(p)
+}
+
+func (c iterable) reached(epoch int64) bool { return c.Epoch() >= epoch }
+
+func (c iterable) begin(epoch int64) error {
+	c.SeekEpoch(epoch)
+	return nil
+}
+
+func (c iterable) epochAfter(w samplers.Window) float64 {
+	if w.LastOfEpoch {
+		return float64(w.Epoch + 1)
+	}
+	return float64(w.Epoch) + min(float64(w.Number+1)/float64(c.maxSteps), 1)
+}
+
+// WithIterableTrainData trains on data without a length, in their order: data.NewIterableSource joins a data.Iterable
+// and a collator. It wants max_steps, as HuggingFace does; data that end before begin their next epoch. There is no
+// sampler: train_sampling_strategy sequential and random are the same.
+func WithIterableTrainData(src data.IterableSource) Option {
+	return func(t *Trainer) { t.stream = src }
+}
+
+// WithIterableEvalData is WithEvalData for data without a length.
+func WithIterableEvalData(src data.IterableSource) Option { return WithNamedIterableEvalData("", src) }
+
+// WithNamedIterableEvalData is WithNamedEvalData for data without a length.
+func WithNamedIterableEvalData(name string, src data.IterableSource) Option {
+	return func(t *Trainer) { t.evals = append(t.evals, evalSet{name: name, stream: src}) }
+}
+
+// checkIterable rejects what an iterable training set cannot have.
+func (t *Trainer) checkIterable() error {
+	switch {
+	case t.stream == nil:
+		return nil
+	case t.train != nil:
+		return errors.New("trainer: there are two training sets: want one of WithTrainData and WithIterableTrainData")
+	case t.sampler != nil:
+		return errors.New("trainer: an iterable training set has no sampler, its samples come in their order: want WithTrainData with WithSampler")
+	case t.args.TrainSamplingStrategy == args.SamplingGroupByLength:
+		return fmt.Errorf("trainer: train_sampling_strategy %s sorts samples by length, and an iterable training set is read in its order: want another strategy, or WithTrainData", args.SamplingGroupByLength)
+	case t.args.MaxSteps < 1:
+		return fmt.Errorf("trainer: max_steps is %d: want at least 1, since an iterable training set has no length to count steps from", t.args.MaxSteps)
+	}
+	return nil
+}
+
+// planIterable cuts an iterable training set.
+func (r *run) planIterable() error {
+	windows, err := r.acc.IterableWindows(r.ctx, r.stream, 0)
+	if err != nil {
+		return err
+	}
+	r.windows = iterable{windows, int64(r.args.MaxSteps)}
+	r.steps, err = samplers.PlanUnsized(windows.Layout().Leaves(), int64(r.args.MaxSteps))
+	return err
+}
+
+// windowShape is what ranks that read one stream agree about in a window.
+func windowShape(w samplers.Window) []float64 {
+	last := 0.0
+	if w.LastOfEpoch {
+		last = 1
+	}
+	return []float64{float64(w.Samples), last}
+}
+
+// checkStreams makes it an error if the ranks read streams of different lengths: sums are those of windowShape over all
+// ranks.
+func (r *run) checkStreams(w samplers.Window, sums []float64) error {
+	ranks := float64(r.acc.Data().Size())
+	for i, own := range windowShape(w) {
+		if sums[i] != own*ranks {
+			return fmt.Errorf("trainer: step %d: the ranks read different numbers of samples in epoch %d of the iterable training set (rank %d has %d in this step): want the same data on all ranks",
+				r.state.GlobalStep+1, w.Epoch, r.acc.Rank(), w.Samples)
+		}
+	}
+	return nil
+}
