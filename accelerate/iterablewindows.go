@@ -52,14 +52,14 @@ func (a *Accelerator) IterableWindows(ctx context.Context, src data.IterableSour
 	}
 	o, huggingface := a.args.BatchSharding()
 	if !huggingface || layout.WorldSize == 1 {
-		return a.iterableWindows(ctx, src, layout, nil, steps)
+		return newIterableWindows(ctx, a, src, layout, nil, steps)
 	}
 	rule, err := samplers.NewIterableShard(layout.BatchSize, samplers.Shard{Rank: layout.Rank, WorldSize: layout.WorldSize},
 		samplers.IterableShardOptions{SplitBatches: o.Split, DropLast: layout.DropLast})
 	if err != nil {
 		return nil, err
 	}
-	return a.iterableWindows(ctx, src, layout, rule, steps)
+	return newIterableWindows(ctx, a, src, layout, rule, steps)
 }
 
 // IterableBatches deals the batches of one epoch of an iterable dataset to the ranks in turn, each
@@ -70,10 +70,10 @@ func (a *Accelerator) IterableBatches(ctx context.Context, src data.IterableSour
 	layout := samplers.Layout{
 		BatchSize: a.args.PerDeviceEvalBatchSize, AccumulationSteps: 1, WorldSize: ranks.Size(), Rank: ranks.Rank(),
 	}
-	return a.iterableWindows(ctx, src, layout, nil, maxPlace)
+	return newIterableWindows(ctx, a, src, layout, nil, maxPlace)
 }
 
-func (a *Accelerator) iterableWindows(ctx context.Context, src data.IterableSource, layout samplers.Layout, rule *samplers.IterableShard, steps int64) (*IterableWindows, error) {
+func newIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, layout samplers.Layout, rule *samplers.IterableShard, steps int64) (*IterableWindows, error) {
 	if err := layout.Validate(); err != nil {
 		return nil, err
 	}

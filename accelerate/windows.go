@@ -49,15 +49,15 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 	if err != nil {
 		return nil, err
 	}
-	stream, err := a.stream(s, layout)
+	stream, err := newStream(a, s, layout)
 	if err != nil {
 		return nil, err
 	}
 	return &Windows{Stream: stream, acc: a, ctx: ctx, source: source, left: steps}, nil
 }
 
-// stream is the order of samples as data_sharding shares it out.
-func (a *Accelerator) stream(s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
+// newStream is the order of samples as data_sharding shares it out.
+func newStream(a *Accelerator, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
 	if o, ok := a.args.BatchSharding(); ok {
 		return samplers.NewShardedStream(s, layout, samplers.BatchShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
 	}
