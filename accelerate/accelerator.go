@@ -126,7 +126,7 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 // all ranks alike; one that is frozen now stays so: Reduce returns an error if it requires a gradient
 // later. To unfreeze layers one by one, prepare with all trainable and then freeze some.
 func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.Optimizer, units []nn.Module) error {
-	if err := a.release(); err != nil {
+	if err := release(a); err != nil {
 		return err
 	}
 	a.model, a.tree, a.opt = model, nn.Walk(model), opt
@@ -247,14 +247,14 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/float64(max(count, 1)), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
 	if a.last && a.ddp != nil {
-		opts = append(opts, tensor.Reaching(a.announceUnused))
+		opts = append(opts, tensor.Reaching(func(reached func(*tensor.Tensor) bool) { announceUnused(a, reached) }))
 	}
 	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil, opts...)
 }
 
 // announceUnused sends off what the last backward pass of a window will not add to, so that
 // no bucket waits for it until the end.
-func (a *Accelerator) announceUnused(reached func(leaf *tensor.Tensor) bool) {
+func announceUnused(a *Accelerator, reached func(leaf *tensor.Tensor) bool) {
 	for i, p := range a.params {
 		if !reached(p.Tensor) {
 			a.sum.finishParam(i)

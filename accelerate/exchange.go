@@ -98,7 +98,7 @@ func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 }
 
 // release takes the gradients out of the exchange.
-func (a *Accelerator) release() error {
+func release(a *Accelerator) error {
 	for _, f := range a.unhook {
 		f()
 	}
@@ -122,7 +122,7 @@ func (a *Accelerator) Close() error {
 		a.unwatch()
 		a.unwatch = nil
 	}
-	err := errors.Join(a.roles.close(), a.group.Close(), a.release())
+	err := errors.Join(a.roles.close(), a.group.Close(), release(a))
 	a.group = nil
 	if a.processes != nil {
 		err = errors.Join(err, a.processes.close())

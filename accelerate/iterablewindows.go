@@ -73,8 +73,7 @@ func (a *Accelerator) IterableBatches(ctx context.Context, src data.IterableSour
 	return newIterableWindows(ctx, a, src, layout, nil, maxPlace)
 }
 
-func newIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, layout samplers.Layout,
-	rule *samplers.IterableShard, steps int64) (*IterableWindows, error) {
+func newIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, layout samplers.Layout, rule *samplers.IterableShard, steps int64) (*IterableWindows, error) {
 	if err := layout.Validate(); err != nil {
 		return nil, err
 	}

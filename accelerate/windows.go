@@ -9,7 +9,6 @@ import (
 	"io"
 	"iter"
 
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
@@ -50,16 +49,16 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 	if err != nil {
 		return nil, err
 	}
-	stream, err := sharedOut(a.args, s, layout)
+	stream, err := newStream(a, s, layout)
 	if err != nil {
 		return nil, err
 	}
 	return &Windows{Stream: stream, acc: a, ctx: ctx, source: source, left: steps}, nil
 }
 
-// sharedOut is the order of samples as data_sharding shares it out.
-func sharedOut(a *args.TrainingArguments, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
-	if o, ok := a.BatchSharding(); ok {
+// newStream is the order of samples as data_sharding shares it out.
+func newStream(a *Accelerator, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
+	if o, ok := a.args.BatchSharding(); ok {
 		return samplers.NewShardedStream(s, layout, samplers.BatchShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
 	}
 	return samplers.NewStream(s, layout)
