@@ -44,7 +44,7 @@ func TestAdamWIsItsChain(t *testing.T) {
 					return optim.New(c, "adamw", g, optim.DecoupledDecay{}, optim.ScaleByAdam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6}, nothing{})
 				})
 				for step := range 3 {
-					g := wave(float64(step + 1))
+					g := tensor.Cast(c, wave(float64(step+1)), p.GradDType())
 					p.SwapGrad(g, true)
 					q.SwapGrad(g, true)
 					fused.Step(c)

@@ -40,11 +40,16 @@ type StateTensor struct {
 	DType tensor.DType
 }
 
-// Like describes tensors of the parameter's shape and dtype.
+// Like describes tensors of the parameter's shape and dtype; float32 for a parameter of a half type, in which a mean
+// over 1000 gradients would stand still.
 func Like(p tensor.Named, names ...string) []StateTensor {
+	dt := p.DType()
+	if dt.IsHalf() {
+		dt = tensor.Float32
+	}
 	list := make([]StateTensor, len(names))
 	for i, name := range names {
-		list[i] = StateTensor{name, p.Shape(), p.DType()}
+		list[i] = StateTensor{name, p.Shape(), dt}
 	}
 	return list
 }
@@ -165,6 +170,15 @@ func (o *Optimizer) update(c *tensor.Ctx, p tensor.Named, g *Group, grad *tensor
 	s := o.slots[p.Name]
 	o.fill(s)
 	s.Step++
+	if p.DType().IsHalf() {
+		o.updateHalf(c, p, g, s, grad)
+		return
+	}
+	o.apply(c, p, g, s, grad)
+}
+
+// apply changes the parameter by the chain.
+func (o *Optimizer) apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, grad *tensor.Tensor) {
 	if adam, ok := o.fusible(p, grad); ok {
 		adam.step(c, p, g, s, grad, o.factor)
 		return

@@ -62,7 +62,7 @@ func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 		return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}
 	for _, p := range t.acc.Params() {
-		e.Gradients += int64(t.acc.GradientSets() * p.Bytes())
+		e.Gradients += int64(t.acc.GradientSets() * p.Numel() * p.GradDType().Size())
 	}
 	e.OptimizerState, e.Peak = watch.state, dev.MemStats().Peak
 	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState
@@ -75,7 +75,7 @@ func keepGradients(dev *tensor.Device, m models.Model) {
 	c := tensor.NewCtx(dev).NoGrad()
 	for _, p := range nn.Walk(m).Parameters() {
 		if p.IsLeaf() {
-			p.SwapGrad(tensor.ZerosLike(c, p.Tensor), false)
+			p.SwapGrad(tensor.Zeros(c, p.GradDType(), p.Shape()...), false)
 		}
 	}
 }

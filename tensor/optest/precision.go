@@ -105,7 +105,7 @@ func (r *runner) precisionOf(t *testing.T, op Op, p tensor.Precision, lower tens
 			}
 			for i, g := range tensor.Backward(c, roots, grads, leaves) {
 				if g != nil {
-					require.Equal(t, leaves[i].DType(), g.DType(), "%s: gradient %d", s.Name, i)
+					require.Equal(t, leaves[i].GradDType(), g.DType(), "%s: gradient %d", s.Name, i)
 				}
 			}
 			return nil
