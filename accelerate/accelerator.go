@@ -142,9 +142,10 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 		}
 	}
 	if lower(a.args) != tensor.Invalid || lowerEval(a.args) != tensor.Invalid {
+		half := lower(a.args) != tensor.Float16 && lowerEval(a.args) != tensor.Float16
 		for _, p := range a.tree.Parameters() {
-			if p.DType() != tensor.Float32 {
-				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16", p.Name, p.DType())
+			if dt := p.DType(); dt != tensor.Float32 && !(half && dt == tensor.BFloat16) {
+				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16, or bfloat16 ones with bf16", p.Name, dt)
 			}
 		}
 	}

@@ -28,8 +28,8 @@ type Transform interface {
 	// State describes the tensors that the transform keeps for a parameter, as Like(p, "exp_avg"). They begin as zeros,
 	// when they are first needed.
 	State(p tensor.Named) []StateTensor
-	// Apply replaces the update of one parameter, which begins as its gradient. It may
-	// change update and the state in place, and p for what is not an update.
+	// Apply replaces the update of one parameter, which begins as its gradient. It may change update and the state in
+	// place, and p for what is not an update. Of a parameter of a half type p is a float32 copy, and update is float32.
 	Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, update *tensor.Tensor)
 }
 
@@ -73,6 +73,8 @@ type Optimizer struct {
 	keep   *tensor.Ctx // of the state, which lives in no scope
 	base   []float64   // learning rates of the groups before a schedule
 	factor float64     // of the next step's gradients
+	half   HalfUpdate
+	seed   uint64 // of stochastic rounding
 }
 
 // New makes an optimizer of a user's own chain. name identifies it in checkpoints. It
@@ -80,7 +82,7 @@ type Optimizer struct {
 // updated twice in a step.
 func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
 	o := &Optimizer{
-		name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad(), factor: 1,
+		name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad(), factor: 1, half: HalfKahan,
 	}
 	names := map[*tensor.Tensor]string{}
 	for _, g := range groups {
@@ -103,6 +105,9 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 func (o *Optimizer) state(p tensor.Named) (list []StateTensor) {
 	for _, t := range o.chain {
 		list = append(list, t.State(p)...)
+	}
+	if o.compensates(p) {
+		list = append(list, StateTensor{compensation, p.Shape(), p.DType()})
 	}
 	return list
 }
@@ -180,7 +185,7 @@ func (o *Optimizer) update(c *tensor.Ctx, p tensor.Named, g *Group, grad *tensor
 // apply changes the parameter by the chain.
 func (o *Optimizer) apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, grad *tensor.Tensor) {
 	if adam, ok := o.fusible(p, grad); ok {
-		adam.step(c, p, g, s, grad, o.factor)
+		adam.step(c, p.Tensor, s.Tensors["exp_avg"], s.Tensors["exp_avg_sq"], g, s, grad, o.factor)
 		return
 	}
 	if m, ok := o.plain(g); ok {

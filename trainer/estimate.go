@@ -86,7 +86,7 @@ func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
 	s := args.Default(a.OutputDir)
 	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps, s.DeterministicRanks = a.PerDeviceTrainBatchSize, gas, max(1, a.DeterministicRanks/ranks)
 	s.GradientCheckpointing, s.Optim, s.OptimArgs = a.GradientCheckpointing, a.Optim, a.OptimArgs
-	s.BF16, s.FP16 = a.BF16, a.FP16
+	s.BF16, s.FP16, s.HalfUpdate = a.BF16, a.FP16, a.HalfUpdate
 	s.MaxSteps, s.SaveStrategy, s.TrainSamplingStrategy = 2, args.StrategyNo, args.SamplingSequential
 	return s
 }

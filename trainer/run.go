@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // run is the state of one call of Train.
@@ -242,6 +243,10 @@ func (r *run) prepare() error {
 	}
 	var err error
 	if r.opt, err = r.optimizer(groups); err != nil {
+		return err
+	}
+	half := optim.HalfUpdate(r.args.HalfUpdate)
+	if err := tensor.Try(func() { r.opt.SetHalfUpdate(half, r.args.Seed) }); err != nil {
 		return err
 	}
 	if err := r.checkRates(); err != nil {

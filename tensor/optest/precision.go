@@ -22,7 +22,7 @@ func init() {
 		"Max", "Min", "ArgMax", "ArgMin", "TopK", "MaxPool2D", "AvgPool2D", "GlobalAvgPool2D", // choices and windows
 		"Embedding", "OneHot", "Gather", "RoPE", "Pad", // indexing
 		"Contiguous", "Clone", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Expand", "Slice", "Select", "Split", // views
-		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "ScaleInto", "AdamMoments", "AdamW", // in place
+		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "ScaleInto", "AdamMoments", "AdamW", "StochasticRoundInto", // in place
 	} {
 		sameEverywhere[name] = true
 	}
