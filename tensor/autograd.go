@@ -211,7 +211,7 @@ type pending struct {
 // The graph is walked from the youngest op to the oldest, so the order of additions
 // depends only on the program.
 func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Tensor {
-	r := &run{c: c.NoGrad().Autocast(Invalid), wrt: wrt, leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
+	r := &run{c: c.NoGrad().plain().uncounted(), wrt: wrt, leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
 	for _, o := range opts {
 		o(r)
 	}

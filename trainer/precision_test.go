@@ -116,6 +116,34 @@ func TestMixedPrecisionOfAStep(t *testing.T) {
 	}
 }
 
+// The run says what computes in which dtype, and a module may have a dtype of its own.
+func TestMixedPrecisionIsSaid(t *testing.T) {
+	run := func(opts ...trainer.Option) (shown string, logits tensor.DType, err error) {
+		a := rankArgs(1)
+		a.BF16, a.MaxSteps, a.EvalStrategy, a.SaveStrategy = true, 1, args.StrategyNo, args.StrategyNo
+		opts = append(opts, trainer.WithTrainData(raggedTexts(51)), on(callbacks.TrainBegin, func(e *callbacks.Event) error {
+			shown = e.Run.DTypes
+			return nil
+		}), trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+			logits = o.Logits.DType()
+			return o.Loss, b.Count
+		}))
+		_, err = newTrainer(vfs.NewMem(), newGPT2(t, 0), a, opts...).Train()
+		return shown, logits, err
+	}
+	shown, logits, err := run()
+	require.NoError(t, err)
+	require.Equal(t, "products, attention, convolutions bfloat16; norms, softmax, losses, sums float32; parameters float32", shown)
+	require.Equal(t, tensor.BFloat16, logits)
+	_, logits, err = run(trainer.WithPrecision("lm_head", tensor.Float32))
+	require.NoError(t, err)
+	require.Equal(t, tensor.Float32, logits)
+	_, _, err = run(trainer.WithPrecision("transformer.h.7", tensor.Float32))
+	require.ErrorContains(t, err, `the model has no module "transformer.h.7" to compute in float32`)
+	_, _, err = run(trainer.WithPrecision("transformer.h.0", tensor.Int32))
+	require.ErrorContains(t, err, "is to compute in int32: want float32, bfloat16 or float16")
+}
+
 // An overflow in one micro-batch of one rank: all ranks skip the step and halve the scale, the schedule stands still,
 // and a resume keeps the scale.
 func TestOverflowHalvesTheScaleOnAllRanks(t *testing.T) {

@@ -377,11 +377,17 @@ func (r *run) info() *callbacks.RunInfo {
 	}
 	slices.Sort(dtypes)
 	info.Precision = strings.Join(dtypes, "+")
+	lower, parameters := tensor.Invalid, info.Precision
 	switch {
 	case r.args.BF16:
+		lower = tensor.BFloat16
 		info.Precision = "bf16 autocast of " + info.Precision
 	case r.args.FP16:
+		lower = tensor.Float16
 		info.Precision = "fp16 autocast of " + info.Precision
+	}
+	if lower != tensor.Invalid {
+		info.DTypes = tensor.OpDTypes(lower) + "; parameters " + parameters
 	}
 	return info
 }
@@ -391,6 +397,9 @@ func (r *run) announce(i *callbacks.RunInfo) {
 	level := slog.LevelInfo
 	if r.display != nil || !r.acc.IsMain() {
 		level = slog.LevelDebug
+	}
+	if i.DTypes != "" {
+		r.log.Log(r.ctx, level, "mixed precision", "dtypes", i.DTypes)
 	}
 	r.log.Log(r.ctx, level, "training", "device", i.Device, "kernels", i.Kernels, "threads", i.Threads, "ranks", i.Ranks, "precision", i.Precision,
 		"parameters", i.Parameters, "trainable", i.Trainable, "samples", i.Samples, "steps", i.Steps, "from_step", i.FromStep,
