@@ -9,6 +9,7 @@ import (
 	"io"
 	"iter"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
@@ -49,16 +50,16 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 	if err != nil {
 		return nil, err
 	}
-	stream, err := a.stream(s, layout)
+	stream, err := newStream(a.args, s, layout)
 	if err != nil {
 		return nil, err
 	}
 	return &Windows{Stream: stream, acc: a, ctx: ctx, source: source, left: steps}, nil
 }
 
-// stream is the order of samples as data_sharding shares it out.
-func (a *Accelerator) stream(s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
-	if o, ok := a.args.BatchSharding(); ok {
+// newStream is the order of samples as data_sharding shares it out.
+func newStream(a *args.TrainingArguments, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
+	if o, ok := a.BatchSharding(); ok {
 		return samplers.NewShardedStream(s, layout, samplers.BatchShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
 	}
 	return samplers.NewStream(s, layout)
