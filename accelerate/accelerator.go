@@ -46,7 +46,9 @@ type Accelerator struct {
 	noSync int  // nested calls of NoSync
 
 	hook  ddp.Hook // nil: what ddp_comm_hook says
+	own   []precision
 	trace tracer
+	ran   *tensor.DTypeCounts // of the first window under bf16 or fp16; nil: nobody counts
 }
 
 // Option changes what New chooses.
@@ -66,6 +68,41 @@ func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l
 // WithCommHook sets the communication hook for gradients, instead of ddp_comm_hook. All
 // ranks must use the same.
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
+
+// WithPrecision makes the module of a path, and all within it, compute in a dtype of its own: tensor.Float32,
+// tensor.BFloat16 or tensor.Float16, whatever bf16 and fp16 say. Parameters stay as they are.
+func WithPrecision(module string, dt tensor.DType) Option {
+	return func(a *Accelerator) { a.own = append(a.own, precision{module, dt}) }
+}
+
+// precision is that of a module, by its path.
+type precision struct {
+	module string
+	dtype  tensor.DType
+}
+
+// inPrecision is c with the modules' own precisions.
+func (a *Accelerator) inPrecision(c *nn.Ctx) *nn.Ctx {
+	for _, p := range a.own {
+		c = c.WithPrecision(p.module, p.dtype)
+	}
+	return c
+}
+
+// checkPrecisions refuses precisions of modules that the model lacks, and dtypes that nothing can compute in.
+func (a *Accelerator) checkPrecisions() error {
+	known := map[string]bool{}
+	a.tree.Modules(func(path string, _ nn.Module) { known[path] = true })
+	for _, p := range a.own {
+		switch {
+		case !known[p.module]:
+			return fmt.Errorf("accelerate: the model has no module %q to compute in %v", p.module, p.dtype)
+		case p.dtype != tensor.Float32 && !p.dtype.IsHalf():
+			return fmt.Errorf("accelerate: module %s is to compute in %v: want float32, bfloat16 or float16", p.module, p.dtype)
+		}
+	}
+	return nil
+}
 
 // New chooses the device for the given arguments and determines the rank of this process
 // among those that a launcher started; see Open. With WithGroup it is a rank of that group
@@ -126,7 +163,7 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 // all ranks alike; one that is frozen now stays so: Reduce returns an error if it requires a gradient
 // later. To unfreeze layers one by one, prepare with all trainable and then freeze some.
 func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.Optimizer, units []nn.Module) error {
-	if err := a.release(); err != nil {
+	if err := release(a); err != nil {
 		return err
 	}
 	a.model, a.tree, a.opt = model, nn.Walk(model), opt
@@ -142,13 +179,20 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 		}
 	}
 	if lower(a.args) != tensor.Invalid || lowerEval(a.args) != tensor.Invalid {
+		half := lower(a.args) != tensor.Float16 && lowerEval(a.args) != tensor.Float16
 		for _, p := range a.tree.Parameters() {
-			if p.DType() != tensor.Float32 {
-				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16", p.Name, p.DType())
+			if dt := p.DType(); dt != tensor.Float32 && !(half && dt == tensor.BFloat16) {
+				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16, or bfloat16 ones with bf16", p.Name, dt)
 			}
 		}
 	}
+	if err := a.checkPrecisions(); err != nil {
+		return err
+	}
 	a.scaler, a.norm = newScaler(a.args), -1
+	if lower(a.args) != tensor.Invalid {
+		a.ran = &tensor.DTypeCounts{}
+	}
 	a.params, a.frozen = nil, nil
 	for _, p := range a.tree.Parameters() {
 		if p.IsLeaf() {
@@ -187,7 +231,8 @@ func (a *Accelerator) Params() []tensor.Named { return a.params }
 // position in the training stream.
 func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 	a.trace.beginForward()
-	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position).Autocast(lower(a.args)), a.tree, true)
+	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position).Autocast(lower(a.args)).CountDTypes(a.ran), a.tree, true)
+	c = a.inPrecision(c)
 	if len(a.units) > 0 {
 		c = c.WithRecompute(a.units)
 	}
@@ -199,7 +244,7 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 
 // EvalCtx is the context of a forward pass without gradients and dropout.
 func (a *Accelerator) EvalCtx() *nn.Ctx {
-	return nn.NewCtx(a.ctx.NoGrad().Autocast(lowerEval(a.args)), a.tree, false)
+	return a.inPrecision(nn.NewCtx(a.ctx.NoGrad().Autocast(lowerEval(a.args)), a.tree, false))
 }
 
 // lower is the dtype of autocast; Invalid without bf16 and fp16.
@@ -247,14 +292,14 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/float64(max(count, 1)), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
 	if a.last && a.ddp != nil {
-		opts = append(opts, tensor.Reaching(a.announceUnused))
+		opts = append(opts, tensor.Reaching(func(reached func(*tensor.Tensor) bool) { announceUnused(a, reached) }))
 	}
 	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil, opts...)
 }
 
 // announceUnused sends off what the last backward pass of a window will not add to, so that
 // no bucket waits for it until the end.
-func (a *Accelerator) announceUnused(reached func(leaf *tensor.Tensor) bool) {
+func announceUnused(a *Accelerator, reached func(leaf *tensor.Tensor) bool) {
 	for i, p := range a.params {
 		if !reached(p.Tensor) {
 			a.sum.finishParam(i)
@@ -285,8 +330,29 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 		}
 		a.trace.phase(a.rank, "wait", began)
 	}
+	if err := a.checkDTypes(); err != nil {
+		return err
+	}
 	if a.stats != nil {
 		return a.stats.exchange(ctx, a)
+	}
+	return nil
+}
+
+// checkDTypes returns an error if ops of the first window under bf16 or fp16 did not compute in the dtypes that are
+// meant for them.
+func (a *Accelerator) checkDTypes() error {
+	ran := a.ran
+	if a.ran = nil; ran == nil {
+		return nil
+	}
+	if err := ran.Check(lower(a.args)); err != nil {
+		return fmt.Errorf("accelerate: the first step: %w", err)
+	}
+	for _, p := range a.params {
+		if g := p.Grad(); g != nil && g.DType().IsHalf() {
+			return fmt.Errorf("accelerate: the first step: the gradient of %s is %v: want %v", p.Name, g.DType(), p.GradDType())
+		}
 	}
 	return nil
 }

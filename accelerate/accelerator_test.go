@@ -273,3 +273,20 @@ type wide struct {
 func (m *wide) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 	return nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor { return m.Linear.Forward(c, x) }, x)
 }
+
+// Ops that did not compute in what bf16 means for them are an error of the first step, and of no later one.
+func TestFirstStepChecksDTypes(t *testing.T) {
+	a := args.Default("")
+	a.BF16, a.GradientAccumulationSteps = true, 2
+	acc, m := prepared(t, a)
+	step(t, acc, m, 0)
+	require.NoError(t, acc.Prepare(t.Context(), m, adamW(acc, m), nil))
+	var ran tensor.DTypeCounts
+	c := acc.Ctx().CountDTypes(&ran).Sub("head")
+	tensor.MatMul(c, tensor.Ones(c, tensor.Float32, 2, 2), tensor.Ones(c, tensor.Float32, 2, 2))
+	accelerate.SetRan(acc, &ran)
+	acc.ZeroGrad()
+	require.EqualError(t, acc.Reduce(t.Context()),
+		"accelerate: the first step: tensor: products ran in float32 in head: want bfloat16 under Autocast(bfloat16)")
+	require.NoError(t, acc.Reduce(t.Context()))
+}

@@ -22,7 +22,7 @@
 //
 //   - [New], [Replicas], [Connect], [RunRanks], [WithGroup] and [Ranks.Open] are what Run is made of.
 //   - [Ranks.Abort] ends the other ranks; in a loop of your own, return the error.
-//   - [Peers.GatherBytes], [Peers.SumFloats] and [Accelerator.SyncParameters] lie below
+//   - [Peers.GatherBytes], [Peers.GatherRows], [Peers.SumFloats] and [Accelerator.SyncParameters] lie below
 //     [GatherObjects], [Accelerator.GatherForMetrics] and Prepare.
 //   - [Ranks.Job], [Ranks.Kernels], [Accelerator.GradientSets] and [Accelerator.SetTracer] serve the
 //     trainer's log, its estimate of memory and its profiler.

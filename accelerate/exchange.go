@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
@@ -33,9 +32,6 @@ func (a *Accelerator) join(ctx context.Context) error {
 	}
 	if a.args.DDPReductionOrder == args.OrderFast && a.IsMain() {
 		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order", a.args.DDPReductionOrder)
-	}
-	if a.IsMain() && slices.ContainsFunc(a.params, func(p tensor.Named) bool { return p.DType().IsHalf() }) {
-		a.log.Warn("each rank rounds its half-precision gradients: results depend on the number of ranks")
 	}
 	if hook.Lossy() && a.IsMain() {
 		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook", hook.Name())
@@ -98,7 +94,7 @@ func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 }
 
 // release takes the gradients out of the exchange.
-func (a *Accelerator) release() error {
+func release(a *Accelerator) error {
 	for _, f := range a.unhook {
 		f()
 	}
@@ -122,7 +118,7 @@ func (a *Accelerator) Close() error {
 		a.unwatch()
 		a.unwatch = nil
 	}
-	err := errors.Join(a.roles.close(), a.group.Close(), a.release())
+	err := errors.Join(a.roles.close(), a.group.Close(), release(a))
 	a.group = nil
 	if a.processes != nil {
 		err = errors.Join(err, a.processes.close())

@@ -3,25 +3,14 @@
 package accelerate
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/dist"
-	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
-
-// rows is a rank's part of a gathered tensor.
-type rows struct {
-	DType   string  `json:"dtype"`
-	Shape   []int   `json:"shape"` // of one row
-	Indices []int64 `json:"indices"`
-	data    []byte
-}
 
 // GatherForMetrics collects the rows of all ranks on every rank, sorted by sample index and
 // with each index once: the result of an evaluation over all ranks, without samples that were
@@ -30,103 +19,68 @@ type rows struct {
 // rank is kept. The result belongs to no scope and is nil if there are no rows. It is
 // collective.
 func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *tensor.Tensor) (all *tensor.Tensor, order []int64, err error) {
-	mine, err := encodeRows(a.ctx.NoGrad(), indices, t)
+	mine, err := rowsOf(a.ctx.NoGrad(), indices, t)
 	if err != nil {
 		return nil, nil, a.reject(err)
 	}
-	parts, err := a.Data().GatherBytes(ctx, mine)
+	parts, err := a.Data().GatherRows(ctx, mine)
 	if err != nil {
 		return nil, nil, err
 	}
-	decoded := make([]rows, len(parts))
-	for rank, part := range parts {
-		if decoded[rank], err = decodeRows(part); err != nil {
-			return nil, nil, fmt.Errorf("accelerate: gathering: rank %d: %w", rank, err)
-		}
-	}
-	return mergeRows(a.ctx.NoGrad(), decoded)
+	return joinRows(a.ctx.NoGrad(), parts)
 }
 
-// encodeRows writes the length of a JSON header, the header, and the rows.
-func encodeRows(c *tensor.Ctx, indices []int64, t *tensor.Tensor) ([]byte, error) {
-	r := rows{Indices: indices}
+// rowsOf cuts t into rows.
+func rowsOf(c *tensor.Ctx, indices []int64, t *tensor.Tensor) ([]Row, error) {
+	var shape []int
 	if t != nil {
-		r.DType, r.Shape = t.DType().String(), slices.Clone(t.Shape())
+		shape = t.Shape()
 	}
-	switch {
-	case t == nil && len(indices) == 0:
-	case t == nil || len(r.Shape) == 0 || r.Shape[0] != len(indices):
-		return nil, fmt.Errorf("accelerate: gathering %d indices with a tensor of shape %v: want one row (dim 0) for each index", len(indices), r.Shape)
-	default:
-		r.Shape = r.Shape[1:]
-		if err := tensor.Try(func() { r.data = tensor.ReadBytes(c, t) }); err != nil {
-			return nil, err
-		}
+	if n := len(indices); t == nil && n > 0 || t != nil && (len(shape) == 0 || shape[0] != n) {
+		return nil, fmt.Errorf("accelerate: gathering %d indices with a tensor of shape %v: want one row (dim 0) for each index", n, shape)
+	} else if n == 0 {
+		return nil, nil
 	}
-	head, err := json.Marshal(r)
-	if err != nil {
+	var raw []byte
+	if err := tensor.Try(func() { raw = tensor.ReadBytes(c, t) }); err != nil {
 		return nil, err
 	}
-	return slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head, r.data), nil
+	rows, arrays, size := make([]Row, len(indices)), make([]Array, len(indices)), len(raw)/len(indices)
+	for i, index := range indices {
+		arrays[i] = Array{t.DType(), shape[1:], raw[i*size:][:size]}
+		rows[i] = Row{Index: index, Arrays: arrays[i:][:1]}
+	}
+	return rows, nil
 }
 
-func decodeRows(part []byte) (r rows, err error) {
-	if len(part) < 8 {
-		return r, fmt.Errorf("%d bytes are too few for rows", len(part))
-	}
-	n := binary.LittleEndian.Uint64(part)
-	part = part[8:]
-	if n > uint64(len(part)) {
-		return r, fmt.Errorf("a header of %d bytes in %d", n, len(part))
-	}
-	if err := json.Unmarshal(part[:n], &r); err != nil {
-		return r, err
-	}
-	r.data = part[n:]
-	return r, nil
-}
-
-// mergeRows puts the ranks' rows together.
-func mergeRows(c *tensor.Ctx, parts []rows) (all *tensor.Tensor, order []int64, err error) {
-	type place struct{ rank, row int }
-	var first *rows
-	places := map[int64]place{}
-	for rank := range parts {
-		p := &parts[rank]
-		if len(p.Indices) == 0 {
-			continue
-		}
-		if first == nil {
-			first = p
-		}
-		if p.DType != first.DType || !slices.Equal(p.Shape, first.Shape) {
-			return nil, nil, fmt.Errorf("accelerate: gathering rows of %s%v and, from rank %d, of %s%v: want the same shape and dtype", first.DType, first.Shape, rank, p.DType, p.Shape)
-		}
-		for row, index := range p.Indices {
-			if _, seen := places[index]; !seen {
-				places[index] = place{rank, row}
-				order = append(order, index)
+// joinRows makes one tensor of the ranks' rows.
+func joinRows(c *tensor.Ctx, parts [][]Row) (t *tensor.Tensor, order []int64, err error) {
+	var all []Row
+	for rank, part := range parts {
+		all = append(all, part...)
+		for _, r := range part {
+			if len(r.Arrays) != 1 {
+				return nil, nil, fmt.Errorf("accelerate: gathering: rank %d sent a row of %d arrays", rank, len(r.Arrays))
+			}
+			if first, a := all[0].Arrays[0], r.Arrays[0]; a.DType != first.DType || !slices.Equal(a.Shape, first.Shape) {
+				return nil, nil, fmt.Errorf("accelerate: gathering rows of %s%v and, from rank %d, of %s%v: want the same shape and dtype",
+					first.DType, first.Shape, rank, a.DType, a.Shape)
 			}
 		}
 	}
-	if first == nil {
+	if len(all) == 0 {
 		return nil, nil, nil
 	}
-	slices.Sort(order)
-	dt, err := dtype.Parse(first.DType)
-	if err != nil {
-		return nil, nil, err
+	slices.SortStableFunc(all, func(a, b Row) int { return cmp.Compare(a.Index, b.Index) })
+	all = slices.CompactFunc(all, func(a, b Row) bool { return a.Index == b.Index })
+	var joined []byte
+	for _, r := range all {
+		order = append(order, r.Index)
+		joined = append(joined, r.Arrays[0].Data...)
 	}
-	size := len(first.data) / len(first.Indices)
-	var joined bytes.Buffer
-	for _, index := range order {
-		at := places[index]
-		joined.Write(parts[at.rank].data[at.row*size : (at.row+1)*size])
-	}
-	err = tensor.Try(func() {
-		all = tensor.FromBytes(c, joined.Bytes(), dt, append([]int{len(order)}, first.Shape...)...)
-	})
-	return all, order, err
+	like := all[0].Arrays[0]
+	err = tensor.Try(func() { t = tensor.FromBytes(c, joined, like.DType, append([]int{len(all)}, like.Shape...)...) })
+	return t, order, err
 }
 
 // GatherObjects returns the values of all ranks, in rank order, on every rank. They are sent

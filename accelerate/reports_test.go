@@ -16,28 +16,30 @@ func TestReportsTravel(t *testing.T) {
 	a, b := tensor.FromSlice(c, []float32{1, 2, 3}, 3), tensor.FromSlice(c, []int64{300}, 1, 1)
 	s := &statistics{c: c, reports: []report{{2, 0, []*tensor.Tensor{a}}, {300, 1, []*tensor.Tensor{b, a}}}}
 	raw := s.encode()
-	got, err := decodeReports(nil, raw, 2)
+	got, err := decodeRows(nil, raw, 2)
 	require.NoError(t, err)
-	vector := sentTensor{tensor.Float32, 1, [tensor.MaxDims]int{3}, tensor.ReadBytes(c, a)}
-	matrix := sentTensor{tensor.Int64, 2, [tensor.MaxDims]int{1, 1}, tensor.ReadBytes(c, b)}
-	require.Equal(t, []sentReport{{2, 0, []sentTensor{vector}}, {300, 1, []sentTensor{matrix, vector}}}, got)
+	vector := Array{tensor.Float32, []int{3}, tensor.ReadBytes(c, a)}
+	matrix := Array{tensor.Int64, []int{1, 1}, tensor.ReadBytes(c, b)}
+	sent := []Row{{2, []Array{vector}, 0}, {300, []Array{matrix, vector}, 1}}
+	require.Equal(t, sent, got)
 	s.spare = make([][][]*tensor.Tensor, 2)
 	stats := s.upload(&got[1])
 	require.Equal(t, []int64{300}, tensor.ToSlice[int64](c, stats[0]))
 	require.Equal(t, []int{1, 1}, stats[0].Shape())
 	s.spare[1] = [][]*tensor.Tensor{stats}
-	got[1].stats[1].data = make([]byte, 12)
+	got[1].Arrays[1].Data = make([]byte, 12)
 	require.Same(t, stats[1], s.upload(&got[1])[1], "memory is used again")
 	require.Equal(t, []float32{0, 0, 0}, tensor.ToSlice[float32](c, stats[1]))
-	got, err = decodeReports(got[:0], raw, 2)
+	allocs := testing.AllocsPerRun(5, func() { got, err = decodeRows(got[:0], raw, 2) })
 	require.NoError(t, err)
-	require.Equal(t, []sentReport{{2, 0, []sentTensor{vector}}, {300, 1, []sentTensor{matrix, vector}}}, got)
+	require.Equal(t, sent, got)
+	require.LessOrEqual(t, allocs, 1.0, "memory is used again")
 
-	_, err = decodeReports(nil, raw, 1)
+	_, err = decodeRows(nil, raw, 1)
 	require.ErrorContains(t, err, "got 1, want at most 0")
-	whole := map[int]bool{0: true, len(raw): true, len(encodeOne(c, a)): true}
+	whole := map[int]bool{0: true, len(raw): true, len(appendRow(nil, sent[0])): true}
 	for n := range len(raw) {
-		if _, err := decodeReports(nil, raw[:n], 2); whole[n] {
+		if _, err := decodeRows(nil, raw[:n], 2); whole[n] {
 			require.NoError(t, err, n)
 		} else {
 			require.Error(t, err, n)
@@ -45,7 +47,39 @@ func TestReportsTravel(t *testing.T) {
 	}
 }
 
-// encodeOne is the first report of TestReportsTravel.
-func encodeOne(c *tensor.Ctx, a *tensor.Tensor) []byte {
-	return (&statistics{c: c, reports: []report{{2, 0, []*tensor.Tensor{a}}}}).encode()
+// FuzzDecodeRows: what another rank sends is refused, or it holds rows that travel on as they are.
+func FuzzDecodeRows(f *testing.F) {
+	rows := []Row{
+		{Index: 3, Arrays: []Array{{tensor.Float32, []int{2, 1}, make([]byte, 8)}, {tensor.Float64, []int{1}, make([]byte, 8)}}},
+		{Index: -4, Arrays: []Array{{tensor.Bool, []int{}, []byte{1}}}},
+		{Index: 5, Arrays: []Array{{tensor.Int64, []int{2, 0, 3}, []byte{}}}},
+	}
+	var raw []byte
+	for _, r := range rows {
+		raw = appendRow(raw, r)
+	}
+	f.Add(raw)
+	huge := 1 << 62
+	for _, a := range []Array{
+		{tensor.Uint8, []int{huge, huge}, nil}, {tensor.Float32, []int{huge}, nil}, {tensor.Float32, []int{2}, make([]byte, 4)},
+		{tensor.DType(77), []int{0}, nil}, {tensor.Invalid, nil, nil}, {tensor.Uint8, make([]int, tensor.MaxDims+1), nil},
+	} {
+		bad := appendRow(nil, Row{Arrays: []Array{a}})
+		_, err := decodeRows(nil, bad, 1)
+		require.Error(f, err, "%v", a)
+		f.Add(bad)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		list, err := decodeRows(nil, raw, 1)
+		if err != nil {
+			return
+		}
+		var sent []byte
+		for _, r := range list {
+			sent = appendRow(sent, r)
+		}
+		again, err := decodeRows(nil, sent, 1)
+		require.NoError(t, err)
+		require.Equal(t, list, again)
+	})
 }

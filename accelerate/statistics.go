@@ -5,9 +5,7 @@ package accelerate
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/nn"
@@ -26,9 +24,10 @@ type statistics struct {
 	unowned int // reports from here on wait for their leaf's number
 	spare   [][][]*tensor.Tensor
 
-	exchanged bool         // the ranks have told each other, and all are their reports
-	all       []sentReport // in the order of the leaves
+	exchanged bool  // the ranks have told each other, and all are their reports
+	all       []Row // in the order of the leaves
 	sent      []byte
+	arrays    []Array
 }
 
 // report is what one forward pass of a module told.
@@ -109,11 +108,11 @@ func (s *statistics) exchange(ctx context.Context, a *Accelerator) error {
 	}
 	s.all = s.all[:0]
 	for rank, part := range parts {
-		if s.all, err = decodeReports(s.all, part, len(s.modules)); err != nil {
+		if s.all, err = decodeRows(s.all, part, len(s.modules)); err != nil {
 			return fmt.Errorf("accelerate: batch statistics of rank %d: %w", rank, err)
 		}
 	}
-	slices.SortStableFunc(s.all, func(a, b sentReport) int { return cmp.Compare(a.leaf, b.leaf) })
+	slices.SortStableFunc(s.all, func(a, b Row) int { return cmp.Compare(a.Index, b.Index) })
 	s.exchanged = true
 	return nil
 }
@@ -141,105 +140,36 @@ func (s *statistics) track() {
 	s.forget(0)
 }
 
-// sentReport is a report as ranks tell each other.
-type sentReport struct {
-	leaf, module int
-	stats        []sentTensor
-}
-
-type sentTensor struct {
-	dtype tensor.DType
-	dims  int
-	shape [tensor.MaxDims]int
-	data  []byte
-}
-
 // upload makes the report's tensors, in memory that a module's reports share.
-func (s *statistics) upload(r *sentReport) []*tensor.Tensor {
+func (s *statistics) upload(r *Row) []*tensor.Tensor {
 	free := s.spare[r.module]
 	if n := len(free); n > 0 {
 		s.spare[r.module] = free[:n-1]
-		for i, t := range r.stats {
-			tensor.WriteBytes(s.c, free[n-1][i], t.data)
+		for i, a := range r.Arrays {
+			tensor.WriteBytes(s.c, free[n-1][i], a.Data)
 		}
 		return free[n-1]
 	}
-	stats := make([]*tensor.Tensor, len(r.stats))
-	for i, t := range r.stats {
-		stats[i] = tensor.FromBytes(s.c, t.data, t.dtype, t.shape[:t.dims]...)
+	stats := make([]*tensor.Tensor, len(r.Arrays))
+	for i, a := range r.Arrays {
+		stats[i] = tensor.FromBytes(s.c, a.Data, a.DType, a.Shape...)
 	}
 	return stats
 }
 
-// encode writes for each report its leaf, module and number of tensors, and for each tensor
-// dtype, number of dims, dims, number of bytes and the bytes.
+// encode writes the reports as rows.
 func (s *statistics) encode() []byte {
 	s.sent = s.sent[:0]
-	put := func(v int) { s.sent = binary.AppendUvarint(s.sent, uint64(v)) }
 	for _, r := range s.reports {
-		put(r.leaf)
-		put(r.module)
-		put(len(r.stats))
+		s.arrays = s.arrays[:0]
 		for _, t := range r.stats {
 			raw, ok := tensor.HostBytes(s.c, t)
 			if !ok {
 				raw = tensor.ReadBytes(s.c, t)
 			}
-			put(int(t.DType()))
-			put(len(t.Shape()))
-			for _, d := range t.Shape() {
-				put(d)
-			}
-			put(len(raw))
-			s.sent = append(s.sent, raw...)
+			s.arrays = append(s.arrays, Array{t.DType(), t.Shape(), raw})
 		}
+		s.sent = appendRow(s.sent, Row{int64(r.leaf), s.arrays, r.module})
 	}
 	return s.sent
-}
-
-// decodeReports appends the reports of a rank to list, whose memory it uses again.
-func decodeReports(list []sentReport, part []byte, modules int) ([]sentReport, error) {
-	r := &reportReader{rest: part}
-	for len(r.rest) > 0 && r.err == nil {
-		list = slices.Grow(list, 1)[:len(list)+1]
-		report := &list[len(list)-1]
-		report.leaf, report.module, report.stats = r.number(math.MaxInt32), r.number(modules-1), report.stats[:0]
-		for range r.number(tensor.MaxDims) {
-			t := sentTensor{dtype: tensor.DType(r.number(math.MaxUint8)), dims: r.number(tensor.MaxDims)}
-			for d := range t.dims {
-				t.shape[d] = r.number(math.MaxInt32)
-			}
-			t.data = r.bytes(r.number(len(r.rest)))
-			report.stats = append(report.stats, t)
-		}
-	}
-	return list, r.err
-}
-
-// reportReader reads what encode wrote; after an error it gives zeros.
-type reportReader struct {
-	rest []byte
-	err  error
-}
-
-// number reads one that is at most the given one.
-func (r *reportReader) number(most int) int {
-	v, n := binary.Uvarint(r.rest)
-	if r.err == nil && (n <= 0 || v > uint64(most)) {
-		r.err = fmt.Errorf("got %d, want at most %d, %d bytes before the end", v, most, len(r.rest))
-	}
-	if r.err != nil {
-		return 0
-	}
-	r.rest = r.rest[n:]
-	return int(v)
-}
-
-func (r *reportReader) bytes(n int) []byte {
-	if n > len(r.rest) {
-		n, r.err = 0, fmt.Errorf("%d bytes are left, want %d", len(r.rest), n)
-	}
-	b := r.rest[:n:n]
-	r.rest = r.rest[n:]
-	return b
 }

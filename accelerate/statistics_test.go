@@ -24,7 +24,10 @@ type normed struct {
 
 func newNormed(dev *tensor.Device, seed uint64) *normed {
 	in := nn.NewInit(dev, seed)
-	return &normed{In: nn.NewLinear(in.Sub("in"), nn.LinearConfig{In: 4, Out: 3}), Norm: nn.NewBatchNorm(in.Sub("norm"), 3)}
+	return &normed{
+		In:   nn.NewLinear(in.Sub("in"), nn.LinearConfig{In: 4, Out: 3}),
+		Norm: nn.NewBatchNorm(in.Sub("norm"), nn.BatchNormConfig{Channels: 3}),
+	}
 }
 
 func (m *normed) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {

@@ -26,10 +26,17 @@ import (
 func TestAccumulateHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 	tail := func(place int) bool { return place < 21 } // the third window ends early: some ranks have nothing
 	some := func(place int) bool { return place%5 == 3 }
+	for _, dt := range []tensor.DType{tensor.Float32, tensor.BFloat16, tensor.Float16} {
+		t.Run(dt.String(), func(t *testing.T) { sameBits(t, dt, tail, some) })
+	}
+}
+
+// sameBits trains a net with parameters of a dtype on several numbers of ranks.
+func sameBits(t *testing.T, dt tensor.DType, here, extra func(place int) bool) {
 	run := func(ranks int, opts ...accelerate.Option) (w map[string]string, l []accelerate.WindowLoss) {
 		out := make([]map[string]string, ranks)
 		err := accelerate.Run(t.Context(), rankArgs(ranks), func(acc *accelerate.Accelerator) error {
-			w, losses, err := train(t, acc, 3, tail, some)
+			w, losses, err := trainNet(t, acc, dt, 3, here, extra)
 			out[acc.Rank()] = w
 			if acc.IsMain() {
 				l = losses

@@ -9,7 +9,6 @@ import (
 	"io"
 	"iter"
 
-	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/samplers"
 )
@@ -50,7 +49,7 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 	if err != nil {
 		return nil, err
 	}
-	stream, err := newStream(a.args, s, layout)
+	stream, err := newStream(a, s, layout)
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +57,8 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 }
 
 // newStream is the order of samples as data_sharding shares it out.
-func newStream(a *args.TrainingArguments, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
-	if o, ok := a.BatchSharding(); ok {
+func newStream(a *Accelerator, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
+	if o, ok := a.args.BatchSharding(); ok {
 		return samplers.NewShardedStream(s, layout, samplers.BatchShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
 	}
 	return samplers.NewStream(s, layout)

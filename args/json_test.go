@@ -23,7 +23,7 @@ func unusual() *args.TrainingArguments {
 		LearningRate: 1.25e-3, WeightDecay: 0.1, AdamBeta1: 0.8, AdamBeta2: 0.95, AdamEpsilon: 1e-6, MaxGradNorm: 0.5,
 		Optim: args.OptimSGD, OptimArgs: "momentum=0.9",
 		LRSchedulerType: args.SchedulerCosineWithMinLR, LRSchedulerKwargs: map[string]any{"min_lr": 1e-5, "num_cycles": 1.0},
-		WarmupSteps: 0.25, GradientCheckpointing: true, BF16: true, BF16FullEval: true, FP16InitialScale: 1024, FP16GrowthInterval: 7, NonfiniteLoss: args.NonfiniteRaise,
+		WarmupSteps: 0.25, GradientCheckpointing: true, BF16: true, BF16FullEval: true, FP16InitialScale: 1024, FP16GrowthInterval: 7, HalfUpdate: args.HalfUpdatePlain, NonfiniteLoss: args.NonfiniteRaise,
 		LoggingStrategy: args.StrategyEpoch, LoggingSteps: 0.125, LoggingFirstStep: true,
 		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, LogLevelReplica: args.LogLevelInfo, DisableTQDM: new(false),
 		ReportTo: []string{"jsonl", "tensorboard"}, RunName: "täst \"x\"",

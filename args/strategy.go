@@ -76,6 +76,16 @@ const (
 	CommHookBF16 CommHook = "bf16" // rounded to bfloat16 for the way
 )
 
+// HalfUpdate names how parameters of half types take updates that are smaller than their precision.
+type HalfUpdate string
+
+// The half updates.
+const (
+	HalfUpdatePlain      HalfUpdate = "plain"      // rounded to the nearest number: small updates are lost
+	HalfUpdateKahan      HalfUpdate = "kahan"      // what rounding takes away is kept for the next step
+	HalfUpdateStochastic HalfUpdate = "stochastic" // rounded up or down by chance
+)
+
 // TokensSeen says which input tokens are counted.
 type TokensSeen string
 

@@ -85,6 +85,9 @@ type TrainingArguments struct {
 	FP16InitialScale float64 `json:"fp16_initial_scale" resume:"fixed" usage:"factor of the loss at first, with fp16"`
 	// FP16GrowthInterval is the number of steps without overflow after which the factor is doubled.
 	FP16GrowthInterval int `json:"fp16_growth_interval" resume:"fixed" usage:"steps without overflow after which the factor is doubled, with fp16"`
+	// HalfUpdate is how parameters of bfloat16 or float16 take updates that are smaller than their precision. It has no
+	// effect on others.
+	HalfUpdate HalfUpdate `json:"half_update" resume:"fixed" choices:"plain,kahan,stochastic" usage:"how half-precision parameters take small updates: plain (lost), kahan (kept in a compensation), or stochastic (rounded by chance)"`
 	// NonfiniteLoss is the policy for a loss or gradient norm that is NaN or infinite.
 	NonfiniteLoss NonfiniteLoss `json:"nonfinite_loss" choices:"skip,stop,raise" usage:"what to do if loss or gradient norm is NaN or infinite; it never reaches the weights"`
 
@@ -250,6 +253,7 @@ func Default(outputDir string) *TrainingArguments {
 		LRSchedulerType:           SchedulerLinear,
 		FP16InitialScale:          65536,
 		FP16GrowthInterval:        2000,
+		HalfUpdate:                HalfUpdateKahan,
 		NonfiniteLoss:             NonfiniteStop,
 		LoggingStrategy:           StrategySteps,
 		LoggingSteps:              500,

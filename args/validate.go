@@ -27,6 +27,7 @@ func (a *TrainingArguments) Check(c *Checker) {
 	a.checkIntervals(c)
 	a.checkBest(c)
 	a.checkSaving(c)
+	a.checkRanks(c)
 	a.checkReporting(c)
 	a.checkData(c)
 }
@@ -157,6 +158,9 @@ func (a *TrainingArguments) checkSaving(c *Checker) {
 	if a.SaveTotalLimit != nil {
 		c.Require(*a.SaveTotalLimit >= 1, "save_total_limit", *a.SaveTotalLimit, "a number ≥ 1, or none to keep all checkpoints")
 	}
+}
+
+func (a *TrainingArguments) checkRanks(c *Checker) {
 	c.Require(a.NumReplicas >= 1 && a.NumReplicas <= 1024, "num_replicas", a.NumReplicas, "1 to 1024")
 	between(c, "ddp_timeout", a.DDPTimeout, 1, maxTimeout)
 	between(c, "ddp_bucket_cap_mb", a.DDPBucketCapMB, 0, maxBucket)

@@ -28,7 +28,11 @@ type Printer struct {
 func (p *Printer) OnTrainBegin(e *Event) error {
 	p.saved = ""
 	if e.Run != nil {
-		p.print(e.Run.String())
+		lines := []string{e.Run.String()}
+		if e.Run.DTypes != "" {
+			lines = append(lines, e.Run.DTypes)
+		}
+		p.print(lines...)
 	}
 	return nil
 }

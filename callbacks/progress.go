@@ -54,6 +54,9 @@ func (p *Progress) OnTrainBegin(e *Event) error {
 		} else {
 			p.print(append(wrap(run.Machine()+":", p.terminal.width()), wrapBelow(run.Work(), p.terminal.width())...)...)
 		}
+		if run.DTypes != "" {
+			p.print(wrap(run.DTypes, p.terminal.width())...)
+		}
 	}
 	p.train, p.eval = &bar{done: e.State.GlobalStep, total: e.State.MaxSteps}, nil
 	p.draw()

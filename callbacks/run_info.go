@@ -15,6 +15,7 @@ type RunInfo struct {
 	Threads    int     // that a kernel may use; 0 if the device does not say
 	Ranks      int     // 1 or more
 	Precision  string  // the parameters' dtype, as "float32"
+	DTypes     string  // of mixed precision: what computes in which dtype, as "products bfloat16; norms float32"; "" without
 	Parameters int64   // elements of all parameters, tied ones counted once
 	Trainable  int64   // elements of those that are trained
 	Samples    int64   // in the training set, 0 if it has no length

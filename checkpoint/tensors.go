@@ -13,11 +13,6 @@ import (
 
 // SaveTensors writes the tensors as one safetensors file. Each is copied to the host when its turn comes.
 func SaveTensors(c *tensor.Ctx, w io.Writer, tensors []tensor.Named) error {
-	return safetensors.Write(w, hostTensors(c, tensors), safetensors.PyTorchMetadata())
-}
-
-// hostTensors describes the tensors to the writer, which copies one at a time.
-func hostTensors(c *tensor.Ctx, tensors []tensor.Named) []safetensors.Tensor {
 	list := make([]safetensors.Tensor, len(tensors))
 	for i, n := range tensors {
 		list[i] = safetensors.Tensor{Name: n.Name, DType: n.DType(), Shape: n.Shape(), Write: func(w io.Writer) error {
@@ -25,7 +20,7 @@ func hostTensors(c *tensor.Ctx, tensors []tensor.Named) []safetensors.Tensor {
 			return err
 		}}
 	}
-	return list
+	return safetensors.Write(w, list, safetensors.PyTorchMetadata())
 }
 
 // ReadTensors makes a tensor of each in base.safetensors, or the files of its index,

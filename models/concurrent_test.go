@@ -28,7 +28,7 @@ func TestForwardFromManyGoroutines(t *testing.T) {
 	residual, err := resnet.New(nn.NewInit(tensor.CPU(), 3), cfg)
 	require.NoError(t, err)
 	classifier, err := gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), 3), smallGPT2(t, 3, nil),
-		gpt2.ClassifierConfig{ID2Label: gpt2.Labels("a", "b"), PadTokenID: new(0)})
+		gpt2.ClassifierConfig{ID2Label: models.Labels("a", "b"), PadTokenID: new(0)})
 	require.NoError(t, err)
 	integers := func(c *tensor.Ctx, seed uint64, shape ...int) *tensor.Tensor {
 		return tensor.Cast(c, tensor.Uniform(c, tensor.Float32, seed, 1, 11, shape...), tensor.Int64)

@@ -200,7 +200,7 @@ func TestModelsTooLargeAreErrors(t *testing.T) {
 	_, err = gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
 	require.ErrorContains(t, err, "with it the model has 3.603e+16 bytes")
 	_, err = resnet.New(nn.NewInit(tensor.CPU(), 1), resnet.Config{NumChannels: 1 << 40, EmbeddingSize: 1 << 20, HiddenSizes: []int{4}, Depths: []int{1},
-		LayerType: "basic", HiddenAct: "relu", ID2Label: resnet.Labels("a", "b")})
+		LayerType: "basic", HiddenAct: "relu", ID2Label: models.Labels("a", "b")})
 	require.ErrorContains(t, err, "resnet: ")
 	_, err = mlp.New(nn.NewInit(tensor.CPU(), 1), mlp.Config{Sizes: []int{1 << 30, 1 << 30}})
 	require.ErrorContains(t, err, "mlp: ")

@@ -85,13 +85,6 @@ func NonEmbeddingParameters(m nn.Module) int {
 	return n
 }
 
-// TokenFLOPs is implemented by models that know their cost.
-type TokenFLOPs interface {
-	// FLOPsPerToken is the floating-point operations of a forward and a backward pass
-	// per token of context length t.
-	FLOPsPerToken(t int) float64
-}
-
 // Example is implemented by models that can make a batch such as they read, labels included. Its values mean nothing.
 type Example interface {
 	// ExampleBatch makes a batch of size samples. length is the number of tokens of a sequence or the pixels of an

@@ -41,7 +41,7 @@ var fused = []models.WeightRule{
 
 func newApart(seed uint64) *apart {
 	in := nn.NewInit(tensor.CPU(), seed)
-	m := &apart{Norm: nn.NewLayerNorm(in.Sub("norm"), 4, 1e-5), Map: fused}
+	m := &apart{Norm: nn.NewLayerNorm(in.Sub("norm"), nn.LayerNormConfig{Dim: 4}), Map: fused}
 	for _, name := range []string{"0", "1"} {
 		m.Attn = append(m.Attn, nn.NewMultiheadAttention(in.Sub("attn").Sub(name), nn.AttentionConfig{Width: 4, Heads: 2, KVHeads: 1}))
 	}

@@ -4,6 +4,7 @@ package models
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -75,10 +76,53 @@ func WriteWeights(w io.Writer, m Model) error {
 	return safetensors.Write(w, ts, safetensors.PyTorchMetadata())
 }
 
-// LoadOption relaxes what LoadPretrained demands.
+// LoadOption changes what LoadPretrained makes and demands.
 type LoadOption func(*loadOptions)
 
-type loadOptions struct{ nonFinite []string }
+type loadOptions struct {
+	nonFinite []string
+	dtype     tensor.DType // of parameters; Invalid: as saved
+}
+
+// WithDType makes the parameters of another floating-point dtype than float32, whatever dtype they were saved in. Those
+// of BFloat16 and Float16 train with what optim.HalfUpdate says, without a copy in float32.
+func WithDType(dt tensor.DType) LoadOption {
+	return func(o *loadOptions) { o.dtype = dt }
+}
+
+// WithSavedDType makes the parameters of the dtype that config.json names, or else of that of the first saved weight of
+// a floating-point dtype. It is "auto" in transformers.
+func WithSavedDType() LoadOption { return WithDType(tensor.Invalid) }
+
+// dtypeOf is the dtype that parameters get.
+func (o *loadOptions) dtypeOf(config []byte, set *safetensors.Set) (tensor.DType, error) {
+	if o.dtype.IsFloat() {
+		return o.dtype, nil
+	}
+	if o.dtype != tensor.Invalid {
+		return 0, fmt.Errorf("models: WithDType(%v): want float32, float64, bfloat16 or float16", o.dtype)
+	}
+	var named struct {
+		DType      string `json:"dtype"`
+		TorchDType string `json:"torch_dtype"`
+	}
+	if err := json.Unmarshal(config, &named); err != nil {
+		return 0, fmt.Errorf("models: config.json: %w", err)
+	}
+	if name := cmp.Or(named.DType, named.TorchDType); name != "" {
+		dt, err := dtype.Parse(strings.TrimPrefix(name, "torch."))
+		if err != nil || !dt.IsFloat() {
+			return 0, fmt.Errorf("models: config.json: dtype %.100q: want float32, float64, bfloat16 or float16", name)
+		}
+		return dt, nil
+	}
+	for _, name := range set.Names() {
+		if _, e, ok := set.Lookup(name); ok && e.DType.IsFloat() {
+			return e.DType, nil
+		}
+	}
+	return tensor.Float32, nil
+}
 
 // AllowNonFinite loads weights with NaN or infinities, which are an error otherwise, of the named parameters and
 // buffers; of all, if none is named. It is for looking at a model that training has ruined.
@@ -89,6 +133,14 @@ func AllowNonFinite(names ...string) LoadOption {
 		}
 		o.nonFinite = append(o.nonFinite, names...)
 	}
+}
+
+func optionsOf(opts []LoadOption) loadOptions {
+	o := loadOptions{dtype: tensor.Float32}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	return o
 }
 
 // allows reports whether one of the names may have such values.
@@ -102,10 +154,7 @@ func (o *loadOptions) allows(names []string) bool {
 // dtype of m cannot hold are an error that names the weights, after all have been read; only a buffer that has such
 // values in m already, as masks have, may have them. It is for package trainer; programs use LoadPretrained.
 func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
-	var o loadOptions
-	for _, opt := range opts {
-		opt(&o)
-	}
+	o := optionsOf(opts)
 	tree := nn.Walk(m)
 	saved, err := fit(set, m, tree)
 	if err != nil {
@@ -274,6 +323,12 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 		return nil, fmt.Errorf("models: %w", err)
 	}
 	defer set.Close()
+	o := optionsOf(opts)
+	dt, err := o.dtypeOf(config, set)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	in = in.As(dt)
 	// A model may have more parameters than there are weights: the comparison tells which.
 	dry, err := fromConfig(in.Dry(2*len(set.Names())+100), config)
 	if err == nil {

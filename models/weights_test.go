@@ -4,6 +4,7 @@ package models_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -221,4 +222,53 @@ func TestLoadPretrainedErrors(t *testing.T) {
 func TestRegistry(t *testing.T) {
 	require.Equal(t, []string{"gpt2", "mlp", "resnet"}, models.Types())
 	require.PanicsWithValue(t, `models: model_type "mlp" registered twice`, func() { models.Register("mlp", nil) })
+}
+
+// WithDType makes parameters of a dtype, WithSavedDType those of the dtype that config.json or the weights have.
+func TestLoadPretrainedInADType(t *testing.T) {
+	saved := func(dt tensor.DType, config string) (dir string) {
+		dir = t.TempDir()
+		var arrays []safetensors.Tensor
+		for _, p := range nn.NamedParameters(smallGPT2(t, 5, nil)) {
+			arrays = append(arrays, array(p.Name, dt, p.Tensor))
+		}
+		f, err := os.Create(filepath.Join(dir, models.WeightsFile))
+		require.NoError(t, err)
+		require.NoError(t, safetensors.Write(f, arrays, nil))
+		require.NoError(t, f.Close())
+		require.NoError(t, os.WriteFile(filepath.Join(dir, models.ConfigFile), []byte(fmt.Sprintf(
+			`{"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2%s}`, config)), 0o666))
+		return dir
+	}
+	for _, k := range []struct {
+		saved  tensor.DType
+		config string
+		opt    models.LoadOption
+		want   tensor.DType
+	}{
+		{tensor.BFloat16, "", models.AllowNonFinite("x"), tensor.Float32},
+		{tensor.Float32, "", models.WithDType(tensor.BFloat16), tensor.BFloat16},
+		{tensor.BFloat16, "", models.WithDType(tensor.Float64), tensor.Float64},
+		{tensor.BFloat16, "", models.WithSavedDType(), tensor.BFloat16},
+		{tensor.Float32, `, "torch_dtype": "float16"`, models.WithSavedDType(), tensor.Float16},
+		{tensor.Float32, `, "dtype": "bfloat16", "torch_dtype": "float16"`, models.WithSavedDType(), tensor.BFloat16},
+	} {
+		m, err := models.LoadPretrained(tensor.CPU(), saved(k.saved, k.config), k.opt)
+		require.NoError(t, err)
+		for _, p := range nn.NamedParameters(m) {
+			require.Equal(t, k.want, p.DType(), p.Name)
+		}
+		text, err := models.ConfigJSON(m)
+		require.NoError(t, err)
+		require.Contains(t, string(text), fmt.Sprintf(`dtype": %q`, k.want), "what is saved says so")
+	}
+	for config, want := range map[string]string{
+		`, "torch_dtype": "int8"`: `config.json: dtype "int8": want float32, float64, bfloat16 or float16`,
+		`, "dtype": 3`:            `config.json: json: cannot unmarshal number`,
+	} {
+		_, err := models.LoadPretrained(tensor.CPU(), saved(tensor.Float32, config), models.WithSavedDType())
+		require.ErrorContains(t, err, want)
+	}
+	_, err := models.LoadPretrained(tensor.CPU(), saved(tensor.Float32, ""), models.WithDType(tensor.Int32))
+	require.ErrorContains(t, err, "models: WithDType(int32): want float32, float64, bfloat16 or float16")
 }

@@ -26,17 +26,23 @@ type BatchNorm struct {
 	Momentum          float64 // the weight of the newest statistics in the running ones
 }
 
-// NewBatchNorm makes a BatchNorm over the given number of channels with
-// torch.nn.BatchNorm2d's initialisation, eps 1e-5 and momentum 0.1.
-func NewBatchNorm(in *Init, channels int) *BatchNorm {
-	stat := tensor.Float32
+// BatchNormConfig is the size of a BatchNorm. What is not set is as in torch.nn.BatchNorm2d.
+type BatchNormConfig struct {
+	Channels int
+	Eps      float64 // 0 stands for 1e-5
+	Momentum float64 // 0 stands for 0.1
+}
+
+// NewBatchNorm makes a BatchNorm with torch.nn.BatchNorm2d's initialisation.
+func NewBatchNorm(in *Init, cfg BatchNormConfig) *BatchNorm {
+	n, stat := cfg.Channels, tensor.Float32
 	if in.dtype == tensor.Float64 {
 		stat = in.dtype
 	}
 	return &BatchNorm{
-		Weight: in.Full("weight", 1, channels), Bias: in.Full("bias", 0, channels),
-		RunningMean: in.Buffer(stat, 0, channels), RunningVar: in.Buffer(stat, 1, channels), NumBatchesTracked: in.Buffer(tensor.Int64, 0),
-		Eps: 1e-5, Momentum: 0.1,
+		Weight: in.Full("weight", 1, n), Bias: in.Full("bias", 0, n),
+		RunningMean: in.Buffer(stat, 0, n), RunningVar: in.Buffer(stat, 1, n), NumBatchesTracked: in.Buffer(tensor.Int64, 0),
+		Eps: or(cfg.Eps, 1e-5), Momentum: or(cfg.Momentum, 0.1),
 	}
 }
 

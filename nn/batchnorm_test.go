@@ -17,12 +17,18 @@ func values[T tensor.Element](t *tensor.Tensor) []T {
 	return tensor.ToSlice[T](tensor.NewCtx(t.Device()), t)
 }
 
+// twoChannels is a batch norm as torch.nn.BatchNorm2d(2).
+func twoChannels() *nn.BatchNorm { return nn.NewBatchNorm(newInit(), nn.BatchNormConfig{Channels: 2}) }
+
 // In training the batch's statistics normalise, and the running ones move towards them by
 // momentum, the variance unbiased; evaluation uses the running ones.
 func TestBatchNorm(t *testing.T) {
 	c := training()
-	l := nn.NewBatchNorm(newInit(), 2)
-	l.Eps, l.Momentum = 0, 0.25
+	l := twoChannels()
+	require.Equal(t, []float64{1e-5, 0.1}, []float64{l.Eps, l.Momentum})
+	l = nn.NewBatchNorm(newInit(), nn.BatchNormConfig{Channels: 2, Eps: 1e-3, Momentum: 0.25})
+	require.Equal(t, []float64{1e-3, 0.25}, []float64{l.Eps, l.Momentum})
+	l.Eps = 0
 	l.Weight, l.Bias = param(c, []float32{1, 2}, 2), param(c, []float32{0, 10}, 2)
 	x := tensor.FromSlice(c.Ctx, []float32{1, 5, 3, 5, 5, 5, 7, 13}, 4, 2) // channels 1 3 5 7 and 5 5 5 13
 	y := values[float32](l.Forward(c, x))
@@ -58,7 +64,7 @@ func TestBatchNormPlain(t *testing.T) {
 
 func TestBatchNormRefuses(t *testing.T) {
 	c := training()
-	l := nn.NewBatchNorm(newInit(), 3)
+	l := nn.NewBatchNorm(newInit(), nn.BatchNormConfig{Channels: 3})
 	err := tensor.Try(func() { l.Forward(c, tensor.Zeros(c.Ctx, tensor.Float32, 1, 3, 1, 1)) })
 	require.ErrorContains(t, err, "training with 1 values per channel, of shape [1 3 1 1]: want more than one, which have a variance")
 	require.NoError(t, tensor.Try(func() { l.Forward(env(), tensor.Zeros(c.Ctx, tensor.Float32, 1, 3, 1, 1)) }))
@@ -86,7 +92,7 @@ func TestReportOnce(t *testing.T) {
 		func(b *normBlock) []nn.Module { return []nn.Module{b, b.Inner} },
 		func(b *normBlock) []nn.Module { return []nn.Module{b.Inner, b.Outer} },
 	} {
-		b := &normBlock{nn.NewBatchNorm(newInit(), 2), nn.NewBatchNorm(newInit(), 2)}
+		b := &normBlock{twoChannels(), twoChannels()}
 		got := reports{}
 		c := training().WithRecompute(recompute(b)).WithObserver(got)
 		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
@@ -99,6 +105,6 @@ func TestReportOnce(t *testing.T) {
 		require.Equal(t, reports{b.Inner: 2, b.Outer: 2}, got)
 		require.Equal(t, []int64{0}, values[int64](b.Inner.NumBatchesTracked.Tensor))
 	}
-	b := &normBlock{nn.NewBatchNorm(newInit(), 2), nn.NewBatchNorm(newInit(), 2)}
+	b := &normBlock{twoChannels(), twoChannels()}
 	require.Equal(t, []nn.Tracker{b.Inner, b.Outer}, nn.Walk(b).Trackers())
 }

@@ -3,6 +3,7 @@
 package nn
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -23,7 +24,8 @@ type Ctx struct {
 	recompute map[Module]bool
 	observer  Observer
 	params    []ParamFunc
-	again     bool // a forward pass is being run again for its gradient
+	precision map[string]tensor.DType // of modules, by path
+	again     bool                    // a forward pass is being run again for its gradient
 }
 
 // NewCtx returns a context for running modules. tree is Walk(model), which avoids walking
@@ -73,6 +75,19 @@ func (c *Ctx) Param(p *Parameter) *tensor.Tensor {
 		t = f(c, p, t)
 	}
 	return t
+}
+
+// WithPrecision returns a context in which the module of a path, and all within it, autocasts to dt whatever the context
+// does otherwise: tensor.BFloat16, tensor.Float16, or tensor.Float32 for a module that is to compute in float32 (see
+// tensor.Ctx.Autocast). A Forward asks for a part of itself with c.With(c.Autocast(dt)).
+func (c *Ctx) WithPrecision(path string, dt tensor.DType) *Ctx {
+	d := *c
+	d.precision = maps.Clone(c.precision)
+	if d.precision == nil {
+		d.precision = map[string]tensor.DType{}
+	}
+	d.precision[path] = dt
+	return &d
 }
 
 // WithRecompute returns a context in which the given modules do not keep what their

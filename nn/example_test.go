@@ -36,7 +36,7 @@ func ExampleSequential() {
 
 func ExampleGroupNorm() {
 	c := exampleCtx()
-	norm := nn.NewGroupNorm(nn.NewInit(tensor.CPU(), 1), 1, 2)
+	norm := nn.NewGroupNorm(nn.NewInit(tensor.CPU(), 1), nn.GroupNormConfig{Groups: 1, Channels: 2})
 	y := norm.Forward(c, tensor.FromSlice(c.Ctx, []float32{1, 3, 5, 7}, 1, 2, 2))
 	fmt.Printf("%.3f\n", tensor.ToSlice[float32](c.Ctx, y))
 	// Output: [-1.342 -0.447 0.447 1.342]

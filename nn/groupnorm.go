@@ -18,14 +18,21 @@ type GroupNorm struct {
 	Eps    float64
 }
 
-// NewGroupNorm makes a GroupNorm over the given number of channels with torch.nn.GroupNorm's initialisation and eps
-// 1e-5. It panics unless groups divides channels.
-func NewGroupNorm(in *Init, groups, channels int) *GroupNorm {
+// GroupNormConfig is the size of a GroupNorm. What is not set is as in torch.nn.GroupNorm.
+type GroupNormConfig struct {
+	Groups, Channels int
+	Eps              float64 // 0 stands for 1e-5
+}
+
+// NewGroupNorm makes a GroupNorm with torch.nn.GroupNorm's initialisation. It panics unless Groups divides Channels.
+func NewGroupNorm(in *Init, cfg GroupNormConfig) *GroupNorm {
+	groups, channels := cfg.Groups, cfg.Channels
 	if groups < 1 || channels%groups != 0 {
 		panic(&tensor.Error{Op: "nn.NewGroupNorm", Msg: fmt.Sprintf(
 			"%d groups of %d channels: want a positive number that divides them", groups, channels)})
 	}
-	return &GroupNorm{Weight: in.Full("weight", 1, channels), Bias: in.Full("bias", 0, channels), Groups: groups, Eps: 1e-5}
+	return &GroupNorm{Weight: in.Full("weight", 1, channels), Bias: in.Full("bias", 0, channels),
+		Groups: groups, Eps: or(cfg.Eps, 1e-5)}
 }
 
 // Forward keeps x's shape [N, C, ...].

@@ -49,9 +49,15 @@ type Embedding struct {
 	Weight *Parameter `nn:"weight"`
 }
 
-// NewEmbedding makes a table of n rows drawn from N(0, std²).
-func NewEmbedding(in *Init, n, dim int, std float64) *Embedding {
-	return &Embedding{Weight: in.Normal("weight", std, n, dim)}
+// EmbeddingConfig is the size of an Embedding. What is not set is as in torch.nn.Embedding.
+type EmbeddingConfig struct {
+	Rows, Dim int
+	Std       float64 // of the normal distribution that rows are drawn from; 0 stands for 1
+}
+
+// NewEmbedding makes a table whose elements are drawn from N(0, Std²).
+func NewEmbedding(in *Init, cfg EmbeddingConfig) *Embedding {
+	return &Embedding{Weight: in.Normal("weight", or(cfg.Std, 1), cfg.Rows, cfg.Dim)}
 }
 
 // Forward maps ids of any shape to ids' shape with C appended.
@@ -81,9 +87,15 @@ type LayerNorm struct {
 	Eps    float64
 }
 
-// NewLayerNorm makes a LayerNorm over a last dim of the given size.
-func NewLayerNorm(in *Init, dim int, eps float64) *LayerNorm {
-	return &LayerNorm{Weight: in.Full("weight", 1, dim), Bias: in.Full("bias", 0, dim), Eps: eps}
+// LayerNormConfig is the size of a LayerNorm. What is not set is as in torch.nn.LayerNorm.
+type LayerNormConfig struct {
+	Dim int     // the size of the last dim
+	Eps float64 // 0 stands for 1e-5
+}
+
+// NewLayerNorm makes a LayerNorm with weights 1 and biases 0.
+func NewLayerNorm(in *Init, cfg LayerNormConfig) *LayerNorm {
+	return &LayerNorm{Weight: in.Full("weight", 1, cfg.Dim), Bias: in.Full("bias", 0, cfg.Dim), Eps: or(cfg.Eps, 1e-5)}
 }
 
 func (*LayerNorm) Normalizes() {}
@@ -101,9 +113,15 @@ type RMSNorm struct {
 	Eps    float64
 }
 
-// NewRMSNorm makes an RMSNorm over a last dim of the given size.
-func NewRMSNorm(in *Init, dim int, eps float64) *RMSNorm {
-	return &RMSNorm{Weight: in.Full("weight", 1, dim), Eps: eps}
+// RMSNormConfig is the size of an RMSNorm. What is not set is as in transformers' LlamaRMSNorm.
+type RMSNormConfig struct {
+	Dim int     // the size of the last dim
+	Eps float64 // 0 stands for 1e-6
+}
+
+// NewRMSNorm makes an RMSNorm with weights 1.
+func NewRMSNorm(in *Init, cfg RMSNormConfig) *RMSNorm {
+	return &RMSNorm{Weight: in.Full("weight", 1, cfg.Dim), Eps: or(cfg.Eps, 1e-6)}
 }
 
 func (*RMSNorm) Normalizes() {}

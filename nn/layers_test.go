@@ -69,7 +69,11 @@ func TestNorms(t *testing.T) {
 			rms = append(rms, v/math.Sqrt(square+eps)*w[i])
 		}
 	}
-	ln, rn := nn.NewLayerNorm(newInit().As(tensor.Float64), width, eps), nn.NewRMSNorm(newInit().As(tensor.Float64), width, eps)
+	require.Equal(t, 1e-5, nn.NewLayerNorm(newInit(), nn.LayerNormConfig{Dim: width}).Eps)
+	require.Equal(t, 1e-6, nn.NewRMSNorm(newInit(), nn.RMSNormConfig{Dim: width}).Eps)
+	init := newInit().As(tensor.Float64)
+	ln := nn.NewLayerNorm(init, nn.LayerNormConfig{Dim: width, Eps: eps})
+	rn := nn.NewRMSNorm(init, nn.RMSNormConfig{Dim: width, Eps: eps})
 	require.Equal(t, []float64{1, 1, 1, 1}, tensor.ToSlice[float64](c.Ctx, ln.Weight.Tensor))
 	require.Equal(t, []float64{0, 0, 0, 0}, tensor.ToSlice[float64](c.Ctx, ln.Bias.Tensor))
 	require.Equal(t, []float64{1, 1, 1, 1}, tensor.ToSlice[float64](c.Ctx, rn.Weight.Tensor))
@@ -152,7 +156,8 @@ func TestInitDistributions(t *testing.T) {
 		{"kaiming uniform", in.KaimingUniform("e", out, fanIn), 1 / math.Sqrt(3*200), 1 / math.Sqrt(200)},
 		{"kaiming normal", in.KaimingNormal("f", out, fanIn), math.Sqrt(2.0 / 200), 0},
 		{"linear", nn.NewLinear(in, nn.LinearConfig{In: fanIn, Out: out}).Weight, 1 / math.Sqrt(3*200), 1 / math.Sqrt(200)},
-		{"embedding", nn.NewEmbedding(in, out, fanIn, 0.5).Weight, 0.5, 0},
+		{"embedding", nn.NewEmbedding(in, nn.EmbeddingConfig{Rows: out, Dim: fanIn, Std: 0.5}).Weight, 0.5, 0},
+		{"embedding by default", nn.NewEmbedding(in, nn.EmbeddingConfig{Rows: out, Dim: fanIn}).Weight, 1, 0},
 	} {
 		require.Equal(t, []int{out, fanIn}, k.p.Shape(), k.name)
 		var sum, square, most float64

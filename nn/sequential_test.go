@@ -17,7 +17,8 @@ func newClassifier(dev *tensor.Device) *nn.Sequential {
 	in := nn.NewInit(dev, 1)
 	head := in.Sub("3")
 	return nn.NewSequential(
-		nn.NewConv2D(in.Sub("0"), nn.Conv2DConfig{In: 1, Out: 4, Kernel: [2]int{3, 3}}), nn.NewGroupNorm(in.Sub("1"), 2, 4),
+		nn.NewConv2D(in.Sub("0"), nn.Conv2DConfig{In: 1, Out: 4, Kernel: [2]int{3, 3}}),
+		nn.NewGroupNorm(in.Sub("1"), nn.GroupNormConfig{Groups: 2, Channels: 4}),
 		&nn.ReLU{},
 		nn.NewSequential(&nn.Flatten{}, nn.NewLinear(head.Sub("1"), nn.LinearConfig{In: 16, Out: 8}), &nn.ReLU{}, &nn.Dropout{P: 0.3},
 			nn.NewLinear(head.Sub("4"), nn.LinearConfig{In: 8, Out: 2, NoBias: true})),
@@ -125,7 +126,8 @@ func TestActivations(t *testing.T) {
 
 func TestGroupNorm(t *testing.T) {
 	c := training()
-	l := nn.NewGroupNorm(newInit(), 2, 4)
+	l := nn.NewGroupNorm(newInit(), nn.GroupNormConfig{Groups: 2, Channels: 4})
+	require.Equal(t, 1e-5, l.Eps)
 	l.Eps = 0
 	l.Weight, l.Bias = param(c, []float32{1, 2, 1, 1}, 4), param(c, []float32{0, 10, 0, 0}, 4)
 	x := tensor.FromSlice(c.Ctx, []float32{1, 3, 5, 7, 0, 2, 2, 0}, 1, 4, 2) // groups 1 3 5 7 and 0 2 2 0
@@ -136,5 +138,6 @@ func TestGroupNorm(t *testing.T) {
 	require.Equal(t, map[string]bool{"weight": true}, nn.DecayNames(l), "as in HuggingFace's Trainer")
 	l.Weight, l.Bias = nil, nil
 	require.InDelta(t, 3/s, values[float32](l.Forward(env(), x))[3], 1e-5)
-	require.ErrorContains(t, tensor.Try(func() { nn.NewGroupNorm(newInit(), 3, 4) }), "3 groups of 4 channels")
+	require.ErrorContains(t, tensor.Try(func() { nn.NewGroupNorm(newInit(), nn.GroupNormConfig{Groups: 3, Channels: 4}) }),
+		"3 groups of 4 channels")
 }

@@ -23,11 +23,19 @@ var layers = []nntest.Case{
 	{Name: "Conv2D", In: []int{2, 4, 5, 5}, New: func(in *nn.Init) nn.Layer {
 		return nn.NewConv2D(in, nn.Conv2DConfig{In: 4, Out: 6, Kernel: [2]int{3, 3}, Options: tensor.Conv2DOptions{Groups: 2, Padding: [2]int{1, 1}}})
 	}},
-	{Name: "LayerNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewLayerNorm(in, 5, 1e-5) }},
-	{Name: "RMSNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewRMSNorm(in, 5, 1e-5) }},
-	{Name: "GroupNorm", In: []int{3, 4, 3}, New: func(in *nn.Init) nn.Layer { return nn.NewGroupNorm(in, 2, 4) }},
-	{Name: "BatchNorm", In: []int{3, 4, 3}, New: func(in *nn.Init) nn.Layer { return nn.NewBatchNorm(in, 4) }},
-	{Name: "BatchNormTraining", In: []int{3, 4, 3}, Training: true, New: func(in *nn.Init) nn.Layer { return nn.NewBatchNorm(in, 4) }},
+	{Name: "LayerNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewLayerNorm(in, nn.LayerNormConfig{Dim: 5}) }},
+	{Name: "RMSNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewRMSNorm(in, nn.RMSNormConfig{Dim: 5, Eps: 1e-5})
+	}},
+	{Name: "GroupNorm", In: []int{3, 4, 3}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewGroupNorm(in, nn.GroupNormConfig{Groups: 2, Channels: 4})
+	}},
+	{Name: "BatchNorm", In: []int{3, 4, 3}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewBatchNorm(in, nn.BatchNormConfig{Channels: 4})
+	}},
+	{Name: "BatchNormTraining", In: []int{3, 4, 3}, Training: true, New: func(in *nn.Init) nn.Layer {
+		return nn.NewBatchNorm(in, nn.BatchNormConfig{Channels: 4})
+	}},
 	{Name: "Dropout", In: []int{3, 4}, Training: true, New: func(*nn.Init) nn.Layer { return &nn.Dropout{P: 0.4} }},
 	{Name: "MaxPool2D", In: []int{2, 3, 4, 4}, New: func(*nn.Init) nn.Layer {
 		return &nn.MaxPool2D{Options: tensor.Pool2DOptions{Kernel: [2]int{2, 2}}}

@@ -56,11 +56,14 @@ func newUNet(in *nn.Init) *unet {
 	conv := func(in *nn.Init, from, to, kernel, padding int) *nn.Conv2D {
 		return nn.NewConv2D(in, nn.Conv2DConfig{In: from, Out: to, Kernel: [2]int{kernel, kernel}, Options: tensor.Conv2DOptions{Padding: [2]int{padding, padding}}})
 	}
+	norm := func(in *nn.Init, groups, channels int) *nn.GroupNorm {
+		return nn.NewGroupNorm(in, nn.GroupNormConfig{Groups: groups, Channels: channels})
+	}
 	down, middle, up := in.Sub("down"), in.Sub("middle"), in.Sub("up")
 	return &unet{
-		Down:   nn.NewSequential(conv(down.Sub("0"), 1, 8, 3, 0), nn.NewGroupNorm(down.Sub("1"), 4, 8), &nn.SiLU{}),
-		Middle: nn.NewSequential(conv(middle.Sub("0"), 8, 16, 3, 1), nn.NewGroupNorm(middle.Sub("1"), 2, 16), &nn.ELU{}),
-		Up: nn.NewSequential(conv(up.Sub("0"), 24, 8, 3, 1), nn.NewGroupNorm(up.Sub("1"), 8, 8),
+		Down:   nn.NewSequential(conv(down.Sub("0"), 1, 8, 3, 0), norm(down.Sub("1"), 4, 8), &nn.SiLU{}),
+		Middle: nn.NewSequential(conv(middle.Sub("0"), 8, 16, 3, 1), norm(middle.Sub("1"), 2, 16), &nn.ELU{}),
+		Up: nn.NewSequential(conv(up.Sub("0"), 24, 8, 3, 1), norm(up.Sub("1"), 8, 8),
 			&nn.ELU{Alpha: 0.5}, conv(up.Sub("3"), 8, 1, 1, 0)),
 	}
 }

@@ -73,7 +73,11 @@ func (c *Ctx) unit(m Module) *Ctx {
 	if d.tree == nil {
 		d.tree = Walk(m)
 	}
-	d.Ctx = c.Ctx.Sub(d.tree.path(m))
+	path := d.tree.path(m)
+	d.Ctx = c.Ctx.Sub(path)
+	if dt, ok := c.precision[path]; ok {
+		d.Ctx = d.Autocast(dt)
+	}
 	return &d
 }
 

@@ -225,7 +225,8 @@ func TestUnitHooks(t *testing.T) {
 // ids.
 func TestUnitHooksNest(t *testing.T) {
 	in := newInit()
-	m := nn.NewSequential(nn.NewEmbedding(in.Sub("0"), 5, 4, 1), nn.NewLinear(in.Sub("1"), nn.LinearConfig{In: 4, Out: 2}))
+	m := nn.NewSequential(nn.NewEmbedding(in.Sub("0"), nn.EmbeddingConfig{Rows: 5, Dim: 4}),
+		nn.NewLinear(in.Sub("1"), nn.LinearConfig{In: 4, Out: 2}))
 	tree := nn.Walk(m)
 	var log []string
 	tree.AddHooks(m.Layers[0], recorder(&log, "outer"))

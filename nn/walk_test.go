@@ -201,10 +201,12 @@ func TestDecayNames(t *testing.T) {
 		Mixed  map[string]*nn.RMSNorm `nn:"mixed"`
 		Prefix *inner                 `nn:"ln_1x"` // not inside ln_1
 	}{
-		WTE: nn.NewEmbedding(in, 2, 2, 1), LN1: nn.NewLayerNorm(in, 2, 1e-5), Gain: nn.NewRMSNorm(in, 2, 1e-5),
+		WTE: nn.NewEmbedding(in, nn.EmbeddingConfig{Rows: 2, Dim: 2}), LN1: nn.NewLayerNorm(in, nn.LayerNormConfig{Dim: 2}),
+		Gain:  nn.NewRMSNorm(in, nn.RMSNormConfig{Dim: 2}),
 		Input: &inner{W: vector(1)}, AttnN: &inner{W: vector(1)}, Norm: &inner{W: vector(1)}, Norms: []*inner{{W: vector(1)}},
 		Normal: &inner{W: vector(1), B: vector(1)}, RMS: &inner{W: vector(1)}, Biased: &inner{W: vector(1)},
-		Frozen: linear(), Proj: linear(), Mixed: map[string]*nn.RMSNorm{"q": nn.NewRMSNorm(in, 2, 1e-5)}, Prefix: &inner{W: vector(1)},
+		Frozen: linear(), Proj: linear(), Prefix: &inner{W: vector(1)},
+		Mixed: map[string]*nn.RMSNorm{"q": nn.NewRMSNorm(in, nn.RMSNormConfig{Dim: 2})},
 	}
 	m.Frozen.Weight.SetRequiresGrad(false)
 	require.Equal(t, map[string]bool{"wte.weight": true, "norms.0.w": true, "normalizer.w": true, "proj.weight": true, "ln_1x.w": true}, nn.DecayNames(m))

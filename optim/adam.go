@@ -53,22 +53,28 @@ func (a ScaleByAdam) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *
 		a.Beta1, a.Beta2, a.Eps, 1-math.Pow(a.Beta1, t), 1-math.Pow(a.Beta2, t))
 }
 
-// fusible reports whether the chain is AdamW's and one pass gives the same bits as its links: the dtype computes in
-// itself, the layouts are plain.
-func (o *Optimizer) fusible(p tensor.Named, grad *tensor.Tensor) (adam ScaleByAdam, ok bool) {
+// adamW reports whether the chain is AdamW's.
+func (o *Optimizer) adamW() (adam ScaleByAdam, ok bool) {
 	if len(o.chain) != 2 {
 		return adam, false
 	}
 	_, decays := o.chain[0].(DecoupledDecay)
 	adam, ok = o.chain[1].(ScaleByAdam)
-	dt := p.DType()
-	return adam, ok && decays && (dt == tensor.Float32 || dt == tensor.Float64) && grad.DType() == dt && p.IsContiguous() && grad.IsContiguous()
+	return adam, ok && decays
 }
 
-// step is the whole update of one parameter by AdamW, of the gradient times factor.
-func (a ScaleByAdam) step(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, grad *tensor.Tensor, factor float64) {
+// fusible reports whether the chain is AdamW's and one pass gives the same bits as its links: the dtype computes in
+// itself, the layouts are plain.
+func (o *Optimizer) fusible(p tensor.Named, grad *tensor.Tensor) (adam ScaleByAdam, ok bool) {
+	adam, ok = o.adamW()
+	dt := p.DType()
+	return adam, ok && (dt == tensor.Float32 || dt == tensor.Float64) && grad.DType() == dt && p.IsContiguous() && grad.IsContiguous()
+}
+
+// step is the whole update of one parameter p with moments m and v by AdamW, of the gradient times factor.
+func (a ScaleByAdam) step(c *tensor.Ctx, p, m, v *tensor.Tensor, g *Group, s *Slot, grad *tensor.Tensor, factor float64) {
 	t := float64(s.Step)
-	tensor.AdamW(c, p.Tensor, s.Tensors["exp_avg"], s.Tensors["exp_avg_sq"], grad, tensor.AdamWStep{
+	tensor.AdamW(c, p, m, v, grad, tensor.AdamWStep{
 		Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, Correction1: 1 - math.Pow(a.Beta1, t), Correction2: 1 - math.Pow(a.Beta2, t),
 		LR: g.LR, WeightDecay: g.WeightDecay, GradScale: factor})
 }

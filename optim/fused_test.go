@@ -16,16 +16,20 @@ import (
 // nothing is a link that does nothing: with it a chain is not known as AdamW's, and its links run one after the other.
 type nothing struct{}
 
-func (nothing) State(tensor.Named) []optim.StateTensor                                           { return nil }
+func (nothing) State(tensor.Named) []optim.StateTensor                                     { return nil }
 func (nothing) Apply(*tensor.Ctx, tensor.Named, *optim.Group, *optim.Slot, *tensor.Tensor) {}
 
 // TestAdamWIsItsChain holds that AdamW's one pass has the bits of its links, for every dtype, with and without decay.
 func TestAdamWIsItsChain(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU()).NoGrad()
-	for _, dt := range []tensor.DType{tensor.Float32, tensor.Float64, tensor.BFloat16} {
+	for _, k := range []struct {
+		dt   tensor.DType
+		half optim.HalfUpdate
+	}{{tensor.Float32, optim.HalfKahan}, {tensor.Float64, optim.HalfKahan}, {tensor.BFloat16, optim.HalfPlain},
+		{tensor.BFloat16, optim.HalfKahan}, {tensor.BFloat16, optim.HalfStochastic}, {tensor.Float16, optim.HalfStochastic}} {
 		for _, decay := range []float64{0, 0.1} {
-			for _, n := range []int{1, 37, 40000} {
-				name := fmt.Sprint(dt, " ", decay, " ", n)
+			for _, n := range []int{1, 37, 140_000} { // the last in two pieces, of a half type
+				dt, name := k.dt, fmt.Sprint(k, " ", decay, " ", n)
 				wave := func(k float64) *tensor.Tensor {
 					x := make([]float64, n)
 					for i := range x {
@@ -43,8 +47,10 @@ func TestAdamWIsItsChain(t *testing.T) {
 				q, links := make(func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
 					return optim.New(c, "adamw", g, optim.DecoupledDecay{}, optim.ScaleByAdam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6}, nothing{})
 				})
+				fused.SetHalfUpdate(k.half, 7)
+				links.SetHalfUpdate(k.half, 7)
 				for step := range 3 {
-					g := wave(float64(step + 1))
+					g := tensor.Cast(c, wave(float64(step+1)), p.GradDType())
 					p.SwapGrad(g, true)
 					q.SwapGrad(g, true)
 					fused.Step(c)

@@ -28,8 +28,8 @@ type Transform interface {
 	// State describes the tensors that the transform keeps for a parameter, as Like(p, "exp_avg"). They begin as zeros,
 	// when they are first needed.
 	State(p tensor.Named) []StateTensor
-	// Apply replaces the update of one parameter, which begins as its gradient. It may
-	// change update and the state in place, and p for what is not an update.
+	// Apply replaces the update of one parameter, which begins as its gradient. It may change update and the state in
+	// place, and p for what is not an update. Of a parameter of a half type p is a float32 copy, and update is float32.
 	Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, update *tensor.Tensor)
 }
 
@@ -40,11 +40,16 @@ type StateTensor struct {
 	DType tensor.DType
 }
 
-// Like describes tensors of the parameter's shape and dtype.
+// Like describes tensors of the parameter's shape and dtype; float32 for a parameter of a half type, in which a mean
+// over 1000 gradients would stand still.
 func Like(p tensor.Named, names ...string) []StateTensor {
+	dt := p.DType()
+	if dt.IsHalf() {
+		dt = tensor.Float32
+	}
 	list := make([]StateTensor, len(names))
 	for i, name := range names {
-		list[i] = StateTensor{name, p.Shape(), p.DType()}
+		list[i] = StateTensor{name, p.Shape(), dt}
 	}
 	return list
 }
@@ -68,6 +73,8 @@ type Optimizer struct {
 	keep   *tensor.Ctx // of the state, which lives in no scope
 	base   []float64   // learning rates of the groups before a schedule
 	factor float64     // of the next step's gradients
+	half   HalfUpdate
+	seed   uint64 // of stochastic rounding
 }
 
 // New makes an optimizer of a user's own chain. name identifies it in checkpoints. It
@@ -75,7 +82,7 @@ type Optimizer struct {
 // updated twice in a step.
 func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
 	o := &Optimizer{
-		name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad(), factor: 1,
+		name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad(), factor: 1, half: HalfKahan,
 	}
 	names := map[*tensor.Tensor]string{}
 	for _, g := range groups {
@@ -98,6 +105,9 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 func (o *Optimizer) state(p tensor.Named) (list []StateTensor) {
 	for _, t := range o.chain {
 		list = append(list, t.State(p)...)
+	}
+	if o.compensates(p) {
+		list = append(list, StateTensor{compensation, p.Shape(), p.DType()})
 	}
 	return list
 }
@@ -165,8 +175,17 @@ func (o *Optimizer) update(c *tensor.Ctx, p tensor.Named, g *Group, grad *tensor
 	s := o.slots[p.Name]
 	o.fill(s)
 	s.Step++
+	if p.DType().IsHalf() {
+		o.updateHalf(c, p, g, s, grad)
+		return
+	}
+	o.apply(c, p, g, s, grad)
+}
+
+// apply changes the parameter by the chain.
+func (o *Optimizer) apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, grad *tensor.Tensor) {
 	if adam, ok := o.fusible(p, grad); ok {
-		adam.step(c, p, g, s, grad, o.factor)
+		adam.step(c, p.Tensor, s.Tensors["exp_avg"], s.Tensors["exp_avg_sq"], g, s, grad, o.factor)
 		return
 	}
 	if m, ok := o.plain(g); ok {

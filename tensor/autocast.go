@@ -22,9 +22,6 @@ const (
 	Wide
 )
 
-// String is the precision's name.
-func (p Precision) String() string { return [...]string{"widest", "lower", "float32"}[p] }
-
 // precisions of the ops. An op that is not here takes the dtypes of its operands as they are: creation, conversion,
 // views, writes in place, indexing and what has one operand and no sums.
 var precisions = map[string]Precision{
@@ -51,13 +48,23 @@ func PrecisionOf(op string) (Precision, bool) {
 // that pays and is safe (see Precision), as torch.amp.autocast. Parameters stay float32: a copy of each in dt is made
 // when it is first used and kept until the parameter changes, and gradients of products are summed in float32 and
 // reach the parameter without having been rounded. Float64 operands are left alone. The gradient functions of ops run
-// in the dtypes that forward ran in. Invalid ends autocasting.
+// in the dtypes that forward ran in. Float32 converts operands of half types to float32 everywhere, so that a part of
+// an autocasting model can compute in float32. Invalid ends autocasting: operands must fit each other then.
 func (c *Ctx) Autocast(dt DType) *Ctx {
-	if dt != Invalid && !dt.IsHalf() {
-		panic(&Error{Op: "Autocast", Msg: fmt.Sprintf("%v is not a lower dtype: want %v or %v", dt, BFloat16, Float16)})
+	if dt != Invalid && dt != Float32 && !dt.IsHalf() {
+		panic(&Error{Op: "Autocast", Msg: fmt.Sprintf("%v is not a lower dtype: want %v, %v or %v", dt, BFloat16, Float16, Float32)})
 	}
 	d := *c
-	d.lower = dt
+	if d.lower = dt; dt != c.lower {
+		d.counts = nil
+	}
+	return &d
+}
+
+// plain is c without Autocast, for kernels whose operands have been converted.
+func (c *Ctx) plain() *Ctx {
+	d := *c
+	d.lower = Invalid
 	return &d
 }
 
@@ -91,7 +98,7 @@ func (c *Ctx) autocast(op string, operands ...**Tensor) {
 // context to go on with.
 func (c *Ctx) cast(op string, x, y, z *Tensor) (plain *Ctx, _, _, _ *Tensor) {
 	c.autocast(op, &x, &y, &z)
-	return c.Autocast(Invalid), x, y, z
+	return c.plain(), x, y, z
 }
 
 // widest is the widest floating-point dtype; that of both half types is float32.

@@ -94,7 +94,7 @@ func TestAutocastAndCheckpoint(t *testing.T) {
 
 func TestAutocastWantsALowerDType(t *testing.T) {
 	require.EqualError(t, tensor.Try(func() { tensor.NewCtx(tensor.CPU()).Autocast(tensor.Float64) }),
-		"tensor.Autocast: float64 is not a lower dtype: want bfloat16 or float16")
+		"tensor.Autocast: float64 is not a lower dtype: want bfloat16, float16 or float32")
 }
 
 // A bias of attention is lowered with the other operands, and its gradient is float32.

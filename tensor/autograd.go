@@ -203,15 +203,15 @@ type pending struct {
 //
 // With a nil wrt the gradient of every reached leaf is accumulated in it (see Grad and
 // OnGrad), and the result is nil. With wrt, which may name leaves and results of ops,
-// nothing is accumulated and no hook runs: the gradients are returned in wrt's order, nil
-// where none flows, and only gradients on the way to wrt are computed. So input and
+// nothing is accumulated and no hook runs: the gradients are returned in wrt's order, each of
+// its GradDType, nil where none flows, and only gradients on the way to wrt are computed. So input and
 // weight gradients can be computed separately (with RetainGraph for all calls but the
 // last).
 //
 // The graph is walked from the youngest op to the oldest, so the order of additions
 // depends only on the program.
 func Backward(c *Ctx, roots, grads, wrt []*Tensor, opts ...BackwardOption) []*Tensor {
-	r := &run{c: c.NoGrad().Autocast(Invalid), wrt: wrt, leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
+	r := &run{c: c.NoGrad().plain().uncounted(), wrt: wrt, leaves: map[*Tensor]int{}, sums: map[*Tensor]*pending{}}
 	for _, o := range opts {
 		o(r)
 	}
@@ -264,7 +264,7 @@ func (r *run) abandon() {
 func (p *pending) movable(t *Tensor) bool {
 	st := p.g.st
 	return !t.leaf.hasMemory() && st.refs == 1 && st.owner == nil && p.g.IsContiguous() && p.g.Bytes() == st.buf.Bytes() &&
-		p.g.dtype == t.dtype && slices.Equal(p.g.Shape(), t.Shape())
+		p.g.dtype == t.GradDType() && slices.Equal(p.g.Shape(), t.Shape())
 }
 
 // adopt hands a finished gradient to the scope of Backward's caller.
@@ -569,6 +569,9 @@ func (r *run) deliver(c *Ctx, e edge, g *Tensor, fresh bool) {
 }
 
 func (r *run) addTo(c *Ctx, t *Tensor, g *Tensor, fresh bool) {
+	if dt := t.GradDType(); g.dtype != dt {
+		g, fresh = c.convert("Backward", g, dt), true
+	}
 	p := r.sums[t]
 	if p == nil {
 		p = &pending{}

@@ -37,7 +37,11 @@ func Conv2D(c *Ctx, x, weight, bias *Tensor, opt Conv2DOptions) *Tensor {
 	const name = "Conv2D"
 	if dt := c.lower; dt != Invalid && x.dtype.IsFloat() && x.dtype != Float64 {
 		c.autocast(name, &x)
-		plain := c.Autocast(Invalid)
+		plain := c.plain()
+		if c.counts != nil { // its kernels may be products of float32
+			c.counts.add(Convolutions, x.dtype, c.path)
+			plain = plain.uncounted()
+		}
 		if bias != nil {
 			bias = Cast(c, bias, Float32)
 		}

@@ -20,6 +20,8 @@ type Ctx struct {
 	path  string // dotted module path, "" at the root
 	lower DType  // of Autocast; Invalid: none
 
+	counts *DTypeCounts // nil: nobody counts
+
 	key   uint64  // of the random stream
 	pos   int64   // stream position of the micro-batch's first sample
 	draws *uint64 // random ops and parts so far under key: the call ordinal. Shared by derived contexts.

@@ -28,9 +28,10 @@ func Embedding(c *Ctx, table, ids *Tensor) *Tensor {
 		sum, filled := b.into(0)
 		d := sum
 		if sum == nil {
-			d = b.emptyLike("Embedding", table)
+			d = b.empty("Embedding", table.GradDType(), table.Shape()...)
 			b.Set(0, d)
 		}
+		g = b.convert("Embedding", g, d.dtype)
 		a := attrs{}
 		if filled {
 			a = ints(1)

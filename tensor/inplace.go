@@ -64,6 +64,27 @@ func ScaleInto(c *Ctx, dst *Tensor, a float64) {
 	c.launchAttrs(backend.OpAffine, &at, dst, dst)
 }
 
+// StochasticRoundInto overwrites dst, of a half type, with src, float32. A number between two that dst's dtype holds
+// becomes either of them, the nearer one more often, so that the mean of many roundings is the number itself (Gupta et
+// al. 2015). The choice depends on the context's random stream and position and on the element: first is the index of
+// the first element in a larger tensor that is rounded piece by piece, else 0. Both are contiguous.
+func StochasticRoundInto(c *Ctx, dst, src *Tensor, first int) {
+	const name = "StochasticRoundInto"
+	c.wantWritable(name, dst, src)
+	ts := []*Tensor{dst, src}
+	switch {
+	case !dst.dtype.IsHalf() || src.dtype != Float32:
+		c.fail(name, ts, "want a target of %v or %v, and numbers of %v", BFloat16, Float16, Float32)
+	case !dst.IsContiguous() || !src.IsContiguous():
+		c.fail(name, ts, "want contiguous operands")
+	case first < 0:
+		c.fail(name, ts, "element %d: want at least 0", first)
+	}
+	a := ints(int(c.pos), first)
+	a.key = c.nextKey("stochastic_round")
+	c.launchAttrs(backend.OpStochasticRound, &a, dst, src)
+}
+
 // AdamMoments updates Adam's moments in place from the gradient g, m = β₁m+(1−β₁)g and v
 // = β₂v+(1−β₂)g², and overwrites u with the direction (m/(1−β₁ᵗ))/(√(v/(1−β₂ᵗ))+ε) of
 // step t ≥ 1 (Kingma & Ba 2015). All are contiguous.

@@ -3,6 +3,7 @@
 package tensor
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -14,6 +15,7 @@ type leaf struct {
 	filled bool    // grad holds a gradient (else its next write overwrites)
 	frozen bool    // SetRequiresGrad(false) was called last: not a leaf at present
 	hooks  []func(c *Ctx, t *Tensor)
+	inner  bool // stands for the result of an op: its gradient has its own dtype, see GradDType
 
 	lowered lowered
 }
@@ -46,7 +48,16 @@ func (t *Tensor) RequiresGrad() bool { return t.IsLeaf() || t.node != nil }
 // IsLeaf reports whether SetRequiresGrad(true) was called on t last.
 func (t *Tensor) IsLeaf() bool { return t.leaf != nil && !t.leaf.frozen }
 
-// Grad is the gradient that Backward accumulated in a leaf, contiguous, of t's dtype and shape;
+// GradDType is the dtype of t's gradient: that of t, but float32 for leaves of half types. So the gradients of
+// micro-batches, and of ranks, are added up in float32.
+func (t *Tensor) GradDType() DType {
+	if t.dtype.IsHalf() && t.leaf != nil && !t.leaf.inner {
+		return Float32
+	}
+	return t.dtype
+}
+
+// Grad is the gradient that Backward accumulated in a leaf, contiguous, of dtype GradDType and t's shape;
 // nil if there has been none since ZeroGrad, which also frees it. To keep a gradient longer,
 // clone it or take it with SwapGrad.
 func (t *Tensor) Grad() *Tensor {
@@ -80,14 +91,14 @@ func (l *leaf) freeUnused() {
 
 // SwapGrad makes g the buffer in which the next gradient is accumulated. It returns the previous buffer, which then
 // belongs to the caller; either may be nil. filled says whether g already holds a gradient to add to. Accumulation in
-// several stages (a tree over micro-batches) is built on it. g must be contiguous, of t's shape and dtype, and live
-// outside every scope.
+// several stages (a tree over micro-batches) is built on it. g must be contiguous, of t's shape and dtype GradDType, and
+// live outside every scope.
 func (t *Tensor) SwapGrad(g *Tensor, filled bool) *Tensor {
 	if t.leaf == nil {
 		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t)}, Msg: "not a leaf: call SetRequiresGrad(true) first"})
 	}
-	if g != nil && (g.dtype != t.dtype || !slices.Equal(g.Shape(), t.Shape()) || !g.IsContiguous()) {
-		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t), describe(g)}, Msg: "want a contiguous buffer of the leaf's shape and dtype"})
+	if g != nil && (g.dtype != t.GradDType() || !slices.Equal(g.Shape(), t.Shape()) || !g.IsContiguous()) {
+		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t), describe(g)}, Msg: fmt.Sprintf("want a contiguous buffer of the leaf's shape, of %v", t.GradDType())})
 	}
 	old := t.leaf.grad
 	t.leaf.grad, t.leaf.filled = g, filled && g != nil
@@ -123,7 +134,7 @@ func (t *Tensor) gradBuffer(c *Ctx) *Tensor {
 	if !l.hasMemory() {
 		free := *c
 		free.scope = nil
-		l.grad, l.filled = free.empty("Backward", t.dtype, t.Shape()...), false
+		l.grad, l.filled = free.empty("Backward", t.GradDType(), t.Shape()...), false
 		l.grad.st.gradient = true
 	}
 	return l.grad

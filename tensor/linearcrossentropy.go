@@ -146,7 +146,7 @@ func (h *head) record(c *Ctx, total *Tensor) {
 			if g == nil || !b.Need(i) {
 				continue
 			}
-			if dt := h.ins[i].dtype; g.dtype != dt || !b.scaledInto(h.op, i, g) {
+			if dt := h.ins[i].GradDType(); g.dtype != dt || !b.scaledInto(h.op, i, g) {
 				b.Set(i, b.convert(h.op, b.scaled(h.op, g), dt))
 			}
 		}

@@ -171,7 +171,7 @@ func (l *linear) backward(b *Back) {
 		b.setProduct(l.op, 1, l.w, swapLast(x), g)
 	}
 	if l.bias != nil && b.Need(2) {
-		b.Set(2, b.reduce(backend.OpSum, l.op, g, []int{0}, l.bias.dtype).reshaped([]int{n}))
+		b.Set(2, b.reduce(backend.OpSum, l.op, g, []int{0}, l.bias.GradDType()).reshaped([]int{n}))
 	}
 }
 
@@ -247,18 +247,19 @@ func (b *Back) setProduct(op string, i int, of, x, y *Tensor) {
 		switch sum, filled := b.into(i); {
 		case sum == nil:
 		case filled: // a product that is summed onto another has other bits than one that is formed apart
-			b.launch(backend.OpAdd, sum, sum, b.matmulAs(op, of.dtype, x, y))
+			b.launch(backend.OpAdd, sum, sum, b.matmulAs(op, sum.dtype, x, y))
 			return
 		default:
 			b.matmulTo(sum, x, y, batch)
 			return
 		}
 	}
+	dt := of.GradDType()
 	if n := of.ndim; of.stride[n-2] == 1 && of.stride[n-1] != 1 {
-		b.Set(i, swapLast(b.sumTo(b.matmulAs(op, of.dtype, swapLast(y), swapLast(x)), swapLast(of).Shape())))
+		b.Set(i, swapLast(b.sumTo(b.matmulAs(op, dt, swapLast(y), swapLast(x)), swapLast(of).Shape())))
 		return
 	}
-	b.Set(i, b.sumTo(b.matmulAs(op, of.dtype, x, y), of.Shape()))
+	b.Set(i, b.sumTo(b.matmulAs(op, dt, x, y), of.Shape()))
 }
 
 // sameBatch reports whether the batch dims of a product are batch.

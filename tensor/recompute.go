@@ -36,6 +36,7 @@ func Checkpoint(c *Ctx, name string, f func(c *Ctx, in []*Tensor) []*Tensor, in,
 			if t != nil && b.Need(i) {
 				if i < len(in) {
 					t.SetRequiresGrad(true)
+					t.leaf.inner = true
 				}
 				wrt, at = append(wrt, t), append(at, i)
 			}

@@ -55,6 +55,9 @@ func (c *Ctx) Trace(ctx context.Context, f func(KernelSpan)) {
 
 // submit launches k on the stream, under the tracer's eyes if there is one.
 func (c *Ctx) submit(k *backend.Call) {
+	if c.counts != nil {
+		c.counts.kernel(k, c.path)
+	}
 	if c.eng.tracer != nil {
 		c.traced(c.eng.tracer, k)
 		return

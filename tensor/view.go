@@ -72,8 +72,8 @@ func Cast(c *Ctx, x *Tensor, dt DType) *Tensor {
 	y := c.empty("Cast", dt, x.Shape()...)
 	c.launch(backend.OpCopy, y, x)
 	if dt.IsFloat() && x.dtype.IsFloat() {
-		from := x.dtype
-		n := c.record("Cast", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) { b.Set(0, Cast(b.Ctx, b.Grad(0), from)) })
+		from := x.GradDType()
+		n := c.record("Cast", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) { b.Set(0, b.convert("Cast", b.Grad(0), from)) })
 		if source := x.recomputable(); source != nil && n != nil {
 			n.source = source
 			n.recomputes(y, func(c *Ctx) *Tensor { return c.convert("Cast", source.recompute(c), dt) })

@@ -62,7 +62,7 @@ func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 		return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
 	}
 	for _, p := range t.acc.Params() {
-		e.Gradients += int64(t.acc.GradientSets() * p.Bytes())
+		e.Gradients += int64(t.acc.GradientSets() * p.Numel() * p.GradDType().Size())
 	}
 	e.OptimizerState, e.Peak = watch.state, dev.MemStats().Peak
 	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState
@@ -75,7 +75,7 @@ func keepGradients(dev *tensor.Device, m models.Model) {
 	c := tensor.NewCtx(dev).NoGrad()
 	for _, p := range nn.Walk(m).Parameters() {
 		if p.IsLeaf() {
-			p.SwapGrad(tensor.ZerosLike(c, p.Tensor), false)
+			p.SwapGrad(tensor.Zeros(c, p.GradDType(), p.Shape()...), false)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
 	s := args.Default(a.OutputDir)
 	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps, s.DeterministicRanks = a.PerDeviceTrainBatchSize, gas, max(1, a.DeterministicRanks/ranks)
 	s.GradientCheckpointing, s.Optim, s.OptimArgs = a.GradientCheckpointing, a.Optim, a.OptimArgs
-	s.BF16, s.FP16 = a.BF16, a.FP16
+	s.BF16, s.FP16, s.HalfUpdate = a.BF16, a.FP16, a.HalfUpdate
 	s.MaxSteps, s.SaveStrategy, s.TrainSamplingStrategy = 2, args.StrategyNo, args.SamplingSequential
 	return s
 }

@@ -14,11 +14,8 @@ func (t *Trainer) Logger() *slog.Logger { return t.log }
 // WithFileSystem keeps checkpoints on another file system.
 func WithFileSystem(fsys vfs.FS) Option { return func(t *Trainer) { t.fsys = fsys } }
 
-// DecodePredictions and EncodePredictions are how ranks send predictions to each other.
-var (
-	DecodePredictions = decodePredictions
-	EncodePredictions = encodePredictions
-)
+// PredictionOf is the prediction that a row of another rank holds.
+var PredictionOf = predictionOf
 
 // WithGroup makes the trainer a rank of a group.
 var WithGroup = withGroup

@@ -84,12 +84,15 @@ func texts(n int) data.Source {
 }
 
 // newGPT2 is a GPT-2 of two tiny layers with the given dropout.
-func newGPT2(t testing.TB, dropout float64) *gpt2.Model {
+func newGPT2(t testing.TB, dropout float64) *gpt2.Model { return newGPT2As(t, dropout, tensor.Float32) }
+
+// newGPT2As is newGPT2 with parameters of a dtype.
+func newGPT2As(t testing.TB, dropout float64, dt tensor.DType) *gpt2.Model {
 	cfg := gpt2.DefaultConfig()
 	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, 8, 8, 2, 2
 	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = dropout, dropout, dropout
 	cfg.BosTokenID, cfg.EosTokenID = nil, nil
-	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
+	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1).As(dt), cfg)
 	require.NoError(t, err)
 	return m
 }

@@ -66,7 +66,7 @@ func (r *run) memoryMetrics() map[string]float64 {
 	measured := r.acc.Device().MemStats().Peak / int64(r.args.NumReplicas) // which share a device
 	if r.acc.Data().Size() > 1 {                                           // gradients lie in the memory of the group
 		for _, p := range r.acc.Params() {
-			measured += int64(p.Bytes())
+			measured += int64(p.Numel() * p.GradDType().Size())
 		}
 	}
 	out["train_mem_peak"] = float64(measured)

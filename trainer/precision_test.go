@@ -52,6 +52,47 @@ func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 	}
 }
 
+// Parameters of a half type, whose gradients are float32, have the same bits on any number of ranks and workers, with
+// recomputation and after a resume, for each way to update them, with autocast too.
+func TestHalfParametersHaveTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
+	of := func(dt tensor.DType) func(disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) rankRun {
+		return func(disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) rankRun {
+			return trainModel(t, newGPT2As(t, 0.2, dt), disk, ranks, set...)
+		}
+	}
+	update := func(h args.HalfUpdate) func(*args.TrainingArguments) {
+		return func(a *args.TrainingArguments) { a.HalfUpdate, a.MaxGradNorm = h, 0.1 }
+	}
+	seen := map[string]bool{}
+	for name, k := range map[string]struct {
+		dtype tensor.DType
+		set   func(*args.TrainingArguments)
+	}{
+		"plain":         {tensor.BFloat16, update(args.HalfUpdatePlain)},
+		"kahan":         {tensor.BFloat16, update(args.HalfUpdateKahan)},
+		"kahan, bf16":   {tensor.BFloat16, func(a *args.TrainingArguments) { update(args.HalfUpdateKahan)(a); bf16(a) }},
+		"kahan float16": {tensor.Float16, update(args.HalfUpdateKahan)},
+		"stochastic":    {tensor.BFloat16, update(args.HalfUpdateStochastic)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			train, disk := of(k.dtype), vfs.NewMem()
+			want := train(disk, 1, k.set)
+			digest := fmt.Sprintf("%x", want.weights)
+			require.False(t, seen[digest], "another update gives other bits")
+			seen[digest] = true
+			for _, ranks := range []int{2, 4, 8} {
+				got := train(vfs.NewMem(), ranks, k.set)
+				require.Equal(t, want.weights, got.weights, "%d ranks", ranks)
+				require.Equal(t, want.history, got.history, "%d ranks", ranks)
+			}
+			again := func(a *args.TrainingArguments) { a.GradientCheckpointing, a.DataloaderNumWorkers = true, 2 }
+			require.Equal(t, want.weights, train(vfs.NewMem(), 2, k.set, again).weights)
+			resume := func(a *args.TrainingArguments) { resumeFrom(4)(a); a.OutputDir = "elsewhere" }
+			require.Equal(t, want.weights, train(disk, 2, k.set, resume).weights, "resumed")
+		})
+	}
+}
+
 // Products run in the lower dtype, the loss and the parameters in float32.
 func TestMixedPrecisionOfAStep(t *testing.T) {
 	for dt, lower := range map[tensor.DType]func(*args.TrainingArguments){tensor.BFloat16: bf16, tensor.Float16: fp16} {
@@ -73,6 +114,34 @@ func TestMixedPrecisionOfAStep(t *testing.T) {
 			require.Equal(t, tensor.Float32, p.DType(), p.Name)
 		}
 	}
+}
+
+// The run says what computes in which dtype, and a module may have a dtype of its own.
+func TestMixedPrecisionIsSaid(t *testing.T) {
+	run := func(opts ...trainer.Option) (shown string, logits tensor.DType, err error) {
+		a := rankArgs(1)
+		a.BF16, a.MaxSteps, a.EvalStrategy, a.SaveStrategy = true, 1, args.StrategyNo, args.StrategyNo
+		opts = append(opts, trainer.WithTrainData(raggedTexts(51)), on(callbacks.TrainBegin, func(e *callbacks.Event) error {
+			shown = e.Run.DTypes
+			return nil
+		}), trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+			logits = o.Logits.DType()
+			return o.Loss, b.Count
+		}))
+		_, err = newTrainer(vfs.NewMem(), newGPT2(t, 0), a, opts...).Train()
+		return shown, logits, err
+	}
+	shown, logits, err := run()
+	require.NoError(t, err)
+	require.Equal(t, "products, attention, convolutions bfloat16; norms, softmax, losses, sums float32; parameters float32", shown)
+	require.Equal(t, tensor.BFloat16, logits)
+	_, logits, err = run(trainer.WithPrecision("lm_head", tensor.Float32))
+	require.NoError(t, err)
+	require.Equal(t, tensor.Float32, logits)
+	_, _, err = run(trainer.WithPrecision("transformer.h.7", tensor.Float32))
+	require.ErrorContains(t, err, `the model has no module "transformer.h.7" to compute in float32`)
+	_, _, err = run(trainer.WithPrecision("transformer.h.0", tensor.Int32))
+	require.ErrorContains(t, err, "is to compute in int32: want float32, bfloat16 or float16")
 }
 
 // An overflow in one micro-batch of one rank: all ranks skip the step and halve the scale, the schedule stands still,
@@ -152,7 +221,7 @@ func TestMixedPrecisionFaults(t *testing.T) {
 	cfg := newGPT2(t, 0).Cfg
 	m, err := models.FromConfig(nn.NewInit(tensor.CPU(), 1).As(tensor.Float64), []byte(fmt.Sprintf(`{"model_type":"gpt2","vocab_size":%d,"n_embd":8,"n_head":2,"n_layer":1,"n_positions":8}`, cfg.VocabSize)))
 	require.NoError(t, err)
-	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil), "is float64: want float32 parameters with bf16 and fp16")
+	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil), "is float64: want float32 parameters with bf16 and fp16, or bfloat16 ones with bf16")
 }
 
 // bf16_full_eval and fp16_full_eval change what evaluation and prediction compute in, and nothing of training.

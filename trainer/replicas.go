@@ -25,6 +25,7 @@ func (t *Trainer) buildRanks() error {
 	if t.device != nil {
 		opts = append(opts, accelerate.WithDevice(t.device))
 	}
+	opts = append(opts, t.casts...)
 	if t.group != nil {
 		opts = append(opts, accelerate.WithGroup(t.group))
 	}

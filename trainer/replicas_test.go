@@ -64,7 +64,11 @@ func trainOnRanks(t *testing.T, ranks int, set ...func(*args.TrainingArguments))
 
 func trainOnRanksFrom(t *testing.T, disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) rankRun {
 	t.Helper()
-	m := newGPT2(t, 0.2)
+	return trainModel(t, newGPT2(t, 0.2), disk, ranks, set...)
+}
+
+func trainModel(t *testing.T, m models.Model, disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) rankRun {
+	t.Helper()
 	a := rankArgs(ranks)
 	for _, f := range set {
 		f(a)

@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // run is the state of one call of Train.
@@ -252,6 +253,10 @@ func (r *run) prepare() error {
 	if r.opt, err = r.optimizer(groups); err != nil {
 		return err
 	}
+	half := optim.HalfUpdate(r.args.HalfUpdate)
+	if err := tensor.Try(func() { r.opt.SetHalfUpdate(half, r.args.Seed) }); err != nil {
+		return err
+	}
 	if err := r.checkRates(); err != nil {
 		return err
 	}
@@ -388,11 +393,17 @@ func (r *run) info() *callbacks.RunInfo {
 	}
 	slices.Sort(dtypes)
 	info.Precision = strings.Join(dtypes, "+")
+	lower, parameters := tensor.Invalid, info.Precision
 	switch {
 	case r.args.BF16:
+		lower = tensor.BFloat16
 		info.Precision = "bf16 autocast of " + info.Precision
 	case r.args.FP16:
+		lower = tensor.Float16
 		info.Precision = "fp16 autocast of " + info.Precision
+	}
+	if lower != tensor.Invalid {
+		info.DTypes = tensor.OpDTypes(lower) + "; parameters " + parameters
 	}
 	return info
 }
@@ -402,6 +413,9 @@ func (r *run) announce(i *callbacks.RunInfo) {
 	level := slog.LevelInfo
 	if r.display != nil || !r.acc.IsMain() {
 		level = slog.LevelDebug
+	}
+	if i.DTypes != "" {
+		r.log.Log(r.ctx, level, "mixed precision", "dtypes", i.DTypes)
 	}
 	r.log.Log(r.ctx, level, "training", "device", i.Device, "kernels", i.Kernels, "threads", i.Threads, "ranks", i.Ranks, "precision", i.Precision,
 		"parameters", i.Parameters, "trainable", i.Trainable, "samples", i.Samples, "steps", i.Steps, "from_step", i.FromStep,

@@ -42,19 +42,19 @@ func plan(params []tensor.Named, order []int, first, limit int) []*bucket {
 	last := map[*bucket]int{} // position in the order of a bucket's last parameter
 	for at, i := range order {
 		p := params[i]
-		size := align(p.Bytes())
-		b := open[p.DType()]
+		size, dt := align(gradBytes(p)), p.GradDType()
+		b := open[dt]
 		if b == nil || b.bytes+size > limit {
-			b = &bucket{dtype: p.DType()}
+			b = &bucket{dtype: dt}
 			list = append(list, b)
-			open[p.DType()] = b
-			opened[p.DType()]++
+			open[dt] = b
+			opened[dt]++
 		}
 		b.params = append(b.params, i)
 		b.bytes += size
 		last[b] = at
-		if opened[p.DType()] == 1 && b.bytes >= first {
-			delete(open, p.DType())
+		if opened[dt] == 1 && b.bytes >= first {
+			delete(open, dt)
 		}
 	}
 	slices.SortFunc(list, func(x, y *bucket) int { return cmp.Compare(last[x], last[y]) })
@@ -65,6 +65,9 @@ func plan(params []tensor.Named, order []int, first, limit int) []*bucket {
 	}
 	return list
 }
+
+// gradBytes is the size of a parameter's gradient.
+func gradBytes(p tensor.Named) int { return p.Numel() * p.GradDType().Size() }
 
 // between names a bucket's parameters in a few words.
 func between(params []tensor.Named, list []int) string {

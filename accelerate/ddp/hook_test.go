@@ -89,7 +89,7 @@ func TestBF16Compress(t *testing.T) {
 				require.NoError(t, r.Finish(t.Context()))
 				for i, p := range params {
 					sum := want(step, i, n, always)
-					if shapes[i].dtype == tensor.Float32 {
+					if gradDType(i) == tensor.Float32 {
 						var grads [][]byte
 						for rank := range n {
 							grads = append(grads, gradient(step, rank, i))

@@ -79,7 +79,7 @@ func New(c *tensor.Ctx, g *dist.Group, params []tensor.Named, o Options) (*Reduc
 	}
 	total := 0
 	for _, p := range params {
-		total += align(p.Bytes())
+		total += align(gradBytes(p))
 	}
 	var err error
 	if r.memory, err = g.Alloc(total); err != nil {
@@ -98,7 +98,7 @@ func (r *Reducer) build(order []int) {
 			p := r.params[i]
 			r.place[i], r.offsets[i], r.views[i] = n, at, r.view(at, p)
 			p.SwapGrad(r.views[i], false)
-			at += align(p.Bytes())
+			at += align(gradBytes(p))
 		}
 	}
 	r.begin()
@@ -106,10 +106,10 @@ func (r *Reducer) build(order []int) {
 
 // view is a gradient's place: in the group's memory if the device computes there.
 func (r *Reducer) view(at int, p tensor.Named) *tensor.Tensor {
-	v, ok := tensor.FromHost(r.c, r.memory.Bytes[at:at+p.Bytes()], p.DType(), p.Shape()...)
+	v, ok := tensor.FromHost(r.c, r.memory.Bytes[at:at+gradBytes(p)], p.GradDType(), p.Shape()...)
 	r.host = ok
 	if !ok {
-		v = tensor.Zeros(r.c, p.DType(), p.Shape()...)
+		v = tensor.Zeros(r.c, p.GradDType(), p.Shape()...)
 	}
 	return v
 }
@@ -207,7 +207,7 @@ func (r *Reducer) Finish(ctx context.Context) error {
 	for i, p := range r.params {
 		v := r.views[i]
 		if !r.host && r.usage.all[i] {
-			tensor.WriteBytes(r.c, v, r.memory.Bytes[r.offsets[i]:r.offsets[i]+p.Bytes()])
+			tensor.WriteBytes(r.c, v, r.memory.Bytes[r.offsets[i]:r.offsets[i]+gradBytes(p)])
 		}
 		p.SwapGrad(v, r.usage.all[i])
 	}

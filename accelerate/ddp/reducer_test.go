@@ -22,7 +22,6 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/disttest"
 	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
-	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -56,9 +55,17 @@ func newParams(c *tensor.Ctx) []tensor.Named {
 	return list
 }
 
+// gradDType is the dtype of a parameter's gradient.
+func gradDType(i int) tensor.DType {
+	if shapes[i].dtype.IsHalf() {
+		return tensor.Float32
+	}
+	return shapes[i].dtype
+}
+
 // gradient makes the bytes of a gradient: numbers of many sizes, whose sum depends on the order.
 func gradient(step, rank, i int) []byte {
-	dt, n := shapes[i].dtype, 1
+	dt, n := gradDType(i), 1
 	for _, s := range shapes[i].shape {
 		n *= s
 	}
@@ -71,10 +78,6 @@ func gradient(step, rank, i int) []byte {
 			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(x)))
 		case tensor.Float64:
 			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(x))
-		case tensor.BFloat16:
-			out = binary.LittleEndian.AppendUint16(out, uint16(dtype.ToBF16(float32(x))))
-		case tensor.Float16:
-			out = binary.LittleEndian.AppendUint16(out, uint16(dtype.ToF16(float32(x))))
 		}
 	}
 	return out
@@ -83,7 +86,7 @@ func gradient(step, rank, i int) []byte {
 // negativeZeros stands for no gradient in a sum.
 func negativeZeros(i int) []byte {
 	out := gradient(0, 0, i)
-	size := shapes[i].dtype.Size()
+	size := gradDType(i).Size()
 	clear(out)
 	for at := size - 1; at < len(out); at += size {
 		out[at] = 0x80
@@ -95,7 +98,7 @@ func negativeZeros(i int) []byte {
 func give(c *tensor.Ctx, p tensor.Named, data []byte) {
 	g := p.SwapGrad(nil, false)
 	if g == nil {
-		g = tensor.Zeros(c.NoGrad(), p.DType(), p.Shape()...)
+		g = tensor.Zeros(c.NoGrad(), p.GradDType(), p.Shape()...)
 	}
 	tensor.WriteBytes(c, g, data)
 	p.SwapGrad(g, true)
@@ -116,7 +119,7 @@ func want(step, i, n int, has func(rank, i int) bool) []byte {
 	if !any {
 		return nil
 	}
-	return disttest.Combine(inputs, shapes[i].dtype, dist.Sum)
+	return disttest.Combine(inputs, gradDType(i), dist.Sum)
 }
 
 // check compares the gradients after Finish with the specified sums.
@@ -250,7 +253,7 @@ func TestGradientsAreViews(t *testing.T) {
 			require.Same(t, r.views[i], p.Grad())
 			mem, ok := tensor.HostBytes(c, p.Grad())
 			require.True(t, ok)
-			require.Equal(t, mem, r.memory.Bytes[r.offsets[i]:r.offsets[i]+p.Bytes()])
+			require.Equal(t, mem, r.memory.Bytes[r.offsets[i]:r.offsets[i]+p.Grad().Bytes()])
 			if len(mem) > 0 {
 				require.Same(t, &mem[0], &r.memory.Bytes[r.offsets[i]])
 			}

@@ -121,7 +121,7 @@ func (j *job) create(ctx context.Context, train *texts) error {
 	end, _ := j.tok.TokenID(endOfText)
 	pad, _ := j.tok.TokenID(padding)
 	j.length = j.data.MaxSeqLength
-	cfg := gpt2.ClassifierConfig{Config: gpt2.DefaultConfig(), ID2Label: gpt2.Labels(train.classes()...),
+	cfg := gpt2.ClassifierConfig{Config: gpt2.DefaultConfig(), ID2Label: models.Labels(train.classes()...),
 		PadTokenID: new(int(pad))}
 	cfg.VocabSize, cfg.NPositions = j.tok.VocabSize(), j.length
 	cfg.NLayer, cfg.NEmbd, cfg.NHead = j.model.NLayer, j.model.NEmbd, j.model.NHead
@@ -173,7 +173,7 @@ func (j *job) load(classes []string) error {
 		}
 		head = "a new head"
 		if j.net, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), j.args.Seed), m,
-			gpt2.ClassifierConfig{ID2Label: gpt2.Labels(classes...), PadTokenID: pad}); err != nil {
+			gpt2.ClassifierConfig{ID2Label: models.Labels(classes...), PadTokenID: pad}); err != nil {
 			return err
 		}
 	default:

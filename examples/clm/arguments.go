@@ -9,12 +9,16 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/internal/scripts"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // ModelArguments say what to train, or what to evaluate.
 type ModelArguments struct {
 	// ModelNameOrPath is a saved model's folder; empty trains a new model.
 	ModelNameOrPath string `json:"model_name_or_path" path:"true" usage:"folder of a saved model to start from; empty makes a new one"`
+	// DType is the dtype of the parameters, by run_clm.py's names. "auto" takes that of the saved weights.
+	DType DType `json:"dtype" choices:"auto,bfloat16,float16,float32" usage:"dtype of the parameters: float32, bfloat16, float16, or auto for that of the saved weights; see half_update"`
 	// The size of a new model.
 	NLayer  int     `json:"n_layer" usage:"transformer blocks of a new model"`
 	NEmbd   int     `json:"n_embd" usage:"width of a new model"`
@@ -22,6 +26,31 @@ type ModelArguments struct {
 	Dropout float64 `json:"dropout" usage:"dropout probability of a new model"`
 	// VocabSize is the number of tokens of a new model's tokenizer.
 	VocabSize int `json:"vocab_size" usage:"tokens of a new model's tokenizer"`
+}
+
+// DType names a dtype of parameters.
+type DType string
+
+// The dtype of the weights as they are saved.
+const auto DType = "auto"
+
+// loading is the option that loads a model in the dtype.
+func (d DType) loading() models.LoadOption {
+	if d == auto {
+		return models.WithSavedDType()
+	}
+	return models.WithDType(d.dtype())
+}
+
+// dtype is that of a new model.
+func (d DType) dtype() tensor.DType {
+	switch d {
+	case "bfloat16":
+		return tensor.BFloat16
+	case "float16":
+		return tensor.Float16
+	}
+	return tensor.Float32
 }
 
 // Check reports faults together with those of the training arguments.
@@ -122,7 +151,7 @@ func newSettings() *settings {
 	a.ReportTo = []string{"jsonl", "tensorboard"}
 	return &settings{
 		args:   a,
-		model:  &ModelArguments{NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
+		model:  &ModelArguments{DType: "float32", NLayer: 4, NEmbd: 128, NHead: 4, VocabSize: 2048},
 		data:   &DataArguments{ValidationSplitPercentage: 5, MaxEvalBytes: 512 << 10},
 		sample: &SampleArguments{MaxNewTokens: 120, Temperature: 0.7, TopP: 0.95, RepetitionPenalty: 1},
 	}

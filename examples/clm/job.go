@@ -113,7 +113,7 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 // load takes a saved model with its tokenizer. What lies beside it and is not trained is kept as it is.
 func (j *job) load(dir string) error {
 	var err error
-	if j.net, err = models.LoadPretrained(tensor.CPU(), dir); err != nil {
+	if j.net, err = models.LoadPretrained(tensor.CPU(), dir, j.model.DType.loading()); err != nil {
 		return err
 	}
 	if j.tok, err = tokenizers.Load(filepath.Join(dir, tokenizerFile)); err != nil {
@@ -158,7 +158,7 @@ func (j *job) create(ctx context.Context) error {
 	cfg.NLayer, cfg.NEmbd, cfg.NHead = j.model.NLayer, j.model.NEmbd, j.model.NHead
 	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = j.model.Dropout, j.model.Dropout, j.model.Dropout
 	cfg.BosTokenID, cfg.EosTokenID = new(int(eot)), new(int(eot))
-	net, err := gpt2.New(nn.NewInit(tensor.CPU(), j.args.Seed), cfg)
+	net, err := gpt2.New(nn.NewInit(tensor.CPU(), j.args.Seed).As(j.model.DType.dtype()), cfg)
 	if err != nil {
 		return err
 	}

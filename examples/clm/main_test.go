@@ -4,6 +4,10 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,4 +50,38 @@ func TestSettingsAreNoRows(t *testing.T) {
 	for _, k := range scripts.RunCLM() {
 		require.NotContains(t, out.String(), "--"+k.Name+" ", "delete its row in examples/internal/scripts")
 	}
+}
+
+// TestParametersOfBFloat16: a model is trained in bfloat16, saved so, and loaded by what was saved.
+func TestParametersOfBFloat16(t *testing.T) {
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text.txt")
+	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("A line of a text that is easy to learn.\n", 60)), 0o666))
+	saved := func(from, dir string, more ...string) map[string]any {
+		var out bytes.Buffer
+		flags := append([]string{"--output_dir", dir, "--train_file", text, "--max_steps", "2", "--block_size", "16", "--max_new_tokens", "0",
+			"--report_to", "none", "--disable_tqdm"}, more...)
+		if from == "" {
+			flags = append(flags, "--n_layer", "1", "--n_embd", "8", "--n_head", "2", "--vocab_size", "260")
+		} else {
+			flags = append(flags, "--model_name_or_path", from)
+		}
+		require.NoError(t, run(t.Context(), flags, &out, &out), out.String())
+		config := map[string]any{}
+		file, err := os.ReadFile(filepath.Join(dir, "config.json"))
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(file, &config))
+		return config
+	}
+	half := filepath.Join(dir, "half")
+	require.Equal(t, "bfloat16", saved("", half, "--dtype", "bfloat16")["torch_dtype"])
+	require.Equal(t, "bfloat16", saved(half, filepath.Join(dir, "auto"), "--torch_dtype", "auto", "--half_update", "stochastic")["torch_dtype"])
+	require.Equal(t, "float32", saved(half, filepath.Join(dir, "default"))["torch_dtype"])
+}
+
+func TestUnknownDType(t *testing.T) {
+	var out bytes.Buffer
+	err := run(t.Context(), []string{"--dtype", "bf16", "--output_dir", t.TempDir()}, &out, &out)
+	require.ErrorContains(t, err, "auto, bfloat16, float16")
+	require.Empty(t, out.String())
 }

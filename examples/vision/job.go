@@ -119,7 +119,7 @@ func (j *job) prepare() error {
 	for s := range j.model.Stages {
 		cfg.HiddenSizes = append(cfg.HiddenSizes, j.model.Width<<s)
 	}
-	cfg.ID2Label = resnet.Labels(names...)
+	cfg.ID2Label = models.Labels(names...)
 	var err error
 	if j.net, err = resnet.New(nn.NewInit(tensor.CPU(), j.args.Seed), cfg); err != nil {
 		return err

@@ -189,6 +189,12 @@ const (
 	OpUniform // Out0 = Floats[0] + u·(Floats[1]−Floats[0]); element index over the whole tensor (one sample), position Ints[0]
 	OpNormal  // Out0 = Floats[0] + z·Floats[1]; likewise
 
+	// OpStochasticRound: In0 float32, Out0 of a half type, contiguous, of one size. A number between two that Out0 can
+	// hold becomes the one farther from zero with the probability of its distance from the other: by the 32 bits drawn
+	// at (Key, Ints[0], Ints[1]+e) for element e. One beyond the largest becomes the largest, and from twice the largest
+	// power of two on infinite.
+	OpStochasticRound
+
 	// Optimizers: contiguous, flat, in place.
 
 	// OpAdamMoments: In0 g; Out0 m = β₁m+(1−β₁)g, Out1 v = β₂v+(1−β₂)g², Out2 u = (m/c₁)/(√(v/c₂)+ε). Floats: β₁, β₂,
@@ -248,7 +254,7 @@ var opNames = [NumOps]string{
 	OpBatchStats: "batch_stats", OpBatchNorm: "batch_norm", OpBatchNormGrad: "batch_norm_grad",
 	OpEmbedding: "embedding", OpEmbeddingGrad: "embedding_grad", OpGather: "gather", OpScatterAdd: "scatter_add",
 	OpMatMul: "matmul", OpLinear: "linear", OpAttention: "attention", OpAttentionGrad: "attention_grad",
-	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpAdamMoments: "adam_moments", OpAdamW: "adamw",
+	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpStochasticRound: "stochastic_round", OpAdamMoments: "adam_moments", OpAdamW: "adamw",
 	OpIm2Col: "im2col", OpCol2Im: "col2im", OpMaxPool: "max_pool",
 	OpConv2D: "conv2d", OpConv2DGrad: "conv2d_grad", OpConv2DParamGrad: "conv2d_param_grad",
 }

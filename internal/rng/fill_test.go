@@ -19,11 +19,10 @@ func TestFillUnderVariants(t *testing.T) {
 		const key, position = 0x123456789abcdef0, 0xfedcba9876543210
 		for _, n := range []int{0, 3, 64, 67, 130, 1000, 70_001} {
 			for _, first := range []uint64{0, 1, 7, 4<<32 - 64, 4<<32 - 20, 4<<32 + 3} {
-				bits, uniform, normal, keep := make([]uint32, n), make([]float32, n), make([]float32, n), make([]bool, n)
+				bits, uniform, normal := make([]uint32, n), make([]float32, n), make([]float32, n)
 				rng.FillUint32(bits, key, position, first)
 				rng.FillFloat32(uniform, key, position, first)
 				rng.FillNormal32(normal, key, position, first)
-				rng.FillKeep(keep, 0.3, key, position, first)
 				for i := 0; i < n; i += 1 + n/2000 {
 					element := first + uint64(i)
 					if want := rng.Uint32At(key, position, element); bits[i] != want {
@@ -31,7 +30,6 @@ func TestFillUnderVariants(t *testing.T) {
 					}
 					require.True(t, uniform[i] == rng.Float32At(key, position, element), "uniform")
 					require.True(t, normal[i] == rng.Normal32At(key, position, element), "normal")
-					require.True(t, keep[i] == (rng.Float32At(key, position, element) >= 0.3), "keep")
 				}
 			}
 		}
@@ -40,11 +38,10 @@ func TestFillUnderVariants(t *testing.T) {
 
 func TestFillMakesNoGarbage(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		f, keep := make([]float32, 1001), make([]bool, 1001)
+		f := make([]float32, 1001)
 		require.Zero(t, testing.AllocsPerRun(3, func() {
 			rng.FillFloat32(f, 1, 2, 3)
 			rng.FillNormal32(f, 1, 2, 3)
-			rng.FillKeep(keep, 0.1, 1, 2, 3)
 		}))
 	})
 }

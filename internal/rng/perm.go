@@ -86,13 +86,3 @@ func (p *Perm) forward(x uint64) uint64 {
 }
 
 func (p *Perm) round(round, half uint64) uint64 { return At(p.key, round, half).Uint64(0) }
-
-// Permutation gives NewPerm(key, n) as a slice: element i is At(i).
-func Permutation(key uint64, n int) []int {
-	p := NewPerm(key, int64(n))
-	out := make([]int, n)
-	for i := range out {
-		out[i] = int(p.At(int64(i)))
-	}
-	return out
-}

@@ -96,9 +96,8 @@ func TestFillIndependentOfChunks(t *testing.T) {
 		check(t, n, cut, key, position, first, rng.FillNormal32, rng.Normal32At)
 		check(t, n, cut, key, position, first, rng.FillNormal64, rng.Normal64At)
 		p := rapid.Float64Range(0, 1).Draw(t, "p")
-		check(t, n, cut, key, position, first,
-			func(dst []bool, key, position, first uint64) { rng.FillKeep(dst, p, key, position, first) },
-			func(key, position, element uint64) bool { return float64(rng.Float32At(key, position, element)) >= p })
+		kept := rng.Uint32At(key, position, first)>>8 >= rng.KeepThreshold(p)
+		require.Equal(t, float64(rng.Float32At(key, position, first)) >= p, kept)
 	})
 }
 
@@ -175,30 +174,28 @@ func TestNormalMoments(t *testing.T) {
 	}
 }
 
-func TestKeep(t *testing.T) {
-	key := rng.Key(1, "keep", 0)
-	mask := make([]bool, 1<<16)
+func TestKeepThreshold(t *testing.T) {
+	bits := make([]uint32, 1<<16)
+	rng.FillUint32(bits, rng.Key(1, "keep", 0), 0, 0)
 	for _, p := range []float64{0, 0.1, 0.5, 1} {
-		rng.FillKeep(mask, p, key, 0, 0)
 		kept := 0
-		for _, k := range mask {
-			if k {
+		for _, x := range bits {
+			if x>>8 >= rng.KeepThreshold(p) {
 				kept++
 			}
 		}
-		require.InDelta(t, 1-p, float64(kept)/float64(len(mask)), 0.01)
+		require.InDelta(t, 1-p, float64(kept)/float64(len(bits)), 0.01)
 		if p == 0 || p == 1 {
-			require.Equal(t, int((1-p)*float64(len(mask))), kept)
+			require.Equal(t, int((1-p)*float64(len(bits))), kept)
 		}
 	}
 	for _, p := range []float64{-0.1, 1.5, math.NaN()} {
-		require.Panics(t, func() { rng.FillKeep(mask, p, key, 0, 0) })
+		require.Panics(t, func() { rng.KeepThreshold(p) })
 	}
 }
 
 func BenchmarkFill(b *testing.B) {
 	f := make([]float32, 4096)
-	mask := make([]bool, 4096)
 	b.Run("uniform", func(b *testing.B) {
 		b.SetBytes(4 * 4096)
 		for b.Loop() {
@@ -209,11 +206,6 @@ func BenchmarkFill(b *testing.B) {
 		b.SetBytes(4 * 4096)
 		for b.Loop() {
 			rng.FillNormal32(f, 1, 2, 0)
-		}
-	})
-	b.Run("keep", func(b *testing.B) {
-		for b.Loop() {
-			rng.FillKeep(mask, 0.1, 1, 2, 0)
 		}
 	})
 }

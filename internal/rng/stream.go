@@ -32,44 +32,17 @@ func (s *Stream) Uint64() uint64 {
 // Float64 gives the next uniform number in [0, 1), a multiple of 2⁻⁵³.
 func (s *Stream) Float64() float64 { return Unit64(s.Uint64()) }
 
-// Int64N gives a uniform integer in [0, n) without bias. It panics if n < 1.
+// Int64N gives a uniform integer in [0, n) without bias, by the multiply-shift method of Lemire (Fast Random Integer
+// Generation in an Interval, 2019): the high word of x·n, rejected while the low word is below 2⁶⁴ mod n. It panics if
+// n < 1.
 func (s *Stream) Int64N(n int64) int64 {
-	return bounded(n, func(int) uint64 { return s.Uint64() })
-}
-
-// State gives all there is to the stream: its key, and how many numbers were drawn.
-func (s *Stream) State() (key, drawn uint64) { return s.key, s.drawn }
-
-// Seek sets the stream to where it is after drawn numbers, in O(1).
-func (s *Stream) Seek(drawn uint64) {
-	s.drawn = drawn
-	if drawn%2 == 1 {
-		s.block = At(s.key, 0, drawn/2)
-	}
-}
-
-// Int64NAt gives the uniform integer in [0, n) of one element, without bias: bits that would bring a bias (with
-// probability below n/2⁶⁴) are drawn again under a key derived from key. It panics if n < 1.
-func Int64NAt(n int64, key, position, element uint64) int64 {
-	return bounded(n, func(attempt int) uint64 {
-		if attempt == 0 {
-			return Uint64At(key, position, element)
-		}
-		return Uint64At(Derive(key, "again", uint64(attempt)), position, element)
-	})
-}
-
-// bounded is the multiply-shift method of Lemire (Fast Random Integer Generation in an Interval, 2019): the high word
-// of x·n, rejected while the low word is below 2⁶⁴ mod n.
-func bounded(n int64, draw func(attempt int) uint64) int64 {
 	if n < 1 {
 		panic(fmt.Sprintf("rng: bound of a random integer is %d, want at least 1", n))
 	}
-	high, low := bits.Mul64(draw(0), uint64(n))
+	high, low := bits.Mul64(s.Uint64(), uint64(n))
 	if low < uint64(n) {
-		least := -uint64(n) % uint64(n)
-		for attempt := 1; low < least; attempt++ {
-			high, low = bits.Mul64(draw(attempt), uint64(n))
+		for least := -uint64(n) % uint64(n); low < least; {
+			high, low = bits.Mul64(s.Uint64(), uint64(n))
 		}
 	}
 	return int64(high)

@@ -85,21 +85,5 @@ func KeepThreshold(p float64) uint32 {
 	return uint32(math.Ceil(p * (1 << 24)))
 }
 
-// FillKeep draws a dropout mask: dst[i] is true (the element is kept) exactly if Float32At(key, position, first+i) ≥ p,
-// which has probability 1−p to within 2⁻²⁴. position is the sample's place in the training stream, first+i the element
-// within the sample. p = 0 keeps all, p = 1 nothing. It panics if p is outside [0, 1].
-func FillKeep(dst []bool, p float64, key, position, first uint64) {
-	t := KeepThreshold(p)
-	var bits [piece]uint32
-	for len(dst) > 0 {
-		n := min(piece, len(dst))
-		FillUint32(bits[:n], key, position, first)
-		for i, x := range bits[:n] {
-			dst[i] = x>>8 >= t
-		}
-		dst, first = dst[n:], first+uint64(n)
-	}
-}
-
 // piece is the number of elements whose bits are held at a time, where they are not drawn into the result itself.
 const piece = 256

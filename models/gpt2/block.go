@@ -20,9 +20,10 @@ type Block struct {
 }
 
 func newBlock(in *nn.Init, cfg Config) *Block {
+	norm := nn.LayerNormConfig{Dim: cfg.NEmbd, Eps: cfg.LayerNormEpsilon}
 	return &Block{
-		LN1: nn.NewLayerNorm(in.Sub("ln_1"), cfg.NEmbd, cfg.LayerNormEpsilon), Attn: newAttention(in.Sub("attn"), cfg),
-		LN2: nn.NewLayerNorm(in.Sub("ln_2"), cfg.NEmbd, cfg.LayerNormEpsilon), MLP: newMLP(in.Sub("mlp"), cfg),
+		LN1: nn.NewLayerNorm(in.Sub("ln_1"), norm), Attn: newAttention(in.Sub("attn"), cfg),
+		LN2: nn.NewLayerNorm(in.Sub("ln_2"), norm), MLP: newMLP(in.Sub("mlp"), cfg),
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -22,22 +20,10 @@ const classifierArchitecture = "GPT2ForSequenceClassification"
 type ClassifierConfig struct {
 	Config
 	// ID2Label names the classes, "0" and so on.
-	ID2Label map[string]string `json:"id2label"`
+	ID2Label models.ID2Label `json:"id2label"`
 	// PadTokenID is the token that fills shorter texts of a batch. Nil: batches of one text only.
 	PadTokenID *int `json:"pad_token_id"`
 }
-
-// Labels numbers the names of classes, for ClassifierConfig.ID2Label.
-func Labels(names ...string) map[string]string {
-	m := make(map[string]string, len(names))
-	for i, name := range names {
-		m[strconv.Itoa(i)] = name
-	}
-	return m
-}
-
-// maxLabels bounds the classes that a number alone may stand for.
-const maxLabels = 1 << 20
 
 // ParseClassifierConfig reads a config.json. Fields that are missing keep their defaults; num_labels stands for
 // names of classes that are missing. A head that is no classifier of one class per text is an error.
@@ -47,33 +33,16 @@ func ParseClassifierConfig(raw []byte) (ClassifierConfig, error) {
 	if err != nil {
 		return cfg, err
 	}
+	if cfg.ID2Label, err = models.ParseID2Label(raw); err != nil {
+		return cfg, fmt.Errorf("gpt2: %w", err)
+	}
 	var more struct {
-		ID2Label    map[string]string `json:"id2label"`
-		NumLabels   *int              `json:"num_labels"`
-		PadTokenID  *int              `json:"pad_token_id"`
-		ProblemType *string           `json:"problem_type"`
+		PadTokenID *int `json:"pad_token_id"`
 	}
 	if err := json.Unmarshal(raw, &more); err != nil {
 		return cfg, fmt.Errorf("gpt2: config.json: %w", err)
 	}
-	cfg.ID2Label, cfg.PadTokenID = more.ID2Label, more.PadTokenID
-	if cfg.ID2Label == nil {
-		n := 2 // transformers' default
-		if more.NumLabels != nil {
-			n = *more.NumLabels
-		}
-		if n < 0 || n > maxLabels {
-			return cfg, fmt.Errorf("gpt2: config.json: num_labels = %d: want at most %d", n, maxLabels)
-		}
-		names := make([]string, n)
-		for i := range names {
-			names[i] = fmt.Sprintf("LABEL_%d", i)
-		}
-		cfg.ID2Label = Labels(names...)
-	}
-	if p := more.ProblemType; p != nil && *p != "single_label_classification" {
-		return cfg, fmt.Errorf("gpt2: config.json: problem_type = %q is not supported: want single_label_classification", *p)
-	}
+	cfg.PadTokenID = more.PadTokenID
 	return cfg, cfg.Validate()
 }
 
@@ -82,22 +51,12 @@ func (c ClassifierConfig) Validate() error {
 	if err := c.Config.Validate(); err != nil {
 		return err
 	}
-	var bad []string
-	if len(c.ID2Label) < 2 {
-		bad = append(bad, fmt.Sprintf("id2label names %d classes: want at least 2", len(c.ID2Label)))
+	var bad models.Faults
+	c.ID2Label.Check(&bad)
+	if p := c.PadTokenID; p != nil {
+		bad.Want(*p >= 0 && *p < c.VocabSize, "pad_token_id = %d: want a token below vocab_size = %d", *p, c.VocabSize)
 	}
-	for i := range len(c.ID2Label) {
-		if _, ok := c.ID2Label[strconv.Itoa(i)]; !ok {
-			bad = append(bad, fmt.Sprintf("id2label has no %q: want the classes numbered from 0", strconv.Itoa(i)))
-		}
-	}
-	if p := c.PadTokenID; p != nil && (*p < 0 || *p >= c.VocabSize) {
-		bad = append(bad, fmt.Sprintf("pad_token_id = %d: want a token below vocab_size = %d", *p, c.VocabSize))
-	}
-	if len(bad) > 0 {
-		return fmt.Errorf("gpt2: config: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	return bad.Err("gpt2")
 }
 
 // Classifier is GPT-2 with a head that gives a text one of several classes, transformers'
@@ -141,10 +100,6 @@ func (m *Classifier) ModelType() string { return "gpt2" }
 
 // Config marshals to a config.json that transformers reads.
 func (m *Classifier) Config() any {
-	ids := make(map[string]int, len(m.Cfg.ID2Label))
-	for i, name := range m.Labels() {
-		ids[name] = i
-	}
 	return struct {
 		Architectures []string `json:"architectures"`
 		ModelType     string   `json:"model_type"`
@@ -152,32 +107,14 @@ func (m *Classifier) Config() any {
 		TorchDType    string   `json:"torch_dtype"`
 		ClassifierConfig
 		Label2ID map[string]int `json:"label2id"`
-	}{[]string{classifierArchitecture}, "gpt2", m.Cfg.NPositions, m.Transformer.WTE.Weight.DType().String(), m.Cfg, ids}
+	}{[]string{classifierArchitecture}, "gpt2", m.Cfg.NPositions, m.Transformer.WTE.Weight.DType().String(), m.Cfg, m.Cfg.ID2Label.Label2ID()}
 }
 
 // Labels are the names of the classes, in the order of the logits.
-func (m *Classifier) Labels() []string {
-	names := make([]string, len(m.Cfg.ID2Label))
-	for i := range names {
-		names[i] = m.Cfg.ID2Label[strconv.Itoa(i)]
-	}
-	return names
-}
+func (m *Classifier) Labels() []string { return m.Cfg.ID2Label.Names() }
 
 // RecomputeUnits are the blocks.
-func (m *Classifier) RecomputeUnits() []nn.Module {
-	units := make([]nn.Module, len(m.Transformer.H))
-	for i, b := range m.Transformer.H {
-		units[i] = b
-	}
-	return units
-}
-
-// FLOPsPerToken counts as Model's, without the language model's head.
-func (m *Classifier) FLOPsPerToken(t int) float64 {
-	lm := Model{Cfg: m.Cfg.Config}
-	return lm.FLOPsPerToken(t) - 6*float64(m.Cfg.VocabSize)*float64(m.Cfg.NEmbd)
-}
+func (m *Classifier) RecomputeUnits() []nn.Module { return m.Transformer.units() }
 
 // ExampleBatch is size texts of length tokens, n_positions for 0.
 func (m *Classifier) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {

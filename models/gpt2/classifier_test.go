@@ -19,7 +19,7 @@ import (
 
 func newClassifier(t *testing.T) *gpt2.Classifier {
 	m, err := gpt2.NewClassifier(nn.NewInit(tensor.CPU(), 1), gpt2.ClassifierConfig{
-		Config: smallConfig(), ID2Label: gpt2.Labels("cat", "dog", "eel"), PadTokenID: new(60),
+		Config: smallConfig(), ID2Label: models.Labels("cat", "dog", "eel"), PadTokenID: new(60),
 	})
 	require.NoError(t, err)
 	return m
@@ -77,7 +77,7 @@ func TestClassifierConfig(t *testing.T) {
 
 	cfg, err := gpt2.ParseClassifierConfig([]byte(`{"num_labels": 3}`))
 	require.NoError(t, err)
-	require.Equal(t, gpt2.Labels("LABEL_0", "LABEL_1", "LABEL_2"), cfg.ID2Label)
+	require.Equal(t, models.Labels("LABEL_0", "LABEL_1", "LABEL_2"), cfg.ID2Label)
 	require.Nil(t, cfg.PadTokenID)
 	for text, want := range map[string]string{
 		`{`:                              "gpt2: config.json: unexpected end of JSON input",
@@ -96,15 +96,14 @@ func TestClassifierConfig(t *testing.T) {
 func TestClassifierOn(t *testing.T) {
 	lm := newModel(t, tensor.CPU(), smallConfig())
 	m, err := gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), 2), lm,
-		gpt2.ClassifierConfig{ID2Label: gpt2.Labels("a", "b"), PadTokenID: new(0)})
+		gpt2.ClassifierConfig{ID2Label: models.Labels("a", "b"), PadTokenID: new(0)})
 	require.NoError(t, err)
 	require.Same(t, lm.Transformer, m.Transformer)
 	require.Equal(t, lm.Cfg, m.Cfg.Config)
 	require.Equal(t, []int{2, 24}, m.Score.Weight.Shape())
 	require.Len(t, m.RecomputeUnits(), 2)
-	require.Less(t, m.FLOPsPerToken(8), lm.FLOPsPerToken(8))
 	_, err = gpt2.ClassifierOn(nn.NewInit(tensor.CPU(), 2), lm,
-		gpt2.ClassifierConfig{ID2Label: gpt2.Labels("a", "b"), PadTokenID: new(61)})
+		gpt2.ClassifierConfig{ID2Label: models.Labels("a", "b"), PadTokenID: new(61)})
 	require.ErrorContains(t, err, "pad_token_id = 61")
 }
 

@@ -5,7 +5,8 @@ package gpt2
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
+
+	"github.com/lockstep-ml/lockstep/models"
 )
 
 // Config holds the fields of transformers' GPT2Config that change what is computed,
@@ -64,12 +65,8 @@ func ParseConfig(raw []byte) (Config, error) {
 
 // Validate reports all fields that no model can have, at once.
 func (c Config) Validate() error {
-	var bad []string
-	want := func(ok bool, format string, args ...any) {
-		if !ok {
-			bad = append(bad, fmt.Sprintf(format, args...))
-		}
-	}
+	var bad models.Faults
+	want := bad.Want
 	want(c.VocabSize > 0, "vocab_size = %d: want at least 1", c.VocabSize)
 	want(c.NPositions > 0, "n_positions = %d: want at least 1", c.NPositions)
 	want(c.NLayer > 0, "n_layer = %d: want at least 1", c.NLayer)
@@ -85,10 +82,7 @@ func (c Config) Validate() error {
 	}
 	want(c.LayerNormEpsilon > 0, "layer_norm_epsilon = %g: want a positive number", c.LayerNormEpsilon)
 	want(c.InitializerRange >= 0, "initializer_range = %g: want at least 0", c.InitializerRange)
-	if len(bad) > 0 {
-		return fmt.Errorf("gpt2: config: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	return bad.Err("gpt2")
 }
 
 func (c Config) inner() int {

@@ -68,12 +68,12 @@ func New(in *nn.Init, cfg Config) (*Model, error) {
 }
 
 func newModel(in *nn.Init, cfg Config) *Model {
-	t, std := in.Sub("transformer"), cfg.InitializerRange
+	t := in.Sub("transformer")
 	tr := &Transformer{
-		WTE:  nn.NewEmbedding(t.Sub("wte"), cfg.VocabSize, cfg.NEmbd, std),
-		WPE:  nn.NewEmbedding(t.Sub("wpe"), cfg.NPositions, cfg.NEmbd, std),
+		WTE:  newEmbedding(t.Sub("wte"), cfg.VocabSize, cfg),
+		WPE:  newEmbedding(t.Sub("wpe"), cfg.NPositions, cfg),
 		Drop: &nn.Dropout{P: cfg.EmbdPdrop},
-		LNF:  nn.NewLayerNorm(t.Sub("ln_f"), cfg.NEmbd, cfg.LayerNormEpsilon),
+		LNF:  nn.NewLayerNorm(t.Sub("ln_f"), nn.LayerNormConfig{Dim: cfg.NEmbd, Eps: cfg.LayerNormEpsilon}),
 	}
 	for i := range cfg.NLayer {
 		tr.H = append(tr.H, newBlock(t.Sub("h").Sub(itoa(i)), cfg))
@@ -82,9 +82,14 @@ func newModel(in *nn.Init, cfg Config) *Model {
 	if cfg.TieWordEmbeddings {
 		m.LMHead = &nn.Embedding{Weight: tr.WTE.Weight}
 	} else {
-		m.LMHead = nn.NewEmbedding(in.Sub("lm_head"), cfg.VocabSize, cfg.NEmbd, std)
+		m.LMHead = newEmbedding(in.Sub("lm_head"), cfg.VocabSize, cfg)
 	}
 	return m
+}
+
+// newEmbedding draws rows with GPT-2's deviation, which may be 0.
+func newEmbedding(in *nn.Init, rows int, cfg Config) *nn.Embedding {
+	return &nn.Embedding{Weight: in.Normal("weight", cfg.InitializerRange, rows, cfg.NEmbd)}
 }
 
 // ModelType is "gpt2".
@@ -102,17 +107,19 @@ func (m *Model) Config() any {
 }
 
 // RecomputeUnits are the blocks.
-func (m *Model) RecomputeUnits() []nn.Module {
-	units := make([]nn.Module, len(m.Transformer.H))
-	for i, b := range m.Transformer.H {
+func (m *Model) RecomputeUnits() []nn.Module { return m.Transformer.units() }
+
+func (t *Transformer) units() []nn.Module {
+	units := make([]nn.Module, len(t.H))
+	for i, b := range t.H {
 		units[i] = b
 	}
 	return units
 }
 
-// FLOPsPerToken counts 6 per weight of the matrix products and attention's 12·L·t·C (Chowdhery
-// et al. 2022, appendix B). It is asked for in every step, so that it counts by the configuration:
-// the blocks, the last norm and the head.
+// FLOPsPerToken is the floating-point operations of a forward and a backward pass per token of context length t: 6 per
+// weight of the matrix products, and attention's 12·L·t·C (Chowdhery et al. 2022, appendix B). It counts by the
+// configuration: the blocks, the last norm and the head.
 func (m *Model) FLOPsPerToken(t int) float64 {
 	c, inner := m.Cfg.NEmbd, m.Cfg.inner()
 	layer := 4*c*c + 2*c*inner + 9*c + inner // with biases and norms

@@ -182,6 +182,7 @@ func TestStepMemory(t *testing.T) {
 		cfg.NLayer = 6
 		r := newRig(t, dev, cfg, 12, 48)
 		r.recompute = recompute
+		r.opt.State() // it is made when it is first needed
 		before, gradients := dev.MemStats().InUse, int64(4*nn.NumParameters(r.m))
 		for range 3 {
 			r.train()

@@ -10,7 +10,7 @@ package mlp
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -45,26 +45,13 @@ var activations = map[string]func(*tensor.Ctx, *tensor.Tensor) *tensor.Tensor{
 
 // Validate reports all faults of the configuration at once.
 func (c Config) Validate() error {
-	var bad []string
-	if len(c.Sizes) < 2 {
-		bad = append(bad, fmt.Sprintf("sizes = %v: want at least input and output", c.Sizes))
-	}
-	for _, s := range c.Sizes {
-		if s < 1 {
-			bad = append(bad, fmt.Sprintf("sizes = %v: want positive widths", c.Sizes))
-			break
-		}
-	}
-	if activations[c.Activation] == nil {
-		bad = append(bad, fmt.Sprintf("activation = %q: want relu, gelu, silu or tanh", c.Activation))
-	}
-	if c.Loss != "" && c.Loss != "mse" && c.Loss != "cross_entropy" {
-		bad = append(bad, fmt.Sprintf("loss = %q: want mse or cross_entropy", c.Loss))
-	}
-	if len(bad) > 0 {
-		return fmt.Errorf("mlp: config: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	var bad models.Faults
+	bad.Want(len(c.Sizes) > 1, "sizes = %v: want at least input and output", c.Sizes)
+	bad.Want(len(c.Sizes) == 0 || slices.Min(c.Sizes) > 0, "sizes = %v: want positive widths", c.Sizes)
+	bad.Want(activations[c.Activation] != nil, "activation = %q: want relu, gelu, silu or tanh", c.Activation)
+	known := c.Loss == "" || c.Loss == "mse" || c.Loss == "cross_entropy"
+	bad.Want(known, "loss = %q: want mse or cross_entropy", c.Loss)
+	return bad.Err("mlp")
 }
 
 // Model is a stack of linear layers.

@@ -32,7 +32,7 @@ func Run(t *testing.T, config string, length int) {
 		run  func(t *testing.T, r *rig)
 	}{
 		{"Config", configuration}, {"Parameters", parameters}, {"SameBits", sameBits}, {"LossOnly", lossOnly}, {"Saved", saved},
-		{"Memory", memory}, {"Cache", cache},
+		{"Memory", memory}, {"Cache", cache}, {"Precision", precision},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newRig(t, config, length)) })
 	}
@@ -199,4 +199,18 @@ func cache(t *testing.T, r *rig) {
 		return logits
 	}
 	require.InDeltaSlice(t, next(shape[1]), next(1), 1e-4)
+}
+
+// precision holds that each class of ops computes in its dtype under autocast, and that float32 parameters get float32
+// gradients.
+func precision(t *testing.T, r *rig) {
+	for _, lower := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
+		var ran tensor.DTypeCounts
+		c := r.ctx(r, true)
+		c = c.With(c.Autocast(lower).CountDTypes(&ran))
+		loss, _ := r.step(c, r)
+		require.False(t, math.IsNaN(loss) || math.IsInf(loss, 0))
+		require.NoError(t, ran.Check(lower))
+		require.Positive(t, ran.Count(tensor.Products, lower)+ran.Count(tensor.Convolutions, lower))
+	}
 }

@@ -5,9 +5,8 @@ package resnet
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
-	"strings"
 
+	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -29,14 +28,14 @@ type Config struct {
 	DownsampleInFirstStage bool   `json:"downsample_in_first_stage"`
 	DownsampleInBottleneck bool   `json:"downsample_in_bottleneck"` // by its first convolution instead of its second
 	// ID2Label names the classes, "0" and so on.
-	ID2Label map[string]string `json:"id2label"`
+	ID2Label models.ID2Label `json:"id2label"`
 }
 
 // DefaultConfig is ResNet-50 (He et al. 2016) with two classes, transformers' default.
 func DefaultConfig() Config {
 	return Config{
 		NumChannels: 3, EmbeddingSize: 64, HiddenSizes: []int{256, 512, 1024, 2048}, Depths: []int{3, 4, 6, 3},
-		LayerType: Bottleneck, HiddenAct: "relu", ID2Label: Labels("LABEL_0", "LABEL_1"),
+		LayerType: Bottleneck, HiddenAct: "relu", ID2Label: models.Labels("LABEL_0", "LABEL_1"),
 	}
 }
 
@@ -44,49 +43,20 @@ func DefaultConfig() Config {
 func ResNet18(classes ...string) Config {
 	cfg := DefaultConfig()
 	cfg.LayerType, cfg.HiddenSizes, cfg.Depths = Basic, []int{64, 128, 256, 512}, []int{2, 2, 2, 2}
-	cfg.ID2Label = Labels(classes...)
+	cfg.ID2Label = models.Labels(classes...)
 	return cfg
 }
-
-// Labels numbers the names of classes, for Config.ID2Label.
-func Labels(names ...string) map[string]string {
-	m := make(map[string]string, len(names))
-	for i, name := range names {
-		m[strconv.Itoa(i)] = name
-	}
-	return m
-}
-
-// maxLabels bounds the classes that a number alone may stand for.
-const maxLabels = 1 << 20
 
 // ParseConfig reads a config.json. Fields that are missing keep their defaults; num_labels
 // stands for names of classes that are missing. A head that is no classifier is an error.
 func ParseConfig(raw []byte) (Config, error) {
 	cfg := DefaultConfig()
-	more := struct {
-		*Config
-		ID2Label    map[string]string `json:"id2label"` // in place of the default's, not beside it
-		NumLabels   *int              `json:"num_labels"`
-		ProblemType *string           `json:"problem_type"`
-	}{Config: &cfg}
-	if err := json.Unmarshal(raw, &more); err != nil {
+	err := json.Unmarshal(raw, &cfg)
+	if err != nil {
 		return cfg, fmt.Errorf("resnet: config.json: %w", err)
 	}
-	switch {
-	case more.ID2Label != nil:
-		cfg.ID2Label = more.ID2Label
-	case more.NumLabels != nil && (*more.NumLabels < 0 || *more.NumLabels > maxLabels):
-		return cfg, fmt.Errorf("resnet: config.json: num_labels = %d: want at most %d", *more.NumLabels, maxLabels)
-	case more.NumLabels != nil:
-		names := make([]string, *more.NumLabels)
-		for i := range names {
-			names[i] = fmt.Sprintf("LABEL_%d", i)
-		}
-		cfg.ID2Label = Labels(names...)
-	}
-	if p := more.ProblemType; p != nil && *p != "single_label_classification" {
-		return cfg, fmt.Errorf("resnet: config.json: problem_type = %q is not supported: want single_label_classification", *p)
+	if cfg.ID2Label, err = models.ParseID2Label(raw); err != nil {
+		return cfg, fmt.Errorf("resnet: %w", err)
 	}
 	return cfg, cfg.Validate()
 }
@@ -100,12 +70,8 @@ const reduction = 4
 
 // Validate reports all fields that no model can have, at once.
 func (c Config) Validate() error {
-	var bad []string
-	want := func(ok bool, format string, args ...any) {
-		if !ok {
-			bad = append(bad, fmt.Sprintf(format, args...))
-		}
-	}
+	var bad models.Faults
+	want := bad.Want
 	want(c.NumChannels > 0, "num_channels = %d: want at least 1", c.NumChannels)
 	want(c.EmbeddingSize > 0, "embedding_size = %d: want at least 1", c.EmbeddingSize)
 	want(c.LayerType == Basic || c.LayerType == Bottleneck, "layer_type = %q: want basic or bottleneck", c.LayerType)
@@ -117,13 +83,6 @@ func (c Config) Validate() error {
 		want(n > 0, "depths has %d: want at least 1", n)
 	}
 	want(activations[c.HiddenAct] != nil, "hidden_act = %q: want relu, gelu, silu or tanh", c.HiddenAct)
-	want(len(c.ID2Label) > 1, "id2label names %d classes: want at least 2", len(c.ID2Label))
-	for i := range len(c.ID2Label) {
-		_, ok := c.ID2Label[strconv.Itoa(i)]
-		want(ok, "id2label has no %q: want the classes numbered from 0", strconv.Itoa(i))
-	}
-	if len(bad) > 0 {
-		return fmt.Errorf("resnet: config: %s", strings.Join(bad, "; "))
-	}
-	return nil
+	c.ID2Label.Check(&bad)
+	return bad.Err("resnet")
 }

@@ -24,7 +24,8 @@ func newConvolution(in *nn.Init, from, to, size, stride int, activation string) 
 		Weight:  in.Sub("convolution").Normal("weight", math.Sqrt(2/float64(to*size*size)), to, from, size, size),
 		Options: tensor.Conv2DOptions{Stride: [2]int{stride, stride}, Padding: [2]int{size / 2, size / 2}},
 	}
-	return &Convolution{Convolution: conv, Normalization: nn.NewBatchNorm(in.Sub("normalization"), to), Activation: activation}
+	norm := nn.NewBatchNorm(in.Sub("normalization"), nn.BatchNormConfig{Channels: to})
+	return &Convolution{Convolution: conv, Normalization: norm, Activation: activation}
 }
 
 // Forward maps images [N,C,H,W] to [N,O,H/stride,W/stride], rounded up.

@@ -99,27 +99,17 @@ func (m *Model) ModelType() string { return "resnet" }
 
 // Config marshals to a config.json that transformers reads.
 func (m *Model) Config() any {
-	ids := make(map[string]int, len(m.Cfg.ID2Label))
-	for i, name := range m.Labels() {
-		ids[name] = i
-	}
 	return struct {
 		Architectures []string `json:"architectures"`
 		ModelType     string   `json:"model_type"`
 		TorchDType    string   `json:"torch_dtype"`
 		Config
 		Label2ID map[string]int `json:"label2id"`
-	}{[]string{"ResNetForImageClassification"}, "resnet", m.Classifier.Linear.Weight.DType().String(), m.Cfg, ids}
+	}{[]string{"ResNetForImageClassification"}, "resnet", m.Classifier.Linear.Weight.DType().String(), m.Cfg, m.Cfg.ID2Label.Label2ID()}
 }
 
 // Labels are the names of the classes, in the order of the logits.
-func (m *Model) Labels() []string {
-	names := make([]string, len(m.Cfg.ID2Label))
-	for i := range names {
-		names[i] = m.Cfg.ID2Label[strconv.Itoa(i)]
-	}
-	return names
-}
+func (m *Model) Labels() []string { return m.Cfg.ID2Label.Names() }
 
 // RecomputeUnits are the residual layers.
 func (m *Model) RecomputeUnits() []nn.Module {

@@ -20,7 +20,7 @@ import (
 func smallConfig(layer string) resnet.Config {
 	cfg := resnet.DefaultConfig()
 	cfg.EmbeddingSize, cfg.HiddenSizes, cfg.Depths, cfg.LayerType = 4, []int{4, 8}, []int{1, 2}, layer
-	cfg.ID2Label = resnet.Labels("cat", "dog", "eel")
+	cfg.ID2Label = models.Labels("cat", "dog", "eel")
 	return cfg
 }
 
@@ -53,7 +53,7 @@ func TestSizes(t *testing.T) {
 		classes[i] = string(rune('a'+i%26)) + string(rune('0'+i/26))
 	}
 	large := resnet.DefaultConfig()
-	large.ID2Label = resnet.Labels(classes...)
+	large.ID2Label = models.Labels(classes...)
 	for want, cfg := range map[int]resnet.Config{11689512: resnet.ResNet18(classes...), 25557032: large} {
 		m, err := resnet.New(nn.NewInit(tensor.CPU(), 1), cfg)
 		require.NoError(t, err)
@@ -65,11 +65,11 @@ func TestParseConfig(t *testing.T) {
 	cfg, err := resnet.ParseConfig([]byte(`{"depths": [1], "hidden_sizes": [8], "num_labels": 3, "out_features": ["stage1"], "problem_type": null}`))
 	require.NoError(t, err)
 	want := resnet.DefaultConfig()
-	want.Depths, want.HiddenSizes, want.ID2Label = []int{1}, []int{8}, resnet.Labels("LABEL_0", "LABEL_1", "LABEL_2")
+	want.Depths, want.HiddenSizes, want.ID2Label = []int{1}, []int{8}, models.Labels("LABEL_0", "LABEL_1", "LABEL_2")
 	require.Equal(t, want, cfg)
 	cfg, err = resnet.ParseConfig([]byte(`{"id2label": {"0": "a", "1": "b"}, "num_labels": 9}`))
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"0": "a", "1": "b"}, cfg.ID2Label)
+	require.Equal(t, models.Labels("a", "b"), cfg.ID2Label)
 	require.Equal(t, []string{"cat", "dog", "eel"}, newModel(t, resnet.Basic).Labels())
 
 	text, err := os.ReadFile(filepath.Join("testdata", "bottleneck", "config.json"))

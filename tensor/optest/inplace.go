@@ -58,9 +58,34 @@ func inPlaceOps() []Op {
 			func(x ...float64) float64 { return x[0] + x[1] }),
 		row("ScaleInto", floats, 1, func(c *tensor.Ctx, dst *tensor.Tensor, _ []*tensor.Tensor) { tensor.ScaleInto(c, dst, -0.75) },
 			func(x ...float64) float64 { return -0.75 * x[0] }),
+		stochasticRoundRow(),
 		adamRow(),
 		adamWRow(),
 	}
+}
+
+// stochasticRoundRow rounds numbers that the dtype holds: they stay.
+func stochasticRoundRow() Op {
+	half := func(c *tensor.Ctx, n int) *tensor.Tensor { return tensor.Zeros(c, tensor.BFloat16, n) }
+	op := Op{Name: "StochasticRoundInto", DTypes: []tensor.DType{tensor.BFloat16, tensor.Float16}, Misuse: []Misuse{
+		{Name: "shapes", Want: "bfloat16[2], float32[3]", Call: func(c *tensor.Ctx) { tensor.StochasticRoundInto(c, half(c, 2), zeros(c, 3), 0) }},
+		{Name: "dtypes", Want: "want a target of bfloat16 or float16", Call: func(c *tensor.Ctx) { tensor.StochasticRoundInto(c, half(c, 2), half(c, 2), 0) }},
+		{Name: "layout", Want: "contiguous", Call: func(c *tensor.Ctx) {
+			tensor.StochasticRoundInto(c, tensor.Zeros(c, tensor.BFloat16, 2, 3), tensor.Transpose(c, zeros(c, 3, 2), 0, 1), 0)
+		}},
+		{Name: "first", Want: "element -1: want at least 0", Call: func(c *tensor.Ctx) { tensor.StochasticRoundInto(c, half(c, 2), zeros(c, 2), -1) }},
+	}}
+	apply := func(c *tensor.Ctx, dt tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+		c = c.NoGrad()
+		dst := tensor.Zeros(c, dt, in[0].Shape()...)
+		tensor.StochasticRoundInto(c, dst, tensor.Contiguous(c, tensor.Cast(c, in[0], tensor.Float32)), 5)
+		return []*tensor.Tensor{dst}
+	}
+	for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {7, 5003}} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), Apply: apply, Large: numel(shape) > 1000,
+			Want: pointwise(func(x ...float64) float64 { return x[0] }), In: []Input{typed(normal, shape...)}})
+	}
+	return op
 }
 
 func adamRow() Op {

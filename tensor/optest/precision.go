@@ -22,7 +22,7 @@ func init() {
 		"Max", "Min", "ArgMax", "ArgMin", "TopK", "MaxPool2D", "AvgPool2D", "GlobalAvgPool2D", // choices and windows
 		"Embedding", "OneHot", "Gather", "RoPE", "Pad", // indexing
 		"Contiguous", "Clone", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Expand", "Slice", "Select", "Split", // views
-		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "ScaleInto", "AdamMoments", "AdamW", // in place
+		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "ScaleInto", "AdamMoments", "AdamW", "StochasticRoundInto", // in place
 	} {
 		sameEverywhere[name] = true
 	}
@@ -105,7 +105,7 @@ func (r *runner) precisionOf(t *testing.T, op Op, p tensor.Precision, lower tens
 			}
 			for i, g := range tensor.Backward(c, roots, grads, leaves) {
 				if g != nil {
-					require.Equal(t, leaves[i].DType(), g.DType(), "%s: gradient %d", s.Name, i)
+					require.Equal(t, leaves[i].GradDType(), g.DType(), "%s: gradient %d", s.Name, i)
 				}
 			}
 			return nil

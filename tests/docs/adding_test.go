@@ -98,11 +98,14 @@ func TestGuidesOfAdding(t *testing.T) {
 	r.overlay = filepath.Join(r.dir, "overlay.json")
 	var commands []string
 	for _, guide := range []string{"an-optimizer", "a-layer", "a-model"} {
-		rows := 0
+		files, rows := 0, 0
 		for _, b := range blocks(read(t, "docs/adding-"+guide+".md")) {
 			switch kind, name, _ := strings.Cut(b.kind, " "); kind {
 			case "go":
 				r.add(t, strings.TrimPrefix(name, "new "), strings.Join(b.lines, "\n")+"\n")
+				if !strings.HasSuffix(name, "_test.go") {
+					files++
+				}
 			case "diff":
 				r.insert(t, name, b.lines)
 				rows++
@@ -112,7 +115,7 @@ func TestGuidesOfAdding(t *testing.T) {
 				require.Fail(t, "a block of no known kind", b.kind)
 			}
 		}
-		require.Equal(t, 1, rows, "%s: one row", guide)
+		require.Equal(t, []int{1, 1}, []int{files, rows}, "%s: one file and one row", guide)
 	}
 	r.write(t)
 	for _, line := range commands {

@@ -172,12 +172,6 @@ func TCP(c net.Conn) *net.TCPConn {
 	return t
 }
 
-// Encrypted reports whether a connection that has passed the handshake is encrypted.
-func Encrypted(c net.Conn) bool {
-	_, ok := c.(sealed)
-	return ok
-}
-
 // seal makes a connection encrypted, and returns what tells it from all others.
 func seal(c *tls.Conn) (net.Conn, []byte, error) {
 	if err := c.Handshake(); err != nil {

@@ -21,7 +21,6 @@ func Know(loader *args.Loader, rows []args.Known) {
 const (
 	local    = "models and data are local files, and nothing is downloaded"
 	noHub    = "data sets of the Hub"
-	noTypes  = "weights of other types than float32"
 	onlyHub  = "only dataset_name reads it, which is not built"
 	ownFiles = "want model_name_or_path, whose folder has one"
 )
@@ -58,8 +57,7 @@ func RunCLM() []args.Known {
 	return append(text("gpt2"),
 		planned("config_overrides", args.TypeString, "",
 			"other settings of a new model; want n_layer, n_embd, n_head and dropout"),
-		same(planned("dtype", args.TypeString, "", noTypes), "auto", "float32"),
-		same(planned("torch_dtype", args.TypeString, "", noTypes), "auto", "float32"),
+		args.Known{Name: "torch_dtype", Type: args.TypeString, Status: args.StatusRenamed, Target: "dtype"},
 		noEffect("low_cpu_mem_usage", args.TypeBool, "false", "it changes how weights are loaded, not which"),
 		planned("streaming", args.TypeBool, "false", "data larger than memory; want smaller files"),
 		refused("keep_linebreaks", args.TypeBool, "true", "true: a text keeps its line breaks"),

@@ -36,6 +36,7 @@ type own struct {
 	MaxEvalSamples            *int     `json:"max_eval_samples" usage:"x"`
 	ValidationSplitPercentage int      `json:"validation_split_percentage" usage:"x"`
 	MaxSeqLength              int      `json:"max_seq_length" usage:"x"`
+	DType                     string   `json:"dtype" usage:"x"`
 }
 
 func parse(script string, argv []string) (*args.Resolved, error) {

@@ -18,6 +18,7 @@ func init() {
 	makers[backend.OpNormal] = func(g *gen) {
 		drawSamples(g, [2]float64{0.5, 2}, rng.Normal32At, rng.Normal64At, func(z float64) float64 { return 0.5 + z*2 })
 	}
+	makers[backend.OpStochasticRound] = stochasticRoundSamples
 	makers[backend.OpAdamMoments] = adamSamples
 	makers[backend.OpAdamW] = adamWSamples
 }
@@ -64,6 +65,42 @@ func drawSamples(g *gen, floats [2]float64, at32 func(key, position, element uin
 			g.add(s, "%s %v", dt, shape)
 		}
 	}
+}
+
+// stochasticRoundSamples lie between two numbers that the half types hold, or are one.
+func stochasticRoundSamples(g *gen) {
+	for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
+		for _, shape := range [][]int{{}, {1}, {0, 3}, {37}, {2, 20001}} {
+			x := g.random(dtype.Float32, rowMajor, -2, 2, shape...)
+			want := make([]float64, x.numel())
+			for i := range want {
+				want[i] = stochasticallyRounded(dt, x.at(i), rng.Uint32At(3, position, 77+uint64(i)))
+			}
+			s := &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...)}, want: [][]float64{want}, key: 3}
+			s.ints[0], s.ints[1] = position, 77
+			g.add(s, "%s %v", dt, shape)
+		}
+	}
+}
+
+// stochasticallyRounded is what OpStochasticRound makes of x, by the definition.
+func stochasticallyRounded(dt dtype.DType, x float64, bits uint32) float64 {
+	mantissa, least := 7, -126
+	if dt == dtype.Float16 {
+		mantissa, least = 10, -14
+	}
+	_, exponent := math.Frexp(x)
+	step := math.Ldexp(1, max(exponent-1, least)-mantissa)
+	below := math.Trunc(x/step) * step
+	dropped := 23 - mantissa // bits of float32
+	if far := math.Abs(x-below) / step; exponent-1 >= least {
+		if far*math.Ldexp(1, dropped)+float64(bits>>(32-dropped)) >= math.Ldexp(1, dropped) {
+			below += math.Copysign(step, x)
+		}
+	} else if far*math.Ldexp(1, 32) > float64(bits) {
+		below += math.Copysign(step, x)
+	}
+	return below
 }
 
 func adamSamples(g *gen) {

@@ -135,6 +135,8 @@ func init() {
 		backend.OpUniform: {uniformKernel, 1, 0, false, false},
 		backend.OpNormal:  {normalKernel, 1, 0, false, false},
 
+		backend.OpStochasticRound: {stochasticRoundKernel, 1, 1, true, false},
+
 		backend.OpAdamMoments: {adamKernel, 3, 1, false, true},
 		backend.OpAdamW:       {adamWKernel, 3, 1, false, true},
 
