@@ -291,6 +291,9 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 	defer a.trace.backward(a.rank, leaf, time.Now())
 	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/float64(max(count, 1)), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
+	if a.last {
+		opts = append(opts, tensor.DroppingLowered())
+	}
 	if a.last && a.ddp != nil {
 		opts = append(opts, tensor.Reaching(func(reached func(*tensor.Tensor) bool) { announceUnused(a, reached) }))
 	}

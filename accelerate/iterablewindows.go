@@ -43,9 +43,9 @@ type IterablePlace struct {
 // maxPlace bounds the numbers of a place, far above those of any run.
 const maxPlace = 1 << 53
 
-// IterableWindows cuts an iterable dataset into the windows of this rank; see Layout. Next gives steps of them. When ctx
-// ends, reading does.
-func (a *Accelerator) IterableWindows(ctx context.Context, src data.IterableSource, steps int64) (*IterableWindows, error) {
+// NewIterableWindows cuts an iterable dataset into the windows of a rank; see Accelerator.Layout. Next gives steps of
+// them. When ctx ends, reading does.
+func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, steps int64) (*IterableWindows, error) {
 	layout, err := a.Layout()
 	if err != nil {
 		return nil, err
@@ -62,10 +62,10 @@ func (a *Accelerator) IterableWindows(ctx context.Context, src data.IterableSour
 	return newIterableWindows(ctx, a, src, layout, rule, steps)
 }
 
-// IterableBatches deals the batches of one epoch of an iterable dataset to the ranks in turn, each
+// NewIterableBatches deals the batches of one epoch of an iterable dataset to the ranks in turn, each
 // per_device_eval_batch_size samples, as an evaluation needs them. A window has a batch of each rank; the last one may
 // have fewer. LastOfEpoch ends the data: go no further.
-func (a *Accelerator) IterableBatches(ctx context.Context, src data.IterableSource) (*IterableWindows, error) {
+func NewIterableBatches(ctx context.Context, a *Accelerator, src data.IterableSource) (*IterableWindows, error) {
 	ranks := a.Data()
 	layout := samplers.Layout{
 		BatchSize: a.args.PerDeviceEvalBatchSize, AccumulationSteps: 1, WorldSize: ranks.Size(), Rank: ranks.Rank(),

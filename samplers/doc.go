@@ -26,7 +26,9 @@
 //
 // A Stream sees every sample of an epoch once on any number of ranks, and its bits do not depend on that number. The
 // rules of torch and HuggingFace exist beside it for programs that move here and want the indices that they had; they
-// make no such promise. (The permutations are this package's, not torch's.)
+// make no such promise. (The permutations are this package's, not torch's.) The trainer uses those of BatchShard
+// ([NewShardedStream]) and IterableShard under data_sharding huggingface. Distributed and Blocks are for loops of one's
+// own: HuggingFace's Trainer does not use them either.
 //
 //	here                          there                            samples at an epoch's end that do not divide evenly
 //	Distributed                   DistributedSampler               repeated from the epoch's head, or left out with drop-last

@@ -128,6 +128,30 @@ type lowered struct {
 	made *engine    // whose stream wrote it
 }
 
+// LoweredBytes is the size of the copy that Autocast keeps of the parameter t; 0 if there is none.
+func (t *Tensor) LoweredBytes() int {
+	if t.leaf == nil {
+		return 0
+	}
+	l := &t.leaf.lowered
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.copy == nil || l.copy.gen != l.copy.st.gen {
+		return 0
+	}
+	return l.copy.Bytes()
+}
+
+// drop frees the copy; it is made again when it is next used.
+func (l *lowered) drop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.copy != nil && l.copy.gen == l.copy.st.gen {
+		l.copy.st.release()
+	}
+	l.copy = nil
+}
+
 // lower is a parameter in the dtype of Autocast: edge is where its gradient goes, low what is computed with. Of a leaf
 // that is the copy, so that the gradient reaches it as it is formed; of anything else a recorded Cast.
 func (c *Ctx) lowerParam(t *Tensor) (edge, low *Tensor) {

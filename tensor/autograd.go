@@ -21,6 +21,7 @@ type Node struct {
 	// cheap.
 	recompute func(c *Ctx) *Tensor
 	version   uint32 // of that output
+	sum       *sumOf // the first output is a sum that can be formed again; nil: no
 	source    *Node  // whose recompute this node's calls; nil: none
 	// recomputeAndStep computes the first output again and also passes its gradient g, contiguous, through the node's
 	// last step (an activation). The result passed is the gradient of what that step was applied to, which is the
@@ -160,7 +161,7 @@ func (n *Node) drop() {
 			s.t.st.release()
 		}
 	}
-	n.saved, n.backward, n.recompute, n.recomputeAndStep, n.source = nil, nil, nil, nil, nil
+	n.saved, n.backward, n.recompute, n.recomputeAndStep, n.source, n.sum = nil, nil, nil, nil, nil, nil
 }
 
 // BackwardOption changes what Backward does.
@@ -177,17 +178,22 @@ func Reaching(f func(reached func(leaf *Tensor) bool)) BackwardOption {
 	return func(r *run) { r.reaching = f }
 }
 
+// DroppingLowered frees the copy of a parameter that Autocast made as soon as the parameter's gradient is complete. It is
+// for the last Backward before the parameters change, after which the copies are of no use.
+func DroppingLowered() BackwardOption { return func(r *run) { r.dropLowered = true } }
+
 // run is one Backward under way.
 type run struct {
-	c        *Ctx
-	retain   bool
-	reaching func(reached func(leaf *Tensor) bool)
-	wrt      []*Tensor
-	leaves   map[*Tensor]int // pending contributions of each wanted leaf
-	sums     map[*Tensor]*pending
-	order    []*Node
-	spans    []span
-	back     Back // what gradient functions work with, one after the other: its context and scope are used again
+	c           *Ctx
+	retain      bool
+	dropLowered bool
+	reaching    func(reached func(leaf *Tensor) bool)
+	wrt         []*Tensor
+	leaves      map[*Tensor]int // pending contributions of each wanted leaf
+	sums        map[*Tensor]*pending
+	order       []*Node
+	spans       []span
+	back        Back // what gradient functions work with, one after the other: its context and scope are used again
 }
 
 // pending is the gradient of a leaf or of a wrt tensor as it is put together.
@@ -495,6 +501,9 @@ func (r *run) contributed(t *Tensor) {
 	default:
 		t.accumulate(r.c, p.g)
 		p.g.st.release()
+	}
+	if r.dropLowered {
+		t.leaf.lowered.drop()
 	}
 	for _, hook := range t.leaf.hooks {
 		if hook != nil {

@@ -328,7 +328,49 @@ func binarySaves(op backend.Op, x, y, z *Tensor) []*Tensor {
 // Add is x + y with broadcasting, for all dtypes except Bool.
 func Add(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantNumber("Add", x, y)
-	return binary(c, "Add", backend.OpAdd, x, y, Invalid, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) { return dz, dz })
+	z := binary(c, "Add", backend.OpAdd, x, y, Invalid, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) { return dz, dz })
+	if c.lower != Invalid && x.dtype == Float32 && y.dtype.IsHalf() && slices.Equal(x.Shape(), y.Shape()) {
+		z.node.addsUp(z, x, y)
+	}
+	return z
+}
+
+// sumOf says how the result of an addition of a float32 and a half tensor is computed again.
+type sumOf struct {
+	parts   [2]*Tensor
+	version uint32 // of the result
+}
+
+// addsUp notes that z, the result of n, is x + y; n may be nil.
+func (n *Node) addsUp(z, x, y *Tensor) {
+	if n != nil {
+		n.sum = &sumOf{parts: [2]*Tensor{x, y}, version: z.st.ver}
+	}
+}
+
+// summands are two tensors that can be kept for a gradient function in place of t, which is their sum: another one keeps
+// the first already, and the second has half of t's bytes. nil: there are none.
+func (t *Tensor) summands() *sumOf {
+	if t.node == nil || t.node.sum == nil || t.out != 0 || t.st.ver != t.node.sum.version || !t.IsContiguous() {
+		return nil
+	}
+	s := t.node.sum
+	for _, part := range s.parts {
+		if !part.st.holds(part.gen) || !part.IsContiguous() {
+			return nil
+		}
+	}
+	if kept := s.parts[0].st; kept.refs < 2 {
+		return nil
+	}
+	return s
+}
+
+// again is the sum, with its bits.
+func (s *sumOf) again(c *Ctx) *Tensor {
+	z := c.convert("Add", s.parts[1], Float32)
+	c.launch(backend.OpAdd, z, s.parts[0], z)
+	return z
 }
 
 // Sub is x − y with broadcasting.

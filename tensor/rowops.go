@@ -116,6 +116,16 @@ func (c *Ctx) normRows(op string, x *Tensor) (in, rows *Tensor) {
 	return in, c.rows(op, in, x.Size(-1))
 }
 
+// keptRows lists what a norm keeps of its rows, which show in, and says how to get them from that.
+func (c *Ctx) keptRows(in, rows *Tensor) (kept []*Tensor, again func(c *Ctx) *Tensor) {
+	sum := in.summands()
+	if sum == nil {
+		return []*Tensor{rows}, func(*Ctx) *Tensor { return rows }
+	}
+	shape := rows.Shape()
+	return []*Tensor{sum.parts[0], sum.parts[1]}, func(c *Ctx) *Tensor { return sum.again(c).reshaped(shape) }
+}
+
 // LayerNorm normalises the last dim to mean 0 and variance 1, then scales by weight and
 // shifts by bias, both of shape [C] or nil (Ba et al. 2016). The variance is the biased
 // one; eps is added to it.
@@ -132,14 +142,16 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 	}
 	n, width := rows.shape[0], rows.shape[1]
 	a := floats(eps)
-	forward := func(c *Ctx) (y, mean, rstd *Tensor) {
+	kept, again := c.keptRows(in, rows)
+	forward := func(c *Ctx, rows *Tensor) (y, mean, rstd *Tensor) {
 		y, mean, rstd = c.emptyLike(name, rows), c.empty(name, statDType(x), n), c.empty(name, statDType(x), n)
 		c.launchMulti(backend.OpLayerNorm, &a, []*Tensor{y, mean, rstd}, rows, weight, bias)
 		return y, mean, rstd
 	}
-	y, mean, rstd := forward(c)
+	y, mean, rstd := forward(c, rows)
 	out := y.reshaped(x.Shape())
-	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, []*Tensor{rows, mean, rstd, weight, bias}, func(b *Back) {
+	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, append(kept, mean, rstd, weight, bias), func(b *Back) {
+		rows := again(b.Ctx)
 		g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
 		var outs []*Tensor
 		if b.Need(0) {
@@ -164,7 +176,7 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 		}
 	})
 	node.recomputes(y, func(c *Ctx) *Tensor {
-		y, _, _ := forward(c)
+		y, _, _ := forward(c, again(c))
 		return y
 	})
 	return out

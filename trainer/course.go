@@ -115,7 +115,7 @@ func (t *Trainer) checkIterable() error {
 
 // planIterable cuts an iterable training set.
 func (r *run) planIterable() error {
-	windows, err := r.acc.IterableWindows(r.ctx, r.stream, 0)
+	windows, err := accelerate.NewIterableWindows(r.ctx, r.acc, r.stream, 0)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@
 //
 // The model comes from a package below models or implements [models.Model]. Settings that are plain data are
 // fields of [args.TrainingArguments]; the rest are options, such as [WithEvalData], [WithMetrics],
+// [WithIterableTrainData] (data without a length),
 // [WithCallbacks], [WithLoss] and [WithOptimizer]. [Trainer.Evaluate] and [Trainer.Predict] run the model on
 // other data, and [Trainer.SaveModel] writes it as transformers does.
 //

@@ -26,29 +26,38 @@ func TestEstimateMemory(t *testing.T) {
 	large := small
 	large.NLayer, large.NEmbd, large.NHead, large.VocabSize, large.NPositions = 4, 128, 4, 3000, 64
 	for name, k := range map[string]struct {
-		cfg gpt2.Config
-		set func(a *args.TrainingArguments)
+		cfg   gpt2.Config
+		set   func(a *args.TrainingArguments)
+		dtype tensor.DType // of parameters; Invalid: float32
 	}{
-		"small":         {small, func(*args.TrainingArguments) {}},
-		"large":         {large, func(*args.TrainingArguments) {}},
-		"accumulation":  {small, func(a *args.TrainingArguments) { a.GradientAccumulationSteps = 4 }},
-		"checkpointing": {large, func(a *args.TrainingArguments) { a.GradientCheckpointing = true }},
-		"sgd":           {small, func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }},
+		"small":               {cfg: small, set: func(*args.TrainingArguments) {}},
+		"large":               {cfg: large, set: func(*args.TrainingArguments) {}},
+		"accumulation":        {cfg: small, set: func(a *args.TrainingArguments) { a.GradientAccumulationSteps = 4 }},
+		"checkpointing":       {cfg: large, set: func(a *args.TrainingArguments) { a.GradientCheckpointing = true }},
+		"sgd":                 {cfg: small, set: func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }},
+		"bf16":                {cfg: large, set: bf16},
+		"bf16, checkpointing": {cfg: large, set: func(a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = true, true }},
+		"bfloat16":            {cfg: large, set: func(*args.TrainingArguments) {}, dtype: tensor.BFloat16},
+		"bfloat16, plain":     {cfg: large, set: func(a *args.TrainingArguments) { a.HalfUpdate = args.HalfUpdatePlain }, dtype: tensor.BFloat16},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := args.Default(out)
 			a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy = 3, 3, args.StrategyNo
 			k.set(a)
+			dt := k.dtype
+			if dt == tensor.Invalid {
+				dt = tensor.Float32
+			}
 			t.Setenv("RANK", "1") // of a launcher, which an estimate does not care about
 			t.Setenv("WORLD_SIZE", "2")
-			got, err := trainer.EstimateMemory(a, 1, func(in *nn.Init) (models.Model, error) { return gpt2.New(in, k.cfg) }, example(t, k.cfg))
+			got, err := trainer.EstimateMemory(a, 1, func(in *nn.Init) (models.Model, error) { return gpt2.New(in.As(dt), k.cfg) }, example(t, k.cfg))
 			require.NoError(t, err)
 			t.Setenv("RANK", "")
 			t.Setenv("WORLD_SIZE", "")
 
 			dev := tensor.NewCPU(1)
 			defer dev.Close()
-			m, err := gpt2.New(nn.NewInit(dev, 1), k.cfg)
+			m, err := gpt2.New(nn.NewInit(dev, 1).As(dt), k.cfg)
 			require.NoError(t, err)
 			list := make(data.Slice[[]int32], 60)
 			for i := range list {
@@ -69,13 +78,21 @@ func TestEstimateMemory(t *testing.T) {
 				require.Contains(t, last, "train_mem_cpu_alloc_delta")
 				require.GreaterOrEqual(t, last["train_mem_cpu_peaked_delta"], 0.0)
 			}
-			require.EqualValues(t, nn.NumParameters(m)*4, got.Parameters)
+			n := int64(nn.NumParameters(m))
+			require.Equal(t, n*int64(dt.Size()), got.Parameters)
 			sets := int64(1)
 			if name == "accumulation" {
 				sets = 3 // log2(4) + 1
 			}
-			require.Equal(t, sets*got.Parameters, got.Gradients)
-			require.Equal(t, map[bool]int64{true: 0, false: 2 * got.Parameters}[name == "sgd"], got.OptimizerState)
+			require.Equal(t, sets*4*n, got.Gradients)
+			state := 8 * n
+			switch name {
+			case "sgd":
+				state = 0
+			case "bfloat16": // with compensations
+				state = 10 * n
+			}
+			require.Equal(t, state, got.OptimizerState)
 			require.Equal(t, got.Peak, got.Parameters+got.Gradients+got.OptimizerState+got.Activations)
 		})
 	}

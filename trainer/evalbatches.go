@@ -26,7 +26,7 @@ type evalBatches interface {
 // evalBatches begins to load a set.
 func (t *Trainer) evalBatches(ctx context.Context, set evalSet) (evalBatches, error) {
 	if set.stream != nil {
-		windows, err := t.acc.IterableBatches(ctx, set.stream)
+		windows, err := accelerate.NewIterableBatches(ctx, t.acc, set.stream)
 		return &streamBatches{windows: windows, name: set.name}, err
 	}
 	n := int64(set.src.Len())

@@ -102,5 +102,5 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 		}
 		return b
 	}
-	return estimateMemory(r.args, r.acc.Data().Size(), fresh, batch, func(t *Trainer) { t.loss, t.newOptim = r.loss, r.newOptim })
+	return estimateMemory(r.args, r.acc.Data().Size(), fresh, batch, func(t *Trainer) { t.loss, t.newOptim, t.casts = r.loss, r.newOptim, r.casts })
 }

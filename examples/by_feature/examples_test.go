@@ -156,6 +156,13 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Regexp(t, `^x = 1, 2, 3: y = \[(4\.9|5\.0)\d (6\.9|7\.0)\d (8\.9|9\.0)\d\]\n`, r.stdout)
 		require.Len(t, regexp.MustCompile(`(?m)^(one at a time|batches of 256|4 goroutines, .*) +\d+ predictions/s, same as the first: true$`).FindAllString(r.stdout, -1), 3, r.stdout)
 	},
+	"iterable": func(t *testing.T, _ string, r result) {
+		r.requireLearned(t, 0)
+		r.requireLearned(t, 1)
+		require.Regexp(t, `(?m)^2 ranks, after resume: .*, eval_loss 0\.01`, r.stdout)
+		require.Contains(t, r.stdout, "same bits: true\n")
+		require.FileExists(t, filepath.Join(r.dir, "out", "iterable", "parts", "checkpoint-33", "sampler.json"))
+	},
 	"launch": func(t *testing.T, program string, alone result) {
 		alone.requireLearned(t, 0)
 		require.Regexp(t, `^rank 0 of 1, process \d+: 80 steps`, alone.stdout)

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package jsonlines reads JSON Lines files as a stream of samples, one line after the other, so that files may be larger
+// than the memory. Use it for a training or evaluation set that is read in its order: give the [Files] with a collator
+// to data.NewIterableSource, and that to trainer.WithIterableTrainData. A run that resumes goes on at its line.
+//
+// It does not shuffle. Text that fits into memory is read by data/text, tables by data/tabular, and both can then be
+// shuffled.
+package jsonlines
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/internal/gzipped"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+)
+
+// Files are the lines of JSON Lines files, each a sample of type T by the rules of encoding/json. It is a
+// data.Iterable whose epochs are alike, and its cursors are data.Seekers.
+type Files[T any] struct{ paths []string }
+
+// Open reads files in the given order; those whose names end in .gz are decompressed. Blank lines and a byte order mark
+// are skipped. Lines may have any length; one is in memory at a time. It is an error if there is no file.
+//
+// Reading ends with an error that names the file and the line if a line is not UTF-8 or not what T wants, if the first
+// line of a file lacks a field of T that is not omitempty, or if a file has no line.
+func Open[T any](paths ...string) (*Files[T], error) {
+	if len(paths) == 0 {
+		return nil, errors.New("jsonlines: there is no file: want at least 1 path")
+	}
+	return &Files[T]{append([]string{}, paths...)}, nil
+}
+
+// fingerprinted is how much of each file's beginning a fingerprint reads.
+const fingerprinted = 1 << 16
+
+// Fingerprint implements data.Fingerprinter: a hash of the beginnings of the files, and of the sizes of those that are
+// not compressed. It is empty if a file cannot be read.
+func (f *Files[T]) Fingerprint() string {
+	h := sha256.New()
+	for _, path := range f.paths {
+		r, err := openAt(path, 0)
+		if err != nil {
+			return ""
+		}
+		n, err := io.CopyN(h, r.Reader, fingerprinted)
+		if closed := r.Close(); closed != nil || err != nil && err != io.EOF {
+			return ""
+		}
+		_ = binary.Write(h, binary.LittleEndian, []int64{n, r.size}) // a hash takes everything
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// Open implements data.Iterable.
+func (f *Files[T]) Open(context.Context, int64) (data.Cursor[T], error) {
+	return &cursor[T]{paths: f.paths, wanted: fieldsOf(reflect.TypeFor[T]())}, nil
+}
+
+// place is where a cursor goes on.
+type place struct {
+	File   int   `json:"file"`
+	Line   int   `json:"line"`   // lines of the file that are done with
+	Offset int64 `json:"offset"` // their bytes, decompressed
+}
+
+// cursor reads the lines of an epoch.
+type cursor[T any] struct {
+	paths  []string
+	wanted []string // the fields that the first line of a file must have; nil: lines are not objects
+	at     place
+	found  bool  // the file has a line that is not blank
+	file   *file // nil: to be opened
+	line   []byte
+}
+
+// Next implements data.Cursor.
+func (c *cursor[T]) Next() (sample T, err error) {
+	for c.at.File < len(c.paths) {
+		path := c.paths[c.at.File]
+		if c.file == nil {
+			if c.file, err = openAt(path, c.at.Offset); err != nil {
+				return sample, fmt.Errorf("jsonlines: %w", err)
+			}
+		}
+		ended, err := c.readLine()
+		if err != nil {
+			return sample, fmt.Errorf("jsonlines: reading %s: %w", path, err)
+		}
+		line := bytes.TrimSpace(c.line)
+		if len(line) > 0 {
+			if err := c.decode(line, &sample); err != nil {
+				return sample, fmt.Errorf("jsonlines: %s: line %d: %w", path, c.at.Line, err)
+			}
+			c.found = true
+			return sample, nil
+		}
+		if ended {
+			if !c.found {
+				return sample, fmt.Errorf("jsonlines: %s has no line with a sample", path)
+			}
+			if err := c.Close(); err != nil {
+				return sample, fmt.Errorf("jsonlines: %w", err)
+			}
+			c.at, c.found = place{File: c.at.File + 1}, false
+		}
+	}
+	return sample, io.EOF
+}
+
+// readLine reads the next line with its end; ended says that there is none after it.
+func (c *cursor[T]) readLine() (ended bool, err error) {
+	c.line = c.line[:0]
+	for err = bufio.ErrBufferFull; errors.Is(err, bufio.ErrBufferFull); {
+		var part []byte
+		part, err = c.file.ReadSlice('\n')
+		c.line = append(c.line, part...)
+	}
+	if err != nil && err != io.EOF {
+		return false, err
+	}
+	c.at.Offset += int64(len(c.line))
+	c.at.Line++
+	if c.at.Line == 1 {
+		c.line = bytes.TrimPrefix(c.line, []byte("\ufeff"))
+	}
+	return err == io.EOF, nil
+}
+
+// decode reads a sample out of a line that is not blank.
+func (c *cursor[T]) decode(line []byte, sample *T) error {
+	if !utf8.Valid(line) {
+		return errors.New("it is not UTF-8")
+	}
+	if c.wanted != nil && line[0] != '{' {
+		return fmt.Errorf("it begins with %.20q, want a JSON object", line)
+	}
+	if err := json.Unmarshal(line, sample); err != nil {
+		return fmt.Errorf("%w (want %T)", err, *sample)
+	}
+	if c.found || c.wanted == nil {
+		return nil
+	}
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(line, &object); err != nil {
+		return err
+	}
+	for _, name := range c.wanted {
+		if !has(object, name) {
+			return fmt.Errorf("it has no field %q", name)
+		}
+	}
+	return nil
+}
+
+// has tells whether an object has a field, as encoding/json compares names.
+func has(object map[string]json.RawMessage, name string) bool {
+	for key := range object {
+		if strings.EqualFold(key, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// fieldsOf lists the fields that objects of a struct type must have; nil if it is no struct.
+func fieldsOf(t reflect.Type) []string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return nil
+	}
+	fields := []string{}
+	for f := range t.Fields() {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.IsExported() && !f.Anonymous && name != "-" && !strings.Contains(options, "omit") {
+			fields = append(fields, cmp.Or(name, f.Name))
+		}
+	}
+	return fields
+}
+
+// Place implements data.Seeker.
+func (c *cursor[T]) Place() (json.RawMessage, error) { return json.Marshal(c.at) }
+
+// Seek implements data.Seeker. A file that is not compressed is not read up to its place.
+func (c *cursor[T]) Seek(to json.RawMessage) error {
+	var at place
+	if err := json.Unmarshal(to, &at); err != nil {
+		return fmt.Errorf("jsonlines: the place %.100q: %w", to, err)
+	}
+	if at.File < 0 || at.File > len(c.paths) || at.Line < 0 || at.Offset < int64(at.Line) {
+		return fmt.Errorf("jsonlines: the place %s is not in %d files", to, len(c.paths))
+	}
+	c.at, c.found = at, at.Line > 0
+	return c.Close()
+}
+
+// Close implements data.Cursor.
+func (c *cursor[T]) Close() error {
+	if c.file == nil {
+		return nil
+	}
+	err := c.file.Close()
+	c.file = nil
+	return err
+}
+
+// file is an open file, decompressed.
+type file struct {
+	*bufio.Reader
+	io.Closer
+	size int64 // -1 if it is compressed
+}
+
+// openAt opens a file at an offset of its contents.
+func openAt(path string, offset int64) (f *file, err error) {
+	if gzipped.TrimExt(path) != path {
+		z, err := gzipped.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		f = &file{bufio.NewReaderSize(z, 1<<16), z, -1}
+		if n, err := io.CopyN(io.Discard, f.Reader, offset); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s ends after %d bytes, before the place %d: %w", path, n, offset, err), f.Close())
+		}
+		return f, nil
+	}
+	plain, err := vfs.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := plain.Stat()
+	if err == nil && offset > info.Size() {
+		err = fmt.Errorf("%s has %d bytes, fewer than the place %d", path, info.Size(), offset)
+	}
+	if err == nil {
+		_, err = plain.Seek(offset, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(err, plain.Close())
+	}
+	return &file{bufio.NewReaderSize(plain, 1<<16), plain, info.Size()}, nil
+}
