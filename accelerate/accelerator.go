@@ -325,15 +325,6 @@ func (a *Accelerator) checkDTypes() error {
 	return nil
 }
 
-// ScaleGrads multiplies all gradients by f.
-func (a *Accelerator) ScaleGrads(f float64) {
-	for _, p := range a.params {
-		if g := p.Grad(); g != nil {
-			tensor.ScaleInto(a.ctx.NoGrad(), g, f)
-		}
-	}
-}
-
 // ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures it) and returns the norm before
 // clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them
 // in the pass that reads them.

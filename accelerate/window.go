@@ -50,14 +50,14 @@ func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch, los
 // are left out of the sum, so that ranks may run out of data at different times (see Join). It is collective; if one
 // rank fails, the others return too.
 func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, p Pass) (WindowLoss, error) {
-	w, err := a.runWindow(ctx, batches, p)
+	w, err := p.run(ctx, a, batches)
 	if err != nil {
 		return WindowLoss{}, a.reject(err)
 	}
 	return w, nil
 }
 
-func (a *Accelerator) runWindow(ctx context.Context, batches []*data.Batch, p Pass) (WindowLoss, error) {
+func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (WindowLoss, error) {
 	layout, err := a.Layout()
 	if err != nil {
 		return WindowLoss{}, err
@@ -87,7 +87,7 @@ func (a *Accelerator) runWindow(ctx context.Context, batches []*data.Batch, p Pa
 			}
 		}
 		last := i == len(batches)-1
-		count, err := a.microBatch(b, p.Loss, tensor.Slice(a.ctx.NoGrad(), losses, 0, i, i+1), expected, first+i, last)
+		count, err := p.microBatch(a, b, tensor.Slice(a.ctx.NoGrad(), losses, 0, i, i+1), expected, first+i, last)
 		if err != nil {
 			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: first + i, Err: err}
 		}
@@ -107,17 +107,21 @@ func (a *Accelerator) runWindow(ctx context.Context, batches []*data.Batch, p Pa
 	copy(p.Figures, shared.figures())
 	w := shared.total()
 	if w.Count != expected && w.Count > 0 { // a loss function that counts in its own way
-		a.ScaleGrads(float64(max(expected, 1)) / float64(w.Count))
+		for _, p := range a.params {
+			if g := p.Grad(); g != nil {
+				tensor.ScaleInto(a.ctx.NoGrad(), g, float64(max(expected, 1))/float64(w.Count))
+			}
+		}
 	}
 	return w, nil
 }
 
 // microBatch runs the forward and backward pass of a leaf. Its loss stays on the device, in slot.
-func (a *Accelerator) microBatch(b *data.Batch, loss LossFunc, slot *tensor.Tensor, expected int64, leaf int, last bool) (count int64, err error) {
+func (p Pass) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected int64, leaf int, last bool) (count int64, err error) {
 	fault := tensor.Try(func() {
 		a.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			var sum *tensor.Tensor
-			if sum, count, err = loss(c, b); err != nil {
+			if sum, count, err = p.Loss(c, b); err != nil {
 				return nil
 			}
 			host := c.Ctx.NoGrad()
