@@ -46,7 +46,7 @@ type Accelerator struct {
 	noSync int  // nested calls of NoSync
 
 	hook  ddp.Hook // nil: what ddp_comm_hook says
-	own   []precision
+	own   precisions
 	trace tracer
 	ran   *tensor.DTypeCounts // of the first window under bf16 or fp16; nil: nobody counts
 }
@@ -68,41 +68,6 @@ func WithLogger(l *slog.Logger) Option { return func(a *Accelerator) { a.log = l
 // WithCommHook sets the communication hook for gradients, instead of ddp_comm_hook. All
 // ranks must use the same.
 func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h } }
-
-// WithPrecision makes the module of a path, and all within it, compute in a dtype of its own: tensor.Float32,
-// tensor.BFloat16 or tensor.Float16, whatever bf16 and fp16 say. Parameters stay as they are.
-func WithPrecision(module string, dt tensor.DType) Option {
-	return func(a *Accelerator) { a.own = append(a.own, precision{module, dt}) }
-}
-
-// precision is that of a module, by its path.
-type precision struct {
-	module string
-	dtype  tensor.DType
-}
-
-// inPrecision is c with the modules' own precisions.
-func (a *Accelerator) inPrecision(c *nn.Ctx) *nn.Ctx {
-	for _, p := range a.own {
-		c = c.WithPrecision(p.module, p.dtype)
-	}
-	return c
-}
-
-// checkPrecisions refuses precisions of modules that the model lacks, and dtypes that nothing can compute in.
-func (a *Accelerator) checkPrecisions() error {
-	known := map[string]bool{}
-	a.tree.Modules(func(path string, _ nn.Module) { known[path] = true })
-	for _, p := range a.own {
-		switch {
-		case !known[p.module]:
-			return fmt.Errorf("accelerate: the model has no module %q to compute in %v", p.module, p.dtype)
-		case p.dtype != tensor.Float32 && !p.dtype.IsHalf():
-			return fmt.Errorf("accelerate: module %s is to compute in %v: want float32, bfloat16 or float16", p.module, p.dtype)
-		}
-	}
-	return nil
-}
 
 // New chooses the device for the given arguments and determines the rank of this process
 // among those that a launcher started; see Open. With WithGroup it is a rank of that group
@@ -186,7 +151,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 			}
 		}
 	}
-	if err := a.checkPrecisions(); err != nil {
+	if err := a.own.check(a.tree); err != nil {
 		return err
 	}
 	a.scaler, a.norm = newScaler(a.args), -1
@@ -232,7 +197,7 @@ func (a *Accelerator) Params() []tensor.Named { return a.params }
 func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 	a.trace.beginForward()
 	c := nn.NewCtx(a.ctx.WithRandom(a.args.Seed, position).Autocast(lower(a.args)).CountDTypes(a.ran), a.tree, true)
-	c = a.inPrecision(c)
+	c = a.own.apply(c)
 	if len(a.units) > 0 {
 		c = c.WithRecompute(a.units)
 	}
@@ -244,7 +209,7 @@ func (a *Accelerator) TrainCtx(position int64) *nn.Ctx {
 
 // EvalCtx is the context of a forward pass without gradients and dropout.
 func (a *Accelerator) EvalCtx() *nn.Ctx {
-	return a.inPrecision(nn.NewCtx(a.ctx.NoGrad().Autocast(lowerEval(a.args)), a.tree, false))
+	return a.own.apply(nn.NewCtx(a.ctx.NoGrad().Autocast(lowerEval(a.args)), a.tree, false))
 }
 
 // lower is the dtype of autocast; Invalid without bf16 and fp16.

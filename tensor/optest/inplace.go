@@ -77,8 +77,9 @@ func stochasticRoundRow() Op {
 	}}
 	apply := func(c *tensor.Ctx, dt tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
 		c = c.NoGrad()
-		dst := tensor.Zeros(c, dt, in[0].Shape()...)
-		tensor.StochasticRoundInto(c, dst, tensor.Contiguous(c, tensor.Cast(c, in[0], tensor.Float32)), 5)
+		x := tensor.Contiguous(c, tensor.Cast(c, in[0], tensor.Float32))
+		dst := tensor.Zeros(c, dt, x.Shape()...)
+		tensor.StochasticRoundInto(c, dst, x, 5)
 		return []*tensor.Tensor{dst}
 	}
 	for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {7, 5003}} {
