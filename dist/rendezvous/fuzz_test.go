@@ -54,6 +54,7 @@ func FuzzStoreRequests(f *testing.F) {
 	f.Add(frames(f, request{ID: 1, Op: "exchange", Key: "k", N: -1}, request{ID: 2, Op: "delete", Key: "k"}, request{Op: "?"}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newServer()
+		s.listener = new(wire.Listener) // counts strangers
 		c := heard(b)
 		s.serve(c, wire.Hello{Kind: "store", Rank: 1})
 		require.Empty(t, s.conns)

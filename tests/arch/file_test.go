@@ -33,16 +33,22 @@ type file struct {
 	test bool
 	set  *token.FileSet
 	ast  *ast.File
+
+	source []byte
 }
 
 func parse(name string, source any) (file, error) {
 	f := file{name: name, dir: path.Dir(name), test: strings.HasSuffix(name, "_test.go"), set: token.NewFileSet()}
-	at := name
-	if source == nil {
+	at, err := name, error(nil)
+	if text, ok := source.(string); ok {
+		f.source = []byte(text)
+	} else {
 		at = filepath.Join(root, filepath.FromSlash(name))
+		if f.source, err = os.ReadFile(at); err != nil {
+			return f, err
+		}
 	}
-	var err error
-	f.ast, err = parser.ParseFile(f.set, at, source, parser.ParseComments)
+	f.ast, err = parser.ParseFile(f.set, at, f.source, parser.ParseComments)
 	return f, err
 }
 
