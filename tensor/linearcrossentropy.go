@@ -31,7 +31,7 @@ func LinearCrossEntropy(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex in
 	in.grad = false
 	v := weight.shape[0]
 	x = h.x
-	rows := max(1, headBytes/max(1, v*x.dtype.Size()*headRows)) * headRows
+	rows := max(1, headBytes/max(1, v*h.stat.Size()*headRows)) * headRows // half outputs are sums of float32 first
 	z := in.empty(h.op, x.dtype, min(n, rows), v)
 	for lo := 0; lo < n; lo += rows {
 		m := min(rows, n-lo)

@@ -3,7 +3,7 @@
 // Gpt2small trains GPT-2 small, 124 M parameters, on made-up tokens for a few AdamW steps and prints the time
 // of each step and the peak of resident memory: a measure of the whole engine at a size that people know.
 //
-//	gpt2small [--steps 5] [--batch 1] [--seq 256] [--gradient_checkpointing] [--logits] [--profile DIR]
+//	gpt2small [--steps 5] [--batch 1] [--seq 256] [--gradient_checkpointing] [--bf16] [--logits] [--profile DIR]
 //
 // It is not a training run: the tokens carry no information but their frequencies.
 package main
@@ -34,6 +34,7 @@ import (
 type options struct {
 	steps, batch, seq int
 	checkpointing     bool
+	bf16              bool
 	logits            bool
 	profile           string
 }
@@ -57,6 +58,7 @@ func parse(argv []string) (options, error) {
 	fs.IntVar(&o.batch, "batch", 1, "sequences per step")
 	fs.IntVar(&o.seq, "seq", 256, "tokens per sequence")
 	fs.BoolVar(&o.checkpointing, "gradient_checkpointing", false, "recompute activations in the backward pass")
+	fs.BoolVar(&o.bf16, "bf16", false, "compute in bfloat16 where that is safe")
 	fs.BoolVar(&o.logits, "logits", false, "compute the logits as a whole, as where a metric asks for them")
 	fs.StringVar(&o.profile, "profile", "", "folder for a profile of all steps but the first")
 	if err := fs.Parse(argv); err != nil {
@@ -75,7 +77,7 @@ func parse(argv []string) (options, error) {
 func run(o options, w io.Writer) error {
 	start := time.Now()
 	a := args.Default("")
-	a.PerDeviceTrainBatchSize, a.GradientCheckpointing = o.batch, o.checkpointing
+	a.PerDeviceTrainBatchSize, a.GradientCheckpointing, a.BF16 = o.batch, o.checkpointing, o.bf16
 	acc, err := accelerate.New(a)
 	if err != nil {
 		return err

@@ -135,6 +135,9 @@ func (b *bench) row(r row, threads int, peers *peers) {
 		t.printApart(r.name+s.suffix, threads)
 		all.add(t)
 	}
+	if r.own != nil {
+		b.beside(r, ours, threads)
+	}
 	if !r.ofCeiling {
 		return
 	}
@@ -154,6 +157,23 @@ func (b *bench) row(r row, threads int, peers *peers) {
 		fmt.Printf("FMA %s %d %.1f GFLOP/s\n", kernels.Vectors(), threads, stats.Median(all.ceilings)/1e9)
 		all.printApart(name, threads)
 	}
+}
+
+// beside lets a row and another of ours take turns.
+func (b *bench) beside(r row, ours func() (seconds, ceiling float64), threads int) {
+	run, end := r.own.open(threads)
+	defer end()
+	timed(run, b.turn) // for caches and allocators
+	var t turns
+	for range b.rounds {
+		t.take(r, threads, ours)
+		y := timed(run, b.turn)
+		t.theirs, t.ratios = append(t.theirs, y), append(t.ratios, y/t.ours[len(t.ours)-1])
+	}
+	name := r.name + "_against_" + r.own.name
+	fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", name, threads, 1e3*stats.Median(t.ours), 1e3*stats.Median(t.theirs), r.rate(stats.Median(t.ours)))
+	fmt.Printf("RATIO %s %d %.3f\n", name, threads, stats.Median(t.ratios))
+	t.printApart(name, threads)
 }
 
 // once tells that a row has one run a side that counts, after one for caches and allocators; ours, for all sides, in a

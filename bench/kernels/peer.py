@@ -228,7 +228,7 @@ def gpt(*config):
     return m, torch.optim.AdamW(m.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
 
 
-def step(layers, width, heads, vocab, positions, batch, block, compiled):
+def step(layers, width, heads, vocab, positions, batch, block, compiled, half):
     m, opt = gpt(layers, width, heads, vocab, positions)
     ids = (torch.arange(batch * block) * 7919 % vocab).reshape(batch, block)
 
@@ -241,7 +241,9 @@ def step(layers, width, heads, vocab, positions, batch, block, compiled):
 
     def run():
         opt.zero_grad(set_to_none=True)
-        loss_of(ids).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+            loss = loss_of(ids)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)
         opt.step()
 
@@ -286,8 +288,9 @@ def open_row(name):
         inner, outer = map(int, rest[0].split("x"))
         return product(int(rest[1]), outer, inner, False, False, torch.bfloat16)
     base = name.removesuffix("_compile")
-    if base in STEPS:
-        return step(*STEPS[base], compiled=base != name)
+    single = base.removesuffix("_bf16")
+    if single in STEPS:
+        return step(*STEPS[single], compiled=base != name, half=single != base)
     return {"adamw": adamw}[name]()
 
 

@@ -22,6 +22,8 @@ type row struct {
 	open func(threads int) (run, end func())
 	// against are the other sides, each with a ratio of its own; nil is PyTorch as people call it.
 	against []side
+	// own is another row of ours to take turns with, as if it were a side, under its name behind "_against"; nil: none.
+	own *row
 	// ofCeiling makes a ratio of the share of the ceiling too: the FMA peak if flops count, else copying's speed.
 	ofCeiling bool
 	extra     bool // left out of a quick run: takes long, or nothing is wanted of it

@@ -66,6 +66,8 @@ var goals = []goal{
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_installed`), label: "GPT-2 124M against PyTorch as installed"},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_llmc`), label: "GPT-2 124M against llm.c"},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_memory`), label: "GPT-2 124M, peak memory", want: [2]float64{1 / 0.7, 1 / 0.7}},
+	{section: "Training steps", rows: rowsOf(`gpt2_124m_bf16`), label: "GPT-2 124M under bf16 against PyTorch's autocast", want: [2]float64{1.3, 1.3}},
+	{section: "Training steps", rows: rowsOf(`gpt2_124m_bf16_against_gpt2_124m`), label: "GPT-2 124M under bf16 against our float32", want: [2]float64{1 / 1.05, 1 / 1.05}},
 	{section: "Training steps", rows: rowsOf(`trainer_loop`), label: "the trainer's loop against our bare loop", want: [2]float64{0.99, 0.99}},
 	{section: "Training steps", rows: rowsOf(`resnet18`), label: "ResNet-18 against eager", want: [2]float64{0.9, 0.9}},
 

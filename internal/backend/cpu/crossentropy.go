@@ -4,6 +4,7 @@ package cpu
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
@@ -46,9 +47,13 @@ func checkCrossEntropy(d *Device, c *backend.Call) {
 	rows, cols := rowShape(&c.In[0])
 	d.wantRows(c, &c.In[0], "input", 0)
 	d.wantIndices(c, &c.In[1], rows, cols, true, c.Ints[0])
-	d.wantVector(c, &c.Out[0], c.In[0].DType, rows, "loss")
+	sums := c.In[0].DType
+	if sums.IsHalf() {
+		sums = dtype.Float32
+	}
+	d.wantVector(c, &c.Out[0], sums, rows, "loss")
 	if c.NOut > 1 {
-		d.wantVector(c, &c.Out[1], c.In[0].DType, rows, "log-sum-exp")
+		d.wantVector(c, &c.Out[1], sums, rows, "log-sum-exp")
 	}
 	if c.NOut > 2 {
 		d.wantRows(c, &c.Out[2], "output", 2)
@@ -64,24 +69,64 @@ func crossEntropyRows[T float](t *task, _ *lane, lo, hi int) {
 		lses = slice[T](&t.c.Out[1])
 	}
 	for i := lo; i < hi; i++ {
-		x, k := row[T](&t.c.In[0], i, cols), targets.at(i)
-		var target T
-		if k != ignore {
-			target = x[k] // the slope may overwrite it
-		}
-		m, sum := largest(x), 0.0
+		var slope []T
 		if t.c.NOut > 2 {
-			sum = crossEntropySlope(row[T](&t.c.Out[2], i, cols), x, m, k, k == ignore)
-		} else {
-			sum = expSum(x, m)
+			slope = row[T](&t.c.Out[2], i, cols)
 		}
-		lse := float64(m) + math.Log(sum)
+		lse := crossEntropyRow(&loss[i], slope, row[T](&t.c.In[0], i, cols), targets.at(i), ignore)
 		if lses != nil {
 			lses[i] = T(lse)
 		}
-		loss[i] = 0
-		if k != ignore {
-			loss[i] = T(lse - float64(target))
+	}
+}
+
+// crossEntropyRow sets the loss of the row x, and its slope unless that is nil, and returns the log-sum-exp.
+func crossEntropyRow[T float](loss *T, slope, x []T, k, ignore int) (lse float64) {
+	var target T
+	if k != ignore {
+		target = x[k] // the slope may overwrite it
+	}
+	m, sum := largest(x), 0.0
+	if slope != nil {
+		sum = crossEntropySlope(slope, x, m, k, k == ignore)
+	} else {
+		sum = expSum(x, m)
+	}
+	lse = float64(m) + math.Log(sum)
+	*loss = 0
+	if k != ignore {
+		*loss = T(lse - float64(target))
+	}
+	return lse
+}
+
+// crossEntropyRowsHalf is crossEntropyRows of half logits, with a row at a time in float32.
+func crossEntropyRowsHalf(t *task, l *lane, lo, hi int) {
+	c, cols := t.c, t.n[0]
+	in := &c.In[0]
+	widen, down := casts[dtype.Float32][in.DType], casts[in.DType][dtype.Float32]
+	targets, loss := indicesOf(&c.In[1]), slice[float32](&c.Out[0])
+	var lses []float32
+	if c.NOut > 1 {
+		lses = slice[float32](&c.Out[1])
+	}
+	l.reserve(carved(4 * (cols + 1)))
+	x := carve[float32](l, cols+1)[:cols]
+	for i := lo; i < hi; i++ {
+		l.p[0], l.p[1] = unsafe.Pointer(unsafe.SliceData(x)), at(in, in.Offset+i*cols)
+		widen(c, &l.p, cols)
+		var slope []float32
+		if c.NOut > 2 {
+			slope = x
+		}
+		lse := crossEntropyRow(&loss[i], slope, x, targets.at(i), c.Ints[0])
+		if lses != nil {
+			lses[i] = float32(lse)
+		}
+		if c.NOut > 2 {
+			out := &c.Out[2]
+			l.p[0], l.p[1] = at(out, out.Offset+i*cols), unsafe.Pointer(unsafe.SliceData(x))
+			down(c, &l.p, cols)
 		}
 	}
 }

@@ -216,7 +216,7 @@ func paramGrad(ins int, f32, f64 body) kernel {
 // normGrad is the kernel of a norm's gradient: dx by rows if it is asked for alone, else with the parameters' gradients
 // in one pass over x and dy.
 func normGrad(ins int, check func(*Device, *backend.Call), rows32, rows64, blocks32, blocks64 body) kernel {
-	alone := rowwise(ins, check, rows32, rows64)
+	alone := rowwise(ins, check, rows32, rows64, nil)
 	return kernel{outs: 1, ins: ins, run: func(d *Device, c *backend.Call) {
 		if c.NOut == 1 {
 			alone.run(d, c)
