@@ -30,7 +30,7 @@ type storage struct {
 
 // newStorage allocates n bytes, owned by c's scope if there is one.
 func (c *Ctx) newStorage(op string, n int) *storage {
-	buf, err := c.eng.dev.be.Alloc(n)
+	buf, err := c.eng.stream.Alloc(n)
 	if err != nil {
 		c.fail(op, nil, "%v", err)
 	}

@@ -32,11 +32,9 @@ type Buffer interface {
 type Backend interface {
 	// Name identifies the device in messages, "cpu" or "cuda:0".
 	Name() string
-	// Alloc returns a buffer of n bytes, n ≥ 0, with undefined contents. The error
-	// says how much was asked for and how much is in use.
-	Alloc(n int) (Buffer, error)
-	// Free gives the buffer back once all work that was launched before the call
-	// has used it. Freeing twice panics.
+	// Free gives the buffer back, to the stream that it belongs to, once all work that was launched before the call
+	// has used it. The backend sees in Launch, Read and Write which other streams use a buffer, and waits for those
+	// alone. Freeing twice panics. Any goroutine may call it.
 	Free(Buffer)
 	// NewStream returns an independent queue of work.
 	NewStream() Stream
@@ -53,6 +51,11 @@ type Backend interface {
 // op has no kernel for) appear as a *Fault panic on the caller, at once or at the
 // next call that waits.
 type Stream interface {
+	// Alloc returns a buffer of n bytes, n ≥ 0, with undefined contents, which belongs to the stream. Its memory may be
+	// that of a buffer of the same stream that was freed, while earlier work of the stream still uses that: so
+	// another stream must wait for an event that was recorded after Alloc before it uses the buffer. The error says
+	// how much was requested and how much is in use.
+	Alloc(n int) (Buffer, error)
 	// Launch queues a kernel. The call is read before Launch returns, so the
 	// caller may reuse it; the buffers it names must stay alive (Free waits).
 	Launch(*Call)

@@ -72,13 +72,16 @@ func (d *Device) Stats() backend.Stats {
 }
 
 // NewStream returns a stream on which everything is done at once, since nothing is.
-func (d *Device) NewStream() backend.Stream { return stream{} }
+func (d *Device) NewStream() backend.Stream { return stream{d} }
 
 // Close does nothing.
 func (d *Device) Close() error { return nil }
 
 // stream is a queue of nothing, and each of its events.
-type stream struct{}
+type stream struct{ d *Device }
+
+// Alloc counts n bytes.
+func (s stream) Alloc(n int) (backend.Buffer, error) { return s.d.Alloc(n) }
 
 func (stream) Launch(*backend.Call)              {}
 func (stream) Write(backend.Buffer, int, []byte) {}
