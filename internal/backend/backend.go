@@ -40,6 +40,10 @@ type Backend interface {
 	NewStream() Stream
 	// Sync waits for the work of all streams. Faults stay with their streams.
 	Sync()
+	// Supports reports whether there is a kernel for op on operands of dt (see Call.DType), where op's contract has
+	// one at all. The answer never changes. Package tensor composes some kernels of others where they are missing;
+	// adding-a-backend.md says which.
+	Supports(op Op, dt dtype.DType) bool
 	// Stats returns the memory in use, for profiles and tests.
 	Stats() Stats
 	// Close waits for all work and gives everything back.
@@ -137,6 +141,25 @@ type Call struct {
 	Ints   [8]int
 	Floats [8]float64
 	Key    uint64 // random stream, see internal/rng
+}
+
+// DType is the dtype that a call computes in: that of the first floating-point operand, inputs before outputs, or if
+// there is none, of the first operand.
+func (c *Call) DType() dtype.DType {
+	for i := range c.NIn {
+		if dt := c.In[i].DType; dt.IsFloat() {
+			return dt
+		}
+	}
+	for i := range c.NOut {
+		if dt := c.Out[i].DType; dt.IsFloat() {
+			return dt
+		}
+	}
+	if c.NIn > 0 {
+		return c.In[0].DType
+	}
+	return c.Out[0].DType
 }
 
 // Fault is the panic value of a kernel that cannot do what it was asked to.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // queueLen is the number of commands that a stream takes before its caller must wait.
@@ -116,6 +117,9 @@ func (d *Device) NewStream() backend.Stream {
 	})
 	return s
 }
+
+// Supports is true of what the CPU has a kernel for.
+func (d *Device) Supports(op backend.Op, dt dtype.DType) bool { return d.cpu.Supports(op, dt) }
 
 // Sync waits for the work of all streams.
 func (d *Device) Sync() {

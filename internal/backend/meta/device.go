@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // Device counts memory.
@@ -60,6 +61,9 @@ func (d *Device) Free(b backend.Buffer) {
 	own.freed = true
 	d.stats.InUse -= int64(own.n)
 }
+
+// Supports is true of every op.
+func (d *Device) Supports(backend.Op, dtype.DType) bool { return true }
 
 // Sync returns at once: there is no work.
 func (d *Device) Sync() {}
