@@ -142,7 +142,8 @@ func (m *composer) ints(out backend.View, op backend.Op, a int, ins ...backend.V
 func (m *composer) of(op backend.Op, a []float64, ins ...backend.View) backend.View {
 	shape := ins[0].Shape[:ins[0].NDim]
 	dt := m.dt
-	if op == backend.OpEq {
+	switch op {
+	case backend.OpLt, backend.OpLe:
 		dt = Bool
 	}
 	out := m.memory(dt, shape)
@@ -167,8 +168,11 @@ func (m *composer) along(op backend.Op, x backend.View, d int) backend.View {
 	shape := append([]int(nil), x.Shape[:x.NDim]...)
 	shape[d] = 1
 	out := m.memory(x.DType, shape)
-	if out.Numel() > 0 && (x.Numel() > 0 || op == backend.OpSum) {
+	switch {
+	case x.Numel() > 0 || op == backend.OpSum:
 		m.to(out, op, nil, x)
+	default: // the largest of nothing
+		m.to(out, backend.OpFill, []float64{math.Inf(-1)})
 	}
 	return out
 }
@@ -304,6 +308,8 @@ func init() {
 			}
 			m.copyTo(k.Out[0], z)
 		},
+		backend.OpAttention:     (*composer).attention,
+		backend.OpAttentionGrad: (*composer).attentionGrad,
 		backend.OpAdamW: func(m *composer, k *backend.Call) {
 			f := k.Floats
 			g := m.affine(k.In[0], f[7], 0)

@@ -46,6 +46,7 @@ var composable = map[string][]backend.Op{
 	"Softmax": {backend.OpSoftmax, backend.OpSoftmaxGrad}, "LogSoftmax": {backend.OpLogSoftmax, backend.OpLogSoftmaxGrad},
 	"LayerNorm": {backend.OpLayerNorm, backend.OpLayerNormGrad},
 	"RMSNorm":   {backend.OpRMSNorm, backend.OpRMSNormGrad},
+	"Attention": {backend.OpAttention, backend.OpAttentionGrad},
 	"Linear":    {backend.OpLinear}, "AdamW": {backend.OpAdamW},
 }
 
