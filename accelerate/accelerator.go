@@ -26,8 +26,9 @@ import (
 // order, and an error on one rank is an error on all.
 type Accelerator struct {
 	Ranks
-	dev *tensor.Device
-	ctx *tensor.Ctx
+	devices []func() (*tensor.Device, error) // of WithDevices
+	dev     *tensor.Device
+	ctx     *tensor.Ctx
 
 	model  nn.Module
 	tree   *nn.Tree
@@ -73,30 +74,33 @@ func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h 
 // among those that a launcher started; see Open. With WithGroup it is a rank of that group
 // instead.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
-	acc, err := create(a, opts)
+	acc, err := create(a, opts, -1)
 	if err != nil {
 		return nil, err
 	}
 	return acc, acc.arrange()
 }
 
-// create is New for a rank whose number may yet change.
-func create(a *args.TrainingArguments, opts []Option) (*Accelerator, error) {
+// create is New for a rank whose number may yet change. local is its number among the goroutines of the process; −1 if
+// it is not one.
+func create(a *args.TrainingArguments, opts []Option, local int) (*Accelerator, error) {
 	acc := &Accelerator{Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(), kernels: kernels.Active().String()}}
 	for _, o := range opts {
 		o(acc)
 	}
-	if acc.dev == nil {
-		acc.dev = tensor.CPU()
-	}
-	acc.ctx = tensor.NewCtx(acc.dev)
 	if err := acc.checkBackend(); err != nil {
 		return nil, err
 	}
-	if acc.group != nil {
-		return acc, nil
+	if acc.group == nil {
+		if err := acc.detect(); err != nil {
+			return nil, err
+		}
 	}
-	return acc, acc.detect()
+	if err := openDevice(acc, local); err != nil {
+		return nil, err
+	}
+	acc.ctx = tensor.NewCtx(acc.dev)
+	return acc, nil
 }
 
 // Device is where the rank computes.
@@ -140,7 +144,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	}
 	for _, p := range a.tree.State() {
 		if p.Device() != a.dev {
-			return fmt.Errorf("accelerate: parameter %s is on %s, want %s", p.Name, p.Device().Name(), a.dev.Name())
+			return fmt.Errorf("accelerate: parameter %s is on %s, want %s: call MoveModel before the optimizer is made", p.Name, p.Device().Name(), a.dev.Name())
 		}
 	}
 	if lower(a.args) != tensor.Invalid || lowerEval(a.args) != tensor.Invalid {

@@ -12,8 +12,8 @@ import (
 )
 
 // Replicas returns the accelerators of n ranks that are goroutines of this process, in
-// rank order. They share the device, whose workers help any rank that has work. Connect
-// prepares them for collective work.
+// rank order. They share the device, whose workers help any rank that has work, but with
+// WithDevices. Connect prepares them for collective work.
 func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
 	ranks := make([]*Accelerator, n)
 	for r := range ranks {
@@ -21,7 +21,7 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 			a = a.Clone()
 		}
 		var err error
-		if ranks[r], err = create(a, opts); err != nil {
+		if ranks[r], err = create(a, opts, r); err != nil {
 			return nil, err
 		}
 		if ranks[r].processes != nil {

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // Element is a Go type with the layout of a dtype.
@@ -17,8 +18,36 @@ type Element interface {
 // Buffer is a piece of the caller's memory and the type of its elements. It is a view: calls read and write the memory
 // itself, which must not be touched until the call's handle is done.
 type Buffer struct {
-	data  []byte
-	dtype dtype.DType
+	data   []byte // for memory of a device that is not the host's: where to stage it, nil: wherever the group likes
+	dtype  dtype.DType
+	memory *tensor.Memory // nil: ordinary memory, ready
+}
+
+// OfTensor returns the memory of the contiguous tensor t as a Buffer, on whatever device it lies. The call waits for
+// the kernels that c has launched so far, and the caller does not; kernels that are launched after the call's handle is
+// done see the result. Engines work in host memory: what lies elsewhere is copied there and back.
+func OfTensor(c *tensor.Ctx, t *tensor.Tensor) Buffer {
+	m := t.Memory(c)
+	data, _ := m.Host()
+	return Buffer{data: data, dtype: t.DType(), memory: m}
+}
+
+// Via returns the buffer with host memory through which it is copied if it lies on a device without host memory:
+// memory of Group.Alloc, which the engine reduces where it lies. For other buffers it changes nothing.
+func (b Buffer) Via(staging []byte) Buffer {
+	if b.onDevice() {
+		b.data = staging
+	}
+	return b
+}
+
+// onDevice reports whether the memory is that of a device which the host cannot see.
+func (b Buffer) onDevice() bool {
+	if b.memory == nil {
+		return false
+	}
+	_, host := b.memory.Host()
+	return !host
 }
 
 // Of returns s as a Buffer.
@@ -58,6 +87,9 @@ func (b Buffer) Len() int {
 	if b.dtype.Size() == 0 {
 		return 0
 	}
+	if b.memory != nil {
+		return b.memory.Len() / b.dtype.Size()
+	}
 	return len(b.data) / b.dtype.Size()
 }
 
@@ -67,6 +99,8 @@ func (b Buffer) check() error {
 	switch {
 	case size == 0:
 		return fmt.Errorf("buffer of dtype %v, want a valid one", b.dtype)
+	case b.memory != nil && b.data != nil && len(b.data) != b.memory.Len():
+		return fmt.Errorf("%d bytes to stage a tensor of %d bytes, want as many", len(b.data), b.memory.Len())
 	case len(b.data)%size != 0:
 		return fmt.Errorf("buffer of %d bytes, want a multiple of %d (%v)", len(b.data), size, b.dtype)
 	case uintptr(unsafe.Pointer(unsafe.SliceData(b.data)))%uintptr(size) != 0:
@@ -77,6 +111,9 @@ func (b Buffer) check() error {
 
 // overlaps reports whether two buffers share memory.
 func (b Buffer) overlaps(o Buffer) bool {
+	if b.memory != nil && o.memory != nil && b.memory.Overlaps(o.memory) {
+		return true
+	}
 	if len(b.data) == 0 || len(o.data) == 0 {
 		return false
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // Signature is what all ranks must agree on for a call, and what is compared before any byte is combined. It is stored
@@ -124,6 +125,8 @@ type Call struct {
 	Out      []byte    // what this rank receives; the same memory as In for operations in place; nil where it receives nothing
 	Deadline time.Time // the engine returns a *TimeoutError soon after
 	Timeout  time.Duration
+
+	from, to *tensor.Memory // of In and Out where a tensor was given; nil: ordinary memory
 }
 
 // CallOption is something that a call carries beside its buffers: [Label], [Layout], [Timeout]. Several may be given.

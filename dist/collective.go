@@ -88,6 +88,7 @@ const (
 // issue checks a call and submits it. A call that cannot be made kills the group, since the other ranks wait for it.
 func (g *Group) issue(c Call, shape blocks, in, out Buffer, options []CallOption) *Handle {
 	c.In, c.Out, c.DType = in.data, out.data, in.dtype
+	c.from, c.to = in.memory, out.memory
 	if err := g.check(&c, shape, in, out); err != nil {
 		for _, o := range options {
 			c.apply(o)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // DefaultTimeout is the deadline of a call where nothing else is said: ddp_timeout's default in HuggingFace's
@@ -64,7 +66,9 @@ type Group struct {
 
 	dead chan struct{}
 
-	watching  sync.WaitGroup
+	watching sync.WaitGroup
+	queues   map[*tensor.Device][]*tensor.Queue // for staging, not in use; guarded by mu
+
 	stopWatch context.CancelFunc // by Close, or when the group fails
 }
 
@@ -261,6 +265,13 @@ func (g *Group) execute(h *Handle) {
 	g.mu.Lock()
 	err := g.err
 	g.mu.Unlock()
+	var s *staging
+	if err == nil && (h.call.from != nil || h.call.to != nil) {
+		if s, err = g.stage(&h.call); err != nil {
+			g.fail(err)
+			err = g.Err()
+		}
+	}
 	if err == nil {
 		h.call.Deadline = time.Now().Add(h.call.Timeout)
 		g.flight.start(h.entry)
@@ -268,7 +279,10 @@ func (g *Group) execute(h *Handle) {
 			g.running.Store(h)
 			defer g.running.Store(nil)
 		}
-		if err = g.engine.Run(&h.call); err != nil {
+		if err = g.engine.Run(&h.call); err == nil && s != nil {
+			err = s.finish(&h.call)
+		}
+		if err != nil {
 			g.fail(err)
 			err = g.Err() // the first error, whoever found it
 		}

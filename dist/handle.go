@@ -36,7 +36,7 @@ func (h *Handle) Signature() Signature { return h.call.Signature }
 
 func (h *Handle) finish(err error) {
 	h.err = err
-	h.call.In, h.call.Out = nil, nil
+	h.call.In, h.call.Out, h.call.from, h.call.to = nil, nil, nil, nil
 	close(h.done)
 }
 

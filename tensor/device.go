@@ -15,13 +15,14 @@ import (
 
 // Device is where tensors live and kernels run.
 type Device struct {
-	be     backend.Backend
-	mu     sync.RWMutex // held for writing while the backend closes
-	closed bool
+	be      backend.Backend
+	lacking *lacking     // nil: the backend has all kernels
+	mu      sync.RWMutex // held for writing while the backend closes
+	closed  bool
 }
 
 // NewDevice wraps a backend. Users call CPU, NewCPU or OpenDevice instead.
-func NewDevice(be backend.Backend) *Device { return &Device{be: be} }
+func NewDevice(be backend.Backend) *Device { return &Device{be: be, lacking: lackingOf(be)} }
 
 var defaultCPU = sync.OnceValue(func() *Device { return NewDevice(cpu.Default()) })
 

@@ -30,7 +30,7 @@ type storage struct {
 
 // newStorage allocates n bytes, owned by c's scope if there is one.
 func (c *Ctx) newStorage(op string, n int) *storage {
-	buf, err := c.eng.dev.be.Alloc(n)
+	buf, err := c.eng.stream.Alloc(n)
 	if err != nil {
 		c.fail(op, nil, "%v", err)
 	}
@@ -111,6 +111,37 @@ func (t *Tensor) Reload(from *Tensor) {
 
 // Unloaded reports whether Unload was called on t or a view of it, and Reload was not yet.
 func (t *Tensor) Unloaded() bool { return t.st.away > 0 && t.gen == t.st.gen }
+
+// MoveTo moves the memory of t, and so that of its views, to the device of to. from is a context of the device where it
+// is, which has synchronised with whoever wrote it. t must not belong to a Scope and has no gradient; graphs that saved
+// it are void. Any context of the new device may use t at once.
+func (t *Tensor) MoveTo(to, from *Ctx) {
+	const op = "MoveTo"
+	t.check(from, op)
+	s := t.st
+	switch {
+	case s.owner != nil || t.node != nil:
+		to.fail(op, []*Tensor{t}, "want a tensor outside of every Scope that no recorded op made")
+	case t.leaf != nil && t.leaf.hasMemory():
+		to.fail(op, []*Tensor{t}, "it has a gradient or a buffer for one: want none")
+	}
+	if t.leaf != nil {
+		t.leaf.lowered.drop()
+	}
+	bytes := make([]byte, s.buf.Bytes())
+	from.eng.stream.Read(bytes, s.buf, 0)
+	buf, err := to.eng.stream.Alloc(len(bytes))
+	if err != nil {
+		to.fail(op, []*Tensor{t}, "%v", err)
+	}
+	to.eng.stream.Write(buf, 0, bytes)
+	to.eng.stream.Sync()
+	s.cleanup.Stop()
+	s.dev.free(s.buf)
+	s.dev, s.buf = to.eng.dev, buf
+	s.ver++
+	s.cleanup = runtime.AddCleanup(s, s.dev.free, s.buf)
+}
 
 func (s *storage) origin() string { return fmt.Sprintf("made by %s in step %d", s.op, s.step) }
 

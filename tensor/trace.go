@@ -58,6 +58,9 @@ func (c *Ctx) submit(k *backend.Call) {
 	if c.counts != nil {
 		c.counts.kernel(k, c.path)
 	}
+	if l := c.eng.dev.lacking; l != nil && c.compose(l, k) {
+		return
+	}
 	if c.eng.tracer != nil {
 		c.traced(c.eng.tracer, k)
 		return

@@ -20,7 +20,8 @@ type bucket struct {
 	dtype  tensor.DType
 	offset int // in bytes, in the reducer's memory
 	bytes  int
-	layout uint64 // hash of names, shapes and dtypes in their order: equal on all ranks or an error
+	flat   *tensor.Tensor // all of it, on the device
+	layout uint64         // hash of names, shapes and dtypes in their order: equal on all ranks or an error
 
 	pending int // gradients that are not complete
 	wait    func(context.Context) error

@@ -32,21 +32,20 @@ func TestHookByName(t *testing.T) {
 // Compression works where the numbers lie, in pieces of any number.
 func TestCompressInPlace(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, n := range []int{1, 2, 16, 2047, 2048, 2049, 4096, 10000} {
-		mem := dist.Aligned(4 * n)
-		wide := dist.View[float32](dist.NewMemory(mem, nil))
-		half := dist.View[dtype.BF16](dist.NewMemory(mem[:2*n], nil))
-		var rounded []dtype.BF16
-		var want []float32
-		for i := range wide {
-			wide[i] = float32(r.NormFloat64())
-			h := dtype.ToBF16(wide[i])
-			rounded, want = append(rounded, h), append(want, h.Float32())
+	for _, n := range []int{1, 2, 16, 10000, piece - 1, piece, piece + 1, 3 * piece} {
+		c := tensor.NewCtx(tensor.CPU())
+		numbers, rounded, want := make([]float32, n), make([]dtype.BF16, n), make([]float32, n)
+		for i := range numbers {
+			numbers[i] = float32(r.NormFloat64())
+			rounded[i] = dtype.ToBF16(numbers[i])
+			want[i] = rounded[i].Float32()
 		}
-		compress(half, wide)
-		require.Equal(t, rounded, half)
-		expand(wide, half)
-		require.Equal(t, want, wide)
+		wide := tensor.FromSlice(c, numbers, n)
+		half := tensor.Slice(c, wide.Bits(tensor.BFloat16), 0, 0, n)
+		compress(c, half, wide)
+		require.Equal(t, rounded, tensor.ToSlice[dtype.BF16](c, half))
+		expand(c, wide, half)
+		require.Equal(t, want, tensor.ToSlice[float32](c, wide))
 	}
 }
 
@@ -132,10 +131,7 @@ func (d *doubling) Begin(g *dist.Group, b Bucket) func(context.Context) error {
 		if err := wait(ctx); err != nil {
 			return err
 		}
-		for at := 0; at < len(b.Data); at += 4 {
-			x := math.Float32frombits(binary.LittleEndian.Uint32(b.Data[at:]))
-			binary.LittleEndian.PutUint32(b.Data[at:], math.Float32bits(2*x))
-		}
+		tensor.ScaleInto(b.Ctx, b.Grads, 2)
 		return nil
 	}
 }
@@ -156,9 +152,9 @@ func TestUsersHook(t *testing.T) {
 		require.Len(t, h.seen, 2)
 		for i, b := range h.seen {
 			require.Equal(t, i, b.Index)
-			require.Equal(t, tensor.Float32, b.DType)
-			require.Equal(t, []int{128, 64}[i], len(b.Data))
-			require.Equal(t, len(b.Data)/4, b.Buffer().Len())
+			require.Equal(t, tensor.Float32, b.Grads.DType())
+			require.Equal(t, []int{128, 64}[i], b.Grads.Bytes())
+			require.Equal(t, b.Grads.Numel(), b.Buffer().Len())
 			require.NotZero(t, b.Layout)
 		}
 		require.Equal(t, "bucket 0 (p1)", h.seen[0].Label)

@@ -52,7 +52,7 @@ type Reducer struct {
 	place   []int            // of each parameter: its bucket
 	offsets []int            // of each parameter: where its gradient lies in the memory, in bytes
 	views   []*tensor.Tensor // of each parameter: its gradient's place
-	host    bool             // buckets lie in host memory and need no copy
+	host    bool             // buckets lie in the group's memory; else they are on the device, and are copied through it
 
 	ready     []bool
 	usage     *usage
@@ -94,9 +94,10 @@ func (r *Reducer) build(order []int) {
 	r.buckets = plan(r.params, order, min(FirstBucketBytes, r.limit), r.limit)
 	for n, b := range r.buckets {
 		at := b.offset
+		b.flat = r.lay(b)
 		for _, i := range b.params {
 			p := r.params[i]
-			r.place[i], r.offsets[i], r.views[i] = n, at, r.view(at, p)
+			r.place[i], r.offsets[i], r.views[i] = n, at, r.view(b, at, p)
 			p.SwapGrad(r.views[i], false)
 			at += align(gradBytes(p))
 		}
@@ -104,14 +105,30 @@ func (r *Reducer) build(order []int) {
 	r.begin()
 }
 
-// view is a gradient's place: in the group's memory if the device computes there.
-func (r *Reducer) view(at int, p tensor.Named) *tensor.Tensor {
-	v, ok := tensor.FromHost(r.c, r.memory.Bytes[at:at+gradBytes(p)], p.GradDType(), p.Shape()...)
+// lay makes a bucket's memory: in the group's if the device computes there, else on the device.
+func (r *Reducer) lay(b *bucket) *tensor.Tensor {
+	n := b.bytes / b.dtype.Size()
+	flat, ok := tensor.FromHost(r.c, r.bytes(b), b.dtype, n)
 	r.host = ok
 	if !ok {
-		v = tensor.Zeros(r.c, p.GradDType(), p.Shape()...)
+		flat = tensor.Zeros(r.c, b.dtype, n)
 	}
-	return v
+	return flat
+}
+
+// bytes are a bucket's in the group's memory.
+func (r *Reducer) bytes(b *bucket) []byte {
+	return r.memory.Bytes[b.offset : b.offset+b.bytes : b.offset+b.bytes]
+}
+
+// view is a gradient's place in a bucket; at counts bytes in the group's memory.
+func (r *Reducer) view(b *bucket, at int, p tensor.Named) *tensor.Tensor {
+	if r.host {
+		v, _ := tensor.FromHost(r.c, r.memory.Bytes[at:at+gradBytes(p)], p.GradDType(), p.Shape()...)
+		return v
+	}
+	lo := (at - b.offset) / b.dtype.Size()
+	return tensor.Reshape(r.c, tensor.Slice(r.c, b.flat, 0, lo, lo+p.Numel()), p.Shape()...)
 }
 
 // begin readies the next step.
@@ -170,13 +187,7 @@ func (r *Reducer) announce(i int) {
 // send begins the exchange of a bucket.
 func (r *Reducer) send(n int) {
 	b := r.buckets[n]
-	if !r.host {
-		for _, i := range b.params {
-			copy(r.memory.Bytes[r.offsets[i]:], tensor.ReadBytes(r.c, r.views[i]))
-		}
-	}
-	r.c.Sync()
-	b.wait = r.hook.Begin(r.group, Bucket{n, b.label, b.dtype, r.memory.Bytes[b.offset : b.offset+b.bytes : b.offset+b.bytes], b.layout})
+	b.wait = r.hook.Begin(r.group, Bucket{n, b.label, b.flat, b.layout, r.c, r.bytes(b)})
 }
 
 // Finish announces all gradients that were not, waits until every bucket is summed, and
@@ -206,9 +217,6 @@ func (r *Reducer) Finish(ctx context.Context) error {
 	r.report()
 	for i, p := range r.params {
 		v := r.views[i]
-		if !r.host && r.usage.all[i] {
-			tensor.WriteBytes(r.c, v, r.memory.Bytes[r.offsets[i]:r.offsets[i]+gradBytes(p)])
-		}
 		p.SwapGrad(v, r.usage.all[i])
 	}
 	if r.announced == 0 && r.order != nil { // nothing was learnt about the order

@@ -32,16 +32,18 @@ type Buffer interface {
 type Backend interface {
 	// Name identifies the device in messages, "cpu" or "cuda:0".
 	Name() string
-	// Alloc returns a buffer of n bytes, n ≥ 0, with undefined contents. The error
-	// says how much was asked for and how much is in use.
-	Alloc(n int) (Buffer, error)
-	// Free gives the buffer back once all work that was launched before the call
-	// has used it. Freeing twice panics.
+	// Free gives the buffer back, to the stream that it belongs to, once all work that was launched before the call
+	// has used it. The backend sees in Launch, Read and Write which other streams use a buffer, and waits for those
+	// alone. Freeing twice panics. Any goroutine may call it.
 	Free(Buffer)
 	// NewStream returns an independent queue of work.
 	NewStream() Stream
 	// Sync waits for the work of all streams. Faults stay with their streams.
 	Sync()
+	// Supports reports whether there is a kernel for op on operands of dt (see Call.DType), where op's contract has
+	// one at all. The answer never changes. Package tensor composes some kernels of others where they are missing;
+	// adding-a-backend.md says which.
+	Supports(op Op, dt dtype.DType) bool
 	// Stats returns the memory in use, for profiles and tests.
 	Stats() Stats
 	// Close waits for all work and gives everything back.
@@ -53,6 +55,11 @@ type Backend interface {
 // op has no kernel for) appear as a *Fault panic on the caller, at once or at the
 // next call that waits.
 type Stream interface {
+	// Alloc returns a buffer of n bytes, n ≥ 0, with undefined contents, which belongs to the stream. Its memory may be
+	// that of a buffer of the same stream that was freed, while earlier work of the stream still uses that: so
+	// another stream must wait for an event that was recorded after Alloc before it uses the buffer. The error says
+	// how much was requested and how much is in use.
+	Alloc(n int) (Buffer, error)
 	// Launch queues a kernel. The call is read before Launch returns, so the
 	// caller may reuse it; the buffers it names must stay alive (Free waits).
 	Launch(*Call)
@@ -134,6 +141,25 @@ type Call struct {
 	Ints   [8]int
 	Floats [8]float64
 	Key    uint64 // random stream, see internal/rng
+}
+
+// DType is the dtype that a call computes in: that of the first floating-point operand, inputs before outputs, or if
+// there is none, of the first operand.
+func (c *Call) DType() dtype.DType {
+	for i := range c.NIn {
+		if dt := c.In[i].DType; dt.IsFloat() {
+			return dt
+		}
+	}
+	for i := range c.NOut {
+		if dt := c.Out[i].DType; dt.IsFloat() {
+			return dt
+		}
+	}
+	if c.NIn > 0 {
+		return c.In[0].DType
+	}
+	return c.Out[0].DType
 }
 
 // Fault is the panic value of a kernel that cannot do what it was asked to.

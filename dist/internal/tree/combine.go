@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
-	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // combine sets dst[i] = op(a[i], b[i]); dst may be a or b.
@@ -15,7 +15,7 @@ func combine(dst, a, b []byte, d dtype.DType, op dist.ReduceOp) {
 	switch d {
 	case dtype.Float32:
 		if op == dist.Sum {
-			vecmath.Add(of[float32](dst), of[float32](a), of[float32](b))
+			cpu.AddHost(of[float32](dst), of[float32](a), of[float32](b))
 			return
 		}
 		number(of[float32](dst), of[float32](a), of[float32](b), op)
@@ -51,19 +51,5 @@ func number[T float32 | float64 | int32 | int64 | uint8](dst, a, b []T, op dist.
 		for i := range dst {
 			dst[i] = a[i] * b[i]
 		}
-	}
-}
-
-func widenF16(dst []float32, src []dtype.F16) {
-	dst = dst[:len(src)]
-	for i, h := range src {
-		dst[i] = h.Float32()
-	}
-}
-
-func narrowF16(dst []dtype.F16, src []float32) {
-	dst = dst[:len(src)]
-	for i, f := range src {
-		dst[i] = dtype.ToF16(f)
 	}
 }

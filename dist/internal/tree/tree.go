@@ -16,8 +16,8 @@ import (
 	"unsafe"
 
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
-	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
 
 // blockBytes is the size of one input's part that is combined at a time, so that a tree's partial results stay in the
@@ -55,10 +55,8 @@ func (c *Combiner) Partial(dst []byte, inputs [][]byte, d dtype.DType, op dist.R
 // Finish rounds a partial result, of dtype Accumulator(d), to d.
 func Finish(dst, partial []byte, d dtype.DType) {
 	switch d {
-	case dtype.BFloat16:
-		vecmath.RoundBF16(of[dtype.BF16](dst), of[float32](partial))
-	case dtype.Float16:
-		narrowF16(of[dtype.F16](dst), of[float32](partial))
+	case dtype.BFloat16, dtype.Float16:
+		cpu.RoundHost(dst, of[float32](partial), d)
 	default:
 		copy(dst, partial)
 	}
@@ -119,11 +117,7 @@ func (b *block) leaf(i, at int) []byte {
 		return in
 	}
 	wide := b.level(at)
-	if b.dtype == dtype.BFloat16 {
-		vecmath.WidenBF16(of[float32](wide), of[dtype.BF16](in))
-	} else {
-		widenF16(of[float32](wide), of[dtype.F16](in))
-	}
+	cpu.WidenHost(of[float32](wide), in, b.dtype)
 	return wide
 }
 

@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-func alloc(t *testing.T, b backend.Backend, n int) backend.Buffer {
+func alloc(t *testing.T, s backend.Stream, n int) backend.Buffer {
 	t.Helper()
-	buf, err := b.Alloc(n)
+	buf, err := s.Alloc(n)
 	require.NoError(t, err)
 	require.Equal(t, n, buf.Bytes())
 	return buf
@@ -26,7 +26,7 @@ func testMemory(t *testing.T, b backend.Backend) {
 	var bufs []backend.Buffer
 	total := int64(0)
 	for _, n := range []int{0, 1, 63, 64, 65, 1000, 4096, 1 << 20, 3<<20 + 1} {
-		buf := alloc(t, b, n)
+		buf := alloc(t, s, n)
 		fill := bytes.Repeat([]byte{byte(len(bufs) + 1)}, n)
 		s.Write(buf, 0, fill)
 		bufs, total = append(bufs, buf), total+int64(n)
@@ -55,7 +55,7 @@ func testMemory(t *testing.T, b backend.Backend) {
 	require.Zero(t, b.Stats().InUse)
 	require.Equal(t, total, b.Stats().Peak)
 	require.Panics(t, func() { b.Free(bufs[3]); s.Sync() }, "freeing twice")
-	_, err := b.Alloc(-1)
+	_, err := s.Alloc(-1)
 	require.Error(t, err)
 	testReuse(t, b, s)
 }
@@ -66,7 +66,7 @@ func testReuse(t *testing.T, b backend.Backend, s backend.Stream) {
 	for round := range 20 {
 		var bufs []backend.Buffer
 		for _, n := range []int{100, 5000, 70000, 1 << 20, 3 << 20, 2_000_001} {
-			bufs = append(bufs, alloc(t, b, n))
+			bufs = append(bufs, alloc(t, s, n))
 		}
 		for _, buf := range bufs {
 			b.Free(buf)
@@ -80,8 +80,8 @@ func testReuse(t *testing.T, b backend.Backend, s backend.Stream) {
 }
 
 // vector is a float32 operand on the device.
-func vector(t *testing.T, b backend.Backend, n int) backend.View {
-	v := backend.View{Buf: alloc(t, b, 4*n), DType: dtype.Float32, NDim: 1}
+func vector(t *testing.T, s backend.Stream, n int) backend.View {
+	v := backend.View{Buf: alloc(t, s, 4*n), DType: dtype.Float32, NDim: 1}
 	v.Shape[0], v.Stride[0] = n, 1
 	return v
 }
@@ -111,7 +111,7 @@ func read(t *testing.T, s backend.Stream, v backend.View) float64 {
 func testStreams(t *testing.T, b backend.Backend) {
 	const n = 50000
 	one, two := b.NewStream(), b.NewStream()
-	x, y := vector(t, b, n), vector(t, b, n)
+	x, y := vector(t, one, n), vector(t, one, n)
 
 	// A stream works in order, and a call may be used again at once.
 	fill(one, x, 1)
@@ -145,13 +145,13 @@ func testStreams(t *testing.T, b backend.Backend) {
 
 	// Memory that is freed under work that was launched before stays what it is for that work, on every stream.
 	for round := range 20 {
-		z, out1, out2 := vector(t, b, n), vector(t, b, n), vector(t, b, n)
+		z, out1, out2 := vector(t, one, n), vector(t, one, n), vector(t, one, n)
 		fill(one, z, float64(round))
 		two.Wait(one.Record())
 		affine(one, out1, z, 1, 1)
 		affine(two, out2, z, 1, 2)
 		b.Free(z.Buf)
-		w := vector(t, b, n) // likely the same memory
+		w := vector(t, one, n) // likely the same memory
 		fill(one, w, -7)
 		require.Equal(t, float64(round+1), read(t, one, out1))
 		require.Equal(t, float64(round+2), read(t, two, out2))
@@ -181,8 +181,8 @@ func faultOf(t *testing.T, s backend.Stream, f func()) (fault *backend.Fault) {
 
 func testFaults(t *testing.T, b backend.Backend) {
 	s := b.NewStream()
-	table, out, bad := vector(t, b, 12), vector(t, b, 12), vector(t, b, 3)
-	ids := backend.View{Buf: alloc(t, b, 12), DType: dtype.Int32, NDim: 1}
+	table, out, bad := vector(t, s, 12), vector(t, s, 12), vector(t, s, 3)
+	ids := backend.View{Buf: alloc(t, s, 12), DType: dtype.Int32, NDim: 1}
 	ids.Shape[0], ids.Stride[0] = 3, 1
 	fill(s, table, 1)
 	raw := make([]byte, 12)

@@ -83,7 +83,7 @@ func (s *sample) run(t *testing.T, b backend.Backend, stream backend.Stream) [][
 	c := &backend.Call{Op: s.op, NOut: len(s.outs), NIn: len(s.ins), Ints: s.ints, Floats: s.floats, Key: s.key}
 	var bufs []backend.Buffer
 	upload := func(o *operand) backend.Buffer {
-		buf, err := b.Alloc(len(o.bytes))
+		buf, err := stream.Alloc(len(o.bytes))
 		require.NoError(t, err)
 		stream.Write(buf, 0, o.bytes)
 		bufs = append(bufs, buf)

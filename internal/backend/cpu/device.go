@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
@@ -80,6 +81,11 @@ func (d *Device) Trim() {
 	defer d.mem.mu.Unlock()
 	d.mem.arena.trim(0)
 	d.mem.lasting.trim(0)
+}
+
+// Supports reports whether there is a kernel for op: those that there are work on all dtypes of its contract.
+func (d *Device) Supports(op backend.Op, _ dtype.DType) bool {
+	return op < backend.NumOps && kernels[op].run != nil
 }
 
 // Sync returns at once: work is done when its launch returns.

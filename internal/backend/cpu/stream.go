@@ -14,6 +14,10 @@ type stream struct{ d *Device }
 // NewStream returns a stream. Its calls return when the work is done.
 func (d *Device) NewStream() backend.Stream { return &stream{d} }
 
+// Alloc returns n bytes of memory with undefined contents, aligned to 64 bytes. Streams share all memory, since no work
+// is under way when memory is given out.
+func (s *stream) Alloc(n int) (backend.Buffer, error) { return s.d.Alloc(n) }
+
 // Launch runs the kernel.
 func (s *stream) Launch(c *backend.Call) {
 	d := s.d

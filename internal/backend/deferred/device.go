@@ -4,7 +4,7 @@
 //
 // Work is queued and runs later, on a goroutine per stream; only events order the work of different streams. Buffers
 // are handles: the memory behind them is touched by the device's goroutines alone. Memory is filled with NaN patterns
-// when it is given out and when it is freed, and a kernel's fault appears at the next call that waits. Code that takes
+// when it is given out, in the order of the stream that it belongs to, and when it is freed, and a kernel's fault appears at the next call that waits. Code that takes
 // a shortcut which works on the CPU alone fails here.
 //
 // It is not fast and not meant for training; it is the proof that the engine above does not depend on the CPU's ways.
@@ -12,11 +12,13 @@ package deferred
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/backend/cpu"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // queueLen is the number of commands that a stream takes before its caller must wait.
@@ -46,7 +48,8 @@ func New(workers int) *Device {
 type buffer struct {
 	owner *Device
 	n     int
-	freed bool // guarded by owner.mu
+	freed bool      // guarded by owner.mu
+	users []*stream // that use it, the one that it belongs to first; guarded by owner.mu
 	mem   backend.Buffer
 }
 
@@ -56,8 +59,8 @@ func (b *buffer) Bytes() int { return b.n }
 // Name is "deferred".
 func (d *Device) Name() string { return "deferred" }
 
-// Alloc returns a handle to n bytes, which hold NaN patterns.
-func (d *Device) Alloc(n int) (backend.Buffer, error) {
+// alloc returns a handle to n bytes for a stream.
+func (d *Device) alloc(n int, s *stream) (*buffer, error) {
 	mem, err := d.cpu.Alloc(n)
 	if err != nil {
 		return nil, fmt.Errorf("deferred: %w", err)
@@ -67,11 +70,11 @@ func (d *Device) Alloc(n int) (backend.Buffer, error) {
 	d.stats.Allocs++
 	d.stats.InUse += int64(n)
 	d.stats.Peak = max(d.stats.Peak, d.stats.InUse)
-	return &buffer{owner: d, n: n, mem: mem}, nil
+	return &buffer{owner: d, n: n, mem: mem, users: []*stream{s}}, nil
 }
 
-// Free invalidates the handle; the memory goes when every stream has done what was launched before. Freeing twice
-// panics.
+// Free invalidates the handle; the memory is poisoned and goes when the streams that use it have done what was
+// launched before. Freeing twice panics.
 func (d *Device) Free(b backend.Buffer) {
 	own := d.own(b)
 	d.mu.Lock()
@@ -81,15 +84,15 @@ func (d *Device) Free(b backend.Buffer) {
 	}
 	own.freed = true
 	d.stats.InUse -= int64(own.n)
-	streams := d.streams
+	closed, users := d.closed, own.users
 	d.mu.Unlock()
-	if len(streams) == 0 {
+	if closed {
 		d.cpu.Free(own.mem)
 		return
 	}
 	var left atomic.Int64
-	left.Store(int64(len(streams)))
-	for _, s := range streams {
+	left.Store(int64(len(users)))
+	for _, s := range users {
 		s.queue <- func() {
 			if left.Add(-1) == 0 {
 				d.cpu.Free(own.mem)
@@ -114,6 +117,9 @@ func (d *Device) NewStream() backend.Stream {
 	})
 	return s
 }
+
+// Supports is true of what the CPU has a kernel for.
+func (d *Device) Supports(op backend.Op, dt dtype.DType) bool { return d.cpu.Supports(op, dt) }
 
 // Sync waits for the work of all streams.
 func (d *Device) Sync() {
@@ -160,13 +166,17 @@ func (d *Device) own(b backend.Buffer) *buffer {
 	return own
 }
 
-// live is the memory of a handle for work that is being queued; a handle that was freed is misuse.
-func (d *Device) live(op backend.Op, b backend.Buffer) backend.Buffer {
+// live is the memory of a handle for work that is being queued on s; a handle that was freed is misuse.
+func (s *stream) live(op backend.Op, b backend.Buffer) backend.Buffer {
+	d := s.d
 	own := d.own(b)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if own.freed {
 		panic(&backend.Fault{Backend: d.Name(), Op: op, Msg: fmt.Sprintf("a buffer of %d bytes that was freed", own.n)})
+	}
+	if own.users[0] != s && !slices.Contains(own.users, s) {
+		own.users = append(own.users, s)
 	}
 	return own.mem
 }

@@ -3,6 +3,7 @@
 package deferred
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
@@ -30,28 +31,39 @@ func (s *stream) do(f func()) {
 	f()
 }
 
+// Alloc returns a handle to n bytes. They are filled with NaN patterns in the order of the stream's work: what another
+// stream writes before, because it did not wait for an event of this one, is lost.
+func (s *stream) Alloc(n int) (backend.Buffer, error) {
+	b, err := s.d.alloc(n, s)
+	if err != nil {
+		return nil, err
+	}
+	s.queue <- func() { s.cpu.Write(b.mem, 0, bytes.Repeat([]byte{0xFF}, n)) }
+	return b, nil
+}
+
 // Launch queues a copy of the call. Operands that were freed before are found here, everything else when the kernel
 // runs.
 func (s *stream) Launch(c *backend.Call) {
 	call := *c
 	for i := range call.NOut {
-		call.Out[i].Buf = s.d.live(c.Op, c.Out[i].Buf)
+		call.Out[i].Buf = s.live(c.Op, c.Out[i].Buf)
 	}
 	for i := range call.NIn {
-		call.In[i].Buf = s.d.live(c.Op, c.In[i].Buf)
+		call.In[i].Buf = s.live(c.Op, c.In[i].Buf)
 	}
 	s.queue <- func() { s.cpu.Launch(&call) }
 }
 
 // Write queues a copy of the bytes.
 func (s *stream) Write(dst backend.Buffer, offset int, src []byte) {
-	mem, bytes := s.d.live(backend.OpCopy, dst), slices.Clone(src)
-	s.queue <- func() { s.cpu.Write(mem, offset, bytes) }
+	mem, copied := s.live(backend.OpCopy, dst), slices.Clone(src)
+	s.queue <- func() { s.cpu.Write(mem, offset, copied) }
 }
 
 // Read waits for all earlier work and copies bytes out. It panics with the first fault of that work.
 func (s *stream) Read(dst []byte, src backend.Buffer, offset int) {
-	mem := s.d.live(backend.OpCopy, src)
+	mem := s.live(backend.OpCopy, src)
 	s.queue <- func() { s.cpu.Read(dst, mem, offset) }
 	s.Sync()
 }

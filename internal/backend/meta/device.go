@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
 // Device counts memory.
@@ -61,6 +62,9 @@ func (d *Device) Free(b backend.Buffer) {
 	d.stats.InUse -= int64(own.n)
 }
 
+// Supports is true of every op.
+func (d *Device) Supports(backend.Op, dtype.DType) bool { return true }
+
 // Sync returns at once: there is no work.
 func (d *Device) Sync() {}
 
@@ -72,13 +76,16 @@ func (d *Device) Stats() backend.Stats {
 }
 
 // NewStream returns a stream on which everything is done at once, since nothing is.
-func (d *Device) NewStream() backend.Stream { return stream{} }
+func (d *Device) NewStream() backend.Stream { return stream{d} }
 
 // Close does nothing.
 func (d *Device) Close() error { return nil }
 
 // stream is a queue of nothing, and each of its events.
-type stream struct{}
+type stream struct{ d *Device }
+
+// Alloc counts n bytes.
+func (s stream) Alloc(n int) (backend.Buffer, error) { return s.d.Alloc(n) }
 
 func (stream) Launch(*backend.Call)              {}
 func (stream) Write(backend.Buffer, int, []byte) {}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/internal/backend/deferred"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+var devices = map[string]*tensor.Device{}
+
+func init() {
+	for _, name := range []string{"deferred:0", "deferred:1"} {
+		devices[name] = nil
+		tensor.RegisterDevice(name, func() (*tensor.Device, error) { return devices[name], nil })
+	}
+	tensor.RegisterDevice("absent", func() (*tensor.Device, error) { return nil, errors.New("no such hardware") })
+}
+
+// trainOn trains two or more goroutine ranks on the named devices and returns rank 0's weights, gradients and losses.
+func trainOn(t *testing.T, ranks int, where func(rank int) *tensor.Device, opts ...accelerate.Option) (map[string]string, map[string]string, []accelerate.WindowLoss) {
+	list := accelerators(t, ranks, nil, opts...)
+	weight, gradient, losses := make([]map[string]string, ranks), make([]map[string]string, ranks), make([][]accelerate.WindowLoss, ranks)
+	for _, err := range job(t, list, func(acc *accelerate.Accelerator) error {
+		r := acc.Rank()
+		require.Same(t, where(r), acc.Device())
+		var err error
+		weight[r], losses[r], err = train(t, acc, 3, everywhere, everywhere)
+		for _, p := range acc.Params() {
+			require.Same(t, where(r), p.Device())
+			require.Same(t, where(r), p.Grad().Device())
+		}
+		gradient[r] = grads(acc)
+		return err
+	}) {
+		require.NoError(t, err)
+	}
+	for r := range ranks {
+		require.Equal(t, weight[0], weight[r])
+		require.Equal(t, gradient[0], gradient[r])
+	}
+	return weight[0], gradient[0], losses[0]
+}
+
+// Goroutine ranks on devices of their own, whose memory the host cannot see, train with the bits of the CPU.
+func TestRanksHaveDevices(t *testing.T) {
+	for name := range devices {
+		devices[name] = tensor.NewDevice(deferred.New(1))
+		defer devices[name].Close()
+	}
+	for _, ranks := range []int{2, 4} {
+		weight, gradient, losses := trainOn(t, ranks, func(int) *tensor.Device { return tensor.CPU() })
+		w, g, l := trainOn(t, ranks, func(r int) *tensor.Device {
+			return devices[[]string{"deferred:0", "deferred:1"}[r%2]]
+		}, accelerate.WithDevices("deferred:0", "deferred:1"))
+		require.Equal(t, weight, w)
+		require.Equal(t, gradient, g)
+		require.Equal(t, losses, l)
+		w, _, _ = trainOn(t, ranks, func(int) *tensor.Device { return devices["deferred:1"] }, accelerate.WithDevices("deferred:1"))
+		require.Equal(t, weight, w)
+	}
+	list, err := accelerate.Replicas(rankArgs(3), 3, accelerate.WithDevices("deferred:0", "deferred:1"))
+	require.NoError(t, err)
+	for r, acc := range list {
+		require.Same(t, devices[[]string{"deferred:0", "deferred:1", "deferred:0"}[r]], acc.Device())
+	}
+	_, err = accelerate.New(rankArgs(1), accelerate.WithDevices("absent"))
+	require.EqualError(t, err, "accelerate: device of local rank 0: no such hardware")
+	_, err = accelerate.New(rankArgs(1), accelerate.WithDevices("none"))
+	require.ErrorContains(t, err, `no device "none" is built in: want one of absent, cpu, deferred:0`)
+}
+
+// A model that was made on the CPU is trained elsewhere once it has been moved; its tensors stay the same.
+func TestMoveModel(t *testing.T) {
+	dev := tensor.NewDevice(deferred.New(1))
+	defer dev.Close()
+	acc, err := accelerate.New(rankArgs(1), accelerate.WithDevice(dev))
+	require.NoError(t, err)
+	m := netOf(nn.NewInit(tensor.CPU(), 3))
+	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil), "is on cpu, want deferred: call MoveModel")
+	c := tensor.NewCtx(tensor.CPU())
+	before, first := tensor.ReadBytes(c, m.First.Weight.Tensor), m.First.Weight.Tensor
+	part := tensor.Slice(c.NoGrad(), first, 0, 1, 2)
+	inUse := tensor.CPU().MemStats().InUse
+	require.NoError(t, accelerate.MoveModel(acc, m))
+	require.Less(t, tensor.CPU().MemStats().InUse, inUse)
+	require.Same(t, first, m.First.Weight.Tensor)
+	require.Same(t, dev, part.Device())
+	require.Equal(t, before, tensor.ReadBytes(acc.Ctx(), first))
+	require.NoError(t, accelerate.MoveModel(acc, m), "it is there")
+	require.NoError(t, acc.Prepare(t.Context(), m, adamW(acc, m), nil))
+
+	first.SwapGrad(tensor.ZerosLike(acc.Ctx().NoGrad(), first), true)
+	home, err := accelerate.New(rankArgs(1))
+	require.NoError(t, err)
+	require.ErrorContains(t, accelerate.MoveModel(home, m), "first.weight")
+}
