@@ -22,21 +22,19 @@ type deepLimits struct {
 
 var deepLimits32 = deepLimits{results: 1 << 14, blocks: 8, kept: 1 << 20, large: uncached}
 
-// deep reports whether the product is one whose blocks of products so many workers share.
-func (j *job[T]) deep(workers int) bool {
-	return workers > 1 && j.hasBlocks(workers)
-}
+// deep reports whether the product is one whose blocks of products the workers share.
+func (q *product[T]) deep() bool { return q.workers > 1 && q.hasBlocks() }
 
-// hasBlocks reports whether the results are few and there are blocks of products enough for so many workers.
-func (j *job[T]) hasBlocks(workers int) bool {
-	return j.halfA.format == nil && j.halfB.format == nil && j.inRows() && j.m*j.n <= j.deepLimits.results && j.k >= kc*workers*j.deepLimits.blocks
+// hasBlocks reports whether the results are few and there are blocks of products enough for the workers.
+func (q *product[T]) hasBlocks() bool {
+	return q.floats() && q.inRows() && q.m*q.n <= q.deepLimits.results && q.k >= kc*q.workers*q.deepLimits.blocks
 }
 
 // deepOfFew reports whether the product of few rows is deep, even for one worker: kernels that read a large B where it
 // lies take some columns of many rows, each line of which comes late where the third-level cache is far away, and
 // packing one block of products after the other reads long runs.
-func (j *job[T]) deepOfFew(workers int) bool {
-	return j.m > 1 && j.m <= j.mr && j.bcs == 1 && j.hasBlocks(workers) && j.sizeB() >= j.deepLimits.large && ampleSecondCache()
+func (q *product[T]) deepOfFew() bool {
+	return q.m > 1 && q.m <= q.mr && q.bcs == 1 && q.hasBlocks() && q.sizeB() >= q.deepLimits.large && ampleSecondCache()
 }
 
 // runDeep computes a deep product. The sums of blocks of products lie one after the other, in rows as wide as the

@@ -2,8 +2,6 @@
 
 package gemm
 
-import "github.com/lockstep-ml/lockstep/internal/kernels"
-
 // element is a type that matrices are made of.
 type element interface{ float32 | float64 }
 
@@ -38,12 +36,12 @@ type tiling struct {
 	narrow int
 }
 
-// ample is the tiling for this processor. Where the second-level cache has room for it, columns of A are packed for
-// more products than a kernel adds up: in place, a panel of them takes a line or two of each of many pages. Few rows
-// pack B there, too: where it lies it would come from the third-level cache a line here and a line there, and nothing
-// be asked for early. So its panels are packed by the way, or as usual.
-func (t tiling) ample() tiling {
-	if kernels.AmpleSecondCache() {
+// on is the tiling for a processor whose second-level cache is large, or is not. In a large one columns of A are packed
+// for more products than a kernel adds up: in place, a panel of them takes a line or two of each of many pages. Few
+// rows pack B there, too: where it lies it would come from the third-level cache a line here and a line there, and
+// nothing be asked for early. So its panels are packed in the kernel for the first rows, or as usual.
+func (t tiling) on(largeL2 bool) tiling {
+	if largeL2 {
 		t.ka, t.passing, t.skinny = 2*kc, passing{t.skinny, 1 << 20}, 0
 	}
 	return t
@@ -52,6 +50,7 @@ func (t tiling) ample() tiling {
 // engine is a kernel variant for one element type.
 type engine[T element] struct {
 	tiling
+	off []string // names of plans that are not used, for tests and benchmarks
 	// micro computes rows ≤ mr by blocks·nr: C = A·B, or C = D + A·B if d is not nil, over k ≤ kc products. A is packed
 	// k × rows; row p of B is at b[p·bstride], and those of the next block follow; row i of C is at c[i·cstride], of D
 	// at d[i·dstride].
@@ -59,8 +58,6 @@ type engine[T element] struct {
 	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here
 	// column j at b[j·bstride].
 	stream, dots direct[T, T]
-	// twins is what dots is for one row and crowded columns.
-	twins twins[T]
 	// walk is what dots is for one row, where it is better.
 	walk walk[T]
 	// sweep is what stream is for one row and a large B.

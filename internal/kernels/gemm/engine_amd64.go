@@ -28,9 +28,15 @@ var (
 		dotsAVX512x7, dotsAVX512x8, dotsAVX512x9, dotsAVX512x10, dotsAVX512x11, dotsAVX512x12}
 )
 
+// The tilings for processors whose second-level cache is not large.
+var (
+	avx2Tiling   = tiling{mr: 6, nr: 16, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 96, narrow: 12}
+	avx512Tiling = tiling{mr: 12, nr: 32, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 144, narrow: 24}
+)
+
 var (
 	avx2 = engine[float32]{
-		tiling:     tiling{mr: 6, nr: 16, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 96, narrow: 12}.ample(),
+		tiling:     avx2Tiling.on(kernels.AmpleSecondCache()),
 		micro:      microAVX2,
 		rows:       rowsAVX2x6Ahead,
 		tall:       tallAVX2x6Ahead,
@@ -47,7 +53,7 @@ var (
 		strided:   stridedAVX2,
 	}
 	avx512 = engine[float32]{
-		tiling:     tiling{mr: 12, nr: 32, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 144, narrow: 24}.ample(),
+		tiling:     avx512Tiling.on(kernels.AmpleSecondCache()),
 		micro:      microAVX512,
 		rows:       rowsAVX512x12Ahead,
 		tall:       tallAVX512x12Ahead,
@@ -57,7 +63,6 @@ var (
 		sweep:      sweep[float32]{4, 64, sweepAVX512x1, sweepAVX512x4, sweepAVX512x4Ahead, addBlocksAVX512, limits},
 		deepLimits: deepLimits32,
 		dots:       direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
-		twins:      twins[float32]{16, twinsAVX512},
 		walk:       walk[float32]{8, 16, walkAVX512, walkCrowdedAVX512},
 		pack:       packAVX512,
 		copyA:      copyPanelsAAVX512,

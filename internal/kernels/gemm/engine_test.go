@@ -57,7 +57,7 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing := *engine32()
 		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{}, outer[float32]{}
-		packing.twins, packing.sweep, packing.walk = twins[float32]{}, sweep[float32]{}, walk[float32]{}
+		packing.sweep, packing.walk = sweep[float32]{}, walk[float32]{}
 		for _, m := range some(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14) {
 			for _, n := range some(15, 32, 97, 300) {
 				for i, k := range []int{1, 16, 40, kc + 32, 4 * kc, kc + 7} {

@@ -15,8 +15,7 @@ const serialFlops = 1 << 20
 // job is a product under way together with its scratch memory. Jobs are used again and their loop bodies are made once,
 // so that a product allocates nothing.
 type job[T element] struct {
-	*engine[T]
-	problem[T]
+	product[T]
 
 	packedA []T          // of a few rows: [kc block][panel][k within block][lane]
 	scratch []scratch[T] // of the workers
@@ -24,9 +23,8 @@ type job[T element] struct {
 	sums        []T // of blocks of products that are added later: [block][column] of a sweep, [block][row][column] of a deep product
 	alternating []T // what packedA holds of one row, for walk.crowded
 
-	tiled                    bool // whether the product is one for the matrix unit
-	stepSize                 int  // of a panel for it: the elements of 32 products
-	splitCols, splitProducts int  // the columns and the products of B that are split for it at once
+	stepSize                 int // of a panel for it: the elements of 32 products
+	splitCols, splitProducts int // the columns and the products of B that are split for it at once
 
 	k0, k1       int // the products that packedA or sums are for
 	cutting      cutting
@@ -34,7 +32,9 @@ type job[T element] struct {
 	strip        int // of a row of B, in steps of the sweep kernels
 	layout       layout
 
-	pieceBody, pairedBody, tiledBody, packRowsBody, passingBody, skinnyBody, outerBody, sweepBody, addBody, deepBody, addDeepBody func(worker, lo, hi int)
+	pieceBody, pairedBody, tiledBody, packRowsBody, passingBody, outerBody func(worker, lo, hi int)
+	streamBody, dotsBody, panelsBody                                       func(worker, lo, hi int) // of few rows
+	walkBody, sweepBody, addBody, deepBody, addDeepBody                    func(worker, lo, hi int)
 }
 
 // scratch is what one worker needs for itself.
@@ -79,7 +79,10 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.pieceBody, j.pairedBody, j.tiledBody, j.packRowsBody, j.passingBody, j.skinnyBody, j.outerBody, j.sweepBody, j.addBody, j.deepBody, j.addDeepBody = j.computePieces, j.computePaired, j.computeTiled, j.packRows, j.computePassing, j.computeSkinny, j.computeOuter, j.computeSweep, j.addSweeps, j.computeDeep, j.addDeep
+	j.pieceBody, j.pairedBody, j.tiledBody, j.packRowsBody = j.computePieces, j.computePaired, j.computeTiled, j.packRows
+	j.passingBody, j.outerBody, j.deepBody, j.addDeepBody = j.computePassing, j.computeOuter, j.computeDeep, j.addDeep
+	j.streamBody, j.dotsBody, j.panelsBody = j.computeStream, j.computeDots, j.computePanels
+	j.walkBody, j.sweepBody, j.addBody = j.computeWalk, j.computeSweep, j.addSweeps
 	return j
 }
 
@@ -110,30 +113,9 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	if q.flops() < serialFlops {
 		p = nil
 	}
-	tiled := e.tiles.take(q.m, q.n, q.k)
-	if !tiled && q.n <= e.narrow && q.m > q.n {
-		q = q.transposed()
-	}
-	j.engine, j.problem, j.tiled = e, q, tiled
+	j.product = newProduct(e, q, p.Workers())
 	j.reserve(p.Workers())
-	switch {
-	case j.tiled && !j.deep(p.Workers()):
-		j.runTiled(p)
-	case q.paired(&e.tiling):
-		j.runPaired(p)
-	case j.deepOfFew(p.Workers()):
-		j.runDeep(p)
-	case q.m <= e.mr || q.m <= few(e, &q) && q.n >= shareable*e.nr:
-		j.runSkinny(p)
-	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil && q.halfA.format == nil && q.halfB.format == nil:
-		j.runOuter(p)
-	case j.deep(p.Workers()):
-		j.runDeep(p)
-	case j.passes(p.Workers()):
-		j.runPassing(p)
-	default:
-		j.runBlocked(p)
-	}
+	j.plan().run(j, p)
 }
 
 // reserve makes room for the workers' tiles.

@@ -578,11 +578,6 @@ func rowsAVX512x12Keeping(k int, a *float32, astride int, b *float32, bstride in
 //go:noescape
 func fence()
 
-// twinsAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
-//
-//go:noescape
-func twinsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int)
-
 // walkAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
 // c0 is written before d1 is read. It asks for 16 runs of 2048 bytes, the first of which is at next, and each nstride after the one before.
 //

@@ -29,11 +29,10 @@ type passing struct {
 	bytes int // of B, at least: less than half of the second-level cache is there from last time, and packed at once
 }
 
-// passes reports whether the rows of A are some that pass by the panels of B, of which so many workers have enough
-// each.
-func (j *job[T]) passes(workers int) bool {
-	return j.keeping != nil && j.m > j.mr && j.m <= j.passing.rows && j.sizeB() >= j.passing.bytes && j.k >= passingProducts &&
-		j.n >= max(2, workers)*shareable/2*j.nr && j.acs == 1 && (j.bcs == 1 || j.brs == 1) && j.inRows() && j.halfA.format == nil && j.halfB.format == nil
+// passes reports whether the rows of A are some that pass by the panels of B, of which the workers have enough each.
+func (q *product[T]) passes() bool {
+	return q.keeping != nil && q.m > q.mr && q.m <= q.passing.rows && q.sizeB() >= q.passing.bytes && q.k >= passingProducts &&
+		q.n >= max(2, q.workers)*shareable/2*q.nr && q.acs == 1 && (q.bcs == 1 || q.brs == 1) && q.inRows() && q.floats()
 }
 
 // runPassing computes such a product. The rows of A that do not fill a panel are packed ahead.

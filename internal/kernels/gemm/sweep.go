@@ -3,9 +3,6 @@
 package gemm
 
 import (
-	"unsafe"
-
-	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
@@ -38,19 +35,18 @@ type sweepLimits struct {
 
 var limits = sweepLimits{ways: 8, small: 1 << 20, large: uncached, columns: 256, strip: 1024, kept: 1 << 18}
 
-// sizeB is the size of B, in bytes.
-func (j *job[T]) sizeB() int { return j.k * j.n * int(unsafe.Sizeof(j.c[0])) }
-
 // sweeps reports whether the product is one for the sweep kernels.
-func (j *job[T]) sweeps() bool {
-	s := &j.sweep
-	return s.some != nil && j.m == 1 && j.bcs == 1 && j.halfB.format == nil && j.inRows() &&
-		j.n >= s.columns && j.sizeB() >= s.small && (kernels.FirstCacheWays() <= s.ways || ampleSecondCache())
+func (q *product[T]) sweeps() bool {
+	s := &q.sweep
+	return s.some != nil && q.m == 1 && q.bcs == 1 && q.halfB.format == nil && q.inRows() &&
+		q.n >= s.columns && q.sizeB() >= s.small && (firstCacheWays() <= s.ways || ampleSecondCache())
 }
 
 // runSweep computes a product of one row. Blocks of products are summed each on its own, in any order, so that each
 // worker reads whole rows, and then added in the order of k.
 func (j *job[T]) runSweep(p *parallel.Pool) {
+	j.k0 = 0
+	j.packFew(p, j.k)
 	steps := j.n / j.sweep.width
 	strips := ceilDiv(steps*j.sweep.width, j.sweep.strip)
 	j.strip = ceilDiv(steps, strips)
@@ -63,7 +59,7 @@ func (j *job[T]) runSweep(p *parallel.Pool) {
 	}
 	if whole := steps * j.sweep.width; whole < j.n {
 		j.k0, j.k1 = 0, j.k
-		j.computeSkinny(0, whole/j.nr, ceilDiv(j.n, j.nr))
+		j.computeStream(0, whole/j.nr, ceilDiv(j.n, j.nr))
 	}
 }
 

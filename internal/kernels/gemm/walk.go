@@ -6,7 +6,7 @@ import (
 	"math"
 	"unsafe"
 
-	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
 // walk are the kernels for one row and a B whose columns are contiguous, on a processor whose first cache has few ways.
@@ -35,16 +35,17 @@ const (
 )
 
 // walks reports whether the product is one for the walk kernels.
-func (j *job[T]) walks() bool {
+func (q *product[T]) walks() bool {
 	depth := kc
-	if j.crowds() {
+	if q.crowds() {
 		depth = 4 * kc
 	}
-	return j.walk.compute != nil && j.m == 1 && j.brs == 1 && j.halfB.format == nil && j.inRows() && (j.k1-j.k0)%depth == 0 && kernels.FirstCacheWays() <= j.walk.ways
+	return q.walk.compute != nil && q.m == 1 && q.brs == 1 && q.halfB.format == nil && q.inRows() && q.k%depth == 0 &&
+		firstCacheWays() <= q.walk.ways
 }
 
 // crowds reports whether the columns of B lie a multiple of 4 KiB apart.
-func (j *job[T]) crowds() bool { return j.bcs*int(unsafe.Sizeof(j.c[0]))%crowded == 0 }
+func (q *product[T]) crowds() bool { return q.bcs*int(unsafe.Sizeof(q.c[0]))%crowded == 0 }
 
 // alternate writes each two blocks of the only row of A, element by element, for walk.crowded.
 func (j *job[T]) alternate() {
@@ -57,12 +58,26 @@ func (j *job[T]) alternate() {
 	}
 }
 
-// computeWalk computes the only row of C for the whole vectors of columns from col on as engine.dots does. It returns
-// the first column that is left: col, if there is no such kernel for the product.
-func (j *job[T]) computeWalk(worker, col, end int) int {
-	if !j.walks() {
-		return col
+// runWalk computes a product of one row by the walk kernels.
+func (j *job[T]) runWalk(p *parallel.Pool) {
+	j.k0 = 0
+	j.packFew(p, j.k)
+	if j.crowds() {
+		j.alternate()
 	}
+	p.ForWorkers(ceilDiv(j.n, j.nr), fewChunk(j), j.walkBody)
+}
+
+// computeWalk computes the only row of C for panels [lo, hi) of B.
+func (j *job[T]) computeWalk(worker, lo, hi int) {
+	end := min(hi*j.nr, j.n)
+	j.dotsFrom(worker, j.walkColumns(worker, lo*j.nr, end), end)
+	j.finished(0, 1, lo*j.nr, end)
+}
+
+// walkColumns computes the only row of C for the whole vectors of columns from col on as engine.dots does. It returns
+// the first column that is left.
+func (j *job[T]) walkColumns(worker, col, end int) int {
 	lanes, depth, row, compute, ahead := j.walk.lanes, kc, j.packedA, j.walk.compute, walkAhead
 	if j.crowds() {
 		lanes, depth, row, compute, ahead = lanes/2, 2*kc, j.alternating, j.walk.crowded, walkAheadCrowded

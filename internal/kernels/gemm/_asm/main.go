@@ -99,7 +99,6 @@ func single(c *build.Context) {
 	}
 	keeping(c, avx512)
 	fence(c)
-	twins(c, avx512)
 	walk(c, avx512)
 	walkCrowded(c, avx512)
 	for _, f := range []family{avx512, avx2} {

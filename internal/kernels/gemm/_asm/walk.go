@@ -10,6 +10,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
+// walkDepth is the number of products of a walk kernel: kc of package gemm.
+const walkDepth = 256
+
 // walkNear is how many bytes ahead in each column a walk kernel asks for memory, beside what it asks for by the way.
 const walkNear = 128
 
@@ -20,8 +23,8 @@ const walkSignature = "func(a0, b0, c0, d0, a1, b1, c1, d1 *float32, bstride int
 func walk(c *build.Context, f family) {
 	name := fmt.Sprintf("walk%s", f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over %d products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].", name, f.lanes, twinDepth),
-		fmt.Sprintf("c0 is written before d1 is read. It asks for %d runs of %d bytes, the first of which is at next, and each nstride after the one before.", twinDepth/f.lanes, 2*f.lanes*f.bytes()))
+	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over %d products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].", name, f.lanes, walkDepth),
+		fmt.Sprintf("c0 is written before d1 is read. It asks for %d runs of %d bytes, the first of which is at next, and each nstride after the one before.", walkDepth/f.lanes, 2*f.lanes*f.bytes()))
 	c.Pragma("noescape")
 	c.SignatureExpr(walkSignature)
 	w := newWalk(c, f, 1)
@@ -43,9 +46,9 @@ func walk(c *build.Context, f family) {
 func walkCrowded(c *build.Context, f family) {
 	name := fmt.Sprintf("walkCrowded%s", f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two blocks of %d products, of which elements of a0 and a1 alternate.", name, f.lanes/2, twinDepth),
+	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two blocks of %d products, of which elements of a0 and a1 alternate.", name, f.lanes/2, walkDepth),
 		"Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride]. c0 is written before d1 is read.",
-		fmt.Sprintf("It asks for %d runs of %d bytes: one at next and one behind it, and the same nstride further on.", twinDepth/f.lanes, 2*f.lanes*f.bytes()))
+		fmt.Sprintf("It asks for %d runs of %d bytes: one at next and one behind it, and the same nstride further on.", walkDepth/f.lanes, 2*f.lanes*f.bytes()))
 	c.Pragma("noescape")
 	c.SignatureExpr(walkSignature)
 	w := newWalk(c, f, 2)
@@ -112,7 +115,7 @@ func newWalk(c *build.Context, f family, blocks int) *walkKernel {
 func (w *walkKernel) emit(c *build.Context, advance func()) {
 	first, second := 0, w.f.bytes()/2
 	k := c.GP64()
-	c.MOVQ(operand.U32(uint32(twinDepth/w.f.lanes)), k)
+	c.MOVQ(operand.U32(uint32(walkDepth/w.f.lanes)), k)
 	for v := range w.from {
 		w.transpose(c, v, first, w.requests(c, v))
 	}
@@ -160,7 +163,7 @@ func spread(main []func(), others ...[]func()) {
 // at returns the address of a row of vector v's squares.
 func (w *walkKernel) at(v, row, disp int) operand.Mem {
 	m := w.from[v].at(row / w.blocks)
-	m.Disp = disp + row%w.blocks*twinDepth*w.f.size()
+	m.Disp = disp + row%w.blocks*walkDepth*w.f.size()
 	return m
 }
 
