@@ -29,8 +29,8 @@ type tiling struct {
 	// skinny is the largest m for which B is not packed ahead: its elements are used by so few rows that packing all of
 	// it would not pay.
 	skinny int
-	// passing says for which products panels of B are packed by the way; the zero value: none.
-	passing passing
+	// fusedPacking says for which products panels of B are packed by the kernel that reads them first; the zero value: none.
+	fusedPacking fusedPacking
 	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be
 	// padding.
 	narrow int
@@ -42,7 +42,7 @@ type tiling struct {
 // nothing be asked for early. So its panels are packed in the kernel for the first rows, or as usual.
 func (t tiling) on(largeL2 bool) tiling {
 	if largeL2 {
-		t.ka, t.passing, t.skinny = 2*kc, passing{t.skinny, 1 << 20}, 0
+		t.ka, t.fusedPacking, t.skinny = 2*kc, fusedPacking{t.skinny, 1 << 20}, 0
 	}
 	return t
 }
@@ -58,14 +58,16 @@ type engine[T element] struct {
 	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here
 	// column j at b[j·bstride].
 	stream, dots direct[T, T]
-	// walk is what dots is for one row, where it is better.
-	walk walk[T]
-	// sweep is what stream is for one row and a large B.
-	sweep sweep[T]
+	// gemvHalves is what dots is for one row and crowded columns.
+	gemvHalves gemvHalves[T]
+	// gemvColumns is what dots is for one row, where it is better.
+	gemvColumns gemvColumns[T]
+	// gemvRows is what stream is for one row and a large B.
+	gemvRows gemvRows[T]
 	// rows and tall are micro for mr rows of A where they lie: row i at a[i·astride], or column p at a[p·astride]. With
 	// each block they ask for a part of what next, the address of a fetch, says. They are nil where there are none.
 	rows, tall func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int, next *uintptr)
-	// keeping is rows for one block that packs B by the way: row p of it goes to kept[p·nr:]. With that it asks for nr
+	// keeping is rows for one block that packs B as it reads it: row p of it goes to kept[p·nr:]. With that it asks for nr
 	// elements at near[p·bstride]. It is nil where there is none.
 	keeping func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int, kept, near *T)
 	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products.
@@ -78,8 +80,8 @@ type engine[T element] struct {
 	broad func(k int, a *T, ars, acs int, b *T, brs, bps int, c *T, crs, add, count, astep, cstep int, next, step uintptr)
 	// tiles is zero where there is no matrix unit.
 	tiles tiles[T]
-	// deepLimits is zero where sweep.add is missing.
-	deepLimits
+	// splitKLimits is zero where gemvRows.add is missing.
+	splitKLimits
 	// outer writes rows of a product of one summand.
 	outer outer[T]
 	// pack is packGeneric or something faster that does the same.

@@ -123,7 +123,7 @@ const broadProducts = 128
 // them counts, in time and in the power that a clock's frequency depends on. Where the first-level cache holds no more
 // than 32 KiB it would read B from the second again and again. Processors with a large first but a small second-level
 // cache lose nothing to loads.
-var sideBySide = func() bool { return firstCacheWays() >= roomy && ampleSecondCache() }
+var sideBySide = func() bool { return firstCacheWays() >= roomy && largeL2() }
 
 // inPlaceBroad computes two panels side by side, some products after the others.
 func inPlaceBroad[T element](e *engine[T], m, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc, add int, ahead *Ahead) {

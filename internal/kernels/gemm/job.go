@@ -20,8 +20,8 @@ type job[T element] struct {
 	packedA []T          // of a few rows: [kc block][panel][k within block][lane]
 	scratch []scratch[T] // of the workers
 
-	sums        []T // of blocks of products that are added later: [block][column] of a sweep, [block][row][column] of a deep product
-	alternating []T // what packedA holds of one row, for walk.crowded
+	sums        []T // of blocks of products that are added later: [block][column] of a GEMV, [block][row][column] of split-K
+	alternating []T // what packedA holds of one row, for gemvColumns.crowded
 
 	stepSize                 int // of a panel for it: the elements of 32 products
 	splitCols, splitProducts int // the columns and the products of B that are split for it at once
@@ -29,12 +29,12 @@ type job[T element] struct {
 	k0, k1       int // the products that packedA or sums are for
 	cutting      cutting
 	down, across int // parts into which the rows and the columns of C are cut
-	strip        int // of a row of B, in steps of the sweep kernels
+	strip        int // of a row of B, in steps of the gemvRows kernels
 	layout       layout
 
-	pieceBody, pairedBody, tiledBody, packRowsBody, passingBody, outerBody func(worker, lo, hi int)
-	streamBody, dotsBody, panelsBody                                       func(worker, lo, hi int) // of few rows
-	walkBody, sweepBody, addBody, deepBody, addDeepBody                    func(worker, lo, hi int)
+	pieceBody, pairedBody, tiledBody, packRowsBody, fusedPackingBody, outerBody       func(worker, lo, hi int)
+	streamBody, dotsBody, panelsBody                                                  func(worker, lo, hi int) // of few rows
+	gemvHalvesBody, gemvColumnsBody, gemvRowsBody, addBody, splitKBody, addSplitKBody func(worker, lo, hi int)
 }
 
 // scratch is what one worker needs for itself.
@@ -80,9 +80,9 @@ func (l *jobs[T]) take() *job[T] {
 	}
 	j := new(job[T])
 	j.pieceBody, j.pairedBody, j.tiledBody, j.packRowsBody = j.computePieces, j.computePaired, j.computeTiled, j.packRows
-	j.passingBody, j.outerBody, j.deepBody, j.addDeepBody = j.computePassing, j.computeOuter, j.computeDeep, j.addDeep
+	j.fusedPackingBody, j.outerBody, j.splitKBody, j.addSplitKBody = j.computeFusedPacking, j.computeOuter, j.computeSplitK, j.addSplitK
 	j.streamBody, j.dotsBody, j.panelsBody = j.computeStream, j.computeDots, j.computePanels
-	j.walkBody, j.sweepBody, j.addBody = j.computeWalk, j.computeSweep, j.addSweeps
+	j.gemvHalvesBody, j.gemvColumnsBody, j.gemvRowsBody, j.addBody = j.computeGEMVHalves, j.computeGEMVColumns, j.computeGEMVRows, j.addGEMVRows
 	return j
 }
 

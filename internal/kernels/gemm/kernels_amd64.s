@@ -22059,9 +22059,273 @@ TEXT ·fence(SB), $0
 	SFENCE
 	RET
 
-// func walkAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
+// func gemvHalvesAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·walkAVX512(SB), $0-88
+TEXT ·gemvHalvesAVX512(SB), $0-72
+	MOVQ   bstride+64(FP), AX
+	SHLQ   $0x02, AX
+	IMUL3Q $0x03, AX, DX
+	IMUL3Q $0x05, AX, BX
+	IMUL3Q $0x07, AX, SI
+	MOVQ   a0+0(FP), DI
+	MOVQ   b0+8(FP), CX
+	MOVQ   CX, R8
+	LEAQ   (R8)(AX*8), R9
+	MOVQ   a1+32(FP), R10
+	MOVQ   b1+40(FP), CX
+	MOVQ   CX, R11
+	LEAQ   (R11)(AX*8), R12
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	MOVQ   $0x00000010, CX
+
+loop:
+	VMOVUPS          (R8), Z2
+	PREFETCHT0       192(R8)
+	VMOVUPS          (R8)(AX*1), Z3
+	PREFETCHT0       192(R8)(AX*1)
+	VMOVUPS          (R8)(AX*2), Z4
+	PREFETCHT0       192(R8)(AX*2)
+	VMOVUPS          (R8)(DX*1), Z5
+	PREFETCHT0       192(R8)(DX*1)
+	VMOVUPS          (R8)(AX*4), Z6
+	PREFETCHT0       192(R8)(AX*4)
+	VMOVUPS          (R8)(BX*1), Z7
+	PREFETCHT0       192(R8)(BX*1)
+	VMOVUPS          (R8)(DX*2), Z8
+	PREFETCHT0       192(R8)(DX*2)
+	VMOVUPS          (R8)(SI*1), Z9
+	PREFETCHT0       192(R8)(SI*1)
+	VMOVUPS          (R9), Z10
+	PREFETCHT0       192(R9)
+	VMOVUPS          (R9)(AX*1), Z11
+	PREFETCHT0       192(R9)(AX*1)
+	VMOVUPS          (R9)(AX*2), Z12
+	PREFETCHT0       192(R9)(AX*2)
+	VMOVUPS          (R9)(DX*1), Z13
+	PREFETCHT0       192(R9)(DX*1)
+	VMOVUPS          (R9)(AX*4), Z14
+	PREFETCHT0       192(R9)(AX*4)
+	VMOVUPS          (R9)(BX*1), Z15
+	PREFETCHT0       192(R9)(BX*1)
+	VMOVUPS          (R9)(DX*2), Z16
+	PREFETCHT0       192(R9)(DX*2)
+	VMOVUPS          (R9)(SI*1), Z17
+	PREFETCHT0       192(R9)(SI*1)
+	VUNPCKLPS        Z3, Z2, Z18
+	VUNPCKHPS        Z3, Z2, Z2
+	VUNPCKLPS        Z5, Z4, Z3
+	VUNPCKHPS        Z5, Z4, Z4
+	VUNPCKLPD        Z3, Z18, Z5
+	VUNPCKHPD        Z3, Z18, Z3
+	VUNPCKLPD        Z4, Z2, Z18
+	VUNPCKHPD        Z4, Z2, Z2
+	VUNPCKLPS        Z7, Z6, Z4
+	VUNPCKHPS        Z7, Z6, Z6
+	VUNPCKLPS        Z9, Z8, Z7
+	VUNPCKHPS        Z9, Z8, Z8
+	VUNPCKLPD        Z7, Z4, Z9
+	VUNPCKHPD        Z7, Z4, Z4
+	VUNPCKLPD        Z8, Z6, Z7
+	VUNPCKHPD        Z8, Z6, Z6
+	VUNPCKLPS        Z11, Z10, Z8
+	VUNPCKHPS        Z11, Z10, Z10
+	VUNPCKLPS        Z13, Z12, Z11
+	VUNPCKHPS        Z13, Z12, Z12
+	VUNPCKLPD        Z11, Z8, Z13
+	VUNPCKHPD        Z11, Z8, Z8
+	VUNPCKLPD        Z12, Z10, Z11
+	VUNPCKHPD        Z12, Z10, Z10
+	VUNPCKLPS        Z15, Z14, Z12
+	VUNPCKHPS        Z15, Z14, Z14
+	VUNPCKLPS        Z17, Z16, Z15
+	VUNPCKHPS        Z17, Z16, Z16
+	VUNPCKLPD        Z15, Z12, Z17
+	VUNPCKHPD        Z15, Z12, Z12
+	VUNPCKLPD        Z16, Z14, Z15
+	VUNPCKHPD        Z16, Z14, Z14
+	VSHUFF32X4       $0x88, Z9, Z5, Z16
+	VSHUFF32X4       $0xdd, Z9, Z5, Z5
+	VSHUFF32X4       $0x88, Z17, Z13, Z9
+	VSHUFF32X4       $0xdd, Z17, Z13, Z13
+	VSHUFF32X4       $0x88, Z9, Z16, Z17
+	VSHUFF32X4       $0x88, Z13, Z5, Z19
+	VSHUFF32X4       $0xdd, Z9, Z16, Z9
+	VSHUFF32X4       $0xdd, Z13, Z5, Z5
+	VSHUFF32X4       $0x88, Z4, Z3, Z13
+	VSHUFF32X4       $0xdd, Z4, Z3, Z3
+	VSHUFF32X4       $0x88, Z12, Z8, Z4
+	VSHUFF32X4       $0xdd, Z12, Z8, Z8
+	VSHUFF32X4       $0x88, Z4, Z13, Z12
+	VSHUFF32X4       $0x88, Z8, Z3, Z16
+	VSHUFF32X4       $0xdd, Z4, Z13, Z4
+	VSHUFF32X4       $0xdd, Z8, Z3, Z3
+	VSHUFF32X4       $0x88, Z7, Z18, Z8
+	VSHUFF32X4       $0xdd, Z7, Z18, Z7
+	VSHUFF32X4       $0x88, Z15, Z11, Z13
+	VSHUFF32X4       $0xdd, Z15, Z11, Z11
+	VSHUFF32X4       $0x88, Z13, Z8, Z15
+	VSHUFF32X4       $0x88, Z11, Z7, Z18
+	VSHUFF32X4       $0xdd, Z13, Z8, Z8
+	VSHUFF32X4       $0xdd, Z11, Z7, Z7
+	VSHUFF32X4       $0x88, Z6, Z2, Z11
+	VSHUFF32X4       $0xdd, Z6, Z2, Z2
+	VSHUFF32X4       $0x88, Z14, Z10, Z6
+	VSHUFF32X4       $0xdd, Z14, Z10, Z10
+	VSHUFF32X4       $0x88, Z6, Z11, Z13
+	VSHUFF32X4       $0x88, Z10, Z2, Z14
+	VSHUFF32X4       $0xdd, Z6, Z11, Z6
+	VSHUFF32X4       $0xdd, Z10, Z2, Z2
+	VFMADD231PS.BCST (DI), Z17, Z0
+	VFMADD231PS.BCST 4(DI), Z12, Z0
+	VFMADD231PS.BCST 8(DI), Z15, Z0
+	VFMADD231PS.BCST 12(DI), Z13, Z0
+	VFMADD231PS.BCST 16(DI), Z19, Z0
+	VFMADD231PS.BCST 20(DI), Z16, Z0
+	VFMADD231PS.BCST 24(DI), Z18, Z0
+	VFMADD231PS.BCST 28(DI), Z14, Z0
+	VFMADD231PS.BCST 32(DI), Z9, Z0
+	VFMADD231PS.BCST 36(DI), Z4, Z0
+	VFMADD231PS.BCST 40(DI), Z8, Z0
+	VFMADD231PS.BCST 44(DI), Z6, Z0
+	VFMADD231PS.BCST 48(DI), Z5, Z0
+	VFMADD231PS.BCST 52(DI), Z3, Z0
+	VFMADD231PS.BCST 56(DI), Z7, Z0
+	VFMADD231PS.BCST 60(DI), Z2, Z0
+	ADDQ             $0x40, R8
+	ADDQ             $0x40, R9
+	ADDQ             $0x40, DI
+	VMOVUPS          (R11), Z2
+	PREFETCHT0       192(R11)
+	VMOVUPS          (R11)(AX*1), Z3
+	PREFETCHT0       192(R11)(AX*1)
+	VMOVUPS          (R11)(AX*2), Z4
+	PREFETCHT0       192(R11)(AX*2)
+	VMOVUPS          (R11)(DX*1), Z5
+	PREFETCHT0       192(R11)(DX*1)
+	VMOVUPS          (R11)(AX*4), Z6
+	PREFETCHT0       192(R11)(AX*4)
+	VMOVUPS          (R11)(BX*1), Z7
+	PREFETCHT0       192(R11)(BX*1)
+	VMOVUPS          (R11)(DX*2), Z8
+	PREFETCHT0       192(R11)(DX*2)
+	VMOVUPS          (R11)(SI*1), Z9
+	PREFETCHT0       192(R11)(SI*1)
+	VMOVUPS          (R12), Z10
+	PREFETCHT0       192(R12)
+	VMOVUPS          (R12)(AX*1), Z11
+	PREFETCHT0       192(R12)(AX*1)
+	VMOVUPS          (R12)(AX*2), Z12
+	PREFETCHT0       192(R12)(AX*2)
+	VMOVUPS          (R12)(DX*1), Z13
+	PREFETCHT0       192(R12)(DX*1)
+	VMOVUPS          (R12)(AX*4), Z14
+	PREFETCHT0       192(R12)(AX*4)
+	VMOVUPS          (R12)(BX*1), Z15
+	PREFETCHT0       192(R12)(BX*1)
+	VMOVUPS          (R12)(DX*2), Z16
+	PREFETCHT0       192(R12)(DX*2)
+	VMOVUPS          (R12)(SI*1), Z17
+	PREFETCHT0       192(R12)(SI*1)
+	VUNPCKLPS        Z3, Z2, Z18
+	VUNPCKHPS        Z3, Z2, Z2
+	VUNPCKLPS        Z5, Z4, Z3
+	VUNPCKHPS        Z5, Z4, Z4
+	VUNPCKLPD        Z3, Z18, Z5
+	VUNPCKHPD        Z3, Z18, Z3
+	VUNPCKLPD        Z4, Z2, Z18
+	VUNPCKHPD        Z4, Z2, Z2
+	VUNPCKLPS        Z7, Z6, Z4
+	VUNPCKHPS        Z7, Z6, Z6
+	VUNPCKLPS        Z9, Z8, Z7
+	VUNPCKHPS        Z9, Z8, Z8
+	VUNPCKLPD        Z7, Z4, Z9
+	VUNPCKHPD        Z7, Z4, Z4
+	VUNPCKLPD        Z8, Z6, Z7
+	VUNPCKHPD        Z8, Z6, Z6
+	VUNPCKLPS        Z11, Z10, Z8
+	VUNPCKHPS        Z11, Z10, Z10
+	VUNPCKLPS        Z13, Z12, Z11
+	VUNPCKHPS        Z13, Z12, Z12
+	VUNPCKLPD        Z11, Z8, Z13
+	VUNPCKHPD        Z11, Z8, Z8
+	VUNPCKLPD        Z12, Z10, Z11
+	VUNPCKHPD        Z12, Z10, Z10
+	VUNPCKLPS        Z15, Z14, Z12
+	VUNPCKHPS        Z15, Z14, Z14
+	VUNPCKLPS        Z17, Z16, Z15
+	VUNPCKHPS        Z17, Z16, Z16
+	VUNPCKLPD        Z15, Z12, Z17
+	VUNPCKHPD        Z15, Z12, Z12
+	VUNPCKLPD        Z16, Z14, Z15
+	VUNPCKHPD        Z16, Z14, Z14
+	VSHUFF32X4       $0x88, Z9, Z5, Z16
+	VSHUFF32X4       $0xdd, Z9, Z5, Z5
+	VSHUFF32X4       $0x88, Z17, Z13, Z9
+	VSHUFF32X4       $0xdd, Z17, Z13, Z13
+	VSHUFF32X4       $0x88, Z9, Z16, Z17
+	VSHUFF32X4       $0x88, Z13, Z5, Z19
+	VSHUFF32X4       $0xdd, Z9, Z16, Z9
+	VSHUFF32X4       $0xdd, Z13, Z5, Z5
+	VSHUFF32X4       $0x88, Z4, Z3, Z13
+	VSHUFF32X4       $0xdd, Z4, Z3, Z3
+	VSHUFF32X4       $0x88, Z12, Z8, Z4
+	VSHUFF32X4       $0xdd, Z12, Z8, Z8
+	VSHUFF32X4       $0x88, Z4, Z13, Z12
+	VSHUFF32X4       $0x88, Z8, Z3, Z16
+	VSHUFF32X4       $0xdd, Z4, Z13, Z4
+	VSHUFF32X4       $0xdd, Z8, Z3, Z3
+	VSHUFF32X4       $0x88, Z7, Z18, Z8
+	VSHUFF32X4       $0xdd, Z7, Z18, Z7
+	VSHUFF32X4       $0x88, Z15, Z11, Z13
+	VSHUFF32X4       $0xdd, Z15, Z11, Z11
+	VSHUFF32X4       $0x88, Z13, Z8, Z15
+	VSHUFF32X4       $0x88, Z11, Z7, Z18
+	VSHUFF32X4       $0xdd, Z13, Z8, Z8
+	VSHUFF32X4       $0xdd, Z11, Z7, Z7
+	VSHUFF32X4       $0x88, Z6, Z2, Z11
+	VSHUFF32X4       $0xdd, Z6, Z2, Z2
+	VSHUFF32X4       $0x88, Z14, Z10, Z6
+	VSHUFF32X4       $0xdd, Z14, Z10, Z10
+	VSHUFF32X4       $0x88, Z6, Z11, Z13
+	VSHUFF32X4       $0x88, Z10, Z2, Z14
+	VSHUFF32X4       $0xdd, Z6, Z11, Z6
+	VSHUFF32X4       $0xdd, Z10, Z2, Z2
+	VFMADD231PS.BCST (R10), Z17, Z1
+	VFMADD231PS.BCST 4(R10), Z12, Z1
+	VFMADD231PS.BCST 8(R10), Z15, Z1
+	VFMADD231PS.BCST 12(R10), Z13, Z1
+	VFMADD231PS.BCST 16(R10), Z19, Z1
+	VFMADD231PS.BCST 20(R10), Z16, Z1
+	VFMADD231PS.BCST 24(R10), Z18, Z1
+	VFMADD231PS.BCST 28(R10), Z14, Z1
+	VFMADD231PS.BCST 32(R10), Z9, Z1
+	VFMADD231PS.BCST 36(R10), Z4, Z1
+	VFMADD231PS.BCST 40(R10), Z8, Z1
+	VFMADD231PS.BCST 44(R10), Z6, Z1
+	VFMADD231PS.BCST 48(R10), Z5, Z1
+	VFMADD231PS.BCST 52(R10), Z3, Z1
+	VFMADD231PS.BCST 56(R10), Z7, Z1
+	VFMADD231PS.BCST 60(R10), Z2, Z1
+	ADDQ             $0x40, R11
+	ADDQ             $0x40, R12
+	ADDQ             $0x40, R10
+	DECQ             CX
+	JNE              loop
+	MOVQ             d0+24(FP), AX
+	MOVQ             c0+16(FP), CX
+	VADDPS           (AX), Z0, Z0
+	VMOVUPS          Z0, (CX)
+	MOVQ             d1+56(FP), AX
+	MOVQ             c1+48(FP), CX
+	VADDPS           (AX), Z1, Z1
+	VMOVUPS          Z1, (CX)
+	VZEROUPPER
+	RET
+
+// func gemvColumnsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·gemvColumnsAVX512(SB), $0-88
 	MOVQ         bstride+64(FP), CX
 	MOVQ         next+72(FP), AX
 	SHLQ         $0x02, CX
@@ -22472,9 +22736,9 @@ last:
 	VZEROUPPER
 	RET
 
-// func walkCrowdedAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
+// func gemvColumnsCrowdedAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·walkCrowdedAVX512(SB), $0-88
+TEXT ·gemvColumnsCrowdedAVX512(SB), $0-88
 	MOVQ         bstride+64(FP), CX
 	MOVQ         next+72(FP), AX
 	SHLQ         $0x02, CX
@@ -22944,9 +23208,9 @@ last:
 	VZEROUPPER
 	RET
 
-// func sweepAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, AVX512F
-TEXT ·sweepAVX512x1(SB), $0-56
+TEXT ·gemvRowsAVX512x1(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23041,9 +23305,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func sweepAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, AVX512F
-TEXT ·sweepAVX512x4(SB), $0-56
+TEXT ·gemvRowsAVX512x4(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23153,9 +23417,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func sweepAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·sweepAVX512x4Ahead(SB), $0-56
+TEXT ·gemvRowsAVX512x4Ahead(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23320,9 +23584,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func sweepAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, FMA3
-TEXT ·sweepAVX2x1(SB), $0-56
+TEXT ·gemvRowsAVX2x1(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23417,9 +23681,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func sweepAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, FMA3
-TEXT ·sweepAVX2x4(SB), $0-56
+TEXT ·gemvRowsAVX2x4(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23529,9 +23793,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func sweepAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·sweepAVX2x4Ahead(SB), $0-56
+TEXT ·gemvRowsAVX2x4Ahead(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX

@@ -39,17 +39,18 @@ type plan[T element] struct {
 // but for the matrix unit's, which come first.
 func newPlans[T element]() []plan[T] {
 	return []plan[T]{
-		{"AMX tiles", func(q *product[T]) bool { return q.tiled && !q.deep() }, (*job[T]).runTiled},
+		{"AMX tiles", func(q *product[T]) bool { return q.tiled && !q.splitsK() }, (*job[T]).runTiled},
 		{"bfloat16 pairs", (*product[T]).paired, (*job[T]).runPaired},
-		{"split-K, few rows", (*product[T]).deepOfFew, (*job[T]).runDeep},
-		{"GEMV, B in rows", (*product[T]).sweeps, (*job[T]).runSweep},
-		{"GEMV, B in columns", (*product[T]).walks, (*job[T]).runWalk},
+		{"split-K, few rows", (*product[T]).splitsFewRows, (*job[T]).runSplitK},
+		{"GEMV, B in rows", (*product[T]).gemvByRows, (*job[T]).runGEMVRows},
+		{"GEMV, B in columns", (*product[T]).gemvByColumns, (*job[T]).runGEMVColumns},
+		{"GEMV, B in columns 4 KiB apart", (*product[T]).gemvByHalves, (*job[T]).runGEMVHalves},
 		{"few rows, B in rows", (*product[T]).fewStreamed, (*job[T]).runStream},
 		{"few rows, B in columns", (*product[T]).fewDotted, (*job[T]).runDots},
 		{"few rows, panels of B", (*product[T]).few, (*job[T]).runPanels},
 		{"outer product", (*product[T]).outerProduct, (*job[T]).runOuter},
-		{"split-K", (*product[T]).deep, (*job[T]).runDeep},
-		{"packing in the kernel", (*product[T]).passes, (*job[T]).runPassing},
+		{"split-K", (*product[T]).splitsK, (*job[T]).runSplitK},
+		{"fused packing", (*product[T]).packsFused, (*job[T]).runFusedPacking},
 		{"blocked", func(*product[T]) bool { return true }, (*job[T]).runBlocked},
 	}
 }

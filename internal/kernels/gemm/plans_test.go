@@ -90,15 +90,15 @@ type processor struct {
 
 // plansTable is which plan computes each of the uses on each of the processors; reached are the plans among them.
 func plansTable(processors []processor) (table string, reached []string) {
-	defer func(ways func() int, large func() bool) { firstCacheWays, ampleSecondCache = ways, large }(firstCacheWays, ampleSecondCache)
+	defer func(ways func() int, large func() bool) { firstCacheWays, largeL2 = ways, large }(firstCacheWays, largeL2)
 	var s strings.Builder
 	for _, p := range processors {
-		firstCacheWays, ampleSecondCache = func() int { return p.ways }, func() bool { return p.largeL2 }
+		firstCacheWays, largeL2 = func() int { return p.ways }, func() bool { return p.largeL2 }
 		fmt.Fprintf(&s, "%s\n", p.name)
 		for _, u := range uses {
 			q := newUse(&p.engine, u, p.bf16)
 			name := q.plan().name
-			fmt.Fprintf(&s, "  %-22s %s: %v, %d workers\n", name, u.name, &q, u.workers)
+			fmt.Fprintf(&s, "  %-30s %s: %v, %d workers\n", name, u.name, &q, u.workers)
 			reached = append(reached, name)
 		}
 	}
