@@ -123,10 +123,15 @@ type problem[T element] struct {
 }
 
 // newProblem is a product whose C lies in rows and is added to if accumulate is set.
-func newProblem[T element](m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) problem[T] {
-	q := problem[T]{m: m, n: n, k: k, a: a, ars: ars, acs: acs, b: b, brs: brs, bcs: bcs, c: c, crs: ldc, ccs: 1}
+func newProblem[T element](m, n, k int, a, b Matrix[T], c Rows[T], accumulate bool) problem[T] {
+	q := problem[T]{
+		m: m, n: n, k: k,
+		a: a.Data, ars: a.RowStride, acs: a.ColStride,
+		b: b.Data, brs: b.RowStride, bcs: b.ColStride,
+		c: c.Data, crs: c.Stride, ccs: 1,
+	}
 	if accumulate {
-		q.d, q.drs, q.dcs = c, ldc, 1
+		q.d, q.drs, q.dcs = c.Data, c.Stride, 1
 	}
 	return q
 }
@@ -134,7 +139,14 @@ func newProblem[T element](m, n, k int, a []T, ars, acs int, b []T, brs, bcs int
 // transposed returns the problem Cᵀ = Dᵀ + Bᵀ·Aᵀ, which has the same bits, as each product is the same and the order of
 // k too.
 func (q *problem[T]) transposed() problem[T] {
-	return problem[T]{q.n, q.m, q.k, q.b, q.bcs, q.brs, q.a, q.acs, q.ars, q.c, q.ccs, q.crs, q.d, q.dcs, q.drs, q.finish, !q.flipped, q.halfB, q.halfA}
+	t := *q
+	t.m, t.n = q.n, q.m
+	t.a, t.ars, t.acs, t.halfA = q.b, q.bcs, q.brs, q.halfB
+	t.b, t.brs, t.bcs, t.halfB = q.a, q.acs, q.ars, q.halfA
+	t.crs, t.ccs = q.ccs, q.crs
+	t.drs, t.dcs = q.dcs, q.drs
+	t.flipped = !q.flipped
+	return t
 }
 
 // inRows reports whether the rows of C and D are contiguous, as kernels want them.

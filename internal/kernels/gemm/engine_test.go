@@ -29,8 +29,8 @@ func drawTiling(t *rapid.T, mr, nr int) tiling {
 
 // with is multiply with an engine.
 func with[T element](e *engine[T]) function[T] {
-	return func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) {
-		multiply(p, e, newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))
+	return func(p *parallel.Pool, m, n, k int, a, b Matrix[T], c Rows[T], accumulate bool) {
+		multiply(p, e, newProblem(m, n, k, a, b, c, accumulate))
 	}
 }
 
@@ -246,7 +246,7 @@ func TestLargeOuterProduct(t *testing.T) {
 				memory = memory[1:]
 			}
 			c := memory[:m*n]
-			Float32(pool, m, n, 1, a, 1, 1, b, n, 1, c, n, false)
+			Float32(pool, m, n, 1, Strided(a, 1, 1), Strided(b, n, 1), InRows(c, n), false)
 			for i, x := range a {
 				for j, y := range b {
 					if c[i*n+j] != x*y {

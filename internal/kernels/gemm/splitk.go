@@ -59,8 +59,8 @@ func (j *job[T]) computeSplitK(_, lo, hi int) {
 	part := list.take()
 	for block := lo; block < hi; block++ {
 		k0 := j.k0 + block*kc
-		part.engine, part.problem = j.engine, newProblem(j.m, j.n, min(kc, j.k1-k0), j.a[k0*j.acs:], j.ars, j.acs, j.b[k0*j.brs:], j.brs, j.bcs,
-			j.sums[(block+1)*j.m*width:], width, false)
+		part.engine, part.problem = j.engine, newProblem(j.m, j.n, min(kc, j.k1-k0), Strided(j.a[k0*j.acs:], j.ars, j.acs),
+			Strided(j.b[k0*j.brs:], j.brs, j.bcs), InRows(j.sums[(block+1)*j.m*width:], width), false)
 		part.reserve(1)
 		if j.tiled {
 			part.runTiled(nil)
