@@ -298,7 +298,7 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 		}
 		a.trace.phase(a.rank, "wait", began)
 	}
-	if err := a.checkDTypes(); err != nil {
+	if err := checkDTypes(a); err != nil {
 		return err
 	}
 	if a.stats != nil {
@@ -309,7 +309,7 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 
 // checkDTypes returns an error if ops of the first window under bf16 or fp16 did not compute in the dtypes that are
 // meant for them.
-func (a *Accelerator) checkDTypes() error {
+func checkDTypes(a *Accelerator) error {
 	ran := a.ran
 	if a.ran = nil; ran == nil {
 		return nil
