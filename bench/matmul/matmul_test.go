@@ -28,7 +28,7 @@ func matrix(n int) []float32 {
 func square(b *testing.B, p *parallel.Pool, n int) {
 	x, y, z := matrix(n), matrix(n), make([]float32, n*n)
 	for b.Loop() {
-		gemm.Float32(p, n, n, n, x, n, 1, y, n, 1, z, n, false)
+		gemm.Float32(p, n, n, n, gemm.Strided(x, n, 1), gemm.Strided(y, n, 1), gemm.InRows(z, n), false)
 	}
 	b.ReportMetric(2*float64(n)*float64(n)*float64(n)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 }

@@ -12,10 +12,14 @@ import (
 // multiplyInPlace computes C = A·B, or C += A·B, of operands where they lie; see [gemm.Float32InPlace].
 func multiplyInPlace[T float](m, n, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc int, accumulate bool, ahead *gemm.Ahead) {
 	if single[T]() {
-		gemm.Float32InPlace(m, n, k, cast[float32](a), ars, acs, cast[float32](b), brs, bps, cast[float32](c), ldc, accumulate, ahead)
+		gemm.Float32InPlace(m, n, k, gemm.Strided(cast[float32](a), ars, acs),
+			gemm.Panels[float32]{Data: cast[float32](b), RowStride: brs, Stride: bps},
+			gemm.InRows(cast[float32](c), ldc), accumulate, ahead)
 		return
 	}
-	gemm.Float64InPlace(m, n, k, cast[float64](a), ars, acs, cast[float64](b), brs, bps, cast[float64](c), ldc, accumulate, ahead)
+	gemm.Float64InPlace(m, n, k, gemm.Strided(cast[float64](a), ars, acs),
+		gemm.Panels[float64]{Data: cast[float64](b), RowStride: brs, Stride: bps},
+		gemm.InRows(cast[float64](c), ldc), accumulate, ahead)
 }
 
 // packPanels packs B, [k, n], into panels.

@@ -93,7 +93,8 @@ func linearHalf[H half](t *task) {
 		t.widenRow(bias, &c.In[2])
 		h.fused.Add, h.fused.ColStride = bias, 1
 	}
-	gemm.Widened(t.d.pool, m, n, x.Shape[1], from[H](x, x.Offset), x.Stride[0], x.Stride[1], from[H](w, w.Offset), w.Stride[0], w.Stride[1], h.sums, n, &h.fused)
+	gemm.Widened(t.d.pool, m, n, x.Shape[1], gemm.Strided(from[H](x, x.Offset), x.Stride[0], x.Stride[1]),
+		gemm.Strided(from[H](w, w.Offset), w.Stride[0], w.Stride[1]), gemm.InRows(h.sums, n), &h.fused)
 	t.endHalf()
 }
 
@@ -170,7 +171,8 @@ func productsHalfSerial[H half](t *task, l *lane, lo, hi int) {
 // productHalf computes the sums of product i of the batch.
 func productHalf[H half](t *task, pool *parallel.Pool, i int, sums []float32, f *gemm.Fused[float32]) {
 	p, a, b := &t.product, &t.c.In[0], &t.c.In[1]
-	gemm.Widened(pool, p.m, p.n, p.k, from[H](a, a.Offset+p.a.offset(i)), p.ars, p.acs, from[H](b, b.Offset+p.b.offset(i)), p.brs, p.bcs, sums, p.n, f)
+	gemm.Widened(pool, p.m, p.n, p.k, gemm.Strided(from[H](a, a.Offset+p.a.offset(i)), p.ars, p.acs),
+		gemm.Strided(from[H](b, b.Offset+p.b.offset(i)), p.brs, p.bcs), gemm.InRows(sums, p.n), f)
 }
 
 // repeats reports whether elements of the view share memory, so that what is rounded to one would be read again as

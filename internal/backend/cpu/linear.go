@@ -61,7 +61,8 @@ func (d *Device) checkLinear(c *backend.Call) {
 }
 
 // linearProduct runs the product, which goes to the last output.
-func linearProduct[T float32 | float64](t *task, f *gemm.Fused[T], run func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, f *gemm.Fused[T])) {
+func linearProduct[T float32 | float64](t *task, f *gemm.Fused[T],
+	run func(p *parallel.Pool, m, n, k int, a, b gemm.Matrix[T], c gemm.Rows[T], f *gemm.Fused[T])) {
 	c := t.c
 	x, w, out := &c.In[0], &c.In[1], &c.Out[c.NOut-1]
 	*f = gemm.Fused[T]{}
@@ -71,8 +72,8 @@ func linearProduct[T float32 | float64](t *task, f *gemm.Fused[T], run func(p *p
 	if t.block != nil {
 		f.Finish = t.linear.activate
 	}
-	run(t.d.pool, out.Shape[0], out.Shape[1], x.Shape[1], from[T](x, x.Offset), x.Stride[0], x.Stride[1], from[T](w, w.Offset), w.Stride[0], w.Stride[1],
-		from[T](out, out.Offset), out.Shape[1], f)
+	run(t.d.pool, out.Shape[0], out.Shape[1], x.Shape[1], gemm.Strided(from[T](x, x.Offset), x.Stride[0], x.Stride[1]),
+		gemm.Strided(from[T](w, w.Offset), w.Stride[0], w.Stride[1]), gemm.InRows(from[T](out, out.Offset), out.Shape[1]), f)
 	*f = gemm.Fused[T]{}
 }
 

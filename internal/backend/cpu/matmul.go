@@ -136,8 +136,10 @@ func products[T float](t *task, pool *parallel.Pool, lo, hi int) {
 // multiply is C = A·B or C += A·B by package gemm.
 func multiply[T float](pool *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) {
 	if unsafe.Sizeof(*new(T)) == 4 {
-		gemm.Float32(pool, m, n, k, cast[float32](a), ars, acs, cast[float32](b), brs, bcs, cast[float32](c), ldc, accumulate)
+		gemm.Float32(pool, m, n, k, gemm.Strided(cast[float32](a), ars, acs), gemm.Strided(cast[float32](b), brs, bcs),
+			gemm.InRows(cast[float32](c), ldc), accumulate)
 		return
 	}
-	gemm.Float64(pool, m, n, k, cast[float64](a), ars, acs, cast[float64](b), brs, bcs, cast[float64](c), ldc, accumulate)
+	gemm.Float64(pool, m, n, k, gemm.Strided(cast[float64](a), ars, acs), gemm.Strided(cast[float64](b), brs, bcs),
+		gemm.InRows(cast[float64](c), ldc), accumulate)
 }

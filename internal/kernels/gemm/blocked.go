@@ -38,8 +38,8 @@ const crowded = 4096
 // firstCacheWays is how many of them a first-level cache holds; a variable for tests.
 var firstCacheWays = kernels.FirstCacheWays
 
-// ampleSecondCache says whether the second-level cache is large; a variable for tests.
-var ampleSecondCache = kernels.AmpleSecondCache
+// largeL2 says whether the second-level cache is large; a variable for tests.
+var largeL2 = kernels.AmpleSecondCache
 
 // roomy is how many ways hold the rows of a panel that crowd a set: 12 hold 12 rows, 8 not even 6 beside the panels of
 // B that pass by.

@@ -15,7 +15,7 @@ func TestPieces(t *testing.T) {
 	for _, size := range [][3]int{{1024, 256, 1024}, {256, 256, 1024}, {256, 768, 1024}, {1024, 1024, 256}, {128, 768, 3072}, {4096, 3072, 768}, {200, 40, 5000}, {13, 33, 4000}} {
 		for workers := 1; workers <= 9; workers++ {
 			for _, l := range []layout{packed, inRows, copiedColumns} {
-				j := &job[float32]{engine: e, problem: problem[float32]{m: size[0], n: size[1], k: size[2]}, layout: l}
+				j := &job[float32]{product: product[float32]{engine: e, problem: problem[float32]{m: size[0], n: size[1], k: size[2]}}, layout: l}
 				j.cut(workers, j.blockedCut())
 				rows, cols := j.largest()
 				count, covered, most := j.down*j.across, 0, 0

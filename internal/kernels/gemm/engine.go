@@ -2,8 +2,6 @@
 
 package gemm
 
-import "github.com/lockstep-ml/lockstep/internal/kernels"
-
 // element is a type that matrices are made of.
 type element interface{ float32 | float64 }
 
@@ -31,20 +29,20 @@ type tiling struct {
 	// skinny is the largest m for which B is not packed ahead: its elements are used by so few rows that packing all of
 	// it would not pay.
 	skinny int
-	// passing says for which products panels of B are packed by the way; the zero value: none.
-	passing passing
+	// fusedPacking says for which products panels of B are packed by the kernel that reads them first; the zero value: none.
+	fusedPacking fusedPacking
 	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be
 	// padding.
 	narrow int
 }
 
-// ample is the tiling for this processor. Where the second-level cache has room for it, columns of A are packed for
-// more products than a kernel adds up: in place, a panel of them takes a line or two of each of many pages. Few rows
-// pack B there, too: where it lies it would come from the third-level cache a line here and a line there, and nothing
-// be asked for early. So its panels are packed by the way, or as usual.
-func (t tiling) ample() tiling {
-	if kernels.AmpleSecondCache() {
-		t.ka, t.passing, t.skinny = 2*kc, passing{t.skinny, 1 << 20}, 0
+// on is the tiling for a processor whose second-level cache is large, or is not. In a large one columns of A are packed
+// for more products than a kernel adds up: in place, a panel of them takes a line or two of each of many pages. Few
+// rows pack B there, too: where it lies it would come from the third-level cache a line here and a line there, and
+// nothing be asked for early. So its panels are packed in the kernel for the first rows, or as usual.
+func (t tiling) on(largeL2 bool) tiling {
+	if largeL2 {
+		t.ka, t.fusedPacking, t.skinny = 2*kc, fusedPacking{t.skinny, 1 << 20}, 0
 	}
 	return t
 }
@@ -52,6 +50,7 @@ func (t tiling) ample() tiling {
 // engine is a kernel variant for one element type.
 type engine[T element] struct {
 	tiling
+	off []string // names of plans that are not used, for tests and benchmarks
 	// micro computes rows ≤ mr by blocks·nr: C = A·B, or C = D + A·B if d is not nil, over k ≤ kc products. A is packed
 	// k × rows; row p of B is at b[p·bstride], and those of the next block follow; row i of C is at c[i·cstride], of D
 	// at d[i·dstride].
@@ -59,16 +58,16 @@ type engine[T element] struct {
 	// stream reads a B whose rows are contiguous, dots one whose columns are: there row p of B is at b[p·bstride], here
 	// column j at b[j·bstride].
 	stream, dots direct[T, T]
-	// twins is what dots is for one row and crowded columns.
-	twins twins[T]
-	// walk is what dots is for one row, where it is better.
-	walk walk[T]
-	// sweep is what stream is for one row and a large B.
-	sweep sweep[T]
+	// gemvHalves is what dots is for one row and crowded columns.
+	gemvHalves gemvHalves[T]
+	// gemvColumns is what dots is for one row, where it is better.
+	gemvColumns gemvColumns[T]
+	// gemvRows is what stream is for one row and a large B.
+	gemvRows gemvRows[T]
 	// rows and tall are micro for mr rows of A where they lie: row i at a[i·astride], or column p at a[p·astride]. With
 	// each block they ask for a part of what next, the address of a fetch, says. They are nil where there are none.
 	rows, tall func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int, next *uintptr)
-	// keeping is rows for one block that packs B by the way: row p of it goes to kept[p·nr:]. With that it asks for nr
+	// keeping is rows for one block that packs B as it reads it: row p of it goes to kept[p·nr:]. With that it asks for nr
 	// elements at near[p·bstride]. It is nil where there is none.
 	keeping func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int, kept, near *T)
 	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products.
@@ -81,8 +80,8 @@ type engine[T element] struct {
 	broad func(k int, a *T, ars, acs int, b *T, brs, bps int, c *T, crs, add, count, astep, cstep int, next, step uintptr)
 	// tiles is zero where there is no matrix unit.
 	tiles tiles[T]
-	// deepLimits is zero where sweep.add is missing.
-	deepLimits
+	// splitKLimits is zero where gemvRows.add is missing.
+	splitKLimits
 	// outer writes rows of a product of one summand.
 	outer outer[T]
 	// pack is packGeneric or something faster that does the same.
@@ -124,10 +123,15 @@ type problem[T element] struct {
 }
 
 // newProblem is a product whose C lies in rows and is added to if accumulate is set.
-func newProblem[T element](m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) problem[T] {
-	q := problem[T]{m: m, n: n, k: k, a: a, ars: ars, acs: acs, b: b, brs: brs, bcs: bcs, c: c, crs: ldc, ccs: 1}
+func newProblem[T element](m, n, k int, a, b Matrix[T], c Rows[T], accumulate bool) problem[T] {
+	q := problem[T]{
+		m: m, n: n, k: k,
+		a: a.Data, ars: a.RowStride, acs: a.ColStride,
+		b: b.Data, brs: b.RowStride, bcs: b.ColStride,
+		c: c.Data, crs: c.Stride, ccs: 1,
+	}
 	if accumulate {
-		q.d, q.drs, q.dcs = c, ldc, 1
+		q.d, q.drs, q.dcs = c.Data, c.Stride, 1
 	}
 	return q
 }
@@ -135,7 +139,14 @@ func newProblem[T element](m, n, k int, a []T, ars, acs int, b []T, brs, bcs int
 // transposed returns the problem Cᵀ = Dᵀ + Bᵀ·Aᵀ, which has the same bits, as each product is the same and the order of
 // k too.
 func (q *problem[T]) transposed() problem[T] {
-	return problem[T]{q.n, q.m, q.k, q.b, q.bcs, q.brs, q.a, q.acs, q.ars, q.c, q.ccs, q.crs, q.d, q.dcs, q.drs, q.finish, !q.flipped, q.halfB, q.halfA}
+	t := *q
+	t.m, t.n = q.n, q.m
+	t.a, t.ars, t.acs, t.halfA = q.b, q.bcs, q.brs, q.halfB
+	t.b, t.brs, t.bcs, t.halfB = q.a, q.acs, q.ars, q.halfA
+	t.crs, t.ccs = q.ccs, q.crs
+	t.drs, t.dcs = q.dcs, q.drs
+	t.flipped = !q.flipped
+	return t
 }
 
 // inRows reports whether the rows of C and D are contiguous, as kernels want them.

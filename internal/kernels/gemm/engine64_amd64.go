@@ -16,10 +16,16 @@ var (
 // kernel64 is engine.micro for a fixed number of rows.
 type kernel64 func(k int, a, b *float64, bstride int, c *float64, cstride int, d *float64, dstride, blocks int)
 
+// The tilings for float64 and processors whose second-level cache is not large.
+var (
+	avx2F64Tiling   = tiling{mr: 6, nr: 8, mb: 1056, tm: 96, ka: kc, nb: 256, kb: 4 * kc, skinny: 96, narrow: 6}
+	avx512F64Tiling = tiling{mr: 12, nr: 16, mb: 1056, tm: 96, ka: kc, nb: 256, kb: 4 * kc, skinny: 144, narrow: 12}
+)
+
 // The engines for float64: as many bytes are packed at once as for float32, but for A.
 var (
 	avx2F64 = engine[float64]{
-		tiling:  tiling{mr: 6, nr: 8, mb: 1056, tm: 96, ka: kc, nb: 256, kb: 4 * kc, skinny: 96, narrow: 6}.ample(),
+		tiling:  avx2F64Tiling.on(kernels.AmpleSecondCache()),
 		micro:   microAVX2F64,
 		rows:    rowsAVX2F64x6Ahead,
 		tall:    tallAVX2F64x6Ahead,
@@ -31,7 +37,7 @@ var (
 		transpose: transposeF64,
 	}
 	avx512F64 = engine[float64]{
-		tiling:  tiling{mr: 12, nr: 16, mb: 1056, tm: 96, ka: kc, nb: 256, kb: 4 * kc, skinny: 144, narrow: 12}.ample(),
+		tiling:  avx512F64Tiling.on(kernels.AmpleSecondCache()),
 		micro:   microAVX512F64,
 		rows:    rowsAVX512F64x12Ahead,
 		tall:    tallAVX512F64x12Ahead,

@@ -28,40 +28,46 @@ var (
 		dotsAVX512x7, dotsAVX512x8, dotsAVX512x9, dotsAVX512x10, dotsAVX512x11, dotsAVX512x12}
 )
 
+// The tilings for processors whose second-level cache is not large.
+var (
+	avx2Tiling   = tiling{mr: 6, nr: 16, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 96, narrow: 12}
+	avx512Tiling = tiling{mr: 12, nr: 32, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 144, narrow: 24}
+)
+
 var (
 	avx2 = engine[float32]{
-		tiling:     tiling{mr: 6, nr: 16, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 96, narrow: 12}.ample(),
-		micro:      microAVX2,
-		rows:       rowsAVX2x6Ahead,
-		tall:       tallAVX2x6Ahead,
-		outer:      outer[float32]{32, outerAVX2, outerAVX2Past, fence},
-		stream:     direct[float32, float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
-		sweep:      sweep[float32]{4, 32, sweepAVX2x1, sweepAVX2x4, sweepAVX2x4Ahead, addBlocksAVX2, limits},
-		deepLimits: deepLimits32,
-		dots:       direct[float32, float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
-		pack:       packAVX2,
-		copyA:      copyPanelsAAVX2,
-		copyB:      copyPanelsBAVX2,
+		tiling:       avx2Tiling.on(kernels.AmpleSecondCache()),
+		micro:        microAVX2,
+		rows:         rowsAVX2x6Ahead,
+		tall:         tallAVX2x6Ahead,
+		outer:        outer[float32]{32, outerAVX2, outerAVX2Past, fence},
+		stream:       direct[float32, float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
+		gemvRows:     gemvRows[float32]{4, 32, gemvRowsAVX2x1, gemvRowsAVX2x4, gemvRowsAVX2x4Ahead, addBlocksAVX2, limits},
+		splitKLimits: splitKLimits32,
+		dots:         direct[float32, float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
+		pack:         packAVX2,
+		copyA:        copyPanelsAAVX2,
+		copyB:        copyPanelsBAVX2,
 
 		transpose: transposeAVX2,
 		strided:   stridedAVX2,
 	}
 	avx512 = engine[float32]{
-		tiling:     tiling{mr: 12, nr: 32, mb: 2064, tm: 96, ka: kc, nb: 512, kb: 4 * kc, skinny: 144, narrow: 24}.ample(),
-		micro:      microAVX512,
-		rows:       rowsAVX512x12Ahead,
-		tall:       tallAVX512x12Ahead,
-		keeping:    rowsAVX512x12Keeping,
-		outer:      outer[float32]{64, outerAVX512, outerAVX512Past, fence},
-		stream:     direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
-		sweep:      sweep[float32]{4, 64, sweepAVX512x1, sweepAVX512x4, sweepAVX512x4Ahead, addBlocksAVX512, limits},
-		deepLimits: deepLimits32,
-		dots:       direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
-		twins:      twins[float32]{16, twinsAVX512},
-		walk:       walk[float32]{8, 16, walkAVX512, walkCrowdedAVX512},
-		pack:       packAVX512,
-		copyA:      copyPanelsAAVX512,
-		copyB:      copyPanelsBAVX512,
+		tiling:       avx512Tiling.on(kernels.AmpleSecondCache()),
+		micro:        microAVX512,
+		rows:         rowsAVX512x12Ahead,
+		tall:         tallAVX512x12Ahead,
+		keeping:      rowsAVX512x12Keeping,
+		outer:        outer[float32]{64, outerAVX512, outerAVX512Past, fence},
+		stream:       direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
+		gemvRows:     gemvRows[float32]{4, 64, gemvRowsAVX512x1, gemvRowsAVX512x4, gemvRowsAVX512x4Ahead, addBlocksAVX512, limits},
+		splitKLimits: splitKLimits32,
+		dots:         direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
+		gemvHalves:   gemvHalves[float32]{16, gemvHalvesAVX512},
+		gemvColumns:  gemvColumns[float32]{8, 16, gemvColumnsAVX512, gemvColumnsCrowdedAVX512},
+		pack:         packAVX512,
+		copyA:        copyPanelsAAVX512,
+		copyB:        copyPanelsBAVX512,
 
 		transpose: transposeAVX512,
 		strided:   stridedAVX512,

@@ -21,16 +21,16 @@ func drawTiling(t *rapid.T, mr, nr int) tiling {
 	return tiling{
 		mr: mr, nr: nr,
 		mb: times("mb", mr, 5), tm: times("tm", mr, 3), ka: times("ka", kc, 3), nb: times("nb", nr, 5), kb: times("kb", kc, 2),
-		skinny:  rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "skinny"),
-		passing: passing{rows: rapid.SampledFrom([]int{0, 20, 1000}).Draw(t, "passing")},
-		narrow:  rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "narrow"),
+		skinny:       rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "skinny"),
+		fusedPacking: fusedPacking{rows: rapid.SampledFrom([]int{0, 20, 1000}).Draw(t, "fusedPacking")},
+		narrow:       rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "narrow"),
 	}
 }
 
 // with is multiply with an engine.
 func with[T element](e *engine[T]) function[T] {
-	return func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) {
-		multiply(p, e, newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))
+	return func(p *parallel.Pool, m, n, k int, a, b Matrix[T], c Rows[T], accumulate bool) {
+		multiply(p, e, newProblem(m, n, k, a, b, c, accumulate))
 	}
 }
 
@@ -57,7 +57,7 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing := *engine32()
 		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{}, outer[float32]{}
-		packing.twins, packing.sweep, packing.walk = twins[float32]{}, sweep[float32]{}, walk[float32]{}
+		packing.gemvHalves, packing.gemvRows, packing.gemvColumns = gemvHalves[float32]{}, gemvRows[float32]{}, gemvColumns[float32]{}
 		for _, m := range some(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14) {
 			for _, n := range some(15, 32, 97, 300) {
 				for i, k := range []int{1, 16, 40, kc + 32, 4 * kc, kc + 7} {
@@ -88,7 +88,7 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 func TestPackingDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing, inPlace := *engine32(), *engine32()
-		inPlace.skinny, inPlace.passing, inPlace.narrow, inPlace.mb, inPlace.tm = 0, passing{}, 0, 4*inPlace.mr, 2*inPlace.mr
+		inPlace.skinny, inPlace.fusedPacking, inPlace.narrow, inPlace.mb, inPlace.tm = 0, fusedPacking{}, 0, 4*inPlace.mr, 2*inPlace.mr
 		packing.tiling, packing.rows, packing.tall, packing.copyA, packing.copyB = inPlace.tiling, nil, nil, nil, nil
 		for _, m := range some(13, 48, 131, 1024) {
 			for _, n := range some(15, 128, 513) {
@@ -153,16 +153,16 @@ func requireOrderOfSummation[T element](t *testing.T, f function[T], step func(s
 // TestSweepingDoesNotMatter compares the kernels that read rows of B from end to end with those that read a few
 // columns, for limits that small matrices reach.
 func TestSweepingDoesNotMatter(t *testing.T) {
-	defer func(ample func() bool) { ampleSecondCache = ample }(ampleSecondCache)
-	ampleSecondCache = func() bool { return false } // or nothing is asked for
+	defer func(large func() bool) { largeL2 = large }(largeL2)
+	largeL2 = func() bool { return false } // or nothing is asked for
 	pool := parallel.New(3)
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		streaming, ahead := *engine32(), *engine32()
-		streaming.sweep = sweep[float32]{}
-		ahead.sweep.sweepLimits = sweepLimits{ways: math.MaxInt, columns: 64, strip: 128, kept: 1000}
+		streaming.gemvRows = gemvRows[float32]{}
+		ahead.gemvRows.gemvRowsLimits = gemvRowsLimits{ways: math.MaxInt, columns: 64, strip: 128, kept: 1000}
 		behind := ahead
-		behind.sweep.large = math.MaxInt
+		behind.gemvRows.large = math.MaxInt
 		for _, n := range []int{64, 128, 200, 500} {
 			for i, k := range []int{1, 3, 16, kc, kc + 2, 5*kc + 7, 20 * kc} {
 				for _, accumulate := range []bool{false, true} {
@@ -179,15 +179,15 @@ func TestSweepingDoesNotMatter(t *testing.T) {
 // TestSharingProductsDoesNotMatter: a deep product has the bits that it has where one worker computes it, whatever is
 // kept at a time.
 func TestSharingProductsDoesNotMatter(t *testing.T) {
-	defer func(ample func() bool) { ampleSecondCache = ample }(ampleSecondCache)
-	ampleSecondCache = func() bool { return true } // of few rows, too
+	defer func(large func() bool) { largeL2 = large }(largeL2)
+	largeL2 = func() bool { return true } // of few rows, too
 	pool := parallel.New(3)
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		whole, shared := *engine32(), *engine32()
-		whole.deepLimits = deepLimits{}
-		if shared.sweep.add == nil {
-			require.Zero(t, shared.deepLimits)
+		whole.splitKLimits = splitKLimits{}
+		if shared.gemvRows.add == nil {
+			require.Zero(t, shared.splitKLimits)
 			return
 		}
 		shared.results, shared.blocks, shared.large = 1<<14, 1, 0
@@ -205,19 +205,19 @@ func TestSharingProductsDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestWalkingDoesNotMatter compares the kernels that walk down columns of B with those that read twice as many side by
+// TestGEMVOfColumnsDoesNotMatter compares the GEMV kernels that go down columns of B with those that read twice as many side by
 // side, whatever the processor prefers.
-func TestWalkingDoesNotMatter(t *testing.T) {
+func TestGEMVOfColumnsDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		standing, walking := *engine32(), *engine32()
-		standing.walk = walk[float32]{}
-		walking.walk.ways = math.MaxInt
+		dots, gemv := *engine32(), *engine32()
+		dots.gemvColumns = gemvColumns[float32]{}
+		gemv.gemvColumns.ways = math.MaxInt
 		for _, n := range []int{16, 31, 48, 128, 300} {
 			for i, k := range []int{kc, 2 * kc, 3 * kc, 4 * kc, 8 * kc} {
 				for _, accumulate := range []bool{false, true} {
 					for pad := range 2 {
 						x := newExample[float32](uint64(n*k+i), 1, n, k, false, true, pad, accumulate)
-						requireSameBits(t, x.run(t, with(&standing), nil), x.run(t, with(&walking), nil), x.String())
+						requireSameBits(t, x.run(t, with(&dots), nil), x.run(t, with(&gemv), nil), x.String())
 					}
 				}
 			}
@@ -246,7 +246,7 @@ func TestLargeOuterProduct(t *testing.T) {
 				memory = memory[1:]
 			}
 			c := memory[:m*n]
-			Float32(pool, m, n, 1, a, 1, 1, b, n, 1, c, n, false)
+			Float32(pool, m, n, 1, Strided(a, 1, 1), Strided(b, n, 1), InRows(c, n), false)
 			for i, x := range a {
 				for j, y := range b {
 					if c[i*n+j] != x*y {
@@ -291,11 +291,11 @@ func TestPackingByTheWayDoesNotMatter(t *testing.T) {
 	defer pool.Close()
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		before, byTheWay := *engine32(), *engine32()
-		before.skinny, before.passing = 0, passing{}
-		byTheWay.skinny, byTheWay.passing = 0, passing{rows: 1000}
+		before.skinny, before.fusedPacking = 0, fusedPacking{}
+		byTheWay.skinny, byTheWay.fusedPacking = 0, fusedPacking{rows: 1000}
 		for _, m := range some(13, 24, 53, 130) {
 			for _, n := range some(256, 264, 300, 1700) {
-				for i, k := range []int{passingProducts, kc + 3, 2*kc + 100} {
+				for i, k := range []int{fusedProducts, kc + 3, 2*kc + 100} {
 					for option := range 8 {
 						x := newExample[float32](uint64(m*n*k), m, n, k, false, option&4 != 0, 9*(option&1), option&2 != 0)
 						want := x.run(t, with(&before), nil)

@@ -17,19 +17,19 @@ type Fused[T element] struct {
 }
 
 // Float32Fused is [Float32] with f done to C, which is overwritten.
-func Float32Fused(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, f *Fused[float32]) {
-	multiply(p, engine32(), f.problem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc))
+func Float32Fused(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], f *Fused[float32]) {
+	multiply(p, engine32(), f.problem(m, n, k, a, b, c))
 }
 
 // Float64Fused is [Float64] with f done to C, which is overwritten.
-func Float64Fused(p *parallel.Pool, m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int, f *Fused[float64]) {
-	multiply(p, engine64(), f.problem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc))
+func Float64Fused(p *parallel.Pool, m, n, k int, a, b Matrix[float64], c Rows[float64], f *Fused[float64]) {
+	multiply(p, engine64(), f.problem(m, n, k, a, b, c))
 }
 
 // problem checks the arguments and puts them together.
-func (f *Fused[T]) problem(m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int) problem[T] {
-	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
-	q := newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, false)
+func (f *Fused[T]) problem(m, n, k int, a, b Matrix[T], c Rows[T]) problem[T] {
+	check(m, n, k, a, b, c)
+	q := newProblem(m, n, k, a, b, c, false)
 	f.addTo(&q)
 	return q
 }

@@ -17,7 +17,7 @@ import (
 // requireFusedEqualToSteps compares a fused product with one that is added to a C that holds the addend, and watches
 // that each element is finished once, with its last value.
 func requireFusedEqualToSteps[T element](t *rapid.T, p *parallel.Pool, x *example[T], plain function[T],
-	fused func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, f *Fused[T])) {
+	fused func(p *parallel.Pool, m, n, k int, a, b Matrix[T], c Rows[T], f *Fused[T])) {
 	drs, dcs := rapid.SampledFrom([]int{0, 1, x.n + 3}).Draw(t, "row stride"), rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "column stride")
 	f := &Fused[T]{RowStride: drs, ColStride: dcs}
 	if x.accumulate = rapid.Bool().Draw(t, "add"); x.accumulate {
@@ -39,18 +39,18 @@ func requireFusedEqualToSteps[T element](t *rapid.T, p *parallel.Pool, x *exampl
 	}
 	var mu sync.Mutex
 	times, finished := make([]int, len(x.c)), make([]T, len(x.c))
-	got := x.run(t, func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, _ bool) {
+	got := x.run(t, func(p *parallel.Pool, m, n, k int, a, b Matrix[T], c Rows[T], _ bool) {
 		f.Finish = func(i0, i1, j0, j1 int) {
 			mu.Lock()
 			defer mu.Unlock()
 			for i := i0; i < i1; i++ {
 				for j := j0; j < j1; j++ {
-					times[i*ldc+j]++
-					finished[i*ldc+j] = c[i*ldc+j]
+					times[i*c.Stride+j]++
+					finished[i*c.Stride+j] = c.Data[i*c.Stride+j]
 				}
 			}
 		}
-		fused(p, m, n, k, a, ars, acs, b, brs, bcs, c, ldc, f)
+		fused(p, m, n, k, a, b, c, f)
 	}, p)
 	requireSameBits(t, want, got, x.String())
 	for i := range x.m {
@@ -97,8 +97,8 @@ func TestFusedLargeShapes(t *testing.T) {
 				finished += (i1 - i0) * (j1 - j0)
 				mu.Unlock()
 			}}
-			got := x.run(t, func(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, _ bool) {
-				Float32Fused(p, m, n, k, a, ars, acs, b, brs, bcs, c, ldc, f)
+			got := x.run(t, func(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], _ bool) {
+				Float32Fused(p, m, n, k, a, b, c, f)
 			}, pool)
 			requireSameBits(t, want, got, x.String())
 			require.Equal(t, x.m*x.n, finished)
@@ -109,6 +109,6 @@ func TestFusedLargeShapes(t *testing.T) {
 func TestFusedMisusePanics(t *testing.T) {
 	s := make([]float32, 6)
 	require.PanicsWithValue(t, "gemm: Add has 2 elements, want at least 3 for 2×3 with strides 0 and 1", func() {
-		Float32Fused(nil, 2, 3, 1, s, 1, 1, s, 3, 1, s, 3, &Fused[float32]{Add: s[:2], ColStride: 1})
+		Float32Fused(nil, 2, 3, 1, Strided(s, 1, 1), Strided(s, 3, 1), InRows(s, 3), &Fused[float32]{Add: s[:2], ColStride: 1})
 	})
 }

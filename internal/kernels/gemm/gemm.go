@@ -28,41 +28,59 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
+// Matrix is an operand: element (i, j) is Data[i·RowStride + j·ColStride].
+type Matrix[T any] struct {
+	Data                 []T
+	RowStride, ColStride int
+}
+
+// Strided returns the matrix of data with these strides, counted in elements.
+func Strided[T any](data []T, rowStride, colStride int) Matrix[T] {
+	return Matrix[T]{data, rowStride, colStride}
+}
+
+// Rows is a result, whose rows are contiguous: element (i, j) is Data[i·Stride + j].
+type Rows[T any] struct {
+	Data   []T
+	Stride int
+}
+
+// InRows returns the result that goes to data, with rows so many elements apart.
+func InRows[T any](data []T, stride int) Rows[T] { return Rows[T]{data, stride} }
+
 // Float32 computes C = A·B, or C += A·B if accumulate is set, where A is [m, k], B is [k, n] and C is [m, n].
 //
-// Element (i, p) of A is a[i·ars + p·acs], element (p, j) of B is b[p·brs + j·bcs], element (i, j) of C is c[i·ldc +
-// j]. Strides count elements; those of A and B may be any number ≥ 0 (0 repeats a row or column), and ldc must be at
-// least n. So a transposed operand is one whose strides are swapped. With k = 0 the product is zero; with m = 0 or n =
+// Strides of A and B may be any number ≥ 0 (0 repeats a row or column), and that of C must be at least n. So a transposed operand is one whose strides are swapped. With k = 0 the product is zero; with m = 0 or n =
 // 0 nothing happens. C must not overlap A or B.
 //
 // The work is spread over the workers of p; nil means the caller alone. The bits of the result do not depend on p. Once
 // the scratch memory for packing has grown to the largest size in use (at most about 5 MiB per worker and concurrent
 // call), a call allocates nothing. It panics if a size is negative or a slice too short for its matrix.
-func Float32(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
-	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
-	multiply(p, engine32(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))
+func Float32(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], accumulate bool) {
+	check(m, n, k, a, b, c)
+	multiply(p, engine32(), newProblem(m, n, k, a, b, c, accumulate))
 }
 
 // Float64 is [Float32] in double precision; its scratch memory takes as much.
-func Float64(p *parallel.Pool, m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int, accumulate bool) {
-	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
-	multiply(p, engine64(), newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate))
+func Float64(p *parallel.Pool, m, n, k int, a, b Matrix[float64], c Rows[float64], accumulate bool) {
+	check(m, n, k, a, b, c)
+	multiply(p, engine64(), newProblem(m, n, k, a, b, c, accumulate))
 }
 
 // check panics unless the arguments describe three matrices that lie within their slices.
-func check(m, n, k, lenA, ars, acs, lenB, brs, bcs, lenC, ldc int) {
+func check[A, B, C any](m, n, k int, a Matrix[A], b Matrix[B], c Rows[C]) {
 	if m < 0 || n < 0 || k < 0 {
 		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d, want none negative", m, n, k))
 	}
 	if m == 0 || n == 0 {
 		return
 	}
-	if ldc < n {
-		panic(fmt.Sprintf("gemm: row stride of C is %d, want at least n=%d", ldc, n))
+	if c.Stride < n {
+		panic(fmt.Sprintf("gemm: row stride of C is %d, want at least n=%d", c.Stride, n))
 	}
-	checkExtent("A", m, k, lenA, ars, acs)
-	checkExtent("B", k, n, lenB, brs, bcs)
-	checkExtent("C", m, n, lenC, ldc, 1)
+	checkExtent("A", m, k, len(a.Data), a.RowStride, a.ColStride)
+	checkExtent("B", k, n, len(b.Data), b.RowStride, b.ColStride)
+	checkExtent("C", m, n, len(c.Data), c.Stride, 1)
 }
 
 func checkExtent(name string, rows, cols, length, rowStride, colStride int) {

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const guard = -12345.5
 
 // function is Float32 or Float64.
-type function[T element] func(p *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool)
+type function[T element] func(p *parallel.Pool, m, n, k int, a, b Matrix[T], c Rows[T], accumulate bool)
 
 // example is one product with its operands.
 type example[T element] struct {
@@ -47,7 +47,7 @@ func (x *example[T]) run(t require.TestingT, f function[T], p *parallel.Pool) []
 	}
 	copy(buffer[margin:], x.c)
 	c := buffer[margin : margin+len(x.c)]
-	f(p, x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.brs, x.bcs, c, x.ldc, x.accumulate)
+	f(p, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(c, x.ldc), x.accumulate)
 	for i, v := range buffer {
 		at := i - margin
 		inside := at >= 0 && at < len(x.c) && at%x.ldc < x.n
@@ -273,14 +273,14 @@ func requireElementsDependOnTheirOperandsAlone[T element](t *rapid.T, f function
 	if x.k > 0 {
 		a, b = x.a[i*x.ars:], x.b[j*x.bcs:]
 	}
-	f(nil, rows, cols, x.k, a, x.ars, x.acs, b, x.brs, x.bcs, part[i*x.ldc+j:], x.ldc, x.accumulate)
+	f(nil, rows, cols, x.k, Strided(a, x.ars, x.acs), Strided(b, x.brs, x.bcs), InRows(part[i*x.ldc+j:], x.ldc), x.accumulate)
 	flipped := make([]T, x.m*x.n)
 	for r := range x.m {
 		for q := range x.n {
 			flipped[q*x.m+r] = x.c[r*x.ldc+q]
 		}
 	}
-	f(nil, x.n, x.m, x.k, x.b, x.bcs, x.brs, x.a, x.acs, x.ars, flipped, x.m, x.accumulate)
+	f(nil, x.n, x.m, x.k, Strided(x.b, x.bcs, x.brs), Strided(x.a, x.acs, x.ars), InRows(flipped, x.m), x.accumulate)
 	tiled := tiles(x.m, x.n, x.k)
 	for r := range x.m {
 		for q := range x.n {
@@ -323,12 +323,12 @@ func requireVectorVariantsAgree[T element](t *rapid.T, x *example[T], f function
 func TestEmpty(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		c := []float32{1, 2, 3, 4, 5, 6}
-		Float32(nil, 2, 2, 0, nil, 0, 1, nil, 2, 1, c, 3, true)
+		Float32(nil, 2, 2, 0, Matrix[float32]{}, Matrix[float32]{}, InRows(c, 3), true)
 		require.Equal(t, []float32{1, 2, 3, 4, 5, 6}, c)
-		Float32(nil, 2, 2, 0, nil, 0, 1, nil, 2, 1, c, 3, false)
+		Float32(nil, 2, 2, 0, Matrix[float32]{}, Matrix[float32]{}, InRows(c, 3), false)
 		require.Equal(t, []float32{0, 0, 3, 0, 0, 6}, c)
-		Float32(nil, 0, 2, 5, nil, 5, 1, make([]float32, 10), 2, 1, nil, 2, false)
-		Float32(nil, 2, 0, 5, make([]float32, 10), 5, 1, nil, 0, 1, nil, 0, false)
+		Float32(nil, 0, 2, 5, Matrix[float32]{}, Strided(make([]float32, 10), 2, 1), Rows[float32]{}, false)
+		Float32(nil, 2, 0, 5, Strided(make([]float32, 10), 5, 1), Matrix[float32]{}, Rows[float32]{}, false)
 	})
 }
 
@@ -385,7 +385,7 @@ func TestNonFinite(t *testing.T) {
 func TestMisusePanics(t *testing.T) {
 	s := make([]float32, 6)
 	call := func(m, n, k int, a []float32, ars int, b []float32, c []float32, ldc int) func() {
-		return func() { Float32(nil, m, n, k, a, ars, 1, b, n, 1, c, ldc, false) }
+		return func() { Float32(nil, m, n, k, Strided(a, ars, 1), Strided(b, n, 1), InRows(c, ldc), false) }
 	}
 	require.PanicsWithValue(t, "gemm: sizes m=-1 n=2 k=3, want none negative", call(-1, 2, 3, s, 3, s, s, 2))
 	require.PanicsWithValue(t, "gemm: row stride of C is 1, want at least n=2", call(2, 2, 3, s, 3, s, s, 1))
@@ -402,11 +402,11 @@ func TestNoGarbagePerCall(t *testing.T) {
 		for _, s := range [][3]int{{100, 130, 300}, {3, 500, 500}, {500, 3, 500}, {800, 900, 1}} {
 			x := newExample[float32](1, s[0], s[1], s[2], false, true, 0, false)
 			require.Zero(t, testing.AllocsPerRun(20, func() {
-				Float32(pool, x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.brs, x.bcs, x.c, x.ldc, false)
+				Float32(pool, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc), false)
 			}))
 			y := newExample[float64](1, s[0], s[1], s[2], false, true, 0, false)
 			require.Zero(t, testing.AllocsPerRun(20, func() {
-				Float64(pool, y.m, y.n, y.k, y.a, y.ars, y.acs, y.b, y.brs, y.bcs, y.c, y.ldc, false)
+				Float64(pool, y.m, y.n, y.k, Strided(y.a, y.ars, y.acs), Strided(y.b, y.brs, y.bcs), InRows(y.c, y.ldc), false)
 			}))
 		}
 	})
@@ -419,7 +419,7 @@ func BenchmarkFloat32(b *testing.B) {
 			b.Run(name, func(b *testing.B) {
 				x := newExample[float32](1, s[0], s[1], s[2], false, trans, 0, false)
 				for b.Loop() {
-					Float32(nil, x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.brs, x.bcs, x.c, x.ldc, false)
+					Float32(nil, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc), false)
 				}
 				flops := 2 * float64(x.m) * float64(x.n) * float64(x.k)
 				b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")

@@ -7,24 +7,31 @@ import (
 	"unsafe"
 )
 
+// Panels is an operand B whose columns are contiguous within panels of a width w: element (p, j) is Data[j/w·Stride +
+// p·RowStride + j%w], so that a Stride of w is a B in rows.
+type Panels[T any] struct {
+	Data              []T
+	RowStride, Stride int
+}
+
 // Float32InPlace computes C = A·B, or C += A·B if accumulate is set, as [Float32] does, for operands that lie in a
 // core's caches already: it reads them where they are, packs nothing and spreads nothing over workers.
 //
-// Columns of B are contiguous within panels of [PanelWidth32], which lie bps elements apart: element (p, j) is
-// b[j/w·bps + p·brs + j%w], so that a bps of w is a B in rows, and [PackPanels32] makes one of any other. Strides of A
-// are any numbers ≥ 0.
+// Panels of B have the width [PanelWidth32], and [PackPanels32] makes them of any B. Strides of A are any numbers ≥ 0.
 //
 // An element of C is the sum over k in ascending order, which begins with the old value if accumulate is set: it
 // depends on its row, its column and the variant alone, but differs in the last bits from Float32's. While it computes
 // it asks for what ahead lists, unless that is nil. It panics if a size is negative or a slice too short for its
 // matrix.
-func Float32InPlace(m, n, k int, a []float32, ars, acs int, b []float32, brs, bps int, c []float32, ldc int, accumulate bool, ahead *Ahead) {
-	inPlace(engine32(), m, n, k, a, ars, acs, b, brs, bps, c, ldc, accumulate, ahead)
+func Float32InPlace(m, n, k int, a Matrix[float32], b Panels[float32], c Rows[float32],
+	accumulate bool, ahead *Ahead) {
+	inPlace(engine32(), m, n, k, a, b, c, accumulate, ahead)
 }
 
 // Float64InPlace is [Float32InPlace] in double precision, with panels of [PanelWidth64]; see [Float64].
-func Float64InPlace(m, n, k int, a []float64, ars, acs int, b []float64, brs, bps int, c []float64, ldc int, accumulate bool, ahead *Ahead) {
-	inPlace(engine64(), m, n, k, a, ars, acs, b, brs, bps, c, ldc, accumulate, ahead)
+func Float64InPlace(m, n, k int, a Matrix[float64], b Panels[float64], c Rows[float64],
+	accumulate bool, ahead *Ahead) {
+	inPlace(engine64(), m, n, k, a, b, c, accumulate, ahead)
 }
 
 // PanelWidth32 is the number of columns of a panel of B for the active variant.
@@ -65,52 +72,71 @@ func packPanels[T element](e *engine[T], dst []T, k, n int, b []T, brs, bcs int)
 	}
 }
 
-func inPlace[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc int, accumulate bool, ahead *Ahead) {
-	if m < 0 || n < 0 || k < 0 || ldc < n {
-		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d and rows of C %d apart, want none negative and at least n", m, n, k, ldc))
+// placed is a product of operands where they lie.
+type placed[T element] struct {
+	*engine[T]
+	m, k int
+	a    Matrix[T]
+	b    Panels[T]
+	c    Rows[T]
+	add  int // 1 if C is added to, else 0, as kernels want it
+}
+
+func inPlace[T element](e *engine[T], m, n, k int, a Matrix[T], b Panels[T], c Rows[T], accumulate bool, ahead *Ahead) {
+	if m < 0 || n < 0 || k < 0 || c.Stride < n {
+		panic(fmt.Sprintf("gemm: sizes m=%d n=%d k=%d and rows of C %d apart, want none negative and at least n", m, n, k, c.Stride))
 	}
 	if m == 0 || n == 0 {
 		return
 	}
-	checkExtent("C", m, n, len(c), ldc, 1)
+	checkExtent("C", m, n, len(c.Data), c.Stride, 1)
 	if k == 0 {
 		for i := 0; i < m && !accumulate; i++ {
-			clear(c[i*ldc:][:n])
+			clear(c.Data[i*c.Stride:][:n])
 		}
 		return
 	}
-	checkExtent("A", m, k, len(a), ars, acs)
+	checkExtent("A", m, k, len(a.Data), a.RowStride, a.ColStride)
 	whole := n / e.nr
 	if whole > 0 {
-		checkExtent("B", whole, k, len(b)-e.nr+1, bps, brs)
+		checkExtent("B", whole, k, len(b.Data)-e.nr+1, b.Stride, b.RowStride)
 	}
-	add := 0
+	q := placed[T]{engine: e, m: m, k: k, a: a, b: b, c: c}
 	if accumulate {
-		add = 1
+		q.add = 1
 	}
-	j := 0
-	if e.broad != nil && m > e.mr && sideBySide() {
-		for ; j+2 <= whole; j += 2 {
-			inPlaceBroad(e, m, k, a, ars, acs, b[j*bps:], brs, bps, c[j*e.nr:], ldc, add, ahead)
-		}
-	}
-	if rows := m / e.mr * e.mr; whole > 0 && m <= e.mr {
-		e.strided(m, k, &a[0], ars, acs, &b[0], brs, &c[0], ldc, add, whole, 0, bps, e.nr, uintptr(unsafe.Pointer(&b[0])), 0)
+	if whole > 0 && m <= e.mr {
+		e.strided(m, k, &a.Data[0], a.RowStride, a.ColStride, &b.Data[0], b.RowStride, &c.Data[0], c.Stride, q.add,
+			whole, 0, b.Stride, e.nr, uintptr(unsafe.Pointer(&b.Data[0])), 0)
 	} else {
-		for ; j < whole; j++ { // a panel of B stays in the first-level cache while rows of A pass by
-			panel := &b[j*bps]
-			for i := 0; i < rows; {
-				count, next, step := ahead.take((rows-i)/e.mr, k, unsafe.Pointer(panel))
-				e.strided(e.mr, k, &a[i*ars], ars, acs, panel, brs, &c[i*ldc+j*e.nr], ldc, add, count, e.mr*ars, 0, e.mr*ldc, next, step)
-				i += count * e.mr
-			}
-			if rows < m {
-				e.strided(m-rows, k, &a[rows*ars], ars, acs, panel, brs, &c[rows*ldc+j*e.nr], ldc, add, 1, 0, 0, 0, uintptr(unsafe.Pointer(panel)), 0)
+		j := 0
+		if e.broad != nil && sideBySide() {
+			for ; j+2 <= whole; j += 2 {
+				q.twoPanels(j, ahead)
 			}
 		}
+		for ; j < whole; j++ {
+			q.onePanel(j, ahead)
+		}
 	}
-	if j := whole * e.nr; j < n {
-		inPlaceEdge(e, m, n-j, k, a, ars, acs, b[whole*bps:], brs, c[j:], ldc, accumulate)
+	if whole*e.nr < n {
+		q.edge(whole, n-whole*e.nr)
+	}
+}
+
+// onePanel computes the columns of C of panel j of B, which stays in the first-level cache while rows of A pass by.
+func (q *placed[T]) onePanel(j int, ahead *Ahead) {
+	a, c, rows := &q.a, &q.c, q.m/q.mr*q.mr
+	panel := &q.b.Data[j*q.b.Stride]
+	for i := 0; i < rows; {
+		count, next, step := ahead.take((rows-i)/q.mr, q.k, unsafe.Pointer(panel))
+		q.strided(q.mr, q.k, &a.Data[i*a.RowStride], a.RowStride, a.ColStride, panel, q.b.RowStride,
+			&c.Data[i*c.Stride+j*q.nr], c.Stride, q.add, count, q.mr*a.RowStride, 0, q.mr*c.Stride, next, step)
+		i += count * q.mr
+	}
+	if rows < q.m {
+		q.strided(q.m-rows, q.k, &a.Data[rows*a.RowStride], a.RowStride, a.ColStride, panel, q.b.RowStride,
+			&c.Data[rows*c.Stride+j*q.nr], c.Stride, q.add, 1, 0, 0, 0, uintptr(unsafe.Pointer(panel)), 0)
 	}
 }
 
@@ -123,51 +149,55 @@ const broadProducts = 128
 // them counts, in time and in the power that a clock's frequency depends on. Where the first-level cache holds no more
 // than 32 KiB it would read B from the second again and again. Processors with a large first but a small second-level
 // cache lose nothing to loads.
-var sideBySide = func() bool { return firstCacheWays() >= roomy && ampleSecondCache() }
+var sideBySide = func() bool { return firstCacheWays() >= roomy && largeL2() }
 
-// inPlaceBroad computes two panels side by side, some products after the others.
-func inPlaceBroad[T element](e *engine[T], m, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc, add int, ahead *Ahead) {
-	height := e.mr / 2
-	rows, blocks := m/height*height, ceilDiv(k, broadProducts)
-	each := ceilDiv(ceilDiv(k, blocks), productsPerTurn) * productsPerTurn
-	for p := 0; p < k; p += each {
-		n := min(each, k-p)
-		row := &b[p*brs]
+// twoPanels computes the columns of panels j and j+1 of B side by side, some products after the others.
+func (q *placed[T]) twoPanels(j int, ahead *Ahead) {
+	a, b, c, add := &q.a, &q.b, &q.c, q.add
+	height := q.mr / 2
+	rows, blocks := q.m/height*height, ceilDiv(q.k, broadProducts)
+	each := ceilDiv(ceilDiv(q.k, blocks), productsPerTurn) * productsPerTurn
+	for p := 0; p < q.k; p += each {
+		n := min(each, q.k-p)
+		row := &b.Data[j*b.Stride+p*b.RowStride]
 		for i := 0; i < rows; {
 			count, next, step := ahead.take((rows-i)/height, n, unsafe.Pointer(row))
-			e.broad(n, &a[i*ars+p*acs], ars, acs, row, brs, bps, &c[i*ldc], ldc, add, count, height*ars, height*ldc, next, step)
+			q.broad(n, &a.Data[i*a.RowStride+p*a.ColStride], a.RowStride, a.ColStride, row, b.RowStride, b.Stride,
+				&c.Data[i*c.Stride+j*q.nr], c.Stride, add, count, height*a.RowStride, height*c.Stride, next, step)
 			i += count * height
 		}
-		if rows < m {
-			e.strided(m-rows, n, &a[rows*ars+p*acs], ars, acs, row, brs, &c[rows*ldc], ldc, add, 2, 0, bps, e.nr, uintptr(unsafe.Pointer(row)), 0)
+		if rows < q.m {
+			q.strided(q.m-rows, n, &a.Data[rows*a.RowStride+p*a.ColStride], a.RowStride, a.ColStride, row, b.RowStride,
+				&c.Data[rows*c.Stride+j*q.nr], c.Stride, add, 2, 0, b.Stride, q.nr, uintptr(unsafe.Pointer(row)), 0)
 		}
 		add = 1
 	}
 }
 
-// inPlaceEdge computes the n columns of C that are less than a panel: of a copy of B that is filled up with zeros, to
-// scratch.
-func inPlaceEdge[T element](e *engine[T], m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, ldc int, accumulate bool) {
-	checkExtent("B", k, n, len(b), brs, 1)
+// edge computes the n columns of C that are less than a panel, of panel number whole of B: of a copy that is filled up
+// with zeros, to scratch.
+func (q *placed[T]) edge(whole, n int) {
+	a, b, c := &q.a, q.b.Data[whole*q.b.Stride:], q.c.Data[whole*q.nr:]
+	checkExtent("B", q.k, n, len(b), q.b.RowStride, 1)
 	list := jobsOf[T]()
 	j := list.take()
-	j.engine = e
+	j.engine = q.engine
 	j.reserve(1)
 	s := &j.scratch[0]
-	s.b = grown(s.b, k*e.nr)
+	s.b = grown(s.b, q.k*q.nr)
 	tile := s.tile
-	e.pack(s.b, e.nr, n, k, b, 1, brs)
-	for i := 0; i < m; i += e.mr {
-		rows, add := min(e.mr, m-i), 0
-		if accumulate {
-			add = 1
+	q.pack(s.b, q.nr, n, q.k, b, 1, q.b.RowStride)
+	for i := 0; i < q.m; i += q.mr {
+		rows := min(q.mr, q.m-i)
+		if q.add != 0 {
 			for r := range rows {
-				copy(tile[r*e.nr:][:n], c[(i+r)*ldc:])
+				copy(tile[r*q.nr:][:n], c[(i+r)*q.c.Stride:])
 			}
 		}
-		e.strided(rows, k, &a[i*ars], ars, acs, &s.b[0], e.nr, &tile[0], e.nr, add, 1, 0, 0, 0, uintptr(unsafe.Pointer(&s.b[0])), 0)
+		q.strided(rows, q.k, &a.Data[i*a.RowStride], a.RowStride, a.ColStride, &s.b[0], q.nr, &tile[0], q.nr, q.add,
+			1, 0, 0, 0, uintptr(unsafe.Pointer(&s.b[0])), 0)
 		for r := range rows {
-			copy(c[(i+r)*ldc:][:n], tile[r*e.nr:])
+			copy(c[(i+r)*q.c.Stride:][:n], tile[r*q.nr:])
 		}
 	}
 	list.put(j)

@@ -15,26 +15,26 @@ const serialFlops = 1 << 20
 // job is a product under way together with its scratch memory. Jobs are used again and their loop bodies are made once,
 // so that a product allocates nothing.
 type job[T element] struct {
-	*engine[T]
-	problem[T]
+	product[T]
 
 	packedA []T          // of a few rows: [kc block][panel][k within block][lane]
 	scratch []scratch[T] // of the workers
 
-	sums        []T // of blocks of products that are added later: [block][column] of a sweep, [block][row][column] of a deep product
-	alternating []T // what packedA holds of one row, for walk.crowded
+	sums        []T // of blocks of products that are added later: [block][column] of a GEMV, [block][row][column] of split-K
+	alternating []T // what packedA holds of one row, for gemvColumns.crowded
 
-	tiled                    bool // whether the product is one for the matrix unit
-	stepSize                 int  // of a panel for it: the elements of 32 products
-	splitCols, splitProducts int  // the columns and the products of B that are split for it at once
+	stepSize                 int // of a panel for it: the elements of 32 products
+	splitCols, splitProducts int // the columns and the products of B that are split for it at once
 
 	k0, k1       int // the products that packedA or sums are for
 	cutting      cutting
 	down, across int // parts into which the rows and the columns of C are cut
-	strip        int // of a row of B, in steps of the sweep kernels
+	strip        int // of a row of B, in steps of the gemvRows kernels
 	layout       layout
 
-	pieceBody, pairedBody, tiledBody, packRowsBody, passingBody, skinnyBody, outerBody, sweepBody, addBody, deepBody, addDeepBody func(worker, lo, hi int)
+	pieceBody, pairedBody, tiledBody, packRowsBody, fusedPackingBody, outerBody       func(worker, lo, hi int)
+	streamBody, dotsBody, panelsBody                                                  func(worker, lo, hi int) // of few rows
+	gemvHalvesBody, gemvColumnsBody, gemvRowsBody, addBody, splitKBody, addSplitKBody func(worker, lo, hi int)
 }
 
 // scratch is what one worker needs for itself.
@@ -79,7 +79,10 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.pieceBody, j.pairedBody, j.tiledBody, j.packRowsBody, j.passingBody, j.skinnyBody, j.outerBody, j.sweepBody, j.addBody, j.deepBody, j.addDeepBody = j.computePieces, j.computePaired, j.computeTiled, j.packRows, j.computePassing, j.computeSkinny, j.computeOuter, j.computeSweep, j.addSweeps, j.computeDeep, j.addDeep
+	j.pieceBody, j.pairedBody, j.tiledBody, j.packRowsBody = j.computePieces, j.computePaired, j.computeTiled, j.packRows
+	j.fusedPackingBody, j.outerBody, j.splitKBody, j.addSplitKBody = j.computeFusedPacking, j.computeOuter, j.computeSplitK, j.addSplitK
+	j.streamBody, j.dotsBody, j.panelsBody = j.computeStream, j.computeDots, j.computePanels
+	j.gemvHalvesBody, j.gemvColumnsBody, j.gemvRowsBody, j.addBody = j.computeGEMVHalves, j.computeGEMVColumns, j.computeGEMVRows, j.addGEMVRows
 	return j
 }
 
@@ -110,30 +113,9 @@ func (j *job[T]) run(p *parallel.Pool, e *engine[T], q problem[T]) {
 	if q.flops() < serialFlops {
 		p = nil
 	}
-	tiled := e.tiles.take(q.m, q.n, q.k)
-	if !tiled && q.n <= e.narrow && q.m > q.n {
-		q = q.transposed()
-	}
-	j.engine, j.problem, j.tiled = e, q, tiled
+	j.product = newProduct(e, q, p.Workers())
 	j.reserve(p.Workers())
-	switch {
-	case j.tiled && !j.deep(p.Workers()):
-		j.runTiled(p)
-	case q.paired(&e.tiling):
-		j.runPaired(p)
-	case j.deepOfFew(p.Workers()):
-		j.runDeep(p)
-	case q.m <= e.mr || q.m <= few(e, &q) && q.n >= shareable*e.nr:
-		j.runSkinny(p)
-	case q.k == 1 && q.bcs == 1 && q.inRows() && e.outer.row != nil && q.halfA.format == nil && q.halfB.format == nil:
-		j.runOuter(p)
-	case j.deep(p.Workers()):
-		j.runDeep(p)
-	case j.passes(p.Workers()):
-		j.runPassing(p)
-	default:
-		j.runBlocked(p)
-	}
+	j.plan().run(j, p)
 }
 
 // reserve makes room for the workers' tiles.

@@ -578,58 +578,58 @@ func rowsAVX512x12Keeping(k int, a *float32, astride int, b *float32, bstride in
 //go:noescape
 func fence()
 
-// twinsAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
+// gemvHalvesAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
 //
 //go:noescape
-func twinsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int)
+func gemvHalvesAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int)
 
-// walkAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
+// gemvColumnsAVX512 computes 16 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over 256 products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].
 // c0 is written before d1 is read. It asks for 16 runs of 2048 bytes, the first of which is at next, and each nstride after the one before.
 //
 //go:noescape
-func walkAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
+func gemvColumnsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
 
-// walkCrowdedAVX512 computes 8 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two blocks of 256 products, of which elements of a0 and a1 alternate.
+// gemvColumnsCrowdedAVX512 computes 8 elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two blocks of 256 products, of which elements of a0 and a1 alternate.
 // Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride]. c0 is written before d1 is read.
 // It asks for 16 runs of 2048 bytes: one at next and one behind it, and the same nstride further on.
 //
 //go:noescape
-func walkCrowdedAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
+func gemvColumnsCrowdedAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
 
-// sweepAVX512x1 computes 64·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+// gemvRowsAVX512x1 computes 64·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
 //
 //go:noescape
-func sweepAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+func gemvRowsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// sweepAVX512x4 computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+// gemvRowsAVX512x4 computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
 //
 //go:noescape
-func sweepAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+func gemvRowsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// sweepAVX512x4Ahead computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride]. It asks for what lies 4 rows ahead.
+// gemvRowsAVX512x4Ahead computes 64·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride]. It asks for what lies 4 rows ahead.
 //
 //go:noescape
-func sweepAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+func gemvRowsAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
 // addBlocksAVX512 adds count ≥ 1 rows from b on to d, one after the other, and writes the 64·steps sums to c. Rows are bstride apart.
 //
 //go:noescape
 func addBlocksAVX512(c *float32, d *float32, b *float32, bstride int, count int, steps int)
 
-// sweepAVX2x1 computes 32·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+// gemvRowsAVX2x1 computes 32·steps elements of the row c = a·B over k products, a multiple of 1, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
 //
 //go:noescape
-func sweepAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+func gemvRowsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// sweepAVX2x4 computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
+// gemvRowsAVX2x4 computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride].
 //
 //go:noescape
-func sweepAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+func gemvRowsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
-// sweepAVX2x4Ahead computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride]. It asks for what lies 4 rows ahead.
+// gemvRowsAVX2x4Ahead computes 32·steps elements of the row c = a·B over k products, a multiple of 4, or adds them to c if add is not 0. Row p of B is at b[p·bstride]. It asks for what lies 4 rows ahead.
 //
 //go:noescape
-func sweepAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+func gemvRowsAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 
 // addBlocksAVX2 adds count ≥ 1 rows from b on to d, one after the other, and writes the 32·steps sums to c. Rows are bstride apart.
 //

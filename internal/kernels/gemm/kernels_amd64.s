@@ -22059,9 +22059,9 @@ TEXT ·fence(SB), $0
 	SFENCE
 	RET
 
-// func twinsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int)
+// func gemvHalvesAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·twinsAVX512(SB), $0-72
+TEXT ·gemvHalvesAVX512(SB), $0-72
 	MOVQ   bstride+64(FP), AX
 	SHLQ   $0x02, AX
 	IMUL3Q $0x03, AX, DX
@@ -22323,9 +22323,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// func walkAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
+// func gemvColumnsAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·walkAVX512(SB), $0-88
+TEXT ·gemvColumnsAVX512(SB), $0-88
 	MOVQ         bstride+64(FP), CX
 	MOVQ         next+72(FP), AX
 	SHLQ         $0x02, CX
@@ -22736,9 +22736,9 @@ last:
 	VZEROUPPER
 	RET
 
-// func walkCrowdedAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
+// func gemvColumnsCrowdedAVX512(a0 *float32, b0 *float32, c0 *float32, d0 *float32, a1 *float32, b1 *float32, c1 *float32, d1 *float32, bstride int, next *float32, nstride int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·walkCrowdedAVX512(SB), $0-88
+TEXT ·gemvColumnsCrowdedAVX512(SB), $0-88
 	MOVQ         bstride+64(FP), CX
 	MOVQ         next+72(FP), AX
 	SHLQ         $0x02, CX
@@ -23208,9 +23208,9 @@ last:
 	VZEROUPPER
 	RET
 
-// func sweepAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX512x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, AVX512F
-TEXT ·sweepAVX512x1(SB), $0-56
+TEXT ·gemvRowsAVX512x1(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23305,9 +23305,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func sweepAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX512x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, AVX512F
-TEXT ·sweepAVX512x4(SB), $0-56
+TEXT ·gemvRowsAVX512x4(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23417,9 +23417,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func sweepAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX512x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, AVX512F, MMX+
-TEXT ·sweepAVX512x4Ahead(SB), $0-56
+TEXT ·gemvRowsAVX512x4Ahead(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23584,9 +23584,9 @@ add:
 	VZEROUPPER
 	RET
 
-// func sweepAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX2x1(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, FMA3
-TEXT ·sweepAVX2x1(SB), $0-56
+TEXT ·gemvRowsAVX2x1(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23681,9 +23681,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func sweepAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX2x4(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, FMA3
-TEXT ·sweepAVX2x4(SB), $0-56
+TEXT ·gemvRowsAVX2x4(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX
@@ -23793,9 +23793,9 @@ segment3new:
 	VZEROUPPER
 	RET
 
-// func sweepAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
+// func gemvRowsAVX2x4Ahead(k int, a *float32, b *float32, bstride int, c *float32, steps int, add int)
 // Requires: AVX, FMA3, MMX+
-TEXT ·sweepAVX2x4Ahead(SB), $0-56
+TEXT ·gemvRowsAVX2x4Ahead(SB), $0-56
 	MOVQ k+0(FP), AX
 	MOVQ a+8(FP), CX
 	MOVQ b+16(FP), DX

@@ -24,6 +24,11 @@ const (
 	pastSize = 64 << 20
 )
 
+// outerProduct reports whether the product is an outer one that the kernels compute.
+func (q *product[T]) outerProduct() bool {
+	return q.k == 1 && q.bcs == 1 && q.inRows() && q.outer.row != nil && q.floats()
+}
+
 // runOuter computes a product of one summand, which is a matter of writing C: each row is written from its first
 // element to its last.
 func (j *job[T]) runOuter(p *parallel.Pool) {

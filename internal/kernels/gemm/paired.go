@@ -32,8 +32,8 @@ func normal(a, b uint32) bool {
 }
 
 // paired reports whether the product is one for halfA.pairing.
-func (q *problem[T]) paired(t *tiling) bool {
-	return q.halfA.format != nil && q.halfA.format == q.halfB.format && q.halfA.pairing != nil && q.m > t.mr
+func (q *product[T]) paired() bool {
+	return q.halfA.format != nil && q.halfA.format == q.halfB.format && q.halfA.pairing != nil && q.m > q.mr
 }
 
 // runPaired is runBlocked for a product of pairs.

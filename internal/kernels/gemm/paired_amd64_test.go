@@ -26,8 +26,8 @@ func TestPairsWidened(t *testing.T) {
 	of.pairing = &pairing[float32]{packPairsAVX512, microWidened, microWidened}
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawPaired(t, -20)
-		got := h.run(t, func(p *parallel.Pool, m, n, k int, _ []float32, ars, acs int, _ []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
-			q := newProblem(m, n, k, nil, ars, acs, nil, brs, bcs, c, ldc, accumulate)
+		got := h.run(t, func(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], accumulate bool) {
+			q := newProblem(m, n, k, a, b, c, accumulate)
 			q.halfA, q.halfB = half[float32]{asBits(h.a16), &of}, half[float32]{asBits(h.b16), &of}
 			multiply(p, engine32(), q)
 		}, nil)

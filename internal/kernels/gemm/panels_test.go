@@ -82,11 +82,11 @@ func TestPanels(t *testing.T) {
 		testPanels(t, func(m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int) {
 			vectors := *engine32()
 			vectors.tiles = tiles[float32]{}
-			with(&vectors)(nil, m, n, k, a, ars, acs, b, brs, bcs, c, ldc, false)
+			with(&vectors)(nil, m, n, k, Strided(a, ars, acs), Strided(b, brs, bcs), InRows(c, ldc), false)
 		})
 	})
 	testPanels(t, func(m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int) {
-		multiply(nil, &generic64, newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, false))
+		multiply(nil, &generic64, newProblem(m, n, k, Strided(a, ars, acs), Strided(b, brs, bcs), InRows(c, ldc), false))
 	})
 }
 

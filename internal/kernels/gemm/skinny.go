@@ -15,50 +15,75 @@ const shareable = 8
 // uncached is the size of a B in bytes that no cache holds.
 const uncached = 32 << 20
 
-// few is the largest number of rows for which B is not packed ahead: fewer than otherwise if no cache holds B, since
-// what is packed has been asked for while something else was computed, and still fewer if each panel must be packed
-// anyway.
-func few[T element](e *engine[T], q *problem[T]) int {
+// few reports whether the product has so few rows that B is not packed ahead: fewer than otherwise if no cache holds B,
+// since what is packed has been asked for while something else was computed, and still fewer if each panel must be
+// packed anyway.
+func (q *product[T]) few() bool {
+	most := q.skinny
 	switch {
 	case q.bcs != 1 && q.halfB.format == nil:
-		return e.skinny / 3
-	case q.k*q.n*int(unsafe.Sizeof(*new(T))) >= uncached:
-		return e.skinny * 2 / 3
+		most = q.skinny / 3
+	case q.sizeB() >= uncached:
+		most = q.skinny * 2 / 3
 	}
-	return e.skinny
+	return q.m <= q.mr || q.m <= most && q.n >= shareable*q.nr
 }
 
-// runSkinny computes a product whose few rows make it a matter of reading B: A is packed as a whole, and B is read
-// where it lies if there is a kernel for that, else its panels are packed one at a time into the worker's first-level
-// cache.
-func (j *job[T]) runSkinny(p *parallel.Pool) {
-	part := j.k // of the products at a time: as many as A's rows stay in the second-level cache for
+// fewStreamed reports whether a stream kernel computes the few rows.
+func (q *product[T]) fewStreamed() bool { return q.few() && q.streams(q.m) }
+
+// fewDotted reports whether a dots kernel computes the few rows.
+func (q *product[T]) fewDotted() bool {
+	widths := q.engine.dots.widths
+	if q.halfB.format != nil {
+		widths = q.halfB.dots.widths
+	}
+	return q.few() && q.brs == 1 && q.m < len(widths)
+}
+
+// runStream computes few rows, of which A is packed as a whole, by kernels that read B's rows where they lie.
+func (j *job[T]) runStream(p *parallel.Pool) {
+	whole := wholePanels(j.streamWidths()[j.m], j.nr)
+	chunk := whole
+	if j.halfB.format != nil { // whose kernels are narrower
+		chunk = ceilDiv(4, whole) * whole
+	}
+	j.runFew(p, chunk, j.streamBody)
+}
+
+// runDots is runStream with kernels that read B's columns where they lie.
+func (j *job[T]) runDots(p *parallel.Pool) { j.runFew(p, fewChunk(j), j.dotsBody) }
+
+// runPanels is runStream with panels of B that are read where they lie, if they can be, else packed one at a time into
+// the worker's first-level cache.
+func (j *job[T]) runPanels(p *parallel.Pool) { j.runFew(p, fewChunk(j), j.panelsBody) }
+
+// fewChunk is how many panels of B make a task where they are computed one at a time: neighbours share pages.
+func fewChunk[T element](j *job[T]) int {
+	if 2*j.m*j.nr*j.k >= serialFlops {
+		return 1
+	}
+	return 4
+}
+
+// runFew computes few rows by body, for as many products at a time as A's rows stay in the second-level cache for.
+func (j *job[T]) runFew(p *parallel.Pool, chunk int, body func(worker, lo, hi int)) {
+	part := j.k
 	if j.m > j.mr {
 		part = min(part, j.kb)
 	}
+	for k0 := 0; k0 < j.k; k0 += part {
+		j.k0 = k0
+		j.packFew(p, part)
+		p.ForWorkers(ceilDiv(j.n, j.nr), chunk, body)
+	}
+}
+
+// packFew packs all of A's rows for up to so many products from k0 on.
+func (j *job[T]) packFew(p *parallel.Pool, part int) {
 	j.packedA = grown(j.packedA, j.m*part)
-	chunk := 4 // panels per task: neighbours share pages
-	switch {
-	case j.streams(j.m):
-		whole := wholePanels(j.streamWidths()[j.m], j.nr)
-		if chunk = whole; j.halfB.format != nil { // whose kernels are narrower
-			chunk = ceilDiv(4, whole) * whole
-		}
-	case 2*j.m*j.nr*j.k >= serialFlops:
-		chunk = 1
-	}
-	for j.k0 = 0; j.k0 < j.k; j.k0 += part {
-		j.k1 = min(j.k0+part, j.k)
-		p.ForWorkers(ceilDiv(j.m, j.mr), 1, j.packRowsBody)
-		if j.sweeps() { // of one row, and so of all products at once
-			j.runSweep(p)
-			return
-		}
-		if j.walks() && j.crowds() {
-			j.alternate()
-		}
-		p.ForWorkers(ceilDiv(j.n, j.nr), chunk, j.skinnyBody)
-	}
+	j.k1 = min(j.k0+part, j.k)
+	p.ForWorkers(ceilDiv(j.m, j.mr), 1, j.packRowsBody)
 }
 
 // wholePanels returns the smallest number of panels that a kernel of such a width computes with nothing left over.
@@ -81,31 +106,65 @@ func (j *job[T]) packRows(_, lo, hi int) {
 }
 
 // streams reports whether there is a stream kernel that can compute so many rows of the product.
-func (j *job[T]) streams(rows int) bool {
-	return rows < len(j.streamWidths()) && j.bcs == 1 && j.inRows()
+func (q *product[T]) streams(rows int) bool {
+	return rows < len(q.streamWidths()) && q.bcs == 1 && q.inRows()
 }
 
 // streamWidths are the widths of the stream kernels for B.
-func (j *job[T]) streamWidths() []int {
-	if j.halfB.format != nil {
-		return j.halfB.stream.widths
+func (q *product[T]) streamWidths() []int {
+	if q.halfB.format != nil {
+		return q.halfB.stream.widths
 	}
-	return j.engine.stream.widths
+	return q.engine.stream.widths
 }
 
-// computeSkinny computes all rows of C for panels [lo, hi) of B.
-func (j *job[T]) computeSkinny(worker, lo, hi int) {
+// computeStream computes all rows of C for panels [lo, hi) of B, columns that do not fill a kernel's width as
+// computePanels does.
+func (j *job[T]) computeStream(worker, lo, hi int) {
 	col, end := lo*j.nr, min(hi*j.nr, j.n)
 	if j.streams(j.m) {
 		col = j.streamRows(0, j.m, j.packedA, col, end)
 	}
-	col = j.computeWalk(worker, col, end)
-	col = j.computeTwins(worker, col, end)
+	j.panelsFrom(worker, col, end)
+	j.fewFinished(lo, end)
+}
+
+// computeDots computes all rows of C for panels [lo, hi) of B, those that do not suit the kernel as computePanels does.
+func (j *job[T]) computeDots(worker, lo, hi int) {
+	end := min(hi*j.nr, j.n)
+	j.dotsFrom(worker, lo*j.nr, end)
+	j.fewFinished(lo, end)
+}
+
+// dotsFrom computes columns [col, end) of C by a dots kernel where it suits.
+func (j *job[T]) dotsFrom(worker, col, end int) {
+	for ; col < end; col += j.nr {
+		for k0 := j.k0; k0 < j.k1; k0 += kc {
+			if cols := min(j.nr, end-col); !j.dotsPanel(worker, col, cols, k0, min(kc, j.k1-k0)) {
+				j.skinnyPanel(worker, col, cols, k0)
+			}
+		}
+	}
+}
+
+// computePanels computes all rows of C for panels [lo, hi) of B.
+func (j *job[T]) computePanels(worker, lo, hi int) {
+	end := min(hi*j.nr, j.n)
+	j.panelsFrom(worker, lo*j.nr, end)
+	j.fewFinished(lo, end)
+}
+
+// panelsFrom computes columns [col, end) of C.
+func (j *job[T]) panelsFrom(worker, col, end int) {
 	for ; col < end; col += j.nr {
 		for k0 := j.k0; k0 < j.k1; k0 += kc {
 			j.skinnyPanel(worker, col, min(j.nr, end-col), k0)
 		}
 	}
+}
+
+// fewFinished announces the columns from panel lo on to end, if these were the last products.
+func (j *job[T]) fewFinished(lo, end int) {
 	if j.k1 == j.k {
 		j.finished(0, j.m, lo*j.nr, end)
 	}
@@ -136,9 +195,6 @@ func streamRows[T element, B any](j *job[T], s *direct[T, B], b []B, i, rows int
 // skinnyPanel adds the block of products from k0 on of one panel of B to all rows of C.
 func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 	k := min(kc, j.k1-k0)
-	if j.dotsPanel(worker, col, cols, k0, k) {
-		return
-	}
 	var b *T
 	s, stride, asks := &j.scratch[worker], j.brs, j.asksForRows()
 	if j.bcs != 1 || cols < j.nr || j.halfB.format != nil {

@@ -257,8 +257,8 @@ func TestMatrixUnitAgrees(t *testing.T) {
 func requireHalvesAsWidened(t require.TestingT, h *halfCase, e *engine[float32]) {
 	bf16 := func(x []dtype.BF16) half[float32] { return half[float32]{asBits(x), &genericBF16} }
 	product := func(halfA, halfB half[float32]) function[float32] {
-		return func(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
-			q := newProblem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc, accumulate)
+		return func(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], accumulate bool) {
+			q := newProblem(m, n, k, a, b, c, accumulate)
 			q.halfA, q.halfB = halfA, halfB
 			multiply(p, e, q)
 		}
@@ -299,8 +299,8 @@ func TestTiledFused(t *testing.T) {
 	e := withTiles(genericTiles)
 	rapid.Check(t, func(t *rapid.T) {
 		requireFusedEqualToSteps(t, pool, drawExample[float32](t), with(e),
-			func(p *parallel.Pool, m, n, k int, a []float32, ars, acs int, b []float32, brs, bcs int, c []float32, ldc int, f *Fused[float32]) {
-				multiply(p, e, f.problem(m, n, k, a, ars, acs, b, brs, bcs, c, ldc))
+			func(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], f *Fused[float32]) {
+				multiply(p, e, f.problem(m, n, k, a, b, c))
 			})
 	})
 }
@@ -382,7 +382,7 @@ func BenchmarkTiled(b *testing.B) {
 					require.NoError(b, err)
 					defer restore()
 					for b.Loop() {
-						Float32(nil, x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.brs, x.bcs, x.c, x.ldc, false)
+						Float32(nil, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc), false)
 					}
 					b.ReportMetric(2*float64(x.m)*float64(x.n)*float64(x.k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 				})
@@ -402,11 +402,11 @@ func TestSplitPanels(t *testing.T) {
 		panels := slices.Repeat([]float32{guard}, SplitSize32(k, n))
 		SplitPanels32(panels, k, n, x.b, x.brs, x.bcs)
 		want := x.run(t, with(withTiles(unit)), nil)
-		requireSameBits(t, want, x.run(t, func(_ *parallel.Pool, m, n, k int, a []float32, ars, _ int, _ []float32, _, _ int, c []float32, ldc int, _ bool) {
+		requireSameBits(t, want, x.run(t, func(_ *parallel.Pool, m, n, k int, a, _ Matrix[float32], c Rows[float32], _ bool) {
 			first := rapid.IntRange(0, (n-1)/tileSide).Draw(t, "first") * tileSide
-			MultiplySplit32(m, n-first, k, a, ars, panels[SplitSize32(k, first):], c[first:], ldc)
+			MultiplySplit32(m, n-first, k, a.Data, a.RowStride, panels[SplitSize32(k, first):], c.Data[first:], c.Stride)
 			if first > 0 {
-				MultiplySplit32(m, first, k, a, ars, panels, c, ldc)
+				MultiplySplit32(m, first, k, a.Data, a.RowStride, panels, c.Data, c.Stride)
 			}
 		}, nil), x.String())
 	})

@@ -19,11 +19,12 @@ type Operand interface {
 // Elements of a half type are widened, which is exact, while panels are packed or where they lie: the bits are those of
 // widening the operands to float32 beforehand. That holds for processors that multiply pairs of bfloat16, too; only
 // which NaN an element becomes may differ.
-func Widened[A, B Operand](p *parallel.Pool, m, n, k int, a []A, ars, acs int, b []B, brs, bcs int, c []float32, ldc int, f *Fused[float32]) {
-	check(m, n, k, len(a), ars, acs, len(b), brs, bcs, len(c), ldc)
-	q := newProblem(m, n, k, nil, ars, acs, nil, brs, bcs, c, ldc, false)
-	q.a, q.halfA = widening(a)
-	q.b, q.halfB = widening(b)
+func Widened[A, B Operand](p *parallel.Pool, m, n, k int, a Matrix[A], b Matrix[B], c Rows[float32], f *Fused[float32]) {
+	check(m, n, k, a, b, c)
+	q := newProblem(m, n, k, Strided[float32](nil, a.RowStride, a.ColStride),
+		Strided[float32](nil, b.RowStride, b.ColStride), c, false)
+	q.a, q.halfA = widening(a.Data)
+	q.b, q.halfB = widening(b.Data)
 	if f != nil {
 		f.addTo(&q)
 	}

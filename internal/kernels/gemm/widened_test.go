@@ -39,12 +39,12 @@ func newHalfCase(x *example[float32]) *halfCase {
 
 // widened is Widened of operands, as a function of float32 whose own operands do not count.
 func widened[A, B Operand](a []A, b []B) function[float32] {
-	return func(p *parallel.Pool, m, n, k int, _ []float32, ars, acs int, _ []float32, brs, bcs int, c []float32, ldc int, accumulate bool) {
+	return func(p *parallel.Pool, m, n, k int, x, y Matrix[float32], c Rows[float32], accumulate bool) {
 		var f *Fused[float32]
 		if accumulate {
-			f = &Fused[float32]{Add: c, RowStride: ldc, ColStride: 1}
+			f = &Fused[float32]{Add: c.Data, RowStride: c.Stride, ColStride: 1}
 		}
-		Widened(p, m, n, k, a, ars, acs, b, brs, bcs, c, ldc, f)
+		Widened(p, m, n, k, Strided(a, x.RowStride, x.ColStride), Strided(b, y.RowStride, y.ColStride), c, f)
 	}
 }
 
@@ -128,8 +128,8 @@ func TestWidenedFused(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		rapid.Check(t, func(t *rapid.T) {
 			h := newHalfCase(drawExample[float32](t))
-			requireFusedEqualToSteps(t, pool, h.example, Float32, func(p *parallel.Pool, m, n, k int, _ []float32, ars, acs int, _ []float32, brs, bcs int, c []float32, ldc int, f *Fused[float32]) {
-				Widened(p, m, n, k, h.a16, ars, acs, h.b16, brs, bcs, c, ldc, f)
+			requireFusedEqualToSteps(t, pool, h.example, Float32, func(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], f *Fused[float32]) {
+				Widened(p, m, n, k, Strided(h.a16, a.RowStride, a.ColStride), Strided(h.b16, b.RowStride, b.ColStride), c, f)
 			})
 		})
 	})
@@ -137,9 +137,9 @@ func TestWidenedFused(t *testing.T) {
 
 func TestWidenedMisusePanics(t *testing.T) {
 	a, b, c := make([]dtype.BF16, 6), make([]dtype.BF16, 6), make([]float32, 4)
-	require.PanicsWithValue(t, "gemm: A has 5 elements, want at least 6 for 2×3 with strides 3 and 1", func() { Widened(nil, 2, 2, 3, a[:5], 3, 1, b, 2, 1, c, 2, nil) })
+	require.PanicsWithValue(t, "gemm: A has 5 elements, want at least 6 for 2×3 with strides 3 and 1", func() { Widened(nil, 2, 2, 3, Strided(a[:5], 3, 1), Strided(b, 2, 1), InRows(c, 2), nil) })
 	require.PanicsWithValue(t, "gemm: Add has 1 elements, want at least 2 for 2×2 with strides 0 and 1", func() {
-		Widened(nil, 2, 2, 3, a, 3, 1, b, 2, 1, c, 2, &Fused[float32]{Add: c[:1], ColStride: 1})
+		Widened(nil, 2, 2, 3, Strided(a, 3, 1), Strided(b, 2, 1), InRows(c, 2), &Fused[float32]{Add: c[:1], ColStride: 1})
 	})
 }
 
@@ -151,8 +151,8 @@ func TestWidenedMakesNoGarbage(t *testing.T) {
 			h := newHalfCase(newExample[float32](1, s[0], s[1], s[2], false, true, 0, false))
 			f := &Fused[float32]{}
 			require.Zero(t, testing.AllocsPerRun(20, func() {
-				Widened(pool, h.m, h.n, h.k, h.a16, h.ars, h.acs, h.b16, h.brs, h.bcs, h.c, h.ldc, f)
-				Widened(pool, h.m, h.n, h.k, h.aF16, h.ars, h.acs, h.bF16, h.brs, h.bcs, h.c, h.ldc, nil)
+				Widened(pool, h.m, h.n, h.k, Strided(h.a16, h.ars, h.acs), Strided(h.b16, h.brs, h.bcs), InRows(h.c, h.ldc), f)
+				Widened(pool, h.m, h.n, h.k, Strided(h.aF16, h.ars, h.acs), Strided(h.bF16, h.brs, h.bcs), InRows(h.c, h.ldc), nil)
 			}))
 		}
 	})
@@ -169,13 +169,13 @@ func BenchmarkWidened(b *testing.B) {
 			name := fmt.Sprintf("%dx%dx%d/%s", s[0], s[1], s[2], map[bool]string{false: "NN", true: "NT"}[trans])
 			b.Run(name+"/bf16", func(b *testing.B) {
 				for b.Loop() {
-					Widened(nil, x.m, x.n, x.k, x.a16, x.ars, x.acs, x.b16, x.brs, x.bcs, x.c, x.ldc, nil)
+					Widened(nil, x.m, x.n, x.k, Strided(x.a16, x.ars, x.acs), Strided(x.b16, x.brs, x.bcs), InRows(x.c, x.ldc), nil)
 				}
 				report(b)
 			})
 			b.Run(name+"/float32", func(b *testing.B) {
 				for b.Loop() {
-					Float32(nil, x.m, x.n, x.k, x.a, x.ars, x.acs, x.b, x.brs, x.bcs, x.c, x.ldc, false)
+					Float32(nil, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc), false)
 				}
 				report(b)
 			})

@@ -99,13 +99,13 @@ func single(c *build.Context) {
 	}
 	keeping(c, avx512)
 	fence(c)
-	twins(c, avx512)
-	walk(c, avx512)
-	walkCrowded(c, avx512)
+	gemvHalves(c, avx512)
+	gemvColumns(c, avx512)
+	gemvColumnsCrowded(c, avx512)
 	for _, f := range []family{avx512, avx2} {
-		sweep(c, f, 1, false)
-		sweep(c, f, sweepRows, false)
-		sweep(c, f, sweepRows, true)
+		gemvRows(c, f, 1, false)
+		gemvRows(c, f, gemvRowsAtOnce, false)
+		gemvRows(c, f, gemvRowsAtOnce, true)
 		addBlocks(c, f)
 	}
 	copyRows(c, avx512)

@@ -10,19 +10,19 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// sweepRows is the number of rows of B that a sweep kernel reads side by side, and the number of vectors of one of its
+// gemvRowsAtOnce is the number of rows of B that a GEMV kernel reads side by side, and the number of vectors of one of its
 // steps.
-const sweepRows = 4
+const gemvRowsAtOnce = 4
 
-// sweep emits the kernel that reads so many rows of B at a time from end to end and keeps its sums in memory. ahead is
+// gemvRows emits the kernel that reads so many rows of B at a time from end to end and keeps its sums in memory. ahead is
 // set for the one that asks for the rows that follow.
-func sweep(c *build.Context, f family, rows int, ahead bool) {
-	name, note := fmt.Sprintf("sweep%sx%d%s", f.name, rows, aheadName(ahead)), ""
+func gemvRows(c *build.Context, f family, rows int, ahead bool) {
+	name, note := fmt.Sprintf("gemvRows%sx%d%s", f.name, rows, aheadName(ahead)), ""
 	if ahead {
 		note = fmt.Sprintf(" It asks for what lies %d rows ahead.", rows)
 	}
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d·steps elements of the row c = a·B over k products, a multiple of %d, or adds them to c if add is not 0. Row p of B is at b[p·bstride].%s", name, sweepRows*f.lanes, rows, note))
+	c.Doc(fmt.Sprintf("%s computes %d·steps elements of the row c = a·B over k products, a multiple of %d, or adds them to c if add is not 0. Row p of B is at b[p·bstride].%s", name, gemvRowsAtOnce*f.lanes, rows, note))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, steps, add int)")
 	k, a, b, stride, to, steps := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
@@ -46,7 +46,7 @@ func sweep(c *build.Context, f family, rows int, ahead bool) {
 	from := c.GP64()
 	c.MOVQ(b, from)
 	c.Load(c.Param("c"), to)
-	for segment := range sweepRows { // of as many columns as are asked for, of one of the rows, in the course of it
+	for segment := range gemvRowsAtOnce { // of as many columns as are asked for, of one of the rows, in the course of it
 		label, left := fmt.Sprintf("segment%d", segment), c.GP64()
 		ask := c.GP64()
 		c.MOVQ(next, ask)
@@ -68,7 +68,7 @@ func sweep(c *build.Context, f family, rows int, ahead bool) {
 		for _, p := range []reg.GPVirtual{from, to} {
 			c.ADDQ(operand.Imm(uint64(f.bytes())), p)
 		}
-		c.ADDQ(operand.U32(uint32(sweepRows*f.bytes())), ask)
+		c.ADDQ(operand.U32(uint32(gemvRowsAtOnce*f.bytes())), ask)
 		c.DECQ(left)
 		c.JNE(operand.LabelRef(label))
 		c.ADDQ(stride, next)
@@ -82,11 +82,11 @@ func sweep(c *build.Context, f family, rows int, ahead bool) {
 	c.RET()
 }
 
-// addBlocks emits the kernel that adds what sweep kernels have written.
+// addBlocks emits the kernel that adds what GEMV kernels have written.
 func addBlocks(c *build.Context, f family) {
 	name := fmt.Sprintf("addBlocks%s", f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s adds count ≥ 1 rows from b on to d, one after the other, and writes the %d·steps sums to c. Rows are bstride apart.", name, sweepRows*f.lanes))
+	c.Doc(fmt.Sprintf("%s adds count ≥ 1 rows from b on to d, one after the other, and writes the %d·steps sums to c. Rows are bstride apart.", name, gemvRowsAtOnce*f.lanes))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(c, d, b *float32, bstride, count, steps int)")
 	to, d, b, stride, count, steps := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
@@ -98,7 +98,7 @@ func addBlocks(c *build.Context, f family) {
 	c.Load(c.Param("steps"), steps)
 	f.scale(c, stride)
 	c.Label("loop")
-	sums := make([]reg.VecVirtual, sweepRows)
+	sums := make([]reg.VecVirtual, gemvRowsAtOnce)
 	for v := range sums {
 		sums[v] = f.register(c)
 		c.VMOVUPS(operand.Mem{Base: d, Disp: v * f.bytes()}, sums[v])
@@ -117,7 +117,7 @@ func addBlocks(c *build.Context, f family) {
 		c.VMOVUPS(sum, operand.Mem{Base: to, Disp: v * f.bytes()})
 	}
 	for _, p := range []reg.GPVirtual{to, d, b} {
-		c.ADDQ(operand.U32(uint32(sweepRows*f.bytes())), p)
+		c.ADDQ(operand.U32(uint32(gemvRowsAtOnce*f.bytes())), p)
 	}
 	c.DECQ(steps)
 	c.JNE(operand.LabelRef("loop"))

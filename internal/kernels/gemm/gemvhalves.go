@@ -4,15 +4,16 @@ package gemm
 
 import (
 	"math"
-	"unsafe"
+
+	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// twins is a kernel for one row and a B whose columns are contiguous. The zero value is none.
+// gemvHalves is a kernel for one row and a B whose columns are contiguous. The zero value is none.
 //
 // Columns that lie a multiple of 4 KiB apart fall into one set of the first-level cache, and 32 of them side by side
 // push each other out before they are read. So the second half of a panel is one block of products behind the first:
 // half as many lie side by side, in two sets.
-type twins[T element] struct {
+type gemvHalves[T element] struct {
 	lanes int // half a panel
 	// compute computes lanes elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over kc products.
 	// Column j of B0 is at b0[j·bstride].
@@ -22,20 +23,39 @@ type twins[T element] struct {
 // halfPanel is a block of products of half a panel.
 type halfPanel struct{ col, k0 int }
 
-// computeTwins computes the only row of C for the whole panels from col on as engine.dots does, but faster if B's
-// columns crowd a cache. It returns the first column that is left: col, if there is no such kernel for the product.
-func (j *job[T]) computeTwins(worker, col, end int) int {
-	panels, blocks := (end-col)/j.nr, (j.k1-j.k0)/kc
-	if j.twins.compute == nil || j.bcs*int(unsafe.Sizeof(j.c[0]))%crowded != 0 || j.m > 1 || j.brs != 1 || j.halfB.format != nil || !j.inRows() || blocks*kc < j.k1-j.k0 || panels*blocks < 2 {
+// gemvByHalves reports whether the product is one for the gemvHalves kernel.
+func (q *product[T]) gemvByHalves() bool {
+	return q.gemvHalves.compute != nil && q.m == 1 && q.brs == 1 && q.crowds() && q.halfB.format == nil && q.inRows() && q.k%kc == 0
+}
+
+// runGEMVHalves computes a product of one row by the gemvHalves kernel.
+func (j *job[T]) runGEMVHalves(p *parallel.Pool) {
+	j.k0 = 0
+	j.packFew(p, j.k)
+	p.ForWorkers(ceilDiv(j.n, j.nr), fewChunk(j), j.gemvHalvesBody)
+}
+
+// computeGEMVHalves computes the only row of C for panels [lo, hi) of B.
+func (j *job[T]) computeGEMVHalves(worker, lo, hi int) {
+	end := min(hi*j.nr, j.n)
+	j.dotsFrom(worker, j.gemvHalfPanels(worker, lo*j.nr, end), end)
+	j.finished(0, 1, lo*j.nr, end)
+}
+
+// gemvHalfPanels computes the only row of C for the whole panels from col on as engine.dots does. It returns the first
+// column that is left.
+func (j *job[T]) gemvHalfPanels(worker, col, end int) int {
+	panels, blocks := (end-col)/j.nr, j.k/kc
+	if panels*blocks < 2 {
 		return col
 	}
 	steps, tile := panels*blocks, j.scratch[worker].tile
-	nothing := tile[2*j.twins.lanes:][:j.twins.lanes]
+	nothing := tile[2*j.gemvHalves.lanes:][:j.gemvHalves.lanes]
 	for i := range nothing {
 		nothing[i] = T(math.Copysign(0, -1)) // which changes no sum, not even one of −0
 	}
 	place := func(step, half int) halfPanel {
-		return halfPanel{col + step/blocks*j.nr + half*j.twins.lanes, j.k0 + step%blocks*kc}
+		return halfPanel{col + step/blocks*j.nr + half*j.gemvHalves.lanes, j.k0 + step%blocks*kc}
 	}
 	operands := func(h halfPanel) (a, b, c, d *T) {
 		d, _ = j.addend(0, h.col, h.k0)
@@ -53,7 +73,7 @@ func (j *job[T]) computeTwins(worker, col, end int) int {
 		if step == 0 { // the second half is not to begin yet
 			c1 = &tile[0]
 		}
-		j.twins.compute(a0, b0, c0, d0, a1, b1, c1, d1, j.bcs)
+		j.gemvHalves.compute(a0, b0, c0, d0, a1, b1, c1, d1, j.bcs)
 	}
 	return col + panels*j.nr
 }

@@ -9,35 +9,34 @@ import (
 )
 
 // Packing B takes a tenth of the time where A has some rows and the third-level cache is far away. Here the kernel for
-// the first rows of A packs a panel of B by the way. It stays in the first-level cache while the other rows pass by,
+// the first rows of A packs a panel of B as it reads it (fused packing). It stays in the first-level cache while the other rows pass by,
 // and their kernels ask for the next panel. A B whose columns are contiguous is transposed before, as always, but panel
 // by panel, too.
 
 const (
-	// passingPanels is how many panels are gone through for one block of products after the other: their rows lie in
+	// fusedPanels is how many panels are gone through for one block of products after the other: their rows lie in
 	// the same pages, and A is copied once for all of them, but their part of C must stay in the second-level cache.
-	passingPanels = 24
-	// passingProducts is the number of products from which that pays.
-	passingProducts = 128
+	fusedPanels = 24
+	// fusedProducts is the number of products from which that pays.
+	fusedProducts = 128
 	// nearRows is how many rows of B ahead the kernel that packs asks for.
 	nearRows = 8
 )
 
-// passing are limits of a matter of speed alone.
-type passing struct {
+// fusedPacking are limits of a matter of speed alone.
+type fusedPacking struct {
 	rows  int // of A, at most
 	bytes int // of B, at least: less than half of the second-level cache is there from last time, and packed at once
 }
 
-// passes reports whether the rows of A are some that pass by the panels of B, of which so many workers have enough
-// each.
-func (j *job[T]) passes(workers int) bool {
-	return j.keeping != nil && j.m > j.mr && j.m <= j.passing.rows && j.sizeB() >= j.passing.bytes && j.k >= passingProducts &&
-		j.n >= max(2, workers)*shareable/2*j.nr && j.acs == 1 && (j.bcs == 1 || j.brs == 1) && j.inRows() && j.halfA.format == nil && j.halfB.format == nil
+// packsFused reports whether A has some rows, not many, and B panels enough for each of the workers.
+func (q *product[T]) packsFused() bool {
+	return q.keeping != nil && q.m > q.mr && q.m <= q.fusedPacking.rows && q.sizeB() >= q.fusedPacking.bytes && q.k >= fusedProducts &&
+		q.n >= max(2, q.workers)*shareable/2*q.nr && q.acs == 1 && (q.bcs == 1 || q.brs == 1) && q.inRows() && q.floats()
 }
 
-// runPassing computes such a product. The rows of A that do not fill a panel are packed ahead.
-func (j *job[T]) runPassing(p *parallel.Pool) {
+// runFusedPacking computes such a product. The rows of A that do not fill a panel are packed ahead.
+func (j *job[T]) runFusedPacking(p *parallel.Pool) {
 	if rest := j.m % j.mr; rest > 0 {
 		j.packedA = grown(j.packedA, rest*j.k)
 		for k0 := 0; k0 < j.k; k0 += kc {
@@ -50,13 +49,13 @@ func (j *job[T]) runPassing(p *parallel.Pool) {
 		s.copied = grown(s.copied, j.m*j.copiedStride(min(kc, j.k)))
 	}
 	panels := ceilDiv(j.n, j.nr)
-	parts := ceilDiv(ceilDiv(panels, passingPanels), workers) * workers
-	p.ForWorkers(panels, ceilDiv(panels, parts), j.passingBody)
+	parts := ceilDiv(ceilDiv(panels, fusedPanels), workers) * workers
+	p.ForWorkers(panels, ceilDiv(panels, parts), j.fusedPackingBody)
 }
 
-// computePassing computes all rows of C for panels [lo, hi) of B. A is copied for each block of products, as what lies
+// computeFusedPacking computes all rows of C for panels [lo, hi) of B. A is copied for each block of products, as what lies
 // together falls into different sets of a cache.
-func (j *job[T]) computePassing(worker, lo, hi int) {
+func (j *job[T]) computeFusedPacking(worker, lo, hi int) {
 	a, begin, end := j.scratch[worker].copied, lo*j.nr, min(hi*j.nr, j.n)
 	for k0 := 0; k0 < j.k; k0 += kc {
 		k := min(kc, j.k-k0)
@@ -75,18 +74,18 @@ func (j *job[T]) computePassing(worker, lo, hi int) {
 				next = &j.b[end*j.bcs]
 			}
 			if cols := end - col; cols < j.nr {
-				j.passEdge(worker, col, cols, k0, k, stride)
+				j.fusedEdge(worker, col, cols, k0, k, stride)
 			} else {
-				j.passPanel(worker, col, k0, k, stride, next)
+				j.fusedPanel(worker, col, k0, k, stride, next)
 			}
 		}
 	}
 	j.finished(0, j.m, begin, end)
 }
 
-// passPanel adds k products, from k0 on, of a whole panel of B to all rows of C, and asks for the panel at next, if
+// fusedPanel adds k products, from k0 on, of a whole panel of B to all rows of C, and asks for the panel at next, if
 // there is one. Rows of the copy of A are stride elements apart.
-func (j *job[T]) passPanel(worker, col, k0, k, stride int, next *T) {
+func (j *job[T]) fusedPanel(worker, col, k0, k, stride int, next *T) {
 	s, whole := &j.scratch[worker], j.m/j.mr*j.mr
 	kept := &s.panel[0]
 	cached := request{at: uintptr(unsafe.Pointer(kept))}
@@ -128,8 +127,8 @@ func (j *job[T]) shareOfPanel(next *T, k, turn, turns int) request {
 	return r
 }
 
-// passEdge is passPanel for the last columns, which do not fill a panel.
-func (j *job[T]) passEdge(worker, col, cols, k0, k, stride int) {
+// fusedEdge is fusedPanel for the last columns, which do not fill a panel.
+func (j *job[T]) fusedEdge(worker, col, cols, k0, k, stride int) {
 	s, whole := &j.scratch[worker], j.m/j.mr*j.mr
 	j.packB(s.panel, cols, k, k0, col)
 	cached := request{at: uintptr(unsafe.Pointer(&s.panel[0]))}

@@ -6,16 +6,16 @@ import (
 	"math"
 	"unsafe"
 
-	"github.com/lockstep-ml/lockstep/internal/kernels"
+	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// walk are the kernels for one row and a B whose columns are contiguous, on a processor whose first cache has few ways.
+// gemvColumns are the kernels for one row and a B whose columns are contiguous, on a processor whose first cache has few ways.
 // The zero value has none.
 //
-// dots reads twice as many columns side by side, each in a page of its own. A walk goes down half as many, two blocks
-// of products at a time, and asks for what comes later in long runs, as the processor sees by itself only within a
+// dots reads twice as many columns side by side, each in a page of its own. These kernels go down half as many, two blocks
+// of products at a time, and ask for what comes later in long runs, as the processor sees by itself only within a
 // page.
-type walk[T element] struct {
+type gemvColumns[T element] struct {
 	ways  int // of the first-level cache, at most
 	lanes int // half a panel
 	// compute computes lanes elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over kc products.
@@ -28,25 +28,26 @@ type walk[T element] struct {
 	compute, crowded func(a0, b0, c0, d0, a1, b1, c1, d1 *T, bstride int, next *T, nstride int)
 }
 
-// A walk asks for memory so many steps ahead: blocks of products of a vector of columns.
+// A GEMV kernel asks for memory so many steps ahead: blocks of products of a vector of columns.
 const (
-	walkAhead        = 8
-	walkAheadCrowded = 2
+	gemvAhead        = 8
+	gemvAheadCrowded = 2
 )
 
-// walks reports whether the product is one for the walk kernels.
-func (j *job[T]) walks() bool {
+// gemvByColumns reports whether the product is one for the gemvColumns kernels.
+func (q *product[T]) gemvByColumns() bool {
 	depth := kc
-	if j.crowds() {
+	if q.crowds() {
 		depth = 4 * kc
 	}
-	return j.walk.compute != nil && j.m == 1 && j.brs == 1 && j.halfB.format == nil && j.inRows() && (j.k1-j.k0)%depth == 0 && kernels.FirstCacheWays() <= j.walk.ways
+	return q.gemvColumns.compute != nil && q.m == 1 && q.brs == 1 && q.halfB.format == nil && q.inRows() && q.k%depth == 0 &&
+		firstCacheWays() <= q.gemvColumns.ways
 }
 
 // crowds reports whether the columns of B lie a multiple of 4 KiB apart.
-func (j *job[T]) crowds() bool { return j.bcs*int(unsafe.Sizeof(j.c[0]))%crowded == 0 }
+func (q *product[T]) crowds() bool { return q.bcs*int(unsafe.Sizeof(q.c[0]))%crowded == 0 }
 
-// alternate writes each two blocks of the only row of A, element by element, for walk.crowded.
+// alternate writes each two blocks of the only row of A, element by element, for gemvColumns.crowded.
 func (j *job[T]) alternate() {
 	j.alternating = grown(j.alternating, j.k1-j.k0)
 	for k0 := 0; k0 < j.k1-j.k0; k0 += 2 * kc {
@@ -57,15 +58,29 @@ func (j *job[T]) alternate() {
 	}
 }
 
-// computeWalk computes the only row of C for the whole vectors of columns from col on as engine.dots does. It returns
-// the first column that is left: col, if there is no such kernel for the product.
-func (j *job[T]) computeWalk(worker, col, end int) int {
-	if !j.walks() {
-		return col
-	}
-	lanes, depth, row, compute, ahead := j.walk.lanes, kc, j.packedA, j.walk.compute, walkAhead
+// runGEMVColumns computes a product of one row by the gemvColumns kernels.
+func (j *job[T]) runGEMVColumns(p *parallel.Pool) {
+	j.k0 = 0
+	j.packFew(p, j.k)
 	if j.crowds() {
-		lanes, depth, row, compute, ahead = lanes/2, 2*kc, j.alternating, j.walk.crowded, walkAheadCrowded
+		j.alternate()
+	}
+	p.ForWorkers(ceilDiv(j.n, j.nr), fewChunk(j), j.gemvColumnsBody)
+}
+
+// computeGEMVColumns computes the only row of C for panels [lo, hi) of B.
+func (j *job[T]) computeGEMVColumns(worker, lo, hi int) {
+	end := min(hi*j.nr, j.n)
+	j.dotsFrom(worker, j.gemvVectors(worker, lo*j.nr, end), end)
+	j.finished(0, 1, lo*j.nr, end)
+}
+
+// gemvVectors computes the only row of C for the whole vectors of columns from col on as engine.dots does. It returns
+// the first column that is left.
+func (j *job[T]) gemvVectors(worker, col, end int) int {
+	lanes, depth, row, compute, ahead := j.gemvColumns.lanes, kc, j.packedA, j.gemvColumns.compute, gemvAhead
+	if j.crowds() {
+		lanes, depth, row, compute, ahead = lanes/2, 2*kc, j.alternating, j.gemvColumns.crowded, gemvAheadCrowded
 	}
 	vectors, blocks, tile := (end-col)/lanes, (j.k1-j.k0)/depth, j.scratch[worker].tile
 	steps, nothing := vectors*blocks, tile[lanes:][:lanes]

@@ -10,18 +10,22 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// walkNear is how many bytes ahead in each column a walk kernel asks for memory, beside what it asks for by the way.
-const walkNear = 128
+// gemvDepth is the number of products of a kernel for one row and columns of B: kc of package gemm.
+const gemvDepth = 256
+
+// gemvNear is how many bytes ahead in each column a GEMV kernel asks for memory, beside
+// the requests that its caller names.
+const gemvNear = 128
 
 const walkSignature = "func(a0, b0, c0, d0, a1, b1, c1, d1 *float32, bstride int, next *float32, nstride int)"
 
-// walk emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever
+// gemvColumns emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever
 // they are, and asks for what comes later in long runs.
-func walk(c *build.Context, f family) {
-	name := fmt.Sprintf("walk%s", f.name)
+func gemvColumns(c *build.Context, f family) {
+	name := fmt.Sprintf("gemvColumns%s", f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over %d products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].", name, f.lanes, twinDepth),
-		fmt.Sprintf("c0 is written before d1 is read. It asks for %d runs of %d bytes, the first of which is at next, and each nstride after the one before.", twinDepth/f.lanes, 2*f.lanes*f.bytes()))
+	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over %d products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].", name, f.lanes, gemvDepth),
+		fmt.Sprintf("c0 is written before d1 is read. It asks for %d runs of %d bytes, the first of which is at next, and each nstride after the one before.", gemvDepth/f.lanes, 2*f.lanes*f.bytes()))
 	c.Pragma("noescape")
 	c.SignatureExpr(walkSignature)
 	w := newWalk(c, f, 1)
@@ -38,14 +42,14 @@ func walk(c *build.Context, f family) {
 	c.RET()
 }
 
-// walkCrowded emits the walk kernel for columns that crowd a cache: half as many, and in place of the others the same
+// gemvColumnsCrowded emits the kernel for columns that crowd a cache: half as many, and in place of the others the same
 // ones a block of products further down.
-func walkCrowded(c *build.Context, f family) {
-	name := fmt.Sprintf("walkCrowded%s", f.name)
+func gemvColumnsCrowded(c *build.Context, f family) {
+	name := fmt.Sprintf("gemvColumnsCrowded%s", f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two blocks of %d products, of which elements of a0 and a1 alternate.", name, f.lanes/2, twinDepth),
+	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over two blocks of %d products, of which elements of a0 and a1 alternate.", name, f.lanes/2, gemvDepth),
 		"Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride]. c0 is written before d1 is read.",
-		fmt.Sprintf("It asks for %d runs of %d bytes: one at next and one behind it, and the same nstride further on.", twinDepth/f.lanes, 2*f.lanes*f.bytes()))
+		fmt.Sprintf("It asks for %d runs of %d bytes: one at next and one behind it, and the same nstride further on.", gemvDepth/f.lanes, 2*f.lanes*f.bytes()))
 	c.Pragma("noescape")
 	c.SignatureExpr(walkSignature)
 	w := newWalk(c, f, 2)
@@ -72,9 +76,9 @@ func walkCrowded(c *build.Context, f family) {
 	c.RET()
 }
 
-// walkKernel is what a walk kernel has: two vectors' columns, each of so many blocks of products, their sums, and half
+// gemvKernel is what a GEMV kernel has: two vectors' columns, each of so many blocks of products, their sums, and half
 // a square of each, transposed.
-type walkKernel struct {
+type gemvKernel struct {
 	f      family
 	blocks int
 	a      [2]reg.GPVirtual
@@ -84,8 +88,8 @@ type walkKernel struct {
 	next   reg.GPVirtual
 }
 
-func newWalk(c *build.Context, f family, blocks int) *walkKernel {
-	w := &walkKernel{f: f, blocks: blocks, next: c.GP64()}
+func newWalk(c *build.Context, f family, blocks int) *gemvKernel {
+	w := &gemvKernel{f: f, blocks: blocks, next: c.GP64()}
 	stride := c.GP64()
 	c.Load(c.Param("bstride"), stride)
 	c.Load(c.Param("next"), w.next)
@@ -109,10 +113,10 @@ func newWalk(c *build.Context, f family, blocks int) *walkKernel {
 
 // emit emits the loop; advance goes on to the next run. While one half of the squares is summed, the next one is
 // transposed: a core that shares its units with another looks too few instructions ahead to do that by itself.
-func (w *walkKernel) emit(c *build.Context, advance func()) {
+func (w *gemvKernel) emit(c *build.Context, advance func()) {
 	first, second := 0, w.f.bytes()/2
 	k := c.GP64()
-	c.MOVQ(operand.U32(uint32(twinDepth/w.f.lanes)), k)
+	c.MOVQ(operand.U32(uint32(gemvDepth/w.f.lanes)), k)
 	for v := range w.from {
 		w.transpose(c, v, first, w.requests(c, v))
 	}
@@ -138,7 +142,7 @@ func (w *walkKernel) emit(c *build.Context, advance func()) {
 }
 
 // result returns where vector v of C is, and what is added to it.
-func (w *walkKernel) result(c *build.Context, v int) (d, to reg.GPVirtual) {
+func (w *gemvKernel) result(c *build.Context, v int) (d, to reg.GPVirtual) {
 	d, to = c.GP64(), c.GP64()
 	c.Load(c.Param(fmt.Sprintf("d%d", v)), d)
 	c.Load(c.Param(fmt.Sprintf("c%d", v)), to)
@@ -158,14 +162,14 @@ func spread(main []func(), others ...[]func()) {
 }
 
 // at returns the address of a row of vector v's squares.
-func (w *walkKernel) at(v, row, disp int) operand.Mem {
+func (w *gemvKernel) at(v, row, disp int) operand.Mem {
 	m := w.from[v].at(row / w.blocks)
-	m.Disp = disp + row%w.blocks*twinDepth*w.f.size()
+	m.Disp = disp + row%w.blocks*gemvDepth*w.f.size()
 	return m
 }
 
 // requests lists those for a quarter of a run.
-func (w *walkKernel) requests(c *build.Context, quarter int) (list []func()) {
+func (w *gemvKernel) requests(c *build.Context, quarter int) (list []func()) {
 	lines := w.f.lanes / 2
 	for i := range lines {
 		list = append(list, func() { c.PREFETCHT1(operand.Mem{Base: w.next, Disp: (quarter*lines + i) * 64}) })
@@ -174,17 +178,17 @@ func (w *walkKernel) requests(c *build.Context, quarter int) (list []func()) {
 }
 
 // nearRequests lists those for half the rows of vector v's next squares.
-func (w *walkKernel) nearRequests(c *build.Context, v, half int) (list []func()) {
+func (w *gemvKernel) nearRequests(c *build.Context, v, half int) (list []func()) {
 	for i := range w.f.lanes / 2 {
 		row := i + half/w.f.size()
-		list = append(list, func() { c.PREFETCHT0(w.at(v, row, walkNear)) })
+		list = append(list, func() { c.PREFETCHT0(w.at(v, row, gemvNear)) })
 	}
 	return list
 }
 
 // products lists those of the transposed half of vector v's square, whose elements of A are disp bytes behind the
 // square's first.
-func (w *walkKernel) products(c *build.Context, v, disp int) (list []func()) {
+func (w *gemvKernel) products(c *build.Context, v, disp int) (list []func()) {
 	for n, x := range w.halves[v] {
 		a := operand.Mem{Base: w.a[v], Disp: w.blocks * (disp + w.f.size()*n)}
 		list = append(list, func() {
@@ -202,7 +206,7 @@ func (w *walkKernel) products(c *build.Context, v, disp int) (list []func()) {
 
 // transpose emits the reading of half of vector v's square, eight elements of each of 16 rows, as eight vectors, and
 // others by the way: the products of the half that was there before are among them.
-func (w *walkKernel) transpose(c *build.Context, v, disp int, others ...[]func()) {
+func (w *gemvKernel) transpose(c *build.Context, v, disp int, others ...[]func()) {
 	fresh := func() reg.VecVirtual { return w.f.register(c) }
 	var list []func()
 	x := make([]reg.VecVirtual, 8)

@@ -10,15 +10,12 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// twinDepth is the number of products of a twins kernel: kc of package gemm.
-const twinDepth = 256
-
-// twins emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever
+// gemvHalves emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever
 // they are: half as many columns as those of dots are read side by side in two places each.
-func twins(c *build.Context, f family) {
-	name := fmt.Sprintf("twins%s", f.name)
+func gemvHalves(c *build.Context, f family) {
+	name := fmt.Sprintf("gemvHalves%s", f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over %d products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].", name, f.lanes, twinDepth))
+	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over %d products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].", name, f.lanes, gemvDepth))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(a0, b0, c0, d0, a1, b1, c1, d1 *float32, bstride int)")
 	stride, k := c.GP64(), c.GP64()
@@ -34,7 +31,7 @@ func twins(c *build.Context, f family) {
 		from[v] = m.columns(c, f, b[v], 1)
 	}
 	sums := zeros(c, f, 1, len(from))[0]
-	c.MOVQ(operand.U32(uint32(twinDepth/f.lanes)), k)
+	c.MOVQ(operand.U32(uint32(gemvDepth/f.lanes)), k)
 	c.Label("loop")
 	for v, w := range from {
 		for n, x := range transposed(c, f, w.load(c, 0)) {
