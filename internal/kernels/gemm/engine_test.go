@@ -205,8 +205,8 @@ func TestSharingProductsDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestGEMVOfColumnsDoesNotMatter compares the GEMV kernels that go down columns of B with those that read twice as many side by
-// side, whatever the processor prefers.
+// TestGEMVOfColumnsDoesNotMatter compares the GEMV kernels that go down columns of B with those that read twice as many
+// side by side, whatever the processor prefers.
 func TestGEMVOfColumnsDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		dots, gemv := *engine32(), *engine32()

@@ -9,9 +9,9 @@ import (
 )
 
 // Packing B takes a tenth of the time where A has some rows and the third-level cache is far away. Here the kernel for
-// the first rows of A packs a panel of B as it reads it (fused packing). It stays in the first-level cache while the other rows pass by,
-// and their kernels ask for the next panel. A B whose columns are contiguous is transposed before, as always, but panel
-// by panel, too.
+// the first rows of A packs a panel of B as it reads it (fused packing). It stays in the first-level cache while the
+// other rows pass by, and their kernels ask for the next panel. A B whose columns are contiguous is transposed before,
+// as always, but panel by panel, too.
 
 const (
 	// fusedPanels is how many panels are gone through for one block of products after the other: their rows lie in

@@ -3,10 +3,11 @@
 // Package gemm multiplies matrices: C = A·B or C += A·B for float32 and float64, with operands strided in any way;
 // those of a float32 C may be of half types.
 //
-// The algorithm is that of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3), 2008) in BLIS's
-// arrangement (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", ACM TOMS 41(3), 2015): panels of B
-// are packed so that a small register-blocked kernel reads them in sequence, and so are those of A that it cannot read where they lie. Packing takes any strides, so transposed operands need no copy, and widens half
-// types, so that these need none either.
+// The algorithm is that of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3),
+// 2008) in BLIS's arrangement (Van Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS
+// Functionality", ACM TOMS 41(3), 2015): panels of B are packed so that a small register-blocked kernel reads them in
+// sequence, and so are those of A that it cannot read where they lie. Packing takes any strides, so transposed operands
+// need no copy, and widens half types, so that these need none either.
 //
 // What an element of C becomes depends on its row of A, its column of B, its old value and the kernel variant, on
 // nothing else: k is summed in ascending order within blocks of kc, and the blocks are added in ascending order. So
@@ -50,8 +51,9 @@ func InRows[T any](data []T, stride int) Rows[T] { return Rows[T]{data, stride} 
 
 // Float32 computes C = A·B, or C += A·B if accumulate is set, where A is [m, k], B is [k, n] and C is [m, n].
 //
-// Strides of A and B may be any number ≥ 0 (0 repeats a row or column), and that of C must be at least n. So a transposed operand is one whose strides are swapped. With k = 0 the product is zero; with m = 0 or n =
-// 0 nothing happens. C must not overlap A or B.
+// Strides of A and B may be any number ≥ 0 (0 repeats a row or column), and that of C must be at least n. So a
+// transposed operand is one whose strides are swapped. With k = 0 the product is zero; with m = 0 or n = 0 nothing
+// happens. C must not overlap A or B.
 //
 // The work is spread over the workers of p; nil means the caller alone. The bits of the result do not depend on p. Once
 // the scratch memory for packing has grown to the largest size in use (at most about 5 MiB per worker and concurrent

@@ -9,12 +9,12 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
-// gemvColumns are the kernels for one row and a B whose columns are contiguous, on a processor whose first cache has few ways.
-// The zero value has none.
+// gemvColumns are the kernels for one row and a B whose columns are contiguous, on a processor whose first cache has
+// few ways. The zero value has none.
 //
-// dots reads twice as many columns side by side, each in a page of its own. These kernels go down half as many, two blocks
-// of products at a time, and ask for what comes later in long runs, as the processor sees by itself only within a
-// page.
+// dots reads twice as many columns side by side, each in a page of its own. These kernels go down half as many, two
+// blocks of products at a time, and ask for what comes later in long runs, as the processor sees by itself only within
+// a page.
 type gemvColumns[T element] struct {
 	ways  int // of the first-level cache, at most
 	lanes int // half a panel

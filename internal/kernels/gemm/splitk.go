@@ -9,8 +9,8 @@ import (
 )
 
 // Split-K is for few results of many products, as the gradient of a small weight over many tokens or windows: deep
-// products. Workers that shared its results would each pack all of B or read all of A; here they share blocks of products
-// instead, whose sums are added in the order of k, as always.
+// products. Workers that shared its results would each pack all of B or read all of A; here they share blocks of
+// products instead, whose sums are added in the order of k, as always.
 
 // splitKLimits say which products are deep; the zero value: none. They are a matter of speed alone.
 type splitKLimits struct {
@@ -30,8 +30,8 @@ func (q *product[T]) hasBlocks() bool {
 	return q.floats() && q.inRows() && q.m*q.n <= q.splitKLimits.results && q.k >= kc*q.workers*q.splitKLimits.blocks
 }
 
-// splitsFewRows reports whether the product of few rows is deep, even for one worker: kernels that read a large B where it
-// lies take some columns of many rows, each line of which comes late where the third-level cache is far away, and
+// splitsFewRows reports whether the product of few rows is deep, even for one worker: kernels that read a large B where
+// it lies take some columns of many rows, each line of which comes late where the third-level cache is far away, and
 // packing one block of products after the other reads long runs.
 func (q *product[T]) splitsFewRows() bool {
 	return q.m > 1 && q.m <= q.mr && q.bcs == 1 && q.hasBlocks() && q.sizeB() >= q.splitKLimits.large && largeL2()

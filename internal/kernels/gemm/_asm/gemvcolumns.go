@@ -19,8 +19,8 @@ const gemvNear = 128
 
 const walkSignature = "func(a0, b0, c0, d0, a1, b1, c1, d1 *float32, bstride int, next *float32, nstride int)"
 
-// gemvColumns emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever
-// they are, and asks for what comes later in long runs.
+// gemvColumns emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from
+// wherever they are, and asks for what comes later in long runs.
 func gemvColumns(c *build.Context, f family) {
 	name := fmt.Sprintf("gemvColumns%s", f.name)
 	c.Function(name)

@@ -10,8 +10,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// gemvHalves emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from wherever
-// they are: half as many columns as those of dots are read side by side in two places each.
+// gemvHalves emits the kernel for one row and a B whose columns are contiguous that computes two vectors of C from
+// wherever they are: half as many columns as those of dots are read side by side in two places each.
 func gemvHalves(c *build.Context, f family) {
 	name := fmt.Sprintf("gemvHalves%s", f.name)
 	c.Function(name)

@@ -10,12 +10,12 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// gemvRowsAtOnce is the number of rows of B that a GEMV kernel reads side by side, and the number of vectors of one of its
-// steps.
+// gemvRowsAtOnce is the number of rows of B that a GEMV kernel reads side by side, and the number of vectors of one of
+// its steps.
 const gemvRowsAtOnce = 4
 
-// gemvRows emits the kernel that reads so many rows of B at a time from end to end and keeps its sums in memory. ahead is
-// set for the one that asks for the rows that follow.
+// gemvRows emits the kernel that reads so many rows of B at a time from end to end and keeps its sums in memory. ahead
+// is set for the one that asks for the rows that follow.
 func gemvRows(c *build.Context, f family, rows int, ahead bool) {
 	name, note := fmt.Sprintf("gemvRows%sx%d%s", f.name, rows, aheadName(ahead)), ""
 	if ahead {
