@@ -84,7 +84,8 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 // create is New for a rank whose number may yet change. local is its number among the goroutines of the process; −1 if
 // it is not one.
 func create(a *args.TrainingArguments, opts []Option, local int) (*Accelerator, error) {
-	acc := &Accelerator{Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(), kernels: kernels.Active().String()}}
+	acc := &Accelerator{Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
+		kernels: kernels.Active().String()}}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -138,20 +139,23 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	a.model, a.tree, a.opt = model, nn.Walk(model), opt
 	if a.args.GradientCheckpointing {
 		if len(units) == 0 {
-			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute (models.Recomputable)", model)
+			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute "+
+				"(models.Recomputable)", model)
 		}
 		a.units = units
 	}
 	for _, p := range a.tree.State() {
 		if p.Device() != a.dev {
-			return fmt.Errorf("accelerate: parameter %s is on %s, want %s: call MoveModel before the optimizer is made", p.Name, p.Device().Name(), a.dev.Name())
+			return fmt.Errorf("accelerate: parameter %s is on %s, want %s: call MoveModel before the optimizer is made",
+				p.Name, p.Device().Name(), a.dev.Name())
 		}
 	}
 	if lower(a.args) != tensor.Invalid || lowerEval(a.args) != tensor.Invalid {
 		half := lower(a.args) != tensor.Float16 && lowerEval(a.args) != tensor.Float16
 		for _, p := range a.tree.Parameters() {
 			if dt := p.DType(); dt != tensor.Float32 && !(half && dt == tensor.BFloat16) {
-				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16, or bfloat16 ones with bf16", p.Name, dt)
+				return fmt.Errorf("accelerate: parameter %s is %v: want float32 parameters with bf16 and fp16, or "+
+					"bfloat16 ones with bf16", p.Name, dt)
 			}
 		}
 	}
@@ -185,7 +189,8 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	case a.group == nil:
 		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.rank, a.size)
 	case a.Data().group == nil && a.Data().size > 1:
-		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.rank, a.size)
+		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.rank,
+			a.size)
 	}
 	return a.join(ctx)
 }
@@ -249,7 +254,8 @@ func (a *Accelerator) Scaler() *Scaler { return a.scaler }
 func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, leaf int, last bool) {
 	if a.sealed {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
-			"leaf %d comes after the rank's last of the window: want last in one backward pass alone, and Reduce behind it", leaf)})
+			"leaf %d comes after the rank's last of the window: want last in one backward pass alone, and Reduce "+
+				"behind it", leaf)})
 	}
 	a.sum.begin(leaf)
 	if a.stats != nil {
@@ -288,7 +294,8 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 	}
 	for _, p := range a.frozen {
 		if p.IsLeaf() {
-			return fmt.Errorf("accelerate: parameter %s requires a gradient, but was frozen at Prepare and is not trained: want it trainable at Prepare, and frozen after it", p.Name)
+			return fmt.Errorf("accelerate: parameter %s requires a gradient, but was frozen at Prepare and is not "+
+				"trained: want it trainable at Prepare, and frozen after it", p.Name)
 		}
 	}
 	if err := tensor.Try(a.sum.finish); err != nil {
@@ -323,7 +330,8 @@ func checkDTypes(a *Accelerator) error {
 	}
 	for _, p := range a.params {
 		if g := p.Grad(); g != nil && g.DType().IsHalf() {
-			return fmt.Errorf("accelerate: the first step: the gradient of %s is %v: want %v", p.Name, g.DType(), p.GradDType())
+			return fmt.Errorf("accelerate: the first step: the gradient of %s is %v: want %v", p.Name, g.DType(),
+				p.GradDType())
 		}
 	}
 	return nil

@@ -30,7 +30,8 @@ func (m *line) Forward(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
 }
 
 func newLine(dev *tensor.Device) *line {
-	return &line{Drop: &nn.Dropout{P: 0.5}, Linear: nn.NewLinear(nn.NewInit(dev, 1).Sub("linear"), nn.LinearConfig{In: 4, Out: 2})}
+	return &line{Drop: &nn.Dropout{P: 0.5}, Linear: nn.NewLinear(nn.NewInit(dev, 1).Sub("linear"),
+		nn.LinearConfig{In: 4, Out: 2})}
 }
 
 // prepared is an accelerator that trains a line by SGD at learning rate 1.
@@ -74,7 +75,9 @@ func TestBackendThatIsNotBuiltIn(t *testing.T) {
 		a.DDPBackend = name
 		require.NoError(t, a.Validate())
 		_, err := accelerate.New(a)
-		require.ErrorContains(t, err, fmt.Sprintf(`accelerate: ddp_backend: no engine %q is built into this program (none is): a program builds one in by a blank import`, name))
+		require.ErrorContains(t, err,
+			fmt.Sprintf(
+				`accelerate: ddp_backend: no engine %q is built into this program (none is): a program builds one in by a blank import`, name))
 	}
 }
 
@@ -120,15 +123,18 @@ func TestPrepareErrors(t *testing.T) {
 	require.Len(t, acc.Params(), 1)
 	require.Equal(t, "linear.bias", acc.Params()[0].Name)
 	frozen.Linear.Bias.SetRequiresGrad(false)
-	require.EqualError(t, acc.Prepare(t.Context(), frozen, nil, nil), "accelerate: the model has no parameter that requires grad: nothing to train")
+	require.EqualError(t, acc.Prepare(t.Context(), frozen, nil, nil),
+		"accelerate: the model has no parameter that requires grad: nothing to train")
 
 	dev := tensor.NewCPU(1)
 	defer dev.Close()
-	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(dev), nil, nil), "accelerate: parameter linear.weight is on ")
+	require.ErrorContains(t, acc.Prepare(t.Context(), newLine(dev), nil, nil),
+		"accelerate: parameter linear.weight is on ")
 
 	a.GradientCheckpointing = true
 	require.EqualError(t, acc.Prepare(t.Context(), newLine(tensor.CPU()), nil, nil),
-		"accelerate: gradient_checkpointing is on, but *accelerate_test.line names no units to recompute (models.Recomputable)")
+		"accelerate: gradient_checkpointing is on, but *accelerate_test.line names no units to recompute "+
+			"(models.Recomputable)")
 }
 
 // step runs a window of two leaves with the given sums and counts.
@@ -230,16 +236,21 @@ func TestGradientCheckpointingChangesNoBitOfAGroup(t *testing.T) {
 	const rows, width = 1024, 64
 	gradient := func(accumulation int, recompute bool) []float32 {
 		a := args.Default("")
-		a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.DeterministicRanks, a.GradientCheckpointing = rows, accumulation, 8, recompute
+		a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.DeterministicRanks, a.GradientCheckpointing = rows,
+			accumulation, 8, recompute
 		acc, err := accelerate.New(a)
 		require.NoError(t, err)
-		m := &wide{Linear: nn.NewLinear(nn.NewInit(acc.Device(), 1).Sub("linear"), nn.LinearConfig{In: width, Out: width, NoBias: true})}
+		m := &wide{Linear: nn.NewLinear(nn.NewInit(acc.Device(), 1).Sub("linear"),
+			nn.LinearConfig{In: width, Out: width, NoBias: true})}
 		group := &optim.Group{Params: []tensor.Named{{Name: "linear.weight", Tensor: m.Linear.Weight.Tensor}}}
-		require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), []nn.Module{m.Linear}))
+		require.NoError(t, acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}),
+			[]nn.Module{m.Linear}))
 		var batches []*data.Batch
 		for leaf := range accumulation {
 			c := acc.Ctx().NoGrad().WithRandom(3, 0)
-			batches = append(batches, &data.Batch{Count: rows, Tensors: map[string]*tensor.Tensor{data.Inputs: tensor.Normal(c, tensor.Float32, uint64(leaf), 0, 1, rows, width)}})
+			batches = append(batches, &data.Batch{Count: rows,
+				Tensors: map[string]*tensor.Tensor{
+					data.Inputs: tensor.Normal(c, tensor.Float32, uint64(leaf), 0, 1, rows, width)}})
 		}
 		_, err = acc.Accumulate(t.Context(), batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
 			y := m.Forward(c, b.Tensors[data.Inputs])
@@ -257,9 +268,11 @@ func TestGradientCheckpointingChangesNoBitOfAGroup(t *testing.T) {
 func TestAProductSummedOntoAnotherHasOtherBits(t *testing.T) {
 	const rows, width = 1024, 64
 	c := tensor.NewCtx(tensor.CPU()).NoGrad().WithRandom(3, 0)
-	x, g := tensor.Normal(c, tensor.Float32, 1, 0, 1, 2*rows, width), tensor.Normal(c, tensor.Float32, 2, 0, 1, 2*rows, width)
+	x, g := tensor.Normal(c, tensor.Float32, 1, 0, 1, 2*rows, width),
+		tensor.Normal(c, tensor.Float32, 2, 0, 1, 2*rows, width)
 	product := func(first, end int) *tensor.Tensor {
-		return tensor.MatMul(c, tensor.Transpose(c, tensor.Slice(c, g, 0, first, end), 0, 1), tensor.Slice(c, x, 0, first, end))
+		return tensor.MatMul(c, tensor.Transpose(c, tensor.Slice(c, g, 0, first, end), 0, 1),
+			tensor.Slice(c, x, 0, first, end))
 	}
 	apart := tensor.Add(c, product(0, rows), product(rows, 2*rows))
 	require.NotEqual(t, tensor.ToSlice[float32](c, apart), tensor.ToSlice[float32](c, product(0, 2*rows)))

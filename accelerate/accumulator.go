@@ -33,7 +33,8 @@ type stack struct {
 }
 
 func newAccumulator(c *tensor.Ctx, params []tensor.Named, leaves, ranks int) *accumulator {
-	return &accumulator{c: c, params: params, leaves: leaves, q: leaves / groups(leaves, ranks), group: -1, stacks: make([]stack, len(params))}
+	return &accumulator{c: c, params: params, leaves: leaves, q: leaves / groups(leaves, ranks), group: -1,
+		stacks: make([]stack, len(params))}
 }
 
 // groups is E.
@@ -51,7 +52,8 @@ func (a *accumulator) begin(leaf int) {
 	group := leaf / a.q
 	if leaf < 0 || leaf >= a.leaves || group < a.group {
 		panic(&tensor.Error{Op: "accelerate.Backward", Msg: fmt.Sprintf(
-			"leaf %d: want one in [%d, %d): leaves ascend, and Reduce ends a window", leaf, max(a.group, 0)*a.q, a.leaves)})
+			"leaf %d: want one in [%d, %d): leaves ascend, and Reduce ends a window", leaf, max(a.group, 0)*a.q,
+			a.leaves)})
 	}
 	for a.group < group {
 		a.carry()

@@ -40,7 +40,8 @@ func leafAt(leaf int) leafGrads {
 func newParams(c *tensor.Ctx) []tensor.Named {
 	var ps []tensor.Named
 	for i := range numParams {
-		ps = append(ps, tensor.Named{Name: fmt.Sprint(i), Tensor: tensor.Zeros(c.NoGrad(), tensor.Float32, width).SetRequiresGrad(true)})
+		ps = append(ps, tensor.Named{Name: fmt.Sprint(i),
+			Tensor: tensor.Zeros(c.NoGrad(), tensor.Float32, width).SetRequiresGrad(true)})
 	}
 	return ps
 }
@@ -51,7 +52,8 @@ func backward(c *tensor.Ctx, params []tensor.Named, g leafGrads) {
 		var roots []*tensor.Tensor
 		for i, p := range params {
 			if g[i] != nil {
-				roots = append(roots, tensor.Sum(c, tensor.Mul(c, p.Tensor, tensor.FromSlice(c, g[i], width)), nil, false))
+				roots = append(roots, tensor.Sum(c, tensor.Mul(c, p.Tensor, tensor.FromSlice(c, g[i], width)), nil,
+					false))
 			}
 		}
 		tensor.Backward(c, roots, nil, nil)
@@ -142,9 +144,11 @@ func TestAccumulatorTree(t *testing.T) {
 		for _, ranks := range []int{1, 2, 4, 8, 16} {
 			a := newAccumulator(c.NoGrad(), newParams(c), leaves, ranks)
 			for n := 1; n <= leaves; n++ {
-				require.Equal(t, reference(leaves, ranks, upTo(0, n)), window(c, a, upTo(0, n)), "M=%d ranks=%d: %d leaves", leaves, ranks, n)
+				require.Equal(t, reference(leaves, ranks, upTo(0, n)), window(c, a, upTo(0, n)),
+					"M=%d ranks=%d: %d leaves", leaves, ranks, n)
 			}
-			require.Equal(t, reference(leaves, ranks, upTo(0, leaves)), window(c, a, upTo(0, leaves)), "a full window after a tail")
+			require.Equal(t, reference(leaves, ranks, upTo(0, leaves)), window(c, a, upTo(0, leaves)),
+				"a full window after a tail")
 		}
 	}
 }
@@ -159,7 +163,8 @@ func TestAccumulatorGaps(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	const leaves, ranks = 16, 8
 	a := newAccumulator(c.NoGrad(), newParams(c), leaves, ranks)
-	for _, present := range [][]int{{15}, {0, 15}, {1}, {3, 4}, {2, 3, 4, 9}, {0, 5, 6, 7, 8, 11, 12}, upTo(8, 16), nil} {
+	for _, present := range [][]int{{15}, {0, 15}, {1}, {3, 4}, {2, 3, 4, 9}, {0, 5, 6, 7, 8, 11, 12}, upTo(8, 16),
+		nil} {
 		require.Equal(t, reference(leaves, ranks, present), window(c, a, present), "%v", present)
 	}
 }
@@ -193,14 +198,16 @@ func TestAccumulatorGroups(t *testing.T) {
 		{16, 8, 8, 2}, {16, 1, 1, 16}, {16, 2, 2, 8}, {16, 64, 16, 1}, {24, 8, 8, 3}, {7, 64, 1, 7}, {40, 4, 4, 10},
 	} {
 		require.Equal(t, k.e, groups(k.leaves, k.ranks), "E of %d leaves, %d ranks", k.leaves, k.ranks)
-		require.Equal(t, k.q, newAccumulator(nil, nil, k.leaves, k.ranks).q, "q of %d leaves, %d ranks", k.leaves, k.ranks)
+		require.Equal(t, k.q, newAccumulator(nil, nil, k.leaves, k.ranks).q, "q of %d leaves, %d ranks", k.leaves,
+			k.ranks)
 	}
 }
 
 // At most log2(E)+1 gradients of a parameter are alive, in every window; parameters that
 // get a gradient only now and then do not pile up buffers.
 func TestAccumulatorLiveGradients(t *testing.T) {
-	for _, k := range []struct{ leaves, ranks, sets int }{{1, 8, 1}, {3, 8, 1}, {2, 8, 2}, {4, 8, 3}, {8, 8, 4}, {16, 8, 4}, {16, 16, 5}, {12, 8, 3}, {16, 1, 1}} {
+	for _, k := range []struct{ leaves, ranks, sets int }{{1, 8, 1}, {3, 8, 1}, {2, 8, 2}, {4, 8, 3}, {8, 8, 4},
+		{16, 8, 4}, {16, 16, 5}, {12, 8, 3}, {16, 1, 1}} {
 		dev := tensor.NewCPU(1)
 		c := tensor.NewCtx(dev)
 		const n = 1 << 12

@@ -23,7 +23,8 @@ type fingerprint struct {
 
 // shared are the settings that ranks must share although a run may be resumed with others:
 // their calls depend on them.
-var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph", "load_best_model_at_end", "per_device_eval_batch_size", "prediction_loss_only"}
+var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph",
+	"load_best_model_at_end", "per_device_eval_batch_size", "prediction_loss_only"}
 
 // compare checks that all ranks run with the same settings and kernels: with others, bits
 // would differ silently.
@@ -38,10 +39,12 @@ func (r *Ranks) compare(ctx context.Context, hook ddp.Hook) error {
 	}
 	for rank, f := range all {
 		if f.Kernels != all[0].Kernels {
-			return fmt.Errorf("accelerate: rank 0 computes with %s kernels, rank %d with %s: set %s to the same variant on all ranks", all[0].Kernels, rank, f.Kernels, kernels.EnvVar)
+			return fmt.Errorf("accelerate: rank 0 computes with %s kernels, rank %d with %s: set %s to the same "+
+				"variant on all ranks", all[0].Kernels, rank, f.Kernels, kernels.EnvVar)
 		}
 		if f.Hook != all[0].Hook {
-			return fmt.Errorf("accelerate: the communication hook is %s on rank 0 and %s on rank %d: want the same on all ranks", all[0].Hook, f.Hook, rank)
+			return fmt.Errorf("accelerate: the communication hook is %s on rank 0 and %s on rank %d: want the same "+
+				"on all ranks", all[0].Hook, f.Hook, rank)
 		}
 		if err := sameArgs(all[0].Args, f.Args, rank); err != nil {
 			return err
@@ -62,7 +65,8 @@ func (r *Ranks) reportDiffering(ctx context.Context, differed, of int) error {
 			continue
 		}
 		if r.args.DDPRequireEqualInit {
-			return fmt.Errorf("accelerate: ddp_require_equal_init: %d of %d parameters of rank %d differed from rank 0's", n, of, rank)
+			return fmt.Errorf("accelerate: ddp_require_equal_init: %d of %d parameters of rank %d differed from "+
+				"rank 0's", n, of, rank)
 		}
 		if r.IsMain() {
 			r.log.Info("parameters were replaced by rank 0's", "rank", rank, "differed", n, "of", of)
@@ -83,7 +87,8 @@ func sameArgs(zero, other json.RawMessage, rank int) error {
 	}
 	for _, d := range a.Diff(b) {
 		if d.Fixed || slices.Contains(shared, d.Key) {
-			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want the same value on all ranks", d.Key, d.Old, d.New, rank)
+			return fmt.Errorf("accelerate: %s is %s on rank 0 and %s on rank %d: want the same value on all ranks",
+				d.Key, d.Old, d.New, rank)
 		}
 	}
 	return nil

@@ -151,8 +151,8 @@ func (c *cutter) see() (err error) {
 	return err
 }
 
-// complete gives the samples of a window as the ranks share them out: with HuggingFace's rule the last block of an epoch
-// is completed with samples of its first block.
+// complete gives the samples of a window as the ranks share them out: with HuggingFace's rule the last block of an
+// epoch is completed with samples of its first block.
 func (c *cutter) complete(ctx context.Context, samples []any) ([]any, error) {
 	if c.cut.rule == nil {
 		return samples, nil
@@ -189,7 +189,8 @@ func (c *cutter) readHead(ctx context.Context, block int64) error {
 			if err == io.EOF {
 				err = errors.New("its first samples are gone")
 			}
-			return errors.Join(fmt.Errorf("accelerate: epoch %d of the iterable dataset: %w", c.place.Epoch, err), r.Close())
+			return errors.Join(fmt.Errorf("accelerate: epoch %d of the iterable dataset: %w", c.place.Epoch, err),
+				r.Close())
 		}
 		c.head = append(c.head, sample)
 	}
@@ -208,7 +209,8 @@ func (c *cutter) share(w *rawWindow, samples []any) {
 		if end = min(end, n); begin >= end {
 			return
 		}
-		m := samplers.MicroBatch{Leaf: c.cut.layout.Rank*c.cut.layout.AccumulationSteps + int(k), Position: c.place.Position + begin}
+		m := samplers.MicroBatch{Leaf: c.cut.layout.Rank*c.cut.layout.AccumulationSteps + int(k),
+			Position: c.place.Position + begin}
 		for i := begin; i < end; i++ {
 			index := c.place.Items + i
 			if i >= took {
@@ -240,9 +242,11 @@ func (c *cutter) empty() error {
 	c.close()
 	switch n := int64(len(c.ahead)); {
 	case c.place.Items > 0:
-		return fmt.Errorf("accelerate: epoch %d of the iterable dataset ends after %d samples, but went on when the place was saved", c.place.Epoch, c.place.Items+n)
+		return fmt.Errorf("accelerate: epoch %d of the iterable dataset ends after %d samples, but went on when the "+
+			"place was saved", c.place.Epoch, c.place.Items+n)
 	case n > 0:
-		return fmt.Errorf("accelerate: epoch %d of the iterable dataset has %d samples, fewer than one batch of %d, and dataloader_drop_last drops incomplete batches",
+		return fmt.Errorf("accelerate: epoch %d of the iterable dataset has %d samples, fewer than one batch of %d, "+
+			"and dataloader_drop_last drops incomplete batches",
 			c.place.Epoch, n, c.cut.unit())
 	}
 	return fmt.Errorf("accelerate: epoch %d of the iterable dataset has no samples", c.place.Epoch)

@@ -25,9 +25,11 @@ func init() {
 }
 
 // trainOn trains two or more goroutine ranks on the named devices and returns rank 0's weights, gradients and losses.
-func trainOn(t *testing.T, ranks int, where func(rank int) *tensor.Device, opts ...accelerate.Option) (map[string]string, map[string]string, []accelerate.WindowLoss) {
+func trainOn(t *testing.T, ranks int, where func(rank int) *tensor.Device,
+	opts ...accelerate.Option) (map[string]string, map[string]string, []accelerate.WindowLoss) {
 	list := accelerators(t, ranks, nil, opts...)
-	weight, gradient, losses := make([]map[string]string, ranks), make([]map[string]string, ranks), make([][]accelerate.WindowLoss, ranks)
+	weight, gradient, losses := make([]map[string]string, ranks), make([]map[string]string, ranks),
+		make([][]accelerate.WindowLoss, ranks)
 	for _, err := range job(t, list, func(acc *accelerate.Accelerator) error {
 		r := acc.Rank()
 		require.Same(t, where(r), acc.Device())
@@ -63,7 +65,9 @@ func TestRanksHaveDevices(t *testing.T) {
 		require.Equal(t, weight, w)
 		require.Equal(t, gradient, g)
 		require.Equal(t, losses, l)
-		w, _, _ = trainOn(t, ranks, func(int) *tensor.Device { return devices["deferred:1"] }, accelerate.WithDevices("deferred:1"))
+		w, _, _ = trainOn(t, ranks, func(int) *tensor.Device {
+			return devices["deferred:1"]
+		}, accelerate.WithDevices("deferred:1"))
 		require.Equal(t, weight, w)
 	}
 	list, err := accelerate.Replicas(rankArgs(3), 3, accelerate.WithDevices("deferred:0", "deferred:1"))

@@ -4,10 +4,10 @@
 // trainer does not fit. It chooses the device, gives each rank its part of the samples, and adds up the
 // gradients of all ranks. Start with [Run], which calls your loop on every rank with an [Accelerator].
 //
-// A loop makes its model and optimizer and calls [Accelerator.Prepare] once. [Accelerator.Windows] gives this
-// rank's batches of each step ([NewIterableWindows] those of data without a length). A step is [Accelerator.Accumulate], which computes their gradients and exchanges
-// them, then [Accelerator.ClipGradNorm] and [Accelerator.Step]. Nothing is wrapped: the model that the loop made
-// is the model.
+// A loop makes its model and optimizer and calls [Accelerator.Prepare] once. [Accelerator.Windows] gives this rank's
+// batches of each step ([NewIterableWindows] those of data without a length). A step is [Accelerator.Accumulate], which
+// computes their gradients and exchanges them, then [Accelerator.ClipGradNorm] and [Accelerator.Step]. Nothing is
+// wrapped: the model that the loop made is the model.
 //
 // Ranks are goroutines of one process (the argument num_replicas) or processes that lockstep launch, torchrun,
 // mpirun or srun started. The loop is the same, and 1, 2, 4 and 8 ranks give the same bits: gradients are added

@@ -31,10 +31,12 @@ func (a *Accelerator) join(ctx context.Context) error {
 		return err
 	}
 	if a.args.DDPReductionOrder == args.OrderFast && a.IsMain() {
-		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order", a.args.DDPReductionOrder)
+		a.log.Warn("gradients are added in any order: results depend on the number of ranks", "ddp_reduction_order",
+			a.args.DDPReductionOrder)
 	}
 	if hook.Lossy() && a.IsMain() {
-		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook", hook.Name())
+		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook",
+			hook.Name())
 	}
 	group := a.Data().group
 	if group == nil { // all ranks see the same data

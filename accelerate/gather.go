@@ -18,7 +18,8 @@ import (
 // samples passes nil for both. Rows with the same index must be equal; that of the lowest
 // rank is kept. The result belongs to no scope and is nil if there are no rows. It is
 // collective.
-func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *tensor.Tensor) (all *tensor.Tensor, order []int64, err error) {
+func (a *Accelerator) GatherForMetrics(ctx context.Context, indices []int64, t *tensor.Tensor) (all *tensor.Tensor,
+	order []int64, err error) {
 	mine, err := rowsOf(a.ctx.NoGrad(), indices, t)
 	if err != nil {
 		return nil, nil, a.reject(err)
@@ -37,7 +38,10 @@ func rowsOf(c *tensor.Ctx, indices []int64, t *tensor.Tensor) ([]Row, error) {
 		shape = t.Shape()
 	}
 	if n := len(indices); t == nil && n > 0 || t != nil && (len(shape) == 0 || shape[0] != n) {
-		return nil, fmt.Errorf("accelerate: gathering %d indices with a tensor of shape %v: want one row (dim 0) for each index", n, shape)
+		return nil,
+			fmt.Errorf(
+				"accelerate: gathering %d indices with a tensor of shape %v: want one row (dim 0) for each index", n,
+				shape)
 	} else if n == 0 {
 		return nil, nil
 	}
@@ -60,11 +64,15 @@ func joinRows(c *tensor.Ctx, parts [][]Row) (t *tensor.Tensor, order []int64, er
 		all = append(all, part...)
 		for _, r := range part {
 			if len(r.Arrays) != 1 {
-				return nil, nil, fmt.Errorf("accelerate: gathering: rank %d sent a row of %d arrays", rank, len(r.Arrays))
+				return nil, nil, fmt.Errorf("accelerate: gathering: rank %d sent a row of %d arrays", rank,
+					len(r.Arrays))
 			}
-			if first, a := all[0].Arrays[0], r.Arrays[0]; a.DType != first.DType || !slices.Equal(a.Shape, first.Shape) {
-				return nil, nil, fmt.Errorf("accelerate: gathering rows of %s%v and, from rank %d, of %s%v: want the same shape and dtype",
-					first.DType, first.Shape, rank, a.DType, a.Shape)
+			if first, a := all[0].Arrays[0], r.Arrays[0]; a.DType != first.DType ||
+				!slices.Equal(a.Shape, first.Shape) {
+				return nil, nil,
+					fmt.Errorf("accelerate: gathering rows of %s%v and, from rank %d, of %s%v: want the same shape "+
+						"and dtype",
+						first.DType, first.Shape, rank, a.DType, a.Shape)
 			}
 		}
 	}

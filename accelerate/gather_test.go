@@ -32,24 +32,26 @@ func TestGatherForMetrics(t *testing.T) {
 		3: {{0, 1, 2}, {3, 4, 0}, nil}, // the last batch was filled up from the front
 		4: {nil, {4, 2}, {0, 4, 4}, {3, 1}},
 	} {
-		errs := job(t, accelerators(t, ranks, func(_ int, a *args.TrainingArguments) { a.GlobalTrainBatchSize = 0 }), func(acc *accelerate.Accelerator) error {
-			mine := indices[acc.Rank()]
-			var rows *tensor.Tensor
-			if len(mine) > 0 {
-				rows = rowsOf(acc.Ctx(), mine)
-			}
-			all, order, err := acc.GatherForMetrics(t.Context(), mine, rows)
-			if err != nil {
+		errs := job(t, accelerators(t, ranks, func(_ int, a *args.TrainingArguments) { a.GlobalTrainBatchSize = 0 }),
+			func(acc *accelerate.Accelerator) error {
+				mine := indices[acc.Rank()]
+				var rows *tensor.Tensor
+				if len(mine) > 0 {
+					rows = rowsOf(acc.Ctx(), mine)
+				}
+				all, order, err := acc.GatherForMetrics(t.Context(), mine, rows)
+				if err != nil {
+					return err
+				}
+				require.Equal(t, []int64{0, 1, 2, 3, 4}, order)
+				require.Equal(t, []int{5, 1, 2}, all.Shape())
+				require.Equal(t, tensor.ReadBytes(acc.Ctx(), rowsOf(acc.Ctx(), order)),
+					tensor.ReadBytes(acc.Ctx(), all))
+				all, order, err = acc.GatherForMetrics(t.Context(), nil, nil)
+				require.Nil(t, all)
+				require.Nil(t, order)
 				return err
-			}
-			require.Equal(t, []int64{0, 1, 2, 3, 4}, order)
-			require.Equal(t, []int{5, 1, 2}, all.Shape())
-			require.Equal(t, tensor.ReadBytes(acc.Ctx(), rowsOf(acc.Ctx(), order)), tensor.ReadBytes(acc.Ctx(), all))
-			all, order, err = acc.GatherForMetrics(t.Context(), nil, nil)
-			require.Nil(t, all)
-			require.Nil(t, order)
-			return err
-		})
+			})
 		for _, err := range errs {
 			require.NoError(t, err)
 		}
@@ -74,14 +76,18 @@ func TestGatherForMetricsKeepsDTypes(t *testing.T) {
 func TestGatherForMetricsFaults(t *testing.T) {
 	gather := func(indices []int64, shape ...int) func(acc *accelerate.Accelerator) error {
 		return func(acc *accelerate.Accelerator) error {
-			_, _, err := acc.GatherForMetrics(t.Context(), indices, tensor.Ones(acc.Ctx().NoGrad(), tensor.Float32, shape...))
+			_, _, err := acc.GatherForMetrics(t.Context(), indices,
+				tensor.Ones(acc.Ctx().NoGrad(), tensor.Float32, shape...))
 			return err
 		}
 	}
 	for want, one := range map[string]func(acc *accelerate.Accelerator) error{
-		"accelerate: gathering rows of float32[2] and, from rank 1, of float32[3]: want the same shape and dtype": gather([]int64{7}, 1, 3),
-		"accelerate: gathering 2 indices with a tensor of shape [1 2]: want one row (dim 0) for each index":       gather([]int64{7, 8}, 1, 2),
-		"accelerate: gathering 1 indices with a tensor of shape []: want one row (dim 0) for each index":          gather([]int64{7}),
+		"accelerate: gathering rows of float32[2] and, from rank 1, of float32[3]: " +
+			"want the same shape and dtype": gather([]int64{7}, 1, 3),
+		"accelerate: gathering 2 indices with a tensor of shape [1 2]: " +
+			"want one row (dim 0) for each index": gather([]int64{7, 8}, 1, 2),
+		"accelerate: gathering 1 indices with a tensor of shape []: " +
+			"want one row (dim 0) for each index": gather([]int64{7}),
 	} {
 		errs := job(t, accelerators(t, 2, nil), func(acc *accelerate.Accelerator) error {
 			if acc.Rank() == 1 {

@@ -13,13 +13,13 @@ import (
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
-// IterableWindows gives a rank's data of one optimizer step after the other from an iterable dataset, epoch after epoch:
-// what Windows is for datasets with a length. Batches are made ahead on goroutines, as dataloader_num_workers and
-// dataloader_prefetch_factor say. It belongs to one goroutine.
+// IterableWindows gives a rank's data of one optimizer step after the other from an iterable dataset, epoch after
+// epoch: what Windows is for datasets with a length. Batches are made ahead on goroutines, as dataloader_num_workers
+// and dataloader_prefetch_factor say. It belongs to one goroutine.
 //
 // A window is M·b consecutive samples, with M micro-batches of b over all ranks; micro-batches go to the ranks as those
-// of a dataset with a length do, so that the windows do not depend on the number of ranks, and nothing is repeated. With
-// data_sharding huggingface the rules are those of samplers.IterableShard.
+// of a dataset with a length do, so that the windows do not depend on the number of ranks, and nothing is repeated.
+// With data_sharding huggingface the rules are those of samplers.IterableShard.
 type IterableWindows struct {
 	acc  *Accelerator
 	ctx  context.Context
@@ -45,7 +45,8 @@ const maxPlace = 1 << 53
 
 // NewIterableWindows cuts an iterable dataset into the windows of a rank; see Accelerator.Layout. Next gives steps of
 // them. When ctx ends, reading does.
-func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, steps int64) (*IterableWindows, error) {
+func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, steps int64) (*IterableWindows,
+	error) {
 	layout, err := a.Layout()
 	if err != nil {
 		return nil, err
@@ -54,7 +55,8 @@ func NewIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSo
 	if !huggingface || layout.WorldSize == 1 {
 		return newIterableWindows(ctx, a, src, layout, nil, steps)
 	}
-	rule, err := samplers.NewIterableShard(layout.BatchSize, samplers.Shard{Rank: layout.Rank, WorldSize: layout.WorldSize},
+	rule, err := samplers.NewIterableShard(layout.BatchSize,
+		samplers.Shard{Rank: layout.Rank, WorldSize: layout.WorldSize},
 		samplers.IterableShardOptions{SplitBatches: o.Split, DropLast: layout.DropLast})
 	if err != nil {
 		return nil, err
@@ -73,11 +75,13 @@ func NewIterableBatches(ctx context.Context, a *Accelerator, src data.IterableSo
 	return newIterableWindows(ctx, a, src, layout, nil, maxPlace)
 }
 
-func newIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, layout samplers.Layout, rule *samplers.IterableShard, steps int64) (*IterableWindows, error) {
+func newIterableWindows(ctx context.Context, a *Accelerator, src data.IterableSource, layout samplers.Layout,
+	rule *samplers.IterableShard, steps int64) (*IterableWindows, error) {
 	if err := layout.Validate(); err != nil {
 		return nil, err
 	}
-	return &IterableWindows{acc: a, ctx: ctx, src: src, cut: cut{layout, rule}, left: steps, place: IterablePlace{Iterable: true}}, nil
+	return &IterableWindows{acc: a, ctx: ctx, src: src, cut: cut{layout, rule}, left: steps,
+		place: IterablePlace{Iterable: true}}, nil
 }
 
 // Layout gives the layout of the windows.
@@ -91,8 +95,8 @@ func (w *IterableWindows) Limit(steps int64) {
 	w.left = steps
 }
 
-// Next gives the next window, which the caller frees, or io.EOF after the last one that Limit allows. An epoch without a
-// sample is an error.
+// Next gives the next window, which the caller frees, or io.EOF after the last one that Limit allows. An epoch without
+// a sample is an error.
 func (w *IterableWindows) Next() (*Window, error) {
 	if w.left <= 0 {
 		return nil, io.EOF
@@ -128,13 +132,15 @@ func (w *IterableWindows) Restore(p IterablePlace) error {
 	if !p.Iterable {
 		return errors.New("accelerate: the place was saved with a dataset that has a length, this one is iterable")
 	}
-	for name, v := range map[string]int64{"epoch": p.Epoch, "items": p.Items, "windows": p.Windows, "position": p.Position} {
+	for name, v := range map[string]int64{"epoch": p.Epoch, "items": p.Items, "windows": p.Windows,
+		"position": p.Position} {
 		if v < 0 || v > maxPlace {
 			return fmt.Errorf("accelerate: the place's %s is %d, want 0 to %d", name, v, int64(maxPlace))
 		}
 	}
 	if p.Items > p.Position || p.Windows > p.Items {
-		return fmt.Errorf("accelerate: the place has %d windows of %d samples in its epoch and %d samples in all: these do not go together", p.Windows, p.Items, p.Position)
+		return fmt.Errorf("accelerate: the place has %d windows of %d samples in its epoch and %d samples in all: "+
+			"these do not go together", p.Windows, p.Items, p.Position)
 	}
 	w.Close()
 	w.place = p

@@ -131,7 +131,8 @@ func TestIterableWindowsAreThoseOfADataset(t *testing.T) {
 		for _, ranks := range []int{1, 2, 4} {
 			for _, drop := range []bool{false, true} {
 				for _, c := range []iterableCase{
-					{n, ranks, 2, 1, 0, drop, nil}, {n, ranks, 2, 2, 3, drop, nil}, {n, ranks, 1, 1, 1, drop, nil}, {n, ranks, 3, 4, 0, drop, nil},
+					{n, ranks, 2, 1, 0, drop, nil}, {n, ranks, 2, 2, 3, drop, nil}, {n, ranks, 1, 1, 1, drop, nil},
+					{n, ranks, 3, 4, 0, drop, nil},
 				} {
 					if drop && n < c.batch {
 						continue
@@ -182,7 +183,8 @@ func TestIterableWindowsAreAccelerates(t *testing.T) {
 			continue
 		}
 		for _, steps := range []int{1, 3} {
-			c := iterableCase{r.Samples, r.Ranks, r.BatchSize, steps, 0, r.DropLast, map[string]any{"split_batches": r.SplitBatches}}
+			c := iterableCase{r.Samples, r.Ranks, r.BatchSize, steps, 0, r.DropLast,
+				map[string]any{"split_batches": r.SplitBatches}}
 			for rank, acc := range c.accelerators(t) {
 				w := iterableWindows(t, acc, newCounted(c.n, true).source())
 				got := [][]int64{}
@@ -218,8 +220,10 @@ func TestIterableWindowsAreAccelerates(t *testing.T) {
 // through JSON.
 func TestIterableWindowsResume(t *testing.T) {
 	for _, c := range []iterableCase{
-		{23, 1, 2, 2, 0, false, nil}, {23, 2, 2, 2, 2, false, nil}, {23, 2, 3, 1, 0, true, nil}, {8, 1, 1, 1, 0, false, nil}, {12, 1, 4, 1, 0, true, nil},
-		{23, 2, 2, 2, 0, false, map[string]any{}}, {23, 2, 4, 1, 1, false, map[string]any{"split_batches": true}}, {3, 2, 4, 1, 0, false, map[string]any{}},
+		{23, 1, 2, 2, 0, false, nil}, {23, 2, 2, 2, 2, false, nil}, {23, 2, 3, 1, 0, true, nil},
+		{8, 1, 1, 1, 0, false, nil}, {12, 1, 4, 1, 0, true, nil},
+		{23, 2, 2, 2, 0, false, map[string]any{}}, {23, 2, 4, 1, 1, false, map[string]any{"split_batches": true}},
+		{3, 2, 4, 1, 0, false, map[string]any{}},
 	} {
 		for _, seeks := range []bool{true, false} {
 			for _, acc := range c.accelerators(t) {
@@ -236,7 +240,8 @@ func TestIterableWindowsResume(t *testing.T) {
 					require.Equal(t, at.Places[0], w.Place())
 					require.Equal(t, whole[i:], take(t, w, len(whole)-i), "%+v", c)
 					if seeks && place.Items > 0 && c.config == nil && c.workers == 0 && len(whole)-i == 1 {
-						require.LessOrEqual(t, *src.read, c.batch*c.steps*c.ranks+c.batch, "what lies before is not read")
+						require.LessOrEqual(t, *src.read, c.batch*c.steps*c.ranks+c.batch,
+							"what lies before is not read")
 					}
 					w.Close()
 					require.Zero(t, *src.open, "all cursors are closed")
@@ -292,7 +297,8 @@ func TestIterableBatches(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4} {
 		for _, workers := range []int{0, 2} {
 			values := map[int64][]float32{}
-			for _, acc := range (iterableCase{n: 11, ranks: ranks, batch: 2, steps: 3, workers: workers, drop: true}).accelerators(t) {
+			for _, acc := range (iterableCase{n: 11, ranks: ranks, batch: 2, steps: 3, workers: workers,
+				drop: true}).accelerators(t) {
 				w, err := accelerate.NewIterableBatches(t.Context(), acc, newCounted(11, false).source())
 				require.NoError(t, err)
 				batches := 0
@@ -308,7 +314,8 @@ func TestIterableBatches(t *testing.T) {
 				w.Close()
 				require.NoError(t, acc.Close())
 			}
-			require.Equal(t, map[int64][]float32{0: {0, 1}, 1: {2, 3}, 2: {4, 5}, 3: {6, 7}, 4: {8, 9}, 5: {10}}, values)
+			require.Equal(t, map[int64][]float32{0: {0, 1}, 1: {2, 3}, 2: {4, 5}, 3: {6, 7}, 4: {8, 9}, 5: {10}},
+				values)
 		}
 	}
 }

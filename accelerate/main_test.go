@@ -10,5 +10,6 @@ import (
 
 // The workers of the process's device stay.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/lockstep-ml/lockstep/internal/parallel.(*worker).loop"))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/lockstep-ml/lockstep/internal/parallel.(*worker).loop"))
 }

@@ -81,7 +81,8 @@ func (p *Peers) GatherBytes(ctx context.Context, mine []byte) ([][]byte, error) 
 		return [][]byte{mine}, nil
 	}
 	sizes := make([]int64, p.size)
-	if err := p.group.AllGather(dist.Of(sizes), dist.Of([]int64{int64(len(mine))}), dist.Label("sizes")).Wait(ctx); err != nil {
+	if err := p.group.AllGather(dist.Of(sizes), dist.Of([]int64{int64(len(mine))}),
+		dist.Label("sizes")).Wait(ctx); err != nil {
 		return nil, err
 	}
 	longest := int64(0)

@@ -41,7 +41,8 @@ func (list precisions) check(tree *nn.Tree) error {
 		case !known[p.module]:
 			return fmt.Errorf("accelerate: the model has no module %q to compute in %v", p.module, p.dtype)
 		case p.dtype != tensor.Float32 && !p.dtype.IsHalf():
-			return fmt.Errorf("accelerate: module %s is to compute in %v: want float32, bfloat16 or float16", p.module, p.dtype)
+			return fmt.Errorf("accelerate: module %s is to compute in %v: want float32, bfloat16 or float16", p.module,
+				p.dtype)
 		}
 	}
 	return nil

@@ -70,8 +70,9 @@ func meet(e *env.Environment) (token string, meeting rendezvous.Meeting, err err
 		return torchrunToken(e), nil, nil
 	}
 	if e.Kind == env.Torchrun {
-		return "", nil, fmt.Errorf("%d ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): %w",
-			e.WorldSize, err)
+		return "", nil,
+			fmt.Errorf("%d ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): %w",
+				e.WorldSize, err)
 	}
 	return "", nil, fmt.Errorf("%d ranks on several hosts, started by %s: %w", e.WorldSize, e.Kind, err)
 }
@@ -94,7 +95,8 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 		Restarted: p.env.RestartCount > 0, Rank: p.env.Rank, World: p.env.WorldSize, Timeout: timeout,
 		Token: []byte(token), Meeting: meeting,
 		Address: net.JoinHostPort(p.env.MasterAddr, strconv.Itoa(p.env.MasterPort)),
-		HostID:  os.Getenv(rendezvous.EnvHost), Listen: os.Getenv(rendezvous.EnvListen), External: os.Getenv(rendezvous.EnvStore) == "external",
+		HostID:  os.Getenv(rendezvous.EnvHost), Listen: os.Getenv(rendezvous.EnvListen),
+		External: os.Getenv(rendezvous.EnvStore) == "external",
 	}
 	if c.Silence, err = rendezvous.ParseSilence(os.Getenv(rendezvous.EnvSilence)); err != nil {
 		return c, err
@@ -116,7 +118,8 @@ func (p *processes) config(timeout time.Duration) (rendezvous.Config, error) {
 
 // listen decides on which addresses this process waits for others. lookup resolves names of hosts,
 // outward is the function of that name.
-func listen(c *rendezvous.Config, e *env.Environment, lookup func(string) ([]string, error), outward func() string) error {
+func listen(c *rendezvous.Config, e *env.Environment, lookup func(string) ([]string, error),
+	outward func() string) error {
 	torchrun := e.Kind == env.Torchrun && e.JobID != ""
 	switch {
 	case e.OneHost():
@@ -187,7 +190,8 @@ func reachable(name string, lookup func(string) ([]string, error)) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("MASTER_ADDR %s is %s on this host (see /etc/hosts), where no other host can reach it: want its address on the network between the hosts", name, strings.Join(addresses, ", "))
+	return fmt.Errorf("MASTER_ADDR %s is %s on this host (see /etc/hosts), where no other host can reach it: want "+
+		"its address on the network between the hosts", name, strings.Join(addresses, ", "))
 }
 
 // close leaves the job.
@@ -214,7 +218,8 @@ func (r *Ranks) detect() error {
 		return nil
 	}
 	if r.args.NumReplicas > 1 {
-		return fmt.Errorf("accelerate: num_replicas is %d in a job of %d processes (%s): want ranks as goroutines or as processes, not both", r.args.NumReplicas, e.WorldSize, e)
+		return fmt.Errorf("accelerate: num_replicas is %d in a job of %d processes (%s): want ranks as goroutines or "+
+			"as processes, not both", r.args.NumReplicas, e.WorldSize, e)
 	}
 	r.processes, r.rank, r.size = &processes{env: e}, e.Rank, e.WorldSize
 	return nil
@@ -246,7 +251,8 @@ func (r *Ranks) engine(job *rendezvous.Job) (*dist.Group, error) {
 
 // groupOptions are what the arguments say of any group.
 func (r *Ranks) groupOptions() dist.Options {
-	return dist.Options{Timeout: time.Duration(r.args.DDPTimeout) * time.Second, Log: r.log, FastOrder: r.args.DDPReductionOrder == args.OrderFast}
+	return dist.Options{Timeout: time.Duration(r.args.DDPTimeout) * time.Second, Log: r.log,
+		FastOrder: r.args.DDPReductionOrder == args.OrderFast}
 }
 
 // checkBackend refuses an engine that the program does not have, before any work is done.

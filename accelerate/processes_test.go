@@ -18,7 +18,8 @@ const secret = "a secret of this test alone"
 func torchrunOn(hosts, rank string, more map[string]string) map[string]string {
 	v := map[string]string{
 		"RANK": rank, "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": hosts,
-		"MASTER_ADDR": "alpha", "MASTER_PORT": "29400", "TORCHELASTIC_RUN_ID": "run", "TORCHELASTIC_USE_AGENT_STORE": "True",
+		"MASTER_ADDR": "alpha", "MASTER_PORT": "29400", "TORCHELASTIC_RUN_ID": "run",
+		"TORCHELASTIC_USE_AGENT_STORE": "True",
 	}
 	if hosts == "1" {
 		v["WORLD_SIZE"] = "2"
@@ -44,7 +45,8 @@ func detected(t *testing.T, variables map[string]string) *env.Environment {
 // How the ranks of each launcher meet, with a token and without.
 func TestMeet(t *testing.T) {
 	mpi := map[string]string{
-		"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+		"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+		"OMPI_COMM_WORLD_LOCAL_SIZE": "2",
 	}
 	deepSpeed := map[string]string{
 		"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "7",
@@ -95,14 +97,19 @@ func TestMeetIsTheJobs(t *testing.T) {
 		return text
 	}
 	want := token("0", nil)
-	require.Equal(t, want, token("3", map[string]string{"TORCHELASTIC_RESTART_COUNT": "1"}), "hosts may count restarts differently")
+	require.Equal(t, want, token("3", map[string]string{"TORCHELASTIC_RESTART_COUNT": "1"}),
+		"hosts may count restarts differently")
 	for name, value := range map[string]string{
 		"TORCHELASTIC_RUN_ID": "another", "MASTER_PORT": "29401", "MASTER_ADDR": "beta", "WORLD_SIZE": "6",
 	} {
 		require.NotEqual(t, want, token("0", map[string]string{name: value}), name)
 	}
 	file := func(id string) string {
-		_, m, err := meet(detected(t, torchrunOn("1", "0", map[string]string{"TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_RUN_ID": id})))
+		_, m,
+			err := meet(
+			detected(t,
+				torchrunOn("1", "0", map[string]string{"TORCHELASTIC_USE_AGENT_STORE": "False",
+					"TORCHELASTIC_RUN_ID": id})))
 		require.NoError(t, err)
 		return m.String()
 	}
@@ -113,15 +120,18 @@ func TestMeetIsTheJobs(t *testing.T) {
 // A job that cannot meet says so when its place is looked for, and names the variable.
 func TestMeetWantsToken(t *testing.T) {
 	slurm := map[string]string{
-		"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEPID": "0", "SLURM_NTASKS_PER_NODE": "1",
-		"SLURM_NODEID": "1", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "a,b",
+		"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEPID": "0",
+		"SLURM_NTASKS_PER_NODE": "1",
+		"SLURM_NODEID":          "1", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "a,b",
 	}
 	hand := map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "7"}
-	const advice = "no job token: set LOCKSTEP_JOB_TOKEN, or LOCKSTEP_JOB_TOKEN_FILE to a file that only its owner can read"
+	const advice = "no job token: set LOCKSTEP_JOB_TOKEN, or LOCKSTEP_JOB_TOKEN_FILE to a file that only its owner " +
+		"can read"
 	for want, variables := range map[string]map[string]string{
 		"2 ranks on several hosts, started by Slurm: " + advice:                                         slurm,
 		"2 ranks on several hosts (if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): " + advice: hand,
-		"LOCKSTEP_JOB_TOKEN or LOCKSTEP_JOB_TOKEN_FILE: the job token can be guessed: it has 5 bytes, want at least 24 random ones: make one with `openssl rand -hex 32`": torchrunOn("1", "0",
+		"LOCKSTEP_JOB_TOKEN or LOCKSTEP_JOB_TOKEN_FILE: the job token can be guessed: it has 5 bytes, want at least " +
+			"24 random ones: make one with `openssl rand -hex 32`": torchrunOn("1", "0",
 			map[string]string{env.VarJobToken: "short"}),
 	} {
 		_, _, err := meet(detected(t, variables))
@@ -165,7 +175,8 @@ func TestListen(t *testing.T) {
 		{"a host's own name", torchrunOn("2", "0", nil), "", out, "10.0.0.1:0", out, ""},
 		{"a host's own name, another rank", torchrunOn("2", "1", nil), "", out, "10.0.0.1:0", out, ""},
 		{"a host's own name, a known port", torchrunOn("2", "0", noShare), "", out, ":29400", out, ""},
-		{"a host's own name, a known port, another rank", torchrunOn("2", "1", noShare), "", out, "alpha:29400", out, ""},
+		{"a host's own name, a known port, another rank", torchrunOn("2", "1", noShare), "", out, "alpha:29400", out,
+			""},
 		{"told where", torchrunOn("2", "0", nil), "10.9.9.9", out, "10.9.9.9:0", "10.9.9.9", ""},
 		{"a name for all", torchrunOn("2", "0", beta), "", out, "beta:0", "", ""},
 		{"no network", torchrunOn("2", "0", nil), "", "", "", "", fault},

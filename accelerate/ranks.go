@@ -105,7 +105,8 @@ func (r *Ranks) joinJob(ctx context.Context) error {
 	r.unwatch = flight.Watch(r.group, r.flightJob(), r.log)
 	if r.IsMain() {
 		info := r.group.Describe()
-		r.log.Info("joined the job", "ranks", r.size, "launcher", string(r.processes.env.Kind), "engine", info.Name, "path", info.Path)
+		r.log.Info("joined the job", "ranks", r.size, "launcher", string(r.processes.env.Kind), "engine", info.Name,
+			"path", info.Path)
 	}
 	return nil
 }

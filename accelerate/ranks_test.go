@@ -43,8 +43,9 @@ func newNet(dev *tensor.Device, seed uint64) *net {
 
 func netOf(in *nn.Init) *net {
 	return &net{
-		Drop: &nn.Dropout{P: 0.2}, First: nn.NewLinear(in.Sub("first"), nn.LinearConfig{In: 4, Out: 8}), Second: nn.NewLinear(in.Sub("second"), nn.LinearConfig{In: 8, Out: 1}),
-		Extra: nn.NewLinear(in.Sub("extra"), nn.LinearConfig{In: 8, Out: 1}),
+		Drop: &nn.Dropout{P: 0.2}, First: nn.NewLinear(in.Sub("first"), nn.LinearConfig{In: 4, Out: 8}),
+		Second: nn.NewLinear(in.Sub("second"), nn.LinearConfig{In: 8, Out: 1}),
+		Extra:  nn.NewLinear(in.Sub("extra"), nn.LinearConfig{In: 8, Out: 1}),
 	}
 }
 
@@ -74,7 +75,8 @@ func batch(c *tensor.Ctx, place int, extra bool) *data.Batch {
 	for i := range x {
 		x[i] = float32(r.NormFloat64() * []float64{1e-3, 1, 10}[r.IntN(3)])
 	}
-	b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.Inputs: tensor.FromSlice(c.NoGrad(), x, n, 4)}, Count: int64(n), Size: n, Position: int64(3 * place)}
+	b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.Inputs: tensor.FromSlice(c.NoGrad(), x, n, 4)},
+		Count: int64(n), Size: n, Position: int64(3 * place)}
 	if extra {
 		b.Tensors["extra"] = b.Tensors[data.Inputs]
 	}
@@ -118,7 +120,8 @@ func rankArgs(ranks int) *args.TrainingArguments {
 }
 
 // accelerators are the ranks of a group, with the arguments that set gives each.
-func accelerators(t *testing.T, n int, set func(rank int, a *args.TrainingArguments), opts ...accelerate.Option) []*accelerate.Accelerator {
+func accelerators(t *testing.T, n int, set func(rank int, a *args.TrainingArguments),
+	opts ...accelerate.Option) []*accelerate.Accelerator {
 	t.Helper()
 	list := make([]*accelerate.Accelerator, n)
 	for r, g := range local.New(n, dist.Options{Timeout: time.Minute, Log: quiet}) {
@@ -161,12 +164,14 @@ func job(t *testing.T, ranks []*accelerate.Accelerator, body func(acc *accelerat
 
 // train runs steps windows in which rank r owns its contiguous part of 8 micro-batches, of
 // which only those that here lists exist, and returns weights and losses.
-func train(t *testing.T, acc *accelerate.Accelerator, steps int, here, extra func(place int) bool) (map[string]string, []accelerate.WindowLoss, error) {
+func train(t *testing.T, acc *accelerate.Accelerator, steps int, here, extra func(place int) bool) (map[string]string,
+	[]accelerate.WindowLoss, error) {
 	return trainNet(t, acc, tensor.Float32, steps, here, extra)
 }
 
 // trainNet is train of a net whose parameters are of a dtype.
-func trainNet(t *testing.T, acc *accelerate.Accelerator, dt tensor.DType, steps int, here, extra func(place int) bool) (map[string]string, []accelerate.WindowLoss, error) {
+func trainNet(t *testing.T, acc *accelerate.Accelerator, dt tensor.DType, steps int, here,
+	extra func(place int) bool) (map[string]string, []accelerate.WindowLoss, error) {
 	m := netOf(nn.NewInit(acc.Device(), uint64(1+acc.Rank())).As(dt)) // ranks begin unequal
 	if err := acc.Prepare(t.Context(), m, adamW(acc, m), nil); err != nil {
 		return nil, nil, err
@@ -207,7 +212,9 @@ func TestReductionUnderBackward(t *testing.T) {
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		// 1 MiB and more in each layer: a bucket for each.
 		in := nn.NewInit(acc.Device(), 1)
-		layers := [3]*nn.Linear{nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 512, Out: 520}), nn.NewLinear(in.Sub("1"), nn.LinearConfig{In: 520, Out: 6600}), nn.NewLinear(in.Sub("2"), nn.LinearConfig{In: 6600, Out: 1})}
+		layers := [3]*nn.Linear{nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 512, Out: 520}),
+			nn.NewLinear(in.Sub("1"), nn.LinearConfig{In: 520, Out: 6600}),
+			nn.NewLinear(in.Sub("2"), nn.LinearConfig{In: 6600, Out: 1})}
 		m := &layered{Layers: layers[:]}
 		group := groups[acc.Rank()]
 		sent := func() (n int) {
@@ -223,7 +230,8 @@ func TestReductionUnderBackward(t *testing.T) {
 		}
 		before := -1
 		defer m.Layers[0].Weight.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { before = sent() })()
-		x := &data.Batch{Tensors: map[string]*tensor.Tensor{data.Inputs: tensor.Ones(acc.Ctx().NoGrad(), tensor.Float32, 2, 512)}, Count: 2, Size: 2}
+		x := &data.Batch{Tensors: map[string]*tensor.Tensor{
+			data.Inputs: tensor.Ones(acc.Ctx().NoGrad(), tensor.Float32, 2, 512)}, Count: 2, Size: 2}
 		for range 2 {
 			at := sent()
 			if _, err := acc.Accumulate(t.Context(), []*data.Batch{x}, m.loss); err != nil {
@@ -277,7 +285,8 @@ func TestTracer(t *testing.T) {
 		}
 		require.Positive(t, count["collective"], "counts, losses and control are agreed on")
 		delete(count, "collective")
-		require.Equal(t, map[string]int{"forward": 8, "backward": 8, "bucket": 2, "wait": 2, "clip": 2, "optimizer": 2}, count)
+		require.Equal(t, map[string]int{"forward": 8, "backward": 8, "bucket": 2, "wait": 2, "clip": 2, "optimizer": 2},
+			count)
 	}
 }
 
@@ -305,7 +314,8 @@ func TestCommHook(t *testing.T) {
 	exact, said := run(args.Default("").DDPCommHook)
 	require.Empty(t, said)
 	lossy, said := run(args.CommHookBF16)
-	require.Contains(t, said, `level=WARN msg="gradients are not summed exactly: results depend on the number of ranks" ddp_comm_hook=bf16`)
+	require.Contains(t, said,
+		`level=WARN msg="gradients are not summed exactly: results depend on the number of ranks" ddp_comm_hook=bf16`)
 	require.NotEqual(t, exact, lossy)
 	c := tensor.NewCtx(tensor.CPU()).NoGrad()
 	for _, name := range []string{"first.weight", "second.bias"} {
@@ -355,12 +365,14 @@ func TestRanksThatDiffer(t *testing.T) {
 			m := newNet(dev, 1)
 			m.Extra = nn.NewLinear(nn.NewInit(dev, 1), nn.LinearConfig{In: 8, Out: 2})
 			return m
-		}, want: "ddp: the models of ranks 0 and 2 differ: parameter 4 is extra.weight float32[1 8] on rank 0 and extra.weight float32[2 8] on rank 2"},
+		}, want: "ddp: the models of ranks 0 and 2 differ: parameter 4 is extra.weight float32[1 8] on rank 0 and " +
+			"extra.weight float32[2 8] on rank 2"},
 		{name: "frozen", net: func(dev *tensor.Device) *net {
 			m := newNet(dev, 1)
 			m.Extra.Bias.SetRequiresGrad(false)
 			return m
-		}, want: "ddp: the models of ranks 0 and 2 differ: parameter 5 is extra.bias float32[1] on rank 0 and extra.bias float32[1] (frozen) on rank 2"},
+		}, want: "ddp: the models of ranks 0 and 2 differ: parameter 5 is extra.bias float32[1] on rank 0 and " +
+			"extra.bias float32[1] (frozen) on rank 2"},
 		{name: "learning rate", args: func(a *args.TrainingArguments) { a.LearningRate = 1e-3 },
 			want: "accelerate: learning_rate is 5e-05 on rank 0 and 0.001 on rank 2: want the same value on all ranks"},
 		{name: "buckets", args: func(a *args.TrainingArguments) { a.DDPBucketCapMB = 3 },
@@ -397,7 +409,9 @@ func TestRanksThatDiffer(t *testing.T) {
 
 // A setting on which no sum and no call depends may differ.
 func TestRanksMayDifferInWhatDoesNotMatter(t *testing.T) {
-	errs := job(t, accelerators(t, 2, func(rank int, a *args.TrainingArguments) { a.DataloaderNumWorkers, a.RunName = rank, fmt.Sprint(rank) }), func(acc *accelerate.Accelerator) error {
+	errs := job(t, accelerators(t, 2, func(rank int, a *args.TrainingArguments) {
+		a.DataloaderNumWorkers, a.RunName = rank, fmt.Sprint(rank)
+	}), func(acc *accelerate.Accelerator) error {
 		_, _, err := train(t, acc, 1, everywhere, nowhere)
 		return err
 	})
@@ -407,7 +421,9 @@ func TestRanksMayDifferInWhatDoesNotMatter(t *testing.T) {
 // A layer that one rank's batches do not use gets the others' gradients; one that no batch
 // uses has none, and the optimizer leaves it alone.
 func TestUnusedParameter(t *testing.T) {
-	for name, uses := range map[string]func(place int) bool{"by one rank": func(place int) bool { return place >= 6 }, "by none": nowhere} {
+	for name, uses := range map[string]func(place int) bool{"by one rank": func(place int) bool {
+		return place >= 6
+	}, "by none": nowhere} {
 		t.Run(name, func(t *testing.T) {
 			errs := job(t, accelerators(t, 4, nil), func(acc *accelerate.Accelerator) error {
 				m := newNet(acc.Device(), 1)
@@ -484,7 +500,9 @@ func TestUnusedParameterIsRefused(t *testing.T) {
 					require.NoError(t, err)
 					continue
 				}
-				require.ErrorContains(t, err, "2 of 6 parameters had no gradient in a step: extra.weight, extra.bias: want a loss that uses every parameter, or ddp_find_unused_parameters on")
+				require.ErrorContains(t, err,
+					"2 of 6 parameters had no gradient in a step: extra.weight, extra.bias: want a loss that uses "+
+						"every parameter, or ddp_find_unused_parameters on")
 			}
 		})
 	}

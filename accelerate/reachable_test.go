@@ -21,5 +21,6 @@ func TestReachable(t *testing.T) {
 		require.NoError(t, reachable(name, lookup), name)
 	}
 	require.EqualError(t, reachable("alpha", lookup),
-		"MASTER_ADDR alpha is 127.0.1.1 on this host (see /etc/hosts), where no other host can reach it: want its address on the network between the hosts")
+		"MASTER_ADDR alpha is 127.0.1.1 on this host (see /etc/hosts), where no other host can reach it: want its "+
+			"address on the network between the hosts")
 }

@@ -25,7 +25,9 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 			return nil, err
 		}
 		if ranks[r].processes != nil {
-			return nil, fmt.Errorf("accelerate: this process is already rank %d of %d: want ranks as goroutines or as processes, not both", ranks[r].rank, ranks[r].size)
+			return nil,
+				fmt.Errorf("accelerate: this process is already rank %d of %d: want ranks as goroutines or as "+
+					"processes, not both", ranks[r].rank, ranks[r].size)
 		}
 		ranks[r].rank, ranks[r].size = r, n
 		if err := ranks[r].arrange(); err != nil {

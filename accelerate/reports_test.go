@@ -50,7 +50,8 @@ func TestReportsTravel(t *testing.T) {
 // FuzzDecodeRows: what another rank sends is refused, or it holds rows that travel on as they are.
 func FuzzDecodeRows(f *testing.F) {
 	rows := []Row{
-		{Index: 3, Arrays: []Array{{tensor.Float32, []int{2, 1}, make([]byte, 8)}, {tensor.Float64, []int{1}, make([]byte, 8)}}},
+		{Index: 3, Arrays: []Array{{tensor.Float32, []int{2, 1}, make([]byte, 8)},
+			{tensor.Float64, []int{1}, make([]byte, 8)}}},
 		{Index: -4, Arrays: []Array{{tensor.Bool, []int{}, []byte{1}}}},
 		{Index: 5, Arrays: []Array{{tensor.Int64, []int{2, 0, 3}, []byte{}}}},
 	}
@@ -61,8 +62,10 @@ func FuzzDecodeRows(f *testing.F) {
 	f.Add(raw)
 	huge := 1 << 62
 	for _, a := range []Array{
-		{tensor.Uint8, []int{huge, huge}, nil}, {tensor.Float32, []int{huge}, nil}, {tensor.Float32, []int{2}, make([]byte, 4)},
-		{tensor.DType(77), []int{0}, nil}, {tensor.Invalid, nil, nil}, {tensor.Uint8, make([]int, tensor.MaxDims+1), nil},
+		{tensor.Uint8, []int{huge, huge}, nil}, {tensor.Float32, []int{huge}, nil},
+		{tensor.Float32, []int{2}, make([]byte, 4)},
+		{tensor.DType(77), []int{0}, nil}, {tensor.Invalid, nil, nil},
+		{tensor.Uint8, make([]int, tensor.MaxDims+1), nil},
 	} {
 		bad := appendRow(nil, Row{Arrays: []Array{a}})
 		_, err := decodeRows(nil, bad, 1)

@@ -23,7 +23,8 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
-	for _, mesh := range []string{"dp=2,tp=2", "pp=2,dp=-1", "tp=4", "dp=4", "dp_replicate=2,dp_shard=2,tp=2", "tp=2,dp=2,cp=2"} {
+	for _, mesh := range []string{"dp=2,tp=2", "pp=2,dp=-1", "tp=4", "dp=4", "dp_replicate=2,dp_shard=2,tp=2",
+		"tp=2,dp=2,cp=2"} {
 		axes, err := dist.ParseAxes(mesh)
 		require.NoError(t, err)
 		ranks := 4
@@ -34,7 +35,8 @@ func TestMeshDividesTheDataAlongItsDataAxes(t *testing.T) {
 		err = accelerate.Run(t.Context(), rankArgs(ranks), func(acc *accelerate.Accelerator) error {
 			w, _, err := train(t, acc, 3, everywhere, nowhere)
 			got[acc.Rank()] = w
-			places[acc.Rank()] = fmt.Sprintf("%d/%d %d/%d", acc.Data().Rank(), acc.Data().Size(), acc.Model().Rank(), acc.Model().Size())
+			places[acc.Rank()] = fmt.Sprintf("%d/%d %d/%d", acc.Data().Rank(), acc.Data().Size(), acc.Model().Rank(),
+				acc.Model().Size())
 			return err
 		}, accelerate.WithLogger(quiet), accelerate.WithMesh(axes...))
 		require.NoError(t, err, mesh)
@@ -55,7 +57,8 @@ func TestMeshThatDoesNotFitTheRanks(t *testing.T) {
 
 // A rank that fails ends the work of ranks that wait for others than it.
 func TestFailureEndsAllGroupsOfAMesh(t *testing.T) {
-	ranks := accelerators(t, 4, func(_ int, a *args.TrainingArguments) {}, accelerate.WithMesh(dist.Axis{Name: "dp", Size: 2}, dist.Axis{Name: "tp", Size: 2}))
+	ranks := accelerators(t, 4, func(_ int, a *args.TrainingArguments) {},
+		accelerate.WithMesh(dist.Axis{Name: "dp", Size: 2}, dist.Axis{Name: "tp", Size: 2}))
 	errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 		if err := acc.Open(t.Context()); err != nil {
 			return err

@@ -37,6 +37,9 @@ func TestRunEndsAllRanks(t *testing.T) {
 	})
 	require.Equal(t, boom, accelerate.Run(t.Context(), one, func(*accelerate.Accelerator) error { return boom }))
 	var ranks [4]bool
-	require.NoError(t, accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error { ranks[acc.Rank()] = true; return wait(acc) }, accelerate.WithLogger(quiet)))
+	require.NoError(t, accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+		ranks[acc.Rank()] = true
+		return wait(acc)
+	}, accelerate.WithLogger(quiet)))
 	require.Equal(t, [4]bool{true, true, true, true}, ranks)
 }

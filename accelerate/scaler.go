@@ -57,8 +57,10 @@ func (s *Scaler) update(overflow bool) {
 
 // Restore sets the state that a checkpoint holds.
 func (s *Scaler) Restore(state Scaler) error {
-	if fraction, _ := math.Frexp(state.Scale); fraction != 0.5 || state.Scale < minScale || state.Scale > maxScale || state.Good < 0 || state.Skipped < 0 {
-		return fmt.Errorf("accelerate: a loss scale of %g after %d good steps: want a power of two from %g to %g", state.Scale, state.Good, minScale, float64(maxScale))
+	if fraction, _ := math.Frexp(state.Scale); fraction != 0.5 || state.Scale < minScale || state.Scale > maxScale ||
+		state.Good < 0 || state.Skipped < 0 {
+		return fmt.Errorf("accelerate: a loss scale of %g after %d good steps: want a power of two from %g to %g",
+			state.Scale, state.Good, minScale, float64(maxScale))
 	}
 	s.Scale, s.Good, s.Skipped = state.Scale, state.Good, state.Skipped
 	return nil

@@ -98,7 +98,8 @@ func (t *tracer) buckets(rank int) func(ddp.Span) {
 	}
 	return func(s ddp.Span) {
 		if t.tell != nil {
-			t.tell(Span{Rank: rank, Name: "bucket", Detail: s.Label, Bytes: s.Bytes, Queued: s.Queued, Start: s.Started, End: s.Ended})
+			t.tell(Span{Rank: rank, Name: "bucket", Detail: s.Label, Bytes: s.Bytes, Queued: s.Queued, Start: s.Started,
+				End: s.Ended})
 		}
 	}
 }

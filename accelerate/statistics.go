@@ -53,7 +53,8 @@ func newStatistics(c *tensor.Ctx, t *nn.Tree) *statistics {
 func (s *statistics) Observe(m nn.Tracker, stats []*tensor.Tensor) {
 	i, ok := s.number[m]
 	if !ok {
-		panic(&tensor.Error{Op: "accelerate.Observe", Msg: fmt.Sprintf("a %T that is not part of the prepared model reports statistics", m)})
+		panic(&tensor.Error{Op: "accelerate.Observe",
+			Msg: fmt.Sprintf("a %T that is not part of the prepared model reports statistics", m)})
 	}
 	room := s.room(i, stats)
 	for k, t := range stats {

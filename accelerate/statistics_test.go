@@ -67,7 +67,8 @@ const normLeaves = 8
 
 func (k normRun) train(t *testing.T) (ranks []map[string][]byte) {
 	a := args.Default("")
-	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.DDPBroadcastBuffers = 1, normLeaves, k.world, k.keep
+	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.DDPBroadcastBuffers = 1, normLeaves, k.world,
+		k.keep
 	a.GradientCheckpointing = k.recompute
 	ranks = make([]map[string][]byte, k.world)
 	err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
@@ -77,7 +78,8 @@ func (k normRun) train(t *testing.T) (ranks []map[string][]byte) {
 		}
 		g := &optim.Group{LR: k.lr}
 		g.Params = nn.NamedParameters(m)
-		if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{g}), []nn.Module{m}); err != nil {
+		if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{g}),
+			[]nn.Module{m}); err != nil {
 			return err
 		}
 		own := normLeaves / acc.WorldSize()
@@ -89,7 +91,8 @@ func (k normRun) train(t *testing.T) (ranks []map[string][]byte) {
 			for leaf := first; leaf < min(first+own, leaves); leaf++ {
 				acc.TrainCtx(0).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 					y := m.Forward(c, normBatch(c.Ctx, window*normLeaves+leaf))
-					acc.Backward(c, tensor.Sum(c.Ctx, tensor.Exp(c.Ctx, y), nil, false), 20, leaf, leaf == min(first+own, leaves)-1)
+					acc.Backward(c, tensor.Sum(c.Ctx, tensor.Exp(c.Ctx, y), nil, false), 20, leaf,
+						leaf == min(first+own, leaves)-1)
 					return nil
 				})
 			}
@@ -145,7 +148,8 @@ func TestBuffersApart(t *testing.T) {
 	require.Equal(t, one, normRun{world: 1}.train(t)[0])
 	apart := normRun{world: 2}.train(t)
 	for rank, want := range []int64{2 * (4 + 4 + 3), 2 * (4 + 4)} {
-		require.Equal(t, fmt.Sprint([]byte{byte(want), 0, 0, 0, 0, 0, 0, 0}), fmt.Sprint(apart[rank]["norm.num_batches_tracked"]))
+		require.Equal(t, fmt.Sprint([]byte{byte(want), 0, 0, 0, 0, 0, 0, 0}),
+			fmt.Sprint(apart[rank]["norm.num_batches_tracked"]))
 	}
 	require.NotEqual(t, apart[0], apart[1])
 }

@@ -35,7 +35,8 @@ type Pass struct {
 }
 
 // Accumulate is RunWindow with a loss that has Batch.Count terms.
-func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch, loss func(c *nn.Ctx, b *data.Batch) *tensor.Tensor) (WindowLoss, error) {
+func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
+	loss func(c *nn.Ctx, b *data.Batch) *tensor.Tensor) (WindowLoss, error) {
 	return a.RunWindow(ctx, batches, Pass{Loss: func(c *nn.Ctx, b *data.Batch) (*tensor.Tensor, int64, error) {
 		return loss(c, b), b.Count, nil
 	}})
@@ -63,7 +64,9 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 		return WindowLoss{}, err
 	}
 	if len(batches) > layout.AccumulationSteps {
-		return WindowLoss{}, fmt.Errorf("accelerate: %d micro-batches for one step of rank %d, want at most %d (gradient_accumulation_steps)", len(batches), a.rank, layout.AccumulationSteps)
+		return WindowLoss{},
+			fmt.Errorf("accelerate: %d micro-batches for one step of rank %d, want at most %d "+
+				"(gradient_accumulation_steps)", len(batches), a.rank, layout.AccumulationSteps)
 	}
 	if err := a.BeginWindow(ctx); err != nil {
 		return WindowLoss{}, err
@@ -117,7 +120,8 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 }
 
 // microBatch runs the forward and backward pass of a leaf. Its loss stays on the device, in slot.
-func (p Pass) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected int64, leaf int, last bool) (count int64, err error) {
+func (p Pass) microBatch(a *Accelerator, b *data.Batch, slot *tensor.Tensor, expected int64, leaf int,
+	last bool) (count int64, err error) {
 	fault := tensor.Try(func() {
 		a.TrainCtx(b.Position).Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			var sum *tensor.Tensor
@@ -166,7 +170,8 @@ func (f windowFigures) setCount(leaf int, count int64) { f.all[2*leaf+1] = float
 // setSum refuses a loss without terms: its mean would be infinite, and its gradient is wrong by any factor.
 func (f windowFigures) setSum(leaf int, sum float64) error {
 	if f.all[2*leaf] = sum; f.all[2*leaf+1] == 0 && sum != 0 {
-		return fmt.Errorf("the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss function that returns a count", sum)
+		return fmt.Errorf("the loss sum is %g over 0 terms: want a collator that sets Batch.Count, or a loss "+
+			"function that returns a count", sum)
 	}
 	return nil
 }

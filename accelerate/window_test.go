@@ -132,7 +132,8 @@ func TestNoSync(t *testing.T) {
 func TestReduceInsideNoSync(t *testing.T) {
 	acc, _ := prepared(t, args.Default(""))
 	err := acc.NoSync(func() error { return acc.Reduce(t.Context()) })
-	require.EqualError(t, err, "accelerate: Reduce inside NoSync: want it after NoSync, where the gradients are exchanged")
+	require.EqualError(t, err, "accelerate: Reduce inside NoSync: want it after NoSync, where the gradients are "+
+		"exchanged")
 	require.NoError(t, acc.Reduce(t.Context()))
 }
 
@@ -148,7 +149,8 @@ func TestOneLastBackward(t *testing.T) {
 	}
 	require.NoError(t, pass(0, false))
 	require.NoError(t, pass(1, true))
-	require.EqualError(t, pass(2, true), "tensor.accelerate.Backward: leaf 2 comes after the rank's last of the window: want last in one backward pass alone, and Reduce behind it")
+	require.EqualError(t, pass(2, true), "tensor.accelerate.Backward: leaf 2 comes after the rank's last of the "+
+		"window: want last in one backward pass alone, and Reduce behind it")
 	require.NoError(t, acc.Reduce(t.Context()))
 	acc.ZeroGrad()
 	require.NoError(t, pass(0, true))
@@ -284,10 +286,12 @@ func TestRankThatLeavesEarly(t *testing.T) {
 // A rank's own fault ends all of them, with its name.
 func TestAccumulateFaults(t *testing.T) {
 	for want, wrong := range map[string]func(b *data.Batch) []*data.Batch{
-		"accelerate: 5 micro-batches for one step of rank 1, want at most 4 (gradient_accumulation_steps)": func(b *data.Batch) []*data.Batch {
+		"accelerate: 5 micro-batches for one step of rank 1, want at most 4 (gradient_accumulation_steps)": func(
+			b *data.Batch) []*data.Batch {
 			return []*data.Batch{b, b, b, b, b}
 		},
-		"accelerate: rank 1, micro-batch 4: tensor.Linear(float32[2 3], float32[8 4])": func(b *data.Batch) []*data.Batch {
+		"accelerate: rank 1, micro-batch 4: tensor.Linear(float32[2 3], float32[8 4])": func(
+			b *data.Batch) []*data.Batch {
 			c := tensor.NewCtx(tensor.CPU())
 			b.Tensors[data.Inputs] = tensor.Ones(c, tensor.Float32, 2, 3)
 			return []*data.Batch{b}
@@ -341,7 +345,8 @@ func TestWorkedExample(t *testing.T) {
 			errs := job(t, accelerators(t, len(k.samples), nil), func(acc *accelerate.Accelerator) error {
 				m := &scalar{W: nn.NewInit(acc.Device(), 1).Full("w", 1)}
 				group := &optim.Group{LR: 0.1, Params: []tensor.Named{{Name: "w", Tensor: m.W.Tensor}}}
-				if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
+				if err := acc.Prepare(t.Context(), m, optim.SGD{}.New(acc.Ctx(), []*optim.Group{group}),
+					nil); err != nil {
 					return err
 				}
 				layout, err := acc.Layout()
@@ -358,7 +363,9 @@ func TestWorkedExample(t *testing.T) {
 							sum = tensor.Add(c.Ctx, sum, l)
 						}
 					}
-					local = tensor.Item(c.Ctx, tensor.Backward(c.Ctx, []*tensor.Tensor{sum}, nil, []*tensor.Tensor{m.W.Tensor}, tensor.RetainGraph())[0])
+					local = tensor.Item(c.Ctx,
+						tensor.Backward(c.Ctx, []*tensor.Tensor{sum}, nil, []*tensor.Tensor{m.W.Tensor},
+							tensor.RetainGraph())[0])
 					acc.Backward(c, sum, k.count, acc.Rank()*layout.AccumulationSteps, true)
 					return nil
 				})

@@ -42,9 +42,10 @@ func (w *Window) Free() {
 	w.Batches = nil
 }
 
-// Windows cuts the samples of source, in the order of s, into the windows of this rank; see Layout. The ranks share them
-// as data_sharding says. Next gives steps of them. When ctx ends, loading does.
-func (a *Accelerator) Windows(ctx context.Context, source data.Source, s samplers.Sampler, steps int64) (*Windows, error) {
+// Windows cuts the samples of source, in the order of s, into the windows of this rank; see Layout. The ranks share
+// them as data_sharding says. Next gives steps of them. When ctx ends, loading does.
+func (a *Accelerator) Windows(ctx context.Context, source data.Source, s samplers.Sampler, steps int64) (*Windows,
+	error) {
 	layout, err := a.Layout()
 	if err != nil {
 		return nil, err
@@ -59,7 +60,8 @@ func (a *Accelerator) Windows(ctx context.Context, source data.Source, s sampler
 // newStream is the order of samples as data_sharding shares it out.
 func newStream(a *Accelerator, s samplers.Sampler, layout samplers.Layout) (*samplers.Stream, error) {
 	if o, ok := a.args.BatchSharding(); ok {
-		return samplers.NewShardedStream(s, layout, samplers.BatchShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
+		return samplers.NewShardedStream(s, layout,
+			samplers.BatchShardOptions{SplitBatches: o.Split, EvenBatches: o.Even})
 	}
 	return samplers.NewStream(s, layout)
 }
@@ -108,9 +110,10 @@ func (w *Windows) load() error {
 	}
 	w.Close()
 	a := w.acc.args
-	loader, err := data.NewLoader(w.ctx, w.acc.ctx.NoGrad(), w.source, data.StreamOrder(w.Stream.Clone(), w.left), data.LoaderOptions{
-		Workers: a.DataloaderNumWorkers, PrefetchFactor: a.PrefetchBatches(),
-	})
+	loader, err := data.NewLoader(w.ctx, w.acc.ctx.NoGrad(), w.source, data.StreamOrder(w.Stream.Clone(), w.left),
+		data.LoaderOptions{
+			Workers: a.DataloaderNumWorkers, PrefetchFactor: a.PrefetchBatches(),
+		})
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}

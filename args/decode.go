@@ -185,7 +185,8 @@ func (f *field) decodeList(raw any) (any, string) {
 			texts = append(texts, f.splitText(s)...)
 		}
 	case string:
-		if json.Unmarshal([]byte(v), &texts) != nil || texts == nil { // a JSON array, which variables need for several values
+		// a JSON array, which variables need for several values
+		if json.Unmarshal([]byte(v), &texts) != nil || texts == nil {
 			texts = f.splitText(v)
 		}
 	case []any:

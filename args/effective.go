@@ -162,14 +162,16 @@ func (a *TrainingArguments) AccumulationSteps(ranks int) (int, error) {
 	var c Checker
 	share := a.PerDeviceTrainBatchSize * a.batchRanks(ranks)
 	ok := c.Require(share > 0 && a.GlobalTrainBatchSize%share == 0, "global_train_batch_size", a.GlobalTrainBatchSize,
-		fmt.Sprintf("a multiple of per_device_train_batch_size × ranks (%d × %d)", a.PerDeviceTrainBatchSize, a.batchRanks(ranks)))
+		fmt.Sprintf("a multiple of per_device_train_batch_size × ranks (%d × %d)", a.PerDeviceTrainBatchSize,
+			a.batchRanks(ranks)))
 	if !ok {
 		return 0, c.Err()
 	}
 	steps := a.GlobalTrainBatchSize / share
 	given := a.GradientAccumulationSteps
 	c.Require(given == 1 || given == steps, "gradient_accumulation_steps", given,
-		fmt.Sprintf("%d, to match global_train_batch_size %d (ranks: %d); or 1, to derive it", steps, a.GlobalTrainBatchSize, ranks))
+		fmt.Sprintf("%d, to match global_train_batch_size %d (ranks: %d); or 1, to derive it", steps,
+			a.GlobalTrainBatchSize, ranks))
 	return steps, c.Err()
 }
 

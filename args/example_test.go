@@ -50,7 +50,8 @@ func ExampleLoader_Know() {
 	train := args.Default("out")
 	loader := args.Bind(pflag.NewFlagSet("clm", pflag.ContinueOnError), train)
 	loader.Environ = func() []string { return nil }
-	loader.Know(args.Known{Name: "cache_dir", Type: args.TypeString, Status: args.StatusNoEffect, Reason: "nothing is downloaded"})
+	loader.Know(args.Known{Name: "cache_dir", Type: args.TypeString, Status: args.StatusNoEffect,
+		Reason: "nothing is downloaded"})
 
 	resolved, err := loader.Parse([]string{"--evaluation_strategy", "epoch", "--torch_compile", "--cache_dir", "/tmp"})
 	if err != nil {

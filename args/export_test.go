@@ -17,5 +17,7 @@ func NoneOf(key string) string { return noneOf[key] }
 // PlannedValues lists the values of a setting that are known and not built.
 func PlannedValues(key string) []string {
 	built := newSchema(&TrainingArguments{}).byKey[key]
-	return slices.DeleteFunc(slices.Clone(plannedValues[key]), func(v string) bool { return slices.Contains(built.choices, v) })
+	return slices.DeleteFunc(slices.Clone(plannedValues[key]), func(v string) bool {
+		return slices.Contains(built.choices, v)
+	})
 }

@@ -29,7 +29,8 @@ type Fault struct {
 // Error is the fault in one line.
 func (f Fault) Error() string {
 	if f.Problem == "" {
-		return fmt.Sprintf("%s is %s%s; %s", f.Key, f.Value, enclose(" (", f.Origin, ")"), cmp.Or(f.Reason, "want "+f.Want))
+		return fmt.Sprintf("%s is %s%s; %s", f.Key, f.Value, enclose(" (", f.Origin, ")"),
+			cmp.Or(f.Reason, "want "+f.Want))
 	}
 	return f.Problem + enclose(" ", f.Key, "") + enclose(" in ", f.Origin, "") + enclose("; ", f.Want, "")
 }

@@ -66,7 +66,8 @@ func register(fs *pflag.FlagSet, f *field, fallback string) *cell {
 	}
 	flag.NoOptDefVal = "true"
 	if fallback == "true" {
-		off := fs.VarPF(&flagValue{cell: c, name: "no_" + f.key, negate: true}, "no_"+f.key, "", "switches "+f.key+" off")
+		off := fs.VarPF(&flagValue{cell: c, name: "no_" + f.key, negate: true}, "no_"+f.key, "",
+			"switches "+f.key+" off")
 		off.NoOptDefVal, off.Hidden = "true", true
 	}
 	return c
@@ -164,7 +165,8 @@ func (c *commandLine) long(arg string, rest []string) []string {
 		c.flag(arg)
 		return rest
 	case len(rest) == 0 || strings.HasPrefix(rest[0], "--"):
-		c.faults = append(c.faults, Fault{Problem: "missing value of flag", Key: arg, Want: "want " + flag.Value.Type()})
+		c.faults = append(c.faults, Fault{Problem: "missing value of flag", Key: arg,
+			Want: "want " + flag.Value.Type()})
 		return rest
 	case ours && v.cell.field.kind == reflect.Slice:
 		return c.list(arg, rest)

@@ -123,7 +123,9 @@ func older() []Known {
 		noEffect("ray_scope", TypeString, "last", "only a search for hyper-parameters reads it"),
 		noEffect("save_safetensors", TypeBool, "true", "weights are always saved as safetensors"),
 		planned("sharded_ddp", TypeAny, "", noSharding),
-		refused("split_batches", TypeBool, "", "accelerator_config with split_batches, and data_sharding huggingface; or global_train_batch_size").same("false"),
+		refused("split_batches", TypeBool, "",
+			"accelerator_config with split_batches, and data_sharding huggingface; or global_train_batch_size").same(
+			"false"),
 		noEffect("torchdynamo", TypeString, "", compiled),
 		noEffect("tpu_metrics_debug", TypeBool, "false", "the run is on the CPU"),
 		noEffect("tpu_num_cores", TypeInt, "", "the run is on the CPU"),
@@ -187,7 +189,8 @@ func warmupRatio() Known {
 // plannedValues lists values of settings that HuggingFace's have. A fault says that those that are not built are not.
 var plannedValues = map[string][]string{
 	"optim": {
-		"adafactor", "adagrad", "adalomo", "adamw_8bit", "adamw_anyprecision", "adamw_bnb_8bit", "adamw_hf", "adamw_torch_4bit",
+		"adafactor", "adagrad", "adalomo", "adamw_8bit", "adamw_anyprecision", "adamw_bnb_8bit", "adamw_hf",
+		"adamw_torch_4bit",
 		"adamw_torch_8bit", "adamw_torch_npu_fused", "adamw_torch_xla", "ademamix", "ademamix_8bit", "apollo_adamw",
 		"apollo_adamw_layerwise", "galore_adafactor", "galore_adafactor_layerwise", "galore_adamw", "galore_adamw_8bit",
 		"galore_adamw_8bit_layerwise", "galore_adamw_layerwise", "grokadamw", "lion_32bit", "lion_8bit", "lomo",

@@ -163,7 +163,8 @@ func requireRow(t *testing.T, h theirs, k args.Known) {
 		return
 	}
 	require.NotEmpty(t, k.Reason, k.Name)
-	require.True(t, k.Status != args.StatusNoEffect || len("-- has no effect: "+k.Name+k.Reason) <= 100, "the notice of %s does not fit into 100 columns", k.Name)
+	require.True(t, k.Status != args.StatusNoEffect || len("-- has no effect: "+k.Name+k.Reason) <= 100,
+		"the notice of %s does not fit into 100 columns", k.Name)
 	require.False(t, strings.HasSuffix(k.Reason, "."), k.Name)
 }
 
@@ -224,7 +225,8 @@ func TestDocument(t *testing.T) {
 	section(t, docFile, "current", b.String())
 
 	b.Reset()
-	fmt.Fprintf(&b, "Of the %d arguments, %d are built, %d are other names of built ones, %d have no effect here, %d are not built yet,\nand %d are refused.\n",
+	fmt.Fprintf(&b, "Of the %d arguments, %d are built, %d are other names of built ones, %d have no effect here, %d "+
+		"are not built yet,\nand %d are refused.\n",
 		len(seen), counts["built"], counts["renamed"], counts["no effect"], counts["not built yet"], counts["refused"])
 	section(t, docFile, "counts", b.String())
 
@@ -233,7 +235,8 @@ func TestDocument(t *testing.T) {
 	for _, h := range readTheirs(t, "older.tsv") {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", h.name, h.release, cellTextOfRow(here(h.name)))
 	}
-	fmt.Fprintf(&b, "| `evaluate_during_training` | before 4.1 | %s |\n", cellTextOfRow(here("evaluate_during_training")))
+	fmt.Fprintf(&b, "| `evaluate_during_training` | before 4.1 | %s |\n",
+		cellTextOfRow(here("evaluate_during_training")))
 	section(t, docFile, "older", b.String())
 
 	b.Reset()
@@ -282,12 +285,14 @@ func sources(name, value string) map[string]*program {
 		b, _ := json.Marshal(value)
 		text = string(b)
 	}
-	files := map[string]string{"x.json": fmt.Sprintf(`{"%s": %s}`, name, text), "x.yaml": fmt.Sprintf("%s: %s\n", name, text)}
+	files := map[string]string{"x.json": fmt.Sprintf(`{"%s": %s}`, name, text),
+		"x.yaml": fmt.Sprintf("%s: %s\n", name, text)}
 	return map[string]*program{
-		"flag --" + name:                        newProgram(nil, nil).parse("--" + name + "=" + value),
-		"env LOCKSTEP_" + strings.ToUpper(name): newProgram([]string{"LOCKSTEP_" + strings.ToUpper(name) + "=" + value}, nil).parse(),
-		"file x.json":                           newProgram(nil, files).parse("--config", "x.json"),
-		"file x.yaml":                           newProgram(nil, files).parse("--config", "x.yaml"),
+		"flag --" + name: newProgram(nil, nil).parse("--" + name + "=" + value),
+		"env LOCKSTEP_" + strings.ToUpper(name): newProgram([]string{"LOCKSTEP_" + strings.ToUpper(name) + "=" + value},
+			nil).parse(),
+		"file x.json": newProgram(nil, files).parse("--config", "x.json"),
+		"file x.yaml": newProgram(nil, files).parse("--config", "x.yaml"),
 	}
 }
 
@@ -317,8 +322,10 @@ func TestKnownNames(t *testing.T) {
 		{"accelerator_config", `{"split_batches": false, "dispatch_batches": null, "even_batches": true}`, "", ""},
 		{"accelerator_config", `{"split_batches": true}`, "want data_sharding huggingface with split_batches true", ""},
 		{"accelerator_config", `{"even_batches": false}`, "want data_sharding huggingface with even_batches false", ""},
-		{"accelerator_config", `{"dispatch_batches": true}`, "want dispatch_batches false: every rank reads its own batches", ""},
-		{"accelerator_config", `{"use_seedable_sampler": false}`, "want use_seedable_sampler true: the order of samples", ""},
+		{"accelerator_config", `{"dispatch_batches": true}`,
+			"want dispatch_batches false: every rank reads its own batches", ""},
+		{"accelerator_config", `{"use_seedable_sampler": false}`,
+			"want use_seedable_sampler true: the order of samples", ""},
 		{"accelerator_config", `{"split_batch": true}`, "want keys from dispatch_batches, even_batches, ", ""},
 		{"accelerator_config", `{"split_batches": 1}`, "want split_batches to be true or false", ""},
 		{"accelerator_config", `{"gradient_accumulation_kwargs": null, "non_blocking": true}`, "", ""},
@@ -393,13 +400,15 @@ func TestKnownFlagForms(t *testing.T) {
 		{[]string{"--torch_compile", "--torch_compile=no"}, "", ""},
 		{[]string{"--no_dataloader_pin_memory", "--seed", "7"}, "dataloader_pin_memory", ""},
 		{[]string{"--no-dataloader-pin-memory"}, "dataloader_pin_memory", ""},
-		{[]string{"--no_remove_unused_columns", "--label_names", "a", "b", "--seed", "7"}, "label_names remove_unused_columns", ""},
+		{[]string{"--no_remove_unused_columns", "--label_names", "a", "b", "--seed", "7"},
+			"label_names remove_unused_columns", ""},
 		{[]string{"--no_cuda"}, "use_cpu", ""},
 		{[]string{"--no_cuda", "True"}, "use_cpu", ""},
 		{[]string{"--local_rank", "-1"}, "", ""},
 		{[]string{"--local-rank=1"}, "local_rank", ""},
 		{[]string{"--push_to_hub_token", "secret", "--hub_token", "secret"}, "hub_token", ""},
-		{[]string{"--fsdp", "full_shard", "auto_wrap", "--seed", "7"}, "", `fsdp is ["full_shard","auto_wrap"] (flag --fsdp); not built yet`},
+		{[]string{"--fsdp", "full_shard", "auto_wrap", "--seed", "7"}, "",
+			`fsdp is ["full_shard","auto_wrap"] (flag --fsdp); not built yet`},
 		{[]string{"--fsdp", "--seed", "7"}, "", "fsdp is true (flag --fsdp); not built yet"},
 		{[]string{"--no_bf16"}, "", "unknown flag --no_bf16"},
 		{[]string{"--logging_dir", "--seed", "7"}, "", "missing value of flag --logging_dir; want string"},
@@ -427,9 +436,11 @@ func TestKnownFlagForms(t *testing.T) {
 			require.EqualValues(t, 7, p.train.Seed, c.argv)
 		}
 	}
-	p := newProgram(nil, nil).parse("--per-device-train-batch-size", "4", "--no-save-on-interrupt", "--gradient-accumulation-steps=3")
+	p := newProgram(nil, nil).parse("--per-device-train-batch-size", "4", "--no-save-on-interrupt",
+		"--gradient-accumulation-steps=3")
 	require.NoError(t, p.err)
-	require.Equal(t, []any{4, 3, false}, []any{p.train.PerDeviceTrainBatchSize, p.train.GradientAccumulationSteps, p.train.SaveOnInterrupt})
+	require.Equal(t, []any{4, 3, false}, []any{p.train.PerDeviceTrainBatchSize, p.train.GradientAccumulationSteps,
+		p.train.SaveOnInterrupt})
 }
 
 // An older name sets what replaced it, in its place among the sources.
@@ -449,7 +460,8 @@ func TestRenamedNames(t *testing.T) {
 		{nil, []string{"--config", "old.json", "new.json"}, "steps 50 group_by_length 4"},
 		{nil, []string{"--config", "new.json", "old.json"}, "epoch 0.1 group_by_length 4"},
 		{nil, []string{"--config", "old.json", "--eval_strategy", "steps"}, "steps 0.1 group_by_length 4"},
-		{nil, []string{"--config", "old.json", "--group_by_length", "false", "--evaluation_strategy", "no"}, "no 0.1 random 4"},
+		{nil, []string{"--config", "old.json", "--group_by_length", "false", "--evaluation_strategy", "no"},
+			"no 0.1 random 4"},
 		{nil, []string{"--config", "new.json", "--warmup_ratio", "0.25"}, "steps 0.25 random 8"},
 		{nil, []string{"--config", "new.json", "--warmup_ratio", "0"}, "steps 0 random 8"},
 		{nil, []string{"--config", "both.json"}, "epoch 0.1 random 8"},
@@ -460,15 +472,19 @@ func TestRenamedNames(t *testing.T) {
 		p := newProgram(c.environ, files).parse(c.argv...)
 		require.NoError(t, p.err, c.argv)
 		a := p.train
-		require.Equal(t, c.want, fmt.Sprintf("%s %g %s %d", a.EvalStrategy, a.WarmupSteps, a.TrainSamplingStrategy, a.PerDeviceTrainBatchSize), c.argv)
+		require.Equal(t, c.want, fmt.Sprintf("%s %g %s %d", a.EvalStrategy, a.WarmupSteps, a.TrainSamplingStrategy,
+			a.PerDeviceTrainBatchSize), c.argv)
 	}
 	p := newProgram(nil, files).parse("--config", "other.json")
-	require.Equal(t, []string{`evaluation_strategy is "epoch" (file other.json); want eval_strategy alone, which has its place and is "steps" here`}, faultLines(t, p.err))
+	require.Equal(t,
+		[]string{
+			`evaluation_strategy is "epoch" (file other.json); want eval_strategy alone, which has its place and is "steps" here`}, faultLines(t, p.err))
 
 	p = newProgram(nil, files).parse("--evaluation_strategy", "epoch")
 	require.Equal(t, "flag --evaluation_strategy", p.resolved.Origin("eval_strategy"))
 	p = newProgram(nil, files).parse("--evaluation_strategy", "epochs")
-	require.Equal(t, []string{`eval_strategy is "epochs" (flag --evaluation_strategy); want one of no, steps, epoch`}, faultLines(t, p.err))
+	require.Equal(t, []string{`eval_strategy is "epochs" (flag --evaluation_strategy); want one of no, steps, epoch`},
+		faultLines(t, p.err))
 
 	// a program's own default yields to an older name's, too
 	q := newProgram(nil, files)
@@ -484,7 +500,8 @@ func TestFileOfTransformers(t *testing.T) {
 	var all map[string]any
 	require.NoError(t, json.Unmarshal(text, &all))
 	require.Len(t, all, 114)
-	p := newProgram(nil, map[string]string{"training_args.json": string(text)}).parse("training_args.json") // as run_clm.py is given one
+	// as run_clm.py is given one
+	p := newProgram(nil, map[string]string{"training_args.json": string(text)}).parse("training_args.json")
 	require.NoError(t, p.err)
 	require.Empty(t, p.resolved.Notices)
 	want := args.Default("out")
@@ -494,15 +511,20 @@ func TestFileOfTransformers(t *testing.T) {
 
 // All faults come at once, those of known names and of the program's parts among them.
 func TestFaultsOfAllKindsAtOnce(t *testing.T) {
-	p := newProgram([]string{"LOCKSTEP_PUSH_TO_HUB=1"}, map[string]string{"x.yaml": "deepspeed: ds.json\nblock_size: 0\n"})
+	p := newProgram([]string{"LOCKSTEP_PUSH_TO_HUB=1"},
+		map[string]string{"x.yaml": "deepspeed: ds.json\nblock_size: 0\n"})
 	p.loader.ForProgram(args.Program{Reporters: []string{"jsonl", "tensorboard"}})
-	p.parse("--config", "x.yaml", "--auto_find_batch_size", "--report_to", "wandb", "--average_tokens_across_devices", "false", "--torch_compile", "--learning_rate=-1", "--stray_name=1")
+	p.parse("--config", "x.yaml", "--auto_find_batch_size", "--report_to", "wandb", "--average_tokens_across_devices",
+		"false", "--torch_compile", "--learning_rate=-1", "--stray_name=1")
 	require.Equal(t, []string{
 		"unknown flag --stray_name; --help lists the flags",
-		"auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that fits; want per_device_train_batch_size (see lockstep estimate-memory)",
-		"average_tokens_across_devices is false (flag --average_tokens_across_devices); want true: the loss is the mean over the terms of all ranks, never a mean of the ranks' means",
+		"auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that " +
+			"fits; want per_device_train_batch_size (see lockstep estimate-memory)",
+		"average_tokens_across_devices is false (flag --average_tokens_across_devices); want true: the loss is the " +
+			"mean over the terms of all ranks, never a mean of the ranks' means",
 		`deepspeed is "ds.json" (file x.yaml); not built yet: sharded models; want ranks that each hold the model (num_replicas, or a launcher)`,
-		"push_to_hub is true (env LOCKSTEP_PUSH_TO_HUB); not built yet: uploads to the Hub; leave it out (hf upload can send output_dir)",
+		"push_to_hub is true (env LOCKSTEP_PUSH_TO_HUB); not built yet: uploads to the Hub; leave it out (hf upload " +
+			"can send output_dir)",
 		"learning_rate is -1 (flag --learning_rate); want a finite number ≥ 0",
 		"block_size is 0 (file x.yaml); want a whole number ≥ 1",
 		`report_to is "wandb" (flag --report_to); want none, all, or names from jsonl, tensorboard; wandb is not built yet`,
@@ -516,7 +538,8 @@ func TestEngines(t *testing.T) {
 	p.parse("--ddp_backend", "nccl")
 	require.NoError(t, p.err)
 	require.Equal(t, args.BackendAuto, p.train.DDPBackend)
-	require.Equal(t, "--ddp_backend has no effect: this program has no nccl, and takes auto instead", p.resolved.Notices[0].String())
+	require.Equal(t, "--ddp_backend has no effect: this program has no nccl, and takes auto instead",
+		p.resolved.Notices[0].String())
 
 	p = newProgram(nil, nil)
 	p.loader.ForProgram(args.Program{Engines: []string{"nccl"}})
@@ -541,9 +564,11 @@ func TestKnow(t *testing.T) {
 	p.loader.ReserveEnv("LOCKSTEP_JOB")
 	p.loader.Know(
 		args.Known{Name: "block_size", Type: args.TypeBool, Status: args.StatusRefused, Reason: "never"},
-		args.Known{Name: "dataset_name", Type: args.TypeString, Status: args.StatusPlanned, Reason: "data sets of the Hub; want train_file"},
+		args.Known{Name: "dataset_name", Type: args.TypeString, Status: args.StatusPlanned,
+			Reason: "data sets of the Hub; want train_file"},
 		args.Known{Name: "job", Type: args.TypeString, Status: args.StatusRefused, Reason: "never"},
-		args.Known{Name: "auto_find_batch_size", Type: args.TypeBool, Status: args.StatusNoEffect, Reason: "this program's own reason"},
+		args.Known{Name: "auto_find_batch_size", Type: args.TypeBool, Status: args.StatusNoEffect,
+			Reason: "this program's own reason"},
 	)
 	p.parse("--debug", "--block_size", "3", "--auto_find_batch_size")
 	require.NoError(t, p.err)
@@ -555,10 +580,13 @@ func TestKnow(t *testing.T) {
 	require.Equal(t, "test: --auto_find_batch_size has no effect: this program's own reason\n", b.String())
 
 	p = newProgram(nil, nil)
-	p.loader.Know(args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"})
-	require.Equal(t, []string{"max_length is 3 (flag --max_length); not built yet: max_seq_length"}, faultLines(t, p.parse("--max_length=3").err))
+	p.loader.Know(args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed,
+		Target: "max_seq_length"})
+	require.Equal(t, []string{"max_length is 3 (flag --max_length); not built yet: max_seq_length"},
+		faultLines(t, p.parse("--max_length=3").err))
 
-	for _, bad := range []args.Known{{Name: "x", Type: "text", Status: args.StatusPlanned}, {Name: "x", Type: args.TypeInt},
+	for _, bad := range []args.Known{{Name: "x", Type: "text", Status: args.StatusPlanned},
+		{Name: "x", Type: args.TypeInt},
 		{Name: "x", Type: args.TypeInt, Status: args.StatusRenamed}, {Type: args.TypeInt, Status: args.StatusPlanned},
 		{Name: "x", Type: args.TypeInt, Status: args.StatusPlanned, Target: "seed"}} {
 		require.Panics(t, func() { newProgram(nil, nil).loader.Know(bad) }, "%+v", bad)
@@ -577,7 +605,8 @@ func TestRandomSubsets(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	rows := args.HuggingFace()
 	values := map[args.Type][]string{
-		args.TypeBool: {"true", "false", "True", "none"}, args.TypeInt: {"1", "-1", "none"}, args.TypeFloat: {"0.5", "0", "none"},
+		args.TypeBool: {"true", "false", "True", "none"}, args.TypeInt: {"1", "-1", "none"},
+		args.TypeFloat:  {"0.5", "0", "none"},
 		args.TypeString: {"x", "no", "none"}, args.TypeList: {"a", "b"}, args.TypeAny: {"{}", "x", "false", `{"a": 1}`},
 	}
 	alone := func(flag string) (faults, notices int) {

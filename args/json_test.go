@@ -22,19 +22,27 @@ func unusual() *args.TrainingArguments {
 		NumTrainEpochs: 1.5, MaxSteps: 7, MaxTrainSeconds: 9.5,
 		LearningRate: 1.25e-3, WeightDecay: 0.1, AdamBeta1: 0.8, AdamBeta2: 0.95, AdamEpsilon: 1e-6, MaxGradNorm: 0.5,
 		Optim: args.OptimSGD, OptimArgs: "momentum=0.9",
-		LRSchedulerType: args.SchedulerCosineWithMinLR, LRSchedulerKwargs: map[string]any{"min_lr": 1e-5, "num_cycles": 1.0},
-		WarmupSteps: 0.25, GradientCheckpointing: true, BF16: true, BF16FullEval: true, FP16InitialScale: 1024, FP16GrowthInterval: 7, HalfUpdate: args.HalfUpdatePlain, NonfiniteLoss: args.NonfiniteRaise,
+		LRSchedulerType:   args.SchedulerCosineWithMinLR,
+		LRSchedulerKwargs: map[string]any{"min_lr": 1e-5, "num_cycles": 1.0},
+		WarmupSteps:       0.25, GradientCheckpointing: true, BF16: true, BF16FullEval: true, FP16InitialScale: 1024,
+		FP16GrowthInterval: 7, HalfUpdate: args.HalfUpdatePlain, NonfiniteLoss: args.NonfiniteRaise,
 		LoggingStrategy: args.StrategyEpoch, LoggingSteps: 0.125, LoggingFirstStep: true,
-		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, LogLevelReplica: args.LogLevelInfo, DisableTQDM: new(false),
-		ReportTo: []string{"jsonl", "tensorboard"}, RunName: "täst \"x\"",
+		IncludeNumInputTokensSeen: args.TokensSeenAll, LogLevel: args.LogLevelError, LogLevelReplica: args.LogLevelInfo,
+		DisableTQDM: new(false),
+		ReportTo:    []string{"jsonl", "tensorboard"}, RunName: "täst \"x\"",
 		Profile: "prof", ProfileSkipFirst: 4, ProfileSteps: 5,
-		EvalStrategy: args.StrategySteps, EvalSteps: new(10.0), EvalDelay: 3, EvalOnStart: true, PredictionLossOnly: true,
+		EvalStrategy: args.StrategySteps, EvalSteps: new(10.0), EvalDelay: 3, EvalOnStart: true,
+		PredictionLossOnly: true,
 		LoadBestModelAtEnd: true, MetricForBestModel: "accuracy", GreaterIsBetter: new(true),
-		SaveStrategy: args.StrategySteps, SaveSteps: 20, SaveTotalLimit: new(2), SaveOnlyModel: true, ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
-		NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5, DDPCommHook: args.CommHookBF16, DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
+		SaveStrategy: args.StrategySteps, SaveSteps: 20, SaveTotalLimit: new(2), SaveOnlyModel: true,
+		ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
+		NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5, DDPCommHook: args.CommHookBF16,
+		DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
 		Seed: math.MaxUint64, DataSeed: new(uint64(1<<63 + 1)), DeterministicRanks: 4,
-		DataloaderDropLast: true, DataloaderNumWorkers: 2, DataloaderPrefetchFactor: new(3), TrainSamplingStrategy: args.SamplingGroupByLength, LengthColumnName: "rows",
-		DataSharding: args.ShardingHuggingFace, AcceleratorConfig: map[string]any{"even_batches": false}, IgnoreDataSkip: true,
+		DataloaderDropLast: true, DataloaderNumWorkers: 2, DataloaderPrefetchFactor: new(3),
+		TrainSamplingStrategy: args.SamplingGroupByLength, LengthColumnName: "rows",
+		DataSharding: args.ShardingHuggingFace, AcceleratorConfig: map[string]any{"even_batches": false},
+		IgnoreDataSkip: true,
 	}
 	return a
 }
@@ -50,7 +58,8 @@ func TestUnusualDiffersEverywhere(t *testing.T) {
 	}
 	typ := reflect.TypeFor[args.TrainingArguments]()
 	for f := range typ.Fields() {
-		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval", differs[f.Tag.Get("json")], f.Name)
+		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval",
+			differs[f.Tag.Get("json")], f.Name)
 	}
 }
 
@@ -107,7 +116,9 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 }
 
 func TestFromJSONFaults(t *testing.T) {
-	_, err := args.FromJSON([]byte(`{"seed": 1, "seed": 2, "learning_rat": 3, "max_steps": "many", "weight_decay": [1], "do_train": 7}`))
+	_,
+		err := args.FromJSON(
+		[]byte(`{"seed": 1, "seed": 2, "learning_rat": 3, "max_steps": "many", "weight_decay": [1], "do_train": 7}`))
 	require.Equal(t, []string{
 		`duplicate key seed; want it once`,
 		`do_train is 7; want true or false`,
@@ -165,23 +176,39 @@ func TestFileValues(t *testing.T) {
 		fault      string
 	}{
 		{"x.yaml", "do_train: yes", func(a *args.TrainingArguments) any { return a.DoTrain }, true, ""},
-		{"x.yaml", "save_on_interrupt: Off", func(a *args.TrainingArguments) any { return a.SaveOnInterrupt }, false, ""},
-		{"x.yaml", "eval_strategy: no", func(a *args.TrainingArguments) any { return a.EvalStrategy }, args.StrategyNo, ""},
+		{"x.yaml", "save_on_interrupt: Off", func(a *args.TrainingArguments) any {
+			return a.SaveOnInterrupt
+		}, false, ""},
+		{"x.yaml", "eval_strategy: no", func(a *args.TrainingArguments) any {
+			return a.EvalStrategy
+		}, args.StrategyNo, ""},
 		{"x.yaml", "learning_rate: 5e-4", func(a *args.TrainingArguments) any { return a.LearningRate }, 5e-4, ""},
 		{"x.yaml", "learning_rate: \"5e-4\"", func(a *args.TrainingArguments) any { return a.LearningRate }, 5e-4, ""},
 		{"x.yaml", "max_steps: 1e3", func(a *args.TrainingArguments) any { return a.MaxSteps }, 1000, ""},
-		{"x.yaml", "report_to: jsonl", func(a *args.TrainingArguments) any { return a.ReportTo }, []string{"jsonl"}, ""},
+		{"x.yaml", "report_to: jsonl", func(a *args.TrainingArguments) any {
+			return a.ReportTo
+		}, []string{"jsonl"}, ""},
 		{"x.yaml", "report_to: []", func(a *args.TrainingArguments) any { return len(a.ReportTo) }, 0, ""},
-		{"x.yaml", "resume_from_checkpoint: true", func(a *args.TrainingArguments) any { return a.ResumeFromCheckpoint }, "true", ""},
+		{"x.yaml", "resume_from_checkpoint: true", func(a *args.TrainingArguments) any {
+			return a.ResumeFromCheckpoint
+		}, "true", ""},
 		{"x.yaml", "eval_steps: null", func(a *args.TrainingArguments) any { return a.EvalSteps }, (*float64)(nil), ""},
 		{"x.yaml", "run_name: ~", func(a *args.TrainingArguments) any { return a.RunName }, "", ""},
 		{"x.yaml", "", func(a *args.TrainingArguments) any { return a.Seed }, uint64(42), ""},
-		{"x.yaml", "# only words\n---\nseed: 3\n...\n", func(a *args.TrainingArguments) any { return a.Seed }, uint64(3), ""},
-		{"x.json", `{"seed": 18446744073709551615}`, func(a *args.TrainingArguments) any { return a.Seed }, uint64(math.MaxUint64), ""},
-		{"x.yml", `seed: 18446744073709551615`, func(a *args.TrainingArguments) any { return a.Seed }, uint64(math.MaxUint64), ""},
-		{"x.json", `{"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": "{\"num_cycles\": 1}"}`, func(a *args.TrainingArguments) any { return a.LRSchedulerKwargs }, map[string]any{"num_cycles": 1.0}, ""},
+		{"x.yaml", "# only words\n---\nseed: 3\n...\n", func(a *args.TrainingArguments) any {
+			return a.Seed
+		}, uint64(3), ""},
+		{"x.json", `{"seed": 18446744073709551615}`, func(a *args.TrainingArguments) any {
+			return a.Seed
+		}, uint64(math.MaxUint64), ""},
+		{"x.yml", `seed: 18446744073709551615`, func(a *args.TrainingArguments) any {
+			return a.Seed
+		}, uint64(math.MaxUint64), ""},
+		{"x.json", `{"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": "{\"num_cycles\": 1}"}`,
+			func(a *args.TrainingArguments) any { return a.LRSchedulerKwargs }, map[string]any{"num_cycles": 1.0}, ""},
 
-		{"x.json", `{"seed": 18446744073709551616}`, nil, nil, "seed is 18446744073709551616 (file x.json); want a whole number from 0 to 18446744073709551615"},
+		{"x.json", `{"seed": 18446744073709551616}`, nil, nil,
+			"seed is 18446744073709551616 (file x.json); want a whole number from 0 to 18446744073709551615"},
 		{"x.json", `{"seed": -1}`, nil, nil, "seed is -1 (file x.json); want a whole number from 0"},
 		{"x.json", `{"max_steps": 1.5}`, nil, nil, "max_steps is 1.5 (file x.json); want a whole number"},
 		{"x.json", `{"max_steps": null}`, nil, nil, "max_steps is null (file x.json); want a whole number"},
@@ -220,7 +247,8 @@ func TestFileValues(t *testing.T) {
 func TestDiff(t *testing.T) {
 	a, b := args.Default("out"), args.Default("out")
 	require.Empty(t, a.Diff(b))
-	b.LearningRate, b.EvalSteps, b.LoggingSteps, b.LRSchedulerKwargs = 1e-3, new(5.0), 10, map[string]any{"num_cycles": 1}
+	b.LearningRate, b.EvalSteps, b.LoggingSteps, b.LRSchedulerKwargs = 1e-3, new(5.0), 10,
+		map[string]any{"num_cycles": 1}
 	require.Equal(t, []args.Difference{
 		{Key: "learning_rate", Old: "5e-05", New: "0.001", Fixed: true},
 		{Key: "lr_scheduler_kwargs", Old: "none", New: `{"num_cycles":1}`, Fixed: true},
@@ -248,10 +276,16 @@ func FuzzFiles(f *testing.F) {
 	f.Add(true, []byte("seed: 1\nlr_scheduler_kwargs: {a: 1}\nreport_to: [a, b]\n"))
 	f.Add(true, []byte("a: &a [1]\nb: *a\n<<: {seed: 2}\n? [x]\n: y\n"))
 	f.Add(true, []byte("run_name: !!binary aGk=\nmax_steps: 0x10\nseed: !!float 3\n"))
-	f.Add(false, []byte(`{"seed": 18446744073709551615, "eval_steps": null, "report_to": ["x"], "lr_scheduler_kwargs": {"a": true}}`))
+	f.Add(false,
+		[]byte(
+			`{"seed": 18446744073709551615, "eval_steps": null, "report_to": ["x"], "lr_scheduler_kwargs": {"a": true}}`))
 	f.Add(false, []byte(`{"max_steps": 1e400, "seed": -0, "do_train": "yes", "do_train": 1}`))
-	f.Add(true, []byte("bf16: 2024-01-01\ndeepspeed: {a: [1, .nan]}\nfsdp: [x]\nlabel_names: {}\nwarmup_ratio: 0.1\nwarmup_steps: 3\n"))
-	f.Add(false, []byte(`{"evaluation_strategy": "no", "eval_strategy": null, "accelerator_config": {"a": null}, "hub_token": 7, "no_cuda": true}`))
+	f.Add(true,
+		[]byte("bf16: 2024-01-01\ndeepspeed: {a: [1, .nan]}\nfsdp: [x]\nlabel_names: {}\nwarmup_ratio: "+
+			"0.1\nwarmup_steps: 3\n"))
+	f.Add(false,
+		[]byte(
+			`{"evaluation_strategy": "no", "eval_strategy": null, "accelerator_config": {"a": null}, "hub_token": 7, "no_cuda": true}`))
 	f.Fuzz(func(t *testing.T, yaml bool, data []byte) {
 		name := map[bool]string{true: "x.yaml", false: "x.json"}[yaml]
 		p := newProgram(nil, map[string]string{name: string(data)}).parse("--config", name)

@@ -94,7 +94,8 @@ func (l *Loader) Know(rows ...Known) {
 	for _, k := range rows {
 		kind, ok := knownKinds[k.Type]
 		if !ok || k.Name == "" || k.Status == "" || (k.Status == StatusRenamed) != (k.Target != "") {
-			panic(fmt.Sprintf("args: the known name %q needs a type and a status, and a target if it is renamed", k.Name))
+			panic(fmt.Sprintf("args: the known name %q needs a type and a status, and a target if it is renamed",
+				k.Name))
 		}
 		if l.schema.byKey[k.Name] == nil {
 			l.known[k.Name] = &known{Known: k, field: &field{key: k.Name, kind: kind, optional: kind != reflect.Slice}}

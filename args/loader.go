@@ -37,7 +37,8 @@ const configKey = "config"
 // settings of a run: LOCKSTEP_KERNELS forces a variant of the CPU kernels, REQUIRE_* and SKIPPED
 // are read by the project's tests, the others say which job a process is a rank of.
 var engineEnv = []string{
-	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE", EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE",
+	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE",
+	EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE",
 	EnvPrefix + "TLS", EnvPrefix + "TLS_*",
 	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR",
 	EnvPrefix + "REQUIRE_*", EnvPrefix + "SKIPPED",
@@ -69,7 +70,8 @@ type Loader struct {
 // twice, is the programmer's mistake and panics.
 func Bind(fs *pflag.FlagSet, structs ...any) *Loader {
 	all := slices.Concat(structs, []any{&builtin{}})
-	l := &Loader{flags: fs, structs: all, schema: newSchema(all...), cells: map[string]*cell{}, known: map[string]*known{},
+	l := &Loader{flags: fs, structs: all, schema: newSchema(all...), cells: map[string]*cell{},
+		known:    map[string]*known{},
 		reserved: slices.Clone(engineEnv)}
 	for _, f := range l.schema.fields {
 		l.cells[f.key] = register(fs, f, f.masked(f.of(all)))
@@ -411,9 +413,11 @@ func (l *Loader) Usage() string {
 		}
 		fmt.Fprintf(&b, "%s:\n%s\n", title, g.FlagUsagesWrapped(usageColumns))
 	}
-	fmt.Fprintf(&b, "A flag overrides its variable (%sLEARNING_RATE), which overrides --config files. Switches that are on have a --no_ form.\n", EnvPrefix)
+	fmt.Fprintf(&b, "A flag overrides its variable (%sLEARNING_RATE), which overrides --config files. Switches that "+
+		"are on have a --no_ form.\n", EnvPrefix)
 	if l.training(l.structs) != nil {
-		b.WriteString("Other arguments of HuggingFace's Trainer are understood as well; docs/arguments.md says what happens to each.\n")
+		b.WriteString("Other arguments of HuggingFace's Trainer are understood as well; docs/arguments.md says what " +
+			"happens to each.\n")
 	}
 	return b.String()
 }

@@ -79,12 +79,17 @@ func TestPrecedence(t *testing.T) {
 		{"later file", nil, []string{"--config", "a.yaml", "--config=b.json"}, 2e-3, "file b.json"},
 		{"several files after one flag", nil, []string{"--config", "b.json", "a.yaml"}, 1e-3, "file a.yaml"},
 		{"file named by a variable", []string{"LOCKSTEP_CONFIG=a.yaml"}, nil, 1e-3, "file a.yaml"},
-		{"flag's file beats the variable's", []string{"LOCKSTEP_CONFIG=a.yaml"}, []string{"--config", "b.json"}, 2e-3, "file b.json"},
-		{"env beats file", []string{"LOCKSTEP_LEARNING_RATE=3e-3", "HOME=/"}, []string{"--config", "a.yaml"}, 3e-3, "env LOCKSTEP_LEARNING_RATE"},
-		{"flag beats env", []string{"LOCKSTEP_LEARNING_RATE=3e-3"}, []string{"--config", "a.yaml", "--learning_rate", "4e-3"}, 4e-3, "flag --learning_rate"},
+		{"flag's file beats the variable's", []string{"LOCKSTEP_CONFIG=a.yaml"}, []string{"--config", "b.json"}, 2e-3,
+			"file b.json"},
+		{"env beats file", []string{"LOCKSTEP_LEARNING_RATE=3e-3", "HOME=/"}, []string{"--config", "a.yaml"}, 3e-3,
+			"env LOCKSTEP_LEARNING_RATE"},
+		{"flag beats env", []string{"LOCKSTEP_LEARNING_RATE=3e-3"},
+			[]string{"--config", "a.yaml", "--learning_rate", "4e-3"}, 4e-3, "flag --learning_rate"},
 		{"last flag wins", nil, []string{"--learning_rate=1", "--learning_rate=5e-3"}, 5e-3, "flag --learning_rate"},
-		{"a flag may set the default", []string{"LOCKSTEP_LEARNING_RATE=3e-3"}, []string{"--learning_rate", "5e-5"}, 5e-5, "flag --learning_rate"},
-		{"zero really is zero", []string{"LOCKSTEP_LEARNING_RATE=3e-3"}, []string{"--learning_rate=0"}, 0, "flag --learning_rate"},
+		{"a flag may set the default", []string{"LOCKSTEP_LEARNING_RATE=3e-3"}, []string{"--learning_rate", "5e-5"},
+			5e-5, "flag --learning_rate"},
+		{"zero really is zero", []string{"LOCKSTEP_LEARNING_RATE=3e-3"}, []string{"--learning_rate=0"}, 0,
+			"flag --learning_rate"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProgram(c.environ, files).parse(c.argv...)
@@ -97,7 +102,8 @@ func TestPrecedence(t *testing.T) {
 
 // A source replaces whole values: objects of two sources are not mixed.
 func TestObjectsAreReplacedWhole(t *testing.T) {
-	files := map[string]string{"a.yaml": "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-6, num_cycles: 1}\n"}
+	files := map[string]string{"a.yaml": "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-6, " +
+		"num_cycles: 1}\n"}
 	p := newProgram(nil, files).parse("--config", "a.yaml")
 	require.NoError(t, p.err)
 	require.Equal(t, map[string]any{"min_lr": 1e-6, "num_cycles": 1.0}, p.train.LRSchedulerKwargs)
@@ -114,34 +120,46 @@ func TestFlagForms(t *testing.T) {
 		check func(t *testing.T, p *program)
 	}{
 		{"switch", []string{"--do_train"}, func(t *testing.T, p *program) { require.True(t, p.train.DoTrain) }},
-		{"switch with value", []string{"--save_on_interrupt=false"}, func(t *testing.T, p *program) { require.False(t, p.train.SaveOnInterrupt) }},
-		{"switch with a word", []string{"--save_on_interrupt", "False", "--do_eval", "True"}, func(t *testing.T, p *program) {
+		{"switch with value", []string{"--save_on_interrupt=false"}, func(t *testing.T, p *program) {
 			require.False(t, p.train.SaveOnInterrupt)
-			require.True(t, p.train.DoEval)
 		}},
+		{"switch with a word", []string{"--save_on_interrupt", "False", "--do_eval", "True"},
+			func(t *testing.T, p *program) {
+				require.False(t, p.train.SaveOnInterrupt)
+				require.True(t, p.train.DoEval)
+			}},
 		{"no_ form", []string{"--no_save_on_interrupt"}, func(t *testing.T, p *program) {
 			require.False(t, p.train.SaveOnInterrupt)
 			require.Equal(t, "flag --no_save_on_interrupt", p.resolved.Origin("save_on_interrupt"))
 		}},
-		{"last of both forms", []string{"--no_save_on_interrupt", "--save_on_interrupt"}, func(t *testing.T, p *program) {
+		{"last of both forms", []string{"--no_save_on_interrupt", "--save_on_interrupt"},
+			func(t *testing.T, p *program) {
+				require.True(t, p.train.SaveOnInterrupt)
+				require.Equal(t, "flag --save_on_interrupt", p.resolved.Origin("save_on_interrupt"))
+			}},
+		{"no_ form negated", []string{"--no_save_on_interrupt=no"}, func(t *testing.T, p *program) {
 			require.True(t, p.train.SaveOnInterrupt)
-			require.Equal(t, "flag --save_on_interrupt", p.resolved.Origin("save_on_interrupt"))
 		}},
-		{"no_ form negated", []string{"--no_save_on_interrupt=no"}, func(t *testing.T, p *program) { require.True(t, p.train.SaveOnInterrupt) }},
-		{"negative number", []string{"--max_steps", "-1"}, func(t *testing.T, p *program) { require.Equal(t, -1, p.train.MaxSteps) }},
-		{"whole float", []string{"--max_steps", "1e3"}, func(t *testing.T, p *program) { require.Equal(t, 1000, p.train.MaxSteps) }},
-		{"pointer", []string{"--eval_steps", "0.5", "--data_seed", "7", "--greater_is_better"}, func(t *testing.T, p *program) {
-			require.Equal(t, new(0.5), p.train.EvalSteps)
-			require.Equal(t, new(uint64(7)), p.train.DataSeed)
-			require.Equal(t, new(true), p.train.GreaterIsBetter)
+		{"negative number", []string{"--max_steps", "-1"}, func(t *testing.T, p *program) {
+			require.Equal(t, -1, p.train.MaxSteps)
 		}},
+		{"whole float", []string{"--max_steps", "1e3"}, func(t *testing.T, p *program) {
+			require.Equal(t, 1000, p.train.MaxSteps)
+		}},
+		{"pointer", []string{"--eval_steps", "0.5", "--data_seed", "7", "--greater_is_better"},
+			func(t *testing.T, p *program) {
+				require.Equal(t, new(0.5), p.train.EvalSteps)
+				require.Equal(t, new(uint64(7)), p.train.DataSeed)
+				require.Equal(t, new(true), p.train.GreaterIsBetter)
+			}},
 		{"pointer unset", []string{"--eval_steps=none", "--disable_tqdm=none"}, func(t *testing.T, p *program) {
 			require.Nil(t, p.train.EvalSteps)
 			require.Nil(t, p.train.DisableTQDM)
 		}},
-		{"list of words", []string{"--train_file", "a,b.txt", "c.txt", "--train_file=d.txt"}, func(t *testing.T, p *program) {
-			require.Equal(t, []string{"a,b.txt", "c.txt", "d.txt"}, p.data.TrainFile)
-		}},
+		{"list of words", []string{"--train_file", "a,b.txt", "c.txt", "--train_file=d.txt"},
+			func(t *testing.T, p *program) {
+				require.Equal(t, []string{"a,b.txt", "c.txt", "d.txt"}, p.data.TrainFile)
+			}},
 		{"list split at commas", []string{"--report_to", "jsonl, tensorboard"}, func(t *testing.T, p *program) {
 			require.Equal(t, []string{"jsonl", "tensorboard"}, p.train.ReportTo)
 		}},
@@ -150,10 +168,13 @@ func TestFlagForms(t *testing.T) {
 			require.True(t, last)
 			require.Empty(t, path)
 		}},
-		{"tokens seen as HuggingFace's boolean", []string{"--include_num_input_tokens_seen", "True"}, func(t *testing.T, p *program) {
-			require.Equal(t, args.TokensSeenAll, p.train.IncludeNumInputTokensSeen)
+		{"tokens seen as HuggingFace's boolean", []string{"--include_num_input_tokens_seen", "True"},
+			func(t *testing.T, p *program) {
+				require.Equal(t, args.TokensSeenAll, p.train.IncludeNumInputTokensSeen)
+			}},
+		{"largest seed", []string{"--seed=18446744073709551615"}, func(t *testing.T, p *program) {
+			require.Equal(t, uint64(1<<64-1), p.train.Seed)
 		}},
-		{"largest seed", []string{"--seed=18446744073709551615"}, func(t *testing.T, p *program) { require.Equal(t, uint64(1<<64-1), p.train.Seed) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newProgram(nil, nil).parse(c.argv...)
@@ -193,7 +214,8 @@ func TestHelp(t *testing.T) {
 		require.ErrorIs(t, p.err, args.ErrHelp)
 	}
 	usage := newProgram(nil, nil).loader.Usage()
-	for _, want := range []string{"TrainingArguments:", "dataArguments:", "--per_device_train_batch_size int", "(default 5e-05)",
+	for _, want := range []string{"TrainingArguments:", "dataArguments:", "--per_device_train_batch_size int",
+		"(default 5e-05)",
 		"--save_strategy string", "no, steps, epoch, best", "--block_size int", "--config list"} {
 		require.Contains(t, usage, want)
 	}
@@ -217,7 +239,8 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	environ := []string{"LOCKSTEP_EVAL_STRATEGY=stepz", "LOCKSTEP_SEEED=1", "LOCKSTEP_CPU=avx2", "LOCKSTEP_seed=2"}
 	p := newProgram(environ, files)
 	p.loader.ReserveEnv("LOCKSTEP_CPU")
-	p.parse("--config", "x.yaml", "missing.json", "notes.txt", "--per_device_train_batch_size", "-4", "--load_best_model_at_end", "--epoch_count", "3",
+	p.parse("--config", "x.yaml", "missing.json", "notes.txt", "--per_device_train_batch_size", "-4",
+		"--load_best_model_at_end", "--epoch_count", "3",
 		"--gradient-accumulation-step=2", "stray", "--max_steps", "many", "--output_dir")
 	require.Equal(t, []string{
 		`unknown flag --epoch_count; --help lists the flags`,
@@ -256,14 +279,17 @@ func TestNearestNames(t *testing.T) {
 		"num_epochs":                 "num_train_epochs",
 	} {
 		p := newProgram(nil, map[string]string{"x.json": `{"` + wrong + `": 1}`}).parse("--config", "x.json")
-		require.Equal(t, []string{"unknown key " + wrong + " in x.json; did you mean " + right + "?"}, faultLines(t, p.err))
+		require.Equal(t, []string{"unknown key " + wrong + " in x.json; did you mean " + right + "?"},
+			faultLines(t, p.err))
 		p = newProgram(nil, nil).parse("--" + wrong + "=1")
 		require.Equal(t, []string{"unknown flag --" + wrong + "; did you mean --" + right + "?"}, faultLines(t, p.err))
 	}
 	p := newProgram(nil, nil).parse("-learning_rate", "1")
 	require.Equal(t, []string{"unknown flag -learning_rate; did you mean --learning_rate?"}, faultLines(t, p.err))
 	p = newProgram([]string{"LOCKSTEP_QQQQ=1"}, nil).parse()
-	require.Equal(t, []string{"unknown variable LOCKSTEP_QQQQ; --help lists the settings; a variable is LOCKSTEP_ followed by the name in capitals"}, faultLines(t, p.err))
+	require.Equal(t,
+		[]string{"unknown variable LOCKSTEP_QQQQ; --help lists the settings; a variable is LOCKSTEP_ followed by the " +
+			"name in capitals"}, faultLines(t, p.err))
 }
 
 // A check can tell what a user gave from what the program set.
@@ -272,7 +298,8 @@ func TestGiven(t *testing.T) {
 	p.data.APIToken = "none allowed"
 	require.NoError(t, p.parse().err)
 	p = newProgram([]string{"LOCKSTEP_API_TOKEN=none allowed"}, nil).parse()
-	require.Equal(t, []string{"api_token is <API_TOKEN> (env LOCKSTEP_API_TOKEN); want the program's own"}, faultLines(t, p.err))
+	require.Equal(t, []string{"api_token is <API_TOKEN> (env LOCKSTEP_API_TOKEN); want the program's own"},
+		faultLines(t, p.err))
 }
 
 func TestReserveEnvPattern(t *testing.T) {
@@ -282,7 +309,8 @@ func TestReserveEnvPattern(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	p := newProgram([]string{"LOCKSTEP_API_TOKEN=secret"}, nil).parse("--seed=7", "--lr_scheduler_type=cosine", `--lr_scheduler_kwargs={"num_cycles": 2}`)
+	p := newProgram([]string{"LOCKSTEP_API_TOKEN=secret"}, nil).parse("--seed=7", "--lr_scheduler_type=cosine",
+		`--lr_scheduler_kwargs={"num_cycles": 2}`)
 	require.NoError(t, p.err)
 	require.Equal(t, "secret", p.data.APIToken)
 	rows := map[string][3]string{}
@@ -291,7 +319,8 @@ func TestTable(t *testing.T) {
 	}
 	require.Equal(t, [3]string{"seed", "7", "flag --seed"}, rows["seed"])
 	require.Equal(t, [3]string{"learning_rate", "5e-05", "default"}, rows["learning_rate"])
-	require.Equal(t, [3]string{"lr_scheduler_kwargs", `{"num_cycles":2}`, "flag --lr_scheduler_kwargs"}, rows["lr_scheduler_kwargs"])
+	require.Equal(t, [3]string{"lr_scheduler_kwargs", `{"num_cycles":2}`, "flag --lr_scheduler_kwargs"},
+		rows["lr_scheduler_kwargs"])
 	require.Equal(t, [3]string{"eval_steps", "none", "default"}, rows["eval_steps"])
 	require.Equal(t, [3]string{"api_token", "<API_TOKEN>", "env LOCKSTEP_API_TOKEN"}, rows["api_token"])
 	require.NotContains(t, rows, "config")

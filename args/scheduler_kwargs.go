@@ -22,9 +22,13 @@ var (
 	anyNonNegative = kwargRule{ok: func(v float64) bool { return v >= 0 }, want: "a number ≥ 0"}
 	anyPositive    = kwargRule{ok: func(v float64) bool { return v > 0 }, want: "a number > 0"}
 	unitRatio      = kwargRule{ok: func(v float64) bool { return v >= 0 && v <= 1 }, want: "a number in [0, 1]"}
-	wholeSteps     = kwargRule{ok: func(v float64) bool { return v >= 0 && v <= maxExact && v == math.Trunc(v) }, want: "a whole number ≥ 0"}
-	wholeCycles    = kwargRule{ok: func(v float64) bool { return v >= 1 && v <= maxExact && v == math.Trunc(v) }, want: "a whole number ≥ 1"}
-	curveName      = kwargRule{texts: []string{"linear", "cosine", "1-sqrt"}}
+	wholeSteps     = kwargRule{ok: func(v float64) bool {
+		return v >= 0 && v <= maxExact && v == math.Trunc(v)
+	}, want: "a whole number ≥ 0"}
+	wholeCycles = kwargRule{ok: func(v float64) bool {
+		return v >= 1 && v <= maxExact && v == math.Trunc(v)
+	}, want: "a whole number ≥ 1"}
+	curveName = kwargRule{texts: []string{"linear", "cosine", "1-sqrt"}}
 )
 
 // schedulerKwargs lists the keys of lr_scheduler_kwargs by schedule, where it has
@@ -37,8 +41,9 @@ var schedulerKwargs = map[SchedulerType]map[string]kwargRule{
 	SchedulerCosineWithMinLR:    {"num_cycles": anyNonNegative, "min_lr": anyNonNegative, "min_lr_rate": unitRatio},
 	SchedulerCosineWarmupWithMinLR: {"num_cycles": anyNonNegative, "min_lr": anyNonNegative, "min_lr_rate": unitRatio,
 		"warmup_lr_rate": unitRatio},
-	SchedulerWarmupStableDecay: {"num_decay_steps": wholeSteps, "num_stable_steps": wholeSteps, "warmup_type": curveName,
-		"decay_type": curveName, "min_lr_ratio": unitRatio, "num_cycles": anyNonNegative},
+	SchedulerWarmupStableDecay: {"num_decay_steps": wholeSteps, "num_stable_steps": wholeSteps,
+		"warmup_type": curveName,
+		"decay_type":  curveName, "min_lr_ratio": unitRatio, "num_cycles": anyNonNegative},
 }
 
 // polynomialEnd is HuggingFace's default of lr_end.

@@ -58,7 +58,8 @@ func (a *TrainingArguments) acceleratorFault() (want string) {
 			return "no " + key + ": the setting is gradient_accumulation_steps"
 		}
 		if !known {
-			return fmt.Sprintf("keys from %s, not %s", strings.Join(slices.Sorted(maps.Keys(acceleratorKeys)), ", "), key)
+			return fmt.Sprintf("keys from %s, not %s", strings.Join(slices.Sorted(maps.Keys(acceleratorKeys)), ", "),
+				key)
 		}
 		v, isBool := a.AcceleratorConfig[key].(bool)
 		switch {
@@ -67,7 +68,8 @@ func (a *TrainingArguments) acceleratorFault() (want string) {
 		case rule.value != nil && v != rule.value:
 			return fmt.Sprintf("%s %v: %s", key, rule.value, rule.why)
 		case a.DataSharding == ShardingLockstep && (key == "split_batches" && v || key == "even_batches" && !v):
-			return fmt.Sprintf("data_sharding %s with %s %v; data_sharding %s repeats no sample and cuts batches for each rank", ShardingHuggingFace, key, v, ShardingLockstep)
+			return fmt.Sprintf("data_sharding %s with %s %v; data_sharding %s repeats no sample and cuts batches for "+
+				"each rank", ShardingHuggingFace, key, v, ShardingLockstep)
 		}
 	}
 	return ""

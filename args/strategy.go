@@ -139,8 +139,8 @@ type Sharding string
 
 // The rules.
 const (
-	// ShardingLockstep shares out the micro-batches of each optimizer step. No sample is repeated, and the result has the
-	// same bits on any number of ranks.
+	// ShardingLockstep shares out the micro-batches of each optimizer step. No sample is repeated, and the result has
+	// the same bits on any number of ranks.
 	ShardingLockstep Sharding = "lockstep"
 	// ShardingHuggingFace deals batches to the ranks as accelerate does (BatchSamplerShard, IterableDatasetShard).
 	ShardingHuggingFace Sharding = "huggingface"

@@ -103,9 +103,13 @@ func TestValidate(t *testing.T) {
 		{"steps", func(a *arguments) { a.MaxSteps = 1 }, ""},
 		{"seconds", func(a *arguments) { a.MaxTrainSeconds = -1 }, "max_train_seconds: ≥ 0"},
 		{"global batch -1", func(a *arguments) { a.GlobalTrainBatchSize = -1 }, "global_train_batch_size: ≥ 0"},
-		{"global batch 12", func(a *arguments) { a.GlobalTrainBatchSize = 12 }, "global_train_batch_size: multiple of per_device_train_batch_size (8)"},
+		{"global batch 12", func(a *arguments) {
+			a.GlobalTrainBatchSize = 12
+		}, "global_train_batch_size: multiple of per_device_train_batch_size (8)"},
 		{"global batch 32", func(a *arguments) { a.GlobalTrainBatchSize = 32 }, ""},
-		{"global batch and accumulation", func(a *arguments) { a.GlobalTrainBatchSize, a.GradientAccumulationSteps = 32, 3 }, "global_train_batch_size: (8 × 3)"},
+		{"global batch and accumulation", func(a *arguments) {
+			a.GlobalTrainBatchSize, a.GradientAccumulationSteps = 32, 3
+		}, "global_train_batch_size: (8 × 3)"},
 		{"rate", func(a *arguments) { a.LearningRate = -1e-3 }, "learning_rate: ≥ 0"},
 		{"rate inf", func(a *arguments) { a.LearningRate = math.Inf(1) }, "learning_rate: finite"},
 		{"rate 0", func(a *arguments) { a.LearningRate = 0 }, ""},
@@ -116,9 +120,12 @@ func TestValidate(t *testing.T) {
 		{"norm", func(a *arguments) { a.MaxGradNorm = -1 }, "max_grad_norm: ≥ 0"},
 		{"no clipping", func(a *arguments) { a.MaxGradNorm = 0 }, ""},
 
-		{"optimizer", func(a *arguments) { a.Optim = "adamw" }, "optim: one of adamw_torch, adamw_torch_fused, adam, sgd"},
+		{"optimizer", func(a *arguments) { a.Optim = "adamw" },
+			"optim: one of adamw_torch, adamw_torch_fused, adam, sgd"},
 		{"adam", func(a *arguments) { a.Optim = args.OptimAdam }, ""},
-		{"adamw has no settings", func(a *arguments) { a.OptimArgs = "momentum=0.9" }, "optim_args: nothing: adamw_torch_fused"},
+		{"adamw has no settings", func(a *arguments) {
+			a.OptimArgs = "momentum=0.9"
+		}, "optim_args: nothing: adamw_torch_fused"},
 		{"sgd", sgd("momentum=0.9, nesterov=true,dampening=0"), ""},
 		{"sgd unknown", sgd("momentums=0.9"), "optim_args: momentum, dampening, nesterov"},
 		{"sgd no value", sgd("momentum"), "optim_args: key=value"},
@@ -127,68 +134,99 @@ func TestValidate(t *testing.T) {
 		{"sgd dampening", sgd("dampening=1.5"), "optim_args: [0, 1]"},
 		{"sgd twice", sgd("momentum=1,momentum=2"), "optim_args: momentum once"},
 		{"nesterov without momentum", sgd("nesterov=true"), "optim_args: momentum > 0 and dampening 0"},
-		{"nesterov with dampening", sgd("nesterov=true,momentum=0.9,dampening=0.1"), "optim_args: momentum > 0 and dampening 0"},
+		{"nesterov with dampening", sgd("nesterov=true,momentum=0.9,dampening=0.1"),
+			"optim_args: momentum > 0 and dampening 0"},
 
-		{"schedule", func(a *arguments) { a.LRSchedulerType = "cosine_with_restart" }, "lr_scheduler_type: did you mean cosine_with_restarts?"},
-		{"linear has no settings", schedule(args.SchedulerLinear, "power", 1.0), "lr_scheduler_kwargs: linear has no settings"},
+		{"schedule", func(a *arguments) { a.LRSchedulerType = "cosine_with_restart" },
+			"lr_scheduler_type: did you mean cosine_with_restarts?"},
+		{"linear has no settings", schedule(args.SchedulerLinear, "power", 1.0),
+			"lr_scheduler_kwargs: linear has no settings"},
 		{"cosine", schedule(args.SchedulerCosine, "num_cycles", 0.5), ""},
-		{"cosine unknown", schedule(args.SchedulerCosine, "cycles", 0.5), "lr_scheduler_kwargs: num_cycles for cosine, not cycles"},
-		{"cosine text", schedule(args.SchedulerCosine, "num_cycles", "half"), "lr_scheduler_kwargs: num_cycles to be a number"},
+		{"cosine unknown", schedule(args.SchedulerCosine, "cycles", 0.5),
+			"lr_scheduler_kwargs: num_cycles for cosine, not cycles"},
+		{"cosine text", schedule(args.SchedulerCosine, "num_cycles", "half"),
+			"lr_scheduler_kwargs: num_cycles to be a number"},
 		{"restarts", schedule(args.SchedulerCosineWithRestarts, "num_cycles", 2), ""},
-		{"restarts fraction", schedule(args.SchedulerCosineWithRestarts, "num_cycles", 1.5), "lr_scheduler_kwargs: whole number ≥ 1"},
+		{"restarts fraction", schedule(args.SchedulerCosineWithRestarts, "num_cycles", 1.5),
+			"lr_scheduler_kwargs: whole number ≥ 1"},
 		{"polynomial", schedule(args.SchedulerPolynomial, "power", 2.0), ""},
-		{"polynomial end", schedule(args.SchedulerPolynomial, "lr_end", 5e-5), "lr_scheduler_kwargs: below learning_rate"},
-		{"polynomial end by default", func(a *arguments) { a.LRSchedulerType, a.LearningRate = args.SchedulerPolynomial, 1e-7 }, "lr_scheduler_kwargs: below learning_rate"},
+		{"polynomial end", schedule(args.SchedulerPolynomial, "lr_end", 5e-5),
+			"lr_scheduler_kwargs: below learning_rate"},
+		{"polynomial end by default", func(a *arguments) {
+			a.LRSchedulerType, a.LearningRate = args.SchedulerPolynomial, 1e-7
+		}, "lr_scheduler_kwargs: below learning_rate"},
 		{"inverse sqrt", schedule(args.SchedulerInverseSqrt, "timescale", 0), "lr_scheduler_kwargs: > 0"},
-		{"min lr missing", schedule(args.SchedulerCosineWithMinLR), "lr_scheduler_kwargs: either min_lr or min_lr_rate"},
-		{"min lr both", schedule(args.SchedulerCosineWithMinLR, "min_lr", 1e-6, "min_lr_rate", 0.1), "lr_scheduler_kwargs: either min_lr or min_lr_rate"},
+		{"min lr missing", schedule(args.SchedulerCosineWithMinLR),
+			"lr_scheduler_kwargs: either min_lr or min_lr_rate"},
+		{"min lr both", schedule(args.SchedulerCosineWithMinLR, "min_lr", 1e-6, "min_lr_rate", 0.1),
+			"lr_scheduler_kwargs: either min_lr or min_lr_rate"},
 		{"min lr", schedule(args.SchedulerCosineWithMinLR, "min_lr", 1e-6), ""},
-		{"min lr too high", schedule(args.SchedulerCosineWithMinLR, "min_lr", 1.0), "lr_scheduler_kwargs: at most learning_rate"},
+		{"min lr too high", schedule(args.SchedulerCosineWithMinLR, "min_lr", 1.0),
+			"lr_scheduler_kwargs: at most learning_rate"},
 		{"min lr rate", schedule(args.SchedulerCosineWarmupWithMinLR, "min_lr_rate", 0.1, "warmup_lr_rate", 0.2), ""},
-		{"min lr rate too high", schedule(args.SchedulerCosineWarmupWithMinLR, "min_lr_rate", 1.1), "lr_scheduler_kwargs: [0, 1]"},
+		{"min lr rate too high", schedule(args.SchedulerCosineWarmupWithMinLR, "min_lr_rate", 1.1),
+			"lr_scheduler_kwargs: [0, 1]"},
 		{"wsd", schedule(args.SchedulerWarmupStableDecay, "num_decay_steps", 10, "decay_type", "1-sqrt"), ""},
 		{"wsd no decay", schedule(args.SchedulerWarmupStableDecay), "lr_scheduler_kwargs: num_decay_steps"},
-		{"wsd type", schedule(args.SchedulerWarmupStableDecay, "num_decay_steps", 10, "warmup_type", "sqrt"), "lr_scheduler_kwargs: linear, cosine, 1-sqrt"},
+		{"wsd type", schedule(args.SchedulerWarmupStableDecay, "num_decay_steps", 10, "warmup_type", "sqrt"),
+			"lr_scheduler_kwargs: linear, cosine, 1-sqrt"},
 		{"warmup", func(a *arguments) { a.WarmupSteps = -1 }, "warmup_steps: ratio"},
 		{"warmup 1.5", func(a *arguments) { a.WarmupSteps = 1.5 }, "warmup_steps: ratio"},
 		{"warmup ratio", func(a *arguments) { a.WarmupSteps = 0.06 }, ""},
 
 		{"nonfinite", func(a *arguments) { a.NonfiniteLoss = "ignore" }, "nonfinite_loss: one of skip, stop, raise"},
-		{"logging strategy", func(a *arguments) { a.LoggingStrategy = args.StrategyBest }, "logging_strategy: one of no, steps, epoch"},
+		{"logging strategy", func(a *arguments) {
+			a.LoggingStrategy = args.StrategyBest
+		}, "logging_strategy: one of no, steps, epoch"},
 		{"logging 0", func(a *arguments) { a.LoggingSteps = 0 }, "logging_steps: with strategy steps"},
 		{"logging 0 by epoch", func(a *arguments) { a.LoggingSteps, a.LoggingStrategy = 0, args.StrategyEpoch }, ""},
 		{"logging 2.5", func(a *arguments) { a.LoggingSteps = 2.5 }, "logging_steps: whole number"},
 		{"logging huge", func(a *arguments) { a.LoggingSteps = 1e300 }, "logging_steps: whole number"},
 		{"log level", func(a *arguments) { a.LogLevel = "warnin" }, "log_level: did you mean warning?"},
-		{"tokens", func(a *arguments) { a.IncludeNumInputTokensSeen = "non_padding" }, "include_num_input_tokens_seen: one of no, all"},
+		{"tokens", func(a *arguments) { a.IncludeNumInputTokensSeen = "non_padding" },
+			"include_num_input_tokens_seen: one of no, all"},
 		{"reporters", func(a *arguments) { a.ReportTo = []string{"jsonl", "none"} }, "report_to: none alone"},
 		{"reporters twice", func(a *arguments) { a.ReportTo = []string{"jsonl", "jsonl"} }, "report_to: each once"},
 
-		{"eval 0", func(a *arguments) { a.EvalStrategy, a.EvalSteps = args.StrategySteps, new(0.0) }, "eval_steps: with strategy steps"},
+		{"eval 0", func(a *arguments) { a.EvalStrategy, a.EvalSteps = args.StrategySteps, new(0.0) },
+			"eval_steps: with strategy steps"},
 		{"eval by logging 0", func(a *arguments) {
 			a.EvalStrategy, a.LoggingStrategy, a.LoggingSteps = args.StrategySteps, args.StrategyNo, 0
 		}, "eval_steps: since logging_steps is 0 too"},
 		{"eval delay", func(a *arguments) { a.EvalDelay = -1 }, "eval_delay: ≥ 0"},
 		{"save 0", func(a *arguments) { a.SaveSteps = 0 }, "save_steps: with strategy steps"},
 		{"save limit", func(a *arguments) { a.SaveTotalLimit = new(0) }, "save_total_limit: ≥ 1"},
-		{"best without eval", func(a *arguments) { a.LoadBestModelAtEnd = true }, "load_best_model_at_end: eval_strategy other than no"},
-		{"best, other strategy", best(args.StrategySteps, args.StrategyEpoch, 500, 500), "load_best_model_at_end: save_strategy (steps) equal to eval_strategy (epoch)"},
+		{"best without eval", func(a *arguments) {
+			a.LoadBestModelAtEnd = true
+		}, "load_best_model_at_end: eval_strategy other than no"},
+		{"best, other strategy", best(args.StrategySteps, args.StrategyEpoch, 500, 500),
+			"load_best_model_at_end: save_strategy (steps) equal to eval_strategy (epoch)"},
 		{"best by epoch", best(args.StrategyEpoch, args.StrategyEpoch, 500, 300), ""},
 		{"best, save best", best(args.StrategyBest, args.StrategySteps, 500, 300), ""},
 		{"best aligned", best(args.StrategySteps, args.StrategySteps, 600, 300), ""},
-		{"best not aligned", best(args.StrategySteps, args.StrategySteps, 500, 300), "save_steps: multiple of eval_steps (300)"},
+		{"best not aligned", best(args.StrategySteps, args.StrategySteps, 500, 300),
+			"save_steps: multiple of eval_steps (300)"},
 		{"best ratios", best(args.StrategySteps, args.StrategySteps, 0.3, 0.1), ""},
-		{"best ratios not aligned", best(args.StrategySteps, args.StrategySteps, 0.25, 0.1), "save_steps: multiple of eval_steps (0.1)"},
+		{"best ratios not aligned", best(args.StrategySteps, args.StrategySteps, 0.25, 0.1),
+			"save_steps: multiple of eval_steps (0.1)"},
 		{"best mixed", best(args.StrategySteps, args.StrategySteps, 500, 0.1), "save_steps: has to compare them"},
-		{"save best without metric", func(a *arguments) { a.SaveStrategy, a.EvalStrategy = args.StrategyBest, args.StrategyEpoch }, "metric_for_best_model: a metric"},
-		{"save best without eval", func(a *arguments) { a.SaveStrategy, a.MetricForBestModel = args.StrategyBest, "loss" }, "save_strategy: eval_strategy other than no"},
+		{"save best without metric", func(a *arguments) {
+			a.SaveStrategy, a.EvalStrategy = args.StrategyBest, args.StrategyEpoch
+		}, "metric_for_best_model: a metric"},
+		{"save best without eval", func(a *arguments) {
+			a.SaveStrategy, a.MetricForBestModel = args.StrategyBest, "loss"
+		}, "save_strategy: eval_strategy other than no"},
 
 		{"ranks", func(a *arguments) { a.DeterministicRanks = 6 }, "deterministic_ranks: power of two"},
 		{"ranks 0", func(a *arguments) { a.DeterministicRanks = 0 }, "deterministic_ranks: power of two"},
 		{"workers", func(a *arguments) { a.DataloaderNumWorkers = -1 }, "dataloader_num_workers: ≥ 0"},
-		{"prefetch without workers", func(a *arguments) { a.DataloaderPrefetchFactor = new(2) }, "dataloader_prefetch_factor: dataloader_num_workers ≥ 1"},
-		{"prefetch 0", func(a *arguments) { a.DataloaderNumWorkers, a.DataloaderPrefetchFactor = 1, new(0) }, "dataloader_prefetch_factor: ≥ 1"},
-		{"sampling", func(a *arguments) { a.TrainSamplingStrategy = "by_length" }, "train_sampling_strategy: one of random, sequential, group_by_length"},
+		{"prefetch without workers", func(a *arguments) {
+			a.DataloaderPrefetchFactor = new(2)
+		}, "dataloader_prefetch_factor: dataloader_num_workers ≥ 1"},
+		{"prefetch 0", func(a *arguments) { a.DataloaderNumWorkers, a.DataloaderPrefetchFactor = 1, new(0) },
+			"dataloader_prefetch_factor: ≥ 1"},
+		{"sampling", func(a *arguments) { a.TrainSamplingStrategy = "by_length" },
+			"train_sampling_strategy: one of random, sequential, group_by_length"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := args.Default("out")
@@ -224,12 +262,14 @@ func TestResolveSteps(t *testing.T) {
 	for _, c := range []struct {
 		value       float64
 		total, want int
-	}{{0, 100, 0}, {1, 100, 1}, {500, 100, 500}, {0.1, 100, 10}, {0.1, 101, 11}, {0.001, 10, 1}, {0.999, 10, 10}, {0.5, 0, 0}} {
+	}{{0, 100, 0}, {1, 100, 1}, {500, 100, 500}, {0.1, 100, 10}, {0.1, 101, 11}, {0.001, 10, 1}, {0.999, 10, 10},
+		{0.5, 0, 0}} {
 		require.Equal(t, c.want, args.ResolveSteps(c.value, c.total), "%v of %d", c.value, c.total)
 	}
 	a := args.Default("out")
 	a.WarmupSteps, a.LoggingSteps, a.SaveSteps = 0.06, 0.25, 30
-	require.Equal(t, []int{6, 25, 25, 30}, []int{a.NumWarmupSteps(100), a.LoggingInterval(100), a.EvalInterval(100), a.SaveInterval(100)})
+	require.Equal(t, []int{6, 25, 25, 30}, []int{a.NumWarmupSteps(100), a.LoggingInterval(100), a.EvalInterval(100),
+		a.SaveInterval(100)})
 	a.EvalSteps = new(7.0)
 	require.Equal(t, 7, a.EvalInterval(100))
 }
@@ -287,7 +327,8 @@ func TestResumePath(t *testing.T) {
 	for value, want := range map[string]struct {
 		path string
 		last bool
-	}{"": {}, "false": {}, "last": {"", true}, "true": {"", true}, "True": {"", true}, "out/checkpoint-5": {"out/checkpoint-5", false}, "./last": {"./last", false}} {
+	}{"": {}, "false": {}, "last": {"", true}, "true": {"", true}, "True": {"", true},
+		"out/checkpoint-5": {"out/checkpoint-5", false}, "./last": {"./last", false}} {
 		a := args.Default("out")
 		a.ResumeFromCheckpoint = value
 		path, last := a.ResumePath()
@@ -307,7 +348,8 @@ func TestReporters(t *testing.T) {
 		{[]string{"all"}, []string{"jsonl", "tensorboard"}, []string{"jsonl", "tensorboard"}, ""},
 		{[]string{"all"}, nil, []string{}, ""},
 		{[]string{"jsonl"}, []string{"jsonl", "tensorboard"}, []string{"jsonl"}, ""},
-		{[]string{"wandb"}, []string{"jsonl", "tensorboard"}, nil, `report_to is "wandb"; want none, all, or names from jsonl, tensorboard; wandb is not built yet`},
+		{[]string{"wandb"}, []string{"jsonl", "tensorboard"}, nil,
+			`report_to is "wandb"; want none, all, or names from jsonl, tensorboard; wandb is not built yet`},
 		{[]string{"jsonl"}, nil, nil, `report_to is "jsonl"; want none, all, or names from `},
 	} {
 		a.ReportTo = c.to
@@ -358,7 +400,8 @@ func TestBatchSharding(t *testing.T) {
 	require.NoError(t, p.err)
 	s, ok := p.train.BatchSharding()
 	require.Equal(t, [2]any{args.BatchSharding{Even: true}, true}, [2]any{s, ok})
-	p = newProgram(nil, nil).parse("--data_sharding=huggingface", `--accelerator_config={"split_batches": true, "even_batches": false, "dispatch_batches": null}`)
+	p = newProgram(nil, nil).parse("--data_sharding=huggingface",
+		`--accelerator_config={"split_batches": true, "even_batches": false, "dispatch_batches": null}`)
 	require.NoError(t, p.err)
 	require.Equal(t, map[string]any{"split_batches": true, "even_batches": false}, p.train.AcceleratorConfig)
 	s, _ = p.train.BatchSharding()
@@ -373,7 +416,8 @@ func TestBatchSharding(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 32, total)
 
-	p = newProgram(nil, nil).parse(`--accelerator_config={"even_batches": true, "split_batches": false, "use_seedable_sampler": true}`)
+	p = newProgram(nil,
+		nil).parse(`--accelerator_config={"even_batches": true, "split_batches": false, "use_seedable_sampler": true}`)
 	require.NoError(t, p.err)
 	require.Nil(t, p.train.AcceleratorConfig)
 	p = newProgram(nil, nil).parse("--data_sharding=hugging_face")

@@ -51,7 +51,8 @@ func (a *TrainingArguments) checkLength(c *Checker) {
 	between(c, "per_device_train_batch_size", a.PerDeviceTrainBatchSize, 1, maxBatch)
 	between(c, "per_device_eval_batch_size", a.PerDeviceEvalBatchSize, 1, maxBatch)
 	between(c, "gradient_accumulation_steps", a.GradientAccumulationSteps, 1, maxAccumulation)
-	c.Require(a.NumTrainEpochs > 0 && a.NumTrainEpochs <= maxEpochs, "num_train_epochs", a.NumTrainEpochs, fmt.Sprintf("a number > 0, at most %d", maxEpochs))
+	c.Require(a.NumTrainEpochs > 0 && a.NumTrainEpochs <= maxEpochs, "num_train_epochs", a.NumTrainEpochs,
+		fmt.Sprintf("a number > 0, at most %d", maxEpochs))
 	c.Require(a.MaxSteps == -1 || a.MaxSteps >= 1 && a.MaxSteps <= maxSteps, "max_steps", a.MaxSteps,
 		fmt.Sprintf("a number of steps from 1 to %d, or -1 to use num_train_epochs", maxSteps))
 	nonNegative(c, "max_train_seconds", a.MaxTrainSeconds)
@@ -59,7 +60,8 @@ func (a *TrainingArguments) checkLength(c *Checker) {
 }
 
 func (a *TrainingArguments) checkGlobalBatch(c *Checker) {
-	if !between(c, "global_train_batch_size", a.GlobalTrainBatchSize, 0, maxGlobalBatch) || a.GlobalTrainBatchSize == 0 ||
+	if !between(c, "global_train_batch_size", a.GlobalTrainBatchSize, 0, maxGlobalBatch) ||
+		a.GlobalTrainBatchSize == 0 ||
 		!c.OK("per_device_train_batch_size", "gradient_accumulation_steps") {
 		return
 	}
@@ -70,7 +72,8 @@ func (a *TrainingArguments) checkGlobalBatch(c *Checker) {
 		fmt.Sprintf("a multiple of per_device_train_batch_size (%d)", batch))
 	if gas := a.GradientAccumulationSteps; gas != 1 {
 		c.Require(a.GlobalTrainBatchSize/batch%gas == 0, "global_train_batch_size", a.GlobalTrainBatchSize,
-			fmt.Sprintf("a multiple of per_device_train_batch_size × gradient_accumulation_steps (%d × %d); or leave the latter at 1, and it is derived", batch, gas))
+			fmt.Sprintf("a multiple of per_device_train_batch_size × gradient_accumulation_steps (%d × %d); or leave "+
+				"the latter at 1, and it is derived", batch, gas))
 	}
 }
 
@@ -82,9 +85,11 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 	nonNegative(c, "adam_epsilon", a.AdamEpsilon)
 	nonNegative(c, "max_grad_norm", a.MaxGradNorm)
 	c.Require(!a.BF16 || !a.FP16, "fp16", a.FP16, "one of bf16 and fp16")
-	c.Require(!a.BF16FullEval || !a.FP16FullEval, "fp16_full_eval", a.FP16FullEval, "one of bf16_full_eval and fp16_full_eval")
+	c.Require(!a.BF16FullEval || !a.FP16FullEval, "fp16_full_eval", a.FP16FullEval,
+		"one of bf16_full_eval and fp16_full_eval")
 	scale, exponent := math.Frexp(a.FP16InitialScale)
-	c.Require(scale == 0.5 && exponent >= 1 && exponent <= 65, "fp16_initial_scale", a.FP16InitialScale, "a power of two from 1 to 2^64")
+	c.Require(scale == 0.5 && exponent >= 1 && exponent <= 65, "fp16_initial_scale", a.FP16InitialScale,
+		"a power of two from 1 to 2^64")
 	between(c, "fp16_growth_interval", a.FP16GrowthInterval, 1, maxSteps)
 	if c.OK("optim") {
 		_, want := parseOptimArgs(a.Optim, a.OptimArgs)
@@ -112,7 +117,8 @@ func (a *TrainingArguments) checkIntervals(c *Checker) {
 		checkSteps(c, "eval_steps", *a.EvalSteps)
 		c.Require(a.EvalStrategy != StrategySteps || *a.EvalSteps != 0, "eval_steps", *a.EvalSteps, positive)
 	} else if c.OK("logging_steps") {
-		c.Require(a.EvalStrategy != StrategySteps || a.LoggingSteps != 0, "eval_steps", nil, positive+", since logging_steps is 0 too")
+		c.Require(a.EvalStrategy != StrategySteps || a.LoggingSteps != 0, "eval_steps", nil,
+			positive+", since logging_steps is 0 too")
 	}
 }
 
@@ -123,8 +129,10 @@ func (a *TrainingArguments) checkBest(c *Checker) {
 		return
 	}
 	if a.SaveStrategy == StrategyBest {
-		c.Require(a.EvalStrategy != StrategyNo, "save_strategy", a.SaveStrategy, "another strategy, or an eval_strategy other than no")
-		c.Require(a.MetricForBestModel != "" || a.LoadBestModelAtEnd, "metric_for_best_model", a.MetricForBestModel, "a metric for save_strategy best, such as loss")
+		c.Require(a.EvalStrategy != StrategyNo, "save_strategy", a.SaveStrategy,
+			"another strategy, or an eval_strategy other than no")
+		c.Require(a.MetricForBestModel != "" || a.LoadBestModelAtEnd, "metric_for_best_model", a.MetricForBestModel,
+			"a metric for save_strategy best, such as loss")
 	}
 	if !a.LoadBestModelAtEnd || a.SaveStrategy == StrategyBest {
 		return
@@ -132,7 +140,8 @@ func (a *TrainingArguments) checkBest(c *Checker) {
 	const key = "load_best_model_at_end"
 	c.Require(a.EvalStrategy != StrategyNo, key, true, "false, or an eval_strategy other than no")
 	c.Require(a.EvalStrategy == a.SaveStrategy, key, true,
-		fmt.Sprintf("false, or save_strategy (%s) equal to eval_strategy (%s), or save_strategy best", a.SaveStrategy, a.EvalStrategy))
+		fmt.Sprintf("false, or save_strategy (%s) equal to eval_strategy (%s), or save_strategy best", a.SaveStrategy,
+			a.EvalStrategy))
 	if a.EvalStrategy == StrategySteps && c.OK(key, "eval_steps", "save_steps", "logging_steps") {
 		a.checkAligned(c)
 	}
@@ -144,7 +153,8 @@ func (a *TrainingArguments) checkAligned(c *Checker) {
 	save, eval := a.SaveSteps, a.evalStepsOrLogging()
 	if (save < 1) != (eval < 1) {
 		c.Require(false, "save_steps", save,
-			fmt.Sprintf("a whole number or a ratio, like eval_steps (%g): load_best_model_at_end has to compare them", eval))
+			fmt.Sprintf("a whole number or a ratio, like eval_steps (%g): load_best_model_at_end has to compare them",
+				eval))
 		return
 	}
 	if save < 1 {
@@ -156,7 +166,8 @@ func (a *TrainingArguments) checkAligned(c *Checker) {
 
 func (a *TrainingArguments) checkSaving(c *Checker) {
 	if a.SaveTotalLimit != nil {
-		c.Require(*a.SaveTotalLimit >= 1, "save_total_limit", *a.SaveTotalLimit, "a number ≥ 1, or none to keep all checkpoints")
+		c.Require(*a.SaveTotalLimit >= 1, "save_total_limit", *a.SaveTotalLimit,
+			"a number ≥ 1, or none to keep all checkpoints")
 	}
 }
 
@@ -185,7 +196,8 @@ func (a *TrainingArguments) checkData(c *Checker) {
 		c.Require(*p >= 1, "dataloader_prefetch_factor", *p, "a number ≥ 1, or none")
 		c.Require(*p <= maxPrefetch, "dataloader_prefetch_factor", *p, fmt.Sprintf("at most %d", maxPrefetch))
 		if c.OK("dataloader_num_workers") {
-			c.Require(a.DataloaderNumWorkers > 0, "dataloader_prefetch_factor", *p, "none, or dataloader_num_workers ≥ 1")
+			c.Require(a.DataloaderNumWorkers > 0, "dataloader_prefetch_factor", *p,
+				"none, or dataloader_num_workers ≥ 1")
 		}
 	}
 }
@@ -222,7 +234,8 @@ func reporters(names, available []string) (out []string, want string) {
 		case n == "" || slices.Contains(names[:i], n):
 			return nil, "names of reporters, each once"
 		case available != nil && !slices.Contains(available, n):
-			return nil, fmt.Sprintf("none, all, or names from %s%s", strings.Join(available, ", "), choiceHint("report_to", n, available))
+			return nil, fmt.Sprintf("none, all, or names from %s%s", strings.Join(available, ", "),
+				choiceHint("report_to", n, available))
 		}
 	}
 	return slices.Clone(names), ""

@@ -29,7 +29,8 @@ func sixSteps(show callbacks.Callback, change ...func(*loop)) *loop {
 	every := 3.0
 	a.EvalStrategy, a.EvalSteps, a.LoggingSteps, a.SaveSteps, a.MaxSteps = args.StrategySteps, &every, 2, 3, 6
 	l := &loop{args: a, microBatches: 4, predictions: 5, info: &callbacks.RunInfo{
-		Device: "cpu", Kernels: "avx512", Threads: 2, Ranks: 1, Precision: "float32", Parameters: 1_070_000, Trainable: 1_070_000, Samples: 54_765, Steps: 800,
+		Device: "cpu", Kernels: "avx512", Threads: 2, Ranks: 1, Precision: "float32", Parameters: 1_070_000,
+		Trainable: 1_070_000, Samples: 54_765, Steps: 800,
 		BatchSize: 8, TotalBatch: 8,
 	}}
 	for _, c := range change {
@@ -227,7 +228,9 @@ func TestPrintingInCallbacks(t *testing.T) {
 	require.Panics(t, func() { l.run(panics{}) })
 	require.NoError(t, l.handler.Close())
 	l = sixSteps(p)
-	l.handler.Add(watch{f: func(*callbacks.Event) { require.Contains(t, s.Text(), "% |", "the bar is there in the next run") }})
+	l.handler.Add(watch{f: func(*callbacks.Event) {
+		require.Contains(t, s.Text(), "% |", "the bar is there in the next run")
+	}})
 	l.run(t)
 }
 
@@ -248,25 +251,35 @@ func TestLines(t *testing.T) {
 		width int
 		want  string
 	}{
-		{"usual", long, 100, "step 12345/50000  epoch 12.35  loss 10.1235  grad_norm 123.4567  lr 2.99e-04  19.3k tokens/s"},
+		{"usual", long, 100, "step 12345/50000  epoch 12.35  loss 10.1235  grad_norm 123.4567  lr 2.99e-04  19.3k " +
+			"tokens/s"},
 		{"narrow", long, 80, "step 12345/50000  epoch 12.35  loss 10.1235  grad_norm 123.4567  lr 2.99e-04"},
 		{"narrower", long, 60, "step 12345/50000  loss 10.1235  lr 2.99e-04"},
 		{"very narrow", long, 28, "step 12345/50000  loss 10.1…"},
 		{"a metric more", with(callbacks.Record{"nonfinite_steps": int64(3), "note": "a\nb"}), 100,
-			"step 12345/50000  epoch 12.35  loss 10.1235  grad_norm 123.4567  lr 2.99e-04  19.3k tokens/s\n  nonfinite_steps 3  note a b"},
-		{"short, with a metric", callbacks.Record{"step": int64(5), "loss": 0.000123, "accuracy": 0.98765, "train_samples_per_second": 400_271.0}, 100,
+			"step 12345/50000  epoch 12.35  loss 10.1235  grad_norm 123.4567  lr 2.99e-04  19.3k tokens/s\n  " +
+				"nonfinite_steps 3  note a b"},
+		{"short, with a metric", callbacks.Record{"step": int64(5), "loss": 0.000123, "accuracy": 0.98765,
+			"train_samples_per_second": 400_271.0}, 100,
 			"step     5/50000  loss 1.23e-04   400k samples/s  accuracy 0.9877"},
-		{"not finite", callbacks.Record{"step": int64(5), "loss": math.NaN(), "grad_norm": math.Inf(1)}, 100, "step     5/50000  loss NaN  grad_norm +Inf"},
-		{"evaluation", callbacks.Record{"step": int64(200), "epoch": 0.03, "eval_loss": 4.8911, "eval_nats_per_byte": 2.00452, "eval_perplexity": 133.1,
+		{"not finite", callbacks.Record{"step": int64(5), "loss": math.NaN(), "grad_norm": math.Inf(1)}, 100,
+			"step     5/50000  loss NaN  grad_norm +Inf"},
+		{"evaluation", callbacks.Record{"step": int64(200), "epoch": 0.03, "eval_loss": 4.8911,
+			"eval_nats_per_byte": 2.00452, "eval_perplexity": 133.1,
 			"eval_runtime": 0.8843, "eval_samples_per_second": 1490.5, "eval_steps_per_second": 186.59}, 100,
 			"eval  step 200  eval_loss 4.8911  nats_per_byte 2.0045  perplexity 133.1  0.9s"},
-		{"narrow evaluation", callbacks.Record{"step": int64(200), "eval_loss": 4.8911, "eval_nats_per_byte": 2.00452, "eval_perplexity": 133.1,
-			"eval_runtime": 0.8843}, 60, "eval  step 200  eval_loss 4.8911  nats_per_byte 2.0045  0.9s\n  perplexity 133.1"},
-		{"one of several sets", callbacks.Record{"step": int64(200), "eval_other_loss": 4.8911, "eval_other_accuracy": 1.0, "eval_other_runtime": 75.3}, 100,
+		{"narrow evaluation", callbacks.Record{"step": int64(200), "eval_loss": 4.8911, "eval_nats_per_byte": 2.00452,
+			"eval_perplexity": 133.1,
+			"eval_runtime":    0.8843}, 60, "eval  step 200  eval_loss 4.8911  nats_per_byte 2.0045  0.9s\n  " +
+			"perplexity 133.1"},
+		{"one of several sets", callbacks.Record{"step": int64(200), "eval_other_loss": 4.8911,
+			"eval_other_accuracy": 1.0, "eval_other_runtime": 75.3}, 100,
 			"eval_other  step 200  eval_other_loss 4.8911  accuracy 1  1m15s"},
-		{"end", callbacks.Record{"step": int64(376), "epoch": 5.625, "train_loss": 3.21, "train_runtime": 7321.0, "train_tokens_per_second": 1e6, "nonfinite_steps": 2.0,
+		{"end", callbacks.Record{"step": int64(376), "epoch": 5.625, "train_loss": 3.21, "train_runtime": 7321.0,
+			"train_tokens_per_second": 1e6, "nonfinite_steps": 2.0,
 			"train_mem_peak": 1.5 * (1 << 20)}, 100,
-			"train  step   376/50000  epoch 5.62  train_loss 3.2100  1M tokens/s  2h02m\n  nonfinite_steps 2  train_mem_peak 1.5 MiB"},
+			"train  step   376/50000  epoch 5.62  train_loss 3.2100  1M tokens/s  2h02m\n  nonfinite_steps 2  " +
+				"train_mem_peak 1.5 MiB"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := screen.New(c.width, 30)
@@ -281,13 +294,17 @@ func TestLines(t *testing.T) {
 
 func TestRunInfo(t *testing.T) {
 	info := callbacks.RunInfo{
-		Device: "cpu", Kernels: "avx2", Threads: 1, Ranks: 4, Precision: "float32", Parameters: 124_439_808, Trainable: 124_439_808, Samples: 1,
+		Device: "cpu", Kernels: "avx2", Threads: 1, Ranks: 4, Precision: "float32", Parameters: 124_439_808,
+		Trainable: 124_439_808, Samples: 1,
 		Steps: 1, BatchSize: 8, TotalBatch: 8,
 	}
-	require.Equal(t, "training on cpu (avx2, 1 thread), 4 ranks, float32: 124M parameters, 1 sample, 1 step of 8", info.String())
+	require.Equal(t, "training on cpu (avx2, 1 thread), 4 ranks, float32: 124M parameters, 1 sample, 1 step of 8",
+		info.String())
 	info.Trainable, info.FromStep, info.Steps, info.TotalBatch, info.Samples = 1536, 1200, 12_000, 1024, 1_234_567
-	require.Equal(t, "1.54k of 124M parameters trainable, 1,234,567 samples, 12,000 steps of 1,024 (batches of 8) from step 1,200", info.Work())
-	require.Equal(t, "training on gpu, 1 rank, bfloat16", callbacks.RunInfo{Device: "gpu", Ranks: 1, Precision: "bfloat16"}.Machine())
+	require.Equal(t, "1.54k of 124M parameters trainable, 1,234,567 samples, 12,000 steps of 1,024 (batches of 8) "+
+		"from step 1,200", info.Work())
+	require.Equal(t, "training on gpu, 1 rank, bfloat16",
+		callbacks.RunInfo{Device: "gpu", Ranks: 1, Precision: "bfloat16"}.Machine())
 }
 
 // TestRemainingTime steps a clock by a second per step.
@@ -297,7 +314,8 @@ func TestRemainingTime(t *testing.T) {
 		p := &callbacks.Progress{W: s}
 		now := time.Unix(0, 0)
 		callbacks.SetClocks(p, func() time.Time { return now })
-		e := &callbacks.Event{Args: args.Default(""), State: &callbacks.State{MaxSteps: 100}, Step: callbacks.StepStats{Samples: 4}}
+		e := &callbacks.Event{Args: args.Default(""), State: &callbacks.State{MaxSteps: 100},
+			Step: callbacks.StepStats{Samples: 4}}
 		e.Args.MaxTrainSeconds = limit
 		require.NoError(t, p.OnTrainBegin(e))
 		for range 10 {
@@ -331,11 +349,19 @@ func TestStopReasons(t *testing.T) {
 		ask  func(*callbacks.Event)
 		want string
 	}{
-		{"flag", func(e *callbacks.Event) { e.Control.ShouldTrainingStop = true }, "stopped after 2 of 6 steps: asked for by stop"},
-		{"reason", func(e *callbacks.Event) { e.Control.StopTraining("it is late"); e.Control.StopTraining("again") }, "stopped after 2 of 6 steps: stop: it is late"},
-		{"epochs", func(e *callbacks.Event) { e.Control.ShouldEpochStop = true; e.State.MaxSteps = 8 }, "stopped after 6 of 8 steps: stop: ended an epoch early"},
+		{"flag", func(e *callbacks.Event) { e.Control.ShouldTrainingStop = true },
+			"stopped after 2 of 6 steps: asked for by stop"},
+		{"reason", func(e *callbacks.Event) {
+			e.Control.StopTraining("it is late")
+			e.Control.StopTraining("again")
+		}, "stopped after 2 of 6 steps: stop: it is late"},
+		{"epochs", func(e *callbacks.Event) {
+			e.Control.ShouldEpochStop = true
+			e.State.MaxSteps = 8
+		}, "stopped after 6 of 8 steps: stop: ended an epoch early"},
 		{"interrupt", func(e *callbacks.Event) {
-			e.Control.ShouldTrainingStop, e.Control.StopReason = true, callbacks.StopReason{Kind: callbacks.StopInterrupted, Detail: "interrupt signal received"}
+			e.Control.ShouldTrainingStop, e.Control.StopReason = true,
+				callbacks.StopReason{Kind: callbacks.StopInterrupted, Detail: "interrupt signal received"}
 		}, "stopped after 2 of 6 steps: interrupt signal received\nresume from out/checkpoint-2"},
 		{"the last step", func(e *callbacks.Event) {
 			if e.State.GlobalStep == 6 {
@@ -378,7 +404,8 @@ func TestSpeed(t *testing.T) {
 	callbacks.SetClock(speed, func() time.Time { now = now.Add(500 * time.Millisecond); return now })
 	l.run(t)
 	for _, r := range l.state.LogHistory[:2] {
-		require.Equal(t, []any{2.0, 16.0, 2000.0}, []any{r["train_steps_per_second"], r["train_samples_per_second"], r["train_tokens_per_second"]})
+		require.Equal(t, []any{2.0, 16.0, 2000.0},
+			[]any{r["train_steps_per_second"], r["train_samples_per_second"], r["train_tokens_per_second"]})
 	}
 	require.NotContains(t, l.state.LogHistory[2], "train_steps_per_second", "the final record has the trainer's own")
 }
@@ -397,7 +424,8 @@ func TestMemory(t *testing.T) {
 }
 
 func TestSpeedMetrics(t *testing.T) {
-	require.Equal(t, map[string]float64{"train_runtime": 3.1235, "train_samples_per_second": 32.016, "train_steps_per_second": 3.202},
+	require.Equal(t, map[string]float64{"train_runtime": 3.1235, "train_samples_per_second": 32.016,
+		"train_steps_per_second": 3.202},
 		callbacks.SpeedMetrics("train", 3123456*time.Microsecond, 100, 10, 0))
 	require.Equal(t, map[string]float64{"eval_runtime": 0}, callbacks.SpeedMetrics("eval", 0, 100, 10, 5))
 }

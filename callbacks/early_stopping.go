@@ -30,7 +30,8 @@ func (*EarlyStopping) CallbackName() string { return "EarlyStoppingCallback" }
 func (s *EarlyStopping) OnTrainBegin(e *Event) error {
 	var faults []error
 	if e.Args.EvalStrategy == args.StrategyNo {
-		faults = append(faults, errors.New("eval_strategy is no, want steps or epoch: early stopping needs evaluations"))
+		faults = append(faults,
+			errors.New("eval_strategy is no, want steps or epoch: early stopping needs evaluations"))
 	}
 	if s.Patience < 0 {
 		faults = append(faults, fmt.Errorf("patience is %d, want 0 or more", s.Patience))
@@ -109,7 +110,8 @@ func (s *EarlyStopping) ExportState() Exported {
 func (s *EarlyStopping) ImportState(e Exported) error {
 	failures, ok := asFloat(e.Attributes["early_stopping_patience_counter"])
 	if !ok || failures < 0 || failures != math.Trunc(failures) {
-		return badState("early_stopping_patience_counter", e.Attributes["early_stopping_patience_counter"], "a whole number of 0 or more")
+		return badState("early_stopping_patience_counter", e.Attributes["early_stopping_patience_counter"],
+			"a whole number of 0 or more")
 	}
 	s.failures, s.best = int(failures), nil
 	if v, ok := e.Attributes["best"]; ok {

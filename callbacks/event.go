@@ -14,26 +14,30 @@ type Kind string
 
 // The events, in the order in which a run meets them first. There is no push_begin: nothing is uploaded.
 const (
-	InitEnd          Kind = "init_end"           // the trainer is built
-	TrainBegin       Kind = "train_begin"        // before the first epoch; clears Control.ShouldTrainingStop
-	EpochBegin       Kind = "epoch_begin"        // clears Control.ShouldEpochStop
-	StepBegin        Kind = "step_begin"         // before the first micro-batch of a step; clears ShouldLog, ShouldEvaluate, ShouldSave
-	SubstepEnd       Kind = "substep_end"        // after each micro-batch of a step but the last
-	PreOptimizerStep Kind = "pre_optimizer_step" // after the gradient norm is known, before the optimizer; gradients are not clipped yet, see StepStats.ClipFactor
-	OptimizerStep    Kind = "optimizer_step"     // after the optimizer, before the schedule and the clearing of gradients
-	StepEnd          Kind = "step_end"           // after the step counters moved on
-	Log              Kind = "log"                // a record was written; clears ShouldLog
-	PredictionStep   Kind = "prediction_step"    // after each batch of an evaluation or prediction
-	Evaluate         Kind = "evaluate"           // after an evaluation; clears ShouldEvaluate
-	Save             Kind = "save"               // after a checkpoint; clears ShouldSave
-	EpochEnd         Kind = "epoch_end"          //
-	TrainEnd         Kind = "train_end"          // after the last record, and after the best model was loaded
-	Predict          Kind = "predict"            // after a prediction
+	InitEnd    Kind = "init_end"    // the trainer is built
+	TrainBegin Kind = "train_begin" // before the first epoch; clears Control.ShouldTrainingStop
+	EpochBegin Kind = "epoch_begin" // clears Control.ShouldEpochStop
+	// before the first micro-batch of a step; clears ShouldLog, ShouldEvaluate, ShouldSave
+	StepBegin  Kind = "step_begin"
+	SubstepEnd Kind = "substep_end" // after each micro-batch of a step but the last
+	// after the gradient norm is known, before the optimizer; gradients are not clipped yet, see StepStats.ClipFactor
+	PreOptimizerStep Kind = "pre_optimizer_step"
+	// after the optimizer, before the schedule and the clearing of gradients
+	OptimizerStep  Kind = "optimizer_step"
+	StepEnd        Kind = "step_end"        // after the step counters moved on
+	Log            Kind = "log"             // a record was written; clears ShouldLog
+	PredictionStep Kind = "prediction_step" // after each batch of an evaluation or prediction
+	Evaluate       Kind = "evaluate"        // after an evaluation; clears ShouldEvaluate
+	Save           Kind = "save"            // after a checkpoint; clears ShouldSave
+	EpochEnd       Kind = "epoch_end"       //
+	TrainEnd       Kind = "train_end"       // after the last record, and after the best model was loaded
+	Predict        Kind = "predict"         // after a prediction
 )
 
 // Kinds gives all events in the order of the constants.
 func Kinds() []Kind {
-	return []Kind{InitEnd, TrainBegin, EpochBegin, StepBegin, SubstepEnd, PreOptimizerStep, OptimizerStep, StepEnd, Log, PredictionStep, Evaluate, Save,
+	return []Kind{InitEnd, TrainBegin, EpochBegin, StepBegin, SubstepEnd, PreOptimizerStep, OptimizerStep, StepEnd, Log,
+		PredictionStep, Evaluate, Save,
 		EpochEnd, TrainEnd, Predict}
 }
 
@@ -48,13 +52,14 @@ type Event struct {
 	// Log is the run's logger, at the level of log_level, which writes above a progress bar. Handler sets it.
 	Log *slog.Logger
 
-	Run        *RunInfo           // train_begin: what is about to run; nil where a program does not say
-	Step       StepStats          // pre_optimizer_step, optimizer_step, step_end: the step under way or just done
-	Record     Record             // log: the record, already the last of State.LogHistory
-	Metrics    map[string]float64 // evaluate, predict: with their prefix, as eval_loss
-	Checkpoint string             // save: the checkpoint's folder; train_end: the one to resume from, "" if there is none
-	Batch      int64              // prediction_step: batches done
-	Batches    int64              // prediction_step: batches in all, or 0 if unknown
+	Run     *RunInfo           // train_begin: what is about to run; nil where a program does not say
+	Step    StepStats          // pre_optimizer_step, optimizer_step, step_end: the step under way or just done
+	Record  Record             // log: the record, already the last of State.LogHistory
+	Metrics map[string]float64 // evaluate, predict: with their prefix, as eval_loss
+	// save: the checkpoint's folder; train_end: the one to resume from, "" if there is none
+	Checkpoint string
+	Batch      int64 // prediction_step: batches done
+	Batches    int64 // prediction_step: batches in all, or 0 if unknown
 }
 
 // logger is Log, or slog's default for a callback that is called without a Handler.

@@ -24,7 +24,8 @@ func (*Flow) CallbackName() string { return "DefaultFlowCallback" }
 func (*Flow) OnStepEnd(e *Event) error {
 	a, s, c := e.Args, e.State, e.Control
 	delayed := float64(s.GlobalStep) < a.EvalDelay
-	if s.GlobalStep == 1 && a.LoggingFirstStep || a.LoggingStrategy == args.StrategySteps && due(s.GlobalStep, s.LoggingSteps) {
+	if s.GlobalStep == 1 && a.LoggingFirstStep || a.LoggingStrategy == args.StrategySteps &&
+		due(s.GlobalStep, s.LoggingSteps) {
 		c.ShouldLog = true
 	}
 	if a.EvalStrategy == args.StrategySteps && due(s.GlobalStep, s.EvalSteps) && !delayed {

@@ -24,7 +24,8 @@ func trace(t *testing.T, microBatches int64, change func(*args.TrainingArguments
 	a.NumTrainEpochs = 2
 	change(a)
 	tr := &tracer{}
-	l := loop{args: a, microBatches: microBatches, handler: callbacks.NewHandler(quiet, 0, append([]callbacks.Callback{&callbacks.Flow{}, tr}, more...)...)}
+	l := loop{args: a, microBatches: microBatches,
+		handler: callbacks.NewHandler(quiet, 0, append([]callbacks.Callback{&callbacks.Flow{}, tr}, more...)...)}
 	l.run(t)
 	return tr
 }
@@ -38,15 +39,21 @@ func TestEventOrder(t *testing.T) {
 		want         string
 	}{
 		"nothing asked": {2, func(*args.TrainingArguments) {},
-			"init_end train_begin epoch_begin " + step + step + "epoch_end epoch_begin " + step + step + "epoch_end log train_end"},
-		"accumulation with a ragged tail": {3, func(a *args.TrainingArguments) { a.GradientAccumulationSteps, a.NumTrainEpochs = 2, 1 },
+			"init_end train_begin epoch_begin " + step + step + "epoch_end epoch_begin " + step + step +
+				"epoch_end log train_end"},
+		"accumulation with a ragged tail": {3, func(a *args.TrainingArguments) {
+			a.GradientAccumulationSteps, a.NumTrainEpochs = 2, 1
+		},
 			"init_end train_begin epoch_begin " + two + step + "epoch_end log train_end"},
 		"everything at every step": {1, func(a *args.TrainingArguments) {
-			a.LoggingStrategy, a.EvalStrategy, a.SaveStrategy = args.StrategySteps, args.StrategySteps, args.StrategySteps
+			a.LoggingStrategy, a.EvalStrategy, a.SaveStrategy = args.StrategySteps, args.StrategySteps,
+				args.StrategySteps
 			a.LoggingSteps, a.SaveSteps = 1, 1
-		}, "init_end train_begin epoch_begin " + step + "log log evaluate save epoch_end epoch_begin " + step + "log log evaluate save epoch_end log train_end"},
+		}, "init_end train_begin epoch_begin " + step + "log log evaluate save epoch_end epoch_begin " + step +
+			"log log evaluate save epoch_end log train_end"},
 		"everything at every epoch": {2, func(a *args.TrainingArguments) {
-			a.LoggingStrategy, a.EvalStrategy, a.SaveStrategy = args.StrategyEpoch, args.StrategyEpoch, args.StrategyEpoch
+			a.LoggingStrategy, a.EvalStrategy, a.SaveStrategy = args.StrategyEpoch, args.StrategyEpoch,
+				args.StrategyEpoch
 			a.NumTrainEpochs = 1
 		}, "init_end train_begin epoch_begin " + step + step + "epoch_end log log evaluate save log train_end"},
 		"max_steps ends in an epoch": {3, func(a *args.TrainingArguments) { a.MaxSteps = 2 },
@@ -59,7 +66,8 @@ func TestEventOrder(t *testing.T) {
 func TestFlowSteps(t *testing.T) {
 	steps := func(log, eval, save float64) func(*args.TrainingArguments) {
 		return func(a *args.TrainingArguments) {
-			a.LoggingStrategy, a.EvalStrategy, a.SaveStrategy = args.StrategySteps, args.StrategySteps, args.StrategySteps
+			a.LoggingStrategy, a.EvalStrategy, a.SaveStrategy = args.StrategySteps, args.StrategySteps,
+				args.StrategySteps
 			a.LoggingSteps, a.EvalSteps, a.SaveSteps = log, &eval, save
 			a.MaxSteps = 10
 		}
@@ -68,14 +76,22 @@ func TestFlowSteps(t *testing.T) {
 		change          func(*args.TrainingArguments)
 		log, eval, save []int64
 	}{
-		"intervals, and a last evaluation and checkpoint off the boundary": {steps(3, 4, 4), []int64{3, 6, 9}, []int64{4, 8, 10}, []int64{4, 8, 10}},
-		"on the boundary the last ones come once":                          {steps(5, 5, 5), []int64{5, 10}, []int64{5, 10}, []int64{5, 10}},
-		"ratios are of max_steps, rounded up":                              {steps(0.25, 0.5, 0.5), []int64{3, 6, 9}, []int64{5, 10}, []int64{5, 10}},
+		"intervals, and a last evaluation and checkpoint off the boundary": {steps(3, 4, 4), []int64{3, 6, 9},
+			[]int64{4, 8, 10}, []int64{4, 8, 10}},
+		"on the boundary the last ones come once": {steps(5, 5, 5), []int64{5, 10}, []int64{5, 10}, []int64{5, 10}},
+		"ratios are of max_steps, rounded up": {steps(0.25, 0.5, 0.5), []int64{3, 6, 9}, []int64{5, 10},
+			[]int64{5, 10}},
 		"logging_first_step": {func(a *args.TrainingArguments) { steps(4, 5, 5)(a); a.LoggingFirstStep = true },
 			[]int64{1, 4, 8}, []int64{5, 10}, []int64{5, 10}},
-		"eval_delay is the first step that may": {func(a *args.TrainingArguments) { steps(5, 2, 5)(a); a.EvalDelay = 4 },
+		"eval_delay is the first step that may": {func(a *args.TrainingArguments) {
+			steps(5, 2, 5)(a)
+			a.EvalDelay = 4
+		},
 			[]int64{5, 10}, []int64{4, 6, 8, 10}, []int64{5, 10}},
-		"eval_delay holds the last one off too": {func(a *args.TrainingArguments) { steps(5, 4, 5)(a); a.EvalDelay = 11 },
+		"eval_delay holds the last one off too": {func(a *args.TrainingArguments) {
+			steps(5, 4, 5)(a)
+			a.EvalDelay = 11
+		},
 			[]int64{5, 10}, nil, []int64{5, 10}},
 		"intervals beyond the run": {steps(50, 50, 50), nil, []int64{10}, []int64{10}},
 	} {
@@ -108,9 +124,11 @@ func TestFlowSaveBestIsNotFlows(t *testing.T) {
 func TestFlagsAreCleared(t *testing.T) {
 	h := callbacks.NewHandler(quiet, 0)
 	for _, k := range callbacks.Kinds() {
-		c := callbacks.Control{ShouldTrainingStop: true, ShouldEpochStop: true, ShouldSave: true, ShouldEvaluate: true, ShouldLog: true}
+		c := callbacks.Control{ShouldTrainingStop: true, ShouldEpochStop: true, ShouldSave: true, ShouldEvaluate: true,
+			ShouldLog: true}
 		require.NoError(t, h.Fire(k, &callbacks.Event{Control: &c}))
-		want := callbacks.Control{ShouldTrainingStop: true, ShouldEpochStop: true, ShouldSave: true, ShouldEvaluate: true, ShouldLog: true}
+		want := callbacks.Control{ShouldTrainingStop: true, ShouldEpochStop: true, ShouldSave: true,
+			ShouldEvaluate: true, ShouldLog: true}
 		switch k {
 		case callbacks.TrainBegin:
 			want.ShouldTrainingStop = false

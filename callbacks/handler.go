@@ -109,7 +109,8 @@ func (h *Handler) Fire(k Kind, e *Event) error {
 	}
 	e.Control.reset(k)
 	if k == TrainBegin && h.rank == 0 && !slices.ContainsFunc(h.callbacks, isFlow) {
-		h.log.Warn("there is no Flow callback: nothing logs, evaluates, saves or stops at max_steps unless a callback asks for it")
+		h.log.Warn("there is no Flow callback: nothing logs, evaluates, saves or stops at max_steps unless a " +
+			"callback asks for it")
 	}
 	var failures []error
 	for _, c := range h.callbacks {
@@ -233,7 +234,8 @@ func (h *Handler) ImportStates(saved map[string]any, control *Control) error {
 	}
 	for name, rest := range lists {
 		if len(rest) > 0 {
-			h.log.Warn("the checkpoint has the state of a callback that this run does not have", "callback", name, "states", len(rest))
+			h.log.Warn("the checkpoint has the state of a callback that this run does not have", "callback", name,
+				"states", len(rest))
 		}
 	}
 	return nil

@@ -23,7 +23,8 @@ func (f *failing) OnStepEnd(*callbacks.Event) error  { return f.do() }
 func (f *failing) OnTrainEnd(*callbacks.Event) error { return f.do() }
 
 func fire(h *callbacks.Handler, k callbacks.Kind) error {
-	return h.Fire(k, &callbacks.Event{Args: args.Default(""), State: &callbacks.State{MaxSteps: 10}, Control: &callbacks.Control{}})
+	return h.Fire(k, &callbacks.Event{Args: args.Default(""), State: &callbacks.State{MaxSteps: 10},
+		Control: &callbacks.Control{}})
 }
 
 func TestFailuresNameCallbackAndEvent(t *testing.T) {
@@ -51,8 +52,10 @@ func TestFailuresNameCallbackAndEvent(t *testing.T) {
 
 func TestTrainEndReachesAll(t *testing.T) {
 	after := &tracer{}
-	h := callbacks.NewHandler(quiet, 0, &failing{do: func() error { return errors.New("one") }}, &failing{do: func() error { panic("two") }}, after)
-	require.EqualError(t, fire(h, callbacks.TrainEnd), "callback failing at train_end: one\ncallback failing panicked at train_end: two")
+	h := callbacks.NewHandler(quiet, 0, &failing{do: func() error { return errors.New("one") }},
+		&failing{do: func() error { panic("two") }}, after)
+	require.EqualError(t, fire(h, callbacks.TrainEnd),
+		"callback failing at train_end: one\ncallback failing panicked at train_end: two")
 	require.Equal(t, []callbacks.Kind{callbacks.TrainEnd}, after.events)
 }
 
@@ -64,7 +67,8 @@ func TestOtherRanks(t *testing.T) {
 	main, every := &tracer{}, &everywhere{}
 	h := callbacks.NewHandler(quiet, 1, &callbacks.Flow{}, main, every)
 	c := callbacks.Control{}
-	require.NoError(t, h.Fire(callbacks.StepEnd, &callbacks.Event{Args: args.Default(""), State: &callbacks.State{GlobalStep: 5, MaxSteps: 5}, Control: &c}))
+	require.NoError(t, h.Fire(callbacks.StepEnd,
+		&callbacks.Event{Args: args.Default(""), State: &callbacks.State{GlobalStep: 5, MaxSteps: 5}, Control: &c}))
 	require.True(t, c.ShouldTrainingStop, "Flow runs on every rank")
 	require.Empty(t, main.events)
 	require.Len(t, every.events, 1)
@@ -85,7 +89,8 @@ func (c *closing) Close() error {
 func TestAddRemoveNamesClose(t *testing.T) {
 	var log bytes.Buffer
 	var closed []string
-	h := callbacks.NewHandler(slog.New(slog.NewTextHandler(&log, nil)), 0, &callbacks.Flow{}, &closing{name: "a", to: &closed}, &closing{name: "b", to: &closed})
+	h := callbacks.NewHandler(slog.New(slog.NewTextHandler(&log, nil)), 0, &callbacks.Flow{},
+		&closing{name: "a", to: &closed}, &closing{name: "b", to: &closed})
 	require.Empty(t, log.String())
 	h.Add(&callbacks.Flow{})
 	require.Contains(t, log.String(), "callback=DefaultFlowCallback")
@@ -151,8 +156,12 @@ func TestStatesSurviveJSON(t *testing.T) {
 	log.Reset()
 	require.NoError(t, h.ImportStates(back.StatefulCallbacks, restored))
 	require.Contains(t, log.String(), "starts with fresh state")
-	require.EqualError(t, h.ImportStates(map[string]any{"counting": map[string]any{}}, restored), "callbacks: saved state of counting: n is missing")
-	require.ErrorContains(t, h.ImportStates(map[string]any{"counting": 3}, restored), "callbacks: saved state of counting: ")
-	require.EqualError(t, h.ImportStates(map[string]any{"TrainerControl": callbacks.Exported{Args: map[string]any{"should_save": "yes"}}}, restored),
+	require.EqualError(t, h.ImportStates(map[string]any{"counting": map[string]any{}}, restored),
+		"callbacks: saved state of counting: n is missing")
+	require.ErrorContains(t, h.ImportStates(map[string]any{"counting": 3}, restored),
+		"callbacks: saved state of counting: ")
+	require.EqualError(t,
+		h.ImportStates(map[string]any{"TrainerControl": callbacks.Exported{Args: map[string]any{"should_save": "yes"}}},
+			restored),
 		"callbacks: saved state of TrainerControl: should_save is yes, want true or false")
 }

@@ -44,7 +44,8 @@ type table struct{ widths map[string]int }
 // train is the line of a record of training steps.
 func (t *table) train(r Record, s *State, eta time.Duration, width int) []string {
 	if t.widths == nil { // wide enough for what is to come
-		t.widths = map[string]int{" epoch": columns(readable("epoch", s.NumTrainEpochs)), " tokens/s": 5, " samples/s": 5}
+		t.widths = map[string]int{" epoch": columns(readable("epoch", s.NumTrainEpochs)), " tokens/s": 5,
+			" samples/s": 5}
 	}
 	fields := []field{stepField(r, s.MaxSteps)}
 	fields = append(fields, present(r, "epoch", "epoch"), present(r, "loss", "loss"),
@@ -81,7 +82,8 @@ func (t *table) evaluation(r Record, width int) []string {
 // end is the line of a run's last record.
 func (t *table) end(r Record, s *State, width int) []string {
 	fields := []field{
-		stepField(r, s.MaxSteps), present(r, "epoch", "epoch"), present(r, "train_loss", "train_loss"), rate(r, "train_"),
+		stepField(r, s.MaxSteps), present(r, "epoch", "epoch"), present(r, "train_loss", "train_loss"),
+		rate(r, "train_"),
 	}
 	if seconds, ok := r.Number("train_runtime"); ok {
 		fields = append(fields, field{value: runtime(seconds)})

@@ -112,7 +112,9 @@ func (l *loop) act(t require.TestingT) {
 		}
 	}
 	if l.control.ShouldSave {
-		l.fire(t, callbacks.Save, func(e *callbacks.Event) { e.Checkpoint = fmt.Sprintf("out/checkpoint-%d", l.state.GlobalStep) })
+		l.fire(t, callbacks.Save, func(e *callbacks.Event) {
+			e.Checkpoint = fmt.Sprintf("out/checkpoint-%d", l.state.GlobalStep)
+		})
 	}
 }
 

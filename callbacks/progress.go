@@ -52,7 +52,8 @@ func (p *Progress) OnTrainBegin(e *Event) error {
 		if text := run.String(); columns(text) <= p.terminal.width() {
 			p.print(text)
 		} else {
-			p.print(append(wrap(run.Machine()+":", p.terminal.width()), wrapBelow(run.Work(), p.terminal.width())...)...)
+			p.print(append(wrap(run.Machine()+":", p.terminal.width()),
+				wrapBelow(run.Work(), p.terminal.width())...)...)
 		}
 		if run.DTypes != "" {
 			p.print(wrap(run.DTypes, p.terminal.width())...)

@@ -25,7 +25,8 @@ var reporters = struct {
 func RegisterReporter(name string, factory ReporterFactory) {
 	reporters.Lock()
 	defer reporters.Unlock()
-	if _, taken := reporters.factories[name]; taken || name == "" || name == args.ReportNone || name == args.ReportAll || factory == nil {
+	if _, taken := reporters.factories[name]; taken || name == "" || name == args.ReportNone ||
+		name == args.ReportAll || factory == nil {
 		panic(fmt.Sprintf("callbacks: reporter %q is registered twice, reserved, or nil", name))
 	}
 	reporters.factories[name] = factory

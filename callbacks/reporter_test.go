@@ -13,12 +13,18 @@ import (
 )
 
 func TestReporters(t *testing.T) {
-	callbacks.RegisterReporter("paper", func(*args.TrainingArguments) (callbacks.Callback, error) { return &tracer{}, nil })
-	callbacks.RegisterReporter("broken", func(*args.TrainingArguments) (callbacks.Callback, error) { return nil, errors.New("no ink") })
+	callbacks.RegisterReporter("paper", func(*args.TrainingArguments) (callbacks.Callback, error) {
+		return &tracer{}, nil
+	})
+	callbacks.RegisterReporter("broken", func(*args.TrainingArguments) (callbacks.Callback, error) {
+		return nil, errors.New("no ink")
+	})
 	require.Equal(t, []string{"broken", "paper"}, callbacks.ReporterNames())
 	for _, name := range []string{"paper", "none", "all", ""} {
 		require.Panics(t, func() {
-			callbacks.RegisterReporter(name, func(*args.TrainingArguments) (callbacks.Callback, error) { return nil, nil })
+			callbacks.RegisterReporter(name, func(*args.TrainingArguments) (callbacks.Callback, error) {
+				return nil, nil
+			})
 		})
 	}
 	require.Panics(t, func() { callbacks.RegisterReporter("nil", nil) })

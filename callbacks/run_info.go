@@ -10,12 +10,13 @@ import (
 
 // RunInfo says what is about to run, and on what. The trainer hands it over with train_begin.
 type RunInfo struct {
-	Device     string  // "cpu"
-	Kernels    string  // the variant of the device's kernels, as "avx512"; "" if there is only one
-	Threads    int     // that a kernel may use; 0 if the device does not say
-	Ranks      int     // 1 or more
-	Precision  string  // the parameters' dtype, as "float32"
-	DTypes     string  // of mixed precision: what computes in which dtype, as "products bfloat16; norms float32"; "" without
+	Device    string // "cpu"
+	Kernels   string // the variant of the device's kernels, as "avx512"; "" if there is only one
+	Threads   int    // that a kernel may use; 0 if the device does not say
+	Ranks     int    // 1 or more
+	Precision string // the parameters' dtype, as "float32"
+	// of mixed precision: what computes in which dtype, as "products bfloat16; norms float32"; "" without
+	DTypes     string
 	Parameters int64   // elements of all parameters, tied ones counted once
 	Trainable  int64   // elements of those that are trained
 	Samples    int64   // in the training set, 0 if it has no length

@@ -78,7 +78,8 @@ func (m *meter) rates() map[string]float64 {
 	if seconds <= 0 {
 		return nil
 	}
-	out := map[string]float64{"train_steps_per_second": round3(float64(m.steps) / seconds), "train_samples_per_second": round3(float64(m.samples) / seconds)}
+	out := map[string]float64{"train_steps_per_second": round3(float64(m.steps) / seconds),
+		"train_samples_per_second": round3(float64(m.samples) / seconds)}
 	if m.tokens > 0 {
 		out["train_tokens_per_second"] = round3(float64(m.tokens) / seconds)
 	}

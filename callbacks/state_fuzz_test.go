@@ -13,7 +13,9 @@ func FuzzStateFromJSON(f *testing.F) {
 	text, err := (&State{GlobalStep: 3, MaxSteps: 9, LogHistory: []Record{{"loss": 1.5, "step": 3}}}).JSON()
 	require.NoError(f, err)
 	f.Add(text)
-	f.Add([]byte(`{"global_step": 1e3, "log_history": [null, {"loss": NaN}], "stateful_callbacks": {"x": []}, "best_metric": 1e400}`))
+	f.Add(
+		[]byte(
+			`{"global_step": 1e3, "log_history": [null, {"loss": NaN}], "stateful_callbacks": {"x": []}, "best_metric": 1e400}`))
 	f.Add([]byte(`{"log_history": {}, "epoch": "2", "global_step": 9223372036854775807}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := StateFromJSON(text)

@@ -88,11 +88,14 @@ func TestImproves(t *testing.T) {
 }
 
 func TestRecord(t *testing.T) {
-	r := callbacks.Record{"learning_rate": 4.5e-05, "loss": 2.345678, "step": 500, "epoch": 1.25, "train_tokens_per_second": 12345.678, "note": "a\nb"}
-	require.Equal(t, "step 500  epoch 1.25  loss 2.3457  learning_rate 4.50e-05  note a b  train_tokens_per_second 12346", r.String())
+	r := callbacks.Record{"learning_rate": 4.5e-05, "loss": 2.345678, "step": 500, "epoch": 1.25,
+		"train_tokens_per_second": 12345.678, "note": "a\nb"}
+	require.Equal(t, "step 500  epoch 1.25  loss 2.3457  learning_rate 4.50e-05  note a b  "+
+		"train_tokens_per_second 12346", r.String())
 	require.True(t, r.IsTrain())
 	require.False(t, callbacks.Record{"eval_loss": 1.0}.IsTrain())
-	require.Equal(t, "loss NaN  text (101 bytes)", callbacks.Record{"loss": math.NaN(), "text": string(make([]byte, 101))}.String())
+	require.Equal(t, "loss NaN  text (101 bytes)",
+		callbacks.Record{"loss": math.NaN(), "text": string(make([]byte, 101))}.String())
 	text, err := callbacks.Record{"a": math.Inf(1), "b": math.Inf(-1), "c": float32(0.5), "d": int64(3)}.MarshalJSON()
 	require.NoError(t, err)
 	require.Equal(t, `{"a":"Infinity","b":"-Infinity","c":0.5,"d":3}`, string(text))

@@ -56,7 +56,8 @@ func TestDamagedFilesAreNamed(t *testing.T) {
 		{"manifest.json", replace("}\n", ""), "not JSON: "},
 		{"manifest.json", replace(`"step": 10`, `"step": 11`), "damaged: its own hash"},
 		{"manifest.json", replace("model.", "m0del."), "damaged: its own hash"},
-		{"manifest.json", replace(`"format_version": 1`, `"format_version": 2`), "format version 2: this program reads version 1"},
+		{"manifest.json", replace(`"format_version": 1`, `"format_version": 2`),
+			"format version 2: this program reads version 1"},
 		{"manifest.json", replace(`"step"`, `"stop"`), `unknown field "stop"`},
 		{"manifest.json", lengthen, "not JSON"},
 	} {
@@ -130,7 +131,8 @@ func TestPathsInAManifestStayInTheFolder(t *testing.T) {
 	m := vfs.NewMem()
 	s := quiet(m, "out")
 	require.NoError(t, vfs.MkdirAll(m, filepath.Join("out", "checkpoint-5")))
-	manifest := checkpoint.Manifest{FormatVersion: 1, SaveID: 1, Step: 5, Files: []checkpoint.File{{Name: "../../etc/passwd"}}}
+	manifest := checkpoint.Manifest{FormatVersion: 1, SaveID: 1, Step: 5,
+		Files: []checkpoint.File{{Name: "../../etc/passwd"}}}
 	text, err := checkpoint.EncodeManifest(&manifest)
 	require.NoError(t, err)
 	overwrite(t, m, filepath.Join("out", "checkpoint-5", "manifest.json"), text)

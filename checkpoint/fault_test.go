@@ -54,7 +54,8 @@ func scenarios() []scenario {
 		{"first", holding(), saving(state{5, "new"}), nil, state{5, "new"}},
 		{"next", holding(state{5, "old"}), saving(state{10, "new"}), []state{{5, "old"}}, state{10, "new"}},
 		{"same step", holding(state{5, "old"}), saving(state{5, "new"}), []state{{5, "old"}}, state{5, "new"}},
-		{"older step", holding(state{5, "old"}, state{10, "old"}), saving(state{5, "new"}), []state{{10, "old"}}, state{5, "new"}},
+		{"older step", holding(state{5, "old"}, state{10, "old"}), saving(state{5, "new"}), []state{{10, "old"}},
+			state{5, "new"}},
 		{"after an interruption", interrupted, saving(state{5, "new"}), []state{{5, "old"}}, state{5, "new"}},
 		{"another after an interruption", interrupted, saving(state{10, "new"}), []state{{5, "old"}}, state{10, "new"}},
 		{"rotation", holding(state{5, "old"}, state{10, "old"}, state{15, "old"}), func(s *checkpoint.Store) error {
@@ -111,8 +112,12 @@ func TestEachOperationFailsInTurn(t *testing.T) {
 		{"ENOSPC", func(n int) (errorfs.Injector, func() bool) {
 			return errorfs.Nth(n, errorfs.Kind.Changes, errorfs.ErrNoSpace)
 		}},
-		{"short write", func(n int) (errorfs.Injector, func() bool) { return errorfs.Nth(n, onDisk, errorfs.ErrShortWrite) }},
-		{"full disk", func(n int) (errorfs.Injector, func() bool) { return errorfs.From(n, onDisk, errorfs.ErrShortWrite) }},
+		{"short write", func(n int) (errorfs.Injector, func() bool) {
+			return errorfs.Nth(n, onDisk, errorfs.ErrShortWrite)
+		}},
+		{"full disk", func(n int) (errorfs.Injector, func() bool) {
+			return errorfs.From(n, onDisk, errorfs.ErrShortWrite)
+		}},
 		{"dead disk", func(n int) (errorfs.Injector, func() bool) { return errorfs.From(n, nil, errorfs.ErrIO) }},
 	}
 	for _, sc := range scenarios() {
@@ -202,7 +207,8 @@ func TestCrashTwice(t *testing.T) {
 			inject, _ = errorfs.From(second, errorfs.Kind.Changes, errorfs.ErrCrashed)
 			_ = saving(state{5, "two"})(quiet(errorfs.Wrap(m, inject), "out"))
 			m = m.CrashClone(rand.New(rand.NewPCG(uint64(second), uint64(first))))
-			require.Contains(t, []state{base, {5, "one"}, {5, "two"}}, latest(t, quiet(m, "out")), "crash at %d, then at %d", first, second)
+			require.Contains(t, []state{base, {5, "one"}, {5, "two"}}, latest(t, quiet(m, "out")),
+				"crash at %d, then at %d", first, second)
 		}
 	}
 }

@@ -21,7 +21,8 @@ func FuzzOpen(f *testing.F) {
 	saved := func(t testing.TB) (*vfs.Mem, *Store) {
 		disk := vfs.NewMem()
 		s := &Store{Dir: "out", FS: disk, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
-		_, err := s.Save(context.Background(), 7, Content{RunID: "run", Parts: []Part{BytesPart("a.json", []byte(`{"a":1}`)), BytesPart("b", nil)}})
+		_, err := s.Save(context.Background(), 7,
+			Content{RunID: "run", Parts: []Part{BytesPart("a.json", []byte(`{"a":1}`)), BytesPart("b", nil)}})
 		require.NoError(t, err)
 		return disk, s
 	}
@@ -29,7 +30,8 @@ func FuzzOpen(f *testing.F) {
 	manifest, err := vfs.ReadFile(disk, "out/checkpoint-7/manifest.json", 1<<20)
 	require.NoError(f, err)
 	f.Add(manifest, []byte(`{"format_version":1,"checkpoint":"checkpoint-7","save_id":1}`))
-	f.Add([]byte(`{"format_version":1,"files":[{"name":"../x","size":-1,"sha256":""}]}`), []byte(`{"format_version":1,"checkpoint":"../checkpoint-7"}`))
+	f.Add([]byte(`{"format_version":1,"files":[{"name":"../x","size":-1,"sha256":""}]}`),
+		[]byte(`{"format_version":1,"checkpoint":"../checkpoint-7"}`))
 	f.Add([]byte(`{"format_version":1,"files":[{"name":"a.json","size":9223372036854775807}]}`), []byte(`{}`))
 	f.Fuzz(func(t *testing.T, manifest, latest []byte) {
 		disk, s := saved(t)

@@ -49,7 +49,11 @@ func TestOperations(t *testing.T) {
 	_, err := s.Rotate(1, run)
 	require.NoError(t, err)
 	section("a save that fails")
-	_, err = s.Save(ctx, 15, checkpoint.Content{Parts: []checkpoint.Part{{Name: "a", Write: func(io.Writer) error { return os.ErrInvalid }}}})
+	_,
+		err = s.Save(ctx, 15,
+		checkpoint.Content{Parts: []checkpoint.Part{{Name: "a", Write: func(io.Writer) error {
+			return os.ErrInvalid
+		}}}})
 	require.ErrorIs(t, err, os.ErrInvalid)
 	section("a file beside the checkpoints")
 	require.NoError(t, s.WriteFiles(ctx, []checkpoint.Part{checkpoint.BytesPart("config.json", []byte("{}"))}))

@@ -45,7 +45,8 @@ func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
 	case ck == nil:
 		return nil, fmt.Errorf("%w in %s", ErrNone, s.Dir)
 	case len(tried) > 0:
-		s.log().Warn("falling back to the newest undamaged checkpoint", "path", ck.Path, "step", ck.Step, "err", errors.Join(tried...))
+		s.log().Warn("falling back to the newest undamaged checkpoint", "path", ck.Path, "step", ck.Step, "err",
+			errors.Join(tried...))
 	default:
 		s.log().Warn("no "+pointerFile+" file: taking the newest checkpoint", "path", ck.Path, "step", ck.Step)
 	}

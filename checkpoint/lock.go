@@ -39,7 +39,8 @@ func (h Holder) String() string {
 	if h == (Holder{}) {
 		return "a process that has not said which"
 	}
-	return fmt.Sprintf("process %d (%s) on host %s, since %s", h.PID, h.Program, h.Host, h.Since.Local().Format(time.DateTime))
+	return fmt.Sprintf("process %d (%s) on host %s, since %s", h.PID, h.Program, h.Host,
+		h.Since.Local().Format(time.DateTime))
 }
 
 // HeldError is returned by what writes into a folder that another process, or another
@@ -113,7 +114,8 @@ func (s *Store) take(ctx context.Context) error {
 		return err
 	}
 	host, _ := os.Hostname()
-	me := Holder{PID: os.Getpid(), Host: host, Program: filepath.Base(os.Args[0]), Since: time.Now().Truncate(time.Second)}
+	me := Holder{PID: os.Getpid(), Host: host, Program: filepath.Base(os.Args[0]),
+		Since: time.Now().Truncate(time.Second)}
 	if err := s.watch(ctx, lock, me); err != nil {
 		return errors.Join(err, lock.Abandon())
 	}
@@ -132,7 +134,8 @@ func (s *Store) watch(ctx context.Context, lock vfs.Lock, me Holder) error {
 		return nil
 	}
 	wait := s.interval() * silentBeats
-	s.log().Warn("the last holder of the folder did not release it: checking whether it is still running", "dir", s.dir(), "holder", last.String(), "seconds", wait.Seconds())
+	s.log().Warn("the last holder of the folder did not release it: checking whether it is still running", "dir",
+		s.dir(), "holder", last.String(), "seconds", wait.Seconds())
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	tick := time.NewTicker(s.interval() / 2)

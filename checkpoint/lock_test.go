@@ -121,7 +121,8 @@ func TestPlantedLinksAreNotFollowed(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	victim := filepath.Join(elsewhere, "victim")
 	require.NoError(t, os.WriteFile(victim, []byte("precious"), 0o644))
-	for _, name := range []string{".tmp-file-LATEST", ".tmp-file-model.safetensors", "LATEST", "model.safetensors", ".tmp-delete-checkpoint-1"} {
+	for _, name := range []string{".tmp-file-LATEST", ".tmp-file-model.safetensors", "LATEST", "model.safetensors",
+		".tmp-delete-checkpoint-1"} {
 		require.NoError(t, os.Symlink(victim, filepath.Join(dir, name)))
 	}
 	require.NoError(t, os.Symlink(elsewhere, filepath.Join(dir, ".tmp-checkpoint-1-1")))
@@ -162,6 +163,7 @@ func TestCheckpointsOfOtherRunsStay(t *testing.T) {
 
 	s.Overwrite = true
 	save(t, s, state{1, "x"})
-	require.Equal(t, "LATEST checkpoint-1 checkpoint-2.replaced-3 checkpoint-4", names(t, m, "out"), "but where that is wanted")
+	require.Equal(t, "LATEST checkpoint-1 checkpoint-2.replaced-3 checkpoint-4", names(t, m, "out"),
+		"but where that is wanted")
 	require.Equal(t, state{1, "x"}, latest(t, s))
 }

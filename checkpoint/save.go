@@ -91,7 +91,8 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 	if err != nil {
 		return Info{}, err
 	}
-	info := Info{Path: s.path(name), Manifest: Manifest{FormatVersion: formatVersion, RunID: content.RunID, SaveID: id, Step: step}}
+	info := Info{Path: s.path(name), Manifest: Manifest{FormatVersion: formatVersion, RunID: content.RunID, SaveID: id,
+		Step: step}}
 	aside, err := s.writeAndCommit(ctx, name, &info, content.Parts)
 	if err != nil {
 		return Info{}, err
@@ -233,7 +234,8 @@ func (s *Store) commit(tmp, name string, info *Info) (aside string, err error) {
 		return "", errors.Join(err, s.fs().Rename(s.path(aside), path))
 	}
 	if !ours {
-		s.log().Warn("another run's folder had the checkpoint's name and was renamed", "path", path, "to", s.path(aside))
+		s.log().Warn("another run's folder had the checkpoint's name and was renamed", "path", path, "to",
+			s.path(aside))
 		return "", nil
 	}
 	return aside, nil

@@ -126,7 +126,8 @@ func (s *Store) list() (listing, error) {
 			l.named = append(l.named, name)
 		case aside && folder:
 			l.aside = append(l.aside, name)
-		case strings.HasPrefix(name, writePrefix), strings.HasPrefix(name, deletePrefix), strings.HasPrefix(name, filePrefix):
+		case strings.HasPrefix(name, writePrefix), strings.HasPrefix(name, deletePrefix),
+			strings.HasPrefix(name, filePrefix):
 			l.garbage = append(l.garbage, name)
 		}
 	}

@@ -164,7 +164,8 @@ func TestStepsThatStartAgainFromZero(t *testing.T) {
 
 func TestForeignFoldersAreNeverDeleted(t *testing.T) {
 	m := vfs.NewMem()
-	for _, name := range []string{"checkpoint-5", "checkpoint-7", "checkpoint-x", "checkpoint-05", ".tmp-mine", "runs"} {
+	for _, name := range []string{"checkpoint-5", "checkpoint-7", "checkpoint-x", "checkpoint-05", ".tmp-mine",
+		"runs"} {
 		require.NoError(t, vfs.MkdirAll(m, filepath.Join("out", name)))
 		require.NoError(t, vfs.WriteFile(m, filepath.Join("out", name, "pytorch_model.bin"), []byte("precious")))
 	}
@@ -180,7 +181,8 @@ func TestForeignFoldersAreNeverDeleted(t *testing.T) {
 	require.Contains(t, log.String(), "was renamed")
 	_, err = s.Rotate(1, run)
 	require.NoError(t, err)
-	require.Equal(t, ".tmp-mine LATEST checkpoint-05 checkpoint-5.replaced-2 checkpoint-7 checkpoint-9 checkpoint-9.replaced-3 checkpoint-x runs",
+	require.Equal(t, ".tmp-mine LATEST checkpoint-05 checkpoint-5.replaced-2 checkpoint-7 checkpoint-9 "+
+		"checkpoint-9.replaced-3 checkpoint-x runs",
 		names(t, m, "out"))
 	data, err := vfs.ReadFile(m, filepath.Join("out", "checkpoint-5.replaced-2", "pytorch_model.bin"), 100)
 	require.NoError(t, err)
@@ -223,22 +225,30 @@ func TestFailingPartsLeaveNothing(t *testing.T) {
 	boom := errors.New("boom")
 	good := checkpoint.BytesPart("a.json", []byte("{}"))
 
-	_, err := s.Save(ctx, 10, checkpoint.Content{Parts: []checkpoint.Part{good, {Name: "b.json", Write: func(io.Writer) error { return boom }}}})
+	_,
+		err := s.Save(ctx, 10,
+		checkpoint.Content{Parts: []checkpoint.Part{good,
+			{Name: "b.json", Write: func(io.Writer) error { return boom }}}})
 	require.ErrorIs(t, err, boom)
 	require.ErrorContains(t, err, "checkpoint-10: part b.json: boom")
 	require.Equal(t, before, names(t, m, "out"))
 
 	require.PanicsWithError(t, "boom", func() {
-		_, _ = s.Save(ctx, 10, checkpoint.Content{Parts: []checkpoint.Part{good, {Name: "b.json", Write: func(io.Writer) error { panic(boom) }}}})
+		_,
+			_ = s.Save(ctx, 10,
+			checkpoint.Content{Parts: []checkpoint.Part{good,
+				{Name: "b.json", Write: func(io.Writer) error { panic(boom) }}}})
 	})
 	require.Equal(t, before, names(t, m, "out"))
 
 	cancelled, cancel := context.WithCancel(ctx)
-	_, err = s.Save(cancelled, 5, checkpoint.Content{Parts: []checkpoint.Part{{Name: "b.json", Write: func(w io.Writer) error {
-		cancel()
-		_, err := w.Write(make([]byte, 3<<20))
-		return err
-	}}}})
+	_,
+		err = s.Save(cancelled, 5,
+		checkpoint.Content{Parts: []checkpoint.Part{{Name: "b.json", Write: func(w io.Writer) error {
+			cancel()
+			_, err := w.Write(make([]byte, 3<<20))
+			return err
+		}}}})
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = s.Save(cancelled, 5, checkpoint.Content{Parts: []checkpoint.Part{checkpoint.BytesPart("b.json", nil)}})
 	require.ErrorIs(t, err, context.Canceled)
@@ -280,7 +290,8 @@ func TestWriteFiles(t *testing.T) {
 	m := vfs.NewMem()
 	s := quiet(m, "out")
 	part := func(data string) checkpoint.Part { return checkpoint.BytesPart("train_results.json", []byte(data)) }
-	require.NoError(t, s.WriteFiles(ctx, []checkpoint.Part{part("old"), checkpoint.BytesPart("config.json", []byte("{}"))}))
+	require.NoError(t,
+		s.WriteFiles(ctx, []checkpoint.Part{part("old"), checkpoint.BytesPart("config.json", []byte("{}"))}))
 	n := 1
 	for ; ; n++ {
 		inject, reached := errorfs.Nth(n, nil, errorfs.ErrShortWrite)

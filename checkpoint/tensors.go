@@ -34,7 +34,8 @@ func (ck *Checkpoint) ReadTensors(c *tensor.Ctx, base string) (tensors []tensor.
 	for _, name := range set.Names() {
 		r, e, _ := set.Lookup(name)
 		if e.DType.Size() == 0 {
-			return nil, fmt.Errorf("%s: tensor %q has elements of type %s, which are not supported", ck.Path, name, e.Raw)
+			return nil, fmt.Errorf("%s: tensor %q has elements of type %s, which are not supported", ck.Path, name,
+				e.Raw)
 		}
 		data, err := r.ReadTensor(name)
 		if err != nil {

@@ -41,7 +41,9 @@ func bits(c *tensor.Ctx, list []tensor.Named) map[string]string {
 func TestTensorsRoundTrip(t *testing.T) {
 	c := tensor.NewCtx(tensor.CPU())
 	want := model(c)
-	part := checkpoint.Part{Name: "model.safetensors", Write: func(w io.Writer) error { return checkpoint.SaveTensors(c, w, want) }}
+	part := checkpoint.Part{Name: "model.safetensors", Write: func(w io.Writer) error {
+		return checkpoint.SaveTensors(c, w, want)
+	}}
 	s := quiet(vfs.NewMem(), "out")
 	_, err := s.Save(ctx, 1, checkpoint.Content{Parts: []checkpoint.Part{part}})
 	require.NoError(t, err)
@@ -61,7 +63,9 @@ func TestForeignElementTypes(t *testing.T) {
 	foreign, err := os.ReadFile(filepath.Join("..", "internal", "safetensors", "testdata", "foreign.safetensors"))
 	require.NoError(t, err)
 	s := quiet(vfs.NewMem(), "out")
-	_, err = s.Save(ctx, 1, checkpoint.Content{Parts: []checkpoint.Part{checkpoint.BytesPart("model.safetensors", foreign)}})
+	_,
+		err = s.Save(ctx, 1,
+		checkpoint.Content{Parts: []checkpoint.Part{checkpoint.BytesPart("model.safetensors", foreign)}})
 	require.NoError(t, err)
 	ck, err := s.Latest(ctx)
 	require.NoError(t, err)

@@ -31,7 +31,8 @@ func Example() {
 		panic(err)
 	}
 	c := tensor.NewCtx(tensor.CPU())
-	loader, err := data.NewLoader(context.Background(), c, source, data.EpochOrder(batches, 0), data.LoaderOptions{Workers: 2})
+	loader, err := data.NewLoader(context.Background(), c, source, data.EpochOrder(batches, 0),
+		data.LoaderOptions{Workers: 2})
 	if err != nil {
 		panic(err)
 	}

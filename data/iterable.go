@@ -185,7 +185,8 @@ func (r *sampleReader[T]) Skip(number int64, place json.RawMessage) error {
 	for r.number < number {
 		if _, err := r.Next(); err != nil {
 			if err == io.EOF {
-				err = fmt.Errorf("data: the epoch ended after %d samples, before sample %d: it is another than before", r.number, number)
+				err = fmt.Errorf("data: the epoch ended after %d samples, before sample %d: it is another than before",
+					r.number, number)
 			}
 			return err
 		}

@@ -21,7 +21,9 @@ type LengthColumn interface {
 func Lengths(s Source, column string) ([]int, error) {
 	c, ok := s.(LengthColumn)
 	if !ok {
-		return nil, fmt.Errorf("data: a source of type %T does not provide the lengths of its samples: want a method Lengths, or a source made by NewSource", s)
+		return nil,
+			fmt.Errorf("data: a source of type %T does not provide the lengths of its samples: want a method "+
+				"Lengths, or a source made by NewSource", s)
 	}
 	lengths, err := c.Lengths(column)
 	if err != nil {
@@ -83,7 +85,9 @@ func measureOf(t reflect.Type, column string) (func(reflect.Value) int, error) {
 			return func(v reflect.Value) int { return follow(v).FieldByIndex(f.Index).Len() }, nil
 		}
 	}
-	return nil, fmt.Errorf("data: samples of type %v have no length: want slices, or structs with an integer %q or a slice %q, or a dataset with a method Lengths", t, column, InputIDs)
+	return nil,
+		fmt.Errorf("data: samples of type %v have no length: want slices, or structs with an integer %q or a slice "+
+			"%q, or a dataset with a method Lengths", t, column, InputIDs)
 }
 
 // fieldNamed finds an exported field by its name in snake case or its tag.

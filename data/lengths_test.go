@@ -59,9 +59,10 @@ func TestLengths(t *testing.T) {
 func TestLengthsErrors(t *testing.T) {
 	broken := errors.New("broken")
 	for want, s := range map[string]Source{
-		`samples of type int have no length`:                               NewSource(Slice[int]{1}, nil),
-		`samples of type struct { A []int32 } have no length: want slices`: NewSource(Slice[struct{ A []int32 }]{}, nil),
-		`does not provide the lengths of its samples`:                      foreign{},
+		`samples of type int have no length`: NewSource(Slice[int]{1}, nil),
+		`samples of type struct { A []int32 } have no length: want slices`: NewSource(Slice[struct{ A []int32 }]{},
+			nil),
+		`does not provide the lengths of its samples`: foreign{},
 		`broken`: NewSource(columns{err: broken}, nil),
 		`column "length" has lengths of 1 samples, want 2`: NewSource(columns{lengths: []int{1}}, nil),
 		`data: sample 0: `: NewSource(Slice[*measured]{nil}, nil),

@@ -134,7 +134,8 @@ func (p *pending) discard() {
 // batches. The error names a negative option.
 func NewLoader(ctx context.Context, c *tensor.Ctx, source Source, order Order, o LoaderOptions) (*Loader, error) {
 	if o.Workers < 0 || o.PrefetchFactor < 0 {
-		return nil, fmt.Errorf("data: loader with %d workers and prefetch factor %d, want 0 or more", o.Workers, o.PrefetchFactor)
+		return nil, fmt.Errorf("data: loader with %d workers and prefetch factor %d, want 0 or more", o.Workers,
+			o.PrefetchFactor)
 	}
 	if o.PrefetchFactor == 0 {
 		o.PrefetchFactor = 2
@@ -194,7 +195,8 @@ func (l *Loader) feed(work chan<- *pending) {
 // goroutine, as a failing test does.
 func (l *Loader) fill(c *tensor.Ctx, p *pending) {
 	defer close(p.done)
-	p.err = &CollateError{Indices: p.micro.Indices, Err: errors.New("the dataset or the collator called runtime.Goexit")}
+	p.err = &CollateError{Indices: p.micro.Indices,
+		Err: errors.New("the dataset or the collator called runtime.Goexit")}
 	p.batch, p.err = l.load(c, p)
 }
 

@@ -101,11 +101,13 @@ func TestLoaderFollowsStream(t *testing.T) {
 }
 
 func TestStreamOrderEndsWithoutOwnData(t *testing.T) {
-	s, err := samplers.NewStream(samplers.NewSequential(1), samplers.Layout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 2, Rank: 1})
+	s, err := samplers.NewStream(samplers.NewSequential(1),
+		samplers.Layout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 2, Rank: 1})
 	require.NoError(t, err)
 	_, ok := StreamOrder(s, 1000).Next()
 	require.False(t, ok)
-	s, err = samplers.NewStream(samplers.NewSequential(0), samplers.Layout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 1})
+	s, err = samplers.NewStream(samplers.NewSequential(0),
+		samplers.Layout{BatchSize: 1, AccumulationSteps: 1, WorldSize: 1})
 	require.NoError(t, err)
 	_, ok = StreamOrder(s, 1000).Next()
 	require.False(t, ok)
@@ -187,7 +189,8 @@ func TestLoaderBounded(t *testing.T) {
 	const workers, factor = 3, 2
 	var begun atomic.Int64
 	src := NewSource(faulty{numbers(1000), func(int) error { begun.Add(1); return nil }}, Stack[number])
-	l, err := NewLoader(context.Background(), newCtx(), src, epoch(t, 1000, 1), LoaderOptions{Workers: workers, PrefetchFactor: factor})
+	l, err := NewLoader(context.Background(), newCtx(), src, epoch(t, 1000, 1),
+		LoaderOptions{Workers: workers, PrefetchFactor: factor})
 	require.NoError(t, err)
 	for taken := range int64(50) {
 		for begun.Load() < taken+workers*factor { // it does use its room

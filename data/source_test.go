@@ -95,8 +95,10 @@ func TestSourceNamesTheSample(t *testing.T) {
 func TestSourceNamesTheBatch(t *testing.T) {
 	c := newCtx()
 	for want, collate := range map[string]Collator[number]{
-		"collating samples [1 2]: odd one": func(*tensor.Ctx, []number) (*Batch, error) { return nil, errors.New("odd one") },
-		"returned no batch":                func(*tensor.Ctx, []number) (*Batch, error) { return nil, nil },
+		"collating samples [1 2]: odd one": func(*tensor.Ctx, []number) (*Batch, error) {
+			return nil, errors.New("odd one")
+		},
+		"returned no batch": func(*tensor.Ctx, []number) (*Batch, error) { return nil, nil },
 		"panic: tensor.FromSlice": func(c *tensor.Ctx, _ []number) (*Batch, error) {
 			tensor.FromSlice(c, []float32{1}, 2)
 			return nil, nil

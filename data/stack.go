@@ -127,7 +127,9 @@ func (f stackField) column(samples any) (*column, error) {
 			col.shape = shape
 		}
 		if !slices.Equal(shape, col.shape) {
-			return nil, fmt.Errorf("%s of sample %d of the batch has shape %v, earlier ones have %v; pad them in your own collator", f.name, i, shape, col.shape)
+			return nil,
+				fmt.Errorf("%s of sample %d of the batch has shape %v, earlier ones have %v; pad them in your own "+
+					"collator", f.name, i, shape, col.shape)
 		}
 		if err := col.append(value, shape); err != nil {
 			return nil, fmt.Errorf("%s of sample %d of the batch: %w", f.name, i, err)

@@ -29,8 +29,10 @@ func TestStack(t *testing.T) {
 	c := newCtx()
 	_ = everything{}.unexported
 	b, err := Stack(c, []everything{
-		{InputIDs: []int32{1, 2, 3}, F32: 0.5, F64: [2]float64{1, 2}, Image: [2][]uint8{{1}, {2}}, Flag: true, XValue: -8, HTTPCode: 404, Weights: []float32{1, 2}, Label: 7, Renamed: 9},
-		{InputIDs: []int32{4, 5, 6}, F32: 1.5, F64: [2]float64{3, 4}, Image: [2][]uint8{{3}, {255}}, XValue: 8, HTTPCode: 200, Weights: []float32{3, 4}, Label: tensor.IgnoreIndex},
+		{InputIDs: []int32{1, 2, 3}, F32: 0.5, F64: [2]float64{1, 2}, Image: [2][]uint8{{1}, {2}}, Flag: true,
+			XValue: -8, HTTPCode: 404, Weights: []float32{1, 2}, Label: 7, Renamed: 9},
+		{InputIDs: []int32{4, 5, 6}, F32: 1.5, F64: [2]float64{3, 4}, Image: [2][]uint8{{3}, {255}}, XValue: 8,
+			HTTPCode: 200, Weights: []float32{3, 4}, Label: tensor.IgnoreIndex},
 	})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, b.Count, "one label is ignored")

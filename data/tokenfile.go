@@ -233,7 +233,8 @@ func (w *TokenWriter) Write(tokens []int32) error {
 	buf := make([]byte, 0, 4*len(tokens))
 	for _, id := range tokens {
 		if id < 0 || id > w.limit {
-			w.err = fmt.Errorf("data: token file %s: token %d has id %d, want 0 to %d", w.path, w.header.count, id, w.limit)
+			w.err = fmt.Errorf("data: token file %s: token %d has id %d, want 0 to %d", w.path, w.header.count, id,
+				w.limit)
 			return w.err
 		}
 		if w.header.width == 2 {

@@ -70,7 +70,9 @@ func TrainBlocks(tokens Tokens, blockSize int) (*Blocks, error) {
 	}
 	size := int64(blockSize)
 	if n := tokens.Len(); n < size {
-		return nil, fmt.Errorf("data: dataset has %d tokens, shorter than one block of %d; use more text or a smaller block_size", n, blockSize)
+		return nil,
+			fmt.Errorf("data: dataset has %d tokens, shorter than one block of %d; use more text or a smaller "+
+				"block_size", n, blockSize)
 	}
 	return &Blocks{tokens: tokens, size: size, stride: size, blocks: tokens.Len() / size}, nil
 }

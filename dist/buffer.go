@@ -72,7 +72,8 @@ func Of[T Element](s []T) Buffer {
 	case bool:
 		d = dtype.Bool
 	}
-	return Buffer{data: unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(zero))), dtype: d}
+	return Buffer{data: unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(zero))),
+		dtype: d}
 }
 
 // Bytes returns b, which holds elements of dtype d in the host's byte order, as a Buffer. Its length must be a multiple

@@ -16,16 +16,18 @@ import (
 // Signature is what all ranks must agree on for a call, and what is compared before any byte is combined. It is stored
 // in JSON by the flight recorder. It is for engines; programs see it in errors and flight records.
 type Signature struct {
-	Seq    uint64      `json:"seq"` // number of the call in its group, from 1; messages are counted per pair and direction
+	// number of the call in its group, from 1; messages are counted per pair and direction
+	Seq    uint64      `json:"seq"`
 	Op     Op          `json:"op"`
 	Reduce ReduceOp    `json:"reduce"`
 	DType  dtype.DType `json:"-"`
-	Count  int         `json:"count"`            // elements of one block: of the whole buffer, or of one rank's share where each has its own
-	Root   int         `json:"root"`             // the root of a rooted operation, the other rank of a message, else 0
-	Fast   bool        `json:"fast"`             // additions in any order
-	Layout uint64      `json:"layout,omitempty"` // hash of what lies in the buffer: names, shapes and offsets
-	Label  string      `json:"label,omitempty"`  // what the buffer is: a parameter or a bucket
-	Group  string      `json:"-"`
+	// elements of one block: of the whole buffer, or of one rank's share where each has its own
+	Count  int    `json:"count"`
+	Root   int    `json:"root"`             // the root of a rooted operation, the other rank of a message, else 0
+	Fast   bool   `json:"fast"`             // additions in any order
+	Layout uint64 `json:"layout,omitempty"` // hash of what lies in the buffer: names, shapes and offsets
+	Label  string `json:"label,omitempty"`  // what the buffer is: a parameter or a bucket
+	Group  string `json:"-"`
 }
 
 // MaxLabel is the number of bytes of a label that are compared and shown; the rest counts through Layout.
@@ -66,9 +68,11 @@ func DecodeSignature(src []byte) (Signature, error) {
 	n := int(src[7])
 	s := Signature{
 		Op: Op(src[4]), Reduce: ReduceOp(src[5] & 0x7f), Fast: src[5]&0x80 != 0, DType: dtype.DType(src[6]),
-		Seq: le.Uint64(src[8:]), Count: int(le.Uint64(src[24:])), Root: int(int64(le.Uint64(src[32:]))), Layout: le.Uint64(src[40:]),
+		Seq: le.Uint64(src[8:]), Count: int(le.Uint64(src[24:])), Root: int(int64(le.Uint64(src[32:]))),
+		Layout: le.Uint64(src[40:]),
 	}
-	if n > MaxLabel || s.Op == opInvalid || s.Op >= numOps || s.Reduce >= numReduceOps || s.DType.Size() == 0 || s.Count < 0 {
+	if n > MaxLabel || s.Op == opInvalid || s.Op >= numOps || s.Reduce >= numReduceOps || s.DType.Size() == 0 ||
+		s.Count < 0 {
 		return Signature{}, fmt.Errorf("dist: not a signature: %v", src[:48])
 	}
 	s.Label = string(src[48 : 48+n])
@@ -121,8 +125,9 @@ func Hash(parts ...string) uint64 {
 // Call is one operation as an engine sees it: checked, with its buffers and its deadline. It is for engines.
 type Call struct {
 	Signature
-	In       []byte    // what this rank gives; nil where it gives nothing
-	Out      []byte    // what this rank receives; the same memory as In for operations in place; nil where it receives nothing
+	In []byte // what this rank gives; nil where it gives nothing
+	// what this rank receives; the same memory as In for operations in place; nil where it receives nothing
+	Out      []byte
 	Deadline time.Time // the engine returns a *TimeoutError soon after
 	Timeout  time.Duration
 

@@ -146,7 +146,8 @@ func (g *Group) count(c *Call, shape blocks, in, out Buffer) error {
 	case takes && nin%factor(inBlocks) != 0:
 		return fmt.Errorf("input of %d elements, want a multiple of %d, the number of ranks", nin, factor(inBlocks))
 	case takes && gives && nin*factor(outBlocks) != nout*factor(inBlocks):
-		return fmt.Errorf("input of %d elements and output of %d on %d ranks: want one block of equal length for each rank", nin, nout, g.Size())
+		return fmt.Errorf("input of %d elements and output of %d on %d ranks: want one block of equal length for "+
+			"each rank", nin, nout, g.Size())
 	case takes:
 		c.Count = nin / factor(inBlocks)
 	default:

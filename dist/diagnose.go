@@ -85,9 +85,12 @@ func readFlight(name string) (FlightRecord, error) {
 	if err := json.Unmarshal(text, &record); err != nil {
 		return record, fmt.Errorf("dist: flight record %s: %w", name, err)
 	}
-	if record.Version != 1 || record.Size < 1 || record.Size > maxFlightRanks || record.Rank < 0 || record.Rank >= record.Size {
-		return record, fmt.Errorf("dist: flight record %s: version %d, rank %d of %d: want version 1 and a rank below the size, which is at most %d",
-			name, record.Version, record.Rank, record.Size, maxFlightRanks)
+	if record.Version != 1 || record.Size < 1 || record.Size > maxFlightRanks || record.Rank < 0 ||
+		record.Rank >= record.Size {
+		return record,
+			fmt.Errorf("dist: flight record %s: version %d, rank %d of %d: want version 1 and a rank below the size, "+
+				"which is at most %d",
+				name, record.Version, record.Rank, record.Size, maxFlightRanks)
 	}
 	for i := range record.Entries {
 		e := &record.Entries[i]
@@ -133,7 +136,8 @@ func firstUnfinished(records []FlightRecord) uint64 {
 	}
 	for _, r := range records {
 		for _, e := range r.Entries {
-			if !e.Op.PointToPoint() && (e.State == Started || e.State == Failed) && e.Seq > finished && (first == 0 || e.Seq < first) {
+			if !e.Op.PointToPoint() && (e.State == Started || e.State == Failed) && e.Seq > finished &&
+				(first == 0 || e.Seq < first) {
 				first = e.Seq
 			}
 		}
@@ -172,12 +176,15 @@ func (f *Finding) explain(records []FlightRecord) {
 		f.mismatch(calls)
 	case f.Seq != 0 && len(absent) > 0:
 		f.Kind, f.Culprits = FindingMissing, absent
-		f.Text = fmt.Sprintf("group %q: %s did not come to %s; %s waited %v", f.Group, rankList(absent), only(calls), rankList(came), waited.Round(time.Millisecond))
+		f.Text = fmt.Sprintf("group %q: %s did not come to %s; %s waited %v", f.Group, rankList(absent), only(calls),
+			rankList(came), waited.Round(time.Millisecond))
 	case f.Seq != 0 && len(f.Absent) > 0:
 		f.Kind, f.Culprits = FindingMissing, f.Absent
-		f.Text = fmt.Sprintf("group %q: %s did not finish %s after %v", f.Group, rankList(came), only(calls), waited.Round(time.Millisecond))
+		f.Text = fmt.Sprintf("group %q: %s did not finish %s after %v", f.Group, rankList(came), only(calls),
+			waited.Round(time.Millisecond))
 	case f.Seq != 0 && len(f.Errors) == 0:
-		f.Text = fmt.Sprintf("group %q: all ranks are in %s, since %v", f.Group, only(calls), waited.Round(time.Millisecond))
+		f.Text = fmt.Sprintf("group %q: all ranks are in %s, since %v", f.Group, only(calls),
+			waited.Round(time.Millisecond))
 	default:
 		f.Kind = FindingError
 		f.Text = fmt.Sprintf("group %q: %s", f.Group, strings.Join(f.Errors, "; "))

@@ -23,29 +23,36 @@ import (
 
 func TestErrorsTravel(t *testing.T) {
 	for _, err := range []error{
-		&dist.MismatchError{Group: "world", A: dist.Side{Rank: 0, Call: "barrier #1"}, B: dist.Side{Rank: 3, Call: "all-reduce #1"}},
-		&dist.RankLostError{Group: "world", Rank: 2, Host: "node7", PID: 123, Cause: "its process ended", Call: "barrier #4"},
-		&dist.TimeoutError{Group: "world/dp", Reporter: 1, Op: dist.AllReduce, Seq: 5, Label: "bucket 0", Call: "all-reduce #5", After: time.Second, Missing: []int{2, 3}},
+		&dist.MismatchError{Group: "world", A: dist.Side{Rank: 0, Call: "barrier #1"},
+			B: dist.Side{Rank: 3, Call: "all-reduce #1"}},
+		&dist.RankLostError{Group: "world", Rank: 2, Host: "node7", PID: 123, Cause: "its process ended",
+			Call: "barrier #4"},
+		&dist.TimeoutError{Group: "world/dp", Reporter: 1, Op: dist.AllReduce, Seq: 5, Label: "bucket 0",
+			Call: "all-reduce #5", After: time.Second, Missing: []int{2, 3}},
 		&dist.AbortError{Group: "world", Rank: 1, Message: "out of memory"},
 	} {
 		got := dist.DecodeError(dist.EncodeError(err, "world", 1), "world", 1)
 		require.Equal(t, err, got)
 		require.Equal(t, err.Error(), got.Error())
 	}
-	require.EqualError(t, dist.DecodeError(dist.EncodeError(errors.New("plain"), "g", 4), "g", 4), `dist: group "g": rank 4 aborted: plain`)
+	require.EqualError(t, dist.DecodeError(dist.EncodeError(errors.New("plain"), "g", 4), "g", 4),
+		`dist: group "g": rank 4 aborted: plain`)
 	require.ErrorContains(t, dist.DecodeError([]byte("no json"), "g", 4), "rank 4 aborted: an unreadable error")
 	require.EqualError(t, dist.DecodeError([]byte("{}"), "g", 4), `dist: group "g": rank 4 aborted: no reason given`)
 }
 
 func TestErrorTexts(t *testing.T) {
-	require.EqualError(t, &dist.RankLostError{Group: "world", Rank: 2, Host: "node7", PID: 123, Cause: "its process ended", Call: "barrier #4"},
+	require.EqualError(t, &dist.RankLostError{Group: "world", Rank: 2, Host: "node7", PID: 123,
+		Cause: "its process ended", Call: "barrier #4"},
 		`dist: group "world": rank 2 (process 123 on node7) is lost: its process ended (during barrier #4)`)
-	require.EqualError(t, &dist.TimeoutError{Group: "world", Reporter: 1, Call: `all-reduce #5 "bucket 0" (sum of float32 × 10)`, After: time.Second, Missing: []int{2, 3}},
+	require.EqualError(t, &dist.TimeoutError{Group: "world", Reporter: 1,
+		Call: `all-reduce #5 "bucket 0" (sum of float32 × 10)`, After: time.Second, Missing: []int{2, 3}},
 		`dist: group "world": all-reduce #5 "bucket 0" (sum of float32 × 10) timed out after 1s on rank 1: ranks 2, 3 did not arrive`)
 }
 
 func signature(label string) dist.Signature {
-	return dist.Signature{Seq: 7, Op: dist.ReduceScatter, Reduce: dist.Max, DType: dtype.BFloat16, Count: 1 << 40, Root: 0, Fast: true, Layout: 9, Label: label}
+	return dist.Signature{Seq: 7, Op: dist.ReduceScatter, Reduce: dist.Max, DType: dtype.BFloat16, Count: 1 << 40,
+		Root: 0, Fast: true, Layout: 9, Label: label}
 }
 
 func TestSignatureTravels(t *testing.T) {
@@ -55,7 +62,8 @@ func TestSignatureTravels(t *testing.T) {
 	got, err := dist.DecodeSignature(b[:])
 	require.NoError(t, err)
 	require.Equal(t, s, got)
-	require.Equal(t, `reduce-scatter #7 "bucket 3" (max of bfloat16 × 1099511627776, layout 00000009, fast order)`, got.String())
+	require.Equal(t, `reduce-scatter #7 "bucket 3" (max of bfloat16 × 1099511627776, layout 00000009, fast order)`,
+		got.String())
 	long := signature(strings.Repeat("x", 500))
 	long.Encode(b[:])
 	got, err = dist.DecodeSignature(b[:])
@@ -86,7 +94,8 @@ func FuzzDecodeSignature(f *testing.F) {
 // FuzzDecodeError: what another rank says of its failure is an error that can be shown, whatever it is.
 func FuzzDecodeError(f *testing.F) {
 	f.Add(dist.EncodeError(errors.New("out of memory"), "g", 2))
-	f.Add(dist.EncodeError(&dist.RankLostError{Group: "g", Rank: 1, Host: "h", PID: 3, Cause: "c", Call: "barrier"}, "g", 1))
+	f.Add(dist.EncodeError(&dist.RankLostError{Group: "g", Rank: 1, Host: "h", PID: 3, Cause: "c", Call: "barrier"},
+		"g", 1))
 	f.Add(dist.EncodeError(&dist.TimeoutError{Group: "g", Missing: []int{1, 2}, After: time.Second}, "g", 1))
 	f.Add(dist.EncodeError(&dist.MismatchError{Group: "g"}, "g", 1))
 	f.Add([]byte("{"))
@@ -176,7 +185,8 @@ func (l *losing) Run(*dist.Call) error {
 func TestLostRankNamesTheCall(t *testing.T) {
 	g := dist.New(&losing{aborted: make(chan error, 1)}, dist.Options{})
 	err := g.AllReduce(dist.Of([]float32{1}), dist.Sum, dist.Label("bucket 3")).Wait(context.Background())
-	require.EqualError(t, err, `dist: group "world": rank 1 is lost: its process ended (during all-reduce #1 "bucket 3" (sum of float32 × 1))`)
+	require.EqualError(t, err,
+		`dist: group "world": rank 1 is lost: its process ended (during all-reduce #1 "bucket 3" (sum of float32 × 1))`)
 	require.Equal(t, err, g.Err())
 	require.NoError(t, g.Close())
 }
@@ -206,8 +216,9 @@ func TestDiagnose(t *testing.T) {
 	require.Equal(t, "mismatch", f.Kind)
 	require.Equal(t, []int{2}, f.Culprits)
 	require.Equal(t, []int{3}, f.Absent)
-	require.Equal(t, `group "world": the ranks disagree: ranks 0, 1 called all-reduce #1 "bucket 1" (sum of float32 × 4), rank 2 called `+
-		`all-reduce #1 "bucket 2" (sum of float32 × 4); there is no record of rank 3`, f.String())
+	require.Equal(t,
+		`group "world": the ranks disagree: ranks 0, 1 called all-reduce #1 "bucket 1" (sum of float32 × 4), rank 2 called `+
+			`all-reduce #1 "bucket 2" (sum of float32 × 4); there is no record of rank 3`, f.String())
 }
 
 // Records of running ranks are of different times: what one rank finished, all came to.
@@ -216,7 +227,8 @@ func TestDiagnoseOfRunningRanks(t *testing.T) {
 	write := func(dir string, rank int, age time.Duration, states ...dist.State) {
 		r := dist.FlightRecord{Version: 1, Group: "world", Rank: rank, Size: 2, Time: now.Add(-age)}
 		for i, s := range states {
-			r.Entries = append(r.Entries, dist.FlightEntry{DTypeName: "float32", State: s, StartedAt: r.Time.Add(-2 * time.Second),
+			r.Entries = append(r.Entries, dist.FlightEntry{DTypeName: "float32", State: s,
+				StartedAt: r.Time.Add(-2 * time.Second),
 				Signature: dist.Signature{Op: dist.Barrier, Seq: uint64(i + 1)}})
 		}
 		text, err := json.Marshal(r)
@@ -228,10 +240,14 @@ func TestDiagnoseOfRunningRanks(t *testing.T) {
 		kind      string
 		text      string
 	}{
-		{[]dist.State{dist.Finished, dist.Started}, []dist.State{dist.Finished}, dist.FindingMissing, "rank 1 did not come to barrier #2; rank 0 waited 2s"},
-		{[]dist.State{dist.Finished, dist.Started}, []dist.State{dist.Started}, dist.FindingMissing, "rank 1 did not come to barrier #2; rank 0 waited 2s"},
-		{[]dist.State{dist.Finished, dist.Finished}, []dist.State{dist.Started}, dist.FindingNone, "all recorded calls are finished"},
-		{[]dist.State{dist.Finished, dist.Started}, []dist.State{dist.Finished, dist.Started}, dist.FindingNone, "all ranks are in barrier #2, since 2s"},
+		{[]dist.State{dist.Finished, dist.Started}, []dist.State{dist.Finished}, dist.FindingMissing,
+			"rank 1 did not come to barrier #2; rank 0 waited 2s"},
+		{[]dist.State{dist.Finished, dist.Started}, []dist.State{dist.Started}, dist.FindingMissing,
+			"rank 1 did not come to barrier #2; rank 0 waited 2s"},
+		{[]dist.State{dist.Finished, dist.Finished}, []dist.State{dist.Started}, dist.FindingNone,
+			"all recorded calls are finished"},
+		{[]dist.State{dist.Finished, dist.Started}, []dist.State{dist.Finished, dist.Started}, dist.FindingNone,
+			"all ranks are in barrier #2, since 2s"},
 	} {
 		dir := t.TempDir()
 		write(dir, 0, 0, c.zero...)

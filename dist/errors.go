@@ -30,7 +30,8 @@ type MismatchError struct {
 
 // Error names both sides.
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("dist: group %q: the ranks disagree: rank %d called %s, rank %d called %s", e.Group, e.A.Rank, e.A.Call, e.B.Rank, e.B.Call)
+	return fmt.Sprintf("dist: group %q: the ranks disagree: rank %d called %s, rank %d called %s", e.Group, e.A.Rank,
+		e.A.Call, e.B.Rank, e.B.Call)
 }
 
 // RankLostError says that a rank's process ended, its host became unreachable, or it left the group while others waited
@@ -72,7 +73,8 @@ type TimeoutError struct {
 
 // Error names the call and the ranks that did not arrive.
 func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("dist: group %q: %s timed out after %v on rank %d: %s did not arrive", e.Group, e.Call, e.After, e.Reporter, rankList(e.Missing))
+	return fmt.Sprintf("dist: group %q: %s timed out after %v on rank %d: %s did not arrive", e.Group, e.Call, e.After,
+		e.Reporter, rankList(e.Missing))
 }
 
 // Timeout reports true, as net.Error has it.
@@ -80,7 +82,8 @@ func (e *TimeoutError) Timeout() bool { return true }
 
 // NewTimeoutError is for engines: c passed its deadline on rank reporter while it waited for missing.
 func NewTimeoutError(c *Call, reporter int, missing []int) *TimeoutError {
-	return &TimeoutError{Group: c.Group, Reporter: reporter, Op: c.Op, Seq: c.Seq, Label: c.Label, Call: c.String(), After: c.Timeout, Missing: missing}
+	return &TimeoutError{Group: c.Group, Reporter: reporter, Op: c.Op, Seq: c.Seq, Label: c.Label, Call: c.String(),
+		After: c.Timeout, Missing: missing}
 }
 
 // AbortError says that a rank gave up the group for a reason of its own: it panicked, its arguments were wrong, or it
@@ -123,7 +126,8 @@ type travelling struct {
 // *AbortError of this rank.
 func EncodeError(err error, group string, rank int) []byte {
 	var t travelling
-	if !errors.As(err, &t.Mismatch) && !errors.As(err, &t.Lost) && !errors.As(err, &t.Timeout) && !errors.As(err, &t.Abort) {
+	if !errors.As(err, &t.Mismatch) && !errors.As(err, &t.Lost) && !errors.As(err, &t.Timeout) &&
+		!errors.As(err, &t.Abort) {
 		t.Abort = &AbortError{Group: group, Rank: rank, Message: err.Error()}
 	}
 	b, e := json.Marshal(t)
@@ -157,7 +161,9 @@ func DecodeError(b []byte, group string, from int) error {
 // all ranks return. Entries without bytes are left out. The side called wrong is the one that fewer ranks are on.
 func Compare(group string, signatures [][]byte) error {
 	first := slices.IndexFunc(signatures, func(s []byte) bool { return s != nil })
-	if first < 0 || !slices.ContainsFunc(signatures, func(s []byte) bool { return s != nil && string(s) != string(signatures[first]) }) {
+	if first < 0 || !slices.ContainsFunc(signatures, func(s []byte) bool {
+		return s != nil && string(s) != string(signatures[first])
+	}) {
 		return nil
 	}
 	votes := map[string]int{}

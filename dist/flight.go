@@ -64,7 +64,8 @@ func newRecorder(size int) *recorder { return &recorder{ring: make([]FlightEntry
 func (r *recorder) queue(s Signature) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ring[r.next%len(r.ring)] = FlightEntry{Signature: s, DTypeName: s.DType.String(), State: Queued, QueuedAt: time.Now()}
+	r.ring[r.next%len(r.ring)] = FlightEntry{Signature: s, DTypeName: s.DType.String(), State: Queued,
+		QueuedAt: time.Now()}
 	r.next++
 	return r.next - 1
 }
@@ -116,7 +117,8 @@ func (r *recorder) entries() (list []FlightEntry, dropped int, failure string) {
 
 // Flight returns this rank's flight record: the last calls and their states.
 func (g *Group) Flight() FlightRecord {
-	f := FlightRecord{Version: 1, Group: g.Name(), Rank: g.Rank(), Size: g.Size(), Engine: g.Describe(), PID: os.Getpid(), Time: time.Now()}
+	f := FlightRecord{Version: 1, Group: g.Name(), Rank: g.Rank(), Size: g.Size(), Engine: g.Describe(),
+		PID: os.Getpid(), Time: time.Now()}
 	f.Host, _ = os.Hostname() // a record without a host's name is still a record
 	f.Entries, f.Dropped, f.Error = g.flight.entries()
 	return f
@@ -170,7 +172,8 @@ func (g *Group) DumpFlight(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("dist: flight record: %w", err)
 	}
-	name := filepath.Join(dir, fmt.Sprintf("flight_%s_rank%d.json", strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(g.Name()), g.Rank()))
+	name := filepath.Join(dir, fmt.Sprintf("flight_%s_rank%d.json",
+		strings.NewReplacer("/", "-", "\\", "-", ":", "-").Replace(g.Name()), g.Rank()))
 	if err := replace(name, text); err != nil {
 		return "", fmt.Errorf("dist: flight record: %w", err)
 	}

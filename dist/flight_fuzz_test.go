@@ -36,7 +36,9 @@ func FuzzDiagnose(f *testing.F) {
 // A record that claims to be one of ever so many ranks is refused: each rank without a record would be listed.
 func TestFlightRecordsMadeToExhaustMemoryAreRefused(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "flight_0.json"), []byte(`{"version":1,"group":"g","rank":0,"size":1000000000000}`), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "flight_0.json"),
+		[]byte(`{"version":1,"group":"g","rank":0,"size":1000000000000}`), 0o600))
 	_, err := dist.Diagnose(dir)
-	require.ErrorContains(t, err, "rank 0 of 1000000000000: want version 1 and a rank below the size, which is at most 65536")
+	require.ErrorContains(t, err, "rank 0 of 1000000000000: want version 1 and a rank below the size, which is at "+
+		"most 65536")
 }

@@ -21,12 +21,13 @@ const DefaultTimeout = 30 * time.Minute
 
 // Options are what a group is made with. All ranks must give the same, FlightDir and Log excepted.
 type Options struct {
-	Name       string        // "" is "world"
-	Timeout    time.Duration // of each call; 0 is DefaultTimeout
-	FastOrder  bool          // reductions may combine in any order: bits then differ between engines and numbers of ranks, never between ranks
-	FlightSize int           // calls that the flight recorder keeps; 0 is 1024
-	FlightDir  string        // folder that the flight record is written to when the group fails; "" writes none
-	Log        *slog.Logger  // nil: slog.Default()
+	Name    string        // "" is "world"
+	Timeout time.Duration // of each call; 0 is DefaultTimeout
+	// reductions may combine in any order: bits then differ between engines and numbers of ranks, never between ranks
+	FastOrder  bool
+	FlightSize int          // calls that the flight recorder keeps; 0 is 1024
+	FlightDir  string       // folder that the flight record is written to when the group fails; "" writes none
+	Log        *slog.Logger // nil: slog.Default()
 }
 
 func (o Options) withDefaults() Options {
@@ -147,11 +148,14 @@ func (g *Group) Alloc(n int) (*Memory, error) {
 func (g *Group) Sub(name string, members []int) (*Group, error) {
 	for i, r := range members {
 		if r < 0 || r >= g.Size() || slices.Contains(members[:i], r) {
-			return nil, g.reject(fmt.Errorf("dist: sub-group %q of ranks %v, want distinct ranks in [0, %d)", name, members, g.Size()))
+			return nil,
+				g.reject(fmt.Errorf("dist: sub-group %q of ranks %v, want distinct ranks in [0, %d)", name, members,
+					g.Size()))
 		}
 	}
 	if len(members) == 0 || name == "" {
-		return nil, g.reject(fmt.Errorf("dist: sub-group %q of ranks %v, want a name and at least one rank", name, members))
+		return nil,
+			g.reject(fmt.Errorf("dist: sub-group %q of ranks %v, want a name and at least one rank", name, members))
 	}
 	if err := g.agree("sub-group "+name, fmt.Sprint(members)); err != nil {
 		return nil, err
@@ -214,7 +218,8 @@ func (g *Group) fail(err error) {
 	}
 	name, e := g.DumpFlight(g.opts.FlightDir)
 	if e != nil {
-		g.opts.Log.Error("dist: the flight record could not be written", "group", g.opts.Name, "rank", g.Rank(), "error", e)
+		g.opts.Log.Error("dist: the flight record could not be written", "group", g.opts.Name, "rank", g.Rank(),
+			"error", e)
 		return
 	}
 	g.opts.Log.Warn("flight record written: lockstep debug flight reads it", "file", name)

@@ -57,7 +57,8 @@ func NewMesh(world int, axes ...Axis) (Mesh, error) {
 		product = world
 	}
 	if product != world {
-		return Mesh{}, fmt.Errorf("dist: mesh %v does not fit %d ranks: want sizes whose product is %d", m, world, world)
+		return Mesh{}, fmt.Errorf("dist: mesh %v does not fit %d ranks: want sizes whose product is %d", m, world,
+			world)
 	}
 	return m, nil
 }
@@ -99,8 +100,8 @@ func (m Mesh) Coord(rank int, axes ...string) int {
 	return at
 }
 
-// Peers are the ranks that share a rank's place on all other axes than the given ones, ordered by Coord. The rank is one
-// of them.
+// Peers are the ranks that share a rank's place on all other axes than the given ones, ordered by Coord. The rank is
+// one of them.
 func (m Mesh) Peers(rank int, axes ...string) []int {
 	var rest []string
 	world := 1
@@ -119,8 +120,8 @@ func (m Mesh) Peers(rank int, axes ...string) []int {
 	return peers
 }
 
-// Group returns this rank's sub-group of g along the given axes, whose name is that of the axes. All ranks of g call it.
-// The mesh must have as many ranks as g.
+// Group returns this rank's sub-group of g along the given axes, whose name is that of the axes. All ranks of g call
+// it. The mesh must have as many ranks as g.
 func (m Mesh) Group(g *Group, axes ...string) (*Group, error) {
 	var own *Group
 	made := make([]bool, g.Size())

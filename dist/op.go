@@ -25,7 +25,8 @@ const (
 	numOps
 )
 
-var opNames = [numOps]string{"invalid", "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "gather", "scatter", "all-to-all", "barrier", "send", "recv"}
+var opNames = [numOps]string{"invalid", "all-reduce", "reduce-scatter", "all-gather", "broadcast", "reduce", "gather",
+	"scatter", "all-to-all", "barrier", "send", "recv"}
 
 // String returns the name as it stands in errors: "all-reduce".
 func (o Op) String() string {

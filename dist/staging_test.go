@@ -26,8 +26,12 @@ func TestTensorsOfDevices(t *testing.T) {
 		"reduce": func(g *dist.Group, _, in dist.Buffer) []*dist.Handle {
 			return []*dist.Handle{g.Reduce(in, dist.Sum, 1)}
 		},
-		"broadcast":  func(g *dist.Group, _, in dist.Buffer) []*dist.Handle { return []*dist.Handle{g.Broadcast(in, 2)} },
-		"all-to-all": func(g *dist.Group, out, in dist.Buffer) []*dist.Handle { return []*dist.Handle{g.AllToAll(out, in)} },
+		"broadcast": func(g *dist.Group, _, in dist.Buffer) []*dist.Handle {
+			return []*dist.Handle{g.Broadcast(in, 2)}
+		},
+		"all-to-all": func(g *dist.Group, out, in dist.Buffer) []*dist.Handle {
+			return []*dist.Handle{g.AllToAll(out, in)}
+		},
 		"messages": func(g *dist.Group, out, in dist.Buffer) []*dist.Handle {
 			return []*dist.Handle{g.Send(in, (g.Rank()+1)%n), g.Recv(out, (g.Rank()+n-1)%n)}
 		},
@@ -35,14 +39,16 @@ func TestTensorsOfDevices(t *testing.T) {
 	for name, call := range calls {
 		for _, via := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%t", name, via), func(t *testing.T) {
-				require.Equal(t, results(t, n, via, tensor.NewCPU(1), call), results(t, n, via, tensor.NewDevice(deferred.New(1)), call))
+				require.Equal(t, results(t, n, via, tensor.NewCPU(1), call),
+					results(t, n, via, tensor.NewDevice(deferred.New(1)), call))
 			})
 		}
 	}
 }
 
 // results are what a call leaves in both tensors of every rank. The ranks share the device.
-func results(t *testing.T, n int, via bool, dev *tensor.Device, call func(g *dist.Group, out, in dist.Buffer) []*dist.Handle) [][]float32 {
+func results(t *testing.T, n int, via bool, dev *tensor.Device,
+	call func(g *dist.Group, out, in dist.Buffer) []*dist.Handle) [][]float32 {
 	defer func() { require.NoError(t, dev.Close()) }()
 	all := make([][]float32, n)
 	require.NoError(t, local.Run(n, dist.Options{Timeout: 10 * time.Second}, func(g *dist.Group) error {
@@ -78,10 +84,13 @@ func TestFreedTensor(t *testing.T) {
 	b := dist.OfTensor(c, x)
 	x.Free()
 	require.ErrorContains(t, groups[0].AllReduce(b, dist.Sum).Wait(t.Context()), "freed")
-	require.ErrorContains(t, groups[0].AllReduce(dist.OfTensor(c, tensor.Zeros(c, tensor.Float32, 6)).Via(make([]byte, 8)), dist.Sum).Wait(t.Context()), "freed")
+	require.ErrorContains(t,
+		groups[0].AllReduce(dist.OfTensor(c, tensor.Zeros(c, tensor.Float32, 6)).Via(make([]byte, 8)),
+			dist.Sum).Wait(t.Context()), "freed")
 	require.NoError(t, groups[0].Close())
 	groups = local.New(1, dist.Options{Timeout: time.Minute})
 	short := dist.OfTensor(c, tensor.Zeros(c, tensor.Float32, 6)).Via(make([]byte, 8))
-	require.ErrorContains(t, groups[0].AllReduce(short, dist.Sum).Wait(t.Context()), "8 bytes to stage a tensor of 24 bytes")
+	require.ErrorContains(t, groups[0].AllReduce(short, dist.Sum).Wait(t.Context()),
+		"8 bytes to stage a tensor of 24 bytes")
 	require.NoError(t, groups[0].Close())
 }

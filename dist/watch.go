@@ -99,7 +99,8 @@ func (w *watchdog) answered(answers map[int]uint64) {
 	for r, since := range w.silent {
 		if _, ok := answers[r]; ok || answers == nil {
 			delete(w.silent, r)
-			w.group.opts.Log.Warn("the rank answers again", "group", w.group.opts.Name, "rank", r, "after", time.Since(since).Round(time.Second))
+			w.group.opts.Log.Warn("the rank answers again", "group", w.group.opts.Name, "rank", r, "after",
+				time.Since(since).Round(time.Second))
 		}
 	}
 }
@@ -114,13 +115,15 @@ func (w *watchdog) sayBusy(h *Handle, ranks []int) {
 	}
 	w.next *= 2
 	slices.Sort(ranks)
-	w.group.opts.Log.Info("waiting for ranks that are alive and have not come to the call yet", "group", w.group.opts.Name, "ranks", ranks,
+	w.group.opts.Log.Info("waiting for ranks that are alive and have not come to the call yet", "group",
+		w.group.opts.Name, "ranks", ranks,
 		"call", h.call.Signature.String(), "since", h.waited().Round(time.Second), "timeout", h.call.Timeout)
 }
 
 func (w *watchdog) log(level slog.Level, message string, rank int, h *Handle) {
 	host, pid := w.prober.Process(rank)
-	w.group.opts.Log.Log(context.Background(), level, message, "group", w.group.opts.Name, "rank", rank, "process", pid, "host", host,
+	w.group.opts.Log.Log(context.Background(), level, message, "group", w.group.opts.Name, "rank", rank, "process", pid,
+		"host", host,
 		"waiting_in", h.call.Signature.String(), "since", h.waited().Round(time.Second), "timeout", h.call.Timeout)
 }
 

@@ -71,7 +71,8 @@ func (l *lines) text() string {
 
 func (l *lines) await(t *testing.T, part string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(l.text(), part) }, 10*time.Second, time.Millisecond, "%s", part)
+	require.Eventually(t, func() bool { return strings.Contains(l.text(), part) }, 10*time.Second, time.Millisecond,
+		"%s", part)
 }
 
 func TestAFrozenRankIsNamedWhileACallWaits(t *testing.T) {

@@ -35,7 +35,8 @@ type configCarrier interface {
 // SidecarNames are the files beside a model's weights that belong to a saved model and that training does not
 // change: those of the tokenizer, of generation and of preprocessing, by the names that transformers gives them.
 var SidecarNames = []string{
-	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt",
+	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+	"merges.txt", "vocab.txt",
 	"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja", "chat_template.json",
 	"generation_config.json", "preprocessor_config.json", "processor_config.json",
 }

@@ -41,7 +41,8 @@ func TestForwardFromManyGoroutines(t *testing.T) {
 		batch func(c *tensor.Ctx, seed uint64) map[string]*tensor.Tensor
 	}{
 		"mlp": {line, func(c *tensor.Ctx, seed uint64) map[string]*tensor.Tensor {
-			return map[string]*tensor.Tensor{data.Inputs: tensor.Normal(c, tensor.Float32, seed, 0, 1, 1+int(seed%70), 6)}
+			return map[string]*tensor.Tensor{
+				data.Inputs: tensor.Normal(c, tensor.Float32, seed, 0, 1, 1+int(seed%70), 6)}
 		}},
 		"resnet": {residual, func(c *tensor.Ctx, seed uint64) map[string]*tensor.Tensor {
 			return map[string]*tensor.Tensor{data.PixelValues: tensor.Normal(c, tensor.Float32, seed, 0, 1,

@@ -45,7 +45,8 @@ func TestNonFiniteWeightsAreRefused(t *testing.T) {
 	set(m, second, 31, math.Inf(1))
 	dir := save(t, m)
 	_, err := models.LoadPretrained(tensor.CPU(), dir)
-	require.EqualError(t, err, dir+": models: the saved weights are not finite: "+first+" has 2 of 64; "+second+" has 1 of 32")
+	require.EqualError(t, err, dir+": models: the saved weights are not finite: "+first+" has 2 of 64; "+second+
+		" has 1 of 32")
 	_, err = models.LoadPretrained(tensor.CPU(), dir, models.AllowNonFinite(first))
 	require.EqualError(t, err, dir+": models: the saved weights are not finite: "+second+" has 1 of 32")
 	for _, allow := range []models.LoadOption{models.AllowNonFinite(), models.AllowNonFinite(first, second)} {
@@ -126,14 +127,21 @@ func TestConfigsMadeToExhaustMemoryAreRefused(t *testing.T) {
 	}
 	sizes := `{"model_type": "mlp", "sizes": [1` + strings.Repeat(",1", 400_000) + `]}`
 	for name, c := range map[string]struct{ config, loaded, fresh string }{
-		"layers":          {gpt(`"n_layer": 2`, `"n_layer": 10000000`), "more than 156 parameters and buffers", "more than 200000 parameters and buffers"},
-		"vocabulary":      {gpt(`"vocab_size": 11`, `"vocab_size": 1000000000000`), "with it the model has 3.2e+13 bytes, the memory of", "with it the model has 3.2e+13 bytes, the memory of"},
-		"a little larger": {gpt(`"vocab_size": 11`, `"vocab_size": 100000`), "transformer.wte.weight is F32[11 8], want float32[100000 8]", ""},
-		"overflow":        {gpt(`"vocab_size": 11`, `"vocab_size": 4611686018427387904`), "with it the model has 1.476e+20 bytes", "with it the model has 1.476e+20 bytes"},
-		"positions":       {gpt(`"n_positions": 8`, `"n_positions": 100000000000`), "with it the model has", "with it the model has"},
-		"widths":          {sizes, "more than 156 parameters and buffers", "more than 200000 parameters and buffers"},
-		"classes":         {`{"model_type": "resnet", "num_labels": 1000000000000}`, "num_labels = 1000000000000", "num_labels = 1000000000000"},
-		"depths":          {`{"model_type": "resnet", "depths": [3, 1000000000, 6, 3]}`, "more than 156 parameters and buffers", "more than 200000 parameters and buffers"},
+		"layers": {gpt(`"n_layer": 2`, `"n_layer": 10000000`), "more than 156 parameters and buffers",
+			"more than 200000 parameters and buffers"},
+		"vocabulary": {gpt(`"vocab_size": 11`, `"vocab_size": 1000000000000`),
+			"with it the model has 3.2e+13 bytes, the memory of", "with it the model has 3.2e+13 bytes, the memory of"},
+		"a little larger": {gpt(`"vocab_size": 11`, `"vocab_size": 100000`),
+			"transformer.wte.weight is F32[11 8], want float32[100000 8]", ""},
+		"overflow": {gpt(`"vocab_size": 11`, `"vocab_size": 4611686018427387904`),
+			"with it the model has 1.476e+20 bytes", "with it the model has 1.476e+20 bytes"},
+		"positions": {gpt(`"n_positions": 8`, `"n_positions": 100000000000`), "with it the model has",
+			"with it the model has"},
+		"widths": {sizes, "more than 156 parameters and buffers", "more than 200000 parameters and buffers"},
+		"classes": {`{"model_type": "resnet", "num_labels": 1000000000000}`, "num_labels = 1000000000000",
+			"num_labels = 1000000000000"},
+		"depths": {`{"model_type": "resnet", "depths": [3, 1000000000, 6, 3]}`, "more than 156 parameters and buffers",
+			"more than 200000 parameters and buffers"},
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, models.ConfigFile), []byte(c.config), 0o600))
 		before := tensor.CPU().MemStats()
@@ -199,8 +207,9 @@ func TestModelsTooLargeAreErrors(t *testing.T) {
 	cfg.NLayer, cfg.VocabSize = 1, 1<<50
 	_, err = gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
 	require.ErrorContains(t, err, "with it the model has 3.603e+16 bytes")
-	_, err = resnet.New(nn.NewInit(tensor.CPU(), 1), resnet.Config{NumChannels: 1 << 40, EmbeddingSize: 1 << 20, HiddenSizes: []int{4}, Depths: []int{1},
-		LayerType: "basic", HiddenAct: "relu", ID2Label: models.Labels("a", "b")})
+	_, err = resnet.New(nn.NewInit(tensor.CPU(), 1),
+		resnet.Config{NumChannels: 1 << 40, EmbeddingSize: 1 << 20, HiddenSizes: []int{4}, Depths: []int{1},
+			LayerType: "basic", HiddenAct: "relu", ID2Label: models.Labels("a", "b")})
 	require.ErrorContains(t, err, "resnet: ")
 	_, err = mlp.New(nn.NewInit(tensor.CPU(), 1), mlp.Config{Sizes: []int{1 << 30, 1 << 30}})
 	require.ErrorContains(t, err, "mlp: ")

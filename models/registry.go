@@ -67,7 +67,8 @@ func fromConfig(in *nn.Init, config []byte) (m Configured, err error) {
 
 // Make makes a model by f, as nn.Make, if its configuration is valid. It is for packages of architectures; pkg is the
 // name of theirs.
-func Make[C interface{ Validate() error }, M any](in *nn.Init, pkg string, cfg C, f func(*nn.Init, C) M) (m M, err error) {
+func Make[C interface{ Validate() error }, M any](in *nn.Init, pkg string, cfg C, f func(*nn.Init, C) M) (m M,
+	err error) {
 	if err := cfg.Validate(); err != nil {
 		return m, err
 	}
@@ -89,8 +90,10 @@ func factory(config []byte) (Factory, error) {
 	f := registry.factories[head.ModelType]
 	registry.Unlock()
 	if f == nil {
-		return nil, fmt.Errorf("models: config.json: model_type %.100q is not built in: want one of %s (import the model's package to register it)",
-			head.ModelType, strings.Join(Types(), ", "))
+		return nil,
+			fmt.Errorf("models: config.json: model_type %.100q is not built in: want one of %s (import the model's "+
+				"package to register it)",
+				head.ModelType, strings.Join(Types(), ", "))
 	}
 	return f, nil
 }

@@ -112,7 +112,8 @@ func (a array) tensors(named map[string]tensor.Named) ([]tensor.Named, error) {
 	for _, name := range a.params {
 		p, ok := named[name]
 		if !ok {
-			return nil, fmt.Errorf("models: the weight map puts %s into %s, which the model does not have", a.name, name)
+			return nil, fmt.Errorf("models: the weight map puts %s into %s, which the model does not have", a.name,
+				name)
 		}
 		list = append(list, p)
 	}

@@ -31,7 +31,8 @@ func (m *apart) WeightMap() []models.WeightRule             { return m.Map }
 
 var fused = []models.WeightRule{
 	{Saved: "h.*.mask"},
-	{Saved: "h.*.c_attn.weight", Params: []string{"attn.*.q_proj.weight", "attn.*.k_proj.weight", "attn.*.v_proj.weight"}, Dim: 1, Transpose: true},
+	{Saved: "h.*.c_attn.weight", Params: []string{"attn.*.q_proj.weight", "attn.*.k_proj.weight",
+		"attn.*.v_proj.weight"}, Dim: 1, Transpose: true},
 	{Saved: "h.*.c_attn.bias", Params: []string{"attn.*.q_proj.bias", "attn.*.k_proj.bias", "attn.*.v_proj.bias"}},
 	{Saved: "h.*.c_proj.weight", Params: []string{"attn.*.o_proj.weight"}, Transpose: true},
 	{Saved: "h.*.c_proj.bias", Params: []string{"attn.*.o_proj.bias"}},
@@ -43,7 +44,8 @@ func newApart(seed uint64) *apart {
 	in := nn.NewInit(tensor.CPU(), seed)
 	m := &apart{Norm: nn.NewLayerNorm(in.Sub("norm"), nn.LayerNormConfig{Dim: 4}), Map: fused}
 	for _, name := range []string{"0", "1"} {
-		m.Attn = append(m.Attn, nn.NewMultiheadAttention(in.Sub("attn").Sub(name), nn.AttentionConfig{Width: 4, Heads: 2, KVHeads: 1}))
+		m.Attn = append(m.Attn, nn.NewMultiheadAttention(in.Sub("attn").Sub(name),
+			nn.AttentionConfig{Width: 4, Heads: 2, KVHeads: 1}))
 	}
 	return m
 }
@@ -64,7 +66,8 @@ func TestWeightMap(t *testing.T) {
 	m := newApart(1)
 	set := written(t, m)
 	require.Equal(t, []string{"h.0.c_attn.bias", "h.0.c_attn.weight", "h.0.c_proj.bias", "h.0.c_proj.weight",
-		"h.1.c_attn.bias", "h.1.c_attn.weight", "h.1.c_proj.bias", "h.1.c_proj.weight", "ln.bias", "ln.weight"}, set.Names())
+		"h.1.c_attn.bias", "h.1.c_attn.weight", "h.1.c_proj.bias", "h.1.c_proj.weight", "ln.bias", "ln.weight"},
+		set.Names())
 	r, e, _ := set.Lookup("h.1.c_attn.weight")
 	require.Equal(t, []int{4, 8}, e.Shape, "4 of queries, 2 of keys, 2 of values")
 	raw, err := r.ReadTensor(e.Name)
@@ -94,12 +97,16 @@ func TestWeightMapRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "attn.1.o_proj.weight is missing")
 	m.Map = fused
 
-	plain.Map = append([]models.WeightRule{{Saved: "h.*.c_attn.weight", Params: []string{"attn.*.q_proj.weight", "attn.*.k_proj.weight", "attn.*.v_proj.weight"}}}, fused...)
-	require.ErrorContains(t, models.ReadWeights(written(t, plain), m), "h.0.c_attn.weight is F32[8 4], want float32[4 8]")
+	plain.Map = append(
+		[]models.WeightRule{{Saved: "h.*.c_attn.weight",
+			Params: []string{"attn.*.q_proj.weight", "attn.*.k_proj.weight", "attn.*.v_proj.weight"}}}, fused...)
+	require.ErrorContains(t, models.ReadWeights(written(t, plain), m),
+		"h.0.c_attn.weight is F32[8 4], want float32[4 8]")
 
 	plain.Map = append([]models.WeightRule{{Saved: "ln.gamma", Params: []string{"norm.weight"}}}, fused...)
 	require.NoError(t, models.ReadWeights(written(t, plain), m), "another name that is read only")
 
 	plain.Map = []models.WeightRule{{Saved: "norm.weight", Params: []string{"norm.weight", "gone"}}}
-	require.ErrorContains(t, models.WriteWeights(&bytes.Buffer{}, plain), "the weight map puts norm.weight into gone, which the model does not have")
+	require.ErrorContains(t, models.WriteWeights(&bytes.Buffer{}, plain),
+		"the weight map puts norm.weight into gone, which the model does not have")
 }

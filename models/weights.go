@@ -64,14 +64,17 @@ func WriteWeights(w io.Writer, m Model) error {
 		if params[0].Name != p.Name {
 			continue // it is written with the first
 		}
-		ts = append(ts, safetensors.Tensor{Name: a.name, DType: p.DType(), Shape: a.shape(params), Write: func(w io.Writer) error {
-			var data []byte
-			if err := tensor.Try(func() { data = a.bytes(tensor.NewCtx(p.Device()).NoGrad(), params) }); err != nil {
+		ts = append(ts, safetensors.Tensor{Name: a.name, DType: p.DType(), Shape: a.shape(params),
+			Write: func(w io.Writer) error {
+				var data []byte
+				if err := tensor.Try(func() {
+					data = a.bytes(tensor.NewCtx(p.Device()).NoGrad(), params)
+				}); err != nil {
+					return err
+				}
+				_, err := io.Copy(w, bytes.NewReader(data))
 				return err
-			}
-			_, err := io.Copy(w, bytes.NewReader(data))
-			return err
-		}})
+			}})
 	}
 	return safetensors.Write(w, ts, safetensors.PyTorchMetadata())
 }

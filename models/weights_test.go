@@ -55,7 +55,8 @@ func weights(m nn.Module) map[string][]byte {
 }
 
 func TestWeightsRoundTrip(t *testing.T) {
-	line, err := mlp.New(nn.NewInit(tensor.CPU(), 3), mlp.Config{Sizes: []int{2, 5, 1}, Activation: "tanh", Loss: "mse"})
+	line, err := mlp.New(nn.NewInit(tensor.CPU(), 3),
+		mlp.Config{Sizes: []int{2, 5, 1}, Activation: "tanh", Loss: "mse"})
 	require.NoError(t, err)
 	cfg := resnet.ResNet18("cat", "dog")
 	cfg.HiddenSizes, cfg.Depths = []int{4, 8}, []int{1, 1}
@@ -178,9 +179,11 @@ func TestReadWeightsErrors(t *testing.T) {
 	arrays = append(arrays, array("score.weight", tensor.Float32, tensor.Zeros(c, tensor.Float32, 2)),
 		array("ln_f.weight", tensor.Float32, tensor.Zeros(c, tensor.Float32, 8)))
 	before := weights(m)
-	require.EqualError(t, load(t, m, arrays...), "models: the saved weights do not fit *gpt2.Model: score.weight is not expected; "+
-		"ln_f.weight and transformer.ln_f.weight are both transformer.ln_f.weight; "+
-		"transformer.wpe.weight is F32[9 8], want float32[8 8]; transformer.h.0.ln_1.weight is missing; transformer.ln_f.bias is I32[8], want float32[8]")
+	require.EqualError(t, load(t, m, arrays...),
+		"models: the saved weights do not fit *gpt2.Model: score.weight is not expected; "+
+			"ln_f.weight and transformer.ln_f.weight are both transformer.ln_f.weight; "+
+			"transformer.wpe.weight is F32[9 8], want float32[8 8]; transformer.h.0.ln_1.weight is missing; "+
+			"transformer.ln_f.bias is I32[8], want float32[8]")
 	require.Equal(t, before, weights(m))
 
 	require.ErrorContains(t, load(t, m), "transformer.wte.weight is missing; ")
@@ -198,10 +201,15 @@ func TestLoadPretrainedErrors(t *testing.T) {
 	config := filepath.Join(dir, models.ConfigFile)
 	for _, k := range []struct{ text, want string }{
 		{"{", dir + ": models: config.json: unexpected end of JSON input"},
-		{`{"model_type": "bort"}`, dir + `: models: config.json: model_type "bort" is not built in: want one of gpt2, mlp, resnet (import the model's package to register it)`},
-		{`{}`, dir + `: models: config.json: model_type "" is not built in: want one of gpt2, mlp, resnet (import the model's package to register it)`},
+		{`{"model_type": "bort"}`,
+			dir +
+				`: models: config.json: model_type "bort" is not built in: want one of gpt2, mlp, resnet (import the model's package to register it)`},
+		{`{}`,
+			dir +
+				`: models: config.json: model_type "" is not built in: want one of gpt2, mlp, resnet (import the model's package to register it)`},
 		{`{"model_type": "mlp", "sizes": [1]}`, dir + ": mlp: config: sizes = [1]: want at least input and output"},
-		{`{"model_type": "mlp", "sizes": "wide"}`, dir + ": mlp: config.json: json: cannot unmarshal string into Go struct field Config.sizes of type []int"},
+		{`{"model_type": "mlp", "sizes": "wide"}`,
+			dir + ": mlp: config.json: json: cannot unmarshal string into Go struct field Config.sizes of type []int"},
 	} {
 		require.NoError(t, os.WriteFile(config, []byte(k.text), 0o600))
 		require.Equal(t, k.want, loadFrom(dir))
@@ -237,7 +245,8 @@ func TestLoadPretrainedInADType(t *testing.T) {
 		require.NoError(t, safetensors.Write(f, arrays, nil))
 		require.NoError(t, f.Close())
 		require.NoError(t, os.WriteFile(filepath.Join(dir, models.ConfigFile), []byte(fmt.Sprintf(
-			`{"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2%s}`, config)), 0o666))
+			`{"model_type": "gpt2", "vocab_size": 11, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2%s}`,
+			config)), 0o666))
 		return dir
 	}
 	for _, k := range []struct {

@@ -12,7 +12,8 @@ import (
 func SplitHeads(c *Ctx, x *tensor.Tensor, heads int) *tensor.Tensor {
 	b, t, w := x.Size(0), x.Size(1), x.Size(2)
 	if heads < 1 || w%heads != 0 {
-		panic(&tensor.Error{Op: "nn.SplitHeads", Msg: fmt.Sprintf("width %d does not divide into %d heads", w, heads), Where: c.Path()})
+		panic(&tensor.Error{Op: "nn.SplitHeads", Msg: fmt.Sprintf("width %d does not divide into %d heads", w, heads),
+			Where: c.Path()})
 	}
 	return tensor.Transpose(c.Ctx, tensor.Reshape(c.Ctx, x, b, t, heads, w/heads), 1, 2)
 }
@@ -60,7 +61,8 @@ func NewMultiheadAttention(in *Init, cfg AttentionConfig) *MultiheadAttention {
 	}
 	if cfg.Heads < 1 || cfg.KVHeads < 1 || cfg.Width%cfg.Heads != 0 || cfg.Heads%cfg.KVHeads != 0 {
 		panic(&tensor.Error{Op: "nn.NewMultiheadAttention", Msg: fmt.Sprintf("width %d, %d heads, %d key heads: "+
-			"want a width that divides into heads, and heads that divide into key heads", cfg.Width, cfg.Heads, cfg.KVHeads)})
+			"want a width that divides into heads, and heads that divide into key heads", cfg.Width, cfg.Heads,
+			cfg.KVHeads)})
 	}
 	project := func(name string, out int) *Linear {
 		return NewLinear(in.Sub(name), LinearConfig{In: cfg.Width, Out: out, NoBias: cfg.NoBias})
@@ -80,7 +82,8 @@ func (m *MultiheadAttention) Forward(c *Ctx, x, mask *tensor.Tensor, cache *KVLa
 			opt.Dropout = cfg.DropoutP
 		}
 		q := SplitHeads(c, m.Q.Forward(c, x), cfg.Heads)
-		k, v := cache.Extend(c, SplitHeads(c, m.K.Forward(c, x), cfg.KVHeads), SplitHeads(c, m.V.Forward(c, x), cfg.KVHeads))
+		k, v := cache.Extend(c, SplitHeads(c, m.K.Forward(c, x), cfg.KVHeads),
+			SplitHeads(c, m.V.Forward(c, x), cfg.KVHeads))
 		y, _ := tensor.Attention(c.Ctx, q, k, v, opt)
 		return []*tensor.Tensor{m.Out.Forward(c, MergeHeads(c, y))}
 	}, x, mask)[0]

@@ -58,7 +58,9 @@ func TestMultiheadAttention(t *testing.T) {
 			for _, masked := range []bool{false, true} {
 				t.Run(fmt.Sprintf("kv%d causal=%v mask=%v", kvHeads, causal, masked), func(t *testing.T) {
 					c := env()
-					m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), nn.AttentionConfig{Width: width, Heads: heads, KVHeads: kvHeads, NoBias: causal, Causal: causal})
+					m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64),
+						nn.AttentionConfig{Width: width, Heads: heads, KVHeads: kvHeads, NoBias: causal,
+							Causal: causal})
 					require.Equal(t, []int{width / heads * kvHeads, width}, m.K.Weight.Shape())
 					x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width).SetRequiresGrad(true)
 					var mask *tensor.Tensor
@@ -75,7 +77,8 @@ func TestMultiheadAttention(t *testing.T) {
 							for _, p := range nn.NamedParameters(m) {
 								leaves = append(leaves, p.Tensor)
 							}
-							for _, g := range tensor.Backward(c.Ctx, []*tensor.Tensor{y}, []*tensor.Tensor{weights}, leaves) {
+							for _, g := range tensor.Backward(c.Ctx, []*tensor.Tensor{y}, []*tensor.Tensor{weights},
+								leaves) {
 								grads = append(grads, tensor.ToSlice[float64](c.Ctx, g))
 							}
 							out = tensor.ToSlice[float64](c.Ctx, y)
@@ -99,7 +102,8 @@ func TestMultiheadAttention(t *testing.T) {
 // position itself.
 func TestMultiheadAttentionWindow(t *testing.T) {
 	c := env()
-	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), nn.AttentionConfig{Width: 8, Heads: 2, KVHeads: 1, Causal: true})
+	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64),
+		nn.AttentionConfig{Width: 8, Heads: 2, KVHeads: 1, Causal: true})
 	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, 2, 5, 8)
 	run := func(window int) []float64 {
 		m.Config.Window = window
@@ -130,7 +134,8 @@ func TestAttentionRefuses(t *testing.T) {
 	c := env()
 	for _, k := range [][3]int{{8, 3, 1}, {8, 4, 3}, {8, 0, 1}, {8, 2, -1}} {
 		err := tensor.Try(func() {
-			nn.NewMultiheadAttention(newInit(), nn.AttentionConfig{Width: k[0], Heads: k[1], KVHeads: k[2], Causal: true})
+			nn.NewMultiheadAttention(newInit(),
+				nn.AttentionConfig{Width: k[0], Heads: k[1], KVHeads: k[2], Causal: true})
 		})
 		require.EqualError(t, err, fmt.Sprintf("tensor.nn.NewMultiheadAttention: width %d, %d heads, %d key heads: "+
 			"want a width that divides into heads, and heads that divide into key heads", k[0], k[1], k[2]))
@@ -146,7 +151,8 @@ func TestSplitAndMergeHeads(t *testing.T) {
 	h := nn.SplitHeads(c, x, 2)
 	require.Equal(t, []int{2, 2, 3, 2}, h.Shape())
 	require.True(t, h.SharesMemory(x))
-	require.Equal(t, []float32{2, 3, 6, 7, 10, 11}, tensor.ToSlice[float32](c.Ctx, tensor.Select(c.Ctx, tensor.Select(c.Ctx, h, 0, 0), 0, 1)))
+	require.Equal(t, []float32{2, 3, 6, 7, 10, 11},
+		tensor.ToSlice[float32](c.Ctx, tensor.Select(c.Ctx, tensor.Select(c.Ctx, h, 0, 0), 0, 1)))
 	require.Equal(t, tensor.ToSlice[float32](c.Ctx, x), tensor.ToSlice[float32](c.Ctx, nn.MergeHeads(c, h)))
 }
 
@@ -154,10 +160,12 @@ func TestSplitAndMergeHeads(t *testing.T) {
 func TestMultiheadAttentionCache(t *testing.T) {
 	c := env()
 	const batch, length, width = 2, 6, 8
-	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64), nn.AttentionConfig{Width: width, Heads: 4, KVHeads: 2, Causal: true})
+	m := nn.NewMultiheadAttention(nn.NewInit(tensor.CPU(), 3).As(tensor.Float64),
+		nn.AttentionConfig{Width: width, Heads: 4, KVHeads: 2, Causal: true})
 	x := tensor.Normal(c.Ctx, tensor.Float64, 8, 0, 1, batch, length, width)
 	want := tensor.ToSlice[float64](c.Ctx, m.Forward(c, x, nil, nil))
-	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 1, Batch: batch, Heads: 2, Tokens: length, Dim: 2, DType: tensor.Float64})
+	cache := nn.NewKVCache(c, nn.KVCacheConfig{Layers: 1, Batch: batch, Heads: 2, Tokens: length, Dim: 2,
+		DType: tensor.Float64})
 	defer cache.Free()
 	for _, parts := range [][]int{{6}, {1, 2, 3}, {5, 1}} {
 		cache.Reset()
@@ -168,7 +176,8 @@ func TestMultiheadAttentionCache(t *testing.T) {
 			cache.Advance(n)
 		}
 		require.Equal(t, cache.Cap(), cache.Len())
-		require.InDeltaSlice(t, want, tensor.ToSlice[float64](c.Ctx, tensor.Concat(c.Ctx, 1, ys...)), 1e-12, "%v", parts)
+		require.InDeltaSlice(t, want, tensor.ToSlice[float64](c.Ctx, tensor.Concat(c.Ctx, 1, ys...)), 1e-12, "%v",
+			parts)
 	}
 }
 

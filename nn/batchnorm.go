@@ -17,11 +17,12 @@ import (
 // end of the optimizer step; see Ctx.Report. As in HuggingFace's Trainer, weight decay
 // applies to its weight.
 type BatchNorm struct {
-	Weight            *Parameter `nn:"weight"` // nil, with Bias: none
-	Bias              *Parameter `nn:"bias"`
-	RunningMean       *Buffer    `nn:"running_mean"` // nil, together with the next two: evaluation uses the batch's statistics, too
-	RunningVar        *Buffer    `nn:"running_var"`  // unbiased
-	NumBatchesTracked *Buffer    `nn:"num_batches_tracked"`
+	Weight *Parameter `nn:"weight"` // nil, with Bias: none
+	Bias   *Parameter `nn:"bias"`
+	// nil, together with the next two: evaluation uses the batch's statistics, too
+	RunningMean       *Buffer `nn:"running_mean"`
+	RunningVar        *Buffer `nn:"running_var"` // unbiased
+	NumBatchesTracked *Buffer `nn:"num_batches_tracked"`
 	Eps               float64
 	Momentum          float64 // the weight of the newest statistics in the running ones
 }
@@ -41,8 +42,9 @@ func NewBatchNorm(in *Init, cfg BatchNormConfig) *BatchNorm {
 	}
 	return &BatchNorm{
 		Weight: in.Full("weight", 1, n), Bias: in.Full("bias", 0, n),
-		RunningMean: in.Buffer(stat, 0, n), RunningVar: in.Buffer(stat, 1, n), NumBatchesTracked: in.Buffer(tensor.Int64, 0),
-		Eps: or(cfg.Eps, 1e-5), Momentum: or(cfg.Momentum, 0.1),
+		RunningMean: in.Buffer(stat, 0, n), RunningVar: in.Buffer(stat, 1, n),
+		NumBatchesTracked: in.Buffer(tensor.Int64, 0),
+		Eps:               or(cfg.Eps, 1e-5), Momentum: or(cfg.Momentum, 0.1),
 	}
 }
 
@@ -53,13 +55,15 @@ func (l *BatchNorm) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 
 func (l *BatchNorm) forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
 	if !c.Training && l.RunningMean != nil {
-		return tensor.BatchNormWith(c.Ctx, x, l.RunningMean.Tensor, l.RunningVar.Tensor, c.Param(l.Weight), c.Param(l.Bias), l.Eps)
+		return tensor.BatchNormWith(c.Ctx, x, l.RunningMean.Tensor, l.RunningVar.Tensor, c.Param(l.Weight),
+			c.Param(l.Bias), l.Eps)
 	}
 	y, mean, variance := tensor.BatchNorm(c.Ctx, x, c.Param(l.Weight), c.Param(l.Bias), l.Eps)
 	n := x.Numel() / max(x.Size(1), 1)
 	if c.Training && n < 2 {
 		panic(&tensor.Error{Op: "nn.BatchNorm", Msg: fmt.Sprintf(
-			"training with %d values per channel, of shape %v: want more than one, which have a variance", n, x.Shape()), Where: c.Path()})
+			"training with %d values per channel, of shape %v: want more than one, which have a variance", n,
+			x.Shape()), Where: c.Path()})
 	}
 	if c.Training && l.RunningMean != nil {
 		c.Report(l, mean, tensor.Affine(c.Ctx, variance, float64(n)/float64(n-1), 0))

@@ -66,7 +66,8 @@ func TestBatchNormRefuses(t *testing.T) {
 	c := training()
 	l := nn.NewBatchNorm(newInit(), nn.BatchNormConfig{Channels: 3})
 	err := tensor.Try(func() { l.Forward(c, tensor.Zeros(c.Ctx, tensor.Float32, 1, 3, 1, 1)) })
-	require.ErrorContains(t, err, "training with 1 values per channel, of shape [1 3 1 1]: want more than one, which have a variance")
+	require.ErrorContains(t, err, "training with 1 values per channel, of shape [1 3 1 1]: want more than one, which "+
+		"have a variance")
 	require.NoError(t, tensor.Try(func() { l.Forward(env(), tensor.Zeros(c.Ctx, tensor.Float32, 1, 3, 1, 1)) }))
 }
 

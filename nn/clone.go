@@ -76,7 +76,8 @@ func (cl *cloner) value(v reflect.Value, path string) (reflect.Value, error) {
 }
 
 func (cl *cloner) refuse(path string, t reflect.Type) error {
-	return fmt.Errorf("nn.Clone: %s: a %s cannot be copied: implement nn.Cloner, or build each rank's model with trainer.WithModelInit", path, t)
+	return fmt.Errorf("nn.Clone: %s: a %s cannot be copied: implement nn.Cloner, or build each rank's model with "+
+		"trainer.WithModelInit", path, t)
 }
 
 func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
@@ -132,7 +133,8 @@ func (cl *cloner) fields(v, out reflect.Value, path string) error {
 		f, fv := v.Type().Field(i), v.Field(i)
 		if !f.IsExported() {
 			if !fv.IsZero() { // reflection cannot copy it, and dropping it would change the model silently
-				return fmt.Errorf("nn.Clone: %s.%s: an unexported field with a value cannot be copied: export it, implement nn.Cloner, or build each rank's model with trainer.WithModelInit", path, f.Name)
+				return fmt.Errorf("nn.Clone: %s.%s: an unexported field with a value cannot be copied: export it, "+
+					"implement nn.Cloner, or build each rank's model with trainer.WithModelInit", path, f.Name)
 			}
 			continue
 		}

@@ -136,9 +136,13 @@ func TestCloneRefuses(t *testing.T) {
 		{func(m *cloned) { m.Chan = make(chan int) }, "nn.Clone: *nn_test.cloned.Chan: a chan int" + help},
 		{func(m *cloned) { m.Any = func() {} }, "nn.Clone: *nn_test.cloned.Any: a func()" + help},
 		{func(m *cloned) { m.Self = &cloned{Func: func() {}} }, "nn.Clone: *nn_test.cloned.Self.Func: a func()" + help},
-		{func(m *cloned) { m.NilAny = []any{1, struct{ F func() }{func() {}}} }, "nn.Clone: *nn_test.cloned.NilAny[1].F: a func()" + help},
-		{func(m *cloned) { m.NilAny = map[string]any{"k": func() {}} }, "nn.Clone: *nn_test.cloned.NilAny[k]: a func()" + help},
-		{func(m *cloned) { m.lazy = &n }, "nn.Clone: *nn_test.cloned.lazy: an unexported field with a value cannot be copied: " +
+		{func(m *cloned) { m.NilAny = []any{1, struct{ F func() }{func() {}}} },
+			"nn.Clone: *nn_test.cloned.NilAny[1].F: a func()" + help},
+		{func(m *cloned) { m.NilAny = map[string]any{"k": func() {}} },
+			"nn.Clone: *nn_test.cloned.NilAny[k]: a func()" + help},
+		{func(m *cloned) {
+			m.lazy = &n
+		}, "nn.Clone: *nn_test.cloned.lazy: an unexported field with a value cannot be copied: " +
 			"export it, implement nn.Cloner, or build each rank's model with trainer.WithModelInit"},
 	} {
 		m := newCloned()

@@ -47,7 +47,9 @@ type MaxPool2D struct{ Options tensor.Pool2DOptions }
 
 // Forward maps images x [N, C, H, W] to [N, C, OH, OW]; see tensor.MaxPool2D.
 func (l *MaxPool2D) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.MaxPool2D(c.Ctx, x, l.Options) }, x)
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.MaxPool2D(c.Ctx, x, l.Options)
+	}, x)
 }
 
 // AvgPool2D takes the mean of each window, as torch.nn.AvgPool2d.
@@ -55,5 +57,7 @@ type AvgPool2D struct{ Options tensor.Pool2DOptions }
 
 // Forward maps images x [N, C, H, W] to [N, C, OH, OW]; see tensor.AvgPool2D.
 func (l *AvgPool2D) Forward(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
-	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.AvgPool2D(c.Ctx, x, l.Options) }, x)
+	return Unit1(c, l, func(c *Ctx, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.AvgPool2D(c.Ctx, x, l.Options)
+	}, x)
 }

@@ -25,7 +25,8 @@ func TestConv2D(t *testing.T) {
 }
 
 func TestNewConv2D(t *testing.T) {
-	l := nn.NewConv2D(newInit(), nn.Conv2DConfig{In: 6, Out: 4, Kernel: [2]int{3, 5}, Options: tensor.Conv2DOptions{Groups: 2}})
+	l := nn.NewConv2D(newInit(), nn.Conv2DConfig{In: 6, Out: 4, Kernel: [2]int{3, 5},
+		Options: tensor.Conv2DOptions{Groups: 2}})
 	require.Equal(t, []int{4, 3, 3, 5}, l.Weight.Shape())
 	require.Equal(t, []int{4}, l.Bias.Shape())
 	require.Equal(t, 2, l.Options.Groups)
@@ -52,7 +53,8 @@ type convNet struct {
 func newConvNet() *convNet {
 	in := newInit()
 	return &convNet{
-		Stem: nn.NewConv2D(in.Sub("stem"), nn.Conv2DConfig{In: 2, Out: 4, Kernel: [2]int{3, 3}, Options: tensor.Conv2DOptions{Padding: [2]int{1, 1}}}),
+		Stem: nn.NewConv2D(in.Sub("stem"), nn.Conv2DConfig{In: 2, Out: 4, Kernel: [2]int{3, 3},
+			Options: tensor.Conv2DOptions{Padding: [2]int{1, 1}}}),
 		Max:  &nn.MaxPool2D{Options: tensor.Pool2DOptions{Kernel: [2]int{2, 2}}},
 		Deep: nn.NewConv2D(in.Sub("deep"), nn.Conv2DConfig{In: 4, Out: 3, Kernel: [2]int{1, 1}, NoBias: true}),
 		Mean: &nn.AvgPool2D{Options: tensor.Pool2DOptions{Kernel: [2]int{3, 3}}},
@@ -80,7 +82,8 @@ func (m *convNet) gradients(recompute bool) map[string][]byte {
 		for _, p := range tree.Parameters() {
 			wrt = append(wrt, p.Tensor)
 		}
-		for i, g := range tensor.Backward(c.Ctx, []*tensor.Tensor{tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false)}, nil, wrt) {
+		for i, g := range tensor.Backward(c.Ctx,
+			[]*tensor.Tensor{tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false)}, nil, wrt) {
 			out[tree.Parameters()[i].Name] = tensor.ReadBytes(c.NoGrad(), g)
 		}
 		return nil

@@ -77,9 +77,9 @@ func (c *Ctx) Param(p *Parameter) *tensor.Tensor {
 	return t
 }
 
-// WithPrecision returns a context in which the module of a path, and all within it, autocasts to dt whatever the context
-// does otherwise: tensor.BFloat16, tensor.Float16, or tensor.Float32 for a module that is to compute in float32 (see
-// tensor.Ctx.Autocast). A Forward asks for a part of itself with c.With(c.Autocast(dt)).
+// WithPrecision returns a context in which the module of a path, and all within it, autocasts to dt whatever the
+// context does otherwise: tensor.BFloat16, tensor.Float16, or tensor.Float32 for a module that is to compute in float32
+// (see tensor.Ctx.Autocast). A Forward asks for a part of itself with c.With(c.Autocast(dt)).
 func (c *Ctx) WithPrecision(path string, dt tensor.DType) *Ctx {
 	d := *c
 	d.precision = maps.Clone(c.precision)

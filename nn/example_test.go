@@ -60,7 +60,8 @@ func ExampleBCEWithLogitsSum() {
 	logits := tensor.FromSlice(c.Ctx, []float32{0, 2, -10}, 3)
 	targets := tensor.FromSlice(c.Ctx, []float32{1, 1, 1}, 3)
 	plain := nn.BCEWithLogitsSum(c, logits, targets, nn.BCEOptions{})
-	weighted := nn.BCEWithLogitsSum(c, logits, targets, nn.BCEOptions{PosWeight: tensor.Scalar(c.Ctx, tensor.Float32, 2)})
+	weighted := nn.BCEWithLogitsSum(c, logits, targets,
+		nn.BCEOptions{PosWeight: tensor.Scalar(c.Ctx, tensor.Float32, 2)})
 	fmt.Printf("%.4f %.4f\n", tensor.Item(c.Ctx, plain), tensor.Item(c.Ctx, weighted))
 	// Output: 10.8201 21.6402
 }
@@ -90,6 +91,7 @@ func ExampleKLDivSum() {
 	c := exampleCtx()
 	q := tensor.Log(c.Ctx, tensor.FromSlice(c.Ctx, []float64{0.25, 0.75}, 2))
 	p := tensor.FromSlice(c.Ctx, []float64{0.5, 0.5}, 2)
-	fmt.Printf("%.4f, by hand %.4f\n", tensor.Item(c.Ctx, nn.KLDivSum(c, q, p, false)), 0.5*math.Log(2)+0.5*math.Log(2.0/3))
+	fmt.Printf("%.4f, by hand %.4f\n", tensor.Item(c.Ctx, nn.KLDivSum(c, q, p, false)),
+		0.5*math.Log(2)+0.5*math.Log(2.0/3))
 	// Output: 0.1438, by hand 0.1438
 }

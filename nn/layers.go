@@ -70,7 +70,9 @@ func (e *Embedding) Forward(c *Ctx, ids *tensor.Tensor) *tensor.Tensor {
 // Logits multiplies hidden states h [..., C] by the rows of the table, which gives [..., V]: the head of a language
 // model.
 func (e *Embedding) Logits(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
-	return Unit1(c, e, func(c *Ctx, h *tensor.Tensor) *tensor.Tensor { return tensor.Linear(c.Ctx, h, c.Param(e.Weight), nil) }, h)
+	return Unit1(c, e, func(c *Ctx, h *tensor.Tensor) *tensor.Tensor {
+		return tensor.Linear(c.Ctx, h, c.Param(e.Weight), nil)
+	}, h)
 }
 
 // LossSum is the CrossEntropySum of Logits, which never exist as a whole: see LinearCrossEntropySum.

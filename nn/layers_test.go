@@ -27,7 +27,8 @@ func TestLinear(t *testing.T) {
 	require.Equal(t, []int{2, 2, 3}, y.Shape())
 	require.Equal(t, []float32{13, 27, 41, 9, 19, 29, 14, 28, 42, 13, 29, 45}, tensor.ToSlice[float32](c.Ctx, y))
 	l.Bias = nil
-	require.Equal(t, []float32{3, 7, 11}, tensor.ToSlice[float32](c.Ctx, l.Forward(c, tensor.Ones(c.Ctx, tensor.Float32, 2))))
+	require.Equal(t, []float32{3, 7, 11}, tensor.ToSlice[float32](c.Ctx,
+		l.Forward(c, tensor.Ones(c.Ctx, tensor.Float32, 2))))
 
 	require.Nil(t, nn.NewLinear(newInit(), nn.LinearConfig{In: 2, Out: 3, NoBias: true}).Bias)
 	n := nn.NewLinear(newInit(), nn.LinearConfig{In: 2, Out: 3})
@@ -46,7 +47,8 @@ func TestEmbedding(t *testing.T) {
 		return nil
 	})
 	require.Equal(t, []float32{1, 1, 1, 1, 2, 2}, tensor.ToSlice[float32](c.Ctx, e.Weight.Grad()))
-	require.Error(t, tensor.Try(func() { e.Forward(c, tensor.FromSlice(c.Ctx, []int64{3}, 1)) }), "an id beyond the table")
+	require.Error(t, tensor.Try(func() { e.Forward(c, tensor.FromSlice(c.Ctx, []int64{3}, 1)) }),
+		"an id beyond the table")
 }
 
 func TestNorms(t *testing.T) {
@@ -155,7 +157,8 @@ func TestInitDistributions(t *testing.T) {
 		{"xavier normal", in.XavierNormal("d", out, fanIn), math.Sqrt(2.0 / 500), 0},
 		{"kaiming uniform", in.KaimingUniform("e", out, fanIn), 1 / math.Sqrt(3*200), 1 / math.Sqrt(200)},
 		{"kaiming normal", in.KaimingNormal("f", out, fanIn), math.Sqrt(2.0 / 200), 0},
-		{"linear", nn.NewLinear(in, nn.LinearConfig{In: fanIn, Out: out}).Weight, 1 / math.Sqrt(3*200), 1 / math.Sqrt(200)},
+		{"linear", nn.NewLinear(in, nn.LinearConfig{In: fanIn, Out: out}).Weight, 1 / math.Sqrt(3*200),
+			1 / math.Sqrt(200)},
 		{"embedding", nn.NewEmbedding(in, nn.EmbeddingConfig{Rows: out, Dim: fanIn, Std: 0.5}).Weight, 0.5, 0},
 		{"embedding by default", nn.NewEmbedding(in, nn.EmbeddingConfig{Rows: out, Dim: fanIn}).Weight, 1, 0},
 	} {

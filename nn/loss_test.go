@@ -37,7 +37,9 @@ func TestCrossEntropySum(t *testing.T) {
 
 	none := tensor.Full(c.Ctx, tensor.Int64, tensor.IgnoreIndex, 2, 2)
 	require.Zero(t, tensor.Item(c.Ctx, nn.CrossEntropySum(c, logits, none)))
-	require.Error(t, tensor.Try(func() { nn.CrossEntropySum(c, logits, tensor.FromSlice(c.Ctx, []int64{0, 1, 2, 3}, 2, 2)) }), "a label beyond the classes")
+	require.Error(t,
+		tensor.Try(func() { nn.CrossEntropySum(c, logits, tensor.FromSlice(c.Ctx, []int64{0, 1, 2, 3}, 2, 2)) }),
+		"a label beyond the classes")
 }
 
 // Position t predicts label t+1; the last position and the first label take no part.
@@ -61,7 +63,8 @@ func TestCausalLMLossSum(t *testing.T) {
 		}
 	}
 	one := tensor.Zeros(c.Ctx, tensor.Float32, 2, 1, vocab)
-	require.Zero(t, tensor.Item(c.Ctx, nn.CausalLMLossSum(c, one, tensor.Zeros(c.Ctx, tensor.Int64, 2, 1))), "one token predicts nothing")
+	require.Zero(t, tensor.Item(c.Ctx, nn.CausalLMLossSum(c, one, tensor.Zeros(c.Ctx, tensor.Int64, 2, 1))),
+		"one token predicts nothing")
 }
 
 func TestMSESum(t *testing.T) {
@@ -82,14 +85,16 @@ func TestLinearCrossEntropySum(t *testing.T) {
 	h := tensor.Normal(c.NoGrad(), tensor.Float32, 5, 0, 1, 2, 3, 4).SetRequiresGrad(true)
 	labels := tensor.FromSlice(c.Ctx, []int64{10, 0, tensor.IgnoreIndex, 3, 3, 7}, 2, 3)
 	leaves := []*tensor.Tensor{h, weight.Tensor, bias.Tensor}
-	apart := nn.CrossEntropySum(c, tensor.AddMM(c.Ctx, bias.Tensor, h, tensor.Transpose(c.Ctx, weight.Tensor, 0, 1)), labels)
+	apart := nn.CrossEntropySum(c, tensor.AddMM(c.Ctx, bias.Tensor, h, tensor.Transpose(c.Ctx, weight.Tensor, 0, 1)),
+		labels)
 	want := tensor.Backward(c.Ctx, []*tensor.Tensor{apart}, nil, leaves)
 	fused := nn.LinearCrossEntropySum(c, h, weight, bias, labels)
 	require.Equal(t, tensor.Item(c.Ctx, apart), tensor.Item(c.Ctx, fused))
 	for range 2 { // a retained graph gives them again
 		got := tensor.Backward(c.Ctx, []*tensor.Tensor{fused}, nil, leaves, tensor.RetainGraph())
 		for i := range want {
-			require.InDeltaSlice(t, tensor.ToSlice[float32](c.Ctx, want[i]), tensor.ToSlice[float32](c.Ctx, got[i]), 1e-6)
+			require.InDeltaSlice(t, tensor.ToSlice[float32](c.Ctx, want[i]), tensor.ToSlice[float32](c.Ctx, got[i]),
+				1e-6)
 		}
 	}
 }

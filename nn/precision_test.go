@@ -39,10 +39,15 @@ func TestModuleInItsOwnPrecision(t *testing.T) {
 	}{
 		{half, func(c *nn.Ctx) *nn.Ctx { return c }, []tensor.DType{half, half}},
 		{half, func(c *nn.Ctx) *nn.Ctx { return c.WithPrecision("second", full) }, []tensor.DType{half, full}},
-		{half, func(c *nn.Ctx) *nn.Ctx { return c.WithPrecision("first", tensor.Float16).WithPrecision("second", full) },
+		{half, func(c *nn.Ctx) *nn.Ctx {
+			return c.WithPrecision("first", tensor.Float16).WithPrecision("second", full)
+		},
 			[]tensor.DType{tensor.Float16, full}},
-		{tensor.Invalid, func(c *nn.Ctx) *nn.Ctx { return c.WithPrecision("first", half).WithPrecision("second", full) }, []tensor.DType{half, full}},
-		{half, func(c *nn.Ctx) *nn.Ctx { return c.WithPrecision("", full).WithPrecision("second", half) }, []tensor.DType{full, half}},
+		{tensor.Invalid, func(c *nn.Ctx) *nn.Ctx {
+			return c.WithPrecision("first", half).WithPrecision("second", full)
+		}, []tensor.DType{half, full}},
+		{half, func(c *nn.Ctx) *nn.Ctx { return c.WithPrecision("", full).WithPrecision("second", half) },
+			[]tensor.DType{full, half}},
 	} {
 		c := k.set(nn.NewCtx(tensor.NewCtx(tensor.CPU()).Autocast(k.lower), nil, true))
 		m.Forward(c, tensor.Full(c.Ctx, full, 0.1, 3, 4))

@@ -20,7 +20,8 @@ func newClassifier(dev *tensor.Device) *nn.Sequential {
 		nn.NewConv2D(in.Sub("0"), nn.Conv2DConfig{In: 1, Out: 4, Kernel: [2]int{3, 3}}),
 		nn.NewGroupNorm(in.Sub("1"), nn.GroupNormConfig{Groups: 2, Channels: 4}),
 		&nn.ReLU{},
-		nn.NewSequential(&nn.Flatten{}, nn.NewLinear(head.Sub("1"), nn.LinearConfig{In: 16, Out: 8}), &nn.ReLU{}, &nn.Dropout{P: 0.3},
+		nn.NewSequential(&nn.Flatten{}, nn.NewLinear(head.Sub("1"), nn.LinearConfig{In: 16, Out: 8}), &nn.ReLU{},
+			&nn.Dropout{P: 0.3},
 			nn.NewLinear(head.Sub("4"), nn.LinearConfig{In: 8, Out: 2, NoBias: true})),
 	)
 }
@@ -138,6 +139,8 @@ func TestGroupNorm(t *testing.T) {
 	require.Equal(t, map[string]bool{"weight": true}, nn.DecayNames(l), "as in HuggingFace's Trainer")
 	l.Weight, l.Bias = nil, nil
 	require.InDelta(t, 3/s, values[float32](l.Forward(env(), x))[3], 1e-5)
-	require.ErrorContains(t, tensor.Try(func() { nn.NewGroupNorm(newInit(), nn.GroupNormConfig{Groups: 3, Channels: 4}) }),
+	require.ErrorContains(t, tensor.Try(func() {
+		nn.NewGroupNorm(newInit(), nn.GroupNormConfig{Groups: 3, Channels: 4})
+	}),
 		"3 groups of 4 channels")
 }

@@ -18,12 +18,19 @@ import (
 
 // layers is the table of the layers of one input.
 var layers = []nntest.Case{
-	{Name: "Linear", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewLinear(in, nn.LinearConfig{In: 5, Out: 4}) }},
-	{Name: "LinearNoBias", In: []int{3, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewLinear(in, nn.LinearConfig{In: 5, Out: 4, NoBias: true}) }},
-	{Name: "Conv2D", In: []int{2, 4, 5, 5}, New: func(in *nn.Init) nn.Layer {
-		return nn.NewConv2D(in, nn.Conv2DConfig{In: 4, Out: 6, Kernel: [2]int{3, 3}, Options: tensor.Conv2DOptions{Groups: 2, Padding: [2]int{1, 1}}})
+	{Name: "Linear", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewLinear(in, nn.LinearConfig{In: 5, Out: 4})
 	}},
-	{Name: "LayerNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer { return nn.NewLayerNorm(in, nn.LayerNormConfig{Dim: 5}) }},
+	{Name: "LinearNoBias", In: []int{3, 5}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewLinear(in, nn.LinearConfig{In: 5, Out: 4, NoBias: true})
+	}},
+	{Name: "Conv2D", In: []int{2, 4, 5, 5}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewConv2D(in, nn.Conv2DConfig{In: 4, Out: 6, Kernel: [2]int{3, 3},
+			Options: tensor.Conv2DOptions{Groups: 2, Padding: [2]int{1, 1}}})
+	}},
+	{Name: "LayerNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer {
+		return nn.NewLayerNorm(in, nn.LayerNormConfig{Dim: 5})
+	}},
 	{Name: "RMSNorm", In: []int{3, 2, 5}, New: func(in *nn.Init) nn.Layer {
 		return nn.NewRMSNorm(in, nn.RMSNormConfig{Dim: 5, Eps: 1e-5})
 	}},
@@ -54,7 +61,8 @@ var layers = []nntest.Case{
 	{Name: "Sigmoid", In: []int{3, 4}, New: func(*nn.Init) nn.Layer { return &nn.Sigmoid{} }},
 	{Name: "Flatten", In: []int{3, 4, 2}, New: func(*nn.Init) nn.Layer { return &nn.Flatten{} }},
 	{Name: "Sequential", In: []int{3, 4}, New: func(in *nn.Init) nn.Layer {
-		return nn.NewSequential(nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 4, Out: 5}), &nn.SiLU{}, &nn.Dropout{P: 0.5})
+		return nn.NewSequential(nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 4, Out: 5}), &nn.SiLU{},
+			&nn.Dropout{P: 0.5})
 	}},
 }
 

@@ -26,7 +26,8 @@ type vae struct {
 func newVAE(in *nn.Init) *vae {
 	enc, dec := in.Sub("encoder"), in.Sub("decoder")
 	return &vae{
-		Encoder: nn.NewSequential(nn.NewLinear(enc.Sub("0"), nn.LinearConfig{In: 12, Out: 16}), &nn.LeakyReLU{Slope: 0.1},
+		Encoder: nn.NewSequential(nn.NewLinear(enc.Sub("0"), nn.LinearConfig{In: 12, Out: 16}),
+			&nn.LeakyReLU{Slope: 0.1},
 			nn.NewLinear(enc.Sub("2"), nn.LinearConfig{In: 16, Out: 8})),
 		Decoder: nn.NewSequential(nn.NewLinear(dec.Sub("0"), nn.LinearConfig{In: 4, Out: 16}), &nn.Softplus{},
 			nn.NewLinear(dec.Sub("2"), nn.LinearConfig{In: 16, Out: 12})),
@@ -54,7 +55,8 @@ type unet struct {
 
 func newUNet(in *nn.Init) *unet {
 	conv := func(in *nn.Init, from, to, kernel, padding int) *nn.Conv2D {
-		return nn.NewConv2D(in, nn.Conv2DConfig{In: from, Out: to, Kernel: [2]int{kernel, kernel}, Options: tensor.Conv2DOptions{Padding: [2]int{padding, padding}}})
+		return nn.NewConv2D(in, nn.Conv2DConfig{In: from, Out: to, Kernel: [2]int{kernel, kernel},
+			Options: tensor.Conv2DOptions{Padding: [2]int{padding, padding}}})
 	}
 	norm := func(in *nn.Init, groups, channels int) *nn.GroupNorm {
 		return nn.NewGroupNorm(in, nn.GroupNormConfig{Groups: groups, Channels: channels})
@@ -87,10 +89,12 @@ type experts struct {
 }
 
 func newExperts(in *nn.Init) *experts {
-	m := &experts{Gate: nn.NewLinear(in.Sub("gate"), nn.LinearConfig{In: 6, Out: 4}), Head: nn.NewLinear(in.Sub("head"), nn.LinearConfig{In: 6, Out: 3}), Room: 14}
+	m := &experts{Gate: nn.NewLinear(in.Sub("gate"), nn.LinearConfig{In: 6, Out: 4}),
+		Head: nn.NewLinear(in.Sub("head"), nn.LinearConfig{In: 6, Out: 3}), Room: 14}
 	for _, name := range []string{"0", "1", "2", "3"} {
 		in := in.Sub("experts").Sub(name)
-		m.Experts = append(m.Experts, nn.NewSequential(nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 6, Out: 10}), &nn.GELU{},
+		m.Experts = append(m.Experts, nn.NewSequential(nn.NewLinear(in.Sub("0"), nn.LinearConfig{In: 6, Out: 10}),
+			&nn.GELU{},
 			nn.NewLinear(in.Sub("2"), nn.LinearConfig{In: 10, Out: 6})))
 	}
 	return m

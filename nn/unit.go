@@ -24,7 +24,8 @@ type Hooks struct {
 // recomputation if the context asks for it. Inputs that need gradients must be passed in, not captured, so that hooks
 // and recomputation see them; those that are not there are nil. Training steps run inside a Scope of the caller, one
 // per micro-batch. A graph that is recorded outside every Scope is freed by the garbage collector.
-func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor, in ...*tensor.Tensor) []*tensor.Tensor {
+func Unit(c *Ctx, m Module, forward func(c *Ctx, in []*tensor.Tensor) []*tensor.Tensor,
+	in ...*tensor.Tensor) []*tensor.Tensor {
 	u := c.unit(m)
 	hooks := u.tree.hooks[m]
 	for _, h := range hooks {

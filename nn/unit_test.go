@@ -46,7 +46,8 @@ func newStack(dev *tensor.Device, blocks int) *stack {
 	for i := range blocks {
 		in := in.Sub(fmt.Sprint(i))
 		s.H = append(s.H, &block{
-			Up: nn.NewLinear(in.Sub("up"), nn.LinearConfig{In: stackWidth, Out: 8}), Drop: &nn.Dropout{P: 0.3}, Down: nn.NewLinear(in.Sub("down"), nn.LinearConfig{In: 8, Out: stackWidth}),
+			Up: nn.NewLinear(in.Sub("up"), nn.LinearConfig{In: stackWidth, Out: 8}), Drop: &nn.Dropout{P: 0.3},
+			Down: nn.NewLinear(in.Sub("down"), nn.LinearConfig{In: 8, Out: stackWidth}),
 		})
 	}
 	return s
@@ -99,7 +100,8 @@ func TestUnitFreesIntermediates(t *testing.T) {
 			y := s.Forward(c, x)
 			kept = dev.MemStats().InUse - before
 			if backward {
-				tensor.Backward(c.Ctx, []*tensor.Tensor{y}, []*tensor.Tensor{tensor.Ones(c.Ctx, tensor.Float32, n, stackWidth)}, nil)
+				tensor.Backward(c.Ctx, []*tensor.Tensor{y},
+					[]*tensor.Tensor{tensor.Ones(c.Ctx, tensor.Float32, n, stackWidth)}, nil)
 			}
 			return nil
 		})
@@ -164,7 +166,9 @@ func recorder(log *[]string, name string) *nn.Hooks {
 	note := func(what string) { *log = append(*log, name+" "+what) }
 	return &nn.Hooks{
 		PreForward: func(*nn.Ctx) { note("pre-forward") }, PostForward: func(*nn.Ctx) { note("post-forward") },
-		PreBackward: func(*tensor.Ctx) { note("pre-backward") }, PostBackward: func(*tensor.Ctx) { note("post-backward") },
+		PreBackward: func(*tensor.Ctx) { note("pre-backward") }, PostBackward: func(*tensor.Ctx) {
+			note("post-backward")
+		},
 	}
 }
 
@@ -199,15 +203,18 @@ func TestUnitHooks(t *testing.T) {
 		return log
 	}
 	c := nn.NewCtx(root, tree, true)
-	forward := []string{"stack pre-forward", "h.0 pre-forward", "h.0.up pre-forward", "h.0.up post-forward", "h.0 post-forward",
+	forward := []string{"stack pre-forward", "h.0 pre-forward", "h.0.up pre-forward", "h.0.up post-forward",
+		"h.0 post-forward",
 		"h.1 pre-forward", "h.1 post-forward", "stack post-forward"}
 	backward := []string{"backward", "stack pre-backward", "h.1 pre-backward", "h.1.up.weight", "h.1 post-backward",
-		"h.0 pre-backward", "h.0.up pre-backward", "h.0.up.weight", "h.0.up post-backward", "h.0 post-backward", "stack post-backward"}
+		"h.0 pre-backward", "h.0.up pre-backward", "h.0.up.weight", "h.0.up post-backward", "h.0 post-backward",
+		"stack post-backward"}
 	require.Equal(t, append(forward[:len(forward):len(forward)], backward...), step(c))
 
 	// Recomputed modules run their inner Units again before their gradient.
 	again := []string{"backward", "stack pre-backward", "h.1 pre-backward", "h.1.up.weight", "h.1 post-backward",
-		"h.0 pre-backward", "h.0.up pre-forward", "h.0.up post-forward", "h.0.up pre-backward", "h.0.up post-backward", "h.0.up.weight",
+		"h.0 pre-backward", "h.0.up pre-forward", "h.0.up post-forward", "h.0.up pre-backward", "h.0.up post-backward",
+		"h.0.up.weight",
 		"h.0 post-backward", "stack post-backward"}
 	require.Equal(t, append(forward[:len(forward):len(forward)], again...), step(c.WithRecompute(s.units())))
 
@@ -244,10 +251,12 @@ func TestUnitHooksNest(t *testing.T) {
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()), tree, true)
 	for _, c := range []*nn.Ctx{c, c.WithRecompute([]nn.Module{m.Layers[0]})} {
 		require.Equal(t, []string{"outer pre-forward", "inner pre-forward", "inner post-forward", "outer post-forward",
-			"outer pre-backward", "inner pre-backward", "gradient", "inner post-backward", "outer post-backward"}, step(c))
+			"outer pre-backward", "inner pre-backward", "gradient", "inner post-backward", "outer post-backward"},
+			step(c))
 	}
 	remove()
-	require.Equal(t, []string{"outer pre-forward", "outer post-forward", "outer pre-backward", "gradient", "outer post-backward"}, step(c))
+	require.Equal(t, []string{"outer pre-forward", "outer post-forward", "outer pre-backward", "gradient",
+		"outer post-backward"}, step(c))
 }
 
 // Hooks change no bit of what is computed.
@@ -260,7 +269,8 @@ func TestUnitHooksChangeNothing(t *testing.T) {
 		}
 		c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).WithRandom(1, 0), tree, true)
 		c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
-			tensor.Backward(c.Ctx, []*tensor.Tensor{tensor.Sum(c.Ctx, s.Forward(c, samples(c.Ctx, 3)), nil, false)}, nil, nil)
+			tensor.Backward(c.Ctx, []*tensor.Tensor{tensor.Sum(c.Ctx, s.Forward(c, samples(c.Ctx, 3)), nil, false)},
+				nil, nil)
 			return nil
 		})
 		return gradients(c.Ctx, s)

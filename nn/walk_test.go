@@ -61,8 +61,9 @@ func newEverything() *everything {
 	in := func() *inner { return &inner{vector(1), vector(1)} }
 	n := 3
 	return &everything{
-		Base: &Base{vector(1)}, promoted: promoted{vector(1)}, Parameter: vector(1), Plain: in(), Tagged: in(), ByValue: *in(),
-		Slice: []*nn.Linear{linear(), nil, linear()}, Array: [2]inner{*in(), *in()},
+		Base: &Base{vector(1)}, promoted: promoted{vector(1)}, Parameter: vector(1), Plain: in(), Tagged: in(),
+		ByValue: *in(),
+		Slice:   []*nn.Linear{linear(), nil, linear()}, Array: [2]inner{*in(), *in()},
 		Map:    map[string]*inner{"z": in(), "a": in()},
 		Nested: [][]*nn.Parameter{{vector(1)}, {vector(1), vector(1)}},
 		Any:    linear(), Number: &n, Table: map[int]string{1: ""},
@@ -87,7 +88,8 @@ func TestWalkNames(t *testing.T) {
 		paths[m] = path
 		order = append(order, path)
 	})
-	require.Equal(t, []string{"", "", "plain", "other", "value", "h.0", "h.2", "pair.0", "pair.1", "by_name.a", "by_name.z", "any"}, order)
+	require.Equal(t, []string{"", "", "plain", "other", "value", "h.0", "h.2", "pair.0", "pair.1", "by_name.a",
+		"by_name.z", "any"}, order)
 	require.Equal(t, "value", paths[&m.ByValue], "a module by value is known by its address")
 	require.Equal(t, "h.2", paths[m.Slice[2]])
 	require.Empty(t, tree.Aliases())
@@ -129,9 +131,12 @@ func TestWalkBuffers(t *testing.T) {
 	}{[]*norm{{W: vector(1), Mean: shared}, {Mean: count(3)}}, norm{Mean: shared}, count(1)}
 	tree := nn.Walk(m)
 	require.Equal(t, []string{"norms.0.w"}, names(m))
-	require.Equal(t, []tensor.Named{{Name: "norms.0.running_mean", Tensor: shared.Tensor}, {Name: "norms.1.running_mean", Tensor: m.Norms[1].Mean.Tensor}, {Name: "buffer", Tensor: m.Buffer.Tensor}}, tree.Buffers())
+	require.Equal(t, []tensor.Named{{Name: "norms.0.running_mean", Tensor: shared.Tensor},
+		{Name: "norms.1.running_mean", Tensor: m.Norms[1].Mean.Tensor}, {Name: "buffer", Tensor: m.Buffer.Tensor}},
+		tree.Buffers())
 	require.Equal(t, map[string]string{"last.running_mean": "norms.0.running_mean"}, tree.Aliases())
-	require.Equal(t, append([]tensor.Named{{Name: "norms.0.w", Tensor: m.Norms[0].W.Tensor}}, tree.Buffers()...), tree.State())
+	require.Equal(t, append([]tensor.Named{{Name: "norms.0.w", Tensor: m.Norms[0].W.Tensor}}, tree.Buffers()...),
+		tree.State())
 	require.Equal(t, 1, nn.NumParameters(m))
 
 	other, err := nn.Clone(m, tensor.CPU())
@@ -159,7 +164,8 @@ type secret struct {
 
 func TestWalkRefuses(t *testing.T) {
 	up := linear()
-	require.Equal(t, []string{"up.weight", "up.bias"}, names(&secret{Up: up, down: up}), "an unexported alias of an exported field is fine")
+	require.Equal(t, []string{"up.weight", "up.bias"}, names(&secret{Up: up, down: up}),
+		"an unexported alias of an exported field is fine")
 	for _, k := range []struct {
 		m    nn.Module
 		want string
@@ -168,15 +174,21 @@ func TestWalkRefuses(t *testing.T) {
 		{(*inner)(nil), "a module must be a non-nil pointer to a struct, not *nn_test.inner"},
 		{nil, "a module must be a non-nil pointer to a struct, not <nil>"},
 		{new(int), "a module must be a non-nil pointer to a struct, not *int"},
-		{&secret{Up: up, down: linear()}, "nn_test.secret.down holds parameters or buffers but is unexported, so that they would be neither trained nor saved: export the field"},
+		{&secret{Up: up, down: linear()}, "nn_test.secret.down holds parameters or buffers but is unexported, so " +
+			"that they would be neither trained nor saved: export the field"},
 		{&struct{ ws []*nn.Parameter }{[]*nn.Parameter{vector(1)}},
-			"struct { ws []*nn.Parameter }.ws holds parameters or buffers but is unexported, so that they would be neither trained nor saved: export the field"},
+			"struct { ws []*nn.Parameter }.ws holds parameters or buffers but is unexported, so that they would be " +
+				"neither trained nor saved: export the field"},
 		{&struct{ mean *nn.Buffer }{count(1)},
-			"struct { mean *nn.Buffer }.mean holds parameters or buffers but is unexported, so that they would be neither trained nor saved: export the field"},
-		{&struct{ Mean *nn.Buffer }{&nn.Buffer{}}, "buffer mean has no tensor: make it with NewBuffer, or leave the field nil"},
+			"struct { mean *nn.Buffer }.mean holds parameters or buffers but is unexported, so that they would be " +
+				"neither trained nor saved: export the field"},
+		{&struct{ Mean *nn.Buffer }{&nn.Buffer{}},
+			"buffer mean has no tensor: make it with NewBuffer, or leave the field nil"},
 		{&inner{W: &nn.Parameter{}}, "parameter w has no tensor: make it with NewParameter, or leave the field nil"},
-		{&struct{ M map[int]*inner }{map[int]*inner{1: {}}}, "m is a map[int]*nn_test.inner: want string keys, which name the parameters"},
-		{&struct{ M map[string]inner }{map[string]inner{"a": {}}}, "m.a is a nn_test.inner by value, whose parameters have no address: store a pointer"},
+		{&struct{ M map[int]*inner }{map[int]*inner{1: {}}},
+			"m is a map[int]*nn_test.inner: want string keys, which name the parameters"},
+		{&struct{ M map[string]inner }{map[string]inner{"a": {}}},
+			"m.a is a nn_test.inner by value, whose parameters have no address: store a pointer"},
 	} {
 		require.EqualError(t, tensor.Try(func() { nn.Walk(k.m) }), "tensor.nn.Walk: "+k.want)
 	}
@@ -201,14 +213,17 @@ func TestDecayNames(t *testing.T) {
 		Mixed  map[string]*nn.RMSNorm `nn:"mixed"`
 		Prefix *inner                 `nn:"ln_1x"` // not inside ln_1
 	}{
-		WTE: nn.NewEmbedding(in, nn.EmbeddingConfig{Rows: 2, Dim: 2}), LN1: nn.NewLayerNorm(in, nn.LayerNormConfig{Dim: 2}),
+		WTE:   nn.NewEmbedding(in, nn.EmbeddingConfig{Rows: 2, Dim: 2}),
+		LN1:   nn.NewLayerNorm(in, nn.LayerNormConfig{Dim: 2}),
 		Gain:  nn.NewRMSNorm(in, nn.RMSNormConfig{Dim: 2}),
-		Input: &inner{W: vector(1)}, AttnN: &inner{W: vector(1)}, Norm: &inner{W: vector(1)}, Norms: []*inner{{W: vector(1)}},
+		Input: &inner{W: vector(1)}, AttnN: &inner{W: vector(1)}, Norm: &inner{W: vector(1)},
+		Norms:  []*inner{{W: vector(1)}},
 		Normal: &inner{W: vector(1), B: vector(1)}, RMS: &inner{W: vector(1)}, Biased: &inner{W: vector(1)},
 		Frozen: linear(), Proj: linear(), Prefix: &inner{W: vector(1)},
 		Mixed: map[string]*nn.RMSNorm{"q": nn.NewRMSNorm(in, nn.RMSNormConfig{Dim: 2})},
 	}
 	m.Frozen.Weight.SetRequiresGrad(false)
-	require.Equal(t, map[string]bool{"wte.weight": true, "norms.0.w": true, "normalizer.w": true, "proj.weight": true, "ln_1x.w": true}, nn.DecayNames(m))
+	require.Equal(t, map[string]bool{"wte.weight": true, "norms.0.w": true, "normalizer.w": true, "proj.weight": true,
+		"ln_1x.w": true}, nn.DecayNames(m))
 	require.Empty(t, nn.DecayNames(m.LN1), "a model that is a norm")
 }

@@ -142,7 +142,8 @@ func (w *walker) refuseHidden() {
 	}
 	for _, h := range w.hidden {
 		if h.value.Kind() != reflect.Pointer || !found[h.value.Pointer()] {
-			badModule("%s holds parameters or buffers but is unexported, so that they would be neither trained nor saved: export the field", h.field)
+			badModule("%s holds parameters or buffers but is unexported, so that they would be neither trained nor "+
+				"saved: export the field", h.field)
 		}
 	}
 }

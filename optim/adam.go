@@ -68,13 +68,16 @@ func (o *Optimizer) adamW() (adam ScaleByAdam, ok bool) {
 func (o *Optimizer) fusible(p tensor.Named, grad *tensor.Tensor) (adam ScaleByAdam, ok bool) {
 	adam, ok = o.adamW()
 	dt := p.DType()
-	return adam, ok && (dt == tensor.Float32 || dt == tensor.Float64) && grad.DType() == dt && p.IsContiguous() && grad.IsContiguous()
+	return adam, ok && (dt == tensor.Float32 || dt == tensor.Float64) && grad.DType() == dt && p.IsContiguous() &&
+		grad.IsContiguous()
 }
 
 // step is the whole update of one parameter p with moments m and v by AdamW, of the gradient times factor.
-func (a ScaleByAdam) step(c *tensor.Ctx, p, m, v *tensor.Tensor, g *Group, s *Slot, grad *tensor.Tensor, factor float64) {
+func (a ScaleByAdam) step(c *tensor.Ctx, p, m, v *tensor.Tensor, g *Group, s *Slot, grad *tensor.Tensor,
+	factor float64) {
 	t := float64(s.Step)
 	tensor.AdamW(c, p, m, v, grad, tensor.AdamWStep{
-		Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, Correction1: 1 - math.Pow(a.Beta1, t), Correction2: 1 - math.Pow(a.Beta2, t),
-		LR: g.LR, WeightDecay: g.WeightDecay, GradScale: factor})
+		Beta1: a.Beta1, Beta2: a.Beta2, Eps: a.Eps, Correction1: 1 - math.Pow(a.Beta1, t),
+		Correction2: 1 - math.Pow(a.Beta2, t),
+		LR:          g.LR, WeightDecay: g.WeightDecay, GradScale: factor})
 }

@@ -26,7 +26,8 @@ func TestAdamWIsItsChain(t *testing.T) {
 		dt   tensor.DType
 		half optim.HalfUpdate
 	}{{tensor.Float32, optim.HalfKahan}, {tensor.Float64, optim.HalfKahan}, {tensor.BFloat16, optim.HalfPlain},
-		{tensor.BFloat16, optim.HalfKahan}, {tensor.BFloat16, optim.HalfStochastic}, {tensor.Float16, optim.HalfStochastic}} {
+		{tensor.BFloat16, optim.HalfKahan}, {tensor.BFloat16, optim.HalfStochastic},
+		{tensor.Float16, optim.HalfStochastic}} {
 		for _, decay := range []float64{0, 0.1} {
 			for _, n := range []int{1, 37, 140_000} { // the last in two pieces, of a half type
 				dt, name := k.dt, fmt.Sprint(k, " ", decay, " ", n)
@@ -37,7 +38,8 @@ func TestAdamWIsItsChain(t *testing.T) {
 					}
 					return tensor.Cast(c, tensor.FromSlice(c, x, n), dt)
 				}
-				make := func(chain func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer) (tensor.Named, *optim.Optimizer) {
+				make := func(chain func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer) (tensor.Named,
+					*optim.Optimizer) {
 					p := tensor.Named{Name: "p", Tensor: wave(0).SetRequiresGrad(true)}
 					return p, chain(c, []*optim.Group{{Params: []tensor.Named{p}, LR: 0.01, WeightDecay: decay}})
 				}
@@ -45,7 +47,8 @@ func TestAdamWIsItsChain(t *testing.T) {
 					return optim.AdamW{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6}.New(c, g)
 				})
 				q, links := make(func(c *tensor.Ctx, g []*optim.Group) *optim.Optimizer {
-					return optim.New(c, "adamw", g, optim.DecoupledDecay{}, optim.ScaleByAdam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6}, nothing{})
+					return optim.New(c, "adamw", g, optim.DecoupledDecay{},
+						optim.ScaleByAdam{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6}, nothing{})
 				})
 				fused.SetHalfUpdate(k.half, 7)
 				links.SetHalfUpdate(k.half, 7)
@@ -59,7 +62,8 @@ func TestAdamWIsItsChain(t *testing.T) {
 				require.Equal(t, tensor.ReadBytes(c, q.Tensor), tensor.ReadBytes(c, p.Tensor), name)
 				a, b := fused.State(), links.State()
 				for k := range a.Tensors {
-					require.Equal(t, tensor.ReadBytes(c, b.Tensors[k]), tensor.ReadBytes(c, a.Tensors[k]), "%s %s", name, k)
+					require.Equal(t, tensor.ReadBytes(c, b.Tensors[k]), tensor.ReadBytes(c, a.Tensors[k]), "%s %s",
+						name, k)
 				}
 			}
 		}

@@ -37,11 +37,13 @@ const compensation = "kahan_compensation"
 // panics if the optimizer has taken a step or was asked for its state.
 func (o *Optimizer) SetHalfUpdate(h HalfUpdate, seed uint64) {
 	if !slices.Contains(HalfUpdates(), h) {
-		panic(&tensor.Error{Op: "optim.SetHalfUpdate", Msg: fmt.Sprintf("half update %q, want one of %q", h, HalfUpdates())})
+		panic(&tensor.Error{Op: "optim.SetHalfUpdate",
+			Msg: fmt.Sprintf("half update %q, want one of %q", h, HalfUpdates())})
 	}
 	for _, s := range o.slots {
 		if s.Tensors != nil {
-			panic(&tensor.Error{Op: "optim.SetHalfUpdate", Msg: "the optimizer has its state already: want the call before its first step"})
+			panic(&tensor.Error{Op: "optim.SetHalfUpdate",
+				Msg: "the optimizer has its state already: want the call before its first step"})
 		}
 	}
 	o.half, o.seed = h, seed
@@ -95,7 +97,8 @@ type halfUpdate struct {
 }
 
 // run changes a part of the parameter, whose first element is number first: change works on a float32 copy.
-func (u *halfUpdate) run(c *tensor.Ctx, part, comp *tensor.Tensor, first int, change func(c *tensor.Ctx, wide *tensor.Tensor)) {
+func (u *halfUpdate) run(c *tensor.Ctx, part, comp *tensor.Tensor, first int,
+	change func(c *tensor.Ctx, wide *tensor.Tensor)) {
 	wide := tensor.Cast(c, part, tensor.Float32)
 	if comp != nil {
 		tensor.AddInto(c, wide, tensor.Cast(c, comp, tensor.Float32))

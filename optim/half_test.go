@@ -91,7 +91,8 @@ func TestSmallUpdatesOfHalfParameters(t *testing.T) {
 
 	// With what it keeps beside the parameter, the Kahan update follows float32 closely.
 	k := runs[optim.HalfKahan]
-	rest := tensor.ToSlice[float64](k.c, tensor.Cast(k.c, k.opt.State().Tensors["w.kahan_compensation"], tensor.Float64))
+	rest := tensor.ToSlice[float64](k.c, tensor.Cast(k.c, k.opt.State().Tensors["w.kahan_compensation"],
+		tensor.Float64))
 	for i, want := range exact.values() {
 		require.InDelta(t, want, k.values()[i]+rest[i], 5e-6) // two bfloat16 numbers are 1e-4 apart here
 	}
@@ -116,7 +117,8 @@ func TestHalfUpdatesResume(t *testing.T) {
 
 // Random bits follow from the seed.
 func TestStochasticUpdatesFollowTheSeed(t *testing.T) {
-	a, b, other := newHalfRun(tensor.BFloat16, optim.HalfStochastic, 1e-3), newHalfRun(tensor.BFloat16, optim.HalfStochastic, 1e-3),
+	a, b, other := newHalfRun(tensor.BFloat16, optim.HalfStochastic, 1e-3),
+		newHalfRun(tensor.BFloat16, optim.HalfStochastic, 1e-3),
 		newHalfRun(tensor.BFloat16, optim.HalfStochastic, 1e-3)
 	other.opt.SetHalfUpdate(optim.HalfStochastic, 43)
 	for _, r := range []*halfRun{a, b, other} {
@@ -128,7 +130,8 @@ func TestStochasticUpdatesFollowTheSeed(t *testing.T) {
 
 // A state with a compensation and one without do not fit each other.
 func TestHalfUpdatesStateMustFit(t *testing.T) {
-	kahan, plain := newHalfRun(tensor.BFloat16, optim.HalfKahan, 1e-3), newHalfRun(tensor.BFloat16, optim.HalfPlain, 1e-3)
+	kahan, plain := newHalfRun(tensor.BFloat16, optim.HalfKahan, 1e-3),
+		newHalfRun(tensor.BFloat16, optim.HalfPlain, 1e-3)
 	require.ErrorContains(t, kahan.opt.LoadState(kahan.c, plain.opt.State()), "w.kahan_compensation is missing")
 	require.ErrorContains(t, plain.opt.LoadState(plain.c, kahan.opt.State()), "w.kahan_compensation is not known")
 }
@@ -138,5 +141,6 @@ func TestSetHalfUpdateMisuse(t *testing.T) {
 	err := tensor.Try(func() { r.opt.SetHalfUpdate("exact", 0) })
 	require.ErrorContains(t, err, `half update "exact", want one of ["plain" "kahan" "stochastic"]`)
 	r.steps(0, 1)
-	require.ErrorContains(t, tensor.Try(func() { r.opt.SetHalfUpdate(optim.HalfPlain, 0) }), "want the call before its first step")
+	require.ErrorContains(t, tensor.Try(func() { r.opt.SetHalfUpdate(optim.HalfPlain, 0) }),
+		"want the call before its first step")
 }

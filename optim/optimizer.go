@@ -82,7 +82,8 @@ type Optimizer struct {
 // updated twice in a step.
 func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optimizer {
 	o := &Optimizer{
-		name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad(), factor: 1, half: HalfKahan,
+		name: name, groups: groups, chain: chain, slots: map[string]*Slot{}, keep: tensor.NewCtx(c.Device()).NoGrad(),
+		factor: 1, half: HalfKahan,
 	}
 	names := map[*tensor.Tensor]string{}
 	for _, g := range groups {
@@ -92,7 +93,8 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 				panic(&tensor.Error{Op: "optim.New", Msg: fmt.Sprintf("parameter %q is named twice", p.Name)})
 			}
 			if first, twice := names[p.Tensor]; twice {
-				panic(&tensor.Error{Op: "optim.New", Msg: fmt.Sprintf("parameters %q and %q are one tensor: want tied parameters once", first, p.Name)})
+				panic(&tensor.Error{Op: "optim.New",
+					Msg: fmt.Sprintf("parameters %q and %q are one tensor: want tied parameters once", first, p.Name)})
 			}
 			names[p.Tensor] = p.Name
 			o.slots[p.Name] = &Slot{param: p}

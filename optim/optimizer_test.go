@@ -55,7 +55,8 @@ func TestOptimizers(t *testing.T) {
 func TestByName(t *testing.T) {
 	shared := map[string]any{"adam_beta1": 0.5, "adam_beta2": 0.75, "adam_epsilon": 1e-3}
 	for name, want := range map[string]optim.Config{
-		"adamw_torch": optim.AdamW{Beta1: 0.5, Beta2: 0.75, Eps: 1e-3}, "adam": optim.Adam{Beta1: 0.5, Beta2: 0.75, Eps: 1e-3}, "sgd": optim.SGD{},
+		"adamw_torch": optim.AdamW{Beta1: 0.5, Beta2: 0.75, Eps: 1e-3},
+		"adam":        optim.Adam{Beta1: 0.5, Beta2: 0.75, Eps: 1e-3}, "sgd": optim.SGD{},
 	} {
 		cfg, err := optim.ByName(name, shared, nil)
 		require.NoError(t, err)
@@ -158,7 +159,8 @@ func TestOptimizersGolden(t *testing.T) {
 	for _, k := range g.Cases {
 		group := &optim.Group{WeightDecay: k.WeightDecay}
 		for name := range g.Params {
-			group.Params = append(group.Params, tensor.Named{Name: name, Tensor: g.tensor("param/%s", name).SetRequiresGrad(true)})
+			group.Params = append(group.Params,
+				tensor.Named{Name: name, Tensor: g.tensor("param/%s", name).SetRequiresGrad(true)})
 		}
 		opt, err := k.make(g.c, []*optim.Group{group})
 		require.NoError(t, err)
@@ -195,7 +197,8 @@ func TestClipGradNormGolden(t *testing.T) {
 		require.InEpsilon(t, k.TotalNorm, optim.ClipGradNorm(g.c, params, k.MaxNorm), 1e-6)
 		for _, p := range params {
 			want := g.values("clip/%s/%s", k.Name, p.Name)
-			require.InDeltaSlice(t, want, tensor.ToSlice[float32](g.c, p.Grad()), 1e-6, "max_norm %v: %s", k.MaxNorm, p.Name)
+			require.InDeltaSlice(t, want, tensor.ToSlice[float32](g.c, p.Grad()), 1e-6, "max_norm %v: %s", k.MaxNorm,
+				p.Name)
 		}
 	}
 }
@@ -255,7 +258,8 @@ func TestClipGradNormEdges(t *testing.T) {
 						require.True(t, math.IsNaN(float64(x)))
 						continue
 					}
-					require.True(t, want == float64(x) || math.Abs(float64(x)-want) <= 2e-6*math.Abs(want), "%v, want %v", x, want)
+					require.True(t, want == float64(x) || math.Abs(float64(x)-want) <= 2e-6*math.Abs(want),
+						"%v, want %v", x, want)
 				}
 			}
 		})
@@ -285,7 +289,8 @@ func TestNewRefusesDuplicates(t *testing.T) {
 		return tensor.Try(func() { optim.New(c, "none", []*optim.Group{{Params: ps[:1]}, {Params: ps[1:]}}) })
 	}
 	require.NoError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "b", Tensor: y}))
-	require.EqualError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "a", Tensor: y}), `tensor.optim.New: parameter "a" is named twice`)
+	require.EqualError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "a", Tensor: y}),
+		`tensor.optim.New: parameter "a" is named twice`)
 	require.EqualError(t, make(tensor.Named{Name: "a", Tensor: x}, tensor.Named{Name: "b", Tensor: x}),
 		`tensor.optim.New: parameters "a" and "b" are one tensor: want tied parameters once`)
 }
@@ -342,8 +347,10 @@ func TestStateIsMadeWhenItIsNeeded(t *testing.T) {
 
 	_, other := create()
 	require.NoError(t, other.LoadState(c, saved))
-	require.Equal(t, tensor.ReadBytes(c, saved.Tensors["w.row_sum"]), tensor.ReadBytes(c, other.State().Tensors["w.row_sum"]))
+	require.Equal(t, tensor.ReadBytes(c, saved.Tensors["w.row_sum"]),
+		tensor.ReadBytes(c, other.State().Tensors["w.row_sum"]))
 	saved.Tensors["w.row_sum"] = tensor.Zeros(c.NoGrad(), tensor.Float32, 300)
 	_, third := create()
-	require.EqualError(t, third.LoadState(c, saved), "optim: the saved state does not fit: w.row_sum is float32 [300], want float64 [300]")
+	require.EqualError(t, third.LoadState(c, saved),
+		"optim: the saved state does not fit: w.row_sum is float32 [300], want float64 [300]")
 }

@@ -73,7 +73,8 @@ func NewSchedule(name string, warmup, total int64, baseLR float64, kwargs map[st
 	spec := &scheduleSpec{name: name, warmup: warmup, total: total, baseLR: baseLR, kwargs: kwargs}
 	spec.require(warmup >= 0, "warm-up is %d steps, want 0 or more", warmup)
 	spec.require(total >= 0, "total is %d steps, want 0 or more", total)
-	spec.require(baseLR >= 0 && !math.IsInf(baseLR, 1), "base learning rate is %v, want a finite number of 0 or more", baseLR)
+	spec.require(baseLR >= 0 && !math.IsInf(baseLR, 1), "base learning rate is %v, want a finite number of 0 or more",
+		baseLR)
 	s := construct(spec)
 	if err := spec.finish(); err != nil {
 		return nil, err

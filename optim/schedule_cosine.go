@@ -66,7 +66,8 @@ func (s *scheduleSpec) progress(ahead int64) func(step int64) float64 {
 func (s *scheduleSpec) minRatio() float64 {
 	rate, minLR := s.number("min_lr_rate", math.NaN()), s.number("min_lr", math.NaN())
 	haveRate, haveLR := s.kwargs["min_lr_rate"] != nil, s.kwargs["min_lr"] != nil
-	s.require(haveRate != haveLR, "min_lr is %v and min_lr_rate is %v, want exactly one of them", s.kwargs["min_lr"], s.kwargs["min_lr_rate"])
+	s.require(haveRate != haveLR, "min_lr is %v and min_lr_rate is %v, want exactly one of them", s.kwargs["min_lr"],
+		s.kwargs["min_lr_rate"])
 	if haveRate {
 		return rate
 	}

@@ -34,8 +34,10 @@ func TestScheduleTellTales(t *testing.T) {
 		{"constant_with_warmup", nil, []float64{0, 5, 10, 10, 10, 10, 10, 10, 10, 10}},
 		{"linear", nil, []float64{0, 5, 10, 8.75, 7.5, 6.25, 5, 3.75, 2.5, 1.25, 0, 0}},
 		{"cosine", nil, []float64{0, 5, 10, 9.619, 8.535, 6.913, 5, 3.087, 1.464, 0.381, 0}},
-		{"cosine_with_restarts", map[string]any{"num_cycles": 2}, []float64{0, 5, 10, 8.536, 5, 1.464, 10, 8.536, 5, 1.464, 0, 0}},
-		{"polynomial", map[string]any{"power": 2.0, "lr_end": 1e-7}, []float64{0, 5, 10, 7.656, 5.625, 3.906, 2.5, 1.406, 0.625, 0.156, 1e-7, 1e-7}},
+		{"cosine_with_restarts", map[string]any{"num_cycles": 2},
+			[]float64{0, 5, 10, 8.536, 5, 1.464, 10, 8.536, 5, 1.464, 0, 0}},
+		{"polynomial", map[string]any{"power": 2.0, "lr_end": 1e-7},
+			[]float64{0, 5, 10, 7.656, 5.625, 3.906, 2.5, 1.406, 0.625, 0.156, 1e-7, 1e-7}},
 		{"inverse_sqrt", nil, []float64{0, 5, 10, 8.165, 7.071, 6.325, 5.774, 5.345, 5, 4.714}},
 		{"warmup_stable_decay", map[string]any{"num_stable_steps": 2, "num_decay_steps": 3, "min_lr_ratio": 0.1},
 			[]float64{1, 5.5, 10, 10, 10, 7.75, 3.25, 1, 1, 1}},
@@ -59,14 +61,17 @@ func TestScheduleMinLR(t *testing.T) {
 	require.InDelta(t, 0.2, ahead[1], 1e-15)
 	require.InDelta(t, 1e-5, ahead[9], 1e-15)
 	require.Equal(t, ends, rates(t, "cosine_with_min_lr", 2, 10, 0.2, map[string]any{"min_lr_rate": 5e-5}, 11))
-	rate := rates(t, "cosine_warmup_with_min_lr", 3, 10, 1, map[string]any{"min_lr_rate": 0.5, "warmup_lr_rate": 0.2}, 10)
+	rate := rates(t, "cosine_warmup_with_min_lr", 3, 10, 1, map[string]any{"min_lr_rate": 0.5, "warmup_lr_rate": 0.2},
+		10)
 	require.InDeltaSlice(t, []float64{0.2, 0.6, 1}, rate[:3], 1e-15)
 	require.InDelta(t, 0.5, rate[9], 1e-15)
 }
 
 func TestScheduleInverseSqrtTimescale(t *testing.T) {
-	require.InDelta(t, 1/math.Sqrt(2), rates(t, "inverse_sqrt", 0, 10, 1, nil, 10001)[10000], 1e-15, "10000 without warm-up")
-	require.InDelta(t, 0.5, rates(t, "inverse_sqrt", 3, 10, 1, map[string]any{"timescale": json.Number("4")}, 16)[15], 1e-15)
+	require.InDelta(t, 1/math.Sqrt(2), rates(t, "inverse_sqrt", 0, 10, 1, nil, 10001)[10000], 1e-15,
+		"10000 without warm-up")
+	require.InDelta(t, 0.5, rates(t, "inverse_sqrt", 3, 10, 1, map[string]any{"timescale": json.Number("4")}, 16)[15],
+		1e-15)
 }
 
 // Whatever the lengths, a factor is a finite number of at least 0, and at most 1.
@@ -96,23 +101,32 @@ func TestScheduleErrors(t *testing.T) {
 		kwargs        map[string]any
 		want          string
 	}{
-		{"cosin", 0, 1, 1, nil, `optim: schedule is "cosin", want one of constant, constant_with_warmup, cosine, cosine_warmup_with_min_lr, cosine_with_min_lr, ` +
-			`cosine_with_restarts, inverse_sqrt, linear, polynomial, warmup_stable_decay`},
-		{"linear", -1, -2, math.NaN(), map[string]any{"power": 2}, "optim: schedule linear: warm-up is -1 steps, want 0 or more\n" +
-			"optim: schedule linear: total is -2 steps, want 0 or more\n" +
-			"optim: schedule linear: base learning rate is NaN, want a finite number of 0 or more\n" +
-			"optim: schedule linear: unknown key \"power\", want none"},
-		{"cosine", 0, 1, 1, map[string]any{"num_cycles": "two", "cycles": 2}, "optim: schedule cosine: num_cycles is \"two\", want a finite number\n" +
-			"optim: schedule cosine: unknown key \"cycles\", want num_cycles"},
-		{"cosine_with_restarts", 0, 1, 1, map[string]any{"num_cycles": -1}, "optim: schedule cosine_with_restarts: num_cycles is -1, want 0 or more"},
-		{"polynomial", 0, 1, 1e-8, nil, "optim: schedule polynomial: lr_end is 1e-07, want less than the learning rate, 1e-08"},
-		{"inverse_sqrt", 0, 1, 1, map[string]any{"timescale": 0}, "optim: schedule inverse_sqrt: timescale is 0, want above 0"},
-		{"cosine_with_min_lr", 0, 1, 1, nil, "optim: schedule cosine_with_min_lr: min_lr is <nil> and min_lr_rate is <nil>, want exactly one of them"},
+		{"cosin", 0, 1, 1, nil,
+			`optim: schedule is "cosin", want one of constant, constant_with_warmup, cosine, cosine_warmup_with_min_lr, cosine_with_min_lr, ` +
+				`cosine_with_restarts, inverse_sqrt, linear, polynomial, warmup_stable_decay`},
+		{"linear", -1, -2, math.NaN(), map[string]any{"power": 2},
+			"optim: schedule linear: warm-up is -1 steps, want 0 or more\n" +
+				"optim: schedule linear: total is -2 steps, want 0 or more\n" +
+				"optim: schedule linear: base learning rate is NaN, want a finite number of 0 or more\n" +
+				"optim: schedule linear: unknown key \"power\", want none"},
+		{"cosine", 0, 1, 1, map[string]any{"num_cycles": "two", "cycles": 2},
+			"optim: schedule cosine: num_cycles is \"two\", want a finite number\n" +
+				"optim: schedule cosine: unknown key \"cycles\", want num_cycles"},
+		{"cosine_with_restarts", 0, 1, 1, map[string]any{"num_cycles": -1},
+			"optim: schedule cosine_with_restarts: num_cycles is -1, want 0 or more"},
+		{"polynomial", 0, 1, 1e-8, nil, "optim: schedule polynomial: lr_end is 1e-07, want less than the learning " +
+			"rate, 1e-08"},
+		{"inverse_sqrt", 0, 1, 1, map[string]any{"timescale": 0},
+			"optim: schedule inverse_sqrt: timescale is 0, want above 0"},
+		{"cosine_with_min_lr", 0, 1, 1, nil, "optim: schedule cosine_with_min_lr: min_lr is <nil> and min_lr_rate is " +
+			"<nil>, want exactly one of them"},
 		{"cosine_warmup_with_min_lr", 0, 1, 1, map[string]any{"min_lr": 1, "min_lr_rate": 2},
 			"optim: schedule cosine_warmup_with_min_lr: min_lr is 1 and min_lr_rate is 2, want exactly one of them"},
-		{"cosine_with_min_lr", 0, 1, 0, map[string]any{"min_lr": 0.1}, "optim: schedule cosine_with_min_lr: min_lr needs a base learning rate above 0; it is 0"},
+		{"cosine_with_min_lr", 0, 1, 0, map[string]any{"min_lr": 0.1},
+			"optim: schedule cosine_with_min_lr: min_lr needs a base learning rate above 0; it is 0"},
 		{"warmup_stable_decay", 0, 1, 1, nil, "optim: schedule warmup_stable_decay: num_decay_steps is missing"},
-		{"warmup_stable_decay", 0, 10, 1, map[string]any{"num_decay_steps": 1.5, "decay_type": "sqrt", "warmup_type": 3},
+		{"warmup_stable_decay", 0, 10, 1, map[string]any{"num_decay_steps": 1.5, "decay_type": "sqrt",
+			"warmup_type": 3},
 			"optim: schedule warmup_stable_decay: num_decay_steps is 1.5, want a whole number of 0 or more\n" +
 				"optim: schedule warmup_stable_decay: warmup_type is 3, want one of linear, cosine, 1-sqrt\n" +
 				"optim: schedule warmup_stable_decay: decay_type is \"sqrt\", want one of linear, cosine, 1-sqrt"},

@@ -10,7 +10,8 @@ import "math"
 func newWarmupStableDecay(spec *scheduleSpec) Schedule {
 	decay := spec.steps("num_decay_steps", -1)
 	spec.require(decay >= 0 || spec.kwargs["num_decay_steps"] != nil, "num_decay_steps is missing")
-	stable := spec.steps("num_stable_steps", spec.total-spec.warmup-max(0, decay)) // negative in runs too short for the decay
+	// negative in runs too short for the decay
+	stable := spec.steps("num_stable_steps", spec.total-spec.warmup-max(0, decay))
 	rise := fall(spec.choice("warmup_type", "linear", shapes...), 0.5)
 	cycles := spec.number("num_cycles", 0.5)
 	down := fall(spec.choice("decay_type", "cosine", shapes...), cycles)

@@ -44,10 +44,14 @@ func NewBatchShard(batches Batches, shard Shard, o BatchShardOptions) (*BatchSha
 	s := &BatchShard{batches: batches, shard: shard, BatchShardOptions: o, size: int64(batches.Size())}
 	if o.SplitBatches {
 		if s.size == 0 {
-			return nil, fmt.Errorf("samplers: split_batches with batches of varying size, want one size that is a multiple of the world size %d", shard.WorldSize)
+			return nil,
+				fmt.Errorf("samplers: split_batches with batches of varying size, want one size that is a multiple "+
+					"of the world size %d", shard.WorldSize)
 		}
 		if s.size%shard.world() != 0 {
-			return nil, fmt.Errorf("samplers: split_batches with a batch size of %d, want a multiple of the world size %d", s.size, shard.WorldSize)
+			return nil,
+				fmt.Errorf("samplers: split_batches with a batch size of %d, want a multiple of the world size %d",
+					s.size, shard.WorldSize)
 		}
 		s.size /= shard.world()
 	}
@@ -79,7 +83,8 @@ func (s *BatchShard) At(epoch, j int64) []int64 { return s.MicroBatch(epoch, j).
 // samples run on past the epoch's end. Leaf is 0: these rules know of no windows.
 func (s *BatchShard) MicroBatch(epoch, j int64) MicroBatch {
 	if epoch < 0 || j < 0 || j >= s.Len() {
-		panic(fmt.Sprintf("samplers: batch %d of epoch %d, want a batch in [0, %d) and an epoch of 0 or more", j, epoch, s.Len()))
+		panic(fmt.Sprintf("samplers: batch %d of epoch %d, want a batch in [0, %d) and an epoch of 0 or more", j, epoch,
+			s.Len()))
 	}
 	give := s.whole
 	if s.SplitBatches {
@@ -103,7 +108,8 @@ func (s *BatchShard) whole(epoch, j int64) MicroBatch {
 		return m
 	case s.size == 0:
 		again := i - l
-		return MicroBatch{Position: s.batches.First(l)*(1+again/l) + s.batches.First(again%l), Indices: s.batches.At(epoch, again%l)}
+		return MicroBatch{Position: s.batches.First(l)*(1+again/l) + s.batches.First(again%l),
+			Indices: s.batches.At(epoch, again%l)}
 	case i < l:
 		m.Indices = s.complete(epoch, m.Indices, 0, missing, min(s.shard.world(), l))
 		return m
@@ -112,7 +118,8 @@ func (s *BatchShard) whole(epoch, j int64) MicroBatch {
 	if ragged := s.ragged(); ragged > 0 {
 		from += s.size - ragged
 	}
-	return MicroBatch{Position: s.batches.First(l) + from, Indices: s.complete(epoch, nil, from, s.size, min(s.shard.world(), l))}
+	return MicroBatch{Position: s.batches.First(l) + from,
+		Indices: s.complete(epoch, nil, from, s.size, min(s.shard.world(), l))}
 }
 
 // slice gives the rank's slice of batch j.
@@ -195,7 +202,9 @@ func (s *BatchShard) Resume(st State) (epoch int64, rest *BatchShard, err error)
 	samples := st.Position - st.Epoch*n
 	done := int64(sort.Search(int(l), func(j int) bool { return s.batches.First(int64(j)) >= samples }))
 	if s.batches.First(done) != samples {
-		return 0, nil, fmt.Errorf("samplers: the state was saved %d samples into its epoch, where no batch begins: batch sizes differ", samples)
+		return 0, nil,
+			fmt.Errorf("samplers: the state was saved %d samples into its epoch, where no batch begins: batch "+
+				"sizes differ", samples)
 	}
 	rest, err = s.SkipFirst(done)
 	return st.Epoch, rest, err

@@ -29,7 +29,8 @@ func runs(size int64, begins ...int64) lists {
 	return out
 }
 
-func shardOf(t require.TestingT, b samplers.Batches, rank, world int, o samplers.BatchShardOptions) *samplers.BatchShard {
+func shardOf(t require.TestingT, b samplers.Batches, rank, world int,
+	o samplers.BatchShardOptions) *samplers.BatchShard {
 	s, err := samplers.NewBatchShard(b, samplers.Shard{Rank: rank, WorldSize: world}, o)
 	require.NoError(t, err)
 	return s
@@ -122,15 +123,16 @@ func TestBatchShardTables(t *testing.T) {
 		}},
 	} {
 		for _, want := range c.tables {
-			t.Run(fmt.Sprintf("split=%v/even=%v/n=%d/drop=%v", c.o.SplitBatches, c.o.EvenBatches, want.n, want.drop), func(t *testing.T) {
-				b, err := samplers.NewBatch(samplers.NewSequential(want.n), c.size, want.drop)
-				require.NoError(t, err)
-				for rank, expected := range []lists{want.p0, want.p1} {
-					s := shardOf(t, b, rank, 2, c.o)
-					require.Equal(t, expected, batchesOf(s, 3))
-					require.EqualValues(t, len(expected), s.Len())
-				}
-			})
+			t.Run(fmt.Sprintf("split=%v/even=%v/n=%d/drop=%v", c.o.SplitBatches, c.o.EvenBatches, want.n, want.drop),
+				func(t *testing.T) {
+					b, err := samplers.NewBatch(samplers.NewSequential(want.n), c.size, want.drop)
+					require.NoError(t, err)
+					for rank, expected := range []lists{want.p0, want.p1} {
+						s := shardOf(t, b, rank, 2, c.o)
+						require.Equal(t, expected, batchesOf(s, 3))
+						require.EqualValues(t, len(expected), s.Len())
+					}
+				})
 		}
 	}
 }
@@ -144,15 +146,18 @@ func TestBatchShardVaryingSizes(t *testing.T) {
 		even, drop bool
 		want       []lists
 	}{
-		"uneven":          {mixed, false, false, []lists{{{0, 1, 2}, {5, 6, 7, 8}, {12, 13}}, {{3, 4}, {9, 10, 11}}}},
-		"whole rounds":    {mixed[:4], true, false, []lists{{{0, 1, 2}, {5, 6, 7, 8}}, {{3, 4}, {9, 10, 11}}}},
-		"even":            {mixed, true, false, []lists{{{0, 1, 2}, {5, 6, 7, 8}, {12, 13}}, {{3, 4}, {9, 10, 11}, {0, 1, 2}}}},
-		"one on two":      {mixed[:1], true, false, []lists{{{0, 1, 2}}, {{0, 1, 2}}}},
-		"one on three":    {mixed[:1], true, false, []lists{{{0, 1, 2}}, {{0, 1, 2}}, {{0, 1, 2}}}},
-		"drop":            {mixed, true, true, []lists{{{0, 1, 2}, {5, 6, 7, 8}}, {{3, 4}, {9, 10, 11}}}},
-		"six on three":    {seven[:6], true, false, []lists{{{0}, {6}}, {{1, 2}, {7, 8}}, {{3, 4, 5}, {9, 10, 11}}}},
-		"seven on three":  {seven, true, false, []lists{{{0}, {6}, {12, 13}}, {{1, 2}, {7, 8}, {0}}, {{3, 4, 5}, {9, 10, 11}, {1, 2}}}},
-		"seven, uneven":   {seven, false, false, []lists{{{0}, {6}, {12, 13}}, {{1, 2}, {7, 8}}, {{3, 4, 5}, {9, 10, 11}}}},
+		"uneven":       {mixed, false, false, []lists{{{0, 1, 2}, {5, 6, 7, 8}, {12, 13}}, {{3, 4}, {9, 10, 11}}}},
+		"whole rounds": {mixed[:4], true, false, []lists{{{0, 1, 2}, {5, 6, 7, 8}}, {{3, 4}, {9, 10, 11}}}},
+		"even": {mixed, true, false,
+			[]lists{{{0, 1, 2}, {5, 6, 7, 8}, {12, 13}}, {{3, 4}, {9, 10, 11}, {0, 1, 2}}}},
+		"one on two":   {mixed[:1], true, false, []lists{{{0, 1, 2}}, {{0, 1, 2}}}},
+		"one on three": {mixed[:1], true, false, []lists{{{0, 1, 2}}, {{0, 1, 2}}, {{0, 1, 2}}}},
+		"drop":         {mixed, true, true, []lists{{{0, 1, 2}, {5, 6, 7, 8}}, {{3, 4}, {9, 10, 11}}}},
+		"six on three": {seven[:6], true, false, []lists{{{0}, {6}}, {{1, 2}, {7, 8}}, {{3, 4, 5}, {9, 10, 11}}}},
+		"seven on three": {seven, true, false,
+			[]lists{{{0}, {6}, {12, 13}}, {{1, 2}, {7, 8}, {0}}, {{3, 4, 5}, {9, 10, 11}, {1, 2}}}},
+		"seven, uneven": {seven, false, false,
+			[]lists{{{0}, {6}, {12, 13}}, {{1, 2}, {7, 8}}, {{3, 4, 5}, {9, 10, 11}}}},
 		"two on five":     {seven[:2], true, false, []lists{{{0}}, {{1, 2}}, {{0}}, {{1, 2}}, {{0}}}},
 		"nothing on two":  {nil, true, false, []lists{{}, {}}},
 		"nothing, uneven": {nil, false, false, []lists{{}, {}}},
@@ -161,7 +166,8 @@ func TestBatchShardVaryingSizes(t *testing.T) {
 			list, err := samplers.NewBatchList(c.list, c.drop)
 			require.NoError(t, err)
 			for rank, want := range c.want {
-				require.Equal(t, want, batchesOf(shardOf(t, list, rank, len(c.want), samplers.BatchShardOptions{EvenBatches: c.even}), 0))
+				require.Equal(t, want,
+					batchesOf(shardOf(t, list, rank, len(c.want), samplers.BatchShardOptions{EvenBatches: c.even}), 0))
 			}
 		})
 	}
@@ -287,7 +293,8 @@ func TestBatchShardSkipFirst(t *testing.T) {
 func TestBatchShardResumesOnOtherRanks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		split := rapid.Bool().Draw(t, "split")
-		before, after := rapid.SampledFrom([]int{1, 2, 3, 6}).Draw(t, "before"), rapid.SampledFrom([]int{1, 2, 3, 6}).Draw(t, "after")
+		before, after := rapid.SampledFrom([]int{1, 2, 3, 6}).Draw(t, "before"),
+			rapid.SampledFrom([]int{1, 2, 3, 6}).Draw(t, "after")
 		n := rapid.Int64Range(1, 60).Draw(t, "n")
 		b, err := samplers.NewBatch(samplers.NewRandom(n, 9), 6, false)
 		require.NoError(t, err)
@@ -340,7 +347,8 @@ func TestBatchShardStateOfVaryingSizes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, lists{{6}}, batchesOf(rest, 2))
 	_, _, err = s.Resume(samplers.State{Position: 2, Samples: 9})
-	require.EqualError(t, err, "samplers: the state was saved 2 samples into its epoch, where no batch begins: batch sizes differ")
+	require.EqualError(t, err, "samplers: the state was saved 2 samples into its epoch, where no batch begins: batch "+
+		"sizes differ")
 }
 
 // With drop-last the batches that no round of the ranks takes are done with when the last round is.

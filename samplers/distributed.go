@@ -89,7 +89,8 @@ func (d *Distributed) Resume(st State) (epoch int64, rest *Distributed, err erro
 
 // NewDistributedLengthGrouped gives a rank's part of the length-grouped order (HuggingFace's
 // DistributedLengthGroupedSampler): rank 0 begins with the longest sample of all.
-func NewDistributedLengthGrouped(lengths []int, batchSize int, seed uint64, shard Shard, dropLast bool) (*Distributed, error) {
+func NewDistributedLengthGrouped(lengths []int, batchSize int, seed uint64, shard Shard, dropLast bool) (*Distributed,
+	error) {
 	order, err := NewLengthGrouped(lengths, batchSize, seed)
 	if err != nil {
 		return nil, err

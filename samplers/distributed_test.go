@@ -68,7 +68,8 @@ func TestDistributedCoversTheOrder(t *testing.T) {
 func TestDistributedSkipFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n, world := rapid.Int64Range(0, 50).Draw(t, "n"), rapid.IntRange(1, 9).Draw(t, "world")
-		d := distributed(t, samplers.NewRandom(n, 3), rapid.IntRange(0, world-1).Draw(t, "rank"), world, rapid.Bool().Draw(t, "drop"))
+		d := distributed(t, samplers.NewRandom(n, 3), rapid.IntRange(0, world-1).Draw(t, "rank"), world,
+			rapid.Bool().Draw(t, "drop"))
 		own := rapid.Int64Range(0, n/int64(world)).Draw(t, "own")
 		rest, err := d.SkipFirst(own * int64(world))
 		require.NoError(t, err)

@@ -50,7 +50,8 @@ func ExampleBatchShard() {
 	}
 	for _, even := range []bool{true, false} {
 		for rank := range 2 {
-			s, err := samplers.NewBatchShard(b, samplers.Shard{Rank: rank, WorldSize: 2}, samplers.BatchShardOptions{EvenBatches: even})
+			s, err := samplers.NewBatchShard(b, samplers.Shard{Rank: rank, WorldSize: 2},
+				samplers.BatchShardOptions{EvenBatches: even})
 			if err != nil {
 				panic(err)
 			}
@@ -119,7 +120,8 @@ func ExampleShardItems() {
 		}
 	}
 	for rank := range 2 {
-		s, err := samplers.NewIterableShard(2, samplers.Shard{Rank: rank, WorldSize: 2}, samplers.IterableShardOptions{})
+		s, err := samplers.NewIterableShard(2, samplers.Shard{Rank: rank, WorldSize: 2},
+			samplers.IterableShardOptions{})
 		if err != nil {
 			panic(err)
 		}

@@ -38,7 +38,9 @@ func NewIterableShard(batchSize int, shard Shard, o IterableShardOptions) (*Iter
 	size := int64(batchSize)
 	if o.SplitBatches {
 		if batchSize%shard.WorldSize != 0 {
-			return nil, fmt.Errorf("samplers: split_batches with a batch size of %d, want a multiple of the world size %d", batchSize, shard.WorldSize)
+			return nil,
+				fmt.Errorf("samplers: split_batches with a batch size of %d, want a multiple of the world size %d",
+					batchSize, shard.WorldSize)
 		}
 		size /= shard.world()
 	}

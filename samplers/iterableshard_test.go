@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
-func iterableShard(t require.TestingT, batchSize, rank, world int, o samplers.IterableShardOptions) *samplers.IterableShard {
+func iterableShard(t require.TestingT, batchSize, rank, world int,
+	o samplers.IterableShardOptions) *samplers.IterableShard {
 	s, err := samplers.NewIterableShard(batchSize, samplers.Shard{Rank: rank, WorldSize: world}, o)
 	require.NoError(t, err)
 	return s
@@ -78,7 +79,8 @@ func TestIterableShardClosedForm(t *testing.T) {
 			require.Equal(t, s.Index(int64(i))%n, item)
 		}
 		if !o.SplitBatches {
-			blocks, err := samplers.NewBlocks(samplers.NewSequential(n), size, samplers.Shard{Rank: rank, WorldSize: world}, o.DropLast)
+			blocks, err := samplers.NewBlocks(samplers.NewSequential(n), size,
+				samplers.Shard{Rank: rank, WorldSize: world}, o.DropLast)
 			require.NoError(t, err)
 			require.Equal(t, got, epochOf(blocks, 1))
 		}
@@ -103,7 +105,8 @@ func TestIterableShardResumes(t *testing.T) {
 		other := rapid.IntRange(1, 5).Draw(t, "other")
 		seen := map[int64]bool{}
 		for rank := range other {
-			for _, item := range collect(t, iterableShard(t, size, rank, other, samplers.IterableShardOptions{}), n, st.Items) {
+			for _, item := range collect(t, iterableShard(t, size, rank, other, samplers.IterableShardOptions{}), n,
+				st.Items) {
 				seen[item] = true
 			}
 		}

@@ -96,7 +96,8 @@ func (s *LengthGrouped) epochOf(epoch int64) *groupedEpoch {
 	if e := slot.Load(); e != nil && e.epoch == epoch {
 		return e
 	}
-	e := &groupedEpoch{epoch: epoch, perm: rng.NewPerm(rng.Key(s.seed, "samplers.LengthGrouped", uint64(epoch)), s.Len())}
+	e := &groupedEpoch{epoch: epoch, perm: rng.NewPerm(rng.Key(s.seed, "samplers.LengthGrouped", uint64(epoch)),
+		s.Len())}
 	at := int64(0)
 	for e.first = e.perm.At(at); s.lengths[e.first] < s.longest; e.first = e.perm.At(at) {
 		at++

@@ -138,7 +138,8 @@ func TestDistributedLengthGrouped(t *testing.T) {
 	for _, world := range []int{2, 3} {
 		var all []int64
 		for rank := range world {
-			s, err := samplers.NewDistributedLengthGrouped(lengths, 4, 1, samplers.Shard{Rank: rank, WorldSize: world}, world == 3)
+			s, err := samplers.NewDistributedLengthGrouped(lengths, 4, 1, samplers.Shard{Rank: rank, WorldSize: world},
+				world == 3)
 			require.NoError(t, err)
 			got := epochOf(s, 2)
 			if rank == 0 {

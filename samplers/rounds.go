@@ -2,10 +2,10 @@
 
 package samplers
 
-// NewShardedStream gives the stream of s at position 0 under the sharding rules of HuggingFace's accelerate, BatchShard:
-// the ranks take batches of layout.BatchSize in turn, or each takes its slice of every batch with SplitBatches. A round
-// is one batch of every rank, and a window is AccumulationSteps rounds. With one rank nothing is shared out, as in
-// accelerate, and this is NewStream.
+// NewShardedStream gives the stream of s at position 0 under the sharding rules of HuggingFace's accelerate,
+// BatchShard: the ranks take batches of layout.BatchSize in turn, or each takes its slice of every batch with
+// SplitBatches. A round is one batch of every rank, and a window is AccumulationSteps rounds. With one rank nothing is
+// shared out, as in accelerate, and this is NewStream.
 //
 // What a rank sees depends on the number of ranks, so a stream of another number of ranks gives other bits. Samples are
 // repeated with EvenBatches, and are counted as often as they are seen. A place can be restored on any number of ranks,

@@ -159,8 +159,10 @@ func TestShardedStreamResumes(t *testing.T) {
 	other := r.stream(t, 1, 4)
 	require.NoError(t, other.Restore(s.State()))
 	w, _ := other.Next()
-	require.Equal(t, lists{{32, 33, 34, 35}, {36, 0, 1, 2}}, [][]int64{mustOwn(t, r, 0, s.State())[0], w.Own[0].Indices})
-	require.ErrorContains(t, other.SeekSample(6), "position 6 lies 6 samples into its epoch, where no batch of 4 begins")
+	require.Equal(t, lists{{32, 33, 34, 35}, {36, 0, 1, 2}},
+		[][]int64{mustOwn(t, r, 0, s.State())[0], w.Own[0].Indices})
+	require.ErrorContains(t, other.SeekSample(6),
+		"position 6 lies 6 samples into its epoch, where no batch of 4 begins")
 }
 
 func mustOwn(t *testing.T, r sharding, rank int, place samplers.State) (out [][]int64) {
@@ -182,7 +184,8 @@ func TestEpochAfter(t *testing.T) {
 		{sharding{Ranks: 2, BatchSize: 4, Samples: 37, EvenBatches: true}, []float64{4. / 10, 8. / 10, 1, 1.4}},
 		{sharding{Ranks: 2, BatchSize: 4, Samples: 37}, []float64{4. / 10, 8. / 10, 1, 1.4}},
 		{sharding{Ranks: 2, BatchSize: 4, Samples: 37, DropLast: true}, []float64{4. / 8, 1, 1.5}},
-		{sharding{Ranks: 2, BatchSize: 8, Samples: 37, SplitBatches: true, EvenBatches: true}, []float64{4. / 10, 8. / 10, 1, 1.4}},
+		{sharding{Ranks: 2, BatchSize: 8, Samples: 37, SplitBatches: true, EvenBatches: true},
+			[]float64{4. / 10, 8. / 10, 1, 1.4}},
 	} {
 		s := c.r.stream(t, 0, 2)
 		for _, want := range c.want {
@@ -194,7 +197,8 @@ func TestEpochAfter(t *testing.T) {
 
 func TestShardedStreamFaults(t *testing.T) {
 	layout := samplers.Layout{BatchSize: 6, AccumulationSteps: 1, WorldSize: 4, Rank: 0}
-	_, err := samplers.NewShardedStream(samplers.NewSequential(9), layout, samplers.BatchShardOptions{SplitBatches: true})
+	_, err := samplers.NewShardedStream(samplers.NewSequential(9), layout,
+		samplers.BatchShardOptions{SplitBatches: true})
 	require.ErrorContains(t, err, "split_batches with a batch size of 6, want a multiple of the world size 4")
 	layout.Rank = 4
 	_, err = samplers.NewShardedStream(samplers.NewSequential(9), layout, samplers.BatchShardOptions{})

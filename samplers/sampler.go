@@ -87,6 +87,7 @@ func mustCount(n int64) {
 
 func mustIndex(epoch, i, n int64) {
 	if epoch < 0 || i < 0 || i >= n {
-		panic(fmt.Sprintf("samplers: sample %d of epoch %d, want a sample in [0, %d) and an epoch of 0 or more", i, epoch, n))
+		panic(fmt.Sprintf("samplers: sample %d of epoch %d, want a sample in [0, %d) and an epoch of 0 or more", i,
+			epoch, n))
 	}
 }

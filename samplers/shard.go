@@ -21,7 +21,8 @@ func ReplicaShard(rank, worldSize, ranksPerReplica int) (Shard, error) {
 		return Shard{}, err
 	}
 	if ranksPerReplica < 1 || worldSize%ranksPerReplica != 0 {
-		return Shard{}, fmt.Errorf("samplers: %d ranks per model replica, want a divisor of the world size %d", ranksPerReplica, worldSize)
+		return Shard{}, fmt.Errorf("samplers: %d ranks per model replica, want a divisor of the world size %d",
+			ranksPerReplica, worldSize)
 	}
 	return Shard{rank / ranksPerReplica, worldSize / ranksPerReplica}, nil
 }

@@ -27,13 +27,16 @@ func (st State) check(have State) error {
 	case st.Seed != have.Seed:
 		return fmt.Errorf("samplers: the state was saved under seed %d, the sampler has seed %d", st.Seed, have.Seed)
 	case st.Samples != have.Samples:
-		return fmt.Errorf("samplers: the state was saved with %d samples per epoch, there are %d", st.Samples, have.Samples)
+		return fmt.Errorf("samplers: the state was saved with %d samples per epoch, there are %d", st.Samples,
+			have.Samples)
 	case st.Order != have.Order:
-		return fmt.Errorf("samplers: the state was saved of an order with fingerprint %#x, the sampler's is %#x: lengths or group size differ", st.Order, have.Order)
+		return fmt.Errorf("samplers: the state was saved of an order with fingerprint %#x, the sampler's is %#x: "+
+			"lengths or group size differ", st.Order, have.Order)
 	case st.Position < 0 || st.Samples == 0 && st.Position > 0:
 		return fmt.Errorf("samplers: the state's position is %d with %d samples per epoch", st.Position, st.Samples)
 	case st.Samples > 0 && st.Epoch != st.Position/st.Samples:
-		return fmt.Errorf("samplers: the state's position %d with %d samples per epoch is not in epoch %d", st.Position, st.Samples, st.Epoch)
+		return fmt.Errorf("samplers: the state's position %d with %d samples per epoch is not in epoch %d", st.Position,
+			st.Samples, st.Epoch)
 	}
 	return nil
 }

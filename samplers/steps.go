@@ -14,7 +14,8 @@ type Steps struct {
 	Leaves          int64 // micro-batches per full step, over all ranks: accumulation steps × world size
 	UpdatesPerEpoch int64 // optimizer steps per epoch; MaxSteps if the length is unknown
 	MaxSteps        int64 // optimizer steps of the whole run
-	Epochs          int64 // epochs begun, the last perhaps cut short by MaxSteps; math.MaxInt64 if the length is unknown
+	// epochs begun, the last perhaps cut short by MaxSteps; math.MaxInt64 if the length is unknown
+	Epochs int64
 }
 
 // UpdatesPerEpoch gives the number of optimizer steps in an epoch of microBatches micro-batches, leaves of which make a
@@ -35,7 +36,9 @@ func PlanSteps(microBatches, leaves int64, epochs float64, maxSteps int64) (Step
 		faults = append(faults, fmt.Errorf("samplers: micro-batches per step is %d, want at least 1", leaves))
 	}
 	if maxSteps <= 0 && !(epochs > 0 && epochs < math.MaxInt64) {
-		faults = append(faults, fmt.Errorf("samplers: max_steps is %d and num_train_epochs is %v, want one of them above 0", maxSteps, epochs))
+		faults = append(faults,
+			fmt.Errorf("samplers: max_steps is %d and num_train_epochs is %v, want one of them above 0", maxSteps,
+				epochs))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return Steps{}, err
@@ -47,7 +50,8 @@ func PlanSteps(microBatches, leaves int64, epochs float64, maxSteps int64) (Step
 	}
 	steps := math.Ceil(epochs * float64(p.UpdatesPerEpoch))
 	if steps >= math.MaxInt64 {
-		return Steps{}, fmt.Errorf("samplers: num_train_epochs %v × %d steps per epoch is more than can be counted", epochs, p.UpdatesPerEpoch)
+		return Steps{}, fmt.Errorf("samplers: num_train_epochs %v × %d steps per epoch is more than can be counted",
+			epochs, p.UpdatesPerEpoch)
 	}
 	p.MaxSteps, p.Epochs = int64(steps), int64(math.Ceil(epochs))
 	return p, nil
@@ -60,7 +64,8 @@ func PlanUnsized(leaves, maxSteps int64) (Steps, error) {
 		return Steps{}, fmt.Errorf("samplers: micro-batches per step is %d, want at least 1", leaves)
 	}
 	if maxSteps < 1 {
-		return Steps{}, fmt.Errorf("samplers: max_steps is %d, want at least 1: the training data has no length", maxSteps)
+		return Steps{}, fmt.Errorf("samplers: max_steps is %d, want at least 1: the training data has no length",
+			maxSteps)
 	}
 	return Steps{Leaves: leaves, UpdatesPerEpoch: maxSteps, MaxSteps: maxSteps, Epochs: math.MaxInt64}, nil
 }

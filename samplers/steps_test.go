@@ -36,7 +36,8 @@ func TestPlanSteps(t *testing.T) {
 
 func TestPlanStepsErrors(t *testing.T) {
 	_, err := samplers.PlanSteps(-1, 0, 0, 0)
-	require.EqualError(t, err, "samplers: micro-batches per epoch is -1, want 0 or more\nsamplers: micro-batches per step is 0, want at least 1\n"+
+	require.EqualError(t, err, "samplers: micro-batches per epoch is -1, want 0 or more\nsamplers: micro-batches per "+
+		"step is 0, want at least 1\n"+
 		"samplers: max_steps is 0 and num_train_epochs is 0, want one of them above 0")
 	for _, epochs := range []float64{math.NaN(), math.Inf(1), -2} {
 		_, err = samplers.PlanSteps(1, 1, epochs, -1)
@@ -61,7 +62,8 @@ func TestPlanUnsized(t *testing.T) {
 // The rule in global terms is HuggingFace's per rank: ⌈⌈L/N⌉ / accumulation steps⌉.
 func TestUpdatesPerEpochIsPerRankRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l, n, gas := rapid.Int64Range(0, 1000).Draw(t, "L"), rapid.Int64Range(1, 20).Draw(t, "N"), rapid.Int64Range(1, 20).Draw(t, "accumulation")
+		l, n, gas := rapid.Int64Range(0, 1000).Draw(t, "L"), rapid.Int64Range(1, 20).Draw(t, "N"),
+			rapid.Int64Range(1, 20).Draw(t, "accumulation")
 		perRank := int64(math.Ceil(float64(l) / float64(n)))
 		require.Equal(t, max(int64(math.Ceil(float64(perRank)/float64(gas))), 1), samplers.UpdatesPerEpoch(l, n*gas))
 	})

@@ -187,7 +187,8 @@ func (s *Stream) SeekSample(position int64) error {
 	offset := position % s.Samples()
 	perWindow := s.samplesOf(s.layout.Leaves())
 	if s.rounds != nil && offset%s.batch.size != 0 {
-		return fmt.Errorf("samplers: position %d lies %d samples into its epoch, where no batch of %d begins", position, offset, s.batch.size)
+		return fmt.Errorf("samplers: position %d lies %d samples into its epoch, where no batch of %d begins", position,
+			offset, s.batch.size)
 	}
 	s.epoch, s.base, s.window = position/s.Samples(), 0, offset/perWindow
 	if offset%perWindow != 0 {

@@ -262,7 +262,8 @@ func TestStateIsGlobal(t *testing.T) {
 }
 
 func TestStateJSON(t *testing.T) {
-	s, err := samplers.NewStream(samplers.NewRandom(10, 1<<63+1), samplers.Layout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
+	s, err := samplers.NewStream(samplers.NewRandom(10, 1<<63+1),
+		samplers.Layout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
 	require.NoError(t, err)
 	require.NoError(t, s.SeekStep(4))
 	text, err := json.Marshal(s.State())
@@ -286,14 +287,16 @@ func TestEmptyAndSingle(t *testing.T) {
 
 	single, err := samplers.NewStream(samplers.NewSequential(1), layout)
 	require.NoError(t, err)
-	require.Equal(t, samplers.Window{Leaves: 1, Samples: 1, LastOfEpoch: true}, next(t, single), "the only leaf is rank 0's")
+	require.Equal(t, samplers.Window{Leaves: 1, Samples: 1, LastOfEpoch: true}, next(t, single),
+		"the only leaf is rank 0's")
 	require.Equal(t, samplers.Window{Epoch: 1, Position: 1, Leaves: 1, Samples: 1, LastOfEpoch: true}, next(t, single))
 }
 
 // Seeking far into a huge run takes no memory and no time to speak of.
 func TestSeekFar(t *testing.T) {
 	const n = 1_000_000_000_007
-	s, err := samplers.NewStream(samplers.NewRandom(n, 3), samplers.Layout{BatchSize: 8, AccumulationSteps: 4, WorldSize: 2, Rank: 1})
+	s, err := samplers.NewStream(samplers.NewRandom(n, 3),
+		samplers.Layout{BatchSize: 8, AccumulationSteps: 4, WorldSize: 2, Rank: 1})
 	require.NoError(t, err)
 	require.NoError(t, s.SeekSample(5*n+64*1000))
 	w := next(t, s)
@@ -304,9 +307,12 @@ func TestSeekFar(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	_, err := samplers.NewStream(samplers.NewSequential(3), samplers.Layout{BatchSize: 0, AccumulationSteps: -1, WorldSize: 2, Rank: 2})
-	require.EqualError(t, err, "samplers: batch size is 0, want at least 1\nsamplers: accumulation steps is -1, want at least 1\nsamplers: rank is 2, want 0 to 1")
-	s, err := samplers.NewStream(samplers.NewRandom(10, 1), samplers.Layout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
+	_, err := samplers.NewStream(samplers.NewSequential(3),
+		samplers.Layout{BatchSize: 0, AccumulationSteps: -1, WorldSize: 2, Rank: 2})
+	require.EqualError(t, err, "samplers: batch size is 0, want at least 1\nsamplers: accumulation steps is -1, want "+
+		"at least 1\nsamplers: rank is 2, want 0 to 1")
+	s, err := samplers.NewStream(samplers.NewRandom(10, 1),
+		samplers.Layout{BatchSize: 4, AccumulationSteps: 1, WorldSize: 1})
 	require.NoError(t, err)
 	for _, c := range []struct {
 		err  error
@@ -315,10 +321,14 @@ func TestErrors(t *testing.T) {
 		{s.SeekStep(-1), "samplers: step to seek is -1, want 0 or more"},
 		{s.SeekMicroBatch(-2), "samplers: micro-batch to seek is -2, want 0 or more"},
 		{s.SeekSample(-3), "samplers: position to seek is -3, want 0 or more"},
-		{s.Restore(samplers.State{Seed: 2, Samples: 10}), "samplers: the state was saved under seed 2, the sampler has seed 1"},
-		{s.Restore(samplers.State{Seed: 1, Samples: 11}), "samplers: the state was saved with 11 samples per epoch, there are 10"},
-		{s.Restore(samplers.State{Seed: 1, Samples: 10, Position: -1}), "samplers: the state's position is -1 with 10 samples per epoch"},
-		{s.Restore(samplers.State{Seed: 1, Samples: 10, Position: 25, Epoch: 1}), "samplers: the state's position 25 with 10 samples per epoch is not in epoch 1"},
+		{s.Restore(samplers.State{Seed: 2, Samples: 10}),
+			"samplers: the state was saved under seed 2, the sampler has seed 1"},
+		{s.Restore(samplers.State{Seed: 1, Samples: 11}),
+			"samplers: the state was saved with 11 samples per epoch, there are 10"},
+		{s.Restore(samplers.State{Seed: 1, Samples: 10, Position: -1}),
+			"samplers: the state's position is -1 with 10 samples per epoch"},
+		{s.Restore(samplers.State{Seed: 1, Samples: 10, Position: 25, Epoch: 1}),
+			"samplers: the state's position 25 with 10 samples per epoch is not in epoch 1"},
 	} {
 		require.EqualError(t, c.err, c.want)
 	}

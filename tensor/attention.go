@@ -102,7 +102,8 @@ func (b *Back) attentionGrads(q, k, v *Tensor) (dq, dk, dv *Tensor) {
 	wq, wk, wv := q.shape[1]*q.shape[3], k.shape[1]*k.shape[3], v.shape[1]*v.shape[3]
 	width := wq + wk + wv
 	beside := func(x *Tensor, at int) bool {
-		return x.st == q.st && x.offset == q.offset+at && [4]int(x.stride[:4]) == [4]int{tokens * width, x.shape[3], width, 1}
+		return x.st == q.st && x.offset == q.offset+at &&
+			[4]int(x.stride[:4]) == [4]int{tokens * width, x.shape[3], width, 1}
 	}
 	if tokens == keys && beside(q, 0) && beside(k, wq) && beside(v, wq+wk) {
 		whole := b.empty(name, q.dtype, batch, tokens, width)

@@ -28,8 +28,10 @@ var precisions = map[string]Precision{
 	"MatMul": Lower, "AddMM": Lower, "AddMMActivated": Lower, "Linear": Lower, "LinearActivated": Lower,
 	"Conv2D": Lower, "Attention": Lower, "LinearCrossEntropy": Lower,
 
-	"Softmax": Wide, "LogSoftmax": Wide, "CrossEntropy": Wide, "BCEWithLogits": Wide, "LayerNorm": Wide, "RMSNorm": Wide,
-	"GroupNorm": Wide, "BatchNorm": Wide, "BatchNormWith": Wide, "Sum": Wide, "Mean": Wide, "LogSumExp": Wide, "Var": Wide,
+	"Softmax": Wide, "LogSoftmax": Wide, "CrossEntropy": Wide, "BCEWithLogits": Wide, "LayerNorm": Wide,
+	"RMSNorm":   Wide,
+	"GroupNorm": Wide, "BatchNorm": Wide, "BatchNormWith": Wide, "Sum": Wide, "Mean": Wide, "LogSumExp": Wide,
+	"Var": Wide,
 	"Std": Wide, "CumSum": Wide, "SumSquares": Wide, "Exp": Wide, "Log": Wide, "Rsqrt": Wide, "Erf": Wide, "Pow": Wide,
 	"PowScalar": Wide, "Softplus": Wide,
 
@@ -52,7 +54,9 @@ func PrecisionOf(op string) (Precision, bool) {
 // an autocasting model can compute in float32. Invalid ends autocasting: operands must fit each other then.
 func (c *Ctx) Autocast(dt DType) *Ctx {
 	if dt != Invalid && dt != Float32 && !dt.IsHalf() {
-		panic(&Error{Op: "Autocast", Msg: fmt.Sprintf("%v is not a lower dtype: want %v, %v or %v", dt, BFloat16, Float16, Float32)})
+		panic(
+			&Error{Op: "Autocast", Msg: fmt.Sprintf("%v is not a lower dtype: want %v, %v or %v", dt, BFloat16, Float16,
+				Float32)})
 	}
 	d := *c
 	if d.lower = dt; dt != c.lower {

@@ -27,12 +27,17 @@ func TestAutocastGradientsAreNotRounded(t *testing.T) {
 		tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{dy}, nil)
 
 		n := root.NoGrad()
-		rounded := func(t *tensor.Tensor) *tensor.Tensor { return tensor.Cast(n, tensor.Cast(n, t, dt), tensor.Float32) }
-		require.Equal(t, tensor.ReadBytes(n, tensor.Cast(n, tensor.Linear(n, rounded(x), rounded(w), rounded(b)), dt)), tensor.ReadBytes(n, y))
+		rounded := func(t *tensor.Tensor) *tensor.Tensor {
+			return tensor.Cast(n, tensor.Cast(n, t, dt), tensor.Float32)
+		}
+		require.Equal(t, tensor.ReadBytes(n, tensor.Cast(n, tensor.Linear(n, rounded(x), rounded(w), rounded(b)), dt)),
+			tensor.ReadBytes(n, y))
 		require.Equal(t, tensor.Float32, w.Grad().DType())
-		require.Equal(t, tensor.ReadBytes(n, tensor.MatMul(n, tensor.Transpose(n, rounded(dy), 0, 1), rounded(x))), tensor.ReadBytes(n, w.Grad()))
+		require.Equal(t, tensor.ReadBytes(n, tensor.MatMul(n, tensor.Transpose(n, rounded(dy), 0, 1), rounded(x))),
+			tensor.ReadBytes(n, w.Grad()))
 		require.Equal(t, tensor.Float32, b.Grad().DType())
-		require.Equal(t, tensor.ReadBytes(n, tensor.Sum(n, rounded(dy), []int{0}, false)), tensor.ReadBytes(n, b.Grad()))
+		require.Equal(t, tensor.ReadBytes(n, tensor.Sum(n, rounded(dy), []int{0}, false)),
+			tensor.ReadBytes(n, b.Grad()))
 	}
 }
 
@@ -104,7 +109,8 @@ func TestAutocastAttentionBias(t *testing.T) {
 	bias := tensor.Normal(c, tensor.Float32, 2, 0, 1, 2, 4, 4).SetRequiresGrad(true)
 	run := func(c *tensor.Ctx) (dt tensor.DType, grad []float32) {
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			y, _ := tensor.Attention(c, x, x, x, tensor.AttentionOptions{Bias: bias, Mask: tensor.Ones(c, tensor.Bool, 4)})
+			y, _ := tensor.Attention(c, x, x, x,
+				tensor.AttentionOptions{Bias: bias, Mask: tensor.Ones(c, tensor.Bool, 4)})
 			dt = y.DType()
 			tensor.Backward(c, []*tensor.Tensor{tensor.Sum(c, tensor.Mul(c, y, x), nil, false)}, nil, nil)
 			return nil

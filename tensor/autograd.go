@@ -178,8 +178,8 @@ func Reaching(f func(reached func(leaf *Tensor) bool)) BackwardOption {
 	return func(r *run) { r.reaching = f }
 }
 
-// DroppingLowered frees the copy of a parameter that Autocast made as soon as the parameter's gradient is complete. It is
-// for the last Backward before the parameters change, after which the copies are of no use.
+// DroppingLowered frees the copy of a parameter that Autocast made as soon as the parameter's gradient is complete. It
+// is for the last Backward before the parameters change, after which the copies are of no use.
 func DroppingLowered() BackwardOption { return func(r *run) { r.dropLowered = true } }
 
 // run is one Backward under way.
@@ -269,7 +269,8 @@ func (r *run) abandon() {
 // nothing else refers to that.
 func (p *pending) movable(t *Tensor) bool {
 	st := p.g.st
-	return !t.leaf.hasMemory() && st.refs == 1 && st.owner == nil && p.g.IsContiguous() && p.g.Bytes() == st.buf.Bytes() &&
+	return !t.leaf.hasMemory() && st.refs == 1 && st.owner == nil && p.g.IsContiguous() &&
+		p.g.Bytes() == st.buf.Bytes() &&
 		p.g.dtype == t.GradDType() && slices.Equal(p.g.Shape(), t.Shape())
 }
 
@@ -424,12 +425,14 @@ func (r *run) visit(n *Node) {
 // checkSaved refuses to run n when what it saved is not there as it was.
 func (r *run) checkSaved(n *Node) {
 	if n.backward == nil {
-		r.c.fail("Backward", nil, "the graph of %s is gone: an earlier Backward used it (pass RetainGraph() to that one), or its outermost Scope ended", n.op)
+		r.c.fail("Backward", nil, "the graph of %s is gone: an earlier Backward used it (pass RetainGraph() to that "+
+			"one), or its outermost Scope ended", n.op)
 	}
 	for _, s := range n.saved {
 		s.t.check(r.c, "Backward")
 		if s.t.st.ver != s.ver {
-			r.c.fail("Backward", []*Tensor{s.t}, "a tensor that %s saved for its gradient was changed in place since", n.op)
+			r.c.fail("Backward", []*Tensor{s.t}, "a tensor that %s saved for its gradient was changed in place since",
+				n.op)
 		}
 	}
 }

@@ -261,7 +261,8 @@ func TestLeaves(t *testing.T) {
 	require.True(t, y.RequiresGrad())
 	require.False(t, y.IsLeaf())
 	require.Contains(t, misuse(t, func() { y.SetRequiresGrad(true) }).Msg, "result of Neg")
-	require.Contains(t, misuse(t, func() { tensor.Zeros(c, tensor.Int32, 1).SetRequiresGrad(true) }).Msg, "floating-point")
+	require.Contains(t, misuse(t, func() { tensor.Zeros(c, tensor.Int32, 1).SetRequiresGrad(true) }).Msg,
+		"floating-point")
 	require.Contains(t, misuse(t, func() { vec(c, 1).OnGrad(nil) }).Msg, "not a leaf")
 	x.SetRequiresGrad(false)
 	backward(c, y)
@@ -274,9 +275,11 @@ func TestBackwardMisuse(t *testing.T) {
 	y := tensor.Neg(c, x)
 	require.Contains(t, misuse(t, func() { backward(c, y) }).Msg, "a root of 2 elements needs a gradient")
 	for _, g := range []*tensor.Tensor{vec(c, 1), tensor.Ones(c, tensor.Float32, 2)} {
-		require.Contains(t, misuse(t, func() { tensor.Backward(c, one(y), one(g), nil) }).Msg, "differ in shape or dtype")
+		require.Contains(t, misuse(t, func() { tensor.Backward(c, one(y), one(g), nil) }).Msg,
+			"differ in shape or dtype")
 	}
-	require.Contains(t, misuse(t, func() { tensor.Backward(c, []*tensor.Tensor{y, y}, one(vec(c, 1, 1)), nil) }).Msg, "1 gradients for 2 roots")
+	require.Contains(t, misuse(t, func() { tensor.Backward(c, []*tensor.Tensor{y, y}, one(vec(c, 1, 1)), nil) }).Msg,
+		"1 gradients for 2 roots")
 	tensor.Backward(c, one(y), one(vec(c, 1, 2)), nil)
 	require.Equal(t, []float64{-1, -2}, gradOf(c, x), "the graph is unharmed")
 }

@@ -55,7 +55,8 @@ func (c *Ctx) compose(l *lacking, k *backend.Call) bool {
 		return false
 	}
 	if l.counts[k.Op].Add(1) == 1 {
-		slog.Info("tensor: the device has no kernel: it is composed of others", "device", c.eng.dev.Name(), "kernel", k.Op.String(), "dtype", dt)
+		slog.Info("tensor: the device has no kernel: it is composed of others", "device", c.eng.dev.Name(), "kernel",
+			k.Op.String(), "dtype", dt)
 	}
 	call := *k // the scratch is used again
 	inner := *c.NoGrad()
@@ -255,8 +256,10 @@ func init() {
 			m.copyTo(k.Out[1], m.mul(m.mul(gate, m.of(backend.OpSigmoid, nil, gate)), dy))
 			m.copyTo(k.Out[0], dgate)
 		},
-		backend.OpSoftmax:    func(m *composer, k *backend.Call) { m.copyTo(k.Out[0], m.softmax(k.In[0])) },
-		backend.OpLogSoftmax: func(m *composer, k *backend.Call) { m.copyTo(k.Out[0], m.sub(k.In[0], m.logSumExp(k.In[0]))) },
+		backend.OpSoftmax: func(m *composer, k *backend.Call) { m.copyTo(k.Out[0], m.softmax(k.In[0])) },
+		backend.OpLogSoftmax: func(m *composer, k *backend.Call) {
+			m.copyTo(k.Out[0], m.sub(k.In[0], m.logSumExp(k.In[0])))
+		},
 		backend.OpSoftmaxGrad: func(m *composer, k *backend.Call) {
 			y, dy := k.In[0], k.In[1]
 			m.copyTo(k.Out[0], m.mul(y, m.sub(dy, m.rows(backend.OpSum, m.mul(y, dy)))))
@@ -316,7 +319,8 @@ func init() {
 			u := m.memory(m.dt, g.Shape[:g.NDim])
 			p := k.Out[0]
 			call := &m.c.eng.call
-			*call = backend.Call{Op: backend.OpAdamMoments, NOut: 3, NIn: 1, Out: [4]backend.View{k.Out[1], k.Out[2], u}, In: [7]backend.View{g}}
+			*call = backend.Call{Op: backend.OpAdamMoments, NOut: 3, NIn: 1,
+				Out: [4]backend.View{k.Out[1], k.Out[2], u}, In: [7]backend.View{g}}
 			copy(call.Floats[:], f[:5])
 			m.c.submit(call)
 			m.to(p, backend.OpAffine, []float64{1 - f[5]*f[6], 0}, p)

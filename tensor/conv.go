@@ -85,12 +85,14 @@ func (c *Ctx) slide(op string, ins []*Tensor, s sliding) sliding {
 	for k := range s.size {
 		s.size[k] = ins[0].shape[2+k]
 		if s.kernel[k] < 1 || s.stride[k] < 1 || s.padding[k] < 0 || s.dilation[k] < 1 {
-			c.fail(op, ins, "kernel %v, stride %v, padding %v, dilation %v: want a positive kernel, stride and dilation, and no negative padding",
+			c.fail(op, ins, "kernel %v, stride %v, padding %v, dilation %v: want a positive kernel, stride and "+
+				"dilation, and no negative padding",
 				s.kernel, s.stride, s.padding, s.dilation)
 		}
 		room := s.size[k] + 2*s.padding[k] - s.dilation[k]*(s.kernel[k]-1) - 1
 		if room < 0 {
-			c.fail(op, ins, "a kernel %v of dilation %v does not fit images of %v pixels with padding %v", s.kernel, s.dilation, [2]int(ins[0].shape[2:4]), s.padding)
+			c.fail(op, ins, "a kernel %v of dilation %v does not fit images of %v pixels with padding %v", s.kernel,
+				s.dilation, [2]int(ins[0].shape[2:4]), s.padding)
 		}
 		s.places[k] = room/s.stride[k] + 1
 	}
@@ -126,7 +128,8 @@ func (c *Ctx) convolution(x, weight, bias *Tensor, opt Conv2DOptions) *convoluti
 	}
 	switch {
 	case g.groups < 0 || g.o%g.groups != 0 || g.c != weight.shape[1]*g.groups:
-		c.fail(name, ins, "%d groups: want a weight for %d/groups input channels, and output channels that groups divides", g.groups, g.c)
+		c.fail(name, ins, "%d groups: want a weight for %d/groups input channels, and output channels that groups "+
+			"divides", g.groups, g.c)
 	case bias != nil && (bias.ndim != 1 || bias.shape[0] != g.o):
 		c.fail(name, ins, "want a bias of shape [%d]", g.o)
 	}
@@ -211,7 +214,8 @@ func (w *workspace) look(images *Tensor, load bool) {
 // gather copies rows of the piece's samples of images [N,C,H,W] to room [C,rows,W,samples], or back.
 func (w *workspace) gather(room, images *Tensor, row, rows int, back bool) {
 	ch, width := images.shape[1], images.shape[3]
-	samples := images.reshaped([]int{images.shape[0], ch, images.shape[2] * width}).narrow(0, w.first, w.n).narrow(2, row*width, rows*width)
+	samples := images.reshaped([]int{images.shape[0], ch, images.shape[2] * width}).narrow(0, w.first, w.n).narrow(2,
+		row*width, rows*width)
 	side := room.reshaped([]int{ch, rows * width, w.n})
 	if back {
 		w.c.launch(backend.OpCopy, samples, rotate(side, 2, 0, 1))

@@ -15,7 +15,8 @@ import (
 func convolve(c *tensor.Ctx, x, w, bias, seed *tensor.Tensor, first, n int, opt tensor.Conv2DOptions) [][]float32 {
 	part := tensor.Contiguous(c, tensor.Slice(c.NoGrad(), x, 0, first, first+n)).SetRequiresGrad(true)
 	y := tensor.Conv2D(c, part, w, bias, opt)
-	grads := tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{tensor.Slice(c.NoGrad(), seed, 0, first, first+n)}, []*tensor.Tensor{part, w, bias})
+	grads := tensor.Backward(c, []*tensor.Tensor{y},
+		[]*tensor.Tensor{tensor.Slice(c.NoGrad(), seed, 0, first, first+n)}, []*tensor.Tensor{part, w, bias})
 	out := [][]float32{tensor.ToSlice[float32](c, y)}
 	for _, g := range grads {
 		out = append(out, tensor.ToSlice[float32](c, g))
@@ -42,7 +43,8 @@ func TestConv2DPieces(t *testing.T) {
 			const samples, channels, out, size = 35, 32, 18, 36 // a block of 32 samples and one of 3
 			c := tensor.NewCtx(tensor.CPU())
 			x := tensor.Normal(c, tensor.Float32, 1, 0, 1, samples, channels, size, size)
-			w := tensor.Normal(c, tensor.Float32, 2, 0, 1, out, channels/max(k.opt.Groups, 1), k.kernel, k.kernel).SetRequiresGrad(true)
+			w := tensor.Normal(c, tensor.Float32, 2, 0, 1, out, channels/max(k.opt.Groups, 1), k.kernel,
+				k.kernel).SetRequiresGrad(true)
 			bias := tensor.Normal(c, tensor.Float32, 3, 0, 1, out).SetRequiresGrad(true)
 			seed := tensor.Normal(c, tensor.Float32, 4, 0, 1, tensor.Conv2D(c.NoGrad(), x, w, bias, k.opt).Shape()...)
 			all := convolve(c, x, w, bias, seed, 0, samples, k.opt)

@@ -62,10 +62,14 @@ func TestItem(t *testing.T) {
 func TestHostDataMisuse(t *testing.T) {
 	c := newCtx(t)
 	x := tensor.FromSlice(c, []float64{1, 2, 3, 4}, 2, 2)
-	require.EqualError(t, misuse(t, func() { tensor.FromSlice(c, []float32{1, 2}, 3) }), "tensor.FromSlice: 2 elements do not fill shape [3] of 3")
-	require.EqualError(t, misuse(t, func() { tensor.ToSlice[float32](c, x) }), "tensor.ToSlice(float64[2 2]): elements are float64, not float32: convert with Cast")
-	require.Contains(t, misuse(t, func() { tensor.FromBytes(c, make([]byte, 7), tensor.Float32, 2) }).Msg, "7 bytes: want 8")
-	require.Contains(t, misuse(t, func() { tensor.WriteBytes(c, tensor.Transpose(c, x, 0, 1), make([]byte, 32)) }).Msg, "contiguous")
+	require.EqualError(t, misuse(t, func() { tensor.FromSlice(c, []float32{1, 2}, 3) }),
+		"tensor.FromSlice: 2 elements do not fill shape [3] of 3")
+	require.EqualError(t, misuse(t, func() { tensor.ToSlice[float32](c, x) }),
+		"tensor.ToSlice(float64[2 2]): elements are float64, not float32: convert with Cast")
+	require.Contains(t, misuse(t, func() { tensor.FromBytes(c, make([]byte, 7), tensor.Float32, 2) }).Msg,
+		"7 bytes: want 8")
+	require.Contains(t, misuse(t, func() { tensor.WriteBytes(c, tensor.Transpose(c, x, 0, 1), make([]byte, 32)) }).Msg,
+		"contiguous")
 	require.Contains(t, misuse(t, func() { tensor.FromSlice(c, []float32{}, 0, 1, 1, 1, 1, 1, 1) }).Msg, "at most 6")
 }
 
@@ -93,8 +97,11 @@ func TestShapeQueries(t *testing.T) {
 func TestTry(t *testing.T) {
 	c := newCtx(t)
 	require.NoError(t, tensor.Try(func() {}))
-	require.ErrorContains(t, tensor.Try(func() { tensor.Add(c, vec(c, 1, 2), vec(c, 1, 2, 3)) }), "tensor.Add(float64[2], float64[3])")
-	require.ErrorContains(t, tensor.Try(func() { tensor.Embedding(c, tensor.Zeros(c, tensor.Float32, 2, 2), tensor.FromSlice(c, []int64{2}, 1)) }), "embedding")
+	require.ErrorContains(t, tensor.Try(func() { tensor.Add(c, vec(c, 1, 2), vec(c, 1, 2, 3)) }),
+		"tensor.Add(float64[2], float64[3])")
+	require.ErrorContains(t, tensor.Try(func() {
+		tensor.Embedding(c, tensor.Zeros(c, tensor.Float32, 2, 2), tensor.FromSlice(c, []int64{2}, 1))
+	}), "embedding")
 	require.PanicsWithValue(t, "mine", func() { _ = tensor.Try(func() { panic("mine") }) })
 }
 
@@ -129,8 +136,10 @@ func TestViewsShareMemory(t *testing.T) {
 	c := newCtx(t)
 	x := tensor.FromSlice(c, []float64{1, 2, 3, 4, 5, 6}, 2, 3)
 	for name, v := range map[string]*tensor.Tensor{
-		"Reshape": tensor.Reshape(c, x, 3, 2), "Permute": tensor.Permute(c, x, 1, 0), "Slice": tensor.Slice(c, x, 1, 1, 3), "Select": tensor.Select(c, x, 0, 1),
-		"Expand": tensor.Expand(c, x, 4, 2, 3), "Unsqueeze": tensor.Unsqueeze(c, x, 1), "Split": tensor.Split(c, x, 0, 1, 1)[1], "Detach": tensor.Detach(x),
+		"Reshape": tensor.Reshape(c, x, 3, 2), "Permute": tensor.Permute(c, x, 1, 0),
+		"Slice": tensor.Slice(c, x, 1, 1, 3), "Select": tensor.Select(c, x, 0, 1),
+		"Expand": tensor.Expand(c, x, 4, 2, 3), "Unsqueeze": tensor.Unsqueeze(c, x, 1),
+		"Split": tensor.Split(c, x, 0, 1, 1)[1], "Detach": tensor.Detach(x),
 	} {
 		require.True(t, v.SharesMemory(x), name)
 	}

@@ -83,7 +83,8 @@ func block(c *tensor.Ctx, x, w *tensor.Tensor) *tensor.Tensor {
 
 // network runs three blocks as wrap says and returns the bits of the loss and of the
 // gradients of input and weights.
-func network(t *testing.T, wrap func(c *tensor.Ctx, i int, x, w *tensor.Tensor) *tensor.Tensor) (bits [][]byte, hooks []int) {
+func network(t *testing.T, wrap func(c *tensor.Ctx, i int, x, w *tensor.Tensor) *tensor.Tensor) (bits [][]byte,
+	hooks []int) {
 	c := newCtx(t).WithRandom(11, 5)
 	x := tensor.Normal(c, tensor.Float32, 1, 0, 1, 6, 8).SetRequiresGrad(true)
 	ws := make([]*tensor.Tensor, 3)
@@ -125,7 +126,8 @@ func nested(c *tensor.Ctx, i int, x, w *tensor.Tensor) *tensor.Tensor {
 func TestCheckpointGivesTheSameBits(t *testing.T) {
 	want, hooks := network(t, plain)
 	require.Equal(t, []int{1, 1, 1}, hooks)
-	for name, wrap := range map[string]func(c *tensor.Ctx, i int, x, w *tensor.Tensor) *tensor.Tensor{"checkpointed": checkpointed, "nested": nested} {
+	for name, wrap := range map[string]func(c *tensor.Ctx, i int, x,
+		w *tensor.Tensor) *tensor.Tensor{"checkpointed": checkpointed, "nested": nested} {
 		got, hooks := network(t, wrap)
 		require.Equal(t, want, got, name)
 		require.Equal(t, []int{1, 1, 1}, hooks, name)
@@ -170,7 +172,9 @@ func TestCheckpointPassesOnWhatNeedsNoGradient(t *testing.T) {
 func TestCheckpointedParametersMustNotChange(t *testing.T) {
 	c := newCtx(t)
 	x, w := leaf(c, 2), leaf(c, 3)
-	y := tensor.Checkpoint(c, "mul", func(c *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor { return one(tensor.Mul(c, in[0], w)) }, one(x), one(w))[0]
+	y := tensor.Checkpoint(c, "mul", func(c *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
+		return one(tensor.Mul(c, in[0], w))
+	}, one(x), one(w))[0]
 	tensor.ScaleInto(c.NoGrad(), w, 2)
 	require.Contains(t, misuse(t, func() { backward(c, y) }).Msg, "changed in place")
 }

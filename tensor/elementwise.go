@@ -65,7 +65,8 @@ const (
 
 // unaryWith runs an elementwise op whose gradient is written with other ops: back
 // returns dx from dy and what r names: the input, the output or nil.
-func unaryWith(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, r reads, back func(c *Ctx, saved, dy *Tensor) *Tensor) *Tensor {
+func unaryWith(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, r reads,
+	back func(c *Ctx, saved, dy *Tensor) *Tensor) *Tensor {
 	x.check(c, name)
 	if c.lower != Invalid {
 		plain, x, _, _ := c.cast(name, x, nil, nil)
@@ -75,7 +76,9 @@ func unaryWith(c *Ctx, name string, op backend.Op, a *attrs, x *Tensor, r reads,
 	c.elementwise(op, a, y, x)
 	if x.dtype.IsFloat() {
 		saved := [...]*Tensor{readsX: x, readsY: y}[r]
-		c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{saved}, func(b *Back) { b.Set(0, back(b.Ctx, saved, b.Grad(0))) })
+		c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{saved}, func(b *Back) {
+			b.Set(0, back(b.Ctx, saved, b.Grad(0)))
+		})
 	}
 	return y
 }
@@ -169,7 +172,9 @@ func Exp(c *Ctx, x *Tensor) *Tensor {
 // Log is the natural logarithm.
 func Log(c *Ctx, x *Tensor) *Tensor {
 	c.wantFloat("Log", x)
-	return unaryWith(c, "Log", backend.OpLog, &attrs{}, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor { return Div(c, dy, x) })
+	return unaryWith(c, "Log", backend.OpLog, &attrs{}, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor {
+		return Div(c, dy, x)
+	})
 }
 
 // Sqrt is the square root; its gradient at 0 is infinite.
@@ -191,7 +196,9 @@ func Rsqrt(c *Ctx, x *Tensor) *Tensor {
 // Sin is the sine of x radians.
 func Sin(c *Ctx, x *Tensor) *Tensor {
 	c.wantFloat("Sin", x)
-	return unaryWith(c, "Sin", backend.OpSin, &attrs{}, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor { return Mul(c, dy, Cos(c, x)) })
+	return unaryWith(c, "Sin", backend.OpSin, &attrs{}, x, readsX, func(c *Ctx, x, dy *Tensor) *Tensor {
+		return Mul(c, dy, Cos(c, x))
+	})
 }
 
 // Cos is the cosine of x radians.
@@ -214,7 +221,9 @@ func Erf(c *Ctx, x *Tensor) *Tensor {
 // Neg is −x, for floats and signed integers.
 func Neg(c *Ctx, x *Tensor) *Tensor {
 	c.wantSigned("Neg", x)
-	return unaryWith(c, "Neg", backend.OpNeg, &attrs{}, x, readsNone, func(c *Ctx, _, dy *Tensor) *Tensor { return Neg(c, dy) })
+	return unaryWith(c, "Neg", backend.OpNeg, &attrs{}, x, readsNone, func(c *Ctx, _, dy *Tensor) *Tensor {
+		return Neg(c, dy)
+	})
 }
 
 // Abs is |x|, for floats and signed integers; its gradient at 0 is 0.
@@ -239,7 +248,9 @@ func Affine(c *Ctx, x *Tensor, scale, shift float64) *Tensor {
 	c.wantSigned("Affine", x)
 	a := floats(scale, shift)
 	a.ints[0], a.ints[1] = int(scale), int(shift)
-	return unaryWith(c, "Affine", backend.OpAffine, &a, x, readsNone, func(c *Ctx, _, dy *Tensor) *Tensor { return Affine(c, dy, scale, 0) })
+	return unaryWith(c, "Affine", backend.OpAffine, &a, x, readsNone, func(c *Ctx, _, dy *Tensor) *Tensor {
+		return Affine(c, dy, scale, 0)
+	})
 }
 
 // PowScalar is x raised to a host number.
@@ -269,7 +280,8 @@ func (c *Ctx) wantBool(op string, xs ...*Tensor) {
 
 // binary runs an elementwise op with broadcasting, whose result is of dtype out, or of the operands' if that is
 // Invalid; back returns the gradients in the broadcast shape, nil where need is false.
-func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType, back func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor)) *Tensor {
+func binary(c *Ctx, name string, op backend.Op, x, y *Tensor, out DType,
+	back func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor)) *Tensor {
 	x.check(c, name)
 	y.check(c, name)
 	if c.lower != Invalid {
@@ -328,7 +340,9 @@ func binarySaves(op backend.Op, x, y, z *Tensor) []*Tensor {
 // Add is x + y with broadcasting, for all dtypes except Bool.
 func Add(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantNumber("Add", x, y)
-	z := binary(c, "Add", backend.OpAdd, x, y, Invalid, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) { return dz, dz })
+	z := binary(c, "Add", backend.OpAdd, x, y, Invalid, func(_ *Ctx, _, _, _, dz *Tensor, _ [2]bool) (dx, dy *Tensor) {
+		return dz, dz
+	})
 	if c.lower != Invalid && x.dtype == Float32 && y.dtype.IsHalf() && slices.Equal(x.Shape(), y.Shape()) {
 		z.node.addsUp(z, x, y)
 	}
@@ -348,8 +362,8 @@ func (n *Node) addsUp(z, x, y *Tensor) {
 	}
 }
 
-// summands are two tensors that can be kept for a gradient function in place of t, which is their sum: another one keeps
-// the first already, and the second has half of t's bytes. nil: there are none.
+// summands are two tensors that can be kept for a gradient function in place of t, which is their sum: another one
+// keeps the first already, and the second has half of t's bytes. nil: there are none.
 func (t *Tensor) summands() *sumOf {
 	if t.node == nil || t.node.sum == nil || t.out != 0 || t.st.ver != t.node.sum.version || !t.IsContiguous() {
 		return nil
@@ -376,54 +390,58 @@ func (s *sumOf) again(c *Ctx) *Tensor {
 // Sub is x − y with broadcasting.
 func Sub(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantNumber("Sub", x, y)
-	return binary(c, "Sub", backend.OpSub, x, y, Invalid, func(c *Ctx, _, _, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
-		if need[1] {
-			dy = Neg(c, dz)
-		}
-		return dz, dy
-	})
+	return binary(c, "Sub", backend.OpSub, x, y, Invalid,
+		func(c *Ctx, _, _, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+			if need[1] {
+				dy = Neg(c, dz)
+			}
+			return dz, dy
+		})
 }
 
 // Mul is the elementwise product with broadcasting.
 func Mul(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantNumber("Mul", x, y)
-	return binary(c, "Mul", backend.OpMul, x, y, Invalid, func(c *Ctx, x, y, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
-		if need[0] {
-			dx = Mul(c, dz, y)
-		}
-		if need[1] {
-			dy = Mul(c, dz, x)
-		}
-		return dx, dy
-	})
+	return binary(c, "Mul", backend.OpMul, x, y, Invalid,
+		func(c *Ctx, x, y, _, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+			if need[0] {
+				dx = Mul(c, dz, y)
+			}
+			if need[1] {
+				dy = Mul(c, dz, x)
+			}
+			return dx, dy
+		})
 }
 
 // Div is the elementwise quotient of floats, with broadcasting.
 func Div(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantFloat("Div", x, y)
-	return binary(c, "Div", backend.OpDiv, x, y, Invalid, func(c *Ctx, _, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
-		q := Div(c, dz, y)
-		if need[1] {
-			dy = Neg(c, Mul(c, q, z))
-		}
-		return q, dy
-	})
+	return binary(c, "Div", backend.OpDiv, x, y, Invalid,
+		func(c *Ctx, _, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+			q := Div(c, dz, y)
+			if need[1] {
+				dy = Neg(c, Mul(c, q, z))
+			}
+			return q, dy
+		})
 }
 
 // Pow is x raised to y elementwise, with broadcasting. The gradient with respect to y
 // is xʸ·ln x, and 0 where x is 0.
 func Pow(c *Ctx, x, y *Tensor) *Tensor {
 	c.wantFloat("Pow", x, y)
-	return binary(c, "Pow", backend.OpPow, x, y, Invalid, func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
-		if need[0] {
-			dx = Mul(c, dz, Mul(c, y, Pow(c, x, Affine(c, y, 1, -1))))
-		}
-		if need[1] {
-			zero := Scalar(c, x.dtype, 0)
-			dy = Where(c, Eq(c, x, zero), zero, Mul(c, dz, Mul(c, z, Log(c, x))))
-		}
-		return dx, dy
-	})
+	return binary(c, "Pow", backend.OpPow, x, y, Invalid,
+		func(c *Ctx, x, y, z, dz *Tensor, need [2]bool) (dx, dy *Tensor) {
+			if need[0] {
+				dx = Mul(c, dz, Mul(c, y, Pow(c, x, Affine(c, y, 1, -1))))
+			}
+			if need[1] {
+				zero := Scalar(c, x.dtype, 0)
+				dy = Where(c, Eq(c, x, zero), zero, Mul(c, dz, Mul(c, z, Log(c, x))))
+			}
+			return dx, dy
+		})
 }
 
 // Maximum is the elementwise maximum, NaN where either is NaN; on a tie the gradient

@@ -58,9 +58,15 @@ var goldenOps = map[string]func(c *tensor.Ctx, k *goldenCase, in map[string]*ten
 	"log_softmax": goldenUnary(func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor {
 		return tensor.LogSoftmax(c, x, k.Attrs.Dim)
 	}),
-	"gelu":      goldenUnary(func(c *tensor.Ctx, _ *goldenCase, x *tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x) }),
-	"gelu_tanh": goldenUnary(func(c *tensor.Ctx, _ *goldenCase, x *tensor.Tensor) *tensor.Tensor { return tensor.GELUTanh(c, x) }),
-	"silu":      goldenUnary(func(c *tensor.Ctx, _ *goldenCase, x *tensor.Tensor) *tensor.Tensor { return tensor.SiLU(c, x) }),
+	"gelu": goldenUnary(func(c *tensor.Ctx, _ *goldenCase, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.GELU(c, x)
+	}),
+	"gelu_tanh": goldenUnary(func(c *tensor.Ctx, _ *goldenCase, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.GELUTanh(c, x)
+	}),
+	"silu": goldenUnary(func(c *tensor.Ctx, _ *goldenCase, x *tensor.Tensor) *tensor.Tensor {
+		return tensor.SiLU(c, x)
+	}),
 	"slice": goldenUnary(func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor {
 		return tensor.Slice(c, x, k.Attrs.Dim, k.Attrs.Start, k.Attrs.End)
 	}),
@@ -108,13 +114,16 @@ var goldenOps = map[string]func(c *tensor.Ctx, k *goldenCase, in map[string]*ten
 	"cross_entropy": goldenCrossEntropy,
 	"conv2d": func(c *tensor.Ctx, k *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
 		a := k.Attrs
-		return one(tensor.Conv2D(c, in["x"], in["weight"], in["bias"], tensor.Conv2DOptions{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups}))
+		return one(tensor.Conv2D(c, in["x"], in["weight"], in["bias"],
+			tensor.Conv2DOptions{Stride: a.Stride, Padding: a.Padding, Dilation: a.Dilation, Groups: a.Groups}))
 	},
 	"max_pool2d": goldenUnary(func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.MaxPool2D(c, x, tensor.Pool2DOptions{Kernel: k.Attrs.Kernel, Stride: k.Attrs.Stride, Padding: k.Attrs.Padding})
+		return tensor.MaxPool2D(c, x, tensor.Pool2DOptions{Kernel: k.Attrs.Kernel, Stride: k.Attrs.Stride,
+			Padding: k.Attrs.Padding})
 	}),
 	"avg_pool2d": goldenUnary(func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor {
-		return tensor.AvgPool2D(c, x, tensor.Pool2DOptions{Kernel: k.Attrs.Kernel, Stride: k.Attrs.Stride, Padding: k.Attrs.Padding})
+		return tensor.AvgPool2D(c, x, tensor.Pool2DOptions{Kernel: k.Attrs.Kernel, Stride: k.Attrs.Stride,
+			Padding: k.Attrs.Padding})
 	}),
 	"global_avg_pool2d": goldenUnary(func(c *tensor.Ctx, _ *goldenCase, x *tensor.Tensor) *tensor.Tensor {
 		return tensor.GlobalAvgPool2D(c, x)
@@ -178,21 +187,25 @@ var goldenOps = map[string]func(c *tensor.Ctx, k *goldenCase, in map[string]*ten
 		return one(tensor.RoPE(c, in["x"], in["cos"], in["sin"]))
 	},
 	"attention": func(c *tensor.Ctx, k *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
-		out, lse := tensor.Attention(c, in["q"], in["k"], in["v"], tensor.AttentionOptions{Scale: k.Attrs.Scale, Causal: k.Attrs.Causal,
-			QueryOffset: k.Attrs.QueryOffset, KeyOffset: k.Attrs.KeyOffset, Window: k.Attrs.Window, Mask: in["mask"]})
+		out, lse := tensor.Attention(c, in["q"], in["k"], in["v"],
+			tensor.AttentionOptions{Scale: k.Attrs.Scale, Causal: k.Attrs.Causal,
+				QueryOffset: k.Attrs.QueryOffset, KeyOffset: k.Attrs.KeyOffset, Window: k.Attrs.Window,
+				Mask: in["mask"]})
 		return []*tensor.Tensor{out, lse}[:len(k.Out)]
 	},
 }
 
 func one(t *tensor.Tensor) []*tensor.Tensor { return []*tensor.Tensor{t} }
 
-func goldenUnary(f func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, *goldenCase, map[string]*tensor.Tensor) []*tensor.Tensor {
+func goldenUnary(f func(c *tensor.Ctx, k *goldenCase, x *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, *goldenCase,
+	map[string]*tensor.Tensor) []*tensor.Tensor {
 	return func(c *tensor.Ctx, k *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
 		return one(f(c, k, in["x"]))
 	}
 }
 
-func goldenBinary(f func(c *tensor.Ctx, x, y *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, *goldenCase, map[string]*tensor.Tensor) []*tensor.Tensor {
+func goldenBinary(f func(c *tensor.Ctx, x, y *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, *goldenCase,
+	map[string]*tensor.Tensor) []*tensor.Tensor {
 	return func(c *tensor.Ctx, _ *goldenCase, in map[string]*tensor.Tensor) []*tensor.Tensor {
 		return one(f(c, in["x"], in["y"]))
 	}

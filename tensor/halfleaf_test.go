@@ -20,10 +20,14 @@ func halfLeaf(c *tensor.Ctx, key uint64, shape ...int) *tensor.Tensor {
 func TestGradientsOfHalfLeavesAddInFloat32(t *testing.T) {
 	c := newCtx(t)
 	for name, f := range map[string]func(w *tensor.Tensor) *tensor.Tensor{
-		"product":   func(w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, tensor.Full(c, w.DType(), 1, 1, 1), w) },
-		"embedding": func(w *tensor.Tensor) *tensor.Tensor { return tensor.Embedding(c, w, tensor.Zeros(c, tensor.Int32, 1)) },
-		"sum":       func(w *tensor.Tensor) *tensor.Tensor { return tensor.Affine(c, w, 1, 0) },
-		"cast":      func(w *tensor.Tensor) *tensor.Tensor { return tensor.Cast(c, w, tensor.Float32) },
+		"product": func(w *tensor.Tensor) *tensor.Tensor {
+			return tensor.MatMul(c, tensor.Full(c, w.DType(), 1, 1, 1), w)
+		},
+		"embedding": func(w *tensor.Tensor) *tensor.Tensor {
+			return tensor.Embedding(c, w, tensor.Zeros(c, tensor.Int32, 1))
+		},
+		"sum":  func(w *tensor.Tensor) *tensor.Tensor { return tensor.Affine(c, w, 1, 0) },
+		"cast": func(w *tensor.Tensor) *tensor.Tensor { return tensor.Cast(c, w, tensor.Float32) },
 		"bias": func(w *tensor.Tensor) *tensor.Tensor {
 			x := tensor.Full(c, w.DType(), 1, 1, 1)
 			return tensor.Linear(c, x, x, tensor.Reshape(c, w, 1))
@@ -34,13 +38,15 @@ func TestGradientsOfHalfLeavesAddInFloat32(t *testing.T) {
 			require.Equal(t, tensor.Float32, w.GradDType())
 			for _, seed := range []float64{256, 1, 1} { // in bfloat16 256 + 1 is 256
 				y := f(w)
-				tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{tensor.Full(c, y.DType(), seed, y.Shape()...)}, nil)
+				tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{tensor.Full(c, y.DType(), seed, y.Shape()...)},
+					nil)
 			}
 			require.Equal(t, tensor.Float32, w.Grad().DType())
 			require.Equal(t, []float32{258}, tensor.ToSlice[float32](c, w.Grad()))
 			w.ZeroGrad()
 			y, z := f(w), f(w) // several uses in one pass
-			grads := []*tensor.Tensor{tensor.Full(c, y.DType(), 1, y.Shape()...), tensor.Full(c, y.DType(), 256, y.Shape()...)}
+			grads := []*tensor.Tensor{tensor.Full(c, y.DType(), 1, y.Shape()...),
+				tensor.Full(c, y.DType(), 256, y.Shape()...)}
 			tensor.Backward(c, []*tensor.Tensor{y, z}, grads, nil)
 			require.Equal(t, []float32{257}, tensor.ToSlice[float32](c, w.Grad()))
 		})
@@ -54,7 +60,8 @@ func TestAHalfLeafsProductIsNotRounded(t *testing.T) {
 	y := tensor.Linear(c, x, w, nil)
 	g := tensor.Normal(c, tensor.BFloat16, 4, 0, 1, y.Shape()...)
 	tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{g}, nil)
-	want := tensor.MatMul(c, tensor.Transpose(c, tensor.Cast(c, g, tensor.Float32), 0, 1), tensor.Cast(c, x, tensor.Float32))
+	want := tensor.MatMul(c, tensor.Transpose(c, tensor.Cast(c, g, tensor.Float32), 0, 1),
+		tensor.Cast(c, x, tensor.Float32))
 	require.Equal(t, tensor.ToSlice[float32](c, want), tensor.ToSlice[float32](c, w.Grad()))
 	rounded := tensor.Cast(c, tensor.Cast(c, want, tensor.BFloat16), tensor.Float32)
 	require.NotEqual(t, tensor.ToSlice[float32](c, rounded), tensor.ToSlice[float32](c, w.Grad()))
@@ -68,7 +75,8 @@ func TestCheckpointOfHalfLeaves(t *testing.T) {
 		x, w, v := halfLeaf(c, 5, 40, 16), halfLeaf(c, 6, 16, 16), halfLeaf(c, 7, 16, 16)
 		block := func(c *tensor.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 			h := tensor.Linear(c, in[0], w, nil)
-			return []*tensor.Tensor{tensor.Add(c, tensor.Add(c, tensor.Mul(c, h, in[0]), tensor.Linear(c, in[0], v, nil)), tensor.Tanh(c, in[0]))}
+			return []*tensor.Tensor{tensor.Add(c,
+				tensor.Add(c, tensor.Mul(c, h, in[0]), tensor.Linear(c, in[0], v, nil)), tensor.Tanh(c, in[0]))}
 		}
 		before := tensor.Affine(c, x, 2, 0)
 		in := tensor.Tanh(c, before)
@@ -79,7 +87,8 @@ func TestCheckpointOfHalfLeaves(t *testing.T) {
 				in = block(c, []*tensor.Tensor{in})[0]
 			}
 		}
-		dx = tensor.ToSlice[dtype.BF16](c, tensor.Backward(c, []*tensor.Tensor{total(c, in)}, nil, []*tensor.Tensor{before}, tensor.RetainGraph())[0])
+		dx = tensor.ToSlice[dtype.BF16](c, tensor.Backward(c, []*tensor.Tensor{total(c, in)}, nil,
+			[]*tensor.Tensor{before}, tensor.RetainGraph())[0])
 		backward(c, total(c, in))
 		for _, l := range []*tensor.Tensor{x, w, v} {
 			grads = append(grads, tensor.ToSlice[float32](c, l.Grad()))

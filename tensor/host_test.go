@@ -43,7 +43,8 @@ func TestHostMemoryIsShared(t *testing.T) {
 		return nil
 	})
 	eventually(t, func() bool { return inUse(c) == before })
-	require.Contains(t, misuse(t, func() { tensor.FromHost(c, mem, tensor.Float32, 7) }).Msg, "32 bytes do not fill float32[7]")
+	require.Contains(t, misuse(t, func() { tensor.FromHost(c, mem, tensor.Float32, 7) }).Msg,
+		"32 bytes do not fill float32[7]")
 	require.ErrorContains(t, tensor.Try(func() { tensor.FromHost(c, mem[4:8], tensor.Float32, 1) }), "aligned")
 }
 

@@ -12,11 +12,13 @@ import (
 func (c *Ctx) wantWritable(op string, dst *Tensor, ins ...*Tensor) {
 	dst.check(c, op)
 	if c.grad && dst.takesPart() {
-		c.fail(op, []*Tensor{dst}, "cannot write in place to a tensor that takes part in autograd: use NoGrad or Detach")
+		c.fail(op, []*Tensor{dst},
+			"cannot write in place to a tensor that takes part in autograd: use NoGrad or Detach")
 	}
 	for d, s := range dst.Strides() {
 		if s == 0 && dst.shape[d] > 1 && dst.Numel() > 0 {
-			c.fail(op, []*Tensor{dst}, "cannot write in place to a broadcast tensor: elements of dim %d share memory", d)
+			c.fail(op, []*Tensor{dst}, "cannot write in place to a broadcast tensor: elements of dim %d share memory",
+				d)
 		}
 	}
 	for _, t := range ins {

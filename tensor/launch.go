@@ -105,7 +105,8 @@ func (c *Ctx) broadcast(op string, ins ...*Tensor) []int {
 				continue
 			}
 			if shape[d] != 1 && shape[d] != t.shape[i] {
-				c.fail(op, ins, "shapes do not broadcast: dim %d from the right is %d in one and %d in another", n-d, shape[d], t.shape[i])
+				c.fail(op, ins, "shapes do not broadcast: dim %d from the right is %d in one and %d in another", n-d,
+					shape[d], t.shape[i])
 			}
 			shape[d] = t.shape[i]
 		}

@@ -31,9 +31,11 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 			t.leaf.frozen = true
 		}
 	case !t.dtype.IsFloat():
-		panic(&Error{Op: "SetRequiresGrad", Inputs: []string{describe(t)}, Msg: "only floating-point tensors have gradients"})
+		panic(&Error{Op: "SetRequiresGrad", Inputs: []string{describe(t)},
+			Msg: "only floating-point tensors have gradients"})
 	case t.node != nil:
-		panic(&Error{Op: "SetRequiresGrad", Inputs: []string{describe(t)}, Msg: "the tensor is the result of " + t.node.op + ": Detach it first"})
+		panic(&Error{Op: "SetRequiresGrad", Inputs: []string{describe(t)},
+			Msg: "the tensor is the result of " + t.node.op + ": Detach it first"})
 	case t.leaf == nil:
 		t.leaf = &leaf{}
 	default:
@@ -91,14 +93,16 @@ func (l *leaf) freeUnused() {
 
 // SwapGrad makes g the buffer in which the next gradient is accumulated. It returns the previous buffer, which then
 // belongs to the caller; either may be nil. filled says whether g already holds a gradient to add to. Accumulation in
-// several stages (a tree over micro-batches) is built on it. g must be contiguous, of t's shape and dtype GradDType, and
-// live outside every scope.
+// several stages (a tree over micro-batches) is built on it. g must be contiguous, of t's shape and dtype GradDType,
+// and live outside every scope.
 func (t *Tensor) SwapGrad(g *Tensor, filled bool) *Tensor {
 	if t.leaf == nil {
-		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t)}, Msg: "not a leaf: call SetRequiresGrad(true) first"})
+		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t)},
+			Msg: "not a leaf: call SetRequiresGrad(true) first"})
 	}
 	if g != nil && (g.dtype != t.GradDType() || !slices.Equal(g.Shape(), t.Shape()) || !g.IsContiguous()) {
-		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t), describe(g)}, Msg: fmt.Sprintf("want a contiguous buffer of the leaf's shape, of %v", t.GradDType())})
+		panic(&Error{Op: "SwapGrad", Inputs: []string{describe(t), describe(g)},
+			Msg: fmt.Sprintf("want a contiguous buffer of the leaf's shape, of %v", t.GradDType())})
 	}
 	old := t.leaf.grad
 	t.leaf.grad, t.leaf.filled = g, filled && g != nil

@@ -63,7 +63,8 @@ func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
 	ins[2], bias = c.lowerParam(bias)
 	shown := []*Tensor{x, weight, targets}
 	c.sameDType(op, x, weight)
-	if x.ndim != 2 || weight.ndim != 2 || targets.ndim != 1 || x.shape[1] != weight.shape[1] || x.shape[0] != targets.shape[0] {
+	if x.ndim != 2 || weight.ndim != 2 || targets.ndim != 1 || x.shape[1] != weight.shape[1] ||
+		x.shape[0] != targets.shape[0] {
 		c.fail(op, shown, "want x [N K], weight [V K] and targets [N]")
 	}
 	if bias != nil {
@@ -75,7 +76,8 @@ func newHead(c *Ctx, x, weight, bias, targets *Tensor, ignoreIndex int) *head {
 	}
 	x = Contiguous(c, x)
 	ins[0] = x
-	return &head{op: op, x: x, weight: weight, bias: bias, targets: c.materialize(op, targets), ignore: ints(ignoreIndex), stat: statDType(x), ins: ins}
+	return &head{op: op, x: x, weight: weight, bias: bias, targets: c.materialize(op, targets),
+		ignore: ints(ignoreIndex), stat: statDType(x), ins: ins}
 }
 
 // prepareGrads allocates the gradients that backward will want.
@@ -110,7 +112,8 @@ func (h *head) chunk(c *Ctx, lo int, z, losses, lse *Tensor) {
 		c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses}, z, targets)
 		return
 	}
-	c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses, lse, z}, z, targets) // z is its own gradient from here on
+	// z is its own gradient from here on
+	c.launchMulti(backend.OpCrossEntropy, &h.ignore, []*Tensor{losses, lse, z}, z, targets)
 	if h.dx != nil {
 		c.launch(backend.OpMatMul, h.dx.narrow(0, lo, m), z, h.weight)
 	}

@@ -46,7 +46,8 @@ func (h head) apart(c *tensor.Ctx) *tensor.Tensor {
 
 // grads runs backward with a seed and gives the leaves' gradients, which are forgotten.
 func (h head) grads(c *tensor.Ctx, loss *tensor.Tensor, opts ...tensor.BackwardOption) (out [][]float32) {
-	tensor.Backward(c, []*tensor.Tensor{loss}, []*tensor.Tensor{tensor.Full(c.NoGrad(), tensor.Float32, 1.0/263)}, nil, opts...)
+	tensor.Backward(c, []*tensor.Tensor{loss}, []*tensor.Tensor{tensor.Full(c.NoGrad(), tensor.Float32, 1.0/263)}, nil,
+		opts...)
 	for _, t := range []*tensor.Tensor{h.x, h.weight, h.bias} {
 		if t.Grad() == nil {
 			out = append(out, nil)

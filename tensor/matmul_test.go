@@ -15,7 +15,8 @@ import (
 // does not show.
 func TestProductsAreAddedWhereTheGradientEnds(t *testing.T) {
 	fixed := func(c *tensor.Ctx, shape ...int) *tensor.Tensor {
-		return tensor.Reshape(c, tensor.Arange(c, tensor.Float32, -3, 1, tensor.Zeros(c, tensor.Float32, shape...).Numel()), shape...)
+		return tensor.Reshape(c, tensor.Arange(c, tensor.Float32, -3, 1,
+			tensor.Zeros(c, tensor.Float32, shape...).Numel()), shape...)
 	}
 	for name, f := range map[string]func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor{
 		"AddMM": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
@@ -24,9 +25,11 @@ func TestProductsAreAddedWhereTheGradientEnds(t *testing.T) {
 		"Linear": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
 			return tensor.Linear(c, fixed(c, 2, 3, 4), w, nil)
 		},
-		"left":    func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, w, fixed(c, 4, 2)) },
-		"right":   func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, fixed(c, 2, 4), w) },
-		"batched": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, w, fixed(c, 3, 4, 2)) },
+		"left":  func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, w, fixed(c, 4, 2)) },
+		"right": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor { return tensor.MatMul(c, fixed(c, 2, 4), w) },
+		"batched": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
+			return tensor.MatMul(c, w, fixed(c, 3, 4, 2))
+		},
 		"viewed": func(c *tensor.Ctx, w *tensor.Tensor) *tensor.Tensor {
 			return tensor.MatMul(c, fixed(c, 2, 4), tensor.Transpose(c, w, 0, 1))
 		},
@@ -53,9 +56,12 @@ func TestProductsAreAddedWhereTheGradientEnds(t *testing.T) {
 			w.SetRequiresGrad(true)
 			expect := func(times float64) {
 				want := tensor.Backward(c, []*tensor.Tensor{total(c, f(c, w))}, nil, []*tensor.Tensor{w})[0]
-				require.Equal(t, tensor.ToSlice[float32](c, tensor.Affine(c, want, times, 0)), tensor.ToSlice[float32](c, w.Grad()))
+				require.Equal(t, tensor.ToSlice[float32](c, tensor.Affine(c, want, times, 0)),
+					tensor.ToSlice[float32](c, w.Grad()))
 			}
-			run := func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { backward(c, total(c, f(c, w))); return nil }) }
+			run := func() {
+				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { backward(c, total(c, f(c, w))); return nil })
+			}
 			var complete int
 			w.OnGrad(func(*tensor.Ctx, *tensor.Tensor) { complete++ })
 			run()
@@ -111,7 +117,8 @@ func TestProductsMakeNoSecondGradient(t *testing.T) {
 	const n = 256
 	c := newCtx(t)
 	x := tensor.Full(c, tensor.Float32, 1, 1, n)
-	v, w := tensor.Full(c, tensor.Float32, 1, n, n).SetRequiresGrad(true), tensor.Full(c, tensor.Float32, 1, n, n).SetRequiresGrad(true)
+	v, w := tensor.Full(c, tensor.Float32, 1, n, n).SetRequiresGrad(true),
+		tensor.Full(c, tensor.Float32, 1, n, n).SetRequiresGrad(true)
 	before := inUse(c)
 	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 		backward(c, total(c, tensor.Linear(c, tensor.AddMM(c, nil, x, v), w, nil)))
@@ -127,7 +134,8 @@ func TestActivatedHasTheBitsOfSteps(t *testing.T) {
 	type function = func(*tensor.Ctx, *tensor.Tensor) *tensor.Tensor
 	for f, apply := range map[tensor.Activation]function{
 		tensor.ActivationNone: func(_ *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return x },
-		tensor.ActivationReLU: tensor.ReLU, tensor.ActivationGELU: tensor.GELU, tensor.ActivationGELUTanh: tensor.GELUTanh, tensor.ActivationSiLU: tensor.SiLU,
+		tensor.ActivationReLU: tensor.ReLU, tensor.ActivationGELU: tensor.GELU,
+		tensor.ActivationGELUTanh: tensor.GELUTanh, tensor.ActivationSiLU: tensor.SiLU,
 	} {
 		for _, rows := range []int{1, 5, 130} {
 			c := newCtx(t)
@@ -147,7 +155,9 @@ func TestActivatedHasTheBitsOfSteps(t *testing.T) {
 				return out
 			}
 			want := bits(func(c *tensor.Ctx) *tensor.Tensor { return apply(c, tensor.AddMM(c, bias, x, w)) })
-			require.Equal(t, want, bits(func(c *tensor.Ctx) *tensor.Tensor { return tensor.AddMMActivated(c, bias, x, w, f) }))
+			require.Equal(t, want, bits(func(c *tensor.Ctx) *tensor.Tensor {
+				return tensor.AddMMActivated(c, bias, x, w, f)
+			}))
 			require.Equal(t, want, bits(func(c *tensor.Ctx) *tensor.Tensor {
 				return tensor.LinearActivated(c, x, tensor.Transpose(c, w, 0, 1), bias, f)
 			}))
@@ -160,8 +170,10 @@ func TestActivatedHasTheBitsOfSteps(t *testing.T) {
 func TestInputsOfLinearAreComputedAgain(t *testing.T) {
 	const n, width = 64, 32
 	cheap := map[string]func(c *tensor.Ctx, x, w *tensor.Tensor) *tensor.Tensor{
-		"LayerNorm": func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor { return tensor.LayerNorm(c, x, nil, nil, 1e-5) },
-		"GELU":      func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x) },
+		"LayerNorm": func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor {
+			return tensor.LayerNorm(c, x, nil, nil, 1e-5)
+		},
+		"GELU": func(c *tensor.Ctx, x, _ *tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x) },
 		"LinearActivated": func(c *tensor.Ctx, x, w *tensor.Tensor) *tensor.Tensor {
 			return tensor.LinearActivated(c, x, w, nil, tensor.ActivationGELUTanh)
 		},
@@ -177,15 +189,20 @@ func TestInputsOfLinearAreComputedAgain(t *testing.T) {
 				w := tensor.Normal(root.NoGrad(), tensor.Float32, 2, 0, 1, width, width).SetRequiresGrad(true)
 				root.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
 					before := inUse(c)
-					y := c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { return []*tensor.Tensor{linear(c, between(c, op(c, x, w)), w)} })
+					y := c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+						return []*tensor.Tensor{linear(c, between(c, op(c, x, w)), w)}
+					})
 					kept = inUse(c) - before
 					backward(c, total(c, tensor.Mul(c, y[0], y[0])))
 					return nil
 				})
-				return [2][]float32{tensor.ToSlice[float32](root, x.Grad()), tensor.ToSlice[float32](root, w.Grad())}, kept
+				return [2][]float32{tensor.ToSlice[float32](root, x.Grad()), tensor.ToSlice[float32](root, w.Grad())},
+					kept
 			}
 			again, less := run(func(_ *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor { return h })
-			saved, more := run(func(c *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor { return tensor.Affine(c, h, 1, 0) })
+			saved, more := run(func(c *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor {
+				return tensor.Affine(c, h, 1, 0)
+			})
 			require.Equal(t, saved, again, name)
 			require.Equal(t, int64(4*n*width), more-less, name)
 
@@ -201,7 +218,8 @@ func TestInputsOfLinearAreComputedAgain(t *testing.T) {
 // Gradients that linear layers pass through an activation themselves are added to those that reach its result.
 func TestActivationWithSeveralReaders(t *testing.T) {
 	const n, width = 16, 8
-	run := func(between func(c *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor, opts ...tensor.BackwardOption) (grads [][]float32) {
+	run := func(between func(c *tensor.Ctx, h *tensor.Tensor) *tensor.Tensor,
+		opts ...tensor.BackwardOption) (grads [][]float32) {
 		c := newCtx(t)
 		var leaves []*tensor.Tensor
 		for key := range uint64(4) {
@@ -209,7 +227,8 @@ func TestActivationWithSeveralReaders(t *testing.T) {
 			if key == 0 {
 				shape[0] = n
 			}
-			leaves = append(leaves, tensor.Normal(c.NoGrad(), tensor.Float32, key, 0, 1, shape...).SetRequiresGrad(true))
+			leaves = append(leaves, tensor.Normal(c.NoGrad(), tensor.Float32, key, 0, 1,
+				shape...).SetRequiresGrad(true))
 		}
 		y := tensor.LinearActivated(c, leaves[0], leaves[1], nil, tensor.ActivationGELUTanh)
 		a, b := tensor.Linear(c, between(c, y), leaves[2], nil), tensor.Linear(c, between(c, y), leaves[3], nil)

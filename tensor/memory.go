@@ -79,7 +79,8 @@ func (q *Queue) Write(m *Memory, src []byte) {
 // that do not fill an element are left out. It takes no part in autograd.
 func (t *Tensor) Bits(dt DType) *Tensor {
 	if !t.IsContiguous() || t.offset*t.dtype.Size()%dt.Size() != 0 {
-		panic(&Error{Op: "Bits", Inputs: []string{describe(t)}, Msg: "want a contiguous tensor that begins at a multiple of the new element's size"})
+		panic(&Error{Op: "Bits", Inputs: []string{describe(t)},
+			Msg: "want a contiguous tensor that begins at a multiple of the new element's size"})
 	}
 	v := t.alias()
 	v.offset = t.offset * t.dtype.Size() / dt.Size()

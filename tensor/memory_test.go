@@ -60,7 +60,8 @@ func TestUseAfterFreeNamesOpAndStep(t *testing.T) {
 	x.Free()
 	c.SetStep(42)
 	e := misuse(t, func() { tensor.MatMul(c.Sub("model.lm_head"), x, y) })
-	require.EqualError(t, e, "tensor.MatMul(float32[2 3]): used after it was freed; it was made by Ones in step 41. Return it from its Scope or Keep it (in model.lm_head)")
+	require.EqualError(t, e, "tensor.MatMul(float32[2 3]): used after it was freed; it was made by Ones in step 41. "+
+		"Return it from its Scope or Keep it (in model.lm_head)")
 	misuse(t, func() { tensor.ToSlice[float32](c, y) })
 }
 

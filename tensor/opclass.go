@@ -56,7 +56,8 @@ func OpDTypes(lower DType) string {
 
 // classes of kernels. Of a loss and a sum the result counts, of all others what they read.
 var classes = map[backend.Op]OpClass{
-	backend.OpMatMul: Products, backend.OpLinear: Products, backend.OpAttention: Attentions, backend.OpConv2D: Convolutions,
+	backend.OpMatMul: Products, backend.OpLinear: Products, backend.OpAttention: Attentions,
+	backend.OpConv2D:    Convolutions,
 	backend.OpLayerNorm: Norms, backend.OpRMSNorm: Norms, backend.OpBatchStats: Norms, backend.OpBatchNorm: Norms,
 	backend.OpSoftmax: Softmaxes, backend.OpLogSoftmax: Softmaxes,
 	backend.OpCrossEntropy: Losses, backend.OpBCEWithLogits: Losses, backend.OpSum: Sums,
@@ -68,8 +69,8 @@ type DTypeCounts struct {
 	where [numClasses][Bool + 1]string // module path of the first
 }
 
-// CountDTypes returns a context whose ops, and those of contexts derived from it, are counted by class and dtype. Ops of
-// backward passes are not, nor those under another Autocast.
+// CountDTypes returns a context whose ops, and those of contexts derived from it, are counted by class and dtype. Ops
+// of backward passes are not, nor those under another Autocast.
 func (c *Ctx) CountDTypes(n *DTypeCounts) *Ctx {
 	d := *c
 	d.counts = n
@@ -89,7 +90,8 @@ func (n *DTypeCounts) Check(lower DType) error {
 				if where == "" {
 					where = "the model"
 				}
-				return fmt.Errorf("tensor: %v ran in %v in %s: want %v under Autocast(%v)", k, dt, where, k.DType(lower), lower)
+				return fmt.Errorf("tensor: %v ran in %v in %s: want %v under Autocast(%v)", k, dt, where,
+					k.DType(lower), lower)
 			}
 		}
 	}

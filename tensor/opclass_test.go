@@ -11,7 +11,8 @@ import (
 )
 
 func TestOpDTypes(t *testing.T) {
-	require.Equal(t, "products, attention, convolutions bfloat16; norms, softmax, losses, sums float32", tensor.OpDTypes(tensor.BFloat16))
+	require.Equal(t, "products, attention, convolutions bfloat16; norms, softmax, losses, sums float32",
+		tensor.OpDTypes(tensor.BFloat16))
 }
 
 // oneOfEach runs an op of each class, forward and backward.
@@ -24,9 +25,11 @@ func oneOfEach(c *tensor.Ctx) {
 	seen, _ := tensor.Attention(c, q, q, q, tensor.AttentionOptions{})
 	h = tensor.Reshape(c, seen, 4, 8)
 	image := tensor.Reshape(c, h, 1, 2, 4, 4)
-	h = tensor.Reshape(c, tensor.Conv2D(c, image, tensor.Ones(c, tensor.Float32, 2, 2, 1, 1), nil, tensor.Conv2DOptions{}), 4, 8)
+	h = tensor.Reshape(c, tensor.Conv2D(c, image, tensor.Ones(c, tensor.Float32, 2, 2, 1, 1), nil,
+		tensor.Conv2DOptions{}), 4, 8)
 	labels := tensor.Zeros(c, tensor.Int32, 4)
-	loss := tensor.Add(c, tensor.Sum(c, tensor.CrossEntropy(c, h, labels, -1), nil, false), tensor.Sum(c, tensor.Softmax(c, h, -1), nil, false))
+	loss := tensor.Add(c, tensor.Sum(c, tensor.CrossEntropy(c, h, labels, -1), nil, false),
+		tensor.Sum(c, tensor.Softmax(c, h, -1), nil, false))
 	backward(c, tensor.Add(c, loss, tensor.LinearCrossEntropy(c, h, w, nil, labels, -1)))
 }
 
@@ -44,7 +47,8 @@ func TestCountDTypes(t *testing.T) {
 	var n tensor.DTypeCounts
 	c := newCtx(t).CountDTypes(&n)
 	oneOfEach(c.Sub("h.0"))
-	require.EqualError(t, n.Check(tensor.BFloat16), "tensor: products ran in float32 in h.0: want bfloat16 under Autocast(bfloat16)")
+	require.EqualError(t, n.Check(tensor.BFloat16),
+		"tensor: products ran in float32 in h.0: want bfloat16 under Autocast(bfloat16)")
 
 	n = tensor.DTypeCounts{}
 	c = c.Autocast(tensor.BFloat16)
@@ -65,5 +69,6 @@ func TestAutocastToFloat32(t *testing.T) {
 	half := tensor.Cast(root, x, tensor.BFloat16)
 	y := tensor.Linear(c, half, w, nil)
 	require.Equal(t, tensor.Float32, y.DType())
-	require.Equal(t, tensor.ReadBytes(root, tensor.Linear(root, tensor.Cast(root, half, tensor.Float32), w, nil)), tensor.ReadBytes(root, y))
+	require.Equal(t, tensor.ReadBytes(root, tensor.Linear(root, tensor.Cast(root, half, tensor.Float32), w, nil)),
+		tensor.ReadBytes(root, y))
 }

@@ -50,7 +50,8 @@ func MaxPool2D(c *Ctx, x *Tensor, opt Pool2DOptions) *Tensor {
 		planes, places := n*ch, s.places[0]*s.places[1]
 		dx := Zeros(b.Ctx, dt, planes, s.size[0]*s.size[1])
 		along := ints(1)
-		b.launchAttrs(backend.OpScatterAdd, &along, dx, b.materialize(name, b.Grad(0)).reshaped([]int{planes, places}), index.reshaped([]int{planes, places}))
+		b.launchAttrs(backend.OpScatterAdd, &along, dx, b.materialize(name, b.Grad(0)).reshaped([]int{planes, places}),
+			index.reshaped([]int{planes, places}))
 		b.Set(0, dx.reshaped([]int{n, ch, s.size[0], s.size[1]}))
 	})
 	return y

@@ -225,7 +225,8 @@ func spread(c *Ctx, name string, x *Tensor, dims []int, correction int, keep, ro
 	}
 	divisor := float64(max(count-correction, 0))
 	mean := Mean(n, Detach(x), ds, true)
-	mean = Add(n, mean, Mean(n, Sub(n, Detach(x), mean), ds, true)) // that of equal elements has no rounding error any more
+	// that of equal elements has no rounding error any more
+	mean = Add(n, mean, Mean(n, Sub(n, Detach(x), mean), ds, true))
 	away := Sub(n, Detach(x), mean)
 	kept := Affine(n, n.reduce(backend.OpSum, name, Mul(n, away, away), ds, x.dtype), 1/divisor, 0)
 	if root {

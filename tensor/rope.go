@@ -29,7 +29,9 @@ func RoPE(c *Ctx, x, cos, sin *Tensor) *Tensor {
 		return y
 	}
 	y := turn(c.NoGrad(), x, 0)
-	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{cos, sin}, func(b *Back) { b.Set(0, turn(b.Ctx, b.Grad(0), 1)) })
+	c.record(name, []*Tensor{y}, []*Tensor{x}, []*Tensor{cos, sin}, func(b *Back) {
+		b.Set(0, turn(b.Ctx, b.Grad(0), 1))
+	})
 	return y
 }
 
@@ -43,9 +45,11 @@ func (c *Ctx) checkRoPE(name string, x, cos, sin *Tensor) {
 		c.fail(name, ins, "want tables of %v", statDType(x))
 	}
 	shape := cos.Shape()
-	ok := slices.Equal(shape, sin.Shape()) && (len(shape) == 2 || len(shape) == 3 && (shape[0] == x.shape[0] || shape[0] == 1))
+	ok := slices.Equal(shape, sin.Shape()) &&
+		(len(shape) == 2 || len(shape) == 3 && (shape[0] == x.shape[0] || shape[0] == 1))
 	if !ok || shape[len(shape)-2] != x.shape[2] || 2*shape[len(shape)-1] > x.shape[3] {
-		c.fail(name, ins, "want tables of shape [%d R] or [%d %d R] with 2R at most %d", x.shape[2], x.shape[0], x.shape[2], x.shape[3])
+		c.fail(name, ins, "want tables of shape [%d R] or [%d %d R] with 2R at most %d", x.shape[2], x.shape[0],
+			x.shape[2], x.shape[3])
 	}
 }
 

@@ -150,31 +150,32 @@ func LayerNorm(c *Ctx, x, weight, bias *Tensor, eps float64) *Tensor {
 	}
 	y, mean, rstd := forward(c, rows)
 	out := y.reshaped(x.Shape())
-	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, append(kept, mean, rstd, weight, bias), func(b *Back) {
-		rows := again(b.Ctx)
-		g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
-		var outs []*Tensor
-		if b.Need(0) {
-			dx := b.emptyLike(name, rows)
-			b.Set(0, dx.reshaped(in.Shape()))
-			outs = append(outs, dx)
-		}
-		if b.Need(1) || b.Need(2) {
-			dw := b.empty(name, x.dtype, width)
-			b.Set(1, dw)
-			outs = append(outs, dw)
-			if bias != nil {
-				db := b.empty(name, x.dtype, width)
-				b.Set(2, db)
-				outs = append(outs, db)
+	node := c.record(name, []*Tensor{out}, []*Tensor{in, weight, bias}, append(kept, mean, rstd, weight, bias),
+		func(b *Back) {
+			rows := again(b.Ctx)
+			g := b.materialize(name, b.Grad(0)).reshaped(rows.Shape())
+			var outs []*Tensor
+			if b.Need(0) {
+				dx := b.emptyLike(name, rows)
+				b.Set(0, dx.reshaped(in.Shape()))
+				outs = append(outs, dx)
 			}
-		}
-		if b.Need(0) {
-			b.launchMulti(backend.OpLayerNormGrad, &a, outs, rows, mean, rstd, g, weight)
-		} else if len(outs) > 0 {
-			b.launchMulti(backend.OpLayerNormParamGrad, &a, outs, rows, mean, rstd, g)
-		}
-	})
+			if b.Need(1) || b.Need(2) {
+				dw := b.empty(name, x.dtype, width)
+				b.Set(1, dw)
+				outs = append(outs, dw)
+				if bias != nil {
+					db := b.empty(name, x.dtype, width)
+					b.Set(2, db)
+					outs = append(outs, db)
+				}
+			}
+			if b.Need(0) {
+				b.launchMulti(backend.OpLayerNormGrad, &a, outs, rows, mean, rstd, g, weight)
+			} else if len(outs) > 0 {
+				b.launchMulti(backend.OpLayerNormParamGrad, &a, outs, rows, mean, rstd, g)
+			}
+		})
 	node.recomputes(y, func(c *Ctx) *Tensor {
 		y, _, _ := forward(c, again(c))
 		return y

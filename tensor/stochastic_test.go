@@ -46,7 +46,8 @@ func TestStochasticRoundInPieces(t *testing.T) {
 		y := tensor.Zeros(root, tensor.BFloat16, 5000)
 		from := 0
 		for _, to := range append(cuts, 5000) {
-			tensor.StochasticRoundInto(root.WithRandom(1, position).Sub("w"), tensor.Slice(root, y, 0, from, to), tensor.Slice(root, x, 0, from, to), from)
+			tensor.StochasticRoundInto(root.WithRandom(1, position).Sub("w"), tensor.Slice(root, y, 0, from, to),
+				tensor.Slice(root, x, 0, from, to), from)
 			from = to
 		}
 		return values(root, tensor.Cast(root, y, tensor.Float64))
@@ -60,12 +61,14 @@ func TestStochasticRoundOfExtremes(t *testing.T) {
 	root := newCtx(t)
 	inf := math.Inf(1)
 	for dt, k := range map[tensor.DType]struct{ in, want []float64 }{
-		tensor.BFloat16: {[]float64{math.MaxFloat32, -math.MaxFloat32, inf, -inf, 0}, []float64{0x1.fep127, -0x1.fep127, inf, -inf, 0}},
-		tensor.Float16:  {[]float64{65535, -65535, 65536, -70000, inf}, []float64{65504, -65504, inf, -inf, inf}},
+		tensor.BFloat16: {[]float64{math.MaxFloat32, -math.MaxFloat32, inf, -inf, 0},
+			[]float64{0x1.fep127, -0x1.fep127, inf, -inf, 0}},
+		tensor.Float16: {[]float64{65535, -65535, 65536, -70000, inf}, []float64{65504, -65504, inf, -inf, inf}},
 	} {
 		y := tensor.Zeros(root, dt, 5)
 		for step := range int64(20) {
-			tensor.StochasticRoundInto(root.WithRandom(1, step), y, tensor.Cast(root, vec64(root, k.in), tensor.Float32), 0)
+			tensor.StochasticRoundInto(root.WithRandom(1, step), y,
+				tensor.Cast(root, vec64(root, k.in), tensor.Float32), 0)
 			require.Equal(t, k.want, values(root, tensor.Cast(root, y, tensor.Float64)), dt)
 		}
 		tensor.StochasticRoundInto(root, y, tensor.Full(root, tensor.Float32, math.NaN(), 5), 0)

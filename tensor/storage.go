@@ -82,7 +82,8 @@ func (t *Tensor) Unload() {
 	case s.buf == nil || t.gen != s.gen:
 		panic(&Error{Op: "Unload", Inputs: []string{describe(t)}, Msg: "its memory is not there"})
 	case s.owner != nil || s.buf.Bytes() == 0:
-		panic(&Error{Op: "Unload", Inputs: []string{describe(t)}, Msg: "want a tensor that holds memory outside of every Scope"})
+		panic(&Error{Op: "Unload", Inputs: []string{describe(t)},
+			Msg: "want a tensor that holds memory outside of every Scope"})
 	}
 	s.cleanup.Stop()
 	s.away = s.buf.Bytes()
@@ -98,7 +99,8 @@ func (t *Tensor) Reload(from *Tensor) {
 	switch {
 	case s.away == 0 || t.gen != s.gen:
 		panic(&Error{Op: "Reload", Inputs: []string{describe(t)}, Msg: "it is not unloaded"})
-	case f.buf == nil || from.gen != f.gen || f.owner != nil || f.refs != 1 || f.dev != s.dev || f.buf.Bytes() != s.away:
+	case f.buf == nil || from.gen != f.gen || f.owner != nil || f.refs != 1 || f.dev != s.dev ||
+		f.buf.Bytes() != s.away:
 		panic(&Error{Op: "Reload", Inputs: []string{describe(t), describe(from)}, Msg: fmt.Sprintf(
 			"want %d bytes of the same device that nothing else refers to, outside of every Scope", s.away)})
 	}

@@ -109,7 +109,8 @@ func (t *Tensor) Dim() int { return t.ndim }
 // Size is the size of dim d; negative dims count from the end.
 func (t *Tensor) Size(d int) int {
 	if d < -t.ndim || d >= t.ndim {
-		panic(&Error{Op: "Size", Inputs: []string{describe(t)}, Msg: fmt.Sprintf("dim %d: want one in [%d, %d)", d, -t.ndim, t.ndim)})
+		panic(&Error{Op: "Size", Inputs: []string{describe(t)},
+			Msg: fmt.Sprintf("dim %d: want one in [%d, %d)", d, -t.ndim, t.ndim)})
 	}
 	if d < 0 {
 		d += t.ndim
@@ -167,7 +168,8 @@ func (t *Tensor) check(c *Ctx, op string) {
 	case t.Unloaded():
 		c.fail(op, []*Tensor{t}, "used while its memory is unloaded: Reload it first")
 	case t.st.buf == nil || t.gen != t.st.gen:
-		c.fail(op, []*Tensor{t}, "used after it was freed; it was %s. Return it from its Scope or Keep it", t.st.origin())
+		c.fail(op, []*Tensor{t}, "used after it was freed; it was %s. Return it from its Scope or Keep it",
+			t.st.origin())
 	case t.st.dev != c.eng.dev:
 		c.fail(op, []*Tensor{t}, "lives on %s, the context runs on %s", t.st.dev.Name(), c.eng.dev.Name())
 	}

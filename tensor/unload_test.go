@@ -43,7 +43,8 @@ func TestUnload(t *testing.T) {
 		require.True(t, w.Unloaded())
 		require.True(t, view.Unloaded())
 		require.EqualValues(t, with-bytes, dev.MemStats().InUse)
-		require.ErrorContains(t, tensor.Try(func() { tensor.Sum(c, view, nil, false) }), "used while its memory is unloaded: Reload it first")
+		require.ErrorContains(t, tensor.Try(func() { tensor.Sum(c, view, nil, false) }),
+			"used while its memory is unloaded: Reload it first")
 		reload()
 		require.False(t, view.Unloaded())
 	}))

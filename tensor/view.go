@@ -10,7 +10,8 @@ import (
 
 // alias returns a new window on t's memory, with no part in autograd yet.
 func (t *Tensor) alias() *Tensor {
-	return &Tensor{st: t.st, gen: t.gen, dtype: t.dtype, ndim: t.ndim, offset: t.offset, shape: t.shape, stride: t.stride}
+	return &Tensor{st: t.st, gen: t.gen, dtype: t.dtype, ndim: t.ndim, offset: t.offset, shape: t.shape,
+		stride: t.stride}
 }
 
 // reshaped is a view of a contiguous t in another shape of as many elements.
@@ -73,7 +74,9 @@ func Cast(c *Ctx, x *Tensor, dt DType) *Tensor {
 	c.launch(backend.OpCopy, y, x)
 	if dt.IsFloat() && x.dtype.IsFloat() {
 		from := x.GradDType()
-		n := c.record("Cast", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) { b.Set(0, b.convert("Cast", b.Grad(0), from)) })
+		n := c.record("Cast", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
+			b.Set(0, b.convert("Cast", b.Grad(0), from))
+		})
 		if source := x.recomputable(); source != nil && n != nil {
 			n.source = source
 			n.recomputes(y, func(c *Ctx) *Tensor { return c.convert("Cast", source.recompute(c), dt) })
@@ -153,7 +156,8 @@ func (c *Ctx) inferShape(x *Tensor, shape []int) []int {
 		n *= out[hole]
 	}
 	if n != x.Numel() || len(out) > MaxDims {
-		c.fail("Reshape", []*Tensor{x}, "shape %v holds %d elements: want %d, in at most %d dims", slices.Clone(shape), n, x.Numel(), MaxDims)
+		c.fail("Reshape", []*Tensor{x}, "shape %v holds %d elements: want %d, in at most %d dims", slices.Clone(shape),
+			n, x.Numel(), MaxDims)
 	}
 	return out
 }
@@ -211,7 +215,9 @@ func Permute(c *Ctx, x *Tensor, dims ...int) *Tensor {
 		seen[d], inverse[d] = true, i
 		y.shape[i], y.stride[i] = x.shape[d], x.stride[d]
 	}
-	c.record("Permute", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) { b.Set(0, Permute(b.Ctx, b.Grad(0), inverse...)) })
+	c.record("Permute", []*Tensor{y}, []*Tensor{x}, nil, func(b *Back) {
+		b.Set(0, Permute(b.Ctx, b.Grad(0), inverse...))
+	})
 	return y
 }
 
@@ -308,7 +314,8 @@ func Split(c *Ctx, x *Tensor, d int, sizes ...int) []*Tensor {
 		total += s
 	}
 	if x.ndim == 0 || total != x.shape[d] || slices.ContainsFunc(sizes, negative) {
-		c.fail("Split", []*Tensor{x}, "sizes %v add up to %d: want sizes ≥ 0 that add up to the size of dim %d", slices.Clone(sizes), total, d)
+		c.fail("Split", []*Tensor{x}, "sizes %v add up to %d: want sizes ≥ 0 that add up to the size of dim %d",
+			slices.Clone(sizes), total, d)
 	}
 	out, at := make([]*Tensor, len(sizes)), 0
 	for i, s := range sizes {
@@ -350,7 +357,8 @@ func (b *Back) joined(d int, shape, sizes []int) *Tensor {
 	}
 	for i, s := range sizes {
 		p := b.Grad(i)
-		if p == nil || p.st != first.st || !slices.Equal(p.stride[:p.ndim], first.stride[:p.ndim]) || p.offset != first.offset+at*first.stride[d] {
+		if p == nil || p.st != first.st || !slices.Equal(p.stride[:p.ndim], first.stride[:p.ndim]) ||
+			p.offset != first.offset+at*first.stride[d] {
 			return nil
 		}
 		at += s

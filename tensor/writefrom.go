@@ -28,7 +28,8 @@ func WriteFrom(c *Ctx, t *Tensor, dt DType, r io.Reader) (Census, error) {
 	const op = "WriteFrom"
 	t.check(c, op)
 	if !t.IsContiguous() || dt != t.dtype && !(dt.IsFloat() && t.dtype.IsFloat()) {
-		c.fail(op, []*Tensor{t}, "elements of %v: want a contiguous tensor of the same dtype, or floating-point dtypes", dt)
+		c.fail(op, []*Tensor{t}, "elements of %v: want a contiguous tensor of the same dtype, or floating-point dtypes",
+			dt)
 	}
 	var all Census
 	flat := t.alias().reshaped([]int{t.Numel()})
@@ -53,7 +54,8 @@ func WriteFrom(c *Ctx, t *Tensor, dt DType, r io.Reader) (Census, error) {
 			after, negative = dtype.Census(t.dtype, ReadBytes(c, to))
 			return nil
 		})
-		all.NonFinite, all.Negative, all.Overflowed = all.NonFinite+after, all.Negative+negative, all.Overflowed+after-before
+		all.NonFinite, all.Negative, all.Overflowed = all.NonFinite+after, all.Negative+negative,
+			all.Overflowed+after-before
 	}
 	t.st.ver++ // also keeps t alive until here
 	return all, nil

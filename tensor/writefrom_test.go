@@ -29,7 +29,8 @@ func TestWriteFrom(t *testing.T) {
 		raw := tensor.ReadBytes(c, src)
 		for _, to := range []tensor.DType{tensor.Float64, tensor.Float32, tensor.Float16, tensor.BFloat16} {
 			got, want := tensor.Zeros(c, to, n/2, 2), tensor.Zeros(c, to, n)
-			census, err := tensor.WriteFrom(c, got, from, io.MultiReader(bytes.NewReader(raw), bytes.NewReader([]byte{1})))
+			census, err := tensor.WriteFrom(c, got, from,
+				io.MultiReader(bytes.NewReader(raw), bytes.NewReader([]byte{1})))
 			require.NoError(t, err)
 			tensor.CopyInto(c, want, src)
 			require.True(t, bytes.Equal(tensor.ReadBytes(c, want), tensor.ReadBytes(c, got)), "%v to %v", from, to)
@@ -49,7 +50,8 @@ func TestWriteFrom(t *testing.T) {
 	require.Equal(t, []int64{-1, -1, -1}, tensor.ToSlice[int64](c, ids))
 	_, err = tensor.WriteFrom(c, ids, tensor.Int64, bytes.NewReader(make([]byte, 23)))
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-	require.ErrorContains(t, tensor.Try(func() { _, _ = tensor.WriteFrom(c, ids, tensor.Int32, bytes.NewReader(nil)) }), "want a contiguous tensor of the same dtype")
+	require.ErrorContains(t, tensor.Try(func() { _, _ = tensor.WriteFrom(c, ids, tensor.Int32, bytes.NewReader(nil)) }),
+		"want a contiguous tensor of the same dtype")
 	empty, err := tensor.WriteFrom(c, tensor.Zeros(c, tensor.Float32, 0, 3), tensor.Float32, bytes.NewReader(nil))
 	require.NoError(t, err)
 	require.Zero(t, empty)

@@ -31,7 +31,8 @@ type lengthCase struct {
 }
 
 func (c *lengthCase) UnmarshalJSON(text []byte) error {
-	row := []any{&c.size, &c.batch, &c.accumulation, &c.epochs, &c.maxSteps, &c.dropLast, &c.wantSteps, &c.wantEpochs, &c.wantPerEpoch, &c.wantBatches}
+	row := []any{&c.size, &c.batch, &c.accumulation, &c.epochs, &c.maxSteps, &c.dropLast, &c.wantSteps, &c.wantEpochs,
+		&c.wantPerEpoch, &c.wantBatches}
 	n := len(row)
 	if err := json.Unmarshal(text, &row); err != nil {
 		return err
@@ -76,9 +77,10 @@ var errEnough = errors.New("that is all the test wants to know")
 
 // planned begins a run and gives the length that the trainer has planned.
 func planned(t *testing.T, src data.Source, a *args.TrainingArguments) (steps, epochs int64, err error) {
-	_, err = newTrainer(vfs.NewMem(), newLine(0, 0), a, trainer.WithTrainData(src), on(callbacks.TrainBegin, func(e *callbacks.Event) error {
-		steps, epochs = e.State.MaxSteps, e.State.NumTrainEpochs
-		return errEnough
-	})).Train()
+	_, err = newTrainer(vfs.NewMem(), newLine(0, 0), a, trainer.WithTrainData(src),
+		on(callbacks.TrainBegin, func(e *callbacks.Event) error {
+			steps, epochs = e.State.MaxSteps, e.State.NumTrainEpochs
+			return errEnough
+		})).Train()
 	return steps, epochs, err
 }

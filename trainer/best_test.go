@@ -42,7 +42,9 @@ func evaluated(w *worse) []trainer.Option {
 }
 
 func TestEvaluationBeforeTheFirstStepIsNoCandidateForTheBest(t *testing.T) {
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), best(func(a *args.TrainingArguments) { a.EvalOnStart, a.LoadBestModelAtEnd = true, true }), evaluated(&worse{})...)
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1),
+		best(func(a *args.TrainingArguments) { a.EvalOnStart, a.LoadBestModelAtEnd = true, true }),
+		evaluated(&worse{})...)
 	_, err := tr.Train()
 	require.NoError(t, err)
 	require.EqualValues(t, 6, *tr.State().BestGlobalStep)
@@ -57,7 +59,8 @@ func TestEvaluationBeforeTheFirstStepIsNoCandidateForTheBest(t *testing.T) {
 				a.MetricForBestModel, a.GreaterIsBetter, a.LearningRate = "", nil, 0 // the loss stays what it is
 			}
 		}
-		tr = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), best(set), append(evaluated(&worse{}), trainer.WithCallbacks(stopping))...)
+		tr = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), best(set),
+			append(evaluated(&worse{}), trainer.WithCallbacks(stopping))...)
 		res, err := tr.Train()
 		require.NoError(t, err)
 		require.EqualValues(t, 18, res.GlobalStep, "the best at step 6, worse ones at 12 and 18")
@@ -65,15 +68,19 @@ func TestEvaluationBeforeTheFirstStepIsNoCandidateForTheBest(t *testing.T) {
 }
 
 func TestBestCheckpointIsFoundWhereEvaluationsFollowSaves(t *testing.T) {
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), best(func(a *args.TrainingArguments) { a.EvalStrategy, a.SaveSteps = args.StrategyEpoch, 8 }), evaluated(&worse{})...)
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1),
+		best(func(a *args.TrainingArguments) { a.EvalStrategy, a.SaveSteps = args.StrategyEpoch, 8 }),
+		evaluated(&worse{})...)
 	_, err := tr.Train()
 	require.NoError(t, err)
 	require.EqualValues(t, 8, *tr.State().BestGlobalStep)
-	require.Equal(t, "checkpoint-8", *tr.State().BestModelCheckpoint, "an epoch's evaluation comes after the save of its last step")
+	require.Equal(t, "checkpoint-8", *tr.State().BestModelCheckpoint,
+		"an epoch's evaluation comes after the save of its last step")
 }
 
 func TestBestStepIsOneThatCanBeSaved(t *testing.T) {
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), best(func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategyNo }), evaluated(&worse{})...)
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1),
+		best(func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategyNo }), evaluated(&worse{})...)
 	_, err := tr.Train()
 	require.NoError(t, err)
 	require.EqualValues(t, 1, *tr.State().BestMetric)

@@ -22,13 +22,14 @@ func TestOneRunAtATimeHasTheOutputFolder(t *testing.T) {
 	samples := trainer.WithTrainData(source(points(64)))
 	var second, saved error
 	var first *trainer.Trainer
-	first = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves), samples, on(callbacks.StepBegin, func(e *callbacks.Event) error {
-		if e.State.GlobalStep == 3 {
-			_, second = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves), samples).Train()
-			saved = first.SaveModel("./" + out)
-		}
-		return nil
-	}))
+	first = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves), samples,
+		on(callbacks.StepBegin, func(e *callbacks.Event) error {
+			if e.State.GlobalStep == 3 {
+				_, second = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves), samples).Train()
+				saved = first.SaveModel("./" + out)
+			}
+			return nil
+		}))
 	_, err := first.Train()
 	require.NoError(t, err)
 	require.NoError(t, saved, "its own files are the run's to write")
@@ -36,9 +37,11 @@ func TestOneRunAtATimeHasTheOutputFolder(t *testing.T) {
 	require.ErrorAs(t, second, &held)
 	requireOneError(t, second, "output_dir", "is in use by process")
 
-	_, err = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "out/none" }), samples).Train()
+	_, err = newTrainer(disk, newMLP(t, 1, 1),
+		lineArgs(saves, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "out/none" }), samples).Train()
 	require.Error(t, err)
-	_, err = newTrainer(disk, newMLP(t, 1, 1), lineArgs(saves, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" }), samples).Train()
+	_, err = newTrainer(disk, newMLP(t, 1, 1),
+		lineArgs(saves, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" }), samples).Train()
 	require.NoError(t, err, "a run that could not begin leaves the folder to others")
 }
 
@@ -49,16 +52,21 @@ func TestNewRunInAUsedFolderWantsToBeTold(t *testing.T) {
 		saves := func(a *args.TrainingArguments) {
 			a.SaveStrategy, a.SaveSteps, a.SaveTotalLimit = args.StrategySteps, 8, new(2)
 		}
-		_, err := newTrainer(disk, newMLP(t, 1, 1), lineArgs(append([]func(*args.TrainingArguments){saves}, set...)...), samples).Train()
+		_, err := newTrainer(disk, newMLP(t, 1, 1), lineArgs(append([]func(*args.TrainingArguments){saves}, set...)...),
+			samples).Train()
 		return err
 	}
 	require.NoError(t, train())
-	requireOneError(t, train(), "holds checkpoints of another run (checkpoint-24)", "resume_from_checkpoint last", "overwrite_output_dir")
-	require.NoError(t, train(func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategyNo }), "who saves nothing needs no leave")
+	requireOneError(t, train(), "holds checkpoints of another run (checkpoint-24)", "resume_from_checkpoint last",
+		"overwrite_output_dir")
+	require.NoError(t, train(func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategyNo }),
+		"who saves nothing needs no leave")
 	require.NoError(t, train(func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" }))
 
 	// The first run's checkpoints stay, but for that whose name the second one needs.
-	require.NoError(t, train(func(a *args.TrainingArguments) { a.OverwriteOutputDir, a.SaveSteps, a.MaxSteps = true, 4, 16 }))
+	require.NoError(t, train(func(a *args.TrainingArguments) {
+		a.OverwriteOutputDir, a.SaveSteps, a.MaxSteps = true, 4, 16
+	}))
 	entries, err := disk.ReadDir(out)
 	require.NoError(t, err)
 	var names []string
@@ -67,7 +75,8 @@ func TestNewRunInAUsedFolderWantsToBeTold(t *testing.T) {
 	}
 	require.Equal(t, []string{"LATEST", "checkpoint-12", "checkpoint-16", "checkpoint-24"}, names)
 
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(func(a *args.TrainingArguments) { a.SaveStrategy, a.SaveSteps = args.StrategySteps, 8 }), samples)
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1),
+		lineArgs(func(a *args.TrainingArguments) { a.SaveStrategy, a.SaveSteps = args.StrategySteps, 8 }), samples)
 	for range 2 {
 		_, err := tr.Train()
 		require.NoError(t, err, "a trainer's folder is its own")
@@ -77,7 +86,8 @@ func TestNewRunInAUsedFolderWantsToBeTold(t *testing.T) {
 func TestResumeOnOtherDataOrTokenizerIsRefused(t *testing.T) {
 	disk := vfs.NewMem()
 	tokenizer := func(text string) trainer.Option {
-		return trainer.WithParts(checkpoint.BytesPart("tokenizer.json", []byte(text)), checkpoint.BytesPart("notes.txt", []byte(text)))
+		return trainer.WithParts(checkpoint.BytesPart("tokenizer.json", []byte(text)),
+			checkpoint.BytesPart("notes.txt", []byte(text)))
 	}
 	saves := func(a *args.TrainingArguments) { a.SaveStrategy, a.SaveSteps = args.StrategySteps, 12 }
 	resumes := func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "out/checkpoint-12" }
@@ -86,7 +96,8 @@ func TestResumeOnOtherDataOrTokenizerIsRefused(t *testing.T) {
 	other[0].Labels++
 	run := func(list data.Slice[point], tok string, set ...func(*args.TrainingArguments)) (string, error) {
 		log := &messages{}
-		_, err := newTrainer(disk, newMLP(t, 1, 1), lineArgs(append([]func(*args.TrainingArguments){saves}, set...)...), trainer.WithTrainData(source(list)),
+		_, err := newTrainer(disk, newMLP(t, 1, 1), lineArgs(append([]func(*args.TrainingArguments){saves}, set...)...),
+			trainer.WithTrainData(source(list)),
 			tokenizer(tok), trainer.WithLogger(slog.New(slog.NewTextHandler(log, nil)))).Train()
 		return log.String(), err
 	}

@@ -39,23 +39,24 @@ func TestAStepAllocatesLittle(t *testing.T) {
 	a := lineArgs(func(a *args.TrainingArguments) {
 		a.MaxSteps, a.GradientAccumulationSteps, a.LoggingSteps = last, 2, 1000
 	})
-	_, err = newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev), trainer.WithTrainData(texts(64)), on(callbacks.StepEnd, func(e *callbacks.Event) error {
-		stats := dev.MemStats()
-		switch e.State.GlobalStep {
-		case warm:
-			peak = stats.Peak
-			runtime.ReadMemStats(&before)
-		case middle:
-			runtime.ReadMemStats(&between)
-		case last:
-			runtime.ReadMemStats(&after)
-		}
-		if e.State.GlobalStep >= warm {
-			inUse = append(inUse, stats.InUse)
-			require.Equal(t, peak, stats.Peak, "the peak is that of the first steps")
-		}
-		return nil
-	})).Train()
+	_, err = newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev), trainer.WithTrainData(texts(64)),
+		on(callbacks.StepEnd, func(e *callbacks.Event) error {
+			stats := dev.MemStats()
+			switch e.State.GlobalStep {
+			case warm:
+				peak = stats.Peak
+				runtime.ReadMemStats(&before)
+			case middle:
+				runtime.ReadMemStats(&between)
+			case last:
+				runtime.ReadMemStats(&after)
+			}
+			if e.State.GlobalStep >= warm {
+				inUse = append(inUse, stats.InUse)
+				require.Equal(t, peak, stats.Peak, "the peak is that of the first steps")
+			}
+			return nil
+		})).Train()
 	require.NoError(t, err)
 	for _, n := range inUse {
 		require.Equal(t, inUse[0], n, "what a step takes of the device it gives back")
@@ -63,7 +64,8 @@ func TestAStepAllocatesLittle(t *testing.T) {
 	first, second := (between.Mallocs-before.Mallocs)/(middle-warm), (after.Mallocs-between.Mallocs)/(last-middle)
 	require.InEpsilon(t, first, second, 0.01, "allocations do not grow with the steps")
 	allocations, bytes := (after.Mallocs-before.Mallocs)/(last-warm), (after.TotalAlloc-before.TotalAlloc)/(last-warm)
-	t.Logf("%d allocations and %d bytes per step; %d bytes of the device in use, %d at most", allocations, bytes, inUse[0], peak)
+	t.Logf("%d allocations and %d bytes per step; %d bytes of the device in use, %d at most", allocations, bytes,
+		inUse[0], peak)
 	require.Less(t, allocations, uint64(maxAllocations))
 	require.Less(t, bytes, uint64(maxAllocatedBytes))
 }
@@ -74,7 +76,9 @@ func TestEvaluationLeavesNothingOnTheDevice(t *testing.T) {
 	m, err := gpt2.New(nn.NewInit(dev, 1), newGPT2(t, 0.1).Cfg)
 	require.NoError(t, err)
 	for _, workers := range []int{0, 2} {
-		tr := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) { a.DataloaderNumWorkers = workers }),
+		tr := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) {
+			a.DataloaderNumWorkers = workers
+		}),
 			trainer.WithDevice(dev), trainer.WithEvalData(texts(40)))
 		before := dev.MemStats().InUse
 		for range 3 {
@@ -103,7 +107,9 @@ func TestNoGoroutineOutlivesARun(t *testing.T) {
 	disk = vfs.NewMem()
 	_, _, err = interruption{callbacks.StepBegin, 5}.train(t, r, disk, nil)
 	require.ErrorIs(t, err, trainer.ErrInterrupted)
-	_, _, err = interruption{callbacks.PredictionStep, 2}.train(t, r, vfs.NewMem(), func(a *args.TrainingArguments) { a.EvalStrategy = args.StrategyEpoch })
+	_, _, err = interruption{callbacks.PredictionStep, 2}.train(t, r, vfs.NewMem(), func(a *args.TrainingArguments) {
+		a.EvalStrategy = args.StrategyEpoch
+	})
 	require.ErrorIs(t, err, trainer.ErrInterrupted)
 	r.opts = stopEpochAt(3, 9)
 	tr, _ = r.trainer(t, vfs.NewMem(), nil)

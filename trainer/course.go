@@ -104,11 +104,14 @@ func (t *Trainer) checkIterable() error {
 	case t.train != nil:
 		return errors.New("trainer: there are two training sets: want one of WithTrainData and WithIterableTrainData")
 	case t.sampler != nil:
-		return errors.New("trainer: an iterable training set has no sampler, its samples come in their order: want WithTrainData with WithSampler")
+		return errors.New("trainer: an iterable training set has no sampler, its samples come in their order: want " +
+			"WithTrainData with WithSampler")
 	case t.args.TrainSamplingStrategy == args.SamplingGroupByLength:
-		return fmt.Errorf("trainer: train_sampling_strategy %s sorts samples by length, and an iterable training set is read in its order: want another strategy, or WithTrainData", args.SamplingGroupByLength)
+		return fmt.Errorf("trainer: train_sampling_strategy %s sorts samples by length, and an iterable training set "+
+			"is read in its order: want another strategy, or WithTrainData", args.SamplingGroupByLength)
 	case t.args.MaxSteps < 1:
-		return fmt.Errorf("trainer: max_steps is %d: want at least 1, since an iterable training set has no length to count steps from", t.args.MaxSteps)
+		return fmt.Errorf("trainer: max_steps is %d: want at least 1, since an iterable training set has no length "+
+			"to count steps from", t.args.MaxSteps)
 	}
 	return nil
 }
@@ -139,7 +142,8 @@ func (r *run) checkStreams(w samplers.Window, sums []float64) error {
 	ranks := float64(r.acc.Data().Size())
 	for i, own := range windowShape(w) {
 		if sums[i] != own*ranks {
-			return fmt.Errorf("trainer: step %d: the ranks read different numbers of samples in epoch %d of the iterable training set (rank %d has %d in this step): want the same data on all ranks",
+			return fmt.Errorf("trainer: step %d: the ranks read different numbers of samples in epoch %d of the "+
+				"iterable training set (rank %d has %d in this step): want the same data on all ranks",
 				r.state.GlobalStep+1, w.Epoch, r.acc.Rank(), w.Samples)
 		}
 	}

@@ -62,12 +62,14 @@ func TestStepsOfManyRanksKeepNoMemory(t *testing.T) {
 	const ranks, n = 8, 100
 	c := &counter{ranks: ranks, at: map[int64]bool{n: true, 2 * n: true, 3 * n: true}, release: make(chan struct{})}
 	a := rankArgs(ranks)
-	a.EvalStrategy, a.SaveStrategy, a.LoggingStrategy, a.MaxSteps = args.StrategyNo, args.StrategyNo, args.StrategyNo, 3*n
+	a.EvalStrategy, a.SaveStrategy, a.LoggingStrategy, a.MaxSteps = args.StrategyNo, args.StrategyNo, args.StrategyNo,
+		3*n
 	tr := newTrainer(vfs.NewMem(), newGPT2(t, 0.2), a, trainer.WithTrainData(texts(64)), trainer.WithCallbacks(c))
 	_, err := tr.Train()
 	require.NoError(t, err)
 	require.Len(t, c.objects, 3)
-	require.Less(t, c.objects[2], c.objects[0]+ranks*n/2, "%d steps of %d ranks leave fewer objects than every fourth one would: %v",
+	require.Less(t, c.objects[2], c.objects[0]+ranks*n/2,
+		"%d steps of %d ranks leave fewer objects than every fourth one would: %v",
 		2*n, ranks, c.objects)
 	require.Equal(t, []int64{c.tensors[0], c.tensors[0], c.tensors[0]}, c.tensors)
 }

@@ -38,7 +38,8 @@ func anything(*randomCase, outcome, mismatch) bool { return true }
 var differences = []difference{
 	{"Callbacks and logs", "Records of training steps also have speed and memory", nil,
 		func(c *randomCase, _ outcome, m mismatch) bool {
-			return m.place == "record" && m.want == "nothing" && (strings.HasPrefix(m.key, "memory_") || strings.HasPrefix(m.key, "train_"))
+			return m.place == "record" && m.want == "nothing" &&
+				(strings.HasPrefix(m.key, "memory_") || strings.HasPrefix(m.key, "train_"))
 		}},
 	{"Evaluation and data", "There is no `eval_model_preparation_time`", nil,
 		func(c *randomCase, _ outcome, m mismatch) bool {
@@ -47,40 +48,60 @@ var differences = []difference{
 	{"The loss", "A logged loss is a mean over loss terms", nil, meanOfMeans},
 	{"The loss", "A sum and a count", func(c *randomCase) bool { return c.Loss == "mean" && c.ragged() },
 		func(c *randomCase, _ outcome, m mismatch) bool {
-			return m.place == "weights" || m.place == "record" || m.place == "returned" || strings.HasPrefix(m.key, "best_") ||
+			return m.place == "weights" || m.place == "record" || m.place == "returned" ||
+				strings.HasPrefix(m.key, "best_") ||
 				m.place == "checkpoint" && (m.key == "a" || m.key == "b")
 		}},
-	{"Evaluation and data", "`dataloader_drop_last` does not affect evaluation", (*randomCase).dropsEvaluation, evaluatedMore},
-	{"Resuming", "A second call of Train is a new run", func(c *randomCase) bool { return slices.Equal(c.Calls, []string{"train", "train"}) },
+	{"Evaluation and data", "`dataloader_drop_last` does not affect evaluation", (*randomCase).dropsEvaluation,
+		evaluatedMore},
+	{"Resuming", "A second call of Train is a new run", func(c *randomCase) bool {
+		return slices.Equal(c.Calls, []string{"train", "train"})
+	},
 		func(c *randomCase, _ outcome, m mismatch) bool { return m.place != "returned" || m.index == 1 }},
-	{"Callbacks and logs", "Early stopping without `metric_for_best_model`", func(c *randomCase) bool { return c.EarlyStopping != nil && c.Args["metric_for_best_model"] == nil },
+	{"Callbacks and logs", "Early stopping without `metric_for_best_model`", func(c *randomCase) bool {
+		return c.EarlyStopping != nil && c.Args["metric_for_best_model"] == nil
+	},
 		func(c *randomCase, _ outcome, m mismatch) bool {
 			return m.place == "error" && m.want == "AssertionError"
 		}},
 	{"Callbacks and logs", "A step that has begun is finished", (*randomCase).stopsWithinSteps, anything},
-	{"Callbacks and logs", "The state shows the plan before training", func(c *randomCase) bool { return !slices.Contains(c.Calls, "train") },
+	{"Callbacks and logs", "The state shows the plan before training", func(c *randomCase) bool {
+		return !slices.Contains(c.Calls, "train")
+	},
 		func(c *randomCase, _ outcome, m mismatch) bool {
-			return m.place == "state" && slices.Contains([]string{"logging_steps", "eval_steps", "save_steps", "train_batch_size"}, m.key)
+			return m.place == "state" &&
+				slices.Contains([]string{"logging_steps", "eval_steps", "save_steps", "train_batch_size"}, m.key)
 		}},
-	{"Resuming", "The arguments that cut the training stream come from the checkpoint", (*randomCase).cutsAnew, anything},
+	{"Resuming", "The arguments that cut the training stream come from the checkpoint", (*randomCase).cutsAnew,
+		anything},
 	{"Resuming", "A resume after the last step trains no further", (*randomCase).resumesAtTheEnd, anything},
-	{"Callbacks and logs", "A resumed run does not evaluate on start", func(c *randomCase) bool { return c.Resume != nil && c.Args["eval_on_start"] == true }, startedAlready},
+	{"Callbacks and logs", "A resumed run does not evaluate on start", func(c *randomCase) bool {
+		return c.Resume != nil && c.Args["eval_on_start"] == true
+	}, startedAlready},
 	{"Resuming", "A checkpoint at the last step of an epoch", func(c *randomCase) bool { return c.Resume != nil },
 		func(c *randomCase, _ outcome, m mismatch) bool {
 			return m.place == "events" && strings.Replace(m.got.(string), "abe", "ab", 1) == m.want
 		}},
-	{"Resuming", "States of callbacks are always restored", func(c *randomCase) bool { return c.Resume != nil && c.EarlyStopping != nil }, anything},
-	{"Resuming", "The intervals of a resume are those of its arguments", func(c *randomCase) bool { return c.Resume != nil },
+	{"Resuming", "States of callbacks are always restored", func(c *randomCase) bool {
+		return c.Resume != nil && c.EarlyStopping != nil
+	}, anything},
+	{"Resuming", "The intervals of a resume are those of its arguments", func(c *randomCase) bool {
+		return c.Resume != nil
+	},
 		func(c *randomCase, _ outcome, m mismatch) bool {
-			return (m.place == "state" || m.place == "checkpoint") && strings.HasSuffix(m.key, "_steps") && c.Args[m.key] != c.Resume.Args[m.key]
+			return (m.place == "state" || m.place == "checkpoint") && strings.HasSuffix(m.key, "_steps") &&
+				c.Args[m.key] != c.Resume.Args[m.key]
 		}},
 	{"Resuming", "The learning rate of a resume is that of its arguments", func(c *randomCase) bool {
 		return c.Resume != nil && c.Args["learning_rate"] != c.Resume.Args["learning_rate"]
 	},
 		func(c *randomCase, _ outcome, m mismatch) bool {
-			return m.place == "weights" || m.place == "record" || m.place == "returned" || m.place == "checkpoint" && (m.key == "a" || m.key == "b")
+			return m.place == "weights" || m.place == "record" || m.place == "returned" || m.place == "checkpoint" &&
+				(m.key == "a" || m.key == "b")
 		}},
-	{"Arguments", "A metric that the evaluation does not have is refused", func(c *randomCase) bool { return c.Args["eval_strategy"] == "no" },
+	{"Arguments", "A metric that the evaluation does not have is refused", func(c *randomCase) bool {
+		return c.Args["eval_strategy"] == "no"
+	},
 		func(c *randomCase, _ outcome, m mismatch) bool {
 			return m.place == "error" && m.want == "" && strings.Contains(m.got.(string), "metric_for_best_model")
 		}},
@@ -114,7 +135,8 @@ func (c *randomCase) dropsEvaluation() bool {
 	if slices.Contains(c.Calls, "predict") {
 		sizes = append(sizes, 11)
 	}
-	return c.Args["dataloader_drop_last"] == true && slices.ContainsFunc(sizes, func(n int) bool { return n%batch != 0 })
+	return c.Args["dataloader_drop_last"] == true &&
+		slices.ContainsFunc(sizes, func(n int) bool { return n%batch != 0 })
 }
 
 var batches = regexp.MustCompile("o+")
@@ -142,7 +164,8 @@ var firstEvaluation = regexp.MustCompile(`^ab(o*nk)+`)
 func startedAlready(c *randomCase, _ outcome, m mismatch) bool {
 	switch m.place {
 	case "events":
-		return firstEvaluation.ReplaceAllString(m.want.(string), "ab") == strings.Replace(m.got.(string), "abe", "ab", 1)
+		return firstEvaluation.ReplaceAllString(m.want.(string), "ab") == strings.Replace(m.got.(string), "abe", "ab",
+			1)
 	case "log":
 		extra := fmt.Sprintf("eval@%d", c.Resume.From)
 		return slices.Contains(m.want.([]string), extra)
@@ -153,15 +176,18 @@ func startedAlready(c *randomCase, _ outcome, m mismatch) bool {
 // stopsWithinSteps reports whether a callback asks, before a step has ended, for the end of the epoch or of training.
 func (c *randomCase) stopsWithinSteps() bool {
 	return slices.ContainsFunc(c.Flags, func(f randomFlag) bool {
-		return (f.event == "step_begin" || f.event == "substep_end") && (f.flag == "should_epoch_stop" || f.flag == "should_training_stop")
+		return (f.event == "step_begin" || f.event == "substep_end") &&
+			(f.flag == "should_epoch_stop" || f.flag == "should_training_stop")
 	})
 }
 
 // cutsAnew reports whether a resume has another batch size.
 func (c *randomCase) cutsAnew() bool {
-	return c.Resume != nil && slices.ContainsFunc([]string{"per_device_train_batch_size", "gradient_accumulation_steps"}, func(key string) bool {
-		return c.Args[key] != c.Resume.Args[key]
-	})
+	return c.Resume != nil &&
+		slices.ContainsFunc([]string{"per_device_train_batch_size", "gradient_accumulation_steps"},
+			func(key string) bool {
+				return c.Args[key] != c.Resume.Args[key]
+			})
 }
 
 // resumesAtTheEnd reports whether a resume has nothing left to do.

@@ -109,7 +109,8 @@ type randomGoldens struct {
 }
 
 // stateKeys are the keys of trainer_state.json that are compared.
-var stateKeys = []string{"global_step", "epoch", "max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps",
+var stateKeys = []string{"global_step", "epoch", "max_steps", "num_train_epochs", "logging_steps", "eval_steps",
+	"save_steps",
 	"train_batch_size", "best_metric", "best_global_step", "best_model_checkpoint"}
 
 // flagRecorder notes every event and sets the flags that a run asks for.
@@ -132,7 +133,8 @@ func (r *flagRecorder) loss(c *nn.Ctx, out models.Output, b *data.Batch) (*tenso
 func (r *flagRecorder) see(e *callbacks.Event) error {
 	set := map[string]*bool{
 		"should_training_stop": &e.Control.ShouldTrainingStop, "should_epoch_stop": &e.Control.ShouldEpochStop,
-		"should_save": &e.Control.ShouldSave, "should_evaluate": &e.Control.ShouldEvaluate, "should_log": &e.Control.ShouldLog,
+		"should_save": &e.Control.ShouldSave, "should_evaluate": &e.Control.ShouldEvaluate,
+		"should_log": &e.Control.ShouldLog,
 	}
 	switch e.Kind {
 	case callbacks.StepBegin:
@@ -185,7 +187,8 @@ func (m *absoluteError) Compute(trainer.EvalLoss) map[string]float64 {
 }
 
 // trainer builds the trainer of a case, or of the run before a resume.
-func (g *randomGoldens) trainer(c *randomCase, given map[string]any, disk vfs.FS, m *line, rec *flagRecorder, resume int64) (*trainer.Trainer, error) {
+func (g *randomGoldens) trainer(c *randomCase, given map[string]any, disk vfs.FS, m *line, rec *flagRecorder,
+	resume int64) (*trainer.Trainer, error) {
 	settings := maps.Clone(given)
 	settings["output_dir"] = out
 	if resume > 0 {
@@ -199,10 +202,12 @@ func (g *randomGoldens) trainer(c *randomCase, given map[string]any, disk vfs.FS
 	if err := args.UnmarshalJSON(text, a); err != nil {
 		return nil, err
 	}
-	opts := []trainer.Option{trainer.WithTrainData(g.Train.rows(0, c.TrainSize)), trainer.WithCallbacks(rec), trainer.WithLoss(rec.loss)}
+	opts := []trainer.Option{trainer.WithTrainData(g.Train.rows(0, c.TrainSize)), trainer.WithCallbacks(rec),
+		trainer.WithLoss(rec.loss)}
 	if c.EvalSets == 2 {
 		half := c.EvalSize / 2
-		opts = append(opts, trainer.WithNamedEvalData("first", g.Eval.rows(0, half)), trainer.WithNamedEvalData("second", g.Eval.rows(half, c.EvalSize)))
+		opts = append(opts, trainer.WithNamedEvalData("first", g.Eval.rows(0, half)),
+			trainer.WithNamedEvalData("second", g.Eval.rows(half, c.EvalSize)))
 	} else {
 		opts = append(opts, trainer.WithEvalData(g.Eval.rows(0, c.EvalSize)))
 	}
@@ -210,7 +215,8 @@ func (g *randomGoldens) trainer(c *randomCase, given map[string]any, disk vfs.FS
 		opts = append(opts, trainer.WithMetrics(&absoluteError{}))
 	}
 	if es := c.EarlyStopping; es != nil {
-		opts = append(opts, trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: es.Patience, Threshold: es.Threshold}))
+		opts = append(opts,
+			trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: es.Patience, Threshold: es.Threshold}))
 	}
 	tr := newTrainer(disk, m, a, opts...)
 	return tr, tr.Err()

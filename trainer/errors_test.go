@@ -27,7 +27,9 @@ import (
 func TestConstructionErrorsWait(t *testing.T) {
 	src := source(points(8))
 	failing := on(callbacks.InitEnd, func(*callbacks.Event) error { return errors.New("no luck") })
-	invalid := lineArgs(func(a *args.TrainingArguments) { a.PerDeviceTrainBatchSize, a.MaxSteps, a.Optim = -1, 0, "adagrad" })
+	invalid := lineArgs(func(a *args.TrainingArguments) {
+		a.PerDeviceTrainBatchSize, a.MaxSteps, a.Optim = -1, 0, "adagrad"
+	})
 	several := lineArgs(func(a *args.TrainingArguments) {
 		a.MaxSteps, a.ReportTo, a.DDPBackend = 0, []string{"wandb"}, args.BackendNCCL
 	})
@@ -38,18 +40,27 @@ func TestConstructionErrorsWait(t *testing.T) {
 		t     *trainer.Trainer
 		words []string
 	}{
-		"no model":           {newTrainer(vfs.NewMem(), nil, lineArgs()), []string{"model and arguments"}},
-		"no arguments":       {newTrainer(vfs.NewMem(), newLine(0, 0), nil), []string{"model and arguments"}},
-		"invalid arguments":  {newTrainer(vfs.NewMem(), newLine(0, 0), invalid), []string{"per_device_train_batch_size", "-1", "max_steps", "optim", "adagrad"}},
-		"several at once":    {newTrainer(vfs.NewMem(), newLine(0, 0), several), []string{"3 faults", "max_steps is 0", `report_to is "wandb"`, `ddp_backend is "nccl"; want one of auto`}},
-		"unknown reporter":   {newTrainer(vfs.NewMem(), newLine(0, 0), report), []string{"report_to", "wandbb"}},
-		"evaluates nothing":  {newTrainer(vfs.NewMem(), newLine(0, 0), epochs), []string{"eval_strategy is epoch", "WithEvalData"}},
-		"eval_on_start":      {newTrainer(vfs.NewMem(), newLine(0, 0), start), []string{"eval_on_start", "WithEvalData"}},
-		"init_end":           {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), failing), []string{"init_end", "no luck"}},
-		"nil metric":         {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithMetrics(nil)), []string{"nil metric"}},
-		"nil callback":       {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithCallbacks(nil)), []string{"nil callback"}},
-		"nil evaluation set": {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithEvalData(nil)), []string{"no data"}},
-		"two of one name":    {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithNamedEvalData("a", src), trainer.WithNamedEvalData("a", src)), []string{`"a"`, "different names"}},
+		"no model":     {newTrainer(vfs.NewMem(), nil, lineArgs()), []string{"model and arguments"}},
+		"no arguments": {newTrainer(vfs.NewMem(), newLine(0, 0), nil), []string{"model and arguments"}},
+		"invalid arguments": {newTrainer(vfs.NewMem(), newLine(0, 0), invalid),
+			[]string{"per_device_train_batch_size", "-1", "max_steps", "optim", "adagrad"}},
+		"several at once": {newTrainer(vfs.NewMem(), newLine(0, 0), several),
+			[]string{"3 faults", "max_steps is 0", `report_to is "wandb"`, `ddp_backend is "nccl"; want one of auto`}},
+		"unknown reporter": {newTrainer(vfs.NewMem(), newLine(0, 0), report), []string{"report_to", "wandbb"}},
+		"evaluates nothing": {newTrainer(vfs.NewMem(), newLine(0, 0), epochs),
+			[]string{"eval_strategy is epoch", "WithEvalData"}},
+		"eval_on_start": {newTrainer(vfs.NewMem(), newLine(0, 0), start),
+			[]string{"eval_on_start", "WithEvalData"}},
+		"init_end": {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), failing),
+			[]string{"init_end", "no luck"}},
+		"nil metric": {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithMetrics(nil)),
+			[]string{"nil metric"}},
+		"nil callback": {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithCallbacks(nil)),
+			[]string{"nil callback"}},
+		"nil evaluation set": {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithEvalData(nil)),
+			[]string{"no data"}},
+		"two of one name": {newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithNamedEvalData("a", src),
+			trainer.WithNamedEvalData("a", src)), []string{`"a"`, "different names"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +68,8 @@ func TestConstructionErrorsWait(t *testing.T) {
 			_, trainErr := c.t.Train()
 			_, evalErr := c.t.Evaluate()
 			_, predictErr := c.t.Predict(src)
-			for _, err := range []error{trainErr, evalErr, predictErr, c.t.SaveModel(""), c.t.SaveState(), c.t.SaveMetrics("eval", nil)} {
+			for _, err := range []error{trainErr, evalErr, predictErr, c.t.SaveModel(""), c.t.SaveState(),
+				c.t.SaveMetrics("eval", nil)} {
 				require.Equal(t, c.t.Err(), err)
 			}
 			for _, w := range c.words {
@@ -71,7 +83,8 @@ func TestNilLoggerIsTheDefault(t *testing.T) {
 	log, before := &messages{}, slog.Default()
 	slog.SetDefault(log.logger())
 	defer slog.SetDefault(before)
-	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithTrainData(source(points(8))), trainer.WithLogger(nil)).Train()
+	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithTrainData(source(points(8))),
+		trainer.WithLogger(nil)).Train()
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "msg=training device=cpu ")
 	require.Contains(t, log.String(), " samples=8 ")
@@ -125,26 +138,31 @@ func TestDatasetFailures(t *testing.T) {
 
 func TestTooLittleData(t *testing.T) {
 	train := func(n int, set ...func(*args.TrainingArguments)) error {
-		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(set...), trainer.WithTrainData(source(points(n)))).Train()
+		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(set...),
+			trainer.WithTrainData(source(points(n)))).Train()
 		return err
 	}
 	requireOneError(t, train(0), "training set is empty")
-	requireOneError(t, train(7, func(a *args.TrainingArguments) { a.DataloaderDropLast = true }), "7 samples", "batch of 8", "dataloader_drop_last")
+	requireOneError(t, train(7, func(a *args.TrainingArguments) { a.DataloaderDropLast = true }), "7 samples",
+		"batch of 8", "dataloader_drop_last")
 	require.NoError(t, train(7))
 
 	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs()).Train()
 	requireOneError(t, err, "WithTrainData")
 	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs()).Evaluate()
 	requireOneError(t, err, "WithEvalData")
-	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithNamedEvalData("small", source(points(0)))).Evaluate()
+	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(),
+		trainer.WithNamedEvalData("small", source(points(0)))).Evaluate()
 	requireOneError(t, err, `"small"`, "empty")
 	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs()).Predict(nil)
 	requireOneError(t, err, "Predict", "source")
 }
 
 func TestCallbackFailures(t *testing.T) {
-	kinds := []callbacks.Kind{callbacks.TrainBegin, callbacks.StepBegin, callbacks.SubstepEnd, callbacks.PreOptimizerStep, callbacks.StepEnd,
-		callbacks.Log, callbacks.PredictionStep, callbacks.Evaluate, callbacks.Save, callbacks.EpochEnd, callbacks.TrainEnd}
+	kinds := []callbacks.Kind{callbacks.TrainBegin, callbacks.StepBegin, callbacks.SubstepEnd,
+		callbacks.PreOptimizerStep, callbacks.StepEnd,
+		callbacks.Log, callbacks.PredictionStep, callbacks.Evaluate, callbacks.Save, callbacks.EpochEnd,
+		callbacks.TrainEnd}
 	errTired := errors.New("tired")
 	for _, kind := range kinds {
 		for _, panics := range []bool{false, true} {
@@ -152,7 +170,8 @@ func TestCallbackFailures(t *testing.T) {
 				a.GradientAccumulationSteps, a.LoggingSteps = 2, 1
 				a.EvalStrategy, a.SaveStrategy = args.StrategyEpoch, args.StrategyEpoch
 			})
-			tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64))), trainer.WithEvalData(source(points(8))),
+			tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64))),
+				trainer.WithEvalData(source(points(8))),
 				on(kind, func(*callbacks.Event) error {
 					if panics {
 						panic(errTired)
@@ -184,14 +203,16 @@ var _ io.Closer = (*closer)(nil)
 func TestCallbacksAreClosedHoweverTheRunEnds(t *testing.T) {
 	c := &closer{}
 	run := func(set func(*args.TrainingArguments), src data.Source, opts ...trainer.Option) error {
-		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(set), append(opts, trainer.WithTrainData(src), trainer.WithCallbacks(c))...).Train()
+		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(set),
+			append(opts, trainer.WithTrainData(src), trainer.WithCallbacks(c))...).Train()
 		return err
 	}
 	require.NoError(t, run(func(*args.TrainingArguments) {}, source(points(8))))
 	require.Equal(t, 1, c.closed)
 	require.Error(t, run(resumeFrom(3), source(points(8))))
 	require.Equal(t, 2, c.closed)
-	require.Error(t, run(func(*args.TrainingArguments) {}, source(points(8)), on(callbacks.StepEnd, func(*callbacks.Event) error { return io.ErrUnexpectedEOF })))
+	require.Error(t, run(func(*args.TrainingArguments) {}, source(points(8)),
+		on(callbacks.StepEnd, func(*callbacks.Event) error { return io.ErrUnexpectedEOF })))
 	require.Equal(t, 3, c.closed)
 	c.err = os.ErrClosed
 	require.ErrorIs(t, run(func(*args.TrainingArguments) {}, source(points(8))), os.ErrClosed)
@@ -235,10 +256,12 @@ func TestNothingToTrain(t *testing.T) {
 	m.B.SetRequiresGrad(false)
 	_, err := newTrainer(vfs.NewMem(), m, lineArgs(), trainer.WithTrainData(columnsOf(points(8)).rows(0, 8))).Train()
 	requireOneError(t, err, "no parameter that requires grad")
-	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(func(a *args.TrainingArguments) { a.GradientCheckpointing = true }),
+	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1),
+		lineArgs(func(a *args.TrainingArguments) { a.GradientCheckpointing = true }),
 		trainer.WithTrainData(source(points(8)))).Train()
 	requireOneError(t, err, "gradient_checkpointing", "mlp.Model")
-	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(func(a *args.TrainingArguments) { a.GlobalTrainBatchSize, a.GradientAccumulationSteps = 32, 2 }),
+	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1),
+		lineArgs(func(a *args.TrainingArguments) { a.GlobalTrainBatchSize, a.GradientAccumulationSteps = 32, 2 }),
 		trainer.WithTrainData(source(points(8)))).Train()
 	requireOneError(t, err, "gradient_accumulation_steps", "4, to match global_train_batch_size 32")
 }
@@ -246,7 +269,8 @@ func TestNothingToTrain(t *testing.T) {
 func TestFrozenParametersStay(t *testing.T) {
 	m := newLine(0.5, 0.25)
 	m.A.SetRequiresGrad(false)
-	res, err := newTrainer(vfs.NewMem(), m, lineArgs(), trainer.WithTrainData(columnsOf(points(64)).rows(0, 64))).Train()
+	res, err := newTrainer(vfs.NewMem(), m, lineArgs(),
+		trainer.WithTrainData(columnsOf(points(64)).rows(0, 64))).Train()
 	require.NoError(t, err)
 	require.EqualValues(t, 24, res.GlobalStep)
 	a, b := m.values(t)
@@ -269,7 +293,8 @@ func TestOwnOptimizer(t *testing.T) {
 	one, two := newMLP(t, 1, 1), newMLP(t, 1, 1)
 	_, err := newTrainer(vfs.NewMem(), one, lineArgs(set), trainer.WithTrainData(source(points(64))), own).Train()
 	require.NoError(t, err)
-	_, err = newTrainer(vfs.NewMem(), two, lineArgs(set, func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }), trainer.WithTrainData(source(points(64)))).Train()
+	_, err = newTrainer(vfs.NewMem(), two, lineArgs(set, func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }),
+		trainer.WithTrainData(source(points(64)))).Train()
 	require.NoError(t, err)
 	require.Equal(t, []string{"layers.0.weight", "layers.0.bias"}, names)
 	require.Equal(t, weights(two), weights(one))

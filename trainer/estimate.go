@@ -20,22 +20,26 @@ import (
 // MemoryEstimate is the memory of tensors that training needs on one rank, in bytes. The rest of a process (the Go
 // heap, scratch memory of kernels, free blocks) comes on top: some ten MiB plus a few percent.
 type MemoryEstimate struct {
-	Parameters     int64 `json:"parameters"`      // and buffers
-	Gradients      int64 `json:"gradients"`       // including the partial sums of accumulation that exist at the same time
+	Parameters int64 `json:"parameters"` // and buffers
+	// including the partial sums of accumulation that exist at the same time
+	Gradients      int64 `json:"gradients"`
 	OptimizerState int64 `json:"optimizer_state"` // such as Adam's moments
-	Activations    int64 `json:"activations"`     // everything else at the peak: the batch, temporary results, and what backward needs, except what gradients replace
-	Peak           int64 `json:"peak"`            // the maximum of the sum
+	// everything else at the peak: the batch, temporary results, and what backward needs, except what gradients replace
+	Activations int64 `json:"activations"`
+	Peak        int64 `json:"peak"` // the maximum of the sum
 }
 
 // EstimateMemory trains for two steps on a device without values (tensor.NewMeta), which allocates what a real run
 // would and computes nothing, and reports the memory in use. model creates the model on it; batch creates a batch of
 // the given number of samples, which is a's per_device_train_batch_size. ranks is the number of ranks of the real
 // run, on which the accumulation depends. It writes no file and waits for no other process.
-func EstimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch) (*MemoryEstimate, error) {
+func EstimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error),
+	batch func(c *tensor.Ctx, samples int) *data.Batch) (*MemoryEstimate, error) {
 	return estimateMemory(a, ranks, model, batch)
 }
 
-func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error), batch func(c *tensor.Ctx, samples int) *data.Batch, opts ...Option) (*MemoryEstimate, error) {
+func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error),
+	batch func(c *tensor.Ctx, samples int) *data.Batch, opts ...Option) (*MemoryEstimate, error) {
 	gas, err := a.AccumulationSteps(ranks)
 	if err != nil {
 		return nil, err
@@ -51,11 +55,13 @@ func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 		keepGradients(dev, m)
 	}
 	watch := &stateWatch{dev: dev, state: -dev.MemStats().InUse}
-	set := data.NewSource(data.Slice[struct{}](make([]struct{}, 2*gas*a.PerDeviceTrainBatchSize)), func(c *tensor.Ctx, samples []struct{}) (*data.Batch, error) {
-		return batch(c, len(samples)), nil
-	})
+	set := data.NewSource(data.Slice[struct{}](make([]struct{}, 2*gas*a.PerDeviceTrainBatchSize)),
+		func(c *tensor.Ctx, samples []struct{}) (*data.Batch, error) {
+			return batch(c, len(samples)), nil
+		})
 	quiet := slog.New(slog.DiscardHandler)
-	opts = append(opts, withGroup(local.New(1, dist.Options{Log: quiet})[0]), WithDevice(dev), WithTrainData(set), WithCallbacks(watch), WithDisplay(nil), WithLogger(quiet))
+	opts = append(opts, withGroup(local.New(1, dist.Options{Log: quiet})[0]), WithDevice(dev), WithTrainData(set),
+		WithCallbacks(watch), WithDisplay(nil), WithLogger(quiet))
 	t := New(m, shadow(a, gas, ranks), opts...)
 	_, err = t.Train()
 	if err = errors.Join(err, t.Close()); err != nil {
@@ -84,7 +90,8 @@ func keepGradients(dev *tensor.Device, m models.Model) {
 // ranks. One of many ranks holds as many sums at once as a single rank with fewer deterministic ranks.
 func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
 	s := args.Default(a.OutputDir)
-	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps, s.DeterministicRanks = a.PerDeviceTrainBatchSize, gas, max(1, a.DeterministicRanks/ranks)
+	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps, s.DeterministicRanks = a.PerDeviceTrainBatchSize, gas,
+		max(1, a.DeterministicRanks/ranks)
 	s.GradientCheckpointing, s.Optim, s.OptimArgs = a.GradientCheckpointing, a.Optim, a.OptimArgs
 	s.BF16, s.FP16, s.HalfUpdate = a.BF16, a.FP16, a.HalfUpdate
 	s.MaxSteps, s.SaveStrategy, s.TrainSamplingStrategy = 2, args.StrategyNo, args.SamplingSequential

@@ -30,15 +30,19 @@ func TestEstimateMemory(t *testing.T) {
 		set   func(a *args.TrainingArguments)
 		dtype tensor.DType // of parameters; Invalid: float32
 	}{
-		"small":               {cfg: small, set: func(*args.TrainingArguments) {}},
-		"large":               {cfg: large, set: func(*args.TrainingArguments) {}},
-		"accumulation":        {cfg: small, set: func(a *args.TrainingArguments) { a.GradientAccumulationSteps = 4 }},
-		"checkpointing":       {cfg: large, set: func(a *args.TrainingArguments) { a.GradientCheckpointing = true }},
-		"sgd":                 {cfg: small, set: func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }},
-		"bf16":                {cfg: large, set: bf16},
-		"bf16, checkpointing": {cfg: large, set: func(a *args.TrainingArguments) { a.BF16, a.GradientCheckpointing = true, true }},
-		"bfloat16":            {cfg: large, set: func(*args.TrainingArguments) {}, dtype: tensor.BFloat16},
-		"bfloat16, plain":     {cfg: large, set: func(a *args.TrainingArguments) { a.HalfUpdate = args.HalfUpdatePlain }, dtype: tensor.BFloat16},
+		"small":         {cfg: small, set: func(*args.TrainingArguments) {}},
+		"large":         {cfg: large, set: func(*args.TrainingArguments) {}},
+		"accumulation":  {cfg: small, set: func(a *args.TrainingArguments) { a.GradientAccumulationSteps = 4 }},
+		"checkpointing": {cfg: large, set: func(a *args.TrainingArguments) { a.GradientCheckpointing = true }},
+		"sgd":           {cfg: small, set: func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }},
+		"bf16":          {cfg: large, set: bf16},
+		"bf16, checkpointing": {cfg: large, set: func(a *args.TrainingArguments) {
+			a.BF16, a.GradientCheckpointing = true, true
+		}},
+		"bfloat16": {cfg: large, set: func(*args.TrainingArguments) {}, dtype: tensor.BFloat16},
+		"bfloat16, plain": {cfg: large, set: func(a *args.TrainingArguments) {
+			a.HalfUpdate = args.HalfUpdatePlain
+		}, dtype: tensor.BFloat16},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := args.Default(out)
@@ -50,7 +54,9 @@ func TestEstimateMemory(t *testing.T) {
 			}
 			t.Setenv("RANK", "1") // of a launcher, which an estimate does not care about
 			t.Setenv("WORLD_SIZE", "2")
-			got, err := trainer.EstimateMemory(a, 1, func(in *nn.Init) (models.Model, error) { return gpt2.New(in.As(dt), k.cfg) }, example(t, k.cfg))
+			got, err := trainer.EstimateMemory(a, 1, func(in *nn.Init) (models.Model, error) {
+				return gpt2.New(in.As(dt), k.cfg)
+			}, example(t, k.cfg))
 			require.NoError(t, err)
 			t.Setenv("RANK", "")
 			t.Setenv("WORLD_SIZE", "")
@@ -64,7 +70,8 @@ func TestEstimateMemory(t *testing.T) {
 				list[i] = make([]int32, k.cfg.NPositions)
 			}
 			a.SkipMemoryMetrics = false
-			tr := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev), trainer.WithTrainData(data.NewSource(list, data.CausalLM(0))))
+			tr := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev),
+				trainer.WithTrainData(data.NewSource(list, data.CausalLM(0))))
 			res, err := tr.Train()
 			require.NoError(t, err)
 			measured := dev.MemStats().Peak
@@ -125,7 +132,8 @@ func TestMemoryMetrics(t *testing.T) {
 		m, err := gpt2.New(nn.NewInit(dev, 1), cfg)
 		require.NoError(t, err)
 		a := args.Default(out)
-		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy, a.NumReplicas, a.GradientAccumulationSteps = 2, 3, args.StrategyNo, 2, gas
+		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy, a.NumReplicas, a.GradientAccumulationSteps = 2, 3,
+			args.StrategyNo, 2, gas
 		a.SkipMemoryMetrics = false
 		res, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev), trainer.WithTrainData(texts(64))).Train()
 		require.NoError(t, err)

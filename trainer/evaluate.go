@@ -89,7 +89,8 @@ func (t *Trainer) evaluateSet(ctx context.Context, set evalSet) (map[string]floa
 }
 
 // evalMetrics collects the figures of an evaluation, all with the prefix.
-func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d time.Duration, samples, steps int64) map[string]float64 {
+func (t *Trainer) evalMetrics(prefix string, loss EvalLoss, labelled bool, d time.Duration, samples,
+	steps int64) map[string]float64 {
 	out := callbacks.SpeedMetrics(strings.TrimSuffix(prefix, "_"), d, samples, steps, 0)
 	if labelled {
 		out[prefix+"loss"] = loss.Mean()

@@ -34,7 +34,8 @@ func exactly(list data.Slice[point]) data.Source {
 // newExactLine is a line in float64.
 func newExactLine(a, b float64) *line {
 	c := tensor.NewCtx(tensor.CPU())
-	return &line{A: nn.NewParameter(tensor.FromSlice(c, []float64{a})), B: nn.NewParameter(tensor.FromSlice(c, []float64{b}))}
+	return &line{A: nn.NewParameter(tensor.FromSlice(c, []float64{a})),
+		B: nn.NewParameter(tensor.FromSlice(c, []float64{b}))}
 }
 
 // meanSquare is the mean of (a·x + b − y)² over the points.
@@ -56,12 +57,13 @@ func TestEvalLossDoesNotDependOnTheBatchSize(t *testing.T) {
 			a.PerDeviceEvalBatchSize = batch
 			a.DataloaderDropLast = true // of training: evaluation sees every sample
 		})
-		tr := newTrainer(vfs.NewMem(), newExactLine(1.5, 2), a, trainer.WithEvalData(exactly(list)), on(callbacks.PredictionStep, func(e *callbacks.Event) error {
-			seen++
-			require.Equal(t, seen, e.Batch)
-			require.EqualValues(t, (61+batch-1)/batch, e.Batches)
-			return nil
-		}))
+		tr := newTrainer(vfs.NewMem(), newExactLine(1.5, 2), a, trainer.WithEvalData(exactly(list)),
+			on(callbacks.PredictionStep, func(e *callbacks.Event) error {
+				seen++
+				require.Equal(t, seen, e.Batch)
+				require.EqualValues(t, (61+batch-1)/batch, e.Batches)
+				return nil
+			}))
 		m, err := tr.Evaluate()
 		require.NoError(t, err)
 		require.InDelta(t, want, m["eval_loss"], 1e-13)
@@ -89,13 +91,15 @@ func (c *collected) Update(_ *nn.Ctx, out models.Output, b *data.Batch) error {
 }
 
 func (c *collected) Compute(loss trainer.EvalLoss) map[string]float64 {
-	return map[string]float64{"samples": float64(c.samples), "eval_terms": float64(loss.Count), "perplexity": math.Exp(loss.Mean())}
+	return map[string]float64{"samples": float64(c.samples), "eval_terms": float64(loss.Count),
+		"perplexity": math.Exp(loss.Mean())}
 }
 
 func TestMetrics(t *testing.T) {
 	metric := &collected{}
 	a := lineArgs()
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithEvalData(source(points(20))), trainer.WithMetrics(metric))
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithEvalData(source(points(20))),
+		trainer.WithMetrics(metric))
 	for i := range 2 {
 		m, err := tr.Evaluate()
 		require.NoError(t, err)
@@ -123,7 +127,8 @@ func TestMetrics(t *testing.T) {
 func TestNamedEvaluationSets(t *testing.T) {
 	list := points(20)
 	var prefixes []string
-	tr := newTrainer(vfs.NewMem(), newExactLine(1, 1), lineArgs(), trainer.WithNamedEvalData("easy", exactly(list[:12])), trainer.WithNamedEvalData("hard", exactly(list[12:])),
+	tr := newTrainer(vfs.NewMem(), newExactLine(1, 1), lineArgs(),
+		trainer.WithNamedEvalData("easy", exactly(list[:12])), trainer.WithNamedEvalData("hard", exactly(list[12:])),
 		on(callbacks.Evaluate, func(e *callbacks.Event) error {
 			for _, name := range []string{"eval_easy_loss", "eval_hard_loss"} {
 				if _, ok := e.Metrics[name]; ok {
@@ -148,15 +153,20 @@ func TestPredictGivesTheDatasetsOrder(t *testing.T) {
 	}
 	for _, workers := range []int{0, 2} {
 		m := newMLP(t, 2, 3)
-		tr := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) { a.DataloaderNumWorkers = workers }),
-			trainer.WithLoss(func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, int64) { panic("there are no labels") }))
+		tr := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) {
+			a.DataloaderNumWorkers = workers
+		}),
+			trainer.WithLoss(func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, int64) {
+				panic("there are no labels")
+			}))
 		p, err := tr.Predict(data.NewSource(list, data.Stack[unlabelled]))
 		require.NoError(t, err)
 		require.NotContains(t, p.Metrics, "test_loss")
 		require.Contains(t, p.Metrics, "test_runtime")
 		require.Len(t, p.Predictions, 21)
 		c := tensor.NewCtx(tensor.CPU()).NoGrad()
-		w, bias := tensor.ToSlice[float32](c, m.Layers[0].Weight.Tensor), tensor.ToSlice[float32](c, m.Layers[0].Bias.Tensor)
+		w, bias := tensor.ToSlice[float32](c, m.Layers[0].Weight.Tensor),
+			tensor.ToSlice[float32](c, m.Layers[0].Bias.Tensor)
 		for i, one := range p.Predictions {
 			require.EqualValues(t, i, one.Index)
 			require.Equal(t, []int{3}, one.Shape)
@@ -167,7 +177,8 @@ func TestPredictGivesTheDatasetsOrder(t *testing.T) {
 			}
 		}
 	}
-	p, err := newTrainer(vfs.NewMem(), newMLP(t, 2, 3), lineArgs()).Predict(data.NewSource(list[:0], data.Stack[unlabelled]))
+	p, err := newTrainer(vfs.NewMem(), newMLP(t, 2, 3),
+		lineArgs()).Predict(data.NewSource(list[:0], data.Stack[unlabelled]))
 	require.NoError(t, err)
 	require.Empty(t, p.Predictions)
 }
@@ -225,7 +236,8 @@ func TestOwnLossAndCount(t *testing.T) {
 			a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.MaxSteps = batch, (13+batch-1)/batch, 1
 			a.Optim, a.LearningRate, a.MaxGradNorm, a.LRSchedulerType = args.OptimSGD, 0.1, 0, args.SchedulerConstant
 		})
-		tr := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(exactly(list)), trainer.WithEvalData(exactly(list)), trainer.WithLoss(positive))
+		tr := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(exactly(list)), trainer.WithEvalData(exactly(list)),
+			trainer.WithLoss(positive))
 		before, err := tr.Evaluate()
 		require.NoError(t, err)
 		require.InDelta(t, meanSquare(kept, 1, 1), before["eval_loss"], 1e-12)
@@ -278,13 +290,20 @@ func TestLossesThatAreNoLosses(t *testing.T) {
 		loss  trainer.LossFunc
 		words string
 	}{
-		"none":     {func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, int64) { return nil, 1 }, "returned no loss"},
-		"vector":   {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, int64) { return o.Logits, 1 }, "shape [8]"},
-		"negative": {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, int64) { return o.Loss, -1 }, "counts -1"},
+		"none": {func(*nn.Ctx, models.Output, *data.Batch) (*tensor.Tensor, int64) {
+			return nil, 1
+		}, "returned no loss"},
+		"vector": {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, int64) {
+			return o.Logits, 1
+		}, "shape [8]"},
+		"negative": {func(_ *nn.Ctx, o models.Output, _ *data.Batch) (*tensor.Tensor, int64) {
+			return o.Loss, -1
+		}, "counts -1"},
 	}
 	for name, c := range bad {
 		t.Run(name, func(t *testing.T) {
-			tr := newTrainer(vfs.NewMem(), newLine(1, 1), lineArgs(), trainer.WithTrainData(columnsOf(points(64)).rows(0, 64)),
+			tr := newTrainer(vfs.NewMem(), newLine(1, 1), lineArgs(),
+				trainer.WithTrainData(columnsOf(points(64)).rows(0, 64)),
 				trainer.WithEvalData(columnsOf(points(8)).rows(0, 8)), trainer.WithLoss(c.loss))
 			_, err := tr.Train()
 			requireOneError(t, err, "trainer:", c.words)
@@ -303,27 +322,33 @@ func TestWatchedMetricMustExist(t *testing.T) {
 	src := source(points(16))
 	steps := 0
 	count := on(callbacks.StepEnd, func(*callbacks.Event) error { steps++; return nil })
-	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), watch("accuracy"), trainer.WithTrainData(src), trainer.WithEvalData(src), count).Train()
+	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), watch("accuracy"), trainer.WithTrainData(src),
+		trainer.WithEvalData(src), count).Train()
 	requireOneError(t, err, `metric_for_best_model = "accuracy"`, "eval_accuracy", "eval_loss")
 	require.Zero(t, steps, "before training")
 
-	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), watch("accuracy"), trainer.WithTrainData(src), trainer.WithEvalData(src), count, trainer.WithMetrics(&collected{})).Train()
+	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), watch("accuracy"), trainer.WithTrainData(src),
+		trainer.WithEvalData(src), count, trainer.WithMetrics(&collected{})).Train()
 	requireOneError(t, err, `metric_for_best_model = "accuracy"`, "eval_perplexity")
 	require.Equal(t, 4, steps, "with metrics at the first evaluation")
 
-	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), watch("perplexity"), trainer.WithTrainData(src), trainer.WithEvalData(src), trainer.WithMetrics(&collected{})).Train()
+	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), watch("perplexity"), trainer.WithTrainData(src),
+		trainer.WithEvalData(src), trainer.WithMetrics(&collected{})).Train()
 	require.NoError(t, err)
-	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), watch("second_loss"), trainer.WithTrainData(src), trainer.WithNamedEvalData("first", src), trainer.WithNamedEvalData("second", src)).Train()
+	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), watch("second_loss"), trainer.WithTrainData(src),
+		trainer.WithNamedEvalData("first", src), trainer.WithNamedEvalData("second", src)).Train()
 	require.NoError(t, err)
 }
 
 func TestEarlyStoppingEndsTheRun(t *testing.T) {
 	a := lineArgs(func(a *args.TrainingArguments) {
-		a.EvalStrategy, a.SaveStrategy, a.LoadBestModelAtEnd, a.NumTrainEpochs = args.StrategyEpoch, args.StrategyEpoch, true, 50
+		a.EvalStrategy, a.SaveStrategy, a.LoadBestModelAtEnd, a.NumTrainEpochs = args.StrategyEpoch, args.StrategyEpoch,
+			true, 50
 		a.LearningRate, a.LRSchedulerType = 0.3, args.SchedulerConstant
 	})
 	m := newMLP(t, 1, 1)
-	tr := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(source(points(64))), trainer.WithEvalData(source(points(64))),
+	tr := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(source(points(64))),
+		trainer.WithEvalData(source(points(64))),
 		trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: 2}))
 	res, err := tr.Train()
 	require.NoError(t, err)
@@ -347,10 +372,12 @@ func TestLogitsAreComputedWhereAskedFor(t *testing.T) {
 	}
 	a := lineArgs(func(a *args.TrainingArguments) { a.MaxSteps, a.EvalStrategy = 2, args.StrategyEpoch })
 	m := newGPT2(t, 0)
-	_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(texts(16)), trainer.WithEvalData(texts(8)), trainer.WithLoss(look("loss"))).Train()
+	_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(texts(16)), trainer.WithEvalData(texts(8)),
+		trainer.WithLoss(look("loss"))).Train()
 	require.NoError(t, err)
 	metric := &logitsMetric{}
-	tr := newTrainer(vfs.NewMem(), m, lineArgs(func(*args.TrainingArguments) {}), trainer.WithEvalData(texts(8)), trainer.WithMetrics(metric))
+	tr := newTrainer(vfs.NewMem(), m, lineArgs(func(*args.TrainingArguments) {}), trainer.WithEvalData(texts(8)),
+		trainer.WithMetrics(metric))
 	withMetric, err := tr.Evaluate()
 	require.NoError(t, err)
 	require.Positive(t, metric.batches)

@@ -35,12 +35,14 @@ func TestExchangesOfAStep(t *testing.T) {
 			seen = len(entries)
 			return nil
 		})
-		tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 4, 1), a, trainer.WithTrainData(source(points(128))), trainer.WithGroup(g), watch)
+		tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 4, 1), a, trainer.WithTrainData(source(points(128))),
+			trainer.WithGroup(g), watch)
 		all.Go(func() {
 			_, err := tr.Train()
 			assert.NoError(t, err)
 		})
 	}
 	all.Wait()
-	require.Equal(t, []string{"loss terms", "bucket 0 (layers.1.weight … layers.0.bias)", "parameters in use", "losses of a step", "control"}, labels)
+	require.Equal(t, []string{"loss terms", "bucket 0 (layers.1.weight … layers.0.bias)", "parameters in use",
+		"losses of a step", "control"}, labels)
 }

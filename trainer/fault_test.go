@@ -39,7 +39,9 @@ func TestEachFileOperationFailsInTurn(t *testing.T) {
 		inject func(n int) (errorfs.Injector, func() bool)
 		cause  error
 	}{
-		{"EIO once", func(n int) (errorfs.Injector, func() bool) { return errorfs.Nth(n, nil, errorfs.ErrIO) }, errorfs.ErrIO},
+		{"EIO once", func(n int) (errorfs.Injector, func() bool) {
+			return errorfs.Nth(n, nil, errorfs.ErrIO)
+		}, errorfs.ErrIO},
 		{"full disk", func(n int) (errorfs.Injector, func() bool) {
 			return errorfs.From(n, errorfs.Kind.Changes, errorfs.ErrNoSpace)
 		}, errorfs.ErrNoSpace},
@@ -132,7 +134,8 @@ func TestReadOnlyFolder(t *testing.T) {
 	res, err := tr.Train()
 	requireOneError(t, err, "trainer: output_dir", file)
 	require.Nil(t, res, "before any step")
-	for _, err := range []error{tr.SaveModel(""), tr.SaveState(), tr.SaveMetrics("train", map[string]float64{"loss": 1})} {
+	for _, err := range []error{tr.SaveModel(""), tr.SaveState(),
+		tr.SaveMetrics("train", map[string]float64{"loss": 1})} {
 		requireOneError(t, err, file)
 	}
 }
@@ -140,7 +143,9 @@ func TestReadOnlyFolder(t *testing.T) {
 func TestFailingPart(t *testing.T) {
 	disk := vfs.NewMem()
 	broken := checkpoint.BytesPart("../tokenizer.json", nil)
-	tr := newTrainer(disk, newMLP(t, 1, 1), lineArgs(faultRun, func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategySteps }),
+	tr := newTrainer(disk, newMLP(t, 1, 1), lineArgs(faultRun, func(a *args.TrainingArguments) {
+		a.SaveStrategy = args.StrategySteps
+	}),
 		trainer.WithTrainData(source(points(64))), trainer.WithParts(broken))
 	_, err := tr.Train()
 	requireOneError(t, err, "trainer: saving", "../tokenizer.json")

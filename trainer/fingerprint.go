@@ -37,7 +37,8 @@ func (r *run) checkData(ck *checkpoint.Checkpoint) error {
 		r.log.Warn("resume changes the run", "checkpoint", ck.Path, "changed", strings.Join(changed, ", "))
 		return nil
 	}
-	return fmt.Errorf("trainer: resume from %s: changed since the checkpoint: %s; want what it was saved with, or resume_on_other_data true", ck.Path, strings.Join(changed, ", "))
+	return fmt.Errorf("trainer: resume from %s: changed since the checkpoint: %s; want what it was saved with, or "+
+		"resume_on_other_data true", ck.Path, strings.Join(changed, ", "))
 }
 
 // fingerprint tells the training data from others, "" where nothing can be said. It is computed when it is first asked

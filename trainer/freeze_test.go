@@ -48,7 +48,9 @@ func (f *thaw) OnStepEnd(e *callbacks.Event) error {
 
 func thawed(t *testing.T, ranks int, cb ...callbacks.Callback) (*mlp.Model, error) {
 	m := newMLP(t, 1, 4, 1)
-	tr := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) { a.NumReplicas, a.GlobalTrainBatchSize = ranks, 32 }),
+	tr := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) {
+		a.NumReplicas, a.GlobalTrainBatchSize = ranks, 32
+	}),
 		trainer.WithTrainData(source(points(64))), trainer.WithCallbacks(cb...))
 	_, err := tr.Train()
 	require.NoError(t, tr.Close())
@@ -75,7 +77,9 @@ func TestWhatIsFrozenBeforeTrainingCannotBeUnfrozen(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		m := newMLP(t, 1, 4, 1)
 		m.Layers[0].Weight.SetRequiresGrad(false)
-		tr := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) { a.NumReplicas, a.GlobalTrainBatchSize = ranks, 32 }),
+		tr := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) {
+			a.NumReplicas, a.GlobalTrainBatchSize = ranks, 32
+		}),
 			trainer.WithTrainData(source(points(64))), trainer.WithCallbacks(&thaw{after: 3}))
 		_, err := tr.Train()
 		requireOneError(t, err, "layers.0.weight", "frozen at Prepare")

@@ -46,7 +46,8 @@ func (p Prediction) row() accelerate.Row {
 		{DType: tensor.Float32, Shape: p.Shape, Data: bytesOf(p.Logits)},
 	}}
 	if p.Labels != nil {
-		r.Arrays = append(r.Arrays, accelerate.Array{DType: tensor.Float64, Shape: p.LabelShape, Data: bytesOf(p.Labels)})
+		r.Arrays = append(r.Arrays, accelerate.Array{DType: tensor.Float64, Shape: p.LabelShape,
+			Data: bytesOf(p.Labels)})
 	}
 	return r
 }

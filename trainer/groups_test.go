@@ -36,7 +36,9 @@ func TestParameterGroupsKeepTheirLearningRates(t *testing.T) {
 	data := trainer.WithTrainData(columnsOf(points(64)).rows(0, 64))
 	moved := func(a, b float64) (float64, float64) {
 		m := newLine(0, 0)
-		_, err := newTrainer(vfs.NewMem(), m, lineArgs(func(x *args.TrainingArguments) { x.MaxSteps, x.MaxGradNorm = 1, 0 }), data, groupRates(m, a, b)).Train()
+		_, err := newTrainer(vfs.NewMem(), m,
+			lineArgs(func(x *args.TrainingArguments) { x.MaxSteps, x.MaxGradNorm = 1, 0 }), data,
+			groupRates(m, a, b)).Train()
 		require.NoError(t, err)
 		slope, intercept := m.values(t)
 		return float64(slope), float64(intercept)
@@ -64,7 +66,10 @@ func TestParameterGroupsKeepTheirLearningRates(t *testing.T) {
 	log := &messages{}
 	for rate, told := range map[float64]bool{0.1: false, 0.2: true} {
 		resumed := newLine(0, 0)
-		_, err = newTrainer(disk, resumed, lineArgs(set, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "out/checkpoint-12" }), data,
+		_,
+			err = newTrainer(disk, resumed, lineArgs(set, func(a *args.TrainingArguments) {
+			a.ResumeFromCheckpoint = "out/checkpoint-12"
+		}), data,
 			groupRates(resumed, 0.01, rate), trainer.WithLogger(slog.New(slog.NewTextHandler(log, nil)))).Train()
 		require.NoError(t, err)
 		require.Equal(t, !told, reflect.DeepEqual(weights(whole), weights(resumed)))
@@ -82,7 +87,10 @@ func TestParameterGroupsKeepTheirLearningRates(t *testing.T) {
 func TestPreOptimizerStepSeesGradientsAndTheirClipFactor(t *testing.T) {
 	m := newLine(0, 0)
 	steps := 0
-	_, err := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) { a.MaxGradNorm, a.MaxSteps = 0.25, 3 }),
+	_,
+		err := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) {
+		a.MaxGradNorm, a.MaxSteps = 0.25, 3
+	}),
 		trainer.WithTrainData(columnsOf(points(64)).rows(0, 64)),
 		on(callbacks.PreOptimizerStep, func(e *callbacks.Event) error {
 			steps++

@@ -126,7 +126,8 @@ func weights(m models.Model) map[string][]byte {
 }
 
 // exactParts are the parts of a checkpoint that two equal runs must share byte for byte.
-var exactParts = []string{"model.safetensors", "optimizer.safetensors", "optimizer.json", "scheduler.json", "rng_state.json", "sampler.json"}
+var exactParts = []string{"model.safetensors", "optimizer.safetensors", "optimizer.json", "scheduler.json",
+	"rng_state.json", "sampler.json"}
 
 // contents is all that a checkpoint says of the run, apart from times and memory.
 func contents(t *testing.T, fsys vfs.FS, step int64) map[string]any {
@@ -163,7 +164,8 @@ func steady(history []callbacks.Record) []callbacks.Record {
 	for _, rec := range history {
 		rec = maps.Clone(rec)
 		maps.DeleteFunc(rec, func(key string, _ any) bool {
-			return strings.HasSuffix(key, "_runtime") || strings.HasSuffix(key, "_per_second") || strings.HasPrefix(key, "memory_")
+			return strings.HasSuffix(key, "_runtime") || strings.HasSuffix(key, "_per_second") ||
+				strings.HasPrefix(key, "memory_")
 		})
 		for key := range rec {
 			if v, ok := rec.Number(key); ok {

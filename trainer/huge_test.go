@@ -19,25 +19,36 @@ func TestHugeSettings(t *testing.T) {
 	}{
 		"per_device_train_batch_size": {func(a *args.TrainingArguments, n int) { a.PerDeviceTrainBatchSize = n }, true},
 		"per_device_eval_batch_size":  {func(a *args.TrainingArguments, n int) { a.PerDeviceEvalBatchSize = n }, true},
-		"gradient_accumulation_steps": {func(a *args.TrainingArguments, n int) { a.GradientAccumulationSteps = n }, true},
-		"global_train_batch_size":     {func(a *args.TrainingArguments, n int) { a.GlobalTrainBatchSize = n }, true},
-		"dataloader_num_workers":      {func(a *args.TrainingArguments, n int) { a.DataloaderNumWorkers = n }, true},
-		"dataloader_prefetch_factor":  {func(a *args.TrainingArguments, n int) { a.DataloaderNumWorkers, a.DataloaderPrefetchFactor = 1, &n }, true},
-		"num_replicas":                {func(a *args.TrainingArguments, n int) { a.NumReplicas = n }, true},
-		"ddp_bucket_cap_mb":           {func(a *args.TrainingArguments, n int) { a.NumReplicas, a.DDPBucketCapMB = 2, n }, true},
-		"ddp_timeout":                 {func(a *args.TrainingArguments, n int) { a.NumReplicas, a.DDPTimeout = 2, n }, true},
-		"profile_steps":               {func(a *args.TrainingArguments, n int) { a.ProfileSteps = n }, true},
-		"max_steps":                   {func(a *args.TrainingArguments, n int) { a.MaxSteps, a.MaxTrainSeconds = n, 0.01 }, false},
-		"num_train_epochs":            {func(a *args.TrainingArguments, n int) { a.NumTrainEpochs, a.MaxTrainSeconds = float64(n), 0.01 }, true},
-		"save_total_limit":            {func(a *args.TrainingArguments, n int) { a.SaveTotalLimit = &n }, false},
-		"logging_steps":               {func(a *args.TrainingArguments, n int) { a.LoggingSteps = float64(n) }, false},
-		"warmup_steps":                {func(a *args.TrainingArguments, n int) { a.WarmupSteps = float64(n) }, false},
-		"deterministic_ranks":         {func(a *args.TrainingArguments, n int) { a.DeterministicRanks = 1 << 30 }, false},
+		"gradient_accumulation_steps": {func(a *args.TrainingArguments, n int) {
+			a.GradientAccumulationSteps = n
+		}, true},
+		"global_train_batch_size": {func(a *args.TrainingArguments, n int) { a.GlobalTrainBatchSize = n }, true},
+		"dataloader_num_workers":  {func(a *args.TrainingArguments, n int) { a.DataloaderNumWorkers = n }, true},
+		"dataloader_prefetch_factor": {func(a *args.TrainingArguments, n int) {
+			a.DataloaderNumWorkers, a.DataloaderPrefetchFactor = 1, &n
+		}, true},
+		"num_replicas": {func(a *args.TrainingArguments, n int) { a.NumReplicas = n }, true},
+		"ddp_bucket_cap_mb": {func(a *args.TrainingArguments, n int) {
+			a.NumReplicas, a.DDPBucketCapMB = 2, n
+		}, true},
+		"ddp_timeout":   {func(a *args.TrainingArguments, n int) { a.NumReplicas, a.DDPTimeout = 2, n }, true},
+		"profile_steps": {func(a *args.TrainingArguments, n int) { a.ProfileSteps = n }, true},
+		"max_steps": {func(a *args.TrainingArguments, n int) {
+			a.MaxSteps, a.MaxTrainSeconds = n, 0.01
+		}, false},
+		"num_train_epochs": {func(a *args.TrainingArguments, n int) {
+			a.NumTrainEpochs, a.MaxTrainSeconds = float64(n), 0.01
+		}, true},
+		"save_total_limit":    {func(a *args.TrainingArguments, n int) { a.SaveTotalLimit = &n }, false},
+		"logging_steps":       {func(a *args.TrainingArguments, n int) { a.LoggingSteps = float64(n) }, false},
+		"warmup_steps":        {func(a *args.TrainingArguments, n int) { a.WarmupSteps = float64(n) }, false},
+		"deterministic_ranks": {func(a *args.TrainingArguments, n int) { a.DeterministicRanks = 1 << 30 }, false},
 	} {
 		for _, n := range []int{math.MaxInt32, math.MaxInt} {
 			src := source(points(64))
 			a := lineArgs(func(a *args.TrainingArguments) { c.set(a, n) })
-			_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(src), trainer.WithEvalData(src)).Train()
+			_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(src),
+				trainer.WithEvalData(src)).Train()
 			if err != nil || c.refused {
 				requireOneError(t, err, key+" is ", "want")
 			}

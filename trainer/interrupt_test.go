@@ -27,7 +27,8 @@ type interruption struct {
 }
 
 // train runs r on disk until the interruption.
-func (i interruption) train(t *testing.T, r recipe, disk vfs.FS, change func(*args.TrainingArguments)) (*trainer.Result, *trainer.Trainer, error) {
+func (i interruption) train(t *testing.T, r recipe, disk vfs.FS, change func(*args.TrainingArguments)) (*trainer.Result,
+	*trainer.Trainer, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	seen, opts := 0, r.opts
@@ -62,7 +63,8 @@ func TestInterruptedRunGoesOn(t *testing.T) {
 	}
 	best := run
 	best.set = func(a *args.TrainingArguments) {
-		a.EvalStrategy, a.EvalSteps, a.SaveStrategy, a.MetricForBestModel = args.StrategySteps, new(3.0), args.StrategyBest, "loss"
+		a.EvalStrategy, a.EvalSteps, a.SaveStrategy, a.MetricForBestModel = args.StrategySteps, new(3.0),
+			args.StrategyBest, "loss"
 	}
 	two := run
 	two.opts = func() []trainer.Option {
@@ -101,9 +103,11 @@ func TestInterruptedRunGoesOn(t *testing.T) {
 			require.ErrorIs(t, err, errCtrlC)
 			requireOneError(t, err, "trainer: interrupted after step", "Ctrl-C")
 			require.Equal(t, c.step, res.GlobalStep)
-			require.Equal(t, callbacks.StopReason{Kind: callbacks.StopInterrupted, Detail: errCtrlC.Error()}, res.StopReason)
+			require.Equal(t, callbacks.StopReason{Kind: callbacks.StopInterrupted, Detail: errCtrlC.Error()},
+				res.StopReason)
 			require.Equal(t, c.step, cut.State().GlobalStep)
-			require.Contains(t, cut.State().LogHistory[len(cut.State().LogHistory)-1], "train_loss", "the end is recorded")
+			require.Contains(t, cut.State().LogHistory[len(cut.State().LogHistory)-1], "train_loss",
+				"the end is recorded")
 			ck, err := (&checkpoint.Store{Dir: out, FS: disk}).Latest(ctx)
 			require.NoError(t, err)
 			require.Equal(t, c.step, ck.Step)
@@ -183,13 +187,14 @@ func TestInterruptLeavesTheLastWeights(t *testing.T) {
 func TestEvaluateAndPredictEndWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	n := &notebook{}
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithEvalData(source(points(64))), trainer.WithCallbacks(n), on(callbacks.PredictionStep, func(e *callbacks.Event) error {
-		if e.Batch == 3 {
-			cancel(errCtrlC)
-		}
-		require.LessOrEqual(t, e.Batch, int64(3))
-		return nil
-	}))
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(), trainer.WithEvalData(source(points(64))),
+		trainer.WithCallbacks(n), on(callbacks.PredictionStep, func(e *callbacks.Event) error {
+			if e.Batch == 3 {
+				cancel(errCtrlC)
+			}
+			require.LessOrEqual(t, e.Batch, int64(3))
+			return nil
+		}))
 	_, err := tr.EvaluateContext(ctx)
 	require.ErrorIs(t, err, errCtrlC)
 	require.Equal(t, 1, n.closed, "a display takes its bar away")
@@ -208,7 +213,10 @@ func TestTimeLimit(t *testing.T) {
 		a.EvalStrategy, a.EvalSteps = args.StrategySteps, new(1e6)
 	}
 	slow := func() []trainer.Option {
-		return []trainer.Option{on(callbacks.PreOptimizerStep, func(*callbacks.Event) error { time.Sleep(5 * time.Millisecond); return nil })}
+		return []trainer.Option{on(callbacks.PreOptimizerStep, func(*callbacks.Event) error {
+			time.Sleep(5 * time.Millisecond)
+			return nil
+		})}
 	}
 	r := recipe{set: limit, opts: slow}
 	tr, _ := r.trainer(t, disk, nil)
@@ -216,11 +224,15 @@ func TestTimeLimit(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, res.GlobalStep)
 	require.Less(t, res.GlobalStep, int64(5))
-	require.Equal(t, callbacks.StopReason{Kind: callbacks.StopTimeLimit, Detail: "max_train_seconds 0.02 reached"}, res.StopReason)
+	require.Equal(t, callbacks.StopReason{Kind: callbacks.StopTimeLimit, Detail: "max_train_seconds 0.02 reached"},
+		res.StopReason)
 	ck, err := (&checkpoint.Store{Dir: out, FS: disk}).Latest(ctx)
 	require.NoError(t, err)
 	require.Equal(t, res.GlobalStep, ck.Step)
-	require.True(t, slices.ContainsFunc(tr.State().LogHistory, func(rec callbacks.Record) bool { _, ok := rec["eval_loss"]; return ok }))
+	require.True(t, slices.ContainsFunc(tr.State().LogHistory, func(rec callbacks.Record) bool {
+		_, ok := rec["eval_loss"]
+		return ok
+	}))
 
 	tr, _ = r.trainer(t, disk, resumeFrom(res.GlobalStep))
 	again, err := tr.Train()

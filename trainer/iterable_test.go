@@ -85,7 +85,8 @@ func streamArgs(ranks int, set ...func(*args.TrainingArguments)) *args.TrainingA
 func trainOnStream(t *testing.T, disk *vfs.Mem, ranks int, seeks bool, set ...func(*args.TrainingArguments)) rankRun {
 	t.Helper()
 	m := newGPT2(t, 0.2)
-	tr := newTrainer(disk, m, streamArgs(ranks, set...), trainer.WithIterableTrainData(streamOf(51, seeks)), trainer.WithIterableEvalData(streamOf(13, false)))
+	tr := newTrainer(disk, m, streamArgs(ranks, set...), trainer.WithIterableTrainData(streamOf(51, seeks)),
+		trainer.WithIterableEvalData(streamOf(13, false)))
 	res, err := tr.Train()
 	require.NoError(t, err)
 	require.EqualValues(t, 11, res.GlobalStep)
@@ -95,13 +96,17 @@ func trainOnStream(t *testing.T, disk *vfs.Mem, ranks int, seeks bool, set ...fu
 // A stream gives the bits of a dataset with a length in the same order, on any number of ranks.
 func TestIterableHasTheBitsOfADataset(t *testing.T) {
 	m := newGPT2(t, 0.2)
-	tr := newTrainer(vfs.NewMem(), m, streamArgs(1, func(a *args.TrainingArguments) { a.TrainSamplingStrategy = args.SamplingSequential }),
+	tr := newTrainer(vfs.NewMem(), m, streamArgs(1, func(a *args.TrainingArguments) {
+		a.TrainSamplingStrategy = args.SamplingSequential
+	}),
 		trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)))
 	_, err := tr.Train()
 	require.NoError(t, err)
 	want := steady(untimed(tr.State().LogHistory))
 	for _, ranks := range []int{1, 2, 4} {
-		got := trainOnStream(t, vfs.NewMem(), ranks, ranks == 2, func(a *args.TrainingArguments) { a.DataloaderNumWorkers = ranks - 1 })
+		got := trainOnStream(t, vfs.NewMem(), ranks, ranks == 2, func(a *args.TrainingArguments) {
+			a.DataloaderNumWorkers = ranks - 1
+		})
 		require.Equal(t, weights(m), got.weights, "%d ranks", ranks)
 		require.Len(t, got.history, len(want))
 		evaluated := 0
@@ -141,8 +146,13 @@ func TestIterableEpochs(t *testing.T) {
 	var begins int
 	m := newMLP(t, 1, 1)
 	a := lineArgs(func(a *args.TrainingArguments) { a.MaxSteps, a.LoggingSteps = 7, 1 })
-	tr := newTrainer(vfs.NewMem(), m, a, trainer.WithIterableTrainData(data.NewIterableSource[point](streamed[point]{points(20), false}, data.Stack[point])),
-		trainer.WithCallbacks(&at{kind: callbacks.StepEnd, f: func(e *callbacks.Event) error { epochs = append(epochs, e.State.Epoch); return nil }},
+	tr := newTrainer(vfs.NewMem(), m, a,
+		trainer.WithIterableTrainData(data.NewIterableSource[point](streamed[point]{points(20), false},
+			data.Stack[point])),
+		trainer.WithCallbacks(&at{kind: callbacks.StepEnd, f: func(e *callbacks.Event) error {
+			epochs = append(epochs, e.State.Epoch)
+			return nil
+		}},
 			&at{kind: callbacks.EpochEnd, f: func(*callbacks.Event) error { begins++; return nil }}))
 	_, err := tr.Train()
 	require.NoError(t, err)
@@ -153,14 +163,16 @@ func TestIterableEpochs(t *testing.T) {
 // ignore_data_skip begins the epoch anew, of a stream and of a dataset with a length.
 func TestIgnoreDataSkip(t *testing.T) {
 	for name, opts := range map[string][]trainer.Option{
-		"stream":  {trainer.WithIterableTrainData(data.NewIterableSource[point](streamed[point]{points(40), false}, data.Stack[point]))},
+		"stream": {trainer.WithIterableTrainData(
+			data.NewIterableSource[point](streamed[point]{points(40), false}, data.Stack[point]))},
 		"dataset": {trainer.WithTrainData(source(points(40)))},
 	} {
 		var seen [][]int64
 		run := func(disk *vfs.Mem, set ...func(*args.TrainingArguments)) {
 			seen = nil
 			a := lineArgs(append([]func(*args.TrainingArguments){func(a *args.TrainingArguments) {
-				a.TrainSamplingStrategy, a.MaxSteps, a.SaveStrategy, a.SaveSteps = args.SamplingSequential, 9, args.StrategySteps, 1
+				a.TrainSamplingStrategy, a.MaxSteps, a.SaveStrategy, a.SaveSteps = args.SamplingSequential, 9,
+					args.StrategySteps, 1
 			}}, set...)...)
 			seer := trainer.WithLoss(watchBatches(func(b *data.Batch) { seen = append(seen, b.Indices[:1]) }))
 			_, err := newTrainer(disk, newMLP(t, 1, 1), a, append(opts, seer)...).Train()
@@ -187,12 +199,15 @@ func TestIterableEvaluation(t *testing.T) {
 			n := 11
 			a := rankArgs(ranks)
 			a.DataloaderNumWorkers = ranks / 2
-			tr := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithNamedIterableEvalData("stream", data.NewIterableSource[text](streamed[text]{equalTexts(n), false}, data.Stack[text])),
+			tr := newTrainer(vfs.NewMem(), newGPT2(t, 0), a,
+				trainer.WithNamedIterableEvalData("stream",
+					data.NewIterableSource[text](streamed[text]{equalTexts(n), false}, data.Stack[text])),
 				trainer.WithNamedEvalData("list", data.NewSource(equalTexts(n), data.Stack[text])))
 			metrics, err := tr.Evaluate()
 			require.NoError(t, err)
 			require.Equal(t, metrics["eval_list_loss"], metrics["eval_stream_loss"])
-			got, err := tr.PredictIterable(ctx, data.NewIterableSource[text](streamed[text]{equalTexts(n), false}, data.Stack[text]))
+			got, err := tr.PredictIterable(ctx,
+				data.NewIterableSource[text](streamed[text]{equalTexts(n), false}, data.Stack[text]))
 			require.NoError(t, err)
 			listed, err := tr.Predict(data.NewSource(equalTexts(n), data.Stack[text]))
 			require.NoError(t, err)
@@ -225,19 +240,31 @@ func equalTexts(n int) data.Slice[text] {
 
 func TestIterableFaults(t *testing.T) {
 	stream := func(n int) trainer.Option {
-		return trainer.WithIterableTrainData(data.NewIterableSource[point](streamed[point]{points(n), false}, data.Stack[point]))
+		return trainer.WithIterableTrainData(
+			data.NewIterableSource[point](streamed[point]{points(n), false}, data.Stack[point]))
 	}
 	for _, c := range []struct {
 		want string
 		set  func(a *args.TrainingArguments)
 		opts []trainer.Option
 	}{
-		{"max_steps is -1: want at least 1, since an iterable training set has no length", nil, []trainer.Option{stream(20)}},
-		{"group_by_length sorts samples by length", func(a *args.TrainingArguments) { a.MaxSteps, a.TrainSamplingStrategy = 5, args.SamplingGroupByLength }, []trainer.Option{stream(20)}},
-		{"an iterable training set has no sampler", func(a *args.TrainingArguments) { a.MaxSteps = 5 }, []trainer.Option{stream(20), trainer.WithSampler(picked{1})}},
-		{"there are two training sets", func(a *args.TrainingArguments) { a.MaxSteps = 5 }, []trainer.Option{stream(20), trainer.WithTrainData(source(points(3)))}},
-		{"epoch 0 of the iterable dataset has no samples", func(a *args.TrainingArguments) { a.MaxSteps = 5 }, []trainer.Option{stream(0)}},
-		{"has 5 samples, fewer than one batch of 8", func(a *args.TrainingArguments) { a.MaxSteps, a.DataloaderDropLast = 5, true }, []trainer.Option{stream(5)}},
+		{"max_steps is -1: want at least 1, since an iterable training set has no length", nil,
+			[]trainer.Option{stream(20)}},
+		{"group_by_length sorts samples by length", func(a *args.TrainingArguments) {
+			a.MaxSteps, a.TrainSamplingStrategy = 5, args.SamplingGroupByLength
+		}, []trainer.Option{stream(20)}},
+		{"an iterable training set has no sampler", func(a *args.TrainingArguments) {
+			a.MaxSteps = 5
+		}, []trainer.Option{stream(20), trainer.WithSampler(picked{1})}},
+		{"there are two training sets", func(a *args.TrainingArguments) {
+			a.MaxSteps = 5
+		}, []trainer.Option{stream(20), trainer.WithTrainData(source(points(3)))}},
+		{"epoch 0 of the iterable dataset has no samples", func(a *args.TrainingArguments) {
+			a.MaxSteps = 5
+		}, []trainer.Option{stream(0)}},
+		{"has 5 samples, fewer than one batch of 8", func(a *args.TrainingArguments) {
+			a.MaxSteps, a.DataloaderDropLast = 5, true
+		}, []trainer.Option{stream(5)}},
 	} {
 		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(func(a *args.TrainingArguments) {
 			if c.set != nil {
@@ -251,7 +278,8 @@ func TestIterableFaults(t *testing.T) {
 	save := func(a *args.TrainingArguments) {
 		a.MaxSteps, a.SaveStrategy, a.SaveSteps = 3, args.StrategySteps, 2
 	}
-	for _, pair := range [][2]trainer.Option{{stream(20), trainer.WithTrainData(source(points(20)))}, {trainer.WithTrainData(source(points(20))), stream(20)}} {
+	for _, pair := range [][2]trainer.Option{{stream(20), trainer.WithTrainData(source(points(20)))},
+		{trainer.WithTrainData(source(points(20))), stream(20)}} {
 		disk := vfs.NewMem()
 		_, err := newTrainer(disk, newMLP(t, 1, 1), lineArgs(save), pair[0]).Train()
 		require.NoError(t, err)
@@ -275,6 +303,7 @@ func TestIterableStreamsThatDiffer(t *testing.T) {
 		}
 	})
 	a := lineArgs(func(a *args.TrainingArguments) { a.MaxSteps, a.NumReplicas, a.DDPTimeout = 8, 2, 20 })
-	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithIterableTrainData(data.NewIterableSource[point](differing, data.Stack[point]))).Train()
+	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a,
+		trainer.WithIterableTrainData(data.NewIterableSource[point](differing, data.Stack[point]))).Train()
 	require.ErrorContains(t, err, "the ranks read different numbers of samples in epoch 0 of the iterable training set")
 }

@@ -28,7 +28,8 @@ func TestLogLevelOnRankZero(t *testing.T) {
 		t.Run(string(level), func(t *testing.T) {
 			log := &messages{}
 			a := lineArgs(func(a *args.TrainingArguments) { a.LogLevel, a.MaxSteps = level, 1 })
-			_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(8))), trainer.WithLogger(log.logger()),
+			_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(8))),
+				trainer.WithLogger(log.logger()),
 				on(callbacks.StepEnd, func(e *callbacks.Event) error { e.Log.Warn("odd"); return nil })).Train()
 			require.NoError(t, err)
 			require.Equal(t, shown[0], strings.Contains(log.String(), "level=INFO msg=training"))
@@ -49,7 +50,8 @@ func TestLogLevelLowersTheDefaultLogger(t *testing.T) {
 	own := &messages{}
 	for _, opt := range []trainer.Option{trainer.WithLogger(nil), trainer.WithLogger(own.logger())} {
 		a := lineArgs(func(a *args.TrainingArguments) { a.LogLevel, a.MaxSteps = args.LogLevelDebug, 1 })
-		_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(8))), trainer.WithDisplay(display), opt).Train()
+		_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(8))),
+			trainer.WithDisplay(display), opt).Train()
 		require.NoError(t, err)
 	}
 	require.Contains(t, log.String(), "level=DEBUG msg=training")
@@ -63,8 +65,12 @@ func TestConstantIgnoresTheWarmUp(t *testing.T) {
 		a.LRSchedulerType, a.WarmupSteps, a.MaxSteps = args.SchedulerConstant, 5, 2
 	})
 	var rates []float64
-	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(16))), trainer.WithLogger(log.logger()),
-		on(callbacks.StepEnd, func(e *callbacks.Event) error { rates = append(rates, e.Step.LearningRate); return nil })).Train()
+	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(16))),
+		trainer.WithLogger(log.logger()),
+		on(callbacks.StepEnd, func(e *callbacks.Event) error {
+			rates = append(rates, e.Step.LearningRate)
+			return nil
+		})).Train()
 	require.NoError(t, err)
 	require.Equal(t, []float64{0.3, 0.3}, rates)
 	require.Contains(t, log.String(), "warmup_steps has no effect")

@@ -78,7 +78,8 @@ func (t *Trainer) checkMetrics() error {
 			}
 			per, ok := m.(MetricRanks)
 			if _, merges := m.(MergeableMetric); !ok || !merges {
-				return fmt.Errorf("trainer: metric %T cannot be computed on %d ranks: want a LossMetric, or MergeableMetric and MetricRanks", m, t.acc.WorldSize())
+				return fmt.Errorf("trainer: metric %T cannot be computed on %d ranks: want a LossMetric, or "+
+					"MergeableMetric and MetricRanks", m, t.acc.WorldSize())
 			}
 			rank.metrics = append(rank.metrics, per.ForRank())
 		}

@@ -43,7 +43,10 @@ type watch struct {
 
 func (w *watch) options() []trainer.Option {
 	return []trainer.Option{
-		on(callbacks.StepBegin, func(*callbacks.Event) error { w.before = append(w.before, weights(w.model)); return nil }),
+		on(callbacks.StepBegin, func(*callbacks.Event) error {
+			w.before = append(w.before, weights(w.model))
+			return nil
+		}),
 		on(callbacks.StepEnd, func(e *callbacks.Event) error {
 			w.after, w.stats = append(w.after, weights(w.model)), append(w.stats, e.Step)
 			return nil
@@ -64,7 +67,8 @@ func TestNonfiniteLossIsSkipped(t *testing.T) {
 	for i, s := range w.stats {
 		require.Equal(t, bad[i], s.Skipped, "step %d", i+1)
 		require.Equal(t, bad[i], math.IsNaN(s.Loss), "step %d", i+1)
-		require.Equal(t, !bad[i], string(w.before[i]["layers.0.bias"]) != string(w.after[i]["layers.0.bias"]), "step %d", i+1)
+		require.Equal(t, !bad[i], string(w.before[i]["layers.0.bias"]) != string(w.after[i]["layers.0.bias"]),
+			"step %d", i+1)
 		if !bad[i] {
 			losses += s.Loss
 		}
@@ -112,14 +116,16 @@ func TestNonfiniteLossStops(t *testing.T) {
 	disk := vfs.NewMem()
 	a := inOrder(args.NonfiniteStop)
 	a.EvalStrategy, a.EvalSteps = args.StrategySteps, new(10.0)
-	tr := newTrainer(disk, w.model, a, append(w.options(), trainer.WithTrainData(spoiled(17, math.NaN())), trainer.WithEvalData(source(points(8))))...)
+	tr := newTrainer(disk, w.model, a, append(w.options(), trainer.WithTrainData(spoiled(17, math.NaN())),
+		trainer.WithEvalData(source(points(8))))...)
 	res, err := tr.Train()
 	requireOneError(t, err, "trainer: step 3", "not finite", "last checkpoint: "+checkpointPath(3))
 	var bad *trainer.NonfiniteError
 	require.ErrorAs(t, err, &bad)
 	require.EqualValues(t, 3, bad.Step)
 	require.EqualValues(t, 3, res.GlobalStep)
-	require.Equal(t, callbacks.StopReason{Kind: callbacks.StopNonfinite, Detail: "loss or gradient of step 3 not finite (nonfinite_loss stop)"}, res.StopReason)
+	require.Equal(t, callbacks.StopReason{Kind: callbacks.StopNonfinite,
+		Detail: "loss or gradient of step 3 not finite (nonfinite_loss stop)"}, res.StopReason)
 	require.Equal(t, w.before[2], weights(w.model), "the weights are as before the step")
 	require.Equal(t, 1.0, res.Metrics["nonfinite_steps"])
 	ck, err := (&checkpoint.Store{Dir: out, FS: disk}).Latest(ctx)
@@ -142,7 +148,8 @@ func TestNonfiniteLossRaises(t *testing.T) {
 }
 
 func TestNonfiniteFromTheFirstStep(t *testing.T) {
-	res, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), inOrder(args.NonfiniteStop), trainer.WithTrainData(spoiled(0, math.NaN()))).Train()
+	res, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), inOrder(args.NonfiniteStop),
+		trainer.WithTrainData(spoiled(0, math.NaN()))).Train()
 	requireOneError(t, err, "trainer: step 1", "not finite")
 	require.EqualValues(t, 1, res.GlobalStep)
 	require.True(t, math.IsNaN(res.TrainingLoss), "no loss is invented")
@@ -176,7 +183,8 @@ func TestInfiniteGradientIsNotFinite(t *testing.T) {
 		w := &watch{model: m}
 		a := inOrder(args.NonfiniteSkip)
 		a.GradientAccumulationSteps, a.NumTrainEpochs = accumulation, 1
-		res, err := newTrainer(vfs.NewMem(), m, a, append(w.options(), trainer.WithTrainData(columnsOf(points(64)).rows(0, 64)))...).Train()
+		res, err := newTrainer(vfs.NewMem(), m, a,
+			append(w.options(), trainer.WithTrainData(columnsOf(points(64)).rows(0, 64)))...).Train()
 		require.NoError(t, err)
 		require.Equal(t, 1.0, res.Metrics["nonfinite_steps"])
 		bad := 3 / accumulation

@@ -68,7 +68,8 @@ type line struct {
 
 func newLine(a, b float32) *line {
 	c := tensor.NewCtx(tensor.CPU())
-	return &line{A: nn.NewParameter(tensor.FromSlice(c, []float32{a})), B: nn.NewParameter(tensor.FromSlice(c, []float32{b}))}
+	return &line{A: nn.NewParameter(tensor.FromSlice(c, []float32{a})),
+		B: nn.NewParameter(tensor.FromSlice(c, []float32{b}))}
 }
 
 func (m *line) Forward(c *nn.Ctx, b *data.Batch) models.Output {
@@ -97,7 +98,8 @@ func (r *recorder) note(e *callbacks.Event) error {
 	if e.Kind == callbacks.StepEnd {
 		flags := map[string]*bool{
 			"should_training_stop": &e.Control.ShouldTrainingStop, "should_epoch_stop": &e.Control.ShouldEpochStop,
-			"should_save": &e.Control.ShouldSave, "should_evaluate": &e.Control.ShouldEvaluate, "should_log": &e.Control.ShouldLog,
+			"should_save": &e.Control.ShouldSave, "should_evaluate": &e.Control.ShouldEvaluate,
+			"should_log": &e.Control.ShouldLog,
 		}
 		for name, at := range r.wanted {
 			if slices.Contains(at, int(e.State.GlobalStep)) {
@@ -144,7 +146,8 @@ type goldens struct {
 }
 
 // trainer builds the trainer of a golden run on disk.
-func (g *goldens) trainer(t *testing.T, run goldenRun, disk vfs.FS, m *line, rec *recorder, resume int64) *trainer.Trainer {
+func (g *goldens) trainer(t *testing.T, run goldenRun, disk vfs.FS, m *line, rec *recorder,
+	resume int64) *trainer.Trainer {
 	settings := maps.Clone(run.Args)
 	settings["output_dir"] = out
 	if resume > 0 {
@@ -160,12 +163,14 @@ func (g *goldens) trainer(t *testing.T, run goldenRun, disk vfs.FS, m *line, rec
 	}
 	opts := []trainer.Option{trainer.WithTrainData(g.Train.rows(0, size)), trainer.WithCallbacks(rec)}
 	if strings.Contains(a.MetricForBestModel, "first_loss") {
-		opts = append(opts, trainer.WithNamedEvalData("first", g.Eval.rows(0, 12)), trainer.WithNamedEvalData("second", g.Eval.rows(12, 20)))
+		opts = append(opts, trainer.WithNamedEvalData("first", g.Eval.rows(0, 12)),
+			trainer.WithNamedEvalData("second", g.Eval.rows(12, 20)))
 	} else {
 		opts = append(opts, trainer.WithEvalData(g.Eval.rows(0, 20)))
 	}
 	if es := run.EarlyStopping; es != nil {
-		opts = append(opts, trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: es.Patience, Threshold: es.Threshold}))
+		opts = append(opts,
+			trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: es.Patience, Threshold: es.Threshold}))
 	}
 	return newTrainer(disk, m, a, opts...)
 }
@@ -189,7 +194,8 @@ var resumedAtEpochEnd = []string{"resume8_gas1", "resume16_gas1", "resume4_gas2"
 // withEpochEnd inserts the epoch_end that transformers leaves out.
 func (r goldenRun) withEpochEnd() (events []string, steps []int64) {
 	at := slices.Index(r.Events, string(callbacks.TrainBegin)) + 1
-	return slices.Insert(slices.Clone(r.Events), at, string(callbacks.EpochEnd)), slices.Insert(slices.Clone(r.Steps), at, r.Resume)
+	return slices.Insert(slices.Clone(r.Events), at, string(callbacks.EpochEnd)),
+		slices.Insert(slices.Clone(r.Steps), at, r.Resume)
 }
 
 func withoutPredictionSteps(events []string, steps []int64) (e []string, s []int64) {

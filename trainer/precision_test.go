@@ -45,9 +45,14 @@ func TestMixedPrecisionHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 				require.Equal(t, want.history, got.history, "%d ranks", ranks)
 			}
 			for _, workers := range []int{1, 3} {
-				require.Equal(t, want.weights, trainOnRanks(t, 2, lower, func(a *args.TrainingArguments) { a.DataloaderNumWorkers = workers }).weights)
+				require.Equal(t, want.weights,
+					trainOnRanks(t, 2, lower, func(a *args.TrainingArguments) {
+						a.DataloaderNumWorkers = workers
+					}).weights)
 			}
-			require.Equal(t, want.weights, trainOnRanks(t, 1, lower, func(a *args.TrainingArguments) { a.GradientCheckpointing = true }).weights)
+			require.Equal(t, want.weights, trainOnRanks(t, 1, lower, func(a *args.TrainingArguments) {
+				a.GradientCheckpointing = true
+			}).weights)
 		})
 	}
 }
@@ -68,9 +73,12 @@ func TestHalfParametersHaveTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 		dtype tensor.DType
 		set   func(*args.TrainingArguments)
 	}{
-		"plain":         {tensor.BFloat16, update(args.HalfUpdatePlain)},
-		"kahan":         {tensor.BFloat16, update(args.HalfUpdateKahan)},
-		"kahan, bf16":   {tensor.BFloat16, func(a *args.TrainingArguments) { update(args.HalfUpdateKahan)(a); bf16(a) }},
+		"plain": {tensor.BFloat16, update(args.HalfUpdatePlain)},
+		"kahan": {tensor.BFloat16, update(args.HalfUpdateKahan)},
+		"kahan, bf16": {tensor.BFloat16, func(a *args.TrainingArguments) {
+			update(args.HalfUpdateKahan)(a)
+			bf16(a)
+		}},
 		"kahan float16": {tensor.Float16, update(args.HalfUpdateKahan)},
 		"stochastic":    {tensor.BFloat16, update(args.HalfUpdateStochastic)},
 	} {
@@ -101,13 +109,14 @@ func TestMixedPrecisionOfAStep(t *testing.T) {
 		lower(a)
 		a.MaxSteps, a.EvalStrategy, a.SaveStrategy = 1, args.StrategyNo, args.StrategyNo
 		seen := 0
-		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
-			require.Equal(t, dt, c.Lower())
-			require.Equal(t, dt, o.Logits.DType())
-			require.Equal(t, tensor.Float32, o.Loss.DType())
-			seen++
-			return o.Loss, b.Count
-		})).Train()
+		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(raggedTexts(51)),
+			trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+				require.Equal(t, dt, c.Lower())
+				require.Equal(t, dt, o.Logits.DType())
+				require.Equal(t, tensor.Float32, o.Loss.DType())
+				seen++
+				return o.Loss, b.Count
+			})).Train()
 		require.NoError(t, err)
 		require.Positive(t, seen)
 		for _, p := range nn.NamedParameters(m) {
@@ -121,19 +130,21 @@ func TestMixedPrecisionIsSaid(t *testing.T) {
 	run := func(opts ...trainer.Option) (shown string, logits tensor.DType, err error) {
 		a := rankArgs(1)
 		a.BF16, a.MaxSteps, a.EvalStrategy, a.SaveStrategy = true, 1, args.StrategyNo, args.StrategyNo
-		opts = append(opts, trainer.WithTrainData(raggedTexts(51)), on(callbacks.TrainBegin, func(e *callbacks.Event) error {
-			shown = e.Run.DTypes
-			return nil
-		}), trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
-			logits = o.Logits.DType()
-			return o.Loss, b.Count
-		}))
+		opts = append(opts, trainer.WithTrainData(raggedTexts(51)),
+			on(callbacks.TrainBegin, func(e *callbacks.Event) error {
+				shown = e.Run.DTypes
+				return nil
+			}), trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
+				logits = o.Logits.DType()
+				return o.Loss, b.Count
+			}))
 		_, err = newTrainer(vfs.NewMem(), newGPT2(t, 0), a, opts...).Train()
 		return shown, logits, err
 	}
 	shown, logits, err := run()
 	require.NoError(t, err)
-	require.Equal(t, "products, attention, convolutions bfloat16; norms, softmax, losses, sums float32; parameters float32", shown)
+	require.Equal(t, "products, attention, convolutions bfloat16; norms, softmax, losses, sums float32; parameters "+
+		"float32", shown)
 	require.Equal(t, tensor.BFloat16, logits)
 	_, logits, err = run(trainer.WithPrecision("lm_head", tensor.Float32))
 	require.NoError(t, err)
@@ -161,9 +172,11 @@ func TestOverflowHalvesTheScaleOnAllRanks(t *testing.T) {
 		tr := newTrainer(disk, m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
 			trainer.WithLoss(func(c *nn.Ctx, o models.Output, b *data.Batch) (*tensor.Tensor, int64) {
 				if c.Training && b.Leaf == 3 && b.Position >= 16*(bad-1) && b.Position < 16*bad {
-					huge := tensor.Affine(c.Ctx, tensor.Cast(c.Ctx, o.Logits, tensor.Float32), 1e20, 0) // whose gradient overflows float16
+					// whose gradient overflows float16
+					huge := tensor.Affine(c.Ctx, tensor.Cast(c.Ctx, o.Logits, tensor.Float32), 1e20, 0)
 					zero := tensor.Affine(c.Ctx, tensor.Detach(tensor.Sum(c.Ctx, huge, nil, false)), -1, 0)
-					return tensor.Add(c.Ctx, o.Loss, tensor.Add(c.Ctx, tensor.Sum(c.Ctx, huge, nil, false), zero)), b.Count
+					return tensor.Add(c.Ctx, o.Loss, tensor.Add(c.Ctx, tensor.Sum(c.Ctx, huge, nil, false), zero)),
+						b.Count
 				}
 				return o.Loss, b.Count
 			}),
@@ -205,10 +218,16 @@ func TestTheScaleChangesNoBit(t *testing.T) {
 
 func TestMixedPrecisionFaults(t *testing.T) {
 	for want, set := range map[string]func(*args.TrainingArguments){
-		"fp16 is true; want one of bf16 and fp16":                       func(a *args.TrainingArguments) { a.BF16, a.FP16 = true, true },
-		"fp16_initial_scale is -2; want a power of two from 1 to 2^64":  func(a *args.TrainingArguments) { a.FP16InitialScale = -2 },
-		"fp16_initial_scale is NaN; want a power of two from 1 to 2^64": func(a *args.TrainingArguments) { a.FP16InitialScale = math.NaN() },
-		"fp16_growth_interval is 0; want":                               func(a *args.TrainingArguments) { a.FP16GrowthInterval = 0 },
+		"fp16 is true; want one of bf16 and fp16": func(a *args.TrainingArguments) {
+			a.BF16, a.FP16 = true, true
+		},
+		"fp16_initial_scale is -2; want a power of two from 1 to 2^64": func(a *args.TrainingArguments) {
+			a.FP16InitialScale = -2
+		},
+		"fp16_initial_scale is NaN; want a power of two from 1 to 2^64": func(a *args.TrainingArguments) {
+			a.FP16InitialScale = math.NaN()
+		},
+		"fp16_growth_interval is 0; want": func(a *args.TrainingArguments) { a.FP16GrowthInterval = 0 },
 	} {
 		a := rankArgs(1)
 		set(a)
@@ -219,9 +238,12 @@ func TestMixedPrecisionFaults(t *testing.T) {
 	acc, err := accelerate.New(a)
 	require.NoError(t, err)
 	cfg := newGPT2(t, 0).Cfg
-	m, err := models.FromConfig(nn.NewInit(tensor.CPU(), 1).As(tensor.Float64), []byte(fmt.Sprintf(`{"model_type":"gpt2","vocab_size":%d,"n_embd":8,"n_head":2,"n_layer":1,"n_positions":8}`, cfg.VocabSize)))
+	m, err := models.FromConfig(nn.NewInit(tensor.CPU(), 1).As(tensor.Float64),
+		[]byte(fmt.Sprintf(`{"model_type":"gpt2","vocab_size":%d,"n_embd":8,"n_head":2,"n_layer":1,"n_positions":8}`,
+			cfg.VocabSize)))
 	require.NoError(t, err)
-	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil), "is float64: want float32 parameters with bf16 and fp16, or bfloat16 ones with bf16")
+	require.ErrorContains(t, acc.Prepare(t.Context(), m, nil, nil),
+		"is float64: want float32 parameters with bf16 and fp16, or bfloat16 ones with bf16")
 }
 
 // bf16_full_eval and fp16_full_eval change what evaluation and prediction compute in, and nothing of training.

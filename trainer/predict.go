@@ -90,7 +90,8 @@ func (t *Trainer) predictRank(ctx context.Context, set evalSet) (*PredictionOutp
 // predictions copies the logits and labels of a batch, sample by sample.
 func predictions(c *nn.Ctx, logits *tensor.Tensor, b *data.Batch) ([]Prediction, error) {
 	if s := logits.Shape(); len(s) == 0 || s[0] != b.Size {
-		return nil, fmt.Errorf("trainer: the logits have shape %v: want dim 0 to be the %d samples of the batch", s, b.Size)
+		return nil, fmt.Errorf("trainer: the logits have shape %v: want dim 0 to be the %d samples of the batch", s,
+			b.Size)
 	}
 	flat := tensor.ToSlice[float32](c.Ctx, tensor.Cast(c.Ctx, logits, tensor.Float32))
 	n := len(flat) / max(b.Size, 1)
@@ -113,7 +114,8 @@ type eachFunc func(*nn.Ctx, models.Output, *data.Batch) error
 
 // predictionLoop runs the model over a set, every sample once, without gradients. The
 // batches are distributed to the ranks in turn; the loss is added in their order.
-func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string, each eachFunc) (map[string]float64, error) {
+func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string, each eachFunc) (map[string]float64,
+	error) {
 	begin := time.Now()
 	batches, err := t.evalBatches(ctx, set)
 	if err != nil {

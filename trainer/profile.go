@@ -14,7 +14,8 @@ func (r *run) watch() {
 		return
 	}
 	r.prof = profile.New(profile.Options{
-		Dir: r.args.Profile, Rank: r.acc.Rank(), SkipFirst: r.args.ProfileSkipFirst, Active: r.args.ProfileSteps, Log: r.log,
+		Dir: r.args.Profile, Rank: r.acc.Rank(), SkipFirst: r.args.ProfileSkipFirst, Active: r.args.ProfileSteps,
+		Log: r.log,
 	})
 	r.acc.SetTracer(r.prof.Span)
 }

@@ -18,7 +18,8 @@ func (r *run) logStep() error {
 		return nil
 	}
 	last := r.progress.LastStep
-	rec := callbacks.Record{"loss": r.logged.mean(), "grad_norm": float64(last.GradNorm), "learning_rate": last.LearningRate}
+	rec := callbacks.Record{"loss": r.logged.mean(), "grad_norm": float64(last.GradNorm),
+		"learning_rate": last.LearningRate}
 	if r.progress.Nonfinite > 0 {
 		rec["nonfinite_steps"] = r.progress.Nonfinite
 	}
@@ -55,7 +56,8 @@ func (r *run) finalRecord() callbacks.Record {
 // result summarises the run.
 func (r *run) result() *Result {
 	p := r.progress
-	m := callbacks.SpeedMetrics("train", time.Since(r.started), p.Samples-r.resumedP.Samples, r.state.GlobalStep-r.resumed.GlobalStep, p.Tokens-r.resumedP.Tokens)
+	m := callbacks.SpeedMetrics("train", time.Since(r.started), p.Samples-r.resumedP.Samples,
+		r.state.GlobalStep-r.resumed.GlobalStep, p.Tokens-r.resumedP.Tokens)
 	loss := p.Loss.mean()
 	if p.Loss.Count == 0 && p.Nonfinite > 0 {
 		loss = math.NaN()

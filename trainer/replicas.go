@@ -106,7 +106,8 @@ func (t *Trainer) every(ctx context.Context, f func(rank *Trainer) error) error 
 	for i, rank := range ranks {
 		accs[i] = rank.acc
 	}
-	interrupted := make([]error, len(ranks)) // an interrupt that all ranks agreed on is not a failure of one, which would abort the others
+	// an interrupt that all ranks agreed on is not a failure of one, which would abort the others
+	interrupted := make([]error, len(ranks))
 	err := accelerate.RunRanks(ctx, accs, func(acc *accelerate.Accelerator) error {
 		err := f(ranks[acc.Rank()])
 		if errors.Is(err, ErrInterrupted) {

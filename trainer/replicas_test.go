@@ -103,7 +103,9 @@ func TestSameBitsOnAnyNumberOfRanks(t *testing.T) {
 		require.Equal(t, one.history, many.history, "%d ranks", ranks)
 		require.Equal(t, one.weights, many.weights, "%d ranks", ranks)
 	}
-	small := trainOnRanks(t, 4, func(a *args.TrainingArguments) { a.GradientCheckpointing, a.DataloaderNumWorkers = true, 2 })
+	small := trainOnRanks(t, 4, func(a *args.TrainingArguments) {
+		a.GradientCheckpointing, a.DataloaderNumWorkers = true, 2
+	})
 	require.Equal(t, one.weights, small.weights, "recomputation and loader workers")
 }
 
@@ -119,7 +121,9 @@ func TestResumeOnAnotherNumberOfRanks(t *testing.T) {
 	whole := trainOnRanks(t, 4)
 	for _, ranks := range []int{1, 2, 8} {
 		fork := whole.disk.CrashClone(nil)
-		other := trainOnRanksFrom(t, fork, ranks, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-2" })
+		other := trainOnRanksFrom(t, fork, ranks, func(a *args.TrainingArguments) {
+			a.ResumeFromCheckpoint = out + "/checkpoint-2"
+		})
 		require.Equal(t, whole.weights, other.weights, "4 ranks, then %d", ranks)
 	}
 }
@@ -132,16 +136,21 @@ func TestResumeKeepsTheStepOnAnotherNumberOfRanks(t *testing.T) {
 	whole := trainOnRanks(t, 4, local(2))
 	for _, ranks := range []int{1, 2, 8} {
 		fork := whole.disk.CrashClone(nil)
-		other := trainOnRanksFrom(t, fork, ranks, local(2), func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-2" })
+		other := trainOnRanksFrom(t, fork, ranks, local(2), func(a *args.TrainingArguments) {
+			a.ResumeFromCheckpoint = out + "/checkpoint-2"
+		})
 		require.Equal(t, whole.weights, other.weights, "4 ranks, then %d", ranks)
-		again := trainOnRanksFrom(t, fork, 4, local(2), func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-4" })
+		again := trainOnRanksFrom(t, fork, 4, local(2), func(a *args.TrainingArguments) {
+			a.ResumeFromCheckpoint = out + "/checkpoint-4"
+		})
 		require.Equal(t, whole.weights, again.weights, "then 4 again")
 	}
 	m := newGPT2(t, 0.2)
 	a := rankArgs(3)
 	local(2)(a)
 	a.ResumeFromCheckpoint = out + "/checkpoint-2"
-	_, err := newTrainer(whole.disk.CrashClone(nil), m, a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13))).Train()
+	_, err := newTrainer(whole.disk.CrashClone(nil), m, a, trainer.WithTrainData(raggedTexts(51)),
+		trainer.WithEvalData(raggedTexts(13))).Train()
 	require.ErrorContains(t, err, "a step of the run has 8 micro-batches, which 3 ranks cannot share evenly")
 }
 
@@ -169,7 +178,8 @@ func TestWorkedExample(t *testing.T) {
 		a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas = 1, 4, ranks
 		a.MaxSteps, a.LearningRate, a.Optim, a.MaxGradNorm = 1, 0.1, args.OptimSGD, 0
 		a.LRSchedulerType, a.SaveStrategy = args.SchedulerConstant, args.StrategyNo
-		_, err := newTrainer(vfs.NewMem(), m, a, trainer.WithTrainData(data.NewSource(samples, data.Stack[goldenPoint]))).Train()
+		_, err := newTrainer(vfs.NewMem(), m, a,
+			trainer.WithTrainData(data.NewSource(samples, data.Stack[goldenPoint]))).Train()
 		require.NoError(t, err)
 		require.InDelta(t, 2.5, tensor.Item(c, m.A.Tensor), 1e-6, "%d ranks", ranks)
 	}
@@ -181,7 +191,9 @@ func TestPredictAndEvaluateOnRanks(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4} {
 		m := newGPT2(t, 0)
 		tr := newTrainer(vfs.NewMem(), m, rankArgs(ranks), trainer.WithTrainData(src), trainer.WithEvalData(src),
-			trainer.WithMetrics(trainer.LossMetric(func(l trainer.EvalLoss) map[string]float64 { return map[string]float64{"terms": float64(l.Count)} })))
+			trainer.WithMetrics(trainer.LossMetric(func(l trainer.EvalLoss) map[string]float64 {
+				return map[string]float64{"terms": float64(l.Count)}
+			})))
 		got, err := tr.Predict(src)
 		require.NoError(t, err)
 		require.Len(t, got.Predictions, 11)
@@ -208,7 +220,8 @@ func TestARankThatFailsEndsTheRun(t *testing.T) {
 	boom := errors.New("sample 7 is gone")
 	src := &failingSource{Source: raggedTexts(51), after: 20, err: boom}
 	m := newGPT2(t, 0)
-	_, err := newTrainer(vfs.NewMem(), m, rankArgs(4), trainer.WithTrainData(src), trainer.WithEvalData(raggedTexts(4))).Train()
+	_, err := newTrainer(vfs.NewMem(), m, rankArgs(4), trainer.WithTrainData(src),
+		trainer.WithEvalData(raggedTexts(4))).Train()
 	require.ErrorIs(t, err, boom)
 	var abort *dist.AbortError
 	require.False(t, errors.As(err, &abort) && abort.Rank < 0, "the cause, not its echo")
@@ -241,7 +254,8 @@ func TestInterruptOnRanks(t *testing.T) {
 		return nil
 	})
 	m := newGPT2(t, 0.2)
-	_, err := newTrainer(disk, m, rankArgs(2), trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)), stop).TrainContext(ctx)
+	_, err := newTrainer(disk, m, rankArgs(2), trainer.WithTrainData(raggedTexts(51)),
+		trainer.WithEvalData(raggedTexts(13)), stop).TrainContext(ctx)
 	require.ErrorIs(t, err, trainer.ErrInterrupted)
 	again := trainOnRanksFrom(t, disk, 4, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" })
 	require.Equal(t, whole.weights, again.weights)
@@ -250,7 +264,8 @@ func TestInterruptOnRanks(t *testing.T) {
 func TestModelsThatDifferAcrossRanks(t *testing.T) {
 	other := func() (models.Model, error) { return newMLP(t, 1, 3, 1), nil }
 	a := lineArgs(func(a *args.TrainingArguments) { a.NumReplicas, a.DDPTimeout = 2, 20 })
-	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 2, 1), a, trainer.WithTrainData(data.NewSource(points(64), data.Stack[point])), trainer.WithModelInit(other)).Train()
+	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 2, 1), a,
+		trainer.WithTrainData(data.NewSource(points(64), data.Stack[point])), trainer.WithModelInit(other)).Train()
 	require.ErrorContains(t, err, "layers.0.weight")
 	require.ErrorContains(t, err, "ranks 0 and 1 differ")
 
@@ -260,14 +275,16 @@ func TestModelsThatDifferAcrossRanks(t *testing.T) {
 		return m, nil
 	}
 	a.DDPRequireEqualInit = true
-	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 2, 1), a, trainer.WithTrainData(data.NewSource(points(64), data.Stack[point])), trainer.WithModelInit(differs)).Train()
+	_, err = newTrainer(vfs.NewMem(), newMLP(t, 1, 2, 1), a,
+		trainer.WithTrainData(data.NewSource(points(64), data.Stack[point])), trainer.WithModelInit(differs)).Train()
 	require.ErrorContains(t, err, "ddp_require_equal_init: 1 of 4 parameters of rank 1")
 }
 
 // On two hosts of two ranks: the first rank of each logs like rank 0, if it is to.
 func TestLogOnEachNode(t *testing.T) {
 	for name, value := range map[string]string{
-		"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "LOCKSTEP_JOB_TOKEN": "a token of this test alone",
+		"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500",
+		"LOCKSTEP_JOB_TOKEN": "a token of this test alone",
 	} {
 		t.Setenv(name, value)
 	}
@@ -289,12 +306,15 @@ func TestProfile(t *testing.T) {
 	want := trainOnRanks(t, 2)
 	for _, ranks := range []int{1, 2} {
 		dir := t.TempDir()
-		got := trainOnRanks(t, ranks, func(a *args.TrainingArguments) { a.Profile, a.ProfileSkipFirst, a.ProfileSteps = dir, 1, 3 })
+		got := trainOnRanks(t, ranks, func(a *args.TrainingArguments) {
+			a.Profile, a.ProfileSkipFirst, a.ProfileSteps = dir, 1, 3
+		})
 		require.Equal(t, want.weights, got.weights)
 		for rank := range ranks {
 			text, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("ops_rank%d.txt", rank)))
 			require.NoError(t, err)
-			rows := []string{"data", "forward", "backward", "clip", "optimizer", "evaluate", "save", "matmul", "attention_grad"}
+			rows := []string{"data", "forward", "backward", "clip", "optimizer", "evaluate", "save", "matmul",
+				"attention_grad"}
 			if ranks > 1 {
 				rows = append(rows, "wait", "bucket", "collective")
 			}
@@ -308,7 +328,8 @@ func TestProfile(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
 	a := rankArgs(2)
 	a.Profile = filepath.Join(file, "x")
-	_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(3))).Train()
+	_, err := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)),
+		trainer.WithEvalData(raggedTexts(3))).Train()
 	require.ErrorContains(t, err, "profile: mkdir")
 }
 
@@ -327,7 +348,8 @@ func TestCallbacksOfRankZeroSteerAllRanks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := rankArgs(2)
 			a.NumTrainEpochs, a.EvalStrategy = 4, c.strategy
-			tr := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+			tr := newTrainer(vfs.NewMem(), newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)),
+				trainer.WithEvalData(raggedTexts(13)),
 				on(c.kind, func(e *callbacks.Event) error {
 					e.Control.ShouldTrainingStop = true
 					return nil
@@ -340,7 +362,8 @@ func TestCallbacksOfRankZeroSteerAllRanks(t *testing.T) {
 	disk := vfs.NewMem()
 	a := rankArgs(2)
 	a.SaveStrategy, a.MaxSteps = args.StrategyNo, 4
-	_, err := newTrainer(disk, newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+	_, err := newTrainer(disk, newGPT2(t, 0), a, trainer.WithTrainData(raggedTexts(51)),
+		trainer.WithEvalData(raggedTexts(13)),
 		on(callbacks.Evaluate, func(e *callbacks.Event) error {
 			e.Control.ShouldSave = e.State.GlobalStep == 2
 			return nil

@@ -52,7 +52,8 @@ func TestReporterGetsItsRecords(t *testing.T) {
 	set := func(a *args.TrainingArguments) {
 		a.ReportTo, a.EvalStrategy, a.EvalSteps = []string{"notebook"}, args.StrategySteps, new(12.0)
 	}
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(set), trainer.WithTrainData(source(points(64))), trainer.WithEvalData(source(points(8))))
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(set), trainer.WithTrainData(source(points(64))),
+		trainer.WithEvalData(source(points(8))))
 	n := notebooks[len(notebooks)-1]
 	_, err := tr.Train()
 	require.NoError(t, err)
@@ -68,7 +69,9 @@ func TestReporterGetsItsRecords(t *testing.T) {
 	require.Equal(t, 2, n.begun)
 	require.Equal(t, 2, n.closed)
 
-	unlucky := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), lineArgs(set, func(a *args.TrainingArguments) { a.RunName = "unlucky" }), trainer.WithEvalData(source(points(8))))
+	unlucky := newTrainer(vfs.NewMem(), newMLP(t, 1, 1),
+		lineArgs(set, func(a *args.TrainingArguments) { a.RunName = "unlucky" }),
+		trainer.WithEvalData(source(points(8))))
 	requireOneError(t, unlucky.Err(), "reporter notebook", "no paper left")
 }
 

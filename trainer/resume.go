@@ -80,7 +80,9 @@ func (r *run) shareResume(ctx context.Context, found *checkpoint.Checkpoint) (*c
 	}
 	ck, err := r.storeAt(filepath.Dir(path)).Open(ctx, filepath.Base(path))
 	if err != nil {
-		return nil, fmt.Errorf("trainer: rank %d cannot open the checkpoint that rank 0 resumes from; want the same output folder on all hosts: %w", r.acc.Rank(), err)
+		return nil,
+			fmt.Errorf("trainer: rank %d cannot open the checkpoint that rank 0 resumes from; want the same output "+
+				"folder on all hosts: %w", r.acc.Rank(), err)
 	}
 	return ck, nil
 }
@@ -114,7 +116,8 @@ func (r *run) ownCheckpoint(ctx context.Context) (*checkpoint.Checkpoint, error)
 
 // layoutKeys decide how the training stream is cut and gradients are added. A resumed run
 // keeps them on any number of ranks; otherwise its bits and its samples would differ.
-var layoutKeys = []string{"per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size", "deterministic_ranks", "data_sharding", "accelerator_config"}
+var layoutKeys = []string{"per_device_train_batch_size", "gradient_accumulation_steps", "global_train_batch_size",
+	"deterministic_ranks", "data_sharding", "accelerator_config"}
 
 // settleArgs compares the arguments with those of the checkpoint. Arguments that cut the
 // training stream are taken from the checkpoint; every other difference that changes
@@ -134,7 +137,8 @@ func (r *run) settleArgs(ck *checkpoint.Checkpoint) error {
 		case slices.Contains(layoutKeys, d.Key):
 			r.log.Warn("resume keeps the checkpoint's value", "key", d.Key, "checkpoint", d.Old, "ignored", d.New)
 		case d.Fixed:
-			r.log.Warn("resuming with a changed setting: the result will differ from that of an uninterrupted run", "key", d.Key, "checkpoint", d.Old, "now", d.New)
+			r.log.Warn("resuming with a changed setting: the result will differ from that of an uninterrupted run",
+				"key", d.Key, "checkpoint", d.Old, "now", d.New)
 		}
 	}
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = old.PerDeviceTrainBatchSize, old.GradientAccumulationSteps
@@ -171,9 +175,11 @@ func (r *run) keepLeaves(ck *checkpoint.Checkpoint, a *args.TrainingArguments) e
 	a.GlobalTrainBatchSize, a.GradientAccumulationSteps = a.PerDeviceTrainBatchSize*int(saved.Leaves), 1
 	perRank, err = a.AccumulationSteps(world)
 	if err != nil {
-		return fmt.Errorf("a step of the run has %d micro-batches, which %d ranks cannot share evenly: %w", saved.Leaves, world, err)
+		return fmt.Errorf("a step of the run has %d micro-batches, which %d ranks cannot share evenly: %w",
+			saved.Leaves, world, err)
 	}
-	r.log.Warn("resuming on a different number of ranks keeps the micro-batches of a step", "micro_batches", saved.Leaves, "ranks", world, "accumulation", perRank)
+	r.log.Warn("resuming on a different number of ranks keeps the micro-batches of a step", "micro_batches",
+		saved.Leaves, "ranks", world, "accumulation", perRank)
 	return nil
 }
 
@@ -193,7 +199,8 @@ func (p *progress) check() error {
 	}{
 		{"leaves", p.Leaves, maxLeaves}, {"epoch", p.Epoch, maxEpoch},
 		{"samples", p.Samples, maxCount}, {"tokens", p.Tokens, maxCount},
-		{"nonfinite_steps", p.Nonfinite, maxCount}, {"loss.count", p.Loss.Count, maxCount}, {"loss.steps", p.Loss.Steps, maxCount},
+		{"nonfinite_steps", p.Nonfinite, maxCount}, {"loss.count", p.Loss.Count, maxCount},
+		{"loss.steps", p.Loss.Steps, maxCount},
 		{"unlogged.count", p.Unlogged.Count, maxCount}, {"unlogged.steps", p.Unlogged.Steps, maxCount},
 	} {
 		if n.v < 0 || n.v > n.most {
@@ -241,7 +248,8 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 			return err
 		}
 	}
-	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position", r.windows.Position())
+	r.log.Info("resumed", "checkpoint", ck.Path, "step", r.state.GlobalStep, "epoch", r.state.Epoch, "position",
+		r.windows.Position())
 	return nil
 }
 
@@ -257,7 +265,8 @@ func (r *run) compareRates(ck *checkpoint.Checkpoint) error {
 		return err
 	}
 	if now := r.opt.BaseLRs(); saved.BaseLRs != nil && !slices.Equal(saved.BaseLRs, now) {
-		r.log.Warn("resuming with changed learning rates of the optimizer's groups: the result will differ from that of an uninterrupted run", "checkpoint", saved.BaseLRs, "now", now)
+		r.log.Warn("resuming with changed learning rates of the optimizer's groups: the result will differ from that "+
+			"of an uninterrupted run", "checkpoint", saved.BaseLRs, "now", now)
 	}
 	return nil
 }
@@ -302,7 +311,8 @@ func (r *run) adopt(saved *callbacks.State, ck *checkpoint.Checkpoint) {
 	saved.MaxSteps, saved.NumTrainEpochs = planned.MaxSteps, planned.NumTrainEpochs
 	saved.LoggingSteps, saved.EvalSteps, saved.SaveSteps = planned.LoggingSteps, planned.EvalSteps, planned.SaveSteps
 	saved.TrainBatchSize = planned.TrainBatchSize
-	if best, dir := saved.BestModelCheckpoint, filepath.Dir(ck.Path); best != nil && !sameFolder(dir, r.args.OutputDir) {
+	if best, dir := saved.BestModelCheckpoint,
+		filepath.Dir(ck.Path); best != nil && !sameFolder(dir, r.args.OutputDir) {
 		path := filepath.Join(dir, filepath.Base(*best)) // beside the checkpoint, not in output_dir
 		saved.BestModelCheckpoint = &path
 	}
@@ -332,13 +342,14 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) (
 	saved := map[string]optim.Saved{}
 	for _, name := range set.Names() {
 		file, e, _ := set.Lookup(name)
-		saved[name] = optim.Saved{DType: e.DType, Shape: e.Shape, Read: func(into *tensor.Tensor) (tensor.Census, error) {
-			section, err := file.Section(name)
-			if err != nil {
-				return tensor.Census{}, err
-			}
-			return tensor.WriteFrom(c, into, e.DType, section)
-		}}
+		saved[name] = optim.Saved{DType: e.DType, Shape: e.Shape,
+			Read: func(into *tensor.Tensor) (tensor.Census, error) {
+				section, err := file.Section(name)
+				if err != nil {
+					return tensor.Census{}, err
+				}
+				return tensor.WriteFrom(c, into, e.DType, section)
+			}}
 	}
 	if p := tensor.Try(func() { err = r.opt.ReadState(head.Name, head.Steps, saved) }); p != nil {
 		return p
@@ -378,7 +389,8 @@ func (r *run) loadBest() error {
 	if err := loadWeights(ck, r.model); err != nil {
 		return fmt.Errorf("trainer: load_best_model_at_end: %s: %w", ck.Path, err)
 	}
-	r.log.Info("loaded the best model", "checkpoint", ck.Path, "metric", r.args.BestMetric(), "value", *r.state.BestMetric)
+	r.log.Info("loaded the best model", "checkpoint", ck.Path, "metric", r.args.BestMetric(), "value",
+		*r.state.BestMetric)
 	return nil
 }
 

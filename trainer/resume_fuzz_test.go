@@ -36,7 +36,8 @@ func resumable(t testing.TB) (parts map[string][]byte, order []string) {
 
 // resumeWith resumes for a step from that checkpoint with one file replaced and the hashes computed again, as anybody
 // can do.
-func resumeWith(t testing.TB, parts map[string][]byte, order []string, name string, text []byte) (*callbacks.State, error) {
+func resumeWith(t testing.TB, parts map[string][]byte, order []string, name string, text []byte) (*callbacks.State,
+	error) {
 	disk := vfs.NewMem()
 	content := checkpoint.Content{RunID: "run"}
 	for _, n := range order {
@@ -82,10 +83,13 @@ func TestResumeRefusesImpossibleNumbers(t *testing.T) {
 		{"progress.json", "loss", `{"sum": 1, "count": -1, "steps": 1}`, "loss.count = -1"},
 		{"progress.json", "train_seconds", "-1", "train_seconds = -1"},
 		{"sampler.json", "position", "9223372036854775807", "is not in epoch 0"},
-		{"optimizer.json", "steps", `{"layers.0.weight": 9223372036854775807, "layers.0.bias": 1}`, "the step count of layers.0.weight is 9223372036854775807"},
-		{"training_args.json", "per_device_train_batch_size", "1000000000000000000", "per_device_train_batch_size is 1000000000000000000; want at most"},
+		{"optimizer.json", "steps", `{"layers.0.weight": 9223372036854775807, "layers.0.bias": 1}`,
+			"the step count of layers.0.weight is 9223372036854775807"},
+		{"training_args.json", "per_device_train_batch_size", "1000000000000000000",
+			"per_device_train_batch_size is 1000000000000000000; want at most"},
 		{"training_args.json", "deterministic_ranks", "1000000000000", "deterministic_ranks is 1000000000000"},
-		{"trainer_state.json", "global_step", "9223372036854775807", "global_step = 9223372036854775807, but the checkpoint is of step 1"},
+		{"trainer_state.json", "global_step", "9223372036854775807",
+			"global_step = 9223372036854775807, but the checkpoint is of step 1"},
 	} {
 		var fields map[string]json.RawMessage
 		require.NoError(t, json.Unmarshal(parts[c.file], &fields))

@@ -34,7 +34,8 @@ type recipe struct {
 }
 
 // trainer builds a run on fsys; change comes after the recipe's settings.
-func (r recipe) trainer(t testing.TB, fsys vfs.FS, change func(a *args.TrainingArguments)) (*trainer.Trainer, models.Model) {
+func (r recipe) trainer(t testing.TB, fsys vfs.FS, change func(a *args.TrainingArguments)) (*trainer.Trainer,
+	models.Model) {
 	m := models.Model(nil)
 	if m = newMLP(t, 1, 1); r.model != nil {
 		m = r.model(t)
@@ -79,22 +80,42 @@ func recipes() []recipe {
 	}
 	return []recipe{
 		{name: "line", steps: 24, at: []int64{1, 5, 8, 15, 16, 23, 24}},
-		{name: "sequential", set: func(a *args.TrainingArguments) { a.TrainSamplingStrategy = args.SamplingSequential }, steps: 24, at: []int64{5, 15}},
-		{name: "accumulation 3, ragged tail", train: source(points(61)), set: func(a *args.TrainingArguments) { a.GradientAccumulationSteps = 3 }, steps: 9, at: []int64{2, 3, 4, 8}},
-		{name: "global batch 32", set: func(a *args.TrainingArguments) { a.GlobalTrainBatchSize = 32 }, steps: 6, at: []int64{1, 2}},
+		{name: "sequential", set: func(a *args.TrainingArguments) {
+			a.TrainSamplingStrategy = args.SamplingSequential
+		}, steps: 24, at: []int64{5, 15}},
+		{name: "accumulation 3, ragged tail", train: source(points(61)), set: func(a *args.TrainingArguments) {
+			a.GradientAccumulationSteps = 3
+		}, steps: 9, at: []int64{2, 3, 4, 8}},
+		{name: "global batch 32", set: func(a *args.TrainingArguments) {
+			a.GlobalTrainBatchSize = 32
+		}, steps: 6, at: []int64{1, 2}},
 		{name: "sgd with momentum", set: func(a *args.TrainingArguments) {
 			a.Optim, a.OptimArgs, a.LearningRate = args.OptimSGD, "momentum=0.9,nesterov=true", 0.01
 		}, steps: 24, at: []int64{1, 5, 15}},
 		{name: "warm-up, cosine, decay", set: func(a *args.TrainingArguments) {
 			a.WarmupSteps, a.LRSchedulerType, a.WeightDecay = 6, args.SchedulerCosine, 0.1
 		}, steps: 24, at: []int64{3, 15}},
-		{name: "max_steps over epochs", set: func(a *args.TrainingArguments) { a.MaxSteps = 20 }, steps: 20, at: []int64{5, 15, 16, 20}},
-		{name: "part of an epoch", set: func(a *args.TrainingArguments) { a.NumTrainEpochs = 1.3 }, steps: 11, at: []int64{5, 8, 10, 11}},
-		{name: "drop_last", train: source(points(61)), set: func(a *args.TrainingArguments) { a.DataloaderDropLast = true }, steps: 21, at: []int64{5, 7, 15}},
-		{name: "dropout, recomputation", model: tiny(0.2), train: texts(30), set: func(a *args.TrainingArguments) { a.GradientCheckpointing = true }, steps: 12, at: []int64{2, 4}},
-		{name: "dropout, 2 workers", model: tiny(0.2), train: texts(30), set: func(a *args.TrainingArguments) { a.DataloaderNumWorkers = 2 }, steps: 12, at: []int64{2, 4}},
-		{name: "workers, accumulation", set: func(a *args.TrainingArguments) { a.DataloaderNumWorkers, a.GradientAccumulationSteps = 2, 3 }, steps: 9, at: []int64{2, 3, 4}},
-		{name: "tokens", model: tiny(0), train: texts(30), set: func(a *args.TrainingArguments) { a.IncludeNumInputTokensSeen = args.TokensSeenAll }, steps: 12, at: []int64{3}},
+		{name: "max_steps over epochs", set: func(a *args.TrainingArguments) {
+			a.MaxSteps = 20
+		}, steps: 20, at: []int64{5, 15, 16, 20}},
+		{name: "part of an epoch", set: func(a *args.TrainingArguments) {
+			a.NumTrainEpochs = 1.3
+		}, steps: 11, at: []int64{5, 8, 10, 11}},
+		{name: "drop_last", train: source(points(61)), set: func(a *args.TrainingArguments) {
+			a.DataloaderDropLast = true
+		}, steps: 21, at: []int64{5, 7, 15}},
+		{name: "dropout, recomputation", model: tiny(0.2), train: texts(30), set: func(a *args.TrainingArguments) {
+			a.GradientCheckpointing = true
+		}, steps: 12, at: []int64{2, 4}},
+		{name: "dropout, 2 workers", model: tiny(0.2), train: texts(30), set: func(a *args.TrainingArguments) {
+			a.DataloaderNumWorkers = 2
+		}, steps: 12, at: []int64{2, 4}},
+		{name: "workers, accumulation", set: func(a *args.TrainingArguments) {
+			a.DataloaderNumWorkers, a.GradientAccumulationSteps = 2, 3
+		}, steps: 9, at: []int64{2, 3, 4}},
+		{name: "tokens", model: tiny(0), train: texts(30), set: func(a *args.TrainingArguments) {
+			a.IncludeNumInputTokensSeen = args.TokensSeenAll
+		}, steps: 12, at: []int64{3}},
 		{name: "everything by epoch", set: epochs, steps: 24, at: []int64{8, 16, 24}},
 		{name: "evaluation by epoch, saves by step", set: func(a *args.TrainingArguments) {
 			epochs(a)
@@ -106,7 +127,8 @@ func recipes() []recipe {
 			return []trainer.Option{trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: 3, Threshold: 1e-3})}
 		}, steps: 14, at: []int64{5, 12}},
 		{name: "epochs ended early", opts: stopEpochAt(3, 9), steps: 17, at: []int64{2, 3, 5, 9, 12}},
-		{name: "epochs ended early, saves by epoch", set: epochs, opts: stopEpochAt(3, 9), steps: 17, at: []int64{3, 9}},
+		{name: "epochs ended early, saves by epoch", set: epochs, opts: stopEpochAt(3, 9), steps: 17,
+			at: []int64{3, 9}},
 	}
 }
 
@@ -152,7 +174,8 @@ func TestRunsAreReproducible(t *testing.T) {
 	require.Equal(t, one, run())
 	require.NotEqual(t, one, run(func(a *args.TrainingArguments) { a.Seed = 43 }))
 	require.Equal(t, one, run(func(a *args.TrainingArguments) { a.DataloaderNumWorkers = 2 }))
-	require.Equal(t, one, run(func(a *args.TrainingArguments) { a.Seed, a.DataSeed = 43, new(uint64(42)) }), "without dropout only the order matters")
+	require.Equal(t, one, run(func(a *args.TrainingArguments) { a.Seed, a.DataSeed = 43, new(uint64(42)) }),
+		"without dropout only the order matters")
 }
 
 func TestRecomputationAndWorkersLeaveTheBits(t *testing.T) {
@@ -178,7 +201,10 @@ func TestLearnsTheLine(t *testing.T) {
 	for i, p := range points(64) {
 		list[i] = goldenPoint{p.Inputs[0], p.Labels}
 	}
-	res, err := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) { a.Optim, a.LearningRate, a.MaxGradNorm = args.OptimSGD, 0.2, 0 }), trainer.WithTrainData(data.NewSource(list, data.Stack[goldenPoint]))).Train()
+	res,
+		err := newTrainer(vfs.NewMem(), m, lineArgs(func(a *args.TrainingArguments) {
+		a.Optim, a.LearningRate, a.MaxGradNorm = args.OptimSGD, 0.2, 0
+	}), trainer.WithTrainData(data.NewSource(list, data.Stack[goldenPoint]))).Train()
 	require.NoError(t, err)
 	require.EqualValues(t, 24, res.GlobalStep)
 	a, b := m.values(t)
@@ -236,7 +262,8 @@ func TestResumeInAnotherFolderFindsTheBestModel(t *testing.T) {
 	trainer.WithLogger(log.logger())(tr)
 	_, err = tr.Train()
 	require.NoError(t, err)
-	require.Equal(t, out, filepath.Dir(*tr.State().BestModelCheckpoint), "the wild steps after the resume are not better")
+	require.Equal(t, out, filepath.Dir(*tr.State().BestModelCheckpoint),
+		"the wild steps after the resume are not better")
 	require.Contains(t, log.String(), "loaded the best model")
 	require.Contains(t, log.String(), `key=learning_rate checkpoint=0.3 now=50`)
 }
@@ -258,7 +285,8 @@ func TestResumeKeepsTheLayoutOfTheCheckpoint(t *testing.T) {
 	_, err = tr.Train()
 	require.NoError(t, err)
 	require.Equal(t, want, weights(m))
-	for _, line := range []string{"key=per_device_train_batch_size checkpoint=8 ignored=4", "key=gradient_accumulation_steps checkpoint=2 ignored=4", "key=deterministic_ranks checkpoint=8 ignored=1"} {
+	for _, line := range []string{"key=per_device_train_batch_size checkpoint=8 ignored=4",
+		"key=gradient_accumulation_steps checkpoint=2 ignored=4", "key=deterministic_ranks checkpoint=8 ignored=1"} {
 		require.Contains(t, log.String(), line)
 	}
 }
@@ -286,10 +314,14 @@ func TestResumeRefusals(t *testing.T) {
 		run   recipe
 		words []string
 	}{
-		{name: "missing", run: recipe{set: resumeFrom(50)}, words: []string{"resume_from_checkpoint", checkpointPath(50), "does not exist"}},
+		{name: "missing", run: recipe{set: resumeFrom(50)},
+			words: []string{"resume_from_checkpoint", checkpointPath(50), "does not exist"}},
 		{name: "a file", spoil: func(disk vfs.FS) { _ = vfs.WriteFile(disk, "file", nil) },
-			run: recipe{set: func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "file" }}, words: []string{"file", "want a folder"}},
-		{name: "truncated", spoil: func(disk vfs.FS) { damage(t, disk, weightsFile, func(b []byte) []byte { return b[:len(b)-1] }) },
+			run:   recipe{set: func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "file" }},
+			words: []string{"file", "want a folder"}},
+		{name: "truncated", spoil: func(disk vfs.FS) {
+			damage(t, disk, weightsFile, func(b []byte) []byte { return b[:len(b)-1] })
+		},
 			words: []string{weightsFile, "truncated"}},
 		{name: "a bit", spoil: func(disk vfs.FS) {
 			damage(t, disk, weightsFile, func(b []byte) []byte { b[len(b)-3] ^= 4; return b })
@@ -297,12 +329,19 @@ func TestResumeRefusals(t *testing.T) {
 		{name: "empty file", spoil: func(disk vfs.FS) {
 			damage(t, disk, filepath.Join(checkpointPath(5), "sampler.json"), func([]byte) []byte { return nil })
 		}, words: []string{"sampler.json", "empty"}},
-		{name: "no manifest", spoil: func(disk vfs.FS) { _ = disk.Remove(filepath.Join(checkpointPath(5), "manifest.json")) },
+		{name: "no manifest", spoil: func(disk vfs.FS) {
+			_ = disk.Remove(filepath.Join(checkpointPath(5), "manifest.json"))
+		},
 			words: []string{"manifest.json", "not a complete checkpoint"}},
-		{name: "another model", run: recipe{model: model(1, 3, 1)}, words: []string{checkpointPath(5), "layers.0.weight", "[1 1], want float32[3 1]", "layers.1.bias is missing"}},
-		{name: "another dataset", run: recipe{train: source(points(63))}, words: []string{checkpointPath(5), "64 samples per epoch, there are 63"}},
-		{name: "another order", run: recipe{set: func(a *args.TrainingArguments) { a.Seed = 1 }}, words: []string{checkpointPath(5), "seed 42, the sampler has seed 1"}},
-		{name: "another optimizer", run: recipe{set: func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }}, words: []string{checkpointPath(5), `saved by optimizer "adamw", this run has "sgd"`}},
+		{name: "another model", run: recipe{model: model(1, 3, 1)},
+			words: []string{checkpointPath(5), "layers.0.weight", "[1 1], want float32[3 1]",
+				"layers.1.bias is missing"}},
+		{name: "another dataset", run: recipe{train: source(points(63))},
+			words: []string{checkpointPath(5), "64 samples per epoch, there are 63"}},
+		{name: "another order", run: recipe{set: func(a *args.TrainingArguments) { a.Seed = 1 }},
+			words: []string{checkpointPath(5), "seed 42, the sampler has seed 1"}},
+		{name: "another optimizer", run: recipe{set: func(a *args.TrainingArguments) { a.Optim = args.OptimSGD }},
+			words: []string{checkpointPath(5), `saved by optimizer "adamw", this run has "sgd"`}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -346,7 +385,10 @@ func TestResumeLastTakesTheNewestUndamaged(t *testing.T) {
 	_, err := tr.Train()
 	require.NoError(t, err)
 	want := weights(m)
-	damage(t, disk, filepath.Join(checkpointPath(6), "optimizer.safetensors"), func(b []byte) []byte { b[len(b)-1]++; return b })
+	damage(t, disk, filepath.Join(checkpointPath(6), "optimizer.safetensors"), func(b []byte) []byte {
+		b[len(b)-1]++
+		return b
+	})
 	log := &messages{}
 	r.opts = func() []trainer.Option { return []trainer.Option{trainer.WithLogger(log.logger())} }
 	tr, m = r.trainer(t, disk, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = "last" })
@@ -368,7 +410,8 @@ func TestModelOnlyCheckpointsCannotBeResumed(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	require.Equal(t, []string{"config.json", "manifest.json", "model.safetensors", "trainer_state.json", "training_args.json"}, names)
+	require.Equal(t, []string{"config.json", "manifest.json", "model.safetensors", "trainer_state.json",
+		"training_args.json"}, names)
 	tr, _ = r.trainer(t, disk, resumeFrom(24))
 	_, err = tr.Train()
 	requireOneError(t, err, checkpointPath(24), "save_only_model")
@@ -381,7 +424,8 @@ func TestFailedResumeLeavesTheTrainerUsable(t *testing.T) {
 	require.NoError(t, err)
 	a := lineArgs(resumeFrom(5), func(a *args.TrainingArguments) { a.PerDeviceTrainBatchSize = 4 })
 	given := a.Clone()
-	tr = newTrainer(disk, newMLP(t, 1, 3, 1), a, trainer.WithTrainData(source(points(64))), trainer.WithEvalData(source(points(8))))
+	tr = newTrainer(disk, newMLP(t, 1, 3, 1), a, trainer.WithTrainData(source(points(64))),
+		trainer.WithEvalData(source(points(8))))
 	_, err = tr.Evaluate()
 	require.NoError(t, err)
 	_, err = tr.Train()
@@ -415,7 +459,8 @@ func TestCheckpointHasHuggingFacesFiles(t *testing.T) {
 	for _, f := range ck.Files {
 		files = append(files, f.Name)
 	}
-	want := append(slices.Clone(exactParts), "config.json", "progress.json", "tokenizer.json", "trainer_state.json", "training_args.json")
+	want := append(slices.Clone(exactParts), "config.json", "progress.json", "tokenizer.json", "trainer_state.json",
+		"training_args.json")
 	require.ElementsMatch(t, want, files)
 	var names20 []string
 	for key := range maps.Keys(contents(t, disk, 20)) {

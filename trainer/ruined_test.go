@@ -26,12 +26,15 @@ func TestResumeRefusesWhatIsNotFinite(t *testing.T) {
 		value  float64
 		want   string
 	}{
-		"weights NaN":              {"", math.NaN(), "the saved weights are not finite: layers.0.weight has 1 of 1"},
-		"weights infinite":         {"", math.Inf(-1), "the saved weights are not finite: layers.0.weight has 1 of 1"},
-		"first moment":             {"layers.0.weight.exp_avg", math.Inf(1), "layers.0.weight.exp_avg has 1 elements that are NaN or infinite"},
-		"second moment":            {"layers.0.bias.exp_avg_sq", math.NaN(), "layers.0.bias.exp_avg_sq has 1 elements that are NaN or infinite"},
-		"second moment below zero": {"layers.0.bias.exp_avg_sq", -1e-9, "layers.0.bias.exp_avg_sq has 1 elements below zero: want squares"},
-		"nothing":                  {"layers.0.bias.exp_avg", -1, ""},
+		"weights NaN":      {"", math.NaN(), "the saved weights are not finite: layers.0.weight has 1 of 1"},
+		"weights infinite": {"", math.Inf(-1), "the saved weights are not finite: layers.0.weight has 1 of 1"},
+		"first moment": {"layers.0.weight.exp_avg", math.Inf(1),
+			"layers.0.weight.exp_avg has 1 elements that are NaN or infinite"},
+		"second moment": {"layers.0.bias.exp_avg_sq", math.NaN(),
+			"layers.0.bias.exp_avg_sq has 1 elements that are NaN or infinite"},
+		"second moment below zero": {"layers.0.bias.exp_avg_sq", -1e-9,
+			"layers.0.bias.exp_avg_sq has 1 elements below zero: want squares"},
+		"nothing": {"layers.0.bias.exp_avg", -1, ""},
 	} {
 		disk, m := vfs.NewMem(), newMLP(t, 1, 1)
 		var o *optim.Optimizer
@@ -94,7 +97,8 @@ func TestBestModelThatIsNotFiniteIsRefused(t *testing.T) {
 		return nil
 	})
 	a := lineArgs(func(a *args.TrainingArguments) {
-		a.EvalStrategy, a.SaveStrategy, a.EvalSteps, a.SaveSteps, a.MaxSteps = args.StrategySteps, args.StrategySteps, new(1.0), 1, 1
+		a.EvalStrategy, a.SaveStrategy, a.EvalSteps, a.SaveSteps, a.MaxSteps = args.StrategySteps, args.StrategySteps,
+			new(1.0), 1, 1
 		a.LoadBestModelAtEnd = true
 	})
 	set := source(points(64))

@@ -65,8 +65,9 @@ type owed struct{ evaluate, save, epochEnd bool }
 // progress is what a resume needs in addition to HuggingFace's trainer state: the sums
 // from which final figures are computed.
 type progress struct {
-	RunID     string   `json:"run_id"`
-	Job       string   `json:"job"`      // the launcher's job, "" without one: a restart continues from its own checkpoints
+	RunID string `json:"run_id"`
+	// the launcher's job, "" without one: a restart continues from its own checkpoints
+	Job       string   `json:"job"`
 	Leaves    int64    `json:"leaves"`   // micro-batches of an optimizer step, over all ranks
 	Loss      lossSum  `json:"loss"`     // over all steps that were not skipped
 	Unlogged  lossSum  `json:"unlogged"` // since the last record of training steps
@@ -137,7 +138,8 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 		return nil, err
 	}
 	a, state := t.args.Clone(), t.state
-	r = &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{}, progress: progress{RunID: newRunID()}}
+	r = &run{Trainer: t, ctx: context.WithoutCancel(ctx), saved: map[int64]bool{},
+		progress: progress{RunID: newRunID()}}
 	defer func(r *run) {
 		if err != nil {
 			*t.args, t.state = *a, state
@@ -203,9 +205,11 @@ func (r *run) plan() error {
 	}
 	r.windows = sized{windows}
 	if windows.MicroBatches() == 0 {
-		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last drops incomplete batches: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
+		return fmt.Errorf("trainer: %d samples are fewer than one batch of %d, and dataloader_drop_last drops "+
+			"incomplete batches: nothing to train on", n, r.args.PerDeviceTrainBatchSize)
 	}
-	r.steps, err = samplers.PlanSteps(windows.MicroBatches(), windows.Layout().Leaves(), r.args.NumTrainEpochs, int64(r.args.MaxSteps))
+	r.steps, err = samplers.PlanSteps(windows.MicroBatches(), windows.Layout().Leaves(), r.args.NumTrainEpochs,
+		int64(r.args.MaxSteps))
 	return err
 }
 
@@ -261,11 +265,13 @@ func (r *run) prepare() error {
 		return err
 	}
 	if r.args.LRSchedulerType == args.SchedulerConstant && r.args.WarmupSteps > 0 && r.acc.IsMain() {
-		r.log.Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; constant_with_warmup has one",
+		r.log.Warn("lr_scheduler_type constant has no warm-up, as in HuggingFace: warmup_steps has no effect; "+
+			"constant_with_warmup has one",
 			"warmup_steps", r.args.WarmupSteps)
 	}
 	total := r.steps.MaxSteps
-	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total, r.args.LearningRate, r.args.LRSchedulerKwargs)
+	r.schedule, err = optim.NewSchedule(string(r.args.LRSchedulerType), int64(r.args.NumWarmupSteps(int(total))), total,
+		r.args.LearningRate, r.args.LRSchedulerKwargs)
 	if err != nil {
 		return err
 	}
@@ -310,9 +316,11 @@ func (r *run) checkRates() error {
 	for i, lr := range rates {
 		switch {
 		case !finite(lr) || lr < 0:
-			return fmt.Errorf("trainer: parameter group %d of the optimizer has learning rate %g: want a finite number of at least 0", i, lr)
+			return fmt.Errorf("trainer: parameter group %d of the optimizer has learning rate %g: want a finite "+
+				"number of at least 0", i, lr)
 		case lr == 0 && r.args.LearningRate != 0 && len(r.opt.Groups()[i].Params) > 0:
-			return fmt.Errorf("trainer: parameter group %d of the optimizer has learning rate 0: want a rate of its own or learning_rate (%g), or no gradients for its parameters", i, r.args.LearningRate)
+			return fmt.Errorf("trainer: parameter group %d of the optimizer has learning rate 0: want a rate of its "+
+				"own or learning_rate (%g), or no gradients for its parameters", i, r.args.LearningRate)
 		}
 	}
 	return nil
@@ -359,7 +367,8 @@ func (r *run) claim(ctx context.Context, resumed bool) error {
 		return fmt.Errorf("trainer: output_dir: %w", err)
 	}
 	if len(used) > 0 {
-		return fmt.Errorf("trainer: output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint last to go on with it, overwrite_output_dir true to start a new run, or another output_dir",
+		return fmt.Errorf("trainer: output_dir %s holds checkpoints of another run (%s): want resume_from_checkpoint "+
+			"last to go on with it, overwrite_output_dir true to start a new run, or another output_dir",
 			r.args.OutputDir, used[len(used)-1])
 	}
 	return nil
@@ -380,8 +389,10 @@ func (r *run) close() {
 func (r *run) info() *callbacks.RunInfo {
 	total, _ := r.args.TotalTrainBatchSize(r.acc.Data().Size()) // plan has checked it
 	info := &callbacks.RunInfo{
-		Device: r.acc.Device().Name(), Kernels: r.acc.Kernels(), Threads: r.acc.Device().Workers(), Ranks: r.acc.WorldSize(),
-		Parameters: int64(nn.NumParameters(r.model)), Samples: r.samples, Steps: r.steps.MaxSteps, FromStep: r.state.GlobalStep,
+		Device: r.acc.Device().Name(), Kernels: r.acc.Kernels(), Threads: r.acc.Device().Workers(),
+		Ranks:      r.acc.WorldSize(),
+		Parameters: int64(nn.NumParameters(r.model)), Samples: r.samples, Steps: r.steps.MaxSteps,
+		FromStep:  r.state.GlobalStep,
 		BatchSize: r.args.PerDeviceTrainBatchSize, TotalBatch: total, Seconds: r.progress.Seconds,
 	}
 	var dtypes []string
@@ -417,8 +428,10 @@ func (r *run) announce(i *callbacks.RunInfo) {
 	if i.DTypes != "" {
 		r.log.Log(r.ctx, level, "mixed precision", "dtypes", i.DTypes)
 	}
-	r.log.Log(r.ctx, level, "training", "device", i.Device, "kernels", i.Kernels, "threads", i.Threads, "ranks", i.Ranks, "precision", i.Precision,
-		"parameters", i.Parameters, "trainable", i.Trainable, "samples", i.Samples, "steps", i.Steps, "from_step", i.FromStep,
+	r.log.Log(r.ctx, level, "training", "device", i.Device, "kernels", i.Kernels, "threads", i.Threads, "ranks",
+		i.Ranks, "precision", i.Precision,
+		"parameters", i.Parameters, "trainable", i.Trainable, "samples", i.Samples, "steps", i.Steps, "from_step",
+		i.FromStep,
 		"batch", i.BatchSize, "total_batch", i.TotalBatch)
 }
 

@@ -38,13 +38,15 @@ func TestOwnSampler(t *testing.T) {
 		a.SaveStrategy, a.SaveSteps = args.StrategySteps, 2
 	}
 	want := newLine(0.5, -0.25)
-	_, err := newTrainer(vfs.NewMem(), want, lineArgs(sequential), trainer.WithTrainData(columnsOf(order.of(list)).rows(0, len(order)))).Train()
+	_, err := newTrainer(vfs.NewMem(), want, lineArgs(sequential),
+		trainer.WithTrainData(columnsOf(order.of(list)).rows(0, len(order)))).Train()
 	require.NoError(t, err)
 
 	disk, got := vfs.NewMem(), newLine(0.5, -0.25)
 	random := func(a *args.TrainingArguments) { sequential(a); a.TrainSamplingStrategy = args.SamplingRandom }
 	source := columnsOf(list).rows(0, len(list))
-	res, err := newTrainer(disk, got, lineArgs(random), trainer.WithTrainData(source), trainer.WithSampler(order)).Train()
+	res, err := newTrainer(disk, got, lineArgs(random), trainer.WithTrainData(source),
+		trainer.WithSampler(order)).Train()
 	require.NoError(t, err)
 	require.EqualValues(t, 6, res.GlobalStep, "3 steps for 11 samples an epoch")
 	equalLines(t, want, got)
@@ -55,9 +57,11 @@ func TestOwnSampler(t *testing.T) {
 	require.NoError(t, err)
 	equalLines(t, want, got)
 
-	_, err = newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithTrainData(source), trainer.WithSampler(picked{})).Train()
+	_, err = newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithTrainData(source),
+		trainer.WithSampler(picked{})).Train()
 	requireOneError(t, err, "the sampler has 0 samples")
-	_, err = newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithTrainData(source), trainer.WithSampler(picked{20})).Train()
+	_, err = newTrainer(vfs.NewMem(), newLine(0, 0), lineArgs(), trainer.WithTrainData(source),
+		trainer.WithSampler(picked{20})).Train()
 	requireOneError(t, err, "index 20 is outside a dataset of 20")
 }
 
@@ -75,7 +79,8 @@ func TestLogitsForMetrics(t *testing.T) {
 		return tensor.Sub(c.Ctx, logits, logits)
 	}
 	run := func(opts ...trainer.Option) (map[string]float64, *trainer.PredictionOutput) {
-		tr := newTrainer(vfs.NewMem(), newLine(0.5, -0.25), lineArgs(), append(opts, trainer.WithEvalData(source), trainer.WithMetrics(&absoluteError{}))...)
+		tr := newTrainer(vfs.NewMem(), newLine(0.5, -0.25), lineArgs(),
+			append(opts, trainer.WithEvalData(source), trainer.WithMetrics(&absoluteError{}))...)
 		m, err := tr.Evaluate()
 		require.NoError(t, err)
 		p, err := tr.Predict(source)

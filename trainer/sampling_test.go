@@ -23,7 +23,9 @@ func TestGroupByLengthHasTheSameBitsOnAnyNumberOfRanks(t *testing.T) {
 	four := trainOnRanks(t, 4, byLength)
 	require.Equal(t, one.history, four.history)
 	require.Equal(t, one.weights, four.weights)
-	two := trainOnRanksFrom(t, four.disk.CrashClone(nil), 2, byLength, func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-2" })
+	two := trainOnRanksFrom(t, four.disk.CrashClone(nil), 2, byLength, func(a *args.TrainingArguments) {
+		a.ResumeFromCheckpoint = out + "/checkpoint-2"
+	})
 	require.Equal(t, one.weights, two.weights)
 }
 
@@ -75,5 +77,6 @@ func TestGroupByLengthOrder(t *testing.T) {
 func TestGroupByLengthNeedsLengths(t *testing.T) {
 	a := lineArgs(byLength)
 	_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64)))).Train()
-	require.EqualError(t, err, `trainer: train_sampling_strategy group_by_length: data: samples of type trainer_test.point have no length: want slices, or structs with an integer "length" or a slice "input_ids", or a dataset with a method Lengths`)
+	require.EqualError(t, err,
+		`trainer: train_sampling_strategy group_by_length: data: samples of type trainer_test.point have no length: want slices, or structs with an integer "length" or a slice "input_ids", or a dataset with a method Lengths`)
 }

@@ -104,13 +104,16 @@ func (r *run) rotate() {
 		keep = append(keep, *best)
 	}
 	if _, err := r.store.Rotate(*r.args.SaveTotalLimit, r.progress.RunID, keep...); err != nil {
-		r.log.Warn("save_total_limit: old checkpoints could not be deleted", "limit", *r.args.SaveTotalLimit, "err", err)
+		r.log.Warn("save_total_limit: old checkpoints could not be deleted", "limit", *r.args.SaveTotalLimit, "err",
+			err)
 	}
 }
 
 // modelParts are the files of a saved model: weights, config and the user's parts.
 func (t *Trainer) modelParts() ([]checkpoint.Part, error) {
-	parts := []checkpoint.Part{{Name: models.WeightsFile, Write: func(w io.Writer) error { return models.WriteWeights(w, t.model) }}}
+	parts := []checkpoint.Part{{Name: models.WeightsFile, Write: func(w io.Writer) error {
+		return models.WriteWeights(w, t.model)
+	}}}
 	if m, ok := t.model.(models.Configured); ok {
 		text, err := models.ConfigJSON(m)
 		if err != nil {
@@ -149,11 +152,12 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	}})
 	for name, v := range map[string]any{
 		optimizerFile: optimizerState{opt.Name, opt.Steps},
-		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate(), r.opt.BaseLRs()},
-		rngFile:       rngState{generator, r.args.Seed, r.windows.Position()},
-		samplerFile:   r.windows.place(),
-		progressFile:  r.progress,
-		scalerFile:    r.acc.Scaler(),
+		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate(),
+			r.opt.BaseLRs()},
+		rngFile:      rngState{generator, r.args.Seed, r.windows.Position()},
+		samplerFile:  r.windows.place(),
+		progressFile: r.progress,
+		scalerFile:   r.acc.Scaler(),
 	} {
 		if s, ok := v.(*accelerate.Scaler); ok && s == nil {
 			continue

@@ -52,7 +52,8 @@ type shardingCase struct {
 func (c shardingCase) train(t *testing.T, disk *vfs.Mem, set ...func(*args.TrainingArguments)) (sharded, error) {
 	const steps = 2 // of accumulation
 	a := lineArgs(append([]func(*args.TrainingArguments){func(a *args.TrainingArguments) {
-		a.TrainSamplingStrategy, a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps, a.NumReplicas = args.SamplingSequential, c.BatchSize, steps, c.Ranks
+		a.TrainSamplingStrategy, a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps,
+			a.NumReplicas = args.SamplingSequential, c.BatchSize, steps, c.Ranks
 		a.DataloaderDropLast, a.DataSharding = c.DropLast, args.ShardingHuggingFace
 		a.AcceleratorConfig = map[string]any{"split_batches": c.SplitBatches, "even_batches": c.EvenBatches}
 		a.NumTrainEpochs, a.SaveStrategy, a.SaveSteps, a.DDPTimeout = 2, args.StrategySteps, 1, 20
@@ -79,11 +80,13 @@ func TestHuggingFaceSharding(t *testing.T) {
 	require.NoError(t, json.Unmarshal(file, &cases))
 	compared := 0
 	for _, c := range cases {
-		if c.Iterable || c.Skip > 0 || c.Ranks == 4 && c.BatchSize == 8 || c.Samples != 37 && c.Samples != 22 || len(c.Batches[0]) == 0 {
+		if c.Iterable || c.Skip > 0 || c.Ranks == 4 && c.BatchSize == 8 || c.Samples != 37 && c.Samples != 22 ||
+			len(c.Batches[0]) == 0 {
 			continue
 		}
 		compared++
-		t.Run(fmt.Sprintf("%d ranks, %d samples by %d, split %t, even %t, drop %t", c.Ranks, c.Samples, c.BatchSize, c.SplitBatches, c.EvenBatches, c.DropLast), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d ranks, %d samples by %d, split %t, even %t, drop %t", c.Ranks, c.Samples, c.BatchSize,
+			c.SplitBatches, c.EvenBatches, c.DropLast), func(t *testing.T) {
 			whole, err := c.train(t, vfs.NewMem())
 			require.NoError(t, err)
 			for rank, want := range c.Batches {
@@ -95,7 +98,8 @@ func TestHuggingFaceSharding(t *testing.T) {
 			}
 			steps := 2 * ((len(c.Batches[0]) + 1) / 2)
 			for step := 1; step < steps && c.Ranks == 2 && c.Samples == 37; step++ {
-				again, err := c.train(t, whole.disk.CrashClone(nil), resumeFrom(int64(step)), func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategyNo })
+				again, err := c.train(t, whole.disk.CrashClone(nil), resumeFrom(int64(step)),
+					func(a *args.TrainingArguments) { a.SaveStrategy = args.StrategyNo })
 				require.NoError(t, err)
 				require.Equal(t, whole.weights, again.weights, "from step %d", step)
 			}
@@ -109,7 +113,9 @@ func TestShardingIsTheCheckpoints(t *testing.T) {
 	c := shardingCase{Ranks: 4, BatchSize: 4, Samples: 37, SplitBatches: true, EvenBatches: true}
 	whole, err := c.train(t, vfs.NewMem())
 	require.NoError(t, err)
-	again, err := c.train(t, whole.disk.CrashClone(nil), resumeFrom(3), func(a *args.TrainingArguments) { a.DataSharding, a.AcceleratorConfig = args.ShardingLockstep, nil })
+	again, err := c.train(t, whole.disk.CrashClone(nil), resumeFrom(3), func(a *args.TrainingArguments) {
+		a.DataSharding, a.AcceleratorConfig = args.ShardingLockstep, nil
+	})
 	require.NoError(t, err)
 	require.Equal(t, whole.weights, again.weights)
 

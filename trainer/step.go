@@ -49,7 +49,8 @@ func (r *run) step() (more bool, err error) {
 }
 
 // forwardBackward runs the window's micro-batches on all ranks.
-func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) (loss accelerate.WindowLoss, err error) {
+func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) (loss accelerate.WindowLoss,
+	err error) {
 	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
 	for _, b := range w.Batches {
 		r.memory.see(b)
@@ -69,7 +70,8 @@ func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) 
 	})
 	var failed *accelerate.MicroBatchError
 	if errors.As(err, &failed) {
-		err = fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank, failed.Leaf, failed.Err)
+		err = fmt.Errorf("trainer: step %d, rank %d, micro-batch %d: %w", r.state.GlobalStep+1, failed.Rank,
+			failed.Leaf, failed.Err)
 	}
 	if err != nil {
 		return loss, err
@@ -135,7 +137,11 @@ func (r *run) update(stats *callbacks.StepStats) error {
 		if err := r.nonfinite(stats); err != nil {
 			return err
 		}
-	} else if err := r.guard(func() error { r.opt.ScaleLR(r.schedule.Factor(r.scheduled())); r.acc.Step(); return nil }); err != nil {
+	} else if err := r.guard(func() error {
+		r.opt.ScaleLR(r.schedule.Factor(r.scheduled()))
+		r.acc.Step()
+		return nil
+	}); err != nil {
 		return err
 	}
 	if err := r.callbacks.Fire(callbacks.OptimizerStep, e); err != nil {
@@ -149,7 +155,8 @@ func (r *run) update(stats *callbacks.StepStats) error {
 func (r *run) nonfinite(stats *callbacks.StepStats) error {
 	r.progress.Nonfinite++
 	step := r.state.GlobalStep + 1
-	r.log.Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss, "grad_norm", stats.GradNorm,
+	r.log.Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss, "grad_norm",
+		stats.GradNorm,
 		"nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
 	r.bad = &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm, Checkpoint: r.checkpoint}
 	if r.args.NonfiniteLoss == args.NonfiniteRaise {

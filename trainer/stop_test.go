@@ -22,14 +22,16 @@ func TestEarlyStoppingGivesItsReason(t *testing.T) {
 	a := lineArgs(func(a *args.TrainingArguments) {
 		a.EvalStrategy, a.EvalSteps, a.LearningRate = args.StrategySteps, new(1.0), 20 // which diverges
 	})
-	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64))), trainer.WithEvalData(source(points(8))),
+	tr := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, trainer.WithTrainData(source(points(64))),
+		trainer.WithEvalData(source(points(8))),
 		trainer.WithCallbacks(&callbacks.EarlyStopping{Patience: 2}),
 		on(callbacks.TrainEnd, func(e *callbacks.Event) error { told = e.Control.StopReason; return nil }))
 	res, err := tr.Train()
 	require.NoError(t, err)
 	require.Less(t, res.GlobalStep, int64(24))
 	require.Equal(t, callbacks.StopCallback, res.StopReason.Kind)
-	require.Regexp(t, `^EarlyStoppingCallback: no eval_loss below \d+\.\d{4} in 2 evaluations$`, res.StopReason.String())
+	require.Regexp(t, `^EarlyStoppingCallback: no eval_loss below \d+\.\d{4} in 2 evaluations$`,
+		res.StopReason.String())
 	require.Equal(t, res.StopReason, told)
 }
 
@@ -50,7 +52,8 @@ func (q *quitter) OnStepEnd(e *callbacks.Event) error {
 
 func TestAnotherRankStops(t *testing.T) {
 	m := newGPT2(t, 0)
-	tr := newTrainer(vfs.NewMem(), m, rankArgs(2), trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+	tr := newTrainer(vfs.NewMem(), m, rankArgs(2), trainer.WithTrainData(raggedTexts(51)),
+		trainer.WithEvalData(raggedTexts(13)),
 		trainer.WithCallbacks(&quitter{first: m}))
 	res, err := tr.Train()
 	require.NoError(t, err)
@@ -69,7 +72,8 @@ func TestRunInfo(t *testing.T) {
 			all += int64(len(bits) / 4)
 		}
 		var got *callbacks.RunInfo
-		tr := newTrainer(vfs.NewMem(), m, rankArgs(ranks), trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13)),
+		tr := newTrainer(vfs.NewMem(), m, rankArgs(ranks), trainer.WithTrainData(raggedTexts(51)),
+			trainer.WithEvalData(raggedTexts(13)),
 			on(callbacks.TrainBegin, func(e *callbacks.Event) error { got = e.Run; return nil }))
 		_, err := tr.Train()
 		require.NoError(t, err)
@@ -77,7 +81,8 @@ func TestRunInfo(t *testing.T) {
 		require.NotEmpty(t, got.Kernels)
 		got.Threads, got.Kernels = 0, ""
 		require.Equal(t, &callbacks.RunInfo{
-			Device: "cpu", Ranks: ranks, Precision: "float32", Parameters: all, Trainable: all - frozen, Samples: 51, Steps: 8, BatchSize: 2, TotalBatch: 16,
+			Device: "cpu", Ranks: ranks, Precision: "float32", Parameters: all, Trainable: all - frozen, Samples: 51,
+			Steps: 8, BatchSize: 2, TotalBatch: 16,
 		}, got)
 	}
 }
@@ -90,7 +95,8 @@ func TestDisplayAndLog(t *testing.T) {
 	log := &messages{}
 	a := lineArgs(func(a *args.TrainingArguments) { a.MaxTrainSeconds = 1e-9 })
 	run := func(opts ...trainer.Option) {
-		opts = append([]trainer.Option{trainer.WithTrainData(source(points(64))), trainer.WithLogger(log.logger())}, opts...)
+		opts = append([]trainer.Option{trainer.WithTrainData(source(points(64))), trainer.WithLogger(log.logger())},
+			opts...)
 		_, err := newTrainer(vfs.NewMem(), newMLP(t, 1, 1), a, opts...).Train()
 		require.NoError(t, err)
 	}
@@ -98,11 +104,13 @@ func TestDisplayAndLog(t *testing.T) {
 	text, err := os.ReadFile(shown.Name())
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	require.Regexp(t, `^training on cpu \(\w+, \d+ threads?\), 1 rank, float32: 2 parameters, 64 samples, 24 steps of 8$`, lines[0])
+	require.Regexp(t,
+		`^training on cpu \(\w+, \d+ threads?\), 1 rank, float32: 2 parameters, 64 samples, 24 steps of 8$`, lines[0])
 	require.Equal(t, "stopped after 1 of 24 steps: max_train_seconds 1e-09 reached", lines[len(lines)-1])
 	require.NotContains(t, log.String(), "msg=training")
 
 	run()
 	require.Equal(t, 1, strings.Count(log.String(), "msg=training device=cpu"))
-	require.Contains(t, log.String(), `msg="training stopped early" step=1 max_steps=24 reason="max_train_seconds 1e-09 reached"`)
+	require.Contains(t, log.String(),
+		`msg="training stopped early" step=1 max_steps=24 reason="max_train_seconds 1e-09 reached"`)
 }

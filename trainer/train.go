@@ -43,7 +43,8 @@ type NonfiniteError struct {
 func (*NonfiniteError) Permanent() bool { return true }
 
 func (e *NonfiniteError) Error() string {
-	text := fmt.Sprintf("trainer: step %d: loss %g, gradient norm %g: not finite; the weights are as before the step", e.Step, e.Loss, e.GradNorm)
+	text := fmt.Sprintf("trainer: step %d: loss %g, gradient norm %g: not finite; the weights are as before the step",
+		e.Step, e.Loss, e.GradNorm)
 	if e.Checkpoint != "" {
 		text += "; last checkpoint: " + e.Checkpoint
 	}
@@ -170,7 +171,9 @@ func (r *run) checkEnd() {
 		return
 	case r.progress.LastStep.Skipped && a.NonfiniteLoss == args.NonfiniteStop:
 		c.StopReason = callbacks.StopReason{
-			Kind: callbacks.StopNonfinite, Detail: fmt.Sprintf("loss or gradient of step %d not finite (nonfinite_loss %s)", s.GlobalStep, a.NonfiniteLoss),
+			Kind: callbacks.StopNonfinite,
+			Detail: fmt.Sprintf("loss or gradient of step %d not finite (nonfinite_loss %s)", s.GlobalStep,
+				a.NonfiniteLoss),
 		}
 	case r.timeIsUp():
 		r.timeUp = true
@@ -226,19 +229,21 @@ func (r *run) act(ctx context.Context) error {
 func (r *run) agreedReason() callbacks.StopReason {
 	switch {
 	case r.timeUp:
-		return callbacks.StopReason{Kind: callbacks.StopTimeLimit, Detail: fmt.Sprintf("max_train_seconds %g reached", r.args.MaxTrainSeconds)}
+		return callbacks.StopReason{Kind: callbacks.StopTimeLimit,
+			Detail: fmt.Sprintf("max_train_seconds %g reached", r.args.MaxTrainSeconds)}
 	case r.state.GlobalStep < r.steps.MaxSteps && r.acc.WorldSize() > 1:
 		return callbacks.StopReason{Kind: callbacks.StopOtherRank}
 	}
 	return callbacks.StopReason{}
 }
 
-// agree makes what a callback of any rank asked for hold on all, and the end of any rank's ctx: it is the one exchange of
-// a step that is not about data.
+// agree makes what a callback of any rank asked for hold on all, and the end of any rank's ctx: it is the one exchange
+// of a step that is not about data.
 func (r *run) agree(ctx context.Context) error {
 	c := &r.control
 	r.interrupted = r.interrupted || ctx.Err() != nil
-	err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog, &r.timeUp, &r.interrupted)
+	err := r.acc.Agree(r.ctx, &c.ShouldTrainingStop, &c.ShouldEpochStop, &c.ShouldSave, &c.ShouldEvaluate, &c.ShouldLog,
+		&r.timeUp, &r.interrupted)
 	if err == nil && c.ShouldTrainingStop && !c.StopReason.Early() {
 		c.StopReason = r.agreedReason()
 	}

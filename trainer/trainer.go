@@ -182,7 +182,8 @@ func (t *Trainer) build() error {
 		return err
 	}
 	if t.args.EvalStrategy != args.StrategyNo && len(t.evals) == 0 {
-		return fmt.Errorf("trainer: eval_strategy is %s, but there is no evaluation set: want WithEvalData, or eval_strategy no", t.args.EvalStrategy)
+		return fmt.Errorf("trainer: eval_strategy is %s, but there is no evaluation set: want WithEvalData, or "+
+			"eval_strategy no", t.args.EvalStrategy)
 	}
 	if t.args.EvalOnStart && len(t.evals) == 0 {
 		return errors.New("trainer: eval_on_start is set, but there is no evaluation set: want WithEvalData")
@@ -229,7 +230,8 @@ func (t *Trainer) checkOptions() error {
 			return fmt.Errorf("trainer: evaluation set %q has no data: want a source", set.name)
 		}
 		if names[set.name] {
-			return fmt.Errorf("trainer: two evaluation sets have the name %q: want WithNamedEvalData with different names", set.name)
+			return fmt.Errorf("trainer: two evaluation sets have the name %q: want WithNamedEvalData with "+
+				"different names", set.name)
 		}
 		names[set.name] = true
 	}

@@ -61,7 +61,8 @@ func plan(params []tensor.Named, order []int, first, limit int) []*bucket {
 	slices.SortFunc(list, func(x, y *bucket) int { return cmp.Compare(last[x], last[y]) })
 	offset := 0
 	for n, b := range list {
-		b.offset, b.label, b.layout = offset, fmt.Sprintf("bucket %d (%s)", n, between(params, b.params)), layout(params, b.params)
+		b.offset, b.label, b.layout = offset, fmt.Sprintf("bucket %d (%s)", n, between(params, b.params)),
+			layout(params, b.params)
 		offset += b.bytes
 	}
 	return list

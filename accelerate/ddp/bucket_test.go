@@ -20,7 +20,8 @@ func sized(numels ...int) []tensor.Named {
 		if n < 0 {
 			n, dt = -n, tensor.Float64
 		}
-		list = append(list, tensor.Named{Name: fmt.Sprintf("p%d", i), Tensor: tensor.Zeros(c, dt, n).SetRequiresGrad(true)})
+		list = append(list, tensor.Named{Name: fmt.Sprintf("p%d", i),
+			Tensor: tensor.Zeros(c, dt, n).SetRequiresGrad(true)})
 	}
 	return list
 }
@@ -43,14 +44,18 @@ func TestPlan(t *testing.T) {
 	}{
 		{"nothing", nil, nil, 64, 256, nil},
 		{"all in one", []int{16, 16, 16}, []int{2, 1, 0}, 1024, 1024, [][]int{{2, 1, 0}}},
-		{"the first closes early", []int{16, 16, 16, 16, 16}, []int{0, 1, 2, 3, 4}, 64, 192, [][]int{{0}, {1, 2, 3}, {4}}},
-		{"the first may pass its size, not the limit", []int{8, 32, 48}, []int{0, 1, 2}, 128, 256, [][]int{{0, 1}, {2}}},
+		{"the first closes early", []int{16, 16, 16, 16, 16}, []int{0, 1, 2, 3, 4}, 64, 192,
+			[][]int{{0}, {1, 2, 3}, {4}}},
+		{"the first may pass its size, not the limit", []int{8, 32, 48}, []int{0, 1, 2}, 128, 256,
+			[][]int{{0, 1}, {2}}},
 		{"a small one before a large one", []int{8, 64}, []int{0, 1}, 128, 256, [][]int{{0}, {1}}},
-		{"an oversized parameter stands alone", []int{16, 16, 500, 16, 16}, []int{0, 1, 2, 3, 4}, 64, 256, [][]int{{0}, {1}, {2}, {3, 4}}},
+		{"an oversized parameter stands alone", []int{16, 16, 500, 16, 16}, []int{0, 1, 2, 3, 4}, 64, 256,
+			[][]int{{0}, {1}, {2}, {3, 4}}},
 		{"an oversized parameter first", []int{500, 16, 16}, []int{0, 1, 2}, 64, 256, [][]int{{0}, {1, 2}}},
 		{"dtypes apart", []int{16, -8, 16, -8}, []int{0, 1, 2, 3}, 1024, 1024, [][]int{{0, 2}, {1, 3}}},
 		{"each dtype begins early", []int{16, -8, 16, -8}, []int{0, 1, 2, 3}, 64, 1024, [][]int{{0}, {1}, {2}, {3}}},
-		{"in the order in which they are complete", []int{16, -8, -8, 16}, []int{0, 1, 2, 3}, 1024, 1024, [][]int{{1, 2}, {0, 3}}},
+		{"in the order in which they are complete", []int{16, -8, -8, 16}, []int{0, 1, 2, 3}, 1024, 1024,
+			[][]int{{1, 2}, {0, 3}}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			params := sized(k.numels...)

@@ -52,7 +52,8 @@ type Reducer struct {
 	place   []int            // of each parameter: its bucket
 	offsets []int            // of each parameter: where its gradient lies in the memory, in bytes
 	views   []*tensor.Tensor // of each parameter: its gradient's place
-	host    bool             // buckets lie in the group's memory; else they are on the device, and are copied through it
+	// buckets lie in the group's memory; else they are on the device, and are copied through it
+	host bool
 
 	ready     []bool
 	usage     *usage
@@ -150,7 +151,8 @@ func (r *Reducer) Views() []*tensor.Tensor { return slices.Clone(r.views) }
 // be added to the gradient until Finish. Announced twice, a parameter makes Finish fail.
 func (r *Reducer) Ready(i int) {
 	if r.ready[i] {
-		r.twice = fmt.Errorf("ddp: the gradient of %s was announced twice in one step, the second time after it may have been sent", r.params[i].Name)
+		r.twice = fmt.Errorf("ddp: the gradient of %s was announced twice in one step, the second time after it may "+
+			"have been sent", r.params[i].Name)
 		return
 	}
 	if r.announced == 0 && r.order != nil {

@@ -27,7 +27,8 @@ import (
 
 func TestMain(m *testing.M) {
 	// The workers of the process's device stay.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/lockstep-ml/lockstep/internal/parallel.(*worker).loop"))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/lockstep-ml/lockstep/internal/parallel.(*worker).loop"))
 }
 
 var options = dist.Options{Timeout: 10 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
@@ -43,14 +44,17 @@ var shapes = []struct {
 	dtype tensor.DType
 	shape []int
 }{
-	{tensor.Float32, []int{7}}, {tensor.Float64, []int{3, 5}}, {tensor.Float32, []int{1000}}, {tensor.BFloat16, []int{33}},
-	{tensor.Float32, nil}, {tensor.Float16, []int{9}}, {tensor.Float32, []int{0, 4}}, {tensor.Float32, []int{20, 10}}, {tensor.Float64, []int{64}},
+	{tensor.Float32, []int{7}}, {tensor.Float64, []int{3, 5}}, {tensor.Float32, []int{1000}},
+	{tensor.BFloat16, []int{33}},
+	{tensor.Float32, nil}, {tensor.Float16, []int{9}}, {tensor.Float32, []int{0, 4}}, {tensor.Float32, []int{20, 10}},
+	{tensor.Float64, []int{64}},
 }
 
 func newParams(c *tensor.Ctx) []tensor.Named {
 	var list []tensor.Named
 	for i, s := range shapes {
-		list = append(list, tensor.Named{Name: fmt.Sprintf("p%d", i), Tensor: tensor.Zeros(c.NoGrad(), s.dtype, s.shape...).SetRequiresGrad(true)})
+		list = append(list, tensor.Named{Name: fmt.Sprintf("p%d", i),
+			Tensor: tensor.Zeros(c.NoGrad(), s.dtype, s.shape...).SetRequiresGrad(true)})
 	}
 	return list
 }
@@ -365,7 +369,8 @@ func TestAnnouncedTwice(t *testing.T) {
 		}
 		return r.Finish(t.Context())
 	})
-	require.EqualError(t, err, "rank 1: ddp: the gradient of p1 was announced twice in one step, the second time after it may have been sent")
+	require.EqualError(t, err, "rank 1: ddp: the gradient of p1 was announced twice in one step, the second time "+
+		"after it may have been sent")
 }
 
 // Ranks whose buckets differ get an error that names both sides, not sums of other things.
@@ -450,14 +455,16 @@ func TestTrace(t *testing.T) {
 	onRanks(t, 2, func(g *dist.Group) error {
 		c := tensor.NewCtx(tensor.CPU())
 		var spans []Span
-		r, err := New(c, g, sized(16, 16, 16), Options{BucketBytes: 64, Trace: func(s Span) { spans = append(spans, s) }})
+		r, err := New(c, g, sized(16, 16, 16),
+			Options{BucketBytes: 64, Trace: func(s Span) { spans = append(spans, s) }})
 		require.NoError(t, err)
 		for step := range 2 {
 			begin := time.Now()
 			require.NoError(t, r.Finish(t.Context()))
 			require.Len(t, spans, 3)
 			for i, s := range spans {
-				require.Equal(t, Span{Bucket: i, Label: fmt.Sprintf("bucket %d (p%d)", i, 2-i), Bytes: 64, Queued: s.Queued, Started: s.Started, Ended: s.Ended}, s, "step %d", step)
+				require.Equal(t, Span{Bucket: i, Label: fmt.Sprintf("bucket %d (p%d)", i, 2-i), Bytes: 64,
+					Queued: s.Queued, Started: s.Started, Ended: s.Ended}, s, "step %d", step)
 				times := []time.Time{begin, s.Queued, s.Started, s.Ended, time.Now()}
 				require.True(t, slices.IsSortedFunc(times, time.Time.Compare), "%v", times)
 			}

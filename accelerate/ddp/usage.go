@@ -22,13 +22,15 @@ type usage struct {
 	first []bool // here as it was when a static graph became known; nil before
 	all   []bool // on any rank, after agree
 
-	votes []uint8 // exchanged: per parameter "used", per parameter "missing where there was a backward pass", "no backward pass"
+	// exchanged: per parameter "used", per parameter "missing where there was a backward pass", "no backward pass"
+	votes []uint8
 	wait  func(context.Context) error
 }
 
 func newUsage(params []tensor.Named, o Options) *usage {
 	n := len(params)
-	return &usage{params: params, requireUsed: o.RequireUsed, static: o.StaticGraph, here: make([]bool, n), all: make([]bool, n), votes: make([]uint8, 2*n+1)}
+	return &usage{params: params, requireUsed: o.RequireUsed, static: o.StaticGraph, here: make([]bool, n),
+		all: make([]bool, n), votes: make([]uint8, 2*n+1)}
 }
 
 // send begins the exchange; a static graph that is known needs none.
@@ -62,9 +64,11 @@ func (u *usage) unchanged(tookPart bool) error {
 	for i, used := range u.here {
 		switch {
 		case used && !u.first[i]:
-			return fmt.Errorf("ddp: parameter %s has a gradient and had none in the first step: want a graph that does not change, or ddp_static_graph off", u.params[i].Name)
+			return fmt.Errorf("ddp: parameter %s has a gradient and had none in the first step: want a graph that "+
+				"does not change, or ddp_static_graph off", u.params[i].Name)
 		case !used && u.first[i]:
-			return fmt.Errorf("ddp: parameter %s has no gradient and had one in the first step: want a graph that does not change, or ddp_static_graph off", u.params[i].Name)
+			return fmt.Errorf("ddp: parameter %s has no gradient and had one in the first step: want a graph that "+
+				"does not change, or ddp_static_graph off", u.params[i].Name)
 		}
 	}
 	return nil
@@ -109,6 +113,7 @@ func (u *usage) refuseMissing(missing []uint8) error {
 	if count > listed {
 		names = append(names, "…")
 	}
-	return fmt.Errorf("ddp: %d of %d parameters had no gradient in a step: %s: want a loss that uses every parameter, or ddp_find_unused_parameters on",
+	return fmt.Errorf("ddp: %d of %d parameters had no gradient in a step: %s: want a loss that uses every "+
+		"parameter, or ddp_find_unused_parameters on",
 		count, len(missing), strings.Join(names, ", "))
 }

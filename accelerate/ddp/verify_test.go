@@ -42,13 +42,18 @@ func TestVerifyDifferences(t *testing.T) {
 	frozen.SetRequiresGrad(false)
 	ref := []tensor.Named{p("a", tensor.Float32, 2, 3), p("b", tensor.Float32, 3)}
 	for want, other := range map[string][]tensor.Named{
-		"parameter 1 is b float32[3] on rank 0 and c float32[3] on rank 2":          {p("a", tensor.Float32, 2, 3), p("c", tensor.Float32, 3)},
-		"parameter 0 is a float32[2 3] on rank 0 and a float32[3 2] on rank 2":      {p("a", tensor.Float32, 3, 2), p("b", tensor.Float32, 3)},
-		"parameter 1 is b float32[3] on rank 0 and b float64[3] on rank 2":          {p("a", tensor.Float32, 2, 3), p("b", tensor.Float64, 3)},
-		"parameter 1 is b float32[3] on rank 0 and b float32[3] (frozen) on rank 2": {p("a", tensor.Float32, 2, 3), frozen},
-		"2 parameters on rank 0 and 1 on rank 2, which lacks b float32[3]":          {p("a", tensor.Float32, 2, 3)},
-		"2 parameters on rank 0 and 3 on rank 2, which has c float32[1] besides":    {p("a", tensor.Float32, 2, 3), p("b", tensor.Float32, 3), p("c", tensor.Float32, 1)},
-		"2 parameters on rank 0 and 0 on rank 2, which lacks a float32[2 3]":        nil,
+		"parameter 1 is b float32[3] on rank 0 and c float32[3] on rank 2": {p("a", tensor.Float32, 2, 3),
+			p("c", tensor.Float32, 3)},
+		"parameter 0 is a float32[2 3] on rank 0 and a float32[3 2] on rank 2": {p("a", tensor.Float32, 3, 2),
+			p("b", tensor.Float32, 3)},
+		"parameter 1 is b float32[3] on rank 0 and b float64[3] on rank 2": {p("a", tensor.Float32, 2, 3),
+			p("b", tensor.Float64, 3)},
+		"parameter 1 is b float32[3] on rank 0 and b float32[3] (frozen) on rank 2": {p("a", tensor.Float32, 2, 3),
+			frozen},
+		"2 parameters on rank 0 and 1 on rank 2, which lacks b float32[3]": {p("a", tensor.Float32, 2, 3)},
+		"2 parameters on rank 0 and 3 on rank 2, which has c float32[1] besides": {p("a", tensor.Float32, 2, 3),
+			p("b", tensor.Float32, 3), p("c", tensor.Float32, 1)},
+		"2 parameters on rank 0 and 0 on rank 2, which lacks a float32[2 3]": nil,
 	} {
 		same := []tensor.Named{p("a", tensor.Float32, 2, 3), p("b", tensor.Float32, 3)}
 		_, errs := verifyRanks(t, c, [][]tensor.Named{ref, same, other})

@@ -90,7 +90,8 @@ func (e *Environment) OneHost() bool { return e.LocalWorldSize == e.WorldSize }
 
 // String is the place in one line, for a log.
 func (e *Environment) String() string {
-	s := fmt.Sprintf("%s: rank %d of %d, local rank %d of %d", e.Kind, e.Rank, e.WorldSize, e.LocalRank, e.LocalWorldSize)
+	s := fmt.Sprintf("%s: rank %d of %d, local rank %d of %d", e.Kind, e.Rank, e.WorldSize, e.LocalRank,
+		e.LocalWorldSize)
 	switch {
 	case e.AgentStore:
 		s += fmt.Sprintf(", torchrun's store at %s port %d", e.MasterAddr, e.MasterPort)

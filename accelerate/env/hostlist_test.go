@@ -28,7 +28,8 @@ func TestExpandHostList(t *testing.T) {
 		require.NoError(t, err, row.in)
 		require.Equal(t, row.want, got, row.in)
 	}
-	for _, in := range []string{"", ",", "a,", "n[1-3", "n1-3]", "n[[1]]", "n[]", "n[3-1]", "n[a-b]", "n[1-2-3]", "n[0-4294967295]", "n[0-99999]m[0-99999]",
+	for _, in := range []string{"", ",", "a,", "n[1-3", "n1-3]", "n[[1]]", "n[]", "n[3-1]", "n[a-b]", "n[1-2-3]",
+		"n[0-4294967295]", "n[0-99999]m[0-99999]",
 		strings.Repeat("n", 256) + "[0-1000000]", "n[" + strings.Repeat("0", 1000) + "1-1000000]"} {
 		_, err := ExpandHostList(in)
 		require.ErrorContains(t, err, "host list", in)

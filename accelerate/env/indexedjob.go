@@ -19,8 +19,10 @@ var indexedJobLauncher = launcher{
 			return "", ""
 		}
 		if has(l, varWorldSize, varMasterAddr) == "" {
-			return "", fmt.Sprintf("%s is set, but %s is not: this pod runs alone. To train together, set %s to the Job's completions and %s to <job>-0.<service>",
-				varCompletionIndex, varWorldSize, varWorldSize, varMasterAddr)
+			return "",
+				fmt.Sprintf("%s is set, but %s is not: this pod runs alone. To train together, set %s to the Job's "+
+					"completions and %s to <job>-0.<service>",
+					varCompletionIndex, varWorldSize, varWorldSize, varMasterAddr)
 		}
 		if get(l, varWorldSize) == "1" {
 			return "", fmt.Sprintf("%s is set, and %s is 1: this pod runs alone", varCompletionIndex, varWorldSize)

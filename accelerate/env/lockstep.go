@@ -54,7 +54,8 @@ func readLockstep(r *reader) {
 }
 
 // ErrNoToken is JobToken's error in an environment without a token.
-var ErrNoToken = errors.New("no job token: set " + VarJobToken + ", or " + VarJobTokenFile + " to a file that only its owner can read")
+var ErrNoToken = errors.New("no job token: set " + VarJobToken + ", or " + VarJobTokenFile +
+	" to a file that only its owner can read")
 
 // JobToken is the secret that the ranks of the job prove to each other: LOCKSTEP_JOB_TOKEN,
 // else what the launcher has handed over, else the text of the file that
@@ -79,7 +80,8 @@ func Token(lookup Lookup) (string, error) {
 		return "", fmt.Errorf("%s: %w", VarJobTokenFile, err)
 	}
 	if exposed(info.Mode()) {
-		return "", fmt.Errorf("%s: %s has mode %v, so that others can read the secret; want 0600", VarJobTokenFile, path, info.Mode().Perm())
+		return "", fmt.Errorf("%s: %s has mode %v, so that others can read the secret; want 0600", VarJobTokenFile,
+			path, info.Mode().Perm())
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -117,8 +119,10 @@ func handed(lookup Lookup) (string, error) {
 	}
 	token, err := takeFile(fd)
 	if err != nil {
-		return "", fmt.Errorf("%s is %d, which does not hold the job token (%w): a program between the launcher and this one may have closed it; "+
-			"give the launcher a token in a file, by %s", VarTokenFD, fd, err, VarJobTokenFile)
+		return "",
+			fmt.Errorf("%s is %d, which does not hold the job token (%w): a program between the launcher and this "+
+				"one may have closed it; "+
+				"give the launcher a token in a file, by %s", VarTokenFD, fd, err, VarJobTokenFile)
 	}
 	if tokens.of == nil {
 		tokens.of = map[string]string{}

@@ -49,7 +49,8 @@ type reader struct {
 func newReader(lookup Lookup, kind Kind, sign string) *reader {
 	r := &reader{lookup: lookup, e: Environment{
 		Kind: kind, lookup: lookup,
-		Rank: Unknown, WorldSize: Unknown, LocalRank: Unknown, LocalWorldSize: Unknown, NodeRank: Unknown, Nodes: Unknown,
+		Rank: Unknown, WorldSize: Unknown, LocalRank: Unknown, LocalWorldSize: Unknown, NodeRank: Unknown,
+		Nodes: Unknown,
 	}}
 	if sign != "" {
 		r.say(fieldKind, string(kind), sign+" is set")
@@ -173,7 +174,8 @@ func (r *reader) port() {
 	switch {
 	case r.e.MasterPort != 0 || r.number(fieldMasterPort, &r.e.MasterPort, varMasterPort):
 	case r.e.JobID != "":
-		r.set(fieldMasterPort, &r.e.MasterPort, jobPort(r.e.JobID), "derived from the job id; "+varMasterPort+" overrides")
+		r.set(fieldMasterPort, &r.e.MasterPort, jobPort(r.e.JobID),
+			"derived from the job id; "+varMasterPort+" overrides")
 	default:
 		r.set(fieldMasterPort, &r.e.MasterPort, DefaultMasterPort, "default; "+varMasterPort+" overrides")
 	}
@@ -199,7 +201,8 @@ func (r *reader) compare(other *reader) string {
 	case agree:
 		return fmt.Sprintf("%s (%s) says the same", o.Kind, o.Findings[0].Source)
 	case r.inner || r.e.isMPI() && !o.isMPI() || len(other.faults) > 0:
-		return fmt.Sprintf("%s is there too (%s) and was not used: %s runs inside it", o.Kind, o.Findings[0].Source, r.e.Kind)
+		return fmt.Sprintf("%s is there too (%s) and was not used: %s runs inside it", o.Kind, o.Findings[0].Source,
+			r.e.Kind)
 	case len(r.faults) > 0:
 		return ""
 	}
@@ -234,7 +237,8 @@ func (r *reader) finish() (*Environment, error) {
 			r.within(fieldNodeRank, r.e.NodeRank, fieldNodes, r.e.Nodes)
 		}
 		if r.e.LocalWorldSize > r.e.WorldSize {
-			r.fault("%s: more ranks on this host than in the job: %s", r.where(fieldLocalWorldSize), r.where(fieldWorldSize))
+			r.fault("%s: more ranks on this host than in the job: %s", r.where(fieldLocalWorldSize),
+				r.where(fieldWorldSize))
 		}
 	}
 	r.worldSizeAgrees()

@@ -17,7 +17,8 @@ var slurmLauncher = launcher{
 			return "", ""
 		}
 		if has(l, "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS") == "" {
-			return "", "SLURM_PROCID is set, but no step's variables (SLURM_STEP_ID): this is the batch script itself, not a task. Start ranks with srun"
+			return "", "SLURM_PROCID is set, but no step's variables (SLURM_STEP_ID): this is the batch script " +
+				"itself, not a task. Start ranks with srun"
 		}
 		if has(l, "SLURM_PTY_PORT") != "" {
 			return "", "SLURM_PTY_PORT is set: this is a shell under srun --pty, not a task. Start ranks with srun"

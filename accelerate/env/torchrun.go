@@ -67,7 +67,8 @@ func (r *reader) localOfTorchrun() {
 	case size && !local:
 		r.missing(fieldLocalRank, varLocalRank)
 	case !local && !size:
-		r.alone(fmt.Sprintf("assumed, since %s and %s are not set: one rank on each host", varLocalRank, varLocalWorldSize))
+		r.alone(fmt.Sprintf("assumed, since %s and %s are not set: one rank on each host", varLocalRank,
+			varLocalWorldSize))
 	}
 }
 

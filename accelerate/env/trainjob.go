@@ -19,7 +19,8 @@ var trainJobLauncher = launcher{
 		r.need(fieldRank, &r.e.Rank, "PET_NODE_RANK")
 		r.need(fieldWorldSize, &r.e.WorldSize, "PET_NNODES")
 		if n := get(r.lookup, "PET_NPROC_PER_NODE"); n != "" && n != "1" {
-			r.fault("PET_NPROC_PER_NODE is %q, so that the pod wants a launcher: run lockstep launch -- PROGRAM, which reads the PET_ variables", n)
+			r.fault("PET_NPROC_PER_NODE is %q, so that the pod wants a launcher: run lockstep launch -- PROGRAM, "+
+				"which reads the PET_ variables", n)
 		}
 		r.podPerRank()
 		if r.e.WorldSize > 1 && !r.text(fieldMasterAddr, &r.e.MasterAddr, "PET_MASTER_ADDR", varMasterAddr) {

@@ -15,7 +15,8 @@ func answer(*slog.Logger) (hangUp func()) { return func() {} }
 
 // Ask needs Linux.
 func Ask(context.Context, int) (Written, error) {
-	return Written{}, errors.New("flight: asking a process needs Linux; send it SIGUSR2 instead, and read what its log names")
+	return Written{},
+		errors.New("flight: asking a process needs Linux; send it SIGUSR2 instead, and read what its log names")
 }
 
 // Descendants needs Linux.

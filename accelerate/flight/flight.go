@@ -72,7 +72,9 @@ func sweep(parent string, keep int) {
 			folders = append(folders, folder{e.Name(), info.ModTime()})
 		}
 	}
-	slices.SortFunc(folders, func(a, b folder) int { return cmp.Or(b.written.Compare(a.written), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(folders, func(a, b folder) int {
+		return cmp.Or(b.written.Compare(a.written), cmp.Compare(a.name, b.name))
+	})
 	for _, f := range folders[min(keep, len(folders)):] {
 		_ = os.RemoveAll(filepath.Join(parent, f.name)) // another process may be removing it too
 	}

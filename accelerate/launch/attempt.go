@@ -36,7 +36,8 @@ type attempt struct {
 
 // attempt starts the group once and waits for its end.
 func (r *run) attempt(number int) error {
-	a := &attempt{run: r, number: number, began: time.Now(), ended: make(chan *worker, r.config.ProcsPerNode), oom: readOOMKills(os.DirFS("/"))}
+	a := &attempt{run: r, number: number, began: time.Now(), ended: make(chan *worker, r.config.ProcsPerNode),
+		oom: readOOMKills(os.DirFS("/"))}
 	defer a.settle.stop()
 	defer a.grace.stop()
 	if err := a.start(); err != nil {
@@ -75,7 +76,9 @@ func (a *attempt) onlyInterrupted() bool {
 func (a *attempt) heeded() syscall.Signal {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		code := 128 + int(sig) // as shells have it
-		if !slices.ContainsFunc(a.workers, func(w *worker) bool { return !w.unprompted || !w.status.Exited() || w.status.ExitStatus() != code }) {
+		if !slices.ContainsFunc(a.workers, func(w *worker) bool {
+			return !w.unprompted || !w.status.Exited() || w.status.ExitStatus() != code
+		}) {
 			return sig
 		}
 	}

@@ -131,7 +131,8 @@ func (c Config) withDefaults() Config {
 		c.Cores = runtime.GOMAXPROCS(0)
 	}
 	for d, standard := range map[*time.Duration]time.Duration{
-		&c.Grace: DefaultGrace, &c.Settle: DefaultSettle, &c.MonitorInterval: DefaultMonitorInterval, &c.RestartDelay: DefaultRestartDelay,
+		&c.Grace: DefaultGrace, &c.Settle: DefaultSettle, &c.MonitorInterval: DefaultMonitorInterval,
+		&c.RestartDelay: DefaultRestartDelay,
 	} {
 		if *d == 0 {
 			*d = standard
@@ -163,7 +164,8 @@ func (c Config) Validate() error {
 	want(c.RestartDelay > 0, "restart_delay is %v; want more than 0", c.RestartDelay)
 	want(c.Settle > 0, "settle is %v; want more than 0", c.Settle)
 	want(c.MonitorInterval > 0, "monitor_interval is %v; want more than 0", c.MonitorInterval)
-	want(c.RunID == "" || runID.MatchString(c.RunID), "run id is %q; want up to 64 letters, digits, '.', '_' and '-'", c.RunID)
+	want(c.RunID == "" || runID.MatchString(c.RunID), "run id is %q; want up to 64 letters, digits, '.', '_' and '-'",
+		c.RunID)
 	for _, r := range c.ShowRanks {
 		want(r >= 0 && r < c.ProcsPerNode, "local rank to show is %d; want 0..%d", r, c.ProcsPerNode-1)
 	}
@@ -175,7 +177,8 @@ func (c Config) Validate() error {
 	if c.Nodes > 1 {
 		want(c.MasterAddr != "", "nnodes is %d, and no master_addr is given; want the host of node 0", c.Nodes)
 		want(c.MasterPort != 0, "nnodes is %d, and no master_port is given; want the same port on all hosts", c.Nodes)
-		want(c.Token != "", "nnodes is %d, and there is no job token; want the same random text on all hosts, in LOCKSTEP_JOB_TOKEN or in a file that LOCKSTEP_JOB_TOKEN_FILE names", c.Nodes)
+		want(c.Token != "", "nnodes is %d, and there is no job token; want the same random text on all hosts, in "+
+			"LOCKSTEP_JOB_TOKEN or in a file that LOCKSTEP_JOB_TOKEN_FILE names", c.Nodes)
 	}
 	return errors.Join(faults...)
 }

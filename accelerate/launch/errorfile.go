@@ -51,7 +51,8 @@ func RecordError(lookup env.Lookup, err error, blames ...int) error {
 	}
 	return writeErrorFile(path, errorFile{Message: errorMessage{
 		Message: err.Error(),
-		Extra:   errorInfo{Stack: string(debug.Stack()), Timestamp: seconds(time.Now()), Blames: blames, Permanent: permanent(err)},
+		Extra: errorInfo{Stack: string(debug.Stack()), Timestamp: seconds(time.Now()), Blames: blames,
+			Permanent: permanent(err)},
 	}})
 }
 

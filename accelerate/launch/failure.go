@@ -152,7 +152,8 @@ func (e *FailureError) Error() string {
 	if f.Hint != "" {
 		fmt.Fprintf(&b, " (%s)", f.Hint)
 	}
-	fmt.Fprintf(&b, "\n  process %d, local rank %d, attempt %d, after %v", f.PID, f.LocalRank, e.Attempt, f.After.Round(time.Millisecond))
+	fmt.Fprintf(&b, "\n  process %d, local rank %d, attempt %d, after %v", f.PID, f.LocalRank, e.Attempt,
+		f.After.Round(time.Millisecond))
 	if f.MaxRSS > 0 {
 		fmt.Fprintf(&b, ", at most %.1f MiB of memory", float64(f.MaxRSS)/(1<<20))
 	}
@@ -239,7 +240,8 @@ func (a *attempt) failure(w *worker) Failure {
 		return f
 	}
 	if err := writeErrorFile(f.ErrorFile, errorFile{Message: errorMessage{
-		Message: f.how(), ErrorCode: f.code(), Extra: errorInfo{Stack: strings.Join(f.Log, "\n"), Timestamp: seconds(f.at)},
+		Message: f.how(), ErrorCode: f.code(),
+		Extra: errorInfo{Stack: strings.Join(f.Log, "\n"), Timestamp: seconds(f.at)},
 	}}); err != nil {
 		a.run.config.Logger.Warn("no error file for a rank", "rank", f.Rank, "error", err)
 	}
@@ -266,7 +268,9 @@ func (a *attempt) explain(f *Failure) {
 func markBlamed(all []Failure) {
 	for i := range all {
 		f := &all[i]
-		f.Blamed = !f.BySelf && slices.ContainsFunc(all, func(o Failure) bool { return o.BySelf && slices.Contains(o.blames, f.Rank) })
+		f.Blamed = !f.BySelf && slices.ContainsFunc(all, func(o Failure) bool {
+			return o.BySelf && slices.Contains(o.blames, f.Rank)
+		})
 		f.Stopped = f.Stopped && f.Blamed
 	}
 }

@@ -26,16 +26,30 @@ func TestRootCause(t *testing.T) {
 		all  []Failure
 		want int // rank
 	}{
-		{"the earliest", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(2)}, {Rank: 1, BySelf: true, ExitCode: 1, at: at(1)}}, 1},
-		{"at once, the lowest", []Failure{{Rank: 4, BySelf: true, ExitCode: 1}, {Rank: 3, BySelf: true, ExitCode: 1}}, 3},
-		{"not who was ended", []Failure{{Rank: 0, Signal: syscall.SIGTERM, at: at(1)}, {Rank: 1, BySelf: true, ExitCode: 1, at: at(2)}}, 1},
-		{"a signal gives no warning", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1)}, {Rank: 1, BySelf: true, Signal: syscall.SIGKILL, at: at(2)}}, 1},
-		{"who is blamed", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{2}}, {Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 2},
-		{"who is blamed, before a signal", []Failure{{Rank: 0, BySelf: true, Signal: syscall.SIGABRT, at: at(1), blames: []int{2}}, {Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 2},
-		{"blame for one that lives or is elsewhere", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{9}}, {Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 0},
-		{"who is blamed and would not end", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{2}}, {Rank: 2, Signal: syscall.SIGKILL, at: at(3)}}, 2},
-		{"blame by one that was ended itself", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1)}, {Rank: 1, Signal: syscall.SIGTERM, blames: []int{2}}, {Rank: 2, Signal: syscall.SIGKILL, at: at(3)}}, 0},
-		{"blame for itself", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{0}}, {Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 0},
+		{"the earliest", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(2)},
+			{Rank: 1, BySelf: true, ExitCode: 1, at: at(1)}}, 1},
+		{"at once, the lowest", []Failure{{Rank: 4, BySelf: true, ExitCode: 1}, {Rank: 3, BySelf: true, ExitCode: 1}},
+			3},
+		{"not who was ended", []Failure{{Rank: 0, Signal: syscall.SIGTERM, at: at(1)},
+			{Rank: 1, BySelf: true, ExitCode: 1, at: at(2)}}, 1},
+		{"a signal gives no warning", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1)},
+			{Rank: 1, BySelf: true, Signal: syscall.SIGKILL, at: at(2)}}, 1},
+		{"who is blamed", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{2}},
+			{Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 2},
+		{"who is blamed, before a signal",
+			[]Failure{{Rank: 0, BySelf: true, Signal: syscall.SIGABRT, at: at(1), blames: []int{2}},
+				{Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 2},
+		{"blame for one that lives or is elsewhere",
+			[]Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{9}},
+				{Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 0},
+		{"who is blamed and would not end", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{2}},
+			{Rank: 2, Signal: syscall.SIGKILL, at: at(3)}}, 2},
+		{"blame by one that was ended itself",
+			[]Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1)},
+				{Rank: 1, Signal: syscall.SIGTERM, blames: []int{2}}, {Rank: 2, Signal: syscall.SIGKILL, at: at(3)}},
+			0},
+		{"blame for itself", []Failure{{Rank: 0, BySelf: true, ExitCode: 1, at: at(1), blames: []int{0}},
+			{Rank: 2, BySelf: true, ExitCode: 1, at: at(3)}}, 0},
 	} {
 		markBlamed(row.all)
 		require.Equal(t, row.want, row.all[rootCause(row.all)].Rank, row.name)
@@ -96,14 +110,16 @@ func TestErrorFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("garbage"), 0o600))
 	_, ok = readErrorFile(path)
 	require.False(t, ok)
-	require.ErrorContains(t, RecordError(env.Map(map[string]string{varErrorFile: filepath.Join(path, "x")}), errors.New("x")), "launch: error file: ")
+	require.ErrorContains(t, RecordError(env.Map(map[string]string{varErrorFile: filepath.Join(path, "x")}),
+		errors.New("x")), "launch: error file: ")
 }
 
 func TestOOMHint(t *testing.T) {
 	counters := func(events, vmstat string) oomKills {
 		fs := fstest.MapFS{}
 		if events != "" {
-			fs["sys/fs/cgroup/memory.events"] = &fstest.MapFile{Data: []byte("low 0\noom 9\n" + events + "oom_group_kill 0\n")}
+			fs["sys/fs/cgroup/memory.events"] = &fstest.MapFile{
+				Data: []byte("low 0\noom 9\n" + events + "oom_group_kill 0\n")}
 		}
 		if vmstat != "" {
 			fs["proc/vmstat"] = &fstest.MapFile{Data: []byte("nr_free 1\n" + vmstat)}
@@ -115,15 +131,19 @@ func TestOOMHint(t *testing.T) {
 		after oomKills
 		want  string
 	}{
-		{counters("oom_kill 2\n", "oom_kill 6\n"), "out of memory: the kernel killed 1 process of this job's cgroup since the ranks were started"},
-		{counters("oom_kill 1\n", "oom_kill 8\n"), "probably out of memory: the kernel killed 3 processes on this host since the ranks were started"},
-		{counters("oom_kill 1\n", "oom_kill 5\n"), "not out of memory by the kernel's count: somebody or the scheduler sent the signal"},
+		{counters("oom_kill 2\n", "oom_kill 6\n"),
+			"out of memory: the kernel killed 1 process of this job's cgroup since the ranks were started"},
+		{counters("oom_kill 1\n", "oom_kill 8\n"),
+			"probably out of memory: the kernel killed 3 processes on this host since the ranks were started"},
+		{counters("oom_kill 1\n", "oom_kill 5\n"),
+			"not out of memory by the kernel's count: somebody or the scheduler sent the signal"},
 		{counters("oom_kill x\n", ""), "perhaps out of memory; the kernel's count cannot be read here"},
 	} {
 		require.Equal(t, row.want, before.hint(row.after))
 	}
 	v1 := readOOMKills(fstest.MapFS{
-		"proc/self/cgroup": {Data: []byte("4:memory:/job\n")}, "sys/fs/cgroup/memory/job/memory.oom_control": {Data: []byte("oom_kill_disable 0\noom_kill 3\n")},
+		"proc/self/cgroup": {Data: []byte("4:memory:/job\n")},
+		"sys/fs/cgroup/memory/job/memory.oom_control": {Data: []byte("oom_kill_disable 0\noom_kill 3\n")},
 	})
 	require.Equal(t, oomKills{cgroup: 3, cgroupKnown: true}, v1)
 }

@@ -38,7 +38,8 @@ func Guard(input io.Reader) (killed int, err error) {
 		case verb == "done":
 			return 0, nil
 		case numberErr != nil || pgid <= 1:
-			return 0, fmt.Errorf("launch: guard: %q is not a command; want add or remove with a process group", s.Text())
+			return 0, fmt.Errorf("launch: guard: %q is not a command; want add or remove with a process group",
+				s.Text())
 		case verb == "add":
 			groups[pgid] = true
 		case verb == "remove":
@@ -86,7 +87,8 @@ type guards struct {
 
 // startGuards starts the guards' processes.
 func startGuards(command []string, id string, environ []string, logger *slog.Logger) (*guards, error) {
-	g := &guards{command: command, environ: environ, logger: logger, id: id, groups: map[int]bool{}, pipes: make([]io.WriteCloser, guardCount)}
+	g := &guards{command: command, environ: environ, logger: logger, id: id, groups: map[int]bool{},
+		pipes: make([]io.WriteCloser, guardCount)}
 	for i := range g.pipes {
 		cmd, err := g.start(i)
 		if err != nil {
@@ -142,7 +144,8 @@ func (g *guards) keep(i int, cmd *exec.Cmd) {
 		g.logger.Warn("a guard process ended and is replaced", "error", err)
 		time.Sleep(guardPause)
 		if cmd, err = g.start(i); err != nil {
-			g.logger.Warn("a guard process could not be replaced: if the launcher is killed, what ranks have started may keep running", "error", err)
+			g.logger.Warn("a guard process could not be replaced: if the launcher is killed, what ranks have started "+
+				"may keep running", "error", err)
 		}
 	}
 }

@@ -228,7 +228,8 @@ func launcher(a []string) int {
 	ranks, _ := strconv.Atoi(a[2])
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	c := Config{Program: os.Args[0], Args: a[3:], ProcsPerNode: ranks, Grace: grace, Signals: signals, Stdout: os.Stdout, Stderr: os.Stderr}
+	c := Config{Program: os.Args[0], Args: a[3:], ProcsPerNode: ranks, Grace: grace, Signals: signals,
+		Stdout: os.Stdout, Stderr: os.Stderr}
 	if a[1] == "guard" {
 		c.Guard = []string{os.Args[0], "guard"}
 	}

@@ -46,9 +46,11 @@ func counter(text []byte) (uint64, bool) {
 func (before oomKills) hint(after oomKills) string {
 	switch {
 	case after.cgroupKnown && after.cgroup > before.cgroup:
-		return fmt.Sprintf("out of memory: the kernel killed %s of this job's cgroup since the ranks were started", processes(after.cgroup-before.cgroup))
+		return fmt.Sprintf("out of memory: the kernel killed %s of this job's cgroup since the ranks were started",
+			processes(after.cgroup-before.cgroup))
 	case after.hostKnown && after.host > before.host:
-		return fmt.Sprintf("probably out of memory: the kernel killed %s on this host since the ranks were started", processes(after.host-before.host))
+		return fmt.Sprintf("probably out of memory: the kernel killed %s on this host since the ranks were started",
+			processes(after.host-before.host))
 	case after.cgroupKnown || after.hostKnown:
 		return "not out of memory by the kernel's count: somebody or the scheduler sent the signal"
 	}

@@ -13,7 +13,8 @@ import (
 
 // unsupported says that ranks cannot be started as processes here.
 func unsupported() error {
-	return fmt.Errorf("launch: not supported on %s yet, which has no process groups; use ranks in one process (--num_replicas)", runtime.GOOS)
+	return fmt.Errorf("launch: not supported on %s yet, which has no process groups; use ranks in one process "+
+		"(--num_replicas)", runtime.GOOS)
 }
 
 func attributes() *syscall.SysProcAttr      { return nil }

@@ -183,7 +183,8 @@ func (r *run) attempts() error {
 			return err
 		}
 		pause := r.pause(failure)
-		r.config.Logger.Warn("a rank failed; all ranks are started again", "attempt", n, "max_restarts", r.config.MaxRestarts, "in", pause,
+		r.config.Logger.Warn("a rank failed; all ranks are started again", "attempt", n, "max_restarts",
+			r.config.MaxRestarts, "in", pause,
 			"rank", failure.Root.Rank, "cause", failure.Root.how(), "message", failure.Root.Message)
 		if err := r.sleep(pause); err != nil {
 			r.passOn(failure)

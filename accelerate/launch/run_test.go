@@ -37,7 +37,8 @@ func newBench(t *testing.T, ranks int, part ...string) *bench {
 	b := &bench{mark: "LAUNCH_TEST_MARK=" + random(8)}
 	b.Config = Config{
 		Program: os.Args[0], Args: part, ProcsPerNode: ranks, Env: append(os.Environ(), role+"=1", b.mark, raceAtOnce),
-		Stdout: &b.out, Stderr: &b.err, Logger: slog.New(slog.NewTextHandler(&b.log, nil)), Settle: 100 * time.Millisecond, Grace: 10 * time.Second,
+		Stdout: &b.out, Stderr: &b.err, Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
+		Settle: 100 * time.Millisecond, Grace: 10 * time.Second,
 		RestartDelay: 10 * time.Millisecond,
 	}
 	t.Cleanup(func() { requireNothingLeft(t, b.mark) })
@@ -71,7 +72,8 @@ func TestCleanExit(t *testing.T) {
 	require.NoError(t, b.run(t))
 	lines := strings.SplitAfter(b.out.String(), "\n")
 	require.ElementsMatch(t, []string{"[0] a\n", "[1] a\n", "[2] a\n", "[0] b\n", "[1] b\n", "[2] b\n", ""}, lines)
-	require.ElementsMatch(t, []string{"[0] err\n", "[1] err\n", "[2] err\n", ""}, strings.SplitAfter(b.err.String(), "\n"))
+	require.ElementsMatch(t, []string{"[0] err\n", "[1] err\n", "[2] err\n", ""},
+		strings.SplitAfter(b.err.String(), "\n"))
 }
 
 func TestEnvironment(t *testing.T) {
@@ -89,9 +91,12 @@ func TestEnvironment(t *testing.T) {
 		rank[m[1]][m[2]] = m[3]
 	}
 	for name, want := range map[string]string{
-		"RANK": "3", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "3", "ROLE_NAME": "default",
-		"ROLE_RANK": "3", "ROLE_WORLD_SIZE": "6", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4242", "TORCHELASTIC_RUN_ID": "job",
-		"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "2", "TORCHELASTIC_USE_AGENT_STORE": "False", "GOMAXPROCS": "2",
+		"RANK": "3", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+		"GROUP_WORLD_SIZE": "3", "ROLE_NAME": "default",
+		"ROLE_RANK": "3", "ROLE_WORLD_SIZE": "6", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "4242",
+		"TORCHELASTIC_RUN_ID":        "job",
+		"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "2", "TORCHELASTIC_USE_AGENT_STORE": "False",
+		"GOMAXPROCS":      "2",
 		"OMP_NUM_THREADS": "7", "LOCKSTEP_JOB_TOKEN": "", "LOCKSTEP_LAUNCH_LISTENER_FD": "",
 	} {
 		require.Equal(t, want, rank["3"][name], name)
@@ -336,7 +341,8 @@ func TestTeeAndRedirects(t *testing.T) {
 			logs, err := filepath.Glob(filepath.Join(b.LogDir, "*", "attempt_0"))
 			require.NoError(t, err)
 			require.Len(t, logs, 1)
-			for path, want := range map[string]string{filepath.Join("0", "stdout.log"): row.logOut0, filepath.Join("1", "stderr.log"): row.logErr} {
+			for path, want := range map[string]string{filepath.Join("0", "stdout.log"): row.logOut0,
+				filepath.Join("1", "stderr.log"): row.logErr} {
 				text, err := os.ReadFile(filepath.Join(logs[0], path))
 				require.NoError(t, err)
 				require.Equal(t, want, string(text))

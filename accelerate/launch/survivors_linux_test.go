@@ -39,7 +39,8 @@ func TestGuardAndLauncherKilledTogether(t *testing.T) {
 		require.NoError(t, syscall.Kill(guards[i], syscall.SIGSTOP)) // it must not be the one that acts
 		require.NoError(t, syscall.Kill(guards[i], syscall.SIGKILL))
 		require.NoError(t, l.cmd.Process.Kill())
-		require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second,
+			5*time.Millisecond)
 		l.end(t)
 		left, err := os.ReadDir(l.temp)
 		require.NoError(t, err)
@@ -58,6 +59,7 @@ func TestKilledGuardsAreReplaced(t *testing.T) {
 		require.NotContains(t, first, pid)
 	}
 	require.NoError(t, l.cmd.Process.Kill())
-	require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second,
+		5*time.Millisecond)
 	l.end(t)
 }

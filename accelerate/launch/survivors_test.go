@@ -84,8 +84,10 @@ type launched struct {
 func startLauncher(t *testing.T, grace time.Duration, guard string, ranks, readyRanks int, part ...string) *launched {
 	t.Helper()
 	l := &launched{mark: "LAUNCH_TEST_MARK=" + random(8), temp: t.TempDir()}
-	l.cmd = exec.Command(os.Args[0], append([]string{"launcher", grace.String(), guard, strconv.Itoa(ranks)}, part...)...)
-	l.cmd.Env = append(os.Environ(), role+"=1", l.mark, raceAtOnce, "TMPDIR="+l.temp, "LOCKSTEP_FLIGHT_DIR="+t.TempDir())
+	l.cmd = exec.Command(os.Args[0], append([]string{"launcher", grace.String(), guard, strconv.Itoa(ranks)},
+		part...)...)
+	l.cmd.Env = append(os.Environ(), role+"=1", l.mark, raceAtOnce, "TMPDIR="+l.temp,
+		"LOCKSTEP_FLIGHT_DIR="+t.TempDir())
 	l.cmd.Stderr = &l.stderr
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
@@ -141,7 +143,8 @@ func TestCtrlC(t *testing.T) {
 		require.Equal(t, 128+int(sig), code, l.stderr.String())
 		require.Less(t, took, grace, "the grace time was waited for")
 		require.Contains(t, l.stderr.String(), "launch: interrupted by "+signalName(sig))
-		require.Equal(t, part == "ignore", strings.Contains(l.stderr.String(), "killed since they did not end in time: rank 0 1"), l.stderr.String())
+		require.Equal(t, part == "ignore", strings.Contains(l.stderr.String(),
+			"killed since they did not end in time: rank 0 1"), l.stderr.String())
 		if part == "polite" {
 			require.Equal(t, 2, strings.Count(rest, "saved\n"), rest)
 		}
@@ -183,7 +186,9 @@ func TestLauncherKilled(t *testing.T) {
 			l := startLauncher(t, time.Minute, row.guard, 2, 2, row.part...)
 			require.NotEmpty(t, markedProcesses(t, l.mark))
 			require.NoError(t, l.cmd.Process.Kill())
-			require.Eventually(t, func() bool { return len(markedProcesses(t, l.mark)) == 0 }, 20*time.Second, 5*time.Millisecond)
+			require.Eventually(t, func() bool {
+				return len(markedProcesses(t, l.mark)) == 0
+			}, 20*time.Second, 5*time.Millisecond)
 			code, _, _ := l.end(t) // every process that held the output is gone
 			require.Equal(t, -1, code)
 			if row.guard == "guard" {

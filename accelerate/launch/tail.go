@@ -14,7 +14,8 @@ const (
 
 // fatalSigns begin the line at which a program that dies says why; what follows (a dump of
 // all goroutines) hides it.
-var fatalSigns = []string{"panic: ", "fatal error: ", "SIGSEGV: ", "SIGBUS: ", "SIGQUIT: ", "Traceback (most recent call last):"}
+var fatalSigns = []string{"panic: ", "fatal error: ", "SIGSEGV: ", "SIGBUS: ", "SIGQUIT: ",
+	"Traceback (most recent call last):"}
 
 // tail keeps a stream's last lines, and the first ones of a fatal error.
 type tail struct {

@@ -77,7 +77,8 @@ func (w *worker) errorFile() string { return filepath.Join(w.dir, "error.json") 
 func (w *worker) stream(which int, name string, shown io.Writer) (*stream, error) {
 	c := &w.run.config
 	last := strconv.Itoa(c.WorldSize() - 1)
-	s := &stream{prefix: fmt.Sprintf("[%*d] ", len(last), w.rank), console: &w.run.console, logger: c.Logger.With("rank", w.rank)}
+	s := &stream{prefix: fmt.Sprintf("[%*d] ", len(last), w.rank), console: &w.run.console,
+		logger: c.Logger.With("rank", w.rank)}
 	tee, redirect := c.Tee.has(w.localRank, which), c.Redirects.has(w.localRank, which)
 	if (tee || !redirect) && (c.ShowRanks == nil || slices.Contains(c.ShowRanks, w.localRank)) {
 		s.shown = shown
@@ -156,7 +157,8 @@ func (w *worker) over(pid int) {
 // endGroup kills what is left in the process group.
 func (w *worker) endGroup(pgid int) {
 	err := signalGroup(pgid, syscall.SIGKILL)
-	if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, syscall.EPERM) { // EPERM: zombies alone, on macOS
+	// EPERM: zombies alone, on macOS
+	if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, syscall.EPERM) {
 		w.run.config.Logger.Warn("a rank's process group could not be killed", "rank", w.rank, "error", err)
 	}
 }
@@ -168,7 +170,8 @@ func (w *worker) awaitGroup(pgid int) {
 	deadline := time.Now().Add(c.Grace)
 	for pause := time.Millisecond; groupAlive(pgid); pause = min(2*pause, c.MonitorInterval) {
 		if time.Now().After(deadline) {
-			c.Logger.Warn("processes of a rank's group are still running after SIGKILL", "rank", w.rank, "process group", pgid)
+			c.Logger.Warn("processes of a rank's group are still running after SIGKILL", "rank", w.rank,
+				"process group", pgid)
 			return
 		}
 		time.Sleep(pause)
@@ -185,7 +188,8 @@ func (w *worker) signal(sig syscall.Signal) bool {
 	w.idle = w.idle || !w.asked && standsStill(w.pid())
 	w.asked = true
 	if err := signalGroup(w.pid(), sig); err != nil && !errors.Is(err, syscall.ESRCH) {
-		w.run.config.Logger.Warn("a rank could not be signalled", "rank", w.rank, "signal", signalName(sig), "error", err)
+		w.run.config.Logger.Warn("a rank could not be signalled", "rank", w.rank, "signal", signalName(sig), "error",
+			err)
 	}
 	return true
 }

@@ -10,7 +10,9 @@ import (
 
 // ceilings are what a device was measured to reach just before a profile: what shares in its table are of.
 type ceilings struct {
-	FLOPs float64 // per second: of a float32 product of 1024×1024 matrices, or of 256×256 where that would take a twentieth of a second
+	// per second: of a float32 product of 1024×1024 matrices, or of 256×256 where that would take a twentieth of a
+	// second
+	FLOPs float64
 	Bytes float64 // per second, read and written: of a copy of 64 MiB
 }
 
@@ -32,7 +34,8 @@ func measureCeilings(c *tensor.Ctx) (best ceilings) {
 // productRate is the number of operations per second of a product of n×n matrices.
 func productRate(c *tensor.Ctx, n int) (rate float64) {
 	c.NoGrad().Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		values := make([]float32, n*n) // with digits, since some processors multiply round numbers faster: they take less power
+		// with digits, since some processors multiply round numbers faster: they take less power
+		values := make([]float32, n*n)
 		for i := range values {
 			values[i] = 0.5 + float32(i*7919%1009)/2018
 		}

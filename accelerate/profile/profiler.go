@@ -213,7 +213,8 @@ func nothing() {}
 
 // kernel takes in a kernel.
 func (p *Profiler) kernel(k tensor.KernelSpan) {
-	e := event{lane: laneKernels, name: k.Name, detail: k.Path, dims: uint8(k.Dims), start: k.Start, length: k.End.Sub(k.Start), flops: k.FLOPs, bytes: k.Bytes}
+	e := event{lane: laneKernels, name: k.Name, detail: k.Path, dims: uint8(k.Dims), start: k.Start,
+		length: k.End.Sub(k.Start), flops: k.FLOPs, bytes: k.Bytes}
 	for d, n := range k.Shape[:k.Dims] {
 		e.shape[d] = int32(n)
 	}

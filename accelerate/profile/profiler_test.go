@@ -55,15 +55,18 @@ func work(p *profile.Profiler, c *tensor.Ctx) {
 		return nil
 	})
 	p.Span(accelerate.Span{Rank: 3, Name: "forward", Detail: "leaf 0", Start: start, End: time.Now()})
-	p.Span(accelerate.Span{Rank: 3, Name: "bucket", Detail: "bucket 0 (w)", Bytes: 4096, Queued: start, Start: start, End: time.Now()})
-	p.Span(accelerate.Span{Rank: 3, Name: "collective", Detail: "all_reduce losses", Bytes: 8, Queued: start, Start: start, End: time.Now()})
+	p.Span(accelerate.Span{Rank: 3, Name: "bucket", Detail: "bucket 0 (w)", Bytes: 4096, Queued: start, Start: start,
+		End: time.Now()})
+	p.Span(accelerate.Span{Rank: 3, Name: "collective", Detail: "all_reduce losses", Bytes: 8, Queued: start,
+		Start: start, End: time.Now()})
 }
 
 func TestProfile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "prof")
 	c := tensor.NewCtx(tensor.CPU()).NoGrad()
 	var log bytes.Buffer
-	p := profile.New(profile.Options{Dir: dir, Rank: 3, SkipFirst: 1, Active: 2, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	p := profile.New(profile.Options{Dir: dir, Rank: 3, SkipFirst: 1, Active: 2,
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, p.Start(context.Background(), c))
 	for range 5 {
 		work(p, c)
@@ -84,17 +87,21 @@ func TestProfile(t *testing.T) {
 		require.Less(t, e.TS, 24.2*3600e6, "microseconds since midnight")
 		count[e.Cat+" "+e.Name]++
 		if e.Name == "matmul" {
-			require.Equal(t, map[string]any{"module": "layer", "output": []any{48.0, 48.0}, "flops": 2.0 * 48 * 48 * 64, "bytes": 4.0 * (2*48*64 + 48*48)}, e.Args)
+			require.Equal(t, map[string]any{"module": "layer", "output": []any{48.0, 48.0}, "flops": 2.0 * 48 * 48 * 64,
+				"bytes": 4.0 * (2*48*64 + 48*48)}, e.Args)
 		}
 	}
 	require.Equal(t, map[string]int{
-		"steps step 2": 1, "steps step 3": 1, "phases data": 2, "phases forward": 2, "kernels fill": 2, "kernels matmul": 2,
+		"steps step 2": 1, "steps step 3": 1, "phases data": 2, "phases forward": 2, "kernels fill": 2,
+		"kernels matmul":     2,
 		"collectives bucket": 2, "collectives all_reduce losses": 2,
 	}, count, "two steps, no more")
 
 	table, err := os.ReadFile(filepath.Join(dir, "ops_rank3.txt"))
 	require.NoError(t, err)
-	require.Regexp(t, `^rank 3: 2 steps from step 2 on, [\d.]+ ms in all; ceilings of the device: [\d.]+ GFLOP/s, [\d.]+ GB/s\n`, string(table))
+	require.Regexp(t,
+		`^rank 3: 2 steps from step 2 on, [\d.]+ ms in all; ceilings of the device: [\d.]+ GFLOP/s, [\d.]+ GB/s\n`,
+		string(table))
 	require.Regexp(t, `(?m)^kernel +calls +ms +of time +GFLOP/s +GB/s +of ceiling$`, string(table))
 	require.Regexp(t, `(?m)^matmul +2 +[\d.]+ +[\d.]+ % +[\d.]+ +[\d.]+ +[\d.]+ %$`, string(table))
 	require.Regexp(t, `(?m)^forward +2 +[\d.]+ +[\d.]+ %$`, string(table))

@@ -43,7 +43,8 @@ func (p *Profiler) table(out io.Writer) error {
 	cells := func(t *total) []string {
 		return []string{strconv.Itoa(t.calls), milliseconds(t.time), percent(t.time.Seconds() / spent.Seconds())}
 	}
-	fmt.Fprintf(&b, "rank %d: %d steps from step %d on, %s ms in all; ceilings of the device: %.1f GFLOP/s, %.1f GB/s\n\n",
+	fmt.Fprintf(&b, "rank %d: %d steps from step %d on, %s ms in all; ceilings of the device: %.1f GFLOP/s, %.1f "+
+		"GB/s\n\n",
 		p.o.Rank, p.steps(), p.o.SkipFirst+1, milliseconds(spent), p.ceilings.FLOPs/1e9, p.ceilings.Bytes/1e9)
 	if p.dropped > 0 {
 		fmt.Fprintf(&b, "the trace leaves %d events out: record fewer steps\n\n", p.dropped)
@@ -73,13 +74,15 @@ func (p *Profiler) table(out io.Writer) error {
 // logTable logs the kernels that took the most time, a record each.
 func (p *Profiler) logTable() {
 	spent := p.end.Sub(p.begin)
-	p.o.Log.Info("profile written", "dir", p.o.Dir, "steps", p.steps(), "seconds", spent.Seconds(), "in_kernels", percent(p.inKernel.Seconds()/spent.Seconds()),
+	p.o.Log.Info("profile written", "dir", p.o.Dir, "steps", p.steps(), "seconds", spent.Seconds(), "in_kernels",
+		percent(p.inKernel.Seconds()/spent.Seconds()),
 		"ceiling_gflops", int(p.ceilings.FLOPs/1e9), "ceiling_gbs", int(p.ceilings.Bytes/1e9))
 	for i, t := range longest(p.kernels) {
 		if i == 10 {
 			break
 		}
-		p.o.Log.Info("profile", "kernel", t.name, "calls", t.calls, "ms", milliseconds(t.time), "of_time", percent(t.time.Seconds()/spent.Seconds()),
+		p.o.Log.Info("profile", "kernel", t.name, "calls", t.calls, "ms", milliseconds(t.time), "of_time",
+			percent(t.time.Seconds()/spent.Seconds()),
 			"gflops", rate(t.flops, t.time), "gbs", rate(t.bytes, t.time), "of_ceiling", percent(p.ceilings.share(t)))
 	}
 }

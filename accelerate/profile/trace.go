@@ -53,11 +53,16 @@ func (p *Profiler) writeTrace() error {
 func (p *Profiler) encodeTrace(w io.Writer) error {
 	midnight := p.begin.UTC().Truncate(24 * time.Hour)
 	offset := time.Duration(p.begin.UnixNano() - midnight.UnixNano())
-	list := []traceEvent{{Name: "process_name", Phase: "M", PID: p.o.Rank, Args: map[string]any{"name": fmt.Sprintf("rank %d", p.o.Rank)}}}
+	list := []traceEvent{{Name: "process_name", Phase: "M", PID: p.o.Rank,
+		Args: map[string]any{"name": fmt.Sprintf("rank %d", p.o.Rank)}}}
 	for i, name := range laneNames {
-		list = append(list, traceEvent{Name: "thread_name", Phase: "M", PID: p.o.Rank, TID: i, Args: map[string]any{"name": name}})
+		list = append(list, traceEvent{Name: "thread_name", Phase: "M", PID: p.o.Rank, TID: i,
+			Args: map[string]any{"name": name}})
 	}
-	if _, err := fmt.Fprintf(w, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"begin\":%q,\"dropped_events\":%d},\"traceEvents\":[\n", p.begin.UTC().Format(time.RFC3339Nano), p.dropped); err != nil {
+	if _,
+		err := fmt.Fprintf(w,
+		"{\"displayTimeUnit\":\"ms\",\"otherData\":{\"begin\":%q,\"dropped_events\":%d},\"traceEvents\":[\n",
+		p.begin.UTC().Format(time.RFC3339Nano), p.dropped); err != nil {
 		return err
 	}
 	for i := range len(list) + len(p.events) {
@@ -86,7 +91,8 @@ func (p *Profiler) encodeTrace(w io.Writer) error {
 func (p *Profiler) entry(e *event, offset time.Duration) traceEvent {
 	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 	length := us(e.length)
-	t := traceEvent{Name: e.name, Cat: laneNames[e.lane], Phase: "X", TS: us(offset + e.start.Sub(p.begin)), Dur: &length, PID: p.o.Rank, TID: int(e.lane), Args: map[string]any{}}
+	t := traceEvent{Name: e.name, Cat: laneNames[e.lane], Phase: "X", TS: us(offset + e.start.Sub(p.begin)),
+		Dur: &length, PID: p.o.Rank, TID: int(e.lane), Args: map[string]any{}}
 	if e.detail != "" {
 		key := "detail"
 		if e.lane == laneKernels {

@@ -80,7 +80,8 @@ func (b *bench) run(threads []int) error {
 
 // prepare builds our program, copies the text and has the peer write its token ids.
 func (b *bench) prepare() error {
-	b.program, b.texts, b.ids = filepath.Join(b.work, "clm"), filepath.Join(b.work, "text"), filepath.Join(b.work, "ids.npz")
+	b.program, b.texts, b.ids = filepath.Join(b.work, "clm"), filepath.Join(b.work, "text"),
+		filepath.Join(b.work, "ids.npz")
 	build := exec.Command("go", "build", "-o", b.program, "./examples/clm")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -168,9 +169,11 @@ func (b *bench) compare(threads int) error {
 		}
 		whole := func(t times) float64 { return tokens / t.whole }
 		firsts := func(t times) float64 { return 1e3 * t.first }
-		fmt.Printf("ROW clm_process%s %d %.0f %.0f tokens/s %d steps\n", peer.suffix, threads, medianOf(ours, whole), medianOf(peer.runs, whole), b.steps)
+		fmt.Printf("ROW clm_process%s %d %.0f %.0f tokens/s %d steps\n", peer.suffix, threads, medianOf(ours, whole),
+			medianOf(peer.runs, whole), b.steps)
 		fmt.Printf("RATIO clm_process%s %d %.3f\n", peer.suffix, threads, stats.Median(speed))
-		fmt.Printf("ROW clm_first_step%s %d %.0f %.0f ms\n", peer.suffix, threads, medianOf(ours, firsts), medianOf(peer.runs, firsts))
+		fmt.Printf("ROW clm_first_step%s %d %.0f %.0f ms\n", peer.suffix, threads, medianOf(ours, firsts),
+			medianOf(peer.runs, firsts))
 		fmt.Printf("RATIO clm_first_step%s %d %.3f\n", peer.suffix, threads, stats.Median(first))
 	}
 	return nil
@@ -180,9 +183,12 @@ func (b *bench) compare(threads int) error {
 func (b *bench) ours(threads int) (times, error) {
 	out := filepath.Join(b.work, "ours")
 	n := strconv.Itoa(b.steps)
-	cmd := exec.Command(b.program, "--train_file", filepath.Join(b.texts, "train"), "--validation_file", filepath.Join(b.texts, "eval"), "--output_dir", out,
-		"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type", "cosine", "--warmup_steps", "50",
-		"--max_steps", n, "--eval_strategy", "steps", "--eval_steps", n, "--save_steps", n, "--save_total_limit", "2", "--logging_steps", "50", "--logging_first_step",
+	cmd := exec.Command(b.program, "--train_file", filepath.Join(b.texts, "train"), "--validation_file",
+		filepath.Join(b.texts, "eval"), "--output_dir", out,
+		"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type", "cosine",
+		"--warmup_steps", "50",
+		"--max_steps", n, "--eval_strategy", "steps", "--eval_steps", n, "--save_steps", n, "--save_total_limit", "2",
+		"--logging_steps", "50", "--logging_first_step",
 		"--dataloader_num_workers", "1", "--max_new_tokens", "0")
 	return b.timed(cmd, threads, out)
 }
@@ -202,7 +208,8 @@ func (b *bench) theirs(threads int, ids string) (times, error) {
 func (b *bench) timed(cmd *exec.Cmd, threads int, out string) (t times, err error) {
 	defer os.RemoveAll(out)
 	n := strconv.Itoa(threads)
-	cmd.Env = append(os.Environ(), "GOMAXPROCS="+n, "OMP_NUM_THREADS="+n, "MKL_NUM_THREADS="+n, "RAYON_NUM_THREADS="+n, "OMP_WAIT_POLICY=PASSIVE", "HF_HUB_OFFLINE=1")
+	cmd.Env = append(os.Environ(), "GOMAXPROCS="+n, "OMP_NUM_THREADS="+n, "MKL_NUM_THREADS="+n, "RAYON_NUM_THREADS="+n,
+		"OMP_WAIT_POLICY=PASSIVE", "HF_HUB_OFFLINE=1")
 	if library := os.Getenv("MKL_PRELOAD"); library != "" && cmd.Path == b.python {
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+library)
 	}

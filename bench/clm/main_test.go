@@ -21,7 +21,9 @@ func TestTimed(t *testing.T) {
 	var b bench
 	out := filepath.Join(t.TempDir(), "out")
 	require.NoError(t, os.Mkdir(out, 0o777))
-	got, err := b.timed(exec.Command("sh", "-c", `echo step 10; echo "step 1  loss 2" >&2; echo "$GOMAXPROCS $OMP_NUM_THREADS" >&2; sleep 0.01`), 2, out)
+	got,
+		err := b.timed(exec.Command("sh", "-c",
+		`echo step 10; echo "step 1  loss 2" >&2; echo "$GOMAXPROCS $OMP_NUM_THREADS" >&2; sleep 0.01`), 2, out)
 	require.NoError(t, err)
 	require.Greater(t, got.first, 0.0)
 	require.Greater(t, got.whole, got.first)

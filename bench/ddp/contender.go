@@ -129,7 +129,8 @@ func (b *bench) start(name string, rank int, cores string, env []string) (*worke
 		argv = append([]string{taskset, "-c", cores}, argv...)
 	}
 	w := &worker{rank: rank, cmd: exec.Command(argv[0], argv[1:]...)}
-	w.cmd.Env = append(append([]string(nil), env...), envWorker+"="+string(text), "OMP_NUM_THREADS=1", "MKL_NUM_THREADS=1")
+	w.cmd.Env = append(append([]string(nil), env...), envWorker+"="+string(text), "OMP_NUM_THREADS=1",
+		"MKL_NUM_THREADS=1")
 	if library := os.Getenv("MKL_PRELOAD"); library != "" && isTorch(name) {
 		w.cmd.Env = append(w.cmd.Env, "LD_PRELOAD="+library)
 	}

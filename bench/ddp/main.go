@@ -116,13 +116,15 @@ func (b *bench) run(w io.Writer) error {
 			for _, r := range reports {
 				sum += float64(b.Batch*b.Block) / stats.Median(r.Seconds)
 			}
-			m.throughput, m.steps, m.last = append(m.throughput, sum), append(m.steps, stats.Median(reports[0].Seconds)), reports
+			m.throughput, m.steps, m.last = append(m.throughput, sum),
+				append(m.steps, stats.Median(reports[0].Seconds)), reports
 		}
 	}
 	b.print(w, present, all)
 	spans := timeline(all)
 	if hidden, total := overlap(spans); total > 0 {
-		fmt.Fprintf(w, "%.0f %% of %.1f ms of bucket exchange lie under the backward pass\n", 100*hidden.Seconds()/total.Seconds(), total.Seconds()*1e3)
+		fmt.Fprintf(w, "%.0f %% of %.1f ms of bucket exchange lie under the backward pass\n",
+			100*hidden.Seconds()/total.Seconds(), total.Seconds()*1e3)
 	}
 	if err := b.predict(w, all); err != nil {
 		return err
@@ -195,7 +197,8 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 		line += fmt.Sprintf("  %.0f ms of CPU per step and rank", stats.Median(cpu(m.last))*1e3)
 		fmt.Fprintln(w, line)
 	}
-	fmt.Fprintf(w, "published, PyTorch DDP on 2, 4, 8 GPUs: %.2f, %.1f, %.1f × one\n", published[2], published[4], published[8])
+	fmt.Fprintf(w, "published, PyTorch DDP on 2, 4, 8 GPUs: %.2f, %.1f, %.1f × one\n", published[2], published[4],
+		published[8])
 }
 
 func cpu(reports []report) []float64 {

@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 
 // small is a comparison that takes no time.
 func small(contenders ...string) *bench {
-	return &bench{settings: settings{Layers: 2, Width: 192, Heads: 2, Vocabulary: 500, Batch: 1, Block: 8, Ranks: 2, Steps: 2, BucketMB: 1, Hook: "no"}, rounds: 2, contenders: contenders}
+	return &bench{settings: settings{Layers: 2, Width: 192, Heads: 2, Vocabulary: 500, Batch: 1, Block: 8, Ranks: 2,
+		Steps: 2, BucketMB: 1, Hook: "no"}, rounds: 2, contenders: contenders}
 }
 
 // A small run prints a line for each contender and the model's, and draws its last step.
@@ -52,8 +53,10 @@ func TestRun(t *testing.T) {
 		require.Regexp(t, "(?m)^"+line+"$", out.String())
 	}
 	for _, name := range []string{"shm", "tcp", "goroutines"} {
-		require.Regexp(t, "(?m)^"+name+` +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  \d+ ms of CPU per step and rank$`, out.String())
-		require.Regexp(t, "(?m)^model of "+name+`: \d+ buckets, [\d.]+ MB a step, .* 2 ranks [\d.]+ × one \(published 1.85\), measured [\d.]+: error [+-][\d.]+ %; 4 ranks .* 8 ranks .*$`, out.String())
+		require.Regexp(t, "(?m)^"+name+` +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  \d+ ms of CPU per step and rank$`,
+			out.String())
+		require.Regexp(t, "(?m)^model of "+name+
+			`: \d+ buckets, [\d.]+ MB a step, .* 2 ranks [\d.]+ × one \(published 1.85\), measured [\d.]+: error [+-][\d.]+ %; 4 ranks .* 8 ranks .*$`, out.String())
 	}
 	svg, err := os.ReadFile(b.svg)
 	require.NoError(t, err)
@@ -93,9 +96,11 @@ func requireXML(t *testing.T, text string) {
 func TestOverlap(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(100, 0).Add(time.Duration(ms) * time.Millisecond) }
 	between := func(rank int, name string, from, to int) span {
-		return span{Rank: rank, Name: name, Detail: "bucket 0 (a & <b>)", Queued: at(from), Start: at(from), End: at(to)}
+		return span{Rank: rank, Name: name, Detail: "bucket 0 (a & <b>)", Queued: at(from), Start: at(from),
+			End: at(to)}
 	}
-	spans := []span{between(0, "forward", 0, 10), between(0, "backward", 10, 30), between(0, "bucket", 15, 20), between(0, "bucket", 25, 34), between(0, "wait", 30, 34), between(1, "bucket", 0, 34)}
+	spans := []span{between(0, "forward", 0, 10), between(0, "backward", 10, 30), between(0, "bucket", 15, 20),
+		between(0, "bucket", 25, 34), between(0, "wait", 30, 34), between(1, "bucket", 0, 34)}
 	hidden, total := overlap(spans)
 	require.Equal(t, 10*time.Millisecond, hidden)
 	require.Equal(t, 14*time.Millisecond, total)

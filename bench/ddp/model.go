@@ -122,13 +122,15 @@ func (b *bench) predict(w io.Writer, all map[string]*measured) error {
 				buckets, total = append(buckets, s.Bytes), total+s.Bytes
 			}
 		}
-		fmt.Fprintf(w, "model of %s: %d buckets, %.1f MB a step, latency %.1f µs, %.1f GB/s:", name, len(buckets), float64(total)/1e6, f.Latency*1e6, f.Bandwidth/1e9)
+		fmt.Fprintf(w, "model of %s: %d buckets, %.1f MB a step, latency %.1f µs, %.1f GB/s:", name, len(buckets),
+			float64(total)/1e6, f.Latency*1e6, f.Bandwidth/1e9)
 		var list []string
 		for _, n := range []int{2, 4, 8} {
 			t := f.step(n, alone, buckets)
 			text := fmt.Sprintf(" %d ranks %.2f × one (published %g)", n, float64(n)*alone/t, published[n])
 			if n == b.Ranks {
-				text += fmt.Sprintf(", measured %.2f: error %+.1f %%", float64(n)*alone/stats.Median(m.steps), 100*(stats.Median(m.steps)/t-1))
+				text += fmt.Sprintf(", measured %.2f: error %+.1f %%", float64(n)*alone/stats.Median(m.steps),
+					100*(stats.Median(m.steps)/t-1))
 			}
 			list = append(list, text)
 		}

@@ -69,8 +69,11 @@ func draw(spans []span) string {
 	}
 	height := topMargin + ranks*2*(laneHeight+laneGap) + 40
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n", leftMargin+plotWidth+20, height)
-	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="%d" y="20" font-size="14">one training step on %d ranks, %.1f ms</text>`+"\n",
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="11">`+"\n",
+		leftMargin+plotWidth+20, height)
+	fmt.Fprintf(&b,
+		`<rect width="100%%" height="100%%" fill="white"/><text x="%d" y="20" font-size="14">one training step on %d ranks, %.1f ms</text>`+"\n",
 		leftMargin, ranks, end.Sub(begin).Seconds()*1e3)
 	for rank := range ranks {
 		for lane, name := range []string{"compute", "buckets"} {
@@ -93,12 +96,14 @@ func drawSpan(b *strings.Builder, s span, x func(time.Time) float64) {
 		lane = 1
 		label, _, _ = strings.Cut(strings.TrimPrefix(s.Detail, "bucket "), " ")
 		y := laneTop(s.Rank, lane) + laneHeight/2
-		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#b06a1c"/>`+"\n", x(s.Queued), y, x(s.Start), y)
+		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#b06a1c"/>`+"\n", x(s.Queued), y, x(s.Start),
+			y)
 	}
 	width := max(x(s.End)-x(s.Start), 1)
 	fmt.Fprintf(b, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"><title>%s</title></rect>`+"\n",
 		s.Name, x(s.Start), laneTop(s.Rank, lane), width, laneHeight, colours[s.Name],
-		html.EscapeString(fmt.Sprintf("%s %s: %.2f ms, %d bytes", s.Name, s.Detail, s.End.Sub(s.Start).Seconds()*1e3, s.Bytes)))
+		html.EscapeString(fmt.Sprintf("%s %s: %.2f ms, %d bytes", s.Name, s.Detail, s.End.Sub(s.Start).Seconds()*1e3,
+			s.Bytes)))
 	if width > float64(7*len(label)) {
 		fmt.Fprintf(b, `<text x="%.1f" y="%d">%s</text>`+"\n", x(s.Start)+3, laneTop(s.Rank, lane)+17, label)
 	}
@@ -108,7 +113,8 @@ func drawSpan(b *strings.Builder, s span, x func(time.Time) float64) {
 func drawAxis(b *strings.Builder, begin, end time.Time, x func(time.Time) float64, y int) {
 	for i := range 11 {
 		t := begin.Add(end.Sub(begin) * time.Duration(i) / 10)
-		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#888"/><text x="%.1f" y="%d" text-anchor="middle">%.0f ms</text>`+"\n",
+		fmt.Fprintf(b,
+			`<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#888"/><text x="%.1f" y="%d" text-anchor="middle">%.0f ms</text>`+"\n",
 			x(t), y, x(t), y+5, x(t), y+18, t.Sub(begin).Seconds()*1e3)
 	}
 }

@@ -35,7 +35,8 @@ func work(text string, in io.Reader, out io.Writer) error {
 		return err
 	}
 	a := args.Default("")
-	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.DDPCommHook, a.DDPTimeout = s.Batch, s.BucketMB, args.CommHook(s.Hook), 60
+	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.DDPCommHook, a.DDPTimeout = s.Batch, s.BucketMB,
+		args.CommHook(s.Hook), 60
 	ranks := 1
 	switch s.Contender {
 	case "shm", "tcp":
@@ -51,7 +52,8 @@ func work(text string, in io.Reader, out io.Writer) error {
 	if connected(s.Contender) {
 		j.first = s.Rank
 	}
-	opts := []accelerate.Option{accelerate.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))), accelerate.WithTracer(j.rec.add), accelerate.WithCommHook(j.hook)}
+	opts := []accelerate.Option{accelerate.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))),
+		accelerate.WithTracer(j.rec.add), accelerate.WithCommHook(j.hook)}
 	if ranks == 1 {
 		dev := tensor.NewCPU(1)
 		defer dev.Close()
@@ -157,7 +159,8 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 	}
 	group := &optim.Group{LR: 1e-4, WeightDecay: 0.01}
 	group.Params = nn.NamedParameters(m)
-	if err := acc.Prepare(context.Background(), m, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
+	if err := acc.Prepare(context.Background(), m, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}),
+		nil); err != nil {
 		return nil, err
 	}
 	ids := make([]int32, s.Batch*s.Block)
@@ -165,12 +168,15 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 		ids[i] = int32((i + acc.Rank()) * 7919 % s.Vocabulary)
 	}
 	t := tensor.FromSlice(acc.Ctx().NoGrad(), ids, s.Batch, s.Block)
-	return &training{acc, m, &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Count: int64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
+	return &training{acc, m, &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
+		Count: int64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
 }
 
 // step is one optimizer step, to its end on the device.
 func (t *training) step(ctx context.Context) error {
-	_, err := t.acc.Accumulate(ctx, []*data.Batch{t.batch}, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor { return t.m.Forward(c, b).Loss })
+	_, err := t.acc.Accumulate(ctx, []*data.Batch{t.batch}, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+		return t.m.Forward(c, b).Loss
+	})
 	if err != nil {
 		return err
 	}

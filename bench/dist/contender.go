@@ -102,11 +102,13 @@ func newOpenMPI(name, dir string) (contender, error) {
 		}
 	}
 	program := filepath.Join(dir, "allreduce")
-	if out, err := exec.Command("mpicc", "-O2", "-o", program, source("peer/allreduce.c")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mpicc", "-O2", "-o", program,
+		source("peer/allreduce.c")).CombinedOutput(); err != nil {
 		return contender{}, fmt.Errorf("mpicc: %w: %s", err, out)
 	}
 	return contender{name, func(s settings) (result, error) {
-		cmd := exec.Command("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", fmt.Sprint(s.ranks), program, fmt.Sprint(s.bytes), fmt.Sprint(s.iterations))
+		cmd := exec.Command("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", fmt.Sprint(s.ranks), program,
+			fmt.Sprint(s.bytes), fmt.Sprint(s.iterations))
 		var complaints bytes.Buffer
 		cmd.Stderr = &complaints
 		out, err := cmd.Output()

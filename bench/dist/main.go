@@ -75,7 +75,8 @@ func run(s settings, names []string, file string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	r := report{Bytes: s.bytes, Ranks: s.ranks, Time: time.Now(), Median: map[string][]float64{}, Paths: map[string]string{}, Ratios: map[string]float64{},
+	r := report{Bytes: s.bytes, Ranks: s.ranks, Time: time.Now(), Median: map[string][]float64{},
+		Paths: map[string]string{}, Ratios: map[string]float64{},
 		Missing: map[string]string{}, Processor: processor()}
 	var present []contender
 	for _, name := range names {
@@ -126,7 +127,8 @@ func ratios(a, b []float64) []float64 {
 
 func (r *report) print(present []contender) error {
 	var text bytes.Buffer
-	fmt.Fprintf(&text, "all-reduce of %d bytes of float32 on %d processes, medians of %d rounds\n", r.Bytes, r.Ranks, len(r.Median[present[0].name]))
+	fmt.Fprintf(&text, "all-reduce of %d bytes of float32 on %d processes, medians of %d rounds\n", r.Bytes, r.Ranks,
+		len(r.Median[present[0].name]))
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(w, "\tms\tGB/s\t")
 	for _, b := range present {

@@ -78,8 +78,10 @@ func newStep() func() {
 		log.Fatal(err)
 	}
 	forward := func(scope *model.Scope, tokens *graph.Node) *graph.Node {
-		m := transformer.New(scope).WithVocabSize(vocab).WithEmbedDim(width).WithNumLayers(layersCount).WithNumHeads(heads).WithHeadDim(width / heads).
-			WithFFNDim(4 * width).WithMaxPosEmbed(block).WithActivation(activation.TypeGeluApprox).WithFinalNormalization(layers.NormalizationLayerNorm)
+		m := transformer.New(scope).WithVocabSize(vocab).WithEmbedDim(width).WithNumLayers(layersCount).WithNumHeads(
+			heads).WithHeadDim(width / heads).
+			WithFFNDim(4 * width).WithMaxPosEmbed(block).WithActivation(
+			activation.TypeGeluApprox).WithFinalNormalization(layers.NormalizationLayerNorm)
 		return m.Logits(tokens, transformer.CallOptions{})
 	}
 	trainer := train.NewTrainer(backend, model.NewStore(), forward, loss.SparseCategoricalCrossEntropyLogits,
@@ -93,7 +95,9 @@ func newStep() func() {
 		}
 	}
 	return func() {
-		metrics, err := trainer.TrainStep(train.Batch{Inputs: []*tensors.Tensor{tensors.FromValue(ids)}, Labels: []*tensors.Tensor{tensors.FromValue(next)}})
+		metrics,
+			err := trainer.TrainStep(train.Batch{Inputs: []*tensors.Tensor{tensors.FromValue(ids)},
+			Labels: []*tensors.Tensor{tensors.FromValue(next)}})
 		if err != nil {
 			log.Fatal(err)
 		}

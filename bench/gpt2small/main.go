@@ -69,7 +69,8 @@ func parse(argv []string) (options, error) {
 		return o, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	}
 	if o.steps < 1 || o.batch < 1 || o.seq < 2 || o.seq > limit {
-		return o, fmt.Errorf("--steps %d --batch %d --seq %d: want at least 1 step, 1 sequence, and 2 to %d tokens", o.steps, o.batch, o.seq, limit)
+		return o, fmt.Errorf("--steps %d --batch %d --seq %d: want at least 1 step, 1 sequence, and 2 to %d tokens",
+			o.steps, o.batch, o.seq, limit)
 	}
 	return o, kernels.Init()
 }
@@ -86,7 +87,8 @@ func run(o options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "%d parameters, kernels %s, made in %.1f s\n", nn.NumParameters(m), kernels.Active(), time.Since(start).Seconds())
+	fmt.Fprintf(w, "%d parameters, kernels %s, made in %.1f s\n", nn.NumParameters(m), kernels.Active(),
+		time.Since(start).Seconds())
 	var p *profile.Profiler // nil records nothing
 	if o.profile != "" {
 		p = profile.New(profile.Options{Dir: o.profile, SkipFirst: 1, Active: max(1, o.steps-1)})
@@ -135,11 +137,14 @@ func prepare(acc *accelerate.Accelerator, a *args.TrainingArguments) (*gpt2.Mode
 		}
 		g.Params = append(g.Params, p)
 	}
-	return m, acc.Prepare(context.Background(), m, optim.AdamW{Beta1: a.AdamBeta1, Beta2: a.AdamBeta2, Eps: a.AdamEpsilon}.New(acc.Ctx(), groups), m.RecomputeUnits())
+	return m, acc.Prepare(context.Background(), m,
+		optim.AdamW{Beta1: a.AdamBeta1, Beta2: a.AdamBeta2, Eps: a.AdamEpsilon}.New(acc.Ctx(), groups),
+		m.RecomputeUnits())
 }
 
 // train takes one step on fresh tokens, of which small ids are the more frequent, and returns the mean loss.
-func train(acc *accelerate.Accelerator, m *gpt2.Model, o options, tokens *rng.Stream, step int) (loss float64, err error) {
+func train(acc *accelerate.Accelerator, m *gpt2.Model, o options, tokens *rng.Stream, step int) (loss float64,
+	err error) {
 	samples := make([][]int32, o.batch)
 	for i := range samples {
 		samples[i] = make([]int32, o.seq)

@@ -28,7 +28,8 @@ func TestGPT2SmallStep(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, "ops_rank0.txt"))
 	if runtime.GOOS == "linux" {
 		require.Less(t, number(t, string(out), `peak RSS (\d+) MiB`), 4096.0)
-		require.Greater(t, number(t, string(out), `peak RSS (\d+) MiB`), 4*4*124.4*1e6/(1<<20), "weights, gradients and two moments")
+		require.Greater(t, number(t, string(out), `peak RSS (\d+) MiB`), 4*4*124.4*1e6/(1<<20),
+			"weights, gradients and two moments")
 	}
 }
 
@@ -45,7 +46,8 @@ func TestFlags(t *testing.T) {
 	o, err := parse(nil)
 	require.NoError(t, err)
 	require.Equal(t, options{steps: 5, batch: 1, seq: 256}, o)
-	for _, argv := range [][]string{{"--steps", "0"}, {"--batch", "-1"}, {"--seq", "1"}, {"--seq", "1025"}, {"--seq", "x"}, {"more"}, {"--setps", "1"}} {
+	for _, argv := range [][]string{{"--steps", "0"}, {"--batch", "-1"}, {"--seq", "1"}, {"--seq", "1025"},
+		{"--seq", "x"}, {"more"}, {"--setps", "1"}} {
 		_, err := parse(argv)
 		require.Error(t, err, "%v", argv)
 	}

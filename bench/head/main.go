@@ -69,7 +69,8 @@ func (b bench) run(out io.Writer) {
 	for i, k := range contenders {
 		fmt.Fprintf(out, "%-9s %8.1f ms  %6d MiB\n", k.name, 1e3*stats.Median(times[i]), peaks[i]>>20)
 	}
-	fmt.Fprintf(out, "fused / separate: %.3f of the time (median of the rounds), %.3f of the memory\n", stats.Median(ratios), float64(peaks[1])/float64(max(peaks[0], 1)))
+	fmt.Fprintf(out, "fused / separate: %.3f of the time (median of the rounds), %.3f of the memory\n",
+		stats.Median(ratios), float64(peaks[1])/float64(max(peaks[0], 1)))
 }
 
 // once runs three passes of a contender on a device of its own and gives the median time, and the memory that a pass
@@ -90,7 +91,8 @@ func (b bench) once(k contender) (seconds float64, peak int64) {
 	for range 4 {
 		start := time.Now()
 		c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-			tensor.Backward(c, []*tensor.Tensor{k.loss(c, x, w, ids)}, []*tensor.Tensor{tensor.Full(c, tensor.Float32, 1/float64(b.rows))}, nil)
+			tensor.Backward(c, []*tensor.Tensor{k.loss(c, x, w, ids)},
+				[]*tensor.Tensor{tensor.Full(c, tensor.Float32, 1/float64(b.rows))}, nil)
 			return nil
 		})
 		times = append(times, time.Since(start).Seconds())

@@ -21,7 +21,8 @@ func fmaAVX2(turns int, x *float32)
 func fmaAVX512(turns int, x *float32)
 
 // fmaVectors are the vectors of floats that a variant's turn works on: sums, then factors.
-var fmaVectors = map[kernels.Variant]struct{ sums, factors, width int }{kernels.AVX2: {12, 4, 8}, kernels.AVX512: {16, 8, 16}}
+var fmaVectors = map[kernels.Variant]struct{ sums, factors, width int }{kernels.AVX2: {12, 4, 8},
+	kernels.AVX512: {16, 8, 16}}
 
 // fmaTurns runs turns of a variant's fused multiply-adds on what fmaOperands made and returns the number of operations.
 func fmaTurns(v kernels.Variant, turns int, x []float32) float64 {

@@ -46,7 +46,8 @@ func main() {
 	pflag.DurationVar(&b.turn, "turn", 300*time.Millisecond, "time of one turn, at least one run")
 	pflag.StringVar(&b.dir, "dir", "bench/kernels", "the folder that holds peer.py")
 	pflag.BoolVar(&b.quick, "quick", false, "leave out rows that take long")
-	single := pflag.String("alone", "", "run one row twice and print the peak of resident memory and the second run's seconds, for a process of its own")
+	single := pflag.String("alone", "", "run one row twice and print the peak of resident memory and the second "+
+		"run's seconds, for a process of its own")
 	pflag.Parse()
 	if err := kernels.Init(); err != nil {
 		log.Fatal(err)
@@ -130,7 +131,8 @@ func (b *bench) row(r row, threads int, peers *peers) {
 			fmt.Printf("# no row %s: %v\n", r.name+s.suffix, err)
 			continue
 		}
-		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+s.suffix, threads, 1e3*stats.Median(t.ours), 1e3*stats.Median(t.theirs), r.rate(stats.Median(t.ours)))
+		fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", r.name+s.suffix, threads, 1e3*stats.Median(t.ours),
+			1e3*stats.Median(t.theirs), r.rate(stats.Median(t.ours)))
 		fmt.Printf("RATIO %s %d %.3f\n", r.name+s.suffix, threads, stats.Median(t.ratios))
 		t.printApart(r.name+s.suffix, threads)
 		all.add(t)
@@ -171,7 +173,8 @@ func (b *bench) beside(r row, ours func() (seconds, ceiling float64), threads in
 		t.theirs, t.ratios = append(t.theirs, y), append(t.ratios, y/t.ours[len(t.ours)-1])
 	}
 	name := r.name + "_against_" + r.own.name
-	fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", name, threads, 1e3*stats.Median(t.ours), 1e3*stats.Median(t.theirs), r.rate(stats.Median(t.ours)))
+	fmt.Printf("ROW %s %d %.4f %.4f ms %s\n", name, threads, 1e3*stats.Median(t.ours), 1e3*stats.Median(t.theirs),
+		r.rate(stats.Median(t.ours)))
 	fmt.Printf("RATIO %s %d %.3f\n", name, threads, stats.Median(t.ratios))
 	t.printApart(name, threads)
 }
@@ -201,7 +204,8 @@ func (t *turns) take(r row, threads int, ours func() (seconds, ceiling float64))
 
 // add adds the turns of another side.
 func (t *turns) add(u turns) {
-	t.ours, t.ceilings, t.shares = append(t.ours, u.ours...), append(t.ceilings, u.ceilings...), append(t.shares, u.shares...)
+	t.ours, t.ceilings, t.shares = append(t.ours, u.ours...), append(t.ceilings, u.ceilings...),
+		append(t.shares, u.shares...)
 	t.trips, t.cores = append(t.trips, u.trips...), append(t.cores, u.cores...)
 }
 
@@ -216,7 +220,8 @@ func (t *turns) printApart(row string, threads int) {
 }
 
 // side lets a row and one side of it take turns.
-func (b *bench) side(r row, ours func() (seconds, ceiling float64), s side, threads int, peers *peers) (t turns, err error) {
+func (b *bench) side(r row, ours func() (seconds, ceiling float64), s side, threads int, peers *peers) (t turns,
+	err error) {
 	p, err := peers.get(s, threads)
 	if err != nil {
 		return t, err

@@ -45,7 +45,10 @@ var (
 
 	mkl = preload(os.Getenv("MKL_PRELOAD"))
 	// keepMemory has malloc keep what is freed, in huge pages; peer.py has it take all that a row needs beforehand.
-	keepMemory = append([]string{"GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"}, mkl...)
+	keepMemory = append(
+		[]string{
+			"GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"},
+		mkl...)
 )
 
 // key names the process that a side needs.
@@ -154,7 +157,8 @@ func (ps *peers) start(s side, threads int) (*peer, error) {
 		return nil, fmt.Errorf("the environment variable %s is empty", variable)
 	}
 	p := &peer{threads: threads, cmd: exec.Command(program, arguments...)}
-	p.cmd.Env = append(os.Environ(), "OMP_NUM_THREADS="+n, "MKL_NUM_THREADS="+n, "OPENBLAS_NUM_THREADS="+n, "GOMAXPROCS="+n, "OMP_WAIT_POLICY=PASSIVE")
+	p.cmd.Env = append(os.Environ(), "OMP_NUM_THREADS="+n, "MKL_NUM_THREADS="+n, "OPENBLAS_NUM_THREADS="+n,
+		"GOMAXPROCS="+n, "OMP_WAIT_POLICY=PASSIVE")
 	p.cmd.Env = append(p.cmd.Env, s.env...)
 	p.cmd.Stderr = os.Stderr
 	in, err := p.cmd.StdinPipe()

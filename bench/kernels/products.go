@@ -23,7 +23,8 @@ func productRows() []row {
 		all = append(all, head(tokens, 768, 50257)...)
 	}
 	// Output channels, input channels × kernel, and places, of as many images as Conv2D takes at once.
-	for _, w := range [][3]int{{64, 147, 2 * 112 * 112}, {64, 576, 2 * 56 * 56}, {128, 1152, 4 * 28 * 28}, {256, 2304, 9 * 14 * 14}, {512, 4608, 18 * 7 * 7}, {128, 64, 28 * 28}} {
+	for _, w := range [][3]int{{64, 147, 2 * 112 * 112}, {64, 576, 2 * 56 * 56}, {128, 1152, 4 * 28 * 28},
+		{256, 2304, 9 * 14 * 14}, {512, 4608, 18 * 7 * 7}, {128, 64, 28 * 28}} {
 		all = append(all, convolution(w[0], w[1], w[2])...)
 	}
 	for _, n := range []int{512, 1024, 2048} {
@@ -38,7 +39,9 @@ func productRows() []row {
 	double.ofCeiling = true
 	all = append(all, extras(double, productOf(tensor.BFloat16, "square_1024_bf16", 1024, 1024, 1024, false, false))...)
 	for _, tokens := range []int{1, 8, 1024} {
-		all = append(all, extras(productOf(tensor.BFloat16, fmt.Sprintf("bf16_768x3072_%d", tokens), tokens, 3072, 768, false, false))...)
+		all = append(all,
+			extras(productOf(tensor.BFloat16, fmt.Sprintf("bf16_768x3072_%d", tokens), tokens, 3072, 768, false,
+				false))...)
 	}
 	return all
 }
@@ -66,13 +69,16 @@ func under(r row, v kernels.Variant) row {
 func projection(tokens, in, out int) []row {
 	name := fmt.Sprintf("matmul_%dx%d_%d", in, out, tokens)
 	flops := 2 * float64(tokens*in*out)
-	forward := row{name: name, flops: flops, against: []side{kept}, extra: flops > longProduct, open: func(threads int) (run, end func()) {
-		dev := tensor.NewCPU(threads)
-		c := tensor.NewCtx(dev).NoGrad()
-		x, w, b := filled(c, tokens, in), filled(c, in, out), filled(c, out)
-		return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { tensor.AddMM(c, b, x, w); return nil }) }, func() { dev.Close() }
-	}}
-	return []row{forward, product(name+"_dx", tokens, in, out, false, true), product(name+"_dw", in, out, tokens, true, false)}
+	forward := row{name: name, flops: flops, against: []side{kept}, extra: flops > longProduct,
+		open: func(threads int) (run, end func()) {
+			dev := tensor.NewCPU(threads)
+			c := tensor.NewCtx(dev).NoGrad()
+			x, w, b := filled(c, tokens, in), filled(c, in, out), filled(c, out)
+			return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { tensor.AddMM(c, b, x, w); return nil }) },
+				func() { dev.Close() }
+		}}
+	return []row{forward, product(name+"_dx", tokens, in, out, false, true),
+		product(name+"_dw", in, out, tokens, true, false)}
 }
 
 // head is x·wᵀ with a weight [out, in], an embedding's table, and its gradients.
@@ -104,16 +110,18 @@ func product(name string, m, n, k int, transA, transB bool) row {
 // productOf is a product of operands of a type.
 func productOf(of tensor.DType, name string, m, n, k int, transA, transB bool) row {
 	flops := 2 * float64(m) * float64(n) * float64(k)
-	return row{name: name, flops: flops, double: of == tensor.Float64, against: []side{kept}, extra: flops > longProduct, open: func(threads int) (run, end func()) {
-		dev := tensor.NewCPU(threads)
-		c := tensor.NewCtx(dev).NoGrad()
-		matrix := func(rows, cols int, transposed bool) *tensor.Tensor {
-			if transposed {
-				return tensor.Transpose(c, tensor.Cast(c, filled(c, cols, rows), of), 0, 1)
+	return row{name: name, flops: flops, double: of == tensor.Float64, against: []side{kept},
+		extra: flops > longProduct, open: func(threads int) (run, end func()) {
+			dev := tensor.NewCPU(threads)
+			c := tensor.NewCtx(dev).NoGrad()
+			matrix := func(rows, cols int, transposed bool) *tensor.Tensor {
+				if transposed {
+					return tensor.Transpose(c, tensor.Cast(c, filled(c, cols, rows), of), 0, 1)
+				}
+				return tensor.Cast(c, filled(c, rows, cols), of)
 			}
-			return tensor.Cast(c, filled(c, rows, cols), of)
-		}
-		x, y := matrix(m, k, transA), matrix(k, n, transB)
-		return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { tensor.MatMul(c, x, y); return nil }) }, func() { dev.Close() }
-	}}
+			x, y := matrix(m, k, transA), matrix(k, n, transB)
+			return func() { c.Scope(func(c *tensor.Ctx) []*tensor.Tensor { tensor.MatMul(c, x, y); return nil }) },
+				func() { dev.Close() }
+		}}
 }

@@ -87,10 +87,17 @@ func rows() []row {
 		pointwise("layer_norm", []int{16384, 1024}, 2, 5, 2, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
 			return tensor.LayerNorm(c, x[0], x[1], x[2], 1e-5)
 		}),
-		extras(pointwise("rms_norm", []int{16384, 1024}, 2, 5, 1, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.RMSNorm(c, x[0], x[1], 1e-5) })...),
-		pointwise("softmax", []int{16384, 1024}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.Softmax(c, x[0], -1) }),
-		pointwise("gelu", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.GELU(c, x[0]) }),
-		extras(pointwise("gelu_tanh", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.GELUTanh(c, x[0]) })...),
+		extras(pointwise("rms_norm", []int{16384, 1024}, 2, 5, 1,
+			func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor { return tensor.RMSNorm(c, x[0], x[1], 1e-5) })...),
+		pointwise("softmax", []int{16384, 1024}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
+			return tensor.Softmax(c, x[0], -1)
+		}),
+		pointwise("gelu", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
+			return tensor.GELU(c, x[0])
+		}),
+		extras(pointwise("gelu_tanh", []int{elements}, 2, 5, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
+			return tensor.GELUTanh(c, x[0])
+		})...),
 		pointwise("cross_entropy", []int{8192, 2048}, 1, 3, 0, func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor {
 			ids := make([]int64, 8192)
 			for i := range ids {
@@ -103,7 +110,8 @@ func rows() []row {
 	for _, t := range []int{256, 1024, 4096} {
 		all = append(all, attention(t, "causal"), attention(t, "full"))
 	}
-	all = append(all, extras(attention(4096, "window"), attention(1024, "padded"), attention(1024, "grouped"), attention(1024, "dropout"))...)
+	all = append(all, extras(attention(4096, "window"), attention(1024, "padded"), attention(1024, "grouped"),
+		attention(1024, "dropout"))...)
 	all = append(all, productRows()...)
 	return append(append(all, imageRows()...), steps()...)
 }
@@ -136,7 +144,8 @@ func filled(c *tensor.Ctx, shape ...int) *tensor.Tensor {
 // pointwise is a function of 16 Mi elements in two rows: forward, and forward and backward. passes and both count how
 // often so many elements must at least be read or written. f gets the operand and so many parameters of its width;
 // gradients are handed back, as PyTorch's leaves take over the first.
-func pointwise(name string, shape []int, passes, both float64, params int, f func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor) []row {
+func pointwise(name string, shape []int, passes, both float64, params int,
+	f func(c *tensor.Ctx, x []*tensor.Tensor) *tensor.Tensor) []row {
 	operands := func(c *tensor.Ctx) []*tensor.Tensor {
 		x := []*tensor.Tensor{filled(c, shape...).SetRequiresGrad(true)}
 		for range params {
@@ -173,7 +182,8 @@ func adamW(threads int) (run, end func()) {
 	dev := tensor.NewCPU(threads)
 	c := tensor.NewCtx(dev)
 	p := filled(c, elements).SetRequiresGrad(true)
-	opt := optim.DefaultAdamW().New(c, []*optim.Group{{Params: []tensor.Named{{Name: "p", Tensor: p}}, LR: 1e-3, WeightDecay: 0.01}})
+	opt := optim.DefaultAdamW().New(c,
+		[]*optim.Group{{Params: []tensor.Named{{Name: "p", Tensor: p}}, LR: 1e-3, WeightDecay: 0.01}})
 	p.SwapGrad(filled(c, elements), true)
 	return func() { opt.Step(c) }, func() { dev.Close() }
 }
@@ -214,28 +224,29 @@ func attention(t int, kind string) row {
 		}
 	}
 	flops := 14 * float64(heads*d) * float64(scores) // two products forward, five backward
-	return row{name: fmt.Sprintf("attention_%d_%s", t, kind), flops: flops, against: []side{kept}, extra: flops > longAttention, open: func(threads int) (run, end func()) {
-		dev := tensor.NewCPU(threads)
-		c := tensor.NewCtx(dev)
-		opt := opt
-		if kind == "padded" {
-			seen := make([]bool, batch*t)
-			for i := range seen {
-				seen[i] = i%t < t-hidden[i/t]
+	return row{name: fmt.Sprintf("attention_%d_%s", t, kind), flops: flops, against: []side{kept},
+		extra: flops > longAttention, open: func(threads int) (run, end func()) {
+			dev := tensor.NewCPU(threads)
+			c := tensor.NewCtx(dev)
+			opt := opt
+			if kind == "padded" {
+				seen := make([]bool, batch*t)
+				for i := range seen {
+					seen[i] = i%t < t-hidden[i/t]
+				}
+				opt.Mask = tensor.FromSlice(c, seen, batch, 1, 1, t)
 			}
-			opt.Mask = tensor.FromSlice(c, seen, batch, 1, 1, t)
-		}
-		var qkv [3]*tensor.Tensor
-		for i, h := range []int{heads, kvHeads, kvHeads} {
-			qkv[i] = filled(c, batch, h, t, d).SetRequiresGrad(true)
-		}
-		seed := filled(c, batch, heads, t, d)
-		return func() {
-			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-				y, _ := tensor.Attention(c, qkv[0], qkv[1], qkv[2], opt)
-				tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{seed}, qkv[:])
-				return nil
-			})
-		}, func() { dev.Close() }
-	}}
+			var qkv [3]*tensor.Tensor
+			for i, h := range []int{heads, kvHeads, kvHeads} {
+				qkv[i] = filled(c, batch, h, t, d).SetRequiresGrad(true)
+			}
+			seed := filled(c, batch, heads, t, d)
+			return func() {
+				c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+					y, _ := tensor.Attention(c, qkv[0], qkv[1], qkv[2], opt)
+					tensor.Backward(c, []*tensor.Tensor{y}, []*tensor.Tensor{seed}, qkv[:])
+					return nil
+				})
+			}, func() { dev.Close() }
+		}}
 }

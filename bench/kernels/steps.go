@@ -45,12 +45,14 @@ func step(name string, cfg gpt2.Config, batch, block int, lower tensor.DType) ro
 			ids[i] = int32(i * 7919 % cfg.VocabSize)
 		}
 		t := tensor.FromSlice(c, ids, batch, block)
-		b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Count: int64(batch * (block - 1)), Size: batch}
+		b := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
+			Count: int64(batch * (block - 1)), Size: batch}
 		return func() {
 			opt.ZeroGrad()
 			nn.NewCtx(c.Autocast(lower), tree, true).WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {
 				seed := tensor.Full(c.Ctx, tensor.Float32, 1/float64(b.Count))
-				tensor.Backward(c.Ctx, []*tensor.Tensor{m.Forward(c, b).Loss}, []*tensor.Tensor{seed}, nil, tensor.DroppingLowered())
+				tensor.Backward(c.Ctx, []*tensor.Tensor{m.Forward(c, b).Loss}, []*tensor.Tensor{seed}, nil,
+					tensor.DroppingLowered())
 				return nil
 			})
 			norm := optim.GradNorm(c, opt.Params())

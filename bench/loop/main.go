@@ -91,8 +91,11 @@ func (b *bench) run(w io.Writer) error {
 			}
 			return stats.Median(x)
 		}
-		fmt.Fprintf(w, "%-10s %8.3f ms a step  %6.0f allocations  %7.0f bytes  collector %.2f %% of CPU\n", t.name, 1e3*middle(func(f figures) float64 { return f.step }),
-			middle(func(f figures) float64 { return f.allocations }), middle(func(f figures) float64 { return f.bytes }), 100*middle(func(f figures) float64 { return f.collector }))
+		fmt.Fprintf(w, "%-10s %8.3f ms a step  %6.0f allocations  %7.0f bytes  collector %.2f %% of CPU\n", t.name,
+			1e3*middle(func(f figures) float64 { return f.step }),
+			middle(func(f figures) float64 { return f.allocations }),
+			middle(func(f figures) float64 { return f.bytes }),
+			100*middle(func(f figures) float64 { return f.collector }))
 	}
 	fmt.Fprintf(w, "trainer / bare loop: %.4f (median of the rounds)\n", stats.Median(ratios))
 	fmt.Fprintf(w, "RATIO trainer_loop %d %.4f\n", b.threads, 1/stats.Median(ratios))
@@ -131,7 +134,8 @@ func (b *bench) bare(src *data.Source, watch *watch) error {
 			return err
 		}
 		opt.ZeroGrad()
-		nn.NewCtx(c.WithRandom(42, int64(step*b.batch)), tree, true).WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {
+		nn.NewCtx(c.WithRandom(42, int64(step*b.batch)), tree,
+			true).WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			seed := tensor.Full(c.Ctx, tensor.Float32, 1/float64(batch.Count))
 			loss := m.Forward(c, batch).Loss
 			_ = tensor.Item(c.Ctx, loss)
@@ -155,8 +159,10 @@ func (b *bench) train(src *data.Source, watch *watch) error {
 		return err
 	}
 	a := args.Default("")
-	a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy, a.LearningRate = b.batch, b.steps+watch.skip, args.StrategyNo, 1e-4
-	_, err = trainer.New(m, a, trainer.WithDevice(dev), trainer.WithTrainData(*src), trainer.WithCallbacks(watch), trainer.WithDisplay(nil), trainer.WithLogger(slog.New(slog.DiscardHandler))).Train()
+	a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy, a.LearningRate = b.batch, b.steps+watch.skip,
+		args.StrategyNo, 1e-4
+	_, err = trainer.New(m, a, trainer.WithDevice(dev), trainer.WithTrainData(*src), trainer.WithCallbacks(watch),
+		trainer.WithDisplay(nil), trainer.WithLogger(slog.New(slog.DiscardHandler))).Train()
 	return err
 }
 
@@ -189,7 +195,8 @@ func (w *watch) step() {
 type snapshot struct{ collector, cpu, allocations, bytes float64 }
 
 func take() (s snapshot) {
-	samples := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/total:cpu-seconds"}, {Name: "/cpu/classes/idle:cpu-seconds"},
+	samples := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/total:cpu-seconds"},
+		{Name: "/cpu/classes/idle:cpu-seconds"},
 		{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(samples)
 	s.collector = samples[0].Value.Float64()
@@ -202,7 +209,8 @@ func take() (s snapshot) {
 func (w *watch) figures() figures {
 	n := float64(len(w.times))
 	now := take()
-	f := figures{step: stats.Median(w.times), allocations: (now.allocations - w.before.allocations) / n, bytes: (now.bytes - w.before.bytes) / n}
+	f := figures{step: stats.Median(w.times), allocations: (now.allocations - w.before.allocations) / n,
+		bytes: (now.bytes - w.before.bytes) / n}
 	runtime.GC() // the runtime brings its figures of time up to date then
 	now = take()
 	if cpu := now.cpu - w.before.cpu; cpu > 0 {

@@ -17,5 +17,6 @@ func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, b.run(&out))
 	row := ` +[\d.]+ ms a step +\d+ allocations +\d+ bytes  collector [\d.]+ % of CPU\n`
-	require.Regexp(t, `^bare loop`+row+`trainer`+row+`trainer / bare loop: [\d.]+ \(median of the rounds\)\nRATIO trainer_loop \d [\d.]+\n$`, out.String())
+	require.Regexp(t, `^bare loop`+row+`trainer`+row+
+		`trainer / bare loop: [\d.]+ \(median of the rounds\)\nRATIO trainer_loop \d [\d.]+\n$`, out.String())
 }

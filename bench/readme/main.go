@@ -47,7 +47,8 @@ func main() {
 	pflag.IntVar(&o.columns, "columns", 100, "the width of the terminal")
 	pflag.IntVar(&o.head, "head", 10, "how many of the first lines to show if there are more than head + tail")
 	pflag.IntVar(&o.tail, "tail", 18, "how many of the last lines to show if there are more than head + tail")
-	pflag.StringArrayVar(&o.compare, "compare", nil, "NAME=FILE: a run to draw by its trainer_state.json; repeat it for each run")
+	pflag.StringArrayVar(&o.compare, "compare", nil,
+		"NAME=FILE: a run to draw by its trainer_state.json; repeat it for each run")
 	pflag.StringVar(&o.name, "name", "compare", "with --compare, the picture's name")
 	pflag.Parse()
 	if pflag.NArg() > 0 {

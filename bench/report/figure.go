@@ -58,13 +58,17 @@ func svg(lines []line) string {
 	if len(shares) > 0 {
 		y = draw(&b, y+14, shareAxis(shares), shares)
 	}
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%.0f" viewBox="0 0 %d %.0f" font-family="Helvetica, Arial, sans-serif" font-size="12">`,
-		figureWidth, y, figureWidth, y) + "\n" + `<rect width="100%" height="100%" fill="#ffffff"/>` + "\n" + b.String() + "</svg>\n"
+	return fmt.Sprintf(
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%.0f" viewBox="0 0 %d %.0f" font-family="Helvetica, Arial, sans-serif" font-size="12">`,
+		figureWidth, y, figureWidth, y) + "\n" + `<rect width="100%" height="100%" fill="#ffffff"/>` + "\n" +
+		b.String() + "</svg>\n"
 }
 
 // shareAxis spans the shares, and 0 to 125 % at least, in quarters.
 func shareAxis(lines []line) *panel {
-	p := &panel{title: "share of the machine's ceiling", high: 1.25, baseline: 1, unit: func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }}
+	p := &panel{title: "share of the machine's ceiling", high: 1.25, baseline: 1, unit: func(v float64) string {
+		return fmt.Sprintf("%.0f %%", 100*v)
+	}}
 	for _, l := range lines {
 		for _, v := range l.values {
 			p.high = max(p.high, math.Ceil(4*v)/4)
@@ -78,8 +82,9 @@ func shareAxis(lines []line) *panel {
 
 // factorAxis spans the factors, and 0.5 to 2 at least.
 func factorAxis(lines []line) *panel {
-	p := &panel{title: "speedup over the peer (memory: theirs divided by ours)", low: 0.5, high: 2, log: true, baseline: 1,
-		unit: func(v float64) string { return fmt.Sprintf("%g×", v) }}
+	p := &panel{title: "speedup over the peer (memory: theirs divided by ours)", low: 0.5, high: 2, log: true,
+		baseline: 1,
+		unit:     func(v float64) string { return fmt.Sprintf("%g×", v) }}
 	for _, l := range lines {
 		for threads, v := range l.values {
 			for _, v := range append([]float64{v}, l.all[threads]...) {
@@ -122,7 +127,8 @@ func draw(b *strings.Builder, y float64, p *panel, lines []line) float64 {
 	var body strings.Builder
 	at := top
 	sections(lines, func(section string, lines []line) {
-		fmt.Fprintf(&body, `<text x="16" y="%.0f" font-weight="bold" fill="#111111">%s</text>`+"\n", at+16, html.EscapeString(section))
+		fmt.Fprintf(&body, `<text x="16" y="%.0f" font-weight="bold" fill="#111111">%s</text>`+"\n", at+16,
+			html.EscapeString(section))
 		at += headHeight
 		for i := range lines {
 			lines[i].draw(&body, p, at)
@@ -134,8 +140,10 @@ func draw(b *strings.Builder, y float64, p *panel, lines []line) float64 {
 		if v == p.baseline {
 			stroke = "#888888"
 		}
-		fmt.Fprintf(b, `<line x1="%.1f" y1="%.0f" x2="%.1f" y2="%.0f" stroke="%s"/>`+"\n", p.x(v), top, p.x(v), at+2, stroke)
-		fmt.Fprintf(b, `<text x="%.1f" y="%.0f" text-anchor="middle" fill="#555555" font-size="11">%s</text>`+"\n", p.x(v), top-5, p.unit(v))
+		fmt.Fprintf(b, `<line x1="%.1f" y1="%.0f" x2="%.1f" y2="%.0f" stroke="%s"/>`+"\n", p.x(v), top, p.x(v), at+2,
+			stroke)
+		fmt.Fprintf(b, `<text x="%.1f" y="%.0f" text-anchor="middle" fill="#555555" font-size="11">%s</text>`+"\n",
+			p.x(v), top-5, p.unit(v))
 	}
 	b.WriteString(body.String())
 	return at + 8
@@ -174,13 +182,16 @@ func (l *line) draw(b *strings.Builder, p *panel, y float64) {
 // mark is a disc for one thread and a square for two.
 func mark(b *strings.Builder, threads int, x, y, opacity float64) {
 	if threads == 1 {
-		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4.5" fill="%s" fill-opacity="%g"/>`+"\n", x, y, colours[1], opacity)
+		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="4.5" fill="%s" fill-opacity="%g"/>`+"\n", x, y, colours[1],
+			opacity)
 		return
 	}
-	fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="8" height="8" fill="%s" fill-opacity="%g"/>`+"\n", x-4, y-4, colours[2], opacity)
+	fmt.Fprintf(b, `<rect x="%.1f" y="%.1f" width="8" height="8" fill="%s" fill-opacity="%g"/>`+"\n", x-4, y-4,
+		colours[2], opacity)
 }
 
 // wantedMark is an upright stroke.
 func wantedMark(b *strings.Builder, x, y float64) {
-	fmt.Fprintf(b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="#111111" stroke-width="2"/>`+"\n", x, y-7, x, y+7)
+	fmt.Fprintf(b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="#111111" stroke-width="2"/>`+"\n", x, y-7, x,
+		y+7)
 }

@@ -35,50 +35,80 @@ var products = rowsOf(`(?:matmul|head|conv)_.*`)
 
 // goals are in the order of the table.
 var goals = []goal{
-	{section: "Share of the FMA peak", rows: rowsOf(`square_512_peak`), label: "float32 matmul 512³", want: [2]float64{0.85, 0.78}, share: true},
-	{section: "Share of the FMA peak", rows: rowsOf(`square_(1024|2048)_peak`), label: "float32 matmul $1³", want: [2]float64{0.90, 0.88}, share: true},
-	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_avx2_peak`), label: "float32 matmul 1024³, AVX2, share of the AVX2 peak", want: [2]float64{0.88, 0.88}, share: true},
-	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_f64_peak`), label: "float64 matmul 1024³, share of half the peak", share: true},
+	{section: "Share of the FMA peak", rows: rowsOf(`square_512_peak`), label: "float32 matmul 512³",
+		want: [2]float64{0.85, 0.78}, share: true},
+	{section: "Share of the FMA peak", rows: rowsOf(`square_(1024|2048)_peak`), label: "float32 matmul $1³",
+		want: [2]float64{0.90, 0.88}, share: true},
+	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_avx2_peak`),
+		label: "float32 matmul 1024³, AVX2, share of the AVX2 peak", want: [2]float64{0.88, 0.88}, share: true},
+	{section: "Share of the FMA peak", rows: rowsOf(`square_1024_f64_peak`),
+		label: "float64 matmul 1024³, share of half the peak", share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`step_peak`), label: "small transformer step", share: true},
 	{section: "Share of the FMA peak", rows: rowsOf(`gpt2_124m_peak`), label: "GPT-2 124M step", share: true},
 	{section: "Share of copy's bandwidth", rows: rowsOf(`(.*)_copy`), label: "$1", share: true},
 
-	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, geometric mean", want: [2]float64{1.05, 1.05}, combine: geometricMean, name: "products_geomean", strip: true},
-	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, worst", want: [2]float64{0.85, 0.85}, combine: worst, name: "products_worst", named: true},
+	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, geometric mean",
+		want: [2]float64{1.05, 1.05}, combine: geometricMean, name: "products_geomean", strip: true},
+	{section: "Matrix products", rows: products, label: "GPT-2's and ResNet's products, worst",
+		want: [2]float64{0.85, 0.85}, combine: worst, name: "products_worst", named: true},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)`), label: "$1³ against MKL"},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)_openblas`), label: "$1³ against OpenBLAS"},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)_f64`), label: "$1³ of float64 against MKL"},
 	{section: "Matrix products", rows: rowsOf(`square_(\d+)_bf16`), label: "$1³ of bfloat16 against oneDNN"},
-	{section: "Matrix products", rows: rowsOf(`bf16_768x3072_(\d+)`), label: "768×3072 of bfloat16 against oneDNN, tokens: $1"},
+	{section: "Matrix products", rows: rowsOf(`bf16_768x3072_(\d+)`),
+		label: "768×3072 of bfloat16 against oneDNN, tokens: $1"},
 
-	{section: "Attention, forward and backward", rows: rowsOf(`attention_(\d+)_(causal|full)`), label: "$1 positions, $2", want: [2]float64{1.3, 1.3}},
+	{section: "Attention, forward and backward", rows: rowsOf(`attention_(\d+)_(causal|full)`),
+		label: "$1 positions, $2", want: [2]float64{1.3, 1.3}},
 
-	{section: "Streaming kernels, PyTorch as usually called", rows: rowsOf(`(layer_norm|rms_norm|softmax|gelu|gelu_tanh|cross_entropy)_(fwd|fwdbwd)|(adamw)`), label: "$1$3 $2", want: [2]float64{1.5, 1.5}},
-	{section: "Streaming kernels, PyTorch's out= forms", rows: rowsOf(`(layer_norm|rms_norm|softmax|gelu|gelu_tanh|cross_entropy)_(fwd|fwdbwd)_out`), label: "$1 $2", want: [2]float64{1.5, 1.5}, or: "${1}_${2}_copy", orWant: 0.85},
-	{section: "Streaming kernels, PyTorch's out= forms", rows: rowsOf(`(adamw)_out`), label: "$1", want: [2]float64{1.5, 1.5}, or: "${1}_copy", orWant: 0.85},
+	{section: "Streaming kernels, PyTorch as usually called",
+		rows:  rowsOf(`(layer_norm|rms_norm|softmax|gelu|gelu_tanh|cross_entropy)_(fwd|fwdbwd)|(adamw)`),
+		label: "$1$3 $2", want: [2]float64{1.5, 1.5}},
+	{section: "Streaming kernels, PyTorch's out= forms",
+		rows: rowsOf(`(layer_norm|rms_norm|softmax|gelu|gelu_tanh|cross_entropy)_(fwd|fwdbwd)_out`), label: "$1 $2",
+		want: [2]float64{1.5, 1.5}, or: "${1}_${2}_copy", orWant: 0.85},
+	{section: "Streaming kernels, PyTorch's out= forms", rows: rowsOf(`(adamw)_out`), label: "$1",
+		want: [2]float64{1.5, 1.5}, or: "${1}_copy", orWant: 0.85},
 
-	{section: "Training steps", rows: rowsOf(`step`), label: "small transformer against eager", want: [2]float64{1.4, 1.4}, or: "step_peak", orWant: 0.8},
-	{section: "Training steps", rows: rowsOf(`step_compile`), label: "small transformer against torch.compile", want: [2]float64{1.1, 1.1}},
-	{section: "Training steps", rows: rowsOf(`step_installed`), label: "small transformer against PyTorch as installed"},
-	{section: "Training steps", rows: rowsOf(`step_gomlx`), label: "small transformer against GoMLX", want: [2]float64{7, 7}},
-	{section: "Training steps", rows: rowsOf(`gpt2_124m`), label: "GPT-2 124M against eager", want: [2]float64{1.25, 1.25}},
-	{section: "Training steps", rows: rowsOf(`gpt2_124m_compile`), label: "GPT-2 124M against torch.compile", want: [2]float64{1.05, 1.05}},
+	{section: "Training steps", rows: rowsOf(`step`), label: "small transformer against eager",
+		want: [2]float64{1.4, 1.4}, or: "step_peak", orWant: 0.8},
+	{section: "Training steps", rows: rowsOf(`step_compile`), label: "small transformer against torch.compile",
+		want: [2]float64{1.1, 1.1}},
+	{section: "Training steps", rows: rowsOf(`step_installed`),
+		label: "small transformer against PyTorch as installed"},
+	{section: "Training steps", rows: rowsOf(`step_gomlx`), label: "small transformer against GoMLX",
+		want: [2]float64{7, 7}},
+	{section: "Training steps", rows: rowsOf(`gpt2_124m`), label: "GPT-2 124M against eager",
+		want: [2]float64{1.25, 1.25}},
+	{section: "Training steps", rows: rowsOf(`gpt2_124m_compile`), label: "GPT-2 124M against torch.compile",
+		want: [2]float64{1.05, 1.05}},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_installed`), label: "GPT-2 124M against PyTorch as installed"},
 	{section: "Training steps", rows: rowsOf(`gpt2_124m_llmc`), label: "GPT-2 124M against llm.c"},
-	{section: "Training steps", rows: rowsOf(`gpt2_124m_memory`), label: "GPT-2 124M, peak memory", want: [2]float64{1 / 0.7, 1 / 0.7}},
-	{section: "Training steps", rows: rowsOf(`gpt2_124m_bf16`), label: "GPT-2 124M under bf16 against PyTorch's autocast", want: [2]float64{1.3, 1.3}},
-	{section: "Training steps", rows: rowsOf(`gpt2_124m_bf16_against_gpt2_124m`), label: "GPT-2 124M under bf16 against our float32", want: [2]float64{1 / 1.05, 1 / 1.05}},
-	{section: "Training steps", rows: rowsOf(`trainer_loop`), label: "the trainer's loop against our bare loop", want: [2]float64{0.99, 0.99}},
+	{section: "Training steps", rows: rowsOf(`gpt2_124m_memory`), label: "GPT-2 124M, peak memory",
+		want: [2]float64{1 / 0.7, 1 / 0.7}},
+	{section: "Training steps", rows: rowsOf(`gpt2_124m_bf16`),
+		label: "GPT-2 124M under bf16 against PyTorch's autocast", want: [2]float64{1.3, 1.3}},
+	{section: "Training steps", rows: rowsOf(`gpt2_124m_bf16_against_gpt2_124m`),
+		label: "GPT-2 124M under bf16 against our float32", want: [2]float64{1 / 1.05, 1 / 1.05}},
+	{section: "Training steps", rows: rowsOf(`trainer_loop`), label: "the trainer's loop against our bare loop",
+		want: [2]float64{0.99, 0.99}},
 	{section: "Training steps", rows: rowsOf(`resnet18`), label: "ResNet-18 against eager", want: [2]float64{0.9, 0.9}},
 
-	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`conv2d_(\d+)_(\d+)_(\d+)_(\d+)_(\d+)`), label: "convolution $1 → $2, kernel $3, stride $4, image $5"},
-	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`batch_norm_(\d+)_(\d+)`), label: "batch norm, $1 channels, image $2"},
-	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`max_pool_(\d+)_(\d+)`), label: "max pooling, $1 channels, image $2"},
+	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`conv2d_(\d+)_(\d+)_(\d+)_(\d+)_(\d+)`),
+		label: "convolution $1 → $2, kernel $3, stride $4, image $5"},
+	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`batch_norm_(\d+)_(\d+)`),
+		label: "batch norm, $1 channels, image $2"},
+	{section: "ResNet-18's layers, forward and backward", rows: rowsOf(`max_pool_(\d+)_(\d+)`),
+		label: "max pooling, $1 channels, image $2"},
 
-	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_process`), label: "tokens per second, whole process", want: [2]float64{1.5, 1.5}},
-	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_process_ids`), label: "the same, peer starts from token ids"},
-	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_first_step`), label: "start to the end of the first step", want: [2]float64{10, 10}},
-	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_first_step_ids`), label: "the same, peer starts from token ids"},
+	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_process`),
+		label: "tokens per second, whole process", want: [2]float64{1.5, 1.5}},
+	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_process_ids`),
+		label: "the same, peer starts from token ids"},
+	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_first_step`),
+		label: "start to the end of the first step", want: [2]float64{10, 10}},
+	{section: "examples/clm against HuggingFace Trainer", rows: rowsOf(`clm_first_step_ids`),
+		label: "the same, peer starts from token ids"},
 }
 
 // line is a line of the table: one row, or several in one.
@@ -102,7 +132,8 @@ func (r *results) lines() []line {
 		for _, row := range r.rows {
 			if g.rows.MatchString(row) {
 				label := g.rows.ReplaceAllString(row, g.label)
-				all = append(all, line{goal: g, row: row, label: strings.TrimSpace(strings.ReplaceAll(label, "_", " ")), values: r.ofRow(row), limits: r.limitsOf(row)})
+				all = append(all, line{goal: g, row: row, label: strings.TrimSpace(strings.ReplaceAll(label, "_", " ")),
+					values: r.ofRow(row), limits: r.limitsOf(row)})
 			}
 		}
 		if g.combine != nil && len(all) > 0 {
@@ -159,7 +190,8 @@ func (r *results) usual(unit string, threads int) float64 {
 
 // combined is one line of several.
 func (g *goal) combined(lines []line) line {
-	out := line{goal: g, row: g.name, label: g.label, values: map[int]float64{}, all: map[int][]float64{}, least: map[int]string{}, limits: map[int]float64{}}
+	out := line{goal: g, row: g.name, label: g.label, values: map[int]float64{}, all: map[int][]float64{},
+		least: map[int]string{}, limits: map[int]float64{}}
 	limits := map[int][]float64{}
 	for _, l := range lines {
 		for threads, v := range l.values {

@@ -100,7 +100,8 @@ func read(files []string) (*results, error) {
 
 // markers returns the lines of a document between which the table of that name stands.
 func markers(name string) (begin, end string) {
-	return fmt.Sprintf("<!-- measured, %s: bench/report writes what follows -->\n", name), fmt.Sprintf("<!-- end of what was measured, %s -->\n", name)
+	return fmt.Sprintf("<!-- measured, %s: bench/report writes what follows -->\n", name),
+		fmt.Sprintf("<!-- end of what was measured, %s -->\n", name)
 }
 
 // replaceTable returns the document with another text between the markers of a table.

@@ -56,16 +56,21 @@ func TestTrips(t *testing.T) {
 
 // TestFMATurns: rows whose threads shared a core are marked, and limits are of what the loop reached beside our turns.
 func TestFMATurns(t *testing.T) {
-	r := parsed(t, "CEILING fma_avx2 1 130 GFLOP/s\n"+printed+"FMA avx512 1 250 GFLOP/s\nFMA avx512 1 260 GFLOP/s\nFMA avx2 1 125 GFLOP/s\nCORES step 2 1.2\nCORES step_peak 2 1.96\nCORES adamw 2 2.01\n")
+	r := parsed(t, "CEILING fma_avx2 1 130 GFLOP/s\n"+printed+
+		"FMA avx512 1 250 GFLOP/s\nFMA avx512 1 260 GFLOP/s\nFMA avx2 1 125 GFLOP/s\nCORES step 2 1.2\nCORES "+
+		"step_peak 2 1.96\nCORES adamw 2 2.01\n")
 	require.True(t, r.shared(key{"step", 2}))
 	require.False(t, r.shared(key{"step_peak", 2}))
 	require.False(t, r.shared(key{"matmul_2x2_1", 2}))
 	require.InDelta(t, 1.2*255/50, find(t, r.lines(), "step").limits[1], 1e-12)
 	text := r.markdown()
 	require.Contains(t, text, "1.40 ↓ §")
-	require.Contains(t, text, "| FMA AVX2 | 130 GFLOP/s (125 to 125 beside the rows, median 125) |  |\n| FMA AVX-512 | 300 GFLOP/s (250 to 260 beside the rows, median 255) |  |\n")
-	require.Contains(t, r.besideText(), "beside each row: AVX2 at 1: 125 to 125, median 125 GFLOP/s; AVX-512 at 1: 250 to 260, median 255 GFLOP/s")
-	require.Contains(t, r.coresText(), "two threads multiplied and added 1.20 to 2.01 times as fast as one (median 1.96); § marks the 1 of 3 rows")
+	require.Contains(t, text, "| FMA AVX2 | 130 GFLOP/s (125 to 125 beside the rows, median 125) |  |\n| FMA AVX-512 "+
+		"| 300 GFLOP/s (250 to 260 beside the rows, median 255) |  |\n")
+	require.Contains(t, r.besideText(), "beside each row: AVX2 at 1: 125 to 125, median 125 GFLOP/s; AVX-512 at 1: "+
+		"250 to 260, median 255 GFLOP/s")
+	require.Contains(t, r.coresText(), "two threads multiplied and added 1.20 to 2.01 times as fast as one (median "+
+		"1.96); § marks the 1 of 3 rows")
 	require.NotContains(t, parsed(t, printed).markdown(), "§")
 	require.NotContains(t, parsed(t, printed).markdown(), "beside the rows")
 }
@@ -88,13 +93,15 @@ func TestJudgement(t *testing.T) {
 func TestPrint(t *testing.T) {
 	var b strings.Builder
 	require.NoError(t, parsed(t, printed).print(&b))
-	for _, want := range []string{"a processor\n", "eager: PyTorch 9\n", "FMA AVX-512 at 1: 300 GFLOP/s", "100 ms", "1.40 ↓", "81 %", "RATIO products_geomean 1 2.000\n", "RATIO step 2 1.399\n"} {
+	for _, want := range []string{"a processor\n", "eager: PyTorch 9\n", "FMA AVX-512 at 1: 300 GFLOP/s", "100 ms",
+		"1.40 ↓", "81 %", "RATIO products_geomean 1 2.000\n", "RATIO step 2 1.399\n"} {
 		require.Contains(t, b.String(), want)
 	}
 }
 
 func TestParseErrors(t *testing.T) {
-	for _, bad := range []string{"RATIO step 1", "RATIO step one 1", "RATIO step 1 fast", "ROW step 1 2 3", "ROW step 1 2 x ms", "CEILING copy 1 x GB/s", "CORES step 2", "FMA avx512 1 300"} {
+	for _, bad := range []string{"RATIO step 1", "RATIO step one 1", "RATIO step 1 fast", "ROW step 1 2 3",
+		"ROW step 1 2 x ms", "CEILING copy 1 x GB/s", "CORES step 2", "FMA avx512 1 300"} {
 		_, err := parse(strings.NewReader("# fine\n" + bad))
 		require.ErrorContains(t, err, "line 2")
 	}
@@ -125,10 +132,12 @@ func TestDocuments(t *testing.T) {
 	require.NoError(t, err)
 	want, err := replaceTable(string(docs), "summary", table)
 	require.NoError(t, err)
-	require.Equal(t, want, string(docs), "go run ./bench/report --docs docs/performance.md --summary bench/report/testdata/*.txt")
+	require.Equal(t, want, string(docs), "go run ./bench/report --docs docs/performance.md --summary "+
+		"bench/report/testdata/*.txt")
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".txt")
-		command := fmt.Sprintf("go run ./bench/report --docs docs/performance.md --table %[1]s --svg docs/figures/performance-%[1]s.svg bench/report/testdata/%[1]s.txt", name)
+		command := fmt.Sprintf("go run ./bench/report --docs docs/performance.md --table %[1]s --svg "+
+			"docs/figures/performance-%[1]s.svg bench/report/testdata/%[1]s.txt", name)
 		r, err := read([]string{file})
 		require.NoError(t, err)
 		want, err := replaceTable(string(docs), name, r.markdown())

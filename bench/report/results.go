@@ -59,7 +59,8 @@ type results struct {
 // and passes over all others. A later line of a row replaces an earlier one, but for FMA, one for each row that is a
 // share of its peak. Results from before a line was printed do without it.
 func parse(r io.Reader) (*results, error) {
-	out := &results{ratios: map[key]float64{}, measures: map[key]measure{}, trips: map[key]float64{}, cores: map[key]float64{}, beside: map[key][]float64{}}
+	out := &results{ratios: map[key]float64{}, measures: map[key]measure{}, trips: map[key]float64{},
+		cores: map[key]float64{}, beside: map[key][]float64{}}
 	for lines, n := bufio.NewScanner(r), 1; ; n++ {
 		if !lines.Scan() {
 			return out, lines.Err()

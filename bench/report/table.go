@@ -157,7 +157,8 @@ func (r *results) print(w io.Writer) error {
 
 // texts are sentences on the machine, without a capital and a full stop.
 func (r *results) texts() []string {
-	return slices.DeleteFunc([]string{r.ceilingText(), r.besideText(), r.tripText(), r.coresText()}, func(s string) bool { return s == "" })
+	return slices.DeleteFunc([]string{r.ceilingText(), r.besideText(), r.tripText(), r.coresText()},
+		func(s string) bool { return s == "" })
 }
 
 // variants are the names of the FMA loops.
@@ -179,7 +180,8 @@ func (r *results) besideText() string {
 	for _, c := range r.ceilings {
 		variant, _ := strings.CutPrefix(c.name, "fma_")
 		if v := r.beside[key{variant, c.threads}]; len(v) > 0 {
-			list = append(list, fmt.Sprintf("%s at %d: %.0f to %.0f, median %.0f %s", variants.Replace(variant), c.threads, slices.Min(v), slices.Max(v), stats.Median(v), c.unit))
+			list = append(list, fmt.Sprintf("%s at %d: %.0f to %.0f, median %.0f %s", variants.Replace(variant),
+				c.threads, slices.Min(v), slices.Max(v), stats.Median(v), c.unit))
 		}
 	}
 	if len(list) == 0 {
@@ -199,7 +201,8 @@ func (r *results) tripText() string {
 			far++
 		}
 	}
-	return fmt.Sprintf("a cache line took %.0f to %.0f ns from one thread to the other and back;%s marks the %d of %d rows in which it took more than twice the shortest time",
+	return fmt.Sprintf("a cache line took %.0f to %.0f ns from one thread to the other and back;%s marks the %d of "+
+		"%d rows in which it took more than twice the shortest time",
 		r.shortestTrip(), slices.Max(slices.Collect(maps.Values(r.trips))), apart, far, len(r.trips))
 }
 
@@ -215,7 +218,8 @@ func (r *results) coresText() string {
 		}
 	}
 	list := slices.Sorted(maps.Values(r.cores))
-	return fmt.Sprintf("two threads multiplied and added %.2f to %.2f times as fast as one (median %.2f);%s marks the %d of %d rows in which they shared a core and reached less than 1.5 times",
+	return fmt.Sprintf("two threads multiplied and added %.2f to %.2f times as fast as one (median %.2f);%s marks "+
+		"the %d of %d rows in which they shared a core and reached less than 1.5 times",
 		list[0], list[len(list)-1], stats.Median(list), shared, n, len(list))
 }
 
@@ -273,7 +277,8 @@ func (r *results) ceilingTable(b *strings.Builder) {
 		}
 		row[c.threads] = fmt.Sprintf("%.0f %s", c.value, c.unit)
 		if v := r.beside[key{strings.TrimPrefix(c.name, "fma_"), c.threads}]; len(v) > 0 {
-			row[c.threads] += fmt.Sprintf(" (%.0f to %.0f beside the rows, median %.0f)", slices.Min(v), slices.Max(v), stats.Median(v))
+			row[c.threads] += fmt.Sprintf(" (%.0f to %.0f beside the rows, median %.0f)", slices.Min(v), slices.Max(v),
+				stats.Median(v))
 		}
 		cells[name] = row
 	}

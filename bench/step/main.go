@@ -68,9 +68,11 @@ func main() {
 	slices.Sort(times)
 	median := times[len(times)/2].Seconds()
 	tokens := float64(*batch * *block)
-	fmt.Printf("parameters %d\nstep %.1f ms (median of %d)\ntokens/s %.0f\nGFLOP/s %.1f\nallocations/step %d, %d bytes\ndevice memory peak %d bytes\n",
+	fmt.Printf("parameters %d\nstep %.1f ms (median of %d)\ntokens/s %.0f\nGFLOP/s %.1f\nallocations/step %d, %d "+
+		"bytes\ndevice memory peak %d bytes\n",
 		nn.NumParameters(m), median*1e3, len(times), tokens/median, m.FLOPsPerToken(*block)*tokens/median/1e9,
-		(after.Mallocs-before.Mallocs)/uint64(*steps), (after.TotalAlloc-before.TotalAlloc)/uint64(*steps), tensor.CPU().MemStats().Peak)
+		(after.Mallocs-before.Mallocs)/uint64(*steps), (after.TotalAlloc-before.TotalAlloc)/uint64(*steps),
+		tensor.CPU().MemStats().Peak)
 }
 
 // stepper runs training steps on one made-up batch.
@@ -90,7 +92,8 @@ func newStepper(m *gpt2.Model, batch, block int) *stepper {
 		ids[i] = int32(i * 7919 % m.Cfg.VocabSize)
 	}
 	t := tensor.FromSlice(s.c, ids, batch, block)
-	s.batch = &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t}, Count: int64(batch * (block - 1)), Size: batch}
+	s.batch = &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
+		Count: int64(batch * (block - 1)), Size: batch}
 	return s
 }
 

@@ -90,7 +90,8 @@ func (p *program) show(r *report) {
 	if r.Kernels.Error != "" {
 		fmt.Fprintf(w, "kernels\terror\t%s\n", r.Kernels.Error)
 	} else {
-		fmt.Fprintf(w, "kernels\t%s\tavailable: %s; %s chooses\n", r.Kernels.Active, strings.Join(r.Kernels.Available, ", "), kernels.EnvVar)
+		fmt.Fprintf(w, "kernels\t%s\tavailable: %s; %s chooses\n", r.Kernels.Active,
+			strings.Join(r.Kernels.Available, ", "), kernels.EnvVar)
 	}
 	fmt.Fprintf(w, "cores\t%d\t%s\n", r.Host.Cores, r.Host.CoresSource)
 	if r.Host.Memory > 0 {

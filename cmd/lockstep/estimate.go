@@ -41,14 +41,17 @@ func (f *estimateFlags) flagSet() *pflag.FlagSet {
 	a := args.Default("")
 	fs := pflag.NewFlagSet("estimate-memory", pflag.ContinueOnError)
 	fs.IntVar(&f.batch, "per_device_train_batch_size", a.PerDeviceTrainBatchSize, "samples per micro-batch and rank")
-	fs.IntVar(&f.length, "length", 0, "tokens per sample, or pixels per side of an image; 0 for the model's maximum or default")
-	fs.IntVar(&f.accumulation, "gradient_accumulation_steps", a.GradientAccumulationSteps, "micro-batches per optimizer step and rank")
+	fs.IntVar(&f.length, "length", 0, "tokens per sample, or pixels per side of an image; 0 for the model's maximum "+
+		"or default")
+	fs.IntVar(&f.accumulation, "gradient_accumulation_steps", a.GradientAccumulationSteps,
+		"micro-batches per optimizer step and rank")
 	fs.IntVar(&f.ranks, "ranks", 1, "ranks of the run; several ranks sum their gradients")
 	fs.StringVar(&f.optim, "optim", string(a.Optim), "optimizer: adamw_torch, adamw_torch_fused, adam or sgd")
 	fs.StringVar(&f.dtype, "dtype", "float32", "dtype of the parameters: float32, bfloat16, float16 or float64")
 	fs.BoolVar(&f.bf16, "bf16", false, "compute in bfloat16 where that is safe")
 	fs.BoolVar(&f.fp16, "fp16", false, "compute in float16 where that is safe")
-	fs.BoolVar(&f.checkpointing, "gradient_checkpointing", false, "recompute activations in the backward pass instead of keeping them")
+	fs.BoolVar(&f.checkpointing, "gradient_checkpointing", false,
+		"recompute activations in the backward pass instead of keeping them")
 	fs.BoolVar(&f.json, "json", false, "print JSON")
 	return fs
 }
@@ -122,7 +125,9 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	if !ok {
 		return nil, fmt.Errorf("model_type %s does not describe its batches (models.Example)", model.ModelType())
 	}
-	e, err := trainer.EstimateMemory(a, f.ranks, fresh, func(c *tensor.Ctx, n int) *data.Batch { return example.ExampleBatch(c, n, f.length) })
+	e, err := trainer.EstimateMemory(a, f.ranks, fresh, func(c *tensor.Ctx, n int) *data.Batch {
+		return example.ExampleBatch(c, n, f.length)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -132,11 +137,13 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 // showEstimate prints the estimate as a table.
 func (p *program) showEstimate(e *estimate, f *estimateFlags) {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %d samples per micro-batch, %s\n", e.ModelType, e.Count, f.dtype, f.batch, f.optim)
+	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %d samples per micro-batch, %s\n", e.ModelType, e.Count, f.dtype,
+		f.batch, f.optim)
 	for _, row := range []struct {
 		name  string
 		bytes int64
-	}{{"parameters", e.Parameters}, {"gradients", e.Gradients}, {"optimizer state", e.OptimizerState}, {"activations", e.Activations}, {"peak", e.Peak}} {
+	}{{"parameters", e.Parameters}, {"gradients", e.Gradients}, {"optimizer state", e.OptimizerState},
+		{"activations", e.Activations}, {"peak", e.Peak}} {
 		fmt.Fprintf(w, "%s\t%.1f MiB\t\n", row.name, float64(row.bytes)/(1<<20))
 	}
 	w.Flush() // as writes to stdout elsewhere, without a way to report failure

@@ -17,10 +17,14 @@ func TestEstimateMemory(t *testing.T) {
 	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "gpt2"}`), 0o644))
 	code, out, _ := output(nil, "estimate-memory", dir, "--per-device-train-batch-size", "2", "--length", "512")
 	require.Zero(t, code)
-	require.Regexp(t, `^gpt2, 124439808 parameters in float32, 2 samples per micro-batch, adamw_torch_fused\n +parameters +474\.7 MiB\n +gradients +474\.7 MiB\n +optimizer state +949\.4 MiB\n +activations +\d+\.\d MiB\n +peak +2\d\d\d\.\d MiB\n$`, out)
+	require.Regexp(t,
+		`^gpt2, 124439808 parameters in float32, 2 samples per micro-batch, adamw_torch_fused\n +parameters +474\.7 MiB\n +gradients +474\.7 MiB\n +optimizer state +949\.4 MiB\n +activations +\d+\.\d MiB\n +peak +2\d\d\d\.\d MiB\n$`, out)
 
 	read := func(argv ...string) (e estimate) {
-		code, out, text := output(nil, append([]string{"estimate-memory", config, "--json", "--per_device_train_batch_size=2", "--length=512"}, argv...)...)
+		code, out,
+			text := output(nil,
+			append([]string{"estimate-memory", config, "--json", "--per_device_train_batch_size=2", "--length=512"},
+				argv...)...)
 		require.Zero(t, code, text)
 		require.NoError(t, json.Unmarshal([]byte(out), &e))
 		return e
@@ -31,7 +35,8 @@ func TestEstimateMemory(t *testing.T) {
 	require.Equal(t, plain.Parameters/2, read("--dtype", "bfloat16").Parameters)
 	require.Zero(t, read("--optim", "sgd").OptimizerState)
 	require.Equal(t, 3*plain.Gradients, read("--gradient_accumulation_steps", "4").Gradients, "a tree of four")
-	require.Equal(t, plain.Gradients, read("--gradient_accumulation_steps", "4", "--ranks", "8").Gradients, "each rank has one of eight groups")
+	require.Equal(t, plain.Gradients, read("--gradient_accumulation_steps", "4", "--ranks", "8").Gradients,
+		"each rank has one of eight groups")
 
 	for model, text := range map[string]string{"mlp": `{"model_type": "mlp", "sizes": [3, 4, 2], "loss": "cross_entropy"}`, "resnet": `{"model_type": "resnet"}`} {
 		require.NoError(t, os.WriteFile(config, []byte(text), 0o644))

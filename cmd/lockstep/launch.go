@@ -70,7 +70,8 @@ func (p *program) launch(argv []string) int {
 	if self, err := os.Executable(); err == nil {
 		c.Guard = []string{self, guardCommand}
 	} else {
-		c.Logger.Warn("no guard process: if the launcher is killed, processes that ranks have started may keep running", "error", err)
+		c.Logger.Warn("no guard process: if the launcher is killed, processes that ranks have started may keep running",
+			"error", err)
 	}
 	signals := make(chan os.Signal, 4)
 	if catch := f.caught(); len(catch) > 0 {

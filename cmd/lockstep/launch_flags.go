@@ -40,7 +40,8 @@ type launchFlags struct {
 }
 
 func (f *launchFlags) flagSet() *pflag.FlagSet {
-	f.monitor, f.grace, f.settle = seconds(launch.DefaultMonitorInterval), seconds(launch.DefaultGrace), seconds(launch.DefaultSettle)
+	f.monitor, f.grace, f.settle = seconds(launch.DefaultMonitorInterval), seconds(launch.DefaultGrace),
+		seconds(launch.DefaultSettle)
 	f.restartDelay = seconds(launch.DefaultRestartDelay)
 	fs := pflag.NewFlagSet("launch", pflag.ContinueOnError)
 	fs.SetInterspersed(false) // what follows PROGRAM is its own
@@ -48,22 +49,28 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 	fs.StringVar(&f.nodes, "nnodes", "1", "number of hosts")
 	fs.IntVar(&f.nodeRank, "node_rank", 0, "number of this host, from 0")
 	fs.StringVar(&f.masterAddr, "master_addr", "", "host of rank 0 (default 127.0.0.1 on a single host)")
-	fs.IntVar(&f.masterPort, "master_port", 0, fmt.Sprintf("TCP port of rank 0; 0 takes a free one on a single host, %d on several", env.DefaultMasterPort))
+	fs.IntVar(&f.masterPort, "master_port", 0,
+		fmt.Sprintf("TCP port of rank 0; 0 takes a free one on a single host, %d on several", env.DefaultMasterPort))
 	fs.BoolVar(&f.standalone, "standalone", false, "a single host and a free port, whatever else is set for rank 0")
 	fs.StringVar(&f.backend, "rdzv_backend", "static", "static; c10d is accepted on a single host")
 	fs.StringVar(&f.endpoint, "rdzv_endpoint", "", "HOST[:PORT], instead of master_addr and master_port")
 	fs.StringVar(&f.id, "rdzv_id", "", "name of the job")
 	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how many times all ranks are started again after a failure")
-	fs.Var(&f.restartDelay, "restart_delay", "time before the first restart; it doubles, up to a minute, while restarts fail")
-	fs.Var(&f.monitor, "monitor_interval", "how often killed process groups are looked at until they are empty; ends are noticed at once")
+	fs.Var(&f.restartDelay, "restart_delay", "time before the first restart; it doubles, up to a minute, while "+
+		"restarts fail")
+	fs.Var(&f.monitor, "monitor_interval", "how often killed process groups are looked at until they are empty; ends "+
+		"are noticed at once")
 	fs.StringVar(&f.role, "role", launch.DefaultRole, "torchrun's ROLE_NAME")
-	fs.StringVar(&f.logDir, "log_dir", "", "write attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json} in a new folder below this one")
-	fs.StringVarP(&f.redirects, "redirects", "r", "0", "streams that go only to log files: 0 none, 1 stdout, 2 stderr, 3 both, or for each local rank: 0:3,1:1")
+	fs.StringVar(&f.logDir, "log_dir", "", "write attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json} in a "+
+		"new folder below this one")
+	fs.StringVarP(&f.redirects, "redirects", "r", "0",
+		"streams that go only to log files: 0 none, 1 stdout, 2 stderr, 3 both, or for each local rank: 0:3,1:1")
 	fs.StringVarP(&f.tee, "tee", "t", "0", "streams that go to log files and to the console")
 	fs.IntSliceVar(&f.localRanksFilter, "local_ranks_filter", nil, "local ranks whose output is shown (default all)")
 	fs.Var(&f.grace, "grace_period", "time between a signal and SIGKILL")
 	fs.Var(&f.settle, "settle_time", "time that the others have after a failure to report it before they get SIGTERM")
-	fs.StringSliceVar(&f.signals, "signals_to_handle", []string{"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"}, "signals that are forwarded and end the job")
+	fs.StringSliceVar(&f.signals, "signals_to_handle", []string{"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"},
+		"signals that are forwarded and end the job")
 	fs.BoolVar(&f.noPython, "no_python", false, "accepted: PROGRAM is always started as it is")
 	return fs
 }
@@ -77,8 +84,9 @@ func (f *launchFlags) config(fs *pflag.FlagSet, lookup env.Lookup) (*launch.Conf
 		}
 	}
 	c := &launch.Config{
-		NodeRank: f.nodeRank, MaxRestarts: f.maxRestarts, RunID: f.id, Role: f.role, LogDir: f.logDir, ShowRanks: f.localRanksFilter,
-		Grace: time.Duration(f.grace), Settle: time.Duration(f.settle), MonitorInterval: time.Duration(f.monitor),
+		NodeRank: f.nodeRank, MaxRestarts: f.maxRestarts, RunID: f.id, Role: f.role, LogDir: f.logDir,
+		ShowRanks: f.localRanksFilter,
+		Grace:     time.Duration(f.grace), Settle: time.Duration(f.settle), MonitorInterval: time.Duration(f.monitor),
 		RestartDelay: time.Duration(f.restartDelay),
 		Cores:        env.ReadHost(lookup).Cores,
 	}

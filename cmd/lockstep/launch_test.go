@@ -32,7 +32,8 @@ func TestLaunch(t *testing.T) {
 	cmd.Env = append(cmd.Env, "GOMAXPROCS=4")
 	out, err := cmd.Output()
 	require.NoError(t, err, stderr)
-	require.ElementsMatch(t, []string{"[0] lockstep launch 0 2 4", "[1] lockstep launch 1 2 4"}, strings.Split(strings.TrimSpace(string(out)), "\n"))
+	require.ElementsMatch(t, []string{"[0] lockstep launch 0 2 4", "[1] lockstep launch 1 2 4"},
+		strings.Split(strings.TrimSpace(string(out)), "\n"))
 	require.Empty(t, stderr.String())
 }
 
@@ -85,5 +86,6 @@ func TestGuardRefusesNonsense(t *testing.T) {
 	cmd.Stdin = strings.NewReader("kill everything\n")
 	require.ErrorAs(t, cmd.Run(), new(*exec.ExitError))
 	require.Equal(t, exitError, cmd.ProcessState.ExitCode())
-	require.Equal(t, "lockstep: launch: guard: \"kill everything\" is not a command; want add or remove with a process group\n", stderr.String())
+	require.Equal(t, "lockstep: launch: guard: \"kill everything\" is not a command; want add or remove with a "+
+		"process group\n", stderr.String())
 }

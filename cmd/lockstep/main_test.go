@@ -79,20 +79,26 @@ func TestUsage(t *testing.T) {
 		{[]string{"--version"}, 0, "lockstep ", ""},
 		{[]string{"lunch"}, 2, "", "lockstep: unknown command \"lunch\"; did you mean launch?\n"},
 		{[]string{"help", "evn"}, 2, "", "lockstep: unknown command \"evn\"; did you mean env?\n"},
-		{[]string{"xyzzy-plugh"}, 2, "", "lockstep: unknown command \"xyzzy-plugh\"; lockstep help shows the commands\n"},
+		{[]string{"xyzzy-plugh"}, 2, "",
+			"lockstep: unknown command \"xyzzy-plugh\"; lockstep help shows the commands\n"},
 		{[]string{"env", "--jsno"}, 2, "", "lockstep: env: unknown flag --jsno; did you mean --json?\n"},
 		{[]string{"env", "x"}, 2, "", "lockstep: env: unexpected word \"x\"\n"},
 		{[]string{"version", "x"}, 2, "", "lockstep: version: unexpected word \"x\"\n"},
 		{[]string{"launch"}, 2, "", "launch: no program to start\n"},
-		{[]string{"launch", "--log-dri", "x", "p"}, 2, "", "lockstep: launch: unknown flag --log-dri; did you mean --log_dir?\n"},
+		{[]string{"launch", "--log-dri", "x", "p"}, 2, "",
+			"lockstep: launch: unknown flag --log-dri; did you mean --log_dir?\n"},
 		{[]string{"launch", "-z", "p"}, 2, "", "lockstep: launch: unknown shorthand flag: 'z' in -z\n"},
-		{[]string{"launch", "--max-restarts", "many", "p"}, 2, "", "lockstep: launch: invalid argument \"many\" for \"--max_restarts\" flag"},
-		{[]string{"launch", "--nproc_per_node=gpu", "--nnodes=1:2", "--tee=9", "p"}, 2, "", "lockstep: launch: nproc_per_node is gpu, and this build runs only on CPUs; want a number or auto\n" +
-			"launch: nnodes is \"1:2\"; want a number: jobs do not grow or shrink while they run\nlaunch: tee: streams \"9\"; want 0 (none)"},
+		{[]string{"launch", "--max-restarts", "many", "p"}, 2, "",
+			"lockstep: launch: invalid argument \"many\" for \"--max_restarts\" flag"},
+		{[]string{"launch", "--nproc_per_node=gpu", "--nnodes=1:2", "--tee=9", "p"}, 2, "",
+			"lockstep: launch: nproc_per_node is gpu, and this build runs only on CPUs; want a number or auto\n" +
+				"launch: nnodes is \"1:2\"; want a number: jobs do not grow or shrink while they run\nlaunch: tee: " +
+				"streams \"9\"; want 0 (none)"},
 	} {
 		code, stdout, stderr := output(nil, row.argv...)
 		require.Equal(t, row.code, code, row.argv)
-		for _, s := range []struct{ prefix, text string }{{row.stdout, stdout}, {strings.TrimPrefix(row.stderr, "lockstep: "), strings.TrimPrefix(stderr, "lockstep: ")}} {
+		for _, s := range []struct{ prefix, text string }{{row.stdout, stdout},
+			{strings.TrimPrefix(row.stderr, "lockstep: "), strings.TrimPrefix(stderr, "lockstep: ")}} {
 			require.True(t, strings.HasPrefix(s.text, s.prefix), "%q: %q", row.argv, s.text)
 			require.Equal(t, s.prefix == "", s.text == "", "%q: %q", row.argv, s.text)
 		}
@@ -115,7 +121,8 @@ func parsed(t *testing.T, variables map[string]string, argv ...string) (*launch.
 
 func TestLaunchFlags(t *testing.T) {
 	defaults := func(change func(c *launch.Config)) launch.Config {
-		c := launch.Config{Program: "p", Args: []string{}, ProcsPerNode: 1, Nodes: 1, Role: "default", Grace: 30 * time.Second, Settle: time.Second,
+		c := launch.Config{Program: "p", Args: []string{}, ProcsPerNode: 1, Nodes: 1, Role: "default",
+			Grace: 30 * time.Second, Settle: time.Second,
 			MonitorInterval: 100 * time.Millisecond, RestartDelay: time.Second, Cores: runtime.GOMAXPROCS(0)}
 		change(&c)
 		return c
@@ -131,27 +138,43 @@ func TestLaunchFlags(t *testing.T) {
 		change    func(c *launch.Config)
 	}{
 		{"defaults", nil, []string{"p"}, func(*launch.Config) {}},
-		{"the program's flags are its own", nil, []string{"--nproc-per-node", "2", "p", "--tee", "x", "--", "y"}, func(c *launch.Config) {
-			c.ProcsPerNode, c.Args = 2, []string{"--tee", "x", "--", "y"}
-		}},
+		{"the program's flags are its own", nil, []string{"--nproc-per-node", "2", "p", "--tee", "x", "--", "y"},
+			func(c *launch.Config) {
+				c.ProcsPerNode, c.Args = 2, []string{"--tee", "x", "--", "y"}
+			}},
 		{"after --", nil, []string{"--nproc_per_node=auto", "--", "p", "-r"}, func(c *launch.Config) {
 			c.ProcsPerNode, c.Args = runtime.GOMAXPROCS(0), []string{"-r"}
 		}},
-		{"all", map[string]string{"LOCKSTEP_JOB_TOKEN_FILE": tokenFile}, []string{"--nnodes=2:2", "--node_rank=1", "--master_addr=h", "--max-restarts=3", "--rdzv_id=job", "--role=r", "--log_dir=l", "-t", "0:3",
-			"--local_ranks_filter=0", "--grace_period=2.5", "--settle-time=10ms", "--monitor_interval", "5", "--restart_delay=3", "--no-python", "p"}, func(c *launch.Config) {
-			c.Nodes, c.NodeRank, c.MasterAddr, c.MasterPort, c.Token = 2, 1, "h", 29500, "secret"
-			c.MaxRestarts, c.RunID, c.Role, c.LogDir, c.Tee, c.ShowRanks = 3, "job", "r", "l", tee, []int{0}
-			c.Grace, c.Settle, c.MonitorInterval, c.RestartDelay = 2500*time.Millisecond, 10*time.Millisecond, 5*time.Second, 3*time.Second
+		{"all", map[string]string{"LOCKSTEP_JOB_TOKEN_FILE": tokenFile},
+			[]string{"--nnodes=2:2", "--node_rank=1", "--master_addr=h", "--max-restarts=3", "--rdzv_id=job",
+				"--role=r", "--log_dir=l", "-t", "0:3",
+				"--local_ranks_filter=0", "--grace_period=2.5", "--settle-time=10ms", "--monitor_interval", "5",
+				"--restart_delay=3", "--no-python", "p"}, func(c *launch.Config) {
+				c.Nodes, c.NodeRank, c.MasterAddr, c.MasterPort, c.Token = 2, 1, "h", 29500, "secret"
+				c.MaxRestarts, c.RunID, c.Role, c.LogDir, c.Tee, c.ShowRanks = 3, "job", "r", "l", tee, []int{0}
+				c.Grace, c.Settle, c.MonitorInterval, c.RestartDelay = 2500*time.Millisecond, 10*time.Millisecond,
+					5*time.Second, 3*time.Second
+			}},
+		{"Kubeflow's variables", map[string]string{"PET_NNODES": "4", "PET_NODE_RANK": "3", "PET_NPROC_PER_NODE": "2",
+			"PET_MASTER_ADDR": "job-node-0-0.job",
+			"PET_MASTER_PORT": "29400", "LOCKSTEP_JOB_TOKEN": "s", "PET_TEE": ""}, []string{"--nproc_per_node=3", "p"},
+			func(c *launch.Config) {
+				c.Nodes, c.NodeRank, c.ProcsPerNode, c.MasterAddr, c.MasterPort, c.Token = 4, 3, 3, "job-node-0-0.job",
+					29400, "s"
+			}},
+		{"endpoint", nil, []string{"--rdzv-endpoint=h:7", "p"}, func(c *launch.Config) {
+			c.MasterAddr, c.MasterPort = "h", 7
 		}},
-		{"Kubeflow's variables", map[string]string{"PET_NNODES": "4", "PET_NODE_RANK": "3", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "job-node-0-0.job",
-			"PET_MASTER_PORT": "29400", "LOCKSTEP_JOB_TOKEN": "s", "PET_TEE": ""}, []string{"--nproc_per_node=3", "p"}, func(c *launch.Config) {
-			c.Nodes, c.NodeRank, c.ProcsPerNode, c.MasterAddr, c.MasterPort, c.Token = 4, 3, 3, "job-node-0-0.job", 29400, "s"
+		{"endpoint without port", nil, []string{"--rdzv-endpoint=h", "--master_port=8", "p"}, func(c *launch.Config) {
+			c.MasterAddr, c.MasterPort = "h", 8
 		}},
-		{"endpoint", nil, []string{"--rdzv-endpoint=h:7", "p"}, func(c *launch.Config) { c.MasterAddr, c.MasterPort = "h", 7 }},
-		{"endpoint without port", nil, []string{"--rdzv-endpoint=h", "--master_port=8", "p"}, func(c *launch.Config) { c.MasterAddr, c.MasterPort = "h", 8 }},
-		{"endpoint of IPv6", nil, []string{"--rdzv-endpoint=[::1]:7", "p"}, func(c *launch.Config) { c.MasterAddr, c.MasterPort = "::1", 7 }},
-		{"an address beats an endpoint", nil, []string{"--rdzv-endpoint=h:7", "--master-addr=i", "p"}, func(c *launch.Config) { c.MasterAddr = "i" }},
-		{"standalone", nil, []string{"--standalone", "--rdzv_backend=c10d", "--rdzv-endpoint=h:7", "--master-addr=i", "p"}, func(*launch.Config) {}},
+		{"endpoint of IPv6", nil, []string{"--rdzv-endpoint=[::1]:7", "p"}, func(c *launch.Config) {
+			c.MasterAddr, c.MasterPort = "::1", 7
+		}},
+		{"an address beats an endpoint", nil, []string{"--rdzv-endpoint=h:7", "--master-addr=i", "p"},
+			func(c *launch.Config) { c.MasterAddr = "i" }},
+		{"standalone", nil, []string{"--standalone", "--rdzv_backend=c10d", "--rdzv-endpoint=h:7", "--master-addr=i",
+			"p"}, func(*launch.Config) {}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c, err := parsed(t, row.variables, row.argv...)
@@ -161,11 +184,16 @@ func TestLaunchFlags(t *testing.T) {
 		})
 	}
 	for want, argv := range map[string][]string{
-		`launch: rdzv_backend is "etcd"; want static, with node_rank, master_addr and master_port`: {"--rdzv_backend=etcd", "p"},
-		`launch: rdzv_backend is "c10d"; want static, with node_rank, master_addr and master_port`: {"--rdzv_backend=c10d", "--nnodes=2", "p"},
-		`launch: standalone is for a single host, and nnodes is 2`:                                 {"--standalone", "--nnodes=2", "p"},
-		`launch: rdzv_endpoint is "h:x"; want HOST[:PORT]`:                                         {"--rdzv_endpoint=h:x", "p"},
-		`launch: signals_to_handle has "SIGFOO"; want some of SIGTERM, SIGINT, SIGHUP, SIGQUIT`:    {"--signals_to_handle=SIGINT,SIGFOO", "p"},
+		`launch: rdzv_backend is "etcd"; want static, with node_rank, master_addr and master_port`: {
+			"--rdzv_backend=etcd", "p"},
+		`launch: rdzv_backend is "c10d"; want static, with node_rank, master_addr and master_port`: {
+			"--rdzv_backend=c10d", "--nnodes=2", "p"},
+		`launch: standalone is for a single host, and nnodes is 2`: {"--standalone",
+			"--nnodes=2", "p"},
+		`launch: rdzv_endpoint is "h:x"; want HOST[:PORT]`: {"--rdzv_endpoint=h:x",
+			"p"},
+		`launch: signals_to_handle has "SIGFOO"; want some of SIGTERM, SIGINT, SIGHUP, SIGQUIT`: {
+			"--signals_to_handle=SIGINT,SIGFOO", "p"},
 	} {
 		_, err := parsed(t, nil, argv...)
 		require.EqualError(t, err, want)
@@ -176,10 +204,12 @@ func TestLaunchFlags(t *testing.T) {
 }
 
 func TestEnv(t *testing.T) {
-	slurm := map[string]string{"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0", "SLURM_NNODES": "1", "SLURM_JOB_ID": "7"}
+	slurm := map[string]string{"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0",
+		"SLURM_NNODES": "1", "SLURM_JOB_ID": "7"}
 	code, stdout, stderr := output(slurm, "env")
 	require.Zero(t, code, stderr)
-	for _, want := range []string{`(?m)^kind +Slurm +SLURM_PROCID is set$`, `(?m)^rank +1 +SLURM_PROCID$`, `(?m)^master address +127\.0\.0\.1 +all ranks are on this host$`,
+	for _, want := range []string{`(?m)^kind +Slurm +SLURM_PROCID is set$`, `(?m)^rank +1 +SLURM_PROCID$`,
+		`(?m)^master address +127\.0\.0\.1 +all ranks are on this host$`,
 		`(?m)^kernels +\w+ +available: generic`, `(?m)^cores +\d+`, `(?m)^go +go1\.`, `(?m)^memory +`} {
 		require.Regexp(t, want, stdout)
 	}
@@ -195,7 +225,8 @@ func TestEnv(t *testing.T) {
 
 	code, _, stderr = output(map[string]string{"RANK": "1"}, "env")
 	require.Equal(t, exitError, code)
-	require.Equal(t, "lockstep: env: environment of torchrun: RANK is set, but the world size is not: want WORLD_SIZE\n", stderr)
+	require.Equal(t,
+		"lockstep: env: environment of torchrun: RANK is set, but the world size is not: want WORLD_SIZE\n", stderr)
 
 	code, stdout, _ = output(map[string]string{"SLURM_PROCID": "1"}, "env")
 	require.Zero(t, code)

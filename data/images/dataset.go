@@ -58,7 +58,8 @@ func readEither(name string) (*IDX, error) {
 // NewDataset joins images [N,H,W] and labels [N].
 func NewDataset(images, labels *IDX) (*Dataset, error) {
 	if len(images.Shape) != 3 || len(labels.Shape) != 1 || images.Shape[0] != labels.Shape[0] {
-		return nil, fmt.Errorf("images of shape %v and labels of shape %v: want [N H W] and [N]", images.Shape, labels.Shape)
+		return nil, fmt.Errorf("images of shape %v and labels of shape %v: want [N H W] and [N]", images.Shape,
+			labels.Shape)
 	}
 	return &Dataset{images, labels}, nil
 }
@@ -72,7 +73,8 @@ func (d *Dataset) Get(i int) (Image, error) {
 		return Image{}, fmt.Errorf("index %d is outside a dataset of %d images", i, d.Len())
 	}
 	h, w := d.images.Shape[1], d.images.Shape[2]
-	return Image{Pixels: d.images.Data[i*h*w : (i+1)*h*w : (i+1)*h*w], Height: h, Width: w, Label: int64(d.labels.Data[i])}, nil
+	return Image{Pixels: d.images.Data[i*h*w : (i+1)*h*w : (i+1)*h*w], Height: h, Width: w,
+		Label: int64(d.labels.Data[i])}, nil
 }
 
 // Classes is the largest label plus one; 0 of nothing.
@@ -119,7 +121,8 @@ func (n Normalization) Collate(c *tensor.Ctx, samples []Image) (*data.Batch, err
 	pixels, labels := make([]float32, 0, len(samples)*h*w), make([]int64, len(samples))
 	for i, s := range samples {
 		if s.Height != h || s.Width != w || len(s.Pixels) != h*w {
-			return nil, fmt.Errorf("image %d of the batch has %d×%d pixels, the first %d×%d: want one size", i, s.Height, s.Width, h, w)
+			return nil, fmt.Errorf("image %d of the batch has %d×%d pixels, the first %d×%d: want one size", i,
+				s.Height, s.Width, h, w)
 		}
 		for _, v := range s.Pixels {
 			pixels = append(pixels, values[v])
@@ -127,6 +130,7 @@ func (n Normalization) Collate(c *tensor.Ctx, samples []Image) (*data.Batch, err
 		labels[i] = s.Label
 	}
 	return &data.Batch{Count: int64(len(samples)), Tensors: map[string]*tensor.Tensor{
-		data.PixelValues: tensor.FromSlice(c, pixels, len(samples), 1, h, w), data.Labels: tensor.FromSlice(c, labels, len(samples)),
+		data.PixelValues: tensor.FromSlice(c, pixels, len(samples), 1, h, w),
+		data.Labels:      tensor.FromSlice(c, labels, len(samples)),
 	}}, nil
 }

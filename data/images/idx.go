@@ -51,7 +51,9 @@ func decodeIDX(in io.Reader) (*IDX, error) {
 		return nil, tooShort(err, "no IDX head")
 	}
 	if head[0] != 0 || head[1] != 0 || head[2] != idxUint8 || head[3] == 0 || head[3] > idxMaxDims {
-		return nil, fmt.Errorf("the file begins with % x: want 00 00 08 and 1 to %d dims, an IDX file of unsigned bytes", head, idxMaxDims)
+		return nil,
+			fmt.Errorf("the file begins with % x: want 00 00 08 and 1 to %d dims, an IDX file of unsigned bytes", head,
+				idxMaxDims)
 	}
 	dims := make([]uint32, head[3])
 	if err := binary.Read(in, binary.BigEndian, dims); err != nil {
@@ -65,7 +67,8 @@ func decodeIDX(in io.Reader) (*IDX, error) {
 		x.Shape, size = append(x.Shape, int(d)), size*int64(d)
 	}
 	var err error
-	if x.Data, err = io.ReadAll(io.LimitReader(in, size+1)); err != nil { // grows with what is there, whatever the header says
+	// grows with what is there, whatever the header says
+	if x.Data, err = io.ReadAll(io.LimitReader(in, size+1)); err != nil {
 		return nil, err
 	}
 	if int64(len(x.Data)) != size {

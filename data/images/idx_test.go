@@ -75,7 +75,8 @@ func TestOpenIDX(t *testing.T) {
 
 // Uniform images have a normalization that is finite.
 func TestNormalizationOfOneColour(t *testing.T) {
-	d, err := images.NewDataset(&images.IDX{Shape: []int{1, 1, 2}, Data: []byte{255, 255}}, &images.IDX{Shape: []int{1}, Data: []byte{0}})
+	d, err := images.NewDataset(&images.IDX{Shape: []int{1, 1, 2}, Data: []byte{255, 255}},
+		&images.IDX{Shape: []int{1}, Data: []byte{0}})
 	require.NoError(t, err)
 	require.Equal(t, images.Normalization{Mean: 1, Std: 1}, d.Normalization())
 }
@@ -133,7 +134,9 @@ func FuzzReadIDX(f *testing.F) {
 			n *= d
 		}
 		require.Len(t, x.Data, n)
-		if d, err := images.NewDataset(x, &images.IDX{Shape: x.Shape[:1], Data: make([]byte, min(x.Shape[0], 1000))}); err == nil && d.Len() > 0 && d.Len() < 1000 {
+		if d,
+			err := images.NewDataset(x, &images.IDX{Shape: x.Shape[:1],
+			Data: make([]byte, min(x.Shape[0], 1000))}); err == nil && d.Len() > 0 && d.Len() < 1000 {
 			_, err = d.Get(d.Len() - 1)
 			require.NoError(t, err)
 		}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jsonlines reads JSON Lines files as a stream of samples, one line after the other, so that files may be larger
-// than the memory. Use it for a training or evaluation set that is read in its order: give the [Files] with a collator
-// to data.NewIterableSource, and that to trainer.WithIterableTrainData. A run that resumes goes on at its line.
+// Package jsonlines reads JSON Lines files as a stream of samples, one line after the other, so that files may be
+// larger than the memory. Use it for a training or evaluation set that is read in its order: give the [Files] with a
+// collator to data.NewIterableSource, and that to trainer.WithIterableTrainData. A run that resumes goes on at its
+// line.
 //
 // It does not shuffle. Text that fits into memory is read by data/text, tables by data/tabular, and both can then be
 // shuffled.
@@ -237,7 +238,8 @@ func openAt(path string, offset int64) (f *file, err error) {
 		}
 		f = &file{bufio.NewReaderSize(z, 1<<16), z, -1}
 		if n, err := io.CopyN(io.Discard, f.Reader, offset); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s ends after %d bytes, before the place %d: %w", path, n, offset, err), f.Close())
+			return nil, errors.Join(fmt.Errorf("%s ends after %d bytes, before the place %d: %w", path, n, offset, err),
+				f.Close())
 		}
 		return f, nil
 	}

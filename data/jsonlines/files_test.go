@@ -74,8 +74,10 @@ func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	long := strings.Repeat("x", 200_000)
 	files := []string{
-		write(t, dir, "a.jsonl", "\ufeff{\"text\": \"one\", \"stars\": 1}\n\n  \n{\"TEXT\": \"two\", \"stars\": 2, \"more\": [1]}\r\n"),
-		write(t, dir, "b.jsonl.gz", `{"text": "three", "stars": 3, "note": "ö"}`+"\n"+`{"text": "`+long+`", "stars": 4}`),
+		write(t, dir, "a.jsonl", "\ufeff{\"text\": \"one\", \"stars\": 1}\n\n  \n{\"TEXT\": \"two\", \"stars\": 2, "+
+			"\"more\": [1]}\r\n"),
+		write(t, dir, "b.jsonl.gz", `{"text": "three", "stars": 3, "note": "ö"}`+"\n"+`{"text": "`+long+
+			`", "stars": 4}`),
 		write(t, dir, "c.json", "\n"+`{"text": "five", "stars": 5}`+"\n\n"),
 	}
 	want := []review{{"one", 1, ""}, {"two", 2, ""}, {"three", 3, "ö"}, {long, 4, ""}, {"five", 5, ""}}

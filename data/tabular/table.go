@@ -56,7 +56,8 @@ func (t *Table) head(columns []string) error {
 // add appends a row that begins in a line of the file.
 func (t *Table) add(row []string, line int) error {
 	if int64(len(t.Rows)+1)*int64(len(t.Columns)) > t.most {
-		return fmt.Errorf("it has more than %d values, too many for the file's size: want a file that is not made to exhaust memory",
+		return fmt.Errorf("it has more than %d values, too many for the file's size: want a file that is not made to "+
+			"exhaust memory",
 			t.most)
 	}
 	t.Rows, t.Lines = append(t.Rows, row), append(t.Lines, line)
@@ -81,7 +82,9 @@ func Read(path string) (*Table, error) {
 	case ".jsonl", ".ndjson", ".json":
 		read = t.readJSONLines
 	default:
-		return nil, fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv or .jsonl, or the same with .gz", path, format)
+		return nil,
+			fmt.Errorf("tabular: %s: unknown format %q: want a file named .csv, .tsv or .jsonl, or the same with .gz",
+				path, format)
 	}
 	raw, size, err := content(path)
 	if err != nil {

@@ -108,8 +108,9 @@ func TestTablesMadeToExhaustMemoryAreRefused(t *testing.T) {
 		fmt.Fprintf(&header, "%d\t", i)
 	}
 	for name, c := range map[string]struct{ content, want string }{
-		"bomb.csv.gz":   {zipped(t, "a\n"+strings.Repeat("0", 65<<20)), "holds more than 200 times its size"},
-		"rows.tsv.gz":   {zipped(t, strings.TrimSuffix(header.String(), "\t")+"\n"+strings.Repeat(strings.Repeat("\t", 59_999)+"0\n", 140)), "more than 8388608 values"},
+		"bomb.csv.gz": {zipped(t, "a\n"+strings.Repeat("0", 65<<20)), "holds more than 200 times its size"},
+		"rows.tsv.gz": {zipped(t, strings.TrimSuffix(header.String(), "\t")+"\n"+
+			strings.Repeat(strings.Repeat("\t", 59_999)+"0\n", 140)), "more than 8388608 values"},
 		"columns.jsonl": {columns.String(), "more than 8388608 values"},
 		"header.csv":    {strings.Repeat("x,", 70_000) + "\n1\n", "70001 columns, want at most 65536"},
 		"header.tsv":    {strings.Repeat("x\t", 70_000) + "\n1\n", "70001 columns, want at most 65536"},
@@ -128,7 +129,8 @@ func TestTablesMadeToExhaustMemoryAreRefused(t *testing.T) {
 // FuzzRead: a file is refused by name, or it is a table whose rows have a value for each column.
 func FuzzRead(f *testing.F) {
 	for name, content := range map[string]string{
-		"a.csv": "a,b\n\"x\ny\",\"\"\"\"\n", "a.tsv": "a\tb\n\n1\t2\r\n", "a.jsonl": "{\"a\":1}\n{\"b\":null,\"a\":true}\n", "a.csv.gz": zipped(f, "a\n1\n"),
+		"a.csv": "a,b\n\"x\ny\",\"\"\"\"\n", "a.tsv": "a\tb\n\n1\t2\r\n",
+		"a.jsonl": "{\"a\":1}\n{\"b\":null,\"a\":true}\n", "a.csv.gz": zipped(f, "a\n1\n"),
 	} {
 		f.Add(name, []byte(content))
 	}

@@ -267,7 +267,8 @@ func (l line) text(path, column string) (string, error) {
 		return "", fmt.Errorf("text: %s: line %d: field %q is %.40s, want a string", path, l.number, column, raw)
 	}
 	if loneSurrogate(raw, *text) {
-		return "", fmt.Errorf(`text: %s: line %d: field %q has an escape \uD800 to \uDFFF that is not half of a pair`, path, l.number, column)
+		return "", fmt.Errorf(`text: %s: line %d: field %q has an escape \uD800 to \uDFFF that is not half of a pair`,
+			path, l.number, column)
 	}
 	return *text, nil
 }

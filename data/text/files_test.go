@@ -27,7 +27,8 @@ func tree(t testing.TB, files map[string]string) string {
 
 func TestExpand(t *testing.T) {
 	root := tree(t, map[string]string{
-		"b.txt": "b", "a.txt": "a", "sub/c.txt": "c", "sub/deep/d.md": "d", ".hidden": "h", ".git/x": "x", "odd[1].txt": "o",
+		"b.txt": "b", "a.txt": "a", "sub/c.txt": "c", "sub/deep/d.md": "d", ".hidden": "h", ".git/x": "x",
+		"odd[1].txt": "o",
 	})
 	at := func(names ...string) []string {
 		for i, name := range names {

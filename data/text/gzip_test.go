@@ -52,7 +52,8 @@ func TestGzip(t *testing.T) {
 	}
 
 	whole := compressed(t, bytes.Repeat([]byte("some text "), 1000))
-	for name, content := range map[string][]byte{"plain.gz": []byte("not compressed"), "cut.gz": whole[:len(whole)/2], "empty.gz": compressed(t, nil)} {
+	for name, content := range map[string][]byte{"plain.gz": []byte("not compressed"), "cut.gz": whole[:len(whole)/2],
+		"empty.gz": compressed(t, nil)} {
 		_, err := read(written(t, name, content), text.Options{})
 		require.ErrorContains(t, err, name)
 	}

@@ -87,7 +87,9 @@ func newBPE(vocab []string, merges []pair, added []AddedToken) (*BPE, error) {
 	for b, r := range byteRunes {
 		id, ok := t.ids[string(r)]
 		if !ok {
-			return nil, fmt.Errorf("tokenizers: the vocabulary has no token %q for byte 0x%02X; a byte-level vocabulary has all 256", string(r), b)
+			return nil,
+				fmt.Errorf("tokenizers: the vocabulary has no token %q for byte 0x%02X; a byte-level vocabulary has "+
+					"all 256", string(r), b)
 		}
 		t.bytes[b] = id
 		if err := t.checkText(id); err != nil {
@@ -121,11 +123,13 @@ func (t *BPE) addTokens() error {
 		}
 		switch id, ok := t.ids[a.Content]; {
 		case ok && id != a.ID:
-			return fmt.Errorf("tokenizers: added token %q has id %d, but the vocabulary gives it %d", a.Content, a.ID, id)
+			return fmt.Errorf("tokenizers: added token %q has id %d, but the vocabulary gives it %d", a.Content, a.ID,
+				id)
 		case ok:
 			t.tokens[id] = []byte(a.Content)
 		case int(a.ID) != len(t.tokens):
-			return fmt.Errorf("tokenizers: added token %q has id %d, want %d, the next free one", a.Content, a.ID, len(t.tokens))
+			return fmt.Errorf("tokenizers: added token %q has id %d, want %d, the next free one", a.Content, a.ID,
+				len(t.tokens))
 		default:
 			t.ids[a.Content] = a.ID
 			t.spelled = append(t.spelled, a.Content)
@@ -144,7 +148,8 @@ func (t *BPE) addTokens() error {
 // the encoder makes it out of other bytes.
 func (t *BPE) checkText(id int32) error {
 	if string(t.tokens[id]) != string(tokenBytes(t.spelled[id])) {
-		return fmt.Errorf("tokenizers: added token %q has id %d, which merges also produce, from other bytes", t.spelled[id], id)
+		return fmt.Errorf("tokenizers: added token %q has id %d, which merges also produce, from other bytes",
+			t.spelled[id], id)
 	}
 	return nil
 }
@@ -152,7 +157,8 @@ func (t *BPE) checkText(id int32) error {
 func (t *BPE) indexMerges() error {
 	for rank, p := range t.merges {
 		if _, ok := t.merged[p]; ok {
-			return fmt.Errorf("tokenizers: merge %d (%q %q) appears twice", rank, t.spelled[p.left()], t.spelled[p.right()])
+			return fmt.Errorf("tokenizers: merge %d (%q %q) appears twice", rank, t.spelled[p.left()],
+				t.spelled[p.right()])
 		}
 		token := t.spelled[p.left()] + t.spelled[p.right()]
 		id, ok := t.ids[token]

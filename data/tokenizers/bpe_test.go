@@ -44,7 +44,8 @@ func source(t testing.TB) []string {
 }
 
 func trainOn(t testing.TB, size int, texts ...string) *BPE {
-	bpe, err := Train(context.Background(), documents(texts...), TrainOptions{VocabSize: size, SpecialTokens: []string{endOfText}})
+	bpe, err := Train(context.Background(), documents(texts...),
+		TrainOptions{VocabSize: size, SpecialTokens: []string{endOfText}})
 	require.NoError(t, err)
 	return bpe
 }
@@ -63,7 +64,8 @@ func TestEncodeCompresses(t *testing.T) {
 
 func TestEncodeDoesNotDependOnWorkersOrCache(t *testing.T) {
 	bpe := trainOn(t, 500, source(t)...)
-	texts := append(source(t), "", endOfText, "a"+endOfText+endOfText+"b", strings.Repeat("x y\n", 50_000), strings.Repeat("=", 5000))
+	texts := append(source(t), "", endOfText, "a"+endOfText+endOfText+"b", strings.Repeat("x y\n", 50_000),
+		strings.Repeat("=", 5000))
 	want := make([][]int32, len(texts))
 	for i, text := range texts {
 		want[i] = bpe.Encode(text)
@@ -83,7 +85,9 @@ func TestEncodeDoesNotDependOnWorkersOrCache(t *testing.T) {
 func TestMergeLong(t *testing.T) {
 	bpe := trainOn(t, 700, append(source(t), strings.Repeat("a", 37)+" "+strings.Repeat("ab", 99))...)
 	rapid.Check(t, func(t *rapid.T) {
-		word := strings.Join(rapid.SliceOf(rapid.SampledFrom([]string{"a", "b", "e", "t", "err", "return", "=", "\xff"})).Draw(t, "word"), "")
+		word := strings.Join(
+			rapid.SliceOf(rapid.SampledFrom([]string{"a", "b", "e", "t", "err", "return", "=", "\xff"})).Draw(t,
+				"word"), "")
 		ids := make([]int32, len(word))
 		for i := range ids {
 			ids[i] = bpe.bytes[word[i]]
@@ -114,7 +118,8 @@ func TestAddedTokens(t *testing.T) {
 	_, ok = bpe.TokenID("no such token")
 	require.False(t, ok)
 	require.Equal(t, []AddedToken{
-		{ID: 0, Content: endOfText, Special: true}, {ID: 1, Content: "<|end", Special: true}, {ID: 2, Content: "<pad>", Special: true},
+		{ID: 0, Content: endOfText, Special: true}, {ID: 1, Content: "<|end", Special: true},
+		{ID: 2, Content: "<pad>", Special: true},
 	}, bpe.AddedTokens())
 }
 

@@ -191,7 +191,9 @@ func parse(data []byte) (*BPE, error) {
 		left, okLeft := ids[tokens[0]]
 		right, okRight := ids[tokens[1]]
 		if !okLeft || !okRight {
-			return nil, fmt.Errorf("tokenizers: tokenizer.json: merge %d (%q %q) uses tokens that are not in the vocabulary", rank, tokens[0], tokens[1])
+			return nil,
+				fmt.Errorf("tokenizers: tokenizer.json: merge %d (%q %q) uses tokens that are not in the vocabulary",
+					rank, tokens[0], tokens[1])
 		}
 		merges[rank] = makePair(left, right)
 	}
@@ -245,7 +247,8 @@ func (f *file) check() error {
 		return err
 	}
 	if pre.AddPrefixSpace || !pre.UseRegex {
-		return fmt.Errorf("pre_tokenizer has add_prefix_space %t and use_regex %t, want false and true", pre.AddPrefixSpace, pre.UseRegex)
+		return fmt.Errorf("pre_tokenizer has add_prefix_space %t and use_regex %t, want false and true",
+			pre.AddPrefixSpace, pre.UseRegex)
 	}
 	if isNull(f.Model) {
 		return errors.New("model is missing, want BPE")
@@ -284,7 +287,8 @@ func (m *fileModel) check() error {
 	case m.Dropout != nil && *m.Dropout != 0:
 		return fmt.Errorf("dropout is %g, which is not supported; want null", *m.Dropout)
 	case notEmpty(m.ContinuingSubwordPrefix):
-		return fmt.Errorf("continuing_subword_prefix is %q, which is not supported; want none", *m.ContinuingSubwordPrefix)
+		return fmt.Errorf("continuing_subword_prefix is %q, which is not supported; want none",
+			*m.ContinuingSubwordPrefix)
 	case notEmpty(m.EndOfWordSuffix):
 		return fmt.Errorf("end_of_word_suffix is %q, which is not supported; want none", *m.EndOfWordSuffix)
 	case m.ByteFallback:
@@ -327,7 +331,8 @@ func parseVocab(raw json.RawMessage, most int) ([]string, map[string]int32, erro
 	taken := make([]bool, len(ids))
 	for token, id := range ids {
 		if int(id) >= len(ids) || taken[id] {
-			return nil, nil, fmt.Errorf("token %q has id %d; %d tokens must have the ids 0 to %d, each once", token, id, len(ids), len(ids)-1)
+			return nil, nil, fmt.Errorf("token %q has id %d; %d tokens must have the ids 0 to %d, each once", token, id,
+				len(ids), len(ids)-1)
 		}
 		vocab[id], taken[id] = token, true
 	}
@@ -345,7 +350,8 @@ func (f *file) added() ([]AddedToken, error) {
 		if a.ID < 0 || a.ID > math.MaxInt32 {
 			return nil, fmt.Errorf("added token %q has id %d, want 0 or more", a.Content, a.ID)
 		}
-		added = append(added, AddedToken{ID: int32(a.ID), Content: a.Content, Special: a.Special, Normalized: a.Normalized})
+		added = append(added, AddedToken{ID: int32(a.ID), Content: a.Content, Special: a.Special,
+			Normalized: a.Normalized})
 	}
 	slices.SortStableFunc(added, func(a, b AddedToken) int { return cmp.Compare(a.ID, b.ID) })
 	return added, nil
@@ -380,7 +386,8 @@ func (t *BPE) WriteTo(w io.Writer) (int64, error) {
 	level.AddPrefixSpace = true // means nothing to a decoder; HuggingFace's has it
 	f.Decoder = encodeJSON(level)
 	for _, a := range t.added {
-		f.AddedTokens = append(f.AddedTokens, fileAdded{ID: int64(a.ID), Content: a.Content, Normalized: a.Normalized, Special: a.Special})
+		f.AddedTokens = append(f.AddedTokens,
+			fileAdded{ID: int64(a.ID), Content: a.Content, Normalized: a.Normalized, Special: a.Special})
 	}
 	m := fileModel{Type: "BPE", Vocab: t.vocabJSON(), Merges: mergeList{}}
 	for _, p := range t.merges {

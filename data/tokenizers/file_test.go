@@ -71,7 +71,8 @@ func TestReadGPT2Layout(t *testing.T) {
 	tree["pre_tokenizer"] = map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true}
 	tree["post_processor"] = map[string]any{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false}
 	tree["added_tokens"] = append(tree["added_tokens"].([]any),
-		map[string]any{"id": 270, "content": "<extra>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": true, "special": false})
+		map[string]any{"id": 270, "content": "<extra>", "single_word": false, "lstrip": false, "rstrip": false,
+			"normalized": true, "special": false})
 
 	bpe, err := read(t, tree)
 	require.NoError(t, err)
@@ -96,7 +97,8 @@ func TestReadRefuses(t *testing.T) {
 		return map[string]any{"type": "ByteLevel", "add_prefix_space": prefix, "use_regex": regex}
 	}
 	added := func(change string, value any) []any {
-		a := map[string]any{"id": 0, "content": endOfText, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}
+		a := map[string]any{"id": 0, "content": endOfText, "single_word": false, "lstrip": false, "rstrip": false,
+			"normalized": false, "special": true}
 		a[change] = value
 		return []any{a}
 	}
@@ -120,7 +122,8 @@ func TestReadRefuses(t *testing.T) {
 		{"", "decoder", component("WordPiece"), `decoder is "WordPiece"`},
 		{"", "decoder", nil, "decoder is missing"},
 		{"", "post_processor", component("BertProcessing"), `post_processor is "BertProcessing"`},
-		{"", "post_processor", component("TemplateProcessing"), `post_processor: the template of one text has 0 texts, want 1`},
+		{"", "post_processor", component("TemplateProcessing"),
+			`post_processor: the template of one text has 0 texts, want 1`},
 		{"", "surprise", 1, `unknown field "surprise"`},
 		{"", "added_tokens", added("lstrip", true), "lstrip true"},
 		{"", "added_tokens", added("single_word", true), "single_word true"},
@@ -180,7 +183,9 @@ func TestReadRefusesBrokenFiles(t *testing.T) {
 
 // Lists of hardly any bytes a value are counted while they are read.
 func TestTokenizersMadeToExhaustMemoryAreRefused(t *testing.T) {
-	_, err := Read(strings.NewReader(`{"added_tokens":[` + strings.Repeat(`{},`, maxAdded) + `{}],"model":{"vocab":{"a":0}}}`))
+	_,
+		err := Read(strings.NewReader(`{"added_tokens":[` + strings.Repeat(`{},`, maxAdded) +
+		`{}],"model":{"vocab":{"a":0}}}`))
 	require.ErrorContains(t, err, "a list has more than 65536 values")
 	_, err = decodeList[fileMerge]([]byte(`["a b","a c","a d","a e"]`), 3)
 	require.ErrorContains(t, err, "more than 3 values")
@@ -214,7 +219,8 @@ func FuzzRead(f *testing.F) {
 func TestTemplatesMadeToExhaustMemoryAreRefused(t *testing.T) {
 	special := `{"SpecialToken":{"id":"x","type_id":0}}`
 	template := func(pieces, ids int) string {
-		return `{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}` + strings.Repeat(","+special, pieces) +
+		return `{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A","type_id":0}}` +
+			strings.Repeat(","+special, pieces) +
 			`],"pair":[],"special_tokens":{"x":{"id":"x","ids":[0` + strings.Repeat(",0", ids-1) + `],"tokens":["x"]}}}`
 	}
 	sequence := func(inner string, n int) string {
@@ -243,7 +249,9 @@ func FuzzParseTemplate(f *testing.F) {
 	template := `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[],` +
 		`"special_tokens":{"x":{"id":"x","ids":[0,1],"tokens":["x"]}}}`
 	f.Add([]byte(template))
-	f.Add([]byte(`{"type":"Sequence","processors":[{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},` + template + `]}`))
+	f.Add(
+		[]byte(
+			`{"type":"Sequence","processors":[{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},` + template + `]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got, err := parseTemplate("post_processor", raw, 7)
 		if err != nil {

@@ -48,7 +48,8 @@ func TestTrainGolden(t *testing.T) {
 		}
 		require.Equal(t, run.Merges, merges, "vocabulary of %d", run.VocabSize)
 		for i, text := range g.Texts {
-			require.Equal(t, run.IDs[i], append([]int32{}, bpe.Encode(text)...), "vocabulary of %d, %q", run.VocabSize, text)
+			require.Equal(t, run.IDs[i], append([]int32{}, bpe.Encode(text)...), "vocabulary of %d, %q", run.VocabSize,
+				text)
 		}
 	}
 }

@@ -78,7 +78,8 @@ func TestSplit(t *testing.T) {
 func tricky() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		parts := rapid.SliceOf(rapid.OneOf(
-			rapid.SampledFrom([]string{" ", "  ", "\n", "\t", "\u00a0", "\u3000", "\u0085", "'", "'s", "'ll", "re", "ve", "a", "Z", "\u00e9", "\u4f60",
+			rapid.SampledFrom([]string{" ", "  ", "\n", "\t", "\u00a0", "\u3000", "\u0085", "'", "'s", "'ll", "re",
+				"ve", "a", "Z", "\u00e9", "\u4f60",
 				"7", "\u00bd", "\u0663", ".", "_", "\U0001f600", "\u0301", "\xff", "\xe4\xbd", "\x00", "\x1c"}),
 			rapid.String(),
 		)).Draw(t, "parts")

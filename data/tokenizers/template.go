@@ -96,7 +96,9 @@ func parseProcessor(name string, raw json.RawMessage, vocab, depth int) (templat
 			t.before, t.after = append(inner.before, t.before...), append(t.after, inner.after...)
 		}
 	default:
-		return t, fmt.Errorf("%s is %q, which is not supported; want ByteLevel, TemplateProcessing or a Sequence of them", name, kind.Type)
+		return t,
+			fmt.Errorf("%s is %q, which is not supported; want ByteLevel, TemplateProcessing or a Sequence of them",
+				name, kind.Type)
 	}
 	t.raw = slices.Clone(raw)
 	return t, nil
@@ -116,14 +118,16 @@ func single(raw json.RawMessage, vocab int) (before, after []int32, err error) {
 		case piece.SpecialToken != nil && piece.Sequence == nil:
 			special, ok := f.SpecialTokens[piece.SpecialToken.ID]
 			if !ok {
-				return nil, nil, fmt.Errorf("the template has the token %q, which is not in special_tokens", piece.SpecialToken.ID)
+				return nil, nil, fmt.Errorf("the template has the token %q, which is not in special_tokens",
+					piece.SpecialToken.ID)
 			}
 			if len(before)+len(after)+len(special.IDs) > maxTemplate {
 				return nil, nil, errTemplate
 			}
 			for _, id := range special.IDs {
 				if id < 0 || int(id) >= vocab {
-					return nil, nil, fmt.Errorf("special token %q has id %d, want one of the %d tokens", special.ID, id, vocab)
+					return nil, nil, fmt.Errorf("special token %q has id %d, want one of the %d tokens", special.ID, id,
+						vocab)
 				}
 			}
 			if texts == 0 {
@@ -166,7 +170,8 @@ func (t *BPE) BeginWith(token string) error {
 				"single": []any{piece("SpecialToken", token, 0), piece("Sequence", "A", 0)},
 				"pair": []any{piece("SpecialToken", token, 0), piece("Sequence", "A", 0),
 					piece("SpecialToken", token, 1), piece("Sequence", "B", 1)},
-				"special_tokens": map[string]any{token: fileSpecial{ID: token, IDs: []int32{id}, Tokens: []string{token}}},
+				"special_tokens": map[string]any{
+					token: fileSpecial{ID: token, IDs: []int32{id}, Tokens: []string{token}}},
 			},
 		},
 	})}

@@ -53,15 +53,23 @@ func (e Engine) mismatches(t *testing.T) {
 		odd  func(g *dist.Group) *dist.Handle
 		want string
 	}{
-		"op":      {func(g *dist.Group) *dist.Handle { return g.Broadcast(f32(10), 0, dist.Label("bucket 3")) }, `broadcast #1 "bucket 3" (float32 × 10, root 0)`},
+		"op": {func(g *dist.Group) *dist.Handle {
+			return g.Broadcast(f32(10), 0, dist.Label("bucket 3"))
+		}, `broadcast #1 "bucket 3" (float32 × 10, root 0)`},
 		"barrier": {func(g *dist.Group) *dist.Handle { return g.Barrier() }, `barrier #1`},
-		"reduce":  {func(g *dist.Group) *dist.Handle { return g.AllReduce(f32(10), dist.Max, dist.Label("bucket 3")) }, `all-reduce #1 "bucket 3" (max of float32 × 10)`},
-		"count":   {func(g *dist.Group) *dist.Handle { return g.AllReduce(f32(11), dist.Sum, dist.Label("bucket 3")) }, `all-reduce #1 "bucket 3" (sum of float32 × 11)`},
+		"reduce": {func(g *dist.Group) *dist.Handle {
+			return g.AllReduce(f32(10), dist.Max, dist.Label("bucket 3"))
+		}, `all-reduce #1 "bucket 3" (max of float32 × 10)`},
+		"count": {func(g *dist.Group) *dist.Handle {
+			return g.AllReduce(f32(11), dist.Sum, dist.Label("bucket 3"))
+		}, `all-reduce #1 "bucket 3" (sum of float32 × 11)`},
 		"dtype": {func(g *dist.Group) *dist.Handle {
 			return g.AllReduce(dist.Of(make([]int32, 10)), dist.Sum, dist.Label("bucket 3"))
 		},
 			`all-reduce #1 "bucket 3" (sum of int32 × 10)`},
-		"label": {func(g *dist.Group) *dist.Handle { return g.AllReduce(f32(10), dist.Sum, dist.Label("bucket 4")) }, `all-reduce #1 "bucket 4" (sum of float32 × 10)`},
+		"label": {func(g *dist.Group) *dist.Handle {
+			return g.AllReduce(f32(10), dist.Sum, dist.Label("bucket 4"))
+		}, `all-reduce #1 "bucket 4" (sum of float32 × 10)`},
 		"layout": {func(g *dist.Group) *dist.Handle {
 			return g.AllReduce(f32(10), dist.Sum, dist.Label("bucket 3"), dist.Layout(0xabcd))
 		}, `all-reduce #1 "bucket 3" (sum of float32 × 10, layout 0000abcd)`},
@@ -78,7 +86,8 @@ func (e Engine) mismatches(t *testing.T) {
 				var mismatch *dist.MismatchError
 				require.ErrorAs(t, err, &mismatch, "rank %d", r)
 				require.Equal(t, dist.Side{Rank: 2, Call: c.want}, mismatch.B, "rank %d", r)
-				require.Equal(t, dist.Side{Rank: 0, Call: `all-reduce #1 "bucket 3" (sum of float32 × 10)`}, mismatch.A, "rank %d", r)
+				require.Equal(t, dist.Side{Rank: 0, Call: `all-reduce #1 "bucket 3" (sum of float32 × 10)`}, mismatch.A,
+					"rank %d", r)
 			}
 			dead(t, groups, errs)
 		})
@@ -102,13 +111,16 @@ func (e Engine) order(t *testing.T) {
 		}
 	}
 	for _, err := range failures(t, handles) {
-		require.ErrorContains(t, err, `rank 0 called all-reduce #1 "first" (sum of float64 × 5), rank 1 called all-reduce #1 "second" (sum of float64 × 5)`)
+		require.ErrorContains(t, err,
+			`rank 0 called all-reduce #1 "first" (sum of float64 × 5), rank 1 called all-reduce #1 "second" (sum of float64 × 5)`)
 	}
 }
 
 func (e Engine) root(t *testing.T) {
 	groups := e.start(t, 3, dist.Options{})
-	for _, err := range failures(t, issue(groups, func(r int, g *dist.Group) *dist.Handle { return g.Broadcast(dist.Of(make([]bool, 5)), r/2) })) {
+	for _, err := range failures(t, issue(groups, func(r int, g *dist.Group) *dist.Handle {
+		return g.Broadcast(dist.Of(make([]bool, 5)), r/2)
+	})) {
 		require.ErrorContains(t, err, `rank 0 called broadcast #1 (bool × 5, root 0), rank 2 called broadcast #1 (bool × 5, root 1)`)
 	}
 }
@@ -116,8 +128,10 @@ func (e Engine) root(t *testing.T) {
 // messageMismatch: the two partners disagree, and the third rank learns it in its barrier.
 func (e Engine) messageMismatch(t *testing.T) {
 	groups := e.start(t, 3, dist.Options{})
-	sent := groups[0].Send(dist.Of(make([]float32, 5)), 1, dist.Label("activation")) // it may end before the receiver looks
-	failures(t, []*dist.Handle{groups[1].Recv(dist.Of(make([]float32, 6)), 0, dist.Label("activation")), groups[2].Barrier()})
+	// it may end before the receiver looks
+	sent := groups[0].Send(dist.Of(make([]float32, 5)), 1, dist.Label("activation"))
+	failures(t, []*dist.Handle{groups[1].Recv(dist.Of(make([]float32, 6)), 0, dist.Label("activation")),
+		groups[2].Barrier()})
 	for r, g := range groups {
 		select {
 		case <-g.Dead():
@@ -134,11 +148,20 @@ func (e Engine) messageMismatch(t *testing.T) {
 func (e Engine) arguments(t *testing.T) {
 	f32 := dist.Of(make([]float32, 6))
 	for want, call := range map[string]func(g *dist.Group) *dist.Handle{
-		"dist: broadcast: root 2, want a rank in [0, 2)":                           func(g *dist.Group) *dist.Handle { return g.Broadcast(f32, 2) },
-		"dist: recv: partner 1, want a rank other than 1 in [0, 2)":                func(g *dist.Group) *dist.Handle { return g.Recv(f32, 1) },
-		"dist: all-reduce: sum of bool is not defined":                             func(g *dist.Group) *dist.Handle { return g.AllReduce(dist.Of([]bool{true}), dist.Sum) },
-		`dist: all-gather: "w": input of float32, output of uint8: want one dtype`: func(g *dist.Group) *dist.Handle { return g.AllGather(dist.Of([]uint8{1}), f32, dist.Label("w")) },
-		"dist: reduce-scatter: input of 6 elements and output of 6 on 2 ranks: want one block of equal length for each rank": func(g *dist.Group) *dist.Handle {
+		"dist: broadcast: root 2, want a rank in [0, 2)": func(g *dist.Group) *dist.Handle {
+			return g.Broadcast(f32, 2)
+		},
+		"dist: recv: partner 1, want a rank other than 1 in [0, 2)": func(g *dist.Group) *dist.Handle {
+			return g.Recv(f32, 1)
+		},
+		"dist: all-reduce: sum of bool is not defined": func(g *dist.Group) *dist.Handle {
+			return g.AllReduce(dist.Of([]bool{true}), dist.Sum)
+		},
+		`dist: all-gather: "w": input of float32, output of uint8: want one dtype`: func(g *dist.Group) *dist.Handle {
+			return g.AllGather(dist.Of([]uint8{1}), f32, dist.Label("w"))
+		},
+		"dist: reduce-scatter: input of 6 elements and output of 6 on 2 ranks: want one " +
+			"block of equal length for each rank": func(g *dist.Group) *dist.Handle {
 			return g.ReduceScatter(dist.Of(make([]float32, 6)), f32, dist.Sum)
 		},
 		"dist: all-to-all: input and output overlap": func(g *dist.Group) *dist.Handle { return g.AllToAll(f32, f32) },
@@ -176,7 +199,8 @@ func (e Engine) missing(t *testing.T) {
 		require.Equal(t, "bucket 0", timeout.Label)
 		require.Equal(t, 300*time.Millisecond, timeout.After)
 	}
-	late := failures(t, []*dist.Handle{groups[2].AllReduce(dist.Of(make([]float32, 100)), dist.Sum, dist.Label("bucket 0"))})[0]
+	late := failures(t, []*dist.Handle{groups[2].AllReduce(dist.Of(make([]float32, 100)), dist.Sum,
+		dist.Label("bucket 0"))})[0]
 	dead(t, groups, []error{errs[0], errs[1], late, errs[2]})
 	var timeout *dist.TimeoutError
 	require.ErrorAs(t, late, &timeout)
@@ -186,7 +210,8 @@ func (e Engine) missing(t *testing.T) {
 func (e Engine) late(t *testing.T) {
 	groups := e.start(t, 3, dist.Options{Timeout: 30 * time.Second})
 	data := [][]int32{{1}, {2}, {3}}
-	handles := []*dist.Handle{groups[0].AllReduce(dist.Of(data[0]), dist.Sum), groups[1].AllReduce(dist.Of(data[1]), dist.Sum)}
+	handles := []*dist.Handle{groups[0].AllReduce(dist.Of(data[0]), dist.Sum), groups[1].AllReduce(dist.Of(data[1]),
+		dist.Sum)}
 	select {
 	case <-handles[0].Done():
 		require.Fail(t, "an all-reduce ended without rank 2")
@@ -216,7 +241,8 @@ func (e Engine) departure(t *testing.T) {
 // abort: one rank gives up while the others are inside calls.
 func (e Engine) abort(t *testing.T) {
 	groups := e.start(t, 3, dist.Options{})
-	handles := []*dist.Handle{groups[0].AllReduce(dist.Of(make([]float32, 5)), dist.Sum), groups[2].Recv(dist.Of(make([]float32, 5)), 0)}
+	handles := []*dist.Handle{groups[0].AllReduce(dist.Of(make([]float32, 5)), dist.Sum),
+		groups[2].Recv(dist.Of(make([]float32, 5)), 0)}
 	cause := errors.New("loss is NaN at step 7")
 	groups[1].Abort(cause)
 	require.ErrorIs(t, groups[1].Err(), cause)

@@ -37,7 +37,8 @@ func Jobs(t *testing.T, n int, change func(*rendezvous.Config)) []*rendezvous.Jo
 	done := make(chan struct{})
 	for r := range n {
 		go func() {
-			c := rendezvous.Config{Rank: r, World: n, Address: server.Addr().String(), Token: Token, External: true, Timeout: 30 * time.Second}
+			c := rendezvous.Config{Rank: r, World: n, Address: server.Addr().String(), Token: Token, External: true,
+				Timeout: 30 * time.Second}
 			if change != nil {
 				change(&c)
 			}

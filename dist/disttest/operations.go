@@ -32,7 +32,8 @@ func arenaBytes() int {
 // newArenas returns the three kinds.
 func newArenas(t *testing.T, groups []*dist.Group) map[string]*arena {
 	n := len(groups)
-	all, mixed := &arena{memory: make([][]byte, n), used: make([]int, n)}, &arena{memory: make([][]byte, n), used: make([]int, n)}
+	all, mixed := &arena{memory: make([][]byte, n), used: make([]int, n)},
+		&arena{memory: make([][]byte, n), used: make([]int, n)}
 	zeros := make([]byte, arenaBytes())
 	for r, b := range alloc(t, groups, len(zeros)) {
 		require.True(t, bytes.Equal(b, zeros), "not zeroed")
@@ -41,7 +42,8 @@ func newArenas(t *testing.T, groups []*dist.Group) map[string]*arena {
 			mixed.memory[r] = b
 		}
 	}
-	return map[string]*arena{"engine's memory": all, "ordinary memory": {memory: make([][]byte, n), used: make([]int, n)}, "mixed memory": mixed}
+	return map[string]*arena{"engine's memory": all,
+		"ordinary memory": {memory: make([][]byte, n), used: make([]int, n)}, "mixed memory": mixed}
 }
 
 // alloc returns memory of the groups' engines, which is freed when they are closed.
@@ -88,7 +90,8 @@ func (e Engine) operations(t *testing.T, n int) {
 	arenas := newArenas(t, groups)
 	switch {
 	case !testing.Short():
-		large(t, groups, arenas, append([]dtype.DType{dtype.Bool}, DTypes...), []dist.ReduceOp{dist.Sum, dist.Min, dist.Max, dist.Product})
+		large(t, groups, arenas, append([]dtype.DType{dtype.Bool}, DTypes...),
+			[]dist.ReduceOp{dist.Sum, dist.Min, dist.Max, dist.Product})
 	case n == 4:
 		large(t, groups, arenas, []dtype.DType{dtype.Float32, dtype.BFloat16}, []dist.ReduceOp{dist.Sum})
 	}
@@ -102,7 +105,8 @@ func (e Engine) operations(t *testing.T, n int) {
 		}
 		for _, count := range counts {
 			for _, d := range append([]dtype.DType{dtype.Bool}, DTypes...) {
-				b := &bench{t: t, groups: groups, arena: a, n: n, count: count, dtype: d, seed: uint64(count)<<8 | uint64(d)}
+				b := &bench{t: t, groups: groups, arena: a, n: n, count: count, dtype: d,
+					seed: uint64(count)<<8 | uint64(d)}
 				b.moves(fmt.Sprintf("%s, %v × %d", kind, d, count))
 				for _, op := range []dist.ReduceOp{dist.Sum, dist.Min, dist.Max, dist.Product} {
 					if d != dtype.Bool || op == dist.Min || op == dist.Max {
@@ -129,7 +133,8 @@ func (b *bench) same(want, got []byte, what string, rank int) {
 		size := b.dtype.Size()
 		for i := 0; i < len(want); i += size {
 			if !bytes.Equal(want[i:i+size], got[i:i+size]) {
-				require.Failf(b.t, "wrong result", "%s, rank %d of %d: element %d is %x, want %x", what, rank, b.n, i/size, got[i:i+size], want[i:i+size])
+				require.Failf(b.t, "wrong result", "%s, rank %d of %d: element %d is %x, want %x", what, rank, b.n,
+					i/size, got[i:i+size], want[i:i+size])
 			}
 		}
 	}
@@ -171,7 +176,9 @@ func (b *bench) reduceScatter(what string, op dist.ReduceOp) {
 	in, out := b.random(b.n), b.random(1)
 	want := Combine(in, b.dtype, op)
 	block := b.count * b.dtype.Size()
-	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.ReduceScatter(b.of(out, r), b.of(in, r), op) }))
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle {
+		return g.ReduceScatter(b.of(out, r), b.of(in, r), op)
+	}))
 	for r := range out {
 		b.same(want[r*block:(r+1)*block], out[r], "reduce-scatter "+what, r)
 	}
@@ -192,7 +199,9 @@ func (b *bench) moves(what string) {
 	one, all, to := b.random(1), b.random(b.n), b.random(b.n)
 	row := bytes.Join(one, nil)
 
-	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.AllGather(b.of(to, r), b.of(one, r)) }))
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle {
+		return g.AllGather(b.of(to, r), b.of(one, r))
+	}))
 	for r := range to {
 		b.same(row, to[r], "all-gather "+what, r)
 		clear(to[r])
@@ -205,7 +214,9 @@ func (b *bench) moves(what string) {
 		b.same(row, to[r], "all-gather in place "+what, r)
 		clear(to[r])
 	}
-	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.Gather(b.of(to, r), b.of(one, r), root) }))
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle {
+		return g.Gather(b.of(to, r), b.of(one, r), root)
+	}))
 	b.same(row, to[root], "gather "+what, root)
 
 	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.AllToAll(b.of(to, r), b.of(all, r)) }))
@@ -214,7 +225,9 @@ func (b *bench) moves(what string) {
 			b.same(all[from][r*block:(r+1)*block], to[r][from*block:(from+1)*block], "all-to-all "+what, r)
 		}
 	}
-	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle { return g.Scatter(b.of(one, r), b.of(all, r), root) }))
+	wait(b.t, issue(b.groups, func(r int, g *dist.Group) *dist.Handle {
+		return g.Scatter(b.of(one, r), b.of(all, r), root)
+	}))
 	for r := range one {
 		b.same(all[root][r*block:(r+1)*block], one[r], "scatter "+what, r)
 	}
@@ -266,7 +279,9 @@ func (e Engine) fastOrder(t *testing.T) {
 			require.Equal(t, in[0], in[r])
 		}
 		require.InEpsilon(t, float32(70_000*n*(n+1)/2), in[0][70_000], 1e-6)
-		require.True(t, issue(groups, func(r int, g *dist.Group) *dist.Handle { return g.AllReduce(dist.Of(in[r]), dist.Sum) })[0].Signature().Fast)
+		require.True(t, issue(groups, func(r int, g *dist.Group) *dist.Handle {
+			return g.AllReduce(dist.Of(in[r]), dist.Sum)
+		})[0].Signature().Fast)
 		wait(t, issue(groups, func(_ int, g *dist.Group) *dist.Handle { return g.Barrier() }))
 	}
 }

@@ -90,7 +90,8 @@ func endless(g *dist.Group) error {
 	}
 	ctx := context.Background()
 	for i := 0; ; i++ {
-		if err := g.AllReduce(dist.Bytes(m.Bytes, dtype.Float32), dist.Max, dist.Label("bucket")).Wait(ctx); err != nil {
+		if err := g.AllReduce(dist.Bytes(m.Bytes, dtype.Float32), dist.Max,
+			dist.Label("bucket")).Wait(ctx); err != nil {
 			return err
 		}
 		if i == 3 {
@@ -155,7 +156,8 @@ func Processes(t *testing.T, n int, scenario string, env func(rank int) []string
 	list := make([]*Proc, n)
 	for r := range list {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), envScenario+"="+scenario, fmt.Sprint("RANK=", r), fmt.Sprint("WORLD_SIZE=", n), "MASTER_ADDR=127.0.0.1",
+		cmd.Env = append(os.Environ(), envScenario+"="+scenario, fmt.Sprint("RANK=", r), fmt.Sprint("WORLD_SIZE=", n),
+			"MASTER_ADDR=127.0.0.1",
 			"MASTER_PORT="+port, rendezvous.EnvToken+"="+string(Token))
 		if env != nil {
 			cmd.Env = append(cmd.Env, env(r)...)
@@ -265,7 +267,8 @@ func kill(t *testing.T, env func(rank int) []string) {
 			continue
 		}
 		p.Await(t, "error", 2*time.Second)
-		require.Equal(t, fmt.Sprint(2, " ", procs[2].PID()), p.Await(t, "lost", 2*time.Second), "rank %d: %s", r, p.Said("error"))
+		require.Equal(t, fmt.Sprint(2, " ", procs[2].PID()), p.Await(t, "lost", 2*time.Second), "rank %d: %s", r,
+			p.Said("error"))
 		require.Contains(t, p.Said("error"), `dist: group "world": rank 2 (process `)
 		p.Await(t, "end", 5*time.Second)
 	}
@@ -301,5 +304,6 @@ func token(t *testing.T, env func(rank int) []string) {
 		}
 		return list
 	})
-	require.Contains(t, procs[1].Await(t, "error", 5*time.Second), "belongs to another job: handshake: the job tokens differ")
+	require.Contains(t, procs[1].Await(t, "error", 5*time.Second),
+		"belongs to another job: handshake: the job tokens differ")
 }

@@ -87,7 +87,8 @@ func (e Engine) objects(t *testing.T) {
 		if o.Name != "rank 1" || len(o.List) != 1000 {
 			return fmt.Errorf("broadcast %q, list of %d", o.Name, len(o.List))
 		}
-		all, err := dist.AllGatherObject(ctx, g, object{Name: fmt.Sprint("from ", g.Rank()), List: make([]int, g.Rank())})
+		all, err := dist.AllGatherObject(ctx, g,
+			object{Name: fmt.Sprint("from ", g.Rank()), List: make([]int, g.Rank())})
 		if err != nil {
 			return err
 		}
@@ -132,7 +133,8 @@ func (e Engine) subGroups(t *testing.T) {
 	var handles []*dist.Handle
 	for r := range groups {
 		sums[r] = []int64{int64(r), int64(r)}
-		handles = append(handles, subs[r].AllReduce(dist.Of(sums[r][:1]), dist.Sum), groups[r].AllReduce(dist.Of(sums[r][1:]), dist.Sum))
+		handles = append(handles, subs[r].AllReduce(dist.Of(sums[r][:1]), dist.Sum),
+			groups[r].AllReduce(dist.Of(sums[r][1:]), dist.Sum))
 	}
 	wait(t, handles)
 	for r := range groups {

@@ -36,7 +36,8 @@ type Engine struct {
 }
 
 // DTypes are the element types that reductions know; Bool is tested for Min and Max only.
-var DTypes = []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16, dtype.Int32, dtype.Int64, dtype.Uint8}
+var DTypes = []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16, dtype.Float16, dtype.Int32, dtype.Int64,
+	dtype.Uint8}
 
 // Run is the suite. It takes some seconds for each engine; -short, for the race detector, leaves most of the large
 // buffers out.
@@ -67,7 +68,8 @@ func Run(t *testing.T, e Engine) {
 	t.Run("flight", e.flight)
 	goleak.VerifyNone(t, before)
 	if e.Leftovers != nil {
-		require.Eventually(t, func() bool { return slices.Equal(left, e.Leftovers(t)) }, 5*time.Second, 10*time.Millisecond,
+		require.Eventually(t, func() bool { return slices.Equal(left, e.Leftovers(t)) }, 5*time.Second,
+			10*time.Millisecond,
 			"left behind: %v, before: %v", e.Leftovers(t), left)
 	}
 }
@@ -91,7 +93,9 @@ func (e Engine) start(t *testing.T, n int, opts dist.Options) []*dist.Group {
 }
 
 func closeAll(t *testing.T, groups []*dist.Group) {
-	each(groups, func(g *dist.Group) error { return g.Close() }, func(r int, err error) { require.NoError(t, err, "rank %d", r) })
+	each(groups, func(g *dist.Group) error { return g.Close() }, func(r int, err error) {
+		require.NoError(t, err, "rank %d", r)
+	})
 }
 
 // each calls f for all groups at once and hands the results on in rank order.

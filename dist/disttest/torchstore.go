@@ -32,7 +32,8 @@ func NewTorchStore(t testing.TB) *TorchStore {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	s := &TorchStore{listener: l, values: map[string][]byte{}, changed: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	s := &TorchStore{listener: l, values: map[string][]byte{}, changed: make(chan struct{}),
+		conns: map[net.Conn]struct{}{}}
 	s.serving.Go(s.accept)
 	t.Cleanup(func() {
 		_ = l.Close()

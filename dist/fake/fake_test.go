@@ -18,8 +18,10 @@ func TestCounts(t *testing.T) {
 	data := dist.Of(make([]float32, 80))
 	block, big := dist.Of(make([]float32, 10)), dist.Of(make([]float32, 80))
 	require.NoError(t, dist.WaitAll(t.Context(),
-		g.AllReduce(data, dist.Sum), g.AllReduce(data, dist.Sum), g.ReduceScatter(block, big, dist.Sum), g.AllGather(big, block),
-		g.Broadcast(data, 3), g.Broadcast(data, 0), g.Reduce(data, dist.Max, 0), g.Gather(big, block, 0), g.Barrier(), g.Send(data, 4), g.Recv(data, 4)))
+		g.AllReduce(data, dist.Sum), g.AllReduce(data, dist.Sum), g.ReduceScatter(block, big, dist.Sum),
+		g.AllGather(big, block),
+		g.Broadcast(data, 3), g.Broadcast(data, 0), g.Reduce(data, dist.Max, 0), g.Gather(big, block, 0), g.Barrier(),
+		g.Send(data, 4), g.Recv(data, 4)))
 	sub, err := g.Sub("pair", []int{3, 5})
 	require.NoError(t, err)
 	require.NoError(t, sub.AllReduce(data, dist.Sum).Wait(t.Context()))
@@ -32,7 +34,8 @@ func TestCounts(t *testing.T) {
 		got[op] = total.Bytes
 	}
 	require.Equal(t, map[dist.Op]int64{
-		dist.AllReduce: 2*(2*7*320/8) + 320, dist.ReduceScatter: 7 * 40, dist.AllGather: 7 * 40, dist.Broadcast: 7 * 320, dist.Reduce: 320,
+		dist.AllReduce: 2*(2*7*320/8) + 320, dist.ReduceScatter: 7 * 40, dist.AllGather: 7 * 40,
+		dist.Broadcast: 7 * 320, dist.Reduce: 320,
 		dist.Gather: 40, dist.Barrier: 0, dist.Send: 320, dist.Recv: 0,
 	}, got)
 	require.Equal(t, 3, e.Totals()[dist.AllReduce].Calls)

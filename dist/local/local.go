@@ -120,7 +120,8 @@ type child struct {
 func newHub(n int) *hub {
 	return &hub{
 		slots: make([]window.Slot, n), channels: make([]window.Channel, n*n), engines: make([]*window.Engine, n),
-		parked: map[*atomic.Uint32]chan struct{}{}, boxes: map[*window.Box][]byte{}, children: map[string]*child{}, left: make([]*dist.RankLostError, n),
+		parked: map[*atomic.Uint32]chan struct{}{}, boxes: map[*window.Box][]byte{}, children: map[string]*child{},
+		left: make([]*dist.RankLostError, n),
 	}
 }
 

@@ -80,6 +80,9 @@ func TestCertificateFilesAreChecked(t *testing.T) {
 		require.NoError(t, os.Chmod(good.KeyFile, 0o644))
 		fail(good, "has mode -rw-r--r--, so that others can read the key; want 0600")
 	}
-	_, err := rendezvous.TLSFromEnv(func(name string) string { return map[string]string{rendezvous.EnvTLS: "off"}[name] })
-	require.EqualError(t, err, `rendezvous: LOCKSTEP_TLS="off", want auto (between hosts), always or insecure-plaintext`)
+	_, err := rendezvous.TLSFromEnv(func(name string) string {
+		return map[string]string{rendezvous.EnvTLS: "off"}[name]
+	})
+	require.EqualError(t, err,
+		`rendezvous: LOCKSTEP_TLS="off", want auto (between hosts), always or insecure-plaintext`)
 }

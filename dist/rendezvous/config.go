@@ -31,19 +31,23 @@ const DefaultSilence = 4 * time.Second
 
 // Config says which job this process belongs to and which rank it is.
 type Config struct {
-	Rank      int
-	World     int
-	Address   string        // HOST:PORT of the store; with a Meeting, where rank 0 listens
-	Token     []byte        // what all processes of the job know and nobody else; at least MinToken bytes
-	Meeting   Meeting       // how rank 0 tells the others where its store is; nil: all know it, it is at Address
-	External  bool          // the store is served by another process; otherwise rank 0 serves it
-	Server    *Server       // a store that this process serves already; rank 0 uses it instead of a new one and does not close it
-	Restarted bool          // the process was started again after a failure, and may meet what is left of the job as it was before
-	Listen    string        // IP address for connections from other ranks; "": loopback if the store is there, else the interface that leads to the store
-	HostID    string        // "": found out
-	Timeout   time.Duration // for all ranks to come; 0 is DefaultTimeout
-	Silence   time.Duration // of another host, after which its ranks are lost; 0 is DefaultSilence
-	TLS       TLS           // how connections are encrypted; the zero value encrypts those between hosts
+	Rank     int
+	World    int
+	Address  string  // HOST:PORT of the store; with a Meeting, where rank 0 listens
+	Token    []byte  // what all processes of the job know and nobody else; at least MinToken bytes
+	Meeting  Meeting // how rank 0 tells the others where its store is; nil: all know it, it is at Address
+	External bool    // the store is served by another process; otherwise rank 0 serves it
+	// a store that this process serves already; rank 0 uses it instead of a new one and does not close it
+	Server *Server
+	// the process was started again after a failure, and may meet what is left of the job as it was before
+	Restarted bool
+	// IP address for connections from other ranks; "": loopback if the store is there, else the interface that leads to
+	// the store
+	Listen  string
+	HostID  string        // "": found out
+	Timeout time.Duration // for all ranks to come; 0 is DefaultTimeout
+	Silence time.Duration // of another host, after which its ranks are lost; 0 is DefaultSilence
+	TLS     TLS           // how connections are encrypted; the zero value encrypts those between hosts
 }
 
 // NewToken returns a random job token of 64 hexadecimal characters, 256 bits.
@@ -65,7 +69,8 @@ func fromEnv(getenv func(string) string) (Config, error) {
 	}{{"RANK", &c.Rank}, {"WORLD_SIZE", &c.World}} {
 		n, err := strconv.Atoi(getenv(v.name))
 		if err != nil {
-			return c, fmt.Errorf("rendezvous: %s=%q, want a number: is this process started by a launcher?", v.name, getenv(v.name))
+			return c, fmt.Errorf("rendezvous: %s=%q, want a number: is this process started by a launcher?", v.name,
+				getenv(v.name))
 		}
 		*v.to = n
 	}
@@ -91,7 +96,8 @@ func fromEnv(getenv func(string) string) (Config, error) {
 			return c, fmt.Errorf("rendezvous: %s: %w", EnvTokenFile, err)
 		}
 		if Exposed(info.Mode()) {
-			return c, fmt.Errorf("rendezvous: %s: %s has mode %v, so that others can read the secret; want 0600", EnvTokenFile, name, info.Mode().Perm())
+			return c, fmt.Errorf("rendezvous: %s: %s has mode %v, so that others can read the secret; want 0600",
+				EnvTokenFile, name, info.Mode().Perm())
 		}
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -119,7 +125,8 @@ func (c *Config) check() error {
 	case c.World < 1 || c.Rank < 0 || c.Rank >= c.World:
 		return fmt.Errorf("rendezvous: rank %d of %d, want a rank in [0, world size)", c.Rank, c.World)
 	case len(c.Token) == 0 && c.Meeting == nil:
-		return fmt.Errorf("rendezvous: no job token: set %s or %s to the same random text for all ranks", EnvToken, EnvTokenFile)
+		return fmt.Errorf("rendezvous: no job token: set %s or %s to the same random text for all ranks", EnvToken,
+			EnvTokenFile)
 	}
 	if len(c.Token) > 0 {
 		if err := CheckToken(c.Token); err != nil {

@@ -36,7 +36,8 @@ func LookupEnv(name string) (value string, ok bool) {
 // jobInEnv tells jobs apart by the variables that launchers set.
 func jobInEnv() string {
 	var all []string
-	for _, name := range []string{"WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "LOCKSTEP_LAUNCH_ID"} {
+	for _, name := range []string{"WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+		"LOCKSTEP_LAUNCH_ID"} {
 		all = append(all, os.Getenv(name))
 	}
 	return strings.Join(all, "\x00")

@@ -47,7 +47,8 @@ func TestTokenFileIsPrivate(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(path, rendezvous.NewToken(), 0o600))
-	for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29513", rendezvous.EnvToken: "", rendezvous.EnvTokenFile: path} {
+	for name, value := range map[string]string{"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29513",
+		rendezvous.EnvToken: "", rendezvous.EnvTokenFile: path} {
 		t.Setenv(name, value)
 	}
 	_, err := rendezvous.FromEnv()

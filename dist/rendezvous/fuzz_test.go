@@ -48,10 +48,14 @@ func frames(t testing.TB, messages ...any) []byte {
 
 // FuzzStoreRequests: no client, even one that has proved itself, makes the store panic or hang.
 func FuzzStoreRequests(f *testing.F) {
-	f.Add(frames(f, request{ID: 1, Op: "set", Key: "k", Value: []byte("v")}, request{ID: 2, Op: "get", Key: "k"}, request{Op: "bye"}))
-	f.Add(frames(f, request{ID: 1, Op: "exchange", Key: "k", Rank: 0, N: 1, Timeout: time.Second}, request{ID: 2, Op: "add", Key: "k", Delta: -1}))
-	f.Add(frames(f, request{ID: 1, Op: "exchange", Key: "k", Rank: 1, N: 1 << 40}, request{ID: 2, Op: "exchange", Key: "k", Rank: 1, N: 1 << 40, Timeout: -1}))
-	f.Add(frames(f, request{ID: 1, Op: "exchange", Key: "k", N: -1}, request{ID: 2, Op: "delete", Key: "k"}, request{Op: "?"}))
+	f.Add(frames(f, request{ID: 1, Op: "set", Key: "k", Value: []byte("v")}, request{ID: 2, Op: "get", Key: "k"},
+		request{Op: "bye"}))
+	f.Add(frames(f, request{ID: 1, Op: "exchange", Key: "k", Rank: 0, N: 1, Timeout: time.Second},
+		request{ID: 2, Op: "add", Key: "k", Delta: -1}))
+	f.Add(frames(f, request{ID: 1, Op: "exchange", Key: "k", Rank: 1, N: 1 << 40},
+		request{ID: 2, Op: "exchange", Key: "k", Rank: 1, N: 1 << 40, Timeout: -1}))
+	f.Add(frames(f, request{ID: 1, Op: "exchange", Key: "k", N: -1}, request{ID: 2, Op: "delete", Key: "k"},
+		request{Op: "?"}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newServer()
 		s.listener = new(wire.Listener) // counts strangers
@@ -79,17 +83,22 @@ func FuzzStoreAnswers(f *testing.F) {
 
 // FuzzNotices: no rank makes another one panic by what it sends over a control connection, and its end is noticed.
 func FuzzNotices(f *testing.F) {
-	whole := notice{Kind: "abort", Group: "g", Error: dist.EncodeError(&dist.RankLostError{Group: "g", Rank: 1}, "g", 1)}
+	whole := notice{Kind: "abort", Group: "g",
+		Error: dist.EncodeError(&dist.RankLostError{Group: "g", Rank: 1}, "g", 1)}
 	f.Add(frames(f, whole, notice{Kind: "leave", Group: "g"}, notice{Kind: "bye"}))
-	f.Add(frames(f, notice{Kind: "probe", Group: "g", ID: 1}, notice{Kind: "answer", ID: 1, Seq: 7}, notice{Kind: "answer", ID: 1, Seq: 8}))
+	f.Add(frames(f, notice{Kind: "probe", Group: "g", ID: 1}, notice{Kind: "answer", ID: 1, Seq: 7},
+		notice{Kind: "answer", ID: 1, Seq: 8}))
 	f.Add(frames(f, notice{Kind: "abort", Group: "later", Error: []byte("{")}, notice{Kind: "leave", Group: "later"}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		j := &Job{
 			Config: Config{World: 2}, Peers: make([]Peer, 2), links: make([]*link, 2), lost: make([]departure, 2),
-			gone: []chan struct{}{make(chan struct{}), make(chan struct{})}, groups: map[string]*membership{}, early: map[string][]early{}, probes: map[uint64]*probe{},
+			gone: []chan struct{}{make(chan struct{}), make(chan struct{})}, groups: map[string]*membership{},
+			early: map[string][]early{}, probes: map[uint64]*probe{},
 		}
 		j.probes[1] = &probe{seqs: map[int]uint64{}, waiting: 1, done: make(chan struct{})}
-		quiet := Listener{Fail: func(err error) { _ = err.Error() }, Gone: func(int, *dist.RankLostError) {}, At: func() uint64 { return 3 }}
+		quiet := Listener{Fail: func(err error) {
+			_ = err.Error()
+		}, Gone: func(int, *dist.RankLostError) {}, At: func() uint64 { return 3 }}
 		j.Register("g", []int{0, 1}, quiet)
 		l := &link{conn: heard(b)}
 		j.links[1] = l

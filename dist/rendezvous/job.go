@@ -65,7 +65,8 @@ func Join(ctx context.Context, c Config) (*Job, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	j := &Job{
-		Config: c, links: make([]*link, c.World), lost: make([]departure, c.World), gone: make([]chan struct{}, c.World), groups: map[string]*membership{}, early: map[string][]early{},
+		Config: c, links: make([]*link, c.World), lost: make([]departure, c.World),
+		gone: make([]chan struct{}, c.World), groups: map[string]*membership{}, early: map[string][]early{},
 		waiting: map[wire.Hello]chan net.Conn{}, holds: 1, probes: map[uint64]*probe{}, given: c.Token,
 	}
 	for r := range j.gone {
@@ -123,7 +124,8 @@ func (j *Job) remind(pause time.Duration) (quiet func()) {
 			case <-timer.C:
 			}
 			if what := (*j.wanted.Load())(); what != "" {
-				slog.Warn("rendezvous: waiting for "+what, "rank", j.Rank, "since", time.Since(began).Round(time.Second), "timeout", j.Timeout)
+				slog.Warn("rendezvous: waiting for "+what, "rank", j.Rank, "since",
+					time.Since(began).Round(time.Second), "timeout", j.Timeout)
 			}
 			pause *= 2
 		}
@@ -300,10 +302,12 @@ func (j *Job) introduce(all [][]byte) error {
 			return fmt.Errorf("rendezvous: rank %d sent an invalid introduction: %w", r, err)
 		}
 		if j.Peers[r].Rank != r {
-			return fmt.Errorf("rendezvous: rank %d sent an invalid introduction: it says that it is rank %d", r, j.Peers[r].Rank)
+			return fmt.Errorf("rendezvous: rank %d sent an invalid introduction: it says that it is rank %d", r,
+				j.Peers[r].Rank)
 		}
 		if a, b := j.Peers[0], j.Peers[r]; a.Kernels != b.Kernels {
-			return fmt.Errorf("rendezvous: rank 0 (%s) computes with %s kernels, rank %d (%s) with %s: their bits would differ; set LOCKSTEP_KERNELS to the same variant for all ranks",
+			return fmt.Errorf("rendezvous: rank 0 (%s) computes with %s kernels, rank %d (%s) with %s: their bits "+
+				"would differ; set LOCKSTEP_KERNELS to the same variant for all ranks",
 				a.Host, a.Kernels, r, b.Host, b.Kernels)
 		}
 	}
@@ -314,7 +318,8 @@ func (j *Job) introduce(all [][]byte) error {
 // that was refused ends: anybody can come with a wrong token.
 func (j *Job) warnOfWrongToken(ctx context.Context) {
 	if who, err := j.Store.Get(ctx, wrongToken); err == nil {
-		slog.Warn("rendezvous: a process was refused since its job token is another one; if it belongs to this job, give it the same token",
+		slog.Warn("rendezvous: a process was refused since its job token is another one; if it belongs to this job, "+
+			"give it the same token",
 			"rank", j.Rank, "refused", string(who))
 	}
 }
@@ -342,7 +347,8 @@ func (j *Job) Connect(ctx context.Context, kind string, rank int) (net.Conn, err
 			return c, nil
 		}
 		if !again || time.Since(began) > dialPatience || sleep(ctx, pause) != nil {
-			return nil, fmt.Errorf("rendezvous: rank %d cannot reach rank %d (process %d on %s) at %s: %w", j.Rank, rank, peer.PID, peer.Host, peer.Address, err)
+			return nil, fmt.Errorf("rendezvous: rank %d cannot reach rank %d (process %d on %s) at %s: %w", j.Rank,
+				rank, peer.PID, peer.Host, peer.Address, err)
 		}
 	}
 }
@@ -390,7 +396,8 @@ func (j *Job) accept(ctx context.Context, h wire.Hello) (net.Conn, error) {
 		return nil, fmt.Errorf("rendezvous: no connection to rank %d: %w", j.Rank, j.departed(h.Rank))
 	case <-ctx.Done():
 		p := j.Peers[h.Rank]
-		return nil, fmt.Errorf("rendezvous: rank %d (process %d on %s) did not connect to rank %d: %w", h.Rank, p.PID, p.Host, j.Rank, context.Cause(ctx))
+		return nil, fmt.Errorf("rendezvous: rank %d (process %d on %s) did not connect to rank %d: %w", h.Rank, p.PID,
+			p.Host, j.Rank, context.Cause(ctx))
 	}
 }
 

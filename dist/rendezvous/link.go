@@ -21,7 +21,8 @@ type link struct {
 
 // notice is a message on a link.
 type notice struct {
-	Kind  string `json:"kind"` // "abort" or "leave" a group; "probe" its progress; "bye": the process leaves the job in good order
+	// "abort" or "leave" a group; "probe" its progress; "bye": the process leaves the job in good order
+	Kind  string `json:"kind"`
 	Group string `json:"group,omitempty"`
 	Error []byte `json:"error,omitempty"` // dist.EncodeError
 	ID    uint64 `json:"id,omitempty"`    // of a probe and its "answer"
@@ -31,7 +32,8 @@ type notice struct {
 func (l *link) send(n notice) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_ = l.conn.SetWriteDeadline(time.Now().Add(time.Second)) // a process that does not read its notices must not hold this one up
+	// a process that does not read its notices must not hold this one up
+	_ = l.conn.SetWriteDeadline(time.Now().Add(time.Second))
 	return wire.Write(l.conn, n, wire.MaxFrame)
 }
 
@@ -145,7 +147,8 @@ func (j *Job) read(rank int, l *link) {
 		}
 		j.mu.Lock()
 		m := j.groups[n.Group]
-		if _, known := j.early[n.Group]; m == nil && len(j.early[n.Group]) < 2*j.World && (known || len(j.early) < maxEarly) {
+		if _, known := j.early[n.Group]; m == nil && len(j.early[n.Group]) < 2*j.World &&
+			(known || len(j.early) < maxEarly) {
 			j.early[n.Group] = append(j.early[n.Group], early{from: rank, notice: n})
 		}
 		j.mu.Unlock()
@@ -206,7 +209,8 @@ func (j *Job) tellLost(group string, m *membership, jobRank int) {
 	j.mu.Lock()
 	d := j.lost[jobRank]
 	j.mu.Unlock()
-	lost := &dist.RankLostError{Group: group, Rank: rank, Host: j.Peers[jobRank].Host, PID: j.Peers[jobRank].PID, Cause: d.why}
+	lost := &dist.RankLostError{Group: group, Rank: rank, Host: j.Peers[jobRank].Host, PID: j.Peers[jobRank].PID,
+		Cause: d.why}
 	if d.polite {
 		m.listener.Gone(rank, lost)
 	} else {

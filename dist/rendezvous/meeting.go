@@ -87,7 +87,8 @@ func (j *Job) openMeeting(ctx context.Context) error {
 		if err = j.visit(ctx, p); err == nil {
 			return nil
 		}
-		if errors.Is(err, errNoToken) || errors.Is(err, wire.ErrTLS) || errors.Is(err, wire.ErrToken) && len(j.given) > 0 {
+		if errors.Is(err, errNoToken) || errors.Is(err, wire.ErrTLS) || errors.Is(err, wire.ErrToken) &&
+			len(j.given) > 0 {
 			return fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", j.Rank, p.Address, err)
 		}
 		select {
@@ -122,7 +123,8 @@ func (j *Job) announce(ctx context.Context) error {
 }
 
 // errNoToken is the error of a rank that was given no token, while rank 0 was.
-var errNoToken = fmt.Errorf("rank 0 was given a job token in %s or %s, and this rank was not: set it for all ranks, or for none",
+var errNoToken = fmt.Errorf("rank 0 was given a job token in %s or %s, and this rank was not: set it for all ranks, "+
+	"or for none",
 	EnvToken, EnvTokenFile)
 
 // visit tries to reach rank 0 where a place says it is.

@@ -81,7 +81,8 @@ func TestLateRank0(t *testing.T) {
 		others, errs = join(list[1])
 		close(done)
 	}()
-	require.Eventually(t, func() bool { return store.Served() >= 6 }, 5*time.Second, time.Millisecond) // rank 1 has looked twice
+	// rank 1 has looked twice
+	require.Eventually(t, func() bool { return store.Served() >= 6 }, 5*time.Second, time.Millisecond)
 	first, err := join(list[0])
 	require.NoError(t, err[0])
 	<-done

@@ -72,7 +72,8 @@ func (f *meetingFile) Look(ctx context.Context) (Place, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return Place{}, fmt.Errorf("rank 0 did not write it: %w (do all ranks have the same TMPDIR?)", context.Cause(ctx))
+			return Place{}, fmt.Errorf("rank 0 did not write it: %w (do all ranks have the same TMPDIR?)",
+				context.Cause(ctx))
 		case <-time.After(pause):
 		}
 	}

@@ -33,7 +33,8 @@ func self(c Config, address string) Peer {
 	if id == "" {
 		id = hostID(host)
 	}
-	return Peer{Rank: c.Rank, Host: host, HostID: id, PID: os.Getpid(), Address: address, Kernels: kernels.Active().String(), Restarted: c.Restarted}
+	return Peer{Rank: c.Rank, Host: host, HostID: id, PID: os.Getpid(), Address: address,
+		Kernels: kernels.Active().String(), Restarted: c.Restarted}
 }
 
 // hostID tells apart what cannot share memory: hosts by their boot, and containers by their process namespace, through

@@ -44,7 +44,9 @@ func Engine(name string) (NewEngine, error) {
 	if len(engines.new) > 0 {
 		have = "registered: " + strings.Join(slices.Sorted(maps.Keys(engines.new)), ", ")
 	}
-	return nil, fmt.Errorf("no engine %q is built into this program (%s): a program builds one in by a blank import of a package that calls rendezvous.RegisterEngine; shm and tcp are always there", name, have)
+	return nil,
+		fmt.Errorf("no engine %q is built into this program (%s): a program builds one in by a blank import of a "+
+			"package that calls rendezvous.RegisterEngine; shm and tcp are always there", name, have)
 }
 
 // EngineNames gives the names of the registered engines, sorted. shm and tcp, which are always there, are not among

@@ -24,5 +24,7 @@ func TestRegisterEngine(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	_, err = Engine("abacus")
 	require.ErrorContains(t, err, "registered: slide-rule")
-	require.PanicsWithValue(t, `rendezvous: engine "slide-rule" is registered twice`, func() { RegisterEngine("slide-rule", f) })
+	require.PanicsWithValue(t, `rendezvous: engine "slide-rule" is registered twice`, func() {
+		RegisterEngine("slide-rule", f)
+	})
 }

@@ -95,7 +95,8 @@ func someCertificate(t *testing.T, name string, parent *tls.Certificate) tls.Cer
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	form := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
 		DNSNames: []string{name}, IsCA: parent == nil, BasicConstraintsValid: true,
 	}
 	by, key := form, any(private)

@@ -43,7 +43,8 @@ func TestReminders(t *testing.T) {
 	server, err := Serve("127.0.0.1:0", []byte("a token of this test alone"), TLS{})
 	require.NoError(t, err)
 	job := func(rank int, own *Server, address string) *Job {
-		return &Job{Config: Config{Rank: rank, World: 4, Address: address, Server: own, Token: []byte("a token of this test alone"), Timeout: time.Minute}}
+		return &Job{Config: Config{Rank: rank, World: 4, Address: address, Server: own,
+			Token: []byte("a token of this test alone"), Timeout: time.Minute}}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
@@ -64,7 +65,8 @@ func TestReminders(t *testing.T) {
 		})
 	}
 	require.Eventually(t, log.has(`msg="rendezvous: waiting for ranks 1, 3" rank=0`), 5*time.Second, time.Millisecond)
-	require.Eventually(t, log.has(`msg="rendezvous: waiting for the store at 127.0.0.1:1" rank=3`), 5*time.Second, time.Millisecond)
+	require.Eventually(t, log.has(`msg="rendezvous: waiting for the store at 127.0.0.1:1" rank=3`), 5*time.Second,
+		time.Millisecond)
 	cancel()
 	waiting.Wait()
 	require.NoError(t, server.Close())

@@ -194,8 +194,11 @@ func TestRankThatDiesBeforeItConnects(t *testing.T) {
 	require.NoError(t, err)
 	_, err = testKey.Greet(dying, wire.Hello{Kind: "store", Rank: 1})
 	require.NoError(t, err)
-	me := fmt.Appendf(nil, `{"rank":1,"host":"elsewhere","pid":7,"address":"127.0.0.1:1","kernels":%q}`, kernels.Active())
-	require.NoError(t, wire.Write(dying, map[string]any{"id": 1, "op": "exchange", "key": "peers", "value": me, "rank": 1, "n": 2, "timeout": time.Minute}, wire.MaxFrame))
+	me := fmt.Appendf(nil, `{"rank":1,"host":"elsewhere","pid":7,"address":"127.0.0.1:1","kernels":%q}`,
+		kernels.Active())
+	require.NoError(t,
+		wire.Write(dying, map[string]any{"id": 1, "op": "exchange", "key": "peers", "value": me, "rank": 1, "n": 2,
+			"timeout": time.Minute}, wire.MaxFrame))
 	go func() {
 		var answer map[string]any
 		_ = wire.Read(dying, &answer, wire.MaxFrame) // all are there
@@ -261,14 +264,16 @@ func TestTokens(t *testing.T) {
 	require.NotEqual(t, a, b)
 	require.Len(t, a, 64)
 	_, err := rendezvous.Serve("127.0.0.1:0", []byte("short"), rendezvous.TLS{})
-	require.EqualError(t, err, "rendezvous: the job token can be guessed: it has 5 bytes, want at least 24 random ones: make one with `openssl rand -hex 32`")
+	require.EqualError(t, err, "rendezvous: the job token can be guessed: it has 5 bytes, want at least 24 random "+
+		"ones: make one with `openssl rand -hex 32`")
 }
 
 // Tokens that people chose are refused when they are short or regular, wherever they come from; what programs make is
 // not.
 func TestWeakTokensAreRefused(t *testing.T) {
 	for _, weak := range []string{
-		"", "secret", "0123456789abcdef", strings.Repeat("a", 64), strings.Repeat("password", 8), "0123456789abcdef0123456789abcdef",
+		"", "secret", "0123456789abcdef", strings.Repeat("a", 64), strings.Repeat("password", 8),
+		"0123456789abcdef0123456789abcdef",
 		"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz", "11111111111111111111111111111112",
 	} {
 		require.ErrorIs(t, rendezvous.CheckToken([]byte(weak)), rendezvous.ErrWeakToken, weak)
@@ -290,7 +295,8 @@ func TestWeakTokensAreRefused(t *testing.T) {
 func TestFromEnv(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("a token with a line's end\n"), 0o600))
-	for _, v := range []string{"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", rendezvous.EnvToken, rendezvous.EnvTokenFile, rendezvous.EnvStore, rendezvous.EnvSilence} {
+	for _, v := range []string{"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", rendezvous.EnvToken,
+		rendezvous.EnvTokenFile, rendezvous.EnvStore, rendezvous.EnvSilence} {
 		t.Setenv(v, "")
 	}
 	_, err := rendezvous.FromEnv()
@@ -312,7 +318,8 @@ func TestFromEnv(t *testing.T) {
 	t.Setenv(rendezvous.EnvStore, "external")
 	c, err := rendezvous.FromEnv()
 	require.NoError(t, err)
-	require.Equal(t, rendezvous.Config{Rank: 2, World: 3, Address: "127.0.0.1:29500", Token: []byte("a token with a line's end"), External: true, Silence: 30 * time.Second}, c)
+	require.Equal(t, rendezvous.Config{Rank: 2, World: 3, Address: "127.0.0.1:29500",
+		Token: []byte("a token with a line's end"), External: true, Silence: 30 * time.Second}, c)
 }
 
 // A rank that leaves because another one failed says so: who has not noticed yet must not take it for the first.
@@ -321,10 +328,13 @@ func TestLeavingAfterAFailureNamesIt(t *testing.T) {
 	require.Equal(t, make([]error, 3), errs)
 	listen := func(j *rendezvous.Job, members []int) (failed chan error) {
 		failed = make(chan error, 4)
-		j.Register("group", members, rendezvous.Listener{Fail: func(err error) { failed <- err }, Gone: func(r int, _ *dist.RankLostError) { failed <- fmt.Errorf("rank %d has left", r) }})
+		j.Register("group", members, rendezvous.Listener{Fail: func(err error) {
+			failed <- err
+		}, Gone: func(r int, _ *dist.RankLostError) { failed <- fmt.Errorf("rank %d has left", r) }})
 		return failed
 	}
-	middle, last := listen(jobs[1], []int{0, 1, 2}), listen(jobs[2], []int{2, 1}) // the last one hears of the middle one alone
+	// the last one hears of the middle one alone
+	middle, last := listen(jobs[1], []int{0, 1, 2}), listen(jobs[2], []int{2, 1})
 	listen(jobs[0], []int{0, 1})
 	jobs[0].Abort("group", 0, errors.New("out of memory"))
 	const first = `dist: group "group": rank 0 aborted: out of memory`
@@ -343,7 +353,8 @@ func TestStartedAgainTooSoon(t *testing.T) {
 	require.Equal(t, make([]error, 2), errs)
 	again := configs(2, where, disttest.Token)
 	_, errs = join(again[1])
-	require.EqualError(t, errs[0], "rendezvous: the job at "+where+" already has a rank 1 and has started: rendezvous: exchange peers: the ranks have already met")
+	require.EqualError(t, errs[0], "rendezvous: the job at "+where+
+		" already has a rank 1 and has started: rendezvous: exchange peers: the ranks have already met")
 	again[0].Restarted, again[1].Restarted = true, true
 	var after [2]*rendezvous.Job
 	late, done := make(chan error, 1), make(chan error, 1)
@@ -373,10 +384,12 @@ func TestStartedAgainTooSoon(t *testing.T) {
 func TestEarlyNotices(t *testing.T) {
 	jobs, errs := join(configs(2, address(t), disttest.Token)...)
 	require.Equal(t, make([]error, 2), errs)
-	jobs[0].Register("late group", []int{1, 0}, rendezvous.Listener{Fail: func(error) {}, Gone: func(int, *dist.RankLostError) {}})
+	jobs[0].Register("late group", []int{1, 0},
+		rendezvous.Listener{Fail: func(error) {}, Gone: func(int, *dist.RankLostError) {}})
 	jobs[0].Abort("late group", 1, errors.New("too early"))
 	failed := make(chan error, 1)
-	jobs[1].Register("late group", []int{1, 0}, rendezvous.Listener{Fail: func(err error) { failed <- err }, Gone: func(int, *dist.RankLostError) {}})
+	jobs[1].Register("late group", []int{1, 0},
+		rendezvous.Listener{Fail: func(err error) { failed <- err }, Gone: func(int, *dist.RankLostError) {}})
 	require.EqualError(t, <-failed, `dist: group "late group": rank 1 aborted: too early`)
 	closeAll(t, jobs)
 }

@@ -28,9 +28,10 @@ type TLSMode string
 
 // The modes.
 const (
-	TLSBetweenHosts TLSMode = ""                   // those that leave the host; "auto" is the same
-	TLSAlways       TLSMode = "always"             // those within a host, too
-	TLSNone         TLSMode = "insecure-plaintext" // none: who can reach the network can read and change what the ranks say
+	TLSBetweenHosts TLSMode = ""       // those that leave the host; "auto" is the same
+	TLSAlways       TLSMode = "always" // those within a host, too
+	// none: who can reach the network can read and change what the ranks say
+	TLSNone TLSMode = "insecure-plaintext"
 )
 
 // TLS says how the connections of a job are encrypted. Both sides always prove that they know the job's token, and the
@@ -45,13 +46,15 @@ type TLS struct {
 
 // TLSFromEnv reads EnvTLS, EnvTLSCert, EnvTLSKey and EnvTLSCA with a function like os.Getenv.
 func TLSFromEnv(getenv func(string) string) (TLS, error) {
-	t := TLS{Mode: TLSMode(getenv(EnvTLS)), CertFile: getenv(EnvTLSCert), KeyFile: getenv(EnvTLSKey), CAFile: getenv(EnvTLSCA)}
+	t := TLS{Mode: TLSMode(getenv(EnvTLS)), CertFile: getenv(EnvTLSCert), KeyFile: getenv(EnvTLSKey),
+		CAFile: getenv(EnvTLSCA)}
 	switch t.Mode {
 	case "auto":
 		t.Mode = TLSBetweenHosts
 	case TLSBetweenHosts, TLSAlways, TLSNone:
 	default:
-		return t, fmt.Errorf("rendezvous: %s=%q, want auto (between hosts), %s or %s", EnvTLS, string(t.Mode), TLSAlways, TLSNone)
+		return t, fmt.Errorf("rendezvous: %s=%q, want auto (between hosts), %s or %s", EnvTLS, string(t.Mode),
+			TLSAlways, TLSNone)
 	}
 	return t, nil
 }
@@ -120,10 +123,12 @@ var ErrWeakToken = errors.New("the job token can be guessed")
 func CheckToken(token []byte) error {
 	const how = "make one with `openssl rand -hex 32`"
 	if len(token) < MinToken {
-		return fmt.Errorf("%w: it has %d bytes, want at least %d random ones: %s", ErrWeakToken, len(token), MinToken, how)
+		return fmt.Errorf("%w: it has %d bytes, want at least %d random ones: %s", ErrWeakToken, len(token), MinToken,
+			how)
 	}
 	if bits := tokenBits(token); bits < minTokenBits {
-		return fmt.Errorf("%w: it is so regular that it counts as %.0f bits, want at least %d: %s", ErrWeakToken, bits, minTokenBits, how)
+		return fmt.Errorf("%w: it is so regular that it counts as %.0f bits, want at least %d: %s", ErrWeakToken, bits,
+			minTokenBits, how)
 	}
 	return nil
 }

@@ -93,7 +93,8 @@ func ServeOn(l net.Listener, token []byte, security TLS) (*Server, error) {
 
 func newServer() *Server {
 	return &Server{
-		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{}, met: map[string]bool{},
+		values: map[string][]byte{}, counters: map[string]int64{}, exchanges: map[string]*exchange{},
+		met:   map[string]bool{},
 		conns: map[net.Conn]struct{}{}, changed: make(chan struct{}),
 	}
 }
@@ -273,7 +274,8 @@ func (s *Server) exchange(r request, gone <-chan struct{}) response {
 	case <-timer.C:
 		s.mu.Lock()
 		if s.exchanges[r.Key] == x {
-			s.fail(r.Key, fmt.Sprintf("%s did not come within %v%s", x.missing(), r.Timeout.Round(100*time.Millisecond), s.refusals()))
+			s.fail(r.Key, fmt.Sprintf("%s did not come within %v%s", x.missing(), r.Timeout.Round(100*time.Millisecond),
+				s.refusals()))
 		}
 		s.mu.Unlock()
 	}
@@ -293,7 +295,8 @@ func (s *Server) exchange(r request, gone <-chan struct{}) response {
 func (s *Server) refusals() string {
 	switch n, first := s.listener.Refused(), s.values[wrongToken]; {
 	case first != nil:
-		return fmt.Sprintf(" (%d connections were refused: they did not know the job token; the first came from %s)", n, first)
+		return fmt.Sprintf(" (%d connections were refused: they did not know the job token; the first came from %s)", n,
+			first)
 	case n > 0:
 		return fmt.Sprintf(" (%d connections were refused: they did not know the job token)", n)
 	}

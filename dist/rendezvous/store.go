@@ -52,11 +52,13 @@ func dial(ctx context.Context, address string, key *wire.Key, rank int) (*Store,
 			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s: %w", rank, address, err)
 		}
 		if errors.Is(err, wire.ErrToken) {
-			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", rank, address, err)
+			return nil, fmt.Errorf("rendezvous: rank %d: the store at %s belongs to another job: %w", rank, address,
+				err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("rendezvous: rank %d cannot reach the store at %s: %w (last attempt: %w)", rank, address, context.Cause(ctx), err)
+			return nil, fmt.Errorf("rendezvous: rank %d cannot reach the store at %s: %w (last attempt: %w)", rank,
+				address, context.Cause(ctx), err)
 		case <-time.After(pause):
 		}
 	}

@@ -51,7 +51,8 @@ type allocation struct {
 
 // newFabric maps the control segments of all members; all of them call it.
 func newFabric(job *rendezvous.Job, group string, members []int, timeout time.Duration, k kind) (*fabric, error) {
-	f := &fabric{job: job, group: group, members: members, rank: slices.Index(members, job.Rank), timeout: timeout, kind: k}
+	f := &fabric{job: job, group: group, members: members, rank: slices.Index(members, job.Rank), timeout: timeout,
+		kind: k}
 	own, views, err := f.expose(int(f.controlBytes()))
 	if err != nil {
 		return nil, err
@@ -151,7 +152,8 @@ func (f *fabric) Rank() int { return f.rank }
 func (f *fabric) Size() int { return len(f.members) }
 
 func (f *fabric) Describe() dist.Info {
-	return dist.Info{Name: "shm", Path: fmt.Sprintf("shared memory of %d processes on one host (%s segments)", len(f.members), f.kind)}
+	return dist.Info{Name: "shm", Path: fmt.Sprintf("shared memory of %d processes on one host (%s segments)",
+		len(f.members), f.kind)}
 }
 
 func (f *fabric) Slot(rank int) *window.Slot {
@@ -199,7 +201,8 @@ func (f *fabric) View(rank int, box *window.Box, n int) ([]byte, error) {
 	}
 	memory := f.shared[b.Segment-1].views[rank]
 	if b.Length != uint64(n) || b.Offset > uint64(len(memory)) || b.Length > uint64(len(memory))-b.Offset {
-		return nil, fmt.Errorf("a buffer of %d bytes at %d in a segment of %d, want %d bytes", b.Length, b.Offset, len(memory), n)
+		return nil, fmt.Errorf("a buffer of %d bytes at %d in a segment of %d, want %d bytes", b.Length, b.Offset,
+			len(memory), n)
 	}
 	return memory[b.Offset : b.Offset+b.Length : b.Offset+b.Length], nil
 }

@@ -19,7 +19,8 @@ const (
 // park sleeps until word is no longer old, a wake, or d has passed.
 func park(word *atomic.Uint32, old uint32, d time.Duration) {
 	timeout := unix.NsecToTimespec(int64(d))
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(old), uintptr(unsafe.Pointer(&timeout)), 0, 0)
+	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(old),
+		uintptr(unsafe.Pointer(&timeout)), 0, 0)
 }
 
 // unpark wakes all who sleep on word.

@@ -102,7 +102,8 @@ func room(dir string, n int) error {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	if free := int64(fs.Bavail) * int64(fs.Bsize); free < int64(n) {
-		return fmt.Errorf("%s has %d bytes free, want %d: enlarge it (docker run --shm-size, or an emptyDir of medium Memory at /dev/shm in Kubernetes)", dir, free, n)
+		return fmt.Errorf("%s has %d bytes free, want %d: enlarge it (docker run --shm-size, or an emptyDir of "+
+			"medium Memory at /dev/shm in Kubernetes)", dir, free, n)
 	}
 	return nil
 }
@@ -143,7 +144,8 @@ func (t ticket) open() ([]byte, error) {
 		return nil, errors.New(t.Error)
 	}
 	dir := filepath.Dir(t.Path)
-	if !filepath.IsAbs(t.Path) || t.Bytes <= 0 || !strings.HasPrefix(dir, "/proc/") && !strings.HasPrefix(filepath.Base(t.Path), "lockstep-") {
+	if !filepath.IsAbs(t.Path) || t.Bytes <= 0 || !strings.HasPrefix(dir, "/proc/") &&
+		!strings.HasPrefix(filepath.Base(t.Path), "lockstep-") {
 		return nil, fmt.Errorf("no segment at %q", t.Path)
 	}
 	fd, err := unix.Open(t.Path, unix.O_RDWR|unix.O_CLOEXEC, 0)

@@ -27,7 +27,8 @@ func makeAnonymous(n int) (*segment, string, error) {
 		s.settle()
 		return nil, "", fmt.Errorf("reserve %d bytes of memory: %w", n, err)
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
+		unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		s.settle()
 		return nil, "", fmt.Errorf("seal: %w", err)
 	}

@@ -51,7 +51,8 @@ func newGroup(job *rendezvous.Job, opts dist.Options, k kind) (*dist.Group, erro
 				break
 			}
 		}
-		return nil, fmt.Errorf("dist/shm: rank %d runs on %s, rank %d on %s, and they share no memory: use tcp", a.Rank, a.Host, b.Rank, b.Host)
+		return nil, fmt.Errorf("dist/shm: rank %d runs on %s, rank %d on %s, and they share no memory: use tcp", a.Rank,
+			a.Host, b.Rank, b.Host)
 	}
 	members := make([]int, job.World)
 	for r := range members {

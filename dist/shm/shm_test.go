@@ -39,7 +39,8 @@ func start(k kind) func(t *testing.T, n int, opts dist.Options) []*dist.Group {
 }
 
 func TestConformance(t *testing.T) {
-	disttest.Run(t, disttest.Engine{Name: "shm", Path: string(preferred) + " segments", Start: start(preferred), Leftovers: disttest.Leftovers})
+	disttest.Run(t, disttest.Engine{Name: "shm", Path: string(preferred) + " segments", Start: start(preferred),
+		Leftovers: disttest.Leftovers})
 }
 
 func TestConformanceOfProcesses(t *testing.T) {

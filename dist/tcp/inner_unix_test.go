@@ -28,7 +28,9 @@ func TestConformanceOfHierarchy(t *testing.T) {
 			groups := startOn(t, n, per, opts)
 			path := groups[0].Describe().Path
 			if n >= 4 && n%2 == 0 {
-				require.Equal(t, fmt.Sprintf("hierarchical: shared memory of %d processes on each of %d hosts, connections between hosts", per, n/per), path)
+				require.Equal(t,
+					fmt.Sprintf("hierarchical: shared memory of %d processes on each of %d hosts, connections "+
+						"between hosts", per, n/per), path)
 			} else {
 				require.Contains(t, path, "flat: connections between")
 			}
@@ -60,7 +62,8 @@ func TestPlacement(t *testing.T) {
 	for want, list := range map[int][][]string{
 		2: {{"a", "a", "b", "b"}, {"a", "a", "b", "b", "c", "c"}},
 		4: {{"a", "a", "a", "a", "b", "b", "b", "b"}},
-		0: {{"a"}, {"a", "a"}, {"a", "b"}, {"a", "b", "a", "b"}, {"a", "a", "a", "b", "b", "b"}, {"a", "a", "b"}, {"a", "a", "b", "c"}, {"a", "a", "b", "b", "a", "a"}},
+		0: {{"a"}, {"a", "a"}, {"a", "b"}, {"a", "b", "a", "b"}, {"a", "a", "a", "b", "b", "b"}, {"a", "a", "b"},
+			{"a", "a", "b", "c"}, {"a", "a", "b", "b", "a", "a"}},
 	} {
 		for _, hosts := range list {
 			require.Equal(t, want, placement(hosts), "%v", hosts)
@@ -71,7 +74,9 @@ func TestPlacement(t *testing.T) {
 // Ranks wait for each other in a chain, rank 0 for 2 and 2 for 3: all of them name the one that stands still.
 func TestHierarchyNamesTheRankThatStandsStill(t *testing.T) {
 	t.Parallel()
-	procs := disttest.Processes(t, 4, "stop", func(rank int) []string { return []string{rendezvous.EnvHost + "=" + fmt.Sprint("host ", rank/2)} })
+	procs := disttest.Processes(t, 4, "stop", func(rank int) []string {
+		return []string{rendezvous.EnvHost + "=" + fmt.Sprint("host ", rank/2)}
+	})
 	for _, p := range procs {
 		p.Await(t, "ready", 30*time.Second)
 	}

@@ -21,5 +21,7 @@ func TestConformanceOfProcesses(t *testing.T) {
 // Killed and stopped processes are noticed as soon over encrypted connections.
 func TestConformanceOfProcessesOverTLS(t *testing.T) {
 	t.Parallel()
-	disttest.RunProcesses(t, "flat", func(int) []string { return []string{rendezvous.EnvTLS + "=" + string(rendezvous.TLSAlways)} })
+	disttest.RunProcesses(t, "flat", func(int) []string {
+		return []string{rendezvous.EnvTLS + "=" + string(rendezvous.TLSAlways)}
+	})
 }

@@ -62,7 +62,9 @@ func TestConformanceOverTLS(t *testing.T) {
 func TestMessageWaitsForItsReceiver(t *testing.T) {
 	t.Parallel()
 	const silence = time.Second
-	groups := startWith(t, 2, dist.Options{}, func(c *rendezvous.Config) { c.HostID, c.Silence = fmt.Sprint("host ", c.Rank), silence })
+	groups := startWith(t, 2, dist.Options{}, func(c *rendezvous.Config) {
+		c.HostID, c.Silence = fmt.Sprint("host ", c.Rank), silence
+	})
 	sent, got := make([]int64, 4<<20), make([]int64, 4<<20) // more than connections hold
 	for i := range sent {
 		sent[i] = int64(i)

@@ -71,8 +71,10 @@ func newEngine(job *rendezvous.Job, group string, members []int) (*Engine, error
 func newFlat(job *rendezvous.Job, group string, members []int) (*Engine, error) {
 	n := len(members)
 	e := &Engine{
-		job: job, group: "tcp/" + group, members: members, rank: slices.Index(members, job.Rank), peers: make([]*peer, n),
-		inputs: make([][]byte, n), heads: make([][]byte, n), signatures: make([][]byte, n), head: make([]byte, headBytes),
+		job: job, group: "tcp/" + group, members: members, rank: slices.Index(members, job.Rank),
+		peers:  make([]*peer, n),
+		inputs: make([][]byte, n), heads: make([][]byte, n), signatures: make([][]byte, n),
+		head: make([]byte, headBytes),
 		gone: make([]atomic.Pointer[dist.RankLostError], n), changed: make(chan struct{}, 1),
 	}
 	for r := range e.heads {
@@ -115,13 +117,16 @@ func (e *Engine) Size() int { return len(e.members) }
 // Describe says between how many hosts the connections run.
 func (e *Engine) Describe() dist.Info {
 	if e.inner != nil {
-		return dist.Info{Name: "tcp", Path: fmt.Sprintf("hierarchical: shared memory of %d processes on each of %d hosts, connections between hosts", e.inner.local.Size(), e.inner.rail.Size())}
+		return dist.Info{Name: "tcp",
+			Path: fmt.Sprintf("hierarchical: shared memory of %d processes on each of %d hosts, connections "+
+				"between hosts", e.inner.local.Size(), e.inner.rail.Size())}
 	}
 	hosts := map[string]bool{}
 	for _, r := range e.members {
 		hosts[e.job.Peers[r].HostID] = true
 	}
-	return dist.Info{Name: "tcp", Path: fmt.Sprintf("flat: connections between %d processes on %d hosts", len(e.members), len(hosts))}
+	return dist.Info{Name: "tcp", Path: fmt.Sprintf("flat: connections between %d processes on %d hosts",
+		len(e.members), len(hosts))}
 }
 
 // Alloc returns memory that the processes of this host share, if the engine has such, else ordinary memory.
@@ -295,7 +300,8 @@ func (e *Engine) explain(c *dist.Call, rank int, cause error, missing []int) err
 				cause = errors.New("its connection closed")
 			}
 			p := e.job.Peers[e.members[rank]]
-			return &dist.RankLostError{Group: c.Group, Rank: rank, Host: p.Host, PID: p.PID, Cause: cause.Error(), Call: c.String()}
+			return &dist.RankLostError{Group: c.Group, Rank: rank, Host: p.Host, PID: p.PID, Cause: cause.Error(),
+				Call: c.String()}
 		}
 	}
 }

@@ -47,7 +47,9 @@ func hierarchy(t *testing.T, hosts, perHost int) (groups []*dist.Group, sent []a
 	for r := range members {
 		members[r] = r
 	}
-	for r, job := range disttest.Jobs(t, n, func(c *rendezvous.Config) { c.HostID = fmt.Sprint("host ", c.Rank/perHost) }) {
+	for r, job := range disttest.Jobs(t, n, func(c *rendezvous.Config) {
+		c.HostID = fmt.Sprint("host ", c.Rank/perHost)
+	}) {
 		go func() {
 			defer func() { done <- struct{}{} }()
 			engines[r], errs[r] = newEngine(job, "world", members)
@@ -87,8 +89,9 @@ func TestBytesBetweenHosts(t *testing.T) {
 			root := m*r - 1
 			block := func(g *dist.Group, b []float32) dist.Buffer { return dist.Of(b[g.Rank()*count:][:count]) }
 			bytes := count * 4
-			once := map[string]int{"all-reduce": bytes, "half precision": count * 3} // half of it as float32 there, half of it back as it is
-			others := func(per int) []int {                                          // the same from each host
+			// half of it as float32 there, half of it back as it is
+			once := map[string]int{"all-reduce": bytes, "half precision": count * 3}
+			others := func(per int) []int { // the same from each host
 				list := make([]int, m)
 				for h := range list {
 					list[h] = per
@@ -99,14 +102,19 @@ func TestBytesBetweenHosts(t *testing.T) {
 				call func(g *dist.Group) *dist.Handle
 				want []int // by host; nil: in total
 			}{
-				"all-reduce": {func(g *dist.Group) *dist.Handle { return g.AllReduce(dist.Of(make([]float32, count)), dist.Sum) }, nil},
+				"all-reduce": {func(g *dist.Group) *dist.Handle {
+					return g.AllReduce(dist.Of(make([]float32, count)), dist.Sum)
+				}, nil},
 				"half precision": {func(g *dist.Group) *dist.Handle {
 					return g.AllReduce(dist.Bytes(make([]byte, 2*count), dtype.BFloat16), dist.Sum)
 				}, nil},
-				"broadcast": {func(g *dist.Group) *dist.Handle { return g.Broadcast(dist.Of(make([]float32, count)), root) },
+				"broadcast": {func(g *dist.Group) *dist.Handle {
+					return g.Broadcast(dist.Of(make([]float32, count)), root)
+				},
 					append(make([]int, m-1), (m-1)*bytes)},
 				"reduce-scatter": {func(g *dist.Group) *dist.Handle {
-					return g.ReduceScatter(dist.Of(make([]float32, count)), dist.Of(make([]float32, m*r*count)), dist.Sum)
+					return g.ReduceScatter(dist.Of(make([]float32, count)), dist.Of(make([]float32, m*r*count)),
+						dist.Sum)
 				}, others((m - 1) * r * bytes)},
 				"all-gather": {func(g *dist.Group) *dist.Handle {
 					out := make([]float32, m*r*count)

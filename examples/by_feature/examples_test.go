@@ -95,7 +95,8 @@ func (r result) requireLearned(t *testing.T, i int) {
 var examples = map[string]func(t *testing.T, program string, r result){
 	"arguments": func(t *testing.T, program string, r result) {
 		r.requireLearned(t, 0)
-		r = run(t, program, []string{"LOCKSTEP_LEARNING_RATE=0.2"}, "--num_samples", "8", "--num_train_epochs=2", "--save_strategy", "no")
+		r = run(t, program, []string{"LOCKSTEP_LEARNING_RATE=0.2"}, "--num_samples", "8", "--num_train_epochs=2",
+			"--save_strategy", "no")
 		require.Zero(t, r.code, r.stderr)
 		require.Contains(t, r.stdout, "learning_rate comes from env LOCKSTEP_LEARNING_RATE\n")
 		require.Contains(t, r.stdout, "num_samples comes from flag --num_samples\n")
@@ -105,20 +106,23 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Contains(t, r.stderr, "num_samples is 0 (flag --num_samples); want a whole number ≥ 1\n")
 		require.Contains(t, r.stderr, "unknown flag --learning_rat; did you mean --learning_rate?\n")
 		require.Contains(t, run(t, program, nil, "--help").stdout, "--num_samples")
-		r = run(t, program, nil, "--num_train_epochs=1", "--torch_compile", "--warmup_ratio", "0.1", "--save_strategy", "no")
+		r = run(t, program, nil, "--num_train_epochs=1", "--torch_compile", "--warmup_ratio", "0.1", "--save_strategy",
+			"no")
 		require.Zero(t, r.code, r.stderr)
 		require.Contains(t, r.stdout, "--torch_compile has no effect: ")
 		require.Contains(t, r.stdout, "--warmup_ratio is taken as warmup_steps 0.1\n")
 		r = run(t, program, nil, "--auto_find_batch_size", "--report_to", "wandb", "--num_samples=0")
 		require.Equal(t, 2, r.code)
 		require.Contains(t, r.stderr, "3 faults")
-		require.Contains(t, r.stderr, "auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: the search for a batch size that fits")
+		require.Contains(t, r.stderr, "auto_find_batch_size is true (flag --auto_find_batch_size); not built yet: "+
+			"the search for a batch size that fits")
 		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to); want none, all`)
 	},
 	"custom_callback": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
 		require.Regexp(t, `(?m)^epoch  1: worst step [1-9]`, r.stdout)
-		require.Regexp(t, `worst step 0\.0[0-4]\d\d\ny = .*, stopped after \d+ of 800 steps`, r.stdout, "the last epoch is the first that was good enough")
+		require.Regexp(t, `worst step 0\.0[0-4]\d\d\ny = .*, stopped after \d+ of 800 steps`, r.stdout,
+			"the last epoch is the first that was good enough")
 		require.Len(t, regexp.MustCompile(`worst step 0\.0[0-4]`).FindAllString(r.stdout, -1), 1)
 	},
 	"custom_loss": func(t *testing.T, _ string, r result) {
@@ -134,7 +138,8 @@ var examples = map[string]func(t *testing.T, program string, r result){
 	},
 	"early_stopping": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
-		require.Regexp(t, `^stopped after \d\d? of 100 epochs \(EarlyStoppingCallback: no eval_loss below 0\.0\d+ by more than 0\.0001 in 2 evaluations\); best eval_loss 0\.0\d+ at step \d+: `, r.stdout)
+		require.Regexp(t,
+			`^stopped after \d\d? of 100 epochs \(EarlyStoppingCallback: no eval_loss below 0\.0\d+ by more than 0\.0001 in 2 evaluations\); best eval_loss 0\.0\d+ at step \d+: `, r.stdout)
 		infos, err := (&checkpoint.Store{Dir: filepath.Join(r.dir, "out", "early_stopping")}).List()
 		require.NoError(t, err)
 		require.Len(t, infos, 2)
@@ -143,7 +148,9 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		for i := range 4 {
 			r.requireLearned(t, i)
 		}
-		require.Len(t, regexp.MustCompile(`(?m)^[1248] ranks, 80 steps: .*; same bits as on 1: true$`).FindAllString(r.stdout, -1), 4, r.stdout)
+		require.Len(t,
+			regexp.MustCompile(`(?m)^[1248] ranks, 80 steps: .*; same bits as on 1: true$`).FindAllString(r.stdout, -1),
+			4, r.stdout)
 	},
 	"gradient_accumulation": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
@@ -154,7 +161,9 @@ var examples = map[string]func(t *testing.T, program string, r result){
 	},
 	"inference": func(t *testing.T, _ string, r result) {
 		require.Regexp(t, `^x = 1, 2, 3: y = \[(4\.9|5\.0)\d (6\.9|7\.0)\d (8\.9|9\.0)\d\]\n`, r.stdout)
-		require.Len(t, regexp.MustCompile(`(?m)^(one at a time|batches of 256|4 goroutines, .*) +\d+ predictions/s, same as the first: true$`).FindAllString(r.stdout, -1), 3, r.stdout)
+		require.Len(t,
+			regexp.MustCompile(
+				`(?m)^(one at a time|batches of 256|4 goroutines, .*) +\d+ predictions/s, same as the first: true$`).FindAllString(r.stdout, -1), 3, r.stdout)
 	},
 	"iterable": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
@@ -171,7 +180,9 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.Zero(t, r.code, r.stderr)
 		for i := range 2 {
 			r.requireLearned(t, i)
-			require.Len(t, regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] rank %d of 2, process \d+: 80 steps`, i, i)).FindAllString(r.stdout, -1), 1, r.stdout)
+			require.Len(t,
+				regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] rank %d of 2, process \d+: 80 steps`, i, i)).FindAllString(
+					r.stdout, -1), 1, r.stdout)
 		}
 		weights := func(r result) []byte {
 			b, err := os.ReadFile(filepath.Join(r.dir, "out", "launch", "model.safetensors"))
@@ -189,7 +200,8 @@ var examples = map[string]func(t *testing.T, program string, r result){
 	},
 	"profile": func(t *testing.T, _ string, r result) {
 		require.Regexp(t, `^rank 0: 3 steps from step 3 on, `, r.stdout)
-		for _, row := range []string{"forward", "backward", "optimizer", "bucket", "matmul", "attention", "adamw", "between kernels"} {
+		for _, row := range []string{"forward", "backward", "optimizer", "bucket", "matmul", "attention", "adamw",
+			"between kernels"} {
 			require.Regexp(t, `(?m)^`+row+` `, r.stdout)
 		}
 		for _, file := range []string{"trace_rank0.json", "trace_rank1.json", "ops_rank1.txt"} {

@@ -78,7 +78,8 @@ func (j *job) run(ctx context.Context) error {
 	matrix, collate := confusion.New(j.net.Labels()), data.WithPadding(int32(*j.net.Cfg.PadTokenID))
 	display, _ := j.err.(*os.File) // nil: a test's buffer
 	t := trainer.New(j.net, j.args,
-		trainer.WithTrainData(data.NewSource(trainSet, collate)), trainer.WithEvalData(data.NewSource(evalSet, collate)),
+		trainer.WithTrainData(data.NewSource(trainSet, collate)),
+		trainer.WithEvalData(data.NewSource(evalSet, collate)),
 		trainer.WithMetrics(matrix), trainer.WithDisplay(display), trainer.WithParts(j.parts()...))
 	defer t.Close() // what went wrong before is the error to report
 	if training {
@@ -161,7 +162,8 @@ func (j *job) load(classes []string) error {
 		j.net = m
 	case *gpt2.Model:
 		if len(classes) == 0 {
-			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to learn one from", dir)
+			return fmt.Errorf("%s is a language model, without a classifier's head: want a --train_file to learn "+
+				"one from", dir)
 		}
 		pad := j.padToken()
 		if pad == nil {
@@ -272,7 +274,8 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 		return err
 	}
 	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f texts/s; saved to %s\n",
-		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"], j.args.OutputDir)
+		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"],
+		j.args.OutputDir)
 	return nil
 }
 

@@ -81,7 +81,8 @@ func TestClassify(t *testing.T) {
 	columns := []string{"--text_column", "sentence", "--label_column", "sentiment", "--max_seq_length", "24"}
 	flags := func(out string, more ...string) []string {
 		return append(append(columns, "--train_file", train, "--validation_file", dev, "--n_layer", "1",
-			"--output_dir", filepath.Join(dir, out), "--n_embd", "16", "--n_head", "2", "--vocab_size", "300", "--learning_rate", "1e-2", "--num_train_epochs", "3",
+			"--output_dir", filepath.Join(dir, out), "--n_embd", "16", "--n_head", "2", "--vocab_size", "300",
+			"--learning_rate", "1e-2", "--num_train_epochs", "3",
 			"--per_device_train_batch_size", "8", "--global_train_batch_size", "16"), more...)
 	}
 	one, err := classify(flags("one")...)
@@ -102,7 +103,8 @@ func TestClassify(t *testing.T) {
 	two, err := classify(flags("two", "--num_replicas", "2")...)
 	require.NoError(t, err)
 	require.Contains(t, two, m[0])
-	more, err := classify(flags("more", "--model_name_or_path", filepath.Join(dir, "one"), "--num_train_epochs", "1")...)
+	more,
+		err := classify(flags("more", "--model_name_or_path", filepath.Join(dir, "one"), "--num_train_epochs", "1")...)
 	require.NoError(t, err)
 	require.Contains(t, more, "one with its head")
 	for _, name := range []string{tokenizerFile, tokenizerConfigFile} {
@@ -164,7 +166,8 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, tok.Save(filepath.Join(lm, tokenizerFile)))
 	cfg := gpt2.DefaultConfig()
-	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead, cfg.EosTokenID = tok.VocabSize(), 24, 16, 1, 2, new(0)
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead, cfg.EosTokenID = tok.VocabSize(), 24, 16, 1, 2,
+		new(0)
 	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
 	require.NoError(t, err)
 	config, err := models.ConfigJSON(m)
@@ -175,7 +178,8 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(lm, models.WeightsFile), weights.Bytes(), 0o600))
 
 	printed, err := classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30),
-		"--label_column", "sentiment", "--text_column", "sentence", "--output_dir", filepath.Join(dir, "out"), "--num_train_epochs", "1")
+		"--label_column", "sentiment", "--text_column", "sentence", "--output_dir", filepath.Join(dir, "out"),
+		"--num_train_epochs", "1")
 	require.NoError(t, err)
 	require.Contains(t, printed, "lm with a new head")
 	require.Contains(t, printed, "27 texts to learn from, 3 held out", "10 % of the file")
@@ -187,7 +191,8 @@ func TestClassifyFromALanguageModel(t *testing.T) {
 	for _, config := range []string{`{"pad_token": "a"}`, `{"pad_token": {"content": "a", "special": true}}`} {
 		require.NoError(t, os.WriteFile(filepath.Join(lm, tokenizerConfigFile), []byte(config), 0o600))
 		_, err = classify("--model_name_or_path", lm, "--train_file", writeMoods(t, dir, "jsonl", 30),
-			"--label_column", "sentiment", "--text_column", "sentence", "--output_dir", filepath.Join(dir, "padded"), "--max_steps", "1", "--overwrite_output_dir")
+			"--label_column", "sentiment", "--text_column", "sentence", "--output_dir", filepath.Join(dir, "padded"),
+			"--max_steps", "1", "--overwrite_output_dir")
 		require.NoError(t, err)
 		loaded, err = models.LoadPretrained(tensor.CPU(), filepath.Join(dir, "padded"))
 		require.NoError(t, err)

@@ -59,14 +59,17 @@ func (m *ModelArguments) Check(c *args.Checker) {
 	c.Require(m.NLayer >= 1 && m.NLayer <= 1024, "n_layer", m.NLayer, "1 to 1024")
 	c.Require(m.NHead >= 1 && m.NHead <= most, "n_head", m.NHead, fmt.Sprintf("1 to %d", most))
 	if c.OK("n_head") {
-		c.Require(m.NEmbd >= 1 && m.NEmbd <= most && m.NEmbd%m.NHead == 0, "n_embd", m.NEmbd, fmt.Sprintf("a positive multiple of n_head, at most %d", most))
+		c.Require(m.NEmbd >= 1 && m.NEmbd <= most && m.NEmbd%m.NHead == 0, "n_embd", m.NEmbd,
+			fmt.Sprintf("a positive multiple of n_head, at most %d", most))
 	}
 	c.Require(m.Dropout >= 0 && m.Dropout < 1, "dropout", m.Dropout, "a probability in [0, 1)")
-	c.Require(m.VocabSize >= 257 && m.VocabSize <= most, "vocab_size", m.VocabSize, fmt.Sprintf("257 to %d: 256 bytes and the end of text at least", most))
+	c.Require(m.VocabSize >= 257 && m.VocabSize <= most, "vocab_size", m.VocabSize,
+		fmt.Sprintf("257 to %d: 256 bytes and the end of text at least", most))
 	if m.ModelNameOrPath == "" {
 		return
 	}
-	for key, value := range map[string]any{"n_layer": m.NLayer, "n_embd": m.NEmbd, "n_head": m.NHead, "dropout": m.Dropout, "vocab_size": m.VocabSize} {
+	for key, value := range map[string]any{"n_layer": m.NLayer, "n_embd": m.NEmbd, "n_head": m.NHead,
+		"dropout": m.Dropout, "vocab_size": m.VocabSize} {
 		c.Require(!c.Given(key), key, value, "it left out: the model of model_name_or_path has its own")
 	}
 }
@@ -90,8 +93,10 @@ func (d *DataArguments) own() bool { return len(d.TrainFile) > 0 || len(d.Valida
 
 // Check reports faults together with those of the training arguments.
 func (d *DataArguments) Check(c *args.Checker) {
-	c.Require(d.BlockSize == 0 || d.BlockSize >= 2 && d.BlockSize <= 1<<20, "block_size", d.BlockSize, "2 to 1048576 tokens, or 0")
-	c.Require(d.ValidationSplitPercentage >= 1 && d.ValidationSplitPercentage <= 99, "validation_split_percentage", d.ValidationSplitPercentage, "1 to 99")
+	c.Require(d.BlockSize == 0 || d.BlockSize >= 2 && d.BlockSize <= 1<<20, "block_size", d.BlockSize,
+		"2 to 1048576 tokens, or 0")
+	c.Require(d.ValidationSplitPercentage >= 1 && d.ValidationSplitPercentage <= 99, "validation_split_percentage",
+		d.ValidationSplitPercentage, "1 to 99")
 	for key, n := range map[string]*int{"max_train_samples": d.MaxTrainSamples, "max_eval_samples": d.MaxEvalSamples} {
 		if n != nil {
 			c.Require(*n >= 1, key, *n, "at least 1")
@@ -99,14 +104,16 @@ func (d *DataArguments) Check(c *args.Checker) {
 	}
 	c.Require(d.MaxEvalBytes >= 0, "max_eval_bytes", d.MaxEvalBytes, "at least 0")
 	if d.own() {
-		c.Require(!c.Given("max_eval_bytes"), "max_eval_bytes", d.MaxEvalBytes, "it left out: it limits the held-out Go source alone")
+		c.Require(!c.Given("max_eval_bytes"), "max_eval_bytes", d.MaxEvalBytes,
+			"it left out: it limits the held-out Go source alone")
 	}
 	if len(d.ValidationFile) > 0 || !d.own() {
 		c.Require(!c.Given("validation_split_percentage"), "validation_split_percentage", d.ValidationSplitPercentage,
 			"it left out: it divides a train_file that has no validation_file beside it")
 	}
 	if !d.own() {
-		c.Require(!c.Given("text_column"), "text_column", d.TextColumn, "it left out: it is a field of JSON Lines in train_file or validation_file")
+		c.Require(!c.Given("text_column"), "text_column", d.TextColumn,
+			"it left out: it is a field of JSON Lines in train_file or validation_file")
 	}
 }
 
@@ -129,7 +136,8 @@ func (s *SampleArguments) Check(c *args.Checker) {
 	c.Require(s.TopP >= 0 && s.TopP <= 1, "top_p", s.TopP, "a probability in [0, 1]")
 	c.Require(s.RepetitionPenalty > 0, "repetition_penalty", s.RepetitionPenalty, "a number above 0")
 	if s.MaxNewTokens == 0 {
-		for key, value := range map[string]any{"prompt": s.Prompt, "temperature": s.Temperature, "top_k": s.TopK, "top_p": s.TopP,
+		for key, value := range map[string]any{"prompt": s.Prompt, "temperature": s.Temperature, "top_k": s.TopK,
+			"top_p":              s.TopP,
 			"repetition_penalty": s.RepetitionPenalty} {
 			c.Require(!c.Given(key), key, value, "it left out: with max_new_tokens 0 nothing is written")
 		}
@@ -189,7 +197,8 @@ func (s *settings) choose(given func(key string) bool) string {
 	a.SaveSteps, a.SaveTotalLimit = 1000, new(2)
 	a.DataloaderNumWorkers = 1
 	s.model.NLayer, s.model.VocabSize, s.data.BlockSize = 2, 4096, 64 // what learns most in half a minute
-	s.sample.Prompt = []string{"func (r *Reader) Read(", "func (c *Conn) Close()", "func (b *Buffer) Write(", "func New"}
+	s.sample.Prompt = []string{"func (r *Reader) Read(", "func (c *Conn) Close()", "func (b *Buffer) Write(",
+		"func New"}
 	s.sample.Temperature, s.sample.TopP, s.sample.RepetitionPenalty = 0.6, 0.9, 1.1
 	return demonstration
 }

@@ -35,8 +35,10 @@ func TestDemonstrationSettings(t *testing.T) {
 		{[]string{"--num_train_epochs", "1"}, -1, 1, 0, 4e-3, args.StrategySteps},
 		{[]string{"--max_steps", "5000"}, 5000, 3, 0, 4e-3, args.StrategySteps},
 		{[]string{"--max_train_seconds", "20"}, 2000, 3, 20, 4e-3, args.StrategySteps},
-		{[]string{"--learning_rate", "1e-4", "--resume_from_checkpoint", "last"}, 2000, 3, 55, 1e-4, args.StrategySteps},
-		{[]string{"--train_file", "a.txt", "--num_train_epochs", "1"}, -1, 1, 0, standard.LearningRate, args.StrategyNo},
+		{[]string{"--learning_rate", "1e-4", "--resume_from_checkpoint", "last"}, 2000, 3, 55, 1e-4,
+			args.StrategySteps},
+		{[]string{"--train_file", "a.txt", "--num_train_epochs", "1"}, -1, 1, 0, standard.LearningRate,
+			args.StrategyNo},
 		{[]string{"--validation_file", "a.txt"}, -1, 3, 0, standard.LearningRate, args.StrategyNo},
 		{[]string{"--model_name_or_path", "out/clm"}, -1, 3, 0, standard.LearningRate, args.StrategyNo},
 	} {

@@ -59,7 +59,8 @@ func (m *byteModel) natsPerByte(docs []text.Document) float64 {
 		context := 0
 		for i := range len(d.Text) {
 			b := d.Text[i]
-			p := (float64(m.counts[context][b]) + smoothing*m.order1[context&0xff][b]) / (float64(m.totals[context]) + smoothing)
+			p := (float64(m.counts[context][b]) + smoothing*m.order1[context&0xff][b]) /
+				(float64(m.totals[context]) + smoothing)
 			nats -= math.Log(p)
 			context = (context<<8 | int(b)) & 0xffff
 		}

@@ -100,7 +100,8 @@ func requireDisjoint(train, eval []string) error {
 	}
 	for _, f := range eval {
 		if trained[canonical(f)] {
-			return fmt.Errorf("%s is both in train_file and in validation_file: what is trained on cannot be held out", f)
+			return fmt.Errorf("%s is both in train_file and in validation_file: what is trained on cannot be held out",
+				f)
 		}
 	}
 	return nil
@@ -151,8 +152,10 @@ func holdOut(docs []text.Document, files []string, percent int) (train, eval []t
 	d := docs[0]
 	cut := cutAt(d.Text, len(d.Text)-len(d.Text)*percent/100)
 	if cut == 0 || cut == len(d.Text) {
-		return nil, nil, fmt.Errorf("%s is too short to hold some of it out: want --validation_file, or --eval_strategy no without --do_eval",
-			d.Path)
+		return nil, nil,
+			fmt.Errorf("%s is too short to hold some of it out: want --validation_file, or --eval_strategy no "+
+				"without --do_eval",
+				d.Path)
 	}
 	return []text.Document{{Path: d.Path, Text: d.Text[:cut]}}, []text.Document{{Path: d.Path, Text: d.Text[cut:]}}, nil
 }
@@ -245,7 +248,8 @@ func size(docs []text.Document) int64 {
 }
 
 // trainTokenizer learns a byte-level BPE from the training text.
-func (c *corpus) trainTokenizer(ctx context.Context, vocab int, progress func(done, total int)) (*tokenizers.BPE, error) {
+func (c *corpus) trainTokenizer(ctx context.Context, vocab int, progress func(done, total int)) (*tokenizers.BPE,
+	error) {
 	texts := func(yield func(string, error) bool) {
 		for _, d := range c.train {
 			if !yield(d.Text, nil) {
@@ -253,7 +257,8 @@ func (c *corpus) trainTokenizer(ctx context.Context, vocab int, progress func(do
 			}
 		}
 	}
-	return tokenizers.Train(ctx, texts, tokenizers.TrainOptions{VocabSize: vocab, SpecialTokens: []string{endOfText}, Progress: progress})
+	return tokenizers.Train(ctx, texts, tokenizers.TrainOptions{VocabSize: vocab, SpecialTokens: []string{endOfText},
+		Progress: progress})
 }
 
 // encode turns documents into one stream of tokens.

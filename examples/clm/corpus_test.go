@@ -58,10 +58,14 @@ func TestFunctions(t *testing.T) {
 	}
 
 	file := filepath.Join(t.TempDir(), "a.go")
-	require.NoError(t, os.WriteFile(file, []byte("package a\n\n// F is.\nfunc F() int {\n\treturn 1 // one\n}\nfunc asm()\nvar x = 1\nfunc (T) M() {}\n"), 0o600))
+	require.NoError(t,
+		os.WriteFile(file,
+			[]byte("package a\n\n// F is.\nfunc F() int {\n\treturn 1 // one\n}\nfunc asm()\nvar x = 1\nfunc (T) "+
+				"M() {}\n"), 0o600))
 	docs, err := readFunctions([]string{file})
 	require.NoError(t, err)
-	require.Equal(t, []text.Document{{Path: file, Line: 4, Text: "func F() int {\n\treturn 1\n}\n"}, {Path: file, Line: 9, Text: "func (T) M() {}\n"}}, docs)
+	require.Equal(t, []text.Document{{Path: file, Line: 4, Text: "func F() int {\n\treturn 1\n}\n"},
+		{Path: file, Line: 9, Text: "func (T) M() {}\n"}}, docs)
 
 	require.NoError(t, os.WriteFile(file, []byte("package a\nfunc {"), 0o600))
 	_, err = readFunctions([]string{file})
@@ -70,13 +74,15 @@ func TestFunctions(t *testing.T) {
 
 // Limits of blocks hold, and what the figures per byte are of is what is evaluated on.
 func TestMaxSamples(t *testing.T) {
-	c := &corpus{train: []text.Document{{Text: strings.Repeat("some words. ", 40)}}, eval: []text.Document{{Text: "one"}, {Text: strings.Repeat("two ", 40)}}}
+	c := &corpus{train: []text.Document{{Text: strings.Repeat("some words. ", 40)}},
+		eval: []text.Document{{Text: "one"}, {Text: strings.Repeat("two ", 40)}}}
 	tok, err := c.trainTokenizer(t.Context(), 257, nil)
 	require.NoError(t, err)
 	train, eval, err := c.blocks(t.Context(), tok, 8, &DataArguments{MaxTrainSamples: new(3), MaxEvalSamples: new(2)})
 	require.NoError(t, err)
 	require.Equal(t, []int{3, 2}, []int{int(train.Len()), int(eval.Len())})
-	require.Equal(t, []text.Document{{Text: "one"}, {Text: "two two tw"}}, c.eval, "14 tokens are predicted, one of which ends a text")
+	require.Equal(t, []text.Document{{Text: "one"}, {Text: "two two tw"}}, c.eval,
+		"14 tokens are predicted, one of which ends a text")
 
 	_, eval, err = c.blocks(t.Context(), tok, 8, &DataArguments{MaxEvalSamples: new(300)})
 	require.NoError(t, err)
@@ -125,18 +131,25 @@ func TestOneFileSplits(t *testing.T) {
 		fmt.Fprintf(&whole, "line %d\n", i)
 		fmt.Fprintf(&lines, "{\"text\":\"line %d\"}\n", i)
 	}
-	train, eval := held(t, &DataArguments{TrainFile: []string{write("a.txt", whole.String())}, ValidationSplitPercentage: 10})
+	train,
+		eval := held(t, &DataArguments{TrainFile: []string{write("a.txt", whole.String())},
+		ValidationSplitPercentage: 10})
 	require.Equal(t, whole.String(), train[0].Text+eval[0].Text, "nothing is lost, and nothing is in both")
 	require.True(t, strings.HasPrefix(eval[0].Text, "line 1"), "lines are whole")
 	require.InDelta(t, 0.1, float64(len(eval[0].Text))/float64(whole.Len()), 0.01)
 
-	train, eval = held(t, &DataArguments{TrainFile: []string{write("a.jsonl", lines.String())}, ValidationSplitPercentage: 10})
+	train,
+		eval = held(t, &DataArguments{TrainFile: []string{write("a.jsonl", lines.String())},
+		ValidationSplitPercentage: 10})
 	require.Len(t, train, 180)
 	require.Equal(t, "line 180", eval[0].Text)
 
-	train, eval = held(t, &DataArguments{TrainFile: []string{write("a.txt", "words in a line")}, ValidationSplitPercentage: 35})
+	train,
+		eval = held(t, &DataArguments{TrainFile: []string{write("a.txt", "words in a line")},
+		ValidationSplitPercentage: 35})
 	require.Equal(t, []string{"words in ", "a line"}, []string{train[0].Text, eval[0].Text})
-	train, eval = held(t, &DataArguments{TrainFile: []string{write("a.txt", "一二三四五六七八九十")}, ValidationSplitPercentage: 40})
+	train,
+		eval = held(t, &DataArguments{TrainFile: []string{write("a.txt", "一二三四五六七八九十")}, ValidationSplitPercentage: 40})
 	require.Equal(t, []string{"一二三四五六", "七八九十"}, []string{train[0].Text, eval[0].Text})
 
 	d := &DataArguments{TrainFile: []string{write("a.txt", "one line")}, ValidationSplitPercentage: 5}
@@ -185,8 +198,10 @@ func TestUsersFilesSplitAnywhere(t *testing.T) {
 func TestCommonFolder(t *testing.T) {
 	root := filepath.VolumeName(t.TempDir()) + string(filepath.Separator)
 	path := func(names ...string) string { return root + filepath.Join(names...) }
-	require.Equal(t, path("none", "a")+string(filepath.Separator), commonFolder([]string{path("none", "a", "x"), path("none", "a", "b", "y")}))
-	require.Equal(t, path("none")+string(filepath.Separator), commonFolder([]string{path("none", "ab", "x"), path("none", "a", "y")}))
+	require.Equal(t, path("none", "a")+string(filepath.Separator),
+		commonFolder([]string{path("none", "a", "x"), path("none", "a", "b", "y")}))
+	require.Equal(t, path("none")+string(filepath.Separator),
+		commonFolder([]string{path("none", "ab", "x"), path("none", "a", "y")}))
 	require.Equal(t, root, commonFolder([]string{path("none", "x"), path("other")}))
 }
 
@@ -195,7 +210,8 @@ func TestFilesOfBothSplitsAreRefused(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(filepath.Join(dir, "b"), link))
 	t.Chdir(dir)
-	for _, again := range []string{"b", filepath.Join(dir, "b"), dir, filepath.Join(dir, "..", filepath.Base(dir), "b"), link} {
+	for _, again := range []string{"b", filepath.Join(dir, "b"), dir, filepath.Join(dir, "..", filepath.Base(dir), "b"),
+		link} {
 		_, _, err := listFiles(&DataArguments{TrainFile: []string{"a", "b"}, ValidationFile: []string{again}})
 		require.ErrorContains(t, err, "is both in train_file and in validation_file", again)
 	}

@@ -134,7 +134,8 @@ func (j *job) load(dir string) error {
 			return fmt.Errorf("block_size %d is more than the model's %d positions", j.data.BlockSize, g.Cfg.NPositions)
 		}
 	}
-	fmt.Fprintf(j.out, "%s%s from %s, %s parameters\n", label("model"), j.net.ModelType(), dir, grouped(nn.NumParameters(j.net)))
+	fmt.Fprintf(j.out, "%s%s from %s, %s parameters\n", label("model"), j.net.ModelType(), dir,
+		grouped(nn.NumParameters(j.net)))
 	return nil
 }
 
@@ -163,7 +164,8 @@ func (j *job) create(ctx context.Context) error {
 		return err
 	}
 	j.net = net
-	fmt.Fprintf(j.out, "%sgpt2 of %d layers, width %d, %d heads, %s parameters\n", label("model"), cfg.NLayer, cfg.NEmbd, cfg.NHead,
+	fmt.Fprintf(j.out, "%sgpt2 of %d layers, width %d, %d heads, %s parameters\n", label("model"), cfg.NLayer,
+		cfg.NEmbd, cfg.NHead,
 		grouped(nn.NumParameters(net)))
 	return j.describe(cfg)
 }
@@ -180,7 +182,8 @@ func (j *job) describe(cfg gpt2.Config) error {
 	}}}
 	for name, content := range map[string]any{
 		"tokenizer_config.json": map[string]any{
-			"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": endOfText, "eos_token": endOfText, "unk_token": endOfText,
+			"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": endOfText, "eos_token": endOfText,
+			"unk_token":     endOfText,
 			"add_bos_token": true, "add_eos_token": false, // llama.cpp reads these
 			"model_max_length": cfg.NPositions, "clean_up_tokenization_spaces": false,
 		},
@@ -203,7 +206,8 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 	var baseline float64
 	if len(j.corpus.eval) > 0 {
 		baseline = newByteModel(j.corpus.train).natsPerByte(j.corpus.eval)
-		fmt.Fprintf(j.out, "%s%.3f nats per byte, a model that sees the two bytes before\n", label("baseline"), baseline)
+		fmt.Fprintf(j.out, "%s%.3f nats per byte, a model that sees the two bytes before\n", label("baseline"),
+			baseline)
 	}
 	j.corpus.train = nil
 	debug.FreeOSMemory() // the text and the counts are done with, and training takes less
@@ -228,7 +232,8 @@ func (j *job) train(ctx context.Context, t *trainer.Trainer) error {
 		if m["eval_nats_per_byte"] >= baseline {
 			verdict = "not better"
 		}
-		fmt.Fprintf(j.out, "      %s than the baseline of %.3f nats per byte; random bytes have %.3f\n", verdict, baseline,
+		fmt.Fprintf(j.out, "      %s than the baseline of %.3f nats per byte; random bytes have %.3f\n", verdict,
+			baseline,
 			math.Log(256))
 	}
 	if !t.IsMain() {
@@ -247,7 +252,8 @@ func (j *job) evaluate(ctx context.Context, t *trainer.Trainer, step int64) (map
 
 // report prints and writes the results of an evaluation.
 func (j *job) report(t *trainer.Trainer, m map[string]float64) error {
-	fmt.Fprintf(j.out, "eval: loss %.4f, perplexity %.2f, %.4f nats per byte over %s\n", m["eval_loss"], m["eval_perplexity"],
+	fmt.Fprintf(j.out, "eval: loss %.4f, perplexity %.2f, %.4f nats per byte over %s\n", m["eval_loss"],
+		m["eval_perplexity"],
 		m["eval_nats_per_byte"], sizeText(size(j.corpus.eval)))
 	m = maps.Clone(m)
 	m["perplexity"] = m["eval_perplexity"] // HuggingFace's run_clm.py has it under this name
@@ -290,7 +296,8 @@ func (j *job) continued(ctx context.Context, g models.Generator, prompt string) 
 	}
 	var text []byte
 	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), g, ids, generation.Options{
-		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK, TopP: j.sample.TopP,
+		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK,
+		TopP:              j.sample.TopP,
 		RepetitionPenalty: j.sample.RepetitionPenalty, EOS: []int{int(eot)}, Seed: j.args.Seed,
 		OnToken: func(id int) {
 			if id != int(eot) {

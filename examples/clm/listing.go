@@ -42,7 +42,8 @@ func listing(r *args.Resolved) string {
 		fmt.Fprintf(&b, "  %-*s  %-*s  %s\n", keys, row[0], values, row[1], row[2])
 	}
 	if len(demo) > 0 {
-		fmt.Fprintf(&b, "settings of the demonstration on functions of the Go standard library:\n%s", wrapped("  ", demo))
+		fmt.Fprintf(&b, "settings of the demonstration on functions of the Go standard library:\n%s",
+			wrapped("  ", demo))
 	}
 	return b.String()
 }

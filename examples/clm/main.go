@@ -44,7 +44,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() {
 		stop()
-		fmt.Fprintln(callbacks.TerminalOf(os.Stderr), "stopping after what is under way; interrupt again to stop at once")
+		fmt.Fprintln(callbacks.TerminalOf(os.Stderr),
+			"stopping after what is under way; interrupt again to stop at once")
 	})
 	ignoreFileSizeSignal()
 	if os.Getenv("GOGC") == "" {

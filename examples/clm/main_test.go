@@ -30,7 +30,8 @@ func TestUnknownReporterIsRefusedFirst(t *testing.T) {
 // TestFlagsOfTheScript: the script's flags are known, and all faults come at once.
 func TestFlagsOfTheScript(t *testing.T) {
 	var out bytes.Buffer
-	err := run(t.Context(), []string{"--dataset_name", "wikitext", "--auto_find_batch_size", "--report_to", "wandb", "--n_layer", "0", "--output_dir", t.TempDir()}, &out, &out)
+	err := run(t.Context(), []string{"--dataset_name", "wikitext", "--auto_find_batch_size", "--report_to", "wandb",
+		"--n_layer", "0", "--output_dir", t.TempDir()}, &out, &out)
 	var usage *args.Error
 	require.ErrorAs(t, err, &usage)
 	var keys []string
@@ -56,10 +57,12 @@ func TestSettingsAreNoRows(t *testing.T) {
 func TestParametersOfBFloat16(t *testing.T) {
 	dir := t.TempDir()
 	text := filepath.Join(dir, "text.txt")
-	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("A line of a text that is easy to learn.\n", 60)), 0o666))
+	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("A line of a text that is easy to learn.\n", 60)),
+		0o666))
 	saved := func(from, dir string, more ...string) map[string]any {
 		var out bytes.Buffer
-		flags := append([]string{"--output_dir", dir, "--train_file", text, "--max_steps", "2", "--block_size", "16", "--max_new_tokens", "0",
+		flags := append([]string{"--output_dir", dir, "--train_file", text, "--max_steps", "2", "--block_size", "16",
+			"--max_new_tokens", "0",
 			"--report_to", "none", "--disable_tqdm"}, more...)
 		if from == "" {
 			flags = append(flags, "--n_layer", "1", "--n_embd", "8", "--n_head", "2", "--vocab_size", "260")
@@ -75,7 +78,8 @@ func TestParametersOfBFloat16(t *testing.T) {
 	}
 	half := filepath.Join(dir, "half")
 	require.Equal(t, "bfloat16", saved("", half, "--dtype", "bfloat16")["torch_dtype"])
-	require.Equal(t, "bfloat16", saved(half, filepath.Join(dir, "auto"), "--torch_dtype", "auto", "--half_update", "stochastic")["torch_dtype"])
+	require.Equal(t, "bfloat16", saved(half, filepath.Join(dir, "auto"), "--torch_dtype", "auto", "--half_update",
+		"stochastic")["torch_dtype"])
 	require.Equal(t, "float32", saved(half, filepath.Join(dir, "default"))["torch_dtype"])
 }
 

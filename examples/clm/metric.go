@@ -12,6 +12,7 @@ import (
 // tokenizer.
 func textMetric(bytes int64) trainer.LossMetric {
 	return func(loss trainer.EvalLoss) map[string]float64 {
-		return map[string]float64{"perplexity": math.Exp(loss.Mean()), "nats_per_byte": loss.Sum / float64(max(bytes, 1))}
+		return map[string]float64{"perplexity": math.Exp(loss.Mean()),
+			"nats_per_byte": loss.Sum / float64(max(bytes, 1))}
 	}
 }

@@ -42,7 +42,8 @@ type GenerationArguments struct {
 
 // Check reports all faults at once.
 func (g *GenerationArguments) Check(c *args.Checker) {
-	c.Require(g.ModelNameOrPath != "", "model_name_or_path", g.ModelNameOrPath, "the folder of a saved model, as examples/clm writes to its output_dir")
+	c.Require(g.ModelNameOrPath != "", "model_name_or_path", g.ModelNameOrPath,
+		"the folder of a saved model, as examples/clm writes to its output_dir")
 	c.Require(g.MaxNewTokens >= 1, "max_new_tokens", g.MaxNewTokens, "at least 1")
 	c.Require(g.Temperature >= 0, "temperature", g.Temperature, "at least 0")
 	c.Require(g.TopK >= 0, "top_k", g.TopK, "at least 0")
@@ -69,7 +70,8 @@ func main() {
 }
 
 func run(ctx context.Context, argv []string, w io.Writer) error {
-	g := &GenerationArguments{Prompt: "func (r *Reader) Read(", MaxNewTokens: 120, Temperature: 0.6, TopP: 0.9, RepetitionPenalty: 1.1, Seed: 42}
+	g := &GenerationArguments{Prompt: "func (r *Reader) Read(", MaxNewTokens: 120, Temperature: 0.6, TopP: 0.9,
+		RepetitionPenalty: 1.1, Seed: 42}
 	loader := args.Bind(pflag.NewFlagSet("generate", pflag.ContinueOnError), g)
 	if _, err := loader.Parse(argv); err != nil {
 		if errors.Is(err, args.ErrHelp) {
@@ -110,20 +112,21 @@ func (g *GenerationArguments) write(ctx context.Context, lm models.Generator, to
 	var failed error
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), lm, prompt, generation.Options{
-		MaxNewTokens: g.MaxNewTokens, Temperature: g.Temperature, TopK: g.TopK, TopP: g.TopP,
-		RepetitionPenalty: g.RepetitionPenalty, EOS: eos, Seed: g.Seed,
-		OnToken: func(id int) {
-			text, err := tok.AppendToken(nil, int32(id))
-			if !slices.Contains(eos, id) && err == nil {
-				_, err = w.Write(text)
-			}
-			if err != nil {
-				failed = err
-				stop(err)
-			}
-		},
-	})
+	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), lm, prompt,
+		generation.Options{
+			MaxNewTokens: g.MaxNewTokens, Temperature: g.Temperature, TopK: g.TopK, TopP: g.TopP,
+			RepetitionPenalty: g.RepetitionPenalty, EOS: eos, Seed: g.Seed,
+			OnToken: func(id int) {
+				text, err := tok.AppendToken(nil, int32(id))
+				if !slices.Contains(eos, id) && err == nil {
+					_, err = w.Write(text)
+				}
+				if err != nil {
+					failed = err
+					stop(err)
+				}
+			},
+		})
 	if _, nl := fmt.Fprintln(w); failed == nil {
 		failed = nl
 	}

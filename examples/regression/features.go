@@ -60,7 +60,8 @@ func fit(t *tabular.Table, rows []int, label string, ignore []string) (*features
 		return nil, err
 	}
 	if f.Label.Categories != nil {
-		return nil, fmt.Errorf("column %q of %s has values that are no numbers: want a number to predict", label, t.Path)
+		return nil, fmt.Errorf("column %q of %s has values that are no numbers: want a number to predict", label,
+			t.Path)
 	}
 	for i, name := range t.Columns {
 		if i == at || slices.Contains(ignore, name) {
@@ -106,8 +107,10 @@ func fitColumn(t *tabular.Table, rows []int, at int) (column, error) {
 	}
 	slices.Sort(categories)
 	if c.Categories = slices.Compact(categories); len(c.Categories) > maxCategories {
-		return c, fmt.Errorf("column %q of %s has %d different values that are no numbers, as %q: leave it out by --ignore_columns %s",
-			c.Name, t.Path, len(c.Categories), c.Categories[0], c.Name)
+		return c,
+			fmt.Errorf("column %q of %s has %d different values that are no numbers, as %q: leave it out by "+
+				"--ignore_columns %s",
+				c.Name, t.Path, len(c.Categories), c.Categories[0], c.Name)
 	}
 	return c, nil
 }

@@ -97,7 +97,8 @@ func (j *job) read() (train, eval data.Slice[sample], err error) {
 		return nil, nil, err
 	}
 	j.table = t
-	order := rand.New(rand.NewPCG(j.args.Seed, 0)).Perm(len(t.Rows)) // files are often sorted: hold out rows from all over
+	// files are often sorted: hold out rows from all over
+	order := rand.New(rand.NewPCG(j.args.Seed, 0)).Perm(len(t.Rows))
 	rows := order
 	if j.data.ValidationFile != "" {
 		if j.table, err = tabular.Read(j.data.ValidationFile); err != nil {

@@ -51,7 +51,8 @@ func TestDiamonds(t *testing.T) {
 	r2, err := strconv.ParseFloat(m[2], 64)
 	require.NoError(t, err)
 	require.Greater(t, r2, 0.96)
-	require.Regexp(t, `trained: \d\d of 60 epochs \(stopped early\), \d+ steps, best at step \d+, `, printed, "stopped early")
+	require.Regexp(t, `trained: \d\d of 60 epochs \(stopped early\), \d+ steps, best at step \d+, `, printed,
+		"stopped early")
 
 	_, shown, ok := strings.Cut(printed, "held out:\n")
 	require.True(t, ok, printed)
@@ -98,8 +99,9 @@ func TestDiamonds(t *testing.T) {
 	}
 	all.Wait()
 	for body, want := range map[string]string{
-		`{"carat": "heavy"}`: `carat = "heavy": want a number`, `{"cut": "Round"}`: `cut = "Round": want one of Fair, Good, Ideal, Premium, Very Good`,
-		`{"price": 1}`: `there is no column "price"`, `[1]`: "want a JSON object of columns and values",
+		`{"carat": "heavy"}`: `carat = "heavy": want a number`,
+		`{"cut": "Round"}`:   `cut = "Round": want one of Fair, Good, Ideal, Premium, Very Good`,
+		`{"price": 1}`:       `there is no column "price"`, `[1]`: "want a JSON object of columns and values",
 	} {
 		status, answer := post(body)
 		require.Equal(t, 400, status, body)
@@ -128,7 +130,8 @@ func TestOwnTable(t *testing.T) {
 	flags := func(out string, more ...string) []string {
 		return append([]string{"--train_file", file, "--label_column", "rent", "--ignore_columns", "id",
 			"--output_dir", filepath.Join(dir, out),
-			"--num_train_epochs", "10", "--learning_rate", "0.02", "--per_device_train_batch_size", "8", "--global_train_batch_size", "16"}, more...)
+			"--num_train_epochs", "10", "--learning_rate", "0.02", "--per_device_train_batch_size", "8",
+			"--global_train_batch_size", "16"}, more...)
 	}
 	one, err := regression(flags("one")...)
 	require.NoError(t, err)

@@ -140,7 +140,8 @@ func (j *job) load(dir string, classes int) error {
 		return fmt.Errorf("%s: the model is a %s, want a resnet for images of one channel", dir, m.ModelType())
 	}
 	if len(net.Labels()) < classes {
-		return fmt.Errorf("%s knows %d classes, and %s has images of %d", dir, len(net.Labels()), j.data.DataDir, classes)
+		return fmt.Errorf("%s knows %d classes, and %s has images of %d", dir, len(net.Labels()), j.data.DataDir,
+			classes)
 	}
 	if j.norm, err = loadNormalization(dir); err != nil {
 		return err
@@ -160,6 +161,7 @@ func (j *job) learn(ctx context.Context, t *trainer.Trainer) error {
 		return err
 	}
 	fmt.Fprintf(j.out, "trained: %d steps, %.1f s, loss %.4f, %.0f images/s; model saved to %s\n",
-		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"], j.args.OutputDir)
+		res.GlobalStep, res.Metrics["train_runtime"], res.TrainingLoss, res.Metrics["train_samples_per_second"],
+		j.args.OutputDir)
 	return nil
 }

@@ -41,7 +41,8 @@ const bilinear = 2
 func preprocessorPart(n images.Normalization, height, width int) checkpoint.Part {
 	text, _ := json.MarshalIndent(preprocessor{ // numbers always marshal
 		ImageProcessorType: "ViTImageProcessor", DoResize: true, Size: imageSize{height, width}, Resample: bilinear,
-		DoRescale: true, RescaleFactor: 1.0 / 255, DoNormalize: true, ImageMean: [1]float64{n.Mean}, ImageStd: [1]float64{n.Std},
+		DoRescale: true, RescaleFactor: 1.0 / 255, DoNormalize: true, ImageMean: [1]float64{n.Mean},
+		ImageStd: [1]float64{n.Std},
 	}, "", "  ")
 	return checkpoint.BytesPart(preprocessorFile, append(text, '\n'))
 }

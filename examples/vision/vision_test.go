@@ -44,7 +44,8 @@ func TestVision(t *testing.T) {
 		return append([]string{"--data_dir", sets, "--output_dir", filepath.Join(dir, out), "--width", "8",
 			"--stages", "2", "--num_train_epochs", "6",
 			"--label_names", "left_top,right_top,left_bottom,right_bottom", "--lr_scheduler_type", "cosine",
-			"--per_device_train_batch_size", "8", "--global_train_batch_size", "16", "--warmup_steps", "5", "--learning_rate", "1e-2"}, more...)
+			"--per_device_train_batch_size", "8", "--global_train_batch_size", "16", "--warmup_steps", "5",
+			"--learning_rate", "1e-2"}, more...)
 	}
 	printed, err := vision(t, flags("one")...)
 	require.NoError(t, err)
@@ -56,7 +57,8 @@ func TestVision(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, accuracy, 0.9)
 	require.Regexp(t, `(?m)^left_bottom .* \d+$`, printed, "the table of classes")
-	require.Regexp(t, `(?m)^(left|right)_(top|bottom) \((right|wrong, it is \w+)\)  `, printed, "the captions of pictures")
+	require.Regexp(t, `(?m)^(left|right)_(top|bottom) \((right|wrong, it is \w+)\)  `, printed,
+		"the captions of pictures")
 	m2, err := models.LoadPretrained(tensor.CPU(), filepath.Join(dir, "one"))
 	require.NoError(t, err)
 	require.Equal(t, []string{"left_top", "right_top", "left_bottom", "right_bottom"}, m2.(*resnet.Model).Labels())
@@ -91,7 +93,8 @@ func TestVision(t *testing.T) {
 func TestVisionRefuses(t *testing.T) {
 	dir := t.TempDir()
 	_, err := vision(t, "--data_dir", filepath.Join(dir, "none"), "--output_dir", dir)
-	require.ErrorContains(t, err, "want a data set in IDX files: apt install dataset-fashion-mnist puts one into /usr/share/datasets/fashion-mnist")
+	require.ErrorContains(t, err, "want a data set in IDX files: apt install dataset-fashion-mnist puts one into "+
+		"/usr/share/datasets/fashion-mnist")
 	_, err = vision(t, "--do_eval")
 	require.ErrorContains(t, err, "want --model_name_or_path FOLDER")
 	sets := filepath.Join(dir, "data")
@@ -109,7 +112,8 @@ func TestVisionRefuses(t *testing.T) {
 func TestDemonstrationSettings(t *testing.T) {
 	s, _, _, err := parse(nil)
 	require.NoError(t, err)
-	require.Equal(t, []any{3e-3, fashionDir, fashionNames}, []any{s.args.LearningRate, s.data.DataDir, s.data.LabelNames})
+	require.Equal(t, []any{3e-3, fashionDir, fashionNames},
+		[]any{s.args.LearningRate, s.data.DataDir, s.data.LabelNames})
 	for _, flag := range []string{"--data_dir", "--model_name_or_path"} {
 		s, _, _, err = parse([]string{flag, "x"})
 		require.NoError(t, err)

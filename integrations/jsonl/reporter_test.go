@@ -63,7 +63,8 @@ func TestRunResumeAndNewRun(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	train(t, handler(t, dir), 3, 3)
-	require.Equal(t, []string{`{"loss":0.5,"step":1}`, `{"loss":0.5,"step":2}`, `{"loss":0.5,"step":3}`}, lines(t, path))
+	require.Equal(t, []string{`{"loss":0.5,"step":1}`, `{"loss":0.5,"step":2}`, `{"loss":0.5,"step":3}`},
+		lines(t, path))
 
 	h := handler(t, dir)
 	train(t, h, 1, 1)
@@ -101,7 +102,8 @@ func TestUnwritable(t *testing.T) {
 func TestRunThatBreaksOff(t *testing.T) {
 	dir := t.TempDir()
 	h := handler(t, dir)
-	require.NoError(t, h.Fire(callbacks.TrainBegin, &callbacks.Event{State: &callbacks.State{}, Control: &callbacks.Control{}}))
+	require.NoError(t, h.Fire(callbacks.TrainBegin,
+		&callbacks.Event{State: &callbacks.State{}, Control: &callbacks.Control{}}))
 	log(t, h, callbacks.Record{"loss": 1.0})
 	require.NoError(t, h.Close())
 	require.Equal(t, []string{`{"loss":1}`}, lines(t, filepath.Join(dir, jsonl.FileName)))

@@ -131,7 +131,8 @@ func (w *Writer) AddHParams(at time.Time, a *args.TrainingArguments) error {
 	}
 	start = appendString(start, startModelURI, a.OutputDir)
 	start = appendDouble(start, startTime, seconds(at))
-	return w.add(summaryEvent(at, 0, hparamsValue(experimentTag, dataExperiment, experiment), hparamsValue(sessionStartTag, dataSessionStart, start)))
+	return w.add(summaryEvent(at, 0, hparamsValue(experimentTag, dataExperiment, experiment),
+		hparamsValue(sessionStartTag, dataSessionStart, start)))
 }
 
 // AddSessionEnd writes that the run of AddHParams is over, and whether it came to its end.

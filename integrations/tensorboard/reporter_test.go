@@ -161,7 +161,8 @@ func TestHParams(t *testing.T) {
 		require.Equal(t, []any{status}, end[1])
 	}
 	got := plugin(t, list[0])
-	experiment, start := decode(t, got["_hparams_/experiment"][2][0].([]byte)), decode(t, got["_hparams_/session_start_info"][3][0].([]byte))
+	experiment, start := decode(t, got["_hparams_/experiment"][2][0].([]byte)),
+		decode(t, got["_hparams_/session_start_info"][3][0].([]byte))
 	var names, metrics, differ []string
 	types := map[string]any{}
 	for _, b := range experiment[4] {
@@ -175,8 +176,10 @@ func TestHParams(t *testing.T) {
 	for _, b := range experiment[5] {
 		metrics = append(metrics, string(decode(t, decode(t, b.([]byte))[1][0].([]byte))[2][0].([]byte)))
 	}
-	require.Equal(t, []string{"train/loss", "eval/loss", "eval/accuracy", "train/train_loss", "train/train_runtime"}, metrics)
-	require.Equal(t, []string{"eval_strategy", "learning_rate", "metric_for_best_model", "report_to"}, differ, "what is set")
+	require.Equal(t, []string{"train/loss", "eval/loss", "eval/accuracy", "train/train_loss", "train/train_runtime"},
+		metrics)
+	require.Equal(t, []string{"eval_strategy", "learning_rate", "metric_for_best_model", "report_to"}, differ,
+		"what is set")
 	values := map[string]message{}
 	for _, b := range start[1] {
 		entry := decode(t, b.([]byte))
@@ -185,12 +188,14 @@ func TestHParams(t *testing.T) {
 	require.Len(t, values, len(names))
 	require.Greater(t, len(values), 50)
 	for name, want := range map[string]message{
-		"learning_rate": {2: {math.Float64bits(3e-3)}}, "eval_on_start": {4: {uint64(0)}}, "eval_strategy": {3: {[]byte("epoch")}}, "save_total_limit": {3: {[]byte("none")}},
+		"learning_rate": {2: {math.Float64bits(3e-3)}}, "eval_on_start": {4: {uint64(0)}},
+		"eval_strategy": {3: {[]byte("epoch")}}, "save_total_limit": {3: {[]byte("none")}},
 		"report_to": {3: {[]byte(`["tensorboard"]`)}},
 	} {
 		require.Equal(t, want, values[name], name)
 	}
-	require.Equal(t, []any{uint64(3), uint64(2), uint64(1)}, []any{types["learning_rate"], types["eval_on_start"], types["report_to"]})
+	require.Equal(t, []any{uint64(3), uint64(2), uint64(1)},
+		[]any{types["learning_rate"], types["eval_on_start"], types["report_to"]})
 	require.Equal(t, a.OutputDir, string(start[2][0].([]byte)))
 	require.InDelta(t, float64(time.Now().Unix()), math.Float64frombits(start[5][0].(uint64)), 600)
 }
@@ -233,7 +238,8 @@ func TestRun(t *testing.T) {
 	require.True(t, math.IsNaN(float64(scalars["eval/loss"][20])))
 	delete(scalars, "eval/loss")
 	require.Equal(t, map[string]map[uint64]float32{
-		"train/loss": {10: 2.5}, "train/learning_rate": {10: 3e-4}, "train/epoch": {10: 0.5}, "test/accuracy": {30: 0.25}, "train/train_runtime": {30: 2},
+		"train/loss": {10: 2.5}, "train/learning_rate": {10: 3e-4}, "train/epoch": {10: 0.5},
+		"test/accuracy": {30: 0.25}, "train/train_runtime": {30: 2},
 		"memory/rss_mib": {30: 3}, "memory/train_peak_mib": {30: 1.5},
 	}, scalars)
 	arguments, err := a.JSON()
@@ -250,7 +256,8 @@ func TestLoggingDirAndSeveralFiles(t *testing.T) {
 	t.Setenv(tensorboard.LoggingDirVariable, dir)
 	a := args.Default(t.TempDir())
 	h := handler(t, a)
-	e := &callbacks.Event{Args: a, State: &callbacks.State{GlobalStep: 3}, Control: &callbacks.Control{}, Record: callbacks.Record{"eval_loss": 1.0}}
+	e := &callbacks.Event{Args: a, State: &callbacks.State{GlobalStep: 3}, Control: &callbacks.Control{},
+		Record: callbacks.Record{"eval_loss": 1.0}}
 	for range 2 { // evaluations without training
 		require.NoError(t, h.Fire(callbacks.Log, e))
 		require.NoError(t, h.Fire(callbacks.Evaluate, e))
@@ -277,7 +284,8 @@ func TestUnwritable(t *testing.T) {
 	t.Setenv(tensorboard.LoggingDirVariable, filepath.Join(taken, "runs"))
 	a := args.Default(t.TempDir())
 	h := handler(t, a)
-	e := &callbacks.Event{Args: a, State: &callbacks.State{}, Control: &callbacks.Control{}, Record: callbacks.Record{"loss": 1.0}}
+	e := &callbacks.Event{Args: a, State: &callbacks.State{}, Control: &callbacks.Control{},
+		Record: callbacks.Record{"loss": 1.0}}
 	require.NoError(t, h.Fire(callbacks.TrainBegin, e))
 	require.NoError(t, h.Fire(callbacks.Log, e))
 	require.NoError(t, h.Fire(callbacks.TrainEnd, e))
@@ -285,7 +293,8 @@ func TestUnwritable(t *testing.T) {
 }
 
 func TestTag(t *testing.T) {
-	for key, want := range map[string]string{"eval_loss": "eval/loss", "test_a_b": "test/a_b", "loss": "train/loss", "train_runtime": "train/train_runtime", "evals": "train/evals",
+	for key, want := range map[string]string{"eval_loss": "eval/loss", "test_a_b": "test/a_b", "loss": "train/loss",
+		"train_runtime": "train/train_runtime", "evals": "train/evals",
 		"memory_rss_peak": "memory/rss_peak_mib", "train_mem_cpu_alloc_delta": "memory/train_cpu_alloc_delta_mib"} {
 		require.Equal(t, want, tensorboard.Tag(key))
 	}

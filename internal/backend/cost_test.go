@@ -37,7 +37,8 @@ func TestCost(t *testing.T) {
 	require.Equal(t, bytes+4*30, more, "adding reads the output")
 
 	x, w, y := view(2, 3, 8, 8), view(5, 3, 2, 2), view(2, 5, 7, 7)
-	for op, operands := range map[backend.Op][3]backend.View{backend.OpConv2D: {y, x, w}, backend.OpConv2DGrad: {x, y, w}, backend.OpConv2DParamGrad: {w, x, y}} {
+	for op, operands := range map[backend.Op][3]backend.View{backend.OpConv2D: {y, x, w},
+		backend.OpConv2DGrad: {x, y, w}, backend.OpConv2DParamGrad: {w, x, y}} {
 		flops, bytes = call(op, operands[:1], operands[1:])
 		require.Equal(t, 2.0*2*5*7*7*3*2*2, flops, "%s", op)
 		require.Equal(t, 4.0*(2*3*8*8+5*3*2*2+2*5*7*7), bytes, "%s", op)

@@ -22,7 +22,9 @@ const (
 
 	// Data movement.
 
-	OpCopy   // Out0 = In0, converted to Out0's dtype (any pair; float→int truncates toward zero, x≠0 → true). Any strides on both sides.
+	// Out0 = In0, converted to Out0's dtype (any pair; float→int truncates toward zero, x≠0 → true). Any strides on
+	// both sides.
+	OpCopy
 	OpFill   // Out0 = Floats[0] for floating dtypes, Ints[0] for the others (bool: ≠ 0).
 	OpArange // Out0[i] = Floats[0] + i·Floats[1] (float) or Ints[0] + i·Ints[1] (int); 1-D.
 
@@ -52,11 +54,13 @@ const (
 
 	// Gradients of the above: In0 = the saved tensor, In1 = dy, Out0 = dx.
 
-	OpTanhGrad      // In0 = y: dy·(1−y²)
-	OpSigmoidGrad   // In0 = y: dy·y(1−y)
-	OpReLUGrad      // In0 = y: dy where y > 0, else 0
-	OpGELUGrad      // In0 = x
-	OpGELUTanhGrad  // In0 = x. With a second output, contiguous operands of one size, of which Out0 may be In1: Out1 = OpGELUTanh of x, with its bits; Out0 differs in bits where dx is below 1e-28·dy
+	OpTanhGrad    // In0 = y: dy·(1−y²)
+	OpSigmoidGrad // In0 = y: dy·y(1−y)
+	OpReLUGrad    // In0 = y: dy where y > 0, else 0
+	OpGELUGrad    // In0 = x
+	// In0 = x. With a second output, contiguous operands of one size, of which Out0 may be In1: Out1 = OpGELUTanh of x,
+	// with its bits; Out0 differs in bits where dx is below 1e-28·dy
+	OpGELUTanhGrad
 	OpSiLUGrad      // In0 = x
 	OpLeakyReLUGrad // In0 = x: dy where x > 0, else Floats[0]·dy
 	OpELUGrad       // In0 = x: dy where x > 0, else Floats[0]·eˣ·dy
@@ -98,7 +102,9 @@ const (
 	OpMin    // likewise
 	OpArgMax // Out0 int64: index along the one reduced dim Ints[0] of the first maximum (NaN wins)
 	OpArgMin // likewise of the first minimum
-	OpSumSq  // In0 contiguous float, flattened; Out0 float64 [ceil(n/4096)]: sum of squares of each 4096-element block, in float64
+	// In0 contiguous float, flattened; Out0 float64 [ceil(n/4096)]: sum of squares of each 4096-element block, in
+	// float64
+	OpSumSq
 
 	// Row kernels.
 
@@ -128,25 +134,33 @@ const (
 	// OpLayerNormParamGrad: In0 x, In1 mean, In2 rstd, In3 dy; Out0 dweight [C], Out1 dbias [C] (NOut 1: weight only).
 	// Rows are summed in fixed blocks of 64, the blocks in order.
 	OpLayerNormParamGrad
-	OpRMSNorm          // In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, Out1 1/rms [N]. Zhang & Sennrich 2019.
-	OpRMSNormGrad      // In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx, and with NOut 2 Out1 dweight, as OpRMSNormParamGrad's
+	// In0 x [N,C], In1 weight [C] (NIn 1: none); Floats[0] = eps; Out0 y, Out1 1/rms [N]. Zhang & Sennrich 2019.
+	OpRMSNorm
+	// In0 x, In1 rrms, In2 dy, In3 weight (NIn 3: none); Out0 dx, and with NOut 2 Out1 dweight, as OpRMSNormParamGrad's
+	OpRMSNormGrad
 	OpRMSNormParamGrad // In0 x, In1 rrms, In2 dy; Out0 dweight [C]
 
 	// Batch norm (Ioffe & Szegedy 2015) works on the channels, dim 1, of contiguous x [N,C,L]; statistics are [C], in
 	// float32 (float64 for float64 x).
 
 	OpBatchStats // In0 x; Out0 mean, Out1 biased variance; 0 of nothing
-	OpBatchNorm  // In0 x, In1 mean, In2 variance, In3 weight [C], In4 bias [C] (NIn 3: neither); Floats[0] = eps; Out0 y = (x − mean)/√(variance + eps)·weight + bias
+	// In0 x, In1 mean, In2 variance, In3 weight [C], In4 bias [C] (NIn 3: neither); Floats[0] = eps; Out0 y = (x −
+	// mean)/√(variance + eps)·weight + bias
+	OpBatchNorm
 	// OpBatchNormGrad: In0 x, In1 mean, In2 variance, In3 dy, In4 weight (NIn 4: none); Floats[0] = eps; Out0 dx, Out1
 	// dweight [C], Out2 dbias [C]. With Ints[0] = 1 mean and variance are constants, else they are x's.
 	OpBatchNormGrad
 
 	// Indexing. Indices are int32 or int64, contiguous; one out of range is a fault that names it.
 
-	OpEmbedding     // In0 table [V,C], In1 ids [N]; Out0 [N,C]
-	OpEmbeddingGrad // In0 ids [N], In1 dy [N,C]; Out0 dtable [V,C], overwritten: the rows of one id are added in order of N. Ints[0] = 1 adds the sums to Out0 instead.
-	OpGather        // In0 x, In1 index (shape of Out0), dim Ints[0]: as torch.gather; In0 strided
-	OpScatterAdd    // Out0 (contiguous) += In0 src at In1 index along dim Ints[0]: as torch.scatter_add; src has index's shape; adds in index order
+	OpEmbedding // In0 table [V,C], In1 ids [N]; Out0 [N,C]
+	// In0 ids [N], In1 dy [N,C]; Out0 dtable [V,C], overwritten: the rows of one id are added in order of N. Ints[0] =
+	// 1 adds the sums to Out0 instead.
+	OpEmbeddingGrad
+	OpGather // In0 x, In1 index (shape of Out0), dim Ints[0]: as torch.gather; In0 strided
+	// Out0 (contiguous) += In0 src at In1 index along dim Ints[0]: as torch.scatter_add; src has index's shape; adds in
+	// index order
+	OpScatterAdd
 
 	// Products.
 
@@ -185,14 +199,17 @@ const (
 	// Random numbers, see internal/rng. Element e of sample s (first dim; 0-D counts as one sample) is drawn at (Key,
 	// Ints[0]+s, e).
 
-	OpDropout // In0 x contiguous; Out0 = x/(1−p) where the uniform draw u ≥ p, else 0 (u is rng.Float32At's for every dtype); p = Floats[0]; Ints[0] = stream position of sample 0
-	OpUniform // Out0 = Floats[0] + u·(Floats[1]−Floats[0]); element index over the whole tensor (one sample), position Ints[0]
-	OpNormal  // Out0 = Floats[0] + z·Floats[1]; likewise
+	// In0 x contiguous; Out0 = x/(1−p) where the uniform draw u ≥ p, else 0 (u is rng.Float32At's for every dtype); p =
+	// Floats[0]; Ints[0] = stream position of sample 0
+	OpDropout
+	// Out0 = Floats[0] + u·(Floats[1]−Floats[0]); element index over the whole tensor (one sample), position Ints[0]
+	OpUniform
+	OpNormal // Out0 = Floats[0] + z·Floats[1]; likewise
 
 	// OpStochasticRound: In0 float32, Out0 of a half type, contiguous, of one size. A number between two that Out0 can
 	// hold becomes the one farther from zero with the probability of its distance from the other: by the 32 bits drawn
-	// at (Key, Ints[0], Ints[1]+e) for element e. One beyond the largest becomes the largest, and from twice the largest
-	// power of two on infinite.
+	// at (Key, Ints[0], Ints[1]+e) for element e. One beyond the largest becomes the largest, and from twice the
+	// largest power of two on infinite.
 	OpStochasticRound
 
 	// Optimizers: contiguous, flat, in place.
@@ -234,27 +251,33 @@ const (
 var opNames = [NumOps]string{
 	OpInvalid: "invalid",
 	OpCopy:    "copy", OpFill: "fill", OpArange: "arange",
-	OpNeg: "neg", OpAbs: "abs", OpExp: "exp", OpLog: "log", OpSqrt: "sqrt", OpRsqrt: "rsqrt", OpSin: "sin", OpCos: "cos",
-	OpTanh: "tanh", OpSigmoid: "sigmoid", OpErf: "erf", OpReLU: "relu", OpGELU: "gelu", OpGELUTanh: "gelu_tanh", OpSiLU: "silu",
+	OpNeg: "neg", OpAbs: "abs", OpExp: "exp", OpLog: "log", OpSqrt: "sqrt", OpRsqrt: "rsqrt", OpSin: "sin",
+	OpCos:  "cos",
+	OpTanh: "tanh", OpSigmoid: "sigmoid", OpErf: "erf", OpReLU: "relu", OpGELU: "gelu", OpGELUTanh: "gelu_tanh",
+	OpSiLU:      "silu",
 	OpLeakyReLU: "leaky_relu", OpELU: "elu", OpSoftplus: "softplus",
 	OpNot: "not", OpAffine: "affine", OpPowScalar: "pow_scalar",
 	OpTanhGrad: "tanh_grad", OpSigmoidGrad: "sigmoid_grad", OpReLUGrad: "relu_grad", OpGELUGrad: "gelu_grad",
 	OpGELUTanhGrad: "gelu_tanh_grad", OpSiLUGrad: "silu_grad",
 	OpLeakyReLUGrad: "leaky_relu_grad", OpELUGrad: "elu_grad", OpSoftplusGrad: "softplus_grad",
 	OpBCEWithLogits: "bce_with_logits", OpBCEWithLogitsSlope: "bce_with_logits_slope",
-	OpAdd: "add", OpSub: "sub", OpMul: "mul", OpDiv: "div", OpPow: "pow", OpMaximum: "maximum", OpMinimum: "minimum", OpAxpby: "axpby",
-	OpEq: "eq", OpNe: "ne", OpLt: "lt", OpLe: "le", OpGt: "gt", OpGe: "ge", OpAnd: "and", OpOr: "or", OpWhere: "where",
+	OpAdd: "add", OpSub: "sub", OpMul: "mul", OpDiv: "div", OpPow: "pow", OpMaximum: "maximum", OpMinimum: "minimum",
+	OpAxpby: "axpby",
+	OpEq:    "eq", OpNe: "ne", OpLt: "lt", OpLe: "le", OpGt: "gt", OpGe: "ge", OpAnd: "and", OpOr: "or",
+	OpWhere:  "where",
 	OpSwiGLU: "swiglu", OpSwiGLUGrad: "swiglu_grad", OpRoPE: "rope",
 	OpSum: "sum", OpMax: "max", OpMin: "min", OpArgMax: "argmax", OpArgMin: "argmin", OpSumSq: "sum_sq",
-	OpSoftmax: "softmax", OpSoftmaxGrad: "softmax_grad", OpLogSoftmax: "log_softmax", OpLogSoftmaxGrad: "log_softmax_grad",
-	OpTopK: "topk", OpCumSum: "cumsum",
+	OpSoftmax: "softmax", OpSoftmaxGrad: "softmax_grad", OpLogSoftmax: "log_softmax",
+	OpLogSoftmaxGrad: "log_softmax_grad",
+	OpTopK:           "topk", OpCumSum: "cumsum",
 	OpCrossEntropy: "cross_entropy", OpCrossEntropyGrad: "cross_entropy_grad",
 	OpLayerNorm: "layer_norm", OpLayerNormGrad: "layer_norm_grad", OpLayerNormParamGrad: "layer_norm_param_grad",
 	OpRMSNorm: "rms_norm", OpRMSNormGrad: "rms_norm_grad", OpRMSNormParamGrad: "rms_norm_param_grad",
 	OpBatchStats: "batch_stats", OpBatchNorm: "batch_norm", OpBatchNormGrad: "batch_norm_grad",
 	OpEmbedding: "embedding", OpEmbeddingGrad: "embedding_grad", OpGather: "gather", OpScatterAdd: "scatter_add",
 	OpMatMul: "matmul", OpLinear: "linear", OpAttention: "attention", OpAttentionGrad: "attention_grad",
-	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpStochasticRound: "stochastic_round", OpAdamMoments: "adam_moments", OpAdamW: "adamw",
+	OpDropout: "dropout", OpUniform: "uniform", OpNormal: "normal", OpStochasticRound: "stochastic_round",
+	OpAdamMoments: "adam_moments", OpAdamW: "adamw",
 	OpIm2Col: "im2col", OpCol2Im: "col2im", OpMaxPool: "max_pool",
 	OpConv2D: "conv2d", OpConv2DGrad: "conv2d_grad", OpConv2DParamGrad: "conv2d_param_grad",
 }

@@ -24,12 +24,16 @@ func TestCgroupLimit(t *testing.T) {
 		at    string
 	}{
 		{"none", fstest.MapFS{}, 0, ""},
-		{"version 2", fstest.MapFS{"proc/self/cgroup": file("0::/a/b\n"), "sys/fs/cgroup/a/b/memory.max": file("4096\n"), "sys/fs/cgroup/memory.max": file("max\n")},
+		{"version 2", fstest.MapFS{"proc/self/cgroup": file("0::/a/b\n"),
+			"sys/fs/cgroup/a/b/memory.max": file("4096\n"), "sys/fs/cgroup/memory.max": file("max\n")},
 			4096, "sys/fs/cgroup/a/b/memory.max"},
-		{"version 2, no limit", fstest.MapFS{"proc/self/cgroup": file("0::/a\n"), "sys/fs/cgroup/a/memory.max": file("max\n")}, 0, ""},
-		{"version 2, the path of the host", fstest.MapFS{"proc/self/cgroup": file("0::/docker/x\n"), "sys/fs/cgroup/memory.max": file("8192\n")},
+		{"version 2, no limit", fstest.MapFS{"proc/self/cgroup": file("0::/a\n"),
+			"sys/fs/cgroup/a/memory.max": file("max\n")}, 0, ""},
+		{"version 2, the path of the host", fstest.MapFS{"proc/self/cgroup": file("0::/docker/x\n"),
+			"sys/fs/cgroup/memory.max": file("8192\n")},
 			8192, "sys/fs/cgroup/memory.max"},
-		{"version 1", fstest.MapFS{"proc/self/cgroup": file("5:cpu,cpuacct:/c\n4:memory:/m\n0::/\n"), "sys/fs/cgroup/memory/m/memory.limit_in_bytes": file("12288\n")},
+		{"version 1", fstest.MapFS{"proc/self/cgroup": file("5:cpu,cpuacct:/c\n4:memory:/m\n0::/\n"),
+			"sys/fs/cgroup/memory/m/memory.limit_in_bytes": file("12288\n")},
 			12288, "sys/fs/cgroup/memory/m/memory.limit_in_bytes"},
 	} {
 		limit, at := cgroupLimit(row.root)

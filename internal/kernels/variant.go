@@ -86,7 +86,8 @@ func check(v Variant) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("kernels: variant %s is not available: it is not part of this build (available: %s)", v, names(Available()))
+	return fmt.Errorf("kernels: variant %s is not available: it is not part of this build (available: %s)", v,
+		names(Available()))
 }
 
 func names(list []Variant) string {

@@ -41,7 +41,8 @@ func TestChoose(t *testing.T) {
 		require.Equal(t, v, got)
 	}
 	_, err = choose("AVX2")
-	require.EqualError(t, err, `LOCKSTEP_KERNELS=AVX2: kernels: unknown variant "AVX2", want one of generic, avx2, avx512, amx`)
+	require.EqualError(t, err,
+		`LOCKSTEP_KERNELS=AVX2: kernels: unknown variant "AVX2", want one of generic, avx2, avx512, amx`)
 }
 
 func TestUnavailableVariantIsAnError(t *testing.T) {
@@ -49,7 +50,8 @@ func TestUnavailableVariantIsAnError(t *testing.T) {
 	defer func() { compiled = saved }()
 	compiled = []Variant{Generic}
 	_, err := choose("avx512")
-	require.EqualError(t, err, "LOCKSTEP_KERNELS=avx512: kernels: variant avx512 is not available: it is not part of this build (available: generic)")
+	require.EqualError(t, err, "LOCKSTEP_KERNELS=avx512: kernels: variant avx512 is not available: it is not part of "+
+		"this build (available: generic)")
 	_, err = Force(AVX2)
 	require.ErrorContains(t, err, "variant avx2 is not available")
 }

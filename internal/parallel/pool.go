@@ -172,7 +172,8 @@ func (p *Pool) job() *job {
 		p.free = p.free[:last]
 		return j
 	}
-	return &job{done: make(chan struct{}, 1), asked: make([]*worker, 0, len(p.workers)), parts: make([]part, p.size), homes: p.homes}
+	return &job{done: make(chan struct{}, 1), asked: make([]*worker, 0, len(p.workers)), parts: make([]part, p.size),
+		homes: p.homes}
 }
 
 // recycle puts a job back that no worker can reach any more.

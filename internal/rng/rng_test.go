@@ -22,26 +22,35 @@ func TestPhiloxKnownAnswers(t *testing.T) {
 	}{
 		{0, 0, 0, 0, 0, rng.Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
 		{math.MaxUint64, ones, ones, ones, ones, rng.Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-		{0x299f31d0a4093822, 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, rng.Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+		{0x299f31d0a4093822, 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344,
+			rng.Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
 	} {
 		require.Equal(t, k.want, rng.Philox(k.key, k.c0, k.c1, k.c2, k.c3))
 	}
 	// The address: block number low, position high.
-	require.Equal(t, rng.Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}, rng.At(0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88))
+	require.Equal(t, rng.Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1},
+		rng.At(0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88))
 }
 
 // These values are part of the checkpoint format: a change of any of them breaks resuming.
 func TestGolden(t *testing.T) {
-	require.Equal(t, []uint64{0xf7cadd881990cf7e, 0x8ad0aa34754c92f3, 0x8d8bbb0f396b8e6a, 0x37c14c0f779ca34, 0x8692b477373de15f, 0xf75e4aa36a2fa50b}, []uint64{
-		rng.Key(0, "", 0), rng.Key(42, "transformer.h.0.attn.dropout", 0), rng.Key(42, "transformer.h.0.attn.dropout", 1),
+	require.Equal(t, []uint64{0xf7cadd881990cf7e, 0x8ad0aa34754c92f3, 0x8d8bbb0f396b8e6a, 0x37c14c0f779ca34,
+		0x8692b477373de15f, 0xf75e4aa36a2fa50b}, []uint64{
+		rng.Key(0, "", 0), rng.Key(42, "transformer.h.0.attn.dropout", 0),
+		rng.Key(42, "transformer.h.0.attn.dropout", 1),
 		rng.Key(43, "12345678", 0), rng.Derive(0, "", 0), rng.Derive(rng.Key(42, "init", 0), "weight", 7),
 	})
 	key := rng.Key(42, "golden", 0)
-	require.Equal(t, []uint32{0x6ac25954, 0x9ea78435, 0x1b158e73, 0xa28cc03c, 0x4097133b}, drawn(5, key, 3, 1, rng.FillUint32))
-	require.Equal(t, []float32{0.417028, 0.6197436, 0.10579765, 0.6349602, 0.2523052}, drawn(5, key, 3, 1, rng.FillFloat32))
-	require.Equal(t, []float64{0.10579767534968987, 0.2523052235215344, 0.7729073781554312}, drawn(3, key, 3, 1, rng.FillFloat64))
-	require.Equal(t, []float32{0.81487244, 0.7699246, 0.6034195, -0.013804253, 0.95299286}, drawn(5, key, 3, 1, rng.FillNormal32))
-	require.Equal(t, []float64{0.8158427990750406, 0.23804274106834056, -1.6424271957373808}, drawn(3, key, 3, 1, rng.FillNormal64))
+	require.Equal(t, []uint32{0x6ac25954, 0x9ea78435, 0x1b158e73, 0xa28cc03c, 0x4097133b},
+		drawn(5, key, 3, 1, rng.FillUint32))
+	require.Equal(t, []float32{0.417028, 0.6197436, 0.10579765, 0.6349602, 0.2523052},
+		drawn(5, key, 3, 1, rng.FillFloat32))
+	require.Equal(t, []float64{0.10579767534968987, 0.2523052235215344, 0.7729073781554312},
+		drawn(3, key, 3, 1, rng.FillFloat64))
+	require.Equal(t, []float32{0.81487244, 0.7699246, 0.6034195, -0.013804253, 0.95299286},
+		drawn(5, key, 3, 1, rng.FillNormal32))
+	require.Equal(t, []float64{0.8158427990750406, 0.23804274106834056, -1.6424271957373808},
+		drawn(3, key, 3, 1, rng.FillNormal64))
 }
 
 func drawn[T any](n int, key, position, first uint64, fill func([]T, uint64, uint64, uint64)) []T {
@@ -56,7 +65,8 @@ func TestKeysDiffer(t *testing.T) {
 		require.NotContains(t, seen, k, what)
 		seen[k] = what
 	}
-	for _, path := range []string{"", "a", "b", "a\x00", "ab", "abcdefgh", "abcdefgh\x00", "abcdefghi", "h.0", "h.1", "h.10"} {
+	for _, path := range []string{"", "a", "b", "a\x00", "ab", "abcdefgh", "abcdefgh\x00", "abcdefghi", "h.0", "h.1",
+		"h.10"} {
 		for seed := range uint64(8) {
 			for ordinal := range uint64(8) {
 				add(rng.Key(seed, path, ordinal), "key "+path)
@@ -101,7 +111,8 @@ func TestFillIndependentOfChunks(t *testing.T) {
 	})
 }
 
-func check[T any](t *rapid.T, n, cut int, key, position, first uint64, fill func([]T, uint64, uint64, uint64), at func(key, position, element uint64) T) {
+func check[T any](t *rapid.T, n, cut int, key, position, first uint64, fill func([]T, uint64, uint64, uint64),
+	at func(key, position, element uint64) T) {
 	whole := make([]T, n)
 	fill(whole, key, position, first)
 	parts := make([]T, n)

@@ -80,7 +80,8 @@ func (h *header) checkLayout() error {
 			return fmt.Errorf("tensor %q at bytes [%d, %d) overlaps %q, which ends at %d",
 				clip(e.Name), e.Begin, e.End, clip(h.entries[i-1].Name), end)
 		case e.Begin > end:
-			return fmt.Errorf("tensor %q begins at byte %d: nothing uses bytes [%d, %d)", clip(e.Name), e.Begin, end, e.Begin)
+			return fmt.Errorf("tensor %q begins at byte %d: nothing uses bytes [%d, %d)", clip(e.Name), e.Begin, end,
+				e.Begin)
 		}
 		end = e.End
 	}
@@ -172,7 +173,8 @@ func (p parser) ints(what string) ([]int64, error) {
 		num, ok := t.(json.Number)
 		n, err := strconv.ParseUint(string(num), 10, 63)
 		if !ok || err != nil {
-			return nil, fmt.Errorf("%s: got %s, want an integer from 0 to %d", what, clip(fmt.Sprint(t)), int64(math.MaxInt64))
+			return nil, fmt.Errorf("%s: got %s, want an integer from 0 to %d", what, clip(fmt.Sprint(t)),
+				int64(math.MaxInt64))
 		}
 		if len(list) == maxDims {
 			return nil, fmt.Errorf("%s: more than %d numbers", what, maxDims)
@@ -247,7 +249,8 @@ func (p parser) entry(name string) (Entry, error) {
 		return e, fmt.Errorf("%s: %w", what, err)
 	}
 	if size != e.Bytes() {
-		return e, fmt.Errorf("%s: data_offsets %v hold %d bytes, but shape %v of %s needs %d", what, offsets, e.Bytes(), shape, e.Raw, size)
+		return e, fmt.Errorf("%s: data_offsets %v hold %d bytes, but shape %v of %s needs %d", what, offsets, e.Bytes(),
+			shape, e.Raw, size)
 	}
 	return e, nil
 }

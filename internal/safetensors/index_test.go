@@ -20,7 +20,8 @@ func twoShards(t testing.TB) *vfs.Mem {
 	disk := vfs.NewMem()
 	for file, name := range map[string]string{"model-1.safetensors": "a", "model-2.safetensors": "b"} {
 		var b bytes.Buffer
-		require.NoError(t, safetensors.Write(&b, []safetensors.Tensor{safetensors.FromBytes(name, dtype.Uint8, []int{1}, []byte{7})}, nil))
+		require.NoError(t, safetensors.Write(&b,
+			[]safetensors.Tensor{safetensors.FromBytes(name, dtype.Uint8, []int{1}, []byte{7})}, nil))
 		require.NoError(t, vfs.WriteFile(disk, file, b.Bytes()))
 	}
 	return disk
@@ -35,13 +36,15 @@ func TestIndexesMadeToExhaustMemoryAreRefused(t *testing.T) {
 		fmt.Fprintf(&many, `"t%d": "model-1.safetensors", `, i)
 	}
 	disk := twoShards(t)
-	require.NoError(t, vfs.WriteFile(disk, "model.safetensors.index.json", []byte(strings.Replace(goodIndex, `"a":`, many.String()+`"a":`, 1))))
+	require.NoError(t, vfs.WriteFile(disk, "model.safetensors.index.json",
+		[]byte(strings.Replace(goodIndex, `"a":`, many.String()+`"a":`, 1))))
 	_, err := safetensors.OpenSet(disk, ".", "model")
 	require.ErrorContains(t, err, "more than 200000 tensors")
 
 	nested := strings.Repeat(`[[],[],[],[]],`, 500_000)
 	require.NoError(t, disk.Remove("model.safetensors.index.json"))
-	require.NoError(t, vfs.WriteFile(disk, "model.safetensors.index.json", []byte(strings.Replace(goodIndex, "[1]", "["+nested+"1]", 1))))
+	require.NoError(t, vfs.WriteFile(disk, "model.safetensors.index.json",
+		[]byte(strings.Replace(goodIndex, "[1]", "["+nested+"1]", 1))))
 	allocations := testing.AllocsPerRun(1, func() {
 		set, err := safetensors.OpenSet(disk, ".", "model")
 		require.NoError(t, err)

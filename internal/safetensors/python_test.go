@@ -54,13 +54,19 @@ func TestReadsWhatPythonWrote(t *testing.T) {
 		shape []int
 		data  []byte
 	}{
-		"f32":  {dtype.Float32, []int{2, 3, 4}, ramp(4, func(i int, p []byte) { le.PutUint32(p, math.Float32bits(float32(i)/8-1)) })},
-		"f64":  {dtype.Float64, []int{4, 6}, ramp(8, func(i int, p []byte) { le.PutUint64(p, math.Float64bits(float64(i)/3)) })},
-		"bf16": {dtype.BFloat16, []int{3, 8}, ramp(2, func(i int, p []byte) { le.PutUint16(p, uint16(dtype.ToBF16(float32(i)/7))) })},
-		"f16":  {dtype.Float16, []int{8, 3}, ramp(2, func(i int, p []byte) { le.PutUint16(p, uint16(dtype.ToF16(float32(i)/7))) })},
-		"i32":  {dtype.Int32, []int{24}, ramp(4, func(i int, p []byte) { le.PutUint32(p, uint32(int32(i*1000-7))) })},
-		"i64":  {dtype.Int64, []int{24}, ramp(8, func(i int, p []byte) { le.PutUint64(p, uint64(i)*10_000_000_000) })},
-		"u8":   {dtype.Uint8, []int{24}, ramp(1, func(i int, p []byte) { p[0] = byte(i) })},
+		"f32": {dtype.Float32, []int{2, 3, 4},
+			ramp(4, func(i int, p []byte) { le.PutUint32(p, math.Float32bits(float32(i)/8-1)) })},
+		"f64": {dtype.Float64, []int{4, 6}, ramp(8, func(i int, p []byte) {
+			le.PutUint64(p, math.Float64bits(float64(i)/3))
+		})},
+		"bf16": {dtype.BFloat16, []int{3, 8},
+			ramp(2, func(i int, p []byte) { le.PutUint16(p, uint16(dtype.ToBF16(float32(i)/7))) })},
+		"f16": {dtype.Float16, []int{8, 3}, ramp(2, func(i int, p []byte) {
+			le.PutUint16(p, uint16(dtype.ToF16(float32(i)/7)))
+		})},
+		"i32": {dtype.Int32, []int{24}, ramp(4, func(i int, p []byte) { le.PutUint32(p, uint32(int32(i*1000-7))) })},
+		"i64": {dtype.Int64, []int{24}, ramp(8, func(i int, p []byte) { le.PutUint64(p, uint64(i)*10_000_000_000) })},
+		"u8":  {dtype.Uint8, []int{24}, ramp(1, func(i int, p []byte) { p[0] = byte(i) })},
 		"bool": {dtype.Bool, []int{24}, ramp(1, func(i int, p []byte) {
 			if i%3 == 0 {
 				p[0] = 1

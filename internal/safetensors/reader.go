@@ -191,7 +191,8 @@ func (r *Reader) readSlice(e Entry, ranges []Range) ([]byte, error) {
 			full[d] = ranges[d]
 		}
 		if full[d].Start < 0 || full[d].Stop < full[d].Start || full[d].Stop > size {
-			return nil, fmt.Errorf("range [%d, %d) of dim %d: want one in [0, %d)", full[d].Start, full[d].Stop, d, size)
+			return nil, fmt.Errorf("range [%d, %d) of dim %d: want one in [0, %d)", full[d].Start, full[d].Stop, d,
+				size)
 		}
 		total *= full[d].Stop - full[d].Start
 	}

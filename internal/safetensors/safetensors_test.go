@@ -41,7 +41,8 @@ func TestHeadersThatAreAccepted(t *testing.T) {
 		{`{}      `, 0},
 		{`{"__metadata__":{}}`, 0},
 		{`{"a":{"data_offsets":[0,4],"shape":[],"dtype":"F32"}}`, 4},
-		{`{"b":{"dtype":"U8","shape":[1],"data_offsets":[4,5]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 5},
+		{`{"b":{"dtype":"U8","shape":[1],"data_offsets":[4,5]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`,
+			5},
 		{`{"a":{"dtype":"F32","shape":[0,4000000000,4000000000],"data_offsets":[0,0]}}`, 0},
 		{`{"a":{"dtype":"F4","shape":[2,3],"data_offsets":[0,3]}}`, 3},
 		{"{ \"a\" :\n{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2},
@@ -117,8 +118,9 @@ func TestHeadersAreBounded(t *testing.T) {
 	}
 	for want, header := range map[string]string{
 		"__metadata__ has more than 10000 keys": `{"__metadata__":{` + list(10_001, `"%d":""`) + `}}`,
-		"describes more than 200000 tensors":    `{` + list(200_001, `"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`) + `}`,
-		"more than 64 numbers":                  `{"a":{"dtype":"U8","shape":[` + list(1_000_000, `1%.0d`) + `],"data_offsets":[0,1]}}`,
+		"describes more than 200000 tensors": `{` +
+			list(200_001, `"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`) + `}`,
+		"more than 64 numbers": `{"a":{"dtype":"U8","shape":[` + list(1_000_000, `1%.0d`) + `],"data_offsets":[0,1]}}`,
 	} {
 		_, err := parse(file(header, 1))
 		require.ErrorContains(t, err, want)
@@ -151,7 +153,9 @@ func TestRoundTrip(t *testing.T) {
 		var list []safetensors.Tensor
 		data := map[string][]byte{}
 		for range n {
-			name := rapid.String().Filter(func(s string) bool { return data[s] == nil && s != "__metadata__" }).Draw(t, "name")
+			name := rapid.String().Filter(func(s string) bool {
+				return data[s] == nil && s != "__metadata__"
+			}).Draw(t, "name")
 			dt := rapid.SampledFrom(dtype.All()).Draw(t, "dtype")
 			shape := rapid.SliceOfN(rapid.IntRange(0, 4), 0, 4).Draw(t, "shape")
 			size := dt.Size()
@@ -213,7 +217,8 @@ func TestWriterRefuses(t *testing.T) {
 		{[]safetensors.Tensor{{Name: "\xff", DType: dtype.Uint8}}, "cannot be a tensor's name"},
 		{[]safetensors.Tensor{{Name: "x"}}, "dtype invalid cannot be written"},
 		{[]safetensors.Tensor{{Name: "x", DType: dtype.Uint8, Shape: []int{-1}}}, "negative size"},
-		{[]safetensors.Tensor{{Name: "x", DType: dtype.Uint8, Shape: []int{math.MaxInt, 3}}}, "more bytes than an int64"},
+		{[]safetensors.Tensor{{Name: "x", DType: dtype.Uint8, Shape: []int{math.MaxInt, 3}}},
+			"more bytes than an int64"},
 	} {
 		require.ErrorContains(t, safetensors.Write(io.Discard, c.list, nil), c.want)
 	}
@@ -295,7 +300,8 @@ func TestSplit(t *testing.T) {
 		{[]int{4, 6}, 10, "model.safetensors=0,1"},
 		{[]int{4, 7}, 0, "model.safetensors=0,1"},
 		{[]int{4, 7}, 10, "model-00001-of-00002.safetensors=0 model-00002-of-00002.safetensors=1"},
-		{[]int{4, 70, 5, 5}, 10, "model-00001-of-00003.safetensors=0 model-00002-of-00003.safetensors=1 model-00003-of-00003.safetensors=2,3"},
+		{[]int{4, 70, 5, 5}, 10, "model-00001-of-00003.safetensors=0 model-00002-of-00003.safetensors=1 " +
+			"model-00003-of-00003.safetensors=2,3"},
 	} {
 		shards, index, err := safetensors.Split("model", sized(c.sizes...), c.max)
 		require.NoError(t, err)
@@ -352,7 +358,8 @@ func TestBrokenSets(t *testing.T) {
 	require.ErrorContains(t, err, "neither model.safetensors nor model.safetensors.index.json")
 
 	for _, c := range []struct{ old, new, want string }{
-		{`"model-00002-of-00003.safetensors"`, `"../model-00002-of-00003.safetensors"`, "not the name of a file in the same folder"},
+		{`"model-00002-of-00003.safetensors"`, `"../model-00002-of-00003.safetensors"`,
+			"not the name of a file in the same folder"},
 		{`"model-00002-of-00003.safetensors"`, `"C:x"`, "not the name of a file in the same folder"},
 		{`"model-00002-of-00003.safetensors"`, `".."`, "not the name of a file in the same folder"},
 		{`"model-00002-of-00003.safetensors"`, `""`, "not the name of a file in the same folder"},
@@ -360,14 +367,16 @@ func TestBrokenSets(t *testing.T) {
 		{`"b": "model-00002`, `"b": "model-00001`, `tensor "b" is not in model-00001-of-00003.safetensors`},
 		{`"b": "model-00002`, `"z": "model-00002`, `tensor "z" is not in`},
 		{`"weight_map": {`, `"weight_map": {"d": "model-00001-of-00003.safetensors",`, `tensor "d" is not in`},
-		{`"c": "model-00003-of-00003.safetensors"`, `"a": "model-00003-of-00003.safetensors"`, `weight_map has the key "a" twice`},
+		{`"c": "model-00003-of-00003.safetensors"`, `"a": "model-00003-of-00003.safetensors"`,
+			`weight_map has the key "a" twice`},
 		{`"weight_map"`, `"weights"`, "no weight_map"},
 		{`{`, ``, "model.safetensors.index.json: "},
 	} {
 		fsys, index := writeSet(t)
 		require.Contains(t, index, c.old)
 		require.NoError(t, fsys.Remove(safetensors.IndexFile("model")))
-		require.NoError(t, vfs.WriteFile(fsys, safetensors.IndexFile("model"), []byte(strings.Replace(index, c.old, c.new, 1))))
+		require.NoError(t, vfs.WriteFile(fsys, safetensors.IndexFile("model"),
+			[]byte(strings.Replace(index, c.old, c.new, 1))))
 		_, err := safetensors.OpenSet(fsys, ".", "model")
 		require.ErrorContains(t, err, c.want, c.new)
 	}

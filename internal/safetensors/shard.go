@@ -134,7 +134,8 @@ func (s *Set) openIndex(fsys vfs.FS, dir, base string) error {
 	}
 	files := slices.Sorted(maps.Values(weightMap))
 	for _, file := range slices.Compact(files) {
-		if file == "" || file != filepath.Base(file) || strings.ContainsAny(file, `/\:`) || file == ".." || file == "." {
+		if file == "" || file != filepath.Base(file) || strings.ContainsAny(file, `/\:`) || file == ".." ||
+			file == "." {
 			return fmt.Errorf("%s: %q is not the name of a file in the same folder", name, clip(file))
 		}
 		if err := s.open(fsys, dir, file); err != nil {

@@ -36,5 +36,6 @@ func OpenTerminal(columns, rows int) (terminal, other *os.File, err error) {
 
 // SetSize changes the size of a terminal.
 func SetSize(terminal *os.File, columns, rows int) error {
-	return unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(rows)})
+	return unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Col: uint16(columns), Row: uint16(rows)})
 }

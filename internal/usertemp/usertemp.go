@@ -39,7 +39,8 @@ func Check() error {
 		return err
 	}
 	if !info.IsDir() || !ownedByUs(info) {
-		return fmt.Errorf("%s is not a folder of this user with mode 0700: remove it, or set TMPDIR to another folder", dir)
+		return fmt.Errorf("%s is not a folder of this user with mode 0700: remove it, or set TMPDIR to another folder",
+			dir)
 	}
 	return nil
 }

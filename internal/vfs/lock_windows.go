@@ -14,7 +14,8 @@ func openLock(name string) (*os.File, error) { return os.OpenFile(name, os.O_RDW
 // lockFile locks a byte far behind the contents, which others may then read.
 func lockFile(f *os.File) (exclusive bool, err error) {
 	at := &windows.Overlapped{OffsetHigh: 1}
-	err = windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, at)
+	err = windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY,
+		0, 1, 0, at)
 	switch {
 	case err == nil:
 		return true, nil

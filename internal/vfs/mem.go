@@ -132,7 +132,9 @@ func (m *Mem) record(c change) { m.pending = append(m.pending, c) }
 // split cuts a path into its elements, none for the root.
 func split(name string) []string {
 	name = filepath.ToSlash(filepath.Clean(name))
-	return strings.FieldsFunc(strings.TrimPrefix(name, filepath.VolumeName(name)), func(r rune) bool { return r == '/' })
+	return strings.FieldsFunc(strings.TrimPrefix(name, filepath.VolumeName(name)), func(r rune) bool {
+		return r == '/'
+	})
 }
 
 // find returns the node at elems.

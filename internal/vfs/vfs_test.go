@@ -48,7 +48,8 @@ func TestFilesAreWrittenAndRead(t *testing.T) {
 	conform(t, func(t *testing.T, fsys vfs.FS, dir string) {
 		name := filepath.Join(dir, "x")
 		require.NoError(t, vfs.WriteFile(fsys, name, []byte("hello")))
-		require.ErrorIs(t, vfs.WriteFile(fsys, name, []byte("others")), fs.ErrExist, "an existing file is nobody's to write")
+		require.ErrorIs(t, vfs.WriteFile(fsys, name, []byte("others")), fs.ErrExist,
+			"an existing file is nobody's to write")
 		require.Equal(t, "hello", content(t, fsys, name))
 
 		info, err := fsys.Stat(name)

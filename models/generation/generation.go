@@ -94,7 +94,9 @@ func Generate(ctx context.Context, c *nn.Ctx, m models.Generator, prompt []int, 
 			}
 			logits := next(c, m, feed, cache)
 			if best := logits[argmax(logits)]; math.IsNaN(float64(best)) || math.IsInf(float64(best), 0) {
-				fault = fmt.Errorf("generation: the largest logit of token %d is %g: the model's weights are not finite", len(all), best)
+				fault = fmt.Errorf(
+					"generation: the largest logit of token %d is %g: the model's weights are not finite", len(all),
+					best)
 				return
 			}
 			penalize(logits, all, opt.RepetitionPenalty)

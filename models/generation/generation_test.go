@@ -83,7 +83,8 @@ func TestRepetitionPenaltyGolden(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &golden))
 	m, different := loadTiny(t), map[string]bool{}
 	for _, run := range golden.Runs {
-		require.Equal(t, run.New, generate(t, m, golden.Prompt, generation.Options{MaxNewTokens: len(run.New), RepetitionPenalty: run.Penalty}), run.Penalty)
+		require.Equal(t, run.New, generate(t, m, golden.Prompt,
+			generation.Options{MaxNewTokens: len(run.New), RepetitionPenalty: run.Penalty}), run.Penalty)
 		different[fmt.Sprint(run.New)] = true
 	}
 	require.Len(t, different, len(golden.Runs), "penalties that change nothing test nothing")
@@ -93,7 +94,8 @@ func TestGreedyEOS(t *testing.T) {
 	prompt, want := ints(t, "prompt"), ints(t, "generated")[5:]
 	eos := want[3]
 	end := slices.Index(want, eos) + 1
-	require.Equal(t, want[:end], generate(t, loadTiny(t), prompt, generation.Options{MaxNewTokens: 12, EOS: []int{eos}}))
+	require.Equal(t, want[:end], generate(t, loadTiny(t), prompt,
+		generation.Options{MaxNewTokens: 12, EOS: []int{eos}}))
 	require.Empty(t, generate(t, loadTiny(t), prompt, generation.Options{}))
 }
 
@@ -169,23 +171,32 @@ func TestSampling(t *testing.T) {
 		}
 	}
 	for _, temperature := range []float64{0.5, 1, 3} {
-		near(softmax(logits, temperature), draw(t, logits, n, generation.Options{Temperature: temperature}), "temperature")
+		near(softmax(logits, temperature), draw(t, logits, n, generation.Options{Temperature: temperature}),
+			"temperature")
 	}
 	p := softmax(logits, 1)
 	two := p[1] + p[3]
-	near([]float64{0, p[1] / two, 0, p[3] / two, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 2}), "top-k")
+	near([]float64{0, p[1] / two, 0, p[3] / two, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 2}),
+		"top-k")
 	near(p, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 99}), "top-k of more than there are")
 	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 1}), "top-1 is greedy")
 
-	near([]float64{0, p[1] / two, 0, p[3] / two, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopP: p[1] + 0.01}), "top-p keeps the token that crosses p")
-	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopP: 1e-9}), "top-p keeps one at least")
+	near([]float64{0, p[1] / two, 0, p[3] / two, 0},
+		draw(t, logits, n, generation.Options{Temperature: 1, TopP: p[1] + 0.01}),
+		"top-p keeps the token that crosses p")
+	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopP: 1e-9}),
+		"top-p keeps one at least")
 	near(p, draw(t, logits, n, generation.Options{Temperature: 1, TopP: 1}), "top-p of 1")
 	// Together, top-p works on what top-k left: p[1] is 0.62 of the two.
-	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 2, TopP: 0.6}), "top-k, then top-p")
+	near([]float64{0, 1, 0, 0, 0}, draw(t, logits, n, generation.Options{Temperature: 1, TopK: 2, TopP: 0.6}),
+		"top-k, then top-p")
 
-	near([]float64{0, 1, 0}, draw(t, []float32{-1e30, 5, float32(math.Inf(-1))}, n, generation.Options{Temperature: 1}), "impossible tokens")
-	require.Equal(t, draw(t, logits, n, generation.Options{Temperature: 1, Seed: 1}), draw(t, logits, n, generation.Options{Temperature: 1, Seed: 1}))
-	require.NotEqual(t, draw(t, logits, n, generation.Options{Temperature: 1, Seed: 1}), draw(t, logits, n, generation.Options{Temperature: 1, Seed: 2}))
+	near([]float64{0, 1, 0}, draw(t, []float32{-1e30, 5, float32(math.Inf(-1))}, n, generation.Options{Temperature: 1}),
+		"impossible tokens")
+	require.Equal(t, draw(t, logits, n, generation.Options{Temperature: 1, Seed: 1}),
+		draw(t, logits, n, generation.Options{Temperature: 1, Seed: 1}))
+	require.NotEqual(t, draw(t, logits, n, generation.Options{Temperature: 1, Seed: 1}),
+		draw(t, logits, n, generation.Options{Temperature: 1, Seed: 2}))
 	near([]float64{0, 1, 0}, draw(t, []float32{1, 2, 2}, 10, generation.Options{}), "greedy takes the first of equals")
 }
 
@@ -223,11 +234,12 @@ func TestCancel(t *testing.T) {
 	m := loadTiny(t)
 	want := generate(t, m, []int{1, 2}, generation.Options{MaxNewTokens: 3})
 	var got []int
-	out, err := generation.Generate(ctx, training(), m, []int{1, 2}, generation.Options{MaxNewTokens: 50, OnToken: func(id int) {
-		if got = append(got, id); len(got) == 3 {
-			cancel()
-		}
-	}})
+	out, err := generation.Generate(ctx, training(), m, []int{1, 2},
+		generation.Options{MaxNewTokens: 50, OnToken: func(id int) {
+			if got = append(got, id); len(got) == 3 {
+				cancel()
+			}
+		}})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, want, out)
 	out, err = generation.Generate(ctx, training(), m, []int{1}, generation.Options{MaxNewTokens: 5})
@@ -242,18 +254,24 @@ func TestGenerateErrors(t *testing.T) {
 		require.Error(t, err)
 		return err.Error()
 	}
-	require.Equal(t, "generation: the prompt is empty: want at least one token", fail(m, nil, generation.Options{MaxNewTokens: 1}))
-	require.Equal(t, "generation: max_new_tokens = -1: want at least 0; temperature = -1: want a number ≥ 0; top_k = -2: want at least 0; "+
-		"top_p = 1.5: want a probability in [0, 1]", fail(m, []int{1}, generation.Options{MaxNewTokens: -1, Temperature: -1, TopK: -2, TopP: 1.5}))
+	require.Equal(t, "generation: the prompt is empty: want at least one token",
+		fail(m, nil, generation.Options{MaxNewTokens: 1}))
+	require.Equal(t, "generation: max_new_tokens = -1: want at least 0; temperature = -1: want a number ≥ 0; top_k = "+
+		"-2: want at least 0; "+
+		"top_p = 1.5: want a probability in [0, 1]",
+		fail(m, []int{1}, generation.Options{MaxNewTokens: -1, Temperature: -1, TopK: -2, TopP: 1.5}))
 	for _, penalty := range []float64{-1, math.NaN(), math.Inf(1)} {
 		require.Contains(t, fail(m, []int{1}, generation.Options{RepetitionPenalty: penalty}), "repetition_penalty")
 	}
-	require.Contains(t, fail(m, []int{1}, generation.Options{Temperature: math.NaN(), TopP: math.NaN()}), "temperature = NaN: want a number ≥ 0; top_p = NaN")
-	require.Contains(t, fail(m, []int{1, 211}, generation.Options{MaxNewTokens: 1}), "211", "an id beyond the vocabulary")
+	require.Contains(t, fail(m, []int{1}, generation.Options{Temperature: math.NaN(), TopP: math.NaN()}),
+		"temperature = NaN: want a number ≥ 0; top_p = NaN")
+	require.Contains(t, fail(m, []int{1, 211}, generation.Options{MaxNewTokens: 1}), "211",
+		"an id beyond the vocabulary")
 	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
 		broken := &table{logits: [][]float32{{1, float32(bad), 3}}, limit: 8}
 		for _, temperature := range []float64{0, 1} {
-			require.Contains(t, fail(broken, []int{1, 2}, generation.Options{MaxNewTokens: 1, Temperature: temperature}),
+			require.Contains(t, fail(broken, []int{1, 2},
+				generation.Options{MaxNewTokens: 1, Temperature: temperature}),
 				"generation: the largest logit of token 2 is ")
 		}
 	}

@@ -22,7 +22,8 @@ func (m *Model) NewCache(c *nn.Ctx, batch int) models.Cache {
 func (m *Model) Next(c *nn.Ctx, ids *tensor.Tensor, cache models.Cache) *tensor.Tensor {
 	own, ok := cache.(*nn.KVCache)
 	if !ok {
-		panic(&tensor.Error{Op: "gpt2.Next", Msg: fmt.Sprintf("a cache of type %T: want one that NewCache made", cache), Where: c.Path()})
+		panic(&tensor.Error{Op: "gpt2.Next", Msg: fmt.Sprintf("a cache of type %T: want one that NewCache made", cache),
+			Where: c.Path()})
 	}
 	return models.NextLogits(c, m, m.LMHead, ids, func(c *nn.Ctx, ids *tensor.Tensor) *tensor.Tensor {
 		return m.Transformer.forward(c, ids, nil, own)

@@ -40,7 +40,8 @@ func TestCacheEqualsForward(t *testing.T) {
 						got := tensor.ToSlice[float32](c.Ctx, y)
 						for r := range rows {
 							want := full[(r*length+at-1)*cfg.VocabSize:][:cfg.VocabSize]
-							require.InDeltaSlice(t, want, got[r*cfg.VocabSize:][:cfg.VocabSize], 2e-5, "round %d, after %d tokens", round, at)
+							require.InDeltaSlice(t, want, got[r*cfg.VocabSize:][:cfg.VocabSize], 2e-5,
+								"round %d, after %d tokens", round, at)
 						}
 						return nil
 					})
@@ -69,7 +70,8 @@ func TestCacheRefuses(t *testing.T) {
 		return tensor.Try(func() { m.Next(c, tensor.FromSlice(c.Ctx, tokens(1, n, 61), 1, n), cache) })
 	}
 	require.NoError(t, next(10))
-	require.EqualError(t, next(7), "tensor.gpt2.Forward: 7 tokens after 10: want at most n_positions = 16 in all (in transformer)")
+	require.EqualError(t, next(7), "tensor.gpt2.Forward: 7 tokens after 10: want at most n_positions = 16 in all (in "+
+		"transformer)")
 	require.Equal(t, 10, cache.Len())
 	require.NoError(t, next(6))
 	cache = otherCache{}

@@ -52,7 +52,8 @@ func TestLoadedConfigIsKept(t *testing.T) {
 }
 
 func TestConfigOfTheNewerDTypeKey(t *testing.T) {
-	m, err := models.FromConfig(nn.NewInit(tensor.CPU(), 1), []byte(`{"model_type":"gpt2","vocab_size":8,"n_positions":4,"n_embd":4,"n_layer":1,"n_head":1}`))
+	m, err := models.FromConfig(nn.NewInit(tensor.CPU(), 1),
+		[]byte(`{"model_type":"gpt2","vocab_size":8,"n_positions":4,"n_embd":4,"n_layer":1,"n_head":1}`))
 	require.NoError(t, err)
 	m.(*gpt2.Model).CarryConfig(`{"dtype":"bfloat16","task_specific_params":{"b":1,"a":[2]},"model_type":"gpt2"}`)
 	text, err := models.ConfigJSON(m)
@@ -73,7 +74,8 @@ func TestSidecars(t *testing.T) {
 	}
 	got, err := models.Sidecars(dir)
 	require.NoError(t, err)
-	require.Equal(t, []models.Sidecar{{Name: "tokenizer_config.json", Data: []byte("tokenizer_config.json")}, {Name: "generation_config.json", Data: []byte("generation_config.json")}}, got)
+	require.Equal(t, []models.Sidecar{{Name: "tokenizer_config.json", Data: []byte("tokenizer_config.json")},
+		{Name: "generation_config.json", Data: []byte("generation_config.json")}}, got)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "vocab.json"), 0o700))
 	_, err = models.Sidecars(dir)
 	require.ErrorContains(t, err, "vocab.json")

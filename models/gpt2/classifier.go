@@ -107,7 +107,8 @@ func (m *Classifier) Config() any {
 		TorchDType    string   `json:"torch_dtype"`
 		ClassifierConfig
 		Label2ID map[string]int `json:"label2id"`
-	}{[]string{classifierArchitecture}, "gpt2", m.Cfg.NPositions, m.Transformer.WTE.Weight.DType().String(), m.Cfg, m.Cfg.ID2Label.Label2ID()}
+	}{[]string{classifierArchitecture}, "gpt2", m.Cfg.NPositions, m.Transformer.WTE.Weight.DType().String(), m.Cfg,
+		m.Cfg.ID2Label.Label2ID()}
 }
 
 // Labels are the names of the classes, in the order of the logits.

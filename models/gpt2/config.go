@@ -70,7 +70,8 @@ func (c Config) Validate() error {
 	want(c.VocabSize > 0, "vocab_size = %d: want at least 1", c.VocabSize)
 	want(c.NPositions > 0, "n_positions = %d: want at least 1", c.NPositions)
 	want(c.NLayer > 0, "n_layer = %d: want at least 1", c.NLayer)
-	want(c.NHead > 0 && c.NEmbd > 0 && c.NEmbd%max(c.NHead, 1) == 0, "n_embd = %d, n_head = %d: want a positive multiple of n_head", c.NEmbd, c.NHead)
+	want(c.NHead > 0 && c.NEmbd > 0 && c.NEmbd%max(c.NHead, 1) == 0,
+		"n_embd = %d, n_head = %d: want a positive multiple of n_head", c.NEmbd, c.NHead)
 	want(c.inner() > 0 || c.NInner == nil, "n_inner = %d: want null or at least 1", c.inner())
 	_, known := activations[c.ActivationFunction]
 	want(known, "activation_function = %q: want gelu_new, gelu, relu or silu", c.ActivationFunction)

@@ -36,14 +36,18 @@ func TestParseConfigErrors(t *testing.T) {
 	for _, k := range []struct{ text, want string }{
 		{`{`, "gpt2: config.json: unexpected end of JSON input"},
 		{`[]`, "gpt2: config.json: json: cannot unmarshal array into Go value of type gpt2.Config"},
-		{`{"n_layer": "two"}`, "gpt2: config.json: json: cannot unmarshal string into Go struct field Config.n_layer of type int"},
-		{`{"scale_attn_by_inverse_layer_idx": true}`, "gpt2: config.json: scale_attn_by_inverse_layer_idx = true is not supported: want false"},
-		{`{"reorder_and_upcast_attn": true}`, "gpt2: config.json: reorder_and_upcast_attn = true is not supported: want false"},
+		{`{"n_layer": "two"}`, "gpt2: config.json: json: cannot unmarshal string into Go struct field Config.n_layer " +
+			"of type int"},
+		{`{"scale_attn_by_inverse_layer_idx": true}`,
+			"gpt2: config.json: scale_attn_by_inverse_layer_idx = true is not supported: want false"},
+		{`{"reorder_and_upcast_attn": true}`,
+			"gpt2: config.json: reorder_and_upcast_attn = true is not supported: want false"},
 		{`{"add_cross_attention": true}`, "gpt2: config.json: add_cross_attention = true is not supported: want false"},
 		{`{"n_embd": 10, "n_head": 3}`, "gpt2: config: n_embd = 10, n_head = 3: want a positive multiple of n_head"},
 		{`{"vocab_size": 0, "n_positions": -1, "n_layer": 0, "n_head": 0, "n_inner": 0, "activation_function": "swish",
 			"resid_pdrop": 1, "embd_pdrop": -0.1, "attn_pdrop": 2, "layer_norm_epsilon": 0, "initializer_range": -1}`,
-			"gpt2: config: vocab_size = 0: want at least 1; n_positions = -1: want at least 1; n_layer = 0: want at least 1; " +
+			"gpt2: config: vocab_size = 0: want at least 1; n_positions = -1: want at least 1; n_layer = 0: want at " +
+				"least 1; " +
 				"n_embd = 768, n_head = 0: want a positive multiple of n_head; n_inner = 0: want null or at least 1; " +
 				`activation_function = "swish": want gelu_new, gelu, relu or silu; resid_pdrop = 1: want a probability in [0, 1); ` +
 				"embd_pdrop = -0.1: want a probability in [0, 1); attn_pdrop = 2: want a probability in [0, 1); " +

@@ -112,7 +112,8 @@ func TestDriftOfTrainingInBFloat16(t *testing.T) {
 	t.Logf("from PyTorch's float32: PyTorch in bfloat16 %.3g, ours %.3g", theirs, ours)
 	require.Positive(t, theirs)
 	require.Less(t, ours, 3*theirs)
-	t.Logf("last losses: %.4f, %.4f, ours %.4f", single[len(single)-1], half.Losses.BFloat16[len(losses)-1], losses[len(losses)-1])
+	t.Logf("last losses: %.4f, %.4f, ours %.4f", single[len(single)-1], half.Losses.BFloat16[len(losses)-1],
+		losses[len(losses)-1])
 	require.InEpsilon(t, single[len(single)-1], losses[len(losses)-1], 0.02)
 }
 

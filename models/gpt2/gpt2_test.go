@@ -79,7 +79,8 @@ func TestParameters(t *testing.T) {
 	inner := 40
 	cfg.NInner = &inner
 	wide := newModel(t, tensor.CPU(), cfg)
-	require.EqualValues(t, 6*(nn.NumParameters(wide)-(cfg.VocabSize+cfg.NPositions)*cfg.NEmbd)+12*2*8*24, wide.FLOPsPerToken(8))
+	require.EqualValues(t, 6*(nn.NumParameters(wide)-(cfg.VocabSize+cfg.NPositions)*cfg.NEmbd)+12*2*8*24,
+		wide.FLOPsPerToken(8))
 }
 
 // The deviations are GPT-2's: 0.02, and less where a projection ends in the residual stream.
@@ -116,7 +117,8 @@ func TestForwardWithoutLabels(t *testing.T) {
 	require.Equal(t, []int{2, 5, 61}, out.Logits.Shape())
 	with := m.Forward(c, batch(c.Ctx, ids, 2, true))
 	require.Equal(t, tensor.ReadBytes(c.Ctx, out.Logits), tensor.ReadBytes(c.Ctx, with.Logits))
-	require.InEpsilon(t, 8*math.Log(61), tensor.Item(c.Ctx, with.Loss), 0.05, "the sum over 8 predictions of a model that knows nothing")
+	require.InEpsilon(t, 8*math.Log(61), tensor.Item(c.Ctx, with.Loss), 0.05,
+		"the sum over 8 predictions of a model that knows nothing")
 }
 
 // What comes later, and what the mask hides, changes nothing.
@@ -155,12 +157,15 @@ func TestForwardRefuses(t *testing.T) {
 	forward := func(ids []int64, rows int) error {
 		return tensor.Try(func() { m.Forward(c, batch(c.Ctx, ids, rows, true)) })
 	}
-	require.EqualError(t, forward(tokens(2, 17, 61), 2), "tensor.gpt2.Forward: 17 tokens after 0: want at most n_positions = 16 in all (in transformer)")
+	require.EqualError(t, forward(tokens(2, 17, 61), 2),
+		"tensor.gpt2.Forward: 17 tokens after 0: want at most n_positions = 16 in all (in transformer)")
 	require.NoError(t, forward(tokens(2, 16, 61), 2))
 	require.ErrorContains(t, forward([]int64{1, 61}, 1), "61")
 	flat := &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: tensor.FromSlice(c.Ctx, tokens(1, 5, 61), 5)}}
-	require.EqualError(t, tensor.Try(func() { m.Forward(c, flat) }), "tensor.gpt2.Forward: input_ids of shape [5]: want [batch, tokens] (in transformer)")
-	require.EqualError(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }), "tensor.gpt2.Forward: the batch has no input_ids (in transformer)")
+	require.EqualError(t, tensor.Try(func() { m.Forward(c, flat) }),
+		"tensor.gpt2.Forward: input_ids of shape [5]: want [batch, tokens] (in transformer)")
+	require.EqualError(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }),
+		"tensor.gpt2.Forward: the batch has no input_ids (in transformer)")
 }
 
 // Each activation and the unscaled scores make a difference, and nothing else does.
@@ -169,9 +174,16 @@ func TestConfigSwitches(t *testing.T) {
 	seen := map[string]string{}
 	for name, change := range map[string]func(*gpt2.Config){
 		"default": func(*gpt2.Config) {}, "gelu": func(c *gpt2.Config) { c.ActivationFunction = "gelu" },
-		"relu": func(c *gpt2.Config) { c.ActivationFunction = "relu" }, "silu": func(c *gpt2.Config) { c.ActivationFunction = "silu" },
-		"unscaled": func(c *gpt2.Config) { c.ScaleAttnWeights = false }, "inner": func(c *gpt2.Config) { n := 40; c.NInner = &n },
-		"untied": func(c *gpt2.Config) { c.TieWordEmbeddings = false }, "eps": func(c *gpt2.Config) { c.LayerNormEpsilon = 0.1 },
+		"relu": func(c *gpt2.Config) { c.ActivationFunction = "relu" }, "silu": func(c *gpt2.Config) {
+			c.ActivationFunction = "silu"
+		},
+		"unscaled": func(c *gpt2.Config) { c.ScaleAttnWeights = false }, "inner": func(c *gpt2.Config) {
+			n := 40
+			c.NInner = &n
+		},
+		"untied": func(c *gpt2.Config) { c.TieWordEmbeddings = false }, "eps": func(c *gpt2.Config) {
+			c.LayerNormEpsilon = 0.1
+		},
 	} {
 		cfg := smallConfig()
 		cfg.InitializerRange = 0.2

@@ -136,8 +136,10 @@ func TestLossOnly(t *testing.T) {
 		ids := tokens(2, 5, 61)
 		out := m.Forward(c, batch(c.Ctx, ids, 2, true))
 		require.Nil(t, out.Logits)
-		require.Equal(t, tensor.ReadBytes(c.Ctx, m.Forward(evaluation(), batch(c.Ctx, ids, 2, true)).Loss), tensor.ReadBytes(c.Ctx, out.Loss))
-		require.NotNil(t, m.Forward(c, batch(c.Ctx, ids, 2, false)).Logits, "without labels the logits are all there is")
+		require.Equal(t, tensor.ReadBytes(c.Ctx, m.Forward(evaluation(), batch(c.Ctx, ids, 2, true)).Loss),
+			tensor.ReadBytes(c.Ctx, out.Loss))
+		require.NotNil(t, m.Forward(c, batch(c.Ctx, ids, 2, false)).Logits,
+			"without labels the logits are all there is")
 	}
 }
 

@@ -92,7 +92,8 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, _ int) *data.Batch {
 		labels = tensor.Zeros(c, tensor.Int64, size)
 	}
 	inputs := tensor.Zeros(c, m.Layers[0].Weight.DType(), size, sizes[0])
-	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.Inputs: inputs, data.Labels: labels}, Size: size, Count: int64(size)}
+	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.Inputs: inputs, data.Labels: labels}, Size: size,
+		Count: int64(size)}
 }
 
 // Forward reads inputs [B, sizes[0]] and labels: float [B, sizes[last]] for mse, integer

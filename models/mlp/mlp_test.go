@@ -60,7 +60,8 @@ func TestLearnsXOR(t *testing.T) {
 		require.Less(t, fit(regression, batch(x, values), 300), 0.01, activation)
 		classifier := newModel(t, mlp.Config{Sizes: []int{2, 16, 2}, Activation: activation, Loss: "cross_entropy"})
 		require.Less(t, fit(classifier, batch(x, classes), 300), 0.05, activation)
-		logits := tensor.ToSlice[float32](c, classifier.Forward(nn.NewCtx(c.NoGrad(), nil, false), batch(x, nil)).Logits)
+		logits := tensor.ToSlice[float32](c, classifier.Forward(nn.NewCtx(c.NoGrad(), nil, false),
+			batch(x, nil)).Logits)
 		for i, want := range []bool{false, true, true, false} {
 			require.Equal(t, want, logits[2*i+1] > logits[2*i], "%s: case %d", activation, i)
 		}
@@ -103,7 +104,8 @@ func TestForward(t *testing.T) {
 func TestForwardRefuses(t *testing.T) {
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).NoGrad(), nil, false)
 	m := newModel(t, mlp.Config{Sizes: []int{3, 2}})
-	require.EqualError(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }), "tensor.mlp.Forward: the batch has no inputs")
+	require.EqualError(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }),
+		"tensor.mlp.Forward: the batch has no inputs")
 	var e *tensor.Error
 	require.ErrorAs(t, tensor.Try(func() { m.Forward(c, batch(tensor.Ones(c.Ctx, tensor.Float32, 5, 4), nil)) }), &e)
 	require.Equal(t, "layers.0", e.Where)
@@ -114,6 +116,7 @@ func TestForwardRefuses(t *testing.T) {
 
 func TestConfigErrors(t *testing.T) {
 	_, err := mlp.New(nn.NewInit(tensor.CPU(), 1), mlp.Config{Sizes: []int{0}, Activation: "sine", Loss: "hinge"})
-	require.EqualError(t, err, `mlp: config: sizes = [0]: want at least input and output; sizes = [0]: want positive widths; `+
-		`activation = "sine": want relu, gelu, silu or tanh; loss = "hinge": want mse or cross_entropy`)
+	require.EqualError(t, err,
+		`mlp: config: sizes = [0]: want at least input and output; sizes = [0]: want positive widths; `+
+			`activation = "sine": want relu, gelu, silu or tanh; loss = "hinge": want mse or cross_entropy`)
 }

@@ -31,7 +31,8 @@ func Run(t *testing.T, config string, length int) {
 		name string
 		run  func(t *testing.T, r *rig)
 	}{
-		{"Config", configuration}, {"Parameters", parameters}, {"SameBits", sameBits}, {"LossOnly", lossOnly}, {"Saved", saved},
+		{"Config", configuration}, {"Parameters", parameters}, {"SameBits", sameBits}, {"LossOnly", lossOnly},
+		{"Saved", saved},
 		{"Memory", memory}, {"Cache", cache}, {"Precision", precision},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newRig(t, config, length)) })
@@ -141,7 +142,9 @@ func sameBits(t *testing.T, r *rig) {
 		same(c.WithRecompute(m.RecomputeUnits()), r.Configured, "with recomputation")
 	}
 	tree, nothing := nn.Walk(r.Configured), func(*tensor.Ctx) {}
-	tree.Modules(func(_ string, m nn.Module) { tree.AddHooks(m, &nn.Hooks{PreBackward: nothing, PostBackward: nothing}) })
+	tree.Modules(func(_ string, m nn.Module) {
+		tree.AddHooks(m, &nn.Hooks{PreBackward: nothing, PostBackward: nothing})
+	})
 	same(nn.NewCtx(c.Ctx, tree, true), r.Configured, "with hooks")
 	twin, err := nn.Clone(r.Configured, r.dev)
 	require.NoError(t, err)

@@ -75,9 +75,11 @@ func (c Config) Validate() error {
 	want(c.NumChannels > 0, "num_channels = %d: want at least 1", c.NumChannels)
 	want(c.EmbeddingSize > 0, "embedding_size = %d: want at least 1", c.EmbeddingSize)
 	want(c.LayerType == Basic || c.LayerType == Bottleneck, "layer_type = %q: want basic or bottleneck", c.LayerType)
-	want(len(c.HiddenSizes) > 0 && len(c.HiddenSizes) == len(c.Depths), "hidden_sizes = %v, depths = %v: want one of each for each stage", c.HiddenSizes, c.Depths)
+	want(len(c.HiddenSizes) > 0 && len(c.HiddenSizes) == len(c.Depths),
+		"hidden_sizes = %v, depths = %v: want one of each for each stage", c.HiddenSizes, c.Depths)
 	for _, n := range c.HiddenSizes {
-		want(n > 0 && (c.LayerType != Bottleneck || n%reduction == 0), "hidden_sizes has %d: want a positive number of channels, of a bottleneck a multiple of %d", n, reduction)
+		want(n > 0 && (c.LayerType != Bottleneck || n%reduction == 0),
+			"hidden_sizes has %d: want a positive number of channels, of a bottleneck a multiple of %d", n, reduction)
 	}
 	for _, n := range c.Depths {
 		want(n > 0, "depths has %d: want at least 1", n)

@@ -67,8 +67,10 @@ func New(in *nn.Init, cfg Config) (*Model, error) { return models.Make(in, "resn
 func newModel(in *nn.Init, cfg Config) *Model {
 	base := in.Sub("resnet")
 	embedder := &Embedder{
-		Embedder: newConvolution(base.Sub("embedder").Sub("embedder"), cfg.NumChannels, cfg.EmbeddingSize, 7, 2, cfg.HiddenAct),
-		Pooler:   &nn.MaxPool2D{Options: tensor.Pool2DOptions{Kernel: [2]int{3, 3}, Stride: [2]int{2, 2}, Padding: [2]int{1, 1}}},
+		Embedder: newConvolution(base.Sub("embedder").Sub("embedder"), cfg.NumChannels, cfg.EmbeddingSize, 7, 2,
+			cfg.HiddenAct),
+		Pooler: &nn.MaxPool2D{Options: tensor.Pool2DOptions{Kernel: [2]int{3, 3}, Stride: [2]int{2, 2},
+			Padding: [2]int{1, 1}}},
 	}
 	encoder := &Encoder{}
 	from := cfg.EmbeddingSize
@@ -78,10 +80,12 @@ func newModel(in *nn.Init, cfg Config) *Model {
 			stride = 1
 		}
 		stages := base.Sub("encoder").Sub("stages")
-		encoder.Stages = append(encoder.Stages, newStage(stages.Sub(strconv.Itoa(i)), cfg, from, to, stride, cfg.Depths[i]))
+		encoder.Stages = append(encoder.Stages,
+			newStage(stages.Sub(strconv.Itoa(i)), cfg, from, to, stride, cfg.Depths[i]))
 		from = to
 	}
-	head := &Head{Linear: nn.NewLinear(in.Sub("classifier").Sub("1"), nn.LinearConfig{In: from, Out: len(cfg.ID2Label)})}
+	head := &Head{Linear: nn.NewLinear(in.Sub("classifier").Sub("1"),
+		nn.LinearConfig{In: from, Out: len(cfg.ID2Label)})}
 	return &Model{ResNet: &ResNet{Embedder: embedder, Encoder: encoder}, Classifier: head, Cfg: cfg}
 }
 
@@ -96,7 +100,8 @@ func (m *Model) Config() any {
 		TorchDType    string   `json:"torch_dtype"`
 		Config
 		Label2ID map[string]int `json:"label2id"`
-	}{[]string{"ResNetForImageClassification"}, "resnet", m.Classifier.Linear.Weight.DType().String(), m.Cfg, m.Cfg.ID2Label.Label2ID()}
+	}{[]string{"ResNetForImageClassification"}, "resnet", m.Classifier.Linear.Weight.DType().String(), m.Cfg,
+		m.Cfg.ID2Label.Label2ID()}
 }
 
 // Labels are the names of the classes, in the order of the logits.
@@ -119,7 +124,8 @@ func (m *Model) ExampleBatch(c *tensor.Ctx, size, length int) *data.Batch {
 		length = 224
 	}
 	pixels := tensor.Zeros(c, tensor.Float32, size, m.Cfg.NumChannels, length, length)
-	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.PixelValues: pixels, data.Labels: tensor.Zeros(c, tensor.Int64, size)}, Size: size, Count: int64(size)}
+	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.PixelValues: pixels,
+		data.Labels: tensor.Zeros(c, tensor.Int64, size)}, Size: size, Count: int64(size)}
 }
 
 // Forward reads pixel_values, images [B,num_channels,H,W], and labels (optional), the classes
@@ -128,9 +134,12 @@ func (m *Model) Forward(c *nn.Ctx, b *data.Batch) models.Output {
 	x := b.Tensors[data.PixelValues]
 	switch {
 	case x == nil:
-		panic(&tensor.Error{Op: "resnet.Forward", Msg: fmt.Sprintf("the batch has no %s", data.PixelValues), Where: c.Path()})
+		panic(&tensor.Error{Op: "resnet.Forward", Msg: fmt.Sprintf("the batch has no %s", data.PixelValues),
+			Where: c.Path()})
 	case len(x.Shape()) != 4 || x.Size(1) != m.Cfg.NumChannels:
-		panic(&tensor.Error{Op: "resnet.Forward", Msg: fmt.Sprintf("%s of shape %v: want [B %d H W]", data.PixelValues, x.Shape(), m.Cfg.NumChannels), Where: c.Path()})
+		panic(&tensor.Error{Op: "resnet.Forward",
+			Msg:   fmt.Sprintf("%s of shape %v: want [B %d H W]", data.PixelValues, x.Shape(), m.Cfg.NumChannels),
+			Where: c.Path()})
 	}
 	return models.NewOutput(nn.Unit(c, m, func(c *nn.Ctx, in []*tensor.Tensor) []*tensor.Tensor {
 		logits := m.Classifier.Forward(c, m.ResNet.Forward(c, in[0]))

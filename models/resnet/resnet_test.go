@@ -31,7 +31,8 @@ func newModel(t *testing.T, layer string) *resnet.Model {
 }
 
 func images(c *tensor.Ctx, shape ...int) *data.Batch {
-	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.PixelValues: tensor.Normal(c, tensor.Float32, 5, 0, 1, shape...)}, Size: shape[0]}
+	return &data.Batch{Tensors: map[string]*tensor.Tensor{
+		data.PixelValues: tensor.Normal(c, tensor.Float32, 5, 0, 1, shape...)}, Size: shape[0]}
 }
 
 func TestNames(t *testing.T) {
@@ -41,7 +42,8 @@ func TestNames(t *testing.T) {
 	}
 	require.Contains(t, names, "resnet.embedder.embedder.convolution.weight")
 	require.Contains(t, names, "resnet.encoder.stages.1.layers.0.shortcut.normalization.num_batches_tracked")
-	require.NotContains(t, names, "resnet.encoder.stages.0.layers.0.shortcut.convolution.weight", "nothing changes its shape")
+	require.NotContains(t, names, "resnet.encoder.stages.0.layers.0.shortcut.convolution.weight",
+		"nothing changes its shape")
 	require.Contains(t, names, "classifier.1.bias")
 	require.Len(t, newModel(t, resnet.Bottleneck).ResNet.Encoder.Stages[1].Layers[1].Layer, 3)
 }
@@ -62,7 +64,10 @@ func TestSizes(t *testing.T) {
 }
 
 func TestParseConfig(t *testing.T) {
-	cfg, err := resnet.ParseConfig([]byte(`{"depths": [1], "hidden_sizes": [8], "num_labels": 3, "out_features": ["stage1"], "problem_type": null}`))
+	cfg,
+		err := resnet.ParseConfig(
+		[]byte(
+			`{"depths": [1], "hidden_sizes": [8], "num_labels": 3, "out_features": ["stage1"], "problem_type": null}`))
 	require.NoError(t, err)
 	want := resnet.DefaultConfig()
 	want.Depths, want.HiddenSizes, want.ID2Label = []int{1}, []int{8}, models.Labels("LABEL_0", "LABEL_1", "LABEL_2")
@@ -98,7 +103,8 @@ func TestParseConfigErrors(t *testing.T) {
 		`{"num_channels":0,"embedding_size":-1,"layer_type":"deep","hidden_act":"sin","depths":[0],"hidden_sizes":[2,4]}`: `resnet: config: num_channels = 0: want at least 1; embedding_size = -1: want at least 1; ` +
 			`layer_type = "deep": want basic or bottleneck; hidden_sizes = [2 4], depths = [0]: want one of each for each stage; depths has 0: want at least 1; ` +
 			`hidden_act = "sin": want relu, gelu, silu or tanh`,
-		`{"depths":[1],"hidden_sizes":[6]}`: "resnet: config: hidden_sizes has 6: want a positive number of channels, of a bottleneck a multiple of 4",
+		`{"depths":[1],"hidden_sizes":[6]}`: "resnet: config: hidden_sizes has 6: want a positive number of " +
+			"channels, of a bottleneck a multiple of 4",
 	} {
 		_, err := resnet.ParseConfig([]byte(text))
 		require.EqualError(t, err, want)
@@ -108,8 +114,10 @@ func TestParseConfigErrors(t *testing.T) {
 func TestForwardRefuses(t *testing.T) {
 	m := newModel(t, resnet.Basic)
 	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).NoGrad(), nil, false)
-	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }), "resnet.Forward: the batch has no pixel_values")
-	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, images(c.Ctx, 2, 1, 8, 8)) }), "pixel_values of shape [2 1 8 8]: want [B 3 H W]")
+	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, &data.Batch{}) }),
+		"resnet.Forward: the batch has no pixel_values")
+	require.ErrorContains(t, tensor.Try(func() { m.Forward(c, images(c.Ctx, 2, 1, 8, 8)) }),
+		"pixel_values of shape [2 1 8 8]: want [B 3 H W]")
 	out := m.Forward(c, images(c.Ctx, 2, 3, 20, 17))
 	require.Nil(t, out.Loss)
 	require.Equal(t, []int{2, 3}, out.Logits.Shape())

@@ -58,7 +58,8 @@ func newRig(k Case, dev *tensor.Device, dt tensor.DType, training bool) *rig {
 func (r *rig) step(c *nn.Ctx) (loss float64) {
 	c.With(c.WithRandom(3, 0)).Scope(func(c *nn.Ctx) []*tensor.Tensor { // every step draws the same numbers
 		y := r.layer.Forward(c, r.x)
-		sum := tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, tensor.Normal(c.Ctx, y.DType(), 4, 0, 1, y.Shape()...)), nil, false)
+		sum := tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, tensor.Normal(c.Ctx, y.DType(), 4, 0, 1, y.Shape()...)), nil,
+			false)
 		loss = tensor.Item(c.Ctx, sum)
 		if sum.RequiresGrad() {
 			tensor.Backward(c.Ctx, []*tensor.Tensor{sum}, nil, nil)

@@ -258,11 +258,14 @@ func loadErrors(t *testing.T, k Case) {
 	r := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0)
 	r.steps(0, 2)
 	st := r.opt.State()
-	bad := optim.State{Name: "else", Steps: map[string]int64{"matrix": -1, "vector": 5, "scalar": 5, "other": 1}, Tensors: map[string]*tensor.Tensor{
-		"other.state": tensor.Zeros(r.c, tensor.Float32, 1),
-	}}
-	want := []string{fmt.Sprintf("it was saved by optimizer %q, not %q", "else", r.opt.Name()), "other.state is not known",
-		"the step count of matrix is -1, want 0 or more", "the step count of empty is missing", "the step count of other is not known"}
+	bad := optim.State{Name: "else", Steps: map[string]int64{"matrix": -1, "vector": 5, "scalar": 5, "other": 1},
+		Tensors: map[string]*tensor.Tensor{
+			"other.state": tensor.Zeros(r.c, tensor.Float32, 1),
+		}}
+	want := []string{fmt.Sprintf("it was saved by optimizer %q, not %q", "else", r.opt.Name()),
+		"other.state is not known",
+		"the step count of matrix is -1, want 0 or more", "the step count of empty is missing",
+		"the step count of other is not known"}
 	for name := range st.Tensors {
 		if name == "vector.exp_avg" {
 			bad.Tensors[name] = tensor.Zeros(r.c, tensor.Float64, 7)
@@ -284,7 +287,8 @@ func loadErrors(t *testing.T, k Case) {
 func dtypes(t *testing.T, k Case) {
 	exact := newRig(k, tensor.CPU(), tensor.Float64, 0.05, 0.01)
 	exact.steps(0, 5)
-	for dt, tolerance := range map[tensor.DType]float64{tensor.Float32: 1e-5, tensor.BFloat16: 0.1, tensor.Float16: 0.02} {
+	for dt, tolerance := range map[tensor.DType]float64{tensor.Float32: 1e-5, tensor.BFloat16: 0.1,
+		tensor.Float16: 0.02} {
 		r := newRig(k, tensor.CPU(), dt, 0.05, 0.01)
 		for n := range 5 { // the exact gradients, rounded
 			exact.give(n)
@@ -338,7 +342,8 @@ func workers(t *testing.T, k Case) {
 		dev := tensor.NewCPU(n)
 		defer dev.Close()
 		c := tensor.NewCtx(dev)
-		p := tensor.Named{Name: "p", Tensor: tensor.Normal(c.NoGrad(), tensor.Float32, 1, 0, 1, 50_001).SetRequiresGrad(true)}
+		p := tensor.Named{Name: "p", Tensor: tensor.Normal(c.NoGrad(), tensor.Float32, 1, 0, 1,
+			50_001).SetRequiresGrad(true)}
 		opt := k.New(c, []*optim.Group{{Params: []tensor.Named{p}, LR: 0.1, WeightDecay: 0.1}})
 		for i := range 3 {
 			p.SwapGrad(tensor.Normal(c.NoGrad(), tensor.Float32, uint64(i+2), 0, 1, 50_001), true)
@@ -372,5 +377,6 @@ func allocations(t *testing.T, k Case) {
 	r := newRig(k, tensor.CPU(), tensor.Float32, 0.1, 0.1)
 	r.give(0)
 	got := testing.AllocsPerRun(20, func() { r.opt.Step(r.c) })
-	require.LessOrEqual(t, got, k.Allocs*float64(len(r.params)), "allocations of a step over %d parameters", len(r.params))
+	require.LessOrEqual(t, got, k.Allocs*float64(len(r.params)), "allocations of a step over %d parameters",
+		len(r.params))
 }

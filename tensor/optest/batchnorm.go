@@ -11,14 +11,17 @@ import (
 
 func batchNormOps() []Op {
 	const eps = 1e-3
-	own := Op{Name: "BatchNorm", DTypes: floats, Slack: 4, Misuse: batchNormMisuse(func(c *tensor.Ctx, x, weight, bias *tensor.Tensor) {
-		tensor.BatchNorm(c, x, weight, bias, eps)
-	})}
-	given := Op{Name: "BatchNormWith", DTypes: floats, Slack: 4, Misuse: batchNormMisuse(func(c *tensor.Ctx, x, weight, bias *tensor.Tensor) {
-		tensor.BatchNormWith(c, x, zeros(c, 3), zeros(c, 3), weight, bias, eps)
-	})}
+	own := Op{Name: "BatchNorm", DTypes: floats, Slack: 4,
+		Misuse: batchNormMisuse(func(c *tensor.Ctx, x, weight, bias *tensor.Tensor) {
+			tensor.BatchNorm(c, x, weight, bias, eps)
+		})}
+	given := Op{Name: "BatchNormWith", DTypes: floats, Slack: 4,
+		Misuse: batchNormMisuse(func(c *tensor.Ctx, x, weight, bias *tensor.Tensor) {
+			tensor.BatchNormWith(c, x, zeros(c, 3), zeros(c, 3), weight, bias, eps)
+		})}
 	given.Misuse = append(given.Misuse,
-		Misuse{Name: "statistics", Want: "float32[2 3], float32[3], float32[2]): want statistics of float32 and shape [3]", Call: func(c *tensor.Ctx) {
+		Misuse{Name: "statistics", Want: "float32[2 3], float32[3], float32[2]): want statistics of float32 and " +
+			"shape [3]", Call: func(c *tensor.Ctx) {
 			tensor.BatchNormWith(c, zeros(c, 2, 3), zeros(c, 3), zeros(c, 2), nil, nil, eps)
 		}},
 		Misuse{Name: "statistics' dtype", Want: "want statistics of float32", Call: func(c *tensor.Ctx) {
@@ -35,35 +38,47 @@ func batchNormOps() []Op {
 		}
 		return []*tensor.Tensor{tensor.BatchNormWith(c, in[0], mean, variance, in[1], in[2], eps)}
 	}
-	for _, shape := range [][]int{{4, 3}, {3, 2, 5}, {2, 3, 4, 5}, {1, 2, 3, 2}, {1, 1}, {0, 3, 2}, {2, 0, 2}, {2, 3, 0}, {40, 2, 3, 3}, {67, 5, 31, 33}} {
+	for _, shape := range [][]int{{4, 3}, {3, 2, 5}, {2, 3, 4, 5}, {1, 2, 3, 2}, {1, 1}, {0, 3, 2}, {2, 0, 2},
+		{2, 3, 0}, {40, 2, 3, 3}, {67, 5, 31, 33}} {
 		x, ch, large := diff(normal, shape...), shape[1], shape[0] == 67
 		for _, affine := range []bool{true, false} {
 			name, weight, bias := fmt.Sprint(shape), diff(positive, ch), diff(normal, ch)
 			if !affine {
 				name, weight, bias = name+" plain", none(), none()
 			}
-			a := Sample{Name: name, In: []Input{x, weight, bias}, Apply: withOwn, Want: batchNormOracle(eps), Large: large}
-			b := Sample{Name: name, In: []Input{x, weight, bias, typed(normal, ch), typed(positive, ch)}, Apply: withGiven, Want: batchNormOracle(eps), Large: large}
+			a := Sample{Name: name, In: []Input{x, weight, bias}, Apply: withOwn, Want: batchNormOracle(eps),
+				Large: large}
+			b := Sample{Name: name, In: []Input{x, weight, bias, typed(normal, ch), typed(positive, ch)},
+				Apply: withGiven, Want: batchNormOracle(eps), Large: large}
 			own.Samples, given.Samples = append(own.Samples, a), append(given.Samples, b)
 		}
 	}
-	stats := Sample{Name: "statistics", In: []Input{typed(normal, 5, 3, 4)}, Apply: func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
-		_, mean, variance := tensor.BatchNorm(c, in[0], nil, nil, eps)
-		return []*tensor.Tensor{mean, variance}
-	}, Want: func(_ tensor.DType, in []Array) []Array {
-		mean, variance := channelMoments(in[0])
-		return []Array{{Shape: []int{3}, V: mean}, {Shape: []int{3}, V: variance}}
-	}}
+	stats := Sample{Name: "statistics", In: []Input{typed(normal, 5, 3, 4)},
+		Apply: func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+			_, mean, variance := tensor.BatchNorm(c, in[0], nil, nil, eps)
+			return []*tensor.Tensor{mean, variance}
+		}, Want: func(_ tensor.DType, in []Array) []Array {
+			mean, variance := channelMoments(in[0])
+			return []Array{{Shape: []int{3}, V: mean}, {Shape: []int{3}, V: variance}}
+		}}
 	own.Samples = append(own.Samples, stats)
 	return []Op{own, given}
 }
 
 func batchNormMisuse(call func(c *tensor.Ctx, x, weight, bias *tensor.Tensor)) []Misuse {
 	return []Misuse{
-		{Name: "dims", Want: "float32[3]): want at least two dims, [N C ...]", Call: func(c *tensor.Ctx) { call(c, zeros(c, 3), nil, nil) }},
-		{Name: "channels", Want: "float32[2 3], float32[2]): want a parameter of shape [3]", Call: func(c *tensor.Ctx) { call(c, zeros(c, 2, 3), zeros(c, 2), zeros(c, 2)) }},
-		{Name: "bias alone", Want: "want weight and bias, or neither", Call: func(c *tensor.Ctx) { call(c, zeros(c, 2, 3), nil, zeros(c, 3)) }},
-		{Name: "dtypes", Want: "one dtype", Call: func(c *tensor.Ctx) { call(c, zeros(c, 2, 3), tensor.Zeros(c, tensor.Float64, 3), zeros(c, 3)) }},
+		{Name: "dims", Want: "float32[3]): want at least two dims, [N C ...]", Call: func(c *tensor.Ctx) {
+			call(c, zeros(c, 3), nil, nil)
+		}},
+		{Name: "channels", Want: "float32[2 3], float32[2]): want a parameter of shape [3]", Call: func(c *tensor.Ctx) {
+			call(c, zeros(c, 2, 3), zeros(c, 2), zeros(c, 2))
+		}},
+		{Name: "bias alone", Want: "want weight and bias, or neither", Call: func(c *tensor.Ctx) {
+			call(c, zeros(c, 2, 3), nil, zeros(c, 3))
+		}},
+		{Name: "dtypes", Want: "one dtype", Call: func(c *tensor.Ctx) {
+			call(c, zeros(c, 2, 3), tensor.Zeros(c, tensor.Float64, 3), zeros(c, 3))
+		}},
 	}
 }
 

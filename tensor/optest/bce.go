@@ -16,11 +16,14 @@ func bceOps() []Op {
 			Call: func(c *tensor.Ctx) {
 				tensor.BCEWithLogits(c, zeros(c, 2, 3), zeros(c, 3), nil)
 			}},
-		{Name: "weight", Want: "float32[3], float32[3], float32[2 3]): want logits and targets", Call: func(c *tensor.Ctx) {
-			tensor.BCEWithLogits(c, zeros(c, 3), zeros(c, 3), zeros(c, 2, 3))
-		}},
+		{Name: "weight", Want: "float32[3], float32[3], float32[2 3]): want logits and targets",
+			Call: func(c *tensor.Ctx) {
+				tensor.BCEWithLogits(c, zeros(c, 3), zeros(c, 3), zeros(c, 2, 3))
+			}},
 		{Name: "dtypes", Want: "one dtype",
-			Call: func(c *tensor.Ctx) { tensor.BCEWithLogits(c, zeros(c, 3), tensor.Zeros(c, tensor.Float64, 3), nil) }},
+			Call: func(c *tensor.Ctx) {
+				tensor.BCEWithLogits(c, zeros(c, 3), tensor.Zeros(c, tensor.Float64, 3), nil)
+			}},
 		{Name: "weight's gradient", Want: "gets no gradient: pass it through Detach", Call: func(c *tensor.Ctx) {
 			tensor.BCEWithLogits(c, zeros(c, 3), zeros(c, 3), zeros(c, 3).SetRequiresGrad(true))
 		}},

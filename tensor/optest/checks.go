@@ -34,7 +34,8 @@ func (r *runner) oracles(t *testing.T, op Op) {
 // differences, in float64.
 func (r *runner) gradients(t *testing.T, op Op) {
 	for _, s := range op.Samples {
-		if s.Large || s.Rough || !slices.ContainsFunc(s.In, func(x Input) bool { return x.Diff }) || op.DTypes[0] != tensor.Float64 {
+		if s.Large || s.Rough || !slices.ContainsFunc(s.In, func(x Input) bool { return x.Diff }) ||
+			op.DTypes[0] != tensor.Float64 {
 			continue
 		}
 		in := s.values(op.Name, tensor.Float64)
@@ -47,7 +48,8 @@ func (r *runner) gradients(t *testing.T, op Op) {
 			if got.V == nil { // no gradient flows
 				got = Array{x.Shape, make([]float64, numel(x.Shape))}
 			}
-			requireClose(t, r.differences(&s, in, i, res.out), got, bound{2e-8, 2e-8}, fmt.Sprintf("%s: gradient of input %d", s.Name, i))
+			requireClose(t, r.differences(&s, in, i, res.out), got, bound{2e-8, 2e-8},
+				fmt.Sprintf("%s: gradient of input %d", s.Name, i))
 		}
 	}
 }
@@ -86,7 +88,8 @@ func (r *runner) layouts(t *testing.T, op Op) {
 		if s.Large {
 			continue
 		}
-		for name, lay := range map[string]layout{"reversed": reversed{}, "window": window{}, "every other": everyOther{}, "broadcast": broadcast{}} {
+		for name, lay := range map[string]layout{"reversed": reversed{}, "window": window{},
+			"every other": everyOther{}, "broadcast": broadcast{}} {
 			in := s.values(op.Name, op.DTypes[0])
 			for i := range in {
 				if !s.In[i].None {
@@ -161,7 +164,8 @@ func (r *runner) dtypes(t *testing.T, op Op) {
 				requireClose(t, want.out[i], got.out[i], tol.out, fmt.Sprintf("%s %s: output %d", s.Name, dt, i))
 			}
 			for i := range got.grad {
-				requireClose(t, want.grad[i], got.grad[i], tol.grad, fmt.Sprintf("%s %s: gradient of input %d", s.Name, dt, i))
+				requireClose(t, want.grad[i], got.grad[i], tol.grad,
+					fmt.Sprintf("%s %s: gradient of input %d", s.Name, dt, i))
 			}
 		}
 	}

@@ -43,11 +43,12 @@ func (s refusing) Launch(k *backend.Call) {
 var composable = map[string][]backend.Op{
 	"GELU": {backend.OpGELU, backend.OpGELUGrad}, "GELUTanh": {backend.OpGELUTanh, backend.OpGELUTanhGrad},
 	"SiLU": {backend.OpSiLU, backend.OpSiLUGrad}, "SwiGLU": {backend.OpSwiGLU, backend.OpSwiGLUGrad},
-	"Softmax": {backend.OpSoftmax, backend.OpSoftmaxGrad}, "LogSoftmax": {backend.OpLogSoftmax, backend.OpLogSoftmaxGrad},
-	"LayerNorm": {backend.OpLayerNorm, backend.OpLayerNormGrad},
-	"RMSNorm":   {backend.OpRMSNorm, backend.OpRMSNormGrad},
-	"Attention": {backend.OpAttention, backend.OpAttentionGrad},
-	"Linear":    {backend.OpLinear}, "AdamW": {backend.OpAdamW},
+	"Softmax":    {backend.OpSoftmax, backend.OpSoftmaxGrad},
+	"LogSoftmax": {backend.OpLogSoftmax, backend.OpLogSoftmaxGrad},
+	"LayerNorm":  {backend.OpLayerNorm, backend.OpLayerNormGrad},
+	"RMSNorm":    {backend.OpRMSNorm, backend.OpRMSNormGrad},
+	"Attention":  {backend.OpAttention, backend.OpAttentionGrad},
+	"Linear":     {backend.OpLinear}, "AdamW": {backend.OpAdamW},
 }
 
 // The table holds on a device that lacks a kernel, for each kernel in turn, and for all together.
@@ -64,7 +65,9 @@ func TestComposites(t *testing.T) {
 			}
 		})
 	}
-	dev := closed(t, tensor.NewDevice(without{deferred.New(1), append(all, backend.OpLayerNormParamGrad, backend.OpRMSNormParamGrad)}))
+	dev := closed(t,
+		tensor.NewDevice(without{deferred.New(1),
+			append(all, backend.OpLayerNormParamGrad, backend.OpRMSNormParamGrad)}))
 	for name := range composable {
 		row(t, dev, name)
 	}

@@ -17,9 +17,11 @@ func unaryRow(name string, dtypes []tensor.DType, fill Fill, f unaryFunc, want f
 	oracle := pointwise(func(x ...float64) float64 { return want(x[0]) })
 	op := Op{Name: name, DTypes: dtypes}
 	for _, shape := range [][]int{{}, {1}, {7}, {3, 5}, {2, 1, 3, 2}, {0}, {3, 0, 2}} {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), In: []Input{diff(fill, shape...)}, Apply: unary(f), Want: oracle})
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), In: []Input{diff(fill, shape...)},
+			Apply: unary(f), Want: oracle})
 	}
-	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(fill, 7, 5003)}, Apply: unary(f)})
+	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(fill, 7, 5003)},
+		Apply: unary(f)})
 	return op
 }
 
@@ -58,7 +60,9 @@ func softplusRow() Op {
 			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
 				return tensor.Softplus(c, x, 1, math.Inf(1))
 			}),
-			Want: pointwise(func(v ...float64) float64 { return max(v[0], 0) + math.Log1p(math.Exp(-math.Abs(v[0]))) })})
+			Want: pointwise(func(v ...float64) float64 {
+				return max(v[0], 0) + math.Log1p(math.Exp(-math.Abs(v[0])))
+			})})
 	op.Misuse = []Misuse{{Name: "beta", Want: "float32[2]): beta 0: want a positive number",
 		Call: func(c *tensor.Ctx) { tensor.Softplus(c, zeros(c, 2), 0, 20) }}}
 	return op
@@ -73,8 +77,10 @@ func clampRow() Op {
 	inf := math.Inf(1)
 	for _, b := range [][2]float64{{-inf, inf}, {1, inf}, {-inf, 1}, {2, 1}} {
 		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(b), In: []Input{diff(around, 3, 5)},
-			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Clamp(c, x, b[0], b[1]) }),
-			Want:  pointwise(func(v ...float64) float64 { return min(max(v[0], b[0]), b[1]) })})
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+				return tensor.Clamp(c, x, b[0], b[1])
+			}),
+			Want: pointwise(func(v ...float64) float64 { return min(max(v[0], b[0]), b[1]) })})
 	}
 	op.Samples = append(op.Samples, Sample{Name: "fractions", FloatsOnly: true, In: []Input{diff(normal, 4, 5)},
 		Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Clamp(c, x, -0.5, 0.25) }),
@@ -86,7 +92,9 @@ func clampRow() Op {
 		{Name: "fraction", Want: want, Call: func(c *tensor.Ctx) {
 			tensor.Clamp(c, tensor.Zeros(c, tensor.Int64, 2), 0.5, 1)
 		}},
-		{Name: "range", Want: want, Call: func(c *tensor.Ctx) { tensor.Clamp(c, tensor.Zeros(c, tensor.Uint8, 2), -1, 1) }},
+		{Name: "range", Want: want, Call: func(c *tensor.Ctx) {
+			tensor.Clamp(c, tensor.Zeros(c, tensor.Uint8, 2), -1, 1)
+		}},
 		{Name: "bool", Want: "want numbers",
 			Call: func(c *tensor.Ctx) { tensor.Clamp(c, tensor.Zeros(c, tensor.Bool, 2), 0, 1) }},
 	}
@@ -139,23 +147,29 @@ type binaryFunc func(c *tensor.Ctx, x, y *tensor.Tensor) *tensor.Tensor
 // pairs are shapes that broadcast: to each other, in the middle, from the left, with
 // size 0 and with no dims.
 var pairs = [][2][]int{
-	{{4}, {4}}, {{3, 5}, {3, 5}}, {{2, 3}, {3}}, {{3}, {2, 3}}, {{2, 1, 3}, {1, 4, 1}}, {{2, 3}, {}}, {{}, {}}, {{1, 1}, {5}},
+	{{4}, {4}}, {{3, 5}, {3, 5}}, {{2, 3}, {3}}, {{3}, {2, 3}}, {{2, 1, 3}, {1, 4, 1}}, {{2, 3}, {}}, {{}, {}},
+	{{1, 1}, {5}},
 	{{0}, {1}}, {{2, 0, 3}, {3}}, {{2, 0}, {2, 0}}, {{2, 1}, {2, 0}},
 }
 
 // binaryRow is the row of an elementwise op on two operands.
-func binaryRow(name string, dtypes []tensor.DType, fillX, fillY Fill, f binaryFunc, want func(x, y float64) float64) Op {
+func binaryRow(name string, dtypes []tensor.DType, fillX, fillY Fill, f binaryFunc,
+	want func(x, y float64) float64) Op {
 	oracle := pointwise(func(v ...float64) float64 { return want(v[0], v[1]) })
 	op := Op{Name: name, DTypes: dtypes}
 	for _, p := range pairs {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(p), In: []Input{diff(fillX, p[0]...), diff(fillY, p[1]...)}, Apply: binary(f), Want: oracle})
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(p),
+			In: []Input{diff(fillX, p[0]...), diff(fillY, p[1]...)}, Apply: binary(f), Want: oracle})
 	}
-	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(fillX, 7, 5003), diff(fillY, 5003)}, Apply: binary(f)})
+	op.Samples = append(op.Samples, Sample{Name: "large", Large: true,
+		In: []Input{diff(fillX, 7, 5003), diff(fillY, 5003)}, Apply: binary(f)})
 	op.Misuse = []Misuse{
 		{Name: "shapes", Want: "[2 3], ", Call: func(c *tensor.Ctx) {
 			f(c, tensor.Zeros(c, dtypes[0], 2, 3), tensor.Zeros(c, dtypes[0], 2))
 		}},
-		{Name: "dtypes", Call: func(c *tensor.Ctx) { f(c, tensor.Zeros(c, dtypes[0], 2), tensor.Zeros(c, other(dtypes[0]), 2)) }},
+		{Name: "dtypes", Call: func(c *tensor.Ctx) {
+			f(c, tensor.Zeros(c, dtypes[0], 2), tensor.Zeros(c, other(dtypes[0]), 2))
+		}},
 	}
 	return op
 }
@@ -200,13 +214,17 @@ func truth(b bool) float64 {
 
 func logicOps() []Op {
 	where := Op{Name: "Where", DTypes: all, Misuse: []Misuse{
-		{Name: "condition", Want: "must be bool", Call: func(c *tensor.Ctx) { tensor.Where(c, zeros(c, 2), zeros(c, 2), zeros(c, 2)) }},
+		{Name: "condition", Want: "must be bool", Call: func(c *tensor.Ctx) {
+			tensor.Where(c, zeros(c, 2), zeros(c, 2), zeros(c, 2))
+		}},
 		{Name: "shapes", Want: "[3]", Call: func(c *tensor.Ctx) {
 			tensor.Where(c, tensor.Zeros(c, tensor.Bool, 2), zeros(c, 3), zeros(c))
 		}},
 	}}
 	masked := Op{Name: "MaskedFill", DTypes: all, Misuse: []Misuse{
-		{Name: "shapes", Want: "[3]", Call: func(c *tensor.Ctx) { tensor.MaskedFill(c, zeros(c, 3), tensor.Zeros(c, tensor.Bool, 2), 1) }},
+		{Name: "shapes", Want: "[3]", Call: func(c *tensor.Ctx) {
+			tensor.MaskedFill(c, zeros(c, 3), tensor.Zeros(c, tensor.Bool, 2), 1)
+		}},
 	}}
 	pick := pointwise(func(v ...float64) float64 {
 		if v[0] != 0 {
@@ -215,19 +233,24 @@ func logicOps() []Op {
 		return v[2]
 	})
 	fill := func(c *tensor.Ctx, x, m *tensor.Tensor) *tensor.Tensor { return tensor.MaskedFill(c, x, m, 1) }
-	for _, s := range [][3][]int{{{3, 5}, {3, 5}, {3, 5}}, {{4, 1}, {3}, {2, 1, 1}}, {{}, {2}, {}}, {{2, 3}, {}, {}}, {{0}, {}, {1}}} {
-		where.Samples = append(where.Samples, Sample{Name: fmt.Sprint(s), In: []Input{flags(s[0]...), diff(normal, s[1]...), diff(normal, s[2]...)},
-			Apply: ternary(tensor.Where), Want: pick})
-		masked.Samples = append(masked.Samples, Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s[1]...), flags(s[0]...)},
-			Apply: binary(fill), Want: pointwise(func(v ...float64) float64 {
-				if v[1] != 0 {
-					return 1
-				}
-				return v[0]
-			})})
+	for _, s := range [][3][]int{{{3, 5}, {3, 5}, {3, 5}}, {{4, 1}, {3}, {2, 1, 1}}, {{}, {2}, {}}, {{2, 3}, {}, {}},
+		{{0}, {}, {1}}} {
+		where.Samples = append(where.Samples,
+			Sample{Name: fmt.Sprint(s), In: []Input{flags(s[0]...), diff(normal, s[1]...), diff(normal, s[2]...)},
+				Apply: ternary(tensor.Where), Want: pick})
+		masked.Samples = append(masked.Samples,
+			Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s[1]...), flags(s[0]...)},
+				Apply: binary(fill), Want: pointwise(func(v ...float64) float64 {
+					if v[1] != 0 {
+						return 1
+					}
+					return v[0]
+				})})
 	}
-	where.Samples = append(where.Samples, Sample{Name: "large", Large: true, In: []Input{flags(5003), diff(normal, 7, 1), diff(normal, 7, 5003)}, Apply: ternary(tensor.Where)})
-	masked.Samples = append(masked.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 7, 5003), flags(7, 1)}, Apply: binary(fill)})
+	where.Samples = append(where.Samples, Sample{Name: "large", Large: true,
+		In: []Input{flags(5003), diff(normal, 7, 1), diff(normal, 7, 5003)}, Apply: ternary(tensor.Where)})
+	masked.Samples = append(masked.Samples, Sample{Name: "large", Large: true,
+		In: []Input{diff(normal, 7, 5003), flags(7, 1)}, Apply: binary(fill)})
 	return []Op{
 		comparison("Eq", all, tensor.Eq, func(x, y float64) bool { return x == y }),
 		comparison("Ne", all, tensor.Ne, func(x, y float64) bool { return x != y }),

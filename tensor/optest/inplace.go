@@ -11,7 +11,8 @@ import (
 
 // inPlace is a sample of an op that writes to its first operand. The suite sees it as a
 // function: it works on a copy, and returns that.
-func inPlace(f func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor)) func(*tensor.Ctx, tensor.DType, []*tensor.Tensor) []*tensor.Tensor {
+func inPlace(f func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor)) func(*tensor.Ctx, tensor.DType,
+	[]*tensor.Tensor) []*tensor.Tensor {
 	return func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
 		c = c.NoGrad()
 		dst := tensor.Clone(c, in[0])
@@ -21,7 +22,8 @@ func inPlace(f func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor)) fun
 }
 
 func inPlaceOps() []Op {
-	row := func(name string, dtypes []tensor.DType, operands int, f func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor), want func(x ...float64) float64) Op {
+	row := func(name string, dtypes []tensor.DType, operands int,
+		f func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor), want func(x ...float64) float64) Op {
 		op := Op{Name: name, DTypes: dtypes}
 		for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {7, 5003}} {
 			s := Sample{Name: fmt.Sprint(shape), Apply: inPlace(f), Want: pointwise(want), Large: numel(shape) > 1000}
@@ -31,32 +33,43 @@ func inPlaceOps() []Op {
 			op.Samples = append(op.Samples, s)
 		}
 		op.Misuse = []Misuse{
-			{Name: "broadcast target", Want: "float32[2 3]): cannot write in place to a broadcast tensor", Call: func(c *tensor.Ctx) {
-				f(c, tensor.Expand(c, zeros(c, 3), 2, 3), []*tensor.Tensor{zeros(c, 2, 3), zeros(c, 2, 3)}[:operands-1])
-			}},
+			{Name: "broadcast target", Want: "float32[2 3]): cannot write in place to a broadcast tensor",
+				Call: func(c *tensor.Ctx) {
+					f(c, tensor.Expand(c, zeros(c, 3), 2, 3),
+						[]*tensor.Tensor{zeros(c, 2, 3), zeros(c, 2, 3)}[:operands-1])
+				}},
 			{Name: "leaf", Want: "takes part in autograd", Call: func(c *tensor.Ctx) {
 				f(c, zeros(c, 2).SetRequiresGrad(true), []*tensor.Tensor{zeros(c, 2), zeros(c, 2)}[:operands-1])
 			}},
 		}
 		if operands > 1 {
-			op.Misuse = append(op.Misuse, Misuse{Name: "shapes", Want: "float32[3], float32[2]", Call: func(c *tensor.Ctx) {
-				f(c, zeros(c, 3), []*tensor.Tensor{zeros(c, 2), zeros(c, 2)}[:operands-1])
-			}})
+			op.Misuse = append(op.Misuse, Misuse{Name: "shapes", Want: "float32[3], float32[2]",
+				Call: func(c *tensor.Ctx) {
+					f(c, zeros(c, 3), []*tensor.Tensor{zeros(c, 2), zeros(c, 2)}[:operands-1])
+				}})
 		}
 		return op
 	}
 	return []Op{
-		row("CopyInto", all, 2, func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor) { tensor.CopyInto(c, dst, in[0]) },
+		row("CopyInto", all, 2, func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor) {
+			tensor.CopyInto(c, dst, in[0])
+		},
 			func(x ...float64) float64 { return x[1] }),
-		row("FillInto", all, 1, func(c *tensor.Ctx, dst *tensor.Tensor, _ []*tensor.Tensor) { tensor.FillInto(c, dst, 1) },
+		row("FillInto", all, 1, func(c *tensor.Ctx, dst *tensor.Tensor, _ []*tensor.Tensor) {
+			tensor.FillInto(c, dst, 1)
+		},
 			func(...float64) float64 { return 1 }),
 		row("AxpbyInto", floats, 3, func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor) {
 			tensor.AxpbyInto(c, dst, 0.25, in[0], -3, in[1])
 		},
 			func(x ...float64) float64 { return 0.25*x[1] - 3*x[2] }),
-		row("AddInto", numbers, 2, func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor) { tensor.AddInto(c, dst, in[0]) },
+		row("AddInto", numbers, 2, func(c *tensor.Ctx, dst *tensor.Tensor, in []*tensor.Tensor) {
+			tensor.AddInto(c, dst, in[0])
+		},
 			func(x ...float64) float64 { return x[0] + x[1] }),
-		row("ScaleInto", floats, 1, func(c *tensor.Ctx, dst *tensor.Tensor, _ []*tensor.Tensor) { tensor.ScaleInto(c, dst, -0.75) },
+		row("ScaleInto", floats, 1, func(c *tensor.Ctx, dst *tensor.Tensor, _ []*tensor.Tensor) {
+			tensor.ScaleInto(c, dst, -0.75)
+		},
 			func(x ...float64) float64 { return -0.75 * x[0] }),
 		stochasticRoundRow(),
 		adamRow(),
@@ -68,12 +81,19 @@ func inPlaceOps() []Op {
 func stochasticRoundRow() Op {
 	half := func(c *tensor.Ctx, n int) *tensor.Tensor { return tensor.Zeros(c, tensor.BFloat16, n) }
 	op := Op{Name: "StochasticRoundInto", DTypes: []tensor.DType{tensor.BFloat16, tensor.Float16}, Misuse: []Misuse{
-		{Name: "shapes", Want: "bfloat16[2], float32[3]", Call: func(c *tensor.Ctx) { tensor.StochasticRoundInto(c, half(c, 2), zeros(c, 3), 0) }},
-		{Name: "dtypes", Want: "want a target of bfloat16 or float16", Call: func(c *tensor.Ctx) { tensor.StochasticRoundInto(c, half(c, 2), half(c, 2), 0) }},
-		{Name: "layout", Want: "contiguous", Call: func(c *tensor.Ctx) {
-			tensor.StochasticRoundInto(c, tensor.Zeros(c, tensor.BFloat16, 2, 3), tensor.Transpose(c, zeros(c, 3, 2), 0, 1), 0)
+		{Name: "shapes", Want: "bfloat16[2], float32[3]", Call: func(c *tensor.Ctx) {
+			tensor.StochasticRoundInto(c, half(c, 2), zeros(c, 3), 0)
 		}},
-		{Name: "first", Want: "element -1: want at least 0", Call: func(c *tensor.Ctx) { tensor.StochasticRoundInto(c, half(c, 2), zeros(c, 2), -1) }},
+		{Name: "dtypes", Want: "want a target of bfloat16 or float16", Call: func(c *tensor.Ctx) {
+			tensor.StochasticRoundInto(c, half(c, 2), half(c, 2), 0)
+		}},
+		{Name: "layout", Want: "contiguous", Call: func(c *tensor.Ctx) {
+			tensor.StochasticRoundInto(c, tensor.Zeros(c, tensor.BFloat16, 2, 3),
+				tensor.Transpose(c, zeros(c, 3, 2), 0, 1), 0)
+		}},
+		{Name: "first", Want: "element -1: want at least 0", Call: func(c *tensor.Ctx) {
+			tensor.StochasticRoundInto(c, half(c, 2), zeros(c, 2), -1)
+		}},
 	}}
 	apply := func(c *tensor.Ctx, dt tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
 		c = c.NoGrad()
@@ -118,15 +138,17 @@ func adamRow() Op {
 		return out
 	}
 	for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {7, 5003}} {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), Large: numel(shape) > 1000, Apply: apply, Want: want,
-			In: []Input{typed(normal, shape...), typed(positive, shape...), typed(normal, shape...)}})
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), Large: numel(shape) > 1000, Apply: apply,
+			Want: want,
+			In:   []Input{typed(normal, shape...), typed(positive, shape...), typed(normal, shape...)}})
 	}
 	return op
 }
 
 func adamWRow() Op {
-	step := tensor.AdamWStep{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6, Correction1: 1 - math.Pow(0.9, 3), Correction2: 1 - math.Pow(0.99, 3),
-		LR: 0.01, WeightDecay: 0.3, GradScale: 0.6}
+	step := tensor.AdamWStep{Beta1: 0.9, Beta2: 0.99, Eps: 1e-6, Correction1: 1 - math.Pow(0.9, 3),
+		Correction2: 1 - math.Pow(0.99, 3),
+		LR:          0.01, WeightDecay: 0.3, GradScale: 0.6}
 	op := Op{Name: "AdamW", DTypes: floats, Misuse: []Misuse{
 		{Name: "shapes", Want: "float32[2], float32[3]", Call: func(c *tensor.Ctx) {
 			tensor.AdamW(c, zeros(c, 2), zeros(c, 2), zeros(c, 2), zeros(c, 3), step)
@@ -158,8 +180,10 @@ func adamWRow() Op {
 		return out
 	}
 	for _, shape := range [][]int{{}, {1}, {3, 5}, {2, 0}, {13, 5003}} {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), Large: numel(shape) > 1000, Apply: apply, Want: want,
-			In: []Input{typed(normal, shape...), typed(normal, shape...), typed(positive, shape...), typed(normal, shape...)}})
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), Large: numel(shape) > 1000, Apply: apply,
+			Want: want,
+			In: []Input{typed(normal, shape...), typed(normal, shape...), typed(positive, shape...),
+				typed(normal, shape...)}})
 	}
 	return op
 }

@@ -53,24 +53,32 @@ func rowOps() []Op {
 		}
 		return y
 	}
-	return []Op{softmaxRow("Softmax", tensor.Softmax, softmax), softmaxRow("LogSoftmax", tensor.LogSoftmax, logSoftmax), crossEntropyRow(), linearCrossEntropyRow()}
+	return []Op{softmaxRow("Softmax", tensor.Softmax, softmax), softmaxRow("LogSoftmax", tensor.LogSoftmax, logSoftmax),
+		crossEntropyRow(), linearCrossEntropyRow()}
 }
 
-func softmaxRow(name string, f func(c *tensor.Ctx, x *tensor.Tensor, d int) *tensor.Tensor, want func([]float64) []float64) Op {
+func softmaxRow(name string, f func(c *tensor.Ctx, x *tensor.Tensor, d int) *tensor.Tensor,
+	want func([]float64) []float64) Op {
 	op := Op{Name: name, DTypes: floats, Misuse: []Misuse{
-		{Name: "dim", Want: "float32[2 3]): dim 2: want one in [-2, 2)", Call: func(c *tensor.Ctx) { f(c, zeros(c, 2, 3), 2) }},
+		{Name: "dim", Want: "float32[2 3]): dim 2: want one in [-2, 2)", Call: func(c *tensor.Ctx) {
+			f(c, zeros(c, 2, 3), 2)
+		}},
 	}}
 	for _, s := range []struct {
 		shape []int
 		d     int
-	}{{[]int{7}, 0}, {[]int{3, 5}, -1}, {[]int{3, 5}, 0}, {[]int{2, 3, 4}, 1}, {[]int{2, 1}, 1}, {[]int{}, 0}, {[]int{0, 3}, 1}, {[]int{3, 0}, 1}} {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s.shape...)}, Want: rowwise(s.d, want),
+	}{{[]int{7}, 0}, {[]int{3, 5}, -1}, {[]int{3, 5}, 0}, {[]int{2, 3, 4}, 1}, {[]int{2, 1}, 1}, {[]int{}, 0},
+		{[]int{0, 3}, 1}, {[]int{3, 0}, 1}} {
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s.shape...)},
+			Want:  rowwise(s.d, want),
 			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, s.d) })})
 	}
 	op.Samples = append(op.Samples,
-		Sample{Name: "far apart", In: []Input{diff(given(900, -900, 3, 0, -1000, 1e4), 2, 3)}, Want: rowwise(1, want), FloatsOnly: true, Rough: true,
+		Sample{Name: "far apart", In: []Input{diff(given(900, -900, 3, 0, -1000, 1e4), 2, 3)}, Want: rowwise(1, want),
+			FloatsOnly: true, Rough: true,
 			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, 1) })},
-		Sample{Name: "large", Large: true, In: []Input{diff(normal, 131, 503)}, Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, 1) })})
+		Sample{Name: "large", Large: true, In: []Input{diff(normal, 131, 503)},
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, 1) })})
 	return op
 }
 
@@ -79,7 +87,9 @@ func crossEntropyRow() Op {
 		{Name: "rows", Want: "float32[2 3], int64[3]): want logits [N V] and targets [N]", Call: func(c *tensor.Ctx) {
 			tensor.CrossEntropy(c, zeros(c, 2, 3), tensor.Zeros(c, tensor.Int64, 3), -100)
 		}},
-		{Name: "target dtype", Want: "int32 or int64", Call: func(c *tensor.Ctx) { tensor.CrossEntropy(c, zeros(c, 2, 3), zeros(c, 2), -100) }},
+		{Name: "target dtype", Want: "int32 or int64", Call: func(c *tensor.Ctx) {
+			tensor.CrossEntropy(c, zeros(c, 2, 3), zeros(c, 2), -100)
+		}},
 		{Name: "target", Fault: true, Want: "3", Call: func(c *tensor.Ctx) {
 			tensor.CrossEntropy(c, zeros(c, 2, 3), tensor.FromSlice(c, []int64{0, 3}, 2), -100)
 		}},
@@ -115,20 +125,25 @@ func crossEntropyRow() Op {
 func linearCrossEntropyRow() Op {
 	const ignore = -100
 	op := Op{Name: "LinearCrossEntropy", DTypes: floats, Slack: 4, Misuse: []Misuse{
-		{Name: "shapes", Want: "float32[2 3], float32[5 4], int64[2]): want x [N K], weight [V K] and targets [N]", Call: func(c *tensor.Ctx) {
-			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 4), nil, tensor.Zeros(c, tensor.Int64, 2), ignore)
-		}},
+		{Name: "shapes", Want: "float32[2 3], float32[5 4], int64[2]): want x [N K], weight [V K] and targets [N]",
+			Call: func(c *tensor.Ctx) {
+				tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 4), nil, tensor.Zeros(c, tensor.Int64, 2),
+					ignore)
+			}},
 		{Name: "bias", Want: "want a bias of shape [5]", Call: func(c *tensor.Ctx) {
-			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), zeros(c, 3), tensor.Zeros(c, tensor.Int64, 2), ignore)
+			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), zeros(c, 3), tensor.Zeros(c, tensor.Int64, 2),
+				ignore)
 		}},
 		{Name: "target dtype", Want: "int32 or int64", Call: func(c *tensor.Ctx) {
 			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, zeros(c, 2), ignore)
 		}},
 		{Name: "dtypes", Want: "one dtype", Call: func(c *tensor.Ctx) {
-			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), tensor.Zeros(c, tensor.Float64, 5, 3), nil, tensor.Zeros(c, tensor.Int64, 2), ignore)
+			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), tensor.Zeros(c, tensor.Float64, 5, 3), nil,
+				tensor.Zeros(c, tensor.Int64, 2), ignore)
 		}},
 		{Name: "target", Fault: true, Want: "5", Call: func(c *tensor.Ctx) {
-			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, tensor.FromSlice(c, []int64{0, 5}, 2), ignore)
+			tensor.LinearCrossEntropy(c, zeros(c, 2, 3), zeros(c, 5, 3), nil, tensor.FromSlice(c, []int64{0, 5}, 2),
+				ignore)
 		}},
 	}}
 	apply := func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
@@ -158,7 +173,8 @@ func linearCrossEntropyRow() Op {
 		large := n*k*v > 10_000
 		op.Samples = append(op.Samples,
 			Sample{Name: name, In: []Input{x, w, none(), ids}, Apply: apply, Want: want, Large: large},
-			Sample{Name: name + " bias", In: []Input{x, w, diff(normal, v), ids}, Apply: apply, Want: want, Large: large})
+			Sample{Name: name + " bias", In: []Input{x, w, diff(normal, v), ids}, Apply: apply, Want: want,
+				Large: large})
 	}
 	sample("int64", 4, 3, 5, index64(given(4, ignore, 0, 4), 4))
 	sample("int32", 3, 2, 7, index32(below(7), 3))
@@ -173,14 +189,20 @@ func linearCrossEntropyRow() Op {
 
 func normOps() []Op {
 	const eps = 1e-3
-	layer := ternary(func(c *tensor.Ctx, x, w, b *tensor.Tensor) *tensor.Tensor { return tensor.LayerNorm(c, x, w, b, eps) })
+	layer := ternary(func(c *tensor.Ctx, x, w, b *tensor.Tensor) *tensor.Tensor {
+		return tensor.LayerNorm(c, x, w, b, eps)
+	})
 	rms := binary(func(c *tensor.Ctx, x, w *tensor.Tensor) *tensor.Tensor { return tensor.RMSNorm(c, x, w, eps) })
 	layerNorm := Op{Name: "LayerNorm", DTypes: floats, Slack: 2, Misuse: []Misuse{
 		{Name: "width", Want: "float32[2 3], float32[2]): want a parameter of shape [3]", Call: func(c *tensor.Ctx) {
 			tensor.LayerNorm(c, zeros(c, 2, 3), zeros(c, 2), nil, eps)
 		}},
-		{Name: "bias alone", Want: "a bias needs a weight", Call: func(c *tensor.Ctx) { tensor.LayerNorm(c, zeros(c, 2, 3), nil, zeros(c, 3), eps) }},
-		{Name: "0-D", Want: "at least one dim", Call: func(c *tensor.Ctx) { tensor.LayerNorm(c, zeros(c), nil, nil, eps) }},
+		{Name: "bias alone", Want: "a bias needs a weight", Call: func(c *tensor.Ctx) {
+			tensor.LayerNorm(c, zeros(c, 2, 3), nil, zeros(c, 3), eps)
+		}},
+		{Name: "0-D", Want: "at least one dim", Call: func(c *tensor.Ctx) {
+			tensor.LayerNorm(c, zeros(c), nil, nil, eps)
+		}},
 	}}
 	rmsNorm := Op{Name: "RMSNorm", DTypes: floats, Slack: 2, Misuse: []Misuse{
 		{Name: "width", Want: "float32[2 3], float32[2 3]): want a parameter of shape [3]", Call: func(c *tensor.Ctx) {
@@ -193,14 +215,19 @@ func normOps() []Op {
 		x, weight, bias := diff(normal, shape...), diff(normal, w), diff(normal, w)
 		layerNorm.Samples = append(layerNorm.Samples,
 			Sample{Name: fmt.Sprint(shape), In: []Input{x, weight, bias}, Apply: layer, Want: normOracle(true, eps)},
-			Sample{Name: fmt.Sprint(shape, " no bias"), In: []Input{x, weight, none()}, Apply: layer, Want: normOracle(true, eps)},
-			Sample{Name: fmt.Sprint(shape, " plain"), In: []Input{x, none(), none()}, Apply: layer, Want: normOracle(true, eps)})
+			Sample{Name: fmt.Sprint(shape, " no bias"), In: []Input{x, weight, none()}, Apply: layer,
+				Want: normOracle(true, eps)},
+			Sample{Name: fmt.Sprint(shape, " plain"), In: []Input{x, none(), none()}, Apply: layer,
+				Want: normOracle(true, eps)})
 		rmsNorm.Samples = append(rmsNorm.Samples,
 			Sample{Name: fmt.Sprint(shape), In: []Input{x, weight}, Apply: rms, Want: normOracle(false, eps)},
 			Sample{Name: fmt.Sprint(shape, " plain"), In: []Input{x, none()}, Apply: rms, Want: normOracle(false, eps)})
 	}
-	layerNorm.Samples = append(layerNorm.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 301, 211), diff(normal, 211), diff(normal, 211)}, Apply: layer})
-	rmsNorm.Samples = append(rmsNorm.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 301, 211), diff(normal, 211)}, Apply: rms})
+	layerNorm.Samples = append(layerNorm.Samples,
+		Sample{Name: "large", Large: true, In: []Input{diff(normal, 301, 211), diff(normal, 211), diff(normal, 211)},
+			Apply: layer})
+	rmsNorm.Samples = append(rmsNorm.Samples,
+		Sample{Name: "large", Large: true, In: []Input{diff(normal, 301, 211), diff(normal, 211)}, Apply: rms})
 	return []Op{layerNorm, rmsNorm, groupNormRow()}
 }
 

@@ -111,19 +111,22 @@ var (
 )
 
 // unary and binary adapt functions to Sample.Apply.
-func unary(f func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, tensor.DType, []*tensor.Tensor) []*tensor.Tensor {
+func unary(f func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, tensor.DType,
+	[]*tensor.Tensor) []*tensor.Tensor {
 	return func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
 		return []*tensor.Tensor{f(c, in[0])}
 	}
 }
 
-func binary(f func(c *tensor.Ctx, x, y *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, tensor.DType, []*tensor.Tensor) []*tensor.Tensor {
+func binary(f func(c *tensor.Ctx, x, y *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, tensor.DType,
+	[]*tensor.Tensor) []*tensor.Tensor {
 	return func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
 		return []*tensor.Tensor{f(c, in[0], in[1])}
 	}
 }
 
-func ternary(f func(c *tensor.Ctx, x, y, z *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, tensor.DType, []*tensor.Tensor) []*tensor.Tensor {
+func ternary(f func(c *tensor.Ctx, x, y, z *tensor.Tensor) *tensor.Tensor) func(*tensor.Ctx, tensor.DType,
+	[]*tensor.Tensor) []*tensor.Tensor {
 	return func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
 		return []*tensor.Tensor{f(c, in[0], in[1], in[2])}
 	}
@@ -133,7 +136,8 @@ func ternary(f func(c *tensor.Ctx, x, y, z *tensor.Tensor) *tensor.Tensor) func(
 func Table() []Op {
 	var rows []Op
 	for _, group := range [][]Op{
-		unaryOps(), binaryOps(), logicOps(), reductions(), viewOps(), joinOps(), padOps(), rowOps(), topKOps(), normOps(), batchNormOps(),
+		unaryOps(), binaryOps(), logicOps(), reductions(), viewOps(), joinOps(), padOps(), rowOps(), topKOps(),
+		normOps(), batchNormOps(),
 		llamaOps(), indexOps(), products(), creation(), randomOps(), inPlaceOps(), imageOps(), bceOps(),
 	} {
 		rows = append(rows, group...)

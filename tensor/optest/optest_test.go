@@ -116,7 +116,8 @@ func TestEveryOpHasOneRow(t *testing.T) {
 		for _, decl := range file.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.IsExported() && takesCtx(f.Type) {
 				onCtx[f.Name.Name] = true
-				require.True(t, rows[f.Name.Name] || notOps[f.Name.Name] != "", "%s has no row in the table of ops: add one, see Table", f.Name.Name)
+				require.True(t, rows[f.Name.Name] || notOps[f.Name.Name] != "",
+					"%s has no row in the table of ops: add one, see Table", f.Name.Name)
 			}
 		}
 	}

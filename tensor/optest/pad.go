@@ -12,9 +12,10 @@ import (
 func padOps() []Op {
 	const misfit = "do not go with its size in this mode"
 	op := Op{Name: "Pad", DTypes: all, Misuse: []Misuse{
-		{Name: "odd", Want: "float32[2 3]): pads [1 1 1]: want a pair for each of at most 2 dims", Call: func(c *tensor.Ctx) {
-			tensor.Pad(c, zeros(c, 2, 3), slices.Repeat([]int{1}, 3), tensor.PadConstant, 0)
-		}},
+		{Name: "odd", Want: "float32[2 3]): pads [1 1 1]: want a pair for each of at most 2 dims",
+			Call: func(c *tensor.Ctx) {
+				tensor.Pad(c, zeros(c, 2, 3), slices.Repeat([]int{1}, 3), tensor.PadConstant, 0)
+			}},
 		{Name: "dims", Want: "at most 1 dims",
 			Call: func(c *tensor.Ctx) { tensor.Pad(c, zeros(c, 2), []int{1, 1, 1, 1}, tensor.PadConstant, 0) }},
 		{Name: "mode", Want: "mode 9", Call: func(c *tensor.Ctx) { tensor.Pad(c, zeros(c, 2), []int{1, 1}, 9, 0) }},

@@ -21,8 +21,11 @@ func init() {
 		"Sqrt", "Sin", "Cos", "Neg", "Abs", "Affine", "Clamp", "Not", "And", "Or", // elementwise
 		"Max", "Min", "ArgMax", "ArgMin", "TopK", "MaxPool2D", "AvgPool2D", "GlobalAvgPool2D", // choices and windows
 		"Embedding", "OneHot", "Gather", "RoPE", "Pad", // indexing
-		"Contiguous", "Clone", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Expand", "Slice", "Select", "Split", // views
-		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "ScaleInto", "AdamMoments", "AdamW", "StochasticRoundInto", // in place
+		// views
+		"Contiguous", "Clone", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Permute", "Transpose", "Expand",
+		"Slice", "Select", "Split",
+		// in place
+		"CopyInto", "FillInto", "AxpbyInto", "AddInto", "ScaleInto", "AdamMoments", "AdamW", "StochasticRoundInto",
 	} {
 		sameEverywhere[name] = true
 	}
@@ -35,7 +38,8 @@ func RunPrecisions(t *testing.T, open func(t *testing.T) *tensor.Device) {
 	for _, lower := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
 		for _, op := range Table() {
 			p, ok := tensor.PrecisionOf(op.Name)
-			require.True(t, ok != sameEverywhere[op.Name], "%s: want a row in tensor's precisions, or in sameEverywhere", op.Name)
+			require.True(t, ok != sameEverywhere[op.Name],
+				"%s: want a row in tensor's precisions, or in sameEverywhere", op.Name)
 			if ok {
 				t.Run(lower.String()+"/"+op.Name, func(t *testing.T) { r.precision(t, op, p, lower) })
 			}
@@ -56,7 +60,8 @@ func (r *runner) precision(t *testing.T, op Op, p tensor.Precision, lower tensor
 	}
 }
 
-func (r *runner) precisionOf(t *testing.T, op Op, p tensor.Precision, lower tensor.DType, isLower func(operand int) bool) {
+func (r *runner) precisionOf(t *testing.T, op Op, p tensor.Precision, lower tensor.DType,
+	isLower func(operand int) bool) {
 	want := tensor.Float32
 	if p == tensor.Lower && op.Name != "LinearCrossEntropy" { // a loss
 		want = lower
@@ -89,7 +94,8 @@ func (r *runner) precisionOf(t *testing.T, op Op, p tensor.Precision, lower tens
 			}
 			var roots []*tensor.Tensor
 			for i, y := range s.Apply(c, tensor.Float32, ts) {
-				if i == 0 && y.DType().IsFloat() && (floats > 1 || p != tensor.Widest) && op.Name != "SumSquares" { // of which partial sums are float64
+				// of which partial sums are float64
+				if i == 0 && y.DType().IsFloat() && (floats > 1 || p != tensor.Widest) && op.Name != "SumSquares" {
 					require.Equal(t, want, y.DType(), s.Name)
 				}
 				if y.RequiresGrad() {

@@ -12,7 +12,8 @@ import (
 )
 
 func products() []Op {
-	return []Op{matMulRow(), addMMRow(), linearRow(), activatedRow("AddMMActivated", false), activatedRow("LinearActivated", true), attentionRow()}
+	return []Op{matMulRow(), addMMRow(), linearRow(), activatedRow("AddMMActivated", false),
+		activatedRow("LinearActivated", true), attentionRow()}
 }
 
 // matmul is the oracle of products of matrices, with broadcast batch dims.
@@ -33,32 +34,51 @@ func matmul(x, y Array) Array {
 
 func matMulRow() Op {
 	op := Op{Name: "MatMul", DTypes: floats, Slack: 2, Misuse: []Misuse{
-		{Name: "inner", Want: "float32[2 3], float32[2 3]): inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) { tensor.MatMul(c, zeros(c, 2, 3), zeros(c, 2, 3)) }},
-		{Name: "dims", Want: "at least two dims", Call: func(c *tensor.Ctx) { tensor.MatMul(c, zeros(c, 3), zeros(c, 3, 2)) }},
-		{Name: "batch", Want: "do not broadcast", Call: func(c *tensor.Ctx) { tensor.MatMul(c, zeros(c, 2, 3, 3), zeros(c, 4, 3, 3)) }},
-		{Name: "dtypes", Want: "one dtype", Call: func(c *tensor.Ctx) { tensor.MatMul(c, zeros(c, 3, 3), tensor.Zeros(c, tensor.Float64, 3, 3)) }},
+		{Name: "inner", Want: "float32[2 3], float32[2 3]): inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) {
+			tensor.MatMul(c, zeros(c, 2, 3), zeros(c, 2, 3))
+		}},
+		{Name: "dims", Want: "at least two dims", Call: func(c *tensor.Ctx) {
+			tensor.MatMul(c, zeros(c, 3), zeros(c, 3, 2))
+		}},
+		{Name: "batch", Want: "do not broadcast", Call: func(c *tensor.Ctx) {
+			tensor.MatMul(c, zeros(c, 2, 3, 3), zeros(c, 4, 3, 3))
+		}},
+		{Name: "dtypes", Want: "one dtype", Call: func(c *tensor.Ctx) {
+			tensor.MatMul(c, zeros(c, 3, 3), tensor.Zeros(c, tensor.Float64, 3, 3))
+		}},
 	}}
 	want := func(_ tensor.DType, in []Array) []Array { return []Array{matmul(in[0], in[1])} }
 	for _, s := range [][2][]int{
-		{{3, 4}, {4, 5}}, {{1, 1}, {1, 1}}, {{1, 7}, {7, 1}}, {{5, 1}, {1, 3}}, {{2, 3, 4}, {4, 5}}, {{2, 3, 4}, {2, 4, 2}}, {{3, 4}, {2, 4, 2}}, {{2, 1, 2, 3}, {3, 3, 2}}, {{1, 2, 3}, {2, 3, 2}},
-		{{0, 3}, {3, 2}}, {{3, 0}, {0, 2}}, {{2, 3}, {3, 0}}, {{0, 2, 3}, {3, 2}}, {{0, 2, 3}, {0, 3, 2}}, {{2, 2, 0}, {0, 3}},
+		{{3, 4}, {4, 5}}, {{1, 1}, {1, 1}}, {{1, 7}, {7, 1}}, {{5, 1}, {1, 3}}, {{2, 3, 4}, {4, 5}},
+		{{2, 3, 4}, {2, 4, 2}}, {{3, 4}, {2, 4, 2}}, {{2, 1, 2, 3}, {3, 3, 2}}, {{1, 2, 3}, {2, 3, 2}},
+		{{0, 3}, {3, 2}}, {{3, 0}, {0, 2}}, {{2, 3}, {3, 0}}, {{0, 2, 3}, {3, 2}}, {{0, 2, 3}, {0, 3, 2}},
+		{{2, 2, 0}, {0, 3}},
 	} {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s[0]...), diff(normal, s[1]...)}, Apply: binary(tensor.MatMul), Want: want})
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(s),
+			In: []Input{diff(normal, s[0]...), diff(normal, s[1]...)}, Apply: binary(tensor.MatMul), Want: want})
 	}
 	op.Samples = append(op.Samples,
-		Sample{Name: "large", Large: true, In: []Input{diff(normal, 131, 97), diff(normal, 97, 211)}, Apply: binary(tensor.MatMul)},
-		Sample{Name: "large batch", Large: true, In: []Input{diff(normal, 9, 33, 41), diff(normal, 9, 41, 37)}, Apply: binary(tensor.MatMul)},
-		Sample{Name: "large sum", Large: true, In: []Input{diff(normal, 3, 2011), diff(normal, 2011, 5)}, Apply: binary(tensor.MatMul)})
+		Sample{Name: "large", Large: true, In: []Input{diff(normal, 131, 97), diff(normal, 97, 211)},
+			Apply: binary(tensor.MatMul)},
+		Sample{Name: "large batch", Large: true, In: []Input{diff(normal, 9, 33, 41), diff(normal, 9, 41, 37)},
+			Apply: binary(tensor.MatMul)},
+		Sample{Name: "large sum", Large: true, In: []Input{diff(normal, 3, 2011), diff(normal, 2011, 5)},
+			Apply: binary(tensor.MatMul)})
 	return op
 }
 
 func addMMRow() Op {
 	op := Op{Name: "AddMM", DTypes: floats, Slack: 2, Misuse: []Misuse{
-		{Name: "bias", Want: "float32[2 3], float32[3 4], float32[3]): want a bias of shape [4]", Call: func(c *tensor.Ctx) {
-			tensor.AddMM(c, zeros(c, 3), zeros(c, 2, 3), zeros(c, 3, 4))
+		{Name: "bias", Want: "float32[2 3], float32[3 4], float32[3]): want a bias of shape [4]",
+			Call: func(c *tensor.Ctx) {
+				tensor.AddMM(c, zeros(c, 3), zeros(c, 2, 3), zeros(c, 3, 4))
+			}},
+		{Name: "weight", Want: "and a weight of two dims", Call: func(c *tensor.Ctx) {
+			tensor.AddMM(c, nil, zeros(c, 2, 3), zeros(c, 1, 3, 4))
 		}},
-		{Name: "weight", Want: "and a weight of two dims", Call: func(c *tensor.Ctx) { tensor.AddMM(c, nil, zeros(c, 2, 3), zeros(c, 1, 3, 4)) }},
-		{Name: "inner", Want: "inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) { tensor.AddMM(c, nil, zeros(c, 2, 3), zeros(c, 2, 4)) }},
+		{Name: "inner", Want: "inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) {
+			tensor.AddMM(c, nil, zeros(c, 2, 3), zeros(c, 2, 4))
+		}},
 	}}
 	f := ternary(tensor.AddMM)
 	transposed := ternary(func(c *tensor.Ctx, bias, x, w *tensor.Tensor) *tensor.Tensor {
@@ -70,11 +90,14 @@ func addMMRow() Op {
 		op.Samples = append(op.Samples,
 			Sample{Name: fmt.Sprint(s), In: []Input{diff(normal, s.n), x, w}, Apply: f, Want: want},
 			Sample{Name: fmt.Sprint(s, " no bias"), In: []Input{none(), x, w}, Apply: f, Want: want},
-			Sample{Name: fmt.Sprint(s, " transposed"), In: []Input{diff(normal, s.n), x, diff(normal, s.n, s.x[len(s.x)-1])}, Apply: transposed})
+			Sample{Name: fmt.Sprint(s, " transposed"),
+				In: []Input{diff(normal, s.n), x, diff(normal, s.n, s.x[len(s.x)-1])}, Apply: transposed})
 	}
 	op.Samples = append(op.Samples,
-		Sample{Name: "large", Large: true, In: []Input{diff(normal, 211), diff(normal, 3, 131, 97), diff(normal, 97, 211)}, Apply: f},
-		Sample{Name: "large transposed", Large: true, In: []Input{diff(normal, 97), diff(normal, 131, 211), diff(normal, 97, 211)}, Apply: transposed})
+		Sample{Name: "large", Large: true, In: []Input{diff(normal, 211), diff(normal, 3, 131, 97),
+			diff(normal, 97, 211)}, Apply: f},
+		Sample{Name: "large transposed", Large: true,
+			In: []Input{diff(normal, 97), diff(normal, 131, 211), diff(normal, 97, 211)}, Apply: transposed})
 	return op
 }
 
@@ -82,7 +105,8 @@ func addMMRow() Op {
 var linearShapes = []struct {
 	x []int
 	n int
-}{{[]int{3, 4}, 5}, {[]int{2, 3, 4}, 2}, {[]int{4}, 3}, {[]int{1, 1}, 1}, {[]int{0, 3}, 2}, {[]int{2, 0}, 3}, {[]int{2, 3}, 0}}
+}{{[]int{3, 4}, 5}, {[]int{2, 3, 4}, 2}, {[]int{4}, 3}, {[]int{1, 1}, 1}, {[]int{0, 3}, 2}, {[]int{2, 0}, 3},
+	{[]int{2, 3}, 0}}
 
 // linear is the oracle of a linear layer with a weight [K,N]; the bias may have no values.
 func linear(x, w, bias Array) Array {
@@ -99,11 +123,16 @@ func linear(x, w, bias Array) Array {
 
 func linearRow() Op {
 	op := Op{Name: "Linear", DTypes: floats, Slack: 2, Misuse: []Misuse{
-		{Name: "bias", Want: "float32[2 3], float32[4 3], float32[3]): want a bias of shape [4]", Call: func(c *tensor.Ctx) {
-			tensor.Linear(c, zeros(c, 2, 3), zeros(c, 4, 3), zeros(c, 3))
+		{Name: "bias", Want: "float32[2 3], float32[4 3], float32[3]): want a bias of shape [4]",
+			Call: func(c *tensor.Ctx) {
+				tensor.Linear(c, zeros(c, 2, 3), zeros(c, 4, 3), zeros(c, 3))
+			}},
+		{Name: "weight", Want: "and a weight of two dims", Call: func(c *tensor.Ctx) {
+			tensor.Linear(c, zeros(c, 2, 3), zeros(c, 1, 3, 4), nil)
 		}},
-		{Name: "weight", Want: "and a weight of two dims", Call: func(c *tensor.Ctx) { tensor.Linear(c, zeros(c, 2, 3), zeros(c, 1, 3, 4), nil) }},
-		{Name: "inner", Want: "float32[2 3], float32[4 2]): inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) { tensor.Linear(c, zeros(c, 2, 3), zeros(c, 4, 2), nil) }},
+		{Name: "inner", Want: "float32[2 3], float32[4 2]): inner sizes differ: 3 and 2", Call: func(c *tensor.Ctx) {
+			tensor.Linear(c, zeros(c, 2, 3), zeros(c, 4, 2), nil)
+		}},
 	}}
 	f := ternary(tensor.Linear)
 	want := func(_ tensor.DType, in []Array) []Array {
@@ -116,7 +145,8 @@ func linearRow() Op {
 			Sample{Name: fmt.Sprint(s), In: []Input{x, w, diff(normal, s.n)}, Apply: f, Want: want},
 			Sample{Name: fmt.Sprint(s, " no bias"), In: []Input{x, w, none()}, Apply: f, Want: want})
 	}
-	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{diff(normal, 3, 131, 97), diff(normal, 211, 97), diff(normal, 211)}, Apply: f})
+	op.Samples = append(op.Samples, Sample{Name: "large", Large: true,
+		In: []Input{diff(normal, 3, 131, 97), diff(normal, 211, 97), diff(normal, 211)}, Apply: f})
 	return op
 }
 
@@ -129,8 +159,12 @@ func activatedRow(name string, transposed bool) Op {
 		return tensor.AddMMActivated(c, bias, x, w, f)
 	}
 	op := Op{Name: name, DTypes: floats, Slack: 4, Misuse: []Misuse{
-		{Name: "activation", Want: "unknown activation 99", Call: func(c *tensor.Ctx) { layer(c, zeros(c, 2, 3), zeros(c, 3, 3), nil, 99) }},
-		{Name: "bias", Want: "want a bias of shape [3]", Call: func(c *tensor.Ctx) { layer(c, zeros(c, 2, 3), zeros(c, 3, 3), zeros(c, 2), 0) }},
+		{Name: "activation", Want: "unknown activation 99", Call: func(c *tensor.Ctx) {
+			layer(c, zeros(c, 2, 3), zeros(c, 3, 3), nil, 99)
+		}},
+		{Name: "bias", Want: "want a bias of shape [3]", Call: func(c *tensor.Ctx) {
+			layer(c, zeros(c, 2, 3), zeros(c, 3, 3), zeros(c, 2), 0)
+		}},
 	}}
 	for f, want := range map[tensor.Activation]func(x float64) float64{
 		tensor.ActivationNone: func(x float64) float64 { return x },
@@ -141,7 +175,9 @@ func activatedRow(name string, transposed bool) Op {
 		},
 		tensor.ActivationSiLU: func(x float64) float64 { return x / (1 + math.Exp(-x)) },
 	} {
-		apply := ternary(func(c *tensor.Ctx, x, w, bias *tensor.Tensor) *tensor.Tensor { return layer(c, x, w, bias, f) })
+		apply := ternary(func(c *tensor.Ctx, x, w, bias *tensor.Tensor) *tensor.Tensor {
+			return layer(c, x, w, bias, f)
+		})
 		oracle := func(_ tensor.DType, in []Array) []Array {
 			w := in[1]
 			if transposed {
@@ -165,7 +201,8 @@ func activatedRow(name string, transposed bool) Op {
 				Sample{Name: fmt.Sprint(s, " f=", f), In: []Input{x, w, diff(normal, s.n)}, Apply: apply, Want: oracle},
 				Sample{Name: fmt.Sprint(s, " no bias f=", f), In: []Input{x, w, none()}, Apply: apply, Want: oracle})
 		}
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint("large f=", f), Large: true, In: []Input{diff(normal, 3, 131, 97), weight(97, 211), diff(normal, 211)}, Apply: apply})
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint("large f=", f), Large: true,
+			In: []Input{diff(normal, 3, 131, 97), weight(97, 211), diff(normal, 211)}, Apply: apply})
 	}
 	slices.SortFunc(op.Samples, func(a, b Sample) int { return strings.Compare(a.Name, b.Name) }) // a map has no order
 	return op
@@ -183,19 +220,21 @@ type attention struct {
 }
 
 func (a attention) sample() Sample {
-	in := []Input{diff(normal, a.b, a.h, a.tq, a.d), diff(normal, a.b, a.hkv, a.tk, a.d), diff(normal, a.b, a.hkv, a.tk, a.dv), none(), none()}
+	in := []Input{diff(normal, a.b, a.h, a.tq, a.d), diff(normal, a.b, a.hkv, a.tk, a.d),
+		diff(normal, a.b, a.hkv, a.tk, a.dv), none(), none()}
 	if a.mask != nil {
 		in[3] = flags(a.mask...)
 	}
 	if a.bias != nil {
 		in[4] = diff(normal, a.bias...)
 	}
-	s := Sample{Name: a.name, In: in, Large: a.large, Apply: func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
-		opt := a.opt
-		opt.Mask, opt.Bias = in[3], in[4]
-		out, lse := tensor.Attention(c, in[0], in[1], in[2], opt)
-		return []*tensor.Tensor{out, lse}
-	}}
+	s := Sample{Name: a.name, In: in, Large: a.large,
+		Apply: func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
+			opt := a.opt
+			opt.Mask, opt.Bias = in[3], in[4]
+			out, lse := tensor.Attention(c, in[0], in[1], in[2], opt)
+			return []*tensor.Tensor{out, lse}
+		}}
 	if a.opt.Dropout == 0 {
 		s.Want = a.want
 	}
@@ -219,7 +258,8 @@ func (a attention) want(_ tensor.DType, in []Array) []Array {
 				row[j] += bias.at(at[0], at[1], at[2], j)
 			}
 			apart := a.opt.QueryOffset + at[2] - a.opt.KeyOffset - j
-			if a.opt.Causal && apart < 0 || a.opt.Window > 0 && max(apart, -apart) >= a.opt.Window || mask.V != nil && mask.at(at[0], at[1], at[2], j) == 0 {
+			if a.opt.Causal && apart < 0 || a.opt.Window > 0 && max(apart, -apart) >= a.opt.Window || mask.V != nil &&
+				mask.at(at[0], at[1], at[2], j) == 0 {
 				row[j] = math.Inf(-1)
 			}
 		}
@@ -257,11 +297,16 @@ func attentionRow() Op {
 		{"padding", 2, 2, 2, 3, 4, 2, 2, []int{2, 1, 1, 4}, causal, false, nil},
 		{"mask of two dims", 2, 2, 2, 3, 4, 2, 2, []int{3, 4}, tensor.AttentionOptions{}, false, nil},
 		{"window", 1, 2, 1, 6, 6, 3, 2, nil, tensor.AttentionOptions{Causal: true, Window: 3}, false, nil},
-		{"window on both sides", 2, 2, 2, 5, 7, 2, 2, nil, tensor.AttentionOptions{Window: 2, KeyOffset: 1}, false, nil},
-		{"window of a cache", 1, 2, 2, 2, 7, 2, 2, nil, tensor.AttentionOptions{Causal: true, QueryOffset: 5, Window: 4}, false, nil},
-		{"window and padding", 2, 2, 1, 4, 4, 2, 2, []int{2, 1, 1, 4}, tensor.AttentionOptions{Causal: true, Window: 2}, false, nil},
-		{"window past the keys", 1, 1, 1, 3, 2, 2, 2, nil, tensor.AttentionOptions{QueryOffset: 2, Window: 2}, false, nil},
-		{"window and dropout", 1, 2, 1, 5, 5, 2, 2, nil, tensor.AttentionOptions{Causal: true, Window: 3, Dropout: 0.3}, false, nil},
+		{"window on both sides", 2, 2, 2, 5, 7, 2, 2, nil, tensor.AttentionOptions{Window: 2, KeyOffset: 1}, false,
+			nil},
+		{"window of a cache", 1, 2, 2, 2, 7, 2, 2, nil,
+			tensor.AttentionOptions{Causal: true, QueryOffset: 5, Window: 4}, false, nil},
+		{"window and padding", 2, 2, 1, 4, 4, 2, 2, []int{2, 1, 1, 4}, tensor.AttentionOptions{Causal: true, Window: 2},
+			false, nil},
+		{"window past the keys", 1, 1, 1, 3, 2, 2, 2, nil, tensor.AttentionOptions{QueryOffset: 2, Window: 2}, false,
+			nil},
+		{"window and dropout", 1, 2, 1, 5, 5, 2, 2, nil, tensor.AttentionOptions{Causal: true, Window: 3, Dropout: 0.3},
+			false, nil},
 		{"one", 1, 1, 1, 1, 1, 1, 1, nil, tensor.AttentionOptions{}, false, nil},
 		{"head of one", 2, 2, 2, 3, 3, 1, 1, nil, causal, false, nil},
 		{"no queries", 1, 2, 2, 0, 3, 2, 2, nil, tensor.AttentionOptions{}, false, nil},
@@ -270,12 +315,15 @@ func attentionRow() Op {
 		{"dropout", 2, 2, 1, 4, 4, 3, 2, nil, tensor.AttentionOptions{Causal: true, Dropout: 0.3}, false, nil},
 		{"large", 2, 4, 2, 97, 97, 16, 24, nil, causal, true, nil},
 		{"large window", 1, 4, 2, 131, 131, 16, 16, nil, tensor.AttentionOptions{Causal: true, Window: 50}, true, nil},
-		{"large dropout", 2, 2, 2, 67, 97, 16, 16, []int{2, 1, 1, 97}, tensor.AttentionOptions{Dropout: 0.1}, true, nil},
+		{"large dropout", 2, 2, 2, 67, 97, 16, 16, []int{2, 1, 1, 97}, tensor.AttentionOptions{Dropout: 0.1}, true,
+			nil},
 		{"bias", 2, 2, 2, 3, 4, 2, 2, nil, tensor.AttentionOptions{}, false, []int{2, 2, 3, 4}},
 		{"bias of heads", 2, 4, 2, 3, 3, 2, 3, nil, causal, false, []int{4, 3, 3}},
-		{"bias of keys", 2, 2, 1, 3, 4, 2, 2, nil, tensor.AttentionOptions{Scale: -0.5, Window: 3}, false, []int{2, 1, 1, 4}},
+		{"bias of keys", 2, 2, 1, 3, 4, 2, 2, nil, tensor.AttentionOptions{Scale: -0.5, Window: 3}, false,
+			[]int{2, 1, 1, 4}},
 		{"bias and mask", 2, 2, 1, 3, 4, 2, 2, []int{2, 1, 3, 4}, tensor.AttentionOptions{}, false, []int{1, 2, 3, 4}},
-		{"bias and dropout", 2, 2, 1, 4, 4, 3, 2, nil, tensor.AttentionOptions{Causal: true, Dropout: 0.3}, false, []int{2, 4, 4}},
+		{"bias and dropout", 2, 2, 1, 4, 4, 3, 2, nil, tensor.AttentionOptions{Causal: true, Dropout: 0.3}, false,
+			[]int{2, 4, 4}},
 		{"bias of nothing", 1, 2, 2, 3, 0, 2, 2, nil, tensor.AttentionOptions{}, false, []int{2, 3, 0}},
 		{"large bias", 2, 4, 2, 97, 131, 16, 24, nil, tensor.AttentionOptions{Dropout: 0.1}, true, []int{4, 97, 131}},
 	} {
@@ -295,22 +343,33 @@ func attentionRow() Op {
 		{Name: "dims", Want: "want operands of 4 dims", Call: call([]int{2, 3, 4}, four, four, nil)},
 		{Name: "batch", Want: "batch sizes differ", Call: call([]int{2, 2, 3, 4}, four, four, nil)},
 		{Name: "heads", Want: "query heads a multiple", Call: call([]int{1, 3, 3, 4}, four, four, nil)},
-		{Name: "head size", Want: "float32[1 2 3 5], float32[1 2 3 4], float32[1 2 3 4]): want equal head sizes", Call: call([]int{1, 2, 3, 5}, four, four, nil)},
+		{Name: "head size", Want: "float32[1 2 3 5], float32[1 2 3 4], float32[1 2 3 4]): want equal head sizes",
+			Call: call([]int{1, 2, 3, 5}, four, four, nil)},
 		{Name: "lengths", Want: "equal lengths of k and v", Call: call(four, four, []int{1, 2, 4, 4}, nil)},
-		{Name: "dropout", Want: "want a probability", Call: call(four, four, four, func(*tensor.Ctx) tensor.AttentionOptions { return tensor.AttentionOptions{Dropout: 1} })},
-		{Name: "window", Want: "window -1: want a number of keys", Call: call(four, four, four, func(*tensor.Ctx) tensor.AttentionOptions { return tensor.AttentionOptions{Window: -1} })},
-		{Name: "mask", Want: "broadcasts to [1 2 3 3]", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
-			return tensor.AttentionOptions{Mask: tensor.Zeros(c, tensor.Bool, 3, 4)}
-		})},
-		{Name: "mask dtype", Want: "want a bool mask", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
-			return tensor.AttentionOptions{Mask: zeros(c, 3, 3)}
-		})},
-		{Name: "bias", Want: "want a float32 bias that broadcasts to [1 2 3 3]", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
-			return tensor.AttentionOptions{Bias: zeros(c, 3, 4)}
-		})},
-		{Name: "bias dtype", Want: "want a float32 bias", Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
-			return tensor.AttentionOptions{Bias: tensor.Zeros(c, tensor.Float64, 3, 3)}
-		})},
+		{Name: "dropout", Want: "want a probability",
+			Call: call(four, four, four, func(*tensor.Ctx) tensor.AttentionOptions {
+				return tensor.AttentionOptions{Dropout: 1}
+			})},
+		{Name: "window", Want: "window -1: want a number of keys",
+			Call: call(four, four, four, func(*tensor.Ctx) tensor.AttentionOptions {
+				return tensor.AttentionOptions{Window: -1}
+			})},
+		{Name: "mask", Want: "broadcasts to [1 2 3 3]",
+			Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
+				return tensor.AttentionOptions{Mask: tensor.Zeros(c, tensor.Bool, 3, 4)}
+			})},
+		{Name: "mask dtype", Want: "want a bool mask",
+			Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
+				return tensor.AttentionOptions{Mask: zeros(c, 3, 3)}
+			})},
+		{Name: "bias", Want: "want a float32 bias that broadcasts to [1 2 3 3]",
+			Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
+				return tensor.AttentionOptions{Bias: zeros(c, 3, 4)}
+			})},
+		{Name: "bias dtype", Want: "want a float32 bias",
+			Call: call(four, four, four, func(c *tensor.Ctx) tensor.AttentionOptions {
+				return tensor.AttentionOptions{Bias: tensor.Zeros(c, tensor.Float64, 3, 3)}
+			})},
 	}
 	return op
 }

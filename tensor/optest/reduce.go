@@ -18,8 +18,10 @@ type reduction struct {
 
 var reductionCalls = []reduction{
 	{[]int{3, 5}, nil, false}, {[]int{3, 5}, nil, true}, {[]int{3, 5}, []int{0}, false}, {[]int{3, 5}, []int{-1}, true},
-	{[]int{2, 3, 4}, []int{0, 2}, false}, {[]int{2, 3, 4}, []int{2, 0}, true}, {[]int{2, 3, 4}, []int{1}, false}, {[]int{2, 1, 3}, []int{1}, false},
-	{[]int{2, 3}, []int{}, false}, {[]int{}, nil, false}, {[]int{}, []int{0}, true}, {[]int{1}, nil, false}, {[]int{7}, []int{0}, false},
+	{[]int{2, 3, 4}, []int{0, 2}, false}, {[]int{2, 3, 4}, []int{2, 0}, true}, {[]int{2, 3, 4}, []int{1}, false},
+	{[]int{2, 1, 3}, []int{1}, false},
+	{[]int{2, 3}, []int{}, false}, {[]int{}, nil, false}, {[]int{}, []int{0}, true}, {[]int{1}, nil, false},
+	{[]int{7}, []int{0}, false},
 	{[]int{2, 0, 3}, []int{0}, false},
 }
 
@@ -44,14 +46,17 @@ func total(v []float64) float64 {
 
 type reduceFunc func(c *tensor.Ctx, x *tensor.Tensor, dims []int, keep bool) *tensor.Tensor
 
-func reductionRow(name string, dtypes []tensor.DType, f reduceFunc, calls []reduction, want func(v []float64) float64) Op {
+func reductionRow(name string, dtypes []tensor.DType, f reduceFunc, calls []reduction,
+	want func(v []float64) float64) Op {
 	op := Op{Name: name, DTypes: dtypes}
 	for _, r := range calls {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(r), In: []Input{diff(normal, r.shape...)}, Want: reduced(r.normalised(), r.keep, want),
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(r), In: []Input{diff(normal, r.shape...)},
+			Want:  reduced(r.normalised(), r.keep, want),
 			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, r.dims, r.keep) })})
 	}
 	for _, dims := range [][]int{nil, {0}, {2}, {0, 2}} {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint("large ", dims), Large: true, In: []Input{diff(normal, 23, 7, 503)},
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint("large ", dims), Large: true,
+			In:    []Input{diff(normal, 23, 7, 503)},
 			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, dims, false) })})
 	}
 	return op
@@ -62,37 +67,53 @@ type extremeFunc func(c *tensor.Ctx, x *tensor.Tensor, d int, keep bool) *tensor
 func extremeRow(name string, differentiable bool, f extremeFunc, want func(v []float64) float64) Op {
 	op := Op{Name: name, DTypes: signed, Misuse: []Misuse{
 		{Name: "empty", Want: "is empty", Call: func(c *tensor.Ctx) { f(c, zeros(c, 2, 0), 1, false) }},
-		{Name: "dim", Want: "float32[2 3]): dim 2: want one in [-2, 2)", Call: func(c *tensor.Ctx) { f(c, zeros(c, 2, 3), 2, false) }},
+		{Name: "dim", Want: "float32[2 3]): dim 2: want one in [-2, 2)", Call: func(c *tensor.Ctx) {
+			f(c, zeros(c, 2, 3), 2, false)
+		}},
 	}}
 	for _, r := range []reduction{
-		{[]int{7}, []int{0}, false}, {[]int{3, 5}, []int{0}, false}, {[]int{3, 5}, []int{-1}, true}, {[]int{2, 3, 4}, []int{1}, false},
+		{[]int{7}, []int{0}, false}, {[]int{3, 5}, []int{0}, false}, {[]int{3, 5}, []int{-1}, true},
+		{[]int{2, 3, 4}, []int{1}, false},
 		{[]int{}, []int{0}, false}, {[]int{1}, []int{0}, false}, {[]int{0, 3}, []int{1}, false},
 	} {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(r), In: []Input{{Shape: r.shape, Fill: distinct, Diff: differentiable}},
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(r),
+			In:    []Input{{Shape: r.shape, Fill: distinct, Diff: differentiable}},
 			Want:  reduced(r.normalised(), r.keep, want),
 			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, r.dims[0], r.keep) })})
 	}
 	for d := range 3 {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint("large ", d), Large: true, In: []Input{{Shape: []int{23, 7, 503}, Fill: normal, Diff: differentiable}},
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint("large ", d), Large: true,
+			In:    []Input{{Shape: []int{23, 7, 503}, Fill: normal, Diff: differentiable}},
 			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return f(c, x, d, false) })})
 	}
 	return op
 }
 
 func reductions() []Op {
-	sum := reductionRow("Sum", signed, tensor.Sum, append(reductionCalls, reduction{[]int{2, 0}, nil, false}, reduction{[]int{2, 0}, []int{1}, true}), total)
+	sum := reductionRow("Sum", signed, tensor.Sum,
+		append(reductionCalls, reduction{[]int{2, 0}, nil, false}, reduction{[]int{2, 0}, []int{1}, true}), total)
 	sum.Misuse = []Misuse{
-		{Name: "dim", Want: "float32[2 3]): dim -3", Call: func(c *tensor.Ctx) { tensor.Sum(c, zeros(c, 2, 3), []int{-3}, false) }},
-		{Name: "twice", Want: "named twice", Call: func(c *tensor.Ctx) { tensor.Sum(c, zeros(c, 2, 3), []int{1, -1}, false) }},
+		{Name: "dim", Want: "float32[2 3]): dim -3", Call: func(c *tensor.Ctx) {
+			tensor.Sum(c, zeros(c, 2, 3), []int{-3}, false)
+		}},
+		{Name: "twice", Want: "named twice", Call: func(c *tensor.Ctx) {
+			tensor.Sum(c, zeros(c, 2, 3), []int{1, -1}, false)
+		}},
 	}
-	mean := reductionRow("Mean", floats, tensor.Mean, reductionCalls, func(v []float64) float64 { return total(v) / float64(len(v)) })
-	mean.Misuse = []Misuse{{Name: "dim", Want: "float32[2 3]): dim 2", Call: func(c *tensor.Ctx) { tensor.Mean(c, zeros(c, 2, 3), []int{2}, false) }}}
+	mean := reductionRow("Mean", floats, tensor.Mean, reductionCalls, func(v []float64) float64 {
+		return total(v) / float64(len(v))
+	})
+	mean.Misuse = []Misuse{{Name: "dim", Want: "float32[2 3]): dim 2", Call: func(c *tensor.Ctx) {
+		tensor.Mean(c, zeros(c, 2, 3), []int{2}, false)
+	}}}
 	return []Op{
 		sum,
 		mean,
 		extremeRow("Max", true, tensor.Max, slices.Max[[]float64]),
 		extremeRow("Min", true, tensor.Min, slices.Min[[]float64]),
-		extremeRow("ArgMax", false, tensor.ArgMax, func(v []float64) float64 { return float64(slices.Index(v, slices.Max(v))) }),
+		extremeRow("ArgMax", false, tensor.ArgMax, func(v []float64) float64 {
+			return float64(slices.Index(v, slices.Max(v)))
+		}),
 		extremeRow("ArgMin", false, tensor.ArgMin, func(v []float64) float64 {
 			return float64(slices.Index(v, slices.Min(v)))
 		}),
@@ -106,7 +127,8 @@ func reductions() []Op {
 func sumSquares() Op {
 	op := Op{Name: "SumSquares", DTypes: floats}
 	for _, shape := range [][]int{{}, {5}, {3, 4}, {0}, {2, 0}, {4096}, {4097}, {3, 4096}} {
-		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), In: []Input{typed(normal, shape...)}, Apply: unary(tensor.SumSquares),
+		op.Samples = append(op.Samples, Sample{Name: fmt.Sprint(shape), In: []Input{typed(normal, shape...)},
+			Apply: unary(tensor.SumSquares),
 			Want: func(_ tensor.DType, in []Array) []Array {
 				var out []float64
 				for block := range slices.Chunk(in[0].V, 4096) {
@@ -119,7 +141,8 @@ func sumSquares() Op {
 				return []Array{{[]int{len(out)}, out}}
 			}})
 	}
-	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{typed(normal, 17, 5003)}, Apply: unary(tensor.SumSquares)})
+	op.Samples = append(op.Samples, Sample{Name: "large", Large: true, In: []Input{typed(normal, 17, 5003)},
+		Apply: unary(tensor.SumSquares)})
 	return op
 }
 
@@ -161,8 +184,10 @@ func varRow() Op {
 		return tensor.Var(c, x, dims, 0, keep)
 	}, reductionCalls, func(v []float64) float64 { return variance(v, 0) })
 	op.Samples = append(op.Samples, Sample{Name: "unbiased", In: []Input{diff(normal, 3, 5)},
-		Want:  reduced([]int{1}, false, func(v []float64) float64 { return variance(v, 1) }),
-		Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Var(c, x, []int{1}, 1, false) })})
+		Want: reduced([]int{1}, false, func(v []float64) float64 { return variance(v, 1) }),
+		Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+			return tensor.Var(c, x, []int{1}, 1, false)
+		})})
 	op.Misuse = []Misuse{{Name: "dim", Want: "float32[2 3]): dim 2",
 		Call: func(c *tensor.Ctx) { tensor.Var(c, zeros(c, 2, 3), []int{2}, 1, false) }}}
 	return op
@@ -186,8 +211,10 @@ func stdRow() Op {
 				return tensor.Std(c, x, []int{1}, 1, false)
 			})},
 		Sample{Name: "one element", In: []Input{diff(normal, 1)},
-			Want:  reduced([]int{0}, false, func([]float64) float64 { return 0 }),
-			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor { return tensor.Std(c, x, nil, 0, false) })})
+			Want: reduced([]int{0}, false, func([]float64) float64 { return 0 }),
+			Apply: unary(func(c *tensor.Ctx, x *tensor.Tensor) *tensor.Tensor {
+				return tensor.Std(c, x, nil, 0, false)
+			})})
 	op.Misuse = []Misuse{{Name: "dim", Want: "float32[2 3]): dim 2",
 		Call: func(c *tensor.Ctx) { tensor.Std(c, zeros(c, 2, 3), []int{2}, 1, false) }}}
 	return op

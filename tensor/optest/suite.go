@@ -142,7 +142,8 @@ func (r *runner) run(s *Sample, in []Array, how call) (res result) {
 	return res
 }
 
-func (r *runner) backward(c *tensor.Ctx, s *Sample, outs []*tensor.Tensor, values []Array, wrt []*tensor.Tensor, how call) []*tensor.Tensor {
+func (r *runner) backward(c *tensor.Ctx, s *Sample, outs []*tensor.Tensor, values []Array, wrt []*tensor.Tensor,
+	how call) []*tensor.Tensor {
 	var roots, cots []*tensor.Tensor
 	for i, y := range outs {
 		if !y.RequiresGrad() {
@@ -214,7 +215,8 @@ func requireClose(t *testing.T, want, got Array, b bound, what string) {
 			continue
 		}
 		if d := math.Abs(x - y); !(d <= b.abs+b.rel*max(math.Abs(x), top/10)) {
-			require.Failf(t, "values differ", "%s: element %d is %v, want %v (difference %.3g)\nwant %v\ngot  %v", what, i, y, x, d, clip(want.V), clip(got.V))
+			require.Failf(t, "values differ", "%s: element %d is %v, want %v (difference %.3g)\nwant %v\ngot  %v", what,
+				i, y, x, d, clip(want.V), clip(got.V))
 		}
 	}
 }

@@ -22,7 +22,8 @@ func topKRow() Op {
 			Call: func(c *tensor.Ctx) { tensor.TopK(c, zeros(c, 2, 3), 1, 2, false) }},
 	}}
 	sample := func(name string, x Input, k, d int, smallest, large bool) {
-		op.Samples = append(op.Samples, Sample{Name: name, In: []Input{x}, Large: large, Want: topKOracle(k, d, smallest),
+		op.Samples = append(op.Samples, Sample{Name: name, In: []Input{x}, Large: large,
+			Want: topKOracle(k, d, smallest),
 			Apply: func(c *tensor.Ctx, _ tensor.DType, in []*tensor.Tensor) []*tensor.Tensor {
 				values, indices := tensor.TopK(c, in[0], k, d, smallest)
 				return []*tensor.Tensor{values, indices}

@@ -17,7 +17,8 @@ import (
 )
 
 // shown are the packages that have a runnable example of their most usual use.
-var shown = []string{"accelerate", "args", "callbacks", "checkpoint", "data", "data/text", "data/tokenizers", "dist", "models",
+var shown = []string{"accelerate", "args", "callbacks", "checkpoint", "data", "data/text", "data/tokenizers", "dist",
+	"models",
 	"models/mlp", "nn", "optim", "samplers", "tensor", "trainer"}
 
 // introduction is how many words the first paragraph of a public package's comment has at least.
@@ -38,12 +39,15 @@ func unintroduced(f file) []string {
 	case text == "" || f.test:
 	case f.ast.Name.Name == "main":
 		if name := path.Base(f.dir); !strings.HasPrefix(text, strings.ToUpper(name[:1])+name[1:]+" ") {
-			return []string{fmt.Sprintf("%s: the comment begins %.20q: want the program's name and what it does, \"%s%s does …\"",
-				f.name, text, strings.ToUpper(name[:1]), name[1:])}
+			return []string{
+				fmt.Sprintf("%s: the comment begins %.20q: want the program's name and what it does, \"%s%s does …\"",
+					f.name, text, strings.ToUpper(name[:1]), name[1:])}
 		}
 	case public(f) && n < introduction:
-		return []string{fmt.Sprintf("%s: the comment's first paragraph has %d words: want what the package is for, when to use it and where "+
-			"to start, in at least %d", f.name, n, introduction)}
+		return []string{
+			fmt.Sprintf("%s: the comment's first paragraph has %d words: want what the package is for, when to use "+
+				"it and where "+
+				"to start, in at least %d", f.name, n, introduction)}
 	}
 	return nil
 }
@@ -52,7 +56,8 @@ func TestPackageCommentsIntroduce(t *testing.T) { requireNone(t, unintroduced) }
 
 func TestPackageCommentsIntroduceBites(t *testing.T) {
 	short := "// Package a has " + strings.Repeat("word ", introduction-4)
-	const few = "a/a.go: the comment's first paragraph has 24 words: want what the package is for, when to use it and where to start, in at least 25"
+	const few = "a/a.go: the comment's first paragraph has 24 words: want what the package is for, when to use it " +
+		"and where to start, in at least 25"
 	requireBites(t, unintroduced, "a/a.go", short+"\n//\n// And more.\npackage a", few)
 	requireBites(t, unintroduced, "a/a.go", short+"\n// and more.\npackage a", "")
 	requireBites(t, unintroduced, "a/internal/a.go", short+"\npackage a", "")
@@ -70,7 +75,9 @@ func unshown(files []file, dirs []string) []string {
 		ran := false
 		for _, f := range files {
 			if f.test && f.dir == dir {
-				ran = ran || slices.ContainsFunc(doc.Examples(f.ast), func(e *doc.Example) bool { return e.Output != "" })
+				ran = ran || slices.ContainsFunc(doc.Examples(f.ast), func(e *doc.Example) bool {
+					return e.Output != ""
+				})
 			}
 		}
 		if !ran {
@@ -193,7 +200,8 @@ func misnamed(files []file) []string {
 		text := f.ast.Doc.Text()
 		for _, m := range ownName.FindAllStringSubmatch(text, -1) {
 			if !exported[f.dir][m[1]] {
-				bad = append(bad, fmt.Sprintf("%s: the comment links to %s, which the package does not have", f.name, m[1]))
+				bad = append(bad, fmt.Sprintf("%s: the comment links to %s, which the package does not have", f.name,
+					m[1]))
 			}
 		}
 		for _, m := range otherName.FindAllStringSubmatch(text, -1) {
@@ -203,8 +211,10 @@ func misnamed(files []file) []string {
 			case !slices.ContainsFunc(in, func(dir string) bool { return exported[dir][m[3]] }):
 				bad = append(bad, fmt.Sprintf("%s: the comment names %s.%s, which does not exist", f.name, m[2], m[3]))
 			case m[1] != "" && !imported[f.dir][m[2]]:
-				bad = append(bad, fmt.Sprintf("%s: the comment links to %s.%s, but the package does not import %s: leave the brackets out",
-					f.name, m[2], m[3], m[2]))
+				bad = append(bad,
+					fmt.Sprintf("%s: the comment links to %s.%s, but the package does not import %s: leave the "+
+						"brackets out",
+						f.name, m[2], m[3], m[2]))
 			}
 		}
 	}
@@ -220,10 +230,13 @@ func TestPackageCommentsNameWhatExists(t *testing.T) {
 
 func TestPackageCommentsNameWhatExistsBites(t *testing.T) {
 	files := parsed(t, map[string]string{
-		"a/a.go": "// Package a has [New], [Thing.Do], [*Thing], [Thing.Size], [Able.Do], [Limit], tensors [B,T], and\n" +
+		"a/a.go": "// Package a has [New], [Thing.Do], [*Thing], [Thing.Size], [Able.Do], [Limit], tensors [B,T], " +
+			"and\n" +
 			"// [Gone], [Thing.Gone], b.New, [b.New], b.Gone and os.Args.\npackage a\n" +
-			"func New() {}\ntype Thing struct{ Size int }\nfunc (t *Thing) Do() {}\ntype Able interface{ Do() }\nconst Limit = 1",
-		"b/b.go":      "// Package b has [New], unlike [a.New] and a.New.\npackage b\nimport \"" + module + "/a\"\nfunc New() { a.New() }",
+			"func New() {}\ntype Thing struct{ Size int }\nfunc (t *Thing) Do() {}\ntype Able interface{ Do() " +
+			"}\nconst Limit = 1",
+		"b/b.go": "// Package b has [New], unlike [a.New] and a.New.\npackage b\nimport \"" + module +
+			"/a\"\nfunc New() { a.New() }",
 		"b/b_test.go": "package b_test\nfunc Gone() {}",
 	})
 	require.Equal(t, []string{

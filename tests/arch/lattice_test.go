@@ -50,7 +50,8 @@ func imports(f file) []string {
 	top := topOf(f.dir)
 	allowed, known := lattice[top]
 	if !known {
-		return []string{fmt.Sprintf("%s: the top-level folder %q is not in the design's tree: want one of %s", f.name, top, strings.Join(folders(), ", "))}
+		return []string{fmt.Sprintf("%s: the top-level folder %q is not in the design's tree: want one of %s", f.name,
+			top, strings.Join(folders(), ", "))}
 	}
 	if f.test || slices.Contains(allowed, anything) {
 		return nil
@@ -119,19 +120,25 @@ func TestLatticeHasNoCycle(t *testing.T) {
 func TestImportLatticeBites(t *testing.T) {
 	for _, c := range []struct{ name, source, want string }{
 		{"tensor/a.go", imported("nn"), "tensor/a.go imports nn: tensor may import internal"},
-		{"internal/a/a.go", imported("tensor"), "internal/a/a.go imports tensor: internal may import nothing but itself"},
+		{"internal/a/a.go", imported("tensor"),
+			"internal/a/a.go imports tensor: internal may import nothing but itself"},
 		{"internal/a/a.go", imported("internal/b"), ""},
 		{"tensor/sub/a.go", imported("internal/b"), ""},
 		{"trainer/a.go", imported("models"), ""},
-		{"trainer/a.go", imported("models/gpt2"), "trainer/a.go imports models/gpt2: trainer may import " + may(lattice["trainer"])},
+		{"trainer/a.go", imported("models/gpt2"),
+			"trainer/a.go imports models/gpt2: trainer may import " + may(lattice["trainer"])},
 		{"trainer/a_test.go", imported("models/gpt2"), ""},
 		{"models/gpt2/a.go", imported("models"), ""},
-		{"accelerate/a.go", imported("tensor/cuda"), "accelerate/a.go imports tensor/cuda: only a program does, by a blank import"},
+		{"accelerate/a.go", imported("tensor/cuda"),
+			"accelerate/a.go imports tensor/cuda: only a program does, by a blank import"},
 		{"tensor/cuda/a.go", imported("tensor/cuda/ptx"), ""},
 		{"examples/clm/main.go", imported("tensor/cuda"), ""},
 		{"tensor/a.go", `package a; import _ "example.com/other"`, ""},
-		{"helpers/a.go", "package a", `helpers/a.go: the top-level folder "helpers" is not in the design's tree: want one of ` + strings.Join(folders(), ", ")},
-		{"a.go", "package a", `a.go: the top-level folder "." is not in the design's tree: want one of ` + strings.Join(folders(), ", ")},
+		{"helpers/a.go", "package a",
+			`helpers/a.go: the top-level folder "helpers" is not in the design's tree: want one of ` +
+				strings.Join(folders(), ", ")},
+		{"a.go", "package a", `a.go: the top-level folder "." is not in the design's tree: want one of ` +
+			strings.Join(folders(), ", ")},
 	} {
 		requireBites(t, imports, c.name, c.source, c.want)
 	}

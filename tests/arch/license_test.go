@@ -28,7 +28,8 @@ func TestLicenseLines(t *testing.T) {
 	for _, f := range files {
 		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(f.name)))
 		require.NoError(t, err)
-		require.False(t, unlicensed(text, ast.IsGenerated(f.ast)), "%s: want the first line %q and an empty line", f.name, spdx[:len(spdx)-2])
+		require.False(t, unlicensed(text, ast.IsGenerated(f.ast)), "%s: want the first line %q and an empty line",
+			f.name, spdx[:len(spdx)-2])
 		checked++
 	}
 	require.Greater(t, checked, 100, "the walk lost the module")

@@ -47,7 +47,8 @@ func readers(f file) []string {
 		}
 		if sel, ok := call.Fun.(*ast.SelectorExpr); ok && slices.Contains(opens, sel.Sel.Name) {
 			if x, ok := sel.X.(*ast.Ident); ok && names[x.Name] == "os" {
-				bad = append(bad, fmt.Sprintf("%s: os.%s: want internal/vfs or internal/gzipped, with a limit", f.line(call), sel.Sel.Name))
+				bad = append(bad, fmt.Sprintf("%s: os.%s: want internal/vfs or internal/gzipped, with a limit",
+					f.line(call), sel.Sel.Name))
 			}
 		}
 		return true

@@ -21,7 +21,9 @@ func units(f file) []string {
 	for _, d := range f.ast.Decls {
 		fn, ok := d.(*ast.FuncDecl)
 		if ok && fn.Recv != nil && fn.Body != nil && fn.Name.Name == "Forward" && !callsUnit(f, fn.Body) {
-			bad = append(bad, fmt.Sprintf("%s: Forward does not call nn.Unit or nn.Unit1: hooks, recomputation and memory scopes would miss the module", f.line(fn)))
+			bad = append(bad,
+				fmt.Sprintf("%s: Forward does not call nn.Unit or nn.Unit1: hooks, recomputation and memory scopes "+
+					"would miss the module", f.line(fn)))
 		}
 	}
 	return bad
@@ -71,7 +73,8 @@ func countForwards(files []file) int {
 }
 
 func TestForwardRunsInUnitsBites(t *testing.T) {
-	const fault = ": Forward does not call nn.Unit or nn.Unit1: hooks, recomputation and memory scopes would miss the module"
+	const fault = ": Forward does not call nn.Unit or nn.Unit1: hooks, recomputation and memory scopes would miss " +
+		"the module"
 	const nnImport = `package a; import "` + module + `/nn"; type M struct{}; `
 	for _, c := range []struct{ name, source, want string }{
 		{"nn/a.go", "package nn; type M struct{}; func (m *M) Forward() { Unit1(m) }", ""},
@@ -79,8 +82,10 @@ func TestForwardRunsInUnitsBites(t *testing.T) {
 		{"models/m/a.go", nnImport + "func (m *M) Forward() { nn.Unit(m) }", ""},
 		{"models/m/a.go", nnImport + "func (m *M) Forward() { func() { nn.Unit1(m) }() }", ""},
 		{"models/m/a.go", nnImport + "func (m *M) Forward() { Unit1(m); nn.Walk(m) }", "models/m/a.go:1" + fault},
-		{"models/m/a.go", "package a; type M struct{}; func (m *M) Forward() { other.Unit(m) }", "models/m/a.go:1" + fault},
-		{"models/m/a.go", `package a; import "` + module + `/models"; type M struct{}; func (m *M) Forward() { models.CausalLM(m) }`, ""},
+		{"models/m/a.go", "package a; type M struct{}; func (m *M) Forward() { other.Unit(m) }",
+			"models/m/a.go:1" + fault},
+		{"models/m/a.go", `package a; import "` + module +
+			`/models"; type M struct{}; func (m *M) Forward() { models.CausalLM(m) }`, ""},
 		{"models/m/a.go", "package a; func Forward() {}", ""},
 		{"models/m/a_test.go", "package a; type M struct{}; func (m *M) Forward() {}", ""},
 		{"data/a.go", "package a; type M struct{}; func (m *M) Forward() {}", ""},
@@ -92,7 +97,8 @@ func TestForwardRunsInUnitsBites(t *testing.T) {
 // direct reports reads of a parameter's tensor past the context, in functions of nn and models that have one. A
 // buffer's tensor may be read.
 func direct(f file) []string {
-	if top := topOf(f.dir); f.test || top != "nn" && top != "models" || strings.HasSuffix(f.dir, "test") { // suites look on
+	// suites look on
+	if top := topOf(f.dir); f.test || top != "nn" && top != "models" || strings.HasSuffix(f.dir, "test") {
 		return nil
 	}
 	buffers, imported := map[string]bool{}, f.importNames()
@@ -137,7 +143,9 @@ func direct(f file) []string {
 				ok = !buffers[x.Sel.Name]
 			}
 			if ok {
-				bad = append(bad, fmt.Sprintf("%s: a parameter's tensor is read directly: want c.Param(p), which casts and fetches", f.line(read)))
+				bad = append(bad,
+					fmt.Sprintf("%s: a parameter's tensor is read directly: want c.Param(p), which casts and fetches",
+						f.line(read)))
 			}
 			return true
 		})
@@ -161,15 +169,19 @@ func TestParametersAreReadThroughTheContext(t *testing.T) { requireNone(t, direc
 
 func TestParametersAreReadThroughTheContextBites(t *testing.T) {
 	const fault = ":1: a parameter's tensor is read directly: want c.Param(p), which casts and fetches"
-	const in = `package a; import ("` + module + `/nn"; "` + module + `/tensor"); type M struct{ W *nn.Parameter; B *nn.Buffer }; `
+	const in = `package a; import ("` + module + `/nn"; "` + module +
+		`/tensor"); type M struct{ W *nn.Parameter; B *nn.Buffer }; `
 	for _, c := range []struct{ name, source, want string }{
 		{"nn/a.go", "package nn; func (m *M) Forward(c *Ctx) { use(m.W.Tensor) }", "nn/a.go" + fault},
 		{"nn/a.go", "package nn; func (m *M) Forward(c *Ctx) { use(c.Param(m.W)) }", ""},
 		{"nn/a.go", "package nn; type M struct{ B *Buffer }; func (m *M) Forward(c *Ctx) { use(m.B.Tensor) }", ""},
 		{"nn/a.go", "package nn; func walk(p *Parameter) { use(p.Tensor) }", ""},
-		{"models/m/a.go", in + "func (m *M) Forward(c *nn.Ctx, x *tensor.Tensor) { w := m.W; use(w.Tensor) }", "models/m/a.go" + fault},
-		{"models/m/a.go", in + "func (m *M) Forward() { run(func(c *nn.Ctx) { use(m.W.Tensor) }) }", "models/m/a.go" + fault},
-		{"models/m/a.go", in + "func (m *M) Forward(c *nn.Ctx, x *tensor.Tensor) { use(c.Param(m.W), m.B.Tensor) }", ""},
+		{"models/m/a.go", in + "func (m *M) Forward(c *nn.Ctx, x *tensor.Tensor) { w := m.W; use(w.Tensor) }",
+			"models/m/a.go" + fault},
+		{"models/m/a.go", in + "func (m *M) Forward() { run(func(c *nn.Ctx) { use(m.W.Tensor) }) }",
+			"models/m/a.go" + fault},
+		{"models/m/a.go", in + "func (m *M) Forward(c *nn.Ctx, x *tensor.Tensor) { use(c.Param(m.W), m.B.Tensor) }",
+			""},
 		{"models/m/a.go", in + "func save(c *tensor.Ctx, m *M) { use(m.W.Tensor) }", ""},
 		{"data/a.go", in + "func (m *M) Forward(c *nn.Ctx) { use(m.W.Tensor) }", ""},
 	} {
@@ -179,7 +191,8 @@ func TestParametersAreReadThroughTheContextBites(t *testing.T) {
 
 // names reports package names that say nothing.
 func names(f file) []string {
-	if n := strings.TrimSuffix(f.ast.Name.Name, "_test"); slices.Contains([]string{"utils", "util", "common", "types", "pkg", "core"}, n) {
+	if n := strings.TrimSuffix(f.ast.Name.Name,
+		"_test"); slices.Contains([]string{"utils", "util", "common", "types", "pkg", "core"}, n) {
 		return []string{fmt.Sprintf("%s: package %s: name a package after what it provides", f.name, n)}
 	}
 	return nil
@@ -188,8 +201,10 @@ func names(f file) []string {
 func TestPackageNames(t *testing.T) { requireNone(t, names) }
 
 func TestPackageNamesBites(t *testing.T) {
-	requireBites(t, names, "data/utils/a.go", "package utils", "data/utils/a.go: package utils: name a package after what it provides")
-	requireBites(t, names, "data/core/a_test.go", "package core_test", "data/core/a_test.go: package core: name a package after what it provides")
+	requireBites(t, names, "data/utils/a.go", "package utils",
+		"data/utils/a.go: package utils: name a package after what it provides")
+	requireBites(t, names, "data/core/a_test.go", "package core_test",
+		"data/core/a_test.go: package core: name a package after what it provides")
 	requireBites(t, names, "data/a.go", "package data", "")
 }
 
@@ -259,8 +274,11 @@ func quiet(f file) []string {
 		switch n := n.(type) {
 		case *ast.SelectorExpr:
 			x, ok := n.X.(*ast.Ident)
-			if ok && x.Obj == nil && forbidden(names[x.Name], n.Sel.Name) && !(f.name == redirector && redirects(names[x.Name], n.Sel.Name)) {
-				bad = append(bad, fmt.Sprintf("%s: %s.%s in library code: return an error, write to a given io.Writer, or log with slog", f.line(n), x.Name, n.Sel.Name))
+			if ok && x.Obj == nil && forbidden(names[x.Name], n.Sel.Name) &&
+				!(f.name == redirector && redirects(names[x.Name], n.Sel.Name)) {
+				bad = append(bad,
+					fmt.Sprintf("%s: %s.%s in library code: return an error, write to a given io.Writer, or log "+
+						"with slog", f.line(n), x.Name, n.Sel.Name))
 			}
 		case *ast.CallExpr:
 			if x, ok := n.Fun.(*ast.Ident); ok && x.Obj == nil && (x.Name == "print" || x.Name == "println") {
@@ -298,7 +316,8 @@ func TestLibrariesAreQuietBites(t *testing.T) {
 		{"data/a.go", `package a; import "fmt"; func f() { fmt.Fprintln(nil); _ = fmt.Sprint() }`, ""},
 		{"data/a.go", `package a; import "os"; func f() { os.Exit(1) }`, "data/a.go:1: os.Exit" + advice},
 		{"data/a.go", `package a; import l "log"; func f() { l.Fatal() }`, "data/a.go:1: l.Fatal" + advice},
-		{"data/a.go", `package a; import "log"; func f() { log.SetOutput(nil) }`, "data/a.go:1: log.SetOutput" + advice},
+		{"data/a.go", `package a; import "log"; func f() { log.SetOutput(nil) }`,
+			"data/a.go:1: log.SetOutput" + advice},
 		{redirector, `package a; import "log"; func f() { log.SetOutput(nil) }`, ""},
 		{redirector, `package a; import "log"; func f() { log.Print() }`, redirector + ":1: log.Print" + advice},
 		{"data/a.go", `package a; import "log/slog"; func f() { slog.Info("") }`, ""},
@@ -314,7 +333,8 @@ func TestLibrariesAreQuietBites(t *testing.T) {
 // cgo reports uses of cgo that no build constraint can turn off.
 func cgo(f file) []string {
 	if slices.Contains(f.imports(), "C") && !f.constrained() {
-		return []string{fmt.Sprintf("%s: import \"C\" without a build constraint: CGO_ENABLED=0 needs a fallback", f.name)}
+		return []string{fmt.Sprintf("%s: import \"C\" without a build constraint: CGO_ENABLED=0 needs a fallback",
+			f.name)}
 	}
 	return nil
 }
@@ -322,9 +342,11 @@ func cgo(f file) []string {
 func TestCgoIsConstrained(t *testing.T) { requireNone(t, cgo) }
 
 func TestCgoIsConstrainedBites(t *testing.T) {
-	requireBites(t, cgo, "data/a.go", `package a; import "C"`, `data/a.go: import "C" without a build constraint: CGO_ENABLED=0 needs a fallback`)
+	requireBites(t, cgo, "data/a.go", `package a; import "C"`,
+		`data/a.go: import "C" without a build constraint: CGO_ENABLED=0 needs a fallback`)
 	requireBites(t, cgo, "data/a.go", "//go:build cgo\n\npackage a\nimport \"C\"", "")
-	requireBites(t, cgo, "data/a.go", "package a\nimport \"C\"\n\n//go:build cgo\n", `data/a.go: import "C" without a build constraint: CGO_ENABLED=0 needs a fallback`)
+	requireBites(t, cgo, "data/a.go", "package a\nimport \"C\"\n\n//go:build cgo\n",
+		`data/a.go: import "C" without a build constraint: CGO_ENABLED=0 needs a fallback`)
 }
 
 // mostMethods is how many methods a type in accelerate may have: with more, nobody finds the one that they need.

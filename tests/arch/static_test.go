@@ -41,12 +41,15 @@ func main() {
 // interpreter, the mark of a binary that needs a dynamic linker.
 func TestProgramsAreStatic(t *testing.T) {
 	dir := t.TempDir()
-	source, overlay, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "program")
+	source, overlay, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "overlay.json"),
+		filepath.Join(dir, "program")
 	require.NoError(t, os.WriteFile(source, []byte(program), 0o600))
 	here, err := filepath.Abs(root)
 	require.NoError(t, err)
 	// The overlay puts the source into the module without writing there.
-	text, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(here, "cmd", "static", "main.go"): source}})
+	text,
+		err := json.Marshal(
+		map[string]any{"Replace": map[string]string{filepath.Join(here, "cmd", "static", "main.go"): source}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, text, 0o600))
 

@@ -26,7 +26,8 @@ type result struct {
 // exact are the files that must not differ by a bit.
 func exact(name string) bool {
 	switch filepath.Base(name) {
-	case "model.safetensors", "optimizer.safetensors", "scheduler.json", "sampler.json", "rng_state.json", "tokenizer.json", "config.json":
+	case "model.safetensors", "optimizer.safetensors", "scheduler.json", "sampler.json", "rng_state.json",
+		"tokenizer.json", "config.json":
 		return true
 	}
 	return false
@@ -74,7 +75,8 @@ func (r *result) readLog(text []byte) error {
 			continue
 		}
 		figure := ""
-		for _, key := range []string{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_nats_per_byte", "eval_accuracy"} {
+		for _, key := range []string{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss",
+			"eval_nats_per_byte", "eval_accuracy"} {
 			if v, ok := record[key].(float64); ok {
 				figure += fmt.Sprintf("%s=%v ", key, v)
 			}

@@ -89,7 +89,8 @@ func becomeWatched(socket string, line []string) error {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&program)))
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+		uintptr(unsafe.Pointer(&program)))
 	if errno != 0 {
 		return fmt.Errorf("seccomp: %w", errno)
 	}
@@ -245,7 +246,8 @@ func hide(id string) error {
 	for {
 		// Nobody is woken by an end that another one, who has started the process, has been told.
 		var info stopInfo
-		err := unix.Waitid(unix.P_PID, pid, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WSTOPPED|unix.WALL|unix.WNOHANG, nil)
+		err := unix.Waitid(unix.P_PID, pid, (*unix.Siginfo)(unsafe.Pointer(&info)),
+			unix.WSTOPPED|unix.WALL|unix.WNOHANG, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
@@ -376,7 +378,8 @@ func tell(pid int, at int64, t time.Time) error {
 		return err
 	}
 	defer memory.Close()
-	b := binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, uint64(t.Unix())), uint64(t.Nanosecond()))
+	b := binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, uint64(t.Unix())),
+		uint64(t.Nanosecond()))
 	_, err = memory.WriteAt(b, at)
 	return err
 }

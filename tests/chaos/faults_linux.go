@@ -104,12 +104,15 @@ var actions = map[kind]action{
 	peersHalf:    halfHandshakes,
 	peersToken:   wrongTokens,
 	clockWall:    moveClocks,
-	clockMono:    func(j *job, f fault) (func() error, error) { j.begin(f); return func() error { return nil }, nil }, // since the start
+	// since the start
+	clockMono: func(j *job, f fault) (func() error, error) { j.begin(f); return func() error { return nil }, nil },
 }
 
 // ranks are one rank's process, at random.
 func ranks(j *job, f fault) []found {
-	list := slices.DeleteFunc(living(j.marker), func(p found) bool { return p.guard() || j.layout != goroutines && p.rank() < 0 })
+	list := slices.DeleteFunc(living(j.marker), func(p found) bool {
+		return p.guard() || j.layout != goroutines && p.rank() < 0
+	})
 	return one(list, f)
 }
 
@@ -123,7 +126,9 @@ func one(list []found, f fault) []found {
 // launchers are one launcher's.
 func launchers(j *job, f fault) []found {
 	list := living(j.marker)
-	return one(slices.DeleteFunc(list, func(p found) bool { return p.guard() || p.rank() >= 0 || !slices.Contains(p.line, "launch") }), f)
+	return one(slices.DeleteFunc(list, func(p found) bool {
+		return p.guard() || p.rank() >= 0 || !slices.Contains(p.line, "launch")
+	}), f)
 }
 
 // guards are one guard's.

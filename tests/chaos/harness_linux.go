@@ -45,7 +45,8 @@ var temporary = []string{"/tmp", "/dev/shm", "/run"}
 
 // newHarness finds out what can be done here.
 func newHarness(outer string, o options) (*harness, error) {
-	h := &harness{options: o, outer: outer, dir: outer, without: map[kind]string{}, no: map[layout]string{}, known: map[string][]string{}, began: time.Now()}
+	h := &harness{options: o, outer: outer, dir: outer, without: map[kind]string{}, no: map[layout]string{},
+		known: map[string][]string{}, began: time.Now()}
 	if err := enter(outer); err == nil {
 		h.dir, h.disks = private, true
 		for _, dir := range temporary {
@@ -71,7 +72,9 @@ func newHarness(outer string, o options) (*harness, error) {
 			h.without[k] = err.Error()
 		}
 	}
-	h.plan = newPlan(o.seed, func(k kind) bool { return h.without[k] != "" }, func(l layout) bool { return h.no[l] != "" })
+	h.plan = newPlan(o.seed, func(k kind) bool { return h.without[k] != "" }, func(l layout) bool {
+		return h.no[l] != ""
+	})
 	for _, k := range traits {
 		if !slices.Contains(h.plan.kinds, k.kind) && h.without[k.kind] == "" {
 			h.without[k.kind] = h.no[k.layouts[0]]
@@ -93,14 +96,16 @@ func batch(ranks int) int {
 // argv are the flags of a job.
 func (h *harness) argv(out string, batch int) []string {
 	return clmtest.Tiny(filepath.Join(h.dir, "corpus"), filepath.Join(h.dir, "heldout"), out,
-		"--max_steps", strconv.Itoa(steps), "--save_steps", strconv.Itoa(saveSteps), "--eval_steps", "100", "--save_total_limit", "3",
+		"--max_steps", strconv.Itoa(steps), "--save_steps", strconv.Itoa(saveSteps), "--eval_steps", "100",
+		"--save_total_limit", "3",
 		"--global_train_batch_size", strconv.Itoa(batch))
 }
 
 // environ is the caller's environment without its settings.
 func environ(more ...string) []string {
 	list := slices.DeleteFunc(os.Environ(), func(e string) bool {
-		return strings.HasPrefix(e, "LOCKSTEP_") && !strings.HasPrefix(e, "LOCKSTEP_KERNELS=") || strings.HasPrefix(e, "CHAOS_") && !strings.HasPrefix(e, runVariable)
+		return strings.HasPrefix(e, "LOCKSTEP_") && !strings.HasPrefix(e, "LOCKSTEP_KERNELS=") ||
+			strings.HasPrefix(e, "CHAOS_") && !strings.HasPrefix(e, runVariable)
 	})
 	return append(list, more...)
 }

@@ -62,8 +62,9 @@ type job struct {
 // newJob makes what a job needs.
 func (h *harness) newJob(s scenario) (*job, error) {
 	j := &job{
-		scenario: s, h: h, dir: filepath.Join(h.dir, "job"), marker: fmt.Sprintf("CHAOS_JOB=%016x", rand.Uint64()), port: 20000 + rand.IntN(9000),
-		log: &output{}, grace: grace, began: time.Now(), counts: counts{applied: map[kind]int{}},
+		scenario: s, h: h, dir: filepath.Join(h.dir, "job"), marker: fmt.Sprintf("CHAOS_JOB=%016x", rand.Uint64()),
+		port: 20000 + rand.IntN(9000),
+		log:  &output{}, grace: grace, began: time.Now(), counts: counts{applied: map[kind]int{}},
 	}
 	if err := os.Mkdir(j.dir, 0o755); err != nil {
 		return nil, err
@@ -184,12 +185,14 @@ func (j *job) check() error {
 		got.names = slices.DeleteFunc(got.names, func(name string) bool { return name == "log.jsonl.old" })
 	}
 	err = j.h.want[batch(j.ranks)].compare(got)
-	err = errors.Join(err, leftFiles(filepath.Join(j.dir, "tmp"), j.orphans()...), leftFiles(filepath.Join(j.dir, "home")))
+	err = errors.Join(err, leftFiles(filepath.Join(j.dir, "tmp"), j.orphans()...),
+		leftFiles(filepath.Join(j.dir, "home")))
 	if j.has(clockWall) && j.clocks.asked.Load() == 0 {
 		err = errors.Join(err, errors.New("harness: nobody asked for the time, so no clock was moved"))
 	}
 	if j.harmless() && (j.counts.tries > 1 || j.counts.restarts > 0) {
-		err = errors.Join(err, fmt.Errorf("it started %d times and restarted %d times, though nothing did it harm", j.counts.tries, j.counts.restarts))
+		err = errors.Join(err, fmt.Errorf("it started %d times and restarted %d times, though nothing did it harm",
+			j.counts.tries, j.counts.restarts))
 	}
 	return err
 }
@@ -199,8 +202,11 @@ func (j *job) orphans() []string {
 	if j.layout.launchers() == 0 || !j.has(killAll) {
 		return nil
 	}
-	list := slices.DeleteFunc(names(filepath.Join(j.dir, "tmp")), func(name string) bool { return !launcherFolder.MatchString(name) })
-	return list[:min(len(list), j.layout.launchers()*(j.counts.applied[killBoth]+j.counts.applied[killAll])+j.counts.applied[killLauncher])]
+	list := slices.DeleteFunc(names(filepath.Join(j.dir, "tmp")), func(name string) bool {
+		return !launcherFolder.MatchString(name)
+	})
+	return list[:min(len(list), j.layout.launchers()*(j.counts.applied[killBoth]+j.counts.applied[killAll])+
+		j.counts.applied[killLauncher])]
 }
 
 var launcherFolder = regexp.MustCompile(`^[0-9a-z]+_[0-9]+$`)
@@ -330,7 +336,8 @@ func (j *job) lines() [][]string {
 	case goroutines:
 		return [][]string{append(program, "--num_replicas", strconv.Itoa(j.ranks))}
 	case shm, tcp:
-		return [][]string{append(j.launch(j.ranks), append(append([]string{"--"}, program...), "--ddp_backend", string(j.layout))...)}
+		return [][]string{append(j.launch(j.ranks),
+			append(append([]string{"--"}, program...), "--ddp_backend", string(j.layout))...)}
 	}
 	var lines [][]string
 	for i := range 2 {
@@ -340,7 +347,8 @@ func (j *job) lines() [][]string {
 		} else if i == 1 {
 			port = j.relay.port()
 		}
-		line := append(j.launch(j.ranks/2), "--nnodes", "2", "--node_rank", strconv.Itoa(i), "--master_addr", address, "--master_port", strconv.Itoa(port), "--")
+		line := append(j.launch(j.ranks/2), "--nnodes", "2", "--node_rank", strconv.Itoa(i), "--master_addr", address,
+			"--master_port", strconv.Itoa(port), "--")
 		line = append(line, program...)
 		if j.layout == hosts {
 			line = j.hosts.Command(i, line...)
@@ -352,16 +360,19 @@ func (j *job) lines() [][]string {
 
 // launch is the launcher's command line on one host.
 func (j *job) launch(ranks int) []string {
-	return []string{j.h.bin("lockstep"), "launch", "--nproc_per_node", strconv.Itoa(ranks), "--max_restarts", strconv.Itoa(j.restarts),
+	return []string{j.h.bin("lockstep"), "launch", "--nproc_per_node", strconv.Itoa(ranks), "--max_restarts",
+		strconv.Itoa(j.restarts),
 		"--restart_delay", "0.1", "--settle_time", "0.5", "--grace_period", "2"}
 }
 
 // environ is the environment of a program of a try.
 func (j *job) environ(i int) []string {
-	list := environ(j.marker, "LOCKSTEP_FLIGHT_DIR="+filepath.Join(j.dir, "flight"), "TMPDIR="+filepath.Join(j.dir, "tmp"),
+	list := environ(j.marker, "LOCKSTEP_FLIGHT_DIR="+filepath.Join(j.dir, "flight"),
+		"TMPDIR="+filepath.Join(j.dir, "tmp"),
 		"HOME="+filepath.Join(j.dir, "home"), "XDG_RUNTIME_DIR="+filepath.Join(j.dir, "tmp"))
 	if j.layout.launchers() == 2 {
-		list = append(list, fmt.Sprintf("LOCKSTEP_HOST_ID=host%d", i), fmt.Sprintf("LOCKSTEP_JOB_TOKEN=%x", sha256.Sum256([]byte(j.marker))))
+		list = append(list, fmt.Sprintf("LOCKSTEP_HOST_ID=host%d", i),
+			fmt.Sprintf("LOCKSTEP_JOB_TOKEN=%x", sha256.Sum256([]byte(j.marker))))
 	}
 	if j.has(linkCut) || j.has(linkOneWay) {
 		list = append(list, "LOCKSTEP_SILENCE=1s")

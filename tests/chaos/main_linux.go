@@ -136,7 +136,8 @@ func build(work string) error {
 			_, err = clmtest.Build(".", pkg, bin)
 		}
 	}
-	return errors.Join(err, clmtest.WriteCorpus(filepath.Join(work, "corpus"), 8, 1000), clmtest.WriteCorpus(filepath.Join(work, "heldout"), 2, 500))
+	return errors.Join(err, clmtest.WriteCorpus(filepath.Join(work, "corpus"), 8, 1000),
+		clmtest.WriteCorpus(filepath.Join(work, "heldout"), 2, 500))
 }
 
 // inside runs the scenarios.
@@ -157,7 +158,8 @@ func inside() (code int, err error) {
 		<-stop
 		os.Exit(130)
 	}()
-	if why := h.no[hosts]; why != "" && slices.Contains(strings.Split(os.Getenv("LOCKSTEP_REQUIRE_HOSTS"), ","), "namespaces") {
+	if why := h.no[hosts]; why != "" && slices.Contains(strings.Split(os.Getenv("LOCKSTEP_REQUIRE_HOSTS"), ","),
+		"namespaces") {
 		return 0, fmt.Errorf("LOCKSTEP_REQUIRE_HOSTS is namespaces, but %s", why)
 	}
 	if err := h.prepare(); err != nil {

@@ -42,7 +42,8 @@ func (j *job) targets() []target {
 					continue
 				}
 				t := target{address: j.reachable(f[1])}
-				t.host, _ = strconv.Atoi(strings.TrimPrefix(p.variable("LOCKSTEP_HOST_ID"), "host")) // 0 where there is none
+				// 0 where there is none
+				t.host, _ = strconv.Atoi(strings.TrimPrefix(p.variable("LOCKSTEP_HOST_ID"), "host"))
 				if !seen[t] {
 					seen[t] = true
 					list = append(list, t)
@@ -181,7 +182,8 @@ func writeGarbage(c net.Conn, n int) (keep bool) {
 	_, _ = crand.Read(noise) // never fails
 	messages := [][]byte{
 		noise, []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), {0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3}, noise[:7],
-		binary.BigEndian.AppendUint32(nil, 1<<31-1), binary.LittleEndian.AppendUint32(nil, 1<<31-1), bytes.Repeat([]byte{'{'}, 4096), {0},
+		binary.BigEndian.AppendUint32(nil, 1<<31-1), binary.LittleEndian.AppendUint32(nil, 1<<31-1),
+		bytes.Repeat([]byte{'{'}, 4096), {0},
 		append(binary.BigEndian.AppendUint32(nil, 2), '{', '}'),
 	}
 	_ = c.SetDeadline(time.Now().Add(50 * time.Millisecond)) // the worst is that it stays
@@ -218,8 +220,10 @@ func (j *job) stranger(address, port, world string) (*program, error) {
 	}
 	size, _ := strconv.Atoi(world) // a launcher's
 	rank := strconv.Itoa(rand.IntN(max(size, 2)-1) + 1)
-	return start("stranger", line, out, environ("TMPDIR="+out, "RANK="+rank, "LOCAL_RANK="+rank, "WORLD_SIZE="+strconv.Itoa(max(size, 2)), "LOCAL_WORLD_SIZE="+world,
-		"MASTER_ADDR="+address, "MASTER_PORT="+port, "LOCKSTEP_JOB_TOKEN=a token of quite another job, which is long enough"))
+	return start("stranger", line, out, environ("TMPDIR="+out, "RANK="+rank, "LOCAL_RANK="+rank,
+		"WORLD_SIZE="+strconv.Itoa(max(size, 2)), "LOCAL_WORLD_SIZE="+world,
+		"MASTER_ADDR="+address, "MASTER_PORT="+port,
+		"LOCKSTEP_JOB_TOKEN=a token of quite another job, which is long enough"))
 }
 
 // wrongTokens starts real programs that want to be ranks of the job, with another token.

@@ -25,7 +25,8 @@ func (o outcome) line() string {
 	if o.err != nil {
 		verdict = "FAILED"
 	}
-	return fmt.Sprintf("%s %5.1f s  tries %d, restarts %d  %s", verdict, o.took.Seconds(), o.tries, o.counts.restarts, o.scenario)
+	return fmt.Sprintf("%s %5.1f s  tries %d, restarts %d  %s", verdict, o.took.Seconds(), o.tries, o.counts.restarts,
+		o.scenario)
 }
 
 // report prints the table and returns the exit code.
@@ -39,7 +40,8 @@ func (h *harness) report(w io.Writer) int {
 		}
 		runs[o.layout]++
 		drawn += len(o.faults)
-		total.tries, total.restarts, total.kills, total.helped = total.tries+o.tries, total.restarts+o.counts.restarts, total.kills+o.kills, total.helped+o.helped
+		total.tries, total.restarts, total.kills, total.helped = total.tries+o.tries, total.restarts+o.counts.restarts,
+			total.kills+o.kills, total.helped+o.helped
 		strangers += o.connections
 		for k, n := range o.applied {
 			if table[k] == nil {
@@ -70,15 +72,18 @@ func (h *harness) report(w io.Writer) int {
 	for _, l := range layouts {
 		fmt.Fprintf(w, "%12d", runs[l])
 	}
-	fmt.Fprintf(w, "\n\n%d scenarios in %.0f s (seed %d): %d faults happened, %d came too late; %d processes killed, %d connections of strangers\n",
+	fmt.Fprintf(w, "\n\n%d scenarios in %.0f s (seed %d): %d faults happened, %d came too late; %d processes killed, "+
+		"%d connections of strangers\n",
 		len(h.done), time.Since(h.began).Seconds(), h.seed, happened, drawn-happened, total.kills, strangers)
-	fmt.Fprintf(w, "%d resumes by hand, %d restarts by launchers; %d times the other host's launcher had to be told\n", total.tries-len(h.done), total.restarts, total.helped)
+	fmt.Fprintf(w, "%d resumes by hand, %d restarts by launchers; %d times the other host's launcher had to be told\n",
+		total.tries-len(h.done), total.restarts, total.helped)
 	if failed == 0 {
 		fmt.Fprintln(w, "every job ended with the reference's bits and left nothing behind")
 	}
 	h.reportMissing(w)
 	if failed > 0 {
-		fmt.Fprintf(w, "%d of %d scenarios FAILED; their folders are in %s/%s\n", failed, len(h.done), h.outer, failedFolder)
+		fmt.Fprintf(w, "%d of %d scenarios FAILED; their folders are in %s/%s\n", failed, len(h.done), h.outer,
+			failedFolder)
 		return 1
 	}
 	return 0

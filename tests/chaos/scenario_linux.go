@@ -170,7 +170,9 @@ func newPlan(seed uint64, without func(kind) bool, no func(layout) bool) plan {
 		}
 	}
 	for _, t := range traits {
-		if !without(t.kind) && slices.ContainsFunc(t.layouts, func(l layout) bool { return slices.Contains(p.layouts, l) }) {
+		if !without(t.kind) && slices.ContainsFunc(t.layouts, func(l layout) bool {
+			return slices.Contains(p.layouts, l)
+		}) {
 			p.kinds = append(p.kinds, t.kind)
 		}
 	}
@@ -226,7 +228,8 @@ func (p plan) tour() [][]kind {
 	for _, k := range p.kinds {
 		t := k.trait()
 		i := slices.IndexFunc(list, func(with []kind) bool {
-			return len(with) < 3 && with[0].trait().harmless == t.harmless && len(p.common(append(with[:len(with):len(with)], k))) > 0 &&
+			return len(with) < 3 && with[0].trait().harmless == t.harmless &&
+				len(p.common(append(with[:len(with):len(with)], k))) > 0 &&
 				!slices.ContainsFunc(with, func(o kind) bool { return o.trait().group == t.group })
 		})
 		if i < 0 {
@@ -251,7 +254,8 @@ func (p plan) common(kinds []kind) []layout {
 
 // draw makes a fault of a kind at a random time: a third of them while the job starts.
 func draw(r *rand.Rand, k kind) fault {
-	f := fault{kind: k, pick: r.Uint64(), after: time.Duration(r.IntN(60_000)) * time.Microsecond, hold: time.Duration(200+r.IntN(1800)) * time.Millisecond}
+	f := fault{kind: k, pick: r.Uint64(), after: time.Duration(r.IntN(60_000)) * time.Microsecond,
+		hold: time.Duration(200+r.IntN(1800)) * time.Millisecond}
 	if r.IntN(3) > 0 {
 		f.step = saveSteps * (1 + r.IntN(steps/saveSteps*4/5))
 	} else {

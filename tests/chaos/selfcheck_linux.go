@@ -22,7 +22,8 @@ func selfCheck(dir string, good result) error {
 		return fmt.Errorf("a result differs from itself: %w", err)
 	}
 	if len(good.bits) < 10 || len(good.figures) < steps {
-		return fmt.Errorf("the reference has %d exact files and %d figures, want more", len(good.bits), len(good.figures))
+		return fmt.Errorf("the reference has %d exact files and %d figures, want more", len(good.bits),
+			len(good.figures))
 	}
 	var faults []error
 	for name := range good.bits {
@@ -56,10 +57,12 @@ func (h *harness) drill() error {
 			return err
 		}
 		weights[len(weights)-1] ^= 1
-		return errors.Join(os.WriteFile(name, weights, 0o600), os.WriteFile(filepath.Join(j.dir, "tmp", "planted"), nil, 0o600))
+		return errors.Join(os.WriteFile(name, weights, 0o600),
+			os.WriteFile(filepath.Join(j.dir, "tmp", "planted"), nil, 0o600))
 	}
 	err = errors.Join(j.run(), j.close())
-	for _, want := range []string{"wrong bits in model.safetensors", "leftover files in " + filepath.Join(j.dir, "tmp") + ": planted"} {
+	for _, want := range []string{"wrong bits in model.safetensors",
+		"leftover files in " + filepath.Join(j.dir, "tmp") + ": planted"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("of a spoilt job this was seen: %w; want %s", err, want)
 		}

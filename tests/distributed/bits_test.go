@@ -33,7 +33,8 @@ func TestSameBits(t *testing.T) {
 	}
 	control := filepath.Join(dir, "sequential")
 	succeed(t, plain(tiny(control, "--deterministic_ranks", "1")))
-	require.False(t, bytes.Equal(read(t, one, "model.safetensors"), read(t, control, "model.safetensors")), "the order of additions must matter")
+	require.False(t, bytes.Equal(read(t, one, "model.safetensors"), read(t, control, "model.safetensors")),
+		"the order of additions must matter")
 }
 
 // TestSameBitsOnEightRanks has a micro-batch for each of eight ranks in a step.
@@ -127,7 +128,8 @@ func figures(t testing.TB, out string) []string {
 	seen := map[string]bool{}
 	for _, r := range records(t, out) {
 		line := ""
-		for _, key := range []string{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_nats_per_byte", "eval_accuracy"} {
+		for _, key := range []string{"step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss",
+			"eval_nats_per_byte", "eval_accuracy"} {
 			if v, ok := r.Number(key); ok {
 				line += fmt.Sprintf("%s=%v ", key, v)
 			}
@@ -146,8 +148,10 @@ func figures(t testing.TB, out string) []string {
 func requireSameWeights(t testing.TB, want, got string, steps int) {
 	t.Helper()
 	last := fmt.Sprintf("checkpoint-%d", steps)
-	for _, file := range []string{"model.safetensors", last + "/model.safetensors", last + "/optimizer.safetensors", last + "/scheduler.json", last + "/sampler.json"} {
-		require.True(t, bytes.Equal(read(t, want, file), read(t, got, file)), "%s of %s is not that of %s", file, got, want)
+	for _, file := range []string{"model.safetensors", last + "/model.safetensors", last + "/optimizer.safetensors",
+		last + "/scheduler.json", last + "/sampler.json"} {
+		require.True(t, bytes.Equal(read(t, want, file), read(t, got, file)), "%s of %s is not that of %s", file, got,
+			want)
 	}
 }
 

@@ -38,7 +38,8 @@ func newHosts(t testing.TB, number int, delay time.Duration) *hosts {
 		lacking.Skip(t, lacking.Hosts, "namespaces", "two hosts are network namespaces, which only root can make")
 	}
 	if _, err := exec.LookPath("tc"); err != nil {
-		lacking.Skip(t, lacking.Hosts, "namespaces", fmt.Sprintf("two hosts are made with tc: %v (.ci/run tools installs it)", err))
+		lacking.Skip(t, lacking.Hosts, "namespaces",
+			fmt.Sprintf("two hosts are made with tc: %v (.ci/run tools installs it)", err))
 	}
 	h := &hosts{t: t, relay: &relay{streams: map[flow]*recording{}}}
 	var err error
@@ -56,7 +57,8 @@ func newHosts(t testing.TB, number int, delay time.Duration) *hosts {
 func (h *hosts) limit(rate string) {
 	h.t.Helper()
 	for i, n := range h.Names {
-		out, err := exec.Command("ip", "netns", "exec", n, "tc", "qdisc", "add", "dev", h.Link(i), "root", "tbf", "rate", rate, "burst", "2kb", "latency", "1s").CombinedOutput()
+		out, err := exec.Command("ip", "netns", "exec", n, "tc", "qdisc", "add", "dev", h.Link(i), "root", "tbf",
+			"rate", rate, "burst", "2kb", "latency", "1s").CombinedOutput()
 		require.NoError(h.t, err, "%s", out)
 	}
 }
@@ -64,7 +66,8 @@ func (h *hosts) limit(rate string) {
 // held is how often a host's frames had to wait for the rate.
 func (h *hosts) held(i int) int {
 	h.t.Helper()
-	out, err := exec.Command("ip", "netns", "exec", h.Names[i], "tc", "-s", "qdisc", "show", "dev", h.Link(i)).CombinedOutput()
+	out, err := exec.Command("ip", "netns", "exec", h.Names[i], "tc", "-s", "qdisc", "show", "dev",
+		h.Link(i)).CombinedOutput()
 	require.NoError(h.t, err, "%s", out)
 	m := regexp.MustCompile(`overlimits (\d+)`).FindSubmatch(out)
 	require.NotNil(h.t, m, "%s", out)
@@ -77,9 +80,12 @@ func (h *hosts) held(i int) int {
 func (h *hosts) start(argv, flags []string, env ...string) (launchers [2]*process) {
 	h.t.Helper()
 	for i, name := range h.Names {
-		line := h.Command(i, launched(2, argv, append([]string{"--nnodes", "2", "--node_rank", fmt.Sprint(i), "--master_addr", twohosts.Address(0), "--master_port", "29617",
-			"--settle_time", "5", "--grace_period", "1"}, flags...)...)...)
-		launchers[i] = start(h.t, line, append(env, "LOCKSTEP_HOST_ID="+name, "LOCKSTEP_JOB_TOKEN=a token that both hosts of the test know")...)
+		line := h.Command(i, launched(2, argv,
+			append([]string{"--nnodes", "2", "--node_rank", fmt.Sprint(i), "--master_addr", twohosts.Address(0),
+				"--master_port", "29617",
+				"--settle_time", "5", "--grace_period", "1"}, flags...)...)...)
+		launchers[i] = start(h.t, line, append(env, "LOCKSTEP_HOST_ID="+name,
+			"LOCKSTEP_JOB_TOKEN=a token that both hosts of the test know")...)
 	}
 	h.t.Cleanup(func() {
 		if h.t.Failed() {
@@ -122,7 +128,8 @@ func TestTwoHosts(t *testing.T) {
 				require.Equal(t, 0, p.code(), "host %d: %s", host, p.stderr)
 				require.Equal(t, wire.rate != "", h.held(host) > 0, "the rate is what holds frames back")
 			}
-			require.Regexp(t, `engine=tcp path="hierarchical: shared memory of 2 processes on each of 2 hosts`, launchers[0].stderr.String())
+			require.Regexp(t, `engine=tcp path="hierarchical: shared memory of 2 processes on each of 2 hosts`,
+				launchers[0].stderr.String())
 			if wire.env != nil {
 				h.requireGradients()
 			} else {
@@ -149,7 +156,8 @@ func (h *hosts) requireGradients() {
 	const gradients = 24 * 23392 * 4
 	require.Equal(h.t, gradients, reduced, "each step reduces each gradient once")
 	for i := range h.Names {
-		h.t.Logf("host %d sent %d bytes in %d calls, %.3f of the gradients", i, sent[i], len(calls), float64(sent[i])/gradients)
+		h.t.Logf("host %d sent %d bytes in %d calls, %.3f of the gradients", i, sent[i], len(calls),
+			float64(sent[i])/gradients)
 		require.Less(h.t, sent[i], gradients*3/2, "flat, the gradients alone would be twice as much")
 	}
 }
@@ -177,7 +185,8 @@ func TestCutLink(t *testing.T) {
 		for _, rank := range []int{2 * i, 2*i + 1} {
 			m := regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] clm: .*`, rank)).FindString(text)
 			t.Log(m)
-			require.Regexp(t, fmt.Sprintf(`rank [%d%d] \(process \d+ on %s\) is lost`, 2-2*i, 3-2*i, h.Names[1-i]), m, "%s", text)
+			require.Regexp(t, fmt.Sprintf(`rank [%d%d] \(process \d+ on %s\) is lost`, 2-2*i, 3-2*i, h.Names[1-i]), m,
+				"%s", text)
 		}
 		requireNoTrace(t, text)
 		p.requireNothingLeft()
@@ -190,7 +199,8 @@ func TestKilledRankOnOneOfTwoHosts(t *testing.T) {
 	t.Parallel()
 	const steps = 120
 	dir := t.TempDir()
-	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50", "--save_total_limit", "3"}
+	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50",
+		"--save_total_limit", "3"}
 	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
 	succeed(t, plain(tiny(whole, flags...)))
 	h := newHosts(t, 3, 0)
@@ -221,14 +231,16 @@ func TestInterruptOnOneOfTwoHosts(t *testing.T) {
 	t.Parallel()
 	h := newHosts(t, 4, 0)
 	out := filepath.Join(t.TempDir(), "out")
-	launchers := h.start(tiny(out, "--max_steps", "1000000", "--eval_strategy", "no", "--save_steps", "1000000"), []string{"--max_restarts", "3", "--restart_delay", "0.1"})
+	launchers := h.start(tiny(out, "--max_steps", "1000000", "--eval_strategy", "no", "--save_steps", "1000000"),
+		[]string{"--max_restarts", "3", "--restart_delay", "0.1"})
 	launchers[0].awaitPrinted("step 5 ")
 	launchers[1].signal(syscall.SIGINT)
 	for i, p := range launchers {
 		p.wait()
 		text := p.stderr.String()
 		require.Equal(t, 130, p.code(), "%s", text)
-		require.Contains(t, text, []string{"interrupted by SIGINT that another process or host was sent", "interrupted by SIGINT"}[i])
+		require.Contains(t, text, []string{"interrupted by SIGINT that another process or host was sent",
+			"interrupted by SIGINT"}[i])
 		requireNoTrace(t, text)
 		p.requireNothingLeft()
 	}
@@ -244,11 +256,13 @@ func TestLinkThatComesBack(t *testing.T) {
 	}
 	const steps = 120
 	dir := t.TempDir()
-	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50", "--save_total_limit", "3"}
+	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50",
+		"--save_total_limit", "3"}
 	whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
 	succeed(t, plain(tiny(whole, flags...)))
 	h := newHosts(t, 5, 0)
-	launchers := h.start(tiny(out, flags...), []string{"--max_restarts", "1", "--restart_delay", "0.1"}, rendezvous.EnvSilence+"=1s")
+	launchers := h.start(tiny(out, flags...), []string{"--max_restarts", "1", "--restart_delay", "0.1"},
+		rendezvous.EnvSilence+"=1s")
 	launchers[0].await("a checkpoint", func() bool { return newest(t, out) > 0 })
 	h.Wire.Set(twohosts.Lose)
 	for _, p := range launchers {

@@ -56,7 +56,8 @@ func TestInterruptedLauncher(t *testing.T) {
 func interrupt(t *testing.T, r *rand.Rand, out string, i int, save bool) time.Duration {
 	t.Helper()
 	backend := []string{"shm", "tcp"}[i/2%2]
-	argv := tiny(out, "--max_steps", "1000000", "--eval_strategy", "no", "--save_steps", "1000000", "--ddp_backend", backend,
+	argv := tiny(out, "--max_steps", "1000000", "--eval_strategy", "no", "--save_steps", "1000000", "--ddp_backend",
+		backend,
 		"--save_on_interrupt="+strconv.FormatBool(save))
 	p := start(t, launched(2, argv))
 	port := 0
@@ -130,7 +131,9 @@ func requireResumes(t *testing.T, out string) {
 	t.Helper()
 	step := latest(t, out).Step
 	end := int(step) + 5
-	p := succeed(t, launched(2, tiny(out, "--max_steps", strconv.Itoa(end), "--eval_strategy", "no", "--resume_from_checkpoint", "last")))
+	p := succeed(t,
+		launched(2, tiny(out, "--max_steps", strconv.Itoa(end), "--eval_strategy", "no", "--resume_from_checkpoint",
+			"last")))
 	require.NotContains(t, p.stderr.String(), fmt.Sprintf("] step %d ", step))
 	require.Contains(t, p.stderr.String(), fmt.Sprintf("] step %d ", step+1))
 	require.True(t, strings.HasSuffix(latest(t, out).Path, fmt.Sprintf("checkpoint-%d", end)))

@@ -87,13 +87,15 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 	t.Parallel()
 	const steps = 200
 	dir := t.TempDir()
-	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50", "--save_total_limit", "3"}
+	flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", "5", "--eval_steps", "50",
+		"--save_total_limit", "3"}
 	whole := filepath.Join(dir, "whole")
 	succeed(t, plain(tiny(whole, flags...)))
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			out := filepath.Join(dir, backend)
-			p := start(t, launched(4, tiny(out, append(flags, "--ddp_backend", backend)...), "--max_restarts", "3", "--restart_delay", "0.1"))
+			p := start(t, launched(4, tiny(out, append(flags, "--ddp_backend", backend)...), "--max_restarts", "3",
+				"--restart_delay", "0.1"))
 			r := rand.New(rand.NewPCG(7, uint64(len(backend))))
 			for kill := range 3 {
 				before := newest(t, out)
@@ -106,7 +108,8 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 			p.wait()
 			require.Equal(t, 0, p.code(), "%s", p.stderr)
 			require.Equal(t, 3, strings.Count(p.stderr.String(), "all ranks are started again"), "%s", p.stderr)
-			require.Equal(t, 3, strings.Count(p.stderr.String(), `cause="killed by SIGKILL"`), "the root cause is the rank that was killed\n%s", p.stderr)
+			require.Equal(t, 3, strings.Count(p.stderr.String(), `cause="killed by SIGKILL"`),
+				"the root cause is the rank that was killed\n%s", p.stderr)
 			requireNoTrace(t, p.stderr.String())
 			requireSameEnd(t, whole, out, steps)
 			p.requireNothingLeft()
@@ -137,7 +140,8 @@ func TestKilledAtTheStart(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	for i := range times {
 		out := filepath.Join(dir, strconv.Itoa(i))
-		p := start(t, launched(4, tiny(out, "--ddp_backend", []string{"shm", "tcp"}[i%2]), "--max_restarts", "1", "--restart_delay", "0.1", "--settle_time", "0.3"))
+		p := start(t, launched(4, tiny(out, "--ddp_backend", []string{"shm", "tcp"}[i%2]), "--max_restarts", "1",
+			"--restart_delay", "0.1", "--settle_time", "0.3"))
 		victim := r.IntN(4)
 		pid := 0
 		p.await("a rank", func() bool { pid = p.ranks(0)[victim]; return pid != 0 })
@@ -158,7 +162,8 @@ func TestKilledAtTheStart(t *testing.T) {
 
 // long are the flags of a run that will not end by itself.
 func long(out string, more ...string) []string {
-	return tiny(out, append([]string{"--max_steps", "1000000", "--eval_strategy", "no", "--save_strategy", "no"}, more...)...)
+	return tiny(out, append([]string{"--max_steps", "1000000", "--eval_strategy", "no", "--save_strategy", "no"},
+		more...)...)
 }
 
 // TestKilledRankUnderLauncher wants one root cause, and survivors that name the rank.
@@ -180,7 +185,8 @@ func TestKilledRankUnderLauncher(t *testing.T) {
 			require.Regexp(t, `(?m)^  flight records: .*/flight/[0-9a-f]+-0$`, text)
 			require.Regexp(t, `(?m)^  flight record: group "world": .*(no record of rank 2$|rank 2 did not come)`, text)
 			for _, rank := range []int{0, 1, 3} {
-				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*rank 2 \(process %d on .*\) is lost`, rank, reported(text)), text)
+				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*rank 2 \(process %d on .*\) is lost`, rank,
+					reported(text)), text)
 			}
 			requireNoTrace(t, text)
 			p.requireNothingLeft()
@@ -214,7 +220,9 @@ func TestKilledRankWithoutLauncher(t *testing.T) {
 	for _, backend := range []string{"shm", "tcp"} {
 		t.Run(backend, func(t *testing.T) {
 			out := t.TempDir()
-			ranks := startRanks(t, 4, func(int) ([]string, []string) { return long(out, "--ddp_backend", backend), nil })
+			ranks := startRanks(t, 4, func(int) ([]string, []string) {
+				return long(out, "--ddp_backend", backend), nil
+			})
 			ranks[0].awaitPrinted("step 5 ")
 			struck := time.Now()
 			ranks[2].signal(syscall.SIGKILL)
@@ -226,7 +234,8 @@ func TestKilledRankWithoutLauncher(t *testing.T) {
 				t.Logf("rank %d ended %v after the kill", r, p.endedAt.Sub(struck))
 				require.Less(t, p.endedAt.Sub(struck), limit, "rank %d", r)
 				require.Equal(t, 1, p.code(), "rank %d", r)
-				require.Regexp(t, fmt.Sprintf(`(?m)^clm: .*rank 2 \(process %d on .*\) is lost`, ranks[2].cmd.Process.Pid), p.stderr.String())
+				require.Regexp(t, fmt.Sprintf(`(?m)^clm: .*rank 2 \(process %d on .*\) is lost`,
+					ranks[2].cmd.Process.Pid), p.stderr.String())
 				requireNoTrace(t, p.stderr.String())
 			}
 		})
@@ -239,7 +248,8 @@ func TestStoppedRank(t *testing.T) {
 	for _, backend := range backends() {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend, "--ddp_timeout", "3"), "--settle_time", "0.5", "--grace_period", "0.5"))
+			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend, "--ddp_timeout", "3"),
+				"--settle_time", "0.5", "--grace_period", "0.5"))
 			p.awaitPrinted("step 5 ")
 			struck := p.strike(1, syscall.SIGSTOP)
 			p.wait()
@@ -249,9 +259,11 @@ func TestStoppedRank(t *testing.T) {
 			require.Equal(t, 1, p.code())
 			text := p.stderr.String()
 			require.Contains(t, text, "rank 1 failed first: its process was stopped, so that the others waited in vain")
-			require.Regexp(t, `(?m)^  flight record: group "world": ranks 0, 2, 3 did not finish .* after 3.*s; there is no record of rank 1$`, text)
+			require.Regexp(t,
+				`(?m)^  flight record: group "world": ranks 0, 2, 3 did not finish .* after 3.*s; there is no record of rank 1$`, text)
 			for _, rank := range []int{0, 2, 3} {
-				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*timed out after 3s on rank \d: rank 1 did not arrive`, rank), text)
+				require.Regexp(t, fmt.Sprintf(`(?m)^\[%d\] clm: .*timed out after 3s on rank \d: rank 1 did not arrive`,
+					rank), text)
 			}
 			requireNoTrace(t, text)
 			p.requireNothingLeft()
@@ -271,8 +283,11 @@ func TestAFrozenRankIsNamedLongBeforeTheDeadline(t *testing.T) {
 			frozen := p.ranks(0)[1]
 			struck := p.strike(1, syscall.SIGSTOP)
 			for _, rank := range []int{0, 2, 3} {
-				line := regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] .*a rank does not answer.* rank=1 process=%d `, rank, frozen))
-				p.await(fmt.Sprintf("rank %d names rank 1", rank), func() bool { return line.MatchString(p.stderr.String()) })
+				line := regexp.MustCompile(fmt.Sprintf(`(?m)^\[%d\] .*a rank does not answer.* rank=1 process=%d `,
+					rank, frozen))
+				p.await(fmt.Sprintf("rank %d names rank 1", rank), func() bool {
+					return line.MatchString(p.stderr.String())
+				})
 			}
 			t.Logf("named %v after the stop", time.Since(struck))
 			require.NotRegexp(t, `a rank does not answer.* rank=[023] `, p.stderr.String(), "ranks that wait are alive")
@@ -307,6 +322,7 @@ func TestResumeOnOtherRanks(t *testing.T) {
 	for out, from := range map[string]int{two: 8, four: 16} {
 		all := figures(t, whole)
 		require.Subset(t, all, figures(t, out))
-		require.NotContains(t, strings.Join(figures(t, out), "\n"), fmt.Sprintf("step=%d ", from), "it goes on from there")
+		require.NotContains(t, strings.Join(figures(t, out), "\n"), fmt.Sprintf("step=%d ", from),
+			"it goes on from there")
 	}
 }

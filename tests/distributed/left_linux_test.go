@@ -76,8 +76,10 @@ func startRanks(t testing.TB, n int, each func(rank int) (argv, env []string)) [
 	for rank := range n {
 		argv, env := each(rank)
 		base := map[string]string{
-			"RANK": strconv.Itoa(rank), "LOCAL_RANK": strconv.Itoa(rank), "WORLD_SIZE": strconv.Itoa(n), "LOCAL_WORLD_SIZE": strconv.Itoa(n),
-			"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCKSTEP_JOB_TOKEN": "a token that all ranks of the test know", "GOMAXPROCS": "1",
+			"RANK": strconv.Itoa(rank), "LOCAL_RANK": strconv.Itoa(rank), "WORLD_SIZE": strconv.Itoa(n),
+			"LOCAL_WORLD_SIZE": strconv.Itoa(n),
+			"MASTER_ADDR":      "127.0.0.1", "MASTER_PORT": port,
+			"LOCKSTEP_JOB_TOKEN": "a token that all ranks of the test know", "GOMAXPROCS": "1",
 		}
 		var list []string
 		for _, name := range slices.Sorted(maps.Keys(base)) {

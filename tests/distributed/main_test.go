@@ -76,7 +76,8 @@ func prepare(scratch string) error {
 	}
 	corpus, heldOut = filepath.Join(scratch, "corpus"), filepath.Join(scratch, "heldout")
 	pictures = filepath.Join(scratch, "pictures")
-	return errors.Join(clmtest.WriteCorpus(corpus, 8, 1000), clmtest.WriteCorpus(heldOut, 2, 500), imagestest.WriteIDX(pictures, 101, 30))
+	return errors.Join(clmtest.WriteCorpus(corpus, 8, 1000), clmtest.WriteCorpus(heldOut, 2, 500),
+		imagestest.WriteIDX(pictures, 101, 30))
 }
 
 // tiny are the flags of a run of milliseconds a step, on the texts of this package.

@@ -22,10 +22,12 @@ func TestSameBitsBatchNorm(t *testing.T) {
 		return append([]string{vision}, tinyImages(filepath.Join(dir, out), more...)...)
 	}
 	ranks := func(n, out, engine string) []string {
-		return append([]string{lockstep, "launch", "--nproc_per_node", n, "--"}, line(out, "--log_level", "info", "--ddp_backend", engine)...)
+		return append([]string{lockstep, "launch", "--nproc_per_node", n, "--"},
+			line(out, "--log_level", "info", "--ddp_backend", engine)...)
 	}
 	succeed(t, line("one"))
-	require.Contains(t, string(read(t, one, "model.safetensors")), `"resnet.embedder.embedder.normalization.running_var"`)
+	require.Contains(t, string(read(t, one, "model.safetensors")),
+		`"resnet.embedder.embedder.normalization.running_var"`)
 	for name, argv := range map[string][]string{
 		"2 goroutines":    line("2 goroutines", "--num_replicas", "2"),
 		"4 goroutines":    line("4 goroutines", "--num_replicas", "4"),
@@ -45,7 +47,8 @@ func TestSameBitsBatchNorm(t *testing.T) {
 	}
 	apart := "apart"
 	succeed(t, line(apart, "--num_replicas", "2", "--ddp_broadcast_buffers=false"))
-	require.NotEqual(t, read(t, one, "model.safetensors"), read(t, dir, apart, "model.safetensors"), "the statistics of all ranks must matter")
+	require.NotEqual(t, read(t, one, "model.safetensors"), read(t, dir, apart, "model.safetensors"),
+		"the statistics of all ranks must matter")
 }
 
 // TestResumeBatchNorm resumes on another number of ranks and wants the bits of a run that was
@@ -66,8 +69,10 @@ func TestResumeBatchNorm(t *testing.T) {
 // epoch's number of samples is a multiple of.
 func tinyImages(out string, more ...string) []string {
 	return append([]string{
-		"--data_dir", pictures, "--output_dir", out, "--width", "4", "--stages", "2", "--per_device_train_batch_size", "2", "--global_train_batch_size", "16",
-		"--max_steps", "20", "--warmup_steps", "2", "--logging_steps", "1", "--save_strategy", "steps", "--save_steps", "4", "--save_total_limit", "none",
+		"--data_dir", pictures, "--output_dir", out, "--width", "4", "--stages", "2", "--per_device_train_batch_size",
+		"2", "--global_train_batch_size", "16",
+		"--max_steps", "20", "--warmup_steps", "2", "--logging_steps", "1", "--save_strategy", "steps", "--save_steps",
+		"4", "--save_total_limit", "none",
 		"--lr_scheduler_type", "constant_with_warmup", "--learning_rate", "1e-2", "--report_to", "jsonl",
 	}, more...)
 }

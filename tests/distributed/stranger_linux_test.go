@@ -31,7 +31,8 @@ func TestWrongToken(t *testing.T) {
 		}
 		return tiny(out, "--ddp_timeout", "4"), env
 	})
-	wants := []string{"connections were refused: they did not know the job token", "belongs to another job", "rank 1", "rank 1"}
+	wants := []string{"connections were refused: they did not know the job token", "belongs to another job", "rank 1",
+		"rank 1"}
 	for _, r := range []int{0, 2, 3} {
 		ranks[r].awaitPrinted("a process was refused since its job token is another one")
 		ranks[r].awaitPrinted("which calls itself rank 1")
@@ -124,7 +125,8 @@ func disturb(t testing.TB, p *process, port int) int {
 	require.NoError(t, err)
 	messages := [][]byte{
 		nil, noise, []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), {0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3},
-		binary.BigEndian.AppendUint32(nil, 1<<31-1), binary.LittleEndian.AppendUint32(nil, 1<<31-1), bytes.Repeat([]byte{'{'}, 4096), {0},
+		binary.BigEndian.AppendUint32(nil, 1<<31-1), binary.LittleEndian.AppendUint32(nil, 1<<31-1),
+		bytes.Repeat([]byte{'{'}, 4096), {0},
 	}
 	connected := 0
 	for i := 0; ; i++ {

@@ -26,7 +26,8 @@ func workers(t testing.TB, port string, argv []string, n int, more func(rank int
 	for rank := range n {
 		variables := map[string]string{
 			"RANK": strconv.Itoa(rank), "WORLD_SIZE": strconv.Itoa(n), "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
-			"LOCAL_RANK": strconv.Itoa(rank), "LOCAL_WORLD_SIZE": strconv.Itoa(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+			"LOCAL_RANK": strconv.Itoa(rank), "LOCAL_WORLD_SIZE": strconv.Itoa(n), "MASTER_ADDR": "127.0.0.1",
+			"MASTER_PORT":         port,
 			"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True",
 			"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "3", "GOMAXPROCS": "1", "TMPDIR": tmp,
 		}
@@ -115,9 +116,11 @@ func TestPlaceIsCheckedFirst(t *testing.T) {
 	store := disttest.NewTorchStore(t)
 	for want, more := range map[string]map[string]string{
 		"(if they are on one, set LOCAL_RANK and LOCAL_WORLD_SIZE): no job token: set LOCKSTEP_JOB_TOKEN": {
-			"TORCHELASTIC_RUN_ID": "", "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": "", "GROUP_RANK": "", "GROUP_WORLD_SIZE": ""},
+			"TORCHELASTIC_RUN_ID": "", "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": "", "GROUP_RANK": "",
+			"GROUP_WORLD_SIZE": ""},
 		"environment of torchrun: RANK is set, but the master port is not: want MASTER_PORT": {"MASTER_PORT": ""},
-		"it has 5 bytes, want at least 24 random ones":                                       {"LOCKSTEP_JOB_TOKEN": "short"},
+		"it has 5 bytes, want at least 24 random ones": {
+			"LOCKSTEP_JOB_TOKEN": "short"},
 	} {
 		for _, p := range workers(t, store.Port(), tiny(t.TempDir()), 2, func(int) map[string]string { return more }) {
 			p.wait()

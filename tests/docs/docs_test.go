@@ -32,7 +32,8 @@ const root = "../.."
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*.md", "examples/*/*.md", "tests/*/*.md", "bench/*.md", "bench/*/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "examples/*.md", "examples/*/*.md", "tests/*/*.md",
+		"bench/*.md", "bench/*/*.md"} {
 		names, err := filepath.Glob(filepath.Join(root, pattern))
 		require.NoError(t, err)
 		for _, name := range names {
@@ -59,12 +60,14 @@ func TestReadmeProgram(t *testing.T) {
 	require.True(t, ok)
 	program, _, ok := strings.Cut(rest, "```\n")
 	require.True(t, ok)
-	require.Equal(t, strings.TrimPrefix(read(t, "examples/quickstart/main.go"), "// SPDX-License-Identifier: Apache-2.0\n\n"), program)
+	require.Equal(t, strings.TrimPrefix(read(t, "examples/quickstart/main.go"),
+		"// SPDX-License-Identifier: Apache-2.0\n\n"), program)
 }
 
 // TestReadmeOutput: the program prints what the README shows.
 func TestReadmeOutput(t *testing.T) {
-	read(t, "examples/quickstart/main.go") // an input of this test for go test's cache, as are the packages imported above
+	// an input of this test for go test's cache, as are the packages imported above
+	read(t, "examples/quickstart/main.go")
 	program := filepath.Join(t.TempDir(), "quickstart.exe")
 	build := exec.Command("go", "build", "-o", program, "./examples/quickstart")
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
@@ -88,7 +91,8 @@ func TestExamplesAreListed(t *testing.T) {
 			want = append(want, filepath.Base(filepath.Dir(p)))
 		}
 		require.NotEmpty(t, want)
-		for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, dir+"/README.md"), -1) {
+		for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, dir+"/README.md"),
+			-1) {
 			got = append(got, m[1])
 		}
 		require.ElementsMatch(t, want, got, dir)
@@ -101,7 +105,8 @@ func TestSnippets(t *testing.T) {
 	for name, text := range documents(t) {
 		for _, b := range blocks(text) {
 			if kind, file, ok := strings.Cut(b.kind, " "); ok && kind == "go" && !strings.HasPrefix(file, "new ") {
-				require.Contains(t, read(t, file), strings.Join(b.lines, "\n")+"\n", "%s shows what %s does not have", name, file)
+				require.Contains(t, read(t, file), strings.Join(b.lines, "\n")+"\n", "%s shows what %s does not have",
+					name, file)
 				checked++
 			}
 		}
@@ -137,7 +142,8 @@ func TestLines(t *testing.T) {
 
 func TestLinesBites(t *testing.T) {
 	word := strings.Repeat("x", 121)
-	require.Equal(t, []int{2, 9}, long("short\n"+word+"\n```\n"+word+"\n```\n| "+word+" |\n\n    "+word+"\n- "+word[2:]+"\n"+
+	require.Equal(t, []int{2, 9}, long("short\n"+word+"\n```\n"+word+"\n```\n| "+word+" |\n\n    "+word+"\n- "+word[2:]+
+		"\n"+
 		strings.Repeat("é", 120)+"\nsee https://example.com/"+word))
 }
 
@@ -352,7 +358,8 @@ func TestDependencies(t *testing.T) {
 	}
 	require.NotEmpty(t, want)
 	var got []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, "docs/dependencies.md"), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t,
+		"docs/dependencies.md"), -1) {
 		got = append(got, m[1])
 	}
 	slices.Sort(got)

@@ -136,7 +136,8 @@ func TestFromOneCoreToMany(t *testing.T) {
 		case kind == "yaml":
 			require.NoError(t, os.WriteFile(filepath.Join(g.dir, name), []byte(text), 0o644))
 		case kind == "sh" && name == "hosts" && runtime.GOOS != "windows":
-			g.run(t, strings.Split(strings.NewReplacer("10.0.0.1", "127.0.0.1", "29500", port).Replace(text), "\n"), true)
+			g.run(t, strings.Split(strings.NewReplacer("10.0.0.1", "127.0.0.1", "29500", port).Replace(text), "\n"),
+				true)
 			g.run(t, []string{"cmp out/one/model.safetensors out/hosts/model.safetensors"}, false)
 			commands += len(b.lines)
 		case kind == "sh":

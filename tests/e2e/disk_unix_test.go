@@ -20,7 +20,8 @@ func TestFileSizeLimit(t *testing.T) {
 	require.NoError(t, err)
 	requireFailedSave(t, "file too large", func(t testing.TB, _ string, argv []string) result {
 		cmd := command(t, argv...)
-		cmd.Args = append([]string{"sh", "-c", `ulimit -f 300 && exec "$@"`, "sh", cmd.Path}, argv...) // blocks of 512 bytes; the optimizer's file has 190 KB
+		// blocks of 512 bytes; the optimizer's file has 190 KB
+		cmd.Args = append([]string{"sh", "-c", `ulimit -f 300 && exec "$@"`, "sh", cmd.Path}, argv...)
 		cmd.Path = sh
 		return finish(t, cmd)
 	})

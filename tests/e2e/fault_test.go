@@ -30,18 +30,23 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--learning_rat=3"}, []string{"unknown flag --learning_rat; did you mean --learning_rate?"}},
 		{[]string{"--optim", "addamw"}, []string{`optim is "addamw" (flag --optim); want one of adamw_torch, `}},
 		{[]string{"--lr_scheduler_type", "cosin"}, []string{`lr_scheduler_type is "cosin"`, "want one of constant, "}},
-		{[]string{"--per_device_train_batch_size", "-3"}, []string{"per_device_train_batch_size is -3", "want a whole number ≥ 1"}},
-		{[]string{"--per_device_eval_batch_size", "-3"}, []string{"per_device_eval_batch_size is -3", "want a whole number ≥ 1"}},
+		{[]string{"--per_device_train_batch_size", "-3"},
+			[]string{"per_device_train_batch_size is -3", "want a whole number ≥ 1"}},
+		{[]string{"--per_device_eval_batch_size", "-3"},
+			[]string{"per_device_eval_batch_size is -3", "want a whole number ≥ 1"}},
 		{[]string{"--max_grad_norm", "ten"}, []string{`max_grad_norm is "ten"`, "want a finite number"}},
 		{[]string{"--n_head", "3"}, []string{"n_embd is 32", "want a positive multiple of n_head"}},
 		{[]string{"--top_p", "1.5"}, []string{"top_p is 1.5", "want a probability"}},
-		{[]string{"--report_to", "nowhere"}, []string{`report_to is "nowhere"`, "want none, all, or names from jsonl, tensorboard"}},
+		{[]string{"--report_to", "nowhere"}, []string{`report_to is "nowhere"`,
+			"want none, all, or names from jsonl, tensorboard"}},
 		{[]string{"--seed"}, []string{"missing value of flag --seed"}},
 		{[]string{"text.txt"}, []string{`unexpected argument "text.txt"; want flags only`}},
 		{[]string{"--config", "absent.yaml"}, []string{"config file", "absent.yaml"}},
-		{[]string{"--per_device_train_batch_size", "-3", "--optim", "foo", "--adam_epsilon", "x", "--n_layer", "0"}, []string{
-			"4 faults:\n", "per_device_train_batch_size is -3", `optim is "foo"`, `adam_epsilon is "x"`, "n_layer is 0",
-		}},
+		{[]string{"--per_device_train_batch_size", "-3", "--optim", "foo", "--adam_epsilon", "x", "--n_layer", "0"},
+			[]string{
+				"4 faults:\n", "per_device_train_batch_size is -3", `optim is "foo"`, `adam_epsilon is "x"`,
+				"n_layer is 0",
+			}},
 	} {
 		out := filepath.Join(t.TempDir(), "out")
 		requireOneError(t, clm(t, tiny(t, out, c.argv...)...), 2, c.want...)
@@ -63,7 +68,8 @@ func TestBadText(t *testing.T) {
 		{good, empty, []string{empty + " is empty"}},
 		{binary, good, []string{binary + " is not UTF-8: byte 0xFF at offset 2"}},
 		{good, binary, []string{binary + " is not UTF-8: byte 0xFF at offset 2"}},
-		{short, good, []string{"dataset has 4 tokens, shorter than one block of 32; use more text or a smaller block_size"}},
+		{short, good,
+			[]string{"dataset has 4 tokens, shorter than one block of 32; use more text or a smaller block_size"}},
 		{"absent.txt", good, []string{"absent.txt: no such file"}},
 		{"absent*.txt", good, []string{`no file matches "absent*.txt"`}},
 		{t.TempDir(), good, []string{"has no files"}},
@@ -110,7 +116,8 @@ func TestBadModel(t *testing.T) {
 		{[]string{"--model_name_or_path", without("model.safetensors")}, []string{"model.safetensors"}},
 		{[]string{"--model_name_or_path", without("tokenizer.json")}, []string{"tokenizer.json"}},
 		{[]string{"--model_name_or_path", cut}, []string{"model.safetensors"}},
-		{[]string{"--model_name_or_path", saved, "--block_size", "64"}, []string{"block_size 64 is more than the model's 32 positions"}},
+		{[]string{"--model_name_or_path", saved, "--block_size", "64"},
+			[]string{"block_size 64 is more than the model's 32 positions"}},
 	} {
 		argv := append([]string{"--do_eval", "--validation_file", text, "--output_dir", t.TempDir()}, c.argv...)
 		requireOneError(t, clm(t, argv...), 1, c.want...)
@@ -160,7 +167,8 @@ func TestDamagedCheckpoint(t *testing.T) {
 				require.NoError(t, os.CopyFS(out, os.DirFS(whole)))
 				require.NoError(t, os.RemoveAll(filepath.Join(out, "checkpoint-20")))
 				damage(t, filepath.Join(out, "checkpoint-16", file), do)
-				r := clm(t, tiny(t, out, append(flags, "--resume_from_checkpoint", filepath.Join(out, "checkpoint-16"))...)...)
+				r := clm(t,
+					tiny(t, out, append(flags, "--resume_from_checkpoint", filepath.Join(out, "checkpoint-16"))...)...)
 				requireOneError(t, r, 1, "resume_from_checkpoint", filepath.Join("checkpoint-16", file))
 			})
 		}
@@ -174,7 +182,8 @@ func TestDamagedCheckpoint(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "checkpoint-16")
 			require.NoError(t, os.CopyFS(out, os.DirFS(filepath.Join(whole, "checkpoint-16"))))
 			require.NoError(t, do(out))
-			requireOneError(t, clm(t, tiny(t, t.TempDir(), append(flags, "--resume_from_checkpoint", out)...)...), 1, "resume_from_checkpoint", "checkpoint-16")
+			requireOneError(t, clm(t, tiny(t, t.TempDir(), append(flags, "--resume_from_checkpoint", out)...)...), 1,
+				"resume_from_checkpoint", "checkpoint-16")
 		})
 	}
 
@@ -189,7 +198,8 @@ func TestDamagedCheckpoint(t *testing.T) {
 	for _, c := range []string{"checkpoint-8", "checkpoint-16", "checkpoint-20"} {
 		damage(t, filepath.Join(out, c, "model.safetensors"), damages["cut"])
 	}
-	requireOneError(t, clm(t, tiny(t, out, append(flags, "--resume_from_checkpoint", "last")...)...), 1, "checkpoint-8", "checkpoint-16", "checkpoint-20")
+	requireOneError(t, clm(t, tiny(t, out, append(flags, "--resume_from_checkpoint", "last")...)...), 1, "checkpoint-8",
+		"checkpoint-16", "checkpoint-20")
 	requireOneError(t, clm(t, tiny(t, t.TempDir(), "--resume_from_checkpoint", "last")...), 1, "no checkpoint")
 }
 
@@ -204,7 +214,8 @@ func TestCheckpointOfAnotherRun(t *testing.T) {
 	}
 	requireOneError(t, resume("--n_embd", "64"), 1, "transformer.wte.weight", "checkpoint-2")
 	requireOneError(t, resume("--block_size", "16"), 1, "checkpoint-2")
-	requireOneError(t, resume("--train_file", write(t, "more.txt", "More text than before, which makes one more block at least of this corpus.")), 1,
+	requireOneError(t, resume("--train_file",
+		write(t, "more.txt", "More text than before, which makes one more block at least of this corpus.")), 1,
 		"the training set or its order has changed", "checkpoint-2")
 }
 

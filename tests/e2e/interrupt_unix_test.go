@@ -22,7 +22,8 @@ var interrupts = map[string]syscall.Signal{"SIGINT": syscall.SIGINT, "SIGTERM": 
 func TestInterrupt(t *testing.T) {
 	dir := t.TempDir()
 	whole := filepath.Join(dir, "whole")
-	flags := []string{"--max_steps", "250", "--logging_steps", "1", "--eval_steps", "100", "--save_steps", "1000", "--dropout", "0.1"}
+	flags := []string{"--max_steps", "250", "--logging_steps", "1", "--eval_steps", "100", "--save_steps", "1000",
+		"--dropout", "0.1"}
 	succeed(t, tiny(t, whole, flags...)...)
 	for name, signal := range interrupts {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +52,8 @@ func TestInterruptWithoutSaving(t *testing.T) {
 	for name, signal := range interrupts {
 		t.Run(name, func(t *testing.T) {
 			out := t.TempDir()
-			p := start(t, tiny(t, out, "--max_steps", "1000", "--logging_steps", "1", "--eval_strategy", "no", "--save_steps", "4", "--save_total_limit", "none",
+			p := start(t, tiny(t, out, "--max_steps", "1000", "--logging_steps", "1", "--eval_strategy", "no",
+				"--save_steps", "4", "--save_total_limit", "none",
 				"--save_on_interrupt=false")...)
 			require.True(t, p.await("step 5 "))
 			p.signal(signal)
@@ -73,7 +75,8 @@ func TestSecondInterrupt(t *testing.T) {
 	for name, signal := range interrupts {
 		t.Run(name, func(t *testing.T) {
 			out := t.TempDir()
-			r := interruptTwice(t, signal, tiny(t, out, "--log_level", "info", "--n_layer", "4", "--n_embd", "256", "--gradient_accumulation_steps", "10000"))
+			r := interruptTwice(t, signal, tiny(t, out, "--log_level", "info", "--n_layer", "4", "--n_embd", "256",
+				"--gradient_accumulation_steps", "10000"))
 			status, ok := r.state.Sys().(syscall.WaitStatus)
 			require.True(t, ok)
 			require.True(t, status.Signaled(), "exit code %d: it finished the step\n%s", r.code, r.stderr)

@@ -106,8 +106,10 @@ func tiny(t testing.TB, out string, more ...string) []string {
 	texts, err := corpus()
 	require.NoError(t, err)
 	return slices.Concat(clmtest.Recipe(), []string{
-		"--train_file", texts, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300", "--block_size", "32",
-		"--max_steps", "20", "--warmup_steps", "2", "--logging_steps", "5", "--eval_steps", "10", "--save_steps", "5", "--max_new_tokens", "20",
+		"--train_file", texts, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size",
+		"300", "--block_size", "32",
+		"--max_steps", "20", "--warmup_steps", "2", "--logging_steps", "5", "--eval_steps", "10", "--save_steps", "5",
+		"--max_new_tokens", "20",
 	}, more)
 }
 

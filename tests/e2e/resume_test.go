@@ -27,7 +27,8 @@ func requireSameEnd(t testing.TB, want, got string, steps int) {
 	t.Helper()
 	last := "checkpoint-" + strconv.Itoa(steps)
 	files := []string{"model.safetensors", "tokenizer.json", "config.json"}
-	for _, f := range []string{"model.safetensors", "optimizer.safetensors", "optimizer.json", "scheduler.json", "rng_state.json", "sampler.json", "tokenizer.json"} {
+	for _, f := range []string{"model.safetensors", "optimizer.safetensors", "optimizer.json", "scheduler.json",
+		"rng_state.json", "sampler.json", "tokenizer.json"} {
 		files = append(files, filepath.Join(last, f))
 	}
 	for _, f := range files {
@@ -84,7 +85,8 @@ func TestResume(t *testing.T) {
 	dir := t.TempDir()
 	whole := filepath.Join(dir, "whole")
 	succeed(t, tiny(t, whole, "--save_total_limit", "none", "--dropout", "0.1")...)
-	for name, from := range map[string]string{"path": filepath.Join(whole, "checkpoint-5"), "other": filepath.Join(whole, "checkpoint-15")} {
+	for name, from := range map[string]string{"path": filepath.Join(whole, "checkpoint-5"),
+		"other": filepath.Join(whole, "checkpoint-15")} {
 		out := filepath.Join(dir, name)
 		r := succeed(t, tiny(t, out, "--dropout", "0.1", "--resume_from_checkpoint", from)...)
 		require.NotContains(t, r.stderr, "step 5 ", "it does not begin anew")
@@ -173,7 +175,8 @@ func TestKilledRunsEndAsUndisturbedOnes(t *testing.T) {
 	inside := 0
 	for run := 0; kills > 0; run++ {
 		every := strconv.Itoa(1 + run%2)
-		flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", every, "--eval_steps", "6", "--logging_steps", "1", "--dropout", "0.1"}
+		flags := []string{"--max_steps", strconv.Itoa(steps), "--save_steps", every, "--eval_steps", "6",
+			"--logging_steps", "1", "--dropout", "0.1"}
 		whole, out := filepath.Join(dir, "every"+every), filepath.Join(dir, "run"+strconv.Itoa(run))
 		if run < 2 {
 			succeed(t, tiny(t, whole, flags...)...)

@@ -20,8 +20,10 @@ import (
 
 // parts are the files of a checkpoint.
 var parts = []string{
-	"config.json", "generation_config.json", "manifest.json", "model.safetensors", "optimizer.json", "optimizer.safetensors", "progress.json",
-	"rng_state.json", "sampler.json", "scheduler.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json", "training_args.json",
+	"config.json", "generation_config.json", "manifest.json", "model.safetensors", "optimizer.json",
+	"optimizer.safetensors", "progress.json",
+	"rng_state.json", "sampler.json", "scheduler.json", "tokenizer.json", "tokenizer_config.json", "trainer_state.json",
+	"training_args.json",
 }
 
 // names lists a folder.
@@ -56,8 +58,10 @@ func TestRun(t *testing.T) {
 	r := succeed(t, tiny(t, out, "--prompt", "The old", "--prompt", "A")...)
 
 	require.Equal(t, []string{
-		"LATEST", "all_results.json", "checkpoint-15", "checkpoint-20", "config.json", "eval_results.json", "generation_config.json", "log.jsonl",
-		"model.safetensors", "runs", "tokenizer.json", "tokenizer_config.json", "train_results.json", "trainer_state.json", "training_args.json",
+		"LATEST", "all_results.json", "checkpoint-15", "checkpoint-20", "config.json", "eval_results.json",
+		"generation_config.json", "log.jsonl",
+		"model.safetensors", "runs", "tokenizer.json", "tokenizer_config.json", "train_results.json",
+		"trainer_state.json", "training_args.json",
 	}, names(t, out))
 	for _, c := range []string{"checkpoint-15", "checkpoint-20"} {
 		require.Equal(t, parts, names(t, filepath.Join(out, c)))
@@ -66,7 +70,8 @@ func TestRun(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, events)
 
-	all, train, eval := figures(t, out, "all_results.json"), figures(t, out, "train_results.json"), figures(t, out, "eval_results.json")
+	all, train, eval := figures(t, out, "all_results.json"), figures(t, out, "train_results.json"),
+		figures(t, out, "eval_results.json")
 	for key, v := range train {
 		require.Equal(t, v, all[key], key)
 	}
@@ -88,15 +93,18 @@ func TestRun(t *testing.T) {
 	require.Len(t, state.LogHistory, 4+2+1, "four of steps, two evaluations, and the end")
 
 	for _, want := range []string{
-		"settings:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ", "model      gpt2 of 1 layers, width 32, 2 heads, 23,392 parameters\n",
-		"samples    ", "baseline   ", "trained: 20 steps, ", "model saved to " + out + "\n", "eval: loss ", " nats per byte over ", " than the baseline of ",
+		"settings:\n", "flag --max_steps\n", "flag --train_file\n", " documents, ",
+		"model      gpt2 of 1 layers, width 32, 2 heads, 23,392 parameters\n",
+		"samples    ", "baseline   ", "trained: 20 steps, ", "model saved to " + out + "\n", "eval: loss ",
+		" nats per byte over ", " than the baseline of ",
 		"sample 1 of 2:\nThe old", "\nsample 2 of 2:\nA",
 	} {
 		require.Contains(t, r.stdout, want)
 	}
 	require.NotContains(t, r.stdout, "adam_beta1", "it is a default")
 	require.NotContains(t, r.stdout, "demonstration")
-	for _, want := range []string{"step 5  epoch ", "  learning_rate ", "  train_tokens_per_second ", "step 10  epoch ", "  eval_loss ", "  eval_nats_per_byte ",
+	for _, want := range []string{"step 5  epoch ", "  learning_rate ", "  train_tokens_per_second ", "step 10  epoch ",
+		"  eval_loss ", "  eval_nats_per_byte ",
 		"saved " + filepath.Join(out, "checkpoint-5"), "saved " + filepath.Join(out, "checkpoint-20")} {
 		require.Contains(t, r.stderr, want)
 	}
@@ -120,9 +128,11 @@ func TestEvaluate(t *testing.T) {
 	nats := map[string]float64{}
 	for _, file := range []string{noise, text} {
 		out := filepath.Join(dir, "eval", filepath.Base(file))
-		got := succeed(t, "--do_eval", "--model_name_or_path", model, "--validation_file", file, "--output_dir", out, "--block_size", "32")
+		got := succeed(t, "--do_eval", "--model_name_or_path", model, "--validation_file", file, "--output_dir", out,
+			"--block_size", "32")
 		require.NotContains(t, got.stdout, "trained")
-		require.Subset(t, []string{"all_results.json", "eval_results.json", "log.jsonl", "runs"}, names(t, out), "nothing was trained, no model is saved")
+		require.Subset(t, []string{"all_results.json", "eval_results.json", "log.jsonl", "runs"}, names(t, out),
+			"nothing was trained, no model is saved")
 		m := figures(t, out, "eval_results.json")
 		for _, key := range []string{"eval_loss", "perplexity", "eval_nats_per_byte", "eval_samples_per_second"} {
 			require.Contains(t, m, key)
@@ -140,16 +150,20 @@ func TestEvaluate(t *testing.T) {
 func TestSettings(t *testing.T) {
 	dir := t.TempDir()
 	file, out := filepath.Join(dir, "run.yaml"), filepath.Join(dir, "out")
-	require.NoError(t, os.WriteFile(file, []byte("learning_rate: 0.001\nmax_steps: 3\nseed: 7\nweight_decay: 0.25\nn_head: 4\n"), 0o666))
+	require.NoError(t,
+		os.WriteFile(file, []byte("learning_rate: 0.001\nmax_steps: 3\nseed: 7\nweight_decay: 0.25\nn_head: 4\n"),
+			0o666))
 	texts, err := corpus()
 	require.NoError(t, err)
-	cmd := command(t, "--config", file, "--max_steps", "5", "--train_file", texts, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--vocab_size", "300",
+	cmd := command(t, "--config", file, "--max_steps", "5", "--train_file", texts, "--output_dir", out, "--n_layer",
+		"1", "--n_embd", "32", "--vocab_size", "300",
 		"--block_size", "32", "--max_new_tokens", "0")
 	cmd.Env = append(cmd.Env, "LOCKSTEP_LEARNING_RATE=0.002", "LOCKSTEP_MAX_STEPS=4", "LOCKSTEP_SEED=8")
 	r := finish(t, cmd)
 	require.Equal(t, 0, r.code, "%s", r.stderr)
 	for key, want := range map[string]string{
-		"max_steps": "5 +flag --max_steps", "learning_rate": "0.002 +env LOCKSTEP_LEARNING_RATE", "seed": "8 +env LOCKSTEP_SEED",
+		"max_steps": "5 +flag --max_steps", "learning_rate": "0.002 +env LOCKSTEP_LEARNING_RATE",
+		"seed":         "8 +env LOCKSTEP_SEED",
 		"weight_decay": "0.25 +file .*run.yaml", "n_head": "4 +file .*run.yaml",
 	} {
 		require.Regexp(t, `(?m)^  `+key+" +"+want+"$", r.stdout)
@@ -157,7 +171,8 @@ func TestSettings(t *testing.T) {
 	require.Contains(t, r.stdout, "gpt2 of 1 layers, width 32, 4 heads")
 	var saved map[string]any
 	readJSON(t, &saved, out, "training_args.json")
-	for key, want := range map[string]float64{"max_steps": 5, "learning_rate": 0.002, "seed": 8, "weight_decay": 0.25, "adam_beta2": 0.999} {
+	for key, want := range map[string]float64{"max_steps": 5, "learning_rate": 0.002, "seed": 8, "weight_decay": 0.25,
+		"adam_beta2": 0.999} {
 		require.EqualValues(t, want, saved[key], key)
 	}
 
@@ -168,7 +183,8 @@ func TestSettings(t *testing.T) {
 // TestMemoryIsFlat compares what the process holds at step 50 with all that follows.
 func TestMemoryIsFlat(t *testing.T) {
 	out := t.TempDir()
-	succeed(t, tiny(t, out, "--max_steps", "200", "--logging_steps", "10", "--eval_steps", "25", "--save_steps", "25", "--report_to", "jsonl")...)
+	succeed(t, tiny(t, out, "--max_steps", "200", "--logging_steps", "10", "--eval_steps", "25", "--save_steps", "25",
+		"--report_to", "jsonl")...)
 	text, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
 	require.NoError(t, err)
 	for _, key := range []string{"memory_rss", "memory_rss_peak"} {

@@ -55,10 +55,11 @@ func requireTidy(t *testing.T, s *screen.Screen) {
 // TestTerminal trains on a terminal: records stand above one bar, which is gone in the end.
 func TestTerminal(t *testing.T) {
 	evaluating := false
-	s, code := onTerminal(t, tiny(t, "out", "--max_steps", "40", "--max_new_tokens", "0"), func(s *screen.Screen, _ io.Writer) {
-		evaluating = evaluating || strings.Contains(s.Text(), "evaluating ")
-		require.LessOrEqual(t, strings.Count(s.Text(), "% |"), 1, "%s", s.Text())
-	})
+	s, code := onTerminal(t, tiny(t, "out", "--max_steps", "40", "--max_new_tokens", "0"),
+		func(s *screen.Screen, _ io.Writer) {
+			evaluating = evaluating || strings.Contains(s.Text(), "evaluating ")
+			require.LessOrEqual(t, strings.Count(s.Text(), "% |"), 1, "%s", s.Text())
+		})
 	require.Zero(t, code, "%s", s.Text())
 	require.True(t, evaluating)
 	requireTidy(t, s)
@@ -76,16 +77,18 @@ func TestTerminal(t *testing.T) {
 // TestTerminalInterrupt types Ctrl-C: the last lines say what happened and where to go on.
 func TestTerminalInterrupt(t *testing.T) {
 	typed := false
-	s, code := onTerminal(t, tiny(t, "out", "--max_steps", "100000", "--eval_strategy", "no", "--save_strategy", "no"), func(s *screen.Screen, keyboard io.Writer) {
-		if !typed && strings.Contains(s.Text(), "\nstep ") {
-			typed = true
-			_, err := keyboard.Write([]byte{3})
-			require.NoError(t, err)
-		}
-	})
+	s, code := onTerminal(t, tiny(t, "out", "--max_steps", "100000", "--eval_strategy", "no", "--save_strategy", "no"),
+		func(s *screen.Screen, keyboard io.Writer) {
+			if !typed && strings.Contains(s.Text(), "\nstep ") {
+				typed = true
+				_, err := keyboard.Write([]byte{3})
+				require.NoError(t, err)
+			}
+		})
 	require.Equal(t, 130, code, "%s", s.Text())
 	requireTidy(t, s)
 	require.Regexp(t, `\nstopping after what is under way; [^\n]+\n`, s.Text())
-	require.Regexp(t, `\nstopped after \d+ of 100000 steps: interrupt signal received\nresume from out/checkpoint-\d+\nclm: interrupted: `, s.Text())
+	require.Regexp(t,
+		`\nstopped after \d+ of 100000 steps: interrupt signal received\nresume from out/checkpoint-\d+\nclm: interrupted: `, s.Text())
 	require.NotContains(t, s.Text(), "^C")
 }

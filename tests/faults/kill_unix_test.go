@@ -101,7 +101,8 @@ func training(dir string, saveSteps float64, tell *teller) (*trainer.Trainer, er
 	if _, err := (&checkpoint.Store{Dir: dir, Log: discard}).Latest(context.Background()); err == nil {
 		a.ResumeFromCheckpoint = "last"
 	}
-	return trainer.New(m, a, trainer.WithTrainData(points()), trainer.WithDisplay(nil), trainer.WithLogger(discard), trainer.WithCallbacks(tell)), nil
+	return trainer.New(m, a, trainer.WithTrainData(points()), trainer.WithDisplay(nil), trainer.WithLogger(discard),
+		trainer.WithCallbacks(tell)), nil
 }
 
 var discard = slog.New(slog.DiscardHandler)
@@ -141,7 +142,8 @@ func start(t *testing.T, dir string, saveSteps, wait int) *process {
 	exe, err := os.Executable()
 	require.NoError(t, err)
 	p := &process{Cmd: exec.Command(exe)}
-	p.Env = append(os.Environ(), folderVariable+"="+dir, fmt.Sprintf("%s=%d", saveVariable, saveSteps), fmt.Sprintf("%s=%d", waitVariable, wait))
+	p.Env = append(os.Environ(), folderVariable+"="+dir, fmt.Sprintf("%s=%d", saveVariable, saveSteps),
+		fmt.Sprintf("%s=%d", waitVariable, wait))
 	p.Stderr = &p.stderr
 	pipe, err := p.StdoutPipe()
 	require.NoError(t, err)

@@ -35,7 +35,8 @@ func TestGPT2Classifier(t *testing.T) {
 		var meta goldenMeta
 		readJSON(t, filepath.Join(dir, "golden.json"), &meta)
 		require.InDelta(t, meta.Loss, tensor.Item(nc.Ctx, out.Loss)/5, 1e-5)
-		tensor.Backward(nc.Ctx, []*tensor.Tensor{out.Loss}, []*tensor.Tensor{tensor.Full(nc.Ctx, tensor.Float32, 1.0/5)}, nil)
+		tensor.Backward(nc.Ctx, []*tensor.Tensor{out.Loss},
+			[]*tensor.Tensor{tensor.Full(nc.Ctx, tensor.Float32, 1.0/5)}, nil)
 		return nil
 	})
 	params := nn.NamedParameters(m)

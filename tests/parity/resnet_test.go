@@ -32,7 +32,8 @@ func eachResNet(t *testing.T, test func(t *testing.T, c *tensor.Ctx, m *resnet.M
 }
 
 func imageBatch(pixels, labels *tensor.Tensor) *data.Batch {
-	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.PixelValues: pixels, data.Labels: labels}, Size: pixels.Size(0)}
+	return &data.Batch{Tensors: map[string]*tensor.Tensor{data.PixelValues: pixels, data.Labels: labels},
+		Size: pixels.Size(0)}
 }
 
 func (g golden) floats(name string) []float32 { return tensor.ToSlice[float32](g.c, g.tensor(name)) }
@@ -44,7 +45,8 @@ func TestResNetLogits(t *testing.T) {
 		out := m.Forward(nn.NewCtx(c, nil, false), b)
 		require.InDeltaSlice(t, g.floats("logits"), tensor.ToSlice[float32](c, out.Logits), 1e-5)
 		require.InDelta(t, meta.Loss, tensor.Item(c, out.Loss)/3, 1e-5)
-		require.InDeltaSlice(t, g.floats("trained_logits"), tensor.ToSlice[float32](c, m.Forward(nn.NewCtx(c, nil, true), b).Logits), 1e-5)
+		require.InDeltaSlice(t, g.floats("trained_logits"),
+			tensor.ToSlice[float32](c, m.Forward(nn.NewCtx(c, nil, true), b).Logits), 1e-5)
 	})
 }
 
@@ -58,9 +60,11 @@ func TestResNetFiveSGDSteps(t *testing.T) {
 		for s, want := range meta.Losses {
 			opt.ZeroGrad()
 			nn.NewCtx(c, nil, true).Scope(func(nc *nn.Ctx) []*tensor.Tensor {
-				out := m.Forward(nc, imageBatch(tensor.Select(nc.Ctx, pixels, 0, s), tensor.Select(nc.Ctx, labels, 0, s)))
+				out := m.Forward(nc, imageBatch(tensor.Select(nc.Ctx, pixels, 0, s),
+					tensor.Select(nc.Ctx, labels, 0, s)))
 				require.InDelta(t, want, tensor.Item(nc.Ctx, out.Loss)/8, 1e-4, "step %d", s)
-				tensor.Backward(nc.Ctx, []*tensor.Tensor{out.Loss}, []*tensor.Tensor{tensor.Full(nc.Ctx, tensor.Float32, 1.0/8)}, nil)
+				tensor.Backward(nc.Ctx, []*tensor.Tensor{out.Loss},
+					[]*tensor.Tensor{tensor.Full(nc.Ctx, tensor.Float32, 1.0/8)}, nil)
 				return nil
 			})
 			if s == 0 {
@@ -71,7 +75,8 @@ func TestResNetFiveSGDSteps(t *testing.T) {
 		state := nn.Walk(m).State()
 		for _, p := range state {
 			if p.DType() == tensor.Int64 {
-				require.Equal(t, tensor.ToSlice[int64](c, g.tensor("final/"+p.Name)), tensor.ToSlice[int64](c, p.Tensor), p.Name)
+				require.Equal(t, tensor.ToSlice[int64](c, g.tensor("final/"+p.Name)),
+					tensor.ToSlice[int64](c, p.Tensor), p.Name)
 				continue
 			}
 			var d, n distance

@@ -18,6 +18,7 @@ func Environment(ranks int) ([]string, error) {
 		return nil, err
 	}
 	port := l.Addr().(*net.TCPAddr).Port
-	return []string{"MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port), fmt.Sprint("WORLD_SIZE=", ranks), fmt.Sprint("LOCAL_WORLD_SIZE=", ranks),
+	return []string{"MASTER_ADDR=127.0.0.1", fmt.Sprint("MASTER_PORT=", port), fmt.Sprint("WORLD_SIZE=", ranks),
+		fmt.Sprint("LOCAL_WORLD_SIZE=", ranks),
 		rendezvous.EnvToken + "=" + string(rendezvous.NewToken())}, l.Close()
 }

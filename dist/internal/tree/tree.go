@@ -86,7 +86,8 @@ func (c *Combiner) run(dst []byte, inputs [][]byte, d dtype.DType, op dist.Reduc
 	}
 	for lo := 0; lo < n; lo += step {
 		hi := min(lo+step, n)
-		b := block{c: c, inputs: inputs, lo: lo, hi: hi, dtype: d, acc: acc, op: op, widen: widen, bytes: (hi - lo) * acc.Size()}
+		b := block{c: c, inputs: inputs, lo: lo, hi: hi, dtype: d, acc: acc, op: op, widen: widen,
+			bytes: (hi - lo) * acc.Size()}
 		out := dst[lo*outSize : hi*outSize]
 		switch {
 		case narrow:

@@ -79,7 +79,8 @@ func TestPartialResultsAreNotRounded(t *testing.T) {
 		for r, x := range inputs(8, 400) {
 			if in[r] = x; d.IsHalf() {
 				in[r] = make([]byte, 800)
-				for i := range 400 { // the two upper bytes of a float32 are a bfloat16; as binary16 patterns they serve as well
+				// the two upper bytes of a float32 are a bfloat16; as binary16 patterns they serve as well
+				for i := range 400 {
 					copy(in[r][2*i:], x[4*i+2:4*i+4])
 					in[r][2*i+1] &^= 0x40 // no infinities and NaNs
 				}

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	line    = 64       // bytes; shares of a buffer end at its multiples, so that ranks do not write to one cache line
-	stretch = 16 << 10 // bytes combined before they are copied to the other ranks' buffers: they are still in the nearest cache
+	line = 64 // bytes; shares of a buffer end at its multiples, so that ranks do not write to one cache line
+	// bytes combined before they are copied to the other ranks' buffers: they are still in the nearest cache
+	stretch = 16 << 10
 )
 
 // collective carries out a call of all ranks.
@@ -100,7 +101,8 @@ func (e *Engine) transfer(c *dist.Call, half int, visible bool) (*transfer, erro
 		}
 		t.chunk = half / (t.blocks * t.size) &^ (line - 1)
 		if t.chunk == 0 {
-			return nil, fmt.Errorf("dist: %v: a stage of %d bytes is too small for %d ranks", c.Signature, half, e.size*e.groups)
+			return nil, fmt.Errorf("dist: %v: a stage of %d bytes is too small for %d ranks", c.Signature, half,
+				e.size*e.groups)
 		}
 	}
 	return t, nil

@@ -22,7 +22,8 @@ const Patience = 5 * time.Second
 var ErrToken = errors.New("the job tokens differ")
 
 // ErrTLS is returned by both sides if one of them wants an encrypted connection and the other one a plain one.
-var ErrTLS = errors.New("one side wants TLS and the other one does not: set LOCKSTEP_TLS to the same value for all ranks")
+var ErrTLS = errors.New("one side wants TLS and the other one does not: set LOCKSTEP_TLS to the same value for " +
+	"all ranks")
 
 const protocol = "lockstep/2"
 
@@ -71,7 +72,8 @@ type conversation struct {
 // proof binds the secret, the side, both nonces, the hello and the keys of the connection.
 func (k *Key) proof(side string, c conversation) []byte {
 	mac := hmac.New(sha256.New, k.secret)
-	fmt.Fprintf(mac, "%s|%s|%d:%s|%d|%x|%x|%x", protocol, side, len(c.hello.Kind), c.hello.Kind, c.hello.Rank, c.dialer, c.listen, c.binding)
+	fmt.Fprintf(mac, "%s|%s|%d:%s|%d|%x|%x|%x", protocol, side, len(c.hello.Kind), c.hello.Kind, c.hello.Rank, c.dialer,
+		c.listen, c.binding)
 	return mac.Sum(nil)
 }
 
@@ -97,7 +99,8 @@ func (k *Key) greet(c net.Conn, h Hello) (net.Conn, error) {
 	if k.encrypts(c) {
 		var err error
 		if c, said.binding, err = seal(tls.Client(c, k.dial)); err != nil {
-			if remote := (*net.OpError)(nil); errors.As(err, &remote) && remote.Op == "remote error" && remote.Err.Error() == alertPlain.Error() {
+			if remote := (*net.OpError)(nil); errors.As(err, &remote) && remote.Op == "remote error" &&
+				remote.Err.Error() == alertPlain.Error() {
 				return nil, ErrTLS
 			}
 			return nil, fmt.Errorf("TLS: %w", err)
@@ -160,7 +163,8 @@ func (k *Key) receive(c net.Conn) (net.Conn, Hello, error) {
 		plain := c
 		var err error
 		if c, said.binding, err = seal(tls.Server(c, k.listen)); err != nil {
-			if head := (tls.RecordHeaderError{}); errors.As(err, &head) && head.RecordHeader[0] == 0 { // the length of a greeting
+			// the length of a greeting
+			if head := (tls.RecordHeaderError{}); errors.As(err, &head) && head.RecordHeader[0] == 0 {
 				_ = Write(plain, reply{Error: saysTLS}, MaxGreeting)
 				linger(plain)
 				return nil, Hello{}, ErrTLS

@@ -50,7 +50,8 @@ func NewKey(token []byte, o Options) (*Key, error) {
 		return nil, fmt.Errorf("wire: certificate: %w", err)
 	}
 	k.listen = &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{own}, SessionTicketsDisabled: true,
+		DynamicRecordSizingDisabled: true,
 	}
 	// The certificate proves nothing; the token's proof covers the connection's keys instead (see prove).
 	k.dial = &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, DynamicRecordSizingDisabled: true}
@@ -129,7 +130,8 @@ func ownCertificate() (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	now := time.Now()
-	form := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-24 * time.Hour), NotAfter: now.AddDate(10, 0, 0)}
+	form := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-24 * time.Hour),
+		NotAfter: now.AddDate(10, 0, 0)}
 	text, err := x509.CreateCertificate(rand.Reader, form, form, public, private)
 	if err != nil {
 		return tls.Certificate{}, err

@@ -48,7 +48,8 @@ func Listen(address string, key *Key, serve func(net.Conn, Hello)) (*Listener, e
 
 // ListenOn is Listen on a TCP socket that listens already, which it takes over. wrong, unless nil, is told of each
 // connection that was refused for another token, and what it claimed to be.
-func ListenOn(nl net.Listener, key *Key, serve func(net.Conn, Hello), wrong func(from net.Addr, claimed Hello)) *Listener {
+func ListenOn(nl net.Listener, key *Key, serve func(net.Conn, Hello),
+	wrong func(from net.Addr, claimed Hello)) *Listener {
 	l := &Listener{listener: nl, key: key, serve: serve, wrong: wrong}
 	l.handled.Add(1)
 	go l.accept()

@@ -91,7 +91,8 @@ func TestAnotherUserCannotPushOutOurs(t *testing.T) {
 	other := exec.Command("/proc/self/fd/3")
 	other.ExtraFiles = []*os.File{self}
 	other.Env = []string{envFlood + "=" + l.Addr().String()}
-	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Pdeathsig: syscall.SIGKILL}
+	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534},
+		Pdeathsig: syscall.SIGKILL}
 	out, err := other.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, other.Start())

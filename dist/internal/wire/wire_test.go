@@ -28,9 +28,11 @@ func TestFrames(t *testing.T) {
 	require.NoError(t, Read(&b, &h, 100))
 	require.Equal(t, Hello{Kind: "data", Rank: 3}, h)
 	require.ErrorIs(t, Read(&b, &h, 100), io.EOF)
-	require.EqualError(t, Read(bytes.NewReader([]byte("GET / HTTP/1.1\r\n")), &h, MaxGreeting), "wire: frame of 1195725856 bytes, want at most 4096")
+	require.EqualError(t, Read(bytes.NewReader([]byte("GET / HTTP/1.1\r\n")), &h, MaxGreeting),
+		"wire: frame of 1195725856 bytes, want at most 4096")
 	require.ErrorIs(t, Read(bytes.NewReader([]byte{0, 0, 0, 9, '{'}), &h, MaxGreeting), io.ErrUnexpectedEOF)
-	require.ErrorContains(t, Read(bytes.NewReader([]byte{0, 0, 0, 1, '{'}), &h, MaxGreeting), "wire: unexpected end of JSON")
+	require.ErrorContains(t, Read(bytes.NewReader([]byte{0, 0, 0, 1, '{'}), &h, MaxGreeting),
+		"wire: unexpected end of JSON")
 }
 
 // FuzzRead: no input makes Read panic or take more memory than its limit.
@@ -105,12 +107,15 @@ func TestOneSideWantsTLS(t *testing.T) {
 // The proof covers what is said and who says it: an answer cannot be sent back, nor a hello be changed.
 func TestProofBindsEverything(t *testing.T) {
 	key := newKey(t, token, Options{})
-	said := conversation{hello: Hello{Kind: "data", Rank: 1}, dialer: []byte("a"), listen: []byte("b"), binding: []byte("c")}
+	said := conversation{hello: Hello{Kind: "data", Rank: 1}, dialer: []byte("a"), listen: []byte("b"),
+		binding: []byte("c")}
 	base := key.proof("dial", said)
 	require.NotEqual(t, base, key.proof("listen", said), "side")
 	require.NotEqual(t, base, newKey(t, []byte("another"), Options{}).proof("dial", said), "token")
 	for name, change := range map[string]func(*conversation){
-		"nonces": func(c *conversation) { c.dialer, c.listen = c.listen, c.dialer }, "kind": func(c *conversation) { c.hello.Kind = "datb" },
+		"nonces": func(c *conversation) { c.dialer, c.listen = c.listen, c.dialer }, "kind": func(c *conversation) {
+			c.hello.Kind = "datb"
+		},
 		"rank": func(c *conversation) { c.hello.Rank = 2 }, "binding": func(c *conversation) { c.binding = nil },
 	} {
 		other := said
@@ -131,7 +136,9 @@ func heard(t *testing.T, key *Key, second any) (all []reply) {
 		done <- err
 	}()
 	require.NoError(t, a.SetDeadline(time.Now().Add(Patience)))
-	require.NoError(t, Write(a, greeting{Protocol: protocol, Hello: Hello{Kind: "store"}, Nonce: make([]byte, nonceBytes)}, MaxGreeting))
+	require.NoError(t,
+		Write(a, greeting{Protocol: protocol, Hello: Hello{Kind: "store"}, Nonce: make([]byte, nonceBytes)},
+			MaxGreeting))
 	var r reply
 	require.NoError(t, Read(a, &r, MaxGreeting))
 	all = append(all, r)
@@ -149,7 +156,8 @@ func heard(t *testing.T, key *Key, second any) (all []reply) {
 func TestListenerProvesItselfSecond(t *testing.T) {
 	said := conversation{hello: Hello{Kind: "store"}, dialer: make([]byte, nonceBytes)}
 	key := newKey(t, token, Options{})
-	for _, second := range []any{claim{}, claim{Proof: make([]byte, 32)}, claim{Proof: newKey(t, []byte("a guess"), Options{}).proof("dial", said)}, "nonsense"} {
+	for _, second := range []any{claim{}, claim{Proof: make([]byte, 32)},
+		claim{Proof: newKey(t, []byte("a guess"), Options{}).proof("dial", said)}, "nonsense"} {
 		for _, r := range heard(t, key, second) {
 			require.Empty(t, r.Proof)
 			require.Contains(t, []string{"", saysToken}, r.Error)
@@ -175,7 +183,10 @@ func TestTokensAreStretched(t *testing.T) {
 func TestListenerRefusesStrangersAndServesFriends(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	served := make(chan Hello, 10)
-	l, err := Listen("127.0.0.1:0", newKey(t, token, Options{}), func(c net.Conn, h Hello) { served <- h; _ = c.Close() })
+	l, err := Listen("127.0.0.1:0", newKey(t, token, Options{}), func(c net.Conn, h Hello) {
+		served <- h
+		_ = c.Close()
+	})
 	require.NoError(t, err)
 	require.True(t, l.Addr().IP.IsLoopback())
 	var silent []net.Conn

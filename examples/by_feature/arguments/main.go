@@ -57,7 +57,8 @@ func main() {
 		}
 	}
 	if set == 0 {
-		fmt.Println("samples, learning rate, epochs and evaluation have their defaults; try --num_train_epochs 5, or --help for all")
+		fmt.Println("samples, learning rate, epochs and evaluation have their defaults; try --num_train_epochs 5, or " +
+			"--help for all")
 	}
 
 	model := line.Model()

@@ -31,6 +31,7 @@ func main() {
 		if ranks == 1 {
 			a1, b1 = w, b
 		}
-		fmt.Printf("%d ranks, %d steps: %s; same bits as on 1: %t\n", ranks, res.GlobalStep, line.String(model), w == a1 && b == b1)
+		fmt.Printf("%d ranks, %d steps: %s; same bits as on 1: %t\n", ranks, res.GlobalStep, line.String(model),
+			w == a1 && b == b1)
 	}
 }

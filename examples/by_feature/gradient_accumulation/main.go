@@ -28,6 +28,7 @@ func main() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("%d × %d samples per step, %d steps: %s\n", split.accumulation, split.batch, res.GlobalStep, line.String(model))
+		fmt.Printf("%d × %d samples per step, %d steps: %s\n", split.accumulation, split.batch, res.GlobalStep,
+			line.String(model))
 	}
 }

@@ -58,8 +58,8 @@ func main() {
 	fmt.Printf("same bits: %t\n", wa == ra && wb == rb)
 }
 
-// arguments are 80 steps of 8 samples: the file of 200 is gone through three times and a bit. A stream has no length, so
-// max_steps says how long to train.
+// arguments are 80 steps of 8 samples: the file of 200 is gone through three times and a bit. A stream has no length,
+// so max_steps says how long to train.
 func arguments(name string, ranks int) *args.TrainingArguments {
 	a := args.Default(filepath.Join(out, name))
 	a.LearningRate, a.MaxSteps, a.NumReplicas = 0.1, 80, ranks

@@ -34,7 +34,8 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("rank %d of %d, process %d: %d steps, %s\n", place.Rank, place.WorldSize, os.Getpid(), res.GlobalStep, line.String(model))
+	fmt.Printf("rank %d of %d, process %d: %d steps, %s\n", place.Rank, place.WorldSize, os.Getpid(), res.GlobalStep,
+		line.String(model))
 	if err := t.SaveModel(""); err != nil { // rank 0 does
 		log.Fatal(err)
 	}

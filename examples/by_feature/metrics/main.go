@@ -53,7 +53,8 @@ func main() {
 	a.EvalStrategy, a.SaveStrategy, a.SaveTotalLimit = args.StrategyEpoch, args.StrategyEpoch, new(1)
 	a.LoadBestModelAtEnd, a.MetricForBestModel, a.GreaterIsBetter = true, "r2", new(true)
 
-	t := trainer.New(line.Model(), a, trainer.WithTrainData(line.Train()), trainer.WithEvalData(line.Eval()), trainer.WithMetrics(&fit{}))
+	t := trainer.New(line.Model(), a, trainer.WithTrainData(line.Train()), trainer.WithEvalData(line.Eval()),
+		trainer.WithMetrics(&fit{}))
 	if _, err := t.Train(); err != nil {
 		log.Fatal(err)
 	}
@@ -61,6 +62,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("eval_loss %.4f  eval_rmse %.3f  eval_max_error %.3f  eval_r2 %.4f\n", m["eval_loss"], m["eval_rmse"], m["eval_max_error"], m["eval_r2"])
+	fmt.Printf("eval_loss %.4f  eval_rmse %.3f  eval_max_error %.3f  eval_r2 %.4f\n", m["eval_loss"], m["eval_rmse"],
+		m["eval_max_error"], m["eval_r2"])
 	fmt.Println("(the noise of the labels has a standard deviation of 0.1: an rmse of about 0.1 is as good as it gets)")
 }

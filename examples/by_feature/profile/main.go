@@ -37,7 +37,8 @@ func main() {
 		}
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	if _, err := trainer.New(model, a, trainer.WithTrainData(data.NewSource(texts, data.CausalLM(0))), trainer.WithLogger(quiet), trainer.WithDisplay(nil)).Train(); err != nil {
+	if _, err := trainer.New(model, a, trainer.WithTrainData(data.NewSource(texts, data.CausalLM(0))),
+		trainer.WithLogger(quiet), trainer.WithDisplay(nil)).Train(); err != nil {
 		log.Fatal(err)
 	}
 	table, err := os.ReadFile("out/profile/ops_rank0.txt")

@@ -40,7 +40,8 @@ func arguments(dir string) *args.TrainingArguments {
 
 func main() {
 	whole := line.Model()
-	if _, err := trainer.New(whole, arguments("out/resume/whole"), trainer.WithTrainData(line.Train())).Train(); err != nil {
+	if _, err := trainer.New(whole, arguments("out/resume/whole"),
+		trainer.WithTrainData(line.Train())).Train(); err != nil {
 		log.Fatal(err)
 	}
 
@@ -60,7 +61,8 @@ func main() {
 	if _, err := trainer.New(resumed, a, trainer.WithTrainData(line.Train())).Train(); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("in one go: %s\nresumed:   %s\nsame bits: %t\n", line.String(whole), line.String(resumed), same(whole, resumed))
+	fmt.Printf("in one go: %s\nresumed:   %s\nsame bits: %t\n", line.String(whole), line.String(resumed),
+		same(whole, resumed))
 }
 
 func same(x, y *mlp.Model) bool {

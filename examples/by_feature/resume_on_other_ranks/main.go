@@ -68,7 +68,8 @@ func main() {
 			log.Fatal(err)
 		}
 	}
-	fmt.Printf("4 ranks throughout: %s\non 4, 2 and 1:     %s\nsame bits: %t\n", line.String(whole), line.String(parts), same(whole, parts))
+	fmt.Printf("4 ranks throughout: %s\non 4, 2 and 1:     %s\nsame bits: %t\n", line.String(whole), line.String(parts),
+		same(whole, parts))
 }
 
 func same(x, y *mlp.Model) bool {

@@ -44,12 +44,15 @@ func train(acc *accelerate.Accelerator) error {
 	if err := acc.Prepare(ctx, model, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 		return err
 	}
-	cut, err := samplers.NewBatch(samplers.NewRandom(int64(mine.Len()), acc.Args().Seed), acc.Args().PerDeviceTrainBatchSize, false)
+	cut, err := samplers.NewBatch(samplers.NewRandom(int64(mine.Len()), acc.Args().Seed),
+		acc.Args().PerDeviceTrainBatchSize, false)
 	if err != nil {
 		return err
 	}
 	for epoch := range int64(epochs) {
-		steps, seen, err := runEpoch(ctx, acc, epoch, mine, cut, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor { return model.Forward(c, b).Loss })
+		steps, seen, err := runEpoch(ctx, acc, epoch, mine, cut, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+			return model.Forward(c, b).Loss
+		})
 		if err != nil {
 			return err
 		}
@@ -66,7 +69,8 @@ func train(acc *accelerate.Accelerator) error {
 }
 
 // runEpoch takes steps until every rank is through with its samples.
-func runEpoch(ctx context.Context, acc *accelerate.Accelerator, epoch int64, mine data.Source, cut *samplers.Batch, loss func(*nn.Ctx, *data.Batch) *tensor.Tensor) (steps, seen int64, err error) {
+func runEpoch(ctx context.Context, acc *accelerate.Accelerator, epoch int64, mine data.Source, cut *samplers.Batch,
+	loss func(*nn.Ctx, *data.Batch) *tensor.Tensor) (steps, seen int64, err error) {
 	for ; ; steps++ {
 		have := steps < cut.Len()
 		more, err := acc.Join(ctx, have)

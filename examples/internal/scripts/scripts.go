@@ -28,7 +28,8 @@ const (
 // common lists the flags that all three scripts have. A model can only be of the given type, and data come from files.
 func common(modelType, files string) []args.Known {
 	return []args.Known{
-		same(planned("model_type", args.TypeString, "", "new models of other types; want model_name_or_path"), modelType),
+		same(planned("model_type", args.TypeString, "", "new models of other types; want model_name_or_path"),
+			modelType),
 		planned("config_name", args.TypeString, "",
 			"a configuration separate from its model; want model_name_or_path, or the flags of a new model"),
 		noEffect("cache_dir", args.TypeString, "", local),
@@ -72,7 +73,8 @@ func RunGLUE() []args.Known {
 		planned("task_name", args.TypeString, "", noHub+", GLUE among them; want train_file and validation_file"),
 		planned("max_predict_samples", args.TypeInt, "", "a limit on prediction samples; want less data"),
 		args.Known{Name: "max_length", Type: args.TypeInt, Status: args.StatusRenamed, Target: "max_seq_length"},
-		noEffect("pad_to_max_length", args.TypeBool, "true", "padding changes no result; batches are padded to the longest text"),
+		noEffect("pad_to_max_length", args.TypeBool, "true",
+			"padding changes no result; batches are padded to the longest text"),
 		planned("test_file", args.TypeString, "", "predictions for a file; want validation_file"),
 	)
 }
@@ -81,11 +83,14 @@ func RunGLUE() []args.Known {
 func RunImageClassification() []args.Known {
 	const idx = "data_dir, a folder of IDX files"
 	return append(common("resnet", idx),
-		planned("max_train_samples", args.TypeInt, "", "a limit on training images only; want max_images, which limits both"),
-		planned("max_eval_samples", args.TypeInt, "", "a limit on evaluation images only; want max_images, which limits both"),
+		planned("max_train_samples", args.TypeInt, "",
+			"a limit on training images only; want max_images, which limits both"),
+		planned("max_eval_samples", args.TypeInt, "",
+			"a limit on evaluation images only; want max_images, which limits both"),
 		planned("train_dir", args.TypeString, "", "folders of images; want "+idx),
 		planned("validation_dir", args.TypeString, "", "folders of images; want "+idx),
-		planned("train_val_split", args.TypeFloat, "0.15", "holding out a share of the data for evaluation; want "+idx+" with t10k files"),
+		planned("train_val_split", args.TypeFloat, "0.15",
+			"holding out a share of the data for evaluation; want "+idx+" with t10k files"),
 		noEffect("image_column_name", args.TypeString, "image", onlyHub),
 		noEffect("label_column_name", args.TypeString, "label", onlyHub),
 		planned("image_processor_name", args.TypeString, "", "a normalisation separate from its model; "+ownFiles),

@@ -162,5 +162,6 @@ func TestDocument(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
 		return
 	}
-	require.Equal(t, want, strings.ReplaceAll(string(page), "\r\n", "\n"), "go test ./examples/internal/scripts -rewrite")
+	require.Equal(t, want, strings.ReplaceAll(string(page), "\r\n", "\n"),
+		"go test ./examples/internal/scripts -rewrite")
 }

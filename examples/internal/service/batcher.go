@@ -106,7 +106,8 @@ func (b *Batcher[In, Out]) answer(batch []request[In, Out]) {
 	var outputs []Out
 	var err error
 	if misuse := tensor.Try(func() { outputs, err = b.predict(inputs) }); misuse != nil {
-		err = misuse // a wrong shape, or a token outside the vocabulary, is this batch's fault and not the program's end
+		// a wrong shape, or a token outside the vocabulary, is this batch's fault and not the program's end
+		err = misuse
 	}
 	if err == nil && len(outputs) != len(inputs) {
 		err = fmt.Errorf("%d outputs for %d inputs", len(outputs), len(inputs))

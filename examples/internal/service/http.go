@@ -66,7 +66,8 @@ func Serve(ctx context.Context, addr string, h http.Handler, out io.Writer) erro
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	server := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
+		IdleTimeout: 2 * time.Minute}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	fmt.Fprintf(out, "listening on http://%s; Ctrl-C ends\n", listener.Addr())

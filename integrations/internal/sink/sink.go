@@ -72,11 +72,13 @@ func (s *Sink) Close() {
 	select {
 	case <-s.done:
 	case <-time.After(s.options.Patience):
-		slog.Warn("a reporter does not finish; its last records may be lost", "reporter", s.options.Name, "waiting", len(s.jobs))
+		slog.Warn("a reporter does not finish; its last records may be lost", "reporter", s.options.Name, "waiting",
+			len(s.jobs))
 		return
 	}
 	if s.failed > 0 || s.dropped > 0 {
-		slog.Warn("a reporter lost records", "reporter", s.options.Name, "failed", s.failed, "dropped", s.dropped, "first_error", s.err)
+		slog.Warn("a reporter lost records", "reporter", s.options.Name, "failed", s.failed, "dropped", s.dropped,
+			"first_error", s.err)
 	}
 }
 

@@ -70,7 +70,10 @@ func TestFullQueueDrops(t *testing.T) {
 func TestCloseDoesNotWaitForEver(t *testing.T) {
 	log := logged(t)
 	release, ended := make(chan struct{}), make(chan struct{})
-	s := sink.New(sink.Options{Name: "stuck", Patience: time.Millisecond, Close: func() error { close(ended); return nil }})
+	s := sink.New(sink.Options{Name: "stuck", Patience: time.Millisecond, Close: func() error {
+		close(ended)
+		return nil
+	}})
 	s.Put(func() error { <-release; return nil })
 	s.Close()
 	require.Contains(t, log.String(), "does not finish")

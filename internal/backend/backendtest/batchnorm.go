@@ -16,7 +16,8 @@ func init() {
 }
 
 // batchShapes have planes of one element, short ones, and such as are longer than a line of the CPU's kernels.
-var batchShapes = [][]int{{0, 3, 4}, {2, 3, 0}, {2, 0, 5}, {1, 1, 1}, {5, 3, 1}, {700, 2, 3}, {3, 4, 25}, {130, 3, 16}, {2, 3, 1500}}
+var batchShapes = [][]int{{0, 3, 4}, {2, 3, 0}, {2, 0, 5}, {1, 1, 1}, {5, 3, 1}, {700, 2, 3}, {3, 4, 25}, {130, 3, 16},
+	{2, 3, 1500}}
 
 // batchOf is x [N,C,L] with the statistics of its channels.
 func batchOf(g *gen, dt dtype.DType, shape []int) (x *operand, mean, variance []float64) {
@@ -39,7 +40,9 @@ func batchStatsSamples(g *gen) {
 		for _, shape := range batchShapes {
 			x, mean, variance := batchOf(g, dt, shape)
 			stat := statistic(dt)
-			g.add(&sample{ins: []*operand{x}, outs: []*operand{output(stat, rowMajor, shape[1]), output(stat, rowMajor, shape[1])}, want: [][]float64{mean, variance}, loose: 4},
+			g.add(&sample{ins: []*operand{x},
+				outs: []*operand{output(stat, rowMajor, shape[1]), output(stat, rowMajor, shape[1])},
+				want: [][]float64{mean, variance}, loose: 4},
 				"%s %v", dt, shape)
 		}
 	}
@@ -50,10 +53,13 @@ func batchNormSamples(g *gen) {
 		for _, shape := range batchShapes {
 			for _, affine := range []bool{false, true} {
 				x, means, variances := batchOf(g, dt, shape)
-				mean, variance := numbers(statistic(dt), shape[1:2], means), numbers(statistic(dt), shape[1:2], variances)
-				s := &sample{ins: []*operand{x, mean, variance}, outs: []*operand{output(dt, rowMajor, shape...)}, loose: 8}
+				mean, variance := numbers(statistic(dt), shape[1:2], means),
+					numbers(statistic(dt), shape[1:2], variances)
+				s := &sample{ins: []*operand{x, mean, variance}, outs: []*operand{output(dt, rowMajor, shape...)},
+					loose: 8}
 				if affine {
-					s.ins = append(s.ins, g.random(dt, rowMajor, -2, 2, shape[1]), g.random(dt, rowMajor, -2, 2, shape[1]))
+					s.ins = append(s.ins, g.random(dt, rowMajor, -2, 2, shape[1]),
+						g.random(dt, rowMajor, -2, 2, shape[1]))
 				}
 				y := make([]float64, x.numel())
 				for i := range y {
@@ -75,7 +81,8 @@ func batchNormGradSamples(g *gen) {
 		for _, shape := range batchShapes {
 			for variant := range 4 {
 				affine, constant := variant&1 == 1, variant&2 == 2
-				g.add(batchNormGradSample(g, dt, shape, affine, constant), "%s %v affine %v constant %v", dt, shape, affine, constant)
+				g.add(batchNormGradSample(g, dt, shape, affine, constant), "%s %v affine %v constant %v", dt, shape,
+					affine, constant)
 			}
 		}
 	}
@@ -84,9 +91,11 @@ func batchNormGradSamples(g *gen) {
 func batchNormGradSample(g *gen, dt dtype.DType, shape []int, affine, constant bool) *sample {
 	x, means, variances := batchOf(g, dt, shape)
 	stat, channels := statistic(dt), shape[1]
-	mean, variance, dy := numbers(stat, shape[1:2], means), numbers(stat, shape[1:2], variances), g.random(dt, rowMajor, -1, 1, shape...)
+	mean, variance, dy := numbers(stat, shape[1:2], means), numbers(stat, shape[1:2], variances),
+		g.random(dt, rowMajor, -1, 1, shape...)
 	s := &sample{ins: []*operand{x, mean, variance, dy}, loose: 16,
-		outs: []*operand{output(dt, rowMajor, shape...), output(dt, rowMajor, channels), output(dt, rowMajor, channels)}}
+		outs: []*operand{output(dt, rowMajor, shape...), output(dt, rowMajor, channels),
+			output(dt, rowMajor, channels)}}
 	s.floats[0] = normEps
 	weight := func(int) float64 { return 1 }
 	if affine {

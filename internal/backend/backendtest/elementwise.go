@@ -23,7 +23,8 @@ type pointwise struct {
 }
 
 var (
-	signed     = append([]dtype.DType{dtype.Int32, dtype.Int64}, floating...) // float32 comes last: its large samples are made
+	// float32 comes last: its large samples are made
+	signed     = append([]dtype.DType{dtype.Int32, dtype.Int64}, floating...)
 	arithmetic = append([]dtype.DType{dtype.Uint8}, signed...)
 	boolean    = []dtype.DType{dtype.Bool}
 	everything = append([]dtype.DType{dtype.Bool}, arithmetic...)
@@ -90,16 +91,19 @@ var pointwises = []pointwise{
 	{op: backend.OpExp, ins: 1, lo: -20, hi: 10, dtypes: floating, f: f1(math.Exp)},
 	{op: backend.OpLog, ins: 1, lo: 0.01, hi: 20, dtypes: floating, f: f1(math.Log)},
 	{op: backend.OpSqrt, ins: 1, lo: 0, hi: 20, dtypes: floating, f: f1(math.Sqrt)},
-	{op: backend.OpRsqrt, ins: 1, lo: 0.1, hi: 20, dtypes: floating, f: f1(func(x float64) float64 { return 1 / math.Sqrt(x) })},
+	{op: backend.OpRsqrt, ins: 1, lo: 0.1, hi: 20, dtypes: floating,
+		f: f1(func(x float64) float64 { return 1 / math.Sqrt(x) })},
 	{op: backend.OpSin, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(math.Sin)},
 	{op: backend.OpCos, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(math.Cos)},
 	{op: backend.OpTanh, ins: 1, lo: -4, hi: 4, dtypes: floating, f: f1(math.Tanh)},
 	{op: backend.OpSigmoid, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(sigmoid)},
 	{op: backend.OpErf, ins: 1, lo: -4, hi: 4, dtypes: floating, f: f1(math.Erf)},
-	{op: backend.OpReLU, ins: 1, lo: -4, hi: 4, dtypes: floating, f: f1(func(x float64) float64 { return math.Max(x, 0) })},
+	{op: backend.OpReLU, ins: 1, lo: -4, hi: 4, dtypes: floating,
+		f: f1(func(x float64) float64 { return math.Max(x, 0) })},
 	{op: backend.OpGELU, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(func(x float64) float64 { return x * cdf(x) })},
 	{op: backend.OpGELUTanh, ins: 1, lo: -8, hi: 8, dtypes: floating, f: f1(geluTanh)},
-	{op: backend.OpSiLU, ins: 1, lo: -20, hi: 20, dtypes: floating, f: f1(func(x float64) float64 { return x * sigmoid(x) })},
+	{op: backend.OpSiLU, ins: 1, lo: -20, hi: 20, dtypes: floating,
+		f: f1(func(x float64) float64 { return x * sigmoid(x) })},
 	{op: backend.OpLeakyReLU, ins: 1, lo: -4, hi: 4, dtypes: floating, floats: []float64{0.3},
 		f: attributed(func(x float64, a []float64) float64 {
 			return max(x, 0) + a[0]*min(x, 0)
@@ -108,8 +112,10 @@ var pointwises = []pointwise{
 		f: attributed(func(x float64, a []float64) float64 {
 			return max(x, 0) + a[0]*math.Expm1(min(x, 0))
 		})},
-	{op: backend.OpSoftplus, ins: 1, lo: -30, hi: 30, dtypes: floating, floats: []float64{1, 20}, f: attributed(softplus)},
-	{op: backend.OpSoftplus, ins: 1, lo: -4, hi: 4, dtypes: floating, floats: []float64{2.5, 5}, f: attributed(softplus)},
+	{op: backend.OpSoftplus, ins: 1, lo: -30, hi: 30, dtypes: floating, floats: []float64{1, 20},
+		f: attributed(softplus)},
+	{op: backend.OpSoftplus, ins: 1, lo: -4, hi: 4, dtypes: floating, floats: []float64{2.5, 5},
+		f: attributed(softplus)},
 	{op: backend.OpNot, ins: 1, dtypes: boolean, f: f1(func(x float64) float64 { return 1 - x })},
 	{op: backend.OpAffine, ins: 1, lo: -9, hi: 9, dtypes: signed, floats: []float64{-1.5, 0.25}, ints: []int{3, -4},
 		f: func(x [3]float64, s *sample, dt dtype.DType) float64 {
@@ -122,9 +128,12 @@ var pointwises = []pointwise{
 	{op: backend.OpPowScalar, ins: 1, lo: -5, hi: 5, dtypes: floating, floats: []float64{2}, f: powScalar},
 	{op: backend.OpPowScalar, ins: 1, lo: -5, hi: 5, dtypes: floating, floats: []float64{3}, f: powScalar},
 
-	{op: backend.OpTanhGrad, ins: 2, lo: -1, hi: 1, dtypes: floating, f: f2(func(y, dy float64) float64 { return dy * (1 - y*y) })},
-	{op: backend.OpSigmoidGrad, ins: 2, lo: 0, hi: 1, dtypes: floating, f: f2(func(y, dy float64) float64 { return dy * y * (1 - y) })},
-	{op: backend.OpReLUGrad, ins: 2, lo: -1, hi: 1, dtypes: floating, f: f2(func(y, dy float64) float64 { return dy * truth(y > 0) })},
+	{op: backend.OpTanhGrad, ins: 2, lo: -1, hi: 1, dtypes: floating,
+		f: f2(func(y, dy float64) float64 { return dy * (1 - y*y) })},
+	{op: backend.OpSigmoidGrad, ins: 2, lo: 0, hi: 1, dtypes: floating,
+		f: f2(func(y, dy float64) float64 { return dy * y * (1 - y) })},
+	{op: backend.OpReLUGrad, ins: 2, lo: -1, hi: 1, dtypes: floating,
+		f: f2(func(y, dy float64) float64 { return dy * truth(y > 0) })},
 	{op: backend.OpGELUGrad, ins: 2, lo: -4, hi: 4, dtypes: floating, f: f2(func(x, dy float64) float64 {
 		return dy * (cdf(x) + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi))
 	})},
@@ -168,37 +177,47 @@ var pointwises = []pointwise{
 			return (1-x[1])*sigmoid(x[0]) - x[2]*x[1]*sigmoid(-x[0])
 		}},
 
-	{op: backend.OpSwiGLU, ins: 2, lo: -8, hi: 8, dtypes: floating, f: f2(func(x, y float64) float64 { return x * sigmoid(x) * y })},
+	{op: backend.OpSwiGLU, ins: 2, lo: -8, hi: 8, dtypes: floating,
+		f: f2(func(x, y float64) float64 { return x * sigmoid(x) * y })},
 	{op: backend.OpAdd, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(func(x, y float64) float64 { return x + y })},
-	{op: backend.OpSub, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: func(x [3]float64, _ *sample, dt dtype.DType) float64 {
-		d := x[0] - x[1]
-		if dt == dtype.Uint8 && d < 0 {
-			d += 256
-		}
-		return d
-	}},
+	{op: backend.OpSub, ins: 2, lo: -9, hi: 9, dtypes: arithmetic,
+		f: func(x [3]float64, _ *sample, dt dtype.DType) float64 {
+			d := x[0] - x[1]
+			if dt == dtype.Uint8 && d < 0 {
+				d += 256
+			}
+			return d
+		}},
 	{op: backend.OpMul, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(func(x, y float64) float64 { return x * y })},
 	{op: backend.OpDiv, ins: 2, lo: 0.5, hi: 9, dtypes: floating, f: f2(func(x, y float64) float64 { return x / y })},
 	{op: backend.OpPow, ins: 2, lo: 0.1, hi: 3, dtypes: floating, f: f2(math.Pow)},
 	{op: backend.OpMaximum, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(math.Max)},
 	{op: backend.OpMinimum, ins: 2, lo: -9, hi: 9, dtypes: arithmetic, f: f2(math.Min)},
-	{op: backend.OpAxpby, ins: 2, lo: -9, hi: 9, dtypes: floating, floats: []float64{0.75, -2}, f: func(x [3]float64, s *sample, _ dtype.DType) float64 {
-		return s.floats[0]*x[0] + s.floats[1]*x[1]
-	}},
-	{op: backend.OpEq, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true, f: test(func(x, y float64) bool { return x == y })},
-	{op: backend.OpNe, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true, f: test(func(x, y float64) bool { return x != y })},
-	{op: backend.OpLt, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true, f: test(func(x, y float64) bool { return x < y })},
-	{op: backend.OpLe, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true, f: test(func(x, y float64) bool { return x <= y })},
-	{op: backend.OpGt, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true, f: test(func(x, y float64) bool { return x > y })},
-	{op: backend.OpGe, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true, f: test(func(x, y float64) bool { return x >= y })},
+	{op: backend.OpAxpby, ins: 2, lo: -9, hi: 9, dtypes: floating, floats: []float64{0.75, -2},
+		f: func(x [3]float64, s *sample, _ dtype.DType) float64 {
+			return s.floats[0]*x[0] + s.floats[1]*x[1]
+		}},
+	{op: backend.OpEq, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true,
+		f: test(func(x, y float64) bool { return x == y })},
+	{op: backend.OpNe, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true,
+		f: test(func(x, y float64) bool { return x != y })},
+	{op: backend.OpLt, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true,
+		f: test(func(x, y float64) bool { return x < y })},
+	{op: backend.OpLe, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true,
+		f: test(func(x, y float64) bool { return x <= y })},
+	{op: backend.OpGt, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true,
+		f: test(func(x, y float64) bool { return x > y })},
+	{op: backend.OpGe, ins: 2, lo: 0, hi: 2, dtypes: everything, bools: true,
+		f: test(func(x, y float64) bool { return x >= y })},
 	{op: backend.OpAnd, ins: 2, dtypes: boolean, f: f2(func(x, y float64) float64 { return x * y })},
 	{op: backend.OpOr, ins: 2, dtypes: boolean, f: f2(math.Max)},
-	{op: backend.OpWhere, ins: 3, lo: -9, hi: 9, dtypes: everything, f: func(x [3]float64, _ *sample, _ dtype.DType) float64 {
-		if x[0] != 0 {
-			return x[1]
-		}
-		return x[2]
-	}},
+	{op: backend.OpWhere, ins: 3, lo: -9, hi: 9, dtypes: everything,
+		f: func(x [3]float64, _ *sample, _ dtype.DType) float64 {
+			if x[0] != 0 {
+				return x[1]
+			}
+			return x[2]
+		}},
 }
 
 func powScalar(x [3]float64, s *sample, _ dtype.DType) float64 { return math.Pow(x[0], s.floats[0]) }
@@ -315,7 +334,8 @@ func geluTanhBothSamples(g *gen) {
 					own.alias = 2
 					dx = &own
 				}
-				g.add(&sample{ins: []*operand{x, dy}, outs: []*operand{dx, output(dt, rowMajor, n)}, want: want}, "%s %d both, alias %d", dt, n, alias)
+				g.add(&sample{ins: []*operand{x, dy}, outs: []*operand{dx, output(dt, rowMajor, n)}, want: want},
+					"%s %d both, alias %d", dt, n, alias)
 			}
 		}
 	}
@@ -338,7 +358,8 @@ func copySamples(g *gen) {
 					for i := range want {
 						want[i] = convert(in.at(i), to)
 					}
-					g.add(&sample{ins: []*operand{in}, outs: []*operand{output(to, l.out, shape...)}, want: [][]float64{want}},
+					g.add(&sample{ins: []*operand{in}, outs: []*operand{output(to, l.out, shape...)},
+						want: [][]float64{want}},
 						"%s to %s %v %s to %s", from, to, shape, l.ins[0].name, l.out.name)
 				}
 			}

@@ -47,7 +47,8 @@ var windowCases = []windowCase{
 	{2, 3, [2]int{5, 6}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}},
 	{1, 2, [2]int{7, 5}, [2]int{3, 2}, [2]int{2, 3}, [2]int{1, 0}, [2]int{1, 1}},
 	{2, 1, [2]int{9, 8}, [2]int{2, 3}, [2]int{2, 1}, [2]int{2, 4}, [2]int{3, 2}},
-	{1, 1, [2]int{3, 2}, [2]int{2, 4}, [2]int{3, 2}, [2]int{4, 5}, [2]int{1, 3}}, // some elements of the window see padding alone
+	// some elements of the window see padding alone
+	{1, 1, [2]int{3, 2}, [2]int{2, 4}, [2]int{3, 2}, [2]int{4, 5}, [2]int{1, 3}},
 	{1, 2, [2]int{4, 4}, [2]int{1, 1}, [2]int{2, 2}, [2]int{0, 0}, [2]int{1, 1}},
 	{0, 2, [2]int{4, 4}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}},
 	{2, 0, [2]int{4, 4}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}},
@@ -61,7 +62,8 @@ var windowCases = []windowCase{
 func windowSamples(g *gen, gradient bool) {
 	for _, dt := range g.some(floating) {
 		for _, w := range windowCases {
-			image, cols := []int{w.c, w.size[0], w.size[1], w.n}, []int{w.c, w.window[0], w.window[1], w.places(0), w.places(1), w.n}
+			image, cols := []int{w.c, w.size[0], w.size[1], w.n},
+				[]int{w.c, w.window[0], w.window[1], w.places(0), w.places(1), w.n}
 			s := &sample{ints: [8]int{w.stride[0], w.stride[1], w.padding[0], w.padding[1], w.spread[0], w.spread[1]}}
 			in, out := g.random(dt, rowMajor, -1, 1, image...), output(dt, rowMajor, cols...)
 			if gradient {
@@ -129,7 +131,8 @@ func maxPoolSample(g *gen, dt dtype.DType, w windowCase, special float64) *sampl
 		}
 		index[i] = float64(best)
 	}
-	return &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...), output(dtype.Int64, rowMajor, shape...)}, want: [][]float64{y, index},
+	return &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...),
+		output(dtype.Int64, rowMajor, shape...)}, want: [][]float64{y, index},
 		ints: [8]int{w.stride[0], w.stride[1], w.padding[0], w.padding[1], w.window[0], w.window[1]}}
 }
 
@@ -150,12 +153,15 @@ var convCases = []convCase{
 	{windowCase{1, 9, [2]int{4, 4}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 2}, [2]int{1, 1}}, 3},
 	{windowCase{2, 3, [2]int{33, 29}, [2]int{7, 7}, [2]int{2, 2}, [2]int{3, 3}, [2]int{1, 1}}, 4},
 	{windowCase{3, 20, [2]int{17, 18}, [2]int{3, 3}, [2]int{2, 2}, [2]int{1, 1}, [2]int{1, 1}}, 70}, // several pieces
-	{windowCase{1, 130, [2]int{4, 3}, [2]int{3, 3}, [2]int{2, 1}, [2]int{1, 1}, [2]int{1, 1}}, 140}, // blocks of channels
-	{windowCase{3, 16, [2]int{1, 1}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}}, 16},   // Winograd's from here on
+	// blocks of channels
+	{windowCase{1, 130, [2]int{4, 3}, [2]int{3, 3}, [2]int{2, 1}, [2]int{1, 1}, [2]int{1, 1}}, 140},
+	// Winograd's from here on
+	{windowCase{3, 16, [2]int{1, 1}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}}, 16},
 	{windowCase{2, 17, [2]int{5, 6}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}}, 19},
 	{windowCase{5, 16, [2]int{6, 3}, [2]int{3, 3}, [2]int{1, 1}, [2]int{2, 0}, [2]int{1, 1}}, 33},
 	{windowCase{2, 21, [2]int{5, 17}, [2]int{3, 3}, [2]int{1, 1}, [2]int{0, 2}, [2]int{1, 1}}, 40},
-	{windowCase{1, 132, [2]int{3, 4}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}}, 150}, // blocks of channels
+	// blocks of channels
+	{windowCase{1, 132, [2]int{3, 4}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}}, 150},
 	{windowCase{9, 16, [2]int{19, 18}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}}, 16}, // several pieces
 	{windowCase{0, 2, [2]int{4, 4}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}}, 2},
 	{windowCase{2, 0, [2]int{4, 4}, [2]int{3, 3}, [2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}}, 2},
@@ -183,7 +189,8 @@ func (w convCase) products(f func(x, weight, y int)) {
 func convSamples(g *gen, op backend.Op) {
 	for _, dt := range g.some(floating) {
 		for _, w := range convCases {
-			image, kernel, result := []int{w.n, w.c, w.size[0], w.size[1]}, []int{w.o, w.c, w.window[0], w.window[1]}, []int{w.n, w.o, w.places(0), w.places(1)}
+			image, kernel, result := []int{w.n, w.c, w.size[0], w.size[1]}, []int{w.o, w.c, w.window[0], w.window[1]},
+				[]int{w.n, w.o, w.places(0), w.places(1)}
 			ints := [8]int{w.stride[0], w.stride[1], w.padding[0], w.padding[1], w.spread[0], w.spread[1]}
 			random := func(shape []int) *operand { return g.random(dt, rowMajor, -1, 1, shape...) }
 			s := &sample{ints: ints, loose: 16}
@@ -195,17 +202,22 @@ func convSamples(g *gen, op backend.Op) {
 				for j := range biased {
 					biased[j] = plain[j] + bias.at(j/max(1, result[2]*result[3])%w.o)
 				}
-				with := &sample{ints: ints, loose: 16, ins: []*operand{x, weight, bias}, outs: []*operand{output(dt, rowMajor, result...)}, want: [][]float64{biased}}
+				with := &sample{ints: ints, loose: 16, ins: []*operand{x, weight, bias},
+					outs: []*operand{output(dt, rowMajor, result...)}, want: [][]float64{biased}}
 				g.add(with, "%s %+v with a bias", dt, w)
-				s.ins, s.outs, s.want = []*operand{x, weight}, []*operand{output(dt, rowMajor, result...)}, [][]float64{plain}
+				s.ins, s.outs, s.want = []*operand{x, weight}, []*operand{output(dt, rowMajor, result...)},
+					[][]float64{plain}
 			case backend.OpConv2DGrad:
 				dy, weight, dx := random(result), random(kernel), make([]float64, numel(image))
 				w.products(func(i, k, j int) { dx[i] += dy.at(j) * weight.at(k) })
-				s.ins, s.outs, s.want = []*operand{dy, weight}, []*operand{output(dt, rowMajor, image...)}, [][]float64{dx}
+				s.ins, s.outs, s.want = []*operand{dy, weight}, []*operand{output(dt, rowMajor, image...)},
+					[][]float64{dx}
 			default:
 				x, dy, dw := random(image), random(result), make([]float64, numel(kernel))
 				w.products(func(i, k, j int) { dw[k] += dy.at(j) * x.at(i) })
-				s.ins, s.outs, s.want, s.loose = []*operand{x, dy}, []*operand{output(dt, rowMajor, kernel...)}, [][]float64{dw}, 64 // sums over all places
+				// sums over all places
+				s.ins, s.outs, s.want, s.loose = []*operand{x, dy}, []*operand{output(dt, rowMajor, kernel...)},
+					[][]float64{dw}, 64
 			}
 			g.add(s, "%s %+v", dt, w)
 		}

@@ -26,12 +26,14 @@ func embeddingSamples(g *gen) {
 	for _, dt := range g.some(floating) {
 		for _, index := range integers {
 			for _, n := range tables {
-				table, ids := g.random(dt, rowMajor, -2, 2, n[0], n[1]), g.random(index, rowMajor, 0, float64(n[0]-1), n[2])
+				table, ids := g.random(dt, rowMajor, -2, 2, n[0], n[1]),
+					g.random(index, rowMajor, 0, float64(n[0]-1), n[2])
 				want := make([]float64, n[2]*n[1])
 				for i := range want {
 					want[i] = table.at(int(ids.at(i/n[1]))*n[1] + i%n[1])
 				}
-				g.add(&sample{ins: []*operand{table, ids}, outs: []*operand{output(dt, rowMajor, n[2], n[1])}, want: [][]float64{want}}, "%s %s %v", dt, index, n)
+				g.add(&sample{ins: []*operand{table, ids}, outs: []*operand{output(dt, rowMajor, n[2], n[1])},
+					want: [][]float64{want}}, "%s %s %v", dt, index, n)
 			}
 		}
 	}
@@ -42,7 +44,8 @@ func embeddingGradSamples(g *gen) {
 		for _, index := range integers {
 			for _, n := range tables {
 				for accumulate := range 2 {
-					ids, dy := g.random(index, rowMajor, 0, float64(n[0]-1)/2, n[2]), g.random(dt, rowMajor, -2, 2, n[2], n[1])
+					ids, dy := g.random(index, rowMajor, 0, float64(n[0]-1)/2, n[2]),
+						g.random(dt, rowMajor, -2, 2, n[2], n[1])
 					out := output(dt, rowMajor, n[0], n[1])
 					want := make([]float64, n[0]*n[1])
 					if accumulate == 1 {
@@ -86,7 +89,8 @@ func gatherSamples(g *gen) {
 						at[c.dim] = int(ids.at(i))
 						want[i] = x.at(ravel(at, c.data))
 					}
-					s := &sample{ins: []*operand{x, ids}, outs: []*operand{output(dt, rowMajor, c.index...)}, want: [][]float64{want}}
+					s := &sample{ins: []*operand{x, ids}, outs: []*operand{output(dt, rowMajor, c.index...)},
+						want: [][]float64{want}}
 					s.ints[0] = c.dim
 					g.add(s, "%s %s %v %s", dt, index, c, l.name)
 				}

@@ -37,7 +37,8 @@ func linearSamples(g *gen) {
 	}
 	for _, dt := range g.some(floating) {
 		for i, c := range cases {
-			for _, op := range []backend.Op{backend.OpInvalid, backend.OpReLU, backend.OpGELU, backend.OpGELUTanh, backend.OpSiLU} {
+			for _, op := range []backend.Op{backend.OpInvalid, backend.OpReLU, backend.OpGELU, backend.OpGELUTanh,
+				backend.OpSiLU} {
 				if op != backend.OpInvalid && i%2 != int(op)%2 {
 					continue // each op with half of the cases
 				}

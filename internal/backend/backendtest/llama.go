@@ -14,14 +14,17 @@ func init() {
 func swigluGradSamples(g *gen) {
 	for _, dt := range g.some(floating) {
 		for _, n := range []int{0, 1, 37, 40000} {
-			gate, up, dy := g.random(dt, rowMajor, -8, 8, n), g.random(dt, rowMajor, -2, 2, n), g.random(dt, rowMajor, -1, 1, n)
+			gate, up, dy := g.random(dt, rowMajor, -8, 8, n), g.random(dt, rowMajor, -2, 2, n),
+				g.random(dt, rowMajor, -1, 1, n)
 			want := [][]float64{make([]float64, n), make([]float64, n)}
 			for i := range n {
 				x := gate.at(i)
 				s := sigmoid(x)
 				want[0][i], want[1][i] = dy.at(i)*up.at(i)*s*(1+x*(1-s)), dy.at(i)*x*s
 			}
-			g.add(&sample{ins: []*operand{gate, up, dy}, outs: []*operand{output(dt, rowMajor, n), output(dt, rowMajor, n)}, want: want, loose: 4}, "%s %d", dt, n)
+			g.add(&sample{ins: []*operand{gate, up, dy},
+				outs: []*operand{output(dt, rowMajor, n), output(dt, rowMajor, n)}, want: want, loose: 4}, "%s %d", dt,
+				n)
 		}
 	}
 }
@@ -45,7 +48,8 @@ func ropeSamples(g *gen) {
 		} {
 			for back := range 2 {
 				x := g.random(dt, c.x, -2, 2, c.b, c.h, c.t, c.d)
-				cos, sin := g.random(statistic(dt), c.table, -1, 1, c.b, c.t, c.r), g.random(statistic(dt), c.table, -1, 1, c.b, c.t, c.r)
+				cos, sin := g.random(statistic(dt), c.table, -1, 1, c.b, c.t, c.r),
+					g.random(statistic(dt), c.table, -1, 1, c.b, c.t, c.r)
 				want, sign := x.values(), float64(1-2*back)
 				for row := range c.b * c.h * c.t {
 					at, table := row*c.d, (row/(c.h*c.t)*c.t+row%c.t)*c.r
@@ -54,7 +58,8 @@ func ropeSamples(g *gen) {
 						want[at+e], want[at+c.r+e] = u*cs-v*sn, v*cs+u*sn
 					}
 				}
-				s := &sample{ins: []*operand{x, cos, sin}, outs: []*operand{output(dt, c.out, c.b, c.h, c.t, c.d)}, want: [][]float64{want}, loose: 2}
+				s := &sample{ins: []*operand{x, cos, sin}, outs: []*operand{output(dt, c.out, c.b, c.h, c.t, c.d)},
+					want: [][]float64{want}, loose: 2}
 				s.ints[0] = back
 				g.add(s, "%s %v back %d", dt, []int{c.b, c.h, c.t, c.d, c.r}, back)
 			}

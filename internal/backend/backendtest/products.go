@@ -74,7 +74,8 @@ func matMulSamples(g *gen) {
 				}
 				s := &sample{ins: []*operand{a, b}, outs: []*operand{out}, want: [][]float64{want}, loose: 16}
 				s.ints[0] = accumulate
-				g.add(s, "%s to %s %v %d×%d×%d %s %s accumulate %d", dt, to, c.batch, c.m, c.k, c.n, c.a.name, c.b.name, accumulate)
+				g.add(s, "%s to %s %v %d×%d×%d %s %s accumulate %d", dt, to, c.batch, c.m, c.k, c.n, c.a.name, c.b.name,
+					accumulate)
 			}
 		}
 	}
@@ -87,8 +88,10 @@ type attentionCase struct {
 	qoff, koff               int
 	window                   int
 	p                        float64
-	mask                     int // 0 none, 1 full, 2 of keys, 3 hides whole rows, 4 all but the last keys, 5 of keys: pads both ends, 6 of queries, 7 columns first, 8 a bias, 9 a bias of keys
-	lay                      layout
+	// 0 none, 1 full, 2 of keys, 3 hides whole rows, 4 all but the last keys, 5 of keys: pads both ends, 6 of queries,
+	// 7 columns first, 8 a bias, 9 a bias of keys
+	mask int
+	lay  layout
 }
 
 // tokenMajor stores [B,T,H,D] for a shape [B,H,T,D], as a projection leaves it.
@@ -122,7 +125,8 @@ var attentionCases = []attentionCase{
 	{b: 1, h: 2, hkv: 1, tq: 9, tk: 11, d: 4, dv: 4, window: 3, qoff: 4, koff: 2, p: 0.2, lay: rowMajor},
 	{b: 1, h: 2, hkv: 1, tq: 130, tk: 130, d: 4, dv: 4, window: 40, causal: 1, lay: tokenMajor},
 	{b: 1, h: 1, hkv: 1, tq: 3, tk: 1100, d: 4, dv: 4, window: 600, causal: 1, qoff: 1097, lay: rowMajor},
-	{b: 1, h: 1, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, window: 2, qoff: 4, lay: rowMajor}, // the last queries are past all keys
+	// the last queries are past all keys
+	{b: 1, h: 1, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, window: 2, qoff: 4, lay: rowMajor},
 	{b: 1, h: 1, hkv: 1, tq: 5, tk: 6, d: 4, dv: 4, window: 1 << 62, causal: 1, lay: rowMajor},
 	// More queries and keys than a tile has, of which the first is at another place than a panel or a block.
 	{b: 1, h: 2, hkv: 1, tq: 200, tk: 270, d: 3, dv: 2, causal: 1, qoff: 67, lay: tokenMajor},
@@ -179,7 +183,9 @@ func (g *gen) attentionSetting(dt dtype.DType, c attentionCase) *attentionSettin
 	case 9:
 		a.bias = g.random(dt, ofKeys, -1, 1, shape...)
 	case 4:
-		a.mask = newOperand(dtype.Bool, rowMajor, shape, func(i int) float64 { return truth(i%c.tk > c.tk-50*(i/c.tk+1)) })
+		a.mask = newOperand(dtype.Bool, rowMajor, shape, func(i int) float64 {
+			return truth(i%c.tk > c.tk-50*(i/c.tk+1))
+		})
 	case 3:
 		a.mask = newOperand(dtype.Bool, rowMajor, shape, func(i int) float64 { return truth(i/c.tk%2 == 0) })
 	}
@@ -194,7 +200,8 @@ func (g *gen) attentionSetting(dt dtype.DType, c attentionCase) *attentionSettin
 				scores[j] += a.bias.at(r*c.tk + j)
 			}
 			apart := c.qoff + i - c.koff - j
-			if c.causal == 1 && apart < 0 || c.window > 0 && max(apart, -apart) >= c.window || a.mask != nil && a.mask.at(r*c.tk+j) == 0 {
+			if c.causal == 1 && apart < 0 || c.window > 0 && max(apart, -apart) >= c.window || a.mask != nil &&
+				a.mask.at(r*c.tk+j) == 0 {
 				scores[j] = math.Inf(-1)
 			}
 			u := rng.Float32At(a.key, uint64(a.position+b), uint64((h*c.tq+i)*c.tk+j))
@@ -273,7 +280,8 @@ func attentionGradSamples(g *gen) {
 			dout := g.random(dt, c.lay, -1, 1, c.b, c.h, c.tq, c.dv)
 			deltas := make([]float64, rows)
 			stat := []int{c.b, c.h, c.tq}
-			lse, aside := numbers(statistic(dt), stat, lses), newOperand(dt, c.lay, dout.shape, func(i int) float64 { return out[i] })
+			lse, aside := numbers(statistic(dt), stat, lses),
+				newOperand(dt, c.lay, dout.shape, func(i int) float64 { return out[i] })
 			for i := range out {
 				deltas[i/c.dv] += dout.at(i) * aside.at(i)
 			}
@@ -304,8 +312,9 @@ func attentionGradSamples(g *gen) {
 					}
 				}
 			}
-			s := &sample{ins: []*operand{a.q, a.k, a.v, lse, dout, aside}, want: [][]float64{dq, dk, dv}, loose: 16, outs: []*operand{
-				output(dt, c.lay, a.q.shape...), output(dt, c.lay, a.k.shape...), output(dt, c.lay, a.v.shape...)}}
+			s := &sample{ins: []*operand{a.q, a.k, a.v, lse, dout, aside}, want: [][]float64{dq, dk, dv}, loose: 16,
+				outs: []*operand{
+					output(dt, c.lay, a.q.shape...), output(dt, c.lay, a.k.shape...), output(dt, c.lay, a.v.shape...)}}
 			if a.bias != nil && n%2 == 0 { // its gradient need not be wanted
 				s.want, s.outs = append(s.want, dbias), append(s.outs, output(dt, rowMajor, c.b, c.h, c.tq, c.tk))
 			}

@@ -40,7 +40,8 @@ func dropoutSamples(g *gen) {
 						want[i] = x.at(i) / (1 - p)
 					}
 				}
-				s := &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...)}, want: [][]float64{want}, key: 3}
+				s := &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...)},
+					want: [][]float64{want}, key: 3}
 				s.floats[0], s.ints[0] = p, position
 				g.add(s, "%s %v p %v", dt, shape, p)
 			}
@@ -48,7 +49,8 @@ func dropoutSamples(g *gen) {
 	}
 }
 
-func drawSamples(g *gen, floats [2]float64, at32 func(key, position, element uint64) float32, at64 func(key, position, element uint64) float64,
+func drawSamples(g *gen, floats [2]float64, at32 func(key, position, element uint64) float32,
+	at64 func(key, position, element uint64) float64,
 	f func(float64) float64) {
 	for _, dt := range g.some(floating) {
 		for _, shape := range [][]int{{}, {1}, {0}, {5}, {3, 11}, {2, 20001}} {
@@ -76,7 +78,8 @@ func stochasticRoundSamples(g *gen) {
 			for i := range want {
 				want[i] = stochasticallyRounded(dt, x.at(i), rng.Uint32At(3, position, 77+uint64(i)))
 			}
-			s := &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...)}, want: [][]float64{want}, key: 3}
+			s := &sample{ins: []*operand{x}, outs: []*operand{output(dt, rowMajor, shape...)}, want: [][]float64{want},
+				key: 3}
 			s.ints[0], s.ints[1] = position, 77
 			g.add(s, "%s %v", dt, shape)
 		}

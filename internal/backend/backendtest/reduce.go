@@ -108,7 +108,8 @@ func reduceSamples(g *gen, dtypes []dtype.DType, cases []reductionCase, f func([
 				for i, x := range groups {
 					want[i] = f(x)
 				}
-				g.add(&sample{ins: []*operand{in}, outs: []*operand{output(dt, l.out, shape...)}, want: [][]float64{want}, loose: 8},
+				g.add(&sample{ins: []*operand{in}, outs: []*operand{output(dt, l.out, shape...)},
+					want: [][]float64{want}, loose: 8},
 					"%s %v to %v %s", dt, c.shape, shape, l.ins[0].name)
 			}
 		}
@@ -137,7 +138,8 @@ func argSamples(g *gen, wins func(v, best float64) bool) {
 					for i, x := range groups {
 						want[i] = float64(first(x, wins))
 					}
-					s := &sample{ins: []*operand{in}, outs: []*operand{output(dtype.Int64, rowMajor, outShape...)}, want: [][]float64{want}}
+					s := &sample{ins: []*operand{in}, outs: []*operand{output(dtype.Int64, rowMajor, outShape...)},
+						want: [][]float64{want}}
 					s.ints[0] = dim
 					g.add(s, "%s %v dim %d %s", dt, shape, dim, l.name)
 				}
@@ -168,7 +170,8 @@ func sumSqSamples(g *gen) {
 			for i := range in.numel() {
 				want[i/4096] += in.at(i) * in.at(i)
 			}
-			g.add(&sample{ins: []*operand{in}, outs: []*operand{output(dtype.Float64, rowMajor, len(want))}, want: [][]float64{want}}, "%s %v", dt, shape)
+			g.add(&sample{ins: []*operand{in}, outs: []*operand{output(dtype.Float64, rowMajor, len(want))},
+				want: [][]float64{want}}, "%s %v", dt, shape)
 		}
 	}
 }

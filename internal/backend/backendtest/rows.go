@@ -142,7 +142,8 @@ func crossEntropySamples(g *gen) {
 				stat, inPlace := statistic(dt), *logits
 				inPlace.alias = 1
 				for n, out := range []*operand{nil, output(dt, rowMajor, rows, cols), &inPlace} {
-					s := &sample{ins: []*operand{logits, targets}, outs: []*operand{output(stat, rowMajor, rows), output(stat, rowMajor, rows)},
+					s := &sample{ins: []*operand{logits, targets},
+						outs: []*operand{output(stat, rowMajor, rows), output(stat, rowMajor, rows)},
 						want: [][]float64{loss, lse}, loose: 2}
 					if out != nil {
 						s.outs, s.want = append(s.outs, out), append(s.want, slope)
@@ -178,7 +179,8 @@ func crossEntropyGradSamples(g *gen) {
 							out[j] = (math.Exp(x[i][j]-lse.at(i)) - truth(j == k)) * dloss.at(i)
 						}
 					}
-					s := &sample{ins: []*operand{logits, targets, lse, dloss}, outs: []*operand{output(dt, rowMajor, rows, cols)}, want: [][]float64{want}, loose: 2}
+					s := &sample{ins: []*operand{logits, targets, lse, dloss},
+						outs: []*operand{output(dt, rowMajor, rows, cols)}, want: [][]float64{want}, loose: 2}
 					s.ints[0] = -100
 					g.add(s, "%s %s %v dloss %s", dt, index, shape, l.name)
 				}
@@ -249,7 +251,8 @@ func layerNormSamples(g *gen) {
 					}
 				}
 				stat := statistic(dt)
-				s.outs = []*operand{output(dt, rowMajor, shape[:]...), output(stat, rowMajor, shape[0]), output(stat, rowMajor, shape[0])}
+				s.outs = []*operand{output(dt, rowMajor, shape[:]...), output(stat, rowMajor, shape[0]),
+					output(stat, rowMajor, shape[0])}
 				s.want = [][]float64{y, mean.values(), rstd.values()}
 				s.floats[0] = normEps
 				g.add(s, "%s %v params %d", dt, shape, params)
@@ -264,7 +267,8 @@ func layerNormGradSamples(g *gen) {
 			for params := range 4 { // 1: weight; 2 and 3: its gradient too, and the bias's
 				x, mean, rstd := g.normInput(dt, shape, true)
 				dy := g.random(dt, rowMajor, -1, 1, shape[:]...)
-				s := &sample{ins: []*operand{x, mean, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[:]...)}, loose: 8}
+				s := &sample{ins: []*operand{x, mean, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[:]...)},
+					loose: 8}
 				weight := func(int) float64 { return 1 }
 				if params > 0 {
 					s.ins = append(s.ins, g.random(dt, rowMajor, -2, 2, shape[1]))
@@ -280,7 +284,8 @@ func layerNormGradSamples(g *gen) {
 						inner += d * (row[j] - mean.at(r)) * rstd.at(r) / c
 					}
 					for j := range row {
-						want[r*shape[1]+j] = rstd.at(r) * (dys[r][j]*weight(j) - sum - (row[j]-mean.at(r))*rstd.at(r)*inner)
+						want[r*shape[1]+j] = rstd.at(r) *
+							(dys[r][j]*weight(j) - sum - (row[j]-mean.at(r))*rstd.at(r)*inner)
 					}
 				}
 				s.want = [][]float64{want}
@@ -357,7 +362,8 @@ func rmsNormGradSamples(g *gen) {
 			for params := range 3 { // 1: weight; 2: its gradient too
 				x, _, rstd := g.normInput(dt, shape, false)
 				dy := g.random(dt, rowMajor, -1, 1, shape[:]...)
-				s := &sample{ins: []*operand{x, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[:]...)}, loose: 8}
+				s := &sample{ins: []*operand{x, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[:]...)},
+					loose: 8}
 				weight := func(int) float64 { return 1 }
 				if params > 0 {
 					s.ins = append(s.ins, g.random(dt, rowMajor, -2, 2, shape[1]))
@@ -397,7 +403,8 @@ func rmsNormParamGradSamples(g *gen) {
 			for i := range x.numel() {
 				dw[i%shape[1]] += dy.at(i) * x.at(i) * rstd.at(i/shape[1])
 			}
-			g.add(&sample{ins: []*operand{x, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[1])}, want: [][]float64{dw}, loose: 8}, "%s %v", dt, shape)
+			g.add(&sample{ins: []*operand{x, rstd, dy}, outs: []*operand{output(dt, rowMajor, shape[1])},
+				want: [][]float64{dw}, loose: 8}, "%s %v", dt, shape)
 		}
 	}
 }

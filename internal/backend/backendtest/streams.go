@@ -91,7 +91,8 @@ func fill(s backend.Stream, v backend.View, x float64) {
 }
 
 func affine(s backend.Stream, out, in backend.View, a, b float64) {
-	s.Launch(&backend.Call{Op: backend.OpAffine, NOut: 1, NIn: 1, Out: [4]backend.View{out}, In: [7]backend.View{in}, Floats: [8]float64{a, b}})
+	s.Launch(&backend.Call{Op: backend.OpAffine, NOut: 1, NIn: 1, Out: [4]backend.View{out}, In: [7]backend.View{in},
+		Floats: [8]float64{a, b}})
 }
 
 // read is the vector's one value.
@@ -206,16 +207,19 @@ func testFaults(t *testing.T, b backend.Backend) {
 		launch func()
 		want   string
 	}{
-		"embedding":      {launch(backend.OpEmbedding, v(matrix(out, 3, 3)), v(matrix(table, 4, 3), ids)), "index 4"},
-		"embedding_grad": {launch(backend.OpEmbeddingGrad, v(matrix(table, 4, 3)), v(ids, matrix(out, 3, 3))), "index 4"},
-		"gather":         {launch(backend.OpGather, v(bad), v(bad, ids)), "index 3"},
-		"scatter_add":    {launch(backend.OpScatterAdd, v(bad), v(bad, ids)), "index 3"},
-		"cross_entropy":  {launch(backend.OpCrossEntropy, v(bad), v(logits, ids)), "index 4"},
-		"linear":         {launch(backend.OpLinear, v(matrix(out, 3, 3)), v(matrix(table, 3, 4), matrix(table, 3, 4))), "gives no contiguous"},
-		"not":            {launch(backend.OpNot, v(out), v(table)), "float32"},
-		"div":            {launch(backend.OpDiv, v(ids), v(ids, ids)), "int32"},
-		"invalid":        {launch(backend.OpInvalid, v(out), v(table)), ""},
-		"affine":         {launch(backend.OpAffine, v(matrix(out, 4, 4)), v(matrix(table, 4, 4))), "48 bytes"}, // beyond the buffer
+		"embedding": {launch(backend.OpEmbedding, v(matrix(out, 3, 3)), v(matrix(table, 4, 3), ids)), "index 4"},
+		"embedding_grad": {launch(backend.OpEmbeddingGrad, v(matrix(table, 4, 3)), v(ids, matrix(out, 3, 3))),
+			"index 4"},
+		"gather":        {launch(backend.OpGather, v(bad), v(bad, ids)), "index 3"},
+		"scatter_add":   {launch(backend.OpScatterAdd, v(bad), v(bad, ids)), "index 3"},
+		"cross_entropy": {launch(backend.OpCrossEntropy, v(bad), v(logits, ids)), "index 4"},
+		"linear": {launch(backend.OpLinear, v(matrix(out, 3, 3)), v(matrix(table, 3, 4), matrix(table, 3, 4))),
+			"gives no contiguous"},
+		"not":     {launch(backend.OpNot, v(out), v(table)), "float32"},
+		"div":     {launch(backend.OpDiv, v(ids), v(ids, ids)), "int32"},
+		"invalid": {launch(backend.OpInvalid, v(out), v(table)), ""},
+		// beyond the buffer
+		"affine": {launch(backend.OpAffine, v(matrix(out, 4, 4)), v(matrix(table, 4, 4))), "48 bytes"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

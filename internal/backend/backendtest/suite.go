@@ -132,7 +132,8 @@ func (s *sample) check(t *testing.T, results [][]byte) {
 			at, size := o.where(i), o.dt.Size()
 			x := get(got[at:], o.dt)
 			if !near(x, want, tol) {
-				require.Failf(t, "wrong result", "%s %s: output %d, element %v: %v, want %v (to %v)", s.op, s.name, k, unravel(i, o.shape), x, want, tol)
+				require.Failf(t, "wrong result", "%s %s: output %d, element %v: %v, want %v (to %v)", s.op, s.name, k,
+					unravel(i, o.shape), x, want, tol)
 			}
 			copy(before[at:at+size], got[at:])
 		}
@@ -176,7 +177,9 @@ func (g *gen) some(dtypes []dtype.DType) []dtype.DType {
 	if !testing.Short() {
 		return dtypes
 	}
-	return slices.DeleteFunc(slices.Clone(dtypes), func(dt dtype.DType) bool { return dt == dtype.Float64 || dt == dtype.Float16 })
+	return slices.DeleteFunc(slices.Clone(dtypes), func(dt dtype.DType) bool {
+		return dt == dtype.Float64 || dt == dtype.Float16
+	})
 }
 
 var made struct {

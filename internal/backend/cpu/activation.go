@@ -109,12 +109,14 @@ func geluTanhGradKernel(d *Device, c *backend.Call) {
 
 func geluTanhBoth32(t *task, _ *lane, lo, hi int) {
 	c := t.c
-	vecmath.GELUTanhBoth(slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.In[0])[lo:hi], slice[float32](&c.In[1])[lo:hi])
+	vecmath.GELUTanhBoth(slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[0])[lo:hi],
+		slice[float32](&c.In[0])[lo:hi], slice[float32](&c.In[1])[lo:hi])
 }
 
 func geluTanhBoth64(t *task, _ *lane, lo, hi int) {
 	c := t.c
-	x, dy, dx, y := slice[float64](&c.In[0]), slice[float64](&c.In[1]), slice[float64](&c.Out[0]), slice[float64](&c.Out[1])
+	x, dy, dx, y := slice[float64](&c.In[0]), slice[float64](&c.In[1]), slice[float64](&c.Out[0]),
+		slice[float64](&c.Out[1])
 	for i := lo; i < hi; i++ {
 		y[i], dx[i] = geluTanh64(x[i]), dy[i]*geluTanhSlope64(x[i])
 	}

@@ -16,7 +16,8 @@ func adamKernel(d *Device, c *backend.Call) {
 func adamElements32(t *task, _ *lane, lo, hi int) {
 	c := t.c
 	adamOf(c).Moments(
-		slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[2])[lo:hi], slice[float32](&c.In[0])[lo:hi])
+		slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[2])[lo:hi],
+		slice[float32](&c.In[0])[lo:hi])
 }
 
 func adamElements64(t *task, _ *lane, lo, hi int) {
@@ -50,7 +51,8 @@ func decayOf(c *backend.Call) float64 { return 1 - c.Floats[5]*c.Floats[6] }
 
 func adamWElements32(t *task, _ *lane, lo, hi int) {
 	c := t.c
-	adamOf(c).Step(slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[2])[lo:hi], slice[float32](&c.In[0])[lo:hi],
+	adamOf(c).Step(slice[float32](&c.Out[0])[lo:hi], slice[float32](&c.Out[1])[lo:hi], slice[float32](&c.Out[2])[lo:hi],
+		slice[float32](&c.In[0])[lo:hi],
 		float32(c.Floats[7]), float32(decayOf(c)), float32(-c.Floats[5]))
 }
 

@@ -14,12 +14,14 @@ import (
 // Scores are computed in tiles, so that they and the keys and values of a tile stay in the second-level cache, and
 // memory does not grow with their number.
 const (
-	attentionRows    = 192 // queries of a tile at most, where products take one panel at a time
-	attentionFewer   = 120 // and where they take two, so that the queries of a tile are no more products than gemm adds up at a time
+	attentionRows = 192 // queries of a tile at most, where products take one panel at a time
+	// and where they take two, so that the queries of a tile are no more products than gemm adds up at a time
+	attentionFewer   = 120
 	attentionColumns = 256 // keys of a tile at most
-	attentionSplit   = 64  // queries and keys from which a matrix unit computes scores, if they have half as many elements each
-	attentionUnits   = 32  // below so many heads, the queries of a head are divided among workers
-	scoreBlock       = 16  // columns that the kernels for scores want a multiple of
+	// queries and keys from which a matrix unit computes scores, if they have half as many elements each
+	attentionSplit = 64
+	attentionUnits = 32 // below so many heads, the queries of a head are divided among workers
+	scoreBlock     = 16 // columns that the kernels for scores want a multiple of
 )
 
 // attention is the geometry of an attention launch.
@@ -42,7 +44,8 @@ type attention struct {
 
 func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 	q, k, v := &c.In[0], &c.In[1], &c.In[2]
-	*a = attention{q: q, k: k, v: v, scale: c.Floats[0], p: c.Floats[1], causal: c.Ints[0] != 0, shift: c.Ints[1] - c.Ints[2]}
+	*a = attention{q: q, k: k, v: v, scale: c.Floats[0], p: c.Floats[1], causal: c.Ints[0] != 0,
+		shift: c.Ints[1] - c.Ints[2]}
 	if q.NDim != 4 || k.NDim != 4 || v.NDim != 4 {
 		d.fault(c, "q, k, v of shape %v, %v, %v, want four dims", q.Shape[:q.NDim], k.Shape[:k.NDim], v.Shape[:v.NDim])
 	}
@@ -54,7 +57,8 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 		a.window = w
 	}
 	a.tile()
-	if k.Shape[0] != a.batch || v.Shape[0] != a.batch || v.Shape[1] != a.kvHeads || v.Shape[2] != a.tk || k.Shape[3] != a.d ||
+	if k.Shape[0] != a.batch || v.Shape[0] != a.batch || v.Shape[1] != a.kvHeads || v.Shape[2] != a.tk ||
+		k.Shape[3] != a.d ||
 		a.kvHeads < 1 && a.heads > 0 || a.kvHeads > 0 && a.heads%a.kvHeads != 0 {
 		d.fault(c, "q, k, v of shapes %v, %v, %v do not fit", q.Shape[:4], k.Shape[:4], v.Shape[:4])
 	}
@@ -71,7 +75,8 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 		if a.mask = m; m.DType == q.DType {
 			a.mask, a.bias = nil, m
 		}
-		if a.mask != nil && m.DType != dtype.Bool || m.NDim != 4 || [4]int(m.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.tk} {
+		if a.mask != nil && m.DType != dtype.Bool || m.NDim != 4 ||
+			[4]int(m.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.tk} {
 			d.fault(c, "mask is %s of shape %v, want bool or %s %v", m.DType, m.Shape[:m.NDim], q.DType,
 				[]int{a.batch, a.heads, a.tq, a.tk})
 		}
@@ -96,7 +101,8 @@ func (a *attention) tile() {
 		a.parts = max(1, min(a.tiles, attentionUnits/units))
 	}
 	a.columns = max(1, min(attentionColumns, a.tk))
-	a.split = a.q.DType == dtype.Float32 && gemm.HasTiles() && min(a.rows, a.columns) >= attentionSplit && min(a.d, a.dv) >= attentionSplit/2
+	a.split = a.q.DType == dtype.Float32 && gemm.HasTiles() && min(a.rows, a.columns) >= attentionSplit &&
+		min(a.d, a.dv) >= attentionSplit/2
 	a.stride = a.padded(a.columns) + scoreBlock // not a multiple of a page, whose lines fall into few sets of a cache
 }
 
@@ -105,7 +111,8 @@ type unit struct{ number, sample, head, i0, i1 int }
 
 func (a *attention) unit(number int) unit {
 	part := number % a.parts
-	return unit{number, number / a.parts / a.heads, number / a.parts % a.heads, part * a.tiles / a.parts * a.rows, min((part+1)*a.tiles/a.parts*a.rows, a.tq)}
+	return unit{number, number / a.parts / a.heads, number / a.parts % a.heads, part * a.tiles / a.parts * a.rows,
+		min((part+1)*a.tiles/a.parts*a.rows, a.tq)}
 }
 
 // padded is a number of columns of scores with those that kernels want to compute beside them.

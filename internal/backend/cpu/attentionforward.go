@@ -39,9 +39,11 @@ func attentionParts[T float](t *task, l *lane, lo, hi int) {
 	queries := (a.tiles + a.parts - 1) / a.parts * a.rows
 	keys := a.padded(a.columns)
 	wide := a.wholePanels(a.dv)
-	l.reserve(carved(a.rows*a.stride*size) + carved(a.panels(keys, a.d)*size) + carved(keys*wide*size) + 2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys))
-	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, a.panels(keys, a.d)), values: carve[T](l, keys*wide),
-		most: carve[T](l, queries), factor: carve[T](l, queries), sum: carve[float64](l, queries)}
+	l.reserve(carved(a.rows*a.stride*size) + carved(a.panels(keys, a.d)*size) + carved(keys*wide*size) +
+		2*carved(queries*size) + carved(8*queries) + carved(4*keys) + carved(keys))
+	w := attentionPart[T]{scores: carve[T](l, a.rows*a.stride), panels: carve[T](l, a.panels(keys, a.d)),
+		values: carve[T](l, keys*wide),
+		most:   carve[T](l, queries), factor: carve[T](l, queries), sum: carve[float64](l, queries)}
 	w.bits, w.seen, w.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
 	for u := lo; u < hi; u++ {
 		w.unit = a.unit(u)
@@ -56,9 +58,10 @@ type attentionPart[T float] struct {
 	unit
 	end            int // the key before which what its queries see ends
 	scores         []T
-	panels, values []T       // keys of a tile, transposed, and values, where they do not lie together
-	most, factor   []T       // the largest score of each query so far, times log₂e, and what results are to be multiplied by as it grows
-	sum            []float64 // of the exponentials of each query so far
+	panels, values []T // keys of a tile, transposed, and values, where they do not lie together
+	// the largest score of each query so far, times log₂e, and what results are to be multiplied by as it grows
+	most, factor []T
+	sum          []float64 // of the exponentials of each query so far
 }
 
 // compute goes over tiles of keys. After each, a row holds Σ e^(s−m)·v with m the largest score so far (Milakov &

@@ -46,7 +46,8 @@ func givesOut(c *backend.Call) bool { return c.In[5].NDim == 4 }
 // wantAttentionOut faults unless input i has the output's shape and dtype.
 func (d *Device) wantAttentionOut(c *backend.Call, a *attention, i int, what string) {
 	v := &c.In[i]
-	if v.DType != a.q.DType || v.NDim != 4 || [4]int(v.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.dv} || a.dv > 1 && v.Stride[3] != 1 {
+	if v.DType != a.q.DType || v.NDim != 4 || [4]int(v.Shape[:4]) != [4]int{a.batch, a.heads, a.tq, a.dv} || a.dv > 1 &&
+		v.Stride[3] != 1 {
 		d.fault(c, "%s is %s of shape %v, strides %v", what, v.DType, v.Shape[:v.NDim], v.Stride[:v.NDim])
 	}
 }
@@ -54,8 +55,10 @@ func (d *Device) wantAttentionOut(c *backend.Call, a *attention, i int, what str
 // wantGradOf faults unless output i has the shape and dtype of input i, with contiguous rows that do not overlap.
 func (d *Device) wantGradOf(c *backend.Call, i int) {
 	g, x := &c.Out[i], &c.In[i]
-	if g.DType != x.DType || !equalShape(g, x) || g.Shape[3] > 1 && g.Stride[3] != 1 || g.Shape[2] > 1 && g.Stride[2] < g.Shape[3] {
-		d.fault(c, "gradient %d is %s of shape %v, strides %v, want %s %v", i, g.DType, g.Shape[:g.NDim], g.Stride[:g.NDim], x.DType, x.Shape[:x.NDim])
+	if g.DType != x.DType || !equalShape(g, x) || g.Shape[3] > 1 && g.Stride[3] != 1 || g.Shape[2] > 1 &&
+		g.Stride[2] < g.Shape[3] {
+		d.fault(c, "gradient %d is %s of shape %v, strides %v, want %s %v", i, g.DType, g.Shape[:g.NDim],
+			g.Stride[:g.NDim], x.DType, x.Shape[:x.NDim])
 	}
 }
 
@@ -71,11 +74,14 @@ func attentionGradHeads[T float](t *task, l *lane, lo, hi int) {
 	size := int(unsafe.Sizeof(*new(T)))
 	room, keys, group := a.rows*a.stride, a.padded(a.columns), a.heads/a.kvHeads
 	wide, wideOut := a.wholePanels(a.d), a.wholePanels(a.dv)
-	l.reserve(2*carved(room*size) + carved(a.panels(keys, a.d)*size) + carved(a.panels(keys, a.dv)*size) + carved(keys*wide*size) + carved(a.tq*wide*size) + carved(a.tq*wideOut*size) +
+	l.reserve(2*carved(room*size) + carved(a.panels(keys, a.d)*size) + carved(a.panels(keys, a.dv)*size) +
+		carved(keys*wide*size) + carved(a.tq*wide*size) + carved(a.tq*wideOut*size) +
 		2*carved(group*a.tq*size) + carved(4*keys) + carved(keys))
 	g := gradHeads[T]{probs: carve[T](l, room), grads: carve[T](l, room),
-		keyPanels: carve[T](l, a.panels(keys, a.d)), valuePanels: carve[T](l, a.panels(keys, a.dv)), keyRows: carve[T](l, keys*wide),
-		queryRows: carve[T](l, a.tq*wide), doutRows: carve[T](l, a.tq*wideOut), delta: carve[T](l, group*a.tq), shift: carve[T](l, group*a.tq)}
+		keyPanels: carve[T](l, a.panels(keys, a.d)), valuePanels: carve[T](l, a.panels(keys, a.dv)),
+		keyRows:   carve[T](l, keys*wide),
+		queryRows: carve[T](l, a.tq*wide), doutRows: carve[T](l, a.tq*wideOut), delta: carve[T](l, group*a.tq),
+		shift: carve[T](l, group*a.tq)}
 	g.bits, g.seen, g.ahead = carve[uint32](l, keys), carve[uint8](l, keys), l.asking(a)
 	for u := lo; u < hi; u++ {
 		g.b, g.kv = u/a.kvHeads, u%a.kvHeads
@@ -104,10 +110,11 @@ type gradHeads[T float] struct {
 	kv                     int
 	probs, grads           []T // of a tile: scores, then probabilities; and gradients of these, then of scores
 	keyPanels, valuePanels []T // of a tile of keys, transposed
-	keyRows                []T // where they do not lie together; as the queries of the head, and the gradients of their outputs:
-	queryRows, doutRows    []T
-	k, q, dout             operand[T]
-	delta, shift           []T // of each query: delta, and the log-sum-exp times log₂e
+	// where they do not lie together; as the queries of the head, and the gradients of their outputs:
+	keyRows             []T
+	queryRows, doutRows []T
+	k, q, dout          operand[T]
+	delta, shift        []T // of each query: delta, and the log-sum-exp times log₂e
 }
 
 // rowStatistics computes what is known of the queries of head h.

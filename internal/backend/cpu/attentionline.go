@@ -10,7 +10,8 @@ import (
 )
 
 // multiplyInPlace computes C = A·B, or C += A·B, of operands where they lie; see [gemm.Float32InPlace].
-func multiplyInPlace[T float](m, n, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc int, accumulate bool, ahead *gemm.Ahead) {
+func multiplyInPlace[T float](m, n, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc int, accumulate bool,
+	ahead *gemm.Ahead) {
 	if single[T]() {
 		gemm.Float32InPlace(m, n, k, gemm.Strided(cast[float32](a), ars, acs),
 			gemm.Panels[float32]{Data: cast[float32](b), RowStride: brs, Stride: bps},
@@ -48,7 +49,8 @@ func panelHeight[T float]() int {
 // softmaxStep is the step of a softmax over n more columns of some rows; see [vecmath.SoftmaxRows].
 func softmaxStep[T float](s []T, n, stride int, most []T, sum []float64, factor []T, scale T) {
 	if single[T]() {
-		vecmath.SoftmaxRows(cast[float32](s), n, stride, cast[float32](most), sum, cast[float32](factor), float32(scale))
+		vecmath.SoftmaxRows(cast[float32](s), n, stride, cast[float32](most), sum, cast[float32](factor),
+			float32(scale))
 		return
 	}
 	for i, before := range most {
@@ -70,7 +72,8 @@ func softmaxStep[T float](s []T, n, stride int, most []T, sum []float64, factor 
 // scoreRows turns products into probabilities and their gradients into those of the products; see [vecmath.ScoreRows].
 func scoreRows[T float](s, d []T, n, stride int, shift, delta []T, base, scale T) {
 	if single[T]() {
-		vecmath.ScoreRows(cast[float32](s), cast[float32](d), n, stride, cast[float32](shift), cast[float32](delta), float32(base), float32(scale))
+		vecmath.ScoreRows(cast[float32](s), cast[float32](d), n, stride, cast[float32](shift), cast[float32](delta),
+			float32(base), float32(scale))
 		return
 	}
 	for i := range shift {

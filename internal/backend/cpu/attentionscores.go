@@ -31,9 +31,11 @@ func (w *attentionHead[T]) products(a *attention, b band, j0 int, x []T, stride,
 	n := (b.to - j0 + a.width - 1) / a.width * a.width
 	if a.split && b.end-b.first >= attentionSplit {
 		split := panels[a.padded(a.columns)*d+gemm.SplitSize32(d, lo):]
-		gemm.MultiplySplit32(b.end-b.first, n-lo, d, cast[float32](x), stride, cast[float32](split), cast[float32](dst), a.stride)
+		gemm.MultiplySplit32(b.end-b.first, n-lo, d, cast[float32](x), stride, cast[float32](split), cast[float32](dst),
+			a.stride)
 	} else {
-		multiplyInPlace(b.end-b.first, n-lo, d, x, stride, 1, panels[lo*d:], a.width, a.width*d, dst, a.stride, false, w.ahead)
+		multiplyInPlace(b.end-b.first, n-lo, d, x, stride, 1, panels[lo*d:], a.width, a.width*d, dst, a.stride, false,
+			w.ahead)
 	}
 	for i := 0; i < b.end-b.first && n < hi; i++ {
 		clear(dst[i*a.stride+n-lo:][:hi-n])
@@ -141,5 +143,6 @@ func newOperand[T float](a *attention, room, x []T, stride, rows, n int) operand
 
 // multiply computes C = A·B, or C += A·B, with the k rows of o from row i on as B.
 func (o operand[T]) multiply(m, n, i, k int, a []T, ars, acs int, c []T, ldc int, accumulate bool, ahead *gemm.Ahead) {
-	multiplyInPlace(m, n, k, a, ars, acs, o.x[min(i*o.stride, len(o.x)):], o.stride, o.panels, c, ldc, accumulate, ahead)
+	multiplyInPlace(m, n, k, a, ars, acs, o.x[min(i*o.stride, len(o.x)):], o.stride, o.panels, c, ldc, accumulate,
+		ahead)
 }

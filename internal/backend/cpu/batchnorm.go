@@ -151,7 +151,8 @@ func batchNormChannels[T float](t *task, l *lane, lo, hi int) {
 	weight, bias := param[T](c, 3), param[T](c, 4)
 	g := channelsOf(x)
 	l.reserve(4 * carved(g.width()*int(unsafe.Sizeof(*new(T)))))
-	in, out, weights, biases := carve[T](l, g.width()), carve[T](l, g.width()), carve[T](l, g.width()), carve[T](l, g.width())
+	in, out, weights, biases := carve[T](l, g.width()), carve[T](l, g.width()), carve[T](l, g.width()),
+		carve[T](l, g.width())
 	for ch := lo; ch < hi; ch++ {
 		m, s := mean[ch], inverseDeviation(variance[ch], c.Floats[0])
 		if weight != nil {
@@ -178,7 +179,8 @@ func batchNormGradChannels[T float](t *task, l *lane, lo, hi int) {
 	dweight, dbias := slice[T](&c.Out[1]), slice[T](&c.Out[2])
 	g := channelsOf(x)
 	l.reserve(4 * carved(g.width()*int(unsafe.Sizeof(*new(T)))))
-	inX, inDY, out, ones := carve[T](l, g.width()), carve[T](l, g.width()), carve[T](l, g.width()), fill(carve[T](l, g.width()), 1)
+	inX, inDY, out, ones := carve[T](l, g.width()), carve[T](l, g.width()), carve[T](l, g.width()),
+		fill(carve[T](l, g.width()), 1)
 	for ch := lo; ch < hi; ch++ {
 		m, s := mean[ch], inverseDeviation(variance[ch], c.Floats[0])
 		var sum, inner float64 // Σ dy and Σ dy·x̂
@@ -199,7 +201,8 @@ func batchNormGradChannels[T float](t *task, l *lane, lo, hi int) {
 		a, b := T(sum/g.count()), T(inner/g.count())
 		for i := 0; i < g.n; i += g.per {
 			to := roomFor(&g, out, dx, ch, i)
-			normGradLine(to, lineOf(&g, inX, x, ch, i), lineOf(&g, inDY, dy, ch, i), ones[:len(to)], m, s, a, b, f, false)
+			normGradLine(to, lineOf(&g, inX, x, ch, i), lineOf(&g, inDY, dy, ch, i), ones[:len(to)], m, s, a, b, f,
+				false)
 			putLine(&g, to, dx, ch, i)
 		}
 	}

@@ -33,20 +33,25 @@ const (
 	convPieces  = 8         // wanted at least, for the workers
 	convParts   = 4 << 20   // bytes of the groups' gradients of kernels, at most, but for one group
 	convScratch = 512 << 10 // bytes of unfolded windows of a piece, in the second-level cache
-	convPlaces  = 64        // places of a piece, at least where there are so many: they share the reading of the kernels
+	// places of a piece, at least where there are so many: they share the reading of the kernels
+	convPlaces = 64
 )
 
 // convolve checks the operands of an op and runs a kernel; image, kernel and result are its operands.
 func (d *Device) convolve(c *backend.Call, image, kernel, result *backend.View, f32, f64 func(t *task)) {
 	for _, v := range []*backend.View{image, kernel, result} {
 		if v.NDim != 4 || v.DType != image.DType || !v.Contiguous() {
-			d.fault(c, "an operand is %s of shape %v, strides %v, want %s of four dims, contiguous", v.DType, v.Shape[:v.NDim], v.Stride[:v.NDim], image.DType)
+			d.fault(c, "an operand is %s of shape %v, strides %v, want %s of four dims, contiguous", v.DType,
+				v.Shape[:v.NDim], v.Stride[:v.NDim], image.DType)
 		}
 	}
-	g := convolution{n: image.Shape[0], c: image.Shape[1], o: kernel.Shape[0], h: image.Shape[2], w: image.Shape[3], kh: kernel.Shape[2], kw: kernel.Shape[3],
-		oh: result.Shape[2], ow: result.Shape[3], sh: c.Ints[0], sw: c.Ints[1], ph: c.Ints[2], pw: c.Ints[3], dh: c.Ints[4], dw: c.Ints[5]}
+	g := convolution{n: image.Shape[0], c: image.Shape[1], o: kernel.Shape[0], h: image.Shape[2], w: image.Shape[3],
+		kh: kernel.Shape[2], kw: kernel.Shape[3],
+		oh: result.Shape[2], ow: result.Shape[3], sh: c.Ints[0], sw: c.Ints[1], ph: c.Ints[2], pw: c.Ints[3],
+		dh: c.Ints[4], dw: c.Ints[5]}
 	if !g.fits() || kernel.Shape[1] != g.c || result.Shape[0] != g.n || result.Shape[1] != g.o {
-		d.fault(c, "images %v, kernels %v and results %v; stride, padding, dilation %v", image.Shape[:4], kernel.Shape[:4], result.Shape[:4], c.Ints[:6])
+		d.fault(c, "images %v, kernels %v and results %v; stride, padding, dilation %v", image.Shape[:4],
+			kernel.Shape[:4], result.Shape[:4], c.Ints[:6])
 	}
 	if c.Op == backend.OpConv2D && c.NIn > 2 {
 		d.wantVector(c, &c.In[2], image.DType, g.o, "bias")

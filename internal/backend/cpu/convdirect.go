@@ -93,9 +93,11 @@ func unfoldedPieces[T float32 | float64](t *task, l *lane, lo, hi int) {
 	u := g.unfold(0, g.rows, g.c)
 	places, out := g.images*g.rows*g.ow, roundUp(g.width, gemm.PanelWidth[T]())
 	rows := roundUp(places, gemm.RowStep)
-	sizes := []int{u.pixels() + gemm.UnfoldSlack, roomLast(g.h, g.w, u.rows, pitchOf(u.depth)), rows*pitchOf(u.size) + gemm.UnfoldSlack, rows * out, out}
+	sizes := []int{u.pixels() + gemm.UnfoldSlack, roomLast(g.h, g.w, u.rows, pitchOf(u.depth)),
+		rows*pitchOf(u.size) + gemm.UnfoldSlack, rows * out, out}
 	reserveAll[T](l, sizes)
-	region, room, cols, sums, bias := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]), carve[T](l, sizes[3]), carve[T](l, sizes[4])
+	region, room, cols, sums, bias := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]),
+		carve[T](l, sizes[3]), carve[T](l, sizes[4])
 	for i := lo; i < hi; i++ {
 		p := g.portion(i/g.blocks, 0, g.n, g.oh)
 		first, n := g.block(i%g.blocks, g.o)
@@ -107,9 +109,11 @@ func unfoldedPieces[T float32 | float64](t *task, l *lane, lo, hi int) {
 			added = bias
 			copy(added, b[first:first+n])
 		}
-		gemm.MultiplyPanels(p.images*p.rows*g.ow, n, u.size, cols, pitchOf(u.size), panels[first*u.size:], sums, out, added, 0)
+		gemm.MultiplyPanels(p.images*p.rows*g.ow, n, u.size, cols, pitchOf(u.size), panels[first*u.size:], sums, out,
+			added, 0)
 		for k := range p.images {
-			storeLast(y[((p.first+k)*g.o+first)*g.oh*g.ow:], pixels{g.oh, g.ow, p.row, 0, p.rows, g.ow}, sums[k*p.rows*g.ow*out:], out, n)
+			storeLast(y[((p.first+k)*g.o+first)*g.oh*g.ow:], pixels{g.oh, g.ow, p.row, 0, p.rows, g.ow},
+				sums[k*p.rows*g.ow*out:], out, n)
 		}
 	}
 }
@@ -174,7 +178,8 @@ func unfoldedGrads[T float32 | float64](t *task, l *lane, lo, hi int) {
 	whole := g.seen(g.width)
 	sizes := []int{g.images * whole.pixels(), roomLast(g.oh, g.ow, g.rows, pitch), places * pitch, places * each}
 	reserveAll[T](l, sizes)
-	region, room, from, cols := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]), carve[T](l, sizes[3])
+	region, room, from, cols := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]),
+		carve[T](l, sizes[3])
 	for i := lo; i < hi; i++ {
 		first, n := g.block(i%g.blocks, g.c)
 		image := i / g.blocks * g.images
@@ -184,11 +189,14 @@ func unfoldedGrads[T float32 | float64](t *task, l *lane, lo, hi int) {
 		for row := 0; row < g.oh; row += g.rows {
 			rows := min(g.rows, g.oh-row)
 			for k := range images {
-				loadLast(from[k*rows*g.ow*pitch:], pitch, pixels{g.oh, g.ow, row, 0, rows, g.ow}, dy[(image+k)*g.o*g.oh*g.ow:], g.o, room)
+				loadLast(from[k*rows*g.ow*pitch:], pitch, pixels{g.oh, g.ow, row, 0, rows, g.ow},
+					dy[(image+k)*g.o*g.oh*g.ow:], g.o, room)
 			}
-			gemm.MultiplyPanels(images*rows*g.ow, whole.size, g.o, from, pitch, panels[i%g.blocks*each*g.o:], cols, each, nil, 0)
+			gemm.MultiplyPanels(images*rows*g.ow, whole.size, g.o, from, pitch, panels[i%g.blocks*each*g.o:], cols,
+				each, nil, 0)
 			for k := range images {
-				spread(g, &whole, region[k*whole.pixels()+row*g.sh*whole.cols*whole.depth:], cols[k*rows*g.ow*each:], each, rows)
+				spread(g, &whole, region[k*whole.pixels()+row*g.sh*whole.cols*whole.depth:], cols[k*rows*g.ow*each:],
+					each, rows)
 			}
 		}
 		for k := range images {
@@ -238,9 +246,12 @@ func unfoldedGroups[T float32 | float64](t *task, l *lane, lo, hi int) {
 	out := roundUp(g.o, gemm.PanelWidth[T]())
 	u := g.unfold(0, g.rows, g.width)
 	places := g.images * g.rows * g.ow
-	sizes := []int{u.pixels() + gemm.UnfoldSlack, max(roomLast(g.h, g.w, u.rows, pitchOf(u.depth)), roomLast(g.oh, g.ow, g.rows, out)), places*pitchOf(u.size) + gemm.UnfoldSlack, places * out}
+	sizes := []int{u.pixels() + gemm.UnfoldSlack,
+		max(roomLast(g.h, g.w, u.rows, pitchOf(u.depth)), roomLast(g.oh, g.ow, g.rows, out)),
+		places*pitchOf(u.size) + gemm.UnfoldSlack, places * out}
 	reserveAll[T](l, sizes)
-	region, room, cols, from := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]), carve[T](l, sizes[3])
+	region, room, cols, from := carve[T](l, sizes[0]), carve[T](l, sizes[1]), carve[T](l, sizes[2]),
+		carve[T](l, sizes[3])
 	for i := lo; i < hi; i++ {
 		first, n := g.block(i%g.blocks, g.c)
 		begin, end := g.members(i / g.blocks)
@@ -249,13 +260,15 @@ func unfoldedGroups[T float32 | float64](t *task, l *lane, lo, hi int) {
 			p := g.portion(k, begin, end, g.oh)
 			seePortion(g, p, first, n, x, cols, region, room)
 			for image := range p.images {
-				loadLast(from[image*p.rows*g.ow*out:], out, pixels{g.oh, g.ow, p.row, 0, p.rows, g.ow}, dy[(p.first+image)*g.o*g.oh*g.ow:], g.o, room)
+				loadLast(from[image*p.rows*g.ow*out:], out, pixels{g.oh, g.ow, p.row, 0, p.rows, g.ow},
+					dy[(p.first+image)*g.o*g.oh*g.ow:], g.o, room)
 			}
 			var added []T
 			if k > 0 {
 				added = sums
 			}
-			gemm.MultiplyTall(n*g.taps(), g.o, p.images*p.rows*g.ow, cols, pitchOf(n*g.taps()), from, out, sums, out, added, out)
+			gemm.MultiplyTall(n*g.taps(), g.o, p.images*p.rows*g.ow, cols, pitchOf(n*g.taps()), from, out, sums, out,
+				added, out)
 		}
 	}
 }

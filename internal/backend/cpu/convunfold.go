@@ -23,7 +23,8 @@ type unfolding struct {
 
 // unfold is the unfolding of rows [row, row+rows) of places for n channels.
 func (g *convolution) unfold(row, rows, n int) unfolding {
-	u := unfolding{planes: 1, depth: n, top: row*g.sh - g.ph, rows: (rows-1)*g.sh + (g.kh-1)*g.dh + 1, cols: (g.ow-1)*g.sw + (g.kw-1)*g.dw + 1, size: n * g.taps()}
+	u := unfolding{planes: 1, depth: n, top: row*g.sh - g.ph, rows: (rows-1)*g.sh + (g.kh-1)*g.dh + 1,
+		cols: (g.ow-1)*g.sw + (g.kw-1)*g.dw + 1, size: n * g.taps()}
 	if !g.last() {
 		u.planes, u.depth = n, 1
 	}
@@ -72,7 +73,8 @@ func see[T float32 | float64](g *convolution, u *unfolding, cols []T, pitch, row
 	for i := range rows {
 		to, src := cols[i*g.ow*pitch:], from[i*g.sh*u.cols*u.depth:]
 		if unsafe.Sizeof(*new(T)) == 4 && g.dw == 1 {
-			gemm.Unfold(cast[float32](to), pitch, g.ow, cast[float32](src), g.sw*u.depth, u.planes, u.rows*u.cols*u.depth, g.kh, g.dh*u.cols*u.depth, g.kw*u.depth)
+			gemm.Unfold(cast[float32](to), pitch, g.ow, cast[float32](src), g.sw*u.depth, u.planes,
+				u.rows*u.cols*u.depth, g.kh, g.dh*u.cols*u.depth, g.kw*u.depth)
 			continue
 		}
 		g.runs(u, func(element, pixel, n int) {

@@ -20,7 +20,8 @@ const (
 
 // winograd reports whether package winograd has a transform for the kernels.
 func (g *convolution) winograd() bool {
-	return g.kh == 3 && g.kw == 3 && g.sh == 1 && g.sw == 1 && g.dh == 1 && g.dw == 1 && g.ph <= 2 && g.pw <= 2 && min(g.c, g.o) >= winogradChannels && g.n*g.oh*g.ow > 0
+	return g.kh == 3 && g.kw == 3 && g.sh == 1 && g.sw == 1 && g.dh == 1 && g.dw == 1 && g.ph <= 2 && g.pw <= 2 &&
+		min(g.c, g.o) >= winogradChannels && g.n*g.oh*g.ow > 0
 }
 
 // tileRows and tileCols are the tiles of 2×2 results of an image.
@@ -61,7 +62,8 @@ func (g *convolution) transformInput(to *tiled, x []float32, p portion, first, n
 	from := winograd.Square{Row: cols * to.pitch, Col: to.pitch}
 	tile := 0
 	for k := range p.images {
-		loadLast(region, to.pitch, pixels{g.h, g.w, 2*p.row - g.ph, -g.pw, 2*p.rows + 2, cols}, x[((p.first+k)*g.c+first)*g.h*g.w:], n, room)
+		loadLast(region, to.pitch, pixels{g.h, g.w, 2*p.row - g.ph, -g.pw, 2*p.rows + 2, cols},
+			x[((p.first+k)*g.c+first)*g.h*g.w:], n, room)
 		for i := range p.rows {
 			for j := range g.tileCols() {
 				dst, square := to.at(tile)
@@ -78,7 +80,8 @@ func (g *convolution) transformOutputGrad(to *tiled, dy []float32, p portion, re
 	from := winograd.Square{Row: cols * to.pitch, Col: to.pitch}
 	tile := 0
 	for k := range p.images {
-		loadLast(region, to.pitch, pixels{g.oh, g.ow, 2 * p.row, 0, 2 * p.rows, cols}, dy[(p.first+k)*g.o*g.oh*g.ow:], g.o, room)
+		loadLast(region, to.pitch, pixels{g.oh, g.ow, 2 * p.row, 0, 2 * p.rows, cols}, dy[(p.first+k)*g.o*g.oh*g.ow:],
+			g.o, room)
 		for i := range p.rows {
 			for j := range g.tileCols() {
 				dst, square := to.at(tile)
@@ -125,7 +128,8 @@ func winogradKernels(t *task, l *lane, lo, hi int) {
 			gemm.Transpose(taps, panel, n, 9*g.c, w[first*9*g.c:], 9*g.c)
 		}
 		for c := range g.c {
-			winograd.Kernel.Apply(panel, to[first*g.c+c*panel:], winograd.Square{Row: 4 * stride, Col: stride}, taps[9*c*panel:], winograd.Square{Row: 3 * panel, Col: panel})
+			winograd.Kernel.Apply(panel, to[first*g.c+c*panel:], winograd.Square{Row: 4 * stride, Col: stride},
+				taps[9*c*panel:], winograd.Square{Row: 3 * panel, Col: panel})
 		}
 	}
 }
@@ -137,8 +141,10 @@ func winogradPieces(t *task, l *lane, lo, hi int) {
 	in, out := roundUp(g.c, apart), roundUp(g.width, max(panel, apart))
 	size := max(g.tileRegion(g.rows, in), g.tileRegion(g.rows, out))
 	room := roomLast(g.h, g.w, 2*g.rows+2, in)
-	l.reserve(carved(4*size) + carved(4*room) + carved(4*winograd.Points*tiledStride(g.tiles(), in)) + carved(4*winograd.Points*tiledStride(g.tiles(), out)))
-	region, scratch, v, m := carve[float32](l, size), carve[float32](l, room), newTiled(l, g.tiles(), in), newTiled(l, g.tiles(), out)
+	l.reserve(carved(4*size) + carved(4*room) + carved(4*winograd.Points*tiledStride(g.tiles(), in)) +
+		carved(4*winograd.Points*tiledStride(g.tiles(), out)))
+	region, scratch, v, m := carve[float32](l, size), carve[float32](l, room), newTiled(l, g.tiles(), in),
+		newTiled(l, g.tiles(), out)
 	for u := lo; u < hi; u++ {
 		p := g.portion(u/g.blocks, 0, g.n, g.tileRows())
 		first, n := g.block(u%g.blocks, g.o)
@@ -152,7 +158,8 @@ func winogradPieces(t *task, l *lane, lo, hi int) {
 				from = winograd.Flipped(point)
 			}
 			kernels := held[float32](t)[from*g.pointStride(panel)+first*g.c:]
-			gemm.MultiplyPanels(tiles, n, g.c, v.data[point*v.stride:], in, kernels, m.data[point*m.stride:], out, nil, 0)
+			gemm.MultiplyPanels(tiles, n, g.c, v.data[point*v.stride:], in, kernels, m.data[point*m.stride:], out, nil,
+				0)
 		}
 		g.transformOutput(y, param[float32](t.c, 2), &m, p, first, n, region)
 	}
@@ -177,7 +184,8 @@ func (g *convolution) transformOutput(y, bias []float32, from *tiled, p portion,
 				vecmath.Add(pixel, pixel, bias[first:first+n])
 			}
 		}
-		storeLast(y[((p.first+k)*g.o+first)*g.oh*g.ow:], pixels{g.oh, g.ow, 2 * p.row, 0, 2 * p.rows, cols}, region, from.pitch, n)
+		storeLast(y[((p.first+k)*g.o+first)*g.oh*g.ow:], pixels{g.oh, g.ow, 2 * p.row, 0, 2 * p.rows, cols}, region,
+			from.pitch, n)
 	}
 }
 
@@ -208,8 +216,10 @@ func winogradGroups(t *task, l *lane, lo, hi int) {
 	in, out, row := roundUp(g.width, apart), roundUp(g.o, max(panel, apart)), g.pointsRow(panel)
 	size := max(g.tileRegion(g.rows, in), g.tileRegion(g.rows, out))
 	room := max(roomLast(g.h, g.w, 2*g.rows+2, in), roomLast(g.oh, g.ow, 2*g.rows, out))
-	l.reserve(carved(4*size) + carved(4*room) + carved(4*winograd.Points*tiledStride(g.tiles(), in)) + carved(4*winograd.Points*tiledStride(g.tiles(), out)))
-	region, scratch, v, m := carve[float32](l, size), carve[float32](l, room), newTiled(l, g.tiles(), in), newTiled(l, g.tiles(), out)
+	l.reserve(carved(4*size) + carved(4*room) + carved(4*winograd.Points*tiledStride(g.tiles(), in)) +
+		carved(4*winograd.Points*tiledStride(g.tiles(), out)))
+	region, scratch, v, m := carve[float32](l, size), carve[float32](l, room), newTiled(l, g.tiles(), in),
+		newTiled(l, g.tiles(), out)
 	for u := lo; u < hi; u++ {
 		first, n := g.block(u%g.blocks, g.c)
 		begin, end := g.members(u / g.blocks)
@@ -224,7 +234,8 @@ func winogradGroups(t *task, l *lane, lo, hi int) {
 				if i == 0 {
 					added = nil
 				}
-				gemm.MultiplyTall(n, g.o, p.images*p.rows*g.tileCols(), v.data[point*v.stride:], in, m.data[point*m.stride:], out, c, row, added, row)
+				gemm.MultiplyTall(n, g.o, p.images*p.rows*g.tileCols(), v.data[point*v.stride:], in,
+					m.data[point*m.stride:], out, c, row, added, row)
 			}
 		}
 	}
@@ -244,7 +255,8 @@ func winogradSums(t *task, l *lane, lo, hi int) {
 			for k := 1; k < g.groups; k++ {
 				vecmath.Add(sum, sum, points[(k*roundUp(g.c, gemm.RowStep)+first+c)*row:][:len(sum)])
 			}
-			winograd.KernelGrad.Apply(out, taps[9*c*out:], winograd.Square{Row: 3 * out, Col: out}, sum, winograd.Square{Row: 4 * out, Col: out})
+			winograd.KernelGrad.Apply(out, taps[9*c*out:], winograd.Square{Row: 3 * out, Col: out}, sum,
+				winograd.Square{Row: 4 * out, Col: out})
 		}
 		gemm.Transpose(dw[9*first:], 9*g.c, 9*n, g.o, taps, out)
 	}

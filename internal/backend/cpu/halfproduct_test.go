@@ -63,7 +63,9 @@ func eachHalf(t *testing.T, test func(t *testing.T, d *Device, operand func(shap
 			for _, workers := range []int{1, 3} {
 				d := New(workers)
 				s := d.NewStream()
-				test(t, d, func(shape ...int) backend.View { return converted(t, s, d, of, view(t, d, wave, shape...)) })
+				test(t, d, func(shape ...int) backend.View {
+					return converted(t, s, d, of, view(t, d, wave, shape...))
+				})
 				require.NoError(t, d.Close())
 			}
 		}
@@ -72,7 +74,8 @@ func eachHalf(t *testing.T, test func(t *testing.T, d *Device, operand func(shap
 
 func TestHalfMatMulRoundsOnce(t *testing.T) {
 	eachHalf(t, func(t *testing.T, d *Device, operand func(shape ...int) backend.View) {
-		for i, c := range [][4]int{{1, 3, 4, 5}, {5, 9, 17, 8}, {1, 130, 70, 150}, {2, 170, 300, 170}, {3, 1, 300, 70}, {1, 700, 3, 1}, {2, 3, 0, 4}, {0, 3, 4, 5}, {2, 0, 3, 4}} {
+		for i, c := range [][4]int{{1, 3, 4, 5}, {5, 9, 17, 8}, {1, 130, 70, 150}, {2, 170, 300, 170}, {3, 1, 300, 70},
+			{1, 700, 3, 1}, {2, 3, 0, 4}, {0, 3, 4, 5}, {2, 0, 3, 4}} {
 			batch, m, k, n := c[0], c[1], c[2], c[3]
 			for trans := range 4 {
 				a, b := operand(batch, m, k), operand(batch, k, n)
@@ -122,11 +125,13 @@ func requireSteps(t *testing.T, d *Device, fused backend.Call, what string) {
 // saved.
 func TestHalfLinear(t *testing.T) {
 	eachHalf(t, func(t *testing.T, d *Device, operand func(shape ...int) backend.View) {
-		for _, c := range [][3]int{{3, 4, 5}, {1, 300, 170}, {140, 300, 65}, {130, 1100, 40}, {7, 64, 1500}, {3, 0, 5}, {0, 4, 5}, {3, 4, 0}} {
+		for _, c := range [][3]int{{3, 4, 5}, {1, 300, 170}, {140, 300, 65}, {130, 1100, 40}, {7, 64, 1500}, {3, 0, 5},
+			{0, 4, 5}, {3, 4, 0}} {
 			m, k, n := c[0], c[1], c[2]
 			strided := operand(n, 2)
 			strided.NDim = 1
-			for i, in := range [][]backend.View{{operand(m, k), operand(k, n)}, {operand(m, k), turned(operand(n, k)), operand(n)}, {turned(operand(k, m)), operand(k, n), strided}} {
+			for i, in := range [][]backend.View{{operand(m, k), operand(k, n)},
+				{operand(m, k), turned(operand(n, k)), operand(n)}, {turned(operand(k, m)), operand(k, n), strided}} {
 				for _, op := range []backend.Op{backend.OpInvalid, backend.OpReLU, backend.OpGELUTanh} {
 					out := []backend.View{operand(m, n)}
 					if op != backend.OpInvalid && i > 0 {
@@ -170,7 +175,8 @@ func BenchmarkHalf(b *testing.B) {
 	defer d.Close()
 	s := d.NewStream()
 	for _, tokens := range []int{1, 8, 1024} {
-		x, w, bias, y := view(b, d, wave, tokens, 768), view(b, d, wave, 768, 3072), view(b, d, wave, 3072), view(b, d, zero, tokens, 3072)
+		x, w, bias, y := view(b, d, wave, tokens, 768), view(b, d, wave, 768, 3072), view(b, d, wave, 3072),
+			view(b, d, zero, tokens, 3072)
 		for _, of := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Float16} {
 			c := call(backend.OpLinear, []backend.View{converted(b, s, d, of, y)},
 				[]backend.View{converted(b, s, d, of, x), converted(b, s, d, of, w), converted(b, s, d, of, bias)})

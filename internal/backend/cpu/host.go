@@ -18,7 +18,8 @@ const foreign = -1
 func (d *Device) Wrap(mem []byte) backend.Buffer {
 	ptr := unsafe.Pointer(unsafe.SliceData(mem))
 	if uintptr(ptr)%alignment != 0 {
-		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid, Msg: "memory to wrap is not aligned to 64 bytes"})
+		panic(&backend.Fault{Backend: d.Name(), Op: backend.OpInvalid,
+			Msg: "memory to wrap is not aligned to 64 bytes"})
 	}
 	return &buffer{ptr: ptr, n: len(mem), class: foreign, owner: &d.mem, live: true, use: forKernels}
 }

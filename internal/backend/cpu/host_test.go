@@ -26,7 +26,8 @@ func TestWrappedMemoryStaysWithItsOwner(t *testing.T) {
 	require.Equal(t, byte(7), mem[9])
 	fresh, err := d.Alloc(256)
 	require.NoError(t, err)
-	require.NotEqual(t, unsafe.Pointer(&mem[0]), unsafe.Pointer(&d.HostBytes(fresh)[0]), "freed foreign memory is not handed out")
+	require.NotEqual(t, unsafe.Pointer(&mem[0]), unsafe.Pointer(&d.HostBytes(fresh)[0]),
+		"freed foreign memory is not handed out")
 	require.Panics(t, func() { d.Free(b) }, "freed twice")
 	require.Panics(t, func() { d.Wrap(raw[skip+1 : skip+64]) }, "not aligned")
 }

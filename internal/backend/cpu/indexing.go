@@ -26,7 +26,8 @@ func embeddingRows(t *task, _ *lane, lo, hi int) {
 	ids, bytes := indicesOf(&t.c.In[1]), t.n[0]
 	table, out := at(&t.c.In[0], t.c.In[0].Offset), at(&t.c.Out[0], t.c.Out[0].Offset)
 	for i := lo; i < hi; i++ {
-		copy(unsafe.Slice((*byte)(unsafe.Add(out, i*bytes)), bytes), unsafe.Slice((*byte)(unsafe.Add(table, ids.at(i)*bytes)), bytes))
+		copy(unsafe.Slice((*byte)(unsafe.Add(out, i*bytes)), bytes),
+			unsafe.Slice((*byte)(unsafe.Add(table, ids.at(i)*bytes)), bytes))
 	}
 }
 
@@ -108,11 +109,14 @@ func embeddingGradRows[T float](t *task, l *lane, lo, hi int) {
 func (d *Device) wantLines(c *backend.Call, data, index, values *backend.View) (dim int) {
 	dim = c.Ints[0]
 	if data.NDim != index.NDim || dim < 0 || dim >= data.NDim {
-		d.fault(c, "dim %d of data of shape %v, index of shape %v", dim, data.Shape[:data.NDim], index.Shape[:index.NDim])
+		d.fault(c, "dim %d of data of shape %v, index of shape %v", dim, data.Shape[:data.NDim],
+			index.Shape[:index.NDim])
 	}
 	for k := range index.NDim {
-		if k != dim && index.Shape[k] > data.Shape[k] || index.Shape[k] != values.Shape[k] || values.NDim != index.NDim || values.DType != data.DType {
-			d.fault(c, "dim %d of %s data of shape %v, index of shape %v, %s values of shape %v", dim, data.DType, data.Shape[:data.NDim],
+		if k != dim && index.Shape[k] > data.Shape[k] || index.Shape[k] != values.Shape[k] ||
+			values.NDim != index.NDim || values.DType != data.DType {
+			d.fault(c, "dim %d of %s data of shape %v, index of shape %v, %s values of shape %v", dim, data.DType,
+				data.Shape[:data.NDim],
 				index.Shape[:index.NDim], values.DType, values.Shape[:values.NDim])
 		}
 	}

@@ -90,7 +90,8 @@ func hot(t testing.TB, d *Device) map[string]*backend.Call {
 		"ln_grad":    call(backend.OpLayerNormGrad, v(no), v(n, mean, rstd, n, w)),
 		"ln_param":   call(backend.OpLayerNormParamGrad, v(dw, db), v(n, mean, rstd, n)),
 		"dropout":    call(backend.OpDropout, v(y), v(x)),
-		"adam":       call(backend.OpAdamMoments, v(view(t, d, zero, 1<<20), view(t, d, zero, 1<<20), view(t, d, zero, 1<<20)), v(view(t, d, wave, 1<<20))),
+		"adam": call(backend.OpAdamMoments,
+			v(view(t, d, zero, 1<<20), view(t, d, zero, 1<<20), view(t, d, zero, 1<<20)), v(view(t, d, wave, 1<<20))),
 	}
 	m["dropout"].Floats[0] = 0.1
 	m["adam"].Floats = [8]float64{0.9, 0.999, 1e-8, 0.1, 0.001}
@@ -99,7 +100,8 @@ func hot(t testing.TB, d *Device) map[string]*backend.Call {
 	at := call(backend.OpAttention, v(out, lse), v(q, k, vv))
 	at.Floats[0], at.Ints[0] = 0.17, 1
 	m["attention"] = at
-	atg := call(backend.OpAttentionGrad, v(view(t, d, zero, 8, 8, 128, 32), view(t, d, zero, 8, 8, 128, 32), view(t, d, zero, 8, 8, 128, 32)), v(q, k, vv, lse, q, lse))
+	atg := call(backend.OpAttentionGrad, v(view(t, d, zero, 8, 8, 128, 32), view(t, d, zero, 8, 8, 128, 32),
+		view(t, d, zero, 8, 8, 128, 32)), v(q, k, vv, lse, q, lse))
 	atg.Floats[0], atg.Ints[0] = 0.17, 1
 	m["attention_grad"] = atg
 	ids := view(t, d, zero, 1024)

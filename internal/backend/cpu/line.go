@@ -153,7 +153,8 @@ func expSumLine[T float](dst, x []T, m T) float64 {
 // of the one after that.
 func scaleExpSumLine[T float](dst, near, x, next []T, factor, m T, past bool) (sum float64, most T) {
 	if single[T]() {
-		sum, most := vecmath.ScaleExpSum(cast[float32](dst), cast[float32](near), cast[float32](x), cast[float32](next), float32(factor), float32(m), past)
+		sum, most := vecmath.ScaleExpSum(cast[float32](dst), cast[float32](near), cast[float32](x), cast[float32](next),
+			float32(factor), float32(m), past)
 		return sum, T(most)
 	}
 	scaleLine(dst, near, factor, past)
@@ -208,7 +209,8 @@ func softmaxGradLine[T float](dx, y, dy []T, dot T, past bool) {
 // softmaxGradDotLine is softmaxGradLine of a row and rowDot of the next one.
 func softmaxGradDotLine[T float](dx, y, dy, nextY, nextDY []T, dot T, past bool) float64 {
 	if single[T]() {
-		return vecmath.SoftmaxGradDot(cast[float32](dx), cast[float32](y), cast[float32](dy), cast[float32](nextY), cast[float32](nextDY), float32(dot), past)
+		return vecmath.SoftmaxGradDot(cast[float32](dx), cast[float32](y), cast[float32](dy), cast[float32](nextY),
+			cast[float32](nextDY), float32(dot), past)
 	}
 	softmaxGradLine(dx, y, dy, dot, past)
 	return rowDot(nextY, nextDY)
@@ -229,7 +231,8 @@ func logSoftmaxGradLine[T float](dx, y, dy []T, sum T, past bool) {
 func normalizeLine[T float](y, x, w, b []T, m, s T, past bool) {
 	switch {
 	case single[T]():
-		vecmath.Normalize(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b), float32(m), float32(s), past)
+		vecmath.Normalize(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b), float32(m),
+			float32(s), past)
 	case b != nil:
 		for i, v := range x {
 			y[i] = T((v-m)*s*w[i]) + b[i]
@@ -248,7 +251,8 @@ func normalizeLine[T float](y, x, w, b []T, m, s T, past bool) {
 // normalizeMomentsLine is normalizeLine of a row and meanAndVariance of the next one; w and b are not nil.
 func normalizeMomentsLine[T float](y, x, w, b, next []T, m, s T, past bool) (mean, variance float64) {
 	if single[T]() {
-		return vecmath.NormalizeMoments(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b), cast[float32](next), float32(m), float32(s), past)
+		return vecmath.NormalizeMoments(cast[float32](y), cast[float32](x), cast[float32](w), cast[float32](b),
+			cast[float32](next), float32(m), float32(s), past)
 	}
 	normalizeLine(y, x, w, b, m, s, past)
 	return meanAndVariance(next)
@@ -258,7 +262,8 @@ func normalizeMomentsLine[T float](y, x, w, b, next []T, m, s T, past bool) (mea
 // normParamLine does, unless dw is nil.
 func normSumsLine[T float](dw, db, x, dy, w []T, m, s T) (sum, inner float64) {
 	if single[T]() {
-		return vecmath.NormSums(cast[float32](dw), cast[float32](db), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m), float32(s))
+		return vecmath.NormSums(cast[float32](dw), cast[float32](db), cast[float32](x), cast[float32](dy),
+			cast[float32](w), float32(m), float32(s))
 	}
 	for i, v := range x {
 		d := float64(dy[i] * w[i])
@@ -274,7 +279,8 @@ func normSumsLine[T float](dw, db, x, dy, w []T, m, s T) (sum, inner float64) {
 // normGradLine sets dx[i] = f·(dy[i]·w[i] − a − (x[i]−m)·s·b).
 func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
 	if single[T]() {
-		vecmath.NormGrad(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m), float32(s), float32(a), float32(b), float32(f), past)
+		vecmath.NormGrad(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w), float32(m),
+			float32(s), float32(a), float32(b), float32(f), past)
 		return
 	}
 	for i, v := range x {
@@ -283,10 +289,13 @@ func normGradLine[T float](dx, x, dy, w []T, m, s, a, b, f T, past bool) {
 }
 
 // normGradSumsLine is normGradLine of a row and normSumsLine of the next one; dw and db are not nil.
-func normGradSumsLine[T float](dx, x, dy, w, dw, db, nextX, nextDY []T, m, s, a, b, f, nextM, nextS T, past bool) (sum, inner float64) {
+func normGradSumsLine[T float](dx, x, dy, w, dw, db, nextX, nextDY []T, m, s, a, b, f, nextM, nextS T, past bool) (sum,
+	inner float64) {
 	if single[T]() {
-		return vecmath.NormGradSums(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w), cast[float32](dw), cast[float32](db), cast[float32](nextX),
-			cast[float32](nextDY), float32(m), float32(s), float32(a), float32(b), float32(f), float32(nextM), float32(nextS), past)
+		return vecmath.NormGradSums(cast[float32](dx), cast[float32](x), cast[float32](dy), cast[float32](w),
+			cast[float32](dw), cast[float32](db), cast[float32](nextX),
+			cast[float32](nextDY), float32(m), float32(s), float32(a), float32(b), float32(f), float32(nextM),
+			float32(nextS), past)
 	}
 	normGradLine(dx, x, dy, w, m, s, a, b, f, past)
 	return normSumsLine(dw, db, nextX, nextDY, w, nextM, nextS)
@@ -295,7 +304,8 @@ func normGradSumsLine[T float](dx, x, dy, w, dw, db, nextX, nextDY []T, m, s, a,
 // normParamLine adds dy[i]·(x[i]−m)·s to dw[i], and dy[i] to db[i] unless db is nil.
 func normParamLine[T float](dw, db, x, dy []T, m, s T) {
 	if single[T]() {
-		vecmath.NormParamGrad(cast[float32](dw), cast[float32](db), cast[float32](x), cast[float32](dy), float32(m), float32(s))
+		vecmath.NormParamGrad(cast[float32](dw), cast[float32](db), cast[float32](x), cast[float32](dy), float32(m),
+			float32(s))
 		return
 	}
 	for i, v := range x {
@@ -348,7 +358,8 @@ func hideLine[T float](dst []T, mask []uint8, value T) {
 // rotateLine sets a[i] = x[i]·cos[i] − y[i]·sin[i]·sign and b[i] = y[i]·cos[i] + x[i]·sin[i]·sign.
 func rotateLine[T float](a, b, x, y, cos, sin []T, sign T) {
 	if single[T]() {
-		vecmath.Rotate(cast[float32](a), cast[float32](b), cast[float32](x), cast[float32](y), cast[float32](cos), cast[float32](sin), float32(sign))
+		vecmath.Rotate(cast[float32](a), cast[float32](b), cast[float32](x), cast[float32](y), cast[float32](cos),
+			cast[float32](sin), float32(sign))
 		return
 	}
 	for i, c := range cos {

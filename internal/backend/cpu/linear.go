@@ -44,7 +44,8 @@ func linearKernel(d *Device, c *backend.Call) {
 // checkLinear faults unless the operands fit.
 func (d *Device) checkLinear(c *backend.Call) {
 	x, w, out := &c.In[0], &c.In[1], &c.Out[0]
-	fits := x.NDim == 2 && w.NDim == 2 && out.NDim == 2 && x.Shape[1] == w.Shape[0] && out.Shape[0] == x.Shape[0] && out.Shape[1] == w.Shape[1] &&
+	fits := x.NDim == 2 && w.NDim == 2 && out.NDim == 2 && x.Shape[1] == w.Shape[0] && out.Shape[0] == x.Shape[0] &&
+		out.Shape[1] == w.Shape[1] &&
 		x.DType == out.DType && w.DType == out.DType
 	if c.NIn > 2 {
 		fits = fits && c.In[2].NDim == 1 && c.In[2].Shape[0] == out.Shape[1] && c.In[2].DType == out.DType
@@ -53,9 +54,11 @@ func (d *Device) checkLinear(c *backend.Call) {
 		fits = fits && equalShape(&c.Out[i], out) && c.Out[i].DType == out.DType && c.Out[i].Contiguous()
 	}
 	if !fits {
-		d.fault(c, "%s %v times %s %v, with a bias of [N] if any, gives no contiguous %s %v", x.DType, x.Shape[:x.NDim], w.DType, w.Shape[:w.NDim], out.DType, out.Shape[:out.NDim])
+		d.fault(c, "%s %v times %s %v, with a bias of [N] if any, gives no contiguous %s %v", x.DType, x.Shape[:x.NDim],
+			w.DType, w.Shape[:w.NDim], out.DType, out.Shape[:out.NDim])
 	}
-	if op := c.Ints[0]; op < 0 || op >= int(backend.NumOps) || op != int(backend.OpInvalid) && activations[op].f32 == nil || op == int(backend.OpInvalid) && c.NOut > 1 {
+	if op := c.Ints[0]; op < 0 || op >= int(backend.NumOps) || op != int(backend.OpInvalid) &&
+		activations[op].f32 == nil || op == int(backend.OpInvalid) && c.NOut > 1 {
 		d.fault(c, "cannot apply op %d to give %d outputs", op, c.NOut)
 	}
 }
@@ -73,7 +76,8 @@ func linearProduct[T float32 | float64](t *task, f *gemm.Fused[T],
 		f.Finish = t.linear.activate
 	}
 	run(t.d.pool, out.Shape[0], out.Shape[1], x.Shape[1], gemm.Strided(from[T](x, x.Offset), x.Stride[0], x.Stride[1]),
-		gemm.Strided(from[T](w, w.Offset), w.Stride[0], w.Stride[1]), gemm.InRows(from[T](out, out.Offset), out.Shape[1]), f)
+		gemm.Strided(from[T](w, w.Offset), w.Stride[0], w.Stride[1]),
+		gemm.InRows(from[T](out, out.Offset), out.Shape[1]), f)
 	*f = gemm.Fused[T]{}
 }
 

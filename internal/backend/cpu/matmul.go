@@ -89,8 +89,10 @@ func matMulKernel(d *Device, c *backend.Call) {
 func (d *Device) product(c *backend.Call, p *product) {
 	a, b, out := &c.In[0], &c.In[1], &c.Out[0]
 	nd := out.NDim
-	if nd < 2 || a.NDim != nd || b.NDim != nd || a.DType != b.DType || a.DType != out.DType && !(a.DType.IsHalf() && out.DType == dtype.Float32) {
-		d.fault(c, "%s %v times %s %v gives no %s %v", a.DType, a.Shape[:a.NDim], b.DType, b.Shape[:b.NDim], out.DType, out.Shape[:nd])
+	if nd < 2 || a.NDim != nd || b.NDim != nd || a.DType != b.DType || a.DType != out.DType &&
+		!(a.DType.IsHalf() && out.DType == dtype.Float32) {
+		d.fault(c, "%s %v times %s %v gives no %s %v", a.DType, a.Shape[:a.NDim], b.DType, b.Shape[:b.NDim], out.DType,
+			out.Shape[:nd])
 	}
 	i, j := nd-2, nd-1
 	*p = product{
@@ -108,11 +110,13 @@ func (d *Device) product(c *backend.Call, p *product) {
 		d.fault(c, "%v times %v gives no %v", a.Shape[:nd], b.Shape[:nd], out.Shape[:nd])
 	}
 	if p.m > 1 && out.Stride[i] != p.n && p.n > 0 || p.n > 1 && out.Stride[j] != 1 {
-		d.fault(c, "the output's last two dims are not contiguous: shape %v, strides %v", out.Shape[:nd], out.Stride[:nd])
+		d.fault(c, "the output's last two dims are not contiguous: shape %v, strides %v", out.Shape[:nd],
+			out.Stride[:nd])
 	}
 	for k := i - 1; k >= 0; k-- { // innermost batch dim first
 		size := out.Shape[k]
-		if size != 1 && (b.Stride[k] != 0 || out.Stride[k] != p.m*p.n || a.Stride[k] != p.m*p.ars || p.accumulate && out.Stride[k] == 0) {
+		if size != 1 && (b.Stride[k] != 0 || out.Stride[k] != p.m*p.n || a.Stride[k] != p.m*p.ars || p.accumulate &&
+			out.Stride[k] == 0) {
 			break
 		}
 		if size != 1 {
@@ -128,13 +132,15 @@ func products[T float](t *task, pool *parallel.Pool, lo, hi int) {
 	p := &t.product
 	a, b, out := &t.c.In[0], &t.c.In[1], &t.c.Out[0]
 	for i := lo; i < hi; i++ {
-		multiply(pool, p.m, p.n, p.k, from[T](a, a.Offset+p.a.offset(i)), p.ars, p.acs, from[T](b, b.Offset+p.b.offset(i)), p.brs, p.bcs,
+		multiply(pool, p.m, p.n, p.k, from[T](a, a.Offset+p.a.offset(i)), p.ars, p.acs,
+			from[T](b, b.Offset+p.b.offset(i)), p.brs, p.bcs,
 			from[T](out, out.Offset+p.c.offset(i)), p.ldc, p.accumulate)
 	}
 }
 
 // multiply is C = A·B or C += A·B by package gemm.
-func multiply[T float](pool *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int, accumulate bool) {
+func multiply[T float](pool *parallel.Pool, m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int,
+	accumulate bool) {
 	if unsafe.Sizeof(*new(T)) == 4 {
 		gemm.Float32(pool, m, n, k, gemm.Strided(cast[float32](a), ars, acs), gemm.Strided(cast[float32](b), brs, bcs),
 			gemm.InRows(cast[float32](c), ldc), accumulate)

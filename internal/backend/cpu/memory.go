@@ -45,12 +45,14 @@ func (b *buffer) bytes() []byte { return unsafe.Slice((*byte)(b.ptr), b.n) }
 type memory struct {
 	name string
 
-	mu      sync.Mutex
-	free    [numClasses]*buffer
-	slab    []byte  // the rest of the newest slab
-	heads   *buffer // of large blocks, for later use
-	arena   arena   // of large blocks
-	lasting arena   // of slabs, and of large blocks that kernels keep: apart, since one of them in the middle of free memory divides it for good
+	mu    sync.Mutex
+	free  [numClasses]*buffer
+	slab  []byte  // the rest of the newest slab
+	heads *buffer // of large blocks, for later use
+	arena arena   // of large blocks
+	// of slabs, and of large blocks that kernels keep: apart, since one of them in the middle of free memory divides it
+	// for good
+	lasting arena
 	stats   backend.Stats
 	poison  bool
 }
@@ -94,7 +96,8 @@ func (m *memory) alloc(n int, use purpose) (*buffer, error) {
 		b, err = m.take(classOf(n))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot allocate %d bytes (%d in use, %d reserved): %w", m.name, n, m.stats.InUse, m.reserved(), err)
+		return nil, fmt.Errorf("%s: cannot allocate %d bytes (%d in use, %d reserved): %w", m.name, n, m.stats.InUse,
+			m.reserved(), err)
 	}
 	b.n, b.live, b.use = n, true, use
 	if m.poison {

@@ -134,7 +134,8 @@ func (g *layerNormGrad[T]) row(t *task, dw, db []T, i int) {
 	x, dy := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols)
 	if g.waiting && db != nil {
 		j, n := g.last, float64(cols)
-		g.sum, g.inner = normGradSumsLine(row[T](&c.Out[0], j, cols), row[T](&c.In[0], j, cols), row[T](&c.In[3], j, cols), g.weight, dw, db, x, dy,
+		g.sum, g.inner = normGradSumsLine(row[T](&c.Out[0], j, cols), row[T](&c.In[0], j, cols),
+			row[T](&c.In[3], j, cols), g.weight, dw, db, x, dy,
 			g.mean[j], g.rstd[j], T(g.sum/n), T(g.inner/n), g.rstd[j], m, s, true)
 	} else {
 		g.end(t)
@@ -153,7 +154,8 @@ func (g *layerNormGrad[T]) end(t *task) {
 	}
 	c, cols, i := t.c, t.n[0], g.last
 	x, dy, dx := row[T](&c.In[0], i, cols), row[T](&c.In[3], i, cols), row[T](&c.Out[0], i, cols)
-	normGradLine(dx, x, dy, g.weight, g.mean[i], g.rstd[i], T(g.sum/float64(cols)), T(g.inner/float64(cols)), g.rstd[i], t.past)
+	normGradLine(dx, x, dy, g.weight, g.mean[i], g.rstd[i], T(g.sum/float64(cols)), T(g.inner/float64(cols)), g.rstd[i],
+		t.past)
 	g.waiting = false
 }
 

@@ -29,13 +29,18 @@ func TestLargeOutputs(t *testing.T) {
 		outs int // statistics, after the result
 		sums int // gradients of parameters, which are those of the half that was last
 	}{
-		{backend.OpReLU, v(x), 0, 0}, {backend.OpGELU, v(x), 0, 0}, {backend.OpAdd, v(x, dy), 0, 0}, {backend.OpSwiGLU, v(x, dy), 0, 0}, {backend.OpGELUTanhGrad, v(x, dy), 0, 0},
-		{backend.OpSoftmax, v(x), 0, 0}, {backend.OpSoftmaxGrad, v(x, dy), 0, 0}, {backend.OpLogSoftmax, v(x), 0, 0}, {backend.OpLogSoftmaxGrad, v(x, dy), 0, 0},
-		{backend.OpLayerNorm, v(x, w, b), 2, 0}, {backend.OpRMSNorm, v(x, w), 1, 0}, {backend.OpLayerNormGrad, v(x, mean, rstd, dy, w), 0, 0}, {backend.OpRMSNormGrad, v(x, rstd, dy, w), 0, 0},
-		{backend.OpLayerNormGrad, v(x, mean, rstd, dy, w), 0, 2}, {backend.OpLayerNormGrad, v(x, mean, rstd, dy, w), 0, 1},
+		{backend.OpReLU, v(x), 0, 0}, {backend.OpGELU, v(x), 0, 0}, {backend.OpAdd, v(x, dy), 0, 0},
+		{backend.OpSwiGLU, v(x, dy), 0, 0}, {backend.OpGELUTanhGrad, v(x, dy), 0, 0},
+		{backend.OpSoftmax, v(x), 0, 0}, {backend.OpSoftmaxGrad, v(x, dy), 0, 0}, {backend.OpLogSoftmax, v(x), 0, 0},
+		{backend.OpLogSoftmaxGrad, v(x, dy), 0, 0},
+		{backend.OpLayerNorm, v(x, w, b), 2, 0}, {backend.OpRMSNorm, v(x, w), 1, 0},
+		{backend.OpLayerNormGrad, v(x, mean, rstd, dy, w), 0, 0}, {backend.OpRMSNormGrad, v(x, rstd, dy, w), 0, 0},
+		{backend.OpLayerNormGrad, v(x, mean, rstd, dy, w), 0, 2},
+		{backend.OpLayerNormGrad, v(x, mean, rstd, dy, w), 0, 1},
 	} {
 		whole, parts := view(t, d, zero, rows, cols), view(t, d, zero, rows, cols)
-		stats := append([]backend.View{view(t, d, zero, rows), view(t, d, zero, rows)}[:k.outs], []backend.View{view(t, d, zero, cols), view(t, d, zero, cols)}[:k.sums]...)
+		stats := append([]backend.View{view(t, d, zero, rows), view(t, d, zero, rows)}[:k.outs],
+			[]backend.View{view(t, d, zero, cols), view(t, d, zero, cols)}[:k.sums]...)
 		launch := func(out backend.View, from, to int) {
 			c := call(k.op, append(v(out), stats...), k.ins)
 			half := func(v *backend.View) {
@@ -55,7 +60,8 @@ func TestLargeOutputs(t *testing.T) {
 		launch(parts, rows/2, rows)
 		for _, overlapRows = range []bool{!overlapRows, overlapRows} {
 			launch(whole, 0, rows)
-			require.Equal(t, parts.Buf.(*buffer).bytes(), whole.Buf.(*buffer).bytes(), "%s, overlapped: %t", k.op, overlapRows)
+			require.Equal(t, parts.Buf.(*buffer).bytes(), whole.Buf.(*buffer).bytes(), "%s, overlapped: %t", k.op,
+				overlapRows)
 		}
 		d.mem.release(whole.Buf.(*buffer))
 		d.mem.release(parts.Buf.(*buffer))

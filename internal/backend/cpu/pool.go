@@ -18,10 +18,12 @@ func maxPoolKernel(d *Device, c *backend.Call) {
 	fits := x.NDim == 4 && y.NDim == 4 && x.Shape[0] == y.Shape[0] && x.Shape[1] == y.Shape[1]
 	for k := range 2 {
 		s, p, n := c.Ints[k], c.Ints[2+k], c.Ints[4+k]
-		fits = fits && s > 0 && p >= 0 && 2*p <= n && x.Shape[2+k] > 0 && x.Shape[2+k]+2*p >= n && y.Shape[2+k] == (x.Shape[2+k]+2*p-n)/s+1
+		fits = fits && s > 0 && p >= 0 && 2*p <= n && x.Shape[2+k] > 0 && x.Shape[2+k]+2*p >= n &&
+			y.Shape[2+k] == (x.Shape[2+k]+2*p-n)/s+1
 	}
 	if !fits {
-		d.fault(c, "input of shape %v, output of shape %v, stride, padding, window %v", x.Shape[:x.NDim], y.Shape[:y.NDim], c.Ints[:6])
+		d.fault(c, "input of shape %v, output of shape %v, stride, padding, window %v", x.Shape[:x.NDim],
+			y.Shape[:y.NDim], c.Ints[:6])
 	}
 	d.wantVector(c, index, dtype.Int64, y.Numel(), "index")
 	t := d.begin(c)
@@ -45,7 +47,8 @@ func maxPoolPlanes(t *task, _ *lane, lo, hi int) {
 	c := t.c
 	h, w, oh, ow := c.In[0].Shape[2], c.In[0].Shape[3], c.Out[0].Shape[2], c.Out[0].Shape[3]
 	for p := lo; p < hi; p++ {
-		x, y, index := row[float64](&c.In[0], p, h*w), row[float64](&c.Out[0], p, oh*ow), row[int64](&c.Out[1], p, oh*ow)
+		x, y, index := row[float64](&c.In[0], p, h*w), row[float64](&c.Out[0], p, oh*ow),
+			row[int64](&c.Out[1], p, oh*ow)
 		for i := range y {
 			top, left := i/ow*c.Ints[0]-c.Ints[2], i%ow*c.Ints[1]-c.Ints[3]
 			first, last := max(left, 0), min(left+c.Ints[5], w)
@@ -73,7 +76,8 @@ func maxPoolVectors(t *task, l *lane, lo, hi int) {
 	l.reserve(2 * carved(4*size))
 	values, places := carve[float32](l, size), carve[uint32](l, size)
 	for p := lo; p < hi; p++ {
-		x, y, index := row[float32](&c.In[0], p, h*w), row[float32](&c.Out[0], p, oh*ow), row[int64](&c.Out[1], p, oh*ow)
+		x, y, index := row[float32](&c.In[0], p, h*w), row[float32](&c.Out[0], p, oh*ow),
+			row[int64](&c.Out[1], p, oh*ow)
 		framePlane(c, values, x, h, w)
 		copy(places, unsafe.Slice((*uint32)(t.parts.ptr), size))
 		widen(values, places, c.Ints[5], 1)
@@ -132,7 +136,8 @@ func widen(values []float32, places []uint32, n, step int) {
 	for have := 1; have < n; {
 		more := min(have, n-have)
 		count := max(len(values)-more*step, 0)
-		vecmath.Larger(values[:count], places[:count], values[:count], places[:count], values[len(values)-count:], places[len(values)-count:])
+		vecmath.Larger(values[:count], places[:count], values[:count], places[:count], values[len(values)-count:],
+			places[len(values)-count:])
 		have += more
 	}
 }

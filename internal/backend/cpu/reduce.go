@@ -12,11 +12,12 @@ import (
 
 // The pieces of a sum. They are part of its order of additions, and so of its bits.
 const (
-	sumPart    = 16384 // elements per partial sum along the last dim, a multiple of sumLanes
-	sumLanes   = 16    // accumulators of a partial sum along the last dim
-	sumRows    = 128   // rows per partial sum where columns are summed side by side: so few that workers sum the rows that they wrote
-	sumColumns = 256   // columns side by side; these do not touch each other
-	sumSqBlock = 4096  // elements per output of OpSumSq
+	sumPart  = 16384 // elements per partial sum along the last dim, a multiple of sumLanes
+	sumLanes = 16    // accumulators of a partial sum along the last dim
+	// rows per partial sum where columns are summed side by side: so few that workers sum the rows that they wrote
+	sumRows    = 128
+	sumColumns = 256  // columns side by side; these do not touch each other
+	sumSqBlock = 4096 // elements per output of OpSumSq
 )
 
 // accumulator is what a sum is kept in: float64 for floats, int64 for integers.
@@ -302,8 +303,10 @@ func argMinBody[T number](t *task, _ *lane, lo, hi int) {
 func sumSqKernel(d *Device, c *backend.Call) {
 	in, out := &c.In[0], &c.Out[0]
 	n := in.Numel()
-	if !in.Contiguous() || !out.Contiguous() || out.DType != dtype.Float64 || out.Numel() != (n+sumSqBlock-1)/sumSqBlock {
-		d.fault(c, "want contiguous input and a float64 output per %d elements, not %s of shape %v", sumSqBlock, out.DType, out.Shape[:out.NDim])
+	if !in.Contiguous() || !out.Contiguous() || out.DType != dtype.Float64 || out.Numel() != (n+sumSqBlock-1)/
+		sumSqBlock {
+		d.fault(c, "want contiguous input and a float64 output per %d elements, not %s of shape %v", sumSqBlock,
+			out.DType, out.Shape[:out.NDim])
 	}
 	t := d.begin(c)
 	defer t.end()

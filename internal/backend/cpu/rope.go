@@ -13,13 +13,15 @@ func ropeKernel(d *Device, c *backend.Call) {
 		d.fault(c, "x and output of shapes %v and %v, want four dims, the same", x.Shape[:x.NDim], out.Shape[:out.NDim])
 	}
 	for i := 1; i < 3; i++ {
-		if v := &c.In[i]; v.NDim != 3 || v.Shape[0] != x.Shape[0] || v.Shape[1] != x.Shape[2] || v.Shape[2] != c.In[1].Shape[2] || 2*v.Shape[2] > x.Shape[3] {
+		if v := &c.In[i]; v.NDim != 3 || v.Shape[0] != x.Shape[0] || v.Shape[1] != x.Shape[2] ||
+			v.Shape[2] != c.In[1].Shape[2] || 2*v.Shape[2] > x.Shape[3] {
 			d.fault(c, "table %d of shape %v for x of shape %v", i, v.Shape[:v.NDim], x.Shape[:4])
 		}
 	}
 	for i, v := range []*backend.View{out, x, &c.In[1], &c.In[2]} {
 		if last := v.NDim - 1; v.DType != x.DType || v.Shape[last] > 1 && v.Stride[last] != 1 {
-			d.fault(c, "operand %d: %s with stride %d in the last dim, want %s with 1", i, v.DType, v.Stride[last], x.DType)
+			d.fault(c, "operand %d: %s with stride %d in the last dim, want %s with 1", i, v.DType, v.Stride[last],
+				x.DType)
 		}
 	}
 	t := d.begin(c)

@@ -12,8 +12,8 @@ import (
 )
 
 // rowwise is the kernel of an op that works along the last dim of contiguous operands of In[0]'s dtype: the output and
-// the first inputs. check, if any, looks at the rest. half, if not nil, widens half operands row by row; without it they
-// are widened as a whole.
+// the first inputs. check, if any, looks at the rest. half, if not nil, widens half operands row by row; without it
+// they are widened as a whole.
 func rowwise(ins int, check func(*Device, *backend.Call), f32, f64, half body) kernel {
 	return kernel{outs: 1, ins: ins, raw: half != nil, run: func(d *Device, c *backend.Call) {
 		f := f32

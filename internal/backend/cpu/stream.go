@@ -68,7 +68,8 @@ func (d *Device) checkView(c *backend.Call, v *backend.View, what string, i int)
 		hi += (n - 1) * v.Stride[k]
 	}
 	if size := v.DType.Size(); size == 0 || v.Offset < 0 || (hi+1)*size > b.n {
-		d.fault(c, "%s %d: elements %d to %d of %s reach outside a buffer of %d bytes", what, i, v.Offset, hi, v.DType, b.n)
+		d.fault(c, "%s %d: elements %d to %d of %s reach outside a buffer of %d bytes", what, i, v.Offset, hi, v.DType,
+			b.n)
 	}
 }
 

@@ -17,7 +17,8 @@ const transposeTile = 32
 // last one and the input is not; ok is false where a copy by runs is as good.
 func (n *nest) transposition() (dim int, ok bool) {
 	last := n.nd - 1
-	if n.ops != 2 || n.size[0] != n.size[1] || n.stride[0][last] != n.size[0] || n.stride[1][last] <= n.size[1] || n.shape[last] < 4 {
+	if n.ops != 2 || n.size[0] != n.size[1] || n.stride[0][last] != n.size[0] || n.stride[1][last] <= n.size[1] ||
+		n.shape[last] < 4 {
 		return 0, false
 	}
 	for d := range last {
@@ -51,16 +52,19 @@ func transposeStrips[T uint8 | uint16 | uint32 | uint64](t *task, l *lane, lo, h
 		rows := min(transposeTile, n.shape[dim]-i0)
 		for j := 0; j < n.shape[last]; j += transposeTile {
 			columns := min(transposeTile, n.shape[last]-j)
-			transposeOne(square, unsafe.Add(dst, j*n.size[0]), n.stride[0][dim], unsafe.Add(src, j*n.stride[1][last]), n.stride[1][last], rows, columns)
+			transposeOne(square, unsafe.Add(dst, j*n.size[0]), n.stride[0][dim], unsafe.Add(src, j*n.stride[1][last]),
+				n.stride[1][last], rows, columns)
 		}
 	}
 }
 
 // transposeOne sets row i, column j of dst to row j, column i of src; strides are those of rows, in bytes.
-func transposeOne[T uint8 | uint16 | uint32 | uint64](square []T, dst unsafe.Pointer, dstStride int, src unsafe.Pointer, srcStride, rows, columns int) {
+func transposeOne[T uint8 | uint16 | uint32 | uint64](square []T, dst unsafe.Pointer, dstStride int, src unsafe.Pointer,
+	srcStride, rows, columns int) {
 	if unsafe.Sizeof(*new(T)) == 4 && dstStride >= 4*columns && srcStride >= 0 {
 		to := unsafe.Slice((*float32)(dst), (rows-1)*dstStride/4+columns)
-		gemm.Transpose(to, dstStride/4, columns, rows, unsafe.Slice((*float32)(src), (columns-1)*srcStride/4+rows), srcStride/4)
+		gemm.Transpose(to, dstStride/4, columns, rows, unsafe.Slice((*float32)(src), (columns-1)*srcStride/4+rows),
+			srcStride/4)
 		return
 	}
 	for j := range columns {
@@ -76,7 +80,8 @@ func transposeOne[T uint8 | uint16 | uint32 | uint64](square []T, dst unsafe.Poi
 }
 
 // transposeBodies are the copies by size of an element.
-var transposeBodies = [9]body{1: transposeStrips[uint8], 2: transposeStrips[uint16], 4: transposeStrips[uint32], 8: transposeStrips[uint64]}
+var transposeBodies = [9]body{1: transposeStrips[uint8], 2: transposeStrips[uint16], 4: transposeStrips[uint32],
+	8: transposeStrips[uint64]}
 
 // transpose runs a copy that transposes; it reports false if the copy is none.
 func (t *task) transpose(c *backend.Call) bool {

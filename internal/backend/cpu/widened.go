@@ -28,7 +28,8 @@ func (d *Device) launchWidened(k *kernel, c *backend.Call) {
 	}
 	for i := range c.NOut {
 		if c.Out[i].DType.IsHalf() {
-			d.widen(w, &w.call.Out[i], &c.Out[i], k.updates || (c.Op == backend.OpMatMul || c.Op == backend.OpEmbeddingGrad) && c.Ints[0] == 1)
+			d.widen(w, &w.call.Out[i], &c.Out[i],
+				k.updates || (c.Op == backend.OpMatMul || c.Op == backend.OpEmbeddingGrad) && c.Ints[0] == 1)
 		}
 	}
 	k.run(d, &w.call)

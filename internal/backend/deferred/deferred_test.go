@@ -63,7 +63,8 @@ func TestWorkIsDeferred(t *testing.T) {
 	require.False(t, event.Done())
 	require.EqualValues(t, 400, d.Stats().InUse)
 	require.Panics(t, func() { d.Free(x.Buf) })
-	require.Panics(t, func() { s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [4]backend.View{x}}) }, "a freed operand")
+	require.Panics(t, func() { s.Launch(&backend.Call{Op: backend.OpFill, NOut: 1, Out: [4]backend.View{x}}) },
+		"a freed operand")
 	close(gate)
 	raw := make([]byte, 4)
 	s.Read(raw, y.Buf, 0)

@@ -61,7 +61,8 @@ func TestAheadChangesNothing(t *testing.T) {
 		a.Rows(unsafe.Pointer(&x.b[0]), 7, 4096, 130)
 		a.Rows(nil, 100, 1<<40, 64)
 		c := append([]float32(nil), x.c...)
-		inPlace(e, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Panels[float32]{x.b, x.n + 1, e.nr}, InRows(c, x.ldc), x.add, &a)
+		inPlace(e, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Panels[float32]{x.b, x.n + 1, e.nr}, InRows(c, x.ldc),
+			x.add, &a)
 		require.Equal(t, x.result(e, false), c)
 	})
 }

@@ -29,10 +29,12 @@ func TestAssemblyIsCurrent(t *testing.T) {
 	dir := t.TempDir()
 	generator := exec.Command("go", "run", ".", "-dir", dir)
 	generator.Dir = "_asm"
-	generator.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GOOS=", "GOARCH=") // for the host, whatever is being tested
+	// for the host, whatever is being tested
+	generator.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GOOS=", "GOARCH=")
 	out, err := generator.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	for _, name := range []string{"kernels_amd64.s", "kernels_amd64.go", "kernels64_amd64.s", "kernels64_amd64.go", "kernelshalf_amd64.s", "kernelshalf_amd64.go", "kernelstiles_amd64.s", "kernelstiles_amd64.go"} {
+	for _, name := range []string{"kernels_amd64.s", "kernels_amd64.go", "kernels64_amd64.s", "kernels64_amd64.go",
+		"kernelshalf_amd64.s", "kernelshalf_amd64.go", "kernelstiles_amd64.s", "kernelstiles_amd64.go"} {
 		want, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
 		got, err := os.ReadFile(name)

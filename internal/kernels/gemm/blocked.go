@@ -96,7 +96,8 @@ func (j *job[T]) chooseLayout() layout {
 type cutting struct {
 	rows, cols int // of which pieces have multiples, but for the last ones
 	most       int // rows of a piece
-	blocks     int // parts of the columns for which B is packed one after the other, so that pieces lose nothing by having them
+	// parts of the columns for which B is packed one after the other, so that pieces lose nothing by having them
+	blocks int
 	// extraRows could be computed while B is packed, and extraCols while A is read.
 	extraRows, extraCols int
 	smallest             int // operations of a piece
@@ -122,8 +123,10 @@ func (j *job[T]) blockedCut() cutting {
 // columns reads A.
 func (j *job[T]) cut(workers int, c cutting) {
 	const (
-		few   = 192 // rows for which B is packed
-		tries = 8   // numbers of columns' parts for each of the rows': with many workers, trying all would take longer than it saves
+		few = 192 // rows for which B is packed
+		// numbers of columns' parts for each of the rows': with many workers, trying all would take longer than it
+		// saves
+		tries = 8
 	)
 	j.cutting = c
 	rows, cols := j.panels()
@@ -159,7 +162,8 @@ func (j *job[T]) largest() (rows, cols int) {
 func (j *job[T]) piece(number int) (i0, i1, j0, j1 int) {
 	y, x, high, wide := number/j.across, number%j.across, j.cutting.rows, j.cutting.cols
 	rows, cols := j.panels()
-	return y * rows / j.down * high, min((y+1)*rows/j.down*high, j.m), x * cols / j.across * wide, min((x+1)*cols/j.across*wide, j.n)
+	return y * rows / j.down * high, min((y+1)*rows/j.down*high, j.m), x * cols / j.across * wide,
+		min((x+1)*cols/j.across*wide, j.n)
 }
 
 // blockCols is how many of cols columns of B are packed at once: parts of about the same width, wider ones of fewer

@@ -29,7 +29,8 @@ type tiling struct {
 	// skinny is the largest m for which B is not packed ahead: its elements are used by so few rows that packing all of
 	// it would not pay.
 	skinny int
-	// fusedPacking says for which products panels of B are packed by the kernel that reads them first; the zero value: none.
+	// fusedPacking says for which products panels of B are packed by the kernel that reads them first; the zero value:
+	// none.
 	fusedPacking fusedPacking
 	// narrow is the largest n for which the transposed product is computed instead, as most of each vector would be
 	// padding.
@@ -66,18 +67,21 @@ type engine[T element] struct {
 	gemvRows gemvRows[T]
 	// rows and tall are micro for mr rows of A where they lie: row i at a[i·astride], or column p at a[p·astride]. With
 	// each block they ask for a part of what next, the address of a fetch, says. They are nil where there are none.
-	rows, tall func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int, next *uintptr)
-	// keeping is rows for one block that packs B as it reads it: row p of it goes to kept[p·nr:]. With that it asks for nr
-	// elements at near[p·bstride]. It is nil where there is none.
+	rows, tall func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int,
+		next *uintptr)
+	// keeping is rows for one block that packs B as it reads it: row p of it goes to kept[p·nr:]. With that it asks for
+	// nr elements at near[p·bstride]. It is nil where there is none.
 	keeping func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int, kept, near *T)
 	// strided computes count tiles of rows ≤ mr by nr: C = A·B, or C += A·B if add is not 0, over k ≥ 1 products.
 	// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the
 	// next a, b and c move on by astep, bstep and cstep. With each productsPerTurn products it may ask for two
 	// neighbouring cache lines: the first time at next, each time step bytes further.
-	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)
+	strided func(rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next,
+		step uintptr)
 	// broad is strided for tiles below each other of mr/2 rows by two panels, of which the second lies bps elements
 	// behind the first. It is nil where there is none.
-	broad func(k int, a *T, ars, acs int, b *T, brs, bps int, c *T, crs, add, count, astep, cstep int, next, step uintptr)
+	broad func(k int, a *T, ars, acs int, b *T, brs, bps int, c *T, crs, add, count, astep, cstep int, next,
+		step uintptr)
 	// tiles is zero where there is no matrix unit.
 	tiles tiles[T]
 	// splitKLimits is zero where gemvRows.add is missing.
@@ -96,8 +100,9 @@ type engine[T element] struct {
 // direct is a family of kernels for few rows, which read a B of elements of their own where it lies. The zero value has
 // none.
 type direct[T element, B any] struct {
-	widths []int // by number of rows: how many columns a kernel computes at once; a divisor of nr or a multiple of it or of its half
-	whole  int   // what k must be a multiple of
+	// by number of rows: how many columns a kernel computes at once; a divisor of nr or a multiple of it or of its half
+	widths []int
+	whole  int // what k must be a multiple of
 	// compute computes a tile of rows by blocks·widths[rows]; the rest is as for engine.micro.
 	compute func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 }

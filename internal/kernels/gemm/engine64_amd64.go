@@ -8,8 +8,10 @@ import "github.com/lockstep-ml/lockstep/internal/kernels"
 
 // The kernels for float64 by number of rows.
 var (
-	kernels64AVX2   = [...]kernel64{nil, microAVX2F64x1, microAVX2F64x2, microAVX2F64x3, microAVX2F64x4, microAVX2F64x5, microAVX2F64x6}
-	kernels64AVX512 = [...]kernel64{nil, microAVX512F64x1, microAVX512F64x2, microAVX512F64x3, microAVX512F64x4, microAVX512F64x5, microAVX512F64x6,
+	kernels64AVX2 = [...]kernel64{nil, microAVX2F64x1, microAVX2F64x2, microAVX2F64x3, microAVX2F64x4, microAVX2F64x5,
+		microAVX2F64x6}
+	kernels64AVX512 = [...]kernel64{nil, microAVX512F64x1, microAVX512F64x2, microAVX512F64x3, microAVX512F64x4,
+		microAVX512F64x5, microAVX512F64x6,
 		microAVX512F64x7, microAVX512F64x8, microAVX512F64x9, microAVX512F64x10, microAVX512F64x11, microAVX512F64x12}
 )
 

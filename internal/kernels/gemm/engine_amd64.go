@@ -16,7 +16,8 @@ type kernel func(k int, a, b *float32, bstride int, c *float32, cstride int, d *
 // The kernels by number of rows.
 var (
 	kernelsAVX2   = [...]kernel{nil, microAVX2x1, microAVX2x2, microAVX2x3, microAVX2x4, microAVX2x5, microAVX2x6}
-	kernelsAVX512 = [...]kernel{nil, microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5, microAVX512x6,
+	kernelsAVX512 = [...]kernel{nil, microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5,
+		microAVX512x6,
 		microAVX512x7, microAVX512x8, microAVX512x9, microAVX512x10, microAVX512x11, microAVX512x12}
 
 	streamsAVX2   = [...]kernel{nil, streamAVX2x1, streamAVX2x2, streamAVX2x3, streamAVX2x4}
@@ -36,13 +37,14 @@ var (
 
 var (
 	avx2 = engine[float32]{
-		tiling:       avx2Tiling.on(kernels.AmpleSecondCache()),
-		micro:        microAVX2,
-		rows:         rowsAVX2x6Ahead,
-		tall:         tallAVX2x6Ahead,
-		outer:        outer[float32]{32, outerAVX2, outerAVX2Past, fence},
-		stream:       direct[float32, float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
-		gemvRows:     gemvRows[float32]{4, 32, gemvRowsAVX2x1, gemvRowsAVX2x4, gemvRowsAVX2x4Ahead, addBlocksAVX2, limits},
+		tiling: avx2Tiling.on(kernels.AmpleSecondCache()),
+		micro:  microAVX2,
+		rows:   rowsAVX2x6Ahead,
+		tall:   tallAVX2x6Ahead,
+		outer:  outer[float32]{32, outerAVX2, outerAVX2Past, fence},
+		stream: direct[float32, float32]{[]int{0, 64, 48, 32, 24}, 1, streamAVX2},
+		gemvRows: gemvRows[float32]{4, 32, gemvRowsAVX2x1, gemvRowsAVX2x4, gemvRowsAVX2x4Ahead, addBlocksAVX2,
+			limits},
 		splitKLimits: splitKLimits32,
 		dots:         direct[float32, float32]{[]int{0, 16, 16, 8, 8, 8}, 8, dotsAVX2},
 		pack:         packAVX2,
@@ -53,21 +55,23 @@ var (
 		strided:   stridedAVX2,
 	}
 	avx512 = engine[float32]{
-		tiling:       avx512Tiling.on(kernels.AmpleSecondCache()),
-		micro:        microAVX512,
-		rows:         rowsAVX512x12Ahead,
-		tall:         tallAVX512x12Ahead,
-		keeping:      rowsAVX512x12Keeping,
-		outer:        outer[float32]{64, outerAVX512, outerAVX512Past, fence},
-		stream:       direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
-		gemvRows:     gemvRows[float32]{4, 64, gemvRowsAVX512x1, gemvRowsAVX512x4, gemvRowsAVX512x4Ahead, addBlocksAVX512, limits},
+		tiling:  avx512Tiling.on(kernels.AmpleSecondCache()),
+		micro:   microAVX512,
+		rows:    rowsAVX512x12Ahead,
+		tall:    tallAVX512x12Ahead,
+		keeping: rowsAVX512x12Keeping,
+		outer:   outer[float32]{64, outerAVX512, outerAVX512Past, fence},
+		stream:  direct[float32, float32]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamAVX512},
+		gemvRows: gemvRows[float32]{4, 64, gemvRowsAVX512x1, gemvRowsAVX512x4, gemvRowsAVX512x4Ahead,
+			addBlocksAVX512, limits},
 		splitKLimits: splitKLimits32,
-		dots:         direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16, dotsAVX512},
-		gemvHalves:   gemvHalves[float32]{16, gemvHalvesAVX512},
-		gemvColumns:  gemvColumns[float32]{8, 16, gemvColumnsAVX512, gemvColumnsCrowdedAVX512},
-		pack:         packAVX512,
-		copyA:        copyPanelsAAVX512,
-		copyB:        copyPanelsBAVX512,
+		dots: direct[float32, float32]{[]int{0, 32, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 16,
+			dotsAVX512},
+		gemvHalves:  gemvHalves[float32]{16, gemvHalvesAVX512},
+		gemvColumns: gemvColumns[float32]{8, 16, gemvColumnsAVX512, gemvColumnsCrowdedAVX512},
+		pack:        packAVX512,
+		copyA:       copyPanelsAAVX512,
+		copyB:       copyPanelsBAVX512,
 
 		transpose: transposeAVX512,
 		strided:   stridedAVX512,
@@ -145,7 +149,8 @@ func packAVX512(dst []float32, width, lanes, k int, src []float32, laneStride, k
 }
 
 // packTransposing is the part for lanes that are contiguous along k; it leaves the rest to packGeneric.
-func packTransposing[T element](transpose func(dst []T, width, lanes, k int, src []T, stride int), dst []T, width, lanes, k int, src []T, laneStride, kStride int) {
+func packTransposing[T element](transpose func(dst []T, width, lanes, k int, src []T, stride int), dst []T, width,
+	lanes, k int, src []T, laneStride, kStride int) {
 	if kStride != 1 || laneStride == 1 || lanes < 4 || k < 4 {
 		packGeneric(dst, width, lanes, k, src, laneStride, kStride)
 		return
@@ -164,7 +169,8 @@ func transposeAVX512(dst []float32, width, lanes, k int, src []float32, stride i
 	if whole > 0 && deep > 0 {
 		_, _ = dst[(deep-1)*width+whole-1], src[(whole-1)*stride+deep-1]
 	}
-	for p := 0; p < deep; p += 16 { // all of a row of dst before the next ones, which may lie in the same places of the cache
+	// all of a row of dst before the next ones, which may lie in the same places of the cache
+	for p := 0; p < deep; p += 16 {
 		for lane := 0; lane < whole; lane += 16 {
 			transpose16(&src[lane*stride+p], stride, &dst[p*width+lane], width)
 		}

@@ -20,7 +20,8 @@ func drawTiling(t *rapid.T, mr, nr int) tiling {
 	times := func(name string, unit, most int) int { return unit * rapid.IntRange(1, most).Draw(t, name) }
 	return tiling{
 		mr: mr, nr: nr,
-		mb: times("mb", mr, 5), tm: times("tm", mr, 3), ka: times("ka", kc, 3), nb: times("nb", nr, 5), kb: times("kb", kc, 2),
+		mb: times("mb", mr, 5), tm: times("tm", mr, 3), ka: times("ka", kc, 3), nb: times("nb", nr, 5),
+		kb:           times("kb", kc, 2),
 		skinny:       rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "skinny"),
 		fusedPacking: fusedPacking{rows: rapid.SampledFrom([]int{0, 20, 1000}).Draw(t, "fusedPacking")},
 		narrow:       rapid.SampledFrom([]int{0, 1, 20, 1000}).Draw(t, "narrow"),
@@ -56,8 +57,10 @@ func TestTilingDoesNotMatter(t *testing.T) {
 func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing := *engine32()
-		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{}, outer[float32]{}
-		packing.gemvHalves, packing.gemvRows, packing.gemvColumns = gemvHalves[float32]{}, gemvRows[float32]{}, gemvColumns[float32]{}
+		packing.stream, packing.dots, packing.outer = direct[float32, float32]{}, direct[float32, float32]{},
+			outer[float32]{}
+		packing.gemvHalves, packing.gemvRows, packing.gemvColumns = gemvHalves[float32]{}, gemvRows[float32]{},
+			gemvColumns[float32]{}
 		for _, m := range some(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14) {
 			for _, n := range some(15, 32, 97, 300) {
 				for i, k := range []int{1, 16, 40, kc + 32, 4 * kc, kc + 7} {
@@ -88,7 +91,8 @@ func TestReadingInPlaceDoesNotMatter(t *testing.T) {
 func TestPackingDoesNotMatter(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		packing, inPlace := *engine32(), *engine32()
-		inPlace.skinny, inPlace.fusedPacking, inPlace.narrow, inPlace.mb, inPlace.tm = 0, fusedPacking{}, 0, 4*inPlace.mr, 2*inPlace.mr
+		inPlace.skinny, inPlace.fusedPacking, inPlace.narrow, inPlace.mb, inPlace.tm = 0, fusedPacking{}, 0,
+			4*inPlace.mr, 2*inPlace.mr
 		packing.tiling, packing.rows, packing.tall, packing.copyA, packing.copyB = inPlace.tiling, nil, nil, nil, nil
 		for _, m := range some(13, 48, 131, 1024) {
 			for _, n := range some(15, 128, 513) {
@@ -196,7 +200,8 @@ func TestSharingProductsDoesNotMatter(t *testing.T) {
 				shared.kept = kept
 				for i, k := range []int{3 * kc, 4*kc + 9, 9 * kc} {
 					for option := range 8 {
-						x := newExample[float32](uint64(k+option), size[0], size[1], k, option&1 != 0, option&2 != 0, i%2, option&4 != 0)
+						x := newExample[float32](uint64(k+option), size[0], size[1], k, option&1 != 0, option&2 != 0,
+							i%2, option&4 != 0)
 						requireSameBits(t, x.run(t, with(&whole), nil), x.run(t, with(&shared), pool), x.String())
 					}
 				}
@@ -297,9 +302,11 @@ func TestPackingByTheWayDoesNotMatter(t *testing.T) {
 			for _, n := range some(256, 264, 300, 1700) {
 				for i, k := range []int{fusedProducts, kc + 3, 2*kc + 100} {
 					for option := range 8 {
-						x := newExample[float32](uint64(m*n*k), m, n, k, false, option&4 != 0, 9*(option&1), option&2 != 0)
+						x := newExample[float32](uint64(m*n*k), m, n, k, false, option&4 != 0, 9*(option&1),
+							option&2 != 0)
 						want := x.run(t, with(&before), nil)
-						requireSameBits(t, want, x.run(t, with(&byTheWay), []*parallel.Pool{nil, pool}[i%2]), x.String())
+						requireSameBits(t, want, x.run(t, with(&byTheWay), []*parallel.Pool{nil, pool}[i%2]),
+							x.String())
 					}
 				}
 			}

@@ -18,7 +18,8 @@ import (
 // that each element is finished once, with its last value.
 func requireFusedEqualToSteps[T element](t *rapid.T, p *parallel.Pool, x *example[T], plain function[T],
 	fused func(p *parallel.Pool, m, n, k int, a, b Matrix[T], c Rows[T], f *Fused[T])) {
-	drs, dcs := rapid.SampledFrom([]int{0, 1, x.n + 3}).Draw(t, "row stride"), rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "column stride")
+	drs, dcs := rapid.SampledFrom([]int{0, 1, x.n + 3}).Draw(t, "row stride"),
+		rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "column stride")
 	f := &Fused[T]{RowStride: drs, ColStride: dcs}
 	if x.accumulate = rapid.Bool().Draw(t, "add"); x.accumulate {
 		f.Add = make([]T, max(1, max(0, x.m-1)*drs+max(0, x.n-1)*dcs+1))
@@ -109,6 +110,7 @@ func TestFusedLargeShapes(t *testing.T) {
 func TestFusedMisusePanics(t *testing.T) {
 	s := make([]float32, 6)
 	require.PanicsWithValue(t, "gemm: Add has 2 elements, want at least 3 for 2×3 with strides 0 and 1", func() {
-		Float32Fused(nil, 2, 3, 1, Strided(s, 1, 1), Strided(s, 3, 1), InRows(s, 3), &Fused[float32]{Add: s[:2], ColStride: 1})
+		Float32Fused(nil, 2, 3, 1, Strided(s, 1, 1), Strided(s, 3, 1), InRows(s, 3),
+			&Fused[float32]{Add: s[:2], ColStride: 1})
 	})
 }

@@ -31,8 +31,10 @@ type fusedPacking struct {
 
 // packsFused reports whether A has some rows, not many, and B panels enough for each of the workers.
 func (q *product[T]) packsFused() bool {
-	return q.keeping != nil && q.m > q.mr && q.m <= q.fusedPacking.rows && q.sizeB() >= q.fusedPacking.bytes && q.k >= fusedProducts &&
-		q.n >= max(2, q.workers)*shareable/2*q.nr && q.acs == 1 && (q.bcs == 1 || q.brs == 1) && q.inRows() && q.floats()
+	return q.keeping != nil && q.m > q.mr && q.m <= q.fusedPacking.rows && q.sizeB() >= q.fusedPacking.bytes &&
+		q.k >= fusedProducts &&
+		q.n >= max(2, q.workers)*shareable/2*q.nr && q.acs == 1 && (q.bcs == 1 || q.brs == 1) && q.inRows() &&
+		q.floats()
 }
 
 // runFusedPacking computes such a product. The rows of A that do not fill a panel are packed ahead.
@@ -53,8 +55,8 @@ func (j *job[T]) runFusedPacking(p *parallel.Pool) {
 	p.ForWorkers(panels, ceilDiv(panels, parts), j.fusedPackingBody)
 }
 
-// computeFusedPacking computes all rows of C for panels [lo, hi) of B. A is copied for each block of products, as what lies
-// together falls into different sets of a cache.
+// computeFusedPacking computes all rows of C for panels [lo, hi) of B. A is copied for each block of products, as what
+// lies together falls into different sets of a cache.
 func (j *job[T]) computeFusedPacking(worker, lo, hi int) {
 	a, begin, end := j.scratch[worker].copied, lo*j.nr, min(hi*j.nr, j.n)
 	for k0 := 0; k0 < j.k; k0 += kc {
@@ -93,7 +95,8 @@ func (j *job[T]) fusedPanel(worker, col, k0, k, stride int, next *T) {
 	begin := 0 // the first row that reads the packed panel
 	if j.bcs == 1 {
 		d, dstride := j.addend(0, col, k0)
-		j.keeping(k, &s.copied[0], stride, &j.b[k0*j.brs+col], j.brs, &j.c[col], j.crs, d, dstride, kept, &j.b[(k0+min(nearRows, k-1))*j.brs+col])
+		j.keeping(k, &s.copied[0], stride, &j.b[k0*j.brs+col], j.brs, &j.c[col], j.crs, d, dstride, kept,
+			&j.b[(k0+min(nearRows, k-1))*j.brs+col])
 		begin = j.mr
 	} else {
 		j.packB(s.panel, j.nr, k, k0, col)

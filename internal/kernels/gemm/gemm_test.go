@@ -35,7 +35,8 @@ type example[T element] struct {
 }
 
 func (x *example[T]) String() string {
-	return fmt.Sprintf("m=%d n=%d k=%d A strides %d,%d B strides %d,%d ldc=%d accumulate=%v", x.m, x.n, x.k, x.ars, x.acs, x.brs, x.bcs, x.ldc, x.accumulate)
+	return fmt.Sprintf("m=%d n=%d k=%d A strides %d,%d B strides %d,%d ldc=%d accumulate=%v", x.m, x.n, x.k, x.ars,
+		x.acs, x.brs, x.bcs, x.ldc, x.accumulate)
 }
 
 // run returns C after the product, checking that nothing around C has changed.
@@ -102,7 +103,8 @@ func (x *example[T]) requireWithin(t require.TestingT, o oracle, got []T, units 
 			at := i*x.ldc + j
 			bound := float64(units) * epsilon[T]() * o.magnitude[at] * 1.01
 			if diff := math.Abs(float64(got[at]) - o.want[at]); !(diff <= bound) {
-				require.FailNowf(t, "wrong element", "(%d,%d): got %v, want %v, bound %v; %s", i, j, got[at], o.want[at], bound, x)
+				require.FailNowf(t, "wrong element", "(%d,%d): got %v, want %v, bound %v; %s", i, j, got[at],
+					o.want[at], bound, x)
 			}
 		}
 	}
@@ -156,11 +158,13 @@ func requireSameBits[T element](t require.TestingT, want, got []T, what string) 
 // drawExample draws a shape that favours the kernels' edges, and any strides, the repeating stride 0 among them.
 func drawExample[T element](t *rapid.T) *example[T] {
 	size := func(name string) int {
-		return rapid.OneOf(rapid.IntRange(0, 9), rapid.IntRange(10, 70), rapid.SampledFrom([]int{12, 24, 32, 64, 96, 97, 128, 130})).Draw(t, name)
+		return rapid.OneOf(rapid.IntRange(0, 9), rapid.IntRange(10, 70),
+			rapid.SampledFrom([]int{12, 24, 32, 64, 96, 97, 128, 130})).Draw(t, name)
 	}
 	m, n := size("m"), size("n")
 	k := rapid.OneOf(rapid.IntRange(0, 40), rapid.SampledFrom([]int{255, 256, 257, 300, 512, 530})).Draw(t, "k")
-	x := newExample[T](rapid.Uint64().Draw(t, "seed"), m, n, k, rapid.Bool().Draw(t, "transA"), rapid.Bool().Draw(t, "transB"),
+	x := newExample[T](rapid.Uint64().Draw(t, "seed"), m, n, k, rapid.Bool().Draw(t, "transA"),
+		rapid.Bool().Draw(t, "transB"),
 		rapid.IntRange(0, 5).Draw(t, "pad"), rapid.Bool().Draw(t, "accumulate"))
 	switch rapid.IntRange(0, 5).Draw(t, "special") {
 	case 0: // neither stride is 1
@@ -215,7 +219,8 @@ func requireEveryTileShape[T element](t *testing.T, f function[T]) {
 func TestLargeShapes(t *testing.T) {
 	pool := parallel.New(2)
 	defer pool.Close()
-	for i, s := range [][3]int{{1100, 20, 300}, {20, 1100, 300}, {13, 50, 2100}, {13, 50, 2100}, {300, 1, 2100}, {1, 1500, 700},
+	for i, s := range [][3]int{{1100, 20, 300}, {20, 1100, 300}, {13, 50, 2100}, {13, 50, 2100}, {300, 1, 2100},
+		{1, 1500, 700},
 		{1, 1500, 700}, {1060, 13, 1030}, {13, 1060, 1030}, {1060, 1030, 3}, {100, 30, 1030}} {
 		transB := i%2 == 0
 		x := newExample[float32](7, s[0], s[1], s[2], !transB, transB, 1, transB)
@@ -231,7 +236,8 @@ func TestLargeShapes(t *testing.T) {
 }
 
 func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
-	shapes := [][3]int{{130, 200, 600}, {1, 900, 700}, {5, 900, 700}, {700, 3, 500}, {300, 70, 100}, {64, 64, 64}, {1200, 500, 1}}
+	shapes := [][3]int{{130, 200, 600}, {1, 900, 700}, {5, 900, 700}, {700, 3, 500}, {300, 70, 100}, {64, 64, 64},
+		{1200, 500, 1}}
 	var pools []*parallel.Pool
 	for _, workers := range []int{1, 2, 3, 8} {
 		p := parallel.New(workers)
@@ -255,8 +261,12 @@ func TestSameBitsForAnyNumberOfWorkers(t *testing.T) {
 // column of the transposed product has the same bits. A product made of tiles has those of others that are.
 func TestElementsDependOnTheirOperandsAlone(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		rapid.Check(t, func(t *rapid.T) { requireElementsDependOnTheirOperandsAlone(t, Float32, engine32().tiles.take) })
-		rapid.Check(t, func(t *rapid.T) { requireElementsDependOnTheirOperandsAlone(t, Float64, engine64().tiles.take) })
+		rapid.Check(t, func(t *rapid.T) {
+			requireElementsDependOnTheirOperandsAlone(t, Float32, engine32().tiles.take)
+		})
+		rapid.Check(t, func(t *rapid.T) {
+			requireElementsDependOnTheirOperandsAlone(t, Float64, engine64().tiles.take)
+		})
 	})
 }
 
@@ -273,7 +283,8 @@ func requireElementsDependOnTheirOperandsAlone[T element](t *rapid.T, f function
 	if x.k > 0 {
 		a, b = x.a[i*x.ars:], x.b[j*x.bcs:]
 	}
-	f(nil, rows, cols, x.k, Strided(a, x.ars, x.acs), Strided(b, x.brs, x.bcs), InRows(part[i*x.ldc+j:], x.ldc), x.accumulate)
+	f(nil, rows, cols, x.k, Strided(a, x.ars, x.acs), Strided(b, x.brs, x.bcs), InRows(part[i*x.ldc+j:], x.ldc),
+		x.accumulate)
 	flipped := make([]T, x.m*x.n)
 	for r := range x.m {
 		for q := range x.n {
@@ -286,7 +297,8 @@ func requireElementsDependOnTheirOperandsAlone[T element](t *rapid.T, f function
 		for q := range x.n {
 			at := r*x.ldc + q
 			if !tiled {
-				requireSameBits(t, whole[at:at+1], flipped[q*x.m+r:q*x.m+r+1], fmt.Sprintf("transposed (%d,%d) %s", r, q, x))
+				requireSameBits(t, whole[at:at+1], flipped[q*x.m+r:q*x.m+r+1],
+					fmt.Sprintf("transposed (%d,%d) %s", r, q, x))
 			}
 			if r >= i && r < i+rows && q >= j && q < j+cols && tiled == tiles(rows, cols, x.k) {
 				requireSameBits(t, whole[at:at+1], part[at:at+1], fmt.Sprintf("part (%d,%d) %s", r, q, x))
@@ -390,9 +402,12 @@ func TestMisusePanics(t *testing.T) {
 	require.PanicsWithValue(t, "gemm: sizes m=-1 n=2 k=3, want none negative", call(-1, 2, 3, s, 3, s, s, 2))
 	require.PanicsWithValue(t, "gemm: row stride of C is 1, want at least n=2", call(2, 2, 3, s, 3, s, s, 1))
 	require.PanicsWithValue(t, "gemm: strides of A are -3 and 1, want none negative", call(2, 2, 3, s, -3, s, s, 2))
-	require.PanicsWithValue(t, "gemm: A has 5 elements, want at least 6 for 2×3 with strides 3 and 1", call(2, 2, 3, s[:5], 3, s, s, 2))
-	require.PanicsWithValue(t, "gemm: B has 5 elements, want at least 6 for 3×2 with strides 2 and 1", call(2, 2, 3, s, 3, s[:5], s, 2))
-	require.PanicsWithValue(t, "gemm: C has 3 elements, want at least 4 for 2×2 with strides 2 and 1", call(2, 2, 3, s, 3, s, s[:3], 2))
+	require.PanicsWithValue(t, "gemm: A has 5 elements, want at least 6 for 2×3 with strides 3 and 1",
+		call(2, 2, 3, s[:5], 3, s, s, 2))
+	require.PanicsWithValue(t, "gemm: B has 5 elements, want at least 6 for 3×2 with strides 2 and 1",
+		call(2, 2, 3, s, 3, s[:5], s, 2))
+	require.PanicsWithValue(t, "gemm: C has 3 elements, want at least 4 for 2×2 with strides 2 and 1",
+		call(2, 2, 3, s, 3, s, s[:3], 2))
 }
 
 func TestNoGarbagePerCall(t *testing.T) {
@@ -402,24 +417,28 @@ func TestNoGarbagePerCall(t *testing.T) {
 		for _, s := range [][3]int{{100, 130, 300}, {3, 500, 500}, {500, 3, 500}, {800, 900, 1}} {
 			x := newExample[float32](1, s[0], s[1], s[2], false, true, 0, false)
 			require.Zero(t, testing.AllocsPerRun(20, func() {
-				Float32(pool, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc), false)
+				Float32(pool, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc),
+					false)
 			}))
 			y := newExample[float64](1, s[0], s[1], s[2], false, true, 0, false)
 			require.Zero(t, testing.AllocsPerRun(20, func() {
-				Float64(pool, y.m, y.n, y.k, Strided(y.a, y.ars, y.acs), Strided(y.b, y.brs, y.bcs), InRows(y.c, y.ldc), false)
+				Float64(pool, y.m, y.n, y.k, Strided(y.a, y.ars, y.acs), Strided(y.b, y.brs, y.bcs), InRows(y.c, y.ldc),
+					false)
 			}))
 		}
 	})
 }
 
 func BenchmarkFloat32(b *testing.B) {
-	for _, s := range [][3]int{{64, 64, 64}, {128, 64, 128}, {256, 256, 256}, {1024, 1024, 1024}, {1, 1024, 1024}, {8, 1024, 1024}, {1024, 8, 1024}} {
+	for _, s := range [][3]int{{64, 64, 64}, {128, 64, 128}, {256, 256, 256}, {1024, 1024, 1024}, {1, 1024, 1024},
+		{8, 1024, 1024}, {1024, 8, 1024}} {
 		for _, trans := range []bool{false, true} {
 			name := fmt.Sprintf("%dx%dx%d/%s", s[0], s[1], s[2], map[bool]string{false: "NN", true: "NT"}[trans])
 			b.Run(name, func(b *testing.B) {
 				x := newExample[float32](1, s[0], s[1], s[2], false, trans, 0, false)
 				for b.Loop() {
-					Float32(nil, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc), false)
+					Float32(nil, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs),
+						InRows(x.c, x.ldc), false)
 				}
 				flops := 2 * float64(x.m) * float64(x.n) * float64(x.k)
 				b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")

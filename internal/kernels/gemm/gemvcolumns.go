@@ -40,7 +40,8 @@ func (q *product[T]) gemvByColumns() bool {
 	if q.crowds() {
 		depth = 4 * kc
 	}
-	return q.gemvColumns.compute != nil && q.m == 1 && q.brs == 1 && q.halfB.format == nil && q.inRows() && q.k%depth == 0 &&
+	return q.gemvColumns.compute != nil && q.m == 1 && q.brs == 1 && q.halfB.format == nil && q.inRows() &&
+		q.k%depth == 0 &&
 		firstCacheWays() <= q.gemvColumns.ways
 }
 

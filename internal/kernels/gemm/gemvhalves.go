@@ -25,7 +25,8 @@ type halfPanel struct{ col, k0 int }
 
 // gemvByHalves reports whether the product is one for the gemvHalves kernel.
 func (q *product[T]) gemvByHalves() bool {
-	return q.gemvHalves.compute != nil && q.m == 1 && q.brs == 1 && q.crowds() && q.halfB.format == nil && q.inRows() && q.k%kc == 0
+	return q.gemvHalves.compute != nil && q.m == 1 && q.brs == 1 && q.crowds() && q.halfB.format == nil && q.inRows() &&
+		q.k%kc == 0
 }
 
 // runGEMVHalves computes a product of one row by the gemvHalves kernel.

@@ -26,11 +26,13 @@ type gemvRows[T element] struct {
 
 // gemvRowsLimits are a matter of speed alone.
 type gemvRowsLimits struct {
-	ways         int // of the first-level cache of a processor that these kernels are for, at most, unless its second one is large
+	// of the first-level cache of a processor that these kernels are for, at most, unless its second one is large
+	ways         int
 	small, large int // sizes of a B in bytes: what no second-level cache holds, and what no cache holds
 	columns      int // of a B, at least
-	strip        int // how many columns are computed at a time: as many as the first-level cache holds some rows of with room for more
-	kept         int // how many sums of blocks of products are kept before they are added to C
+	// how many columns are computed at a time: as many as the first-level cache holds some rows of with room for more
+	strip int
+	kept  int // how many sums of blocks of products are kept before they are added to C
 }
 
 var limits = gemvRowsLimits{ways: 8, small: 1 << 20, large: uncached, columns: 256, strip: 1024, kept: 1 << 18}

@@ -8,8 +8,10 @@ import "unsafe"
 var genericTiling = tiling{mr: 4, nr: 4, mb: 512, tm: 64, ka: kc, nb: 128, kb: 2 * kc, skinny: 16, narrow: 3}
 
 var (
-	generic32 = engine[float32]{tiling: genericTiling, micro: microGeneric[float32], strided: stridedGeneric[float32], pack: packGeneric[float32], transpose: transposeGeneric[float32]}
-	generic64 = engine[float64]{tiling: genericTiling, micro: microGeneric[float64], strided: stridedGeneric[float64], pack: packGeneric[float64], transpose: transposeGeneric[float64]}
+	generic32 = engine[float32]{tiling: genericTiling, micro: microGeneric[float32], strided: stridedGeneric[float32],
+		pack: packGeneric[float32], transpose: transposeGeneric[float32]}
+	generic64 = engine[float64]{tiling: genericTiling, micro: microGeneric[float64], strided: stridedGeneric[float64],
+		pack: packGeneric[float64], transpose: transposeGeneric[float64]}
 )
 
 // microGeneric is engine.micro in portable Go for blocks of at most 4×4, and the oracle of the others. Multiplication
@@ -89,7 +91,8 @@ func store4[T element](c, d []T, s0, s1, s2, s3 T) {
 }
 
 // stridedGeneric is engine.strided in portable Go for tiles of at most 4×4, and the oracle of the others.
-func stridedGeneric[T element](rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, _, _ uintptr) {
+func stridedGeneric[T element](rows, k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep,
+	cstep int, _, _ uintptr) {
 	rowsA := unsafe.Slice(a, (count-1)*astep+(rows-1)*ars+(k-1)*acs+1)
 	rowsB := unsafe.Slice(b, (count-1)*bstep+(k-1)*brs+4)
 	rowsC := unsafe.Slice(c, (count-1)*cstep+(rows-1)*crs+4)

@@ -58,12 +58,14 @@ func (x *inPlaceExample[T]) want(i, j int, fused bool) T {
 func (x *inPlaceExample[T]) result(e *engine[T], packed bool) []T {
 	c := append([]T(nil), x.c...)
 	if !packed {
-		inPlace(e, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Panels[T]{x.b, x.n + 1, e.nr}, InRows(c, x.ldc), x.add, nil)
+		inPlace(e, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Panels[T]{x.b, x.n + 1, e.nr}, InRows(c, x.ldc), x.add,
+			nil)
 		return c
 	}
 	panels := make([]T, ceilDiv(x.n, e.nr)*e.nr*x.k)
 	packPanels(e, panels, x.k, x.n, x.b, x.n+1, 1)
-	inPlace(e, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Panels[T]{panels, e.nr, e.nr * x.k}, InRows(c, x.ldc), x.add, nil)
+	inPlace(e, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Panels[T]{panels, e.nr, e.nr * x.k}, InRows(c, x.ldc), x.add,
+		nil)
 	return c
 }
 
@@ -76,7 +78,8 @@ func requireInPlace[T element](t *testing.T, e *engine[T], fused bool, tolerance
 				require.Equal(t, got, x.result(e, true), "packed %d×%d×%d", m, n, k)
 				for i := range m {
 					for j := range n {
-						require.InDelta(t, float64(x.want(i, j, fused)), float64(got[i*x.ldc+j]), tolerance, "%d×%d×%d at (%d, %d)", m, n, k, i, j)
+						require.InDelta(t, float64(x.want(i, j, fused)), float64(got[i*x.ldc+j]), tolerance,
+							"%d×%d×%d at (%d, %d)", m, n, k, i, j)
 						x.c[i*x.ldc+j] = got[i*x.ldc+j]
 					}
 				}
@@ -120,14 +123,17 @@ func TestInPlaceOfNothing(t *testing.T) {
 	require.Panics(t, func() {
 		Float32InPlace(2, 2, 1, Strided(c, 1, 1), Panels[float32]{c, 2, 2}, InRows(c[:3], 2), false, nil)
 	})
-	require.Panics(t, func() { Float32InPlace(2, 2, 1, Strided(c, 1, 1), Panels[float32]{c, 2, 2}, InRows(c, 1), false, nil) })
+	require.Panics(t, func() {
+		Float32InPlace(2, 2, 1, Strided(c, 1, 1), Panels[float32]{c, 2, 2}, InRows(c, 1), false, nil)
+	})
 	require.Panics(t, func() { PackPanels32(make([]float32, 8), 1, 100, make([]float32, 100), 100, 1) })
 }
 
 func TestInPlaceAllocatesNothing(t *testing.T) {
 	x := newInPlaceExample[float32](25, 69, 64, false, true)
 	require.Zero(t, testing.AllocsPerRun(10, func() {
-		inPlace(engine32(), x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Panels[float32]{x.b, x.n + 1, engine32().nr}, InRows(x.c, x.ldc), x.add, nil)
+		inPlace(engine32(), x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Panels[float32]{x.b, x.n + 1, engine32().nr},
+			InRows(x.c, x.ldc), x.add, nil)
 	}))
 }
 
@@ -139,7 +145,8 @@ func TestInPlaceBroad(t *testing.T) {
 		for _, m := range []int{12, 13, 18, 29, 36} {
 			for _, k := range []int{1, 5, 64, 128, 131, 300} {
 				for _, n := range []int{32, 64, 96, 131} {
-					x, y := newInPlaceExample[float32](m, n, k, n%3 == 0, k%2 == 0), newInPlaceExample[float64](m, n, k, n%3 != 0, k%2 == 1)
+					x, y := newInPlaceExample[float32](m, n, k, n%3 == 0, k%2 == 0),
+						newInPlaceExample[float64](m, n, k, n%3 != 0, k%2 == 1)
 					results := func(broad bool) ([]float32, []float64) {
 						sideBySide = func() bool { return broad }
 						return x.result(engine32(), n%2 == 0), y.result(engine64(), n%2 == 0)

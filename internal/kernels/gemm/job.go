@@ -20,7 +20,8 @@ type job[T element] struct {
 	packedA []T          // of a few rows: [kc block][panel][k within block][lane]
 	scratch []scratch[T] // of the workers
 
-	sums        []T // of blocks of products that are added later: [block][column] of a GEMV, [block][row][column] of split-K
+	// of blocks of products that are added later: [block][column] of a GEMV, [block][row][column] of split-K
+	sums        []T
 	alternating []T // what packedA holds of one row, for gemvColumns.crowded
 
 	stepSize                 int // of a panel for it: the elements of 32 products
@@ -32,8 +33,9 @@ type job[T element] struct {
 	strip        int // of a row of B, in steps of the gemvRows kernels
 	layout       layout
 
-	pieceBody, pairedBody, tiledBody, packRowsBody, fusedPackingBody, outerBody       func(worker, lo, hi int)
-	streamBody, dotsBody, panelsBody                                                  func(worker, lo, hi int) // of few rows
+	pieceBody, pairedBody, tiledBody, packRowsBody, fusedPackingBody, outerBody func(worker, lo, hi int)
+	// of few rows
+	streamBody, dotsBody, panelsBody                                                  func(worker, lo, hi int)
 	gemvHalvesBody, gemvColumnsBody, gemvRowsBody, addBody, splitKBody, addSplitKBody func(worker, lo, hi int)
 }
 
@@ -79,10 +81,13 @@ func (l *jobs[T]) take() *job[T] {
 		return j
 	}
 	j := new(job[T])
-	j.pieceBody, j.pairedBody, j.tiledBody, j.packRowsBody = j.computePieces, j.computePaired, j.computeTiled, j.packRows
-	j.fusedPackingBody, j.outerBody, j.splitKBody, j.addSplitKBody = j.computeFusedPacking, j.computeOuter, j.computeSplitK, j.addSplitK
+	j.pieceBody, j.pairedBody, j.tiledBody, j.packRowsBody = j.computePieces, j.computePaired, j.computeTiled,
+		j.packRows
+	j.fusedPackingBody, j.outerBody, j.splitKBody, j.addSplitKBody = j.computeFusedPacking, j.computeOuter,
+		j.computeSplitK, j.addSplitK
 	j.streamBody, j.dotsBody, j.panelsBody = j.computeStream, j.computeDots, j.computePanels
-	j.gemvHalvesBody, j.gemvColumnsBody, j.gemvRowsBody, j.addBody = j.computeGEMVHalves, j.computeGEMVColumns, j.computeGEMVRows, j.addGEMVRows
+	j.gemvHalvesBody, j.gemvColumnsBody, j.gemvRowsBody, j.addBody = j.computeGEMVHalves, j.computeGEMVColumns,
+		j.computeGEMVRows, j.addGEMVRows
 	return j
 }
 

@@ -76,7 +76,8 @@ func (j *job[T]) packPairsA(s *scratch[T], t *block) {
 	k := t.k1 - t.k0
 	for i := t.i0; i < t.i1; i += j.mr {
 		rows, dst := min(j.mr, t.i1-i), s.a[(i-t.i0)*ceilDiv(k, 2):]
-		s.least[(i-t.i0)/j.mr] = j.halfA.pairing.pack(dst, rows, rows, k, j.halfA.bits[i*j.ars+t.k0*j.acs:], j.ars, j.acs, padA)
+		s.least[(i-t.i0)/j.mr] = j.halfA.pairing.pack(dst, rows, rows, k, j.halfA.bits[i*j.ars+t.k0*j.acs:], j.ars,
+			j.acs, padA)
 	}
 }
 
@@ -85,7 +86,8 @@ func (j *job[T]) packPairsB(s *scratch[T], t *block) uint32 {
 	k, least := t.k1-t.k0, ^uint32(0)
 	for col := t.j0; col < t.j1; col += j.nr {
 		dst := s.b[(col-t.j0)*ceilDiv(k, 2):]
-		least = min(least, j.halfB.pairing.pack(dst, j.nr, min(j.nr, t.j1-col), k, j.halfB.bits[t.k0*j.brs+col*j.bcs:], j.bcs, j.brs, padB))
+		least = min(least, j.halfB.pairing.pack(dst, j.nr, min(j.nr, t.j1-col), k, j.halfB.bits[t.k0*j.brs+col*j.bcs:],
+			j.bcs, j.brs, padB))
 	}
 	return least
 }

@@ -16,7 +16,8 @@ import (
 var (
 	kernelsDot = [...]kernel{nil, microDotx1, microDotx2, microDotx3, microDotx4, microDotx5, microDotx6,
 		microDotx7, microDotx8, microDotx9, microDotx10, microDotx11, microDotx12}
-	kernelsWidened = [...]kernel{nil, microWidenedx1, microWidenedx2, microWidenedx3, microWidenedx4, microWidenedx5, microWidenedx6,
+	kernelsWidened = [...]kernel{nil, microWidenedx1, microWidenedx2, microWidenedx3, microWidenedx4, microWidenedx5,
+		microWidenedx6,
 		microWidenedx7, microWidenedx8, microWidenedx9, microWidenedx10, microWidenedx11, microWidenedx12}
 )
 

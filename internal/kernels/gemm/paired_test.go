@@ -22,7 +22,8 @@ func drawPaired(t *rapid.T, lo int) *halfCase {
 	x := drawExample[float32](t)
 	if x.m <= 12 {
 		m := rapid.SampledFrom([]int{13, 25, 60}).Draw(t, "rows")
-		x = newExample[float32](1, m, x.n, x.k, rapid.Bool().Draw(t, "tall"), rapid.Bool().Draw(t, "wide"), rapid.IntRange(0, 3).Draw(t, "gap"), x.accumulate)
+		x = newExample[float32](1, m, x.n, x.k, rapid.Bool().Draw(t, "tall"), rapid.Bool().Draw(t, "wide"),
+			rapid.IntRange(0, 3).Draw(t, "gap"), x.accumulate)
 	}
 	rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "values"), 3))
 	for _, s := range [][]float32{x.a, x.b} {

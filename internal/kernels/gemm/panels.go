@@ -19,11 +19,14 @@ type panelKernels[T element] struct {
 }
 
 // placedKernel is a kernel that reads A where it lies.
-type placedKernel[T element] func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)
+type placedKernel[T element] func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride,
+	blocks int)
 
 var (
-	genericPanels32 = panelKernels[float32]{4, []int{4}, []placedKernel[float32]{rowsGeneric[float32]}, []placedKernel[float32]{tallGeneric[float32]}, packGeneric[float32]}
-	genericPanels64 = panelKernels[float64]{4, []int{4}, []placedKernel[float64]{rowsGeneric[float64]}, []placedKernel[float64]{tallGeneric[float64]}, packGeneric[float64]}
+	genericPanels32 = panelKernels[float32]{4, []int{4}, []placedKernel[float32]{rowsGeneric[float32]},
+		[]placedKernel[float32]{tallGeneric[float32]}, packGeneric[float32]}
+	genericPanels64 = panelKernels[float64]{4, []int{4}, []placedKernel[float64]{rowsGeneric[float64]},
+		[]placedKernel[float64]{tallGeneric[float64]}, packGeneric[float64]}
 )
 
 // panelsOf returns the kernels of the active variant.
@@ -138,8 +141,10 @@ func place[T element](d []T, i int) *T {
 // checkPlaced panics unless A and B have so many elements and the rows of C and D lie in their slices.
 func checkPlaced(m, n, k, lenA, needA, lenB, needB, lenC, crs int, added bool, lenD, drs int) {
 	if lenA < needA || lenB < needB || lenC < (m-1)*crs+n || crs < n || added && lenD < (m-1)*drs+n {
-		panic(fmt.Sprintf("gemm: %d×%d results of %d products: A has %d elements of %d, B %d of %d, C %d with rows %d apart, D %d with rows %d apart",
-			m, n, k, lenA, needA, lenB, needB, lenC, crs, lenD, drs))
+		panic(
+			fmt.Sprintf("gemm: %d×%d results of %d products: A has %d elements of %d, B %d of %d, C %d with rows %d "+
+				"apart, D %d with rows %d apart",
+				m, n, k, lenA, needA, lenB, needB, lenC, crs, lenD, drs))
 	}
 }
 

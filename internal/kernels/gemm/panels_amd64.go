@@ -9,7 +9,8 @@ import "github.com/lockstep-ml/lockstep/internal/kernels"
 var (
 	avx2Panels = panelKernels[float32]{16, []int{6, 4, 2}, []placedKernel[float32]{rowsAVX2x6, rowsAVX2x4, rowsAVX2x2},
 		[]placedKernel[float32]{tallAVX2x6, tallAVX2x4, tallAVX2x2}, packAVX2}
-	avx512Panels = panelKernels[float32]{32, []int{12, 8, 4}, []placedKernel[float32]{rowsAVX512x12, rowsAVX512x8, rowsAVX512x4},
+	avx512Panels = panelKernels[float32]{32, []int{12, 8, 4},
+		[]placedKernel[float32]{rowsAVX512x12, rowsAVX512x8, rowsAVX512x4},
 		[]placedKernel[float32]{tallAVX512x12, tallAVX512x8, tallAVX512x4}, packAVX512}
 )
 

@@ -5,7 +5,8 @@ package gemm
 import "unsafe"
 
 // placedGeneric computes 4×(4·blocks) elements of C = A·B, or C = D + A·B, with element (i,p) of A at a[i·ars + p·acs].
-func placedGeneric[T element](k int, a *T, ars, acs int, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int) {
+func placedGeneric[T element](k int, a *T, ars, acs int, b *T, bstride int, c *T, cstride int, d *T, dstride,
+	blocks int) {
 	left := unsafe.Slice(a, 3*ars+(k-1)*acs+1)
 	right := unsafe.Slice(b, (blocks*k-1)*bstride+4)
 	tile := unsafe.Slice(c, 3*cstride+4*blocks)

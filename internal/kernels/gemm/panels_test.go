@@ -24,10 +24,12 @@ func padded[T element](r *rand.Rand, rows, cols, rowStep, colStep, gap int) (x [
 }
 
 // testPanels compares products of panels with those that multiply computes, bit for bit.
-func testPanels[T element](t *testing.T, multiply func(m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T, ldc int)) {
+func testPanels[T element](t *testing.T, multiply func(m, n, k int, a []T, ars, acs int, b []T, brs, bcs int, c []T,
+	ldc int)) {
 	r := rand.New(rand.NewPCG(5, 6))
 	width := PanelWidth[T]()
-	for _, s := range [][3]int{{1, 1, 1}, {4, 32, 3}, {12, 64, 256}, {13, 33, 257}, {22, 5, 600}, {64, 48, 147}, {0, 3, 4}, {3, 0, 4}, {30, 100, 40}} {
+	for _, s := range [][3]int{{1, 1, 1}, {4, 32, 3}, {12, 64, 256}, {13, 33, 257}, {22, 5, 600}, {64, 48, 147},
+		{0, 3, 4}, {3, 0, 4}, {30, 100, 40}} {
 		m, n, k := s[0], s[1], s[2]
 		b := make([]T, k*n)
 		for i := range b {
@@ -86,7 +88,8 @@ func TestPanels(t *testing.T) {
 		})
 	})
 	testPanels(t, func(m, n, k int, a []float64, ars, acs int, b []float64, brs, bcs int, c []float64, ldc int) {
-		multiply(nil, &generic64, newProblem(m, n, k, Strided(a, ars, acs), Strided(b, brs, bcs), InRows(c, ldc), false))
+		multiply(nil, &generic64, newProblem(m, n, k, Strided(a, ars, acs), Strided(b, brs, bcs), InRows(c, ldc),
+			false))
 	})
 }
 
@@ -105,7 +108,8 @@ func TestPanelsRefuse(t *testing.T) {
 func TestUnfold(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		r := rand.New(rand.NewPCG(7, 8))
-		for _, s := range [][5]int{{1, 1, 1, 1, 0}, {5, 3, 7, 7, 2}, {4, 1, 3, 21, 3}, {3, 2, 2, 16, 1}, {2, 1, 3, 192, 64}, {3, 2, 1, 9, 8}, {0, 1, 1, 1, 1}} {
+		for _, s := range [][5]int{{1, 1, 1, 1, 0}, {5, 3, 7, 7, 2}, {4, 1, 3, 21, 3}, {3, 2, 2, 16, 1},
+			{2, 1, 3, 192, 64}, {3, 2, 1, 9, 8}, {0, 1, 1, 1, 1}} {
 			places, planes, rows, run, step := s[0], s[1], s[2], s[3], s[4]
 			window := planes * rows * run
 			pitch, rowStride := window+1, run+2

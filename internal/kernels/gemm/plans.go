@@ -90,7 +90,8 @@ func (q *product[T]) String() string {
 		name     string
 		row, col int
 		half     bool
-	}{{"A", q.ars, q.acs, q.halfA.format != nil}, {"B", q.brs, q.bcs, q.halfB.format != nil}, {"C", q.crs, q.ccs, false}} {
+	}{{"A", q.ars, q.acs, q.halfA.format != nil}, {"B", q.brs, q.bcs, q.halfB.format != nil},
+		{"C", q.crs, q.ccs, false}} {
 		order := "strided"
 		if x.col == 1 {
 			order = "rows"

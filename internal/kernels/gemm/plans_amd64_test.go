@@ -23,7 +23,8 @@ func TestPlans(t *testing.T) {
 		{"AVX2, 8 ways", on(avx2, avx2Tiling.on(false)), &avx2BF16, 8, false},
 		{"AVX-512, 8 ways", on(avx512, avx512Tiling.on(false)), &avx512BF16, 8, false},
 		{"AVX-512, 12 ways, pairs of bfloat16", on(avx512, avx512Tiling.on(false)), &pairs, 12, false},
-		{"AVX-512, 12 ways, large second-level cache, pairs of bfloat16", on(avx512, avx512Tiling.on(true)), &pairs, 12, true},
+		{"AVX-512, 12 ways, large second-level cache, pairs of bfloat16", on(avx512, avx512Tiling.on(true)), &pairs, 12,
+			true},
 		{"AMX, 12 ways, large second-level cache", on(amx, avx512Tiling.on(true)), &pairs, 12, true},
 	})
 	for _, p := range plans32 {

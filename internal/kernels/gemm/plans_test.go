@@ -69,7 +69,8 @@ func newUse(e *engine[float32], u use, bf16 *format[float32]) product[float32] {
 	if u.transB {
 		brs, bcs = 1, u.k
 	}
-	q := newProblem(u.m, u.n, u.k, Strided[float32](nil, ars, acs), Strided[float32](nil, brs, bcs), InRows([]float32{0}, u.n), false)
+	q := newProblem(u.m, u.n, u.k, Strided[float32](nil, ars, acs), Strided[float32](nil, brs, bcs),
+		InRows([]float32{0}, u.n), false)
 	if strings.Contains(u.half, "A") {
 		q.halfA = half[float32]{nil, bf16}
 	}
@@ -155,7 +156,8 @@ func BenchmarkPlans(b *testing.B) {
 			x := newExample[float32](1, u.m, u.n, u.k, u.transA, u.transB, 0, false)
 			timed := func(e *engine[float32]) float64 {
 				start := time.Now()
-				multiply(pool, e, newProblem(x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc), false))
+				multiply(pool, e, newProblem(x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs),
+					InRows(x.c, x.ldc), false))
 				return time.Since(start).Seconds()
 			}
 			var ratios []float64

@@ -187,7 +187,8 @@ func streamRows[T element, B any](j *job[T], s *direct[T, B], b []B, i, rows int
 	}
 	for k0 := j.k0; k0 < j.k1; k0 += kc {
 		d, stride := j.addend(i, col, k0)
-		s.compute(rows, min(kc, j.k1-k0), &a[(k0-j.k0)*rows], &b[k0*j.brs+col], j.brs, &j.c[i*j.crs+col], j.crs, d, stride, blocks)
+		s.compute(rows, min(kc, j.k1-k0), &a[(k0-j.k0)*rows], &b[k0*j.brs+col], j.brs, &j.c[i*j.crs+col], j.crs, d,
+			stride, blocks)
 	}
 	return col + blocks*s.widths[rows]
 }
@@ -230,7 +231,8 @@ func (j *job[T]) skinnyPanel(worker, col, cols, k0 int) {
 // cache have done without.
 func (j *job[T]) asksForRows() bool {
 	const page = 4096 // bytes
-	return j.engine.tall != nil && j.bcs == 1 && j.halfB.format == nil && j.brs*int(unsafe.Sizeof(j.c[0])) >= page && firstCacheWays() < roomy
+	return j.engine.tall != nil && j.bcs == 1 && j.halfB.format == nil && j.brs*int(unsafe.Sizeof(j.c[0])) >= page &&
+		firstCacheWays() < roomy
 }
 
 // shareOfNext is what the panel of A from row i on asks for of the block of B that comes after the products before k1

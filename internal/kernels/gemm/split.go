@@ -21,7 +21,8 @@ func SplitPanels32(dst []float32, k, n int, b []float32, brs, bcs int) {
 	checkExtent("B", k, n, len(b), brs, bcs)
 	j, size := takeSplitter(k), SplitSize32(k, 1)
 	for col := 0; col < n; col += tileSide {
-		splitPanel(j, &j.scratch[0], &j.tiles.floats, dst[col/tileSide*size:][:size], false, b[col*bcs:], min(tileSide, n-col), k, bcs, brs)
+		splitPanel(j, &j.scratch[0], &j.tiles.floats, dst[col/tileSide*size:][:size], false, b[col*bcs:],
+			min(tileSide, n-col), k, bcs, brs)
 	}
 	jobsOf[float32]().put(j)
 }
@@ -37,7 +38,9 @@ func MultiplySplit32(m, n, k int, a []float32, ars int, panels, c []float32, ldc
 		return
 	}
 	if k < 1 || ldc < n || len(panels) < SplitSize32(k, n) {
-		panic(fmt.Sprintf("gemm: %d×%d results of %d products: panels have %d elements, want %d, and rows of C are %d apart", m, n, k, len(panels), SplitSize32(k, n), ldc))
+		panic(
+			fmt.Sprintf("gemm: %d×%d results of %d products: panels have %d elements, want %d, and rows of C are "+
+				"%d apart", m, n, k, len(panels), SplitSize32(k, n), ldc))
 	}
 	checkExtent("A", m, k, len(a), ars, 1)
 	checkExtent("C", m, n, len(c), ldc, 1)

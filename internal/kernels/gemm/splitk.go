@@ -17,7 +17,8 @@ type splitKLimits struct {
 	results int // m·n, at most
 	blocks  int // of products, at least for each worker
 	kept    int // how many sums of blocks of products are kept before they are added to C
-	large   int // the size of a B in bytes from which few rows make a deep product, where the second-level cache is large
+	// the size of a B in bytes from which few rows make a deep product, where the second-level cache is large
+	large int
 }
 
 var splitKLimits32 = splitKLimits{results: 1 << 14, blocks: 8, kept: 1 << 20, large: uncached}
@@ -59,8 +60,9 @@ func (j *job[T]) computeSplitK(_, lo, hi int) {
 	part := list.take()
 	for block := lo; block < hi; block++ {
 		k0 := j.k0 + block*kc
-		part.engine, part.problem = j.engine, newProblem(j.m, j.n, min(kc, j.k1-k0), Strided(j.a[k0*j.acs:], j.ars, j.acs),
-			Strided(j.b[k0*j.brs:], j.brs, j.bcs), InRows(j.sums[(block+1)*j.m*width:], width), false)
+		part.engine, part.problem = j.engine,
+			newProblem(j.m, j.n, min(kc, j.k1-k0), Strided(j.a[k0*j.acs:], j.ars, j.acs),
+				Strided(j.b[k0*j.brs:], j.brs, j.bcs), InRows(j.sums[(block+1)*j.m*width:], width), false)
 		part.reserve(1)
 		if j.tiled {
 			part.runTiled(nil)

@@ -19,7 +19,8 @@ import (
 // 16 pairs of products; of B, 16 pairs by 16 lanes. A pair are two products 16 apart.
 
 const (
-	tileSide  = 32                       // of the part of C that a kernel computes, in elements; the nr of the engines that have tiles
+	// of the part of C that a kernel computes, in elements; the nr of the engines that have tiles
+	tileSide  = 32
 	tileStep  = 32                       // products of a step
 	tileLanes = tileSide / 2             // of a tile
 	tileSize  = tileLanes * tileStep / 2 // elements of a tile, of 32 bits each
@@ -75,16 +76,20 @@ func (q *problem[T]) whole() bool {
 
 // runTiled is runBlocked for the matrix unit.
 func (j *job[T]) runTiled(p *parallel.Pool) {
-	const extra = 30 // rows or columns that could be computed while a side is split: so much that more pieces would cost more than a slow worker
+	// rows or columns that could be computed while a side is split: so much that more pieces would cost more than a
+	// slow worker
+	const extra = 30
 	workers, t := p.Workers(), &j.engine.tiles
 	count, columns, products := t.floats.count, t.floats.columns, t.floats.products
 	if j.whole() {
 		count, columns, products = t.bfloat16s.count, t.bfloat16s.columns, t.bfloat16s.products
 	}
 	j.stepSize, j.splitCols, j.splitProducts = count*pieceSize, columns, products
-	j.cut(workers, cutting{rows: tileSide, cols: tileSide, most: j.m, blocks: ceilDiv(j.n, columns), extraRows: extra, extraCols: extra, smallest: 1 << 24, each: 2})
+	j.cut(workers, cutting{rows: tileSide, cols: tileSide, most: j.m, blocks: ceilDiv(j.n, columns), extraRows: extra,
+		extraCols: extra, smallest: 1 << 24, each: 2})
 	_, cols := j.largest()
-	panels, blocks, steps := ceilDiv(min(columns, cols), tileSide), ceilDiv(min(j.k, products), kc), ceilDiv(min(j.k, kc), tileStep)
+	panels, blocks, steps := ceilDiv(min(columns, cols), tileSide), ceilDiv(min(j.k, products), kc),
+		ceilDiv(min(j.k, kc), tileStep)
 	for w := range workers {
 		s := &j.scratch[w]
 		s.forTiles(steps, j.stepSize)
@@ -96,7 +101,8 @@ func (j *job[T]) runTiled(p *parallel.Pool) {
 // forTiles makes room for a panel of A of so many steps, for what is split before it is transposed or staged before it
 // is split, and for a block of C.
 func (s *scratch[T]) forTiles(steps, stepSize int) {
-	s.a, s.sums, s.copied = grown(s.a, steps*stepSize), grown(s.sums, tileSide*tileSide), grown(s.copied, spareSize+steps*tileStep*tileSide)
+	s.a, s.sums, s.copied = grown(s.a, steps*stepSize), grown(s.sums, tileSide*tileSide),
+		grown(s.copied, spareSize+steps*tileStep*tileSide)
 }
 
 // computeTiled is computePieces for the matrix unit.
@@ -106,7 +112,8 @@ func (j *job[T]) computeTiled(worker, lo, hi int) {
 		width := ceilDiv(ceilDiv(end-first, ceilDiv(end-first, j.splitCols)), tileSide) * tileSide
 		for col := first; col < end; col += width {
 			for k0 := 0; k0 < j.k; k0 += j.splitProducts {
-				j.computeSplit(&j.scratch[worker], &block{i0, i1, col, min(col+width, end), k0, min(k0+j.splitProducts, j.k)})
+				j.computeSplit(&j.scratch[worker],
+					&block{i0, i1, col, min(col+width, end), k0, min(k0+j.splitProducts, j.k)})
 			}
 		}
 	}
@@ -206,7 +213,8 @@ func (j *job[T]) splitB(s *scratch[T], t *block, dst []T, bad []uint32) bool {
 	for ; col < t.j1; col += tileSide {
 		panel, at, lanes := (col-t.j0)/tileSide, t.k0*j.brs+col*j.bcs, min(tileSide, t.j1-col)
 		if j.whole() {
-			bad[panel] = splitPanel(j, s, &j.tiles.bfloat16s, dst[panel*pitch:], false, j.halfB.bits[at:], lanes, k, j.bcs, j.brs)
+			bad[panel] = splitPanel(j, s, &j.tiles.bfloat16s, dst[panel*pitch:], false, j.halfB.bits[at:], lanes, k,
+				j.bcs, j.brs)
 		} else {
 			bad[panel] = j.splitFloats(s, dst[panel*pitch:], false, j.b, &j.halfB, at, lanes, k, j.bcs, j.brs)
 		}
@@ -217,7 +225,8 @@ func (j *job[T]) splitB(s *scratch[T], t *block, dst []T, bad []uint32) bool {
 
 // splitFloats is splitPanel for elements of x from number at on, or of h if that is a half type: they are widened
 // before.
-func (j *job[T]) splitFloats(s *scratch[T], dst []T, asRows bool, x []T, h *half[T], at, lanes, k, laneStride, kStride int) (bad uint32) {
+func (j *job[T]) splitFloats(s *scratch[T], dst []T, asRows bool, x []T, h *half[T], at, lanes, k, laneStride,
+	kStride int) (bad uint32) {
 	if h.format == nil {
 		return splitPanel(j, s, &j.tiles.floats, dst, asRows, x[at:], lanes, k, laneStride, kStride)
 	}
@@ -229,7 +238,8 @@ func (j *job[T]) splitFloats(s *scratch[T], dst []T, asRows bool, x []T, h *half
 
 // splitPanel splits k products of so many lanes, at most those of a panel, to tiles of A if asRows is set, else to
 // tiles of B. What is missing of lanes and of the last step is zero.
-func splitPanel[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, asRows bool, src []S, lanes, k, laneStride, kStride int) (bad uint32) {
+func splitPanel[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, asRows bool, src []S, lanes, k,
+	laneStride, kStride int) (bad uint32) {
 	whole := 0
 	if lanes == tileSide && (laneStride == 1 || kStride == 1) {
 		whole = k / tileStep
@@ -248,10 +258,12 @@ func splitPanel[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst
 }
 
 // splitSteps splits whole steps of a panel of which either lanes or products are contiguous.
-func splitSteps[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, asRows bool, src []S, steps, laneStride, kStride int) uint32 {
+func splitSteps[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, asRows bool, src []S, steps,
+	laneStride, kStride int) uint32 {
 	switch {
 	case asRows && kStride == 1:
-		return p.rows(steps, &src[0], laneStride, &dst[0], j.stepSize) | p.rows(steps, &src[tileLanes*laneStride], laneStride, &dst[tileSize], j.stepSize)
+		return p.rows(steps, &src[0], laneStride, &dst[0], j.stepSize) | p.rows(steps, &src[tileLanes*laneStride],
+			laneStride, &dst[tileSize], j.stepSize)
 	case asRows:
 		return lanesAsRows(j, s, p, dst, src, steps, kStride)
 	case laneStride == 1:
@@ -268,7 +280,8 @@ const (
 )
 
 // lanesAsRows splits a panel of contiguous lanes to tiles of A.
-func lanesAsRows[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, src []S, steps, stride int) (bad uint32) {
+func lanesAsRows[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, src []S, steps,
+	stride int) (bad uint32) {
 	for n := range steps {
 		bad |= p.lanes(1, 1, &src[n*tileStep*stride], stride, &s.copied[0], 0)
 		for at := 0; at < j.stepSize; at += tileSize {
@@ -279,7 +292,8 @@ func lanesAsRows[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], ds
 }
 
 // rowsAsLanes splits a panel of lanes whose products are contiguous to tiles of B.
-func rowsAsLanes[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, src []S, steps, stride int) (bad uint32) {
+func rowsAsLanes[T element, S any](j *job[T], s *scratch[T], p *pieces[T, S], dst []T, src []S, steps,
+	stride int) (bad uint32) {
 	for side := range 2 {
 		lanes, to := src[side*tileLanes*stride:], dst[side*tileSize:]
 		for first := 0; first < steps; first += spareSteps {

@@ -44,7 +44,8 @@ func piecesOf(x float32) (pieces [3]uint32) {
 
 // splitGeneric splits 16 lanes of 32·steps products to dst[n·pieceSize + at(lane, pair)], in the next step pitch
 // further.
-func splitGeneric[S any](split func(S) []uint32, steps int, src []S, laneStride, kStride int, dst []float32, at func(lane, pair int) int, pitch int) (bad uint32) {
+func splitGeneric[S any](split func(S) []uint32, steps int, src []S, laneStride, kStride int, dst []float32,
+	at func(lane, pair int) int, pitch int) (bad uint32) {
 	for step := range steps {
 		for lane := range tileLanes {
 			for pair := range tileStep / 2 {
@@ -71,7 +72,8 @@ func genericPieces[S any](split func(S) []uint32, passes [][2]int) pieces[float3
 	return pieces[float32, S]{
 		count: count, columns: 64, products: kc,
 		micro: func(rows, steps int, a, b, c *float32, cstride int, d *float32, dstride, cols int, _ *float32) {
-			panelA, panelsB := unsafe.Slice((*uint32)(unsafe.Pointer(a)), steps*stepSize), unsafe.Slice((*uint32)(unsafe.Pointer(b)), ceilDiv(cols, tileSide)*steps*stepSize)
+			panelA, panelsB := unsafe.Slice((*uint32)(unsafe.Pointer(a)), steps*stepSize),
+				unsafe.Slice((*uint32)(unsafe.Pointer(b)), ceilDiv(cols, tileSide)*steps*stepSize)
 			to := unsafe.Slice(c, (rows-1)*cstride+cols)
 			part := func(word uint32, high int) float32 {
 				if high == 0 {
@@ -89,7 +91,8 @@ func genericPieces[S any](split func(S) []uint32, passes [][2]int) pieces[float3
 						var parts [2]float32
 						for pair := range tileStep / 2 {
 							for high := range parts { // products of two bfloat16 are exact
-								product := float32(part(x[pass[0]*pieceSize+pair], high) * part(y[pass[1]*pieceSize+pair*16], high))
+								product := float32(part(x[pass[0]*pieceSize+pair], high) *
+									part(y[pass[1]*pieceSize+pair*16], high))
 								parts[high] = flushed(parts[high] + product)
 							}
 						}
@@ -103,14 +106,16 @@ func genericPieces[S any](split func(S) []uint32, passes [][2]int) pieces[float3
 			}
 		},
 		rows: func(steps int, src *S, stride int, dst *float32, pitch int) uint32 {
-			return splitGeneric(split, steps, unsafe.Slice(src, 15*stride+steps*tileStep), stride, 1, unsafe.Slice(dst, (steps-1)*pitch+stepSize-tileSize),
+			return splitGeneric(split, steps, unsafe.Slice(src, 15*stride+steps*tileStep), stride, 1,
+				unsafe.Slice(dst, (steps-1)*pitch+stepSize-tileSize),
 				func(lane, pair int) int { return lane*16 + pair }, pitch)
 		},
 		lanes: func(steps, panels int, src *S, stride int, dst *float32, pitch int) (bad uint32) {
 			all := unsafe.Slice(src, (steps*tileStep-1)*stride+panels*tileSide)
 			to := unsafe.Slice(dst, (panels-1)*pitch+steps*stepSize)
 			for half := range 2 * panels {
-				bad |= splitGeneric(split, steps, all[half*tileLanes:], 1, stride, to[half/2*pitch+half%2*tileSize:], func(lane, pair int) int { return pair*16 + lane }, stepSize)
+				bad |= splitGeneric(split, steps, all[half*tileLanes:], 1, stride, to[half/2*pitch+half%2*tileSize:],
+					func(lane, pair int) int { return pair*16 + lane }, stepSize)
 			}
 			return bad
 		},
@@ -121,7 +126,10 @@ func genericPieces[S any](split func(S) []uint32, passes [][2]int) pieces[float3
 // genericTiles does in portable Go what a matrix unit does. It takes products of any shape.
 var genericTiles = tiles[float32]{
 	rows: 1 - tileSide, cols: 1 - tileSide, products: 1,
-	floats:    genericPieces(func(x float32) []uint32 { p := piecesOf(x); return p[:] }, [][2]int{{2, 0}, {0, 0}, {0, 2}, {0, 1}, {1, 1}, {1, 0}}),
+	floats: genericPieces(func(x float32) []uint32 {
+		p := piecesOf(x)
+		return p[:]
+	}, [][2]int{{2, 0}, {0, 0}, {0, 2}, {0, 1}, {1, 1}, {1, 0}}),
 	bfloat16s: genericPieces(func(x uint16) []uint32 { return []uint32{uint32(x) << 16} }, [][2]int{{0, 0}}),
 }
 
@@ -137,7 +145,8 @@ func withTiles(t tiles[float32]) *engine[float32] {
 			return (*float32)(unsafe.Add(unsafe.Pointer(x), 4*i))
 		}
 		for col := 0; col < blocks*tileSide; col += 4 {
-			microGeneric(rows, k, a, at(b, col/tileSide*k*bstride+col%tileSide), bstride, at(c, col), cstride, at(d, col), dstride, 1)
+			microGeneric(rows, k, a, at(b, col/tileSide*k*bstride+col%tileSide), bstride, at(c, col), cstride,
+				at(d, col), dstride, 1)
 		}
 	}
 	return &e
@@ -175,7 +184,8 @@ func bitsOf(x []float32) []uint32 {
 // TestSplittingIsExact: three pieces are what they were split from, if its last bits are not too small for a float, and
 // each is half a unit of the one before at most.
 func TestSplittingIsExact(t *testing.T) {
-	for _, x := range append(values(1, 10000), 1, 1.5, 0x1p-100, 3.3e38, float32(math.Copysign(0, -1)), 0x1.fffffep-100, 0x1.fefffep0) {
+	for _, x := range append(values(1, 10000), 1, 1.5, 0x1p-100, 3.3e38, float32(math.Copysign(0, -1)), 0x1.fffffep-100,
+		0x1.fefffep0) {
 		p := piecesOf(x)
 		var parts [3]float64
 		for i := range p {
@@ -194,7 +204,9 @@ func TestSplittingIsExact(t *testing.T) {
 func TestSplittersAgree(t *testing.T) {
 	unit := matrixUnit(t)
 	requireSplittersAgree(t, &genericTiles.floats, &unit.floats, func(x float32) float32 { return x })
-	requireSplittersAgree(t, &genericTiles.bfloat16s, &unit.bfloat16s, func(x float32) uint16 { return uint16(dtype.ToBF16(x)) })
+	requireSplittersAgree(t, &genericTiles.bfloat16s, &unit.bfloat16s, func(x float32) uint16 {
+		return uint16(dtype.ToBF16(x))
+	})
 }
 
 func requireSplittersAgree[S any](t *testing.T, generic, unit *pieces[float32, S], of func(float32) S) {
@@ -204,7 +216,8 @@ func requireSplittersAgree[S any](t *testing.T, generic, unit *pieces[float32, S
 		pitch := steps*stepSize + 64*int(seed%2)
 		wide, lanes := panels*tileSide+stride, values(seed, tileLanes*(steps*tileStep+stride))
 		rows := values(seed, steps*tileStep*wide)
-		odd := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32, -3.3970e38, math.Float32frombits(0x7fffffff), math.Float32frombits(0xff800001)}
+		odd := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), math.MaxFloat32, -3.3970e38,
+			math.Float32frombits(0x7fffffff), math.Float32frombits(0xff800001)}
 		if seed < uint64(len(odd)) {
 			lanes[int(seed)*(steps*tileStep+stride+5)], rows[int(seed)*(wide+4)] = odd[seed], odd[seed]
 		} else if seed == 20 {
@@ -218,14 +231,16 @@ func requireSplittersAgree[S any](t *testing.T, generic, unit *pieces[float32, S
 		}
 		got, want := slices.Repeat([]float32{guard}, steps*stepSize), slices.Repeat([]float32{guard}, steps*stepSize)
 		bad := unit.rows(steps, &as(lanes)[0], steps*tileStep+stride, &got[0], stepSize)
-		require.Equal(t, generic.rows(steps, &as(lanes)[0], steps*tileStep+stride, &want[0], stepSize) == 0, bad == 0, "rows, seed %d", seed)
+		require.Equal(t, generic.rows(steps, &as(lanes)[0], steps*tileStep+stride, &want[0], stepSize) == 0, bad == 0,
+			"rows, seed %d", seed)
 		require.Equal(t, seed >= 7, bad == 0)
 		if bad == 0 {
 			require.Equal(t, bitsOf(want), bitsOf(got), "rows, seed %d", seed)
 		}
 		got, want = slices.Repeat([]float32{guard}, panels*pitch), slices.Repeat([]float32{guard}, panels*pitch)
 		bad = unit.lanes(steps, panels, &as(rows)[0], wide, &got[0], pitch)
-		require.Equal(t, generic.lanes(steps, panels, &as(rows)[0], wide, &want[0], pitch) == 0, bad == 0, "lanes, seed %d", seed)
+		require.Equal(t, generic.lanes(steps, panels, &as(rows)[0], wide, &want[0], pitch) == 0, bad == 0,
+			"lanes, seed %d", seed)
 		require.Equal(t, seed >= 7, bad == 0)
 		if bad == 0 {
 			require.Equal(t, bitsOf(want), bitsOf(got), "lanes, seed %d", seed)
@@ -247,7 +262,8 @@ func TestMatrixUnitAgrees(t *testing.T) {
 				s[i] = max(-0x1p60, min(s[i], 0x1p60))
 			}
 		}
-		requireSameBits(t, x.run(t, with(withTiles(genericTiles)), nil), x.run(t, with(withTiles(unit)), nil), x.String())
+		requireSameBits(t, x.run(t, with(withTiles(genericTiles)), nil), x.run(t, with(withTiles(unit)), nil),
+			x.String())
 		requireHalvesAsWidened(t, newHalfCase(x), withTiles(unit))
 	})
 }
@@ -288,7 +304,8 @@ func TestTiledAgainstFloat64(t *testing.T) {
 		x, other := drawExample[float32](t), genericTiles
 		got := x.run(t, with(withTiles(genericTiles)), nil)
 		x.requireWithin(t, x.oracle(), got, x.k+8) // the six products of pieces are rounded one by one
-		other.floats.columns, other.floats.products = tileSide*rapid.IntRange(1, 5).Draw(t, "columns"), kc*rapid.IntRange(1, 3).Draw(t, "products")
+		other.floats.columns, other.floats.products = tileSide*rapid.IntRange(1, 5).Draw(t, "columns"),
+			kc*rapid.IntRange(1, 3).Draw(t, "products")
 		requireSameBits(t, got, x.run(t, with(withTiles(other)), pool), x.String())
 	})
 }
@@ -374,18 +391,22 @@ func BenchmarkTiled(b *testing.B) {
 		if v < kernels.AVX512 {
 			continue
 		}
-		for _, s := range [][3]int{{96, 768, 768}, {128, 3072, 768}, {512, 512, 512}, {1024, 3072, 768}, {1024, 768, 3072}} {
+		for _, s := range [][3]int{{96, 768, 768}, {128, 3072, 768}, {512, 512, 512}, {1024, 3072, 768},
+			{1024, 768, 3072}} {
 			for option := range 4 {
 				x := newExample[float32](1, s[0], s[1], s[2], option&1 > 0, option&2 > 0, 0, false)
-				b.Run(fmt.Sprintf("%s/%dx%dx%d/%s", v, s[0], s[1], s[2], []string{"NN", "TN", "NT", "TT"}[option]), func(b *testing.B) {
-					restore, err := kernels.Force(v)
-					require.NoError(b, err)
-					defer restore()
-					for b.Loop() {
-						Float32(nil, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc), false)
-					}
-					b.ReportMetric(2*float64(x.m)*float64(x.n)*float64(x.k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-				})
+				b.Run(fmt.Sprintf("%s/%dx%dx%d/%s", v, s[0], s[1], s[2], []string{"NN", "TN", "NT", "TT"}[option]),
+					func(b *testing.B) {
+						restore, err := kernels.Force(v)
+						require.NoError(b, err)
+						defer restore()
+						for b.Loop() {
+							Float32(nil, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs),
+								InRows(x.c, x.ldc), false)
+						}
+						b.ReportMetric(2*float64(x.m)*float64(x.n)*float64(x.k)*float64(b.N)/b.Elapsed().Seconds()/1e9,
+							"GFLOP/s")
+					})
 			}
 		}
 	}
@@ -397,20 +418,25 @@ func TestSplitPanels(t *testing.T) {
 	unit := *matrixUnit(t)
 	unit.rows, unit.cols, unit.products = genericTiles.rows, genericTiles.cols, genericTiles.products
 	rapid.Check(t, func(t *rapid.T) {
-		m, n, k := rapid.IntRange(1, 130).Draw(t, "m"), rapid.IntRange(1, 200).Draw(t, "n"), rapid.IntRange(1, kc).Draw(t, "k")
-		x := newExample[float32](rapid.Uint64().Draw(t, "seed"), m, n, k, false, rapid.Bool().Draw(t, "transB"), rapid.IntRange(0, 5).Draw(t, "pad"), false)
+		m, n, k := rapid.IntRange(1, 130).Draw(t, "m"), rapid.IntRange(1, 200).Draw(t, "n"),
+			rapid.IntRange(1, kc).Draw(t, "k")
+		x := newExample[float32](rapid.Uint64().Draw(t, "seed"), m, n, k, false, rapid.Bool().Draw(t, "transB"),
+			rapid.IntRange(0, 5).Draw(t, "pad"), false)
 		panels := slices.Repeat([]float32{guard}, SplitSize32(k, n))
 		SplitPanels32(panels, k, n, x.b, x.brs, x.bcs)
 		want := x.run(t, with(withTiles(unit)), nil)
-		requireSameBits(t, want, x.run(t, func(_ *parallel.Pool, m, n, k int, a, _ Matrix[float32], c Rows[float32], _ bool) {
-			first := rapid.IntRange(0, (n-1)/tileSide).Draw(t, "first") * tileSide
-			MultiplySplit32(m, n-first, k, a.Data, a.RowStride, panels[SplitSize32(k, first):], c.Data[first:], c.Stride)
-			if first > 0 {
-				MultiplySplit32(m, first, k, a.Data, a.RowStride, panels, c.Data, c.Stride)
-			}
-		}, nil), x.String())
+		requireSameBits(t, want,
+			x.run(t, func(_ *parallel.Pool, m, n, k int, a, _ Matrix[float32], c Rows[float32], _ bool) {
+				first := rapid.IntRange(0, (n-1)/tileSide).Draw(t, "first") * tileSide
+				MultiplySplit32(m, n-first, k, a.Data, a.RowStride, panels[SplitSize32(k, first):], c.Data[first:],
+					c.Stride)
+				if first > 0 {
+					MultiplySplit32(m, first, k, a.Data, a.RowStride, panels, c.Data, c.Stride)
+				}
+			}, nil), x.String())
 	})
-	require.PanicsWithValue(t, "gemm: 2×3 results of 4 products: panels have 7 elements, want 1536, and rows of C are 3 apart", func() {
+	require.PanicsWithValue(t, "gemm: 2×3 results of 4 products: panels have 7 elements, want 1536, and rows of C "+
+		"are 3 apart", func() {
 		MultiplySplit32(2, 3, 4, make([]float32, 8), 4, make([]float32, 7), make([]float32, 6), 3)
 	})
 }

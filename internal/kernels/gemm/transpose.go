@@ -11,7 +11,8 @@ func Transpose(dst []float32, width, lanes, k int, src []float32, stride int) {
 		return
 	}
 	if lanes < 0 || k < 0 || lanes > width || len(dst) < (k-1)*width+lanes || len(src) < (lanes-1)*stride+k {
-		panic(fmt.Sprintf("gemm: transposing %d lanes of %d elements, %d apart, of %d to rows of %d, of %d", lanes, k, stride, len(src), width, len(dst)))
+		panic(fmt.Sprintf("gemm: transposing %d lanes of %d elements, %d apart, of %d to rows of %d, of %d", lanes, k,
+			stride, len(src), width, len(dst)))
 	}
 	engine32().transpose(dst, width, lanes, k, src, stride)
 }

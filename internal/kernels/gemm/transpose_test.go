@@ -14,7 +14,8 @@ import (
 
 func TestTranspose(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
-		for _, k := range [][3]int{{32, 32, 32}, {40, 37, 35}, {16, 16, 19}, {40, 37, 35}, {16, 16, 19}, {32, 7, 5}, {3, 3, 33}, {9, 4, 1}, {5, 0, 3}, {5, 2, 0}} {
+		for _, k := range [][3]int{{32, 32, 32}, {40, 37, 35}, {16, 16, 19}, {40, 37, 35}, {16, 16, 19}, {32, 7, 5},
+			{3, 3, 33}, {9, 4, 1}, {5, 0, 3}, {5, 2, 0}} {
 			width, lanes, n := k[0], k[1], k[2]
 			src, dst, want := make([]float32, lanes*40), make([]float32, width*n), make([]float32, width*n)
 			for i := range src {

@@ -17,15 +17,19 @@ func Unfold(dst []float32, pitch, places int, src []float32, step, planes, plane
 	}
 	window := planes * rows * run
 	needed := (places-1)*step + (planes-1)*planeStride + (rows-1)*rowStride + run + UnfoldSlack
-	if min(places, planes, rows, run, step, planeStride, rowStride) < 0 || pitch < window || len(dst) < (places-1)*pitch+window+UnfoldSlack || len(src) < needed {
-		panic(fmt.Sprintf("gemm: unfolding %d windows of %d×%d runs of %d elements, %d, %d and %d apart, of %d elements, want %d, to %d, %d apart",
-			places, planes, rows, run, step, planeStride, rowStride, len(src), needed, len(dst), pitch))
+	if min(places, planes, rows, run, step, planeStride, rowStride) < 0 || pitch < window ||
+		len(dst) < (places-1)*pitch+window+UnfoldSlack || len(src) < needed {
+		panic(
+			fmt.Sprintf("gemm: unfolding %d windows of %d×%d runs of %d elements, %d, %d and %d apart, of %d "+
+				"elements, want %d, to %d, %d apart",
+				places, planes, rows, run, step, planeStride, rowStride, len(src), needed, len(dst), pitch))
 	}
 	unfold32(dst, pitch, places, src, step, planes, planeStride, rows, rowStride, run)
 }
 
 // unfoldGeneric is Unfold in portable Go.
-func unfoldGeneric(dst []float32, pitch, places int, src []float32, step, planes, planeStride, rows, rowStride, run int) {
+func unfoldGeneric(dst []float32, pitch, places int, src []float32, step, planes, planeStride, rows, rowStride,
+	run int) {
 	for j := range places {
 		to := dst[j*pitch:]
 		for p := range planes {

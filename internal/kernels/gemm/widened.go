@@ -19,7 +19,8 @@ type Operand interface {
 // Elements of a half type are widened, which is exact, while panels are packed or where they lie: the bits are those of
 // widening the operands to float32 beforehand. That holds for processors that multiply pairs of bfloat16, too; only
 // which NaN an element becomes may differ.
-func Widened[A, B Operand](p *parallel.Pool, m, n, k int, a Matrix[A], b Matrix[B], c Rows[float32], f *Fused[float32]) {
+func Widened[A, B Operand](p *parallel.Pool, m, n, k int, a Matrix[A], b Matrix[B], c Rows[float32],
+	f *Fused[float32]) {
 	check(m, n, k, a, b, c)
 	q := newProblem(m, n, k, Strided[float32](nil, a.RowStride, a.ColStride),
 		Strided[float32](nil, b.RowStride, b.ColStride), c, false)
@@ -84,7 +85,8 @@ func packF16Generic(dst []float32, width, lanes, k int, src []uint16, laneStride
 	packWidened(widenF16, dst, width, lanes, k, src, laneStride, kStride)
 }
 
-func packWidened(widen func(uint16) float32, dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
+func packWidened(widen func(uint16) float32, dst []float32, width, lanes, k int, src []uint16, laneStride,
+	kStride int) {
 	for p := range k {
 		row, from := dst[p*width:(p+1)*width], src[p*kStride:]
 		for i := range lanes {

@@ -7,12 +7,14 @@ package gemm
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
 // kernelHalf is direct.compute for a B of a half type and a fixed number of rows.
-type kernelHalf func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)
+type kernelHalf func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
+	blocks int)
 
 // The kernels by number of rows.
 var (
 	streamsBF16AVX2   = [...]kernelHalf{nil, streamBF16AVX2x1, streamBF16AVX2x2, streamBF16AVX2x3, streamBF16AVX2x4}
-	streamsBF16AVX512 = [...]kernelHalf{nil, streamBF16AVX512x1, streamBF16AVX512x2, streamBF16AVX512x3, streamBF16AVX512x4,
+	streamsBF16AVX512 = [...]kernelHalf{nil, streamBF16AVX512x1, streamBF16AVX512x2, streamBF16AVX512x3,
+		streamBF16AVX512x4,
 		streamBF16AVX512x5, streamBF16AVX512x6, streamBF16AVX512x7, streamBF16AVX512x8}
 
 	streamsF16AVX2   = [...]kernelHalf{nil, streamF16AVX2x1, streamF16AVX2x2, streamF16AVX2x3, streamF16AVX2x4}
@@ -20,7 +22,8 @@ var (
 		streamF16AVX512x5, streamF16AVX512x6, streamF16AVX512x7, streamF16AVX512x8}
 
 	dottersBF16AVX2   = [...]kernelHalf{nil, dotsBF16AVX2x1, dotsBF16AVX2x2, dotsBF16AVX2x3}
-	dottersBF16AVX512 = [...]kernelHalf{nil, dotsBF16AVX512x1, dotsBF16AVX512x2, dotsBF16AVX512x3, dotsBF16AVX512x4, dotsBF16AVX512x5,
+	dottersBF16AVX512 = [...]kernelHalf{nil, dotsBF16AVX512x1, dotsBF16AVX512x2, dotsBF16AVX512x3, dotsBF16AVX512x4,
+		dotsBF16AVX512x5,
 		dotsBF16AVX512x6, dotsBF16AVX512x7, dotsBF16AVX512x8, dotsBF16AVX512x9, dotsBF16AVX512x10, dotsBF16AVX512x11}
 )
 
@@ -72,27 +75,33 @@ func formatF16() *format[float32] {
 	}
 }
 
-func streamF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+func streamF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
+	blocks int) {
 	streamsF16AVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-func streamF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+func streamF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
+	blocks int) {
 	streamsF16AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-func streamBF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+func streamBF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
+	blocks int) {
 	streamsBF16AVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-func streamBF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+func streamBF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
+	blocks int) {
 	streamsBF16AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-func dotsBF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+func dotsBF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
+	blocks int) {
 	dottersBF16AVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
-func dotsBF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
+func dotsBF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
+	blocks int) {
 	dottersBF16AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
@@ -132,7 +141,8 @@ func transposeBF16AVX512(dst []float32, width, lanes, k int, src []uint16, strid
 	if whole > 0 && deep > 0 {
 		_, _ = dst[(deep-1)*width+whole-1], src[(whole-1)*stride+deep-1]
 	}
-	for p := 0; p < deep; p += 32 { // all of a row of dst before the next ones, which may lie in the same places of the cache
+	// all of a row of dst before the next ones, which may lie in the same places of the cache
+	for p := 0; p < deep; p += 32 {
 		for lane := 0; lane < whole; lane += 16 {
 			transposeBF16x16(&src[lane*stride+p], stride, &dst[p*width+lane], width)
 		}
@@ -156,7 +166,8 @@ func transposeF16(dst []float32, width, lanes, k int, src []uint16, stride int) 
 }
 
 // transposeHalf transposes eight lanes at a time, or four, in blocks of eight products, and what is left one by one.
-func transposeHalf(eight, four func(blocks int, src *uint16, stride int, dst *float32, width int), widen func(uint16) float32,
+func transposeHalf(eight, four func(blocks int, src *uint16, stride int, dst *float32, width int),
+	widen func(uint16) float32,
 	dst []float32, width, lanes, k int, src []uint16, stride int) {
 	done := 0
 	if blocks := k / 8; blocks > 0 && lanes >= 4 {

@@ -90,8 +90,10 @@ func TestWidenedInPlaceAndPacked(t *testing.T) {
 			for _, n := range columns {
 				for i, k := range depths {
 					for trans := range 4 {
-						newHalfCase(newExample[float32](uint64(m*n*k), m, n, k, trans&1 == 0, trans&2 == 0, i%2, (m+i)%2 == 0)).requireWidenedExactly(t, nil)
-						newHalfCase(newExample[float32](uint64(m*n*k), n, m, k, trans&1 == 0, trans&2 == 0, i%2, (m+i)%2 == 0)).requireWidenedExactly(t, nil)
+						newHalfCase(newExample[float32](uint64(m*n*k), m, n, k, trans&1 == 0, trans&2 == 0, i%2,
+							(m+i)%2 == 0)).requireWidenedExactly(t, nil)
+						newHalfCase(newExample[float32](uint64(m*n*k), n, m, k, trans&1 == 0, trans&2 == 0, i%2,
+							(m+i)%2 == 0)).requireWidenedExactly(t, nil)
 					}
 				}
 			}
@@ -107,7 +109,8 @@ func TestWidenedLargeShapes(t *testing.T) {
 		defer p.Close()
 		pools = append(pools, p)
 	}
-	for i, s := range [][3]int{{300, 1100, 1100}, {1, 1500, 700}, {8, 1500, 700}, {40, 1100, 600}, {1100, 8, 700}, {1060, 13, 1030}, {130, 200, 1}} {
+	for i, s := range [][3]int{{300, 1100, 1100}, {1, 1500, 700}, {8, 1500, 700}, {40, 1100, 600}, {1100, 8, 700},
+		{1060, 13, 1030}, {130, 200, 1}} {
 		h := newHalfCase(newExample[float32](7, s[0], s[1], s[2], i%3 == 0, i%2 == 0, 1, i%2 == 1))
 		t.Run(h.String(), func(t *testing.T) {
 			kernelstest.Each(t, func(t *testing.T, v kernels.Variant) {
@@ -128,18 +131,23 @@ func TestWidenedFused(t *testing.T) {
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		rapid.Check(t, func(t *rapid.T) {
 			h := newHalfCase(drawExample[float32](t))
-			requireFusedEqualToSteps(t, pool, h.example, Float32, func(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], f *Fused[float32]) {
-				Widened(p, m, n, k, Strided(h.a16, a.RowStride, a.ColStride), Strided(h.b16, b.RowStride, b.ColStride), c, f)
-			})
+			requireFusedEqualToSteps(t, pool, h.example, Float32,
+				func(p *parallel.Pool, m, n, k int, a, b Matrix[float32], c Rows[float32], f *Fused[float32]) {
+					Widened(p, m, n, k, Strided(h.a16, a.RowStride, a.ColStride),
+						Strided(h.b16, b.RowStride, b.ColStride), c, f)
+				})
 		})
 	})
 }
 
 func TestWidenedMisusePanics(t *testing.T) {
 	a, b, c := make([]dtype.BF16, 6), make([]dtype.BF16, 6), make([]float32, 4)
-	require.PanicsWithValue(t, "gemm: A has 5 elements, want at least 6 for 2×3 with strides 3 and 1", func() { Widened(nil, 2, 2, 3, Strided(a[:5], 3, 1), Strided(b, 2, 1), InRows(c, 2), nil) })
+	require.PanicsWithValue(t, "gemm: A has 5 elements, want at least 6 for 2×3 with strides 3 and 1", func() {
+		Widened(nil, 2, 2, 3, Strided(a[:5], 3, 1), Strided(b, 2, 1), InRows(c, 2), nil)
+	})
 	require.PanicsWithValue(t, "gemm: Add has 1 elements, want at least 2 for 2×2 with strides 0 and 1", func() {
-		Widened(nil, 2, 2, 3, Strided(a, 3, 1), Strided(b, 2, 1), InRows(c, 2), &Fused[float32]{Add: c[:1], ColStride: 1})
+		Widened(nil, 2, 2, 3, Strided(a, 3, 1), Strided(b, 2, 1), InRows(c, 2),
+			&Fused[float32]{Add: c[:1], ColStride: 1})
 	})
 }
 
@@ -151,8 +159,10 @@ func TestWidenedMakesNoGarbage(t *testing.T) {
 			h := newHalfCase(newExample[float32](1, s[0], s[1], s[2], false, true, 0, false))
 			f := &Fused[float32]{}
 			require.Zero(t, testing.AllocsPerRun(20, func() {
-				Widened(pool, h.m, h.n, h.k, Strided(h.a16, h.ars, h.acs), Strided(h.b16, h.brs, h.bcs), InRows(h.c, h.ldc), f)
-				Widened(pool, h.m, h.n, h.k, Strided(h.aF16, h.ars, h.acs), Strided(h.bF16, h.brs, h.bcs), InRows(h.c, h.ldc), nil)
+				Widened(pool, h.m, h.n, h.k, Strided(h.a16, h.ars, h.acs), Strided(h.b16, h.brs, h.bcs),
+					InRows(h.c, h.ldc), f)
+				Widened(pool, h.m, h.n, h.k, Strided(h.aF16, h.ars, h.acs), Strided(h.bF16, h.brs, h.bcs),
+					InRows(h.c, h.ldc), nil)
 			}))
 		}
 	})
@@ -169,13 +179,15 @@ func BenchmarkWidened(b *testing.B) {
 			name := fmt.Sprintf("%dx%dx%d/%s", s[0], s[1], s[2], map[bool]string{false: "NN", true: "NT"}[trans])
 			b.Run(name+"/bf16", func(b *testing.B) {
 				for b.Loop() {
-					Widened(nil, x.m, x.n, x.k, Strided(x.a16, x.ars, x.acs), Strided(x.b16, x.brs, x.bcs), InRows(x.c, x.ldc), nil)
+					Widened(nil, x.m, x.n, x.k, Strided(x.a16, x.ars, x.acs), Strided(x.b16, x.brs, x.bcs),
+						InRows(x.c, x.ldc), nil)
 				}
 				report(b)
 			})
 			b.Run(name+"/float32", func(b *testing.B) {
 				for b.Loop() {
-					Float32(nil, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs), InRows(x.c, x.ldc), false)
+					Float32(nil, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs),
+						InRows(x.c, x.ldc), false)
 				}
 				report(b)
 			})

@@ -27,7 +27,8 @@ func (a Adam) Moments(m, v, u, g []float32) {
 // the other.
 func (a Adam) Step(p, m, v, g []float32, clip, keep, rate float32) {
 	checkLengths(len(g), len(p), len(m), len(v))
-	done := adamWVector(len(g), first(p), first(m), first(v), first(g), a.b1, a.a1, a.b2, a.a2, a.r1, a.r2, a.eps, clip, keep, rate)
+	done := adamWVector(len(g), first(p), first(m), first(v), first(g), a.b1, a.a1, a.b2, a.a2, a.r1, a.r2, a.eps, clip,
+		keep, rate)
 	for i := done; i < len(g); i++ {
 		u := a.direction(m, v, i, float32(clip*g[i])+0)
 		p[i] = float32(float32(keep*p[i])+0) + float32(rate*u)

@@ -109,7 +109,8 @@ func SoftmaxGrad(dst, y, dy []float32, dot float32, past bool) {
 func SoftmaxGradDot(dst, y, dy, nextY, nextDY []float32, dot float32, past bool) float64 {
 	checkLengths(len(dst), len(y), len(dy), len(nextY), len(nextDY))
 	var a accumulators
-	done := softmaxGradDotVector(len(dst), first(dst), first(y), first(dy), first(nextY), first(nextDY), &a[0], dot, past)
+	done := softmaxGradDotVector(len(dst), first(dst), first(y), first(dy), first(nextY), first(nextDY), &a[0], dot,
+		past)
 	for i := done; i < len(dst); i++ {
 		dst[i] = y[i] * (dy[i] - dot)
 	}

@@ -12,7 +12,8 @@ const Log2E = log2e
 
 // power2Poly is 2^f for 0 ≤ f < 1, to 1.5e-7, with 1 at 0: the polynomial whose largest relative error is smallest, the
 // coefficient of the highest power first.
-var power2Poly = [...]float32{0.0018671300495043397, 0.009017030708491802, 0.05579991266131401, 0.24016444385051727, 0.6931512951850891, 1}
+var power2Poly = [...]float32{0.0018671300495043397, 0.009017030708491802, 0.05579991266131401, 0.24016444385051727,
+	0.6931512951850891, 1}
 
 // softmaxStep is the number of rows whose largest elements are found before their exponentials are computed: one row's
 // latency is hidden behind the others, and they stay in the first-level cache.
@@ -145,7 +146,8 @@ func HideRows(s []float32, rows, n, stride, seen, grow int) {
 // checkRows panics unless matrices of that size lie within their slices, and the others have an element for each row.
 func checkRows(rows, n, stride, length int, others ...int) {
 	if n%lanes != 0 || stride < 0 || rows > 0 && n > 0 && (rows-1)*stride+n > length {
-		panic(fmt.Sprintf("vecmath: %d rows of %d elements, %d apart, of %d, want a multiple of %d of each", rows, n, stride, length, lanes))
+		panic(fmt.Sprintf("vecmath: %d rows of %d elements, %d apart, of %d, want a multiple of %d of each", rows, n,
+			stride, length, lanes))
 	}
 	for _, k := range others {
 		if k < rows {

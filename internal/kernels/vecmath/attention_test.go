@@ -31,7 +31,8 @@ func newScores(rows, n int) *scores {
 		return x
 	}
 	stride := n + 3
-	x := &scores{rows: rows, n: n, stride: stride, s: fill(rows*stride, 10), d: fill(rows*stride, 1), most: fill(rows, 5), factor: make([]float32, rows), delta: fill(rows, 1)}
+	x := &scores{rows: rows, n: n, stride: stride, s: fill(rows*stride, 10), d: fill(rows*stride, 1),
+		most: fill(rows, 5), factor: make([]float32, rows), delta: fill(rows, 1)}
 	x.sum = make([]float64, rows)
 	for i := range rows {
 		x.sum[i] = 1 + r.Float64()
@@ -128,7 +129,8 @@ func TestDotRows(t *testing.T) {
 			x, sum := newScores(6, n), make([]float32, 5)
 			DotRows(sum, n, x.s, x.stride, x.d, x.stride-1)
 			for i, got := range sum {
-				require.Equal(t, float32(Dot(x.s[i*x.stride:][:n], x.d[i*(x.stride-1):][:n])), got, "row %d of %d", i, n)
+				require.Equal(t, float32(Dot(x.s[i*x.stride:][:n], x.d[i*(x.stride-1):][:n])), got, "row %d of %d", i,
+					n)
 			}
 		}
 	})

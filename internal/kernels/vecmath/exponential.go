@@ -76,7 +76,8 @@ func ScaleExpSum(dst, near, src, next []float32, factor, shift float32, past boo
 	checkLengths(len(dst), len(near), len(src), len(next))
 	var sum accumulators
 	largest := infinities
-	done := scaleExpSumVector(len(dst), first(dst), first(near), first(src), first(next), &sum[0], &largest[0], factor, shift, past)
+	done := scaleExpSumVector(len(dst), first(dst), first(near), first(src), first(next), &sum[0], &largest[0], factor,
+		shift, past)
 	if dst, near, src = dst[done:], near[done:], src[done:]; len(dst) > 0 {
 		Scale(dst, near, factor, false)
 		sum.expRest(near, src, shift)

@@ -116,13 +116,15 @@ var exact = map[string]func(x *arrays){
 	"NormParamGrad": func(x *arrays) { NormParamGrad(x.e, x.f, x.a, x.b, 0.1, 1.3) },
 	"NormScaleGrad": func(x *arrays) { NormParamGrad(x.e, nil, x.a, x.b, 0.1, 1.3) },
 	"AdamMoments":   func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Moments(x.c, x.d, x.a, x.a) },
-	"AdamStep":      func(x *arrays) { NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01) },
-	"Keep":          func(x *arrays) { Keep(x.b, x.a, randomBits(x.f), 1<<23, 1.7) },
-	"Hide":          func(x *arrays) { Hide(x.a, someBytes(x.f), -1.7) },
-	"WidenBF16":     func(x *arrays) { WidenBF16(x.b, x.h) },
-	"WidenF16":      func(x *arrays) { WidenF16(x.b, asF16(x.h)) },
-	"RoundF16":      func(x *arrays) { RoundF16(asF16(x.h), x.f); RoundF16(asF16(x.h[:len(x.h)/2]), x.a[:len(x.h)/2]) },
-	"RoundBF16":     func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
+	"AdamStep": func(x *arrays) {
+		NewAdam(0.9, 0.999, 1e-8, 0.3, 0.01).Step(x.b, x.c, x.d, x.a, 0.7, 0.999, -0.01)
+	},
+	"Keep":      func(x *arrays) { Keep(x.b, x.a, randomBits(x.f), 1<<23, 1.7) },
+	"Hide":      func(x *arrays) { Hide(x.a, someBytes(x.f), -1.7) },
+	"WidenBF16": func(x *arrays) { WidenBF16(x.b, x.h) },
+	"WidenF16":  func(x *arrays) { WidenF16(x.b, asF16(x.h)) },
+	"RoundF16":  func(x *arrays) { RoundF16(asF16(x.h), x.f); RoundF16(asF16(x.h[:len(x.h)/2]), x.a[:len(x.h)/2]) },
+	"RoundBF16": func(x *arrays) { RoundBF16(x.h, x.f); RoundBF16(x.h[:len(x.h)/2], x.a[:len(x.h)/2]) },
 }
 
 // randomBits are the bits of a slice, mixed.
@@ -192,7 +194,8 @@ func TestVariantsAgreeBitByBit(t *testing.T) {
 		for _, v := range kernels.Available() {
 			for _, n := range lengths() {
 				for _, special := range []bool{false, true} {
-					require.Equal(t, under(t, kernels.Generic, n, special, f), under(t, v, n, special, f), "%s %s of %d", name, v, n)
+					require.Equal(t, under(t, kernels.Generic, n, special, f), under(t, v, n, special, f),
+						"%s %s of %d", name, v, n)
 				}
 			}
 		}
@@ -292,7 +295,8 @@ func TestFusedKernels(t *testing.T) {
 				sum += float64(x.b[i])
 				one := &arrays{a: a[i : i+1], b: make([]float32, 1), c: c[i : i+1]}
 				f(one)
-				require.Equal(t, math.Float32bits(one.b[0]), math.Float32bits(x.b[i]), "%s: element %d depends on its place", name, i)
+				require.Equal(t, math.Float32bits(one.b[0]), math.Float32bits(x.b[i]),
+					"%s: element %d depends on its place", name, i)
 			}
 			if x.sum != 0 && elementwise {
 				require.InEpsilon(t, sum, x.sum, 1e-7, name)
@@ -417,7 +421,8 @@ func TestExtremeActivations(t *testing.T) {
 				require.Equal(t, big, x[0], "%s(%v)", name, big)
 				require.InDelta(t, 0, x[1], 5e-8, "%s(%v)", name, -big)
 			}
-			for name, f := range map[string]func(dst, x, dy []float32){"SiLUGrad": SiLUGrad, "GELUGrad": GELUGrad, "GELUTanhGrad": GELUTanhGrad} {
+			for name, f := range map[string]func(dst, x, dy []float32){"SiLUGrad": SiLUGrad, "GELUGrad": GELUGrad,
+				"GELUTanhGrad": GELUTanhGrad} {
 				x := []float32{big, -big}
 				f(x, x, []float32{1, 1})
 				require.InDelta(t, 1, x[0], 1e-7, "%s(%v)", name, big)
@@ -435,12 +440,14 @@ func TestGELUTanhBoth(t *testing.T) {
 			for i := range x {
 				x[i] = float32(i%401)/20 - 10 // -10 … 10
 			}
-			for i, v := range []float32{0, 1e10, 1e30, math.MaxFloat32, float32(math.Inf(1)), float32(math.NaN()), -100, -1e30, -math.MaxFloat32} {
+			for i, v := range []float32{0, 1e10, 1e30, math.MaxFloat32, float32(math.Inf(1)), float32(math.NaN()), -100,
+				-1e30, -math.MaxFloat32} {
 				if i < n {
 					x[i] = v
 				}
 			}
-			y, dx, dy, wantY, want := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+			y, dx, dy, wantY, want := make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n),
+				make([]float32, n)
 			for i := range dy {
 				dy[i] = float32(i%7) - 3
 			}
@@ -502,7 +509,8 @@ func TestGELUKeepsItsTail(t *testing.T) {
 func TestGELUOfSpecialValues(t *testing.T) {
 	inf, nan, negZero := float32(math.Inf(1)), float32(math.NaN()), float32(math.Copysign(0, -1))
 	cases := []struct{ x, y, slope float32 }{
-		{0, 0, 0.5}, {negZero, negZero, 0.5}, {inf, inf, nan}, {-inf, nan, nan}, {nan, nan, nan}, {-nan, nan, nan}, {1e-42, 5e-43, 0.5}, {-1e-42, -5e-43, 0.5},
+		{0, 0, 0.5}, {negZero, negZero, 0.5}, {inf, inf, nan}, {-inf, nan, nan}, {nan, nan, nan}, {-nan, nan, nan},
+		{1e-42, 5e-43, 0.5}, {-1e-42, -5e-43, 0.5},
 		{30, 30, 1}, {-30, negZero, 0}, {math.MaxFloat32, math.MaxFloat32, 1},
 	}
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
@@ -516,8 +524,10 @@ func TestGELUOfSpecialValues(t *testing.T) {
 					x[at] = c.x
 					GELU(y, x)
 					GELUGrad(slope, x, ones)
-					require.True(t, y[at] == c.y && math.Signbit(float64(y[at])) == math.Signbit(float64(c.y)) || y[at] != y[at] && c.y != c.y, "GELU(%v) = %v", c.x, y[at])
-					require.True(t, slope[at] == c.slope || slope[at] != slope[at] && c.slope != c.slope || c.x == inf && slope[at] == 1, "GELU'(%v) = %v", c.x, slope[at])
+					require.True(t, y[at] == c.y && math.Signbit(float64(y[at])) == math.Signbit(float64(c.y)) ||
+						y[at] != y[at] && c.y != c.y, "GELU(%v) = %v", c.x, y[at])
+					require.True(t, slope[at] == c.slope || slope[at] != slope[at] && c.slope != c.slope ||
+						c.x == inf && slope[at] == 1, "GELU'(%v) = %v", c.x, slope[at])
 				}
 			}
 		}

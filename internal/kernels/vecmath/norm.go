@@ -61,10 +61,12 @@ func NormGrad(dst, x, dy, w []float32, m, s, a, b, f float32, past bool) {
 
 // NormGradSums is [NormGrad] of a row and [NormSums] of the next one, which has the same w: so a row is written while
 // the next one is read. dw and db must not be nil.
-func NormGradSums(dst, x, dy, w, dw, db, nextX, nextDY []float32, m, s, a, b, f, nextM, nextS float32, past bool) (sum, inner float64) {
+func NormGradSums(dst, x, dy, w, dw, db, nextX, nextDY []float32, m, s, a, b, f, nextM, nextS float32, past bool) (sum,
+	inner float64) {
 	checkLengths(len(dst), len(x), len(dy), len(w), len(dw), len(db), len(nextX), len(nextDY))
 	var sums, inners accumulators
-	done := normGradSumsVector(len(dst), first(dst), first(x), first(dy), first(w), first(dw), first(db), first(nextX), first(nextDY), &sums[0], &inners[0],
+	done := normGradSumsVector(len(dst), first(dst), first(x), first(dy), first(w), first(dw), first(db), first(nextX),
+		first(nextDY), &sums[0], &inners[0],
 		m, s, a, b, f, nextM, nextS, past)
 	for i := done; i < len(dst); i++ {
 		dst[i] = f * (float32(dy[i]*w[i]) - a - float32((x[i]-m)*s*b))

@@ -15,7 +15,8 @@ func PhiloxBlocks(dst [][4]uint32, key, position, block uint64) int {
 		if uint64(uint32(b))+uint64(n) > math.MaxUint32 { // the counter's second word changes on the way
 			return done
 		}
-		m := philoxVector(n, &dst[done], uint32(b), uint32(b>>32), uint32(position), uint32(position>>32), uint32(key), uint32(key>>32))
+		m := philoxVector(n, &dst[done], uint32(b), uint32(b>>32), uint32(position), uint32(position>>32), uint32(key),
+			uint32(key>>32))
 		done += m
 		if m < n {
 			break

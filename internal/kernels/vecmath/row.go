@@ -62,7 +62,8 @@ func NormalizeMoments(dst, x, w, b, next []float32, m, s float32, past bool) (me
 		return math.NaN(), math.NaN()
 	}
 	var sum, squares accumulators
-	done := normalizeMomentsVector(len(dst), first(dst), first(x), first(w), first(b), first(next), &sum[0], &squares[0], m, s, next[0], past)
+	done := normalizeMomentsVector(len(dst), first(dst), first(x), first(w), first(b), first(next), &sum[0],
+		&squares[0], m, s, next[0], past)
 	for i := done; i < len(dst); i++ {
 		dst[i] = float32((x[i]-m)*s*w[i]) + b[i]
 	}
@@ -75,7 +76,8 @@ func moments(a, b *accumulators, x []float32, done int) (mean, variance float64)
 	a.fours(done, len(x), func(i int) float32 { return x[i] - k })
 	b.fours(done, len(x), func(i int) float32 { return (x[i] - k) * (x[i] - k) })
 	sum, squares := a.total()/n, b.total()
-	if variance = squares/n - float64(sum*sum); variance*farthest > float64(sum*sum) && squares > smallSquares && squares < largeSquares {
+	if variance = squares/n - float64(sum*sum); variance*farthest > float64(sum*sum) && squares > smallSquares &&
+		squares < largeSquares {
 		return float64(k) + sum, variance
 	}
 	mean = Sum(x) / n

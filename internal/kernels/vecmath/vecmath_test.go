@@ -75,8 +75,10 @@ func TestAccuracy(t *testing.T) {
 func TestSpecialValues(t *testing.T) {
 	inf, nan, negZero := float32(math.Inf(1)), float32(math.NaN()), float32(math.Copysign(0, -1))
 	cases := map[string][][2]float32{
-		"Exp":  {{0, 1}, {negZero, 1}, {inf, inf}, {-inf, 0}, {88.8, inf}, {1e30, inf}, {-105, 0}, {-1e30, 0}, {nan, nan}, {-103.2, math.SmallestNonzeroFloat32}},
-		"Tanh": {{0, 0}, {negZero, negZero}, {inf, 1}, {-inf, -1}, {50, 1}, {-50, -1}, {1e30, 1}, {nan, nan}, {math.SmallestNonzeroFloat32, math.SmallestNonzeroFloat32}},
+		"Exp": {{0, 1}, {negZero, 1}, {inf, inf}, {-inf, 0}, {88.8, inf}, {1e30, inf}, {-105, 0}, {-1e30, 0},
+			{nan, nan}, {-103.2, math.SmallestNonzeroFloat32}},
+		"Tanh": {{0, 0}, {negZero, negZero}, {inf, 1}, {-inf, -1}, {50, 1}, {-50, -1}, {1e30, 1}, {nan, nan},
+			{math.SmallestNonzeroFloat32, math.SmallestNonzeroFloat32}},
 	}
 	each(t, func(t *testing.T, f function) {
 		for _, c := range cases[f.name] {
@@ -89,7 +91,8 @@ func TestSpecialValues(t *testing.T) {
 					require.True(t, dst[at] != dst[at], "%s(%v) = %v, want NaN", f.name, c[0], dst[at])
 					continue
 				}
-				require.Equal(t, math.Float32bits(c[1]), math.Float32bits(dst[at]), "%s(%v) = %v, want %v", f.name, c[0], dst[at], c[1])
+				require.Equal(t, math.Float32bits(c[1]), math.Float32bits(dst[at]), "%s(%v) = %v, want %v", f.name,
+					c[0], dst[at], c[1])
 			}
 			require.Equal(t, dst[0], dst[17], "neighbours are not disturbed")
 		}
@@ -162,8 +165,12 @@ func TestVectorVariantsAgree(t *testing.T) {
 }
 
 func TestMisuseAndGarbage(t *testing.T) {
-	require.PanicsWithValue(t, "vecmath: operands have 2 and 3 elements, want equally many", func() { Exp(make([]float32, 2), make([]float32, 3), 0) })
-	require.PanicsWithValue(t, "vecmath: operands have 4 and 3 elements, want equally many", func() { Tanh(make([]float32, 4), make([]float32, 3)) })
+	require.PanicsWithValue(t, "vecmath: operands have 2 and 3 elements, want equally many", func() {
+		Exp(make([]float32, 2), make([]float32, 3), 0)
+	})
+	require.PanicsWithValue(t, "vecmath: operands have 4 and 3 elements, want equally many", func() {
+		Tanh(make([]float32, 4), make([]float32, 3))
+	})
 	x := make([]float32, 100)
 	each(t, func(t *testing.T, f function) {
 		require.Zero(t, testing.AllocsPerRun(10, func() { f.run(x, x) }))

@@ -29,7 +29,8 @@ func TestAssemblyIsCurrent(t *testing.T) {
 	dir := t.TempDir()
 	generator := exec.Command("go", "run", ".", "-dir", dir)
 	generator.Dir = "_asm"
-	generator.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GOOS=", "GOARCH=") // for the host, whatever is being tested
+	// for the host, whatever is being tested
+	generator.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GOOS=", "GOARCH=")
 	out, err := generator.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	for _, name := range []string{"kernels_amd64.s", "kernels_amd64.go"} {

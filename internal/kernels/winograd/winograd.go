@@ -58,8 +58,10 @@ func (t *Transform) Apply(n int, dst []float32, to Square, src []float32, from S
 		return
 	}
 	in, out := len(t.matrix[0]), len(t.matrix)
-	if n < 0 || min(to.Row, to.Col, from.Row, from.Col) < 0 || len(dst) < (out-1)*(to.Row+to.Col)+n || len(src) < (in-1)*(from.Row+from.Col)+n {
-		panic(fmt.Sprintf("winograd: %d×%d vectors of %d elements %+v in %d to %d×%d %+v in %d", in, in, n, from, len(src), out, out, to, len(dst)))
+	if n < 0 || min(to.Row, to.Col, from.Row, from.Col) < 0 || len(dst) < (out-1)*(to.Row+to.Col)+n ||
+		len(src) < (in-1)*(from.Row+from.Col)+n {
+		panic(fmt.Sprintf("winograd: %d×%d vectors of %d elements %+v in %d to %d×%d %+v in %d", in, in, n, from,
+			len(src), out, out, to, len(dst)))
 	}
 	done := t.vector.apply(n, dst, to, src, from)
 	if done < n {

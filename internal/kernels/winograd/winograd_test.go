@@ -65,7 +65,8 @@ func TestTransformsCorrelate(t *testing.T) {
 
 // All variants have the bits of the generic one, for any number of elements, and write nothing else.
 func TestVariantsAgree(t *testing.T) {
-	all := map[string]*Transform{"input": &Input, "output": &Output, "output grad": &OutputGrad, "kernel": &Kernel, "kernel grad": &KernelGrad}
+	all := map[string]*Transform{"input": &Input, "output": &Output, "output grad": &OutputGrad, "kernel": &Kernel,
+		"kernel grad": &KernelGrad}
 	kernelstest.Each(t, func(t *testing.T, _ kernels.Variant) {
 		for name, f := range all {
 			for _, n := range []int{0, 1, 7, 8, 16, 17, 48, 61} {
@@ -83,7 +84,8 @@ func TestVariantsAgree(t *testing.T) {
 }
 
 func TestApplyRefuses(t *testing.T) {
-	require.PanicsWithValue(t, fmt.Sprintf("winograd: 4×4 vectors of 2 elements %+v in 10 to 2×2 %+v in 8", Square{8, 2}, Square{4, 2}), func() {
+	require.PanicsWithValue(t, fmt.Sprintf("winograd: 4×4 vectors of 2 elements %+v in 10 to 2×2 %+v in 8",
+		Square{8, 2}, Square{4, 2}), func() {
 		Output.Apply(2, make([]float32, 8), Square{4, 2}, make([]float32, 10), Square{8, 2})
 	})
 }

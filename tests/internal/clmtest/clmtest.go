@@ -18,7 +18,8 @@ import (
 
 // Recipe are flags with which a tiny model of clm's learns in a few steps, with evaluations during training.
 func Recipe() []string {
-	return []string{"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type", "cosine",
+	return []string{"--learning_rate", "3e-3", "--weight_decay", "0.1", "--adam_beta2", "0.98", "--lr_scheduler_type",
+		"cosine",
 		"--eval_strategy", "steps", "--save_total_limit", "2", "--dataloader_num_workers", "1"}
 }
 
@@ -27,9 +28,12 @@ func Recipe() []string {
 // with 8 files of 1000 bytes and 2 of 500. Later flags beat earlier ones.
 func Tiny(corpus, heldOut, out string, more ...string) []string {
 	return slices.Concat(Recipe(), []string{
-		"--train_file", corpus, "--validation_file", heldOut, "--output_dir", out, "--n_layer", "1", "--n_embd", "32", "--n_head", "2", "--vocab_size", "300",
-		"--block_size", "32", "--dropout", "0.1", "--max_grad_norm", "0.5", "--per_device_train_batch_size", "2", "--global_train_batch_size", "8",
-		"--max_steps", "24", "--warmup_steps", "2", "--logging_steps", "1", "--eval_steps", "10", "--save_steps", "8", "--save_total_limit", "none",
+		"--train_file", corpus, "--validation_file", heldOut, "--output_dir", out, "--n_layer", "1", "--n_embd", "32",
+		"--n_head", "2", "--vocab_size", "300",
+		"--block_size", "32", "--dropout", "0.1", "--max_grad_norm", "0.5", "--per_device_train_batch_size", "2",
+		"--global_train_batch_size", "8",
+		"--max_steps", "24", "--warmup_steps", "2", "--logging_steps", "1", "--eval_steps", "10", "--save_steps", "8",
+		"--save_total_limit", "none",
 		"--max_new_tokens", "0", "--report_to", "jsonl",
 	}, more)
 }
@@ -67,7 +71,8 @@ func WriteCorpus(dir string, files, size int) error {
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range files {
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("text%02d.txt", i)), []byte(English(r, size)), 0o666); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("text%02d.txt", i)), []byte(English(r, size)),
+			0o666); err != nil {
 			return err
 		}
 	}
@@ -76,8 +81,10 @@ func WriteCorpus(dir string, files, size int) error {
 
 // English makes n bytes and a little of sentences without sense.
 func English(r *rand.Rand, n int) string {
-	nouns := strings.Fields("river stone morning garden letter winter bridge window teacher city mountain story road summer house child sea market horse lamp")
-	verbs := strings.Fields("finds carries remembers crosses watches builds follows hears opens leaves paints teaches answers holds")
+	nouns := strings.Fields("river stone morning garden letter winter bridge window teacher city mountain story road " +
+		"summer house child sea market horse lamp")
+	verbs := strings.Fields("finds carries remembers crosses watches builds follows hears opens leaves paints " +
+		"teaches answers holds")
 	adjectives := strings.Fields("old quiet bright narrow green heavy distant gentle empty strange warm broken")
 	pick := func(words []string) string { return words[r.IntN(len(words))] }
 	var b strings.Builder

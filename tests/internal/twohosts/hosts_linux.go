@@ -103,5 +103,6 @@ func (h *Hosts) IP(format string, a ...any) error {
 
 // Command is the command line that runs another one on a host.
 func (h *Hosts) Command(i int, line ...string) []string {
-	return append([]string{"ip", "netns", "exec", h.Names[i], "unshare", "--uts", "sh", "-c", `hostname "$0" && exec "$@"`, h.Names[i]}, line...)
+	return append([]string{"ip", "netns", "exec", h.Names[i], "unshare", "--uts", "sh", "-c",
+		`hostname "$0" && exec "$@"`, h.Names[i]}, line...)
 }

@@ -63,15 +63,20 @@ func goLines(r *rand.Rand, n int) ([]string, error) {
 // ranges are the characters that lines in many scripts are made of: whole classes, since
 // the cut depends on the class alone, and blocks.
 var ranges = []*unicode.RangeTable{
-	unicode.Letter, unicode.Number, unicode.Mark, unicode.Punct, unicode.Symbol, unicode.Space, unicode.Lu, unicode.Lm, unicode.Nd, unicode.Nl, unicode.No,
-	unicode.Latin, unicode.Cyrillic, unicode.Greek, unicode.Arabic, unicode.Hebrew, unicode.Devanagari, unicode.Thai, unicode.Han, unicode.Hiragana,
-	unicode.Katakana, unicode.Hangul, unicode.Armenian, unicode.Ethiopic, unicode.So, unicode.Sc, unicode.Cf, unicode.Zs,
+	unicode.Letter, unicode.Number, unicode.Mark, unicode.Punct, unicode.Symbol, unicode.Space, unicode.Lu, unicode.Lm,
+	unicode.Nd, unicode.Nl, unicode.No,
+	unicode.Latin, unicode.Cyrillic, unicode.Greek, unicode.Arabic, unicode.Hebrew, unicode.Devanagari, unicode.Thai,
+	unicode.Han, unicode.Hiragana,
+	unicode.Katakana, unicode.Hangul, unicode.Armenian, unicode.Ethiopic, unicode.So, unicode.Sc, unicode.Cf,
+	unicode.Zs,
 }
 
 // mixedLine makes a line of words in many scripts with all sorts of space between them.
 func mixedLine(r *rand.Rand) string {
-	spaces := []string{"", " ", " ", " ", "  ", "   ", "\t", "\t\t", " \t ", "\u00a0", "\u3000", "\u2028", "\u0085", "\r", "\v", "\u200b", "\ufeff"}
-	words := strings.Fields("don't I'll we've they're it's I'm he'd DON'T 'S 'lll ''s x'y 12 3.14 1e-9 ½ ⅷ ٣ 年 naïve Ünï e\u0301 🙂 👩‍💻 🇩🇪 <|endoftext|> <|endoftext >")
+	spaces := []string{"", " ", " ", " ", "  ", "   ", "\t", "\t\t", " \t ", "\u00a0", "\u3000", "\u2028", "\u0085",
+		"\r", "\v", "\u200b", "\ufeff"}
+	words := strings.Fields("don't I'll we've they're it's I'm he'd DON'T 'S 'lll ''s x'y 12 3.14 1e-9 ½ ⅷ ٣ 年 naïve " +
+		"Ünï e\u0301 🙂 👩‍💻 🇩🇪 <|endoftext|> <|endoftext >")
 	var b strings.Builder
 	for range 1 + r.IntN(12) {
 		b.WriteString(spaces[r.IntN(len(spaces))])

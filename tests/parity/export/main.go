@@ -115,7 +115,8 @@ func writeLogits(w *bytes.Buffer, m *gpt2.Model, ids [][]int32) error {
 	var err error
 	if p := tensor.Try(func() {
 		in := tensor.FromSlice(c, flat, len(ids), len(ids[0]))
-		out := m.Forward(nn.NewCtx(c, nil, false), &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: in}, Size: len(ids)})
+		out := m.Forward(nn.NewCtx(c, nil, false),
+			&data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: in}, Size: len(ids)})
 		err = checkpoint.SaveTensors(c, w, []tensor.Named{{Name: "logits", Tensor: out.Logits}})
 	}); p != nil {
 		return p
@@ -150,7 +151,8 @@ func continueAll(tok *tokenizers.BPE, m *gpt2.Model) ([]continued, error) {
 			continue // transformers' generate wants a token
 		}
 		var err error
-		c.New, err = generation.Generate(context.Background(), nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), m, ids,
+		c.New, err = generation.Generate(context.Background(), nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), m,
+			ids,
 			generation.Options{MaxNewTokens: min(24, m.Cfg.NPositions-len(ids)), EOS: []int{int(end)}})
 		if err != nil {
 			return nil, err

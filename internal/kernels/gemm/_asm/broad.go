@@ -15,11 +15,17 @@ func broad(c *build.Context, f family) {
 	rows, panels := f.mr/2, 2
 	name := fmt.Sprintf("broad%sx%d", f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes count tiles of %d×%d elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.", name, rows, panels*f.vectors*f.lanes),
-		"Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs] and, its second half, at b[bps + p·brs], row i of C at c[i·crs]. From one tile to the next a and c move on by astep and cstep.",
-		fmt.Sprintf("With each %d products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.", stridedUnroll))
+	c.Doc(
+		fmt.Sprintf("%s computes count tiles of %d×%d elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 "+
+			"products, count ≥ 1.", name, rows, panels*f.vectors*f.lanes),
+		"Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs] and, its second half, at b[bps + p·brs], "+
+			"row i of C at c[i·crs]. From one tile to the next a and c move on by astep and cstep.",
+		fmt.Sprintf("With each %d products it asks for two neighbouring cache lines, the first at next, which moves "+
+			"on by step bytes.", stridedUnroll))
 	c.Pragma("noescape")
-	c.SignatureExpr(f.signature("func(k int, a *T, ars, acs int, b *T, brs, bps int, c *T, crs, add, count, astep, cstep int, next, step uintptr)"))
+	c.SignatureExpr(
+		f.signature("func(k int, a *T, ars, acs int, b *T, brs, bps int, c *T, crs, add, count, astep, cstep int, " +
+			"next, step uintptr)"))
 	load, inBytes := loaders(c, f)
 	p := pointers{a: load("a"), b: load("b"), cc: load("c"), bstride: inBytes("brs"), cstride: inBytes("crs")}
 	a, acs, next, second := rowsOf{stride: inBytes("ars"), size: f.size()}, inBytes("acs"), load("next"), inBytes("bps")

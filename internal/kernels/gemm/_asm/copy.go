@@ -110,7 +110,8 @@ func placed(c *build.Context, f family) {
 func copyPanels(c *build.Context, f family, of string, lanes int) {
 	name := fmt.Sprintf("copyPanels%s%s", of, f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s sets dst[pitch·j + %d·p + i] = src[p·stride + %d·j + i] for i < %d, j < %d and p < k, k ≥ 1.", name, lanes, lanes, lanes, together))
+	c.Doc(fmt.Sprintf("%s sets dst[pitch·j + %d·p + i] = src[p·stride + %d·j + i] for i < %d, j < %d and p < k, k ≥ 1.",
+		name, lanes, lanes, lanes, together))
 	c.Pragma("noescape")
 	c.SignatureExpr(f.signature("func(k int, src *T, stride int, dst *T, pitch int)"))
 	k, src, stride, next, pitch := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()

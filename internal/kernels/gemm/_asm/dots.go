@@ -27,8 +27,11 @@ func dots(c *build.Context, f family, rows int) {
 	vectors := dotsVectors(f)[rows]
 	name := fmt.Sprintf("dots%sx%d", f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d products, a multiple of %d; blocks ≥ 1.", name, rows, vectors*f.lanes, f.lanes, f.lanes),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
+	c.Doc(
+		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d "+
+			"products, a multiple of %d; blocks ≥ 1.", name, rows, vectors*f.lanes, f.lanes, f.lanes),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at "+
+			"d[i·dstride].", rows))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
 	p := newPointers(c, f)

@@ -25,9 +25,10 @@ func float16(c *build.Context) {
 
 // streamF16 emits stream for a B of float16.
 func streamF16(c *build.Context, f family, rows int) {
-	streamHalf(c, f, "F16", rows, streamVectors(f)[rows], func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual)) {
-		return func(p pointers, sums [][]reg.VecVirtual) { streamProductF16(c, f, p, sums) }, nil
-	})
+	streamHalf(c, f, "F16", rows, streamVectors(f)[rows],
+		func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual)) {
+			return func(p pointers, sums [][]reg.VecVirtual) { streamProductF16(c, f, p, sums) }, nil
+		})
 }
 
 // streamProductF16 is streamProduct for a B of float16.
@@ -74,7 +75,9 @@ func streamProductF16(c *build.Context, f family, p pointers, sums [][]reg.VecVi
 func transposeF16(c *build.Context, lanes int) {
 	name := fmt.Sprintf("transposeF16x%d", lanes)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s sets dst[p·width + i] = src[i·stride + p] for i < %d and p < 8·blocks, blocks ≥ 1, for a src of float16.", name, lanes))
+	c.Doc(
+		fmt.Sprintf("%s sets dst[p·width + i] = src[i·stride + p] for i < %d and p < 8·blocks, blocks ≥ 1, for a src "+
+			"of float16.", name, lanes))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(blocks int, src *uint16, stride int, dst *float32, width int)")
 	w := newWalker(c)
@@ -97,7 +100,8 @@ func transposeF16(c *build.Context, lanes int) {
 		c.VUNPCKHPS(rows[1], rows[0], high01)
 		c.VUNPCKLPS(rows[3], rows[2], low23)
 		c.VUNPCKHPS(rows[3], rows[2], high23)
-		cols := []reg.VecVirtual{c.YMM(), c.YMM(), c.YMM(), c.YMM()} // columns i and 4+i, in the two halves of the registers
+		// columns i and 4+i, in the two halves of the registers
+		cols := []reg.VecVirtual{c.YMM(), c.YMM(), c.YMM(), c.YMM()}
 		c.VUNPCKLPD(low23, low01, cols[0])
 		c.VUNPCKHPD(low23, low01, cols[1])
 		c.VUNPCKLPD(high23, high01, cols[2])

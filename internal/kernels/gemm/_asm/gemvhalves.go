@@ -15,7 +15,9 @@ import (
 func gemvHalves(c *build.Context, f family) {
 	name := fmt.Sprintf("gemvHalves%s", f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over %d products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].", name, f.lanes, gemvDepth))
+	c.Doc(
+		fmt.Sprintf("%s computes %d elements of each of two rows, c0 = d0 + a0·B0 and c1 = d1 + a1·B1, over %d "+
+			"products. Column j of B0 is at b0[j·bstride], of B1 at b1[j·bstride].", name, f.lanes, gemvDepth))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(a0, b0, c0, d0, a1, b1, c1, d1 *float32, bstride int)")
 	stride, k := c.GP64(), c.GP64()

@@ -22,7 +22,9 @@ func gemvRows(c *build.Context, f family, rows int, ahead bool) {
 		note = fmt.Sprintf(" It asks for what lies %d rows ahead.", rows)
 	}
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d·steps elements of the row c = a·B over k products, a multiple of %d, or adds them to c if add is not 0. Row p of B is at b[p·bstride].%s", name, gemvRowsAtOnce*f.lanes, rows, note))
+	c.Doc(
+		fmt.Sprintf("%s computes %d·steps elements of the row c = a·B over k products, a multiple of %d, or adds "+
+			"them to c if add is not 0. Row p of B is at b[p·bstride].%s", name, gemvRowsAtOnce*f.lanes, rows, note))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, steps, add int)")
 	k, a, b, stride, to, steps := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
@@ -46,7 +48,8 @@ func gemvRows(c *build.Context, f family, rows int, ahead bool) {
 	from := c.GP64()
 	c.MOVQ(b, from)
 	c.Load(c.Param("c"), to)
-	for segment := range gemvRowsAtOnce { // of as many columns as are asked for, of one of the rows, in the course of it
+	// of as many columns as are asked for, of one of the rows, in the course of it
+	for segment := range gemvRowsAtOnce {
 		label, left := fmt.Sprintf("segment%d", segment), c.GP64()
 		ask := c.GP64()
 		c.MOVQ(next, ask)
@@ -86,7 +89,9 @@ func gemvRows(c *build.Context, f family, rows int, ahead bool) {
 func addBlocks(c *build.Context, f family) {
 	name := fmt.Sprintf("addBlocks%s", f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s adds count ≥ 1 rows from b on to d, one after the other, and writes the %d·steps sums to c. Rows are bstride apart.", name, gemvRowsAtOnce*f.lanes))
+	c.Doc(
+		fmt.Sprintf("%s adds count ≥ 1 rows from b on to d, one after the other, and writes the %d·steps sums to c. "+
+			"Rows are bstride apart.", name, gemvRowsAtOnce*f.lanes))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(c, d, b *float32, bstride, count, steps int)")
 	to, d, b, stride, count, steps := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()

@@ -13,7 +13,8 @@ import (
 // A bfloat16 is the upper half of a float32. So one shift widens those at even places of a vector and one mask those at
 // odd places, and a square of pairs is transposed as one of float32 is.
 
-const directHalf = "func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)"
+const directHalf = "func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride, " +
+	"blocks int)"
 
 // halfNames are the names of the half types by those of their kernels.
 var halfNames = map[string]string{"BF16": "bfloat16", "F16": "float16"}
@@ -71,28 +72,33 @@ func streamVectorsBF16(f family) []int {
 
 // streamBF16 emits stream for a B of bfloat16.
 func streamBF16(c *build.Context, f family, rows int) {
-	streamHalf(c, f, "BF16", rows, streamVectorsBF16(f)[rows], func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual)) {
-		mask := f.oddMask(c)
-		product = func(p pointers, sums [][]reg.VecVirtual) { streamProductBF16(c, f, p, mask, sums) }
-		end = func(sums [][]reg.VecVirtual) {
-			for _, sum := range sums {
-				for v := 0; v < len(sum); v += 2 {
-					sum[v], sum[v+1] = f.interleaved(c, sum[v], sum[v+1])
+	streamHalf(c, f, "BF16", rows, streamVectorsBF16(f)[rows],
+		func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual)) {
+			mask := f.oddMask(c)
+			product = func(p pointers, sums [][]reg.VecVirtual) { streamProductBF16(c, f, p, mask, sums) }
+			end = func(sums [][]reg.VecVirtual) {
+				for _, sum := range sums {
+					for v := 0; v < len(sum); v += 2 {
+						sum[v], sum[v+1] = f.interleaved(c, sum[v], sum[v+1])
+					}
 				}
 			}
-		}
-		return product, end
-	})
+			return product, end
+		})
 }
 
 // streamHalf emits stream for a B of a half type, whose begin emits what comes before the loops and returns what emits
 // the addition of a product and, if not nil, the end of the sums.
-func streamHalf(c *build.Context, f family, of string, rows, vectors int, begin func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual))) {
+func streamHalf(c *build.Context, f family, of string, rows, vectors int,
+	begin func() (product func(pointers, [][]reg.VecVirtual), end func([][]reg.VecVirtual))) {
 	width := vectors * f.lanes
 	name := fmt.Sprintf("stream%s%sx%d", of, f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1, for a B of %s.", name, rows, width, halfNames[of]),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
+	c.Doc(
+		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 "+
+			"products, blocks ≥ 1, for a B of %s.", name, rows, width, halfNames[of]),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at "+
+			"d[i·dstride].", rows))
 	c.Pragma("noescape")
 	c.SignatureExpr(directHalf)
 	p := newPointers(c, f)
@@ -196,8 +202,12 @@ func dotsBF16(c *build.Context, f family, rows int) {
 	vectors := dotsVectorsBF16(f)[rows]
 	name := fmt.Sprintf("dotsBF16%sx%d", f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d products, a multiple of %d; blocks ≥ 1, for a B of bfloat16.", name, rows, vectors*f.lanes, 2*f.lanes, 2*f.lanes),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
+	c.Doc(
+		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ %d "+
+			"products, a multiple of %d; blocks ≥ 1, for a B of bfloat16.", name, rows, vectors*f.lanes, 2*f.lanes,
+			2*f.lanes),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Column j of B is at b[j·bstride], row i of C at c[i·cstride], of D at "+
+			"d[i·dstride].", rows))
 	c.Pragma("noescape")
 	c.SignatureExpr(directHalf)
 	p := newPointers(c, f)
@@ -247,7 +257,8 @@ type copier struct {
 // newCopier emits the start of a kernel that packs k rows of a half type.
 func newCopier(c *build.Context, of, name string, width int) copier {
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s sets dst[%d·p + i] = src[p·stride + i] for i < %d and p < k, k ≥ 1, for a src of %s.", name, width, width, halfNames[of]))
+	c.Doc(fmt.Sprintf("%s sets dst[%d·p + i] = src[p·stride + i] for i < %d and p < k, k ≥ 1, for a src of %s.", name,
+		width, width, halfNames[of]))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, src *uint16, stride int, dst *float32)")
 	w := copier{c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), of}
@@ -325,7 +336,9 @@ func copyTallHalf(c *build.Context, rows int, of string) {
 func transposePairs(c *build.Context, lanes int) {
 	name := fmt.Sprintf("transposeBF16x%d", lanes)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s sets dst[p·width + i] = src[i·stride + p] for i < %d and p < 8·blocks, blocks ≥ 1, for a src of bfloat16.", name, lanes))
+	c.Doc(
+		fmt.Sprintf("%s sets dst[p·width + i] = src[i·stride + p] for i < %d and p < 8·blocks, blocks ≥ 1, for a src "+
+			"of bfloat16.", name, lanes))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(blocks int, src *uint16, stride int, dst *float32, width int)")
 	w := newWalker(c)

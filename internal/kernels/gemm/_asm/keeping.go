@@ -15,10 +15,15 @@ import (
 func keeping(c *build.Context, f family) {
 	name := fmt.Sprintf("rows%sx%dKeeping", f.name, f.mr)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, and sets kept[%d·p + j] to element (p, j) of B.", name, f.mr, f.vectors*f.lanes, f.vectors*f.lanes),
-		"Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride]. With row p of B it asks for as much at near[p·bstride].")
+	c.Doc(
+		fmt.Sprintf("%s computes %d×%d elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, and "+
+			"sets kept[%d·p + j] to element (p, j) of B.", name, f.mr, f.vectors*f.lanes, f.vectors*f.lanes),
+		"Row i of A is at a[i·astride], row p of B at b[p·bstride], row i of C at c[i·cstride], of D at "+
+			"d[i·dstride]. With row p of B it asks for as much at near[p·bstride].")
 	c.Pragma("noescape")
-	c.SignatureExpr(f.signature("func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int, kept, near *T)"))
+	c.SignatureExpr(
+		f.signature("func(k int, a *T, astride int, b *T, bstride int, c *T, cstride int, d *T, dstride int, kept, " +
+			"near *T)"))
 	p := newPointers(c, f)
 	a := rowsOf{stride: c.GP64(), size: f.size()}
 	c.Load(c.Param("astride"), a.stride)

@@ -29,7 +29,8 @@ func main() {
 
 // generate writes the kernels to dir, those of each type of elements to two files of their own.
 func generate(dir string) error {
-	for name, emit := range map[string]func(*build.Context){"kernels": single, "kernels64": double, "kernelshalf": halves, "kernelstiles": tiles} {
+	for name, emit := range map[string]func(*build.Context){"kernels": single, "kernels64": double,
+		"kernelshalf": halves, "kernelstiles": tiles} {
 		if err := write(dir, name, emit); err != nil {
 			return err
 		}

@@ -93,8 +93,11 @@ func zeros(c *build.Context, f family, rows, vectors int) [][]reg.VecVirtual {
 func micro(c *build.Context, f family, rows int) {
 	name := fmt.Sprintf("micro%sx%d", f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, rows, f.vectors*f.lanes),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].", rows))
+	c.Doc(
+		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 "+
+			"products, blocks ≥ 1.", name, rows, f.vectors*f.lanes),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], that of the next block after the last "+
+			"row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
 	c.SignatureExpr(f.signature("func(k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)"))
 

@@ -17,11 +17,15 @@ const outerVectors = 4
 func outer(c *build.Context, f family, past bool) {
 	name, note := fmt.Sprintf("outer%s", f.name), ""
 	if past {
-		name, note = name+"Past", fmt.Sprintf(" It writes past the caches: c is a multiple of %d bytes, d nil, and others may not read it before fence.", f.bytes())
+		name, note = name+"Past",
+			fmt.Sprintf(" It writes past the caches: c is a multiple of %d bytes, d nil, and others may not read it "+
+				"before fence.", f.bytes())
 	}
 	width := outerVectors * f.lanes
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1.%s", name, width, note))
+	c.Doc(
+		fmt.Sprintf("%s computes %d·blocks elements of the row c = a·b, or c = d + a·b if d is not nil, blocks ≥ 1.%s",
+			name, width, note))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(a, b, c, d *float32, blocks int)")
 	a, b, cc, d, blocks := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()

@@ -33,8 +33,12 @@ func microPairs(c *build.Context, rows int, dot bool) {
 		name, how = fmt.Sprintf("microDotx%d", rows), "takes VDPBF16PS, for which denormal numbers are zero"
 	}
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It %s.", name, rows, f.vectors*f.lanes, how),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last of this one; row i of C is at c[i·cstride], of D at d[i·dstride].", rows))
+	c.Doc(
+		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 "+
+			"pairs of products, blocks ≥ 1, of panels of pairs of bfloat16. It %s.", name, rows, f.vectors*f.lanes,
+			how),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Pair p of B is at b[p·bstride], that of the next block after the last "+
+			"of this one; row i of C is at c[i·cstride], of D at d[i·dstride].", rows))
 	c.Pragma("noescape")
 	c.SignatureExpr(f.signature("func(k int, a, b *T, bstride int, c *T, cstride int, d *T, dstride, blocks int)"))
 	p := newPointers(c, f)
@@ -109,7 +113,9 @@ func widenedPairs(c *build.Context, a, b reg.GPVirtual, mask reg.VecVirtual, sum
 func copyPairs(c *build.Context, width int) {
 	name := fmt.Sprintf("copyPairs%d", width)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s sets dst[%d·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < %d and p < k, k ≥ 1.", name, width, width))
+	c.Doc(
+		fmt.Sprintf("%s sets dst[%d·p + i] = src[2·p·stride + i] + 65536·src[(2·p+1)·stride + i] for i < %d and p < "+
+			"k, k ≥ 1.", name, width, width))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, src *uint16, stride int, dst *float32)")
 	k, src, stride, dst, next := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
@@ -150,7 +156,8 @@ func copyPairs(c *build.Context, width int) {
 // endPairs emits the last pass over a packed panel.
 func endPairs(c *build.Context) {
 	c.Function("endPairs")
-	c.Doc("endPairs exchanges the halves of 16·n elements of x, n ≥ 1, and returns the least of the bfloat16 in them without their signs, less one; that of zero is 65535.")
+	c.Doc("endPairs exchanges the halves of 16·n elements of x, n ≥ 1, and returns the least of the bfloat16 in them " +
+		"without their signs, less one; that of zero is 65535.")
 	c.Pragma("noescape")
 	c.SignatureExpr("func(n int, x *float32) uint32")
 	n, x := c.GP64(), c.GP64()
@@ -210,7 +217,8 @@ func encodeDots(file *ir.File) error {
 				(^x&15)<<3 | 0x04 | 0x02, // F3
 				0x40 | not(x, 4)<<3,      // 512 bits
 				0x52, 0xc0 | sum&7<<3 | y&7}
-			i.Opcode = fmt.Sprintf("LONG $0x%02x%02x%02x%02x; WORD $0x%02x%02x // VDPBF16PS %s, %s, %s", code[3], code[2], code[1], code[0], code[5], code[4],
+			i.Opcode = fmt.Sprintf("LONG $0x%02x%02x%02x%02x; WORD $0x%02x%02x // VDPBF16PS %s, %s, %s", code[3],
+				code[2], code[1], code[0], code[5], code[4],
 				i.Operands[0].Asm(), i.Operands[1].Asm(), i.Operands[2].Asm())
 			i.Operands = nil
 		}

@@ -36,8 +36,11 @@ func panels(c *build.Context, f family) {
 func tall(c *build.Context, f family, ahead bool) {
 	name := fmt.Sprintf("tall%sx%d%s", f.name, f.mr, aheadName(ahead))
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, f.mr, f.vectors*f.lanes),
-		"Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
+	c.Doc(
+		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, over k ≥ 1 "+
+			"products, blocks ≥ 1.", name, f.mr, f.vectors*f.lanes),
+		"Row p of A is at a[p·astride], row p of B at b[p·bstride], that of the next block after the last row of "+
+			"this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
 	c.SignatureExpr(f.signature(placedSignature(ahead)))
 

@@ -47,8 +47,11 @@ func (r *rowsOf) start(c *build.Context, first reg.GPVirtual, rows int) {
 func rows(c *build.Context, f family, ahead bool) {
 	name := fmt.Sprintf("rows%sx%d%s", f.name, f.mr, aheadName(ahead))
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, f.mr, f.vectors*f.lanes),
-		"Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
+	c.Doc(
+		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 "+
+			"products, blocks ≥ 1.", name, f.mr, f.vectors*f.lanes),
+		"Row i of A is at a[i·astride], row p of B at b[p·bstride], that of the next block after the last row of "+
+			"this one; row i of C is at c[i·cstride], of D at d[i·dstride].")
 	c.Pragma("noescape")
 	c.SignatureExpr(f.signature(placedSignature(ahead)))
 
@@ -120,7 +123,8 @@ func rowsLoop(c *build.Context, f family, p pointers, a rowsOf, sums [][]reg.Vec
 
 // rowsProduct emits the addition of a column of A, at places from the pointers on, times one row of B, and moves on to
 // B's next. Half of that row's vectors lie second bytes behind the others, unless that is nil.
-func rowsProduct(c *build.Context, f family, p pointers, a rowsOf, at int, sums [][]reg.VecVirtual, second reg.GPVirtual) {
+func rowsProduct(c *build.Context, f family, p pointers, a rowsOf, at int, sums [][]reg.VecVirtual,
+	second reg.GPVirtual) {
 	b := make([]reg.VecVirtual, f.vectors)
 	for v := range b {
 		m := operand.Mem{Base: p.b, Disp: v * f.bytes()}

@@ -33,8 +33,11 @@ func stream(c *build.Context, f family, rows int) {
 	width := vectors * f.lanes
 	name := fmt.Sprintf("stream%sx%d", f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 products, blocks ≥ 1.", name, rows, width),
-		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at d[i·dstride].", rows))
+	c.Doc(
+		fmt.Sprintf("%s computes %d×(%d·blocks) elements of C = A·B, or C = D + A·B if d is not nil, over k ≥ 1 "+
+			"products, blocks ≥ 1.", name, rows, width),
+		fmt.Sprintf("A is packed: a[%d·p + i]. Row p of B is at b[p·bstride], row i of C at c[i·cstride], of D at "+
+			"d[i·dstride].", rows))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)")
 	p := newPointers(c, f)

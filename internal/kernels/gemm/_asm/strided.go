@@ -29,11 +29,17 @@ func strideds(c *build.Context, f family) {
 func strided(c *build.Context, f family, rows int) {
 	name := fmt.Sprintf("strided%sx%d", f.name, rows)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes count tiles of %d×%d elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.", name, rows, f.vectors*f.lanes),
-		"Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.",
-		fmt.Sprintf("With each %d products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.", stridedUnroll))
+	c.Doc(
+		fmt.Sprintf("%s computes count tiles of %d×%d elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 "+
+			"products, count ≥ 1.", name, rows, f.vectors*f.lanes),
+		"Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile "+
+			"to the next a, b and c move on by astep, bstep and cstep.",
+		fmt.Sprintf("With each %d products it asks for two neighbouring cache lines, the first at next, which moves "+
+			"on by step bytes.", stridedUnroll))
 	c.Pragma("noescape")
-	c.SignatureExpr(f.signature("func(k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, next, step uintptr)"))
+	c.SignatureExpr(
+		f.signature("func(k int, a *T, ars, acs int, b *T, brs int, c *T, crs, add, count, astep, bstep, cstep int, " +
+			"next, step uintptr)"))
 	load, inBytes := loaders(c, f)
 	p := pointers{a: load("a"), b: load("b"), cc: load("c"), bstride: inBytes("brs")}
 	a, acs, next := rowsOf{stride: inBytes("ars"), size: f.size()}, inBytes("acs"), load("next")

@@ -42,10 +42,15 @@ func tiles(c *build.Context) {
 func microTiles(c *build.Context, pieces int) {
 	name, stepBytes, passes := fmt.Sprintf("tiles%dAMX", pieces), pieces*pieceBytes, tilePasses[pieces]
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols ≥ 1, over steps of 32 products, steps ≥ 1, of panels with %d pieces for each element; those of B lie one behind the other.", name, pieces),
-		"Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room for 32×32 elements.")
+	c.Doc(
+		fmt.Sprintf("%s computes rows×cols elements of C = A·B, or C = D + A·B if d is not nil, 1 ≤ rows ≤ 32, cols "+
+			"≥ 1, over steps of 32 products, steps ≥ 1, of panels with %d pieces for each element; those of B lie "+
+			"one behind the other.", name, pieces),
+		"Row i of C is at c[i·cstride], of D at d[i·dstride]. shape is the configuration of the tiles; sums has room "+
+			"for 32×32 elements.")
 	c.Pragma("noescape")
-	c.SignatureExpr("func(shape *uint64, rows, steps int, a, b, c *float32, cstride int, d *float32, dstride, cols int, sums *float32)")
+	c.SignatureExpr("func(shape *uint64, rows, steps int, a, b, c *float32, cstride int, d *float32, dstride, cols " +
+		"int, sums *float32)")
 	const (
 		rowsAtOnce = 4
 		rowBytes   = 128
@@ -119,11 +124,14 @@ func microTiles(c *build.Context, pieces int) {
 			}
 			held[side] = pass[side]
 			for i := range 2 {
-				tileInstruction(c, "TILELOADD", operand.Mem{Base: base, Index: row, Scale: 1, Disp: pass[side]*pieceBytes + i*tileBytes}, operand.Imm(uint64(4+2*side+i)))
+				tileInstruction(c, "TILELOADD",
+					operand.Mem{Base: base, Index: row, Scale: 1, Disp: pass[side]*pieceBytes + i*tileBytes},
+					operand.Imm(uint64(4+2*side+i)))
 			}
 		}
 		for i := range 4 {
-			tileInstruction(c, "TDPBF16PS", operand.Imm(uint64(6+i%2)), operand.Imm(uint64(4+i/2)), operand.Imm(uint64(i)))
+			tileInstruction(c, "TDPBF16PS", operand.Imm(uint64(6+i%2)), operand.Imm(uint64(4+i/2)),
+				operand.Imm(uint64(i)))
 			for ; asked < stepBytes/64*(4*n+i+1)/(4*len(passes)); asked++ { // the next step of B
 				c.PREFETCHT0(operand.Mem{Base: y, Disp: stepBytes + 64*asked})
 			}
@@ -163,7 +171,8 @@ func microTiles(c *build.Context, pieces int) {
 	c.Load(c.Param("sums"), near)
 	for i := range 4 {
 		c.LEAQ(operand.Mem{Base: near, Disp: i / 2 * 16 * rowBytes}, x)
-		tileInstruction(c, "TILESTORED", operand.Imm(uint64(i)), operand.Mem{Base: x, Index: left, Scale: 1, Disp: i % 2 * 64})
+		tileInstruction(c, "TILESTORED", operand.Imm(uint64(i)),
+			operand.Mem{Base: x, Index: left, Scale: 1, Disp: i % 2 * 64})
 	}
 	c.SUBQ(rowsBytes, pending)
 	c.MOVQ(cc, to)
@@ -319,11 +328,15 @@ var splitterNames = map[int][2]string{1: {"pairRows", "pairLanes"}, 3: {"splitRo
 func splitRows(c *build.Context, pieces int) {
 	name := splitterNames[pieces][0]
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: product p < 16 of a step and the one 16 further make pair p. Pair p of piece n < %d of lane i goes", name, pieces),
+	c.Doc(
+		fmt.Sprintf("%s splits 16 lanes of 32·steps products, steps ≥ 1, of which lane i begins at src[i·stride]: "+
+			"product p < 16 of a step and the one 16 further make pair p. Pair p of piece n < %d of lane i goes", name,
+			pieces),
 		"to dst[n·512 + i·16 + p], in the next step pitch elements further.",
 		"It returns 0 if all of src is finite, and rounds to such bfloat16.")
 	c.Pragma("noescape")
-	c.SignatureExpr(splitter{count: pieces}.signature("func(steps int, src *S, stride int, dst *float32, pitch int) (bad uint32)"))
+	c.SignatureExpr(splitter{count: pieces}.signature(
+		"func(steps int, src *S, stride int, dst *float32, pitch int) (bad uint32)"))
 	s := newSplitter(c, pieces)
 	steps, src, stride, dst, pitch := s.steps, s.src, s.stride, s.dst, s.pitch
 	lanes, from, to, left, next := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
@@ -356,10 +369,15 @@ func splitRows(c *build.Context, pieces int) {
 func splitLanes(c *build.Context, pieces int) {
 	name := splitterNames[pieces][1]
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p begins at src[p·stride]: pair p of piece n < %d of lane i < 16 goes to dst[n·512 + p·16 + i], of the next 16 lanes 256", name, pieces),
-		fmt.Sprintf("elements further, in the next step %d elements further, in the next panel pitch elements. Pairs and what it returns are those of %s.", 512*pieces, splitterNames[pieces][0]))
+	c.Doc(
+		fmt.Sprintf("%s splits 32·panels lanes of 32·steps products, steps ≥ 1, panels ≥ 1, of which product p "+
+			"begins at src[p·stride]: pair p of piece n < %d of lane i < 16 goes to dst[n·512 + p·16 + i], of the "+
+			"next 16 lanes 256", name, pieces),
+		fmt.Sprintf("elements further, in the next step %d elements further, in the next panel pitch elements. Pairs "+
+			"and what it returns are those of %s.", 512*pieces, splitterNames[pieces][0]))
 	c.Pragma("noescape")
-	c.SignatureExpr(splitter{count: pieces}.signature("func(steps, panels int, src *S, stride int, dst *float32, pitch int) (bad uint32)"))
+	c.SignatureExpr(splitter{count: pieces}.signature(
+		"func(steps, panels int, src *S, stride int, dst *float32, pitch int) (bad uint32)"))
 	s := newSplitter(c, pieces)
 	steps, src, stride, dst, pitch := s.steps, s.src, s.stride, s.dst, s.pitch
 	pairs, low, high, to, left, far := c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64(), c.GP64()
@@ -379,7 +397,8 @@ func splitLanes(c *build.Context, pieces int) {
 		}
 	}
 	for half := range 2 {
-		for n, p := range s.pairs(operand.Mem{Base: low, Disp: s.vector() * half}, operand.Mem{Base: high, Disp: s.vector() * half}) {
+		for n, p := range s.pairs(operand.Mem{Base: low, Disp: s.vector() * half},
+			operand.Mem{Base: high, Disp: s.vector() * half}) {
 			c.VMOVDQU32(p, operand.Mem{Base: to, Disp: n*pieceBytes + half*tileBytes})
 		}
 	}
@@ -413,7 +432,8 @@ func tileInstruction(c *build.Context, opcode string, operands ...operand.Op) {
 
 // tileCodes are the prefix (0 none, 1: 66, 2: F3, 3: F2) and the operation of the instructions.
 var tileCodes = map[string][2]byte{
-	"LDTILECFG": {0, 0x49}, "TILERELEASE": {0, 0x49}, "TILEZERO": {3, 0x49}, "TILELOADD": {3, 0x4b}, "TILESTORED": {2, 0x4b}, "TDPBF16PS": {2, 0x5c},
+	"LDTILECFG": {0, 0x49}, "TILERELEASE": {0, 0x49}, "TILEZERO": {3, 0x49}, "TILELOADD": {3, 0x4b},
+	"TILESTORED": {2, 0x4b}, "TDPBF16PS": {2, 0x5c},
 }
 
 // encodeTiles encodes the instructions of AMX: VEX of 128 bits with the opcode map 0F38 for all.
@@ -432,7 +452,8 @@ func encodeTiles(file *ir.File) error {
 			for _, o := range i.Operands {
 				operands = append(operands, o.Asm())
 			}
-			i.Opcode, i.Operands = fmt.Sprintf("%s // %s %s", directives(bytes), i.Opcode, strings.Join(operands, ", ")), nil
+			i.Opcode, i.Operands = fmt.Sprintf("%s // %s %s", directives(bytes), i.Opcode,
+				strings.Join(operands, ", ")), nil
 		}
 	}
 	return nil
@@ -486,7 +507,8 @@ func encodeTile(code [2]byte, operands []operand.Op) ([]byte, error) {
 	}
 	d := uint32(memory.Disp)
 	extended := byte(inverted) &^ (index >> 3 << 6) &^ (base >> 3 << 5)
-	return []byte{escape, extended, 0x78 | prefix, code[1], 0x84 | tile<<3, index&7<<3 | base&7, byte(d), byte(d >> 8), byte(d >> 16), byte(d >> 24)}, nil
+	return []byte{escape, extended, 0x78 | prefix, code[1], 0x84 | tile<<3, index&7<<3 | base&7, byte(d), byte(d >> 8),
+		byte(d >> 16), byte(d >> 24)}, nil
 }
 
 // directives is assembly for these bytes.

@@ -14,10 +14,13 @@ import (
 func unfold(c *build.Context, f family) {
 	name := fmt.Sprintf("unfold%s", f.name)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s sets dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride + a·rowStride + e] for e < %d·vectors, run ≤ %d·vectors, in ascending order of j < places,", name, f.lanes, f.lanes),
+	c.Doc(
+		fmt.Sprintf("%s sets dst[j·pitch + (p·rows + a)·run + e] = src[j·step + p·planeStride + a·rowStride + e] for "+
+			"e < %d·vectors, run ≤ %d·vectors, in ascending order of j < places,", name, f.lanes, f.lanes),
 		"p < planes, a < rows and e: what a run writes beyond its end the next one overwrites. All counts are ≥ 1.")
 	c.Pragma("noescape")
-	c.SignatureExpr("func(places int, dst *float32, pitch int, src *float32, step, planes, planeStride, rows, rowStride, run, vectors int)")
+	c.SignatureExpr("func(places int, dst *float32, pitch int, src *float32, step, planes, planeStride, rows, " +
+		"rowStride, run, vectors int)")
 	load := func(param string) reg.GPVirtual {
 		v := c.GP64()
 		c.Load(c.Param(param), v)

@@ -22,26 +22,29 @@ func (g *generator) arithmetic() {
 	binary("sub", "-", g.VSUBPS)
 	binary("mul", "·", g.VMULPS)
 	binary("div", "/", g.VDIVPS)
-	g.pastKernel("axpby", "dst[i] = a·x[i] + b·y[i]", params(streams("dst", "x", "y"), scalars("a", "b")), func(l *loop) (step, end func()) {
-		a, b := l.scalar("a"), l.scalar("b")
-		return func() {
-			x, y := l.times(a, "x"), l.times(b, "y")
-			l.VADDPS(y, x, x)
-			l.store(x, "dst")
-		}, nil
-	})
-	g.pastKernel("affine", "dst[i] = a·x[i] + b", params(streams("dst", "x"), scalars("a", "b")), func(l *loop) (step, end func()) {
-		a, b := l.scalar("a"), l.scalar("b")
-		return func() {
-			x := l.times(a, "x")
-			l.VADDPS(b, x, x)
-			l.store(x, "dst")
-		}, nil
-	})
-	g.pastKernel("scale", "dst[i] = a·x[i]", params(streams("dst", "x"), scalars("a")), func(l *loop) (step, end func()) {
-		a := l.scalar("a")
-		return func() { l.store(l.times(a, "x"), "dst") }, nil
-	})
+	g.pastKernel("axpby", "dst[i] = a·x[i] + b·y[i]", params(streams("dst", "x", "y"), scalars("a", "b")),
+		func(l *loop) (step, end func()) {
+			a, b := l.scalar("a"), l.scalar("b")
+			return func() {
+				x, y := l.times(a, "x"), l.times(b, "y")
+				l.VADDPS(y, x, x)
+				l.store(x, "dst")
+			}, nil
+		})
+	g.pastKernel("affine", "dst[i] = a·x[i] + b", params(streams("dst", "x"), scalars("a", "b")),
+		func(l *loop) (step, end func()) {
+			a, b := l.scalar("a"), l.scalar("b")
+			return func() {
+				x := l.times(a, "x")
+				l.VADDPS(b, x, x)
+				l.store(x, "dst")
+			}, nil
+		})
+	g.pastKernel("scale", "dst[i] = a·x[i]", params(streams("dst", "x"), scalars("a")),
+		func(l *loop) (step, end func()) {
+			a := l.scalar("a")
+			return func() { l.store(l.times(a, "x"), "dst") }, nil
+		})
 	g.kernel("rotate", "a[i] = x[i]·cos[i] - y[i]·(sign·sin[i]), b[i] = y[i]·cos[i] + x[i]·(sign·sin[i])",
 		params(streams("a", "b", "x", "y", "cos", "sin"), scalars("sign")), func(l *loop) (step, end func()) {
 			sign := l.scalar("sign")
@@ -66,33 +69,37 @@ func (g *generator) arithmetic() {
 			l.store(x, "dst")
 		}, nil
 	})
-	g.pastKernel("reluGrad", "dst[i] = dy[i] where y[i] > 0, else 0", streams("dst", "y", "dy"), func(l *loop) (step, end func()) {
-		zero := l.constant(0)
-		return func() {
-			y, dy := l.load("y"), l.load("dy")
-			const greater = operand.U8(14)
-			if l.wide() {
-				mask := l.K()
-				l.VCMPPS(greater, zero, y, mask)
-				l.VMOVAPS_Z(dy, mask, dy)
-			} else {
-				l.VCMPPS(greater, zero, y, y)
-				l.VANDPS(y, dy, dy)
-			}
-			l.store(dy, "dst")
-		}, nil
-	})
-	g.pastKernel("softmaxGrad", "dst[i] = y[i]·(dy[i]-dot)", params(streams("dst", "y", "dy"), scalars("dot")), func(l *loop) (step, end func()) {
-		dot := l.scalar("dot")
-		return func() {
-			x := l.load("dy")
-			l.VSUBPS(dot, x, x)
-			l.VMULPS(l.at("y", 0), x, x)
-			l.store(x, "dst")
-		}, nil
-	})
-	g.pastKernel("softmaxGradDot", "dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them added before",
-		params(streams("dst", "y", "dy", "nextY", "nextDY"), sums("sum"), scalars("dot")), func(l *loop) (step, end func()) {
+	g.pastKernel("reluGrad", "dst[i] = dy[i] where y[i] > 0, else 0", streams("dst", "y", "dy"),
+		func(l *loop) (step, end func()) {
+			zero := l.constant(0)
+			return func() {
+				y, dy := l.load("y"), l.load("dy")
+				const greater = operand.U8(14)
+				if l.wide() {
+					mask := l.K()
+					l.VCMPPS(greater, zero, y, mask)
+					l.VMOVAPS_Z(dy, mask, dy)
+				} else {
+					l.VCMPPS(greater, zero, y, y)
+					l.VANDPS(y, dy, dy)
+				}
+				l.store(dy, "dst")
+			}, nil
+		})
+	g.pastKernel("softmaxGrad", "dst[i] = y[i]·(dy[i]-dot)", params(streams("dst", "y", "dy"), scalars("dot")),
+		func(l *loop) (step, end func()) {
+			dot := l.scalar("dot")
+			return func() {
+				x := l.load("dy")
+				l.VSUBPS(dot, x, x)
+				l.VMULPS(l.at("y", 0), x, x)
+				l.store(x, "dst")
+			}, nil
+		})
+	g.pastKernel("softmaxGradDot", "dst[i] = y[i]·(dy[i]-dot), sum[i%16] += nextY[i]·nextDY[i], four of them "+
+		"added before",
+		params(streams("dst", "y", "dy", "nextY", "nextDY"), sums("sum"), scalars("dot")),
+		func(l *loop) (step, end func()) {
 			dot, sum, ask := l.scalar("dot"), l.gather("sum"), l.aheadFar(3072, "nextY", "nextDY")
 			return func() {
 				ask()
@@ -105,16 +112,17 @@ func (g *generator) arithmetic() {
 				sum.add(p)
 			}, sum.store
 		})
-	g.pastKernel("subWide", "dst[i] = float32(float64(x[i]) - c)", params(streams("dst", "x"), typed(scalar, "float64", "c")), func(l *loop) (step, end func()) {
-		c := l.scalar("c")
-		return func() {
-			x := l.loadWide("x")
-			for h := range x {
-				l.VSUBPD(c, x[h], x[h])
-			}
-			l.store(l.narrowed(x), "dst")
-		}, nil
-	})
+	g.pastKernel("subWide", "dst[i] = float32(float64(x[i]) - c)",
+		params(streams("dst", "x"), typed(scalar, "float64", "c")), func(l *loop) (step, end func()) {
+			c := l.scalar("c")
+			return func() {
+				x := l.loadWide("x")
+				for h := range x {
+					l.VSUBPD(c, x[h], x[h])
+				}
+				l.store(l.narrowed(x), "dst")
+			}, nil
+		})
 }
 
 // times emits a·name[i].
@@ -140,22 +148,25 @@ func (g *generator) sums() {
 			sum.addProduct(l.loadWide("x"), l.loadWide("y"))
 		}, sum.store
 	})
-	g.kernel("rowDot", "sum[i%16] += x[i]·y[i], four of them added before", params(streams("x", "y"), sums("sum")), func(l *loop) (step, end func()) {
-		sum := l.gather("sum")
-		return func() {
-			x := l.load("x")
-			l.VMULPS(l.at("y", 0), x, x)
-			sum.add(x)
-		}, sum.store
-	})
-	g.kernel("rowSquares", "sum[i%16] += x[i]², four of them added before", params(streams("x"), sums("sum")), func(l *loop) (step, end func()) {
-		sum, ask := l.gather("sum"), l.aheadRow(10240, "x")
-		return func() {
-			ask()
-			sum.add(l.squareOf(l.load("x")))
-		}, sum.store
-	})
-	g.kernel("rowMoments", "with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before", params(streams("x"), sums("sum", "squares"), scalars("k")),
+	g.kernel("rowDot", "sum[i%16] += x[i]·y[i], four of them added before", params(streams("x", "y"), sums("sum")),
+		func(l *loop) (step, end func()) {
+			sum := l.gather("sum")
+			return func() {
+				x := l.load("x")
+				l.VMULPS(l.at("y", 0), x, x)
+				sum.add(x)
+			}, sum.store
+		})
+	g.kernel("rowSquares", "sum[i%16] += x[i]², four of them added before", params(streams("x"), sums("sum")),
+		func(l *loop) (step, end func()) {
+			sum, ask := l.gather("sum"), l.aheadRow(10240, "x")
+			return func() {
+				ask()
+				sum.add(l.squareOf(l.load("x")))
+			}, sum.store
+		})
+	g.kernel("rowMoments", "with d = x[i]-k: sum[i%16] += d, squares[i%16] += d², four of them added before",
+		params(streams("x"), sums("sum", "squares"), scalars("k")),
 		func(l *loop) (step, end func()) {
 			sum, squares, k, ask := l.gather("sum"), l.gather("squares"), l.scalar("k"), l.aheadRow(10240, "x")
 			return func() {
@@ -170,58 +181,62 @@ func (g *generator) sums() {
 					squares.store()
 				}
 		})
-	g.kernel("deviations", "sum[i%16] += (x[i]-m)²", params(streams("x"), sums("sum"), typed(scalar, "float64", "m")), func(l *loop) (step, end func()) {
-		sum, m := l.accumulate("sum"), l.scalar("m")
-		return func() {
-			x := l.loadWide("x")
-			for h := range x {
-				l.VSUBPD(m, x[h], x[h])
-				l.VMULPD(x[h], x[h], x[h])
-			}
-			sum.add(x)
-		}, sum.store
-	})
-	g.kernel("max", "most[i%16] = max(most[i%16], x[i]), NaN not counting", params(streams("x"), typed(fixed, "float32", "most")), func(l *loop) (step, end func()) {
-		l.blocks = several
-		var most []reg.VecVirtual
-		parts := block / l.lanes
-		at := func(p int) operand.Mem {
-			return operand.Mem{Base: l.pointers["most"], Disp: 4 * (p % parts) * l.lanes}
-		}
-		for p := range several * parts {
-			most = append(most, l.register())
-			l.VMOVUPS(at(p), most[p])
-		}
-		return func() {
-				x := l.load("x")
-				l.VMAXPS(most[l.part], x, most[l.part])
-			}, func() {
-				for p, v := range most[parts:] {
-					l.VMAXPS(v, most[p%parts], most[p%parts])
+	g.kernel("deviations", "sum[i%16] += (x[i]-m)²", params(streams("x"), sums("sum"), typed(scalar, "float64", "m")),
+		func(l *loop) (step, end func()) {
+			sum, m := l.accumulate("sum"), l.scalar("m")
+			return func() {
+				x := l.loadWide("x")
+				for h := range x {
+					l.VSUBPD(m, x[h], x[h])
+					l.VMULPD(x[h], x[h], x[h])
 				}
-				for p, v := range most[:parts] {
-					l.VMOVUPS(v, at(p))
-				}
+				sum.add(x)
+			}, sum.store
+		})
+	g.kernel("max", "most[i%16] = max(most[i%16], x[i]), NaN not counting",
+		params(streams("x"), typed(fixed, "float32", "most")), func(l *loop) (step, end func()) {
+			l.blocks = several
+			var most []reg.VecVirtual
+			parts := block / l.lanes
+			at := func(p int) operand.Mem {
+				return operand.Mem{Base: l.pointers["most"], Disp: 4 * (p % parts) * l.lanes}
 			}
-	})
-	g.kernel("addWide", "sums[i] += x[i]", params(typed(stream, "float64", "sums"), streams("x")), func(l *loop) (step, end func()) {
-		return func() { l.addTo("sums", l.loadWide("x")) }, nil
-	})
+			for p := range several * parts {
+				most = append(most, l.register())
+				l.VMOVUPS(at(p), most[p])
+			}
+			return func() {
+					x := l.load("x")
+					l.VMAXPS(most[l.part], x, most[l.part])
+				}, func() {
+					for p, v := range most[parts:] {
+						l.VMAXPS(v, most[p%parts], most[p%parts])
+					}
+					for p, v := range most[:parts] {
+						l.VMOVUPS(v, at(p))
+					}
+				}
+		})
+	g.kernel("addWide", "sums[i] += x[i]", params(typed(stream, "float64", "sums"), streams("x")),
+		func(l *loop) (step, end func()) {
+			return func() { l.addTo("sums", l.loadWide("x")) }, nil
+		})
 	rows := streams("x0", "x1", "x2", "x3")
-	g.kernel("addWide4", "sums[i] = (((sums[i] + x0[i]) + x1[i]) + x2[i]) + x3[i]", params(typed(stream, "float64", "sums"), rows), func(l *loop) (step, end func()) {
-		return func() {
-			for h := range 2 {
-				sum := l.register()
-				l.VMOVUPD(l.at("sums", h*l.lanes/2), sum)
-				for _, row := range rows {
-					x := l.register()
-					l.VCVTPS2PD(l.at(row.name, h*l.lanes/2), x)
-					l.VADDPD(x, sum, sum)
+	g.kernel("addWide4", "sums[i] = (((sums[i] + x0[i]) + x1[i]) + x2[i]) + x3[i]",
+		params(typed(stream, "float64", "sums"), rows), func(l *loop) (step, end func()) {
+			return func() {
+				for h := range 2 {
+					sum := l.register()
+					l.VMOVUPD(l.at("sums", h*l.lanes/2), sum)
+					for _, row := range rows {
+						x := l.register()
+						l.VCVTPS2PD(l.at(row.name, h*l.lanes/2), x)
+						l.VADDPD(x, sum, sum)
+					}
+					l.VMOVUPD(sum, l.at("sums", h*l.lanes/2))
 				}
-				l.VMOVUPD(sum, l.at("sums", h*l.lanes/2))
-			}
-		}, nil
-	})
+			}, nil
+		})
 }
 
 // addTo adds float64 numbers to the part's elements of a float64 stream.

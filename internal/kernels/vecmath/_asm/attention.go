@@ -23,7 +23,8 @@ const (
 )
 
 // power2Poly is 2^f for 0 ≤ f < 1, to 1.5e-7, with 1 at 0: the polynomial whose largest relative error is smallest.
-var power2Poly = []float32{0.0018671300495043397, 0.009017030708491802, 0.05579991266131401, 0.24016444385051727, 0.6931512951850891, 1}
+var power2Poly = []float32{0.0018671300495043397, 0.009017030708491802, 0.05579991266131401, 0.24016444385051727,
+	0.6931512951850891, 1}
 
 // power2 is what 2^x needs beside x.
 type power2 struct {
@@ -83,7 +84,8 @@ type matrix struct {
 // of their own.
 func (g *generator) tile(name, formula, signature string, matrices ...string) *tile {
 	g.Function(name + g.suffix())
-	g.Doc(fmt.Sprintf("%s%s: %s for i < rows and j < n, both positive, n a multiple of %d.", name, g.suffix(), formula, block))
+	g.Doc(fmt.Sprintf("%s%s: %s for i < rows and j < n, both positive, n a multiple of %d.", name, g.suffix(), formula,
+		block))
 	g.Pragma("noescape")
 	g.SignatureExpr(signature)
 	t := &tile{generator: g, rows: g.loaded("rows"), n: g.loaded("n"), left: g.GP64(), offset: g.GP64()}
@@ -254,7 +256,8 @@ func (g *generator) maxRows() {
 
 // expRows emits the second half.
 func (g *generator) expRows() {
-	t := g.tile("expRows", "s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], where a most[i] of −∞ counts as 0,",
+	t := g.tile("expRows", "s[i,j] = 2^(scale·s[i,j]-most[i]), sum[i] = sum[i]·factor[i] + Σ s[i,j], where a most[i] "+
+		"of −∞ counts as 0,",
 		"func(rows, n int, s *float32, stride int, most, factor *float32, sum *float64, scale float32)", "s")
 	most, factor, sum := g.loaded("most"), g.loaded("factor"), g.loaded("sum")
 	scale, power := g.argument("scale"), g.power2()
@@ -317,7 +320,8 @@ func (g *generator) scoreRows() {
 
 // scaleRows emits the scaling of rows.
 func (g *generator) scaleRows() {
-	t := g.tile("scaleRows", "s[i,j] = s[i,j]·factor[i]", "func(rows, n int, s *float32, stride int, factor *float32)", "s")
+	t := g.tile("scaleRows", "s[i,j] = s[i,j]·factor[i]", "func(rows, n int, s *float32, stride int, factor *float32)",
+		"s")
 	factor := g.loaded("factor")
 	t.Label("row")
 	f := g.repeated(operand.Mem{Base: factor})
@@ -331,7 +335,8 @@ func (g *generator) scaleRows() {
 
 // dotRows emits the inner products of rows, in float64.
 func (g *generator) dotRows() {
-	t := g.tile("dotRows", "sum[i] = Σ x[i,j]·y[i,j]", "func(rows, n int, x *float32, xstride int, y *float32, ystride int, sum *float32)", "x", "y")
+	t := g.tile("dotRows", "sum[i] = Σ x[i,j]·y[i,j]",
+		"func(rows, n int, x *float32, xstride int, y *float32, ystride int, sum *float32)", "x", "y")
 	sum := g.loaded("sum")
 	t.Label("row")
 	var sums []doubles
@@ -386,7 +391,8 @@ func (g *generator) foldedDoubles(x []doubles) reg.VecVirtual {
 
 // hideRows emits the filling of the ends of rows.
 func (g *generator) hideRows() {
-	t := g.tile("hideRows", "s[i,j] = −∞ where j ≥ seen + i·grow", "func(rows, n int, s *float32, stride, seen, grow int)", "s")
+	t := g.tile("hideRows", "s[i,j] = −∞ where j ≥ seen + i·grow",
+		"func(rows, n int, s *float32, stride, seen, grow int)", "s")
 	seen, grow := g.loaded("seen"), g.loaded("grow")
 	inf, lane := g.constant(negInf), g.register()
 	g.VMOVUPS(g.laneNumbers(), lane)

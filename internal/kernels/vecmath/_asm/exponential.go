@@ -51,7 +51,8 @@ func (g *generator) scaled(y, n reg.VecVirtual) reg.VecVirtual {
 	half := g.register()
 	g.VPSRAD(operand.Imm(1), n, half)
 	g.VPSUBD(half, n, n)
-	for _, exponent := range []reg.VecVirtual{half, n} { // 2ⁿ in two steps: it may exceed the range of float32 at both ends
+	// 2ⁿ in two steps: it may exceed the range of float32 at both ends
+	for _, exponent := range []reg.VecVirtual{half, n} {
 		g.VPADDD(g.bits(127), exponent, exponent)
 		g.VPSLLD(operand.Imm(23), exponent, exponent)
 		g.VMULPS(exponent, y, y)
@@ -86,7 +87,8 @@ func (g *generator) exponentials() {
 				l.store(y, "dst")
 			}, nil
 		})
-	g.kernel("expSum", "dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before", params(streams("dst", "src"), sums("sum"), scalars("shift")),
+	g.kernel("expSum", "dst[i] = e^(src[i]-shift), sum[i%16] += dst[i], four of them added before",
+		params(streams("dst", "src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
 			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
 			return func() {
@@ -97,7 +99,8 @@ func (g *generator) exponentials() {
 			}, sum.store
 		})
 	g.scaleExpSum()
-	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift), four of them added before", params(streams("src"), sums("sum"), scalars("shift")),
+	g.kernel("sumExp", "sum[i%16] += e^(src[i]-shift), four of them added before",
+		params(streams("src"), sums("sum"), scalars("shift")),
 		func(l *loop) (step, end func()) {
 			shift, lim, sum, ask := l.scalar("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "src")
 			return func() {
@@ -125,10 +128,13 @@ func (g *generator) scaleExpSum() {
 		defer func(before int) { g.flight = before }(g.flight)
 		g.flight = 1 // registers hold no more
 	}
-	formula := "dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added before, most[i%16] = max(most[i%16], next[i]), NaN not counting"
-	operands := params(streams("dst", "near", "src", "next"), sums("sum"), typed(fixed, "float32", "most"), scalars("factor", "shift"))
+	formula := "dst[i] = factor·near[i], then near[i] = e^(src[i]-shift), sum[i%16] += near[i], four of them added " +
+		"before, most[i%16] = max(most[i%16], next[i]), NaN not counting"
+	operands := params(streams("dst", "near", "src", "next"), sums("sum"), typed(fixed, "float32", "most"),
+		scalars("factor", "shift"))
 	g.pastKernel("scaleExpSum", formula, operands, func(l *loop) (step, end func()) {
-		factor, shift, lim, sum, ask := l.scalar("factor"), l.scalar("shift"), l.limits(), l.gather("sum"), l.aheadSecond(10240, "next")
+		factor, shift, lim, sum, ask := l.scalar("factor"), l.scalar("shift"), l.limits(), l.gather("sum"),
+			l.aheadSecond(10240, "next")
 		var most []reg.VecVirtual
 		at := func(p int) operand.Mem { return operand.Mem{Base: l.pointers["most"], Disp: 4 * l.lanes * p} }
 		for p := range block / l.lanes {
@@ -226,28 +232,30 @@ func (g *generator) activations() {
 			l.store(l.quotient(x, l.exponential(l.negative(x), lim)), "dst")
 		}, nil
 	})
-	g.pastKernel("siluGrad", "dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i])", streams("dst", "x", "dy"), func(l *loop) (step, end func()) {
-		lim, one := l.limits(), l.constant(1)
-		return func() {
-			x := l.load("x")
-			s := l.quotient(one, l.exponential(l.negative(x), lim))
-			slope := l.register()
-			l.VSUBPS(s, one, slope)
-			l.VFMADD213PS(one, x, slope) // slope·x + 1
-			l.VMULPS(s, slope, slope)
-			l.VMULPS(l.at("dy", 0), slope, slope)
-			l.store(slope, "dst")
-		}, nil
-	})
-	g.pastKernel("swiglu", "dst[i] = gate[i]/(1+e^-gate[i])·up[i]", streams("dst", "gate", "up"), func(l *loop) (step, end func()) {
-		lim := l.limits()
-		return func() {
-			x := l.load("gate")
-			y := l.quotient(x, l.exponential(l.negative(x), lim))
-			l.VMULPS(l.at("up", 0), y, y)
-			l.store(y, "dst")
-		}, nil
-	})
+	g.pastKernel("siluGrad", "dst[i] = dy[i]·s(1+x[i](1-s)), s = 1/(1+e^-x[i])", streams("dst", "x", "dy"),
+		func(l *loop) (step, end func()) {
+			lim, one := l.limits(), l.constant(1)
+			return func() {
+				x := l.load("x")
+				s := l.quotient(one, l.exponential(l.negative(x), lim))
+				slope := l.register()
+				l.VSUBPS(s, one, slope)
+				l.VFMADD213PS(one, x, slope) // slope·x + 1
+				l.VMULPS(s, slope, slope)
+				l.VMULPS(l.at("dy", 0), slope, slope)
+				l.store(slope, "dst")
+			}, nil
+		})
+	g.pastKernel("swiglu", "dst[i] = gate[i]/(1+e^-gate[i])·up[i]", streams("dst", "gate", "up"),
+		func(l *loop) (step, end func()) {
+			lim := l.limits()
+			return func() {
+				x := l.load("gate")
+				y := l.quotient(x, l.exponential(l.negative(x), lim))
+				l.VMULPS(l.at("up", 0), y, y)
+				l.store(y, "dst")
+			}, nil
+		})
 	g.kernel("swigluGrad", "s = 1/(1+e^-gate[i]): dgate[i] = dy[i]·up[i]·s(1+gate[i](1-s)), dup[i] = dy[i]·gate[i]·s",
 		streams("dgate", "dup", "gate", "up", "dy"), func(l *loop) (step, end func()) {
 			lim, one := l.limits(), l.constant(1)
@@ -265,18 +273,21 @@ func (g *generator) activations() {
 				l.store(s, "dup")
 			}, nil
 		})
-	g.pastKernel("geluTanh", "dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)", streams("dst", "src"), func(l *loop) (step, end func()) {
-		lim, ask := l.limits(), l.aheadFar(3072, "src")
-		return func() {
-			ask()
-			x := l.load("src")
-			u := l.geluArgument(x, l.squareOf(x))
-			l.store(l.quotient(x, l.exponential(u, lim)), "dst")
-		}, nil
-	})
-	g.pastKernel("geluTanhGrad", "dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)", streams("dst", "x", "dy"),
+	g.pastKernel("geluTanh", "dst[i] = src[i]/(1+e^-u), u = src[i](a+b·src[i]²)", streams("dst", "src"),
 		func(l *loop) (step, end func()) {
-			lim, flat, one, ask := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1), l.aheadFar(3072, "x", "dy")
+			lim, ask := l.limits(), l.aheadFar(3072, "src")
+			return func() {
+				ask()
+				x := l.load("src")
+				u := l.geluArgument(x, l.squareOf(x))
+				l.store(l.quotient(x, l.exponential(u, lim)), "dst")
+			}, nil
+		})
+	g.pastKernel("geluTanhGrad", "dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)",
+		streams("dst", "x", "dy"),
+		func(l *loop) (step, end func()) {
+			lim, flat, one, ask := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1),
+				l.aheadFar(3072, "x", "dy")
 			return func() {
 				ask()
 				x := l.load("x")
@@ -295,9 +306,11 @@ func (g *generator) activations() {
 			}, nil
 		})
 	const finite = 1e36 // more than e^-u where |x| ≤ geluFlat
-	g.kernel("geluTanhBoth", "y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = x[i](a+b·x[i]²)", streams("y", "dst", "x", "dy"),
+	g.kernel("geluTanhBoth", "y[i] = x[i]·s, dst[i] = dy[i](s + x[i]s(1-s)(a+3b·x[i]²)), s = 1/(1+e^-u), u = "+
+		"x[i](a+b·x[i]²)", streams("y", "dst", "x", "dy"),
 		func(l *loop) (step, end func()) {
-			lim, flat, one, most := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1), l.constant(finite)
+			lim, flat, one, most := l.limits(), limits{l.constant(geluFlat), l.constant(-geluFlat)}, l.constant(1),
+				l.constant(finite)
 			return func() {
 				x := l.load("x")
 				e := l.exponential(l.geluArgument(x, l.squareOf(x)), lim)

@@ -13,10 +13,14 @@ import (
 // where x < 0, 1 less that where it is not.
 var (
 	geluLoss = sync.OnceValue(func() *pieces {
-		return fit(func(t float64) float64 { return t * normalTail(t) }, func(t float64) float64 { return t * normalTail(t) })
+		return fit(func(t float64) float64 { return t * normalTail(t) }, func(t float64) float64 {
+			return t * normalTail(t)
+		})
 	})
 	geluSlope = sync.OnceValue(func() *pieces {
-		return fit(func(t float64) float64 { return normalTail(t) - t*density(t) }, func(t float64) float64 { return normalTail(t) + t*density(t) })
+		return fit(func(t float64) float64 { return normalTail(t) - t*density(t) }, func(t float64) float64 {
+			return normalTail(t) + t*density(t)
+		})
 	})
 )
 
@@ -44,28 +48,30 @@ func (g *generator) gelu() {
 			return y
 		}, l.whole, write), nil
 	})
-	g.pastKernel("geluGrad", "dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))", streams("dst", "x", "dy"), func(l *loop) (step, end func()) {
-		write := func(y reg.VecVirtual) {
-			l.VMULPS(l.at("dy", 0), y, y)
-			l.store(y, "dst")
-		}
-		if !l.wide() {
-			n := l.normal()
-			return func() { write(l.wholeSlope(n)) }, nil
-		}
-		slope, one, ask := l.table("geluSlope", geluSlope()), l.constant(1), l.aheadFar(3072, "x", "dy")
-		return l.either("x", func() reg.VecVirtual {
-			ask()
-			y, right := l.inPieces(slope, "x"), l.K()
-			l.VPTESTNMD(l.bits(0x80000000), l.load("x"), right)
-			l.VSUBPS(y, one, right, y)
-			return y
-		}, l.wholeSlope, write), nil
-	})
+	g.pastKernel("geluGrad", "dst[i] = dy[i](Φ(x[i]) + x[i]φ(x[i]))", streams("dst", "x", "dy"),
+		func(l *loop) (step, end func()) {
+			write := func(y reg.VecVirtual) {
+				l.VMULPS(l.at("dy", 0), y, y)
+				l.store(y, "dst")
+			}
+			if !l.wide() {
+				n := l.normal()
+				return func() { write(l.wholeSlope(n)) }, nil
+			}
+			slope, one, ask := l.table("geluSlope", geluSlope()), l.constant(1), l.aheadFar(3072, "x", "dy")
+			return l.either("x", func() reg.VecVirtual {
+				ask()
+				y, right := l.inPieces(slope, "x"), l.K()
+				l.VPTESTNMD(l.bits(0x80000000), l.load("x"), right)
+				l.VSUBPS(y, one, right, y)
+				return y
+			}, l.wholeSlope, write), nil
+		})
 }
 
 // either makes the step that uses what near emits, and where an element of the stream is too far for that, far.
-func (l *loop) either(name string, near func() reg.VecVirtual, far func(n normal) reg.VecVirtual, use func(y reg.VecVirtual)) (step func()) {
+func (l *loop) either(name string, near func() reg.VecVirtual, far func(n normal) reg.VecVirtual,
+	use func(y reg.VecVirtual)) (step func()) {
 	l.rare = &rare{
 		test: func(vectors int) { l.beyond(name, vectors) },
 		step: func() {

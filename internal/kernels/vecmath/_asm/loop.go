@@ -256,7 +256,8 @@ func (g *generator) register() reg.VecVirtual {
 // at is the place of the part's elements in a stream, from an element of the part on.
 func (l *loop) at(name string, element int) operand.Mem {
 	p := l.known[name]
-	return operand.Mem{Base: l.pointers[name], Index: l.index, Scale: uint8(p.bytes()), Disp: p.bytes() * (l.lanes*l.part + element)}
+	return operand.Mem{Base: l.pointers[name], Index: l.index, Scale: uint8(p.bytes()),
+		Disp: p.bytes() * (l.lanes*l.part + element)}
 }
 
 // ahead asks for what streams hold so many bytes further on: some rows of 1024 elements. The processor itself looks

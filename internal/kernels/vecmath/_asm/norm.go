@@ -25,20 +25,25 @@ func (g *generator) norms() {
 		{"normalizeScale", "dst[i] = (x[i]-m)·s·w[i]", []string{"w"}},
 		{"normalizeAffine", "dst[i] = (x[i]-m)·s·w[i] + b[i]", []string{"w", "b"}},
 	} {
-		g.pastKernel(affine.name, affine.formula, params(streams("dst", "x"), streams(affine.operands...), scalars("m", "s")), func(l *loop) (step, end func()) {
-			m, s := l.scalar("m"), l.scalar("s")
-			return func() {
-				x := l.centred("x", m, s)
-				for i, name := range affine.operands {
-					[]func(ops ...operand.Op){l.VMULPS, l.VADDPS}[i](l.at(name, 0), x, x)
-				}
-				l.store(x, "dst")
-			}, nil
-		})
+		g.pastKernel(affine.name, affine.formula,
+			params(streams("dst", "x"), streams(affine.operands...), scalars("m", "s")),
+			func(l *loop) (step, end func()) {
+				m, s := l.scalar("m"), l.scalar("s")
+				return func() {
+					x := l.centred("x", m, s)
+					for i, name := range affine.operands {
+						[]func(ops ...operand.Op){l.VMULPS, l.VADDPS}[i](l.at(name, 0), x, x)
+					}
+					l.store(x, "dst")
+				}, nil
+			})
 	}
-	g.pastKernel("normalizeMoments", "normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, squares with k",
-		params(streams("dst", "x", "w", "b", "next"), sums("sum", "squares"), scalars("m", "s", "k")), func(l *loop) (step, end func()) {
-			m, s, k, sum, squares, ask := l.needed("m"), l.needed("s"), l.needed("k"), l.gather("sum"), l.gather("squares"), l.aheadFar(5120, "next")
+	g.pastKernel("normalizeMoments", "normalizeAffine of dst, x, w, b with m, s, and rowMoments of next, sum, "+
+		"squares with k",
+		params(streams("dst", "x", "w", "b", "next"), sums("sum", "squares"), scalars("m", "s", "k")),
+		func(l *loop) (step, end func()) {
+			m, s, k, sum, squares, ask := l.needed("m"), l.needed("s"), l.needed("k"), l.gather("sum"),
+				l.gather("squares"), l.aheadFar(5120, "next")
 			return func() {
 					ask()
 					x := l.centred("x", m(), s())
@@ -61,25 +66,28 @@ func (g *generator) norms() {
 		for _, added := range []string{"; dw[i] += dy[i]·((x[i]-m)·s)", ", db[i] += dy[i]"}[:len(gradients)] {
 			formula += added
 		}
-		g.kernel(names[len(gradients)], formula, params(streams(gradients...), streams("x", "dy", "w"), sums("sum", "inner"), scalars("m", "s")), func(l *loop) (step, end func()) {
-			m, s, sum, inner := l.scalar("m"), l.scalar("s"), l.gather("sum"), l.gather("inner")
-			ask, askSecond := l.ahead(4096, "x", "dy"), l.aheadInstead(6144, "x")
-			return func() {
-					ask()
-					askSecond()
-					dy, x := l.load("dy"), l.centred("x", m, s)
-					l.paramGrad(dy, x, gradients)
-					l.VMULPS(l.at("w", 0), dy, dy)
-					l.VMULPS(dy, x, x)
-					sum.add(dy)
-					inner.add(x)
-				}, func() {
-					sum.store()
-					inner.store()
-				}
-		})
+		g.kernel(names[len(gradients)], formula,
+			params(streams(gradients...), streams("x", "dy", "w"), sums("sum", "inner"), scalars("m", "s")),
+			func(l *loop) (step, end func()) {
+				m, s, sum, inner := l.scalar("m"), l.scalar("s"), l.gather("sum"), l.gather("inner")
+				ask, askSecond := l.ahead(4096, "x", "dy"), l.aheadInstead(6144, "x")
+				return func() {
+						ask()
+						askSecond()
+						dy, x := l.load("dy"), l.centred("x", m, s)
+						l.paramGrad(dy, x, gradients)
+						l.VMULPS(l.at("w", 0), dy, dy)
+						l.VMULPS(dy, x, x)
+						sum.add(dy)
+						inner.add(x)
+					}, func() {
+						sum.store()
+						inner.store()
+					}
+			})
 	}
-	g.pastKernel("normGrad", "dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)", params(streams("dst", "x", "dy", "w"), scalars("m", "s", "a", "b", "f")),
+	g.pastKernel("normGrad", "dst[i] = f·((dy[i]·w[i]-a) - (x[i]-m)·s·b)",
+		params(streams("dst", "x", "dy", "w"), scalars("m", "s", "a", "b", "f")),
 		func(l *loop) (step, end func()) {
 			m, s, a, b, f := l.scalar("m"), l.scalar("s"), l.scalar("a"), l.scalar("b"), l.scalar("f")
 			ask := l.aheadInstead(6144, "dy")
@@ -95,10 +103,13 @@ func (g *generator) norms() {
 				l.store(d, "dst")
 			}, nil
 		})
-	g.pastKernel("normGradSums", "normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, nextDY, w with nextM, nextS",
-		params(streams("dst", "x", "dy", "w", "dw", "db", "nextX", "nextDY"), sums("sum", "inner"), scalars("m", "s", "a", "b", "f", "nextM", "nextS")),
+	g.pastKernel("normGradSums", "normGrad of dst, x, dy, w with m, s, a, b, f, and normSumsAffine of dw, db, nextX, "+
+		"nextDY, w with nextM, nextS",
+		params(streams("dst", "x", "dy", "w", "dw", "db", "nextX", "nextDY"), sums("sum", "inner"),
+			scalars("m", "s", "a", "b", "f", "nextM", "nextS")),
 		func(l *loop) (step, end func()) {
-			m, s, a, b, f, nextM, nextS := l.needed("m"), l.needed("s"), l.needed("a"), l.needed("b"), l.needed("f"), l.needed("nextM"), l.needed("nextS")
+			m, s, a, b, f, nextM, nextS := l.needed("m"), l.needed("s"), l.needed("a"), l.needed("b"), l.needed("f"),
+				l.needed("nextM"), l.needed("nextS")
 			sum, inner, ask := l.gather("sum"), l.gather("inner"), l.aheadFar(3072, "nextX", "nextDY")
 			return func() {
 					ask()
@@ -127,13 +138,14 @@ func (g *generator) norms() {
 		if len(gradients) > 1 {
 			name, formula = "normAffineGrad", formula+", db[i] += dy[i]"
 		}
-		g.kernel(name, formula, params(streams(gradients...), streams("x", "dy"), scalars("m", "s")), func(l *loop) (step, end func()) {
-			m, s, ask := l.scalar("m"), l.scalar("s"), l.ahead(4096, "x", "dy")
-			return func() {
-				ask()
-				l.paramGrad(l.load("dy"), l.centred("x", m, s), gradients)
-			}, nil
-		})
+		g.kernel(name, formula, params(streams(gradients...), streams("x", "dy"), scalars("m", "s")),
+			func(l *loop) (step, end func()) {
+				m, s, ask := l.scalar("m"), l.scalar("s"), l.ahead(4096, "x", "dy")
+				return func() {
+					ask()
+					l.paramGrad(l.load("dy"), l.centred("x", m, s), gradients)
+				}, nil
+			})
 	}
 }
 

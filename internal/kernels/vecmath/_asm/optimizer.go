@@ -36,13 +36,15 @@ func (l *loop) numbers(list []param) map[string]reg.VecVirtual {
 }
 
 func (g *generator) optimizers() {
-	g.kernel("adamMoments", "m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps)",
+	g.kernel("adamMoments",
+		"m[i] = b1·m[i] + a1·grad[i], v[i] = b2·v[i] + a2·grad[i]², u[i] = m[i]·r1/(√(v[i]·r2)+eps)",
 		params(streams("m", "v", "u", "grad"), adamNumbers), func(l *loop) (step, end func()) {
 			c := l.numbers(adamNumbers)
 			return func() { l.store(l.adamDirection(l.load("grad"), c), "u") }, nil
 		})
 	more := scalars("clip", "keep", "rate")
-	g.kernel("adamW", "as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i]", params(streams("p", "m", "v", "grad"), adamNumbers, more),
+	g.kernel("adamW", "as adamMoments with clip·grad[i], then p[i] = keep·p[i] + rate·u[i]",
+		params(streams("p", "m", "v", "grad"), adamNumbers, more),
 		func(l *loop) (step, end func()) {
 			c := l.numbers(params(adamNumbers, more))
 			zero, ask := l.constant(0), l.aheadFar(2560, "p", "m", "v", "grad")

@@ -31,7 +31,8 @@ func (g *generator) order() operand.Mem {
 func (g *generator) philox() {
 	words := []string{"c0", "c1", "c2", "c3", "k0", "k1"}
 	g.kernel("philox", "dst[i] = Philox4x32-10 of the counter (c0+i, c1, c2, c3) under the key (k0, k1), c0+n ≤ 2³²",
-		params([]param{{"dst", "[4]uint32", stream}}, typed(scalar, "uint32", words...)), func(l *loop) (step, end func()) {
+		params([]param{{"dst", "[4]uint32", stream}}, typed(scalar, "uint32", words...)),
+		func(l *loop) (step, end func()) {
 			c0 := l.scalar("c0")
 			l.VPADDD(l.order(), c0, c0)
 			rest := map[string]reg.VecVirtual{}
@@ -64,7 +65,8 @@ func (g *generator) philox() {
 			}, nil
 		})
 	g.kernel("keep", "dst[i] = scale·x[i] where bits[i]>>8 > below, else 0",
-		params(streams("dst", "x"), typed(stream, "uint32", "bits"), typed(scalar, "uint32", "below"), scalars("scale")), func(l *loop) (step, end func()) {
+		params(streams("dst", "x"), typed(stream, "uint32", "bits"), typed(scalar, "uint32", "below"),
+			scalars("scale")), func(l *loop) (step, end func()) {
 			below, scale := l.scalar("below"), l.scalar("scale")
 			return func() {
 				x, bits := l.times(scale, "x"), l.load("bits")
@@ -80,22 +82,23 @@ func (g *generator) philox() {
 				l.store(x, "dst")
 			}, nil
 		})
-	g.kernel("hide", "dst[i] = value where mask[i] is 0", params(streams("dst"), typed(stream, "uint8", "mask"), scalars("value")), func(l *loop) (step, end func()) {
-		value, zero := l.scalar("value"), l.constant(0)
-		return func() {
-			x, mask := l.load("dst"), l.register()
-			l.VPMOVZXBD(l.at("mask", 0), mask)
-			if l.wide() {
-				hidden := l.K()
-				l.VPTESTNMD(mask, mask, hidden)
-				l.VBLENDMPS(value, x, hidden, x)
-			} else {
-				l.VPCMPEQD(zero, mask, mask)
-				l.VBLENDVPS(mask, value, x, x)
-			}
-			l.store(x, "dst")
-		}, nil
-	})
+	g.kernel("hide", "dst[i] = value where mask[i] is 0",
+		params(streams("dst"), typed(stream, "uint8", "mask"), scalars("value")), func(l *loop) (step, end func()) {
+			value, zero := l.scalar("value"), l.constant(0)
+			return func() {
+				x, mask := l.load("dst"), l.register()
+				l.VPMOVZXBD(l.at("mask", 0), mask)
+				if l.wide() {
+					hidden := l.K()
+					l.VPTESTNMD(mask, mask, hidden)
+					l.VBLENDMPS(value, x, hidden, x)
+				} else {
+					l.VPCMPEQD(zero, mask, mask)
+					l.VBLENDVPS(mask, value, x, x)
+				}
+				l.store(x, "dst")
+			}, nil
+		})
 }
 
 func (g *generator) copied(x reg.VecVirtual) reg.VecVirtual {

@@ -7,7 +7,8 @@ import "github.com/mmcloughlin/avo/operand"
 // pools emits what maximum pooling needs.
 func (g *generator) pools() {
 	g.kernel("larger", "dst[i], place[i] = y[i], py[i] where y[i] > x[i] or y[i] alone is NaN, else x[i], px[i]",
-		params(streams("dst"), typed(stream, "uint32", "place"), streams("x"), typed(stream, "uint32", "px"), streams("y"), typed(stream, "uint32", "py")),
+		params(streams("dst"), typed(stream, "uint32", "place"), streams("x"), typed(stream, "uint32", "px"),
+			streams("y"), typed(stream, "uint32", "py")),
 		func(l *loop) (step, end func()) {
 			const notLessOrEqual, ordered = operand.U8(0x16), operand.U8(7)
 			return func() {

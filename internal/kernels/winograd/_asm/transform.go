@@ -91,7 +91,9 @@ func emit(c *build.Context, f family, t transform, constant operand.Mem) {
 	name := t.name + f.name
 	in, out := len(t.matrix[0]), len(t.matrix)
 	c.Function(name)
-	c.Doc(fmt.Sprintf("%s transforms %d×%d vectors of %d·blocks elements to %d×%d, blocks ≥ 1: (i,j) is at src[i·srow + j·scol] and dst[i·drow + j·dcol].", name, in, in, f.lanes, out, out))
+	c.Doc(
+		fmt.Sprintf("%s transforms %d×%d vectors of %d·blocks elements to %d×%d, blocks ≥ 1: (i,j) is at src[i·srow "+
+			"+ j·scol] and dst[i·drow + j·dcol].", name, in, in, f.lanes, out, out))
 	c.Pragma("noescape")
 	c.SignatureExpr("func(blocks int, dst *float32, drow, dcol int, src *float32, srow, scol int)")
 	blocks := c.GP64()
@@ -119,7 +121,8 @@ func emit(c *build.Context, f family, t transform, constant operand.Mem) {
 }
 
 // combine emits the sum of the terms that the row names, the first positive one first, the others in order.
-func combine(c *build.Context, f family, half reg.VecVirtual, row []float64, term func(k int) operand.Op) reg.VecVirtual {
+func combine(c *build.Context, f family, half reg.VecVirtual, row []float64,
+	term func(k int) operand.Op) reg.VecVirtual {
 	first := 0
 	for row[first] <= 0 {
 		first++
