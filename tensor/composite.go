@@ -121,9 +121,7 @@ func (m *composer) to(out backend.View, op backend.Op, a []float64, ins ...backe
 	k.Ints, k.Floats = [8]int{}, [8]float64{}
 	copy(k.Floats[:], a)
 	k.Out[0] = out
-	for i := range ins {
-		k.In[i] = ins[i]
-	}
+	copy(k.In[:], ins)
 	m.c.submit(k)
 }
 
@@ -133,9 +131,7 @@ func (m *composer) ints(out backend.View, op backend.Op, a int, ins ...backend.V
 	k.Op, k.NOut, k.NIn, k.Key = op, 1, len(ins), 0
 	k.Ints, k.Floats = [8]int{a}, [8]float64{}
 	k.Out[0] = out
-	for i := range ins {
-		k.In[i] = ins[i]
-	}
+	copy(k.In[:], ins)
 	m.c.submit(k)
 }
 
