@@ -37,7 +37,6 @@ func main() {
 		log.Fatal(err)
 	}
 	line, c := model.Layers[0], tensor.NewCtx(tensor.CPU())
-	fmt.Printf("y = %.2fx + %.2f after %d steps, loss %.4f\n", tensor.Item(c, line.Weight.Tensor),
-		tensor.Item(c, line.Bias.Tensor),
-		res.GlobalStep, res.TrainingLoss)
+	fmt.Printf("y = %.2fx + %.2f after %d steps, loss %.4f\n",
+		tensor.Item(c, line.Weight.Tensor), tensor.Item(c, line.Bias.Tensor), res.GlobalStep, res.TrainingLoss)
 }
