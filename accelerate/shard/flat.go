@@ -37,7 +37,7 @@ type flat struct {
 }
 
 // newFlat makes the buffer of parameters and moves them there.
-func newFlat(s *Sharder, name string, params []tensor.Named, trained bool) (*flat, error) {
+func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bool) (*flat, error) {
 	f := &flat{name: name, dtype: params[0].DType(), params: params}
 	sizes := make([]int, len(params))
 	for i, p := range params {
@@ -64,7 +64,7 @@ func newFlat(s *Sharder, name string, params []tensor.Named, trained bool) (*fla
 			return
 		}
 		f.own = tensor.Clone(s.c, part)
-		f.whole.OnMissing(func() { f.arrive(s) }) // used outside of the passes of its unit
+		f.whole.OnMissing(func() { s.late(u, f) })
 	})
 }
 
@@ -148,6 +148,9 @@ func (f *flat) leave(s *Sharder) {
 		f.arrive(s)
 	}
 	if !f.whole.Unloaded() {
+		if s.write {
+			tensor.CopyInto(s.c, f.own, f.part(s, f.whole))
+		}
 		for _, p := range f.params {
 			p.DropLowered()
 		}

@@ -58,6 +58,8 @@ type Sharder struct {
 	took    bool // this rank had a backward pass in this window
 	phantom bool // the pass under way repeats another's leaf, and counts nowhere
 	flying  []*exchange
+	guests  []*unit // that something used outside of their passes
+	write   bool    // what is given up was changed, and the shard takes it
 	order   []*unit // in which units were first entered
 	seen    map[*unit]int
 }
@@ -108,9 +110,7 @@ func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (
 	}
 	if o.Parameters {
 		s.watch(tree)
-		for _, u := range s.units {
-			s.release(u)
-		}
+		s.leaveAll()
 	}
 	s.freeOld(tree)
 	s.begin()
@@ -136,7 +136,7 @@ func (s *Sharder) add(from Unit, root bool) error {
 		kinds[name] = append(kinds[name], p)
 	}
 	for _, name := range names {
-		f, err := newFlat(s, name, kinds[name], kinds[name][0].IsLeaf())
+		f, err := newFlat(s, u, name, kinds[name], kinds[name][0].IsLeaf())
 		if err != nil {
 			return err
 		}
@@ -233,6 +233,57 @@ func (s *Sharder) Views() ([]*tensor.Tensor, error) {
 	return views, nil
 }
 
+// Part gives the elements [lo, hi) of the trained parameter of a name that this rank owns, and how many it has; all are
+// 0 for an unknown one.
+func (s *Sharder) Part(name string) (lo, hi, of int) {
+	if i := s.index(name); i >= 0 {
+		p := s.place[i]
+		lo, hi = p.flat.layout.Part(p.at, s.group.Rank())
+		of = s.params[i].Numel()
+	}
+	return lo, hi, of
+}
+
+func (s *Sharder) index(name string) int {
+	return slices.IndexFunc(s.params, func(p tensor.Named) bool { return p.Name == name })
+}
+
+// Gather gives rank 0 the whole of a vector that is cut as the trained parameter of a name is, such as an optimizer's
+// state; mine is this rank's part, nil if it owns nothing. Other ranks get nil. It is collective.
+func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine *tensor.Tensor) (whole []byte,
+	err error) {
+	i := s.index(name)
+	if i < 0 {
+		return nil, fmt.Errorf("shard: there is no trained parameter %q", name)
+	}
+	p, ranks := s.place[i], s.group.Size()
+	longest := 0
+	for r := range ranks {
+		lo, hi := p.flat.layout.Part(p.at, r)
+		longest = max(longest, hi-lo)
+	}
+	in := dist.Aligned(longest * dt.Size())
+	if mine != nil {
+		if err := tensor.Try(func() { copy(in, tensor.ReadBytes(s.c, mine)) }); err != nil {
+			return nil, err
+		}
+	}
+	var out []byte
+	if s.group.Rank() == 0 {
+		out = dist.Aligned(len(in) * ranks)
+	}
+	if err := s.group.Gather(dist.Bytes(out, dt), dist.Bytes(in, dt), 0, dist.Label("state of "+name)).Wait(ctx); err != nil {
+		return nil, fmt.Errorf("shard: gathering the state of %s: %w", name, err)
+	}
+	for r := range ranks {
+		lo, hi := p.flat.layout.Part(p.at, r)
+		if r < len(out)/max(len(in), 1) {
+			whole = append(whole, out[r*len(in):][:(hi-lo)*dt.Size()]...)
+		}
+	}
+	return whole, nil
+}
+
 // begin readies the next pass.
 func (s *Sharder) begin() {
 	s.next = 0
@@ -285,8 +336,8 @@ func (s *Sharder) EndPass() {
 	s.phantom = false
 	for _, u := range s.units {
 		u.users = 0
-		s.release(u)
 	}
+	s.leaveAll()
 }
 
 // ring is how many buffers of gradients are on their way at most.
@@ -457,11 +508,10 @@ func (s *Sharder) Reset() {
 			}
 		}
 	}
+	s.guests = nil
 	for _, u := range s.units {
 		u.users = 0
-		if s.options.Parameters {
-			_ = tensor.Try(func() { s.release(u) }) // a group that failed; what was on its way is gone
-		}
+		_ = tensor.Try(func() { s.release(u) }) // fails with the group; what was on its way is gone
 	}
 	s.begin()
 }

@@ -74,9 +74,42 @@ func (s *Sharder) release(u *unit) {
 	}
 }
 
-// Release gives up the parameters that something used outside of the passes of their unit, as a writer of checkpoints
-// does. A pass that ends does so too.
-func (s *Sharder) Release() {
+// visitors is how many buffers stay of those that something uses outside of the passes of their unit: more than the
+// operands of an op.
+const visitors = 4
+
+// late brings the parameters of a buffer that something uses outside of the passes of its unit, as a writer of
+// checkpoints does. They go when others have come, or when a pass ends.
+func (s *Sharder) late(u *unit, f *flat) {
+	f.arrive(s)
+	if u.users > 0 {
+		return
+	}
+	s.guests = append(s.guests, u)
+	if len(s.guests) > visitors {
+		s.release(s.guests[0])
+		s.guests = s.guests[1:]
+	}
+}
+
+// Summon calls f, which may use parameters outside of forward passes: those of a unit are gathered when f uses one of
+// them, and go after a while. With write the parameters keep what f makes of them; it must make the same on every rank.
+// It is collective: on every rank f uses the same parameters in the same order.
+func (s *Sharder) Summon(write bool, f func() error) (err error) {
+	s.write = write
+	defer func() { s.write = false }()
+	if fault := tensor.Try(func() {
+		err = f()
+		s.leaveAll()
+	}); fault != nil {
+		return fault
+	}
+	return err
+}
+
+// leaveAll gives up the parameters of all units that no pass needs.
+func (s *Sharder) leaveAll() {
+	s.guests = nil
 	for _, u := range s.units {
 		s.release(u)
 	}
