@@ -88,7 +88,7 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 // it is not one.
 func create(a *args.TrainingArguments, opts []Option, local int) (*Accelerator, error) {
 	acc := &Accelerator{Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
-		kernels: kernels.Active().String()}}
+		kernels: kernels.Active().String()}, sharding: Sharding{Strategy: a.ShardStrategy()}}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -152,7 +152,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 // Place is the part of Prepare that comes before the optimizer is made: it puts the model's parameters where they
 // belong. Where they are sharded (see Sharding), the optimizer is made for Trained, after Place and before Prepare.
 func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Module) error {
-	if err := release(a); err != nil {
+	if err := release(a, true); err != nil {
 		return err
 	}
 	a.model, a.tree, a.opt, a.units, a.placed = model, nn.Walk(model), nil, nil, false

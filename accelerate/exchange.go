@@ -42,7 +42,7 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	switch {
 	case group == nil: // all ranks see the same data
 		return nil
-	case a.sharding.Strategy != NoShard:
+	case a.sharding.Strategy != args.NoShard:
 		err = shardGradients(a, group, units)
 	default:
 		err = reduceGradients(a, group, ddp.Options{
@@ -94,8 +94,8 @@ func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 	return err
 }
 
-// release takes the gradients out of the exchange.
-func release(a *Accelerator) error {
+// release takes the gradients out of the exchange, and the parameters out of their shards: see gradients.close.
+func release(a *Accelerator, whole bool) error {
 	for _, f := range a.unhook {
 		f()
 	}
@@ -104,7 +104,7 @@ func release(a *Accelerator) error {
 		return nil
 	}
 	grads := a.grads
-	err := grads.close()
+	err := grads.close(whole)
 	a.grads = newWhole(a)
 	return err
 }
@@ -115,7 +115,7 @@ func (a *Accelerator) Unshard(ctx context.Context) error {
 	if err := a.Barrier(ctx); err != nil { // a group that failed gives nothing back
 		return err
 	}
-	return release(a)
+	return release(a, true)
 }
 
 // Close leaves the rank's group without waiting for the others. Further collective work
@@ -128,7 +128,7 @@ func (a *Accelerator) Close() error {
 		a.unwatch()
 		a.unwatch = nil
 	}
-	err := errors.Join(a.roles.close(), a.group.Close(), release(a))
+	err := errors.Join(a.roles.close(), a.group.Close(), release(a, false))
 	a.group = nil
 	if a.processes != nil {
 		err = errors.Join(err, a.processes.close())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -38,7 +39,8 @@ type gradients interface {
 	stepped()
 	// reset forgets gradients and readies the next window.
 	reset()
-	close() error
+	// close ends the exchange. With whole it is collective, and gives parameters that are sharded back.
+	close(whole bool) error
 }
 
 // whole are the gradients of a rank that has all parameters and exchanges nothing.
@@ -63,7 +65,7 @@ func (w *whole) end()                    { w.last = false }
 func (w *whole) trained() []tensor.Named { return w.a.params }
 func (w *whole) stepped()                {}
 func (w *whole) reset()                  { w.sum.reset() }
-func (w *whole) close() error            { return nil }
+func (w *whole) close(bool) error        { return nil }
 
 func (w *whole) check(*optim.Optimizer) error { return nil }
 
@@ -112,7 +114,7 @@ func (r *reduced) rebuild(ctx context.Context) error {
 	return err
 }
 
-func (r *reduced) close() error {
+func (r *reduced) close(bool) error {
 	r.sum.settle(nil) // the buckets go
 	return r.ddp.Close()
 }
@@ -130,13 +132,17 @@ type sharded struct {
 // shardGradients makes a's gradients those, and moves the parameters into shards.
 func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) error {
 	o := shard.Options{
-		Gradients: a.sharding.Strategy != ShardOptimizer, Prefetch: !a.sharding.NoPrefetch,
-		Parameters:       a.sharding.Strategy == FullShard || a.sharding.Strategy == ShardGradOp,
-		KeepAfterForward: a.sharding.Strategy == ShardGradOp,
+		Gradients: a.sharding.Strategy != args.ShardOptimizer, Prefetch: !a.sharding.NoPrefetch,
+		Parameters:       a.sharding.Strategy == args.FullShard || a.sharding.Strategy == args.ShardGradOp,
+		KeepAfterForward: a.sharding.Strategy == args.ShardGradOp,
 		Leaves:           a.leaves, DeterministicRanks: a.args.DeterministicRanks,
 		Usage: ddp.Options{RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph},
 	}
-	units := shard.Buckets(a.params, a.args.DDPBucketCapMB<<20)
+	size := a.args.DDPBucketCapMB << 20
+	if size == 0 {
+		size = ddp.BucketBytes
+	}
+	units := shard.Buckets(a.params, size)
 	if o.Parameters {
 		if a.sharding.Modules != nil {
 			modules = a.sharding.Modules
@@ -267,9 +273,9 @@ func (s *sharded) reset() {
 	}
 }
 
-func (s *sharded) close() error {
+func (s *sharded) close(whole bool) error {
 	if s.sum != nil {
 		s.sum.settle(nil)
 	}
-	return s.Close()
+	return s.Close(whole)
 }

@@ -22,7 +22,7 @@ import (
 // shardRun is a training run whose weights must not depend on how the model is spread.
 type shardRun struct {
 	ranks    int
-	strategy accelerate.Strategy
+	strategy args.ShardStrategy
 	leaves   int // of a window
 	steps    int64
 	samples  int
@@ -102,8 +102,8 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 	return weights, norms
 }
 
-var strategies = []accelerate.Strategy{accelerate.ShardOptimizer, accelerate.ShardGradients, accelerate.ShardGradOp,
-	accelerate.FullShard}
+var strategies = []args.ShardStrategy{args.ShardOptimizer, args.ShardGradients, args.ShardGradOp,
+	args.FullShard}
 
 // However the model is spread, the weights are those of one rank that has everything: with dropout, clipping, tied
 // weights, a window of more leaves than deterministic ranks, and epochs whose last window does not reach every rank.
@@ -113,7 +113,7 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 		want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
 		for _, strategy := range strategies {
 			for _, ranks := range []int{2, 3, 4, 8} {
-				if leaves%ranks != 0 || ranks == 3 && strategy == accelerate.ShardOptimizer {
+				if leaves%ranks != 0 || ranks == 3 && strategy == args.ShardOptimizer {
 					continue // ZeRO-1 adds a rank's leaves first, as data parallelism does
 				}
 				t.Run(fmt.Sprintf("%s, %d ranks, %d leaves", strategy, ranks, leaves), func(t *testing.T) {

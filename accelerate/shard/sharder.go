@@ -249,7 +249,7 @@ func (s *Sharder) index(name string) int {
 }
 
 // Gather gives rank 0 the whole of a vector that is cut as the trained parameter of a name is, such as an optimizer's
-// state; mine is this rank's part, nil if it owns nothing. Other ranks get nil. It is collective.
+// state; mine is this rank's part, nil if it owns nothing. Other ranks get zeros. It is collective.
 func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine *tensor.Tensor) (whole []byte,
 	err error) {
 	i := s.index(name)
@@ -275,11 +275,12 @@ func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine
 	if err := s.group.Gather(dist.Bytes(out, dt), dist.Bytes(in, dt), 0, dist.Label("state of "+name)).Wait(ctx); err != nil {
 		return nil, fmt.Errorf("shard: gathering the state of %s: %w", name, err)
 	}
+	if out == nil {
+		return make([]byte, s.params[i].Numel()*dt.Size()), nil
+	}
 	for r := range ranks {
 		lo, hi := p.flat.layout.Part(p.at, r)
-		if r < len(out)/max(len(in), 1) {
-			whole = append(whole, out[r*len(in):][:(hi-lo)*dt.Size()]...)
-		}
+		whole = append(whole, out[r*len(in):][:(hi-lo)*dt.Size()]...)
 	}
 	return whole, nil
 }
@@ -516,9 +517,9 @@ func (s *Sharder) Reset() {
 	s.begin()
 }
 
-// Close makes the parameters whole again, in memory of their own, and takes the hooks away. It is collective. If the
-// group has failed, those that were away come back as zeros and the error says so.
-func (s *Sharder) Close() error {
+// Close gives the parameters memory of their own and takes the hooks away. With whole it is collective, and all ranks
+// have the whole parameters then; without it what other ranks own of those that are away is zero.
+func (s *Sharder) Close(whole bool) error {
 	s.Reset()
 	for _, f := range s.unhook {
 		f()
@@ -526,36 +527,37 @@ func (s *Sharder) Close() error {
 	var errs []error
 	for _, u := range s.units {
 		for _, f := range u.flats {
-			errs = append(errs, s.restore(f))
+			errs = append(errs, s.restore(f, whole))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // restore gives the parameters of a buffer memory of their own.
-func (s *Sharder) restore(f *flat) error {
-	var lost error
-	if s.options.Parameters {
-		lost = tensor.Try(func() { f.arrive(s) })
-		f.whole.OnMissing(nil)
-	}
+func (s *Sharder) restore(f *flat, whole bool) error {
 	err := tensor.Try(func() {
-		if lost != nil {
+		f.whole.OnMissing(nil)
+		switch {
+		case !f.whole.Unloaded():
+		case whole:
+			f.arrive(s)
+		default:
 			f.whole.Reload(tensor.Zeros(s.c, f.dtype, f.layout.Numel()))
 			tensor.CopyInto(s.c, f.part(s, f.whole), f.own)
 		}
 		for _, p := range f.params {
+			if f.number != nil {
+				p.SwapGrad(nil, false)
+			}
 			p.Rehome(s.c, tensor.Empty(s.c, f.dtype, p.Shape()...))
 		}
 		s.c.Sync()
-	})
-	if err == nil {
 		f.whole.Free()
-	}
+	})
 	for _, m := range []*dist.Memory{f.memory, f.gmemory} {
 		if m != nil {
 			err = errors.Join(err, m.Free())
 		}
 	}
-	return errors.Join(lost, err)
+	return err
 }
