@@ -46,10 +46,6 @@ func (s Sharding) interleaved(ranks int) bool {
 	return ranks > 1 && s.Strategy != args.NoShard && s.Strategy != args.ShardOptimizer
 }
 
-// Together reports whether all ranks compute at the same time, since they gather parameters: a rank without a batch of
-// its own repeats another.
-func (a *Accelerator) Together() bool { return a.sharding.together(a.Data().size) }
-
 // together reports whether all ranks must compute at the same time, since they gather parameters.
 func (s Sharding) together(ranks int) bool {
 	return s.interleaved(ranks) && s.Strategy != args.ShardGradients

@@ -60,7 +60,8 @@ func TestUnusualDiffersEverywhere(t *testing.T) {
 	}
 	typ := reflect.TypeFor[args.TrainingArguments]()
 	for f := range typ.Fields() {
-		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval" && f.Name != "ZeroStage",
+		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval" &&
+			f.Name != "ZeroStage",
 			differs[f.Tag.Get("json")], f.Name)
 	}
 }

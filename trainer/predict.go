@@ -155,7 +155,7 @@ func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, share
 			interrupted = true
 		}
 		more := err == nil
-		if t.acc.Together() {
+		if t.acc.Shards().GathersParameters() {
 			if err := t.acc.Agree(context.WithoutCancel(ctx), &more, &interrupted); err != nil {
 				return err
 			}
@@ -197,7 +197,7 @@ type spareBatch struct {
 // keep takes a batch in place of the one before.
 func (s *spareBatch) keep(b *data.Batch) {
 	s.free()
-	if s.last = b; !s.t.acc.Together() {
+	if s.last = b; !s.t.acc.Shards().GathersParameters() {
 		s.free()
 	}
 }
@@ -213,8 +213,10 @@ func (s *spareBatch) free() {
 func (s *spareBatch) run() error {
 	t := s.t
 	if s.last == nil {
-		return fmt.Errorf("trainer: evaluation: rank %d has no batch: want at least as many as the %d ranks over which "+
-			"the parameters are sharded, or a smaller per_device_eval_batch_size", t.acc.Rank(), t.acc.Data().Size())
+		return fmt.Errorf(
+			"trainer: evaluation: rank %d has no batch: want at least as many as the %d ranks over which "+
+				"the parameters are sharded, or a smaller per_device_eval_batch_size", t.acc.Rank(),
+			t.acc.Data().Size())
 	}
 	return tensor.Try(func() {
 		t.acc.EvalCtx().WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {

@@ -197,8 +197,8 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	return parts, nil
 }
 
-// optimizerParts are the steps of the optimizer's parameters and the file of its state. Where that is sharded, all ranks
-// write the file together, see attend.
+// optimizerParts are the steps of the optimizer's parameters and the file of its state. Where that is sharded, all
+// ranks write the file together, see attend.
 func (r *run) optimizerParts() (steps map[string]int64, file checkpoint.Part, err error) {
 	opt := r.opt.State()
 	file.Name = optimizerTensors + ".safetensors"

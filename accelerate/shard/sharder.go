@@ -87,6 +87,10 @@ type exchange struct {
 	parts  *tensor.Tensor // what all ranks sent for this rank's shard, leaf by leaf; nil: their sum is in grads
 }
 
+// GathersParameters reports whether all ranks must compute at the same time, since they gather parameters: a rank
+// without a batch of its own then repeats another. It serves a nil Sharder too.
+func (s *Sharder) GathersParameters() bool { return s != nil && s.options.Parameters }
+
 // New moves the parameters of the units into flat buffers and cuts them into shards. All ranks have the same parameters
 // with the same values. tree is that of the model, whose modules get hooks. It is collective.
 func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (*Sharder, error) {
@@ -272,7 +276,8 @@ func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine
 	if s.group.Rank() == 0 {
 		out = dist.Aligned(len(in) * ranks)
 	}
-	if err := s.group.Gather(dist.Bytes(out, dt), dist.Bytes(in, dt), 0, dist.Label("state of "+name)).Wait(ctx); err != nil {
+	if err := s.group.Gather(dist.Bytes(out, dt), dist.Bytes(in, dt), 0,
+		dist.Label("state of "+name)).Wait(ctx); err != nil {
 		return nil, fmt.Errorf("shard: gathering the state of %s: %w", name, err)
 	}
 	if out == nil {
