@@ -3,6 +3,7 @@
 package accelerate_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -26,6 +27,7 @@ type shardRun struct {
 	leaves   int // of a window
 	steps    int64
 	samples  int
+	width    int // of the model; 0 is 64
 	set      func(a *args.TrainingArguments)
 }
 
@@ -59,7 +61,9 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 	}
 	require.NoError(t, accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
 		ctx := context.Background()
-		m, err := gpt2.New(nn.NewInit(acc.Device(), 3), wideConfig())
+		cfg := wideConfig()
+		cfg.NEmbd = cmp.Or(r.width, cfg.NEmbd)
+		m, err := gpt2.New(nn.NewInit(acc.Device(), 3), cfg)
 		if err != nil {
 			return err
 		}
@@ -126,6 +130,19 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A model of several buckets has those bits too: the gradient of a tied weight begins before its bucket's turn.
+func TestShardedBuckets(t *testing.T) {
+	r := shardRun{ranks: 1, leaves: 4, steps: 2, samples: 16, width: 192,
+		set: func(a *args.TrainingArguments) { a.DDPBucketCapMB = 1 }}
+	want, norms := r.run(t)
+	r.ranks = 2
+	for _, r.strategy = range strategies {
+		got, n := r.run(t)
+		require.Equal(t, norms, n, r.strategy)
+		require.True(t, equalWeights(want[0], got[1]), r.strategy)
 	}
 }
 

@@ -167,16 +167,15 @@ func (f *flat) open(s *Sharder) {
 	f.point(s)
 }
 
-// point makes the buffer the place of the parameters' gradients.
+// point makes the buffer the place of the parameters' gradients, but for those that a backward pass has begun to add up
+// elsewhere, such as that of a tied weight: fill copies them.
 func (f *flat) point(s *Sharder) {
 	f.views = f.views[:0]
 	for i, p := range f.params {
 		v := f.view(s.c, f.grads, i)
 		f.views = append(f.views, v)
-		if p.Grad() == nil && !f.filled[i] {
-			if old := p.SwapGrad(v, false); old != nil {
-				old.Free()
-			}
+		if !p.HasGradBuffer() && !f.filled[i] {
+			p.SwapGrad(v, false)
 		}
 	}
 }
