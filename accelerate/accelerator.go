@@ -88,7 +88,8 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 // it is not one.
 func create(a *args.TrainingArguments, opts []Option, local int) (*Accelerator, error) {
 	acc := &Accelerator{Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
-		kernels: kernels.Active().String()}, sharding: Sharding{Strategy: a.ShardStrategy()}}
+		kernels: kernels.Active().String()}, sharding: Sharding{Strategy: a.ShardStrategy(),
+		Gather: !a.FSDPShareParameters}}
 	for _, o := range opts {
 		o(acc)
 	}

@@ -126,7 +126,8 @@ func TestShardedModelWithUnusedParameters(t *testing.T) {
 		"by none": nowhere} {
 		var want map[string]string
 		for _, strategy := range append([]args.ShardStrategy{args.NoShard}, strategies...) {
-			ranks := accelerators(t, 4, nil, accelerate.WithSharding(accelerate.Sharding{Strategy: strategy}))
+			ranks := accelerators(t, 4, nil,
+				accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true}))
 			errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
 				got, err := trainChain(t, acc, nil, uses)
 				if err == nil && acc.IsMain() && want == nil {
@@ -186,7 +187,7 @@ func TestShardedFailures(t *testing.T) {
 	} {
 		for _, strategy := range []args.ShardStrategy{args.ShardGradOp, args.FullShard} {
 			t.Run(fmt.Sprint(name, ", ", strategy), func(t *testing.T) {
-				sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategy})
+				sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true})
 				errs := make([]error, 4)
 				var ranks sync.WaitGroup
 				for r, g := range local.New(4, dist.Options{Timeout: 500 * time.Millisecond, Log: quiet}) {

@@ -14,6 +14,9 @@ type Sharding struct {
 	// Modules are the units whose parameters come and go together; nil stands for those that Place is given. What lies
 	// in none of them is whole for the length of a pass.
 	Modules []nn.Module
+	// Gather makes ranks of one host gather parameters too. Else they have them once, in memory that they share, unless
+	// their engine or device cannot: what full_shard is for, without its traffic.
+	Gather bool
 	// NoPrefetch gathers the parameters of a unit only when it begins, instead of while the one before it computes.
 	NoPrefetch bool
 }
@@ -44,9 +47,4 @@ func (a *Accelerator) Summon(write bool, f func() error) error {
 // interleaved reports whether each of several ranks computes leaves r, r + N …: gradients are exchanged after each.
 func (s Sharding) interleaved(ranks int) bool {
 	return ranks > 1 && s.Strategy != args.NoShard && s.Strategy != args.ShardOptimizer
-}
-
-// together reports whether all ranks must compute at the same time, since they gather parameters.
-func (s Sharding) together(ranks int) bool {
-	return s.interleaved(ranks) && s.Strategy != args.ShardGradients
 }

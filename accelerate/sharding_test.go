@@ -24,7 +24,8 @@ import (
 type shardRun struct {
 	ranks    int
 	strategy args.ShardStrategy
-	leaves   int // of a window
+	share    bool // parameters
+	leaves   int  // of a window
 	steps    int64
 	samples  int
 	width    int // of the model; 0 is 64
@@ -60,6 +61,8 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 	if r.set != nil {
 		r.set(a)
 	}
+	dev := tensor.NewCPU(2)
+	defer dev.Close()
 	require.NoError(t, accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
 		ctx := context.Background()
 		cfg := wideConfig()
@@ -111,7 +114,8 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 		}
 		weights[acc.Rank()] = out
 		return nil
-	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy}), accelerate.WithLogger(quiet)))
+	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy, Gather: !r.share}),
+		accelerate.WithLogger(quiet), accelerate.WithDevice(dev)))
 	return weights, norms
 }
 
@@ -131,15 +135,17 @@ func (r shardRun) hold(acc *accelerate.Accelerator) error {
 func TestShardedMemory(t *testing.T) {
 	limits := map[args.ShardStrategy]float64{args.ShardOptimizer: 0.755, args.ShardGradients: 0.63,
 		args.ShardGradOp: 0.51, args.FullShard: 0.51}
-	measure := func(s args.ShardStrategy) float64 {
+	measure := func(s args.ShardStrategy, share bool) float64 {
 		var held int64
-		shardRun{ranks: 2, leaves: 2, steps: 2, samples: 8, width: 512, strategy: s, held: &held}.run(t)
+		shardRun{ranks: 2, leaves: 2, steps: 2, samples: 8, width: 512, strategy: s, share: share,
+			held: &held}.run(t)
 		return float64(held)
 	}
-	whole := measure(args.NoShard)
+	whole := measure(args.NoShard, false)
 	for strategy, limit := range limits {
-		require.LessOrEqual(t, measure(strategy), limit*whole, strategy)
+		require.LessOrEqual(t, measure(strategy, false), limit*whole, strategy)
 	}
+	require.LessOrEqual(t, measure(args.FullShard, true), 0.51*whole)
 }
 
 var strategies = []args.ShardStrategy{args.ShardOptimizer, args.ShardGradients, args.ShardGradOp,
@@ -159,6 +165,17 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, %d ranks, %d leaves", strategy, ranks, leaves), func(t *testing.T) {
 					got, n := shardRun{ranks: ranks, strategy: strategy, leaves: leaves, steps: steps,
 						samples: samples}.run(t)
+					require.Equal(t, norms, n)
+					for rank := range got {
+						require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)
+					}
+				})
+				if strategy != args.FullShard {
+					continue
+				}
+				t.Run(fmt.Sprintf("shared parameters, %d ranks, %d leaves", ranks, leaves), func(t *testing.T) {
+					got, n := shardRun{ranks: ranks, strategy: strategy, leaves: leaves, steps: steps,
+						samples: samples, share: true}.run(t)
 					require.Equal(t, norms, n)
 					for rank := range got {
 						require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)

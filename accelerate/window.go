@@ -137,7 +137,7 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 // evened gives each rank as many batches as any other has, where the ranks have to compute together: a rank without one
 // repeats its last, which counts nowhere.
 func evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data.Batch, error) {
-	if !a.sharding.together(a.Data().size) {
+	if !a.Shards().GathersParameters() {
 		return batches, nil
 	}
 	most := []int64{int64(len(batches))}

@@ -173,6 +173,9 @@ type TrainingArguments struct {
 	// FSDP is how the model is spread over the ranks, by HuggingFace's words: full_shard, shard_grad_op or no_shard,
 	// and auto_wrap, which changes nothing, since the units are the model's blocks. See ShardStrategy.
 	FSDP []string `json:"fsdp" split:"," usage:"spread parameters, gradients and optimizer state over the ranks: full_shard or shard_grad_op; the bits stay the same"`
+	// FSDPShareParameters gives ranks of one host whole parameters in memory that they share, in place of gathering
+	// them, where fsdp or zero_stage 3 shards them.
+	FSDPShareParameters bool `json:"fsdp_share_parameters" usage:"where parameters are sharded, ranks of one host have them once, in memory that they share, instead of gathering them"`
 	// ZeroStage is the stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the
 	// parameters too, as fsdp full_shard does.
 	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
@@ -279,6 +282,7 @@ func Default(outputDir string) *TrainingArguments {
 		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,
 		DDPBroadcastBuffers:       true,
+		FSDPShareParameters:       true,
 		DDPReductionOrder:         OrderTree,
 		DDPFindUnusedParameters:   true,
 		DDPCommHook:               CommHookNo,

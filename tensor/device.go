@@ -52,6 +52,12 @@ func (d *Device) Workers() int {
 // MemStats returns the device memory in use, in bytes.
 func (d *Device) MemStats() backend.Stats { return d.be.Stats() }
 
+// HostMemory reports whether tensors of the device lie in host memory, see HostBytes.
+func (d *Device) HostMemory() bool {
+	_, ok := d.be.(backend.HostMemory)
+	return ok
+}
+
 // Sync waits for all work on the device, from any context. Before one context reads a tensor
 // that another one created or wrote, call this or the other context's Sync.
 func (d *Device) Sync() { d.be.Sync() }

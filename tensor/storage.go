@@ -125,7 +125,25 @@ func (t *Tensor) OnMissing(bring func()) { t.st.bring = bring }
 // other views of it, and to the garbage collector. t must be contiguous, belong to no Scope, and have no gradient;
 // graphs that saved it are void. c is a context of the device.
 func (t *Tensor) Rehome(c *Ctx, to *Tensor) {
-	const op = "Rehome"
+	t.checkRehome(c, "Rehome", to)
+	CopyInto(c.NoGrad(), to, t)
+	t.become(to)
+}
+
+// Become is Rehome, but t takes the elements that are in to.
+func (t *Tensor) Become(c *Ctx, to *Tensor) {
+	t.checkRehome(c, "Become", to)
+	t.become(to)
+}
+
+func (t *Tensor) become(to *Tensor) {
+	if t.leaf != nil {
+		t.leaf.lowered.drop()
+	}
+	t.st, t.gen, t.offset, t.stride = to.st, to.gen, to.offset, to.stride
+}
+
+func (t *Tensor) checkRehome(c *Ctx, op string, to *Tensor) {
 	t.check(c, op)
 	to.check(c, op)
 	switch {
@@ -137,11 +155,6 @@ func (t *Tensor) Rehome(c *Ctx, to *Tensor) {
 	case t.leaf != nil && t.leaf.hasMemory():
 		c.fail(op, []*Tensor{t}, "it has a gradient or a buffer for one: want none")
 	}
-	CopyInto(c.NoGrad(), to, t)
-	if t.leaf != nil {
-		t.leaf.lowered.drop()
-	}
-	t.st, t.gen, t.offset, t.stride = to.st, to.gen, to.offset, to.stride
 }
 
 // Written says that the memory of t, and of all its views, was written by other means than ops. Graphs that saved it

@@ -17,9 +17,11 @@ var shardings = map[string]func(a *args.TrainingArguments){
 	"zero_stage 1":       func(a *args.TrainingArguments) { a.ZeroStage = 1 },
 	"zero_stage 2":       func(a *args.TrainingArguments) { a.ZeroStage = 2 },
 	"zero_stage 3":       func(a *args.TrainingArguments) { a.ZeroStage = 3 },
-	"fsdp full_shard":    func(a *args.TrainingArguments) { a.FSDP = []string{"full_shard", "auto_wrap"} },
-	"fsdp shard_grad_op": func(a *args.TrainingArguments) { a.FSDP = []string{"shard_grad_op auto_wrap"} },
+	"fsdp full_shard":    func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") },
+	"fsdp shard_grad_op": func(a *args.TrainingArguments) { gather(a, "shard_grad_op auto_wrap") },
 }
+
+func gather(a *args.TrainingArguments, fsdp ...string) { a.FSDP, a.FSDPShareParameters = fsdp, false }
 
 // A run whose model is spread over the ranks leaves what a run on one rank does: records, evaluations, weights, and the
 // bytes of its checkpoints. It can be resumed under any other way and number of ranks.

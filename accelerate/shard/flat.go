@@ -55,7 +55,11 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 		var old []*tensor.Tensor
 		for i, p := range params {
 			old = append(old, tensor.Detach(p.Tensor))
-			p.Rehome(s.c, f.view(s.c, f.whole, i))
+			if v := f.view(s.c, f.whole, i); s.options.Shared && s.group.Rank() > 0 {
+				p.Become(s.c, v) // rank 0 fills it
+			} else {
+				p.Rehome(s.c, v)
+			}
 		}
 		s.old = append(s.old, old...)
 		part := f.part(s, f.whole)
@@ -75,6 +79,13 @@ func (f *flat) allocate(s *Sharder) error {
 		return tensor.Try(func() { f.whole = tensor.Zeros(s.c, f.dtype, n) })
 	}
 	var err error
+	if s.options.Shared {
+		f.memory, err = s.group.AllocShared(n * f.dtype.Size())
+		if err != nil {
+			return fmt.Errorf("shard: %w", err)
+		}
+		return tensor.Try(func() { f.whole, _ = tensor.FromHost(s.c, f.memory.Bytes, f.dtype, n) })
+	}
 	f.memory, f.whole, err = alloc(s, f.dtype, n)
 	return err
 }

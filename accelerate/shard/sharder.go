@@ -24,6 +24,10 @@ type Options struct {
 	// Parameters makes whole parameters come for the pass of their unit and go after it (ZeRO-3, FSDP's FULL_SHARD). It
 	// includes Gradients.
 	Parameters bool
+	// Shared keeps the parameters in memory that all ranks have together, whole and once: a step's shards are written
+	// where the others read them, and nothing is gathered. The group must be able to (dist.Group.SharesMemory), and the
+	// device compute in host memory. It includes Gradients and leaves no sense to Parameters.
+	Shared bool
 	// KeepAfterForward keeps them from the forward pass until the backward pass is done (FSDP's SHARD_GRAD_OP).
 	KeepAfterForward bool
 	// Prefetch gathers the parameters of the next unit while one computes.
@@ -95,7 +99,8 @@ func (s *Sharder) GathersParameters() bool { return s != nil && s.options.Parame
 // New moves the parameters of the units into flat buffers and cuts them into shards. All ranks have the same parameters
 // with the same values. tree is that of the model, whose modules get hooks. It is collective.
 func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (*Sharder, error) {
-	o.Gradients = o.Gradients || o.Parameters
+	o.Parameters = o.Parameters && !o.Shared
+	o.Gradients = o.Gradients || o.Parameters || o.Shared
 	s := &Sharder{c: c.NoGrad(), group: g, options: o, seen: map[*unit]int{}}
 	for _, p := range tree.Parameters() {
 		_, s.host = tensor.HostBytes(s.c, p.Tensor)
@@ -113,9 +118,14 @@ func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (
 	if err := tensor.Try(s.cut); err != nil {
 		return nil, err
 	}
-	if o.Parameters {
+	switch {
+	case o.Parameters:
 		s.watch(tree)
 		s.leaveAll()
+	case o.Shared:
+		if err := s.shareAll(); err != nil {
+			return nil, err
+		}
 	}
 	s.freeOld(tree)
 	s.begin()
@@ -128,7 +138,7 @@ func (s *Sharder) add(from Unit, root bool) error {
 	kinds := map[string][]tensor.Named{}
 	var names []string
 	for _, p := range from.Params {
-		if !p.IsLeaf() && !s.options.Parameters {
+		if !p.IsLeaf() && !s.options.Parameters && !s.options.Shared {
 			continue
 		}
 		name := fmt.Sprintf("%s %v", from.Name, p.DType())
@@ -417,6 +427,9 @@ func (s *Sharder) Finish(ctx context.Context) error {
 	if err := s.usage.Agree(ctx); err != nil {
 		return err
 	}
+	if err := s.meet("gradients are complete"); err != nil { // and nobody reads parameters any more
+		return err
+	}
 	return tensor.Try(func() {
 		for _, f := range s.flats {
 			if f.sum != nil {
@@ -466,7 +479,7 @@ func (s *Sharder) Publish(ctx context.Context) error {
 	var handles []*dist.Handle
 	for _, f := range s.flats {
 		f.whole.Written()
-		if !s.options.Parameters {
+		if !s.options.Parameters && !s.options.Shared {
 			if err := tensor.Try(func() {
 				handles = append(handles, s.group.AllGather(dist.OfTensor(s.c, f.whole), dist.OfTensor(s.c, f.own),
 					dist.Label("gather "+f.name)))
@@ -480,7 +493,7 @@ func (s *Sharder) Publish(ctx context.Context) error {
 			return fmt.Errorf("shard: gathering parameters: %w", err)
 		}
 	}
-	return nil
+	return s.meet("parameters are written")
 }
 
 // Reset ends a window, or gives one up: the gradients are forgotten and their memory is freed. Exchanges that are under

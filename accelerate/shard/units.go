@@ -96,6 +96,9 @@ func (s *Sharder) late(u *unit, f *flat) {
 // them, and go after a while. With write the parameters keep what f makes of them; it must make the same on every rank.
 // It is collective: on every rank f uses the same parameters in the same order.
 func (s *Sharder) Summon(write bool, f func() error) (err error) {
+	if write && s.options.Shared {
+		return s.apart(f)
+	}
 	s.write = write
 	defer func() { s.write = false }()
 	if fault := tensor.Try(func() {

@@ -31,7 +31,8 @@ var usual = []string{"one", "apart", "shm", "tcp", "goroutines", "torch-one", "t
 
 // strategies are the ways to shard a model, which may follow an engine's name: shm:full_shard.
 var strategies = map[string]args.ShardStrategy{"": args.NoShard, "zero_1": args.ShardOptimizer,
-	"zero_2": args.ShardGradients, "shard_grad_op": args.ShardGradOp, "full_shard": args.FullShard}
+	"zero_2": args.ShardGradients, "shard_grad_op": args.ShardGradOp, "full_shard": args.FullShard,
+	"full_shard_shared": args.FullShard}
 
 // known reports whether there is a contender of that name.
 func known(name string) bool {

@@ -14,7 +14,8 @@
 //	             the same with PyTorch (peer/ddp.py under $PYTHON, with $MKL_PRELOAD, see
 //	             ../peers.sh), whose ranks use gloo
 //	shm:full_shard, tcp:zero_1 …
-//	             processes that shard the model: zero_1, zero_2, shard_grad_op or full_shard
+//	             processes that shard the model: zero_1, zero_2, shard_grad_op, full_shard,
+//	             or full_shard_shared, where they have the parameters once
 //	torch-fsdp2  PyTorch's fully_shard, block by block
 //
 // It feeds the figures into a scaling model (model.go), compares its prediction with what was

@@ -57,7 +57,8 @@ func work(text string, in io.Reader, out io.Writer) error {
 	if connected(s.Contender) {
 		j.first = s.Rank
 	}
-	sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategies[strategy]})
+	strategy, shared := strings.CutSuffix(strategy, "_shared")
+	sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategies[strategy], Gather: !shared})
 	opts := []accelerate.Option{sharding, accelerate.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))),
 		accelerate.WithTracer(j.rec.add), accelerate.WithCommHook(j.hook)}
 	if ranks == 1 {
@@ -200,8 +201,9 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 		ids[i] = int32((i + acc.Rank()) * 7919 % s.Vocabulary)
 	}
 	t := tensor.FromSlice(acc.Ctx().NoGrad(), ids, s.Batch, s.Block)
-	return &training{acc: acc, m: m, batch: &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
-		Count: int64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
+	return &training{acc: acc, m: m,
+		batch: &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
+			Count: int64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
 }
 
 // step is one optimizer step, to its end on the device.

@@ -7,4 +7,4 @@ cd "$(dirname "$0")/../.."
 settings=$(bench/peers.sh)
 eval "$settings"
 exec go run ./bench/ddp --n_layer 12 --n_embd 768 --n_head 12 --vocab_size 50257 --batch 2 --block 512 --steps 3 \
-	--ddp_bucket_cap_mb 25 --contenders one,shm,shm:zero_1,shm:zero_2,shm:shard_grad_op,shm:full_shard,torch-fsdp2 "$@"
+	--ddp_bucket_cap_mb 25 --contenders one,shm,shm:zero_1,shm:zero_2,shm:shard_grad_op,shm:full_shard,shm:full_shard_shared,torch-fsdp2 "$@"

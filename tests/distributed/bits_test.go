@@ -67,7 +67,7 @@ func TestSameBitsInMixedPrecision(t *testing.T) {
 
 // strategies are the flags of the ways to spread a model over the ranks.
 var strategies = [][]string{{"--zero_stage", "1"}, {"--zero_stage", "2"}, {"--fsdp", "shard_grad_op"},
-	{"--fsdp", "full_shard"}}
+	{"--fsdp", "full_shard"}, {"--fsdp", "full_shard", "--fsdp_share_parameters", "false"}}
 
 // TestSameBitsOfShardedModels is TestSameBits for models that are spread over the ranks, on odd numbers of ranks too
 // where the strategy promises it.

@@ -99,8 +99,8 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(strings.Join(kind, " "), func(t *testing.T) {
 			out := filepath.Join(dir, strings.Join(kind, ""))
-			p := start(t, launched(4, tiny(out, slices.Concat(flags, []string{"--ddp_backend"}, kind)...), "--max_restarts",
-				"3", "--restart_delay", "0.1"))
+			argv := tiny(out, slices.Concat(flags, []string{"--ddp_backend"}, kind)...)
+			p := start(t, launched(4, argv, "--max_restarts", "3", "--restart_delay", "0.1"))
 			r := rand.New(rand.NewPCG(7, uint64(len(kind[0]))))
 			for kill := range 3 {
 				before := newest(t, out)
@@ -174,7 +174,8 @@ func long(out string, more ...string) []string {
 // TestKilledRankUnderLauncher wants one root cause, and survivors that name the rank.
 func TestKilledRankUnderLauncher(t *testing.T) {
 	t.Parallel()
-	for _, flags := range [][]string{{"shm"}, {"tcp"}, {"shm", "--fsdp", "full_shard"}, {"tcp", "--fsdp", "full_shard"}} {
+	for _, flags := range [][]string{{"shm"}, {"tcp"}, {"shm", "--fsdp", "full_shard"}, {"tcp", "--fsdp", "full_shard"},
+		{"shm", "--fsdp", "full_shard", "--fsdp_share_parameters", "false"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			p := start(t, launched(4, long(t.TempDir(), append([]string{"--ddp_backend"}, flags...)...)))
 			p.awaitPrinted("step 5 ")
