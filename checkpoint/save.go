@@ -97,18 +97,23 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 	if err != nil {
 		return Info{}, err
 	}
+	return info, s.finish(info, aside)
+}
+
+// finish makes the renamed checkpoint durable, points LATEST at it and deletes the one that it replaces.
+func (s *Store) finish(info Info, aside string) error {
 	if err := s.fs().SyncDir(s.dir()); err != nil {
-		return Info{}, fmt.Errorf("the checkpoint is complete, but may not survive a crash: %w", err)
+		return fmt.Errorf("the checkpoint is complete, but may not survive a crash: %w", err)
 	}
 	if err := s.writePointer(info); err != nil {
-		return Info{}, fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", pointerFile, err)
+		return fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", pointerFile, err)
 	}
 	if aside != "" {
 		if err := s.discard(aside); err != nil {
 			s.log().Warn("replaced checkpoint not deleted", "path", s.path(aside), "err", err)
 		}
 	}
-	return info, nil
+	return nil
 }
 
 // sweep removes what writers that were cut short left behind. The caller holds the folder.
@@ -194,6 +199,13 @@ func (s *Store) writeAndCommit(ctx context.Context, name string, info *Info, par
 		}
 		info.Files = append(info.Files, f)
 	}
+	aside, err = s.seal(ctx, tmp, name, info)
+	committed = err == nil
+	return aside, err
+}
+
+// seal writes the manifest into the folder with all other files, and gives the folder its name.
+func (s *Store) seal(ctx context.Context, tmp, name string, info *Info) (aside string, err error) {
 	text, err := info.encode()
 	if err != nil {
 		return "", err
@@ -207,9 +219,7 @@ func (s *Store) writeAndCommit(ctx context.Context, name string, info *Info, par
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	aside, err = s.commit(tmp, name, info)
-	committed = err == nil
-	return aside, err
+	return s.commit(tmp, name, info)
 }
 
 // commit renames the finished folder to its place, which it empties first. What this run

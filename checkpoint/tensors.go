@@ -32,12 +32,12 @@ func (ck *Checkpoint) ReadTensors(c *tensor.Ctx, base string) (tensors []tensor.
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
 	for _, name := range set.Names() {
-		r, e, _ := set.Lookup(name)
+		e, _ := set.Lookup(name)
 		if e.DType.Size() == 0 {
 			return nil, fmt.Errorf("%s: tensor %q has elements of type %s, which are not supported", ck.Path, name,
 				e.Raw)
 		}
-		data, err := r.ReadTensor(name)
+		data, err := e.Read()
 		if err != nil {
 			return nil, err
 		}

@@ -120,7 +120,7 @@ func (o *loadOptions) dtypeOf(config []byte, set *safetensors.Set) (tensor.DType
 		return dt, nil
 	}
 	for _, name := range set.Names() {
-		if _, e, ok := set.Lookup(name); ok && e.DType.IsFloat() {
+		if e, ok := set.Lookup(name); ok && e.DType.IsFloat() {
 			return e.DType, nil
 		}
 	}
@@ -184,7 +184,7 @@ func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
 			return fmt.Errorf("models: %s: %w", a.name, err)
 		}
 		c.Sync() // before other contexts use it
-		_, e, _ := set.Lookup(a.name)
+		e, _ := set.Lookup(a.name)
 		switch {
 		case n.Overflowed > 0:
 			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)",
@@ -201,8 +201,8 @@ func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
 
 // read fills the parameters from the set: a piece at a time if the array is one of them as it lies.
 func (a array) read(c *tensor.Ctx, set *safetensors.Set, params []tensor.Named) (n tensor.Census, err error) {
-	r, e, _ := set.Lookup(a.name)
-	section, err := r.Section(e.Name)
+	e, _ := set.Lookup(a.name)
+	section, err := e.Section(0, e.Numel())
 	if err != nil {
 		return n, err
 	}
@@ -247,7 +247,7 @@ func fit(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, 
 		if err != nil {
 			return nil, err
 		}
-		_, e, _ := set.Lookup(a.name)
+		e, _ := set.Lookup(a.name)
 		want := a.shape(params)
 		fits := slices.Equal(e.Shape, want) && (e.DType == p.DType() || e.DType.IsFloat() && p.DType().IsFloat())
 		if !fits && a.params[0] == p.Name {

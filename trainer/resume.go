@@ -341,10 +341,10 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) (
 	c := r.acc.Ctx().NoGrad()
 	saved := map[string]optim.Saved{}
 	for _, name := range set.Names() {
-		file, e, _ := set.Lookup(name)
+		e, _ := set.Lookup(name)
 		saved[name] = optim.Saved{DType: e.DType, Shape: e.Shape,
 			Read: func(into *tensor.Tensor) (tensor.Census, error) {
-				section, err := file.Section(name)
+				section, err := e.Section(0, e.Numel())
 				if err != nil {
 					return tensor.Census{}, err
 				}
