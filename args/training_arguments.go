@@ -154,6 +154,9 @@ type TrainingArguments struct {
 	SaveTotalLimit *int `json:"save_total_limit" usage:"number of checkpoints to keep, including the newest and the best; none: all"`
 	// SaveOnlyModel leaves out what only a resume needs.
 	SaveOnlyModel bool `json:"save_only_model" usage:"save only the model, not the state that a resume needs"`
+	// MaxShardSize is the most bytes that one file of saved weights may hold, as "5GB" or a number: a model with more
+	// is saved as several files with an index. It is an argument of transformers' save_pretrained.
+	MaxShardSize string `json:"max_shard_size" number:"true" usage:"most bytes of one file of saved weights, as 5GB or a number; more are split over several files"`
 	// SaveOnInterrupt writes a checkpoint when Ctrl-C or SIGTERM ends the training.
 	SaveOnInterrupt bool `json:"save_on_interrupt" usage:"write a checkpoint when interrupted"`
 	// ResumeFromCheckpoint says where to resume from: "last" or "true" (the newest
@@ -244,6 +247,7 @@ func Default(outputDir string) *TrainingArguments {
 		GradientAccumulationSteps: 1,
 		NumTrainEpochs:            3,
 		MaxSteps:                  -1,
+		MaxShardSize:              "50GB",
 		LearningRate:              5e-5,
 		AdamBeta1:                 0.9,
 		AdamBeta2:                 0.999,

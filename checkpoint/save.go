@@ -311,6 +311,13 @@ func (h *hashWriter) Write(p []byte) (int, error) {
 // WriteFiles writes files that belong to no checkpoint (the final model, results) into
 // the store's folder, in the order given, each atomically and durably. It is for package trainer.
 func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
+	return s.ReplaceFiles(ctx, parts, nil)
+}
+
+// ReplaceFiles is WriteFiles for files that take the place of others. stale gets the names in the folder and returns
+// those to be deleted before the files are written, durably, and after.
+func (s *Store) ReplaceFiles(ctx context.Context, parts []Part, stale func(existing []string) (before,
+	after []string)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := (Content{Parts: parts}).check(); err != nil {
@@ -326,10 +333,43 @@ func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
 		return err
 	}
 	s.sweep(l)
+	var after []string
+	if stale != nil {
+		entries, err := s.fs().ReadDir(s.dir())
+		if err != nil {
+			return err
+		}
+		var existing, before []string
+		for _, e := range entries {
+			if !e.IsDir() {
+				existing = append(existing, e.Name())
+			}
+		}
+		before, after = stale(existing)
+		if err := s.delete(before); err != nil {
+			return err
+		}
+	}
 	for _, p := range parts {
 		if err := s.writeFile(ctx, p); err != nil {
 			return fmt.Errorf("writing %s: %w", s.path(p.Name), err)
 		}
+	}
+	if err := s.fs().SyncDir(s.dir()); err != nil {
+		return err
+	}
+	return s.delete(after)
+}
+
+// delete deletes files of the folder, durably.
+func (s *Store) delete(names []string) error {
+	for _, name := range names {
+		if err := s.fs().Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if len(names) == 0 {
+		return nil
 	}
 	return s.fs().SyncDir(s.dir())
 }

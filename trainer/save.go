@@ -109,11 +109,25 @@ func (r *run) rotate() {
 	}
 }
 
+// weightFiles are the files of the model's weights, of at most max_shard_size.
+func (t *Trainer) weightFiles() ([]models.WeightFile, error) {
+	size, err := t.args.ShardBytes()
+	if err != nil {
+		return nil, err
+	}
+	return models.WeightFiles(t.model, size, nil)
+}
+
 // modelParts are the files of a saved model: weights, config and the user's parts.
 func (t *Trainer) modelParts() ([]checkpoint.Part, error) {
-	parts := []checkpoint.Part{{Name: models.WeightsFile, Write: func(w io.Writer) error {
-		return models.WriteWeights(w, t.model)
-	}}}
+	files, err := t.weightFiles()
+	if err != nil {
+		return nil, err
+	}
+	var parts []checkpoint.Part
+	for _, f := range files {
+		parts = append(parts, checkpoint.Part(f))
+	}
 	if m, ok := t.model.(models.Configured); ok {
 		text, err := models.ConfigJSON(m)
 		if err != nil {
@@ -181,7 +195,8 @@ func named(ts map[string]*tensor.Tensor) []tensor.Named {
 }
 
 // SaveModel writes weights, config.json and the parts of WithParts into dir, each file
-// atomically; an empty dir is output_dir.
+// atomically; an empty dir is output_dir. Weights of a model that was saved there before are replaced, whatever the
+// number of their files.
 func (t *Trainer) SaveModel(dir string) error {
 	if t.err != nil {
 		return t.err
@@ -193,11 +208,16 @@ func (t *Trainer) SaveModel(dir string) error {
 	if err != nil {
 		return err
 	}
+	weights, err := t.weightFiles()
+	if err != nil {
+		return err
+	}
 	saved, err := t.args.JSON()
 	if err != nil {
 		return err
 	}
-	return t.storeAt(dir).WriteFiles(context.Background(), append(parts, checkpoint.BytesPart(argsFile, saved)))
+	return t.storeAt(dir).ReplaceFiles(context.Background(), append(parts, checkpoint.BytesPart(argsFile, saved)),
+		func(existing []string) (before, after []string) { return models.StaleWeights(existing, weights) })
 }
 
 // SaveState writes trainer_state.json into output_dir.

@@ -430,3 +430,22 @@ func FuzzReader(f *testing.F) {
 		require.Len(t, again.Entries(), len(list))
 	})
 }
+
+// The texts and values are those of huggingface_hub's parse_size_to_int, beside numbers, which it takes as integers.
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{"5GB": 5_000_000_000, " 1.5 mb ": 1_500_000, "10kb": 10_000, "2TB": 2e12,
+		"0.5KB": 500, "1e1MB": 10_000_000, "5000000000": 5_000_000_000, "9223372036854775807": math.MaxInt64} {
+		n, err := safetensors.ParseSize(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, n, text)
+	}
+	for _, text := range []string{"", "GB", "5", "5GiB", "5B", "-5GB", "0", "-1", "1.5", "NaNGB", "infKB", "1e30GB",
+		"0.1KB x"} {
+		_, err := safetensors.ParseSize(text)
+		if text == "5" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, fmt.Sprintf("size %q: want", text))
+	}
+}

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lockstep-ml/lockstep/internal/vfs"
@@ -89,6 +91,32 @@ func (ix index) encode() ([]byte, error) {
 	enc.SetIndent("", "  ")
 	err := enc.Encode(ix)
 	return b.Bytes(), err
+}
+
+// ParseSize reads a size in bytes as huggingface_hub and transformers have it for max_shard_size: a number, or one with
+// the unit KB, MB, GB or TB (powers of 1000) in either case. It must be at least 1.
+func ParseSize(text string) (int64, error) {
+	number, unit := strings.TrimSpace(text), 1.0
+	for i, name := range []string{"KB", "MB", "GB", "TB"} {
+		if n := len(number) - 2; n >= 0 && strings.EqualFold(number[n:], name) {
+			number, unit = strings.TrimSpace(number[:n]), math.Pow(1000, float64(i+1))
+			break
+		}
+	}
+	if n, err := strconv.ParseInt(number, 10, 64); err == nil && unit == 1 {
+		if n < 1 {
+			return 0, fmt.Errorf("size %q: want at least 1 byte", clip(text))
+		}
+		return n, nil
+	}
+	v, err := strconv.ParseFloat(number, 64)
+	switch {
+	case err != nil || unit == 1:
+		return 0, fmt.Errorf("size %q: want a number of bytes, or one with the unit KB, MB, GB or TB", clip(text))
+	case !(v*unit >= 1 && v*unit < math.MaxInt64):
+		return 0, fmt.Errorf("size %q: want 1 byte to 8 EiB", clip(text))
+	}
+	return int64(v * unit), nil
 }
 
 // Set is the arrays of one file, or of several with an index.
