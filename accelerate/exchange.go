@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// join makes this rank part of the job: see Prepare.
-func (a *Accelerator) join(ctx context.Context) error {
+// join makes this rank part of the job: see Place.
+func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	hook, err := commHook(a.hook, string(a.args.DDPCommHook))
 	if err != nil {
 		return err
@@ -39,22 +39,24 @@ func (a *Accelerator) join(ctx context.Context) error {
 			hook.Name())
 	}
 	group := a.Data().group
-	if group == nil { // all ranks see the same data
+	switch {
+	case group == nil: // all ranks see the same data
 		return nil
+	case a.sharding.Strategy != args.NoShard:
+		err = shardGradients(a, group, units)
+	default:
+		err = reduceGradients(a, group, ddp.Options{
+			BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),
+			RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
+		})
 	}
-	a.ddp, err = ddp.New(a.ctx, group, a.params, ddp.Options{
-		BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),
-		RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
-	})
 	if err != nil {
 		return err
 	}
-	a.sum.settle(a.ddp.Views())
 	for i, p := range a.params {
 		a.unhook = append(a.unhook, p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
-			if a.last {
-				a.sum.finishParam(i)
-				a.ddp.Ready(i)
+			if a.grads.sends() {
+				a.grads.ready(i)
 			}
 		}))
 	}
@@ -76,14 +78,11 @@ func commHook(own ddp.Hook, name string) (ddp.Hook, error) {
 // BeginWindow prepares the exchange for the next window. It is collective: call it on
 // every rank before each window.
 func (a *Accelerator) BeginWindow(ctx context.Context) error {
-	if a.ddp == nil {
+	r, ok := a.grads.(*reduced)
+	if !ok {
 		return nil
 	}
-	rebuilt, err := a.ddp.Rebuild(ctx)
-	if rebuilt {
-		a.sum.settle(a.ddp.Views())
-	}
-	return err
+	return r.rebuild(ctx)
 }
 
 // SyncParameters copies rank 0's values of m's parameters and buffers to every rank.
@@ -95,19 +94,28 @@ func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 	return err
 }
 
-// release takes the gradients out of the exchange.
-func release(a *Accelerator) error {
+// release takes the gradients out of the exchange, and the parameters out of their shards: see gradients.close.
+func release(a *Accelerator, whole bool) error {
 	for _, f := range a.unhook {
 		f()
 	}
 	a.unhook = nil
-	if a.ddp == nil {
+	if a.grads == nil {
 		return nil
 	}
-	r := a.ddp
-	a.ddp = nil
-	a.sum.settle(nil) // the buckets go
-	return r.Close()
+	grads := a.grads
+	err := grads.close(whole)
+	a.grads = newWhole(a)
+	return err
+}
+
+// Unshard ends what Place and Prepare began: the parameters of a sharded model become whole again, on every rank, and
+// can be read and saved by each alone. It is collective. Prepare follows it before training goes on.
+func (a *Accelerator) Unshard(ctx context.Context) error {
+	if err := a.Barrier(ctx); err != nil { // a group that failed gives nothing back
+		return err
+	}
+	return release(a, true)
 }
 
 // Close leaves the rank's group without waiting for the others. Further collective work
@@ -120,7 +128,7 @@ func (a *Accelerator) Close() error {
 		a.unwatch()
 		a.unwatch = nil
 	}
-	err := errors.Join(a.roles.close(), a.group.Close(), release(a))
+	err := errors.Join(a.roles.close(), a.group.Close(), release(a, false))
 	a.group = nil
 	if a.processes != nil {
 		err = errors.Join(err, a.processes.close())

@@ -173,6 +173,12 @@ type TrainingArguments struct {
 
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`
+	// FSDP is how the model is spread over the ranks, by HuggingFace's words: full_shard, shard_grad_op or no_shard,
+	// and auto_wrap, which changes nothing, since the units are the model's blocks. See ShardStrategy.
+	FSDP []string `json:"fsdp" split:"," usage:"spread parameters, gradients and optimizer state over the ranks: full_shard or shard_grad_op; the bits stay the same"`
+	// ZeroStage is the stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the
+	// parameters too, as fsdp full_shard does.
+	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
 	// DDPBackend is the engine that connects ranks in different processes.
 	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks in different processes; auto and gloo use shared memory on one host, otherwise tcp; nccl and mpi need a program that imports them"`
 	// DDPTimeout is the deadline of each collective call, in seconds.

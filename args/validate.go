@@ -30,6 +30,7 @@ func (a *TrainingArguments) Check(c *Checker) {
 	a.checkBest(c)
 	a.checkSaving(c)
 	a.checkRanks(c)
+	a.checkSharding(c)
 	a.checkReporting(c)
 	a.checkData(c)
 }

@@ -103,8 +103,8 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 	return o
 }
 
-// state describes what the chain keeps for a parameter.
-func (o *Optimizer) state(p tensor.Named) (list []StateTensor) {
+// Describe lists the tensors that the optimizer keeps for a parameter, or for a part of one.
+func (o *Optimizer) Describe(p tensor.Named) (list []StateTensor) {
 	for _, t := range o.chain {
 		list = append(list, t.State(p)...)
 	}
@@ -120,7 +120,7 @@ func (o *Optimizer) fill(s *Slot) {
 		return
 	}
 	s.Tensors = map[string]*tensor.Tensor{}
-	for _, t := range o.state(s.param) {
+	for _, t := range o.Describe(s.param) {
 		s.Tensors[t.Name] = tensor.Zeros(o.keep, t.DType, t.Shape...)
 	}
 	o.keep.Sync() // steps have a stream of their own
@@ -301,7 +301,7 @@ func (o *Optimizer) mismatches(name string, steps map[string]int64, tensors map[
 	}
 	mine := map[string]StateTensor{}
 	for name, s := range o.slots {
-		for _, t := range o.state(s.param) {
+		for _, t := range o.Describe(s.param) {
 			mine[name+"."+t.Name] = t
 		}
 	}

@@ -103,6 +103,6 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 		return b
 	}
 	return estimateMemory(r.args, r.acc.Data().Size(), fresh, batch, func(t *Trainer) {
-		t.loss, t.newOptim, t.casts = r.loss, r.newOptim, r.casts
+		t.loss, t.newOptim, t.options = r.loss, r.newOptim, r.options
 	})
 }

@@ -25,7 +25,7 @@ func (t *Trainer) buildRanks() error {
 	if t.device != nil {
 		opts = append(opts, accelerate.WithDevice(t.device))
 	}
-	opts = append(opts, t.casts...)
+	opts = append(opts, t.options...)
 	if t.group != nil {
 		opts = append(opts, accelerate.WithGroup(t.group))
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -74,7 +75,7 @@ func (r *run) save(ctx context.Context) error {
 	if s := t.state.BestGlobalStep; s != nil && r.saved[*s] {
 		t.state.BestModelCheckpoint = new(fmt.Sprintf("checkpoint-%d", *s))
 	}
-	if !t.acc.IsMain() {
+	if !t.acc.IsMain() && t.acc.Shards() == nil {
 		r.savedAt = t.state.GlobalStep
 		return t.fire(callbacks.Save)
 	}
@@ -82,8 +83,18 @@ func (r *run) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	info, err := t.store.Save(ctx, t.state.GlobalStep, checkpoint.Content{RunID: r.progress.RunID, Parts: parts})
-	if err != nil {
+	if !t.acc.IsMain() {
+		if err := t.attend(parts); err != nil {
+			return fmt.Errorf("trainer: %w", err)
+		}
+		r.savedAt = t.state.GlobalStep
+		return t.fire(callbacks.Save)
+	}
+	var info checkpoint.Info
+	if err := t.acc.Summon(false, func() (err error) {
+		info, err = t.store.Save(ctx, t.state.GlobalStep, checkpoint.Content{RunID: r.progress.RunID, Parts: parts})
+		return err
+	}); err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
 	r.savedAt, r.checkpoint = t.state.GlobalStep, info.Path
@@ -91,6 +102,28 @@ func (r *run) save(ctx context.Context) error {
 	e := t.event()
 	e.Checkpoint = info.Path
 	return t.callbacks.Fire(callbacks.Save, e)
+}
+
+// attend takes part in gathering what rank 0 writes of a sharded model.
+func (t *Trainer) attend(parts []checkpoint.Part) error {
+	weights, err := t.weightFiles()
+	if err != nil {
+		return err
+	}
+	gathered := []string{optimizerTensors + ".safetensors"}
+	for _, f := range weights {
+		gathered = append(gathered, f.Name)
+	}
+	return t.acc.Summon(false, func() error {
+		for _, p := range parts {
+			if slices.Contains(gathered, p.Name) {
+				if err := p.Write(io.Discard); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // rotate deletes old checkpoints except the best. A checkpoint that cannot be deleted does
@@ -160,12 +193,13 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	r.progress.Job, _ = r.acc.Job()
 	r.progress.Data = r.fingerprint()
 	r.progress.Unlogged, r.progress.Leaves = r.logged, r.windows.Layout().Leaves()
-	opt := r.opt.State()
-	parts = append(parts, checkpoint.Part{Name: optimizerTensors + ".safetensors", Write: func(w io.Writer) error {
-		return checkpoint.SaveTensors(r.acc.Ctx(), w, named(opt.Tensors))
-	}})
+	steps, tensors, err := r.optimizerParts()
+	if err != nil {
+		return nil, err
+	}
+	parts = append(parts, tensors)
 	for name, v := range map[string]any{
-		optimizerFile: optimizerState{opt.Name, opt.Steps},
+		optimizerFile: optimizerState{r.opt.Name(), steps},
 		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate(),
 			r.opt.BaseLRs()},
 		rngFile:      rngState{generator, r.args.Seed, r.windows.Position()},
@@ -185,6 +219,51 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	return parts, nil
 }
 
+// optimizerParts are the steps of the optimizer's parameters and the file of its state. Where that is sharded, all
+// ranks write the file together, see attend.
+func (r *run) optimizerParts() (steps map[string]int64, file checkpoint.Part, err error) {
+	opt := r.opt.State()
+	file.Name = optimizerTensors + ".safetensors"
+	shards := r.acc.Shards()
+	if shards == nil {
+		file.Write = func(w io.Writer) error { return checkpoint.SaveTensors(r.acc.Ctx(), w, named(opt.Tensors)) }
+		return opt.Steps, file, nil
+	}
+	text, err := json.Marshal(opt.Steps)
+	if err != nil {
+		return nil, file, err
+	}
+	all, err := r.acc.Data().GatherBytes(r.ctx, text)
+	if err != nil {
+		return nil, file, err
+	}
+	for _, text := range all {
+		if err := json.Unmarshal(text, &steps); err != nil {
+			return nil, file, err
+		}
+	}
+	var list []safetensors.Tensor
+	for _, p := range r.acc.Params() {
+		if _, ok := steps[p.Name]; !ok {
+			continue
+		}
+		for _, st := range r.opt.Describe(p) {
+			name := p.Name + "." + st.Name
+			list = append(list, safetensors.Tensor{Name: name, DType: st.DType, Shape: st.Shape,
+				Write: func(w io.Writer) error {
+					whole, err := shards.Gather(r.ctx, p.Name, st.DType, opt.Tensors[name])
+					if err == nil {
+						_, err = w.Write(whole)
+					}
+					return err
+				}})
+		}
+	}
+	slices.SortFunc(list, func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) })
+	file.Write = func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorchMetadata()) }
+	return steps, file, nil
+}
+
 // named lists tensors in the order of their names.
 func named(ts map[string]*tensor.Tensor) []tensor.Named {
 	list := make([]tensor.Named, 0, len(ts))
@@ -196,17 +275,20 @@ func named(ts map[string]*tensor.Tensor) []tensor.Named {
 
 // SaveModel writes weights, config.json and the parts of WithParts into dir, each file
 // atomically; an empty dir is output_dir. Weights of a model that was saved there before are replaced, whatever the
-// number of their files.
+// number of their files. While a sharded model trains, all ranks call it.
 func (t *Trainer) SaveModel(dir string) error {
 	if t.err != nil {
 		return t.err
 	}
-	if !t.acc.IsMain() {
+	if !t.acc.IsMain() && t.acc.Shards() == nil {
 		return nil
 	}
 	parts, err := t.modelParts()
 	if err != nil {
 		return err
+	}
+	if !t.acc.IsMain() {
+		return t.attend(parts)
 	}
 	weights, err := t.weightFiles()
 	if err != nil {
@@ -216,8 +298,10 @@ func (t *Trainer) SaveModel(dir string) error {
 	if err != nil {
 		return err
 	}
-	return t.storeAt(dir).ReplaceFiles(context.Background(), append(parts, checkpoint.BytesPart(argsFile, saved)),
-		func(existing []string) (before, after []string) { return models.StaleWeights(existing, weights) })
+	return t.acc.Summon(false, func() error {
+		return t.storeAt(dir).ReplaceFiles(context.Background(), append(parts, checkpoint.BytesPart(argsFile, saved)),
+			func(existing []string) (before, after []string) { return models.StaleWeights(existing, weights) })
+	})
 }
 
 // SaveState writes trainer_state.json into output_dir.

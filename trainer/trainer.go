@@ -44,7 +44,7 @@ type Trainer struct {
 	user     []callbacks.Callback
 	display  *os.File
 	device   *tensor.Device
-	casts    []accelerate.Option
+	options  []accelerate.Option
 	group    *dist.Group // the group in which the trainer is a rank; nil: decided by the environment
 	newOptim OptimizerFunc
 	trained  bool // output_dir is this trainer's
@@ -153,10 +153,15 @@ func WithLogger(l *slog.Logger) Option {
 // WithDevice runs on dev instead of the CPU; the model's parameters must live there.
 func WithDevice(dev *tensor.Device) Option { return func(t *Trainer) { t.device = dev } }
 
+// WithSharding spreads the model over the ranks, in place of what the arguments say: for units of one's own.
+func WithSharding(s accelerate.Sharding) Option {
+	return func(t *Trainer) { t.options = append(t.options, accelerate.WithSharding(s)) }
+}
+
 // WithPrecision makes the module of a path, as "transformer.h.0.attn", and all within it compute in a dtype of its own,
 // in training and evaluation: see accelerate.WithPrecision.
 func WithPrecision(module string, dt tensor.DType) Option {
-	return func(t *Trainer) { t.casts = append(t.casts, accelerate.WithPrecision(module, dt)) }
+	return func(t *Trainer) { t.options = append(t.options, accelerate.WithPrecision(module, dt)) }
 }
 
 // New builds a trainer. It returns no error, so that calls can be chained:

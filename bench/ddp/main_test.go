@@ -40,20 +40,23 @@ func small(contenders ...string) *bench {
 
 // A small run prints a line for each contender and the model's, and draws its last step.
 func TestRun(t *testing.T) {
-	b := small("one", "apart", "shm", "tcp", "goroutines", "unheard-of")
+	b := small("one", "apart", "shm", "tcp", "goroutines", "shm:full_shard", "tcp:zero_2", "unheard-of", "shm:half")
 	b.svg = filepath.Join(t.TempDir(), "step.svg")
 	var out bytes.Buffer
 	require.NoError(t, b.run(&out))
 	for _, line := range []string{
 		`unheard-of is missing: unknown contender, want some of one,apart,.*`,
-		`one +\d+ tokens/s  \d+ ms of CPU per step and rank`,
-		`apart +\d+ tokens/s  [\d.]+ × one  \d+ ms of CPU per step and rank`,
+		`shm:half is missing: unknown contender, want .*, or an engine and a way to shard such as shm:full_shard`,
+		`shm:full_shard +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  [\d.]+ × the step of shm  \d+ ms of CPU .*`,
+		`tcp:zero_2 +\d+ tokens/s .*`,
+		`one +\d+ tokens/s  \d+ ms of CPU per step and rank(  \d+ MB, at most \d+ MB)?`,
+		`apart +\d+ tokens/s  [\d.]+ × one  \d+ ms of CPU per step and rank(  \d+ MB, at most \d+ MB)?`,
 		`\d+ % of [\d.]+ ms of bucket exchange lie under the backward pass`,
 	} {
 		require.Regexp(t, "(?m)^"+line+"$", out.String())
 	}
 	for _, name := range []string{"shm", "tcp", "goroutines"} {
-		require.Regexp(t, "(?m)^"+name+` +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  \d+ ms of CPU per step and rank$`,
+		require.Regexp(t, "(?m)^"+name+` +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  \d+ ms of CPU per step and rank.*$`,
 			out.String())
 		require.Regexp(t, "(?m)^model of "+name+
 			`: \d+ buckets, [\d.]+ MB a step, .* 2 ranks [\d.]+ × one \(published 1.85\), measured [\d.]+: error [+-][\d.]+ %; 4 ranks .* 8 ranks .*$`, out.String())

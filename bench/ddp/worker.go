@@ -10,6 +10,10 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -38,9 +42,10 @@ func work(text string, in io.Reader, out io.Writer) error {
 	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.DDPCommHook, a.DDPTimeout = s.Batch, s.BucketMB,
 		args.CommHook(s.Hook), 60
 	ranks := 1
-	switch s.Contender {
+	engine, strategy := engineOf(s.Contender)
+	switch engine {
 	case "shm", "tcp":
-		a.DDPBackend = args.Backend(s.Contender)
+		a.DDPBackend = args.Backend(engine)
 	case "goroutines":
 		a.NumReplicas, ranks = s.Ranks, s.Ranks
 	}
@@ -52,7 +57,8 @@ func work(text string, in io.Reader, out io.Writer) error {
 	if connected(s.Contender) {
 		j.first = s.Rank
 	}
-	opts := []accelerate.Option{accelerate.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))),
+	sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategies[strategy]})
+	opts := []accelerate.Option{sharding, accelerate.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))),
 		accelerate.WithTracer(j.rec.add), accelerate.WithCommHook(j.hook)}
 	if ranks == 1 {
 		dev := tensor.NewCPU(1)
@@ -113,8 +119,9 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 		r.Seconds = append(r.Seconds, time.Since(start).Seconds())
 	}
 	r.CPU = (cpuSeconds() - used) / float64(j.Steps*len(j.reports))
+	r.PSS, r.Peak = processMemory()
 	r.Spans = j.rec.of(acc.Rank())
-	if acc.WorldSize() == 1 {
+	if acc.WorldSize() == 1 || strings.Contains(j.Contender, ":") {
 		return nil
 	}
 	f, err := measure(ctx, acc, j.hook.of(acc.Rank()), t.bytes())
@@ -142,6 +149,27 @@ func cpuSeconds() float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
+// processMemory reads what the process holds now, and the most that it held; 0 where Linux does not tell.
+func processMemory() (pss, peak int64) {
+	debug.FreeOSMemory()
+	return field("/proc/self/smaps_rollup", "Pss:"), field("/proc/self/status", "VmHWM:")
+}
+
+// field reads a line in kB of a file of /proc.
+func field(path, name string) int64 {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(text), "\n"+name)
+	line, _, _ := strings.Cut(after, "kB")
+	n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n << 10
+}
+
 // training is a model with its optimizer and one made-up batch.
 type training struct {
 	acc   *accelerate.Accelerator
@@ -157,10 +185,12 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 	if err != nil {
 		return nil, err
 	}
-	group := &optim.Group{LR: 1e-4, WeightDecay: 0.01}
-	group.Params = nn.NamedParameters(m)
-	if err := acc.Prepare(context.Background(), m, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}),
-		nil); err != nil {
+	ctx := context.Background()
+	if err := acc.Place(ctx, m, m.RecomputeUnits()); err != nil {
+		return nil, err
+	}
+	group := &optim.Group{LR: 1e-4, WeightDecay: 0.01, Params: acc.Trained()}
+	if err := acc.Prepare(ctx, m, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 		return nil, err
 	}
 	ids := make([]int32, s.Batch*s.Block)
