@@ -179,6 +179,9 @@ type TrainingArguments struct {
 	// ZeroStage is the stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the
 	// parameters too, as fsdp full_shard does.
 	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
+	// FSDPStateDictType is the form of the checkpoints of a model that is spread over ranks, under the name that
+	// HuggingFace's fsdp_config has as state_dict_type. Without fsdp and zero_stage it changes nothing.
+	FSDPStateDictType StateDictType `json:"fsdp_state_dict_type" choices:"full_state_dict,sharded_state_dict" usage:"checkpoints of a model that is spread over ranks: full_state_dict (the files of a model that is not), or sharded_state_dict (each rank writes its part; any number of ranks can resume, and lockstep merge-weights makes one file)"`
 	// DDPBackend is the engine that connects ranks in different processes.
 	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks in different processes; auto and gloo use shared memory on one host, otherwise tcp; nccl and mpi need a program that imports them"`
 	// DDPTimeout is the deadline of each collective call, in seconds.
@@ -254,6 +257,7 @@ func Default(outputDir string) *TrainingArguments {
 		NumTrainEpochs:            3,
 		MaxSteps:                  -1,
 		MaxShardSize:              "50GB",
+		FSDPStateDictType:         FullStateDict,
 		LearningRate:              5e-5,
 		AdamBeta1:                 0.9,
 		AdamBeta2:                 0.999,

@@ -106,7 +106,7 @@ func (s *Store) finish(info Info, aside string) error {
 		return fmt.Errorf("the checkpoint is complete, but may not survive a crash: %w", err)
 	}
 	if err := s.writePointer(info); err != nil {
-		return fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", pointerFile, err)
+		return fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", LatestFile, err)
 	}
 	if aside != "" {
 		if err := s.discard(aside); err != nil {
@@ -210,7 +210,7 @@ func (s *Store) seal(ctx context.Context, tmp, name string, info *Info) (aside s
 	if err != nil {
 		return "", err
 	}
-	if err := vfs.WriteFile(s.fs(), filepath.Join(tmp, manifestFile), text); err != nil {
+	if err := vfs.WriteFile(s.fs(), filepath.Join(tmp, ManifestFile), text); err != nil {
 		return "", err
 	}
 	if err := s.fs().SyncDir(tmp); err != nil {

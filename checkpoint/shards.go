@@ -62,10 +62,10 @@ type RankError struct {
 // Error implements error.
 func (e *RankError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Message) }
 
-// SaveShards writes the checkpoint checkpoint-<step> as Save does, but by all ranks of g together: each writes its pieces
-// into a file of its own, shard-0000k-of-0000n.safetensors, and rank 0 writes the other parts, pieces.json, which says
-// where each piece is, and the manifest. All ranks call it, with the same step; their stores must mean the same folder.
-// The tensors of a set are read with OpenTensors, by any number of ranks.
+// SaveShards writes the checkpoint checkpoint-<step> as Save does, but by all ranks of g together: each writes its
+// pieces into a file of its own, shard-0000k-of-0000n.safetensors, and rank 0 writes the other parts, pieces.json,
+// which says where each piece is, and the manifest. All ranks call it, with the same step; their stores must mean the
+// same folder. The tensors of a set are read with OpenTensors, by any number of ranks.
 //
 // If one rank fails, all ranks return an error that names it (a RankError on the others) and the checkpoint does not
 // appear. If a rank is lost, the others return the group's error; then a temporary folder may stay until the next save.
@@ -206,7 +206,8 @@ func (sv *shardSave) plan(all []opening) error {
 	writers := 0
 	for r, open := range all {
 		if open.Step != sv.step {
-			return fmt.Errorf("rank %d saves step %d, rank %d step %d: want the same", r, open.Step, sv.g.Rank(), sv.step)
+			return fmt.Errorf("rank %d saves step %d, rank %d step %d: want the same", r, open.Step, sv.g.Rank(),
+				sv.step)
 		}
 		if open.writes() {
 			writers++
@@ -301,7 +302,8 @@ func (sv *shardSave) writeMine(ctx context.Context) (files []File, err error) {
 	for _, p := range parts {
 		f, err := sv.s.writePart(ctx, sv.s.path(sv.tmp), p)
 		if errors.Is(err, fs.ErrNotExist) && sv.g.Rank() != 0 {
-			err = fmt.Errorf("rank 0 made the folder, but it is not here; want the same output folder on all hosts: %w", err)
+			err = fmt.Errorf("rank 0 made the folder, but it is not here; want the same output folder on all hosts: %w",
+				err)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("part %s: %w", p.Name, err)
@@ -336,9 +338,9 @@ func (sv *shardSave) commit(ctx context.Context, files []File) (aside string, er
 	return sv.s.seal(ctx, tmp, sv.name, &sv.info)
 }
 
-// clean removes an unfinished checkpoint. That is rank 0's, but if the group has failed, it does not wait for ranks that
-// are still writing: they then remove what they have written. What a rank has reported as written is not its own any
-// more: rank 0 may be making a checkpoint of it.
+// clean removes an unfinished checkpoint. That is rank 0's, but if the group has failed, it does not wait for ranks
+// that are still writing: they then remove what they have written. What a rank has reported as written is not its own
+// any more: rank 0 may be making a checkpoint of it.
 func (sv *shardSave) clean() {
 	if sv.tmp == "" {
 		return

@@ -88,7 +88,8 @@ func (s state) pieces(r, n int) (list []checkpoint.Piece) {
 				continue
 			}
 		}
-		list = append(list, checkpoint.Piece{Set: key[0], Name: key[1], DType: tensor.Int32, Shape: shape, Lo: lo, Hi: hi,
+		list = append(list, checkpoint.Piece{Set: key[0], Name: key[1], DType: tensor.Int32, Shape: shape, Lo: lo,
+			Hi: hi,
 			Write: func(w io.Writer) error {
 				_, err := w.Write(s.elements(key, lo, hi))
 				return err
@@ -308,7 +309,9 @@ func TestFailureOfOneRankIsEveryRanks(t *testing.T) {
 				requireNone(t, savingShards(t, 3, state{5, "old"}, same(m)))
 				errs := together(t, 3, func(g *dist.Group) error {
 					s, content := quiet(m, "out"), state{10, "new"}.sharded(g.Rank(), 3)
-					slices.SortFunc(content.Pieces, func(a, b checkpoint.Piece) int { return b.Hi - b.Lo - a.Hi + a.Lo })
+					slices.SortFunc(content.Pieces, func(a, b checkpoint.Piece) int {
+						return b.Hi - b.Lo - a.Hi + a.Lo
+					})
 					if g.Rank() == bad {
 						return c.do(s, g, content)
 					}

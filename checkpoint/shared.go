@@ -22,7 +22,8 @@ func (s *Store) OpenShared(ctx context.Context, g *dist.Group, name string) (*Ch
 }
 
 // openShared also reports whether a rank has been cancelled.
-func (s *Store) openShared(ctx context.Context, g *dist.Group, name string) (ck *Checkpoint, cancelled bool, err error) {
+func (s *Store) openShared(ctx context.Context, g *dist.Group, name string) (ck *Checkpoint, cancelled bool,
+	err error) {
 	type verdict struct {
 		SHA256    string `json:"sha256"` // of the manifest
 		Cancelled bool   `json:"cancelled"`
@@ -47,8 +48,9 @@ func (s *Store) openShared(ctx context.Context, g *dist.Group, name string) (ck 
 		case v.Err != "":
 			errs = append(errs, &RankError{Rank: r, Message: v.Err})
 		case err == nil && v.SHA256 != mine.SHA256:
-			errs = append(errs, fmt.Errorf("%s is not the same on rank %d and on rank %d: want the same output folder on "+
-				"all hosts", s.path(name), g.Rank(), r))
+			errs = append(errs,
+				fmt.Errorf("%s is not the same on rank %d and on rank %d: want the same output folder on "+
+					"all hosts", s.path(name), g.Rank(), r))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -13,9 +13,10 @@ import (
 
 // SavedWeights are saved weights that fit a model and of which parts are read, so that a rank reads only what it holds.
 type SavedWeights struct {
-	set    *safetensors.Set
-	arrays map[string]array
-	named  map[string]tensor.Named
+	set     *safetensors.Set
+	arrays  map[string]array
+	named   map[string]tensor.Named
+	buffers map[string]bool
 }
 
 // FitWeights compares a saved set with m, as ReadWeights does, and reads no elements. The parameters of m may be on the
@@ -26,12 +27,16 @@ func FitWeights(set *safetensors.Set, m Model) (*SavedWeights, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &SavedWeights{set: set, arrays: saved, named: byName(tree)}, nil
+	buffers := map[string]bool{}
+	for _, b := range tree.Buffers() {
+		buffers[b.Name] = true
+	}
+	return &SavedWeights{set: set, arrays: saved, named: byName(tree), buffers: buffers}, nil
 }
 
 // ReadPiece fills into with the elements from lo on of the flat order of a parameter or buffer, as many as into has. It
-// reads their bytes alone, and converts floating-point dtypes. Like tensor.WriteFrom it counts what is not finite, or is
-// not any more: see ReadWeights for what that means.
+// reads their bytes alone, and converts floating-point dtypes. Like tensor.WriteFrom it counts what is not finite, or
+// is not any more: see ReadWeights for what that means.
 func (w *SavedWeights) ReadPiece(c *tensor.Ctx, name string, lo int, into *tensor.Tensor) (tensor.Census, error) {
 	p, ok := w.named[name]
 	if !ok {
@@ -106,4 +111,37 @@ func (w *SavedWeights) readPiece(c *tensor.Ctx, p tensor.Named, lo, hi int, into
 	}
 	width := e.DType.Size()
 	return tensor.WriteFrom(c, into, e.DType, bytes.NewReader(data[(lo-first*row)*width:(hi-first*row)*width]))
+}
+
+// Part is the elements from Lo on of the flat order of a parameter or buffer, as many as Into has.
+type Part struct {
+	Name string
+	Lo   int
+	Into *tensor.Tensor
+}
+
+// ReadParts fills parts, as ReadWeights does whole parameters: NaN, infinities and numbers that the parts cannot hold
+// are an error that names the weights, after all have been read; only what has such values already, as masks have, may
+// have them if it is a buffer.
+func (w *SavedWeights) ReadParts(c *tensor.Ctx, parts []Part) error {
+	var bad []string
+	for _, p := range parts {
+		allowed := w.buffers[p.Name] && nonFinite(c, []tensor.Named{{Name: p.Name, Tensor: p.Into}}) > 0
+		n, err := w.ReadPiece(c, p.Name, p.Lo, p.Into)
+		if err != nil {
+			return err
+		}
+		switch {
+		case n.Overflowed > 0:
+			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold", p.Name, n.Overflowed, p.Into.Numel(),
+				p.Into.DType()))
+		case n.NonFinite > 0 && !allowed:
+			bad = append(bad, fmt.Sprintf("%s has %d of %d", p.Name, n.NonFinite, p.Into.Numel()))
+		}
+	}
+	c.Sync() // before other contexts use it
+	if len(bad) > 0 {
+		return fmt.Errorf("models: the saved weights are not finite: %s", some(bad))
+	}
+	return nil
 }

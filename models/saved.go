@@ -40,8 +40,9 @@ func WriteWeights(w io.Writer, m Model) error {
 
 // WeightFiles are the files of a model's weights as transformers saves them: model.safetensors alone or, if that has
 // more than maxShardSize bytes of elements, model-00001-of-0000n.safetensors and so on, cut where huggingface_hub cuts,
-// and model.safetensors.index.json last. 0 means no limit. fetch, if it is not nil, gets the value of each parameter and
-// buffer when its turn comes; the order is the same on all ranks. It is for package trainer, whose SaveModel calls it.
+// and model.safetensors.index.json last. 0 means no limit. fetch, if it is not nil, gets the value of each parameter
+// and buffer when its turn comes; the order is the same on all ranks. It is for package trainer, whose SaveModel calls
+// it.
 func WeightFiles(m Model, maxShardSize int64, fetch Fetch) ([]WeightFile, error) {
 	l, err := layoutOf(m)
 	if err != nil {
@@ -141,7 +142,8 @@ func ParseLayout(text []byte) (Layout, error) {
 		return l, fmt.Errorf("models: %s: %w", LayoutFile, err)
 	}
 	if l.FormatVersion != layoutVersion {
-		return l, fmt.Errorf("models: %s: format version %d: this program reads version %d", LayoutFile, l.FormatVersion,
+		return l, fmt.Errorf("models: %s: format version %d: this program reads version %d", LayoutFile,
+			l.FormatVersion,
 			layoutVersion)
 	}
 	return l, nil
@@ -229,7 +231,8 @@ func (s SavedArray) tensor(from source) (safetensors.Tensor, error) {
 		case !ok:
 			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s, which is missing", s.Name, name)
 		case i > 0 && d != dt:
-			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s of %v and %s of %v", s.Name, s.Params[0], dt,
+			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s of %v and %s of %v", s.Name, s.Params[0],
+				dt,
 				name, d)
 		case i > 0 && (s.Dim < 0 || s.Dim >= len(shape) || len(shape) != len(shapes[0])):
 			return safetensors.Tensor{}, fmt.Errorf("models: %s%v and %s%v do not fit along dim %d of %s", s.Params[0],
@@ -302,4 +305,15 @@ func place(name string) int {
 		return 0
 	}
 	return 1
+}
+
+// PlainLayout is the layout under which the arrays of a set are saved as they are.
+func PlainLayout(set *safetensors.Set) Layout {
+	l := Layout{FormatVersion: layoutVersion}
+	for _, name := range set.Names() {
+		a, _ := set.Lookup(name)
+		l.TotalParameters += int64(a.Numel())
+		l.Arrays = append(l.Arrays, SavedArray{Name: name, Params: []string{name}})
+	}
+	return l
 }

@@ -234,7 +234,7 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	if err := r.compareRates(ck); err != nil {
 		return err
 	}
-	if err := r.acc.Summon(true, func() error { return loadWeights(ck, r.model) }); err != nil {
+	if err := r.readModel(ck); err != nil {
 		return err
 	}
 	if err := r.restoreOptimizer(ck, opt); err != nil {
@@ -423,7 +423,7 @@ func (r *run) loadBest() error {
 	if err != nil {
 		return fmt.Errorf("trainer: load_best_model_at_end: %w", err)
 	}
-	if err := r.acc.Summon(true, func() error { return loadWeights(ck, r.model) }); err != nil {
+	if err := r.readModel(ck); err != nil {
 		return fmt.Errorf("trainer: load_best_model_at_end: %s: %w", ck.Path, err)
 	}
 	r.log.Info("loaded the best model", "checkpoint", ck.Path, "metric", r.args.BestMetric(), "value",

@@ -113,9 +113,6 @@ func recipes() []recipe {
 		{name: "workers, accumulation", set: func(a *args.TrainingArguments) {
 			a.DataloaderNumWorkers, a.GradientAccumulationSteps = 2, 3
 		}, steps: 9, at: []int64{2, 3, 4}},
-		{name: "weights in several files", model: tiny(0.2), train: texts(30), set: func(a *args.TrainingArguments) {
-			a.MaxShardSize = "1KB"
-		}, steps: 12, at: []int64{3}},
 		{name: "tokens", model: tiny(0), train: texts(30), set: func(a *args.TrainingArguments) {
 			a.IncludeNumInputTokensSeen = args.TokensSeenAll
 		}, steps: 12, at: []int64{3}},

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -42,5 +43,28 @@ func TestMaxShardSize(t *testing.T) {
 		for k, p := range nn.Walk(m).State() {
 			require.Equal(t, tensor.ReadBytes(c0, p.Tensor), tensor.ReadBytes(c0, state[k].Tensor), p.Name)
 		}
+	}
+}
+
+// A run whose checkpoints have their weights in several files resumes from them.
+func TestResumeFromWeightsInSeveralFiles(t *testing.T) {
+	fsys := vfs.NewMem()
+	train := func(change func(a *args.TrainingArguments)) models.Model {
+		m := newGPT2(t, 0.2)
+		a := lineArgs(change, func(a *args.TrainingArguments) {
+			a.MaxShardSize, a.SaveStrategy, a.SaveSteps, a.MaxSteps = "1KB", args.StrategySteps, 3, 8
+		})
+		_, err := newTrainer(fsys, m, a, trainer.WithTrainData(texts(30))).Train()
+		require.NoError(t, err)
+		return m
+	}
+	whole := train(func(*args.TrainingArguments) {})
+	_, err := fsys.Stat(checkpointPath(3) + "/model.safetensors.index.json")
+	require.NoError(t, err)
+	resumed := train(resumeFrom(3))
+	c := tensor.NewCtx(tensor.CPU()).NoGrad()
+	state := nn.Walk(resumed).State()
+	for k, p := range nn.Walk(whole).State() {
+		require.Equal(t, tensor.ReadBytes(c, p.Tensor), tensor.ReadBytes(c, state[k].Tensor), p.Name)
 	}
 }
