@@ -29,6 +29,7 @@ type shardRun struct {
 	samples  int
 	width    int // of the model; 0 is 64
 	set      func(a *args.TrainingArguments)
+	held     *int64 // if not nil, bytes of tensors on all ranks together when the last window's gradients are there
 }
 
 // corpus are sequences of tokens, of one length, so that a micro-batch's place says how many it has.
@@ -90,6 +91,11 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 			}); err != nil {
 				return err
 			}
+			if r.held != nil {
+				if err := r.hold(acc); err != nil {
+					return err
+				}
+			}
 			norm := acc.ClipGradNorm(1)
 			if acc.IsMain() {
 				norms = append(norms, norm)
@@ -107,6 +113,33 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 		return nil
 	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy}), accelerate.WithLogger(quiet)))
 	return weights, norms
+}
+
+// hold takes the memory of all ranks while none computes.
+func (r shardRun) hold(acc *accelerate.Accelerator) error {
+	if err := acc.Barrier(context.Background()); err != nil {
+		return err
+	}
+	if acc.IsMain() {
+		*r.held = acc.Device().MemStats().InUse + int64(r.ranks)*acc.Data().Allocated()
+	}
+	return acc.Barrier(context.Background())
+}
+
+// Parameters, gradients and AdamW's state take the part of data parallelism's memory that the papers say, and what the
+// borders of cells leave empty.
+func TestShardedMemory(t *testing.T) {
+	limits := map[args.ShardStrategy]float64{args.ShardOptimizer: 0.755, args.ShardGradients: 0.63,
+		args.ShardGradOp: 0.51, args.FullShard: 0.51}
+	measure := func(s args.ShardStrategy) float64 {
+		var held int64
+		shardRun{ranks: 2, leaves: 2, steps: 2, samples: 8, width: 512, strategy: s, held: &held}.run(t)
+		return float64(held)
+	}
+	whole := measure(args.NoShard)
+	for strategy, limit := range limits {
+		require.LessOrEqual(t, measure(strategy), limit*whole, strategy)
+	}
 }
 
 var strategies = []args.ShardStrategy{args.ShardOptimizer, args.ShardGradients, args.ShardGradOp,

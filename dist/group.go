@@ -67,6 +67,8 @@ type Group struct {
 
 	dead chan struct{}
 
+	allocated atomic.Int64 // bytes
+
 	watching sync.WaitGroup
 	queues   map[*tensor.Device][]*tensor.Queue // for staging, not in use; guarded by mu
 
@@ -139,8 +141,20 @@ func (g *Group) Alloc(n int) (*Memory, error) {
 	if err != nil {
 		return nil, g.reject(fmt.Errorf("dist: alloc of %d bytes: %w", n, err))
 	}
+	g.allocated.Add(int64(n))
+	free := m.free
+	m.free = func() error { // once, see Memory.Free
+		g.allocated.Add(-int64(n))
+		if free == nil {
+			return nil
+		}
+		return free()
+	}
 	return m, nil
 }
+
+// Allocated is how many bytes of Alloc this rank holds.
+func (g *Group) Allocated() int64 { return g.allocated.Load() }
 
 // Sub returns the sub-group of the given ranks of g, in the given order; ranks of g that are not members get nil. All
 // ranks of g call it with the same arguments, in the same order relative to other collective calls, and it waits for

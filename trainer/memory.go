@@ -64,11 +64,7 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
 	measured := r.acc.Device().MemStats().Peak / int64(r.args.NumReplicas) // which share a device
-	if r.acc.Data().Size() > 1 {                                           // gradients lie in the memory of the group
-		for _, p := range r.acc.Params() {
-			measured += int64(p.Numel() * p.GradDType().Size())
-		}
-	}
+	measured += r.acc.Data().Allocated()
 	out["train_mem_peak"] = float64(measured)
 	if e, err := r.estimate(); err != nil {
 		r.log.Warn("memory could not be estimated", "error", err)

@@ -144,8 +144,6 @@ func (t *Trainer) predictionLoop(ctx context.Context, set evalSet, prefix string
 func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, shared *evalShare, each eachFunc) error {
 	var interrupted bool
 	total := batches.total()
-	spare := &spareBatch{t: t}
-	defer spare.free()
 	for n := int64(1); ; n++ {
 		b, err := batches.Next()
 		if err != nil && err != io.EOF { // not a source's error about the end of a file
@@ -155,20 +153,19 @@ func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, share
 			interrupted = true
 		}
 		more := err == nil
-		if t.acc.Shards().GathersParameters() {
-			if err := t.acc.Agree(context.WithoutCancel(ctx), &more, &interrupted); err != nil {
+		if t.acc.Shards().GathersParameters() { // all compute at the same time, or none
+			if err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted); err != nil {
 				return err
 			}
 		}
 		if !more || interrupted {
+			if b != nil {
+				b.Free()
+			}
 			break
 		}
-		if b == nil {
-			err = spare.run()
-		} else {
-			err = t.predictionStep(b, shared, each)
-			spare.keep(b)
-		}
+		err = t.predictionStep(b, shared, each)
+		b.Free()
 		if err != nil {
 			return err
 		}
@@ -185,45 +182,6 @@ func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, share
 		return err
 	}
 	return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, causeOf(ctx))
-}
-
-// spareBatch is the last batch of a rank, which it repeats while others have more: where parameters are gathered, all
-// ranks compute at the same time.
-type spareBatch struct {
-	t    *Trainer
-	last *data.Batch // nil: there was none
-}
-
-// keep takes a batch in place of the one before.
-func (s *spareBatch) keep(b *data.Batch) {
-	s.free()
-	if s.last = b; !s.t.acc.Shards().GathersParameters() {
-		s.free()
-	}
-}
-
-func (s *spareBatch) free() {
-	if s.last != nil {
-		s.last.Free()
-		s.last = nil
-	}
-}
-
-// run runs the batch for the others' sake.
-func (s *spareBatch) run() error {
-	t := s.t
-	if s.last == nil {
-		return fmt.Errorf(
-			"trainer: evaluation: rank %d has no batch: want at least as many as the %d ranks over which "+
-				"the parameters are sharded, or a smaller per_device_eval_batch_size", t.acc.Rank(),
-			t.acc.Data().Size())
-	}
-	return tensor.Try(func() {
-		t.acc.EvalCtx().WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {
-			t.model.Forward(c, s.last)
-			return nil
-		})
-	})
 }
 
 // evalShare is what the ranks exchange about an evaluation: for each batch its loss sum and
@@ -269,7 +227,8 @@ func (s *evalShare) total() (loss EvalLoss, labelled bool) {
 	return loss, s.labelled
 }
 
-// predictionStep runs one batch and shares its loss, if it has one.
+// predictionStep runs one batch and shares its loss, if it has one. One that repeats another rank's is run for the
+// others' sake alone.
 func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc) (err error) {
 	eval := t.acc.EvalCtx()
 	if each == nil && t.loss == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly) {
@@ -278,6 +237,9 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 	if p := tensor.Try(func() {
 		eval.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			out := t.model.Forward(c, b)
+			if b.Leaf < 0 {
+				return nil
+			}
 			if out.Loss != nil || t.loss != nil && (each == nil || b.Tensors[data.Labels] != nil) {
 				var sum *tensor.Tensor
 				var count int64

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
@@ -524,7 +525,8 @@ func (s *Sharder) Reset() {
 }
 
 // Close gives the parameters memory of their own and takes the hooks away. With whole it is collective, and all ranks
-// have the whole parameters then; without it what other ranks own of those that are away is zero.
+// have the whole parameters then; without it what other ranks own of those that are away is NaN: nothing is computed
+// with a model of which parts are lost.
 func (s *Sharder) Close(whole bool) error {
 	s.Reset()
 	for _, f := range s.unhook {
@@ -548,7 +550,7 @@ func (s *Sharder) restore(f *flat, whole bool) error {
 		case whole:
 			f.arrive(s)
 		default:
-			f.whole.Reload(tensor.Zeros(s.c, f.dtype, f.layout.Numel()))
+			f.whole.Reload(tensor.Full(s.c, f.dtype, math.NaN(), f.layout.Numel()))
 			tensor.CopyInto(s.c, f.part(s, f.whole), f.own)
 		}
 		for _, p := range f.params {

@@ -203,7 +203,8 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 		}
 		line += fmt.Sprintf("  %.0f ms of CPU per step and rank", stats.Median(cpu(m.last))*1e3)
 		if r := m.last[0]; r.PSS > 0 {
-			line += fmt.Sprintf("  %.0f MB, at most %.0f MB", float64(r.PSS)/1e6, float64(r.Peak)/1e6)
+			line += fmt.Sprintf("  %.0f MB of tensors, %.0f MB in all, at most %.0f MB", float64(r.State)/1e6,
+				float64(r.PSS)/1e6, float64(r.Peak)/1e6)
 		}
 		fmt.Fprintln(w, line)
 	}
@@ -231,6 +232,7 @@ func cpu(reports []report) []float64 {
 type report struct {
 	Seconds []float64 // of each timed step
 	CPU     float64   // seconds of CPU per timed step
+	State   int64     // bytes of parameters, gradients and the optimizer's state
 	PSS     int64     // bytes of memory between steps, shared pages divided among those who share them; 0: not known
 	Peak    int64     // the most bytes of resident memory so far; shared pages count fully
 	Spans   []span    `json:",omitempty"` // of the last step

@@ -120,6 +120,7 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 	}
 	r.CPU = (cpuSeconds() - used) / float64(j.Steps*len(j.reports))
 	r.PSS, r.Peak = processMemory()
+	r.State = t.state
 	r.Spans = j.rec.of(acc.Rank())
 	if acc.WorldSize() == 1 || strings.Contains(j.Contender, ":") {
 		return nil
@@ -175,6 +176,7 @@ type training struct {
 	acc   *accelerate.Accelerator
 	m     *gpt2.Model
 	batch *data.Batch
+	state int64 // bytes of parameters, gradients and the optimizer's state
 }
 
 func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
@@ -198,7 +200,7 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 		ids[i] = int32((i + acc.Rank()) * 7919 % s.Vocabulary)
 	}
 	t := tensor.FromSlice(acc.Ctx().NoGrad(), ids, s.Batch, s.Block)
-	return &training{acc, m, &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
+	return &training{acc: acc, m: m, batch: &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
 		Count: int64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
 }
 
@@ -210,6 +212,7 @@ func (t *training) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.state = t.acc.Device().MemStats().InUse + t.acc.Data().Allocated()
 	t.acc.ClipGradNorm(1)
 	t.acc.Step()
 	t.acc.Ctx().Sync()
