@@ -35,8 +35,9 @@ func unusual() *args.TrainingArguments {
 		PredictionLossOnly: true,
 		LoadBestModelAtEnd: true, MetricForBestModel: "accuracy", GreaterIsBetter: new(true),
 		SaveStrategy: args.StrategySteps, SaveSteps: 20, SaveTotalLimit: new(2), SaveOnlyModel: true,
+		MaxShardSize:         "1.5GB",
 		ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
-		FSDP:        []string{"no_shard"},
+		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict,
 		NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5, DDPCommHook: args.CommHookBF16,
 		DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
 		Seed: math.MaxUint64, DataSeed: new(uint64(1<<63 + 1)), DeterministicRanks: 4,
@@ -187,6 +188,11 @@ func TestFileValues(t *testing.T) {
 		}, args.StrategyNo, ""},
 		{"x.yaml", "learning_rate: 5e-4", func(a *args.TrainingArguments) any { return a.LearningRate }, 5e-4, ""},
 		{"x.yaml", "learning_rate: \"5e-4\"", func(a *args.TrainingArguments) any { return a.LearningRate }, 5e-4, ""},
+		{"x.yaml", "max_shard_size: 5000000000", func(a *args.TrainingArguments) any { return a.MaxShardSize },
+			"5000000000", ""},
+		{"x.json", `{"max_shard_size": "5GB"}`, func(a *args.TrainingArguments) any {
+			return a.MaxShardSize
+		}, "5GB", ""},
 		{"x.yaml", "max_steps: 1e3", func(a *args.TrainingArguments) any { return a.MaxSteps }, 1000, ""},
 		{"x.yaml", "report_to: jsonl", func(a *args.TrainingArguments) any {
 			return a.ReportTo

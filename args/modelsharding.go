@@ -27,6 +27,23 @@ const (
 	FullShard ShardStrategy = "full_shard"
 )
 
+// StateDictType is the form of the checkpoints of a model that is spread over ranks.
+type StateDictType string
+
+// The forms, by the names of PyTorch's FSDP.
+const (
+	// FullStateDict has the files of a model that is not spread; rank 0 gathers and writes them.
+	FullStateDict StateDictType = "full_state_dict"
+	// ShardedStateDict has a file of each rank with what it owns. Any number of ranks can load it, under any strategy.
+	ShardedStateDict StateDictType = "sharded_state_dict"
+)
+
+// UnmarshalText implements encoding.TextUnmarshaler. It takes either case, as accelerate does.
+func (s *StateDictType) UnmarshalText(text []byte) error {
+	*s = StateDictType(strings.ToLower(string(text)))
+	return nil
+}
+
 // zeroStages are the strategies by ZeRO's stage.
 var zeroStages = []ShardStrategy{NoShard, ShardOptimizer, ShardGradients, FullShard}
 

@@ -154,6 +154,9 @@ type TrainingArguments struct {
 	SaveTotalLimit *int `json:"save_total_limit" usage:"number of checkpoints to keep, including the newest and the best; none: all"`
 	// SaveOnlyModel leaves out what only a resume needs.
 	SaveOnlyModel bool `json:"save_only_model" usage:"save only the model, not the state that a resume needs"`
+	// MaxShardSize is the most bytes that one file of saved weights may hold, as "5GB" or a number: a model with more
+	// is saved as several files with an index. It is an argument of transformers' save_pretrained.
+	MaxShardSize string `json:"max_shard_size" number:"true" usage:"most bytes of one file of saved weights, as 5GB or a number; more are split over several files"`
 	// SaveOnInterrupt writes a checkpoint when Ctrl-C or SIGTERM ends the training.
 	SaveOnInterrupt bool `json:"save_on_interrupt" usage:"write a checkpoint when interrupted"`
 	// ResumeFromCheckpoint says where to resume from: "last" or "true" (the newest
@@ -179,6 +182,9 @@ type TrainingArguments struct {
 	// ZeroStage is the stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the
 	// parameters too, as fsdp full_shard does.
 	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
+	// FSDPStateDictType is the form of the checkpoints of a model that is spread over ranks, under the name that
+	// HuggingFace's fsdp_config has as state_dict_type. Without fsdp and zero_stage it changes nothing.
+	FSDPStateDictType StateDictType `json:"fsdp_state_dict_type" choices:"full_state_dict,sharded_state_dict" usage:"checkpoints of a model that is spread over ranks: full_state_dict (the files of a model that is not), or sharded_state_dict (each rank writes its part; any number of ranks can resume, and lockstep merge-weights makes one file)"`
 	// DDPBackend is the engine that connects ranks in different processes.
 	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks in different processes; auto and gloo use shared memory on one host, otherwise tcp; nccl and mpi need a program that imports them"`
 	// DDPTimeout is the deadline of each collective call, in seconds.
@@ -253,6 +259,8 @@ func Default(outputDir string) *TrainingArguments {
 		GradientAccumulationSteps: 1,
 		NumTrainEpochs:            3,
 		MaxSteps:                  -1,
+		MaxShardSize:              "50GB",
+		FSDPStateDictType:         FullStateDict,
 		LearningRate:              5e-5,
 		AdamBeta1:                 0.9,
 		AdamBeta2:                 0.999,

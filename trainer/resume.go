@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -235,7 +234,7 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	if err := r.compareRates(ck); err != nil {
 		return err
 	}
-	if err := r.acc.Summon(true, func() error { return loadWeights(ck, r.model) }); err != nil {
+	if err := r.readModel(ck); err != nil {
 		return err
 	}
 	if err := r.restoreOptimizer(ck, opt); err != nil {
@@ -343,20 +342,18 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) (
 	c := r.acc.Ctx().NoGrad()
 	saved := map[string]optim.Saved{}
 	for _, name := range set.Names() {
-		file, e, _ := set.Lookup(name)
+		e, _ := set.Lookup(name)
 		part, mine := r.partOf(name, e.Shape)
 		if !mine {
 			continue
 		}
 		saved[name] = optim.Saved{DType: e.DType, Shape: part.shape,
 			Read: func(into *tensor.Tensor) (tensor.Census, error) {
-				section, err := file.Section(name)
+				section, err := e.Section(part.lo, part.hi)
 				if err != nil {
 					return tensor.Census{}, err
 				}
-				size := int64(e.DType.Size())
-				return tensor.WriteFrom(c, into, e.DType,
-					io.NewSectionReader(section, part.lo*size, (part.hi-part.lo)*size))
+				return tensor.WriteFrom(c, into, e.DType, section)
 			}}
 	}
 	steps := head.Steps
@@ -377,14 +374,14 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) (
 // statePart is what a rank reads of a saved tensor of the optimizer's.
 type statePart struct {
 	shape  []int
-	lo, hi int64 // elements
+	lo, hi int // elements
 }
 
 // partOf is this rank's part of a saved tensor; mine is false if it has none. All that is not cut is every rank's.
 func (r *run) partOf(name string, shape []int) (part statePart, mine bool) {
-	n := int64(1)
+	n := 1
 	for _, size := range shape {
-		n *= int64(size)
+		n *= size
 	}
 	part = statePart{shape, 0, n}
 	shards := r.acc.Shards()
@@ -392,10 +389,10 @@ func (r *run) partOf(name string, shape []int) (part statePart, mine bool) {
 		return part, true
 	}
 	lo, hi, of := shards.Part(name[:max(0, strings.LastIndexByte(name, '.'))])
-	if of == 0 || int64(of) != n {
+	if of == 0 || of != n {
 		return part, true // the optimizer says what is wrong with it
 	}
-	return statePart{[]int{hi - lo}, int64(lo), int64(hi)}, lo < hi
+	return statePart{[]int{hi - lo}, lo, hi}, lo < hi
 }
 
 // loadWeights fills m from a checkpoint.
@@ -426,7 +423,7 @@ func (r *run) loadBest() error {
 	if err != nil {
 		return fmt.Errorf("trainer: load_best_model_at_end: %w", err)
 	}
-	if err := r.acc.Summon(true, func() error { return loadWeights(ck, r.model) }); err != nil {
+	if err := r.readModel(ck); err != nil {
 		return fmt.Errorf("trainer: load_best_model_at_end: %s: %w", ck.Path, err)
 	}
 	r.log.Info("loaded the best model", "checkpoint", ck.Path, "metric", r.args.BestMetric(), "value",

@@ -52,6 +52,7 @@ type Sharder struct {
 	params []tensor.Named // trained, in registration order
 	place  []place        // of params
 	pieces []*tensor.Tensor
+	owned  []Owned // see Owned; nil until it is asked for
 	units  []*unit
 	flats  []*flat // in the order in which their gradients are sent
 	usage  *ddp.Usage
