@@ -167,8 +167,8 @@ func (s *BatchShard) ragged() int64 {
 // repeated samples included; other values (left by another number of ranks) share the rest out anew. It is an error if
 // done is outside [0, L].
 func (s *BatchShard) SkipFirst(done int64) (*BatchShard, error) {
-	if err := checkSkip("batches", done, s.batches.Len()-s.done); err != nil {
-		return nil, err
+	if most := s.batches.Len() - s.done; done < 0 || done > most {
+		return nil, fmt.Errorf("samplers: %d batches to skip, want 0 to %d", done, most)
 	}
 	rest := *s
 	rest.done += done

@@ -9,24 +9,6 @@ import (
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
-// Seven samples on two ranks: the first is repeated, so that both have four.
-func ExampleDistributed() {
-	for rank := range 2 {
-		d, err := samplers.NewDistributed(samplers.NewSequential(7), samplers.Shard{Rank: rank, WorldSize: 2}, false)
-		if err != nil {
-			panic(err)
-		}
-		var own []int64
-		for i := range d.Len() {
-			own = append(own, d.At(0, i))
-		}
-		fmt.Println(own)
-	}
-	// Output:
-	// [0 2 4 6]
-	// [1 3 5 0]
-}
-
 // The longest sample comes first; after that each mega-batch, here of two, falls in length.
 func ExampleLengthGrouped() {
 	lengths := []int{12, 7, 90, 33, 8, 31, 64, 5}

@@ -121,35 +121,3 @@ func ShardItems[T any](s *IterableShard, items iter.Seq2[T, error], skip int64) 
 		give()
 	}
 }
-
-// Blocks is the rule of IterableShard for an order of known length: HuggingFace's ShardSampler. It repeats samples as
-// IterableShard does.
-type Blocks struct {
-	order Sampler
-	rule  *IterableShard
-}
-
-// NewBlocks gives a rank's part of the order, batchSize consecutive samples at a time. The errors are those of
-// NewIterableShard.
-func NewBlocks(order Sampler, batchSize int, shard Shard, dropLast bool) (*Blocks, error) {
-	rule, err := NewIterableShard(batchSize, shard, IterableShardOptions{DropLast: dropLast})
-	if err != nil {
-		return nil, err
-	}
-	return &Blocks{order, rule}, nil
-}
-
-// Len gives the number of samples per rank and epoch, a multiple of the batch size.
-func (s *Blocks) Len() int64 { return s.rule.Len(s.order.Len()) }
-
-// At gives the dataset index of this rank's sample i, 0 ≤ i < Len(), of an epoch.
-func (s *Blocks) At(epoch, i int64) int64 {
-	mustIndex(epoch, i, s.Len())
-	return s.order.At(epoch, s.rule.Index(i)%s.order.Len())
-}
-
-// Seed gives the order's seed, 0 if it has none.
-func (s *Blocks) Seed() uint64 { return seedOf(s.order) }
-
-// Fingerprint gives the order's fingerprint, 0 if it has none.
-func (s *Blocks) Fingerprint() uint64 { return fingerprintOf(s.order) }

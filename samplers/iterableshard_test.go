@@ -78,12 +78,6 @@ func TestIterableShardClosedForm(t *testing.T) {
 		for i, item := range got {
 			require.Equal(t, s.Index(int64(i))%n, item)
 		}
-		if !o.SplitBatches {
-			blocks, err := samplers.NewBlocks(samplers.NewSequential(n), size,
-				samplers.Shard{Rank: rank, WorldSize: world}, o.DropLast)
-			require.NoError(t, err)
-			require.Equal(t, got, epochOf(blocks, 1))
-		}
 	})
 }
 
@@ -148,11 +142,12 @@ func TestIterableShardMisuse(t *testing.T) {
 	require.EqualError(t, err, "samplers: batch size is 0, want at least 1")
 	_, err = samplers.NewIterableShard(3, two, samplers.IterableShardOptions{SplitBatches: true})
 	require.EqualError(t, err, "samplers: split_batches with a batch size of 3, want a multiple of the world size 2")
-	_, err = samplers.NewBlocks(samplers.NewSequential(1), 1, samplers.Shard{}, false)
-	require.EqualError(t, err, "samplers: world size is 0, want at least 1")
-	blocks, err := samplers.NewBlocks(samplers.NewRandom(3, 6), 2, two, false)
-	require.NoError(t, err)
-	require.EqualValues(t, 6, blocks.Seed())
-	require.Zero(t, blocks.Fingerprint())
-	require.Panics(t, func() { blocks.At(0, 2) })
+	for shard, want := range map[samplers.Shard]string{
+		{Rank: 0, WorldSize: 0}:  "samplers: world size is 0, want at least 1",
+		{Rank: 2, WorldSize: 2}:  "samplers: rank is 2, want 0 to 1",
+		{Rank: -1, WorldSize: 2}: "samplers: rank is -1, want 0 to 1",
+	} {
+		_, err = samplers.NewIterableShard(1, shard, samplers.IterableShardOptions{})
+		require.EqualError(t, err, want)
+	}
 }
