@@ -40,13 +40,12 @@
 // again. Evaluation and prediction in Lockstep use none of these rules, see every sample exactly once, in the order of
 // the dataset, and never leave one out; not with drop-last either, nor with length grouping.
 //
-// All rules give and take places in global terms (State, IterableState), so that another number of ranks can go on:
-// nothing of the rest of the epoch is lost (but what drop-last leaves out), and nothing seen twice but to complete its
+// Places in a stream are in global terms (State, IterableState), so that another number of ranks can go on: nothing of the rest of the epoch is lost (but what drop-last leaves out), and nothing seen twice but to complete its
 // last round.
 //
 // # What it is not
 //
 // The package moves indices, not data: it reads no dataset ([ShardItems] passes on what it is given), starts no
-// goroutine and holds no memory that grows with n, except for the lengths of a [LengthGrouped] and the list of a
-// [BatchList]. Everything is a function of (seed, position), so that seeking costs O(1).
+// goroutine and holds no memory that grows with n, except for the lengths of a [LengthGrouped]. Everything is a function
+// of (seed, position), so that seeking costs O(1).
 package samplers

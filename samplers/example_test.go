@@ -3,7 +3,6 @@
 package samplers_test
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/samplers"
@@ -46,50 +45,6 @@ func ExampleBatchShard() {
 	// even true, rank 1: 4 batches, the last [1 2 3]
 	// even false, rank 0: 4 batches, the last [18 19]
 	// even false, rank 1: 3 batches, the last [15 16 17]
-}
-
-// A place saved by two ranks is taken up by three, in the same epoch.
-func ExampleBatchShard_Resume() {
-	b, err := samplers.NewBatch(samplers.NewSequential(15), 3, false)
-	if err != nil {
-		panic(err)
-	}
-	before, err := samplers.NewBatchShard(b, samplers.Shard{Rank: 0, WorldSize: 2}, samplers.BatchShardOptions{})
-	if err != nil {
-		panic(err)
-	}
-	text, err := json.Marshal(before.StateAt(1, 1)) // one batch of epoch 1 on each rank
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(string(text))
-
-	var saved samplers.State
-	if err := json.Unmarshal(text, &saved); err != nil {
-		panic(err)
-	}
-	for rank := range 3 {
-		s, err := samplers.NewBatchShard(b, samplers.Shard{Rank: rank, WorldSize: 3}, samplers.BatchShardOptions{})
-		if err != nil {
-			panic(err)
-		}
-		epoch, rest, err := s.Resume(saved)
-		if err != nil {
-			panic(err)
-		}
-		for batches := rest.Epoch(epoch); ; {
-			m, ok := batches.Next()
-			if !ok {
-				break
-			}
-			fmt.Println("rank", rank, "epoch", epoch, m.Indices)
-		}
-	}
-	// Output:
-	// {"seed":0,"epoch":1,"position":21,"num_samples":15}
-	// rank 0 epoch 1 [6 7 8]
-	// rank 1 epoch 1 [9 10 11]
-	// rank 2 epoch 1 [12 13 14]
 }
 
 // A stream of nine items in blocks of two per rank; the last block is completed from the first.
