@@ -27,7 +27,7 @@ import (
 // order, and an error on one rank is an error on all.
 type Accelerator struct {
 	Ranks
-	devices []func() (*tensor.Device, error) // of WithDevices
+	devices devices
 	dev     *tensor.Device
 	ctx     *tensor.Ctx
 
@@ -58,7 +58,7 @@ type Accelerator struct {
 // Option changes what New chooses.
 type Option func(*Accelerator)
 
-// WithDevice runs on dev instead of the CPU.
+// WithDevice runs on dev instead of the device that the arguments name.
 func WithDevice(dev *tensor.Device) Option { return func(a *Accelerator) { a.dev = dev } }
 
 // WithGroup makes the accelerator a rank of g. It closes g at the end.
@@ -77,17 +77,17 @@ func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h 
 // among those that a launcher started; see Open. With WithGroup it is a rank of that group
 // instead.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
-	acc, err := create(a, opts, -1)
+	acc, err := create(a, named(a.Device), opts, -1)
 	if err != nil {
 		return nil, err
 	}
 	return acc, acc.arrange()
 }
 
-// create is New for a rank whose number may yet change. local is its number among the goroutines of the process; −1 if
-// it is not one.
-func create(a *args.TrainingArguments, opts []Option, local int) (*Accelerator, error) {
-	acc := &Accelerator{Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
+// create is New for a rank whose number may yet change. on are the devices without WithDevices. local is its number
+// among the goroutines of the process; −1 if it is not one.
+func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*Accelerator, error) {
+	acc := &Accelerator{devices: on, Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
 		kernels: kernels.Active().String()}, sharding: Sharding{Strategy: a.ShardStrategy(),
 		Gather: !a.FSDPShareParameters}}
 	for _, o := range opts {

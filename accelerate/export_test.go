@@ -7,5 +7,8 @@ import "github.com/lockstep-ml/lockstep/tensor"
 // SetKernels makes the rank say that it computes with other kernels than it does.
 func SetKernels(a *Accelerator, name string) { a.kernels = name }
 
+// SetAccelerators makes auto prefer other kinds of devices to the CPU.
+func SetAccelerators(kinds ...string) { accelerators = kinds }
+
 // SetRan makes n what the ops of the first window computed in.
 func SetRan(a *Accelerator, n *tensor.DTypeCounts) { a.ran = n }

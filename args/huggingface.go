@@ -71,7 +71,7 @@ func current() []Known {
 		noEffect("restore_callback_states_from_checkpoint", TypeBool, "false",
 			"callbacks are always restored"),
 		noEffect("full_determinism", TypeBool, "false", "every run is deterministic"),
-		noEffect("use_cpu", TypeBool, "false", "every run is on the CPU"),
+		renamed("use_cpu", TypeBool, "false", "device").values("cpu", ""),
 		planned("parallelism_config", TypeAny, "", "parallelism other than data parallelism; leave it out"),
 		noEffect("dataloader_pin_memory", TypeBool, "true", "nothing is copied to a GPU"),
 		noEffect("dataloader_persistent_workers", TypeBool, "false", goroutines),

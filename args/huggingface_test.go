@@ -401,6 +401,7 @@ func TestKnownFlagForms(t *testing.T) {
 			"label_names remove_unused_columns", ""},
 		{[]string{"--no_cuda"}, "use_cpu", ""},
 		{[]string{"--no_cuda", "True"}, "use_cpu", ""},
+		{[]string{"--use_cpu", "False", "--seed", "7"}, "", ""},
 		{[]string{"--local_rank", "-1"}, "", ""},
 		{[]string{"--local-rank=1"}, "local_rank", ""},
 		{[]string{"--push_to_hub_token", "secret", "--hub_token", "secret"}, "hub_token", ""},
@@ -550,6 +551,33 @@ func TestEngines(t *testing.T) {
 		`report_to is "wandb"; want none, all, or names from jsonl; wandb is not built yet`,
 		`ddp_backend is "mpi"; want one of auto, gloo, shm, tcp, nccl, which are what this program has`,
 	}, faultLines(t, a.ValidateFor(args.Program{Reporters: []string{"jsonl"}, Engines: []string{"nccl"}})))
+}
+
+// use_cpu and its old name no_cuda are a value of device, which a program that lacks the device refuses.
+func TestDevices(t *testing.T) {
+	for _, flag := range []string{"--use_cpu", "--no_cuda"} {
+		p := newProgram(nil, nil)
+		p.loader.ForProgram(args.Program{Devices: []string{"cpu", "cuda:0"}})
+		require.NoError(t, p.parse(flag).err)
+		require.Equal(t, "cpu", p.train.Device)
+		require.Contains(t, p.resolved.Notices[0].String(), "is taken as device cpu")
+
+		p = newProgram(nil, nil)
+		require.Equal(t, []string{
+			"use_cpu is true (flag --use_cpu); want device alone, which has its place and is \"cuda\" here",
+		}, faultLines(t, p.parse("--use_cpu", "--device", "cuda").err))
+	}
+	has := args.Program{Devices: []string{"absent", "cpu", "cuda:0", "cuda:1"}}
+	a := args.Default("out")
+	for _, name := range []string{"auto", "cpu", "cuda", "cuda:1", "absent"} {
+		a.Device = name
+		require.NoError(t, a.ValidateFor(has))
+	}
+	for _, name := range []string{"cuda:2", "tpu", ""} {
+		a.Device = name
+		require.Equal(t, []string{fmt.Sprintf("device is %q; want one of auto, cpu, absent, cuda, cuda:0, cuda:1, "+
+			"which are what this program has", name)}, faultLines(t, a.ValidateFor(has)))
+	}
 }
 
 // A program makes names of its own known. A setting or flag of the program comes first.

@@ -171,6 +171,9 @@ type TrainingArguments struct {
 	// uninterrupted one.
 	IgnoreDataSkip bool `json:"ignore_data_skip" resume:"fixed" usage:"resume at the beginning of the epoch, not at the place in the data; the result then differs from that of an uninterrupted run"`
 
+	// Device is where the run computes: auto (an accelerator if the machine and the program have one, else the CPU),
+	// cpu, a kind of device, of which each rank of a host takes one by its number there, or one device, as cuda:1.
+	Device string `json:"device" usage:"where to compute: auto (an accelerator if there is one), cpu, a kind of device (each rank of a host takes its own), or one device, as cuda:1"`
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`
 	// FSDP is how the model is spread over the ranks, by HuggingFace's words: full_shard, shard_grad_op or no_shard,
@@ -286,6 +289,7 @@ func Default(outputDir string) *TrainingArguments {
 		SaveStrategy:              StrategySteps,
 		SaveSteps:                 500,
 		SaveOnInterrupt:           true,
+		Device:                    DeviceAuto,
 		NumReplicas:               1,
 		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,

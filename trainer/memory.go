@@ -52,8 +52,9 @@ func (m *memory) see(b *data.Batch) {
 
 // memoryMetrics returns the memory that training took, with HuggingFace's keys for resident memory:
 // train_mem_cpu_alloc_delta is the growth since the start, and train_mem_cpu_peaked_delta how far the peak was above
-// that. train_mem_peak is the peak of a rank's tensors in bytes (for ranks that are goroutines, the mean), and
-// train_mem_peak_estimated is the result of EstimateMemory, for models that can be created from their configuration.
+// that. train_mem_peak is the peak of a rank's tensors in bytes (for ranks of a process that share a device, the mean),
+// and train_mem_peak_estimated is the result of EstimateMemory, for models that can be created from their
+// configuration.
 func (r *run) memoryMetrics() map[string]float64 {
 	if r.memory.meta == nil {
 		return nil
@@ -63,8 +64,7 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_alloc_delta"] = float64(rss - r.memory.rss)
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
-	measured := r.acc.Device().MemStats().Peak / int64(r.args.NumReplicas) // which share a device
-	measured += r.acc.Data().Allocated()
+	measured := r.acc.Device().MemStats().Peak/int64(r.sharing) + r.acc.Data().Allocated()
 	out["train_mem_peak"] = float64(measured)
 	if e, err := r.estimate(); err != nil {
 		r.log.Warn("memory could not be estimated", "error", err)

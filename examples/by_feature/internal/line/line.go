@@ -46,7 +46,7 @@ func Model() *mlp.Model {
 
 // Coefficients are a and b.
 func Coefficients(m *mlp.Model) (a, b float64) {
-	c := tensor.NewCtx(tensor.CPU())
+	c := tensor.NewCtx(m.Layers[0].Weight.Device())
 	return tensor.Item(c, m.Layers[0].Weight.Tensor), tensor.Item(c, m.Layers[0].Bias.Tensor)
 }
 
