@@ -147,6 +147,9 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	if err := a.grads.check(opt); err != nil {
 		return err
 	}
+	if err := checkMemory(a, opt); err != nil {
+		return err
+	}
 	if err := offloadState(a, opt); err != nil {
 		return err
 	}

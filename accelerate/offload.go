@@ -44,7 +44,8 @@ func offloadParams(a *Accelerator) (err error) {
 	}
 	gathers := a.sharding.Strategy == args.FullShard || a.sharding.Strategy == args.ShardGradOp
 	if a.args.OffloadParams == args.OffloadDisk && a.Data().Size() > 1 && !gathers {
-		return errors.New("accelerate: offload_params is disk: want none, or fsdp full_shard: without it each of several " +
+		return errors.New("accelerate: offload_params is disk: want none, or fsdp full_shard: without it each of " +
+			"several " +
 			"ranks keeps the whole parameters where others write them")
 	}
 	if a.disk.params, err = openStore(a.args, a.args.OffloadParams); a.disk.params == nil || a.size > 1 {

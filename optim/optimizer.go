@@ -112,7 +112,8 @@ type Zeros func(c *tensor.Ctx, dt tensor.DType, shape ...int) (*tensor.Tensor, e
 func (o *Optimizer) KeepState(zeros Zeros) error {
 	for name, s := range o.slots {
 		if s.Tensors != nil {
-			return fmt.Errorf("optim: KeepState of an optimizer that has state for %s: want it before the first step", name)
+			return fmt.Errorf("optim: KeepState of an optimizer that has state for %s: want it before the first step",
+				name)
 		}
 	}
 	o.zeros = zeros
@@ -143,7 +144,8 @@ func (o *Optimizer) fill(s *Slot) {
 		}
 		zeros, err := o.zeros(o.keep, t.DType, t.Shape...)
 		if err != nil {
-			panic(&tensor.Error{Op: "optim", Msg: fmt.Sprintf("state %s of %s: %v", t.Name, s.param.Name, err), Cause: err})
+			panic(&tensor.Error{Op: "optim", Msg: fmt.Sprintf("state %s of %s: %v", t.Name, s.param.Name, err),
+				Cause: err})
 		}
 		s.Tensors[t.Name] = zeros
 	}
