@@ -147,11 +147,13 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	if err := a.grads.check(opt); err != nil {
 		return err
 	}
-	if err := checkMemory(a, opt); err != nil {
-		return err
-	}
-	if err := offloadState(a, opt); err != nil {
-		return err
+	if opt != nil { // not of a loop that steps by itself
+		if err := checkMemory(a, opt); err != nil {
+			return err
+		}
+		if err := offloadState(a, opt); err != nil {
+			return err
+		}
 	}
 	a.opt, a.placed = opt, false
 	return nil
