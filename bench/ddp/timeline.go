@@ -55,8 +55,8 @@ var colours = map[string]string{"forward": "#7fb77e", "backward": "#5b8fc9", "bu
 	"gather": "#9b7fc9"}
 
 // draw makes an SVG of one step: for each rank a lane of its own work and one of what is exchanged beside it, buckets of
-// gradients and, of sharded models, parameters that are gathered. A line before a bucket is the time from its last gradient to
-// the exchange.
+// gradients and, of sharded models, parameters that are gathered. A line before a bucket is the time from its last
+// gradient to the exchange.
 func draw(spans []span) string {
 	if len(spans) == 0 {
 		return `<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>`
