@@ -38,6 +38,7 @@ type Accelerator struct {
 	frozen []tensor.Named // at Prepare
 	opt    *optim.Optimizer
 	grads  gradients
+	disk   offloaded
 	scaler *Scaler     // nil: not with fp16
 	norm   float64     // of the window's gradients as ClipGradNorm measured it; −1 before
 	stats  *statistics // nil: the model tracks none
@@ -146,6 +147,14 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	if err := a.grads.check(opt); err != nil {
 		return err
 	}
+	if opt != nil { // not of a loop that steps by itself
+		if err := checkMemory(a, opt); err != nil {
+			return err
+		}
+		if err := offloadState(a, opt); err != nil {
+			return err
+		}
+	}
 	a.opt, a.placed = opt, false
 	return nil
 }
@@ -181,6 +190,9 @@ func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Mod
 	a.leaves = int(layout.Leaves())
 	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
 	a.grads = newWhole(a)
+	if err := offloadParams(a); err != nil {
+		return err
+	}
 	switch {
 	case a.size == 1:
 		a.placed = true

@@ -104,7 +104,7 @@ func release(a *Accelerator, whole bool) error {
 		return nil
 	}
 	grads := a.grads
-	err := grads.close(whole)
+	err := errors.Join(grads.close(whole), a.disk.close(a.ctx.NoGrad()))
 	a.grads = newWhole(a)
 	return err
 }
@@ -122,7 +122,7 @@ func (a *Accelerator) Unshard(ctx context.Context) error {
 // needs a new group.
 func (a *Accelerator) Close() error {
 	if a.group == nil {
-		return nil
+		return a.disk.close(a.ctx.NoGrad())
 	}
 	if a.unwatch != nil { // a group of the program's own is its own to watch
 		a.unwatch()

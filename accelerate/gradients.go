@@ -138,7 +138,8 @@ func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) error {
 		Leaves:           a.leaves, DeterministicRanks: a.args.DeterministicRanks,
 		Usage: ddp.Options{RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph},
 	}
-	if o.Parameters && !a.sharding.Gather && g.SharesMemory() && a.dev.HostMemory() {
+	o.Zeros = zerosOf(a.disk.params)
+	if o.Parameters && o.Zeros == nil && !a.sharding.Gather && g.SharesMemory() && a.dev.HostMemory() {
 		o.Shared, o.Parameters = true, false
 		a.log.Info("parameters are in memory that the ranks share", "engine", g.Describe().Name)
 	}

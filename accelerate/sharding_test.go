@@ -5,6 +5,7 @@ package accelerate_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -146,6 +147,24 @@ func TestShardedMemory(t *testing.T) {
 		require.LessOrEqual(t, measure(strategy, false), limit*whole, strategy)
 	}
 	require.LessOrEqual(t, measure(args.FullShard, true), 0.51*whole)
+}
+
+// A training whose state alone is more than the host's memory is refused with what it needs, and goes on sharded.
+func TestMemoryThatDoesNotSuffice(t *testing.T) {
+	run := func(s args.ShardStrategy) error {
+		ranks := accelerators(t, 4, nil, accelerate.WithSharding(accelerate.Sharding{Strategy: s}))
+		return errors.Join(job(t, ranks, func(acc *accelerate.Accelerator) error {
+			_, err := trainChain(t, acc, nil, nowhere)
+			return err
+		})...)
+	}
+	defer accelerate.SetHostLimit(8 * 5 * 4 * 16 * 3)() // of 8 layers of 20 parameters, three times 16 bytes
+	err := run(args.NoShard)
+	require.ErrorContains(t, err,
+		"accelerate: 4 rank(s) on this host need 0.0 MiB each (parameters 0.0 MiB, gradients ")
+	require.ErrorContains(t, err,
+		"and the memory of a test is 0.0 MiB: want fsdp full_shard, or offload_optimizer disk")
+	require.NoError(t, run(args.FullShard))
 }
 
 var strategies = []args.ShardStrategy{args.ShardOptimizer, args.ShardGradients, args.ShardGradOp,

@@ -37,6 +37,7 @@ func unusual() *args.TrainingArguments {
 		SaveStrategy: args.StrategySteps, SaveSteps: 20, SaveTotalLimit: new(2), SaveOnlyModel: true,
 		MaxShardSize:         "1.5GB",
 		ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
+		OffloadOptimizer: args.OffloadDisk, OffloadParams: args.OffloadCPU, OffloadDir: "files",
 		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict,
 		Device: "cuda:1", NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5,
 		DDPCommHook:         args.CommHookBF16,

@@ -68,8 +68,7 @@ func (a *TrainingArguments) fsdpStrategy() (s ShardStrategy, want string) {
 		case "no_shard", "false":
 			s, named = NoShard, append(named, w)
 		case "auto_wrap": // the units are the model's blocks
-		case "offload":
-			return NoShard, "no offload: it is not built yet"
+		case "offload": // to the host's memory, where a CPU's parameters are anyway
 		case "hybrid_shard", "hybrid_shard_zero2":
 			return NoShard, fmt.Sprintf("full_shard or shard_grad_op: %s is not built yet", w)
 		default:

@@ -182,6 +182,12 @@ type TrainingArguments struct {
 	// FSDPShareParameters gives ranks of one host whole parameters in memory that they share, in place of gathering
 	// them, where fsdp or zero_stage 3 shards them.
 	FSDPShareParameters bool `json:"fsdp_share_parameters" usage:"where parameters are sharded, ranks of one host have them once, in memory that they share, instead of gathering them"`
+	// OffloadOptimizer is where the optimizer's state is, and OffloadParams where a rank's shards of parameters are, or
+	// on one rank the parameters. On disk they are in files of OffloadDir, which have no names, or of output_dir's
+	// offload. Neither changes a bit of a result.
+	OffloadOptimizer Offload `json:"offload_optimizer" choices:"none,cpu,disk" usage:"where the optimizer's state is: none (the device's memory), cpu (the host's), or disk (mapped files in offload_dir, for states that are larger than memory)"`
+	OffloadParams    Offload `json:"offload_params" choices:"none,cpu,disk" usage:"where the parameters of a single rank, or a rank's shards of them under full_shard, are between passes: none, cpu or disk"`
+	OffloadDir       string  `json:"offload_dir" path:"true" usage:"folder for what is offloaded to disk; empty is output_dir/offload"`
 	// ZeroStage is the stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the
 	// parameters too, as fsdp full_shard does.
 	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
@@ -295,6 +301,8 @@ func Default(outputDir string) *TrainingArguments {
 		DDPTimeout:                1800,
 		DDPBroadcastBuffers:       true,
 		FSDPShareParameters:       true,
+		OffloadOptimizer:          OffloadNone,
+		OffloadParams:             OffloadNone,
 		DDPReductionOrder:         OrderTree,
 		DDPFindUnusedParameters:   true,
 		DDPCommHook:               CommHookNo,

@@ -4,6 +4,7 @@ package trainer_test
 
 import (
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,6 +60,41 @@ func TestShardedModelsUnderMixedPrecision(t *testing.T) {
 		many := trainOnRanks(t, 2, half, set)
 		require.Equal(t, one.history, many.history, name)
 		require.Equal(t, one.weights, many.weights, name)
+	}
+}
+
+// Offload to disk changes no bit either, resumes what was not offloaded, and leaves no file. What cannot be is refused.
+func TestOffload(t *testing.T) {
+	one := trainOnRanks(t, 1)
+	none := func(*args.TrainingArguments) {}
+	for name, c := range map[string]struct {
+		ranks int
+		set   func(a *args.TrainingArguments)
+	}{"one rank": {1, none}, "data parallelism": {2, none}, "zero 1": {2, shardings["zero_stage 1"]},
+		"zero 2": {2, shardings["zero_stage 2"]}, "full shard": {2, shardings["fsdp full_shard"]},
+		"shared": {2, shardings["zero_stage 3"]}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			disk := func(a *args.TrainingArguments) {
+				a.OffloadOptimizer, a.OffloadDir = args.OffloadDisk, dir
+				if c.ranks == 1 || a.ShardStrategy() == args.FullShard {
+					a.OffloadParams = args.OffloadDisk
+				}
+			}
+			many := trainOnRanks(t, c.ranks, c.set, disk)
+			require.Equal(t, one.history, many.history)
+			require.Equal(t, one.weights, many.weights)
+			for _, part := range []string{"model.safetensors", "optimizer.safetensors"} {
+				path := out + "/checkpoint-4/" + part
+				require.Equal(t, content(t, one.disk, path), content(t, many.disk, path), path)
+			}
+			resumed := trainOnRanksFrom(t, one.disk.CrashClone(nil), c.ranks, c.set, disk,
+				func(a *args.TrainingArguments) { a.ResumeFromCheckpoint = out + "/checkpoint-2" })
+			require.Equal(t, one.weights, resumed.weights)
+			files, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			require.Empty(t, files)
+		})
 	}
 }
 

@@ -285,7 +285,7 @@ func (r *run) end(interrupted bool) error {
 			return err
 		}
 	}
-	if r.acc.Shards() != nil {
+	if r.acc.Shards() != nil || r.args.OffloadParams == args.OffloadDisk {
 		if err := r.acc.Unshard(r.ctx); err != nil {
 			return err
 		}

@@ -51,6 +51,12 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 	if err := f.allocate(s); err != nil {
 		return nil, err
 	}
+	if s.options.Parameters && s.options.Zeros != nil {
+		var err error
+		if f.own, err = s.options.Zeros(s.c, f.dtype, f.layout.Shard); err != nil {
+			return nil, fmt.Errorf("shard: %w", err)
+		}
+	}
 	return f, tensor.Try(func() {
 		var old []*tensor.Tensor
 		for i, p := range params {
@@ -63,11 +69,15 @@ func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bo
 		}
 		s.old = append(s.old, old...)
 		part := f.part(s, f.whole)
-		if !s.options.Parameters {
+		switch {
+		case !s.options.Parameters:
 			f.own = part
 			return
+		case f.own == nil:
+			f.own = tensor.Clone(s.c, part)
+		default:
+			tensor.CopyInto(s.c, f.own, part)
 		}
-		f.own = tensor.Clone(s.c, part)
 		f.whole.OnMissing(func() { s.late(u, f) })
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/leaves"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -30,6 +31,9 @@ type Options struct {
 	Shared bool
 	// KeepAfterForward keeps them from the forward pass until the backward pass is done (FSDP's SHARD_GRAD_OP).
 	KeepAfterForward bool
+	// Zeros makes this rank's shards of parameters that come and go, in memory of the caller's choice; nil: in the
+	// device's.
+	Zeros optim.Zeros
 	// Prefetch gathers the parameters of the next unit while one computes.
 	Prefetch bool
 	// Leaves is the number of leaves of a window over all ranks, and DeterministicRanks the argument: they say how

@@ -60,6 +60,7 @@ type bench struct {
 	contenders []string
 	cores      []int
 	svg        string
+	memory     string
 }
 
 func main() {
@@ -84,6 +85,7 @@ func main() {
 	pflag.StringSliceVar(&b.contenders, "contenders", usual, "who runs, in this order")
 	pflag.IntSliceVar(&b.cores, "cores", nil, "a core for each rank (default: the first that this process may use)")
 	pflag.StringVar(&b.svg, "svg", "", "draw a step here")
+	pflag.StringVar(&b.memory, "memory_svg", "", "draw the memory of each contender here")
 	pflag.Parse()
 	if err := b.run(os.Stdout); err != nil {
 		log.Fatal(err)
@@ -133,6 +135,11 @@ func (b *bench) run(w io.Writer) error {
 	if err := b.predict(w, all); err != nil {
 		return err
 	}
+	if b.memory != "" {
+		if err := os.WriteFile(b.memory, []byte(drawMemory(present, all)), 0o644); err != nil {
+			return err
+		}
+	}
 	if b.svg == "" {
 		return nil
 	}
@@ -160,9 +167,16 @@ func (b *bench) present(w io.Writer) []string {
 	return list
 }
 
-// timeline are the spans of the ranks' last step: of processes if they ran, else of goroutines.
+// timeline are the spans of the ranks' last step: of processes if they ran, of goroutines, or with a sharded model.
 func timeline(all map[string]*measured) []span {
-	for _, name := range []string{"shm", "tcp", "goroutines"} {
+	names := []string{"shm", "tcp", "goroutines"}
+	for name := range all {
+		if strings.Contains(name, ":") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names[3:])
+	for _, name := range names {
 		if m := all[name]; m != nil {
 			var spans []span
 			for _, r := range m.last {

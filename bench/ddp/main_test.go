@@ -41,7 +41,7 @@ func small(contenders ...string) *bench {
 // A small run prints a line for each contender and the model's, and draws its last step.
 func TestRun(t *testing.T) {
 	b := small("one", "apart", "shm", "tcp", "goroutines", "shm:full_shard", "tcp:zero_2", "unheard-of", "shm:half")
-	b.svg = filepath.Join(t.TempDir(), "step.svg")
+	b.svg, b.memory = filepath.Join(t.TempDir(), "step.svg"), filepath.Join(t.TempDir(), "memory.svg")
 	var out bytes.Buffer
 	require.NoError(t, b.run(&out))
 	for _, line := range []string{
@@ -64,8 +64,25 @@ func TestRun(t *testing.T) {
 	svg, err := os.ReadFile(b.svg)
 	require.NoError(t, err)
 	requireXML(t, string(svg))
+	bars, err := os.ReadFile(b.memory)
+	require.NoError(t, err)
+	requireXML(t, string(bars))
+	require.GreaterOrEqual(t, strings.Count(string(bars), `class="memory"`), len(b.contenders)-2)
 	for _, class := range []string{"forward", "backward", "wait", "bucket"} {
 		require.GreaterOrEqual(t, strings.Count(string(svg), `class="`+class+`"`), 2, "on both ranks")
+	}
+}
+
+// A step of a sharded model shows when parameters were gathered.
+func TestTimelineOfShardedModel(t *testing.T) {
+	b := small("shm:full_shard")
+	b.svg = filepath.Join(t.TempDir(), "step.svg")
+	require.NoError(t, b.run(io.Discard))
+	svg, err := os.ReadFile(b.svg)
+	require.NoError(t, err)
+	requireXML(t, string(svg))
+	for _, class := range []string{"forward", "backward", "bucket", "gather"} {
+		require.GreaterOrEqual(t, strings.Count(string(svg), `class="`+class+`"`), 2, class)
 	}
 }
 

@@ -249,6 +249,15 @@ func (r *recorder) begin(rank int) {
 }
 
 func (r *recorder) add(s accelerate.Span) {
+	if call := s.Detail; s.Name == "collective" { // of a sharded model
+		switch {
+		case strings.Contains(call, " gradients "):
+			s.Name = "bucket"
+		case strings.Contains(call, " gather "):
+			s.Name = "gather"
+		}
+		_, s.Detail, _ = strings.Cut(call, " ")
+	}
 	if colours[s.Name] == "" {
 		return // not drawn
 	}
