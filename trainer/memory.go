@@ -5,6 +5,7 @@ package trainer
 import (
 	"maps"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -75,11 +76,12 @@ func (r *run) memoryMetrics() map[string]float64 {
 }
 
 // estimate is EstimateMemory for this run and its largest batch; nil for a model that is not made from a configuration,
-// for ranks that share the memory of parameters, or if there was no batch.
+// for ranks that share the memory of parameters, for a run that keeps something on disk, or if there was no batch.
 func (r *run) estimate() (*MemoryEstimate, error) {
 	m, ok := r.model.(models.Configured)
 	shards := r.acc.Shards()
-	if !ok || r.memory.batch == nil || shards != nil && shards.SharesMemory() {
+	disk := r.args.OffloadOptimizer == args.OffloadDisk || r.args.OffloadParams == args.OffloadDisk
+	if !ok || r.memory.batch == nil || disk || shards != nil && shards.SharesMemory() {
 		return nil, nil
 	}
 	config, err := models.ConfigJSON(m)

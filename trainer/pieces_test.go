@@ -141,7 +141,10 @@ func TestCheckpointsInPieces(t *testing.T) {
 				a.FSDP = []string{"shard_grad_op"}
 			}},
 			"3, full_shard": {3, fullShard}, "8, full_shard": {8, fullShard}, "4, stage 1": {4, zero(1)},
-			"2, stage 2": {2, zero(2)},
+			"2, stage 2": {2, zero(2)}, "2, offload": {2, func(a *args.TrainingArguments) {
+				fullShard(a)
+				a.OffloadOptimizer, a.OffloadParams, a.OffloadDir = args.OffloadDisk, args.OffloadDisk, t.TempDir()
+			}},
 		} {
 			fork := many.disk.CrashClone(nil)
 			resumed := train(fork, resume.ranks, resume.set, func(a *args.TrainingArguments) {
