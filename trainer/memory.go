@@ -5,6 +5,7 @@ package trainer
 import (
 	"maps"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -69,16 +70,18 @@ func (r *run) memoryMetrics() map[string]float64 {
 	if e, err := r.estimate(); err != nil {
 		r.log.Warn("memory could not be estimated", "error", err)
 	} else if e != nil {
-		out["train_mem_peak_estimated"] = float64(e.Peak)
+		out["train_mem_peak_estimated"] = float64(max(e.Start, e.Peak))
 	}
 	return out
 }
 
 // estimate is EstimateMemory for this run and its largest batch; nil for a model that is not made from a configuration,
-// or if there was no batch.
+// for ranks that share the memory of parameters, for a run that keeps something on disk, or if there was no batch.
 func (r *run) estimate() (*MemoryEstimate, error) {
 	m, ok := r.model.(models.Configured)
-	if !ok || r.memory.batch == nil {
+	shards := r.acc.Shards()
+	disk := r.args.OffloadOptimizer == args.OffloadDisk || r.args.OffloadParams == args.OffloadDisk
+	if !ok || r.memory.batch == nil || disk || shards != nil && shards.SharesMemory() {
 		return nil, nil
 	}
 	config, err := models.ConfigJSON(m)
@@ -98,7 +101,7 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 		}
 		return b
 	}
-	return estimateMemory(r.args, r.acc.Data().Size(), fresh, batch, func(t *Trainer) {
+	return estimateMemory(r.args, r.acc.Data().Size(), shards != nil, fresh, batch, func(t *Trainer) {
 		t.loss, t.newOptim, t.options = r.loss, r.newOptim, r.options
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
@@ -44,6 +45,26 @@ func wideGPT2(t testing.TB, frozen string) models.Model {
 func piecesArgs(a *args.TrainingArguments) {
 	a.GlobalTrainBatchSize, a.NumTrainEpochs, a.SaveSteps = 48, 3, 2
 	a.EvalStrategy, a.EvalSteps, a.LearningRate = args.StrategyNo, nil, 1e-3
+}
+
+// trainWide trains a wideGPT2. gather: ranks gather parameters, though they could share memory.
+func trainWide(t *testing.T, disk *vfs.Mem, ranks int, frozen string, gather bool,
+	set ...func(*args.TrainingArguments)) rankRun {
+	t.Helper()
+	a := rankArgs(ranks)
+	piecesArgs(a)
+	for _, f := range set {
+		f(a)
+	}
+	m := wideGPT2(t, frozen)
+	opts := []trainer.Option{trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13))}
+	if gather {
+		opts = append(opts, trainer.WithSharding(accelerate.Sharding{Strategy: a.ShardStrategy(), Gather: true}))
+	}
+	tr := newTrainer(disk, m, a, opts...)
+	_, err := tr.Train()
+	require.NoError(t, err)
+	return rankRun{weights(m), untimed(tr.State().LogHistory), disk}
 }
 
 func fullShard(a *args.TrainingArguments) { a.FSDP = []string{"full_shard"} }
@@ -81,10 +102,13 @@ func filesOf(t *testing.T, fsys vfs.FS, path string) (names []string) {
 func TestCheckpointsInPieces(t *testing.T) {
 	const first, last = out + "/checkpoint-2", out + "/checkpoint-6"
 	parts := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
-	for _, frozen := range []string{"", "transformer.h.1.mlp"} {
+	for _, k := range []struct {
+		frozen string
+		gather bool
+	}{{"", false}, {"", true}, {"transformer.h.1.mlp", false}, {"transformer.h.1.mlp", true}} {
+		frozen := k.frozen
 		train := func(disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) rankRun {
-			return trainModel(t, wideGPT2(t, frozen), disk, ranks, append([]func(*args.TrainingArguments){piecesArgs},
-				set...)...)
+			return trainWide(t, disk, ranks, frozen, k.gather, set...)
 		}
 		whole := train(vfs.NewMem(), 1)
 		require.NotEqual(t, content(t, whole.disk, first+"/"+parts[0]), content(t, whole.disk, last+"/"+parts[0]))
@@ -117,7 +141,10 @@ func TestCheckpointsInPieces(t *testing.T) {
 				a.FSDP = []string{"shard_grad_op"}
 			}},
 			"3, full_shard": {3, fullShard}, "8, full_shard": {8, fullShard}, "4, stage 1": {4, zero(1)},
-			"2, stage 2": {2, zero(2)},
+			"2, stage 2": {2, zero(2)}, "2, offload": {2, func(a *args.TrainingArguments) {
+				fullShard(a)
+				a.OffloadOptimizer, a.OffloadParams, a.OffloadDir = args.OffloadDisk, args.OffloadDisk, t.TempDir()
+			}},
 		} {
 			fork := many.disk.CrashClone(nil)
 			resumed := train(fork, resume.ranks, resume.set, func(a *args.TrainingArguments) {
@@ -170,13 +197,17 @@ func (d fullDisk) Create(name string) (vfs.File, error) {
 
 // If the disk of one rank is full, all ranks end with an error that names it, and the checkpoint before remains.
 func TestARankThatCannotWriteItsPiecesEndsTheRun(t *testing.T) {
-	for _, name := range []string{"shard-00003-of-00004", "trainer_state.json"} {
+	full := func(a *args.TrainingArguments) { a.FSDPStateDictType = args.FullStateDict }
+	for name, form := range map[string]func(*args.TrainingArguments){
+		"shard-00003-of-00004": inPieces, "trainer_state.json": inPieces, "model.safetensors": full,
+		"optimizer.safetensors": full,
+	} {
 		disk := vfs.NewMem()
 		trainModel(t, wideGPT2(t, ""), disk, 4, piecesArgs, fullShard, inPieces, func(a *args.TrainingArguments) {
 			a.MaxSteps = 2
 		})
 		a := rankArgs(4)
-		for _, set := range []func(*args.TrainingArguments){piecesArgs, fullShard, inPieces} {
+		for _, set := range []func(*args.TrainingArguments){piecesArgs, fullShard, form} {
 			set(a)
 		}
 		a.ResumeFromCheckpoint = "last"

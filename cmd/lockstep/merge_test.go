@@ -3,6 +3,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,7 +103,7 @@ func TestMergeWeights(t *testing.T) {
 	require.Contains(t, errs, "shard-00002-of-00004.safetensors")
 	require.Equal(t, text(one, "model.safetensors"), func() string {
 		whole := filepath.Join(t.TempDir(), "whole")
-		require.Zero(t, (&program{stdout: os.Stderr, stderr: os.Stderr}).run([]string{"merge-weights", to, whole}))
+		require.Zero(t, (&program{stdout: io.Discard, stderr: io.Discard}).run([]string{"merge-weights", to, whole}))
 		return text(whole, "model.safetensors")
 	}(), "a failed merge leaves what was there")
 }

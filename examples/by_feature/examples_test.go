@@ -151,6 +151,14 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.NoError(t, err)
 		require.Len(t, infos, 2)
 	},
+	"estimate": func(t *testing.T, _ string, r result) {
+		require.Contains(t, r.stdout, "124439808 parameters on 8 ranks, MiB on each\n")
+		require.Regexp(t, `(?m)^no_shard +474\.7 +474\.7 +949\.4 +[\d.]+$`, r.stdout)
+		require.Regexp(t, `(?m)^zero_stage 1 +47\d\.\d +47\d\.\d +119\.\d +[\d.]+$`, r.stdout)
+		require.Regexp(t, `(?m)^zero_stage 2 +47\d\.\d +59\.\d +119\.\d +[\d.]+$`, r.stdout)
+		require.Regexp(t, `(?m)^full_shard +59\.\d +59\.\d +118\.\d +[\d.]+$`, r.stdout)
+		require.NoDirExists(t, filepath.Join(r.dir, "out"))
+	},
 	"goroutine_ranks": func(t *testing.T, _ string, r result) {
 		for i := range 4 {
 			r.requireLearned(t, i)
