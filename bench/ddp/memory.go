@@ -27,7 +27,11 @@ func drawMemory(names []string, all map[string]*measured) string {
 	}
 	for i, name := range names {
 		y := top + row*i
-		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", left-10, y+20, html.EscapeString(name))
+		_, strategy, ok := strings.Cut(name, ":")
+		if !ok {
+			strategy = "ddp"
+		}
+		fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", left-10, y+20, html.EscapeString(strategy))
 		for j, n := range []int64{all[name].last[0].State, all[name].last[0].PSS} {
 			if n == 0 {
 				continue // PyTorch's is not counted

@@ -54,8 +54,8 @@ const (
 var colours = map[string]string{"forward": "#7fb77e", "backward": "#5b8fc9", "bucket": "#e39b4b", "wait": "#c9c9c9",
 	"gather": "#9b7fc9"}
 
-// draw makes an SVG of one step: for each rank a lane of its own work and one of what is exchanged beside it, buckets of
-// gradients and, of sharded models, parameters that are gathered. A line before a bucket is the time from its last
+// draw makes an SVG of one step: for each rank a lane of its own work and one of what is exchanged beside it, buckets
+// of gradients and, of sharded models, parameters that are gathered. A line before a bucket is the time from its last
 // gradient to the exchange.
 func draw(spans []span) string {
 	if len(spans) == 0 {

@@ -151,6 +151,23 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.NoError(t, err)
 		require.Len(t, infos, 2)
 	},
+	"fsdp": func(t *testing.T, _ string, r result) {
+		require.Regexp(t, `(?m)^4 rank\(s\), fsdp \[shard_grad_op\]: training loss 0\.\d+; same bits as on 1: true$`, r.stdout)
+		require.Regexp(t, `(?m)^4 rank\(s\), fsdp \[full_shard\]: training loss 0\.\d+; same bits as on 1: true$`, r.stdout)
+	},
+	"zero": func(t *testing.T, _ string, r result) {
+		for _, stage := range []string{"1", "2", "3"} {
+			require.Regexp(t, `(?m)^4 rank\(s\), zero_stage `+stage+`: training loss 0\.\d+; same bits as on 1: true$`,
+				r.stdout)
+		}
+	},
+	"offload": func(t *testing.T, _ string, r result) {
+		require.Regexp(t, `(?m)^offload disk: training loss 0\.\d+$`, r.stdout)
+		require.Contains(t, r.stdout, "\nsame bits: true\n")
+		files, err := os.ReadDir(filepath.Join(r.dir, "out", "offload", "state"))
+		require.NoError(t, err)
+		require.Empty(t, files)
+	},
 	"estimate": func(t *testing.T, _ string, r result) {
 		require.Contains(t, r.stdout, "124439808 parameters on 8 ranks, MiB on each\n")
 		require.Regexp(t, `(?m)^no_shard +474\.7 +474\.7 +949\.4 +[\d.]+$`, r.stdout)

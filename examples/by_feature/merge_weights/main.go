@@ -7,7 +7,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log"
@@ -16,18 +15,13 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
 	"github.com/lockstep-ml/lockstep/models"
-	"github.com/lockstep-ml/lockstep/models/mlp"
-	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 	"github.com/lockstep-ml/lockstep/trainer"
 )
 
 func main() {
 	const dir = "out/merge_weights"
-	model, err := mlp.New(nn.NewInit(tensor.CPU(), 42), mlp.Config{Sizes: []int{1, 256, 256, 1}, Activation: "tanh"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	model := line.Wide()
 	a := args.Default(dir)
 	a.LearningRate, a.NumTrainEpochs, a.PerDeviceTrainBatchSize, a.NumReplicas = 0.003, 20, 2, 4
 	a.FSDP, a.FSDPStateDictType = []string{"full_shard"}, args.ShardedStateDict
@@ -54,17 +48,5 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("training loss %.4f; loaded with the same bits: %t\n", result.TrainingLoss, same(model, loaded))
-}
-
-// same compares the parameters of two models.
-func same(a, b models.Model) bool {
-	c := tensor.NewCtx(tensor.CPU()).NoGrad()
-	others := nn.NamedParameters(b)
-	for i, p := range nn.NamedParameters(a) {
-		if !bytes.Equal(tensor.ReadBytes(c, p.Tensor), tensor.ReadBytes(c, others[i].Tensor)) {
-			return false
-		}
-	}
-	return true
+	fmt.Printf("training loss %.4f; loaded with the same bits: %t\n", result.TrainingLoss, line.SameBits(model, loaded))
 }
