@@ -42,8 +42,8 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	switch {
 	case group == nil: // all ranks see the same data
 		return nil
-	case a.sharding.Strategy != args.NoShard:
-		err = shardGradients(a, group, units)
+	case a.sharding.Strategy != args.NoShard && a.sharing().size > 1:
+		err = shardGradients(a, a.sharing().group, units)
 	default:
 		err = reduceGradients(a, group, ddp.Options{
 			BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),

@@ -26,7 +26,8 @@ type shardRun struct {
 	ranks    int
 	strategy args.ShardStrategy
 	share    bool // parameters
-	leaves   int  // of a window
+	replicas int
+	leaves   int // of a window
 	steps    int64
 	samples  int
 	width    int // of the model; 0 is 64
@@ -115,7 +116,7 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 		}
 		weights[acc.Rank()] = out
 		return nil
-	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy, Gather: !r.share}),
+	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy, Gather: !r.share, Replicas: r.replicas}),
 		accelerate.WithLogger(quiet), accelerate.WithDevice(dev)))
 	return weights, norms
 }
@@ -200,6 +201,31 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 						require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)
 					}
 				})
+			}
+		}
+	}
+}
+
+// Replicas that are each spread over a part of the ranks have those bits too, also where an epoch's last window reaches
+// one of them alone, and where one has a rank that others have not.
+func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
+	const leaves, samples, steps = 24, 70, 6
+	want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
+	for _, strategy := range strategies {
+		for _, n := range []struct{ ranks, replicas int }{{2, 2}, {4, 2}, {6, 2}, {8, 2}, {8, 4}, {12, 4}} {
+			if n.ranks/n.replicas == 3 && strategy == args.ShardOptimizer {
+				continue
+			}
+			for _, share := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %d replicas on %d ranks, shared %v", strategy, n.replicas, n.ranks, share),
+					func(t *testing.T) {
+						got, norm := shardRun{ranks: n.ranks, replicas: n.replicas, strategy: strategy, leaves: leaves,
+							steps: steps, samples: samples, share: share}.run(t)
+						require.Equal(t, norms, norm)
+						for rank := range got {
+							require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)
+						}
+					})
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func unusual() *args.TrainingArguments {
 		MaxShardSize:         "1.5GB",
 		ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
 		OffloadOptimizer: args.OffloadDisk, OffloadParams: args.OffloadCPU, OffloadDir: "files",
-		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict,
+		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict, DPReplicateSize: 1,
 		Device: "cuda:1", NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5,
 		DDPCommHook:         args.CommHookBF16,
 		DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,

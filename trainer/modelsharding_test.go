@@ -15,10 +15,14 @@ import (
 
 // shardings are the ways to spread a model over ranks.
 var shardings = map[string]func(a *args.TrainingArguments){
-	"zero_stage 1":       func(a *args.TrainingArguments) { a.ZeroStage = 1 },
-	"zero_stage 2":       func(a *args.TrainingArguments) { a.ZeroStage = 2 },
-	"zero_stage 3":       func(a *args.TrainingArguments) { a.ZeroStage = 3 },
-	"fsdp full_shard":    func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") },
+	"zero_stage 1":    func(a *args.TrainingArguments) { a.ZeroStage = 1 },
+	"zero_stage 2":    func(a *args.TrainingArguments) { a.ZeroStage = 2 },
+	"zero_stage 3":    func(a *args.TrainingArguments) { a.ZeroStage = 3 },
+	"fsdp full_shard": func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") },
+	"fsdp hybrid_shard": func(a *args.TrainingArguments) {
+		a.DPReplicateSize = 2
+		gather(a, "hybrid_shard")
+	},
 	"fsdp shard_grad_op": func(a *args.TrainingArguments) { gather(a, "shard_grad_op auto_wrap") },
 }
 
