@@ -157,11 +157,11 @@ func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) error {
 	}
 	units := shard.Buckets(a.params, size)
 	if o.Parameters {
-		if a.sharding.Modules != nil {
-			modules = a.sharding.Modules
-		}
 		var moved []string
 		var err error
+		if modules, err = wrapped(a, modules); err != nil {
+			return err
+		}
 		if units, moved, err = shard.Units(a.tree, a.model, modules); err != nil {
 			return fmt.Errorf("accelerate: %w", err)
 		}

@@ -231,6 +231,20 @@ func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
 	}
 }
 
+// So have units of other sizes than blocks.
+func TestShardedUnitsOfOtherSizes(t *testing.T) {
+	want, _ := shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20}.run(t)
+	for name, set := range map[string]func(a *args.TrainingArguments){
+		"by class": func(a *args.TrainingArguments) { a.FSDPTransformerLayerClsToWrap = []string{"GPT2MLP", "gpt2.Attention"} },
+		"by size":  func(a *args.TrainingArguments) { a.FSDPMinNumParams = 5000 },
+	} {
+		got, _ := shardRun{ranks: 2, strategy: args.FullShard, leaves: 8, steps: 2, samples: 20, set: set}.run(t)
+		for rank := range got {
+			require.True(t, equalWeights(want[0], got[rank]), "%s: rank %d", name, rank)
+		}
+	}
+}
+
 // A model of several buckets has those bits too: the gradient of a tied weight begins before its bucket's turn.
 func TestShardedBuckets(t *testing.T) {
 	r := shardRun{ranks: 1, leaves: 4, steps: 2, samples: 16, width: 192,

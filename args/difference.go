@@ -38,6 +38,7 @@ func (a *TrainingArguments) Clone() *TrainingArguments {
 	c.LRSchedulerKwargs = maps.Clone(a.LRSchedulerKwargs)
 	c.AcceleratorConfig = maps.Clone(a.AcceleratorConfig)
 	c.ReportTo, c.FSDP = slices.Clone(a.ReportTo), slices.Clone(a.FSDP)
+	c.FSDPTransformerLayerClsToWrap = slices.Clone(a.FSDPTransformerLayerClsToWrap)
 	v := reflect.ValueOf(&c).Elem()
 	for i := range v.NumField() {
 		if p := v.Field(i); p.Kind() == reflect.Pointer && !p.IsNil() {

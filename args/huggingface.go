@@ -99,8 +99,6 @@ func older() []Known {
 		renamed("evaluation_strategy", TypeString, "", "eval_strategy").same("no"),
 		noEffect("fp16_backend", TypeString, "auto", fp16Reads),
 		noEffect("fp16_opt_level", TypeString, "O1", fp16Reads),
-		noEffect("fsdp_min_num_params", TypeInt, "0", fsdpReads),
-		noEffect("fsdp_transformer_layer_cls_to_wrap", TypeString, "", fsdpReads),
 		renamed("group_by_length", TypeBool, "false", "train_sampling_strategy").
 			values(string(SamplingGroupByLength), string(SamplingRandom)),
 		noEffect("half_precision_backend", TypeString, "auto", fp16Reads),

@@ -99,6 +99,9 @@ func (a *TrainingArguments) checkSharding(c *Checker) {
 		c.Require(a.DPReplicateSize <= 1 || want != "" || a.ShardStrategy() != NoShard, "dp_replicate_size",
 			a.DPReplicateSize, "a strategy beside it (fsdp or zero_stage): without one, every rank has the whole model")
 	}
+	between(c, "fsdp_min_num_params", a.FSDPMinNumParams, 0, 1<<40)
+	c.Require(a.FSDPMinNumParams == 0 || len(a.FSDPTransformerLayerClsToWrap) == 0, "fsdp_min_num_params",
+		a.FSDPMinNumParams, "0, or no fsdp_transformer_layer_cls_to_wrap: units are chosen by size or by class")
 	if !between(c, "zero_stage", a.ZeroStage, 0, len(zeroStages)-1) || want != "" || a.ShardStrategy() == NoShard {
 		return
 	}

@@ -180,6 +180,11 @@ type TrainingArguments struct {
 	// hybrid_shard_zero2 or no_shard, and auto_wrap, which changes nothing, since the units are the model's blocks. See
 	// ShardStrategy.
 	FSDP []string `json:"fsdp" split:"," usage:"spread parameters, gradients and optimizer state over the ranks: full_shard, shard_grad_op, hybrid_shard (over the ranks of each host) or hybrid_shard_zero2; the bits stay the same"`
+	// FSDPTransformerLayerClsToWrap are the types of the modules whose parameters come and go together, and
+	// FSDPMinNumParams the least number of parameters of such modules; without them they are the model's blocks. Types
+	// have their Go names or those of transformers, as GPT2Block.
+	FSDPTransformerLayerClsToWrap []string `json:"fsdp_transformer_layer_cls_to_wrap" split:"," usage:"types of the modules whose parameters are gathered together, as GPT2Block; empty: the model's blocks"`
+	FSDPMinNumParams              int      `json:"fsdp_min_num_params" usage:"least number of parameters that are gathered together, instead of those of the model's blocks"`
 	// FSDPShareParameters gives ranks of one host whole parameters in memory that they share, in place of gathering
 	// them, where fsdp or zero_stage 3 shards them.
 	FSDPShareParameters bool `json:"fsdp_share_parameters" usage:"where parameters are sharded, ranks of one host have them once, in memory that they share, instead of gathering them"`
