@@ -235,8 +235,10 @@ func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
 func TestShardedUnitsOfOtherSizes(t *testing.T) {
 	want, _ := shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20}.run(t)
 	for name, set := range map[string]func(a *args.TrainingArguments){
-		"by class": func(a *args.TrainingArguments) { a.FSDPTransformerLayerClsToWrap = []string{"GPT2MLP", "gpt2.Attention"} },
-		"by size":  func(a *args.TrainingArguments) { a.FSDPMinNumParams = 5000 },
+		"by class": func(a *args.TrainingArguments) {
+			a.FSDPTransformerLayerClsToWrap = []string{"GPT2MLP", "gpt2.Attention"}
+		},
+		"by size": func(a *args.TrainingArguments) { a.FSDPMinNumParams = 5000 },
 	} {
 		got, _ := shardRun{ranks: 2, strategy: args.FullShard, leaves: 8, steps: 2, samples: 20, set: set}.run(t)
 		for rank := range got {

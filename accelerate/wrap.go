@@ -52,8 +52,9 @@ func ofClasses(tree *nn.Tree, names []string) (list []nn.Module, err error) {
 			types = append(types, t)
 		}
 		slices.Sort(types)
-		return nil, fmt.Errorf("accelerate: the model has no module of class %s (fsdp_transformer_layer_cls_to_wrap): want "+
-			"one of %s", missing[0], strings.Join(types, ", "))
+		return nil,
+			fmt.Errorf("accelerate: the model has no module of class %s (fsdp_transformer_layer_cls_to_wrap): want "+
+				"one of %s", missing[0], strings.Join(types, ", "))
 	}
 	return list, nil
 }

@@ -39,8 +39,10 @@ func unusual() *args.TrainingArguments {
 		ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
 		OffloadOptimizer: args.OffloadDisk, OffloadParams: args.OffloadCPU, OffloadDir: "files",
 		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict, DPReplicateSize: 1,
+		FSDPConfig: `{"version":2}`, DeepSpeed: `{"steps_per_print":9}`,
 		FSDPTransformerLayerClsToWrap: []string{"Block"},
-		Device: "cuda:1", NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5,
+		Device:                        "cuda:1", NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60,
+		DDPBucketCapMB:      5,
 		DDPCommHook:         args.CommHookBF16,
 		DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
 		Seed: math.MaxUint64, DataSeed: new(uint64(1<<63 + 1)), DeterministicRanks: 4,
@@ -110,7 +112,8 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 	}
 	argv = append(argv, "--report_to", "jsonl,tensorboard", "--fsdp", "no_shard",
 		"--fsdp_state_dict_type", "sharded_state_dict", "--fsdp_transformer_layer_cls_to_wrap", "Block",
-		"--fsdp_share_parameters=false")
+		"--fsdp_share_parameters=false",
+		"--fsdp_config", `{"version":2}`)
 	files := map[string]string{"x.json": string(text), "x.yaml": strings.Join(yaml, "\n") + "\n"}
 	for name, p := range map[string]*program{
 		"json":  newProgram(nil, files).parse("--config", "x.json"),

@@ -180,6 +180,10 @@ type TrainingArguments struct {
 	// hybrid_shard_zero2 or no_shard, and auto_wrap, which changes nothing, since the units are the model's blocks. See
 	// ShardStrategy.
 	FSDP []string `json:"fsdp" split:"," usage:"spread parameters, gradients and optimizer state over the ranks: full_shard, shard_grad_op, hybrid_shard (over the ranks of each host) or hybrid_shard_zero2; the bits stay the same"`
+	// FSDPConfig is HuggingFace's fsdp_config, and DeepSpeed the configuration of DeepSpeed: a JSON or YAML file, or a
+	// JSON object. They fill other arguments, see ReadToolConfig; what both say must agree.
+	FSDPConfig string `json:"fsdp_config" usage:"JSON or YAML file (or JSON object) with HuggingFace's settings of fsdp; lockstep config FILE shows what its keys do"`
+	DeepSpeed  string `json:"deepspeed" usage:"DeepSpeed's configuration, a JSON file (or JSON object); lockstep config FILE shows what its keys do"`
 	// FSDPTransformerLayerClsToWrap are the types of the modules whose parameters come and go together, and
 	// FSDPMinNumParams the least number of parameters of such modules; without them they are the model's blocks. Types
 	// have their Go names or those of transformers, as GPT2Block.
