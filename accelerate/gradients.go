@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
@@ -251,9 +252,17 @@ func (s *sharded) trained() []tensor.Named { return s.pieces }
 
 // check refuses an optimizer over whole parameters.
 func (s *sharded) check(opt *optim.Optimizer) error {
+	if opt == nil { // a loop that steps by itself
+		return nil
+	}
 	mine := map[*tensor.Tensor]bool{}
 	for _, p := range s.pieces {
 		mine[p.Tensor] = true
+	}
+	if names := opt.NeedsWhole(); len(names) > 0 {
+		return fmt.Errorf(
+			"accelerate: optimizer %s: %s needs whole parameters, and they are sharded: want no fsdp and "+
+				"zero_stage, or an optim.Elementwise", opt.Name(), strings.Join(names, ", "))
 	}
 	for _, p := range opt.Params() {
 		if !mine[p.Tensor] {

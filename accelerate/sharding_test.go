@@ -268,3 +268,30 @@ func equalWeights(a, b map[string]string) bool {
 	}
 	return len(a) == len(b)
 }
+
+// byNorm is a transform that looks at a whole parameter.
+type byNorm struct{}
+
+func (byNorm) State(tensor.Named) []optim.StateTensor { return nil }
+
+func (byNorm) Apply(*tensor.Ctx, tensor.Named, *optim.Group, *optim.Slot, *tensor.Tensor) {}
+
+// An optimizer that does not promise to compute element by element is refused by name.
+func TestOptimizersThatNeedWholeParametersAreRefused(t *testing.T) {
+	a := args.Default("")
+	a.NumReplicas = 2
+	err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+		m, err := gpt2.New(nn.NewInit(acc.Device(), 3), wideConfig())
+		if err != nil {
+			return err
+		}
+		if err := acc.Place(context.Background(), m, m.RecomputeUnits()); err != nil {
+			return err
+		}
+		opt := optim.New(acc.Ctx(), "lamb", []*optim.Group{{Params: acc.Trained(), LR: 1e-2}}, optim.L2{}, byNorm{})
+		return acc.Prepare(context.Background(), m, opt, nil)
+	}, accelerate.WithSharding(accelerate.Sharding{Strategy: args.FullShard}), accelerate.WithLogger(quiet))
+	require.ErrorContains(t, err, "accelerate: optimizer lamb: accelerate_test.byNorm needs whole parameters, and "+
+		"they are "+
+		"sharded: want no fsdp and zero_stage, or an optim.Elementwise")
+}

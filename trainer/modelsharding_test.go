@@ -108,3 +108,16 @@ func content(t *testing.T, fsys vfs.FS, path string) string {
 	require.NoError(t, err)
 	return string(text)
 }
+
+// Every optimizer that is built in steps on shards with the bits of whole parameters.
+func TestOptimizersOfShardedModels(t *testing.T) {
+	for _, optimizer := range []func(a *args.TrainingArguments){
+		func(a *args.TrainingArguments) { a.Optim = args.OptimAdam },
+		func(a *args.TrainingArguments) { a.Optim, a.OptimArgs = args.OptimSGD, "momentum=0.9,nesterov=true" },
+	} {
+		one := trainOnRanks(t, 1, optimizer)
+		many := trainOnRanks(t, 2, optimizer, shardings["fsdp full_shard"])
+		require.Equal(t, one.history, many.history)
+		require.Equal(t, one.weights, many.weights)
+	}
+}
