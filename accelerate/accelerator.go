@@ -46,10 +46,11 @@ type Accelerator struct {
 	sealed bool // the last was: gradients are on their way
 	noSync int  // nested calls of NoSync
 
-	hook  ddp.Hook // nil: what ddp_comm_hook says
-	own   precisions
-	trace tracer
-	ran   *tensor.DTypeCounts // of the first window under bf16 or fp16; nil: nobody counts
+	hook     ddp.Hook // nil: what ddp_comm_hook says
+	exchange ddp.Hook // the one in use; nil: gradients are not exchanged
+	own      precisions
+	trace    tracer
+	ran      *tensor.DTypeCounts // of the first window under bf16 or fp16; nil: nobody counts
 }
 
 // Option changes what New chooses.

@@ -15,13 +15,18 @@ import (
 
 // join makes this rank part of the job: see Prepare.
 func (a *Accelerator) join(ctx context.Context) error {
-	hook, err := commHook(a.hook, string(a.args.DDPCommHook))
+	hook, err := commHook(a.hook, string(a.args.DDPCommHook), a.args.DDPCommStateOption)
 	if err != nil {
 		return err
 	}
 	if err := a.compare(ctx, hook); err != nil {
 		return err
 	}
+	if _, ok := hook.(ddp.Stateful); ok && a.scaler != nil {
+		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps gradients from step to step, and the scale of fp16 "+
+			"changes: want bf16 or float32", hook.Name())
+	}
+	a.exchange = hook
 	all := a.tree.State() // those that are not trained too
 	differed, err := ddp.Verify(ctx, a.ctx, a.group, all)
 	if err != nil {
@@ -62,11 +67,11 @@ func (a *Accelerator) join(ctx context.Context) error {
 }
 
 // commHook is what happens to gradients between ranks: the program's own hook, or the one of a name.
-func commHook(own ddp.Hook, name string) (ddp.Hook, error) {
+func commHook(own ddp.Hook, name string, settings map[string]any) (ddp.Hook, error) {
 	if own != nil {
 		return own, nil
 	}
-	h, err := ddp.HookByName(name)
+	h, err := ddp.HookByName(name, settings)
 	if err != nil {
 		return nil, fmt.Errorf("accelerate: ddp_comm_hook: %w", err)
 	}

@@ -36,6 +36,7 @@ func (a *TrainingArguments) Diff(other *TrainingArguments) []Difference {
 func (a *TrainingArguments) Clone() *TrainingArguments {
 	c := *a
 	c.LRSchedulerKwargs = maps.Clone(a.LRSchedulerKwargs)
+	c.DDPCommStateOption = maps.Clone(a.DDPCommStateOption)
 	c.AcceleratorConfig = maps.Clone(a.AcceleratorConfig)
 	c.ReportTo = slices.Clone(a.ReportTo)
 	v := reflect.ValueOf(&c).Elem()
