@@ -22,11 +22,6 @@ func (a *Accelerator) join(ctx context.Context) error {
 	if err := a.compare(ctx, hook); err != nil {
 		return err
 	}
-	if _, ok := hook.(ddp.Stateful); ok && a.scaler != nil {
-		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps gradients from step to step, and the scale of fp16 "+
-			"changes: want bf16 or float32", hook.Name())
-	}
-	a.exchange = hook
 	all := a.tree.State() // those that are not trained too
 	differed, err := ddp.Verify(ctx, a.ctx, a.group, all)
 	if err != nil {
@@ -47,6 +42,10 @@ func (a *Accelerator) join(ctx context.Context) error {
 	if group == nil { // all ranks see the same data
 		return nil
 	}
+	if err := checkStateful(a, hook); err != nil {
+		return err
+	}
+	a.exchange = hook
 	a.ddp, err = ddp.New(a.ctx, group, a.params, ddp.Options{
 		BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),
 		RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
@@ -76,6 +75,20 @@ func commHook(own ddp.Hook, name string, settings map[string]any) (ddp.Hook, err
 		return nil, fmt.Errorf("accelerate: ddp_comm_hook: %w", err)
 	}
 	return h, nil
+}
+
+// checkStateful refuses a hook with a state where that cannot be kept.
+func checkStateful(a *Accelerator, hook ddp.Hook) error {
+	_, ok := hook.(ddp.Stateful)
+	switch {
+	case ok && a.scaler != nil:
+		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps gradients from step to step, and the scale of fp16 "+
+			"changes: want bf16 or float32", hook.Name())
+	case ok && a.Data().Size() != a.size:
+		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps a state, which is saved for %d ranks that share the data "+
+			"only, of %d: want a hook without state", hook.Name(), a.Data().Size(), a.size)
+	}
+	return nil
 }
 
 // BeginWindow prepares the exchange for the next window. It is collective: call it on
@@ -110,7 +123,7 @@ func release(a *Accelerator) error {
 		return nil
 	}
 	r := a.ddp
-	a.ddp = nil
+	a.ddp, a.exchange = nil, nil
 	a.sum.settle(nil) // the buckets go
 	return r.Close()
 }

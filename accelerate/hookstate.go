@@ -12,9 +12,15 @@ import (
 	"github.com/lockstep-ml/lockstep/dist"
 )
 
-// GatherHookState collects the states of all ranks' communication hooks on rank 0, in rank order, for a checkpoint. It
-// is nil on other ranks, and if the hook has no state. It is collective.
-func (a *Accelerator) GatherHookState(ctx context.Context) ([]ddp.State, error) {
+// HookState is the state of a job's communication hooks.
+type HookState struct {
+	Name  string      // of the hook
+	Ranks []ddp.State // in rank order
+}
+
+// GatherHookState collects the states of all ranks' communication hooks on rank 0, for a checkpoint. It is nil on other
+// ranks, and if the hook has no state. It is collective.
+func (a *Accelerator) GatherHookState(ctx context.Context) (*HookState, error) {
 	h, ok := a.exchange.(ddp.Stateful)
 	if !ok {
 		return nil, nil
@@ -66,17 +72,17 @@ func (a *Accelerator) GatherHookState(ctx context.Context) ([]ddp.State, error) 
 	if g.Rank() != 0 {
 		return nil, nil
 	}
-	return states, nil
+	return &HookState{h.Name(), states}, nil
 }
 
-// SetHookState gives this rank's communication hook its part of the states that GatherHookState collected, on any number
-// of ranks. Call it after Prepare, between steps. A hook without state takes none.
-func (a *Accelerator) SetHookState(saved []ddp.State) error {
+// SetHookState gives this rank's communication hook its part of what GatherHookState collected, on any number of ranks.
+// Call it after Prepare, between steps. Another hook than the one that was saved keeps the state that it has.
+func (a *Accelerator) SetHookState(saved *HookState) error {
 	h, ok := a.exchange.(ddp.Stateful)
-	if !ok {
+	if !ok || h.Name() != saved.Name {
 		return nil
 	}
-	s, err := ddp.Share(saved, a.Data().Rank(), a.Data().Size())
+	s, err := ddp.Share(saved.Ranks, a.Data().Rank(), a.Data().Size())
 	if err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}

@@ -74,6 +74,10 @@ func (r *run) save(ctx context.Context) error {
 	if s := t.state.BestGlobalStep; s != nil && r.saved[*s] {
 		t.state.BestModelCheckpoint = new(fmt.Sprintf("checkpoint-%d", *s))
 	}
+	hook, err := r.hookParts(ctx)
+	if err != nil {
+		return err
+	}
 	if !t.acc.IsMain() {
 		r.savedAt = t.state.GlobalStep
 		return t.fire(callbacks.Save)
@@ -82,6 +86,7 @@ func (r *run) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	parts = append(parts, hook...)
 	info, err := t.store.Save(ctx, t.state.GlobalStep, checkpoint.Content{RunID: r.progress.RunID, Parts: parts})
 	if err != nil {
 		return fmt.Errorf("trainer: %w", err)
