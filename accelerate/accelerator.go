@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/leaves"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/internal/kernels"
@@ -26,7 +27,7 @@ import (
 // order, and an error on one rank is an error on all.
 type Accelerator struct {
 	Ranks
-	devices []func() (*tensor.Device, error) // of WithDevices
+	devices devices
 	dev     *tensor.Device
 	ctx     *tensor.Ctx
 
@@ -36,27 +37,29 @@ type Accelerator struct {
 	params []tensor.Named
 	frozen []tensor.Named // at Prepare
 	opt    *optim.Optimizer
-	sum    *accumulator
+	grads  gradients
+	disk   offloaded
 	scaler *Scaler     // nil: not with fp16
 	norm   float64     // of the window's gradients as ClipGradNorm measured it; −1 before
 	stats  *statistics // nil: the model tracks none
-	ddp    *ddp.Reducer
 	unhook []func()
-	last   bool // the backward under way is the last of this rank's leaves in the window
 	sealed bool // the last was: gradients are on their way
 	noSync int  // nested calls of NoSync
 
-	hook     ddp.Hook // nil: what ddp_comm_hook says
-	exchange ddp.Hook // the one in use; nil: gradients are not exchanged
-	own      precisions
-	trace    tracer
-	ran      *tensor.DTypeCounts // of the first window under bf16 or fp16; nil: nobody counts
+	sharding Sharding
+	leaves   int  // M
+	placed   bool // Place is done, and Prepare is not
+
+	hook  ddp.Hook // nil: what ddp_comm_hook says
+	own   precisions
+	trace tracer
+	ran   *tensor.DTypeCounts // of the first window under bf16 or fp16; nil: nobody counts
 }
 
 // Option changes what New chooses.
 type Option func(*Accelerator)
 
-// WithDevice runs on dev instead of the CPU.
+// WithDevice runs on dev instead of the device that the arguments name.
 func WithDevice(dev *tensor.Device) Option { return func(a *Accelerator) { a.dev = dev } }
 
 // WithGroup makes the accelerator a rank of g. It closes g at the end.
@@ -75,18 +78,19 @@ func WithCommHook(h ddp.Hook) Option { return func(a *Accelerator) { a.hook = h 
 // among those that a launcher started; see Open. With WithGroup it is a rank of that group
 // instead.
 func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
-	acc, err := create(a, opts, -1)
+	acc, err := create(a, named(a.Device), opts, -1)
 	if err != nil {
 		return nil, err
 	}
 	return acc, acc.arrange()
 }
 
-// create is New for a rank whose number may yet change. local is its number among the goroutines of the process; −1 if
-// it is not one.
-func create(a *args.TrainingArguments, opts []Option, local int) (*Accelerator, error) {
-	acc := &Accelerator{Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
-		kernels: kernels.Active().String()}}
+// create is New for a rank whose number may yet change. on are the devices without WithDevices. local is its number
+// among the goroutines of the process; −1 if it is not one.
+func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*Accelerator, error) {
+	acc := &Accelerator{devices: on, Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
+		kernels: kernels.Active().String()}, sharding: Sharding{Strategy: a.ShardStrategy(),
+		Gather: !a.FSDPShareParameters}}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -121,6 +125,7 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 	return samplers.Layout{
 		BatchSize: a.args.PerDeviceTrainBatchSize, DropLast: a.args.DataloaderDropLast,
 		AccumulationSteps: gas, WorldSize: peers.Size(), Rank: peers.Rank(),
+		Interleaved: a.sharding.interleaved(peers.Size()),
 	}, nil
 }
 
@@ -134,10 +139,33 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 // all ranks alike; one that is frozen now stays so: Reduce returns an error if it requires a gradient
 // later. To unfreeze layers one by one, prepare with all trainable and then freeze some.
 func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.Optimizer, units []nn.Module) error {
-	if err := release(a); err != nil {
+	if !a.placed || a.model != model {
+		if err := a.Place(ctx, model, units); err != nil {
+			return err
+		}
+	}
+	if err := a.grads.check(opt); err != nil {
 		return err
 	}
-	a.model, a.tree, a.opt = model, nn.Walk(model), opt
+	if opt != nil { // not of a loop that steps by itself
+		if err := checkMemory(a, opt); err != nil {
+			return err
+		}
+		if err := offloadState(a, opt); err != nil {
+			return err
+		}
+	}
+	a.opt, a.placed = opt, false
+	return nil
+}
+
+// Place is the part of Prepare that comes before the optimizer is made: it puts the model's parameters where they
+// belong. Where they are sharded (see Sharding), the optimizer is made for Trained, after Place and before Prepare.
+func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Module) error {
+	if err := release(a, true); err != nil {
+		return err
+	}
+	a.model, a.tree, a.opt, a.units, a.placed = model, nn.Walk(model), nil, nil, false
 	if a.args.GradientCheckpointing {
 		if len(units) == 0 {
 			return fmt.Errorf("accelerate: gradient_checkpointing is on, but %T names no units to recompute "+
@@ -145,6 +173,45 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 		}
 		a.units = units
 	}
+	if err := findTrained(a); err != nil {
+		return err
+	}
+	if err := a.own.check(a.tree); err != nil {
+		return err
+	}
+	a.scaler, a.norm = newScaler(a.args), -1
+	if lower(a.args) != tensor.Invalid {
+		a.ran = &tensor.DTypeCounts{}
+	}
+	layout, err := a.Layout()
+	if err != nil {
+		return err
+	}
+	a.leaves = int(layout.Leaves())
+	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
+	a.grads = newWhole(a)
+	if err := offloadParams(a); err != nil {
+		return err
+	}
+	switch {
+	case a.size == 1:
+		a.placed = true
+		return nil
+	case a.group == nil:
+		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.rank, a.size)
+	case a.Data().group == nil && a.Data().size > 1:
+		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.rank,
+			a.size)
+	}
+	if err := a.join(ctx, units); err != nil {
+		return err
+	}
+	a.placed = true
+	return nil
+}
+
+// findTrained finds the parameters that are trained and refuses a model that cannot be.
+func findTrained(a *Accelerator) error {
 	for _, p := range a.tree.State() {
 		if p.Device() != a.dev {
 			return fmt.Errorf("accelerate: parameter %s is on %s, want %s: call MoveModel before the optimizer is made",
@@ -160,13 +227,6 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 			}
 		}
 	}
-	if err := a.own.check(a.tree); err != nil {
-		return err
-	}
-	a.scaler, a.norm = newScaler(a.args), -1
-	if lower(a.args) != tensor.Invalid {
-		a.ran = &tensor.DTypeCounts{}
-	}
 	a.params, a.frozen = nil, nil
 	for _, p := range a.tree.Parameters() {
 		if p.IsLeaf() {
@@ -178,22 +238,7 @@ func (a *Accelerator) Prepare(ctx context.Context, model nn.Module, opt *optim.O
 	if len(a.params) == 0 {
 		return errors.New("accelerate: the model has no parameter that requires grad: nothing to train")
 	}
-	layout, err := a.Layout()
-	if err != nil {
-		return err
-	}
-	a.sum = newAccumulator(a.ctx.NoGrad(), a.params, int(layout.Leaves()), a.args.DeterministicRanks)
-	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
-	switch {
-	case a.size == 1:
-		return nil
-	case a.group == nil:
-		return fmt.Errorf("accelerate: rank %d of %d is not connected: want Connect before Prepare", a.rank, a.size)
-	case a.Data().group == nil && a.Data().size > 1:
-		return fmt.Errorf("accelerate: rank %d of %d has no groups of its mesh: want Open before Prepare", a.rank,
-			a.size)
-	}
-	return a.join(ctx)
+	return nil
 }
 
 // Tree is the prepared model's parameters and modules.
@@ -201,6 +246,10 @@ func (a *Accelerator) Tree() *nn.Tree { return a.tree }
 
 // Params are the trained parameters in registration order.
 func (a *Accelerator) Params() []tensor.Named { return a.params }
+
+// Trained is what the optimizer of this rank updates: the trained parameters or, where they are sharded, what the rank
+// owns of them, as vectors under the parameters' names. Reduce leaves the gradients there.
+func (a *Accelerator) Trained() []tensor.Named { return a.grads.trained() }
 
 // TrainCtx is the context of a training forward pass whose first sample has the given
 // position in the training stream.
@@ -258,33 +307,29 @@ func (a *Accelerator) Backward(c *nn.Ctx, lossSum *tensor.Tensor, count int64, l
 			"leaf %d comes after the rank's last of the window: want last in one backward pass alone, and Reduce "+
 				"behind it", leaf)})
 	}
-	a.sum.begin(leaf)
+	last = last && a.noSync == 0
+	a.grads.begin(leaf, last)
 	if a.stats != nil {
 		a.stats.own(leaf)
 	}
-	a.last = last && a.noSync == 0
-	defer func() { a.last, a.sealed = false, a.last }()
+	defer func() { a.sealed = last }()
 	defer a.trace.backward(a.rank, leaf, time.Now())
 	seed := tensor.Full(c.Ctx, lossSum.DType(), a.scaler.factor()/float64(max(count, 1)), lossSum.Shape()...)
 	var opts []tensor.BackwardOption
-	if a.last {
+	if last {
 		opts = append(opts, tensor.DroppingLowered())
 	}
-	if a.last && a.ddp != nil {
-		opts = append(opts, tensor.Reaching(func(reached func(*tensor.Tensor) bool) { announceUnused(a, reached) }))
+	if a.grads.sends() {
+		opts = append(opts, tensor.Reaching(func(reached func(*tensor.Tensor) bool) {
+			for i, p := range a.params { // so that nothing waits for them until the end
+				if !reached(p.Tensor) {
+					a.grads.ready(i)
+				}
+			}
+		}))
 	}
+	defer a.grads.end()
 	tensor.Backward(c.Ctx, []*tensor.Tensor{lossSum}, []*tensor.Tensor{seed}, nil, opts...)
-}
-
-// announceUnused sends off what the last backward pass of a window will not add to, so that
-// no bucket waits for it until the end.
-func announceUnused(a *Accelerator, reached func(leaf *tensor.Tensor) bool) {
-	for i, p := range a.params {
-		if !reached(p.Tensor) {
-			a.sum.finishParam(i)
-			a.ddp.Ready(i)
-		}
-	}
 }
 
 // Reduce ends a window. Afterwards the gradients of the parameters are the sums over all
@@ -299,15 +344,12 @@ func (a *Accelerator) Reduce(ctx context.Context) error {
 				"trained: want it trainable at Prepare, and frozen after it", p.Name)
 		}
 	}
-	if err := tensor.Try(a.sum.finish); err != nil {
+	a.sealed = false
+	began := time.Now()
+	if err := a.grads.finish(ctx); err != nil {
 		return err
 	}
-	a.sealed = false
-	if a.ddp != nil {
-		began := time.Now()
-		if err := a.ddp.Finish(ctx); err != nil {
-			return err
-		}
+	if a.group != nil {
 		a.trace.phase(a.rank, "wait", began)
 	}
 	if err := checkDTypes(a); err != nil {
@@ -340,11 +382,12 @@ func checkDTypes(a *Accelerator) error {
 
 // ClipGradNorm clips the joint L2 norm of all gradients to maxNorm (0 only measures it) and returns the norm before
 // clipping, without the scale of fp16, which it takes away. The gradients themselves stay unchanged: Step scales them
-// in the pass that reads them.
+// in the pass that reads them. Where the model is sharded it is collective, as Step is, and panics with a *tensor.Error
+// if a rank is lost, which Run returns as an error.
 func (a *Accelerator) ClipGradNorm(maxNorm float64) float64 {
 	defer a.trace.phase(a.rank, "clip", time.Now())
 	scale := a.scaler.factor()
-	norm := optim.GradNorm(a.ctx, a.params) / scale
+	norm := a.grads.norm() / scale
 	a.norm = norm
 	if a.opt != nil {
 		a.opt.ScaleGrads(optim.ClipFactor(norm, maxNorm) / scale)
@@ -368,6 +411,7 @@ func (a *Accelerator) Step() {
 	defer a.trace.collectives(a.rank, a.group)
 	defer a.trace.phase(a.rank, "optimizer", time.Now())
 	a.opt.Step(a.ctx)
+	a.grads.stepped()
 	if a.stats != nil {
 		a.stats.track()
 	}
@@ -376,7 +420,7 @@ func (a *Accelerator) Step() {
 // GradientSets is the largest number of gradients of a parameter that exist at the same time: that of the current
 // micro-batch and the sums of earlier ones that wait in the tree.
 func (a *Accelerator) GradientSets() int {
-	return bits.Len(uint(max(1, a.sum.leaves/a.sum.q/a.Data().Size())))
+	return bits.Len(uint(max(1, leaves.Groups(a.leaves, a.args.DeterministicRanks)/a.Data().Size())))
 }
 
 // ZeroGrad discards all gradients and batch statistics and prepares the next window. On one rank it also frees the
@@ -387,7 +431,7 @@ func (a *Accelerator) ZeroGrad() {
 	if a.opt != nil {
 		a.opt.ScaleGrads(1)
 	}
-	a.sum.reset()
+	a.grads.reset()
 	a.sealed = false
 	if a.stats != nil {
 		a.stats.forget(0)

@@ -5,6 +5,7 @@ package accelerate
 import (
 	"fmt"
 
+	"github.com/lockstep-ml/lockstep/accelerate/leaves"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -20,30 +21,14 @@ type accumulator struct {
 	leaves int // M
 	q      int
 	group  int // the group that the parameters' gradients belong to; −1 before the first leaf
-	stacks []stack
+	sums   []leaves.Tree
+	done   []bool           // per parameter: the total is its gradient
 	home   []*tensor.Tensor // where gradients are exchanged, per parameter: totals lie there; nil if they are not
 }
 
-// stack holds a parameter's finished subtrees, the larger below, nil where no gradient
-// came. After group g there is one subtree for each bit that is set in g+1, over as many
-// groups as the bit is worth.
-type stack struct {
-	sums []*tensor.Tensor
-	done bool // the total is the parameter's gradient
-}
-
-func newAccumulator(c *tensor.Ctx, params []tensor.Named, leaves, ranks int) *accumulator {
-	return &accumulator{c: c, params: params, leaves: leaves, q: leaves / groups(leaves, ranks), group: -1,
-		stacks: make([]stack, len(params))}
-}
-
-// groups is E.
-func groups(leaves, ranks int) int {
-	e := 1
-	for e*2 <= ranks && leaves%(e*2) == 0 {
-		e *= 2
-	}
-	return e
+func newAccumulator(c *tensor.Ctx, params []tensor.Named, count, ranks int) *accumulator {
+	return &accumulator{c: c, params: params, leaves: count, q: count / leaves.Groups(count, ranks), group: -1,
+		sums: make([]leaves.Tree, len(params)), done: make([]bool, len(params))}
 }
 
 // begin readies the gradients for a leaf's backward pass. Leaves come in ascending order;
@@ -71,15 +56,9 @@ func (a *accumulator) carry() {
 	}
 }
 
-// carryParam puts a parameter's finished group onto its stack and merges equal subtrees. The
-// next group's gradient gets memory when it comes.
+// carryParam puts a parameter's finished group into its tree. The next group's gradient gets memory when it comes.
 func (a *accumulator) carryParam(i int) {
-	s := &a.stacks[i]
-	sum := take(a.params[i])
-	for level := 0; a.group>>level&1 == 1; level++ {
-		sum = s.merge(a.c, sum)
-	}
-	s.sums = append(s.sums, sum)
+	a.sums[i].Add(a.c, a.group, take(a.params[i]))
 }
 
 // take removes the gradient from the parameter, with its buffer; nil if there is none.
@@ -90,50 +69,28 @@ func take(p tensor.Named) *tensor.Tensor {
 	return p.SwapGrad(nil, false)
 }
 
-// merge pops the top subtree and adds sum to it, whose memory is free then.
-func (s *stack) merge(c *tensor.Ctx, sum *tensor.Tensor) *tensor.Tensor {
-	n := len(s.sums) - 1
-	left := s.sums[n]
-	s.sums = s.sums[:n]
-	switch {
-	case left == nil:
-		return sum
-	case sum == nil:
-		return left
-	}
-	tensor.AddInto(c, left, sum)
-	sum.Free() // never a gradient's home, which holds the first of the sums
-	return left
-}
-
 // finishParam makes the total of a parameter its gradient. It may be called during the
 // last leaf's backward pass, when the parameter's gradient of that leaf is complete.
 func (a *accumulator) finishParam(i int) {
-	s := &a.stacks[i]
-	if s.done {
+	if a.done[i] {
 		return
 	}
-	s.done = true
+	a.done[i] = true
 	if a.group <= 0 {
 		return // one group: the gradient lies where it belongs
 	}
 	a.carryParam(i)
-	var total *tensor.Tensor
-	for len(s.sums) > 0 {
-		total = s.merge(a.c, total)
+	if total := a.sums[i].Total(a.c); total != nil {
+		a.params[i].SwapGrad(total, true)
 	}
-	if total == nil {
-		return
-	}
-	a.params[i].SwapGrad(total, true)
 }
 
 // finish makes the totals the parameters' gradients and ends the window.
 func (a *accumulator) finish() {
 	for i := range a.params {
 		a.finishParam(i)
-		a.stacks[i].done = false
 	}
+	clear(a.done)
 	a.group = -1
 }
 
@@ -141,26 +98,23 @@ func (a *accumulator) finish() {
 // and forgets all gradients. The parameters' buffers are there already.
 func (a *accumulator) settle(home []*tensor.Tensor) {
 	a.group, a.home = -1, home
-	for i := range a.stacks {
-		s := &a.stacks[i]
-		s.sums, s.done = nil, false
-	}
+	clear(a.sums)
+	clear(a.done)
 }
 
 // reset forgets all gradients, those of an unfinished window too, and frees all that is not a home.
 func (a *accumulator) reset() {
 	a.group = -1
 	for i, p := range a.params {
-		s := &a.stacks[i]
 		p.ZeroGrad()
 		if a.home != nil {
 			a.free(i, p.SwapGrad(a.home[i], false))
 		}
-		for _, sum := range s.sums {
+		for _, sum := range a.sums[i].Take() {
 			a.free(i, sum)
 		}
-		s.sums, s.done = s.sums[:0], false
 	}
+	clear(a.done)
 }
 
 // free frees a gradient of parameter i, unless it has its home.

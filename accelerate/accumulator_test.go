@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate/leaves"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
@@ -197,7 +198,7 @@ func TestAccumulatorGroups(t *testing.T) {
 		{1, 8, 1, 1}, {2, 8, 2, 1}, {3, 8, 1, 3}, {4, 8, 4, 1}, {6, 8, 2, 3}, {8, 8, 8, 1}, {12, 8, 4, 3},
 		{16, 8, 8, 2}, {16, 1, 1, 16}, {16, 2, 2, 8}, {16, 64, 16, 1}, {24, 8, 8, 3}, {7, 64, 1, 7}, {40, 4, 4, 10},
 	} {
-		require.Equal(t, k.e, groups(k.leaves, k.ranks), "E of %d leaves, %d ranks", k.leaves, k.ranks)
+		require.Equal(t, k.e, leaves.Groups(k.leaves, k.ranks), "E of %d leaves, %d ranks", k.leaves, k.ranks)
 		require.Equal(t, k.q, newAccumulator(nil, nil, k.leaves, k.ranks).q, "q of %d leaves, %d ranks", k.leaves,
 			k.ranks)
 	}

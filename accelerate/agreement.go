@@ -24,7 +24,8 @@ type fingerprint struct {
 // shared are the settings that ranks must share although a run may be resumed with others:
 // their calls depend on them.
 var shared = []string{"ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_require_equal_init", "ddp_static_graph",
-	"load_best_model_at_end", "per_device_eval_batch_size", "prediction_loss_only"}
+	"fsdp", "fsdp_state_dict_type", "zero_stage", "load_best_model_at_end", "per_device_eval_batch_size",
+	"prediction_loss_only"}
 
 // compare checks that all ranks run with the same settings and kernels: with others, bits
 // would differ silently.

@@ -38,7 +38,7 @@ func (c cut) samples() int64 {
 // own gives the samples [begin, end) of this rank's micro-batch k of a window.
 func (c cut) own(k int64) (begin, end int64) {
 	size := int64(c.layout.BatchSize)
-	begin = (int64(c.layout.Rank*c.layout.AccumulationSteps) + k) * size
+	begin = int64(c.layout.Leaf(int(k))) * size
 	if c.rule != nil {
 		size = c.rule.Size()
 		begin = k*c.rule.Block() + int64(c.layout.Rank)*size
@@ -206,11 +206,14 @@ func (c *cutter) share(w *rawWindow, samples []any) {
 	w.Samples, w.Leaves = n, int((n+size-1)/size)
 	for k := range int64(c.cut.layout.AccumulationSteps) {
 		begin, end := c.cut.own(k)
+		leaf := c.cut.layout.Leaf(int(k))
 		if end = min(end, n); begin >= end {
-			return
+			if !c.cut.layout.Interleaved || k*int64(c.cut.layout.WorldSize)*size >= n {
+				return
+			}
+			leaf, begin, end = -1, (n-1)/size*size, n // repeats the last leaf
 		}
-		m := samplers.MicroBatch{Leaf: c.cut.layout.Rank*c.cut.layout.AccumulationSteps + int(k),
-			Position: c.place.Position + begin}
+		m := samplers.MicroBatch{Leaf: leaf, Position: c.place.Position + begin}
 		for i := begin; i < end; i++ {
 			index := c.place.Items + i
 			if i >= took {

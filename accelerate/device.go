@@ -5,21 +5,60 @@ package accelerate
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
+// accelerators are the kinds of devices that auto prefers to the CPU.
+var accelerators = []string{"cuda"}
+
+// devices are those that the ranks of a host take in turn.
+type devices struct {
+	names []string
+	open  []func() (*tensor.Device, error)
+	auto  bool // the CPU takes the place of one that cannot be opened
+}
+
+func newDevices(names ...string) devices {
+	d := devices{names: names}
+	for _, name := range names {
+		d.open = append(d.open, sync.OnceValues(func() (*tensor.Device, error) { return tensor.OpenDevice(name) }))
+	}
+	return d
+}
+
+// named are the devices that the argument device asks for: one, all of a kind, or with auto those of the first kind
+// of accelerators that the program has.
+func named(device string) devices {
+	if device == args.DeviceAuto {
+		for _, kind := range accelerators {
+			if d := named(kind); len(d.names) > 1 || slices.Contains(tensor.DeviceNames(), d.names[0]) {
+				d.auto = true
+				return d
+			}
+		}
+		return newDevices("cpu")
+	}
+	names := slices.DeleteFunc(tensor.DeviceNames(), func(name string) bool {
+		return !strings.HasPrefix(name, device+":")
+	})
+	if len(names) == 0 {
+		names = []string{device}
+	}
+	return newDevices(names...)
+}
+
 // WithDevices gives the ranks of a host devices of their own: of n names for tensor.OpenDevice, the rank that is number
 // i on its host, a process or a goroutine, computes on the one at i modulo n. Ranks that get the same name share the
-// device. WithDevice takes precedence.
+// device. It takes the place of the argument device; WithDevice takes precedence.
 func WithDevices(names ...string) Option {
-	open := make([]func() (*tensor.Device, error), len(names))
-	for i, name := range names {
-		open[i] = sync.OnceValues(func() (*tensor.Device, error) { return tensor.OpenDevice(name) })
-	}
-	return func(a *Accelerator) { a.devices = open }
+	list := newDevices(names...)
+	return func(a *Accelerator) { a.devices = list }
 }
 
 // openDevice chooses the rank's device. local is its number among the goroutines of the process; −1 if it is not one.
@@ -27,16 +66,18 @@ func openDevice(a *Accelerator, local int) error {
 	switch {
 	case a.dev != nil:
 		return nil
-	case len(a.devices) == 0:
-		a.dev = tensor.CPU()
-		return nil
 	case local < 0 && a.processes != nil:
 		local = a.processes.env.LocalRank
 	case local < 0:
 		local = a.rank
 	}
+	i := local % len(a.devices.names)
 	var err error
-	if a.dev, err = a.devices[local%len(a.devices)](); err != nil {
+	if a.dev, err = a.devices.open[i](); err != nil && a.devices.auto {
+		a.log.Warn("the device cannot be used: computing on the CPU", "device", a.devices.names[i], "error", err)
+		a.dev, err = tensor.CPU(), nil
+	}
+	if err != nil {
 		return fmt.Errorf("accelerate: device of local rank %d: %w", local, err)
 	}
 	return nil

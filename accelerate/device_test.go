@@ -3,7 +3,9 @@
 package accelerate_test
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,6 +81,73 @@ func TestRanksHaveDevices(t *testing.T) {
 	require.EqualError(t, err, "accelerate: device of local rank 0: no such hardware")
 	_, err = accelerate.New(rankArgs(1), accelerate.WithDevices("none"))
 	require.ErrorContains(t, err, `no device "none" is built in: want one of absent, cpu, deferred:0`)
+}
+
+// The argument device names one device, or a kind of which each rank of a host takes its own, by its number there.
+func TestDeviceArgument(t *testing.T) {
+	for name := range devices {
+		devices[name] = tensor.NewDevice(deferred.New(1))
+		defer devices[name].Close()
+	}
+	defer accelerate.SetAccelerators("cuda")
+	for _, row := range []struct {
+		device, accelerator string
+		want                []string // of three ranks
+	}{
+		{"cpu", "deferred", []string{"cpu", "cpu", "cpu"}},
+		{"deferred:1", "cuda", []string{"deferred:1", "deferred:1", "deferred:1"}},
+		{"deferred", "cuda", []string{"deferred:0", "deferred:1", "deferred:0"}},
+		{"auto", "cuda", []string{"cpu", "cpu", "cpu"}}, // the program has none
+		{"auto", "deferred", []string{"deferred:0", "deferred:1", "deferred:0"}},
+		{"auto", "absent", []string{"cpu", "cpu", "cpu"}}, // the machine has none
+	} {
+		accelerate.SetAccelerators(row.accelerator)
+		a := rankArgs(3)
+		a.Device = row.device
+		var log bytes.Buffer
+		logger := accelerate.WithLogger(slog.New(slog.NewTextHandler(&log, nil)))
+		list, err := accelerate.Replicas(a, 3, logger)
+		require.NoError(t, err)
+		deviceOf := func(name string) *tensor.Device {
+			if name == "cpu" {
+				return tensor.CPU()
+			}
+			return devices[name]
+		}
+		for r, acc := range list {
+			require.Same(t, deviceOf(row.want[r]), acc.Device(), "%s, rank %d", row.device, r)
+		}
+		if row.accelerator == "absent" {
+			require.Contains(t, log.String(), `computing on the CPU" device=absent error="no such hardware"`)
+		} else {
+			require.Empty(t, log.String())
+		}
+		list, err = accelerate.Replicas(a, 1, accelerate.WithDevices("deferred:1"))
+		require.NoError(t, err)
+		require.Same(t, devices["deferred:1"], list[0].Device(), "the option counts")
+
+		for name, value := range map[string]string{"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1",
+			"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29400"} {
+			t.Setenv(name, value)
+		}
+		a.NumReplicas = 1
+		acc, err := accelerate.New(a, logger)
+		require.NoError(t, err)
+		require.Same(t, deviceOf(row.want[1]), acc.Device(), "%s, local rank 1", row.device)
+		require.NoError(t, acc.Close())
+		for _, name := range []string{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+			"MASTER_PORT"} {
+			t.Setenv(name, "")
+		}
+	}
+	a := rankArgs(1)
+	a.Device = "absent"
+	_, err := accelerate.New(a)
+	require.EqualError(t, err, "accelerate: device of local rank 0: no such hardware")
+	a.Device = "deferred:7"
+	_, err = accelerate.New(a)
+	require.EqualError(t, err, `accelerate: device of local rank 0: tensor: no device "deferred:7" is built in: want `+
+		"one of absent, cpu, deferred:0, deferred:1")
 }
 
 // A model that was made on the CPU is trained elsewhere once it has been moved; its tensors stay the same.

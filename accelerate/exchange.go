@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// join makes this rank part of the job: see Prepare.
-func (a *Accelerator) join(ctx context.Context) error {
+// join makes this rank part of the job: see Place.
+func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	hook, err := commHook(a.hook, string(a.args.DDPCommHook), a.args.DDPCommStateOption)
 	if err != nil {
 		return err
@@ -39,26 +39,31 @@ func (a *Accelerator) join(ctx context.Context) error {
 			hook.Name())
 	}
 	group := a.Data().group
-	if group == nil { // all ranks see the same data
+	switch {
+	case group == nil: // all ranks see the same data
 		return nil
+	case a.sharding.Strategy != args.NoShard:
+		if hook.Lossy() || a.hook != nil {
+			return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
+				"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
+		}
+		err = shardGradients(a, group, units)
+	default:
+		if err := checkStateful(a, hook); err != nil {
+			return err
+		}
+		err = reduceGradients(a, group, ddp.Options{
+			BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),
+			RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
+		})
 	}
-	if err := checkStateful(a, hook); err != nil {
-		return err
-	}
-	a.exchange = hook
-	a.ddp, err = ddp.New(a.ctx, group, a.params, ddp.Options{
-		BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),
-		RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
-	})
 	if err != nil {
 		return err
 	}
-	a.sum.settle(a.ddp.Views())
 	for i, p := range a.params {
 		a.unhook = append(a.unhook, p.OnGrad(func(*tensor.Ctx, *tensor.Tensor) {
-			if a.last {
-				a.sum.finishParam(i)
-				a.ddp.Ready(i)
+			if a.grads.sends() {
+				a.grads.ready(i)
 			}
 		}))
 	}
@@ -85,8 +90,8 @@ func checkStateful(a *Accelerator, hook ddp.Hook) error {
 		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps gradients from step to step, and the scale of fp16 "+
 			"changes: want bf16 or float32", hook.Name())
 	case ok && a.Data().Size() != a.size:
-		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps a state, which is saved for %d ranks that share the data "+
-			"only, of %d: want a hook without state", hook.Name(), a.Data().Size(), a.size)
+		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps a state, which is saved for %d ranks that share the "+
+			"data only, of %d: want a hook without state", hook.Name(), a.Data().Size(), a.size)
 	}
 	return nil
 }
@@ -94,14 +99,11 @@ func checkStateful(a *Accelerator, hook ddp.Hook) error {
 // BeginWindow prepares the exchange for the next window. It is collective: call it on
 // every rank before each window.
 func (a *Accelerator) BeginWindow(ctx context.Context) error {
-	if a.ddp == nil {
+	r, ok := a.grads.(*reduced)
+	if !ok {
 		return nil
 	}
-	rebuilt, err := a.ddp.Rebuild(ctx)
-	if rebuilt {
-		a.sum.settle(a.ddp.Views())
-	}
-	return err
+	return r.rebuild(ctx)
 }
 
 // SyncParameters copies rank 0's values of m's parameters and buffers to every rank.
@@ -113,32 +115,41 @@ func (a *Accelerator) SyncParameters(ctx context.Context, m nn.Module) error {
 	return err
 }
 
-// release takes the gradients out of the exchange.
-func release(a *Accelerator) error {
+// release takes the gradients out of the exchange, and the parameters out of their shards: see gradients.close.
+func release(a *Accelerator, whole bool) error {
 	for _, f := range a.unhook {
 		f()
 	}
 	a.unhook = nil
-	if a.ddp == nil {
+	if a.grads == nil {
 		return nil
 	}
-	r := a.ddp
-	a.ddp, a.exchange = nil, nil
-	a.sum.settle(nil) // the buckets go
-	return r.Close()
+	grads := a.grads
+	err := errors.Join(grads.close(whole), a.disk.close(a.ctx.NoGrad()))
+	a.grads = newWhole(a)
+	return err
+}
+
+// Unshard ends what Place and Prepare began: the parameters of a sharded model become whole again, on every rank, and
+// can be read and saved by each alone. It is collective. Prepare follows it before training goes on.
+func (a *Accelerator) Unshard(ctx context.Context) error {
+	if err := a.Barrier(ctx); err != nil { // a group that failed gives nothing back
+		return err
+	}
+	return release(a, true)
 }
 
 // Close leaves the rank's group without waiting for the others. Further collective work
 // needs a new group.
 func (a *Accelerator) Close() error {
 	if a.group == nil {
-		return nil
+		return a.disk.close(a.ctx.NoGrad())
 	}
 	if a.unwatch != nil { // a group of the program's own is its own to watch
 		a.unwatch()
 		a.unwatch = nil
 	}
-	err := errors.Join(a.roles.close(), a.group.Close(), release(a))
+	err := errors.Join(a.roles.close(), a.group.Close(), release(a, false))
 	a.group = nil
 	if a.processes != nil {
 		err = errors.Join(err, a.processes.close())

@@ -4,8 +4,18 @@ package accelerate
 
 import "github.com/lockstep-ml/lockstep/tensor"
 
+// SetHostLimit makes a host's memory so large, until the returned function is called.
+func SetHostLimit(bytes uint64) (back func()) {
+	before := hostLimit
+	hostLimit = func() (uint64, string) { return bytes, "a test" }
+	return func() { hostLimit = before }
+}
+
 // SetKernels makes the rank say that it computes with other kernels than it does.
 func SetKernels(a *Accelerator, name string) { a.kernels = name }
+
+// SetAccelerators makes auto prefer other kinds of devices to the CPU.
+func SetAccelerators(kinds ...string) { accelerators = kinds }
 
 // SetRan makes n what the ops of the first window computed in.
 func SetRan(a *Accelerator, n *tensor.DTypeCounts) { a.ran = n }

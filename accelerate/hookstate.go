@@ -18,10 +18,20 @@ type HookState struct {
 	Ranks []ddp.State // in rank order
 }
 
+// stateful is the hook in use, if it has a state.
+func stateful(a *Accelerator) (ddp.Stateful, bool) {
+	r, ok := a.grads.(*reduced)
+	if !ok {
+		return nil, false
+	}
+	h, ok := r.hook.(ddp.Stateful)
+	return h, ok
+}
+
 // GatherHookState collects the states of all ranks' communication hooks on rank 0, for a checkpoint. It is nil on other
 // ranks, and if the hook has no state. It is collective.
-func (a *Accelerator) GatherHookState(ctx context.Context) (*HookState, error) {
-	h, ok := a.exchange.(ddp.Stateful)
+func GatherHookState(ctx context.Context, a *Accelerator) (*HookState, error) {
+	h, ok := stateful(a)
 	if !ok {
 		return nil, nil
 	}
@@ -77,8 +87,8 @@ func (a *Accelerator) GatherHookState(ctx context.Context) (*HookState, error) {
 
 // SetHookState gives this rank's communication hook its part of what GatherHookState collected, on any number of ranks.
 // Call it after Prepare, between steps. Another hook than the one that was saved keeps the state that it has.
-func (a *Accelerator) SetHookState(saved *HookState) error {
-	h, ok := a.exchange.(ddp.Stateful)
+func SetHookState(a *Accelerator, saved *HookState) error {
+	h, ok := stateful(a)
 	if !ok || h.Name() != saved.Name {
 		return nil
 	}

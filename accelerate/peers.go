@@ -16,6 +16,15 @@ type Peers struct {
 	group *dist.Group // nil: this rank is alone, or not connected
 }
 
+// Allocated is how many bytes this rank holds in memory of the group, such as gradients that ranks exchange. What lies
+// on the device is apart, see tensor.Device.MemStats.
+func (p *Peers) Allocated() int64 {
+	if p.group == nil {
+		return 0
+	}
+	return p.group.Allocated()
+}
+
 // Rank is this rank's number among the peers, from 0.
 func (p *Peers) Rank() int { return p.rank }
 

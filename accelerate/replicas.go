@@ -12,16 +12,16 @@ import (
 )
 
 // Replicas returns the accelerators of n ranks that are goroutines of this process, in
-// rank order. They share the device, whose workers help any rank that has work, but with
-// WithDevices. Connect prepares them for collective work.
+// rank order. They take the devices that the arguments name in turn; those that share one, as the CPU, share its
+// workers, which help any rank that has work. Connect prepares them for collective work.
 func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator, error) {
-	ranks := make([]*Accelerator, n)
+	ranks, on := make([]*Accelerator, n), named(a.Device)
 	for r := range ranks {
 		if r > 0 { // a resume changes arguments, on each rank its own
 			a = a.Clone()
 		}
 		var err error
-		if ranks[r], err = create(a, opts, r); err != nil {
+		if ranks[r], err = create(a, on, opts, r); err != nil {
 			return nil, err
 		}
 		if ranks[r].processes != nil {

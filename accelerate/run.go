@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // Run calls body on every rank of this process: num_replicas goroutines, or the single
@@ -67,7 +68,11 @@ func runRank(ctx context.Context, a *Accelerator, body func(acc *Accelerator) er
 		var p any
 		if !returned {
 			err = errGoexit
-			if p = recover(); p != nil {
+			p = recover()
+			switch fault, _ := p.(*tensor.Error); {
+			case fault != nil && fault.Cause != nil: // a rank was lost in a hook, or in Step
+				p, err = nil, fault
+			case p != nil:
 				err = fmt.Errorf("panic: %v", p)
 			}
 		}

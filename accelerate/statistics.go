@@ -77,8 +77,12 @@ func (s *statistics) room(module int, like []*tensor.Tensor) []*tensor.Tensor {
 	return room
 }
 
-// own says which leaf the forward passes since the last call belong to.
+// own says which leaf the forward passes since the last call belong to; −1: they count nowhere.
 func (s *statistics) own(leaf int) {
+	if leaf < 0 {
+		s.forget(s.unowned)
+		return
+	}
 	for i := s.unowned; i < len(s.reports); i++ {
 		s.reports[i].leaf = leaf
 	}

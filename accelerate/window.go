@@ -5,8 +5,10 @@ package accelerate
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
 )
@@ -73,8 +75,13 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 	}
 	a.ZeroGrad()
 	var expected int64 // terms, by the collators: what passes are divided by before losses are known
+	if batches, err = evened(ctx, a, batches); err != nil {
+		return WindowLoss{}, err
+	}
 	for _, b := range batches {
-		expected += b.Count
+		if b.Leaf >= 0 {
+			expected += b.Count
+		}
 	}
 	if expected, err = a.Data().SumCounts(ctx, expected); err != nil {
 		return WindowLoss{}, err
@@ -82,26 +89,34 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 	shared := newWindowFigures(int(layout.Leaves()), p.Figures)
 	losses := tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, len(batches))
 	defer losses.Free()
-	first := layout.Rank * layout.AccumulationSteps
 	for i, b := range batches {
+		leaf := layout.Leaf(i)
+		if b.Leaf < 0 {
+			leaf = -1
+		}
 		if i > 0 && p.Between != nil {
 			if err := p.Between(); err != nil {
 				return WindowLoss{}, err
 			}
 		}
 		last := i == len(batches)-1
-		count, err := p.microBatch(a, b, tensor.Slice(a.ctx.NoGrad(), losses, 0, i, i+1), expected, first+i, last)
+		count, err := p.microBatch(a, b, tensor.Slice(a.ctx.NoGrad(), losses, 0, i, i+1), expected, leaf, last)
 		if err != nil {
-			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: first + i, Err: err}
+			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: leaf, Err: err}
 		}
-		shared.setCount(first+i, count)
+		if leaf >= 0 {
+			shared.setCount(leaf, count)
+		}
 	}
 	if err := a.Reduce(ctx); err != nil {
 		return WindowLoss{}, err
 	}
 	for i, sum := range tensor.ToSlice[float64](a.ctx.NoGrad(), losses) { // waits for the device
-		if err := shared.setSum(first+i, sum); err != nil {
-			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: first + i, Err: err}
+		if batches[i].Leaf < 0 {
+			continue
+		}
+		if err := shared.setSum(layout.Leaf(i), sum); err != nil {
+			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: layout.Leaf(i), Err: err}
 		}
 	}
 	if err := a.Data().SumFloats(ctx, shared.all, "losses of a step"); err != nil {
@@ -110,13 +125,35 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 	copy(p.Figures, shared.figures())
 	w := shared.total()
 	if w.Count != expected && w.Count > 0 { // a loss function that counts in its own way
-		for _, p := range a.params {
+		for _, p := range a.Trained() {
 			if g := p.Grad(); g != nil {
 				tensor.ScaleInto(a.ctx.NoGrad(), g, float64(max(expected, 1))/float64(w.Count))
 			}
 		}
 	}
 	return w, nil
+}
+
+// evened gives each rank as many batches as any other has, where the ranks have to compute together: a rank without one
+// repeats its last, which counts nowhere.
+func evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data.Batch, error) {
+	if !a.Shards().GathersParameters() {
+		return batches, nil
+	}
+	most := []int64{int64(len(batches))}
+	if err := a.Data().group.AllReduce(dist.Of(most), dist.Max, dist.Label("micro-batches")).Wait(ctx); err != nil {
+		return nil, err
+	}
+	for len(batches) < int(most[0]) {
+		if len(batches) == 0 {
+			return nil, fmt.Errorf("accelerate: rank %d has no batch in this step where others have %d: want at least "+
+				"one to repeat, since a sharded model computes on all ranks at once", a.rank, most[0])
+		}
+		again := *batches[len(batches)-1]
+		again.Leaf = -1
+		batches = append(slices.Clip(batches), &again)
+	}
+	return batches, nil
 }
 
 // microBatch runs the forward and backward pass of a leaf. Its loss stays on the device, in slot.

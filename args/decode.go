@@ -162,7 +162,11 @@ func (f *field) decodeString(raw any) (any, string) {
 	case bool:
 		text = strconv.FormatBool(v)
 	default:
-		return nil, "a text (in quotes, if it looks like something else)"
+		number, ok := numberText(raw)
+		if !ok || !f.number {
+			return nil, "a text (in quotes, if it looks like something else)"
+		}
+		text = number
 	}
 	if !utf8.ValidString(text) {
 		return nil, wantUTF8

@@ -38,7 +38,7 @@ func (a *TrainingArguments) Clone() *TrainingArguments {
 	c.LRSchedulerKwargs = maps.Clone(a.LRSchedulerKwargs)
 	c.DDPCommStateOption = maps.Clone(a.DDPCommStateOption)
 	c.AcceleratorConfig = maps.Clone(a.AcceleratorConfig)
-	c.ReportTo = slices.Clone(a.ReportTo)
+	c.ReportTo, c.FSDP = slices.Clone(a.ReportTo), slices.Clone(a.FSDP)
 	v := reflect.ValueOf(&c).Elem()
 	for i := range v.NumField() {
 		if p := v.Field(i); p.Kind() == reflect.Pointer && !p.IsNil() {

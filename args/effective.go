@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"math"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
 )
 
 // ResolveSteps turns a setting of steps into a number of steps: a ratio in (0, 1)
@@ -116,6 +118,15 @@ func (a *TrainingArguments) Reporters(available ...string) ([]string, error) {
 	var c Checker
 	c.Require(want == "", "report_to", a.ReportTo, want)
 	return out, c.Err()
+}
+
+// ShardBytes is MaxShardSize in bytes.
+func (a *TrainingArguments) ShardBytes() (int64, error) {
+	n, err := safetensors.ParseSize(a.MaxShardSize)
+	if err != nil {
+		return 0, fmt.Errorf("args: max_shard_size: %w", err)
+	}
+	return n, nil
 }
 
 // ResumePath says where to go on from: last asks for the newest checkpoint of

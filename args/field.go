@@ -18,6 +18,7 @@ type field struct {
 	choices    []string
 	split      string // separates the values of a list in one text
 	path       bool   // a leading ~ is the home folder
+	number     bool   // a text that may be written as a number
 	fixed      bool   // changing it makes it another run
 	owner      int    // which struct of the list
 	index      int    // which field of that struct
@@ -68,13 +69,14 @@ func newField(t reflect.Type, i int) *field {
 		panic(fmt.Sprintf("args: %s.%s needs a tag json:\"snake_case_key\"", t, sf.Name))
 	}
 	f := &field{
-		key:   key,
-		usage: sf.Tag.Get("usage"),
-		split: sf.Tag.Get("split"),
-		path:  sf.Tag.Get("path") == "true",
-		fixed: sf.Tag.Get("resume") == "fixed",
-		index: i,
-		kind:  sf.Type.Kind(),
+		key:    key,
+		usage:  sf.Tag.Get("usage"),
+		split:  sf.Tag.Get("split"),
+		path:   sf.Tag.Get("path") == "true",
+		number: sf.Tag.Get("number") == "true",
+		fixed:  sf.Tag.Get("resume") == "fixed",
+		index:  i,
+		kind:   sf.Type.Kind(),
 	}
 	if f.usage == "" {
 		panic(fmt.Sprintf("args: %s.%s needs a tag usage", t, sf.Name))

@@ -15,8 +15,8 @@ const (
 	hubReads     = "only an upload to the Hub reads it, which is not built"
 	trackioReads = "only the reporter trackio reads it, which is not built"
 	compiled     = "programs and kernels are compiled before the run"
-	noSharding   = "sharded models; want ranks that each hold the model (num_replicas, or a launcher)"
-	fsdpReads    = "only fsdp reads it, which is not built"
+	noDeepSpeed  = "DeepSpeed's configuration files; want zero_stage 1, 2 or 3"
+	fsdpReads    = "the units of fsdp are the model's blocks"
 	fp16Reads    = "only mixed precision on a GPU reads it, which is not built"
 	goroutines   = "workers are goroutines"
 )
@@ -71,7 +71,7 @@ func current() []Known {
 		noEffect("restore_callback_states_from_checkpoint", TypeBool, "false",
 			"callbacks are always restored"),
 		noEffect("full_determinism", TypeBool, "false", "every run is deterministic"),
-		noEffect("use_cpu", TypeBool, "false", "every run is on the CPU"),
+		renamed("use_cpu", TypeBool, "false", "device").values("cpu", ""),
 		planned("parallelism_config", TypeAny, "", "parallelism other than data parallelism; leave it out"),
 		noEffect("dataloader_pin_memory", TypeBool, "true", "nothing is copied to a GPU"),
 		noEffect("dataloader_persistent_workers", TypeBool, "false", goroutines),
@@ -80,11 +80,10 @@ func current() []Known {
 		noEffect("remove_unused_columns", TypeBool, "true",
 			"a model takes the tensors that it needs from a batch"),
 		noEffect("label_names", TypeList, "", "a model takes the tensors that it needs from a batch"),
-		planned("fsdp", TypeAny, "", noSharding),
 		noEffect("fsdp_config", TypeAny, "",
 			fsdpReads).
 			same(`{"min_num_params": 0, "xla": false, "xla_fsdp_v2": false, "xla_fsdp_grad_ckpt": false}`),
-		planned("deepspeed", TypeAny, "", noSharding),
+		planned("deepspeed", TypeAny, "", noDeepSpeed),
 		planned("debug", TypeAny, "",
 			"overflow detection; nonfinite_loss decides what happens to a loss that is not finite"),
 		noEffect("local_rank", TypeInt, "-1", "the rank comes from the launcher's variables (LOCAL_RANK)"),
@@ -122,7 +121,7 @@ func older() []Known {
 		renamed("push_to_hub_token", TypeString, "", "hub_token"),
 		noEffect("ray_scope", TypeString, "last", "only a search for hyper-parameters reads it"),
 		noEffect("save_safetensors", TypeBool, "true", "weights are always saved as safetensors"),
-		planned("sharded_ddp", TypeAny, "", noSharding),
+		renamed("sharded_ddp", TypeAny, "", "fsdp"),
 		refused("split_batches", TypeBool, "",
 			"accelerator_config with split_batches, and data_sharding huggingface; or global_train_batch_size").same(
 			"false"),

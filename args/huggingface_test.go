@@ -311,13 +311,10 @@ func TestKnownNames(t *testing.T) {
 		{"neftune_noise_alpha", "none", "", ""},
 		{"neftune_noise_alpha", "5", "not built yet: NEFTune", ""},
 		{"push_to_hub", "true", "not built yet: uploads to the Hub", ""},
-		{"fsdp", "full_shard auto_wrap", "not built yet: sharded models", ""},
-		{"fsdp", "", "", ""},
-		{"fsdp", "false", "", ""},
-		{"deepspeed", `{"zero_optimization": {"stage": 2}}`, "not built yet: sharded models", ""},
-		{"deepspeed", "ds.json", "not built yet: sharded models", ""},
+		{"deepspeed", `{"zero_optimization": {"stage": 2}}`, "not built yet: DeepSpeed's configuration files", ""},
+		{"deepspeed", "ds.json", "not built yet: DeepSpeed's configuration files", ""},
 		{"fsdp_config", `{"min_num_params": 0, "xla": false}`, "", ""},
-		{"fsdp_config", `{"min_num_params": 5}`, "", "has no effect: only fsdp reads it"},
+		{"fsdp_config", `{"min_num_params": 5}`, "", "has no effect: the units of fsdp are the model's blocks"},
 		{"average_tokens_across_devices", "false", "want true: the loss", ""},
 		{"accelerator_config", `{"split_batches": false, "dispatch_batches": null, "even_batches": true}`, "", ""},
 		{"accelerator_config", `{"split_batches": true}`, "want data_sharding huggingface with split_batches true", ""},
@@ -404,12 +401,11 @@ func TestKnownFlagForms(t *testing.T) {
 			"label_names remove_unused_columns", ""},
 		{[]string{"--no_cuda"}, "use_cpu", ""},
 		{[]string{"--no_cuda", "True"}, "use_cpu", ""},
+		{[]string{"--use_cpu", "False", "--seed", "7"}, "", ""},
 		{[]string{"--local_rank", "-1"}, "", ""},
 		{[]string{"--local-rank=1"}, "local_rank", ""},
 		{[]string{"--push_to_hub_token", "secret", "--hub_token", "secret"}, "hub_token", ""},
-		{[]string{"--fsdp", "full_shard", "auto_wrap", "--seed", "7"}, "",
-			`fsdp is ["full_shard","auto_wrap"] (flag --fsdp); not built yet`},
-		{[]string{"--fsdp", "--seed", "7"}, "", "fsdp is true (flag --fsdp); not built yet"},
+		{[]string{"--fsdp", "full_shard,auto_wrap", "--seed", "7"}, "", ""},
 		{[]string{"--no_bf16"}, "", "unknown flag --no_bf16"},
 		{[]string{"--logging_dir", "--seed", "7"}, "", "missing value of flag --logging_dir; want string"},
 		{[]string{"--logging_dir"}, "", "missing value of flag --logging_dir; want string"},
@@ -522,7 +518,7 @@ func TestFaultsOfAllKindsAtOnce(t *testing.T) {
 			"fits; want per_device_train_batch_size (see lockstep estimate-memory)",
 		"average_tokens_across_devices is false (flag --average_tokens_across_devices); want true: the loss is the " +
 			"mean over the terms of all ranks, never a mean of the ranks' means",
-		`deepspeed is "ds.json" (file x.yaml); not built yet: sharded models; want ranks that each hold the model (num_replicas, or a launcher)`,
+		`deepspeed is "ds.json" (file x.yaml); not built yet: DeepSpeed's configuration files; want zero_stage 1, 2 or 3`,
 		"push_to_hub is true (env LOCKSTEP_PUSH_TO_HUB); not built yet: uploads to the Hub; leave it out (hf upload " +
 			"can send output_dir)",
 		"learning_rate is -1 (flag --learning_rate); want a finite number ≥ 0",
@@ -555,6 +551,33 @@ func TestEngines(t *testing.T) {
 		`report_to is "wandb"; want none, all, or names from jsonl; wandb is not built yet`,
 		`ddp_backend is "mpi"; want one of auto, gloo, shm, tcp, nccl, which are what this program has`,
 	}, faultLines(t, a.ValidateFor(args.Program{Reporters: []string{"jsonl"}, Engines: []string{"nccl"}})))
+}
+
+// use_cpu and its old name no_cuda are a value of device, which a program that lacks the device refuses.
+func TestDevices(t *testing.T) {
+	for _, flag := range []string{"--use_cpu", "--no_cuda"} {
+		p := newProgram(nil, nil)
+		p.loader.ForProgram(args.Program{Devices: []string{"cpu", "cuda:0"}})
+		require.NoError(t, p.parse(flag).err)
+		require.Equal(t, "cpu", p.train.Device)
+		require.Contains(t, p.resolved.Notices[0].String(), "is taken as device cpu")
+
+		p = newProgram(nil, nil)
+		require.Equal(t, []string{
+			"use_cpu is true (flag --use_cpu); want device alone, which has its place and is \"cuda\" here",
+		}, faultLines(t, p.parse("--use_cpu", "--device", "cuda").err))
+	}
+	has := args.Program{Devices: []string{"absent", "cpu", "cuda:0", "cuda:1"}}
+	a := args.Default("out")
+	for _, name := range []string{"auto", "cpu", "cuda", "cuda:1", "absent"} {
+		a.Device = name
+		require.NoError(t, a.ValidateFor(has))
+	}
+	for _, name := range []string{"cuda:2", "tpu", ""} {
+		a.Device = name
+		require.Equal(t, []string{fmt.Sprintf("device is %q; want one of auto, cpu, absent, cuda, cuda:0, cuda:1, "+
+			"which are what this program has", name)}, faultLines(t, a.ValidateFor(has)))
+	}
 }
 
 // A program makes names of its own known. A setting or flag of the program comes first.

@@ -35,8 +35,11 @@ func unusual() *args.TrainingArguments {
 		PredictionLossOnly: true,
 		LoadBestModelAtEnd: true, MetricForBestModel: "accuracy", GreaterIsBetter: new(true),
 		SaveStrategy: args.StrategySteps, SaveSteps: 20, SaveTotalLimit: new(2), SaveOnlyModel: true,
+		MaxShardSize:         "1.5GB",
 		ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
-		NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5,
+		OffloadOptimizer: args.OffloadDisk, OffloadParams: args.OffloadCPU, OffloadDir: "files",
+		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict,
+		Device: "cuda:1", NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5,
 		DDPCommHook: args.CommHookTopK, DDPCommStateOption: map[string]any{"density": 0.1},
 		DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
 		Seed: math.MaxUint64, DataSeed: new(uint64(1<<63 + 1)), DeterministicRanks: 4,
@@ -48,7 +51,8 @@ func unusual() *args.TrainingArguments {
 	return a
 }
 
-// Only save_strategy, fp16 and fp16_full_eval are as by default: load_best_model_at_end, bf16 and bf16_full_eval want
+// Only save_strategy, fp16, fp16_full_eval and zero_stage are as by default: load_best_model_at_end, bf16,
+// bf16_full_eval and ddp_comm_hook want
 // it so.
 func TestUnusualDiffersEverywhere(t *testing.T) {
 	require.NoError(t, unusual().Validate())
@@ -59,7 +63,8 @@ func TestUnusualDiffersEverywhere(t *testing.T) {
 	}
 	typ := reflect.TypeFor[args.TrainingArguments]()
 	for f := range typ.Fields() {
-		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval",
+		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval" &&
+			f.Name != "ZeroStage",
 			differs[f.Tag.Get("json")], f.Name)
 	}
 }
@@ -99,11 +104,11 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 			value = s
 		}
 		environ = append(environ, "LOCKSTEP_"+strings.ToUpper(key)+"="+value)
-		if key != "report_to" {
+		if key != "report_to" && key != "fsdp" {
 			argv = append(argv, "--"+key+"="+value)
 		}
 	}
-	argv = append(argv, "--report_to", "jsonl,tensorboard")
+	argv = append(argv, "--report_to", "jsonl,tensorboard", "--fsdp", "no_shard")
 	files := map[string]string{"x.json": string(text), "x.yaml": strings.Join(yaml, "\n") + "\n"}
 	for name, p := range map[string]*program{
 		"json":  newProgram(nil, files).parse("--config", "x.json"),
@@ -185,6 +190,11 @@ func TestFileValues(t *testing.T) {
 		}, args.StrategyNo, ""},
 		{"x.yaml", "learning_rate: 5e-4", func(a *args.TrainingArguments) any { return a.LearningRate }, 5e-4, ""},
 		{"x.yaml", "learning_rate: \"5e-4\"", func(a *args.TrainingArguments) any { return a.LearningRate }, 5e-4, ""},
+		{"x.yaml", "max_shard_size: 5000000000", func(a *args.TrainingArguments) any { return a.MaxShardSize },
+			"5000000000", ""},
+		{"x.json", `{"max_shard_size": "5GB"}`, func(a *args.TrainingArguments) any {
+			return a.MaxShardSize
+		}, "5GB", ""},
 		{"x.yaml", "max_steps: 1e3", func(a *args.TrainingArguments) any { return a.MaxSteps }, 1000, ""},
 		{"x.yaml", "report_to: jsonl", func(a *args.TrainingArguments) any {
 			return a.ReportTo

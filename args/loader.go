@@ -118,6 +118,7 @@ func (l *Loader) Parse(argv []string) (*Resolved, error) {
 	m.checker.origin = func(key string) string { return m.origins[key] }
 	line.parse(l.flags)
 	m.checker.faults = line.faults
+	m.accelerateEnvironment()
 	m.files()
 	m.environment()
 	m.flags()
@@ -245,6 +246,26 @@ func reason(err error) string {
 	}
 	return strings.Join(strings.Fields(err.Error()), " ")
 }
+
+// accelerateEnv has the variables of accelerate launch that are settings, by key.
+var accelerateEnv = map[string]string{"fsdp_state_dict_type": "FSDP_STATE_DICT_TYPE"}
+
+// accelerateEnvironment loads them; as in HuggingFace, every other source beats them.
+func (m *merge) accelerateEnvironment() {
+	values := settings{}
+	for key, name := range accelerateEnv {
+		if text, ok := m.loader.lookupEnv(name); ok && text != "" && m.loader.schema.byKey[key] != nil {
+			values[key] = text
+		}
+	}
+	m.mustLoad(values, func(key string) string { return "env " + accelerateEnv[key] })
+}
+
+// settings is a koanf.Provider of values by key.
+type settings map[string]any
+
+func (s settings) Read() (map[string]any, error) { return s, nil }
+func (s settings) ReadBytes() ([]byte, error)    { return nil, errors.ErrUnsupported }
 
 func (m *merge) environment() {
 	l := m.loader

@@ -419,3 +419,33 @@ func TestFaultOfRepeatedFlag(t *testing.T) {
 	_, err := l.Parse([]string{"--weight_decay", "0.1", "--weight_decay", "ten"})
 	require.EqualError(t, err, `arguments: weight_decay is "ten" (flag --weight_decay); want a finite number`)
 }
+
+// The form of sharded checkpoints is read from accelerate launch's variable too, in accelerate's spelling. Every other
+// source beats it.
+func TestVariableOfAccelerate(t *testing.T) {
+	const variable = "FSDP_STATE_DICT_TYPE="
+	files := map[string]string{"x.yaml": "fsdp_state_dict_type: FULL_STATE_DICT\n"}
+	for _, c := range []struct {
+		environ []string
+		argv    []string
+		want    args.StateDictType
+		origin  string
+	}{
+		{nil, nil, args.FullStateDict, ""},
+		{[]string{variable}, nil, args.FullStateDict, ""},
+		{[]string{variable + "SHARDED_STATE_DICT"}, nil, args.ShardedStateDict, "env FSDP_STATE_DICT_TYPE"},
+		{[]string{variable + "SHARDED_STATE_DICT"}, []string{"--config", "x.yaml"}, args.FullStateDict, "file x.yaml"},
+		{[]string{variable + "SHARDED_STATE_DICT", "LOCKSTEP_FSDP_STATE_DICT_TYPE=full_state_dict"}, nil,
+			args.FullStateDict, "env LOCKSTEP_FSDP_STATE_DICT_TYPE"},
+		{nil, []string{"--fsdp_state_dict_type", "Sharded_State_Dict"}, args.ShardedStateDict,
+			"flag --fsdp_state_dict_type"},
+	} {
+		p := newProgram(c.environ, files).parse(c.argv...)
+		require.NoError(t, p.err)
+		require.Equal(t, c.want, p.train.FSDPStateDictType)
+		require.Equal(t, c.origin, p.resolved.Origin("fsdp_state_dict_type"))
+	}
+	p := newProgram([]string{variable + "LOCAL_STATE_DICT"}, nil).parse()
+	require.ErrorContains(t, p.err, `fsdp_state_dict_type is "local_state_dict" (env FSDP_STATE_DICT_TYPE); want one of `+
+		"full_state_dict, sharded_state_dict")
+}

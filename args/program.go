@@ -15,7 +15,13 @@ type Program struct {
 	Reporters []string
 	// Engines are the names that ddp_backend can choose from besides auto, gloo, shm and tcp.
 	Engines []string
+	// Devices are the names that device can choose from besides auto and cpu: of kinds, as cuda, or with an index, as
+	// cuda:0.
+	Devices []string
 }
+
+// DeviceAuto is an accelerator if the machine and the program have one, and the CPU otherwise.
+const DeviceAuto = "auto"
 
 // ForProgram tells the loader what the program has, so that Parse reports what is missing together with all other
 // faults. An engine that the program lacks, as nccl without a GPU, is replaced by auto, with a notice: the choice of
@@ -31,7 +37,7 @@ func (a *TrainingArguments) ValidateFor(p Program) error {
 	return c.Err()
 }
 
-// checkProgram checks report_to and ddp_backend against what there is.
+// checkProgram checks report_to, ddp_backend and device against what there is.
 func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 	if c.OK("report_to") {
 		_, want := reporters(a.ReportTo, append([]string{}, p.Reporters...))
@@ -42,6 +48,17 @@ func (a *TrainingArguments) checkProgram(c *Checker, p Program) {
 		c.Require(p.hasEngine(a.DDPBackend), "ddp_backend", string(a.DDPBackend),
 			fmt.Sprintf("one of %s, which are what this program has", strings.Join(have, ", ")))
 	}
+	have := []string{DeviceAuto, "cpu"}
+	for _, name := range p.Devices {
+		kind, _, _ := strings.Cut(name, ":")
+		for _, name := range []string{kind, name} {
+			if !slices.Contains(have, name) {
+				have = append(have, name)
+			}
+		}
+	}
+	c.Require(slices.Contains(have, a.Device), "device", a.Device,
+		fmt.Sprintf("one of %s, which are what this program has", strings.Join(have, ", ")))
 }
 
 func (p Program) hasEngine(b Backend) bool {

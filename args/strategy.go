@@ -67,6 +67,16 @@ const (
 	OrderFast ReductionOrder = "fast" // whatever is fastest for the engine
 )
 
+// Offload names where tensors are that the device's memory need not hold between steps.
+type Offload string
+
+// The places, by the words of DeepSpeed's offload_optimizer and offload_param, whose nvme is a disk here.
+const (
+	OffloadNone Offload = "none" // the device's memory
+	OffloadCPU  Offload = "cpu"  // the host's memory: on a CPU the same
+	OffloadDisk Offload = "disk" // files in offload_dir
+)
+
 // HalfUpdate names how parameters of half types take updates that are smaller than their precision.
 type HalfUpdate string
 

@@ -154,6 +154,9 @@ type TrainingArguments struct {
 	SaveTotalLimit *int `json:"save_total_limit" usage:"number of checkpoints to keep, including the newest and the best; none: all"`
 	// SaveOnlyModel leaves out what only a resume needs.
 	SaveOnlyModel bool `json:"save_only_model" usage:"save only the model, not the state that a resume needs"`
+	// MaxShardSize is the most bytes that one file of saved weights may hold, as "5GB" or a number: a model with more
+	// is saved as several files with an index. It is an argument of transformers' save_pretrained.
+	MaxShardSize string `json:"max_shard_size" number:"true" usage:"most bytes of one file of saved weights, as 5GB or a number; more are split over several files"`
 	// SaveOnInterrupt writes a checkpoint when Ctrl-C or SIGTERM ends the training.
 	SaveOnInterrupt bool `json:"save_on_interrupt" usage:"write a checkpoint when interrupted"`
 	// ResumeFromCheckpoint says where to resume from: "last" or "true" (the newest
@@ -168,8 +171,29 @@ type TrainingArguments struct {
 	// uninterrupted one.
 	IgnoreDataSkip bool `json:"ignore_data_skip" resume:"fixed" usage:"resume at the beginning of the epoch, not at the place in the data; the result then differs from that of an uninterrupted run"`
 
+	// Device is where the run computes: auto (an accelerator if the machine and the program have one, else the CPU),
+	// cpu, a kind of device, of which each rank of a host takes one by its number there, or one device, as cuda:1.
+	Device string `json:"device" usage:"where to compute: auto (an accelerator if there is one), cpu, a kind of device (each rank of a host takes its own), or one device, as cuda:1"`
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`
+	// FSDP is how the model is spread over the ranks, by HuggingFace's words: full_shard, shard_grad_op or no_shard,
+	// and auto_wrap, which changes nothing, since the units are the model's blocks. See ShardStrategy.
+	FSDP []string `json:"fsdp" split:"," usage:"spread parameters, gradients and optimizer state over the ranks: full_shard or shard_grad_op; the bits stay the same"`
+	// FSDPShareParameters gives ranks of one host whole parameters in memory that they share, in place of gathering
+	// them, where fsdp or zero_stage 3 shards them.
+	FSDPShareParameters bool `json:"fsdp_share_parameters" usage:"where parameters are sharded, ranks of one host have them once, in memory that they share, instead of gathering them"`
+	// OffloadOptimizer is where the optimizer's state is, and OffloadParams where a rank's shards of parameters are, or
+	// on one rank the parameters. On disk they are in files of OffloadDir, which have no names, or of output_dir's
+	// offload. Neither changes a bit of a result.
+	OffloadOptimizer Offload `json:"offload_optimizer" choices:"none,cpu,disk" usage:"where the optimizer's state is: none (the device's memory), cpu (the host's), or disk (mapped files in offload_dir, for states that are larger than memory)"`
+	OffloadParams    Offload `json:"offload_params" choices:"none,cpu,disk" usage:"where the parameters of a single rank, or a rank's shards of them under full_shard, are between passes: none, cpu or disk"`
+	OffloadDir       string  `json:"offload_dir" path:"true" usage:"folder for what is offloaded to disk; empty is output_dir/offload"`
+	// ZeroStage is the stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the
+	// parameters too, as fsdp full_shard does.
+	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
+	// FSDPStateDictType is the form of the checkpoints of a model that is spread over ranks, under the name that
+	// HuggingFace's fsdp_config has as state_dict_type. Without fsdp and zero_stage it changes nothing.
+	FSDPStateDictType StateDictType `json:"fsdp_state_dict_type" choices:"full_state_dict,sharded_state_dict" usage:"checkpoints of a model that is spread over ranks: full_state_dict (the files of a model that is not), or sharded_state_dict (each rank writes its part; any number of ranks can resume, and lockstep merge-weights makes one file)"`
 	// DDPBackend is the engine that connects ranks in different processes.
 	DDPBackend Backend `json:"ddp_backend" choices:"auto,gloo,shm,tcp,nccl,mpi" usage:"engine that connects ranks in different processes; auto and gloo use shared memory on one host, otherwise tcp; nccl and mpi need a program that imports them"`
 	// DDPTimeout is the deadline of each collective call, in seconds.
@@ -246,6 +270,8 @@ func Default(outputDir string) *TrainingArguments {
 		GradientAccumulationSteps: 1,
 		NumTrainEpochs:            3,
 		MaxSteps:                  -1,
+		MaxShardSize:              "50GB",
+		FSDPStateDictType:         FullStateDict,
 		LearningRate:              5e-5,
 		AdamBeta1:                 0.9,
 		AdamBeta2:                 0.999,
@@ -271,10 +297,14 @@ func Default(outputDir string) *TrainingArguments {
 		SaveStrategy:              StrategySteps,
 		SaveSteps:                 500,
 		SaveOnInterrupt:           true,
+		Device:                    DeviceAuto,
 		NumReplicas:               1,
 		DDPBackend:                BackendAuto,
 		DDPTimeout:                1800,
 		DDPBroadcastBuffers:       true,
+		FSDPShareParameters:       true,
+		OffloadOptimizer:          OffloadNone,
+		OffloadParams:             OffloadNone,
 		DDPReductionOrder:         OrderTree,
 		DDPFindUnusedParameters:   true,
 		DDPCommHook:               CommHookNo,

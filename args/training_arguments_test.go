@@ -195,6 +195,9 @@ func TestValidate(t *testing.T) {
 		}, "eval_steps: since logging_steps is 0 too"},
 		{"eval delay", func(a *arguments) { a.EvalDelay = -1 }, "eval_delay: ≥ 0"},
 		{"save 0", func(a *arguments) { a.SaveSteps = 0 }, "save_steps: with strategy steps"},
+		{"shard size", func(a *arguments) { a.MaxShardSize = "5 gb" }, ""},
+		{"shard size 0", func(a *arguments) { a.MaxShardSize = "0" }, "max_shard_size: a size ≥ 1"},
+		{"shard size in GiB", func(a *arguments) { a.MaxShardSize = "5GiB" }, "max_shard_size: a size ≥ 1"},
 		{"save limit", func(a *arguments) { a.SaveTotalLimit = new(0) }, "save_total_limit: ≥ 1"},
 		{"best without eval", func(a *arguments) {
 			a.LoadBestModelAtEnd = true

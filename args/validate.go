@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
 )
 
 // Validate returns nil or an *Error with every fault that can be told without
@@ -28,6 +30,7 @@ func (a *TrainingArguments) Check(c *Checker) {
 	a.checkBest(c)
 	a.checkSaving(c)
 	a.checkRanks(c)
+	a.checkSharding(c)
 	a.checkReporting(c)
 	a.checkData(c)
 }
@@ -169,6 +172,8 @@ func (a *TrainingArguments) checkAligned(c *Checker) {
 }
 
 func (a *TrainingArguments) checkSaving(c *Checker) {
+	_, err := safetensors.ParseSize(a.MaxShardSize)
+	c.Require(err == nil, "max_shard_size", a.MaxShardSize, "a size ≥ 1 like 5GB, 200MB or 5000000000")
 	if a.SaveTotalLimit != nil {
 		c.Require(*a.SaveTotalLimit >= 1, "save_total_limit", *a.SaveTotalLimit,
 			"a number ≥ 1, or none to keep all checkpoints")

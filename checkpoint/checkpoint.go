@@ -37,15 +37,7 @@ func (s *Store) Open(ctx context.Context, name string) (*Checkpoint, error) {
 }
 
 func open(ctx context.Context, fsys vfs.FS, path string) (*Checkpoint, error) {
-	switch info, err := fsys.Stat(path); {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: folder %s does not exist: %w", ErrNone, path, fs.ErrNotExist)
-	case err != nil:
-		return nil, err
-	case !info.IsDir():
-		return nil, fmt.Errorf("%w: %s is a file, want a folder", ErrNone, path)
-	}
-	m, err := readManifest(fsys, path)
+	m, err := openManifest(fsys, path)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +53,19 @@ func open(ctx context.Context, fsys vfs.FS, path string) (*Checkpoint, error) {
 		return nil, err
 	}
 	return &Checkpoint{Info: Info{Path: path, Manifest: m}, fsys: fsys}, nil
+}
+
+// openManifest reads the manifest of what must be a folder.
+func openManifest(fsys vfs.FS, path string) (Manifest, error) {
+	switch info, err := fsys.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return Manifest{}, fmt.Errorf("%w: folder %s does not exist: %w", ErrNone, path, fs.ErrNotExist)
+	case err != nil:
+		return Manifest{}, err
+	case !info.IsDir():
+		return Manifest{}, fmt.Errorf("%w: %s is a file, want a folder", ErrNone, path)
+	}
+	return readManifest(fsys, path)
 }
 
 // verify reads the file and compares its hash.

@@ -48,7 +48,7 @@ func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
 		s.log().Warn("falling back to the newest undamaged checkpoint", "path", ck.Path, "step", ck.Step, "err",
 			errors.Join(tried...))
 	default:
-		s.log().Warn("no "+pointerFile+" file: taking the newest checkpoint", "path", ck.Path, "step", ck.Step)
+		s.log().Warn("no "+LatestFile+" file: taking the newest checkpoint", "path", ck.Path, "step", ck.Step)
 	}
 	return ck, nil
 }

@@ -20,8 +20,8 @@ import (
 // formatVersion is the version of the manifest that this package writes and reads.
 const formatVersion = 1
 
-// manifestFile is the name of the manifest in a checkpoint's folder.
-const manifestFile = "manifest.json"
+// ManifestFile is the name of the manifest in a checkpoint's folder.
+const ManifestFile = "manifest.json"
 
 // maxManifest bounds the size of a manifest or pointer file, in bytes.
 const maxManifest = 16 << 20
@@ -79,7 +79,7 @@ func (m *Manifest) encode() (text []byte, err error) {
 
 // readManifest reads and checks the manifest of the folder, not the files it lists.
 func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
-	path := filepath.Join(dir, manifestFile)
+	path := filepath.Join(dir, ManifestFile)
 	text, err := vfs.ReadFile(fsys, path, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Manifest{}, &CorruptError{Path: path, Problem: "missing: this is not a complete checkpoint of Lockstep"}
@@ -141,7 +141,7 @@ func checkName(name string) error {
 	switch {
 	case name == "" || bad >= 0 || name[0] == '.' || strings.HasSuffix(name, "."):
 		return fmt.Errorf("part %q: want a file name of letters, digits, '.', '_' and '-', no '.' at either end", name)
-	case strings.EqualFold(name, manifestFile) || strings.EqualFold(name, pointerFile):
+	case strings.EqualFold(name, ManifestFile) || strings.EqualFold(name, LatestFile):
 		return fmt.Errorf("part %q: the name is taken", name)
 	case !filepath.IsLocal(name):
 		return fmt.Errorf("part %q: the name is reserved by the system", name)

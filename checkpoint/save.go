@@ -97,18 +97,23 @@ func (s *Store) save(ctx context.Context, name string, step int64, content Conte
 	if err != nil {
 		return Info{}, err
 	}
+	return info, s.finish(info, aside)
+}
+
+// finish makes the renamed checkpoint durable, points LATEST at it and deletes the one that it replaces.
+func (s *Store) finish(info Info, aside string) error {
 	if err := s.fs().SyncDir(s.dir()); err != nil {
-		return Info{}, fmt.Errorf("the checkpoint is complete, but may not survive a crash: %w", err)
+		return fmt.Errorf("the checkpoint is complete, but may not survive a crash: %w", err)
 	}
 	if err := s.writePointer(info); err != nil {
-		return Info{}, fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", pointerFile, err)
+		return fmt.Errorf("the checkpoint is complete, but %s does not name it: %w", LatestFile, err)
 	}
 	if aside != "" {
 		if err := s.discard(aside); err != nil {
 			s.log().Warn("replaced checkpoint not deleted", "path", s.path(aside), "err", err)
 		}
 	}
-	return info, nil
+	return nil
 }
 
 // sweep removes what writers that were cut short left behind. The caller holds the folder.
@@ -194,11 +199,18 @@ func (s *Store) writeAndCommit(ctx context.Context, name string, info *Info, par
 		}
 		info.Files = append(info.Files, f)
 	}
+	aside, err = s.seal(ctx, tmp, name, info)
+	committed = err == nil
+	return aside, err
+}
+
+// seal writes the manifest into the folder with all other files, and gives the folder its name.
+func (s *Store) seal(ctx context.Context, tmp, name string, info *Info) (aside string, err error) {
 	text, err := info.encode()
 	if err != nil {
 		return "", err
 	}
-	if err := vfs.WriteFile(s.fs(), filepath.Join(tmp, manifestFile), text); err != nil {
+	if err := vfs.WriteFile(s.fs(), filepath.Join(tmp, ManifestFile), text); err != nil {
 		return "", err
 	}
 	if err := s.fs().SyncDir(tmp); err != nil {
@@ -207,9 +219,7 @@ func (s *Store) writeAndCommit(ctx context.Context, name string, info *Info, par
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	aside, err = s.commit(tmp, name, info)
-	committed = err == nil
-	return aside, err
+	return s.commit(tmp, name, info)
 }
 
 // commit renames the finished folder to its place, which it empties first. What this run
@@ -301,6 +311,13 @@ func (h *hashWriter) Write(p []byte) (int, error) {
 // WriteFiles writes files that belong to no checkpoint (the final model, results) into
 // the store's folder, in the order given, each atomically and durably. It is for package trainer.
 func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
+	return s.ReplaceFiles(ctx, parts, nil)
+}
+
+// ReplaceFiles is WriteFiles for files that take the place of others. stale gets the names in the folder and returns
+// those to be deleted before the files are written, durably, and after.
+func (s *Store) ReplaceFiles(ctx context.Context, parts []Part, stale func(existing []string) (before,
+	after []string)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := (Content{Parts: parts}).check(); err != nil {
@@ -316,10 +333,43 @@ func (s *Store) WriteFiles(ctx context.Context, parts []Part) error {
 		return err
 	}
 	s.sweep(l)
+	var after []string
+	if stale != nil {
+		entries, err := s.fs().ReadDir(s.dir())
+		if err != nil {
+			return err
+		}
+		var existing, before []string
+		for _, e := range entries {
+			if !e.IsDir() {
+				existing = append(existing, e.Name())
+			}
+		}
+		before, after = stale(existing)
+		if err := s.delete(before); err != nil {
+			return err
+		}
+	}
 	for _, p := range parts {
 		if err := s.writeFile(ctx, p); err != nil {
 			return fmt.Errorf("writing %s: %w", s.path(p.Name), err)
 		}
+	}
+	if err := s.fs().SyncDir(s.dir()); err != nil {
+		return err
+	}
+	return s.delete(after)
+}
+
+// delete deletes files of the folder, durably.
+func (s *Store) delete(names []string) error {
+	for _, name := range names {
+		if err := s.fs().Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if len(names) == 0 {
+		return nil
 	}
 	return s.fs().SyncDir(s.dir())
 }

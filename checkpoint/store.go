@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// pointerFile is the name of the file that names the last complete checkpoint.
-const pointerFile = "LATEST"
+// LatestFile is the name of the file that names the last complete checkpoint.
+const LatestFile = "LATEST"
 
 // Names in a store's folder. A folder that is set aside is a checkpoint still, under
 // another name, until the one that takes its place is durable; temporary ones never are.
@@ -229,7 +229,7 @@ type pointer struct {
 
 // readPointer returns the zero pointer, without an error, if there is no LATEST.
 func (s *Store) readPointer() (pointer, error) {
-	path := s.path(pointerFile)
+	path := s.path(LatestFile)
 	text, err := vfs.ReadFile(s.fs(), path, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return pointer{}, nil
@@ -252,7 +252,7 @@ func (s *Store) writePointer(info Info) error {
 	if err != nil {
 		return err
 	}
-	return s.replaceFile(pointerFile, append(text, '\n'))
+	return s.replaceFile(LatestFile, append(text, '\n'))
 }
 
 // temporaryName is a name for a file on its way to name, which nobody can guess: a link that

@@ -23,6 +23,27 @@ func SaveTensors(c *tensor.Ctx, w io.Writer, tensors []tensor.Named) error {
 	return safetensors.Write(w, list, safetensors.PyTorchMetadata())
 }
 
+// SetPart is the arrays of an open set as one safetensors file. It is for programs that merge what ranks wrote in
+// pieces; each array is in memory while it is written.
+func SetPart(name string, set *safetensors.Set) Part {
+	return Part{Name: name, Write: func(w io.Writer) error {
+		var list []safetensors.Tensor
+		for _, tensor := range set.Names() {
+			a, _ := set.Lookup(tensor)
+			list = append(list, safetensors.Tensor{Name: tensor, DType: a.DType, Shape: a.Shape,
+				Write: func(w io.Writer) error {
+					section, err := a.Section(0, a.Numel())
+					if err != nil {
+						return err
+					}
+					_, err = io.Copy(w, section)
+					return err
+				}})
+		}
+		return safetensors.Write(w, list, safetensors.PyTorchMetadata())
+	}}
+}
+
 // ReadTensors makes a tensor of each in base.safetensors, or the files of its index,
 // sorted by name.
 func (ck *Checkpoint) ReadTensors(c *tensor.Ctx, base string) (tensors []tensor.Named, err error) {
@@ -32,12 +53,12 @@ func (ck *Checkpoint) ReadTensors(c *tensor.Ctx, base string) (tensors []tensor.
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
 	for _, name := range set.Names() {
-		r, e, _ := set.Lookup(name)
+		e, _ := set.Lookup(name)
 		if e.DType.Size() == 0 {
 			return nil, fmt.Errorf("%s: tensor %q has elements of type %s, which are not supported", ck.Path, name,
 				e.Raw)
 		}
-		data, err := r.ReadTensor(name)
+		data, err := e.Read()
 		if err != nil {
 			return nil, err
 		}

@@ -41,7 +41,8 @@ type Batch struct {
 	Position int64
 	// Indices are the samples' indices in the dataset.
 	Indices []int64
-	// Leaf is the number of the batch in its optimizer step, over all ranks.
+	// Leaf is the number of the batch in its optimizer step, over all ranks; −1 if it repeats another rank's batch and
+	// counts nowhere.
 	Leaf int
 	// Last says that the loader has no batch after this one.
 	Last bool

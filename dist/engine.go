@@ -39,6 +39,12 @@ type Engine interface {
 	Close() error
 }
 
+// Sharer is an engine whose ranks can have memory together, those of one host.
+type Sharer interface {
+	// AllocShared returns n bytes that are the same memory on every rank. It is collective.
+	AllocShared(n int) (*Memory, error)
+}
+
 // Info says which engine a group has.
 type Info struct {
 	Name string // "local", "shm", "tcp", "fake"

@@ -67,6 +67,8 @@ type Group struct {
 
 	dead chan struct{}
 
+	allocated atomic.Int64 // bytes
+
 	watching sync.WaitGroup
 	queues   map[*tensor.Device][]*tensor.Queue // for staging, not in use; guarded by mu
 
@@ -139,8 +141,51 @@ func (g *Group) Alloc(n int) (*Memory, error) {
 	if err != nil {
 		return nil, g.reject(fmt.Errorf("dist: alloc of %d bytes: %w", n, err))
 	}
-	return m, nil
+	return g.counted(m, n), nil
 }
+
+// SharesMemory reports whether the ranks can have memory together, see AllocShared.
+func (g *Group) SharesMemory() bool {
+	_, ok := g.engine.(Sharer)
+	return ok
+}
+
+// AllocShared returns n zeroed bytes, aligned to 64, that all ranks have together: what one writes, the others read
+// once a call such as Barrier lies between. The group must have an engine for the ranks of one host, see SharesMemory.
+// All ranks call it with the same n, as they call Alloc.
+func (g *Group) AllocShared(n int) (*Memory, error) {
+	s, ok := g.engine.(Sharer)
+	if !ok || n < 0 {
+		return nil,
+			g.reject(fmt.Errorf("dist: AllocShared of %d bytes with the engine %s: want at least 0, and an engine "+
+				"for the ranks of one host, local or shm", n, g.Describe().Name))
+	}
+	if err := g.agree("shared alloc", fmt.Sprint(n)); err != nil {
+		return nil, err
+	}
+	m, err := s.AllocShared(n)
+	if err != nil {
+		return nil, g.reject(fmt.Errorf("dist: shared alloc of %d bytes: %w", n, err))
+	}
+	return g.counted(m, n/g.Size()), nil
+}
+
+// counted lets Allocated count n bytes until m is freed.
+func (g *Group) counted(m *Memory, n int) *Memory {
+	g.allocated.Add(int64(n))
+	free := m.free
+	m.free = func() error { // called once, see Memory.Free
+		g.allocated.Add(-int64(n))
+		if free == nil {
+			return nil
+		}
+		return free()
+	}
+	return m
+}
+
+// Allocated is how many bytes of Alloc this rank holds, and its part of those of AllocShared.
+func (g *Group) Allocated() int64 { return g.allocated.Load() }
 
 // Sub returns the sub-group of the given ranks of g, in the given order; ranks of g that are not members get nil. All
 // ranks of g call it with the same arguments, in the same order relative to other collective calls, and it waits for

@@ -120,11 +120,11 @@ func (a array) tensors(named map[string]tensor.Named) ([]tensor.Named, error) {
 	return list, nil
 }
 
-// shape is that of the array of parameters in their order.
-func (a array) shape(params []tensor.Named) []int {
+// shape is that of the array of parameters of the given shapes, in their order.
+func (a array) shape(params ...[]int) []int {
 	var total []int
 	for _, p := range params {
-		shape := slices.Clone(p.Shape())
+		shape := slices.Clone(p)
 		if a.rule.Transpose && len(shape) == 2 {
 			slices.Reverse(shape)
 		}
@@ -143,7 +143,7 @@ func (a array) fill(c *tensor.Ctx, saved *tensor.Tensor, params []tensor.Named) 
 	for _, p := range params {
 		part := saved
 		if len(params) > 1 {
-			n := a.shape([]tensor.Named{p})[a.rule.Dim]
+			n := a.shape(p.Shape())[a.rule.Dim]
 			part, at = tensor.Slice(c, saved, a.rule.Dim, at, at+n), at+n
 		}
 		if a.rule.Transpose {
@@ -154,20 +154,16 @@ func (a array) fill(c *tensor.Ctx, saved *tensor.Tensor, params []tensor.Named) 
 }
 
 // bytes are the elements of the array of parameters.
-func (a array) bytes(c *tensor.Ctx, params []tensor.Named) (data []byte) {
-	c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
-		parts := make([]*tensor.Tensor, len(params))
-		for i, p := range params {
-			if parts[i] = p.Tensor; a.rule.Transpose {
-				parts[i] = tensor.Transpose(c, p.Tensor, 0, 1)
-			}
+func (a array) bytes(c *tensor.Ctx, params []*tensor.Tensor) []byte {
+	parts := make([]*tensor.Tensor, len(params))
+	for i, p := range params {
+		if parts[i] = p; a.rule.Transpose {
+			parts[i] = tensor.Transpose(c, p, 0, 1)
 		}
-		whole := parts[0]
-		if len(parts) > 1 {
-			whole = tensor.Concat(c, a.rule.Dim, parts...)
-		}
-		data = tensor.ReadBytes(c, whole)
-		return nil
-	})
-	return data
+	}
+	whole := parts[0]
+	if len(parts) > 1 {
+		whole = tensor.Concat(c, a.rule.Dim, parts...)
+	}
+	return tensor.ReadBytes(c, whole)
 }

@@ -68,9 +68,9 @@ func TestWeightMap(t *testing.T) {
 	require.Equal(t, []string{"h.0.c_attn.bias", "h.0.c_attn.weight", "h.0.c_proj.bias", "h.0.c_proj.weight",
 		"h.1.c_attn.bias", "h.1.c_attn.weight", "h.1.c_proj.bias", "h.1.c_proj.weight", "ln.bias", "ln.weight"},
 		set.Names())
-	r, e, _ := set.Lookup("h.1.c_attn.weight")
+	e, _ := set.Lookup("h.1.c_attn.weight")
 	require.Equal(t, []int{4, 8}, e.Shape, "4 of queries, 2 of keys, 2 of values")
-	raw, err := r.ReadTensor(e.Name)
+	raw, err := e.Read()
 	require.NoError(t, err)
 	c := tensor.NewCtx(tensor.CPU())
 	whole := tensor.ToSlice[float32](c, tensor.FromBytes(c, raw, e.DType, e.Shape...))

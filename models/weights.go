@@ -3,12 +3,10 @@
 package models
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,42 +39,6 @@ func ConfigJSON(m Configured) ([]byte, error) {
 		return nil, fmt.Errorf("models: config of %T: %w", m, err)
 	}
 	return text, nil
-}
-
-// WriteWeights writes all parameters, tied ones once, and buffers as a safetensors file that
-// transformers loads. Each is read from the device when its turn comes. It is for package trainer, whose SaveModel
-// calls it.
-func WriteWeights(w io.Writer, m Model) error {
-	var ts []safetensors.Tensor
-	synced := map[*tensor.Device]bool{} // whoever wrote the weights
-	tree, list := nn.Walk(m), rules(m)
-	named := byName(tree)
-	for _, p := range tree.State() {
-		if dev := p.Device(); !synced[dev] {
-			dev.Sync()
-			synced[dev] = true
-		}
-		a := arrayFor(list, p.Name)
-		params, err := a.tensors(named)
-		if err != nil {
-			return err
-		}
-		if params[0].Name != p.Name {
-			continue // it is written with the first
-		}
-		ts = append(ts, safetensors.Tensor{Name: a.name, DType: p.DType(), Shape: a.shape(params),
-			Write: func(w io.Writer) error {
-				var data []byte
-				if err := tensor.Try(func() {
-					data = a.bytes(tensor.NewCtx(p.Device()).NoGrad(), params)
-				}); err != nil {
-					return err
-				}
-				_, err := io.Copy(w, bytes.NewReader(data))
-				return err
-			}})
-	}
-	return safetensors.Write(w, ts, safetensors.PyTorchMetadata())
 }
 
 // LoadOption changes what LoadPretrained makes and demands.
@@ -120,7 +82,7 @@ func (o *loadOptions) dtypeOf(config []byte, set *safetensors.Set) (tensor.DType
 		return dt, nil
 	}
 	for _, name := range set.Names() {
-		if _, e, ok := set.Lookup(name); ok && e.DType.IsFloat() {
+		if e, ok := set.Lookup(name); ok && e.DType.IsFloat() {
 			return e.DType, nil
 		}
 	}
@@ -184,7 +146,7 @@ func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
 			return fmt.Errorf("models: %s: %w", a.name, err)
 		}
 		c.Sync() // before other contexts use it
-		_, e, _ := set.Lookup(a.name)
+		e, _ := set.Lookup(a.name)
 		switch {
 		case n.Overflowed > 0:
 			bad = append(bad, fmt.Sprintf("%s has %d of %d that %v cannot hold (saved as %s)",
@@ -201,8 +163,8 @@ func ReadWeights(set *safetensors.Set, m Model, opts ...LoadOption) error {
 
 // read fills the parameters from the set: a piece at a time if the array is one of them as it lies.
 func (a array) read(c *tensor.Ctx, set *safetensors.Set, params []tensor.Named) (n tensor.Census, err error) {
-	r, e, _ := set.Lookup(a.name)
-	section, err := r.Section(e.Name)
+	e, _ := set.Lookup(a.name)
+	section, err := e.Section(0, e.Numel())
 	if err != nil {
 		return n, err
 	}
@@ -247,8 +209,8 @@ func fit(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, 
 		if err != nil {
 			return nil, err
 		}
-		_, e, _ := set.Lookup(a.name)
-		want := a.shape(params)
+		e, _ := set.Lookup(a.name)
+		want := a.shape(shapesOf(params)...)
 		fits := slices.Equal(e.Shape, want) && (e.DType == p.DType() || e.DType.IsFloat() && p.DType().IsFloat())
 		if !fits && a.params[0] == p.Name {
 			bad = append(bad, fmt.Sprintf("%s is %s%v, want %v%v", a.name, e.Raw, e.Shape, p.DType(), want))
@@ -273,6 +235,9 @@ func some(bad []string) string {
 func savedArrays(set *safetensors.Set, m Model, tree *nn.Tree) (saved map[string]array, bad []string) {
 	saved = map[string]array{}
 	named, list := byName(tree), rules(m)
+	if set.InPieces() {
+		list = nil // they were not renamed
+	}
 	for _, name := range set.Names() {
 		a := arrayOf(list, name)
 		for _, to := range a.params {

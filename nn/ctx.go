@@ -41,6 +41,9 @@ func (c *Ctx) With(t *tensor.Ctx) *Ctx {
 	return &d
 }
 
+// Recomputing reports whether a forward pass is being run again for its gradient.
+func (c *Ctx) Recomputing() bool { return c.again }
+
 // WithLossOnly returns a context in which models may leave out everything but the loss, such as a language model's
 // logits (see LinearCrossEntropySum). A model that does so needs less memory. Its loss has the same bits; its
 // gradients are rounded differently.

@@ -71,6 +71,7 @@ type Optimizer struct {
 	chain  []Transform
 	slots  map[string]*Slot
 	keep   *tensor.Ctx // of the state, which lives in no scope
+	zeros  Zeros       // makes it; nil: in the device's memory
 	base   []float64   // learning rates of the groups before a schedule
 	factor float64     // of the next step's gradients
 	half   HalfUpdate
@@ -103,8 +104,24 @@ func New(c *tensor.Ctx, name string, groups []*Group, chain ...Transform) *Optim
 	return o
 }
 
-// state describes what the chain keeps for a parameter.
-func (o *Optimizer) state(p tensor.Named) (list []StateTensor) {
+// Zeros makes a tensor of zeros that outlives every Scope.
+type Zeros func(c *tensor.Ctx, dt tensor.DType, shape ...int) (*tensor.Tensor, error)
+
+// KeepState makes the optimizer's state by zeros, in memory of the caller's choice such as files, instead of the
+// device's, and makes it now. There must be none yet: it comes before the first step.
+func (o *Optimizer) KeepState(zeros Zeros) error {
+	for name, s := range o.slots {
+		if s.Tensors != nil {
+			return fmt.Errorf("optim: KeepState of an optimizer that has state for %s: want it before the first step",
+				name)
+		}
+	}
+	o.zeros = zeros
+	return tensor.Try(func() { o.State() })
+}
+
+// Describe lists the tensors that the optimizer keeps for a parameter, or for a part of one.
+func (o *Optimizer) Describe(p tensor.Named) (list []StateTensor) {
 	for _, t := range o.chain {
 		list = append(list, t.State(p)...)
 	}
@@ -120,8 +137,17 @@ func (o *Optimizer) fill(s *Slot) {
 		return
 	}
 	s.Tensors = map[string]*tensor.Tensor{}
-	for _, t := range o.state(s.param) {
-		s.Tensors[t.Name] = tensor.Zeros(o.keep, t.DType, t.Shape...)
+	for _, t := range o.Describe(s.param) {
+		if o.zeros == nil {
+			s.Tensors[t.Name] = tensor.Zeros(o.keep, t.DType, t.Shape...)
+			continue
+		}
+		zeros, err := o.zeros(o.keep, t.DType, t.Shape...)
+		if err != nil {
+			panic(&tensor.Error{Op: "optim", Msg: fmt.Sprintf("state %s of %s: %v", t.Name, s.param.Name, err),
+				Cause: err})
+		}
+		s.Tensors[t.Name] = zeros
 	}
 	o.keep.Sync() // steps have a stream of their own
 }
@@ -301,7 +327,7 @@ func (o *Optimizer) mismatches(name string, steps map[string]int64, tensors map[
 	}
 	mine := map[string]StateTensor{}
 	for name, s := range o.slots {
-		for _, t := range o.state(s.param) {
+		for _, t := range o.Describe(s.param) {
 			mine[name+"."+t.Name] = t
 		}
 	}

@@ -4,23 +4,6 @@ package samplers
 
 import "fmt"
 
-// Batches is the list of batches of each epoch, before it is shared out to ranks: a *Batch, a *BatchList, or an order
-// of the user's own, say by buckets. The batches' sizes are the same in every epoch. All methods are pure and safe for
-// concurrent use.
-type Batches interface {
-	// Len gives the number of batches per epoch, L.
-	Len() int64
-	// First gives the number of samples before batch j, 0 ≤ j ≤ L; of L, all of the epoch's.
-	First(j int64) int64
-	// Size gives the number of samples of every batch but perhaps the last, which may have fewer; 0 if sizes vary.
-	Size() int
-	// DropLast tells whether what is left over after the whole batches, and after whole rounds of the ranks, is left
-	// out.
-	DropLast() bool
-	// At gives the dataset indices of batch j, 0 ≤ j < L, of an epoch, in a slice of its own.
-	At(epoch, j int64) []int64
-}
-
 // Batch cuts a sampler's epochs into micro-batches of consecutive samples.
 type Batch struct {
 	sampler  Sampler

@@ -5,7 +5,6 @@ package samplers
 import (
 	"fmt"
 	"slices"
-	"sort"
 )
 
 // BatchShardOptions are accelerate's settings of the same names. Beware that accelerate's EvenBatches is true unless
@@ -24,30 +23,24 @@ type BatchShardOptions struct {
 // is a function of (epoch, number).
 //
 // With EvenBatches and without DropLast samples are repeated: the head that they are taken from is the epoch's first W
-// batches, or the first batch with SplitBatches, and is gone through again if it is too short. Batches of varying size
-// are completed with whole batches from the head. With DropLast an incomplete last round of the ranks is not seen in
-// that epoch.
+// batches, or the first batch with SplitBatches, and is gone through again if it is too short. With DropLast an
+// incomplete last round of the ranks is not seen in that epoch.
 type BatchShard struct {
-	batches Batches
+	batches *Batch
 	shard   Shard
 	BatchShardOptions
-	size int64 // of the whole batches given to this rank; 0 if they vary
+	size int64 // of the whole batches given to this rank
 	done int64 // batches of the epoch that are left out at the front
 }
 
 // NewBatchShard gives a rank's part of the batches. It is an error if the shard is at fault, or SplitBatches is set and
 // W does not divide the batch size.
-func NewBatchShard(batches Batches, shard Shard, o BatchShardOptions) (*BatchShard, error) {
+func NewBatchShard(batches *Batch, shard Shard, o BatchShardOptions) (*BatchShard, error) {
 	if err := shard.Validate(); err != nil {
 		return nil, err
 	}
 	s := &BatchShard{batches: batches, shard: shard, BatchShardOptions: o, size: int64(batches.Size())}
 	if o.SplitBatches {
-		if s.size == 0 {
-			return nil,
-				fmt.Errorf("samplers: split_batches with batches of varying size, want one size that is a multiple "+
-					"of the world size %d", shard.WorldSize)
-		}
 		if s.size%shard.world() != 0 {
 			return nil,
 				fmt.Errorf("samplers: split_batches with a batch size of %d, want a multiple of the world size %d",
@@ -104,12 +97,8 @@ func (s *BatchShard) whole(epoch, j int64) MicroBatch {
 		m = MicroBatch{Position: s.batches.First(i), Indices: s.batches.At(epoch, i)}
 	}
 	switch missing := s.size - int64(len(m.Indices)); {
-	case i < l && (s.size == 0 || missing == 0 || !s.EvenBatches):
+	case i < l && (missing == 0 || !s.EvenBatches):
 		return m
-	case s.size == 0:
-		again := i - l
-		return MicroBatch{Position: s.batches.First(l)*(1+again/l) + s.batches.First(again%l),
-			Indices: s.batches.At(epoch, again%l)}
 	case i < l:
 		m.Indices = s.complete(epoch, m.Indices, 0, missing, min(s.shard.world(), l))
 		return m
@@ -167,66 +156,10 @@ func (s *BatchShard) ragged() int64 {
 // repeated samples included; other values (left by another number of ranks) share the rest out anew. It is an error if
 // done is outside [0, L].
 func (s *BatchShard) SkipFirst(done int64) (*BatchShard, error) {
-	if err := checkSkip("batches", done, s.batches.Len()-s.done); err != nil {
-		return nil, err
+	if most := s.batches.Len() - s.done; done < 0 || done > most {
+		return nil, fmt.Errorf("samplers: %d batches to skip, want 0 to %d", done, most)
 	}
 	rest := *s
 	rest.done += done
 	return &rest, nil
-}
-
-// StateAt gives the place after each rank has seen own batches of an epoch (those that it has), in global terms: Resume
-// takes it on any number of ranks. All ranks give the same. It panics if own is negative.
-func (s *BatchShard) StateAt(epoch, own int64) State {
-	mustIndex(epoch, own, own+1)
-	l, each := s.batches.Len(), s.shard.world()
-	if s.SplitBatches {
-		each = 1
-	}
-	next := min(s.done+own*each, l)
-	if s.batches.DropLast() && l-next < each {
-		next = l
-	}
-	return stateAt(s.batches, epoch, s.batches.First(next), s.batches.First(l))
-}
-
-// Resume gives the epoch that a saved place is in and this rank's part of what is left of it, in O(log L). It is an
-// error if the state was taken of another order, or no batch begins there since the batch size has changed. s must be
-// of whole epochs.
-func (s *BatchShard) Resume(st State) (epoch int64, rest *BatchShard, err error) {
-	l := s.batches.Len()
-	n := s.batches.First(l)
-	if err := st.check(stateAt(s.batches, 0, 0, n)); err != nil {
-		return 0, nil, err
-	}
-	samples := st.Position - st.Epoch*n
-	done := int64(sort.Search(int(l), func(j int) bool { return s.batches.First(int64(j)) >= samples }))
-	if s.batches.First(done) != samples {
-		return 0, nil,
-			fmt.Errorf("samplers: the state was saved %d samples into its epoch, where no batch begins: batch "+
-				"sizes differ", samples)
-	}
-	rest, err = s.SkipFirst(done)
-	return st.Epoch, rest, err
-}
-
-// Epoch gives this rank's batches of one epoch in their order, as a loader takes them. It is not safe for concurrent
-// use.
-func (s *BatchShard) Epoch(epoch int64) *BatchShardEpoch {
-	return &BatchShardEpoch{shard: s, epoch: epoch}
-}
-
-// BatchShardEpoch goes through the batches of one epoch.
-type BatchShardEpoch struct {
-	shard       *BatchShard
-	epoch, next int64
-}
-
-// Next gives the next batch, and false after the last.
-func (e *BatchShardEpoch) Next() (MicroBatch, bool) {
-	if e.next >= e.shard.Len() {
-		return MicroBatch{}, false
-	}
-	e.next++
-	return e.shard.MicroBatch(e.epoch, e.next-1), true
 }

@@ -3,7 +3,6 @@
 package samplers_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -29,7 +28,7 @@ func runs(size int64, begins ...int64) lists {
 	return out
 }
 
-func shardOf(t require.TestingT, b samplers.Batches, rank, world int,
+func shardOf(t require.TestingT, b *samplers.Batch, rank, world int,
 	o samplers.BatchShardOptions) *samplers.BatchShard {
 	s, err := samplers.NewBatchShard(b, samplers.Shard{Rank: rank, WorldSize: world}, o)
 	require.NoError(t, err)
@@ -38,13 +37,10 @@ func shardOf(t require.TestingT, b samplers.Batches, rank, world int,
 
 func batchesOf(s *samplers.BatchShard, epoch int64) lists {
 	out := lists{}
-	for e := s.Epoch(epoch); ; {
-		m, ok := e.Next()
-		if !ok {
-			return out
-		}
-		out = append(out, m.Indices)
+	for j := range s.Len() {
+		out = append(out, s.At(epoch, j))
 	}
+	return out
 }
 
 // The tables of accelerate's BatchSamplerShard for two ranks.
@@ -134,42 +130,6 @@ func TestBatchShardTables(t *testing.T) {
 					}
 				})
 		}
-	}
-}
-
-// The tables of accelerate's BatchSamplerShard for batches of varying size.
-func TestBatchShardVaryingSizes(t *testing.T) {
-	mixed := lists{{0, 1, 2}, {3, 4}, {5, 6, 7, 8}, {9, 10, 11}, {12, 13}}
-	seven := lists{{0}, {1, 2}, {3, 4, 5}, {6}, {7, 8}, {9, 10, 11}, {12, 13}}
-	for name, c := range map[string]struct {
-		list       lists
-		even, drop bool
-		want       []lists
-	}{
-		"uneven":       {mixed, false, false, []lists{{{0, 1, 2}, {5, 6, 7, 8}, {12, 13}}, {{3, 4}, {9, 10, 11}}}},
-		"whole rounds": {mixed[:4], true, false, []lists{{{0, 1, 2}, {5, 6, 7, 8}}, {{3, 4}, {9, 10, 11}}}},
-		"even": {mixed, true, false,
-			[]lists{{{0, 1, 2}, {5, 6, 7, 8}, {12, 13}}, {{3, 4}, {9, 10, 11}, {0, 1, 2}}}},
-		"one on two":   {mixed[:1], true, false, []lists{{{0, 1, 2}}, {{0, 1, 2}}}},
-		"one on three": {mixed[:1], true, false, []lists{{{0, 1, 2}}, {{0, 1, 2}}, {{0, 1, 2}}}},
-		"drop":         {mixed, true, true, []lists{{{0, 1, 2}, {5, 6, 7, 8}}, {{3, 4}, {9, 10, 11}}}},
-		"six on three": {seven[:6], true, false, []lists{{{0}, {6}}, {{1, 2}, {7, 8}}, {{3, 4, 5}, {9, 10, 11}}}},
-		"seven on three": {seven, true, false,
-			[]lists{{{0}, {6}, {12, 13}}, {{1, 2}, {7, 8}, {0}}, {{3, 4, 5}, {9, 10, 11}, {1, 2}}}},
-		"seven, uneven": {seven, false, false,
-			[]lists{{{0}, {6}, {12, 13}}, {{1, 2}, {7, 8}}, {{3, 4, 5}, {9, 10, 11}}}},
-		"two on five":     {seven[:2], true, false, []lists{{{0}}, {{1, 2}}, {{0}}, {{1, 2}}, {{0}}}},
-		"nothing on two":  {nil, true, false, []lists{{}, {}}},
-		"nothing, uneven": {nil, false, false, []lists{{}, {}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			list, err := samplers.NewBatchList(c.list, c.drop)
-			require.NoError(t, err)
-			for rank, want := range c.want {
-				require.Equal(t, want,
-					batchesOf(shardOf(t, list, rank, len(c.want), samplers.BatchShardOptions{EvenBatches: c.even}), 0))
-			}
-		})
 	}
 }
 
@@ -288,100 +248,19 @@ func TestBatchShardSkipFirst(t *testing.T) {
 	})
 }
 
-// A place saved by some ranks is resumed by others: what is left is seen once, but for the completion of the last
-// round.
-func TestBatchShardResumesOnOtherRanks(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		split := rapid.Bool().Draw(t, "split")
-		before, after := rapid.SampledFrom([]int{1, 2, 3, 6}).Draw(t, "before"),
-			rapid.SampledFrom([]int{1, 2, 3, 6}).Draw(t, "after")
-		n := rapid.Int64Range(1, 60).Draw(t, "n")
-		b, err := samplers.NewBatch(samplers.NewRandom(n, 9), 6, false)
-		require.NoError(t, err)
-		o := samplers.BatchShardOptions{SplitBatches: split, EvenBatches: rapid.Bool().Draw(t, "even")}
-		first := shardOf(t, b, 0, before, o)
-		own := rapid.Int64Range(0, first.Len()).Draw(t, "own")
-		st := first.StateAt(4, own)
-		for rank := range before {
-			require.Equal(t, st, shardOf(t, b, rank, before, o).StateAt(4, own))
-		}
-		text, err := json.Marshal(st)
-		require.NoError(t, err)
-		var saved samplers.State
-		require.NoError(t, json.Unmarshal(text, &saved))
-
-		seen := map[int64]bool{}
-		done := int(min(own*int64(map[bool]int{true: 6, false: 6 * before}[split]), n))
-		for p := range done {
-			seen[b.At(4, int64(p/6))[p%6]] = true
-		}
-		for rank := range after {
-			epoch, rest, err := shardOf(t, b, rank, after, o).Resume(saved)
-			require.NoError(t, err)
-			if epoch == 5 {
-				require.EqualValues(t, n, done)
-				continue
-			}
-			require.EqualValues(t, 4, epoch)
-			for j := range rest.Len() {
-				m := rest.MicroBatch(epoch, j)
-				for k, index := range m.Indices {
-					if m.Position+int64(k) < 5*n {
-						require.False(t, seen[index])
-						seen[index] = true
-					}
-				}
-			}
-		}
-		require.Len(t, seen, int(n))
-	})
-}
-
-func TestBatchShardStateOfVaryingSizes(t *testing.T) {
-	list, err := samplers.NewBatchList(lists{{0}, {1, 2}, {3, 4, 5}, {6}, {7, 8}}, false)
-	require.NoError(t, err)
-	s := shardOf(t, list, 1, 2, samplers.BatchShardOptions{})
-	require.Equal(t, samplers.State{Epoch: 2, Position: 2*9 + 3, Samples: 9}, s.StateAt(2, 1))
-	require.Equal(t, samplers.State{Epoch: 3, Position: 27, Samples: 9}, s.StateAt(2, 3))
-	_, rest, err := s.Resume(s.StateAt(2, 1))
-	require.NoError(t, err)
-	require.Equal(t, lists{{6}}, batchesOf(rest, 2))
-	_, _, err = s.Resume(samplers.State{Position: 2, Samples: 9})
-	require.EqualError(t, err, "samplers: the state was saved 2 samples into its epoch, where no batch begins: batch "+
-		"sizes differ")
-}
-
-// With drop-last the batches that no round of the ranks takes are done with when the last round is.
-func TestBatchShardStateWithDropLast(t *testing.T) {
-	b, err := samplers.NewBatch(samplers.NewSequential(22), 3, true)
-	require.NoError(t, err)
-	s := shardOf(t, b, 0, 2, samplers.BatchShardOptions{})
-	require.Equal(t, samplers.State{Position: 12, Samples: 21}, s.StateAt(0, 2))
-	require.Equal(t, samplers.State{Epoch: 1, Position: 21, Samples: 21}, s.StateAt(0, 3))
-}
-
 func TestBatchShardMisuse(t *testing.T) {
 	b, err := samplers.NewBatch(samplers.NewRandom(20, 4), 3, false)
 	require.NoError(t, err)
-	list, err := samplers.NewBatchList(lists{{1}}, false)
-	require.NoError(t, err)
-	_, err = samplers.NewBatchList(lists{{1}, {}}, false)
-	require.EqualError(t, err, "samplers: batch 1 of 2 is empty, want at least 1 sample")
 	two := samplers.Shard{Rank: 1, WorldSize: 2}
 	_, err = samplers.NewBatchShard(b, two, samplers.BatchShardOptions{SplitBatches: true})
 	require.EqualError(t, err, "samplers: split_batches with a batch size of 3, want a multiple of the world size 2")
-	_, err = samplers.NewBatchShard(list, two, samplers.BatchShardOptions{SplitBatches: true})
-	require.ErrorContains(t, err, "batches of varying size")
 	_, err = samplers.NewBatchShard(b, samplers.Shard{}, samplers.BatchShardOptions{})
 	require.ErrorContains(t, err, "world size is 0")
 	s := shardOf(t, b, 1, 2, samplers.BatchShardOptions{})
 	require.EqualValues(t, 3, s.Len())
 	require.Panics(t, func() { s.At(0, 3) })
 	require.Panics(t, func() { s.At(-1, 0) })
-	require.Panics(t, func() { s.StateAt(0, -1) })
 	require.Panics(t, func() { b.First(8) })
 	_, err = s.SkipFirst(8)
 	require.EqualError(t, err, "samplers: 8 batches to skip, want 0 to 7")
-	_, _, err = s.Resume(samplers.State{Seed: 5, Samples: 20})
-	require.EqualError(t, err, "samplers: the state was saved under seed 5, the sampler has seed 4")
 }

@@ -5,7 +5,7 @@
 // [NewLengthGrouped]) and give it to accelerate's Accelerator.Stream, or cut it into steps yourself with [NewStream].
 //
 // A [Stream] sees every sample of an epoch once, on any number of ranks, and goes to any place of the training in O(1).
-// The sharding rules of torch and HuggingFace are here too, for programs that depend on them.
+// The sharding rules of HuggingFace are here too, for programs that depend on them.
 //
 // # Terms
 //
@@ -25,31 +25,27 @@
 // # HuggingFace's sharding rules
 //
 // A Stream sees every sample of an epoch once on any number of ranks, and its bits do not depend on that number. The
-// rules of torch and HuggingFace exist beside it for programs that move here and want the indices that they had; they
-// make no such promise. (The permutations are this package's, not torch's.) The trainer uses those of BatchShard
-// ([NewShardedStream]) and IterableShard under data_sharding huggingface. Distributed and Blocks are for loops of one's
-// own: HuggingFace's Trainer does not use them either.
+// rules of HuggingFace exist beside it for programs that move here and want the indices that they had; they make no
+// such promise. (The permutations are this package's, not torch's.) The trainer uses those of BatchShard
+// ([NewShardedStream]) and IterableShard under data_sharding huggingface. HuggingFace's Trainer uses no others, so
+// torch's DistributedSampler and those made of it are not here.
 //
-//	here                          there                            samples at an epoch's end that do not divide evenly
-//	Distributed                   DistributedSampler               repeated from the epoch's head, or left out with drop-last
-//	LengthGrouped                 LengthGroupedSampler             none: an order, of which every sample is seen once
-//	NewDistributedLengthGrouped   DistributedLengthGroupedSampler  as Distributed
-//	BatchShard                    BatchSamplerShard                with EvenBatches repeated; left out with drop-last; otherwise fewer on some ranks
-//	IterableShard, Blocks         IterableDatasetShard,            repeated from the first block, or left out with drop-last
-//	                              ShardSampler
-//	SkipFirst                     skip_first_batches               reads nothing; the epoch stays what it was
+//	here           there                 samples at an epoch's end that do not divide evenly
+//	LengthGrouped  LengthGroupedSampler  none: an order, of which every sample is seen once
+//	BatchShard     BatchSamplerShard     with EvenBatches repeated; left out with drop-last; otherwise fewer on some ranks
+//	IterableShard  IterableDatasetShard  repeated from the first block, or left out with drop-last
+//	SkipFirst      skip_first_batches    reads nothing; the epoch stays what it was
 //
 // A rule that repeats samples is for training alone: a metric over repeated samples is wrong unless they are cut off
 // again. Evaluation and prediction in Lockstep use none of these rules, see every sample exactly once, in the order of
 // the dataset, and never leave one out; not with drop-last either, nor with length grouping.
 //
-// All rules give and take places in global terms (State, IterableState), so that another number of ranks can go on:
-// nothing of the rest of the epoch is lost (but what drop-last leaves out), and nothing seen twice but to complete its
-// last round.
+// Places in a stream are in global terms (State, IterableState), so that another number of ranks can go on: nothing of
+// the rest of the epoch is lost (but what drop-last leaves out), and nothing seen twice but to complete its last round.
 //
 // # What it is not
 //
-// The package moves indices, not data: it reads no dataset ([ShardItems] passes on what it is given), starts no
-// goroutine and holds no memory that grows with n, except for the lengths of a [LengthGrouped] and the list of a
-// [BatchList]. Everything is a function of (seed, position), so that seeking costs O(1).
+// The package moves indices, not data: it reads no dataset, starts no goroutine and holds no memory that grows
+// with n, except for the lengths of a [LengthGrouped]. Everything is a function of (seed, position), so that seeking
+// costs O(1).
 package samplers

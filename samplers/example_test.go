@@ -3,29 +3,10 @@
 package samplers_test
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/lockstep-ml/lockstep/samplers"
 )
-
-// Seven samples on two ranks: the first is repeated, so that both have four.
-func ExampleDistributed() {
-	for rank := range 2 {
-		d, err := samplers.NewDistributed(samplers.NewSequential(7), samplers.Shard{Rank: rank, WorldSize: 2}, false)
-		if err != nil {
-			panic(err)
-		}
-		var own []int64
-		for i := range d.Len() {
-			own = append(own, d.At(0, i))
-		}
-		fmt.Println(own)
-	}
-	// Output:
-	// [0 2 4 6]
-	// [1 3 5 0]
-}
 
 // The longest sample comes first; after that each mega-batch, here of two, falls in length.
 func ExampleLengthGrouped() {
@@ -64,77 +45,4 @@ func ExampleBatchShard() {
 	// even true, rank 1: 4 batches, the last [1 2 3]
 	// even false, rank 0: 4 batches, the last [18 19]
 	// even false, rank 1: 3 batches, the last [15 16 17]
-}
-
-// A place saved by two ranks is taken up by three, in the same epoch.
-func ExampleBatchShard_Resume() {
-	b, err := samplers.NewBatch(samplers.NewSequential(15), 3, false)
-	if err != nil {
-		panic(err)
-	}
-	before, err := samplers.NewBatchShard(b, samplers.Shard{Rank: 0, WorldSize: 2}, samplers.BatchShardOptions{})
-	if err != nil {
-		panic(err)
-	}
-	text, err := json.Marshal(before.StateAt(1, 1)) // one batch of epoch 1 on each rank
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println(string(text))
-
-	var saved samplers.State
-	if err := json.Unmarshal(text, &saved); err != nil {
-		panic(err)
-	}
-	for rank := range 3 {
-		s, err := samplers.NewBatchShard(b, samplers.Shard{Rank: rank, WorldSize: 3}, samplers.BatchShardOptions{})
-		if err != nil {
-			panic(err)
-		}
-		epoch, rest, err := s.Resume(saved)
-		if err != nil {
-			panic(err)
-		}
-		for batches := rest.Epoch(epoch); ; {
-			m, ok := batches.Next()
-			if !ok {
-				break
-			}
-			fmt.Println("rank", rank, "epoch", epoch, m.Indices)
-		}
-	}
-	// Output:
-	// {"seed":0,"epoch":1,"position":21,"num_samples":15}
-	// rank 0 epoch 1 [6 7 8]
-	// rank 1 epoch 1 [9 10 11]
-	// rank 2 epoch 1 [12 13 14]
-}
-
-// A stream of nine items in blocks of two per rank; the last block is completed from the first.
-func ExampleShardItems() {
-	stream := func(yield func(string, error) bool) {
-		for _, word := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"} {
-			if !yield(word, nil) {
-				return
-			}
-		}
-	}
-	for rank := range 2 {
-		s, err := samplers.NewIterableShard(2, samplers.Shard{Rank: rank, WorldSize: 2},
-			samplers.IterableShardOptions{})
-		if err != nil {
-			panic(err)
-		}
-		var own []string
-		for item, err := range samplers.ShardItems(s, stream, 0) {
-			if err != nil {
-				panic(err)
-			}
-			own = append(own, item)
-		}
-		fmt.Println(own)
-	}
-	// Output:
-	// [a b e f i a]
-	// [c d g h b c]
 }

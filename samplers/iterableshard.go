@@ -2,10 +2,7 @@
 
 package samplers
 
-import (
-	"fmt"
-	"iter"
-)
+import "fmt"
 
 // IterableShardOptions are accelerate's settings of the same names.
 type IterableShardOptions struct {
@@ -72,84 +69,3 @@ type IterableState struct {
 	Epoch int64 `json:"epoch"`
 	Items int64 `json:"items"` // of the epoch's stream that are done with, over all ranks
 }
-
-// StateAt gives the place after each rank has seen own items of an epoch: the end of the last block that all are done
-// with.
-func (s *IterableShard) StateAt(epoch, own int64) IterableState {
-	mustIndex(epoch, own, own+1)
-	return IterableState{Epoch: epoch, Items: own / s.size * s.block}
-}
-
-// ShardItems gives a rank's items of a stream. The first skip items of the stream (IterableState.Items, left by any
-// number of ranks) are read and dropped, as a stream cannot seek; the blocks begin after them. It holds two blocks. An
-// error of the stream is passed on and ends it.
-func ShardItems[T any](s *IterableShard, items iter.Seq2[T, error], skip int64) iter.Seq2[T, error] {
-	return func(yield func(T, error) bool) {
-		var head, block []T
-		give := func() bool {
-			begin := s.shard.rank() * s.size
-			for _, item := range block[begin : begin+s.size] {
-				if !yield(item, nil) {
-					return false
-				}
-			}
-			block = block[:0]
-			return true
-		}
-		read := int64(0)
-		for item, err := range items {
-			if err != nil {
-				yield(item, err)
-				return
-			}
-			if int64(len(head)) < s.block {
-				head = append(head, item)
-			}
-			if read++; read <= skip {
-				continue
-			}
-			if block = append(block, item); int64(len(block)) == s.block && !give() {
-				return
-			}
-		}
-		if s.drop || len(block) == 0 {
-			return
-		}
-		for int64(len(block)) < s.block {
-			block = append(block, head[:min(int64(len(head)), s.block-int64(len(block)))]...)
-		}
-		give()
-	}
-}
-
-// Blocks is the rule of IterableShard for an order of known length: HuggingFace's ShardSampler. It repeats samples as
-// IterableShard does.
-type Blocks struct {
-	order Sampler
-	rule  *IterableShard
-}
-
-// NewBlocks gives a rank's part of the order, batchSize consecutive samples at a time. The errors are those of
-// NewIterableShard.
-func NewBlocks(order Sampler, batchSize int, shard Shard, dropLast bool) (*Blocks, error) {
-	rule, err := NewIterableShard(batchSize, shard, IterableShardOptions{DropLast: dropLast})
-	if err != nil {
-		return nil, err
-	}
-	return &Blocks{order, rule}, nil
-}
-
-// Len gives the number of samples per rank and epoch, a multiple of the batch size.
-func (s *Blocks) Len() int64 { return s.rule.Len(s.order.Len()) }
-
-// At gives the dataset index of this rank's sample i, 0 ≤ i < Len(), of an epoch.
-func (s *Blocks) At(epoch, i int64) int64 {
-	mustIndex(epoch, i, s.Len())
-	return s.order.At(epoch, s.rule.Index(i)%s.order.Len())
-}
-
-// Seed gives the order's seed, 0 if it has none.
-func (s *Blocks) Seed() uint64 { return seedOf(s.order) }
-
-// Fingerprint gives the order's fingerprint, 0 if it has none.
-func (s *Blocks) Fingerprint() uint64 { return fingerprintOf(s.order) }

@@ -133,35 +133,11 @@ func TestLengthGroupedIsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-func TestDistributedLengthGrouped(t *testing.T) {
-	lengths := lengthsLike(100)
-	for _, world := range []int{2, 3} {
-		var all []int64
-		for rank := range world {
-			s, err := samplers.NewDistributedLengthGrouped(lengths, 4, 1, samplers.Shard{Rank: rank, WorldSize: world},
-				world == 3)
-			require.NoError(t, err)
-			got := epochOf(s, 2)
-			if rank == 0 {
-				require.EqualValues(t, 32, got[0])
-			}
-			require.EqualValues(t, 1, s.Seed())
-			require.Equal(t, grouped(t, lengths, 4, 1).Fingerprint(), s.Fingerprint())
-			all = append(all, got...)
-		}
-		require.Len(t, all, 100/world*world)
-		slices.Sort(all)
-		require.Len(t, slices.Compact(all), 100/world*world)
-	}
-}
-
 func TestLengthGroupedMisuse(t *testing.T) {
 	_, err := samplers.NewLengthGrouped([]int{1}, 0, 0)
 	require.EqualError(t, err, "samplers: batch size is 0, want at least 1")
 	_, err = samplers.NewLengthGrouped([]int{1, -3}, 1, 0)
 	require.EqualError(t, err, "samplers: the length of sample 1 is -3, want 0 or more")
-	_, err = samplers.NewDistributedLengthGrouped([]int{1}, 0, 0, samplers.Shard{WorldSize: 1}, false)
-	require.EqualError(t, err, "samplers: batch size is 0, want at least 1")
 	require.Panics(t, func() { grouped(t, []int{1}, 1, 0).At(0, 1) })
 	require.Empty(t, epochOf(grouped(t, nil, 1, 0), 0))
 }

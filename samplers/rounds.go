@@ -64,11 +64,15 @@ func (r *rounds) fill(s *Stream, w *Window) {
 	mine, gas := r.rest(r.own, s.base), int64(s.layout.AccumulationSteps)
 	for k := range gas {
 		j := s.window*gas + k
-		if j >= mine.Len() {
-			return
+		switch lead := r.rest(r.lead, s.base); {
+		case j < mine.Len():
+			m := mine.MicroBatch(s.epoch, j)
+			m.Leaf = s.layout.Leaf(int(k))
+			w.Own = append(w.Own, m)
+		case s.layout.Interleaved && j < lead.Len():
+			m := lead.MicroBatch(s.epoch, j)
+			m.Leaf = -1
+			w.Own = append(w.Own, m)
 		}
-		m := mine.MicroBatch(s.epoch, j)
-		m.Leaf = s.layout.Rank*s.layout.AccumulationSteps + int(k)
-		w.Own = append(w.Own, m)
 	}
 }

@@ -13,20 +13,6 @@ type Shard struct {
 	WorldSize int // W, parts
 }
 
-// ReplicaShard gives the shard of a rank when each model replica is spread over ranksPerReplica consecutive ranks
-// (tensor × context × sequence parallel sizes): those ranks share one shard and get the same batches. It is an error if
-// worldSize is not a multiple of ranksPerReplica, or the rank is outside.
-func ReplicaShard(rank, worldSize, ranksPerReplica int) (Shard, error) {
-	if err := (Shard{rank, worldSize}).Validate(); err != nil {
-		return Shard{}, err
-	}
-	if ranksPerReplica < 1 || worldSize%ranksPerReplica != 0 {
-		return Shard{}, fmt.Errorf("samplers: %d ranks per model replica, want a divisor of the world size %d",
-			ranksPerReplica, worldSize)
-	}
-	return Shard{rank / ranksPerReplica, worldSize / ranksPerReplica}, nil
-}
-
 // Validate reports every fault of the shard, each with its value and what was wanted.
 func (s Shard) Validate() error {
 	var faults []error

@@ -12,7 +12,7 @@ type Fingerprinter interface {
 }
 
 // State is a place in the training stream in global terms, for a checkpoint: it says nothing of ranks, batch sizes or
-// accumulation. Streams, Distributed, BatchShard and IterableShard give and take it.
+// accumulation. A Stream gives and takes it.
 type State struct {
 	Seed     uint64 `json:"seed"`                        // of the sampler; 0 if it has none
 	Epoch    int64  `json:"epoch"`                       // the epoch of Position

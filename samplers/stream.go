@@ -15,10 +15,27 @@ type Layout struct {
 	AccumulationSteps int  // micro-batches per rank and window
 	WorldSize         int  // N, ranks
 	Rank              int  // 0 ≤ Rank < N
+	// Interleaved gives rank r the leaves r, r+N, r+2N … of a window instead of consecutive ones, so that the ranks
+	// compute consecutive leaves at a time. Where a window's last ones do not suffice for all, the other ranks get one
+	// of them again, see MicroBatch.
+	Interleaved bool
 }
 
 // Leaves gives M, the number of micro-batches in a full window: AccumulationSteps × WorldSize.
 func (l Layout) Leaves() int64 { return int64(l.AccumulationSteps) * int64(l.WorldSize) }
+
+// Leaf gives the number in the window of this rank's micro-batch k.
+func (l Layout) Leaf(k int) int {
+	if l.Interleaved {
+		return l.Rank + k*l.WorldSize
+	}
+	return l.Rank*l.AccumulationSteps + k
+}
+
+// repeats reports whether other ranks have a micro-batch k where this rank's leaf is missing.
+func (l Layout) repeats(k int, leaves int64) bool {
+	return l.Interleaved && int64(k*l.WorldSize) < leaves
+}
 
 // Validate reports every fault of the layout, each with its value and what was wanted.
 func (l Layout) Validate() error {
@@ -39,7 +56,7 @@ func (l Layout) Validate() error {
 
 // MicroBatch is one leaf of a window: the samples of one forward and backward pass.
 type MicroBatch struct {
-	Leaf     int     // its number in the window, 0 … M−1
+	Leaf     int     // its number in the window, 0 … M−1; −1 if it repeats another rank's leaf and counts nowhere
 	Position int64   // the position of its first sample in the training stream; the others follow
 	Indices  []int64 // dataset indices, 1 … b of them
 }
@@ -115,9 +132,15 @@ func (s *Stream) Next() (Window, bool) {
 		s.window++
 		return w, true
 	}
-	perRank := int64(s.layout.AccumulationSteps)
-	for leaf := int64(s.layout.Rank) * perRank; leaf < min(int64(s.layout.Rank+1)*perRank, leaves); leaf++ {
-		w.Own = append(w.Own, s.microBatch(first, leaf))
+	for k := range s.layout.AccumulationSteps {
+		leaf := int64(s.layout.Leaf(k))
+		if leaf < leaves {
+			w.Own = append(w.Own, s.microBatch(first, leaf))
+		} else if s.layout.repeats(k, leaves) {
+			again := s.microBatch(first, leaves-1)
+			again.Leaf = -1
+			w.Own = append(w.Own, again)
+		}
 	}
 	s.window++
 	return w, true

@@ -146,6 +146,13 @@ func (t *Tensor) LoweredBytes() int {
 	return l.copy.Bytes()
 }
 
+// DropLowered frees the copy that Autocast keeps of the parameter t. It is made again when it is next used.
+func (t *Tensor) DropLowered() {
+	if t.leaf != nil {
+		t.leaf.lowered.drop()
+	}
+}
+
 // drop frees the copy; it is made again when it is next used.
 func (l *lowered) drop() {
 	l.mu.Lock()

@@ -138,6 +138,9 @@ func (c *Ctx) fill(t *Tensor, v float64) {
 	c.launchAttrs(backend.OpFill, &a, t)
 }
 
+// Empty is a tensor whose elements are not defined until something is written there.
+func Empty(c *Ctx, dt DType, shape ...int) *Tensor { return c.empty("Empty", dt, shape...) }
+
 // Zeros returns a tensor of zeros.
 func Zeros(c *Ctx, dt DType, shape ...int) *Tensor { return c.full("Zeros", dt, 0, shape) }
 

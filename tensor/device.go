@@ -3,8 +3,10 @@
 package tensor
 
 import (
+	"cmp"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -52,6 +54,12 @@ func (d *Device) Workers() int {
 // MemStats returns the device memory in use, in bytes.
 func (d *Device) MemStats() backend.Stats { return d.be.Stats() }
 
+// HostMemory reports whether tensors of the device lie in host memory, see HostBytes.
+func (d *Device) HostMemory() bool {
+	_, ok := d.be.(backend.HostMemory)
+	return ok
+}
+
 // Sync waits for all work on the device, from any context. Before one context reads a tensor
 // that another one created or wrote, call this or the other context's Sync.
 func (d *Device) Sync() { d.be.Sync() }
@@ -78,8 +86,9 @@ var registry struct {
 	open map[string]func() (*Device, error)
 }
 
-// RegisterDevice registers a kind of device for OpenDevice. Packages such as tensor/cuda
-// call it from init, so that a blank import suffices. Registering a name twice panics.
+// RegisterDevice registers a device for OpenDevice under its name: a kind, as "cuda", or one of several of a kind, as
+// "cuda:0". Packages such as tensor/cuda call it from init, so that a blank import suffices. Registering a name twice
+// panics.
 func RegisterDevice(name string, open func() (*Device, error)) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -100,14 +109,23 @@ func OpenDevice(name string) (*Device, error) {
 	}
 	registry.Lock()
 	open := registry.open[name]
-	names := []string{"cpu"}
-	for n := range registry.open {
-		names = append(names, n)
-	}
 	registry.Unlock()
 	if open == nil {
-		sort.Strings(names)
-		return nil, fmt.Errorf("tensor: no device %q is built in: want one of %s", name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("tensor: no device %q is built in: want one of %s", name,
+			strings.Join(DeviceNames(), ", "))
 	}
 	return open()
+}
+
+// DeviceNames lists the names that OpenDevice knows, sorted, cuda:2 before cuda:10.
+func DeviceNames() []string {
+	registry.Lock()
+	defer registry.Unlock()
+	names := append(slices.Collect(maps.Keys(registry.open)), "cpu")
+	slices.SortFunc(names, func(a, b string) int {
+		kindA, indexA, _ := strings.Cut(a, ":")
+		kindB, indexB, _ := strings.Cut(b, ":")
+		return cmp.Or(strings.Compare(kindA, kindB), len(indexA)-len(indexB), strings.Compare(indexA, indexB))
+	})
+	return names
 }

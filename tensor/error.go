@@ -16,7 +16,11 @@ type Error struct {
 	Inputs []string // the operands, as "float32[2 3]"
 	Msg    string   // what was wrong and what was wanted
 	Where  string   // the module path or other scope, innermost last; may be empty
+	Cause  error    // what made it happen elsewhere, such as a lost rank in a hook; nil otherwise
 }
+
+// Unwrap gives Cause.
+func (e *Error) Unwrap() error { return e.Cause }
 
 func (e *Error) Error() string {
 	var b strings.Builder

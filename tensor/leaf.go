@@ -109,6 +109,10 @@ func (t *Tensor) SwapGrad(g *Tensor, filled bool) *Tensor {
 	return old
 }
 
+// HasGradBuffer reports whether t is a leaf with memory for its gradient: one that SwapGrad was given, or one in which
+// Backward has begun to add it up, in which case it must stay.
+func (t *Tensor) HasGradBuffer() bool { return t.leaf != nil && t.leaf.hasMemory() }
+
 // OnGrad registers hook to be called during Backward as soon as the gradient of the leaf
 // t is complete for that Backward. Hooks run in the order in which gradients are
 // completed and must not block. The returned function removes the hook.

@@ -5,6 +5,7 @@ package tensor
 import (
 	"fmt"
 	"runtime"
+	"slices"
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 )
@@ -16,6 +17,7 @@ type storage struct {
 	dev   *Device
 	buf   backend.Buffer // nil once freed, and while away
 	away  int            // bytes that Unload gave up and Reload brings back
+	bring func()         // called when something uses the storage while it is away; nil: that is an error
 	refs  int32
 	gen   uint32 // grows when the memory is given up: a tensor of an older generation is dead
 	ver   uint32 // grows with every write in place
@@ -113,6 +115,51 @@ func (t *Tensor) Reload(from *Tensor) {
 
 // Unloaded reports whether Unload was called on t or a view of it, and Reload was not yet.
 func (t *Tensor) Unloaded() bool { return t.st.away > 0 && t.gen == t.st.gen }
+
+// OnMissing makes bring be called when something uses t, or a view of it, while it is unloaded. It is to Reload the
+// memory, on the goroutine that uses it. nil ends that.
+func (t *Tensor) OnMissing(bring func()) { t.st.bring = bring }
+
+// Rehome makes t, with its elements, a view of to, which is contiguous, has t's shape and dtype and takes no part in
+// autograd. t stays the tensor that it is: a leaf with its hooks, for whoever has it. Its earlier memory is left to
+// other views of it, and to the garbage collector. t must be contiguous, belong to no Scope, and have no gradient;
+// graphs that saved it are void. c is a context of the device.
+func (t *Tensor) Rehome(c *Ctx, to *Tensor) {
+	t.checkRehome(c, "Rehome", to)
+	CopyInto(c.NoGrad(), to, t)
+	t.become(to)
+}
+
+// Become is Rehome, but t takes the elements that are in to.
+func (t *Tensor) Become(c *Ctx, to *Tensor) {
+	t.checkRehome(c, "Become", to)
+	t.become(to)
+}
+
+func (t *Tensor) become(to *Tensor) {
+	if t.leaf != nil {
+		t.leaf.lowered.drop()
+	}
+	t.st, t.gen, t.offset, t.stride = to.st, to.gen, to.offset, to.stride
+}
+
+func (t *Tensor) checkRehome(c *Ctx, op string, to *Tensor) {
+	t.check(c, op)
+	to.check(c, op)
+	switch {
+	case t.st.owner != nil || to.st.owner != nil || t.node != nil || to.node != nil || to.leaf != nil:
+		c.fail(op, []*Tensor{t, to}, "want tensors outside of every Scope that no recorded op made, and no leaf "+
+			"to go to")
+	case t.dtype != to.dtype || !slices.Equal(t.Shape(), to.Shape()) || !to.IsContiguous():
+		c.fail(op, []*Tensor{t, to}, "want a contiguous tensor of the same shape and dtype to go to")
+	case t.leaf != nil && t.leaf.hasMemory():
+		c.fail(op, []*Tensor{t}, "it has a gradient or a buffer for one: want none")
+	}
+}
+
+// Written says that the memory of t, and of all its views, was written by other means than ops. Graphs that saved it
+// refuse to run, and copies of it are made again.
+func (t *Tensor) Written() { t.st.ver++ }
 
 // MoveTo moves the memory of t, and so that of its views, to the device of to. from is a context of the device where it
 // is, which has synchronised with whoever wrote it. t must not belong to a Scope and has no gradient; graphs that saved

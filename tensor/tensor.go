@@ -160,8 +160,11 @@ func (t *Tensor) view() backend.View {
 	return backend.View{Buf: t.st.buf, DType: t.dtype, Offset: t.offset, NDim: t.ndim, Shape: t.shape, Stride: t.stride}
 }
 
-// check panics if t is nil, freed, or lives elsewhere than c's ops run.
+// check panics if t is nil, freed, or lives elsewhere than c's ops run. What is away is brought back if it can be.
 func (t *Tensor) check(c *Ctx, op string) {
+	if t != nil && t.st.away > 0 && t.st.bring != nil && t.gen == t.st.gen {
+		t.st.bring()
+	}
 	switch {
 	case t == nil:
 		c.fail(op, nil, "an operand is nil")

@@ -35,7 +35,7 @@ func (r *run) hookParts(ctx context.Context) ([]checkpoint.Part, error) {
 	if r.args.SaveOnlyModel {
 		return nil, nil
 	}
-	state, err := r.acc.GatherHookState(ctx)
+	state, err := accelerate.GatherHookState(ctx, r.acc)
 	if state == nil || err != nil {
 		return nil, err
 	}
@@ -114,5 +114,5 @@ func (r *run) restoreHook(ck *checkpoint.Checkpoint) (err error) {
 	if err != nil {
 		return err
 	}
-	return r.acc.SetHookState(state)
+	return accelerate.SetHookState(r.acc, state)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 )
 
-// The values of the argument ddp_comm_hook are the hooks that there are, and what ddp_comm_state_option may hold is what
-// they read.
+// The values of the argument ddp_comm_hook are the hooks that there are, and what ddp_comm_state_option may hold is
+// what they read.
 func TestCommHooksHaveRows(t *testing.T) {
 	var names []string
 	for name, settings := range args.CommHookSettings() {

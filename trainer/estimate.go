@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/fake"
 	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/internal/backend/meta"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -24,45 +27,63 @@ type MemoryEstimate struct {
 	// including the partial sums of accumulation that exist at the same time
 	Gradients      int64 `json:"gradients"`
 	OptimizerState int64 `json:"optimizer_state"` // such as Adam's moments
-	// everything else at the peak: the batch, temporary results, and what backward needs, except what gradients replace
+	// everything else at the peak: the batch, temporary results, and what backward needs, except what gradients
+	// replace; of a sharded model also what of Gathered is there at that moment
 	Activations int64 `json:"activations"`
 	Peak        int64 `json:"peak"` // the maximum of the sum
+	// of a sharded model: the most that whole parameters and gradients of its units take, which come and go
+	Gathered int64 `json:"gathered,omitempty"`
+	// of a sharded model: the peak before the first step, when the model is whole on each rank and is cut
+	Start int64 `json:"start,omitempty"`
 }
 
 // EstimateMemory trains for two steps on a device without values (tensor.NewMeta), which allocates what a real run
 // would and computes nothing, and reports the memory in use. model creates the model on it; batch creates a batch of
-// the given number of samples, which is a's per_device_train_batch_size. ranks is the number of ranks of the real
-// run, on which the accumulation depends. It writes no file and waits for no other process.
+// the given number of samples, which is a's per_device_train_batch_size. ranks is the number of ranks of the real run,
+// on which the accumulation depends. If a's fsdp or zero_stage spreads the model over them, the first of the ranks is
+// gone through as it is: buffers, borders of cells, what comes and goes; ranks gather, and share no memory. It writes
+// no file and waits for no other process.
 func EstimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error),
 	batch func(c *tensor.Ctx, samples int) *data.Batch) (*MemoryEstimate, error) {
-	return estimateMemory(a, ranks, model, batch)
+	return estimateMemory(a, ranks, ranks > 1 && a.ShardStrategy() != args.NoShard, model, batch)
 }
 
-func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error),
+func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model func(in *nn.Init) (models.Model, error),
 	batch func(c *tensor.Ctx, samples int) *data.Batch, opts ...Option) (*MemoryEstimate, error) {
 	gas, err := a.AccumulationSteps(ranks)
 	if err != nil {
 		return nil, err
 	}
-	dev := tensor.NewMeta()
+	counter := meta.New()
+	dev := tensor.NewDevice(counter)
 	defer dev.Close()
 	var m models.Model
 	if tried := tensor.Try(func() { m, err = model(nn.NewInit(dev, a.Seed)) }); tried != nil || err != nil {
 		return nil, errors.Join(tried, err)
 	}
 	e := &MemoryEstimate{Parameters: dev.MemStats().InUse}
-	if ranks > 1 {
+	quiet := slog.New(slog.DiscardHandler)
+	group, played := local.New(1, dist.Options{Log: quiet})[0], 1
+	switch {
+	case sharded:
+		var engine *fake.Engine
+		group, engine = fake.New(0, ranks, dist.Options{Log: quiet})
+		engine.Mirror, played = true, ranks
+	case ranks > 1:
 		keepGradients(dev, m)
 	}
 	watch := &stateWatch{dev: dev, state: -dev.MemStats().InUse}
-	set := data.NewSource(data.Slice[struct{}](make([]struct{}, 2*gas*a.PerDeviceTrainBatchSize)),
+	if sharded {
+		watch.begin = counter.ResetPeak
+	}
+	set := data.NewSource(data.Slice[struct{}](make([]struct{}, 2*gas*a.PerDeviceTrainBatchSize*played)),
 		func(c *tensor.Ctx, samples []struct{}) (*data.Batch, error) {
 			return batch(c, len(samples)), nil
 		})
-	quiet := slog.New(slog.DiscardHandler)
-	opts = append(opts, withGroup(local.New(1, dist.Options{Log: quiet})[0]), WithDevice(dev), WithTrainData(set),
-		WithCallbacks(watch), WithDisplay(nil), WithLogger(quiet))
-	t := New(m, shadow(a, gas, ranks), opts...)
+	opts = append(opts, withGroup(group), WithDevice(dev), WithTrainData(set), WithCallbacks(watch), WithDisplay(nil),
+		WithLogger(quiet))
+	t := New(m, shadow(a, gas, ranks, sharded), opts...)
+	watch.t = t
 	_, err = t.Train()
 	if err = errors.Join(err, t.Close()); err != nil {
 		return nil, fmt.Errorf("trainer: estimate of memory: %w", err)
@@ -70,7 +91,11 @@ func estimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init
 	for _, p := range t.acc.Params() {
 		e.Gradients += int64(t.acc.GradientSets() * p.Numel() * p.GradDType().Size())
 	}
-	e.OptimizerState, e.Peak = watch.state, dev.MemStats().Peak
+	e.OptimizerState, e.Peak = watch.state, watch.peak
+	if sharded {
+		e.Parameters, e.Gradients = watch.held.Parameters, watch.held.Gradients
+		e.Gathered, e.Start = watch.held.Gathered, watch.start
+	}
 	e.Activations = e.Peak - e.Parameters - e.Gradients - e.OptimizerState
 	return e, nil
 }
@@ -87,11 +112,14 @@ func keepGradients(dev *tensor.Device, m models.Model) {
 }
 
 // shadow returns the arguments of a run that allocates what a's run would, without files, evaluations and other
-// ranks. One of many ranks holds as many sums at once as a single rank with fewer deterministic ranks.
-func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
+// ranks. Without shards, one of many ranks holds as many sums at once as a single rank with fewer deterministic ranks.
+func shadow(a *args.TrainingArguments, gas, ranks int, sharded bool) *args.TrainingArguments {
 	s := args.Default(a.OutputDir)
-	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps, s.DeterministicRanks = a.PerDeviceTrainBatchSize, gas,
-		max(1, a.DeterministicRanks/ranks)
+	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps = a.PerDeviceTrainBatchSize, gas
+	if s.DeterministicRanks = a.DeterministicRanks; !sharded {
+		s.DeterministicRanks = max(1, a.DeterministicRanks/ranks)
+	}
+	s.FSDP, s.ZeroStage, s.DDPBucketCapMB = a.FSDP, a.ZeroStage, a.DDPBucketCapMB
 	s.GradientCheckpointing, s.Optim, s.OptimArgs = a.GradientCheckpointing, a.Optim, a.OptimArgs
 	s.BF16, s.FP16, s.HalfUpdate = a.BF16, a.FP16, a.HalfUpdate
 	s.MaxSteps, s.SaveStrategy, s.TrainSamplingStrategy = 2, args.StrategyNo, args.SamplingSequential
@@ -101,16 +129,24 @@ func shadow(a *args.TrainingArguments, gas, ranks int) *args.TrainingArguments {
 // withGroup makes the trainer a rank of g and ignores the environment.
 func withGroup(g *dist.Group) Option { return func(t *Trainer) { t.group = g } }
 
-// stateWatch measures what the optimizer allocates.
+// stateWatch measures what the optimizer allocates, the peaks, and what a sharder holds.
 type stateWatch struct {
 	callbacks.Base
+	t             *Trainer
 	dev           *tensor.Device
 	before, state int64
+	begin         func() // forgets the peak when training begins; nil: it counts
+	start, peak   int64
+	held          shard.Memory
 }
 
 // OnTrainBegin notes what an optimizer has before its first step.
 func (w *stateWatch) OnTrainBegin(*callbacks.Event) error {
 	w.state += w.dev.MemStats().InUse
+	if w.begin != nil {
+		w.start, w.state = w.dev.MemStats().Peak, 0 // parameters have moved; pieces have no state yet
+		w.begin()
+	}
 	return nil
 }
 
@@ -123,5 +159,21 @@ func (w *stateWatch) OnPreOptimizerStep(*callbacks.Event) error {
 // OnOptimizerStep notes what the step added.
 func (w *stateWatch) OnOptimizerStep(*callbacks.Event) error {
 	w.state += w.dev.MemStats().InUse - w.before
+	return nil
+}
+
+// OnStepEnd notes the peak, and what there is while the model is sharded.
+func (w *stateWatch) OnStepEnd(*callbacks.Event) error {
+	w.peak = w.dev.MemStats().Peak
+	s := w.t.acc.Shards()
+	if s == nil {
+		return nil
+	}
+	w.held = s.Memory()
+	for _, p := range w.t.acc.Tree().State() {
+		if !s.Cut(p.Name) {
+			w.held.Parameters += int64(p.Bytes())
+		}
+	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
@@ -102,6 +103,66 @@ func TestEstimateMemory(t *testing.T) {
 			require.Equal(t, state, got.OptimizerState)
 			require.Equal(t, got.Peak, got.Parameters+got.Gradients+got.OptimizerState+got.Activations)
 		})
+	}
+}
+
+// What is predicted of a sharded run is what its ranks hold, whose peaks do not come at the same time.
+func TestEstimateOfShardedMemory(t *testing.T) {
+	cfg := gpt2.DefaultConfig()
+	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = 2, 256, 4, 997, 32
+	estimate := func(ranks int, set func(a *args.TrainingArguments)) *trainer.MemoryEstimate {
+		a := args.Default(out)
+		a.PerDeviceTrainBatchSize = 2
+		set(a)
+		e, err := trainer.EstimateMemory(a, ranks, func(in *nn.Init) (models.Model, error) {
+			return gpt2.New(in, cfg)
+		}, example(t, cfg))
+		require.NoError(t, err)
+		return e
+	}
+	whole := estimate(2, zero(0))
+	for _, k := range []struct {
+		ranks                   int
+		set                     func(a *args.TrainingArguments)
+		params, grads, state    float64 // of the whole
+		comesAndGoes, recompute bool
+	}{
+		{2, zero(1), 1, 1, 0.5, false, false}, {2, zero(2), 1, 0.5, 0.5, true, false},
+		{2, fullShard, 0.5, 0.5, 0.5, true, false}, {4, fullShard, 0.25, 0.25, 0.25, true, true},
+		{2, func(a *args.TrainingArguments) { a.FSDP = []string{"shard_grad_op"} }, 0.5, 0.5, 0.5, true, false},
+	} {
+		set := func(a *args.TrainingArguments) {
+			k.set(a)
+			a.GradientCheckpointing = k.recompute
+		}
+		e := estimate(k.ranks, set)
+		// small matrices leave many places at the borders of cells empty
+		require.InEpsilon(t, k.params*float64(whole.Parameters), e.Parameters, 0.1)
+		require.InEpsilon(t, k.grads*float64(whole.Gradients), e.Gradients, 0.1)
+		require.InEpsilon(t, k.state*float64(whole.OptimizerState), e.OptimizerState, 0.1)
+		require.Equal(t, k.comesAndGoes, e.Gathered > 0)
+
+		dev := tensor.NewCPU(1)
+		m, err := gpt2.New(nn.NewInit(dev, 1), cfg)
+		require.NoError(t, err)
+		list := make(data.Slice[[]int32], 40)
+		for i := range list {
+			list[i] = make([]int32, cfg.NPositions)
+		}
+		a := args.Default(out)
+		a.PerDeviceTrainBatchSize, a.MaxSteps, a.SaveStrategy, a.NumReplicas = 2, 2, args.StrategyNo, k.ranks
+		a.SkipMemoryMetrics = false
+		set(a)
+		res, err := newTrainer(vfs.NewMem(), m, a, trainer.WithDevice(dev),
+			trainer.WithSharding(accelerate.Sharding{Strategy: a.ShardStrategy(), Gather: true}),
+			trainer.WithTrainData(data.NewSource(list, data.CausalLM(0)))).Train()
+		require.NoError(t, err)
+		measured, estimated := res.Metrics["train_mem_peak"], res.Metrics["train_mem_peak_estimated"]
+		t.Logf("%d ranks, %s: estimated %+v, measured %.0f", k.ranks, a.ShardStrategy(), *e, measured)
+		require.EqualValues(t, max(e.Start, e.Peak), estimated)
+		require.LessOrEqual(t, measured, 1.02*estimated)
+		require.Greater(t, measured, 0.7*estimated)
+		dev.Close()
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-ml/lockstep/samplers"
 )
 
-// evalBatches are this rank's batches of an evaluation set, every ranks-th one.
+// evalBatches are this rank's batches of an evaluation set, every ranks-th one. Where the ranks gather parameters, all
+// have as many: the last batch is repeated, with Leaf −1, on those that would be without.
 type evalBatches interface {
 	// Next gives the next batch, or io.EOF after the last one.
 	Next() (*data.Batch, error)
@@ -34,7 +35,8 @@ func (t *Trainer) evalBatches(ctx context.Context, set evalSet) (evalBatches, er
 	if err != nil {
 		return nil, err
 	}
-	order := &dealtOrder{order: data.EpochOrder(batches, 0), rank: t.acc.Data().Rank(), ranks: t.acc.Data().Size()}
+	order := &dealtOrder{order: data.EpochOrder(batches, 0), rank: t.acc.Data().Rank(), ranks: t.acc.Data().Size(),
+		even: t.acc.Shards().GathersParameters()}
 	loader, err := data.NewLoader(ctx, t.acc.Ctx().NoGrad(), set.src, order, data.LoaderOptions{
 		Workers: t.args.DataloaderNumWorkers, PrefetchFactor: t.args.PrefetchBatches(),
 	})
@@ -93,17 +95,29 @@ func (b *streamBatches) seen() (samples, batches int64) { return b.samples, b.ba
 type dealtOrder struct {
 	order       data.Order
 	rank, ranks int
+	even        bool // ranks without a batch in the last round repeat the last one
 	next        int
+	last        samplers.MicroBatch
 }
 
 // Next implements data.Order.
 func (o *dealtOrder) Next() (samplers.MicroBatch, bool) {
 	for {
 		m, ok := o.order.Next()
+		if !ok {
+			return o.spare()
+		}
 		mine := o.next%o.ranks == o.rank
 		o.next++
-		if !ok || mine {
-			return m, ok
+		if o.last = m; mine {
+			return m, true
 		}
 	}
+}
+
+// spare is the last batch again, for a rank that others are ahead of.
+func (o *dealtOrder) spare() (samplers.MicroBatch, bool) {
+	behind := o.even && o.next%o.ranks != 0 && o.next%o.ranks <= o.rank
+	o.even, o.last.Leaf = false, -1
+	return o.last, behind
 }

@@ -117,10 +117,9 @@ func newTrainer(fsys vfs.FS, m models.Model, a *args.TrainingArguments, opts ...
 
 // weights are the bits of all parameters by name.
 func weights(m models.Model) map[string][]byte {
-	c := tensor.NewCtx(tensor.CPU()).NoGrad()
 	bits := map[string][]byte{}
 	for _, p := range nn.NamedParameters(m) {
-		bits[p.Name] = tensor.ReadBytes(c, p.Tensor)
+		bits[p.Name] = tensor.ReadBytes(tensor.NewCtx(p.Device()).NoGrad(), p.Tensor)
 	}
 	return bits
 }

@@ -5,6 +5,7 @@ package trainer
 import (
 	"maps"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models"
@@ -52,8 +53,9 @@ func (m *memory) see(b *data.Batch) {
 
 // memoryMetrics returns the memory that training took, with HuggingFace's keys for resident memory:
 // train_mem_cpu_alloc_delta is the growth since the start, and train_mem_cpu_peaked_delta how far the peak was above
-// that. train_mem_peak is the peak of a rank's tensors in bytes (for ranks that are goroutines, the mean), and
-// train_mem_peak_estimated is the result of EstimateMemory, for models that can be created from their configuration.
+// that. train_mem_peak is the peak of a rank's tensors in bytes (for ranks of a process that share a device, the mean),
+// and train_mem_peak_estimated is the result of EstimateMemory, for models that can be created from their
+// configuration.
 func (r *run) memoryMetrics() map[string]float64 {
 	if r.memory.meta == nil {
 		return nil
@@ -63,26 +65,23 @@ func (r *run) memoryMetrics() map[string]float64 {
 		out["train_mem_cpu_alloc_delta"] = float64(rss - r.memory.rss)
 		out["train_mem_cpu_peaked_delta"] = float64(max(0, peak-rss))
 	}
-	measured := r.acc.Device().MemStats().Peak / int64(r.args.NumReplicas) // which share a device
-	if r.acc.Data().Size() > 1 {                                           // gradients lie in the memory of the group
-		for _, p := range r.acc.Params() {
-			measured += int64(p.Numel() * p.GradDType().Size())
-		}
-	}
+	measured := r.acc.Device().MemStats().Peak/int64(r.sharing) + r.acc.Data().Allocated()
 	out["train_mem_peak"] = float64(measured)
 	if e, err := r.estimate(); err != nil {
 		r.log.Warn("memory could not be estimated", "error", err)
 	} else if e != nil {
-		out["train_mem_peak_estimated"] = float64(e.Peak)
+		out["train_mem_peak_estimated"] = float64(max(e.Start, e.Peak))
 	}
 	return out
 }
 
 // estimate is EstimateMemory for this run and its largest batch; nil for a model that is not made from a configuration,
-// or if there was no batch.
+// for ranks that share the memory of parameters, for a run that keeps something on disk, or if there was no batch.
 func (r *run) estimate() (*MemoryEstimate, error) {
 	m, ok := r.model.(models.Configured)
-	if !ok || r.memory.batch == nil {
+	shards := r.acc.Shards()
+	disk := r.args.OffloadOptimizer == args.OffloadDisk || r.args.OffloadParams == args.OffloadDisk
+	if !ok || r.memory.batch == nil || disk || shards != nil && shards.SharesMemory() {
 		return nil, nil
 	}
 	config, err := models.ConfigJSON(m)
@@ -102,7 +101,7 @@ func (r *run) estimate() (*MemoryEstimate, error) {
 		}
 		return b
 	}
-	return estimateMemory(r.args, r.acc.Data().Size(), fresh, batch, func(t *Trainer) {
-		t.loss, t.newOptim, t.casts = r.loss, r.newOptim, r.casts
+	return estimateMemory(r.args, r.acc.Data().Size(), shards != nil, fresh, batch, func(t *Trainer) {
+		t.loss, t.newOptim, t.options = r.loss, r.newOptim, r.options
 	})
 }

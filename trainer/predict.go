@@ -146,15 +146,23 @@ func (t *Trainer) predictBatches(ctx context.Context, batches evalBatches, share
 	total := batches.total()
 	for n := int64(1); ; n++ {
 		b, err := batches.Next()
-		if err == io.EOF { // not a source's error about the end of a file
-			break
-		}
-		if err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		if err != nil && err != io.EOF { // not a source's error about the end of a file
+			if ctx.Err() == nil || !errors.Is(err, context.Cause(ctx)) {
+				return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, err)
+			}
 			interrupted = true
-			break
 		}
-		if err != nil {
-			return fmt.Errorf("trainer: evaluation after step %d: %w", t.state.GlobalStep, err)
+		more := err == nil
+		if t.acc.Shards().GathersParameters() { // all compute at the same time, or none
+			if err := t.acc.Agree(context.WithoutCancel(ctx), &interrupted); err != nil {
+				return err
+			}
+		}
+		if !more || interrupted {
+			if b != nil {
+				b.Free()
+			}
+			break
 		}
 		err = t.predictionStep(b, shared, each)
 		b.Free()
@@ -219,7 +227,8 @@ func (s *evalShare) total() (loss EvalLoss, labelled bool) {
 	return loss, s.labelled
 }
 
-// predictionStep runs one batch and shares its loss, if it has one.
+// predictionStep runs one batch and shares its loss, if it has one. One that repeats another rank's is run for the
+// others' sake alone.
 func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc) (err error) {
 	eval := t.acc.EvalCtx()
 	if each == nil && t.loss == nil && (len(t.metrics) == 0 || t.args.PredictionLossOnly) {
@@ -228,6 +237,9 @@ func (t *Trainer) predictionStep(b *data.Batch, shared *evalShare, each eachFunc
 	if p := tensor.Try(func() {
 		eval.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 			out := t.model.Forward(c, b)
+			if b.Leaf < 0 {
+				return nil
+			}
 			if out.Loss != nil || t.loss != nil && (each == nil || b.Tensors[data.Labels] != nil) {
 				var sum *tensor.Tensor
 				var count int64

@@ -6,13 +6,15 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// Program says which reporters and engines the running program has, by the packages that it imports. A loader that is
-// told (args.Loader.ForProgram) reports a missing one together with all other faults of the command line:
+// Program says which reporters, engines and devices the running program has, by the packages that it imports. A loader
+// that is told (args.Loader.ForProgram) reports a missing one together with all other faults of the command line:
 //
 //	loader := args.Bind(flags, a)
 //	loader.ForProgram(trainer.Program())
 func Program() args.Program {
-	return args.Program{Reporters: callbacks.ReporterNames(), Engines: rendezvous.EngineNames()}
+	return args.Program{Reporters: callbacks.ReporterNames(), Engines: rendezvous.EngineNames(),
+		Devices: tensor.DeviceNames()}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
 )
 
 // errOtherInterrupted is the reason for a rank to stop whose own context has not ended.
@@ -25,25 +26,31 @@ func (t *Trainer) buildRanks() error {
 	if t.device != nil {
 		opts = append(opts, accelerate.WithDevice(t.device))
 	}
-	opts = append(opts, t.casts...)
+	opts = append(append(opts, t.options...), t.ranks...)
 	if t.group != nil {
 		opts = append(opts, accelerate.WithGroup(t.group))
 	}
 	if t.args.NumReplicas == 1 {
 		var err error
-		if t.acc, err = accelerate.New(t.args, opts...); err == nil {
-			t.log = t.rankLogger(t.acc)
+		if t.acc, err = accelerate.New(t.args, opts...); err != nil {
+			return err
 		}
-		return err
+		t.log, t.sharing = t.rankLogger(t.acc), 1
+		return moveModel(t.acc, t.model)
 	}
 	ranks, err := accelerate.Replicas(t.args, t.args.NumReplicas, opts...)
 	if err != nil {
 		return err
 	}
 	t.acc = ranks[0]
+	sharing := map[*tensor.Device]int{}
+	for _, acc := range ranks {
+		sharing[acc.Device()]++
+	}
+	t.sharing = sharing[t.acc.Device()]
 	for _, acc := range ranks[1:] {
 		replica := *t
-		replica.acc, replica.replicas, replica.display = acc, nil, nil
+		replica.acc, replica.replicas, replica.display, replica.sharing = acc, nil, nil, sharing[acc.Device()]
 		replica.args = acc.Args()
 		replica.user = slices.DeleteFunc(slices.Clone(t.user), func(c callbacks.Callback) bool {
 			_, every := c.(callbacks.EveryRank)
@@ -56,7 +63,18 @@ func (t *Trainer) buildRanks() error {
 		t.replicas = append(t.replicas, &replica)
 	}
 	t.log = t.rankLogger(t.acc)
+	if err := moveModel(t.acc, t.model); err != nil {
+		return err
+	}
 	return t.checkMetrics()
+}
+
+// moveModel moves a rank's model to its device.
+func moveModel(acc *accelerate.Accelerator, m models.Model) (err error) {
+	if tensor.Try(func() { err = accelerate.MoveModel(acc, m) }) != nil {
+		return nil // it has no parameters to move, and Train says what is wrong with it
+	}
+	return err
 }
 
 // cloneModel creates the model of another rank.
@@ -66,7 +84,7 @@ func (t *Trainer) cloneModel(acc *accelerate.Accelerator) (models.Model, error) 
 		if err != nil {
 			return nil, fmt.Errorf("trainer: WithModelInit, rank %d: %w", acc.Rank(), err)
 		}
-		return m, nil
+		return m, moveModel(acc, m)
 	}
 	return nn.Clone(t.model, acc.Device())
 }

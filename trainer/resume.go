@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
@@ -233,7 +234,7 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	if err := r.compareRates(ck); err != nil {
 		return err
 	}
-	if err := loadWeights(ck, r.model); err != nil {
+	if err := r.readModel(ck); err != nil {
 		return err
 	}
 	if err := r.restoreOptimizer(ck, opt); err != nil {
@@ -344,21 +345,57 @@ func (r *run) restoreOptimizer(ck *checkpoint.Checkpoint, head optimizerState) (
 	c := r.acc.Ctx().NoGrad()
 	saved := map[string]optim.Saved{}
 	for _, name := range set.Names() {
-		file, e, _ := set.Lookup(name)
-		saved[name] = optim.Saved{DType: e.DType, Shape: e.Shape,
+		e, _ := set.Lookup(name)
+		part, mine := r.partOf(name, e.Shape)
+		if !mine {
+			continue
+		}
+		saved[name] = optim.Saved{DType: e.DType, Shape: part.shape,
 			Read: func(into *tensor.Tensor) (tensor.Census, error) {
-				section, err := file.Section(name)
+				section, err := e.Section(part.lo, part.hi)
 				if err != nil {
 					return tensor.Census{}, err
 				}
 				return tensor.WriteFrom(c, into, e.DType, section)
 			}}
 	}
-	if p := tensor.Try(func() { err = r.opt.ReadState(head.Name, head.Steps, saved) }); p != nil {
+	steps := head.Steps
+	if r.acc.Shards() != nil {
+		steps = maps.Clone(steps)
+		maps.DeleteFunc(steps, func(name string, _ int64) bool {
+			lo, hi, of := r.acc.Shards().Part(name)
+			return of > 0 && lo == hi
+		})
+	}
+	if p := tensor.Try(func() { err = r.opt.ReadState(head.Name, steps, saved) }); p != nil {
 		return p
 	}
 	c.Sync()
 	return err
+}
+
+// statePart is what a rank reads of a saved tensor of the optimizer's.
+type statePart struct {
+	shape  []int
+	lo, hi int // elements
+}
+
+// partOf is this rank's part of a saved tensor; mine is false if it has none. All that is not cut is every rank's.
+func (r *run) partOf(name string, shape []int) (part statePart, mine bool) {
+	n := 1
+	for _, size := range shape {
+		n *= size
+	}
+	part = statePart{shape, 0, n}
+	shards := r.acc.Shards()
+	if shards == nil {
+		return part, true
+	}
+	lo, hi, of := shards.Part(name[:max(0, strings.LastIndexByte(name, '.'))])
+	if of == 0 || of != n {
+		return part, true // the optimizer says what is wrong with it
+	}
+	return statePart{[]int{hi - lo}, lo, hi}, lo < hi
 }
 
 // loadWeights fills m from a checkpoint.
@@ -389,7 +426,7 @@ func (r *run) loadBest() error {
 	if err != nil {
 		return fmt.Errorf("trainer: load_best_model_at_end: %w", err)
 	}
-	if err := loadWeights(ck, r.model); err != nil {
+	if err := r.readModel(ck); err != nil {
 		return fmt.Errorf("trainer: load_best_model_at_end: %s: %w", ck.Path, err)
 	}
 	r.log.Info("loaded the best model", "checkpoint", ck.Path, "metric", r.args.BestMetric(), "value",

@@ -242,16 +242,21 @@ func (r *run) order(n int64) (samplers.Sampler, error) {
 
 // prepare creates optimizer and schedule.
 func (r *run) prepare() error {
+	var units []nn.Module
+	if m, ok := r.model.(models.Recomputable); ok {
+		units = m.RecomputeUnits()
+	}
+	if err := r.acc.Place(r.ctx, r.model, units); err != nil {
+		return err
+	}
 	decay := nn.DecayNames(r.model)
 	groups := []*optim.Group{{LR: r.args.LearningRate, WeightDecay: r.args.WeightDecay}, {LR: r.args.LearningRate}}
-	for _, p := range nn.NamedParameters(r.model) {
+	for _, p := range r.acc.Trained() {
 		i := 1
 		if decay[p.Name] {
 			i = 0
 		}
-		if p.IsLeaf() {
-			groups[i].Params = append(groups[i].Params, p)
-		}
+		groups[i].Params = append(groups[i].Params, p)
 	}
 	var err error
 	if r.opt, err = r.optimizer(groups); err != nil {
@@ -274,10 +279,6 @@ func (r *run) prepare() error {
 		r.args.LearningRate, r.args.LRSchedulerKwargs)
 	if err != nil {
 		return err
-	}
-	var units []nn.Module
-	if m, ok := r.model.(models.Recomputable); ok {
-		units = m.RecomputeUnits()
 	}
 	if err := r.acc.Prepare(r.ctx, r.model, r.opt, units); err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
 	"github.com/lockstep-ml/lockstep/internal/vfs"
 	"github.com/lockstep-ml/lockstep/models"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -78,24 +79,65 @@ func (r *run) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !t.acc.IsMain() {
+	if !t.acc.IsMain() && t.acc.Shards() == nil {
 		r.savedAt = t.state.GlobalStep
 		return t.fire(callbacks.Save)
 	}
-	parts, err := r.checkpointParts()
-	if err != nil {
-		return err
-	}
-	parts = append(parts, hook...)
-	info, err := t.store.Save(ctx, t.state.GlobalStep, checkpoint.Content{RunID: r.progress.RunID, Parts: parts})
+	info, err := r.write(ctx, hook)
 	if err != nil {
 		return fmt.Errorf("trainer: %w", err)
+	}
+	if !t.acc.IsMain() {
+		r.savedAt = t.state.GlobalStep
+		return t.fire(callbacks.Save)
 	}
 	r.savedAt, r.checkpoint = t.state.GlobalStep, info.Path
 	r.rotate()
 	e := t.event()
 	e.Checkpoint = info.Path
 	return t.callbacks.Fire(callbacks.Save, e)
+}
+
+// write writes a checkpoint, with the files of hook. Of a sharded model it is collective.
+func (r *run) write(ctx context.Context, hook []checkpoint.Part) (info checkpoint.Info, err error) {
+	if r.inPieces() {
+		return r.writePieces(ctx)
+	}
+	parts, err := r.checkpointParts()
+	if err != nil {
+		return info, err
+	}
+	parts = append(parts, hook...)
+	if !r.acc.IsMain() {
+		return info, r.attend(parts)
+	}
+	err = r.acc.Summon(false, func() (err error) {
+		info, err = r.store.Save(ctx, r.state.GlobalStep, checkpoint.Content{RunID: r.progress.RunID, Parts: parts})
+		return err
+	})
+	return info, err
+}
+
+// attend takes part in gathering what rank 0 writes of a sharded model.
+func (t *Trainer) attend(parts []checkpoint.Part) error {
+	weights, err := t.weightFiles()
+	if err != nil {
+		return err
+	}
+	gathered := []string{optimizerTensors + ".safetensors"}
+	for _, f := range weights {
+		gathered = append(gathered, f.Name)
+	}
+	return t.acc.Summon(false, func() error {
+		for _, p := range parts {
+			if slices.Contains(gathered, p.Name) {
+				if err := p.Write(io.Discard); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // rotate deletes old checkpoints except the best. A checkpoint that cannot be deleted does
@@ -114,11 +156,31 @@ func (r *run) rotate() {
 	}
 }
 
+// weightFiles are the files of the model's weights, of at most max_shard_size.
+func (t *Trainer) weightFiles() ([]models.WeightFile, error) {
+	size, err := t.args.ShardBytes()
+	if err != nil {
+		return nil, err
+	}
+	return models.WeightFiles(t.model, size, nil)
+}
+
 // modelParts are the files of a saved model: weights, config and the user's parts.
 func (t *Trainer) modelParts() ([]checkpoint.Part, error) {
-	parts := []checkpoint.Part{{Name: models.WeightsFile, Write: func(w io.Writer) error {
-		return models.WriteWeights(w, t.model)
-	}}}
+	files, err := t.weightFiles()
+	if err != nil {
+		return nil, err
+	}
+	var parts []checkpoint.Part
+	for _, f := range files {
+		parts = append(parts, checkpoint.Part(f))
+	}
+	beside, err := t.partsBeside()
+	return append(parts, beside...), err
+}
+
+// partsBeside are the files beside a model's weights.
+func (t *Trainer) partsBeside() (parts []checkpoint.Part, err error) {
 	if m, ok := t.model.(models.Configured); ok {
 		text, err := models.ConfigJSON(m)
 		if err != nil {
@@ -135,6 +197,20 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	if err != nil {
 		return nil, err
 	}
+	states, err := r.stateParts()
+	if err != nil || r.args.SaveOnlyModel {
+		return append(parts, states...), err
+	}
+	steps, tensors, err := r.optimizerParts()
+	if err != nil {
+		return nil, err
+	}
+	heads, err := r.resumeParts(steps)
+	return slices.Concat(parts, states, []checkpoint.Part{tensors}, heads), err
+}
+
+// stateParts are the files of a checkpoint that say what was trained.
+func (r *run) stateParts() ([]checkpoint.Part, error) {
 	r.state.StatefulCallbacks = r.callbacks.ExportStates(&r.control)
 	state, err := r.state.JSON()
 	if err != nil {
@@ -144,19 +220,16 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts = append(parts, checkpoint.BytesPart(stateFile, state), checkpoint.BytesPart(argsFile, saved))
-	if r.args.SaveOnlyModel {
-		return parts, nil
-	}
+	return []checkpoint.Part{checkpoint.BytesPart(stateFile, state), checkpoint.BytesPart(argsFile, saved)}, nil
+}
+
+// resumeParts are the files of a checkpoint that a resume needs, beside the tensors. steps are the optimizer's.
+func (r *run) resumeParts(steps map[string]int64) (parts []checkpoint.Part, err error) {
 	r.progress.Job, _ = r.acc.Job()
 	r.progress.Data = r.fingerprint()
 	r.progress.Unlogged, r.progress.Leaves = r.logged, r.windows.Layout().Leaves()
-	opt := r.opt.State()
-	parts = append(parts, checkpoint.Part{Name: optimizerTensors + ".safetensors", Write: func(w io.Writer) error {
-		return checkpoint.SaveTensors(r.acc.Ctx(), w, named(opt.Tensors))
-	}})
 	for name, v := range map[string]any{
-		optimizerFile: optimizerState{opt.Name, opt.Steps},
+		optimizerFile: optimizerState{r.opt.Name(), steps},
 		schedulerFile: schedulerState{string(r.args.LRSchedulerType), r.state.GlobalStep, r.learningRate(),
 			r.opt.BaseLRs()},
 		rngFile:      rngState{generator, r.args.Seed, r.windows.Position()},
@@ -176,6 +249,59 @@ func (r *run) checkpointParts() ([]checkpoint.Part, error) {
 	return parts, nil
 }
 
+// optimizerParts are the steps of the optimizer's parameters and the file of its state. Where that is sharded, all
+// ranks write the file together, see attend.
+func (r *run) optimizerParts() (steps map[string]int64, file checkpoint.Part, err error) {
+	opt := r.opt.State()
+	file.Name = optimizerTensors + ".safetensors"
+	shards := r.acc.Shards()
+	if shards == nil {
+		file.Write = func(w io.Writer) error { return checkpoint.SaveTensors(r.acc.Ctx(), w, named(opt.Tensors)) }
+		return opt.Steps, file, nil
+	}
+	if steps, err = r.gatherSteps(opt.Steps); err != nil {
+		return nil, file, err
+	}
+	var list []safetensors.Tensor
+	for _, p := range r.acc.Params() {
+		if _, ok := steps[p.Name]; !ok {
+			continue
+		}
+		for _, st := range r.opt.Describe(p) {
+			name := p.Name + "." + st.Name
+			list = append(list, safetensors.Tensor{Name: name, DType: st.DType, Shape: st.Shape,
+				Write: func(w io.Writer) error {
+					whole, err := shards.Gather(r.ctx, p.Name, st.DType, opt.Tensors[name])
+					if err == nil {
+						_, err = w.Write(whole)
+					}
+					return err
+				}})
+		}
+	}
+	slices.SortFunc(list, func(a, b safetensors.Tensor) int { return strings.Compare(a.Name, b.Name) })
+	file.Write = func(w io.Writer) error { return safetensors.Write(w, list, safetensors.PyTorchMetadata()) }
+	return steps, file, nil
+}
+
+// gatherSteps gives all ranks the steps of all parameters. It is collective.
+func (r *run) gatherSteps(mine map[string]int64) (steps map[string]int64, err error) {
+	text, err := json.Marshal(mine)
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.acc.Data().GatherBytes(r.ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range all {
+		if err := json.Unmarshal(text, &steps); err != nil {
+			return nil, err
+		}
+	}
+	return steps, nil
+}
+
 // named lists tensors in the order of their names.
 func named(ts map[string]*tensor.Tensor) []tensor.Named {
 	list := make([]tensor.Named, 0, len(ts))
@@ -186,15 +312,23 @@ func named(ts map[string]*tensor.Tensor) []tensor.Named {
 }
 
 // SaveModel writes weights, config.json and the parts of WithParts into dir, each file
-// atomically; an empty dir is output_dir.
+// atomically; an empty dir is output_dir. Weights of a model that was saved there before are replaced, whatever the
+// number of their files. While a sharded model trains, all ranks call it.
 func (t *Trainer) SaveModel(dir string) error {
 	if t.err != nil {
 		return t.err
 	}
-	if !t.acc.IsMain() {
+	if !t.acc.IsMain() && t.acc.Shards() == nil {
 		return nil
 	}
 	parts, err := t.modelParts()
+	if err != nil {
+		return err
+	}
+	if !t.acc.IsMain() {
+		return t.attend(parts)
+	}
+	weights, err := t.weightFiles()
 	if err != nil {
 		return err
 	}
@@ -202,7 +336,10 @@ func (t *Trainer) SaveModel(dir string) error {
 	if err != nil {
 		return err
 	}
-	return t.storeAt(dir).WriteFiles(context.Background(), append(parts, checkpoint.BytesPart(argsFile, saved)))
+	return t.acc.Summon(false, func() error {
+		return t.storeAt(dir).ReplaceFiles(context.Background(), append(parts, checkpoint.BytesPart(argsFile, saved)),
+			func(existing []string) (before, after []string) { return models.StaleWeights(existing, weights) })
+	})
 }
 
 // SaveState writes trainer_state.json into output_dir.

@@ -54,6 +54,9 @@ func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) 
 	tokens, inputs := 0, 0 // HuggingFace's main input: tokens, or pixels
 	for _, b := range w.Batches {
 		r.memory.see(b)
+		if b.Leaf < 0 {
+			continue
+		}
 		if ids := b.Tensors[data.InputIDs]; ids != nil {
 			tokens += ids.Numel()
 			inputs += ids.Numel()

@@ -285,6 +285,11 @@ func (r *run) end(interrupted bool) error {
 			return err
 		}
 	}
+	if r.acc.Shards() != nil || r.args.OffloadParams == args.OffloadDisk {
+		if err := r.acc.Unshard(r.ctx); err != nil {
+			return err
+		}
+	}
 	c := &r.control
 	c.StopReason = c.EndReason(r.state.GlobalStep, r.steps.MaxSteps)
 	r.stopReason = c.StopReason

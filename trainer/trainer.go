@@ -44,8 +44,10 @@ type Trainer struct {
 	user     []callbacks.Callback
 	display  *os.File
 	device   *tensor.Device
-	casts    []accelerate.Option
-	group    *dist.Group // the group in which the trainer is a rank; nil: decided by the environment
+	options  []accelerate.Option // what the model's parts compute in, and how it is spread
+	ranks    []accelerate.Option // where they compute, and how they are arranged
+	sharing  int                 // ranks of this process on this rank's device
+	group    *dist.Group         // the group in which the trainer is a rank; nil: decided by the environment
 	newOptim OptimizerFunc
 	trained  bool // output_dir is this trainer's
 
@@ -150,13 +152,30 @@ func WithLogger(l *slog.Logger) Option {
 	return func(t *Trainer) { t.log, t.given = l, l != nil }
 }
 
-// WithDevice runs on dev instead of the CPU; the model's parameters must live there.
+// WithDevice runs on dev instead of the device that the arguments name. New moves the model there.
 func WithDevice(dev *tensor.Device) Option { return func(t *Trainer) { t.device = dev } }
+
+// WithSharding spreads the model over the ranks, in place of what the arguments say: for units of one's own.
+func WithSharding(s accelerate.Sharding) Option {
+	return func(t *Trainer) { t.options = append(t.options, accelerate.WithSharding(s)) }
+}
+
+// WithDevices gives the ranks of a host devices of their own, by names for tensor.OpenDevice, which they take in turn:
+// see accelerate.WithDevices. New moves the model to this rank's.
+func WithDevices(names ...string) Option {
+	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithDevices(names...)) }
+}
+
+// WithMesh arranges the ranks along axes, those that see different data and those that see the same: see
+// accelerate.WithMesh.
+func WithMesh(axes ...dist.Axis) Option {
+	return func(t *Trainer) { t.ranks = append(t.ranks, accelerate.WithMesh(axes...)) }
+}
 
 // WithPrecision makes the module of a path, as "transformer.h.0.attn", and all within it compute in a dtype of its own,
 // in training and evaluation: see accelerate.WithPrecision.
 func WithPrecision(module string, dt tensor.DType) Option {
-	return func(t *Trainer) { t.casts = append(t.casts, accelerate.WithPrecision(module, dt)) }
+	return func(t *Trainer) { t.options = append(t.options, accelerate.WithPrecision(module, dt)) }
 }
 
 // New builds a trainer. It returns no error, so that calls can be chained:

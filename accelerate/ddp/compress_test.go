@@ -4,7 +4,6 @@ package ddp
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -350,7 +349,7 @@ func TestPowerSGDAgainstPyTorch(t *testing.T) {
 				})
 				for name, want := range s.Mean {
 					for i, v := range got[name] {
-						require.InDelta(t, want[i], v, 2e-5, fmt.Sprintf("case %d, step %d, %s[%d]", number, n, name, i))
+						require.InDelta(t, want[i], v, 2e-5, "case %d, step %d, %s[%d]", number, n, name, i)
 					}
 				}
 			}

@@ -14,10 +14,11 @@ import (
 
 func init() { register("power_sgd", DefaultPowerSGD) }
 
-// PowerSGD are the settings of the hook power_sgd (Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient
-// Compression for Distributed Optimization", 2019), with the names and defaults of PyTorch's PowerSGDState. The gradient
-// of a parameter with two dims or more is a matrix M, its first dim by the rest, and travels as P·Qᵀ with few columns:
-// P = M·Q is summed and made orthonormal, Q = Mᵀ·P is summed. Other parameters are summed as they are.
+// PowerSGD are the settings of the hook power_sgd (Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank
+// Gradient Compression for Distributed Optimization", 2019), with the names and defaults of PyTorch's PowerSGDState.
+// The gradient of a parameter with two dims or more is a matrix M, its first dim by the rest, and travels as P·Qᵀ
+// with few columns: P = M·Q is summed and made orthonormal, Q = Mᵀ·P is summed. Other parameters are summed as they
+// are.
 //
 // The state belongs to parameters and not to buckets, so that StartIter may be less than 2 and a resumed run has the
 // same bits. A parameter that a rank does not use sends what is owed to it; if no rank uses it, that is lost.
@@ -26,7 +27,7 @@ type PowerSGD struct {
 	Rank int `json:"matrix_approximation_rank"`
 	// StartIter is the number of steps at first that are summed as they are.
 	StartIter int64 `json:"start_powerSGD_iter"`
-	// MinRate is by which factor P and Q must be smaller than the matrix; one that they save less on is summed as it is.
+	// MinRate is by which factor P and Q must be smaller than the matrix; one on which they save less is summed as is.
 	MinRate float64 `json:"min_compression_rate"`
 	// ErrorFeedback adds what a step's approximation lacks to the next gradient.
 	ErrorFeedback bool `json:"use_error_feedback"`

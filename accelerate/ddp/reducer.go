@@ -56,7 +56,7 @@ type Reducer struct {
 	host bool
 
 	ready     []bool
-	usage     *usage
+	usage     *Usage
 	next      int   // first bucket that is not sent yet
 	twice     error // a gradient that was announced a second time
 	announced int   // gradients of the step that Ready announced
@@ -76,7 +76,7 @@ func New(c *tensor.Ctx, g *dist.Group, params []tensor.Named, o Options) (*Reduc
 	r := &Reducer{
 		c: c.NoGrad(), group: g, params: params, limit: o.BucketBytes, hook: o.Hook, trace: o.Trace,
 		place: make([]int, n), offsets: make([]int, n), views: make([]*tensor.Tensor, n),
-		ready: make([]bool, n), usage: newUsage(params, o), order: make([]int, 0, n),
+		ready: make([]bool, n), usage: NewUsage(params, o), order: make([]int, 0, n),
 	}
 	total := 0
 	for _, p := range params {
@@ -135,7 +135,7 @@ func (r *Reducer) view(b *bucket, at int, p tensor.Named) *tensor.Tensor {
 // begin readies the next step.
 func (r *Reducer) begin() {
 	clear(r.ready)
-	clear(r.usage.here)
+	clear(r.usage.Here)
 	r.next, r.announced, r.twice = 0, 0, nil
 	for _, b := range r.buckets {
 		b.pending, b.wait = len(b.params), nil
@@ -173,7 +173,7 @@ func (r *Reducer) announce(i int) {
 	case g == nil: // −0 changes no sum
 		tensor.FillInto(r.c, v, math.Copysign(0, -1))
 	default:
-		r.usage.here[i] = true
+		r.usage.Here[i] = true
 		if g != v {
 			tensor.CopyInto(r.c, v, g)
 			p.SwapGrad(v, true)
@@ -214,7 +214,7 @@ func (r *Reducer) Finish(ctx context.Context) error {
 			r.announce(i)
 		}
 	}
-	if err := r.usage.send(r.group, r.announced > 0); err != nil {
+	if err := r.usage.Send(r.group, r.announced > 0); err != nil {
 		return err
 	}
 	for _, b := range r.buckets {
@@ -222,13 +222,13 @@ func (r *Reducer) Finish(ctx context.Context) error {
 			return fmt.Errorf("ddp: %s: %w", b.label, err)
 		}
 	}
-	if err := r.usage.agree(ctx); err != nil {
+	if err := r.usage.Agree(ctx); err != nil {
 		return err
 	}
 	r.report()
 	for i, p := range r.params {
 		v := r.views[i]
-		p.SwapGrad(v, r.usage.all[i])
+		p.SwapGrad(v, r.usage.All[i])
 	}
 	if r.announced == 0 && r.order != nil { // nothing was learnt about the order
 		r.order = r.order[:0]

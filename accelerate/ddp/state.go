@@ -29,8 +29,8 @@ type Stateful interface {
 	SetState(s State)
 }
 
-// memory is the error feedback of a hook (Seide et al. 2014; Karimireddy et al. 2019): what compression took away from a
-// gradient is added to the next one of the same parameter.
+// memory is the error feedback of a hook (Seide et al. 2014; Karimireddy et al. 2019): what compression took away from
+// a gradient is added to the next one of the same parameter.
 type memory struct {
 	off    bool // without error feedback
 	errors map[string][]float32

@@ -15,8 +15,8 @@ func init() { register("top_k", DefaultTopK) }
 
 // TopK are the settings of the hook top_k: of each parameter's gradient a rank sends the numbers that are largest
 // without their sign, with their places, and keeps the rest for the next step (Aji and Heafield 2017; Stich et al.
-// 2018). A parameter of which places and numbers would take no fewer bytes than all its numbers is summed as it is: with
-// a density of 0.5 and more these are all. A parameter that no rank uses loses what is owed to it.
+// 2018). A parameter of which places and numbers would take no fewer bytes than all its numbers is summed as it is:
+// with a density of 0.5 and more these are all. A parameter that no rank uses loses what is owed to it.
 type TopK struct {
 	// Density is the part of a parameter's numbers that is sent, above 0 and at most 1.
 	Density float64 `json:"density"`
@@ -118,8 +118,8 @@ func (h *topK) scatter(c *tensor.Ctx, list []*sparse, all []int32, ranks int) {
 	}
 }
 
-// largest are the places of the k numbers of x that are largest without their sign, in their order; among equal ones the
-// first. NaN is larger than all.
+// largest are the places of the k numbers of x that are largest without their sign, in their order; among equal ones
+// the first. NaN is larger than all.
 func largest(x []float32, k int) []int {
 	const low = 1 << 15
 	rank := func(v float32) uint32 { return math.Float32bits(v) &^ (1 << 31) }

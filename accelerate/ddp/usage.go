@@ -12,36 +12,38 @@ import (
 	"github.com/lockstep-ml/lockstep/tensor"
 )
 
-// usage is which parameters had a gradient in a step: here, and on any rank.
-type usage struct {
+// Usage is which parameters had a gradient in a step: here, and on any rank. It is for package accelerate.
+type Usage struct {
+	Here []bool // on this rank, as the step goes on
+	All  []bool // on any rank, after Agree
+
 	params      []tensor.Named
 	requireUsed bool
 	static      bool
-
-	here  []bool // on this rank, as the step goes on
-	first []bool // here as it was when a static graph became known; nil before
-	all   []bool // on any rank, after agree
+	first       []bool // Here as it was when a static graph became known; nil before
 
 	// exchanged: per parameter "used", per parameter "missing where there was a backward pass", "no backward pass"
 	votes []uint8
 	wait  func(context.Context) error
 }
 
-func newUsage(params []tensor.Named, o Options) *usage {
+// NewUsage makes the usage of parameters; of the options RequireUsed and StaticGraph count.
+func NewUsage(params []tensor.Named, o Options) *Usage {
 	n := len(params)
-	return &usage{params: params, requireUsed: o.RequireUsed, static: o.StaticGraph, here: make([]bool, n),
-		all: make([]bool, n), votes: make([]uint8, 2*n+1)}
+	return &Usage{params: params, requireUsed: o.RequireUsed, static: o.StaticGraph, Here: make([]bool, n),
+		All: make([]bool, n), votes: make([]uint8, 2*n+1)}
 }
 
-// send begins the exchange; a static graph that is known needs none.
-func (u *usage) send(g *dist.Group, tookPart bool) error {
+// Send begins the exchange; a static graph that is known needs none. tookPart says whether this rank had a backward
+// pass in the step.
+func (u *Usage) Send(g *dist.Group, tookPart bool) error {
 	u.wait = nil
 	if u.first != nil {
 		return u.unchanged(tookPart)
 	}
-	n := len(u.here)
+	n := len(u.Here)
 	clear(u.votes)
-	for i, used := range u.here {
+	for i, used := range u.Here {
 		switch {
 		case used:
 			u.votes[i] = 1
@@ -57,11 +59,11 @@ func (u *usage) send(g *dist.Group, tookPart bool) error {
 }
 
 // unchanged checks the promise of a static graph.
-func (u *usage) unchanged(tookPart bool) error {
-	if !tookPart || slices.Equal(u.here, u.first) {
+func (u *Usage) unchanged(tookPart bool) error {
+	if !tookPart || slices.Equal(u.Here, u.first) {
 		return nil
 	}
-	for i, used := range u.here {
+	for i, used := range u.Here {
 		switch {
 		case used && !u.first[i]:
 			return fmt.Errorf("ddp: parameter %s has a gradient and had none in the first step: want a graph that "+
@@ -74,20 +76,20 @@ func (u *usage) unchanged(tookPart bool) error {
 	return nil
 }
 
-// agree waits for the exchange and sets all.
-func (u *usage) agree(ctx context.Context) error {
+// Agree waits for the exchange and sets All.
+func (u *Usage) Agree(ctx context.Context) error {
 	if u.wait == nil {
 		return nil
 	}
 	if err := u.wait(ctx); err != nil {
 		return fmt.Errorf("ddp: %w", err)
 	}
-	n := len(u.here)
-	for i := range u.all {
-		u.all[i] = u.votes[i] == 1
+	n := len(u.Here)
+	for i := range u.All {
+		u.All[i] = u.votes[i] == 1
 	}
 	if u.static && u.votes[2*n] == 0 {
-		u.first = slices.Clone(u.here)
+		u.first = slices.Clone(u.Here)
 	}
 	if !u.requireUsed {
 		return nil
@@ -96,7 +98,7 @@ func (u *usage) agree(ctx context.Context) error {
 }
 
 // refuseMissing names the parameters that had no gradient.
-func (u *usage) refuseMissing(missing []uint8) error {
+func (u *Usage) refuseMissing(missing []uint8) error {
 	const listed = 3
 	var names []string
 	count := 0

@@ -15,22 +15,45 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/bench/internal/torchrun"
 )
 
 // envWorker holds a worker's settings.
 const envWorker = "BENCH_DDP_WORKER"
 
-// known are all contenders, in the order in which they take turns.
-var known = []string{"one", "apart", "shm", "tcp", "goroutines", "torch-one", "torch-apart", "torch-ddp"}
+// usual are the contenders that run unless others are named, in the order in which they take turns.
+var usual = []string{"one", "apart", "shm", "tcp", "goroutines", "torch-one", "torch-apart", "torch-ddp"}
+
+// strategies are the ways to shard a model, which may follow an engine's name: shm:full_shard.
+var strategies = map[string]args.ShardStrategy{"": args.NoShard, "zero_1": args.ShardOptimizer,
+	"zero_2": args.ShardGradients, "shard_grad_op": args.ShardGradOp, "full_shard": args.FullShard,
+	"full_shard_shared": args.FullShard}
+
+// known reports whether there is a contender of that name.
+func known(name string) bool {
+	engine, strategy := engineOf(name)
+	_, ok := strategies[strategy]
+	return ok && connected(engine) && !isTorch(engine) || slices.Contains(usual, name) || name == "torch-fsdp2"
+}
+
+// engineOf divides the name of a contender into the engine and the way to shard the model.
+func engineOf(name string) (engine, strategy string) {
+	engine, strategy, _ = strings.Cut(name, ":")
+	return engine, strategy
+}
 
 func isTorch(name string) bool { return strings.HasPrefix(name, "torch-") }
 
 // connected reports whether a contender's processes are ranks of one job.
-func connected(name string) bool { return name == "shm" || name == "tcp" || name == "torch-ddp" }
+func connected(name string) bool {
+	engine, _ := engineOf(name)
+	return slices.Contains([]string{"shm", "tcp", "torch-ddp", "torch-fsdp2"}, engine)
+}
 
 func python() string {
 	if p := os.Getenv("PYTHON"); p != "" {

@@ -13,6 +13,10 @@
 //	torch-one, torch-apart, torch-ddp
 //	             the same with PyTorch (peer/ddp.py under $PYTHON, with $MKL_PRELOAD, see
 //	             ../peers.sh), whose ranks use gloo
+//	shm:full_shard, tcp:zero_1 …
+//	             processes that shard the model: zero_1, zero_2, shard_grad_op, full_shard,
+//	             or full_shard_shared, where they have the parameters once
+//	torch-fsdp2  PyTorch's fully_shard, block by block
 //
 // It feeds the figures into a scaling model (model.go), compares its prediction with what was
 // measured, and draws one step as SVG: forward and backward passes, and the exchange of each
@@ -56,6 +60,7 @@ type bench struct {
 	contenders []string
 	cores      []int
 	svg        string
+	memory     string
 }
 
 func main() {
@@ -77,9 +82,10 @@ func main() {
 	pflag.IntVar(&b.rounds, "rounds", 3, "rounds")
 	pflag.IntVar(&b.BucketMB, "ddp_bucket_cap_mb", 4, "size of a bucket in MiB")
 	pflag.StringVar(&b.Hook, "ddp_comm_hook", "no", "no, or bf16")
-	pflag.StringSliceVar(&b.contenders, "contenders", known, "who runs, in this order")
+	pflag.StringSliceVar(&b.contenders, "contenders", usual, "who runs, in this order")
 	pflag.IntSliceVar(&b.cores, "cores", nil, "a core for each rank (default: the first that this process may use)")
 	pflag.StringVar(&b.svg, "svg", "", "draw a step here")
+	pflag.StringVar(&b.memory, "memory_svg", "", "draw the memory of each contender here")
 	pflag.Parse()
 	if err := b.run(os.Stdout); err != nil {
 		log.Fatal(err)
@@ -129,6 +135,11 @@ func (b *bench) run(w io.Writer) error {
 	if err := b.predict(w, all); err != nil {
 		return err
 	}
+	if b.memory != "" {
+		if err := os.WriteFile(b.memory, []byte(drawMemory(present, all)), 0o644); err != nil {
+			return err
+		}
+	}
 	if b.svg == "" {
 		return nil
 	}
@@ -144,8 +155,9 @@ func (b *bench) present(w io.Writer) []string {
 	}
 	for _, name := range b.contenders {
 		switch {
-		case !slices.Contains(known, name):
-			fmt.Fprintf(w, "%s is missing: unknown contender, want some of %s\n", name, strings.Join(known, ","))
+		case !known(name):
+			fmt.Fprintf(w, "%s is missing: unknown contender, want some of %s,torch-fsdp2, "+
+				"or an engine and a way to shard such as shm:full_shard\n", name, strings.Join(usual, ","))
 		case isTorch(name) && torch != nil:
 			fmt.Fprintf(w, "%s is missing: %v\n", name, torch)
 		default:
@@ -155,9 +167,16 @@ func (b *bench) present(w io.Writer) []string {
 	return list
 }
 
-// timeline are the spans of the ranks' last step: of processes if they ran, else of goroutines.
+// timeline are the spans of the ranks' last step: of processes if they ran, of goroutines, or with a sharded model.
 func timeline(all map[string]*measured) []span {
-	for _, name := range []string{"shm", "tcp", "goroutines"} {
+	names := []string{"shm", "tcp", "goroutines"}
+	for name := range all {
+		if strings.Contains(name, ":") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names[3:])
+	for _, name := range names {
 		if m := all[name]; m != nil {
 			var spans []span
 			for _, r := range m.last {
@@ -191,14 +210,29 @@ func (b *bench) print(w io.Writer, present []string, all map[string]*measured) {
 		if apart != nil && m != apart && m != one {
 			line += fmt.Sprintf("  %.3f × apart", stats.Median(stats.Ratios(m.throughput, apart.throughput)))
 		}
-		if other := all[strings.Replace(name, "torch-", "", 1)]; isTorch(name) && other != nil {
+		if other := all[rival(name)]; isTorch(name) && other != nil {
 			line += fmt.Sprintf("  (Lockstep %.2f × that)", stats.Median(stats.Ratios(other.throughput, m.throughput)))
 		}
+		if ddp := all["shm"]; ddp != nil && strings.Contains(name, ":") {
+			line += fmt.Sprintf("  %.3f × the step of shm", stats.Median(stats.Ratios(m.steps, ddp.steps)))
+		}
 		line += fmt.Sprintf("  %.0f ms of CPU per step and rank", stats.Median(cpu(m.last))*1e3)
+		if r := m.last[0]; r.PSS > 0 {
+			line += fmt.Sprintf("  %.0f MB of tensors, %.0f MB in all, at most %.0f MB", float64(r.State)/1e6,
+				float64(r.PSS)/1e6, float64(r.Peak)/1e6)
+		}
 		fmt.Fprintln(w, line)
 	}
 	fmt.Fprintf(w, "published, PyTorch DDP on 2, 4, 8 GPUs: %.2f, %.1f, %.1f × one\n", published[2], published[4],
 		published[8])
+}
+
+// rival is the contender that does what one of PyTorch's does.
+func rival(torch string) string {
+	if torch == "torch-fsdp2" {
+		return "shm:full_shard"
+	}
+	return strings.TrimPrefix(strings.Replace(torch, "torch-ddp", "torch-shm", 1), "torch-")
 }
 
 func cpu(reports []report) []float64 {
@@ -213,6 +247,9 @@ func cpu(reports []report) []float64 {
 type report struct {
 	Seconds []float64 // of each timed step
 	CPU     float64   // seconds of CPU per timed step
+	State   int64     // bytes of parameters, gradients and the optimizer's state
+	PSS     int64     // bytes of memory between steps, shared pages divided among those who share them; 0: not known
+	Peak    int64     // the most bytes of resident memory so far; shared pages count fully
 	Spans   []span    `json:",omitempty"` // of the last step
 	Fit     *fit      `json:",omitempty"` // of the engine, from rank 0
 }

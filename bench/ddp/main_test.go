@@ -40,20 +40,23 @@ func small(contenders ...string) *bench {
 
 // A small run prints a line for each contender and the model's, and draws its last step.
 func TestRun(t *testing.T) {
-	b := small("one", "apart", "shm", "tcp", "goroutines", "unheard-of")
-	b.svg = filepath.Join(t.TempDir(), "step.svg")
+	b := small("one", "apart", "shm", "tcp", "goroutines", "shm:full_shard", "tcp:zero_2", "unheard-of", "shm:half")
+	b.svg, b.memory = filepath.Join(t.TempDir(), "step.svg"), filepath.Join(t.TempDir(), "memory.svg")
 	var out bytes.Buffer
 	require.NoError(t, b.run(&out))
 	for _, line := range []string{
 		`unheard-of is missing: unknown contender, want some of one,apart,.*`,
-		`one +\d+ tokens/s  \d+ ms of CPU per step and rank`,
-		`apart +\d+ tokens/s  [\d.]+ × one  \d+ ms of CPU per step and rank`,
+		`shm:half is missing: unknown contender, want .*, or an engine and a way to shard such as shm:full_shard`,
+		`shm:full_shard +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  [\d.]+ × the step of shm  \d+ ms of CPU .*`,
+		`tcp:zero_2 +\d+ tokens/s .*`,
+		`one +\d+ tokens/s  \d+ ms of CPU per step and rank(  \d+ MB of tensors, \d+ MB in all, at most \d+ MB)?`,
+		`apart +\d+ tokens/s  [\d.]+ × one  \d+ ms of CPU per step and rank(  \d+ MB of tensors, \d+ MB in all, at most \d+ MB)?`,
 		`\d+ % of [\d.]+ ms of bucket exchange lie under the backward pass`,
 	} {
 		require.Regexp(t, "(?m)^"+line+"$", out.String())
 	}
 	for _, name := range []string{"shm", "tcp", "goroutines"} {
-		require.Regexp(t, "(?m)^"+name+` +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  \d+ ms of CPU per step and rank$`,
+		require.Regexp(t, "(?m)^"+name+` +\d+ tokens/s  [\d.]+ × one  [\d.]+ × apart  \d+ ms of CPU per step and rank.*$`,
 			out.String())
 		require.Regexp(t, "(?m)^model of "+name+
 			`: \d+ buckets, [\d.]+ MB a step, .* 2 ranks [\d.]+ × one \(published 1.85\), measured [\d.]+: error [+-][\d.]+ %; 4 ranks .* 8 ranks .*$`, out.String())
@@ -61,8 +64,25 @@ func TestRun(t *testing.T) {
 	svg, err := os.ReadFile(b.svg)
 	require.NoError(t, err)
 	requireXML(t, string(svg))
+	bars, err := os.ReadFile(b.memory)
+	require.NoError(t, err)
+	requireXML(t, string(bars))
+	require.GreaterOrEqual(t, strings.Count(string(bars), `class="memory"`), len(b.contenders)-2)
 	for _, class := range []string{"forward", "backward", "wait", "bucket"} {
 		require.GreaterOrEqual(t, strings.Count(string(svg), `class="`+class+`"`), 2, "on both ranks")
+	}
+}
+
+// A step of a sharded model shows when parameters were gathered.
+func TestTimelineOfShardedModel(t *testing.T) {
+	b := small("shm:full_shard")
+	b.svg = filepath.Join(t.TempDir(), "step.svg")
+	require.NoError(t, b.run(io.Discard))
+	svg, err := os.ReadFile(b.svg)
+	require.NoError(t, err)
+	requireXML(t, string(svg))
+	for _, class := range []string{"forward", "backward", "bucket", "gather"} {
+		require.GreaterOrEqual(t, strings.Count(string(svg), `class="`+class+`"`), 2, class)
 	}
 }
 

@@ -51,11 +51,12 @@ const (
 	topMargin  = 40
 )
 
-var colours = map[string]string{"forward": "#7fb77e", "backward": "#5b8fc9", "bucket": "#e39b4b", "wait": "#c9c9c9"}
+var colours = map[string]string{"forward": "#7fb77e", "backward": "#5b8fc9", "bucket": "#e39b4b", "wait": "#c9c9c9",
+	"gather": "#9b7fc9"}
 
-// draw makes an SVG of one step: for each rank a lane of its own work and one of the buckets
-// that are exchanged beside it. A line before a bucket is the time from its last gradient to
-// the exchange.
+// draw makes an SVG of one step: for each rank a lane of its own work and one of what is exchanged beside it, buckets
+// of gradients and, of sharded models, parameters that are gathered. A line before a bucket is the time from its last
+// gradient to the exchange.
 func draw(spans []span) string {
 	if len(spans) == 0 {
 		return `<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>`
@@ -76,7 +77,7 @@ func draw(spans []span) string {
 		`<rect width="100%%" height="100%%" fill="white"/><text x="%d" y="20" font-size="14">one training step on %d ranks, %.1f ms</text>`+"\n",
 		leftMargin, ranks, end.Sub(begin).Seconds()*1e3)
 	for rank := range ranks {
-		for lane, name := range []string{"compute", "buckets"} {
+		for lane, name := range []string{"compute", "exchange"} {
 			fmt.Fprintf(&b, `<text x="8" y="%d">rank %d %s</text>`+"\n", laneTop(rank, lane)+17, rank, name)
 		}
 	}
@@ -84,6 +85,7 @@ func draw(spans []span) string {
 		drawSpan(&b, s, x)
 	}
 	drawAxis(&b, begin, end, x, height-30)
+	drawLegend(&b)
 	b.WriteString("</svg>\n")
 	return b.String()
 }
@@ -92,9 +94,13 @@ func laneTop(rank, lane int) int { return topMargin + (2*rank+lane)*(laneHeight+
 
 func drawSpan(b *strings.Builder, s span, x func(time.Time) float64) {
 	lane, label := 0, s.Name
-	if s.Name == "bucket" {
+	if s.Name == "bucket" || s.Name == "gather" {
 		lane = 1
-		label, _, _ = strings.Cut(strings.TrimPrefix(s.Detail, "bucket "), " ")
+		label = s.Detail
+		for _, prefix := range []string{"bucket ", "gradients ", "gather "} {
+			label = strings.TrimPrefix(label, prefix)
+		}
+		label, _, _ = strings.Cut(label, " ")
 		y := laneTop(s.Rank, lane) + laneHeight/2
 		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="#b06a1c"/>`+"\n", x(s.Queued), y, x(s.Start),
 			y)
@@ -106,6 +112,15 @@ func drawSpan(b *strings.Builder, s span, x func(time.Time) float64) {
 			s.Bytes)))
 	if width > float64(7*len(label)) {
 		fmt.Fprintf(b, `<text x="%.1f" y="%d">%s</text>`+"\n", x(s.Start)+3, laneTop(s.Rank, lane)+17, label)
+	}
+}
+
+// drawLegend names the colours.
+func drawLegend(b *strings.Builder) {
+	for i, name := range []string{"forward", "backward", "wait", "bucket", "gather"} {
+		at := leftMargin + plotWidth - 90*(5-i)
+		fmt.Fprintf(b, `<rect x="%d" y="10" width="12" height="12" fill="%s"/><text x="%d" y="20">%s</text>`+"\n", at,
+			colours[name], at+16, strings.Replace(name, "bucket", "gradients", 1))
 	}
 }
 

@@ -10,6 +10,10 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -38,9 +42,10 @@ func work(text string, in io.Reader, out io.Writer) error {
 	a.PerDeviceTrainBatchSize, a.DDPBucketCapMB, a.DDPCommHook, a.DDPTimeout = s.Batch, s.BucketMB,
 		args.CommHook(s.Hook), 60
 	ranks := 1
-	switch s.Contender {
+	engine, strategy := engineOf(s.Contender)
+	switch engine {
 	case "shm", "tcp":
-		a.DDPBackend = args.Backend(s.Contender)
+		a.DDPBackend = args.Backend(engine)
 	case "goroutines":
 		a.NumReplicas, ranks = s.Ranks, s.Ranks
 	}
@@ -52,7 +57,9 @@ func work(text string, in io.Reader, out io.Writer) error {
 	if connected(s.Contender) {
 		j.first = s.Rank
 	}
-	opts := []accelerate.Option{accelerate.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))),
+	strategy, shared := strings.CutSuffix(strategy, "_shared")
+	sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategies[strategy], Gather: !shared})
+	opts := []accelerate.Option{sharding, accelerate.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil))),
 		accelerate.WithTracer(j.rec.add), accelerate.WithCommHook(j.hook)}
 	if ranks == 1 {
 		dev := tensor.NewCPU(1)
@@ -113,8 +120,10 @@ func (j *job) train(acc *accelerate.Accelerator) error {
 		r.Seconds = append(r.Seconds, time.Since(start).Seconds())
 	}
 	r.CPU = (cpuSeconds() - used) / float64(j.Steps*len(j.reports))
+	r.PSS, r.Peak = processMemory()
+	r.State = t.state
 	r.Spans = j.rec.of(acc.Rank())
-	if acc.WorldSize() == 1 {
+	if acc.WorldSize() == 1 || strings.Contains(j.Contender, ":") {
 		return nil
 	}
 	f, err := measure(ctx, acc, j.hook.of(acc.Rank()), t.bytes())
@@ -142,11 +151,33 @@ func cpuSeconds() float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
+// processMemory reads what the process holds now, and the most that it held; 0 where Linux does not tell.
+func processMemory() (pss, peak int64) {
+	debug.FreeOSMemory()
+	return field("/proc/self/smaps_rollup", "Pss:"), field("/proc/self/status", "VmHWM:")
+}
+
+// field reads a line in kB of a file of /proc.
+func field(path, name string) int64 {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(text), "\n"+name)
+	line, _, _ := strings.Cut(after, "kB")
+	n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n << 10
+}
+
 // training is a model with its optimizer and one made-up batch.
 type training struct {
 	acc   *accelerate.Accelerator
 	m     *gpt2.Model
 	batch *data.Batch
+	state int64 // bytes of parameters, gradients and the optimizer's state
 }
 
 func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
@@ -157,10 +188,12 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 	if err != nil {
 		return nil, err
 	}
-	group := &optim.Group{LR: 1e-4, WeightDecay: 0.01}
-	group.Params = nn.NamedParameters(m)
-	if err := acc.Prepare(context.Background(), m, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}),
-		nil); err != nil {
+	ctx := context.Background()
+	if err := acc.Place(ctx, m, m.RecomputeUnits()); err != nil {
+		return nil, err
+	}
+	group := &optim.Group{LR: 1e-4, WeightDecay: 0.01, Params: acc.Trained()}
+	if err := acc.Prepare(ctx, m, optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{group}), nil); err != nil {
 		return nil, err
 	}
 	ids := make([]int32, s.Batch*s.Block)
@@ -168,8 +201,9 @@ func newTraining(acc *accelerate.Accelerator, s settings) (*training, error) {
 		ids[i] = int32((i + acc.Rank()) * 7919 % s.Vocabulary)
 	}
 	t := tensor.FromSlice(acc.Ctx().NoGrad(), ids, s.Batch, s.Block)
-	return &training{acc, m, &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
-		Count: int64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
+	return &training{acc: acc, m: m,
+		batch: &data.Batch{Tensors: map[string]*tensor.Tensor{data.InputIDs: t, data.Labels: t},
+			Count: int64(s.Batch * (s.Block - 1)), Size: s.Batch}}, nil
 }
 
 // step is one optimizer step, to its end on the device.
@@ -180,6 +214,7 @@ func (t *training) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.state = t.acc.Device().MemStats().InUse + t.acc.Data().Allocated()
 	t.acc.ClipGradNorm(1)
 	t.acc.Step()
 	t.acc.Ctx().Sync()
@@ -214,6 +249,15 @@ func (r *recorder) begin(rank int) {
 }
 
 func (r *recorder) add(s accelerate.Span) {
+	if call := s.Detail; s.Name == "collective" { // of a sharded model
+		switch {
+		case strings.Contains(call, " gradients "):
+			s.Name = "bucket"
+		case strings.Contains(call, " gather "):
+			s.Name = "gather"
+		}
+		_, s.Detail, _ = strings.Cut(call, " ")
+	}
 	if colours[s.Name] == "" {
 		return // not drawn
 	}

@@ -26,14 +26,20 @@ model's folder, or a config.json; weights are not read. The run is gone through 
 computing anything, so that what it says is what a run allocates; beside tensors a process
 needs some ten MiB, and a few percent more for free memory between blocks. The peak is less
 than gradients and all that backward needs together: it makes the one as it frees the other.
-"activations" is what there is beyond the other rows at the peak.
+"activations" is what there is beyond the other rows at the peak. With --fsdp or --zero_stage
+the model is spread over the ranks, and the rows are those of one of them; "gathered units" is the
+most that whole parameters and gradients of units take, which come and go, as far as they are
+there at the peak a part of "activations". "start" is the peak before the first step, when the
+model is whole and is cut. With several ranks a table compares the strategies.
 
 `
 
 // estimateFlags are what memory depends on, under the names of TrainingArguments.
 type estimateFlags struct {
 	batch, accumulation, ranks, length int
-	optim, dtype                       string
+	zeroStage                          int
+	fsdp                               []string
+	optim, dtype, model                string
 	checkpointing, json, bf16, fp16    bool
 }
 
@@ -46,6 +52,11 @@ func (f *estimateFlags) flagSet() *pflag.FlagSet {
 	fs.IntVar(&f.accumulation, "gradient_accumulation_steps", a.GradientAccumulationSteps,
 		"micro-batches per optimizer step and rank")
 	fs.IntVar(&f.ranks, "ranks", 1, "ranks of the run; several ranks sum their gradients")
+	fs.IntVar(&f.ranks, "num_replicas", 1, "the same as ranks")
+	fs.StringSliceVar(&f.fsdp, "fsdp", nil, "spread the model over the ranks: full_shard or shard_grad_op")
+	fs.IntVar(&f.zeroStage, "zero_stage", 0, "stage of ZeRO: 1 spreads the optimizer's state, 2 the gradients too, 3 "+
+		"the parameters too")
+	fs.StringVar(&f.model, "model_name_or_path", "", "the MODEL, instead of a word")
 	fs.StringVar(&f.optim, "optim", string(a.Optim), "optimizer: adamw_torch, adamw_torch_fused, adam or sgd")
 	fs.StringVar(&f.dtype, "dtype", "float32", "dtype of the parameters: float32, bfloat16, float16 or float64")
 	fs.BoolVar(&f.bf16, "bf16", false, "compute in bfloat16 where that is safe")
@@ -61,6 +72,26 @@ type estimate struct {
 	ModelType string `json:"model_type"`
 	Count     int    `json:"num_parameters"`
 	*trainer.MemoryEstimate
+	// Strategies are the same figures for each way to spread the model over several ranks.
+	Strategies []strategyEstimate `json:"strategies,omitempty"`
+}
+
+// strategyEstimate is what a rank needs under a strategy.
+type strategyEstimate struct {
+	Strategy string `json:"strategy"`
+	*trainer.MemoryEstimate
+}
+
+// strategies are those of the table.
+var strategies = []struct {
+	name string
+	set  func(a *args.TrainingArguments)
+}{
+	{"no_shard (DDP)", func(*args.TrainingArguments) {}},
+	{"zero_stage 1", func(a *args.TrainingArguments) { a.ZeroStage = 1 }},
+	{"zero_stage 2", func(a *args.TrainingArguments) { a.ZeroStage = 2 }},
+	{"shard_grad_op", func(a *args.TrainingArguments) { a.FSDP = []string{"shard_grad_op"} }},
+	{"full_shard, zero_stage 3", func(a *args.TrainingArguments) { a.FSDP = []string{"full_shard"} }},
 }
 
 func (p *program) estimateMemory(argv []string) int {
@@ -69,10 +100,14 @@ func (p *program) estimateMemory(argv []string) int {
 	if code, done := p.parse(fs, argv, estimateUsage); done {
 		return code
 	}
-	if fs.NArg() != 1 {
-		return p.usageError("estimate-memory: %d words; want one MODEL, a folder or a config.json", fs.NArg())
+	words := fs.Args()
+	if f.model != "" {
+		words = append(words, f.model)
 	}
-	config, err := models.ReadConfig(fs.Arg(0))
+	if len(words) != 1 {
+		return p.usageError("estimate-memory: %d words; want one MODEL, a folder or a config.json", len(words))
+	}
+	config, err := models.ReadConfig(words[0])
 	if err != nil {
 		fmt.Fprintln(p.stderr, "lockstep: estimate-memory:", err)
 		return exitError
@@ -109,6 +144,7 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = f.batch, f.accumulation
 	a.Optim, a.GradientCheckpointing, a.BF16, a.FP16 = args.Optim(f.optim), f.checkpointing, f.bf16, f.fp16
+	a.FSDP, a.ZeroStage = f.fsdp, f.zeroStage
 	if err := a.Validate(); err != nil {
 		return nil, err
 	}
@@ -125,13 +161,26 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	if !ok {
 		return nil, fmt.Errorf("model_type %s does not describe its batches (models.Example)", model.ModelType())
 	}
-	e, err := trainer.EstimateMemory(a, f.ranks, fresh, func(c *tensor.Ctx, n int) *data.Batch {
-		return example.ExampleBatch(c, n, f.length)
-	})
+	batch := func(c *tensor.Ctx, n int) *data.Batch { return example.ExampleBatch(c, n, f.length) }
+	e, err := trainer.EstimateMemory(a, f.ranks, fresh, batch)
 	if err != nil {
 		return nil, err
 	}
-	return &estimate{model.ModelType(), nn.NumParameters(model), e}, nil
+	all := &estimate{model.ModelType(), nn.NumParameters(model), e, nil}
+	if f.ranks == 1 {
+		return all, nil
+	}
+	for _, s := range strategies {
+		b := a.Clone()
+		b.FSDP, b.ZeroStage = nil, 0
+		s.set(b)
+		e, err := trainer.EstimateMemory(b, f.ranks, fresh, batch)
+		if err != nil {
+			return nil, err
+		}
+		all.Strategies = append(all.Strategies, strategyEstimate{s.name, e})
+	}
+	return all, nil
 }
 
 // showEstimate prints the estimate as a table.
@@ -139,12 +188,29 @@ func (p *program) showEstimate(e *estimate, f *estimateFlags) {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %d samples per micro-batch, %s\n", e.ModelType, e.Count, f.dtype,
 		f.batch, f.optim)
-	for _, row := range []struct {
+	rows := []struct {
 		name  string
 		bytes int64
 	}{{"parameters", e.Parameters}, {"gradients", e.Gradients}, {"optimizer state", e.OptimizerState},
-		{"activations", e.Activations}, {"peak", e.Peak}} {
-		fmt.Fprintf(w, "%s\t%.1f MiB\t\n", row.name, float64(row.bytes)/(1<<20))
+		{"activations", e.Activations}, {"peak", e.Peak}, {"gathered units", e.Gathered}, {"start", e.Start}}
+	if e.Start == 0 { // every rank has the whole model
+		rows = rows[:5]
+	}
+	for _, row := range rows {
+		fmt.Fprintf(w, "%s\t%s MiB\t\n", row.name, mebibytes(row.bytes))
 	}
 	w.Flush() // as writes to stdout elsewhere, without a way to report failure
+	if len(e.Strategies) == 0 {
+		return
+	}
+	fmt.Fprintf(p.stdout, "\nMiB on each of %d ranks\n", f.ranks)
+	fmt.Fprintln(w, "strategy\tparameters\tgradients\toptimizer\tsum\tgathered\tpeak\tof DDP\t")
+	for _, s := range e.Strategies {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f\t\n", s.Strategy, mebibytes(s.Parameters),
+			mebibytes(s.Gradients), mebibytes(s.OptimizerState), mebibytes(s.Parameters+s.Gradients+s.OptimizerState),
+			mebibytes(s.Gathered), mebibytes(s.Peak), float64(s.Peak)/float64(e.Strategies[0].Peak))
+	}
+	w.Flush()
 }
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.1f", float64(n)/(1<<20)) }

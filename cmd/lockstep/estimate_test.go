@@ -35,8 +35,33 @@ func TestEstimateMemory(t *testing.T) {
 	require.Equal(t, plain.Parameters/2, read("--dtype", "bfloat16").Parameters)
 	require.Zero(t, read("--optim", "sgd").OptimizerState)
 	require.Equal(t, 3*plain.Gradients, read("--gradient_accumulation_steps", "4").Gradients, "a tree of four")
-	require.Equal(t, plain.Gradients, read("--gradient_accumulation_steps", "4", "--ranks", "8").Gradients,
-		"each rank has one of eight groups")
+
+	full := read("--fsdp", "full_shard", "--num_replicas", "4")
+	require.InEpsilon(t, plain.Parameters/4, full.Parameters, 0.005)
+	require.InEpsilon(t, plain.Gradients/4, full.Gradients, 0.005)
+	require.InEpsilon(t, plain.OptimizerState/4, full.OptimizerState, 0.005)
+	const root, block = 39385344, 7087872 // embeddings and the last norm; one of the blocks
+	require.InEpsilon(t, 4*(root+2*block)+4*(root+3*block), full.Gathered, 0.01)
+	require.Greater(t, full.Start, 2*plain.Parameters, "whole, and in buffers")
+	require.Equal(t, full.Peak, full.Parameters+full.Gradients+full.OptimizerState+full.Activations)
+	require.Len(t, full.Strategies, 5)
+	for i, s := range full.Strategies[1:] {
+		require.Less(t, s.Peak, full.Strategies[0].Peak, s.Strategy)
+		require.Equal(t, s.Parameters == full.Parameters, i >= 2, s.Strategy)
+	}
+	require.Equal(t, *full.MemoryEstimate, *full.Strategies[4].MemoryEstimate)
+	require.NoError(t, os.WriteFile(config, []byte(`{"model_type": "gpt2", "n_layer": 2, "n_embd": 256, "n_head": 4,
+		"vocab_size": 512, "n_positions": 64}`), 0o644))
+	require.Equal(t, read("--length=0").Gradients, read("--length=0", "--gradient_accumulation_steps", "4", "--ranks",
+		"8").Gradients, "each rank has one of eight groups")
+	require.Equal(t, *read("--fsdp=full_shard", "--ranks=3", "--length=0").MemoryEstimate,
+		*read("--zero_stage=3", "--ranks=3", "--length=0").MemoryEstimate)
+	code, out, _ = output(nil, "estimate-memory", "--model_name_or_path", dir, "--zero_stage=2", "--num-replicas=4",
+		"--per_device_train_batch_size", "1")
+	require.Zero(t, code)
+	require.Regexp(t, `\n +gradients +1\.\d MiB\n(.*\n)+ +gathered units +6\.\d MiB\n +start +\d+\.\d MiB\n`, out)
+	require.Regexp(t, `\nMiB on each of 4 ranks\n +strategy +parameters(.*\n) +no_shard \(DDP\) +6\.6 .* 1\.00\n`, out)
+	require.Regexp(t, `\n +full_shard, zero_stage 3 +1\.\d +1\.\d +3\.\d +6\.\d .* 0\.\d\d\n$`, out)
 
 	for model, text := range map[string]string{"mlp": `{"model_type": "mlp", "sizes": [3, 4, 2], "loss": "cross_entropy"}`, "resnet": `{"model_type": "resnet"}`} {
 		require.NoError(t, os.WriteFile(config, []byte(text), 0o644))
@@ -51,6 +76,8 @@ func TestEstimateMemory(t *testing.T) {
 		"per_device_train_batch_size is 0":              {config, "--per_device_train_batch_size", "0"},
 		"unknown flag --lenght; did you mean --length?": {config, "--lenght", "1"},
 		"ranks is 0 and length 0; want at least 1":      {config, "--ranks", "0"},
+		"zero_stage is 4; want at most 3":               {config, "--zero_stage", "4", "--ranks", "2"},
+		"hybrid_shard is not built yet":                 {config, "--fsdp", "hybrid_shard", "--ranks", "2"},
 	} {
 		code, _, text := output(nil, append([]string{"estimate-memory"}, argv...)...)
 		require.NotZero(t, code)

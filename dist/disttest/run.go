@@ -55,6 +55,7 @@ func Run(t *testing.T, e Engine) {
 		t.Run(fmt.Sprintf("operations/%d", n), func(t *testing.T) { e.operations(t, n) })
 	}
 	t.Run("fast order", e.fastOrder)
+	t.Run("shared memory", e.shared)
 	t.Run("queue", e.queue)
 	t.Run("messages", e.messages)
 	t.Run("objects", e.objects)

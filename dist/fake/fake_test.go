@@ -40,3 +40,14 @@ func TestCounts(t *testing.T) {
 	}, got)
 	require.Equal(t, 3, e.Totals()[dist.AllReduce].Calls)
 }
+
+// Ranks that compare what they have go on under Mirror: all seem to have the same.
+func TestMirror(t *testing.T) {
+	g, e := fake.New(1, 3, dist.Options{})
+	defer func() { require.NoError(t, g.Close()) }()
+	e.Mirror = true
+	all, err := dist.AllGatherObject(t.Context(), g, "mine")
+	require.NoError(t, err)
+	require.Equal(t, []string{"mine", "mine", "mine"}, all)
+	require.Equal(t, 2, e.Totals()[dist.AllGather].Calls)
+}

@@ -107,6 +107,7 @@ type hub struct {
 	parked   map[*atomic.Uint32]chan struct{}
 	boxes    map[*window.Box][]byte
 	children map[string]*child
+	together map[int]*share        // by number
 	failure  error                 // for engines that come later
 	left     []*dist.RankLostError // likewise
 }
@@ -117,11 +118,18 @@ type child struct {
 	fetched int
 }
 
+// share is memory of all ranks while they come to fetch it.
+type share struct {
+	bytes   []byte
+	fetched int
+}
+
 func newHub(n int) *hub {
 	return &hub{
 		slots: make([]window.Slot, n), channels: make([]window.Channel, n*n), engines: make([]*window.Engine, n),
 		parked: map[*atomic.Uint32]chan struct{}{}, boxes: map[*window.Box][]byte{}, children: map[string]*child{},
-		left: make([]*dist.RankLostError, n),
+		together: map[int]*share{},
+		left:     make([]*dist.RankLostError, n),
 	}
 }
 
@@ -130,7 +138,8 @@ func (h *hub) fabric(rank int) *fabric { return &fabric{hub: h, rank: rank} }
 // fabric implements [window.Fabric] for one rank.
 type fabric struct {
 	*hub
-	rank int
+	rank   int
+	shares int // calls of AllocShared
 }
 
 func (f *fabric) Rank() int { return f.rank }
@@ -207,6 +216,22 @@ func (f *fabric) wake() {
 }
 
 func (f *fabric) Alloc(n int) (*dist.Memory, error) { return dist.NewMemory(dist.Aligned(n), nil), nil }
+
+func (f *fabric) AllocShared(n int) (*dist.Memory, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	number := f.shares
+	f.shares++
+	s := f.together[number]
+	if s == nil {
+		s = &share{bytes: dist.Aligned(n)}
+		f.together[number] = s
+	}
+	if s.fetched++; s.fetched == f.Size() {
+		delete(f.together, number)
+	}
+	return dist.NewMemory(s.bytes, nil), nil
+}
 
 func (f *fabric) Split(name string, members []int) (window.Fabric, error) {
 	f.mu.Lock()

@@ -72,16 +72,27 @@ func (f *fabric) controlBytes() uintptr {
 	return f.channelStages() + uintptr(len(f.members))*channelStageBytes
 }
 
-// expose makes a segment on each rank and maps them all on each; all ranks call it with the same n. It fails on all of
-// them if it fails on one, and then tries the other kind of segment.
+// expose makes a segment of n bytes on each rank and maps them all on each; all ranks call it with the same n.
 func (f *fabric) expose(n int) (*segment, [][]byte, error) {
+	sizes := make([]int, len(f.members))
+	for r := range sizes {
+		sizes[r] = n
+	}
+	return f.exposeSizes(sizes)
+}
+
+// exposeSizes makes a segment of sizes[rank] bytes on each rank and maps them all on each. It fails on all of them if
+// it fails on one, and then tries the other kind of segment.
+func (f *fabric) exposeSizes(sizes []int) (*segment, [][]byte, error) {
 	page := os.Getpagesize()
-	n = (max(n, 1) + page - 1) / page * page
-	own, views, err := f.tryExpose(f.kind, n)
+	for r, n := range sizes {
+		sizes[r] = (max(n, 1) + page - 1) / page * page
+	}
+	own, views, err := f.tryExpose(f.kind, sizes)
 	if err == nil || f.kind == named {
 		return own, views, err
 	}
-	own, views, second := f.tryExpose(named, n)
+	own, views, second := f.tryExpose(named, sizes)
 	if second != nil {
 		return nil, nil, errors.Join(err, second)
 	}
@@ -89,12 +100,12 @@ func (f *fabric) expose(n int) (*segment, [][]byte, error) {
 	return own, views, nil
 }
 
-func (f *fabric) tryExpose(k kind, n int) (*segment, [][]byte, error) {
-	own, mine, _ := makeSegment(k, n) // the error travels in the ticket
+func (f *fabric) tryExpose(k kind, sizes []int) (*segment, [][]byte, error) {
+	own, mine, _ := makeSegment(k, sizes[f.rank]) // the error travels in the ticket
 	tickets, err := f.exchange(mine.encode())
 	var views [][]byte
 	if err == nil {
-		views, err = f.openAll(tickets, own, n)
+		views, err = f.openAll(tickets, own, sizes)
 		err = f.agree(err)
 	}
 	if own != nil {
@@ -111,7 +122,7 @@ func (f *fabric) tryExpose(k kind, n int) (*segment, [][]byte, error) {
 	if own != nil {
 		err = errors.Join(err, own.free())
 	}
-	return nil, nil, fmt.Errorf("dist/shm: %s segments of %d bytes: %w", k, n, err)
+	return nil, nil, fmt.Errorf("dist/shm: %s segments of %d bytes: %w", k, slices.Max(sizes), err)
 }
 
 // agree exchanges errors; it returns those of all ranks, so that all ranks go the same way.
@@ -223,6 +234,27 @@ func (f *fabric) Alloc(n int) (*dist.Memory, error) {
 	return dist.NewMemory(own.memory[:n:n], func() error { return f.free(number) }), nil
 }
 
+// AllocShared gives all ranks the segment of rank 0.
+func (f *fabric) AllocShared(n int) (*dist.Memory, error) {
+	sizes := make([]int, len(f.members))
+	sizes[0] = n
+	own, views, err := f.exposeSizes(sizes)
+	if err != nil {
+		return nil, err
+	}
+	for r := 1; r < len(views); r++ {
+		if r != f.rank {
+			err = errors.Join(err, unmap(views[r]))
+		}
+	}
+	free := own.free
+	if f.rank > 0 {
+		err = errors.Join(err, own.free())
+		free = func() error { return unmap(views[0]) }
+	}
+	return dist.NewMemory(views[0][:n:n], free), err
+}
+
 // free unmaps one allocation, the views of the other ranks' parts with it.
 func (f *fabric) free(number int) error {
 	f.mu.Lock()
@@ -297,7 +329,7 @@ func (f *fabric) Close() error {
 }
 
 // openAll maps the segments of all ranks.
-func (f *fabric) openAll(tickets [][]byte, own *segment, n int) ([][]byte, error) {
+func (f *fabric) openAll(tickets [][]byte, own *segment, sizes []int) ([][]byte, error) {
 	views := make([][]byte, len(tickets))
 	for r, text := range tickets {
 		t, err := decodeTicket(text)
@@ -305,8 +337,8 @@ func (f *fabric) openAll(tickets [][]byte, own *segment, n int) ([][]byte, error
 		case err == nil && r == f.rank && own != nil:
 			views[r] = own.memory
 			continue
-		case err == nil && t.Error == "" && t.Bytes != n:
-			err = fmt.Errorf("a segment of %d bytes, want %d", t.Bytes, n)
+		case err == nil && t.Error == "" && t.Bytes != sizes[r]:
+			err = fmt.Errorf("a segment of %d bytes, want %d", t.Bytes, sizes[r])
 		case err == nil:
 			views[r], err = t.open()
 		}

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,10 +53,16 @@ func programs(t *testing.T) string {
 // run runs a program in an empty folder.
 func run(t *testing.T, program string, env []string, argv ...string) result {
 	t.Helper()
+	return runIn(t, t.TempDir(), program, env, argv...)
+}
+
+// runIn runs a program in a folder.
+func runIn(t *testing.T, dir, program string, env []string, argv ...string) result {
+	t.Helper()
 	if runtime.GOOS == "windows" {
 		program += ".exe"
 	}
-	r := result{dir: t.TempDir()}
+	r := result{dir: dir}
 	cmd := exec.Command(program, argv...)
 	var stdout, stderr bytes.Buffer
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.Env = r.dir, &stdout, &stderr, append(os.Environ(), env...)
@@ -144,6 +151,31 @@ var examples = map[string]func(t *testing.T, program string, r result){
 		require.NoError(t, err)
 		require.Len(t, infos, 2)
 	},
+	"fsdp": func(t *testing.T, _ string, r result) {
+		require.Regexp(t, `(?m)^4 rank\(s\), fsdp \[shard_grad_op\]: training loss 0\.\d+; same bits as on 1: true$`, r.stdout)
+		require.Regexp(t, `(?m)^4 rank\(s\), fsdp \[full_shard\]: training loss 0\.\d+; same bits as on 1: true$`, r.stdout)
+	},
+	"zero": func(t *testing.T, _ string, r result) {
+		for _, stage := range []string{"1", "2", "3"} {
+			require.Regexp(t, `(?m)^4 rank\(s\), zero_stage `+stage+`: training loss 0\.\d+; same bits as on 1: true$`,
+				r.stdout)
+		}
+	},
+	"offload": func(t *testing.T, _ string, r result) {
+		require.Regexp(t, `(?m)^offload disk: training loss 0\.\d+$`, r.stdout)
+		require.Contains(t, r.stdout, "\nsame bits: true\n")
+		files, err := os.ReadDir(filepath.Join(r.dir, "out", "offload", "state"))
+		require.NoError(t, err)
+		require.Empty(t, files)
+	},
+	"estimate": func(t *testing.T, _ string, r result) {
+		require.Contains(t, r.stdout, "124439808 parameters on 8 ranks, MiB on each\n")
+		require.Regexp(t, `(?m)^no_shard +474\.7 +474\.7 +949\.4 +[\d.]+$`, r.stdout)
+		require.Regexp(t, `(?m)^zero_stage 1 +47\d\.\d +47\d\.\d +119\.\d +[\d.]+$`, r.stdout)
+		require.Regexp(t, `(?m)^zero_stage 2 +47\d\.\d +59\.\d +119\.\d +[\d.]+$`, r.stdout)
+		require.Regexp(t, `(?m)^full_shard +59\.\d +59\.\d +118\.\d +[\d.]+$`, r.stdout)
+		require.NoDirExists(t, filepath.Join(r.dir, "out"))
+	},
 	"goroutine_ranks": func(t *testing.T, _ string, r result) {
 		for i := range 4 {
 			r.requireLearned(t, i)
@@ -190,6 +222,29 @@ var examples = map[string]func(t *testing.T, program string, r result){
 			return b
 		}
 		require.True(t, bytes.Equal(weights(alone), weights(r)), "the same bits")
+	},
+	"merge_weights": func(t *testing.T, program string, r result) {
+		require.Equal(t, 4, strings.Count(r.stdout, "a rank wrote out/merge_weights/checkpoint-160/shard-0000"),
+			r.stdout)
+		require.Contains(t, r.stdout, "merged into [model.safetensors config.json training_args.json]\n")
+		require.Contains(t, r.stdout, "loaded with the same bits: true\n")
+		run := filepath.Join(r.dir, "out", "merge_weights")
+		merge := func(from string, argv ...string) string {
+			to := filepath.Join(t.TempDir(), "merged")
+			got := runIn(t, r.dir, filepath.Join(filepath.Dir(program), "lockstep"), nil,
+				append([]string{"merge-weights", from, to}, argv...)...)
+			require.Zero(t, got.code, got.stderr)
+			return to
+		}
+		text := func(dir string) string {
+			b, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
+			require.NoError(t, err)
+			return string(b)
+		}
+		require.Equal(t, text(filepath.Join(run, "merged")), text(merge(run)), "the last checkpoint of the run")
+		split := merge(run, "--max_shard_size", "100KB")
+		require.FileExists(t, filepath.Join(split, "model.safetensors.index.json"))
+		require.Equal(t, text(filepath.Join(run, "merged")), text(merge(split)), "an index is merged too")
 	},
 	"metrics": func(t *testing.T, _ string, r result) {
 		require.Regexp(t, `^eval_loss 0\.0\d+  eval_rmse 0\.1\d+  eval_max_error 0\.\d+  eval_r2 0\.99\d+\n`, r.stdout)

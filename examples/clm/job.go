@@ -295,7 +295,8 @@ func (j *job) continued(ctx context.Context, g models.Generator, prompt string) 
 		ids = []int{int(eot)}
 	}
 	var text []byte
-	_, err := generation.Generate(ctx, nn.NewCtx(tensor.NewCtx(tensor.CPU()), nil, false), g, ids, generation.Options{
+	c := nn.NewCtx(tensor.NewCtx(nn.NamedParameters(j.net)[0].Device()), nil, false) // where it was trained
+	_, err := generation.Generate(ctx, c, g, ids, generation.Options{
 		MaxNewTokens: j.sample.MaxNewTokens, Temperature: j.sample.Temperature, TopK: j.sample.TopK,
 		TopP:              j.sample.TopP,
 		RepetitionPenalty: j.sample.RepetitionPenalty, EOS: []int{int(eot)}, Seed: j.args.Seed,

@@ -54,7 +54,8 @@ func (j *job) show() error {
 
 // classify returns the likeliest class of each image.
 func (j *job) classify(some []images.Image) (guesses []int, err error) {
-	c := nn.NewCtx(tensor.NewCtx(tensor.CPU()).NoGrad(), nn.Walk(j.net), false)
+	tree := nn.Walk(j.net)
+	c := nn.NewCtx(tensor.NewCtx(tree.Parameters()[0].Device()).NoGrad(), tree, false)
 	c.Scope(func(c *nn.Ctx) []*tensor.Tensor {
 		var b *data.Batch
 		if b, err = j.norm.Collate(c.Ctx, some); err != nil {

@@ -67,9 +67,9 @@ func FuzzIndex(f *testing.F) {
 			return
 		}
 		for _, name := range set.Names() {
-			r, e, ok := set.Lookup(name)
+			a, ok := set.Lookup(name)
 			require.True(t, ok)
-			data, err := r.ReadTensor(e.Name)
+			data, err := a.Read()
 			require.NoError(t, err)
 			require.Equal(t, []byte{7}, data)
 		}

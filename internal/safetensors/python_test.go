@@ -126,15 +126,15 @@ func TestShardsAreThoseOfPython(t *testing.T) {
 	require.Equal(t, []string{"h.0.weight", "h.1.weight", "h.2.weight", "h.3.weight", "h.4.weight"}, set.Names())
 	var list []safetensors.Tensor
 	for i, name := range set.Names() {
-		r, e, ok := set.Lookup(name)
+		a, ok := set.Lookup(name)
 		require.True(t, ok)
-		require.Equal(t, []int{4, 4}, e.Shape)
-		data, err := r.ReadTensor(name)
+		require.Equal(t, []int{4, 4}, a.Shape)
+		data, err := a.Read()
 		require.NoError(t, err)
 		require.Equal(t, math.Float32bits(float32(i)), binary.LittleEndian.Uint32(data[60:]))
-		list = append(list, safetensors.FromBytes(name, e.DType, e.Shape, data))
+		list = append(list, safetensors.FromBytes(name, a.DType, a.Shape, data))
 	}
-	shards, index, err := safetensors.Split("model", list, 130)
+	shards, index, err := safetensors.Split("model", list, 130, nil)
 	require.NoError(t, err)
 	want, err := os.ReadFile("testdata/sharded/model.safetensors.index.json")
 	require.NoError(t, err)

@@ -168,78 +168,9 @@ func (r *Reader) ReadSlice(name string, ranges ...Range) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := r.readSlice(e, ranges)
+	p, err := readSlice(r.src, r.data+e.Begin, e, ranges)
 	if err != nil {
 		return nil, fmt.Errorf("%s: tensor %q: %w", r.name, name, err)
 	}
 	return p, nil
-}
-
-func (r *Reader) readSlice(e Entry, ranges []Range) ([]byte, error) {
-	el, _ := elementOf(e.Raw)
-	switch {
-	case len(ranges) > len(e.Shape):
-		return nil, fmt.Errorf("%d ranges for shape %v", len(ranges), e.Shape)
-	case el.bits%8 != 0:
-		return nil, fmt.Errorf("no slices of %s", e.Raw)
-	}
-	full := make([]Range, len(e.Shape))
-	total := int(el.bits / 8)
-	for d, size := range e.Shape {
-		full[d] = Range{0, size}
-		if d < len(ranges) {
-			full[d] = ranges[d]
-		}
-		if full[d].Start < 0 || full[d].Stop < full[d].Start || full[d].Stop > size {
-			return nil, fmt.Errorf("range [%d, %d) of dim %d: want one in [0, %d)", full[d].Start, full[d].Stop, d,
-				size)
-		}
-		total *= full[d].Stop - full[d].Start
-	}
-	p := make([]byte, total)
-	if total == 0 {
-		return p, nil
-	}
-	return p, r.gather(p, r.data+e.Begin, e.Shape, full, int64(el.bits/8))
-}
-
-// gather fills p with the box that the ranges cut out of the array at off.
-func (r *Reader) gather(p []byte, off int64, shape []int, ranges []Range, width int64) error {
-	// All dims behind the last cut one are contiguous: run is the bytes of one piece.
-	stride := make([]int64, len(shape))
-	n := width
-	for d := len(shape) - 1; d >= 0; d-- {
-		stride[d] = n
-		n *= int64(shape[d])
-	}
-	inner := len(shape)
-	for inner > 0 && ranges[inner-1] == (Range{0, shape[inner-1]}) {
-		inner--
-	}
-	if inner == 0 {
-		return readFull(r.src, p, off)
-	}
-	inner--
-	run := int64(ranges[inner].Stop-ranges[inner].Start) * stride[inner]
-	index := make([]int, inner)
-	for {
-		at := off + int64(ranges[inner].Start)*stride[inner]
-		for d, i := range index {
-			at += int64(ranges[d].Start+i) * stride[d]
-		}
-		if err := readFull(r.src, p[:run], at); err != nil {
-			return err
-		}
-		p = p[run:]
-		d := inner - 1
-		for ; d >= 0; d-- {
-			if index[d]++; index[d] < ranges[d].Stop-ranges[d].Start {
-				break
-			}
-			index[d] = 0
-		}
-		if d < 0 {
-			return nil
-		}
-	}
 }

@@ -300,10 +300,10 @@ func TestSplit(t *testing.T) {
 		{[]int{4, 6}, 10, "model.safetensors=0,1"},
 		{[]int{4, 7}, 0, "model.safetensors=0,1"},
 		{[]int{4, 7}, 10, "model-00001-of-00002.safetensors=0 model-00002-of-00002.safetensors=1"},
-		{[]int{4, 70, 5, 5}, 10, "model-00001-of-00003.safetensors=0 model-00002-of-00003.safetensors=1 " +
-			"model-00003-of-00003.safetensors=2,3"},
+		{[]int{4, 70, 5, 5}, 10, "model-00001-of-00003.safetensors=1 model-00002-of-00003.safetensors=0,2 " +
+			"model-00003-of-00003.safetensors=3"},
 	} {
-		shards, index, err := safetensors.Split("model", sized(c.sizes...), c.max)
+		shards, index, err := safetensors.Split("model", sized(c.sizes...), c.max, nil)
 		require.NoError(t, err)
 		var got []string
 		for _, s := range shards {
@@ -317,7 +317,7 @@ func TestSplit(t *testing.T) {
 		require.Equal(t, len(shards) > 1, index != nil)
 	}
 	x := sized(5)[0]
-	_, _, err := safetensors.Split("model", []safetensors.Tensor{x, x}, 6)
+	_, _, err := safetensors.Split("model", []safetensors.Tensor{x, x}, 6, nil)
 	require.ErrorContains(t, err, "given twice")
 }
 
@@ -329,7 +329,7 @@ func writeSet(t *testing.T) (fsys *vfs.Mem, index string) {
 	for _, name := range []string{"a", "b", "c"} {
 		list = append(list, safetensors.FromBytes(name, dtype.Uint8, []int{1}, []byte(name)))
 	}
-	shards, indexJSON, err := safetensors.Split("model", list, 1)
+	shards, indexJSON, err := safetensors.Split("model", list, 1, nil)
 	require.NoError(t, err)
 	for _, s := range shards {
 		var b bytes.Buffer
@@ -344,12 +344,12 @@ func TestBrokenSets(t *testing.T) {
 	fsys, _ := writeSet(t)
 	set, err := safetensors.OpenSet(fsys, ".", "model")
 	require.NoError(t, err)
-	r, _, ok := set.Lookup("b")
+	a, ok := set.Lookup("b")
 	require.True(t, ok)
-	data, err := r.ReadTensor("b")
+	data, err := a.Read()
 	require.NoError(t, err)
 	require.Equal(t, "b", string(data))
-	_, _, ok = set.Lookup("d")
+	_, ok = set.Lookup("d")
 	require.False(t, ok)
 	require.NoError(t, set.Close())
 
@@ -384,7 +384,8 @@ func TestBrokenSets(t *testing.T) {
 	require.NoError(t, fsys.Remove("model-00003-of-00003.safetensors"))
 	_, err = safetensors.OpenSet(fsys, ".", "model")
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, "model-00003-of-00003.safetensors")
+	require.ErrorContains(t, err,
+		"model.safetensors.index.json: 1 of 3 files are missing: model-00003-of-00003.safetensors")
 
 	fsys, _ = writeSet(t)
 	copied, err := vfs.ReadFile(fsys, "model-00001-of-00003.safetensors", 1<<10)
@@ -428,4 +429,23 @@ func FuzzReader(f *testing.F) {
 		require.NoError(t, err)
 		require.Len(t, again.Entries(), len(list))
 	})
+}
+
+// The texts and values are those of huggingface_hub's parse_size_to_int, beside numbers, which it takes as integers.
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{"5GB": 5_000_000_000, " 1.5 mb ": 1_500_000, "10kb": 10_000, "2TB": 2e12,
+		"0.5KB": 500, "1e1MB": 10_000_000, "5000000000": 5_000_000_000, "9223372036854775807": math.MaxInt64} {
+		n, err := safetensors.ParseSize(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, n, text)
+	}
+	for _, text := range []string{"", "GB", "5", "5GiB", "5B", "-5GB", "0", "-1", "1.5", "NaNGB", "infKB", "1e30GB",
+		"0.1KB x"} {
+		_, err := safetensors.ParseSize(text)
+		if text == "5" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, fmt.Sprintf("size %q: want", text))
+	}
 }

@@ -82,6 +82,7 @@ func TestBits(t *testing.T) {
 
 // notOps are the exported functions on a *Ctx that have no row, and why.
 var notOps = map[string]string{
+	"Empty":      "its elements are not defined; the tests of accelerate use it",
 	"FromSlice":  "from host data; tested in package tensor",
 	"FromBytes":  "from host data; tested in package tensor",
 	"ToSlice":    "to host data; every check reads results by it",

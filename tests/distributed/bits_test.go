@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,6 +62,35 @@ func TestSameBitsInMixedPrecision(t *testing.T) {
 		single := filepath.Join(t.TempDir(), "float32")
 		succeed(t, plain(tiny(single)))
 		require.False(t, bytes.Equal(read(t, one, "model.safetensors"), read(t, single, "model.safetensors")), flag)
+	}
+}
+
+// strategies are the flags of the ways to spread a model over the ranks.
+var strategies = [][]string{{"--zero_stage", "1"}, {"--zero_stage", "2"}, {"--fsdp", "shard_grad_op"},
+	{"--fsdp", "full_shard"}, {"--fsdp", "full_shard", "--fsdp_share_parameters", "false"}}
+
+// TestSameBitsOfShardedModels is TestSameBits for models that are spread over the ranks, on odd numbers of ranks too
+// where the strategy promises it.
+func TestSameBitsOfShardedModels(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	one, half := filepath.Join(dir, "one"), filepath.Join(dir, "half")
+	flags := []string{"--global_train_batch_size", "24"}
+	succeed(t, plain(tiny(one, flags...)))
+	lower := []string{"--global_train_batch_size", "24", "--bf16", "--gradient_checkpointing", "true"}
+	succeed(t, plain(tiny(half, lower...)))
+	for _, strategy := range strategies {
+		t.Run(strings.Join(strategy, " "), func(t *testing.T) {
+			requireSameBits(t, one, 2, slices.Concat(flags, strategy)...)
+			if testing.Short() {
+				return
+			}
+			requireSameBits(t, one, 4, slices.Concat(flags, strategy)...)
+			requireSameBits(t, half, 2, slices.Concat(lower, strategy)...)
+			if strategy[1] != "1" { // ZeRO-1 adds a rank's leaves first, as data parallelism does
+				requireSameBits(t, one, 3, slices.Concat(flags, strategy)...)
+			}
+		})
 	}
 }
 

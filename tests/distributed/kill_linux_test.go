@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -91,12 +92,16 @@ func TestKilledRanksAreRestarted(t *testing.T) {
 		"--save_total_limit", "3"}
 	whole := filepath.Join(dir, "whole")
 	succeed(t, plain(tiny(whole, flags...)))
+	kinds := [][]string{{"shm", "--fsdp", "full_shard"}}
 	for _, backend := range backends() {
-		t.Run(backend, func(t *testing.T) {
-			out := filepath.Join(dir, backend)
-			p := start(t, launched(4, tiny(out, append(flags, "--ddp_backend", backend)...), "--max_restarts", "3",
-				"--restart_delay", "0.1"))
-			r := rand.New(rand.NewPCG(7, uint64(len(backend))))
+		kinds = append(kinds, []string{backend})
+	}
+	for _, kind := range kinds {
+		t.Run(strings.Join(kind, " "), func(t *testing.T) {
+			out := filepath.Join(dir, strings.Join(kind, ""))
+			argv := tiny(out, slices.Concat(flags, []string{"--ddp_backend"}, kind)...)
+			p := start(t, launched(4, argv, "--max_restarts", "3", "--restart_delay", "0.1"))
+			r := rand.New(rand.NewPCG(7, uint64(len(kind[0]))))
 			for kill := range 3 {
 				before := newest(t, out)
 				var pids map[int]int
@@ -169,9 +174,10 @@ func long(out string, more ...string) []string {
 // TestKilledRankUnderLauncher wants one root cause, and survivors that name the rank.
 func TestKilledRankUnderLauncher(t *testing.T) {
 	t.Parallel()
-	for _, backend := range []string{"shm", "tcp"} {
-		t.Run(backend, func(t *testing.T) {
-			p := start(t, launched(4, long(t.TempDir(), "--ddp_backend", backend)))
+	for _, flags := range [][]string{{"shm"}, {"tcp"}, {"shm", "--fsdp", "full_shard"}, {"tcp", "--fsdp", "full_shard"},
+		{"shm", "--fsdp", "full_shard", "--fsdp_share_parameters", "false"}} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			p := start(t, launched(4, long(t.TempDir(), append([]string{"--ddp_backend"}, flags...)...)))
 			p.awaitPrinted("step 5 ")
 			struck := p.strike(2, syscall.SIGKILL)
 			p.wait()

@@ -1,4 +1,4 @@
-"""The PyTorch side of bench/ddp: training steps of the same GPT-2 on one thread, alone or as a rank of DistributedDataParallel over gloo.
+"""The PyTorch side of bench/ddp: training steps of the same GPT-2 on one thread, alone or as a rank of DistributedDataParallel or fully_shard over gloo.
 
 Settings come in BENCH_DDP_WORKER as JSON; "ready" is printed after warming up, a line is awaited, and a report in JSON is printed at the end.
 """
@@ -16,7 +16,7 @@ WARM_UPS = 3
 s = json.loads(os.environ["BENCH_DDP_WORKER"])
 torch.set_num_threads(1)
 torch.manual_seed(1)
-ddp = s["Contender"] == "torch-ddp"
+ddp, fsdp = s["Contender"] == "torch-ddp", s["Contender"] == "torch-fsdp2"
 config = GPT2Config(n_layer=s["Layers"], n_embd=s["Width"], n_head=s["Heads"], vocab_size=s["Vocabulary"], n_positions=s["Block"], resid_pdrop=0, embd_pdrop=0,
                     attn_pdrop=0, use_cache=False)
 model = GPT2LMHeadModel(config)  # its attention is scaled_dot_product_attention
@@ -28,7 +28,16 @@ if ddp:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
         trained.register_comm_hook(None, bf16_compress_hook)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+if fsdp:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (s["Ranks"],))
+    for block in model.transformer.h:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=not fsdp)
 ids = ((torch.arange(s["Batch"] * s["Block"]) + s["Rank"]) * 7919 % s["Vocabulary"]).reshape(s["Batch"], s["Block"])
 
 
@@ -37,6 +46,11 @@ def step():
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=not ddp)
+
+
+def memory():
+    pss = next(int(line.split()[1]) << 10 for line in open("/proc/self/smaps_rollup") if line.startswith("Pss:"))
+    return pss, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def cpu():
@@ -48,13 +62,15 @@ for _ in range(WARM_UPS):
     step()
 print("ready", flush=True)
 sys.stdin.readline()
-if ddp:
+if ddp or fsdp:
     torch.distributed.barrier()
 seconds, used = [], cpu()
 for _ in range(s["Steps"]):
     start = time.perf_counter()
     step()
     seconds.append(time.perf_counter() - start)
-print(json.dumps({"Seconds": seconds, "CPU": (cpu() - used) / s["Steps"]}), flush=True)
-if ddp:
+used = (cpu() - used) / s["Steps"]
+pss, peak = memory()
+print(json.dumps({"Seconds": seconds, "CPU": used, "PSS": pss, "Peak": peak}), flush=True)
+if ddp or fsdp:
     torch.distributed.destroy_process_group()

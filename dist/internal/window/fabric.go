@@ -39,6 +39,8 @@ type Fabric interface {
 	// Alloc returns memory for which Publish succeeds; all ranks call it alike. Split returns the fabric of a
 	// sub-group, nil for ranks outside.
 	Alloc(n int) (*dist.Memory, error)
+	// AllocShared returns memory that all ranks have together, and which is there until it is freed, beyond Close.
+	AllocShared(n int) (*dist.Memory, error)
 	Split(name string, members []int) (Fabric, error)
 
 	// Bind names the engine that is to be told of failures of others. It comes once, before anything else.

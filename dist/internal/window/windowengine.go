@@ -86,6 +86,9 @@ func (e *Engine) Describe() dist.Info { return e.fabric.Describe() }
 // Alloc is the fabric's.
 func (e *Engine) Alloc(n int) (*dist.Memory, error) { return e.fabric.Alloc(n) }
 
+// AllocShared is the fabric's; it implements [dist.Sharer].
+func (e *Engine) AllocShared(n int) (*dist.Memory, error) { return e.fabric.AllocShared(n) }
+
 // Split makes the engine of a sub-group.
 func (e *Engine) Split(name string, members []int) (dist.Engine, error) {
 	f, err := e.fabric.Split(name, members)

@@ -85,9 +85,9 @@ func (d *Device) attention(c *backend.Call, a *attention, maskAt int) {
 
 // tile chooses the sizes of tiles.
 func (a *attention) tile() {
-	a.width, a.height = panelWidth[float32](), panelHeight[float32]()
+	a.width, a.height = gemm.InPlaceWidth[float32](), gemm.InPlaceHeight[float32]()
 	if a.q.DType == dtype.Float64 {
-		a.width, a.height = panelWidth[float64](), panelHeight[float64]()
+		a.width, a.height = gemm.InPlaceWidth[float64](), gemm.InPlaceHeight[float64]()
 	}
 	most := attentionRows
 	if gemm.SideBySide() {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
@@ -138,5 +139,6 @@ func (w *attentionPart[T]) add(t *task, b band, j0 int, values operand[T], more 
 		row := seen[i*a.stride:][:b.to-b.from]
 		keepLine(row, row, w.draw(a, t.c, b.first+i, b.from, len(row)), rng.KeepThreshold(a.p), keepScale[T](a.p))
 	}
-	values.multiply(rows, a.dv, b.from-j0, b.to-b.from, seen, a.stride, 1, out, os, more, w.ahead)
+	values.multiply(rows, a.dv, b.from-j0, b.to-b.from, gemm.Strided(seen, a.stride, 1), gemm.InRows(out, os), more,
+		w.ahead)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockstep-ml/lockstep/internal/backend"
 	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 	"github.com/lockstep-ml/lockstep/internal/rng"
 )
 
@@ -241,7 +242,8 @@ func (g *gradHeads[T]) scores(t *task, b band, i0, j0, first, last, stats int) {
 		}
 	}
 	dq, dqs := writtenHead[T](&t.c.Out[0], g.b, g.h, b.first)
-	g.k.multiply(rows, a.d, b.from-j0, b.to-b.from, grads[b.from-j0-lo:], a.stride, 1, dq, dqs, j0 > 0, g.ahead)
+	g.k.multiply(rows, a.d, b.from-j0, b.to-b.from, gemm.Strided(grads[b.from-j0-lo:], a.stride, 1),
+		gemm.InRows(dq, dqs), j0 > 0, g.ahead)
 }
 
 // dropped is scoreRows with dropout: the mask is applied to the gradients before, and to the probabilities behind it.
@@ -264,6 +266,6 @@ func (g *gradHeads[T]) keyGrads(t *task, b band, i0, j0 int, more bool) {
 	at := (b.from-i0)*a.stride + b.first - j0
 	dk, dks := writtenHead[T](&t.c.Out[1], g.b, g.kv, b.first)
 	dv, dvs := writtenHead[T](&t.c.Out[2], g.b, g.kv, b.first)
-	g.dout.multiply(rows, a.dv, b.from, n, g.probs[at:], 1, a.stride, dv, dvs, more, g.ahead)
-	g.q.multiply(rows, a.d, b.from, n, g.grads[at:], 1, a.stride, dk, dks, more, g.ahead)
+	g.dout.multiply(rows, a.dv, b.from, n, gemm.Strided(g.probs[at:], 1, a.stride), gemm.InRows(dv, dvs), more, g.ahead)
+	g.q.multiply(rows, a.d, b.from, n, gemm.Strided(g.grads[at:], 1, a.stride), gemm.InRows(dk, dks), more, g.ahead)
 }

@@ -5,46 +5,8 @@ package cpu
 import (
 	"math"
 
-	"github.com/lockstep-ml/lockstep/internal/kernels/gemm"
 	"github.com/lockstep-ml/lockstep/internal/kernels/vecmath"
 )
-
-// multiplyInPlace computes C = A·B, or C += A·B, of operands where they lie; see [gemm.Float32InPlace].
-func multiplyInPlace[T float](m, n, k int, a []T, ars, acs int, b []T, brs, bps int, c []T, ldc int, accumulate bool,
-	ahead *gemm.Ahead) {
-	if single[T]() {
-		gemm.Float32InPlace(m, n, k, gemm.Strided(cast[float32](a), ars, acs),
-			gemm.Panels[float32]{Data: cast[float32](b), RowStride: brs, Stride: bps},
-			gemm.InRows(cast[float32](c), ldc), accumulate, ahead)
-		return
-	}
-	gemm.Float64InPlace(m, n, k, gemm.Strided(cast[float64](a), ars, acs),
-		gemm.Panels[float64]{Data: cast[float64](b), RowStride: brs, Stride: bps},
-		gemm.InRows(cast[float64](c), ldc), accumulate, ahead)
-}
-
-// packPanels packs B, [k, n], into panels.
-func packPanels[T float](dst []T, k, n int, b []T, brs, bcs int) {
-	if single[T]() {
-		gemm.PackPanels32(cast[float32](dst), k, n, cast[float32](b), brs, bcs)
-		return
-	}
-	gemm.PackPanels64(cast[float64](dst), k, n, cast[float64](b), brs, bcs)
-}
-
-func panelWidth[T float]() int {
-	if single[T]() {
-		return gemm.PanelWidth32()
-	}
-	return gemm.PanelWidth64()
-}
-
-func panelHeight[T float]() int {
-	if single[T]() {
-		return gemm.PanelHeight32()
-	}
-	return gemm.PanelHeight64()
-}
 
 // softmaxStep is the step of a softmax over n more columns of some rows; see [vecmath.SoftmaxRows].
 func softmaxStep[T float](s []T, n, stride int, most []T, sum []float64, factor []T, scale T) {

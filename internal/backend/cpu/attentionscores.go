@@ -31,10 +31,11 @@ func (w *attentionHead[T]) products(a *attention, b band, j0 int, x []T, stride,
 	n := (b.to - j0 + a.width - 1) / a.width * a.width
 	if a.split && b.end-b.first >= attentionSplit {
 		split := panels[a.padded(a.columns)*d+gemm.SplitSize32(d, lo):]
-		gemm.MultiplySplit32(b.end-b.first, n-lo, d, cast[float32](x), stride, cast[float32](split), cast[float32](dst),
-			a.stride)
+		gemm.MultiplySplit32(b.end-b.first, n-lo, d, gemm.InRows(cast[float32](x), stride), cast[float32](split),
+			gemm.InRows(cast[float32](dst), a.stride))
 	} else {
-		multiplyInPlace(b.end-b.first, n-lo, d, x, stride, 1, panels[lo*d:], a.width, a.width*d, dst, a.stride, false,
+		keys := gemm.Panels[T]{Data: panels[lo*d:], RowStride: a.width, Stride: a.width * d}
+		gemm.InPlace(b.end-b.first, n-lo, d, gemm.Strided(x, stride, 1), keys, gemm.InRows(dst, a.stride), false,
 			w.ahead)
 	}
 	for i := 0; i < b.end-b.first && n < hi; i++ {
@@ -44,9 +45,9 @@ func (w *attentionHead[T]) products(a *attention, b band, j0 int, x []T, stride,
 
 // packKeys makes panels of the d elements of n keys, or values, for products.
 func packKeys[T float](a *attention, dst []T, d, n int, x []T, stride int) {
-	packPanels(dst, d, n, x, 1, stride)
+	gemm.PackInPlace(dst, d, n, gemm.Strided(x, 1, stride))
 	if a.split {
-		gemm.SplitPanels32(cast[float32](dst[a.padded(a.columns)*d:]), d, n, cast[float32](x), 1, stride)
+		gemm.SplitPanels32(cast[float32](dst[a.padded(a.columns)*d:]), d, n, gemm.Strided(cast[float32](x), 1, stride))
 	}
 }
 
@@ -137,12 +138,12 @@ func newOperand[T float](a *attention, room, x []T, stride, rows, n int) operand
 	if stride == n || rows <= 1 {
 		return operand[T]{x, n, a.width}
 	}
-	packPanels(room, rows, n, x, stride, 1)
+	gemm.PackInPlace(room, rows, n, gemm.Strided(x, stride, 1))
 	return operand[T]{room, a.width, rows * a.width}
 }
 
 // multiply computes C = A·B, or C += A·B, with the k rows of o from row i on as B.
-func (o operand[T]) multiply(m, n, i, k int, a []T, ars, acs int, c []T, ldc int, accumulate bool, ahead *gemm.Ahead) {
-	multiplyInPlace(m, n, k, a, ars, acs, o.x[min(i*o.stride, len(o.x)):], o.stride, o.panels, c, ldc, accumulate,
-		ahead)
+func (o operand[T]) multiply(m, n, i, k int, a gemm.Matrix[T], c gemm.Rows[T], accumulate bool, ahead *gemm.Ahead) {
+	b := gemm.Panels[T]{Data: o.x[min(i*o.stride, len(o.x)):], RowStride: o.stride, Stride: o.panels}
+	gemm.InPlace(m, n, k, a, b, c, accumulate, ahead)
 }

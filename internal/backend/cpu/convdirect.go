@@ -82,7 +82,7 @@ func packOutputs[T float32 | float64](t *task, _ *lane, lo, hi int) {
 	w, to := weights[T](t)
 	depth := g.c * g.taps()
 	for u := lo; u < hi; u++ {
-		gemm.PackPanels(to[u*panel*depth:], depth, min(panel, g.o-u*panel), w[u*panel*depth:], 1, depth)
+		gemm.PackPanels(to[u*panel*depth:], depth, min(panel, g.o-u*panel), gemm.Strided(w[u*panel*depth:], 1, depth))
 	}
 }
 
@@ -104,13 +104,13 @@ func unfoldedPieces[T float32 | float64](t *task, l *lane, lo, hi int) {
 		if i == lo || i%g.blocks == 0 {
 			seePortion(g, p, 0, g.c, x, cols, region, room)
 		}
-		var added []T
+		var added gemm.Rows[T]
 		if b := param[T](t.c, 2); b != nil {
-			added = bias
-			copy(added, b[first:first+n])
+			added.Data = bias
+			copy(bias, b[first:first+n])
 		}
-		gemm.MultiplyPanels(p.images*p.rows*g.ow, n, u.size, cols, pitchOf(u.size), panels[first*u.size:], sums, out,
-			added, 0)
+		gemm.MultiplyPanels(p.images*p.rows*g.ow, n, u.size, gemm.InRows(cols, pitchOf(u.size)), panels[first*u.size:],
+			gemm.InRows(sums, out), added)
 		for k := range p.images {
 			storeLast(y[((p.first+k)*g.o+first)*g.oh*g.ow:], pixels{g.oh, g.ow, p.row, 0, p.rows, g.ow},
 				sums[k*p.rows*g.ow*out:], out, n)
@@ -164,7 +164,8 @@ func packInputs[T float32 | float64](t *task, _ *lane, lo, hi int) {
 		first, n := g.block(u/each, g.c)
 		at := u % each * panel
 		if at < n*g.taps() {
-			gemm.PackPanels(to[u*panel*g.o:], g.o, min(panel, n*g.taps()-at), w[first*g.taps()+at:], g.c*g.taps(), 1)
+			gemm.PackPanels(to[u*panel*g.o:], g.o, min(panel, n*g.taps()-at),
+				gemm.Strided(w[first*g.taps()+at:], g.c*g.taps(), 1))
 		}
 	}
 }
@@ -192,8 +193,8 @@ func unfoldedGrads[T float32 | float64](t *task, l *lane, lo, hi int) {
 				loadLast(from[k*rows*g.ow*pitch:], pitch, pixels{g.oh, g.ow, row, 0, rows, g.ow},
 					dy[(image+k)*g.o*g.oh*g.ow:], g.o, room)
 			}
-			gemm.MultiplyPanels(images*rows*g.ow, whole.size, g.o, from, pitch, panels[i%g.blocks*each*g.o:], cols,
-				each, nil, 0)
+			gemm.MultiplyPanels(images*rows*g.ow, whole.size, g.o, gemm.InRows(from, pitch),
+				panels[i%g.blocks*each*g.o:], gemm.InRows(cols, each), gemm.Rows[T]{})
 			for k := range images {
 				spread(g, &whole, region[k*whole.pixels()+row*g.sh*whole.cols*whole.depth:], cols[k*rows*g.ow*each:],
 					each, rows)
@@ -263,12 +264,13 @@ func unfoldedGroups[T float32 | float64](t *task, l *lane, lo, hi int) {
 				loadLast(from[image*p.rows*g.ow*out:], out, pixels{g.oh, g.ow, p.row, 0, p.rows, g.ow},
 					dy[(p.first+image)*g.o*g.oh*g.ow:], g.o, room)
 			}
-			var added []T
+			c := gemm.InRows(sums, out)
+			var added gemm.Rows[T]
 			if k > 0 {
-				added = sums
+				added = c
 			}
-			gemm.MultiplyTall(n*g.taps(), g.o, p.images*p.rows*g.ow, cols, pitchOf(n*g.taps()), from, out, sums, out,
-				added, out)
+			gemm.MultiplyTall(n*g.taps(), g.o, p.images*p.rows*g.ow, gemm.InRows(cols, pitchOf(n*g.taps())),
+				gemm.InRows(from, out), c, added)
 		}
 	}
 }

@@ -158,8 +158,8 @@ func winogradPieces(t *task, l *lane, lo, hi int) {
 				from = winograd.Flipped(point)
 			}
 			kernels := held[float32](t)[from*g.pointStride(panel)+first*g.c:]
-			gemm.MultiplyPanels(tiles, n, g.c, v.data[point*v.stride:], in, kernels, m.data[point*m.stride:], out, nil,
-				0)
+			gemm.MultiplyPanels(tiles, n, g.c, gemm.InRows(v.data[point*v.stride:], in), kernels,
+				gemm.InRows(m.data[point*m.stride:], out), gemm.Rows[float32]{})
 		}
 		g.transformOutput(y, param[float32](t.c, 2), &m, p, first, n, region)
 	}
@@ -229,13 +229,13 @@ func winogradGroups(t *task, l *lane, lo, hi int) {
 			g.transformInput(&v, x, p, first, n, region, scratch)
 			g.transformOutputGrad(&m, dy, p, region, scratch)
 			for point := range winograd.Points {
-				c := sums[point*out:]
+				c := gemm.InRows(sums[point*out:], row)
 				added := c
 				if i == 0 {
-					added = nil
+					added.Data = nil
 				}
-				gemm.MultiplyTall(n, g.o, p.images*p.rows*g.tileCols(), v.data[point*v.stride:], in,
-					m.data[point*m.stride:], out, c, row, added, row)
+				gemm.MultiplyTall(n, g.o, p.images*p.rows*g.tileCols(), gemm.InRows(v.data[point*v.stride:], in),
+					gemm.InRows(m.data[point*m.stride:], out), c, added)
 			}
 		}
 	}

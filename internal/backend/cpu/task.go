@@ -184,7 +184,7 @@ func (d *Device) scratchFor(use purpose, n int) *buffer {
 }
 
 // float is a dtype with kernels of its own: the half types are widened before.
-type float interface{ ~float32 | ~float64 }
+type float interface{ float32 | float64 }
 
 // slice is the elements of a contiguous view.
 func slice[T any](v *backend.View) []T {

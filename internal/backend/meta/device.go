@@ -75,6 +75,13 @@ func (d *Device) Stats() backend.Stats {
 	return d.stats
 }
 
+// ResetPeak makes what is in use now the peak.
+func (d *Device) ResetPeak() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stats.Peak = d.stats.InUse
+}
+
 // NewStream returns a stream on which everything is done at once, since nothing is.
 func (d *Device) NewStream() backend.Stream { return stream{d} }
 

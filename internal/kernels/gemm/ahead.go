@@ -12,7 +12,7 @@ const (
 	productsPerTurn = 4
 )
 
-// Ahead lists memory that is needed after a product, for [Float32InPlace] to ask for while it computes: it comes to the
+// Ahead lists memory that is needed after a product, for [InPlace] to ask for while it computes: it comes to the
 // second-level cache in the order of the list. It only says what is worth having; memory is neither read nor written,
 // and it may have been freed. The zero value lists nothing, as nil does.
 type Ahead struct {

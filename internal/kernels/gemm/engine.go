@@ -97,6 +97,16 @@ type engine[T element] struct {
 	transpose func(dst []T, width, lanes, k int, src []T, stride int)
 }
 
+// engineOf returns the active variant.
+func engineOf[T element]() *engine[T] {
+	var e any = engine32()
+	if e, ok := e.(*engine[T]); ok {
+		return e
+	}
+	e = engine64()
+	return e.(*engine[T])
+}
+
 // direct is a family of kernels for few rows, which read a B of elements of their own where it lies. The zero value has
 // none.
 type direct[T element, B any] struct {

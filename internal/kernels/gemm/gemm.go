@@ -40,7 +40,7 @@ func Strided[T any](data []T, rowStride, colStride int) Matrix[T] {
 	return Matrix[T]{data, rowStride, colStride}
 }
 
-// Rows is a result, whose rows are contiguous: element (i, j) is Data[i·Stride + j].
+// Rows is a result, or an operand, whose rows are contiguous: element (i, j) is Data[i·Stride + j].
 type Rows[T any] struct {
 	Data   []T
 	Stride int

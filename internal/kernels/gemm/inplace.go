@@ -14,62 +14,35 @@ type Panels[T any] struct {
 	RowStride, Stride int
 }
 
-// Float32InPlace computes C = A·B, or C += A·B if accumulate is set, as [Float32] does, for operands that lie in a
-// core's caches already: it reads them where they are, packs nothing and spreads nothing over workers.
+// InPlace computes C = A·B, or C += A·B if accumulate is set, as [Float32] does, for operands that lie in a core's
+// caches already: it reads them where they are, packs nothing and spreads nothing over workers.
 //
-// Panels of B have the width [PanelWidth32], and [PackPanels32] makes them of any B. Strides of A are any numbers ≥ 0.
+// Panels of B have the width [InPlaceWidth], and [PackInPlace] makes them of any B. Strides of A are any numbers ≥ 0.
 //
 // An element of C is the sum over k in ascending order, which begins with the old value if accumulate is set: it
 // depends on its row, its column and the variant alone, but differs in the last bits from Float32's. While it computes
 // it asks for what ahead lists, unless that is nil. It panics if a size is negative or a slice too short for its
 // matrix.
-func Float32InPlace(m, n, k int, a Matrix[float32], b Panels[float32], c Rows[float32],
-	accumulate bool, ahead *Ahead) {
-	inPlace(engine32(), m, n, k, a, b, c, accumulate, ahead)
+func InPlace[T element](m, n, k int, a Matrix[T], b Panels[T], c Rows[T], accumulate bool, ahead *Ahead) {
+	inPlace(engineOf[T](), m, n, k, a, b, c, accumulate, ahead)
 }
 
-// Float64InPlace is [Float32InPlace] in double precision, with panels of [PanelWidth64]; see [Float64].
-func Float64InPlace(m, n, k int, a Matrix[float64], b Panels[float64], c Rows[float64],
-	accumulate bool, ahead *Ahead) {
-	inPlace(engine64(), m, n, k, a, b, c, accumulate, ahead)
-}
+// InPlaceWidth is the number of columns of a panel of B of [InPlace] for the active variant.
+func InPlaceWidth[T element]() int { return engineOf[T]().nr }
 
-// PanelWidth32 is the number of columns of a panel of B for the active variant.
-func PanelWidth32() int { return engine32().nr }
+// InPlaceHeight is the number of rows that [InPlace] computes at a time: fewer take nearly as long.
+func InPlaceHeight[T element]() int { return engineOf[T]().mr }
 
-// PanelWidth64 is [PanelWidth32] for float64.
-func PanelWidth64() int { return engine64().nr }
-
-// PanelHeight32 is the number of rows that [Float32InPlace] computes at a time: fewer take nearly as long.
-func PanelHeight32() int { return engine32().mr }
-
-// PanelHeight64 is [PanelHeight32] for float64.
-func PanelHeight64() int { return engine64().mr }
-
-// SideBySide says whether [Float32InPlace] and its like compute two panels side by side, over broadProducts products at
+// SideBySide says whether [InPlace] computes two panels side by side, over broadProducts products at
 // a time.
 func SideBySide() bool { return engine32().broad != nil && sideBySide() }
 
-// PackPanels32 packs B, [k, n] with any strides, into panels for [Float32InPlace] with a brs of the panels' width w and
-// a bps of k·w. The last panel is filled up with zeros: dst has k·w elements for each panel. It panics if a slice is
-// too short.
-func PackPanels32(dst []float32, k, n int, b []float32, brs, bcs int) {
-	packPanels(engine32(), dst, k, n, b, brs, bcs)
-}
+// PackInPlace packs B, [k, n], into panels for [InPlace] with a row stride of the panels' width w and a stride of k·w.
+// The last panel is filled up with zeros: dst has k·w elements for each panel. It panics if a slice is too short.
+func PackInPlace[T element](dst []T, k, n int, b Matrix[T]) { packInPlace(engineOf[T](), dst, k, n, b) }
 
-// PackPanels64 is [PackPanels32] for float64.
-func PackPanels64(dst []float64, k, n int, b []float64, brs, bcs int) {
-	packPanels(engine64(), dst, k, n, b, brs, bcs)
-}
-
-func packPanels[T element](e *engine[T], dst []T, k, n int, b []T, brs, bcs int) {
-	if k <= 0 || n <= 0 {
-		return
-	}
-	checkExtent("B", k, n, len(b), brs, bcs)
-	for j := 0; j < n; j += e.nr {
-		e.pack(dst[j*k:][:k*e.nr], e.nr, min(e.nr, n-j), k, b[j*bcs:], bcs, brs)
-	}
+func packInPlace[T element](e *engine[T], dst []T, k, n int, b Matrix[T]) {
+	packColumns(dst, k, n, b, e.nr, e.pack)
 }
 
 // placed is a product of operands where they lie.

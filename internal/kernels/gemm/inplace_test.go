@@ -63,7 +63,7 @@ func (x *inPlaceExample[T]) result(e *engine[T], packed bool) []T {
 		return c
 	}
 	panels := make([]T, ceilDiv(x.n, e.nr)*e.nr*x.k)
-	packPanels(e, panels, x.k, x.n, x.b, x.n+1, 1)
+	packInPlace(e, panels, x.k, x.n, Strided(x.b, x.n+1, 1))
 	inPlace(e, x.m, x.n, x.k, Strided(x.a, x.ars, x.acs), Panels[T]{panels, e.nr, e.nr * x.k}, InRows(c, x.ldc), x.add,
 		nil)
 	return c
@@ -109,24 +109,24 @@ func TestInPlaceVariantsAgree(t *testing.T) {
 
 func TestInPlaceOfNothing(t *testing.T) {
 	c := []float32{1, 2, 3, 4}
-	Float32InPlace(2, 2, 0, Matrix[float32]{}, Panels[float32]{}, InRows(c, 2), true, nil)
+	InPlace(2, 2, 0, Matrix[float32]{}, Panels[float32]{}, InRows(c, 2), true, nil)
 	require.Equal(t, []float32{1, 2, 3, 4}, c)
-	Float32InPlace(2, 2, 0, Matrix[float32]{}, Panels[float32]{}, InRows(c, 2), false, nil)
+	InPlace(2, 2, 0, Matrix[float32]{}, Panels[float32]{}, InRows(c, 2), false, nil)
 	require.Equal(t, make([]float32, 4), c)
-	Float32InPlace(0, 2, 1, Matrix[float32]{}, Panels[float32]{}, InRows[float32](nil, 2), false, nil)
+	InPlace(0, 2, 1, Matrix[float32]{}, Panels[float32]{}, InRows[float32](nil, 2), false, nil)
 	require.Panics(t, func() {
-		Float32InPlace(2, 2, 2, Strided(c[:3], 2, 1), Panels[float32]{c, 2, 2}, InRows(c, 2), false, nil)
+		InPlace(2, 2, 2, Strided(c[:3], 2, 1), Panels[float32]{c, 2, 2}, InRows(c, 2), false, nil)
 	})
 	require.Panics(t, func() {
-		Float32InPlace(2, 2, 1, Strided(c, 1, 1), Panels[float32]{c[:1], 2, 2}, InRows(c, 2), false, nil)
+		InPlace(2, 2, 1, Strided(c, 1, 1), Panels[float32]{c[:1], 2, 2}, InRows(c, 2), false, nil)
 	})
 	require.Panics(t, func() {
-		Float32InPlace(2, 2, 1, Strided(c, 1, 1), Panels[float32]{c, 2, 2}, InRows(c[:3], 2), false, nil)
+		InPlace(2, 2, 1, Strided(c, 1, 1), Panels[float32]{c, 2, 2}, InRows(c[:3], 2), false, nil)
 	})
 	require.Panics(t, func() {
-		Float32InPlace(2, 2, 1, Strided(c, 1, 1), Panels[float32]{c, 2, 2}, InRows(c, 1), false, nil)
+		InPlace(2, 2, 1, Strided(c, 1, 1), Panels[float32]{c, 2, 2}, InRows(c, 1), false, nil)
 	})
-	require.Panics(t, func() { PackPanels32(make([]float32, 8), 1, 100, make([]float32, 100), 100, 1) })
+	require.Panics(t, func() { PackInPlace(make([]float32, 8), 1, 100, Strided(make([]float32, 100), 100, 1)) })
 }
 
 func TestInPlaceAllocatesNothing(t *testing.T) {

@@ -122,13 +122,6 @@ func stridedAVX512F64x1(k int, a *float64, ars int, acs int, b *float64, brs int
 //go:noescape
 func stridedAVX512F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512F64x3 computes count tiles of 3×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
 // stridedAVX512F64x4 computes count tiles of 4×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
 // With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
@@ -136,54 +129,12 @@ func stridedAVX512F64x3(k int, a *float64, ars int, acs int, b *float64, brs int
 //go:noescape
 func stridedAVX512F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512F64x5 computes count tiles of 5×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512F64x6 computes count tiles of 6×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512F64x6(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512F64x7 computes count tiles of 7×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512F64x7(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
 // stridedAVX512F64x8 computes count tiles of 8×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
 // With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
 func stridedAVX512F64x8(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512F64x9 computes count tiles of 9×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512F64x9(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512F64x10 computes count tiles of 10×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512F64x10(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512F64x11 computes count tiles of 11×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512F64x11(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512F64x12 computes count tiles of 12×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
@@ -281,26 +232,12 @@ func stridedAVX2F64x1(k int, a *float64, ars int, acs int, b *float64, brs int, 
 //go:noescape
 func stridedAVX2F64x2(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX2F64x3 computes count tiles of 3×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX2F64x3(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
 // stridedAVX2F64x4 computes count tiles of 4×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
 // With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
 func stridedAVX2F64x4(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX2F64x5 computes count tiles of 5×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX2F64x5(k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX2F64x6 computes count tiles of 6×8 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.

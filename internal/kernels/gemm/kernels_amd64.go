@@ -428,13 +428,6 @@ func stridedAVX512x1(k int, a *float32, ars int, acs int, b *float32, brs int, c
 //go:noescape
 func stridedAVX512x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512x3 computes count tiles of 3×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512x3(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
 // stridedAVX512x4 computes count tiles of 4×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
 // With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
@@ -442,54 +435,12 @@ func stridedAVX512x3(k int, a *float32, ars int, acs int, b *float32, brs int, c
 //go:noescape
 func stridedAVX512x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX512x5 computes count tiles of 5×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512x5(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512x6 computes count tiles of 6×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512x6(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512x7 computes count tiles of 7×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512x7(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
 // stridedAVX512x8 computes count tiles of 8×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
 // With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
 func stridedAVX512x8(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512x9 computes count tiles of 9×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512x9(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512x10 computes count tiles of 10×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512x10(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX512x11 computes count tiles of 11×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX512x11(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX512x12 computes count tiles of 12×32 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
@@ -519,26 +470,12 @@ func stridedAVX2x1(k int, a *float32, ars int, acs int, b *float32, brs int, c *
 //go:noescape
 func stridedAVX2x2(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
-// stridedAVX2x3 computes count tiles of 3×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX2x3(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
 // stridedAVX2x4 computes count tiles of 4×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
 // With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
 //
 //go:noescape
 func stridedAVX2x4(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
-
-// stridedAVX2x5 computes count tiles of 5×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
-// Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.
-// With each 4 products it asks for two neighbouring cache lines, the first at next, which moves on by step bytes.
-//
-//go:noescape
-func stridedAVX2x5(k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, add int, count int, astep int, bstep int, cstep int, next uintptr, step uintptr)
 
 // stridedAVX2x6 computes count tiles of 6×16 elements of C = A·B, or C += A·B if add is not 0, over k ≥ 1 products, count ≥ 1.
 // Element (i, p) of A is at a[i·ars + p·acs], row p of B at b[p·brs], row i of C at c[i·crs]. From one tile to the next a, b and c move on by astep, bstep and cstep.

@@ -48,37 +48,45 @@ const sharedPanels = 1 << 16
 func PanelWidth[T element]() int { return panelsOf[T]().nr }
 
 // PackPanels lays out B [k,n] for [MultiplyPanels], in dst of k·n elements with n rounded up to a multiple of
-// [PanelWidth]; element (p,j) of B is b[p·brs + j·bcs]. Columns that B lacks are zero. Panel by panel of columns,
-// blocks of 256 rows one after the other in each: that of columns [j,j+width) from row p on begins at p·width + j·k.
-func PackPanels[T element](dst []T, k, n int, b []T, brs, bcs int) {
+// [PanelWidth]. Columns that B lacks are zero. Panel by panel of columns, blocks of 256 rows one after the other in
+// each: that of columns [j,j+width) from row p on begins at p·width + j·k.
+func PackPanels[T element](dst []T, k, n int, b Matrix[T]) {
 	e := panelsOf[T]()
-	checkExtent("B", k, n, len(b), brs, bcs)
-	for j := 0; j < n && k > 0; j += e.nr {
-		e.pack(dst[j*k:], e.nr, min(e.nr, n-j), k, b[j*bcs:], bcs, brs)
+	packColumns(dst, k, n, b, e.nr, e.pack)
+}
+
+// packColumns packs panels of width columns of B one after the other.
+func packColumns[T element](dst []T, k, n int, b Matrix[T], width int,
+	pack func(dst []T, width, lanes, k int, src []T, laneStride, kStride int)) {
+	if k <= 0 || n <= 0 {
+		return
+	}
+	checkExtent("B", k, n, len(b.Data), b.RowStride, b.ColStride)
+	for j := 0; j < n; j += width {
+		pack(dst[j*k:][:k*width], width, min(width, n-j), k, b.Data[j*b.ColStride:], b.ColStride, b.RowStride)
 	}
 }
 
-// MultiplyPanels computes C = A·B, or C = D + A·B if d is not nil, on the caller alone: A [m,k] has rows of contiguous
-// elements, ars apart, panels are [PackPanels]'s of B [k,n], and C has rows crs apart. m is rounded up to a multiple of
-// [RowStep], n to one of [PanelWidth]: A must have such rows to read and C such elements to write. Row i of D is
-// d[i·drs:], and drs may be 0. An element of C is summed as by [Float32]; in double precision it is portable Go. It
-// panics if a slice is too short.
-func MultiplyPanels[T element](m, n, k int, a []T, ars int, panels []T, c []T, crs int, d []T, drs int) {
+// MultiplyPanels computes C = A·B, or C = D + A·B if D has elements, on the caller alone, with A [m,k], and B [k,n] in
+// the panels of [PackPanels]. m is rounded up to a multiple of [RowStep], n to one of [PanelWidth]: A must have such
+// rows to read and C such elements to write. The stride of D may be 0. An element of C is summed as by [Float32]; in
+// double precision it is portable Go. It panics if a slice is too short.
+func MultiplyPanels[T element](m, n, k int, a Rows[T], panels []T, c, d Rows[T]) {
 	e := panelsOf[T]()
 	m, n = ceilDiv(m, RowStep)*RowStep, ceilDiv(n, e.nr)*e.nr
 	if m == 0 || n == 0 || k == 0 {
 		return
 	}
-	checkPlaced(m, n, k, len(a), (m-1)*ars+k, len(panels), n*k, len(c), crs, d != nil, len(d), drs)
+	checkPlaced(m, n, k, a, (m-1)*a.Stride+k, panels, n*k, c, d)
 	for k0 := 0; k0 < k; k0 += kc {
 		part := min(kc, k-k0)
 		if k0 > 0 {
-			d, drs = c, crs
+			d = c
 		}
 		if k <= kc && n*k <= sharedPanels { // panels lie one behind the other
 			for i := 0; i < m; {
 				rows, run := e.choose(e.rows, m-i)
-				run(k, &a[i*ars], ars, &panels[0], e.nr, &c[i*crs], crs, place(d, i*drs), drs, n/e.nr)
+				run(k, a.at(i, 0), a.Stride, &panels[0], e.nr, c.at(i, 0), c.Stride, d.at(i, 0), d.Stride, n/e.nr)
 				i += rows
 			}
 			continue
@@ -86,32 +94,33 @@ func MultiplyPanels[T element](m, n, k int, a []T, ars int, panels []T, c []T, c
 		for j := 0; j < n; j += e.nr {
 			for i := 0; i < m; {
 				rows, run := e.choose(e.rows, m-i)
-				run(part, &a[i*ars+k0], ars, &panels[k0*e.nr+j*k], e.nr, &c[i*crs+j], crs, place(d, i*drs+j), drs, 1)
+				run(part, a.at(i, k0), a.Stride, &panels[k0*e.nr+j*k], e.nr, c.at(i, j), c.Stride, d.at(i, j), d.Stride,
+					1)
 				i += rows
 			}
 		}
 	}
 }
 
-// MultiplyTall computes C = Aᵀ·B, or C = D + Aᵀ·B if d is not nil, on the caller alone: A [k,m] and B [k,n] have rows
-// of contiguous elements, ars and brs apart. m and n are rounded up as for [MultiplyPanels], and A and B must have such
-// elements to read. It panics if a slice is too short.
-func MultiplyTall[T element](m, n, k int, a []T, ars int, b []T, brs int, c []T, crs int, d []T, drs int) {
+// MultiplyTall computes C = Aᵀ·B, or C = D + Aᵀ·B if D has elements, on the caller alone, with A [k,m] and B [k,n]. m
+// and n are rounded up as for [MultiplyPanels], and A and B must have such elements to read. It panics if a slice is
+// too short.
+func MultiplyTall[T element](m, n, k int, a, b, c, d Rows[T]) {
 	e := panelsOf[T]()
 	m, n = ceilDiv(m, RowStep)*RowStep, ceilDiv(n, e.nr)*e.nr
 	if m == 0 || n == 0 || k == 0 {
 		return
 	}
-	checkPlaced(m, n, k, len(a), (k-1)*ars+m, len(b), (k-1)*brs+n, len(c), crs, d != nil, len(d), drs)
+	checkPlaced(m, n, k, a, (k-1)*a.Stride+m, b.Data, (k-1)*b.Stride+n, c, d)
 	for k0 := 0; k0 < k; k0 += kc {
 		part := min(kc, k-k0)
 		if k0 > 0 {
-			d, drs = c, crs
+			d = c
 		}
 		for j := 0; j < n; j += e.nr {
 			for i := 0; i < m; {
 				rows, run := e.choose(e.tall, m-i)
-				run(part, &a[k0*ars+i], ars, &b[k0*brs+j], brs, &c[i*crs+j], crs, place(d, i*drs+j), drs, 1)
+				run(part, a.at(k0, i), a.Stride, b.at(k0, j), b.Stride, c.at(i, j), c.Stride, d.at(i, j), d.Stride, 1)
 				i += rows
 			}
 		}
@@ -130,21 +139,21 @@ func (e *panelKernels[T]) choose(list []placedKernel[T], rows int) (int, placedK
 	panic(fmt.Sprintf("gemm: no kernel for %d rows", rows))
 }
 
-// place is the address of element i of d, or nil.
-func place[T element](d []T, i int) *T {
-	if d == nil {
+// at is the address of element (i, j), nil if there are no elements.
+func (r *Rows[T]) at(i, j int) *T {
+	if r.Data == nil {
 		return nil
 	}
-	return &d[i]
+	return &r.Data[i*r.Stride+j]
 }
 
-// checkPlaced panics unless A and B have so many elements and the rows of C and D lie in their slices.
-func checkPlaced(m, n, k, lenA, needA, lenB, needB, lenC, crs int, added bool, lenD, drs int) {
-	if lenA < needA || lenB < needB || lenC < (m-1)*crs+n || crs < n || added && lenD < (m-1)*drs+n {
-		panic(
-			fmt.Sprintf("gemm: %d×%d results of %d products: A has %d elements of %d, B %d of %d, C %d with rows %d "+
-				"apart, D %d with rows %d apart",
-				m, n, k, lenA, needA, lenB, needB, lenC, crs, lenD, drs))
+// checkPlaced panics unless A and B have as many elements as they need and the rows of C and D lie in their slices.
+func checkPlaced[T element](m, n, k int, a Rows[T], needA int, b []T, needB int, c, d Rows[T]) {
+	if len(a.Data) < needA || len(b) < needB || len(c.Data) < (m-1)*c.Stride+n || c.Stride < n ||
+		d.Data != nil && len(d.Data) < (m-1)*d.Stride+n {
+		panic(fmt.Sprintf("gemm: %d×%d results of %d products: A has %d elements of %d, B %d of %d, C %d with rows %d "+
+			"apart, D %d with rows %d apart", m, n, k, len(a.Data), needA, len(b), needB, len(c.Data), c.Stride,
+			len(d.Data), d.Stride))
 	}
 }
 

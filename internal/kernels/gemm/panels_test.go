@@ -37,7 +37,7 @@ func testPanels[T element](t *testing.T, multiply func(m, n, k int, a []T, ars, 
 		}
 		up := ceilDiv(n, width) * width
 		panels := make([]T, k*up)
-		PackPanels(panels, k, n, b, n, 1)
+		PackPanels(panels, k, n, Strided(b, n, 1))
 		wide, brs := padded[T](r, k, n, 1, width, 3)
 		for p := range k {
 			copy(wide[p*brs:p*brs+n], b[p*n:])
@@ -59,10 +59,10 @@ func testPanels[T element](t *testing.T, multiply func(m, n, k int, a []T, ars, 
 				require.Equal(t, want[i*n:(i+1)*n], c[i*crs:i*crs+n], "%s, %v, row %d", what, s, i)
 			}
 		}
-		MultiplyPanels(m, n, k, a, ars, panels, c, crs, nil, 0)
+		MultiplyPanels(m, n, k, InRows(a, ars), panels, InRows(c, crs), Rows[T]{})
 		same("panels")
 		clear(c)
-		MultiplyTall(m, n, k, tall, trs, wide, brs, c, crs, nil, 0)
+		MultiplyTall(m, n, k, InRows(tall, trs), InRows(wide, brs), InRows(c, crs), Rows[T]{})
 		same("tall")
 		if k > kc {
 			continue // the sum of D and of a first block is not that of D and of all blocks
@@ -72,9 +72,9 @@ func testPanels[T element](t *testing.T, multiply func(m, n, k int, a []T, ars, 
 				want[i*n+j] = bias[j] + want[i*n+j]
 			}
 		}
-		MultiplyPanels(m, n, k, a, ars, panels, c, crs, bias, 0)
+		MultiplyPanels(m, n, k, InRows(a, ars), panels, InRows(c, crs), InRows(bias, 0))
 		same("panels with a bias")
-		MultiplyTall(m, n, k, tall, trs, wide, brs, c, crs, bias, 0)
+		MultiplyTall(m, n, k, InRows(tall, trs), InRows(wide, brs), InRows(c, crs), InRows(bias, 0))
 		same("tall with a bias")
 	}
 }
@@ -96,13 +96,14 @@ func TestPanels(t *testing.T) {
 func TestPanelsRefuse(t *testing.T) {
 	width := PanelWidth[float32]()
 	a, panels, c := make([]float32, 4*3), make([]float32, 3*width), make([]float32, 4*width)
-	MultiplyPanels(4, width, 3, a, 3, panels, c, width, nil, 0)
-	require.Panics(t, func() { MultiplyPanels(4, width, 3, a[1:], 3, panels, c, width, nil, 0) })
-	require.Panics(t, func() { MultiplyPanels(4, width, 3, a, 3, panels[1:], c, width, nil, 0) })
-	require.Panics(t, func() { MultiplyPanels(4, width, 3, a, 3, panels, c[1:], width, nil, 0) })
-	require.Panics(t, func() { MultiplyTall(4, width, 3, a[1:], 4, panels, width, c, width, nil, 0) })
-	require.Panics(t, func() { MultiplyTall(4, width, 3, a, 4, panels, width, c, width, c[1:], width) })
-	require.Panics(t, func() { PackPanels(panels, 3, width, panels[1:], width, 1) })
+	in, none := InRows[float32], Rows[float32]{}
+	MultiplyPanels(4, width, 3, in(a, 3), panels, in(c, width), none)
+	require.Panics(t, func() { MultiplyPanels(4, width, 3, in(a[1:], 3), panels, in(c, width), none) })
+	require.Panics(t, func() { MultiplyPanels(4, width, 3, in(a, 3), panels[1:], in(c, width), none) })
+	require.Panics(t, func() { MultiplyPanels(4, width, 3, in(a, 3), panels, in(c[1:], width), none) })
+	require.Panics(t, func() { MultiplyTall(4, width, 3, in(a[1:], 4), in(panels, width), in(c, width), none) })
+	require.Panics(t, func() { MultiplyTall(4, width, 3, in(a, 4), in(panels, width), in(c, width), in(c[1:], width)) })
+	require.Panics(t, func() { PackPanels(panels, 3, width, Strided(panels[1:], width, 1)) })
 }
 
 func TestUnfold(t *testing.T) {

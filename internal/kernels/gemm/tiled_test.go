@@ -423,21 +423,21 @@ func TestSplitPanels(t *testing.T) {
 		x := newExample[float32](rapid.Uint64().Draw(t, "seed"), m, n, k, false, rapid.Bool().Draw(t, "transB"),
 			rapid.IntRange(0, 5).Draw(t, "pad"), false)
 		panels := slices.Repeat([]float32{guard}, SplitSize32(k, n))
-		SplitPanels32(panels, k, n, x.b, x.brs, x.bcs)
+		SplitPanels32(panels, k, n, Strided(x.b, x.brs, x.bcs))
 		want := x.run(t, with(withTiles(unit)), nil)
 		requireSameBits(t, want,
 			x.run(t, func(_ *parallel.Pool, m, n, k int, a, _ Matrix[float32], c Rows[float32], _ bool) {
 				first := rapid.IntRange(0, (n-1)/tileSide).Draw(t, "first") * tileSide
-				MultiplySplit32(m, n-first, k, a.Data, a.RowStride, panels[SplitSize32(k, first):], c.Data[first:],
-					c.Stride)
+				rows := InRows(a.Data, a.RowStride)
+				MultiplySplit32(m, n-first, k, rows, panels[SplitSize32(k, first):], InRows(c.Data[first:], c.Stride))
 				if first > 0 {
-					MultiplySplit32(m, first, k, a.Data, a.RowStride, panels, c.Data, c.Stride)
+					MultiplySplit32(m, first, k, rows, panels, c)
 				}
 			}, nil), x.String())
 	})
 	require.PanicsWithValue(t, "gemm: 2×3 results of 4 products: panels have 7 elements, want 1536, and rows of C "+
 		"are 3 apart", func() {
-		MultiplySplit32(2, 3, 4, make([]float32, 8), 4, make([]float32, 7), make([]float32, 6), 3)
+		MultiplySplit32(2, 3, 4, InRows(make([]float32, 8), 4), make([]float32, 7), InRows(make([]float32, 6), 3))
 	})
 }
 

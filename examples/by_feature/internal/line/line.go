@@ -6,6 +6,7 @@
 package line
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 
@@ -44,9 +45,30 @@ func Model() *mlp.Model {
 	return m
 }
 
+// Wide is a network of 66,817 parameters before training: enough to be divided among ranks.
+func Wide() *mlp.Model {
+	m, err := mlp.New(nn.NewInit(tensor.CPU(), 42), mlp.Config{Sizes: []int{1, 256, 256, 1}, Activation: "tanh"})
+	if err != nil {
+		panic(err) // the configuration above is valid
+	}
+	return m
+}
+
+// SameBits compares the parameters of two models of one architecture.
+func SameBits(a, b nn.Module) bool {
+	c := tensor.NewCtx(tensor.CPU()).NoGrad()
+	others := nn.NamedParameters(b)
+	for i, p := range nn.NamedParameters(a) {
+		if !bytes.Equal(tensor.ReadBytes(c, p.Tensor), tensor.ReadBytes(c, others[i].Tensor)) {
+			return false
+		}
+	}
+	return true
+}
+
 // Coefficients are a and b.
 func Coefficients(m *mlp.Model) (a, b float64) {
-	c := tensor.NewCtx(tensor.CPU())
+	c := tensor.NewCtx(m.Layers[0].Weight.Device())
 	return tensor.Item(c, m.Layers[0].Weight.Tensor), tensor.Item(c, m.Layers[0].Bias.Tensor)
 }
 

@@ -14,10 +14,13 @@ import (
 // gemm's productsPerTurn.
 const stridedUnroll = 4
 
-// strideds emits the kernels that read A with any strides, for each number of rows.
+// strideds emits the kernels that read A with any strides, for the numbers of rows of which package gemm's byRows puts
+// the others together.
 func strideds(c *build.Context, f family) {
-	for rows := 1; rows <= f.mr; rows++ {
-		strided(c, f, rows)
+	for _, rows := range []int{1, 2, 4, 8, f.mr} {
+		if rows <= f.mr {
+			strided(c, f, rows)
+		}
 	}
 	if f.broadcasts() {
 		broad(c, f)

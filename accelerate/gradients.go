@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// gradients is what becomes of the gradients of a window: how those of its leaves are added up, how the ranks exchange
+// them, and which part of the sum is this rank's to update parameters with.
+type gradients interface {
+	// begin readies the backward pass of a leaf; last: it is this rank's last of the window.
+	begin(leaf int, last bool)
+	// sends reports whether gradients of the pass under way are exchanged: then ready is called for each.
+	sends() bool
+	// ready announces that the gradient of trained parameter i is complete in the pass, or that it has none.
+	ready(i int)
+	// end ends the pass.
+	end()
+	// finish ends the window: trained has the sums as gradients.
+	finish(ctx context.Context) error
+	// trained is what this rank's optimizer updates.
+	trained() []tensor.Named
+	// check refuses an optimizer that is not one of trained.
+	check(opt *optim.Optimizer) error
+	// norm is the L2 norm of the sums.
+	norm() float64
+	// stepped makes known what the optimizer did.
+	stepped()
+	// reset forgets gradients and readies the next window.
+	reset()
+	// close ends the exchange. With whole it is collective, and gives parameters that are sharded back.
+	close(whole bool) error
+}
+
+// whole are the gradients of a rank that has all parameters and exchanges nothing.
+type whole struct {
+	a    *Accelerator
+	sum  *accumulator
+	last bool // the pass under way is the rank's last of the window
+}
+
+func newWhole(a *Accelerator) *whole {
+	return &whole{a: a, sum: newAccumulator(a.ctx.NoGrad(), a.params, a.leaves, a.args.DeterministicRanks)}
+}
+
+func (w *whole) begin(leaf int, last bool) {
+	w.sum.begin(leaf)
+	w.last = last
+}
+
+func (w *whole) sends() bool             { return false }
+func (w *whole) ready(int)               {}
+func (w *whole) end()                    { w.last = false }
+func (w *whole) trained() []tensor.Named { return w.a.params }
+func (w *whole) stepped()                {}
+func (w *whole) reset()                  { w.sum.reset() }
+func (w *whole) close(bool) error        { return nil }
+
+func (w *whole) check(*optim.Optimizer) error { return nil }
+
+func (w *whole) finish(context.Context) error { return tensor.Try(w.sum.finish) }
+
+func (w *whole) norm() float64 { return optim.GradNorm(w.a.ctx, w.a.params) }
+
+// reduced are the gradients of a rank that has all parameters and sums gradients with the other ranks.
+type reduced struct {
+	*whole
+	ddp  *ddp.Reducer
+	hook ddp.Hook
+}
+
+// reduceGradients makes a's gradients those.
+func reduceGradients(a *Accelerator, g *dist.Group, o ddp.Options) error {
+	d, err := ddp.New(a.ctx, g, a.params, o)
+	if err != nil {
+		return err
+	}
+	r := &reduced{newWhole(a), d, o.Hook}
+	r.sum.settle(d.Views())
+	a.grads = r
+	return nil
+}
+
+func (r *reduced) sends() bool { return r.last }
+
+func (r *reduced) ready(i int) {
+	r.sum.finishParam(i)
+	r.ddp.Ready(i)
+}
+
+func (r *reduced) finish(ctx context.Context) error {
+	if err := r.whole.finish(ctx); err != nil {
+		return err
+	}
+	return r.ddp.Finish(ctx)
+}
+
+// rebuild cuts the buckets anew once the order of gradients is known.
+func (r *reduced) rebuild(ctx context.Context) error {
+	rebuilt, err := r.ddp.Rebuild(ctx)
+	if rebuilt {
+		r.sum.settle(r.ddp.Views())
+	}
+	return err
+}
+
+func (r *reduced) close(bool) error {
+	r.sum.settle(nil) // the buckets go
+	return r.ddp.Close()
+}
+
+// sharded are the gradients of a rank that owns a shard of them.
+type sharded struct {
+	*shard.Sharder
+	a      *Accelerator
+	pieces []tensor.Named
+	sum    *accumulator // of this rank's leaves, where the sums are exchanged once; nil where each leaf is
+	last   bool
+	rounds int // passes of the window that were exchanged
+}
+
+// shardGradients makes a's gradients those, and moves the parameters into shards.
+func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) error {
+	o := shard.Options{
+		Gradients: a.sharding.Strategy != args.ShardOptimizer, Prefetch: !a.sharding.NoPrefetch,
+		Parameters:       a.sharding.Strategy == args.FullShard || a.sharding.Strategy == args.ShardGradOp,
+		KeepAfterForward: a.sharding.Strategy == args.ShardGradOp,
+		Leaves:           a.leaves, DeterministicRanks: a.args.DeterministicRanks,
+		Usage: ddp.Options{RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph},
+	}
+	o.Zeros = zerosOf(a.disk.params)
+	if o.Parameters && o.Zeros == nil && !a.sharding.Gather && g.SharesMemory() && a.dev.HostMemory() {
+		o.Shared, o.Parameters = true, false
+		a.log.Info("parameters are in memory that the ranks share", "engine", g.Describe().Name)
+	}
+	size := a.args.DDPBucketCapMB << 20
+	if size == 0 {
+		size = ddp.BucketBytes
+	}
+	units := shard.Buckets(a.params, size)
+	if o.Parameters {
+		if a.sharding.Modules != nil {
+			modules = a.sharding.Modules
+		}
+		var moved []string
+		var err error
+		if units, moved, err = shard.Units(a.tree, a.model, modules); err != nil {
+			return fmt.Errorf("accelerate: %w", err)
+		}
+		if len(moved) > 0 && a.IsMain() {
+			a.log.Info("parameters that several units use belong to the unit around them", "parameters", moved)
+		}
+	}
+	s, err := shard.New(a.ctx, g, a.tree, units, o)
+	if err != nil {
+		return fmt.Errorf("accelerate: %w", err)
+	}
+	w := &sharded{Sharder: s, a: a, pieces: s.Pieces()}
+	if !o.Gradients {
+		views, err := s.Views()
+		if err != nil {
+			return fmt.Errorf("accelerate: %w", err)
+		}
+		w.sum = newAccumulator(a.ctx.NoGrad(), a.params, a.leaves, a.args.DeterministicRanks)
+		w.sum.settle(views)
+	}
+	a.grads = w
+	return nil
+}
+
+// begin takes −1 for a pass that repeats another rank's leaf.
+func (s *sharded) begin(leaf int, last bool) {
+	s.last = last
+	if s.sum != nil {
+		if s.sum.begin(leaf); last {
+			s.BeginPass(0, false)
+		}
+		return
+	}
+	if peers := s.a.Data(); leaf >= 0 && leaf != s.rounds*peers.size+peers.rank {
+		panic(&tensor.Error{Op: "accelerate.Backward",
+			Msg: fmt.Sprintf("leaf %d on rank %d of %d after %d of its own: "+
+				"want leaf %d: with sharded gradients rank r has the leaves r, r + N, r + 2N … (Layout.Leaf)", leaf,
+				peers.rank, peers.size, s.rounds, s.rounds*peers.size+peers.rank)})
+	}
+	s.BeginPass(s.rounds, leaf < 0)
+}
+
+func (s *sharded) sends() bool { return s.sum == nil || s.last }
+
+func (s *sharded) ready(i int) {
+	if s.sum != nil {
+		s.sum.finishParam(i)
+	}
+	s.Ready(i)
+}
+
+func (s *sharded) end() {
+	if s.sends() {
+		s.pass()
+	}
+}
+
+// pass sends what a pass left.
+func (s *sharded) pass() {
+	if s.sum != nil {
+		s.sum.finish()
+	}
+	s.EndPass()
+	s.rounds++
+	s.last = false
+}
+
+// finish exchanges what this rank's passes did not: without a leaf of its own, a rank takes part all the same.
+func (s *sharded) finish(ctx context.Context) error {
+	rounds := s.a.leaves / s.a.Data().size
+	if s.sum != nil {
+		rounds = 1
+	}
+	if err := tensor.Try(func() {
+		for s.rounds < rounds {
+			s.BeginPass(s.rounds, s.sum == nil)
+			s.pass()
+		}
+	}); err != nil {
+		return err
+	}
+	s.rounds = 0
+	return s.Finish(ctx)
+}
+
+func (s *sharded) trained() []tensor.Named { return s.pieces }
+
+// check refuses an optimizer over whole parameters.
+func (s *sharded) check(opt *optim.Optimizer) error {
+	mine := map[*tensor.Tensor]bool{}
+	for _, p := range s.pieces {
+		mine[p.Tensor] = true
+	}
+	for _, p := range opt.Params() {
+		if !mine[p.Tensor] {
+			return fmt.Errorf("accelerate: the optimizer has the whole parameter %s, which is sharded: want one over "+
+				"Trained, made after Place and before Prepare", p.Name)
+		}
+	}
+	return nil
+}
+
+func (s *sharded) norm() float64 {
+	squares, err := s.Squares(context.Background())
+	if err != nil {
+		panic(&tensor.Error{Op: "accelerate.ClipGradNorm", Msg: err.Error(), Cause: err})
+	}
+	return math.Sqrt(squares)
+}
+
+func (s *sharded) stepped() {
+	if err := s.Publish(context.Background()); err != nil {
+		panic(&tensor.Error{Op: "accelerate.Step", Msg: err.Error(), Cause: err})
+	}
+}
+
+func (s *sharded) reset() {
+	s.rounds, s.last = 0, false
+	s.Reset()
+	if s.sum != nil {
+		s.sum.reset()
+	}
+}
+
+func (s *sharded) close(whole bool) error {
+	if s.sum != nil {
+		s.sum.settle(nil)
+	}
+	return s.Close(whole)
+}

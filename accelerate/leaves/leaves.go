@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package leaves adds the gradients of a window's leaves in the order that docs/numerics.md lays down, which does not
+// depend on how many ranks share the work. M leaves form E groups of q = M/E consecutive ones, E being the largest
+// power of two that divides M and is at most the number of deterministic ranks. A group's leaves are added in order;
+// the groups form a binary tree. It is for package accelerate.
+package leaves
+
+import "github.com/lockstep-ml/lockstep/tensor"
+
+// Groups is E for a window of so many leaves.
+func Groups(leaves, ranks int) int {
+	e := 1
+	for e*2 <= ranks && leaves%(e*2) == 0 {
+		e *= 2
+	}
+	return e
+}
+
+// Tree holds the sums of finished groups, built up like a binary counter, so that log2(E)+1 of them are alive at most:
+// the larger subtrees come first, nil where no gradient came. After group g there is one for each bit that is set in
+// g+1, over as many groups as the bit is worth.
+type Tree struct{ sums []*tensor.Tensor }
+
+// Add puts the sum of a group into the tree, which owns it from then on; nil stands for a group without a gradient.
+// Groups come in order, without a gap.
+func (t *Tree) Add(c *tensor.Ctx, group int, sum *tensor.Tensor) {
+	for level := 0; group>>level&1 == 1; level++ {
+		sum = t.merge(c, sum)
+	}
+	t.sums = append(t.sums, sum)
+}
+
+// Total merges what is there, which becomes the caller's; nil if no gradient came.
+func (t *Tree) Total(c *tensor.Ctx) (total *tensor.Tensor) {
+	for len(t.sums) > 0 {
+		total = t.merge(c, total)
+	}
+	return total
+}
+
+// Take empties the tree. The sums become the caller's; some may be nil.
+func (t *Tree) Take() []*tensor.Tensor {
+	sums := t.sums
+	t.sums = nil
+	return sums
+}
+
+// merge pops the top subtree and adds sum to it, whose memory is freed then.
+func (t *Tree) merge(c *tensor.Ctx, sum *tensor.Tensor) *tensor.Tensor {
+	n := len(t.sums) - 1
+	left := t.sums[n]
+	t.sums = t.sums[:n]
+	switch {
+	case left == nil:
+		return sum
+	case sum == nil:
+		return left
+	}
+	tensor.AddInto(c, left, sum)
+	sum.Free() // never a gradient's home, which holds the first of the sums
+	return left
+}
+
+// Shard adds one rank's part of all leaves' gradients: a vector for each leaf. The bits are those of the same elements
+// where one rank adds all leaves.
+type Shard struct {
+	c     *tensor.Ctx
+	q     int
+	group int            // that sum belongs to; −1 before the first leaf
+	sum   *tensor.Tensor // of the leaves of group so far; nil: none came
+	tree  Tree
+}
+
+// NewShard makes the sum for windows of so many leaves. c has no Scope.
+func NewShard(c *tensor.Ctx, leaves, ranks int) *Shard {
+	return &Shard{c: c, q: leaves / Groups(leaves, ranks), group: -1}
+}
+
+// Add adds a leaf's part, which stays the caller's. Leaves come in ascending order; absent ones change nothing.
+func (s *Shard) Add(leaf int, part *tensor.Tensor) {
+	for ; s.group < leaf/s.q; s.group++ {
+		if s.group >= 0 {
+			s.tree.Add(s.c, s.group, s.sum)
+			s.sum = nil
+		}
+	}
+	if s.sum == nil {
+		s.sum = tensor.Clone(s.c, part)
+		return
+	}
+	tensor.AddInto(s.c, s.sum, part)
+}
+
+// Total ends the window and gives the sum, which becomes the caller's; nil if no leaf came.
+func (s *Shard) Total() *tensor.Tensor {
+	if s.group < 0 {
+		return nil
+	}
+	s.tree.Add(s.c, s.group, s.sum)
+	s.sum, s.group = nil, -1
+	return s.tree.Total(s.c)
+}
+
+// Reset forgets an unfinished window.
+func (s *Shard) Reset() {
+	for _, sum := range append(s.tree.Take(), s.sum) {
+		if sum != nil {
+			sum.Free()
+		}
+	}
+	s.sum, s.group = nil, -1
+}

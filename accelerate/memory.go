@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/hostmemory"
+	"github.com/lockstep-ml/lockstep/optim"
+)
+
+// hostLimit is how much memory the processes of this host may use, and who says so.
+var hostLimit = hostmemory.Limit
+
+// checkMemory refuses a training whose parameters, gradients and optimizer state alone are more than the host's memory:
+// the system would kill a rank in the middle of a step. Activations are not counted.
+func checkMemory(a *Accelerator, opt *optim.Optimizer) error {
+	limit, source := hostLimit()
+	if limit == 0 || !a.dev.HostMemory() {
+		return nil
+	}
+	ranks := a.size
+	if a.place != nil && a.place.LocalWorldSize > 0 && a.args.NumReplicas <= 1 {
+		ranks = a.place.LocalWorldSize
+	}
+	held := heldBy(a, opt)
+	if need := uint64(ranks) * uint64(held.total()); need > limit {
+		return fmt.Errorf("accelerate: %d rank(s) on this host need %s each (parameters %s, gradients %s, the "+
+			"optimizer's "+
+			"state %s), %s in all, and the memory of %s is %s: want %s", ranks, size(held.total()), size(held.params),
+			size(held.grads), size(held.state), size(int64(need)), source, size(int64(limit)), relief(a))
+	}
+	return nil
+}
+
+// relief is what would make a training smaller.
+func relief(a *Accelerator) string {
+	offload := "offload_optimizer disk"
+	if runtime.GOOS == "windows" {
+		offload = "a smaller model"
+	}
+	switch {
+	case a.size > 1 && a.sharding.Strategy != args.FullShard:
+		return "fsdp full_shard, or " + offload
+	case a.args.OffloadOptimizer != args.OffloadDisk:
+		return offload + ", or more hosts"
+	}
+	return "more hosts, or a smaller model"
+}
+
+// held is what a rank keeps between steps in memory, in bytes.
+type held struct{ params, grads, state int64 }
+
+func (h held) total() int64 { return h.params + h.grads + h.state }
+
+func heldBy(a *Accelerator, opt *optim.Optimizer) (h held) {
+	ranks, strategy := int64(a.Data().Size()), a.sharding.Strategy
+	if ranks == 1 {
+		strategy = args.NoShard
+	}
+	for _, p := range a.tree.Parameters() {
+		h.params += int64(p.Bytes())
+	}
+	for _, p := range a.params {
+		h.grads += int64(p.Numel() * p.GradDType().Size())
+	}
+	if strategy == args.FullShard || strategy == args.ShardGradOp {
+		h.params /= ranks
+	}
+	if a.sharding.interleaved(int(ranks)) {
+		h.grads /= ranks
+	}
+	if a.args.OffloadParams == args.OffloadDisk {
+		h.params = 0
+	}
+	if a.args.OffloadOptimizer == args.OffloadDisk {
+		return h
+	}
+	for _, p := range opt.Params() {
+		for _, t := range opt.Describe(p) {
+			n := int64(t.DType.Size())
+			for _, d := range t.Shape {
+				n *= int64(d)
+			}
+			h.state += n
+		}
+	}
+	return h
+}
+
+// size is a number of bytes for people.
+func size(n int64) string {
+	if n < 1<<30 {
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shard
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/lockstep-ml/lockstep/accelerate/leaves"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// flat is a buffer with parameters of one dtype, side by side.
+type flat struct {
+	name   string
+	dtype  tensor.DType
+	layout Layout
+	params []tensor.Named
+	number []int // of each parameter in Sharder.params; nil: they are frozen and have no gradients
+
+	whole  *tensor.Tensor // all of it; unloaded while it is away. The parameters are views of it
+	own    *tensor.Tensor // this rank's shard: part of whole, or memory of its own where whole comes and goes
+	memory *dist.Memory   // of whole, or nil
+
+	gather *dist.Handle   // that fills coming; nil: none is under way
+	coming *tensor.Tensor // what becomes the memory of whole
+
+	grads   *tensor.Tensor   // gradients of a leaf, or of the window; nil: no pass has come here
+	gmemory *dist.Memory     // of grads, or nil
+	views   []*tensor.Tensor // of grads, parameter by parameter
+	filled  []bool           // the parameter's gradient of this pass is in its view, or is known to be absent
+	left    int              // parameters that are not filled
+	sum     *leaves.Shard    // of the leaves so far, of this rank's shard; nil where ranks add up their own leaves
+	total   *tensor.Tensor   // this rank's shard of the window's gradient, between Finish and Reset
+}
+
+// newFlat makes the buffer of parameters and moves them there.
+func newFlat(s *Sharder, u *unit, name string, params []tensor.Named, trained bool) (*flat, error) {
+	f := &flat{name: name, dtype: params[0].DType(), params: params}
+	sizes := make([]int, len(params))
+	for i, p := range params {
+		sizes[i] = p.Numel()
+	}
+	f.layout = NewLayout(sizes, s.group.Size())
+	f.filled = make([]bool, len(params))
+	if trained {
+		f.number = make([]int, len(params))
+	}
+	if err := f.allocate(s); err != nil {
+		return nil, err
+	}
+	if s.options.Parameters && s.options.Zeros != nil {
+		var err error
+		if f.own, err = s.options.Zeros(s.c, f.dtype, f.layout.Shard); err != nil {
+			return nil, fmt.Errorf("shard: %w", err)
+		}
+	}
+	return f, tensor.Try(func() {
+		var old []*tensor.Tensor
+		for i, p := range params {
+			old = append(old, tensor.Detach(p.Tensor))
+			if v := f.view(s.c, f.whole, i); s.options.Shared && s.group.Rank() > 0 {
+				p.Become(s.c, v) // rank 0 fills it
+			} else {
+				p.Rehome(s.c, v)
+			}
+		}
+		s.old = append(s.old, old...)
+		part := f.part(s, f.whole)
+		switch {
+		case !s.options.Parameters:
+			f.own = part
+			return
+		case f.own == nil:
+			f.own = tensor.Clone(s.c, part)
+		default:
+			tensor.CopyInto(s.c, f.own, part)
+		}
+		f.whole.OnMissing(func() { s.late(u, f) })
+	})
+}
+
+// allocate makes whole: where it stays, in memory that the group's calls fill in place.
+func (f *flat) allocate(s *Sharder) error {
+	n := f.layout.Numel()
+	if s.options.Parameters {
+		return tensor.Try(func() { f.whole = tensor.Zeros(s.c, f.dtype, n) })
+	}
+	var err error
+	if s.options.Shared {
+		f.memory, err = s.group.AllocShared(n * f.dtype.Size())
+		if err != nil {
+			return fmt.Errorf("shard: %w", err)
+		}
+		return tensor.Try(func() { f.whole, _ = tensor.FromHost(s.c, f.memory.Bytes, f.dtype, n) })
+	}
+	f.memory, f.whole, err = alloc(s, f.dtype, n)
+	return err
+}
+
+// alloc makes a vector of zeros, in the group's memory if the device computes there.
+func alloc(s *Sharder, dt tensor.DType, n int) (m *dist.Memory, t *tensor.Tensor, err error) {
+	if !s.host {
+		return nil, t, tensor.Try(func() { t = tensor.Zeros(s.c, dt, n) })
+	}
+	if m, err = s.group.Alloc(n * dt.Size()); err != nil {
+		return nil, nil, fmt.Errorf("shard: %w", err)
+	}
+	return m, t, tensor.Try(func() { t, _ = tensor.FromHost(s.c, m.Bytes, dt, n) })
+}
+
+// view is parameter i's place in a buffer.
+func (f *flat) view(c *tensor.Ctx, buffer *tensor.Tensor, i int) *tensor.Tensor {
+	lo := f.layout.Offsets[i]
+	return tensor.Reshape(c, tensor.Slice(c, buffer, 0, lo, lo+f.layout.Sizes[i]), f.params[i].Shape()...)
+}
+
+// part is this rank's shard of a buffer.
+func (f *flat) part(s *Sharder, buffer *tensor.Tensor) *tensor.Tensor {
+	lo := s.group.Rank() * f.layout.Shard
+	return tensor.Slice(s.c, buffer, 0, lo, lo+f.layout.Shard)
+}
+
+// piece is what this rank owns of parameter i, as part of a buffer of a shard's size; nil if that is nothing.
+func (f *flat) piece(s *Sharder, shard *tensor.Tensor, i int) *tensor.Tensor {
+	rank := s.group.Rank()
+	lo, hi := f.layout.Part(i, rank)
+	if lo == hi {
+		return nil
+	}
+	at := f.layout.Offsets[i] + lo - rank*f.layout.Shard
+	return tensor.Slice(s.c, shard, 0, at, at+hi-lo)
+}
+
+// away reports whether the whole parameters are neither here nor on their way.
+func (f *flat) away() bool { return f.whole.Unloaded() && f.gather == nil }
+
+// fetch begins to gather the parameters, unless they are here or on their way.
+func (f *flat) fetch(s *Sharder) {
+	if !f.away() {
+		return
+	}
+	f.coming = tensor.Empty(s.c, f.dtype, f.layout.Numel())
+	f.gather = s.group.AllGather(dist.OfTensor(s.c, f.coming), dist.OfTensor(s.c, f.own), dist.Label("gather "+f.name))
+}
+
+// arrive waits until the parameters are here.
+func (f *flat) arrive(s *Sharder) {
+	f.fetch(s)
+	if f.gather == nil {
+		return
+	}
+	err := f.gather.Wait(context.Background())
+	f.gather = nil
+	if err != nil {
+		f.coming.Free()
+		f.coming = nil
+		fail("gather "+f.name, err)
+	}
+	f.whole.Reload(f.coming)
+	f.coming = nil
+}
+
+// leave gives the memory of the parameters up.
+func (f *flat) leave(s *Sharder) {
+	if f.gather != nil { // nobody needed what was fetched ahead
+		f.arrive(s)
+	}
+	if !f.whole.Unloaded() {
+		if s.write {
+			tensor.CopyInto(s.c, f.own, f.part(s, f.whole))
+		}
+		for _, p := range f.params {
+			p.DropLowered()
+		}
+		f.whole.Unload()
+	}
+}
+
+// open makes the buffer of gradients, so that a backward pass writes there.
+func (f *flat) open(s *Sharder) {
+	if f.grads != nil || f.number == nil {
+		return
+	}
+	f.grads = tensor.Zeros(s.c, f.params[0].GradDType(), f.layout.Numel())
+	f.point(s)
+}
+
+// point makes the buffer the place of the parameters' gradients, but for those that a backward pass has begun to add up
+// elsewhere, such as that of a tied weight: fill copies them.
+func (f *flat) point(s *Sharder) {
+	f.views = f.views[:0]
+	for i, p := range f.params {
+		v := f.view(s.c, f.grads, i)
+		f.views = append(f.views, v)
+		if !p.HasGradBuffer() && !f.filled[i] {
+			p.SwapGrad(v, false)
+		}
+	}
+}
+
+// fill puts the gradient of parameter i into the buffer. absent: this pass has none.
+func (f *flat) fill(s *Sharder, i int, absent bool) {
+	if f.filled[i] {
+		return
+	}
+	f.open(s)
+	f.filled[i] = true
+	f.left--
+	p, v := f.params[i], f.views[i]
+	switch g := p.Grad(); {
+	case g == nil || absent: // −0 changes no sum
+		tensor.FillInto(s.c, v, math.Copysign(0, -1))
+	case g != v:
+		tensor.CopyInto(s.c, v, g)
+	}
+	if old := p.SwapGrad(nil, false); old != nil && old != v {
+		old.Free()
+	}
+}
+
+// begin readies the next pass.
+func (f *flat) begin() {
+	clear(f.filled)
+	f.left = len(f.params)
+}
+
+// fail panics with an error of the group, which tensor.Try gives back.
+func fail(what string, err error) {
+	panic(&tensor.Error{Op: "shard", Msg: fmt.Sprintf("%s: %v", what, err), Cause: err})
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shard
+
+import (
+	"math/bits"
+
+	"github.com/lockstep-ml/lockstep/accelerate/leaves"
+)
+
+// Memory is what a rank holds of a sharded model, in bytes. The optimizer's state comes on top: it is as large as that
+// of the pieces.
+type Memory struct {
+	// Parameters stay from step to step: shards, or whole parameters where they do not come and go.
+	Parameters int64
+	// Gradients are the sums of a window: those that exist at the same time at its end.
+	Gradients int64
+	// Gathered is the most that comes and goes: whole parameters of units, and their gradients before each is with its
+	// owner.
+	Gathered int64
+}
+
+// Memory counts the buffers of this rank with the empty places at the borders of cells. Parameters that are not cut are
+// not among them.
+func (s *Sharder) Memory() (m Memory) {
+	var params, grads []int64 // of whole units, or buckets
+	ranks := int64(s.group.Size())
+	for _, u := range s.units {
+		var whole, open int64
+		for _, f := range u.flats {
+			n := int64(f.layout.Numel())
+			whole += n * int64(f.dtype.Size())
+			if f.number != nil {
+				open += n * int64(f.params[0].GradDType().Size())
+			}
+		}
+		params, grads = append(params, whole), append(grads, open)
+		switch {
+		case s.options.Parameters, s.options.Shared:
+			m.Parameters += whole / ranks
+		default:
+			m.Parameters += whole
+		}
+		if s.options.Gradients {
+			m.Gradients += int64(s.sets()) * open / ranks
+		} else {
+			m.Gradients += int64(s.sets()) * open
+		}
+	}
+	if s.options.Parameters {
+		m.Gathered += s.most(params, s.options.KeepAfterForward, 2) // that of a pass and that of the next
+	}
+	if s.options.Gradients {
+		n := 1 + ring // a pass fills one, and others are on their way
+		if !s.options.Parameters {
+			n = 2 * ring
+		}
+		m.Gathered += s.most(grads, false, n)
+		if !s.summed() {
+			m.Gathered += s.most(grads, false, ring) // what the other ranks send
+		}
+	}
+	return m
+}
+
+// SharesMemory reports whether the ranks have the parameters once, in memory that they share.
+func (s *Sharder) SharesMemory() bool { return s.options.Shared }
+
+// sets is how many sums of a gradient exist at the same time.
+func (s *Sharder) sets() int {
+	groups := leaves.Groups(s.options.Leaves, s.options.DeterministicRanks)
+	switch {
+	case !s.options.Gradients:
+		groups = max(1, groups/s.group.Size())
+	case s.summed():
+		groups = s.options.Leaves / s.group.Size()
+	}
+	return bits.Len(uint(groups))
+}
+
+// most is the largest sum of n units that follow each other, beside the root, which stays for a pass; or of all.
+func (s *Sharder) most(units []int64, all bool, n int) int64 {
+	var root, best int64
+	var sizes []int64
+	for i, u := range s.units {
+		if u.root {
+			root += units[i]
+		} else {
+			sizes = append(sizes, units[i])
+		}
+	}
+	if all {
+		n = len(sizes)
+	}
+	for i := range sizes {
+		sum := int64(0)
+		for _, size := range sizes[i:min(i+n, len(sizes))] {
+			sum += size
+		}
+		best = max(best, sum)
+	}
+	return root + best
+}

@@ -1,0 +1,588 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/accelerate/leaves"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Options are the settings of a Sharder; all ranks must give the same.
+type Options struct {
+	// Gradients makes ranks exchange gradients after each backward pass and keep the sum of their shard alone (ZeRO-2).
+	// Otherwise each rank adds up its own leaves, and the sums are exchanged once (ZeRO-1).
+	Gradients bool
+	// Parameters makes whole parameters come for the pass of their unit and go after it (ZeRO-3, FSDP's FULL_SHARD). It
+	// includes Gradients.
+	Parameters bool
+	// Shared keeps the parameters in memory that all ranks have together, whole and once: a step's shards are written
+	// where the others read them, and nothing is gathered. The group must be able to (dist.Group.SharesMemory), and the
+	// device compute in host memory. It includes Gradients and leaves no sense to Parameters.
+	Shared bool
+	// KeepAfterForward keeps them from the forward pass until the backward pass is done (FSDP's SHARD_GRAD_OP).
+	KeepAfterForward bool
+	// Zeros makes this rank's shards of parameters that come and go, in memory of the caller's choice; nil: in the
+	// device's.
+	Zeros optim.Zeros
+	// Prefetch gathers the parameters of the next unit while one computes.
+	Prefetch bool
+	// Leaves is the number of leaves of a window over all ranks, and DeterministicRanks the argument: they say how
+	// gradients are added.
+	Leaves, DeterministicRanks int
+	// Usage are the options of ddp that say which gradients may be missing.
+	Usage ddp.Options
+}
+
+// Sharder keeps the shards of a rank. It belongs to one goroutine. The life of a step under Options.Gradients: for each
+// of the rank's leaves BeginPass, a backward pass during which Ready is called, and EndPass; then Finish. Without it
+// there is one such pass, the last. The pieces have the sums as their gradients afterwards; Publish follows their
+// change, and Reset ends the window.
+type Sharder struct {
+	c       *tensor.Ctx // without a Scope
+	group   *dist.Group
+	options Options
+	host    bool // the device computes in host memory
+
+	params []tensor.Named // trained, in registration order
+	place  []place        // of params
+	pieces []*tensor.Tensor
+	owned  []Owned // see Owned; nil until it is asked for
+	units  []*unit
+	flats  []*flat // in the order in which their gradients are sent
+	usage  *ddp.Usage
+	unhook []func()
+	old    []*tensor.Tensor // the parameters' memory before they moved
+
+	round   int  // of the pass under way: leaf / ranks
+	next    int  // first flat whose gradients are not sent
+	took    bool // this rank had a backward pass in this window
+	phantom bool // the pass under way repeats another's leaf, and counts nowhere
+	flying  []*exchange
+	guests  []*unit // that something used outside of their passes
+	write   bool    // what is given up was changed, and the shard takes it
+	order   []*unit // in which units were first entered
+	seen    map[*unit]int
+}
+
+// place is where a trained parameter lies.
+type place struct {
+	flat *flat
+	at   int
+}
+
+// unit is a Unit with its buffers.
+type unit struct {
+	Unit
+	flats []*flat
+	users int // passes that need its parameters now
+	root  bool
+}
+
+// exchange is the gradients of a flat on their way.
+type exchange struct {
+	flat   *flat
+	round  int
+	handle *dist.Handle
+	grads  *tensor.Tensor // the buffer, that of the flat no more; nil where it stays
+	parts  *tensor.Tensor // what all ranks sent for this rank's shard, leaf by leaf; nil: their sum is in grads
+}
+
+// GathersParameters reports whether all ranks must compute at the same time, since they gather parameters: a rank
+// without a batch of its own then repeats another. It serves a nil Sharder too.
+func (s *Sharder) GathersParameters() bool { return s != nil && s.options.Parameters }
+
+// New moves the parameters of the units into flat buffers and cuts them into shards. All ranks have the same parameters
+// with the same values. tree is that of the model, whose modules get hooks. It is collective.
+func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (*Sharder, error) {
+	o.Parameters = o.Parameters && !o.Shared
+	o.Gradients = o.Gradients || o.Parameters || o.Shared
+	s := &Sharder{c: c.NoGrad(), group: g, options: o, seen: map[*unit]int{}}
+	for _, p := range tree.Parameters() {
+		_, s.host = tensor.HostBytes(s.c, p.Tensor)
+		if p.IsLeaf() {
+			s.params = append(s.params, p)
+		}
+	}
+	s.place, s.pieces = make([]place, len(s.params)), make([]*tensor.Tensor, len(s.params))
+	s.usage = ddp.NewUsage(s.params, o.Usage)
+	for i, u := range units {
+		if err := s.add(u, i == 0 && u.Module != nil); err != nil {
+			return nil, err
+		}
+	}
+	if err := tensor.Try(s.cut); err != nil {
+		return nil, err
+	}
+	switch {
+	case o.Parameters:
+		s.watch(tree)
+		s.leaveAll()
+	case o.Shared:
+		if err := s.shareAll(); err != nil {
+			return nil, err
+		}
+	}
+	s.freeOld(tree)
+	s.begin()
+	return s, nil
+}
+
+// add makes the buffers of a unit.
+func (s *Sharder) add(from Unit, root bool) error {
+	u := &unit{Unit: from, root: root}
+	kinds := map[string][]tensor.Named{}
+	var names []string
+	for _, p := range from.Params {
+		if !p.IsLeaf() && !s.options.Parameters && !s.options.Shared {
+			continue
+		}
+		name := fmt.Sprintf("%s %v", from.Name, p.DType())
+		if !p.IsLeaf() {
+			name += " frozen"
+		}
+		if kinds[name] == nil {
+			names = append(names, name)
+		}
+		kinds[name] = append(kinds[name], p)
+	}
+	for _, name := range names {
+		f, err := newFlat(s, u, name, kinds[name], kinds[name][0].IsLeaf())
+		if err != nil {
+			return err
+		}
+		u.flats = append(u.flats, f)
+	}
+	s.units = append(s.units, u)
+	return nil
+}
+
+// cut makes the pieces, and the sums of gradients.
+func (s *Sharder) cut() {
+	number := map[*tensor.Tensor]int{}
+	for i, p := range s.params {
+		number[p.Tensor] = i
+	}
+	for _, u := range s.units {
+		for _, f := range u.flats {
+			if f.number == nil {
+				continue
+			}
+			s.flats = append(s.flats, f)
+			for i, p := range f.params {
+				n := number[p.Tensor]
+				f.number[i], s.place[n] = n, place{f, i}
+				if piece := f.piece(s, f.own, i); piece != nil {
+					s.pieces[n] = piece.SetRequiresGrad(true)
+				}
+			}
+			if s.options.Gradients {
+				f.sum = s.newSum()
+			}
+		}
+	}
+	if s.options.Parameters { // modules come in the order of the forward pass, and the root's gradients last
+		slices.Reverse(s.flats)
+	}
+}
+
+// newSum makes the sum of a flat's gradients.
+func (s *Sharder) newSum() *leaves.Shard {
+	if s.summed() {
+		return leaves.NewShard(s.c, s.options.Leaves/s.group.Size(), s.options.Leaves/s.group.Size())
+	}
+	return leaves.NewShard(s.c, s.options.Leaves, s.options.DeterministicRanks)
+}
+
+// summed reports whether the group's own tree over the ranks is the part of the leaves' tree that a round makes: then
+// gradients are summed on their way.
+func (s *Sharder) summed() bool {
+	n, m := s.group.Size(), s.options.Leaves
+	return n&(n-1) == 0 && m%n == 0 && leaves.Groups(m, s.options.DeterministicRanks) == m
+}
+
+// freeOld frees the memory that the parameters had before, if nothing of the model lies there any more.
+func (s *Sharder) freeOld(tree *nn.Tree) {
+	for _, old := range s.old {
+		if !slices.ContainsFunc(tree.State(), func(t tensor.Named) bool { return t.SharesMemory(old) }) {
+			old.Free()
+		}
+	}
+	s.old = nil
+}
+
+// Pieces lists what this rank owns of the trained parameters, under their names, in registration order. They are
+// vectors; a parameter of which the rank owns nothing is not there.
+func (s *Sharder) Pieces() []tensor.Named {
+	var list []tensor.Named
+	for i, t := range s.pieces {
+		if t != nil {
+			list = append(list, tensor.Named{Name: s.params[i].Name, Tensor: t})
+		}
+	}
+	return list
+}
+
+// Views are the buffers of the parameters' gradients, between windows, for whoever adds up this rank's leaves; they are
+// there without Options.Gradients.
+func (s *Sharder) Views() ([]*tensor.Tensor, error) {
+	views := make([]*tensor.Tensor, len(s.params))
+	for _, f := range s.flats {
+		if f.grads == nil {
+			var err error
+			if f.gmemory, f.grads, err = alloc(s, f.params[0].GradDType(), f.layout.Numel()); err != nil {
+				return nil, err
+			}
+		}
+		if err := tensor.Try(func() { f.point(s) }); err != nil {
+			return nil, err
+		}
+		for i, n := range f.number {
+			views[n] = f.views[i]
+		}
+	}
+	return views, nil
+}
+
+// Part gives the elements [lo, hi) of the trained parameter of a name that this rank owns, and how many it has; all are
+// 0 for an unknown one.
+func (s *Sharder) Part(name string) (lo, hi, of int) {
+	if i := s.index(name); i >= 0 {
+		p := s.place[i]
+		lo, hi = p.flat.layout.Part(p.at, s.group.Rank())
+		of = s.params[i].Numel()
+	}
+	return lo, hi, of
+}
+
+func (s *Sharder) index(name string) int {
+	return slices.IndexFunc(s.params, func(p tensor.Named) bool { return p.Name == name })
+}
+
+// Gather gives rank 0 the whole of a vector that is cut as the trained parameter of a name is, such as an optimizer's
+// state; mine is this rank's part, nil if it owns nothing. Other ranks get zeros. It is collective.
+func (s *Sharder) Gather(ctx context.Context, name string, dt tensor.DType, mine *tensor.Tensor) (whole []byte,
+	err error) {
+	i := s.index(name)
+	if i < 0 {
+		return nil, fmt.Errorf("shard: there is no trained parameter %q", name)
+	}
+	p, ranks := s.place[i], s.group.Size()
+	longest := 0
+	for r := range ranks {
+		lo, hi := p.flat.layout.Part(p.at, r)
+		longest = max(longest, hi-lo)
+	}
+	in := dist.Aligned(longest * dt.Size())
+	if mine != nil {
+		if err := tensor.Try(func() { copy(in, tensor.ReadBytes(s.c, mine)) }); err != nil {
+			return nil, err
+		}
+	}
+	var out []byte
+	if s.group.Rank() == 0 {
+		out = dist.Aligned(len(in) * ranks)
+	}
+	if err := s.group.Gather(dist.Bytes(out, dt), dist.Bytes(in, dt), 0,
+		dist.Label("state of "+name)).Wait(ctx); err != nil {
+		return nil, fmt.Errorf("shard: gathering the state of %s: %w", name, err)
+	}
+	if out == nil {
+		return make([]byte, s.params[i].Numel()*dt.Size()), nil
+	}
+	for r := range ranks {
+		lo, hi := p.flat.layout.Part(p.at, r)
+		whole = append(whole, out[r*len(in):][:(hi-lo)*dt.Size()]...)
+	}
+	return whole, nil
+}
+
+// begin readies the next pass.
+func (s *Sharder) begin() {
+	s.next = 0
+	for _, f := range s.flats {
+		f.begin()
+	}
+}
+
+// BeginPass readies the backward pass of this rank's leaf number round. A phantom repeats a leaf of another rank: it
+// makes this rank take part in what the others exchange, and leaves no gradient.
+func (s *Sharder) BeginPass(round int, phantom bool) {
+	s.round, s.phantom = round, phantom
+	s.begin()
+	s.openNext()
+}
+
+// openNext makes the buffers that gradients come to next, where no unit's pass does so.
+func (s *Sharder) openNext() {
+	if !s.options.Gradients || s.options.Parameters {
+		return
+	}
+	for _, f := range s.flats[s.next:min(s.next+ring, len(s.flats))] {
+		f.open(s)
+	}
+}
+
+// Ready announces that the gradient of parameter i is complete in this pass, or that the pass has none for it. When all
+// of a buffer are, and those before it are on their way, it is sent.
+func (s *Sharder) Ready(i int) {
+	p := s.place[i]
+	if s.params[i].Grad() != nil && !s.phantom {
+		s.usage.Here[i] = true
+	}
+	p.flat.fill(s, p.at, s.phantom)
+	for s.next < len(s.flats) && s.flats[s.next].left == 0 {
+		s.send(s.flats[s.next])
+		s.next++
+		s.openNext()
+	}
+}
+
+// EndPass announces what the pass left without a gradient, and gives up what is not needed until the next.
+func (s *Sharder) EndPass() {
+	for i := range s.params {
+		if p := s.place[i]; !p.flat.filled[p.at] {
+			s.Ready(i)
+		}
+	}
+	s.took = s.took || !s.phantom
+	s.phantom = false
+	for _, u := range s.units {
+		u.users = 0
+	}
+	s.leaveAll()
+}
+
+// ring is how many buffers of gradients are on their way at most.
+const ring = 2
+
+// send begins the exchange of a buffer.
+func (s *Sharder) send(f *flat) {
+	for len(s.flying) >= ring && s.options.Gradients {
+		s.land()
+	}
+	x := &exchange{flat: f, round: s.round}
+	label := dist.Label(fmt.Sprintf("gradients %s", f.name))
+	if f.sum == nil || s.summed() {
+		x.handle = s.group.ReduceScatter(dist.OfTensor(s.c, f.part(s, f.grads)), dist.OfTensor(s.c, f.grads), dist.Sum,
+			label)
+	} else {
+		x.parts = tensor.Empty(s.c, f.grads.DType(), f.layout.Numel())
+		x.handle = s.group.AllToAll(dist.OfTensor(s.c, x.parts), dist.OfTensor(s.c, f.grads), label)
+	}
+	if f.sum != nil {
+		x.grads, f.grads = f.grads, nil
+	}
+	s.flying = append(s.flying, x)
+}
+
+// land waits for the oldest exchange and adds what it brought.
+func (s *Sharder) land() {
+	x := s.flying[0]
+	s.flying = s.flying[1:]
+	err := x.handle.Wait(context.Background())
+	if err != nil {
+		x.free()
+		fail("gradients "+x.flat.name, err)
+	}
+	switch f := x.flat; {
+	case f.sum == nil:
+		f.total = f.part(s, f.grads)
+	case x.parts == nil:
+		f.sum.Add(x.round, f.part(s, x.grads))
+	default:
+		for r := range s.group.Size() {
+			lo := r * f.layout.Shard
+			f.sum.Add(x.round*s.group.Size()+r, tensor.Slice(s.c, x.parts, 0, lo, lo+f.layout.Shard))
+		}
+	}
+	x.free()
+}
+
+func (x *exchange) free() {
+	for _, t := range []*tensor.Tensor{x.grads, x.parts} {
+		if t != nil {
+			t.Free()
+		}
+	}
+}
+
+// Finish waits until all gradients are exchanged and makes the sums those of the pieces. A parameter that had a
+// gradient on no rank has none. It is collective.
+func (s *Sharder) Finish(ctx context.Context) error {
+	if err := s.usage.Send(s.group, s.took); err != nil {
+		return err
+	}
+	if err := tensor.Try(func() {
+		for len(s.flying) > 0 {
+			s.land()
+		}
+	}); err != nil {
+		return err
+	}
+	if err := s.usage.Agree(ctx); err != nil {
+		return err
+	}
+	if err := s.meet("gradients are complete"); err != nil { // and nobody reads parameters any more
+		return err
+	}
+	return tensor.Try(func() {
+		for _, f := range s.flats {
+			if f.sum != nil {
+				f.total = f.sum.Total()
+			}
+			for i, n := range f.number {
+				if piece := s.pieces[n]; piece != nil && s.usage.All[n] {
+					piece.SwapGrad(f.piece(s, f.total, i), true)
+				}
+			}
+		}
+	})
+}
+
+// Squares adds up the squares of the pieces' gradients over all ranks, with the bits of one rank. It is collective.
+func (s *Sharder) Squares(ctx context.Context) (float64, error) {
+	cells := make([]int, len(s.params)+1) // where a parameter's partials begin
+	for i, p := range s.params {
+		cells[i+1] = cells[i] + up(p.Numel(), Cell)/Cell
+	}
+	all := make([]float64, cells[len(s.params)])
+	if err := tensor.Try(func() {
+		s.c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+			for i, piece := range s.pieces {
+				if piece == nil || piece.Grad() == nil {
+					continue
+				}
+				p := s.place[i]
+				lo, _ := p.flat.layout.Part(p.at, s.group.Rank())
+				copy(all[cells[i]+lo/Cell:], tensor.ToSlice[float64](c, tensor.SumSquares(c, piece.Grad())))
+			}
+			return nil
+		})
+	}); err != nil {
+		return 0, err
+	}
+	err := s.group.AllReduce(dist.Of(all), dist.Sum, dist.Label("norms of gradients")).Wait(ctx)
+	sum := 0.0
+	for _, x := range all {
+		sum += x
+	}
+	return sum, err
+}
+
+// Publish makes the whole parameters on every rank what the ranks made of their pieces. It is collective.
+func (s *Sharder) Publish(ctx context.Context) error {
+	var handles []*dist.Handle
+	for _, f := range s.flats {
+		f.whole.Written()
+		if !s.options.Parameters && !s.options.Shared {
+			if err := tensor.Try(func() {
+				handles = append(handles, s.group.AllGather(dist.OfTensor(s.c, f.whole), dist.OfTensor(s.c, f.own),
+					dist.Label("gather "+f.name)))
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	for _, h := range handles {
+		if err := h.Wait(ctx); err != nil {
+			return fmt.Errorf("shard: gathering parameters: %w", err)
+		}
+	}
+	return s.meet("parameters are written")
+}
+
+// Reset ends a window, or gives one up: the gradients are forgotten and their memory is freed. Exchanges that are under
+// way are waited for.
+func (s *Sharder) Reset() {
+	for _, x := range s.flying {
+		_ = x.handle.Wait(context.Background()) // the memory is theirs until then; the error came, or does not matter
+		x.free()
+	}
+	s.flying, s.took, s.phantom = nil, false, false
+	clear(s.usage.Here)
+	for _, piece := range s.pieces {
+		if piece != nil {
+			piece.SwapGrad(nil, false)
+		}
+	}
+	for _, f := range s.flats {
+		if f.sum == nil {
+			f.total = nil // part of grads
+			continue
+		}
+		f.sum.Reset()
+		for _, t := range []**tensor.Tensor{&f.total, &f.grads} {
+			if *t != nil {
+				(*t).Free()
+				*t = nil
+			}
+		}
+		for _, p := range f.params {
+			if old := p.SwapGrad(nil, false); old != nil {
+				old.Free()
+			}
+		}
+	}
+	s.guests = nil
+	for _, u := range s.units {
+		u.users = 0
+		_ = tensor.Try(func() { s.release(u) }) // fails with the group; what was on its way is gone
+	}
+	s.begin()
+}
+
+// Close gives the parameters memory of their own and takes the hooks away. With whole it is collective, and all ranks
+// have the whole parameters then; without it what other ranks own of those that are away is NaN: nothing is computed
+// with a model of which parts are lost.
+func (s *Sharder) Close(whole bool) error {
+	s.Reset()
+	for _, f := range s.unhook {
+		f()
+	}
+	var errs []error
+	for _, u := range s.units {
+		for _, f := range u.flats {
+			errs = append(errs, s.restore(f, whole))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// restore gives the parameters of a buffer memory of their own.
+func (s *Sharder) restore(f *flat, whole bool) error {
+	err := tensor.Try(func() {
+		f.whole.OnMissing(nil)
+		switch {
+		case !f.whole.Unloaded():
+		case whole:
+			f.arrive(s)
+		default:
+			f.whole.Reload(tensor.Full(s.c, f.dtype, math.NaN(), f.layout.Numel()))
+			tensor.CopyInto(s.c, f.part(s, f.whole), f.own)
+		}
+		for _, p := range f.params {
+			if f.number != nil {
+				p.SwapGrad(nil, false)
+			}
+			p.Rehome(s.c, tensor.Empty(s.c, f.dtype, p.Shape()...))
+		}
+		s.c.Sync()
+		f.whole.Free()
+	})
+	for _, m := range []*dist.Memory{f.memory, f.gmemory} {
+		if m != nil {
+			err = errors.Join(err, m.Free())
+		}
+	}
+	return err
+}

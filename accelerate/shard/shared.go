@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shard
+
+import (
+	"context"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// shareAll ends the making of buffers that all ranks have together.
+func (s *Sharder) shareAll() error { return s.meet("parameters are shared") }
+
+// meet waits for all ranks, with what they have computed, where they have parameters together.
+func (s *Sharder) meet(why string) error {
+	if !s.options.Shared {
+		return nil
+	}
+	s.c.Sync()
+	return s.group.Barrier(dist.Label(why)).Wait(context.Background())
+}
+
+// apart calls f while every rank has a copy of the parameters that are shared, and writes this rank's shard of it back.
+func (s *Sharder) apart(f func() error) error {
+	var mine []*tensor.Tensor
+	if err := s.meet("parameters are copied"); err != nil {
+		return err
+	}
+	if err := tensor.Try(func() {
+		for _, flat := range s.all() {
+			private := tensor.Empty(s.c, flat.dtype, flat.layout.Numel())
+			for i, p := range flat.params {
+				p.Rehome(s.c, flat.view(s.c, private, i))
+			}
+			mine = append(mine, private)
+		}
+	}); err != nil {
+		return err
+	}
+	err := f()
+	if e := s.meet("copies are complete"); err == nil {
+		err = e
+	}
+	fault := tensor.Try(func() {
+		for n, flat := range s.all() {
+			if err == nil {
+				tensor.CopyInto(s.c, flat.own, flat.part(s, mine[n]))
+			}
+			for i, p := range flat.params {
+				p.Become(s.c, flat.view(s.c, flat.whole, i))
+			}
+			flat.whole.Written()
+			s.c.Sync()
+			mine[n].Free()
+		}
+	})
+	if e := s.meet("parameters are shared"); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = fault
+	}
+	return err
+}
+
+// all are the buffers of all units, frozen parameters' too.
+func (s *Sharder) all() (list []*flat) {
+	for _, u := range s.units {
+		list = append(list, u.flats...)
+	}
+	return list
+}

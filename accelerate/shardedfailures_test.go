@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// link is a block of a chain; before is called when it computes, and says whether it does.
+type link struct {
+	Inner  *nn.Linear `nn:"inner"`
+	Extra  *nn.Linear `nn:"extra"` // used by batches that say so
+	before func() bool
+}
+
+func (l *link) Forward(c *nn.Ctx, x *tensor.Tensor, extra bool) *tensor.Tensor {
+	if l.before != nil && !l.before() {
+		return x
+	}
+	return nn.Unit1(c, l, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		y := l.Inner.Forward(c, x)
+		if extra {
+			y = tensor.Add(c.Ctx, y, l.Extra.Forward(c, x))
+		}
+		return tensor.Tanh(c.Ctx, y)
+	}, x)
+}
+
+// chain is a model of blocks.
+type chain struct {
+	Links []*link `nn:"links"`
+}
+
+func newChain(dev *tensor.Device) *chain {
+	in, m := nn.NewInit(dev, 1), &chain{}
+	for i := range 4 {
+		of := in.Sub(fmt.Sprint("links.", i))
+		m.Links = append(m.Links, &link{Inner: nn.NewLinear(of.Sub("inner"), nn.LinearConfig{In: 4, Out: 4}),
+			Extra: nn.NewLinear(of.Sub("extra"), nn.LinearConfig{In: 4, Out: 4})})
+	}
+	return m
+}
+
+func (m *chain) units() (list []nn.Module) {
+	for _, l := range m.Links {
+		list = append(list, l)
+	}
+	return list
+}
+
+func (m *chain) loss(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+	_, extra := b.Tensors["extra"]
+	y := nn.Unit1(c, m, func(c *nn.Ctx, x *tensor.Tensor) *tensor.Tensor {
+		for _, l := range m.Links {
+			x = l.Forward(c, x, extra)
+		}
+		return x
+	}, b.Tensors[data.Inputs])
+	return tensor.Sum(c.Ctx, tensor.Mul(c.Ctx, y, y), nil, false)
+}
+
+// trainChain trains two steps of eight micro-batches; trouble, if not nil, is asked before a block of the rank computes
+// in a micro-batch. extra says which micro-batches use the other layer of the blocks.
+func trainChain(t *testing.T, acc *accelerate.Accelerator, trouble func(step, block int) bool,
+	extra func(place int) bool) (map[string]string, error) {
+	m, ctx, step := newChain(acc.Device()), t.Context(), 0
+	for i, l := range m.Links {
+		if trouble != nil {
+			l.before = func() bool { return trouble(step, i) }
+		}
+	}
+	if err := acc.Place(ctx, m, m.units()); err != nil {
+		return nil, err
+	}
+	opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{{Params: acc.Trained(), LR: 1e-2}})
+	if err := acc.Prepare(ctx, m, opt, nil); err != nil {
+		return nil, err
+	}
+	layout, err := acc.Layout()
+	if err != nil {
+		return nil, err
+	}
+	ranks := acc.Data().Size()
+	for step = range 2 {
+		var batches []*data.Batch
+		for i := range 8 / ranks {
+			place := 8/ranks*acc.Data().Rank() + i
+			if layout.Interleaved {
+				place = i*ranks + acc.Data().Rank()
+			}
+			place += 8 * step
+			batches = append(batches, batch(acc.Ctx(), place, extra(place)))
+		}
+		if _, err := acc.Accumulate(ctx, batches, m.loss); err != nil {
+			return nil, err
+		}
+		acc.ClipGradNorm(0.5)
+		if err := tensor.Try(acc.Step); err != nil {
+			return nil, err
+		}
+	}
+	if err := acc.Unshard(ctx); err != nil {
+		return nil, err
+	}
+	return weights(acc, m), nil
+}
+
+// A layer that the batches of one rank do not use, and one that no batch uses, leave the bits of one rank.
+func TestShardedModelWithUnusedParameters(t *testing.T) {
+	for name, uses := range map[string]func(place int) bool{"by some": func(place int) bool { return place%4 == 2 },
+		"by none": nowhere} {
+		var want map[string]string
+		for _, strategy := range append([]args.ShardStrategy{args.NoShard}, strategies...) {
+			ranks := accelerators(t, 4, nil,
+				accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true}))
+			errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
+				got, err := trainChain(t, acc, nil, uses)
+				if err == nil && acc.IsMain() && want == nil {
+					want = got
+				} else if err == nil && acc.IsMain() {
+					require.True(t, equalWeights(want, got), "%s, %s", strategy, name)
+				}
+				return err
+			})
+			require.Equal(t, make([]error, 4), errs, "%s, %s", strategy, name)
+		}
+	}
+}
+
+// What goes wrong on one rank of a sharded model is told on all, and the next training is not disturbed.
+func TestShardedFailures(t *testing.T) {
+	broken := errors.New("a block failed")
+	for name, c := range map[string]struct {
+		trouble func(step, block int) bool // of rank 1
+		check   func(t *testing.T, rank int, err error)
+	}{
+		"a block panics": {
+			func(step, block int) bool {
+				if step == 1 && block == 2 {
+					panic(broken)
+				}
+				return true
+			},
+			func(t *testing.T, rank int, err error) {
+				require.ErrorContains(t, err, "a block failed", "rank %d", rank)
+			},
+		},
+		"blocks are skipped": {
+			func(step, block int) bool { return step == 0 || block == 0 || block == 3 },
+			func(t *testing.T, rank int, err error) {
+				var mismatch *dist.MismatchError
+				require.ErrorAs(t, err, &mismatch, "rank %d", rank)
+				require.ErrorContains(t, err, "links.2")
+				require.ErrorContains(t, err, "links.3")
+			},
+		},
+		"a block hangs": {
+			func(step, block int) bool {
+				if step == 1 && block == 2 {
+					time.Sleep(1500 * time.Millisecond)
+				}
+				return true
+			},
+			func(t *testing.T, rank int, err error) {
+				if rank != 1 {
+					require.ErrorContains(t, err, "timed out after 500ms", "rank %d", rank)
+					require.ErrorContains(t, err, "rank 1 did not arrive")
+				}
+				require.Error(t, err)
+			},
+		},
+	} {
+		for _, strategy := range []args.ShardStrategy{args.ShardGradOp, args.FullShard} {
+			t.Run(fmt.Sprint(name, ", ", strategy), func(t *testing.T) {
+				sharding := accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true})
+				errs := make([]error, 4)
+				var ranks sync.WaitGroup
+				for r, g := range local.New(4, dist.Options{Timeout: 500 * time.Millisecond, Log: quiet}) {
+					ranks.Go(func() {
+						acc, err := accelerate.New(rankArgs(4), sharding, accelerate.WithGroup(g),
+							accelerate.WithLogger(quiet))
+						require.NoError(t, err)
+						trouble := c.trouble
+						if r != 1 {
+							trouble = nil
+						}
+						defer func() { require.NoError(t, acc.Close()) }()
+						defer func() {
+							if p := recover(); p != nil {
+								errs[r] = fmt.Errorf("panic: %v", p)
+							}
+							acc.Abort(errs[r])
+						}()
+						_, errs[r] = trainChain(t, acc, trouble, nowhere)
+					})
+				}
+				began := time.Now()
+				ranks.Wait()
+				require.Less(t, time.Since(began), patience)
+				for r, err := range errs {
+					c.check(t, r, err)
+				}
+				errs = job(t, accelerators(t, 4, nil, sharding), func(acc *accelerate.Accelerator) error {
+					_, err := trainChain(t, acc, nil, nowhere)
+					return err
+				})
+				require.Equal(t, make([]error, 4), errs, "the next training")
+			})
+		}
+	}
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package accelerate_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/optim"
+	"github.com/lockstep-ml/lockstep/samplers"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// shardRun is a training run whose weights must not depend on how the model is spread.
+type shardRun struct {
+	ranks    int
+	strategy args.ShardStrategy
+	share    bool // parameters
+	leaves   int  // of a window
+	steps    int64
+	samples  int
+	width    int // of the model; 0 is 64
+	set      func(a *args.TrainingArguments)
+	held     *int64 // if not nil, bytes of tensors on all ranks together when the last window's gradients are there
+}
+
+// corpus are sequences of tokens, of one length, so that a micro-batch's place says how many it has.
+func corpus(n int) data.Source {
+	samples := make([][]int32, n)
+	for i := range samples {
+		samples[i] = make([]int32, 20)
+		for j := range samples[i] {
+			samples[i][j] = int32((i*31 + j*j*(i%7+1) + 3) % 67)
+		}
+	}
+	return data.NewSource(data.Slice[[]int32](samples), data.CausalLM(0))
+}
+
+// wideConfig is a small GPT-2 with dropout whose largest weights span several cells.
+func wideConfig() gpt2.Config {
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 67, 24, 64, 2, 4
+	return cfg
+}
+
+// run trains on every rank and returns the weights of each afterwards.
+func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float64) {
+	t.Helper()
+	weights = make([]map[string]string, r.ranks)
+	a := args.Default("")
+	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.NumReplicas, a.DDPTimeout = 2, 2*r.leaves, r.ranks, 60
+	if r.set != nil {
+		r.set(a)
+	}
+	dev := tensor.NewCPU(2)
+	defer dev.Close()
+	require.NoError(t, accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+		ctx := context.Background()
+		cfg := wideConfig()
+		cfg.NEmbd = cmp.Or(r.width, cfg.NEmbd)
+		m, err := gpt2.New(nn.NewInit(acc.Device(), 3), cfg)
+		if err != nil {
+			return err
+		}
+		if err := acc.Place(ctx, m, m.RecomputeUnits()); err != nil {
+			return err
+		}
+		opt := optim.DefaultAdamW().New(acc.Ctx(), []*optim.Group{{Params: acc.Trained(), LR: 1e-2, WeightDecay: 0.1}})
+		if err := acc.Prepare(ctx, m, opt, m.RecomputeUnits()); err != nil {
+			return err
+		}
+		windows, err := acc.Windows(ctx, corpus(r.samples), samplers.NewRandom(int64(r.samples), 5), r.steps)
+		if err != nil {
+			return err
+		}
+		for w, err := range windows.All() {
+			if err != nil {
+				return err
+			}
+			if _, err := acc.Accumulate(ctx, w.Batches, func(c *nn.Ctx, b *data.Batch) *tensor.Tensor {
+				if r.width == 0 {
+					c = c.WithLossOnly()
+				}
+				return m.Forward(c, b).Loss
+			}); err != nil {
+				return err
+			}
+			if r.held != nil {
+				if err := r.hold(acc); err != nil {
+					return err
+				}
+			}
+			norm := acc.ClipGradNorm(1)
+			if acc.IsMain() {
+				norms = append(norms, norm)
+			}
+			acc.Step()
+		}
+		if err := acc.Unshard(ctx); err != nil {
+			return err
+		}
+		out := map[string]string{}
+		for _, p := range nn.NamedParameters(m) {
+			out[p.Name] = string(tensor.ReadBytes(acc.Ctx(), p.Tensor))
+		}
+		weights[acc.Rank()] = out
+		return nil
+	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy, Gather: !r.share}),
+		accelerate.WithLogger(quiet), accelerate.WithDevice(dev)))
+	return weights, norms
+}
+
+// hold takes the memory of all ranks while none computes.
+func (r shardRun) hold(acc *accelerate.Accelerator) error {
+	if err := acc.Barrier(context.Background()); err != nil {
+		return err
+	}
+	if acc.IsMain() {
+		*r.held = acc.Device().MemStats().InUse + int64(r.ranks)*acc.Data().Allocated()
+	}
+	return acc.Barrier(context.Background())
+}
+
+// Parameters, gradients and AdamW's state take the part of data parallelism's memory that the papers say, and what the
+// borders of cells leave empty.
+func TestShardedMemory(t *testing.T) {
+	limits := map[args.ShardStrategy]float64{args.ShardOptimizer: 0.755, args.ShardGradients: 0.63,
+		args.ShardGradOp: 0.51, args.FullShard: 0.51}
+	measure := func(s args.ShardStrategy, share bool) float64 {
+		var held int64
+		shardRun{ranks: 2, leaves: 2, steps: 2, samples: 8, width: 512, strategy: s, share: share,
+			held: &held}.run(t)
+		return float64(held)
+	}
+	whole := measure(args.NoShard, false)
+	for strategy, limit := range limits {
+		require.LessOrEqual(t, measure(strategy, false), limit*whole, strategy)
+	}
+	require.LessOrEqual(t, measure(args.FullShard, true), 0.51*whole)
+}
+
+// A training whose state alone is more than the host's memory is refused with what it needs, and goes on sharded.
+func TestMemoryThatDoesNotSuffice(t *testing.T) {
+	run := func(s args.ShardStrategy) error {
+		ranks := accelerators(t, 4, nil, accelerate.WithSharding(accelerate.Sharding{Strategy: s}))
+		return errors.Join(job(t, ranks, func(acc *accelerate.Accelerator) error {
+			_, err := trainChain(t, acc, nil, nowhere)
+			return err
+		})...)
+	}
+	defer accelerate.SetHostLimit(8 * 5 * 4 * 16 * 3)() // of 8 layers of 20 parameters, three times 16 bytes
+	err := run(args.NoShard)
+	require.ErrorContains(t, err,
+		"accelerate: 4 rank(s) on this host need 0.0 MiB each (parameters 0.0 MiB, gradients ")
+	require.ErrorContains(t, err,
+		"and the memory of a test is 0.0 MiB: want fsdp full_shard, or offload_optimizer disk")
+	require.NoError(t, run(args.FullShard))
+}
+
+var strategies = []args.ShardStrategy{args.ShardOptimizer, args.ShardGradients, args.ShardGradOp,
+	args.FullShard}
+
+// However the model is spread, the weights are those of one rank that has everything: with dropout, clipping, tied
+// weights, a window of more leaves than deterministic ranks, and epochs whose last window does not reach every rank.
+func TestShardedHasTheBitsOfOneRank(t *testing.T) {
+	for _, leaves := range []int{8, 24} {
+		const samples, steps = 70, 6
+		want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
+		for _, strategy := range strategies {
+			for _, ranks := range []int{2, 3, 4, 8} {
+				if leaves%ranks != 0 || ranks == 3 && strategy == args.ShardOptimizer {
+					continue // ZeRO-1 adds a rank's leaves first, as data parallelism does
+				}
+				t.Run(fmt.Sprintf("%s, %d ranks, %d leaves", strategy, ranks, leaves), func(t *testing.T) {
+					got, n := shardRun{ranks: ranks, strategy: strategy, leaves: leaves, steps: steps,
+						samples: samples}.run(t)
+					require.Equal(t, norms, n)
+					for rank := range got {
+						require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)
+					}
+				})
+				if strategy != args.FullShard {
+					continue
+				}
+				t.Run(fmt.Sprintf("shared parameters, %d ranks, %d leaves", ranks, leaves), func(t *testing.T) {
+					got, n := shardRun{ranks: ranks, strategy: strategy, leaves: leaves, steps: steps,
+						samples: samples, share: true}.run(t)
+					require.Equal(t, norms, n)
+					for rank := range got {
+						require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A model of several buckets has those bits too: the gradient of a tied weight begins before its bucket's turn.
+func TestShardedBuckets(t *testing.T) {
+	r := shardRun{ranks: 1, leaves: 4, steps: 2, samples: 16, width: 192,
+		set: func(a *args.TrainingArguments) { a.DDPBucketCapMB = 1 }}
+	want, norms := r.run(t)
+	r.ranks = 2
+	for _, r.strategy = range strategies {
+		got, n := r.run(t)
+		require.Equal(t, norms, n, r.strategy)
+		require.True(t, equalWeights(want[0], got[1]), r.strategy)
+	}
+}
+
+func equalWeights(a, b map[string]string) bool {
+	for name, bits := range a {
+		if b[name] != bits {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// Shards of gradients are summed exactly: a model that is sharded takes no communication hook.
+func TestShardingRefusesHooks(t *testing.T) {
+	for _, strategy := range strategies {
+		for what, hook := range map[string]func(a *args.TrainingArguments) []accelerate.Option{
+			"power_sgd": func(a *args.TrainingArguments) []accelerate.Option {
+				a.DDPCommHook = args.CommHookPowerSGD
+				return nil
+			},
+			"bf16": func(*args.TrainingArguments) []accelerate.Option {
+				return []accelerate.Option{accelerate.WithCommHook(ddp.BF16Compress)}
+			},
+		} {
+			a := rankArgs(2)
+			opts := append(hook(a), accelerate.WithLogger(quiet),
+				accelerate.WithSharding(accelerate.Sharding{Strategy: strategy}))
+			err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+				return acc.Place(t.Context(), newNet(acc.Device(), 1), nil)
+			}, opts...)
+			require.EqualError(t, err, fmt.Sprintf("accelerate: ddp_comm_hook %s with a model that is sharded "+
+				"(%s): want no hook, since shards of gradients are summed exactly, or no sharding", what, strategy))
+		}
+	}
+}

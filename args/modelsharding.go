@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package args
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ShardStrategy says of what each rank has a part only, instead of the whole.
+type ShardStrategy string
+
+// The strategies, by the names of ZeRO (Rajbhandari et al. 2020) and FSDP (Zhao et al. 2023). All give the bits of one
+// rank.
+const (
+	// NoShard is data parallelism: every rank has everything.
+	NoShard ShardStrategy = ""
+	// ShardOptimizer shards the optimizer's state: ZeRO stage 1.
+	ShardOptimizer ShardStrategy = "optimizer"
+	// ShardGradients shards the optimizer's state and the gradients: ZeRO stage 2.
+	ShardGradients ShardStrategy = "gradients"
+	// ShardGradOp also shards the parameters, which are whole from a unit's forward pass to the end of the backward
+	// pass: FSDP's SHARD_GRAD_OP.
+	ShardGradOp ShardStrategy = "shard_grad_op"
+	// FullShard also shards the parameters, which are whole only while their unit computes: ZeRO stage 3, FSDP's
+	// FULL_SHARD.
+	FullShard ShardStrategy = "full_shard"
+)
+
+// StateDictType is the form of the checkpoints of a model that is spread over ranks.
+type StateDictType string
+
+// The forms, by the names of PyTorch's FSDP.
+const (
+	// FullStateDict has the files of a model that is not spread; rank 0 gathers and writes them.
+	FullStateDict StateDictType = "full_state_dict"
+	// ShardedStateDict has a file of each rank with what it owns. Any number of ranks can load it, under any strategy.
+	ShardedStateDict StateDictType = "sharded_state_dict"
+)
+
+// UnmarshalText implements encoding.TextUnmarshaler. It takes either case, as accelerate does.
+func (s *StateDictType) UnmarshalText(text []byte) error {
+	*s = StateDictType(strings.ToLower(string(text)))
+	return nil
+}
+
+// zeroStages are the strategies by ZeRO's stage.
+var zeroStages = []ShardStrategy{NoShard, ShardOptimizer, ShardGradients, FullShard}
+
+// ShardStrategy is what fsdp and zero_stage say; Validate has checked them.
+func (a *TrainingArguments) ShardStrategy() ShardStrategy {
+	if s, want := a.fsdpStrategy(); want == "" && s != NoShard {
+		return s
+	}
+	return zeroStages[min(max(a.ZeroStage, 0), len(zeroStages)-1)]
+}
+
+// fsdpStrategy is what fsdp says, or what was wanted of it.
+func (a *TrainingArguments) fsdpStrategy() (s ShardStrategy, want string) {
+	words := strings.FieldsFunc(strings.Join(a.FSDP, " "), func(r rune) bool { return r == ' ' || r == ',' })
+	var named []string
+	for _, w := range words {
+		switch w = strings.ToLower(w); w {
+		case "full_shard", "true":
+			s, named = FullShard, append(named, w)
+		case "shard_grad_op":
+			s, named = ShardGradOp, append(named, w)
+		case "no_shard", "false":
+			s, named = NoShard, append(named, w)
+		case "auto_wrap": // the units are the model's blocks
+		case "offload": // to the host's memory, where a CPU's parameters are anyway
+		case "hybrid_shard", "hybrid_shard_zero2":
+			return NoShard, fmt.Sprintf("full_shard or shard_grad_op: %s is not built yet", w)
+		default:
+			return NoShard, "full_shard, shard_grad_op or no_shard, and auto_wrap beside it"
+		}
+	}
+	switch {
+	case len(named) > 1:
+		return NoShard, fmt.Sprintf("one strategy, not %s", strings.Join(named, " and "))
+	case len(words) > 0 && len(named) == 0:
+		return NoShard, "full_shard or shard_grad_op beside auto_wrap"
+	}
+	return s, ""
+}
+
+func (a *TrainingArguments) checkSharding(c *Checker) {
+	s, want := a.fsdpStrategy()
+	c.Require(want == "", "fsdp", a.FSDP, want)
+	if !between(c, "zero_stage", a.ZeroStage, 0, len(zeroStages)-1) || want != "" || a.ShardStrategy() == NoShard {
+		return
+	}
+	c.Require(s == NoShard || a.ZeroStage == 0, "zero_stage", a.ZeroStage, "0, or no fsdp: they name two strategies")
+	c.Require(a.DDPCommHook == CommHookNo, "ddp_comm_hook", a.DDPCommHook,
+		"no: the gradients of a sharded model are summed exactly")
+}

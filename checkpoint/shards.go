@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/internal/dtype"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// Piece is a part of a tensor that one rank holds: the elements Lo to Hi, exclusively, of its flat order.
+type Piece struct {
+	Set   string // the set of tensors that it belongs to, "model" or "optimizer": the base name for OpenTensors
+	Name  string // of the tensor
+	DType tensor.DType
+	Shape []int // of the whole tensor
+	Lo    int
+	Hi    int
+	// Write writes the elements, little-endian. It is called once, if the piece is not empty.
+	Write func(w io.Writer) error
+}
+
+// NewPiece is the piece of a tensor of the given shape whose elements from lo on are those of t, whatever t's shape. It
+// is copied to the host when it is written.
+func NewPiece(c *tensor.Ctx, set, name string, shape []int, lo int, t *tensor.Tensor) Piece {
+	return Piece{Set: set, Name: name, DType: t.DType(), Shape: slices.Clone(shape), Lo: lo, Hi: lo + t.Numel(),
+		Write: func(w io.Writer) error {
+			_, err := w.Write(tensor.ReadBytes(c, t))
+			return err
+		}}
+}
+
+// Sharded is what a checkpoint holds that all ranks write together.
+type Sharded struct {
+	RunID string // names the run in the manifest; resuming keeps it. Rank 0's counts
+	// Parts are the files beside the pieces, in the order of writing. Rank 0's count.
+	Parts []Part
+	// Pieces are those that this rank writes. The pieces of all ranks must make up whole tensors, without gaps and
+	// without elements that two ranks write.
+	Pieces []Piece
+}
+
+// RankError says that a collective save or load failed on another rank.
+type RankError struct {
+	Rank    int
+	Message string // of the error on that rank
+}
+
+// Error implements error.
+func (e *RankError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Message) }
+
+// SaveShards writes the checkpoint checkpoint-<step> as Save does, but by all ranks of g together: each writes its
+// pieces into a file of its own, shard-0000k-of-0000n.safetensors, and rank 0 writes the other parts, pieces.json,
+// which says where each piece is, and the manifest. All ranks call it, with the same step; their stores must mean the
+// same folder. The tensors of a set are read with OpenTensors, by any number of ranks.
+//
+// If one rank fails, all ranks return an error that names it (a RankError on the others) and the checkpoint does not
+// appear. If a rank is lost, the others return the group's error; then a temporary folder may stay until the next save.
+// A cancelled ctx counts as a failure of the rank whose it is.
+func (s *Store) SaveShards(ctx context.Context, g *dist.Group, step int64, content Sharded) (Info, error) {
+	name := fmt.Sprintf("%s%d", prefix, step)
+	if g.Rank() == 0 { // the ranks may share the store
+		s.mu.Lock()
+		defer s.mu.Unlock()
+	}
+	sv := &shardSave{s: s, g: g, step: step, name: name, content: content}
+	info, err := sv.save(ctx)
+	if err != nil {
+		return Info{}, fmt.Errorf("saving %s: %w", s.path(name), err)
+	}
+	return info, nil
+}
+
+// shardSave is one rank's side of SaveShards.
+type shardSave struct {
+	s       *Store
+	g       *dist.Group
+	step    int64
+	name    string
+	content Sharded
+
+	info  Info   // of the checkpoint; complete on rank 0 alone until the end
+	tmp   string // name of the temporary folder
+	index safetensors.Pieces
+	mine  string // name of this rank's file, "" if it has no pieces
+	short bool   // this rank's writing was cut short
+}
+
+// opening is what ranks tell each other before anything of the checkpoint is written.
+type opening struct {
+	Step   int64        `json:"step"`
+	Dir    string       `json:"dir,omitempty"` // rank 0's temporary folder
+	ID     int64        `json:"id,omitempty"`  // of the save
+	RunID  string       `json:"run_id,omitempty"`
+	Pieces []pieceEntry `json:"pieces"`
+}
+
+// pieceEntry is a Piece without its elements.
+type pieceEntry struct {
+	Set   string `json:"s"`
+	Name  string `json:"n"`
+	DType string `json:"t"`
+	Shape []int  `json:"d"`
+	Lo    int    `json:"l"`
+	Hi    int    `json:"h"`
+}
+
+func (sv *shardSave) save(ctx context.Context) (info Info, err error) {
+	release := func() {}
+	defer func() { release() }()
+	open, openErr := opening{}, error(nil)
+	panicked := sv.guard(&openErr, func() error {
+		open, release, err = sv.open(ctx)
+		return err
+	})
+	committed := false
+	defer func() {
+		if !committed {
+			sv.clean()
+		}
+	}()
+	all, err := agree(ctx, sv.g, "open", open, openErr)
+	if err != nil {
+		return Info{}, panicked.or(err)
+	}
+	first := all[0]
+	sv.tmp, sv.info = first.Dir, Info{Path: sv.s.path(sv.name), Manifest: Manifest{FormatVersion: formatVersion,
+		RunID: first.RunID, SaveID: first.ID, Step: sv.step}}
+	files, err := sv.write(ctx, all)
+	if err != nil {
+		return Info{}, err
+	}
+	var aside string
+	panicked = sv.guard(&err, func() error {
+		if sv.g.Rank() != 0 {
+			return nil
+		}
+		aside, err = sv.commit(ctx, files)
+		return err
+	})
+	committed = err == nil
+	if err == nil && sv.g.Rank() == 0 {
+		err = sv.s.finish(sv.info, aside)
+	}
+	infos, err := agree(ctx, sv.g, "commit", sv.info, err)
+	if err != nil {
+		return Info{}, panicked.or(err)
+	}
+	info = infos[0]
+	info.Path = sv.s.path(sv.name) // which ranks may write differently
+	committed = true
+	return info, nil
+}
+
+// open checks what this rank is to write. Rank 0 takes the folder and makes the temporary one.
+func (sv *shardSave) open(ctx context.Context) (open opening, release func(), err error) {
+	open, release = opening{Step: sv.step, RunID: sv.content.RunID}, func() {}
+	if sv.step < 0 {
+		return open, release, fmt.Errorf("checkpoint of step %d: want a step of at least 0", sv.step)
+	}
+	for _, p := range sv.content.Pieces {
+		if p.Write == nil && p.Hi > p.Lo {
+			return open, release, fmt.Errorf("piece %s of %s has nothing that writes it", p.Name, p.Set)
+		}
+		open.Pieces = append(open.Pieces, pieceEntry{p.Set, p.Name, p.DType.String(), p.Shape, p.Lo, p.Hi})
+	}
+	if sv.g.Rank() != 0 {
+		return open, release, ctx.Err()
+	}
+	taken := []Part{{Name: safetensors.PiecesFile}, {Name: shardFile(0, 1)}}
+	if err := (Content{Parts: append(taken, sv.content.Parts...)}).check(); err != nil {
+		return open, release, err
+	}
+	if release, err = sv.s.Acquire(ctx); err != nil {
+		return open, func() {}, err
+	}
+	if open.ID, err = sv.s.prepare(); err != nil {
+		return open, release, err
+	}
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // never fails
+	// A name of its own: a rank of an earlier job that still lives must not write into it.
+	dir := fmt.Sprintf("%s%d-%d-%s", writePrefix, sv.step, open.ID, hex.EncodeToString(random[:]))
+	if err := sv.s.fs().Mkdir(sv.s.path(dir)); err != nil {
+		return open, release, err
+	}
+	sv.tmp, open.Dir = dir, dir
+	return open, release, ctx.Err()
+}
+
+// plan puts the pieces of all ranks together. All ranks come to the same result.
+func (sv *shardSave) plan(all []opening) error {
+	writers := 0
+	for r, open := range all {
+		if open.Step != sv.step {
+			return fmt.Errorf("rank %d saves step %d, rank %d step %d: want the same", r, open.Step, sv.g.Rank(),
+				sv.step)
+		}
+		if open.writes() {
+			writers++
+		}
+	}
+	sv.index = safetensors.Pieces{}
+	k := 0
+	for r, open := range all {
+		file := ""
+		if open.writes() {
+			file = shardFile(k, writers)
+			k++
+		}
+		if r == sv.g.Rank() {
+			sv.mine = file
+		}
+		for _, p := range open.Pieces {
+			if err := add(sv.index, p, file); err != nil {
+				return fmt.Errorf("rank %d: %w", r, err)
+			}
+		}
+	}
+	for _, set := range sv.index {
+		for _, a := range set {
+			slices.SortFunc(a.Places, func(a, b safetensors.Place) int { return cmp.Compare(a.Lo, b.Lo) })
+		}
+	}
+	return sv.index.Check()
+}
+
+func shardFile(k, n int) string { return fmt.Sprintf("shard-%05d-of-%05d.safetensors", k+1, n) }
+
+// writes reports whether the rank has elements to write.
+func (o opening) writes() bool {
+	return slices.ContainsFunc(o.Pieces, func(p pieceEntry) bool { return p.Hi > p.Lo })
+}
+
+// add puts a piece into the index.
+func add(index safetensors.Pieces, p pieceEntry, file string) error {
+	dt, err := dtype.Parse(p.DType)
+	if err != nil {
+		return fmt.Errorf("piece of %s: %w", p.Name, err)
+	}
+	if index[p.Set] == nil {
+		index[p.Set] = map[string]safetensors.Pieced{}
+	}
+	a, known := index[p.Set][p.Name]
+	if known && (a.DType != dt || !slices.Equal(a.Shape, p.Shape)) {
+		return fmt.Errorf("%s of %s is %v%v here, %v%v on a rank before", p.Name, p.Set, dt, p.Shape, a.DType, a.Shape)
+	}
+	a.DType, a.Shape = dt, p.Shape
+	if p.Hi != p.Lo {
+		a.Places = append(a.Places, safetensors.Place{Lo: p.Lo, Hi: p.Hi, File: file})
+	}
+	index[p.Set][p.Name] = a
+	return nil
+}
+
+// write writes this rank's file and, on rank 0, the other parts, and gathers what all have written.
+func (sv *shardSave) write(ctx context.Context, all []opening) (files []File, err error) {
+	if err := sv.plan(all); err != nil {
+		return nil, err // on all ranks alike
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		select {
+		case <-sv.g.Dead(): // the save is lost: stop writing
+			stop()
+		case <-ctx.Done():
+		}
+	}()
+	var mine []File
+	var failed error
+	panicked := sv.guard(&failed, func() error {
+		mine, err = sv.writeMine(ctx)
+		return err
+	})
+	sv.short = failed != nil
+	lists, err := agree(ctx, sv.g, "write", mine, failed)
+	return slices.Concat(lists...), panicked.or(err)
+}
+
+func (sv *shardSave) writeMine(ctx context.Context) (files []File, err error) {
+	var parts []Part
+	if sv.mine != "" {
+		parts = append(parts, Part{Name: sv.mine, Write: sv.writePieces})
+	}
+	if sv.g.Rank() == 0 {
+		parts = append(parts, sv.content.Parts...)
+	}
+	for _, p := range parts {
+		f, err := sv.s.writePart(ctx, sv.s.path(sv.tmp), p)
+		if errors.Is(err, fs.ErrNotExist) && sv.g.Rank() != 0 {
+			err = fmt.Errorf("rank 0 made the folder, but it is not here; want the same output folder on all hosts: %w",
+				err)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("part %s: %w", p.Name, err)
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+func (sv *shardSave) writePieces(w io.Writer) error {
+	var list []safetensors.Tensor
+	for _, p := range sv.content.Pieces {
+		if p.Hi > p.Lo {
+			list = append(list, safetensors.PieceWriter(p.Set, p.Name, p.DType, p.Lo, p.Hi, p.Write))
+		}
+	}
+	return safetensors.Write(w, list, nil)
+}
+
+// commit is rank 0's: what comes after the files of all ranks.
+func (sv *shardSave) commit(ctx context.Context, files []File) (aside string, err error) {
+	tmp := sv.s.path(sv.tmp)
+	text, err := sv.index.Encode()
+	if err != nil {
+		return "", err
+	}
+	f, err := sv.s.writePart(ctx, tmp, BytesPart(safetensors.PiecesFile, text))
+	if err != nil {
+		return "", fmt.Errorf("part %s: %w", safetensors.PiecesFile, err)
+	}
+	sv.info.Files = append(files, f)
+	return sv.s.seal(ctx, tmp, sv.name, &sv.info)
+}
+
+// clean removes an unfinished checkpoint. That is rank 0's, but if the group has failed, it does not wait for ranks
+// that are still writing: they then remove what they have written. What a rank has reported as written is not its own
+// any more: rank 0 may be making a checkpoint of it.
+func (sv *shardSave) clean() {
+	if sv.tmp == "" {
+		return
+	}
+	fsys, tmp := sv.s.fs(), sv.s.path(sv.tmp)
+	switch {
+	case sv.g.Rank() == 0:
+		if err := vfs.RemoveAll(fsys, tmp); err != nil {
+			sv.s.log().Warn("unfinished checkpoint not deleted", "path", tmp, "err", err)
+		}
+	case sv.short && sv.mine != "" && sv.g.Err() != nil:
+		_ = fsys.Remove(filepath.Join(tmp, sv.mine)) // rank 0 may have been faster
+		_ = fsys.Remove(tmp)                         // if it is empty
+	}
+}
+
+// raised is a panic of this rank, kept until the other ranks know that it failed.
+type raised struct{ value any }
+
+// guard runs f and turns a panic into an error, so that the other ranks do not wait.
+func (sv *shardSave) guard(err *error, f func() error) (panicked *raised) {
+	defer func() {
+		if v := recover(); v != nil {
+			panicked = &raised{v}
+			*err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	*err = f()
+	return nil
+}
+
+// or is err, unless there was a panic, which goes on.
+func (r *raised) or(err error) error {
+	if r != nil {
+		panic(r.value)
+	}
+	return err
+}
+
+// agree gathers what all ranks have come to. If any failed, all get an error: their own, or that of the lowest rank.
+// The ranks wait for each other even if ctx is done: a rank that went away by itself would leave the others waiting.
+func agree[T any](ctx context.Context, g *dist.Group, what string, v T, err error) ([]T, error) {
+	type result struct {
+		Value T      `json:"value"`
+		Err   string `json:"err,omitempty"`
+	}
+	mine := result{Value: v}
+	if err != nil {
+		mine = result{Err: cmp.Or(err.Error(), "failed")}
+	}
+	all, lost := dist.AllGatherObject(context.WithoutCancel(ctx), g, mine)
+	if lost != nil {
+		return nil, errors.Join(err, fmt.Errorf("agreeing with the other ranks (%s): %w", what, lost))
+	}
+	values := make([]T, len(all))
+	for r, one := range all {
+		values[r] = one.Value
+		if one.Err != "" && err == nil {
+			err = &RankError{Rank: r, Message: one.Err}
+		}
+	}
+	return values, err
+}

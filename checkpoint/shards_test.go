@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint_test
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/local"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/internal/vfs/errorfs"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// together runs f as n ranks and returns their errors. It fails the test if they hang.
+func together(t testing.TB, n int, f func(g *dist.Group) error) []error {
+	t.Helper()
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	for r, g := range local.New(n, dist.Options{Timeout: time.Minute}) {
+		all.Go(func() {
+			defer func() { _ = g.Close() }() // of a group that may have failed
+			errs[r] = f(g)
+		})
+	}
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		require.Fail(t, "the ranks hang")
+	}
+	return errs
+}
+
+// The tensors of the sharded tests: a [5,7] and b [3] of the model, a's moments, and one without elements.
+var shapes = map[[2]string][]int{{"model", "a"}: {5, 7}, {"model", "b"}: {3}, {"optimizer", "a.exp_avg"}: {5, 7},
+	{"model", "none"}: {0, 2}}
+
+// element is the value at i of a tensor of a state.
+func (s state) element(key [2]string, i int) uint32 {
+	h := uint32(2166136261)
+	for _, c := range fmt.Sprint(s, key, i) {
+		h = (h ^ uint32(c)) * 16777619
+	}
+	return h
+}
+
+func (s state) elements(key [2]string, lo, hi int) (data []byte) {
+	for i := lo; i < hi; i++ {
+		data = binary.LittleEndian.AppendUint32(data, s.element(key, i))
+	}
+	return data
+}
+
+func numel(shape []int) int {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	return n
+}
+
+// pieces are rank r's of n: an equal part of each tensor, but b whole on the last rank.
+func (s state) pieces(r, n int) (list []checkpoint.Piece) {
+	for key, shape := range shapes {
+		lo, hi := numel(shape)*r/n, numel(shape)*(r+1)/n
+		if key[1] == "b" {
+			lo, hi = 0, 3
+			if r != n-1 {
+				continue
+			}
+		}
+		list = append(list, checkpoint.Piece{Set: key[0], Name: key[1], DType: tensor.Int32, Shape: shape, Lo: lo,
+			Hi: hi,
+			Write: func(w io.Writer) error {
+				_, err := w.Write(s.elements(key, lo, hi))
+				return err
+			}})
+	}
+	return list
+}
+
+func (s state) sharded(r, n int) checkpoint.Sharded {
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	c := checkpoint.Sharded{Pieces: s.pieces(r, n)}
+	if r == 0 { // the others' count for nothing
+		c.RunID, c.Parts = run, []checkpoint.Part{checkpoint.BytesPart("trainer_state.json", text)}
+	}
+	return c
+}
+
+// savingShards saves on n ranks; fsys gives a rank's file system.
+func savingShards(t testing.TB, n int, st state, fsys func(rank int) vfs.FS) []error {
+	return together(t, n, func(g *dist.Group) error {
+		_, err := quiet(fsys(g.Rank()), "out").SaveShards(ctx, g, st.Step, st.sharded(g.Rank(), n))
+		return err
+	})
+}
+
+func same(fsys vfs.FS) func(int) vfs.FS { return func(int) vfs.FS { return fsys } }
+
+// requireNone requires that no rank had an error.
+func requireNone(t testing.TB, errs []error) {
+	t.Helper()
+	for r, err := range errs {
+		require.NoError(t, err, "rank %d", r)
+	}
+}
+
+// wholeShards requires that the checkpoint is one of the states in every element, and returns it.
+func wholeShards(t testing.TB, ck *checkpoint.Checkpoint) state {
+	t.Helper()
+	var st state
+	require.NoError(t, ck.ReadJSON("trainer_state.json", &st))
+	require.Equal(t, st.Step, ck.Step)
+	for key, shape := range shapes {
+		set, err := ck.OpenTensors(key[0])
+		require.NoError(t, err)
+		a, ok := set.Lookup(key[1])
+		require.True(t, ok)
+		require.Equal(t, shape, a.Shape)
+		data, err := a.Read()
+		require.NoError(t, err)
+		require.Equal(t, st.elements(key, 0, numel(shape)), append([]byte(nil), data...), "%v", key)
+		require.NoError(t, set.Close())
+	}
+	return st
+}
+
+func TestSaveShards(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 8} {
+		m := vfs.NewMem()
+		st := state{5, fmt.Sprint(n)}
+		infos := make([]checkpoint.Info, n)
+		requireNone(t, together(t, n, func(g *dist.Group) (err error) {
+			infos[g.Rank()], err = quiet(m, "out").SaveShards(ctx, g, 5, st.sharded(g.Rank(), n))
+			return err
+		}))
+		require.Equal(t, "LATEST checkpoint-5", names(t, m, "out"))
+		var want []string
+		for k := range n {
+			want = append(want, fmt.Sprintf("shard-%05d-of-%05d.safetensors", k+1, n))
+		}
+		require.Equal(t, "manifest.json pieces.json "+strings.Join(want, " ")+" trainer_state.json",
+			names(t, m, "out/checkpoint-5"))
+		ck, err := quiet(m, "out").Latest(ctx)
+		require.NoError(t, err)
+		require.Equal(t, st, wholeShards(t, ck))
+		for _, info := range infos {
+			require.Equal(t, ck.Info, info, "all ranks get what was saved")
+		}
+		for _, readers := range []int{1, 2, 3, 8} {
+			requireNone(t, together(t, readers, func(g *dist.Group) error {
+				ck, err := quiet(m, "out").LatestShared(ctx, g)
+				if err != nil {
+					return err
+				}
+				for _, p := range st.pieces(g.Rank(), readers) {
+					if err := compare(ck, st, p); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+		}
+	}
+}
+
+// compare reads a piece from a checkpoint.
+func compare(ck *checkpoint.Checkpoint, st state, p checkpoint.Piece) error {
+	set, err := ck.OpenTensors(p.Set)
+	if err != nil {
+		return err
+	}
+	a, _ := set.Lookup(p.Name)
+	section, err := a.Section(p.Lo, p.Hi)
+	if err != nil {
+		return err
+	}
+	data, err := io.ReadAll(section)
+	if err == nil && string(data) != string(st.elements([2]string{p.Set, p.Name}, p.Lo, p.Hi)) {
+		err = fmt.Errorf("%s of %s: other elements", p.Name, p.Set)
+	}
+	return errors.Join(err, set.Close())
+}
+
+func TestRanksReadNothingBesideTheirPieces(t *testing.T) {
+	m := vfs.NewMem()
+	requireNone(t, savingShards(t, 4, state{5, "x"}, same(m)))
+	var mu sync.Mutex
+	read := map[string]int{}
+	watch := errorfs.Wrap(m, func(op errorfs.Op) error {
+		if strings.Contains(op.String(), "shard-") && op.Kind == errorfs.Read {
+			mu.Lock()
+			defer mu.Unlock()
+			read[filepath.Base(op.Path)]++
+		}
+		return nil
+	})
+	set, err := safetensors.OpenSet(watch, "out/checkpoint-5", "model")
+	require.NoError(t, err)
+	headers := len(read)
+	require.Equal(t, 4, headers)
+	clear(read)
+	a, _ := set.Lookup("a")
+	section, err := a.Section(17, 26) // the third rank's
+	require.NoError(t, err)
+	_, err = io.ReadAll(section)
+	require.NoError(t, err)
+	require.Len(t, read, 1)
+	require.NotZero(t, read["shard-00003-of-00004.safetensors"])
+	require.NoError(t, set.Close())
+}
+
+func TestPiecesThatDoNotFitAreRefusedOnAllRanks(t *testing.T) {
+	piece := func(name string, lo, hi int) checkpoint.Piece {
+		return checkpoint.Piece{Set: "model", Name: name, DType: tensor.Uint8, Shape: []int{4}, Lo: lo, Hi: hi,
+			Write: func(w io.Writer) error { _, err := w.Write(make([]byte, hi-lo)); return err }}
+	}
+	for _, c := range []struct {
+		zero, one checkpoint.Piece
+		want      string
+	}{
+		{piece("a", 0, 2), piece("a", 3, 4), `tensor "a" of model: nobody has the elements [2, 3) of 4`},
+		{piece("a", 0, 2), piece("a", 1, 4), `tensor "a" of model: the elements [1, 2) are in two pieces`},
+		{piece("a", 0, 2), piece("b", 0, 4), `nobody has the elements [2, 4) of 4`},
+		{piece("a", 0, 2), piece("a", 2, 5), `[2, 5) is no piece of 4 elements`},
+		{piece("a", 0, 2), checkpoint.Piece{Set: "model", Name: "a", DType: tensor.Int32, Shape: []int{4}, Lo: 2, Hi: 4,
+			Write: func(io.Writer) error { return nil }}, "rank 1: a of model is int32[4] here, uint8[4]"},
+		{piece("a", 0, 4), checkpoint.Piece{Set: "model", Name: "b", DType: tensor.Uint8, Shape: []int{4}, Hi: 4},
+			"nothing that writes it"},
+	} {
+		m := vfs.NewMem()
+		errs := together(t, 2, func(g *dist.Group) error {
+			_, err := quiet(m, "out").SaveShards(ctx, g, 5,
+				checkpoint.Sharded{Pieces: []checkpoint.Piece{[]checkpoint.Piece{c.zero, c.one}[g.Rank()]}})
+			return err
+		})
+		for _, err := range errs {
+			require.ErrorContains(t, err, c.want)
+		}
+		require.Empty(t, names(t, m, "out"), "nothing is left")
+	}
+
+	errs := together(t, 2, func(g *dist.Group) error {
+		_, err := quiet(vfs.NewMem(), "out").SaveShards(ctx, g, int64(g.Rank()), state{}.sharded(g.Rank(), 2))
+		return err
+	})
+	for _, err := range errs {
+		require.ErrorContains(t, err, "want the same")
+	}
+}
+
+// What fails on one rank fails on all, which name it; nothing is left, and the next save works.
+func TestFailureOfOneRankIsEveryRanks(t *testing.T) {
+	boom := errors.New("boom")
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	for _, c := range []struct {
+		name string
+		do   func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) error
+		want string
+	}{
+		{"error", func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) error {
+			content.Pieces[0].Write = func(io.Writer) error { return boom }
+			_, err := s.SaveShards(ctx, g, 10, content)
+			return err
+		}, "boom"},
+		{"panic", func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) (err error) {
+			defer func() { err = recover().(error) }()
+			content.Pieces[0].Write = func(io.Writer) error { panic(boom) }
+			_, _ = s.SaveShards(ctx, g, 10, content)
+			return nil
+		}, "panic: boom"},
+		{"cancelled", func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) error {
+			_, err := s.SaveShards(cancelled, g, 10, content)
+			return err
+		}, "context canceled"},
+		{"too few bytes", func(s *checkpoint.Store, g *dist.Group, content checkpoint.Sharded) error {
+			content.Pieces[0].Write = func(io.Writer) error { return nil }
+			_, err := s.SaveShards(ctx, g, 10, content)
+			return err
+		}, "bytes were not given"},
+	} {
+		for _, bad := range []int{0, 2} {
+			t.Run(fmt.Sprint(c.name, " on rank ", bad), func(t *testing.T) {
+				m := vfs.NewMem()
+				requireNone(t, savingShards(t, 3, state{5, "old"}, same(m)))
+				errs := together(t, 3, func(g *dist.Group) error {
+					s, content := quiet(m, "out"), state{10, "new"}.sharded(g.Rank(), 3)
+					slices.SortFunc(content.Pieces, func(a, b checkpoint.Piece) int {
+						return b.Hi - b.Lo - a.Hi + a.Lo
+					})
+					if g.Rank() == bad {
+						return c.do(s, g, content)
+					}
+					_, err := s.SaveShards(ctx, g, 10, content)
+					return err
+				})
+				for r, err := range errs {
+					if r == bad {
+						require.Error(t, err)
+						continue
+					}
+					var rank *checkpoint.RankError
+					require.ErrorAs(t, err, &rank, "rank %d", r)
+					require.Equal(t, bad, rank.Rank)
+					require.ErrorContains(t, err, "saving "+filepath.Join("out", "checkpoint-10"))
+					require.ErrorContains(t, err, c.want)
+				}
+				require.Equal(t, "LATEST checkpoint-5", names(t, m, "out"), "nothing is left")
+				requireNone(t, savingShards(t, 3, state{10, "new"}, same(m)))
+			})
+		}
+	}
+}
+
+// A rank that is lost ends the save of the others, and what they had written goes.
+func TestLostRankEndsTheSave(t *testing.T) {
+	for _, lost := range []int{0, 1, 2} {
+		m := vfs.NewMem()
+		requireNone(t, savingShards(t, 3, state{5, "old"}, same(m)))
+		errs := together(t, 3, func(g *dist.Group) error {
+			content := state{10, "new"}.sharded(g.Rank(), 3)
+			for i, p := range content.Pieces {
+				content.Pieces[i].Write = func(w io.Writer) error {
+					if g.Rank() == lost {
+						g.Abort(errors.New("lost its power"))
+					}
+					return p.Write(w)
+				}
+			}
+			_, err := quiet(m, "out").SaveShards(ctx, g, 10, content)
+			return err
+		})
+		for _, err := range errs {
+			require.ErrorContains(t, err, "lost its power")
+		}
+		ck, err := quiet(m, "out").Latest(ctx)
+		require.NoError(t, err)
+		require.Equal(t, state{5, "old"}, wholeShards(t, ck))
+		requireNone(t, savingShards(t, 3, state{10, "new"}, same(m)))
+		require.Equal(t, "LATEST checkpoint-10 checkpoint-5", names(t, m, "out"))
+	}
+}
+
+// checkShards requires that the folder holds one of the states, and can be saved into.
+func checkShards(t *testing.T, m *vfs.Mem, errs []error, old, now state, when string) {
+	t.Helper()
+	ck, err := quiet(m, "out").Latest(ctx)
+	require.NoError(t, err, when)
+	got := wholeShards(t, ck)
+	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		require.Equal(t, now, got, when)
+	}
+	require.Contains(t, []state{old, now}, got, when)
+	for _, name := range list(m) {
+		if strings.HasPrefix(name, "checkpoint-") {
+			_, err := quiet(m, "out").Open(ctx, name)
+			require.NoError(t, err, "%s: what has a checkpoint's name is one", when)
+		}
+	}
+	requireNone(t, savingShards(t, 2, state{20, "after"}, same(m)))
+	for _, name := range list(m) {
+		require.False(t, strings.HasPrefix(name, "."), "%s: %s is left over", when, name)
+	}
+}
+
+func TestEachOperationOfEachRankFailsInTurn(t *testing.T) {
+	const ranks = 2
+	old := state{5, "old"}
+	for _, now := range []state{{10, "new"}, {5, "new"}} { // beside it, and in its place
+		for _, fault := range []struct {
+			name   string
+			inject func(n int) (errorfs.Injector, func() bool)
+		}{
+			{"EIO", func(n int) (errorfs.Injector, func() bool) { return errorfs.Nth(n, nil, errorfs.ErrIO) }},
+			{"dead disk", func(n int) (errorfs.Injector, func() bool) { return errorfs.From(n, nil, errorfs.ErrIO) }},
+			{"crash", func(n int) (errorfs.Injector, func() bool) {
+				return errorfs.From(n, errorfs.Kind.Changes, errorfs.ErrCrashed)
+			}},
+		} {
+			for bad := range ranks {
+				t.Run(fmt.Sprintf("step %d/%s/rank %d", now.Step, fault.name, bad), func(t *testing.T) {
+					failed := 0
+					for n := 1; ; n++ {
+						m := vfs.NewMem()
+						requireNone(t, savingShards(t, ranks, old, same(m)))
+						inject, reached := fault.inject(n)
+						disks := []vfs.FS{m, m}
+						disks[bad] = errorfs.Wrap(m, inject)
+						errs := savingShards(t, ranks, now, func(r int) vfs.FS { return disks[r] })
+						require.Equal(t, errs[0] == nil, errs[1] == nil, "operation %d: all ranks or none: %v", n, errs)
+						if errs[0] != nil {
+							failed++
+							var rank *checkpoint.RankError
+							require.ErrorAs(t, errs[1-bad], &rank)
+							require.Equal(t, bad, rank.Rank)
+						}
+						when := fmt.Sprintf("operation %d (%v)", n, errs)
+						if fault.name == "crash" {
+							checkShards(t, m.CrashClone(nil), errs, old, now, when+", all unsynced lost")
+							r := rand.New(rand.NewPCG(1, uint64(n)))
+							checkShards(t, m.CrashClone(r), errs, old, now, when+", some unsynced lost")
+						}
+						checkShards(t, m, errs, old, now, when)
+						if !reached() {
+							requireNone(t, errs)
+							break
+						}
+					}
+					require.Greater(t, failed, 2, "the faults make saves fail")
+				})
+			}
+		}
+	}
+}
+
+func TestFilesAreVerifiedByAllRanks(t *testing.T) {
+	m := vfs.NewMem()
+	requireNone(t, savingShards(t, 4, state{5, "old"}, same(m)))
+	requireNone(t, savingShards(t, 4, state{10, "new"}, same(m)))
+	var mu sync.Mutex
+	opened := map[string]int{}
+	watch := errorfs.Wrap(m, func(op errorfs.Op) error {
+		if op.Kind == errorfs.Open {
+			mu.Lock()
+			defer mu.Unlock()
+			opened[filepath.Base(op.Path)]++
+		}
+		return nil
+	})
+	requireNone(t, together(t, 3, func(g *dist.Group) error {
+		_, err := quiet(watch, "out").OpenShared(ctx, g, "checkpoint-10")
+		return err
+	}))
+	for k := range 4 {
+		require.Equal(t, 1, opened[fmt.Sprintf("shard-%05d-of-00004.safetensors", k+1)], "one rank reads it")
+	}
+
+	for _, file := range []string{"shard-00002-of-00004.safetensors", "shard-00004-of-00004.safetensors"} {
+		name := filepath.Join("out", "checkpoint-10", file)
+		data, err := vfs.ReadFile(m, name, 1<<20)
+		require.NoError(t, err)
+		data[len(data)-1] ^= 1
+		overwrite(t, m, name, data)
+	}
+	for _, err := range together(t, 3, func(g *dist.Group) error {
+		_, err := quiet(m, "out").OpenShared(ctx, g, "checkpoint-10")
+		return err
+	}) {
+		require.ErrorContains(t, err, "shard-00002-of-00004.safetensors: damaged")
+		require.ErrorContains(t, err, "shard-00004-of-00004.safetensors: damaged")
+	}
+	requireNone(t, together(t, 3, func(g *dist.Group) error {
+		ck, err := quiet(m, "out").LatestShared(ctx, g)
+		if err == nil && ck.Step != 5 {
+			err = fmt.Errorf("step %d, want that of the undamaged checkpoint", ck.Step)
+		}
+		return err
+	}))
+
+	for dir, want := range map[string]error{"nowhere": fs.ErrNotExist, ".": checkpoint.ErrNone} {
+		for _, err := range together(t, 2, func(g *dist.Group) error {
+			_, err := quiet(m, dir).LatestShared(ctx, g)
+			return err
+		}) {
+			require.ErrorIs(t, err, checkpoint.ErrNone, "on all ranks")
+			require.ErrorIs(t, err, want)
+		}
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	for r, err := range together(t, 2, func(g *dist.Group) error {
+		c := ctx
+		if g.Rank() == 1 {
+			c = cancelled
+		}
+		_, err := quiet(m, "out").LatestShared(c, g)
+		return err
+	}) {
+		require.ErrorContains(t, err, "context canceled", "rank %d", r)
+	}
+}
+
+// Ranks of one process may share a Store.
+func TestRanksMayShareAStore(t *testing.T) {
+	m := vfs.NewMem()
+	s := quiet(m, "out")
+	requireNone(t, together(t, 3, func(g *dist.Group) error {
+		_, err := s.SaveShards(ctx, g, 5, state{5, "x"}.sharded(g.Rank(), 3))
+		return err
+	}))
+	ck, err := s.Latest(ctx)
+	require.NoError(t, err)
+	require.Equal(t, state{5, "x"}, wholeShards(t, ck))
+}
+
+func TestTensorsInPieces(t *testing.T) {
+	m := vfs.NewMem()
+	requireNone(t, together(t, 2, func(g *dist.Group) error {
+		c := tensor.NewCtx(tensor.CPU())
+		half := tensor.FromSlice(c, [][]float32{{1, 2, 3}, {4, 5, 6}}[g.Rank()], 3)
+		_, err := quiet(m, "out").SaveShards(ctx, g, 5, checkpoint.Sharded{RunID: run,
+			Pieces: []checkpoint.Piece{checkpoint.NewPiece(c, "model", "w", []int{2, 3}, 3*g.Rank(), half)}})
+		return err
+	}))
+	ck, err := quiet(m, "out").Latest(ctx)
+	require.NoError(t, err)
+	c := tensor.NewCtx(tensor.CPU())
+	all, err := ck.ReadTensors(c, "model")
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.Equal(t, "w", all[0].Name)
+	require.Equal(t, []int{2, 3}, all[0].Shape())
+	require.Equal(t, []float32{1, 2, 3, 4, 5, 6}, tensor.ToSlice[float32](c, all[0].Tensor))
+}

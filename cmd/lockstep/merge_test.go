@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// saved trains a small GPT-2 and returns its run's folder, with the checkpoint of step 1 and the whole model.
+func saved(t *testing.T, set func(a *args.TrainingArguments)) string {
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = 16, 8, 64, 1, 2
+	cfg.BosTokenID, cfg.EosTokenID = nil, nil
+	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
+	require.NoError(t, err)
+	a := args.Default(filepath.Join(t.TempDir(), "run"))
+	a.PerDeviceTrainBatchSize, a.GlobalTrainBatchSize, a.MaxSteps, a.SaveSteps = 1, 4, 1, 1
+	a.SaveStrategy = args.StrategySteps
+	set(a)
+	texts := make(data.Slice[[]int32], 4)
+	for i := range texts {
+		texts[i] = []int32{1, 2, int32(i)}
+	}
+	tr := trainer.New(m, a, trainer.WithTrainData(data.NewSource(texts, data.CausalLM(0))), trainer.WithDisplay(nil))
+	_, err = tr.Train()
+	require.NoError(t, err)
+	require.NoError(t, tr.SaveModel(""))
+	require.NoError(t, tr.Close())
+	return a.OutputDir
+}
+
+func TestMergeWeights(t *testing.T) {
+	text := func(elem ...string) string {
+		b, err := os.ReadFile(filepath.Join(elem...))
+		require.NoError(t, err)
+		return string(b)
+	}
+	one := saved(t, func(a *args.TrainingArguments) {})
+	many := saved(t, func(a *args.TrainingArguments) {
+		a.NumReplicas, a.FSDP, a.FSDPStateDictType = 4, []string{"full_shard"}, args.ShardedStateDict
+	})
+	checkpoint := filepath.Join(many, "checkpoint-1")
+	require.NoFileExists(t, filepath.Join(checkpoint, "model.safetensors"))
+	for _, from := range []string{checkpoint, many} {
+		to := filepath.Join(t.TempDir(), "merged", "here")
+		code, out, errs := output(nil, "merge-weights", from, to, "--optimizer")
+		require.Zero(t, code, errs)
+		require.Equal(t, filepath.Join(to, "model.safetensors"), strings.SplitN(out, "\n", 2)[0])
+		for _, name := range []string{"model.safetensors", "config.json", "optimizer.safetensors", "optimizer.json"} {
+			require.Equal(t, text(one, "checkpoint-1", name), text(to, name), name)
+			require.Contains(t, out, filepath.Join(to, name)+"\n")
+		}
+		require.Equal(t, text(one, "model.safetensors"), text(to, "model.safetensors"))
+	}
+	to := filepath.Join(t.TempDir(), "merged")
+	for _, step := range []struct {
+		from, size string
+		split      bool
+	}{{checkpoint, "50KB", true}, {checkpoint, "50MB", false}, {many, "20000", true}} {
+		code, _, errs := output(nil, "merge-weights", step.from, to, "--max-shard-size", step.size)
+		require.Zero(t, code, errs)
+		parts, err := filepath.Glob(filepath.Join(to, "model-*-of-*.safetensors"))
+		require.NoError(t, err)
+		require.Equal(t, step.split, len(parts) > 1, "%v", parts)
+		whole := filepath.Join(t.TempDir(), "whole")
+		code, _, errs = output(nil, "merge-weights", to, whole)
+		require.Zero(t, code, errs)
+		require.Equal(t, text(one, "model.safetensors"), text(whole, "model.safetensors"))
+	}
+	empty := t.TempDir()
+	for want, argv := range map[string][]string{
+		"0 words; want two, a CHECKPOINT and an OUTPUT folder":        {},
+		"has no weights: want a checkpoint's folder, a run's, or":     {empty, to},
+		"no such file or directory":                                   {filepath.Join(empty, "none"), to},
+		"is what the weights are read from: want another folder":      {checkpoint, checkpoint + "/."},
+		`max_shard_size: size "5XB": want a number of bytes`:          {many, to, "--max_shard_size", "5XB"},
+		"the optimizer's state: ":                                     {to, empty, "--optimizer"},
+		"unknown flag --max_shrad_size; did you mean --max_shard_siz": {many, to, "--max_shrad_size", "1"},
+	} {
+		code, _, errs := output(nil, append([]string{"merge-weights"}, argv...)...)
+		require.NotZero(t, code)
+		require.Contains(t, errs, want)
+	}
+	path := filepath.Join(checkpoint, "shard-00002-of-00004.safetensors")
+	damaged := []byte(text(path))
+	damaged[len(damaged)-1] ^= 1
+	require.NoError(t, os.WriteFile(path, damaged, 0o644))
+	code, _, errs := output(nil, "merge-weights", checkpoint, to)
+	require.Equal(t, exitError, code)
+	require.Contains(t, errs, "shard-00002-of-00004.safetensors")
+	require.Equal(t, text(one, "model.safetensors"), func() string {
+		whole := filepath.Join(t.TempDir(), "whole")
+		require.Zero(t, (&program{stdout: io.Discard, stderr: io.Discard}).run([]string{"merge-weights", to, whole}))
+		return text(whole, "model.safetensors")
+	}(), "a failed merge leaves what was there")
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package models
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// WeightFile is one file of a saved model's weights.
+type WeightFile struct {
+	Name  string
+	Write func(w io.Writer) error // called once, in the order of the files
+}
+
+// Fetch returns the whole value of a parameter or buffer of a model that holds only a part of it. What it makes on c is
+// freed when it has been written.
+type Fetch func(c *tensor.Ctx, p tensor.Named) (*tensor.Tensor, error)
+
+// WriteWeights writes all parameters, tied ones once, and buffers as a safetensors file that
+// transformers loads. Each is read from the device when its turn comes. It is for package trainer, whose SaveModel
+// calls it.
+func WriteWeights(w io.Writer, m Model) error {
+	files, err := WeightFiles(m, 0, nil)
+	if err != nil {
+		return err
+	}
+	return files[0].Write(w)
+}
+
+// WeightFiles are the files of a model's weights as transformers saves them: model.safetensors alone or, if that has
+// more than maxShardSize bytes of elements, model-00001-of-0000n.safetensors and so on, cut where huggingface_hub cuts,
+// and model.safetensors.index.json last. 0 means no limit. fetch, if it is not nil, gets the value of each parameter
+// and buffer when its turn comes; the order is the same on all ranks. It is for package trainer, whose SaveModel calls
+// it.
+func WeightFiles(m Model, maxShardSize int64, fetch Fetch) ([]WeightFile, error) {
+	l, err := layoutOf(m)
+	if err != nil {
+		return nil, err
+	}
+	named := byName(nn.Walk(m))
+	synced := map[*tensor.Device]bool{} // whoever wrote the weights
+	return l.files(maxShardSize, source{
+		describe: func(name string) (tensor.DType, []int, bool) {
+			p, ok := named[name]
+			if !ok {
+				return 0, nil, false
+			}
+			return p.DType(), p.Shape(), true
+		},
+		device: func(name string) *tensor.Device { return named[name].Device() },
+		read: func(c *tensor.Ctx, name string) (*tensor.Tensor, error) {
+			p := named[name]
+			if dev := p.Device(); !synced[dev] {
+				dev.Sync()
+				synced[dev] = true
+			}
+			if fetch != nil {
+				return fetch(c, p)
+			}
+			return p.Tensor, nil
+		},
+	})
+}
+
+// LayoutFile is the part of a sharded checkpoint that says how its parameters make up a saved model: see Layout.
+const LayoutFile = "weights_layout.json"
+
+// Layout says which arrays a model is saved as, and of which parameters and buffers they are made. It is all that is
+// needed to make a saved model of parameters that lie in pieces, without the model.
+type Layout struct {
+	FormatVersion   int          `json:"format_version"`
+	TotalParameters int64        `json:"total_parameters"`
+	Arrays          []SavedArray `json:"arrays"` // in the order in which transformers has them
+}
+
+// SavedArray is an array of a saved model. See WeightRule for its fields.
+type SavedArray struct {
+	Name      string   `json:"name"`
+	Params    []string `json:"params"`
+	Dim       int      `json:"dim,omitempty"`
+	Transpose bool     `json:"transpose,omitempty"`
+}
+
+// layoutVersion is the version of LayoutFile.
+const layoutVersion = 1
+
+// LayoutJSON is the contents of LayoutFile for a model. It is for package trainer.
+func LayoutJSON(m Model) ([]byte, error) {
+	l, err := layoutOf(m)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.MarshalIndent(l, "", " ")
+	return append(text, '\n'), err
+}
+
+// layoutOf is the layout of a model, of whose tensors it needs the shapes alone.
+func layoutOf(m Model) (Layout, error) {
+	tree, list := nn.Walk(m), rules(m)
+	named := byName(tree)
+	l := Layout{FormatVersion: layoutVersion}
+	for _, p := range tree.Parameters() {
+		l.TotalParameters += int64(p.Numel())
+	}
+	for _, p := range inModules(tree) {
+		a := arrayFor(list, p.Name)
+		if _, err := a.tensors(named); err != nil {
+			return Layout{}, err
+		}
+		if a.params[0] == p.Name { // it is written with the first
+			l.Arrays = append(l.Arrays, SavedArray{a.name, a.params, a.rule.Dim, a.rule.Transpose})
+		}
+	}
+	return l, nil
+}
+
+// inModules lists parameters and buffers in the order of PyTorch's state_dict: module by module.
+func inModules(tree *nn.Tree) (list []tensor.Named) {
+	order := map[string]int{}
+	tree.Modules(func(path string, _ nn.Module) { order[path] = len(order) })
+	list = tree.State()
+	parent := func(p tensor.Named) int { return order[p.Name[:max(0, strings.LastIndexByte(p.Name, '.'))]] }
+	slices.SortStableFunc(list, func(a, b tensor.Named) int { return parent(a) - parent(b) })
+	return list
+}
+
+// ParseLayout reads a LayoutFile.
+func ParseLayout(text []byte) (Layout, error) {
+	var l Layout
+	if err := json.Unmarshal(text, &l); err != nil {
+		return l, fmt.Errorf("models: %s: %w", LayoutFile, err)
+	}
+	if l.FormatVersion != layoutVersion {
+		return l, fmt.Errorf("models: %s: format version %d: this program reads version %d", LayoutFile,
+			l.FormatVersion,
+			layoutVersion)
+	}
+	return l, nil
+}
+
+// source is where the parameters and buffers of a layout come from.
+type source struct {
+	describe func(name string) (tensor.DType, []int, bool)
+	device   func(name string) *tensor.Device
+	read     func(c *tensor.Ctx, name string) (*tensor.Tensor, error)
+}
+
+// MergePieces makes the files of a model's weights, as WeightFiles does, of the parameters of a set that ranks wrote in
+// pieces. One array at a time is in memory.
+func MergePieces(set *safetensors.Set, l Layout, maxShardSize int64) ([]WeightFile, error) {
+	used := map[string]bool{}
+	for _, a := range l.Arrays {
+		for _, p := range a.Params {
+			used[p] = true
+		}
+	}
+	for _, name := range set.Names() {
+		if !used[name] {
+			return nil, fmt.Errorf("models: %s does not say what becomes of %s", LayoutFile, name)
+		}
+	}
+	return l.files(maxShardSize, source{
+		describe: func(name string) (tensor.DType, []int, bool) {
+			a, ok := set.Lookup(name)
+			if !ok {
+				return 0, nil, false
+			}
+			return a.DType, a.Shape, true
+		},
+		device: func(string) *tensor.Device { return tensor.CPU() },
+		read: func(c *tensor.Ctx, name string) (*tensor.Tensor, error) {
+			a, _ := set.Lookup(name)
+			data, err := a.Read()
+			if err != nil {
+				return nil, err
+			}
+			return tensor.FromBytes(c, data, a.DType, a.Shape...), nil
+		},
+	})
+}
+
+// files are those of the layout's arrays.
+func (l Layout) files(maxShardSize int64, from source) ([]WeightFile, error) {
+	var ts []safetensors.Tensor
+	for _, s := range l.Arrays {
+		t, err := s.tensor(from)
+		if err != nil {
+			return nil, err
+		}
+		ts = append(ts, t)
+	}
+	shards, index, err := safetensors.Split(WeightsBase, ts, maxShardSize,
+		map[string]any{"total_parameters": l.TotalParameters})
+	if err != nil {
+		return nil, fmt.Errorf("models: %w", err)
+	}
+	var files []WeightFile
+	for _, s := range shards {
+		files = append(files, WeightFile{s.File, func(w io.Writer) error {
+			return safetensors.Write(w, s.Tensors, safetensors.PyTorchMetadata())
+		}})
+	}
+	if index != nil {
+		files = append(files, WeightFile{safetensors.IndexFile(WeightsBase), func(w io.Writer) error {
+			_, err := w.Write(index)
+			return err
+		}})
+	}
+	return files, nil
+}
+
+// tensor is the array to be written.
+func (s SavedArray) tensor(from source) (safetensors.Tensor, error) {
+	a := array{name: s.Name, rule: WeightRule{Dim: s.Dim, Transpose: s.Transpose}, params: s.Params}
+	var shapes [][]int
+	var dt tensor.DType
+	for i, name := range s.Params {
+		d, shape, ok := from.describe(name)
+		switch {
+		case !ok:
+			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s, which is missing", s.Name, name)
+		case i > 0 && d != dt:
+			return safetensors.Tensor{}, fmt.Errorf("models: %s is made of %s of %v and %s of %v", s.Name, s.Params[0],
+				dt,
+				name, d)
+		case i > 0 && (s.Dim < 0 || s.Dim >= len(shape) || len(shape) != len(shapes[0])):
+			return safetensors.Tensor{}, fmt.Errorf("models: %s%v and %s%v do not fit along dim %d of %s", s.Params[0],
+				shapes[0], name, shape, s.Dim, s.Name)
+		}
+		dt = d
+		shapes = append(shapes, shape)
+	}
+	if len(shapes) == 0 {
+		return safetensors.Tensor{}, fmt.Errorf("models: %s is made of no parameters", s.Name)
+	}
+	return safetensors.Tensor{Name: s.Name, DType: dt, Shape: a.shape(shapes...), Write: func(w io.Writer) error {
+		var data []byte
+		c := tensor.NewCtx(from.device(s.Params[0])).NoGrad()
+		var err error
+		tried := tensor.Try(func() {
+			c.Scope(func(c *tensor.Ctx) []*tensor.Tensor {
+				params := make([]*tensor.Tensor, len(s.Params))
+				for i, name := range s.Params {
+					if params[i], err = from.read(c, name); err != nil {
+						return nil
+					}
+				}
+				data = a.bytes(c, params)
+				return nil
+			})
+		})
+		if err := errors.Join(err, tried); err != nil {
+			return err
+		}
+		_, err = io.Copy(w, bytes.NewReader(data))
+		return err
+	}}, nil
+}
+
+// shapesOf are the shapes of tensors.
+func shapesOf(list []tensor.Named) (shapes [][]int) {
+	for _, p := range list {
+		shapes = append(shapes, p.Shape())
+	}
+	return shapes
+}
+
+var shardName = regexp.MustCompile(`^` + WeightsBase + `-\d{5}-of-\d{5}\.safetensors$`)
+
+// StaleWeights says which files of a model saved before must go when files take their place in the same folder: before
+// they are written, so that shards of two models are never taken for one, and after. It is for package trainer.
+func StaleWeights(existing []string, files []WeightFile) (before, after []string) {
+	names := map[string]bool{}
+	for _, f := range files {
+		names[f.Name] = true
+	}
+	index := safetensors.IndexFile(WeightsBase)
+	for _, name := range existing {
+		switch {
+		case name == index && !names[WeightsFile]:
+			before = append(before, name)
+		case !names[name] && (name == WeightsFile || name == index || shardName.MatchString(name)):
+			after = append(after, name)
+		}
+	}
+	slices.Sort(after)
+	// A reader looks for the whole file first, then for the index.
+	slices.SortStableFunc(after, func(a, b string) int { return place(a) - place(b) })
+	return before, after
+}
+
+func place(name string) int {
+	if name == WeightsFile || name == safetensors.IndexFile(WeightsBase) {
+		return 0
+	}
+	return 1
+}
+
+// PlainLayout is the layout under which the arrays of a set are saved as they are.
+func PlainLayout(set *safetensors.Set) Layout {
+	l := Layout{FormatVersion: layoutVersion}
+	for _, name := range set.Names() {
+		a, _ := set.Lookup(name)
+		l.TotalParameters += int64(a.Numel())
+		l.Arrays = append(l.Arrays, SavedArray{Name: name, Params: []string{name}})
+	}
+	return l
+}

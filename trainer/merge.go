@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+)
+
+// MergeOptions say what MergeWeights writes.
+type MergeOptions struct {
+	// MaxShardSize is the most bytes of a file of weights; more are split over several files, with an index. 0: no
+	// limit.
+	MaxShardSize int64
+	// Optimizer writes the optimizer's state too, as the whole tensors of optimizer.safetensors.
+	Optimizer bool
+}
+
+// MergeWeights makes a saved model, as LoadPretrained and transformers read it, in the folder to, and returns the names
+// of its files. What it makes it of lies in the folder from: a checkpoint whose parameters the ranks of a sharded run
+// have written in pieces, a run's folder, whose last checkpoint is taken, or a saved model, whose weights may lie in
+// several files. A checkpoint is verified first. The result has the bytes that a run without shards would have saved.
+// One array at a time is in memory.
+func MergeWeights(ctx context.Context, from, to string, o MergeOptions) ([]string, error) {
+	names, err := mergeWeights(ctx, from, to, o)
+	if err != nil {
+		return nil, fmt.Errorf("trainer: %w", err)
+	}
+	return names, nil
+}
+
+func mergeWeights(ctx context.Context, from, to string, o MergeOptions) (names []string, err error) {
+	dir, err := savedFolder(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	if sameFolder(dir, to) {
+		return nil, fmt.Errorf("%s is what the weights are read from: want another folder for the merged model", to)
+	}
+	set, err := safetensors.OpenSet(vfs.OS, dir, models.WeightsBase)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	weights, err := mergedFiles(dir, set, o.MaxShardSize)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	var parts []checkpoint.Part
+	for _, w := range weights {
+		parts = append(parts, checkpoint.Part(w))
+	}
+	carried := append([]string{models.ConfigFile, argsFile}, models.SidecarNames...)
+	if o.Optimizer {
+		state, err := safetensors.OpenSet(vfs.OS, dir, optimizerTensors)
+		if err != nil {
+			return nil, fmt.Errorf("the optimizer's state: %w", err)
+		}
+		defer func() { err = errors.Join(err, state.Close()) }()
+		parts = append(parts, checkpoint.SetPart(optimizerTensors+".safetensors", state))
+		carried = append(carried, optimizerFile)
+	}
+	for _, name := range carried {
+		text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, name), maxCarried)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, checkpoint.BytesPart(name, text))
+	}
+	for _, p := range parts {
+		names = append(names, p.Name)
+	}
+	store := &checkpoint.Store{Dir: to}
+	return names, store.ReplaceFiles(ctx, parts, func(existing []string) (before, after []string) {
+		return models.StaleWeights(existing, weights)
+	})
+}
+
+// maxCarried bounds the size of a file that is copied, in bytes.
+const maxCarried = 1 << 30
+
+// savedFolder is the folder with the weights, verified if it is a checkpoint.
+func savedFolder(ctx context.Context, from string) (string, error) {
+	has := func(name string) bool {
+		_, err := vfs.OS.Stat(filepath.Join(from, name))
+		return err == nil
+	}
+	switch {
+	case has(checkpoint.ManifestFile):
+		ck, err := checkpoint.Open(ctx, from)
+		if err != nil {
+			return "", err
+		}
+		return ck.Path, nil
+	case has(checkpoint.LatestFile):
+		ck, err := (&checkpoint.Store{Dir: from}).Latest(ctx)
+		if err != nil {
+			return "", err
+		}
+		return ck.Path, nil
+	case has(models.WeightsFile), has(safetensors.IndexFile(models.WeightsBase)):
+		return from, nil
+	}
+	if _, err := vfs.OS.Stat(from); err != nil {
+		return "", err
+	}
+	return "", fmt.Errorf("%s has no weights: want a checkpoint's folder, a run's, or a saved model's", from)
+}
+
+// mergedFiles are the files of the saved model's weights.
+func mergedFiles(dir string, set *safetensors.Set, maxShardSize int64) ([]models.WeightFile, error) {
+	if !set.InPieces() {
+		return models.MergePieces(set, models.PlainLayout(set), maxShardSize)
+	}
+	text, err := vfs.ReadFile(vfs.OS, filepath.Join(dir, models.LayoutFile), maxCarried)
+	if err != nil {
+		return nil, err
+	}
+	layout, err := models.ParseLayout(text)
+	if err != nil {
+		return nil, err
+	}
+	return models.MergePieces(set, layout, maxShardSize)
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/accelerate/shard"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/checkpoint"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/nn"
+)
+
+// inPieces reports whether each rank writes what it owns of the model into its own file of a checkpoint.
+func (r *run) inPieces() bool {
+	s := r.acc.Shards()
+	return s != nil && r.args.FSDPStateDictType == args.ShardedStateDict && s.Group().Size() == r.acc.WorldSize()
+}
+
+// writePieces writes a checkpoint to which each rank adds what it owns; nothing is gathered. It is collective, and if
+// one rank fails, all do.
+func (r *run) writePieces(ctx context.Context) (checkpoint.Info, error) {
+	shards := r.acc.Shards()
+	content := checkpoint.Sharded{RunID: r.progress.RunID, Pieces: r.modelPieces(shards)}
+	parts, err := r.partsBeside()
+	if err != nil {
+		return checkpoint.Info{}, err
+	}
+	layout, err := models.LayoutJSON(r.model)
+	if err != nil {
+		return checkpoint.Info{}, err
+	}
+	states, err := r.stateParts()
+	if err != nil {
+		return checkpoint.Info{}, err
+	}
+	content.Parts = append(append(parts, checkpoint.BytesPart(models.LayoutFile, layout)), states...)
+	if !r.args.SaveOnlyModel {
+		opt := r.opt.State()
+		steps, err := r.gatherSteps(opt.Steps)
+		if err != nil {
+			return checkpoint.Info{}, err
+		}
+		heads, err := r.resumeParts(steps)
+		if err != nil {
+			return checkpoint.Info{}, err
+		}
+		content.Parts = append(content.Parts, heads...)
+		for _, p := range r.acc.Params() {
+			if _, stepped := steps[p.Name]; !stepped {
+				continue
+			}
+			lo, _, _ := shards.Part(p.Name)
+			for _, st := range r.opt.Describe(p) {
+				name := p.Name + "." + st.Name
+				if mine := opt.Tensors[name]; mine != nil {
+					content.Pieces = append(content.Pieces,
+						checkpoint.NewPiece(r.acc.Ctx(), optimizerTensors, name, st.Shape,
+							lo, mine))
+				}
+			}
+		}
+	}
+	return r.store.SaveShards(ctx, shards.Group(), r.state.GlobalStep, content)
+}
+
+// modelPieces is what this rank writes of parameters and buffers. What every rank has is rank 0's to write.
+func (r *run) modelPieces(shards *shard.Sharder) (pieces []checkpoint.Piece) {
+	c := r.acc.Ctx()
+	for _, p := range shards.Owned() {
+		pieces = append(pieces, checkpoint.NewPiece(c, models.WeightsBase, p.Name, p.Shape, p.Lo, p.Tensor))
+	}
+	if !r.acc.IsMain() {
+		return pieces
+	}
+	for _, p := range nn.Walk(r.model).State() {
+		if !shards.Cut(p.Name) {
+			pieces = append(pieces, checkpoint.NewPiece(c, models.WeightsBase, p.Name, p.Shape(), 0, p.Tensor))
+		}
+	}
+	return pieces
+}
+
+// readModel fills the model from a checkpoint. Of a sharded model each rank reads what it owns, and if one fails, all
+// do.
+func (r *run) readModel(ck *checkpoint.Checkpoint) error {
+	shards := r.acc.Shards()
+	if shards == nil {
+		return loadWeights(ck, r.model)
+	}
+	if err := r.acc.Summon(false, func() error { return nil }); err != nil { // whole parameters go
+		return err
+	}
+	if err := r.failTogether(r.readPieces(ck, shards)); err != nil {
+		return err
+	}
+	return shards.Publish(r.ctx)
+}
+
+func (r *run) readPieces(ck *checkpoint.Checkpoint, shards *shard.Sharder) (err error) {
+	set, err := ck.OpenTensors(models.WeightsBase)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, set.Close()) }()
+	saved, err := models.FitWeights(set, r.model)
+	if err != nil {
+		return err
+	}
+	var parts []models.Part
+	for _, p := range shards.Owned() {
+		parts = append(parts, models.Part{Name: p.Name, Lo: p.Lo, Into: p.Tensor})
+	}
+	for _, p := range nn.Walk(r.model).State() {
+		if !shards.Cut(p.Name) {
+			parts = append(parts, models.Part{Name: p.Name, Into: p.Tensor})
+		}
+	}
+	return saved.ReadParts(r.acc.Ctx().NoGrad(), parts)
+}
+
+// failTogether makes an error of one rank one of all. It is collective.
+func (r *run) failTogether(err error) error {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	all, lost := r.acc.GatherBytes(r.ctx, []byte(text))
+	if err != nil || lost != nil {
+		return errors.Join(err, lost)
+	}
+	for rank, text := range all {
+		if len(text) > 0 {
+			return fmt.Errorf("rank %d: %s", rank, text)
+		}
+	}
+	return nil
+}

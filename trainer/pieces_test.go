@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+	"github.com/lockstep-ml/lockstep/models"
+	"github.com/lockstep-ml/lockstep/models/gpt2"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+// wideGPT2 is a GPT-2 whose matrices have several cells of 4,096 elements, so that each of eight ranks owns a part. The
+// names that start with frozen are not trained, if it is not "".
+func wideGPT2(t testing.TB, frozen string) models.Model {
+	cfg := gpt2.DefaultConfig()
+	cfg.VocabSize, cfg.NPositions, cfg.NEmbd, cfg.NLayer, cfg.NHead = vocabulary, 8, 64, 2, 2
+	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = 0.1, 0.1, 0.1
+	cfg.BosTokenID, cfg.EosTokenID = nil, nil
+	m, err := gpt2.New(nn.NewInit(tensor.CPU(), 1), cfg)
+	require.NoError(t, err)
+	for _, p := range nn.NamedParameters(m) {
+		if frozen != "" && strings.HasPrefix(p.Name, frozen) {
+			p.SetRequiresGrad(false)
+		}
+	}
+	return m
+}
+
+// piecesArgs make steps of 24 micro-batches, which 1, 2, 3, 4 and 8 ranks can share.
+func piecesArgs(a *args.TrainingArguments) {
+	a.GlobalTrainBatchSize, a.NumTrainEpochs, a.SaveSteps = 48, 3, 2
+	a.EvalStrategy, a.EvalSteps, a.LearningRate = args.StrategyNo, nil, 1e-3
+}
+
+// trainWide trains a wideGPT2. gather: ranks gather parameters, though they could share memory.
+func trainWide(t *testing.T, disk *vfs.Mem, ranks int, frozen string, gather bool,
+	set ...func(*args.TrainingArguments)) rankRun {
+	t.Helper()
+	a := rankArgs(ranks)
+	piecesArgs(a)
+	for _, f := range set {
+		f(a)
+	}
+	m := wideGPT2(t, frozen)
+	opts := []trainer.Option{trainer.WithTrainData(raggedTexts(51)), trainer.WithEvalData(raggedTexts(13))}
+	if gather {
+		opts = append(opts, trainer.WithSharding(accelerate.Sharding{Strategy: a.ShardStrategy(), Gather: true}))
+	}
+	tr := newTrainer(disk, m, a, opts...)
+	_, err := tr.Train()
+	require.NoError(t, err)
+	return rankRun{weights(m), untimed(tr.State().LogHistory), disk}
+}
+
+func fullShard(a *args.TrainingArguments) { a.FSDP = []string{"full_shard"} }
+
+func zero(stage int) func(a *args.TrainingArguments) {
+	return func(a *args.TrainingArguments) { a.ZeroStage = stage }
+}
+
+func inPieces(a *args.TrainingArguments) { a.FSDPStateDictType = args.ShardedStateDict }
+
+// exported copies a folder to the disk of the machine.
+func exported(t *testing.T, fsys vfs.FS, path string) string {
+	dir := t.TempDir()
+	entries, err := fsys.ReadDir(path)
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, e.Name()), []byte(content(t, fsys, path+"/"+e.Name())),
+			0o644))
+	}
+	return dir
+}
+
+func filesOf(t *testing.T, fsys vfs.FS, path string) (names []string) {
+	entries, err := fsys.ReadDir(path)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// Each rank writes what it owns. Merged, that has the bytes of the files that rank 0 alone writes of the whole model,
+// and a run that resumes from it ends with the weights and moments of one that was never interrupted, on any number of
+// ranks and under any strategy.
+func TestCheckpointsInPieces(t *testing.T) {
+	const first, last = out + "/checkpoint-2", out + "/checkpoint-6"
+	parts := []string{"model.safetensors", "optimizer.safetensors", "optimizer.json"}
+	for _, k := range []struct {
+		frozen string
+		gather bool
+	}{{"", false}, {"", true}, {"transformer.h.1.mlp", false}, {"transformer.h.1.mlp", true}} {
+		frozen := k.frozen
+		train := func(disk *vfs.Mem, ranks int, set ...func(*args.TrainingArguments)) rankRun {
+			return trainWide(t, disk, ranks, frozen, k.gather, set...)
+		}
+		whole := train(vfs.NewMem(), 1)
+		require.NotEqual(t, content(t, whole.disk, first+"/"+parts[0]), content(t, whole.disk, last+"/"+parts[0]))
+		many := train(vfs.NewMem(), 4, fullShard, inPieces)
+		require.Equal(t, whole.history, many.history)
+		require.Equal(t, whole.weights, many.weights)
+		for _, path := range []string{first, last} {
+			names := filesOf(t, many.disk, path)
+			for k := range 4 {
+				require.Contains(t, names, fmt.Sprintf("shard-%05d-of-00004.safetensors", k+1))
+			}
+			require.NotContains(t, names, parts[0])
+			require.NotContains(t, names, parts[1])
+			merged := t.TempDir()
+			written, err := trainer.MergeWeights(t.Context(), exported(t, many.disk, path), merged,
+				trainer.MergeOptions{Optimizer: true})
+			require.NoError(t, err)
+			for _, part := range append(slices.Clone(parts), "config.json") {
+				require.Contains(t, written, part)
+				text, err := os.ReadFile(filepath.Join(merged, part))
+				require.NoError(t, err)
+				require.Equal(t, content(t, whole.disk, path+"/"+part), string(text), "%s/%s", path, part)
+			}
+		}
+		for name, resume := range map[string]struct {
+			ranks int
+			set   func(a *args.TrainingArguments)
+		}{
+			"1 rank": {1, fullShard}, "2, DDP": {2, zero(0)}, "2, shard_grad_op": {2, func(a *args.TrainingArguments) {
+				a.FSDP = []string{"shard_grad_op"}
+			}},
+			"3, full_shard": {3, fullShard}, "8, full_shard": {8, fullShard}, "4, stage 1": {4, zero(1)},
+			"2, stage 2": {2, zero(2)}, "2, offload": {2, func(a *args.TrainingArguments) {
+				fullShard(a)
+				a.OffloadOptimizer, a.OffloadParams, a.OffloadDir = args.OffloadDisk, args.OffloadDisk, t.TempDir()
+			}},
+		} {
+			fork := many.disk.CrashClone(nil)
+			resumed := train(fork, resume.ranks, resume.set, func(a *args.TrainingArguments) {
+				a.ResumeFromCheckpoint = first
+			})
+			require.Equal(t, whole.weights, resumed.weights, name)
+			for _, part := range parts {
+				require.Equal(t, content(t, whole.disk, last+"/"+part), content(t, fork, last+"/"+part), "%s: %s", name,
+					part)
+			}
+		}
+	}
+}
+
+// The strategies that keep whole parameters on every rank write pieces too; a model that one rank has is saved whole.
+func TestEveryStrategyWritesPieces(t *testing.T) {
+	const path = out + "/checkpoint-2"
+	want := ""
+	for _, c := range []struct {
+		ranks int
+		set   func(a *args.TrainingArguments)
+		shard bool
+	}{{1, fullShard, false}, {2, zero(0), false}, {2, zero(1), true}, {2, zero(2), true}, {4, zero(3), true}} {
+		run := trainModel(t, wideGPT2(t, ""), vfs.NewMem(), c.ranks, piecesArgs, inPieces, c.set,
+			func(a *args.TrainingArguments) { a.MaxSteps, a.SaveOnlyModel = 2, true })
+		require.Equal(t, c.shard, slices.Contains(filesOf(t, run.disk, path), "pieces.json"))
+		m, err := models.LoadPretrained(tensor.CPU(), exported(t, run.disk, path))
+		require.NoError(t, err)
+		require.Equal(t, run.weights, weights(m))
+		got := fmt.Sprint(run.weights)
+		require.True(t, want == "" || want == got)
+		want = got
+	}
+}
+
+// fullDisk fails to create files of a name.
+type fullDisk struct {
+	*vfs.Mem
+	name string
+}
+
+var errFull = errors.New("no space left on device")
+
+func (d fullDisk) Create(name string) (vfs.File, error) {
+	if d.name != "" && strings.Contains(name, d.name) {
+		return nil, errFull
+	}
+	return d.Mem.Create(name)
+}
+
+// If the disk of one rank is full, all ranks end with an error that names it, and the checkpoint before remains.
+func TestARankThatCannotWriteItsPiecesEndsTheRun(t *testing.T) {
+	full := func(a *args.TrainingArguments) { a.FSDPStateDictType = args.FullStateDict }
+	for name, form := range map[string]func(*args.TrainingArguments){
+		"shard-00003-of-00004": inPieces, "trainer_state.json": inPieces, "model.safetensors": full,
+		"optimizer.safetensors": full,
+	} {
+		disk := vfs.NewMem()
+		trainModel(t, wideGPT2(t, ""), disk, 4, piecesArgs, fullShard, inPieces, func(a *args.TrainingArguments) {
+			a.MaxSteps = 2
+		})
+		a := rankArgs(4)
+		for _, set := range []func(*args.TrainingArguments){piecesArgs, fullShard, form} {
+			set(a)
+		}
+		a.ResumeFromCheckpoint = "last"
+		tr := newTrainer(fullDisk{disk, name}, wideGPT2(t, ""), a, trainer.WithTrainData(raggedTexts(51)),
+			trainer.WithEvalData(raggedTexts(13)))
+		_, err := tr.Train()
+		require.ErrorContains(t, err, errFull.Error())
+		require.ErrorContains(t, err, name)
+		_, err = disk.Stat(out + "/checkpoint-4")
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		trainModel(t, wideGPT2(t, ""), disk, 2, piecesArgs, fullShard, inPieces, func(a *args.TrainingArguments) {
+			a.ResumeFromCheckpoint, a.MaxSteps = "last", 4
+		})
+	}
+}
+
+// What a rank reads of damaged pieces is an error on all ranks.
+func TestResumeFromDamagedPieces(t *testing.T) {
+	disk := vfs.NewMem()
+	trainModel(t, wideGPT2(t, ""), disk, 4, piecesArgs, fullShard, inPieces, func(a *args.TrainingArguments) {
+		a.MaxSteps = 2
+	})
+	path := out + "/checkpoint-2/shard-00004-of-00004.safetensors"
+	text := []byte(content(t, disk, path))
+	text[len(text)-1] ^= 1
+	require.NoError(t, disk.Remove(path))
+	require.NoError(t, vfs.WriteFile(disk, path, text))
+	a := rankArgs(4)
+	for _, set := range []func(*args.TrainingArguments){piecesArgs, fullShard} {
+		set(a)
+	}
+	a.ResumeFromCheckpoint = out + "/checkpoint-2"
+	_, err := newTrainer(disk, wideGPT2(t, ""), a, trainer.WithTrainData(raggedTexts(51)),
+		trainer.WithEvalData(raggedTexts(13))).Train()
+	require.ErrorContains(t, err, "shard-00004-of-00004.safetensors")
+}
