@@ -15,7 +15,7 @@ import (
 
 // join makes this rank part of the job: see Place.
 func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
-	hook, err := commHook(a.hook, string(a.args.DDPCommHook))
+	hook, err := commHook(a.hook, string(a.args.DDPCommHook), a.args.DDPCommStateOption)
 	if err != nil {
 		return err
 	}
@@ -43,8 +43,15 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	case group == nil: // all ranks see the same data
 		return nil
 	case a.sharding.Strategy != args.NoShard && a.sharing().size > 1:
+		if hook.Lossy() || a.hook != nil {
+			return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
+				"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
+		}
 		err = shardGradients(a, a.sharing().group, units)
 	default:
+		if err := checkStateful(a, hook); err != nil {
+			return err
+		}
 		err = reduceGradients(a, group, ddp.Options{
 			BucketBytes: a.args.DDPBucketCapMB << 20, Hook: hook, Trace: a.trace.buckets(a.rank),
 			RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph,
@@ -64,15 +71,29 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 }
 
 // commHook is what happens to gradients between ranks: the program's own hook, or the one of a name.
-func commHook(own ddp.Hook, name string) (ddp.Hook, error) {
+func commHook(own ddp.Hook, name string, settings map[string]any) (ddp.Hook, error) {
 	if own != nil {
 		return own, nil
 	}
-	h, err := ddp.HookByName(name)
+	h, err := ddp.HookByName(name, settings)
 	if err != nil {
 		return nil, fmt.Errorf("accelerate: ddp_comm_hook: %w", err)
 	}
 	return h, nil
+}
+
+// checkStateful refuses a hook with a state where that cannot be kept.
+func checkStateful(a *Accelerator, hook ddp.Hook) error {
+	_, ok := hook.(ddp.Stateful)
+	switch {
+	case ok && a.scaler != nil:
+		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps gradients from step to step, and the scale of fp16 "+
+			"changes: want bf16 or float32", hook.Name())
+	case ok && a.Data().Size() != a.size:
+		return fmt.Errorf("accelerate: ddp_comm_hook %s keeps a state, which is saved for %d ranks that share the "+
+			"data only, of %d: want a hook without state", hook.Name(), a.Data().Size(), a.size)
+	}
+	return nil
 }
 
 // BeginWindow prepares the exchange for the next window. It is collective: call it on

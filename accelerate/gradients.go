@@ -82,7 +82,8 @@ func (w *whole) norm() float64 { return optim.GradNorm(w.a.ctx, w.a.params) }
 // reduced are the gradients of a rank that has all parameters and sums gradients with the other ranks.
 type reduced struct {
 	*whole
-	ddp *ddp.Reducer
+	ddp  *ddp.Reducer
+	hook ddp.Hook
 }
 
 // reduceGradients makes a's gradients those.
@@ -91,7 +92,7 @@ func reduceGradients(a *Accelerator, g *dist.Group, o ddp.Options) error {
 	if err != nil {
 		return err
 	}
-	r := &reduced{newWhole(a), d}
+	r := &reduced{newWhole(a), d, o.Hook}
 	r.sum.settle(d.Views())
 	a.grads = r
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/accelerate"
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
@@ -294,4 +295,28 @@ func TestOptimizersThatNeedWholeParametersAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "accelerate: optimizer lamb: accelerate_test.byNorm needs whole parameters, and "+
 		"they are "+
 		"sharded: want no fsdp and zero_stage, or an optim.Elementwise")
+}
+
+// Shards of gradients are summed exactly: a model that is sharded takes no communication hook.
+func TestShardingRefusesHooks(t *testing.T) {
+	for _, strategy := range strategies {
+		for what, hook := range map[string]func(a *args.TrainingArguments) []accelerate.Option{
+			"power_sgd": func(a *args.TrainingArguments) []accelerate.Option {
+				a.DDPCommHook = args.CommHookPowerSGD
+				return nil
+			},
+			"bf16": func(*args.TrainingArguments) []accelerate.Option {
+				return []accelerate.Option{accelerate.WithCommHook(ddp.BF16Compress)}
+			},
+		} {
+			a := rankArgs(2)
+			opts := append(hook(a), accelerate.WithLogger(quiet),
+				accelerate.WithSharding(accelerate.Sharding{Strategy: strategy}))
+			err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+				return acc.Place(t.Context(), newNet(acc.Device(), 1), nil)
+			}, opts...)
+			require.EqualError(t, err, fmt.Sprintf("accelerate: ddp_comm_hook %s with a model that is sharded "+
+				"(%s): want no hook, since shards of gradients are summed exactly, or no sharding", what, strategy))
+		}
+	}
 }

@@ -36,6 +36,7 @@ func (a *TrainingArguments) Diff(other *TrainingArguments) []Difference {
 func (a *TrainingArguments) Clone() *TrainingArguments {
 	c := *a
 	c.LRSchedulerKwargs = maps.Clone(a.LRSchedulerKwargs)
+	c.DDPCommStateOption = maps.Clone(a.DDPCommStateOption)
 	c.AcceleratorConfig = maps.Clone(a.AcceleratorConfig)
 	c.ReportTo, c.FSDP = slices.Clone(a.ReportTo), slices.Clone(a.FSDP)
 	c.FSDPTransformerLayerClsToWrap = slices.Clone(a.FSDPTransformerLayerClsToWrap)

@@ -67,15 +67,6 @@ const (
 	OrderFast ReductionOrder = "fast" // whatever is fastest for the engine
 )
 
-// CommHook names what happens to gradients on their way between ranks.
-type CommHook string
-
-// The communication hooks, with HuggingFace accelerate's names.
-const (
-	CommHookNo   CommHook = "no"   // the exact sum, with the same bits on any number of ranks
-	CommHookBF16 CommHook = "bf16" // rounded to bfloat16 for the way
-)
-
 // Offload names where tensors are that the device's memory need not hold between steps.
 type Offload string
 

@@ -212,9 +212,11 @@ type TrainingArguments struct {
 	DDPTimeout int `json:"ddp_timeout" usage:"seconds that a rank waits for the others in a collective call"`
 	// DDPBucketCapMB is the size of a gradient bucket in MiB. 0 is 25.
 	DDPBucketCapMB int `json:"ddp_bucket_cap_mb" usage:"size of a gradient bucket in MiB; 0: 25"`
-	// DDPCommHook is what happens to gradients on their way between ranks. bf16 halves the
-	// bytes and rounds, so that the bits depend on the number of ranks.
-	DDPCommHook CommHook `json:"ddp_comm_hook" resume:"fixed" choices:"no,bf16" usage:"compression of gradients between ranks: no, or bf16 (half the bytes; lossy)"`
+	// DDPCommHook is what happens to gradients on their way between ranks. All but "no" are lossy, and the bits then
+	// depend on the number of ranks.
+	DDPCommHook CommHook `json:"ddp_comm_hook" resume:"fixed" usage:"compression of gradients between ranks: no, or fp16, bf16 (half the bytes), int8 (a quarter), power_sgd (low rank), top_k (the largest); lossy"`
+	// DDPCommStateOption holds the communication hook's own settings, named as in accelerate's comm_state_option.
+	DDPCommStateOption map[string]any `json:"ddp_comm_state_option" resume:"fixed" usage:"the communication hook's own settings, a JSON object (power_sgd: matrix_approximation_rank, start_powerSGD_iter, min_compression_rate, use_error_feedback, warm_start, random_seed; int8: block_size; top_k: density, use_error_feedback)"`
 	// DDPBroadcastBuffers keeps buffers, such as batch norm's running statistics, the same on
 	// all ranks: they follow the micro-batches of all ranks, in order. Without it those of each
 	// rank follow its own, and rank 0's are saved. All start with rank 0's in both cases.

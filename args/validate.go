@@ -98,6 +98,10 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 		_, want := parseOptimArgs(a.Optim, a.OptimArgs)
 		c.Require(want == "", "optim_args", a.OptimArgs, want)
 	}
+	if c.OK("ddp_comm_hook") {
+		want := a.commHookFault()
+		c.Require(want == "", "ddp_comm_state_option", a.DDPCommStateOption, want)
+	}
 }
 
 func (a *TrainingArguments) checkSchedule(c *Checker) {

@@ -240,6 +240,9 @@ func (r *run) restore(ck *checkpoint.Checkpoint) error {
 	if err := r.restoreOptimizer(ck, opt); err != nil {
 		return err
 	}
+	if err := r.restoreHook(ck); err != nil {
+		return err
+	}
 	if err := r.callbacks.ImportStates(saved.StatefulCallbacks, &r.control); err != nil {
 		return err
 	}

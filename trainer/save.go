@@ -75,11 +75,15 @@ func (r *run) save(ctx context.Context) error {
 	if s := t.state.BestGlobalStep; s != nil && r.saved[*s] {
 		t.state.BestModelCheckpoint = new(fmt.Sprintf("checkpoint-%d", *s))
 	}
+	hook, err := r.hookParts(ctx)
+	if err != nil {
+		return err
+	}
 	if !t.acc.IsMain() && t.acc.Shards() == nil {
 		r.savedAt = t.state.GlobalStep
 		return t.fire(callbacks.Save)
 	}
-	info, err := r.write(ctx)
+	info, err := r.write(ctx, hook)
 	if err != nil {
 		return fmt.Errorf("trainer: %w", err)
 	}
@@ -94,8 +98,8 @@ func (r *run) save(ctx context.Context) error {
 	return t.callbacks.Fire(callbacks.Save, e)
 }
 
-// write writes a checkpoint. Of a sharded model it is collective.
-func (r *run) write(ctx context.Context) (info checkpoint.Info, err error) {
+// write writes a checkpoint, with the files of hook. Of a sharded model it is collective.
+func (r *run) write(ctx context.Context, hook []checkpoint.Part) (info checkpoint.Info, err error) {
 	if r.inPieces() {
 		return r.writePieces(ctx)
 	}
@@ -103,6 +107,7 @@ func (r *run) write(ctx context.Context) (info checkpoint.Info, err error) {
 	if err != nil {
 		return info, err
 	}
+	parts = append(parts, hook...)
 	if !r.acc.IsMain() {
 		return info, r.attend(parts)
 	}

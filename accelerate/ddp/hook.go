@@ -4,7 +4,6 @@ package ddp
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -17,8 +16,15 @@ type Bucket struct {
 	Grads  *tensor.Tensor // a vector of all gradients, on the device where they are; there is padding between them
 	Layout uint64         // hash of what lies where; calls should carry it, so that ranks compare it
 	Ctx    *tensor.Ctx    // of the rank: ops of the hook belong there, since Grads holds what its kernels so far leave
+	Parts  []Part         // the gradients one by one, in their order in Grads
 
 	host []byte // the group's memory for the bucket: where Grads lies, or is staged
+}
+
+// Part is one parameter's gradient in a bucket. The memory is that of Bucket.Grads.
+type Part struct {
+	Name  string         // of the parameter
+	Grads *tensor.Tensor // in the parameter's shape
 }
 
 // Buffer is the bucket as an operand of the group's calls. They wait until Grads is ready, wherever it lies.
@@ -42,23 +48,14 @@ type Hook interface {
 // AllReduce is the default hook: the sum by the group's specified tree.
 var AllReduce Hook = allReduce{}
 
-// BF16Compress sends float32 gradients as bfloat16, in half the bytes: each rank rounds its
-// sum, the group adds in float32 and rounds once more. It is lossy: a relative error of up to
-// 2⁻⁸ for each rounding, and bits that depend on the number of ranks. Buckets of other dtypes
-// are summed as they are.
-var BF16Compress Hook = bf16Compress{}
-
-// HookByName returns the built-in hook of a name: "no" (AllReduce) or "bf16". It is for package accelerate; programs
-// set the argument ddp_comm_hook.
-func HookByName(name string) (Hook, error) {
-	switch name {
-	case "no":
-		return AllReduce, nil
-	case "bf16":
-		return BF16Compress, nil
-	}
-	return nil, fmt.Errorf("ddp: unknown communication hook %q: want no or bf16", name)
-}
+// BF16Compress and FP16Compress send float32 gradients as bfloat16 or float16, in half the bytes: each rank rounds its
+// sum, the group adds in float32 and rounds once more. They are lossy: a relative error of up to 2⁻⁸ (2⁻¹¹ for float16)
+// for each rounding, and bits that depend on the number of ranks. Sums beyond 65504 overflow in float16. Buckets of
+// other dtypes are summed as they are.
+var (
+	BF16Compress Hook = castCompress{"bf16", tensor.BFloat16}
+	FP16Compress Hook = castCompress{"fp16", tensor.Float16}
+)
 
 type allReduce struct{}
 
@@ -70,23 +67,27 @@ func (allReduce) Begin(g *dist.Group, b Bucket) func(context.Context) error {
 	return g.AllReduce(b.Buffer(), dist.Sum, dist.Label(b.Label), dist.Layout(b.Layout)).Wait
 }
 
-type bf16Compress struct{}
+type castCompress struct {
+	name string
+	half tensor.DType
+}
 
-func (bf16Compress) Name() string { return "bf16" }
+func (h castCompress) Name() string { return h.name }
 
-func (bf16Compress) Lossy() bool { return true }
+func (castCompress) Lossy() bool { return true }
 
 // Begin rounds into the first half of the bucket, where it lies.
-func (bf16Compress) Begin(g *dist.Group, b Bucket) func(context.Context) error {
+func (h castCompress) Begin(g *dist.Group, b Bucket) func(context.Context) error {
 	n := b.Grads.Numel()
 	if b.Grads.DType() != tensor.Float32 || n == 0 {
 		return AllReduce.Begin(g, b)
 	}
-	half := tensor.Slice(b.Ctx, b.Grads.Bits(tensor.BFloat16), 0, 0, n)
+	half := tensor.Slice(b.Ctx, b.Grads.Bits(h.half), 0, 0, n)
 	compress(b.Ctx, half, b.Grads)
-	h := g.AllReduce(dist.OfTensor(b.Ctx, half).Via(b.host[:2*n]), dist.Sum, dist.Label(b.Label), dist.Layout(b.Layout))
+	sum := g.AllReduce(dist.OfTensor(b.Ctx, half).Via(b.host[:2*n]), dist.Sum, dist.Label(b.Label),
+		dist.Layout(b.Layout))
 	return func(ctx context.Context) error {
-		if err := h.Wait(ctx); err != nil {
+		if err := sum.Wait(ctx); err != nil {
 			return err
 		}
 		return tensor.Try(func() { expand(b.Ctx, b.Grads, half) })

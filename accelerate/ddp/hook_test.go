@@ -18,15 +18,22 @@ import (
 )
 
 func TestHookByName(t *testing.T) {
-	for name, want := range map[string]Hook{"no": AllReduce, "bf16": BF16Compress} {
-		h, err := HookByName(name)
+	for name, want := range map[string]Hook{"no": AllReduce, "bf16": BF16Compress, "fp16": FP16Compress} {
+		h, err := HookByName(name, nil)
 		require.NoError(t, err)
 		require.Equal(t, want, h)
 		require.Equal(t, name, h.Name())
 		require.Equal(t, name != "no", h.Lossy())
 	}
-	_, err := HookByName("fp8")
-	require.EqualError(t, err, `ddp: unknown communication hook "fp8": want no or bf16`)
+	_, err := HookByName("fp8", nil)
+	require.EqualError(t, err,
+		`ddp: unknown communication hook "fp8": want one of bf16, fp16, int8, no, power_sgd, top_k`)
+	h, err := HookByName("power_sgd", map[string]any{"matrix_approximation_rank": 4})
+	require.NoError(t, err)
+	require.Equal(t, 4, h.(*powerSGD).Rank)
+	require.Equal(t, int64(1000), h.(*powerSGD).StartIter, "the others have their defaults")
+	_, err = HookByName("power_sgd", map[string]any{"rank": 4})
+	require.ErrorContains(t, err, `settings of the communication hook power_sgd: json: unknown field "rank"`)
 }
 
 // Compression works where the numbers lie, in pieces of any number.

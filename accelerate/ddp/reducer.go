@@ -189,7 +189,16 @@ func (r *Reducer) announce(i int) {
 // send begins the exchange of a bucket.
 func (r *Reducer) send(n int) {
 	b := r.buckets[n]
-	b.wait = r.hook.Begin(r.group, Bucket{n, b.label, b.flat, b.layout, r.c, r.bytes(b)})
+	b.wait = r.hook.Begin(r.group, Bucket{n, b.label, b.flat, b.layout, r.c, r.parts(b), r.bytes(b)})
+}
+
+// parts are a bucket's gradients one by one.
+func (r *Reducer) parts(b *bucket) []Part {
+	list := make([]Part, len(b.params))
+	for n, i := range b.params {
+		list[n] = Part{r.params[i].Name, r.views[i]}
+	}
+	return list
 }
 
 // Finish announces all gradients that were not, waits until every bucket is summed, and

@@ -49,7 +49,7 @@ func work(text string, in io.Reader, out io.Writer) error {
 	case "goroutines":
 		a.NumReplicas, ranks = s.Ranks, s.Ranks
 	}
-	hook, err := ddp.HookByName(s.Hook)
+	hook, err := ddp.HookByName(s.Hook, nil)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/accelerate/ddp"
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+)
+
+// The values of the argument ddp_comm_hook are the hooks that there are, and what ddp_comm_state_option may hold is
+// what they read.
+func TestCommHooksHaveRows(t *testing.T) {
+	var names []string
+	for name, settings := range args.CommHookSettings() {
+		names = append(names, string(name))
+		own := map[string]any{}
+		for _, key := range settings {
+			own[key] = nil
+		}
+		_, err := ddp.HookByName(string(name), own)
+		require.NoError(t, err)
+	}
+	require.ElementsMatch(t, ddp.HookNames(), names)
+}
+
+// What compression still owes to the gradients is in a checkpoint: a resumed run ends with the bits of an uninterrupted
+// one. On other ranks it goes on with what all of them owe.
+func TestResumeUnderCompression(t *testing.T) {
+	exact := trainOnRanks(t, 2)
+	for _, k := range []struct {
+		hook    args.CommHook
+		options map[string]any
+		state   bool
+	}{
+		{args.CommHookPowerSGD, map[string]any{"start_powerSGD_iter": 2, "min_compression_rate": 1}, true},
+		{args.CommHookTopK, map[string]any{"density": 0.1}, true},
+		{args.CommHookInt8, nil, false},
+	} {
+		t.Run(string(k.hook), func(t *testing.T) {
+			t.Parallel()
+			set := func(a *args.TrainingArguments) { a.DDPCommHook, a.DDPCommStateOption = k.hook, k.options }
+			whole := trainOnRanks(t, 2, set)
+			require.NotEqual(t, exact.weights, whole.weights, "it is lossy")
+			for _, step := range []int64{2, 4} {
+				fork := whole.disk.CrashClone(nil)
+				again := trainOnRanksFrom(t, fork, 2, set, resumeFrom(step))
+				require.Equal(t, whole.weights, again.weights, "from step %d", step)
+				names := []string{"comm_hook.json", "comm_hook.safetensors"}
+				for _, name := range names {
+					path := checkpointPath(8) + "/" + name
+					a, err := vfs.ReadFile(whole.disk, path, 1<<20)
+					require.Equal(t, k.state, err == nil, "%v", err)
+					b, err := vfs.ReadFile(fork, path, 1<<20)
+					require.Equal(t, k.state, err == nil, "%v", err)
+					require.Equal(t, a, b)
+				}
+			}
+			trainOnRanksFrom(t, whole.disk.CrashClone(nil), 4, set, resumeFrom(4))
+		})
+	}
+}
