@@ -43,7 +43,7 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	case group == nil: // all ranks see the same data
 		return nil
 	case a.sharding.Strategy != args.NoShard && a.sharing().size > 1:
-		if hook.Lossy() || a.hook != nil {
+		if hook.Lossy() || hook.Name() != string(args.CommHookNo) {
 			return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
 				"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
 		}
