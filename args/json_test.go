@@ -51,9 +51,8 @@ func unusual() *args.TrainingArguments {
 	return a
 }
 
-// Only save_strategy, fp16, fp16_full_eval and zero_stage are as by default: load_best_model_at_end, bf16,
-// bf16_full_eval and ddp_comm_hook want
-// it so.
+// Only save_strategy, fp16, fp16_full_eval, zero_stage and those of local SGD are as by default:
+// load_best_model_at_end, bf16, bf16_full_eval and ddp_comm_hook want it so.
 func TestUnusualDiffersEverywhere(t *testing.T) {
 	require.NoError(t, unusual().Validate())
 	differs := map[string]bool{}
@@ -64,7 +63,7 @@ func TestUnusualDiffersEverywhere(t *testing.T) {
 	typ := reflect.TypeFor[args.TrainingArguments]()
 	for f := range typ.Fields() {
 		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval" &&
-			f.Name != "ZeroStage",
+			f.Name != "ZeroStage" && f.Name != "LocalSGDSteps" && f.Name != "StartLocalSGDIter",
 			differs[f.Tag.Get("json")], f.Name)
 	}
 }
