@@ -38,6 +38,15 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 		a.log.Warn("gradients are not summed exactly: results depend on the number of ranks", "ddp_comm_hook",
 			hook.Name())
 	}
+	if a.args.LocalSGDSteps > 0 {
+		if err := checkLocal(a, hook); err != nil {
+			return err
+		}
+		if a.IsMain() {
+			a.log.Warn("ranks step on their own and average their parameters: results depend on the number of ranks",
+				"local_sgd_steps", a.args.LocalSGDSteps, "start_local_sgd_iter", a.args.StartLocalSGDIter)
+		}
+	}
 	group := a.Data().group
 	switch {
 	case group == nil: // all ranks see the same data
@@ -48,6 +57,9 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 				"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
 		}
 		err = shardGradients(a, a.sharing().group, units)
+	case startsLocal(a, 0):
+		stepAlone(a, 0)
+		return nil
 	default:
 		if err := checkStateful(a, hook); err != nil {
 			return err
@@ -82,6 +94,19 @@ func commHook(own ddp.Hook, name string, settings map[string]any) (ddp.Hook, err
 	return h, nil
 }
 
+// checkLocal refuses what local SGD does not go with.
+func checkLocal(a *Accelerator, hook ddp.Hook) error {
+	switch {
+	case a.sharding.Strategy != args.NoShard:
+		return fmt.Errorf("accelerate: local_sgd_steps %d with a model that is sharded (%s): want 0, since a rank "+
+			"steps with its shard only, or no sharding", a.args.LocalSGDSteps, a.sharding.Strategy)
+	case hook.Lossy() || a.hook != nil:
+		return fmt.Errorf("accelerate: local_sgd_steps %d with ddp_comm_hook %s: want no hook, since ranks that step "+
+			"on their own exchange no gradients, or 0", a.args.LocalSGDSteps, hook.Name())
+	}
+	return nil
+}
+
 // checkStateful refuses a hook with a state where that cannot be kept.
 func checkStateful(a *Accelerator, hook ddp.Hook) error {
 	_, ok := hook.(ddp.Stateful)
@@ -102,6 +127,9 @@ func (a *Accelerator) BeginWindow(ctx context.Context) error {
 	r, ok := a.grads.(*reduced)
 	if !ok {
 		return nil
+	}
+	if startsLocal(a, r.steps) {
+		return leaveExchange(ctx, a, r)
 	}
 	return r.rebuild(ctx)
 }

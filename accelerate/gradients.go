@@ -82,8 +82,9 @@ func (w *whole) norm() float64 { return optim.GradNorm(w.a.ctx, w.a.params) }
 // reduced are the gradients of a rank that has all parameters and sums gradients with the other ranks.
 type reduced struct {
 	*whole
-	ddp  *ddp.Reducer
-	hook ddp.Hook
+	ddp   *ddp.Reducer
+	hook  ddp.Hook
+	steps int64 // of the job so far
 }
 
 // reduceGradients makes a's gradients those.
@@ -92,7 +93,7 @@ func reduceGradients(a *Accelerator, g *dist.Group, o ddp.Options) error {
 	if err != nil {
 		return err
 	}
-	r := &reduced{newWhole(a), d, o.Hook}
+	r := &reduced{newWhole(a), d, o.Hook, 0}
 	r.sum.settle(d.Views())
 	a.grads = r
 	return nil
@@ -109,6 +110,7 @@ func (r *reduced) finish(ctx context.Context) error {
 	if err := r.whole.finish(ctx); err != nil {
 		return err
 	}
+	r.steps++
 	return r.ddp.Finish(ctx)
 }
 

@@ -46,8 +46,8 @@ func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 
 // RunWindow runs the forward and backward passes of one optimizer step. Loss is called for each of this rank's
 // micro-batches in a memory scope of its own. Gradients are added in the tree of docs/numerics.md and exchanged only
-// during the last pass. Afterwards the gradients of the parameters are those of the mean over all terms of all ranks;
-// gradients of earlier windows are discarded.
+// during the last pass. Afterwards the gradients of the parameters are those of the mean over all terms of all ranks
+// (with local_sgd_steps over those of this rank); gradients of earlier windows are discarded.
 //
 // A rank passes at most as many batches as Layout has accumulation steps. With fewer, or none, its missing gradients
 // are left out of the sum, so that ranks may run out of data at different times (see Join). It is collective; if one
@@ -83,8 +83,11 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 			expected += b.Count
 		}
 	}
-	if expected, err = a.Data().SumCounts(ctx, expected); err != nil {
-		return WindowLoss{}, err
+	_, onOwn := a.grads.(*alone)
+	if !onOwn {
+		if expected, err = a.Data().SumCounts(ctx, expected); err != nil {
+			return WindowLoss{}, err
+		}
 	}
 	shared := newWindowFigures(int(layout.Leaves()), p.Figures)
 	losses := tensor.Zeros(a.ctx.NoGrad(), tensor.Float64, len(batches))
@@ -119,15 +122,19 @@ func (p Pass) run(ctx context.Context, a *Accelerator, batches []*data.Batch) (W
 			return WindowLoss{}, &MicroBatchError{Rank: a.rank, Leaf: layout.Leaf(i), Err: err}
 		}
 	}
+	counted := shared.total().Count
 	if err := a.Data().SumFloats(ctx, shared.all, "losses of a step"); err != nil {
 		return WindowLoss{}, err
 	}
 	copy(p.Figures, shared.figures())
 	w := shared.total()
-	if w.Count != expected && w.Count > 0 { // a loss function that counts in its own way
+	if !onOwn {
+		counted = w.Count
+	}
+	if counted != expected && counted > 0 { // a loss function that counts in its own way
 		for _, p := range a.Trained() {
 			if g := p.Grad(); g != nil {
-				tensor.ScaleInto(a.ctx.NoGrad(), g, float64(max(expected, 1))/float64(w.Count))
+				tensor.ScaleInto(a.ctx.NoGrad(), g, float64(max(expected, 1))/float64(counted))
 			}
 		}
 	}

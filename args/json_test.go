@@ -54,7 +54,7 @@ func unusual() *args.TrainingArguments {
 	return a
 }
 
-// Only save_strategy, fp16, fp16_full_eval, zero_stage and fsdp_min_num_params are as by default:
+// Only save_strategy, fp16, fp16_full_eval, zero_stage, fsdp_min_num_params and those of local SGD are as by default:
 // load_best_model_at_end, bf16, bf16_full_eval, ddp_comm_hook and fsdp_transformer_layer_cls_to_wrap want it so.
 func TestUnusualDiffersEverywhere(t *testing.T) {
 	require.NoError(t, unusual().Validate())
@@ -66,7 +66,8 @@ func TestUnusualDiffersEverywhere(t *testing.T) {
 	typ := reflect.TypeFor[args.TrainingArguments]()
 	for f := range typ.Fields() {
 		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval" &&
-			f.Name != "ZeroStage" && f.Name != "FSDPMinNumParams",
+			f.Name != "ZeroStage" && f.Name != "FSDPMinNumParams" && f.Name != "LocalSGDSteps" &&
+			f.Name != "StartLocalSGDIter",
 			differs[f.Tag.Get("json")], f.Name)
 	}
 }

@@ -108,4 +108,5 @@ func (a *TrainingArguments) checkSharding(c *Checker) {
 	c.Require(s == NoShard || a.ZeroStage == 0, "zero_stage", a.ZeroStage, "0, or no fsdp: they name two strategies")
 	c.Require(a.DDPCommHook == CommHookNo, "ddp_comm_hook", a.DDPCommHook,
 		"no: the gradients of a sharded model are summed exactly")
+	c.Require(a.LocalSGDSteps == 0, "local_sgd_steps", a.LocalSGDSteps, "0: a rank steps with its shard only")
 }

@@ -217,6 +217,11 @@ type TrainingArguments struct {
 	DDPCommHook CommHook `json:"ddp_comm_hook" resume:"fixed" usage:"compression of gradients between ranks: no, or fp16, bf16 (half the bytes), int8 (a quarter), power_sgd (low rank), top_k (the largest); lossy"`
 	// DDPCommStateOption holds the communication hook's own settings, named as in accelerate's comm_state_option.
 	DDPCommStateOption map[string]any `json:"ddp_comm_state_option" resume:"fixed" usage:"the communication hook's own settings, a JSON object (power_sgd: matrix_approximation_rank, start_powerSGD_iter, min_compression_rate, use_error_feedback, warm_start, random_seed; int8: block_size; top_k: density, use_error_feedback)"`
+	// LocalSGDSteps makes ranks step on their own and average their parameters after every so many steps (local SGD).
+	// 0 exchanges the gradients of every step. The bits then depend on the number of ranks.
+	LocalSGDSteps int `json:"local_sgd_steps" resume:"fixed" usage:"ranks step on their own and average their parameters after every so many steps (local SGD); lossy; 0: they exchange the gradients of every step"`
+	// StartLocalSGDIter is the number of steps at first whose gradients are exchanged (post-local SGD).
+	StartLocalSGDIter int `json:"start_local_sgd_iter" resume:"fixed" usage:"with local_sgd_steps, the number of steps at first whose gradients are exchanged all the same (post-local SGD)"`
 	// DDPBroadcastBuffers keeps buffers, such as batch norm's running statistics, the same on
 	// all ranks: they follow the micro-batches of all ranks, in order. Without it those of each
 	// rank follow its own, and rank 0's are saved. All start with rank 0's in both cases.

@@ -102,6 +102,7 @@ func (a *TrainingArguments) checkOptimizer(c *Checker) {
 		want := a.commHookFault()
 		c.Require(want == "", "ddp_comm_state_option", a.DDPCommStateOption, want)
 	}
+	a.checkLocalSGD(c)
 }
 
 func (a *TrainingArguments) checkSchedule(c *Checker) {

@@ -64,3 +64,22 @@ func TestResumeUnderCompression(t *testing.T) {
 		})
 	}
 }
+
+// Ranks that step on their own have one state at a checkpoint: a resumed run ends with the bits of an uninterrupted
+// one, wherever the checkpoint lies between two averages. The last window of an epoch does not reach every rank.
+func TestResumeUnderLocalSGD(t *testing.T) {
+	exact := trainOnRanks(t, 2)
+	for _, start := range []int{0, 3} {
+		set := func(a *args.TrainingArguments) { a.LocalSGDSteps, a.StartLocalSGDIter = 3, start }
+		whole := trainOnRanks(t, 2, set)
+		require.NotEqual(t, exact.weights, whole.weights, "it is lossy")
+		for _, step := range []int64{2, 4, 6} {
+			again := trainOnRanksFrom(t, whole.disk.CrashClone(nil), 2, set, resumeFrom(step))
+			require.Equal(t, whole.weights, again.weights, "start %d, from step %d", start, step)
+		}
+		trainOnRanksFrom(t, whole.disk.CrashClone(nil), 4, set, resumeFrom(4))
+	}
+	one := trainOnRanks(t, 1)
+	set := func(a *args.TrainingArguments) { a.LocalSGDSteps = 3 }
+	require.Equal(t, one.weights, trainOnRanks(t, 1, set).weights, "one rank has nobody to average with")
+}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/accelerate/profile"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
@@ -172,6 +173,9 @@ func (t *Trainer) begin(ctx context.Context) (r *run, err error) {
 			return nil, fmt.Errorf("trainer: resume from %s: %w", ck.Path, err)
 		}
 		r.checkpoint = ck.Path
+		if err := accelerate.SetSteps(r.ctx, r.acc, t.state.GlobalStep); err != nil {
+			return nil, err
+		}
 	}
 	r.savedAt = t.state.GlobalStep
 	t.trained = true

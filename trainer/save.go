@@ -75,6 +75,9 @@ func (r *run) save(ctx context.Context) error {
 	if s := t.state.BestGlobalStep; s != nil && r.saved[*s] {
 		t.state.BestModelCheckpoint = new(fmt.Sprintf("checkpoint-%d", *s))
 	}
+	if err := accelerate.AverageState(ctx, r.acc); err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
 	hook, err := r.hookParts(ctx)
 	if err != nil {
 		return err

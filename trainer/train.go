@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -207,6 +208,9 @@ func (r *run) act(ctx context.Context) error {
 	}
 	if c.ShouldEvaluate {
 		end := r.prof.Region("evaluate")
+		if err := accelerate.AverageParameters(r.ctx, r.acc); err != nil {
+			return fmt.Errorf("trainer: %w", err)
+		}
 		if err := r.evaluate(ctx); err != nil {
 			return err
 		}
@@ -276,6 +280,9 @@ func causeOf(ctx context.Context) error {
 // end writes the final record, loads the best model if asked to, and fires the last
 // event.
 func (r *run) end(interrupted bool) error {
+	if err := accelerate.AverageParameters(r.ctx, r.acc); err != nil {
+		return fmt.Errorf("trainer: %w", err)
+	}
 	r.memoryUsed = r.memoryMetrics()
 	if err := r.record(r.finalRecord()); err != nil {
 		return err

@@ -125,6 +125,12 @@ var examples = map[string]func(t *testing.T, program string, r result){
 			"the search for a batch size that fits")
 		require.Contains(t, r.stderr, `report_to is "wandb" (flag --report_to); want none, all`)
 	},
+	"compression": func(t *testing.T, _ string, r result) {
+		require.Regexp(t, `(?m)^no compression: eval_loss 0\.01\d; same bits as without: true$`, r.stdout)
+		for _, how := range []string{"bf16", "int8", "power_sgd", "top_k", "local SGD", "post-local SGD"} {
+			require.Regexp(t, `(?m)^`+how+`: eval_loss 0\.0\d\d; same bits as without: false$`, r.stdout)
+		}
+	},
 	"custom_callback": func(t *testing.T, _ string, r result) {
 		r.requireLearned(t, 0)
 		require.Regexp(t, `(?m)^epoch  1: worst step [1-9]`, r.stdout)

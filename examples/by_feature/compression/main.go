@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Compression trains one model on two ranks that send each other fewer bytes: under each communication hook, and with
+// local SGD, whose ranks average their parameters every four steps. All of this is
+// lossy: it prints the loss of an evaluation at the end, and whether the weights are those without it.
+package main
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/models/mlp"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+func main() {
+	var exact *mlp.Model
+	for _, run := range []struct {
+		what string
+		set  func(a *args.TrainingArguments)
+	}{
+		{"no compression", func(*args.TrainingArguments) {}},
+		{"bf16", func(a *args.TrainingArguments) { a.DDPCommHook = args.CommHookBF16 }},
+		{"int8", func(a *args.TrainingArguments) { a.DDPCommHook = args.CommHookInt8 }},
+		{"power_sgd", func(a *args.TrainingArguments) {
+			a.DDPCommHook = args.CommHookPowerSGD
+			a.DDPCommStateOption = map[string]any{"matrix_approximation_rank": 2, "start_powerSGD_iter": 10}
+		}},
+		{"top_k", func(a *args.TrainingArguments) {
+			a.DDPCommHook = args.CommHookTopK
+			a.DDPCommStateOption = map[string]any{"density": 0.05}
+		}},
+		{"local SGD", func(a *args.TrainingArguments) { a.LocalSGDSteps = 4 }},
+		{"post-local SGD", func(a *args.TrainingArguments) { a.LocalSGDSteps, a.StartLocalSGDIter = 4, 20 }},
+	} {
+		model := line.Wide()
+		a := args.Default("out/compression")
+		a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.003, 20, args.StrategyNo
+		a.PerDeviceTrainBatchSize, a.NumReplicas = 4, 2
+		run.set(a)
+		t := trainer.New(model, a, trainer.WithTrainData(line.Train()), trainer.WithEvalData(line.Eval()))
+		if _, err := t.Train(); err != nil {
+			log.Fatal(err)
+		}
+		metrics, err := t.Evaluate()
+		if err != nil {
+			log.Fatal(err)
+		}
+		if exact == nil {
+			exact = model
+		}
+		fmt.Printf("%s: eval_loss %.3f; same bits as without: %t\n", run.what, metrics["eval_loss"],
+			line.SameBits(model, exact))
+	}
+}
