@@ -25,8 +25,6 @@ import (
 	"github.com/lockstep-ml/lockstep/tests/internal/clmtest"
 )
 
-const root = "../.."
-
 // patience is when a test gives up.
 const patience = 90 * time.Second
 
