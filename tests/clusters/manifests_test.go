@@ -180,7 +180,9 @@ func TestSchemasBite(t *testing.T) {
 		"Job.spec.completions: 2 is a string, want integer": func(j map[string]any) {
 			j["spec"].(map[string]any)["completions"] = "2"
 		},
-		"Job.spec: template is missing":                  func(j map[string]any) { delete(j["spec"].(map[string]any), "template") },
+		"Job.spec: template is missing": func(j map[string]any) {
+			delete(j["spec"].(map[string]any), "template")
+		},
 		"Job.apiVersion: batch/v2 is none of [batch/v1]": func(j map[string]any) { j["apiVersion"] = "batch/v2" },
 		"Job.metadata: a list, want object":              func(j map[string]any) { j["metadata"] = []any{} },
 	} {
