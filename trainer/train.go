@@ -263,10 +263,12 @@ func (r *run) interrupt(ctx context.Context) error {
 		r.control.StopReason.Detail = strings.TrimPrefix(cause.Error(), "trainer: ")
 	}
 	err := fmt.Errorf("%w after step %d: %w", ErrInterrupted, r.state.GlobalStep, cause)
-	if r.args.SaveOnInterrupt && r.savedAt != r.state.GlobalStep {
-		return errors.Join(err, r.save(context.WithoutCancel(ctx)))
+	if !r.args.SaveOnInterrupt || r.savedAt == r.state.GlobalStep {
+		return err
 	}
-	return err
+	err = errors.Join(err, r.save(context.WithoutCancel(ctx)))
+	// mpirun and srun kill all ranks when the first has failed: none leaves while another is saving.
+	return errors.Join(err, r.acc.Barrier(r.ctx))
 }
 
 // causeOf is the reason why ctx ended, or an error that says that another rank's did.

@@ -64,7 +64,7 @@ type Environment struct {
 	// JobID is what the launcher calls the job, the same on all ranks; it may be empty.
 	JobID string `json:"job_id"`
 	// RestartCount is how often the launcher has started the job again (torchrun's
-	// TORCHELASTIC_RESTART_COUNT); MaxRestarts is how often it may.
+	// TORCHELASTIC_RESTART_COUNT, Slurm's SLURM_RESTART_COUNT); MaxRestarts is how often it may.
 	RestartCount int `json:"restart_count"`
 	MaxRestarts  int `json:"max_restarts"`
 	// Findings says where every value came from, in the order of the fields.

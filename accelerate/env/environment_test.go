@@ -331,6 +331,19 @@ func TestDetectRefuses(t *testing.T) {
 	}
 }
 
+// A job that Slurm has put back into its queue is the same job, started again.
+func TestSlurmRequeue(t *testing.T) {
+	first, err := Detect(Map(slurmTask))
+	require.NoError(t, err)
+	require.Zero(t, first.RestartCount)
+	variables := with(slurmTask, vars{"SLURM_RESTART_COUNT": "2"})
+	again, err := Detect(Map(variables))
+	require.NoError(t, err)
+	require.Equal(t, 2, again.RestartCount)
+	require.Equal(t, first.JobID, again.JobID)
+	requireExplained(t, again, variables)
+}
+
 func TestString(t *testing.T) {
 	e, err := Detect(Map(slurmTask))
 	require.NoError(t, err)

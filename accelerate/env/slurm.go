@@ -37,6 +37,7 @@ func readSlurm(r *reader) {
 	r.slurmTasksHere()
 	r.hosts()
 	r.slurmJob()
+	r.number(fieldRestartCount, &r.e.RestartCount, "SLURM_RESTART_COUNT") // how often the job was requeued
 	r.slurmMaster()
 	r.master("want SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, or set it to the host of rank 0")
 }

@@ -138,3 +138,26 @@ func requireResumes(t *testing.T, out string) {
 	require.Contains(t, p.stderr.String(), fmt.Sprintf("] step %d ", step+1))
 	require.True(t, strings.HasSuffix(latest(t, out).Path, fmt.Sprintf("checkpoint-%d", end)))
 }
+
+// TestInterruptedRanksWaitForTheSave signals ranks as srun and mpirun do, all at once. Those kill every rank when the
+// first has failed, so none may end before the checkpoint is complete.
+func TestInterruptedRanksWaitForTheSave(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	ranks := startRanks(t, 2, func(int) (argv, env []string) {
+		return tiny(out, "--max_steps", "1000000", "--eval_strategy", "no", "--save_steps", "1000000", "--n_layer", "2",
+			"--n_embd", "512"), nil
+	})
+	ranks[0].awaitPrinted("step 1 ")
+	for _, p := range ranks {
+		p.signal(syscall.SIGTERM)
+	}
+	<-ranks[1].ended
+	_, err := os.Stat(filepath.Join(out, "LATEST"))
+	require.NoError(t, err, "rank 1 ended while rank 0 was saving")
+	for _, p := range ranks {
+		p.wait()
+		require.Equal(t, 130, p.code(), "%s", p.stderr)
+	}
+	require.NotNil(t, latest(t, out))
+}
