@@ -47,8 +47,8 @@ type Accelerator struct {
 	noSync int  // nested calls of NoSync
 
 	sharding Sharding
-	leaves   int  // M
-	placed   bool // Place is done, and Prepare is not
+	layout   samplers.Layout // of the training stream, as of Place
+	placed   bool            // Place is done, and Prepare is not
 
 	hook  ddp.Hook // nil: what ddp_comm_hook says
 	own   precisions
@@ -82,7 +82,7 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return acc, acc.arrange()
+	return acc, find(acc)
 }
 
 // create is New for a rank whose number may yet change. on are the devices without WithDevices. local is its number
@@ -90,7 +90,7 @@ func New(a *args.TrainingArguments, opts ...Option) (*Accelerator, error) {
 func create(a *args.TrainingArguments, on devices, opts []Option, local int) (*Accelerator, error) {
 	acc := &Accelerator{devices: on, Ranks: Ranks{Peers: Peers{size: 1}, args: a, log: slog.Default(),
 		kernels: kernels.Active().String()}, sharding: Sharding{Strategy: a.ShardStrategy(),
-		Gather: !a.FSDPShareParameters}}
+		Gather: !a.FSDPShareParameters, Replicas: a.DPReplicateSize, Hybrid: a.Hybrid()}}
 	for _, o := range opts {
 		o(acc)
 	}
@@ -122,11 +122,15 @@ func (a *Accelerator) Layout() (samplers.Layout, error) {
 	if err != nil {
 		return samplers.Layout{}, err
 	}
-	return samplers.Layout{
+	layout := samplers.Layout{
 		BatchSize: a.args.PerDeviceTrainBatchSize, DropLast: a.args.DataloaderDropLast,
 		AccumulationSteps: gas, WorldSize: peers.Size(), Rank: peers.Rank(),
 		Interleaved: a.sharding.interleaved(peers.Size()),
-	}, nil
+	}
+	if layout.Interleaved {
+		layout.Replicas = a.twins().size
+	}
+	return layout, nil
 }
 
 // Prepare prepares a model and its optimizer for training. Nothing is wrapped: the caller keeps
@@ -187,7 +191,7 @@ func (a *Accelerator) Place(ctx context.Context, model nn.Module, units []nn.Mod
 	if err != nil {
 		return err
 	}
-	a.leaves = int(layout.Leaves())
+	a.layout = layout
 	a.stats = newStatistics(a.ctx.NoGrad(), a.tree)
 	a.grads = newWhole(a)
 	if err := offloadParams(a); err != nil {
@@ -420,7 +424,7 @@ func (a *Accelerator) Step() {
 // GradientSets is the largest number of gradients of a parameter that exist at the same time: that of the current
 // micro-batch and the sums of earlier ones that wait in the tree.
 func (a *Accelerator) GradientSets() int {
-	return bits.Len(uint(max(1, leaves.Groups(a.leaves, a.args.DeterministicRanks)/a.Data().Size())))
+	return bits.Len(uint(max(1, leaves.Groups(int(a.layout.Leaves()), a.args.DeterministicRanks)/a.Data().Size())))
 }
 
 // ZeroGrad discards all gradients and batch statistics and prepares the next window. On one rank it also frees the

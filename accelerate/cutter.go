@@ -46,6 +46,14 @@ func (c cut) own(k int64) (begin, end int64) {
 	return begin, begin + size
 }
 
+// round is the first sample of those that interleaved ranks compute at a time as their micro-batch k.
+func (c cut) round(k int64) int64 {
+	if c.rule != nil {
+		return k * c.rule.Block()
+	}
+	return int64(c.layout.Round(int(k))) * int64(c.layout.BatchSize)
+}
+
 // rawBatch is a micro-batch of samples before they are collated.
 type rawBatch struct {
 	samplers.MicroBatch
@@ -208,7 +216,7 @@ func (c *cutter) share(w *rawWindow, samples []any) {
 		begin, end := c.cut.own(k)
 		leaf := c.cut.layout.Leaf(int(k))
 		if end = min(end, n); begin >= end {
-			if !c.cut.layout.Interleaved || k*int64(c.cut.layout.WorldSize)*size >= n {
+			if !c.cut.layout.Interleaved || c.cut.round(k) >= n {
 				return
 			}
 			leaf, begin, end = -1, (n-1)/size*size, n // repeats the last leaf

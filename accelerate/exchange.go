@@ -51,12 +51,12 @@ func (a *Accelerator) join(ctx context.Context, units []nn.Module) error {
 	switch {
 	case group == nil: // all ranks see the same data
 		return nil
-	case a.sharding.Strategy != args.NoShard:
-		if hook.Lossy() || a.hook != nil {
+	case a.sharding.Strategy != args.NoShard && a.sharing().size > 1:
+		if hook.Lossy() || hook.Name() != string(args.CommHookNo) {
 			return fmt.Errorf("accelerate: ddp_comm_hook %s with a model that is sharded (%s): want no hook, since "+
 				"shards of gradients are summed exactly, or no sharding", hook.Name(), a.sharding.Strategy)
 		}
-		err = shardGradients(a, group, units)
+		err = shardGradients(a, a.sharing().group, units)
 	case startsLocal(a, 0):
 		stepAlone(a, 0)
 		return nil
@@ -100,7 +100,7 @@ func checkLocal(a *Accelerator, hook ddp.Hook) error {
 	case a.sharding.Strategy != args.NoShard:
 		return fmt.Errorf("accelerate: local_sgd_steps %d with a model that is sharded (%s): want 0, since a rank "+
 			"steps with its shard only, or no sharding", a.args.LocalSGDSteps, a.sharding.Strategy)
-	case hook.Lossy() || a.hook != nil:
+	case hook.Lossy() || hook.Name() != string(args.CommHookNo):
 		return fmt.Errorf("accelerate: local_sgd_steps %d with ddp_comm_hook %s: want no hook, since ranks that step "+
 			"on their own exchange no gradients, or 0", a.args.LocalSGDSteps, hook.Name())
 	}

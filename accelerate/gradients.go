@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
@@ -43,6 +44,11 @@ type gradients interface {
 	close(whole bool) error
 }
 
+// sumOf makes the sum of a rank's leaves.
+func sumOf(a *Accelerator) *accumulator {
+	return newAccumulator(a.ctx.NoGrad(), a.params, int(a.layout.Leaves()), a.args.DeterministicRanks)
+}
+
 // whole are the gradients of a rank that has all parameters and exchanges nothing.
 type whole struct {
 	a    *Accelerator
@@ -51,7 +57,7 @@ type whole struct {
 }
 
 func newWhole(a *Accelerator) *whole {
-	return &whole{a: a, sum: newAccumulator(a.ctx.NoGrad(), a.params, a.leaves, a.args.DeterministicRanks)}
+	return &whole{a: a, sum: sumOf(a)}
 }
 
 func (w *whole) begin(leaf int, last bool) {
@@ -134,11 +140,14 @@ type sharded struct {
 
 // shardGradients makes a's gradients those, and moves the parameters into shards.
 func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) error {
+	replicas := a.twins().size
 	o := shard.Options{
 		Gradients: a.sharding.Strategy != args.ShardOptimizer, Prefetch: !a.sharding.NoPrefetch,
-		Parameters:       a.sharding.Strategy == args.FullShard || a.sharding.Strategy == args.ShardGradOp,
-		KeepAfterForward: a.sharding.Strategy == args.ShardGradOp,
-		Leaves:           a.leaves, DeterministicRanks: a.args.DeterministicRanks,
+		Parameters:         a.sharding.Strategy == args.FullShard || a.sharding.Strategy == args.ShardGradOp,
+		KeepAfterForward:   a.sharding.Strategy == args.ShardGradOp,
+		Leaves:             int(a.layout.Leaves()) / replicas,
+		DeterministicRanks: max(1, a.args.DeterministicRanks/replicas),
+		All:                a.Data().group, Replicas: a.twins().group,
 		Usage: ddp.Options{RequireUsed: !a.args.DDPFindUnusedParameters, StaticGraph: a.args.DDPStaticGraph},
 	}
 	o.Zeros = zerosOf(a.disk.params)
@@ -152,11 +161,11 @@ func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) error {
 	}
 	units := shard.Buckets(a.params, size)
 	if o.Parameters {
-		if a.sharding.Modules != nil {
-			modules = a.sharding.Modules
-		}
 		var moved []string
 		var err error
+		if modules, err = wrapped(a, modules); err != nil {
+			return err
+		}
 		if units, moved, err = shard.Units(a.tree, a.model, modules); err != nil {
 			return fmt.Errorf("accelerate: %w", err)
 		}
@@ -174,7 +183,7 @@ func shardGradients(a *Accelerator, g *dist.Group, modules []nn.Module) error {
 		if err != nil {
 			return fmt.Errorf("accelerate: %w", err)
 		}
-		w.sum = newAccumulator(a.ctx.NoGrad(), a.params, a.leaves, a.args.DeterministicRanks)
+		w.sum = sumOf(a)
 		w.sum.settle(views)
 	}
 	a.grads = w
@@ -190,11 +199,11 @@ func (s *sharded) begin(leaf int, last bool) {
 		}
 		return
 	}
-	if peers := s.a.Data(); leaf >= 0 && leaf != s.rounds*peers.size+peers.rank {
+	if want := s.a.layout.Leaf(s.rounds); leaf >= 0 && leaf != want {
 		panic(&tensor.Error{Op: "accelerate.Backward",
 			Msg: fmt.Sprintf("leaf %d on rank %d of %d after %d of its own: "+
-				"want leaf %d: with sharded gradients rank r has the leaves r, r + N, r + 2N … (Layout.Leaf)", leaf,
-				peers.rank, peers.size, s.rounds, s.rounds*peers.size+peers.rank)})
+				"want leaf %d: with sharded gradients ranks have leaves in turns (Layout.Leaf)", leaf, s.a.Data().rank,
+				s.a.Data().size, s.rounds, want)})
 	}
 	s.BeginPass(s.rounds, leaf < 0)
 }
@@ -226,7 +235,7 @@ func (s *sharded) pass() {
 
 // finish exchanges what this rank's passes did not: without a leaf of its own, a rank takes part all the same.
 func (s *sharded) finish(ctx context.Context) error {
-	rounds := s.a.leaves / s.a.Data().size
+	rounds := s.a.layout.AccumulationSteps
 	if s.sum != nil {
 		rounds = 1
 	}
@@ -246,9 +255,17 @@ func (s *sharded) trained() []tensor.Named { return s.pieces }
 
 // check refuses an optimizer over whole parameters.
 func (s *sharded) check(opt *optim.Optimizer) error {
+	if opt == nil { // a loop that steps by itself
+		return nil
+	}
 	mine := map[*tensor.Tensor]bool{}
 	for _, p := range s.pieces {
 		mine[p.Tensor] = true
+	}
+	if names := opt.NeedsWhole(); len(names) > 0 {
+		return fmt.Errorf(
+			"accelerate: optimizer %s: %s needs whole parameters, and they are sharded: want no fsdp and "+
+				"zero_stage, or an optim.Elementwise", opt.Name(), strings.Join(names, ", "))
 	}
 	for _, p := range opt.Params() {
 		if !mine[p.Tensor] {

@@ -30,7 +30,7 @@ func Replicas(a *args.TrainingArguments, n int, opts ...Option) ([]*Accelerator,
 					"processes, not both", ranks[r].rank, ranks[r].size)
 		}
 		ranks[r].rank, ranks[r].size = r, n
-		if err := ranks[r].arrange(); err != nil {
+		if err := find(ranks[r]); err != nil {
 			return nil, err
 		}
 	}

@@ -13,17 +13,23 @@ import (
 // roles are the peers of a rank by what they do together. Without a mesh all ranks see different data and each has the
 // whole model, so that the peers of the data are all ranks.
 type roles struct {
-	axes  []dist.Axis
-	mesh  dist.Mesh
-	data  *Peers // nil: all ranks
-	model *Peers // nil: this rank alone
-	ended chan struct{}
+	axes     []dist.Axis
+	mesh     dist.Mesh
+	data     *Peers // nil: all ranks
+	model    *Peers // nil: this rank alone
+	shards   *Peers // nil: those of the data
+	replicas *Peers // nil: this rank alone
+	ended    chan struct{}
 }
 
 // WithMesh arranges the ranks along axes, as dist.NewMesh does. Ranks that differ along an axis whose name begins with
 // dp (dp, dp_replicate, dp_shard) see different data, and their gradients are summed. Those that differ along other
-// axes (pp, cp, tp) see the same data.
+// axes (pp, cp, tp) see the same data. A model is spread over the ranks that differ along axes of the data other than
+// dp_replicate.
 func WithMesh(axes ...dist.Axis) Option { return func(a *Accelerator) { a.axes = axes } }
+
+// replicate is the axis along which ranks own the same shards.
+const replicate = "dp_replicate"
 
 // Data are the ranks that see different data: the training stream is divided among them, and gradients, losses and
 // batch statistics are summed over them.
@@ -42,8 +48,31 @@ func (r *Ranks) Model() *Peers {
 	return &Peers{size: 1}
 }
 
-// arrange finds this rank's place in the mesh.
-func (r *Ranks) arrange() error {
+// sharing are those of the data's ranks over which a sharded model is spread: all, or those of this rank's replica.
+func (r *Ranks) sharing() *Peers {
+	if r.shards != nil {
+		return r.shards
+	}
+	return r.Data()
+}
+
+// twins are the ranks that own the same shards as this one, each in its replica of the model.
+func (r *Ranks) twins() *Peers {
+	if r.replicas != nil {
+		return r.replicas
+	}
+	return &Peers{size: 1}
+}
+
+// arrange finds this rank's place in the mesh. A sharded model has so many replicas; 0 leaves it to the mesh.
+func (r *Ranks) arrange(sharded bool, replicas int) error {
+	if len(r.axes) == 0 && sharded && replicas > 1 {
+		if r.size%replicas != 0 {
+			return fmt.Errorf("accelerate: %d replicas of a sharded model on %d ranks: want a divisor of that "+
+				"(dp_replicate_size)", replicas, r.size)
+		}
+		r.axes = []dist.Axis{{Name: replicate, Size: replicas}, {Name: "dp_shard", Size: r.size / replicas}}
+	}
 	if len(r.axes) == 0 {
 		return nil
 	}
@@ -51,22 +80,44 @@ func (r *Ranks) arrange() error {
 	if r.mesh, err = dist.NewMesh(r.size, r.axes...); err != nil {
 		return fmt.Errorf("accelerate: %w", err)
 	}
-	data, model := r.along()
-	r.data = &Peers{rank: r.mesh.Coord(r.rank, data...), size: r.mesh.Size(data...)}
-	r.model = &Peers{rank: r.mesh.Coord(r.rank, model...), size: r.mesh.Size(model...)}
+	for _, role := range r.along() {
+		*role.peers = &Peers{rank: r.mesh.Coord(r.rank, role.axes...), size: r.mesh.Size(role.axes...)}
+	}
+	if !sharded {
+		r.shards, r.replicas = nil, nil
+	} else if n := r.twins().size; replicas > 1 && n != replicas {
+		return fmt.Errorf("accelerate: mesh %v has %d replicas of the sharded model, dp_replicate_size says %d", r.mesh,
+			n, replicas)
+	}
 	return nil
 }
 
-// along are the axes of the data and of the model.
-func (r *roles) along() (data, model []string) {
+// role is peers and the axes along which they differ.
+type role struct {
+	peers **Peers
+	axes  []string
+}
+
+// along are the roles that the mesh makes.
+func (r *roles) along() []role {
+	var data, model, shards, replicas []string
 	for _, a := range r.mesh.Axes() {
-		if strings.HasPrefix(a.Name, "dp") {
-			data = append(data, a.Name)
-		} else {
+		switch {
+		case !strings.HasPrefix(a.Name, "dp"):
 			model = append(model, a.Name)
+			continue
+		case a.Name == replicate:
+			replicas = append(replicas, a.Name)
+		default:
+			shards = append(shards, a.Name)
 		}
+		data = append(data, a.Name)
 	}
-	return data, model
+	list := []role{{&r.data, data}, {&r.model, model}}
+	if len(replicas) > 0 {
+		list = append(list, role{&r.shards, shards}, role{&r.replicas, replicas})
+	}
+	return list
 }
 
 // split makes the groups of the mesh. It is collective, and does nothing without a mesh or if they are there.
@@ -75,19 +126,16 @@ func (r *Ranks) split() error {
 		return nil
 	}
 	r.ended = make(chan struct{})
-	data, model := r.along()
-	for _, role := range []struct {
-		peers *Peers
-		axes  []string
-	}{{r.data, data}, {r.model, model}} {
-		if role.peers.size == 1 {
+	for _, role := range r.along() {
+		peers := *role.peers
+		if peers == nil || peers.size == 1 {
 			continue
 		}
 		var err error
-		if role.peers.group, err = r.mesh.Group(r.group, role.axes...); err != nil {
+		if peers.group, err = r.mesh.Group(r.group, role.axes...); err != nil {
 			return fmt.Errorf("accelerate: groups of mesh %v: %w", r.mesh, err)
 		}
-		go together(r.group, role.peers.group, r.ended)
+		go together(r.group, peers.group, r.ended)
 	}
 	return nil
 }
@@ -103,9 +151,11 @@ func together(a, b *dist.Group, ended <-chan struct{}) {
 	}
 }
 
+func (r *roles) all() []*Peers { return []*Peers{r.data, r.model, r.shards, r.replicas} }
+
 // groups are those of the mesh that the rank has.
 func (r *roles) groups() (list []*dist.Group) {
-	for _, p := range []*Peers{r.data, r.model} {
+	for _, p := range r.all() {
 		if p != nil && p.group != nil {
 			list = append(list, p.group)
 		}
@@ -129,8 +179,10 @@ func (r *roles) close() error {
 	for _, g := range r.groups() {
 		errs = append(errs, g.Close())
 	}
-	for _, p := range []*Peers{r.data, r.model} {
-		p.group = nil
+	for _, p := range r.all() {
+		if p != nil {
+			p.group = nil
+		}
 	}
 	return errors.Join(errs...)
 }

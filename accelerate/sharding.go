@@ -3,6 +3,8 @@
 package accelerate
 
 import (
+	"fmt"
+
 	"github.com/lockstep-ml/lockstep/accelerate/shard"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/nn"
@@ -17,6 +19,10 @@ type Sharding struct {
 	// Gather makes ranks of one host gather parameters too. Else they have them once, in memory that they share, unless
 	// their engine or device cannot: what full_shard is for, without its traffic.
 	Gather bool
+	// Replicas is how many times the ranks have the model, each spread over as many consecutive ranks: FSDP's
+	// HYBRID_SHARD. 0 stands for 1 or, with Hybrid, for one on each host.
+	Replicas int
+	Hybrid   bool
 	// NoPrefetch gathers the parameters of a unit only when it begins, instead of while the one before it computes.
 	NoPrefetch bool
 }
@@ -47,4 +53,25 @@ func (a *Accelerator) Summon(write bool, f func() error) error {
 // interleaved reports whether each of several ranks computes leaves r, r + N …: gradients are exchanged after each.
 func (s Sharding) interleaved(ranks int) bool {
 	return ranks > 1 && s.Strategy != args.NoShard && s.Strategy != args.ShardOptimizer
+}
+
+// replicas is how many there are; 0 leaves it to the mesh.
+func (s Sharding) replicas(r *Ranks) (int, error) {
+	if s.Replicas > 0 || !s.Hybrid || len(r.axes) > 0 || r.place == nil || r.place.LocalWorldSize == 0 {
+		return s.Replicas, nil
+	}
+	if r.size%r.place.LocalWorldSize != 0 {
+		return 0, fmt.Errorf("accelerate: %d ranks, and %d of them on this host: want as many on each host with "+
+			"hybrid_shard, or dp_replicate_size", r.size, r.place.LocalWorldSize)
+	}
+	return r.size / r.place.LocalWorldSize, nil
+}
+
+// find finds a rank's place in the mesh.
+func find(a *Accelerator) error {
+	replicas, err := a.sharding.replicas(&a.Ranks)
+	if err != nil {
+		return err
+	}
+	return a.arrange(a.sharding.Strategy != args.NoShard, replicas)
 }

@@ -27,7 +27,8 @@ type shardRun struct {
 	ranks    int
 	strategy args.ShardStrategy
 	share    bool // parameters
-	leaves   int  // of a window
+	replicas int
+	leaves   int // of a window
 	steps    int64
 	samples  int
 	width    int // of the model; 0 is 64
@@ -116,7 +117,7 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 		}
 		weights[acc.Rank()] = out
 		return nil
-	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy, Gather: !r.share}),
+	}, accelerate.WithSharding(accelerate.Sharding{Strategy: r.strategy, Gather: !r.share, Replicas: r.replicas}),
 		accelerate.WithLogger(quiet), accelerate.WithDevice(dev)))
 	return weights, norms
 }
@@ -206,6 +207,47 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 	}
 }
 
+// Replicas that are each spread over a part of the ranks have those bits too, also where an epoch's last window reaches
+// one of them alone, and where one has a rank that others have not.
+func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
+	const leaves, samples, steps = 24, 70, 6
+	want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
+	for _, strategy := range strategies {
+		for _, n := range []struct{ ranks, replicas int }{{2, 2}, {4, 2}, {6, 2}, {8, 2}, {8, 4}, {12, 4}} {
+			if n.ranks/n.replicas == 3 && strategy == args.ShardOptimizer {
+				continue
+			}
+			for _, share := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %d replicas on %d ranks, shared %v", strategy, n.replicas, n.ranks, share),
+					func(t *testing.T) {
+						got, norm := shardRun{ranks: n.ranks, replicas: n.replicas, strategy: strategy, leaves: leaves,
+							steps: steps, samples: samples, share: share}.run(t)
+						require.Equal(t, norms, norm)
+						for rank := range got {
+							require.True(t, equalWeights(want[0], got[rank]), "rank %d", rank)
+						}
+					})
+			}
+		}
+	}
+}
+
+// So have units of other sizes than blocks.
+func TestShardedUnitsOfOtherSizes(t *testing.T) {
+	want, _ := shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20}.run(t)
+	for name, set := range map[string]func(a *args.TrainingArguments){
+		"by class": func(a *args.TrainingArguments) {
+			a.FSDPTransformerLayerClsToWrap = []string{"GPT2MLP", "gpt2.Attention"}
+		},
+		"by size": func(a *args.TrainingArguments) { a.FSDPMinNumParams = 5000 },
+	} {
+		got, _ := shardRun{ranks: 2, strategy: args.FullShard, leaves: 8, steps: 2, samples: 20, set: set}.run(t)
+		for rank := range got {
+			require.True(t, equalWeights(want[0], got[rank]), "%s: rank %d", name, rank)
+		}
+	}
+}
+
 // A model of several buckets has those bits too: the gradient of a tied weight begins before its bucket's turn.
 func TestShardedBuckets(t *testing.T) {
 	r := shardRun{ranks: 1, leaves: 4, steps: 2, samples: 16, width: 192,
@@ -226,6 +268,33 @@ func equalWeights(a, b map[string]string) bool {
 		}
 	}
 	return len(a) == len(b)
+}
+
+// byNorm is a transform that looks at a whole parameter.
+type byNorm struct{}
+
+func (byNorm) State(tensor.Named) []optim.StateTensor { return nil }
+
+func (byNorm) Apply(*tensor.Ctx, tensor.Named, *optim.Group, *optim.Slot, *tensor.Tensor) {}
+
+// An optimizer that does not promise to compute element by element is refused by name.
+func TestOptimizersThatNeedWholeParametersAreRefused(t *testing.T) {
+	a := args.Default("")
+	a.NumReplicas = 2
+	err := accelerate.Run(t.Context(), a, func(acc *accelerate.Accelerator) error {
+		m, err := gpt2.New(nn.NewInit(acc.Device(), 3), wideConfig())
+		if err != nil {
+			return err
+		}
+		if err := acc.Place(context.Background(), m, m.RecomputeUnits()); err != nil {
+			return err
+		}
+		opt := optim.New(acc.Ctx(), "lamb", []*optim.Group{{Params: acc.Trained(), LR: 1e-2}}, optim.L2{}, byNorm{})
+		return acc.Prepare(context.Background(), m, opt, nil)
+	}, accelerate.WithSharding(accelerate.Sharding{Strategy: args.FullShard}), accelerate.WithLogger(quiet))
+	require.ErrorContains(t, err, "accelerate: optimizer lamb: accelerate_test.byNorm needs whole parameters, and "+
+		"they are "+
+		"sharded: want no fsdp and zero_stage, or an optim.Elementwise")
 }
 
 // Shards of gradients are summed exactly: a model that is sharded takes no communication hook.

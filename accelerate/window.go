@@ -148,7 +148,7 @@ func evened(ctx context.Context, a *Accelerator, batches []*data.Batch) ([]*data
 		return batches, nil
 	}
 	most := []int64{int64(len(batches))}
-	if err := a.Data().group.AllReduce(dist.Of(most), dist.Max, dist.Label("micro-batches")).Wait(ctx); err != nil {
+	if err := a.sharing().group.AllReduce(dist.Of(most), dist.Max, dist.Label("micro-batches")).Wait(ctx); err != nil {
 		return nil, err
 	}
 	for len(batches) < int(most[0]) {

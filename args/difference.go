@@ -39,6 +39,7 @@ func (a *TrainingArguments) Clone() *TrainingArguments {
 	c.DDPCommStateOption = maps.Clone(a.DDPCommStateOption)
 	c.AcceleratorConfig = maps.Clone(a.AcceleratorConfig)
 	c.ReportTo, c.FSDP = slices.Clone(a.ReportTo), slices.Clone(a.FSDP)
+	c.FSDPTransformerLayerClsToWrap = slices.Clone(a.FSDPTransformerLayerClsToWrap)
 	v := reflect.ValueOf(&c).Elem()
 	for i := range v.NumField() {
 		if p := v.Field(i); p.Kind() == reflect.Pointer && !p.IsNil() {

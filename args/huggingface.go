@@ -15,8 +15,6 @@ const (
 	hubReads     = "only an upload to the Hub reads it, which is not built"
 	trackioReads = "only the reporter trackio reads it, which is not built"
 	compiled     = "programs and kernels are compiled before the run"
-	noDeepSpeed  = "DeepSpeed's configuration files; want zero_stage 1, 2 or 3"
-	fsdpReads    = "the units of fsdp are the model's blocks"
 	fp16Reads    = "only mixed precision on a GPU reads it, which is not built"
 	goroutines   = "workers are goroutines"
 )
@@ -80,10 +78,6 @@ func current() []Known {
 		noEffect("remove_unused_columns", TypeBool, "true",
 			"a model takes the tensors that it needs from a batch"),
 		noEffect("label_names", TypeList, "", "a model takes the tensors that it needs from a batch"),
-		noEffect("fsdp_config", TypeAny, "",
-			fsdpReads).
-			same(`{"min_num_params": 0, "xla": false, "xla_fsdp_v2": false, "xla_fsdp_grad_ckpt": false}`),
-		planned("deepspeed", TypeAny, "", noDeepSpeed),
 		planned("debug", TypeAny, "",
 			"overflow detection; nonfinite_loss decides what happens to a loss that is not finite"),
 		noEffect("local_rank", TypeInt, "-1", "the rank comes from the launcher's variables (LOCAL_RANK)"),
@@ -99,8 +93,6 @@ func older() []Known {
 		renamed("evaluation_strategy", TypeString, "", "eval_strategy").same("no"),
 		noEffect("fp16_backend", TypeString, "auto", fp16Reads),
 		noEffect("fp16_opt_level", TypeString, "O1", fp16Reads),
-		noEffect("fsdp_min_num_params", TypeInt, "0", fsdpReads),
-		noEffect("fsdp_transformer_layer_cls_to_wrap", TypeString, "", fsdpReads),
 		renamed("group_by_length", TypeBool, "false", "train_sampling_strategy").
 			values(string(SamplingGroupByLength), string(SamplingRandom)),
 		noEffect("half_precision_backend", TypeString, "auto", fp16Reads),

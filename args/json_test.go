@@ -38,9 +38,12 @@ func unusual() *args.TrainingArguments {
 		MaxShardSize:         "1.5GB",
 		ResumeFromCheckpoint: "last", OverwriteOutputDir: true, ResumeOnOtherData: true,
 		OffloadOptimizer: args.OffloadDisk, OffloadParams: args.OffloadCPU, OffloadDir: "files",
-		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict,
-		Device: "cuda:1", NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60, DDPBucketCapMB: 5,
-		DDPCommHook: args.CommHookTopK, DDPCommStateOption: map[string]any{"density": 0.1},
+		FSDP: []string{"no_shard"}, FSDPStateDictType: args.ShardedStateDict, DPReplicateSize: 1,
+		FSDPConfig: `{"version":2}`, DeepSpeed: `{"steps_per_print":9}`,
+		FSDPTransformerLayerClsToWrap: []string{"Block"},
+		Device:                        "cuda:1", NumReplicas: 2, DDPBackend: args.BackendTCP, DDPTimeout: 60,
+		DDPBucketCapMB: 5,
+		DDPCommHook:    args.CommHookTopK, DDPCommStateOption: map[string]any{"density": 0.1},
 		DDPRequireEqualInit: true, DDPStaticGraph: true, DDPReductionOrder: args.OrderFast,
 		Seed: math.MaxUint64, DataSeed: new(uint64(1<<63 + 1)), DeterministicRanks: 4,
 		DataloaderDropLast: true, DataloaderNumWorkers: 2, DataloaderPrefetchFactor: new(3),
@@ -51,8 +54,8 @@ func unusual() *args.TrainingArguments {
 	return a
 }
 
-// Only save_strategy, fp16, fp16_full_eval, zero_stage and those of local SGD are as by default:
-// load_best_model_at_end, bf16, bf16_full_eval and ddp_comm_hook want it so.
+// Only save_strategy, fp16, fp16_full_eval, zero_stage, fsdp_min_num_params and those of local SGD are as by default:
+// load_best_model_at_end, bf16, bf16_full_eval, ddp_comm_hook and fsdp_transformer_layer_cls_to_wrap want it so.
 func TestUnusualDiffersEverywhere(t *testing.T) {
 	require.NoError(t, unusual().Validate())
 	differs := map[string]bool{}
@@ -63,7 +66,8 @@ func TestUnusualDiffersEverywhere(t *testing.T) {
 	typ := reflect.TypeFor[args.TrainingArguments]()
 	for f := range typ.Fields() {
 		require.Equal(t, f.Name != "SaveStrategy" && f.Name != "FP16" && f.Name != "FP16FullEval" &&
-			f.Name != "ZeroStage" && f.Name != "LocalSGDSteps" && f.Name != "StartLocalSGDIter",
+			f.Name != "ZeroStage" && f.Name != "FSDPMinNumParams" && f.Name != "LocalSGDSteps" &&
+			f.Name != "StartLocalSGDIter",
 			differs[f.Tag.Get("json")], f.Name)
 	}
 }
@@ -103,11 +107,14 @@ func TestEverySourceCarriesEveryValue(t *testing.T) {
 			value = s
 		}
 		environ = append(environ, "LOCKSTEP_"+strings.ToUpper(key)+"="+value)
-		if key != "report_to" && key != "fsdp" {
+		if key != "report_to" && !strings.HasPrefix(key, "fsdp") {
 			argv = append(argv, "--"+key+"="+value)
 		}
 	}
-	argv = append(argv, "--report_to", "jsonl,tensorboard", "--fsdp", "no_shard")
+	argv = append(argv, "--report_to", "jsonl,tensorboard", "--fsdp", "no_shard",
+		"--fsdp_state_dict_type", "sharded_state_dict", "--fsdp_transformer_layer_cls_to_wrap", "Block",
+		"--fsdp_share_parameters=false",
+		"--fsdp_config", `{"version":2}`)
 	files := map[string]string{"x.json": string(text), "x.yaml": strings.Join(yaml, "\n") + "\n"}
 	for name, p := range map[string]*program{
 		"json":  newProgram(nil, files).parse("--config", "x.json"),

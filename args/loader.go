@@ -122,6 +122,7 @@ func (l *Loader) Parse(argv []string) (*Resolved, error) {
 	m.files()
 	m.environment()
 	m.flags()
+	m.configs = m.toolConfigs()
 	return m.finish()
 }
 
@@ -134,6 +135,7 @@ type merge struct {
 	origins map[string]string
 	given   map[string]*given
 	checker Checker
+	configs []Notice // about files of other tools
 }
 
 func (m *merge) fault(f Fault) { m.checker.faults = append(m.checker.faults, f) }
@@ -167,6 +169,11 @@ func (m *merge) set(dest map[string]any, key string, raw any, origin string) {
 	}
 	if raw == nil && noneIsDefault(f.key) {
 		return
+	}
+	if isToolConfig(key) {
+		if raw = toolConfigText(raw); raw == "" {
+			return
+		}
 	}
 	canonical, want := f.decode(raw)
 	if want != "" {
@@ -334,7 +341,7 @@ func (m *merge) finish() (*Resolved, error) {
 	for key, v := range m.ko.Raw() {
 		l.schema.byKey[key].assign(copies, v)
 	}
-	notices := append(m.judge(), m.replaceEngine(copies)...)
+	notices := append(append(m.judge(), m.replaceEngine(copies)...), m.configs...)
 	m.checker.check(l.schema, copies)
 	if a := l.training(copies); a != nil && l.program != nil {
 		a.checkProgram(&m.checker, *l.program)

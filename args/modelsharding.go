@@ -69,10 +69,13 @@ func (a *TrainingArguments) fsdpStrategy() (s ShardStrategy, want string) {
 			s, named = NoShard, append(named, w)
 		case "auto_wrap": // the units are the model's blocks
 		case "offload": // to the host's memory, where a CPU's parameters are anyway
-		case "hybrid_shard", "hybrid_shard_zero2":
-			return NoShard, fmt.Sprintf("full_shard or shard_grad_op: %s is not built yet", w)
+		case "hybrid_shard":
+			s, named = FullShard, append(named, w)
+		case "hybrid_shard_zero2":
+			s, named = ShardGradOp, append(named, w)
 		default:
-			return NoShard, "full_shard, shard_grad_op or no_shard, and auto_wrap beside it"
+			return NoShard, "full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2 or no_shard, and auto_wrap " +
+				"beside it"
 		}
 	}
 	switch {
@@ -84,9 +87,21 @@ func (a *TrainingArguments) fsdpStrategy() (s ShardStrategy, want string) {
 	return s, ""
 }
 
+// Hybrid reports whether fsdp asks for a whole model on each host, spread over its ranks: FSDP's HYBRID_SHARD.
+func (a *TrainingArguments) Hybrid() bool {
+	return strings.Contains(strings.ToLower(strings.Join(a.FSDP, " ")), "hybrid_shard")
+}
+
 func (a *TrainingArguments) checkSharding(c *Checker) {
 	s, want := a.fsdpStrategy()
 	c.Require(want == "", "fsdp", a.FSDP, want)
+	if between(c, "dp_replicate_size", a.DPReplicateSize, 0, 1<<20) {
+		c.Require(a.DPReplicateSize <= 1 || want != "" || a.ShardStrategy() != NoShard, "dp_replicate_size",
+			a.DPReplicateSize, "a strategy beside it (fsdp or zero_stage): without one, every rank has the whole model")
+	}
+	between(c, "fsdp_min_num_params", a.FSDPMinNumParams, 0, 1<<40)
+	c.Require(a.FSDPMinNumParams == 0 || len(a.FSDPTransformerLayerClsToWrap) == 0, "fsdp_min_num_params",
+		a.FSDPMinNumParams, "0, or no fsdp_transformer_layer_cls_to_wrap: units are chosen by size or by class")
 	if !between(c, "zero_stage", a.ZeroStage, 0, len(zeroStages)-1) || want != "" || a.ShardStrategy() == NoShard {
 		return
 	}

@@ -28,12 +28,15 @@ var (
 	wholeCycles = kwargRule{ok: func(v float64) bool {
 		return v >= 1 && v <= maxExact && v == math.Trunc(v)
 	}, want: "a whole number ≥ 1"}
-	curveName = kwargRule{texts: []string{"linear", "cosine", "1-sqrt"}}
+	warmupName = kwargRule{texts: []string{"linear", "log"}}
+	curveName  = kwargRule{texts: []string{"linear", "cosine", "1-sqrt"}}
 )
 
 // schedulerKwargs lists the keys of lr_scheduler_kwargs by schedule, where it has
 // any.
 var schedulerKwargs = map[SchedulerType]map[string]kwargRule{
+	SchedulerConstantWithWarmup: {"warmup_type": warmupName},
+	SchedulerLinear:             {"warmup_type": warmupName},
 	SchedulerCosine:             {"num_cycles": anyNonNegative},
 	SchedulerCosineWithRestarts: {"num_cycles": wholeCycles},
 	SchedulerPolynomial:         {"lr_end": anyNonNegative, "power": anyNonNegative},

@@ -176,9 +176,19 @@ type TrainingArguments struct {
 	Device string `json:"device" usage:"where to compute: auto (an accelerator if there is one), cpu, a kind of device (each rank of a host takes its own), or one device, as cuda:1"`
 	// NumReplicas is the number of ranks that run as goroutines of this process.
 	NumReplicas int `json:"num_replicas" usage:"number of ranks that run as goroutines of this process"`
-	// FSDP is how the model is spread over the ranks, by HuggingFace's words: full_shard, shard_grad_op or no_shard,
-	// and auto_wrap, which changes nothing, since the units are the model's blocks. See ShardStrategy.
-	FSDP []string `json:"fsdp" split:"," usage:"spread parameters, gradients and optimizer state over the ranks: full_shard or shard_grad_op; the bits stay the same"`
+	// FSDP is how the model is spread over the ranks, by HuggingFace's words: full_shard, shard_grad_op, hybrid_shard,
+	// hybrid_shard_zero2 or no_shard, and auto_wrap, which changes nothing, since the units are the model's blocks. See
+	// ShardStrategy.
+	FSDP []string `json:"fsdp" split:"," usage:"spread parameters, gradients and optimizer state over the ranks: full_shard, shard_grad_op, hybrid_shard (over the ranks of each host) or hybrid_shard_zero2; the bits stay the same"`
+	// FSDPConfig is HuggingFace's fsdp_config, and DeepSpeed the configuration of DeepSpeed: a JSON or YAML file, or a
+	// JSON object. They fill other arguments, see ReadToolConfig; what both say must agree.
+	FSDPConfig string `json:"fsdp_config" usage:"JSON or YAML file (or JSON object) with HuggingFace's settings of fsdp; lockstep config FILE shows what its keys do"`
+	DeepSpeed  string `json:"deepspeed" usage:"DeepSpeed's configuration, a JSON file (or JSON object); lockstep config FILE shows what its keys do"`
+	// FSDPTransformerLayerClsToWrap are the types of the modules whose parameters come and go together, and
+	// FSDPMinNumParams the least number of parameters of such modules; without them they are the model's blocks. Types
+	// have their Go names or those of transformers, as GPT2Block.
+	FSDPTransformerLayerClsToWrap []string `json:"fsdp_transformer_layer_cls_to_wrap" split:"," usage:"types of the modules whose parameters are gathered together, as GPT2Block; empty: the model's blocks"`
+	FSDPMinNumParams              int      `json:"fsdp_min_num_params" usage:"least number of parameters that are gathered together, instead of those of the model's blocks"`
 	// FSDPShareParameters gives ranks of one host whole parameters in memory that they share, in place of gathering
 	// them, where fsdp or zero_stage 3 shards them.
 	FSDPShareParameters bool `json:"fsdp_share_parameters" usage:"where parameters are sharded, ranks of one host have them once, in memory that they share, instead of gathering them"`
@@ -191,6 +201,8 @@ type TrainingArguments struct {
 	// ZeroStage is the stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the
 	// parameters too, as fsdp full_shard does.
 	ZeroStage int `json:"zero_stage" usage:"stage of ZeRO: 1 spreads the optimizer's state over the ranks, 2 the gradients too, 3 the parameters too; 0: none"`
+	// DPReplicateSize is how many times the ranks have a sharded model; each replica is spread over as many ranks.
+	DPReplicateSize int `json:"dp_replicate_size" usage:"replicas of a sharded model, each spread over its part of the ranks; 0: one, or with hybrid_shard one on each host"`
 	// FSDPStateDictType is the form of the checkpoints of a model that is spread over ranks, under the name that
 	// HuggingFace's fsdp_config has as state_dict_type. Without fsdp and zero_stage it changes nothing.
 	FSDPStateDictType StateDictType `json:"fsdp_state_dict_type" choices:"full_state_dict,sharded_state_dict" usage:"checkpoints of a model that is spread over ranks: full_state_dict (the files of a model that is not), or sharded_state_dict (each rank writes its part; any number of ranks can resume, and lockstep merge-weights makes one file)"`

@@ -139,8 +139,8 @@ func TestValidate(t *testing.T) {
 
 		{"schedule", func(a *arguments) { a.LRSchedulerType = "cosine_with_restart" },
 			"lr_scheduler_type: did you mean cosine_with_restarts?"},
-		{"linear has no settings", schedule(args.SchedulerLinear, "power", 1.0),
-			"lr_scheduler_kwargs: linear has no settings"},
+		{"constant has no settings", schedule(args.SchedulerConstant, "power", 1.0),
+			"lr_scheduler_kwargs: constant has no settings"},
 		{"cosine", schedule(args.SchedulerCosine, "num_cycles", 0.5), ""},
 		{"cosine unknown", schedule(args.SchedulerCosine, "cycles", 0.5),
 			"lr_scheduler_kwargs: num_cycles for cosine, not cycles"},

@@ -81,3 +81,6 @@ func (a ScaleByAdam) step(c *tensor.Ctx, p, m, v *tensor.Tensor, g *Group, s *Sl
 		Correction2: 1 - math.Pow(a.Beta2, t),
 		LR:          g.LR, WeightDecay: g.WeightDecay, GradScale: factor})
 }
+
+// Elementwise promises that ScaleByAdam computes each element by itself.
+func (ScaleByAdam) Elementwise() {}

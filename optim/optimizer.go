@@ -33,6 +33,24 @@ type Transform interface {
 	Apply(c *tensor.Ctx, p tensor.Named, g *Group, s *Slot, update *tensor.Tensor)
 }
 
+// Elementwise is a Transform that computes each element from the same element of parameter, update and state alone, so
+// that it may be given a part of a parameter, as a vector. Where parameters are sharded, all transforms must be so.
+type Elementwise interface {
+	Transform
+	// Elementwise does nothing; to have it is the promise.
+	Elementwise()
+}
+
+// NeedsWhole names the transforms of the chain that may not be given parts of parameters.
+func (o *Optimizer) NeedsWhole() (names []string) {
+	for _, t := range o.chain {
+		if _, ok := t.(Elementwise); !ok {
+			names = append(names, fmt.Sprintf("%T", t))
+		}
+	}
+	return names
+}
+
 // StateTensor describes a tensor that a transform keeps for a parameter.
 type StateTensor struct {
 	Name  string

@@ -53,7 +53,9 @@ func ScheduleNames() []string { return slices.Sorted(maps.Keys(schedules)) }
 // multiplies; only schedules that end at an absolute learning rate read it. kwargs (lr_scheduler_kwargs; may be nil)
 // has these keys:
 //
-//	constant, constant_with_warmup, linear   none
+//	constant                   none
+//	constant_with_warmup       warmup_type: linear (default), or log as in DeepSpeed
+//	linear                     likewise
 //	cosine                     num_cycles (0.5)
 //	cosine_with_restarts       num_cycles (1)
 //	polynomial                 lr_end (1e-7), power (1)
@@ -89,13 +91,13 @@ func newConstant(*scheduleSpec) Schedule {
 
 // newConstantWithWarmup: 1 after the warm-up.
 func newConstantWithWarmup(spec *scheduleSpec) Schedule {
-	return afterWarmup(spec.warmup, func(int64) float64 { return 1 })
+	return afterShapedWarmup(spec, func(int64) float64 { return 1 })
 }
 
 // newLinear: falls from 1 at the end of the warm-up to 0 at the end of the run, and stays there.
 func newLinear(spec *scheduleSpec) Schedule {
 	w, total := spec.warmup, spec.total
-	return afterWarmup(w, func(step int64) float64 {
+	return afterShapedWarmup(spec, func(step int64) float64 {
 		return max(0, float64(total-step)/float64(max(1, total-w)))
 	})
 }
@@ -123,6 +125,20 @@ func afterWarmup(w int64, rest ScheduleFunc) ScheduleFunc {
 		}
 		return rest(step)
 	}
+}
+
+// afterShapedWarmup is afterWarmup or, with the setting warmup_type log, DeepSpeed's warm-up: log(s+1)/log(w).
+func afterShapedWarmup(spec *scheduleSpec, rest ScheduleFunc) Schedule {
+	w := spec.warmup
+	if spec.choice("warmup_type", "linear", "linear", "log") == "linear" {
+		return afterWarmup(w, rest)
+	}
+	return ScheduleFunc(func(step int64) float64 {
+		if step < w {
+			return math.Log(float64(step+1)) / math.Log(float64(max(2, w)))
+		}
+		return rest(step)
+	})
 }
 
 // scheduleSpec is what NewSchedule was asked for, and the faults found in it.

@@ -33,6 +33,8 @@ func TestScheduleTellTales(t *testing.T) {
 		{"constant", nil, []float64{10, 10, 10, 10, 10, 10, 10, 10, 10, 10}},
 		{"constant_with_warmup", nil, []float64{0, 5, 10, 10, 10, 10, 10, 10, 10, 10}},
 		{"linear", nil, []float64{0, 5, 10, 8.75, 7.5, 6.25, 5, 3.75, 2.5, 1.25, 0, 0}},
+		{"constant_with_warmup", map[string]any{"warmup_type": "log"}, []float64{0, 10, 10, 10}},
+		{"linear", map[string]any{"warmup_type": "log"}, []float64{0, 10, 10, 8.75, 7.5}},
 		{"cosine", nil, []float64{0, 5, 10, 9.619, 8.535, 6.913, 5, 3.087, 1.464, 0.381, 0}},
 		{"cosine_with_restarts", map[string]any{"num_cycles": 2},
 			[]float64{0, 5, 10, 8.536, 5, 1.464, 10, 8.536, 5, 1.464, 0, 0}},
@@ -104,11 +106,11 @@ func TestScheduleErrors(t *testing.T) {
 		{"cosin", 0, 1, 1, nil,
 			`optim: schedule is "cosin", want one of constant, constant_with_warmup, cosine, cosine_warmup_with_min_lr, cosine_with_min_lr, ` +
 				`cosine_with_restarts, inverse_sqrt, linear, polynomial, warmup_stable_decay`},
-		{"linear", -1, -2, math.NaN(), map[string]any{"power": 2},
-			"optim: schedule linear: warm-up is -1 steps, want 0 or more\n" +
-				"optim: schedule linear: total is -2 steps, want 0 or more\n" +
-				"optim: schedule linear: base learning rate is NaN, want a finite number of 0 or more\n" +
-				"optim: schedule linear: unknown key \"power\", want none"},
+		{"constant", -1, -2, math.NaN(), map[string]any{"power": 2},
+			"optim: schedule constant: warm-up is -1 steps, want 0 or more\n" +
+				"optim: schedule constant: total is -2 steps, want 0 or more\n" +
+				"optim: schedule constant: base learning rate is NaN, want a finite number of 0 or more\n" +
+				"optim: schedule constant: unknown key \"power\", want none"},
 		{"cosine", 0, 1, 1, map[string]any{"num_cycles": "two", "cycles": 2},
 			"optim: schedule cosine: num_cycles is \"two\", want a finite number\n" +
 				"optim: schedule cosine: unknown key \"cycles\", want num_cycles"},
@@ -134,4 +136,10 @@ func TestScheduleErrors(t *testing.T) {
 		_, err := optim.NewSchedule(c.name, c.warmup, c.total, c.lr, c.kwargs)
 		require.EqualError(t, err, c.want)
 	}
+}
+
+// DeepSpeed's warm-up rises as the logarithm of the step: log(s+1)/log(w).
+func TestLogarithmicWarmup(t *testing.T) {
+	got := rates(t, "constant_with_warmup", 8, 20, 10, map[string]any{"warmup_type": "log"}, 10)
+	require.InDeltaSlice(t, []float64{0, 3.333, 5.283, 6.667, 7.740, 8.617, 9.358, 10, 10, 10}, got, 1e-3)
 }

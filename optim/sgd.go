@@ -63,3 +63,6 @@ func (m Momentum) Apply(c *tensor.Ctx, _ tensor.Named, _ *Group, s *Slot, u *ten
 		tensor.CopyInto(c, u, b)
 	}
 }
+
+// Elementwise promises that Momentum computes each element by itself.
+func (Momentum) Elementwise() {}

@@ -32,3 +32,9 @@ func (DecoupledDecay) Apply(c *tensor.Ctx, p tensor.Named, g *Group, _ *Slot, _ 
 		tensor.ScaleInto(c, p.Tensor, 1-g.LR*g.WeightDecay)
 	}
 }
+
+// Elementwise promises that L2 computes each element by itself.
+func (L2) Elementwise() {}
+
+// Elementwise promises that DecoupledDecay computes each element by itself.
+func (DecoupledDecay) Elementwise() {}

@@ -19,6 +19,9 @@ type Layout struct {
 	// compute consecutive leaves at a time. Where a window's last ones do not suffice for all, the other ranks get one
 	// of them again, see MicroBatch.
 	Interleaved bool
+	// Replicas divides interleaved ranks into so many groups of consecutive ranks, each of which has consecutive leaves
+	// of the window and takes turns within them; 0 stands for 1.
+	Replicas int
 }
 
 // Leaves gives M, the number of micro-batches in a full window: AccumulationSteps × WorldSize.
@@ -27,14 +30,23 @@ func (l Layout) Leaves() int64 { return int64(l.AccumulationSteps) * int64(l.Wor
 // Leaf gives the number in the window of this rank's micro-batch k.
 func (l Layout) Leaf(k int) int {
 	if l.Interleaved {
-		return l.Rank + k*l.WorldSize
+		return l.Round(k) + l.Rank%l.replica()
 	}
 	return l.Rank*l.AccumulationSteps + k
 }
 
+// Round gives the first leaf of those that interleaved ranks compute at a time as their micro-batch k.
+func (l Layout) Round(k int) int {
+	n := l.replica()
+	return l.Rank/n*n*l.AccumulationSteps + k*n
+}
+
+// replica is the number of ranks that take turns.
+func (l Layout) replica() int { return l.WorldSize / max(l.Replicas, 1) }
+
 // repeats reports whether other ranks have a micro-batch k where this rank's leaf is missing.
 func (l Layout) repeats(k int, leaves int64) bool {
-	return l.Interleaved && int64(k*l.WorldSize) < leaves
+	return l.Interleaved && int64(l.Round(k)) < leaves
 }
 
 // Validate reports every fault of the layout, each with its value and what was wanted.
@@ -47,6 +59,10 @@ func (l Layout) Validate() error {
 		if f.value < 1 {
 			faults = append(faults, fmt.Errorf("samplers: %s is %d, want at least 1", f.name, f.value))
 		}
+	}
+	if l.Replicas < 0 || l.Replicas > 0 && l.WorldSize%l.Replicas != 0 {
+		faults = append(faults, fmt.Errorf("samplers: replicas are %d, want a divisor of the world size %d", l.Replicas,
+			l.WorldSize))
 	}
 	if l.Rank < 0 || l.WorldSize >= 1 && l.Rank >= l.WorldSize {
 		faults = append(faults, fmt.Errorf("samplers: rank is %d, want 0 to %d", l.Rank, l.WorldSize-1))

@@ -54,6 +54,15 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 	if err != nil {
 		return nil, err
 	}
+	each := ranks // of a replica
+	if sharded && a.DPReplicateSize > 1 {
+		if ranks%a.DPReplicateSize != 0 {
+			return nil, fmt.Errorf("trainer: estimate of memory: %d replicas on %d ranks: want a divisor of that",
+				a.DPReplicateSize, ranks)
+		}
+		each = ranks / a.DPReplicateSize
+		sharded = each > 1
+	}
 	counter := meta.New()
 	dev := tensor.NewDevice(counter)
 	defer dev.Close()
@@ -67,8 +76,8 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 	switch {
 	case sharded:
 		var engine *fake.Engine
-		group, engine = fake.New(0, ranks, dist.Options{Log: quiet})
-		engine.Mirror, played = true, ranks
+		group, engine = fake.New(0, each, dist.Options{Log: quiet})
+		engine.Mirror, played = true, each
 	case ranks > 1:
 		keepGradients(dev, m)
 	}
@@ -82,7 +91,7 @@ func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model fu
 		})
 	opts = append(opts, withGroup(group), WithDevice(dev), WithTrainData(set), WithCallbacks(watch), WithDisplay(nil),
 		WithLogger(quiet))
-	t := New(m, shadow(a, gas, ranks, sharded), opts...)
+	t := New(m, shadow(a, gas, ranks, each, sharded), opts...)
 	watch.t = t
 	_, err = t.Train()
 	if err = errors.Join(err, t.Close()); err != nil {
@@ -112,11 +121,13 @@ func keepGradients(dev *tensor.Device, m models.Model) {
 }
 
 // shadow returns the arguments of a run that allocates what a's run would, without files, evaluations and other
-// ranks. Without shards, one of many ranks holds as many sums at once as a single rank with fewer deterministic ranks.
-func shadow(a *args.TrainingArguments, gas, ranks int, sharded bool) *args.TrainingArguments {
+// ranks. Without shards, one of many ranks holds as many sums at once as a single rank with fewer deterministic ranks;
+// so does a replica of each ranks, as if there were no other.
+func shadow(a *args.TrainingArguments, gas, ranks, each int, sharded bool) *args.TrainingArguments {
 	s := args.Default(a.OutputDir)
 	s.PerDeviceTrainBatchSize, s.GradientAccumulationSteps = a.PerDeviceTrainBatchSize, gas
-	if s.DeterministicRanks = a.DeterministicRanks; !sharded {
+	s.DeterministicRanks = max(1, a.DeterministicRanks/(ranks/each))
+	if !sharded {
 		s.DeterministicRanks = max(1, a.DeterministicRanks/ranks)
 	}
 	s.FSDP, s.ZeroStage, s.DDPBucketCapMB = a.FSDP, a.ZeroStage, a.DDPBucketCapMB

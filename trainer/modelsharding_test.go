@@ -15,10 +15,14 @@ import (
 
 // shardings are the ways to spread a model over ranks.
 var shardings = map[string]func(a *args.TrainingArguments){
-	"zero_stage 1":       func(a *args.TrainingArguments) { a.ZeroStage = 1 },
-	"zero_stage 2":       func(a *args.TrainingArguments) { a.ZeroStage = 2 },
-	"zero_stage 3":       func(a *args.TrainingArguments) { a.ZeroStage = 3 },
-	"fsdp full_shard":    func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") },
+	"zero_stage 1":    func(a *args.TrainingArguments) { a.ZeroStage = 1 },
+	"zero_stage 2":    func(a *args.TrainingArguments) { a.ZeroStage = 2 },
+	"zero_stage 3":    func(a *args.TrainingArguments) { a.ZeroStage = 3 },
+	"fsdp full_shard": func(a *args.TrainingArguments) { gather(a, "full_shard", "auto_wrap") },
+	"fsdp hybrid_shard": func(a *args.TrainingArguments) {
+		a.DPReplicateSize = 2
+		gather(a, "hybrid_shard")
+	},
 	"fsdp shard_grad_op": func(a *args.TrainingArguments) { gather(a, "shard_grad_op auto_wrap") },
 }
 
@@ -103,4 +107,17 @@ func content(t *testing.T, fsys vfs.FS, path string) string {
 	text, err := vfs.ReadFile(fsys, path, 1<<30)
 	require.NoError(t, err)
 	return string(text)
+}
+
+// Every optimizer that is built in steps on shards with the bits of whole parameters.
+func TestOptimizersOfShardedModels(t *testing.T) {
+	for _, optimizer := range []func(a *args.TrainingArguments){
+		func(a *args.TrainingArguments) { a.Optim = args.OptimAdam },
+		func(a *args.TrainingArguments) { a.Optim, a.OptimArgs = args.OptimSGD, "momentum=0.9,nesterov=true" },
+	} {
+		one := trainOnRanks(t, 1, optimizer)
+		many := trainOnRanks(t, 2, optimizer, shardings["fsdp full_shard"])
+		require.Equal(t, one.history, many.history)
+		require.Equal(t, one.weights, many.weights)
+	}
 }

@@ -50,7 +50,7 @@ func (r *run) writePieces(ctx context.Context) (checkpoint.Info, error) {
 		}
 		content.Parts = append(content.Parts, heads...)
 		for _, p := range r.acc.Params() {
-			if _, stepped := steps[p.Name]; !stepped {
+			if _, stepped := steps[p.Name]; !stepped || !shards.First() {
 				continue
 			}
 			lo, _, _ := shards.Part(p.Name)
@@ -70,6 +70,9 @@ func (r *run) writePieces(ctx context.Context) (checkpoint.Info, error) {
 // modelPieces is what this rank writes of parameters and buffers. What every rank has is rank 0's to write.
 func (r *run) modelPieces(shards *shard.Sharder) (pieces []checkpoint.Piece) {
 	c := r.acc.Ctx()
+	if !shards.First() {
+		return nil
+	}
 	for _, p := range shards.Owned() {
 		pieces = append(pieces, checkpoint.NewPiece(c, models.WeightsBase, p.Name, p.Shape, p.Lo, p.Tensor))
 	}

@@ -140,6 +140,7 @@ func TestCheckpointsInPieces(t *testing.T) {
 			"1 rank": {1, fullShard}, "2, DDP": {2, zero(0)}, "2, shard_grad_op": {2, func(a *args.TrainingArguments) {
 				a.FSDP = []string{"shard_grad_op"}
 			}},
+			"4, hybrid":     {4, hybrid},
 			"3, full_shard": {3, fullShard}, "8, full_shard": {8, fullShard}, "4, stage 1": {4, zero(1)},
 			"2, stage 2": {2, zero(2)}, "2, offload": {2, func(a *args.TrainingArguments) {
 				fullShard(a)
@@ -159,6 +160,9 @@ func TestCheckpointsInPieces(t *testing.T) {
 	}
 }
 
+// hybrid has two replicas.
+func hybrid(a *args.TrainingArguments) { a.FSDP, a.DPReplicateSize = []string{"hybrid_shard"}, 2 }
+
 // The strategies that keep whole parameters on every rank write pieces too; a model that one rank has is saved whole.
 func TestEveryStrategyWritesPieces(t *testing.T) {
 	const path = out + "/checkpoint-2"
@@ -167,7 +171,8 @@ func TestEveryStrategyWritesPieces(t *testing.T) {
 		ranks int
 		set   func(a *args.TrainingArguments)
 		shard bool
-	}{{1, fullShard, false}, {2, zero(0), false}, {2, zero(1), true}, {2, zero(2), true}, {4, zero(3), true}} {
+	}{{1, fullShard, false}, {2, zero(0), false}, {2, zero(1), true}, {2, zero(2), true}, {4, zero(3), true},
+		{4, hybrid, true}} {
 		run := trainModel(t, wideGPT2(t, ""), vfs.NewMem(), c.ranks, piecesArgs, inPieces, c.set,
 			func(a *args.TrainingArguments) { a.MaxSteps, a.SaveOnlyModel = 2, true })
 		require.Equal(t, c.shard, slices.Contains(filesOf(t, run.disk, path), "pieces.json"))

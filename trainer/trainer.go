@@ -194,6 +194,9 @@ func (t *Trainer) build() error {
 	if t.model == nil || t.args == nil {
 		return errors.New("trainer: New needs a model and arguments")
 	}
+	if err := t.args.ReadConfigs(); err != nil {
+		return err
+	}
 	if err := t.args.ValidateFor(Program()); err != nil {
 		return err
 	}

@@ -47,5 +47,8 @@ func (s *Sharder) Cut(name string) bool {
 	return false
 }
 
-// Group is the ranks that share the model.
-func (s *Sharder) Group() *dist.Group { return s.group }
+// Group is the ranks that train the model, those of all replicas.
+func (s *Sharder) Group() *dist.Group { return s.options.All }
+
+// First reports whether this rank is one of the first replica. The others own the same.
+func (s *Sharder) First() bool { return s.options.Replicas == nil || s.options.Replicas.Rank() == 0 }

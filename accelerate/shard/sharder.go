@@ -39,6 +39,9 @@ type Options struct {
 	// Leaves is the number of leaves of a window over all ranks, and DeterministicRanks the argument: they say how
 	// gradients are added.
 	Leaves, DeterministicRanks int
+	// All are the ranks of all replicas, and Replicas those that own the same shard as this one, over which sums of
+	// gradients are added; nil where the group's ranks are all.
+	All, Replicas *dist.Group
 	// Usage are the options of ddp that say which gradients may be missing.
 	Usage ddp.Options
 }
@@ -105,6 +108,9 @@ func (s *Sharder) GathersParameters() bool { return s != nil && s.options.Parame
 // with the same values. tree is that of the model, whose modules get hooks. It is collective.
 func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (*Sharder, error) {
 	o.Parameters = o.Parameters && !o.Shared
+	if o.All == nil {
+		o.All = g
+	}
 	o.Gradients = o.Gradients || o.Parameters || o.Shared
 	s := &Sharder{c: c.NoGrad(), group: g, options: o, seen: map[*unit]int{}}
 	for _, p := range tree.Parameters() {
@@ -419,7 +425,7 @@ func (x *exchange) free() {
 // Finish waits until all gradients are exchanged and makes the sums those of the pieces. A parameter that had a
 // gradient on no rank has none. It is collective.
 func (s *Sharder) Finish(ctx context.Context) error {
-	if err := s.usage.Send(s.group, s.took); err != nil {
+	if err := s.usage.Send(s.options.All, s.took); err != nil {
 		return err
 	}
 	if err := tensor.Try(func() {
@@ -435,11 +441,11 @@ func (s *Sharder) Finish(ctx context.Context) error {
 	if err := s.meet("gradients are complete"); err != nil { // and nobody reads parameters any more
 		return err
 	}
+	if err := s.totals(ctx); err != nil {
+		return err
+	}
 	return tensor.Try(func() {
 		for _, f := range s.flats {
-			if f.sum != nil {
-				f.total = f.sum.Total()
-			}
 			for i, n := range f.number {
 				if piece := s.pieces[n]; piece != nil && s.usage.All[n] {
 					piece.SwapGrad(f.piece(s, f.total, i), true)
@@ -447,6 +453,31 @@ func (s *Sharder) Finish(ctx context.Context) error {
 			}
 		}
 	})
+}
+
+// totals completes the sums of this rank's shards, over all replicas.
+func (s *Sharder) totals(ctx context.Context) error {
+	var handles []*dist.Handle
+	if err := tensor.Try(func() {
+		for _, f := range s.flats {
+			if f.sum != nil {
+				f.total = f.sum.Total()
+			}
+			if s.options.Replicas != nil {
+				handles = append(handles, s.options.Replicas.AllReduce(dist.OfTensor(s.c, f.total), dist.Sum,
+					dist.Label("gradients of replicas "+f.name)))
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	var first error
+	for _, h := range handles {
+		if err := h.Wait(ctx); err != nil && first == nil {
+			first = fmt.Errorf("shard: adding gradients of replicas: %w", err)
+		}
+	}
+	return first
 }
 
 // Squares adds up the squares of the pieces' gradients over all ranks, with the bits of one rank. It is collective.

@@ -37,7 +37,7 @@ model is whole and is cut. With several ranks a table compares the strategies.
 // estimateFlags are what memory depends on, under the names of TrainingArguments.
 type estimateFlags struct {
 	batch, accumulation, ranks, length int
-	zeroStage                          int
+	zeroStage, replicas                int
 	fsdp                               []string
 	optim, dtype, model                string
 	checkpointing, json, bf16, fp16    bool
@@ -53,7 +53,10 @@ func (f *estimateFlags) flagSet() *pflag.FlagSet {
 		"micro-batches per optimizer step and rank")
 	fs.IntVar(&f.ranks, "ranks", 1, "ranks of the run; several ranks sum their gradients")
 	fs.IntVar(&f.ranks, "num_replicas", 1, "the same as ranks")
-	fs.StringSliceVar(&f.fsdp, "fsdp", nil, "spread the model over the ranks: full_shard or shard_grad_op")
+	fs.StringSliceVar(&f.fsdp, "fsdp", nil, "spread the model over the ranks: full_shard, shard_grad_op or "+
+		"hybrid_shard")
+	fs.IntVar(&f.replicas, "dp_replicate_size", 0, "replicas of the sharded model, each spread over its part of the "+
+		"ranks; for hybrid_shard the number of hosts")
 	fs.IntVar(&f.zeroStage, "zero_stage", 0, "stage of ZeRO: 1 spreads the optimizer's state, 2 the gradients too, 3 "+
 		"the parameters too")
 	fs.StringVar(&f.model, "model_name_or_path", "", "the MODEL, instead of a word")
@@ -144,7 +147,7 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	a := args.Default("")
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = f.batch, f.accumulation
 	a.Optim, a.GradientCheckpointing, a.BF16, a.FP16 = args.Optim(f.optim), f.checkpointing, f.bf16, f.fp16
-	a.FSDP, a.ZeroStage = f.fsdp, f.zeroStage
+	a.FSDP, a.ZeroStage, a.DPReplicateSize = f.fsdp, f.zeroStage, f.replicas
 	if err := a.Validate(); err != nil {
 		return nil, err
 	}
@@ -172,7 +175,7 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	}
 	for _, s := range strategies {
 		b := a.Clone()
-		b.FSDP, b.ZeroStage = nil, 0
+		b.FSDP, b.ZeroStage, b.DPReplicateSize = nil, 0, 0
 		s.set(b)
 		e, err := trainer.EstimateMemory(b, f.ranks, fresh, batch)
 		if err != nil {

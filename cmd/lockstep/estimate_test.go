@@ -77,7 +77,8 @@ func TestEstimateMemory(t *testing.T) {
 		"unknown flag --lenght; did you mean --length?": {config, "--lenght", "1"},
 		"ranks is 0 and length 0; want at least 1":      {config, "--ranks", "0"},
 		"zero_stage is 4; want at most 3":               {config, "--zero_stage", "4", "--ranks", "2"},
-		"hybrid_shard is not built yet":                 {config, "--fsdp", "hybrid_shard", "--ranks", "2"},
+		"3 replicas on 4 ranks: want a divisor": {config, "--zero_stage", "3", "--ranks", "4",
+			"--dp_replicate_size", "3"},
 	} {
 		code, _, text := output(nil, append([]string{"estimate-memory"}, argv...)...)
 		require.NotZero(t, code)

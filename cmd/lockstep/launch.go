@@ -58,7 +58,14 @@ func (p *program) launch(argv []string) int {
 	if err := fromEnvironment(fs, p.lookup); err != nil {
 		return p.usageError("launch: %v", err)
 	}
+	environ, err := configFile(fs, f.configFile)
+	if err != nil {
+		return p.usageError("launch: %v", err)
+	}
 	c, err := f.config(fs, p.lookup)
+	if len(environ) > 0 {
+		c.Env = append(environ, os.Environ()...) // what is set here counts
+	}
 	if err == nil {
 		err = c.Validate()
 	}

@@ -37,6 +37,7 @@ type launchFlags struct {
 	grace, settle    seconds
 	signals          []string
 	noPython         bool
+	configFile       string
 }
 
 func (f *launchFlags) flagSet() *pflag.FlagSet {
@@ -71,6 +72,9 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 	fs.Var(&f.settle, "settle_time", "time that the others have after a failure to report it before they get SIGTERM")
 	fs.StringSliceVar(&f.signals, "signals_to_handle", []string{"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"},
 		"signals that are forwarded and end the job")
+	fs.StringVar(&f.configFile, "config_file", "",
+		"accelerate's configuration file (YAML or JSON), for the flags that "+
+			"are not given and settings of PROGRAM; lockstep config FILE shows what its keys do")
 	fs.BoolVar(&f.noPython, "no_python", false, "accepted: PROGRAM is always started as it is")
 	return fs
 }

@@ -55,6 +55,7 @@ func commands() []command {
 		{"launch", "start a program as several ranks on this host and monitor them", (*program).launch},
 		{"env", "show the rank of this process, where it comes from, and what the machine offers", (*program).env},
 		{"estimate-memory", "estimate how much memory training a model takes", (*program).estimateMemory},
+		{"config", "show what a configuration file of DeepSpeed, FSDP or accelerate means here", (*program).config},
 		{"merge-weights", "make a saved model of the pieces of a sharded checkpoint", (*program).mergeWeights},
 		{"debug", "find the rank that made a job fail, from the flight records", (*program).debug},
 		{"version", "show the version", (*program).version},

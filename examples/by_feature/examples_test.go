@@ -167,6 +167,11 @@ var examples = map[string]func(t *testing.T, program string, r result){
 				r.stdout)
 		}
 	},
+	"deepspeed_config": func(t *testing.T, _ string, r result) {
+		require.Regexp(t, `(?m)^used +zero_optimization\.stage +zero_stage 3$`, r.stdout)
+		require.Regexp(t, `(?m)^no effect +zero_optimization\.overlap_comm +exchanges always overlap`, r.stdout)
+		require.Regexp(t, `(?m)^zero_stage 3 on 4 ranks: training loss 0\.\d+$`, r.stdout)
+	},
 	"offload": func(t *testing.T, _ string, r result) {
 		require.Regexp(t, `(?m)^offload disk: training loss 0\.\d+$`, r.stdout)
 		require.Contains(t, r.stdout, "\nsame bits: true\n")

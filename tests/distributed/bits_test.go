@@ -67,7 +67,8 @@ func TestSameBitsInMixedPrecision(t *testing.T) {
 
 // strategies are the flags of the ways to spread a model over the ranks.
 var strategies = [][]string{{"--zero_stage", "1"}, {"--zero_stage", "2"}, {"--fsdp", "shard_grad_op"},
-	{"--fsdp", "full_shard"}, {"--fsdp", "full_shard", "--fsdp_share_parameters", "false"}}
+	{"--fsdp", "full_shard"}, {"--fsdp", "full_shard", "--fsdp_share_parameters", "false"},
+	{"--fsdp", "hybrid_shard", "--dp_replicate_size", "2"}}
 
 // TestSameBitsOfShardedModels is TestSameBits for models that are spread over the ranks, on odd numbers of ranks too
 // where the strategy promises it.
@@ -87,7 +88,9 @@ func TestSameBitsOfShardedModels(t *testing.T) {
 			}
 			requireSameBits(t, one, 4, slices.Concat(flags, strategy)...)
 			requireSameBits(t, half, 2, slices.Concat(lower, strategy)...)
-			if strategy[1] != "1" { // ZeRO-1 adds a rank's leaves first, as data parallelism does
+			if strategy[1] == "hybrid_shard" {
+				requireSameBits(t, one, 6, slices.Concat(flags, strategy)...)
+			} else if strategy[1] != "1" { // ZeRO-1 adds a rank's leaves first, as data parallelism does
 				requireSameBits(t, one, 3, slices.Concat(flags, strategy)...)
 			}
 		})

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package args
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// accelerateRules are the keys of accelerate's configuration file, as `accelerate config` writes it.
+var accelerateRules = map[string]configRule{
+	"compute_environment":         only("ranks run on the hosts of lockstep launch", "LOCAL_MACHINE"),
+	"distributed_type":            setsDistribution,
+	"mixed_precision":             setsPrecision,
+	"num_processes":               launches("num_processes"),
+	"num_machines":                launches("nnodes"),
+	"machine_rank":                launches("node_rank"),
+	"main_process_ip":             launches("master_addr"),
+	"main_process_port":           launches("master_port"),
+	"rdzv_backend":                launches("rdzv_backend"),
+	"max_restarts":                launches("max_restarts"),
+	"gradient_accumulation_steps": sets("gradient_accumulation_steps", nil),
+	"same_network":                ignore("hosts are found at main_process_ip"),
+	"use_cpu":                     setsCPU,
+	"gpu_ids":                     ignore("device decides"),
+	"debug":                       ignore("collective calls are always checked"),
+	"main_training_function":      ignore("the program begins at its main"),
+	"enable_cpu_affinity":         ignore("the system places threads"),
+	"num_cpu_threads_per_process": ignore("the cores of a host are divided among its ranks"),
+	"downcast_bf16":               only("it is a mode of TPUs", "no", false),
+	"tpu_env":                     ignore("the run is not on a TPU"),
+	"tpu_name":                    only("the run is not on a TPU"),
+	"tpu_zone":                    only("the run is not on a TPU"),
+	"tpu_use_cluster":             only("the run is not on a TPU", false),
+	"tpu_use_sudo":                only("the run is not on a TPU", false),
+	"command_file":                only("the program is named on the command line"),
+	"commands":                    only("the program is named on the command line"),
+	"dynamo_config":               ignore("there is nothing to compile"),
+	"ipex_config":                 ignore("kernels are Lockstep's own"),
+	"mpirun_config":               ignore("mpirun starts the program itself"),
+	"megatron_lm_config":          only("tensors and layers are not split over ranks", map[string]any{}),
+	"fp8_config":                  only("float8 is not built", map[string]any{}),
+
+	"parallelism_config.parallelism_config_dp_replicate_size": sets("dp_replicate_size", nil),
+	"parallelism_config.parallelism_config_dp_shard_size":     ignore("the ranks of a replica share it"),
+	"parallelism_config.parallelism_config_tp_size":           only("tensors are not split", 1),
+	"parallelism_config.parallelism_config_cp_size":           only("sequences are not split", 1),
+	"parallelism_config.parallelism_config_sp_size":           only("sequences are not split", 1),
+	"parallelism_config.parallelism_config_cp_comm_strategy":  ignore("sequences are not split"),
+
+	"deepspeed_config.deepspeed_config_file":         sets("deepspeed", nil),
+	"deepspeed_config.zero_stage":                    sets("zero_stage", nil),
+	"deepspeed_config.gradient_accumulation_steps":   sets("gradient_accumulation_steps", nil),
+	"deepspeed_config.gradient_clipping":             sets("max_grad_norm", nil),
+	"deepspeed_config.offload_optimizer_device":      sets("offload_optimizer", offloadDevice),
+	"deepspeed_config.offload_param_device":          sets("offload_params", offloadDevice),
+	"deepspeed_config.offload_optimizer_nvme_path":   setsNVMe,
+	"deepspeed_config.offload_param_nvme_path":       setsNVMe,
+	"deepspeed_config.zero3_init_flag":               ignore("making a model changes no result"),
+	"deepspeed_config.zero3_save_16bit_model":        ignore("saved models are whole"),
+	"deepspeed_config.deepspeed_multinode_launcher":  ignore("lockstep launch runs on each host"),
+	"deepspeed_config.deepspeed_hostfile":            ignore("lockstep launch runs on each host"),
+	"deepspeed_config.deepspeed_inclusion_filter":    ignore("lockstep launch runs on each host"),
+	"deepspeed_config.deepspeed_exclusion_filter":    ignore("lockstep launch runs on each host"),
+	"deepspeed_config.deepspeed_moe_layer_cls_names": only("units are the model's blocks", ""),
+}
+
+// accelerateConfig reads accelerate's file.
+func accelerateConfig(doc map[string]any) *ToolConfig {
+	t := &ToolConfig{Tool: "accelerate", Launch: map[string]string{}}
+	doc = maps.Clone(doc)
+	section, ok := doc["fsdp_config"].(map[string]any)
+	if ok {
+		delete(doc, "fsdp_config")
+	}
+	t.walk(accelerateRules, "", doc)
+	if ok {
+		t.fsdp("fsdp_config.", section)
+	}
+	t.strategy(doc)
+	t.processes()
+	return t
+}
+
+// strategy makes fsdp full_shard of the type FSDP where no key says which.
+func (t *ToolConfig) strategy(doc map[string]any) {
+	named := slices.ContainsFunc(t.sets, func(s configSetting) bool { return s.key == "fsdp" })
+	if fmt.Sprint(doc["distributed_type"]) == "FSDP" && !named {
+		t.set("fsdp", []string{"full_shard"}, "distributed_type")
+	}
+}
+
+// processes divides the processes among the hosts.
+func (t *ToolConfig) processes() {
+	all, hosts := t.Launch["num_processes"], t.Launch["nnodes"]
+	delete(t.Launch, "num_processes")
+	var n, m int
+	if _, err := fmt.Sscan(all, &n); err != nil {
+		return
+	}
+	if _, err := fmt.Sscan(hosts, &m); err != nil || m == 0 {
+		m = 1
+	}
+	if n%m != 0 {
+		t.add("num_processes", n, ConfigRefused, fmt.Sprintf("a multiple of num_machines (%d)", m))
+		return
+	}
+	t.Launch["nproc_per_node"] = fmt.Sprint(n / m)
+}
+
+// launches is the rule of a key that is a flag of lockstep launch.
+func launches(flag string) configRule {
+	return func(t *ToolConfig, _ string, v any) (ConfigUse, string) {
+		if v == nil {
+			return ConfigNoEffect, "it is empty"
+		}
+		t.Launch[flag] = fmt.Sprint(v)
+		if flag == "num_processes" {
+			return ConfigUsed, "launch --nproc_per_node on each host"
+		}
+		return ConfigUsed, fmt.Sprintf("launch --%s %v", flag, v)
+	}
+}
+
+func setsDistribution(_ *ToolConfig, _ string, v any) (ConfigUse, string) {
+	switch s := strings.ToUpper(fmt.Sprint(v)); {
+	case s == "FSDP":
+		return ConfigUsed, "fsdp, as fsdp_config says"
+	case s == "DEEPSPEED":
+		return ConfigUsed, "zero_stage, as deepspeed_config says"
+	case s == "NO", strings.HasPrefix(s, "MULTI_"):
+		return ConfigNoEffect, "device and the number of ranks decide"
+	}
+	return ConfigRefused, "NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED"
+}
+
+func setsPrecision(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	switch s := fmt.Sprint(v); s {
+	case "no", "<nil>", "false":
+		return ConfigNoEffect, "bf16 and fp16 decide"
+	case "bf16", "fp16":
+		return t.set(s, true, key)
+	}
+	return ConfigRefused, "no, fp16 or bf16"
+}
+
+func setsCPU(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	if v == true {
+		return t.set("device", "cpu", key)
+	}
+	return ConfigNoEffect, "device decides"
+}
+
+// Settings are what the file sets for the program, as texts of variables (LOCKSTEP_…): lockstep launch hands them on.
+func (t *ToolConfig) Settings() (map[string]string, error) {
+	a := Default("")
+	if faults := t.apply(a, t.Tool+"'s file"); len(faults) > 0 {
+		return nil, asError(faults)
+	}
+	list := map[string]string{}
+	s := newSchema(a)
+	for _, set := range t.sets {
+		f := s.byKey[set.key]
+		list[envName(set.key)] = f.text(f.of([]any{a}))
+	}
+	return list, nil
+}

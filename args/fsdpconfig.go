@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package args
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Reasons that several keys share.
+const (
+	fsdpOnTPU  = "it is a mode of TPUs"
+	fsdpAlways = "it is always so"
+)
+
+// fsdpRules are the keys of HuggingFace's fsdp_config and of the section of that name in accelerate's files, without
+// the prefix fsdp_ that both accept.
+var fsdpRules = map[string]configRule{
+	"version":                       ignore("both versions of PyTorch's FSDP do what is done here"),
+	"sharding_strategy":             setsStrategy,
+	"reshard_after_forward":         setsReshard,
+	"auto_wrap_policy":              setsWrapPolicy,
+	"transformer_layer_cls_to_wrap": setsClasses,
+	"min_num_params":                setsSize,
+	"state_dict_type":               setsStateDict,
+	"activation_checkpointing":      setsCheckpointing,
+	"offload_params":                setsCPUOffload,
+	"cpu_offload":                   setsCPUOffload,
+	"backward_prefetch":             ignore(dsPrefetch),
+	"backward_prefetch_policy":      ignore(dsPrefetch),
+	"forward_prefetch":              ignore(dsPrefetch),
+	"limit_all_gathers":             ignore("two units are gathered at most"),
+	"use_orig_params":               ignore("the model's parameters are always its own"),
+	"sync_module_states":            ignore("rank 0's parameters and buffers are always copied"),
+	"cpu_ram_efficient_loading":     ignore("loading changes no result"),
+	"mixed_precision_policy":        only("bf16 and fp16 decide; sums are in float32"),
+	"ignored_modules":               only("every module is sharded"),
+	"ignored_parameters":            only("every parameter is sharded"),
+	"xla":                           only(fsdpOnTPU, false),
+	"xla_fsdp_v2":                   only(fsdpOnTPU, false),
+	"xla_fsdp_grad_ckpt":            only(fsdpOnTPU, false),
+	"xla_fsdp_settings":             ignore(fsdpOnTPU),
+	"enable_cpu_affinity":           ignore("the system places threads"),
+}
+
+// fsdpConfig reads HuggingFace's fsdp_config.
+func fsdpConfig(doc map[string]any) *ToolConfig {
+	t := &ToolConfig{Tool: "FSDP"}
+	t.fsdp("", doc)
+	return t
+}
+
+// fsdp reads a section of FSDP's keys.
+func (t *ToolConfig) fsdp(prefix string, section map[string]any) {
+	plain := map[string]any{}
+	for key, v := range section {
+		plain[strings.TrimPrefix(key, "fsdp_")] = v
+	}
+	before := len(t.Rows)
+	t.walk(fsdpRules, "", plain)
+	for i := range t.Rows[before:] { // as the file spells them
+		row := &t.Rows[before+i]
+		if _, ok := section[row.Key]; !ok {
+			row.Key = "fsdp_" + row.Key
+		}
+		row.Key = prefix + row.Key
+	}
+}
+
+// strategies are PyTorch's, by name and by number.
+var fsdpStrategies = map[string]string{
+	"full_shard": "full_shard", "shard_grad_op": "shard_grad_op", "no_shard": "no_shard",
+	"hybrid_shard":       "hybrid_shard",
+	"hybrid_shard_zero2": "hybrid_shard_zero2", "_hybrid_shard_zero2": "hybrid_shard_zero2",
+	"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard", "5": "hybrid_shard_zero2",
+}
+
+func setsStrategy(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	s := fsdpStrategies[strings.ToLower(fmt.Sprint(v))]
+	if s == "" {
+		return ConfigRefused, "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2, or 1 to 5"
+	}
+	t.set("fsdp", []string{s}, key)
+	return ConfigUsed, "fsdp " + s
+}
+
+// setsReshard: in version 2 whether parameters go after the forward pass; files for version 1 have a strategy there.
+func setsReshard(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	switch strings.ToLower(fmt.Sprint(v)) {
+	case "true":
+		v = "full_shard"
+	case "false":
+		v = "shard_grad_op"
+	}
+	return setsStrategy(t, key, v)
+}
+
+func setsWrapPolicy(_ *ToolConfig, _ string, v any) (ConfigUse, string) {
+	switch strings.ToUpper(fmt.Sprint(v)) {
+	case "TRANSFORMER_BASED_WRAP":
+		return ConfigUsed, "units are the model's blocks, or fsdp_transformer_layer_cls_to_wrap"
+	case "SIZE_BASED_WRAP":
+		return ConfigUsed, "units have fsdp_min_num_params"
+	case "NO_WRAP", "<NIL>":
+		return ConfigNoEffect, "units are the model's blocks; no result depends on them"
+	}
+	return ConfigRefused, "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP"
+}
+
+func setsClasses(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	var names []string
+	switch v := v.(type) {
+	case nil:
+	case string:
+		for _, n := range strings.Split(v, ",") {
+			if n = strings.TrimSpace(n); n != "" {
+				names = append(names, n)
+			}
+		}
+	case []any:
+		for _, n := range v {
+			names = append(names, fmt.Sprint(n))
+		}
+	default:
+		return ConfigRefused, "names of classes"
+	}
+	if len(names) == 0 {
+		return ConfigNoEffect, "units are the model's blocks"
+	}
+	t.set("fsdp_transformer_layer_cls_to_wrap", names, key)
+	return ConfigUsed, "fsdp_transformer_layer_cls_to_wrap " + strings.Join(names, ",")
+}
+
+func setsSize(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	if n, ok := configNumber(v); ok && n == 0 || v == nil {
+		return ConfigNoEffect, "units are the model's blocks"
+	}
+	return t.set("fsdp_min_num_params", v, key)
+}
+
+func setsStateDict(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	switch s := strings.ToLower(fmt.Sprint(v)); StateDictType(s) {
+	case FullStateDict, ShardedStateDict:
+		return t.set("fsdp_state_dict_type", s, key)
+	}
+	return ConfigRefused, "FULL_STATE_DICT or SHARDED_STATE_DICT"
+}
+
+func setsCheckpointing(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	if v == true {
+		return t.set("gradient_checkpointing", true, key)
+	}
+	return ConfigNoEffect, "gradient_checkpointing decides"
+}
+
+func setsCPUOffload(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	switch strings.ToLower(fmt.Sprint(v)) {
+	case "true":
+		return t.set("offload_params", string(OffloadCPU), key)
+	case "false", "<nil>":
+		return ConfigNoEffect, "nothing is offloaded"
+	}
+	return ConfigRefused, "true or false"
+}

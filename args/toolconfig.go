@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package args
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/lockstep-ml/lockstep/internal/vfs"
+)
+
+// ConfigUse says what becomes of a key of another tool's configuration file.
+type ConfigUse string
+
+// The uses.
+const (
+	ConfigUsed     ConfigUse = "used"
+	ConfigNoEffect ConfigUse = "no effect" // changes no result here
+	ConfigRefused  ConfigUse = "refused"   // would change the result
+	configUnknown  ConfigUse = "unknown"
+)
+
+// ConfigRow is a key of another tool's configuration file and what it means here.
+type ConfigRow struct {
+	Key   string // with its path, as zero_optimization.stage
+	Value string // as JSON
+	Use   ConfigUse
+	Text  string // the settings that it sets, or why it sets none
+}
+
+// ToolConfig is a configuration file of DeepSpeed, of FSDP in HuggingFace's form, or of accelerate, key by key.
+type ToolConfig struct {
+	Tool string // "DeepSpeed", "FSDP" or "accelerate"
+	Rows []ConfigRow
+	// Launch holds what is the launcher's to know: flags of lockstep launch, without dashes.
+	Launch map[string]string
+
+	sets []configSetting
+}
+
+// configSetting is a setting that a file makes.
+type configSetting struct {
+	key  string
+	raw  any
+	from string // the key of the file
+}
+
+// A configRule says what a value of a key means, and may set something.
+type configRule func(t *ToolConfig, key string, v any) (ConfigUse, string)
+
+// autoValue stands in a file for whatever the arguments say.
+const autoValue = "auto"
+
+// sets is the rule of a key that is a setting under another name; convert, which may be nil, gives the setting's value
+// or says what was wanted.
+func sets(setting string, convert func(v any) (any, string)) configRule {
+	return func(t *ToolConfig, key string, v any) (ConfigUse, string) {
+		if v == autoValue || v == nil {
+			return ConfigUsed, setting + " as the arguments have it"
+		}
+		if convert != nil {
+			value, want := convert(v)
+			if want != "" {
+				return ConfigRefused, want
+			}
+			v = value
+		}
+		return t.set(setting, v, key)
+	}
+}
+
+func (t *ToolConfig) set(setting string, v any, from string) (ConfigUse, string) {
+	t.sets = append(t.sets, configSetting{setting, v, from})
+	return ConfigUsed, fmt.Sprintf("%s %v", setting, v)
+}
+
+// ignore is the rule of a key that changes no result here.
+func ignore(why string) configRule {
+	return func(*ToolConfig, string, any) (ConfigUse, string) { return ConfigNoEffect, why }
+}
+
+// only is the rule of a key of which some values, and null and "auto", change nothing, while others would.
+func only(why string, harmless ...any) configRule {
+	return func(_ *ToolConfig, _ string, v any) (ConfigUse, string) {
+		if v == nil || v == autoValue {
+			return ConfigNoEffect, why
+		}
+		for _, h := range harmless {
+			if sameValue(v, h) {
+				return ConfigNoEffect, why
+			}
+		}
+		if len(harmless) == 0 {
+			return ConfigRefused, "nothing: " + why
+		}
+		return ConfigRefused, fmt.Sprintf("%s: %s", asJSON(harmless[0]), why)
+	}
+}
+
+// sameValue compares values of files, whatever type their numbers have.
+func sameValue(a, b any) bool {
+	x, okX := configNumber(a)
+	y, okY := configNumber(b)
+	if okX && okY {
+		return x == y
+	}
+	s, isText := a.(string)
+	other, alsoText := b.(string)
+	if isText && alsoText {
+		return strings.EqualFold(s, other)
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+func configNumber(v any) (float64, bool) {
+	if n, ok := v.(json.Number); ok {
+		f, err := n.Float64()
+		return f, err == nil
+	}
+	return number(v)
+}
+
+func asJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(text)
+}
+
+// walk applies rules to the keys of a section, in order.
+func (t *ToolConfig) walk(rules map[string]configRule, prefix string, section map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(section)) {
+		key, v := prefix+name, section[name]
+		rule := rules[key]
+		inner, isSection := v.(map[string]any)
+		switch {
+		case rule != nil:
+			use, text := rule(t, key, v)
+			t.add(key, v, use, text)
+		case isSection && hasRules(rules, key+"."):
+			t.walk(rules, key+".", inner)
+		case hasRules(rules, key+".") && v == nil:
+			t.add(key, v, ConfigNoEffect, "it is empty")
+		case hasRules(rules, key+"."):
+			t.add(key, v, ConfigRefused, "a JSON object")
+		default:
+			t.add(key, v, configUnknown, didYouMean(name, prefix, names(rules, prefix), "it is none of "+t.Tool+"'s"))
+		}
+	}
+}
+
+// names lists the names that a section may have.
+func names(rules map[string]configRule, prefix string) []string {
+	list := map[string]bool{}
+	for key := range rules {
+		if rest, ok := strings.CutPrefix(key, prefix); ok {
+			name, _, _ := strings.Cut(rest, ".")
+			list[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(list))
+}
+
+func hasRules(rules map[string]configRule, prefix string) bool {
+	for key := range rules {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *ToolConfig) add(key string, v any, use ConfigUse, text string) {
+	t.Rows = append(t.Rows, ConfigRow{key, asJSON(v), use, text})
+}
+
+// faults are what keeps a run from starting.
+func (t *ToolConfig) faults(path string) (list []Fault) {
+	for _, r := range t.Rows {
+		switch r.Use {
+		case ConfigRefused:
+			list = append(list, Fault{Key: r.Key, Value: r.Value, Origin: path, Want: r.Text})
+		case configUnknown:
+			list = append(list, Fault{Key: r.Key, Origin: path, Problem: "unknown key", Want: r.Text})
+		}
+	}
+	return list
+}
+
+// Err is nil, or an *Error with the keys that are refused or unknown.
+func (t *ToolConfig) Err(path string) error { return asError(t.faults(path)) }
+
+// summary is the line for the start of a run.
+func (t *ToolConfig) summary() string {
+	counts := map[ConfigUse]int{}
+	for _, r := range t.Rows {
+		counts[r.Use]++
+	}
+	return fmt.Sprintf("is read: keys used %d, without effect here %d; lockstep config shows them",
+		counts[ConfigUsed], counts[ConfigNoEffect])
+}
+
+// toolConfigs are the settings that name such files, in the order in which they are applied, with their readers.
+var toolConfigs = []struct {
+	key  string
+	read func(doc map[string]any) *ToolConfig
+	of   func(a *TrainingArguments) string
+}{
+	{"deepspeed", deepSpeedConfig, func(a *TrainingArguments) string { return a.DeepSpeed }},
+	{"fsdp_config", fsdpConfig, func(a *TrainingArguments) string { return a.FSDPConfig }},
+}
+
+// ReadToolConfig says what the keys of a file mean: DeepSpeed's configuration, FSDP's in HuggingFace's form, or
+// accelerate's. It goes by the keys, whatever the file is called; JSON and YAML are read.
+func ReadToolConfig(path string) (*ToolConfig, error) {
+	doc, err := readToolFile(path, func(path string) ([]byte, error) {
+		return vfs.ReadFile(vfs.OS, path, maxConfigFile)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return readTool(doc), nil
+}
+
+// readTool reads a document by what is in it.
+func readTool(doc map[string]any) *ToolConfig {
+	for _, key := range []string{"distributed_type", "compute_environment", "num_processes", "num_machines"} {
+		if _, ok := doc[key]; ok {
+			return accelerateConfig(doc)
+		}
+	}
+	for _, key := range []string{"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu", "optimizer",
+		"gradient_accumulation_steps", "scheduler", "bf16", "fp16"} {
+		if _, ok := doc[key]; ok {
+			return deepSpeedConfig(doc)
+		}
+	}
+	return fsdpConfig(doc)
+}
+
+// readToolFile reads a document from a file, or from the text itself if it is a JSON object.
+func readToolFile(path string, read func(path string) ([]byte, error)) (map[string]any, error) {
+	var text []byte
+	d := &document{}
+	d.Parser = jsonParser{doc: d}
+	if strings.HasPrefix(strings.TrimSpace(path), "{") {
+		text, path = []byte(path), "the object"
+	} else {
+		var err error
+		if d, err = newDocument(path); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		if text, err = read(path); err != nil {
+			return nil, fmt.Errorf("%s: %s", path, reason(err))
+		}
+	}
+	doc, err := d.Unmarshal(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s", path, reason(err))
+	}
+	if len(d.duplicates) > 0 {
+		return nil, fmt.Errorf("%s: duplicate key %s: want it once", path, d.duplicates[0])
+	}
+	return doc, nil
+}
+
+// toolConfigs applies the files that settings name: they fill what no other source has set, and must agree with it
+// otherwise.
+func (m *merge) toolConfigs() (notices []Notice) {
+	read := m.loader.ReadFile
+	if read == nil {
+		read = func(path string) ([]byte, error) { return vfs.ReadFile(vfs.OS, path, maxConfigFile) }
+	}
+	for _, c := range toolConfigs {
+		path, _ := m.ko.Get(c.key).(string)
+		if path == "" || m.loader.schema.byKey[c.key] == nil {
+			continue
+		}
+		name := path
+		if strings.HasPrefix(strings.TrimSpace(path), "{") {
+			name = c.key
+		}
+		doc, err := readToolFile(path, read)
+		if err != nil {
+			m.checker.add(Fault{Key: c.key, Value: quote(path), Origin: m.origins[c.key],
+				Want: "a readable JSON or YAML file: " + err.Error()})
+			continue
+		}
+		t := c.read(doc)
+		for _, f := range t.faults(name) {
+			m.fault(f)
+		}
+		values := settings{}
+		for _, s := range t.sets {
+			if m.origins[s.key] == "" {
+				values[s.key] = s.raw
+				continue
+			}
+			f := m.loader.schema.byKey[s.key]
+			given := m.ko.Get(s.key)
+			value, want := f.decode(s.raw)
+			if want != "" || agrees(s.key, given, value) {
+				if s.key == "fsdp" {
+					value = []string{mergeWords(given, value)}
+					m.mustLoad(settings{s.key: value}, func(string) string { return m.origins[s.key] })
+				}
+				continue
+			}
+			m.checker.add(Fault{Key: s.key, Value: quote(given), Origin: m.origins[s.key],
+				Want: fmt.Sprintf("%s, which %s has as %s; or %q there", quote(value), name, s.from, autoValue)})
+		}
+		m.mustLoad(values, func(key string) string {
+			i := slices.IndexFunc(t.sets, func(s configSetting) bool { return s.key == key })
+			return fmt.Sprintf("file %s (%s)", name, t.sets[i].from)
+		})
+		notices = append(notices, Notice{c.key, m.origins[c.key], t.summary()})
+	}
+	return notices
+}
+
+// agrees reports whether a given value and that of a file are the same. fsdp has a strategy among other words.
+func agrees(key string, given, value any) bool {
+	if key == "fsdp" {
+		a, b := strategyWord(given), strategyWord(value)
+		return a == "" || a == b
+	}
+	if key == "optim" { // HuggingFace's two names of AdamW
+		given, value = plainAdamW(given), plainAdamW(value)
+	}
+	return asJSON(given) == asJSON(value)
+}
+
+func plainAdamW(v any) any {
+	if v == string(OptimAdamWFused) {
+		return string(OptimAdamW)
+	}
+	return v
+}
+
+// strategyWord is the strategy that a value of fsdp names, "" if it leaves that open.
+func strategyWord(v any) string {
+	words, _ := v.([]string)
+	for _, w := range strings.FieldsFunc(strings.Join(words, " "), func(r rune) bool { return r == ' ' || r == ',' }) {
+		switch w = strings.ToLower(w); w {
+		case "auto_wrap", "offload", "true":
+		default:
+			return w
+		}
+	}
+	return ""
+}
+
+// mergeWords is a value of fsdp with the strategy of another.
+func mergeWords(given, value any) string {
+	words, _ := given.([]string)
+	text := strings.ToLower(strings.Join(words, " "))
+	if strategyWord(given) != "" {
+		return text
+	}
+	return strings.TrimSpace(strings.ReplaceAll(text, "true", "") + " " + strategyWord(value))
+}
+
+// ReadConfigs applies the files that DeepSpeed and FSDPConfig name, for programs that do not use a Loader, which has
+// done so. A field that has its default takes the file's value; one that has neither is a fault.
+func (a *TrainingArguments) ReadConfigs() error {
+	var faults []Fault
+	for _, c := range toolConfigs {
+		path := c.of(a)
+		if path == "" {
+			continue
+		}
+		doc, err := readToolFile(path, func(path string) ([]byte, error) {
+			return vfs.ReadFile(vfs.OS, path, maxConfigFile)
+		})
+		if err != nil {
+			return fmt.Errorf("args: %s: %w", c.key, err)
+		}
+		t := c.read(doc)
+		faults = append(faults, t.faults(path)...)
+		faults = append(faults, t.apply(a, path)...)
+	}
+	return errors.Join(asError(faults))
+}
+
+// apply fills the fields that have their defaults.
+func (t *ToolConfig) apply(a *TrainingArguments, path string) (faults []Fault) {
+	one, plain := []any{a}, []any{Default(a.OutputDir)}
+	s := newSchema(one...)
+	for _, set := range t.sets {
+		f := s.byKey[set.key]
+		value, want := f.decode(set.raw)
+		if want != "" {
+			faults = append(faults, Fault{Key: set.from, Value: quote(set.raw), Origin: path, Want: want})
+			continue
+		}
+		filled := []any{Default(a.OutputDir)}
+		f.assign(filled, value)
+		now := f.text(f.of(one))
+		switch {
+		case now == f.text(f.of(plain)):
+			f.assign(one, value)
+		case now == f.text(f.of(filled)), set.key == "fsdp" && agrees("fsdp", a.FSDP, value):
+		default:
+			faults = append(faults, Fault{Key: set.key, Value: quote(f.of(one).Interface()),
+				Want: fmt.Sprintf("%s, which %s has as %s; or %q there", f.text(f.of(filled)), path, set.from,
+					autoValue)})
+		}
+	}
+	return faults
+}
+
+// isToolConfig reports whether a setting names such a file, for which an object may stand.
+func isToolConfig(key string) bool { return key == "deepspeed" || key == "fsdp_config" }
+
+// toolConfigText is the setting's text for what a source has: an object as JSON, and "" for none and for what a file
+// that transformers wrote has without one.
+func toolConfigText(raw any) any {
+	if texts, ok := raw.([]string); ok {
+		raw = texts[len(texts)-1]
+	}
+	switch v := raw.(type) {
+	case nil:
+		return ""
+	case string:
+		if word := strings.ToLower(v); word == "none" || word == "null" {
+			return ""
+		}
+		if object, _, err := parseJSON([]byte(v)); err == nil {
+			return toolConfigText(object)
+		}
+		return v
+	case map[string]any:
+		for key, value := range v {
+			switch key {
+			case "min_num_params", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt":
+				if sameValue(value, 0) || value == false {
+					continue
+				}
+			}
+			return asJSON(v)
+		}
+		return ""
+	}
+	return raw
+}

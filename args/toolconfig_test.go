@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package args_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/args"
+)
+
+// tool reads a file of testdata/tools.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "tools", name))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// zero2 and zero3 have the keys and values of the files that transformers' documentation and its tests use.
+func TestDeepSpeedFilesOfHuggingFace(t *testing.T) {
+	for name, stage := range map[string]int{"ds_config_zero2.json": 2, "ds_config_zero3.json": 3} {
+		files := map[string]string{name: tool(t, name)}
+		p := newProgram(nil, files).parse("--deepspeed", name, "--learning_rate", "3e-5", "--fp16", "true",
+			"--warmup_steps", "7")
+		require.NoError(t, p.err, name)
+		require.Equal(t, stage, p.train.ZeroStage)
+		require.True(t, p.train.FP16)
+		require.False(t, p.train.BF16)
+		require.Equal(t, args.SchedulerConstantWithWarmup, p.train.LRSchedulerType)
+		require.Equal(t, map[string]any{"warmup_type": "log"}, p.train.LRSchedulerKwargs)
+		require.EqualValues(t, 3e-5, p.train.LearningRate)
+		require.EqualValues(t, args.OffloadCPU, p.train.OffloadOptimizer)
+		require.Equal(t, stage == 3, p.train.OffloadParams == args.OffloadCPU)
+		require.Equal(t, "file "+name+" (zero_optimization.stage)", p.resolved.Origin("zero_stage"))
+		require.Len(t, p.resolved.Notices, 1)
+		require.Contains(t, p.resolved.Notices[0].Text, "; lockstep config shows them")
+	}
+}
+
+// Values that are written out are the run's, as numbers of any form.
+func TestDeepSpeedValues(t *testing.T) {
+	files := map[string]string{"ds.json": `{
+		"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8, "gradient_clipping": 0.5,
+		"zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8, "offload_optimizer": {"device": "nvme",
+			"nvme_path": "/local_nvme"}, "offload_param": {"device": "none"}},
+		"optimizer": {"type": "Adam", "params": {"lr": 1e-3, "betas": [0.8, 0.99], "eps": 1e-7, "weight_decay": 0.1,
+			"adam_w_mode": false}},
+		"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 10, "warmup_max_lr": 1e-3,
+			"warmup_min_lr": 0, "total_num_steps": "auto", "warmup_type": "linear"}},
+		"bf16": {"enabled": true}
+	}`}
+	p := newProgram(nil, files).parse("--deepspeed", "ds.json")
+	require.NoError(t, p.err)
+	a := p.train
+	require.Equal(t, 4, a.PerDeviceTrainBatchSize)
+	require.Equal(t, 8, a.GradientAccumulationSteps)
+	require.EqualValues(t, 0.5, a.MaxGradNorm)
+	require.Equal(t, 3, a.ZeroStage)
+	require.Equal(t, args.OffloadDisk, a.OffloadOptimizer)
+	require.Equal(t, args.OffloadNone, a.OffloadParams)
+	require.Equal(t, "/local_nvme", a.OffloadDir)
+	require.Equal(t, args.OptimAdam, a.Optim)
+	require.EqualValues(t, []float64{1e-3, 0.8, 0.99, 1e-7, 0.1}, []float64{a.LearningRate, a.AdamBeta1, a.AdamBeta2,
+		a.AdamEpsilon, a.WeightDecay})
+	require.Equal(t, args.SchedulerLinear, a.LRSchedulerType)
+	require.Empty(t, a.LRSchedulerKwargs)
+	require.EqualValues(t, 10, a.WarmupSteps)
+	require.True(t, a.BF16)
+}
+
+// What a file and another source say must agree, and a key that would change the result is refused; all at once.
+func TestFaultsOfToolConfigs(t *testing.T) {
+	for text, want := range map[string][]string{
+		`{"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}`: {
+			`max_grad_norm is 1 (flag --max_grad_norm); want 0.5, which ds.json has as gradient_clipping; or "auto" there`},
+		`{"zero_optimization": {"stag": 2}, "fp61": {"enabled": true}}`: {
+			"unknown key zero_optimization.stag in ds.json; did you mean zero_optimization.stage?",
+			"unknown key fp61 in ds.json; did you mean fp16"},
+		`{"zero_optimization": {"stage": 3, "zero_quantized_weights": true}, "optimizer": {"type": "OneBitAdam"}}`: {
+			"zero_optimization.zero_quantized_weights is true (ds.json); want false: gradients and parameters are " +
+				"exchanged",
+			`optimizer.type is "OneBitAdam" (ds.json); want AdamW, Adam or SGD`},
+		`{"zero_optimization": 3}`: {
+			"zero_optimization is 3 (ds.json); want a JSON object"},
+		`{"zero_optimization": {"stage": 7}}`: {
+			"zero_stage is 7 (file ds.json (zero_optimization.stage)); want at most 3"},
+		`{"zero_optimization": {"stage": 1}`: {
+			`deepspeed is "ds.json" (flag --deepspeed); want a readable JSON`},
+		`{"a": 1, "a": 2}`: {"duplicate key a"},
+		`{"scheduler": {"type": "OneCycle"}}`: {
+			`scheduler.type is "OneCycle" (ds.json); want WarmupLR or WarmupDecayLR`},
+		`{"train_micro_batch_size_per_gpu": 2.5}`:                {"per_device_train_batch_size is 2.5"},
+		`{"fp16": {"enabled": true}, "bf16": {"enabled": true}}`: {"want one of bf16 and fp16"},
+	} {
+		p := newProgram(nil, map[string]string{"ds.json": text}).parse("--deepspeed", "ds.json", "--max_grad_norm", "1")
+		require.Error(t, p.err, text)
+		for _, w := range want {
+			require.Contains(t, p.err.Error(), w, text)
+		}
+	}
+	p := newProgram(nil, nil).parse("--deepspeed", "none.json")
+	require.ErrorContains(t, p.err, "none.json")
+}
+
+// fsdp_config has two spellings and two versions; fsdp names the strategy, or the file does.
+func TestFSDPConfigs(t *testing.T) {
+	for _, c := range []struct {
+		fsdp, config string
+		strategy     args.ShardStrategy
+		hybrid       bool
+		classes      []string
+	}{
+		{"full_shard auto_wrap",
+			`{"transformer_layer_cls_to_wrap": ["GPT2Block"], "backward_prefetch": "backward_pre"}`,
+			args.FullShard, false, []string{"GPT2Block"}},
+		{"full_shard auto_wrap offload", `{"fsdp_transformer_layer_cls_to_wrap": "GPT2Block,GPT2MLP",
+			"fsdp_state_dict_type": "SHARDED_STATE_DICT"}`, args.FullShard, false, []string{"GPT2Block", "GPT2MLP"}},
+		{"true", `{"version": 2, "reshard_after_forward": false}`, args.ShardGradOp, false, nil},
+		{"true", `{"fsdp_version": 2, "fsdp_reshard_after_forward": true}`, args.FullShard, false, nil},
+		{"shard_grad_op", `{"fsdp_sharding_strategy": 2}`, args.ShardGradOp, false, nil},
+		{"auto_wrap true", `{"sharding_strategy": "HYBRID_SHARD"}`, args.FullShard, true, nil},
+	} {
+		for name, p := range map[string]*program{
+			"flag": newProgram(nil, nil).parse("--fsdp", c.fsdp, "--fsdp_config", c.config),
+			"file": newProgram(nil, map[string]string{"f.json": c.config}).parse("--fsdp", c.fsdp, "--fsdp_config",
+				"f.json"),
+			"object": newProgram(nil, map[string]string{"x.json": `{"fsdp": "` + c.fsdp + `", "fsdp_config": ` +
+				c.config + `}`}).
+				parse("--config", "x.json"),
+		} {
+			require.NoError(t, p.err, "%s: %s", name, c.config)
+			require.Equal(t, c.strategy, p.train.ShardStrategy(), c.config)
+			require.Equal(t, c.hybrid, p.train.Hybrid(), c.config)
+			require.Equal(t, c.classes, p.train.FSDPTransformerLayerClsToWrap, c.config)
+		}
+	}
+	p := newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_config", `{"sharding_strategy": "SHARD_GRAD_OP"}`)
+	require.ErrorContains(t, p.err, "which fsdp_config has as sharding_strategy")
+	p = newProgram(nil, nil).parse("--fsdp", "full_shard", "--fsdp_config",
+		`{"ignored_modules": "lm_head", "xla": true}`)
+	require.ErrorContains(t, p.err, "ignored_modules is")
+	require.ErrorContains(t, p.err, "xla is true (fsdp_config); want false: it is a mode of TPUs")
+}
+
+// accelerate's files set what its launcher hands to programs.
+func TestAccelerateFiles(t *testing.T) {
+	for name, want := range map[string]struct{ launch, settings map[string]string }{
+		"fsdp.yaml": {
+			map[string]string{"nproc_per_node": "4", "nnodes": "2", "node_rank": "0", "master_addr": "10.0.0.1",
+				"master_port": "29501", "rdzv_backend": "static"},
+			map[string]string{"LOCKSTEP_FSDP": "full_shard", "LOCKSTEP_BF16": "true",
+				"LOCKSTEP_FSDP_STATE_DICT_TYPE":               "sharded_state_dict",
+				"LOCKSTEP_FSDP_TRANSFORMER_LAYER_CLS_TO_WRAP": "GPT2Block"},
+		},
+		"deepspeed.yaml": {
+			map[string]string{"nproc_per_node": "2", "nnodes": "1", "node_rank": "0", "rdzv_backend": "static"},
+			map[string]string{"LOCKSTEP_ZERO_STAGE": "3", "LOCKSTEP_OFFLOAD_OPTIMIZER": "none",
+				"LOCKSTEP_OFFLOAD_PARAMS": "none", "LOCKSTEP_GRADIENT_ACCUMULATION_STEPS": "4",
+				"LOCKSTEP_MAX_GRAD_NORM": "1", "LOCKSTEP_BF16": "true"},
+		},
+		"cpu.yaml": {
+			map[string]string{"nproc_per_node": "2", "nnodes": "1", "node_rank": "0", "rdzv_backend": "static"},
+			map[string]string{"LOCKSTEP_DEVICE": "cpu"},
+		},
+	} {
+		c, err := args.ReadToolConfig(filepath.Join("testdata", "tools", name))
+		require.NoError(t, err)
+		require.Equal(t, "accelerate", c.Tool)
+		require.NoError(t, c.Err(name))
+		require.Equal(t, want.launch, c.Launch, name)
+		got, err := c.Settings()
+		require.NoError(t, err)
+		require.Equal(t, want.settings, got, name)
+	}
+}
+
+// A program without a loader gets the same.
+func TestReadConfigs(t *testing.T) {
+	a := args.Default("out")
+	a.DeepSpeed = filepath.Join("testdata", "tools", "ds_config_zero3.json")
+	require.NoError(t, a.ReadConfigs())
+	require.Equal(t, 3, a.ZeroStage)
+	require.NoError(t, a.ReadConfigs(), "once more")
+	a.ZeroStage = 2
+	require.ErrorContains(t, a.ReadConfigs(),
+		"zero_stage is 2; want 3, which "+a.DeepSpeed+" has as zero_optimization.stage")
+	b := args.Default("out")
+	b.FSDPConfig = `{"min_num_param": 3}`
+	require.ErrorContains(t, b.ReadConfigs(), "did you mean min_num_params?")
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-ml/lockstep/args"
+)
+
+const configUsage = `usage: lockstep config FILE [FLAGS]
+
+Shows what the keys of a configuration file mean here: one of DeepSpeed (--deepspeed FILE of a
+training program), of FSDP in HuggingFace's form (--fsdp_config FILE), or of accelerate
+(lockstep launch --config_file FILE). A key is used, or has no effect here, or is refused since
+it would change the result. "auto" stands for what the arguments say. The exit code is 1 if a
+key is refused or unknown.
+
+`
+
+// config shows a file of another tool.
+func (p *program) config(argv []string) int {
+	fs := pflag.NewFlagSet("config", pflag.ContinueOnError)
+	asJSON := fs.Bool("json", false, "print JSON")
+	if code, done := p.parse(fs, argv, configUsage); done {
+		return code
+	}
+	if fs.NArg() != 1 {
+		return p.usageError("config: %d words; want one FILE", fs.NArg())
+	}
+	path := fs.Arg(0)
+	c, err := args.ReadToolConfig(path)
+	if err != nil {
+		fmt.Fprintln(p.stderr, "lockstep: config:", err)
+		return exitError
+	}
+	if *asJSON {
+		encoder := json.NewEncoder(p.stdout)
+		encoder.SetIndent("", "  ")
+		if err := encoder.Encode(c); err != nil {
+			fmt.Fprintln(p.stderr, "lockstep: config:", err)
+			return exitError
+		}
+	} else {
+		fmt.Fprintf(p.stdout, "%s: %s\n\n", path, c.Tool)
+		w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+		for _, use := range []args.ConfigUse{args.ConfigUsed, args.ConfigNoEffect, args.ConfigRefused} {
+			for _, r := range c.Rows {
+				if r.Use == use {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Use, r.Key, shortened(r.Value), r.Text)
+				}
+			}
+		}
+		w.Flush()
+	}
+	if err := c.Err(path); err != nil {
+		fmt.Fprintln(p.stderr, "lockstep: config:", err)
+		return exitError
+	}
+	return exitOK
+}
+
+// shortened is a value for a table.
+func shortened(value string) string {
+	const most = 24
+	if runes := []rune(value); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return value
+}
+
+// configFile sets the flags that are not given from accelerate's configuration file, and gives the variables with its
+// settings for the program.
+func configFile(fs *pflag.FlagSet, path string) (environ []string, err error) {
+	if path == "" {
+		return nil, nil
+	}
+	c, err := args.ReadToolConfig(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Err(path); err != nil {
+		return nil, err
+	}
+	if c.Launch == nil {
+		return nil,
+			fmt.Errorf("%s is a configuration of %s: want accelerate's, or --deepspeed and --fsdp_config of the "+
+				"program", path, c.Tool)
+	}
+	for flag, value := range c.Launch {
+		if fs.Changed(flag) || flag == "rdzv_backend" && value == "c10d" {
+			continue // hosts are found at master_addr either way
+		}
+		if err := fs.Set(flag, value); err != nil {
+			return nil, fmt.Errorf("%s: %s is %q: %w", path, flag, value, err)
+		}
+	}
+	settings, err := c.Settings()
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range settings {
+		environ = append(environ, name+"="+value)
+	}
+	slices.Sort(environ)
+	return environ, nil
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Deepspeed_config trains a model on four ranks as a configuration file of DeepSpeed says: ZeRO stage 3, with sizes,
+// rates and schedule that are "auto" and so those of the arguments. Programs that parse their settings take the file
+// as --deepspeed ds.json. lockstep config ds.json shows what each key does here.
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/examples/by_feature/internal/line"
+	"github.com/lockstep-ml/lockstep/trainer"
+)
+
+//go:embed ds_config.json
+var file []byte
+
+func main() {
+	const dir = "out/deepspeed_config"
+	path := filepath.Join(dir, "ds_config.json")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		log.Fatal(err)
+	}
+	if err := os.WriteFile(path, file, 0o644); err != nil {
+		log.Fatal(err)
+	}
+	config, err := args.ReadToolConfig(path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, row := range config.Rows {
+		fmt.Printf("%-9s  %-55s  %s\n", row.Use, row.Key, row.Text)
+	}
+
+	a := args.Default(filepath.Join(dir, "run"))
+	a.LearningRate, a.NumTrainEpochs, a.SaveStrategy = 0.003, 20, args.StrategyNo
+	a.PerDeviceTrainBatchSize, a.NumReplicas, a.DeepSpeed = 2, 4, path
+	model := line.Wide()
+	res, err := trainer.New(model, a, trainer.WithTrainData(line.Train())).Train()
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("zero_stage %d on %d ranks: training loss %.4f\n", a.ZeroStage, a.NumReplicas, res.TrainingLoss)
+}
