@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -318,5 +319,64 @@ func TestShardingRefusesHooks(t *testing.T) {
 			require.EqualError(t, err, fmt.Sprintf("accelerate: ddp_comm_hook %s with a model that is sharded "+
 				"(%s): want no hook, since shards of gradients are summed exactly, or no sharding", what, strategy))
 		}
+	}
+}
+
+// NoSync changes no sum of sharded gradients either, which it does not keep from being exchanged.
+func TestNoSyncOfShardedModels(t *testing.T) {
+	gradients := func(strategy args.ShardStrategy, noSync int) (sums map[string]string, exchanges int) {
+		ranks := accelerators(t, 2, func(_ int, a *args.TrainingArguments) { a.GradientAccumulationSteps = 4 },
+			accelerate.WithSharding(accelerate.Sharding{Strategy: strategy, Gather: true}))
+		errs := job(t, ranks, func(acc *accelerate.Accelerator) error {
+			m := newNet(acc.Device(), 1)
+			if err := acc.Place(t.Context(), m, nil); err != nil {
+				return err
+			}
+			layout, err := acc.Layout()
+			if err != nil {
+				return err
+			}
+			for i := range 4 {
+				leaf := layout.Leaf(i)
+				pass := func() error {
+					acc.TrainCtx(0).Scope(func(c *nn.Ctx) []*tensor.Tensor {
+						acc.Backward(c, m.loss(c, batch(c.Ctx, leaf, true)), 8, leaf, i == 3)
+						return nil
+					})
+					return nil
+				}
+				if i < noSync {
+					inner := pass
+					pass = func() error { return acc.NoSync(inner) }
+				}
+				if err := pass(); err != nil {
+					return err
+				}
+			}
+			if err := acc.Reduce(t.Context()); err != nil {
+				return err
+			}
+			if acc.IsMain() {
+				sums = map[string]string{}
+				for _, p := range acc.Trained() {
+					sums[p.Name] = string(tensor.ReadBytes(acc.Ctx(), p.Grad()))
+				}
+				for _, e := range acc.Shards().Group().Flight().Entries {
+					if strings.HasPrefix(e.Label, "gradients") {
+						exchanges++
+					}
+				}
+			}
+			return nil
+		})
+		require.Equal(t, []error{nil, nil}, errs)
+		return sums, exchanges
+	}
+	for _, strategy := range strategies {
+		want, exchanges := gradients(strategy, 0)
+		require.NotEmpty(t, want)
+		got, again := gradients(strategy, 3)
+		require.Equal(t, want, got, strategy)
+		require.Equal(t, exchanges, again, strategy)
 	}
 }

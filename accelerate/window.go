@@ -232,7 +232,8 @@ func (f windowFigures) total() (w WindowLoss) {
 }
 
 // NoSync calls f and returns its error. Backward passes inside f add gradients and exchange
-// nothing, even with last set. The next pass outside, or Reduce, exchanges the sums.
+// nothing, even with last set. The next pass outside, or Reduce, exchanges the sums. Gradients that are sharded have no
+// place for a rank's own sums: they are exchanged all the same, in every pass. The sums are the same.
 func (a *Accelerator) NoSync(f func() error) error {
 	a.noSync++
 	defer func() { a.noSync-- }()

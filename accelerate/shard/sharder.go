@@ -125,6 +125,7 @@ func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (
 		if err := s.add(u, i == 0 && u.Module != nil); err != nil {
 			return nil, err
 		}
+		s.freeOld(tree) // so that never more than one unit is there twice
 	}
 	if err := tensor.Try(s.cut); err != nil {
 		return nil, err
@@ -132,13 +133,11 @@ func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (
 	switch {
 	case o.Parameters:
 		s.watch(tree)
-		s.leaveAll()
 	case o.Shared:
 		if err := s.shareAll(); err != nil {
 			return nil, err
 		}
 	}
-	s.freeOld(tree)
 	s.begin()
 	return s, nil
 }
@@ -167,6 +166,9 @@ func (s *Sharder) add(from Unit, root bool) error {
 			return err
 		}
 		u.flats = append(u.flats, f)
+		if s.options.Parameters {
+			f.leave(s)
+		}
 	}
 	s.units = append(s.units, u)
 	return nil

@@ -42,7 +42,8 @@ func TestEstimateMemory(t *testing.T) {
 	require.InEpsilon(t, plain.OptimizerState/4, full.OptimizerState, 0.005)
 	const root, block = 39385344, 7087872 // embeddings and the last norm; one of the blocks
 	require.InEpsilon(t, 4*(root+2*block)+4*(root+3*block), full.Gathered, 0.01)
-	require.Greater(t, full.Start, 2*plain.Parameters, "whole, and in buffers")
+	require.Greater(t, full.Start, plain.Parameters, "the whole model")
+	require.Less(t, full.Start, plain.Parameters*3/2, "and its root in a buffer")
 	require.Equal(t, full.Peak, full.Parameters+full.Gradients+full.OptimizerState+full.Activations)
 	require.Len(t, full.Strategies, 5)
 	for i, s := range full.Strategies[1:] {
