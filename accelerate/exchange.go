@@ -100,7 +100,7 @@ func checkLocal(a *Accelerator, hook ddp.Hook) error {
 	case a.sharding.Strategy != args.NoShard:
 		return fmt.Errorf("accelerate: local_sgd_steps %d with a model that is sharded (%s): want 0, since a rank "+
 			"steps with its shard only, or no sharding", a.args.LocalSGDSteps, a.sharding.Strategy)
-	case hook.Lossy() || a.hook != nil:
+	case hook.Lossy() || hook.Name() != string(args.CommHookNo):
 		return fmt.Errorf("accelerate: local_sgd_steps %d with ddp_comm_hook %s: want no hook, since ranks that step "+
 			"on their own exchange no gradients, or 0", a.args.LocalSGDSteps, hook.Name())
 	}
