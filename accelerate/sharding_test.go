@@ -16,6 +16,8 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate/ddp"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/data"
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/fake"
 	"github.com/lockstep-ml/lockstep/models/gpt2"
 	"github.com/lockstep-ml/lockstep/nn"
 	"github.com/lockstep-ml/lockstep/optim"
@@ -32,7 +34,8 @@ type shardRun struct {
 	leaves   int // of a window
 	steps    int64
 	samples  int
-	width    int // of the model; 0 is 64
+	width    int  // of the model; 0 is 64
+	deferred bool // the model has no memory before it is cut
 	set      func(a *args.TrainingArguments)
 	held     *int64 // if not nil, bytes of tensors on all ranks together when the last window's gradients are there
 }
@@ -71,7 +74,11 @@ func (r shardRun) run(t *testing.T) (weights []map[string]string, norms []float6
 		ctx := context.Background()
 		cfg := wideConfig()
 		cfg.NEmbd = cmp.Or(r.width, cfg.NEmbd)
-		m, err := gpt2.New(nn.NewInit(acc.Device(), 3), cfg)
+		in := nn.NewInit(acc.Device(), 3)
+		if r.deferred {
+			in = in.Deferred()
+		}
+		m, err := gpt2.New(in, cfg)
 		if err != nil {
 			return err
 		}
@@ -379,4 +386,39 @@ func TestNoSyncOfShardedModels(t *testing.T) {
 		require.Equal(t, want, got, strategy)
 		require.Equal(t, exchanges, again, strategy)
 	}
+}
+
+// A model that is made without memory has the same bits under every strategy, and is never whole on a rank that
+// gathers.
+func TestDeferredModels(t *testing.T) {
+	want, norms := shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20}.run(t)
+	for _, strategy := range append([]args.ShardStrategy{args.NoShard}, strategies...) {
+		for _, share := range []bool{false, true} {
+			got, n := shardRun{ranks: 4, strategy: strategy, leaves: 8, steps: 2, samples: 20, share: share,
+				deferred: true}.run(t)
+			require.Equal(t, norms, n)
+			for rank := range got {
+				require.True(t, equalWeights(want[0], got[rank]), "%s: rank %d", strategy, rank)
+			}
+		}
+	}
+
+	dev := tensor.NewMeta()
+	defer dev.Close()
+	group, engine := fake.New(0, 8, dist.Options{Log: quiet})
+	engine.Mirror = true
+	acc, err := accelerate.New(args.Default(""), accelerate.WithGroup(group), accelerate.WithDevice(dev),
+		accelerate.WithLogger(quiet),
+		accelerate.WithSharding(accelerate.Sharding{Strategy: args.FullShard, Gather: true}))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, acc.Close()) }()
+	cfg := gpt2.DefaultConfig()
+	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = 24, 256, 4, 100, 16
+	m, err := gpt2.New(nn.NewInit(dev, 3).Deferred(), cfg)
+	require.NoError(t, err)
+	require.Zero(t, dev.MemStats().InUse)
+	require.NoError(t, acc.Place(t.Context(), m, m.RecomputeUnits()))
+	whole := int64(4 * nn.NumParameters(m))
+	require.Less(t, dev.MemStats().Peak, whole/8+whole/8, "its shards, and a unit on the way")
+	require.Less(t, dev.MemStats().InUse, whole/8+whole/50)
 }

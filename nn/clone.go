@@ -89,6 +89,11 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 	}
 	switch p := v.Interface().(type) {
 	case *Parameter:
+		if p.fill != nil && p.Unloaded() {
+			out := reflect.ValueOf(deferred(cl.c, p.DType(), p.Shape(), p.fill))
+			cl.seen[v.Interface()] = out
+			return out, nil
+		}
 		t, err := cl.value(reflect.ValueOf(p.Tensor), path) // several Parameters may share one tensor
 		out := reflect.ValueOf(&Parameter{Tensor: t.Interface().(*tensor.Tensor)})
 		cl.seen[v.Interface()] = out

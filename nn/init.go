@@ -18,6 +18,7 @@ type Init struct {
 	seed  uint64
 	path  string
 	dtype tensor.DType
+	later bool // parameters are made when they are used
 	made  *made
 }
 
@@ -88,6 +89,17 @@ func (in *Init) take(name string, dt tensor.DType, shape []int) {
 	m.bytes += uint64(n)
 }
 
+// Deferred returns an Init whose parameters have no memory until something uses them, when they get the values that
+// they would have had; one goroutine uses them first. A model that does not fit is made so: a rank of a sharded model
+// fills one unit after the other and keeps its shards of it. Buffers are made at once. The limit of bytes does not
+// hold.
+func (in *Init) Deferred() *Init {
+	d, m := *in, *in.made
+	m.limit, m.limited = maxBytes, "a model may have"
+	d.later, d.made = true, &m
+	return &d
+}
+
 // Sub returns the Init of a child module.
 func (in *Init) Sub(name string) *Init {
 	d := *in
@@ -104,16 +116,41 @@ func (in *Init) As(dt tensor.DType) *Init {
 
 func (in *Init) key(name string) uint64 { return rng.Key(in.seed, join(in.path, name), 0) }
 
-// parameter is t once it has its values: models are used by contexts of their own.
-func (in *Init) parameter(t *tensor.Tensor) *Parameter {
-	in.c.Sync()
+// parameter makes one whose values fill makes.
+func (in *Init) parameter(name string, shape []int, fill func(c *tensor.Ctx) *tensor.Tensor) *Parameter {
+	in.take(name, in.dtype, shape)
+	if in.later {
+		return deferred(in.c, in.dtype, shape, fill)
+	}
+	t := fill(in.c)
+	in.c.Sync() // models are used by contexts of their own
 	return NewParameter(t)
+}
+
+// deferred makes a parameter without memory, which fill gives it when it is used.
+func deferred(c *tensor.Ctx, dt tensor.DType, shape []int, fill func(c *tensor.Ctx) *tensor.Tensor) *Parameter {
+	p := NewParameter(tensor.Empty(c, dt, shape...))
+	if p.Numel() == 0 {
+		return p
+	}
+	p.fill = fill
+	t := p.Tensor
+	t.Unload()
+	t.OnMissing(func() {
+		c := tensor.NewCtx(t.Device()).NoGrad()
+		values := fill(c)
+		c.Sync()
+		t.Reload(values)
+		p.fill = nil
+	})
+	return p
 }
 
 // Full makes a parameter whose elements are all v.
 func (in *Init) Full(name string, v float64, shape ...int) *Parameter {
-	in.take(name, in.dtype, shape)
-	return in.parameter(tensor.Full(in.c, in.dtype, v, shape...))
+	return in.parameter(name, shape, func(c *tensor.Ctx) *tensor.Tensor {
+		return tensor.Full(c, in.dtype, v, shape...)
+	})
 }
 
 // Buffer makes a buffer of the given dtype whose elements are all v.
@@ -126,14 +163,16 @@ func (in *Init) Buffer(dt tensor.DType, v float64, shape ...int) *Buffer {
 
 // Normal draws from the normal distribution of mean 0 and standard deviation std.
 func (in *Init) Normal(name string, std float64, shape ...int) *Parameter {
-	in.take(name, in.dtype, shape)
-	return in.parameter(tensor.Normal(in.c, in.dtype, in.key(name), 0, std, shape...))
+	return in.parameter(name, shape, func(c *tensor.Ctx) *tensor.Tensor {
+		return tensor.Normal(c, in.dtype, in.key(name), 0, std, shape...)
+	})
 }
 
 // Uniform draws from [−bound, bound).
 func (in *Init) Uniform(name string, bound float64, shape ...int) *Parameter {
-	in.take(name, in.dtype, shape)
-	return in.parameter(tensor.Uniform(in.c, in.dtype, in.key(name), -bound, bound, shape...))
+	return in.parameter(name, shape, func(c *tensor.Ctx) *tensor.Tensor {
+		return tensor.Uniform(c, in.dtype, in.key(name), -bound, bound, shape...)
+	})
 }
 
 // XavierUniform draws from ±√(6/(fanIn+fanOut)) for a weight [fanOut, fanIn] (Glorot &

@@ -69,6 +69,13 @@ func difference(zero, other []string, rank int) string {
 
 // adopt overwrites p with rank 0's values and reports whether that changed a bit.
 func adopt(ctx context.Context, c *tensor.Ctx, g *dist.Group, p tensor.Named) (changed bool, err error) {
+	if p.Unloaded() { // it goes again, if it is as it would be made
+		defer func() {
+			if !changed && err == nil {
+				p.Unload()
+			}
+		}()
+	}
 	var before []byte
 	if err := tensor.Try(func() { before = tensor.ReadBytes(c, p.Tensor) }); err != nil {
 		return false, err

@@ -112,9 +112,9 @@ func New(c *tensor.Ctx, g *dist.Group, tree *nn.Tree, units []Unit, o Options) (
 		o.All = g
 	}
 	o.Gradients = o.Gradients || o.Parameters || o.Shared
-	s := &Sharder{c: c.NoGrad(), group: g, options: o, seen: map[*unit]int{}}
+	s := &Sharder{c: c.NoGrad(), group: g, options: o, seen: map[*unit]int{},
+		host: c.Device().HostMemory()}
 	for _, p := range tree.Parameters() {
-		_, s.host = tensor.HostBytes(s.c, p.Tensor)
 		if p.IsLeaf() {
 			s.params = append(s.params, p)
 		}

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 
+	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/checkpoint"
 	"github.com/lockstep-ml/lockstep/data/tokenizers"
 	"github.com/lockstep-ml/lockstep/models"
@@ -159,7 +160,11 @@ func (j *job) create(ctx context.Context) error {
 	cfg.NLayer, cfg.NEmbd, cfg.NHead = j.model.NLayer, j.model.NEmbd, j.model.NHead
 	cfg.ResidPdrop, cfg.EmbdPdrop, cfg.AttnPdrop = j.model.Dropout, j.model.Dropout, j.model.Dropout
 	cfg.BosTokenID, cfg.EosTokenID = new(int(eot)), new(int(eot))
-	net, err := gpt2.New(nn.NewInit(tensor.CPU(), j.args.Seed).As(j.model.DType.dtype()), cfg)
+	in := nn.NewInit(tensor.CPU(), j.args.Seed).As(j.model.DType.dtype())
+	if j.args.ShardStrategy() != args.NoShard { // it may not fit before it is spread
+		in = in.Deferred()
+	}
+	net, err := gpt2.New(in, cfg)
 	if err != nil {
 		return err
 	}

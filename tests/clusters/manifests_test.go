@@ -134,9 +134,10 @@ func TestManifests(t *testing.T) {
 	}
 	const job = "template.spec"
 	for name, pod := range map[string]any{
-		"Job":             at(manifests(t, "indexed-job.yaml")[1], "spec."+job),
-		"JobSet":          at(manifests(t, "jobset.yaml")[0], "spec.replicatedJobs.0.template.spec."+job),
-		"TrainingRuntime": at(manifests(t, "trainjob.yaml")[0], "spec.template.spec.replicatedJobs.0.template.spec."+job),
+		"Job":    at(manifests(t, "indexed-job.yaml")[1], "spec."+job),
+		"JobSet": at(manifests(t, "jobset.yaml")[0], "spec.replicatedJobs.0.template.spec."+job),
+		"TrainingRuntime": at(manifests(t, "trainjob.yaml")[0],
+			"spec.template.spec.replicatedJobs.0.template.spec."+job),
 	} {
 		require.Equal(t, "Never", at(pod, "restartPolicy"), name)
 		require.Greater(t, at(pod, "terminationGracePeriodSeconds"), 30, name)
@@ -176,7 +177,9 @@ func TestManifestsPlaceRanks(t *testing.T) {
 func TestSchemasBite(t *testing.T) {
 	s := schemas(t)["Job"]
 	for want, breakIt := range map[string]func(job map[string]any){
-		"Job.spec: there is no field completion": func(j map[string]any) { j["spec"].(map[string]any)["completion"] = 2 },
+		"Job.spec: there is no field completion": func(j map[string]any) {
+			j["spec"].(map[string]any)["completion"] = 2
+		},
 		"Job.spec.completions: 2 is a string, want integer": func(j map[string]any) {
 			j["spec"].(map[string]any)["completions"] = "2"
 		},
