@@ -403,6 +403,13 @@ func TestDeferredModels(t *testing.T) {
 		}
 	}
 
+	half := func(a *args.TrainingArguments) { a.BF16 = true }
+	want, _ = shardRun{ranks: 1, leaves: 8, steps: 2, samples: 20, set: half}.run(t)
+	for _, ranks := range []int{1, 2} {
+		got, _ := shardRun{ranks: ranks, leaves: 8, steps: 2, samples: 20, deferred: true, set: half}.run(t)
+		require.True(t, equalWeights(want[0], got[0]), "bf16, %d ranks", ranks)
+	}
+
 	dev := tensor.NewMeta()
 	defer dev.Close()
 	group, engine := fake.New(0, 8, dist.Options{Log: quiet})

@@ -173,6 +173,7 @@ func (c *Ctx) lowerParam(t *Tensor) (edge, low *Tensor) {
 		low = Cast(c, t, c.lower)
 		return low, low
 	}
+	t.check(c, "Autocast") // before the lock: it may have to be brought back
 	l := &t.leaf.lowered
 	l.mu.Lock()
 	defer l.mu.Unlock()
