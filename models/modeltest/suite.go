@@ -111,6 +111,17 @@ func configuration(t *testing.T, r *rig) {
 	require.NoError(t, err)
 	require.Equal(t, string(text), string(more))
 	require.Equal(t, r.logits(r.Configured), r.logits(again), "the seed and the paths decide the first weights")
+	later, err := models.FromConfig(nn.NewInit(r.dev, 1).Deferred(), text)
+	require.NoError(t, err)
+	loss, gradients := r.step(r.ctx(again, true), again)
+	laterLoss, laterGradients := r.step(r.ctx(later, true), later)
+	require.Equal(t, loss, laterLoss, "and do so where weights are made when they are used")
+	require.Equal(t, gradients, laterGradients)
+	for _, m := range []models.Model{again, later} { // what Memory counts does not depend on the collector
+		for _, p := range nn.Walk(m).State() {
+			p.Free()
+		}
+	}
 }
 
 // parameters asks whether a step reaches all of them, through the context.
