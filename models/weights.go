@@ -47,6 +47,7 @@ type LoadOption func(*loadOptions)
 type loadOptions struct {
 	nonFinite []string
 	dtype     tensor.DType // of parameters; Invalid: as saved
+	deferred  bool         // parameters are read when they are used
 }
 
 // WithDType makes the parameters of another floating-point dtype than float32, whatever dtype they were saved in. Those
@@ -58,6 +59,11 @@ func WithDType(dt tensor.DType) LoadOption {
 // WithSavedDType makes the parameters of the dtype that config.json names, or else of that of the first saved weight of
 // a floating-point dtype. It is "auto" in transformers.
 func WithSavedDType() LoadOption { return WithDType(tensor.Invalid) }
+
+// Deferred makes parameters that have no memory until something uses them and are read then (nn.Init.Deferred): each
+// rank of a sharded model reads one unit after the other and keeps its shards. What is wrong with a weight's values is
+// known when it is read, as an error of the run. The files must stay as they are until then.
+func Deferred() LoadOption { return func(o *loadOptions) { o.deferred = true } }
 
 // dtypeOf is the dtype that parameters get.
 func (o *loadOptions) dtypeOf(config []byte, set *safetensors.Set) (tensor.DType, error) {
@@ -290,8 +296,10 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 		}
 		return nil, fmt.Errorf("models: %w", err)
 	}
-	defer set.Close()
 	o := optionsOf(opts)
+	if !o.deferred {
+		defer set.Close()
+	}
 	dt, err := o.dtypeOf(config, set)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
@@ -303,14 +311,21 @@ func LoadPretrained(dev *tensor.Device, dir string, opts ...LoadOption) (Configu
 		_, err = fit(set, dry, nn.Walk(dry))
 	}
 	var m Configured
+	if err == nil && o.deferred {
+		in = in.Deferred()
+	}
 	if err == nil {
 		m, err = fromConfig(in, config)
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case o.deferred:
+		err = readLater(set, m, o)
+	default:
 		err = ReadWeights(set, m, opts...)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), closed(set, o))
 	}
 	if c, ok := m.(configCarrier); ok {
 		c.CarryConfig(string(config))

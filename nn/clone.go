@@ -89,8 +89,8 @@ func (cl *cloner) pointer(v reflect.Value, path string) (reflect.Value, error) {
 	}
 	switch p := v.Interface().(type) {
 	case *Parameter:
-		if p.fill != nil && p.Unloaded() {
-			out := reflect.ValueOf(deferred(cl.c, p.DType(), p.Shape(), p.fill))
+		if fill := p.Deferred(); fill != nil {
+			out := reflect.ValueOf(deferred(cl.c, p.DType(), p.Shape(), fill))
 			cl.seen[v.Interface()] = out
 			return out, nil
 		}

@@ -133,16 +133,7 @@ func deferred(c *tensor.Ctx, dt tensor.DType, shape []int, fill func(c *tensor.C
 	if p.Numel() == 0 {
 		return p
 	}
-	p.fill = fill
-	t := p.Tensor
-	t.Unload()
-	t.OnMissing(func() {
-		c := tensor.NewCtx(t.Device()).NoGrad()
-		values := fill(c)
-		c.Sync()
-		t.Reload(values)
-		p.fill = nil
-	})
+	p.Defer(fill)
 	return p
 }
 

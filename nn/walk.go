@@ -19,8 +19,6 @@ type Module any
 // (weight tying); it then counts once, under the first path.
 type Parameter struct {
 	*tensor.Tensor
-
-	fill func(c *tensor.Ctx) *tensor.Tensor // makes the values of a deferred one that was not used yet
 }
 
 // NewParameter makes t a trainable parameter.

@@ -15,9 +15,10 @@ import (
 // graph node that saved it and each gradient in flight.
 type storage struct {
 	dev   *Device
-	buf   backend.Buffer // nil once freed, and while away
-	away  int            // bytes that Unload gave up and Reload brings back
-	bring func()         // called when something uses the storage while it is away; nil: that is an error
+	buf   backend.Buffer       // nil once freed, and while away
+	away  int                  // bytes that Unload gave up and Reload brings back
+	bring func()               // called when something uses the storage while it is away; nil: that is an error
+	fill  func(c *Ctx) *Tensor // what Defer was given, until it is used; see Deferred
 	refs  int32
 	gen   uint32 // grows when the memory is given up: a tensor of an older generation is dead
 	ver   uint32 // grows with every write in place
@@ -119,6 +120,31 @@ func (t *Tensor) Unloaded() bool { return t.st.away > 0 && t.gen == t.st.gen }
 // OnMissing makes bring be called when something uses t, or a view of it, while it is unloaded. It is to Reload the
 // memory, on the goroutine that uses it. nil ends that.
 func (t *Tensor) OnMissing(bring func()) { t.st.bring = bring }
+
+// Defer gives up the memory of t until something uses it. Then fill makes its elements, as often as t is unloaded and
+// used: a tensor of t's shape and dtype that nothing else refers to, outside of every Scope. t holds more than nothing
+// and belongs to no Scope; one goroutine uses it first. A tensor that is deferred gets another fill.
+func (t *Tensor) Defer(fill func(c *Ctx) *Tensor) {
+	if t.Deferred() == nil {
+		t.Unload()
+	}
+	t.st.fill = fill
+	t.OnMissing(func() {
+		c := NewCtx(t.Device()).NoGrad()
+		elements := fill(c)
+		c.Sync()
+		t.Reload(elements)
+		t.st.fill = nil
+	})
+}
+
+// Deferred gives what Defer was given, until something has used t; nil otherwise.
+func (t *Tensor) Deferred() func(c *Ctx) *Tensor {
+	if !t.Unloaded() {
+		return nil
+	}
+	return t.st.fill
+}
 
 // Rehome makes t, with its elements, a view of to, which is contiguous, has t's shape and dtype and takes no part in
 // autograd. t stays the tensor that it is: a leaf with its hooks, for whoever has it. Its earlier memory is left to

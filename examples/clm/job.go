@@ -114,7 +114,11 @@ func (j *job) prepare(ctx context.Context, training bool) error {
 // load takes a saved model with its tokenizer. What lies beside it and is not trained is kept as it is.
 func (j *job) load(dir string) error {
 	var err error
-	if j.net, err = models.LoadPretrained(tensor.CPU(), dir, j.model.DType.loading()); err != nil {
+	options := []models.LoadOption{j.model.DType.loading()}
+	if j.args.ShardStrategy() != args.NoShard {
+		options = append(options, models.Deferred()) // it may not fit before it is spread
+	}
+	if j.net, err = models.LoadPretrained(tensor.CPU(), dir, options...); err != nil {
 		return err
 	}
 	if j.tok, err = tokenizers.Load(filepath.Join(dir, tokenizerFile)); err != nil {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package models
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/internal/safetensors"
+	"github.com/lockstep-ml/lockstep/nn"
+	"github.com/lockstep-ml/lockstep/tensor"
+)
+
+// readLater makes the parameters of m, which are deferred, be read from the set when they are used, and reads the
+// buffers. The set stays open as long as a parameter may be read.
+func readLater(set *safetensors.Set, m Model, o loadOptions) error {
+	saved, err := FitWeights(set, m)
+	if err != nil {
+		return err
+	}
+	tree := nn.Walk(m)
+	var buffers []Part
+	for _, b := range tree.Buffers() {
+		buffers = append(buffers, Part{Name: b.Name, Into: b.Tensor})
+	}
+	for _, p := range tree.Parameters() {
+		if p.Deferred() == nil { // it has no elements
+			continue
+		}
+		name, dt, shape := p.Name, p.DType(), p.Shape()
+		allowed := o.allows([]string{name})
+		p.Defer(func(c *tensor.Ctx) *tensor.Tensor {
+			t := tensor.Empty(c, dt, shape...)
+			if err := saved.fill(c, name, t, allowed); err != nil {
+				t.Free()
+				panic(&tensor.Error{Op: "models.LoadPretrained", Msg: err.Error(), Cause: err})
+			}
+			return t
+		})
+	}
+	if len(buffers) == 0 {
+		return nil
+	}
+	return saved.ReadParts(tensor.NewCtx(buffers[0].Into.Device()).NoGrad(), buffers)
+}
+
+// fill reads a whole parameter.
+func (w *SavedWeights) fill(c *tensor.Ctx, name string, into *tensor.Tensor, allowed bool) error {
+	n, err := w.ReadPiece(c, name, 0, into)
+	switch {
+	case err != nil:
+		return err
+	case n.Overflowed > 0:
+		return fmt.Errorf("models: %s has %d of %d that %v cannot hold", name, n.Overflowed, into.Numel(), into.DType())
+	case n.NonFinite > 0 && !allowed:
+		return fmt.Errorf("models: the saved weights are not finite: %s has %d of %d", name, n.NonFinite, into.Numel())
+	}
+	return nil
+}
+
+// closed closes a set that nothing will read.
+func closed(set *safetensors.Set, o loadOptions) error {
+	if !o.deferred {
+		return nil // it is closed anyway
+	}
+	return set.Close()
+}
