@@ -5,7 +5,6 @@ package args
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 )
 
@@ -70,6 +69,10 @@ var accelerateRules = map[string]configRule{
 // accelerateConfig reads accelerate's file.
 func accelerateConfig(doc map[string]any) *ToolConfig {
 	t := &ToolConfig{Tool: "accelerate", Launch: map[string]string{}}
+	kind, named := doc["distributed_type"].(string)
+	if named && !strings.EqualFold(kind, "DEEPSPEED") {
+		t.without("deepspeed_config.", "distributed_type is "+kind)
+	}
 	doc = maps.Clone(doc)
 	section, ok := doc["fsdp_config"].(map[string]any)
 	if ok {
@@ -77,18 +80,28 @@ func accelerateConfig(doc map[string]any) *ToolConfig {
 	}
 	t.walk(accelerateRules, "", doc)
 	if ok {
+		if named && !strings.EqualFold(kind, "FSDP") {
+			t.without("", "distributed_type is "+kind)
+		}
 		t.fsdp("fsdp_config.", section)
 	}
-	t.strategy(doc)
+	t.strategy(kind)
 	t.processes()
 	return t
 }
 
-// strategy makes fsdp full_shard of the type FSDP where no key says which.
-func (t *ToolConfig) strategy(doc map[string]any) {
-	named := slices.ContainsFunc(t.sets, func(s configSetting) bool { return s.key == "fsdp" })
-	if fmt.Sprint(doc["distributed_type"]) == "FSDP" && !named {
+// strategy is accelerate's own where no key says which: FULL_SHARD, and stage 2.
+func (t *ToolConfig) strategy(kind string) {
+	for _, s := range t.sets {
+		if s.key == "fsdp" || s.key == "zero_stage" || s.key == "deepspeed" {
+			return
+		}
+	}
+	switch strings.ToUpper(kind) {
+	case "FSDP":
 		t.set("fsdp", []string{"full_shard"}, "distributed_type")
+	case "DEEPSPEED":
+		t.set("zero_stage", 2, "distributed_type")
 	}
 }
 
@@ -147,7 +160,7 @@ func setsPrecision(t *ToolConfig, key string, v any) (ConfigUse, string) {
 }
 
 func setsCPU(t *ToolConfig, key string, v any) (ConfigUse, string) {
-	if v == true {
+	if sameValue(v, "true") || v == true {
 		return t.set("device", "cpu", key)
 	}
 	return ConfigNoEffect, "device decides"

@@ -4,6 +4,7 @@ package args
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -16,7 +17,8 @@ const (
 	dsReports   = "report_to decides"
 	dsProfile   = "--profile decides"
 	dsLossy     = "gradients and parameters are exchanged exactly"
-	dsScaling   = "loss scaling begins at 65536 and adapts"
+	dsScaling   = "the scale is halved at once when gradients overflow"
+	dsOff       = "the section is not enabled"
 )
 
 // deepSpeedRules are the keys of DeepSpeed's configuration, docs/config-json of its manual.
@@ -50,11 +52,11 @@ var deepSpeedRules = map[string]configRule{
 	"fp16.enabled":                       sets("fp16", nil),
 	"fp16.auto_cast":                     ignore("operands are cast where an op is called"),
 	"fp16.loss_scale":                    only("loss scaling adapts", 0),
-	"fp16.initial_scale_power":           ignore(dsScaling),
-	"fp16.loss_scale_window":             ignore(dsScaling),
+	"fp16.initial_scale_power":           sets("fp16_initial_scale", powerOfTwo),
+	"fp16.loss_scale_window":             sets("fp16_growth_interval", nil),
 	"fp16.hysteresis":                    ignore(dsScaling),
 	"fp16.consecutive_hysteresis":        ignore(dsScaling),
-	"fp16.min_loss_scale":                ignore(dsScaling),
+	"fp16.min_loss_scale":                ignore("the scale stays above 2^-32"),
 	"fp16.fp16_master_weights_and_grads": only("parameters and gradients are float32, or dtype bfloat16", false),
 	"amp.enabled":                        only("want fp16 or bf16 instead", false),
 	"amp.opt_level":                      ignore("amp is not there"),
@@ -177,6 +179,18 @@ var deepSpeedRules = map[string]configRule{
 // deepSpeedConfig reads DeepSpeed's configuration.
 func deepSpeedConfig(doc map[string]any) *ToolConfig {
 	t := &ToolConfig{Tool: "DeepSpeed"}
+	for _, name := range []string{"fp16", "bf16", "bfloat16", "amp"} {
+		if inside(doc, name)["enabled"] == false {
+			t.disable(name + ".")
+		}
+	}
+	if stage, ok := configNumber(inside(doc, "zero_optimization")["stage"]); ok && stage < 3 {
+		t.without("zero_optimization.offload_param.", "parameters are offloaded in stage 3")
+	}
+	// DeepSpeed's schedulers set the rate whatever the optimizer has.
+	if peak := inside(doc, "scheduler", "params")["warmup_max_lr"]; peak != nil && peak != autoValue {
+		t.without("optimizer.params.lr", "scheduler.params.warmup_max_lr is the learning rate")
+	}
 	t.walk(deepSpeedRules, "", doc)
 	if strings.EqualFold(fmt.Sprint(inside(doc, "optimizer")["type"]), "adam") { // which is AdamW unless told otherwise
 		optim := OptimAdamWFused
@@ -192,6 +206,12 @@ func deepSpeedConfig(doc map[string]any) *ToolConfig {
 		}
 	}
 	return t
+}
+
+// disable leaves the keys of a section out of account, but for the one that says so.
+func (t *ToolConfig) disable(prefix string) {
+	t.without(prefix, dsOff)
+	t.without(prefix+"enabled", "")
 }
 
 // inside is the section under names, or an empty one.
@@ -215,9 +235,18 @@ func offloadDevice(v any) (any, string) {
 	return nil, "none, cpu or nvme"
 }
 
-// setsNVMe: both sections have a path, and there is one folder.
+// powerOfTwo is 2 to the power of v.
+func powerOfTwo(v any) (any, string) {
+	n, ok := configNumber(v)
+	if !ok || n != math.Trunc(n) || n < 0 || n > 126 {
+		return nil, "a whole number from 0 to 126"
+	}
+	return math.Ldexp(1, int(n)), ""
+}
+
+// setsNVMe: both sections have a path, and there is one folder. accelerate writes "none" where there is no path.
 func setsNVMe(t *ToolConfig, key string, v any) (ConfigUse, string) {
-	if v == nil {
+	if v == nil || sameValue(v, "none") || v == "" {
 		return ConfigNoEffect, "no path"
 	}
 	for _, s := range t.sets {
@@ -254,6 +283,9 @@ func setsBetas(t *ToolConfig, key string, v any) (ConfigUse, string) {
 }
 
 func setsMomentum(t *ToolConfig, key string, v any) (ConfigUse, string) {
+	if v == autoValue {
+		return ConfigUsed, "momentum as the arguments have it"
+	}
 	return t.set("optim_args", fmt.Sprintf("momentum=%v", v), key)
 }
 

@@ -80,7 +80,9 @@ func setsStrategy(t *ToolConfig, key string, v any) (ConfigUse, string) {
 	if s == "" {
 		return ConfigRefused, "FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or HYBRID_SHARD_ZERO2, or 1 to 5"
 	}
-	t.set("fsdp", []string{s}, key)
+	if use, text := t.set("fsdp", []string{s}, key); use != ConfigUsed {
+		return use, text
+	}
 	return ConfigUsed, "fsdp " + s
 }
 
@@ -147,7 +149,7 @@ func setsStateDict(t *ToolConfig, key string, v any) (ConfigUse, string) {
 }
 
 func setsCheckpointing(t *ToolConfig, key string, v any) (ConfigUse, string) {
-	if v == true {
+	if sameValue(v, "true") || v == true {
 		return t.set("gradient_checkpointing", true, key)
 	}
 	return ConfigNoEffect, "gradient_checkpointing decides"

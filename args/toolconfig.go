@@ -40,7 +40,8 @@ type ToolConfig struct {
 	// Launch holds what is the launcher's to know: flags of lockstep launch, without dashes.
 	Launch map[string]string
 
-	sets []configSetting
+	sets  []configSetting
+	unset map[string]string // by key or prefix, why it sets nothing in this file
 }
 
 // configSetting is a setting that a file makes.
@@ -74,9 +75,44 @@ func sets(setting string, convert func(v any) (any, string)) configRule {
 	}
 }
 
+// set notes a setting. Two keys may make it if they say the same.
 func (t *ToolConfig) set(setting string, v any, from string) (ConfigUse, string) {
+	for _, s := range t.sets {
+		if s.key == setting && !sameValue(s.raw, v) {
+			return ConfigRefused, fmt.Sprintf("%v, as %s has it: both are %s here", plain(s.raw), s.from, setting)
+		}
+	}
 	t.sets = append(t.sets, configSetting{setting, v, from})
 	return ConfigUsed, fmt.Sprintf("%s %v", setting, v)
+}
+
+// plain is a value as a person would write it.
+func plain(v any) any {
+	if list, ok := v.([]string); ok {
+		return strings.Join(list, " ")
+	}
+	return v
+}
+
+// without says that a key sets nothing in this file, or that no key does under a prefix: one that ends in a dot, or "".
+func (t *ToolConfig) without(keys, why string) {
+	if t.unset == nil {
+		t.unset = map[string]string{}
+	}
+	t.unset[keys] = why
+}
+
+// why is the reason why a key sets nothing in this file, or "".
+func (t *ToolConfig) why(key string) string {
+	if reason, ok := t.unset[key]; ok {
+		return reason
+	}
+	for prefix, reason := range t.unset {
+		if prefix == "" || strings.HasSuffix(prefix, ".") && strings.HasPrefix(key, prefix) {
+			return reason
+		}
+	}
+	return ""
 }
 
 // ignore is the rule of a key that changes no result here.
@@ -140,6 +176,8 @@ func (t *ToolConfig) walk(rules map[string]configRule, prefix string, section ma
 		rule := rules[key]
 		inner, isSection := v.(map[string]any)
 		switch {
+		case rule != nil && t.why(key) != "":
+			t.add(key, v, ConfigNoEffect, t.why(key))
 		case rule != nil:
 			use, text := rule(t, key, v)
 			t.add(key, v, use, text)

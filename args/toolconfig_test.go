@@ -72,6 +72,43 @@ func TestDeepSpeedValues(t *testing.T) {
 	require.True(t, a.BF16)
 }
 
+// A section that is off says nothing, and of two keys for one thing DeepSpeed's own rule chooses.
+func TestDeepSpeedKeysWithoutEffect(t *testing.T) {
+	files := map[string]string{"ds.json": `{
+		"fp16": {"enabled": false, "loss_scale": 128, "initial_scale_power": 8}, "amp": {"enabled": false},
+		"bf16": {"enabled": true}, "bfloat16": {"enabled": true},
+		"zero_optimization": {"stage": 2, "offload_param": {"device": "nvme", "nvme_path": "/fast"},
+			"offload_optimizer": {"device": "none", "nvme_path": "none"}},
+		"optimizer": {"type": "SGD", "params": {"lr": 1e-3, "momentum": "auto"}},
+		"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-4}}
+	}`}
+	p := newProgram(nil, files).parse("--deepspeed", "ds.json")
+	require.NoError(t, p.err)
+	a := p.train
+	require.Equal(t, 2, a.ZeroStage)
+	require.Equal(t, args.OffloadNone, a.OffloadParams)
+	require.Empty(t, a.OffloadDir)
+	require.EqualValues(t, 65536, a.FP16InitialScale)
+	require.EqualValues(t, 1e-4, a.LearningRate)
+	require.Equal(t, "file ds.json (scheduler.params.warmup_max_lr)", p.resolved.Origin("learning_rate"))
+	require.Equal(t, args.OptimSGD, a.Optim)
+	require.Empty(t, a.OptimArgs)
+
+	b := args.Default("out")
+	b.DeepSpeed = files["ds.json"]
+	require.NoError(t, b.ReadConfigs())
+	require.EqualValues(t, 1e-4, b.LearningRate)
+}
+
+// The scale of the loss begins and grows as the file says.
+func TestDeepSpeedLossScale(t *testing.T) {
+	p := newProgram(nil, map[string]string{"ds.json": `{"fp16": {"enabled": true, "initial_scale_power": 12,
+		"loss_scale": 0, "loss_scale_window": 500, "hysteresis": 2, "min_loss_scale": 1}}`}).parse("--deepspeed", "ds.json")
+	require.NoError(t, p.err)
+	require.EqualValues(t, 4096, p.train.FP16InitialScale)
+	require.Equal(t, 500, p.train.FP16GrowthInterval)
+}
+
 // What a file and another source say must agree, and a key that would change the result is refused; all at once.
 func TestFaultsOfToolConfigs(t *testing.T) {
 	for text, want := range map[string][]string{
@@ -93,8 +130,14 @@ func TestFaultsOfToolConfigs(t *testing.T) {
 		`{"a": 1, "a": 2}`: {"duplicate key a"},
 		`{"scheduler": {"type": "OneCycle"}}`: {
 			`scheduler.type is "OneCycle" (ds.json); want WarmupLR or WarmupDecayLR`},
-		`{"train_micro_batch_size_per_gpu": 2.5}`:                {"per_device_train_batch_size is 2.5"},
-		`{"fp16": {"enabled": true}, "bf16": {"enabled": true}}`: {"want one of bf16 and fp16"},
+		`{"bf16": {"enabled": true}, "bfloat16": {"enabled": false, "x": 1}}`: {"unknown key bfloat16.x"},
+		`{"zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/a"}, "stage": 3,
+			"offload_param": {"device": "nvme", "nvme_path": "/b"}}}`: {
+			`zero_optimization.offload_param.nvme_path is "/b" (ds.json); want /a, as ` +
+				"zero_optimization.offload_optimizer.nvme_path has it"},
+		`{"fp16": {"enabled": true, "initial_scale_power": 1.5}}`: {"want a whole number from 0 to 126"},
+		`{"train_micro_batch_size_per_gpu": 2.5}`:                 {"per_device_train_batch_size is 2.5"},
+		`{"fp16": {"enabled": true}, "bf16": {"enabled": true}}`:  {"want one of bf16 and fp16"},
 	} {
 		p := newProgram(nil, map[string]string{"ds.json": text}).parse("--deepspeed", "ds.json", "--max_grad_norm", "1")
 		require.Error(t, p.err, text)
@@ -176,6 +219,33 @@ func TestAccelerateFiles(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want.settings, got, name)
 	}
+}
+
+// A section counts under its own distributed_type alone; without a word about the stage, accelerate's is 2.
+func TestAccelerateSections(t *testing.T) {
+	for text, want := range map[string]map[string]string{
+		`{"distributed_type": "MULTI_CPU", "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"},
+			"deepspeed_config": {"zero_stage": 3}}`: {},
+		`{"distributed_type": "DEEPSPEED", "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"},
+			"deepspeed_config": {"offload_optimizer_nvme_path": "none"}}`: {"LOCKSTEP_ZERO_STAGE": "2"},
+		`{"distributed_type": "FSDP", "fsdp_config": {"fsdp_activation_checkpointing": true}}`: {
+			"LOCKSTEP_FSDP": "full_shard", "LOCKSTEP_GRADIENT_CHECKPOINTING": "true"},
+	} {
+		path := filepath.Join(t.TempDir(), "a.json")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		c, err := args.ReadToolConfig(path)
+		require.NoError(t, err)
+		require.NoError(t, c.Err(path))
+		got, err := c.Settings()
+		require.NoError(t, err)
+		require.Equal(t, want, got, text)
+	}
+	path := filepath.Join(t.TempDir(), "a.json")
+	require.NoError(t, os.WriteFile(path, []byte(`{"distributed_type": "FSDP", "fsdp_config": {
+		"fsdp_sharding_strategy": "FULL_SHARD", "fsdp_reshard_after_forward": false}}`), 0o600))
+	c, err := args.ReadToolConfig(path)
+	require.NoError(t, err)
+	require.ErrorContains(t, c.Err(path), "as reshard_after_forward has it: both are fsdp here")
 }
 
 // A program without a loader gets the same.

@@ -22,6 +22,9 @@ import (
 
 // What is predicted without computing anything is what a run takes, to the byte or nearly.
 func TestEstimateMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("large matrices: not under the race detector")
+	}
 	small := gpt2.DefaultConfig()
 	small.NLayer, small.NEmbd, small.NHead, small.VocabSize, small.NPositions = 2, 48, 3, 997, 32
 	large := small
@@ -108,6 +111,9 @@ func TestEstimateMemory(t *testing.T) {
 
 // What is predicted of a sharded run is what its ranks hold, whose peaks do not come at the same time.
 func TestEstimateOfShardedMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("large matrices: not under the race detector")
+	}
 	cfg := gpt2.DefaultConfig()
 	cfg.NLayer, cfg.NEmbd, cfg.NHead, cfg.VocabSize, cfg.NPositions = 2, 256, 4, 997, 32
 	estimate := func(ranks int, set func(a *args.TrainingArguments)) *trainer.MemoryEstimate {
