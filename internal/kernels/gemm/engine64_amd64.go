@@ -6,17 +6,18 @@ package gemm
 
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
-// The kernels for float64 by number of rows.
 var (
-	kernels64AVX2 = [...]kernel64{nil, microAVX2F64x1, microAVX2F64x2, microAVX2F64x3, microAVX2F64x4, microAVX2F64x5,
-		microAVX2F64x6}
-	kernels64AVX512 = [...]kernel64{nil, microAVX512F64x1, microAVX512F64x2, microAVX512F64x3, microAVX512F64x4,
-		microAVX512F64x5, microAVX512F64x6,
-		microAVX512F64x7, microAVX512F64x8, microAVX512F64x9, microAVX512F64x10, microAVX512F64x11, microAVX512F64x12}
-)
+	microAVX2F64 = ofRows(microAVX2F64x1, microAVX2F64x2, microAVX2F64x3, microAVX2F64x4, microAVX2F64x5,
+		microAVX2F64x6)
+	microAVX512F64 = ofRows(microAVX512F64x1, microAVX512F64x2, microAVX512F64x3, microAVX512F64x4, microAVX512F64x5,
+		microAVX512F64x6, microAVX512F64x7, microAVX512F64x8, microAVX512F64x9, microAVX512F64x10, microAVX512F64x11,
+		microAVX512F64x12)
 
-// kernel64 is engine.micro for a fixed number of rows.
-type kernel64 func(k int, a, b *float64, bstride int, c *float64, cstride int, d *float64, dstride, blocks int)
+	packAVX2F64 = (&packing[float64, float64]{8, 6, copyRowsAVX2F64, copyTall6F64, transposeF64,
+		packGeneric[float64]}).pack
+	packAVX512F64 = (&packing[float64, float64]{16, 12, copyRowsAVX512F64, copyTall12F64, transposeF64,
+		packGeneric[float64]}).pack
+)
 
 // The tilings for float64 and processors whose second-level cache is not large.
 var (
@@ -63,45 +64,6 @@ func engine64() *engine[float64] {
 	default:
 		return &generic64
 	}
-}
-
-func microAVX2F64(rows, k int, a, b *float64, bstride int, c *float64, cstride int, d *float64, dstride, blocks int) {
-	kernels64AVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func microAVX512F64(rows, k int, a, b *float64, bstride int, c *float64, cstride int, d *float64, dstride, blocks int) {
-	kernels64AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-// packAVX2F64 is packGeneric with vector instructions for whole panels of contiguous rows, and for lanes that are
-// contiguous along k.
-func packAVX2F64(dst []float64, width, lanes, k int, src []float64, laneStride, kStride int) {
-	if laneStride == 1 && lanes == 8 && width == 8 && k > 0 {
-		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		copyRowsAVX2F64(k, &src[0], kStride, &dst[0])
-		return
-	}
-	if laneStride == 1 && lanes == 6 && width == 6 && k > 0 {
-		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		copyTall6F64(k, &src[0], kStride, &dst[0])
-		return
-	}
-	packTransposing(transposeF64, dst, width, lanes, k, src, laneStride, kStride)
-}
-
-// packAVX512F64 is packAVX2F64 with wider panels.
-func packAVX512F64(dst []float64, width, lanes, k int, src []float64, laneStride, kStride int) {
-	if laneStride == 1 && lanes == 16 && width == 16 && k > 0 {
-		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		copyRowsAVX512F64(k, &src[0], kStride, &dst[0])
-		return
-	}
-	if laneStride == 1 && lanes == 12 && width == 12 && k > 0 {
-		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		copyTall12F64(k, &src[0], kStride, &dst[0])
-		return
-	}
-	packTransposing(transposeF64, dst, width, lanes, k, src, laneStride, kStride)
 }
 
 // transposeF64 is transposeGeneric for four lanes at a time.

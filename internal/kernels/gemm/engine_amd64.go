@@ -4,29 +4,37 @@
 
 package gemm
 
-import (
-	"github.com/lockstep-ml/lockstep/internal/kernels"
-)
+import "github.com/lockstep-ml/lockstep/internal/kernels"
 
 //go:generate sh -c "cd _asm && go run . -dir .."
 
 // kernel is engine.micro or direct.compute for a fixed number of rows.
-type kernel func(k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int)
+type kernel[T element, B any] func(k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int)
 
-// The kernels by number of rows.
+// ofRows is engine.micro or direct.compute of the kernels for 1, 2, 3 … rows.
+func ofRows[T element, B any](kernels ...kernel[T, B]) func(rows, k int, a *T, b *B, bstride int, c *T, cstride int,
+	d *T, dstride, blocks int) {
+	return func(rows, k int, a *T, b *B, bstride int, c *T, cstride int, d *T, dstride, blocks int) {
+		kernels[rows-1](k, a, b, bstride, c, cstride, d, dstride, blocks)
+	}
+}
+
 var (
-	kernelsAVX2   = [...]kernel{nil, microAVX2x1, microAVX2x2, microAVX2x3, microAVX2x4, microAVX2x5, microAVX2x6}
-	kernelsAVX512 = [...]kernel{nil, microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5,
-		microAVX512x6,
-		microAVX512x7, microAVX512x8, microAVX512x9, microAVX512x10, microAVX512x11, microAVX512x12}
+	microAVX2   = ofRows(microAVX2x1, microAVX2x2, microAVX2x3, microAVX2x4, microAVX2x5, microAVX2x6)
+	microAVX512 = ofRows(microAVX512x1, microAVX512x2, microAVX512x3, microAVX512x4, microAVX512x5, microAVX512x6,
+		microAVX512x7, microAVX512x8, microAVX512x9, microAVX512x10, microAVX512x11, microAVX512x12)
 
-	streamsAVX2   = [...]kernel{nil, streamAVX2x1, streamAVX2x2, streamAVX2x3, streamAVX2x4}
-	streamsAVX512 = [...]kernel{nil, streamAVX512x1, streamAVX512x2, streamAVX512x3, streamAVX512x4,
-		streamAVX512x5, streamAVX512x6, streamAVX512x7, streamAVX512x8}
+	streamAVX2   = ofRows(streamAVX2x1, streamAVX2x2, streamAVX2x3, streamAVX2x4)
+	streamAVX512 = ofRows(streamAVX512x1, streamAVX512x2, streamAVX512x3, streamAVX512x4, streamAVX512x5,
+		streamAVX512x6, streamAVX512x7, streamAVX512x8)
 
-	dottersAVX2   = [...]kernel{nil, dotsAVX2x1, dotsAVX2x2, dotsAVX2x3, dotsAVX2x4, dotsAVX2x5}
-	dottersAVX512 = [...]kernel{nil, dotsAVX512x1, dotsAVX512x2, dotsAVX512x3, dotsAVX512x4, dotsAVX512x5, dotsAVX512x6,
-		dotsAVX512x7, dotsAVX512x8, dotsAVX512x9, dotsAVX512x10, dotsAVX512x11, dotsAVX512x12}
+	dotsAVX2   = ofRows(dotsAVX2x1, dotsAVX2x2, dotsAVX2x3, dotsAVX2x4, dotsAVX2x5)
+	dotsAVX512 = ofRows(dotsAVX512x1, dotsAVX512x2, dotsAVX512x3, dotsAVX512x4, dotsAVX512x5, dotsAVX512x6,
+		dotsAVX512x7, dotsAVX512x8, dotsAVX512x9, dotsAVX512x10, dotsAVX512x11, dotsAVX512x12)
+
+	packAVX2   = (&packing[float32, float32]{16, 6, copyRowsAVX2, copyTall6, transposeAVX2, packGeneric[float32]}).pack
+	packAVX512 = (&packing[float32, float32]{32, 12, copyRowsAVX512, copyTall12, transposeAVX512,
+		packGeneric[float32]}).pack
 )
 
 // The tilings for processors whose second-level cache is not large.
@@ -93,73 +101,32 @@ func engine32() *engine[float32] {
 	}
 }
 
-func microAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
-	kernelsAVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
+// packing is how a variant packs elements of S.
+type packing[T element, S any] struct {
+	wide, tall         int // lanes of a whole panel of B, and of A
+	copyWide, copyTall func(k int, src *S, stride int, dst *T)
+	transpose          func(dst []T, width, lanes, k int, src []S, stride int)
+	generic            func(dst []T, width, lanes, k int, src []S, laneStride, kStride int)
 }
 
-func microAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
-	kernelsAVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func streamAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
-	streamsAVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func streamAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
-	streamsAVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func dotsAVX2(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
-	dottersAVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func dotsAVX512(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
-	dottersAVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-// packAVX2 is packGeneric with vector instructions for whole panels of contiguous rows, and for lanes that are
-// contiguous along k.
-func packAVX2(dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
-	if laneStride == 1 && lanes == 16 && width == 16 && k > 0 {
+// pack is generic with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along
+// k.
+func (p *packing[T, S]) pack(dst []T, width, lanes, k int, src []S, laneStride, kStride int) {
+	switch {
+	case k > 0 && laneStride == 1 && width == lanes && (lanes == p.wide || lanes == p.tall):
 		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		copyRowsAVX2(k, &src[0], kStride, &dst[0])
-		return
-	}
-	if laneStride == 1 && lanes == 6 && width == 6 && k > 0 {
-		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		copyTall6(k, &src[0], kStride, &dst[0])
-		return
-	}
-	packTransposing(transposeAVX2, dst, width, lanes, k, src, laneStride, kStride)
-}
-
-// packAVX512 is packAVX2 with wider panels.
-func packAVX512(dst []float32, width, lanes, k int, src []float32, laneStride, kStride int) {
-	if laneStride == 1 && lanes == 32 && width == 32 && k > 0 {
-		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		copyRowsAVX512(k, &src[0], kStride, &dst[0])
-		return
-	}
-	if laneStride == 1 && lanes == 12 && width == 12 && k > 0 {
-		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		copyTall12(k, &src[0], kStride, &dst[0])
-		return
-	}
-	packTransposing(transposeAVX512, dst, width, lanes, k, src, laneStride, kStride)
-}
-
-// packTransposing is the part for lanes that are contiguous along k; it leaves the rest to packGeneric.
-func packTransposing[T element](transpose func(dst []T, width, lanes, k int, src []T, stride int), dst []T, width,
-	lanes, k int, src []T, laneStride, kStride int) {
-	if kStride != 1 || laneStride == 1 || lanes < 4 || k < 4 {
-		packGeneric(dst, width, lanes, k, src, laneStride, kStride)
-		return
-	}
-	transpose(dst, width, lanes, k, src, laneStride)
-	if lanes < width {
-		for p := range k {
-			clear(dst[p*width+lanes : (p+1)*width])
+		if lanes == p.wide {
+			p.copyWide(k, &src[0], kStride, &dst[0])
+		} else {
+			p.copyTall(k, &src[0], kStride, &dst[0])
 		}
+	case kStride == 1 && laneStride != 1 && lanes >= 4 && k >= 4:
+		p.transpose(dst, width, lanes, k, src, laneStride)
+		for i := 0; lanes < width && i < k; i++ {
+			clear(dst[i*width+lanes : (i+1)*width])
+		}
+	default:
+		p.generic(dst, width, lanes, k, src, laneStride, kStride)
 	}
 }
 

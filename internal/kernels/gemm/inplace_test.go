@@ -3,14 +3,18 @@
 package gemm
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/internal/kernels"
 	"github.com/lockstep-ml/lockstep/internal/kernels/kernelstest"
+	"github.com/lockstep-ml/lockstep/internal/parallel"
 )
 
 // inPlaceExample is a product of a strided A and a B in rows or panels; C's rows are further apart than they are wide.
@@ -159,4 +163,43 @@ func TestInPlaceBroad(t *testing.T) {
 			}
 		}
 	})
+}
+
+// BenchmarkInPlace compares products of a tile of attention in place with Float32, which packs, in turns: packed/placed
+// is the median of the ratios, the gain of kernels for operands that lie in a core's caches.
+func BenchmarkInPlace(b *testing.B) {
+	e := engine32()
+	pool := parallel.New(1)
+	defer pool.Close()
+	for _, s := range []struct{ m, n, k int }{
+		{192, 256, 64}, {192, 64, 256}, {64, 192, 256}, {12, 256, 64}, {8, 256, 64}, {4, 256, 64}, {2, 256, 64}, {1, 256, 64},
+	} {
+		b.Run(fmt.Sprintf("%d×%d×%d", s.m, s.n, s.k), func(b *testing.B) {
+			x := newExample[float32](1, s.m, s.n, s.k, false, false, 0, false)
+			panels := make([]float32, s.k*s.n)
+			packInPlace(e, panels, s.k, s.n, Strided(x.b, x.brs, x.bcs))
+			placed := func() {
+				inPlace(e, s.m, s.n, s.k, Strided(x.a, x.ars, x.acs), Panels[float32]{panels, e.nr, s.k * e.nr},
+					InRows(x.c, x.ldc), false, nil)
+			}
+			packed := func() {
+				multiply(pool, e, newProblem(s.m, s.n, s.k, Strided(x.a, x.ars, x.acs), Strided(x.b, x.brs, x.bcs),
+					InRows(x.c, x.ldc), false))
+			}
+			timed := func(run func()) float64 {
+				start := time.Now()
+				for range 1 + 3_000_000/(s.m*s.n*s.k) {
+					run()
+				}
+				return time.Since(start).Seconds()
+			}
+			var ratios []float64
+			for b.Loop() {
+				first, other, second := timed(placed), timed(packed), timed(placed)
+				ratios = append(ratios, 2*other/(first+second))
+			}
+			slices.Sort(ratios)
+			b.ReportMetric(ratios[len(ratios)/2], "packed/placed")
+		})
+	}
 }

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// The kernels for panels of pairs by number of rows.
+// The kernels for panels of pairs.
 var (
-	kernelsDot = [...]kernel{nil, microDotx1, microDotx2, microDotx3, microDotx4, microDotx5, microDotx6,
-		microDotx7, microDotx8, microDotx9, microDotx10, microDotx11, microDotx12}
-	kernelsWidened = [...]kernel{nil, microWidenedx1, microWidenedx2, microWidenedx3, microWidenedx4, microWidenedx5,
-		microWidenedx6,
-		microWidenedx7, microWidenedx8, microWidenedx9, microWidenedx10, microWidenedx11, microWidenedx12}
+	microDot = ofRows(microDotx1, microDotx2, microDotx3, microDotx4, microDotx5, microDotx6, microDotx7, microDotx8,
+		microDotx9, microDotx10, microDotx11, microDotx12)
+	microWidened = ofRows(microWidenedx1, microWidenedx2, microWidenedx3, microWidenedx4, microWidenedx5,
+		microWidenedx6, microWidenedx7, microWidenedx8, microWidenedx9, microWidenedx10, microWidenedx11,
+		microWidenedx12)
 )
 
 // pairingAVX512 is for processors with AVX512_BF16. Others have VDPBF16PS's results from FMA: this changes no bit.
@@ -53,14 +53,6 @@ func dotsAsWidened() bool {
 	microDotx1(pairs, &a[0], &b[0], 32, &dot[0], 32, nil, 0, 1)
 	microWidenedx1(pairs, &a[0], &b[0], 32, &widened[0], 32, nil, 0, 1)
 	return dot == widened
-}
-
-func microDot(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
-	kernelsDot[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func microWidened(rows, k int, a, b *float32, bstride int, c *float32, cstride int, d *float32, dstride, blocks int) {
-	kernelsWidened[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
 }
 
 // packPairsAVX512 is pairing.pack.

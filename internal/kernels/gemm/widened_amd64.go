@@ -6,47 +6,43 @@ package gemm
 
 import "github.com/lockstep-ml/lockstep/internal/kernels"
 
-// kernelHalf is direct.compute for a B of a half type and a fixed number of rows.
-type kernelHalf func(k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
-	blocks int)
-
-// The kernels by number of rows.
 var (
-	streamsBF16AVX2   = [...]kernelHalf{nil, streamBF16AVX2x1, streamBF16AVX2x2, streamBF16AVX2x3, streamBF16AVX2x4}
-	streamsBF16AVX512 = [...]kernelHalf{nil, streamBF16AVX512x1, streamBF16AVX512x2, streamBF16AVX512x3,
-		streamBF16AVX512x4,
-		streamBF16AVX512x5, streamBF16AVX512x6, streamBF16AVX512x7, streamBF16AVX512x8}
+	streamBF16AVX2   = ofRows(streamBF16AVX2x1, streamBF16AVX2x2, streamBF16AVX2x3, streamBF16AVX2x4)
+	streamBF16AVX512 = ofRows(streamBF16AVX512x1, streamBF16AVX512x2, streamBF16AVX512x3, streamBF16AVX512x4,
+		streamBF16AVX512x5, streamBF16AVX512x6, streamBF16AVX512x7, streamBF16AVX512x8)
 
-	streamsF16AVX2   = [...]kernelHalf{nil, streamF16AVX2x1, streamF16AVX2x2, streamF16AVX2x3, streamF16AVX2x4}
-	streamsF16AVX512 = [...]kernelHalf{nil, streamF16AVX512x1, streamF16AVX512x2, streamF16AVX512x3, streamF16AVX512x4,
-		streamF16AVX512x5, streamF16AVX512x6, streamF16AVX512x7, streamF16AVX512x8}
+	streamF16AVX2   = ofRows(streamF16AVX2x1, streamF16AVX2x2, streamF16AVX2x3, streamF16AVX2x4)
+	streamF16AVX512 = ofRows(streamF16AVX512x1, streamF16AVX512x2, streamF16AVX512x3, streamF16AVX512x4,
+		streamF16AVX512x5, streamF16AVX512x6, streamF16AVX512x7, streamF16AVX512x8)
 
-	dottersBF16AVX2   = [...]kernelHalf{nil, dotsBF16AVX2x1, dotsBF16AVX2x2, dotsBF16AVX2x3}
-	dottersBF16AVX512 = [...]kernelHalf{nil, dotsBF16AVX512x1, dotsBF16AVX512x2, dotsBF16AVX512x3, dotsBF16AVX512x4,
-		dotsBF16AVX512x5,
-		dotsBF16AVX512x6, dotsBF16AVX512x7, dotsBF16AVX512x8, dotsBF16AVX512x9, dotsBF16AVX512x10, dotsBF16AVX512x11}
+	dotsBF16AVX2   = ofRows(dotsBF16AVX2x1, dotsBF16AVX2x2, dotsBF16AVX2x3)
+	dotsBF16AVX512 = ofRows(dotsBF16AVX512x1, dotsBF16AVX512x2, dotsBF16AVX512x3, dotsBF16AVX512x4, dotsBF16AVX512x5,
+		dotsBF16AVX512x6, dotsBF16AVX512x7, dotsBF16AVX512x8, dotsBF16AVX512x9, dotsBF16AVX512x10, dotsBF16AVX512x11)
 )
 
 // The half types of the variants.
 var (
 	avx2BF16 = format[float32]{
-		pack:   (&halfPacking{16, 6, copyRowsBF16AVX2, copyTallBF16x6, transposeBF16AVX2, packBF16Generic}).pack,
+		pack: (&packing[float32, uint16]{16, 6, copyRowsBF16AVX2, copyTallBF16x6, transposeBF16AVX2,
+			packBF16Generic}).pack,
 		stream: direct[float32, uint16]{[]int{0, 64, 32, 32, 16}, 1, streamBF16AVX2},
 		dots:   direct[float32, uint16]{[]int{0, 16, 16, 8}, 16, dotsBF16AVX2},
 	}
 	avx512BF16 = format[float32]{
-		pack:   (&halfPacking{32, 12, copyRowsBF16AVX512, copyTallBF16x12, transposeBF16AVX512, packBF16Generic}).pack,
+		pack: (&packing[float32, uint16]{32, 12, copyRowsBF16AVX512, copyTallBF16x12, transposeBF16AVX512,
+			packBF16Generic}).pack,
 		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 32, 32}, 1, streamBF16AVX512},
 		dots:   direct[float32, uint16]{[]int{0, 32, 32, 32, 32, 32, 16, 16, 16, 16, 16, 16}, 32, dotsBF16AVX512},
 
 		bfloat16: true,
 	}
 	avx2F16 = format[float32]{
-		pack:   (&halfPacking{16, 6, copyRowsF16AVX2, copyTallF16x6, transposeF16, packF16Generic}).pack,
+		pack:   (&packing[float32, uint16]{16, 6, copyRowsF16AVX2, copyTallF16x6, transposeF16, packF16Generic}).pack,
 		stream: direct[float32, uint16]{[]int{0, 64, 48, 32, 24}, 1, streamF16AVX2},
 	}
 	avx512F16 = format[float32]{
-		pack:   (&halfPacking{32, 12, copyRowsF16AVX512, copyTallF16x12, transposeF16, packF16Generic}).pack,
+		pack: (&packing[float32, uint16]{32, 12, copyRowsF16AVX512, copyTallF16x12, transposeF16,
+			packF16Generic}).pack,
 		stream: direct[float32, uint16]{[]int{0, 256, 192, 128, 96, 64, 64, 48, 48}, 1, streamF16AVX512},
 	}
 )
@@ -72,65 +68,6 @@ func formatF16() *format[float32] {
 		return &avx2F16
 	default:
 		return &genericF16
-	}
-}
-
-func streamF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
-	blocks int) {
-	streamsF16AVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func streamF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
-	blocks int) {
-	streamsF16AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func streamBF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
-	blocks int) {
-	streamsBF16AVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func streamBF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
-	blocks int) {
-	streamsBF16AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func dotsBF16AVX2(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
-	blocks int) {
-	dottersBF16AVX2[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-func dotsBF16AVX512(rows, k int, a *float32, b *uint16, bstride int, c *float32, cstride int, d *float32, dstride,
-	blocks int) {
-	dottersBF16AVX512[rows](k, a, b, bstride, c, cstride, d, dstride, blocks)
-}
-
-// halfPacking is how a variant packs a half type.
-type halfPacking struct {
-	wide, tall         int // lanes of a whole panel of B, and of A
-	copyWide, copyTall func(k int, src *uint16, stride int, dst *float32)
-	transpose          func(dst []float32, width, lanes, k int, src []uint16, stride int) // for lanes ≥ 4 and k ≥ 8
-	generic            func(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int)
-}
-
-// pack is generic with vector instructions for whole panels of contiguous rows, and for lanes that are contiguous along
-// k.
-func (h *halfPacking) pack(dst []float32, width, lanes, k int, src []uint16, laneStride, kStride int) {
-	switch {
-	case k > 0 && laneStride == 1 && width == lanes && (lanes == h.wide || lanes == h.tall):
-		_, _ = dst[k*width-1], src[(k-1)*kStride+lanes-1]
-		if lanes == h.wide {
-			h.copyWide(k, &src[0], kStride, &dst[0])
-		} else {
-			h.copyTall(k, &src[0], kStride, &dst[0])
-		}
-	case kStride == 1 && laneStride != 1 && lanes >= 4 && k >= 8:
-		h.transpose(dst, width, lanes, k, src, laneStride)
-		for p := 0; lanes < width && p < k; p++ {
-			clear(dst[p*width+lanes : (p+1)*width])
-		}
-	default:
-		h.generic(dst, width, lanes, k, src, laneStride, kStride)
 	}
 }
 
