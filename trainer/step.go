@@ -154,21 +154,6 @@ func (r *run) update(stats *callbacks.StepStats) error {
 	return nil
 }
 
-// nonfinite counts and reports a skipped step, and does what nonfinite_loss says.
-func (r *run) nonfinite(stats *callbacks.StepStats) error {
-	r.progress.Nonfinite++
-	step := r.state.GlobalStep + 1
-	r.log.Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss, "grad_norm",
-		stats.GradNorm,
-		"nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
-	r.bad = &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm, Checkpoint: r.checkpoint}
-	if r.args.NonfiniteLoss == args.NonfiniteRaise {
-		r.acc.ZeroGrad()
-		return r.bad
-	}
-	return nil
-}
-
 // learningRate is that of the step to come, of the first group, as HuggingFace logs it.
 func (r *run) learningRate() float64 {
 	return r.opt.BaseLRs()[0] * r.schedule.Factor(r.scheduled())

@@ -32,26 +32,6 @@ type Result struct {
 // last ones, even with load_best_model_at_end.
 var ErrInterrupted = errors.New("trainer: interrupted")
 
-// NonfiniteError is returned by a run that ended because a loss or gradient norm was not finite: under nonfinite_loss
-// raise at once, under stop after the run's last evaluation, checkpoint and record.
-type NonfiniteError struct {
-	Step           int64 // the skipped optimizer step, counted from 1
-	Loss, GradNorm float64
-	Checkpoint     string // the newest one of the run, "" if there is none
-}
-
-// Permanent says that a launcher need not start the run again: it would meet the same numbers.
-func (*NonfiniteError) Permanent() bool { return true }
-
-func (e *NonfiniteError) Error() string {
-	text := fmt.Sprintf("trainer: step %d: loss %g, gradient norm %g: not finite; the weights are as before the step",
-		e.Step, e.Loss, e.GradNorm)
-	if e.Checkpoint != "" {
-		text += "; last checkpoint: " + e.Checkpoint
-	}
-	return text
-}
-
 // Train is TrainContext without a context.
 func (t *Trainer) Train() (*Result, error) { return t.TrainContext(context.Background()) }
 

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trainer
+
+import (
+	"fmt"
+
+	"github.com/lockstep-ml/lockstep/args"
+	"github.com/lockstep-ml/lockstep/callbacks"
+)
+
+// NonfiniteError is returned by a run that ended because a loss or gradient norm was not finite: under nonfinite_loss
+// raise at once, under stop after the run's last evaluation, checkpoint and record.
+type NonfiniteError struct {
+	Step           int64 // the skipped optimizer step, counted from 1
+	Loss, GradNorm float64
+	Checkpoint     string // the newest one of the run, "" if there is none
+}
+
+// Permanent says that a launcher need not start the run again: it would meet the same numbers.
+func (*NonfiniteError) Permanent() bool { return true }
+
+func (e *NonfiniteError) Error() string {
+	text := fmt.Sprintf("trainer: step %d: loss %g, gradient norm %g: not finite; the weights are as before the step",
+		e.Step, e.Loss, e.GradNorm)
+	if e.Checkpoint != "" {
+		text += "; last checkpoint: " + e.Checkpoint
+	}
+	return text
+}
+
+// nonfinite counts and reports a skipped step, and does what nonfinite_loss says.
+func (r *run) nonfinite(stats *callbacks.StepStats) error {
+	r.progress.Nonfinite++
+	step := r.state.GlobalStep + 1
+	r.log.Warn("loss or gradient is not finite: the step is skipped", "step", step, "loss", stats.Loss,
+		"grad_norm", stats.GradNorm, "nonfinite_steps", r.progress.Nonfinite, "policy", string(r.args.NonfiniteLoss))
+	r.bad = &NonfiniteError{Step: step, Loss: stats.Loss, GradNorm: stats.GradNorm, Checkpoint: r.checkpoint}
+	if r.args.NonfiniteLoss == args.NonfiniteRaise {
+		r.acc.ZeroGrad()
+		return r.bad
+	}
+	return nil
+}
