@@ -4,12 +4,11 @@ package args
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 )
 
 // accelerateRules are the keys of accelerate's configuration file, as `accelerate config` writes it.
-var accelerateRules = map[string]configRule{
+var accelerateRules = withFSDP(map[string]configRule{
 	"compute_environment":         only("ranks run on the hosts of lockstep launch", "LOCAL_MACHINE"),
 	"distributed_type":            setsDistribution,
 	"mixed_precision":             setsPrecision,
@@ -64,27 +63,18 @@ var accelerateRules = map[string]configRule{
 	"deepspeed_config.deepspeed_inclusion_filter":    ignore("lockstep launch runs on each host"),
 	"deepspeed_config.deepspeed_exclusion_filter":    ignore("lockstep launch runs on each host"),
 	"deepspeed_config.deepspeed_moe_layer_cls_names": only("units are the model's blocks", ""),
-}
+}, "fsdp_config.")
 
 // accelerateConfig reads accelerate's file.
 func accelerateConfig(doc map[string]any) *ToolConfig {
 	t := &ToolConfig{Tool: "accelerate", Launch: map[string]string{}}
 	kind, named := doc["distributed_type"].(string)
-	if named && !strings.EqualFold(kind, "DEEPSPEED") {
-		t.without("deepspeed_config.", "distributed_type is "+kind)
-	}
-	doc = maps.Clone(doc)
-	section, ok := doc["fsdp_config"].(map[string]any)
-	if ok {
-		delete(doc, "fsdp_config")
+	for section, owner := range map[string]string{"deepspeed_config.": "DEEPSPEED", "fsdp_config.": "FSDP"} {
+		if named && !strings.EqualFold(kind, owner) {
+			t.without(section, "distributed_type is "+kind)
+		}
 	}
 	t.walk(accelerateRules, "", doc)
-	if ok {
-		if named && !strings.EqualFold(kind, "FSDP") {
-			t.without("", "distributed_type is "+kind)
-		}
-		t.fsdp("fsdp_config.", section)
-	}
 	t.strategy(kind)
 	t.processes()
 	return t

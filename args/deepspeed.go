@@ -277,8 +277,11 @@ func setsBetas(t *ToolConfig, key string, v any) (ConfigUse, string) {
 	if !ok || len(list) != 2 {
 		return ConfigRefused, "two numbers, or " + autoValue
 	}
-	t.set("adam_beta1", list[0], key)
-	t.set("adam_beta2", list[1], key)
+	for i, setting := range []string{"adam_beta1", "adam_beta2"} {
+		if use, text := t.set(setting, list[i], key); use != ConfigUsed {
+			return use, text
+		}
+	}
 	return ConfigUsed, fmt.Sprintf("adam_beta1 %v, adam_beta2 %v", list[0], list[1])
 }
 

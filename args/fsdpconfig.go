@@ -13,9 +13,8 @@ const (
 	fsdpAlways = "it is always so"
 )
 
-// fsdpRules are the keys of HuggingFace's fsdp_config and of the section of that name in accelerate's files, without
-// the prefix fsdp_ that both accept.
-var fsdpRules = map[string]configRule{
+// fsdpKeys are FSDP's keys without the prefix fsdp_, which files may put in front of them.
+var fsdpKeys = map[string]configRule{
 	"version":                       ignore("both versions of PyTorch's FSDP do what is done here"),
 	"sharding_strategy":             setsStrategy,
 	"reshard_after_forward":         setsReshard,
@@ -43,31 +42,25 @@ var fsdpRules = map[string]configRule{
 	"enable_cpu_affinity":           ignore("the system places threads"),
 }
 
+// fsdpRules are the keys of HuggingFace's fsdp_config.
+var fsdpRules = withFSDP(map[string]configRule{}, "")
+
+// withFSDP adds FSDP's keys behind a prefix, in both spellings.
+func withFSDP(rules map[string]configRule, prefix string) map[string]configRule {
+	for key, rule := range fsdpKeys {
+		rules[prefix+key], rules[prefix+"fsdp_"+key] = rule, rule
+	}
+	return rules
+}
+
 // fsdpConfig reads HuggingFace's fsdp_config.
 func fsdpConfig(doc map[string]any) *ToolConfig {
 	t := &ToolConfig{Tool: "FSDP"}
-	t.fsdp("", doc)
+	t.walk(fsdpRules, "", doc)
 	return t
 }
 
-// fsdp reads a section of FSDP's keys.
-func (t *ToolConfig) fsdp(prefix string, section map[string]any) {
-	plain := map[string]any{}
-	for key, v := range section {
-		plain[strings.TrimPrefix(key, "fsdp_")] = v
-	}
-	before := len(t.Rows)
-	t.walk(fsdpRules, "", plain)
-	for i := range t.Rows[before:] { // as the file spells them
-		row := &t.Rows[before+i]
-		if _, ok := section[row.Key]; !ok {
-			row.Key = "fsdp_" + row.Key
-		}
-		row.Key = prefix + row.Key
-	}
-}
-
-// strategies are PyTorch's, by name and by number.
+// fsdpStrategies are PyTorch's, by name and by number.
 var fsdpStrategies = map[string]string{
 	"full_shard": "full_shard", "shard_grad_op": "shard_grad_op", "no_shard": "no_shard",
 	"hybrid_shard":       "hybrid_shard",

@@ -94,7 +94,7 @@ func plain(v any) any {
 	return v
 }
 
-// without says that a key sets nothing in this file, or that no key does under a prefix: one that ends in a dot, or "".
+// without says that a key sets nothing in this file, or that no key does under a prefix, which ends in a dot.
 func (t *ToolConfig) without(keys, why string) {
 	if t.unset == nil {
 		t.unset = map[string]string{}
@@ -102,17 +102,14 @@ func (t *ToolConfig) without(keys, why string) {
 	t.unset[keys] = why
 }
 
-// why is the reason why a key sets nothing in this file, or "".
+// why is the reason why a key sets nothing in this file, or "": its own, or that of the longest prefix that has one.
 func (t *ToolConfig) why(key string) string {
-	if reason, ok := t.unset[key]; ok {
-		return reason
-	}
-	for prefix, reason := range t.unset {
-		if prefix == "" || strings.HasSuffix(prefix, ".") && strings.HasPrefix(key, prefix) {
+	for {
+		if reason, ok := t.unset[key]; ok || key == "" {
 			return reason
 		}
+		key = key[:strings.LastIndexByte(strings.TrimSuffix(key, "."), '.')+1]
 	}
-	return ""
 }
 
 // ignore is the rule of a key that changes no result here.
