@@ -183,11 +183,19 @@ func TestMemoryThatDoesNotSuffice(t *testing.T) {
 var strategies = []args.ShardStrategy{args.ShardOptimizer, args.ShardGradients, args.ShardGradOp,
 	args.FullShard}
 
+// epochs are sizes of two epochs whose last windows do not reach every rank; one, under the race detector.
+func epochs() (samples int, steps int64) {
+	if testing.Short() {
+		return 26, 2
+	}
+	return 70, 6
+}
+
 // However the model is spread, the weights are those of one rank that has everything: with dropout, clipping, tied
 // weights, a window of more leaves than deterministic ranks, and epochs whose last window does not reach every rank.
 func TestShardedHasTheBitsOfOneRank(t *testing.T) {
+	samples, steps := epochs()
 	for _, leaves := range []int{8, 24} {
-		const samples, steps = 70, 6
 		want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
 		for _, strategy := range strategies {
 			for _, ranks := range []int{2, 3, 4, 8} {
@@ -224,7 +232,8 @@ func TestShardedHasTheBitsOfOneRank(t *testing.T) {
 // Replicas that are each spread over a part of the ranks have those bits too, also where an epoch's last window reaches
 // one of them alone, and where one has a rank that others have not.
 func TestHybridShardedHasTheBitsOfOneRank(t *testing.T) {
-	const leaves, samples, steps = 24, 70, 6
+	const leaves = 24
+	samples, steps := epochs()
 	want, norms := shardRun{ranks: 1, leaves: leaves, steps: steps, samples: samples}.run(t)
 	for _, strategy := range strategies {
 		for _, n := range []struct{ ranks, replicas int }{{2, 2}, {4, 2}, {6, 2}, {8, 2}, {8, 4}, {12, 4}} {
