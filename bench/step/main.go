@@ -33,6 +33,7 @@ func main() {
 	batch := pflag.Int("batch", 8, "samples per step")
 	block := pflag.Int("block", 128, "tokens per sample")
 	steps := pflag.Int("steps", 20, "timed steps, after 3 others")
+	bf16 := pflag.Bool("bf16", false, "under autocast in bfloat16")
 	profile := pflag.String("cpuprofile", "", "write a CPU profile here")
 	pflag.Parse()
 	cfg.NPositions = *block
@@ -42,6 +43,9 @@ func main() {
 		log.Fatal(err)
 	}
 	s := newStepper(m, *batch, *block)
+	if *bf16 {
+		s.lower = tensor.BFloat16
+	}
 	for range 3 {
 		s.step()
 	}
@@ -78,6 +82,7 @@ func main() {
 // stepper runs training steps on one made-up batch.
 type stepper struct {
 	c     *tensor.Ctx
+	lower tensor.DType // of autocast, or Invalid
 	m     *gpt2.Model
 	tree  *nn.Tree
 	opt   *optim.Optimizer
@@ -99,10 +104,11 @@ func newStepper(m *gpt2.Model, batch, block int) *stepper {
 
 func (s *stepper) step() {
 	s.opt.ZeroGrad()
-	nn.NewCtx(s.c, s.tree, true).WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {
+	nn.NewCtx(s.c.Autocast(s.lower), s.tree, true).WithLossOnly().Scope(func(c *nn.Ctx) []*tensor.Tensor {
 		out := s.m.Forward(c, s.batch)
 		seed := tensor.Full(c.Ctx, tensor.Float32, 1/float64(s.batch.Count))
-		tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, []*tensor.Tensor{seed}, nil)
+		tensor.Backward(c.Ctx, []*tensor.Tensor{out.Loss}, []*tensor.Tensor{seed}, nil,
+			tensor.DroppingLowered())
 		return nil
 	})
 	s.opt.ScaleGrads(optim.ClipFactor(optim.GradNorm(s.c, s.opt.Params()), 1))
