@@ -3,6 +3,7 @@ module github.com/lockstep-ml/lockstep
 go 1.26.0
 
 require (
+	github.com/ebitengine/purego v0.11.3
 	github.com/knadh/koanf/parsers/yaml v1.1.1
 	github.com/knadh/koanf/providers/env/v2 v2.0.2
 	github.com/knadh/koanf/providers/posflag v1.0.2

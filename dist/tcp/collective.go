@@ -12,9 +12,6 @@ import (
 	"github.com/lockstep-ml/lockstep/internal/dtype"
 )
 
-// chunkBytes is how much of a rank's share goes at a time, so that adding overlaps sending.
-const chunkBytes = 256 << 10
-
 // A head is a signature, and a byte that is 1 if the ranks of the same host see the buffer where it lies.
 const (
 	shown     = dist.SignatureBytes

@@ -81,7 +81,7 @@ func (e *Engine) descend(group string) error {
 	if !all {
 		return in.close()
 	}
-	if in.rail, err = newFlat(e.job, fmt.Sprintf("%s/rail%d", group, e.rank%size), rail); err != nil {
+	if in.rail, err = newFlat(e.job, e.over, fmt.Sprintf("%s/rail%d", group, e.rank%size), rail); err != nil {
 		return errors.Join(err, in.close())
 	}
 	e.mu.Lock()
@@ -107,7 +107,7 @@ func (e *Engine) agree(mine error) (bool, error) {
 	}
 	for r, text := range all {
 		if len(text) > 0 {
-			slog.Warn("dist/tcp: no shared memory inside hosts", "rank", r, "error", string(text))
+			slog.Warn("dist/"+e.over.Name+": no shared memory inside hosts", "rank", r, "error", string(text))
 			return false, nil
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // reduceScatter sends each rank its block and combines what comes for this one, chunk by chunk.
 func (x *exchange) reduceScatter() error {
 	c, e := x.c, x.e
-	block := c.Count * x.size
+	block, chunkBytes := c.Count*x.size, e.over.ChunkBytes
 	for lo := 0; lo < block; lo += chunkBytes { // the streams are cut alike on all ranks
 		hi := min(lo+chunkBytes, block)
 		for r, p := range e.peers {
@@ -53,7 +53,7 @@ func (x *exchange) collect(own []byte, n int) error {
 // root. Two chunks are on their way at any time; on each connection follow one another the slices of chunks 0 and 1,
 // the result of 0, the slices of 2, the result of 1, and so on.
 func (x *exchange) reduce() error {
-	chunk := chunkBytes / x.size * len(x.e.peers)
+	chunk := x.e.over.ChunkBytes / x.size * len(x.e.peers)
 	n := (x.c.Count + chunk - 1) / chunk
 	sent := make([][]int, n) // by chunk and rank: the number of the slice in its writer
 	scatter := func(k int) {

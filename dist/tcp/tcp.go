@@ -4,6 +4,7 @@ package tcp
 
 import (
 	"context"
+	"net"
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/rendezvous"
@@ -24,6 +25,30 @@ func Join(ctx context.Context, c rendezvous.Config, opts dist.Options) (*dist.Gr
 
 // New returns the group of all processes of a job, which it holds open until it is closed. All of them call it.
 func New(job *rendezvous.Job, opts dist.Options) (*dist.Group, error) {
+	return NewOver(job, connections(job), opts)
+}
+
+// connections are those of the job itself.
+func connections(job *rendezvous.Job) Transport {
+	return Transport{Name: "tcp", Way: "connections", ChunkBytes: 256 << 10, Connect: job.Connect}
+}
+
+// Transport is how the bytes of a group go from rank to rank. It is for engines that have a network of their own, such
+// as dist/mpi.
+type Transport struct {
+	Name string // of the engine
+	Way  string // what the bytes go over, for Describe
+
+	// ChunkBytes is how much of a rank's share of a reduction goes at a time, so that adding overlaps sending.
+	ChunkBytes int
+
+	// Connect returns one of several connections between this process and that of a rank in the job, told apart by
+	// their kind. Both call it. A connection is ordered, and each buffer that is written is read in one piece.
+	Connect func(ctx context.Context, kind string, rank int) (net.Conn, error)
+}
+
+// NewOver is New for another way from rank to rank.
+func NewOver(job *rendezvous.Job, over Transport, opts dist.Options) (*dist.Group, error) {
 	members := make([]int, job.World)
 	for r := range members {
 		members[r] = r
@@ -31,7 +56,7 @@ func New(job *rendezvous.Job, opts dist.Options) (*dist.Group, error) {
 	if opts.Name == "" {
 		opts.Name = "world"
 	}
-	e, err := newEngine(job, opts.Name, members)
+	e, err := newEngine(job, over, opts.Name, members)
 	if err != nil {
 		return nil, err
 	}

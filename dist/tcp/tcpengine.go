@@ -22,6 +22,7 @@ import (
 // Engine implements [dist.Engine] over connections.
 type Engine struct {
 	job     *rendezvous.Job
+	over    Transport
 	group   string
 	members []int // ranks in the job
 	rank    int
@@ -55,8 +56,8 @@ type peer struct {
 }
 
 // newEngine connects the members, and within hosts maps shared memory where the placement allows; all of them call it.
-func newEngine(job *rendezvous.Job, group string, members []int) (*Engine, error) {
-	e, err := newFlat(job, group, members)
+func newEngine(job *rendezvous.Job, over Transport, group string, members []int) (*Engine, error) {
+	e, err := newFlat(job, over, group, members)
 	if err != nil {
 		return nil, err
 	}
@@ -68,10 +69,10 @@ func newEngine(job *rendezvous.Job, group string, members []int) (*Engine, error
 }
 
 // newFlat connects each member with each.
-func newFlat(job *rendezvous.Job, group string, members []int) (*Engine, error) {
+func newFlat(job *rendezvous.Job, over Transport, group string, members []int) (*Engine, error) {
 	n := len(members)
 	e := &Engine{
-		job: job, group: "tcp/" + group, members: members, rank: slices.Index(members, job.Rank),
+		job: job, over: over, group: over.Name + "/" + group, members: members, rank: slices.Index(members, job.Rank),
 		peers:  make([]*peer, n),
 		inputs: make([][]byte, n), heads: make([][]byte, n), signatures: make([][]byte, n),
 		head: make([]byte, headBytes),
@@ -96,13 +97,13 @@ func (e *Engine) connect() error {
 		if r == e.rank {
 			continue
 		}
-		data, err := e.job.Connect(ctx, "data/"+e.group, inJob)
+		data, err := e.over.Connect(ctx, "data/"+e.group, inJob)
 		if err != nil {
-			return fmt.Errorf("dist/tcp: %w", err)
+			return fmt.Errorf("dist/%s: %w", e.over.Name, err)
 		}
 		e.peers[r] = &peer{data: data, out: newWriter(data)}
-		if e.peers[r].messages, err = e.job.Connect(ctx, "messages/"+e.group, inJob); err != nil {
-			return fmt.Errorf("dist/tcp: %w", err)
+		if e.peers[r].messages, err = e.over.Connect(ctx, "messages/"+e.group, inJob); err != nil {
+			return fmt.Errorf("dist/%s: %w", e.over.Name, err)
 		}
 	}
 	return nil
@@ -117,15 +118,15 @@ func (e *Engine) Size() int { return len(e.members) }
 // Describe says between how many hosts the connections run.
 func (e *Engine) Describe() dist.Info {
 	if e.inner != nil {
-		return dist.Info{Name: "tcp",
-			Path: fmt.Sprintf("hierarchical: shared memory of %d processes on each of %d hosts, connections "+
-				"between hosts", e.inner.local.Size(), e.inner.rail.Size())}
+		return dist.Info{Name: e.over.Name,
+			Path: fmt.Sprintf("hierarchical: shared memory of %d processes on each of %d hosts, %s between hosts",
+				e.inner.local.Size(), e.inner.rail.Size(), e.over.Way)}
 	}
 	hosts := map[string]bool{}
 	for _, r := range e.members {
 		hosts[e.job.Peers[r].HostID] = true
 	}
-	return dist.Info{Name: "tcp", Path: fmt.Sprintf("flat: connections between %d processes on %d hosts",
+	return dist.Info{Name: e.over.Name, Path: fmt.Sprintf("flat: %s between %d processes on %d hosts", e.over.Way,
 		len(e.members), len(hosts))}
 }
 
@@ -146,7 +147,7 @@ func (e *Engine) Split(name string, members []int) (dist.Engine, error) {
 	for i, r := range members {
 		inJob[i] = e.members[r]
 	}
-	sub, err := newEngine(e.job, name, inJob)
+	sub, err := newEngine(e.job, e.over, name, inJob)
 	if err != nil {
 		return nil, err
 	}

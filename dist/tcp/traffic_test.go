@@ -52,7 +52,7 @@ func hierarchy(t *testing.T, hosts, perHost int) (groups []*dist.Group, sent []a
 	}) {
 		go func() {
 			defer func() { done <- struct{}{} }()
-			engines[r], errs[r] = newEngine(job, "world", members)
+			engines[r], errs[r] = newEngine(job, connections(job), "world", members)
 			_ = job.Close()
 		}()
 	}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build mpi && unix
+
+package mpi
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// conn is a net.Conn whose bytes are MPI messages: each Write is one, and wants a Read of as many bytes. Beside it is
+// the connection over which the two sides agreed, the line, which says when the other side has closed or died.
+type conn struct {
+	net.Conn // the line
+
+	lib              *library
+	peer             int // in MPI_COMM_WORLD
+	sendTag, readTag int
+
+	readBy, writeBy atomic.Int64 // deadlines in nanoseconds since 1970; 0: none
+	closed          atomic.Bool
+	ended           atomic.Int64 // when the line ended, likewise
+	watched         chan struct{}
+}
+
+// newConn agrees with the other side of a line on tags. Both call it. shared says that both are in this process.
+func newConn(lib *library, line net.Conn, shared bool) (*conn, error) {
+	c := &conn{Conn: line, lib: lib, watched: make(chan struct{})}
+	me, err := c.tell(uint32(lib.rank), uint32(lib.size))
+	if err != nil {
+		return nil, err
+	}
+	c.peer = int(me[0])
+	if int(me[1]) != lib.size || (c.peer == lib.rank) != shared || c.peer >= lib.size {
+		return nil, fmt.Errorf("dist/mpi: rank %d of %d of an MPI job met rank %d of %d: want processes of one MPI job; "+
+			"start them with mpirun or srun --mpi", lib.rank, lib.size, c.peer, me[1])
+	}
+	if c.readTag, err = lib.newTag(c.peer); err != nil {
+		return nil, err
+	}
+	tag, err := c.tell(uint32(c.readTag), 0)
+	if err != nil {
+		return nil, err
+	}
+	c.sendTag = int(tag[0])
+	go c.watch()
+	return c, nil
+}
+
+// tell exchanges two numbers over the line.
+func (c *conn) tell(a, b uint32) (theirs [2]uint32, err error) {
+	var out, in [8]byte
+	binary.LittleEndian.PutUint32(out[:], a)
+	binary.LittleEndian.PutUint32(out[4:], b)
+	if _, err = c.Conn.Write(out[:]); err == nil {
+		_, err = io.ReadFull(c.Conn, in[:])
+	}
+	return [2]uint32{binary.LittleEndian.Uint32(in[:]), binary.LittleEndian.Uint32(in[4:])}, err
+}
+
+// watch notes when the line ends: nothing else comes over it.
+func (c *conn) watch() {
+	defer close(c.watched)
+	_, _ = io.Copy(io.Discard, c.Conn)
+	c.ended.Store(time.Now().UnixNano())
+}
+
+// lag is how long what was sent before a line ended may be on its way.
+const lag = 250 * time.Millisecond
+
+// Read receives one message into b.
+func (c *conn) Read(b []byte) (int, error) {
+	return c.carry("MPI_Irecv", c.lib.irecv, b[:min(len(b), maxMessage)], c.readTag, &c.readBy, io.EOF)
+}
+
+// Write sends b, in messages of at most maxMessage bytes.
+func (c *conn) Write(b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		var sent int
+		sent, err = c.carry("MPI_Isend", c.lib.isend, b[n:min(n+maxMessage, len(b))], c.sendTag, &c.writeBy,
+			syscall.EPIPE)
+		n += sent
+	}
+	return n, err
+}
+
+// carry starts a message and waits until it is complete, the deadline has passed, or an end of the connection is
+// closed; gone is the error if it is the other one.
+func (c *conn) carry(name string, f uintptr, b []byte, tag int, by *atomic.Int64, gone error) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	if err := c.over(by, gone); err != nil {
+		return 0, err
+	}
+	r, err := c.lib.start(name, f, b, c.peer, tag)
+	if err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	for {
+		done, err := c.lib.complete(r)
+		if err != nil || done {
+			return len(b), err
+		}
+		if err := c.over(by, gone); err != nil {
+			c.lib.withdraw(r, f == c.lib.isend)
+			return 0, err
+		}
+		pause(time.Since(begun))
+	}
+}
+
+// over is why a message is not waited for any longer.
+func (c *conn) over(by *atomic.Int64, gone error) error {
+	now := time.Now().UnixNano()
+	ended, limit := c.ended.Load(), by.Load()
+	switch {
+	case c.closed.Load():
+		return net.ErrClosed
+	case limit != 0 && now >= limit:
+		return os.ErrDeadlineExceeded
+	case ended != 0 && now-ended > int64(lag):
+		return gone
+	}
+	return nil
+}
+
+// pause lets others run. MPI makes progress only while it is called, so waiting is done awake at first; a rank that
+// waits longer leaves its core to those that compute.
+func pause(waited time.Duration) {
+	if waited < 2*time.Millisecond {
+		runtime.Gosched()
+		return
+	}
+	time.Sleep(50 * time.Microsecond)
+}
+
+// SetDeadline sets the time after which reads and writes return os.ErrDeadlineExceeded.
+func (c *conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline is SetDeadline for reads.
+func (c *conn) SetReadDeadline(t time.Time) error { c.readBy.Store(nanoseconds(t)); return nil }
+
+// SetWriteDeadline is SetDeadline for writes.
+func (c *conn) SetWriteDeadline(t time.Time) error { c.writeBy.Store(nanoseconds(t)); return nil }
+
+func nanoseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+// Close ends the connection.
+func (c *conn) Close() error {
+	c.closed.Store(true)
+	err := c.Conn.Close()
+	<-c.watched
+	return errors.Join(err, release())
+}

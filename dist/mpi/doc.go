@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mpi is the engine whose bytes go over the cluster's own MPI library: Open MPI, MPICH, or one of their kin, over
+// whatever network it was built for. It is for programs that mpirun or srun starts; on one host dist/shm is faster.
+//
+// The library is opened when the program runs, so that one binary works with each of them. Build the program with
+//
+//	go build -tags mpi …
+//
+// and it has the engine under the name mpi, as ddp_backend says. Without the tag the package is empty, and programs
+// stay static.
+//
+// Only the bytes of collective calls and messages go over MPI, as non-blocking messages between ranks. Reductions are
+// added up by the tree that package dist specifies, so that they have the bits of every other engine. Who belongs to
+// the job, who has failed and why is told over package rendezvous's connections: MPI has no deadlines, and does not say
+// which rank died.
+//
+// MPI cannot be begun twice in a process. It is ended when the last group is closed; a program that opens another group
+// after that calls Init before the first, and Finalize when it ends.
+package mpi

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build mpi && unix
+
+package mpi
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// EnvLibrary names the file of the MPI library, for one that is found under none of the usual names.
+const EnvLibrary = "LOCKSTEP_MPI_LIBRARY"
+
+// library is an MPI library that has been opened and initialised.
+type library struct {
+	abi     abi
+	version string // its first line
+	rank    int    // in MPI_COMM_WORLD
+	size    int
+	serial  *sync.Mutex // held around each call unless the library takes calls of several threads at once
+
+	commRank, commSize, setErrhandler, isend, irecv, test, cancel, finalize, errorString uintptr
+
+	mu        sync.Mutex
+	tags      map[int]int // by rank: the last tag under which it sends to this process
+	abandoned [][]byte    // what the library may still read or write
+}
+
+// world is the library of the process. MPI is begun once and ended once.
+var world struct {
+	mu    sync.Mutex
+	lib   *library
+	users int // groups, and the program if it called Init
+	ended bool
+}
+
+// Init begins MPI, if it has not begun. A program calls it that opens groups one after another: MPI then ends with
+// Finalize rather than with the first group. Others need not.
+func Init() error {
+	_, err := acquire()
+	return err
+}
+
+// Finalize ends MPI when all groups are closed. A program that called Init calls it before it ends.
+func Finalize() error { return release() }
+
+// acquire opens the library for one more user.
+func acquire() (*library, error) {
+	world.mu.Lock()
+	defer world.mu.Unlock()
+	if world.ended {
+		return nil, errors.New("dist/mpi: MPI ended with the last group and cannot begin again: a program that opens " +
+			"several groups one after another calls mpi.Init first and mpi.Finalize last")
+	}
+	if world.lib == nil {
+		lib, err := open()
+		if err != nil {
+			return nil, fmt.Errorf("dist/mpi: %w", err)
+		}
+		world.lib = lib
+	}
+	world.users++
+	return world.lib, nil
+}
+
+// release ends MPI with its last user.
+func release() error {
+	world.mu.Lock()
+	defer world.mu.Unlock()
+	if world.users--; world.users > 0 || world.lib == nil || world.ended {
+		return nil
+	}
+	world.ended = true
+	if len(world.lib.abandoned) > 0 {
+		return nil // a message that nobody takes would keep MPI_Finalize waiting; the run has failed
+	}
+	return world.lib.call("MPI_Finalize", world.lib.finalize)
+}
+
+// candidates are the names of libraries to try, those of the launcher that started this process first.
+func candidates() []string {
+	if name := os.Getenv(EnvLibrary); name != "" {
+		return []string{name}
+	}
+	openMPI := []string{"libmpi.so.40", "libmpi.so.80", "libmpi.40.dylib"}
+	mpich := []string{"libmpich.so.12", "libmpi.so.12", "libmpi_cray.so.12", "libmpi.12.dylib"}
+	standard := []string{"libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi_abi.so"}
+	any := []string{"libmpi.so", "libmpich.so", "libmpi.dylib"}
+	if os.Getenv("OMPI_COMM_WORLD_SIZE") == "" && os.Getenv("PMI_RANK") != "" { // Hydra, or Slurm's pmi2
+		openMPI, mpich = mpich, openMPI
+	}
+	return append(append(append(openMPI, mpich...), standard...), any...)
+}
+
+// open finds, opens and initialises the library.
+func open() (*library, error) {
+	var handle uintptr
+	var tried []string
+	for _, name := range candidates() {
+		h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL) // Open MPI's plug-ins want its symbols
+		if err == nil {
+			handle = h
+			break
+		}
+		if os.Getenv(EnvLibrary) != "" || !strings.Contains(err.Error(), "No such file") {
+			tried = append(tried, err.Error())
+		} else {
+			tried = append(tried, name)
+		}
+	}
+	if handle == 0 {
+		return nil, fmt.Errorf("no MPI library: tried %s; want Open MPI or MPICH installed, or its file in %s",
+			strings.Join(tried, ", "), EnvLibrary)
+	}
+	a, err := abiOf(handle)
+	if err != nil {
+		return nil, err
+	}
+	l := &library{abi: a, tags: map[int]int{}}
+	var initThread, getVersion uintptr
+	for name, f := range map[string]*uintptr{
+		"MPI_Init_thread": &initThread, "MPI_Get_library_version": &getVersion, "MPI_Finalize": &l.finalize,
+		"MPI_Comm_rank": &l.commRank, "MPI_Comm_size": &l.commSize, "MPI_Comm_set_errhandler": &l.setErrhandler,
+		"MPI_Isend": &l.isend, "MPI_Irecv": &l.irecv, "MPI_Test": &l.test, "MPI_Cancel": &l.cancel,
+		"MPI_Error_string": &l.errorString,
+	} {
+		if *f, err = purego.Dlsym(handle, name); err != nil {
+			return nil, err
+		}
+	}
+	keepSignals()
+	var provided int32
+	if err := l.call("MPI_Init_thread", initThread, 0, 0, uintptr(a.multiple), address(&provided)); err != nil {
+		return nil, err
+	}
+	if provided < a.serialized {
+		return nil, fmt.Errorf("%s takes calls of one thread alone (thread level %d), want MPI_THREAD_SERIALIZED or "+
+			"MPI_THREAD_MULTIPLE", a.name, provided)
+	}
+	if provided < a.multiple {
+		l.serial = new(sync.Mutex)
+	}
+	if err := l.call("MPI_Comm_set_errhandler", l.setErrhandler, a.world, a.errorsReturn); err != nil {
+		return nil, err
+	}
+	return l, l.look(getVersion)
+}
+
+// look asks the library who this process is, and what it is itself.
+func (l *library) look(getVersion uintptr) error {
+	var rank, size, length int32
+	text := make([]byte, 8192) // MPI_MAX_LIBRARY_VERSION_STRING of all
+	err := errors.Join(l.call("MPI_Comm_rank", l.commRank, l.abi.world, address(&rank)),
+		l.call("MPI_Comm_size", l.commSize, l.abi.world, address(&size)),
+		l.call("MPI_Get_library_version", getVersion, address(&text[0]), address(&length)))
+	l.rank, l.size = int(rank), int(size)
+	l.version, _, _ = strings.Cut(strings.TrimRight(string(text[:length]), "\x00"), "\n")
+	l.version, _, _ = strings.Cut(l.version, ",")
+	l.version = strings.Join(strings.Fields(strings.Replace(l.version, "Version:", "", 1)), " ")
+	return err
+}
+
+// keepSignals leaves SIGSEGV and its like to Go: Open MPI would print a trace of its own instead of a panic.
+func keepSignals() {
+	if setenv, err := purego.Dlsym(purego.RTLD_DEFAULT, "setenv"); err == nil {
+		name, none := []byte("OMPI_MCA_opal_signal\x00"), []byte{0}
+		purego.SyscallN(setenv, address(&name[0]), address(&none[0]), 0)
+	}
+}
+
+// address is where x lies, for the length of a call. What lies on the heap stays where it is.
+func address[T any](x *T) uintptr { return uintptr(unsafe.Pointer(x)) }
+
+// call calls a function of the library, and makes an error of what it returns.
+func (l *library) call(name string, f uintptr, args ...uintptr) error {
+	if l.serial != nil {
+		l.serial.Lock()
+		defer l.serial.Unlock()
+	}
+	code, _, _ := purego.SyscallN(f, args...)
+	if int32(code) == 0 {
+		return nil
+	}
+	text, length := make([]byte, 8192), int32(0)
+	purego.SyscallN(l.errorString, code, address(&text[0]), address(&length))
+	return fmt.Errorf("%s: %s", name, text[:length])
+}
+
+// maxMessage is the most bytes of one message: counts are ints.
+const maxMessage = 1 << 30
+
+// request is a message on its way. Its memory must not move, nor go before it is complete.
+type request struct {
+	handle uint64 // an MPI_Request, of 4 or 8 bytes
+	flag   int32
+	buffer []byte
+}
+
+// start begins a message: f is isend or irecv, to or from a rank.
+func (l *library) start(name string, f uintptr, b []byte, rank, tag int) (*request, error) {
+	r := &request{buffer: b}
+	return r, l.call(name, f, address(&b[0]), uintptr(len(b)), l.abi.bytes, uintptr(rank), uintptr(tag), l.abi.world,
+		address(&r.handle))
+}
+
+// complete reports whether a message has arrived, or its buffer is free.
+func (l *library) complete(r *request) (bool, error) {
+	err := l.call("MPI_Test", l.test, address(&r.handle), address(&r.flag), l.abi.ignoreStatus)
+	return r.flag != 0, err
+}
+
+// withdraw gives up a message. A receive ends at once; what is being sent is kept for the library.
+func (l *library) withdraw(r *request, sent bool) {
+	if !sent && l.call("MPI_Cancel", l.cancel, address(&r.handle)) == nil {
+		for range 1000 {
+			if done, err := l.complete(r); done || err != nil {
+				return
+			}
+		}
+	}
+	l.mu.Lock()
+	l.abandoned = append(l.abandoned, r.buffer)
+	l.mu.Unlock()
+}
+
+// maxTag is the largest tag that every library has.
+const maxTag = 1<<15 - 1
+
+// newTag is a tag under which nothing has come from a rank yet.
+func (l *library) newTag(rank int) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tags[rank] == maxTag {
+		return 0, fmt.Errorf("dist/mpi: more than %d connections with rank %d", maxTag, rank)
+	}
+	l.tags[rank]++
+	return l.tags[rank], nil
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build mpi && unix
+
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/lockstep-ml/lockstep/dist"
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/dist/tcp"
+)
+
+func init() { rendezvous.RegisterEngine("mpi", New) }
+
+// Join brings the processes of a job together and returns the group of all of them.
+func Join(ctx context.Context, c rendezvous.Config, opts dist.Options) (*dist.Group, error) {
+	job, err := rendezvous.Join(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	g, err := New(job, opts)
+	if e := job.Close(); err == nil && e != nil { // the group holds the job
+		return nil, e
+	}
+	return g, err
+}
+
+// New returns the group of all processes of a job, whose bytes go over MPI. All of them call it. They must be the
+// processes of one MPI job.
+func New(job *rendezvous.Job, opts dist.Options) (*dist.Group, error) {
+	lib, err := acquire()
+	if err != nil {
+		return nil, err
+	}
+	me := job.Peers[job.Rank]
+	t := tcp.Transport{
+		Name: "mpi", Way: lib.version, ChunkBytes: chunkBytes,
+		Connect: func(ctx context.Context, kind string, rank int) (net.Conn, error) {
+			line, err := job.Connect(ctx, kind, rank)
+			if err != nil {
+				return nil, err
+			}
+			peer := job.Peers[rank]
+			if _, err := acquire(); err != nil {
+				return nil, errors.Join(err, line.Close())
+			}
+			c, err := newConn(lib, line, peer.PID == me.PID && peer.HostID == me.HostID)
+			if err != nil {
+				return nil, errors.Join(fmt.Errorf("rank %d: %w", rank, err), line.Close(), release())
+			}
+			return c, nil
+		},
+	}
+	g, err := tcp.NewOver(job, t, opts)
+	return g, errors.Join(err, release()) // each connection holds the library
+}
+
+// chunkBytes is the share of a rank that goes at a time: each message costs a poll or two.
+const chunkBytes = 1 << 20
