@@ -40,7 +40,7 @@ var engineEnv = []string{
 	EnvPrefix + "KERNELS", EnvPrefix + "JOB_TOKEN", EnvPrefix + "JOB_TOKEN_FILE", EnvPrefix + "STORE",
 	EnvPrefix + "HOST_ID", EnvPrefix + "LISTEN", EnvPrefix + "SILENCE",
 	EnvPrefix + "TLS", EnvPrefix + "TLS_*",
-	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR",
+	EnvPrefix + "LAUNCH_*", EnvPrefix + "FLIGHT_DIR", EnvPrefix + "MPI_LIBRARY",
 	EnvPrefix + "REQUIRE_*", EnvPrefix + "SKIPPED",
 }
 

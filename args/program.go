@@ -73,6 +73,9 @@ func (m *merge) replaceEngine(structs []any) []Notice {
 		return nil
 	}
 	text := fmt.Sprintf("has no effect: this program has no %s, and takes %s instead", a.DDPBackend, BackendAuto)
+	if a.DDPBackend == BackendMPI {
+		text += "; go build -tags mpi builds it in"
+	}
 	a.DDPBackend = BackendAuto
 	return []Notice{{key, m.origins[key], text}}
 }

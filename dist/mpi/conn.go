@@ -67,10 +67,16 @@ func (c *conn) tell(a, b uint32) (theirs [2]uint32, err error) {
 	return [2]uint32{binary.LittleEndian.Uint32(in[:]), binary.LittleEndian.Uint32(in[4:])}, err
 }
 
-// watch notes when the line ends: nothing else comes over it.
+// goodbye is what comes over the line when the other side closes; without it that process has died.
+var goodbye = []byte{'.'}
+
+// watch notes when the line ends.
 func (c *conn) watch() {
 	defer close(c.watched)
-	_, _ = io.Copy(io.Discard, c.Conn)
+	said, _ := io.ReadAll(io.LimitReader(c.Conn, int64(len(goodbye))))
+	if len(said) == 0 && !c.closed.Load() {
+		c.lib.broken.Store(true)
+	}
 	c.ended.Store(time.Now().UnixNano())
 }
 
@@ -166,6 +172,7 @@ func nanoseconds(t time.Time) int64 {
 // Close ends the connection.
 func (c *conn) Close() error {
 	c.closed.Store(true)
+	_, _ = c.Conn.Write(goodbye) // to one who may have gone
 	err := c.Conn.Close()
 	<-c.watched
 	return errors.Join(err, release())

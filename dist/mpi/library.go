@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -27,6 +28,8 @@ type library struct {
 	serial  *sync.Mutex // held around each call unless the library takes calls of several threads at once
 
 	commRank, commSize, setErrhandler, isend, irecv, test, cancel, finalize, errorString uintptr
+
+	broken atomic.Bool // a process of the job has died, or a message was given up: MPI_Finalize would wait for it
 
 	mu        sync.Mutex
 	tags      map[int]int // by rank: the last tag under which it sends to this process
@@ -78,8 +81,8 @@ func release() error {
 		return nil
 	}
 	world.ended = true
-	if len(world.lib.abandoned) > 0 {
-		return nil // a message that nobody takes would keep MPI_Finalize waiting; the run has failed
+	if world.lib.broken.Load() {
+		return nil
 	}
 	return world.lib.call("MPI_Finalize", world.lib.finalize)
 }
@@ -225,6 +228,7 @@ func (l *library) withdraw(r *request, sent bool) {
 			}
 		}
 	}
+	l.broken.Store(true)
 	l.mu.Lock()
 	l.abandoned = append(l.abandoned, r.buffer)
 	l.mu.Unlock()

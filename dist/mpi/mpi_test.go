@@ -7,23 +7,33 @@ package mpi
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-ml/lockstep/dist"
 	"github.com/lockstep-ml/lockstep/dist/disttest"
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+	"github.com/lockstep-ml/lockstep/internal/lacking"
 )
 
 func TestMain(m *testing.M) {
-	if err := Init(); err != nil {
+	code := 0
+	if os.Getenv("LOCKSTEP_DISTTEST_SCENARIO") != "" { // a rank that TestProcesses started
+		disttest.Main(m, Join)
+	} else if err := Init(); err != nil {
 		fmt.Println(err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	if err := Finalize(); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
+		code = 1
+	} else {
+		code = m.Run()
+		if err := Finalize(); err != nil {
+			fmt.Println(err)
+			code = 1
+		}
 	}
 	os.Exit(code)
 }
@@ -50,4 +60,54 @@ func start(t *testing.T, n int, opts dist.Options) []*dist.Group {
 func TestConformance(t *testing.T) {
 	disttest.Run(t, disttest.Engine{Name: "mpi", Path: world.lib.version, Ranks: []int{1, 2, 3, 4}, Start: start,
 		Leftovers: disttest.Leftovers})
+}
+
+// launchers start n processes of one MPI job, each a rank of a job of Lockstep's.
+var launchers = map[string]struct{ line, rank string }{
+	"openmpi": {"mpirun.openmpi --allow-run-as-root --oversubscribe -np", "OMPI_COMM_WORLD_RANK"},
+	"mpich":   {"mpiexec.hydra -n", "PMI_RANK"},
+}
+
+// TestProcesses wants the oracle's sums and unaltered messages from ranks in processes of their own.
+func TestProcesses(t *testing.T) {
+	for name, l := range launchers {
+		for _, n := range []int{2, 3, 4} {
+			t.Run(fmt.Sprint(name, "/", n), func(t *testing.T) {
+				line := strings.Fields(l.line)
+				if _, err := exec.LookPath(line[0]); err != nil {
+					lacking.Skip(t, lacking.Clusters, name, err.Error())
+				}
+				cmd := exec.Command(line[0], append(line[1:], fmt.Sprint(n), "sh", "-c",
+					"RANK=$"+l.rank+" exec "+os.Args[0])...)
+				cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, EnvLibrary) })
+				cmd.Env = append(cmd.Env, "LOCKSTEP_DISTTEST_SCENARIO=sums", fmt.Sprint("WORLD_SIZE=", n),
+					"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+disttest.FreePort(t),
+					rendezvous.EnvToken+"="+string(disttest.Token))
+				out, err := cmd.CombinedOutput()
+				require.NoError(t, err, "%s", out)
+				require.NotContains(t, string(out), `["error"`)
+				require.Equal(t, n, strings.Count(string(out), `["end"`), "%s", out)
+				require.Equal(t, n, strings.Count(string(out), "between "+fmt.Sprint(n)+" processes"), "%s", out)
+			})
+		}
+	}
+}
+
+// TestProcessesOfNoMPIJob: processes that nobody started as one MPI job are told so.
+func TestProcessesOfNoMPIJob(t *testing.T) {
+	for r, p := range disttest.Processes(t, 2, "sums", nil) {
+		require.Contains(t, p.Await(t, "error", 30*time.Second), "want processes of one MPI job; start them with mpirun",
+			"rank %d", r)
+	}
+}
+
+// TestLibraries: what cannot be opened is named.
+func TestLibraries(t *testing.T) {
+	t.Setenv(EnvLibrary, "/nowhere/libmpi.so")
+	_, err := open()
+	require.ErrorContains(t, err, "no MPI library: tried /nowhere/libmpi.so")
+	require.ErrorContains(t, err, "its file in LOCKSTEP_MPI_LIBRARY")
+	t.Setenv(EnvLibrary, "libc.so.6")
+	_, err = open()
+	require.ErrorContains(t, err, "MPI_")
 }

@@ -28,7 +28,8 @@ import (
 // patience is when a test gives up.
 const patience = 90 * time.Second
 
-var clm, corpus, heldOut string
+// clm is the program, and withMPI the same with the engine mpi.
+var clm, withMPI, corpus, heldOut string
 
 func TestMain(m *testing.M) {
 	if os.Getenv("LOCKSTEP_REQUIRE_CLUSTERS") == "" { // nothing that needs the program
@@ -39,6 +40,9 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		corpus, heldOut = filepath.Join(scratch, "corpus"), filepath.Join(scratch, "heldout")
 		clm, err = clmtest.Build(root, "examples/clm", scratch)
+		if err == nil {
+			withMPI, err = clmtest.Build(root, "examples/clm", filepath.Join(scratch, "mpi"), "-tags", "mpi")
+		}
 		err = errors.Join(err, clmtest.WriteCorpus(corpus, 8, 1000), clmtest.WriteCorpus(heldOut, 2, 500))
 		if err == nil {
 			code = m.Run()
@@ -123,7 +127,7 @@ func (p *process) environs() map[int]string {
 		if err != nil || !bytes.Contains(text, []byte(p.marker)) { // it has ended meanwhile
 			continue
 		}
-		if exe, err := os.Readlink(filepath.Join(filepath.Dir(path), "exe")); err != nil || exe != clm {
+		if exe, err := os.Readlink(filepath.Join(filepath.Dir(path), "exe")); err != nil || exe != clm && exe != withMPI {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))

@@ -41,7 +41,7 @@ func Tiny(corpus, heldOut, out string, more ...string) []string {
 // Build builds the main package in the folder pkg of the repository, such as
 // "examples/clm", without cgo, into the folder dir, and returns the program's path. root is
 // the repository's folder as seen from the test. The error holds what the compiler said.
-func Build(root, pkg, dir string) (string, error) {
+func Build(root, pkg, dir string, flags ...string) (string, error) {
 	sources, err := filepath.Glob(filepath.Join(root, pkg, "*.go"))
 	if err != nil {
 		return "", err
@@ -55,7 +55,7 @@ func Build(root, pkg, dir string) (string, error) {
 	if runtime.GOOS == "windows" {
 		name += ".exe"
 	}
-	cmd := exec.Command("go", "build", "-o", name, "./"+pkg)
+	cmd := exec.Command("go", append(append([]string{"build", "-o", name}, flags...), "./"+pkg)...)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building %s: %w\n%s", pkg, err, out)
