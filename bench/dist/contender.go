@@ -7,6 +7,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,6 +31,8 @@ func newContender(name, dir string) (contender, error) {
 	switch name {
 	case "shm", "shm-heap", "tcp":
 		return contender{name, func(s settings) (result, error) { return own(name, s) }}, nil
+	case "mpi":
+		return newMPI(name)
 	case "openmpi":
 		return newOpenMPI(name, dir)
 	case "gloo":
@@ -95,6 +98,40 @@ func parse(text []byte) (result, error) {
 	return got, nil
 }
 
+// newMPI is dist/mpi under mpirun.
+func newMPI(name string) (contender, error) {
+	if joins[name] == nil {
+		return contender{}, errors.New("want a program built with -tags mpi")
+	}
+	if _, err := exec.LookPath("mpirun"); err != nil {
+		return contender{}, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return contender{}, err
+	}
+	return contender{name, func(s settings) (result, error) {
+		env, err := place(s)
+		if err != nil {
+			return result{}, err
+		}
+		return mpirun(s, append(env, envRank+"="+name), "sh", "-c", "RANK=$OMPI_COMM_WORLD_RANK exec "+self)
+	}}, nil
+}
+
+// mpirun starts one process for each rank under Open MPI and returns what rank 0 printed.
+func mpirun(s settings, env []string, line ...string) (result, error) {
+	cmd := exec.Command("mpirun", append([]string{"--allow-run-as-root", "--oversubscribe", "-n", fmt.Sprint(s.ranks)},
+		line...)...)
+	var complaints bytes.Buffer
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), &complaints
+	out, err := cmd.Output()
+	if err != nil {
+		return result{}, fmt.Errorf("%w: %s", err, complaints.String())
+	}
+	return parse(out)
+}
+
 func newOpenMPI(name, dir string) (contender, error) {
 	for _, tool := range []string{"mpicc", "mpirun"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -107,15 +144,7 @@ func newOpenMPI(name, dir string) (contender, error) {
 		return contender{}, fmt.Errorf("mpicc: %w: %s", err, out)
 	}
 	return contender{name, func(s settings) (result, error) {
-		cmd := exec.Command("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", fmt.Sprint(s.ranks), program,
-			fmt.Sprint(s.bytes), fmt.Sprint(s.iterations))
-		var complaints bytes.Buffer
-		cmd.Stderr = &complaints
-		out, err := cmd.Output()
-		if err != nil {
-			return result{}, fmt.Errorf("%w: %s", err, complaints.String())
-		}
-		return parse(out)
+		return mpirun(s, nil, program, fmt.Sprint(s.bytes), fmt.Sprint(s.iterations))
 	}}, nil
 }
 

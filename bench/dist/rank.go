@@ -20,8 +20,13 @@ import (
 
 const warmUps = 5
 
+// joins are dist's engines by contender; mpi is among them in a program built with -tags mpi.
+var joins = map[string]func(context.Context, rendezvous.Config, dist.Options) (*dist.Group, error){
+	"shm": shm.Join, "shm-heap": shm.Join, "tcp": tcp.Join,
+}
+
 // rank is one process of dist's own contenders: "shm" reduces in the engine's memory, as gradient buckets do;
-// "shm-heap" and "tcp" in ordinary memory.
+// "shm-heap", "tcp" and "mpi" in ordinary memory.
 func rank() error {
 	config, err := rendezvous.FromEnv()
 	if err != nil {
@@ -35,11 +40,8 @@ func rank() error {
 	if err != nil {
 		return err
 	}
-	name, join := os.Getenv(envRank), shm.Join
-	if name == "tcp" {
-		join = tcp.Join
-	}
-	g, err := join(context.Background(), config, dist.Options{Timeout: time.Minute})
+	name := os.Getenv(envRank)
+	g, err := joins[name](context.Background(), config, dist.Options{Timeout: time.Minute})
 	if err != nil {
 		return err
 	}

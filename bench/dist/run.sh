@@ -13,4 +13,4 @@ if [ -z "${PYTHON:-}" ]; then
     PYTHON=$venv/bin/python
 fi
 export PYTHON
-exec go run ./bench/dist "$@"
+exec go run -tags mpi ./bench/dist "$@"
