@@ -74,7 +74,7 @@ func (m *merge) replaceEngine(structs []any) []Notice {
 	}
 	text := fmt.Sprintf("has no effect: this program has no %s, and takes %s instead", a.DDPBackend, BackendAuto)
 	if a.DDPBackend == BackendMPI {
-		text += "; go build -tags mpi builds it in"
+		text += "; a program has it that imports dist/mpi and is built with -tags mpi"
 	}
 	a.DDPBackend = BackendAuto
 	return []Notice{{key, m.origins[key], text}}

@@ -5,7 +5,8 @@
 // Dist times an all-reduce of float32 between processes of this host, with dist's engines and with their peers, side by
 // side: in each round every contender runs once, and the ratios are taken round by round.
 //
-//	go run -tags mpi ./bench/dist [-bytes 26214400] [-ranks 2] [-rounds 5] [-iterations 20] [-contenders shm,shm-heap,tcp,mpi,openmpi,gloo] [-json FILE]
+//	go run -tags mpi ./bench/dist [-bytes 26214400] [-ranks 2] [-rounds 5] [-iterations 20] \
+//		[-contenders shm,shm-heap,tcp,mpi,openmpi,gloo] [-json FILE]
 //
 // openmpi is peer/allreduce.c built with mpicc, gloo is peer/allreduce.py under $PYTHON (python3) with PyTorch; run.sh
 // installs them. A contender that is not there is named as missing. It is NOT a measurement of networks: everything

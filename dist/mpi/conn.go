@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -41,8 +40,8 @@ func newConn(lib *library, line net.Conn, shared bool) (*conn, error) {
 	}
 	c.peer = int(me[0])
 	if int(me[1]) != lib.size || (c.peer == lib.rank) != shared || c.peer >= lib.size {
-		return nil, fmt.Errorf("dist/mpi: rank %d of %d of an MPI job met rank %d of %d: want processes of one MPI job; "+
-			"start them with mpirun or srun --mpi", lib.rank, lib.size, c.peer, me[1])
+		return nil, fmt.Errorf("dist/mpi: rank %d of %d of an MPI job met rank %d of %d: want processes of one MPI "+
+			"job; start them with mpirun or srun --mpi", lib.rank, lib.size, c.peer, me[1])
 	}
 	if c.readTag, err = lib.newTag(c.peer); err != nil {
 		return nil, err
@@ -85,45 +84,33 @@ const lag = 250 * time.Millisecond
 
 // Read receives one message into b.
 func (c *conn) Read(b []byte) (int, error) {
-	return c.carry("MPI_Irecv", c.lib.irecv, b[:min(len(b), maxMessage)], c.readTag, &c.readBy, io.EOF)
+	return c.carry(b[:min(len(b), maxMessage)], false, c.readTag, &c.readBy, io.EOF)
 }
 
 // Write sends b, in messages of at most maxMessage bytes.
 func (c *conn) Write(b []byte) (n int, err error) {
 	for n < len(b) && err == nil {
 		var sent int
-		sent, err = c.carry("MPI_Isend", c.lib.isend, b[n:min(n+maxMessage, len(b))], c.sendTag, &c.writeBy,
-			syscall.EPIPE)
+		sent, err = c.carry(b[n:min(n+maxMessage, len(b))], true, c.sendTag, &c.writeBy, syscall.EPIPE)
 		n += sent
 	}
 	return n, err
 }
 
-// carry starts a message and waits until it is complete, the deadline has passed, or an end of the connection is
-// closed; gone is the error if it is the other one.
-func (c *conn) carry(name string, f uintptr, b []byte, tag int, by *atomic.Int64, gone error) (int, error) {
+// carry waits until a message is complete, the deadline has passed, or an end of the connection is closed; gone is the
+// error if it is the other one.
+func (c *conn) carry(b []byte, sent bool, tag int, by *atomic.Int64, gone error) (int, error) {
+	over := func() error { return c.over(by, gone) }
 	if len(b) == 0 {
 		return 0, nil
 	}
-	if err := c.over(by, gone); err != nil {
+	if err := over(); err != nil {
 		return 0, err
 	}
-	r, err := c.lib.start(name, f, b, c.peer, tag)
-	if err != nil {
+	if err := c.lib.carry(b, sent, c.peer, tag, over); err != nil {
 		return 0, err
 	}
-	begun := time.Now()
-	for {
-		done, err := c.lib.complete(r)
-		if err != nil || done {
-			return len(b), err
-		}
-		if err := c.over(by, gone); err != nil {
-			c.lib.withdraw(r, f == c.lib.isend)
-			return 0, err
-		}
-		pause(time.Since(begun))
-	}
+	return len(b), nil
 }
 
 // over is why a message is not waited for any longer.
@@ -139,16 +126,6 @@ func (c *conn) over(by *atomic.Int64, gone error) error {
 		return gone
 	}
 	return nil
-}
-
-// pause lets others run. MPI makes progress only while it is called, so waiting is done awake at first; a rank that
-// waits longer leaves its core to those that compute.
-func pause(waited time.Duration) {
-	if waited < 2*time.Millisecond {
-		runtime.Gosched()
-		return
-	}
-	time.Sleep(50 * time.Microsecond)
 }
 
 // SetDeadline sets the time after which reads and writes return os.ErrDeadlineExceeded.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mpi is the engine whose bytes go over the cluster's own MPI library: Open MPI, MPICH, or one of their kin, over
-// whatever network it was built for. It is for programs that mpirun or srun starts; on one host dist/shm is faster.
+// Package mpi is the engine whose bytes go over the cluster's own MPI library: Open MPI, MPICH, or one of their kin,
+// over whatever network it was built for. It is for programs that mpirun or srun starts; on one host dist/shm is
+// faster.
 //
-// The library is opened when the program runs, so that one binary works with each of them. Build the program with
+// The library is opened when the program runs, so that one binary works with each of them. A program that imports the
+// package for its effect, and is built with the tag mpi, has the engine under that name (ddp_backend mpi):
 //
-//	go build -tags mpi …
+//	import _ "github.com/lockstep-ml/lockstep/dist/mpi"
 //
-// and it has the engine under the name mpi, as ddp_backend says. Without the tag the package is empty, and programs
-// stay static.
+// Without the tag the package is empty, and the program stays static.
 //
 // Only the bytes of collective calls and messages go over MPI, as non-blocking messages between ranks. Reductions are
 // added up by the tree that package dist specifies, so that they have the bits of every other engine. Who belongs to

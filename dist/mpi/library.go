@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -33,7 +36,8 @@ type library struct {
 
 	mu        sync.Mutex
 	tags      map[int]int // by rank: the last tag under which it sends to this process
-	abandoned [][]byte    // what the library may still read or write
+	under     []*request  // what drive looks after
+	abandoned []*request  // whose memory the library may still read or write
 }
 
 // world is the library of the process. MPI is begun once and ended once.
@@ -203,14 +207,81 @@ const maxMessage = 1 << 30
 type request struct {
 	handle uint64 // an MPI_Request, of 4 or 8 bytes
 	flag   int32
+	sent   bool // rather than received
 	buffer []byte
+	over   func() error  // why it need not be waited for any longer
+	done   chan struct{} // closed when err is set and the library has done with the buffer
+	err    error
 }
 
-// start begins a message: f is isend or irecv, to or from a rank.
-func (l *library) start(name string, f uintptr, b []byte, rank, tag int) (*request, error) {
-	r := &request{buffer: b}
-	return r, l.call(name, f, address(&b[0]), uintptr(len(b)), l.abi.bytes, uintptr(rank), uintptr(tag), l.abi.world,
-		address(&r.handle))
+// carry sends or receives a message to or from a rank, and returns when it is complete or over returns an error.
+func (l *library) carry(b []byte, sent bool, rank, tag int, over func() error) error {
+	r := &request{buffer: b, sent: sent, over: over, done: make(chan struct{})}
+	name, f := "MPI_Irecv", l.irecv
+	if sent {
+		name, f = "MPI_Isend", l.isend
+	}
+	if err := l.call(name, f, address(&b[0]), uintptr(len(b)), l.abi.bytes, uintptr(rank), uintptr(tag), l.abi.world,
+		address(&r.handle)); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.under = append(l.under, r)
+	if len(l.under) == 1 {
+		go l.drive()
+	}
+	l.mu.Unlock()
+	<-r.done
+	return r.err
+}
+
+// drive completes what is under way, and ends when nothing is. MPI makes progress only while it is called, so one
+// goroutine calls it for all, awake at first: a message in shared memory takes microseconds. Later it leaves the core
+// to those that compute.
+func (l *library) drive() {
+	moved := time.Now()
+	for {
+		l.mu.Lock()
+		list := slices.Clone(l.under)
+		l.mu.Unlock()
+		for _, r := range list {
+			if !l.settle(r) {
+				continue
+			}
+			moved = time.Now()
+			l.mu.Lock()
+			l.under = slices.DeleteFunc(l.under, func(x *request) bool { return x == r })
+			none := len(l.under) == 0
+			l.mu.Unlock()
+			close(r.done)
+			if none {
+				return
+			}
+		}
+		if time.Since(moved) < awake {
+			runtime.Gosched()
+		} else {
+			time.Sleep(nap)
+		}
+	}
+}
+
+// How long the driver looks without a pause, and how long a pause is.
+const (
+	awake = 2 * time.Millisecond
+	nap   = 50 * time.Microsecond
+)
+
+// settle reports whether a message is complete or given up.
+func (l *library) settle(r *request) bool {
+	done, err := l.complete(r)
+	if !done && err == nil {
+		if err = r.over(); err != nil {
+			l.withdraw(r)
+		}
+	}
+	r.err = err
+	return done || err != nil
 }
 
 // complete reports whether a message has arrived, or its buffer is free.
@@ -220,17 +291,17 @@ func (l *library) complete(r *request) (bool, error) {
 }
 
 // withdraw gives up a message. A receive ends at once; what is being sent is kept for the library.
-func (l *library) withdraw(r *request, sent bool) {
-	if !sent && l.call("MPI_Cancel", l.cancel, address(&r.handle)) == nil {
+func (l *library) withdraw(r *request) {
+	l.broken.Store(true)
+	if !r.sent && l.call("MPI_Cancel", l.cancel, address(&r.handle)) == nil {
 		for range 1000 {
 			if done, err := l.complete(r); done || err != nil {
 				return
 			}
 		}
 	}
-	l.broken.Store(true)
 	l.mu.Lock()
-	l.abandoned = append(l.abandoned, r.buffer)
+	l.abandoned = append(l.abandoned, r)
 	l.mu.Unlock()
 }
 

@@ -79,7 +79,9 @@ func TestProcesses(t *testing.T) {
 				}
 				cmd := exec.Command(line[0], append(line[1:], fmt.Sprint(n), "sh", "-c",
 					"RANK=$"+l.rank+" exec "+os.Args[0])...)
-				cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, EnvLibrary) })
+				cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool {
+					return strings.HasPrefix(e, EnvLibrary)
+				})
 				cmd.Env = append(cmd.Env, "LOCKSTEP_DISTTEST_SCENARIO=sums", fmt.Sprint("WORLD_SIZE=", n),
 					"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+disttest.FreePort(t),
 					rendezvous.EnvToken+"="+string(disttest.Token))
@@ -96,8 +98,8 @@ func TestProcesses(t *testing.T) {
 // TestProcessesOfNoMPIJob: processes that nobody started as one MPI job are told so.
 func TestProcessesOfNoMPIJob(t *testing.T) {
 	for r, p := range disttest.Processes(t, 2, "sums", nil) {
-		require.Contains(t, p.Await(t, "error", 30*time.Second), "want processes of one MPI job; start them with mpirun",
-			"rank %d", r)
+		require.Contains(t, p.Await(t, "error", 30*time.Second),
+			"want processes of one MPI job; start them with mpirun", "rank %d", r)
 	}
 }
 

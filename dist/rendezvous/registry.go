@@ -46,8 +46,8 @@ func Engine(name string) (NewEngine, error) {
 	}
 	return nil,
 		fmt.Errorf("no engine %q is built into this program (%s): a program builds one in by a blank import of a "+
-			"package that calls rendezvous.RegisterEngine (go build -tags mpi is enough for mpi); shm and tcp are always "+
-			"there", name, have)
+			"package that calls rendezvous.RegisterEngine (mpi: of dist/mpi, built with -tags mpi); shm and tcp are "+
+			"always there", name, have)
 }
 
 // EngineNames gives the names of the registered engines, sorted. shm and tcp, which are always there, are not among

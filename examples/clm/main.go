@@ -27,6 +27,7 @@ import (
 	"github.com/lockstep-ml/lockstep/accelerate"
 	"github.com/lockstep-ml/lockstep/args"
 	"github.com/lockstep-ml/lockstep/callbacks"
+	_ "github.com/lockstep-ml/lockstep/dist/mpi" // empty without -tags mpi
 	_ "github.com/lockstep-ml/lockstep/integrations/jsonl"
 	_ "github.com/lockstep-ml/lockstep/integrations/tensorboard"
 	"github.com/lockstep-ml/lockstep/trainer"

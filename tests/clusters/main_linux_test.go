@@ -127,7 +127,8 @@ func (p *process) environs() map[int]string {
 		if err != nil || !bytes.Contains(text, []byte(p.marker)) { // it has ended meanwhile
 			continue
 		}
-		if exe, err := os.Readlink(filepath.Join(filepath.Dir(path), "exe")); err != nil || exe != clm && exe != withMPI {
+		exe, err := os.Readlink(filepath.Join(filepath.Dir(path), "exe"))
+		if err != nil || exe != clm && exe != withMPI {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
