@@ -108,6 +108,8 @@ func TestDetect(t *testing.T) {
 			"LSB_DJOB_RANKFILE":        rankFile, "MASTER_PORT": "9"},
 			place{Jsrun, 2, 4, 0, 2, Unknown, Unknown, "c1", 9}},
 		{"Slurm", slurmTask, place{Slurm, 6, 7, 2, 3, 1, 2, "gpu07", jobPort("4711.2")}},
+		{"Slurm with --mpi=pmi2", with(slurmTask, vars{"PMI_RANK": "6", "PMI_SIZE": "7"}),
+			place{Slurm, 6, 7, 2, 3, 1, 2, "gpu07", jobPort("4711.2")}},
 		{"Slurm, the user's master", with(slurmTask, vars{"MASTER_ADDR": "x", "MASTER_PORT": "5"}),
 			place{Slurm, 6, 7, 2, 3, 1, 2, "x", 5}},
 		{"Slurm with the job's variables alone",

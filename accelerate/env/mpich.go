@@ -6,7 +6,12 @@ package env
 // that speak PMI. Some of those tell no place on the host; a world of one has one.
 var mpichLauncher = launcher{
 	kind: MPICH,
-	sign: func(l Lookup) (string, string) { return has(l, "PMI_RANK", "PMI_SIZE"), "" },
+	sign: func(l Lookup) (string, string) {
+		if has(l, "SLURM_STEP_ID", "SLURM_STEPID") != "" && has(l, "MPI_LOCALRANKID", "PMI_LOCAL_RANK") == "" {
+			return "", "" // srun --mpi=pmi2 sets the same, and Slurm tells more
+		}
+		return has(l, "PMI_RANK", "PMI_SIZE"), ""
+	},
 	read: func(r *reader) {
 		r.need(fieldRank, &r.e.Rank, "PMI_RANK")
 		r.need(fieldWorldSize, &r.e.WorldSize, "PMI_SIZE")

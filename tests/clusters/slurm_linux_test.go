@@ -54,6 +54,7 @@ SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=%[1]s/state
 SlurmdSpoolDir=%[1]s/%%n
+TmpFS=%[1]s/%%n
 SlurmctldPidFile=%[1]s/slurmctld.pid
 SlurmdPidFile=%[1]s/%%n.pid
 SlurmctldLogFile=%[1]s/slurmctld.log
@@ -189,6 +190,22 @@ func TestSlurm(t *testing.T) {
 		require.NotContains(t, j.String(), "changed setting")
 		require.Equal(t, weights(t, one), weights(t, out), "after a requeue at step %d", step)
 	})
+	for plugin, library := range map[string]string{"pmix": "libmpi.so.40", "pmi2": "libmpich.so.12"} {
+		t.Run("mpi/"+plugin, func(t *testing.T) {
+			dir := t.TempDir()
+			one, out := filepath.Join(dir, "one"), filepath.Join(dir, "out")
+			p := start(t, append([]string{clm}, flags(one, "--max_steps", "24")...))
+			require.Zero(t, p.wait(), "%s", p.out)
+			line := []string{"srun", "--mpi=" + plugin, "--nodes=2", "--ntasks-per-node=2", withMPI,
+				"--ddp_backend", "mpi"}
+			p = start(t, append(line, flags(out, "--max_steps", "24")...), "SLURM_CONF="+s.conf,
+				"LOCKSTEP_MPI_LIBRARY="+library, "LOCKSTEP_JOB_TOKEN="+rand.Text(),
+				"OMPI_MCA_btl=tcp,self") // its shared memory would mix up the ranks of nodes with one host name
+			require.Zero(t, p.wait(), "%s", p.out)
+			require.Contains(t, p.out.String(), "ranks=4 launcher=Slurm engine=mpi")
+			require.Equal(t, weights(t, one), weights(t, out))
+		})
+	}
 	t.Run("canceled", func(t *testing.T) {
 		s := &slurm{t, s.dir, s.conf}
 		out := filepath.Join(t.TempDir(), "out")
