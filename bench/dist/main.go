@@ -6,7 +6,10 @@
 // side: in each round every contender runs once, and the ratios are taken round by round.
 //
 //	go run -tags mpi ./bench/dist [-bytes 26214400] [-ranks 2] [-rounds 5] [-iterations 20] \
-//		[-contenders shm,shm-heap,tcp,mpi,openmpi,gloo] [-json FILE]
+//		[-contenders shm,shm-heap,tcp,server,mpi,openmpi,gloo] [-json FILE]
+//
+// server is a parameter server over tcp: all data go to rank 0 and back. MB is what rank 0 reads and writes by system
+// calls for one all-reduce, which counts sockets and not shared memory.
 //
 // openmpi is peer/allreduce.c built with mpicc, gloo is peer/allreduce.py under $PYTHON (python3) with PyTorch; run.sh
 // installs them. A contender that is not there is named as missing. It is NOT a measurement of networks: everything
@@ -30,6 +33,7 @@ import (
 type result struct {
 	Path    string    `json:"path"`
 	Seconds []float64 `json:"seconds"` // of each iteration, after warming up
+	Traffic float64   `json:"traffic"` // bytes that rank 0 read and wrote in one; 0: not known
 }
 
 type settings struct {
@@ -42,6 +46,7 @@ type report struct {
 	Ranks     int                  `json:"ranks"`
 	Time      time.Time            `json:"time"`
 	Median    map[string][]float64 `json:"median_seconds"` // by contender, one for each round
+	Traffic   map[string]float64   `json:"traffic_bytes"`  // of rank 0, for one all-reduce
 	Paths     map[string]string    `json:"paths"`
 	Ratios    map[string]float64   `json:"ratios"` // medians over rounds: "A/B" is how many times A is faster than B
 	Missing   map[string]string    `json:"missing,omitempty"`
@@ -61,7 +66,7 @@ func main() {
 	flag.IntVar(&s.ranks, "ranks", 2, "number of processes")
 	flag.IntVar(&s.rounds, "rounds", 5, "rounds of all contenders")
 	flag.IntVar(&s.iterations, "iterations", 20, "timed all-reduces in each round")
-	names := flag.String("contenders", "shm,shm-heap,tcp,mpi,openmpi,gloo", "who runs, in this order")
+	names := flag.String("contenders", "shm,shm-heap,tcp,server,mpi,openmpi,gloo", "who runs, in this order")
 	file := flag.String("json", "", "write the report to this file")
 	flag.Parse()
 	if err := run(s, strings.Split(*names, ","), *file); err != nil {
@@ -77,7 +82,7 @@ func run(s settings, names []string, file string) error {
 	}
 	defer os.RemoveAll(dir)
 	r := report{Bytes: s.bytes, Ranks: s.ranks, Time: time.Now(), Median: map[string][]float64{},
-		Paths: map[string]string{}, Ratios: map[string]float64{},
+		Traffic: map[string]float64{}, Paths: map[string]string{}, Ratios: map[string]float64{},
 		Missing: map[string]string{}, Processor: processor()}
 	var present []contender
 	for _, name := range names {
@@ -95,7 +100,7 @@ func run(s settings, names []string, file string) error {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 			r.Median[c.name] = append(r.Median[c.name], stats.Median(got.Seconds))
-			r.Paths[c.name] = got.Path
+			r.Traffic[c.name], r.Paths[c.name] = got.Traffic, got.Path
 		}
 	}
 	for _, a := range present {
@@ -126,12 +131,20 @@ func ratios(a, b []float64) []float64 {
 	return list
 }
 
+// megabytes is empty for a peer that does not count.
+func megabytes(bytes float64) string {
+	if bytes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", bytes/1e6)
+}
+
 func (r *report) print(present []contender) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "all-reduce of %d bytes of float32 on %d processes, medians of %d rounds\n", r.Bytes, r.Ranks,
 		len(r.Median[present[0].name]))
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(w, "\tms\tGB/s\t")
+	fmt.Fprint(w, "\tms\tGB/s\tMB\t")
 	for _, b := range present {
 		fmt.Fprintf(w, "× %s\t", b.name)
 	}
@@ -139,7 +152,7 @@ func (r *report) print(present []contender) error {
 	for _, a := range present {
 		m := stats.Median(r.Median[a.name])
 		bus := float64(r.Bytes) / m / 1e9 * 2 * float64(r.Ranks-1) / float64(r.Ranks) // nccl-tests' bus bandwidth
-		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t", a.name, m*1e3, bus)
+		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%s\t", a.name, m*1e3, bus, megabytes(r.Traffic[a.name]))
 		for _, b := range present {
 			if a.name == b.name {
 				fmt.Fprint(w, "\t")

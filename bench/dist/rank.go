@@ -22,11 +22,11 @@ const warmUps = 5
 
 // joins are dist's engines by contender; mpi is among them in a program built with -tags mpi.
 var joins = map[string]func(context.Context, rendezvous.Config, dist.Options) (*dist.Group, error){
-	"shm": shm.Join, "shm-heap": shm.Join, "tcp": tcp.Join,
+	"shm": shm.Join, "shm-heap": shm.Join, "tcp": tcp.Join, "server": tcp.Join,
 }
 
 // rank is one process of dist's own contenders: "shm" reduces in the engine's memory, as gradient buckets do;
-// "shm-heap", "tcp" and "mpi" in ordinary memory.
+// "shm-heap", "tcp" and "mpi" in ordinary memory; "server" sends all data to rank 0 and back, over tcp.
 func rank() error {
 	config, err := rendezvous.FromEnv()
 	if err != nil {
@@ -54,7 +54,11 @@ func rank() error {
 	if name == "shm-heap" {
 		data = make([]float32, len(data))
 	}
-	got, err := timeAllReduce(g, data, iterations)
+	reduce := allReduce
+	if name == "server" {
+		reduce = newServer(g, len(data)).allReduce
+	}
+	got, err := timeAllReduce(g, reduce, data, iterations)
 	if err != nil {
 		return err
 	}
@@ -64,13 +68,20 @@ func rank() error {
 	return nil
 }
 
+// reducer adds up the data of all ranks.
+type reducer func(ctx context.Context, g *dist.Group, data []float32) error
+
+func allReduce(ctx context.Context, g *dist.Group, data []float32) error {
+	return g.AllReduce(dist.Of(data), dist.Sum).Wait(ctx)
+}
+
 // timeAllReduce checks the sum once, then times sums of zeros, each after a barrier.
-func timeAllReduce(g *dist.Group, data []float32, iterations int) (result, error) {
+func timeAllReduce(g *dist.Group, reduce reducer, data []float32, iterations int) (result, error) {
 	ctx := context.Background()
 	for i := range data {
 		data[i] = float32(g.Rank()+1) * float32(i%1000)
 	}
-	if err := g.AllReduce(dist.Of(data), dist.Sum).Wait(ctx); err != nil {
+	if err := reduce(ctx, g, data); err != nil {
 		return result{}, err
 	}
 	for i, x := range data {
@@ -80,17 +91,33 @@ func timeAllReduce(g *dist.Group, data []float32, iterations int) (result, error
 	}
 	clear(data)
 	got := result{Path: g.Describe().Path}
+	before := traffic()
 	for i := range warmUps + iterations {
 		if err := g.Barrier().Wait(ctx); err != nil {
 			return result{}, err
 		}
 		start := time.Now()
-		if err := g.AllReduce(dist.Of(data), dist.Sum).Wait(ctx); err != nil {
+		if err := reduce(ctx, g, data); err != nil {
 			return result{}, err
 		}
 		if i >= warmUps {
 			got.Seconds = append(got.Seconds, time.Since(start).Seconds())
 		}
 	}
+	got.Traffic = (traffic() - before) / float64(warmUps+iterations)
 	return got, nil
+}
+
+// traffic is how many bytes this process has read and written by system calls, sockets included (proc(5), io). It is 0
+// where the system does not say.
+func traffic() float64 {
+	text, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		return 0
+	}
+	var read, written float64
+	if _, err := fmt.Sscanf(string(text), "rchar: %g\nwchar: %g", &read, &written); err != nil {
+		return 0
+	}
+	return read + written
 }

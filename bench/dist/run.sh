@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs the peers where they are missing and runs the comparison. PYTHON names an interpreter that has PyTorch; without it a virtual environment is
-# made in a temporary folder. Needs a Debian system and the right to install packages for Open MPI.
+# Installs the peers where they are missing and runs the comparison. PYTHON names an interpreter that has PyTorch;
+# without it a virtual environment is made in a temporary folder. Needs a Debian system and the right to install
+# packages for Open MPI.
 set -eu
 cd "$(dirname "$0")/../.."
 if ! command -v mpicc >/dev/null; then
