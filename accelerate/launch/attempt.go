@@ -11,6 +11,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
 )
 
 // secondSignal is when another signal counts as a second one: wrappers that forward Ctrl-C
@@ -30,6 +32,7 @@ type attempt struct {
 
 	settle, grace stopwatch
 	failed        bool
+	leaving       bool // a job whose hosts come and go
 	interrupted   *InterruptedError
 	told          time.Time // when the first signal was forwarded
 }
@@ -129,7 +132,7 @@ func (a *attempt) port() (int, *os.File, error) {
 	if c.MasterPort != 0 || c.NodeRank != 0 {
 		return c.MasterPort, nil, nil
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort(c.MasterAddr, "0"))
+	l, err := a.run.listen()
 	if err != nil {
 		return 0, nil, fmt.Errorf("launch: master_addr %s: %w", c.MasterAddr, err)
 	}
@@ -141,12 +144,32 @@ func (a *attempt) port() (int, *os.File, error) {
 	return tcp.Addr().(*net.TCPAddr).Port, f, nil
 }
 
+// listen opens the port where rank 0 is met. Hosts that come and go have told it to the others before.
+func (r *run) listen() (l net.Listener, err error) {
+	if e := r.elastic; e != nil {
+		l, e.listener = e.listener, nil
+		return l, nil
+	}
+	return net.Listen("tcp", net.JoinHostPort(r.config.MasterAddr, "0"))
+}
+
 // watch waits until every rank has ended, and sees to it that they do once one has failed
 // or a signal has come.
 func (a *attempt) watch() {
 	in := &a.run.signals
+	var events <-chan rendezvous.HostEvent
+	if e := a.run.elastic; e != nil {
+		events = e.member.Events()
+	}
 	for a.alive > 0 {
 		select {
+		case event, ok := <-events:
+			if !ok {
+				events = nil
+			}
+			if a.run.elastic.hear(event, ok) && a.interrupted == nil {
+				a.interrupt(syscall.SIGTERM, errRegroup)
+			}
 		case w := <-a.ended:
 			a.note(w)
 		case <-a.settle.c:
@@ -179,6 +202,14 @@ func (a *attempt) interrupt(s os.Signal, cause error) {
 	sig, ok := s.(syscall.Signal)
 	if !ok {
 		return
+	}
+	if e := a.run.elastic; e != nil && cause != errRegroup && !a.leaving {
+		a.leaving = true
+		_ = e.leave(nil)
+		if a.interrupted != nil { // the ranks save already
+			a.interrupted, a.told = &InterruptedError{Signal: sig, Cause: cause}, time.Now()
+			return
+		}
 	}
 	if a.interrupted != nil {
 		if time.Since(a.told) >= secondSignal {

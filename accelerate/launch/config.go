@@ -45,6 +45,9 @@ type Config struct {
 	Nodes int
 	// NodeRank is this host's number, 0 ≤ NodeRank < Nodes.
 	NodeRank int
+	// Elastic, unless nil, lets hosts join and leave: Nodes, NodeRank, MasterAddr and MasterPort are then what each
+	// round of the job makes them, and not given.
+	Elastic *Elastic
 	// MasterAddr is where rank 0 is met; "" stands for 127.0.0.1 on a single host.
 	MasterAddr string
 	// MasterPort is its TCP port. 0, on a single host only, lets the launcher open a free
@@ -112,6 +115,9 @@ func (c Config) withDefaults() Config {
 	if c.MasterAddr == "" && c.Nodes == 1 {
 		c.MasterAddr = "127.0.0.1"
 	}
+	if c.Elastic != nil {
+		c.Elastic = c.Elastic.withDefaults()
+	}
 	if c.Role == "" {
 		c.Role = DefaultRole
 	}
@@ -173,6 +179,11 @@ func (c Config) Validate() error {
 		for r := range s.ranks {
 			want(r < c.ProcsPerNode, "streams are named for local rank %d; want 0..%d", r, c.ProcsPerNode-1)
 		}
+	}
+	if c.Elastic != nil {
+		want(c.Nodes == 1 && c.NodeRank == 0 && c.MasterPort == 0, "nodes, node rank or master port are given, and hosts "+
+			"come and go; want an endpoint alone")
+		c.Elastic.validate(&c, want)
 	}
 	if c.Nodes > 1 {
 		want(c.MasterAddr != "", "nnodes is %d, and no master_addr is given; want the host of node 0", c.Nodes)

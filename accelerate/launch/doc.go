@@ -15,6 +15,7 @@
 // speak to each other: a failure reaches the other hosts through the ranks, whose launchers then restart them
 // too.
 //
-// The package is not a scheduler (it does not ask for hosts), not a rendezvous, and not an elastic agent: the
-// number of ranks is fixed. Windows is not supported; Run says so.
+// Config.Elastic lets hosts come and go: see [Elastic].
+//
+// The package is not a scheduler: it does not ask for hosts. Windows is not supported; Run says so.
 package launch

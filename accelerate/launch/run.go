@@ -30,6 +30,7 @@ type run struct {
 	guards  *guards
 	token   *os.File // holds the secret, and has no name
 	signals inbox
+	elastic *elastic      // nil where the hosts are fixed
 	backoff time.Duration // before the last restart
 }
 
@@ -54,7 +55,11 @@ func Run(ctx context.Context, c Config) error {
 	// On Linux a rank is killed when the thread that has started it ends: see attributes.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	err := r.attempts()
+	run := r.attempts
+	if r.config.Elastic != nil {
+		run = r.rounds
+	}
+	err := run()
 	return errors.Join(err, r.cleanUp())
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -38,23 +39,26 @@ type launchFlags struct {
 	signals          []string
 	noPython         bool
 	configFile       string
+	lastCall         seconds
 }
 
 func (f *launchFlags) flagSet() *pflag.FlagSet {
 	f.monitor, f.grace, f.settle = seconds(launch.DefaultMonitorInterval), seconds(launch.DefaultGrace),
 		seconds(launch.DefaultSettle)
-	f.restartDelay = seconds(launch.DefaultRestartDelay)
+	f.restartDelay, f.lastCall = seconds(launch.DefaultRestartDelay), seconds(launch.DefaultLastCall)
 	fs := pflag.NewFlagSet("launch", pflag.ContinueOnError)
 	fs.SetInterspersed(false) // what follows PROGRAM is its own
 	fs.StringVar(&f.nproc, "nproc_per_node", "1", "ranks on each host: a number, or auto for one on each core")
-	fs.StringVar(&f.nodes, "nnodes", "1", "number of hosts")
+	fs.StringVar(&f.nodes, "nnodes", "1", "number of hosts, or MIN:MAX: hosts may then join and leave while the job runs")
 	fs.IntVar(&f.nodeRank, "node_rank", 0, "number of this host, from 0")
 	fs.StringVar(&f.masterAddr, "master_addr", "", "host of rank 0 (default 127.0.0.1 on a single host)")
 	fs.IntVar(&f.masterPort, "master_port", 0,
 		fmt.Sprintf("TCP port of rank 0; 0 takes a free one on a single host, %d on several", env.DefaultMasterPort))
 	fs.BoolVar(&f.standalone, "standalone", false, "a single host and a free port, whatever else is set for rank 0")
-	fs.StringVar(&f.backend, "rdzv_backend", "static", "static; c10d is accepted on a single host")
-	fs.StringVar(&f.endpoint, "rdzv_endpoint", "", "HOST[:PORT], instead of master_addr and master_port")
+	fs.StringVar(&f.backend, "rdzv_backend", "static", "static; c10d is accepted on a single host, and with MIN:MAX hosts")
+	fs.StringVar(&f.endpoint, "rdzv_endpoint", "", "HOST[:PORT], instead of master_addr and master_port; with MIN:MAX hosts an "+
+		"address of one that stays until the end")
+	fs.Var(&f.lastCall, "last_call", "with MIN:MAX hosts: time for others to come once there are MIN")
 	fs.StringVar(&f.id, "rdzv_id", "", "name of the job")
 	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how many times all ranks are started again after a failure")
 	fs.Var(&f.restartDelay, "restart_delay", "time before the first restart; it doubles, up to a minute, while "+
@@ -100,9 +104,7 @@ func (f *launchFlags) config(fs *pflag.FlagSet, lookup env.Lookup) (*launch.Conf
 	var err error
 	c.ProcsPerNode, err = f.procs(c.Cores)
 	note(err)
-	c.Nodes, err = f.nodeCount()
-	note(err)
-	note(f.master(fs, c))
+	note(f.hosts(fs, c))
 	c.Redirects, err = launch.ParseStreams(f.redirects)
 	note(prefixed("redirects", err))
 	c.Tee, err = launch.ParseStreams(f.tee)
@@ -141,14 +143,32 @@ func (f *launchFlags) procs(cores int) (int, error) {
 	return n, nil
 }
 
-// nodeCount reads torchrun's MIN:MAX if both are the same: the number of hosts is fixed.
-func (f *launchFlags) nodeCount() (int, error) {
+// hosts reads how many hosts there are and where they meet.
+func (f *launchFlags) hosts(fs *pflag.FlagSet, c *launch.Config) error {
 	low, high, isRange := strings.Cut(f.nodes, ":")
-	n, err := strconv.Atoi(low)
-	if err != nil || isRange && high != low {
-		return 0, fmt.Errorf("nnodes is %q; want a number: jobs do not grow or shrink while they run", f.nodes)
+	least, err := strconv.Atoi(low)
+	most := least
+	if err == nil && isRange {
+		most, err = strconv.Atoi(high)
 	}
-	return n, nil
+	if err != nil {
+		return fmt.Errorf("nnodes is %q; want a number, or MIN:MAX", f.nodes)
+	}
+	if most == least {
+		c.Nodes = least
+		return f.master(fs, c)
+	}
+	for _, name := range []string{"node_rank", "master_addr", "master_port", "standalone"} {
+		if fs.Changed(name) {
+			return fmt.Errorf("nnodes is %s, and %s is given; want rdzv_endpoint alone: hosts come and go", f.nodes, name)
+		}
+	}
+	c.Elastic = &launch.Elastic{MinNodes: least, MaxNodes: most, LastCall: time.Duration(f.lastCall)}
+	host, port, err := endpoint(f.endpoint)
+	if err == nil && host != "" {
+		c.Elastic.Endpoint = net.JoinHostPort(host, strconv.Itoa(cmp.Or(port, env.DefaultMasterPort)))
+	}
+	return err
 }
 
 // master decides where rank 0 is met.

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/lockstep-ml/lockstep/dist/rendezvous"
+)
+
+// Elastic says that hosts may join and leave the job while it runs. Each runs a launcher; the one at Endpoint serves
+// the list of hosts and must stay until the end. When a host joins or leaves, the ranks are told to save and end, and
+// are started again on the hosts that are there; when one is lost, they go on from the last checkpoint.
+type Elastic struct {
+	// MinNodes and MaxNodes are how few and how many hosts may train together. Of those that are there, as many do as
+	// divide MaxNodes: a step that MaxNodes hosts share evenly can be shared by them, too. The others wait.
+	MinNodes, MaxNodes int
+	// Endpoint is HOST:PORT, an address of the host that serves.
+	Endpoint string
+	// LastCall is how long others may come once there are enough; 0 stands for 3 s.
+	LastCall time.Duration
+	// Patience is how long a launcher looks for the endpoint, and waits for enough hosts; 0 stands for 10 minutes.
+	Patience time.Duration
+}
+
+// Defaults of Elastic.
+const (
+	DefaultLastCall = 3 * time.Second
+	DefaultPatience = 10 * time.Minute
+)
+
+// farewell is how long the host that serves waits for the others to hear how the job ended.
+const farewell = 2 * time.Second
+
+// errRegroup is the cause of the interrupt by which a round ends.
+var errRegroup = errors.New("hosts join or leave")
+
+// elastic is this host's part in a job of hosts that come and go.
+type elastic struct {
+	*run
+	roster   *rendezvous.Roster // nil on all hosts but one
+	member   *rendezvous.Member
+	listener net.Listener // where rank 0 is met if it comes to live here; nil once it was used
+	round    int          // that runs
+	over     *rendezvous.HostEvent
+	gone     bool // the roster is
+	failure  *FailureError
+}
+
+// rounds takes part in the job's rounds until it is over.
+func (r *run) rounds() error {
+	e := &elastic{run: r, round: -1}
+	r.elastic = e
+	if err := e.join(); err != nil {
+		return errors.Join(err, e.close(err))
+	}
+	err := e.follow()
+	return errors.Join(err, e.close(err))
+}
+
+// join serves the roster, if the endpoint is this host's and nobody does, and joins it.
+func (e *elastic) join() error {
+	c := &e.config
+	token := []byte(c.Token)
+	security, err := rendezvous.TLSFromEnv(func(name string) string { return lookup(c.Env, name) })
+	if err != nil {
+		return fmt.Errorf("launch: %w", err)
+	}
+	silence, err := rendezvous.ParseSilence(lookup(c.Env, rendezvous.EnvSilence))
+	if err != nil {
+		return fmt.Errorf("launch: %w", err)
+	}
+	l, err := net.Listen("tcp", c.Elastic.Endpoint)
+	switch {
+	case err == nil:
+		e.roster, err = rendezvous.ServeRoster(l, token, security, rendezvous.RosterOptions{
+			Min: c.Elastic.MinNodes, Max: c.Elastic.MaxNodes, LastCall: c.Elastic.LastCall, MaxRestarts: c.MaxRestarts,
+			Job: c.RunID, Silence: silence, Logger: c.Logger,
+		})
+		if err != nil {
+			return fmt.Errorf("launch: %w", err)
+		}
+	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL): // it is served by another
+	default:
+		return fmt.Errorf("launch: rdzv_endpoint: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(e.signals.ctx, c.Elastic.Patience)
+	defer cancel()
+	if e.member, err = rendezvous.JoinRoster(ctx, c.Elastic.Endpoint, token, security, silence); err != nil {
+		return fmt.Errorf("launch: %w", err)
+	}
+	return nil
+}
+
+// close takes leave. The host that serves stays until the others know how the job ended.
+func (e *elastic) close(cause error) error {
+	var err error
+	if e.listener != nil {
+		err = e.listener.Close()
+	}
+	if e.roster != nil {
+		if e.over != nil {
+			e.roster.Drain(farewell)
+		}
+		why := "the launcher that serves the list of hosts has ended"
+		if cause != nil {
+			why += ": " + cause.Error()
+		}
+		err = errors.Join(err, e.roster.Close(why))
+	}
+	if e.member != nil {
+		_ = e.member.Close() // the roster may have closed it
+	}
+	return err
+}
+
+// follow runs round after round.
+func (e *elastic) follow() error {
+	var report rendezvous.Report
+	for {
+		begin, err := e.await(report)
+		if err != nil || begin == nil {
+			return err
+		}
+		e.place(begin)
+		err = e.attempt(begin.Round)
+		if report, err = e.outcome(err); err != nil {
+			return err
+		}
+	}
+}
+
+// await says that this host is ready, and returns the beginning of a round; nil if the job has ended well.
+func (e *elastic) await(report rendezvous.Report) (*rendezvous.HostEvent, error) {
+	var err error
+	if e.listener == nil {
+		if e.listener, err = net.Listen("tcp", net.JoinHostPort(e.member.Address(), "0")); err != nil {
+			return nil, fmt.Errorf("launch: a port for rank 0: %w", err)
+		}
+	}
+	report.Port, report.Ranks = e.listener.Addr().(*net.TCPAddr).Port, e.config.ProcsPerNode
+	if e.over == nil && !e.gone {
+		if err := e.member.Ready(report); err != nil {
+			e.gone = true
+		}
+	}
+	timer := time.NewTimer(e.config.Elastic.Patience)
+	defer timer.Stop()
+	for e.over == nil && !e.gone {
+		select {
+		case event, ok := <-e.member.Events():
+			if ok && event.Kind == rendezvous.EventBegin {
+				return &event, nil
+			}
+			e.hear(event, ok)
+		case s := <-e.signals.in:
+			if sig, ok := s.(syscall.Signal); ok {
+				return nil, e.leave(&InterruptedError{Signal: sig})
+			}
+		case <-e.signals.done:
+			return nil, e.leave(&InterruptedError{Signal: syscall.SIGTERM, Cause: context.Cause(e.signals.ctx)})
+		case <-timer.C:
+			return nil, e.leave(fmt.Errorf("launch: no round began within %v; want at least %d hosts",
+				e.config.Elastic.Patience, e.config.Elastic.MinNodes))
+		}
+	}
+	return nil, e.verdict()
+}
+
+// verdict is how the job ended for this host.
+func (e *elastic) verdict() error {
+	switch {
+	case e.over == nil:
+		return fmt.Errorf("launch: the launcher at %s, which serves the list of hosts, is gone", e.config.Elastic.Endpoint)
+	case !e.over.Failed:
+		return nil
+	case e.failure != nil:
+		return e.failure
+	}
+	return fmt.Errorf("launch: the job failed: %s", e.over.Why)
+}
+
+// hear takes in what the roster says, and reports whether the ranks have to end.
+func (e *elastic) hear(event rendezvous.HostEvent, ok bool) bool {
+	switch {
+	case !ok:
+		e.gone = true
+	case event.Kind == rendezvous.EventOver:
+		e.over = &event
+	case event.Kind == rendezvous.EventStop && event.Round == e.round:
+		e.config.Logger.Info("the ranks save and end", "round", event.Round, "why", event.Why)
+	default:
+		return false // of an earlier round
+	}
+	return true
+}
+
+// leave tells the others that this host goes, and returns why.
+func (e *elastic) leave(why error) error {
+	_ = e.member.Leave() // who is gone need not know
+	return why
+}
+
+// place makes the launch that of a round.
+func (e *elastic) place(begin *rendezvous.HostEvent) {
+	c := &e.config
+	e.round = begin.Round
+	c.Nodes, c.NodeRank, c.MasterAddr, c.MasterPort, c.RunID = begin.Nodes, begin.Node, begin.Address, begin.Port, begin.Job
+	if begin.Node == 0 {
+		c.MasterPort = 0 // rank 0 gets the listener
+	}
+	c.Logger.Info("a round begins", "round", begin.Round, "nodes", begin.Nodes, "node_rank", begin.Node, "master",
+		net.JoinHostPort(begin.Address, fmt.Sprint(begin.Port)))
+}
+
+// outcome is what the end of a round means: a report for the next one, or the end of this launch.
+func (e *elastic) outcome(err error) (rendezvous.Report, error) {
+	var failure *FailureError
+	var interrupted *InterruptedError
+	errors.As(err, &failure)
+	errors.As(err, &interrupted)
+	switch {
+	case err == nil:
+		return rendezvous.Report{Outcome: rendezvous.OutcomeDone}, nil
+	case interrupted != nil && interrupted.Cause != errRegroup && !interrupted.Elsewhere:
+		return rendezvous.Report{}, err // this host's own; the roster knows
+	case failure == nil && interrupted != nil, failure != nil && failure.heeded():
+		return rendezvous.Report{Outcome: rendezvous.OutcomeStopped}, nil
+	case failure != nil:
+		e.failure = failure
+		e.config.Logger.Warn("a rank failed", "round", e.round, "rank", failure.Root.Rank, "cause", failure.Root.how(),
+			"message", failure.Root.Message)
+		return rendezvous.Report{Outcome: rendezvous.OutcomeFailed, Permanent: failure.Root.Permanent,
+			Why: fmt.Sprintf("rank %d: %s: %s", failure.Root.Rank, failure.Root.how(), failure.Root.Message)}, nil
+	}
+	return rendezvous.Report{}, e.leave(err)
+}
+
+// heeded reports whether the ranks ended as an interrupt makes them: one on another host tells those of this one.
+func (e *FailureError) heeded() bool {
+	codes := []int{128 + int(syscall.SIGINT), 128 + int(syscall.SIGTERM)}
+	return !slices.ContainsFunc(append(slices.Clone(e.Others), e.Root), func(f Failure) bool {
+		return !slices.Contains(codes, f.ExitCode)
+	})
+}
+
+// validate reports what is wrong with the number of hosts and the endpoint.
+func (e *Elastic) validate(c *Config, want func(ok bool, format string, a ...any)) {
+	want(e.MinNodes >= 1 && e.MaxNodes >= e.MinNodes, "nnodes is %d:%d; want MIN:MAX with 1 ≤ MIN ≤ MAX", e.MinNodes,
+		e.MaxNodes)
+	_, _, err := net.SplitHostPort(e.Endpoint)
+	want(err == nil, "rdzv_endpoint is %q; want HOST:PORT, the same on all hosts, if they come and go", e.Endpoint)
+	want(c.Token != "", "nnodes is %d:%d, and there is no job token; want the same random text on all hosts, in "+
+		"LOCKSTEP_JOB_TOKEN or in a file that LOCKSTEP_JOB_TOKEN_FILE names", e.MinNodes, e.MaxNodes)
+	want(e.LastCall >= 0 && e.Patience >= 0, "last call %v, patience %v; want at least 0", e.LastCall, e.Patience)
+}
+
+// withDefaults fills in what is zero.
+func (e Elastic) withDefaults() *Elastic {
+	if e.LastCall == 0 {
+		e.LastCall = DefaultLastCall
+	}
+	if e.Patience == 0 {
+		e.Patience = DefaultPatience
+	}
+	return &e
+}
