@@ -181,8 +181,8 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Elastic != nil {
-		want(c.Nodes == 1 && c.NodeRank == 0 && c.MasterPort == 0, "nodes, node rank or master port are given, and hosts "+
-			"come and go; want an endpoint alone")
+		want(c.Nodes == 1 && c.NodeRank == 0 && c.MasterPort == 0,
+			"nodes, node rank or master port are given, and hosts come and go; want an endpoint alone")
 		c.Elastic.validate(&c, want)
 	}
 	if c.Nodes > 1 {

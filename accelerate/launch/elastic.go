@@ -177,7 +177,8 @@ func (e *elastic) await(report rendezvous.Report) (*rendezvous.HostEvent, error)
 func (e *elastic) verdict() error {
 	switch {
 	case e.over == nil:
-		return fmt.Errorf("launch: the launcher at %s, which serves the list of hosts, is gone", e.config.Elastic.Endpoint)
+		return fmt.Errorf("launch: the launcher at %s, which serves the list of hosts, is gone",
+			e.config.Elastic.Endpoint)
 	case !e.over.Failed:
 		return nil
 	case e.failure != nil:
@@ -211,7 +212,8 @@ func (e *elastic) leave(why error) error {
 func (e *elastic) place(begin *rendezvous.HostEvent) {
 	c := &e.config
 	e.round = begin.Round
-	c.Nodes, c.NodeRank, c.MasterAddr, c.MasterPort, c.RunID = begin.Nodes, begin.Node, begin.Address, begin.Port, begin.Job
+	c.Nodes, c.NodeRank, c.RunID = begin.Nodes, begin.Node, begin.Job
+	c.MasterAddr, c.MasterPort = begin.Address, begin.Port
 	if begin.Node == 0 {
 		c.MasterPort = 0 // rank 0 gets the listener
 	}

@@ -49,15 +49,18 @@ func (f *launchFlags) flagSet() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("launch", pflag.ContinueOnError)
 	fs.SetInterspersed(false) // what follows PROGRAM is its own
 	fs.StringVar(&f.nproc, "nproc_per_node", "1", "ranks on each host: a number, or auto for one on each core")
-	fs.StringVar(&f.nodes, "nnodes", "1", "number of hosts, or MIN:MAX: hosts may then join and leave while the job runs")
+	fs.StringVar(&f.nodes, "nnodes", "1",
+		"number of hosts, or MIN:MAX: hosts may then join and leave while the job runs")
 	fs.IntVar(&f.nodeRank, "node_rank", 0, "number of this host, from 0")
 	fs.StringVar(&f.masterAddr, "master_addr", "", "host of rank 0 (default 127.0.0.1 on a single host)")
 	fs.IntVar(&f.masterPort, "master_port", 0,
 		fmt.Sprintf("TCP port of rank 0; 0 takes a free one on a single host, %d on several", env.DefaultMasterPort))
 	fs.BoolVar(&f.standalone, "standalone", false, "a single host and a free port, whatever else is set for rank 0")
-	fs.StringVar(&f.backend, "rdzv_backend", "static", "static; c10d is accepted on a single host, and with MIN:MAX hosts")
-	fs.StringVar(&f.endpoint, "rdzv_endpoint", "", "HOST[:PORT], instead of master_addr and master_port; with MIN:MAX hosts an "+
-		"address of one that stays until the end")
+	fs.StringVar(&f.backend, "rdzv_backend", "static",
+		"static; c10d is accepted on a single host, and with MIN:MAX hosts")
+	fs.StringVar(&f.endpoint, "rdzv_endpoint", "",
+		"HOST[:PORT], instead of master_addr and master_port; with MIN:MAX hosts an "+
+			"address of one that stays until the end")
 	fs.Var(&f.lastCall, "last_call", "with MIN:MAX hosts: time for others to come once there are MIN")
 	fs.StringVar(&f.id, "rdzv_id", "", "name of the job")
 	fs.IntVar(&f.maxRestarts, "max_restarts", 0, "how many times all ranks are started again after a failure")
@@ -160,8 +163,12 @@ func (f *launchFlags) hosts(fs *pflag.FlagSet, c *launch.Config) error {
 	}
 	for _, name := range []string{"node_rank", "master_addr", "master_port", "standalone"} {
 		if fs.Changed(name) {
-			return fmt.Errorf("nnodes is %s, and %s is given; want rdzv_endpoint alone: hosts come and go", f.nodes, name)
+			return fmt.Errorf("nnodes is %s, and %s is given; want rdzv_endpoint alone: hosts come and go", f.nodes,
+				name)
 		}
+	}
+	if !slices.Contains([]string{"static", "c10d"}, f.backend) {
+		return fmt.Errorf("rdzv_backend is %q; want c10d", f.backend)
 	}
 	c.Elastic = &launch.Elastic{MinNodes: least, MaxNodes: most, LastCall: time.Duration(f.lastCall)}
 	host, port, err := endpoint(f.endpoint)

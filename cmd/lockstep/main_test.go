@@ -90,10 +90,15 @@ func TestUsage(t *testing.T) {
 		{[]string{"launch", "-z", "p"}, 2, "", "lockstep: launch: unknown shorthand flag: 'z' in -z\n"},
 		{[]string{"launch", "--max-restarts", "many", "p"}, 2, "",
 			"lockstep: launch: invalid argument \"many\" for \"--max_restarts\" flag"},
-		{[]string{"launch", "--nproc_per_node=gpu", "--nnodes=1:2", "--tee=9", "p"}, 2, "",
+		{[]string{"launch", "--nproc_per_node=gpu", "--nnodes=few", "--tee=9", "p"}, 2, "",
 			"lockstep: launch: nproc_per_node is gpu, and this build runs only on CPUs; want a number or auto\n" +
-				"launch: nnodes is \"1:2\"; want a number: jobs do not grow or shrink while they run\nlaunch: tee: " +
-				"streams \"9\"; want 0 (none)"},
+				"launch: nnodes is \"few\"; want a number, or MIN:MAX\nlaunch: tee: streams \"9\"; want 0 (none)"},
+		{[]string{"launch", "--nnodes=1:2", "--node_rank=1", "p"}, 2, "",
+			"lockstep: launch: nnodes is 1:2, and node_rank is given; want rdzv_endpoint alone: hosts come and go"},
+		{[]string{"launch", "--nnodes=4:2", "p"}, 2, "",
+			"lockstep: launch: nnodes is 4:2; want MIN:MAX with 1 ≤ MIN ≤ MAX\nlaunch: rdzv_endpoint is \"\"; want " +
+				"HOST:PORT, the same on all hosts, if they come and go\n" +
+				"launch: nnodes is 4:2, and there is no job token"},
 	} {
 		code, stdout, stderr := output(nil, row.argv...)
 		require.Equal(t, row.code, code, row.argv)

@@ -197,8 +197,8 @@ func (r *Roster) hear(h *rosterHost, m hostReport) {
 // enter takes down that a host is ready for a round, its first or the next.
 func (r *Roster) enter(h *rosterHost, m hostReport) {
 	if len(r.hosts) > 0 && r.hosts[0].last.Ranks != m.Ranks {
-		h.send(HostEvent{Kind: EventOver, Failed: true, Why: fmt.Sprintf(
-			"this host has %d ranks, the others have %d: want the same nproc_per_node", m.Ranks, r.hosts[0].last.Ranks)})
+		h.send(HostEvent{Kind: EventOver, Failed: true, Why: fmt.Sprintf("this host has %d ranks, the others have %d: "+
+			"want the same nproc_per_node", m.Ranks, r.hosts[0].last.Ranks)})
 		return
 	}
 	if !slices.Contains(r.hosts, h) {

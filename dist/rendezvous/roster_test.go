@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rosterToken is the secret of the hosts in these tests.
+var rosterToken = NewToken()
+
+// roster starts one, and ends it with the test.
+func roster(t *testing.T, o RosterOptions) *Roster {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	if o.LastCall == 0 {
+		o.LastCall = 10 * time.Millisecond
+	}
+	r, err := ServeRoster(l, rosterToken, TLS{}, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close("the test is over")) })
+	return r
+}
+
+// guest is a host in a test.
+type guest struct {
+	*Member
+	t *testing.T
+}
+
+// join connects a host that is ready for its first round.
+func (r *Roster) join(t *testing.T, port int) guest {
+	t.Helper()
+	m, err := JoinRoster(t.Context(), r.Addr().String(), rosterToken, TLS{}, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = m.Close() })
+	before := r.known()
+	require.NoError(t, m.Ready(Report{Port: port, Ranks: 2}))
+	for r.known() == before { // hosts are numbered in the order in which they come
+		time.Sleep(time.Millisecond)
+	}
+	return guest{m, t}
+}
+
+// known is how many hosts there are, -1 once the job is over.
+func (r *Roster) known() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over != nil {
+		return -1
+	}
+	return len(r.hosts)
+}
+
+// hears wants this event to be the next.
+func (g guest) hears(want HostEvent) {
+	g.t.Helper()
+	select {
+	case e := <-g.Events():
+		require.Equal(g.t, want, e)
+	case <-time.After(10 * time.Second):
+		require.Fail(g.t, "no event", "want %+v", want)
+	}
+}
+
+// ended reports a round.
+func (g guest) ended(outcome string) {
+	g.t.Helper()
+	require.NoError(g.t, g.Ready(Report{Ranks: 2, Outcome: outcome, Why: "rank 1: exit code 1"}))
+}
+
+// round is the beginning of one whose rank 0 is met at a port.
+func round(n, node, nodes, port int) HostEvent {
+	return HostEvent{Kind: EventBegin, Round: n, Node: node, Nodes: nodes, Address: "127.0.0.1", Port: port, Job: "j"}
+}
+
+func stop(n int, why string) HostEvent { return HostEvent{Kind: EventStop, Round: n, Why: why} }
+
+var jobOver = HostEvent{Kind: EventOver}
+
+func TestRosterRoundOfAll(t *testing.T) {
+	r := roster(t, RosterOptions{Min: 2, Max: 2, Job: "j", LastCall: time.Hour})
+	a := r.join(t, 71)
+	a.late(t)
+	b := r.join(t, 72)
+	a.hears(round(0, 0, 2, 71))
+	b.hears(round(0, 1, 2, 71))
+	a.ended(OutcomeDone)
+	b.ended(OutcomeDone)
+	a.hears(jobOver)
+	b.hears(jobOver)
+	late, err := JoinRoster(t.Context(), r.Addr().String(), rosterToken, TLS{}, 0)
+	require.NoError(t, err)
+	defer late.Close()
+	require.NoError(t, late.Ready(Report{Ranks: 2}))
+	guest{late, t}.hears(jobOver)
+}
+
+// late wants nothing to be said for a while.
+func (g guest) late(t *testing.T) {
+	t.Helper()
+	select {
+	case e := <-g.Events():
+		require.Fail(t, "too early", "%+v", e)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+func TestRosterPlaces(t *testing.T) {
+	for _, row := range []struct{ hosts, most, want int }{
+		{1, 4, 1}, {2, 4, 2}, {3, 4, 2}, {4, 4, 4}, {9, 4, 4}, {5, 6, 3}, {6, 7, 1}, {0, 4, 0},
+	} {
+		r := &Roster{o: RosterOptions{Max: row.most}}
+		require.Equal(t, row.want, r.places(row.hosts), "%d hosts of at most %d", row.hosts, row.most)
+	}
+}
+
+func TestRosterHostJoins(t *testing.T) {
+	r := roster(t, RosterOptions{Min: 1, Max: 4, Job: "j"})
+	a := r.join(t, 71)
+	a.hears(round(0, 0, 1, 71))
+	b := r.join(t, 72)
+	a.hears(stop(0, "hosts have joined"))
+	a.ended(OutcomeStopped)
+	a.hears(round(1, 0, 2, 0))
+	b.hears(round(1, 1, 2, 0))
+	c := r.join(t, 73) // three do not divide four
+	a.late(t)
+	c.late(t)
+	r.join(t, 74)
+	a.hears(stop(1, "hosts have joined"))
+}
+
+func TestRosterHostLeaves(t *testing.T) {
+	r := roster(t, RosterOptions{Min: 1, Max: 2, Job: "j"})
+	a := r.join(t, 71)
+	b := r.join(t, 72)
+	a.hears(round(0, 0, 2, 71))
+	b.hears(round(0, 1, 2, 71))
+	require.NoError(t, b.Leave())
+	a.hears(stop(0, "127.0.0.1 leaves"))
+	a.ended(OutcomeStopped)
+	a.late(t) // the other's ranks are still saving
+	require.NoError(t, b.Close())
+	a.hears(round(1, 0, 1, 0))
+}
+
+func TestRosterHostIsLost(t *testing.T) {
+	r := roster(t, RosterOptions{Min: 1, Max: 2, Job: "j"})
+	a := r.join(t, 71)
+	b := r.join(t, 72)
+	a.hears(round(0, 0, 2, 71))
+	require.NoError(t, b.Close())
+	a.hears(stop(0, "127.0.0.1 is lost"))
+	a.ended(OutcomeFailed) // since it lost the other: this counts as no failure
+	a.hears(round(1, 0, 1, 0))
+}
+
+func TestRosterWaitsForEnough(t *testing.T) {
+	r := roster(t, RosterOptions{Min: 2, Max: 2, Job: "j"})
+	a := r.join(t, 71)
+	b := r.join(t, 72)
+	a.hears(round(0, 0, 2, 71))
+	require.NoError(t, b.Close())
+	a.hears(stop(0, "127.0.0.1 is lost"))
+	a.ended(OutcomeStopped)
+	a.late(t)
+	r.join(t, 73)
+	a.hears(round(1, 0, 2, 0))
+}
+
+func TestRosterFailures(t *testing.T) {
+	r := roster(t, RosterOptions{Min: 2, Max: 2, Job: "j", MaxRestarts: 1})
+	a := r.join(t, 71)
+	b := r.join(t, 72)
+	for n := range 2 {
+		a.hears(round(n, 0, 2, 71*(1-n)))
+		b.hears(round(n, 1, 2, 71*(1-n)))
+		a.ended(OutcomeFailed)
+		b.hears(stop(n, "a rank failed on 127.0.0.1"))
+		b.ended(OutcomeStopped)
+	}
+	a.hears(HostEvent{Kind: EventOver, Failed: true, Why: "127.0.0.1: rank 1: exit code 1"})
+}
+
+func TestRosterPermanentFailure(t *testing.T) {
+	r := roster(t, RosterOptions{Min: 1, Max: 1, Job: "j", MaxRestarts: 9})
+	a := r.join(t, 71)
+	a.hears(round(0, 0, 1, 71))
+	require.NoError(t, a.Ready(Report{Ranks: 2, Outcome: OutcomeFailed, Why: "bad flag", Permanent: true}))
+	a.hears(HostEvent{Kind: EventOver, Failed: true, Why: "127.0.0.1: bad flag"})
+}
+
+func TestRosterRefusesOtherRanks(t *testing.T) {
+	r := roster(t, RosterOptions{Min: 1, Max: 2, Job: "j"})
+	a := r.join(t, 71)
+	a.hears(round(0, 0, 1, 71))
+	m, err := JoinRoster(t.Context(), r.Addr().String(), rosterToken, TLS{}, 0)
+	require.NoError(t, err)
+	defer m.Close()
+	require.NoError(t, m.Ready(Report{Ranks: 3}))
+	e := <-m.Events()
+	require.True(t, e.Failed)
+	require.Contains(t, e.Why, "has 3 ranks, the others have 2: want the same nproc_per_node")
+	a.late(t)
+}
+
+func TestRosterTells(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r, err := ServeRoster(l, rosterToken, TLS{}, RosterOptions{Min: 1, Max: 1, Job: "j"})
+	require.NoError(t, err)
+	a := r.join(t, 71)
+	a.hears(round(0, 0, 1, 71))
+	_, err = JoinRoster(t.Context(), r.Addr().String(), NewToken(), TLS{}, 0)
+	require.ErrorContains(t, err, "tokens differ")
+	require.NoError(t, r.Close("out of money"))
+	a.hears(HostEvent{Kind: EventOver, Failed: true, Why: "out of money"})
+	_, open := <-a.Events()
+	require.False(t, open)
+
+	for _, bad := range []RosterOptions{{Min: 0, Max: 1}, {Min: 2, Max: 1}} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		_, err = ServeRoster(l, rosterToken, TLS{}, bad)
+		require.ErrorContains(t, err, fmt.Sprintf("a round of %d to %d hosts", bad.Min, bad.Max))
+	}
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package distributed
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-ml/lockstep/internal/lacking"
+)
+
+// swarm is hosts that come and go: network namespaces on one bridge, or only different names for this one.
+type swarm struct {
+	t        testing.TB
+	prefix   string // of the namespaces' names; "" for none
+	endpoint string
+	argv     []string
+}
+
+// newSwarm makes so many namespaces; the test is skipped where that cannot be done.
+func newSwarm(t testing.TB, hosts int, argv []string) *swarm {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		lacking.Skip(t, lacking.Hosts, "namespaces", "hosts are network namespaces, which only root can make")
+	}
+	s := &swarm{t: t, prefix: fmt.Sprintf("lse%d", os.Getpid()%100000), endpoint: "10.77.0.1:29618", argv: argv}
+	if err := s.ip("netns add " + s.prefix + "hub"); err != nil {
+		lacking.Skip(t, lacking.Hosts, "namespaces", err.Error())
+	}
+	t.Cleanup(func() { require.NoError(t, s.ip("netns del "+s.prefix+"hub")) })
+	commands := []string{"-n HUB link add br0 type bridge", "-n HUB link set br0 up"}
+	for i := range hosts {
+		name := s.name(i)
+		require.NoError(t, s.ip("netns add "+name))
+		t.Cleanup(func() { require.NoError(t, s.ip("netns del "+name)) })
+		commands = append(commands, fmt.Sprintf("-n HUB link add v%d type veth peer name eth0 netns %s", i, name),
+			fmt.Sprintf("-n HUB link set v%d master br0 up", i),
+			fmt.Sprintf("-n %s addr add 10.77.0.%d/24 dev eth0", name, i+1),
+			fmt.Sprintf("-n %s link set eth0 up", name), fmt.Sprintf("-n %s link set lo up", name))
+	}
+	for _, c := range commands {
+		require.NoError(t, s.ip(strings.ReplaceAll(c, "HUB", s.prefix+"hub")))
+	}
+	return s
+}
+
+func (s *swarm) name(i int) string { return fmt.Sprintf("%sh%d", s.prefix, i) }
+
+// ip runs the command of that name.
+func (s *swarm) ip(line string) error {
+	if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w: %s", line, err, out)
+	}
+	return nil
+}
+
+// start starts a host's launcher.
+func (s *swarm) start(i int) *process {
+	s.t.Helper()
+	line := launched(1, s.argv, "--nnodes", "1:4", "--rdzv_endpoint", s.endpoint, "--last_call", "0.3",
+		"--max_restarts", "1", "--settle_time", "5", "--grace_period", "5")
+	if s.prefix != "" {
+		line = append([]string{"ip", "netns", "exec", s.name(i)}, line...)
+	}
+	return start(s.t, line, fmt.Sprint("LOCKSTEP_HOST_ID=host", i),
+		"LOCKSTEP_JOB_TOKEN=a token that the hosts of the test know")
+}
+
+// TestHostsComeAndGo wants the bits of one process from a job of 4 hosts, of which one is lost and one leaves, to which
+// two come back, and on one of which a rank is killed.
+func TestHostsComeAndGo(t *testing.T) {
+	t.Parallel()
+	const steps = 600
+	flags := []string{"--max_steps", fmt.Sprint(steps), "--save_steps", "5", "--eval_strategy", "no",
+		"--save_total_limit", "3", "--logging_steps", "5"}
+	for _, mode := range []string{"one address", "namespaces"} {
+		t.Run(mode, func(t *testing.T) {
+			if mode == "namespaces" && testing.Short() {
+				t.Skip("it takes seconds")
+			}
+			dir := t.TempDir()
+			whole, out := filepath.Join(dir, "whole"), filepath.Join(dir, "out")
+			succeed(t, plain(tiny(whole, flags...)))
+			s := &swarm{t: t, endpoint: fmt.Sprintf("127.0.0.1:%d", 20000+os.Getpid()%10000), argv: tiny(out, flags...)}
+			if mode == "namespaces" {
+				s = newSwarm(t, 4, s.argv)
+			}
+			first := s.start(0)
+			first.awaitPrinted("a host joins") // it serves
+			second, third, fourth := s.start(1), s.start(2), s.start(3)
+			progress := func() {
+				t.Helper()
+				before := newest(t, out)
+				first.await("another checkpoint", func() bool { return newest(t, out) > before })
+			}
+			progress()
+			require.NoError(t, fourth.cmd.Process.Kill())
+			third.signal(syscall.SIGTERM)
+			first.awaitPrinted("round=1 nodes=2")
+			third.wait()
+			require.Equal(t, 128+int(syscall.SIGTERM), third.code(), "%s", third.stderr)
+			fourth.wait()
+			progress()
+			third, fourth = s.start(2), s.start(3)
+			first.awaitPrinted("round=2 nodes=4")
+			progress()
+			for rank, pid := range second.ranks(2) {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL), "rank %d must still run", rank)
+			}
+			first.awaitPrinted("round=3 nodes=4")
+			for i, p := range []*process{first, second, third, fourth} {
+				p.wait()
+				require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
+				p.requireNothingLeft()
+			}
+			require.Contains(t, first.stderr.String(), "the job goes on in another round")
+			requireSameWeights(t, whole, out, steps)
+		})
+	}
+}
