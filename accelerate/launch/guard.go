@@ -66,7 +66,8 @@ func Guard(input io.Reader) (killed int, err error) {
 // permission.
 const guardCount = 2
 
-// guardPause is how long a guard that has died waits for its successor.
+// guardPause is how long a guard that has died soon after its start waits for its successor; others wait for none,
+// since in between there is one guard alone.
 const guardPause = 100 * time.Millisecond
 
 // guards is the launcher's end. A guard that dies is replaced.
@@ -130,6 +131,7 @@ func (g *guards) start(i int) (*exec.Cmd, error) {
 // keep replaces a guard whenever it dies.
 func (g *guards) keep(i int, cmd *exec.Cmd) {
 	for cmd != nil {
+		started := time.Now()
 		err := cmd.Wait()
 		g.mu.Lock()
 		g.pipes[i] = nil
@@ -142,7 +144,9 @@ func (g *guards) keep(i int, cmd *exec.Cmd) {
 			return
 		}
 		g.logger.Warn("a guard process ended and is replaced", "error", err)
-		time.Sleep(guardPause)
+		if time.Since(started) < guardPause {
+			time.Sleep(guardPause)
+		}
 		if cmd, err = g.start(i); err != nil {
 			g.logger.Warn("a guard process could not be replaced: if the launcher is killed, what ranks have started "+
 				"may keep running", "error", err)

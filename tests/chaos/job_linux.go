@@ -197,9 +197,10 @@ func (j *job) check() error {
 	return err
 }
 
-// orphans are folders that nobody was left to remove: a launcher's, in TMPDIR, that was killed as its guards were.
+// orphans are folders that nobody was left to remove: a launcher's, in TMPDIR, that was killed as its guards were, or
+// as one of them was while the other one was being replaced.
 func (j *job) orphans() []string {
-	if j.layout.launchers() == 0 || !j.has(killAll) {
+	if j.layout.launchers() == 0 || !j.has(killAll) && !(j.has(killBoth) && j.has(killGuard)) {
 		return nil
 	}
 	list := slices.DeleteFunc(names(filepath.Join(j.dir, "tmp")), func(name string) bool {
