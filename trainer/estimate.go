@@ -33,6 +33,8 @@ type MemoryEstimate struct {
 	Peak        int64 `json:"peak"` // the maximum of the sum
 	// of a sharded model: the most that whole parameters and gradients of its units take, which come and go
 	Gathered int64 `json:"gathered,omitempty"`
+	// what offload_optimizer and offload_params keep in files: it is part of no other figure
+	OnDisk int64 `json:"on_disk,omitempty"`
 	// of a sharded model: the peak before the first step, when the model is whole on each rank and is cut
 	Start int64 `json:"start,omitempty"`
 }
@@ -45,7 +47,31 @@ type MemoryEstimate struct {
 // no file and waits for no other process.
 func EstimateMemory(a *args.TrainingArguments, ranks int, model func(in *nn.Init) (models.Model, error),
 	batch func(c *tensor.Ctx, samples int) *data.Batch) (*MemoryEstimate, error) {
-	return estimateMemory(a, ranks, ranks > 1 && a.ShardStrategy() != args.NoShard, model, batch)
+	sharded := ranks > 1 && a.ShardStrategy() != args.NoShard
+	if a.OffloadParams == args.OffloadDisk && !sharded {
+		return nil, errors.New("trainer: estimate of memory: offload_params disk without sharded parameters is not " +
+			"estimated: want fsdp full_shard or zero_stage 3 on several ranks, or none")
+	}
+	e, err := estimateMemory(a, ranks, sharded, model, batch)
+	if err == nil {
+		e.offload(a)
+	}
+	return e, err
+}
+
+// offload moves to the disk what is there during a step.
+func (e *MemoryEstimate) offload(a *args.TrainingArguments) {
+	move := func(bytes *int64) {
+		e.OnDisk += *bytes
+		e.Peak -= *bytes
+		*bytes = 0
+	}
+	if a.OffloadOptimizer == args.OffloadDisk {
+		move(&e.OptimizerState)
+	}
+	if a.OffloadParams == args.OffloadDisk {
+		move(&e.Parameters)
+	}
 }
 
 func estimateMemory(a *args.TrainingArguments, ranks int, sharded bool, model func(in *nn.Init) (models.Model, error),
@@ -131,6 +157,7 @@ func shadow(a *args.TrainingArguments, gas, ranks, each int, sharded bool) *args
 		s.DeterministicRanks = max(1, a.DeterministicRanks/ranks)
 	}
 	s.FSDP, s.ZeroStage, s.DDPBucketCapMB = a.FSDP, a.ZeroStage, a.DDPBucketCapMB
+	s.FSDPTransformerLayerClsToWrap, s.FSDPMinNumParams = a.FSDPTransformerLayerClsToWrap, a.FSDPMinNumParams
 	s.GradientCheckpointing, s.Optim, s.OptimArgs = a.GradientCheckpointing, a.Optim, a.OptimArgs
 	s.BF16, s.FP16, s.HalfUpdate = a.BF16, a.FP16, a.HalfUpdate
 	s.MaxSteps, s.SaveStrategy, s.TrainSamplingStrategy = 2, args.StrategyNo, args.SamplingSequential

@@ -30,7 +30,8 @@ than gradients and all that backward needs together: it makes the one as it free
 the model is spread over the ranks, and the rows are those of one of them; "gathered units" is the
 most that whole parameters and gradients of units take, which come and go, as far as they are
 there at the peak a part of "activations". "start" is the peak before the first step, when the
-model is whole and is cut. With several ranks a table compares the strategies.
+model is whole and is cut. With several ranks a table compares the strategies. --deepspeed and
+--fsdp_config read the files that a training program reads; "auto" in them is what the flags say.
 
 `
 
@@ -40,6 +41,7 @@ type estimateFlags struct {
 	zeroStage, replicas                int
 	fsdp                               []string
 	optim, dtype, model                string
+	deepspeed, fsdpConfig              string
 	checkpointing, json, bf16, fp16    bool
 }
 
@@ -59,6 +61,8 @@ func (f *estimateFlags) flagSet() *pflag.FlagSet {
 		"ranks; for hybrid_shard the number of hosts")
 	fs.IntVar(&f.zeroStage, "zero_stage", 0, "stage of ZeRO: 1 spreads the optimizer's state, 2 the gradients too, 3 "+
 		"the parameters too")
+	fs.StringVar(&f.deepspeed, "deepspeed", "", "DeepSpeed's configuration, a JSON file")
+	fs.StringVar(&f.fsdpConfig, "fsdp_config", "", "JSON or YAML file with HuggingFace's settings of fsdp")
 	fs.StringVar(&f.model, "model_name_or_path", "", "the MODEL, instead of a word")
 	fs.StringVar(&f.optim, "optim", string(a.Optim), "optimizer: adamw_torch, adamw_torch_fused, adam or sgd")
 	fs.StringVar(&f.dtype, "dtype", "float32", "dtype of the parameters: float32, bfloat16, float16 or float64")
@@ -148,9 +152,14 @@ func (f *estimateFlags) estimate(config []byte) (*estimate, error) {
 	a.PerDeviceTrainBatchSize, a.GradientAccumulationSteps = f.batch, f.accumulation
 	a.Optim, a.GradientCheckpointing, a.BF16, a.FP16 = args.Optim(f.optim), f.checkpointing, f.bf16, f.fp16
 	a.FSDP, a.ZeroStage, a.DPReplicateSize = f.fsdp, f.zeroStage, f.replicas
+	a.DeepSpeed, a.FSDPConfig = f.deepspeed, f.fsdpConfig
+	if err := a.ReadConfigs(); err != nil {
+		return nil, err
+	}
 	if err := a.Validate(); err != nil {
 		return nil, err
 	}
+	f.batch, f.optim = a.PerDeviceTrainBatchSize, string(a.Optim)
 	var model models.Configured
 	fresh := func(in *nn.Init) (models.Model, error) {
 		m, err := models.FromConfig(in.As(dtypes[i]), config)
@@ -191,13 +200,17 @@ func (p *program) showEstimate(e *estimate, f *estimateFlags) {
 	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(p.stdout, "%s, %d parameters in %s, %d samples per micro-batch, %s\n", e.ModelType, e.Count, f.dtype,
 		f.batch, f.optim)
-	rows := []struct {
+	type row struct {
 		name  string
 		bytes int64
-	}{{"parameters", e.Parameters}, {"gradients", e.Gradients}, {"optimizer state", e.OptimizerState},
-		{"activations", e.Activations}, {"peak", e.Peak}, {"gathered units", e.Gathered}, {"start", e.Start}}
-	if e.Start == 0 { // every rank has the whole model
-		rows = rows[:5]
+	}
+	rows := []row{{"parameters", e.Parameters}, {"gradients", e.Gradients}, {"optimizer state", e.OptimizerState},
+		{"activations", e.Activations}, {"peak", e.Peak}}
+	if e.Start > 0 { // no rank has the whole model
+		rows = append(rows, row{"gathered units", e.Gathered}, row{"start", e.Start})
+	}
+	if e.OnDisk > 0 {
+		rows = append(rows, row{"on disk", e.OnDisk})
 	}
 	for _, row := range rows {
 		fmt.Fprintf(w, "%s\t%s MiB\t\n", row.name, mebibytes(row.bytes))

@@ -64,6 +64,26 @@ func TestEstimateMemory(t *testing.T) {
 	require.Regexp(t, `\nMiB on each of 4 ranks\n +strategy +parameters(.*\n) +no_shard \(DDP\) +6\.6 .* 1\.00\n`, out)
 	require.Regexp(t, `\n +full_shard, zero_stage 3 +1\.\d +1\.\d +3\.\d +6\.\d .* 0\.\d\d\n$`, out)
 
+	ds := filepath.Join(dir, "ds.json")
+	require.NoError(t, os.WriteFile(ds, []byte(`{"train_micro_batch_size_per_gpu": "auto",
+		"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/mnt"}}}`), 0o644))
+	three := read("--zero_stage=3", "--ranks=4", "--length=0")
+	spilled := read("--deepspeed", ds, "--ranks=4", "--length=0")
+	require.Zero(t, spilled.OptimizerState)
+	require.Equal(t, three.OptimizerState, spilled.OnDisk)
+	require.Equal(t, three.Peak-three.OptimizerState, spilled.Peak)
+	require.Equal(t, three.Gradients, spilled.Gradients)
+	fsdp := filepath.Join(dir, "fsdp.json")
+	for text, same := range map[string]bool{`{"fsdp_sharding_strategy": "SHARD_GRAD_OP"}`: true,
+		`{"fsdp_sharding_strategy": "SHARD_GRAD_OP", "min_num_params": 100}`: false} {
+		require.NoError(t, os.WriteFile(fsdp, []byte(text), 0o644))
+		want := read("--fsdp=shard_grad_op", "--ranks=4", "--length=0").Gathered
+		require.Equal(t, same, read("--fsdp_config", fsdp, "--ranks=4", "--length=0").Gathered == want, text)
+	}
+	code, _, complaint := output(nil, "estimate-memory", config, "--deepspeed", filepath.Join(dir, "none.json"))
+	require.NotZero(t, code)
+	require.Contains(t, complaint, "deepspeed: ")
+
 	for model, text := range map[string]string{"mlp": `{"model_type": "mlp", "sizes": [3, 4, 2], "loss": "cross_entropy"}`, "resnet": `{"model_type": "resnet"}`} {
 		require.NoError(t, os.WriteFile(config, []byte(text), 0o644))
 		code, out, text := output(nil, "estimate-memory", config)
