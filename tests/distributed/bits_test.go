@@ -65,6 +65,27 @@ func TestSameBitsInMixedPrecision(t *testing.T) {
 	}
 }
 
+// TestSameBitsOfHalfParameters is TestSameBits for parameters that are bfloat16 themselves, whose leaves are summed in
+// float32, with each way to keep small updates.
+func TestSameBitsOfHalfParameters(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	for _, update := range []string{"kahan", "stochastic", "plain"} {
+		t.Run(update, func(t *testing.T) {
+			one, flags := filepath.Join(t.TempDir(), "one"), []string{"--dtype", "bfloat16", "--half_update", update}
+			succeed(t, plain(tiny(one, flags...)))
+			weights := string(read(t, one, "model.safetensors"))
+			require.Empty(t, seen[weights], "the update must matter")
+			seen[weights] = update
+			requireSameBits(t, one, 2, flags...)
+			if !testing.Short() {
+				requireSameBits(t, one, 4, flags...)
+				requireSameBits(t, one, 2, append(flags, "--gradient_checkpointing", "true")...)
+			}
+		})
+	}
+}
+
 // strategies are the flags of the ways to spread a model over the ranks.
 var strategies = [][]string{{"--zero_stage", "1"}, {"--zero_stage", "2"}, {"--fsdp", "shard_grad_op"},
 	{"--fsdp", "full_shard"}, {"--fsdp", "full_shard", "--fsdp_share_parameters", "false"},
