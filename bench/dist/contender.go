@@ -31,7 +31,7 @@ func newContender(name, dir string) (contender, error) {
 	switch name {
 	case "shm", "shm-heap", "tcp", "server":
 		return contender{name, func(s settings) (result, error) { return own(name, s) }}, nil
-	case "mpi":
+	case "mpi", "mpi-fast":
 		return newMPI(name)
 	case "openmpi":
 		return newOpenMPI(name, dir)
@@ -100,7 +100,7 @@ func parse(text []byte) (result, error) {
 
 // newMPI is dist/mpi under mpirun.
 func newMPI(name string) (contender, error) {
-	if joins[name] == nil {
+	if joins["mpi"] == nil {
 		return contender{}, errors.New("want a program built with -tags mpi")
 	}
 	if _, err := exec.LookPath("mpirun"); err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockstep-ml/lockstep/dist"
@@ -26,7 +27,8 @@ var joins = map[string]func(context.Context, rendezvous.Config, dist.Options) (*
 }
 
 // rank is one process of dist's own contenders: "shm" reduces in the engine's memory, as gradient buckets do;
-// "shm-heap", "tcp" and "mpi" in ordinary memory; "server" sends all data to rank 0 and back, over tcp.
+// "shm-heap", "tcp" and "mpi" in ordinary memory; "mpi-fast" by MPI's own all-reduce; "server" sends all data to rank 0
+// and back, over tcp.
 func rank() error {
 	config, err := rendezvous.FromEnv()
 	if err != nil {
@@ -41,7 +43,8 @@ func rank() error {
 		return err
 	}
 	name := os.Getenv(envRank)
-	g, err := joins[name](context.Background(), config, dist.Options{Timeout: time.Minute})
+	options := dist.Options{Timeout: time.Minute, FastOrder: strings.HasSuffix(name, "-fast")}
+	g, err := joins[strings.TrimSuffix(name, "-fast")](context.Background(), config, options)
 	if err != nil {
 		return err
 	}

@@ -12,9 +12,9 @@
 // Without the tag the package is empty, and the program stays static.
 //
 // Only the bytes of collective calls and messages go over MPI, as non-blocking messages between ranks. Reductions are
-// added up by the tree that package dist specifies, so that they have the bits of every other engine. Who belongs to
-// the job, who has failed and why is told over package rendezvous's connections: MPI has no deadlines, and does not say
-// which rank died.
+// added up by the tree that package dist specifies, so that they have the bits of every other engine; in the fast order
+// (dist.Options.FastOrder) MPI itself sums float32 and float64 over all ranks. Who belongs to the job, who has failed
+// and why is told over package rendezvous's connections: MPI has no deadlines, and does not say which rank died.
 //
 // MPI cannot be begun twice in a process. It is ended when the last group is closed; a program that opens another group
 // after that calls Init before the first, and Finalize when it ends.

@@ -30,9 +30,11 @@ type library struct {
 	size    int
 	serial  *sync.Mutex // held around each call unless the library takes calls of several threads at once
 
-	commRank, commSize, setErrhandler, isend, irecv, test, cancel, finalize, errorString uintptr
+	commRank, commSize, setErrhandler, isend, irecv, iallreduce, test, cancel, finalize, errorString uintptr
 
-	broken atomic.Bool // a process of the job has died, or a message was given up: MPI_Finalize would wait for it
+	reductions atomic.Int64 // by the library itself
+	groups     atomic.Int32 // of all ranks that have been opened
+	broken     atomic.Bool  // a process of the job has died, or a message was given up: MPI_Finalize would wait for it
 
 	mu        sync.Mutex
 	tags      map[int]int // by rank: the last tag under which it sends to this process
@@ -136,6 +138,7 @@ func open() (*library, error) {
 		"MPI_Init_thread": &initThread, "MPI_Get_library_version": &getVersion, "MPI_Finalize": &l.finalize,
 		"MPI_Comm_rank": &l.commRank, "MPI_Comm_size": &l.commSize, "MPI_Comm_set_errhandler": &l.setErrhandler,
 		"MPI_Isend": &l.isend, "MPI_Irecv": &l.irecv, "MPI_Test": &l.test, "MPI_Cancel": &l.cancel,
+		"MPI_Iallreduce":   &l.iallreduce,
 		"MPI_Error_string": &l.errorString,
 	} {
 		if *f, err = purego.Dlsym(handle, name); err != nil {
@@ -207,7 +210,8 @@ const maxMessage = 1 << 30
 type request struct {
 	handle uint64 // an MPI_Request, of 4 or 8 bytes
 	flag   int32
-	sent   bool // rather than received
+	keep   bool // it cannot be cancelled
+	spin   bool // it has many parts, of which the driver learns nothing
 	buffer []byte
 	over   func() error  // why it need not be waited for any longer
 	done   chan struct{} // closed when err is set and the library has done with the buffer
@@ -216,7 +220,7 @@ type request struct {
 
 // carry sends or receives a message to or from a rank, and returns when it is complete or over returns an error.
 func (l *library) carry(b []byte, sent bool, rank, tag int, over func() error) error {
-	r := &request{buffer: b, sent: sent, over: over, done: make(chan struct{})}
+	r := &request{buffer: b, keep: sent, over: over, done: make(chan struct{})}
 	name, f := "MPI_Irecv", l.irecv
 	if sent {
 		name, f = "MPI_Isend", l.isend
@@ -225,6 +229,22 @@ func (l *library) carry(b []byte, sent bool, rank, tag int, over func() error) e
 		address(&r.handle)); err != nil {
 		return err
 	}
+	return l.await(r)
+}
+
+// allReduce adds up b over all processes in the library's own order; dt is a datatype of the library.
+func (l *library) allReduce(b []byte, count int, dt uintptr, over func() error) error {
+	l.reductions.Add(1)
+	r := &request{buffer: b, keep: true, spin: true, over: over, done: make(chan struct{})}
+	if err := l.call("MPI_Iallreduce", l.iallreduce, l.abi.inPlace, address(&b[0]), uintptr(count), dt, l.abi.sum,
+		l.abi.world, address(&r.handle)); err != nil {
+		return err
+	}
+	return l.await(r)
+}
+
+// await leaves a request to the driver and waits for its end.
+func (l *library) await(r *request) error {
 	l.mu.Lock()
 	l.under = append(l.under, r)
 	if len(l.under) == 1 {
@@ -246,6 +266,9 @@ func (l *library) drive() {
 		l.mu.Unlock()
 		for _, r := range list {
 			if !l.settle(r) {
+				if r.spin {
+					moved = time.Now()
+				}
 				continue
 			}
 			moved = time.Now()
@@ -290,10 +313,10 @@ func (l *library) complete(r *request) (bool, error) {
 	return r.flag != 0, err
 }
 
-// withdraw gives up a message. A receive ends at once; what is being sent is kept for the library.
+// withdraw gives up a message. A receive ends at once; the memory of others is kept for the library.
 func (l *library) withdraw(r *request) {
 	l.broken.Store(true)
-	if !r.sent && l.call("MPI_Cancel", l.cancel, address(&r.handle)) == nil {
+	if !r.keep && l.call("MPI_Cancel", l.cancel, address(&r.handle)) == nil {
 		for range 1000 {
 			if done, err := l.complete(r); done || err != nil {
 				return

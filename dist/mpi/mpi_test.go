@@ -5,6 +5,8 @@
 package mpi
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,6 +27,11 @@ func TestMain(m *testing.M) {
 	code := 0
 	if os.Getenv("LOCKSTEP_DISTTEST_SCENARIO") != "" { // a rank that TestProcesses started
 		disttest.Main(m, Join)
+	} else if os.Getenv(fastRank) != "" { // one that TestFastOrder started
+		if err := fast(); err != nil {
+			fmt.Println(err)
+			code = 1
+		}
 	} else if err := Init(); err != nil {
 		fmt.Println(err)
 		code = 1
@@ -62,10 +69,29 @@ func TestConformance(t *testing.T) {
 		Leftovers: disttest.Leftovers})
 }
 
+// launcher is a command line, and the variable in which it says a process's rank.
+type launcher struct{ line, rank string }
+
 // launchers start n processes of one MPI job, each a rank of a job of Lockstep's.
-var launchers = map[string]struct{ line, rank string }{
+var launchers = map[string]launcher{
 	"openmpi": {"mpirun.openmpi --allow-run-as-root --oversubscribe -np", "OMPI_COMM_WORLD_RANK"},
 	"mpich":   {"mpiexec.hydra -n", "PMI_RANK"},
+}
+
+// run starts n processes of this test, each a rank, and returns what they print.
+func (l launcher) run(t *testing.T, name string, n int, role string) string {
+	t.Helper()
+	line := strings.Fields(l.line)
+	if _, err := exec.LookPath(line[0]); err != nil {
+		lacking.Skip(t, lacking.Clusters, name, err.Error())
+	}
+	cmd := exec.Command(line[0], append(line[1:], fmt.Sprint(n), "sh", "-c", "RANK=$"+l.rank+" exec "+os.Args[0])...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, EnvLibrary) })
+	cmd.Env = append(cmd.Env, role, fmt.Sprint("WORLD_SIZE=", n), "MASTER_ADDR=127.0.0.1",
+		"MASTER_PORT="+disttest.FreePort(t), rendezvous.EnvToken+"="+string(disttest.Token))
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
 }
 
 // TestProcesses wants the oracle's sums and unaltered messages from ranks in processes of their own.
@@ -73,25 +99,75 @@ func TestProcesses(t *testing.T) {
 	for name, l := range launchers {
 		for _, n := range []int{2, 3, 4} {
 			t.Run(fmt.Sprint(name, "/", n), func(t *testing.T) {
-				line := strings.Fields(l.line)
-				if _, err := exec.LookPath(line[0]); err != nil {
-					lacking.Skip(t, lacking.Clusters, name, err.Error())
-				}
-				cmd := exec.Command(line[0], append(line[1:], fmt.Sprint(n), "sh", "-c",
-					"RANK=$"+l.rank+" exec "+os.Args[0])...)
-				cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool {
-					return strings.HasPrefix(e, EnvLibrary)
-				})
-				cmd.Env = append(cmd.Env, "LOCKSTEP_DISTTEST_SCENARIO=sums", fmt.Sprint("WORLD_SIZE=", n),
-					"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+disttest.FreePort(t),
-					rendezvous.EnvToken+"="+string(disttest.Token))
-				out, err := cmd.CombinedOutput()
-				require.NoError(t, err, "%s", out)
-				require.NotContains(t, string(out), `["error"`)
-				require.Equal(t, n, strings.Count(string(out), `["end"`), "%s", out)
-				require.Equal(t, n, strings.Count(string(out), "between "+fmt.Sprint(n)+" processes"), "%s", out)
+				out := l.run(t, name, n, "LOCKSTEP_DISTTEST_SCENARIO=sums")
+				require.NotContains(t, out, `["error"`)
+				require.Equal(t, n, strings.Count(out, `["end"`), "%s", out)
+				require.Equal(t, n, strings.Count(out, "between "+fmt.Sprint(n)+" processes"), "%s", out)
 			})
 		}
+	}
+}
+
+// fastRank is set in a rank of TestFastOrder.
+const fastRank = "LOCKSTEP_MPI_TEST_FAST"
+
+// fast is the life of a rank that sums in the fast order: by MPI where it can, by the engine elsewhere.
+func fast() error {
+	config, err := rendezvous.FromEnv()
+	if err != nil {
+		return err
+	}
+	g, err := Join(context.Background(), config, dist.Options{FastOrder: true})
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	members := make([]int, g.Size())
+	for r := range members {
+		members[r] = r
+	}
+	part, err := g.Sub("part", members)
+	if err != nil {
+		return err
+	}
+	for _, group := range []*dist.Group{g, part, g} {
+		if err := errors.Join(sums[float32](group, dist.Sum), sums[float64](group, dist.Sum),
+			sums[int64](group, dist.Sum), sums[float32](group, dist.Max)); err != nil {
+			return err
+		}
+	}
+	fmt.Println("calls of MPI_Iallreduce:", world.lib.reductions.Load())
+	return part.Close()
+}
+
+// sums adds up numbers whose sum is exact in any order.
+func sums[T float32 | float64 | int64](g *dist.Group, op dist.ReduceOp) error {
+	data := make([]T, 70_001)
+	for i := range data {
+		data[i] = T(i * (g.Rank() + 1))
+	}
+	n := g.Size() * (g.Size() + 1) / 2
+	if op == dist.Max {
+		n = g.Size()
+	}
+	if err := g.AllReduce(dist.Of(data), op).Wait(context.Background()); err != nil {
+		return err
+	}
+	for i, x := range data {
+		if x != T(i*n) {
+			return fmt.Errorf("element %d is %v, want %d", i, x, i*n)
+		}
+	}
+	return nil
+}
+
+// TestFastOrder wants the group of all ranks, and no other, to sum floats by MPI's own all-reduce.
+func TestFastOrder(t *testing.T) {
+	for name, l := range launchers {
+		t.Run(name, func(t *testing.T) {
+			out := l.run(t, name, 3, fastRank+"=1")
+			require.Equal(t, 3, strings.Count(out, "calls of MPI_Iallreduce: 4"), "%s", out)
+		})
 	}
 }
 

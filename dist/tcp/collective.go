@@ -32,8 +32,12 @@ func (e *Engine) collective(c *dist.Call) error {
 		}
 	}
 	err := e.meet(c)
+	handled := false
+	if err == nil && c.Fast && c.Op == dist.AllReduce && c.Count > 0 && e.whole && e.over.AllReduce != nil {
+		handled, err = e.over.AllReduce(c, func() error { return e.overdue(c) })
+	}
 	switch {
-	case err != nil || c.Op == dist.Barrier || c.Count == 0:
+	case err != nil || handled || c.Op == dist.Barrier || c.Count == 0:
 	case e.inner != nil && hierarchical(c.Op):
 		err = e.inner.run(c)
 	default:
@@ -49,6 +53,22 @@ func (e *Engine) collective(c *dist.Call) error {
 				return e.explain(c, r, err, []int{r})
 			}
 		}
+	}
+	return nil
+}
+
+// overdue is why a call need not be waited for any longer: a rank failed or was lost, or its deadline has passed.
+func (e *Engine) overdue(c *dist.Call) error {
+	if err := e.failure.Load(); err != nil {
+		return *err
+	}
+	for r := range e.gone {
+		if e.gone[r].Load() != nil {
+			return e.explain(c, r, io.EOF, nil)
+		}
+	}
+	if !c.Deadline.IsZero() && time.Now().After(c.Deadline) {
+		return e.timeout(c, nil)
 	}
 	return nil
 }

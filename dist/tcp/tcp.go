@@ -45,6 +45,11 @@ type Transport struct {
 	// Connect returns one of several connections between this process and that of a rank in the job, told apart by
 	// their kind. Both call it. A connection is ordered, and each buffer that is written is read in one piece.
 	Connect func(ctx context.Context, kind string, rank int) (net.Conn, error)
+
+	// AllReduce, unless nil, does an all-reduce of the group that NewOver makes, not of its parts, where additions may
+	// come in any order (dist.Options.FastOrder), once the ranks have met. handled is false for what it does not do, on
+	// all ranks alike. While it waits it asks over, whose error ends it.
+	AllReduce func(c *dist.Call, over func() error) (handled bool, err error)
 }
 
 // NewOver is New for another way from rank to rank.
@@ -60,5 +65,6 @@ func NewOver(job *rendezvous.Job, over Transport, opts dist.Options) (*dist.Grou
 	if err != nil {
 		return nil, err
 	}
+	e.whole = true
 	return dist.New(e, opts), nil
 }

@@ -25,6 +25,7 @@ type Engine struct {
 	over    Transport
 	group   string
 	members []int // ranks in the job
+	whole   bool  // it is no part of another group
 	rank    int
 	peers   []*peer // by rank; nil for this one
 
