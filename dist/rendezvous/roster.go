@@ -30,7 +30,7 @@ type Roster struct {
 	rounds   int    // that have begun
 	size     int    // hosts of the round that runs or has just ended; 0: its end has been judged
 	stopped  string // why it was told to stop
-	lost     bool   // it lost a host, or one left
+	excused  bool   // hosts came or went, so that ranks may have failed
 	restarts int    // after failures
 	lastCall *time.Timer
 	called   bool // the last call is over
@@ -184,7 +184,7 @@ func (r *Roster) hear(h *rosterHost, m hostReport) {
 		r.o.Logger.Info("a host leaves", "host", h.last.Address)
 		h.leaving = true
 		if h.inRound {
-			r.lost = true
+			r.excused = true
 			r.stop(h.last.Address + " leaves")
 			return
 		}
@@ -224,7 +224,7 @@ func (r *Roster) remove(h *rosterHost, how string) {
 	}
 	r.o.Logger.Info("a host is gone", "host", h.last.Address, "hosts", len(r.hosts))
 	if h.inRound {
-		r.lost = true
+		r.excused = true
 		r.stop(h.last.Address + " " + how)
 	}
 	r.settle()
@@ -255,6 +255,7 @@ func (r *Roster) settle() {
 	}
 	if running {
 		if r.places(there) > r.size && r.stopped == "" && r.lastCalled() {
+			r.excused = true
 			r.stop("hosts have joined")
 		}
 		return
@@ -309,7 +310,7 @@ func (r *Roster) judge() bool {
 	switch {
 	case all && done:
 		r.finish("", false)
-	case failed == nil || r.lost && !failed.last.Permanent: // ranks fail where others are lost
+	case failed == nil || r.excused && !failed.last.Permanent: // it will fail again, if it was not that
 	case failed.last.Permanent || r.restarts == r.o.MaxRestarts:
 		r.finish(failed.last.Address+": "+failed.last.Why, true)
 	default:
@@ -320,7 +321,7 @@ func (r *Roster) judge() bool {
 	for _, h := range r.hosts {
 		h.last.Outcome = ""
 	}
-	r.stopped, r.lost = "", false
+	r.stopped, r.excused = "", false
 	return r.over != nil
 }
 
@@ -329,7 +330,7 @@ func (r *Roster) begin(n int) {
 	if r.lastCall != nil {
 		r.lastCall.Stop()
 	}
-	r.lastCall, r.called, r.stopped, r.lost, r.size = nil, false, "", false, n
+	r.lastCall, r.called, r.stopped, r.excused, r.size = nil, false, "", false, n
 	var chosen []*rosterHost
 	for _, h := range r.hosts {
 		if h.ready && !h.leaving && len(chosen) < n {

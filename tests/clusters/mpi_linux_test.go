@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -35,15 +36,18 @@ var wrapper, _ = filepath.Abs(filepath.Join(root, "examples/clusters/mpirun/rank
 // TestMPI wants the weights of one process, a killed rank to end the job everywhere and to be named, and an
 // interrupted job to save: with data over shared memory and over the launcher's own MPI library.
 func TestMPI(t *testing.T) {
-	one := filepath.Join(t.TempDir(), "one")
-	p := start(t, append([]string{clm}, flags(one, "--max_steps", "24")...))
-	require.Zero(t, p.wait(), "%s", p.out)
+	one := sync.OnceValue(func() []byte {
+		out := filepath.Join(t.TempDir(), "one")
+		p := start(t, append([]string{clm}, flags(out, "--max_steps", "24")...))
+		require.Zero(t, p.wait(), "%s", p.out)
+		return weights(t, out)
+	})
 	for name, l := range launchers {
 		for _, engine := range []string{"shm", "mpi"} {
 			t.Run(name+"/"+engine, func(t *testing.T) {
 				need(t, name)
 				l.engine = engine
-				l.test(t, weights(t, one))
+				l.test(t, one())
 			})
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,7 +66,7 @@ func (s *swarm) ip(line string) error {
 // start starts a host's launcher.
 func (s *swarm) start(i int) *process {
 	s.t.Helper()
-	line := launched(1, s.argv, "--nnodes", "1:4", "--rdzv_endpoint", s.endpoint, "--last_call", "0.3",
+	line := launched(1, s.argv, "--nnodes", "1:4", "--rdzv_endpoint", s.endpoint, "--last_call", "0.5",
 		"--max_restarts", "1", "--settle_time", "5", "--grace_period", "5")
 	if s.prefix != "" {
 		line = append([]string{"ip", "netns", "exec", s.name(i)}, line...)
@@ -72,6 +74,24 @@ func (s *swarm) start(i int) *process {
 	return start(s.t, line, fmt.Sprint("LOCKSTEP_HOST_ID=host", i),
 		"LOCKSTEP_JOB_TOKEN=a token that the hosts of the test know")
 }
+
+// round waits for a round after another one, with so many hosts, and returns its number.
+func (s *swarm) round(p *process, after, hosts int) (number int) {
+	s.t.Helper()
+	p.await(fmt.Sprintf("a round of %d hosts after round %d", hosts, after), func() bool {
+		for _, m := range aRound.FindAllStringSubmatch(p.stderr.String(), -1) {
+			n, err := strconv.Atoi(m[1])
+			require.NoError(s.t, err)
+			if number = n; n > after && m[2] == strconv.Itoa(hosts) {
+				return true
+			}
+		}
+		return false
+	})
+	return number
+}
+
+var aRound = regexp.MustCompile(`round=(\d+) nodes=(\d+)`)
 
 // TestHostsComeAndGo wants the bits of one process from a job of 4 hosts, of which one is lost and one leaves, to which
 // two come back, and on one of which a rank is killed.
@@ -95,6 +115,7 @@ func TestHostsComeAndGo(t *testing.T) {
 			first := s.start(0)
 			first.awaitPrinted("a host joins") // it serves
 			second, third, fourth := s.start(1), s.start(2), s.start(3)
+			n := s.round(first, -1, 4)
 			progress := func() {
 				t.Helper()
 				before := newest(t, out)
@@ -103,18 +124,18 @@ func TestHostsComeAndGo(t *testing.T) {
 			progress()
 			require.NoError(t, fourth.cmd.Process.Kill())
 			third.signal(syscall.SIGTERM)
-			first.awaitPrinted("round=1 nodes=2")
+			n = s.round(first, n, 2)
 			third.wait()
 			require.Equal(t, 128+int(syscall.SIGTERM), third.code(), "%s", third.stderr)
 			fourth.wait()
 			progress()
 			third, fourth = s.start(2), s.start(3)
-			first.awaitPrinted("round=2 nodes=4")
+			n = s.round(first, n, 4)
 			progress()
-			for rank, pid := range second.ranks(2) {
+			for rank, pid := range second.ranks(n) {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGKILL), "rank %d must still run", rank)
 			}
-			first.awaitPrinted("round=3 nodes=4")
+			s.round(first, n, 4)
 			for i, p := range []*process{first, second, third, fourth} {
 				p.wait()
 				require.Equal(t, 0, p.code(), "host %d: %s", i, p.stderr)
