@@ -298,3 +298,8 @@ func (e *event) Done() (bool, error) {
 
 // Close does nothing.
 func (e *event) Close() error { return nil }
+
+// Hold queues waiting for a channel, with which a test holds the stream back.
+func (s *stream) Hold(gate <-chan struct{}) {
+	_ = s.push(true, func() error { <-gate; return nil })
+}
