@@ -13,7 +13,7 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
-		// elementwiseOps, reductionOps, randomOps, optimizerOps, rowOps, indexingOps, productOps, attentionOps, imageOps
+		productOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {
