@@ -19,6 +19,8 @@ const (
 	Variants = "variants" // of the kernels, as avx2,avx512
 	Hosts    = "hosts"    // namespaces: two network namespaces that stand for two hosts
 	Clusters = "clusters" // launchers that are installed: openmpi,mpich,slurm
+
+	Compilers = "compilers" // that an environment variable names: nvcc by LOCKSTEP_NVCC
 )
 
 // File names an environment variable: the file to which each skipped test adds a line.
