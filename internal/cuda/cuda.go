@@ -75,7 +75,8 @@ type Device interface {
 	Close() error
 }
 
-// Stream is a queue of work. One goroutine uses it at a time. Every call but Sync returns before the work is done.
+// Stream is a queue of work. Every call but Sync returns before the work is done. Any goroutine may call it; what
+// several queue at once comes in some order.
 type Stream interface {
 	// Launch queues a kernel: a grid of blocks of threads, dynamic shared memory in bytes, and the parameter block with
 	// each parameter at its natural alignment. params is read before Launch returns.
@@ -97,7 +98,8 @@ type Stream interface {
 	Close() error
 }
 
-// Event is a point in a stream, which can be recorded again and again. Times are not measured.
+// Event is a point in a stream, which can be recorded again and again: who waits for it waits for what it recorded last
+// before. Times are not measured.
 type Event interface {
 	Sync() error
 	Done() (bool, error)
@@ -113,6 +115,8 @@ type Module interface {
 // Function is a kernel of a loaded module.
 type Function interface {
 	Name() string
+	// ParamBytes is the size of the kernel's parameter block; −1 if the library does not say.
+	ParamBytes() int
 	// SetMaxShared lets launches have up to n bytes of dynamic shared memory; 48 KiB need no call.
 	SetMaxShared(n int) error
 }
@@ -173,6 +177,7 @@ type Product struct {
 	Epilogue       Epilogue
 	BiasType       DataType
 	AuxLD          int // of the epilogue's second output, in elements of D's type
+	Align          int // bytes that all addresses are multiples of, at most 256: faster algorithms want 16
 }
 
 // Operands are the addresses of a product.
