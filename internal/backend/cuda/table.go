@@ -13,7 +13,8 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
-		// elementwiseOps, reductionOps, randomOps, optimizerOps, rowOps, indexingOps, productOps, attentionOps, imageOps
+		// elementwiseOps, reductionOps, randomOps, optimizerOps, productOps, attentionOps
+		rowOps, indexingOps, imageOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {
