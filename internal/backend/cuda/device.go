@@ -128,7 +128,7 @@ func (d *Device) Close() error {
 	for _, e := range events {
 		errs = append(errs, e.Close())
 	}
-	errs = append(errs, d.blas.close(), d.mem.close(), d.dev.Close())
+	errs = append(errs, d.blas.close(), d.dev.Close())
 	return errors.Join(errs...)
 }
 
@@ -254,4 +254,10 @@ func (b *buffer) others() []*stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.users
+}
+
+func (d *Device) allStreams() []*stream {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.streams)
 }

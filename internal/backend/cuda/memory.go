@@ -40,10 +40,10 @@ type memory struct {
 // is short; then the stream waits for theses streams, in the order in which the blocks were freed.
 type pool struct {
 	s        *stream
-	segments int            // ever taken: the number of the next
-	free     [2][]*block    // of small and large segments, sorted by size, then place
-	parked   []*block       // freed, but used by other streams until their events
-	all      []*segment     // in the order in which they were taken
+	segments int         // ever taken: the number of the next
+	free     [2][]*block // of small and large segments, sorted by size, then place
+	parked   []*block    // freed, but used by other streams until their events
+	all      []*segment  // in the order in which they were taken
 }
 
 // segment is a piece of memory of the driver.

@@ -13,8 +13,7 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
-		// elementwiseOps, reductionOps, randomOps, optimizerOps, productOps, attentionOps
-		rowOps, indexingOps, imageOps,
+		productOps, rowOps, indexingOps, imageOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/lockstep-ml/lockstep/internal/cuda"
@@ -24,10 +25,10 @@ type device struct {
 	sizes   map[cuda.Ptr]int // of what is allocated
 	used    int64
 	streams int
-	made    int        // streams ever
-	broken  error      // of a kernel: the context is lost
-	pending sync.Cond  // of commands
-	queued  int        // commands that are not done
+	made    int       // streams ever
+	broken  error     // of a kernel: the context is lost
+	pending sync.Cond // of commands
+	queued  int       // commands that are not done
 }
 
 func newDevice(driver *Driver, number int) *device {
@@ -161,7 +162,7 @@ func parse(text []byte) (*ptx.Module, error) {
 	if m := parsed.modules[sum]; m != nil {
 		return m, nil
 	}
-	m, err := ptx.Parse(text)
+	m, err := ptx.Parse(string(text))
 	if err != nil {
 		return nil, err
 	}
@@ -170,6 +171,18 @@ func parse(text []byte) (*ptx.Module, error) {
 	}
 	parsed.modules[sum] = m
 	return m, nil
+}
+
+// defined reads bytes that must be defined.
+func (d *device) defined(from uint64, raw []byte) error {
+	ok, err := d.mem.Defined(from, len(raw))
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return fmt.Errorf("some of %d bytes at %#x are undefined", len(raw), from)
+	}
+	return d.mem.Read(raw, from)
 }
 
 // Blas gives the products.
@@ -191,9 +204,9 @@ type module struct {
 
 // Function finds a kernel.
 func (m *module) Function(name string) (cuda.Function, error) {
-	k := m.m.Kernel(name)
-	if k == nil {
-		return nil, failed("cuModuleGetFunction", notFound, "%s", name)
+	k, err := m.m.Kernel(name)
+	if err != nil {
+		return nil, failed("cuModuleGetFunction", notFound, "%v", err)
 	}
 	return &function{d: m.d, k: k, name: name, shared: 48 << 10}, nil
 }
@@ -232,7 +245,8 @@ func (f *function) maxShared() int {
 // kernelError is what a kernel's fault is to the host.
 func kernelError(name string, err error) error {
 	code := launchFailed
-	if f, ok := errors.AsType[*ptx.Fault](err); ok && f.Memory() {
+	if f, ok := errors.AsType[*ptx.Fault](err); ok &&
+		slices.Contains([]ptx.Kind{ptx.UndefinedMemory, ptx.OutOfBounds, ptx.UseAfterFree, ptx.ReadOnly}, f.Kind) {
 		code = illegalAddress
 	}
 	return failed("kernel "+name, code, "%v", err)

@@ -166,7 +166,7 @@ func (s *stream) CopyToHost(dst []byte, src cuda.Ptr) error {
 		if !s.d.pinned.holds(dst) {
 			return failed(call, illegalAddress, "the host memory was freed before the copy was done")
 		}
-		if err := s.d.mem.Read(uint64(src), dst); err != nil {
+		if err := s.d.mem.Read(dst, uint64(src)); err != nil {
 			return failed(call, illegalAddress, "%v", err)
 		}
 		return nil
@@ -177,11 +177,10 @@ func (s *stream) CopyToHost(dst []byte, src cuda.Ptr) error {
 func (s *stream) CopyOnDevice(dst, src cuda.Ptr, n int) error {
 	const call = "cuMemcpyDtoDAsync"
 	return s.push(false, func() error {
-		raw := make([]byte, n)
-		if err := s.d.mem.Read(uint64(src), raw); err != nil {
+		if err := s.d.mem.Copy(uint64(dst), uint64(src), n); err != nil {
 			return failed(call, illegalAddress, "%v", err)
 		}
-		return s.write(call, dst, raw)
+		return nil
 	})
 }
 
@@ -299,3 +298,8 @@ func (e *event) Done() (bool, error) {
 
 // Close does nothing.
 func (e *event) Close() error { return nil }
+
+// Hold queues waiting for a channel, with which a test holds the stream back.
+func (s *stream) Hold(gate <-chan struct{}) {
+	_ = s.push(true, func() error { <-gate; return nil })
+}
