@@ -108,39 +108,40 @@ DEVICE void norm_grad(const T *x, const Wide<T> *means, const Wide<T> *rstds, co
   }
 }
 
-// The rows of a block of rows, and the threads over columns and over rows that add them up.
-constexpr int BLOCK_ROWS = 64, ACROSS = 32, DOWN = 8;
+// The rows of a block of rows, and the threads over columns and over rows that add them up. A thread adds GROUP rows in
+// the type of the dtype, and what the threads over rows have is added in float64, in order.
+constexpr int BLOCK_ROWS = 64, ACROSS = 32, DOWN = 8, GROUP = BLOCK_ROWS / DOWN;
 
 // norm_parts sets the sums over a block of rows, blockIdx.x, of dy·(x−mean)·rstd and, unless bias is null, of dy, for
-// ACROSS chunks of columns: 8 rows a thread in order, then the threads' sums in order.
+// ACROSS chunks of columns.
 template <typename T, bool Centred>
-DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, const T *dy, f64 *weight,
-                          f64 *bias, int n, int cols) {
+DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, const T *dy, f64 *weight, f64 *bias,
+                       int n, int cols) {
   typedef Wide<T> A;
   constexpr int K = CHUNK<T>;
-  __shared__ f64 part[2][DOWN][ACROSS * K];
+  __shared__ A part[2][DOWN][K][ACROSS];
   int tile = blockIdx.y * ACROSS, c = tile + threadIdx.x;
-  f64 dw[K], db[K];
+  A dw[K], db[K];
 #pragma unroll
   for (int i = 0; i < K; i++) dw[i] = db[i] = 0;
-  int first = blockIdx.x * BLOCK_ROWS + threadIdx.y * (BLOCK_ROWS / DOWN);
+  int first = blockIdx.x * BLOCK_ROWS + threadIdx.y * GROUP;
   if (c < chunks_of(cols, K)) {
-    for (int r = first; r < min(first + BLOCK_ROWS / DOWN, n); r++) {
+    for (int r = first; r < min(first + GROUP, n); r++) {
       const T *xs = x + (i64)r * cols, *dys = dy + (i64)r * cols;
       A v[K], d[K], m = Centred ? means[r] : (A)0, s = rstds[r];
       load_chunk(v, xs, c, cols, aligned16(xs), (A)0);
       load_chunk(d, dys, c, cols, aligned16(dys), (A)0);
 #pragma unroll
       for (int i = 0; i < K; i++) {
-        dw[i] += (f64)(d[i] * (Centred ? (v[i] - m) * s : v[i] * s));
-        db[i] += (f64)d[i];
+        dw[i] += d[i] * (Centred ? (v[i] - m) * s : v[i] * s);
+        db[i] += d[i];
       }
     }
   }
 #pragma unroll
   for (int i = 0; i < K; i++) {
-    part[0][threadIdx.y][threadIdx.x * K + i] = dw[i];
-    part[1][threadIdx.y][threadIdx.x * K + i] = db[i];
+    part[0][threadIdx.y][i][threadIdx.x] = dw[i];
+    part[1][threadIdx.y][i][threadIdx.x] = db[i];
   }
   __syncthreads();
   int thread = threadIdx.y * ACROSS + threadIdx.x;
@@ -149,8 +150,76 @@ DEVICE void norm_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, c
     f64 *to = which ? bias : weight;
     if (!to || col >= cols) continue;
     f64 sum = 0;
-    for (int k = 0; k < DOWN; k++) sum += part[which][k][at];
+    for (int k = 0; k < DOWN; k++) sum += (f64)part[which][k][at % K][at / K];
     to[(i64)blockIdx.x * cols + col] = sum;
+  }
+}
+
+extern __shared__ __align__(16) char room[];
+
+// norm_grad_parts is norm_grad and norm_parts in one, for all columns of a block of rows: a warp does GROUP rows. The
+// sums of its rows lie in shared memory: element i of chunk c at i·chunks + c.
+template <typename T, bool Centred>
+DEVICE void norm_grad_parts(const T *x, const Wide<T> *means, const Wide<T> *rstds, const T *dy, const T *w, T *dx,
+                            f64 *weight, f64 *bias, int n, int cols) {
+  typedef Wide<T> A;
+  constexpr int K = CHUNK<T>;
+  int chunks = chunks_of(cols, K), size = chunks * K;
+  A *dw = (A *)room + threadIdx.y * size, *db = dw + DOWN * size;
+  for (int i = threadIdx.x; i < size; i += ACROSS) {
+    dw[i] = 0;
+    if (bias) db[i] = 0;
+  }
+  __syncwarp();
+  bool weights = aligned16(w);
+  int first = blockIdx.x * BLOCK_ROWS + threadIdx.y * GROUP;
+  for (int r = first; r < min(first + GROUP, n); r++) {
+    i64 at = (i64)r * cols;
+    const T *xs = x + at, *dys = dy + at;
+    bool in = aligned16(xs), grad = aligned16(dys), out = aligned16(dx + at);
+    A m = Centred ? means[r] : (A)0, s = rstds[r];
+    f64 sum = 0, inner = 0;
+    for (int c = threadIdx.x; c < chunks; c += ACROSS) {
+      A v[K], d[K], p[K];
+      load_chunk(v, xs, c, cols, in, (A)0);
+      load_chunk(d, dys, c, cols, grad, (A)0);
+      if (w) load_chunk(p, w, c, cols, weights, (A)0);
+#pragma unroll
+      for (int i = 0; i < K; i++) {
+        A f = w ? d[i] * p[i] : d[i], u = Centred ? (v[i] - m) * s : v[i] * s;
+        if (Centred) sum += (f64)f;
+        inner += (f64)f * (f64)u;
+        dw[i * chunks + c] += d[i] * u;
+        if (bias) db[i * chunks + c] += d[i];
+      }
+    }
+    inner = warp_sum(inner);
+    A a = Centred ? (A)(warp_sum(sum) / cols) : (A)0;
+    A b = Centred ? (A)(inner / cols) : (A)(inner / cols * (f64)s);
+    for (int c = threadIdx.x; c < chunks; c += ACROSS) {
+      A v[K], d[K], p[K];
+      load_chunk(v, xs, c, cols, in, (A)0);
+      load_chunk(d, dys, c, cols, grad, (A)0);
+      if (w) load_chunk(p, w, c, cols, weights, (A)0);
+#pragma unroll
+      for (int i = 0; i < K; i++) {
+        A f = w ? d[i] * p[i] : d[i];
+        v[i] = s * (Centred ? f - a - (v[i] - m) * s * b : f - v[i] * b);
+      }
+      store_chunk(dx + at, c, cols, out, v);
+    }
+  }
+  __syncthreads();
+  int thread = threadIdx.y * ACROSS + threadIdx.x;
+  for (int col = thread; col < cols; col += ACROSS * DOWN) {
+    const A *from = (const A *)room + col % K * chunks + col / K;
+    f64 sum = 0;
+    for (int k = 0; k < DOWN; k++) sum += (f64)from[k * size];
+    weight[(i64)blockIdx.x * cols + col] = sum;
+    if (!bias) continue;
+    sum = 0;
+    for (int k = 0; k < DOWN; k++) sum += (f64)from[(DOWN + k) * size];
+    bias[(i64)blockIdx.x * cols + col] = sum;
   }
 }
 
@@ -194,6 +263,14 @@ DEVICE void norm_param_sum(const f64 *weight, const f64 *bias, T *dweight, T *db
   KERNEL rms_norm_grad_##S(const T *x, const Wide<T> *rrms, const T *dy, const T *w, T *dx,   \
                                                int n, int cols) {                                                    \
     norm_grad<T, false>(x, nullptr, rrms, dy, w, dx, n, cols);                                                        \
+  }                                                                                                                  \
+  KERNEL layer_norm_grad_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, const T *w,    \
+                                   T *dx, f64 *weight, f64 *bias, int n, int cols) {                                 \
+    norm_grad_parts<T, true>(x, mean, rstd, dy, w, dx, weight, bias, n, cols);                                       \
+  }                                                                                                                  \
+  KERNEL rms_norm_grad_parts_##S(const T *x, const Wide<T> *rrms, const T *dy, const T *w, T *dx, f64 *weight,       \
+                                 int n, int cols) {                                                                  \
+    norm_grad_parts<T, false>(x, nullptr, rrms, dy, w, dx, weight, nullptr, n, cols);                                \
   }                                                                                                                  \
   KERNEL layer_norm_parts_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,        \
                                                   const T *dy, f64 *weight, f64 *bias, int n, int cols) {      \
