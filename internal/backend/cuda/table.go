@@ -13,7 +13,7 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
-		productOps,
+		elementwiseOps, moveOps, randomOps, optimizerOps, productOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {
