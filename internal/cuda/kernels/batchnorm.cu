@@ -25,7 +25,8 @@ template <typename F> DEVICE void segment(Shape shape, int channel, F add) {
   for (i64 i = first + threadIdx.x; i < end; i += blockDim.x) add(shape.at(channel, i));
 }
 
-// batch_moments sets the sums, over a segment, of the distances of x to its channel's first element and of their squares.
+// batch_moments sets the sums, over a segment, of the distances of x to its channel's first element and of their
+// squares.
 template <typename T> DEVICE void batch_moments(const T *x, f64 *parts, Shape shape) {
   for (int channel = blockIdx.y; channel < shape.c; channel += gridDim.y) {
     f64 from = (f64)widen(x[shape.at(channel, 0)]), sum = 0, squares = 0;
@@ -146,29 +147,29 @@ DEVICE void batch_norm_grad(const T *x, const Wide<T> *mean, const Wide<T> *rstd
 }
 
 #define KERNELS(S, T)                                                                                                 \
-  KERNEL batch_moments_##S(const T *x, f64 *parts, Shape shape) {                              \
-    batch_moments<T>(x, parts, shape);                                                                                 \
+  KERNEL batch_moments_##S(const T *x, f64 *parts, Shape shape) {                                                     \
+    batch_moments<T>(x, parts, shape);                                                                                \
   }                                                                                                                   \
-  KERNEL batch_stats_##S(const T *x, const f64 *parts, int segments, Wide<T> *mean,         \
-                                             Wide<T> *variance, Shape shape) {                                     \
-    batch_stats<T>(x, parts, segments, mean, variance, shape);                                                         \
+  KERNEL batch_stats_##S(const T *x, const f64 *parts, int segments, Wide<T> *mean,                                   \
+                                             Wide<T> *variance, Shape shape) {                                        \
+    batch_stats<T>(x, parts, segments, mean, variance, shape);                                                        \
   }                                                                                                                   \
-  KERNEL batch_norm_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *w,   \
+  KERNEL batch_norm_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *w,                             \
                                             const T *b, T *y, Shape shape) {                                          \
-    batch_norm<T>(x, mean, rstd, w, b, y, shape);                                                                      \
+    batch_norm<T>(x, mean, rstd, w, b, y, shape);                                                                     \
   }                                                                                                                   \
-  KERNEL batch_grad_sums_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,          \
-                                                 const T *dy, f64 *parts, Shape shape) {                           \
-    batch_grad_sums<T>(x, mean, rstd, dy, parts, shape);                                                                \
+  KERNEL batch_grad_sums_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                    \
+                                                 const T *dy, f64 *parts, Shape shape) {                              \
+    batch_grad_sums<T>(x, mean, rstd, dy, parts, shape);                                                              \
   }                                                                                                                   \
-  KERNEL batch_grad_params_##S(const f64 *parts, int segments, T *dweight, T *dbias,           \
-                                                   Wide<T> *means, Shape shape, int constant) {                    \
-    batch_grad_params<T>(parts, segments, dweight, dbias, means, shape, constant);                                      \
+  KERNEL batch_grad_params_##S(const f64 *parts, int segments, T *dweight, T *dbias,                                  \
+                                                   Wide<T> *means, Shape shape, int constant) {                       \
+    batch_grad_params<T>(parts, segments, dweight, dbias, means, shape, constant);                                    \
   }                                                                                                                   \
-  KERNEL batch_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,          \
-                                                 const T *dy, const T *w, const Wide<T> *means, T *dx,             \
+  KERNEL batch_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,                                    \
+                                                 const T *dy, const T *w, const Wide<T> *means, T *dx,                \
                                                  Shape shape) {                                                       \
-    batch_norm_grad<T>(x, mean, rstd, dy, w, means, dx, shape);                                                         \
+    batch_norm_grad<T>(x, mean, rstd, dy, w, means, dx, shape);                                                       \
   }
 
 KERNELS(f32, f32)
