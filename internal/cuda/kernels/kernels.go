@@ -20,11 +20,11 @@ import (
 	"sync"
 )
 
-// Compiler is the version of nvcc that makes the PTX, and Flags are what it is called with.
+// Compiler is the version of nvcc that makes the PTX.
 const Compiler = "13.0.88"
 
-// Flags are nvcc's arguments but for the files. The code is for compute capability 8.0 and all later ones. No product is
-// fused with an addition unless the source says so, since that would be the assembler's choice, which differs by device.
+// Flags are nvcc's arguments but for the files. The code is for compute capability 8.0 and all later ones. No product
+// is fused with an addition unless the source says so: that would be the assembler's choice, which differs by device.
 var Flags = []string{"-ptx", "-arch=compute_80", "-fmad=false", "-O3", "-std=c++17"}
 
 //go:embed ptx/*.ptx

@@ -51,7 +51,7 @@ var (
 	// An atomic addition of floats takes the threads in any order.
 	floatAtomic = regexp.MustCompile(`\b(atom|red)\.[\w.:]*\.(f16|bf16|f32|f64|f16x2|bf16x2)\b`)
 	local       = regexp.MustCompile(`^\s*\.local `)
-	function    = regexp.MustCompile(`\.(?:entry|func)(?: \(.*?\))? (\w+)\(`)
+	function    = regexp.MustCompile(`\.(?:entry|func)\s+(?:\(.*?\)\s*)?(\w+)\(`)
 )
 
 // inLocalMemory are the functions that keep an array there: the reduction of large arguments of sin and cos.
@@ -64,7 +64,9 @@ func TestLint(t *testing.T) {
 			if m := function.FindStringSubmatch(line); m != nil {
 				in = m[1]
 			}
-			at := func(what string) { t.Errorf("%s.ptx:%d: %s: %s: %s", f.Name, i+1, in, what, strings.TrimSpace(line)) }
+			at := func(what string) {
+				t.Errorf("%s.ptx:%d: %s: %s: %s", f.Name, i+1, in, what, strings.TrimSpace(line))
+			}
 			switch {
 			case unrounded.MatchString(line):
 				at("no rounding")

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -64,7 +65,7 @@ func All(ctx context.Context, nvcc string, sources []string) ([][]byte, error) {
 
 func one(ctx context.Context, nvcc, source string) ([]byte, error) {
 	var out, messages bytes.Buffer
-	c := exec.CommandContext(ctx, nvcc, append(append([]string{}, kernels.Flags...), filepath.Base(source), "-o", "-")...)
+	c := exec.CommandContext(ctx, nvcc, slices.Concat(kernels.Flags, []string{filepath.Base(source), "-o", "-"})...)
 	c.Dir = filepath.Dir(source) // so that no path gets into the output
 	c.Stdout, c.Stderr = &out, &messages
 	if err := c.Run(); err != nil {

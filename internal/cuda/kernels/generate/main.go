@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command generate compiles the CUDA kernels to PTX.
+// Generate compiles the CUDA kernels to PTX.
 //
 //	go run ./internal/cuda/kernels/generate --nvcc PATH
 //
-// nvcc is that of the version that package kernels names; on Linux, pip install nvidia-cuda-nvcc==13.0.88 brings it with
-// nvidia-cuda-crt, nvidia-nvvm, nvidia-cuda-runtime and nvidia-cuda-cccl. It needs no device, and g++ as preprocessor.
-// Names of families as arguments compile these alone.
+// nvcc is that of the version that package kernels names; on Linux, pip install nvidia-cuda-nvcc==13.0.88 brings it
+// with nvidia-cuda-crt, nvidia-nvvm, nvidia-cuda-runtime and nvidia-cuda-cccl. It needs no device, and g++ as
+// preprocessor. Names of families as arguments compile these alone.
 package main
 
 import (
