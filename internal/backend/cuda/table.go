@@ -13,7 +13,7 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
-		productOps, rowOps, indexingOps, imageOps,
+		elementwiseOps, moveOps, randomOps, optimizerOps, productOps, rowOps, indexingOps, imageOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {
