@@ -201,6 +201,6 @@ func conv2DParamGrad(s *stream, c *backend.Call) {
 		} else {
 			a.i32(0)
 		}
-		s.kernel("conv_sum_"+suffix(g.dt), [3]uint32{s.gridFor(size), 1, 1}, [3]uint32{elementThreads, 1, 1}, 0, &a)
+		s.kernel("conv_sum_"+suffix(g.dt), s.gridFor(size), block256, 0, &a)
 	})
 }

@@ -20,8 +20,8 @@ var indexingOps = map[backend.Op]launcher{
 
 // rowBlock is the block of threads for rows of so many units: as many threads a row as there is work for, in warps.
 func rowBlock(units int) [3]uint32 {
-	across := uint32(min(elementThreads, max(32, roundUp(units, 32))))
-	return [3]uint32{across, elementThreads / across, 1}
+	across := uint32(min(threads, max(32, roundUp(units, 32))))
+	return [3]uint32{across, threads / across, 1}
 }
 
 func embedding(s *stream, c *backend.Call) {
@@ -135,7 +135,7 @@ func embeddingGrad(s *stream, c *backend.Call) {
 		a.i32(n)
 		a.i64(vocabulary)
 		s.packFault(&a, c)
-		s.kernel("embedding_keys", [3]uint32{blocksFor(n, elementThreads), 1, 1}, [3]uint32{elementThreads, 1, 1}, 0,
+		s.kernel("embedding_keys", [3]uint32{blocksFor(n, threads), 1, 1}, block256, 0,
 			&a)
 	})
 	if vocabulary*cols == 0 {
@@ -147,8 +147,8 @@ func embeddingGrad(s *stream, c *backend.Call) {
 	a.ptr(starts)
 	a.i32(n)
 	a.i64(vocabulary)
-	s.kernel("sort_starts", [3]uint32{s.blocks(c, vocabulary+1, elementThreads), 1, 1},
-		[3]uint32{elementThreads, 1, 1}, 0, &a)
+	s.kernel("sort_starts", [3]uint32{s.blocks(c, vocabulary+1, threads), 1, 1},
+		block256, 0, &a)
 	a = args{}
 	a.ptr(s.addr(dy))
 	a.ptr(positions)
@@ -218,7 +218,7 @@ func gather(s *stream, c *backend.Call) {
 	n := packLines(&a, x, index, out, dim, false)
 	s.packFault(&a, c)
 	size := map[int]string{1: "gather_1", 2: "gather_2", 4: "gather_4", 8: "gather_8"}[x.DType.Size()]
-	s.kernel(size, [3]uint32{s.gridFor(n), 1, 1}, [3]uint32{elementThreads, 1, 1}, 0, &a)
+	s.kernel(size, s.gridFor(n), block256, 0, &a)
 }
 
 func scatterAdd(s *stream, c *backend.Call) {
@@ -257,7 +257,7 @@ func scatterAdd(s *stream, c *backend.Call) {
 	a.i64(src.Stride[dim])
 	a.i64(out.Stride[dim])
 	s.packFault(&a, c)
-	s.kernel("scatter_add_"+suffix(dt), [3]uint32{s.gridFor(lines), 1, 1}, [3]uint32{elementThreads, 1, 1}, 0, &a)
+	s.kernel("scatter_add_"+suffix(dt), s.gridFor(lines), block256, 0, &a)
 }
 
 // Lines of more elements are sorted by their targets, unless there are so many lines that a thread for each keeps the
@@ -271,7 +271,7 @@ const (
 func (s *stream) scatterSorted(c *backend.Call, dim int) {
 	src, index, out := &c.In[0], &c.In[1], &c.Out[0]
 	n, limit := index.Numel(), out.Numel()
-	grid, block := [3]uint32{s.gridFor(n), 1, 1}, [3]uint32{elementThreads, 1, 1}
+	grid, block := s.gridFor(n), block256
 	keys, positions := s.sort(n, limit, func(keys, positions cuda.Ptr) {
 		var a args
 		s.indices(&a, index)
