@@ -50,7 +50,7 @@ func (s *stream) batchOf(c *backend.Call, sameIn, sameOut, params, grads int) ba
 	b := batch{n: x.Shape[0], c: x.Shape[1], l: x.Shape[2], dt: x.DType}
 	count := b.n * b.l
 	b.segments = min(max(1, (count+segmentElements-1)/segmentElements), mostSegments)
-	b.segment = max(1, (count+b.segments-1)/b.segments)
+	b.segment = roundUp(max(1, (count+b.segments-1)/b.segments), 16) // whole chunks
 	return b
 }
 
@@ -73,15 +73,7 @@ func (s *stream) byChannel(b *batch, name string, dt dtype.DType, a *args) {
 }
 
 func (s *stream) byElement(b *batch, name string, a *args) {
-	s.kernel(name+"_"+suffix(b.dt), [3]uint32{s.gridFor(b.n * b.c * b.l), 1, 1}, [3]uint32{elementThreads, 1, 1}, 0, a)
-}
-
-// elementThreads is the size of blocks that walk over elements in steps of the grid.
-const elementThreads = 256
-
-// gridFor is the number of blocks that walk over n elements.
-func (s *stream) gridFor(n int) uint32 {
-	return min(blocksFor(n, elementThreads), uint32(32*s.sms()))
+	s.kernel(name+"_"+suffix(b.dt), s.gridFor(b.n*b.c*b.l), block256, 0, a)
 }
 
 func batchStats(s *stream, c *backend.Call) {

@@ -69,8 +69,9 @@ func (s *stream) wantPlane(c *backend.Call, g *window) {
 
 // planeKernel queues a kernel with so many blocks, or rows of blocks, of n elements each.
 func (s *stream) planeKernel(name string, blocks, n int, a *args) {
-	threads := min(elementThreads, roundUp(n, 32))
-	s.kernel(name, [3]uint32{uint32(blocks), min(64, blocksFor(n, 4*threads)), 1}, [3]uint32{uint32(threads), 1, 1}, 0, a)
+	across := min(threads, roundUp(n, 32))
+	s.kernel(name, [3]uint32{uint32(blocks), min(64, blocksFor(n, 4*across)), 1}, [3]uint32{uint32(across), 1, 1}, 0,
+		a)
 }
 
 // unfold queues im2col.
@@ -140,7 +141,7 @@ func maxPool(s *stream, c *backend.Call) {
 	a.ptr(s.addr(y))
 	a.ptr(s.addr(index))
 	g.pack(&a)
-	s.kernel("max_pool_"+suffix(x.DType), [3]uint32{s.gridFor(y.Numel()), 1, 1}, [3]uint32{elementThreads, 1, 1}, 0, &a)
+	s.kernel("max_pool_"+suffix(x.DType), s.gridFor(y.Numel()), block256, 0, &a)
 }
 
 func rope(s *stream, c *backend.Call) {
@@ -190,5 +191,5 @@ func rope(s *stream, c *backend.Call) {
 	if wide {
 		name = "rope_wide_"
 	}
-	s.kernel(name+suffix(x.DType), [3]uint32{s.gridFor(n), 1, 1}, [3]uint32{elementThreads, 1, 1}, 0, &a)
+	s.kernel(name+suffix(x.DType), s.gridFor(n), block256, 0, &a)
 }

@@ -205,55 +205,67 @@ template <class F, class T> DEVICE void compare(const Dims &d, b8 *out, const T 
     compare<op_##NAME>(d, out, x, y);                                                                    \
   }
 
-// Two outputs, contiguous operands.
+// Two outputs, contiguous operands: N elements at a time if all are aligned.
+
+template <class T> struct Pair { T first, second; };
 
 // gelu_tanh_both: the gradient dx, and gelu_tanh of x with its bits.
-template <int N, class T> DEVICE void gelu_tanh_both(T *dx, T *y, const T *x, const T *dy, u64 n) {
-  u64 first = thread_index(), whole = n / N;
+template <class T> DEVICE Pair<T> gelu_tanh_pair(T x, T dy) {
+  Wide<T> v = widen(x);
+  return {narrow<T>(widen(dy) * gelu_tanh_slope(v)), narrow<T>(v * gelu_gate(v))};
+}
+
+template <int N, class T> DEVICE void gelu_tanh_both(T *dx, T *y, const T *x, const T *dy, u64 n, bool wide) {
+  u64 first = thread_index(), whole = wide ? n / N : 0;
   for (u64 i = first; i < whole; i += thread_count()) {
     Vec<T, N> u = load<N>(x + i * N), g = load<N>(dy + i * N);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      Wide<T> v = widen(u.v[k]);
-      g.v[k] = narrow<T>(widen(g.v[k]) * gelu_tanh_slope(v));
-      u.v[k] = narrow<T>(v * gelu_gate(v));
+      Pair<T> p = gelu_tanh_pair(u.v[k], g.v[k]);
+      g.v[k] = p.first;
+      u.v[k] = p.second;
     }
     store(dx + i * N, g);
     store(y + i * N, u);
   }
-  u64 i = whole * N + first;
-  if (i < n) {
-    Wide<T> v = widen(x[i]), g = widen(dy[i]);
-    dx[i] = narrow<T>(g * gelu_tanh_slope(v));
-    y[i] = narrow<T>(v * gelu_gate(v));
+  for (u64 i = whole * N + first; i < n; i += thread_count()) {
+    Pair<T> p = gelu_tanh_pair(x[i], dy[i]);
+    dx[i] = p.first;
+    y[i] = p.second;
   }
 }
 
 // swiglu_grad: dgate = dy·up·silu′(gate), dup = dy·silu(gate).
+template <class T> DEVICE Pair<T> swiglu_pair(T gate, T up, T dy) {
+  Wide<T> x = widen(gate), d = widen(dy);
+  return {narrow<T>(d * widen(up) * silu_slope(x)), narrow<T>(d * silu_of(x))};
+}
+
 template <int N, class T>
-DEVICE void swiglu_grad(T *dgate, T *dup, const T *gate, const T *up, const T *dy, u64 n) {
-  u64 first = thread_index(), whole = n / N;
+DEVICE void swiglu_grad(T *dgate, T *dup, const T *gate, const T *up, const T *dy, u64 n, bool wide) {
+  u64 first = thread_index(), whole = wide ? n / N : 0;
   for (u64 i = first; i < whole; i += thread_count()) {
     Vec<T, N> a = load<N>(gate + i * N), b = load<N>(up + i * N), g = load<N>(dy + i * N);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      Wide<T> x = widen(a.v[k]), y = widen(b.v[k]), d = widen(g.v[k]);
-      a.v[k] = narrow<T>(d * y * silu_slope(x));
-      b.v[k] = narrow<T>(d * silu_of(x));
+      Pair<T> p = swiglu_pair(a.v[k], b.v[k], g.v[k]);
+      a.v[k] = p.first;
+      b.v[k] = p.second;
     }
     store(dgate + i * N, a);
     store(dup + i * N, b);
   }
-  u64 i = whole * N + first;
-  if (i < n) {
-    Wide<T> x = widen(gate[i]), y = widen(up[i]), d = widen(dy[i]);
-    dgate[i] = narrow<T>(d * y * silu_slope(x));
-    dup[i] = narrow<T>(d * silu_of(x));
+  for (u64 i = whole * N + first; i < n; i += thread_count()) {
+    Pair<T> p = swiglu_pair(gate[i], up[i], dy[i]);
+    dgate[i] = p.first;
+    dup[i] = p.second;
   }
 }
 
-#define PAIRS(T, N)                                                                                             \
-  KERNEL gelu_tanh_both_##T(T *dx, T *y, const T *x, const T *dy, u64 n) { gelu_tanh_both<N>(dx, y, x, dy, n); } \
-  KERNEL swiglu_grad_##T(T *dgate, T *dup, const T *gate, const T *up, const T *dy, u64 n) {                    \
-    swiglu_grad<N>(dgate, dup, gate, up, dy, n);                                                                \
+#define PAIRS(T, N)                                                                                              \
+  KERNEL gelu_tanh_both_##T(T *dx, T *y, const T *x, const T *dy, u64 n, u32 wide) {                             \
+    gelu_tanh_both<N>(dx, y, x, dy, n, wide);                                                                    \
+  }                                                                                                              \
+  KERNEL swiglu_grad_##T(T *dgate, T *dup, const T *gate, const T *up, const T *dy, u64 n, u32 wide) {           \
+    swiglu_grad<N>(dgate, dup, gate, up, dy, n, wide);                                                           \
   }
