@@ -75,20 +75,29 @@ func newDevices(e Engine, o Options) (DeviceEngine, error) {
 }
 
 // Meet brings the ranks of a collective call together and compares what they called, as an engine does before it moves
-// bytes. It is for device engines and their tests; groups call it themselves.
+// bytes. A group that has a device engine does so before each collective call, so that ranks of which one calls with
+// tensors and another with host memory are told apart. It is for tests of device engines.
 func Meet(e Engine, c *Call) error {
 	n := e.Size()
 	head := make([]byte, SignatureBytes*(n+1))
 	mine, all := head[:SignatureBytes], head[SignatureBytes:]
 	c.Encode(mine)
-	meeting := Call{Signature: c.Signature, In: mine, Out: all, Deadline: c.Deadline, Timeout: c.Timeout}
-	meeting.Op, meeting.Reduce, meeting.Root, meeting.Fast = AllGather, Sum, 0, false
-	meeting.DType, meeting.Count = dtype.Uint8, SignatureBytes
-	meeting.Layout = Hash("meeting") // a rank that calls something on the host is told apart
-	if err := e.Run(&meeting); err != nil {
-		if late, ok := err.(*TimeoutError); ok && late.Reporter == e.Rank() {
-			return NewTimeoutError(c, late.Reporter, late.Missing)
+	meeting := Call{Signature: Signature{Seq: c.Seq, Op: AllGather, DType: dtype.Uint8, Count: SignatureBytes,
+		Label: "what the ranks call", Group: c.Group}, In: mine, Out: all, Deadline: c.Deadline, Timeout: c.Timeout}
+	switch err := e.Run(&meeting).(type) {
+	case nil:
+	case *TimeoutError:
+		if err.Reporter == e.Rank() {
+			return NewTimeoutError(c, err.Reporter, err.Missing)
 		}
+		return err
+	case *RankLostError:
+		lost := *err
+		if lost.Call == meeting.String() {
+			lost.Call = c.String()
+		}
+		return &lost
+	default:
 		return err
 	}
 	signatures := make([][]byte, n)

@@ -349,9 +349,7 @@ func (g *Group) execute(h *Handle) {
 			g.running.Store(h)
 			defer g.running.Store(nil)
 		}
-		if carried {
-			err = g.runOnDevice(&h.call)
-		} else if err = g.engine.Run(&h.call); err == nil && s != nil {
+		if err = g.run(&h.call, carried); err == nil && s != nil {
 			err = s.finish(&h.call)
 		}
 		if err != nil {
@@ -363,12 +361,17 @@ func (g *Group) execute(h *Handle) {
 	h.finish(err)
 }
 
-// runOnDevice carries a call out without a way through the host.
-func (g *Group) runOnDevice(c *Call) error {
-	if err := Meet(g.engine, c); err != nil {
-		return err
+// run lets an engine carry a call out.
+func (g *Group) run(c *Call, onDevice bool) error {
+	if g.devices != nil && !c.Op.PointToPoint() {
+		if err := Meet(g.engine, c); err != nil {
+			return err
+		}
 	}
-	return g.devices.Run(c, c.from, c.to)
+	if onDevice {
+		return g.devices.Run(c, c.from, c.to)
+	}
+	return g.engine.Run(c)
 }
 
 // submit gives a call its number and its place in a lane.

@@ -27,7 +27,6 @@ type Engine struct {
 	be     backend.Backend // of the first call: a rank has one device
 	stream backend.Stream
 	queue  cuda.Stream // stream's
-	free   []backend.Buffer
 
 	failure atomic.Pointer[error]
 
@@ -69,7 +68,16 @@ func (e *Engine) Run(c *dist.Call, in, out *tensor.Memory) error {
 	if first := e.failed(); first != nil {
 		return first
 	}
-	return err
+	return e.named(c, err)
+}
+
+// named makes an error that names this rank, wherever it is told, of one that is none of package dist's.
+func (e *Engine) named(c *dist.Call, err error) error {
+	switch err.(type) {
+	case *dist.TimeoutError, *dist.AbortError, *dist.RankLostError, *dist.MismatchError:
+		return err
+	}
+	return &dist.AbortError{Group: c.Group, Rank: e.control.Rank(), Message: err.Error()}
 }
 
 func (e *Engine) run(c *dist.Call, in, out *tensor.Memory) error {
@@ -136,7 +144,7 @@ func (e *Engine) open(c *dist.Call, be backend.Backend) error {
 	e.mu.Lock()
 	e.comm = comm
 	e.mu.Unlock()
-	e.be, e.stream = be, be.NewStream()
+	e.be, e.stream = be, backendcuda.Borrow(be)
 	e.queue = backendcuda.Native(e.stream)
 	return e.failed()
 }
@@ -173,7 +181,7 @@ func (e *Engine) await(c *dist.Call) error {
 		err := e.over(c)
 		if err == nil {
 			if err = e.commError(); err != nil {
-				err = fmt.Errorf("dist/nccl: %v: %w", c.Signature, err)
+				err = e.named(c, fmt.Errorf("dist/nccl: %v: %w", c.Signature, err))
 			}
 		}
 		if err != nil {
@@ -182,7 +190,7 @@ func (e *Engine) await(c *dist.Call) error {
 		}
 		time.Sleep(pause)
 	}
-	return nil
+	return e.failed() // what is aborted is done, too
 }
 
 // commError is the communicator's asynchronous error.
@@ -218,7 +226,10 @@ func (e *Engine) Close() error {
 		e.comm = nil
 	}
 	closed := errors.New("dist/nccl: the group is closed")
-	e.failure.CompareAndSwap(nil, &closed)
+	if e.failure.CompareAndSwap(nil, &closed) && e.stream != nil { // after a failure it may have work that never ends
+		backendcuda.GiveBack(e.stream)
+		e.stream = nil
+	}
 	return err
 }
 

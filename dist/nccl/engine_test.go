@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockstep-ml/lockstep/dist/disttest"
 	"github.com/lockstep-ml/lockstep/dist/local"
 	"github.com/lockstep-ml/lockstep/dist/nccl"
+	"github.com/lockstep-ml/lockstep/internal/backend"
 	backendcuda "github.com/lockstep-ml/lockstep/internal/backend/cuda"
 	"github.com/lockstep-ml/lockstep/internal/cuda/fake"
 	"github.com/lockstep-ml/lockstep/tensor"
@@ -29,15 +31,34 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type machine struct {
 	lib     *fake.NCCL
 	devices []*tensor.Device
+	ways    map[*tensor.Device]chan *way // by device: those that nobody uses
 }
 
+// way is how host bytes come to a device and back.
+type way struct {
+	queue *tensor.Queue
+	ctx   *tensor.Ctx
+}
+
+// ways is how many ways there are to each device. They are made before the suite counts goroutines.
+const ways = 4
+
 func newMachine(t *testing.T, n int) *machine {
-	m := &machine{lib: fake.NewNCCL()}
+	m := &machine{lib: fake.NewNCCL(), ways: map[*tensor.Device]chan *way{}}
 	driver := fake.New(fake.Options{Devices: n})
 	for i := range n {
 		be, err := backendcuda.Open(driver, i, backendcuda.Options{})
 		require.NoError(t, err)
-		m.devices = append(m.devices, tensor.NewDevice(be))
+		dev := tensor.NewDevice(be)
+		m.devices, m.ways[dev] = append(m.devices, dev), make(chan *way, ways)
+		var borrowed []backend.Stream
+		for range ways {
+			m.ways[dev] <- &way{dev.NewQueue(), tensor.NewCtx(dev).NoGrad()}
+			borrowed = append(borrowed, backendcuda.Borrow(be))
+		}
+		for _, s := range borrowed {
+			backendcuda.GiveBack(s)
+		}
 	}
 	t.Cleanup(func() {
 		for _, d := range m.devices {
@@ -55,55 +76,86 @@ type onDevices struct {
 	m       *machine
 	dev     *tensor.Device
 	devices dist.DeviceEngine
-	queue   *tensor.Queue
-	name    string
 }
 
 func (m *machine) wrap(t *testing.T, e dist.Engine, dev *tensor.Device, name string) *onDevices {
 	devices, err := nccl.New(m.lib)(name, e)
 	require.NoError(t, err)
-	return &onDevices{Engine: e, m: m, dev: dev, devices: devices, queue: dev.NewQueue(), name: name}
+	return &onDevices{Engine: e, m: m, dev: dev, devices: devices}
 }
 
 func (e *onDevices) Describe() dist.Info { return dist.Info{Name: "nccl", Path: e.devices.Describe()} }
 
 func (e *onDevices) Run(c *dist.Call) error {
-	if e.Size() == 1 || !e.devices.Carries(c.Signature, e.dev) {
+	if c.Op.PointToPoint() {
 		return e.Engine.Run(c)
 	}
 	if err := dist.Meet(e.Engine, c); err != nil {
 		return err
 	}
-	var err error
-	ctx := tensor.NewCtx(e.dev).NoGrad()
-	upload := func(b []byte) *tensor.Memory {
-		t := tensor.Zeros(ctx, c.DType, len(b)/c.DType.Size())
-		memory := t.Memory(ctx)
-		e.queue.Write(memory, b)
-		return memory
+	if !e.devices.Carries(c.Signature, e.dev) {
+		return e.Engine.Run(c)
 	}
+	var err error
+	way := <-e.m.ways[e.dev]
+	defer func() { e.m.ways[e.dev] <- way }()
 	fault := tensor.Try(func() {
-		var in, out *tensor.Memory
-		if c.In != nil {
-			in = upload(c.In)
-		}
-		switch {
-		case c.Out == nil:
-		case len(c.Out) == len(c.In) && (len(c.In) == 0 || &c.Out[0] == &c.In[0]):
-			out = in
-		default:
-			out = upload(c.Out)
-		}
+		in, out := way.upload(c)
 		if err = e.devices.Run(c, in, out); err != nil {
 			return
 		}
-		for b, m := range map[*[]byte]*tensor.Memory{&c.In: in, &c.Out: out} {
-			if m != nil {
-				e.queue.Read(*b, m)
-			}
+		if out != nil {
+			way.queue.Read(c.Out, out)
 		}
 	})
 	return errors.Join(err, fault)
+}
+
+// upload makes tensors of a call's buffers, one of which may be part of the other.
+func (w *way) upload(c *dist.Call) (in, out *tensor.Memory) {
+	whole := func(b []byte) *tensor.Tensor {
+		if b == nil {
+			return nil
+		}
+		t := tensor.Zeros(w.ctx, c.DType, len(b)/c.DType.Size())
+		w.queue.Write(t.Memory(w.ctx), b)
+		return t
+	}
+	memory := func(t *tensor.Tensor) *tensor.Memory {
+		if t == nil {
+			return nil
+		}
+		return t.Memory(w.ctx)
+	}
+	part := func(t *tensor.Tensor, of, b []byte) *tensor.Tensor { // nil if b is no part of what t was made of
+		if len(b) == 0 || len(b) > len(of) {
+			return nil
+		}
+		at := uintptr(unsafe.Pointer(&b[0])) - uintptr(unsafe.Pointer(&of[0]))
+		if at > uintptr(len(of)-len(b)) {
+			return nil
+		}
+		lo := int(at) / c.DType.Size()
+		return tensor.Slice(w.ctx, t, 0, lo, lo+len(b)/c.DType.Size())
+	}
+	switch {
+	case len(c.Out) <= len(c.In):
+		t := whole(c.In)
+		if p := part(t, c.In, c.Out); p != nil {
+			if len(c.Out) == len(c.In) {
+				m := memory(t)
+				return m, m
+			}
+			return memory(t), memory(p)
+		}
+		return memory(t), memory(whole(c.Out))
+	default:
+		t := whole(c.Out)
+		if p := part(t, c.Out, c.In); p != nil {
+			return memory(p), memory(t)
+		}
+		return memory(whole(c.In)), memory(t)
+	}
 }
 
 func (e *onDevices) Split(name string, members []int) (dist.Engine, error) {
@@ -115,7 +167,7 @@ func (e *onDevices) Split(name string, members []int) (dist.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &onDevices{Engine: sub, m: e.m, dev: e.dev, devices: devices, queue: e.dev.NewQueue(), name: name}, nil
+	return &onDevices{Engine: sub, m: e.m, dev: e.dev, devices: devices}, nil
 }
 
 func (e *onDevices) Abort(err error) {
@@ -128,7 +180,7 @@ func (e *onDevices) Close() error { return errors.Join(e.devices.Close(), e.Engi
 func TestConformance(t *testing.T) {
 	m := newMachine(t, 5)
 	disttest.Run(t, disttest.Engine{
-		Name: "nccl", Path: "NCCL fake", Ranks: []int{2, 3, 5},
+		Name: "nccl", Path: "NCCL fake", Ranks: []int{2, 3, 5}, Slow: true,
 		Start: func(t *testing.T, n int, opts dist.Options) []*dist.Group {
 			groups := make([]*dist.Group, n)
 			for r, e := range local.Engines(n) {

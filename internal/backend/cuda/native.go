@@ -16,6 +16,30 @@ func Of(be backend.Backend) (dev cuda.Device, ok bool) {
 	return d.dev, true
 }
 
+// Borrow returns a stream of a device that nobody uses, for work beside the contexts that compute; GiveBack ends its use,
+// when its work is done.
+func Borrow(be backend.Backend) backend.Stream {
+	d := be.(*Device)
+	d.mu.Lock()
+	n := len(d.idle)
+	if n == 0 {
+		d.mu.Unlock()
+		return d.NewStream()
+	}
+	defer d.mu.Unlock()
+	s := d.idle[n-1]
+	d.idle = d.idle[:n-1]
+	return s
+}
+
+// GiveBack ends the use of a stream.
+func GiveBack(s backend.Stream) {
+	own := s.(*stream)
+	own.d.mu.Lock()
+	defer own.d.mu.Unlock()
+	own.d.idle = append(own.d.idle, own)
+}
+
 // Native returns the library's stream behind a stream of this package. Who queues work on it tells by Use which buffers
 // it touches.
 func Native(s backend.Stream) cuda.Stream { return s.(*stream).q }

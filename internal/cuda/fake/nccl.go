@@ -3,6 +3,7 @@
 package fake
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -160,9 +161,11 @@ type comm struct {
 
 // queued is a call on a stream.
 type queued struct {
-	s    *stream
-	send func() error // deposits, and does not wait
-	take func() error // waits
+	s     *stream
+	out   cuda.Ptr // what it fills
+	bytes int
+	send  func() error                // deposits, and does not wait
+	take  func() (ok bool, err error) // waits; false: it was aborted
 }
 
 // Group queues the calls of f as one.
@@ -200,12 +203,11 @@ func (c *comm) push(calls []queued) error {
 	fault, stuck := c.lib.faults[c.rank], c.lib.stuck[c.rank]
 	c.lib.mu.Unlock()
 	return calls[0].s.push(false, func() error {
-		if stuck {
-			return c.wait(func() bool { return false })
-		}
 		if fault != nil {
 			c.fail(fault)
-			return c.wait(func() bool { return false })
+		}
+		if stuck || fault != nil {
+			return c.never(calls)
 		}
 		for _, q := range calls {
 			if q.send != nil {
@@ -216,7 +218,11 @@ func (c *comm) push(calls []queued) error {
 		}
 		for _, q := range calls {
 			if q.take != nil {
-				if err := q.take(); err != nil {
+				ok, err := q.take()
+				if err == nil && !ok {
+					err = c.garbage(q)
+				}
+				if err != nil {
 					return err
 				}
 			}
@@ -225,17 +231,35 @@ func (c *comm) push(calls []queued) error {
 	})
 }
 
-// wait waits until done is true, which is asked under hub.mu, or the communicator is aborted.
-func (c *comm) wait(done func() bool) error {
+// wait waits until done is true, which is asked under hub.mu, or the communicator is aborted: then it returns false.
+func (c *comm) wait(done func() bool) bool {
 	c.hub.mu.Lock()
 	defer c.hub.mu.Unlock()
 	for !done() {
 		if c.aborted {
-			return nil
+			return false
 		}
 		c.hub.changed.Wait()
 	}
+	return true
+}
+
+// never waits until the communicator is aborted. What the calls were to fill is garbage then.
+func (c *comm) never(calls []queued) error {
+	c.wait(func() bool { return false })
+	for _, q := range calls {
+		if err := c.garbage(q); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+func (c *comm) garbage(q queued) error {
+	if q.bytes == 0 {
+		return nil
+	}
+	return c.store("an aborted call", q.out, bytes.Repeat([]byte{0xFF}, q.bytes))
 }
 
 func (c *comm) fail(err error) {
@@ -274,34 +298,33 @@ func (c *comm) Recv(s cuda.Stream, p cuda.Ptr, count int, dt nccl.DataType, from
 	}
 	m := message{from, c.rank, c.receives[from]}
 	c.receives[from]++
-	return c.add(queued{s: s.(*stream), take: func() error {
+	return c.add(queued{s: s.(*stream), out: p, bytes: count * dt.Size(), take: func() (bool, error) {
 		var raw []byte
-		if err := c.wait(func() bool {
-			var ok bool
+		if !c.wait(func() (ok bool) {
 			raw, ok = c.hub.sent[m]
 			delete(c.hub.sent, m)
 			return ok
-		}); err != nil || raw == nil {
-			return err
+		}) {
+			return false, nil
 		}
 		if len(raw) != count*dt.Size() {
 			c.fail(fmt.Errorf("ncclRecv: %d bytes from rank %d, want %d", len(raw), from, count*dt.Size()))
-			return nil
+			return false, nil
 		}
-		return c.store("ncclRecv", p, raw)
+		return true, c.store("ncclRecv", p, raw)
 	}})
 }
 
 // together queues a collective call: result makes what this rank stores of what all gave.
-func (c *comm) together(s cuda.Stream, what string, out, in cuda.Ptr, bytes int,
+func (c *comm) together(s cuda.Stream, what string, out, in cuda.Ptr, given, filled int,
 	result func(in [][]byte) []byte) error {
 	number := c.collective
 	c.collective++
 	h := c.hub
 	var m *meet
-	return c.add(queued{s: s.(*stream),
+	return c.add(queued{s: s.(*stream), out: out, bytes: filled,
 		send: func() error {
-			raw, err := c.load(what, in, bytes)
+			raw, err := c.load(what, in, given)
 			if err != nil {
 				return err
 			}
@@ -321,13 +344,9 @@ func (c *comm) together(s cuda.Stream, what string, out, in cuda.Ptr, bytes int,
 			h.changed.Broadcast()
 			return nil
 		},
-		take: func() error {
-			ready := false
-			if err := c.wait(func() bool {
-				ready = !slices.ContainsFunc(m.in, func(b []byte) bool { return b == nil })
-				return ready
-			}); err != nil || !ready {
-				return err
+		take: func() (bool, error) {
+			if !c.wait(func() bool { return !slices.ContainsFunc(m.in, func(b []byte) bool { return b == nil }) }) {
+				return false, nil
 			}
 			all := result(m.in)
 			h.mu.Lock()
@@ -335,37 +354,38 @@ func (c *comm) together(s cuda.Stream, what string, out, in cuda.Ptr, bytes int,
 				delete(h.meets, number)
 			}
 			h.mu.Unlock()
-			return c.store(what, out, all)
+			return true, c.store(what, out, all)
 		}})
 }
 
 // AllReduce combines from the last rank to the first.
 func (c *comm) AllReduce(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType, op nccl.RedOp) error {
 	return c.together(s, fmt.Sprintf("ncclAllReduce(%d of %d, %d)", count, dt, op), out, in, count*dt.Size(),
-		func(in [][]byte) []byte { return combine(in, dt, op) })
+		count*dt.Size(), func(in [][]byte) []byte { return combine(in, dt, op) })
 }
 
 // ReduceScatter is AllReduce of which each rank keeps a part.
 func (c *comm) ReduceScatter(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType, op nccl.RedOp) error {
 	n := count * dt.Size()
-	return c.together(s, fmt.Sprintf("ncclReduceScatter(%d of %d, %d)", count, dt, op), out, in, n*c.hub.n,
+	return c.together(s, fmt.Sprintf("ncclReduceScatter(%d of %d, %d)", count, dt, op), out, in, n*c.hub.n, n,
 		func(in [][]byte) []byte { return combine(in, dt, op)[c.rank*n : (c.rank+1)*n] })
 }
 
 // AllGather puts what all gave side by side.
 func (c *comm) AllGather(s cuda.Stream, out, in cuda.Ptr, count int, dt nccl.DataType) error {
-	return c.together(s, fmt.Sprintf("ncclAllGather(%d of %d)", count, dt), out, in, count*dt.Size(),
+	n := count * dt.Size()
+	return c.together(s, fmt.Sprintf("ncclAllGather(%d of %d)", count, dt), out, in, n, n*c.hub.n,
 		func(in [][]byte) []byte { return slices.Concat(in...) })
 }
 
 // Broadcast copies the root's.
 func (c *comm) Broadcast(s cuda.Stream, p cuda.Ptr, count int, dt nccl.DataType, root int) error {
-	bytes := 0
+	given := 0
 	if c.rank == root {
-		bytes = count * dt.Size()
+		given = count * dt.Size()
 	}
-	return c.together(s, fmt.Sprintf("ncclBroadcast(%d of %d, %d)", count, dt, root), p, p, bytes,
-		func(in [][]byte) []byte { return in[root] })
+	return c.together(s, fmt.Sprintf("ncclBroadcast(%d of %d, %d)", count, dt, root), p, p, given,
+		count*dt.Size(), func(in [][]byte) []byte { return in[root] })
 }
 
 // load reads memory of the device that a kernel has written.
@@ -374,10 +394,10 @@ func (c *comm) load(call string, p cuda.Ptr, n int) ([]byte, error) {
 	if n == 0 {
 		return raw, nil
 	}
-	if !c.dev.mem.Defined(uint64(p), n) {
+	if ok, err := c.dev.mem.Defined(uint64(p), n); err != nil || !ok {
 		return nil, failed(call, illegalAddress, "%d bytes at %#x are undefined, or none of the device's", n, p)
 	}
-	if err := c.dev.mem.Read(uint64(p), raw); err != nil {
+	if err := c.dev.mem.Read(raw, uint64(p)); err != nil {
 		return nil, failed(call, illegalAddress, "%v", err)
 	}
 	return raw, nil
