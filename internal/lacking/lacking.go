@@ -20,8 +20,8 @@ const (
 	Hosts    = "hosts"    // namespaces: two network namespaces that stand for two hosts
 	Clusters = "clusters" // launchers that are installed: openmpi,mpich,slurm
 
-	Compilers = "compilers" // that an environment variable names: nvcc by LOCKSTEP_NVCC
-	Libraries = "libraries" // that an environment variable names: cublaslt by LOCKSTEP_CUBLASLT
+	Compilers = "compilers" // that are installed: cc; or that a variable names: nvcc by LOCKSTEP_NVCC
+	Libraries = "libraries" // that a variable names: cublaslt by LOCKSTEP_CUBLASLT, nccl by LOCKSTEP_NCCL_LIBRARY
 )
 
 // File names an environment variable: the file to which each skipped test adds a line.
