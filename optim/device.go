@@ -2,11 +2,7 @@
 
 package optim
 
-import (
-	"unsafe"
-
-	"github.com/lockstep-ml/lockstep/tensor"
-)
+import "github.com/lockstep-ml/lockstep/tensor"
 
 // OnDevice is a Transform whose Apply changes tensors alone, by operations on the context that it is given, reads no
 // number of theirs, and keeps nothing else from step to step. Then a step may be queued before anybody knows whether
@@ -97,15 +93,7 @@ func (o *Optimizer) tell(c *tensor.Ctx, adam ScaleByAdam) {
 	if len(keys) == 0 {
 		return
 	}
-	if o.block == nil || o.block.Numel() < len(numbers) {
-		if o.block != nil {
-			o.block.Free()
-		}
-		o.block = tensor.Zeros(o.keep, tensor.Float64, len(numbers))
-		o.keep.Sync()
-	}
-	block := tensor.Slice(c, o.block, 0, 0, len(numbers))
-	tensor.WriteBytes(c, block, unsafe.Slice((*byte)(unsafe.Pointer(&numbers[0])), 8*len(numbers)))
+	block := tensor.FromSlice(c, numbers, len(numbers))
 	views := make([]*tensor.Tensor, len(keys))
 	for i := range views {
 		views[i] = tensor.Slice(c, block, 0, 4*i, 4*i+4)

@@ -4,6 +4,7 @@ package optim
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -96,7 +97,6 @@ type Optimizer struct {
 	work   []work      // of the step under way
 	taken  []*Slot     // that the last step counted up
 	fused  []tensor.AdamWUpdate
-	block  *tensor.Tensor // numbers of a step on the device
 	half   HalfUpdate
 	seed   uint64 // of stochastic rounding
 }
@@ -154,11 +154,21 @@ func (o *Optimizer) Describe(p tensor.Named) (list []StateTensor) {
 	return list
 }
 
-// fill makes the tensors of a slot that has none yet.
-func (o *Optimizer) fill(s *Slot) {
-	if s.Tensors != nil {
-		return
+// fill makes the tensors of slots that have none yet.
+func (o *Optimizer) fill(slots iter.Seq[*Slot]) {
+	made := false
+	for s := range slots {
+		if s.Tensors == nil {
+			o.fillOne(s)
+			made = true
+		}
 	}
+	if made {
+		o.keep.Sync() // steps have a stream of their own
+	}
+}
+
+func (o *Optimizer) fillOne(s *Slot) {
 	s.Tensors = map[string]*tensor.Tensor{}
 	for _, t := range o.Describe(s.param) {
 		if o.zeros == nil {
@@ -172,7 +182,6 @@ func (o *Optimizer) fill(s *Slot) {
 		}
 		s.Tensors[t.Name] = zeros
 	}
-	o.keep.Sync() // steps have a stream of their own
 }
 
 // Name is the optimizer's name, as "adamw".
@@ -234,13 +243,13 @@ func (o *Optimizer) begin() {
 		for _, p := range g.Params {
 			if grad := p.Grad(); grad != nil {
 				s := o.slots[p.Name]
-				o.fill(s)
 				s.Step++
 				o.taken = append(o.taken, s)
 				o.work = append(o.work, work{p: p, g: g, s: s, grad: grad})
 			}
 		}
 	}
+	o.fill(slices.Values(o.taken))
 }
 
 // end forgets the tensors of the step.
@@ -317,8 +326,8 @@ type State struct {
 // State returns what a checkpoint must hold. The tensors are the optimizer's own.
 func (o *Optimizer) State() State {
 	st := State{Name: o.name, Steps: map[string]int64{}, Tensors: map[string]*tensor.Tensor{}}
+	o.fill(maps.Values(o.slots))
 	for name, s := range o.slots {
-		o.fill(s)
 		st.Steps[name] = s.Step
 		for k, t := range s.Tensors {
 			st.Tensors[name+"."+k] = t
