@@ -17,7 +17,7 @@ import (
 // What the device can do by itself is only queued: Read, at the end, is the one place where the host waits for it. It
 // skips a step whose loss or gradients are not finite.
 //
-// Where the device cannot, the numbers are read earlier, with the same bits in the end: losses in StartWindow if ranks
+// Where the device cannot, the numbers are read earlier, with the same bits in the end: losses in Pass.Start if ranks
 // exchange them, or if a micro-batch has no loss terms; norms in Clip where gradients are sharded, ranks step on their
 // own (local_sgd_steps), or the optimizer does not step alone (optim.Optimizer.StepsAlone).
 type Update struct {

@@ -53,9 +53,9 @@ func (a *Accelerator) Accumulate(ctx context.Context, batches []*data.Batch,
 // are left out of the sum, so that ranks may run out of data at different times (see Join). It is collective; if one
 // rank fails, the others return too.
 //
-// It waits for the device, to read the losses. StartWindow does not.
+// It waits for the device, to read the losses. Pass.Start does not.
 func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, p Pass) (WindowLoss, error) {
-	u, err := a.StartWindow(ctx, batches, p)
+	u, err := p.Start(ctx, a, batches)
 	if err != nil {
 		return WindowLoss{}, err
 	}
@@ -66,8 +66,9 @@ func (a *Accelerator) RunWindow(ctx context.Context, batches []*data.Batch, p Pa
 	return u.numbers.Loss, nil
 }
 
-// StartWindow is RunWindow that leaves the losses on the device where it can, and the rest of the step to an Update.
-func (a *Accelerator) StartWindow(ctx context.Context, batches []*data.Batch, p Pass) (*Update, error) {
+// Start is Accelerator.RunWindow that leaves the losses on the device where it can, and the rest of the step to an
+// Update.
+func (p Pass) Start(ctx context.Context, a *Accelerator, batches []*data.Batch) (*Update, error) {
 	u, err := p.run(ctx, a, batches)
 	if err != nil {
 		return nil, a.reject(err)

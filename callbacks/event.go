@@ -20,8 +20,8 @@ const (
 	// before the first micro-batch of a step; clears ShouldLog, ShouldEvaluate, ShouldSave
 	StepBegin  Kind = "step_begin"
 	SubstepEnd Kind = "substep_end" // after each micro-batch of a step but the last
-	// after the backward passes, before the optimizer; gradients are complete and not clipped yet. Loss, norm and factor
-	// of the step are still on the device: see Event.Await.
+	// after the backward passes, before the optimizer; gradients are complete and not clipped yet. Loss, norm and
+	// factor of the step are still on the device: see Event.Await.
 	PreOptimizerStep Kind = "pre_optimizer_step"
 	// after the optimizer, before the schedule and the clearing of gradients
 	OptimizerStep  Kind = "optimizer_step"

@@ -35,8 +35,8 @@ func gradients(params []tensor.Named) (gs []*tensor.Tensor) {
 }
 
 // MeasureGrads computes GradNorm and ClipFactor on the device, with the same bits, and waits for nothing. dst, float64
-// of tensor.ClipLen elements, is what tensor.ClipFactor makes of them: the norm divided by scale, the scale of the loss;
-// the factor, divided by it too; and whether the norm and losses (float64, or nil) are finite. It is what
+// of tensor.ClipLen elements, is what tensor.ClipFactor makes of them: the norm divided by scale, the scale of the
+// loss; the factor, divided by it too; and whether the norm and losses (float64, or nil) are finite. It is what
 // Optimizer.StepBy takes.
 func MeasureGrads(c *tensor.Ctx, dst *tensor.Tensor, params []tensor.Named, losses *tensor.Tensor,
 	maxNorm, scale float64) {

@@ -36,9 +36,9 @@ func (d *deviceStep) element(c *tensor.Ctx, i int) *tensor.Tensor {
 }
 
 // StepBy is Step that takes its factor, in place of ScaleGrads's, from what MeasureGrads wrote on the device, and waits
-// for nothing. If norm or losses are not finite, parameters and state stay as they were; the caller finds out
-// when it reads them, and calls TakeBack then. scales says whether the factor can be other than 1. The bits are those of
-// Step. See StepsAlone.
+// for nothing. If norm or losses are not finite, parameters and state stay as they were; the caller finds out when it
+// reads them, and calls TakeBack then. scales says whether the factor can be other than 1. The bits are those of Step.
+// See StepsAlone.
 func (o *Optimizer) StepBy(c *tensor.Ctx, clip *tensor.Tensor, scales bool) {
 	c = c.NoGrad()
 	o.ScaleGrads(1)

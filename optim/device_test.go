@@ -30,7 +30,8 @@ func newStepper(dev *tensor.Device, dt tensor.DType, half optim.HalfUpdate,
 		p := tensor.Cast(s.c, tensor.Normal(s.c, tensor.Float32, uint64(i), 0, 1, shape...), dt).SetRequiresGrad(true)
 		s.params = append(s.params, tensor.Named{Name: fmt.Sprint("p", i), Tensor: p})
 	}
-	s.opt = make(s.c, []*optim.Group{{Params: s.params[:1], LR: 0.01, WeightDecay: 0.1}, {Params: s.params[1:], LR: 0.02}})
+	s.opt = make(s.c, []*optim.Group{{Params: s.params[:1], LR: 0.01, WeightDecay: 0.1},
+		{Params: s.params[1:], LR: 0.02}})
 	s.opt.SetHalfUpdate(half, 3)
 	return s
 }

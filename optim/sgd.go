@@ -43,8 +43,8 @@ func (m Momentum) add(c *tensor.Ctx, s *Slot, u *tensor.Tensor) (b *tensor.Tenso
 	return b
 }
 
-// plain reports whether the update is the momentum buffer after the gradient itself was added to it, so that it needs no
-// copy.
+// plain reports whether the update is the momentum buffer after the gradient itself was added to it, so that it needs
+// no copy.
 func (o *Optimizer) plain(g *Group) (m Momentum, ok bool) {
 	if len(o.chain) != 2 || g.WeightDecay != 0 {
 		return m, false

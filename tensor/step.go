@@ -8,8 +8,8 @@ import "github.com/lockstep-ml/lockstep/internal/backend"
 // device decides about, numbers in its memory, and lists of tensors.
 
 // StepsAlone reports whether the device can take the numbers of an optimizer's step from its memory and leave a step
-// out by itself: [ClipFactor], [ScaleByInto], Ctx.When and AdamWStep.Numbers. Without it the host must wait for the norm
-// of the gradients.
+// out by itself: [ClipFactor], [ScaleByInto], Ctx.When and AdamWStep.Numbers. Without it the host must wait for the
+// norm of the gradients.
 func (d *Device) StepsAlone() bool {
 	lacks := d.lacking != nil && d.lacking.dtypes[backend.OpAdamW] != 0
 	return !lacks && d.be.Supports(backend.OpClipFactor, Float64)

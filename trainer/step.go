@@ -69,9 +69,10 @@ func (r *run) forwardBackward(w *accelerate.Window, stats *callbacks.StepStats) 
 	if r.stream != nil {
 		figures = append(figures, windowShape(w.Window)...)
 	}
-	u, err := r.acc.StartWindow(r.ctx, w.Batches, accelerate.Pass{
+	pass := accelerate.Pass{
 		Loss: r.trainLoss, Between: func() error { return r.fire(callbacks.SubstepEnd) }, Figures: figures,
-	})
+	}
+	u, err := pass.Start(r.ctx, r.acc, w.Batches)
 	if err != nil {
 		return nil, r.placed(err)
 	}

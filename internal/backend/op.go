@@ -54,8 +54,8 @@ const (
 	OpELU       // x where x > 0, else Floats[0]·(eˣ−1). Clevert et al. 2016
 	OpSoftplus  // ln(1+e^(βx))/β with β = Floats[0] > 0; x where βx > Floats[1]
 	OpNot       // bool
-	// x·Floats[0] + Floats[1]; int32 and int64: x·Ints[0] + Ints[1]. Floats with NIn 2: In1 is a float64 [1] in place of
-	// Floats[0].
+	// x·Floats[0] + Floats[1]; int32 and int64: x·Ints[0] + Ints[1]. Floats with NIn 2: In1 is a float64 [1] in place
+	// of Floats[0].
 	OpAffine
 	OpPowScalar // x^Floats[0]
 
@@ -231,10 +231,10 @@ const (
 	// for Floats[3] to Floats[6].
 	OpAdamW
 	// OpClipFactor: In0 float64 [N], sums of squares; In1 float64 [M], losses (NIn 1: none); contiguous. Floats:
-	// [0] the largest norm (0: any), [1] the scale of the losses. With norm = √(In0[0] + In0[1] + …)/scale, added in that
-	// order in float64, Out0 float64 [4] is norm; factor = c/scale, where c = max/(norm + 1e-6) if max > 0, norm is
-	// finite and that is below 1, else 1; 1 if norm and the losses' sum, added in order, are finite, else 0; and 1 if
-	// factor ≠ 1, else 0. Pascanu et al. 2013.
+	// [0] the largest norm (0: any), [1] the scale of the losses. With norm = √(In0[0] + In0[1] + …)/scale, added in
+	// that order in float64, Out0 float64 [4] is norm; factor = c/scale, where c = max/(norm + 1e-6) if max > 0, norm
+	// is finite and that is below 1, else 1; 1 if norm and the losses' sum, added in order, are finite, else 0; and 1
+	// if factor ≠ 1, else 0. Pascanu et al. 2013.
 	OpClipFactor
 
 	// Images: contiguous. A window is moved over rows and columns of planes of H × W pixels: its element (a,b) at place
