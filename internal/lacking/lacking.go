@@ -21,6 +21,7 @@ const (
 	Clusters = "clusters" // launchers that are installed: openmpi,mpich,slurm
 
 	Compilers = "compilers" // that an environment variable names: nvcc by LOCKSTEP_NVCC
+	Libraries = "libraries" // that an environment variable names: cublaslt by LOCKSTEP_CUBLASLT
 )
 
 // File names an environment variable: the file to which each skipped test adds a line.

@@ -13,7 +13,7 @@ var launchers [backend.NumOps]launcher
 
 func init() {
 	for _, family := range []map[backend.Op]launcher{
-		elementwiseOps, moveOps, reductionOps, scanOps, randomOps, optimizerOps, productOps,
+		elementwiseOps, moveOps, reductionOps, scanOps, randomOps, optimizerOps, productOps, imageOps, indexingOps, rowOps,
 	} {
 		for op, l := range family {
 			if launchers[op] != nil {

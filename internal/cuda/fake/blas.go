@@ -101,8 +101,8 @@ func checkEpilogue(p cuda.Product) error {
 	}
 	if (p.Epilogue == cuda.EpilogueGELUAux || p.Epilogue == cuda.EpilogueGELUAuxBias) &&
 		(p.AuxLD < p.D.Rows || p.AuxLD%8 != 0 || p.D.Rows%8 != 0) {
-		return refused(notSupported, "a leading dimension of %d of the epilogue's second output of %d rows: want "+
-			"multiples of 8", p.AuxLD, p.D.Rows)
+		return refused(notSupported, "a leading dimension of %d of the epilogue's second output of %d rows: want a "+
+			"multiple of 8", p.AuxLD, p.D.Rows)
 	}
 	if p.D.Batch > 1 {
 		return refused(notSupported, "an epilogue of a batch: the strides of its operands are not set")

@@ -5,127 +5,125 @@
 
 #include "rows.cuh"
 
-using namespace rows;
-
 // Shape is that of x, with the elements of a segment.
 struct Shape {
   int n, c, l, segment;
-  __device__ int64_t count() const { return (int64_t)n * l; }
+  __device__ i64 count() const { return (i64)n * l; }
   // at is where element i of a channel lies.
-  __device__ int64_t at(int channel, int64_t i) const {
-    if (count() <= INT32_MAX) {
-      int32_t k = (int32_t)i, plane = k / l;
-      return ((int64_t)plane * c + channel) * l + (k - plane * l);
+  __device__ i64 at(int channel, i64 i) const {
+    if (count() <= 0x7fffffff) {
+      i32 k = (i32)i, plane = k / l;
+      return ((i64)plane * c + channel) * l + (k - plane * l);
     }
     return (i / l * c + channel) * l + i % l;
   }
 };
 
 // segment calls add for where the elements of segment blockIdx.x of a channel lie.
-template <typename F> __device__ void segment(Shape shape, int channel, F add) {
-  int64_t first = (int64_t)blockIdx.x * shape.segment, end = min(first + shape.segment, shape.count());
-  for (int64_t i = first + threadIdx.x; i < end; i += blockDim.x) add(shape.at(channel, i));
+template <typename F> DEVICE void segment(Shape shape, int channel, F add) {
+  i64 first = (i64)blockIdx.x * shape.segment, end = min(first + shape.segment, shape.count());
+  for (i64 i = first + threadIdx.x; i < end; i += blockDim.x) add(shape.at(channel, i));
 }
 
-// batchMoments sets the sums, over a segment, of the distances of x to its channel's first element and of their squares.
-template <typename T> __device__ void batchMoments(const T *x, double *parts, Shape shape) {
+// batch_moments sets the sums, over a segment, of the distances of x to its channel's first element and of their squares.
+template <typename T> DEVICE void batch_moments(const T *x, f64 *parts, Shape shape) {
   for (int channel = blockIdx.y; channel < shape.c; channel += gridDim.y) {
-    double from = (double)widen(x[shape.at(channel, 0)]), sum = 0, squares = 0;
-    segment(shape, channel, [&](int64_t i) {
-      double d = (double)widen(x[i]) - from;
+    f64 from = (f64)widen(x[shape.at(channel, 0)]), sum = 0, squares = 0;
+    segment(shape, channel, [&](i64 i) {
+      f64 d = (f64)widen(x[i]) - from;
       sum += d;
       squares += d * d;
     });
-    sum = rowSum(sum);
-    squares = rowSum(squares);
+    sum = row_sum(sum);
+    squares = row_sum(squares);
     if (threadIdx.x == 0) {
-      double *to = parts + 2 * ((int64_t)channel * gridDim.x + blockIdx.x);
+      f64 *to = parts + 2 * ((i64)channel * gridDim.x + blockIdx.x);
       to[0] = sum;
       to[1] = squares;
     }
   }
 }
 
-// batchStats makes mean and variance of the sums, a thread a channel.
+// batch_stats makes mean and variance of the sums, a thread a channel.
 template <typename T>
-__device__ void batchStats(const T *x, const double *parts, int segments, Compute<T> *mean, Compute<T> *variance,
+DEVICE void batch_stats(const T *x, const f64 *parts, int segments, Wide<T> *mean, Wide<T> *variance,
                            Shape shape) {
-  using A = Compute<T>;
+  typedef Wide<T> A;
   int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= shape.c) return;
   if (shape.count() == 0) {
     mean[channel] = variance[channel] = 0;
     return;
   }
-  double sum = 0, squares = 0, n = (double)shape.count();
+  f64 sum = 0, squares = 0, n = (f64)shape.count();
   for (int i = 0; i < segments; i++) {
-    const double *p = parts + 2 * ((int64_t)channel * segments + i);
+    const f64 *p = parts + 2 * ((i64)channel * segments + i);
     sum += p[0];
     squares += p[1];
   }
-  double v = (squares - sum * sum / n) / n;
-  mean[channel] = (A)((double)widen(x[shape.at(channel, 0)]) + sum / n);
+  f64 v = (squares - sum * sum / n) / n;
+  mean[channel] = (A)((f64)widen(x[shape.at(channel, 0)]) + sum / n);
   variance[channel] = (A)(v < 0 ? 0 : v);
 }
 
-// batchScale sets 1/√(variance + eps) for each channel.
-template <typename A> __device__ void batchScale(const A *variance, A *rstd, int channels, double eps) {
+// batch_scale sets 1/√(variance + eps) for each channel.
+template <typename A> DEVICE void batch_scale(const A *variance, A *rstd, int channels, f64 eps) {
   int channel = blockIdx.x * blockDim.x + threadIdx.x;
-  if (channel < channels) rstd[channel] = (A)(1 / sqrt((double)variance[channel] + eps));
+  if (channel < channels) rstd[channel] = (A)(1 / sqrt((f64)variance[channel] + eps));
 }
 
-// channelOf is the channel of element i, which lies where it is counted.
-__device__ inline int channelOf(Shape shape, int64_t i) {
-  if ((int64_t)shape.n * shape.c * shape.l <= INT32_MAX) return (int32_t)i / shape.l % shape.c;
+// channel_of is the channel of element i, which lies where it is counted.
+DEVICE int channel_of(Shape shape, i64 i) {
+  if ((i64)shape.n * shape.c * shape.l <= 0x7fffffff) return (i32)i / shape.l % shape.c;
   return (int)(i / shape.l % shape.c);
 }
 
 template <typename T>
-__device__ void batchNorm(const T *x, const Compute<T> *mean, const Compute<T> *rstd, const T *w, const T *b, T *y,
+DEVICE void batch_norm(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *w, const T *b, T *y,
                           Shape shape) {
-  using A = Compute<T>;
-  int64_t n = (int64_t)shape.n * shape.c * shape.l, step = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-    int k = channelOf(shape, i);
+  typedef Wide<T> A;
+  i64 n = (i64)shape.n * shape.c * shape.l, step = (i64)gridDim.x * blockDim.x;
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+    int k = channel_of(shape, i);
     A v = (widen(x[i]) - mean[k]) * rstd[k];
     if (w) v = v * widen(w[k]) + widen(b[k]);
     y[i] = narrow<T>(v);
   }
 }
 
-// batchGradSums sets the sums of dy and of dy·(x−mean)·rstd over a segment.
+// batch_grad_sums sets the sums of dy and of dy·(x−mean)·rstd over a segment.
 template <typename T>
-__device__ void batchGradSums(const T *x, const Compute<T> *mean, const Compute<T> *rstd, const T *dy, double *parts,
+DEVICE void batch_grad_sums(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, f64 *parts,
                               Shape shape) {
-  using A = Compute<T>;
+  typedef Wide<T> A;
   for (int channel = blockIdx.y; channel < shape.c; channel += gridDim.y) {
     A m = mean[channel], s = rstd[channel];
-    double sum = 0, inner = 0;
-    segment(shape, channel, [&](int64_t i) {
-      double d = (double)widen(dy[i]);
+    f64 sum = 0, inner = 0;
+    segment(shape, channel, [&](i64 i) {
+      f64 d = (f64)widen(dy[i]);
       sum += d;
-      inner += d * (double)((widen(x[i]) - m) * s);
+      inner += d * (f64)((widen(x[i]) - m) * s);
     });
-    sum = rowSum(sum);
-    inner = rowSum(inner);
+    sum = row_sum(sum);
+    inner = row_sum(inner);
     if (threadIdx.x == 0) {
-      double *to = parts + 2 * ((int64_t)channel * gridDim.x + blockIdx.x);
+      f64 *to = parts + 2 * ((i64)channel * gridDim.x + blockIdx.x);
       to[0] = sum;
       to[1] = inner;
     }
   }
 }
 
-// batchGradParams adds the segments up: the gradients of weight and bias, and in means those of a channel's elements.
+// batch_grad_params adds the segments up: the gradients of weight and bias, and in means those of a channel's elements.
 template <typename T>
-__device__ void batchGradParams(const double *parts, int segments, T *dweight, T *dbias, Compute<T> *means, Shape shape,
+DEVICE void batch_grad_params(const f64 *parts, int segments, T *dweight, T *dbias, Wide<T> *means, Shape shape,
                                 int constant) {
-  using A = Compute<T>;
+  typedef Wide<T> A;
   int channel = blockIdx.x * blockDim.x + threadIdx.x;
   if (channel >= shape.c) return;
-  double sum = 0, inner = 0, n = shape.count() > 0 ? (double)shape.count() : 1;
+  f64 sum = 0, inner = 0, n = shape.count() > 0 ? (f64)shape.count() : 1;
   for (int i = 0; i < segments; i++) {
-    const double *p = parts + 2 * ((int64_t)channel * segments + i);
+    const f64 *p = parts + 2 * ((i64)channel * segments + i);
     sum += p[0];
     inner += p[1];
   }
@@ -136,51 +134,51 @@ __device__ void batchGradParams(const double *parts, int segments, T *dweight, T
 }
 
 template <typename T>
-__device__ void batchNormGrad(const T *x, const Compute<T> *mean, const Compute<T> *rstd, const T *dy, const T *w,
-                              const Compute<T> *means, T *dx, Shape shape) {
-  using A = Compute<T>;
-  int64_t n = (int64_t)shape.n * shape.c * shape.l, step = (int64_t)gridDim.x * blockDim.x;
-  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-    int k = channelOf(shape, i);
+DEVICE void batch_norm_grad(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *dy, const T *w,
+                              const Wide<T> *means, T *dx, Shape shape) {
+  typedef Wide<T> A;
+  i64 n = (i64)shape.n * shape.c * shape.l, step = (i64)gridDim.x * blockDim.x;
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+    int k = channel_of(shape, i);
     A s = rstd[k], f = w ? s * widen(w[k]) : s;
     dx[i] = narrow<T>(f * (widen(dy[i]) - means[2 * k] - (widen(x[i]) - mean[k]) * s * means[2 * k + 1]));
   }
 }
 
 #define KERNELS(S, T)                                                                                                 \
-  extern "C" __global__ void batch_moments_##S(const T *x, double *parts, Shape shape) {                              \
-    batchMoments<T>(x, parts, shape);                                                                                 \
+  KERNEL batch_moments_##S(const T *x, f64 *parts, Shape shape) {                              \
+    batch_moments<T>(x, parts, shape);                                                                                 \
   }                                                                                                                   \
-  extern "C" __global__ void batch_stats_##S(const T *x, const double *parts, int segments, Compute<T> *mean,         \
-                                             Compute<T> *variance, Shape shape) {                                     \
-    batchStats<T>(x, parts, segments, mean, variance, shape);                                                         \
+  KERNEL batch_stats_##S(const T *x, const f64 *parts, int segments, Wide<T> *mean,         \
+                                             Wide<T> *variance, Shape shape) {                                     \
+    batch_stats<T>(x, parts, segments, mean, variance, shape);                                                         \
   }                                                                                                                   \
-  extern "C" __global__ void batch_norm_##S(const T *x, const Compute<T> *mean, const Compute<T> *rstd, const T *w,   \
+  KERNEL batch_norm_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *w,   \
                                             const T *b, T *y, Shape shape) {                                          \
-    batchNorm<T>(x, mean, rstd, w, b, y, shape);                                                                      \
+    batch_norm<T>(x, mean, rstd, w, b, y, shape);                                                                      \
   }                                                                                                                   \
-  extern "C" __global__ void batch_grad_sums_##S(const T *x, const Compute<T> *mean, const Compute<T> *rstd,          \
-                                                 const T *dy, double *parts, Shape shape) {                           \
-    batchGradSums<T>(x, mean, rstd, dy, parts, shape);                                                                \
+  KERNEL batch_grad_sums_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,          \
+                                                 const T *dy, f64 *parts, Shape shape) {                           \
+    batch_grad_sums<T>(x, mean, rstd, dy, parts, shape);                                                                \
   }                                                                                                                   \
-  extern "C" __global__ void batch_grad_params_##S(const double *parts, int segments, T *dweight, T *dbias,           \
-                                                   Compute<T> *means, Shape shape, int constant) {                    \
-    batchGradParams<T>(parts, segments, dweight, dbias, means, shape, constant);                                      \
+  KERNEL batch_grad_params_##S(const f64 *parts, int segments, T *dweight, T *dbias,           \
+                                                   Wide<T> *means, Shape shape, int constant) {                    \
+    batch_grad_params<T>(parts, segments, dweight, dbias, means, shape, constant);                                      \
   }                                                                                                                   \
-  extern "C" __global__ void batch_norm_grad_##S(const T *x, const Compute<T> *mean, const Compute<T> *rstd,          \
-                                                 const T *dy, const T *w, const Compute<T> *means, T *dx,             \
+  KERNEL batch_norm_grad_##S(const T *x, const Wide<T> *mean, const Wide<T> *rstd,          \
+                                                 const T *dy, const T *w, const Wide<T> *means, T *dx,             \
                                                  Shape shape) {                                                       \
-    batchNormGrad<T>(x, mean, rstd, dy, w, means, dx, shape);                                                         \
+    batch_norm_grad<T>(x, mean, rstd, dy, w, means, dx, shape);                                                         \
   }
 
-KERNELS(f32, float)
-KERNELS(f64, double)
-KERNELS(bf16, __nv_bfloat16)
-KERNELS(f16, __half)
+KERNELS(f32, f32)
+KERNELS(f64, f64)
+KERNELS(bf16, bf16)
+KERNELS(f16, f16)
 
-extern "C" __global__ void batch_scale_f32(const float *variance, float *rstd, int channels, double eps) {
-  batchScale(variance, rstd, channels, eps);
+KERNEL batch_scale_f32(const f32 *variance, f32 *rstd, int channels, f64 eps) {
+  batch_scale(variance, rstd, channels, eps);
 }
-extern "C" __global__ void batch_scale_f64(const double *variance, double *rstd, int channels, double eps) {
-  batchScale(variance, rstd, channels, eps);
+KERNEL batch_scale_f64(const f64 *variance, f64 *rstd, int channels, f64 eps) {
+  batch_scale(variance, rstd, channels, eps);
 }

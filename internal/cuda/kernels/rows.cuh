@@ -7,50 +7,29 @@
 
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <stdint.h>
+#include "lockstep.cuh"
 
-namespace rows {
-
-// Compute is the type that a dtype is computed in, and that its statistics have.
-template <typename T> struct ComputeOf { using type = float; };
-template <> struct ComputeOf<double> { using type = double; };
-template <typename T> using Compute = typename ComputeOf<T>::type;
-
-__device__ inline float widen(float v) { return v; }
-__device__ inline double widen(double v) { return v; }
-__device__ inline float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
-__device__ inline float widen(__half v) { return __half2float(v); }
-
-template <typename T> __device__ inline T narrow(Compute<T> v);
-template <> __device__ inline float narrow<float>(float v) { return v; }
-template <> __device__ inline double narrow<double>(double v) { return v; }
-template <> __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float v) { return __float2bfloat16_rn(v); }
-template <> __device__ inline __half narrow<__half>(float v) { return __float2half_rn(v); }
-
-__device__ inline float exponential(float v) { return expf(v); }
-__device__ inline double exponential(double v) { return exp(v); }
-__device__ inline float larger(float a, float b) { return fmaxf(a, b); }
-__device__ inline double larger(double a, double b) { return fmax(a, b); }
+DEVICE f32 exponential(f32 v) { return expf(v); }
+DEVICE f64 exponential(f64 v) { return exp(v); }
+DEVICE f32 larger(f32 a, f32 b) { return fmaxf(a, b); }
+DEVICE f64 larger(f64 a, f64 b) { return fmax(a, b); }
 
 // CHUNK is the number of elements of 16 bytes, which a thread takes at once.
 template <typename T> constexpr int CHUNK = 16 / sizeof(T);
 
-__device__ inline int chunksOf(int cols, int chunk) { return (cols + chunk - 1) / chunk; }
+DEVICE int chunks_of(int cols, int chunk) { return (cols + chunk - 1) / chunk; }
 
-__device__ inline bool aligned16(const void *p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
+DEVICE bool aligned16(const void *p) { return ((u64)p & 15) == 0; }
 
 // load reads chunk c of a row of cols elements, with fill beyond its end.
 template <typename T>
-__device__ inline void load(Compute<T> (&v)[CHUNK<T>], const T *row, int c, int cols, bool aligned, Compute<T> fill) {
+DEVICE void load_chunk(Wide<T> (&v)[CHUNK<T>], const T *row, int c, int cols, bool aligned, Wide<T> fill) {
   constexpr int n = CHUNK<T>;
-  const T *p = row + (int64_t)c * n;
+  const T *p = row + (i64)c * n;
   if (aligned && c * n + n <= cols) {
-    union { uint4 raw; T t[n]; } u;
-    u.raw = *reinterpret_cast<const uint4 *>(p);
+    Vec<T, n> all = load<n>(p);
 #pragma unroll
-    for (int i = 0; i < n; i++) v[i] = widen(u.t[i]);
+    for (int i = 0; i < n; i++) v[i] = widen(all.v[i]);
     return;
   }
 #pragma unroll
@@ -59,14 +38,14 @@ __device__ inline void load(Compute<T> (&v)[CHUNK<T>], const T *row, int c, int 
 
 // store writes chunk c of a row of cols elements.
 template <typename T>
-__device__ inline void store(T *row, int c, int cols, bool aligned, const Compute<T> (&v)[CHUNK<T>]) {
+DEVICE void store_chunk(T *row, int c, int cols, bool aligned, const Wide<T> (&v)[CHUNK<T>]) {
   constexpr int n = CHUNK<T>;
-  T *p = row + (int64_t)c * n;
+  T *p = row + (i64)c * n;
   if (aligned && c * n + n <= cols) {
-    union { uint4 raw; T t[n]; } u;
+    Vec<T, n> all;
 #pragma unroll
-    for (int i = 0; i < n; i++) u.t[i] = narrow<T>(v[i]);
-    *reinterpret_cast<uint4 *>(p) = u.raw;
+    for (int i = 0; i < n; i++) all.v[i] = narrow<T>(v[i]);
+    store<n>(p, all);
     return;
   }
 #pragma unroll
@@ -74,24 +53,21 @@ __device__ inline void store(T *row, int c, int cols, bool aligned, const Comput
     if (c * n + i < cols) p[i] = narrow<T>(v[i]);
 }
 
-// rowSum adds up what the threads of a row have; all get the sum.
-__device__ inline double rowSum(double v) {
-#pragma unroll
-  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+// row_sum adds up what the threads of a row have; all get the sum.
+DEVICE f64 row_sum(f64 v) {
+  v = warp_sum(v);
   if (blockDim.x == 32) return v;
-  __shared__ double part[32];
+  __shared__ f64 part[32];
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   __syncthreads();
   if (lane == 0) part[warp] = v;
   __syncthreads();
   v = lane < (int)(blockDim.x >> 5) ? part[lane] : 0;
-#pragma unroll
-  for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
-  return v;
+  return warp_sum(v);
 }
 
-// rowMax is the largest of what the threads of a row have.
-template <typename A> __device__ inline A rowMax(A v) {
+// row_max is the largest of what the threads of a row have.
+template <typename A> DEVICE A row_max(A v) {
 #pragma unroll
   for (int o = 16; o > 0; o >>= 1) v = larger(v, __shfl_xor_sync(0xffffffffu, v, o));
   if (blockDim.x == 32) return v;
@@ -106,7 +82,5 @@ template <typename A> __device__ inline A rowMax(A v) {
   return v;
 }
 
-// rowIndex is the row of the calling thread.
-__device__ inline int rowIndex() { return blockIdx.x * blockDim.y + threadIdx.y; }
-
-}  // namespace rows
+// row_index is the row of the calling thread.
+DEVICE int row_index() { return blockIdx.x * blockDim.y + threadIdx.y; }
