@@ -44,10 +44,7 @@ template <class T> struct KeyOf { typedef u32 type; };
 template <> struct KeyOf<f64> { typedef u64 type; };
 template <> struct KeyOf<i64> { typedef u64 type; };
 
-template <class K> struct Item {
-  K key;
-  u32 index;
-};
+template <class K> struct Item { K key, index; };
 template <class K> DEVICE bool before(const Item<K> &a, const Item<K> &b) {
   return a.key > b.key || (a.key == b.key && a.index < b.index);
 }
@@ -124,17 +121,17 @@ DEVICE void topk(T *out, i64 *index, const T *x, u32 rows, u32 cols, u32 k, u32 
       bool more = i < cols && key > least, tie = i < cols && key == least;
       u32 at = found + block_prefix(more, warps, total);
       found += total;
-      if (more) items[at] = {key, i};
+      if (more) items[at] = {key, (K)i};
       at = ties + block_prefix(tie, warps, total);
       ties += total;
-      if (tie && at < k) items[at] = {key, i};
+      if (tie && at < k) items[at] = {key, (K)i};
     }
-    for (u32 i = k + threadIdx.x; i < m; i += blockDim.x) items[i] = {0, 0xffffffffu};
+    for (u32 i = k + threadIdx.x; i < m; i += blockDim.x) items[i] = {0, ~(K)0};
     sort(items, m);
     for (u32 i = threadIdx.x; i < k; i += blockDim.x) {
-      u32 at = items[i].index;
+      K at = items[i].index;
       out[(u64)row * k + i] = in[at];
-      index[(u64)row * k + i] = at;
+      index[(u64)row * k + i] = (i64)at;
     }
     __syncthreads();
   }
